@@ -2,7 +2,7 @@
 """Check the dump of an xfer_refit run byte for byte against what the frameworks' own loaders would have made.
 
     check_refit.py --model FILE [--layers A-B] [--experts A-B] [--ends] [--quant fp8_block128] [--extra NAME]
-                   --train SPEC --gen SPEC [--expert-map FILE] [--misc required|optional|absent] --dump DIR
+                   --train SPEC --gen SPEC [--expert-map FILE] [--misc whole|shard|optional|absent] --dump DIR
 
 The last line is `check ok: files=N bytes=N` (exit 0) or `check FAILED: ...` (exit 1).
 """
@@ -37,10 +37,10 @@ class Expected:
     is_misc: bool = False
 
 
-def expect_vllm(model, spec, map_file=None):
+def expect_vllm(model, spec, map_file=None, misc="whole"):
     """Every local tensor of a vLLM side; replicas in other engines share one Expected."""
     n_experts = len(model.experts)
-    groups = vllm_model.parameters(model)
+    groups = vllm_model.parameters(model, hooks_sharded=misc == "shard")
     for group in groups.values():
         if group.kind.startswith("fused_w"):
             n_experts = next(iter(group.tensors.values())).shape[0]
@@ -62,10 +62,10 @@ def expect_hf(model, spec):
         yield Expected(name, [gen_rank], box)
 
 
-def expected(model, spec, map_file=None):
+def expected(model, spec, map_file=None, misc="whole"):
     """Every local tensor of the generation side."""
     if spec.side == "vllm":
-        return expect_vllm(model, spec, map_file)
+        return expect_vllm(model, spec, map_file, misc)
     if spec.side == "megatron":
         raise specs.SpecError("megatron is not a generation side here")
     return expect_hf(model, spec)
@@ -90,7 +90,7 @@ def compare(path, rank, name, want):
     return size
 
 
-def check_dump(folder, tensors, train_world, misc="required"):
+def check_dump(folder, tensors, train_world, misc="whole"):
     """Compare every expected tensor with its file; return (files, bytes)."""
     unseen = {entry.name for entry in os.scandir(folder)}
     n_files = n_bytes = 0
@@ -136,7 +136,7 @@ def parse_arguments(arguments):
     parser.add_argument("--train", required=True)
     parser.add_argument("--gen", required=True)
     parser.add_argument("--expert-map")
-    parser.add_argument("--misc", choices=("required", "optional", "absent"), default="required")
+    parser.add_argument("--misc", choices=("whole", "shard", "optional", "absent"), default="whole")
     parser.add_argument("--dump", required=True)
     return parser.parse_args(arguments)
 
@@ -147,7 +147,7 @@ def main(arguments=None):
     try:
         model = load_model(args.model, args.layers, args.experts, args.ends, args.quant, args.extra)
         train, gen = specs.parse(args.train), specs.parse(args.gen)
-        tensors = expected(model, gen, args.expert_map)
+        tensors = expected(model, gen, args.expert_map, args.misc)
         n_files, n_bytes = check_dump(args.dump, tensors, train.world, args.misc)
     except (Mismatch, TableError, specs.SpecError, OSError, ValueError, KeyError) as error:
         print(f"check FAILED: {error}")

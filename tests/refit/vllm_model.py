@@ -85,8 +85,11 @@ def target(name, names):
     raise TableError(f"{name}: no rule of this reference knows it")
 
 
-def parameters(model):
-    """All parameters of the vLLM model, by name, in table order."""
+def parameters(model, hooks_sharded=False):
+    """All parameters of the vLLM model, by name, in table order.
+
+    What a hook must transform (Mamba's A_log) is whole under its HF name, or split like any other per-head vector.
+    """
     is_gpt_oss = any(name.endswith("self_attn.sinks") for name in model.tensors)
     is_tied = model.config.get("tie_word_embeddings", False)
     by_name = {renamed(name, is_gpt_oss): tensor for name, tensor in model.tensors.items()}
@@ -97,7 +100,8 @@ def parameters(model):
         param, kind, shard = target(name, by_name)
         if kind == "segments" and param.endswith(SCALE):
             raise TableError(f"{name}: Mamba layers have no scales")
-        param = tensor.name if kind == "hook" else param
+        if kind == "hook":
+            param, kind = (name, "column") if hooks_sharded else (tensor.name, "hook")
         group = groups.setdefault(param, Group(param, kind, tensor.dtype, tensor.layer, {}))
         if group.dtype != tensor.dtype:
             raise TableError(f"{name}: {tensor.dtype} does not go into {param}, which is {group.dtype}")
