@@ -1,0 +1,38 @@
+# The front door. `make refit` shows the main job; `make check` runs every CPU test. Both install what is missing.
+# To work on xfer use the presets: cmake --preset dev && cmake --build --preset dev && ctest --preset dev
+
+.POSIX:
+.PHONY: all deps refit check check-deps coverage clean
+
+JOBS ?= $(shell nproc 2>/dev/null || echo 2)
+MODEL = models/qwen3-30b-a3b.json
+TRAIN = megatron:tp2,dp2,ep4
+GEN = vllm:tp4
+
+all: deps
+	cmake --preset release
+	cmake --build --preset release --parallel $(JOBS)
+
+refit: deps
+	cmake --preset release -DXFER_TESTS=OFF -DXFER_CUDA=OFF
+	cmake --build --preset release --parallel $(JOBS)
+	build/bin/xfer_refit --model $(MODEL) --layers 0-1 --train $(TRAIN) --gen $(GEN)
+
+deps:
+	.ci/need build
+
+# gcc, clang and the CUDA build with warnings as errors, all tests; then the tests again under sanitizers.
+check: check-deps
+	.ci/check $(JOBS)
+
+check-deps:
+	.ci/need build check
+
+coverage: check-deps
+	cmake --preset coverage
+	cmake --build --preset coverage --parallel $(JOBS)
+	ctest --preset coverage --parallel $(JOBS)
+	cmake --build --preset coverage --target coverage-report
+
+clean:
+	rm -rf build

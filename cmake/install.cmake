@@ -1,0 +1,44 @@
+# find_package(xfer [COMPONENTS mpi nccl]) and pkg-config xfer, xfer_mpi, xfer_nccl.
+include(CMakePackageConfigHelpers)
+
+set(xfi_package_dir ${CMAKE_INSTALL_LIBDIR}/cmake/xfer)
+set(XFER_LIBS_PRIVATE "-ljansson -lpthread -lm")
+
+function(xfi_install_library component)
+  cmake_parse_arguments(PARSE_ARGV 1 I "" "PC;LIB;DESCRIPTION;REQUIRES;LIBS_PRIVATE" "TARGETS;HEADERS")
+  install(TARGETS ${I_TARGETS} EXPORT xfer-${component} LIBRARY DESTINATION ${CMAKE_INSTALL_LIBDIR}
+    ARCHIVE DESTINATION ${CMAKE_INSTALL_LIBDIR})
+  install(EXPORT xfer-${component} NAMESPACE xfer:: DESTINATION ${xfi_package_dir})
+  foreach(header IN LISTS I_HEADERS)
+    install(FILES ${PROJECT_SOURCE_DIR}/include/xfer/${header} DESTINATION ${CMAKE_INSTALL_INCLUDEDIR}/xfer OPTIONAL)
+  endforeach()
+  set(PC_NAME ${I_PC})
+  set(PC_LIB ${I_LIB})
+  set(PC_DESCRIPTION ${I_DESCRIPTION})
+  set(PC_REQUIRES ${I_REQUIRES})
+  set(PC_LIBS_PRIVATE ${I_LIBS_PRIVATE})
+  configure_file(${PROJECT_SOURCE_DIR}/cmake/xfer.pc.in ${PROJECT_BINARY_DIR}/${I_PC}.pc @ONLY)
+  install(FILES ${PROJECT_BINARY_DIR}/${I_PC}.pc DESTINATION ${CMAKE_INSTALL_LIBDIR}/pkgconfig)
+endfunction()
+
+set(xfi_core xfer)
+if(XFER_STATIC)
+  list(APPEND xfi_core xfer_static)
+endif()
+xfi_install_library(core TARGETS ${xfi_core} HEADERS xfer.h refit.h PC xfer LIB xfer
+  DESCRIPTION "${PROJECT_DESCRIPTION}" LIBS_PRIVATE "-ljansson -lpthread -lm")
+if(TARGET xfer_mpi)
+  xfi_install_library(mpi TARGETS xfer_mpi HEADERS mpi.h PC xfer_mpi LIB xfer_mpi
+    DESCRIPTION "xfer over MPI" REQUIRES "xfer")
+endif()
+if(TARGET xfer_nccl)
+  xfi_install_library(nccl TARGETS xfer_nccl HEADERS nccl.h PC xfer_nccl LIB xfer_nccl
+    DESCRIPTION "xfer over CUDA and NCCL" REQUIRES "xfer")
+  install(FILES cmake/FindNCCL.cmake DESTINATION ${xfi_package_dir})
+endif()
+
+configure_package_config_file(cmake/xfer-config.cmake.in ${PROJECT_BINARY_DIR}/xfer-config.cmake
+  INSTALL_DESTINATION ${xfi_package_dir} NO_CHECK_REQUIRED_COMPONENTS_MACRO)
+write_basic_package_version_file(${PROJECT_BINARY_DIR}/xfer-config-version.cmake COMPATIBILITY SameMinorVersion)
+install(FILES ${PROJECT_BINARY_DIR}/xfer-config.cmake ${PROJECT_BINARY_DIR}/xfer-config-version.cmake
+  DESTINATION ${xfi_package_dir})

@@ -1,0 +1,101 @@
+# Programs and tests, one function each.
+
+# xfer_program(xfer_plan SOURCES plan.c [LAYERS plan ...] [LIBS xfer::mpi ...]): a program in <build>/bin, over the
+# public headers and libxfer. With LAYERS it is linked with those layers' objects instead and may include their headers.
+function(xfer_program name)
+  cmake_parse_arguments(PARSE_ARGV 1 P "" "" "SOURCES;LAYERS;LIBS")
+  add_executable(${name} ${P_SOURCES})
+  target_link_libraries(${name} PRIVATE xfi_flags ${P_LIBS})
+  if(P_LAYERS)
+    xfer_link_layers(${name} ${P_LAYERS})
+  else()
+    target_link_libraries(${name} PRIVATE xfer::xfer)
+  endif()
+  set_target_properties(${name} PROPERTIES INSTALL_RPATH $ORIGIN/../${CMAKE_INSTALL_LIBDIR})
+endfunction()
+
+# One environment for all tests. Open MPI refuses root without two words, and more ranks than cores without a third;
+# copying through the kernel (vader) is forbidden in containers; the last one keeps waiting ranks from starving others.
+set(XFER_TEST_ENVIRONMENT
+  OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1 OMPI_MCA_rmaps_base_oversubscribe=1
+  OMPI_MCA_btl_vader_single_copy_mechanism=none OMPI_MCA_mpi_yield_when_idle=1
+  ASAN_OPTIONS=allocator_may_return_null=1:detect_leaks=1
+  UBSAN_OPTIONS=print_stacktrace=1
+  LSAN_OPTIONS=suppressions=${PROJECT_SOURCE_DIR}/tests/lsan.supp:print_suppressions=0)
+
+# xfer_test_properties(name LABEL unit [TIMEOUT seconds] [PROCESSORS n])
+function(xfer_test_properties name)
+  cmake_parse_arguments(PARSE_ARGV 1 T "" "LABEL;TIMEOUT;PROCESSORS" "")
+  if(NOT T_TIMEOUT)
+    set(T_TIMEOUT 120)
+  endif()
+  if(NOT T_PROCESSORS)
+    set(T_PROCESSORS 1)
+  endif()
+  set_tests_properties(${name} PROPERTIES LABELS ${T_LABEL} TIMEOUT ${T_TIMEOUT} PROCESSORS ${T_PROCESSORS}
+    ENVIRONMENT "${XFER_TEST_ENVIRONMENT}" SKIP_RETURN_CODE 77)
+endfunction()
+
+function(xfi_test_program name)
+  cmake_parse_arguments(PARSE_ARGV 1 T "" "" "SOURCES;LAYERS;LIBS")
+  if(NOT T_SOURCES)
+    set(T_SOURCES ${name}.c)
+  endif()
+  add_executable(${name} ${T_SOURCES})
+  target_include_directories(${name} SYSTEM PRIVATE ${XFER_CMOCKA_INCLUDE})
+  target_include_directories(${name} PRIVATE ${PROJECT_SOURCE_DIR}/tests ${PROJECT_SOURCE_DIR}/include)
+  target_link_libraries(${name} PRIVATE xfi_flags ${XFER_CMOCKA_LIBRARY} ${T_LIBS})
+  if(T_LAYERS)
+    xfer_link_layers(${name} ${T_LAYERS})
+  else()
+    target_link_libraries(${name} PRIVATE xfer::xfer Threads::Threads)
+  endif()
+  set_target_properties(${name} PROPERTIES RUNTIME_OUTPUT_DIRECTORY ${PROJECT_BINARY_DIR}/tests/bin)
+endfunction()
+
+# xfer_test(test_region LABEL unit LAYERS layout [SOURCES test_region.c more.c] [LIBS ...] [ARGS ...] [TIMEOUT s]
+#           [PROCESSORS n])
+# One CMocka program, linked with the objects of the layers and of what they use (their insides can be tested);
+# without LAYERS with libxfer, as a user would. Exit status 77 means skipped.
+function(xfer_test name)
+  cmake_parse_arguments(PARSE_ARGV 1 T "" "LABEL;TIMEOUT;PROCESSORS" "SOURCES;LAYERS;LIBS;ARGS")
+  xfi_test_program(${name} SOURCES ${T_SOURCES} LAYERS ${T_LAYERS} LIBS ${T_LIBS})
+  add_test(NAME ${name} COMMAND ${name} ${T_ARGS})
+  xfer_test_properties(${name} LABEL ${T_LABEL} TIMEOUT ${T_TIMEOUT} PROCESSORS ${T_PROCESSORS})
+endfunction()
+
+# xfer_mpi_test(test_mpi_x LABEL multi [RANKS 1 2 3 ...] [LAYERS ...] [SOURCES ...] [LIBS ...] [ARGS ...] [TIMEOUT s])
+# The same under mpiexec, once for each number of ranks; with LAYERS the objects of libxfer_mpi are linked too, else
+# the library. Nothing happens where MPI was not found.
+function(xfer_mpi_test name)
+  cmake_parse_arguments(PARSE_ARGV 1 T "" "LABEL;TIMEOUT" "RANKS;SOURCES;LAYERS;LIBS;ARGS")
+  if(NOT TARGET xfer_mpi)
+    return()
+  endif()
+  if(NOT T_RANKS)
+    set(T_RANKS 1 2 3 4 5 7)
+  endif()
+  if(T_LAYERS)
+    list(APPEND T_LIBS xfi_mpi)
+  else()
+    list(APPEND T_LIBS xfer::mpi)
+  endif()
+  xfi_test_program(${name} SOURCES ${T_SOURCES} LAYERS ${T_LAYERS} LIBS ${T_LIBS})
+  foreach(n IN LISTS T_RANKS)
+    xfer_add_mpi_run(${name}_${n} ${n} LABEL ${T_LABEL} TIMEOUT ${T_TIMEOUT} COMMAND $<TARGET_FILE:${name}> ${T_ARGS})
+  endforeach()
+endfunction()
+
+# xfer_add_mpi_run(name n_ranks LABEL multi COMMAND program args...): any program under mpiexec, as a test.
+function(xfer_add_mpi_run name n_ranks)
+  cmake_parse_arguments(PARSE_ARGV 2 T "" "LABEL;TIMEOUT" "COMMAND")
+  add_test(NAME ${name} COMMAND ${MPIEXEC_EXECUTABLE} ${XFER_MPIEXEC_FLAGS} ${MPIEXEC_NUMPROC_FLAG} ${n_ranks} ${T_COMMAND})
+  xfer_test_properties(${name} LABEL ${T_LABEL} TIMEOUT ${T_TIMEOUT} PROCESSORS ${n_ranks})
+endfunction()
+
+if(XFER_HAVE_MPI)
+  execute_process(COMMAND ${MPIEXEC_EXECUTABLE} --version OUTPUT_VARIABLE xfi_mpiexec_version ERROR_QUIET)
+  if(xfi_mpiexec_version MATCHES "Open MPI|OpenRTE|PRRTE")
+    set(XFER_MPIEXEC_FLAGS --oversubscribe)
+  endif()
+endif()

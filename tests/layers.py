@@ -1,0 +1,92 @@
+#!/usr/bin/env python3
+"""Proves that a layer can include its own headers and those of the layers it uses, and no others.
+
+Each header of each layer is preprocessed with the include path that the build gives to each layer: it must be found
+exactly when the table says so. Also: no #include climbs with "..", a vendor's header appears only in the file named
+after the vendor, and the pure layers have no clock.
+"""
+import argparse
+import pathlib
+import re
+import subprocess
+import sys
+
+# The rule, apart from the build files, so that a new USES is a change of this table too.
+USES = {
+    "base": [],
+    "layout": ["base"],
+    "plan": ["layout", "base"],
+    "kernels": ["base"],
+    "device": ["base", "kernels"],
+    "comm": ["base"],
+    "run": ["plan", "layout", "device", "comm", "kernels", "base"],
+    "refit": ["plan", "layout", "base"],
+    "api": ["base", "layout", "plan", "kernels", "device", "comm", "run", "refit"],
+}
+PURE = ["layout", "plan", "refit"]
+VENDORS = {"mpi": r"mpi\.h", "nccl": r"nccl\w*\.h", "cuda": r"cuda\w*\.h"}
+INCLUDE = re.compile(r'^\s*#\s*include\s*[<"]([^>"]+)[>"]', re.MULTILINE)
+
+
+def finds(cc, dirs, header):
+    """Whether a source with this include path can include the header."""
+    command = [cc, "-E", "-P", "-D_DEFAULT_SOURCE", "-x", "c", *("-I" + d for d in dirs), "-"]
+    done = subprocess.run(command, input=f'#include "{header}"\n', capture_output=True, text=True, check=False)
+    return done.returncode == 0
+
+
+def vendor_allowed(path, vendor):
+    """mpi.c and xfer/mpi.h may name MPI; cuda.c, nccl.c and kernels/cuda may name CUDA, and so on."""
+    owners = {"mpi": ["mpi"], "nccl": ["nccl", "cuda"], "cuda": ["cuda", "nccl"]}[vendor]
+    return any(path.stem == o or path.stem.startswith(o + "_") for o in owners) or "cuda" in path.parent.name
+
+
+def check_sources(root, errors):
+    """The rules that can be read off the text."""
+    for top in ("src", "kernels", "include"):
+        for path in sorted((root / top).rglob("*")):
+            if path.suffix not in (".c", ".h", ".cu", ".cuh"):
+                continue
+            for name in INCLUDE.findall(path.read_text(encoding="utf-8")):
+                where = f"{path.relative_to(root)} includes {name}"
+                if ".." in pathlib.PurePosixPath(name).parts:
+                    errors.append(f"{where}: it climbs out of its layer")
+                if path.parent.name in PURE and name == "clock.h":
+                    errors.append(f"{where}: {path.parent.name} is pure and has no clock")
+                for vendor, pattern in VENDORS.items():
+                    if re.fullmatch(pattern, name) and not vendor_allowed(path, vendor):
+                        errors.append(f"{where}: only a file named after the vendor may")
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--cc", required=True)
+    parser.add_argument("--source", required=True, type=pathlib.Path)
+    parser.add_argument("--paths", required=True, type=pathlib.Path)
+    args = parser.parse_args()
+
+    layers = {}
+    for line in args.paths.read_text(encoding="utf-8").splitlines():
+        name, home, *dirs = line.split("\t")
+        layers[name] = (pathlib.Path(home), dirs)
+
+    errors = []
+    n_checked = 0
+    for name, (_, dirs) in layers.items():
+        for other, (home, _) in layers.items():
+            for header in sorted(home.glob("*.h")):
+                allowed = other == name or other in USES[name]
+                found = finds(args.cc, dirs, header.name)
+                n_checked += 1
+                if found != allowed:
+                    verb = "can" if found else "cannot"
+                    errors.append(f"layer {name} {verb} include {header.name} of layer {other}")
+    check_sources(args.source, errors)
+    for error in errors:
+        print(error, file=sys.stderr)
+    print(f"layers: pairs={n_checked} wrong={len(errors)}")
+    return 1 if errors or n_checked == 0 else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
