@@ -1,0 +1,23 @@
+/* All host memory of the library, so that a test can make any one allocation fail. */
+#ifndef XFI_ALLOC_H
+#define XFI_ALLOC_H
+
+#include "door.h"
+
+#include <stddef.h>
+
+/* n zeroed elements of `size` bytes; NULL when the product does not fit or memory is out. Sets no
+ * error text: the caller knows what it wanted the memory for. n == 0 gives a valid pointer, to be
+ * freed like any other. */
+XFI_DOOR void *xfi_calloc(size_t n, size_t size);
+
+/* NULL is fine. */
+XFI_DOOR void xfi_free(void *p);
+
+/* A copy of `text`, or NULL. */
+XFI_DOOR char *xfi_strdup(const char *text);
+
+/* For tests: of this thread's allocations the n-th from now fails, once (0: the next). -1: none. */
+void xfi_alloc_fail_after(long n);
+
+#endif

@@ -1,0 +1,40 @@
+/* The text of a thread's last failed call, and the two macros that every owning function is built
+ * from.
+ *
+ * The function that decides an error sets the text, once, with the values; its callers pass the
+ * status up unchanged. Nothing here allocates, so that running out of memory can be reported too.
+ */
+#ifndef XFI_ERROR_H
+#define XFI_ERROR_H
+
+#include "door.h"
+
+#include <xfer/xfer.h>
+
+enum { XFI_ERROR_BYTES = 512 };
+
+/* Sets this thread's text, cut to XFI_ERROR_BYTES - 1 characters. An argument may be
+ * xfi_last_error(). */
+XFI_DOOR __attribute__((format(printf, 1, 2))) void xfi_set_error(const char *fmt, ...);
+
+/* This thread's text, "" before the first error; never NULL. Valid until the thread's next
+ * xfi_set_error. */
+XFI_DOOR const char *xfi_last_error(void);
+
+/* Both need `xfer_status st` in scope and a label `done`. */
+#define XFI_TRY(call)                                                                              \
+  do {                                                                                             \
+    st = (call);                                                                                   \
+    if (st != XFER_OK) goto done;                                                                  \
+  } while (0)
+
+#define XFI_CHECK(cond, status, ...)                                                               \
+  do {                                                                                             \
+    if (!(cond)) {                                                                                 \
+      xfi_set_error(__VA_ARGS__);                                                                  \
+      st = (status);                                                                               \
+      goto done;                                                                                   \
+    }                                                                                              \
+  } while (0)
+
+#endif

@@ -1,0 +1,36 @@
+/* Option structs that grow. */
+#include "options.h"
+
+#include "error.h"
+
+#include <assert.h>
+#include <string.h>
+
+/* No option struct comes near it; a larger struct_size was never set and must not be followed into
+ * memory. */
+enum { MAX_STRUCT_BYTES = 4096 };
+
+xfer_status xfi_options_copy(void *dst, size_t dst_size, const void *src, const char *name)
+{
+  xfer_status st = XFER_OK;
+  const unsigned char *bytes = src;
+  size_t src_size = 0;
+
+  assert(dst_size >= sizeof dst_size && dst_size <= MAX_STRUCT_BYTES);
+  if (src != NULL) {
+    memcpy(&src_size, src, sizeof src_size);
+    XFI_CHECK(src_size >= sizeof src_size && src_size <= MAX_STRUCT_BYTES, XFER_ERR_ARG,
+              "%s.struct_size is %zu; begin with its _INIT macro", name, src_size);
+  }
+  for (size_t i = dst_size; i < src_size; i++) {
+    XFI_CHECK(bytes[i] == 0, XFER_ERR_UNSUPPORTED,
+              "%s: byte %zu of %zu is set, and this library knows only %zu", name, i, src_size,
+              dst_size);
+  }
+
+  memset(dst, 0, dst_size);
+  if (src != NULL) memcpy(dst, src, src_size < dst_size ? src_size : dst_size);
+  memcpy(dst, &dst_size, sizeof dst_size);
+done:
+  return st;
+}

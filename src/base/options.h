@@ -1,0 +1,21 @@
+/* Option structs that grow: an old caller works with a new library, and a new caller with an old
+ * one. */
+#ifndef XFI_OPTIONS_H
+#define XFI_OPTIONS_H
+
+#include <stddef.h>
+#include <xfer/xfer.h>
+
+/* Fills the library's own copy `dst` of a struct that begins with `size_t struct_size`.
+ *
+ * Fields that the caller's struct lacks become zero, which means default; src == NULL is all
+ * defaults. A longer caller may leave the bytes we do not know zero: a set one is refused, since
+ * silence would lose a request. On success dst->struct_size is dst_size. `name` is the struct's,
+ * for the error text.
+ *
+ * XFER_ERR_ARG: struct_size is no size of such a struct. XFER_ERR_UNSUPPORTED: an unknown byte is
+ * set. On failure dst is untouched.
+ */
+xfer_status xfi_options_copy(void *dst, size_t dst_size, const void *src, const char *name);
+
+#endif

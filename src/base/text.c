@@ -1,0 +1,116 @@
+/* A string that is built piece by piece. */
+#include "text.h"
+
+#include "alloc.h"
+#include "checked.h"
+#include "error.h"
+#include "vec.h"
+
+#include <assert.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <string.h>
+
+void xfi_text_fixed(xfi_text *text, char *buffer, size_t size)
+{
+  assert(size >= 1);
+  buffer[0] = '\0';
+  *text = (xfi_text){.chars = buffer, .cap = size, .fixed = true};
+}
+
+/* Makes room for n_more characters and the final zero; returns how many of them fit. */
+static size_t text_room(xfi_text *text, size_t n_more)
+{
+  size_t need = 0;
+
+  if (text->st != XFER_OK) return 0;
+  if (!text->fixed) {
+    bool fits = xfi_add_fits(text->n_chars, n_more, &need) && xfi_add_fits(need, 1, &need);
+    if (!fits) need = SIZE_MAX; /* which no allocation grants */
+    text->st = xfi_vec_reserve(&text->chars, &text->cap, need, 1);
+    return text->st == XFER_OK ? n_more : 0;
+  }
+  size_t room = text->cap - 1 - text->n_chars;
+  if (n_more <= room) return n_more;
+  xfi_set_error("a text of more than %zu characters", text->cap - 1);
+  text->st = XFER_ERR_OVERFLOW;
+  return room;
+}
+
+void xfi_text_add(xfi_text *text, const char *chars, size_t n_chars)
+{
+  size_t n = text_room(text, n_chars);
+
+  if (n == 0) return;
+  memcpy(text->chars + text->n_chars, chars, n);
+  text->n_chars += n;
+  text->chars[text->n_chars] = '\0';
+}
+
+void xfi_text_printf(xfi_text *text, const char *fmt, ...)
+{
+  char piece[256]; /* nearly every piece fits; a longer one is printed twice */
+  va_list args;
+
+  if (text->st != XFER_OK) return;
+  va_start(args, fmt);
+  int n = vsnprintf(piece, sizeof piece, fmt, args);
+  va_end(args);
+  if (n <= 0) return;
+  if ((size_t)n < sizeof piece) {
+    xfi_text_add(text, piece, (size_t)n);
+    return;
+  }
+
+  size_t fit = text_room(text, (size_t)n);
+  if (fit == 0) return;
+  va_start(args, fmt);
+  (void)vsnprintf(text->chars + text->n_chars, fit + 1, fmt, args);
+  va_end(args);
+  text->n_chars += fit;
+}
+
+void xfi_text_json(xfi_text *text, const char *chars)
+{
+  xfi_text_add(text, "\"", 1);
+  for (const char *c = chars; *c != '\0'; c++) {
+    if (*c == '"' || *c == '\\') {
+      xfi_text_printf(text, "\\%c", *c);
+    } else if ((unsigned char)*c < 0x20) {
+      xfi_text_printf(text, "\\u%04x", (unsigned)*c);
+    } else {
+      xfi_text_add(text, c, 1);
+    }
+  }
+  xfi_text_add(text, "\"", 1);
+}
+
+const char *xfi_text_get(const xfi_text *text)
+{
+  return text->chars != NULL ? text->chars : "";
+}
+
+xfer_status xfi_text_status(const xfi_text *text)
+{
+  return text->st;
+}
+
+char *xfi_text_take(xfi_text *text)
+{
+  char *chars = NULL;
+
+  assert(!text->fixed);
+  (void)text_room(text, 0); /* even an empty string is one */
+  if (text->st == XFER_OK) {
+    chars = text->chars;
+    text->chars = NULL;
+  }
+  xfi_text_free(text);
+  return chars;
+}
+
+void xfi_text_free(xfi_text *text)
+{
+  if (!text->fixed) xfi_free(text->chars);
+  *text = (xfi_text){.chars = NULL};
+}

@@ -1,0 +1,98 @@
+/* The last error: per thread, bounded, never NULL; and the macros that jump. */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include <cmocka.h>
+
+#include "error.h"
+
+#include <pthread.h>
+#include <string.h>
+
+static void *other_thread(void *arg)
+{
+  (void)arg;
+  int empty_at_first = xfi_last_error()[0] == '\0';
+  xfi_set_error("the other thread's");
+  return empty_at_first ? NULL : (void *)1;
+}
+
+static void test_error_text_belongs_to_its_thread(void **state)
+{
+  (void)state;
+  pthread_t thread;
+  void *failed = NULL;
+
+  xfi_set_error("dim %d has %d elements", 1, 7);
+  assert_int_equal(pthread_create(&thread, NULL, other_thread, NULL), 0);
+  assert_int_equal(pthread_join(thread, &failed), 0);
+  assert_null(failed);
+  assert_string_equal(xfi_last_error(), "dim 1 has 7 elements");
+}
+
+static void test_long_text_is_cut(void **state)
+{
+  (void)state;
+  char name[2 * XFI_ERROR_BYTES];
+
+  memset(name, 'x', sizeof name);
+  name[sizeof name - 1] = '\0';
+  xfi_set_error("tensor %s", name);
+  assert_int_equal(strlen(xfi_last_error()), XFI_ERROR_BYTES - 1);
+  assert_memory_equal(xfi_last_error(), "tensor xxx", 10);
+}
+
+static void test_text_may_quote_the_last_one(void **state)
+{
+  (void)state;
+  xfi_set_error("unhandled error");
+  xfi_set_error("send to rank %d: %s", 3, xfi_last_error());
+  assert_string_equal(xfi_last_error(), "send to rank 3: unhandled error");
+}
+
+/* How many steps of `checked` were made. */
+static int steps;
+
+static xfer_status checked(int value)
+{
+  xfer_status st = XFER_OK;
+
+  steps = 1;
+  XFI_CHECK(value >= 0, XFER_ERR_ARG, "value %d is negative", value);
+  steps = 2;
+done:
+  return st;
+}
+
+static xfer_status tried(int value)
+{
+  xfer_status st = XFER_OK;
+
+  XFI_TRY(checked(value));
+  steps = 3;
+done:
+  return st;
+}
+
+static void test_check_and_try_jump_with_status_and_text(void **state)
+{
+  (void)state;
+  assert_int_equal(tried(4), XFER_OK);
+  assert_int_equal(steps, 3);
+  assert_int_equal(tried(-4), XFER_ERR_ARG);
+  assert_int_equal(steps, 1);
+  assert_string_equal(xfi_last_error(), "value -4 is negative");
+}
+
+int main(void)
+{
+  const struct CMUnitTest tests[] = {
+      cmocka_unit_test(test_error_text_belongs_to_its_thread),
+      cmocka_unit_test(test_long_text_is_cut),
+      cmocka_unit_test(test_text_may_quote_the_last_one),
+      cmocka_unit_test(test_check_and_try_jump_with_status_and_text),
+  };
+  return cmocka_run_group_tests(tests, NULL, NULL);
+}

@@ -1,0 +1,118 @@
+/* Option structs of other ages than the library. */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include <cmocka.h>
+
+#include "options.h"
+
+#include "error.h"
+
+#include <string.h>
+
+/* What the library knows; an older caller's; a newer caller's. */
+typedef struct known_options {
+  size_t struct_size;
+  int32_t window;
+  int32_t flags;
+} known_options;
+
+typedef struct old_options {
+  size_t struct_size;
+  int32_t window;
+} old_options;
+
+typedef struct new_options {
+  known_options known;
+  int32_t extra;
+  int32_t more;
+} new_options;
+
+static const known_options untouched = {1, 2, 3};
+
+static void test_no_options_are_all_defaults(void **state)
+{
+  (void)state;
+  known_options own = untouched;
+
+  assert_int_equal(xfi_options_copy(&own, sizeof own, NULL, "known_options"), XFER_OK);
+  assert_int_equal(own.struct_size, sizeof own);
+  assert_int_equal(own.window, 0);
+  assert_int_equal(own.flags, 0);
+}
+
+static void test_same_age_copies_all(void **state)
+{
+  (void)state;
+  known_options theirs = {sizeof theirs, 5, 6};
+  known_options own = untouched;
+
+  assert_int_equal(xfi_options_copy(&own, sizeof own, &theirs, "known_options"), XFER_OK);
+  assert_memory_equal(&own, &theirs, sizeof own);
+}
+
+static void test_older_caller_gets_defaults_for_the_rest(void **state)
+{
+  (void)state;
+  /* 12 bytes, as a compiler without tail padding would have it */
+  const size_t old_size = offsetof(old_options, window) + sizeof(int32_t);
+  known_options theirs = {old_size, 5, 99};
+  known_options own = untouched;
+
+  assert_int_equal(xfi_options_copy(&own, sizeof own, &theirs, "known_options"), XFER_OK);
+  assert_int_equal(own.struct_size, sizeof own);
+  assert_int_equal(own.window, 5);
+  assert_int_equal(own.flags, 0);
+}
+
+static void test_newer_caller_with_zero_extras_is_served(void **state)
+{
+  (void)state;
+  new_options theirs = {{sizeof theirs, 5, 6}, 0, 0};
+  known_options own = untouched;
+
+  assert_int_equal(xfi_options_copy(&own, sizeof own, &theirs, "known_options"), XFER_OK);
+  assert_int_equal(own.struct_size, sizeof own);
+  assert_int_equal(own.window, 5);
+  assert_int_equal(own.flags, 6);
+}
+
+static void test_newer_caller_with_set_extra_is_refused(void **state)
+{
+  (void)state;
+  new_options theirs = {{sizeof theirs, 5, 6}, 0, 1};
+  known_options own = untouched;
+
+  assert_int_equal(xfi_options_copy(&own, sizeof own, &theirs, "known_options"),
+                   XFER_ERR_UNSUPPORTED);
+  assert_memory_equal(&own, &untouched, sizeof own);
+  assert_non_null(strstr(xfi_last_error(), "known_options: byte "));
+}
+
+static void test_impossible_struct_size_is_refused(void **state)
+{
+  (void)state;
+  const size_t sizes[] = {0, 1, sizeof(size_t) - 1, 4097, SIZE_MAX};
+
+  for (size_t i = 0; i < sizeof sizes / sizeof *sizes; i++) {
+    known_options theirs = {sizes[i], 5, 6};
+    known_options own = untouched;
+    assert_int_equal(xfi_options_copy(&own, sizeof own, &theirs, "known_options"), XFER_ERR_ARG);
+    assert_memory_equal(&own, &untouched, sizeof own);
+  }
+}
+
+int main(void)
+{
+  const struct CMUnitTest tests[] = {
+      cmocka_unit_test(test_no_options_are_all_defaults),
+      cmocka_unit_test(test_same_age_copies_all),
+      cmocka_unit_test(test_older_caller_gets_defaults_for_the_rest),
+      cmocka_unit_test(test_newer_caller_with_zero_extras_is_served),
+      cmocka_unit_test(test_newer_caller_with_set_extra_is_refused),
+      cmocka_unit_test(test_impossible_struct_size_is_refused),
+  };
+  return cmocka_run_group_tests(tests, NULL, NULL);
+}

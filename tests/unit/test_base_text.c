@@ -1,0 +1,122 @@
+/* Building strings: growing and fixed, and what sticks when it fails. */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include <cmocka.h>
+
+#include "text.h"
+
+#include "alloc.h"
+
+#include <string.h>
+
+static void test_empty_text_is_the_empty_string(void **state)
+{
+  (void)state;
+  xfi_text text = {0};
+
+  assert_string_equal(xfi_text_get(&text), "");
+  assert_int_equal(xfi_text_status(&text), XFER_OK);
+  char *taken = xfi_text_take(&text);
+  assert_string_equal(taken, "");
+  xfi_free(taken);
+}
+
+static void test_text_grows_over_many_appends(void **state)
+{
+  (void)state;
+  xfi_text text = {0};
+
+  for (int i = 0; i < 1000; i++) {
+    xfi_text_printf(&text, "%03d,", i);
+  }
+  xfi_text_add(&text, "endless", 3);
+  xfi_text_add(&text, "", 0);
+  assert_int_equal(xfi_text_status(&text), XFER_OK);
+  assert_int_equal(strlen(xfi_text_get(&text)), 4003);
+  assert_memory_equal(xfi_text_get(&text), "000,001,", 8);
+  assert_string_equal(xfi_text_get(&text) + 3996, "999,end");
+  xfi_text_free(&text);
+  assert_string_equal(xfi_text_get(&text), "");
+}
+
+static void test_piece_of_any_length_is_whole(void **state)
+{
+  (void)state;
+  char name[600];
+
+  for (size_t n = 250; n < sizeof name; n += 7) {
+    xfi_text text = {0};
+    memset(name, 'y', n);
+    name[n] = '\0';
+    xfi_text_printf(&text, "<%s>", name);
+    char *taken = xfi_text_take(&text);
+    assert_non_null(taken);
+    assert_int_equal(strlen(taken), n + 2);
+    assert_int_equal(taken[n + 1], '>');
+    xfi_free(taken);
+  }
+}
+
+static void test_json_escapes_what_json_must(void **state)
+{
+  (void)state;
+  xfi_text text = {0};
+
+  xfi_text_json(&text, "a\"b\\c\n\x01 \xc3\xa9");
+  assert_string_equal(xfi_text_get(&text), "\"a\\\"b\\\\c\\u000a\\u0001 \xc3\xa9\"");
+  xfi_text_free(&text);
+}
+
+static void test_failed_allocation_sticks(void **state)
+{
+  (void)state;
+  xfi_text text = {0};
+
+  xfi_text_printf(&text, "kept");
+  xfi_alloc_fail_after(0);
+  xfi_text_printf(&text, "%300s", "lost");
+  xfi_text_printf(&text, "lost too");
+  xfi_text_add(&text, "x", 1);
+  assert_int_equal(xfi_text_status(&text), XFER_ERR_NOMEM);
+  assert_string_equal(xfi_text_get(&text), "kept");
+  assert_null(xfi_text_take(&text));
+  xfi_alloc_fail_after(-1);
+}
+
+static void test_fixed_text_is_cut_and_says_so(void **state)
+{
+  (void)state;
+  char buffer[8];
+  xfi_text text;
+
+  xfi_text_fixed(&text, buffer, sizeof buffer);
+  assert_string_equal(xfi_text_get(&text), "");
+  xfi_text_printf(&text, "%s", "abcd");
+  xfi_text_printf(&text, "%s", "efg");
+  assert_int_equal(xfi_text_status(&text), XFER_OK);
+  xfi_text_add(&text, "h", 1);
+  assert_int_equal(xfi_text_status(&text), XFER_ERR_OVERFLOW);
+  assert_string_equal(buffer, "abcdefg");
+
+  xfi_text_fixed(&text, buffer, sizeof buffer);
+  xfi_text_printf(&text, "%0300d", 5);
+  assert_int_equal(xfi_text_status(&text), XFER_ERR_OVERFLOW);
+  assert_string_equal(buffer, "0000000");
+  xfi_text_free(&text);
+}
+
+int main(void)
+{
+  const struct CMUnitTest tests[] = {
+      cmocka_unit_test(test_empty_text_is_the_empty_string),
+      cmocka_unit_test(test_text_grows_over_many_appends),
+      cmocka_unit_test(test_piece_of_any_length_is_whole),
+      cmocka_unit_test(test_json_escapes_what_json_must),
+      cmocka_unit_test(test_failed_allocation_sticks),
+      cmocka_unit_test(test_fixed_text_is_cut_and_says_so),
+  };
+  return cmocka_run_group_tests(tests, NULL, NULL);
+}
