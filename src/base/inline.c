@@ -1,0 +1,19 @@
+/* The inline makers of xfer.h once more as functions, for callers without a C compiler and for -O0.
+ */
+/* What xfer.h defines here is to be exported; an attribute after the definition would come too late
+ * for clang. */
+#pragma GCC visibility push(default)
+#include <xfer/xfer.h>
+#pragma GCC visibility pop
+
+/* In C, declaring an inline function without `inline` makes this file the home of its definition.
+ */
+xfer_placement xfer_replicate(void);
+xfer_placement xfer_shard(int dim);
+xfer_placement xfer_shard_rule(int dim, xfer_split_rule rule);
+xfer_placement xfer_shard_strided(int dim, int64_t split_factor);
+xfer_placement xfer_shard_runs(int dim, const xfer_run_table *table);
+xfer_view xfer_view_dense(void *base);
+xfer_view xfer_view_strided(void *base, const int64_t *strides, int n_dims);
+xfer_view xfer_view_pieces(void *const *pieces, int64_t n_pieces, int piece_dim,
+                           const int64_t *strides, int n_dims);
