@@ -2,20 +2,19 @@
 # To work on xfer use the presets: cmake --preset dev && cmake --build --preset dev && ctest --preset dev
 
 .POSIX:
-.PHONY: all deps refit check check-deps coverage clean
+.PHONY: all refit deps check check-deps coverage clean
 
 JOBS ?= $(shell nproc 2>/dev/null || echo 2)
 MODEL = models/qwen3-30b-a3b.json
 TRAIN = megatron:tp2,dp2,ep4
 GEN = vllm:tp4
 
+# The libraries and programs, as a user wants them, in build/.
 all: deps
-	cmake --preset release
+	cmake --preset release -DXFER_TESTS=OFF
 	cmake --build --preset release --parallel $(JOBS)
 
-refit: deps
-	cmake --preset release -DXFER_TESTS=OFF -DXFER_CUDA=OFF
-	cmake --build --preset release --parallel $(JOBS)
+refit: all
 	build/bin/xfer_refit --model $(MODEL) --layers 0-1 --train $(TRAIN) --gen $(GEN)
 
 deps:

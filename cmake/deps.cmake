@@ -45,7 +45,6 @@ xfi_decide(MPI libxfer_mpi "${MPI_C_FOUND}" "an MPI C compiler")
 
 set(xfi_cuda_missing "")
 if(NOT XFER_CUDA STREQUAL "OFF")
-  include(CheckLanguage)
   check_language(CUDA)
   find_package(NCCL QUIET)
   if(NOT CMAKE_CUDA_COMPILER)

@@ -2,7 +2,8 @@
 include(CMakePackageConfigHelpers)
 
 set(xfi_package_dir ${CMAKE_INSTALL_LIBDIR}/cmake/xfer)
-set(XFER_LIBS_PRIVATE "-ljansson -lpthread -lm")
+# From a .pc file to its prefix, so that an installed tree can be moved.
+file(RELATIVE_PATH xfi_pc_to_prefix /p/${CMAKE_INSTALL_LIBDIR}/pkgconfig /p)
 
 function(xfi_install_library component)
   cmake_parse_arguments(PARSE_ARGV 1 I "" "PC;LIB;DESCRIPTION;REQUIRES;LIBS_PRIVATE" "TARGETS;HEADERS")

@@ -1,0 +1,31 @@
+#!/usr/bin/env bash
+# abi.sh diff LIBRARY BASELINE: fails on any difference. abi.sh write LIBRARY BASELINE: makes the baseline.
+set -euo pipefail
+here=$(dirname "$0")
+mode=$1 library=$2 baseline=$3
+
+if ! command -v abidw > /dev/null || ! command -v abidiff > /dev/null; then
+  echo "skipped: abidw and abidiff (package abigail-tools) are not installed"
+  [ "$mode" = diff ] && exit 77
+  exit 1
+fi
+# No paths: the baseline must be the same on every machine.
+write() {
+  abidw --suppressions "$here/abi.suppr" --headers-dir "$here/../../include" --no-corpus-path --no-comp-dir-path \
+    --no-show-locs --no-elf-needed --out-file "$1" "$library"
+}
+
+if [ "$mode" = write ]; then
+  mkdir -p "$(dirname "$baseline")"
+  write "$baseline"
+  exit 0
+fi
+if [ ! -f "$baseline" ]; then
+  echo "skipped: there is no baseline $(basename "$baseline") yet"
+  exit 77
+fi
+now=$(mktemp --suffix=.abi)
+trap 'rm -f "$now"' EXIT
+write "$now"
+# abidiff's exit status has a bit for each kind of finding; every one of them is a failure here.
+abidiff --no-show-locs "$baseline" "$now"

@@ -1,0 +1,12 @@
+# A user's CMakeLists.txt; installed.sh puts it beside a copy of an example.
+cmake_minimum_required(VERSION 3.25)
+project(user LANGUAGES C)
+find_package(Threads REQUIRED)
+add_executable(${EXAMPLE} ${EXAMPLE}.c)
+if(PART STREQUAL "core")
+  find_package(xfer 0.1 REQUIRED)
+  target_link_libraries(${EXAMPLE} PRIVATE xfer::xfer Threads::Threads)
+else()
+  find_package(xfer 0.1 REQUIRED COMPONENTS ${PART})
+  target_link_libraries(${EXAMPLE} PRIVATE xfer::${PART} Threads::Threads)
+endif()
