@@ -1,0 +1,39 @@
+/*
+ * The one door from src/ to code that touches elements: strided copies, as descriptions and as
+ * launchers. kernels/ref/ is plain C and the definition of right; kernels/cuda/ must equal it byte for
+ * byte.
+ */
+#ifndef XFI_KERNELS_H
+#define XFI_KERNELS_H
+
+#include <stddef.h>
+#include <stdint.h>
+
+#define XFI_COPY_DIMS 8
+
+/*
+ * One strided copy. For every index x with 0 <= x[d] < extent[d], `run_bytes` bytes go from
+ * src + sum x[d] src_stride[d] to dst + sum x[d] dst_stride[d]. Dim 0 is the slowest. Strides are bytes
+ * and positive. Gather, scatter, pack, unpack, transpose and zero-fill are all this.
+ */
+typedef struct xfi_copy {
+  const char *src; /* NULL: the bytes written are 0 */
+  char *dst;
+  int64_t run_bytes; /* contiguous on both sides; at least 1 */
+  int64_t n_dims;    /* 0 to XFI_COPY_DIMS; 0: one run */
+  int64_t extent[XFI_COPY_DIMS];
+  int64_t src_stride[XFI_COPY_DIMS];
+  int64_t dst_stride[XFI_COPY_DIMS];
+} xfi_copy;
+
+/* Bytes that a copy writes. */
+int64_t xfi_copy_bytes(const xfi_copy *copy);
+
+/* The same copy with fewer, larger dims: dims of extent 1 go, dims that continue each other on both
+ * sides merge, and the innermost joins the run where it is contiguous. */
+void xfi_copy_simplify(xfi_copy *copy);
+
+/* Plain loops, in order. */
+void xfi_ref_copy(const xfi_copy *copies, size_t n_copies);
+
+#endif

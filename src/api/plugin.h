@@ -1,0 +1,15 @@
+/*
+ * The private door through which libxfer_mpi and libxfer_nccl hand a transport and a device to the core.
+ * Exported from libxfer under the version node XFER_PRIVATE_1 together with the few base functions that
+ * they use; not for anybody else.
+ */
+#ifndef XFI_PLUGIN_H
+#define XFI_PLUGIN_H
+
+#include "comm.h"
+#include "device.h"
+
+/* Make a public comm. Owns both on success; on failure the caller still does. */
+xfer_status xfi_comm_wrap(xfer_comm **comm, xfi_comm *transport, xfi_device *device);
+
+#endif

@@ -1,0 +1,72 @@
+/*
+ * How bytes travel between ranks. A transport knows no tensor. run/ and plan agreement are written
+ * against this table alone; comm/local.c, comm/mpi.c and comm/nccl.c fill it in.
+ *
+ * Every call is made by every rank of the comm in the same order, except exchange() and round(), which
+ * are made by the ranks that have messages, both ends of a pair in the same order of calls. Every wait
+ * ends at its deadline with XFER_ERR_TIMEOUT and a text that names the peer; after a failure the comm is
+ * broken: each later call fails at once, on the ranks that can be told, with XFER_ERR_COMM.
+ */
+#ifndef XFI_COMM_H
+#define XFI_COMM_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include "clock.h"
+#include "xfer/xfer.h"
+
+/* One message of an exchange or a round. Sizes are equal on both ends, > 0. */
+typedef struct xfi_message {
+  void *data; /* a send's is not written */
+  size_t n_bytes;
+  int peer;   /* never this rank */
+} xfi_message;
+
+/* Most messages of one round, sends plus receives (FACTS: larger NCCL groups have deadlocked). */
+#define XFI_ROUND_MESSAGES 64
+
+typedef struct xfi_comm xfi_comm;
+
+typedef struct xfi_comm_ops {
+  const char *name; /* "local", "mpi", "nccl", "gather" */
+  bool has_rounds;  /* false: round() and broadcast() are NULL; only mapped peers can be reached */
+  bool recv_direct; /* round() may receive straight into the caller's tensors, not only staging */
+
+  void (*destroy)(xfi_comm *comm);
+
+  /* Host memory; blocks. all is [size * n_bytes]. */
+  xfer_status (*all_gather)(xfi_comm *comm, void *all, const void *mine, size_t n_bytes,
+                            xfi_deadline deadline);
+  /* Control messages between pairs, host memory, any number; blocks until sent and received. */
+  xfer_status (*exchange)(xfi_comm *comm, const xfi_message *sends, int n_sends,
+                          const xfi_message *recvs, int n_recvs, xfi_deadline deadline);
+
+  /* One bounded exchange of data in the device's memory, at most one send and one receive per peer,
+   * at most XFI_ROUND_MESSAGES messages, none over 1 GiB. Ordered on `stream`. */
+  xfer_status (*round)(xfi_comm *comm, const xfi_message *sends, int n_sends, const xfi_message *recvs,
+                       int n_recvs, xfer_stream stream, xfi_deadline deadline);
+  /* All ranks: root's n_bytes (at most 1 GiB) to everybody's `data`. Ordered on `stream`. */
+  xfer_status (*broadcast)(xfi_comm *comm, void *data, size_t n_bytes, int root, xfer_stream stream,
+                           xfi_deadline deadline);
+  /* All ranks, before the first run: connect whatever connects lazily. NULL: nothing to do. */
+  xfer_status (*warm_up)(xfi_comm *comm, xfi_deadline deadline);
+  /* Break the comm now: pending and later calls on every rank that can be told fail. Any thread. */
+  void (*abort)(xfi_comm *comm, const char *why);
+} xfi_comm_ops;
+
+struct xfi_comm {
+  const xfi_comm_ops *ops;
+  int rank;
+  int size;
+};
+
+/* comms is [n_ranks]: threads of this process. */
+xfer_status xfi_comm_create_local(xfi_comm **comms, int n_ranks);
+
+/* All ranks: the first of our own error, a peer's (XFER_ERR_PEER, naming the lowest failed rank and
+ * quoting its text), OK. What each collective call ends with. */
+xfer_status xfi_comm_agree(xfi_comm *comm, xfer_status mine, xfi_deadline deadline);
+
+#endif

@@ -1,0 +1,99 @@
+/*
+ * Memory, streams and peers' memory of one kind of device. run/ is written against this table alone;
+ * device/host.c and device/cuda.c fill it in.
+ *
+ * Streams: work on one stream runs in order, after what was put there before. The host's streams are
+ * all NULL and its work is done when a call returns. Nothing between two commits allocates.
+ */
+#ifndef XFI_DEVICE_H
+#define XFI_DEVICE_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include "clock.h"
+#include "kernels.h"
+#include "xfer/xfer.h"
+
+typedef struct xfi_device xfi_device;
+typedef struct xfi_event xfi_event; /* a point on a stream */
+typedef struct xfi_batch xfi_batch; /* copies made ready to be launched many times */
+
+/* Names an allocation to another process. Plain bytes, sent as they are. */
+typedef struct xfi_mem_handle {
+  unsigned char bytes[192];
+} xfi_mem_handle;
+
+/* What a pointer belongs to. Equal before and after means: the same, still living allocation. */
+typedef struct xfi_allocation {
+  void *base;       /* of the allocation that holds the pointer */
+  size_t n_bytes;   /* from base */
+  uint64_t id;      /* never used again for another allocation; 0: the device cannot tell */
+} xfi_allocation;
+
+typedef struct xfi_device_ops {
+  const char *name; /* "host", "cuda" */
+  /* Streams worth using side by side for copies to different peers; at least 1. */
+  int n_copy_streams;
+  /* Defaults of plan options on this device. */
+  uint64_t default_staging_bytes;
+  uint64_t default_window_bytes;
+
+  void (*destroy)(xfi_device *device);
+
+  /* Memory of this device, zeroed. */
+  xfer_status (*alloc)(xfi_device *device, void **memory, size_t n_bytes);
+  void (*free)(xfi_device *device, void *memory);
+  /* Which allocation `pointer` lies in. XFER_ERR_ARG names memory that copies cannot use: pageable host
+   * memory or another device's on a CUDA device. */
+  xfer_status (*find_allocation)(xfi_device *device, const void *pointer, xfi_allocation *found);
+
+  xfer_status (*stream_create)(xfi_device *device, xfer_stream *stream);
+  void (*stream_destroy)(xfi_device *device, xfer_stream stream);
+  /* Is it legal to put work on the caller's stream now (a capturing stream is not)? */
+  xfer_status (*stream_check)(xfi_device *device, xfer_stream stream);
+  xfer_status (*event_create)(xfi_device *device, xfi_event **event);
+  void (*event_destroy)(xfi_device *device, xfi_event *event);
+  xfer_status (*event_record)(xfi_device *device, xfi_event *event, xfer_stream stream);
+  xfer_status (*stream_wait)(xfi_device *device, xfer_stream stream, xfi_event *event);
+  /* Block the calling thread until the event has passed. XFER_ERR_TIMEOUT at the deadline. */
+  xfer_status (*event_sync)(xfi_device *device, xfi_event *event, xfi_deadline deadline);
+
+  /* Make copies ready. They may touch this device's memory and imported memory. The array is copied. */
+  xfer_status (*batch_create)(xfi_device *device, xfi_batch **batch, const xfi_copy *copies,
+                              size_t n_copies);
+  void (*batch_destroy)(xfi_device *device, xfi_batch *batch);
+  xfer_status (*batch_launch)(xfi_device *device, xfi_batch *batch, xfer_stream stream);
+
+  /* Ranks with equal domains may be able to map each other's memory: [64] bytes. */
+  void (*domain)(xfi_device *device, unsigned char domain[64]);
+  /* A handle for the whole allocation that holds `pointer`. XFER_ERR_UNSUPPORTED if it cannot leave
+   * the process. */
+  xfer_status (*mem_export)(xfi_device *device, const void *pointer, xfi_mem_handle *handle);
+  /* Map a peer's allocation; `base` corresponds to the exporter's xfi_allocation.base. Reference
+   * counted: mapping the same allocation twice gives the same base. XFER_ERR_UNSUPPORTED if it cannot be
+   * reached. */
+  xfer_status (*mem_import)(xfi_device *device, const xfi_mem_handle *handle, void **base);
+  void (*mem_unimport)(xfi_device *device, void *base);
+
+  /* Flags are 64-bit words that only grow, in memory from alloc(). Set: after all earlier work on
+   * `stream` is visible to whoever sees the value, store `value` to each flags[i], own or imported. */
+  xfer_status (*flags_set)(xfi_device *device, uint64_t *const *flags, int n_flags, uint64_t value,
+                           xfer_stream stream);
+  /* Later work on `stream` starts once each flags[i], all in own memory, is >= value. On the host this
+   * blocks, and on XFER_ERR_TIMEOUT *late is the index of a flag that was not. */
+  xfer_status (*flags_wait)(xfi_device *device, uint64_t *const *flags, int n_flags, uint64_t value,
+                            xfer_stream stream, xfi_deadline deadline, int *late);
+  /* Store `value` from the host, now, whatever the streams do: releases waits on own flags. */
+  xfer_status (*flags_release)(xfi_device *device, uint64_t *flags, size_t n_flags, uint64_t value);
+} xfi_device_ops;
+
+struct xfi_device {
+  const xfi_device_ops *ops;
+};
+
+/* Host memory and the calling thread. One may serve any number of threads. Never fails but for memory. */
+xfer_status xfi_device_create_host(xfi_device **device);
+
+#endif

@@ -1,0 +1,134 @@
+/*
+ * Meshes and layouts: which elements of a tensor a rank holds, and who holds an element.
+ *
+ * A layout splits each dim by a list of *cuts*, one per mesh axis that shards it, applied in order, each
+ * to the part that the one before left. A rank's place in a dim is therefore a *part* number, the mixed
+ * radix number of its coordinates on those axes, and its shard is the product over dims of that part's
+ * runs. Going back, from a global interval to the parts that hold it, walks the same cuts in closed form:
+ * nobody scans ranks.
+ */
+#ifndef XFI_LAYOUT_H
+#define XFI_LAYOUT_H
+
+#include <stdatomic.h>
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include "xfer/xfer.h"
+
+/* ---- mesh ---- */
+
+struct xfer_mesh {
+  atomic_int n_refs;
+  int n_axes;
+  int size;                  /* product of shape */
+  int shape[XFER_MAX_DIMS];
+  int stride[XFER_MAX_DIMS]; /* of an axis in `ranks` */
+  int *ranks;                /* [size], row-major */
+  int *order;                /* [size] positions in `ranks`, by ascending rank; NULL: ranks ascend */
+};
+
+xfer_status xfi_mesh_create(xfer_mesh **mesh, const int *shape, int n_axes, const int *ranks);
+xfer_mesh *xfi_mesh_share(const xfer_mesh *mesh); /* one more owner */
+void xfi_mesh_destroy(xfer_mesh *mesh);           /* one owner less */
+/* Position of `rank` in mesh->ranks, or -1. */
+int xfi_mesh_find(const xfer_mesh *mesh, int rank);
+
+/* ---- layout ---- */
+
+/* A table placement, kept with what the way back needs. */
+typedef struct xfi_table xfi_table;
+
+/* One mesh axis splitting the current part of a dim. */
+typedef struct xfi_cut {
+  int axis;
+  int n_coords;         /* the axis's size */
+  int32_t kind;         /* xfer_placement_kind, not REPLICATE */
+  int32_t rule;         /* xfer_split_rule */
+  int64_t split_factor; /* STRIDED */
+  xfi_table *table;     /* RUNS */
+} xfi_cut;
+
+typedef struct xfi_dim {
+  int64_t size;   /* valid global extent */
+  int64_t padded; /* what is split, >= size */
+  int n_cuts;
+  xfi_cut cuts[XFER_MAX_DIMS];
+  int64_t n_parts; /* product of n_coords */
+} xfi_dim;
+
+struct xfer_layout {
+  atomic_int n_refs;
+  xfer_mesh *mesh;
+  xfer_dtype dtype;
+  int elem_bytes;
+  int n_dims;
+  xfi_dim dims[XFER_MAX_DIMS];
+  int n_replica_axes; /* axes that no dim is split by */
+  int replica_axes[XFER_MAX_DIMS];
+  int n_replicas;    /* product of their sizes */
+  int64_t n_elems;   /* product of sizes; n_elems * elem_bytes fits in 63 bits, padded sizes too */
+  uint64_t digest[2]; /* of everything above: equal means equal */
+};
+
+xfer_status xfi_layout_create(xfer_layout **layout, const xfer_layout_desc *desc);
+xfer_layout *xfi_layout_share(const xfer_layout *layout);
+void xfi_layout_destroy(xfer_layout *layout);
+
+/* Which part of each dim and which replica a rank holds. */
+typedef struct xfi_place {
+  int64_t part[XFER_MAX_DIMS];
+  int replica;
+} xfi_place;
+
+/* False: the rank is not in the mesh. */
+bool xfi_layout_place(const xfer_layout *layout, int rank, xfi_place *place);
+/* The way back. */
+int xfi_layout_rank(const xfer_layout *layout, const xfi_place *place);
+
+/* Length of a part of a dim, padding included. */
+int64_t xfi_dim_length(const xfi_dim *dim, int64_t part);
+
+/* A growing list of runs. */
+typedef struct xfi_runs {
+  xfer_run *at;
+  size_t n;
+  size_t capacity;
+} xfi_runs;
+void xfi_runs_free(xfi_runs *runs);
+
+/* The runs of a part: maximal, ascending in local, only valid indices. */
+xfer_status xfi_dim_runs(const xfi_dim *dim, int64_t part, xfi_runs *runs);
+
+/* A piece of a global interval and a part that holds it. */
+typedef struct xfi_hold {
+  int64_t part;
+  int64_t global;
+  int64_t length;
+  int64_t local;
+} xfi_hold;
+
+typedef struct xfi_holds {
+  xfi_hold *at;
+  size_t n;
+  size_t capacity;
+} xfi_holds;
+void xfi_holds_free(xfi_holds *holds);
+
+/*
+ * Append every (part, run) that holds part of [lo, hi), 0 <= lo <= hi <= size. With `once`, where a
+ * global index is held at several places only the first counts (lowest part, then lowest local): the
+ * place that a source is read from.
+ */
+xfer_status xfi_dim_holders(const xfi_dim *dim, int64_t lo, int64_t hi, bool once, xfi_holds *holds);
+
+/* ---- serialization: for ranks that do not know a layout; also what is digested ---- */
+
+xfer_status xfi_layout_write(const xfer_layout *layout, unsigned char **bytes, size_t *n_bytes);
+/* Checks everything: the bytes come from another process. */
+xfer_status xfi_layout_read(xfer_layout **layout, const unsigned char *bytes, size_t n_bytes);
+/* Fill layout->digest. */
+xfer_status xfi_layout_digest(xfer_layout *layout);
+
+#endif

@@ -1,0 +1,172 @@
+/*
+ * What a part of a dim holds, and which parts hold an interval: the cuts of the dim, composed.
+ *
+ * Forward, runs start as the whole valid dim and each cut keeps, of the runs so far, what its own runs
+ * select. Backward, an interval is handed from cut to cut; each splits it among its coordinates and
+ * passes every piece on in the coordinates' own indices, until after the last cut the piece is local.
+ */
+#include "alloc.h"
+#include "cut.h"
+#include "error.h"
+#include "vec.h"
+
+static void split_part(const xfi_dim *dim, int64_t part, int64_t coords[XFER_MAX_DIMS])
+{
+  for (int c = dim->n_cuts - 1; c >= 0; c--) {
+    coords[c] = part % dim->cuts[c].n_coords;
+    part /= dim->cuts[c].n_coords;
+  }
+}
+
+int64_t xfi_dim_length(const xfi_dim *dim, int64_t part)
+{
+  int64_t coords[XFER_MAX_DIMS];
+  int64_t n = dim->padded;
+
+  split_part(dim, part, coords);
+  for (int c = 0; c < dim->n_cuts; c++) n = xfi_cut_length(&dim->cuts[c], n, coords[c]);
+  return n;
+}
+
+/* Append a run, joining it to the last one where both indices continue. */
+static xfer_status append_run(xfi_runs *runs, xfer_run run)
+{
+  xfer_run *last = runs->n > 0 ? &runs->at[runs->n - 1] : NULL;
+  xfer_status st = XFER_OK;
+
+  if (last != NULL && last->global + last->length == run.global && last->local + last->length == run.local) {
+    last->length += run.length;
+    return XFER_OK;
+  }
+  XFI_TRY(xfi_vec_reserve(&runs->at, &runs->capacity, runs->n + 1, sizeof *runs->at));
+  runs->at[runs->n++] = run;
+done:
+  return st;
+}
+
+/* Cutting `from` (global, length, local; ascending in local) into `to`. */
+typedef struct selection {
+  const xfi_runs *from;
+  xfi_runs *to;
+} selection;
+
+/* Index of the first run that ends after local index `at`. */
+static size_t first_after(const xfi_runs *runs, int64_t at)
+{
+  size_t lo = 0;
+  size_t hi = runs->n;
+
+  while (lo < hi) {
+    const size_t mid = lo + (hi - lo) / 2;
+
+    if (runs->at[mid].local + runs->at[mid].length <= at)
+      lo = mid + 1;
+    else
+      hi = mid;
+  }
+  return lo;
+}
+
+/* `wanted.global` counts in the local indices of `from`. */
+static xfer_status select_run(void *context, int64_t coord, xfer_run wanted)
+{
+  const selection *s = context;
+  const int64_t end = wanted.global + wanted.length;
+  xfer_status st = XFER_OK;
+
+  (void)coord;
+  for (size_t i = first_after(s->from, wanted.global); i < s->from->n; i++) {
+    const xfer_run *r = &s->from->at[i];
+    const int64_t lo = r->local > wanted.global ? r->local : wanted.global;
+    const int64_t hi = r->local + r->length < end ? r->local + r->length : end;
+
+    if (r->local >= end) break;
+    XFI_TRY(append_run(s->to,
+                       (xfer_run){r->global + (lo - r->local), hi - lo, wanted.local + (lo - wanted.global)}));
+  }
+done:
+  return st;
+}
+
+xfer_status xfi_dim_runs(const xfi_dim *dim, int64_t part, xfi_runs *runs)
+{
+  xfer_status st = XFER_OK;
+  int64_t coords[XFER_MAX_DIMS];
+  int64_t n = dim->padded;
+  xfi_runs from = {NULL, 0, 0};
+
+  split_part(dim, part, coords);
+  runs->n = 0;
+  if (dim->size > 0) XFI_TRY(append_run(runs, (xfer_run){0, dim->size, 0}));
+  for (int c = 0; c < dim->n_cuts; c++) {
+    xfi_runs spare = from;
+    selection s = {&from, runs};
+
+    from = *runs; /* swap the two lists */
+    *runs = spare;
+    runs->n = 0;
+    XFI_TRY(xfi_cut_runs(&dim->cuts[c], n, coords[c], select_run, &s));
+    n = xfi_cut_length(&dim->cuts[c], n, coords[c]);
+  }
+done:
+  xfi_runs_free(&from);
+  return st;
+}
+
+void xfi_runs_free(xfi_runs *runs)
+{
+  xfi_free(runs->at);
+  *runs = (xfi_runs){NULL, 0, 0};
+}
+
+/* One step of the way back: the interval that reached cut `level`. */
+typedef struct walk {
+  const xfi_dim *dim;
+  xfi_holds *holds;
+  bool once;
+  int level;
+  int64_t n;      /* length of the part that this cut splits */
+  int64_t part;   /* number of that part */
+  int64_t global; /* what index 0 of that part would be, for this interval */
+} walk;
+
+static xfer_status append_hold(xfi_holds *holds, xfi_hold hold)
+{
+  xfer_status st = XFER_OK;
+
+  XFI_TRY(xfi_vec_reserve(&holds->at, &holds->capacity, holds->n + 1, sizeof *holds->at));
+  holds->at[holds->n++] = hold;
+done:
+  return st;
+}
+
+static xfer_status descend(void *context, int64_t coord, xfer_run run)
+{
+  const walk *w = context;
+  const xfi_cut *cut = &w->dim->cuts[w->level];
+  walk next = *w;
+
+  next.level = w->level + 1;
+  next.n = xfi_cut_length(cut, w->n, coord);
+  next.part = w->part * cut->n_coords + coord;
+  next.global = w->global + run.global - run.local;
+  if (next.level == w->dim->n_cuts)
+    return append_hold(w->holds, (xfi_hold){next.part, w->global + run.global, run.length, run.local});
+  return xfi_cut_holders(&w->dim->cuts[next.level], next.n, run.local, run.local + run.length, w->once,
+                         descend, &next);
+}
+
+xfer_status xfi_dim_holders(const xfi_dim *dim, int64_t lo, int64_t hi, bool once, xfi_holds *holds)
+{
+  walk w = {dim, holds, once, 0, dim->padded, 0, 0};
+
+  if (lo >= hi) return XFER_OK;
+  if (dim->n_cuts == 0) return append_hold(holds, (xfi_hold){0, lo, hi - lo, lo});
+  return xfi_cut_holders(&dim->cuts[0], dim->padded, lo, hi, once, descend, &w);
+}
+
+void xfi_holds_free(xfi_holds *holds)
+{
+  xfi_free(holds->at);
+  *holds = (xfi_holds){NULL, 0, 0};
+}

@@ -1,0 +1,274 @@
+/*
+ * A layout as bytes: what ranks compare, and what a rank that does not know one side receives.
+ *
+ * A sequence of 64-bit words in the sender's byte order (all ranks of a comm share one; the first word
+ * would not match otherwise):
+ *   magic, dtype, n_dims, sizes, padded sizes, n_axes, mesh shape, ranks,
+ *   the axes that split something, in the order of their dims and cuts: n, (axis, dim, kind, rule, factor,
+ *   [table: allow_zero, n_runs, first.., local_lengths.., runs..]) ...
+ * Axes that are not listed replicate.
+ */
+#include <string.h>
+
+#include <xxhash.h>
+
+#include "alloc.h"
+#include "cut.h"
+#include "error.h"
+#include "layout.h"
+#include "vec.h"
+
+#define MAGIC INT64_C(0x315f72656678) /* "xfer_1" */
+
+typedef struct writer {
+  int64_t *words;
+  size_t n;
+  size_t capacity;
+  xfer_status st; /* sticks */
+} writer;
+
+static void put(writer *w, const int64_t *words, size_t n)
+{
+  if (w->st != XFER_OK || n == 0) return;
+  w->st = xfi_vec_reserve(&w->words, &w->capacity, w->n + n, sizeof *w->words);
+  if (w->st != XFER_OK) return;
+  memcpy(w->words + w->n, words, n * sizeof *words);
+  w->n += n;
+}
+
+static void put1(writer *w, int64_t word)
+{
+  put(w, &word, 1);
+}
+
+static void put_table(writer *w, const xfi_table *t)
+{
+  const int64_t n = t->first[t->n_coords];
+
+  put1(w, t->allow_zero);
+  put1(w, n);
+  put(w, t->first, (size_t)t->n_coords + 1);
+  put(w, t->local_lengths, (size_t)t->n_coords);
+  for (int64_t r = 0; r < n; r++) {
+    put1(w, t->runs[r].global);
+    put1(w, t->runs[r].length);
+    put1(w, t->runs[r].local);
+  }
+}
+
+static void put_cuts(writer *w, const xfer_layout *l)
+{
+  put1(w, l->mesh->n_axes - l->n_replica_axes);
+  for (int d = 0; d < l->n_dims; d++) {
+    for (int c = 0; c < l->dims[d].n_cuts; c++) {
+      const xfi_cut *cut = &l->dims[d].cuts[c];
+
+      put(w, (const int64_t[]){cut->axis, d, cut->kind, cut->rule, cut->split_factor}, 5);
+      if (cut->kind == XFER_RUNS) put_table(w, cut->table);
+    }
+  }
+}
+
+static xfer_status write_words(writer *w, const xfer_layout *l)
+{
+  put(w, (const int64_t[]){MAGIC, l->dtype, l->n_dims}, 3);
+  for (int d = 0; d < l->n_dims; d++) put1(w, l->dims[d].size);
+  for (int d = 0; d < l->n_dims; d++) put1(w, l->dims[d].padded);
+  put1(w, l->mesh->n_axes);
+  for (int a = 0; a < l->mesh->n_axes; a++) put1(w, l->mesh->shape[a]);
+  for (int i = 0; i < l->mesh->size; i++) put1(w, l->mesh->ranks[i]);
+  put_cuts(w, l);
+  return w->st;
+}
+
+xfer_status xfi_layout_write(const xfer_layout *layout, unsigned char **bytes, size_t *n_bytes)
+{
+  xfer_status st = XFER_OK;
+  writer w = {NULL, 0, 0, XFER_OK};
+
+  XFI_TRY(write_words(&w, layout));
+  *bytes = (unsigned char *)w.words;
+  *n_bytes = w.n * sizeof *w.words;
+  w.words = NULL;
+done:
+  xfi_free(w.words);
+  return st;
+}
+
+xfer_status xfi_layout_digest(xfer_layout *layout)
+{
+  xfer_status st = XFER_OK;
+  writer w = {NULL, 0, 0, XFER_OK};
+  XXH128_hash_t hash;
+
+  XFI_TRY(write_words(&w, layout));
+  hash = XXH3_128bits(w.words, w.n * sizeof *w.words);
+  layout->digest[0] = hash.low64;
+  layout->digest[1] = hash.high64;
+done:
+  xfi_free(w.words);
+  return st;
+}
+
+/* ---- reading ---- */
+
+typedef struct reader {
+  const unsigned char *at;
+  size_t n_left; /* words */
+  bool failed;   /* sticks */
+} reader;
+
+/* Copies the next n words, or zeroes and fails. */
+static void take(reader *r, int64_t *words, size_t n)
+{
+  if (n == 0) return;
+  memset(words, 0, n * sizeof *words);
+  if (r->failed || n > r->n_left) {
+    r->failed = true;
+    return;
+  }
+  memcpy(words, r->at, n * sizeof *words);
+  r->at += n * sizeof *words;
+  r->n_left -= n;
+}
+
+static int64_t take1(reader *r)
+{
+  int64_t word;
+
+  take(r, &word, 1);
+  return word;
+}
+
+/* A word in [lo, hi]; else fails and gives lo. */
+static int64_t take_between(reader *r, int64_t lo, int64_t hi)
+{
+  const int64_t word = take1(r);
+
+  if (word >= lo && word <= hi && !r->failed) return word;
+  r->failed = true;
+  return lo;
+}
+
+/* As many words as are left bound every count, so that a false one cannot ask for much memory. */
+static int64_t *take_array(reader *r, size_t n)
+{
+  int64_t *words;
+
+  if (n > r->n_left) r->failed = true;
+  words = xfi_calloc(r->failed ? 1 : n + 1, sizeof *words);
+  if (words == NULL || r->failed)
+    r->failed = true;
+  else
+    take(r, words, n);
+  return words;
+}
+
+static xfer_status read_mesh(reader *r, xfer_mesh **mesh)
+{
+  xfer_status st = XFER_OK;
+  const int n_axes = (int)take_between(r, 1, XFER_MAX_DIMS);
+  int shape[XFER_MAX_DIMS] = {0};
+  size_t size = 1;
+  int *ranks = NULL;
+
+  for (int a = 0; a < n_axes; a++) {
+    shape[a] = (int)take_between(r, 1, INT32_MAX);
+    size = size > r->n_left ? size : size * (size_t)shape[a];
+  }
+  XFI_CHECK(!r->failed && size <= r->n_left, XFER_ERR_MISMATCH, "a received layout is malformed: mesh");
+  ranks = xfi_calloc(size, sizeof *ranks);
+  XFI_CHECK(ranks != NULL, XFER_ERR_NOMEM, "mesh of %zu ranks", size);
+  for (size_t i = 0; i < size; i++) ranks[i] = (int)take_between(r, 0, INT32_MAX);
+  XFI_TRY(xfi_mesh_create(mesh, shape, n_axes, ranks));
+done:
+  xfi_free(ranks);
+  return st;
+}
+
+/* A table as it was given, with its arrays. */
+typedef struct table_parts {
+  xfer_run_table given;
+  int64_t *first;
+  int64_t *local_lengths;
+  int64_t *run_words;
+} table_parts;
+
+static void free_parts(table_parts *parts)
+{
+  xfi_free(parts->first);
+  xfi_free(parts->local_lengths);
+  xfi_free(parts->run_words);
+}
+
+_Static_assert(sizeof(xfer_run) == 3 * sizeof(int64_t), "a run is three words");
+
+static void read_table(reader *r, table_parts *parts, int64_t n_coords)
+{
+  const int64_t allow_zero = take1(r);
+  const int64_t n_runs = take_between(r, 0, INT32_MAX);
+
+  parts->first = take_array(r, (size_t)n_coords + 1);
+  parts->local_lengths = take_array(r, (size_t)n_coords);
+  parts->run_words = take_array(r, 3 * (size_t)n_runs);
+  if (!r->failed && parts->first[n_coords] != n_runs) r->failed = true;
+  parts->given = (xfer_run_table){(const xfer_run *)(const void *)parts->run_words, parts->first,
+                                  parts->local_lengths, n_coords, allow_zero};
+}
+
+static void read_cut(reader *r, const xfer_mesh *mesh, int n_dims, xfer_placement *placements,
+                     table_parts *parts, int32_t *axis)
+{
+  xfer_placement *p;
+
+  *axis = (int32_t)take_between(r, 0, mesh->n_axes - 1);
+  p = &placements[*axis];
+  if (p->kind != XFER_REPLICATE) r->failed = true; /* listed twice */
+  p->dim = (int32_t)take_between(r, 0, n_dims - 1);
+  p->kind = (int32_t)take_between(r, XFER_SHARD, XFER_RUNS);
+  p->rule = (int32_t)take_between(r, XFER_CHUNK, XFER_EVEN);
+  p->split_factor = take_between(r, 0, INT64_MAX);
+  if (r->failed || p->kind != XFER_RUNS) return;
+  read_table(r, parts, mesh->shape[*axis]);
+  p->table = &parts->given;
+}
+
+xfer_status xfi_layout_read(xfer_layout **layout, const unsigned char *bytes, size_t n_bytes)
+{
+  xfer_status st = XFER_OK;
+  reader r = {bytes, n_bytes / sizeof(int64_t), n_bytes % sizeof(int64_t) != 0};
+  xfer_layout_desc desc = XFER_LAYOUT_DESC_INIT;
+  int64_t sizes[XFER_MAX_DIMS];
+  int64_t padded[XFER_MAX_DIMS];
+  xfer_placement placements[XFER_MAX_DIMS] = {{0}};
+  table_parts parts[XFER_MAX_DIMS];
+  int32_t order[XFER_MAX_DIMS];
+  xfer_mesh *mesh = NULL;
+  int n_cuts;
+
+  memset(parts, 0, sizeof parts);
+  if (take1(&r) != MAGIC) r.failed = true;
+  desc.dtype = (int32_t)take_between(&r, 0, INT32_MAX);
+  desc.n_dims = (int32_t)take_between(&r, 0, XFER_MAX_DIMS);
+  take(&r, sizes, (size_t)desc.n_dims);
+  take(&r, padded, (size_t)desc.n_dims);
+  XFI_TRY(read_mesh(&r, &mesh));
+  n_cuts = (int)take_between(&r, 0, mesh->n_axes);
+  for (int i = 0; i < n_cuts && !r.failed; i++)
+    read_cut(&r, mesh, desc.n_dims, placements, &parts[i], &order[i]);
+  XFI_CHECK(!r.failed && r.n_left == 0, XFER_ERR_MISMATCH, "a received layout is malformed");
+  for (int a = 0; a < mesh->n_axes; a++)
+    if (placements[a].kind == XFER_REPLICATE) order[n_cuts++] = a;
+  desc.mesh = mesh;
+  desc.shape = sizes;
+  desc.padded_shape = padded;
+  desc.placements = placements;
+  desc.n_placements = mesh->n_axes;
+  desc.order = order;
+  desc.n_order = mesh->n_axes;
+  XFI_TRY(xfi_layout_create(layout, &desc));
+done:
+  for (int i = 0; i < XFER_MAX_DIMS; i++) free_parts(&parts[i]);
+  xfi_mesh_destroy(mesh);
+  return st;
+}

@@ -1,0 +1,112 @@
+/*
+ * Which classes take the broadcast lane: a closed form from sizes and counts alone, equal on all ranks.
+ *
+ * Sent to each destination, a tensor costs its sources and its destinations what they send and receive;
+ * over a whole model that work spreads over all ranks that are a source of anything. Broadcast, it costs
+ * every rank the whole tensor once.
+ */
+#include <string.h>
+
+#include "alloc.h"
+#include "cost.h"
+#include "error.h"
+
+/* Broadcast must be clearly better: it also costs the ranks that need nothing. */
+#define BROADCAST_GAIN 1.25
+
+/* How many distinct ranks are in the source mesh of some class. */
+static xfer_status count_sources(const xfi_plan *plan, int *n_sources)
+{
+  xfer_status st = XFER_OK;
+  const xfer_mesh *last = NULL;
+  unsigned char *seen = xfi_calloc((size_t)plan->n_ranks, 1);
+  int n = 0;
+
+  XFI_CHECK(seen != NULL, XFER_ERR_NOMEM, "%d ranks", plan->n_ranks);
+  for (size_t c = 0; c < plan->n_classes; c++) {
+    const xfer_mesh *mesh = plan->classes[c].src->mesh;
+
+    if (mesh == last) continue;
+    last = mesh;
+    for (int i = 0; i < mesh->size; i++) {
+      n += seen[mesh->ranks[i]] == 0;
+      seen[mesh->ranks[i]] = 1;
+    }
+  }
+  *n_sources = n;
+done:
+  xfi_free(seen);
+  return st;
+}
+
+/* Elements held by all parts of a dim together: its size, or more where a table repeats indices. */
+static xfer_status held_by_parts(const xfi_dim *dim, double *held)
+{
+  xfer_status st = XFER_OK;
+  xfi_holds holds = {NULL, 0, 0};
+  bool unique = true;
+
+  for (int c = 0; c < dim->n_cuts; c++) unique = unique && dim->cuts[c].kind != XFER_RUNS;
+  *held = (double)dim->size;
+  if (unique) return XFER_OK;
+  XFI_TRY(xfi_dim_holders(dim, 0, dim->size, false, &holds));
+  *held = 0;
+  for (size_t i = 0; i < holds.n; i++) *held += (double)holds.at[i].length;
+done:
+  xfi_holds_free(&holds);
+  return st;
+}
+
+/* The share of destination ranks that must be sent to: where every source rank holds everything, the
+ * destinations among them need nothing. */
+static double share_remote(const xfer_layout *src, const xfer_layout *dst)
+{
+  int n = 0;
+
+  if (src->n_replicas != src->mesh->size) return 1;
+  for (int i = 0; i < dst->mesh->size; i++) n += xfi_mesh_find(src->mesh, dst->mesh->ranks[i]) < 0;
+  return (double)n / dst->mesh->size;
+}
+
+static xfer_status is_cheaper(bool *broadcast, const xfi_class *cls, int n_sources)
+{
+  const xfer_layout *src = cls->src;
+  const xfer_layout *dst = cls->dst;
+  xfer_status st = XFER_OK;
+  const double whole = (double)src->n_elems * src->elem_bytes;
+  double delivered = dst->elem_bytes * (double)dst->n_replicas;
+  double share = share_remote(src, dst);
+  double out;
+  double in;
+
+  for (int d = 0; d < dst->n_dims; d++) {
+    double held;
+
+    XFI_TRY(held_by_parts(&dst->dims[d], &held));
+    delivered *= held;
+  }
+  out = delivered * share / n_sources;
+  in = share > 0 ? delivered / dst->mesh->size : 0;
+  *broadcast = whole > 0 && whole * BROADCAST_GAIN < (out > in ? out : in);
+done:
+  return st;
+}
+
+xfer_status xfi_cost_choose(xfi_plan *plan)
+{
+  xfer_status st = XFER_OK;
+  int n_sources = 0;
+
+  if (plan->options.lane != XFER_LANE_AUTO && plan->options.lane != XFER_LANE_BROADCAST) return XFER_OK;
+  if (plan->n_ranks == 1) return XFER_OK;
+  XFI_TRY(count_sources(plan, &n_sources));
+  for (size_t c = 0; c < plan->n_classes; c++) {
+    xfi_class *cls = &plan->classes[c];
+
+    cls->broadcast = plan->options.lane == XFER_LANE_BROADCAST;
+    if (!cls->broadcast) XFI_TRY(is_cheaper(&cls->broadcast, cls, n_sources));
+    if (cls->broadcast) plan->n_broadcast += cls->n_tensors;
+  }
+done:
+  return st;
+}

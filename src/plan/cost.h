@@ -1,0 +1,10 @@
+/* Which classes take the broadcast lane. */
+#ifndef XFI_COST_H
+#define XFI_COST_H
+
+#include "plan.h"
+
+/* Set `broadcast` of every class and plan->n_broadcast. */
+xfer_status xfi_cost_choose(xfi_plan *plan);
+
+#endif

@@ -1,0 +1,196 @@
+/*
+ * Moves: the flows of each class, once per tensor, with the peer that each box comes from or goes to.
+ *
+ * A receiver asks choose.c for the source of each stripe. A sender steps through the destination
+ * replicas that can have chosen it: the choice adds the replica's number to a rotation and takes it
+ * modulo the number of sources, so they lie n_sources apart.
+ */
+#include "moves.h"
+
+#include <string.h>
+
+#include "alloc.h"
+#include "error.h"
+#include "vec.h"
+
+static xfer_status add_move(xfi_move_list *list, xfi_move move)
+{
+  xfer_status st = XFER_OK;
+
+  XFI_TRY(xfi_vec_reserve(&list->moves, &list->capacity, list->n_moves + 1, sizeof *list->moves));
+  list->moves[list->n_moves++] = move;
+done:
+  return st;
+}
+
+static uint64_t move_bytes(const xfi_class *cls, const xfi_flows *flows, const xfi_move *move)
+{
+  xfi_box box;
+
+  xfi_move_box(&box, cls, flows, move);
+  return (uint64_t)(xfi_box_elems(&box, cls->src->n_dims) * cls->src->elem_bytes);
+}
+
+/* A box of a flow from this rank's source part, for one tensor. */
+typedef struct send_job {
+  xfi_plan *plan;
+  const xfi_class *cls;
+  uint32_t tensor;
+  uint32_t ordinal;
+  xfi_place dst_place; /* of the flow; `replica` varies */
+  size_t box;          /* in cls->sends */
+  size_t box_in_flow;
+} send_job;
+
+/* Offer one stripe to one destination replica. */
+static xfer_status try_send(send_job *job, int replica, int stripe, int n_stripes)
+{
+  xfi_plan *plan = job->plan;
+  xfer_status st = XFER_OK;
+  xfi_move move = {job->tensor, 0, (uint32_t)job->box, (uint16_t)stripe, (uint16_t)n_stripes};
+
+  job->dst_place.replica = replica;
+  move.peer = xfi_layout_rank(job->cls->dst, &job->dst_place);
+  if (move.peer == plan->rank) return XFER_OK; /* a self-copy, found on the receiving side */
+  if (xfi_choose_source(plan, job->cls, job->ordinal, job->cls->src_place.part, &job->dst_place, move.peer,
+                        job->box_in_flow, stripe) != plan->rank)
+    return XFER_OK;
+  plan->out_bytes += move_bytes(job->cls, &job->cls->sends, &move);
+  XFI_TRY(add_move(&plan->sends, move));
+done:
+  return st;
+}
+
+/* Every destination replica that can have chosen this rank for a stripe. */
+static xfer_status send_stripe(send_job *job, int stripe, int n_stripes)
+{
+  const xfi_class *cls = job->cls;
+  const bool rotates = !cls->broadcast && job->plan->options.ranks_per_domain == 0;
+  const int step = rotates ? cls->src->n_replicas : 1;
+  xfer_status st = XFER_OK;
+  int first = 0;
+
+  if (rotates) {
+    job->dst_place.replica = 0;
+    first = cls->src_place.replica -
+            xfi_choose_replica(cls, job->ordinal, &job->dst_place, job->box_in_flow, stripe);
+    if (first < 0) first += step;
+  }
+  for (int r = first; r < cls->dst->n_replicas; r += step) XFI_TRY(try_send(job, r, stripe, n_stripes));
+done:
+  return st;
+}
+
+static xfer_status send_tensor(xfi_plan *plan, uint32_t tensor)
+{
+  const xfi_class *cls = xfi_plan_class(plan, tensor);
+  send_job job = {plan, cls, tensor, plan->tensors[tensor].ordinal, {{0}, 0}, 0, 0};
+  xfer_status st = XFER_OK;
+
+  for (size_t f = 0; f < cls->sends.n; f++) {
+    const xfi_flow *flow = &cls->sends.at[f];
+
+    memcpy(job.dst_place.part, flow->part, sizeof flow->part);
+    for (job.box_in_flow = 0; job.box_in_flow < flow->n; job.box_in_flow++) {
+      int n_stripes;
+
+      job.box = flow->first + job.box_in_flow;
+      n_stripes = xfi_stripe_count(cls, &cls->sends.boxes[job.box]);
+      for (int s = 0; s < n_stripes; s++) XFI_TRY(send_stripe(&job, s, n_stripes));
+    }
+  }
+done:
+  return st;
+}
+
+static xfer_status receive_box(xfi_plan *plan, uint32_t tensor, const xfi_flow *flow, size_t box_in_flow)
+{
+  const xfi_class *cls = xfi_plan_class(plan, tensor);
+  xfer_status st = XFER_OK;
+  xfi_move move = {tensor, 0, (uint32_t)(flow->first + box_in_flow), 0, 1};
+  int n_stripes;
+
+  if (cls->in_src && memcmp(cls->src_place.part, flow->part, sizeof *flow->part * (size_t)cls->src->n_dims) == 0) {
+    move.peer = plan->rank;
+    plan->self_bytes += move_bytes(cls, &cls->recvs, &move);
+    return add_move(&plan->selfs, move);
+  }
+  n_stripes = xfi_stripe_count(cls, &cls->recvs.boxes[move.box]);
+  move.n_stripes = (uint16_t)n_stripes;
+  for (int s = 0; s < n_stripes; s++) {
+    move.stripe = (uint16_t)s;
+    move.peer = xfi_choose_source(plan, cls, plan->tensors[tensor].ordinal, flow->part, &cls->dst_place,
+                                  plan->rank, box_in_flow, s);
+    XFI_TRY(add_move(&plan->recvs, move));
+  }
+done:
+  return st;
+}
+
+static xfer_status receive_tensor(xfi_plan *plan, uint32_t tensor)
+{
+  const xfi_class *cls = xfi_plan_class(plan, tensor);
+  xfer_status st = XFER_OK;
+
+  if (!cls->in_dst) return XFER_OK;
+  plan->in_bytes += cls->dst_bytes;
+  plan->zero_bytes += cls->zero_bytes;
+  for (size_t f = 0; f < cls->recvs.n; f++)
+    for (size_t b = 0; b < cls->recvs.at[f].n; b++)
+      XFI_TRY(receive_box(plan, tensor, &cls->recvs.at[f], b));
+done:
+  return st;
+}
+
+/* Sort moves by peer, keeping the order within one, and list the peers. */
+static xfer_status group_by_peer(xfi_plan *plan, xfi_move_list *list, bool sends)
+{
+  xfer_status st = XFER_OK;
+  xfi_move *sorted = xfi_calloc(list->n_moves, sizeof *sorted);
+  size_t *next = xfi_calloc((size_t)plan->n_ranks + 1, sizeof *next); /* [rank] where its next move goes */
+  size_t n_peers = 0;
+
+  XFI_CHECK(sorted != NULL && next != NULL, XFER_ERR_NOMEM, "%zu moves", list->n_moves);
+  for (size_t i = 0; i < list->n_moves; i++) next[list->moves[i].peer + 1]++;
+  for (int r = 0; r < plan->n_ranks; r++) n_peers += next[r + 1] > 0;
+  list->peers = xfi_calloc(n_peers, sizeof *list->peers);
+  XFI_CHECK(list->peers != NULL, XFER_ERR_NOMEM, "%zu peers", n_peers);
+  for (int r = 0; r < plan->n_ranks; r++) {
+    const size_t n = next[r + 1];
+
+    next[r + 1] += next[r];
+    if (n > 0) list->peers[list->n_peers++] = (xfi_peer){r, next[r], n, 0};
+  }
+  for (size_t i = 0; i < list->n_moves; i++) sorted[next[list->moves[i].peer]++] = list->moves[i];
+  for (size_t p = 0; p < list->n_peers; p++) {
+    xfi_peer *peer = &list->peers[p];
+
+    for (size_t i = peer->first; i < peer->first + peer->n; i++) {
+      const xfi_class *cls = xfi_plan_class(plan, sorted[i].tensor);
+
+      if (!cls->broadcast) peer->n_bytes += move_bytes(cls, sends ? &cls->sends : &cls->recvs, &sorted[i]);
+    }
+  }
+  xfi_free(list->moves);
+  list->moves = sorted;
+  list->capacity = list->n_moves;
+  sorted = NULL;
+done:
+  xfi_free(sorted);
+  xfi_free(next);
+  return st;
+}
+
+xfer_status xfi_moves_fill(xfi_plan *plan)
+{
+  xfer_status st = XFER_OK;
+
+  for (size_t i = 0; i < plan->n_tensors; i++) {
+    XFI_TRY(send_tensor(plan, plan->order[i]));
+    XFI_TRY(receive_tensor(plan, plan->order[i]));
+  }
+  XFI_TRY(group_by_peer(plan, &plan->sends, true));
+  XFI_TRY(group_by_peer(plan, &plan->recvs, false));
+done:
+  return st;
+}

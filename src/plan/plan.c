@@ -1,0 +1,175 @@
+/*
+ * Making a plan: check the tensors, sort them into classes, fill each class once, instantiate moves.
+ */
+#include "plan.h"
+
+#include <string.h>
+
+#include "alloc.h"
+#include "checked.h"
+#include "cost.h"
+#include "dtype.h"
+#include "error.h"
+#include "moves.h"
+#include "vec.h"
+
+/* Classes by their two digests: open addressing, index + 1 of a class, 0 is free. */
+typedef struct class_table {
+  uint32_t *slots;
+  size_t mask;
+} class_table;
+
+static bool same_layout(const xfer_layout *a, const xfer_layout *b)
+{
+  return a == b || (a->digest[0] == b->digest[0] && a->digest[1] == b->digest[1]);
+}
+
+static xfer_status find_class(xfi_plan *plan, const class_table *table, xfi_tensor *tensor, size_t index)
+{
+  xfer_status st = XFER_OK;
+  size_t slot = (size_t)(tensor->src->digest[0] ^ (tensor->dst->digest[0] * 31)) & table->mask;
+  xfi_class *cls;
+
+  for (; table->slots[slot] != 0; slot = (slot + 1) & table->mask) {
+    cls = &plan->classes[table->slots[slot] - 1];
+    if (!same_layout(cls->src, tensor->src) || !same_layout(cls->dst, tensor->dst)) continue;
+    tensor->class_index = table->slots[slot] - 1;
+    tensor->ordinal = (uint32_t)cls->n_tensors++;
+    return XFER_OK;
+  }
+  XFI_TRY(xfi_vec_reserve(&plan->classes, &plan->classes_capacity, plan->n_classes + 1, sizeof *plan->classes));
+  cls = &plan->classes[plan->n_classes];
+  cls->src = tensor->src;
+  cls->dst = tensor->dst;
+  cls->first_tensor = index;
+  cls->n_tensors = 1;
+  tensor->class_index = (uint32_t)plan->n_classes++;
+  table->slots[slot] = (uint32_t)plan->n_classes;
+done:
+  return st;
+}
+
+/* Ranks of a mesh exist. Checked once per class. */
+static xfer_status check_mesh(const xfi_plan *plan, const char *name, const char *side, const xfer_mesh *mesh)
+{
+  xfer_status st = XFER_OK;
+
+  for (int i = 0; i < mesh->size; i++)
+    XFI_CHECK(mesh->ranks[i] < plan->n_ranks, XFER_ERR_ARG, "tensor \"%s\": its %s mesh has rank %d, the comm has %d ranks",
+              name, side, mesh->ranks[i], plan->n_ranks);
+done:
+  return st;
+}
+
+static xfer_status check_class(const xfi_plan *plan, const xfi_class *cls)
+{
+  xfer_status st = XFER_OK;
+  const char *name = plan->tensors[cls->first_tensor].name;
+  const xfer_layout *a = cls->src;
+  const xfer_layout *b = cls->dst;
+
+  XFI_CHECK(a->dtype == b->dtype, XFER_ERR_SHAPE, "tensor \"%s\": the source is %s, the destination %s", name,
+            xfi_dtype_name((int)a->dtype), xfi_dtype_name((int)b->dtype));
+  XFI_CHECK(a->n_dims == b->n_dims, XFER_ERR_SHAPE, "tensor \"%s\": the source has %d dims, the destination %d",
+            name, a->n_dims, b->n_dims);
+  for (int d = 0; d < a->n_dims; d++)
+    XFI_CHECK(a->dims[d].size == b->dims[d].size, XFER_ERR_SHAPE,
+              "tensor \"%s\", dim %d: the source has %lld indices, the destination %lld", name, d,
+              (long long)a->dims[d].size, (long long)b->dims[d].size);
+  XFI_TRY(check_mesh(plan, name, "source", a->mesh));
+  XFI_TRY(check_mesh(plan, name, "destination", b->mesh));
+done:
+  return st;
+}
+
+static xfer_status add_tensors(xfi_plan *plan, const xfer_tensor *tensors)
+{
+  xfer_status st = XFER_OK;
+  class_table table = {NULL, 15};
+
+  while (table.mask < 2 * plan->n_tensors) table.mask = 2 * table.mask + 1;
+  table.slots = xfi_calloc(table.mask + 1, sizeof *table.slots);
+  plan->tensors = xfi_calloc(plan->n_tensors, sizeof *plan->tensors);
+  XFI_CHECK(table.slots != NULL && plan->tensors != NULL, XFER_ERR_NOMEM, "%zu tensors", plan->n_tensors);
+  for (size_t t = 0; t < plan->n_tensors; t++) {
+    xfi_tensor *tensor = &plan->tensors[t];
+
+    tensor->name = xfi_strdup(tensors[t].name);
+    XFI_CHECK(tensor->name != NULL, XFER_ERR_NOMEM, "%zu tensors", plan->n_tensors);
+    tensor->src = xfi_layout_share(tensors[t].src);
+    tensor->dst = xfi_layout_share(tensors[t].dst);
+    XFI_TRY(find_class(plan, &table, tensor, t));
+    XFI_CHECK(xfi_add_fits(plan->payload_bytes, (size_t)(tensor->src->n_elems * tensor->src->elem_bytes),
+                           &plan->payload_bytes),
+              XFER_ERR_OVERFLOW, "the tensors' bytes do not fit in 64 bits");
+  }
+done:
+  xfi_free(table.slots);
+  return st;
+}
+
+/* Largest elements first, so that packed streams never misalign one. */
+static xfer_status set_order(xfi_plan *plan)
+{
+  xfer_status st = XFER_OK;
+  size_t n = 0;
+
+  plan->order = xfi_calloc(plan->n_tensors, sizeof *plan->order);
+  XFI_CHECK(plan->order != NULL, XFER_ERR_NOMEM, "%zu tensors", plan->n_tensors);
+  for (int bytes = 8; bytes > 0; bytes /= 2)
+    for (size_t t = 0; t < plan->n_tensors; t++)
+      if (plan->tensors[t].src->elem_bytes == bytes) plan->order[n++] = (uint32_t)t;
+done:
+  return st;
+}
+
+xfer_status xfi_plan_create(xfi_plan **plan, int n_ranks, int rank, const xfer_tensor *tensors,
+                            size_t n_tensors, const xfi_plan_options *options)
+{
+  xfer_status st = XFER_OK;
+  xfi_plan *p = NULL;
+
+  p = xfi_calloc(1, sizeof *p);
+  XFI_CHECK(p != NULL, XFER_ERR_NOMEM, "plan");
+  XFI_CHECK(n_tensors <= UINT32_MAX / 4, XFER_ERR_UNSUPPORTED, "%zu tensors", n_tensors);
+  p->n_ranks = n_ranks;
+  p->rank = rank;
+  p->options = *options;
+  p->n_tensors = n_tensors;
+  XFI_TRY(add_tensors(p, tensors));
+  XFI_TRY(set_order(p));
+  for (size_t c = 0; c < p->n_classes; c++) XFI_TRY(check_class(p, &p->classes[c]));
+  XFI_TRY(xfi_cost_choose(p));
+  for (size_t c = 0; c < p->n_classes; c++) XFI_TRY(xfi_class_fill(&p->classes[c], p));
+  XFI_TRY(xfi_moves_fill(p));
+
+  *plan = p;
+  p = NULL;
+done:
+  xfi_plan_destroy(p);
+  return st;
+}
+
+static void free_list(xfi_move_list *list)
+{
+  xfi_free(list->moves);
+  xfi_free(list->peers);
+}
+
+void xfi_plan_destroy(xfi_plan *plan)
+{
+  if (plan == NULL) return;
+  for (size_t t = 0; plan->tensors != NULL && t < plan->n_tensors; t++) {
+    xfi_free(plan->tensors[t].name);
+    xfi_layout_destroy(plan->tensors[t].src);
+    xfi_layout_destroy(plan->tensors[t].dst);
+  }
+  for (size_t c = 0; c < plan->n_classes; c++) xfi_class_free(&plan->classes[c]);
+  xfi_free(plan->tensors);
+  xfi_free(plan->order);
+  xfi_free(plan->classes);
+  free_list(&plan->sends);
+  free_list(&plan->recvs);
+  free_list(&plan->selfs);
+  xfi_free(plan);
+}

@@ -1,0 +1,155 @@
+/*
+ * Plans: for one rank, which boxes of which tensors go to and come from whom. A pure function of
+ * metadata: both ends of a pair derive the same list in the same order, with no negotiation.
+ *
+ * Tensors with equal (source layout, destination layout) form a *class*. Overlaps of parts are found once
+ * per class (*flows*) and only instantiated per tensor (*moves*), so cost follows a rank's own moves.
+ */
+#ifndef XFI_PLAN_H
+#define XFI_PLAN_H
+
+#include "layout.h"
+
+/* Options with every default filled in. */
+typedef struct xfi_plan_options {
+  uint64_t link_bytes_per_s;
+  uint64_t message_ns;
+  uint32_t lane; /* xfer_lane */
+  uint32_t ranks_per_domain;
+} xfi_plan_options;
+
+/* A box and where it lies in both parts. Everything counts elements. */
+typedef struct xfi_box {
+  int64_t lo[XFER_MAX_DIMS]; /* global */
+  int64_t length[XFER_MAX_DIMS];
+  int64_t src_local[XFER_MAX_DIMS];
+  int64_t dst_local[XFER_MAX_DIMS];
+} xfi_box;
+
+/* What this rank's part exchanges with one part of the other side: boxes[first .. first + n). */
+typedef struct xfi_flow {
+  int64_t part[XFER_MAX_DIMS]; /* of the other side */
+  size_t first;
+  size_t n;
+} xfi_flow;
+
+typedef struct xfi_flows {
+  xfi_flow *at;
+  size_t n;
+  size_t capacity;
+  xfi_box *boxes;
+  size_t n_boxes;
+  size_t boxes_capacity;
+} xfi_flows;
+
+typedef struct xfi_class {
+  const xfer_layout *src; /* owned by the class's first tensor */
+  const xfer_layout *dst;
+  size_t first_tensor;    /* for errors */
+  size_t n_tensors;
+  bool broadcast;         /* takes the broadcast lane */
+  bool in_src;            /* this rank has a part there */
+  bool in_dst;
+  xfi_place src_place;
+  xfi_place dst_place;
+  xfi_flows sends;        /* from this rank's source part */
+  xfi_flows recvs;        /* into its destination part */
+  uint64_t dst_bytes;     /* of this rank's destination part, ZERO elements included */
+  uint64_t zero_bytes;    /* of these, ZERO elements */
+} xfi_class;
+
+typedef struct xfi_tensor {
+  char *name;
+  xfer_layout *src;
+  xfer_layout *dst;
+  uint32_t class_index;
+  uint32_t ordinal; /* in its class */
+} xfi_tensor;
+
+/* One box, or one stripe of it, going to or coming from `peer`. */
+typedef struct xfi_move {
+  uint32_t tensor;
+  int32_t peer;
+  uint32_t box; /* in the class's sends or recvs */
+  uint16_t stripe;
+  uint16_t n_stripes;
+} xfi_move;
+
+/* All moves with one peer, in the order both ends have them: moves[first .. first + n). */
+typedef struct xfi_peer {
+  int rank;
+  size_t first;
+  size_t n;
+  uint64_t n_bytes; /* of those that do not take the broadcast lane */
+} xfi_peer;
+
+typedef struct xfi_move_list {
+  xfi_move *moves;
+  size_t n_moves;
+  size_t capacity;
+  xfi_peer *peers; /* ascending rank; this rank itself is never one */
+  size_t n_peers;
+} xfi_move_list;
+
+typedef struct xfi_plan {
+  int n_ranks;
+  int rank;
+  xfi_plan_options options;
+  xfi_tensor *tensors; /* [n_tensors] */
+  size_t n_tensors;
+  uint32_t *order; /* [n_tensors] by element size, largest first, then index: streams stay aligned */
+  xfi_class *classes;
+  size_t n_classes;
+  size_t classes_capacity;
+  xfi_move_list sends;
+  xfi_move_list recvs;
+  xfi_move_list selfs; /* boxes of recvs; no peers */
+  uint64_t payload_bytes;
+  uint64_t in_bytes; /* zero and self included */
+  uint64_t self_bytes;
+  uint64_t zero_bytes;
+  uint64_t out_bytes;
+  size_t n_broadcast; /* tensors that take the broadcast lane */
+} xfi_plan;
+
+/* tensors: both layouts known. Copied. */
+xfer_status xfi_plan_create(xfi_plan **plan, int n_ranks, int rank, const xfer_tensor *tensors,
+                            size_t n_tensors, const xfi_plan_options *options);
+void xfi_plan_destroy(xfi_plan *plan);
+
+static inline const xfi_class *xfi_plan_class(const xfi_plan *plan, size_t tensor)
+{
+  return &plan->classes[plan->tensors[tensor].class_index];
+}
+
+/* A move's box with its stripe applied. `flows` is what move->box counts in. */
+void xfi_move_box(xfi_box *box, const xfi_class *cls, const xfi_flows *flows, const xfi_move *move);
+/* Elements of a box. */
+int64_t xfi_box_elems(const xfi_box *box, int n_dims);
+
+/* ---- classes (class.c) ---- */
+
+/* Fill sends and recvs of a class for the plan's rank, and prove that recvs tile its part. */
+xfer_status xfi_class_fill(xfi_class *cls, const xfi_plan *plan);
+void xfi_class_free(xfi_class *cls);
+
+/* ---- who sends what to whom (choose.c) ---- */
+
+/* How many stripes a box is cut into, one source replica each. */
+int xfi_stripe_count(const xfi_class *cls, const xfi_box *box);
+
+/* The source replica whose turn it is for a stripe, 0 <= replica < n_replicas. */
+int xfi_choose_replica(const xfi_class *cls, uint32_t ordinal, const xfi_place *dst_place, size_t box,
+                       int stripe);
+
+/* The rank that sends stripe `stripe` of box number `box` of the flow between `src_part` and the part at
+ * `dst_place` to dst_rank, for the `ordinal`-th tensor of the class. */
+int xfi_choose_source(const xfi_plan *plan, const xfi_class *cls, uint32_t ordinal,
+                      const int64_t *src_part, const xfi_place *dst_place, int dst_rank, size_t box,
+                      int stripe);
+
+/* ---- as text (print.c) ---- */
+
+xfer_status xfi_plan_print(const xfi_plan *plan, const xfer_plan_report_data *report, char **text, bool json);
+
+#endif
