@@ -92,7 +92,7 @@ def vllm(path, tp, moe_tp=None):
         attn = "mixer." if base.startswith("backbone") else "self_attn."
         attn_to = "attn." if sinks else attn
         n_kv = config.get("num_key_value_heads")
-        for what in ("weight", "bias"):
+        for what in ("weight", "weight_scale_inv", "bias"):
             if take(f"{attn}k_proj.{what}", base) is not None:
                 q, k, v = (take(f"{attn}{x}_proj.{what}", base) for x in "qkv")
                 out[f"{to}{attn_to}qkv_proj.{what}"] = np.concatenate([rows(q, tp), kv(k, n_kv, tp), kv(v, n_kv, tp)], 1)
