@@ -163,7 +163,7 @@ def _experts(out, hf, base, to, moe_tp):
             out[f"{e_to}w2_{what}"] = down.reshape(n, down.shape[1], moe_tp, -1).transpose(2, 0, 1, 3)
         if e + "gate_up_proj" in hf:
             fused, down = hf[e + "gate_up_proj"], hf[e + "down_proj"]
-            n, h, wide = fused.shape
+            n, h, _ = fused.shape
             out[e_to + "w13_weight"] = fused.reshape(n, h, moe_tp, -1).transpose(2, 0, 3, 1)
             out[e_to + "w13_bias"] = hf[e + "gate_up_proj_bias"].reshape(n, moe_tp, -1).transpose(1, 0, 2)
             out[e_to + "w2_weight"] = down.reshape(n, moe_tp, -1, h).transpose(1, 0, 3, 2)

@@ -9,7 +9,6 @@ import re
 
 import vllm_loader as vllm
 from hf_model import TableError
-from vllm_loader import SCALE
 
 # stacked_params_mapping of the model classes: (parameter, HF module, shard id)
 STACKED = [
@@ -98,8 +97,6 @@ def parameters(model, hooks_sharded=False):
         if name == "lm_head.weight" and is_tied:
             continue
         param, kind, shard = target(name, by_name)
-        if kind == "segments" and param.endswith(SCALE):
-            raise TableError(f"{name}: Mamba layers have no scales")
         if kind == "hook":
             param, kind = (name, "column") if hooks_sharded else (tensor.name, "hook")
         group = groups.setdefault(param, Group(param, kind, tensor.dtype, tensor.layer, {}))
