@@ -2,7 +2,7 @@
 # To work on xfer use the presets: cmake --preset dev && cmake --build --preset dev && ctest --preset dev
 
 .POSIX:
-.PHONY: all refit deps check check-deps coverage clean
+.PHONY: all refit deps check check-deps coverage valgrind clean
 
 JOBS ?= $(shell nproc 2>/dev/null || echo 2)
 MODEL = models/qwen3-30b-a3b.json
@@ -32,6 +32,11 @@ coverage: check-deps
 	cmake --build --preset coverage --parallel $(JOBS)
 	ctest --preset coverage --parallel $(JOBS)
 	cmake --build --preset coverage --target coverage-report
+
+valgrind: check-deps
+	cmake --preset gcc
+	cmake --build --preset gcc --parallel $(JOBS)
+	.ci/valgrind build/gcc $(JOBS)
 
 clean:
 	rm -rf build
