@@ -28,11 +28,11 @@ VENDORS = {"mpi": r"mpi\.h", "nccl": r"nccl\w*\.h", "cuda": r"cuda\w*\.h"}
 INCLUDE = re.compile(r'^\s*#\s*include\s*[<"]([^>"]+)[>"]', re.MULTILINE)
 
 
-def finds(cc, dirs, header):
-    """Whether a source with this include path can include the header."""
-    command = [cc, "-E", "-P", "-D_DEFAULT_SOURCE", "-x", "c", *("-I" + d for d in dirs), "-"]
+def finds(cc, dirs, header, path):
+    """Whether #include "header" with this include path finds that very file (the system may have one of that name)."""
+    command = [cc, "-E", "-D_DEFAULT_SOURCE", "-x", "c", *("-I" + d for d in dirs), "-"]
     done = subprocess.run(command, input=f'#include "{header}"\n', capture_output=True, text=True, check=False)
-    return done.returncode == 0
+    return f'"{path}"' in done.stdout
 
 
 def vendor_allowed(path, vendor):
@@ -76,7 +76,7 @@ def main():
         for other, (home, _) in layers.items():
             for header in sorted(home.glob("*.h")):
                 allowed = other == name or other in USES[name]
-                found = finds(args.cc, dirs, header.name)
+                found = finds(args.cc, dirs, header.name, header)
                 n_checked += 1
                 if found != allowed:
                     verb = "can" if found else "cannot"
