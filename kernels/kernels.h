@@ -29,8 +29,9 @@ typedef struct xfi_copy {
 /* Bytes that a copy writes. */
 int64_t xfi_copy_bytes(const xfi_copy *copy);
 
-/* The same copy with fewer, larger dims: dims of extent 1 go, dims that continue each other on both
- * sides merge, and the innermost joins the run where it is contiguous. */
+/* The same copy with fewer, larger dims: dims of extent 1 go, the others are put in order of falling
+ * destination stride, dims that continue each other on both sides merge, and the innermost joins the
+ * run where it is contiguous. */
 void xfi_copy_simplify(xfi_copy *copy);
 
 /* Plain loops, in order. */

@@ -1,0 +1,219 @@
+/* Strided copies against one that finds each byte's place by itself. */
+#include "kernels.h"
+
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+enum { BUFFER_BYTES = 1 << 16, N_CASES = 4000, GUARD = 0xa5 };
+
+static unsigned char source[BUFFER_BYTES];
+static unsigned char got[BUFFER_BYTES];
+static unsigned char wanted[BUFFER_BYTES];
+
+static uint64_t random_state;
+
+static int64_t random_below(int64_t n)
+{
+  random_state += 0x9e3779b97f4a7c15u;
+  uint64_t z = random_state;
+  z = (z ^ (z >> 30)) * 0xbf58476d1ce4e5b9u;
+  z = (z ^ (z >> 27)) * 0x94d049bb133111ebu;
+  return (int64_t)((z ^ (z >> 31)) % (uint64_t)n);
+}
+
+static int setup(void **state)
+{
+  (void)state;
+  for (int i = 0; i < BUFFER_BYTES; i++)
+    source[i] = (unsigned char)random_below(256);
+  return 0;
+}
+
+static void naive_copy(unsigned char *dst, const xfi_copy *copy)
+{
+  for (int64_t n = 0; n < xfi_copy_bytes(copy); n++) {
+    int64_t rest = n / copy->run_bytes;
+    int64_t from = n % copy->run_bytes;
+    int64_t to = from;
+    for (int64_t d = copy->n_dims - 1; d >= 0; d--) {
+      from += rest % copy->extent[d] * copy->src_stride[d];
+      to += rest % copy->extent[d] * copy->dst_stride[d];
+      rest /= copy->extent[d];
+    }
+    dst[to] = copy->src == NULL ? 0 : (unsigned char)copy->src[from];
+  }
+}
+
+/* Strides that nest in the order `perm`, with gaps now and then. Returns the span in bytes. */
+static int64_t random_strides(int64_t *stride, const xfi_copy *copy, const int *perm)
+{
+  int64_t span = copy->run_bytes;
+
+  for (int i = 0; i < copy->n_dims; i++) {
+    int d = perm[i];
+    if (random_below(3) == 0) span += random_below(9);
+    stride[d] = span;
+    span *= copy->extent[d] == 0 ? 1 : copy->extent[d];
+  }
+  return span;
+}
+
+static void random_permutation(int *perm, int64_t n, int shuffle)
+{
+  for (int i = 0; i < n; i++)
+    perm[i] = (int)n - 1 - i;
+  for (int64_t i = n - 1; shuffle && i > 0; i--) {
+    int64_t j = random_below(i + 1);
+    int kept = perm[i];
+    perm[i] = perm[j];
+    perm[j] = kept;
+  }
+}
+
+/* False if it came out too large for the buffers. */
+static int random_copy(xfi_copy *copy)
+{
+  static const int64_t runs[] = {1, 2, 4, 8, 16, 3, 7, 24, 64, 100};
+  int src_perm[XFI_COPY_DIMS];
+  int dst_perm[XFI_COPY_DIMS];
+  int shuffle = random_below(2) == 0;
+
+  *copy =
+      (xfi_copy){.run_bytes = runs[random_below(10)], .n_dims = random_below(XFI_COPY_DIMS + 1)};
+  for (int64_t d = 0; d < copy->n_dims; d++)
+    copy->extent[d] = random_below(100) == 0 ? 0 : 1 + random_below(5);
+  random_permutation(src_perm, copy->n_dims, shuffle);
+  random_permutation(dst_perm, copy->n_dims, shuffle);
+  int64_t src_span = random_strides(copy->src_stride, copy, src_perm);
+  int64_t dst_span = random_strides(copy->dst_stride, copy, dst_perm);
+  if (src_span > BUFFER_BYTES || dst_span > BUFFER_BYTES) return 0;
+  copy->src = (const char *)source + random_below(BUFFER_BYTES - src_span + 1);
+  if (random_below(10) == 0) copy->src = NULL;
+  copy->dst = (char *)got + random_below(BUFFER_BYTES - dst_span + 1);
+  return 1;
+}
+
+static void check(const xfi_copy *copy)
+{
+  memset(got, GUARD, sizeof got);
+  memset(wanted, GUARD, sizeof wanted);
+  naive_copy(wanted + (copy->dst - (char *)got), copy);
+  xfi_ref_copy(copy, 1);
+  assert_memory_equal(got, wanted, sizeof got);
+}
+
+static void test_random_copies_equal_the_naive_one(void **state)
+{
+  (void)state;
+  random_state = 1;
+  for (int n = 0; n < N_CASES;) {
+    xfi_copy copy;
+    if (!random_copy(&copy)) continue;
+    check(&copy);
+    n++;
+  }
+}
+
+static void test_simplify_keeps_the_result(void **state)
+{
+  (void)state;
+  random_state = 2;
+  for (int n = 0; n < N_CASES;) {
+    xfi_copy copy;
+    if (!random_copy(&copy)) continue;
+    xfi_copy simple = copy;
+    xfi_copy_simplify(&simple);
+    assert_int_equal(xfi_copy_bytes(&simple), xfi_copy_bytes(&copy));
+    assert_true(simple.n_dims <= copy.n_dims);
+    memset(wanted, GUARD, sizeof wanted);
+    naive_copy(wanted + (copy.dst - (char *)got), &copy);
+    memset(got, GUARD, sizeof got);
+    xfi_ref_copy(&simple, 1);
+    assert_memory_equal(got, wanted, sizeof got);
+    xfi_copy again = simple;
+    xfi_copy_simplify(&again);
+    assert_memory_equal(&again, &simple, sizeof again);
+    n++;
+  }
+}
+
+static void test_simplify_of_a_dense_copy_is_one_run(void **state)
+{
+  (void)state;
+  xfi_copy copy = {.src = (const char *)source,
+                   .dst = (char *)got,
+                   .run_bytes = 4,
+                   .n_dims = 4,
+                   .extent = {2, 3, 1, 5},
+                   .src_stride = {60, 20, 7, 4},
+                   .dst_stride = {60, 20, 9, 4}};
+  xfi_copy_simplify(&copy);
+  assert_int_equal(copy.n_dims, 0);
+  assert_int_equal(copy.run_bytes, 120);
+}
+
+static void test_simplify_finds_runs_in_any_order_of_dims(void **state)
+{
+  (void)state;
+  xfi_copy copy = {.src = (const char *)source,
+                   .dst = (char *)got,
+                   .run_bytes = 2,
+                   .n_dims = 2,
+                   .extent = {6, 5},
+                   .src_stride = {2, 100},
+                   .dst_stride = {2, 12}};
+  xfi_copy_simplify(&copy);
+  assert_int_equal(copy.n_dims, 1);
+  assert_int_equal(copy.run_bytes, 12);
+  assert_int_equal(copy.extent[0], 5);
+  assert_int_equal(copy.src_stride[0], 100);
+}
+
+static void test_simplify_of_zeroing_looks_at_the_destination_alone(void **state)
+{
+  (void)state;
+  xfi_copy copy = {.src = NULL,
+                   .dst = (char *)got,
+                   .run_bytes = 8,
+                   .n_dims = 2,
+                   .extent = {4, 4},
+                   .src_stride = {1000, 99},
+                   .dst_stride = {32, 8}};
+  xfi_copy_simplify(&copy);
+  assert_int_equal(copy.n_dims, 0);
+  assert_int_equal(copy.run_bytes, 128);
+  check(&copy);
+}
+
+static void test_several_copies_run_in_order(void **state)
+{
+  (void)state;
+  xfi_copy copies[2] = {{.src = (const char *)source, .dst = (char *)got, .run_bytes = 100},
+                        {.src = NULL, .dst = (char *)got + 10, .run_bytes = 5}};
+  memset(got, GUARD, sizeof got);
+  xfi_ref_copy(copies, 2);
+  assert_memory_equal(got, source, 10);
+  assert_memory_equal(got + 10, "\0\0\0\0\0", 5);
+  assert_memory_equal(got + 15, source + 15, 85);
+  assert_int_equal(got[100], GUARD);
+  xfi_ref_copy(NULL, 0);
+}
+
+int main(void)
+{
+  const struct CMUnitTest tests[] = {
+      cmocka_unit_test(test_random_copies_equal_the_naive_one),
+      cmocka_unit_test(test_simplify_keeps_the_result),
+      cmocka_unit_test(test_simplify_of_a_dense_copy_is_one_run),
+      cmocka_unit_test(test_simplify_finds_runs_in_any_order_of_dims),
+      cmocka_unit_test(test_simplify_of_zeroing_looks_at_the_destination_alone),
+      cmocka_unit_test(test_several_copies_run_in_order),
+  };
+  return cmocka_run_group_tests(tests, setup, NULL);
+}
