@@ -13,6 +13,7 @@
 #include <stdint.h>
 
 #include "clock.h"
+#include "door.h"
 #include "kernels.h"
 #include "xfer/xfer.h"
 
@@ -87,6 +88,12 @@ typedef struct xfi_device_ops {
                             xfer_stream stream, xfi_deadline deadline, int *late);
   /* Store `value` from the host, now, whatever the streams do: releases waits on own flags. */
   xfer_status (*flags_release)(xfi_device *device, uint64_t *flags, size_t n_flags, uint64_t value);
+
+  /* NULL below: nothing to do. After a commit: no peer imports what was exported so far, until the next export. */
+  void (*exports_end)(xfi_device *device);
+  /* The first flag that a wait on the device missed its deadline for; NULL: none. All waits were then released, and
+   * event_sync() says XFER_ERR_TIMEOUT. */
+  const uint64_t *(*late_flag)(xfi_device *device);
 } xfi_device_ops;
 
 struct xfi_device {
@@ -94,6 +101,9 @@ struct xfi_device {
 };
 
 /* Host memory and the calling thread. One may serve any number of threads. Never fails but for memory. */
-xfer_status xfi_device_create_host(xfi_device **device);
+XFI_DOOR xfer_status xfi_device_create_host(xfi_device **device);
+
+/* The calling thread's current CUDA device. In libxfer_nccl. */
+xfer_status xfi_device_create_cuda(xfi_device **device);
 
 #endif

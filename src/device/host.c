@@ -1,0 +1,354 @@
+/* Host memory behind the table of device.h: the calling thread is the stream.
+ *
+ * Streams and events are nothing, since all work is done when a call returns. Threads of one
+ * process share their memory, so to map a peer's is to know its address: the whole address space
+ * counts as one allocation, and its handle carries a token by which another process is told from
+ * this one.
+ *
+ * Flags: a waiter yields a few times, then sleeps on the low half of the word, which changes
+ * whenever the flag does (it grows by far less than 2^32 at a time). Setters make the system call
+ * only when somebody sleeps; the count of sleepers is kept per bucket of flag addresses, for the
+ * process.
+ */
+#include "device.h"
+
+#include "alloc.h"
+#include "error.h"
+#include "futex.h"
+
+#include <pthread.h>
+#include <sched.h>
+#include <stdatomic.h>
+#include <string.h>
+#include <sys/random.h>
+
+/* Where "the allocation" starts: no object lies below it, and offsets from it need no null pointer.
+ */
+#define SPACE_BASE ((uintptr_t)4096)
+
+/* Bound on a slot's way through the cache: packed by the sender, copied, unpacked by the receiver.
+ */
+#define WINDOW_BYTES ((uint64_t)256 << 10)
+#define STAGING_BYTES ((uint64_t)64 << 20)
+
+enum { YIELDS = 16, BUCKETS = 64 };
+
+struct xfi_event {
+  char unused;
+};
+
+struct xfi_batch {
+  size_t n_copies;
+  xfi_copy *copies;
+};
+
+/* ---- memory ------------------------------------------------------------------------------- */
+
+static void host_destroy(xfi_device *device)
+{
+  xfi_free(device);
+}
+
+static xfer_status host_alloc(xfi_device *device, void **memory, size_t n_bytes)
+{
+  (void)device;
+  void *made = xfi_calloc(n_bytes, 1);
+  if (made == NULL) {
+    xfi_set_error("no %zu bytes of host memory", n_bytes);
+    return XFER_ERR_NOMEM;
+  }
+  *memory = made;
+  return XFER_OK;
+}
+
+static void host_free(xfi_device *device, void *memory)
+{
+  (void)device;
+  xfi_free(memory);
+}
+
+static xfer_status host_find_allocation(xfi_device *device, const void *pointer,
+                                        xfi_allocation *found)
+{
+  (void)device, (void)pointer;
+  *found = (xfi_allocation){.base = (void *)SPACE_BASE, .n_bytes = SIZE_MAX - SPACE_BASE, .id = 0};
+  return XFER_OK;
+}
+
+/* ---- streams and events ------------------------------------------------------------------- */
+
+static xfer_status host_stream_create(xfi_device *device, xfer_stream *stream)
+{
+  (void)device;
+  *stream = NULL;
+  return XFER_OK;
+}
+
+static void host_stream_destroy(xfi_device *device, xfer_stream stream)
+{
+  (void)device, (void)stream;
+}
+
+static xfer_status host_stream_check(xfi_device *device, xfer_stream stream)
+{
+  (void)device, (void)stream;
+  return XFER_OK;
+}
+
+static xfer_status host_event_create(xfi_device *device, xfi_event **event)
+{
+  static xfi_event passed; /* every event of the host has passed */
+
+  (void)device;
+  *event = &passed;
+  return XFER_OK;
+}
+
+static void host_event_destroy(xfi_device *device, xfi_event *event)
+{
+  (void)device, (void)event;
+}
+
+static xfer_status host_event_record(xfi_device *device, xfi_event *event, xfer_stream stream)
+{
+  (void)device, (void)event, (void)stream;
+  return XFER_OK;
+}
+
+static xfer_status host_stream_wait(xfi_device *device, xfer_stream stream, xfi_event *event)
+{
+  (void)device, (void)stream, (void)event;
+  return XFER_OK;
+}
+
+static xfer_status host_event_sync(xfi_device *device, xfi_event *event, xfi_deadline deadline)
+{
+  (void)device, (void)event, (void)deadline;
+  return XFER_OK;
+}
+
+/* ---- batches ------------------------------------------------------------------------------ */
+
+static void host_batch_destroy(xfi_device *device, xfi_batch *batch)
+{
+  (void)device;
+  if (batch == NULL) return;
+  xfi_free(batch->copies);
+  xfi_free(batch);
+}
+
+static xfer_status host_batch_create(xfi_device *device, xfi_batch **out, const xfi_copy *copies,
+                                     size_t n_copies)
+{
+  xfer_status st = XFER_OK;
+  xfi_batch *batch = NULL;
+
+  batch = xfi_calloc(1, sizeof *batch);
+  XFI_CHECK(batch != NULL, XFER_ERR_NOMEM, "a batch of %zu copies", n_copies);
+  batch->copies = xfi_calloc(n_copies, sizeof *batch->copies);
+  XFI_CHECK(batch->copies != NULL, XFER_ERR_NOMEM, "%zu copies of a batch", n_copies);
+  batch->n_copies = n_copies;
+  for (size_t i = 0; i < n_copies; i++) {
+    batch->copies[i] = copies[i];
+    xfi_copy_simplify(&batch->copies[i]);
+  }
+  *out = batch;
+  batch = NULL;
+done:
+  host_batch_destroy(device, batch);
+  return st;
+}
+
+static xfer_status host_batch_launch(xfi_device *device, xfi_batch *batch, xfer_stream stream)
+{
+  (void)device, (void)stream;
+  xfi_ref_copy(batch->copies, batch->n_copies);
+  return XFER_OK;
+}
+
+/* ---- peers' memory ------------------------------------------------------------------------ */
+
+/* Equal in the threads of one process, and nowhere else. */
+typedef struct token {
+  int64_t pid; /* asked for each time: a forked child is another process */
+  int64_t born_ns;
+  unsigned char random[48];
+} token;
+
+_Static_assert(sizeof(token) == 64, "fills a domain");
+
+typedef struct handle {
+  token owner;
+} handle;
+
+_Static_assert(sizeof(handle) <= sizeof(xfi_mem_handle), "fits");
+
+static token process_token;
+static pthread_once_t process_token_once = PTHREAD_ONCE_INIT;
+
+static void process_token_make(void)
+{
+  process_token.born_ns = xfi_now_ns(); /* all there is where getrandom is forbidden */
+  (void)!getrandom(process_token.random, sizeof process_token.random, GRND_NONBLOCK);
+}
+
+static token own_token(void)
+{
+  (void)pthread_once(&process_token_once, process_token_make);
+  token own = process_token;
+  own.pid = (int64_t)getpid();
+  return own;
+}
+
+static void host_domain(xfi_device *device, unsigned char domain[64])
+{
+  (void)device;
+  token own = own_token();
+  memcpy(domain, &own, sizeof own);
+}
+
+static xfer_status host_mem_export(xfi_device *device, const void *pointer, xfi_mem_handle *out)
+{
+  (void)device, (void)pointer;
+  handle made = {.owner = own_token()};
+  *out = (xfi_mem_handle){{0}};
+  memcpy(out->bytes, &made, sizeof made);
+  return XFER_OK;
+}
+
+static xfer_status host_mem_import(xfi_device *device, const xfi_mem_handle *in, void **base)
+{
+  (void)device;
+  token own = own_token();
+  if (memcmp(in->bytes, &own, sizeof own) != 0) {
+    xfi_set_error("the memory of another process cannot be mapped by the host device");
+    return XFER_ERR_UNSUPPORTED;
+  }
+  *base = (void *)SPACE_BASE;
+  return XFER_OK;
+}
+
+static void host_mem_unimport(xfi_device *device, void *base)
+{
+  (void)device, (void)base;
+}
+
+/* ---- flags -------------------------------------------------------------------------------- */
+
+static _Atomic uint32_t n_sleepers[BUCKETS];
+
+static _Atomic uint32_t *sleepers_at(const uint64_t *flag)
+{
+  return &n_sleepers[((uintptr_t)flag / 64 + (uintptr_t)flag / 4096) % BUCKETS];
+}
+
+static _Atomic uint64_t *as_atomic(uint64_t *flag)
+{
+  return (_Atomic uint64_t *)flag;
+}
+
+static const _Atomic uint32_t *low_half(const uint64_t *flag)
+{
+  return (const _Atomic uint32_t *)flag + (__BYTE_ORDER__ == __ORDER_BIG_ENDIAN__);
+}
+
+static void flag_store(uint64_t *flag, uint64_t value)
+{
+  /* Both sequentially consistent: either we see the sleeper, or it sees the value. */
+  atomic_store(as_atomic(flag), value);
+  if (atomic_load(sleepers_at(flag)) != 0) xfi_futex_wake_all(low_half(flag));
+}
+
+static xfer_status host_flags_set(xfi_device *device, uint64_t *const *flags, int n_flags,
+                                  uint64_t value, xfer_stream stream)
+{
+  (void)device, (void)stream;
+  for (int i = 0; i < n_flags; i++)
+    flag_store(flags[i], value);
+  return XFER_OK;
+}
+
+/* False at the deadline. */
+static bool flag_wait(uint64_t *flag, uint64_t value, xfi_deadline deadline)
+{
+  for (int yields = 0;; yields++) {
+    uint64_t seen = atomic_load_explicit(as_atomic(flag), memory_order_acquire);
+    if (seen >= value) return true;
+    if (yields < YIELDS) {
+      (void)sched_yield();
+      continue;
+    }
+    if (xfi_deadline_expired(deadline)) return false;
+    (void)atomic_fetch_add(sleepers_at(flag), 1);
+    seen = atomic_load(as_atomic(flag));
+    if (seen < value) xfi_futex_wait(low_half(flag), (uint32_t)seen, deadline);
+    (void)atomic_fetch_sub(sleepers_at(flag), 1);
+  }
+}
+
+static xfer_status host_flags_wait(xfi_device *device, uint64_t *const *flags, int n_flags,
+                                   uint64_t value, xfer_stream stream, xfi_deadline deadline,
+                                   int *late)
+{
+  (void)device, (void)stream;
+  for (int i = 0; i < n_flags; i++) {
+    if (flag_wait(flags[i], value, deadline)) continue;
+    *late = i;
+    xfi_set_error("flag %d of %d is %llu, not yet %llu, at the deadline", i, n_flags,
+                  (unsigned long long)atomic_load(as_atomic(flags[i])), (unsigned long long)value);
+    return XFER_ERR_TIMEOUT;
+  }
+  return XFER_OK;
+}
+
+static xfer_status host_flags_release(xfi_device *device, uint64_t *flags, size_t n_flags,
+                                      uint64_t value)
+{
+  (void)device;
+  for (size_t i = 0; i < n_flags; i++)
+    flag_store(&flags[i], value);
+  return XFER_OK;
+}
+
+/* ---- the device --------------------------------------------------------------------------- */
+
+static const xfi_device_ops host_ops = {
+    .name = "host",
+    .n_copy_streams = 1,
+    .default_staging_bytes = STAGING_BYTES,
+    .default_window_bytes = WINDOW_BYTES,
+    .destroy = host_destroy,
+    .alloc = host_alloc,
+    .free = host_free,
+    .find_allocation = host_find_allocation,
+    .stream_create = host_stream_create,
+    .stream_destroy = host_stream_destroy,
+    .stream_check = host_stream_check,
+    .event_create = host_event_create,
+    .event_destroy = host_event_destroy,
+    .event_record = host_event_record,
+    .stream_wait = host_stream_wait,
+    .event_sync = host_event_sync,
+    .batch_create = host_batch_create,
+    .batch_destroy = host_batch_destroy,
+    .batch_launch = host_batch_launch,
+    .domain = host_domain,
+    .mem_export = host_mem_export,
+    .mem_import = host_mem_import,
+    .mem_unimport = host_mem_unimport,
+    .flags_set = host_flags_set,
+    .flags_wait = host_flags_wait,
+    .flags_release = host_flags_release,
+};
+
+xfer_status xfi_device_create_host(xfi_device **device)
+{
+  xfi_device *made = xfi_calloc(1, sizeof *made);
+  if (made == NULL) {
+    xfi_set_error("no memory for a host device");
+    return XFER_ERR_NOMEM;
+  }
+  made->ops = &host_ops;
+  *device = made;
+  return XFER_OK;
+}
