@@ -15,6 +15,7 @@
 #include <stdint.h>
 
 #include "clock.h"
+#include "door.h"
 #include "xfer/xfer.h"
 
 /* One message of an exchange or a round. Sizes are equal on both ends, > 0. */
@@ -60,13 +61,17 @@ struct xfi_comm {
   const xfi_comm_ops *ops;
   int rank;
   int size;
+  /* Set by a failed call whose messages could not be called back: memory that was given to round() or
+   * broadcast() may still be read or written and must be leaked, not freed. */
+  bool holds_memory;
 };
 
 /* comms is [n_ranks]: threads of this process. */
 xfer_status xfi_comm_create_local(xfi_comm **comms, int n_ranks);
 
 /* All ranks: the first of our own error, a peer's (XFER_ERR_PEER, naming the lowest failed rank and
- * quoting its text), OK. What each collective call ends with. */
-xfer_status xfi_comm_agree(xfi_comm *comm, xfer_status mine, xfi_deadline deadline);
+ * quoting its text; one that failed by itself goes before one that says PEER), OK. What each collective
+ * call ends with. */
+XFI_DOOR xfer_status xfi_comm_agree(xfi_comm *comm, xfer_status mine, xfi_deadline deadline);
 
 #endif

@@ -1,0 +1,83 @@
+/* What every transport shares: the agreement that ends each collective call.
+ *
+ * The common case is one all-gather of four bytes. Only when some rank failed, which all then know,
+ * do the texts follow in a second one.
+ */
+#include "comm.h"
+
+#include "alloc.h"
+#include "error.h"
+
+#include <stdio.h>
+#include <string.h>
+
+enum {
+  STACK_RANKS = 1024, /* up to here agreeing allocates nothing and so cannot fail by itself */
+  TEXT_BYTES = 256    /* of the text that is quoted to the others */
+};
+
+/* The lowest failed rank; one that failed by itself before one that only passes a failure on. -1:
+ * none. */
+static int find_failed(const int32_t *statuses, int n_ranks)
+{
+  int found = -1;
+
+  for (int r = 0; r < n_ranks; r++) {
+    if (statuses[r] == XFER_OK) continue;
+    if (statuses[r] != XFER_ERR_PEER) return r;
+    if (found < 0) found = r;
+  }
+  return found;
+}
+
+/* All ranks: the text of rank `failed`, "" where memory is out. */
+static xfer_status share_text(xfi_comm *comm, char quote[TEXT_BYTES], const char mine[TEXT_BYTES],
+                              int failed, xfi_deadline deadline)
+{
+  xfer_status st = XFER_OK;
+  char *texts = NULL;
+
+  texts = xfi_calloc((size_t)comm->size, TEXT_BYTES);
+  if (texts == NULL) comm->ops->abort(comm, "a rank had no memory to learn of a failure");
+  XFI_CHECK(texts != NULL, XFER_ERR_NOMEM, "no memory to learn of a failure");
+  XFI_TRY(comm->ops->all_gather(comm, texts, mine, TEXT_BYTES, deadline));
+  memcpy(quote, texts + (size_t)failed * TEXT_BYTES, TEXT_BYTES);
+  quote[TEXT_BYTES - 1] = '\0';
+done:
+  xfi_free(texts);
+  return st;
+}
+
+xfer_status xfi_comm_agree(xfi_comm *comm, xfer_status mine, xfi_deadline deadline)
+{
+  xfer_status st = mine;
+  int32_t on_stack[STACK_RANKS];
+  int32_t *statuses = on_stack;
+  int32_t status = (int32_t)mine;
+  char text[XFI_ERROR_BYTES] = ""; /* ours */
+  char quote[TEXT_BYTES] = "";     /* the failed rank's */
+  int failed = -1;
+
+  if (mine != XFER_OK) (void)snprintf(text, sizeof text, "%s", xfi_last_error());
+  if (comm->size > STACK_RANKS) {
+    statuses = xfi_calloc((size_t)comm->size, sizeof *statuses);
+    if (statuses == NULL) comm->ops->abort(comm, "a rank had no memory to agree");
+    XFI_CHECK(statuses != NULL, XFER_ERR_NOMEM, "no memory to agree among %d ranks", comm->size);
+  }
+  st = comm->ops->all_gather(comm, statuses, &status, sizeof status, deadline);
+  if (st == XFER_OK) {
+    failed = find_failed(statuses, comm->size);
+    if (failed >= 0) {
+      (void)share_text(comm, quote, text, failed, deadline);
+      xfi_set_error("rank %d: %s", failed, quote);
+      st = XFER_ERR_PEER;
+    }
+  }
+done:
+  if (mine != XFER_OK) { /* our own error goes before whatever the agreement met */
+    xfi_set_error("%s", text);
+    st = mine;
+  }
+  if (statuses != on_stack) xfi_free(statuses);
+  return st;
+}

@@ -1,0 +1,161 @@
+/* A comm whose ranks are threads of one process.
+ *
+ * Gathering. Each rank copies its bytes into a slot of its own and arrives; the last one to arrive
+ * advances the generation, and everybody reads the others' slots. There are two slots per rank,
+ * used in turn: to arrive at generation g + 2 a rank must have seen g + 1 complete, when all had
+ * read those of g. So one wait is enough, and nobody reads memory of a caller that may have gone
+ * on.
+ *
+ * Messages. A sender puts a post with its pointer into the receiver's inbox; the receiver copies
+ * straight into its own memory and tells the sender, who has been waiting (and receiving whatever
+ * came for it meanwhile, so that no pattern of calls deadlocks that would not with messages in
+ * flight). A sender that gives up takes back the posts that nobody has begun to copy and waits for
+ * the others: no rank reads a buffer after its owner's call has returned.
+ *
+ * Waiting. A rank yields a few times, then sleeps on a futex: on `turn` for gathering, on its own
+ * bell for messages. With more ranks than cores that costs about one switch of threads per rank and
+ * call.
+ *
+ * Failure. Bit 0 of `turn` is the alarm: the comm is broken, or a rank has left it. The last
+ * arrival and a rank that gives up decide by compare-and-swap on that one word whether a gathering
+ * took place, so all of its ranks come to the same result.
+ */
+#include "local.h"
+
+#include "alloc.h"
+#include "error.h"
+#include "futex.h"
+
+#include <stdarg.h>
+#include <stdio.h>
+
+/* ---- failure ------------------------------------------------------------------------------ */
+
+void xfi_local_ring(xfi_local_rank *rank)
+{
+  /* Both sequentially consistent: either we see it sleeping, or it sees the bell. */
+  (void)atomic_fetch_add(&rank->bell, 1);
+  if (atomic_load(&rank->sleeping)) xfi_futex_wake_all(&rank->bell);
+}
+
+void xfi_local_raise_alarm(xfi_local_group *group)
+{
+  (void)atomic_fetch_or(&group->turn, XFI_LOCAL_ALARM);
+  xfi_futex_wake_all(&group->turn);
+  for (int r = 0; r < group->n_ranks; r++)
+    xfi_local_ring(&group->ranks[r]);
+}
+
+void xfi_local_break(xfi_local_group *group, const char *fmt, ...)
+{
+  va_list args;
+
+  (void)pthread_mutex_lock(&group->failure_lock);
+  if (!group->broken) {
+    group->broken = true;
+    va_start(args, fmt);
+    (void)vsnprintf(group->why, sizeof group->why, fmt, args);
+    va_end(args);
+  }
+  (void)pthread_mutex_unlock(&group->failure_lock);
+  xfi_local_raise_alarm(group);
+}
+
+bool xfi_local_is_alarmed(const xfi_local_group *group)
+{
+  return (atomic_load_explicit(&group->turn, memory_order_acquire) & XFI_LOCAL_ALARM) != 0;
+}
+
+xfer_status xfi_local_check_broken(xfi_local_group *group)
+{
+  xfer_status st = XFER_OK;
+
+  (void)pthread_mutex_lock(&group->failure_lock);
+  XFI_CHECK(!group->broken, XFER_ERR_COMM, "the comm is broken: %s", group->why);
+done:
+  (void)pthread_mutex_unlock(&group->failure_lock);
+  return st;
+}
+
+xfer_status xfi_local_fail_for_gone(const xfi_local_rank *me, int peer, const char *what)
+{
+  xfi_local_break(me->group, "rank %d left the comm while rank %d was in %s", peer, me->base.rank,
+                  what);
+  xfi_set_error("%s: rank %d has left the comm", what, peer);
+  return XFER_ERR_COMM;
+}
+
+/* ---- the comm ----------------------------------------------------------------------------- */
+
+static void local_abort(xfi_comm *comm, const char *why)
+{
+  xfi_local_break(((xfi_local_rank *)comm)->group, "%s", why);
+}
+
+static void group_destroy(xfi_local_group *group)
+{
+  if (group == NULL) return;
+  for (int r = 0; group->ranks != NULL && r < group->n_ranks; r++) {
+    xfi_local_rank *rank = &group->ranks[r];
+    xfi_free(rank->slots[0].large);
+    xfi_free(rank->slots[1].large);
+    xfi_free(rank->posts);
+    xfi_free(rank->received);
+  }
+  (void)pthread_mutex_destroy(&group->failure_lock);
+  xfi_free(group->ranks);
+  xfi_free(group);
+}
+
+static void local_destroy(xfi_comm *comm)
+{
+  xfi_local_rank *me = (xfi_local_rank *)comm;
+  xfi_local_group *group = me->group;
+
+  atomic_store(&me->gone, true);
+  xfi_local_raise_alarm(group);
+  if (atomic_fetch_sub(&group->n_handles, 1) == 1) group_destroy(group);
+}
+
+static const xfi_comm_ops local_ops = {
+    .name = "local",
+    .has_rounds = true,
+    .recv_direct = true,
+    .destroy = local_destroy,
+    .all_gather = xfi_local_all_gather,
+    .exchange = xfi_local_exchange,
+    .round = xfi_local_round,
+    .broadcast = xfi_local_broadcast,
+    .warm_up = xfi_local_warm_up,
+    .abort = local_abort,
+};
+
+static void rank_init(xfi_local_rank *rank, xfi_local_group *group, int number)
+{
+  rank->base = (xfi_comm){.ops = &local_ops, .rank = number, .size = group->n_ranks};
+  rank->group = group;
+  rank->backlog_end = &rank->backlog;
+}
+
+xfer_status xfi_comm_create_local(xfi_comm **comms, int n_ranks)
+{
+  xfer_status st = XFER_OK;
+  xfi_local_group *made = NULL;
+
+  XFI_CHECK(n_ranks >= 1, XFER_ERR_ARG, "a comm of %d ranks", n_ranks);
+  made = xfi_calloc(1, sizeof *made);
+  XFI_CHECK(made != NULL, XFER_ERR_NOMEM, "a comm of %d ranks", n_ranks);
+  (void)pthread_mutex_init(&made->failure_lock, NULL); /* cannot fail without attributes */
+  made->n_ranks = n_ranks;
+  atomic_init(&made->n_handles, n_ranks);
+  made->ranks = xfi_calloc((size_t)n_ranks, sizeof *made->ranks);
+  XFI_CHECK(made->ranks != NULL, XFER_ERR_NOMEM, "%d ranks of a comm", n_ranks);
+  for (int r = 0; r < n_ranks; r++) {
+    rank_init(&made->ranks[r], made, r);
+    comms[r] = &made->ranks[r].base;
+  }
+  made = NULL; /* the handles' now */
+done:
+  group_destroy(made);
+  return st;
+}

@@ -1,0 +1,109 @@
+/* Inside of the comm whose ranks are threads. local.c has the idea, the group and its failures;
+ * local_gather.c and local_message.c the two ways in which bytes travel.
+ */
+#ifndef XFI_LOCAL_H
+#define XFI_LOCAL_H
+
+#include "comm.h"
+
+#include <pthread.h>
+#include <stdatomic.h>
+
+enum {
+  XFI_LOCAL_YIELDS = 8,       /* before a rank sleeps */
+  XFI_LOCAL_SLOT_BYTES = 224, /* a rank's gathered bytes up to here lie in its slot, more apart */
+  XFI_LOCAL_WHY_BYTES = 256,  /* text of what broke the comm */
+  XFI_LOCAL_ALARM = 1         /* bit of `turn`; the generation is in the others */
+};
+
+/* The call that a message belongs to. */
+typedef enum xfi_local_call { XFI_IN_EXCHANGE, XFI_IN_ROUND, XFI_IN_BROADCAST } xfi_local_call;
+
+/* What the two ends of a message must agree on. */
+typedef struct xfi_local_terms {
+  xfi_local_call in;
+  size_t n_bytes;
+} xfi_local_terms;
+
+/* One message on offer. It is its sender's, and stays readable as long as the group. */
+typedef struct xfi_local_post {
+  struct xfi_local_post *next; /* in the inbox, newest first; then in the backlog, oldest first */
+  const void *data;
+  xfi_local_terms offered;
+  xfi_local_terms wanted; /* once refused */
+  int from;
+  int to;
+  _Atomic int state; /* see local_message.c */
+} xfi_local_post;
+
+/* What a rank gives to one gathering. */
+typedef struct xfi_local_slot {
+  size_t n_bytes;
+  bool failed;          /* there was no memory for the bytes */
+  unsigned char *large; /* [capacity] bytes that do not fit in `small` */
+  size_t capacity;
+  unsigned char small[XFI_LOCAL_SLOT_BYTES];
+} xfi_local_slot;
+
+/* One rank's handle and what others see of it. */
+typedef struct xfi_local_rank {
+  xfi_comm base;
+  struct xfi_local_group *group;
+  xfi_local_slot slots[2];
+  _Atomic uint32_t arrived; /* 1 + the generation at which it last arrived, to name who did not */
+  _Atomic bool gone;        /* its handle was destroyed */
+
+  _Atomic uint32_t bell; /* counts what may interest this rank while it waits for messages */
+  _Atomic bool sleeping; /* on the bell */
+  xfi_local_post *_Atomic inbox;
+  xfi_local_post *backlog; /* taken from the inbox and not yet wanted; own thread only */
+  xfi_local_post **backlog_end;
+
+  _Atomic int n_unsent;  /* of the call in progress */
+  xfi_local_post *posts; /* [posts_capacity] */
+  size_t posts_capacity;
+  bool *received; /* [received_capacity] by receive of the call in progress */
+  size_t received_capacity;
+  char pad[64]; /* keeps the next rank's first words off this one's last cache line */
+} xfi_local_rank;
+
+/* What the ranks share. Freed by the last handle. */
+typedef struct xfi_local_group {
+  int n_ranks;
+  xfi_local_rank *ranks; /* [n_ranks] */
+  _Atomic int n_handles;
+  _Atomic int n_arrived;
+  _Atomic uint32_t turn;  /* generation * 2 + alarm */
+  _Atomic int n_sleepers; /* on `turn` */
+
+  pthread_mutex_t failure_lock; /* guards the two below */
+  bool broken;
+  char why[XFI_LOCAL_WHY_BYTES];
+} xfi_local_group;
+
+/* Wakes a rank that waits for messages. */
+void xfi_local_ring(xfi_local_rank *rank);
+/* Wakes everybody to look at what has happened. */
+void xfi_local_raise_alarm(xfi_local_group *group);
+/* Every pending and later call fails with this text, the first that is given. */
+__attribute__((format(printf, 2, 3))) void xfi_local_break(xfi_local_group *group, const char *fmt,
+                                                           ...);
+/* Cheap: may the comm be broken, or a rank have left? */
+bool xfi_local_is_alarmed(const xfi_local_group *group);
+/* XFER_ERR_COMM with its text if the comm is broken. */
+xfer_status xfi_local_check_broken(xfi_local_group *group);
+/* Breaks the comm because `peer`, whom we need, has left. Returns XFER_ERR_COMM. */
+xfer_status xfi_local_fail_for_gone(const xfi_local_rank *me, int peer, const char *what);
+
+xfer_status xfi_local_all_gather(xfi_comm *comm, void *all, const void *mine, size_t n_bytes,
+                                 xfi_deadline deadline);
+xfer_status xfi_local_exchange(xfi_comm *comm, const xfi_message *sends, int n_sends,
+                               const xfi_message *recvs, int n_recvs, xfi_deadline deadline);
+xfer_status xfi_local_round(xfi_comm *comm, const xfi_message *sends, int n_sends,
+                            const xfi_message *recvs, int n_recvs, xfer_stream stream,
+                            xfi_deadline deadline);
+xfer_status xfi_local_broadcast(xfi_comm *comm, void *data, size_t n_bytes, int root,
+                                xfer_stream stream, xfi_deadline deadline);
+xfer_status xfi_local_warm_up(xfi_comm *comm, xfi_deadline deadline);
+
+#endif

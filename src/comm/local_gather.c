@@ -1,0 +1,135 @@
+/* Gathering among threads: slots that are filled in turn, and one wait. The idea is in local.c. */
+#include "local.h"
+
+#include "error.h"
+#include "futex.h"
+#include "vec.h"
+
+#include <sched.h>
+#include <stdio.h>
+#include <string.h>
+
+/* Why a gathering cannot take place, once the alarm was seen. */
+static xfer_status gather_failed(const xfi_local_rank *me)
+{
+  xfer_status st = xfi_local_check_broken(me->group);
+
+  if (st != XFER_OK) return st;
+  for (int r = 0; r < me->base.size; r++)
+    if (atomic_load(&me->group->ranks[r].gone)) return xfi_local_fail_for_gone(me, r, "all_gather");
+  xfi_set_error("alarm without a cause");
+  return XFER_ERR_INTERNAL;
+}
+
+/* The deadline has passed: OK if the gathering has taken place or failed meanwhile, which the
+ * caller looks at once more. */
+static xfer_status gather_give_up(xfi_local_rank *me, uint32_t generation)
+{
+  xfi_local_group *group = me->group;
+  uint32_t turn = generation * 2;
+  int late = 0;
+
+  while (late < group->n_ranks - 1 && atomic_load(&group->ranks[late].arrived) == generation + 1)
+    late++;
+  (void)pthread_mutex_lock(&group->failure_lock); /* nobody asks why before it is written */
+  bool mine = atomic_compare_exchange_strong(&group->turn, &turn, turn | XFI_LOCAL_ALARM);
+  if (mine) {
+    group->broken = true;
+    (void)snprintf(group->why, sizeof group->why,
+                   "rank %d waited in all_gather for rank %d until the deadline", me->base.rank,
+                   late);
+  }
+  (void)pthread_mutex_unlock(&group->failure_lock);
+  if (!mine) return XFER_OK;
+  xfi_local_raise_alarm(group);
+  xfi_set_error("all_gather: rank %d did not come before the deadline", late);
+  return XFER_ERR_TIMEOUT;
+}
+
+static xfer_status await_generation(xfi_local_rank *me, uint32_t generation, xfi_deadline deadline)
+{
+  xfi_local_group *group = me->group;
+
+  for (int yields = 0;; yields++) {
+    uint32_t turn = atomic_load_explicit(&group->turn, memory_order_acquire);
+    if (turn / 2 != generation) return XFER_OK; /* first: it may have completed before the alarm */
+    if ((turn & XFI_LOCAL_ALARM) != 0) return gather_failed(me);
+    if (yields < XFI_LOCAL_YIELDS) {
+      (void)sched_yield();
+    } else if (xfi_deadline_expired(deadline)) {
+      xfer_status st = gather_give_up(me, generation);
+      if (st != XFER_OK) return st;
+    } else {
+      (void)atomic_fetch_add(&group->n_sleepers, 1);
+      xfi_futex_wait(&group->turn, turn, deadline);
+      (void)atomic_fetch_sub(&group->n_sleepers, 1);
+    }
+  }
+}
+
+/* Returns when all ranks have arrived. */
+static xfer_status arrive(xfi_local_rank *me, uint32_t generation, xfi_deadline deadline)
+{
+  xfi_local_group *group = me->group;
+  uint32_t turn = generation * 2;
+
+  if (xfi_local_is_alarmed(group)) return gather_failed(me);
+  atomic_store(&me->arrived, generation + 1);
+  if (atomic_fetch_add(&group->n_arrived, 1) < group->n_ranks - 1)
+    return await_generation(me, generation, deadline);
+  atomic_store(&group->n_arrived, 0); /* before anybody can arrive at the next */
+  if (!atomic_compare_exchange_strong(&group->turn, &turn, turn + 2)) return gather_failed(me);
+  if (atomic_load(&group->n_sleepers) > 0) xfi_futex_wake_all(&group->turn);
+  return XFER_OK;
+}
+
+static void slot_fill(xfi_local_slot *slot, const void *bytes, size_t n_bytes)
+{
+  slot->n_bytes = n_bytes;
+  slot->failed = n_bytes > XFI_LOCAL_SLOT_BYTES &&
+                 xfi_vec_reserve(&slot->large, &slot->capacity, n_bytes, 1) != XFER_OK;
+  if (slot->failed || n_bytes == 0) return;
+  memcpy(n_bytes > XFI_LOCAL_SLOT_BYTES ? slot->large : slot->small, bytes, n_bytes);
+}
+
+/* Every rank comes to the same conclusion: any two that differ make each rank differ from one. */
+static xfer_status slots_check(const xfi_local_rank *me, uint32_t generation, size_t n_bytes)
+{
+  xfer_status st = XFER_OK;
+  const xfi_local_rank *ranks = me->group->ranks;
+
+  for (int r = 0; r < me->base.size; r++) {
+    const xfi_local_slot *slot = &ranks[r].slots[generation % 2];
+    XFI_CHECK(slot->n_bytes == n_bytes, XFER_ERR_MISMATCH,
+              "all_gather of %zu bytes on rank %d, of %zu on rank %d", n_bytes, me->base.rank,
+              slot->n_bytes, r);
+  }
+  for (int r = 0; r < me->base.size; r++)
+    XFI_CHECK(!ranks[r].slots[generation % 2].failed,
+              r == me->base.rank ? XFER_ERR_NOMEM : XFER_ERR_PEER,
+              "all_gather: no memory for %zu bytes on rank %d", n_bytes, r);
+done:
+  return st;
+}
+
+xfer_status xfi_local_all_gather(xfi_comm *comm, void *all, const void *mine, size_t n_bytes,
+                                 xfi_deadline deadline)
+{
+  xfer_status st = XFER_OK;
+  xfi_local_rank *me = (xfi_local_rank *)comm;
+  /* It cannot advance before we arrive. */
+  uint32_t generation = atomic_load(&me->group->turn) / 2;
+
+  slot_fill(&me->slots[generation % 2], mine, n_bytes);
+  XFI_TRY(arrive(me, generation, deadline));
+  st = slots_check(me, generation, n_bytes);
+  if (st != XFER_OK) xfi_local_break(me->group, "%s", xfi_last_error());
+  if (st != XFER_OK || n_bytes == 0) goto done;
+  for (int r = 0; r < comm->size; r++) {
+    const xfi_local_slot *slot = &me->group->ranks[r].slots[generation % 2];
+    memcpy((char *)all + (size_t)r * n_bytes,
+           n_bytes > XFI_LOCAL_SLOT_BYTES ? slot->large : slot->small, n_bytes);
+  }
+done:
+  return st;
+}

@@ -1,0 +1,171 @@
+/* What every transport must do: bodies that each rank runs with its own handle. Contents are
+ * functions of the ranks, the call and the position, so that each rank checks what it got by
+ * itself.
+ */
+#ifndef COMM_CHECKS_H
+#define COMM_CHECKS_H
+
+#include "comm.h"
+#include "error.h"
+#include "unit/ranks.h"
+
+#include <string.h>
+
+enum { CHECK_TIMEOUT_MS = 60000, MOST_MESSAGES = 256, MOST_BYTES = 6000 };
+
+static xfi_deadline soon(void)
+{
+  return xfi_deadline_after(CHECK_TIMEOUT_MS);
+}
+
+static uint64_t mix(uint64_t z)
+{
+  z += 0x9e3779b97f4a7c15u;
+  z = (z ^ (z >> 30)) * 0xbf58476d1ce4e5b9u;
+  z = (z ^ (z >> 27)) * 0x94d049bb133111ebu;
+  return z ^ (z >> 31);
+}
+
+static void fill(unsigned char *bytes, size_t n, uint64_t seed)
+{
+  for (size_t i = 0; i < n; i++)
+    bytes[i] = (unsigned char)(mix(seed) + 7 * i);
+}
+
+static bool is_filled(const unsigned char *bytes, size_t n, uint64_t seed)
+{
+  for (size_t i = 0; i < n; i++)
+    if (bytes[i] != (unsigned char)(mix(seed) + 7 * i)) return false;
+  return true;
+}
+
+static void check_gathers(xfi_comm *comm, int n_times)
+{
+  static const size_t sizes[] = {16, 0, 1, 100, 224, 225, 300, 5000, 8};
+  unsigned char mine[5000];
+  unsigned char *all = malloc((size_t)comm->size * sizeof mine);
+
+  for (int t = 0; t < n_times; t++) {
+    size_t n = sizes[t % 9];
+    fill(mine, n, (uint64_t)(t * 1000 + comm->rank));
+    expect(comm->ops->all_gather(comm, all, mine, n, soon()) == XFER_OK);
+    memset(mine, 0, sizeof mine); /* what others read must not be ours any more */
+    for (int r = 0; r < comm->size; r++)
+      expect(is_filled(all + (size_t)r * n, n, (uint64_t)(t * 1000 + r)));
+  }
+  free(all);
+}
+
+/* Both ends find the same messages for the i-th call from `from` to `to`: how many, and how long
+ * each. */
+static int n_messages_of(int call, int from, int to, int most)
+{
+  return from == to ? 0
+                    : (int)(mix((uint64_t)(call * 10007 + from * 101 + to)) % (uint64_t)(most + 1));
+}
+
+static size_t bytes_of(int call, int from, int to, int i)
+{
+  return 1 + mix((uint64_t)(call * 20011 + from * 211 + to * 13 + i)) % MOST_BYTES;
+}
+
+static uint64_t seed_of(int call, int from, int to, int i)
+{
+  return (uint64_t)call * 1000003 + (uint64_t)(from * 4099 + to * 61 + i);
+}
+
+/* One end's messages, peer by peer, in a buffer of `arena`. Returns how many. */
+static int make_messages(xfi_message *messages, unsigned char *arena, const xfi_comm *comm,
+                         int call, bool sending, int most)
+{
+  int n = 0;
+  for (int peer = 0; peer < comm->size; peer++) {
+    int from = sending ? comm->rank : peer;
+    int to = sending ? peer : comm->rank;
+    for (int i = 0; i < n_messages_of(call, from, to, most); i++) {
+      xfi_message m = {.data = arena + (size_t)n * MOST_BYTES,
+                       .n_bytes = bytes_of(call, from, to, i),
+                       .peer = peer};
+      if (sending) fill(m.data, m.n_bytes, seed_of(call, from, to, i));
+      messages[n++] = m;
+    }
+  }
+  return n;
+}
+
+/* Random patterns; a rank without messages makes no call. `most` messages from one rank to another.
+ */
+static void check_random_messages(xfi_comm *comm, int n_calls, int most, bool rounds)
+{
+  unsigned char *arena = malloc((size_t)2 * MOST_MESSAGES * MOST_BYTES);
+  xfi_message sends[MOST_MESSAGES];
+  xfi_message recvs[MOST_MESSAGES];
+
+  for (int call = 0; call < n_calls; call++) {
+    unsigned char *in = arena + (size_t)MOST_MESSAGES * MOST_BYTES;
+    int n_sends = make_messages(sends, arena, comm, call, true, most);
+    int n_recvs = make_messages(recvs, in, comm, call, false, most);
+    if (n_sends + n_recvs == 0) continue;
+    xfer_status st = rounds ? comm->ops->round(comm, sends, n_sends, recvs, n_recvs, NULL, soon())
+                            : comm->ops->exchange(comm, sends, n_sends, recvs, n_recvs, soon());
+    expect(st == XFER_OK);
+    for (int m = 0, i = 0; m < n_recvs; m++) {
+      i = m > 0 && recvs[m].peer == recvs[m - 1].peer ? i + 1 : 0;
+      expect(
+          is_filled(recvs[m].data, recvs[m].n_bytes, seed_of(call, recvs[m].peer, comm->rank, i)));
+    }
+  }
+  free(arena);
+}
+
+static void check_broadcasts(xfi_comm *comm, int n_times)
+{
+  size_t n = 100000;
+  unsigned char *data = malloc(n);
+
+  for (int t = 0; t < n_times; t++) {
+    int root = t % comm->size;
+    if (root == comm->rank) fill(data, n, (uint64_t)t);
+    expect(comm->ops->broadcast(comm, data, n, root, NULL, soon()) == XFER_OK);
+    expect(is_filled(data, n, (uint64_t)t));
+    memset(data, 0, n);
+  }
+  free(data);
+}
+
+static void check_agreement(xfi_comm *comm)
+{
+  expect(xfi_comm_agree(comm, XFER_OK, soon()) == XFER_OK);
+  for (int failing = 0; failing < comm->size; failing++) {
+    bool fails = comm->rank >= failing;
+    char wanted[64];
+    if (fails) xfi_set_error("bad thing %d", comm->rank);
+    xfer_status st = xfi_comm_agree(comm, fails ? XFER_ERR_SHAPE : XFER_OK, soon());
+    expect(st == (fails ? XFER_ERR_SHAPE : XFER_ERR_PEER));
+    if (fails)
+      (void)snprintf(wanted, sizeof wanted, "bad thing %d", comm->rank);
+    else
+      (void)snprintf(wanted, sizeof wanted, "rank %d: bad thing %d", failing, failing);
+    expect(strcmp(xfi_last_error(), wanted) == 0);
+  }
+  expect(xfi_comm_agree(comm, XFER_OK, soon()) == XFER_OK); /* a failed call is not a failed comm */
+}
+
+/* A rank that only passes a failure on is not the one that is named. */
+static void check_agreement_names_the_cause(xfi_comm *comm)
+{
+  int last = comm->size - 1;
+  xfer_status mine = comm->rank == last ? XFER_ERR_NOMEM : XFER_OK;
+
+  if (comm->size < 3) return;
+  if (comm->rank == 0) mine = XFER_ERR_PEER;
+  xfi_set_error("text of %d", comm->rank);
+  (void)xfi_comm_agree(comm, mine, soon());
+  if (comm->rank == 1) {
+    char wanted[64];
+    (void)snprintf(wanted, sizeof wanted, "rank %d: text of %d", last, last);
+    expect(strcmp(xfi_last_error(), wanted) == 0);
+  }
+}
+
+#endif
