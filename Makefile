@@ -28,6 +28,7 @@ check-deps:
 	.ci/need build check
 
 coverage: check-deps
+	.ci/need coverage
 	cmake --preset coverage
 	cmake --build --preset coverage --parallel $(JOBS)
 	ctest --preset coverage --parallel $(JOBS)
