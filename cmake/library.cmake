@@ -55,13 +55,17 @@ function(xfi_plugin name)
   target_link_libraries(xfer_${name} PUBLIC xfer ${P_LIBS})
 endfunction()
 
-if(XFER_HAVE_MPI AND EXISTS ${PROJECT_SOURCE_DIR}/src/comm/mpi.c)
-  xfi_plugin(mpi LAYERS comm device SOURCES src/comm/mpi.c LIBS MPI::MPI_C)
+# A vendor's files are those named after it: src/comm/mpi*.c; src/device/cuda*.c, src/comm/nccl*.c, kernels/cuda/.
+if(XFER_HAVE_MPI)
+  file(GLOB xfi_mpi_sources RELATIVE ${PROJECT_SOURCE_DIR} CONFIGURE_DEPENDS ${PROJECT_SOURCE_DIR}/src/comm/mpi*.c)
+  if(xfi_mpi_sources)
+    xfi_plugin(mpi LAYERS comm device SOURCES ${xfi_mpi_sources} LIBS MPI::MPI_C)
+  endif()
 endif()
 
 if(XFER_HAVE_CUDA)
   file(GLOB xfi_cuda_sources RELATIVE ${PROJECT_SOURCE_DIR} CONFIGURE_DEPENDS
-    ${PROJECT_SOURCE_DIR}/src/device/cuda.c ${PROJECT_SOURCE_DIR}/src/comm/nccl.c
+    ${PROJECT_SOURCE_DIR}/src/device/cuda*.c ${PROJECT_SOURCE_DIR}/src/comm/nccl*.c
     ${PROJECT_SOURCE_DIR}/kernels/cuda/*.c ${PROJECT_SOURCE_DIR}/kernels/cuda/*.cu)
   if(xfi_cuda_sources)
     xfi_plugin(nccl LAYERS device comm kernels SOURCES ${xfi_cuda_sources} LIBS NCCL::NCCL CUDA::cudart)
