@@ -9,6 +9,8 @@
 #include <stddef.h>
 #include <stdint.h>
 
+#include "door.h"
+
 #define XFI_COPY_DIMS 8
 
 /*
@@ -27,12 +29,12 @@ typedef struct xfi_copy {
 } xfi_copy;
 
 /* Bytes that a copy writes. */
-int64_t xfi_copy_bytes(const xfi_copy *copy);
+XFI_DOOR int64_t xfi_copy_bytes(const xfi_copy *copy);
 
 /* The same copy with fewer, larger dims: dims of extent 1 go, the others are put in order of falling
  * destination stride, dims that continue each other on both sides merge, and the innermost joins the
  * run where it is contiguous. */
-void xfi_copy_simplify(xfi_copy *copy);
+XFI_DOOR void xfi_copy_simplify(xfi_copy *copy);
 
 /* Plain loops, in order. */
 void xfi_ref_copy(const xfi_copy *copies, size_t n_copies);

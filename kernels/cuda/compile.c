@@ -1,0 +1,241 @@
+/*
+ * From copies to the tables of the CUDA kernels: the widest word that fits both sides' alignment is
+ * chosen, and the work is cut into tiles of about equal size.
+ */
+#include "launch.h"
+
+#include "alloc.h"
+#include "error.h"
+
+#include <string.h>
+
+enum {
+  WORD_BYTES_MAX = 16,
+  /* Large enough to hide the search for a tile's piece behind the copying of its bytes. */
+  TILE_BYTES_MAX = 16 * 1024,
+  /* One round of loads of a warp: less would leave lanes idle. */
+  TILE_BYTES_MIN = 2 * 1024,
+  TILE_WORDS_MAX = 2048,
+  WARPS_PER_BLOCK = 16,
+  SWAP_EXTENT_MIN = 8 /* below, a square tile is mostly empty */
+};
+static const int64_t ROWS_MAX = INT64_C(1) << 31; /* xfi_cuda_div's range */
+
+static xfi_cuda_div div_make(uint32_t d)
+{
+  uint32_t shift = 0;
+
+  while ((UINT64_C(1) << shift) < d)
+    shift++;
+  const uint64_t magic = (((UINT64_C(1) << shift) - d) << 32) / d + 1;
+  return (xfi_cuda_div){.magic = (uint32_t)magic, .shift = shift};
+}
+
+static void dims_swap(xfi_copy *c, int64_t a, int64_t b)
+{
+  int64_t extent = c->extent[a];
+  int64_t src = c->src_stride[a];
+  int64_t dst = c->dst_stride[a];
+
+  c->extent[a] = c->extent[b];
+  c->src_stride[a] = c->src_stride[b];
+  c->dst_stride[a] = c->dst_stride[b];
+  c->extent[b] = extent;
+  c->src_stride[b] = src;
+  c->dst_stride[b] = dst;
+}
+
+/* log2 of the widest word that divides both addresses, all strides and the run. */
+static uint32_t word_log2_of(const xfi_copy *c)
+{
+  uint64_t bits = WORD_BYTES_MAX | (uint64_t)c->run_bytes | (uint64_t)(uintptr_t)c->dst;
+  uint32_t log2 = 0;
+
+  if (c->src != NULL) bits |= (uint64_t)(uintptr_t)c->src;
+  for (int64_t d = 0; d < c->n_dims; d++) {
+    bits |= (uint64_t)c->dst_stride[d];
+    if (c->src != NULL) bits |= (uint64_t)c->src_stride[d];
+  }
+  while ((bits & (UINT64_C(1) << log2)) == 0)
+    log2++;
+  return log2;
+}
+
+static xfer_status table_add(xfi_cuda_table *table, const xfi_cuda_piece *piece, int64_t n_tiles)
+{
+  xfer_status st = XFER_OK;
+  xfi_cuda_piece *pieces = NULL;
+  int64_t *first_tile = NULL;
+
+  if (table->n_pieces == table->cap) {
+    size_t cap = table->cap != 0 ? 2 * table->cap : 16;
+    pieces = xfi_calloc(cap, sizeof *pieces);
+    first_tile = xfi_calloc(cap + 1, sizeof *first_tile);
+    XFI_CHECK(pieces != NULL && first_tile != NULL, XFER_ERR_NOMEM, "a table of %zu copies", cap);
+    if (table->n_pieces != 0) {
+      memcpy(pieces, table->pieces, table->n_pieces * sizeof *pieces);
+      memcpy(first_tile, table->first_tile, (table->n_pieces + 1) * sizeof *first_tile);
+    }
+    xfi_free(table->pieces);
+    xfi_free(table->first_tile);
+    table->pieces = pieces;
+    table->first_tile = first_tile;
+    table->cap = cap;
+    pieces = NULL;
+    first_tile = NULL;
+  }
+  table->pieces[table->n_pieces] = *piece;
+  table->first_tile[table->n_pieces + 1] = table->first_tile[table->n_pieces] + n_tiles;
+  table->n_pieces++;
+done:
+  xfi_free(pieces);
+  xfi_free(first_tile);
+  return st;
+}
+
+/* The fields that both tables share; piece dims run from the fastest to the slowest. */
+static xfi_cuda_piece piece_of(const xfi_copy *c, uint32_t word_log2)
+{
+  xfi_cuda_piece piece = {
+      .src = c->src, .dst = c->dst, .word_log2 = word_log2, .n_dims = (uint32_t)c->n_dims};
+
+  for (int64_t d = 0; d < c->n_dims; d++) {
+    int64_t from = c->n_dims - 1 - d;
+    piece.extent[d] = (uint32_t)c->extent[from];
+    piece.by_extent[d] = div_make(piece.extent[d]);
+    piece.src_stride[d] = c->src_stride[from];
+    piece.dst_stride[d] = c->dst_stride[from];
+  }
+  return piece;
+}
+
+static xfer_status add_rows(xfi_cuda_table *table, const xfi_copy *c, uint32_t word_log2,
+                            int64_t tile_bytes)
+{
+  xfi_cuda_piece piece = piece_of(c, word_log2);
+  int64_t tile_words = tile_bytes >> word_log2;
+  int64_t n_rows = 1;
+
+  if (tile_words > TILE_WORDS_MAX) tile_words = TILE_WORDS_MAX;
+  for (int64_t d = 0; d < c->n_dims; d++)
+    n_rows *= c->extent[d];
+  piece.n_rows = (uint32_t)n_rows;
+  piece.run_words = c->run_bytes >> word_log2;
+  if (piece.run_words > tile_words) {
+    piece.tile_rows = 1;
+    piece.tile_cols = (uint32_t)tile_words;
+    piece.cols_per_row = (piece.run_words + tile_words - 1) / tile_words;
+  } else {
+    piece.tile_rows = (uint32_t)(tile_words / piece.run_words);
+    piece.tile_cols = (uint32_t)piece.run_words;
+    piece.cols_per_row = 1;
+  }
+  piece.by_tile_cols = div_make(piece.tile_cols);
+  int64_t row_tiles = (n_rows + piece.tile_rows - 1) / piece.tile_rows;
+  return table_add(table, &piece, row_tiles * piece.cols_per_row);
+}
+
+/* The dim along which src is fastest, if it is not dst's fastest and a tile pays; else -1. */
+static int64_t swapped_dim(const xfi_copy *c, uint32_t word_log2)
+{
+  int64_t last = c->n_dims - 1;
+  int64_t fast = last;
+
+  if (c->src == NULL || c->n_dims < 2 || c->run_bytes != INT64_C(1) << word_log2) return -1;
+  for (int64_t d = 0; d < last; d++) {
+    if (c->src_stride[d] < c->src_stride[fast]) fast = d;
+  }
+  if (fast == last || c->extent[fast] < SWAP_EXTENT_MIN || c->extent[last] < SWAP_EXTENT_MIN)
+    return -1;
+  return fast;
+}
+
+static xfer_status add_swapped(xfi_cuda_table *table, const xfi_copy *copy, uint32_t word_log2,
+                               int64_t fast)
+{
+  xfi_copy c = *copy;
+  int64_t side = word_log2 <= 2 ? 64 : 32; /* as in swapped.cu */
+  int64_t n_tiles = 1;
+
+  dims_swap(&c, fast, c.n_dims - 2); /* becomes the piece's dim 1 */
+  xfi_cuda_piece piece = piece_of(&c, word_log2);
+  piece.run_words = 1;
+  piece.cols_per_row = (piece.extent[0] + side - 1) / side;
+  piece.n_rows = (uint32_t)((piece.extent[1] + side - 1) / side);
+  n_tiles = piece.cols_per_row * piece.n_rows;
+  for (uint32_t d = 2; d < piece.n_dims; d++)
+    n_tiles *= piece.extent[d];
+  return table_add(table, &piece, n_tiles);
+}
+
+/* Adds one merged copy; halves it as long as it has more runs than 31 bits count. */
+static xfer_status add_copy(xfi_cuda_program *program, const xfi_copy *c, int64_t tile_bytes)
+{
+  xfer_status st = XFER_OK;
+  int64_t n_rows = 1;
+
+  for (int64_t d = 0; d < c->n_dims; d++)
+    n_rows *= c->extent[d];
+  if (n_rows >= ROWS_MAX) {
+    int64_t widest = 0;
+    for (int64_t d = 1; d < c->n_dims; d++) {
+      if (c->extent[d] > c->extent[widest]) widest = d;
+    }
+    xfi_copy low = *c;
+    xfi_copy high = *c;
+    low.extent[widest] /= 2;
+    high.extent[widest] -= low.extent[widest];
+    high.dst += low.extent[widest] * c->dst_stride[widest];
+    if (c->src != NULL) high.src += low.extent[widest] * c->src_stride[widest];
+    XFI_TRY(add_copy(program, &low, tile_bytes));
+    return add_copy(program, &high, tile_bytes);
+  }
+  uint32_t word_log2 = word_log2_of(c);
+  int64_t fast = swapped_dim(c, word_log2);
+  if (fast >= 0) return add_swapped(&program->swapped, c, word_log2, fast);
+  return add_rows(&program->rows, c, word_log2, tile_bytes);
+done:
+  return st;
+}
+
+/* Tiles of a small batch are smaller, so that every warp of the launch has one. */
+static int64_t tile_bytes_for(const xfi_copy *copies, size_t n_copies, int n_blocks)
+{
+  int64_t n_bytes = 0;
+  int64_t tile_bytes = TILE_BYTES_MAX;
+
+  for (size_t i = 0; i < n_copies; i++)
+    n_bytes += xfi_copy_bytes(&copies[i]);
+  while (tile_bytes > TILE_BYTES_MIN && n_bytes / tile_bytes < (int64_t)n_blocks * WARPS_PER_BLOCK)
+    tile_bytes /= 2;
+  return tile_bytes;
+}
+
+xfer_status xfi_cuda_compile(xfi_cuda_program *program, const xfi_copy *copies, size_t n_copies,
+                             int n_blocks)
+{
+  xfer_status st = XFER_OK;
+  xfi_cuda_program made = {.rows = {.pieces = NULL}};
+  int64_t tile_bytes = tile_bytes_for(copies, n_copies, n_blocks);
+
+  for (size_t i = 0; i < n_copies; i++) {
+    xfi_copy c = copies[i];
+    if (xfi_copy_bytes(&c) == 0) continue;
+    xfi_copy_simplify(&c); /* the fastest dim of dst is the last: writes are coalesced */
+    XFI_TRY(add_copy(&made, &c, tile_bytes));
+  }
+  *program = made;
+  made = (xfi_cuda_program){.rows = {.pieces = NULL}};
+done:
+  xfi_cuda_program_free(&made);
+  return st;
+}
+
+void xfi_cuda_program_free(xfi_cuda_program *program)
+{
+  xfi_free(program->rows.pieces);
+  xfi_free(program->rows.first_tile);
+  xfi_free(program->swapped.pieces);
+  xfi_free(program->swapped.first_tile);
+  *program = (xfi_cuda_program){.rows = {.pieces = NULL}};
+}

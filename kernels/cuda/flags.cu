@@ -1,0 +1,80 @@
+/* Signals between devices: 64-bit words that only grow. */
+#include "launch.h"
+
+#include <cuda_runtime.h>
+
+extern "C" {
+#include "error.h"
+}
+
+namespace {
+
+constexpr int FLAGS_PER_LAUNCH = 64; /* pointers travel as kernel arguments: no upload */
+
+struct flag_list {
+  uint64_t *flags[FLAGS_PER_LAUNCH];
+};
+
+/* Kernels start after the copies before them on the stream; the fence makes what those wrote
+ * visible first. */
+__global__ void set_kernel(flag_list list, int n_flags, uint64_t value)
+{
+  if ((int)threadIdx.x >= n_flags) return;
+  __threadfence_system();
+  asm volatile("st.release.sys.global.u64 [%0], %1;" ::"l"(list.flags[threadIdx.x]), "l"(value)
+               : "memory");
+}
+
+__global__ void spin_kernel(flag_list list, int n_flags, uint64_t value)
+{
+  if ((int)threadIdx.x >= n_flags) return;
+  uint64_t seen = 0;
+  do {
+    asm volatile("ld.acquire.sys.global.u64 %0, [%1];"
+                 : "=l"(seen)
+                 : "l"(list.flags[threadIdx.x])
+                 : "memory");
+  } while (seen < value);
+}
+
+xfer_status launched(const char *what)
+{
+  const cudaError_t error = cudaGetLastError();
+  if (error == cudaSuccess) return XFER_OK;
+  xfi_set_error("%s kernel: %s", what, cudaGetErrorString(error));
+  return XFER_ERR_CUDA;
+}
+
+flag_list list_of(uint64_t *const *flags, int n_flags)
+{
+  flag_list list = {};
+  for (int i = 0; i < n_flags; i++)
+    list.flags[i] = flags[i];
+  return list;
+}
+
+} // namespace
+
+extern "C" xfer_status xfi_cuda_flags_set(uint64_t *const *flags, int n_flags, uint64_t value,
+                                          xfer_stream stream)
+{
+  for (int first = 0; first < n_flags; first += FLAGS_PER_LAUNCH) {
+    const int n = n_flags - first < FLAGS_PER_LAUNCH ? n_flags - first : FLAGS_PER_LAUNCH;
+    set_kernel<<<1, FLAGS_PER_LAUNCH, 0, stream>>>(list_of(flags + first, n), n, value);
+    const xfer_status st = launched("flag");
+    if (st != XFER_OK) return st;
+  }
+  return XFER_OK;
+}
+
+extern "C" xfer_status xfi_cuda_flags_spin(uint64_t *const *flags, int n_flags, uint64_t value,
+                                           xfer_stream stream)
+{
+  for (int first = 0; first < n_flags; first += FLAGS_PER_LAUNCH) {
+    const int n = n_flags - first < FLAGS_PER_LAUNCH ? n_flags - first : FLAGS_PER_LAUNCH;
+    spin_kernel<<<1, FLAGS_PER_LAUNCH, 0, stream>>>(list_of(flags + first, n), n, value);
+    const xfer_status st = launched("flag wait");
+    if (st != XFER_OK) return st;
+  }
+  return XFER_OK;
+}

@@ -1,0 +1,96 @@
+/*
+ * C launchers of the CUDA kernels, and the tables that they read.
+ *
+ * xfi_cuda_compile() turns copies into two tables: rows (kernels/cuda/rows.cu), where the fast dims
+ * of both sides agree, and swapped (kernels/cuda/swapped.cu), where they do not. A table is an
+ * array of pieces and the running sum of their tiles; a warp (rows) or a block (swapped) finds the
+ * piece of a tile by searching the sum.
+ */
+#ifndef XFI_CUDA_LAUNCH_H
+#define XFI_CUDA_LAUNCH_H
+
+#include <stdbool.h>
+#include <stdint.h>
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+#include "kernels.h"
+#include "xfer/xfer.h"
+
+/* Blocks of a launch that has the device to itself: two of 512 threads per multiprocessor of an
+ * H200. More bytes in flight than that gained nothing (FACTS.md section 1). */
+#define XFI_CUDA_BLOCKS_ALONE 264
+/* Blocks of a gather or scatter beside NCCL, which needs multiprocessors too. */
+#define XFI_CUDA_BLOCKS_BESIDE 48
+
+/* x / d for 0 <= x < 2^31 and 1 <= d < 2^31, as (umulhi(x, magic) + x) >> shift (Granlund and
+ * Montgomery). */
+typedef struct xfi_cuda_div {
+  uint32_t magic;
+  uint32_t shift;
+} xfi_cuda_div;
+
+/* A copy made ready: words instead of bytes, dims from the fastest of dst to the slowest. */
+typedef struct xfi_cuda_piece {
+  const char *src; /* NULL: zeros */
+  char *dst;
+  int64_t run_words;    /* rows: words of one run; swapped: 1 */
+  int64_t cols_per_row; /* rows: tiles across one run; swapped: tiles along dim 0 */
+  uint32_t n_rows; /* rows: runs, the product of the extents, < 2^31; swapped: tiles along dim 1 */
+  uint32_t tile_rows; /* runs of a full tile: 1 unless a tile holds whole runs */
+  uint32_t tile_cols; /* words of each */
+  uint32_t word_log2; /* a word has 1 << word_log2 bytes, 1 to 16 */
+  uint32_t n_dims;
+  xfi_cuda_div by_tile_cols;
+  uint32_t extent[XFI_COPY_DIMS];
+  xfi_cuda_div by_extent[XFI_COPY_DIMS];
+  int64_t src_stride[XFI_COPY_DIMS]; /* bytes */
+  int64_t dst_stride[XFI_COPY_DIMS];
+} xfi_cuda_piece;
+
+/* One launch. All pointers are device memory. */
+typedef struct xfi_cuda_job {
+  const xfi_cuda_piece *pieces; /* [n_pieces] */
+  const int64_t *first_tile;    /* [n_pieces + 1] */
+  int64_t n_pieces;
+  int64_t n_tiles;
+  int n_blocks; /* at most so many */
+} xfi_cuda_job;
+
+/* A table on the host. */
+typedef struct xfi_cuda_table {
+  xfi_cuda_piece *pieces; /* [n_pieces] */
+  int64_t *first_tile;    /* [n_pieces + 1] */
+  size_t n_pieces;
+  size_t cap;
+} xfi_cuda_table;
+
+typedef struct xfi_cuda_program {
+  xfi_cuda_table rows;
+  xfi_cuda_table swapped;
+} xfi_cuda_program;
+
+/* Both tables of `copies`, for launches of about `n_blocks` blocks. Free with
+ * xfi_cuda_program_free. */
+xfer_status xfi_cuda_compile(xfi_cuda_program *program, const xfi_copy *copies, size_t n_copies,
+                             int n_blocks);
+void xfi_cuda_program_free(xfi_cuda_program *program);
+
+/* The launchers do nothing for an empty job, allocate nothing and do not synchronise. */
+xfer_status xfi_cuda_copy_rows(const xfi_cuda_job *job, xfer_stream stream);
+xfer_status xfi_cuda_copy_swapped(const xfi_cuda_job *job, xfer_stream stream);
+
+/* Store `value` to each flag, own or a peer's, after all earlier work on `stream` is visible to
+ * whoever sees it. */
+xfer_status xfi_cuda_flags_set(uint64_t *const *flags, int n_flags, uint64_t value,
+                               xfer_stream stream);
+/* Hold `stream` until each flag is >= value: for devices without 64-bit stream waits. Uses one
+ * block. */
+xfer_status xfi_cuda_flags_spin(uint64_t *const *flags, int n_flags, uint64_t value,
+                                xfer_stream stream);
+
+#ifdef __cplusplus
+}
+#endif
+#endif

@@ -1,0 +1,177 @@
+/*
+ * The batched N-D strided copy. Warps walk over tiles on their own: no barrier, no shared memory. A
+ * tile is a part of one long run, or several whole short runs; either way neighbouring lanes touch
+ * neighbouring words.
+ */
+#include "tiles.cuh"
+
+#include <cuda_runtime.h>
+
+extern "C" {
+#include "error.h"
+}
+
+namespace {
+
+constexpr int THREADS = 512;
+constexpr int WARPS = THREADS / 32;
+constexpr int IN_FLIGHT = 4; /* words that a lane loads before it stores the first */
+
+struct tile_at {
+  int64_t row;   /* first run */
+  int64_t col;   /* first word in it */
+  uint32_t rows; /* how many of each */
+  uint32_t cols;
+};
+
+__device__ __forceinline__ tile_at tile_of(const xfi_cuda_piece &piece, int64_t index)
+{
+  tile_at tile;
+  const int64_t row_tile = piece.cols_per_row == 1 ? index : index / piece.cols_per_row;
+
+  tile.row = row_tile * piece.tile_rows;
+  tile.col = (index - row_tile * piece.cols_per_row) * piece.tile_cols;
+  tile.rows = (uint32_t)min((int64_t)piece.tile_rows, (int64_t)piece.n_rows - tile.row);
+  tile.cols = (uint32_t)min((int64_t)piece.tile_cols, piece.run_words - tile.col);
+  return tile;
+}
+
+/* Where run `row` begins on both sides. */
+__device__ __forceinline__ void row_offsets(const xfi_cuda_piece &piece, uint32_t row, int64_t *src,
+                                            int64_t *dst)
+{
+  int64_t from = 0;
+  int64_t to = 0;
+  const uint32_t n_dims = piece.n_dims;
+
+  for (uint32_t d = 0; d + 1 < n_dims; d++) {
+    const uint32_t rest = div_by(row, piece.by_extent[d]);
+    const int64_t x = row - rest * piece.extent[d];
+    from += x * piece.src_stride[d];
+    to += x * piece.dst_stride[d];
+    row = rest;
+  }
+  if (n_dims > 0) {
+    from += (int64_t)row * piece.src_stride[n_dims - 1];
+    to += (int64_t)row * piece.dst_stride[n_dims - 1];
+  }
+  *src = from;
+  *dst = to;
+}
+
+/* Part of one run: nothing to divide. */
+template <typename Word>
+__device__ __forceinline__ void copy_part(const char *src, char *dst, uint32_t n_words)
+{
+  const uint32_t lane = threadIdx.x & 31;
+
+  for (uint32_t first = lane; first < n_words; first += 32 * IN_FLIGHT) {
+    Word words[IN_FLIGHT];
+#pragma unroll
+    for (int u = 0; u < IN_FLIGHT; u++) {
+      const uint32_t i = first + 32 * u;
+      words[u] = Word{};
+      if (i < n_words && src != NULL) words[u] = word_load<Word>(src + (int64_t)i * sizeof(Word));
+    }
+#pragma unroll
+    for (int u = 0; u < IN_FLIGHT; u++) {
+      const uint32_t i = first + 32 * u;
+      if (i < n_words) word_store<Word>(dst + (int64_t)i * sizeof(Word), words[u]);
+    }
+  }
+}
+
+/* Several runs. */
+template <typename Word>
+__device__ __forceinline__ void copy_runs(const xfi_cuda_piece &piece, const tile_at &tile)
+{
+  const uint32_t n_words = tile.rows * tile.cols;
+  const uint32_t lane = threadIdx.x & 31;
+  const xfi_cuda_div by_cols = piece.by_tile_cols;
+  const char *const src = piece.src;
+  char *const dst = piece.dst;
+
+  for (uint32_t first = lane; first < n_words; first += 32 * IN_FLIGHT) {
+    Word words[IN_FLIGHT];
+    int64_t to[IN_FLIGHT];
+#pragma unroll
+    for (int u = 0; u < IN_FLIGHT; u++) {
+      const uint32_t i = first + 32 * u;
+      words[u] = Word{};
+      if (i < n_words) {
+        const uint32_t row = div_by(i, by_cols);
+        const int64_t in_row = (int64_t)(i - row * tile.cols) * (int64_t)sizeof(Word);
+        int64_t from;
+        row_offsets(piece, (uint32_t)tile.row + row, &from, &to[u]);
+        to[u] += in_row;
+        if (src != NULL) words[u] = word_load<Word>(src + from + in_row);
+      }
+    }
+#pragma unroll
+    for (int u = 0; u < IN_FLIGHT; u++) {
+      if (first + 32 * u < n_words) word_store<Word>(dst + to[u], words[u]);
+    }
+  }
+}
+
+template <typename Word>
+__device__ __forceinline__ void copy_tile(const xfi_cuda_piece &piece, const tile_at &tile)
+{
+  if (tile.rows > 1) {
+    copy_runs<Word>(piece, tile);
+    return;
+  }
+  int64_t from;
+  int64_t to;
+  row_offsets(piece, (uint32_t)tile.row, &from, &to);
+  const int64_t in_row = tile.col * (int64_t)sizeof(Word);
+  copy_part<Word>(piece.src == NULL ? NULL : piece.src + from + in_row, piece.dst + to + in_row,
+                  tile.cols);
+}
+
+__global__ void __launch_bounds__(THREADS, 2)
+    rows_kernel(const xfi_cuda_piece *__restrict__ pieces, const int64_t *__restrict__ first_tile,
+                int64_t n_pieces, int64_t n_tiles)
+{
+  const int64_t n_warps = (int64_t)gridDim.x * WARPS;
+  int64_t at = 0;
+
+  for (int64_t t = (int64_t)blockIdx.x * WARPS + threadIdx.x / 32; t < n_tiles; t += n_warps) {
+    at = piece_of(first_tile, n_pieces, at, t);
+    const xfi_cuda_piece &piece = pieces[at];
+    const tile_at tile = tile_of(piece, t - first_tile[at]);
+    switch (piece.word_log2) {
+    case 0:
+      copy_tile<unsigned char>(piece, tile);
+      break;
+    case 1:
+      copy_tile<unsigned short>(piece, tile);
+      break;
+    case 2:
+      copy_tile<unsigned int>(piece, tile);
+      break;
+    case 3:
+      copy_tile<uint2>(piece, tile);
+      break;
+    default:
+      copy_tile<uint4>(piece, tile);
+      break;
+    }
+  }
+}
+
+} // namespace
+
+extern "C" xfer_status xfi_cuda_copy_rows(const xfi_cuda_job *job, xfer_stream stream)
+{
+  if (job->n_tiles == 0) return XFER_OK;
+  const int64_t useful = (job->n_tiles + WARPS - 1) / WARPS;
+  const unsigned n_blocks = (unsigned)(useful < job->n_blocks ? useful : job->n_blocks);
+  rows_kernel<<<n_blocks, THREADS, 0, stream>>>(job->pieces, job->first_tile, job->n_pieces,
+                                                job->n_tiles);
+  const cudaError_t error = cudaGetLastError();
+  if (error == cudaSuccess) return XFER_OK;
+  xfi_set_error("copy kernel of %lld pieces on %u blocks: %s", (long long)job->n_pieces, n_blocks,
+                cudaGetErrorString(error));
+  return XFER_ERR_CUDA;
+}

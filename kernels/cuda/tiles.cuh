@@ -1,0 +1,47 @@
+/* What the two copy kernels share: which piece a tile belongs to, division, and word access. */
+#ifndef XFI_CUDA_TILES_CUH
+#define XFI_CUDA_TILES_CUH
+
+#include "launch.h"
+
+/* x / d; see xfi_cuda_div. */
+static __device__ __forceinline__ uint32_t div_by(uint32_t x, xfi_cuda_div d)
+{
+  return (__umulhi(x, d.magic) + x) >> d.shift;
+}
+
+/*
+ * The piece p with first_tile[p] <= t < first_tile[p + 1], at or after `at`. The lanes of a warp
+ * probe 32 places at once, so that a million pieces take four dependent loads. All lanes call with
+ * equal arguments.
+ */
+static __device__ __forceinline__ int64_t piece_of(const int64_t *__restrict__ first_tile,
+                                                   int64_t n_pieces, int64_t at, int64_t t)
+{
+  const int64_t lane = threadIdx.x & 31;
+  int64_t lo = at;
+  int64_t hi = n_pieces;
+
+  if (t < first_tile[lo + 1]) return lo;
+  while (hi - lo > 1) {
+    const int64_t step = (hi - lo + 31) / 32;
+    const int64_t probe = lo + (lane + 1) * step;
+    const bool below = probe < hi && first_tile[probe] <= t;
+    lo += __popc(__ballot_sync(0xffffffffu, below)) * step;
+    hi = min(hi, lo + step);
+  }
+  return lo;
+}
+
+/* Data is touched once: evict it first. */
+template <typename Word> static __device__ __forceinline__ Word word_load(const char *from)
+{
+  return __ldcs(reinterpret_cast<const Word *>(from));
+}
+
+template <typename Word> static __device__ __forceinline__ void word_store(char *to, Word word)
+{
+  __stcs(reinterpret_cast<Word *>(to), word);
+}
+
+#endif
