@@ -1,0 +1,116 @@
+/**
+ * @file nccl.h
+ * Comms whose ranks own one CUDA device each; in libxfer_nccl. Includes neither CUDA's header nor
+ * NCCL's.
+ *
+ * Each maker binds the comm to the calling thread's current device (cudaSetDevice). Bound memory is
+ * that device's, or pinned host memory in lanes other than the direct one.
+ */
+#ifndef XFER_NCCL_H
+#define XFER_NCCL_H
+
+#include "xfer.h"
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+/** What stands behind an ncclComm_t. */
+struct ncclComm;
+
+/** Bytes of an ncclUniqueId. */
+#define XFER_NCCL_ID_BYTES 128
+
+/**
+ * Make a comm of the ranks of an NCCL communicator.
+ *
+ * The borrowed communicator carries one broadcast of 256 bytes and is not kept: a private,
+ * non-blocking one is made, so that a missed deadline can abort it without touching the caller's.
+ *
+ * Collective: all ranks of `nccl`, with nothing of theirs in flight on it.
+ * Stream: none of the caller's; blocks until all ranks have come, at most 10 minutes.
+ * Threads: safe on different communicators.
+ *
+ * @param comm  Receives the comm; the caller owns it.
+ * @param nccl  An ncclComm_t, blocking or not, on the current device. May be destroyed afterwards.
+ * @retval XFER_ERR_ARG      `nccl` is NULL or belongs to another device than the current one.
+ * @retval XFER_ERR_COMM     NCCL failed; the text quotes it.
+ * @retval XFER_ERR_CUDA     CUDA failed, or there is no device.
+ * @retval XFER_ERR_TIMEOUT  A rank did not come.
+ * @since 0.1
+ */
+XFER_API XFER_MUST_CHECK xfer_status xfer_comm_create_nccl(xfer_comm **comm, struct ncclComm *nccl);
+
+/**
+ * Make an id for xfer_comm_create_nccl_id(), on one rank, to be handed to the others.
+ *
+ * Not collective. Threads: safe.
+ *
+ * @param id  Receives an ncclUniqueId.
+ * @retval XFER_ERR_COMM  NCCL failed; the text quotes it.
+ * @since 0.1
+ */
+XFER_API XFER_MUST_CHECK xfer_status xfer_nccl_id(unsigned char id[XFER_NCCL_ID_BYTES]);
+
+/**
+ * Make a comm from an id that every rank knows.
+ *
+ * Collective: all `size` ranks with the same id. An id serves for one comm.
+ * Stream: none; blocks until all ranks have come, at most 10 minutes.
+ * Threads: safe.
+ *
+ * @param comm  Receives the comm; the caller owns it.
+ * @param id    An ncclUniqueId, from xfer_nccl_id() or ncclGetUniqueId().
+ * @param rank  This rank, 0 to size - 1.
+ * @param size  The number of ranks. No two may share a device: NCCL refuses that.
+ * @retval XFER_ERR_ARG      `rank` or `size` is out of range.
+ * @retval XFER_ERR_COMM     NCCL failed; the text quotes it.
+ * @retval XFER_ERR_CUDA     CUDA failed, or there is no device.
+ * @retval XFER_ERR_TIMEOUT  A rank did not come.
+ * @since 0.1
+ */
+XFER_API XFER_MUST_CHECK xfer_status xfer_comm_create_nccl_id(
+    xfer_comm **comm, const unsigned char id[XFER_NCCL_ID_BYTES], int rank, int size);
+
+/**
+ * Give every rank `n_bytes` of each rank, in host memory. Like MPI_Allgather, and easily made of
+ * it.
+ *
+ * @param context  As given to the maker.
+ * @param all      [size * n_bytes] Receives the bytes, by rank.
+ * @param mine     [n_bytes] This rank's.
+ * @param n_bytes  The same on every rank; at least 1.
+ * @return 0 when done; anything else breaks the comm.
+ */
+typedef int (*xfer_all_gather_fn)(void *context, void *all, const void *mine, size_t n_bytes);
+
+/**
+ * Make a comm without NCCL: data goes straight into peers' memory, and control through a function
+ * of the caller.
+ *
+ * Ranks may share a device. Only ranks of one host whose memory can be mapped reach each other:
+ * committing a plan that needs another pair fails with XFER_ERR_UNSUPPORTED. A deadline cannot
+ * interrupt `all_gather`.
+ *
+ * Collective: all `size` ranks; calls `all_gather`.
+ * Stream: none.
+ * Threads: `all_gather` is called by the thread that calls the library.
+ *
+ * @param comm        Receives the comm; the caller owns it.
+ * @param all_gather  Called by collective calls, the same number of times and sizes on every rank.
+ * @param context     Passed to it.
+ * @param rank        This rank, 0 to size - 1.
+ * @param size        The number of ranks.
+ * @retval XFER_ERR_ARG   `all_gather` is NULL, or `rank` or `size` is out of range.
+ * @retval XFER_ERR_COMM  `all_gather` failed.
+ * @retval XFER_ERR_CUDA  CUDA failed, or there is no device.
+ * @since 0.1
+ */
+XFER_API XFER_MUST_CHECK xfer_status xfer_comm_create_cuda(xfer_comm **comm,
+                                                           xfer_all_gather_fn all_gather,
+                                                           void *context, int rank, int size);
+
+#ifdef __cplusplus
+}
+#endif
+#endif

@@ -1,0 +1,205 @@
+/*
+ * A transport of one function: the caller's all-gather of host bytes. It cannot carry data; the
+ * direct lane needs nothing else. Ranks may share a device, which NCCL refuses.
+ *
+ * exchange() is an all-gather too, so here every rank of the comm must call it, with no messages if
+ * it has none.
+ */
+#include "comm.h"
+
+#include "alloc.h"
+#include "checked.h"
+#include "device.h"
+#include "error.h"
+#include "plugin.h"
+#include "xfer/nccl.h"
+
+#include <pthread.h>
+#include <stdio.h>
+#include <string.h>
+
+enum { WHY_BYTES = 256 };
+
+typedef struct gather_comm {
+  xfi_comm base;
+  xfer_all_gather_fn all_gather;
+  void *context;
+  pthread_mutex_t lock; /* guards the reason, which abort() may set from any thread */
+  bool broken;
+  char why[WHY_BYTES];
+} gather_comm;
+
+/* Before each message of an exchange, in the bytes that a rank gives to all. */
+typedef struct envelope {
+  int64_t peer;
+  uint64_t n_bytes;
+} envelope;
+
+static void gather_abort(xfi_comm *base, const char *why)
+{
+  gather_comm *comm = (gather_comm *)base;
+
+  (void)pthread_mutex_lock(&comm->lock);
+  if (!comm->broken) (void)snprintf(comm->why, sizeof comm->why, "%s", why);
+  comm->broken = true;
+  (void)pthread_mutex_unlock(&comm->lock);
+}
+
+static xfer_status gather_usable(gather_comm *comm)
+{
+  xfer_status st = XFER_OK;
+
+  (void)pthread_mutex_lock(&comm->lock);
+  XFI_CHECK(!comm->broken, XFER_ERR_COMM, "the comm is broken: %s", comm->why);
+done:
+  (void)pthread_mutex_unlock(&comm->lock);
+  return st;
+}
+
+static xfer_status gather_all_gather(xfi_comm *base, void *all, const void *mine, size_t n_bytes,
+                                     xfi_deadline deadline)
+{
+  gather_comm *comm = (gather_comm *)base;
+  xfer_status st = XFER_OK;
+
+  XFI_TRY(gather_usable(comm));
+  if (n_bytes == 0) goto done;
+  int answer = comm->all_gather(comm->context, all, mine, n_bytes);
+  if (answer != 0) gather_abort(base, "the caller's all-gather failed");
+  XFI_CHECK(answer == 0, XFER_ERR_COMM, "the caller's all-gather of %zu bytes answered %d", n_bytes,
+            answer);
+  bool late = xfi_deadline_expired(
+      deadline); /* it cannot be interrupted, only found to have been too slow */
+  if (late) gather_abort(base, "the caller's all-gather came back after the deadline");
+  XFI_CHECK(!late, XFER_ERR_TIMEOUT,
+            "the caller's all-gather of %zu bytes came back after the deadline", n_bytes);
+done:
+  return st;
+}
+
+/* Reads the messages for this rank from what rank `peer` gave to all. */
+static xfer_status open_envelopes(const xfi_comm *base, const char *bytes, size_t n_bytes, int peer,
+                                  const xfi_message *recvs, int n_recvs)
+{
+  xfer_status st = XFER_OK;
+  size_t at = 0;
+  int next = 0; /* of recvs; those of one peer come in order */
+
+  while (n_bytes - at >= sizeof(envelope)) {
+    envelope head;
+    memcpy(&head, bytes + at, sizeof head);
+    at += sizeof head;
+    XFI_CHECK(head.n_bytes <= n_bytes - at, XFER_ERR_INTERNAL, "a message of rank %d is cut", peer);
+    if (head.n_bytes == 0) break;
+    if (head.peer == base->rank) {
+      while (next < n_recvs && recvs[next].peer != peer)
+        next++;
+      XFI_CHECK(next < n_recvs && recvs[next].n_bytes == head.n_bytes, XFER_ERR_MISMATCH,
+                "rank %d sent %llu bytes that rank %d did not expect", peer,
+                (unsigned long long)head.n_bytes, base->rank);
+      memcpy(recvs[next].data, bytes + at, head.n_bytes);
+      next++;
+    }
+    at += head.n_bytes;
+  }
+  while (next < n_recvs && recvs[next].peer != peer)
+    next++;
+  XFI_CHECK(next == n_recvs, XFER_ERR_MISMATCH, "rank %d sent less than rank %d expects", peer,
+            base->rank);
+done:
+  return st;
+}
+
+static void fill_envelopes(char *bytes, const xfi_message *sends, int n_sends)
+{
+  size_t at = 0;
+
+  for (int i = 0; i < n_sends; i++) {
+    envelope head = {.peer = sends[i].peer, .n_bytes = sends[i].n_bytes};
+    memcpy(bytes + at, &head, sizeof head);
+    memcpy(bytes + at + sizeof head, sends[i].data, sends[i].n_bytes);
+    at += sizeof head + sends[i].n_bytes;
+  }
+}
+
+static xfer_status gather_exchange(xfi_comm *base, const xfi_message *sends, int n_sends,
+                                   const xfi_message *recvs, int n_recvs, xfi_deadline deadline)
+{
+  xfer_status st = XFER_OK;
+  size_t size = (size_t)base->size;
+  uint64_t mine_bytes = 0;
+  uint64_t most = 0;
+  uint64_t *all_bytes = NULL;
+  char *mine = NULL;
+  char *all = NULL;
+
+  for (int i = 0; i < n_sends; i++)
+    mine_bytes += sizeof(envelope) + sends[i].n_bytes;
+  all_bytes = xfi_calloc(size, sizeof *all_bytes);
+  XFI_CHECK(all_bytes != NULL, XFER_ERR_NOMEM, "an exchange among %zu ranks", size);
+  XFI_TRY(gather_all_gather(base, all_bytes, &mine_bytes, sizeof mine_bytes, deadline));
+  for (size_t r = 0; r < size; r++) {
+    if (all_bytes[r] > most) most = all_bytes[r];
+  }
+  if (most == 0) goto done;
+  mine = xfi_calloc(1, most);
+  all = xfi_calloc(size, most);
+  if (mine == NULL || all == NULL) gather_abort(base, "a rank had no memory for an exchange");
+  XFI_CHECK(mine != NULL && all != NULL, XFER_ERR_NOMEM, "an exchange of %zu times %llu bytes",
+            size, (unsigned long long)most);
+  fill_envelopes(mine, sends, n_sends);
+  XFI_TRY(gather_all_gather(base, all, mine, most, deadline));
+  for (size_t r = 0; r < size; r++) {
+    if ((int)r == base->rank) continue;
+    XFI_TRY(open_envelopes(base, all + r * most, all_bytes[r], (int)r, recvs, n_recvs));
+  }
+done:
+  xfi_free(all_bytes);
+  xfi_free(mine);
+  xfi_free(all);
+  return st;
+}
+
+static void gather_destroy(xfi_comm *base)
+{
+  gather_comm *comm = (gather_comm *)base;
+
+  if (comm == NULL) return;
+  (void)pthread_mutex_destroy(&comm->lock);
+  xfi_free(comm);
+}
+
+static const xfi_comm_ops gather_ops = {
+    .name = "gather",
+    .has_rounds = false,
+    .recv_direct = false,
+    .destroy = gather_destroy,
+    .all_gather = gather_all_gather,
+    .exchange = gather_exchange,
+    .abort = gather_abort,
+};
+
+xfer_status xfer_comm_create_cuda(xfer_comm **comm, xfer_all_gather_fn all_gather, void *context,
+                                  int rank, int size)
+{
+  xfer_status st = XFER_OK;
+  gather_comm *made = NULL;
+  xfi_device *device = NULL;
+
+  XFI_CHECK(comm != NULL && all_gather != NULL, XFER_ERR_ARG, "comm or all_gather is NULL");
+  XFI_CHECK(size >= 1 && rank >= 0 && rank < size, XFER_ERR_ARG, "rank %d of %d", rank, size);
+  XFI_TRY(xfi_device_create_cuda(&device));
+  made = xfi_calloc(1, sizeof *made);
+  XFI_CHECK(made != NULL, XFER_ERR_NOMEM, "a CUDA comm");
+  made->base = (xfi_comm){.ops = &gather_ops, .rank = rank, .size = size};
+  made->all_gather = all_gather;
+  made->context = context;
+  (void)pthread_mutex_init(&made->lock, NULL);
+  XFI_TRY(xfi_comm_wrap(comm, &made->base, device));
+  made = NULL;
+  device = NULL;
+done:
+  if (made != NULL) gather_destroy(&made->base);
+  if (device != NULL) device->ops->destroy(device);
+  return st;
+}

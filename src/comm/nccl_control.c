@@ -1,0 +1,259 @@
+/*
+ * Host bytes over NCCL: small messages of planning and agreement, staged through a pinned buffer
+ * and its twin on the device. Slow and rare; the same private communicator as the data, so that no
+ * two communicators can be ordered differently on two ranks.
+ */
+#include "nccl_comm.h"
+
+#include "error.h"
+
+#include <string.h>
+#include <time.h>
+
+enum { SPIN_NS = 200 * 1000, PAUSE_NS = 20 * 1000 };
+
+/* Wait for the control stream. Takes the lock for each look, so that an abort by another thread
+ * gets through. */
+static xfer_status control_wait(xfi_nccl_comm *comm, xfi_deadline deadline)
+{
+  xfer_status st = XFER_OK;
+  int64_t began = xfi_now_ns();
+  cudaError_t error = cudaSuccess;
+  ncclResult_t state = ncclSuccess;
+
+  (void)pthread_mutex_lock(&comm->lock);
+  XFI_TRY(xfi_nccl_usable(comm));
+  XFI_NCCL_CUDA_TRY(cudaEventRecord, (comm->control_done, comm->control));
+  while ((error = cudaEventQuery(comm->control_done)) == cudaErrorNotReady) {
+    ncclResult_t result = ncclCommGetAsyncError(comm->nccl, &state);
+    if (result != ncclSuccess || (state != ncclSuccess && state != ncclInProgress)) {
+      st = xfi_nccl_failed(comm, result != ncclSuccess ? result : state, "a control message");
+      goto done;
+    }
+    if (xfi_deadline_expired(deadline)) {
+      xfi_set_error("rank %d waited in vain for the other ranks' control messages",
+                    comm->base.rank);
+      xfi_nccl_break(comm, xfi_last_error());
+      st = XFER_ERR_TIMEOUT;
+      goto done;
+    }
+    (void)pthread_mutex_unlock(&comm->lock);
+    if (xfi_now_ns() - began > SPIN_NS) {
+      struct timespec pause = {.tv_sec = 0, .tv_nsec = PAUSE_NS};
+      (void)nanosleep(&pause, NULL);
+    }
+    (void)pthread_mutex_lock(&comm->lock);
+    XFI_TRY(xfi_nccl_usable(comm));
+  }
+  if (error != cudaSuccess) st = xfi_nccl_cuda_failed(error, "cudaEventQuery");
+done:
+  (void)pthread_mutex_unlock(&comm->lock);
+  return st;
+}
+
+/* ---- all-gather --------------------------------------------------------------------------- */
+
+/* `n_bytes` of each rank, which fit the buffer: from host_bytes + rank * n_bytes, in place. */
+static xfer_status gather_launch(xfi_nccl_comm *comm, size_t n_bytes, xfi_deadline deadline)
+{
+  xfer_status st = XFER_OK;
+  size_t at = (size_t)comm->base.rank * n_bytes;
+  size_t total = (size_t)comm->base.size * n_bytes;
+
+  (void)pthread_mutex_lock(&comm->lock);
+  XFI_TRY(xfi_nccl_usable(comm));
+  XFI_NCCL_CUDA_TRY(cudaMemcpyAsync, (comm->device_bytes + at, comm->host_bytes + at, n_bytes,
+                                      cudaMemcpyHostToDevice, comm->control));
+  ncclResult_t result = ncclAllGather(comm->device_bytes + at, comm->device_bytes, n_bytes,
+                                      ncclInt8, comm->nccl, comm->control);
+  XFI_TRY(xfi_nccl_launched(comm, result, "ncclAllGather of control bytes", deadline));
+  XFI_NCCL_CUDA_TRY(cudaMemcpyAsync, (comm->host_bytes, comm->device_bytes, total,
+                                      cudaMemcpyDeviceToHost, comm->control));
+done:
+  (void)pthread_mutex_unlock(&comm->lock);
+  return st;
+}
+
+xfer_status xfi_nccl_all_gather(xfi_comm *base, void *all, const void *mine, size_t n_bytes,
+                                xfi_deadline deadline)
+{
+  xfi_nccl_comm *comm = xfi_nccl(base);
+  xfer_status st = XFER_OK;
+  int before = xfi_nccl_enter(comm);
+  size_t size = (size_t)base->size;
+  size_t most = XFI_NCCL_CONTROL_BYTES / size;
+
+  XFI_CHECK(most > 0, XFER_ERR_UNSUPPORTED, "%zu ranks", size);
+  for (size_t first = 0; first < n_bytes; first += most) {
+    size_t n = n_bytes - first < most ? n_bytes - first : most;
+    memcpy(comm->host_bytes + (size_t)base->rank * n, (const char *)mine + first, n);
+    XFI_TRY(gather_launch(comm, n, deadline));
+    XFI_TRY(control_wait(comm, deadline));
+    for (size_t r = 0; r < size; r++)
+      memcpy((char *)all + r * n_bytes + first, comm->host_bytes + r * n, n);
+  }
+done:
+  xfi_nccl_leave(comm, before);
+  return st;
+}
+
+/* ---- exchange ----------------------------------------------------------------------------- */
+
+/*
+ * The messages of a pair, one after the other, make one stream of bytes, which is cut in slots.
+ * Group (c, g) carries slot c of the pairs (a, a + s) with s in the g-th block of shifts: both ends
+ * of a pair compute the same group, and every rank passes its groups in the same order, so that no
+ * two can wait for each other.
+ */
+
+/* Bytes of all messages with `peer`. */
+static size_t stream_bytes(const xfi_message *messages, int n_messages, int peer)
+{
+  size_t n_bytes = 0;
+
+  for (int i = 0; i < n_messages; i++) {
+    if (messages[i].peer == peer) n_bytes += messages[i].n_bytes;
+  }
+  return n_bytes;
+}
+
+/* Copies bytes [first, first + n) of the stream with `peer` to or from `slot`. */
+static void stream_copy(const xfi_message *messages, int n_messages, int peer, size_t first,
+                        size_t n, char *slot, bool to_slot)
+{
+  size_t at = 0; /* of the message in the stream */
+
+  for (int i = 0; i < n_messages; i++) {
+    if (messages[i].peer != peer) continue;
+    size_t lo = first > at ? first : at;
+    size_t end = at + messages[i].n_bytes;
+    size_t hi = first + n < end ? first + n : end;
+    if (lo < hi) {
+      char *in_message = (char *)messages[i].data + (lo - at);
+      char *in_slot = slot + (lo - first);
+      memcpy(to_slot ? in_slot : in_message, to_slot ? in_message : in_slot, hi - lo);
+    }
+    at = end;
+  }
+}
+
+/* One side of a group: what this rank sends to, or receives from, the peers of a block of shifts.
+ */
+typedef struct group_side {
+  xfi_message in_slot[XFI_NCCL_SLOTS]; /* [n] on the device */
+  int n;
+} group_side;
+
+static size_t slot_offset(int index, bool send)
+{
+  return (size_t)(send ? index : XFI_NCCL_SLOTS + index) * XFI_NCCL_SLOT_BYTES;
+}
+
+static void group_fill(const xfi_nccl_comm *comm, group_side *side, const xfi_message *messages,
+                       int n_messages, size_t c, int first_shift, bool send)
+{
+  int size = comm->base.size;
+
+  side->n = 0;
+  for (int s = first_shift; s < size && s < first_shift + XFI_NCCL_SLOTS; s++) {
+    int peer = (comm->base.rank + (send ? s : size - s)) % size;
+    size_t total = stream_bytes(messages, n_messages, peer);
+    size_t first = c * XFI_NCCL_SLOT_BYTES;
+    if (first >= total) continue;
+    size_t n = total - first < XFI_NCCL_SLOT_BYTES ? total - first : XFI_NCCL_SLOT_BYTES;
+    size_t at = slot_offset(side->n, send);
+    if (send) stream_copy(messages, n_messages, peer, first, n, comm->host_bytes + at, true);
+    side->in_slot[side->n++] =
+        (xfi_message){.data = comm->device_bytes + at, .n_bytes = n, .peer = peer};
+  }
+}
+
+static xfer_status group_launch(xfi_nccl_comm *comm, const group_side *send, const group_side *recv,
+                                xfi_deadline deadline)
+{
+  xfer_status st = XFER_OK;
+  size_t send_bytes = (size_t)send->n * XFI_NCCL_SLOT_BYTES;
+  size_t recv_bytes = (size_t)recv->n * XFI_NCCL_SLOT_BYTES;
+  size_t recv_at = slot_offset(0, false);
+
+  (void)pthread_mutex_lock(&comm->lock);
+  XFI_TRY(xfi_nccl_usable(comm));
+  if (send->n > 0) {
+    XFI_NCCL_CUDA_TRY(cudaMemcpyAsync, (comm->device_bytes, comm->host_bytes, send_bytes,
+                                        cudaMemcpyHostToDevice, comm->control));
+  }
+  XFI_TRY(xfi_nccl_group(comm, send->in_slot, send->n, recv->in_slot, recv->n, comm->control,
+                         deadline));
+  if (recv->n > 0) {
+    XFI_NCCL_CUDA_TRY(cudaMemcpyAsync, (comm->host_bytes + recv_at, comm->device_bytes + recv_at,
+                                        recv_bytes, cudaMemcpyDeviceToHost, comm->control));
+  }
+done:
+  (void)pthread_mutex_unlock(&comm->lock);
+  return st;
+}
+
+xfer_status xfi_nccl_exchange(xfi_comm *base, const xfi_message *sends, int n_sends,
+                              const xfi_message *recvs, int n_recvs, xfi_deadline deadline)
+{
+  xfi_nccl_comm *comm = xfi_nccl(base);
+  xfer_status st = XFER_OK;
+  int before = xfi_nccl_enter(comm);
+  group_side send;
+  group_side recv;
+  bool more = n_sends + n_recvs > 0;
+
+  for (size_t c = 0; more; c++) {
+    more = false;
+    for (int s = 1; s < base->size; s += XFI_NCCL_SLOTS) {
+      group_fill(comm, &send, sends, n_sends, c, s, true);
+      group_fill(comm, &recv, recvs, n_recvs, c, s, false);
+      if (send.n + recv.n == 0) continue;
+      more = true;
+      XFI_TRY(group_launch(comm, &send, &recv, deadline));
+      XFI_TRY(control_wait(comm, deadline));
+      for (int i = 0; i < recv.n; i++) {
+        stream_copy(recvs, n_recvs, recv.in_slot[i].peer, c * XFI_NCCL_SLOT_BYTES,
+                    recv.in_slot[i].n_bytes, comm->host_bytes + slot_offset(i, false), false);
+      }
+    }
+  }
+done:
+  xfi_nccl_leave(comm, before);
+  return st;
+}
+
+/* ---- warm-up ------------------------------------------------------------------------------ */
+
+/* NCCL connects peers at their first message and its ring at the first collective: every rank takes
+ * part. */
+xfer_status xfi_nccl_warm_up(xfi_comm *base, xfi_deadline deadline)
+{
+  xfi_nccl_comm *comm = xfi_nccl(base);
+  xfer_status st = XFER_OK;
+  int before = xfi_nccl_enter(comm);
+  int size = base->size;
+
+  for (int first = 1; first < size; first += XFI_NCCL_SLOTS) {
+    group_side send = {.n = 0};
+    group_side recv = {.n = 0};
+    for (int s = first; s < size && s < first + XFI_NCCL_SLOTS; s++) {
+      send.in_slot[send.n] = (xfi_message){.data = comm->device_bytes + slot_offset(send.n, true),
+                                           .n_bytes = XFI_NCCL_SLOT_BYTES,
+                                           .peer = (base->rank + s) % size};
+      recv.in_slot[recv.n] = (xfi_message){.data = comm->device_bytes + slot_offset(recv.n, false),
+                                           .n_bytes = XFI_NCCL_SLOT_BYTES,
+                                           .peer = (base->rank + size - s) % size};
+      send.n++;
+      recv.n++;
+    }
+    XFI_TRY(group_launch(comm, &send, &recv, deadline));
+    XFI_TRY(control_wait(comm, deadline));
+  }
+  XFI_TRY(base->ops->broadcast(base, comm->device_bytes, XFI_NCCL_SLOT_BYTES, 0, comm->control,
+                               deadline));
+  XFI_TRY(control_wait(comm, deadline));
+done:
+  xfi_nccl_leave(comm, before);
+  return st;
+}
