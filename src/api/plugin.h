@@ -8,8 +8,9 @@
 
 #include "comm.h"
 #include "device.h"
+#include "door.h"
 
 /* Make a public comm. Owns both on success; on failure the caller still does. */
-xfer_status xfi_comm_wrap(xfer_comm **comm, xfi_comm *transport, xfi_device *device);
+XFI_DOOR xfer_status xfi_comm_wrap(xfer_comm **comm, xfi_comm *transport, xfi_device *device);
 
 #endif

@@ -277,6 +277,41 @@ done:
   return st;
 }
 
+/* All parts of a source dim, each with the runs that it is read from. */
+static xfer_status source_pieces(const xfi_dim *dim, pieces *list)
+{
+  xfer_status st = XFER_OK;
+  xfi_runs runs = {NULL, 0, 0};
+
+  for (int64_t part = 0; part < dim->n_parts; part++) {
+    runs.n = 0;
+    XFI_TRY(part_runs(dim, part, true, &runs));
+    for (size_t i = 0; i < runs.n; i++) {
+      const xfer_run *r = &runs.at[i];
+
+      XFI_TRY(xfi_vec_reserve(&list->at, &list->capacity, list->n + 1, sizeof *list->at));
+      list->at[list->n++] = (piece){part, r->global, r->length, r->local, r->local};
+    }
+  }
+  make_canonical(list);
+done:
+  xfi_runs_free(&runs);
+  return st;
+}
+
+xfer_status xfi_class_sources(xfi_flows *flows, const xfi_class *cls)
+{
+  xfer_status st = XFER_OK;
+  pieces lists[XFER_MAX_DIMS];
+
+  memset(lists, 0, sizeof lists);
+  for (int d = 0; d < cls->src->n_dims; d++) XFI_TRY(source_pieces(&cls->src->dims[d], &lists[d]));
+  XFI_TRY(add_flows(flows, lists, cls->src->n_dims));
+done:
+  for (int d = 0; d < XFER_MAX_DIMS; d++) xfi_free(lists[d].at);
+  return st;
+}
+
 xfer_status xfi_class_fill(xfi_class *cls, const xfi_plan *plan)
 {
   xfer_status st = XFER_OK;
@@ -292,7 +327,7 @@ done:
   return st;
 }
 
-static void free_flows(xfi_flows *flows)
+void xfi_flows_free(xfi_flows *flows)
 {
   xfi_free(flows->at);
   xfi_free(flows->boxes);
@@ -300,6 +335,6 @@ static void free_flows(xfi_flows *flows)
 
 void xfi_class_free(xfi_class *cls)
 {
-  free_flows(&cls->sends);
-  free_flows(&cls->recvs);
+  xfi_flows_free(&cls->sends);
+  xfi_flows_free(&cls->recvs);
 }

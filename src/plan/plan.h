@@ -132,6 +132,9 @@ int64_t xfi_box_elems(const xfi_box *box, int n_dims);
 /* Fill sends and recvs of a class for the plan's rank, and prove that recvs tile its part. */
 xfer_status xfi_class_fill(xfi_class *cls, const xfi_plan *plan);
 void xfi_class_free(xfi_class *cls);
+/* Every source part of a class, whoever holds it: one flow each, whose boxes are what it is read from. */
+xfer_status xfi_class_sources(xfi_flows *flows, const xfi_class *cls);
+void xfi_flows_free(xfi_flows *flows);
 
 /* ---- who sends what to whom (choose.c) ---- */
 

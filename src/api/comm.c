@@ -1,0 +1,98 @@
+/*
+ * Comms.
+ */
+#include <string.h>
+
+#include "alloc.h"
+#include "error.h"
+#include "object.h"
+
+#define DEFAULT_TIMEOUT_MS 600000
+
+xfer_status xfi_comm_wrap(xfer_comm **comm, xfi_comm *transport, xfi_device *device)
+{
+  xfer_status st = XFER_OK;
+  xfer_comm *c = xfi_calloc(1, sizeof *c);
+
+  XFI_CHECK(c != NULL, XFER_ERR_NOMEM, "comm");
+  c->transport = transport;
+  c->device = device;
+  *comm = c;
+done:
+  return st;
+}
+
+/* Wrap each transport with a device of its own; on failure both stay the caller's. */
+static xfer_status wrap_local(xfer_comm **comm, xfi_comm *transport)
+{
+  xfer_status st = XFER_OK;
+  xfi_device *device = NULL;
+
+  XFI_TRY(xfi_device_create_host(&device));
+  XFI_TRY(xfi_comm_wrap(comm, transport, device));
+  device = NULL;
+done:
+  if (device != NULL) device->ops->destroy(device);
+  return st;
+}
+
+xfer_status xfer_comm_create_local(xfer_comm **comms, int n_ranks)
+{
+  xfer_status st = XFER_OK;
+  xfi_comm **transports = NULL;
+  xfer_comm **made = NULL;
+  int n = 0;
+
+  XFI_CHECK(comms != NULL, XFER_ERR_ARG, "comms is NULL");
+  XFI_CHECK(n_ranks >= 1, XFER_ERR_ARG, "a comm of %d ranks", n_ranks);
+  transports = xfi_calloc((size_t)n_ranks, sizeof *transports);
+  made = xfi_calloc((size_t)n_ranks, sizeof *made);
+  XFI_CHECK(transports != NULL && made != NULL, XFER_ERR_NOMEM, "a comm of %d ranks", n_ranks);
+  XFI_TRY(xfi_comm_create_local(transports, n_ranks));
+  for (; n < n_ranks; n++) {
+    XFI_TRY(wrap_local(&made[n], transports[n]));
+    transports[n] = NULL;
+  }
+  memcpy(comms, made, (size_t)n_ranks * sizeof *made);
+  memset(made, 0, (size_t)n_ranks * sizeof *made);
+done:
+  for (int r = 0; r < n_ranks && transports != NULL && made != NULL; r++) {
+    if (transports[r] != NULL) transports[r]->ops->destroy(transports[r]);
+    xfer_comm_destroy(made[r]);
+  }
+  xfi_free(transports);
+  xfi_free(made);
+  return st;
+}
+
+void xfer_comm_destroy(xfer_comm *comm)
+{
+  if (comm == NULL) return;
+  for (int i = 0; i < XFI_CACHE_PLANS; i++) xfi_run_destroy(comm->kept[i].plan);
+  comm->transport->ops->destroy(comm->transport);
+  comm->device->ops->destroy(comm->device);
+  xfi_free(comm);
+}
+
+int xfer_comm_rank(const xfer_comm *comm)
+{
+  return comm->transport->rank;
+}
+
+int xfer_comm_size(const xfer_comm *comm)
+{
+  return comm->transport->size;
+}
+
+xfer_status xfer_comm_all_gather(xfer_comm *comm, void *all, const void *mine, size_t n_bytes)
+{
+  xfer_status st = XFER_OK;
+
+  XFI_CHECK(comm != NULL && (n_bytes == 0 || (all != NULL && mine != NULL)), XFER_ERR_ARG,
+            "all-gather of %zu bytes: an argument is NULL", n_bytes);
+  if (n_bytes == 0) return XFER_OK;
+  XFI_TRY(comm->transport->ops->all_gather(comm->transport, all, mine, n_bytes,
+                                           xfi_deadline_after(DEFAULT_TIMEOUT_MS)));
+done:
+  return st;
+}

@@ -1,0 +1,204 @@
+/*
+ * Plans: arguments checked, the run layer called.
+ */
+#include <string.h>
+
+#include "alloc.h"
+#include "error.h"
+#include "object.h"
+#include "options.h"
+
+/* What can be wrong with tensors and options on this rank alone. In a simulation both sides are known. */
+static xfer_status check_tensors(const xfer_tensor *tensors, size_t n_tensors, bool both_sides)
+{
+  xfer_status st = XFER_OK;
+
+  XFI_CHECK(n_tensors == 0 || tensors != NULL, XFER_ERR_ARG, "%zu tensors at NULL", n_tensors);
+  for (size_t t = 0; t < n_tensors; t++) {
+    XFI_CHECK(tensors[t].name != NULL, XFER_ERR_ARG, "tensor %zu has no name", t);
+    XFI_CHECK(tensors[t].reserved == 0, XFER_ERR_ARG, "tensor %zu \"%s\": a reserved field is not 0", t,
+              tensors[t].name);
+    XFI_CHECK(!both_sides || (tensors[t].src != NULL && tensors[t].dst != NULL), XFER_ERR_ARG,
+              "tensor %zu \"%s\": a simulation needs both layouts", t, tensors[t].name);
+  }
+done:
+  return st;
+}
+
+static xfer_status copy_options(xfer_plan_options *out, const xfer_plan_options *given)
+{
+  memset(out, 0, sizeof *out);
+  out->struct_size = sizeof *out;
+  return given == NULL ? XFER_OK : xfi_options_copy(out, sizeof *out, given, "xfer_plan_options");
+}
+
+xfer_status xfer_plan_create(xfer_plan **plan, xfer_comm *comm, const xfer_tensor *tensors, size_t n_tensors,
+                             const xfer_plan_options *given)
+{
+  xfer_status st = XFER_OK;
+  xfer_plan_options options;
+
+  XFI_CHECK(comm != NULL, XFER_ERR_ARG, "plan: comm is NULL"); /* nobody to agree with */
+  st = copy_options(&options, given);
+  if (st == XFER_OK) st = check_tensors(tensors, n_tensors, false);
+  if (st == XFER_OK && plan == NULL) {
+    xfi_set_error("plan: no place for the plan");
+    st = XFER_ERR_ARG;
+  }
+  return xfi_run_create(plan, comm->transport, comm->device, st, tensors, n_tensors, &options);
+done:
+  return st;
+}
+
+xfer_status xfer_plan_simulate(xfer_plan **plan, int n_ranks, int rank, const xfer_tensor *tensors,
+                               size_t n_tensors, const xfer_plan_options *given)
+{
+  xfer_status st = XFER_OK;
+  xfer_plan_options options;
+
+  XFI_CHECK(plan != NULL, XFER_ERR_ARG, "plan: no place for the plan");
+  XFI_CHECK(rank >= 0 && rank < n_ranks, XFER_ERR_ARG, "rank %d of %d ranks", rank, n_ranks);
+  XFI_TRY(copy_options(&options, given));
+  XFI_TRY(check_tensors(tensors, n_tensors, true));
+  XFI_TRY(xfi_run_simulate(plan, n_ranks, rank, tensors, n_tensors, &options));
+done:
+  return st;
+}
+
+void xfer_plan_destroy(xfer_plan *plan)
+{
+  xfi_run_destroy(plan);
+}
+
+/* Every function below needs a plan. */
+static xfer_status check_plan(const xfer_plan *plan)
+{
+  if (plan != NULL) return XFER_OK;
+  xfi_set_error("plan is NULL");
+  return XFER_ERR_ARG;
+}
+
+xfer_status xfer_plan_bind(xfer_plan *plan, size_t tensor, const xfer_view *src_view, const xfer_view *dst_view)
+{
+  xfer_status st = XFER_OK;
+
+  XFI_TRY(check_plan(plan));
+  XFI_TRY(xfi_run_bind(plan, tensor, src_view, dst_view));
+done:
+  return st;
+}
+
+xfer_status xfer_plan_commit(xfer_plan *plan)
+{
+  xfer_status st = XFER_OK;
+
+  XFI_TRY(check_plan(plan));
+  XFI_TRY(xfi_run_commit(plan));
+done:
+  return st;
+}
+
+xfer_status xfer_plan_run(xfer_plan *plan, uint64_t version, xfer_stream stream)
+{
+  xfer_status st = XFER_OK;
+
+  XFI_TRY(check_plan(plan));
+  XFI_TRY(xfi_run_start(plan, version, stream));
+done:
+  return st;
+}
+
+xfer_status xfer_plan_wait(xfer_plan *plan, uint64_t timeout_ms)
+{
+  xfer_status st = XFER_OK;
+
+  XFI_TRY(check_plan(plan));
+  XFI_TRY(xfi_run_wait(plan, timeout_ms));
+done:
+  return st;
+}
+
+xfer_status xfer_plan_release(xfer_plan *plan)
+{
+  xfer_status st = XFER_OK;
+
+  XFI_TRY(check_plan(plan));
+  XFI_TRY(xfi_run_release(plan));
+done:
+  return st;
+}
+
+xfer_status xfer_plan_report(const xfer_plan *plan, xfer_plan_report_data *report)
+{
+  xfer_status st = XFER_OK;
+  xfer_plan_report_data full = XFER_PLAN_REPORT_INIT;
+  size_t n_bytes;
+
+  XFI_TRY(check_plan(plan));
+  XFI_CHECK(report != NULL && report->struct_size >= sizeof(size_t), XFER_ERR_ARG,
+            "report: start from XFER_PLAN_REPORT_INIT");
+  xfi_run_report(plan, &full);
+  n_bytes = report->struct_size < sizeof full ? report->struct_size : sizeof full;
+  full.struct_size = report->struct_size;
+  memcpy(report, &full, n_bytes);
+done:
+  return st;
+}
+
+xfer_status xfer_plan_move(const xfer_plan *plan, size_t i, xfer_move *move)
+{
+  xfer_status st = XFER_OK;
+  const xfi_move_list *lists[3];
+  int l = 0;
+
+  XFI_TRY(check_plan(plan));
+  XFI_CHECK(move != NULL, XFER_ERR_ARG, "move: no place for it");
+  lists[0] = &plan->moves->selfs;
+  lists[1] = &plan->moves->recvs;
+  lists[2] = &plan->moves->sends;
+  for (size_t at = i; l < 3; at -= lists[l++]->n_moves) {
+    const xfi_move *m;
+    const xfi_class *cls;
+    xfi_box box;
+
+    if (at >= lists[l]->n_moves) continue;
+    m = &lists[l]->moves[at];
+    cls = xfi_plan_class(plan->moves, m->tensor);
+    xfi_move_box(&box, cls, l == 2 ? &cls->sends : &cls->recvs, m);
+    memset(move, 0, sizeof *move);
+    move->tensor = m->tensor;
+    move->src_rank = l == 2 ? plan->moves->rank : m->peer;
+    move->dst_rank = l == 2 ? m->peer : plan->moves->rank;
+    move->n_dims = cls->src->n_dims;
+    move->broadcast = cls->broadcast;
+    move->n_bytes = (uint64_t)(xfi_box_elems(&box, move->n_dims) * cls->src->elem_bytes);
+    for (int d = 0; d < move->n_dims; d++) {
+      move->lo[d] = box.lo[d];
+      move->hi[d] = box.lo[d] + box.length[d];
+      move->src_local[d] = box.src_local[d];
+      move->dst_local[d] = box.dst_local[d];
+    }
+    return XFER_OK;
+  }
+  XFI_CHECK(false, XFER_ERR_ARG, "move %zu is past the last one", i);
+done:
+  return st;
+}
+
+xfer_status xfer_plan_print(const xfer_plan *plan, char **text, int json)
+{
+  xfer_status st = XFER_OK;
+  xfer_plan_report_data report = XFER_PLAN_REPORT_INIT;
+
+  XFI_TRY(check_plan(plan));
+  XFI_CHECK(text != NULL, XFER_ERR_ARG, "print: no place for the text");
+  xfi_run_report(plan, &report);
+  XFI_TRY(xfi_plan_print(plan->moves, &report, text, json != 0));
+done:
+  return st;
+}
+
+void xfer_text_free(char *text)
+{
+  xfi_free(text);
+}

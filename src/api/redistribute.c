@@ -1,0 +1,111 @@
+/*
+ * One tensor, one call: the plan API with a plan that the comm keeps.
+ *
+ * Ranks first settle which tensor they mean, since one that was not told a layout cannot find the plan by
+ * itself. Every rank keeps the same plans, because every rank made the same calls.
+ */
+#include <string.h>
+
+#include "alloc.h"
+#include "error.h"
+#include "object.h"
+
+#define DEFAULT_TIMEOUT_MS 600000
+
+/* What a rank was given. A digest of two zeros: nothing. */
+typedef struct given {
+  uint64_t src[2];
+  uint64_t dst[2];
+} given;
+
+static const uint64_t nothing[2] = {0, 0};
+
+static bool is_same(const uint64_t a[2], const uint64_t b[2])
+{
+  return a[0] == b[0] && a[1] == b[1];
+}
+
+/* The digests that all ranks mean: of each side, those of the lowest rank that knows it. A rank that was
+ * given something else finds no kept plan and lets xfi_run_create() say how it differs. */
+static xfer_status settle(given *all_mean, bool *differ, xfi_comm *comm, const given *mine)
+{
+  xfer_status st = XFER_OK;
+  given *all = xfi_calloc((size_t)comm->size, sizeof *all);
+
+  XFI_CHECK(all != NULL, XFER_ERR_NOMEM, "%d ranks", comm->size);
+  XFI_TRY(comm->ops->all_gather(comm, all, mine, sizeof *mine, xfi_deadline_after(DEFAULT_TIMEOUT_MS)));
+  memset(all_mean, 0, sizeof *all_mean);
+  *differ = false;
+  for (int r = 0; r < comm->size; r++) {
+    if (is_same(all_mean->src, nothing)) memcpy(all_mean->src, all[r].src, sizeof nothing);
+    if (is_same(all_mean->dst, nothing)) memcpy(all_mean->dst, all[r].dst, sizeof nothing);
+  }
+  for (int r = 0; r < comm->size; r++)
+    *differ = *differ || (!is_same(all[r].src, nothing) && !is_same(all[r].src, all_mean->src)) ||
+              (!is_same(all[r].dst, nothing) && !is_same(all[r].dst, all_mean->dst));
+done:
+  xfi_free(all);
+  return st;
+}
+
+static xfi_kept *find_kept(xfer_comm *comm, const given *key)
+{
+  for (int i = 0; i < XFI_CACHE_PLANS; i++) {
+    xfi_kept *k = &comm->kept[i];
+
+    if (k->plan != NULL && is_same(k->src, key->src) && is_same(k->dst, key->dst)) return k;
+  }
+  return NULL;
+}
+
+/* A free entry, or the one that was not used for longest, emptied. */
+static xfi_kept *free_kept(xfer_comm *comm)
+{
+  xfi_kept *oldest = &comm->kept[0];
+
+  for (int i = 0; i < XFI_CACHE_PLANS; i++) {
+    if (comm->kept[i].plan == NULL) return &comm->kept[i];
+    if (comm->kept[i].used < oldest->used) oldest = &comm->kept[i];
+  }
+  xfi_run_destroy(oldest->plan);
+  oldest->plan = NULL;
+  return oldest;
+}
+
+static xfer_status make_kept(xfi_kept **out, xfer_comm *comm, const given *key, const xfer_tensor *tensor)
+{
+  const xfer_plan_options options = XFER_PLAN_OPTIONS_INIT;
+  xfer_status st = XFER_OK;
+  xfi_kept *k = free_kept(comm);
+
+  XFI_TRY(xfi_run_create(&k->plan, comm->transport, comm->device, XFER_OK, tensor, 1, &options));
+  memcpy(k->src, key->src, sizeof k->src);
+  memcpy(k->dst, key->dst, sizeof k->dst);
+  *out = k;
+done:
+  return st;
+}
+
+xfer_status xfer_redistribute(xfer_comm *comm, const xfer_layout *src_layout, const xfer_view *src_view,
+                              const xfer_layout *dst_layout, const xfer_view *dst_view, xfer_stream stream)
+{
+  const xfer_tensor tensor = {"tensor", src_layout, dst_layout, 0};
+  xfer_status st = XFER_OK;
+  given mine = {{0, 0}, {0, 0}};
+  given key;
+  bool differ = false;
+  xfi_kept *k = NULL;
+
+  XFI_CHECK(comm != NULL, XFER_ERR_ARG, "redistribute: comm is NULL");
+  if (src_layout != NULL) memcpy(mine.src, src_layout->digest, sizeof mine.src);
+  if (dst_layout != NULL) memcpy(mine.dst, dst_layout->digest, sizeof mine.dst);
+  XFI_TRY(settle(&key, &differ, comm->transport, &mine));
+  k = differ ? NULL : find_kept(comm, &key);
+  if (k == NULL) XFI_TRY(make_kept(&k, comm, &key, &tensor));
+  k->used = ++comm->n_calls;
+  st = xfi_run_bind(k->plan, 0, src_view, dst_view);
+  XFI_TRY(xfi_run_commit_with(k->plan, st));
+  XFI_TRY(xfi_run_once(k->plan, stream));
+done:
+  return st;
+}

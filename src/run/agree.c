@@ -1,0 +1,448 @@
+/*
+ * Agreement on metadata. In the usual case one all-gather of digests. Where some rank lacks layouts, the
+ * lowest rank that has any that are still missing sends all it has to everybody, until nobody has more.
+ * Where digests differ, a bisection over prefixes of the tensor list finds the first difference.
+ */
+#include "agree.h"
+
+#include <stdio.h>
+#include <string.h>
+
+#include <xxhash.h>
+
+#include "alloc.h"
+#include "error.h"
+#include "problem.h"
+#include "vec.h"
+
+/* What a rank says of itself. Compared with rank 0's. */
+typedef struct statement {
+  uint64_t version;
+  uint64_t n_tensors;
+  uint64_t options[2];
+  uint64_t tensors[2]; /* of names and layouts; not compared while some are missing */
+  int32_t status;
+  uint32_t n_missing; /* capped */
+  char text[160];     /* the error, if status is one */
+} statement;
+
+/* A change of the plan's arithmetic or of the messages between ranks changes this. */
+#define PLAN_VERSION 1
+
+static void hash_tensor(XXH3_state_t *state, const xfer_tensor *t)
+{
+  const uint64_t none[2] = {0, 0};
+
+  XXH3_128bits_update(state, t->name, strlen(t->name) + 1);
+  XXH3_128bits_update(state, t->src == NULL ? none : t->src->digest, sizeof none);
+  XXH3_128bits_update(state, t->dst == NULL ? none : t->dst->digest, sizeof none);
+}
+
+/* Of tensors [0, n). */
+static void hash_tensors(uint64_t digest[2], const xfer_tensor *tensors, size_t n)
+{
+  XXH3_state_t state;
+  XXH128_hash_t hash;
+
+  XXH3_128bits_reset(&state);
+  for (size_t t = 0; t < n; t++) hash_tensor(&state, &tensors[t]);
+  hash = XXH3_128bits_digest(&state);
+  digest[0] = hash.low64;
+  digest[1] = hash.high64;
+}
+
+static void make_statement(statement *s, xfer_status mine, const xfer_tensor *tensors, size_t n_tensors,
+                           const xfer_plan_options *options)
+{
+  const XXH128_hash_t hash = XXH3_128bits(options, sizeof *options);
+
+  memset(s, 0, sizeof *s);
+  s->version = PLAN_VERSION;
+  s->status = mine;
+  if (mine != XFER_OK) {
+    snprintf(s->text, sizeof s->text, "%s", xfi_last_error());
+    return;
+  }
+  s->n_tensors = n_tensors;
+  s->options[0] = hash.low64;
+  s->options[1] = hash.high64;
+  hash_tensors(s->tensors, tensors, n_tensors);
+  for (size_t t = 0; t < n_tensors; t++) s->n_missing += tensors[t].src == NULL || tensors[t].dst == NULL;
+}
+
+/* Everything but the tensors. `all` is [size]. */
+static xfer_status compare_statements(const xfi_comm *comm, const statement *all, xfer_status mine)
+{
+  xfer_status st = XFER_OK;
+
+  for (int r = 0; r < comm->size; r++) {
+    const statement *s = &all[r];
+
+    if (s->status == XFER_OK) continue;
+    if (mine != XFER_OK) return mine;
+    XFI_CHECK(false, XFER_ERR_PEER, "rank %d failed: %s", r, s->text);
+  }
+  for (int r = 1; r < comm->size; r++) {
+    const statement *s = &all[r];
+
+    XFI_CHECK(s->version == all[0].version, XFER_ERR_MISMATCH, "rank %d plans by version %llu, rank 0 by %llu", r,
+              (unsigned long long)s->version, (unsigned long long)all[0].version);
+    XFI_CHECK(s->n_tensors == all[0].n_tensors, XFER_ERR_MISMATCH, "rank %d has %llu tensors, rank 0 %llu", r,
+              (unsigned long long)s->n_tensors, (unsigned long long)all[0].n_tensors);
+    XFI_CHECK(memcmp(s->options, all[0].options, sizeof s->options) == 0, XFER_ERR_MISMATCH,
+              "rank %d has other plan options than rank 0", r);
+  }
+done:
+  return st;
+}
+
+/* ---- layouts that some rank lacks ---- */
+
+/* What one rank tells the others: n layouts as (length, bytes), then a triple for each use. */
+typedef struct parcel {
+  unsigned char *bytes;
+  size_t n;
+  size_t capacity;
+} parcel;
+
+static xfer_status put(parcel *p, const void *bytes, size_t n)
+{
+  xfer_status st = XFER_OK;
+
+  XFI_TRY(xfi_vec_reserve(&p->bytes, &p->capacity, p->n + n, 1));
+  memcpy(p->bytes + p->n, bytes, n);
+  p->n += n;
+done:
+  return st;
+}
+
+static const xfer_layout **side_of(xfer_tensor *t, int side)
+{
+  return side == 0 ? &t->src : &t->dst;
+}
+
+/* Index of a layout in `known`, appended (and written to `layouts`) when it is new. */
+static xfer_status layout_index(uint64_t *index, const xfer_layout *layout, const xfer_layout **known,
+                                uint64_t *n_known, parcel *layouts)
+{
+  xfer_status st = XFER_OK;
+  unsigned char *bytes = NULL;
+  uint64_t n_bytes;
+  size_t n;
+
+  for (uint64_t i = *n_known; i-- > 0;) { /* a model's tensors repeat the last few */
+    *index = i;
+    if (known[i] == layout || memcmp(known[i]->digest, layout->digest, sizeof layout->digest) == 0) return XFER_OK;
+  }
+  XFI_TRY(xfi_layout_write(layout, &bytes, &n));
+  n_bytes = n;
+  XFI_TRY(put(layouts, &n_bytes, sizeof n_bytes));
+  XFI_TRY(put(layouts, bytes, n));
+  *index = *n_known;
+  known[(*n_known)++] = layout;
+done:
+  xfi_free(bytes);
+  return st;
+}
+
+/* Everything this rank was given that the agreed table still lacks. */
+static xfer_status make_parcel(parcel *p, const xfi_agreed *agreed, const xfer_tensor *tensors)
+{
+  xfer_status st = XFER_OK;
+  const xfer_layout **known = xfi_calloc(2 * agreed->n_tensors, sizeof(xfer_layout *));
+  uint64_t n_known = 0;
+  parcel layouts = {NULL, 0, 0};
+  parcel uses = {NULL, 0, 0};
+
+  XFI_CHECK(known != NULL, XFER_ERR_NOMEM, "%zu tensors", agreed->n_tensors);
+  for (size_t t = 0; t < agreed->n_tensors; t++) {
+    for (int side = 0; side < 2; side++) {
+      xfer_tensor given = tensors[t];
+      const xfer_layout *layout = *side_of(&given, side);
+      uint64_t use[3] = {t, (uint64_t)side, 0};
+
+      if (layout == NULL || *side_of(&agreed->tensors[t], side) != NULL) continue;
+      XFI_TRY(layout_index(&use[2], layout, known, &n_known, &layouts));
+      XFI_TRY(put(&uses, use, sizeof use));
+    }
+  }
+  XFI_TRY(put(p, &n_known, sizeof n_known));
+  XFI_TRY(put(p, layouts.bytes, layouts.n));
+  XFI_TRY(put(p, uses.bytes, uses.n));
+done:
+  xfi_free(known);
+  xfi_free(layouts.bytes);
+  xfi_free(uses.bytes);
+  return st;
+}
+
+static bool take(const parcel *p, size_t *at, void *out, size_t n)
+{
+  if (n > p->n - *at) return false;
+  memcpy(out, p->bytes + *at, n);
+  *at += n;
+  return true;
+}
+
+static xfer_status read_layouts(const parcel *p, size_t *at, xfer_layout **layouts, uint64_t n)
+{
+  xfer_status st = XFER_OK;
+
+  for (uint64_t i = 0; i < n; i++) {
+    uint64_t n_bytes = 0;
+
+    XFI_CHECK(take(p, at, &n_bytes, sizeof n_bytes) && n_bytes <= p->n - *at, XFER_ERR_MISMATCH,
+              "a received list of layouts is malformed");
+    XFI_TRY(xfi_layout_read(&layouts[i], p->bytes + *at, n_bytes));
+    *at += n_bytes;
+  }
+done:
+  return st;
+}
+
+/* Fill the agreed table from a parcel. */
+static xfer_status read_parcel(xfi_agreed *agreed, const parcel *p)
+{
+  xfer_status st = XFER_OK;
+  xfer_layout **layouts = NULL;
+  uint64_t n = 0;
+  size_t at = 0;
+  uint64_t use[3];
+
+  XFI_CHECK(take(p, &at, &n, sizeof n) && n <= p->n, XFER_ERR_MISMATCH, "a received list of layouts is malformed");
+  layouts = xfi_calloc(n, sizeof(xfer_layout *));
+  XFI_CHECK(layouts != NULL, XFER_ERR_NOMEM, "%llu layouts", (unsigned long long)n);
+  XFI_TRY(read_layouts(p, &at, layouts, n));
+  while (take(p, &at, use, sizeof use)) {
+    const xfer_layout **slot;
+
+    XFI_CHECK(use[0] < agreed->n_tensors && use[1] < 2 && use[2] < n, XFER_ERR_MISMATCH,
+              "a received list of layouts is malformed");
+    slot = side_of(&agreed->tensors[use[0]], (int)use[1]);
+    if (*slot == NULL) *slot = xfi_layout_share(layouts[use[2]]);
+  }
+done:
+  for (uint64_t i = 0; layouts != NULL && i < n; i++) xfi_layout_destroy(layouts[i]);
+  xfi_free(layouts);
+  return st;
+}
+
+/* root's parcel to every rank. */
+static xfer_status send_parcel(xfi_comm *comm, parcel *p, int root, xfi_deadline deadline)
+{
+  xfer_status st = XFER_OK;
+  xfi_message *messages = NULL;
+  uint64_t *sizes = xfi_calloc((size_t)comm->size, sizeof *sizes);
+  uint64_t mine = p->n;
+  int n = 0;
+
+  XFI_CHECK(sizes != NULL, XFER_ERR_NOMEM, "%d ranks", comm->size);
+  XFI_TRY(comm->ops->all_gather(comm, sizes, &mine, sizeof mine, deadline));
+  messages = xfi_calloc((size_t)comm->size, sizeof *messages);
+  XFI_CHECK(messages != NULL, XFER_ERR_NOMEM, "%d ranks", comm->size);
+  if (comm->rank == root) {
+    for (int r = 0; r < comm->size; r++)
+      if (r != root) messages[n++] = (xfi_message){p->bytes, p->n, r};
+    XFI_TRY(comm->ops->exchange(comm, messages, n, NULL, 0, deadline));
+  } else {
+    p->n = 0;
+    XFI_TRY(xfi_vec_reserve(&p->bytes, &p->capacity, sizes[root], 1));
+    p->n = sizes[root];
+    messages[0] = (xfi_message){p->bytes, p->n, root};
+    XFI_TRY(comm->ops->exchange(comm, NULL, 0, messages, 1, deadline));
+  }
+done:
+  xfi_free(messages);
+  xfi_free(sizes);
+  return st;
+}
+
+/* The lowest rank that can fill a gap in the agreed table; -1: none can. */
+static xfer_status next_teller(int *teller, xfi_comm *comm, const xfi_agreed *agreed, const xfer_tensor *tensors,
+                               xfi_deadline deadline)
+{
+  xfer_status st = XFER_OK;
+  int32_t *all = xfi_calloc((size_t)comm->size, sizeof *all);
+  int32_t can = 0;
+
+  XFI_CHECK(all != NULL, XFER_ERR_NOMEM, "%d ranks", comm->size);
+  for (size_t t = 0; t < agreed->n_tensors && can == 0; t++)
+    can = (tensors[t].src != NULL && agreed->tensors[t].src == NULL) ||
+          (tensors[t].dst != NULL && agreed->tensors[t].dst == NULL);
+  XFI_TRY(comm->ops->all_gather(comm, all, &can, sizeof can, deadline));
+  *teller = -1;
+  for (int r = comm->size - 1; r >= 0; r--)
+    if (all[r] != 0) *teller = r;
+done:
+  xfi_free(all);
+  return st;
+}
+
+/* Fill the agreed table from what all ranks know together. */
+static xfer_status share_layouts(xfi_agreed *agreed, xfi_comm *comm, const xfer_tensor *tensors,
+                                 xfi_deadline deadline)
+{
+  xfer_status st = XFER_OK;
+  parcel p = {NULL, 0, 0};
+  int teller = 0;
+
+  for (;;) {
+    XFI_TRY(next_teller(&teller, comm, agreed, tensors, deadline));
+    if (teller < 0) break;
+    p.n = 0;
+    st = comm->rank == teller ? make_parcel(&p, agreed, tensors) : XFER_OK;
+    XFI_TRY(xfi_comm_agree(comm, st, deadline));
+    XFI_TRY(send_parcel(comm, &p, teller, deadline));
+    st = read_parcel(agreed, &p);
+    XFI_TRY(xfi_comm_agree(comm, st, deadline));
+  }
+  for (size_t t = 0; t < agreed->n_tensors; t++) {
+    const xfer_tensor *a = &agreed->tensors[t];
+
+    XFI_CHECK(a->src != NULL && a->dst != NULL, XFER_ERR_ARG, "tensor %zu \"%s\": no rank gave its %s layout", t,
+              a->name, a->src == NULL ? "source" : "destination");
+  }
+done:
+  xfi_free(p.bytes);
+  return st;
+}
+
+/* ---- the first difference ---- */
+
+static xfer_status same_everywhere(bool *same, xfi_comm *comm, const uint64_t digest[2], xfi_deadline deadline)
+{
+  xfer_status st = XFER_OK;
+  uint64_t(*all)[2] = xfi_calloc((size_t)comm->size, sizeof *all);
+
+  XFI_CHECK(all != NULL, XFER_ERR_NOMEM, "%d ranks", comm->size);
+  XFI_TRY(comm->ops->all_gather(comm, all, digest, sizeof *all, deadline));
+  *same = true;
+  for (int r = 1; r < comm->size; r++) *same = *same && memcmp(all[r], all[0], sizeof *all) == 0;
+done:
+  xfi_free(all);
+  return st;
+}
+
+/* Every rank ends here with XFER_ERR_MISMATCH, and all with the same text. */
+static xfer_status report_difference(xfi_comm *comm, const xfer_tensor *tensors, size_t n, xfi_deadline deadline)
+{
+  xfer_status st = XFER_OK;
+  size_t lo = 0; /* prefixes of lo tensors are the same, of hi are not */
+  size_t hi = n;
+  char mine[200];
+  char(*all)[200] = NULL;
+
+  while (hi - lo > 1) {
+    const size_t mid = lo + (hi - lo) / 2;
+    uint64_t digest[2];
+    bool same;
+
+    hash_tensors(digest, tensors, mid);
+    XFI_TRY(same_everywhere(&same, comm, digest, deadline));
+    if (same)
+      lo = mid;
+    else
+      hi = mid;
+  }
+  memset(mine, 0, sizeof mine);
+  snprintf(mine, sizeof mine, "\"%.60s\" ", tensors[lo].name);
+  xfi_problem_format(mine + strlen(mine), sizeof mine - strlen(mine), tensors[lo].src, tensors[lo].dst);
+  all = xfi_calloc((size_t)comm->size, sizeof *all);
+  XFI_CHECK(all != NULL, XFER_ERR_NOMEM, "%d ranks", comm->size);
+  XFI_TRY(comm->ops->all_gather(comm, all, mine, sizeof mine, deadline));
+  for (int r = 1; r < comm->size; r++)
+    XFI_CHECK(memcmp(all[r], all[0], sizeof *all) == 0, XFER_ERR_MISMATCH, "tensor %zu: rank %d has %s, rank 0 has %s",
+              lo, r, all[r], all[0]);
+  XFI_CHECK(false, XFER_ERR_MISMATCH, "tensor %zu %s: ranks have different run tables or names", lo, mine);
+done:
+  xfi_free(all);
+  return st;
+}
+
+/* What is agreed, where this rank was given something else: its own, so that the difference shows. */
+static xfer_status compare_tensors(const xfi_agreed *agreed, xfi_comm *comm, const xfer_tensor *tensors,
+                                   xfi_deadline deadline)
+{
+  xfer_status st = XFER_OK;
+  xfer_tensor *own = xfi_calloc(agreed->n_tensors, sizeof *own);
+  uint64_t digest[2];
+  bool same;
+
+  XFI_CHECK(own != NULL, XFER_ERR_NOMEM, "%zu tensors", agreed->n_tensors);
+  for (size_t t = 0; t < agreed->n_tensors; t++) {
+    own[t] = agreed->tensors[t];
+    if (tensors[t].src != NULL) own[t].src = tensors[t].src;
+    if (tensors[t].dst != NULL) own[t].dst = tensors[t].dst;
+  }
+  hash_tensors(digest, own, agreed->n_tensors);
+  XFI_TRY(same_everywhere(&same, comm, digest, deadline));
+  if (!same) XFI_TRY(report_difference(comm, own, agreed->n_tensors, deadline));
+done:
+  xfi_free(own);
+  return st;
+}
+
+static xfer_status settle(xfi_agreed *a, xfi_comm *comm, const statement *all, const xfer_tensor *tensors,
+                          xfi_deadline deadline)
+{
+  xfer_status st = XFER_OK;
+  bool missing = false;
+  bool same = true;
+
+  for (int r = 0; r < comm->size; r++) {
+    missing = missing || all[r].n_missing > 0;
+    same = same && memcmp(all[r].tensors, all[0].tensors, sizeof all[0].tensors) == 0;
+  }
+  if (!missing && !same) XFI_TRY(report_difference(comm, tensors, a->n_tensors, deadline));
+  for (size_t t = 0; t < a->n_tensors; t++) {
+    a->tensors[t].name = tensors[t].name;
+    if (missing) continue;
+    a->tensors[t].src = xfi_layout_share(tensors[t].src);
+    a->tensors[t].dst = xfi_layout_share(tensors[t].dst);
+  }
+  if (!missing) return XFER_OK;
+  XFI_TRY(share_layouts(a, comm, tensors, deadline));
+  XFI_TRY(compare_tensors(a, comm, tensors, deadline));
+done:
+  return st;
+}
+
+xfer_status xfi_agree_tensors(xfi_agreed *agreed, xfi_comm *comm, xfer_status mine, const xfer_tensor *tensors,
+                              size_t n_tensors, const xfer_plan_options *options, xfi_deadline deadline)
+{
+  xfer_status st = XFER_OK;
+  statement said;
+  statement *all = xfi_calloc((size_t)comm->size, sizeof *all);
+  xfi_agreed a = {xfi_calloc(n_tensors, sizeof *a.tensors), n_tensors};
+
+  if (mine == XFER_OK && (all == NULL || a.tensors == NULL)) {
+    xfi_set_error("%zu tensors, %d ranks", n_tensors, comm->size);
+    mine = XFER_ERR_NOMEM;
+  }
+  if (all == NULL) { /* cannot even listen: the others must not wait */
+    comm->ops->abort(comm, "a rank is out of memory");
+    st = mine;
+    goto done;
+  }
+  make_statement(&said, mine, tensors, n_tensors, options);
+  XFI_TRY(comm->ops->all_gather(comm, all, &said, sizeof said, deadline));
+  XFI_TRY(compare_statements(comm, all, mine));
+  XFI_TRY(settle(&a, comm, all, tensors, deadline));
+
+  *agreed = a;
+  a.tensors = NULL;
+done:
+  xfi_agreed_free(&a);
+  xfi_free(all);
+  return st;
+}
+
+void xfi_agreed_free(xfi_agreed *agreed)
+{
+  for (size_t t = 0; agreed->tensors != NULL && t < agreed->n_tensors; t++) {
+    xfi_layout_destroy((xfer_layout *)agreed->tensors[t].src); /* ours: a share */
+    xfi_layout_destroy((xfer_layout *)agreed->tensors[t].dst);
+  }
+  xfi_free(agreed->tensors);
+  *agreed = (xfi_agreed){NULL, 0};
+}

@@ -1,0 +1,25 @@
+/*
+ * What ranks settle before a plan exists: that all mean the same tensors, and what the other side's
+ * layouts are where a rank was not told.
+ */
+#ifndef XFI_AGREE_H
+#define XFI_AGREE_H
+
+#include "comm.h"
+#include "plan.h"
+
+/* The plan's tensors as all ranks agreed on them; layouts are shares. */
+typedef struct xfi_agreed {
+  xfer_tensor *tensors; /* [n_tensors] names are the caller's */
+  size_t n_tensors;
+} xfi_agreed;
+
+/*
+ * Collective. `mine` is what this rank's own checks came to; its text is set. `options` are compared as
+ * bytes. XFER_ERR_MISMATCH names the first tensor that differs and how.
+ */
+xfer_status xfi_agree_tensors(xfi_agreed *agreed, xfi_comm *comm, xfer_status mine, const xfer_tensor *tensors,
+                              size_t n_tensors, const xfer_plan_options *options, xfi_deadline deadline);
+void xfi_agreed_free(xfi_agreed *agreed);
+
+#endif

@@ -1,0 +1,69 @@
+/*
+ * Views bound to parts: from "local index" to addresses, and copies between two of them.
+ */
+#ifndef XFI_BOUND_H
+#define XFI_BOUND_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include "kernels.h"
+#include "xfer/xfer.h"
+
+/* A view with the shape of the part that it holds. Every kind of view becomes pieces: a dense or strided
+ * one is one piece. Also what a slot is. */
+typedef struct xfi_bound {
+  bool is_set;
+  int n_dims;
+  int piece_dim;
+  int64_t shape[XFER_MAX_DIMS];
+  int64_t strides[XFER_MAX_DIMS]; /* bytes */
+  int64_t piece_length;           /* indices of piece_dim in one piece */
+  int64_t n_pieces;
+  char **pieces; /* [n_pieces], owned; NULL: the one piece is `only` */
+  char *only;
+} xfi_bound;
+
+/* Check a view against the shape of its part and copy it. `what` names tensor and side for errors. */
+xfer_status xfi_bound_set(xfi_bound *bound, const xfer_view *view, const int64_t *shape, int n_dims,
+                          int elem_bytes, const char *what);
+void xfi_bound_clear(xfi_bound *bound);
+
+static inline char *xfi_bound_piece(const xfi_bound *bound, int64_t i)
+{
+  return bound->pieces == NULL ? bound->only : bound->pieces[i];
+}
+
+/* The same memory in the same way, or both not set. */
+bool xfi_bound_equal(const xfi_bound *a, const xfi_bound *b);
+
+/* Elements of the part. */
+int64_t xfi_bound_elems(const xfi_bound *bound);
+
+/* A growing list of copies. */
+typedef struct xfi_copies {
+  xfi_copy *at;
+  size_t n;
+  size_t capacity;
+} xfi_copies;
+void xfi_copies_free(xfi_copies *copies);
+
+/* A box in somebody's memory: where it starts in local indices. src NULL in add: zero the box. */
+typedef struct xfi_end {
+  const xfi_bound *bound;
+  int64_t start[XFER_MAX_DIMS];
+} xfi_end;
+
+/* Append the copies that move a box of `length` elements per dim, simplified. */
+xfer_status xfi_copies_add(xfi_copies *copies, const xfi_end *dst, const xfi_end *src, const int64_t *length,
+                           int n_dims, int elem_bytes);
+
+/* ---- destinations must not overlap (overlap.c) ---- */
+
+/* bounds[i] is the destination of the tensor called names[i], of elem_bytes[i]. Views that are the same
+ * are a declared tie and fine. */
+xfer_status xfi_bounds_check_disjoint(const xfi_bound *const *bounds, const char *const *names,
+                                      const int *elem_bytes, size_t n);
+
+#endif

@@ -1,0 +1,103 @@
+/*
+ * What a rank does for itself: copies from its source part to its destination part, and zeroing the
+ * destination elements that have no source.
+ */
+#include <string.h>
+
+#include "alloc.h"
+#include "error.h"
+#include "run.h"
+#include "vec.h"
+
+static xfer_status add_selfs(xfi_copies *copies, const xfer_plan *plan)
+{
+  const xfi_move_list *selfs = &plan->moves->selfs;
+  xfer_status st = XFER_OK;
+
+  for (size_t i = 0; i < selfs->n_moves; i++) {
+    const xfi_move *move = &selfs->moves[i];
+    const xfi_class *cls = xfi_plan_class(plan->moves, move->tensor);
+    xfi_end src = {xfi_run_src(plan, move->tensor), {0}};
+    xfi_end dst = {xfi_run_dst(plan, move->tensor), {0}};
+    xfi_box box;
+
+    xfi_move_box(&box, cls, &cls->recvs, move);
+    memcpy(src.start, box.src_local, sizeof src.start);
+    memcpy(dst.start, box.dst_local, sizeof dst.start);
+    XFI_TRY(xfi_copies_add(copies, &dst, &src, box.length, cls->dst->n_dims, cls->dst->elem_bytes));
+  }
+done:
+  return st;
+}
+
+/* Zeroing one tensor: the part minus the product of its runs, as disjoint boxes. */
+typedef struct zeroing {
+  xfi_copies *copies;
+  const xfi_bound *bound;
+  const xfi_runs *runs; /* [n_dims] */
+  int elem_bytes;
+  xfi_end at;
+  int64_t length[XFER_MAX_DIMS];
+} zeroing;
+
+/* Dims before d are fixed to a run; zero what has no source in dims d and on. */
+static xfer_status zero_from(zeroing *z, int d)
+{
+  const int n_dims = z->bound->n_dims;
+  xfer_status st = XFER_OK;
+  int64_t at = 0;
+
+  if (d == n_dims) return XFER_OK;
+  for (size_t i = 0; i <= z->runs[d].n; i++) {
+    const bool last = i == z->runs[d].n;
+    const int64_t gap_end = last ? z->bound->shape[d] : z->runs[d].at[i].local;
+
+    if (gap_end > at) {
+      z->at.start[d] = at;
+      z->length[d] = gap_end - at;
+      for (int k = d + 1; k < n_dims; k++) {
+        z->at.start[k] = 0;
+        z->length[k] = z->bound->shape[k];
+      }
+      XFI_TRY(xfi_copies_add(z->copies, &z->at, NULL, z->length, n_dims, z->elem_bytes));
+    }
+    if (last) break;
+    z->at.start[d] = z->runs[d].at[i].local;
+    z->length[d] = z->runs[d].at[i].length;
+    XFI_TRY(zero_from(z, d + 1));
+    at = z->runs[d].at[i].local + z->runs[d].at[i].length;
+  }
+done:
+  return st;
+}
+
+static xfer_status add_zeros(xfi_copies *copies, const xfer_plan *plan, size_t tensor)
+{
+  const xfi_class *cls = xfi_plan_class(plan->moves, tensor);
+  xfer_status st = XFER_OK;
+  xfi_runs runs[XFER_MAX_DIMS];
+  zeroing z = {copies, xfi_run_dst(plan, tensor), runs, cls->dst->elem_bytes, {NULL, {0}}, {0}};
+
+  memset(runs, 0, sizeof runs);
+  z.at.bound = z.bound;
+  for (int d = 0; d < cls->dst->n_dims; d++)
+    XFI_TRY(xfi_dim_runs(&cls->dst->dims[d], cls->dst_place.part[d], &runs[d]));
+  XFI_TRY(zero_from(&z, 0));
+done:
+  for (int d = 0; d < XFER_MAX_DIMS; d++) xfi_runs_free(&runs[d]);
+  return st;
+}
+
+xfer_status xfi_local_create(xfi_batch **batch, const xfer_plan *plan)
+{
+  xfer_status st = XFER_OK;
+  xfi_copies copies = {NULL, 0, 0};
+
+  XFI_TRY(add_selfs(&copies, plan));
+  for (size_t t = 0; t < plan->moves->n_tensors; t++)
+    if (xfi_plan_class(plan->moves, t)->zero_bytes > 0) XFI_TRY(add_zeros(&copies, plan, t));
+  if (copies.n > 0) XFI_TRY(plan->device->ops->batch_create(plan->device, batch, copies.at, copies.n));
+done:
+  xfi_copies_free(&copies);
+  return st;
+}

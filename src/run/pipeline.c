@@ -1,0 +1,194 @@
+/*
+ * Steps through slots. Three streams run side by side: while step i is on the wire, step i+1 is gathered
+ * and step i-1 is scattered. Two slots each way, so a step waits for the one two before it.
+ */
+#include <string.h>
+
+#include "alloc.h"
+#include "error.h"
+#include "run.h"
+#include "vec.h"
+
+enum { GATHER, COMM, SCATTER };
+
+xfer_status xfi_pipeline_add(xfi_step **step, xfi_pipeline *p, int n_messages)
+{
+  xfer_status st = XFER_OK;
+  xfi_step *s;
+
+  XFI_TRY(xfi_vec_reserve(&p->steps, &p->capacity, p->n_steps + 1, sizeof *p->steps));
+  s = &p->steps[p->n_steps++];
+  memset(s, 0, sizeof *s);
+  s->root = -1;
+  s->messages = xfi_calloc((size_t)n_messages, sizeof *s->messages);
+  XFI_CHECK(s->messages != NULL, XFER_ERR_NOMEM, "%d messages", n_messages);
+  *step = s;
+done:
+  return st;
+}
+
+char *xfi_pipeline_slot(const xfi_pipeline *p, size_t step, bool send)
+{
+  const size_t parity = step % 2;
+
+  return p->slots + (send ? parity * p->send_slot_bytes : 2 * p->send_slot_bytes + parity * p->recv_slot_bytes);
+}
+
+static xfer_status make_batches(xfi_pipeline *p, xfi_device *device)
+{
+  xfer_status st = XFER_OK;
+
+  for (size_t i = 0; i < p->n_steps; i++) {
+    xfi_step *s = &p->steps[i];
+
+    if (s->gather.n > 0) XFI_TRY(device->ops->batch_create(device, &s->gather_batch, s->gather.at, s->gather.n));
+    if (s->scatter.n > 0)
+      XFI_TRY(device->ops->batch_create(device, &s->scatter_batch, s->scatter.at, s->scatter.n));
+    xfi_copies_free(&s->gather);
+    xfi_copies_free(&s->scatter);
+  }
+done:
+  return st;
+}
+
+static xfer_status make_streams(xfi_pipeline *p, xfi_device *device)
+{
+  xfer_status st = XFER_OK;
+
+  for (int i = 0; i < 3; i++) {
+    XFI_TRY(device->ops->stream_create(device, &p->streams[i]));
+    XFI_TRY(device->ops->event_create(device, &p->ended[i]));
+  }
+  for (int i = 0; i < 2; i++) {
+    XFI_TRY(device->ops->event_create(device, &p->gathered[i]));
+    XFI_TRY(device->ops->event_create(device, &p->moved[i]));
+    XFI_TRY(device->ops->event_create(device, &p->scattered[i]));
+  }
+done:
+  return st;
+}
+
+static size_t align_up(size_t n)
+{
+  return (n + XFI_SLOT_ALIGN - 1) / XFI_SLOT_ALIGN * XFI_SLOT_ALIGN;
+}
+
+/* Slots large enough for every step. */
+static xfer_status make_slots(xfi_pipeline *p, const xfer_plan *plan)
+{
+  xfer_status st = XFER_OK;
+  void *slots = NULL;
+
+  XFI_TRY(xfi_packed_measure(p, plan));
+  XFI_TRY(xfi_broadcast_measure(p, plan));
+  p->send_slot_bytes = align_up(p->send_slot_bytes);
+  p->recv_slot_bytes = align_up(p->recv_slot_bytes);
+  p->staging_bytes = 2 * (p->send_slot_bytes + p->recv_slot_bytes);
+  if (p->staging_bytes == 0) return XFER_OK;
+  XFI_TRY(plan->device->ops->alloc(plan->device, &slots, p->staging_bytes));
+  p->slots = slots;
+done:
+  return st;
+}
+
+xfer_status xfi_pipeline_create(xfi_pipeline **pipeline, const xfer_plan *plan)
+{
+  xfer_status st = XFER_OK;
+  xfi_pipeline *p = xfi_calloc(1, sizeof *p);
+
+  XFI_CHECK(p != NULL, XFER_ERR_NOMEM, "pipeline");
+  XFI_TRY(make_slots(p, plan));
+  XFI_TRY(xfi_packed_add(p, plan));
+  p->n_rounds = p->n_steps;
+  XFI_TRY(xfi_broadcast_add(p, plan));
+  if (p->n_steps > 0) {
+    XFI_TRY(make_streams(p, plan->device));
+    XFI_TRY(make_batches(p, plan->device));
+  }
+  *pipeline = p;
+  p = NULL;
+done:
+  xfi_pipeline_destroy(p, plan->device);
+  return st;
+}
+
+static void free_events(xfi_pipeline *p, xfi_device *device)
+{
+  for (int i = 0; i < 3; i++) {
+    if (p->ended[i] == NULL) continue;
+    device->ops->stream_destroy(device, p->streams[i]);
+    device->ops->event_destroy(device, p->ended[i]);
+  }
+  for (int i = 0; i < 2; i++) {
+    if (p->gathered[i] != NULL) device->ops->event_destroy(device, p->gathered[i]);
+    if (p->moved[i] != NULL) device->ops->event_destroy(device, p->moved[i]);
+    if (p->scattered[i] != NULL) device->ops->event_destroy(device, p->scattered[i]);
+  }
+}
+
+void xfi_pipeline_destroy(xfi_pipeline *p, xfi_device *device)
+{
+  if (p == NULL) return;
+  for (size_t i = 0; i < p->n_steps; i++) {
+    xfi_step *s = &p->steps[i];
+
+    if (s->gather_batch != NULL) device->ops->batch_destroy(device, s->gather_batch);
+    if (s->scatter_batch != NULL) device->ops->batch_destroy(device, s->scatter_batch);
+    xfi_copies_free(&s->gather);
+    xfi_copies_free(&s->scatter);
+    xfi_free(s->messages);
+  }
+  free_events(p, device);
+  if (p->slots != NULL) device->ops->free(device, p->slots);
+  xfi_free(p->steps);
+  xfi_free(p);
+}
+
+/* ---- running ---- */
+
+static xfer_status start_step(xfi_pipeline *p, xfer_plan *plan, size_t i, xfi_deadline deadline)
+{
+  const xfi_device_ops *dev = plan->device->ops;
+  const xfi_comm_ops *comm = plan->comm->ops;
+  const int parity = (int)(i % 2);
+  xfi_step *s = &p->steps[i];
+  xfer_status st = XFER_OK;
+
+  if (s->gather_batch != NULL) {
+    if (i >= 2) XFI_TRY(dev->stream_wait(plan->device, p->streams[GATHER], p->moved[parity]));
+    XFI_TRY(dev->batch_launch(plan->device, s->gather_batch, p->streams[GATHER]));
+    XFI_TRY(dev->event_record(plan->device, p->gathered[parity], p->streams[GATHER]));
+    XFI_TRY(dev->stream_wait(plan->device, p->streams[COMM], p->gathered[parity]));
+  }
+  if (i >= 2) XFI_TRY(dev->stream_wait(plan->device, p->streams[COMM], p->scattered[parity]));
+  if (s->root >= 0)
+    XFI_TRY(comm->broadcast(plan->comm, s->messages[0].data, s->messages[0].n_bytes, s->root, p->streams[COMM],
+                            deadline));
+  else
+    XFI_TRY(comm->round(plan->comm, s->messages, s->n_sends, s->messages + s->n_sends, s->n_recvs,
+                        p->streams[COMM], deadline));
+  XFI_TRY(dev->event_record(plan->device, p->moved[parity], p->streams[COMM]));
+  if (s->scatter_batch != NULL) {
+    XFI_TRY(dev->stream_wait(plan->device, p->streams[SCATTER], p->moved[parity]));
+    XFI_TRY(dev->batch_launch(plan->device, s->scatter_batch, p->streams[SCATTER]));
+  }
+  XFI_TRY(dev->event_record(plan->device, p->scattered[parity], p->streams[SCATTER]));
+done:
+  return st;
+}
+
+xfer_status xfi_pipeline_start(xfi_pipeline *p, xfer_plan *plan, xfer_stream stream, xfi_deadline deadline)
+{
+  const xfi_device_ops *dev = plan->device->ops;
+  xfer_status st = XFER_OK;
+
+  if (p->n_steps == 0) return XFER_OK;
+  for (int i = 0; i < 3; i++) XFI_TRY(dev->stream_wait(plan->device, p->streams[i], plan->started));
+  for (size_t i = 0; i < p->n_steps; i++) XFI_TRY(start_step(p, plan, i, deadline));
+  for (int i = 0; i < 3; i++) {
+    XFI_TRY(dev->event_record(plan->device, p->ended[i], p->streams[i]));
+    XFI_TRY(dev->stream_wait(plan->device, stream, p->ended[i]));
+  }
+done:
+  return st;
+}

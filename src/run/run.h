@@ -1,0 +1,175 @@
+/*
+ * Carrying a plan out. A public plan is: moves (plan/), bindings, and the lanes made of both at commit.
+ *
+ *   local     copies within this rank, and zeroing                                    local.c
+ *   direct    copies to and from mapped memory of peers, with ready and done flags    direct.c, link.c
+ *   pipeline  steps of gather -> message -> scatter through staging slots             pipeline.c
+ *             made of packed rounds (packed.c) and of broadcasts (broadcast.c)
+ *
+ * All of it is written over the tables of device.h and comm.h.
+ */
+#ifndef XFI_RUN_H
+#define XFI_RUN_H
+
+#include "bound.h"
+#include "comm.h"
+#include "device.h"
+#include "plan.h"
+
+/* Where a tensor's parts lie on this rank. */
+typedef struct xfi_binding {
+  xfi_bound src;
+  xfi_bound dst;
+} xfi_binding;
+
+typedef enum xfi_plan_state { XFI_PLAN_UNCOMMITTED, XFI_PLAN_COMMITTED, XFI_PLAN_RUNNING } xfi_plan_state;
+
+typedef struct xfi_direct xfi_direct;
+typedef struct xfi_pipeline xfi_pipeline;
+
+struct xfer_plan {
+  xfi_plan *moves;
+  xfer_plan_options options; /* defaults filled in */
+  xfi_comm *comm;            /* not owned; NULL: a simulation */
+  xfi_device *device;        /* not owned */
+
+  xfi_binding **bindings; /* [n_tensors]; NULL where nothing is bound */
+  uint64_t window_bytes;  /* per peer and round, and of a broadcast; agreed */
+
+  xfi_plan_state state;
+  bool changed;           /* bound since the last commit */
+  uint64_t epoch;         /* runs since the last full commit */
+  uint64_t version;       /* committed */
+  uint64_t run_version;   /* of the run in flight */
+  xfer_status run_status; /* what enqueuing it came to */
+  bool torn;
+  bool unawaited;         /* a run of xfi_run_once() may still be on the device */
+
+  xfi_batch *local;
+  xfi_direct *direct;
+  xfi_pipeline *pipeline;
+  xfi_event *started;  /* on the caller's stream */
+  xfi_event *finished;
+  xfi_allocation *allocations; /* [n_allocations] what bound memory lay in at commit */
+  size_t n_allocations;
+};
+
+/* tensors and options may be wrong: `checked` says what the caller's checks came to. Collective. */
+xfer_status xfi_run_create(xfer_plan **plan, xfi_comm *comm, xfi_device *device, xfer_status checked,
+                           const xfer_tensor *tensors, size_t n_tensors, const xfer_plan_options *options);
+xfer_status xfi_run_simulate(xfer_plan **plan, int n_ranks, int rank, const xfer_tensor *tensors,
+                             size_t n_tensors, const xfer_plan_options *options);
+void xfi_run_destroy(xfer_plan *plan);
+xfer_status xfi_run_bind(xfer_plan *plan, size_t tensor, const xfer_view *src_view, const xfer_view *dst_view);
+xfer_status xfi_run_commit(xfer_plan *plan);
+/* Likewise, where this rank has failed already: all ranks fail. */
+xfer_status xfi_run_commit_with(xfer_plan *plan, xfer_status mine);
+xfer_status xfi_run_start(xfer_plan *plan, uint64_t version, xfer_stream stream);
+xfer_status xfi_run_wait(xfer_plan *plan, uint64_t timeout_ms);
+/* Start a run that nobody waits for; the next one follows it on the device. */
+xfer_status xfi_run_once(xfer_plan *plan, xfer_stream stream);
+xfer_status xfi_run_release(xfer_plan *plan);
+void xfi_run_report(const xfer_plan *plan, xfer_plan_report_data *report);
+
+/* The plan's deadline for a wait that starts now. */
+xfi_deadline xfi_run_deadline(const xfer_plan *plan);
+
+/* The bound source or destination of a tensor; commit has checked that it is there where it is needed. */
+static inline const xfi_bound *xfi_run_src(const xfer_plan *plan, size_t tensor)
+{
+  return &plan->bindings[tensor]->src;
+}
+
+static inline const xfi_bound *xfi_run_dst(const xfer_plan *plan, size_t tensor)
+{
+  return &plan->bindings[tensor]->dst;
+}
+
+/* ---- local.c ---- */
+
+/* Self-copies and ZERO elements as one batch. */
+xfer_status xfi_local_create(xfi_batch **batch, const xfer_plan *plan);
+
+/* ---- direct.c ---- */
+
+/* Collective. Maps what can be mapped; the rest is left to the packed lane. */
+xfer_status xfi_direct_create(xfi_direct **direct, xfer_plan *plan);
+void xfi_direct_destroy(xfi_direct *direct);
+/* Which flows are carried directly: by index in plan->moves->sends.peers and recvs.peers. */
+bool xfi_direct_sends(const xfi_direct *direct, size_t peer);
+bool xfi_direct_receives(const xfi_direct *direct, size_t peer);
+uint64_t xfi_direct_bytes(const xfi_direct *direct); /* that this rank copies */
+/* Enqueue: tell peers that this rank's memory is ready, copy, and tell them that it is done. */
+xfer_status xfi_direct_start(xfi_direct *direct, xfer_plan *plan, xfer_stream stream, xfi_deadline deadline);
+/* Enqueue on `stream`: wait until peers have done theirs. */
+xfer_status xfi_direct_finish(xfi_direct *direct, xfer_plan *plan, xfer_stream stream, xfi_deadline deadline);
+
+/* ---- pipeline.c ---- */
+
+/* One step: copies into a slot, one comm call, copies out of a slot. */
+typedef struct xfi_step {
+  xfi_copies gather;
+  xfi_copies scatter;
+  xfi_batch *gather_batch; /* NULL: nothing to do */
+  xfi_batch *scatter_batch;
+  xfi_message *messages; /* [n_sends + n_recvs], sends first */
+  int n_sends;
+  int n_recvs;
+  int root; /* >= 0: a broadcast of messages[0] */
+} xfi_step;
+
+struct xfi_pipeline {
+  xfi_step *steps;
+  size_t n_steps;
+  size_t capacity;
+  size_t n_rounds;
+  uint64_t sent_bytes;
+  size_t send_slot_bytes; /* most that a step needs */
+  size_t recv_slot_bytes;
+  char *slots;            /* two send slots, two receive slots */
+  uint64_t staging_bytes;
+  xfer_stream streams[3]; /* gather, comm, scatter */
+  xfi_event *gathered[2];
+  xfi_event *moved[2];    /* the comm call is done */
+  xfi_event *scattered[2];
+  xfi_event *ended[3];
+};
+
+/* Rounds and broadcasts for all that the direct lane does not carry. Local. */
+xfer_status xfi_pipeline_create(xfi_pipeline **pipeline, const xfer_plan *plan);
+void xfi_pipeline_destroy(xfi_pipeline *pipeline, xfi_device *device);
+xfer_status xfi_pipeline_start(xfi_pipeline *pipeline, xfer_plan *plan, xfer_stream stream,
+                               xfi_deadline deadline);
+/* Append an empty step. It uses the slots of its number: */
+xfer_status xfi_pipeline_add(xfi_step **step, xfi_pipeline *pipeline, int n_messages);
+char *xfi_pipeline_slot(const xfi_pipeline *pipeline, size_t step, bool send);
+
+/* Messages start at multiples of this in a slot, for wide loads; windows are multiples of it. */
+#define XFI_SLOT_ALIGN 16
+
+/* ---- packed.c, broadcast.c: first what slots they need, then their steps ---- */
+
+/* Does the broadcast lane carry a class here? Not where the comm has no broadcast. */
+static inline bool xfi_run_broadcasts(const xfer_plan *plan, const xfi_class *cls)
+{
+  return cls->broadcast && plan->comm->ops->broadcast != NULL;
+}
+
+xfer_status xfi_packed_measure(xfi_pipeline *pipeline, const xfer_plan *plan);
+xfer_status xfi_packed_add(xfi_pipeline *pipeline, const xfer_plan *plan);
+xfer_status xfi_broadcast_measure(xfi_pipeline *pipeline, const xfer_plan *plan);
+xfer_status xfi_broadcast_add(xfi_pipeline *pipeline, const xfer_plan *plan);
+
+/* Append the copies between a slot at `slot` and elements [first, end) of a box, in row-major order; the
+ * box starts at `start` of `bound`. */
+xfer_status xfi_slot_copies(xfi_copies *copies, char *slot, bool to_slot, const xfi_bound *bound,
+                            const int64_t *start, const int64_t *length, int n_dims, int elem_bytes,
+                            int64_t first, int64_t end);
+
+/* The dense box of `length` at `base`, as a bound. */
+xfi_bound xfi_dense_bound(char *base, const int64_t *length, int n_dims, int elem_bytes);
+
+/* Most messages that one packed round can have on this rank, sends and receives apart. */
+void xfi_packed_most(int *sends, int *recvs, const xfi_plan *moves);
+
+#endif
