@@ -1,0 +1,165 @@
+/* The gather kernel beside the copy engine and a plain copy by the same kernel: GB/s of HBM, read
+ * plus written. */
+#include "error.h"
+#include "kernels.h"
+#include "launch.h"
+
+#include <cuda_runtime_api.h>
+#include <stdio.h>
+#include <stdlib.h>
+
+enum { REPEATS = 15 };
+static const int64_t BYTES = INT64_C(2) << 30;
+
+static void check(cudaError_t error, const char *call)
+{
+  if (error == cudaSuccess) return;
+  fprintf(stderr, "%s: %s\n", call, cudaGetErrorString(error));
+  exit(1);
+}
+#define CUDA(function, arguments) check(function arguments, #function)
+
+static int ascending(const void *a, const void *b)
+{
+  const float *x = a;
+  const float *y = b;
+
+  return (*x > *y) - (*x < *y);
+}
+
+/* Median of GB/s; job NULL: the copy engine. */
+static double measure(const xfi_cuda_job *rows, const xfi_cuda_job *swapped, char *dst,
+                      const char *src)
+{
+  cudaEvent_t begin = NULL;
+  cudaEvent_t end = NULL;
+  float ms[REPEATS];
+
+  CUDA(cudaEventCreate, (&begin));
+  CUDA(cudaEventCreate, (&end));
+  for (int i = -2; i < REPEATS; i++) {
+    CUDA(cudaEventRecord, (begin, NULL));
+    if (rows == NULL) {
+      CUDA(cudaMemcpyAsync, (dst, src, (size_t)BYTES, cudaMemcpyDeviceToDevice, NULL));
+    } else if (xfi_cuda_copy_rows(rows, NULL) != XFER_OK ||
+               xfi_cuda_copy_swapped(swapped, NULL) != XFER_OK) {
+      fprintf(stderr, "%s\n", xfi_last_error());
+      exit(1);
+    }
+    CUDA(cudaEventRecord, (end, NULL));
+    CUDA(cudaEventSynchronize, (end));
+    if (i >= 0) CUDA(cudaEventElapsedTime, (&ms[i], begin, end));
+  }
+  CUDA(cudaEventDestroy, (begin));
+  CUDA(cudaEventDestroy, (end));
+  qsort(ms, REPEATS, sizeof ms[0], ascending);
+  return 2.0 * (double)BYTES / ((double)ms[REPEATS / 2] * 1e6);
+}
+
+static xfi_cuda_job upload(const xfi_cuda_table *table, int n_blocks)
+{
+  xfi_cuda_job job = {.n_blocks = n_blocks};
+  size_t n = table->n_pieces;
+  void *pieces = NULL;
+  void *first_tile = NULL;
+
+  if (n == 0) return job;
+  CUDA(cudaMalloc, (&pieces, n * sizeof *table->pieces));
+  CUDA(cudaMalloc, (&first_tile, (n + 1) * sizeof *table->first_tile));
+  CUDA(cudaMemcpy, (pieces, table->pieces, n * sizeof *table->pieces, cudaMemcpyHostToDevice));
+  CUDA(cudaMemcpy, (first_tile, table->first_tile, (n + 1) * sizeof *table->first_tile,
+                    cudaMemcpyHostToDevice));
+  job.pieces = pieces;
+  job.first_tile = first_tile;
+  job.n_pieces = (int64_t)n;
+  job.n_tiles = table->first_tile[n];
+  return job;
+}
+
+static double run(const xfi_copy *copies, size_t n, int n_blocks)
+{
+  xfi_cuda_program program;
+
+  if (xfi_cuda_compile(&program, copies, n, n_blocks) != XFER_OK) {
+    fprintf(stderr, "%s\n", xfi_last_error());
+    exit(1);
+  }
+  xfi_cuda_job rows = upload(&program.rows, n_blocks);
+  xfi_cuda_job swapped = upload(&program.swapped, n_blocks);
+  double rate = measure(&rows, &swapped, NULL, NULL);
+  CUDA(cudaFree, ((void *)rows.pieces));
+  CUDA(cudaFree, ((void *)rows.first_tile));
+  CUDA(cudaFree, ((void *)swapped.pieces));
+  CUDA(cudaFree, ((void *)swapped.first_tile));
+  xfi_cuda_program_free(&program);
+  return rate;
+}
+
+int main(void)
+{
+  static const int64_t row_bytes[] = {2, 16, 64, 128, 256, 384, 1536, 4096, 16384};
+  static const int blocks[] = {16, XFI_CUDA_BLOCKS_BESIDE, 132, XFI_CUDA_BLOCKS_ALONE, 528};
+  char *src = NULL;
+  char *dst = NULL;
+  double flat[5];
+
+  CUDA(cudaMalloc, ((void **)&src, (size_t)BYTES * 2));
+  CUDA(cudaMalloc, ((void **)&dst, (size_t)BYTES * 2));
+  CUDA(cudaMemset, (src, 0x3c, (size_t)BYTES * 2));
+  printf("HBM, 2 GiB, GB/s read plus written, median of %d\n", REPEATS);
+  printf("%-34s %8.0f\n", "copy engine", measure(NULL, NULL, dst, src));
+  printf("%-34s", "kernel, blocks:");
+  for (size_t b = 0; b < 5; b++)
+    printf(" %8d", blocks[b]);
+  printf("   of copy\n%-34s", "one run");
+  for (size_t b = 0; b < 5; b++) {
+    xfi_copy c = {.src = src, .dst = dst, .run_bytes = BYTES};
+    flat[b] = run(&c, 1, blocks[b]);
+    printf(" %8.0f", flat[b]);
+  }
+  printf("   %.3f\n", flat[3] / flat[3]);
+  for (size_t i = 0; i < sizeof row_bytes / sizeof row_bytes[0]; i++) {
+    int64_t row = row_bytes[i];
+    double at_alone = 0;
+    printf("gather of rows of %6lld B, stride x2 ", (long long)row);
+    for (size_t b = 0; b < 5; b++) {
+      xfi_copy c = {.src = src,
+                    .dst = dst,
+                    .run_bytes = row,
+                    .n_dims = 1,
+                    .extent = {BYTES / row},
+                    .src_stride = {2 * row},
+                    .dst_stride = {row}};
+      double rate = run(&c, 1, blocks[b]);
+      if (b == 3) at_alone = rate;
+      printf(" %8.0f", rate);
+    }
+    printf("   %.3f\n", at_alone / flat[3]);
+  }
+  for (int64_t word = 1; word <= 16; word *= 2) {
+    int64_t cols = 16384;
+    int64_t rows = BYTES / cols / word;
+    xfi_copy c = {.src = src,
+                  .dst = dst,
+                  .run_bytes = word,
+                  .n_dims = 2,
+                  .extent = {cols, rows},
+                  .src_stride = {word, cols * word},
+                  .dst_stride = {rows * word, word}};
+    double rate = run(&c, 1, XFI_CUDA_BLOCKS_ALONE);
+    printf("transpose of %2lld B words %47.0f %15.3f\n", (long long)word, rate, rate / flat[3]);
+  }
+  enum { PIECES = 5461 };
+  xfi_copy *many = calloc(PIECES, sizeof *many);
+  for (int i = 0; i < PIECES; i++) {
+    int64_t piece = BYTES / PIECES / 256 * 256;
+    many[i] = (xfi_copy){
+        .src = src + i * piece, .dst = dst + (PIECES - 1 - i) * piece, .run_bytes = piece};
+  }
+  double rate = run(many, PIECES, XFI_CUDA_BLOCKS_ALONE);
+  printf("%d pieces of 384 KiB %50.0f %15.3f\n", PIECES, rate, rate / flat[3]);
+  free(many);
+  CUDA(cudaFree, (src));
+  CUDA(cudaFree, (dst));
+  return 0;
+}

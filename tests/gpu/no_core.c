@@ -1,0 +1,14 @@
+/* The makers of comms hand them to the core; tests of the device and the kernels stand below it and
+ * make none. */
+#include "plugin.h"
+
+#include "error.h"
+
+xfer_status xfi_comm_wrap(xfer_comm **comm, xfi_comm *transport, xfi_device *device)
+{
+  (void)comm;
+  (void)transport;
+  (void)device;
+  xfi_set_error("no core in this program");
+  return XFER_ERR_INTERNAL;
+}

@@ -1,0 +1,323 @@
+/* The CUDA kernels against kernels/ref/, byte for byte; and flags. One process, one device: also
+ * for the sanitizer. */
+#include "gpu.h"
+
+#include "error.h"
+#include "kernels.h"
+#include "launch.h"
+
+#include <string.h>
+
+enum { ARENA = 1 << 20, GUARD = 256, COPIES_MAX = 8, POISON = 0xa5 };
+
+/* The same bytes on host and device; copies are described by offsets and then given either base. */
+typedef struct arena {
+  char *host;
+  char *device;
+} arena;
+
+static arena arena_make(size_t n_bytes)
+{
+  arena made = {.host = calloc(1, n_bytes)};
+
+  assert_non_null(made.host);
+  CUDA(cudaMalloc, ((void **)&made.device, n_bytes));
+  return made;
+}
+
+static void arena_free(arena *a)
+{
+  free(a->host);
+  CUDA(cudaFree, (a->device));
+}
+
+/* Runs `copies`, whose pointers are device memory, as batch_launch would. */
+static void run_on_device(const xfi_copy *copies, size_t n_copies, int n_blocks)
+{
+  xfi_cuda_program program;
+  const xfi_cuda_table *tables[2] = {&program.rows, &program.swapped};
+  xfer_status (*launchers[2])(const xfi_cuda_job *, xfer_stream) = {xfi_cuda_copy_rows,
+                                                                    xfi_cuda_copy_swapped};
+
+  OK(xfi_cuda_compile(&program, copies, n_copies, n_blocks));
+  for (int i = 0; i < 2; i++) {
+    size_t n = tables[i]->n_pieces;
+    xfi_cuda_piece *pieces = NULL;
+    int64_t *first_tile = NULL;
+    if (n == 0) continue;
+    CUDA(cudaMalloc, ((void **)&pieces, n * sizeof *pieces));
+    CUDA(cudaMalloc, ((void **)&first_tile, (n + 1) * sizeof *first_tile));
+    CUDA(cudaMemcpy, (pieces, tables[i]->pieces, n * sizeof *pieces, cudaMemcpyHostToDevice));
+    CUDA(cudaMemcpy,
+         (first_tile, tables[i]->first_tile, (n + 1) * sizeof *first_tile, cudaMemcpyHostToDevice));
+    xfi_cuda_job job = {.pieces = pieces,
+                        .first_tile = first_tile,
+                        .n_pieces = (int64_t)n,
+                        .n_tiles = tables[i]->first_tile[n],
+                        .n_blocks = n_blocks};
+    OK(launchers[i](&job, NULL));
+    CUDA(cudaDeviceSynchronize, ());
+    CUDA(cudaFree, (pieces));
+    CUDA(cudaFree, (first_tile));
+  }
+  xfi_cuda_program_free(&program);
+}
+
+/* ---- random copies ------------------------------------------------------------------------ */
+
+/* Strides of one side, dims in random order, with gaps of whole words. Returns the bytes spanned.
+ */
+static int64_t random_strides(uint64_t *state, const xfi_copy *c, int64_t word, int64_t *strides)
+{
+  int order[XFI_COPY_DIMS] = {0, 1, 2, 3, 4, 5, 6, 7};
+  int64_t span = c->run_bytes;
+
+  for (int64_t d = c->n_dims - 1; d > 0; d--) {
+    int64_t other = random_from(state, 0, d);
+    int kept = order[d];
+    order[d] = order[other];
+    order[other] = kept;
+  }
+  for (int64_t i = c->n_dims - 1; i >= 0; i--) {
+    if (random_from(state, 0, 2) == 0) span += word * random_from(state, 0, 3);
+    strides[order[i]] = span;
+    span *= c->extent[order[i]];
+  }
+  return span;
+}
+
+/* A copy of at most ARENA / COPIES_MAX bytes a side, with offsets for pointers; false: it came out
+ * too large. */
+static bool random_copy(uint64_t *state, xfi_copy *c, int64_t *dst_used)
+{
+  int64_t word = INT64_C(1) << random_from(state, 0, 4);
+  int64_t room = ARENA / COPIES_MAX;
+
+  memset(c, 0, sizeof *c);
+  c->run_bytes = random_from(state, 0, 1) == 0 ? word : word * random_from(state, 1, 300);
+  c->n_dims = random_from(state, 0, 5);
+  for (int64_t d = 0; d < c->n_dims; d++)
+    c->extent[d] = random_from(state, 1, random_from(state, 0, 1) ? 5 : 90);
+  int64_t src_span = random_strides(state, c, word, c->src_stride);
+  int64_t dst_span = random_strides(state, c, word, c->dst_stride);
+  if (src_span > room || dst_span + 16 > room) return false;
+  c->src = (const char *)(intptr_t)(word * random_from(state, 0, (ARENA - src_span) / word));
+  *dst_used = (*dst_used + word - 1) / word * word;
+  c->dst = (char *)(intptr_t)*dst_used;
+  *dst_used += dst_span;
+  return true;
+}
+
+static void rebase(xfi_copy *to, const xfi_copy *from, size_t n, char *src, char *dst,
+                   const bool *zero)
+{
+  for (size_t i = 0; i < n; i++) {
+    to[i] = from[i];
+    to[i].src = zero[i] ? NULL : src + (intptr_t)from[i].src;
+    to[i].dst = dst + (intptr_t)from[i].dst;
+  }
+}
+
+static void test_random_copies_equal_ref(void **state)
+{
+  static const int blocks[] = {1, 7, XFI_CUDA_BLOCKS_BESIDE, XFI_CUDA_BLOCKS_ALONE};
+  uint64_t random = 42;
+  int n_cases = getenv("XFER_GPU_CASES") != NULL ? atoi(getenv("XFER_GPU_CASES")) : 3000;
+  arena src;
+  arena dst;
+  char *seen = malloc(ARENA + GUARD);
+  int64_t n_bytes = 0;
+
+  (void)state;
+  NEEDS_GPUS(1);
+  src = arena_make(ARENA);
+  dst = arena_make(ARENA + GUARD);
+  random_fill(&random, src.host, ARENA);
+  CUDA(cudaMemcpy, (src.device, src.host, ARENA, cudaMemcpyHostToDevice));
+  for (int i = 0; i < n_cases; i++) {
+    xfi_copy offsets[COPIES_MAX];
+    xfi_copy copies[COPIES_MAX];
+    bool zero[COPIES_MAX];
+    int64_t used = 0;
+    size_t want = (size_t)random_from(&random, 1, COPIES_MAX);
+    size_t n = 0;
+    while (n < want) {
+      if (!random_copy(&random, &offsets[n], &used)) continue;
+      zero[n++] = random_from(&random, 0, 9) == 0;
+    }
+    memset(dst.host, POISON, ARENA + GUARD);
+    CUDA(cudaMemset, (dst.device, POISON, ARENA + GUARD));
+    rebase(copies, offsets, n, src.host, dst.host, zero);
+    xfi_ref_copy(copies, n);
+    rebase(copies, offsets, n, src.device, dst.device, zero);
+    run_on_device(copies, n, blocks[i % 4]);
+    CUDA(cudaMemcpy, (seen, dst.device, ARENA + GUARD, cudaMemcpyDeviceToHost));
+    if (memcmp(seen, dst.host, ARENA + GUARD) != 0) print_error("case %d of %zu copies\n", i, n);
+    assert_memory_equal(seen, dst.host, ARENA + GUARD);
+    n_bytes += used;
+  }
+  print_message("%d cases, %lld bytes\n", n_cases, (long long)n_bytes);
+  arena_free(&src);
+  arena_free(&dst);
+  free(seen);
+}
+
+/* ---- shapes of the field ------------------------------------------------------------------ */
+
+/* One copy between two dense matrices of `rows` x `cols` words; `swap` transposes. */
+static void check_matrix(int64_t rows, int64_t cols, int64_t word, bool swap, int64_t stretch)
+{
+  size_t n_bytes = (size_t)(rows * cols * word);
+  size_t dst_bytes = n_bytes * (size_t)stretch;
+  uint64_t random = 7;
+  arena src = arena_make(n_bytes);
+  arena dst = arena_make(dst_bytes);
+  char *seen = malloc(dst_bytes);
+  xfi_copy c = {
+      .run_bytes = word, .n_dims = 2, .extent = {rows, cols}, .src_stride = {cols * word, word}};
+
+  c.dst_stride[0] = (swap ? word : cols * word) * stretch;
+  c.dst_stride[1] = (swap ? rows * word : word) * stretch;
+  random_fill(&random, src.host, n_bytes);
+  CUDA(cudaMemcpy, (src.device, src.host, n_bytes, cudaMemcpyHostToDevice));
+  memset(dst.host, POISON, dst_bytes);
+  CUDA(cudaMemset, (dst.device, POISON, dst_bytes));
+  c.src = src.host;
+  c.dst = dst.host;
+  xfi_ref_copy(&c, 1);
+  c.src = src.device;
+  c.dst = dst.device;
+  run_on_device(&c, 1, XFI_CUDA_BLOCKS_ALONE);
+  CUDA(cudaMemcpy, (seen, dst.device, dst_bytes, cudaMemcpyDeviceToHost));
+  if (memcmp(seen, dst.host, dst_bytes) != 0) {
+    print_error("%lld x %lld words of %lld bytes, swap %d, stretch %lld\n", (long long)rows,
+                (long long)cols, (long long)word, swap, (long long)stretch);
+  }
+  assert_memory_equal(seen, dst.host, dst_bytes);
+  free(seen);
+  arena_free(&src);
+  arena_free(&dst);
+}
+
+static void test_matrices_of_each_word_equal_ref(void **state)
+{
+  (void)state;
+  NEEDS_GPUS(1);
+  for (int64_t word = 1; word <= 16; word *= 2) {
+    check_matrix(777, 1000, word, true, 1);
+    check_matrix(64, 64, word, true, 1);
+    check_matrix(8, 4099, word, true, 1);
+    check_matrix(513, 129, word, true, 2); /* interleaved as well */
+    check_matrix(300, 500, word, false, 2);
+    check_matrix(1, 100001, word, false, 1);
+  }
+}
+
+/* Offsets and counts past 2^31 and 2^32: one column of a matrix whose rows are far apart, and many
+ * single bytes. */
+static void test_far_offsets_equal_what_was_put(void **state)
+{
+  size_t far = ((size_t)1 << 32) + 4096;
+  size_t free_bytes = 0;
+  size_t total_bytes = 0;
+  unsigned char seen[3];
+  char *src = NULL;
+  char *dst = NULL;
+
+  (void)state;
+  NEEDS_GPUS(1);
+  CUDA(cudaMemGetInfo, (&free_bytes, &total_bytes));
+  if (free_bytes < 3 * far) skip();
+  CUDA(cudaMalloc, ((void **)&src, far + 16));
+  CUDA(cudaMalloc, ((void **)&dst, far + 16));
+  CUDA(cudaMemset, (src, 0x11, far + 16));
+  CUDA(cudaMemset, (src + far, 0x77, 16));
+  CUDA(cudaMemset, (dst, POISON, far + 16));
+  xfi_copy c = {.src = src,
+                .dst = dst,
+                .run_bytes = 1,
+                .n_dims = 1,
+                .extent = {2},
+                .src_stride = {(int64_t)far},
+                .dst_stride = {(int64_t)far}};
+  run_on_device(&c, 1, 4);
+  CUDA(cudaMemcpy, (seen, dst, 2, cudaMemcpyDeviceToHost));
+  CUDA(cudaMemcpy, (seen + 2, dst + far, 1, cudaMemcpyDeviceToHost));
+  assert_int_equal(seen[0], 0x11);
+  assert_int_equal(seen[1], POISON);
+  assert_int_equal(seen[2], 0x77);
+
+  /* 2^31 + 2048 runs of one byte at stride 2 on one side: more runs than a piece may have. */
+  c = (xfi_copy){.src = src,
+                 .dst = dst,
+                 .run_bytes = 1,
+                 .n_dims = 1,
+                 .extent = {(INT64_C(1) << 31) + 2048},
+                 .src_stride = {1},
+                 .dst_stride = {2}};
+  CUDA(cudaMemset, (src + (INT64_C(1) << 31) + 2047, 0x55, 1));
+  run_on_device(&c, 1, XFI_CUDA_BLOCKS_ALONE);
+  CUDA(cudaMemcpy, (seen, dst + 2 * ((INT64_C(1) << 31) + 2047) - 2, 3, cudaMemcpyDeviceToHost));
+  assert_int_equal(seen[0], 0x11);
+  assert_int_equal(seen[1], POISON);
+  assert_int_equal(seen[2], 0x55);
+  CUDA(cudaFree, (src));
+  CUDA(cudaFree, (dst));
+}
+
+static void test_empty_job_launches_nothing(void **state)
+{
+  xfi_cuda_job job = {.n_blocks = XFI_CUDA_BLOCKS_ALONE};
+  xfi_copy none = {.run_bytes = 4, .n_dims = 1, .extent = {0}};
+
+  (void)state;
+  NEEDS_GPUS(1);
+  OK(xfi_cuda_copy_rows(&job, NULL));
+  OK(xfi_cuda_copy_swapped(&job, NULL));
+  run_on_device(&none, 1, 1);
+  run_on_device(NULL, 0, 1);
+}
+
+/* ---- flags -------------------------------------------------------------------------------- */
+
+static void test_flags_are_set_and_spun_on(void **state)
+{
+  enum { N = 100 };
+  uint64_t *flags = NULL;
+  uint64_t *list[N];
+  uint64_t seen[N];
+  cudaStream_t waiting = NULL;
+  cudaStream_t setting = NULL;
+
+  (void)state;
+  NEEDS_GPUS(1);
+  CUDA(cudaStreamCreateWithFlags, (&waiting, cudaStreamNonBlocking));
+  CUDA(cudaStreamCreateWithFlags, (&setting, cudaStreamNonBlocking));
+  CUDA(cudaMalloc, ((void **)&flags, sizeof seen));
+  CUDA(cudaMemset, (flags, 0, sizeof seen));
+  for (int i = 0; i < N; i++)
+    list[i] = flags + i;
+  OK(xfi_cuda_flags_spin(list, N, 3, waiting));
+  OK(xfi_cuda_flags_set(list, N, 5, setting));
+  CUDA(cudaStreamSynchronize, (setting));
+  CUDA(cudaStreamSynchronize, (waiting));
+  CUDA(cudaMemcpy, (seen, flags, sizeof seen, cudaMemcpyDeviceToHost));
+  for (int i = 0; i < N; i++)
+    assert_int_equal(seen[i], 5);
+  CUDA(cudaStreamDestroy, (waiting));
+  CUDA(cudaStreamDestroy, (setting));
+  CUDA(cudaFree, (flags));
+}
+
+int main(void)
+{
+  const struct CMUnitTest tests[] = {
+      cmocka_unit_test(test_random_copies_equal_ref),
+      cmocka_unit_test(test_matrices_of_each_word_equal_ref),
+      cmocka_unit_test(test_far_offsets_equal_what_was_put),
+      cmocka_unit_test(test_empty_job_launches_nothing),
+      cmocka_unit_test(test_flags_are_set_and_spun_on),
+  };
+
+  return cmocka_run_group_tests_name("kernels", tests, NULL, NULL);
+}
