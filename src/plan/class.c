@@ -64,20 +64,17 @@ static void make_canonical(pieces *list)
   list->n = n;
 }
 
-/* Of one side's part, the runs to exchange: a source that shares an index with other parts only sends
- * what it is the first holder of. */
+/* Of one side's part, the runs to exchange: a source that shares an index with other parts, or holds it
+ * twice, only sends what it is the first holder of. */
 static xfer_status part_runs(const xfi_dim *dim, int64_t part, bool is_source, xfi_runs *runs)
 {
   xfer_status st = XFER_OK;
-  xfi_runs all = {NULL, 0, 0};
   xfi_holds holds = {NULL, 0, 0};
   bool unique = true;
 
   for (int c = 0; c < dim->n_cuts; c++) unique = unique && dim->cuts[c].kind != XFER_RUNS;
   if (unique || !is_source) return xfi_dim_runs(dim, part, runs);
-  XFI_TRY(xfi_dim_runs(dim, part, &all));
-  for (size_t i = 0; i < all.n; i++)
-    XFI_TRY(xfi_dim_holders(dim, all.at[i].global, all.at[i].global + all.at[i].length, true, &holds));
+  XFI_TRY(xfi_dim_holders(dim, 0, dim->size, true, &holds));
   for (size_t i = 0; i < holds.n; i++) {
     const xfi_hold *h = &holds.at[i];
 
@@ -86,7 +83,6 @@ static xfer_status part_runs(const xfi_dim *dim, int64_t part, bool is_source, x
     runs->at[runs->n++] = (xfer_run){h->global, h->length, h->local};
   }
 done:
-  xfi_runs_free(&all);
   xfi_holds_free(&holds);
   return st;
 }

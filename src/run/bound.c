@@ -202,6 +202,7 @@ xfer_status xfi_copies_add(xfi_copies *copies, const xfi_end *dst, const xfi_end
 {
   for (int d = 0; d < n_dims; d++)
     if (length[d] == 0) return XFER_OK;
+  if (n_dims == 0) return add_whole(copies, dst, src, length, n_dims, elem_bytes);
   if (dst->bound->pieces != NULL) return add_split(copies, dst, src, length, n_dims, elem_bytes, true);
   if (src != NULL && src->bound->pieces != NULL)
     return add_split(copies, dst, src, length, n_dims, elem_bytes, false);
