@@ -1,0 +1,332 @@
+/**
+ * @file refit.h
+ * Whole models: move the weights of a training job into the engines that serve them.
+ *
+ * A refit is the join of two descriptions of one model. The *model* is a table of tensors, by their
+ * names in a Hugging Face checkpoint. A *side* says, by a short SPEC such as "megatron:tp2,pp2" or
+ * "vllm:tp4", how a framework spreads each of them over its ranks and in which of its own tensors the
+ * parts lie. The join gives the list for xfer_plan_create(), and for any rank the framework's local
+ * tensors: their names and shapes, to be handed in by name. What does not join is an error that lists
+ * it; nothing is guessed and nothing is skipped in silence. docs/refit.md has the SPECs and the rules.
+ *
+ * Conventions are those of xfer.h. Models, sides and refits do not change once a refit was made of
+ * them and may then be read by any number of threads.
+ */
+#ifndef XFER_REFIT_H
+#define XFER_REFIT_H
+
+#include <xfer/xfer.h>
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+/* ---- the model ---------------------------------------------------------------------------- */
+
+/** The tensors of a model: name, shape and element type of each. */
+typedef struct xfer_model xfer_model;
+
+/** What to turn the table's weights into. */
+typedef enum xfer_quant {
+  XFER_QUANT_NONE = 0,        /**< As the table says. */
+  XFER_QUANT_FP8_BLOCK128 = 1 /**< q, k, v, o, gate, up and down projections become f8e4m3 with f32
+                                   scales, one per block of 128 x 128. */
+} xfer_quant;
+
+/** Which tensors of the table count. Start from XFER_MODEL_OPTIONS_INIT. */
+typedef struct xfer_model_options {
+  size_t struct_size;    /**< Set by XFER_MODEL_OPTIONS_INIT. */
+  int32_t layers_begin;  /**< First layer that is kept. */
+  int32_t layers_end;    /**< One past the last; 0: all layers. */
+  int32_t experts_begin; /**< First routed expert that is kept. */
+  int32_t experts_end;   /**< One past the last; 0: all experts. */
+  int32_t ends;          /**< 1: with a range of layers, keep the tensors outside the layers too. */
+  int32_t quant;         /**< xfer_quant */
+  const char *extra;     /**< Name of a list under "extra_params" to add, such as "mtp"; NULL: none. */
+} xfer_model_options;
+#define XFER_MODEL_OPTIONS_INIT {sizeof(xfer_model_options), 0, 0, 0, 0, 0, 0, NULL}
+
+/**
+ * Read a model table.
+ *
+ * @param model    Receives the model; the caller owns it.
+ * @param path     A table ("format": "xfer-model-v1"), or the folder of a Hugging Face checkpoint: its
+ *                 config.json and the headers of its *.safetensors files. No weight is read.
+ * @param options  NULL: everything.
+ * @retval XFER_ERR_IO   Unreadable or malformed; the text has the place.
+ * @retval XFER_ERR_ARG  An option is wrong, or keeps nothing.
+ * @since 0.1
+ */
+XFER_API XFER_MUST_CHECK xfer_status xfer_model_load(xfer_model **model, const char *path,
+                                                     const xfer_model_options *options);
+/** Give a model back; NULL is fine. */
+XFER_API void xfer_model_destroy(xfer_model *model);
+
+/**
+ * Add a tensor that the table lacks: a buffer, a KV scale. Before the first refit.
+ *
+ * @param model   The model.
+ * @param name    Its name; what the sides make of it is a matter of their rules, as for all others.
+ * @param dtype   xfer_dtype
+ * @param shape   [n_dims] NULL with n_dims 0: a scalar.
+ * @param n_dims  0 to XFER_MAX_DIMS.
+ * @retval XFER_ERR_ARG    The table has that name already, or a size is negative.
+ * @retval XFER_ERR_STATE  A refit was made of the model.
+ */
+XFER_API XFER_MUST_CHECK xfer_status xfer_model_add(xfer_model *model, const char *name, int32_t dtype,
+                                                    const int64_t *shape, int n_dims);
+
+/* ---- the two sides ------------------------------------------------------------------------ */
+
+/** How one framework holds a model. */
+typedef struct xfer_side xfer_side;
+
+/** What an engine's kernels have done to the expert weights after they were loaded: OR of these. It
+ *  cannot be seen from the outside, so it must be said. */
+typedef enum xfer_weights {
+  XFER_WEIGHTS_LOADED = 1,      /**< Nothing: w13 is [E, gate rows then up rows, hidden]. */
+  XFER_WEIGHTS_UP_FIRST = 2,    /**< w13 has the up rows first. */
+  XFER_WEIGHTS_INTERLEAVED = 4, /**< w13's rows alternate: gate, up, gate, up. */
+  XFER_WEIGHTS_TRANSPOSED = 8   /**< w13 is [E, hidden, rows], w2 [E, rows, hidden]. */
+} xfer_weights;
+
+/** Options of a side. Start from XFER_SIDE_OPTIONS_INIT. */
+typedef struct xfer_side_options {
+  size_t struct_size;         /**< Set by XFER_SIDE_OPTIONS_INIT. */
+  int32_t first_rank;         /**< The side's ranks are first_rank, first_rank + 1, ... */
+  uint32_t weights;           /**< OR of XFER_WEIGHTS_*; required of "vllm:" unless the SPEC says it. */
+  const int32_t *map_experts; /**< [map_first[n_map]] Expert map: the experts that each expert-parallel
+                                   rank holds, in local order; an expert may occur again (redundant
+                                   experts). NULL: the SPEC's rule, else linear. */
+  const int32_t *map_first;   /**< [n_map + 1] Where each rank's list begins in map_experts. */
+  int64_t n_map;              /**< The SPEC's ep; 0: no map. */
+} xfer_side_options;
+#define XFER_SIDE_OPTIONS_INIT {sizeof(xfer_side_options), 0, 0, NULL, NULL, 0}
+
+/**
+ * Describe a side.
+ *
+ * @param side     Receives the side; the caller owns it.
+ * @param spec     "megatron:", "fsdp:", "full", "vllm:" or "hf:" with its items; docs/refit.md.
+ * @param options  NULL: all defaults.
+ * @retval XFER_ERR_ARG  The SPEC has an unknown, repeated or impossible item; or a vLLM side does not
+ *                       say what its kernels have done to the weights.
+ * @since 0.1
+ */
+XFER_API XFER_MUST_CHECK xfer_status xfer_side_create(xfer_side **side, const char *spec,
+                                                      const xfer_side_options *options);
+/** Give a side back; NULL is fine. */
+XFER_API void xfer_side_destroy(xfer_side *side);
+/** How many ranks the side has. */
+XFER_API int xfer_side_size(const xfer_side *side);
+
+/**
+ * Say that the framework's names that match `from` are, to our rules, what `to` says. Each `*` stands
+ * for any text, and the n-th of `to` is what the n-th of `from` matched. Renames apply in the order in
+ * which they were given, each to what the one before left; two names that become one are an error.
+ * For example "base_model.model.*" -> "*", then "*.base_layer.*" -> "*.*".
+ */
+XFER_API XFER_MUST_CHECK xfer_status xfer_side_rename(xfer_side *side, const char *from,
+                                                      const char *to);
+
+/** Names that the side has and that are not weights: they are counted, and else left alone. "*" stands
+ *  for any text. Names that contain `_extra_state` and tensors without elements are always ignored. */
+XFER_API XFER_MUST_CHECK xfer_status xfer_side_ignore(xfer_side *side, const char *pattern);
+
+/**
+ * Say how the side holds the tensors whose table names match `pattern`, in place of its rules: for parts
+ * of a model that the rules do not know, such as a vision tower.
+ *
+ * @param side     The side.
+ * @param pattern  "*" stands for any text.
+ * @param dim      The dim that tensor parallelism splits evenly; negative: every rank of the model's
+ *                 replica has it whole. The local tensor has the table's name.
+ */
+XFER_API XFER_MUST_CHECK xfer_status xfer_side_place(xfer_side *side, const char *pattern, int dim);
+
+/**
+ * Say that one rank of a training side will hand in the tensors that match `pattern` whole, under the
+ * table's names: the misc path's source for tensors whose layout no rule knows.
+ */
+XFER_API XFER_MUST_CHECK xfer_status xfer_side_give_whole(xfer_side *side, const char *pattern,
+                                                          int rank);
+
+/** Say that the side holds the tensors that match `pattern` in another element type than the table:
+ *  no conversion is done, so a refit in which the sides differ is refused by name. */
+XFER_API XFER_MUST_CHECK xfer_status xfer_side_dtype(xfer_side *side, const char *pattern,
+                                                     int32_t dtype);
+
+/* ---- the join ----------------------------------------------------------------------------- */
+
+/** Two sides of one model, joined. */
+typedef struct xfer_refit xfer_refit;
+
+/**
+ * Join two sides.
+ *
+ * @param refit  Receives the refit; the caller owns it. The model and the sides may be destroyed.
+ * @param model  The model.
+ * @param train  Where the weights come from; NULL: not known on this rank.
+ * @param gen    Where they go; NULL: not known on this rank.
+ * @retval XFER_ERR_UNSUPPORTED  Tensors that no rule knows and nothing declares; the text has the
+ *                               first and their number. Or a cut that the framework would refuse.
+ * @retval XFER_ERR_MISMATCH     The sides hold a tensor in different element types or blocks.
+ * @retval XFER_ERR_SHAPE        A shape does not fit the model's configuration or the SPEC.
+ * @since 0.1
+ */
+XFER_API XFER_MUST_CHECK xfer_status xfer_refit_create(xfer_refit **refit, xfer_model *model,
+                                                       const xfer_side *train, const xfer_side *gen);
+/** Give a refit back; NULL is fine. Plans made of its tensors stay valid. */
+XFER_API void xfer_refit_destroy(xfer_refit *refit);
+
+/** The tensors for xfer_plan_create() and xfer_plan_simulate(): [n_tensors], owned by the refit. */
+XFER_API const xfer_tensor *xfer_refit_tensors(const xfer_refit *refit, size_t *n_tensors);
+/** How many ranks a comm must have: one more than the highest rank of either side. */
+XFER_API int xfer_refit_ranks(const xfer_refit *refit);
+
+/** What a tensor of the join is in the table. */
+typedef struct xfer_refit_tensor {
+  const char *hf;      /**< The table's name; for experts that the table lists one by one with
+                            "{expert}" in place of the number. */
+  int32_t n_experts;   /**< Experts listed one by one: they are dim 0 here. 0: the table's tensor has
+                            all dims. */
+  int32_t first_expert; /**< The number of the one at index 0. */
+  int64_t offset;      /**< Where this tensor's element 0 lies in the table's (row-major). */
+  int64_t strides[XFER_MAX_DIMS]; /**< In elements of the table's tensor, per dim; 0 for experts. */
+  int32_t n_dims;
+  int32_t layer;       /**< -1: outside the layers. */
+  int32_t misc;        /**< 1: no tensor of the engine's; a named buffer or the callback takes it. */
+  int32_t hook;        /**< 1: the engine makes other values of it after loading. */
+} xfer_refit_tensor;
+
+/** The i-th tensor of xfer_refit_tensors(). @retval XFER_ERR_ARG No such tensor. */
+XFER_API XFER_MUST_CHECK xfer_status xfer_refit_tensor_get(const xfer_refit *refit, size_t i,
+                                                           xfer_refit_tensor *tensor);
+
+/** Figures of a join. Start from XFER_REFIT_REPORT_INIT. */
+typedef struct xfer_refit_report_data {
+  size_t struct_size;        /**< Set by XFER_REFIT_REPORT_INIT. */
+  uint64_t hf_tensors;       /**< Tensors of the table, as a checkpoint counts them. */
+  uint64_t tensors;          /**< Of the plan. */
+  uint64_t payload_bytes;    /**< Each tensor of the table once. */
+  uint64_t ruled_bytes;      /**< Of these, placed by a rule on the generation side. */
+  uint64_t misc_bytes;       /**< Of these, for a named buffer or a callback: delivered whole, or the
+                                  rank's share where the engine makes other values of it. */
+  uint64_t delivered_bytes;  /**< Every generation-local tensor of every rank, padding included. */
+  uint64_t hooks;            /**< Tensors of which the engine needs other values than a copy. */
+  uint64_t ignored;          /**< Tensors of the table that a declared pattern ignores. */
+  uint64_t duplicates;       /**< Tensors held under a second name, as tied embeddings are. */
+  uint64_t largest_bytes;    /**< Of one tensor of the plan. */
+} xfer_refit_report_data;
+#define XFER_REFIT_REPORT_INIT {sizeof(xfer_refit_report_data), 0, 0, 0, 0, 0, 0, 0, 0, 0, 0}
+
+/** Fill `report`. */
+XFER_API XFER_MUST_CHECK xfer_status xfer_refit_report(const xfer_refit *refit,
+                                                       xfer_refit_report_data *report);
+
+/* ---- the local tensors of a rank ------------------------------------------------------------ */
+
+/** The framework tensors of one rank, and where each lies once it was handed in. */
+typedef struct xfer_locals xfer_locals;
+
+/** Which side's. */
+typedef enum xfer_side_of { XFER_SIDE_TRAIN = 0, XFER_SIDE_GEN = 1 } xfer_side_of;
+
+/** One tensor as the framework has it. */
+typedef struct xfer_local {
+  const char *name;             /**< In the framework's own naming. */
+  int32_t side;                 /**< xfer_side_of */
+  int32_t dtype;                /**< xfer_dtype */
+  int32_t n_dims;
+  int32_t n_parts;              /**< Tensors of the join that lie in it. */
+  int64_t shape[XFER_MAX_DIMS];
+} xfer_local;
+
+/** A tensor's part inside a local tensor: rows [begin, end) of `dim` there. */
+typedef struct xfer_local_part {
+  uint64_t tensor;  /**< Index in xfer_refit_tensors(). */
+  int32_t dim;      /**< Dim of the local tensor. */
+  int32_t tensor_dim; /**< The same dim in the tensor of the join. */
+  int64_t begin;
+  int64_t end;      /**< With `step` 2 the rows begin, begin + 2, ... */
+  int64_t step;
+  int64_t first;    /**< The row of the tensor's local part that lies at `begin`. */
+} xfer_local_part;
+
+/**
+ * List what a rank has to hand in, on the sides that this process knows.
+ *
+ * @param locals  Receives the list; the caller owns it.
+ * @param refit   Outlives the list.
+ * @param rank    A rank of the comm. One that is in neither side has no local tensors.
+ * @since 0.1
+ */
+XFER_API XFER_MUST_CHECK xfer_status xfer_locals_create(xfer_locals **locals, const xfer_refit *refit,
+                                                        int rank);
+/** Give a list back; NULL is fine. Plans keep what was bound. */
+XFER_API void xfer_locals_destroy(xfer_locals *locals);
+/** How many local tensors. */
+XFER_API size_t xfer_locals_count(const xfer_locals *locals);
+/** The i-th. @retval XFER_ERR_ARG No such tensor. */
+XFER_API XFER_MUST_CHECK xfer_status xfer_locals_get(const xfer_locals *locals, size_t i,
+                                                     xfer_local *local);
+/** The k-th part of the i-th; a part that is cut into several row ranges is listed as several. */
+XFER_API XFER_MUST_CHECK xfer_status xfer_locals_part(const xfer_locals *locals, size_t i, size_t k,
+                                                      xfer_local_part *part);
+
+/**
+ * Hand in one local tensor under the framework's name.
+ *
+ * Wrong ones are noted, and refused by xfer_locals_bind().
+ *
+ * @param locals   The list.
+ * @param side     xfer_side_of
+ * @param name     Renames of the side apply. Ignored names are counted.
+ * @param dtype    xfer_dtype
+ * @param base     First element.
+ * @param shape    [n_dims]
+ * @param strides  [n_dims] In bytes; NULL: row-major without gaps.
+ * @param n_dims   Number of dims.
+ * @retval XFER_ERR_NOMEM  Out of memory.
+ */
+XFER_API XFER_MUST_CHECK xfer_status xfer_locals_give(xfer_locals *locals, int side, const char *name,
+                                                      int32_t dtype, void *base, const int64_t *shape,
+                                                      const int64_t *strides, int n_dims);
+
+/**
+ * Bind all that was handed in to a plan of the refit's tensors. Local.
+ *
+ * @retval XFER_ERR_MISMATCH  Something is missing, not wanted, of the wrong shape or type, or not
+ *                            merged (lora); the text has the first and their number,
+ *                            xfer_locals_problem() each.
+ */
+XFER_API XFER_MUST_CHECK xfer_status xfer_locals_bind(xfer_locals *locals, xfer_plan *plan);
+/** The i-th thing that is wrong, as a sentence; NULL: there are no more. */
+XFER_API const char *xfer_locals_problem(xfer_locals *locals, size_t i);
+/** How many names were handed in and ignored. */
+XFER_API size_t xfer_locals_ignored(const xfer_locals *locals);
+
+/**
+ * Where a tensor of the join lies on this rank. `src` and `dst` are filled where the rank has a part.
+ * @param has  Receives 1 for a source, 2 for a destination, 3 for both, 0 for none.
+ */
+XFER_API XFER_MUST_CHECK xfer_status xfer_locals_view(xfer_locals *locals, size_t tensor,
+                                                      xfer_view *src, xfer_view *dst, int *has);
+
+/** Called for each misc tensor that was not handed in by name, with its name in the list and this rank's
+ *  part, row-major: the whole tensor where no rule knows it, this rank's share where the engine makes other
+ *  values of it (Mamba's A of A_log). The memory is the library's and valid during the call. */
+typedef void (*xfer_misc_fn)(void *context, const char *name, int32_t dtype, const int64_t *shape,
+                             int n_dims, const void *data);
+
+/** Take misc tensors by callback: those not handed in get memory of the library at bind. */
+XFER_API XFER_MUST_CHECK xfer_status xfer_locals_take_misc(xfer_locals *locals, xfer_misc_fn fn,
+                                                           void *context);
+/** xfer_plan_wait(), then the callbacks, on the caller's thread. Collective. */
+XFER_API XFER_MUST_CHECK xfer_status xfer_locals_wait(xfer_locals *locals, xfer_plan *plan,
+                                                      uint64_t timeout_ms);
+
+#ifdef __cplusplus
+}
+#endif
+#endif

@@ -1,0 +1,137 @@
+/* The local tensors of a rank: checks arguments, calls src/refit, binds to a plan. */
+#include "locals.h"
+
+#include <xfer/refit.h>
+
+#include "error.h"
+
+#include <string.h>
+
+xfer_status xfer_locals_create(xfer_locals **locals, const xfer_refit *refit, int rank)
+{
+  xfer_status st = XFER_OK;
+
+  XFI_CHECK(locals != NULL && refit != NULL && rank >= 0, XFER_ERR_ARG, "xfer_locals_create: an argument is wrong");
+  XFI_TRY(xfi_locals_create(locals, refit, rank));
+done:
+  return st;
+}
+
+void xfer_locals_destroy(xfer_locals *locals)
+{
+  xfi_locals_destroy(locals);
+}
+
+size_t xfer_locals_count(const xfer_locals *locals)
+{
+  return locals == NULL ? 0 : locals->n;
+}
+
+xfer_status xfer_locals_get(const xfer_locals *locals, size_t i, xfer_local *local)
+{
+  const xfi_local *l;
+  xfer_status st = XFER_OK;
+
+  XFI_CHECK(locals != NULL && local != NULL && i < locals->n, XFER_ERR_ARG, "no local tensor %zu", i);
+  l = &locals->at[i];
+  *local = (xfer_local){.name = l->name, .side = l->side, .dtype = (int32_t)l->dtype, .n_dims = l->n_dims,
+                        .n_parts = l->n_parts};
+  memcpy(local->shape, l->shape, sizeof local->shape);
+done:
+  return st;
+}
+
+xfer_status xfer_locals_part(const xfer_locals *locals, size_t i, size_t k, xfer_local_part *part)
+{
+  xfer_status st = XFER_OK;
+
+  XFI_CHECK(locals != NULL && part != NULL && i < locals->n && k < (size_t)locals->at[i].n_parts, XFER_ERR_ARG,
+            "no part %zu of local tensor %zu", k, i);
+  *part = locals->parts[locals->at[i].first_part + k];
+done:
+  return st;
+}
+
+xfer_status xfer_locals_give(xfer_locals *locals, int side, const char *name, int32_t dtype, void *base,
+                             const int64_t *shape, const int64_t *strides, int n_dims)
+{
+  xfer_status st = XFER_OK;
+
+  XFI_CHECK(locals != NULL && name != NULL && (shape != NULL || n_dims == 0), XFER_ERR_ARG,
+            "xfer_locals_give: a pointer is NULL");
+  XFI_CHECK(side == XFER_SIDE_TRAIN || side == XFER_SIDE_GEN, XFER_ERR_ARG, "\"%s\": side %d", name, side);
+  XFI_CHECK(n_dims >= 0 && n_dims <= XFER_MAX_DIMS, XFER_ERR_ARG, "\"%s\" with %d dims", name, n_dims);
+  XFI_TRY(xfi_locals_give(locals, side, name, (xfer_dtype)dtype, base, shape, strides, n_dims));
+done:
+  return st;
+}
+
+xfer_status xfer_locals_view(xfer_locals *locals, size_t tensor, xfer_view *src, xfer_view *dst, int *has)
+{
+  bool has_src, has_dst;
+  xfer_status st = XFER_OK;
+
+  XFI_CHECK(locals != NULL && src != NULL && dst != NULL && has != NULL && tensor < locals->refit->n_tensors,
+            XFER_ERR_ARG, "no tensor %zu", tensor);
+  XFI_TRY(xfi_locals_view(locals, tensor, XFER_SIDE_TRAIN, src, &has_src));
+  XFI_TRY(xfi_locals_view(locals, tensor, XFER_SIDE_GEN, dst, &has_dst));
+  *has = (has_src ? 1 : 0) | (has_dst ? 2 : 0);
+done:
+  return st;
+}
+
+xfer_status xfer_locals_bind(xfer_locals *locals, xfer_plan *plan)
+{
+  xfer_view src, dst;
+  int has = 0;
+  xfer_status st = XFER_OK;
+
+  XFI_CHECK(locals != NULL && plan != NULL, XFER_ERR_ARG, "xfer_locals_bind: a pointer is NULL");
+  XFI_TRY(xfi_locals_complete(locals));
+  XFI_CHECK(locals->n_problems == 0, XFER_ERR_MISMATCH, "%s (one of %zu problems)", locals->problems[0].text,
+            locals->n_problems);
+  for (size_t t = 0; t < locals->refit->n_tensors; t++) {
+    XFI_TRY(xfer_locals_view(locals, t, &src, &dst, &has));
+    if (has == 0) continue;
+    XFI_TRY(xfer_plan_bind(plan, t, (has & 1) != 0 ? &src : NULL, (has & 2) != 0 ? &dst : NULL));
+  }
+done:
+  return st;
+}
+
+const char *xfer_locals_problem(xfer_locals *locals, size_t i)
+{
+  return locals == NULL || i >= locals->n_problems ? NULL : locals->problems[i].text;
+}
+
+size_t xfer_locals_ignored(const xfer_locals *locals)
+{
+  return locals == NULL ? 0 : locals->n_ignored;
+}
+
+xfer_status xfer_locals_take_misc(xfer_locals *locals, xfer_misc_fn fn, void *context)
+{
+  xfer_status st = XFER_OK;
+
+  XFI_CHECK(locals != NULL, XFER_ERR_ARG, "xfer_locals_take_misc: the list is NULL");
+  locals->misc_fn = fn;
+  locals->misc_context = context;
+done:
+  return st;
+}
+
+xfer_status xfer_locals_wait(xfer_locals *locals, xfer_plan *plan, uint64_t timeout_ms)
+{
+  xfer_status st = XFER_OK;
+
+  XFI_CHECK(locals != NULL && plan != NULL, XFER_ERR_ARG, "xfer_locals_wait: a pointer is NULL");
+  XFI_TRY(xfer_plan_wait(plan, timeout_ms));
+  for (size_t i = 0; i < locals->n && locals->misc_fn != NULL; i++) {
+    const xfi_local *l = &locals->at[i];
+
+    if (l->owned == NULL) continue;
+    locals->misc_fn(locals->misc_context, l->name, (int32_t)l->dtype, l->shape, l->n_dims, l->owned);
+  }
+done:
+  return st;
+}

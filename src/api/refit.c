@@ -1,0 +1,199 @@
+/* Models, sides and joins: checks arguments, calls src/refit. */
+#include <xfer/refit.h>
+
+#include "alloc.h"
+#include "dtype.h"
+#include "error.h"
+#include "join.h"
+#include "locals.h"
+#include "options.h"
+#include "report.h"
+
+#include <string.h>
+#include <sys/stat.h>
+
+/* ---- models ---- */
+
+static xfer_status check_options(const xfer_model_options *o)
+{
+  xfer_status st = XFER_OK;
+
+  XFI_CHECK(o->layers_begin >= 0 && (o->layers_end == 0 || o->layers_end > o->layers_begin), XFER_ERR_ARG,
+            "layers %d to %d", (int)o->layers_begin, (int)o->layers_end);
+  XFI_CHECK(o->experts_begin >= 0 && (o->experts_end == 0 || o->experts_end > o->experts_begin), XFER_ERR_ARG,
+            "experts %d to %d", (int)o->experts_begin, (int)o->experts_end);
+  XFI_CHECK(o->quant == XFER_QUANT_NONE || o->quant == XFER_QUANT_FP8_BLOCK128, XFER_ERR_ARG, "quant %d",
+            (int)o->quant);
+done:
+  return st;
+}
+
+xfer_status xfer_model_load(xfer_model **model, const char *path, const xfer_model_options *options)
+{
+  xfer_model_options o = XFER_MODEL_OPTIONS_INIT;
+  xfer_model *m = NULL;
+  struct stat info;
+  xfer_status st = XFER_OK;
+
+  XFI_CHECK(model != NULL && path != NULL, XFER_ERR_ARG, "xfer_model_load: a pointer is NULL");
+  XFI_TRY(xfi_options_copy(&o, sizeof o, options, "xfer_model_options"));
+  XFI_TRY(check_options(&o));
+  XFI_TRY(xfi_model_create(&m));
+  XFI_CHECK(stat(path, &info) == 0, XFER_ERR_IO, "%s cannot be read", path);
+  XFI_TRY(S_ISDIR(info.st_mode) ? xfi_checkpoint_read(m, path, &o) : xfi_table_read(m, path, &o));
+  XFI_TRY(xfi_model_finish(m, &o));
+  *model = m;
+  m = NULL;
+done:
+  xfi_model_destroy(m);
+  return st;
+}
+
+void xfer_model_destroy(xfer_model *model)
+{
+  xfi_model_destroy(model);
+}
+
+xfer_status xfer_model_add(xfer_model *model, const char *name, int32_t dtype, const int64_t *shape, int n_dims)
+{
+  const xfer_model_options all = XFER_MODEL_OPTIONS_INIT;
+  const xfi_raw raw = {.pattern = name, .shape = shape, .n_dims = n_dims, .dtype = (xfer_dtype)dtype};
+  xfer_status st = XFER_OK;
+
+  XFI_CHECK(model != NULL && name != NULL && (shape != NULL || n_dims == 0), XFER_ERR_ARG,
+            "xfer_model_add: a pointer is NULL");
+  XFI_CHECK(n_dims >= 0 && n_dims <= XFER_MAX_DIMS, XFER_ERR_ARG, "\"%s\" with %d dims", name, n_dims);
+  XFI_CHECK(!atomic_load(&model->frozen), XFER_ERR_STATE, "\"%s\": a refit was made of the model", name);
+  XFI_CHECK(strchr(name, '{') == NULL, XFER_ERR_ARG, "\"%s\" is a pattern, not a name", name);
+  XFI_TRY(xfi_model_append_name(model, &raw, &all));
+  XFI_TRY(xfi_model_finish(model, &all));
+done:
+  return st;
+}
+
+/* ---- sides ---- */
+
+xfer_status xfer_side_create(xfer_side **side, const char *spec, const xfer_side_options *options)
+{
+  xfer_status st = XFER_OK;
+
+  XFI_CHECK(side != NULL && spec != NULL, XFER_ERR_ARG, "xfer_side_create: a pointer is NULL");
+  XFI_TRY(xfi_side_create(side, spec, options));
+done:
+  return st;
+}
+
+void xfer_side_destroy(xfer_side *side)
+{
+  xfi_side_destroy(side);
+}
+
+int xfer_side_size(const xfer_side *side)
+{
+  return side == NULL ? 0 : side->size;
+}
+
+static xfer_status say(xfer_side *side, size_t list, const char *pattern, const char *to, int value)
+{
+  xfer_status st = XFER_OK;
+
+  XFI_CHECK(side != NULL && pattern != NULL, XFER_ERR_ARG, "a side or a name pattern is NULL");
+  XFI_CHECK(atomic_load(&side->n_refs) == 1, XFER_ERR_STATE, "\"%s\": a refit was made of the side", side->spec);
+  XFI_TRY(xfi_said_add((xfi_saids *)((char *)side + list), pattern, to, value));
+done:
+  return st;
+}
+
+xfer_status xfer_side_rename(xfer_side *side, const char *from, const char *to)
+{
+  xfer_status st = XFER_OK;
+
+  XFI_CHECK(to != NULL, XFER_ERR_ARG, "xfer_side_rename: the new name is NULL");
+  XFI_TRY(say(side, offsetof(xfer_side, renames), from, to, 0));
+done:
+  return st;
+}
+
+xfer_status xfer_side_ignore(xfer_side *side, const char *pattern)
+{
+  return say(side, offsetof(xfer_side, ignores), pattern, NULL, 0);
+}
+
+xfer_status xfer_side_place(xfer_side *side, const char *pattern, int dim)
+{
+  return say(side, offsetof(xfer_side, places), pattern, NULL, dim);
+}
+
+xfer_status xfer_side_give_whole(xfer_side *side, const char *pattern, int rank)
+{
+  xfer_status st = XFER_OK;
+
+  XFI_CHECK(side != NULL && rank >= side->first_rank && rank - side->first_rank < side->size, XFER_ERR_ARG,
+            "rank %d is none of the side's", rank);
+  XFI_TRY(say(side, offsetof(xfer_side, wholes), pattern, NULL, rank));
+done:
+  return st;
+}
+
+xfer_status xfer_side_dtype(xfer_side *side, const char *pattern, int32_t dtype)
+{
+  xfer_status st = XFER_OK;
+
+  XFI_CHECK(xfi_dtype_size(dtype) > 0, XFER_ERR_ARG, "%d is no element type", (int)dtype);
+  XFI_TRY(say(side, offsetof(xfer_side, dtypes), pattern, NULL, dtype));
+done:
+  return st;
+}
+
+/* ---- joins ---- */
+
+xfer_status xfer_refit_create(xfer_refit **refit, xfer_model *model, const xfer_side *train, const xfer_side *gen)
+{
+  xfer_status st = XFER_OK;
+
+  XFI_CHECK(refit != NULL && model != NULL, XFER_ERR_ARG, "xfer_refit_create: a pointer is NULL");
+  XFI_CHECK(train != NULL || gen != NULL, XFER_ERR_ARG, "xfer_refit_create: neither side is known");
+  XFI_TRY(xfi_refit_create(refit, model, train, gen));
+done:
+  return st;
+}
+
+void xfer_refit_destroy(xfer_refit *refit)
+{
+  xfi_refit_destroy(refit);
+}
+
+const xfer_tensor *xfer_refit_tensors(const xfer_refit *refit, size_t *n_tensors)
+{
+  if (n_tensors != NULL) *n_tensors = refit == NULL ? 0 : refit->n_tensors;
+  return refit == NULL ? NULL : refit->tensors;
+}
+
+int xfer_refit_ranks(const xfer_refit *refit)
+{
+  return refit == NULL ? 0 : xfi_refit_ranks(refit);
+}
+
+xfer_status xfer_refit_tensor_get(const xfer_refit *refit, size_t i, xfer_refit_tensor *tensor)
+{
+  xfer_status st = XFER_OK;
+
+  XFI_CHECK(refit != NULL && tensor != NULL && i < refit->n_tensors, XFER_ERR_ARG, "no tensor %zu", i);
+  xfi_refit_tensor(refit, i, tensor);
+done:
+  return st;
+}
+
+xfer_status xfer_refit_report(const xfer_refit *refit, xfer_refit_report_data *report)
+{
+  xfer_refit_report_data r = XFER_REFIT_REPORT_INIT;
+  xfer_status st = XFER_OK;
+
+  XFI_CHECK(refit != NULL && report != NULL, XFER_ERR_ARG, "xfer_refit_report: a pointer is NULL");
+  XFI_CHECK(report->struct_size == sizeof r, XFER_ERR_ARG, "xfer_refit_report_data of %zu bytes, here %zu",
+            report->struct_size, sizeof r);
+  xfi_refit_report(refit, &r);
+  *report = r;
+done:
+  return st;
+}

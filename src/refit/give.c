@@ -1,0 +1,223 @@
+/*
+ * Local tensors handed in by name. A framework's names go through the side's renames, then, where the rules
+ * do not have the name, through the other spellings that the framework is known to use.
+ */
+#include "locals.h"
+
+#include "alloc.h"
+#include "dtype.h"
+#include "error.h"
+#include "glob.h"
+#include "text.h"
+#include "vec.h"
+
+#include <stdarg.h>
+#include <stdio.h>
+#include <string.h>
+
+static const struct {
+  xfi_framework framework;
+  const char *from;
+  const char *to;
+} SPELLINGS[] = {
+    {XFI_VLLM, "*.experts.w13_*", "*.experts.routed_experts.w13_*"},
+    {XFI_VLLM, "*.experts.w2_*", "*.experts.routed_experts.w2_*"},
+    {XFI_MEGATRON, "module.*", "*"},
+    {XFI_MEGATRON, "*.input_layernorm.weight", "*.self_attention.linear_qkv.layer_norm_weight"},
+    {XFI_MEGATRON, "*.self_attention.linear_qkv.layer_norm_weight", "*.input_layernorm.weight"},
+    {XFI_MEGATRON, "*.pre_mlp_layernorm.weight", "*.mlp.linear_fc1.layer_norm_weight"},
+    {XFI_MEGATRON, "*.mlp.linear_fc1.layer_norm_weight", "*.pre_mlp_layernorm.weight"},
+    {XFI_MEGATRON, "*.self_attention.q_layernorm.weight", "*.self_attention.linear_q_up_proj.layer_norm_weight"},
+    {XFI_MEGATRON, "*.self_attention.kv_layernorm.weight", "*.self_attention.linear_kv_up_proj.layer_norm_weight"},
+    {XFI_MEGATRON, "*.mixer.in_proj.layer_norm_weight", "*.norm.weight"},
+    {XFI_MEGATRON, "*.self_attention.linear_qkv.layer_norm_weight", "*.norm.weight"},
+    {XFI_MEGATRON, "*.pre_mlp_layernorm.weight", "*.norm.weight"},
+};
+
+xfer_status xfi_problem_add(xfer_locals *locals, const char *fmt, ...)
+{
+  char text[512];
+  va_list args;
+  xfer_status st = XFER_OK;
+
+  va_start(args, fmt);
+  vsnprintf(text, sizeof text, fmt, args);
+  va_end(args);
+  XFI_TRY(xfi_vec_reserve(&locals->problems, &locals->problems_capacity, locals->n_problems + 1,
+                          sizeof *locals->problems));
+  locals->problems[locals->n_problems].text = xfi_strdup(text);
+  XFI_CHECK(locals->problems[locals->n_problems].text != NULL, XFER_ERR_NOMEM, "a list of problems");
+  locals->n_problems++;
+done:
+  return st;
+}
+
+static xfi_local *find_local(const xfer_locals *locals, int side, const char *name)
+{
+  size_t lo = 0, hi = locals->n_by_name[side];
+
+  while (lo < hi) {
+    size_t mid = lo + (hi - lo) / 2;
+    xfi_local *local = &locals->at[locals->by_name[side][mid]];
+    int c = strcmp(local->name, name);
+
+    if (c == 0) return local;
+    if (c < 0) {
+      lo = mid + 1;
+    } else {
+      hi = mid;
+    }
+  }
+  return NULL;
+}
+
+/* The name after the side's renames; the caller frees it. */
+static xfer_status rename_given(char **renamed, const xfer_side *side, const char *name)
+{
+  char *next = NULL;
+  xfer_status st = XFER_OK;
+
+  *renamed = xfi_strdup(name);
+  XFI_CHECK(*renamed != NULL, XFER_ERR_NOMEM, "the name \"%s\"", name);
+  for (size_t i = 0; i < side->renames.n; i++) {
+    XFI_TRY(xfi_glob_rename(&next, side->renames.at[i].pattern, side->renames.at[i].to, *renamed));
+    if (next == NULL) continue;
+    xfi_free(*renamed);
+    *renamed = next;
+  }
+done:
+  return st;
+}
+
+static xfer_status find_spelling(xfi_local **local, const xfer_locals *locals, int side, const char *name)
+{
+  const xfer_side *s = locals->refit->sides[side].side;
+  char *other = NULL;
+  xfer_status st = XFER_OK;
+
+  *local = find_local(locals, side, name);
+  for (size_t i = 0; i < sizeof SPELLINGS / sizeof *SPELLINGS && *local == NULL; i++) {
+    if (SPELLINGS[i].framework != s->framework) continue;
+    XFI_TRY(xfi_glob_rename(&other, SPELLINGS[i].from, SPELLINGS[i].to, name));
+    if (other == NULL) continue;
+    *local = find_local(locals, side, other);
+    if (*local == NULL && strcmp(SPELLINGS[i].to, "*") == 0) XFI_TRY(find_spelling(local, locals, side, other));
+    xfi_free(other);
+    other = NULL;
+  }
+done:
+  xfi_free(other);
+  return st;
+}
+
+static bool is_ignored(const xfer_side *side, const char *name, const int64_t *shape, int n_dims)
+{
+  for (int d = 0; d < n_dims; d++) {
+    if (shape[d] == 0) return true;
+  }
+  for (size_t i = 0; i < side->ignores.n; i++) {
+    if (xfi_glob_match(side->ignores.at[i].pattern, name)) return true;
+  }
+  return strstr(name, "_extra_state") != NULL;
+}
+
+/* With tied weights the output layer is a second name of the embedding. */
+static bool is_tied_name(const xfer_locals *locals, const char *name)
+{
+  return locals->refit->model->config.tied &&
+         (strcmp(name, "lm_head.weight") == 0 || strcmp(name, "output_layer.weight") == 0);
+}
+
+static void format_shape(char *text, size_t size, const int64_t *shape, int n_dims)
+{
+  xfi_text out;
+
+  xfi_text_fixed(&out, text, size);
+  xfi_text_printf(&out, "[");
+  for (int d = 0; d < n_dims; d++) xfi_text_printf(&out, "%s%lld", d > 0 ? ", " : "", (long long)shape[d]);
+  xfi_text_printf(&out, "]");
+}
+
+static bool shape_is(const xfi_local *local, const int64_t *shape, int n_dims)
+{
+  if (local->n_dims != n_dims) return false;
+  for (int d = 0; d < n_dims; d++) {
+    if (local->shape[d] != shape[d]) return false;
+  }
+  return true;
+}
+
+static xfer_status take(xfer_locals *locals, xfi_local *local, const char *name, xfer_dtype dtype, void *base,
+                        const int64_t *shape, const int64_t *strides, int n_dims)
+{
+  char want[128], have[128];
+  xfer_status st = XFER_OK;
+
+  if (local->given) return xfi_problem_add(locals, "\"%s\": \"%s\" is there twice", name, local->name);
+  local->given = true; /* wrong or not, it is not missing */
+  if (!shape_is(local, shape, n_dims)) {
+    format_shape(have, sizeof have, shape, n_dims);
+    format_shape(want, sizeof want, local->shape, local->n_dims);
+    return xfi_problem_add(locals, "\"%s\" is %s, its shape should be %s", name, have, want);
+  }
+  if (dtype != local->dtype) {
+    return xfi_problem_add(locals, "\"%s\" is %s, it should be %s", name, xfi_dtype_name((int)dtype),
+                           xfi_dtype_name((int)local->dtype));
+  }
+  if (base == NULL) return xfi_problem_add(locals, "\"%s\" has no address", name);
+  local->base = base;
+  if (strides != NULL && n_dims > 0) memcpy(local->strides, strides, (size_t)n_dims * sizeof *strides);
+  return st;
+}
+
+xfer_status xfi_locals_give(xfer_locals *locals, int side, const char *name, xfer_dtype dtype, void *base,
+                            const int64_t *shape, const int64_t *strides, int n_dims)
+{
+  const xfer_side *s = locals->refit->sides[side].side;
+  char *renamed = NULL;
+  xfi_local *local = NULL;
+  xfer_status st = XFER_OK;
+
+  XFI_CHECK(s != NULL, XFER_ERR_ARG, "\"%s\": this refit does not know that side", name);
+  if (is_ignored(s, name, shape, n_dims)) {
+    locals->n_ignored++;
+    return XFER_OK;
+  }
+  XFI_TRY(rename_given(&renamed, s, name));
+  XFI_TRY(find_spelling(&local, locals, side, renamed));
+  if (local != NULL) {
+    XFI_TRY(take(locals, local, name, dtype, base, shape, strides, n_dims));
+  } else if (is_tied_name(locals, renamed)) {
+    locals->n_ignored++;
+  } else if (strstr(name, "lora_") != NULL) {
+    XFI_TRY(xfi_problem_add(locals, "\"%s\" is not merged into its weight", name));
+  } else {
+    XFI_TRY(xfi_problem_add(locals, "\"%s\" is not a tensor of rank %d in \"%s\"", name, locals->rank, s->spec));
+  }
+done:
+  xfi_free(renamed);
+  return st;
+}
+
+xfer_status xfi_locals_complete(xfer_locals *locals)
+{
+  xfer_status st = XFER_OK;
+
+  for (size_t i = 0; i < locals->n && !locals->listed; i++) {
+    xfi_local *local = &locals->at[i];
+
+    if (local->given || local->n_bytes == 0) continue;
+    if (local->misc && locals->misc_fn != NULL) {
+      local->owned = xfi_calloc(local->n_bytes, 1);
+      XFI_CHECK(local->owned != NULL, XFER_ERR_NOMEM, "%zu bytes for \"%s\"", local->n_bytes, local->name);
+      local->base = local->owned;
+      local->given = true;
+    } else {
+      XFI_TRY(xfi_problem_add(locals, "\"%s\" of rank %d in \"%s\" is missing", local->name, locals->rank,
+                              locals->refit->sides[local->side].side->spec));
+    }
+  }
+  locals->listed = true;
+done:
+  return st;
+}

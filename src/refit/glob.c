@@ -1,0 +1,98 @@
+/* Matching by backtracking over the stars: each takes the shortest text that lets the rest match. */
+#include "glob.h"
+
+#include "alloc.h"
+#include "error.h"
+#include "text.h"
+
+#include <string.h>
+
+typedef struct capture {
+  const char *at;
+  size_t n;
+} capture;
+
+static bool match(const char *pattern, const char *name, capture *captures)
+{
+  while (*pattern != '\0' && *pattern != '*') {
+    if (*pattern++ != *name++) return false;
+  }
+  if (*pattern == '\0') return *name == '\0';
+  for (size_t n = 0;; n++) {
+    captures->at = name;
+    captures->n = n;
+    if (match(pattern + 1, name + n, captures + 1)) return true;
+    if (name[n] == '\0') return false;
+  }
+}
+
+static int count_stars(const char *pattern)
+{
+  int n = 0;
+
+  for (; *pattern != '\0'; pattern++) n += *pattern == '*';
+  return n;
+}
+
+bool xfi_glob_match(const char *pattern, const char *name)
+{
+  capture captures[XFI_GLOB_STARS + 1];
+
+  return count_stars(pattern) <= XFI_GLOB_STARS && match(pattern, name, captures);
+}
+
+xfer_status xfi_glob_check(const char *from, const char *to)
+{
+  xfer_status st = XFER_OK;
+
+  XFI_CHECK(from[0] != '\0', XFER_ERR_ARG, "an empty name pattern");
+  XFI_CHECK(count_stars(from) <= XFI_GLOB_STARS, XFER_ERR_ARG,
+            "name pattern \"%s\" has more than %d stars", from, XFI_GLOB_STARS);
+  XFI_CHECK(to == NULL || count_stars(to) <= count_stars(from), XFER_ERR_ARG,
+            "rename \"%s\" -> \"%s\": the new name has more stars than the old", from, to);
+done:
+  return st;
+}
+
+xfer_status xfi_glob_rename(char **renamed, const char *from, const char *to, const char *name)
+{
+  capture captures[XFI_GLOB_STARS + 1];
+  int star = 0;
+  xfi_text text = {0};
+  xfer_status st = XFER_OK;
+
+  *renamed = NULL;
+  if (!match(from, name, captures)) return XFER_OK;
+  for (; *to != '\0'; to++) {
+    if (*to == '*') {
+      xfi_text_add(&text, captures[star].at, captures[star].n);
+      star++;
+    } else {
+      xfi_text_add(&text, to, 1);
+    }
+  }
+  XFI_TRY(xfi_text_status(&text));
+  *renamed = text.n_chars == 0 ? xfi_strdup("") : xfi_text_take(&text);
+  XFI_CHECK(*renamed != NULL, XFER_ERR_NOMEM, "the new name of \"%s\"", name);
+done:
+  xfi_text_free(&text);
+  return st;
+}
+
+char *xfi_replace(const char *text, const char *what, const char *by)
+{
+  xfi_text out = {0};
+  size_t n = strlen(what);
+
+  while (*text != '\0') {
+    bool here = strncmp(text, what, n) == 0;
+
+    xfi_text_add(&out, here ? by : text, here ? strlen(by) : 1);
+    text += here ? n : 1;
+  }
+  if (xfi_text_status(&out) != XFER_OK) {
+    xfi_text_free(&out);
+    return NULL;
+  }
+  return out.n_chars == 0 ? xfi_strdup("") : xfi_text_take(&out);
+}

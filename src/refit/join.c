@@ -1,0 +1,204 @@
+/* Joins the sides: every entry held on each, in one element type, and the list of tensors made of them. */
+#include "join.h"
+
+#include "alloc.h"
+#include "dtype.h"
+#include "error.h"
+#include "glob.h"
+
+#include <string.h>
+
+static void joined_free(xfi_joined *joined, size_t n_entries)
+{
+  for (size_t i = 0; joined->held != NULL && i < n_entries; i++) {
+    xfi_held_free(&joined->held[i], joined->side->pp);
+  }
+  xfi_free(joined->held);
+  xfi_free(joined->stages);
+  xfi_free(joined->by_name);
+  xfi_free(joined->families);
+  xfi_side_destroy(joined->side);
+}
+
+void xfi_refit_destroy(xfer_refit *refit)
+{
+  size_t n_entries;
+
+  if (refit == NULL) return;
+  n_entries = refit->model == NULL ? 0 : refit->model->n_entries;
+  joined_free(&refit->sides[0], n_entries);
+  joined_free(&refit->sides[1], n_entries);
+  for (size_t i = 0; refit->tensors != NULL && i < refit->n_tensors; i++) {
+    xfi_free((void *)(uintptr_t)refit->tensors[i].name);
+  }
+  for (size_t i = 0; refit->tensor_of != NULL && i < n_entries; i++) xfi_free(refit->tensor_of[i]);
+  xfi_free(refit->tensor_of);
+  for (size_t i = 0; refit->hf_names != NULL && i < refit->n_tensors; i++) xfi_free(refit->hf_names[i]);
+  xfi_free(refit->hf_names);
+  xfi_free(refit->tensors);
+  xfi_free(refit->entry_of);
+  xfi_free(refit->layer_of);
+  xfi_model_destroy(refit->model);
+  xfi_free(refit);
+}
+
+/* ---- one side ---- */
+
+static xfer_status join_side(xfi_joined *joined, const xfer_model *model, const xfer_side *side)
+{
+  xfer_status st = XFER_OK;
+
+  if (side == NULL) return XFER_OK;
+  joined->side = xfi_side_share(side);
+  joined->held = xfi_calloc(model->n_entries, sizeof *joined->held);
+  XFI_CHECK(joined->held != NULL, XFER_ERR_NOMEM, "%zu entries of a side", model->n_entries);
+  XFI_TRY(xfi_side_stages(side, model, &joined->stages));
+  for (size_t i = 0; i < model->n_entries; i++) XFI_TRY(xfi_held_make(&joined->held[i], joined, model, i));
+  XFI_TRY(xfi_joined_pack(joined, model));
+done:
+  return st;
+}
+
+/* ---- tensors ---- */
+
+static const xfer_layout *layout_at(const xfi_joined *joined, const xfer_model *model, size_t entry, int k)
+{
+  if (joined->side == NULL) return NULL;
+  return joined->held[entry].layouts[xfi_joined_stage(joined, model, &model->entries[entry], k)];
+}
+
+static bool is_ignored(const xfer_refit *refit, const char *name)
+{
+  for (int s = 0; s < 2; s++) {
+    const xfi_saids *ignores;
+
+    if (refit->sides[s].side == NULL) continue;
+    ignores = &refit->sides[s].side->ignores;
+    for (size_t i = 0; i < ignores->n; i++) {
+      if (xfi_glob_match(ignores->at[i].pattern, name)) return true;
+    }
+  }
+  return strstr(name, "_extra_state") != NULL;
+}
+
+static xfer_status add_tensor(xfer_refit *refit, size_t entry, int k)
+{
+  const xfi_entry *e = &refit->model->entries[entry];
+  int64_t *index = &refit->tensor_of[entry][k < 0 ? 0 : k];
+  xfer_tensor *tensor = &refit->tensors[refit->n_tensors];
+  char *name = NULL;
+  xfer_status st = XFER_OK;
+
+  XFI_TRY(xfi_name_fill(&name, e->name, k < 0 ? -1 : e->layers[k], -1, -1));
+  if (is_ignored(refit, name)) {
+    refit->n_ignored += (size_t)(e->n_experts > 0 ? e->n_experts : 1) * e->counted;
+    *index = -1;
+    goto done;
+  }
+  tensor->name = name;
+  tensor->src = layout_at(&refit->sides[0], refit->model, entry, k);
+  tensor->dst = layout_at(&refit->sides[1], refit->model, entry, k);
+  refit->entry_of[refit->n_tensors] = entry;
+  refit->layer_of[refit->n_tensors] = k;
+  if (strcmp(e->name, e->pattern) != 0) {
+    XFI_TRY(xfi_name_fill(&refit->hf_names[refit->n_tensors], e->pattern, k < 0 ? -1 : e->layers[k], -1, -1));
+  }
+  *index = (int64_t)refit->n_tensors++;
+  name = NULL;
+done:
+  xfi_free(name);
+  return st;
+}
+
+static xfer_status list_tensors(xfer_refit *refit)
+{
+  const xfer_model *model = refit->model;
+  size_t n = 0;
+  xfer_status st = XFER_OK;
+
+  for (size_t i = 0; i < model->n_entries; i++) {
+    n += (size_t)(model->entries[i].n_layers > 0 ? model->entries[i].n_layers : 1);
+  }
+  refit->tensors = xfi_calloc(n, sizeof *refit->tensors);
+  refit->entry_of = xfi_calloc(n, sizeof *refit->entry_of);
+  refit->layer_of = xfi_calloc(n, sizeof *refit->layer_of);
+  refit->hf_names = xfi_calloc(n, sizeof *refit->hf_names);
+  refit->tensor_of = xfi_calloc(model->n_entries, sizeof *refit->tensor_of);
+  XFI_CHECK(refit->tensors != NULL && refit->entry_of != NULL && refit->layer_of != NULL &&
+                refit->tensor_of != NULL && refit->hf_names != NULL,
+            XFER_ERR_NOMEM, "a list of %zu tensors", n);
+  for (size_t i = 0; i < model->n_entries; i++) {
+    const xfi_entry *e = &model->entries[i];
+
+    refit->tensor_of[i] = xfi_calloc((size_t)e->n_layers + 1, sizeof **refit->tensor_of);
+    XFI_CHECK(refit->tensor_of[i] != NULL, XFER_ERR_NOMEM, "a list of %zu tensors", n);
+    for (int k = e->n_layers == 0 ? -1 : 0; k < e->n_layers; k++) XFI_TRY(add_tensor(refit, i, k));
+  }
+done:
+  return st;
+}
+
+/* A source must say where a tensor is; where no rule does, the caller must. */
+static xfer_status check_known(const xfer_refit *refit)
+{
+  const xfi_joined *joined = &refit->sides[XFER_SIDE_TRAIN];
+  const xfer_model *model = refit->model;
+  const char *first = NULL;
+  size_t n = 0;
+  xfer_status st = XFER_OK;
+
+  for (size_t i = 0; i < model->n_entries; i++) {
+    const xfi_entry *e = &model->entries[i];
+
+    if (!joined->held[i].whole) continue;
+    for (int k = 0; k < (e->n_layers > 0 ? e->n_layers : 1); k++) {
+      if (refit->tensor_of[i][k] < 0) continue;
+      if (first == NULL) first = e->pattern;
+      n++;
+    }
+  }
+  XFI_CHECK(n == 0, XFER_ERR_UNSUPPORTED,
+            "\"%s\": no rule says where %zu tensors are, the first \"%s\"; place them, name a rank that has them "
+            "whole, or ignore them",
+            joined->side->spec, n, first);
+done:
+  return st;
+}
+
+/* Nothing is converted, so both sides must hold a tensor in one element type. */
+static xfer_status check_dtypes(const xfer_refit *refit)
+{
+  xfer_status st = XFER_OK;
+
+  for (size_t i = 0; i < refit->n_tensors; i++) {
+    const xfer_tensor *t = &refit->tensors[i];
+
+    if (t->src == NULL || t->dst == NULL) continue;
+    XFI_CHECK(t->src->dtype == t->dst->dtype, XFER_ERR_MISMATCH, "\"%s\" is %s in \"%s\" and %s in \"%s\"",
+              t->name, xfi_dtype_name((int)t->src->dtype), refit->sides[0].side->spec,
+              xfi_dtype_name((int)t->dst->dtype), refit->sides[1].side->spec);
+  }
+done:
+  return st;
+}
+
+xfer_status xfi_refit_create(xfer_refit **refit, xfer_model *model, const xfer_side *train,
+                             const xfer_side *gen)
+{
+  xfer_refit *r = xfi_calloc(1, sizeof *r);
+  xfer_status st = XFER_OK;
+
+  XFI_CHECK(r != NULL, XFER_ERR_NOMEM, "a refit");
+  r->model = xfi_model_share(model);
+  atomic_store(&model->frozen, true);
+  XFI_TRY(join_side(&r->sides[XFER_SIDE_TRAIN], model, train));
+  XFI_TRY(join_side(&r->sides[XFER_SIDE_GEN], model, gen));
+  XFI_TRY(list_tensors(r));
+  if (train != NULL) XFI_TRY(check_known(r));
+  XFI_TRY(check_dtypes(r));
+  *refit = r;
+  r = NULL;
+done:
+  xfi_refit_destroy(r);
+  return st;
+}

@@ -1,0 +1,344 @@
+/* Lists the local tensors of a rank: names and shapes follow from the slots and the layouts. */
+#include "locals.h"
+
+#include "alloc.h"
+#include "dtype.h"
+#include "checked.h"
+#include "error.h"
+#include "vec.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+/* One part of a local tensor while it is being measured. */
+typedef struct measured {
+  size_t entry;
+  int64_t tensor;
+  const xfi_slot *slot;
+  const xfer_layout *layout;
+  xfi_place place;
+  int64_t shape[XFER_MAX_DIMS]; /* of the rank's part */
+} measured;
+
+enum { MAX_SLOTS = 8 };
+
+void xfi_locals_destroy(xfer_locals *locals)
+{
+  if (locals == NULL) return;
+  for (size_t i = 0; i < locals->n; i++) {
+    xfi_free(locals->at[i].name);
+    xfi_free(locals->at[i].owned);
+  }
+  for (size_t i = 0; i < locals->n_problems; i++) xfi_free(locals->problems[i].text);
+  for (int s = 0; s < 2; s++) {
+    xfi_free(locals->by_name[s]);
+    xfi_free(locals->local_of[s]);
+    xfi_free(locals->pieces[s]);
+  }
+  xfi_free(locals->problems);
+  xfi_free(locals->parts);
+  xfi_free(locals->at);
+  xfi_free(locals);
+}
+
+/* ---- parts ---- */
+
+/* The dim that tells most about where a part comes from: the fused one, else the one that is cut. */
+static int telling_dim(const measured *m)
+{
+  if (m->slot->n_slots > 1) return m->slot->fuse_dim;
+  for (int d = m->layout->n_dims - 1; d >= 0; d--) {
+    if (m->layout->dims[d].n_cuts > 0 && (d > 0 || m->slot->fuse_dim == 0)) return d;
+  }
+  return m->layout->n_dims > m->slot->fuse_dim ? m->slot->fuse_dim : m->layout->n_dims - 1;
+}
+
+static int local_dim(const xfi_slot *slot, int tensor_dim)
+{
+  for (int k = 0; k < XFER_MAX_DIMS; k++) {
+    if (slot->order[k] == tensor_dim) return k - slot->each_expert;
+  }
+  return -1;
+}
+
+static xfer_status add_part(xfer_locals *locals, xfi_local *local, const xfer_local_part *part)
+{
+  xfer_status st = XFER_OK;
+
+  XFI_TRY(xfi_vec_reserve(&locals->parts, &locals->parts_capacity, locals->n_parts + 1, sizeof *locals->parts));
+  locals->parts[locals->n_parts++] = *part;
+  local->n_parts++;
+done:
+  return st;
+}
+
+static xfer_status add_qkv_parts(xfer_locals *locals, xfi_local *local, const measured *m, xfer_local_part part)
+{
+  const xfer_model *model = locals->refit->model;
+  const xfer_side *side = locals->refit->sides[local->side].side;
+  int tp = (locals->rank - side->first_rank) % side->tp;
+  xfi_qkv qkv;
+  xfi_stretch s;
+  xfer_status st = XFER_OK;
+
+  XFI_TRY(xfi_qkv_make(&qkv, model, &model->entries[m->entry], side->tp));
+  for (int64_t k = 0; xfi_qkv_stretch(&qkv, tp, m->slot->slot, k, &s); k++) {
+    part.begin = s.fused;
+    part.end = s.fused + s.length;
+    part.first = s.local;
+    XFI_TRY(add_part(locals, local, &part));
+  }
+done:
+  return st;
+}
+
+static xfer_status add_parts(xfer_locals *locals, xfi_local *local, const measured *all, int n)
+{
+  int64_t offset = 0;
+  xfer_status st = XFER_OK;
+
+  local->first_part = locals->n_parts;
+  for (int i = 0; i < n; i++) {
+    const measured *m = &all[i];
+    int dim = telling_dim(m);
+    int64_t length = dim < 0 ? 1 : m->shape[dim];
+    xfer_local_part part = {.tensor = (uint64_t)m->tensor, .dim = dim < 0 ? -1 : local_dim(m->slot, dim),
+                            .tensor_dim = dim, .begin = offset, .end = offset + length, .step = 1};
+
+    offset += m->slot->n_slots > 1 ? length : 0;
+    if (m->tensor < 0) continue; /* ignored: its place in the tensor stays */
+    if (m->slot->fuse == XFI_FUSE_QKV) {
+      XFI_TRY(add_qkv_parts(locals, local, m, part));
+      continue;
+    }
+    if (m->slot->fuse == XFI_FUSE_MIX && m->slot->n_slots > 1) {
+      part.begin = m->slot->slot;
+      part.step = m->slot->n_slots;
+      part.end = length == 0 ? part.begin : part.begin + (length - 1) * part.step + 1;
+    }
+    XFI_TRY(add_part(locals, local, &part));
+  }
+done:
+  return st;
+}
+
+/* ---- local tensors ---- */
+
+static xfer_status shape_local(xfi_local *local, const measured *all, int n)
+{
+  const measured *m = &all[0];
+  size_t n_bytes = xfi_dtype_size((int)local->dtype);
+  int64_t stride = (int64_t)n_bytes;
+  xfer_status st = XFER_OK;
+
+  local->n_dims = m->layout->n_dims - m->slot->each_expert;
+  for (int k = 0; k < local->n_dims; k++) {
+    int d = m->slot->order[k + m->slot->each_expert];
+
+    for (int i = 0; i < n; i++) local->shape[k] += i == 0 || d == m->slot->fuse_dim ? all[i].shape[d] : 0;
+    XFI_CHECK(xfi_mul_fits(n_bytes, (size_t)local->shape[k], &n_bytes), XFER_ERR_OVERFLOW,
+              "\"%s\" has more bytes than memory", m->slot->local);
+    for (int i = 1; i < n && d != m->slot->fuse_dim; i++) {
+      XFI_CHECK(all[i].shape[d] == m->shape[d], XFER_ERR_SHAPE,
+                "\"%s\": its parts have sizes %lld and %lld in dim %d", m->slot->local, (long long)m->shape[d],
+                (long long)all[i].shape[d], d);
+    }
+  }
+  for (int k = local->n_dims - 1; k >= 0; k--) {
+    local->strides[k] = stride;
+    stride *= local->shape[k] > 0 ? local->shape[k] : 1;
+  }
+  local->n_bytes = n_bytes;
+done:
+  return st;
+}
+
+static xfer_status add_local(xfer_locals *locals, int side, const measured *all, int n, int layer, int expert,
+                             int number)
+{
+  const xfi_joined *joined = &locals->refit->sides[side];
+  const char *pattern = all[0].slot->local;
+  xfi_local local = {.side = side, .dtype = all[0].layout->dtype, .misc = joined->held[all[0].entry].misc};
+  xfer_status st = XFER_OK;
+
+  if (all[0].slot->last != NULL && xfi_side_stage_of(joined->side, locals->rank) == joined->side->pp - 1) {
+    pattern = all[0].slot->last;
+  }
+  XFI_TRY(shape_local(&local, all, n));
+  XFI_TRY(xfi_name_fill(&local.name, pattern, layer, expert, number));
+  XFI_TRY(add_parts(locals, &local, all, n));
+  XFI_TRY(xfi_vec_reserve(&locals->at, &locals->capacity, locals->n + 1, sizeof *locals->at));
+  for (int i = 0; i < n && number <= 0; i++) {
+    if (all[i].tensor >= 0) locals->local_of[side][all[i].tensor] = (int64_t)locals->n;
+  }
+  locals->at[locals->n++] = local;
+  memset(&local, 0, sizeof local);
+done:
+  xfi_free(local.name);
+  return st;
+}
+
+/* One local tensor per expert that the rank holds. */
+static xfer_status add_each_expert(xfer_locals *locals, int side, const measured *all, int n, int layer)
+{
+  const xfi_entry *entry = &locals->refit->model->entries[all[0].entry];
+  xfi_runs runs = {0};
+  int number = 0;
+  xfer_status st = XFER_OK;
+
+  XFI_TRY(xfi_dim_runs(&all[0].layout->dims[0], all[0].place.part[0], &runs));
+  for (size_t i = 0; i < runs.n; i++) {
+    for (int64_t e = 0; e < runs.at[i].length; e++, number++) {
+      int expert = entry->first_expert + (int)(runs.at[i].global + e);
+
+      XFI_TRY(add_local(locals, side, all, n, layer, expert, number));
+    }
+  }
+done:
+  xfi_runs_free(&runs);
+  return st;
+}
+
+static int place_of(const xfi_entry *entry, int layer)
+{
+  for (int k = 0; k < entry->n_layers; k++) {
+    if (entry->layers[k] == layer) return k;
+  }
+  return -1;
+}
+
+/* The parts of a family's tensor in one layer that this rank holds; 0: none. */
+static int measure(measured *all, const xfer_locals *locals, int side, const xfi_family *family, int layer)
+{
+  const xfi_joined *joined = &locals->refit->sides[side];
+  const xfer_model *model = locals->refit->model;
+  bool wanted = false;
+  int n = 0;
+
+  for (size_t i = family->begin; i < family->end && n < MAX_SLOTS; i++) {
+    size_t entry = joined->by_name[i];
+    const xfi_entry *e = &model->entries[entry];
+    measured *m = &all[n];
+    int k = place_of(e, layer);
+
+    if (layer >= 0 ? k < 0 : e->n_layers > 0) continue;
+    *m = (measured){.entry = entry, .slot = &joined->held[entry].slot};
+    m->tensor = locals->refit->tensor_of[entry][k < 0 ? 0 : k];
+    m->layout = joined->held[entry].layouts[xfi_joined_stage(joined, model, e, k)];
+    if (!xfi_layout_place(m->layout, locals->rank, &m->place)) continue;
+    for (int d = 0; d < m->layout->n_dims; d++) {
+      m->shape[d] = xfi_dim_length(&m->layout->dims[d], m->place.part[d]);
+    }
+    wanted = wanted || m->tensor >= 0;
+    n++;
+  }
+  return wanted ? n : 0;
+}
+
+/* The number that the framework gives a layer: Megatron counts from 0 in each stage, and its extra layers by
+ * themselves; the others count as the checkpoint does. */
+static int layer_number(const xfi_joined *joined, const xfer_model *model, const xfi_entry *entry, int layer)
+{
+  int stage, n = 0;
+
+  if (joined->side->framework != XFI_MEGATRON || !entry->main_layers || entry->row == NULL) return layer;
+  if (model->config.n_layers > 0 && layer >= model->config.n_layers) return layer - (int)model->config.n_layers;
+  stage = xfi_joined_stage(joined, model, entry, place_of(entry, layer));
+  for (int i = 0; i < model->n_layers && model->layers[i] < layer; i++) n += joined->stages[i] == stage;
+  return n;
+}
+
+static xfer_status add_family_layer(xfer_locals *locals, int side, const xfi_family *family, int layer)
+{
+  const xfi_joined *joined = &locals->refit->sides[side];
+  const xfer_model *model = locals->refit->model;
+  measured all[MAX_SLOTS];
+  int n = measure(all, locals, side, family, layer);
+  int number;
+
+  if (n == 0) return XFER_OK;
+  number = layer < 0 ? -1 : layer_number(joined, model, &model->entries[all[0].entry], layer);
+  if (all[0].slot->each_expert) return add_each_expert(locals, side, all, n, number);
+  return add_local(locals, side, all, n, number, -1, -1);
+}
+
+/* The entries of the family's first slot say which layers there are. */
+static xfer_status add_family(xfer_locals *locals, int side, const xfi_family *family)
+{
+  const xfi_joined *joined = &locals->refit->sides[side];
+  int first_slot = joined->held[joined->by_name[family->begin]].slot.slot;
+  xfer_status st = XFER_OK;
+
+  for (size_t i = family->begin; i < family->end; i++) {
+    const xfi_entry *e = &locals->refit->model->entries[joined->by_name[i]];
+
+    if (joined->held[joined->by_name[i]].slot.slot != first_slot) break;
+    if (e->n_layers == 0) XFI_TRY(add_family_layer(locals, side, family, -1));
+    for (int k = 0; k < e->n_layers; k++) XFI_TRY(add_family_layer(locals, side, family, e->layers[k]));
+  }
+done:
+  return st;
+}
+
+/* ---- by name ---- */
+
+typedef struct name_ref {
+  const char *name;
+  size_t local;
+} name_ref;
+
+static int compare_refs(const void *a, const void *b)
+{
+  const name_ref *x = a, *y = b;
+
+  return strcmp(x->name, y->name);
+}
+
+static xfer_status sort_names(xfer_locals *locals, int side)
+{
+  name_ref *refs = xfi_calloc(locals->n, sizeof *refs);
+  size_t n = 0;
+  xfer_status st = XFER_OK;
+
+  locals->by_name[side] = xfi_calloc(locals->n, sizeof *locals->by_name[side]);
+  XFI_CHECK(refs != NULL && locals->by_name[side] != NULL, XFER_ERR_NOMEM, "%zu names", locals->n);
+  for (size_t i = 0; i < locals->n; i++) {
+    if (locals->at[i].side == side) refs[n++] = (name_ref){locals->at[i].name, i};
+  }
+  qsort(refs, n, sizeof *refs, compare_refs);
+  for (size_t i = 0; i < n; i++) {
+    locals->by_name[side][i] = refs[i].local;
+    XFI_CHECK(i == 0 || strcmp(refs[i].name, refs[i - 1].name) != 0, XFER_ERR_ARG,
+              "\"%s\": two tensors are called \"%s\"", locals->refit->sides[side].side->spec, refs[i].name);
+  }
+  locals->n_by_name[side] = n;
+done:
+  xfi_free(refs);
+  return st;
+}
+
+xfer_status xfi_locals_create(xfer_locals **locals, const xfer_refit *refit, int rank)
+{
+  xfer_locals *l = xfi_calloc(1, sizeof *l);
+  xfer_status st = XFER_OK;
+
+  XFI_CHECK(l != NULL, XFER_ERR_NOMEM, "the local tensors of rank %d", rank);
+  l->refit = refit;
+  l->rank = rank;
+  for (int s = 0; s < 2; s++) {
+    const xfi_joined *joined = &refit->sides[s];
+
+    l->local_of[s] = xfi_calloc(refit->n_tensors, sizeof *l->local_of[s]);
+    XFI_CHECK(l->local_of[s] != NULL, XFER_ERR_NOMEM, "the local tensors of rank %d", rank);
+    for (size_t t = 0; t < refit->n_tensors; t++) l->local_of[s][t] = -1;
+    if (joined->side == NULL) continue;
+    if (xfi_side_stage_of(joined->side, rank) < 0 && joined->side->wholes.n == 0) continue;
+    for (size_t f = 0; f < joined->n_families; f++) XFI_TRY(add_family(l, s, &joined->families[f]));
+    XFI_TRY(sort_names(l, s));
+  }
+  *locals = l;
+  l = NULL;
+done:
+  xfi_locals_destroy(l);
+  return st;
+}

@@ -1,0 +1,62 @@
+/* The framework tensors of one rank: which there are, what was handed in, and the views that come of it. */
+#ifndef XFI_LOCALS_H
+#define XFI_LOCALS_H
+
+#include "join.h"
+
+typedef struct xfi_local {
+  char *name;
+  int side;
+  xfer_dtype dtype;
+  int n_dims;
+  int64_t shape[XFER_MAX_DIMS];
+  int64_t strides[XFER_MAX_DIMS]; /* in bytes, as handed in */
+  size_t n_bytes;                 /* of a dense one */
+  size_t first_part;              /* in locals->parts */
+  int n_parts;
+  void *base;   /* NULL: not handed in */
+  bool given;
+  bool misc;
+  void *owned;  /* memory of a misc tensor that the library took */
+} xfi_local;
+
+typedef struct xfi_problem {
+  char *text;
+} xfi_problem;
+
+struct xfer_locals {
+  const xfer_refit *refit;
+  int rank;
+  xfi_local *at;
+  size_t n, capacity;
+  xfer_local_part *parts;
+  size_t n_parts, parts_capacity;
+  size_t *by_name[2]; /* [n_by_name] of each side */
+  size_t n_by_name[2];
+  int64_t *local_of[2]; /* [n_tensors] the (first) local tensor of a tensor; -1: none */
+  void **pieces[2];     /* of the views returned last, source and destination */
+  size_t pieces_capacity[2];
+  xfi_problem *problems; /* found while tensors were handed in */
+  size_t n_problems, problems_capacity;
+  size_t n_missing_listed;
+  size_t n_ignored;
+  bool listed; /* missing ones are among the problems */
+  xfer_misc_fn misc_fn;
+  void *misc_context;
+};
+
+xfer_status xfi_locals_create(xfer_locals **locals, const xfer_refit *refit, int rank);
+void xfi_locals_destroy(xfer_locals *locals);
+
+/* give.c */
+xfer_status xfi_locals_give(xfer_locals *locals, int side, const char *name, xfer_dtype dtype, void *base,
+                            const int64_t *shape, const int64_t *strides, int n_dims);
+/* Memory for misc tensors that were not handed in, if a callback takes them; then what is still missing. */
+xfer_status xfi_locals_complete(xfer_locals *locals);
+xfer_status xfi_problem_add(xfer_locals *locals, const char *fmt, ...) __attribute__((format(printf, 2, 3)));
+
+/* view.c: *has is 0 where the rank has no part of the tensor on that side, or an empty one. Pieces are valid
+ * until the next call for the same side. */
+xfer_status xfi_locals_view(xfer_locals *locals, size_t tensor, int side, xfer_view *view, bool *has);
+
+#endif

@@ -1,0 +1,100 @@
+#include "report.h"
+
+#include "alloc.h"
+#include "dtype.h"
+
+#include <string.h>
+
+static uint64_t payload(const xfi_entry *entry)
+{
+  uint64_t n = xfi_dtype_size((int)entry->dtype);
+
+  for (int d = 0; d < entry->n_dims; d++) n *= (uint64_t)entry->shape[d];
+  return n;
+}
+
+/* Bytes of all parts on all ranks: the ranks are the product of the axes, and no two dims share an axis, so
+ * the sum over ranks of a product over dims is the product of the sums. */
+static uint64_t spread_bytes(const xfer_layout *layout)
+{
+  uint64_t n = (uint64_t)layout->elem_bytes * (uint64_t)layout->n_replicas;
+
+  for (int d = 0; d < layout->n_dims; d++) {
+    uint64_t sum = 0;
+
+    for (int64_t part = 0; part < layout->dims[d].n_parts; part++) {
+      sum += (uint64_t)xfi_dim_length(&layout->dims[d], part);
+    }
+    n *= sum;
+  }
+  return n;
+}
+
+static void add_tensor(const xfer_refit *refit, size_t i, const xfer_layout **last, uint64_t *last_bytes,
+                       xfer_refit_report_data *r)
+{
+  const xfi_entry *entry = &refit->model->entries[refit->entry_of[i]];
+  const xfi_joined *gen = &refit->sides[XFER_SIDE_GEN];
+  const xfi_held *held = gen->side == NULL ? NULL : &gen->held[refit->entry_of[i]];
+  const xfer_layout *dst = refit->tensors[i].dst;
+  uint64_t bytes = payload(entry);
+
+  r->hf_tensors += (uint64_t)entry->counted * (uint64_t)(entry->n_experts > 0 ? entry->n_experts : 1);
+  r->payload_bytes += bytes;
+  if (bytes > r->largest_bytes) r->largest_bytes = bytes;
+  if (held != NULL && held->misc) {
+    r->misc_bytes += bytes;
+  } else if (held != NULL) {
+    r->ruled_bytes += bytes;
+  }
+  if (held != NULL) r->hooks += held->hook;
+  if (dst != NULL) {
+    if (dst != *last) *last_bytes = spread_bytes(dst); /* layers of one stage share a layout */
+    *last = dst;
+    r->delivered_bytes += *last_bytes;
+  }
+}
+
+void xfi_refit_report(const xfer_refit *refit, xfer_refit_report_data *report)
+{
+  const xfer_layout *last = NULL;
+  uint64_t last_bytes = 0;
+  const xfer_side *train = refit->sides[XFER_SIDE_TRAIN].side;
+
+  report->tensors = refit->n_tensors;
+  report->ignored = refit->n_ignored;
+  for (size_t i = 0; i < refit->n_tensors; i++) add_tensor(refit, i, &last, &last_bytes, report);
+  if (refit->model->config.tied && train != NULL && train->framework == XFI_MEGATRON && train->pp > 1) {
+    report->duplicates = 1;
+  }
+}
+
+int xfi_refit_ranks(const xfer_refit *refit)
+{
+  int n = 0;
+
+  for (int s = 0; s < 2; s++) {
+    const xfer_side *side = refit->sides[s].side;
+
+    if (side != NULL && side->first_rank + side->size > n) n = side->first_rank + side->size;
+  }
+  return n;
+}
+
+void xfi_refit_tensor(const xfer_refit *refit, size_t i, xfer_refit_tensor *tensor)
+{
+  const xfi_entry *entry = &refit->model->entries[refit->entry_of[i]];
+  const xfi_joined *gen = &refit->sides[XFER_SIDE_GEN];
+  int k = refit->layer_of[i];
+
+  memset(tensor, 0, sizeof *tensor);
+  tensor->hf = refit->hf_names[i] != NULL ? refit->hf_names[i] : refit->tensors[i].name;
+  tensor->n_experts = entry->n_experts;
+  tensor->first_expert = entry->first_expert;
+  tensor->offset = entry->offset;
+  memcpy(tensor->strides, entry->strides, sizeof tensor->strides);
+  tensor->n_dims = entry->n_dims;
+  tensor->layer = k < 0 ? -1 : entry->layers[k];
+  tensor->misc = gen->side != NULL && gen->held[refit->entry_of[i]].misc;
+  tensor->hook = gen->side != NULL && gen->held[refit->entry_of[i]].hook;
+}

@@ -1,0 +1,235 @@
+/* Reads the project's own tables of models, "format": "xfer-model-v1". */
+#include "model.h"
+
+#include "alloc.h"
+#include "error.h"
+
+#include <jansson.h>
+#include <string.h>
+
+/* Spellings: ours, then those of safetensors headers. */
+static const struct {
+  const char *name;
+  xfer_dtype dtype;
+} DTYPES[] = {
+    {"u8", XFER_U8},       {"i8", XFER_I8},       {"bool", XFER_BOOL},   {"f8e4m3", XFER_F8E4M3},
+    {"f8e5m2", XFER_F8E5M2}, {"f8e8m0", XFER_F8E8M0}, {"u16", XFER_U16}, {"i16", XFER_I16},
+    {"f16", XFER_F16},     {"bf16", XFER_BF16},   {"u32", XFER_U32},     {"i32", XFER_I32},
+    {"f32", XFER_F32},     {"u64", XFER_U64},     {"i64", XFER_I64},     {"f64", XFER_F64},
+    {"U8", XFER_U8},       {"I8", XFER_I8},       {"BOOL", XFER_BOOL},   {"F8_E4M3", XFER_F8E4M3},
+    {"F8_E5M2", XFER_F8E5M2}, {"F8_E8M0", XFER_F8E8M0}, {"U16", XFER_U16}, {"I16", XFER_I16},
+    {"F16", XFER_F16},     {"BF16", XFER_BF16},   {"U32", XFER_U32},     {"I32", XFER_I32},
+    {"F32", XFER_F32},     {"U64", XFER_U64},     {"I64", XFER_I64},     {"F64", XFER_F64},
+};
+
+bool xfi_dtype_find(xfer_dtype *dtype, const char *name)
+{
+  for (size_t i = 0; i < sizeof DTYPES / sizeof *DTYPES; i++) {
+    if (strcmp(DTYPES[i].name, name) != 0) continue;
+    *dtype = DTYPES[i].dtype;
+    return true;
+  }
+  return false;
+}
+
+/* ---- configuration ---- */
+
+static const struct {
+  const char *key;
+  size_t offset;
+} FIGURES[] = {
+    {"vocab_size", offsetof(xfi_config, vocab)},
+    {"hidden_size", offsetof(xfi_config, hidden)},
+    {"num_hidden_layers", offsetof(xfi_config, n_layers)},
+    {"num_attention_heads", offsetof(xfi_config, heads)},
+    {"num_key_value_heads", offsetof(xfi_config, kv_heads)},
+    {"head_dim", offsetof(xfi_config, head_dim)},
+    {"mamba_num_heads", offsetof(xfi_config, mamba_heads)},
+    {"mamba_head_dim", offsetof(xfi_config, mamba_head_dim)},
+    {"n_groups", offsetof(xfi_config, mamba_groups)},
+    {"ssm_state_size", offsetof(xfi_config, mamba_state)},
+};
+
+static xfer_status read_block(xfi_config *config, const json_t *object, const char *where)
+{
+  const json_t *quant = json_object_get(object, "quantization_config");
+  const json_t *block = json_object_get(object, "weight_block_size");
+  xfer_status st = XFER_OK;
+
+  if (block == NULL) block = json_object_get(quant, "weight_block_size");
+  if (block == NULL || json_is_null(block)) return XFER_OK;
+  XFI_CHECK(json_array_size(block) == 2, XFER_ERR_IO, "%s: weight_block_size is not two numbers", where);
+  for (size_t d = 0; d < 2; d++) {
+    config->block[d] = json_integer_value(json_array_get(block, d));
+    XFI_CHECK(config->block[d] > 0 && config->block[d] < 1 << 20, XFER_ERR_IO,
+              "%s: weight_block_size is not two numbers", where);
+  }
+done:
+  return st;
+}
+
+xfer_status xfi_config_read(xfi_config *config, const json_t *object, const char *where)
+{
+  const json_t *text = json_object_get(object, "text_config"); /* a model that sees has its own text part */
+  const json_t *tied;
+  xfer_status st = XFER_OK;
+
+  if (json_is_object(text)) object = text;
+  for (size_t i = 0; i < sizeof FIGURES / sizeof *FIGURES; i++) {
+    const json_t *value = json_object_get(object, FIGURES[i].key);
+    int64_t number;
+
+    if (value == NULL || json_is_null(value)) continue;
+    number = json_integer_value(value);
+    XFI_CHECK(json_is_integer(value) && number >= 0 && number < INT64_C(1) << 40, XFER_ERR_IO,
+              "%s: \"%s\" is no size", where, FIGURES[i].key);
+    memcpy((char *)config + FIGURES[i].offset, &number, sizeof number);
+  }
+  tied = json_object_get(object, "tie_word_embeddings");
+  if (tied != NULL) config->tied = json_is_true(tied);
+  XFI_TRY(read_block(config, object, where));
+done:
+  return st;
+}
+
+/* ---- tensors ---- */
+
+typedef struct reader {
+  xfer_model *model;
+  const xfer_model_options *options;
+  const char *path;
+  int *layers; /* scratch */
+} reader;
+
+static xfer_status read_range(const reader *r, const json_t *range, const char *name, int *lo, int *n)
+{
+  json_int_t first = json_integer_value(json_array_get(range, 0));
+  json_int_t last = json_integer_value(json_array_get(range, 1));
+  xfer_status st = XFER_OK;
+
+  XFI_CHECK(json_array_size(range) == 2 && json_is_integer(json_array_get(range, 0)) &&
+                json_is_integer(json_array_get(range, 1)) && 0 <= first && first <= last &&
+                last < 1 << 20,
+            XFER_ERR_IO, "%s: \"%s\": a range is [first, last]", r->path, name);
+  *lo = (int)first;
+  *n = (int)(last - first + 1);
+done:
+  return st;
+}
+
+static xfer_status read_layers(reader *r, const json_t *object, const char *name, xfi_raw *raw)
+{
+  const json_t *range = json_object_get(object, "layer");
+  const json_t *list = json_object_get(object, "layer_list");
+  int first = 0;
+  xfer_status st = XFER_OK;
+
+  if (range == NULL && list == NULL) return XFER_OK;
+  if (range != NULL) {
+    XFI_TRY(read_range(r, range, name, &first, &raw->n_layers));
+  } else {
+    XFI_CHECK(json_is_array(list) && json_array_size(list) > 0 && json_array_size(list) < 1 << 20,
+              XFER_ERR_IO, "%s: \"%s\": layer_list is no list", r->path, name);
+    raw->n_layers = (int)json_array_size(list);
+  }
+  xfi_free(r->layers);
+  r->layers = xfi_calloc((size_t)raw->n_layers, sizeof *r->layers);
+  XFI_CHECK(r->layers != NULL, XFER_ERR_NOMEM, "%d layer numbers", raw->n_layers);
+  for (int i = 0; i < raw->n_layers; i++) {
+    json_int_t layer = range != NULL ? first + i : json_integer_value(json_array_get(list, (size_t)i));
+
+    XFI_CHECK(layer >= 0 && layer < 1 << 20, XFER_ERR_IO, "%s: \"%s\": layer %lld", r->path, name,
+              (long long)layer);
+    r->layers[i] = (int)layer;
+  }
+  raw->layers = r->layers;
+done:
+  return st;
+}
+
+static xfer_status read_shape(const reader *r, const json_t *object, const char *name, int64_t *shape,
+                              int *n_dims)
+{
+  const json_t *list = json_object_get(object, "shape");
+  xfer_status st = XFER_OK;
+
+  XFI_CHECK(json_is_array(list) && json_array_size(list) <= XFER_MAX_DIMS, XFER_ERR_IO,
+            "%s: \"%s\" has no shape of at most %d dims", r->path, name, XFER_MAX_DIMS);
+  *n_dims = (int)json_array_size(list);
+  for (int d = 0; d < *n_dims; d++) {
+    const json_t *size = json_array_get(list, (size_t)d);
+
+    XFI_CHECK(json_is_integer(size) && json_integer_value(size) >= 0, XFER_ERR_IO,
+              "%s: \"%s\": dim %d of its shape is no size", r->path, name, d);
+    shape[d] = json_integer_value(size);
+  }
+done:
+  return st;
+}
+
+static xfer_status read_tensor(reader *r, const json_t *object)
+{
+  const char *name = json_string_value(json_object_get(object, "name"));
+  const char *pattern = json_string_value(json_object_get(object, "pattern"));
+  const char *dtype = json_string_value(json_object_get(object, "dtype"));
+  const json_t *experts = json_object_get(object, "expert");
+  int64_t shape[XFER_MAX_DIMS];
+  xfi_raw raw = {.pattern = pattern == NULL ? name : pattern, .shape = shape};
+  xfer_status st = XFER_OK;
+
+  XFI_CHECK((name == NULL) != (pattern == NULL), XFER_ERR_IO,
+            "%s: a tensor needs either \"name\" or \"pattern\"", r->path);
+  if (name == NULL) name = pattern;
+  XFI_CHECK(dtype != NULL && xfi_dtype_find(&raw.dtype, dtype), XFER_ERR_IO,
+            "%s: \"%s\": no element type is called \"%s\"", r->path, name, dtype == NULL ? "" : dtype);
+  XFI_TRY(read_shape(r, object, name, shape, &raw.n_dims));
+  XFI_CHECK(pattern != NULL || strchr(name, '{') == NULL, XFER_ERR_IO, "%s: \"%s\" is a pattern, not a name",
+            r->path, name);
+  XFI_TRY(read_layers(r, object, name, &raw));
+  if (experts != NULL) XFI_TRY(read_range(r, experts, name, &raw.first_expert, &raw.n_experts));
+  XFI_TRY(xfi_model_append_name(r->model, &raw, r->options));
+done:
+  return st;
+}
+
+static xfer_status read_list(reader *r, const json_t *list, const char *what)
+{
+  size_t i;
+  const json_t *object;
+  xfer_status st = XFER_OK;
+
+  XFI_CHECK(json_is_array(list), XFER_ERR_IO, "%s: no list \"%s\"", r->path, what);
+  json_array_foreach((json_t *)(uintptr_t)list, i, object)
+  {
+    XFI_CHECK(json_is_object(object), XFER_ERR_IO, "%s: \"%s\"[%zu] is no object", r->path, what, i);
+    XFI_TRY(read_tensor(r, object));
+  }
+done:
+  return st;
+}
+
+xfer_status xfi_table_read(xfer_model *model, const char *path, const xfer_model_options *options)
+{
+  json_error_t error;
+  json_t *root = json_load_file(path, JSON_REJECT_DUPLICATES, &error);
+  reader r = {model, options, path, NULL};
+  const char *format;
+  xfer_status st = XFER_OK;
+
+  XFI_CHECK(root != NULL, XFER_ERR_IO, "%s: line %d: %s", path, error.line, error.text);
+  format = json_string_value(json_object_get(root, "format"));
+  XFI_CHECK(format != NULL && strcmp(format, "xfer-model-v1") == 0, XFER_ERR_IO,
+            "%s: its format is \"%s\", not xfer-model-v1", path, format == NULL ? "" : format);
+  XFI_TRY(xfi_config_read(&model->config, json_object_get(root, "config"), path));
+  XFI_TRY(read_list(&r, json_object_get(root, "params"), "params"));
+  if (options->extra != NULL) {
+    const json_t *extra = json_object_get(json_object_get(root, "extra_params"), options->extra);
+
+    XFI_CHECK(extra != NULL, XFER_ERR_ARG, "%s has no extra_params called \"%s\"", path, options->extra);
+    XFI_TRY(read_list(&r, extra, options->extra));
+  }
+done:
+  xfi_free(r.layers);
+  json_decref(root);
+  return st;
+}

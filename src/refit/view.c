@@ -1,0 +1,146 @@
+/* From a local tensor that was handed in to the view of a part in it. */
+#include "locals.h"
+
+#include "alloc.h"
+#include "dtype.h"
+#include "error.h"
+#include "vec.h"
+
+#include <string.h>
+
+static int64_t greatest_divisor(int64_t a, int64_t b)
+{
+  while (b != 0) {
+    int64_t rest = a % b;
+
+    a = b;
+    b = rest;
+  }
+  return a;
+}
+
+static xfer_status reserve(xfer_locals *locals, int side, size_t n)
+{
+  return xfi_vec_reserve(&locals->pieces[side], &locals->pieces_capacity[side], n, sizeof *locals->pieces[side]);
+}
+
+/* Strides of the tensor's dims in a local tensor. */
+static void set_strides(xfer_view *view, const xfi_local *local, const xfi_slot *slot)
+{
+  for (int k = 0; k < local->n_dims; k++) {
+    int d = slot->order[k + slot->each_expert];
+
+    view->strides[d] = local->strides[k];
+    if (d == slot->fuse_dim && slot->fuse == XFI_FUSE_MIX) view->strides[d] *= slot->n_slots;
+  }
+}
+
+/* Where the part begins in a local tensor. */
+static char *part_base(const xfi_local *local, const xfer_local_part *part)
+{
+  char *base = local->base;
+
+  return part->dim < 0 || part->step < 1 ? base : base + part->begin * local->strides[part->dim];
+}
+
+static const xfer_local_part *find_part(const xfer_locals *locals, const xfi_local *local, size_t tensor, int *n)
+{
+  const xfer_local_part *first = NULL;
+
+  *n = 0;
+  for (int i = 0; i < local->n_parts; i++) {
+    const xfer_local_part *part = &locals->parts[local->first_part + (size_t)i];
+
+    if (part->tensor != tensor) continue;
+    if (first == NULL) first = part;
+    (*n)++;
+  }
+  return first;
+}
+
+/* Rows in several stretches: equal pieces, as long as the greatest length that divides all of them. */
+static xfer_status view_stretches(xfer_locals *locals, int side, const xfi_local *local,
+                                  const xfer_local_part *part, int n, xfer_view *view)
+{
+  int64_t rows = 0, piece = 0;
+  size_t at = 0;
+  xfer_status st = XFER_OK;
+
+  for (int i = 0; i < n; i++) {
+    piece = greatest_divisor(part[i].end - part[i].begin, piece);
+    rows += part[i].end - part[i].begin;
+  }
+  XFI_TRY(reserve(locals, side, (size_t)(rows / piece)));
+  for (int i = 0; i < n; i++) {
+    for (int64_t row = part[i].begin; row < part[i].end; row += piece) {
+      locals->pieces[side][at++] = (char *)local->base + row * local->strides[0];
+    }
+  }
+  view->kind = XFER_VIEW_PIECES;
+  view->base = NULL;
+  view->pieces = locals->pieces[side];
+  view->n_pieces = (int64_t)at;
+  view->piece_dim = 0;
+done:
+  return st;
+}
+
+static xfer_status view_experts(xfer_locals *locals, int side, const xfi_local *first,
+                                const xfer_local_part *part, int64_t n, xfer_view *view)
+{
+  xfer_status st = XFER_OK;
+
+  XFI_TRY(reserve(locals, side, (size_t)n));
+  for (int64_t e = 0; e < n; e++) {
+    for (int k = 0; k < first->n_dims; k++) {
+      XFI_CHECK(first[e].strides[k] == first->strides[k] || first->shape[k] < 2, XFER_ERR_SHAPE,
+                "\"%s\" and \"%s\" have different strides", first->name, first[e].name);
+    }
+    locals->pieces[side][e] = part_base(&first[e], part);
+  }
+  view->kind = XFER_VIEW_PIECES;
+  view->base = NULL;
+  view->pieces = locals->pieces[side];
+  view->n_pieces = n;
+  view->piece_dim = 0;
+done:
+  return st;
+}
+
+xfer_status xfi_locals_view(xfer_locals *locals, size_t tensor, int side, xfer_view *view, bool *has)
+{
+  int64_t index = locals->local_of[side][tensor];
+  const xfi_slot *slot;
+  const xfer_layout *layout;
+  const xfer_local_part *part;
+  const xfi_local *local;
+  xfi_place place;
+  int n_parts;
+  xfer_status st = XFER_OK;
+
+  *has = false;
+  if (index < 0) return XFER_OK;
+  local = &locals->at[index];
+  slot = &locals->refit->sides[side].held[locals->refit->entry_of[tensor]].slot;
+  layout = side == XFER_SIDE_TRAIN ? locals->refit->tensors[tensor].src : locals->refit->tensors[tensor].dst;
+  part = find_part(locals, local, tensor, &n_parts);
+  if (part == NULL || !xfi_layout_place(layout, locals->rank, &place)) return XFER_OK;
+  for (int d = 0; d < layout->n_dims; d++) {
+    if (xfi_dim_length(&layout->dims[d], place.part[d]) == 0) return XFER_OK;
+  }
+  memset(view, 0, sizeof *view);
+  view->kind = XFER_VIEW_STRIDED;
+  view->n_dims = layout->n_dims;
+  set_strides(view, local, slot);
+  if (slot->each_expert) {
+    XFI_TRY(view_experts(locals, side, local, part, xfi_dim_length(&layout->dims[0], place.part[0]), view));
+    if (view->strides[0] == 0) view->strides[0] = (int64_t)xfi_dtype_size((int)local->dtype);
+  } else if (n_parts > 1) {
+    XFI_TRY(view_stretches(locals, side, local, part, n_parts, view));
+  } else {
+    view->base = slot->n_slots > 1 ? part_base(local, part) : local->base;
+  }
+  *has = true;
+done:
+  return st;
+}

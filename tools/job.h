@@ -1,0 +1,35 @@
+/* A refit as the options of xfer_refit and xfer_plan describe it. */
+#ifndef TOOLS_JOB_H
+#define TOOLS_JOB_H
+
+#include <stdbool.h>
+#include <xfer/refit.h>
+
+typedef struct job_args {
+  const char *model;   /* a table, or the folder of a checkpoint */
+  const char *train;   /* SPECs */
+  const char *gen;
+  const char *layers;  /* "A-B", NULL: all */
+  const char *experts; /* "A-B", NULL: all */
+  bool ends;
+  const char *quant;  /* NULL: as the table is */
+  const char *extra;  /* NULL: none */
+  const char *ignore; /* name patterns, with commas between them */
+  const char *whole;  /* "PATTERN@RANK", likewise: a training rank has these whole */
+} job_args;
+
+/* All zero: nothing made. */
+typedef struct job {
+  xfer_model *model;
+  xfer_side *train;
+  xfer_side *gen;
+  xfer_refit *refit;
+} job;
+
+/* 0; ARGS_WRONG after a sentence on stderr about the options; else EXIT_FAILURE, with xfer_last_error(). */
+int job_create(job *out, const job_args *args);
+/* The sides and the refit of a model that is read already, which stays the caller's. */
+xfer_status job_join(job *out, const job_args *args, xfer_model *model);
+void job_destroy(job *made);
+
+#endif
