@@ -21,14 +21,14 @@ typedef struct rank_thread {
   void *context;
 } rank_thread;
 
-static void *rank_main(void *argument)
+static inline void *rank_main(void *argument)
 {
   rank_thread *self = argument;
   self->body(self->rank, self->context);
   return NULL;
 }
 
-static void run_ranks(int n_ranks, rank_body *body, void *context)
+static inline void run_ranks(int n_ranks, rank_body *body, void *context)
 {
   rank_thread threads[MAX_RANKS];
 

@@ -1,0 +1,234 @@
+/* A comm over MPI: nonblocking calls that are polled until their deadline.
+ *
+ * What MPI cannot do by itself: end a wait that the other side will never end. So every call starts
+ * nonblocking operations and tests them; a rank that gives up breaks the comm, sends a notice to
+ * all others, each of which keeps a receive for notices posted and tests it too, and calls back its
+ * own receives. What cannot be called back (sends, collective operations) is leaked with its
+ * memory: that of gather and exchange is the library's own, that of round and broadcast the run's
+ * slots (xfi_comm.holds_memory).
+ *
+ * A broken comm's communicator is never freed: MPI could give its context to the next one, where
+ * a message that is still under way would be taken for a new one. Notices carry a token for the
+ * same reason.
+ */
+#include "xfer/mpi.h"
+
+#include "alloc.h"
+#include "device.h"
+#include "error.h"
+#include "mpi_comm.h"
+#include "plugin.h"
+
+#include <stdio.h>
+#include <unistd.h>
+
+static const size_t most_gather_bytes = (size_t)1 << 20; /* per operation and over all ranks */
+
+/* ---- the comm ----------------------------------------------------------------------------- */
+
+static void mpi_abort(xfi_comm *comm, const char *why)
+{
+  xfi_mpi_comm *t = (xfi_mpi_comm *)comm;
+
+  xfi_mpi_set_broken(t, "%s", why);
+  /* Another thread must not call MPI: the owner tells the others when it polls next. */
+  if (pthread_equal(pthread_self(), t->owner)) xfi_mpi_tell_all(t);
+}
+
+static void transport_free(xfi_mpi_comm *t)
+{
+  if (t == NULL) return;
+  (void)pthread_mutex_destroy(&t->failure_lock);
+  xfi_free(t->out);
+  xfi_free(t->in);
+  xfi_free(t->requests);
+  xfi_free(t->telling);
+  xfi_free(t->is_waiting);
+  xfi_free(t);
+}
+
+static void mpi_destroy(xfi_comm *comm)
+{
+  xfi_mpi_comm *t = (xfi_mpi_comm *)comm;
+  int finalized = 0;
+
+  (void)MPI_Finalized(&finalized);
+  if (finalized == 0) {
+    if (atomic_load(&t->broken)) xfi_mpi_tell_all(t);
+    if (t->hearing != MPI_REQUEST_NULL) (void)MPI_Cancel(&t->hearing);
+    if (!xfi_mpi_all_end(&t->hearing, 1, xfi_deadline_after(XFI_MPI_GRACE_MS))) t->holds_own = true;
+    if (!xfi_mpi_all_end(t->telling, comm->size, xfi_deadline_after(XFI_MPI_GRACE_MS)))
+      t->holds_own = true;
+    if (!atomic_load(&t->broken)) (void)MPI_Comm_free(&t->comm);
+  }
+  if (!t->holds_own) transport_free(t);
+}
+
+static const xfi_comm_ops mpi_ops = {
+    .name = "mpi",
+    .has_rounds = true,
+    .recv_direct = false,
+    .destroy = mpi_destroy,
+    .all_gather = xfi_mpi_all_gather,
+    .exchange = xfi_mpi_exchange,
+    .round = xfi_mpi_round,
+    .broadcast = xfi_mpi_broadcast,
+    .warm_up = NULL,
+    .abort = mpi_abort,
+};
+
+/* Local. Takes `comm` on success. */
+static xfer_status transport_create(xfi_mpi_comm **out, MPI_Comm comm, uint64_t token)
+{
+  xfer_status st = XFER_OK;
+  xfi_mpi_comm *t = NULL;
+  int size = 0;
+
+  XFI_TRY(xfi_mpi_check(MPI_Comm_size(comm, &size), "MPI_Comm_size"));
+  t = xfi_calloc(1, sizeof *t);
+  XFI_CHECK(t != NULL, XFER_ERR_NOMEM, "no memory for a comm of %d ranks", size);
+  (void)pthread_mutex_init(&t->failure_lock, NULL); /* cannot fail without attributes */
+  t->base = (xfi_comm){.ops = &mpi_ops, .size = size};
+  XFI_TRY(xfi_mpi_check(MPI_Comm_rank(comm, &t->base.rank), "MPI_Comm_rank"));
+  t->comm = comm;
+  t->token = token;
+  t->owner = pthread_self();
+  t->hearing = MPI_REQUEST_NULL;
+  t->chunk_bytes = most_gather_bytes / (size_t)size;
+  if (t->chunk_bytes < sizeof(xfi_mpi_head)) t->chunk_bytes = sizeof(xfi_mpi_head);
+  t->out = xfi_calloc(1, t->chunk_bytes);
+  t->in = xfi_calloc((size_t)size, t->chunk_bytes);
+  t->telling = xfi_calloc((size_t)size, sizeof *t->telling);
+  t->is_waiting = xfi_calloc((size_t)size, sizeof *t->is_waiting);
+  XFI_CHECK(t->out != NULL && t->in != NULL && t->telling != NULL && t->is_waiting != NULL,
+            XFER_ERR_NOMEM, "no memory for a comm of %d ranks", size);
+  for (int r = 0; r < size; r++)
+    t->telling[r] = MPI_REQUEST_NULL;
+  XFI_TRY(xfi_mpi_reserve(t, XFI_ROUND_MESSAGES));
+  *out = t;
+  t = NULL;
+done:
+  transport_free(t);
+  return st;
+}
+
+/* ---- making a comm ------------------------------------------------------------------------ */
+
+/* What this rank can see alone, before it makes others wait. */
+static xfer_status check_caller(xfer_comm **comm, MPI_Comm mpi_comm)
+{
+  xfer_status st = XFER_OK;
+  int initialized = 0;
+  int finalized = 0;
+  int is_inter = 0;
+
+  XFI_CHECK(comm != NULL, XFER_ERR_ARG, "no place for the comm");
+  (void)MPI_Initialized(&initialized);
+  (void)MPI_Finalized(&finalized);
+  XFI_CHECK(initialized != 0, XFER_ERR_STATE, "MPI is not initialized");
+  XFI_CHECK(finalized == 0, XFER_ERR_STATE, "MPI is finalized");
+  XFI_CHECK(mpi_comm != MPI_COMM_NULL, XFER_ERR_ARG, "the communicator is MPI_COMM_NULL");
+  XFI_TRY(xfi_mpi_check(MPI_Comm_test_inter(mpi_comm, &is_inter), "MPI_Comm_test_inter"));
+  XFI_CHECK(is_inter == 0, XFER_ERR_ARG, "the communicator is an inter-communicator");
+done:
+  return st;
+}
+
+static xfer_status check_threads(void)
+{
+  xfer_status st = XFER_OK;
+  int level = MPI_THREAD_SINGLE;
+  int is_main = 0;
+
+  XFI_TRY(xfi_mpi_check(MPI_Query_thread(&level), "MPI_Query_thread"));
+  XFI_CHECK(level >= MPI_THREAD_FUNNELED, XFER_ERR_UNSUPPORTED,
+            "MPI has thread level MPI_THREAD_SINGLE; MPI_THREAD_FUNNELED is needed");
+  XFI_TRY(xfi_mpi_check(MPI_Is_thread_main(&is_main), "MPI_Is_thread_main"));
+  XFI_CHECK(level > MPI_THREAD_FUNNELED || is_main != 0, XFER_ERR_UNSUPPORTED,
+            "with MPI_THREAD_FUNNELED the main thread must make the comm");
+done:
+  return st;
+}
+
+/* Collective: a communicator of our own, and a number that no other comm of these ranks has. */
+static xfer_status duplicate(MPI_Comm *comm, uint64_t *token, MPI_Comm mpi_comm)
+{
+  xfer_status st = XFER_OK;
+  MPI_Comm made = MPI_COMM_NULL;
+  uint64_t number = (uint64_t)xfi_now_ns() ^ (uint64_t)getpid() << 48;
+
+  XFI_TRY(xfi_mpi_check(MPI_Comm_dup(mpi_comm, &made), "MPI_Comm_dup"));
+  XFI_TRY(
+      xfi_mpi_check(MPI_Comm_set_errhandler(made, MPI_ERRORS_RETURN), "MPI_Comm_set_errhandler"));
+  XFI_TRY(xfi_mpi_check(MPI_Bcast(&number, 1, MPI_UINT64_T, 0, made), "MPI_Bcast"));
+  *comm = made;
+  *token = number;
+  made = MPI_COMM_NULL;
+done:
+  if (made != MPI_COMM_NULL) (void)MPI_Comm_free(&made);
+  return st;
+}
+
+/* Local: the transport, the device and the public comm around both. */
+static xfer_status assemble(xfer_comm **comm, MPI_Comm mpi_comm, uint64_t token)
+{
+  xfer_status st = XFER_OK;
+  xfi_mpi_comm *t = NULL;
+  xfi_device *device = NULL;
+
+  XFI_TRY(check_threads());
+  XFI_TRY(xfi_device_create_host(&device));
+  XFI_TRY(transport_create(&t, mpi_comm, token));
+  XFI_TRY(xfi_comm_wrap(comm, &t->base, device));
+  xfi_mpi_hear(t);
+  t = NULL; /* the comm's now */
+  device = NULL;
+done:
+  transport_free(t);
+  if (device != NULL) device->ops->destroy(device);
+  return st;
+}
+
+/* Collective: OK only if every rank says so. */
+static xfer_status agree(MPI_Comm comm, xfer_status mine)
+{
+  xfer_status st = XFER_OK;
+  struct {
+    int status;
+    int rank;
+  } worst = {(int)mine, 0};
+  char text[XFI_MPI_WHY_BYTES] = "";
+
+  XFI_TRY(xfi_mpi_check(MPI_Comm_rank(comm, &worst.rank), "MPI_Comm_rank"));
+  if (mine != XFER_OK)
+    (void)snprintf(text, sizeof text, "%.*s", XFI_MPI_WHY_BYTES - 1, xfi_last_error());
+  XFI_TRY(xfi_mpi_check(MPI_Allreduce(MPI_IN_PLACE, &worst, 1, MPI_2INT, MPI_MINLOC, comm),
+                        "MPI_Allreduce"));
+  if (worst.status == XFER_OK) return XFER_OK;
+  XFI_TRY(
+      xfi_mpi_check(MPI_Bcast(text, XFI_MPI_WHY_BYTES, MPI_CHAR, worst.rank, comm), "MPI_Bcast"));
+  XFI_CHECK(mine != XFER_OK, XFER_ERR_PEER, "rank %d: %s", worst.rank, text);
+done:
+  return mine != XFER_OK ? mine : st;
+}
+
+xfer_status xfer_comm_create_mpi(xfer_comm **comm, MPI_Comm mpi_comm)
+{
+  xfer_status st = XFER_OK;
+  xfer_comm *made = NULL;
+  MPI_Comm own = MPI_COMM_NULL;
+  uint64_t token = 0;
+
+  XFI_TRY(check_caller(comm, mpi_comm));
+  XFI_TRY(duplicate(&own, &token, mpi_comm));
+  st = assemble(&made, own, token);
+  st = agree(own, st);
+  if (made != NULL) own = MPI_COMM_NULL; /* made's */
+  XFI_TRY(st);
+  *comm = made;
+  made = NULL;
+done:
+  xfer_comm_destroy(made);
+  if (own != MPI_COMM_NULL) (void)MPI_Comm_free(&own);
+  return st;
+}

@@ -1,0 +1,344 @@
+/* Gathering, messages and broadcasts over MPI. The idea is in mpi.c. */
+#include "mpi_comm.h"
+
+#include "alloc.h"
+#include "checked.h"
+#include "error.h"
+
+#include <assert.h>
+#include <string.h>
+
+static const size_t most_message_bytes = (size_t)1 << 30;
+
+/* ---- gathering ---------------------------------------------------------------------------- */
+
+static xfer_status gather_timeout(xfi_mpi_comm *t)
+{
+  xfi_mpi_set_broken(t, "rank %d waited in all_gather until the deadline", t->base.rank);
+  xfi_mpi_tell_all(t);
+  int late = xfi_mpi_find_late(t);
+  if (late >= 0)
+    xfi_set_error("all_gather: rank %d did not come before the deadline", late);
+  else
+    xfi_set_error("all_gather did not end before the deadline");
+  return XFER_ERR_TIMEOUT;
+}
+
+/* n_bytes <= chunk_bytes of each rank from t->out to t->in. Our own memory, since a collective
+ * operation cannot be called back. */
+static xfer_status gather_chunk(xfi_mpi_comm *t, size_t n_bytes, xfi_deadline deadline)
+{
+  xfer_status st = XFER_OK;
+  MPI_Request request = MPI_REQUEST_NULL;
+  int n = (int)n_bytes; /* a chunk fits */
+  int code = MPI_SUCCESS;
+
+  XFI_TRY(xfi_mpi_check(MPI_Iallgather(t->out, n, MPI_BYTE, t->in, n, MPI_BYTE, t->comm, &request),
+                        "MPI_Iallgather"));
+  st = xfi_mpi_await(t, &request, MPI_STATUS_IGNORE, &code, deadline);
+  if (st == XFER_OK) st = xfi_mpi_check(code, "MPI_Iallgather");
+  if (st == XFER_ERR_TIMEOUT) st = gather_timeout(t);
+done:
+  if (st != XFER_OK && request != MPI_REQUEST_NULL) t->holds_own = true;
+  return st;
+}
+
+/* Every rank comes to the same conclusion: any two that differ make each rank differ from one. */
+static xfer_status heads_check(const xfi_mpi_comm *t, const xfi_mpi_head *mine)
+{
+  xfer_status st = XFER_OK;
+  xfi_mpi_head theirs;
+
+  for (int r = 0; r < t->base.size; r++) {
+    memcpy(&theirs, t->in + (size_t)r * sizeof theirs, sizeof theirs);
+    XFI_CHECK(theirs.n_bytes == mine->n_bytes, XFER_ERR_MISMATCH,
+              "all_gather of %zu bytes on rank %d, of %zu on rank %d", (size_t)mine->n_bytes,
+              t->base.rank, (size_t)theirs.n_bytes, r);
+    XFI_CHECK(theirs.gathering == mine->gathering, XFER_ERR_MISMATCH,
+              "all_gather %llu on rank %d meets all_gather %llu on rank %d",
+              (unsigned long long)mine->gathering, t->base.rank,
+              (unsigned long long)theirs.gathering, r);
+  }
+done:
+  return st;
+}
+
+/* The first bytes, with what all must agree on. */
+static xfer_status gather_heads(xfi_mpi_comm *t, unsigned char *all, const void *mine,
+                                size_t n_bytes, xfi_deadline deadline)
+{
+  xfer_status st = XFER_OK;
+  xfi_mpi_head first = {.n_bytes = n_bytes, .gathering = t->gathering};
+  size_t n = n_bytes < XFI_MPI_HEAD_BYTES ? n_bytes : XFI_MPI_HEAD_BYTES;
+
+  if (n > 0) memcpy(first.bytes, mine, n);
+  memcpy(t->out, &first, sizeof first);
+  XFI_TRY(gather_chunk(t, sizeof first, deadline));
+  st = heads_check(t, &first);
+  if (st != XFER_OK) t->has_told = true; /* everybody finds it out */
+  XFI_TRY(st);
+  for (int r = 0; n > 0 && r < t->base.size; r++)
+    memcpy(all + (size_t)r * n_bytes,
+           t->in + (size_t)r * sizeof first + offsetof(xfi_mpi_head, bytes), n);
+done:
+  return st;
+}
+
+xfer_status xfi_mpi_all_gather(xfi_comm *comm, void *all, const void *mine, size_t n_bytes,
+                               xfi_deadline deadline)
+{
+  xfer_status st = XFER_OK;
+  xfi_mpi_comm *t = (xfi_mpi_comm *)comm;
+
+  XFI_TRY(xfi_mpi_check_broken(t));
+  t->gathering = ++t->n_gatherings;
+  XFI_TRY(gather_heads(t, all, mine, n_bytes, deadline));
+  for (size_t at = XFI_MPI_HEAD_BYTES; at < n_bytes; at += t->chunk_bytes) {
+    size_t n = n_bytes - at < t->chunk_bytes ? n_bytes - at : t->chunk_bytes;
+    memcpy(t->out, (const unsigned char *)mine + at, n);
+    XFI_TRY(gather_chunk(t, n, deadline));
+    for (int r = 0; r < comm->size; r++)
+      memcpy((unsigned char *)all + (size_t)r * n_bytes + at, t->in + (size_t)r * n, n);
+  }
+done:
+  if (st != XFER_OK) (void)xfi_mpi_fail(t, st);
+  t->gathering = 0;
+  return st;
+}
+
+/* ---- messages ----------------------------------------------------------------------------- */
+
+/* Some messages that are under way together: receives first, in t->requests too. */
+typedef struct mpi_transfer {
+  const char *name;
+  int tag;
+  const xfi_message *sends;
+  int n_sends;
+  const xfi_message *recvs;
+  int n_recvs;
+} mpi_transfer;
+
+xfer_status xfi_mpi_reserve(xfi_mpi_comm *t, int n)
+{
+  if (n <= t->n_requests) return XFER_OK;
+  MPI_Request *grown = xfi_calloc((size_t)n, sizeof *grown);
+  if (grown == NULL) {
+    xfi_set_error("no memory for %d messages", n);
+    return XFER_ERR_NOMEM;
+  }
+  xfi_free(t->requests);
+  t->requests = grown;
+  t->n_requests = n;
+  return XFER_OK;
+}
+
+static xfer_status start_one(xfi_mpi_comm *t, const mpi_transfer *transfer, const xfi_message *m,
+                             bool receives, MPI_Request *request)
+{
+  xfer_status st = XFER_OK;
+  int n = (int)m->n_bytes; /* used only if it fits */
+
+  XFI_CHECK(m->n_bytes <= most_message_bytes, XFER_ERR_OVERFLOW,
+            "%s: a message of %zu bytes; at most %zu", transfer->name, m->n_bytes,
+            most_message_bytes);
+  if (receives)
+    st = xfi_mpi_check(MPI_Irecv(m->data, n, MPI_BYTE, m->peer, transfer->tag, t->comm, request),
+                       "MPI_Irecv");
+  else
+    st = xfi_mpi_check(MPI_Isend(m->data, n, MPI_BYTE, m->peer, transfer->tag, t->comm, request),
+                       "MPI_Isend");
+done:
+  return st;
+}
+
+static xfer_status start(xfi_mpi_comm *t, const mpi_transfer *transfer)
+{
+  xfer_status st = XFER_OK;
+  MPI_Request *request = t->requests;
+
+  for (int i = 0; i < transfer->n_recvs; i++)
+    XFI_TRY(start_one(t, transfer, &transfer->recvs[i], true, request++));
+  for (int i = 0; i < transfer->n_sends; i++)
+    XFI_TRY(start_one(t, transfer, &transfer->sends[i], false, request++));
+done:
+  return st;
+}
+
+static xfer_status check_received(const xfi_mpi_comm *t, const mpi_transfer *transfer,
+                                  const xfi_message *recv, int code, const MPI_Status *status)
+{
+  xfer_status st = XFER_OK;
+  int class = MPI_SUCCESS;
+  int n_sent = 0;
+
+  if (code != MPI_SUCCESS) (void)MPI_Error_class(code, &class);
+  XFI_CHECK(class != MPI_ERR_TRUNCATE, XFER_ERR_MISMATCH,
+            "rank %d sends more in %s to rank %d than the %zu bytes that it expects", recv->peer,
+            transfer->name, t->base.rank, recv->n_bytes);
+  XFI_TRY(xfi_mpi_check(code, "MPI_Irecv"));
+  XFI_TRY(xfi_mpi_check(MPI_Get_count(status, MPI_BYTE, &n_sent), "MPI_Get_count"));
+  XFI_CHECK((size_t)n_sent == recv->n_bytes, XFER_ERR_MISMATCH,
+            "rank %d sends %d bytes in %s to rank %d, which expects %zu", recv->peer, n_sent,
+            transfer->name, t->base.rank, recv->n_bytes);
+done:
+  return st;
+}
+
+/* All are under way, so it does not matter in which order we wait for them. */
+static xfer_status await_all(xfi_mpi_comm *t, const mpi_transfer *transfer, xfi_deadline deadline)
+{
+  xfer_status st = XFER_OK;
+
+  for (int i = 0; i < transfer->n_recvs + transfer->n_sends; i++) {
+    bool receives = i < transfer->n_recvs;
+    const xfi_message *m = receives ? &transfer->recvs[i] : &transfer->sends[i - transfer->n_recvs];
+    MPI_Status status;
+    int code = MPI_SUCCESS;
+
+    st = xfi_mpi_await(t, &t->requests[i], &status, &code, deadline);
+    XFI_CHECK(st != XFER_ERR_TIMEOUT, XFER_ERR_TIMEOUT,
+              "%s: rank %d did not come before the deadline", transfer->name, m->peer);
+    XFI_TRY(st);
+    XFI_TRY(receives ? check_received(t, transfer, m, code, &status)
+                     : xfi_mpi_check(code, "MPI_Isend"));
+  }
+done:
+  return st;
+}
+
+/* After a failure. Returns whether MPI still has some of the messages' memory. */
+static bool call_back(xfi_mpi_comm *t, const mpi_transfer *transfer)
+{
+  for (int i = 0; i < transfer->n_recvs; i++)
+    if (t->requests[i] != MPI_REQUEST_NULL) (void)MPI_Cancel(&t->requests[i]);
+  bool end = xfi_mpi_all_end(t->requests, transfer->n_recvs + transfer->n_sends,
+                             xfi_deadline_after(XFI_MPI_GRACE_MS));
+  if (!end) t->holds_own = true; /* the requests themselves */
+  return !end;
+}
+
+/* *held: the call failed and the messages' memory must be leaked. */
+static xfer_status carry(xfi_mpi_comm *t, const mpi_transfer *transfer, bool *held,
+                         xfi_deadline deadline)
+{
+  xfer_status st = XFER_OK;
+  int n = transfer->n_recvs + transfer->n_sends;
+
+  for (int i = 0; i < n; i++)
+    t->requests[i] = MPI_REQUEST_NULL;
+  XFI_TRY(start(t, transfer));
+  XFI_TRY(await_all(t, transfer, deadline));
+done:
+  if (st != XFER_OK) {
+    (void)xfi_mpi_fail(t, st);
+    *held = call_back(t, transfer);
+  }
+  return st;
+}
+
+xfer_status xfi_mpi_round(xfi_comm *comm, const xfi_message *sends, int n_sends,
+                          const xfi_message *recvs, int n_recvs, xfer_stream stream,
+                          xfi_deadline deadline)
+{
+  xfi_mpi_comm *t = (xfi_mpi_comm *)comm;
+  mpi_transfer round = {"round", XFI_MPI_TAG_ROUND, sends, n_sends, recvs, n_recvs};
+  xfer_status st = xfi_mpi_check_broken(t);
+
+  (void)stream;
+  assert(n_sends + n_recvs <= XFI_ROUND_MESSAGES);
+  if (st != XFER_OK) return st;
+  return carry(t, &round, &comm->holds_memory, deadline);
+}
+
+/* Copies of messages, one after the other in the library's memory. */
+typedef struct mpi_packet {
+  xfi_message *messages; /* [n_sends + n_recvs] */
+  unsigned char *bytes;
+} mpi_packet;
+
+static void packet_free(mpi_packet *packet)
+{
+  xfi_free(packet->messages);
+  xfi_free(packet->bytes);
+}
+
+static xfer_status packet_make(mpi_packet *packet, const xfi_message *sends, int n_sends,
+                               const xfi_message *recvs, int n_recvs)
+{
+  xfer_status st = XFER_OK;
+  int n = n_sends + n_recvs;
+  size_t n_bytes = 0;
+
+  packet->messages = xfi_calloc((size_t)n, sizeof *packet->messages);
+  XFI_CHECK(packet->messages != NULL, XFER_ERR_NOMEM, "no memory for %d messages", n);
+  for (int i = 0; i < n; i++) {
+    packet->messages[i] = i < n_sends ? sends[i] : recvs[i - n_sends];
+    size_t more = packet->messages[i].n_bytes;
+    XFI_CHECK(xfi_add_fits(n_bytes, more, &n_bytes), XFER_ERR_OVERFLOW,
+              "exchange: a message of %zu bytes", more);
+  }
+  packet->bytes = xfi_calloc(n_bytes, 1);
+  XFI_CHECK(packet->bytes != NULL, XFER_ERR_NOMEM, "no memory for %zu bytes of messages", n_bytes);
+  unsigned char *at = packet->bytes;
+  for (int i = 0; i < n; i++) {
+    if (i < n_sends) memcpy(at, sends[i].data, sends[i].n_bytes);
+    packet->messages[i].data = at;
+    at += packet->messages[i].n_bytes;
+  }
+done:
+  return st;
+}
+
+/* Through memory of our own, which can be leaked when the caller's cannot. */
+xfer_status xfi_mpi_exchange(xfi_comm *comm, const xfi_message *sends, int n_sends,
+                             const xfi_message *recvs, int n_recvs, xfi_deadline deadline)
+{
+  xfi_mpi_comm *t = (xfi_mpi_comm *)comm;
+  mpi_packet packet = {NULL, NULL};
+  bool held = false;
+  xfer_status st = xfi_mpi_check_broken(t);
+
+  if (st != XFER_OK) return st;
+  st = packet_make(&packet, sends, n_sends, recvs, n_recvs);
+  if (st == XFER_OK) st = xfi_mpi_reserve(t, n_sends + n_recvs);
+  if (st != XFER_OK) {
+    (void)xfi_mpi_fail(t, st); /* the others would wait for what we cannot send */
+  } else {
+    mpi_transfer exchange = {.name = "exchange",
+                             .tag = XFI_MPI_TAG_EXCHANGE,
+                             .sends = packet.messages,
+                             .n_sends = n_sends,
+                             .recvs = packet.messages + n_sends,
+                             .n_recvs = n_recvs};
+    st = carry(t, &exchange, &held, deadline);
+  }
+  for (int i = 0; st == XFER_OK && i < n_recvs; i++)
+    memcpy(recvs[i].data, packet.messages[n_sends + i].data, recvs[i].n_bytes);
+  if (!held) packet_free(&packet);
+  return st;
+}
+
+xfer_status xfi_mpi_broadcast(xfi_comm *comm, void *data, size_t n_bytes, int root,
+                              xfer_stream stream, xfi_deadline deadline)
+{
+  xfer_status st = XFER_OK;
+  xfi_mpi_comm *t = (xfi_mpi_comm *)comm;
+  MPI_Request request = MPI_REQUEST_NULL;
+  int code = MPI_SUCCESS;
+
+  (void)stream;
+  XFI_TRY(xfi_mpi_check_broken(t));
+  XFI_CHECK(n_bytes <= most_message_bytes, XFER_ERR_OVERFLOW,
+            "a broadcast of %zu bytes; at most %zu", n_bytes, most_message_bytes);
+  XFI_TRY(xfi_mpi_check(MPI_Ibcast(data, (int)n_bytes, MPI_BYTE, root, t->comm, &request),
+                        "MPI_Ibcast"));
+  st = xfi_mpi_await(t, &request, MPI_STATUS_IGNORE, &code, deadline);
+  XFI_CHECK(st != XFER_ERR_TIMEOUT, XFER_ERR_TIMEOUT,
+            "broadcast: what rank %d sends did not pass before the deadline", root);
+  XFI_TRY(st);
+  XFI_TRY(xfi_mpi_check(code, "MPI_Ibcast"));
+done:
+  if (st != XFER_OK) (void)xfi_mpi_fail(t, st);
+  if (st != XFER_OK && request != MPI_REQUEST_NULL) comm->holds_memory = t->holds_own = true;
+  return st;
+}

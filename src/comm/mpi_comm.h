@@ -1,0 +1,100 @@
+/* Inside of the comm over MPI. mpi.c has the idea and makes it; mpi_wait.c has waiting and failing,
+ * mpi_calls.c the calls.
+ */
+#ifndef XFI_MPI_COMM_H
+#define XFI_MPI_COMM_H
+
+#include "comm.h"
+
+#include <mpi.h>
+#include <pthread.h>
+#include <stdatomic.h>
+
+enum {
+  XFI_MPI_TAG_EXCHANGE = 1,
+  XFI_MPI_TAG_ROUND = 2,
+  XFI_MPI_TAG_NOTICE = 3,
+  XFI_MPI_GRACE_MS = 200,  /* for what should end by itself after a failure */
+  XFI_MPI_WHY_BYTES = 224, /* text of what broke the comm */
+  XFI_MPI_HEAD_BYTES = 112 /* of a gathering that travel with its size */
+};
+
+/* Tells other ranks that the sender's comm is broken, and whether it waits in a gathering. */
+typedef struct xfi_mpi_notice {
+  uint64_t token;
+  uint64_t gathering; /* 0: in none */
+  int32_t from;
+  char why[XFI_MPI_WHY_BYTES];
+} xfi_mpi_notice;
+
+/* What a rank gives first to a gathering. */
+typedef struct xfi_mpi_head {
+  uint64_t n_bytes;
+  uint64_t gathering;
+  unsigned char bytes[XFI_MPI_HEAD_BYTES];
+} xfi_mpi_head;
+
+typedef struct xfi_mpi_comm {
+  xfi_comm base;
+  MPI_Comm comm;
+  pthread_t owner; /* the thread that may call MPI */
+  uint64_t token;  /* of this comm, the same on every rank */
+
+  uint64_t n_gatherings;
+  uint64_t gathering;    /* in which this rank waits; 0: none */
+  size_t chunk_bytes;    /* of a rank in one operation of a gathering */
+  unsigned char *out;    /* [chunk_bytes] */
+  unsigned char *in;     /* [size * chunk_bytes] */
+  MPI_Request *requests; /* [n_requests] of the call in progress */
+  int n_requests;
+
+  xfi_mpi_notice told;  /* what we send */
+  xfi_mpi_notice heard; /* what we receive */
+  MPI_Request hearing;
+  MPI_Request *telling; /* [size] */
+  bool *is_waiting;     /* [size] in the gathering that this rank gave up */
+  bool has_told;
+  bool holds_own; /* an operation that will not end uses our memory */
+
+  pthread_mutex_t failure_lock; /* guards `why` */
+  _Atomic bool broken;
+  char why[XFI_MPI_WHY_BYTES];
+} xfi_mpi_comm;
+
+/* MPI's error as ours: OK, or XFER_ERR_COMM with MPI's text. */
+xfer_status xfi_mpi_check(int code, const char *call);
+/* Did all end before the deadline? Errors count as an end: this is for clearing up. */
+bool xfi_mpi_all_end(MPI_Request *requests, int n, xfi_deadline deadline);
+/* Until the operation has ended: OK, with what MPI says of it in *code. XFER_ERR_COMM if the comm
+ * is broken meanwhile; XFER_ERR_TIMEOUT, without a text. */
+xfer_status xfi_mpi_await(xfi_mpi_comm *t, MPI_Request *request, MPI_Status *status, int *code,
+                          xfi_deadline deadline);
+
+/* Breaks the comm on this rank; the first reason stays. Any thread. */
+__attribute__((format(printf, 2, 3))) void xfi_mpi_set_broken(xfi_mpi_comm *t, const char *fmt,
+                                                              ...);
+/* Breaks it, once, on all other ranks. Owner's thread, as all below. */
+void xfi_mpi_tell_all(xfi_mpi_comm *t);
+/* Both, for our own error, which has its text. Returns `st`. */
+xfer_status xfi_mpi_fail(xfi_mpi_comm *t, xfer_status st);
+/* XFER_ERR_COMM with its text if the comm is broken, by whomever. */
+xfer_status xfi_mpi_check_broken(xfi_mpi_comm *t);
+/* Starts to listen for notices. */
+void xfi_mpi_hear(xfi_mpi_comm *t);
+/* Who was not waiting with us in a gathering that we gave up? -1: nobody, it was about to end. */
+int xfi_mpi_find_late(xfi_mpi_comm *t);
+
+/* Room in t->requests. */
+xfer_status xfi_mpi_reserve(xfi_mpi_comm *t, int n);
+
+xfer_status xfi_mpi_all_gather(xfi_comm *comm, void *all, const void *mine, size_t n_bytes,
+                               xfi_deadline deadline);
+xfer_status xfi_mpi_exchange(xfi_comm *comm, const xfi_message *sends, int n_sends,
+                             const xfi_message *recvs, int n_recvs, xfi_deadline deadline);
+xfer_status xfi_mpi_round(xfi_comm *comm, const xfi_message *sends, int n_sends,
+                          const xfi_message *recvs, int n_recvs, xfer_stream stream,
+                          xfi_deadline deadline);
+xfer_status xfi_mpi_broadcast(xfi_comm *comm, void *data, size_t n_bytes, int root,
+                              xfer_stream stream, xfi_deadline deadline);
+
+#endif

@@ -1,0 +1,169 @@
+/* Waiting and failing over MPI: polls, and notices that break the comm on all ranks. The idea is in
+ * mpi.c. */
+#include "mpi_comm.h"
+
+#include "error.h"
+
+#include <sched.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <string.h>
+#include <unistd.h>
+
+enum {
+  POLLS_YIELDING = 1000, /* then sleeping between polls */
+  POLL_SLEEP_US = 50
+};
+
+/* ---- MPI's errors and MPI's pace ---------------------------------------------------------- */
+
+xfer_status xfi_mpi_check(int code, const char *call)
+{
+  char text[MPI_MAX_ERROR_STRING] = "?";
+  int length = 0;
+
+  if (code == MPI_SUCCESS) return XFER_OK;
+  (void)MPI_Error_string(code, text, &length);
+  xfi_set_error("%s: %s", call, text);
+  return XFER_ERR_COMM;
+}
+
+/* Lets others use the core, the ranks that we wait for among them. */
+static void back_off(int *n_polls)
+{
+  if (++*n_polls <= POLLS_YIELDING)
+    (void)sched_yield();
+  else
+    (void)usleep(POLL_SLEEP_US);
+}
+
+bool xfi_mpi_all_end(MPI_Request *requests, int n, xfi_deadline deadline)
+{
+  int n_polls = 0;
+
+  for (int i = 0; i < n;) {
+    int done = 0;
+    if (requests[i] == MPI_REQUEST_NULL ||
+        MPI_Test(&requests[i], &done, MPI_STATUS_IGNORE) != MPI_SUCCESS || done) {
+      i++;
+      continue;
+    }
+    if (xfi_deadline_expired(deadline)) return false;
+    back_off(&n_polls);
+  }
+  return true;
+}
+
+/* ---- failure ------------------------------------------------------------------------------ */
+
+void xfi_mpi_set_broken(xfi_mpi_comm *t, const char *fmt, ...)
+{
+  va_list args;
+
+  (void)pthread_mutex_lock(&t->failure_lock);
+  if (!atomic_load(&t->broken)) {
+    va_start(args, fmt);
+    (void)vsnprintf(t->why, sizeof t->why, fmt, args);
+    va_end(args);
+    atomic_store(&t->broken, true);
+  }
+  (void)pthread_mutex_unlock(&t->failure_lock);
+}
+
+void xfi_mpi_tell_all(xfi_mpi_comm *t)
+{
+  if (t->has_told) return;
+  t->has_told = true;
+  t->told = (xfi_mpi_notice){.token = t->token, .gathering = t->gathering, .from = t->base.rank};
+  (void)pthread_mutex_lock(&t->failure_lock);
+  memcpy(t->told.why, t->why, sizeof t->why);
+  (void)pthread_mutex_unlock(&t->failure_lock);
+  for (int r = 0; r < t->base.size; r++)
+    if (r != t->base.rank)
+      (void)MPI_Isend(&t->told, (int)sizeof t->told, MPI_BYTE, r, XFI_MPI_TAG_NOTICE, t->comm,
+                      &t->telling[r]);
+  if (!xfi_mpi_all_end(t->telling, t->base.size, xfi_deadline_after(XFI_MPI_GRACE_MS)))
+    t->holds_own = true;
+}
+
+void xfi_mpi_hear(xfi_mpi_comm *t)
+{
+  (void)MPI_Irecv(&t->heard, (int)sizeof t->heard, MPI_BYTE, MPI_ANY_SOURCE, XFI_MPI_TAG_NOTICE,
+                  t->comm, &t->hearing);
+}
+
+/* Takes a notice if one has come. Its sender has told everybody, so we need not; but those who gave
+ * up a gathering want to know who was waiting with them. */
+static void listen_once(xfi_mpi_comm *t)
+{
+  int done = 0;
+
+  if (t->hearing == MPI_REQUEST_NULL) return;
+  if (MPI_Test(&t->hearing, &done, MPI_STATUS_IGNORE) != MPI_SUCCESS || !done) return;
+  if (t->heard.token == t->token) {
+    t->heard.why[XFI_MPI_WHY_BYTES - 1] = '\0';
+    xfi_mpi_set_broken(t, "%s", t->heard.why);
+    if (t->heard.gathering != 0 && t->heard.gathering == t->gathering)
+      t->is_waiting[t->heard.from] = true;
+    if (t->gathering != 0) xfi_mpi_tell_all(t);
+    t->has_told = true;
+  }
+  xfi_mpi_hear(t);
+}
+
+xfer_status xfi_mpi_check_broken(xfi_mpi_comm *t)
+{
+  xfer_status st = XFER_OK;
+
+  listen_once(t);
+  if (!atomic_load(&t->broken)) return XFER_OK;
+  xfi_mpi_tell_all(t);
+  (void)pthread_mutex_lock(&t->failure_lock);
+  XFI_CHECK(false, XFER_ERR_COMM, "the comm is broken: %s", t->why);
+done:
+  (void)pthread_mutex_unlock(&t->failure_lock);
+  return st;
+}
+
+xfer_status xfi_mpi_fail(xfi_mpi_comm *t, xfer_status st)
+{
+  xfi_mpi_set_broken(t, "rank %d: %s", t->base.rank, xfi_last_error());
+  xfi_mpi_tell_all(t);
+  return st;
+}
+
+/* Those who wait with us answer our notice, or gave up as well. */
+int xfi_mpi_find_late(xfi_mpi_comm *t)
+{
+  xfi_deadline grace = xfi_deadline_after(XFI_MPI_GRACE_MS);
+  int n_polls = 0;
+  int late = 0;
+
+  t->is_waiting[t->base.rank] = true;
+  while (late < t->base.size) {
+    if (t->is_waiting[late]) {
+      late++;
+      continue;
+    }
+    if (xfi_deadline_expired(grace)) return late;
+    listen_once(t);
+    back_off(&n_polls);
+  }
+  return -1;
+}
+
+/* ---- waiting ------------------------------------------------------------------------------ */
+
+xfer_status xfi_mpi_await(xfi_mpi_comm *t, MPI_Request *request, MPI_Status *status, int *code,
+                          xfi_deadline deadline)
+{
+  for (int n_polls = 0;;) {
+    int done = 0;
+    *code = MPI_Test(request, &done, status);
+    if (*code != MPI_SUCCESS || done) return XFER_OK;
+    xfer_status st = xfi_mpi_check_broken(t);
+    if (st != XFER_OK) return st;
+    if (xfi_deadline_expired(deadline)) return XFER_ERR_TIMEOUT;
+    back_off(&n_polls);
+  }
+}

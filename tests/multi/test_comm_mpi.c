@@ -1,0 +1,347 @@
+/* The comm over MPI, run with several numbers of ranks. The core's door is played by the test, so
+ * that what it hands over can be seen.
+ */
+#include "alloc.h"
+#include "device.h"
+#include "plugin.h"
+#include "unit/comm_checks.h"
+#include "xfer/mpi.h"
+
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <unistd.h>
+
+#include <cmocka.h>
+
+enum { SHORT_MS = 200 };
+
+struct xfer_comm {
+  xfi_comm *transport;
+  xfi_device *device;
+};
+
+xfer_status xfi_comm_wrap(xfer_comm **comm, xfi_comm *transport, xfi_device *device)
+{
+  xfer_comm *made = xfi_calloc(1, sizeof *made);
+
+  if (made == NULL) return XFER_ERR_NOMEM;
+  *made = (xfer_comm){transport, device};
+  *comm = made;
+  return XFER_OK;
+}
+
+void xfer_comm_destroy(xfer_comm *comm)
+{
+  if (comm == NULL) return;
+  comm->transport->ops->destroy(comm->transport);
+  comm->device->ops->destroy(comm->device);
+  xfi_free(comm);
+}
+
+static int world_rank;
+static int world_size;
+
+static xfer_comm *make(void)
+{
+  xfer_comm *comm = NULL;
+
+  assert_int_equal(xfer_comm_create_mpi(&comm, MPI_COMM_WORLD), XFER_OK);
+  assert_int_equal(comm->transport->rank, world_rank);
+  assert_int_equal(comm->transport->size, world_size);
+  return comm;
+}
+
+/* Every rank is done with its waits; nobody leaves MPI while another one still expects it. */
+static void drop(xfer_comm *comm)
+{
+  assert_int_equal(MPI_Barrier(MPI_COMM_WORLD), MPI_SUCCESS);
+  xfer_comm_destroy(comm);
+  assert_all_as_expected();
+}
+
+static bool error_has(const char *words)
+{
+  if (strstr(xfi_last_error(), words) != NULL) return true;
+  (void)fprintf(stderr, "rank %d: \"%s\" lacks \"%s\"\n", world_rank, xfi_last_error(), words);
+  return false;
+}
+
+static void test_all_calls(void **state)
+{
+  (void)state;
+  xfer_comm *comm = make();
+
+  check_gathers(comm->transport, 60);
+  check_random_messages(comm->transport, 60, 3, false);
+  check_random_messages(comm->transport, 60, 1, true);
+  check_broadcasts(comm->transport, 30);
+  check_agreement(comm->transport);
+  check_agreement_names_the_cause(comm->transport);
+  drop(comm);
+}
+
+static void test_long_gathers_go_in_pieces(void **state)
+{
+  (void)state;
+  xfer_comm *comm = make();
+  size_t n = 3000001; /* more than the library gathers at once, for any number of ranks */
+  unsigned char *mine = malloc(n);
+  unsigned char *all = malloc(n * (size_t)world_size);
+
+  assert_true(mine != NULL && all != NULL);
+  fill(mine, n, (uint64_t)world_rank);
+  assert_int_equal(comm->transport->ops->all_gather(comm->transport, all, mine, n, soon()),
+                   XFER_OK);
+  for (int r = 0; r < world_size; r++)
+    assert_true(is_filled(all + (size_t)r * n, n, (uint64_t)r));
+  free(mine);
+  free(all);
+  drop(comm);
+}
+
+static void test_long_messages_pass_both_ways(void **state)
+{
+  (void)state;
+  xfer_comm *comm = make();
+  size_t n = (size_t)5 << 20;
+  unsigned char *out = malloc(n);
+  unsigned char *in = malloc(n);
+  int next = (world_rank + 1) % world_size;
+  int last = (world_rank + world_size - 1) % world_size;
+  xfi_message send = {out, n, next};
+  xfi_message recv = {in, n, last};
+
+  assert_true(out != NULL && in != NULL);
+  for (uint64_t i = 0; world_size > 1 && i < 3; i++) {
+    fill(out, n, i * 100 + (uint64_t)world_rank);
+    expect(comm->transport->ops->round(comm->transport, &send, 1, &recv, 1, NULL, soon()) ==
+           XFER_OK);
+    expect(is_filled(in, n, i * 100 + (uint64_t)last));
+  }
+  free(out);
+  free(in);
+  drop(comm);
+}
+
+static void test_comms_come_and_go(void **state)
+{
+  (void)state;
+  for (int i = 0; i < 50; i++) {
+    xfer_comm *a = make();
+    xfer_comm *b = make();
+    check_gathers(b->transport, 2);
+    check_gathers(a->transport, 2);
+    xfer_comm_destroy(a);
+    xfer_comm_destroy(b);
+  }
+  assert_all_as_expected();
+}
+
+static void expect_broken(xfi_comm *comm)
+{
+  int value = 0;
+  int all[64];
+  xfi_message m = {&value, sizeof value, comm->rank == 0 ? 1 : 0};
+
+  expect(comm->ops->all_gather(comm, all, &value, sizeof value, soon()) == XFER_ERR_COMM);
+  expect(comm->ops->exchange(comm, &m, 1, NULL, 0, soon()) == XFER_ERR_COMM);
+  expect(comm->ops->round(comm, &m, 1, NULL, 0, NULL, soon()) == XFER_ERR_COMM);
+  expect(comm->ops->broadcast(comm, &value, sizeof value, 0, NULL, soon()) == XFER_ERR_COMM);
+  expect(error_has("the comm is broken: "));
+}
+
+static void test_gather_names_the_rank_that_does_not_come(void **state)
+{
+  (void)state;
+  if (world_size < 2) return;
+  xfer_comm *comm = make();
+  int late = world_size / 2;
+  int all[64];
+  char name[32];
+
+  (void)snprintf(name, sizeof name, "rank %d ", late);
+  if (world_rank != late) {
+    xfer_status st = comm->transport->ops->all_gather(comm->transport, all, &late, sizeof late,
+                                                      xfi_deadline_after(SHORT_MS));
+    expect(st == XFER_ERR_TIMEOUT || st == XFER_ERR_COMM);
+    if (st == XFER_ERR_TIMEOUT) expect(error_has(name));
+    expect_broken(comm->transport);
+  }
+  (void)MPI_Barrier(MPI_COMM_WORLD);
+  if (world_rank == late) expect_broken(comm->transport); /* it has been told */
+  drop(comm);
+}
+
+/* Some megabytes, which MPI does not send ahead. */
+static void test_round_names_the_rank_that_does_not_come(void **state)
+{
+  (void)state;
+  if (world_size < 2) return;
+  size_t n = (size_t)4 << 20;
+  unsigned char *bytes = calloc(1, n);
+  xfer_comm *comm = make();
+  xfi_message m = {bytes, n, 1};
+  bool held = false;
+
+  assert_non_null(bytes);
+  if (world_rank == 0) {
+    xfi_deadline deadline = xfi_deadline_after(SHORT_MS);
+    expect(comm->transport->ops->round(comm->transport, &m, 1, NULL, 0, NULL, deadline) ==
+           XFER_ERR_TIMEOUT);
+    expect(error_has("round: rank 1 did not come"));
+    held = comm->transport->holds_memory;
+    expect_broken(comm->transport);
+  }
+  (void)MPI_Barrier(MPI_COMM_WORLD);
+  if (world_rank != 0) {
+    expect_broken(comm->transport);
+    expect(error_has("round: rank 1 did not come"));
+  }
+  if (!held) free(bytes);
+  drop(comm);
+}
+
+static void test_a_receive_that_times_out_is_called_back(void **state)
+{
+  (void)state;
+  if (world_size < 2) return;
+  xfer_comm *comm = make();
+  char byte = 0;
+  xfi_message m = {&byte, 1, 1};
+
+  if (world_rank == 0) {
+    xfi_deadline deadline = xfi_deadline_after(SHORT_MS);
+    expect(comm->transport->ops->exchange(comm->transport, NULL, 0, &m, 1, deadline) ==
+           XFER_ERR_TIMEOUT);
+    expect(error_has("exchange: rank 1 did not come"));
+    expect(!comm->transport->holds_memory);
+  }
+  drop(comm);
+}
+
+static void test_abort_ends_all_waits(void **state)
+{
+  (void)state;
+  if (world_size < 2) return;
+  xfer_comm *comm = make();
+  int all[64];
+  int64_t start = xfi_now_ns();
+
+  if (world_rank == world_size - 1) {
+    (void)usleep(20000);
+    comm->transport->ops->abort(comm->transport, "the sky falls");
+  } else {
+    expect(comm->transport->ops->all_gather(comm->transport, all, all, sizeof all[0], soon()) ==
+           XFER_ERR_COMM);
+  }
+  expect_broken(comm->transport);
+  expect(error_has("the sky falls"));
+  expect(xfi_now_ns() - start < (int64_t)30 * 1000000000);
+  drop(comm);
+}
+
+static void test_sizes_that_differ_are_named(void **state)
+{
+  (void)state;
+  static const size_t sizes[][2] = {{40, 48}, {48, 40}}; /* sent, expected */
+  char bytes[64] = "";
+
+  for (int i = 0; world_size >= 2 && i < 2; i++) {
+    xfer_comm *comm = make();
+    xfi_comm *transport = comm->transport;
+    xfi_message m = {bytes, sizes[i][world_rank == 0 ? 0 : 1], world_rank == 0 ? 1 : 0};
+    if (world_rank == 0) {
+      xfer_status st = transport->ops->round(transport, &m, 1, NULL, 0, NULL, soon());
+      expect(st == XFER_OK || st == XFER_ERR_COMM); /* short messages are sent ahead */
+    }
+    if (world_rank == 1) {
+      expect(transport->ops->round(transport, NULL, 0, &m, 1, NULL, soon()) == XFER_ERR_MISMATCH);
+      expect(error_has(i == 0 ? "rank 0 sends 40 bytes in round to rank 1, which expects 48"
+                              : "rank 0 sends more in round to rank 1 than the 40 bytes"));
+    }
+    (void)MPI_Barrier(MPI_COMM_WORLD);
+    if (world_rank != 1) expect_broken(transport);
+    drop(comm);
+  }
+}
+
+static void test_gathers_that_differ_fail_everywhere(void **state)
+{
+  (void)state;
+  if (world_size < 2) return;
+  xfer_comm *comm = make();
+  char bytes[64] = "";
+  char all[64 * 64];
+  size_t n = world_rank == world_size - 1 ? 16 : 24;
+
+  expect(comm->transport->ops->all_gather(comm->transport, all, bytes, n, soon()) ==
+         XFER_ERR_MISMATCH);
+  expect(error_has("16") && error_has("24"));
+  expect_broken(comm->transport);
+  drop(comm);
+}
+
+static void test_wrong_arguments_are_refused(void **state)
+{
+  (void)state;
+  xfer_comm *comm = NULL;
+
+  assert_int_equal(xfer_comm_create_mpi(NULL, MPI_COMM_WORLD), XFER_ERR_ARG);
+  assert_int_equal(xfer_comm_create_mpi(&comm, MPI_COMM_NULL), XFER_ERR_ARG);
+  assert_null(comm);
+}
+
+/* Each allocation of the last rank fails once: all ranks fail together, and then succeed together.
+ */
+static void test_create_survives_each_failed_allocation(void **state)
+{
+  (void)state;
+  bool fails = world_rank == world_size - 1;
+  xfer_comm *comm = NULL;
+  xfer_status st = XFER_ERR_NOMEM;
+
+  for (long n = 0; st != XFER_OK && n < 50; n++) {
+    if (fails) xfi_alloc_fail_after(n);
+    st = xfer_comm_create_mpi(&comm, MPI_COMM_WORLD);
+    xfi_alloc_fail_after(-1);
+    if (st == XFER_OK) break;
+    assert_int_equal(st, fails ? XFER_ERR_NOMEM : XFER_ERR_PEER);
+    assert_null(comm);
+  }
+  assert_int_equal(st, XFER_OK);
+  drop(comm);
+}
+
+/* The exit status is the maximum over ranks; a failing rank says its number. */
+int main(int argc, char **argv)
+{
+  const struct CMUnitTest tests[] = {
+      cmocka_unit_test(test_all_calls),
+      cmocka_unit_test(test_long_gathers_go_in_pieces),
+      cmocka_unit_test(test_long_messages_pass_both_ways),
+      cmocka_unit_test(test_comms_come_and_go),
+      cmocka_unit_test(test_gather_names_the_rank_that_does_not_come),
+      cmocka_unit_test(test_round_names_the_rank_that_does_not_come),
+      cmocka_unit_test(test_a_receive_that_times_out_is_called_back),
+      cmocka_unit_test(test_abort_ends_all_waits),
+      cmocka_unit_test(test_sizes_that_differ_are_named),
+      cmocka_unit_test(test_gathers_that_differ_fail_everywhere),
+      cmocka_unit_test(test_wrong_arguments_are_refused),
+      cmocka_unit_test(test_create_survives_each_failed_allocation),
+  };
+  xfer_comm *none = NULL;
+  int level = MPI_THREAD_SINGLE;
+  int before = xfer_comm_create_mpi(&none, MPI_COMM_NULL) == XFER_ERR_STATE ? 0 : 1;
+
+  if (MPI_Init_thread(&argc, &argv, MPI_THREAD_FUNNELED, &level) != MPI_SUCCESS) return 1;
+  (void)MPI_Comm_rank(MPI_COMM_WORLD, &world_rank);
+  (void)MPI_Comm_size(MPI_COMM_WORLD, &world_size);
+  int failed = before + cmocka_run_group_tests(tests, NULL, NULL);
+  if (failed != 0)
+    (void)fprintf(stderr, "rank %d of %d: %d failed\n", world_rank, world_size, failed);
+  (void)MPI_Allreduce(MPI_IN_PLACE, &failed, 1, MPI_INT, MPI_MAX, MPI_COMM_WORLD);
+  (void)MPI_Finalize();
+  return failed;
+}
