@@ -172,7 +172,7 @@ typedef struct xfer_run {
  * indices. `global` counts in the part of the dim that the axes before this one left (the whole dim
  * if there are none). Runs of one coordinate must not overlap in `local`; the same global index may
  * occur more than once, across coordinates or in one: a destination then gets it at every place, a
- * source is read at the first (lowest coordinate, then lowest local). Local indices in no run are ZERO
+ * source is read at the first (lowest part, then lowest local). Local indices in no run are ZERO
  * elements: a destination has them zeroed by each run of the plan, a source's are never read.
  */
 typedef struct xfer_run_table {

@@ -154,11 +154,11 @@ static int64_t first_at(const xfi_table_entry *entries, int64_t n, int64_t at)
   return lo;
 }
 
-static xfer_status table_holders(const xfi_table *table, int64_t lo, int64_t hi, bool once,
-                                 xfi_cut_visit visit, void *context)
+static xfer_status table_holders(const xfi_table *table, int64_t lo, int64_t hi, xfi_cut_visit visit,
+                                 void *context)
 {
-  const xfi_table_entry *entries = once ? table->once : table->every;
-  const int64_t n = once ? table->n_once : table->first[table->n_coords];
+  const xfi_table_entry *entries = table->entries;
+  const int64_t n = table->first[table->n_coords];
   xfer_status st = XFER_OK;
 
   for (int64_t e = first_at(entries, n, lo - table->longest); e < n; e++) {
@@ -175,10 +175,10 @@ done:
   return st;
 }
 
-xfer_status xfi_cut_holders(const xfi_cut *cut, int64_t n, int64_t lo, int64_t hi, bool once,
+xfer_status xfi_cut_holders(const xfi_cut *cut, int64_t n, int64_t lo, int64_t hi,
                             xfi_cut_visit visit, void *context)
 {
-  if (cut->kind == XFER_RUNS) return table_holders(cut->table, lo, hi, once, visit, context);
+  if (cut->kind == XFER_RUNS) return table_holders(cut->table, lo, hi, visit, context);
   if (cut->kind == XFER_STRIDED) return strided_holders(cut, n, lo, hi, visit, context);
   return shard_holders(cut, n, lo, hi, visit, context);
 }

@@ -18,10 +18,8 @@ struct xfi_table {
   int64_t *first;         /* [n_coords + 1] */
   int64_t *local_lengths; /* [n_coords] */
   xfer_run *runs;         /* [first[n_coords]], ascending in local for each coordinate */
-  /* The way back: entries by (global, coord, local), and the longest of them. `once` has no overlap. */
-  xfi_table_entry *every;
-  xfi_table_entry *once;
-  int64_t n_once;
+  /* The way back: entries by (global, coord, local), and the length of the longest. */
+  xfi_table_entry *entries;
   int64_t longest;
 };
 
@@ -47,7 +45,7 @@ typedef xfer_status (*xfi_cut_visit)(void *context, int64_t coord, xfer_run run)
 xfer_status xfi_cut_runs(const xfi_cut *cut, int64_t n, int64_t coord, xfi_cut_visit visit, void *context);
 
 /* Every (coordinate, run) that holds part of [lo, hi) of n. */
-xfer_status xfi_cut_holders(const xfi_cut *cut, int64_t n, int64_t lo, int64_t hi, bool once,
+xfer_status xfi_cut_holders(const xfi_cut *cut, int64_t n, int64_t lo, int64_t hi,
                             xfi_cut_visit visit, void *context);
 
 #endif

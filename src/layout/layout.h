@@ -87,6 +87,9 @@ bool xfi_layout_place(const xfer_layout *layout, int rank, xfi_place *place);
 /* The way back. */
 int xfi_layout_rank(const xfer_layout *layout, const xfi_place *place);
 
+/* Is some cut a table? Only then can an index be held by several parts, or twice by one. */
+bool xfi_dim_has_table(const xfi_dim *dim);
+
 /* Length of a part of a dim, padding included. */
 int64_t xfi_dim_length(const xfi_dim *dim, int64_t part);
 

@@ -5,6 +5,8 @@
  * select. Backward, an interval is handed from cut to cut; each splits it among its coordinates and
  * passes every piece on in the coordinates' own indices, until after the last cut the piece is local.
  */
+#include <stdlib.h>
+
 #include "alloc.h"
 #include "cut.h"
 #include "error.h"
@@ -123,7 +125,6 @@ void xfi_runs_free(xfi_runs *runs)
 typedef struct walk {
   const xfi_dim *dim;
   xfi_holds *holds;
-  bool once;
   int level;
   int64_t n;      /* length of the part that this cut splits */
   int64_t part;   /* number of that part */
@@ -152,17 +153,85 @@ static xfer_status descend(void *context, int64_t coord, xfer_run run)
   next.global = w->global + run.global - run.local;
   if (next.level == w->dim->n_cuts)
     return append_hold(w->holds, (xfi_hold){next.part, w->global + run.global, run.length, run.local});
-  return xfi_cut_holders(&w->dim->cuts[next.level], next.n, run.local, run.local + run.length, w->once,
-                         descend, &next);
+  return xfi_cut_holders(&w->dim->cuts[next.level], next.n, run.local, run.local + run.length, descend,
+                         &next);
+}
+
+static xfer_status all_holders(const xfi_dim *dim, int64_t lo, int64_t hi, xfi_holds *holds)
+{
+  walk w = {dim, holds, 0, dim->padded, 0, 0};
+
+  if (lo >= hi) return XFER_OK;
+  if (dim->n_cuts == 0) return append_hold(holds, (xfi_hold){0, lo, hi - lo, lo});
+  return xfi_cut_holders(&dim->cuts[0], dim->padded, lo, hi, descend, &w);
+}
+
+static int by_global(const void *a, const void *b)
+{
+  const xfi_hold *x = a;
+  const xfi_hold *y = b;
+
+  if (x->global != y->global) return x->global < y->global ? -1 : 1;
+  if (x->part != y->part) return x->part < y->part ? -1 : 1;
+  return (x->local > y->local) - (x->local < y->local);
+}
+
+/* Of holds by_global, append the first holder (lowest part, then lowest local) of each index: a sweep in
+ * which the holds around the current index are `open`, and the best of them lasts until one begins or
+ * ends. */
+static xfer_status append_first_holders(xfi_holds *out, const xfi_hold *holds, size_t n)
+{
+  xfer_status st = XFER_OK;
+  const xfi_hold **open = xfi_calloc(n, sizeof *open);
+  size_t n_open = 0;
+  size_t next = 0;
+  int64_t at = 0;
+
+  XFI_CHECK(open != NULL, XFER_ERR_NOMEM, "%zu runs", n);
+  while (next < n || n_open > 0) {
+    const xfi_hold *best = NULL;
+    int64_t end = INT64_MAX;
+    size_t kept = 0;
+
+    if (n_open == 0) at = holds[next].global;
+    while (next < n && holds[next].global == at) open[n_open++] = &holds[next++];
+    if (next < n) end = holds[next].global;
+    for (size_t i = 0; i < n_open; i++) {
+      const xfi_hold *h = open[i];
+
+      if (h->global + h->length < end) end = h->global + h->length;
+      if (best == NULL || h->part < best->part || (h->part == best->part && h->local < best->local)) best = h;
+    }
+    XFI_TRY(append_hold(out, (xfi_hold){best->part, at, end - at, best->local + (at - best->global)}));
+    at = end;
+    for (size_t i = 0; i < n_open; i++)
+      if (open[i]->global + open[i]->length > at) open[kept++] = open[i];
+    n_open = kept;
+  }
+done:
+  xfi_free(open);
+  return st;
+}
+
+bool xfi_dim_has_table(const xfi_dim *dim)
+{
+  for (int c = 0; c < dim->n_cuts; c++)
+    if (dim->cuts[c].kind == XFER_RUNS) return true;
+  return false;
 }
 
 xfer_status xfi_dim_holders(const xfi_dim *dim, int64_t lo, int64_t hi, bool once, xfi_holds *holds)
 {
-  walk w = {dim, holds, once, 0, dim->padded, 0, 0};
+  xfer_status st = XFER_OK;
+  xfi_holds all = {NULL, 0, 0};
 
-  if (lo >= hi) return XFER_OK;
-  if (dim->n_cuts == 0) return append_hold(holds, (xfi_hold){0, lo, hi - lo, lo});
-  return xfi_cut_holders(&dim->cuts[0], dim->padded, lo, hi, once, descend, &w);
+  if (!once || !xfi_dim_has_table(dim)) return all_holders(dim, lo, hi, holds);
+  XFI_TRY(all_holders(dim, lo, hi, &all));
+  if (all.n > 0) qsort(all.at, all.n, sizeof *all.at, by_global);
+  XFI_TRY(append_first_holders(holds, all.at, all.n));
+done:
+  xfi_holds_free(&all);
+  return st;
 }
 
 void xfi_holds_free(xfi_holds *holds)

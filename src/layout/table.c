@@ -55,68 +55,20 @@ done:
   return st;
 }
 
-/* Of entries that overlap, `once` keeps the lowest (coord, local) at each index. Sweeps the sorted
- * entries: at each position the best entry that covers it, up to the next position where that changes. */
-static xfer_status fill_once(xfi_table *t)
-{
-  const int64_t n = t->first[t->n_coords];
-  xfer_status st = XFER_OK;
-  int64_t at = 0;
-  int64_t next = 0; /* first entry that starts after `at` */
-
-  t->once = xfi_calloc((size_t)(2 * n + 1), sizeof *t->once); /* each start and end begins at most one */
-  XFI_CHECK(t->once != NULL, XFER_ERR_NOMEM, "run table of %lld runs", (long long)n);
-  while (next < n || t->n_once > 0) {
-    const xfi_table_entry *best = NULL;
-    int64_t end = INT64_MAX;
-    int64_t e;
-
-    for (; next < n && t->every[next].run.global <= at; next++) continue;
-    for (e = next - 1; e >= 0 && t->every[e].run.global > at - t->longest; e--) {
-      const xfi_table_entry *entry = &t->every[e];
-
-      if (entry->run.global + entry->run.length <= at) continue;
-      if (entry->run.global + entry->run.length < end) end = entry->run.global + entry->run.length;
-      if (best == NULL || entry->coord < best->coord ||
-          (entry->coord == best->coord && entry->run.local < best->run.local))
-        best = entry;
-    }
-    if (next < n && t->every[next].run.global < end) end = t->every[next].run.global;
-    if (best != NULL) {
-      xfi_table_entry *last = t->n_once > 0 ? &t->once[t->n_once - 1] : NULL;
-      const int64_t local = best->run.local + (at - best->run.global);
-
-      if (last != NULL && last->coord == best->coord && last->run.global + last->run.length == at &&
-          last->run.local + last->run.length == local)
-        last->run.length += end - at;
-      else
-        t->once[t->n_once++] = (xfi_table_entry){{at, end - at, local}, best->coord};
-    } else if (next == n) {
-      break;
-    }
-    at = end;
-  }
-done:
-  return st;
-}
-
 static xfer_status fill_back(xfi_table *t)
 {
   const int64_t n = t->first[t->n_coords];
   xfer_status st = XFER_OK;
 
-  t->every = xfi_calloc((size_t)n, sizeof *t->every);
-  XFI_CHECK(t->every != NULL, XFER_ERR_NOMEM, "run table of %lld runs", (long long)n);
+  t->entries = xfi_calloc((size_t)n, sizeof *t->entries);
+  XFI_CHECK(t->entries != NULL, XFER_ERR_NOMEM, "run table of %lld runs", (long long)n);
   for (int64_t i = 0; i < t->n_coords; i++) {
     for (int64_t r = t->first[i]; r < t->first[i + 1]; r++) {
-      t->every[r] = (xfi_table_entry){t->runs[r], i};
+      t->entries[r] = (xfi_table_entry){t->runs[r], i};
       if (t->runs[r].length > t->longest) t->longest = t->runs[r].length;
     }
   }
-  qsort(t->every, (size_t)n, sizeof *t->every, by_global);
-  XFI_TRY(fill_once(t));
-  for (int64_t e = 0; e < t->n_once; e++) /* merged entries may be longer than any given one */
-    if (t->once[e].run.length > t->longest) t->longest = t->once[e].run.length;
+  qsort(t->entries, (size_t)n, sizeof *t->entries, by_global);
 done:
   return st;
 }
@@ -176,7 +128,6 @@ void xfi_table_destroy(xfi_table *table)
   xfi_free(table->first);
   xfi_free(table->local_lengths);
   xfi_free(table->runs);
-  xfi_free(table->every);
-  xfi_free(table->once);
+  xfi_free(table->entries);
   xfi_free(table);
 }

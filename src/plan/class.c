@@ -70,10 +70,8 @@ static xfer_status part_runs(const xfi_dim *dim, int64_t part, bool is_source, x
 {
   xfer_status st = XFER_OK;
   xfi_holds holds = {NULL, 0, 0};
-  bool unique = true;
 
-  for (int c = 0; c < dim->n_cuts; c++) unique = unique && dim->cuts[c].kind != XFER_RUNS;
-  if (unique || !is_source) return xfi_dim_runs(dim, part, runs);
+  if (!is_source || !xfi_dim_has_table(dim)) return xfi_dim_runs(dim, part, runs);
   XFI_TRY(xfi_dim_holders(dim, 0, dim->size, true, &holds));
   for (size_t i = 0; i < holds.n; i++) {
     const xfi_hold *h = &holds.at[i];

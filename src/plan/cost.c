@@ -44,11 +44,9 @@ static xfer_status held_by_parts(const xfi_dim *dim, double *held)
 {
   xfer_status st = XFER_OK;
   xfi_holds holds = {NULL, 0, 0};
-  bool unique = true;
 
-  for (int c = 0; c < dim->n_cuts; c++) unique = unique && dim->cuts[c].kind != XFER_RUNS;
   *held = (double)dim->size;
-  if (unique) return XFER_OK;
+  if (!xfi_dim_has_table(dim)) return XFER_OK;
   XFI_TRY(xfi_dim_holders(dim, 0, dim->size, false, &holds));
   *held = 0;
   for (size_t i = 0; i < holds.n; i++) *held += (double)holds.at[i].length;
