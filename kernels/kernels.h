@@ -1,7 +1,7 @@
 /*
  * The one door from src/ to code that touches elements: strided copies, as descriptions and as
- * launchers. kernels/ref/ is plain C and the definition of right; kernels/cuda/ must equal it byte for
- * byte.
+ * launchers. kernels/ref/ is plain C and the definition of right; kernels/cuda/ must equal it byte
+ * for byte.
  */
 #ifndef XFI_KERNELS_H
 #define XFI_KERNELS_H
@@ -15,8 +15,8 @@
 
 /*
  * One strided copy. For every index x with 0 <= x[d] < extent[d], `run_bytes` bytes go from
- * src + sum x[d] src_stride[d] to dst + sum x[d] dst_stride[d]. Dim 0 is the slowest. Strides are bytes
- * and positive. Gather, scatter, pack, unpack, transpose and zero-fill are all this.
+ * src + sum x[d] src_stride[d] to dst + sum x[d] dst_stride[d]. Dim 0 is the slowest. Strides are
+ * bytes and positive. Gather, scatter, pack, unpack, transpose and zero-fill are all this.
  */
 typedef struct xfi_copy {
   const char *src; /* NULL: the bytes written are 0 */
@@ -31,9 +31,9 @@ typedef struct xfi_copy {
 /* Bytes that a copy writes. */
 XFI_DOOR int64_t xfi_copy_bytes(const xfi_copy *copy);
 
-/* The same copy with fewer, larger dims: dims of extent 1 go, the others are put in order of falling
- * destination stride, dims that continue each other on both sides merge, and the innermost joins the
- * run where it is contiguous. */
+/* The same copy with fewer, larger dims: dims of extent 1 go, the others are put in order of
+ * falling destination stride, dims that continue each other on both sides merge, and the innermost
+ * joins the run where it is contiguous. */
 XFI_DOOR void xfi_copy_simplify(xfi_copy *copy);
 
 /* Plain loops, in order. */

@@ -146,10 +146,7 @@ static line_fn *choose_line(const xfi_copy *copy)
 
 static void copy_one(const xfi_copy *copy)
 {
-  static const char nothing; /* where a zeroing copy's source stands still */
-  static const int64_t still[XFI_COPY_DIMS] = {0};
-  const char *src = copy->src != NULL ? copy->src : &nothing;
-  const int64_t *src_stride = copy->src != NULL ? copy->src_stride : still;
+  const char *src = copy->src; /* stays NULL when zeroing */
   char *dst = copy->dst;
   line_fn *line = choose_line(copy);
   int64_t index[XFI_COPY_DIMS] = {0};
@@ -160,16 +157,15 @@ static void copy_one(const xfi_copy *copy)
     return;
   }
   for (int64_t d = last; d >= 0;) {
-    line(dst, src, copy->extent[last], copy->dst_stride[last], src_stride[last], copy->run_bytes);
+    line(dst, src, copy->extent[last], copy->dst_stride[last], copy->src_stride[last],
+         copy->run_bytes);
     for (d = last - 1; d >= 0; d--) {
-      if (++index[d] < copy->extent[d]) {
-        dst += copy->dst_stride[d];
-        src += src_stride[d];
-        break;
-      }
+      bool wraps = ++index[d] == copy->extent[d];
+      int64_t steps = wraps ? 1 - copy->extent[d] : 1;
+      dst += steps * copy->dst_stride[d];
+      if (src != NULL) src += steps * copy->src_stride[d];
+      if (!wraps) break;
       index[d] = 0;
-      dst -= (copy->extent[d] - 1) * copy->dst_stride[d];
-      src -= (copy->extent[d] - 1) * src_stride[d];
     }
   }
 }

@@ -2,10 +2,11 @@
  * How bytes travel between ranks. A transport knows no tensor. run/ and plan agreement are written
  * against this table alone; comm/local.c, comm/mpi.c and comm/nccl.c fill it in.
  *
- * Every call is made by every rank of the comm in the same order, except exchange() and round(), which
- * are made by the ranks that have messages, both ends of a pair in the same order of calls. Every wait
- * ends at its deadline with XFER_ERR_TIMEOUT and a text that names the peer; after a failure the comm is
- * broken: each later call fails at once, on the ranks that can be told, with XFER_ERR_COMM.
+ * Every call is made by every rank of the comm in the same order, except exchange() and round(),
+ * which are made by the ranks that have messages, both ends of a pair in the same order of calls.
+ * Every wait ends at its deadline with XFER_ERR_TIMEOUT and a text that names the peer; after a
+ * failure the comm is broken: each later call fails at once, on the ranks that can be told, with
+ * XFER_ERR_COMM.
  */
 #ifndef XFI_COMM_H
 #define XFI_COMM_H
@@ -22,7 +23,7 @@
 typedef struct xfi_message {
   void *data; /* a send's is not written */
   size_t n_bytes;
-  int peer;   /* never this rank */
+  int peer; /* never this rank */
 } xfi_message;
 
 /* Most messages of one round, sends plus receives (FACTS: larger NCCL groups have deadlocked). */
@@ -46,8 +47,9 @@ typedef struct xfi_comm_ops {
 
   /* One bounded exchange of data in the device's memory, at most one send and one receive per peer,
    * at most XFI_ROUND_MESSAGES messages, none over 1 GiB. Ordered on `stream`. */
-  xfer_status (*round)(xfi_comm *comm, const xfi_message *sends, int n_sends, const xfi_message *recvs,
-                       int n_recvs, xfer_stream stream, xfi_deadline deadline);
+  xfer_status (*round)(xfi_comm *comm, const xfi_message *sends, int n_sends,
+                       const xfi_message *recvs, int n_recvs, xfer_stream stream,
+                       xfi_deadline deadline);
   /* All ranks: root's n_bytes (at most 1 GiB) to everybody's `data`. Ordered on `stream`. */
   xfer_status (*broadcast)(xfi_comm *comm, void *data, size_t n_bytes, int root, xfer_stream stream,
                            xfi_deadline deadline);
@@ -61,8 +63,8 @@ struct xfi_comm {
   const xfi_comm_ops *ops;
   int rank;
   int size;
-  /* Set by a failed call whose messages could not be called back: memory that was given to round() or
-   * broadcast() may still be read or written and must be leaked, not freed. */
+  /* Set by a failed call whose messages could not be called back: memory that was given to round()
+   * or broadcast() may still be read or written and must be leaked, not freed. */
   bool holds_memory;
 };
 
@@ -70,8 +72,8 @@ struct xfi_comm {
 xfer_status xfi_comm_create_local(xfi_comm **comms, int n_ranks);
 
 /* All ranks: the first of our own error, a peer's (XFER_ERR_PEER, naming the lowest failed rank and
- * quoting its text; one that failed by itself goes before one that says PEER), OK. What each collective
- * call ends with. */
+ * quoting its text; one that failed by itself goes before one that says PEER), OK. What each
+ * collective call ends with. */
 XFI_DOOR xfer_status xfi_comm_agree(xfi_comm *comm, xfer_status mine, xfi_deadline deadline);
 
 #endif

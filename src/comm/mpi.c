@@ -94,11 +94,12 @@ static xfer_status transport_create(xfi_mpi_comm **out, MPI_Comm comm, uint64_t 
   t->token = token;
   t->owner = pthread_self();
   t->hearing = MPI_REQUEST_NULL;
+  t->collective = MPI_REQUEST_NULL;
   t->chunk_bytes = most_gather_bytes / (size_t)size;
   if (t->chunk_bytes < sizeof(xfi_mpi_head)) t->chunk_bytes = sizeof(xfi_mpi_head);
   t->out = xfi_calloc(1, t->chunk_bytes);
   t->in = xfi_calloc((size_t)size, t->chunk_bytes);
-  t->telling = xfi_calloc((size_t)size, sizeof *t->telling);
+  t->telling = xfi_calloc((size_t)size, sizeof(MPI_Request));
   t->is_waiting = xfi_calloc((size_t)size, sizeof *t->is_waiting);
   XFI_CHECK(t->out != NULL && t->in != NULL && t->telling != NULL && t->is_waiting != NULL,
             XFER_ERR_NOMEM, "no memory for a comm of %d ranks", size);

@@ -47,6 +47,7 @@ typedef struct xfi_mpi_comm {
   unsigned char *in;     /* [size * chunk_bytes] */
   MPI_Request *requests; /* [n_requests] of the call in progress */
   int n_requests;
+  MPI_Request collective; /* likewise */
 
   xfi_mpi_notice told;  /* what we send */
   xfi_mpi_notice heard; /* what we receive */

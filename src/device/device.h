@@ -1,9 +1,9 @@
 /*
- * Memory, streams and peers' memory of one kind of device. run/ is written against this table alone;
- * device/host.c and device/cuda.c fill it in.
+ * Memory, streams and peers' memory of one kind of device. run/ is written against this table
+ * alone; device/host.c and device/cuda.c fill it in.
  *
- * Streams: work on one stream runs in order, after what was put there before. The host's streams are
- * all NULL and its work is done when a call returns. Nothing between two commits allocates.
+ * Streams: work on one stream runs in order, after what was put there before. The host's streams
+ * are all NULL and its work is done when a call returns. Nothing between two commits allocates.
  */
 #ifndef XFI_DEVICE_H
 #define XFI_DEVICE_H
@@ -28,9 +28,9 @@ typedef struct xfi_mem_handle {
 
 /* What a pointer belongs to. Equal before and after means: the same, still living allocation. */
 typedef struct xfi_allocation {
-  void *base;       /* of the allocation that holds the pointer */
-  size_t n_bytes;   /* from base */
-  uint64_t id;      /* never used again for another allocation; 0: the device cannot tell */
+  void *base;     /* of the allocation that holds the pointer */
+  size_t n_bytes; /* from base */
+  uint64_t id;    /* never used again for another allocation; 0: the device cannot tell */
 } xfi_allocation;
 
 typedef struct xfi_device_ops {
@@ -46,8 +46,8 @@ typedef struct xfi_device_ops {
   /* Memory of this device, zeroed. */
   xfer_status (*alloc)(xfi_device *device, void **memory, size_t n_bytes);
   void (*free)(xfi_device *device, void *memory);
-  /* Which allocation `pointer` lies in. XFER_ERR_ARG names memory that copies cannot use: pageable host
-   * memory or another device's on a CUDA device. */
+  /* Which allocation `pointer` lies in. XFER_ERR_ARG names memory that copies cannot use: pageable
+   * host memory or another device's on a CUDA device. */
   xfer_status (*find_allocation)(xfi_device *device, const void *pointer, xfi_allocation *found);
 
   xfer_status (*stream_create)(xfi_device *device, xfer_stream *stream);
@@ -61,7 +61,8 @@ typedef struct xfi_device_ops {
   /* Block the calling thread until the event has passed. XFER_ERR_TIMEOUT at the deadline. */
   xfer_status (*event_sync)(xfi_device *device, xfi_event *event, xfi_deadline deadline);
 
-  /* Make copies ready. They may touch this device's memory and imported memory. The array is copied. */
+  /* Make copies ready. They may touch this device's memory and imported memory. The array is
+   * copied. */
   xfer_status (*batch_create)(xfi_device *device, xfi_batch **batch, const xfi_copy *copies,
                               size_t n_copies);
   void (*batch_destroy)(xfi_device *device, xfi_batch *batch);
@@ -73,26 +74,28 @@ typedef struct xfi_device_ops {
    * the process. */
   xfer_status (*mem_export)(xfi_device *device, const void *pointer, xfi_mem_handle *handle);
   /* Map a peer's allocation; `base` corresponds to the exporter's xfi_allocation.base. Reference
-   * counted: mapping the same allocation twice gives the same base. XFER_ERR_UNSUPPORTED if it cannot be
-   * reached. */
+   * counted: mapping the same allocation twice gives the same base. XFER_ERR_UNSUPPORTED if it
+   * cannot be reached. */
   xfer_status (*mem_import)(xfi_device *device, const xfi_mem_handle *handle, void **base);
   void (*mem_unimport)(xfi_device *device, void *base);
 
   /* Flags are 64-bit words that only grow, in memory from alloc(). Set: after all earlier work on
-   * `stream` is visible to whoever sees the value, store `value` to each flags[i], own or imported. */
+   * `stream` is visible to whoever sees the value, store `value` to each flags[i], own or imported.
+   */
   xfer_status (*flags_set)(xfi_device *device, uint64_t *const *flags, int n_flags, uint64_t value,
                            xfer_stream stream);
-  /* Later work on `stream` starts once each flags[i], all in own memory, is >= value. On the host this
-   * blocks, and on XFER_ERR_TIMEOUT *late is the index of a flag that was not. */
+  /* Later work on `stream` starts once each flags[i], all in own memory, is >= value. On the host
+   * this blocks, and on XFER_ERR_TIMEOUT *late is the index of a flag that was not. */
   xfer_status (*flags_wait)(xfi_device *device, uint64_t *const *flags, int n_flags, uint64_t value,
                             xfer_stream stream, xfi_deadline deadline, int *late);
   /* Store `value` from the host, now, whatever the streams do: releases waits on own flags. */
   xfer_status (*flags_release)(xfi_device *device, uint64_t *flags, size_t n_flags, uint64_t value);
 
-  /* NULL below: nothing to do. After a commit: no peer imports what was exported so far, until the next export. */
+  /* NULL below: nothing to do. After a commit: no peer imports what was exported so far, until the
+   * next export. */
   void (*exports_end)(xfi_device *device);
-  /* The first flag that a wait on the device missed its deadline for; NULL: none. All waits were then released, and
-   * event_sync() says XFER_ERR_TIMEOUT. */
+  /* The first flag that a wait on the device missed its deadline for; NULL: none. All waits were
+   * then released, and event_sync() says XFER_ERR_TIMEOUT. */
   const uint64_t *(*late_flag)(xfi_device *device);
 } xfi_device_ops;
 
@@ -100,7 +103,8 @@ struct xfi_device {
   const xfi_device_ops *ops;
 };
 
-/* Host memory and the calling thread. One may serve any number of threads. Never fails but for memory. */
+/* Host memory and the calling thread. One may serve any number of threads. Never fails but for
+ * memory. */
 XFI_DOOR xfer_status xfi_device_create_host(xfi_device **device);
 
 /* The calling thread's current CUDA device. In libxfer_nccl. */
