@@ -235,7 +235,10 @@ xfer_status xfi_cuda_flags_wait(xfi_device *base, uint64_t *const *flags, int n_
   xfer_status st = XFER_OK;
   int before = xfi_cuda_enter(device);
 
-  (void)late; /* see late_flag() */
+  *late = 0;
+  for (int i = 0; i < n_flags; i++) {
+    if (flags[i] == xfi_cuda_late_flag(base)) *late = i;
+  }
   for (int i = 0; i < n_flags; i++)
     XFI_TRY(watch_add(device, flags[i], value, deadline));
   if (device->has_wait64) {

@@ -1,0 +1,95 @@
+#!/bin/bash
+# Everything that needs GPUs, on as many as there are: tests/gpu/run.sh [BUILD_FOLDER] [NAME...]
+# Prints a table last. A skipped test is a failure here, except those for more GPUs than there are, which are listed.
+# XFER_GPU_FACTOR scales the long tests (default 100, per cent); $OUT, if set, receives gpu.log.
+cd "$(dirname "$0")/../.." || exit 2
+build=${1:-build/cuda}
+shift
+only=("$@")
+factor=${XFER_GPU_FACTOR:-100}
+bin=$build/tests/bin
+log=${OUT:-/tmp}/gpu.log
+: >"$log"
+
+# NCCL and the CUDA runtime may live beside torch; what the tests were linked with may have been carried along.
+nccl=$(python3 -c 'import nvidia.nccl as m; print(list(m.__path__)[0] + "/lib")' 2>/dev/null)
+export LD_LIBRARY_PATH=$build/lib:$build/carried:/usr/local/cuda/lib64${nccl:+:$nccl}${LD_LIBRARY_PATH:+:$LD_LIBRARY_PATH}
+gpus=$(nvidia-smi -L 2>/dev/null | grep -c '^GPU')
+echo "$gpus GPUs: $(nvidia-smi --query-gpu=name,driver_version --format=csv,noheader 2>/dev/null | sort | uniq -c | tr '\n' ';')"
+if ((gpus == 0)); then
+  echo "SKIPPED: no GPU here, nothing was run"
+  exit 77
+fi
+
+failed=0
+rows=()
+
+# run NAME GPUS SECONDS COMMAND...: one row of the table
+run() {
+  local name=$1 needs=$2 limit=$3 began status text code
+  shift 3
+  if ((${#only[@]})) && [[ ! " ${only[*]} " =~ " ${name%%:*} " ]]; then return; fi
+  if ((gpus < needs)); then
+    rows+=("$(printf '%-34s not run: needs %d GPUs' "$name" "$needs")")
+    return
+  fi
+  began=$EPOCHREALTIME
+  text=$(timeout -k 5 "$limit" "$@" 2>&1)
+  code=$?
+  status=ok
+  if ((code == 124 || code == 137)); then status="FAILED: over $limit s"; elif ((code)); then status="FAILED: status $code"; fi
+  if grep -q SKIPPED <<<"$text"; then status="FAILED: skipped"; fi
+  # Two GPUs' worth of tests inside a program that also runs on one
+  if [[ $status == "FAILED: skipped" && $code == 0 && $gpus -lt 2 && $name == device* ]]; then status="ok (some need 2 GPUs)"; fi
+  printf '==== %s: %s\n%s\n' "$name" "$status" "$text" >>"$log"
+  if [[ $status == FAILED* ]]; then
+    failed=1
+    printf '==== %s: %s\n%s\n' "$name" "$status" "$(tail -n 25 <<<"$text")"
+  fi
+  rows+=("$(printf '%-34s %-22s %7.1f s' "$name" "$status" "$(awk "BEGIN { print $EPOCHREALTIME - $began }")")")
+}
+times() { echo $(($1 * factor / 100 > 0 ? $1 * factor / 100 : 1)); }
+
+run kernels 1 120 env XFER_GPU_CASES="$(times 3000)" "$bin/test_kernels_cuda"
+run device 1 120 "$bin/test_device_cuda"
+
+# Ranks that share what GPUs there are: the direct lane alone, over an all-gather.
+for n in 1 2 8; do
+  run "share:random:$n" 1 150 "$bin/test_ranks" random $n gather "$(times 60)" $n
+done
+run share:repeat:8 1 150 "$bin/test_ranks" repeat 8 gather "$(times 300)"
+run share:connections:8 1 150 env CUDA_DEVICE_MAX_CONNECTIONS=1 "$bin/test_ranks" repeat 8 gather "$(times 100)"
+run share:redistribute:8 1 150 "$bin/test_ranks" redistribute 8 gather "$(times 200)"
+run share:remap:4 1 100 "$bin/test_ranks" remap 4 gather 6
+run share:errors:3 1 100 "$bin/test_ranks" errors 3 gather
+run share:kill:4 1 100 "$bin/test_ranks" kill 4 gather 1
+run share:kill_before:4 1 100 "$bin/test_ranks" kill 4 gather 0
+
+# Ranks with a GPU each.
+for n in 1 2 4 8; do
+  run "nccl:random:$n" $n 200 "$bin/test_ranks" random $n nccl "$(times 160)" $n
+  run "nccl:borrowed:$n" $n 100 "$bin/test_ranks" random $n borrowed "$(times 12)" 7
+  run "nccl:errors:$n" $n 100 "$bin/test_ranks" errors $n nccl
+  run "nccl:remap:$n" $n 100 "$bin/test_ranks" remap $n nccl 6
+  run "nccl:redistribute:$n" $n 100 "$bin/test_ranks" redistribute $n nccl "$(times 2000)"
+done
+for n in 2 4 8; do
+  run "nccl:kill:$n" $n 100 "$bin/test_ranks" kill $n nccl 1
+  run "nccl:kill_before:$n" $n 100 "$bin/test_ranks" kill $n nccl 0
+done
+most=$((gpus >= 8 ? 8 : gpus >= 4 ? 4 : 2))
+run "nccl:repeat:$most" $most 300 "$bin/test_ranks" repeat $most nccl "$(times 100000)"
+run "nccl:connections:$most" $most 200 env CUDA_DEVICE_MAX_CONNECTIONS=1 "$bin/test_ranks" repeat $most nccl "$(times 20000)"
+
+# The kernels under the sanitizer.
+for tool in memcheck racecheck initcheck; do
+  run "sanitizer:$tool" 1 150 env XFER_GPU_CASES="$(times 40)" compute-sanitizer --tool $tool --error-exitcode 9 \
+    "$bin/test_kernels_cuda" --small
+done
+
+run rates 1 100 "$bin/bench_kernels"
+grep -A 40 '^==== rates' "$log" | tail -n +2
+printf '\n%s\n' "gpu tests:"
+printf '%s\n' "${rows[@]}"
+if ((failed)); then echo "gpu FAILED"; else echo "gpu ok"; fi
+exit $failed

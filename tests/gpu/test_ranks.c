@@ -1,0 +1,550 @@
+/*
+ * Whole plans on GPUs through the public API, ranks being processes; every destination byte is
+ * checked on the device.
+ *
+ *   test_ranks SUITE N_RANKS COMM [N] [SEED]      COMM is gather, nccl (from an id) or borrowed
+ * (from a communicator)
+ *
+ * With `gather` ranks may share a GPU. Exit status 0 and a last line "ok", or 1; 77 when there are
+ * too few GPUs.
+ */
+#include "perf_part.h"
+#include "perf_ranks.h"
+
+#include <xfer/nccl.h>
+#include <xfer/xfer.h>
+
+#include <cuda_runtime_api.h>
+#include <nccl.h>
+#include <signal.h>
+#include <stdbool.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+enum { TENSORS_MAX = 8, TOO_FEW = 77, POISON = 0xa5, DEADLINE_MS = 8000 };
+
+typedef struct world {
+  perf_ranks ranks;
+  xfer_comm *comm;
+  ncclComm_t borrowed;
+  bool has_nccl;
+  cudaStream_t stream;
+  unsigned long long *wrong; /* on the device */
+  uint64_t random;           /* the same on every rank */
+} world;
+
+static world w;
+
+static void die(const char *file, int line, const char *what, const char *why)
+{
+  fprintf(stderr, "%s:%d: rank %d: %s: %s\n", file, line, w.ranks.rank, what, why);
+  (void)fflush(NULL);
+  _exit(1);
+}
+#define CUDA(function, arguments)                                                                  \
+  do {                                                                                             \
+    cudaError_t error = function arguments;                                                        \
+    if (error != cudaSuccess) die(__FILE__, __LINE__, #function, cudaGetErrorString(error));       \
+  } while (0)
+#define OK(call)                                                                                   \
+  do {                                                                                             \
+    if ((call) != XFER_OK) die(__FILE__, __LINE__, #call, xfer_last_error());                      \
+  } while (0)
+#define EXPECT(condition, why)                                                                     \
+  do {                                                                                             \
+    if (!(condition)) die(__FILE__, __LINE__, #condition, why);                                    \
+  } while (0)
+
+static int64_t from_to(int64_t a, int64_t b)
+{
+  w.random ^= w.random >> 12;
+  w.random ^= w.random << 25;
+  w.random ^= w.random >> 27;
+  return a + (int64_t)((w.random * UINT64_C(2685821657736338717) >> 11) % (uint64_t)(b - a + 1));
+}
+
+/* ---- the world ---------------------------------------------------------------------------- */
+
+static void nccl_check(ncclResult_t result, const char *what)
+{
+  if (result != ncclSuccess) die(__FILE__, __LINE__, what, ncclGetErrorString(result));
+}
+
+static void comm_make(const char *kind)
+{
+  unsigned char id[XFER_NCCL_ID_BYTES] = {0};
+  unsigned char ids[64][XFER_NCCL_ID_BYTES];
+
+  if (strcmp(kind, "gather") == 0) {
+    OK(xfer_comm_create_cuda(&w.comm, perf_ranks_all_gather, &w.ranks, w.ranks.rank, w.ranks.size));
+    return;
+  }
+  w.has_nccl = true;
+  if (w.ranks.rank == 0) OK(xfer_nccl_id(id));
+  EXPECT(perf_ranks_all_gather(&w.ranks, ids, id, sizeof id) == 0, "a rank did not come");
+  if (strcmp(kind, "nccl") == 0) {
+    OK(xfer_comm_create_nccl_id(&w.comm, ids[0], w.ranks.rank, w.ranks.size));
+    return;
+  }
+  ncclUniqueId unique;
+  memcpy(&unique, ids[0], sizeof unique);
+  nccl_check(ncclCommInitRank(&w.borrowed, w.ranks.size, unique, w.ranks.rank), "ncclCommInitRank");
+  OK(xfer_comm_create_nccl(&w.comm, w.borrowed));
+}
+
+static void world_make(const char *kind, uint64_t seed)
+{
+  int n_gpus = 0;
+  bool shares = strcmp(kind, "gather") == 0;
+
+  if (cudaGetDeviceCount(&n_gpus) != cudaSuccess || n_gpus == 0 ||
+      (!shares && n_gpus < w.ranks.size)) {
+    if (w.ranks.rank == 0)
+      printf("SKIPPED: %d ranks over %s, %d GPUs\n", w.ranks.size, kind, n_gpus);
+    (void)fflush(NULL);
+    _exit(TOO_FEW);
+  }
+  CUDA(cudaSetDevice, (w.ranks.rank % n_gpus));
+  CUDA(cudaStreamCreateWithFlags, (&w.stream, cudaStreamNonBlocking));
+  CUDA(cudaMalloc, ((void **)&w.wrong, sizeof *w.wrong));
+  CUDA(cudaMemset, (w.wrong, 0, sizeof *w.wrong));
+  w.random = seed * UINT64_C(0x9e3779b97f4a7c15) + 1;
+  comm_make(kind);
+}
+
+static unsigned long long wrong_bytes(void)
+{
+  unsigned long long wrong = 0;
+
+  CUDA(cudaStreamSynchronize, (w.stream));
+  CUDA(cudaMemcpy, (&wrong, w.wrong, sizeof wrong, cudaMemcpyDeviceToHost));
+  return wrong;
+}
+
+/* ---- tensors ------------------------------------------------------------------------------ */
+
+typedef struct tensor {
+  char name[32];
+  char line[256];
+  xfer_layout *src;
+  xfer_layout *dst;
+  xfer_view views[2]; /* source, destination */
+  char *memory[2];
+  size_t n_bytes[2]; /* of memory; 0: no part */
+} tensor;
+
+/* A dense or strided view of new memory, with `lead` bytes before it. */
+static void part_make(tensor *t, int side, bool strided)
+{
+  const xfer_layout *layout = side == 0 ? t->src : t->dst;
+  int64_t shape[XFER_MAX_DIMS] = {0};
+  int64_t strides[XFER_MAX_DIMS] = {0};
+  int64_t span = (int64_t)xfer_dtype_size(xfer_layout_dtype(layout));
+  int64_t word = span;
+  int n_dims = xfer_layout_shape(layout, NULL);
+  int64_t lead = word * from_to(0, 5); /* drawn on every rank alike */
+  int64_t gap = strided ? from_to(0, 2) : 0;
+  int64_t turn = strided ? from_to(0, 3) : 0;
+  size_t n_bytes = perf_part_bytes(layout, w.ranks.rank, shape);
+
+  t->n_bytes[side] = 0;
+  if (n_bytes == 0) return;
+  for (int k = n_dims - 1; k >= 0; k--) {
+    int d = (int)((k + turn) % n_dims);
+    strides[d] = span;
+    span = span * shape[d] + gap * word;
+  }
+  t->n_bytes[side] = (size_t)(span + lead);
+  CUDA(cudaMalloc, ((void **)&t->memory[side], t->n_bytes[side]));
+  t->views[side] = xfer_view_strided(t->memory[side] + lead, strides, n_dims);
+}
+
+static void tensor_make(tensor *t, int index, const char *line, bool strided)
+{
+  memset(t, 0, sizeof *t);
+  (void)snprintf(t->name, sizeof t->name, "t%d", index);
+  (void)snprintf(t->line, sizeof t->line, "%s", line);
+  OK(xfer_problem_parse(&t->src, &t->dst, line));
+  part_make(t, 0, strided);
+  part_make(t, 1, strided);
+  if (t->n_bytes[0] > 0) {
+    EXPECT(perf_part(PERF_FILL, t->src, w.ranks.rank, &t->views[0], perf_seed(t->name), NULL,
+                     w.stream) == 0,
+           "fill");
+  }
+}
+
+static void tensor_free(tensor *t)
+{
+  for (int side = 0; side < 2; side++) {
+    if (t->n_bytes[side] > 0) CUDA(cudaFree, (t->memory[side]));
+  }
+  xfer_layout_destroy(t->src);
+  xfer_layout_destroy(t->dst);
+}
+
+static void poison(const tensor *tensors, int n)
+{
+  for (int i = 0; i < n; i++) {
+    if (tensors[i].n_bytes[1] > 0) {
+      CUDA(cudaMemsetAsync, (tensors[i].memory[1], POISON, tensors[i].n_bytes[1], w.stream));
+    }
+  }
+}
+
+static void check(const tensor *tensors, int n)
+{
+  for (int i = 0; i < n; i++) {
+    if (tensors[i].n_bytes[1] == 0) continue;
+    EXPECT(perf_part(PERF_CHECK, tensors[i].dst, w.ranks.rank, &tensors[i].views[1],
+                     perf_seed(tensors[i].name), w.wrong, w.stream) == 0,
+           "check");
+  }
+}
+
+static void bind_all(xfer_plan *plan, const tensor *tensors, int n)
+{
+  for (int i = 0; i < n; i++)
+    OK(xfer_plan_bind(plan, (size_t)i, &tensors[i].views[0], &tensors[i].views[1]));
+}
+
+static xfer_plan *plan_make(const tensor *tensors, int n, uint32_t lane, uint64_t window)
+{
+  xfer_plan *plan = NULL;
+  xfer_tensor list[TENSORS_MAX] = {{.name = NULL}};
+  xfer_plan_options options = XFER_PLAN_OPTIONS_INIT;
+
+  options.lane = lane;
+  options.window_bytes = window;
+  options.timeout_ms = DEADLINE_MS;
+  for (int i = 0; i < n; i++)
+    list[i] = (xfer_tensor){.name = tensors[i].name, .src = tensors[i].src, .dst = tensors[i].dst};
+  OK(xfer_plan_create(&plan, w.comm, list, (size_t)n, &options));
+  bind_all(plan, tensors, n);
+  return plan;
+}
+
+/* ---- random problems ---------------------------------------------------------------------- */
+
+/* A mesh of some of the ranks, in the problem language; returns its number of axes. */
+static int random_mesh(char *text, size_t size)
+{
+  int n_axes = (int)from_to(1, 3);
+  int shape[3] = {1, 1, 1};
+  int total = 1;
+  int ranks[64];
+  size_t at = 0;
+
+  for (int a = 0; a < n_axes; a++) {
+    shape[a] = (int)from_to(1, w.ranks.size / total);
+    total *= shape[a];
+  }
+  for (int r = 0; r < w.ranks.size; r++)
+    ranks[r] = r;
+  for (int r = w.ranks.size - 1; r > 0; r--) {
+    int other = (int)from_to(0, r);
+    int kept = ranks[r];
+    ranks[r] = ranks[other];
+    ranks[other] = kept;
+  }
+  for (int a = 0; a < n_axes; a++)
+    at += (size_t)snprintf(text + at, size - at, a == 0 ? "(%d" : ",%d", shape[a]);
+  for (int r = 0; r < total; r++)
+    at += (size_t)snprintf(text + at, size - at, r == 0 ? ")@%d" : ",%d", ranks[r]);
+  (void)snprintf(text + at, size - at, ":");
+  return n_axes;
+}
+
+static void random_side(char *text, size_t size, int n_dims)
+{
+  int n_axes = random_mesh(text, size);
+
+  for (int a = 0; a < n_axes; a++) {
+    size_t at = strlen(text);
+    const char *comma = a == 0 ? "" : ",";
+    switch (from_to(0, 4)) {
+    case 0:
+      (void)snprintf(text + at, size - at, "%sR", comma);
+      break;
+    case 1:
+      (void)snprintf(text + at, size - at, "%sS%db", comma, (int)from_to(0, n_dims - 1));
+      break;
+    case 2:
+      (void)snprintf(text + at, size - at, "%sS%df%d", comma, (int)from_to(0, n_dims - 1),
+                     (int)from_to(1, 4));
+      break;
+    default:
+      (void)snprintf(text + at, size - at, "%sS%d", comma, (int)from_to(0, n_dims - 1));
+      break;
+    }
+  }
+}
+
+static void random_line(char *line, size_t size)
+{
+  static const char *const dtypes[] = {"u8", "bf16", "f32", "f64"};
+  char src[256] = "";
+  char dst[256] = "";
+  int n_dims = (int)from_to(1, 4);
+  int64_t room = from_to(0, 5) == 0 ? 4000000 : 60000;
+  size_t at = 0;
+
+  at += (size_t)snprintf(line, size, "%s", dtypes[from_to(0, 3)]);
+  for (int d = 0; d < n_dims; d++) {
+    int64_t n = from_to(0, 30) == 0 ? 0 : from_to(1, from_to(0, 2) == 0 ? 2000 : 40);
+    if (n > room) n = room > 0 ? room : 1;
+    if (n > 0) room /= n;
+    at += (size_t)snprintf(line + at, size - at, d == 0 ? "[%lld" : ",%lld", (long long)n);
+  }
+  random_side(src, sizeof src, n_dims);
+  random_side(dst, sizeof dst, n_dims);
+  (void)snprintf(line + at, size - at, "] %s -> %s", src, dst);
+}
+
+static void suite_random(int n_cases)
+{
+  static const uint32_t lanes[] = {XFER_LANE_AUTO, XFER_LANE_DIRECT, XFER_LANE_PACKED,
+                                   XFER_LANE_BROADCAST};
+  static const uint64_t windows[] = {0, 4096, 65536, 1000000};
+
+  for (int i = 0; i < n_cases; i++) {
+    tensor tensors[TENSORS_MAX];
+    int n = (int)from_to(1, TENSORS_MAX);
+    uint32_t lane = lanes[w.has_nccl ? i % 4 : i % 2];
+    uint64_t window = windows[from_to(0, 3)];
+    for (int t = 0; t < n; t++) {
+      char line[700];
+      random_line(line, sizeof line);
+      tensor_make(&tensors[t], t, line, from_to(0, 1) == 1);
+    }
+    CUDA(cudaStreamSynchronize, (w.stream));
+    xfer_plan *plan = plan_make(tensors, n, lane, window);
+    OK(xfer_plan_commit(plan));
+    for (uint64_t version = 1; version <= 2; version++) {
+      poison(tensors, n);
+      OK(xfer_plan_run(plan, version, w.stream));
+      check(tensors, n);
+      OK(xfer_plan_wait(plan, 0));
+    }
+    if (wrong_bytes() != 0) {
+      for (int t = 0; t < n; t++)
+        fprintf(stderr, "case %d, lane %u, window %llu: %s\n", i, lane, (unsigned long long)window,
+                tensors[t].line);
+    }
+    EXPECT(wrong_bytes() == 0, "wrong bytes");
+    xfer_plan_destroy(plan);
+    EXPECT(perf_ranks_barrier(&w.ranks) == 0,
+           "a rank did not come"); /* before memory that is mapped goes */
+    for (int t = 0; t < n; t++)
+      tensor_free(&tensors[t]);
+  }
+}
+
+/* ---- back-to-back runs -------------------------------------------------------------------- */
+
+/* Some tensors between the first and the second half of the ranks, small and large, dense and in
+ * rows. */
+static int field_tensors(tensor *tensors)
+{
+  static const char *const forms[] = {
+      "bf16[%d,768] (%d)@0-%d:S0 -> (%d)@%d-%d:S1", "bf16[64,%d,256] (%d)@0-%d:S0 -> (%d)@%d-%d:S1",
+      "f32[%d,64] (%d)@0-%d:S0 -> (%d)@%d-%d:S0", "u8[%d,1000] (%d)@0-%d:R -> (%d)@%d-%d:R"};
+  static const int sizes[] = {2048, 768, 1001, 333};
+  int n = w.ranks.size;
+  int half = n > 1 ? n / 2 : 1;
+  int first = n > 1 ? half : 0;
+
+  for (int i = 0; i < 4; i++) {
+    char line[256];
+    (void)snprintf(line, sizeof line, forms[i], sizes[i], half, half - 1, n - first, first, n - 1);
+    tensor_make(&tensors[i], i, line, i % 2 == 1);
+  }
+  return 4;
+}
+
+static void suite_repeat(int n_runs)
+{
+  tensor tensors[TENSORS_MAX];
+  int n = field_tensors(tensors);
+
+  CUDA(cudaStreamSynchronize, (w.stream));
+  for (uint32_t lane = XFER_LANE_DIRECT; lane <= (w.has_nccl ? XFER_LANE_PACKED : XFER_LANE_DIRECT);
+       lane++) {
+    xfer_plan *plan = plan_make(tensors, n, lane, 0);
+    OK(xfer_plan_commit(plan));
+    int n_here = lane == XFER_LANE_DIRECT ? n_runs : n_runs / 10 + 1;
+    for (int i = 1; i <= n_here; i++) {
+      poison(tensors, n);
+      OK(xfer_plan_run(plan, (uint64_t)i, w.stream));
+      check(tensors, n);
+      OK(xfer_plan_wait(plan, 0));
+    }
+    EXPECT(wrong_bytes() == 0, "wrong bytes");
+    xfer_plan_destroy(plan);
+    EXPECT(perf_ranks_barrier(&w.ranks) == 0, "a rank did not come");
+  }
+  for (int t = 0; t < n; t++)
+    tensor_free(&tensors[t]);
+}
+
+/* xfer_redistribute enqueues: nobody waits between the calls. */
+static void suite_redistribute(int n_runs)
+{
+  tensor tensors[TENSORS_MAX];
+  int n = field_tensors(tensors);
+
+  for (int i = 0; i < n_runs; i++) {
+    const tensor *t = &tensors[i % n];
+    poison(t, 1);
+    OK(xfer_redistribute(w.comm, t->src, &t->views[0], t->dst, &t->views[1], w.stream));
+    check(t, 1);
+  }
+  EXPECT(wrong_bytes() == 0, "wrong bytes");
+  EXPECT(perf_ranks_barrier(&w.ranks) == 0, "a rank did not come");
+  for (int t = 0; t < n; t++)
+    tensor_free(&tensors[t]);
+}
+
+/* ---- memory that moves, and errors -------------------------------------------------------- */
+
+static void run_and_check(xfer_plan *plan, uint64_t version, const tensor *tensors, int n)
+{
+  poison(tensors, n);
+  OK(xfer_plan_run(plan, version, w.stream));
+  check(tensors, n);
+  OK(xfer_plan_wait(plan, 0));
+  EXPECT(wrong_bytes() == 0, "wrong bytes");
+}
+
+/* Memory is freed and allocated anew while a plan is committed: a named error; bound again, all is
+ * well. */
+static void suite_remap(int n_rounds)
+{
+  tensor tensors[TENSORS_MAX];
+  int n = field_tensors(tensors);
+  uint64_t version = 0;
+
+  CUDA(cudaStreamSynchronize, (w.stream));
+  xfer_plan *plan = plan_make(tensors, n, XFER_LANE_AUTO, 0);
+  for (int i = 0; i < n_rounds; i++) {
+    OK(xfer_plan_commit(plan));
+    run_and_check(plan, ++version, tensors, n);
+    if (i % 2 == 0) OK(xfer_plan_release(plan)); /* the polite way */
+    EXPECT(perf_ranks_barrier(&w.ranks) == 0, "a rank did not come");
+    for (int t = 0; t < n; t++)
+      tensor_free(&tensors[t]);
+    (void)field_tensors(tensors);
+    CUDA(cudaStreamSynchronize, (w.stream));
+    xfer_status st = xfer_plan_run(plan, version + 1, w.stream);
+    EXPECT(st == XFER_ERR_STATE, "memory was freed, and a run did not notice");
+    EXPECT(perf_ranks_barrier(&w.ranks) == 0, "a rank did not come");
+    bind_all(plan, tensors, n);
+  }
+  OK(xfer_plan_commit(plan));
+  run_and_check(plan, ++version, tensors, n);
+  OK(xfer_plan_commit(plan)); /* nothing changed */
+  run_and_check(plan, ++version, tensors, n);
+  xfer_plan_destroy(plan);
+  EXPECT(perf_ranks_barrier(&w.ranks) == 0, "a rank did not come");
+  for (int t = 0; t < n; t++)
+    tensor_free(&tensors[t]);
+}
+
+static void suite_errors(int unused)
+{
+  tensor tensors[TENSORS_MAX];
+  int n = field_tensors(tensors);
+  cudaGraph_t graph = NULL;
+  int last = w.ranks.size - 1;
+
+  (void)unused;
+  CUDA(cudaStreamSynchronize, (w.stream));
+  xfer_plan *plan = plan_make(tensors, n, XFER_LANE_AUTO, 0);
+  EXPECT(xfer_plan_run(plan, 1, w.stream) == XFER_ERR_STATE, "not committed");
+  xfer_view pageable = xfer_view_dense(malloc(tensors[2].n_bytes[1] + 1));
+  if (w.ranks.rank == last) OK(xfer_plan_bind(plan, 2, &tensors[2].views[0], &pageable));
+  xfer_status st = xfer_plan_commit(plan);
+  EXPECT(st == (w.ranks.rank == last ? XFER_ERR_ARG : XFER_ERR_PEER), xfer_last_error());
+  EXPECT(strstr(xfer_last_error(), "pageable") != NULL, xfer_last_error());
+  if (w.ranks.rank == last) OK(xfer_plan_bind(plan, 2, &tensors[2].views[0], &tensors[2].views[1]));
+  OK(xfer_plan_commit(plan));
+  CUDA(cudaStreamBeginCapture, (w.stream, cudaStreamCaptureModeThreadLocal));
+  EXPECT(xfer_plan_run(plan, 1, w.stream) == XFER_ERR_STATE, "a capturing stream");
+  CUDA(cudaStreamEndCapture, (w.stream, &graph));
+  if (graph != NULL) CUDA(cudaGraphDestroy, (graph));
+  run_and_check(plan, 1, tensors, n);
+  xfer_plan_destroy(plan);
+  EXPECT(perf_ranks_barrier(&w.ranks) == 0, "a rank did not come");
+  for (int t = 0; t < n; t++)
+    tensor_free(&tensors[t]);
+  free(pageable.base);
+}
+
+/*
+ * The last rank dies between two runs, or right after it has enqueued one. The others must not
+ * hang: within the deadline and some seconds each call comes back, the last wait with an error.
+ */
+static void suite_kill(int in_run)
+{
+  tensor tensors[TENSORS_MAX];
+  int n = field_tensors(tensors);
+  xfer_status st = XFER_OK;
+
+  CUDA(cudaStreamSynchronize, (w.stream));
+  xfer_plan *plan = plan_make(tensors, n, XFER_LANE_AUTO, 0);
+  OK(xfer_plan_commit(plan));
+  run_and_check(plan, 1, tensors, n);
+  EXPECT(perf_ranks_barrier(&w.ranks) == 0, "a rank did not come");
+  perf_ranks_patience(&w.ranks, DEADLINE_MS / 1000);
+  (void)alarm(6 * DEADLINE_MS / 1000);
+  if (w.ranks.rank == w.ranks.size - 1) {
+    if (in_run != 0) OK(xfer_plan_run(plan, 2, w.stream));
+    (void)kill(getpid(), SIGKILL);
+  }
+  st = xfer_plan_run(plan, 2, w.stream);
+  if (st == XFER_OK) st = xfer_plan_wait(plan, 0);
+  EXPECT(st != XFER_OK, "a rank died and nobody noticed");
+  CUDA(cudaStreamSynchronize, (w.stream)); /* released */
+  printf("rank %d, told: %s\n", w.ranks.rank, xfer_last_error());
+  xfer_plan_destroy(plan);
+  xfer_comm_destroy(w.comm);
+  (void)fflush(NULL);
+  _exit(0);
+}
+
+int main(int argc, char **argv)
+{
+  static const struct {
+    const char *name;
+    void (*run)(int n);
+    int n; /* default */
+  } suites[] = {{"random", suite_random, 100},
+                {"repeat", suite_repeat, 1000},
+                {"redistribute", suite_redistribute, 400},
+                {"remap", suite_remap, 6},
+                {"errors", suite_errors, 0},
+                {"kill", suite_kill, 1}};
+  const size_t n_suites = sizeof suites / sizeof suites[0];
+  size_t chosen = 0;
+
+  if (argc < 4) {
+    fprintf(stderr, "test_ranks SUITE N_RANKS gather|nccl|borrowed [N] [SEED]\n");
+    return 2;
+  }
+  while (chosen < n_suites && strcmp(argv[1], suites[chosen].name) != 0)
+    chosen++;
+  if (chosen == n_suites) {
+    fprintf(stderr, "no suite %s\n", argv[1]);
+    return 2;
+  }
+  (void)perf_ranks_start(&w.ranks, atoi(argv[2]), strcmp(argv[1], "kill") == 0);
+  world_make(argv[3], argc > 5 ? (uint64_t)atoll(argv[5]) : 1);
+  suites[chosen].run(argc > 4 ? atoi(argv[4]) : suites[chosen].n);
+  xfer_comm_destroy(w.comm);
+  if (w.borrowed != NULL) (void)ncclCommDestroy(w.borrowed);
+  EXPECT(perf_ranks_barrier(&w.ranks) == 0, "a rank did not come");
+  if (w.ranks.rank == 0) printf("ok\n");
+  return 0;
+}

@@ -1,0 +1,41 @@
+/*
+ * Ranks as processes of one host: under mpirun those that it started, else forked here. They meet
+ * in shared memory, so that neither MPI nor NCCL is needed to bring them together. No CUDA call may
+ * come before perf_ranks_start().
+ */
+#ifndef PERF_RANKS_H
+#define PERF_RANKS_H
+
+#include <stddef.h>
+#include <stdint.h>
+
+typedef struct perf_shared perf_shared;
+
+typedef struct perf_ranks {
+  int rank;
+  int size;
+  perf_shared *shared;
+} perf_ranks;
+
+/*
+ * Become rank `ranks->rank` of `size`. Under mpirun (Open MPI or PMIx) `size` must be its number of
+ * processes, or 0. Otherwise forks; the calling process does not return: it waits for its children
+ * and exits with the largest of their statuses, one that was killed (SIGKILL) counting as 0 with
+ * `may_die`.
+ */
+int perf_ranks_start(perf_ranks *ranks, int size, int may_die);
+/* Seconds after which a wait for another rank gives up; 0: never. Default 120. */
+void perf_ranks_patience(perf_ranks *ranks, int seconds);
+/* Each gives 0, or -1 when a rank did not come in time. */
+int perf_ranks_barrier(perf_ranks *ranks);
+/* An xfer_all_gather_fn; context is the perf_ranks. */
+int perf_ranks_all_gather(void *context, void *all, const void *mine, size_t n_bytes);
+
+/* Of one number per rank. */
+double perf_ranks_max(perf_ranks *ranks, double mine);
+double perf_ranks_sum(perf_ranks *ranks, double mine);
+
+/* A word in the shared memory that tests may use as they like, e.g. to say when to die. */
+volatile int *perf_ranks_word(perf_ranks *ranks);
+
+#endif
