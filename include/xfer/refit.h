@@ -193,7 +193,7 @@ typedef struct xfer_refit_tensor {
   int32_t first_expert; /**< The number of the one at index 0. */
   int64_t offset;      /**< Where this tensor's element 0 lies in the table's (row-major). */
   int64_t strides[XFER_MAX_DIMS]; /**< In elements of the table's tensor, per dim; 0 for experts. */
-  int32_t n_dims;
+  int32_t n_dims;      /**< Of this tensor. */
   int32_t layer;       /**< -1: outside the layers. */
   int32_t misc;        /**< 1: no tensor of the engine's; a named buffer or the callback takes it. */
   int32_t hook;        /**< 1: the engine makes other values of it after loading. */
@@ -237,9 +237,14 @@ typedef struct xfer_local {
   const char *name;             /**< In the framework's own naming. */
   int32_t side;                 /**< xfer_side_of */
   int32_t dtype;                /**< xfer_dtype */
-  int32_t n_dims;
+  int32_t n_dims;               /**< Of the tensor. */
   int32_t n_parts;              /**< Tensors of the join that lie in it. */
-  int64_t shape[XFER_MAX_DIMS];
+  int64_t shape[XFER_MAX_DIMS]; /**< [n_dims] */
+  int32_t expert;               /**< The table's number of the one expert in it; -1: not of one. */
+  int32_t misc;                 /**< 1: not the framework's; left out, the callback takes it. */
+  const char *made;             /**< Misc: the tensor that the framework makes of it; NULL: none. */
+  int32_t made_dtype;           /**< That one's element type; its shape is the same. */
+  uint32_t reserved;            /**< 0. */
 } xfer_local;
 
 /** A tensor's part inside a local tensor: rows [begin, end) of `dim` there. */
@@ -247,9 +252,9 @@ typedef struct xfer_local_part {
   uint64_t tensor;  /**< Index in xfer_refit_tensors(). */
   int32_t dim;      /**< Dim of the local tensor. */
   int32_t tensor_dim; /**< The same dim in the tensor of the join. */
-  int64_t begin;
+  int64_t begin;    /**< First row. */
   int64_t end;      /**< With `step` 2 the rows begin, begin + 2, ... */
-  int64_t step;
+  int64_t step;     /**< 1: every row between. */
   int64_t first;    /**< The row of the tensor's local part that lies at `begin`. */
 } xfer_local_part;
 

@@ -160,9 +160,9 @@ typedef enum xfer_split_rule {
 
 /** `length` consecutive indices of one dim: `global` there, `local` in the rank's part. */
 typedef struct xfer_run {
-  int64_t global;
-  int64_t length;
-  int64_t local;
+  int64_t global; /**< First index in the tensor. */
+  int64_t length; /**< How many. */
+  int64_t local;  /**< First index in the part. */
 } xfer_run;
 
 /**
@@ -176,7 +176,7 @@ typedef struct xfer_run {
  * elements: a destination has them zeroed by each run of the plan, a source's are never read.
  */
 typedef struct xfer_run_table {
-  const xfer_run *runs;
+  const xfer_run *runs;         /**< [first[n_coords]] */
   const int64_t *first;         /**< [n_coords + 1], ascending from 0. */
   const int64_t *local_lengths; /**< [n_coords] */
   int64_t n_coords;             /**< The size of the mesh axis. */
@@ -310,8 +310,8 @@ XFER_API XFER_MUST_CHECK xfer_status xfer_layout_runs(const xfer_layout *layout,
 /** A place where a global index is held. */
 typedef struct xfer_owner {
   int64_t local[XFER_MAX_DIMS]; /**< Index in that rank's part. */
-  int32_t rank;
-  uint32_t reserved;
+  int32_t rank;                 /**< Who. */
+  uint32_t reserved;            /**< 0. */
 } xfer_owner;
 
 /**
@@ -640,13 +640,13 @@ XFER_API XFER_MUST_CHECK xfer_status xfer_plan_report(const xfer_plan *plan,
 typedef struct xfer_move {
   uint64_t tensor;              /**< Index into the array given at create. */
   int32_t src_rank;             /**< Equal to dst_rank for a self-copy. */
-  int32_t dst_rank;
+  int32_t dst_rank;             /**< Who gets it. */
   int64_t lo[XFER_MAX_DIMS];    /**< Global index, first. */
   int64_t hi[XFER_MAX_DIMS];    /**< Global index, one past the last. */
   int64_t src_local[XFER_MAX_DIMS]; /**< Where `lo` lies in the source rank's part. */
   int64_t dst_local[XFER_MAX_DIMS]; /**< Where `lo` lies in the destination rank's part. */
-  uint64_t n_bytes;
-  int32_t n_dims;
+  uint64_t n_bytes;             /**< Of the box. */
+  int32_t n_dims;               /**< Of the tensor. */
   int32_t broadcast;            /**< 1: carried by the broadcast lane. */
 } xfer_move;
 
