@@ -35,7 +35,8 @@ xfer_status xfer_locals_get(const xfer_locals *locals, size_t i, xfer_local *loc
   XFI_CHECK(locals != NULL && local != NULL && i < locals->n, XFER_ERR_ARG, "no local tensor %zu", i);
   l = &locals->at[i];
   *local = (xfer_local){.name = l->name, .side = l->side, .dtype = (int32_t)l->dtype, .n_dims = l->n_dims,
-                        .n_parts = l->n_parts};
+                        .n_parts = l->n_parts, .expert = l->expert, .misc = l->misc, .made = l->made,
+                        .made_dtype = l->made_dtype};
   memcpy(local->shape, l->shape, sizeof local->shape);
 done:
   return st;

@@ -26,82 +26,83 @@ static const char *const BLOCKS[] = {
 
 static const char *const SUFFIXES[] = {"weight_scale_inv", "weight", "bias"};
 
-/* Columns: name in the checkpoint, needed sibling, cut, Megatron's name, vLLM's name, flags. */
+/* Columns: name in the checkpoint, needed sibling, cut, Megatron's name, vLLM's name, flags, what vLLM makes of
+ * it and in which type. */
 static const xfi_stem IN_LAYERS[] = {
     /* attention */
-    {"@.q_proj", "@.kv_a_proj_with_mqa", XFI_CUT_COL, "self_attention.linear_q_proj", NULL, 0},
-    {"@.q_proj", NULL, XFI_CUT_Q, "self_attention.linear_qkv:0/3", "@.qkv_proj:0/3", 0},
-    {"@.k_proj", NULL, XFI_CUT_KV, "self_attention.linear_qkv:1/3", "@.qkv_proj:1/3", 0},
-    {"@.v_proj", NULL, XFI_CUT_KV, "self_attention.linear_qkv:2/3", "@.qkv_proj:2/3", 0},
-    {"@.o_proj", NULL, XFI_CUT_ROW, "self_attention.linear_proj", NULL, 0},
-    {"@.q_norm", NULL, XFI_CUT_WHOLE, "self_attention.q_layernorm", NULL, 0},
-    {"@.k_norm", NULL, XFI_CUT_WHOLE, "self_attention.k_layernorm", NULL, 0},
-    {"@.sinks", NULL, XFI_CUT_COL, "self_attention.core_attention.softmax_offset", NULL, 0},
+    {"@.q_proj", "@.kv_a_proj_with_mqa", XFI_CUT_COL, "self_attention.linear_q_proj", NULL, 0, NULL, 0},
+    {"@.q_proj", NULL, XFI_CUT_Q, "self_attention.linear_qkv:0/3", "@.qkv_proj:0/3", 0, NULL, 0},
+    {"@.k_proj", NULL, XFI_CUT_KV, "self_attention.linear_qkv:1/3", "@.qkv_proj:1/3", 0, NULL, 0},
+    {"@.v_proj", NULL, XFI_CUT_KV, "self_attention.linear_qkv:2/3", "@.qkv_proj:2/3", 0, NULL, 0},
+    {"@.o_proj", NULL, XFI_CUT_ROW, "self_attention.linear_proj", NULL, 0, NULL, 0},
+    {"@.q_norm", NULL, XFI_CUT_WHOLE, "self_attention.q_layernorm", NULL, 0, NULL, 0},
+    {"@.k_norm", NULL, XFI_CUT_WHOLE, "self_attention.k_layernorm", NULL, 0, NULL, 0},
+    {"@.sinks", NULL, XFI_CUT_COL, "self_attention.core_attention.softmax_offset", NULL, 0, NULL, 0},
 
     /* latent attention */
     {"@.q_a_proj", NULL, XFI_CUT_WHOLE, "self_attention.linear_q_down_proj",
-     "@.fused_qkv_a_proj:0/2", 0},
+     "@.fused_qkv_a_proj:0/2", 0, NULL, 0},
     {"@.kv_a_proj_with_mqa", "@.q_a_proj", XFI_CUT_WHOLE, "self_attention.linear_kv_down_proj",
-     "@.fused_qkv_a_proj:1/2", 0},
-    {"@.kv_a_proj_with_mqa", NULL, XFI_CUT_WHOLE, "self_attention.linear_kv_down_proj", NULL, 0},
-    {"@.q_a_layernorm", NULL, XFI_CUT_WHOLE, "self_attention.linear_q_up_proj.layer_norm_%", NULL, 0},
-    {"@.kv_a_layernorm", NULL, XFI_CUT_WHOLE, "self_attention.linear_kv_up_proj.layer_norm_%", NULL, 0},
-    {"@.q_b_proj", NULL, XFI_CUT_COL, "self_attention.linear_q_up_proj", NULL, 0},
-    {"@.kv_b_proj", NULL, XFI_CUT_COL, "self_attention.linear_kv_up_proj", NULL, XFI_STEM_HOOK},
+     "@.fused_qkv_a_proj:1/2", 0, NULL, 0},
+    {"@.kv_a_proj_with_mqa", NULL, XFI_CUT_WHOLE, "self_attention.linear_kv_down_proj", NULL, 0, NULL, 0},
+    {"@.q_a_layernorm", NULL, XFI_CUT_WHOLE, "self_attention.linear_q_up_proj.layer_norm_%", NULL, 0, NULL, 0},
+    {"@.kv_a_layernorm", NULL, XFI_CUT_WHOLE, "self_attention.linear_kv_up_proj.layer_norm_%", NULL, 0, NULL, 0},
+    {"@.q_b_proj", NULL, XFI_CUT_COL, "self_attention.linear_q_up_proj", NULL, 0, NULL, 0},
+    {"@.kv_b_proj", NULL, XFI_CUT_COL, "self_attention.linear_kv_up_proj", NULL, XFI_STEM_HOOK, NULL, 0},
 
     /* dense MLP, gated and not */
-    {"@.gate_proj", "@.up_proj", XFI_CUT_COL, "mlp.linear_fc1:0/2", "@.gate_up_proj:0/2", 0},
-    {"@.up_proj", "@.gate_proj", XFI_CUT_COL, "mlp.linear_fc1:1/2", "@.gate_up_proj:1/2", 0},
-    {"@.up_proj", NULL, XFI_CUT_COL, "mlp.linear_fc1", NULL, 0},
-    {"@.down_proj", NULL, XFI_CUT_ROW, "mlp.linear_fc2", NULL, 0},
+    {"@.gate_proj", "@.up_proj", XFI_CUT_COL, "mlp.linear_fc1:0/2", "@.gate_up_proj:0/2", 0, NULL, 0},
+    {"@.up_proj", "@.gate_proj", XFI_CUT_COL, "mlp.linear_fc1:1/2", "@.gate_up_proj:1/2", 0, NULL, 0},
+    {"@.up_proj", NULL, XFI_CUT_COL, "mlp.linear_fc1", NULL, 0, NULL, 0},
+    {"@.down_proj", NULL, XFI_CUT_ROW, "mlp.linear_fc2", NULL, 0, NULL, 0},
 
     /* shared experts */
     {"@.shared_experts.gate_proj", "@.shared_experts.up_proj", XFI_CUT_COL,
-     "mlp.shared_experts.linear_fc1:0/2", "@.shared_experts.gate_up_proj:0/2", 0},
+     "mlp.shared_experts.linear_fc1:0/2", "@.shared_experts.gate_up_proj:0/2", 0, NULL, 0},
     {"@.shared_experts.up_proj", "@.shared_experts.gate_proj", XFI_CUT_COL,
-     "mlp.shared_experts.linear_fc1:1/2", "@.shared_experts.gate_up_proj:1/2", 0},
-    {"@.shared_experts.up_proj", NULL, XFI_CUT_COL, "mlp.shared_experts.linear_fc1", NULL, 0},
-    {"@.shared_experts.down_proj", NULL, XFI_CUT_ROW, "mlp.shared_experts.linear_fc2", NULL, 0},
+     "mlp.shared_experts.linear_fc1:1/2", "@.shared_experts.gate_up_proj:1/2", 0, NULL, 0},
+    {"@.shared_experts.up_proj", NULL, XFI_CUT_COL, "mlp.shared_experts.linear_fc1", NULL, 0, NULL, 0},
+    {"@.shared_experts.down_proj", NULL, XFI_CUT_ROW, "mlp.shared_experts.linear_fc2", NULL, 0, NULL, 0},
 
     /* routed experts: [E, rows, cols] here, however the checkpoint lists them */
     {"@.experts.{expert}.gate_proj", "@.experts.{expert}.up_proj", XFI_CUT_COL,
-     "mlp.experts.linear_fc1.%{local}:0/2", "@.experts.routed_experts.w13_%:0/2", 0},
+     "mlp.experts.linear_fc1.%{local}:0/2", "@.experts.routed_experts.w13_%:0/2", 0, NULL, 0},
     {"@.experts.{expert}.up_proj", "@.experts.{expert}.gate_proj", XFI_CUT_COL,
-     "mlp.experts.linear_fc1.%{local}:1/2", "@.experts.routed_experts.w13_%:1/2", 0},
+     "mlp.experts.linear_fc1.%{local}:1/2", "@.experts.routed_experts.w13_%:1/2", 0, NULL, 0},
     {"@.experts.{expert}.up_proj", NULL, XFI_CUT_COL, "mlp.experts.linear_fc1.%{local}",
-     "@.experts.routed_experts.w13_%", 0},
+     "@.experts.routed_experts.w13_%", 0, NULL, 0},
     {"@.experts.{expert}.down_proj", NULL, XFI_CUT_ROW, "mlp.experts.linear_fc2.%{local}",
-     "@.experts.routed_experts.w2_%", 0},
-    {"@.gate", NULL, XFI_CUT_WHOLE, "mlp.router", NULL, 0},
-    {"@.router", NULL, XFI_CUT_WHOLE, "mlp.router", NULL, 0},
-    {"@.gate.e_score_correction_bias", NULL, XFI_CUT_WHOLE, "mlp.router.expert_bias", NULL, 0},
-    {"@.fc1_latent_proj", NULL, XFI_CUT_WHOLE, "mlp.fc1_latent_proj", NULL, 0},
-    {"@.fc2_latent_proj", NULL, XFI_CUT_WHOLE, "mlp.fc2_latent_proj", NULL, 0},
+     "@.experts.routed_experts.w2_%", 0, NULL, 0},
+    {"@.gate", NULL, XFI_CUT_WHOLE, "mlp.router", NULL, 0, NULL, 0},
+    {"@.router", NULL, XFI_CUT_WHOLE, "mlp.router", NULL, 0, NULL, 0},
+    {"@.gate.e_score_correction_bias", NULL, XFI_CUT_WHOLE, "mlp.router.expert_bias", NULL, 0, NULL, 0},
+    {"@.fc1_latent_proj", NULL, XFI_CUT_WHOLE, "mlp.fc1_latent_proj", NULL, 0, NULL, 0},
+    {"@.fc2_latent_proj", NULL, XFI_CUT_WHOLE, "mlp.fc2_latent_proj", NULL, 0, NULL, 0},
 
     /* Mamba */
-    {"mixer.in_proj", NULL, XFI_CUT_MAMBA_IN, "mixer.in_proj", NULL, 0},
-    {"mixer.conv1d", NULL, XFI_CUT_MAMBA_CONV, "mixer.conv1d", NULL, 0},
-    {"mixer.A_log", NULL, XFI_CUT_COL, "mixer.A_log", NULL, XFI_STEM_HOOK | XFI_STEM_VALUE},
-    {"mixer.D", NULL, XFI_CUT_COL, "mixer.D", NULL, 0},
-    {"mixer.dt_bias", NULL, XFI_CUT_COL, "mixer.dt_bias", NULL, 0},
-    {"mixer.norm", NULL, XFI_CUT_COL, "mixer.norm", NULL, 0},
-    {"mixer.out_proj", NULL, XFI_CUT_ROW, "mixer.out_proj", NULL, 0},
+    {"mixer.in_proj", NULL, XFI_CUT_MAMBA_IN, "mixer.in_proj", NULL, 0, NULL, 0},
+    {"mixer.conv1d", NULL, XFI_CUT_MAMBA_CONV, "mixer.conv1d", NULL, 0, NULL, 0},
+    {"mixer.A_log", NULL, XFI_CUT_COL, "mixer.A_log", NULL, XFI_STEM_HOOK | XFI_STEM_VALUE, "mixer.A", XFER_F32},
+    {"mixer.D", NULL, XFI_CUT_COL, "mixer.D", NULL, 0, NULL, 0},
+    {"mixer.dt_bias", NULL, XFI_CUT_COL, "mixer.dt_bias", NULL, 0, NULL, 0},
+    {"mixer.norm", NULL, XFI_CUT_COL, "mixer.norm", NULL, 0, NULL, 0},
+    {"mixer.out_proj", NULL, XFI_CUT_ROW, "mixer.out_proj", NULL, 0, NULL, 0},
 
     /* norms; Transformer Engine keeps most of them inside the projection that follows */
-    {"input_layernorm", "@.kv_a_proj_with_mqa", XFI_CUT_WHOLE, "input_layernorm", NULL, 0},
-    {"input_layernorm", NULL, XFI_CUT_WHOLE, "self_attention.linear_qkv.layer_norm_%", NULL, 0},
-    {"post_attention_layernorm", "@.gate_proj", XFI_CUT_WHOLE, "mlp.linear_fc1.layer_norm_%", NULL, 0},
-    {"post_attention_layernorm", NULL, XFI_CUT_WHOLE, "pre_mlp_layernorm", NULL, 0},
-    {"norm", NULL, XFI_CUT_WHOLE, "norm", NULL, 0},
+    {"input_layernorm", "@.kv_a_proj_with_mqa", XFI_CUT_WHOLE, "input_layernorm", NULL, 0, NULL, 0},
+    {"input_layernorm", NULL, XFI_CUT_WHOLE, "self_attention.linear_qkv.layer_norm_%", NULL, 0, NULL, 0},
+    {"post_attention_layernorm", "@.gate_proj", XFI_CUT_WHOLE, "mlp.linear_fc1.layer_norm_%", NULL, 0, NULL, 0},
+    {"post_attention_layernorm", NULL, XFI_CUT_WHOLE, "pre_mlp_layernorm", NULL, 0, NULL, 0},
+    {"norm", NULL, XFI_CUT_WHOLE, "norm", NULL, 0, NULL, 0},
 
     /* multi-token prediction, in the layers past the last */
-    {"enorm", NULL, XFI_CUT_WHOLE, "enorm", NULL, 0},
-    {"hnorm", NULL, XFI_CUT_WHOLE, "hnorm", NULL, 0},
-    {"eh_proj", NULL, XFI_CUT_WHOLE, "eh_proj", NULL, 0},
-    {"embed_tokens", NULL, XFI_CUT_VOCAB, "embed_tokens", NULL, 0},
-    {"shared_head.norm", NULL, XFI_CUT_WHOLE, "shared_head.norm", NULL, 0},
-    {"shared_head.head", NULL, XFI_CUT_VOCAB, "shared_head.head", NULL, 0},
-    {"final_layernorm", NULL, XFI_CUT_WHOLE, "final_layernorm", NULL, 0},
+    {"enorm", NULL, XFI_CUT_WHOLE, "enorm", NULL, 0, NULL, 0},
+    {"hnorm", NULL, XFI_CUT_WHOLE, "hnorm", NULL, 0, NULL, 0},
+    {"eh_proj", NULL, XFI_CUT_WHOLE, "eh_proj", NULL, 0, NULL, 0},
+    {"embed_tokens", NULL, XFI_CUT_VOCAB, "embed_tokens", NULL, 0, NULL, 0},
+    {"shared_head.norm", NULL, XFI_CUT_WHOLE, "shared_head.norm", NULL, 0, NULL, 0},
+    {"shared_head.head", NULL, XFI_CUT_VOCAB, "shared_head.head", NULL, 0, NULL, 0},
+    {"final_layernorm", NULL, XFI_CUT_WHOLE, "final_layernorm", NULL, 0, NULL, 0},
 };
 
 static const xfi_stem OUTSIDE[] = {
@@ -109,9 +110,9 @@ static const xfi_stem OUTSIDE[] = {
      XFI_STEM_TIED},
     {"embeddings", NULL, XFI_CUT_VOCAB, "embedding.word_embeddings", "model.embed_tokens",
      XFI_STEM_TIED},
-    {"norm", NULL, XFI_CUT_WHOLE, "decoder.final_layernorm", "model.norm", 0},
-    {"norm_f", NULL, XFI_CUT_WHOLE, "decoder.final_norm", "model.norm_f", 0},
-    {"lm_head", NULL, XFI_CUT_VOCAB, "output_layer", "lm_head", 0},
+    {"norm", NULL, XFI_CUT_WHOLE, "decoder.final_layernorm", "model.norm", 0, NULL, 0},
+    {"norm_f", NULL, XFI_CUT_WHOLE, "decoder.final_norm", "model.norm_f", 0, NULL, 0},
+    {"lm_head", NULL, XFI_CUT_VOCAB, "output_layer", "lm_head", 0, NULL, 0},
 };
 
 /* ---- splitting a name ---- */

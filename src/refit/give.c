@@ -128,6 +128,16 @@ static bool is_tied_name(const xfer_locals *locals, const char *name)
          (strcmp(name, "lm_head.weight") == 0 || strcmp(name, "output_layer.weight") == 0);
 }
 
+static bool is_made(const xfer_locals *locals, int side, const char *name)
+{
+  for (size_t i = 0; i < locals->n; i++) {
+    const xfi_local *local = &locals->at[i];
+
+    if (local->side == side && local->made != NULL && strcmp(local->made, name) == 0) return true;
+  }
+  return false;
+}
+
 static void format_shape(char *text, size_t size, const int64_t *shape, int n_dims)
 {
   xfi_text out;
@@ -187,7 +197,7 @@ xfer_status xfi_locals_give(xfer_locals *locals, int side, const char *name, xfe
   XFI_TRY(find_spelling(&local, locals, side, renamed));
   if (local != NULL) {
     XFI_TRY(take(locals, local, name, dtype, base, shape, strides, n_dims));
-  } else if (is_tied_name(locals, renamed)) {
+  } else if (is_tied_name(locals, renamed) || is_made(locals, side, renamed)) {
     locals->n_ignored++;
   } else if (strstr(name, "lora_") != NULL) {
     XFI_TRY(xfi_problem_add(locals, "\"%s\" is not merged into its weight", name));

@@ -7,7 +7,7 @@
 
 #include <string.h>
 
-static const xfi_stem PLAIN = {"", NULL, XFI_CUT_WHOLE, NULL, NULL, 0};
+static const xfi_stem PLAIN = {"", NULL, XFI_CUT_WHOLE, NULL, NULL, 0, NULL, 0};
 
 /* Ranks that hold an entry together: one stage, two (tied embeddings), or all. */
 typedef struct stage_set {

@@ -7,6 +7,7 @@
 #include "error.h"
 #include "vec.h"
 
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -27,6 +28,7 @@ void xfi_locals_destroy(xfer_locals *locals)
   if (locals == NULL) return;
   for (size_t i = 0; i < locals->n; i++) {
     xfi_free(locals->at[i].name);
+    xfi_free(locals->at[i].made);
     xfi_free(locals->at[i].owned);
   }
   for (size_t i = 0; i < locals->n_problems; i++) xfi_free(locals->problems[i].text);
@@ -153,12 +155,28 @@ done:
   return st;
 }
 
+/* What the framework makes of a misc tensor: the same name with another ending. */
+static xfer_status name_made(xfi_local *local, const xfi_entry *entry)
+{
+  size_t n = strlen(entry->stem), all = strlen(local->name);
+  char name[512];
+  xfer_status st = XFER_OK;
+
+  if (entry->row == NULL || entry->row->made == NULL || !local->misc || all < n || all >= 256) return XFER_OK;
+  snprintf(name, sizeof name, "%.*s%s", (int)(all - n), local->name, entry->row->made);
+  local->made = xfi_strdup(name);
+  local->made_dtype = entry->row->made_dtype;
+  XFI_CHECK(local->made != NULL, XFER_ERR_NOMEM, "the name \"%s\"", name);
+done:
+  return st;
+}
+
 static xfer_status add_local(xfer_locals *locals, int side, const measured *all, int n, int layer, int expert,
                              int number)
 {
   const xfi_joined *joined = &locals->refit->sides[side];
   const char *pattern = all[0].slot->local;
-  xfi_local local = {.side = side, .dtype = all[0].layout->dtype, .misc = joined->held[all[0].entry].misc};
+  xfi_local local = {.expert = expert, .side = side, .dtype = all[0].layout->dtype, .misc = joined->held[all[0].entry].misc};
   xfer_status st = XFER_OK;
 
   if (all[0].slot->last != NULL && xfi_side_stage_of(joined->side, locals->rank) == joined->side->pp - 1) {
@@ -166,6 +184,7 @@ static xfer_status add_local(xfer_locals *locals, int side, const measured *all,
   }
   XFI_TRY(shape_local(&local, all, n));
   XFI_TRY(xfi_name_fill(&local.name, pattern, layer, expert, number));
+  XFI_TRY(name_made(&local, &locals->refit->model->entries[all[0].entry]));
   XFI_TRY(add_parts(locals, &local, all, n));
   XFI_TRY(xfi_vec_reserve(&locals->at, &locals->capacity, locals->n + 1, sizeof *locals->at));
   for (int i = 0; i < n && number <= 0; i++) {
@@ -175,6 +194,7 @@ static xfer_status add_local(xfer_locals *locals, int side, const measured *all,
   memset(&local, 0, sizeof local);
 done:
   xfi_free(local.name);
+  xfi_free(local.made);
   return st;
 }
 

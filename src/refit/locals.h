@@ -7,6 +7,7 @@
 typedef struct xfi_local {
   char *name;
   int side;
+  int expert; /* the checkpoint's number of the one expert in it; -1 */
   xfer_dtype dtype;
   int n_dims;
   int64_t shape[XFER_MAX_DIMS];
@@ -17,6 +18,8 @@ typedef struct xfi_local {
   void *base;   /* NULL: not handed in */
   bool given;
   bool misc;
+  char *made; /* misc: the tensor that the framework makes of it */
+  int made_dtype;
   void *owned;  /* memory of a misc tensor that the library took */
 } xfi_local;
 

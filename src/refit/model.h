@@ -45,6 +45,8 @@ typedef struct xfi_stem {
   const char *megatron;
   const char *vllm; /* NULL: as `stem` */
   int flags;
+  const char *made; /* with XFI_STEM_VALUE: the tensor, of the same shape, that vLLM makes of it */
+  int made_dtype;
 } xfi_stem;
 
 typedef struct xfi_entry {

@@ -1,0 +1,256 @@
+#include "refit_rank.h"
+
+#include <inttypes.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+
+#include "refit_fill.h"
+#include "refit_memory.h"
+
+enum { POISON = 0xa5 };
+
+typedef struct state {
+  xfer_comm *comm;
+  int rank;
+  int n_ranks;
+  const refit_case *what;
+  const refit_options *options;
+  refit_memory memory;
+  xfer_plan *plan;
+  char *error;
+} state;
+
+static double now_ms(void)
+{
+  struct timespec t;
+
+  clock_gettime(CLOCK_MONOTONIC, &t);
+  return (double)t.tv_sec * 1e3 + (double)t.tv_nsec / 1e6;
+}
+
+static void say(const state *s, const char *what)
+{
+  if (s->rank == 0 && s->options->progress) fprintf(stderr, "\r\033[K%s", what);
+}
+
+/* ---- agreement ---- */
+
+typedef struct verdict {
+  int ok;
+  char error[REFIT_ERROR_BYTES];
+} verdict;
+
+/* True if all ranks say so; else the first failed rank's error is everybody's. No rank may leave before. */
+static bool agree(state *s, bool ok, const char *what)
+{
+  verdict *all = calloc((size_t)s->n_ranks, sizeof *all);
+  verdict mine = {ok, ""};
+  bool every = true;
+
+  if (!ok) {
+    snprintf(mine.error, sizeof mine.error, "rank %d: %s: %s", s->rank, what,
+             xfer_last_error()[0] != '\0' ? xfer_last_error() : "no memory");
+  }
+  if (all == NULL || xfer_comm_all_gather(s->comm, all, &mine, sizeof mine) != XFER_OK) {
+    snprintf(s->error, REFIT_ERROR_BYTES, "rank %d: %s: %.500s", s->rank, what, xfer_last_error());
+    free(all);
+    return false;
+  }
+  for (int r = 0; r < s->n_ranks && every; r++) {
+    every = all[r].ok != 0;
+    if (!every) memcpy(s->error, all[r].error, sizeof all[r].error);
+  }
+  free(all);
+  return every;
+}
+
+/* ---- steps ---- */
+
+static bool make_plan(state *s, double *ms)
+{
+  const double start = now_ms();
+  bool ok;
+
+  say(s, "planning");
+  ok = xfer_plan_create(&s->plan, s->comm, s->what->tensors, s->what->n_tensors, &s->options->plan) == XFER_OK;
+  *ms = now_ms() - start;
+  if (!agree(s, ok, "plan")) return false;
+  say(s, "memory");
+  ok = refit_memory_create(&s->memory, s->what, s->rank);
+  if (!agree(s, ok, "memory")) return false;
+  ok = refit_memory_bind(&s->memory, s->plan);
+  if (!agree(s, ok, "bind")) return false;
+  ok = xfer_plan_commit(s->plan) == XFER_OK;
+  return agree(s, ok, "commit");
+}
+
+static bool fill_sources(state *s)
+{
+  bool ok = true;
+
+  say(s, "filling the sources");
+  for (size_t t = 0; t < s->what->n_tensors && ok; t++) {
+    xfer_refit_tensor info;
+    xfer_view src, dst;
+    int has = 0;
+
+    ok = refit_memory_view(&s->memory, t, &src, &dst, &has) && refit_memory_tensor(&s->memory, t, &info);
+    if (ok && (has & 1) != 0) ok = fill_write(&info, s->what->tensors[t].src, s->rank, &src);
+  }
+  return agree(s, ok, "fill");
+}
+
+static void poison(state *s)
+{
+  for (size_t i = 0; i < s->memory.n_buffers; i++) {
+    const refit_buffer *b = &s->memory.buffers[i];
+
+    if (b->is_dst) memset(b->base, POISON, b->n_bytes);
+  }
+}
+
+static int compare_doubles(const void *a, const void *b)
+{
+  const double x = *(const double *)a, y = *(const double *)b;
+
+  return (x > y) - (x < y);
+}
+
+/* Destinations are poisoned before the first run and before the last, which is the one that is checked. */
+static bool run_all(state *s, double *median)
+{
+  const int64_t n = s->options->iters;
+  double *ms = calloc((size_t)n, sizeof *ms);
+  double *all = calloc((size_t)s->n_ranks, sizeof *all);
+  bool ok = agree(s, ms != NULL && all != NULL, "runs");
+
+  for (int64_t i = 0; i < n && ok; i++) {
+    char text[64];
+    double mine, start;
+
+    snprintf(text, sizeof text, "run %" PRId64 " of %" PRId64, i + 1, n);
+    say(s, text);
+    if (i == 0 || i == n - 1) poison(s);
+    ok = agree(s, true, "runs"); /* all start together */
+    start = now_ms();
+    ok = ok && xfer_plan_run(s->plan, (uint64_t)i + 1, NULL) == XFER_OK && xfer_plan_wait(s->plan, 0) == XFER_OK;
+    mine = now_ms() - start;
+    ok = agree(s, ok, "run") && xfer_comm_all_gather(s->comm, all, &mine, sizeof mine) == XFER_OK;
+    for (int r = 0; r < s->n_ranks && ok; r++) {
+      if (all[r] > ms[i]) ms[i] = all[r];
+    }
+  }
+  if (ok) {
+    qsort(ms, (size_t)n, sizeof *ms, compare_doubles);
+    *median = ms[n / 2];
+  }
+  free(ms);
+  free(all);
+  return ok;
+}
+
+/* Flips `corrupt` bytes that lie evenly spread over the destinations of all ranks. */
+static bool corrupt(state *s)
+{
+  const uint64_t n = (uint64_t)s->options->corrupt;
+  uint64_t *all = calloc((size_t)s->n_ranks, sizeof *all);
+  uint64_t mine = 0, before = 0, total = 0;
+  bool ok;
+
+  for (size_t i = 0; i < s->memory.n_buffers; i++) mine += s->memory.buffers[i].is_dst ? s->memory.buffers[i].n_bytes : 0;
+  ok = all != NULL && xfer_comm_all_gather(s->comm, all, &mine, sizeof mine) == XFER_OK;
+  for (int r = 0; r < s->n_ranks && ok; r++) {
+    if (r < s->rank) before += all[r];
+    total += all[r];
+  }
+  free(all);
+  if (!ok || n > total) return false;
+  for (size_t i = 0; i < s->memory.n_buffers && n > 0; i++) {
+    const refit_buffer *b = &s->memory.buffers[i];
+    const uint64_t step = total / n;
+
+    if (!b->is_dst) continue;
+    for (uint64_t k = (before + step - 1) / step; k < n && k * step < before + b->n_bytes; k++) {
+      b->base[k * step - before] = (char)(b->base[k * step - before] ^ 0x10);
+    }
+    before += b->n_bytes;
+  }
+  return true;
+}
+
+static bool check(state *s, fill_sum *sum)
+{
+  uint64_t bytes = 0;
+  bool ok = true;
+
+  say(s, "checking");
+  for (size_t t = 0; t < s->what->n_tensors && ok; t++) {
+    xfer_refit_tensor info;
+    xfer_view src, dst;
+    int has = 0;
+
+    ok = refit_memory_view(&s->memory, t, &src, &dst, &has) && refit_memory_tensor(&s->memory, t, &info);
+    if (ok && (has & 2) != 0) ok = fill_check(&info, s->what->tensors[t].dst, s->rank, &dst, sum);
+  }
+  for (size_t i = 0; i < s->memory.n_buffers; i++) bytes += s->memory.buffers[i].is_dst ? s->memory.buffers[i].n_bytes : 0;
+  if (ok && sum->bytes < bytes) sum->wrong += bytes - sum->bytes; /* bytes that belong to no part */
+  return agree(s, ok, "check");
+}
+
+static bool dump(state *s)
+{
+  bool ok = true;
+
+  for (size_t i = 0; i < s->memory.n_buffers && s->options->dump != NULL && ok; i++) {
+    const refit_buffer *b = &s->memory.buffers[i];
+    char path[4096];
+    FILE *file;
+
+    if (!b->is_dst) continue;
+    snprintf(path, sizeof path, "%s/%d.%s.bin", s->options->dump, s->rank, b->name);
+    file = fopen(path, "wb");
+    ok = file != NULL && fwrite(b->base, 1, b->n_bytes, file) == b->n_bytes;
+    if (file != NULL) ok = fclose(file) == 0 && ok;
+    if (!ok) snprintf(s->error, REFIT_ERROR_BYTES, "%.500s cannot be written", path);
+  }
+  return ok;
+}
+
+/* Adds the ranks' figures up. */
+static bool gather(state *s, const fill_sum *sum, refit_result *result)
+{
+  xfer_plan_report_data report = XFER_PLAN_REPORT_INIT;
+  uint64_t *all = calloc((size_t)s->n_ranks, 4 * sizeof *all);
+  bool ok = agree(s, all != NULL && xfer_plan_report(s->plan, &report) == XFER_OK, "report");
+  const uint64_t mine[4] = {report.self_bytes + report.wire_bytes, sum->wrong, sum->bytes, sum->digest};
+
+  ok = ok && xfer_comm_all_gather(s->comm, all, mine, sizeof mine) == XFER_OK;
+  for (int r = 0; r < s->n_ranks && ok; r++) {
+    result->moved_bytes += all[4 * r];
+    result->wrong_bytes += all[4 * r + 1];
+    result->checked_bytes += all[4 * r + 2];
+    result->digest += all[4 * r + 3];
+  }
+  free(all);
+  return ok;
+}
+
+bool refit_rank(xfer_comm *comm, const refit_case *what, const refit_options *options, refit_result *result,
+                char *error)
+{
+  state s = {.comm = comm, .rank = xfer_comm_rank(comm), .n_ranks = xfer_comm_size(comm), .what = what,
+             .options = options, .error = error};
+  fill_sum sum = {0, 0, 0};
+  refit_result r = {0};
+  const bool ok = make_plan(&s, &r.plan_ms) && fill_sources(&s) && run_all(&s, &r.ms) &&
+                  agree(&s, corrupt(&s), "corrupt") && agree(&s, dump(&s), "dump") && check(&s, &sum) &&
+                  gather(&s, &sum, &r);
+
+  if (ok) *result = r;
+  xfer_plan_destroy(s.plan);
+  refit_memory_free(&s.memory);
+  say(&s, "");
+  return ok;
+}
