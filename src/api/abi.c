@@ -11,8 +11,14 @@ typedef struct row {
   size_t value;
 } row;
 
-#define SIZE(type) {#type, sizeof(type)}
-#define FIELD(type, field) {#type "." #field, offsetof(type, field)}
+#define SIZE(type)                                                                                 \
+  {                                                                                                \
+#type, sizeof(type)                                                                            \
+  }
+#define FIELD(type, field)                                                                         \
+  {                                                                                                \
+#type "." #field, offsetof(type, field)                                                        \
+  }
 
 static const row rows[] = {
     SIZE(xfer_run),
@@ -114,10 +120,11 @@ xfer_status xfer_abi_check(const char *name, size_t value)
   size_t i = 0;
 
   XFI_CHECK(name != NULL, XFER_ERR_ARG, "abi check: name is NULL");
-  while (i < sizeof rows / sizeof *rows && strcmp(rows[i].name, name) != 0) i++;
+  while (i < sizeof rows / sizeof *rows && strcmp(rows[i].name, name) != 0)
+    i++;
   XFI_CHECK(i < sizeof rows / sizeof *rows, XFER_ERR_ARG, "abi check: there is no \"%s\"", name);
-  XFI_CHECK(rows[i].value == value, XFER_ERR_MISMATCH, "%s is %zu here, the caller has %zu", name, rows[i].value,
-            value);
+  XFI_CHECK(rows[i].value == value, XFER_ERR_MISMATCH, "%s is %zu here, the caller has %zu", name,
+            rows[i].value, value);
 done:
   return st;
 }

@@ -71,7 +71,8 @@ xfer_dtype xfer_layout_dtype(const xfer_layout *layout)
 
 int xfer_layout_shape(const xfer_layout *layout, int64_t *shape)
 {
-  for (int d = 0; shape != NULL && d < layout->n_dims; d++) shape[d] = layout->dims[d].size;
+  for (int d = 0; shape != NULL && d < layout->n_dims; d++)
+    shape[d] = layout->dims[d].size;
   return layout->n_dims;
 }
 
@@ -79,7 +80,8 @@ static xfer_status find_place(const xfer_layout *layout, int rank, xfi_place *pl
 {
   xfer_status st = XFER_OK;
 
-  XFI_CHECK(xfi_layout_place(layout, rank, place), XFER_ERR_ARG, "rank %d is not in the mesh", rank);
+  XFI_CHECK(xfi_layout_place(layout, rank, place), XFER_ERR_ARG, "rank %d is not in the mesh",
+            rank);
 done:
   return st;
 }
@@ -92,13 +94,14 @@ xfer_status xfer_layout_local_shape(const xfer_layout *layout, int rank, int64_t
   XFI_CHECK(layout != NULL && (shape != NULL || layout->n_dims == 0), XFER_ERR_ARG,
             "local shape: an argument is NULL");
   XFI_TRY(find_place(layout, rank, &place));
-  for (int d = 0; d < layout->n_dims; d++) shape[d] = xfi_dim_length(&layout->dims[d], place.part[d]);
+  for (int d = 0; d < layout->n_dims; d++)
+    shape[d] = xfi_dim_length(&layout->dims[d], place.part[d]);
 done:
   return st;
 }
 
-xfer_status xfer_layout_runs(const xfer_layout *layout, int rank, int dim, xfer_run *runs, size_t capacity,
-                             size_t *n_runs)
+xfer_status xfer_layout_runs(const xfer_layout *layout, int rank, int dim, xfer_run *runs,
+                             size_t capacity, size_t *n_runs)
 {
   xfer_status st = XFER_OK;
   xfi_place place;
@@ -106,8 +109,8 @@ xfer_status xfer_layout_runs(const xfer_layout *layout, int rank, int dim, xfer_
 
   XFI_CHECK(layout != NULL && n_runs != NULL && (runs != NULL || capacity == 0), XFER_ERR_ARG,
             "runs: an argument is NULL");
-  XFI_CHECK(dim >= -layout->n_dims && dim < layout->n_dims, XFER_ERR_ARG, "dim %d of a tensor of %d dims", dim,
-            layout->n_dims);
+  XFI_CHECK(dim >= -layout->n_dims && dim < layout->n_dims, XFER_ERR_ARG,
+            "dim %d of a tensor of %d dims", dim, layout->n_dims);
   XFI_TRY(find_place(layout, rank, &place));
   if (dim < 0) dim += layout->n_dims;
   XFI_TRY(xfi_dim_runs(&layout->dims[dim], place.part[dim], &found));
@@ -120,8 +123,8 @@ done:
 }
 
 /* One hold per dim, and every replica of those parts. */
-static void list_owners(const xfer_layout *layout, const xfi_holds *holds, xfer_owner *owners, size_t capacity,
-                        size_t *n)
+static void list_owners(const xfer_layout *layout, const xfi_holds *holds, xfer_owner *owners,
+                        size_t capacity, size_t *n)
 {
   size_t at[XFER_MAX_DIMS] = {0};
   int d;
@@ -138,7 +141,8 @@ static void list_owners(const xfer_layout *layout, const xfi_holds *holds, xfer_
       owner.rank = xfi_layout_rank(layout, &place);
       if (*n < capacity) owners[*n] = owner;
     }
-    for (d = layout->n_dims - 1; d >= 0 && ++at[d] == holds[d].n; d--) at[d] = 0;
+    for (d = layout->n_dims - 1; d >= 0 && ++at[d] == holds[d].n; d--)
+      at[d] = 0;
   } while (d >= 0);
 }
 
@@ -156,14 +160,16 @@ xfer_status xfer_layout_owners(const xfer_layout *layout, const int64_t *index, 
             XFER_ERR_ARG, "owners: an argument is NULL");
   for (int d = 0; d < layout->n_dims; d++) {
     XFI_CHECK(index[d] >= 0 && index[d] < layout->dims[d].size, XFER_ERR_ARG,
-              "dim %d: index %lld of %lld", d, (long long)index[d], (long long)layout->dims[d].size);
+              "dim %d: index %lld of %lld", d, (long long)index[d],
+              (long long)layout->dims[d].size);
     XFI_TRY(xfi_dim_holders(&layout->dims[d], index[d], index[d] + 1, false, &holds[d]));
     held = held && holds[d].n > 0;
   }
   if (held) list_owners(layout, holds, owners, capacity, &n);
   *n_owners = n;
 done:
-  for (int d = 0; d < XFER_MAX_DIMS; d++) xfi_holds_free(&holds[d]);
+  for (int d = 0; d < XFER_MAX_DIMS; d++)
+    xfi_holds_free(&holds[d]);
   return st;
 }
 
@@ -171,13 +177,15 @@ xfer_status xfer_problem_parse(xfer_layout **src, xfer_layout **dst, const char 
 {
   xfer_status st = XFER_OK;
 
-  XFI_CHECK(src != NULL && dst != NULL && line != NULL, XFER_ERR_ARG, "problem: an argument is NULL");
+  XFI_CHECK(src != NULL && dst != NULL && line != NULL, XFER_ERR_ARG,
+            "problem: an argument is NULL");
   XFI_TRY(xfi_problem_parse(src, dst, line));
 done:
   return st;
 }
 
-size_t xfer_problem_format(char *text, size_t n_bytes, const xfer_layout *src, const xfer_layout *dst)
+size_t xfer_problem_format(char *text, size_t n_bytes, const xfer_layout *src,
+                           const xfer_layout *dst)
 {
   return xfi_problem_format(text, n_bytes, src, dst);
 }

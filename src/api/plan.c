@@ -8,7 +8,8 @@
 #include "object.h"
 #include "options.h"
 
-/* What can be wrong with tensors and options on this rank alone. In a simulation both sides are known. */
+/* What can be wrong with tensors and options on this rank alone. In a simulation both sides are
+ * known. */
 static xfer_status check_tensors(const xfer_tensor *tensors, size_t n_tensors, bool both_sides)
 {
   xfer_status st = XFER_OK;
@@ -16,8 +17,8 @@ static xfer_status check_tensors(const xfer_tensor *tensors, size_t n_tensors, b
   XFI_CHECK(n_tensors == 0 || tensors != NULL, XFER_ERR_ARG, "%zu tensors at NULL", n_tensors);
   for (size_t t = 0; t < n_tensors; t++) {
     XFI_CHECK(tensors[t].name != NULL, XFER_ERR_ARG, "tensor %zu has no name", t);
-    XFI_CHECK(tensors[t].reserved == 0, XFER_ERR_ARG, "tensor %zu \"%s\": a reserved field is not 0", t,
-              tensors[t].name);
+    XFI_CHECK(tensors[t].reserved == 0, XFER_ERR_ARG,
+              "tensor %zu \"%s\": a reserved field is not 0", t, tensors[t].name);
     XFI_CHECK(!both_sides || (tensors[t].src != NULL && tensors[t].dst != NULL), XFER_ERR_ARG,
               "tensor %zu \"%s\": a simulation needs both layouts", t, tensors[t].name);
   }
@@ -32,8 +33,8 @@ static xfer_status copy_options(xfer_plan_options *out, const xfer_plan_options 
   return given == NULL ? XFER_OK : xfi_options_copy(out, sizeof *out, given, "xfer_plan_options");
 }
 
-xfer_status xfer_plan_create(xfer_plan **plan, xfer_comm *comm, const xfer_tensor *tensors, size_t n_tensors,
-                             const xfer_plan_options *given)
+xfer_status xfer_plan_create(xfer_plan **plan, xfer_comm *comm, const xfer_tensor *tensors,
+                             size_t n_tensors, const xfer_plan_options *given)
 {
   xfer_status st = XFER_OK;
   xfer_plan_options options;
@@ -78,7 +79,8 @@ static xfer_status check_plan(const xfer_plan *plan)
   return XFER_ERR_ARG;
 }
 
-xfer_status xfer_plan_bind(xfer_plan *plan, size_t tensor, const xfer_view *src_view, const xfer_view *dst_view)
+xfer_status xfer_plan_bind(xfer_plan *plan, size_t tensor, const xfer_view *src_view,
+                           const xfer_view *dst_view)
 {
   xfer_status st = XFER_OK;
 

@@ -1,8 +1,8 @@
 /*
  * One tensor, one call: the plan API with a plan that the comm keeps.
  *
- * Ranks first settle which tensor they mean, since one that was not told a layout cannot find the plan by
- * itself. Every rank keeps the same plans, because every rank made the same calls.
+ * Ranks first settle which tensor they mean, since one that was not told a layout cannot find the
+ * plan by itself. Every rank keeps the same plans, because every rank made the same calls.
  */
 #include <string.h>
 
@@ -25,15 +25,16 @@ static bool is_same(const uint64_t a[2], const uint64_t b[2])
   return a[0] == b[0] && a[1] == b[1];
 }
 
-/* The digests that all ranks mean: of each side, those of the lowest rank that knows it. A rank that was
- * given something else finds no kept plan and lets xfi_run_create() say how it differs. */
+/* The digests that all ranks mean: of each side, those of the lowest rank that knows it. A rank
+ * that was given something else finds no kept plan and lets xfi_run_create() say how it differs. */
 static xfer_status settle(given *all_mean, bool *differ, xfi_comm *comm, const given *mine)
 {
   xfer_status st = XFER_OK;
   given *all = xfi_calloc((size_t)comm->size, sizeof *all);
 
   XFI_CHECK(all != NULL, XFER_ERR_NOMEM, "%d ranks", comm->size);
-  XFI_TRY(comm->ops->all_gather(comm, all, mine, sizeof *mine, xfi_deadline_after(DEFAULT_TIMEOUT_MS)));
+  XFI_TRY(
+      comm->ops->all_gather(comm, all, mine, sizeof *mine, xfi_deadline_after(DEFAULT_TIMEOUT_MS)));
   memset(all_mean, 0, sizeof *all_mean);
   *differ = false;
   for (int r = 0; r < comm->size; r++) {
@@ -72,7 +73,8 @@ static xfi_kept *free_kept(xfer_comm *comm)
   return oldest;
 }
 
-static xfer_status make_kept(xfi_kept **out, xfer_comm *comm, const given *key, const xfer_tensor *tensor)
+static xfer_status make_kept(xfi_kept **out, xfer_comm *comm, const given *key,
+                             const xfer_tensor *tensor)
 {
   const xfer_plan_options options = XFER_PLAN_OPTIONS_INIT;
   xfer_status st = XFER_OK;
@@ -86,8 +88,9 @@ done:
   return st;
 }
 
-xfer_status xfer_redistribute(xfer_comm *comm, const xfer_layout *src_layout, const xfer_view *src_view,
-                              const xfer_layout *dst_layout, const xfer_view *dst_view, xfer_stream stream)
+xfer_status xfer_redistribute(xfer_comm *comm, const xfer_layout *src_layout,
+                              const xfer_view *src_view, const xfer_layout *dst_layout,
+                              const xfer_view *dst_view, xfer_stream stream)
 {
   const xfer_tensor tensor = {"tensor", src_layout, dst_layout, 0};
   xfer_status st = XFER_OK;

@@ -1,7 +1,8 @@
 /*
- * The arithmetic of one split. Rules: torch.chunk, torch.tensor_split, even division, DTensor's strided
- * sharding. A strided split cuts n in pieces of c1 = ceil(n/f) and each piece by CHUNK; the local position
- * of an index is then (whole pieces before it) * (own share of a whole piece) + (offset in the share).
+ * The arithmetic of one split. Rules: torch.chunk, torch.tensor_split, even division, DTensor's
+ * strided sharding. A strided split cuts n in pieces of c1 = ceil(n/f) and each piece by CHUNK; the
+ * local position of an index is then (whole pieces before it) * (own share of a whole piece) +
+ * (offset in the share).
  */
 #include "cut.h"
 
@@ -67,7 +68,8 @@ done:
   return st;
 }
 
-xfer_status xfi_cut_runs(const xfi_cut *cut, int64_t n, int64_t coord, xfi_cut_visit visit, void *context)
+xfer_status xfi_cut_runs(const xfi_cut *cut, int64_t n, int64_t coord, xfi_cut_visit visit,
+                         void *context)
 {
   xfer_status st = XFER_OK;
   int64_t length;
@@ -82,7 +84,8 @@ xfer_status xfi_cut_runs(const xfi_cut *cut, int64_t n, int64_t coord, xfi_cut_v
     break;
   default:
     length = xfi_cut_length(cut, n, coord);
-    if (length > 0) XFI_TRY(visit(context, coord, (xfer_run){xfi_cut_start(cut, n, coord), length, 0}));
+    if (length > 0)
+      XFI_TRY(visit(context, coord, (xfer_run){xfi_cut_start(cut, n, coord), length, 0}));
   }
 done:
   return st;
@@ -154,8 +157,8 @@ static int64_t first_at(const xfi_table_entry *entries, int64_t n, int64_t at)
   return lo;
 }
 
-static xfer_status table_holders(const xfi_table *table, int64_t lo, int64_t hi, xfi_cut_visit visit,
-                                 void *context)
+static xfer_status table_holders(const xfi_table *table, int64_t lo, int64_t hi,
+                                 xfi_cut_visit visit, void *context)
 {
   const xfi_table_entry *entries = table->entries;
   const int64_t n = table->first[table->n_coords];

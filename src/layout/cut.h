@@ -42,7 +42,8 @@ int64_t xfi_cut_start(const xfi_cut *cut, int64_t n, int64_t coord);
 typedef xfer_status (*xfi_cut_visit)(void *context, int64_t coord, xfer_run run);
 
 /* The runs of one coordinate, ascending in local. */
-xfer_status xfi_cut_runs(const xfi_cut *cut, int64_t n, int64_t coord, xfi_cut_visit visit, void *context);
+xfer_status xfi_cut_runs(const xfi_cut *cut, int64_t n, int64_t coord, xfi_cut_visit visit,
+                         void *context);
 
 /* Every (coordinate, run) that holds part of [lo, hi) of n. */
 xfer_status xfi_cut_holders(const xfi_cut *cut, int64_t n, int64_t lo, int64_t hi,

@@ -1,5 +1,6 @@
 /*
- * Making a layout: every size and count is checked here, once, so that all later arithmetic is safe.
+ * Making a layout: every size and count is checked here, once, so that all later arithmetic is
+ * safe.
  */
 #include "layout.h"
 
@@ -40,8 +41,8 @@ static xfer_status check_even(const xfi_cut *cut, int dim, int64_t n)
   xfer_status st = XFER_OK;
 
   XFI_CHECK(n % cut->n_coords == 0, XFER_ERR_SHAPE,
-            "dim %d: EVEN split of %lld indices over the %d coordinates of axis %d", dim, (long long)n,
-            cut->n_coords, cut->axis);
+            "dim %d: EVEN split of %lld indices over the %d coordinates of axis %d", dim,
+            (long long)n, cut->n_coords, cut->axis);
 done:
   return st;
 }
@@ -53,14 +54,14 @@ static xfer_status check_table(const xfi_cut *cut, int dim, int64_t n)
 
   for (int64_t r = 0; r < t->first[t->n_coords]; r++)
     XFI_CHECK(t->runs[r].global + t->runs[r].length <= n, XFER_ERR_SHAPE,
-              "dim %d: the run table of axis %d reaches index %lld of a part of %lld", dim, cut->axis,
-              (long long)(t->runs[r].global + t->runs[r].length), (long long)n);
+              "dim %d: the run table of axis %d reaches index %lld of a part of %lld", dim,
+              cut->axis, (long long)(t->runs[r].global + t->runs[r].length), (long long)n);
 done:
   return st;
 }
 
-/* Does the cut work on every length it can meet? Leaves the lengths that it makes in `list`. SHARD and
- * STRIDED make few: their first, last and, around the end, some shorter parts. */
+/* Does the cut work on every length it can meet? Leaves the lengths that it makes in `list`. SHARD
+ * and STRIDED make few: their first, last and, around the end, some shorter parts. */
 static xfer_status check_cut(const xfi_cut *cut, int dim, lengths *list)
 {
   xfer_status st = XFER_OK;
@@ -71,10 +72,12 @@ static xfer_status check_cut(const xfi_cut *cut, int dim, lengths *list)
 
     if (cut->kind == XFER_SHARD && cut->rule == XFER_EVEN) XFI_TRY(check_even(cut, dim, n));
     if (cut->kind == XFER_RUNS) XFI_TRY(check_table(cut, dim, n));
-    XFI_CHECK(cut->kind != XFER_STRIDED || cut->split_factor <= MAX_STRIDED_PIECES || n <= MAX_STRIDED_PIECES,
+    XFI_CHECK(cut->kind != XFER_STRIDED || cut->split_factor <= MAX_STRIDED_PIECES ||
+                  n <= MAX_STRIDED_PIECES,
               XFER_ERR_UNSUPPORTED, "dim %d: split factor %lld makes too many pieces", dim,
               (long long)cut->split_factor);
-    for (int64_t c = 0; c < cut->n_coords; c++) XFI_TRY(add_length(&next, xfi_cut_length(cut, n, c)));
+    for (int64_t c = 0; c < cut->n_coords; c++)
+      XFI_TRY(add_length(&next, xfi_cut_length(cut, n, c)));
   }
   xfi_free(list->at);
   *list = next;
@@ -91,7 +94,8 @@ static xfer_status check_dim(const xfi_dim *dim, int d, int64_t *longest)
   lengths list = {NULL, 0, 0};
 
   XFI_TRY(add_length(&list, dim->padded));
-  for (int c = 0; c < dim->n_cuts; c++) XFI_TRY(check_cut(&dim->cuts[c], d, &list));
+  for (int c = 0; c < dim->n_cuts; c++)
+    XFI_TRY(check_cut(&dim->cuts[c], d, &list));
   *longest = dim->padded;
   for (size_t i = 0; i < list.n; i++)
     if (list.at[i] > *longest) *longest = list.at[i];
@@ -119,8 +123,8 @@ static xfer_status add_cut(xfer_layout *l, const xfer_placement *p, int axis)
   int dim = 0;
   xfi_cut *cut;
 
-  XFI_CHECK(p->kind >= XFER_REPLICATE && p->kind <= XFER_RUNS, XFER_ERR_ARG, "axis %d has placement kind %d",
-            axis, (int)p->kind);
+  XFI_CHECK(p->kind >= XFER_REPLICATE && p->kind <= XFER_RUNS, XFER_ERR_ARG,
+            "axis %d has placement kind %d", axis, (int)p->kind);
   XFI_CHECK(p->reserved == 0, XFER_ERR_ARG, "axis %d: a reserved field is not 0", axis);
   if (p->kind == XFER_REPLICATE) {
     l->replica_axes[l->n_replica_axes++] = axis;
@@ -130,11 +134,15 @@ static xfer_status add_cut(xfer_layout *l, const xfer_placement *p, int axis)
   XFI_TRY(resolve_dim(&dim, p, axis, l->n_dims));
   XFI_CHECK(p->kind != XFER_SHARD || (p->rule >= XFER_CHUNK && p->rule <= XFER_EVEN), XFER_ERR_ARG,
             "axis %d has split rule %d", axis, (int)p->rule);
-  XFI_CHECK(p->kind != XFER_STRIDED || p->split_factor >= 1, XFER_ERR_ARG, "axis %d has split factor %lld",
-            axis, (long long)p->split_factor);
+  XFI_CHECK(p->kind != XFER_STRIDED || p->split_factor >= 1, XFER_ERR_ARG,
+            "axis %d has split factor %lld", axis, (long long)p->split_factor);
   cut = &l->dims[dim].cuts[l->dims[dim].n_cuts];
-  *cut = (xfi_cut){axis, l->mesh->shape[axis], p->kind, p->kind == XFER_SHARD ? p->rule : 0,
-                   p->kind == XFER_STRIDED ? p->split_factor : 0, NULL};
+  *cut = (xfi_cut){axis,
+                   l->mesh->shape[axis],
+                   p->kind,
+                   p->kind == XFER_SHARD ? p->rule : 0,
+                   p->kind == XFER_STRIDED ? p->split_factor : 0,
+                   NULL};
   if (p->kind == XFER_RUNS) {
     XFI_CHECK(p->table != NULL, XFER_ERR_ARG, "axis %d has no run table", axis);
     XFI_CHECK(p->table->n_coords == cut->n_coords, XFER_ERR_ARG,
@@ -166,7 +174,8 @@ static xfer_status add_cuts(xfer_layout *l, const xfer_layout_desc *desc)
     seen[axis] = true;
     XFI_TRY(add_cut(l, &desc->placements[axis], axis));
   }
-  for (int i = 1; i < l->n_replica_axes; i++) /* replicas are numbered by axis, whatever the order */
+  for (int i = 1; i < l->n_replica_axes;
+       i++) /* replicas are numbered by axis, whatever the order */
     for (int j = i; j > 0 && l->replica_axes[j - 1] > l->replica_axes[j]; j--) {
       const int swap = l->replica_axes[j];
 
@@ -186,8 +195,8 @@ static xfer_status set_sizes(xfer_layout *l, const xfer_layout_desc *desc)
   l->dtype = (xfer_dtype)desc->dtype;
   XFI_CHECK(desc->n_dims >= 0 && desc->n_dims <= XFER_MAX_DIMS, XFER_ERR_ARG,
             "a tensor of %d dims; 0 to %d are possible", (int)desc->n_dims, XFER_MAX_DIMS);
-  XFI_CHECK(desc->n_dims == 0 || desc->shape != NULL, XFER_ERR_ARG, "a tensor of %d dims without a shape",
-            (int)desc->n_dims);
+  XFI_CHECK(desc->n_dims == 0 || desc->shape != NULL, XFER_ERR_ARG,
+            "a tensor of %d dims without a shape", (int)desc->n_dims);
   l->n_dims = desc->n_dims;
   for (int d = 0; d < l->n_dims; d++) {
     xfi_dim *dim = &l->dims[d];
@@ -196,8 +205,9 @@ static xfer_status set_sizes(xfer_layout *l, const xfer_layout_desc *desc)
     dim->padded = desc->padded_shape == NULL ? dim->size : desc->padded_shape[d];
     dim->n_parts = 1;
     XFI_CHECK(dim->size >= 0, XFER_ERR_SHAPE, "dim %d has size %lld", d, (long long)dim->size);
-    XFI_CHECK(dim->padded >= dim->size, XFER_ERR_SHAPE, "dim %d has size %lld but is padded to %lld", d,
-              (long long)dim->size, (long long)dim->padded);
+    XFI_CHECK(dim->padded >= dim->size, XFER_ERR_SHAPE,
+              "dim %d has size %lld but is padded to %lld", d, (long long)dim->size,
+              (long long)dim->padded);
   }
 done:
   return st;
@@ -215,14 +225,17 @@ static xfer_status check_bytes(xfer_layout *l)
   for (int d = 0; d < l->n_dims; d++) {
     const int64_t padded = l->dims[d].padded > 0 ? l->dims[d].padded : 1;
 
-    fits = fits && padded <= INT64_MAX / 2 && xfi_imul_fits(bytes, padded, &bytes) && bytes <= INT64_MAX / 2;
+    fits = fits && padded <= INT64_MAX / 2 && xfi_imul_fits(bytes, padded, &bytes) &&
+           bytes <= INT64_MAX / 2;
     l->n_elems = fits ? l->n_elems * l->dims[d].size : 0;
   }
-  XFI_CHECK(fits, XFER_ERR_OVERFLOW, "a tensor of %d dims whose bytes do not fit in 62 bits", l->n_dims);
+  XFI_CHECK(fits, XFER_ERR_OVERFLOW, "a tensor of %d dims whose bytes do not fit in 62 bits",
+            l->n_dims);
   bytes = l->elem_bytes;
   for (int d = 0; d < l->n_dims; d++) {
     XFI_TRY(check_dim(&l->dims[d], d, &longest));
-    fits = fits && xfi_imul_fits(bytes, longest > 0 ? longest : 1, &bytes) && bytes <= INT64_MAX / 2;
+    fits =
+        fits && xfi_imul_fits(bytes, longest > 0 ? longest : 1, &bytes) && bytes <= INT64_MAX / 2;
   }
   XFI_CHECK(fits, XFER_ERR_OVERFLOW, "a local part whose bytes do not fit in 62 bits");
 done:
@@ -264,9 +277,11 @@ xfer_layout *xfi_layout_share(const xfer_layout *layout)
 
 void xfi_layout_destroy(xfer_layout *layout)
 {
-  if (layout == NULL || atomic_fetch_sub_explicit(&layout->n_refs, 1, memory_order_acq_rel) > 1) return;
+  if (layout == NULL || atomic_fetch_sub_explicit(&layout->n_refs, 1, memory_order_acq_rel) > 1)
+    return;
   for (int d = 0; d < layout->n_dims; d++)
-    for (int c = 0; c < layout->dims[d].n_cuts; c++) xfi_table_destroy(layout->dims[d].cuts[c].table);
+    for (int c = 0; c < layout->dims[d].n_cuts; c++)
+      xfi_table_destroy(layout->dims[d].cuts[c].table);
   xfi_mesh_destroy(layout->mesh);
   xfi_free(layout);
 }
@@ -289,7 +304,8 @@ bool xfi_layout_place(const xfer_layout *layout, int rank, xfi_place *place)
 
     place->part[d] = 0;
     for (int c = 0; c < dim->n_cuts; c++)
-      place->part[d] = place->part[d] * dim->cuts[c].n_coords + coordinate(mesh, position, dim->cuts[c].axis);
+      place->part[d] =
+          place->part[d] * dim->cuts[c].n_coords + coordinate(mesh, position, dim->cuts[c].axis);
   }
   place->replica = 0;
   for (int i = 0; i < layout->n_replica_axes; i++) {

@@ -1,11 +1,11 @@
 /*
  * Meshes and layouts: which elements of a tensor a rank holds, and who holds an element.
  *
- * A layout splits each dim by a list of *cuts*, one per mesh axis that shards it, applied in order, each
- * to the part that the one before left. A rank's place in a dim is therefore a *part* number, the mixed
- * radix number of its coordinates on those axes, and its shard is the product over dims of that part's
- * runs. Going back, from a global interval to the parts that hold it, walks the same cuts in closed form:
- * nobody scans ranks.
+ * A layout splits each dim by a list of *cuts*, one per mesh axis that shards it, applied in order,
+ * each to the part that the one before left. A rank's place in a dim is therefore a *part* number,
+ * the mixed radix number of its coordinates on those axes, and its shard is the product over dims
+ * of that part's runs. Going back, from a global interval to the parts that hold it, walks the same
+ * cuts in closed form: nobody scans ranks.
  */
 #ifndef XFI_LAYOUT_H
 #define XFI_LAYOUT_H
@@ -22,11 +22,11 @@
 struct xfer_mesh {
   atomic_int n_refs;
   int n_axes;
-  int size;                  /* product of shape */
+  int size; /* product of shape */
   int shape[XFER_MAX_DIMS];
   int stride[XFER_MAX_DIMS]; /* of an axis in `ranks` */
   int *ranks;                /* [size], row-major */
-  int *order;                /* [size] positions in `ranks`, by ascending rank; NULL: ranks ascend */
+  int *order; /* [size] positions in `ranks`, by ascending rank; NULL: ranks ascend */
 };
 
 xfer_status xfi_mesh_create(xfer_mesh **mesh, const int *shape, int n_axes, const int *ranks);
@@ -67,8 +67,8 @@ struct xfer_layout {
   xfi_dim dims[XFER_MAX_DIMS];
   int n_replica_axes; /* axes that no dim is split by */
   int replica_axes[XFER_MAX_DIMS];
-  int n_replicas;    /* product of their sizes */
-  int64_t n_elems;   /* product of sizes; n_elems * elem_bytes fits in 63 bits, padded sizes too */
+  int n_replicas;     /* product of their sizes */
+  int64_t n_elems;    /* product of sizes; n_elems * elem_bytes fits in 63 bits, padded sizes too */
   uint64_t digest[2]; /* of everything above: equal means equal */
 };
 
@@ -121,10 +121,11 @@ void xfi_holds_free(xfi_holds *holds);
 
 /*
  * Append every (part, run) that holds part of [lo, hi), 0 <= lo <= hi <= size. With `once`, where a
- * global index is held at several places only the first counts (lowest part, then lowest local): the
- * place that a source is read from.
+ * global index is held at several places only the first counts (lowest part, then lowest local):
+ * the place that a source is read from.
  */
-xfer_status xfi_dim_holders(const xfi_dim *dim, int64_t lo, int64_t hi, bool once, xfi_holds *holds);
+xfer_status xfi_dim_holders(const xfi_dim *dim, int64_t lo, int64_t hi, bool once,
+                            xfi_holds *holds);
 
 /* ---- serialization: for ranks that do not know a layout; also what is digested ---- */
 

@@ -59,7 +59,8 @@ static xfer_status set_shape(xfer_mesh *mesh, const int *shape, int n_axes)
   }
   mesh->size = (int)size;
   mesh->stride[n_axes - 1] = 1;
-  for (int a = n_axes - 1; a > 0; a--) mesh->stride[a - 1] = mesh->stride[a] * shape[a];
+  for (int a = n_axes - 1; a > 0; a--)
+    mesh->stride[a - 1] = mesh->stride[a] * shape[a];
 done:
   return st;
 }
@@ -71,7 +72,8 @@ static xfer_status set_order(xfer_mesh *mesh)
   int(*pairs)[2] = NULL;
   bool ascending = true;
 
-  for (int i = 1; i < mesh->size && ascending; i++) ascending = mesh->ranks[i - 1] < mesh->ranks[i];
+  for (int i = 1; i < mesh->size && ascending; i++)
+    ascending = mesh->ranks[i - 1] < mesh->ranks[i];
   if (ascending) return XFER_OK;
   pairs = xfi_calloc((size_t)mesh->size, sizeof *pairs);
   mesh->order = xfi_calloc((size_t)mesh->size, sizeof *mesh->order);
@@ -81,9 +83,11 @@ static xfer_status set_order(xfer_mesh *mesh)
     pairs[i][1] = i;
   }
   qsort(pairs, (size_t)mesh->size, sizeof *pairs, compare_ints);
-  for (int i = 0; i < mesh->size; i++) mesh->order[i] = pairs[i][1];
+  for (int i = 0; i < mesh->size; i++)
+    mesh->order[i] = pairs[i][1];
   for (int i = 1; i < mesh->size; i++)
-    XFI_CHECK(pairs[i - 1][0] != pairs[i][0], XFER_ERR_ARG, "rank %d is in the mesh twice", pairs[i][0]);
+    XFI_CHECK(pairs[i - 1][0] != pairs[i][0], XFER_ERR_ARG, "rank %d is in the mesh twice",
+              pairs[i][0]);
 done:
   xfi_free(pairs);
   return st;
@@ -94,8 +98,8 @@ xfer_status xfi_mesh_create(xfer_mesh **mesh, const int *shape, int n_axes, cons
   xfer_status st = XFER_OK;
   xfer_mesh *m = NULL;
 
-  XFI_CHECK(n_axes >= 1 && n_axes <= XFER_MAX_DIMS, XFER_ERR_ARG, "a mesh of %d axes; 1 to %d are possible",
-            n_axes, XFER_MAX_DIMS);
+  XFI_CHECK(n_axes >= 1 && n_axes <= XFER_MAX_DIMS, XFER_ERR_ARG,
+            "a mesh of %d axes; 1 to %d are possible", n_axes, XFER_MAX_DIMS);
   m = xfi_calloc(1, sizeof *m);
   XFI_CHECK(m != NULL, XFER_ERR_NOMEM, "mesh");
   atomic_init(&m->n_refs, 1);

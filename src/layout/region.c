@@ -1,9 +1,10 @@
 /*
  * What a part of a dim holds, and which parts hold an interval: the cuts of the dim, composed.
  *
- * Forward, runs start as the whole valid dim and each cut keeps, of the runs so far, what its own runs
- * select. Backward, an interval is handed from cut to cut; each splits it among its coordinates and
- * passes every piece on in the coordinates' own indices, until after the last cut the piece is local.
+ * Forward, runs start as the whole valid dim and each cut keeps, of the runs so far, what its own
+ * runs select. Backward, an interval is handed from cut to cut; each splits it among its
+ * coordinates and passes every piece on in the coordinates' own indices, until after the last cut
+ * the piece is local.
  */
 #include <stdlib.h>
 
@@ -26,7 +27,8 @@ int64_t xfi_dim_length(const xfi_dim *dim, int64_t part)
   int64_t n = dim->padded;
 
   split_part(dim, part, coords);
-  for (int c = 0; c < dim->n_cuts; c++) n = xfi_cut_length(&dim->cuts[c], n, coords[c]);
+  for (int c = 0; c < dim->n_cuts; c++)
+    n = xfi_cut_length(&dim->cuts[c], n, coords[c]);
   return n;
 }
 
@@ -36,7 +38,8 @@ static xfer_status append_run(xfi_runs *runs, xfer_run run)
   xfer_run *last = runs->n > 0 ? &runs->at[runs->n - 1] : NULL;
   xfer_status st = XFER_OK;
 
-  if (last != NULL && last->global + last->length == run.global && last->local + last->length == run.local) {
+  if (last != NULL && last->global + last->length == run.global &&
+      last->local + last->length == run.local) {
     last->length += run.length;
     return XFER_OK;
   }
@@ -83,8 +86,8 @@ static xfer_status select_run(void *context, int64_t coord, xfer_run wanted)
     const int64_t hi = r->local + r->length < end ? r->local + r->length : end;
 
     if (r->local >= end) break;
-    XFI_TRY(append_run(s->to,
-                       (xfer_run){r->global + (lo - r->local), hi - lo, wanted.local + (lo - wanted.global)}));
+    XFI_TRY(append_run(s->to, (xfer_run){r->global + (lo - r->local), hi - lo,
+                                         wanted.local + (lo - wanted.global)}));
   }
 done:
   return st;
@@ -152,9 +155,10 @@ static xfer_status descend(void *context, int64_t coord, xfer_run run)
   next.part = w->part * cut->n_coords + coord;
   next.global = w->global + run.global - run.local;
   if (next.level == w->dim->n_cuts)
-    return append_hold(w->holds, (xfi_hold){next.part, w->global + run.global, run.length, run.local});
-  return xfi_cut_holders(&w->dim->cuts[next.level], next.n, run.local, run.local + run.length, descend,
-                         &next);
+    return append_hold(w->holds,
+                       (xfi_hold){next.part, w->global + run.global, run.length, run.local});
+  return xfi_cut_holders(&w->dim->cuts[next.level], next.n, run.local, run.local + run.length,
+                         descend, &next);
 }
 
 static xfer_status all_holders(const xfi_dim *dim, int64_t lo, int64_t hi, xfi_holds *holds)
@@ -176,9 +180,9 @@ static int by_global(const void *a, const void *b)
   return (x->local > y->local) - (x->local < y->local);
 }
 
-/* Of holds by_global, append the first holder (lowest part, then lowest local) of each index: a sweep in
- * which the holds around the current index are `open`, and the best of them lasts until one begins or
- * ends. */
+/* Of holds by_global, append the first holder (lowest part, then lowest local) of each index: a
+ * sweep in which the holds around the current index are `open`, and the best of them lasts until
+ * one begins or ends. */
 static xfer_status append_first_holders(xfi_holds *out, const xfi_hold *holds, size_t n)
 {
   xfer_status st = XFER_OK;
@@ -194,15 +198,18 @@ static xfer_status append_first_holders(xfi_holds *out, const xfi_hold *holds, s
     size_t kept = 0;
 
     if (n_open == 0) at = holds[next].global;
-    while (next < n && holds[next].global == at) open[n_open++] = &holds[next++];
+    while (next < n && holds[next].global == at)
+      open[n_open++] = &holds[next++];
     if (next < n) end = holds[next].global;
     for (size_t i = 0; i < n_open; i++) {
       const xfi_hold *h = open[i];
 
       if (h->global + h->length < end) end = h->global + h->length;
-      if (best == NULL || h->part < best->part || (h->part == best->part && h->local < best->local)) best = h;
+      if (best == NULL || h->part < best->part || (h->part == best->part && h->local < best->local))
+        best = h;
     }
-    XFI_TRY(append_hold(out, (xfi_hold){best->part, at, end - at, best->local + (at - best->global)}));
+    XFI_TRY(
+        append_hold(out, (xfi_hold){best->part, at, end - at, best->local + (at - best->global)}));
     at = end;
     for (size_t i = 0; i < n_open; i++)
       if (open[i]->global + open[i]->length > at) open[kept++] = open[i];

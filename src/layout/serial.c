@@ -1,12 +1,11 @@
 /*
  * A layout as bytes: what ranks compare, and what a rank that does not know one side receives.
  *
- * A sequence of 64-bit words in the sender's byte order (all ranks of a comm share one; the first word
- * would not match otherwise):
- *   magic, dtype, n_dims, sizes, padded sizes, n_axes, mesh shape, ranks,
- *   the axes that split something, in the order of their dims and cuts: n, (axis, dim, kind, rule, factor,
- *   [table: allow_zero, n_runs, first.., local_lengths.., runs..]) ...
- * Axes that are not listed replicate.
+ * A sequence of 64-bit words in the sender's byte order (all ranks of a comm share one; the first
+ * word would not match otherwise): magic, dtype, n_dims, sizes, padded sizes, n_axes, mesh shape,
+ * ranks, the axes that split something, in the order of their dims and cuts: n, (axis, dim, kind,
+ * rule, factor, [table: allow_zero, n_runs, first.., local_lengths.., runs..]) ... Axes that are
+ * not listed replicate.
  */
 #include <string.h>
 
@@ -72,11 +71,15 @@ static void put_cuts(writer *w, const xfer_layout *l)
 static xfer_status write_words(writer *w, const xfer_layout *l)
 {
   put(w, (const int64_t[]){MAGIC, l->dtype, l->n_dims}, 3);
-  for (int d = 0; d < l->n_dims; d++) put1(w, l->dims[d].size);
-  for (int d = 0; d < l->n_dims; d++) put1(w, l->dims[d].padded);
+  for (int d = 0; d < l->n_dims; d++)
+    put1(w, l->dims[d].size);
+  for (int d = 0; d < l->n_dims; d++)
+    put1(w, l->dims[d].padded);
   put1(w, l->mesh->n_axes);
-  for (int a = 0; a < l->mesh->n_axes; a++) put1(w, l->mesh->shape[a]);
-  for (int i = 0; i < l->mesh->size; i++) put1(w, l->mesh->ranks[i]);
+  for (int a = 0; a < l->mesh->n_axes; a++)
+    put1(w, l->mesh->shape[a]);
+  for (int i = 0; i < l->mesh->size; i++)
+    put1(w, l->mesh->ranks[i]);
   put_cuts(w, l);
   return w->st;
 }
@@ -176,10 +179,12 @@ static xfer_status read_mesh(reader *r, xfer_mesh **mesh)
     shape[a] = (int)take_between(r, 1, INT32_MAX);
     size = size > r->n_left ? size : size * (size_t)shape[a];
   }
-  XFI_CHECK(!r->failed && size <= r->n_left, XFER_ERR_MISMATCH, "a received layout is malformed: mesh");
+  XFI_CHECK(!r->failed && size <= r->n_left, XFER_ERR_MISMATCH,
+            "a received layout is malformed: mesh");
   ranks = xfi_calloc(size, sizeof *ranks);
   XFI_CHECK(ranks != NULL, XFER_ERR_NOMEM, "mesh of %zu ranks", size);
-  for (size_t i = 0; i < size; i++) ranks[i] = (int)take_between(r, 0, INT32_MAX);
+  for (size_t i = 0; i < size; i++)
+    ranks[i] = (int)take_between(r, 0, INT32_MAX);
   XFI_TRY(xfi_mesh_create(mesh, shape, n_axes, ranks));
 done:
   xfi_free(ranks);
@@ -268,7 +273,8 @@ xfer_status xfi_layout_read(xfer_layout **layout, const unsigned char *bytes, si
   desc.n_order = mesh->n_axes;
   XFI_TRY(xfi_layout_create(layout, &desc));
 done:
-  for (int i = 0; i < XFER_MAX_DIMS; i++) free_parts(&parts[i]);
+  for (int i = 0; i < XFER_MAX_DIMS; i++)
+    free_parts(&parts[i]);
   xfi_mesh_destroy(mesh);
   return st;
 }

@@ -26,7 +26,8 @@ static int by_global(const void *a, const void *b)
   return by_local(&x->run, &y->run);
 }
 
-/* The part of coordinate i: runs fit, do not overlap in local, and leave gaps only where allowed. */
+/* The part of coordinate i: runs fit, do not overlap in local, and leave gaps only where allowed.
+ */
 static xfer_status check_coord(const xfi_table *t, int64_t i)
 {
   xfer_status st = XFER_OK;
@@ -38,19 +39,21 @@ static xfer_status check_coord(const xfi_table *t, int64_t i)
     const xfer_run *run = &t->runs[r];
 
     XFI_CHECK(run->length >= 1 && run->global >= 0 && run->local >= 0 &&
-                  run->length <= INT64_MAX / 2 - run->global && run->length <= INT64_MAX / 2 - run->local,
-              XFER_ERR_SHAPE, "run table: coordinate %lld has the run (%lld, %lld, %lld)", (long long)i,
-              (long long)run->global, (long long)run->length, (long long)run->local);
+                  run->length <= INT64_MAX / 2 - run->global &&
+                  run->length <= INT64_MAX / 2 - run->local,
+              XFER_ERR_SHAPE, "run table: coordinate %lld has the run (%lld, %lld, %lld)",
+              (long long)i, (long long)run->global, (long long)run->length, (long long)run->local);
     XFI_CHECK(run->local >= at, XFER_ERR_SHAPE,
-              "run table: coordinate %lld holds local index %lld twice", (long long)i, (long long)run->local);
+              "run table: coordinate %lld holds local index %lld twice", (long long)i,
+              (long long)run->local);
     XFI_CHECK(run->local == at || t->allow_zero != 0, XFER_ERR_SHAPE,
               "run table: coordinate %lld has no run for local indices %lld to %lld", (long long)i,
               (long long)at, (long long)run->local);
     at = run->local + run->length;
   }
-  XFI_CHECK(at <= t->local_lengths[i] && (at == t->local_lengths[i] || t->allow_zero != 0), XFER_ERR_SHAPE,
-            "run table: coordinate %lld has runs up to local index %lld of %lld", (long long)i, (long long)at,
-            (long long)t->local_lengths[i]);
+  XFI_CHECK(at <= t->local_lengths[i] && (at == t->local_lengths[i] || t->allow_zero != 0),
+            XFER_ERR_SHAPE, "run table: coordinate %lld has runs up to local index %lld of %lld",
+            (long long)i, (long long)at, (long long)t->local_lengths[i]);
 done:
   return st;
 }
@@ -79,14 +82,16 @@ static xfer_status copy_given(xfi_table *t, const xfer_run_table *given)
   const int64_t n_coords = given->n_coords;
   int64_t n;
 
-  XFI_CHECK(given->first != NULL && given->local_lengths != NULL, XFER_ERR_ARG, "run table without arrays");
-  XFI_CHECK(given->first[0] == 0, XFER_ERR_ARG, "run table: first[0] is %lld", (long long)given->first[0]);
+  XFI_CHECK(given->first != NULL && given->local_lengths != NULL, XFER_ERR_ARG,
+            "run table without arrays");
+  XFI_CHECK(given->first[0] == 0, XFER_ERR_ARG, "run table: first[0] is %lld",
+            (long long)given->first[0]);
   for (int64_t i = 0; i < n_coords; i++)
-    XFI_CHECK(given->first[i] <= given->first[i + 1], XFER_ERR_ARG, "run table: first[%lld] is below first[%lld]",
-              (long long)i + 1, (long long)i);
+    XFI_CHECK(given->first[i] <= given->first[i + 1], XFER_ERR_ARG,
+              "run table: first[%lld] is below first[%lld]", (long long)i + 1, (long long)i);
   n = given->first[n_coords];
-  XFI_CHECK(n <= INT32_MAX && (n == 0 || given->runs != NULL), XFER_ERR_ARG, "run table of %lld runs",
-            (long long)n);
+  XFI_CHECK(n <= INT32_MAX && (n == 0 || given->runs != NULL), XFER_ERR_ARG,
+            "run table of %lld runs", (long long)n);
   t->n_coords = n_coords;
   t->allow_zero = given->allow_zero;
   t->first = xfi_calloc((size_t)n_coords + 1, sizeof *t->first);
@@ -110,7 +115,8 @@ xfer_status xfi_table_create(xfi_table **table, const xfer_run_table *given)
   XFI_CHECK(t != NULL, XFER_ERR_NOMEM, "run table");
   XFI_TRY(copy_given(t, given));
   for (int64_t i = 0; i < t->n_coords; i++) {
-    qsort(t->runs + t->first[i], (size_t)(t->first[i + 1] - t->first[i]), sizeof *t->runs, by_local);
+    qsort(t->runs + t->first[i], (size_t)(t->first[i + 1] - t->first[i]), sizeof *t->runs,
+          by_local);
     XFI_TRY(check_coord(t, i));
   }
   XFI_TRY(fill_back(t));

@@ -1,10 +1,10 @@
 /*
- * Which replica of a source sends: a closed form, so that a sender finds its destinations by stepping
- * and a receiver its source by one division, whatever the number of ranks.
+ * Which replica of a source sends: a closed form, so that a sender finds its destinations by
+ * stepping and a receiver its source by one division, whatever the number of ranks.
  *
- * A rank that holds the data itself is its own source. Else sources in its domain share the work, else
- * all do: a box of at least 1 MiB for each is cut in stripes, one per replica, and whatever is smaller
- * rotates by (tensor, destination part, destination replica, box).
+ * A rank that holds the data itself is its own source. Else sources in its domain share the work,
+ * else all do: a box of at least 1 MiB for each is cut in stripes, one per replica, and whatever is
+ * smaller rotates by (tensor, destination part, destination replica, box).
  */
 #include "plan.h"
 
@@ -16,7 +16,8 @@ int64_t xfi_box_elems(const xfi_box *box, int n_dims)
 {
   int64_t n = 1;
 
-  for (int d = 0; d < n_dims; d++) n *= box->length[d];
+  for (int d = 0; d < n_dims; d++)
+    n *= box->length[d];
   return n;
 }
 
@@ -70,15 +71,16 @@ static bool holds(const xfer_layout *src, int rank, const int64_t *part)
 }
 
 /* The index-th rank (modulo how many there are) of `domain` that holds the part; -1: none does. */
-static int nearby_source(const xfi_plan *plan, const xfer_layout *src, const int64_t *part, int domain,
-                         int index)
+static int nearby_source(const xfi_plan *plan, const xfer_layout *src, const int64_t *part,
+                         int domain, int index)
 {
   const int64_t size = plan->options.ranks_per_domain;
   const int64_t first = domain * size;
   const int64_t end = first + size < plan->n_ranks ? first + size : plan->n_ranks;
   int n = 0;
 
-  for (int64_t r = first; r < end; r++) n += holds(src, (int)r, part);
+  for (int64_t r = first; r < end; r++)
+    n += holds(src, (int)r, part);
   if (n == 0) return -1;
   index %= n;
   for (int64_t r = first; r < end; r++)
@@ -87,8 +89,8 @@ static int nearby_source(const xfi_plan *plan, const xfer_layout *src, const int
 }
 
 /* Both ends compute it. The destination replica's number is one of the terms. */
-int xfi_choose_replica(const xfi_class *cls, uint32_t ordinal, const xfi_place *dst_place, size_t box,
-                       int stripe)
+int xfi_choose_replica(const xfi_class *cls, uint32_t ordinal, const xfi_place *dst_place,
+                       size_t box, int stripe)
 {
   const uint64_t n = (uint64_t)cls->src->n_replicas;
   uint64_t part = 0;
@@ -108,11 +110,12 @@ int xfi_choose_source(const xfi_plan *plan, const xfi_class *cls, uint32_t ordin
 
   if (holds(cls->src, dst_rank, src_part)) return dst_rank;
   if (plan->options.ranks_per_domain > 0 && !cls->broadcast) {
-    const int rank = nearby_source(plan, cls->src, src_part, dst_rank / (int)plan->options.ranks_per_domain,
-                                   replica);
+    const int rank = nearby_source(plan, cls->src, src_part,
+                                   dst_rank / (int)plan->options.ranks_per_domain, replica);
     if (rank >= 0) return rank;
   }
-  for (int d = 0; d < cls->src->n_dims; d++) place.part[d] = src_part[d];
+  for (int d = 0; d < cls->src->n_dims; d++)
+    place.part[d] = src_part[d];
   place.replica = replica;
   return xfi_layout_rank(cls->src, &place);
 }

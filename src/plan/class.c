@@ -1,10 +1,10 @@
 /*
  * Classes: what one rank's part has in common with each part of the other side.
  *
- * Dim by dim, this rank's runs are looked up on the other side, which gives *pieces*: intervals with
- * their place in both parts, grouped by the other side's part. A flow is one group from each dim, and its
- * boxes are the product of their pieces. Pieces are maximal and in ascending order of the destination's
- * local index, so both ends of a flow list the same boxes in the same order.
+ * Dim by dim, this rank's runs are looked up on the other side, which gives *pieces*: intervals
+ * with their place in both parts, grouped by the other side's part. A flow is one group from each
+ * dim, and its boxes are the product of their pieces. Pieces are maximal and in ascending order of
+ * the destination's local index, so both ends of a flow list the same boxes in the same order.
  */
 #include <stdlib.h>
 #include <string.h>
@@ -56,7 +56,8 @@ static void make_canonical(pieces *list)
     piece *last = n > 0 ? &list->at[n - 1] : NULL;
 
     if (last != NULL && last->part == p->part && last->global + last->length == p->global &&
-        last->src_local + last->length == p->src_local && last->dst_local + last->length == p->dst_local)
+        last->src_local + last->length == p->src_local &&
+        last->dst_local + last->length == p->dst_local)
       last->length += p->length;
     else
       list->at[n++] = *p;
@@ -64,8 +65,8 @@ static void make_canonical(pieces *list)
   list->n = n;
 }
 
-/* Of one side's part, the runs to exchange: a source that shares an index with other parts, or holds it
- * twice, only sends what it is the first holder of. */
+/* Of one side's part, the runs to exchange: a source that shares an index with other parts, or
+ * holds it twice, only sends what it is the first holder of. */
 static xfer_status part_runs(const xfi_dim *dim, int64_t part, bool is_source, xfi_runs *runs)
 {
   xfer_status st = XFER_OK;
@@ -85,9 +86,10 @@ done:
   return st;
 }
 
-/* The pieces of one dim between this rank's part `mine` (source or destination) and the other side. */
-static xfer_status dim_pieces(const xfi_dim *my_dim, int64_t mine, const xfi_dim *other, bool is_source,
-                              pieces *list)
+/* The pieces of one dim between this rank's part `mine` (source or destination) and the other side.
+ */
+static xfer_status dim_pieces(const xfi_dim *my_dim, int64_t mine, const xfi_dim *other,
+                              bool is_source, pieces *list)
 {
   xfer_status st = XFER_OK;
   xfi_runs runs = {NULL, 0, 0};
@@ -117,8 +119,8 @@ done:
 
 /* The proof for one dim of a destination part: its pieces cover each of its runs once, and nothing
  * else. What holds for every dim holds for the product. */
-static xfer_status prove_dim(const xfi_dim *dim, int64_t part, const pieces *list, int d, const char *tensor,
-                             int rank)
+static xfer_status prove_dim(const xfi_dim *dim, int64_t part, const pieces *list, int d,
+                             const char *tensor, int rank)
 {
   xfer_status st = XFER_OK;
   xfi_runs runs = {NULL, 0, 0};
@@ -136,16 +138,19 @@ static xfer_status prove_dim(const xfi_dim *dim, int64_t part, const pieces *lis
     const int64_t to_global = runs.at[i].global - runs.at[i].local;
 
     while (at < end) {
-      XFI_CHECK(k < list->n && sorted[k].dst_local == at && sorted[k].global == at + to_global, XFER_ERR_SHAPE,
-                "tensor \"%s\", dim %d: rank %d needs index %lld, which no source part holds", tensor, d, rank,
-                (long long)(at + to_global));
+      XFI_CHECK(k < list->n && sorted[k].dst_local == at && sorted[k].global == at + to_global,
+                XFER_ERR_SHAPE,
+                "tensor \"%s\", dim %d: rank %d needs index %lld, which no source part holds",
+                tensor, d, rank, (long long)(at + to_global));
       at += sorted[k++].length;
     }
-    XFI_CHECK(at == end, XFER_ERR_INTERNAL, "tensor \"%s\", dim %d: rank %d would get local index %lld twice",
-              tensor, d, rank, (long long)end);
+    XFI_CHECK(at == end, XFER_ERR_INTERNAL,
+              "tensor \"%s\", dim %d: rank %d would get local index %lld twice", tensor, d, rank,
+              (long long)end);
   }
-  XFI_CHECK(k == list->n, XFER_ERR_INTERNAL, "tensor \"%s\", dim %d: rank %d would get local index %lld twice",
-            tensor, d, rank, (long long)sorted[k].dst_local);
+  XFI_CHECK(k == list->n, XFER_ERR_INTERNAL,
+            "tensor \"%s\", dim %d: rank %d would get local index %lld twice", tensor, d, rank,
+            (long long)sorted[k].dst_local);
 done:
   xfi_runs_free(&runs);
   xfi_free(sorted);
@@ -162,7 +167,8 @@ static group group_at(const pieces *list, size_t first)
 {
   group g = {first, first};
 
-  while (g.end < list->n && list->at[g.end].part == list->at[first].part) g.end++;
+  while (g.end < list->n && list->at[g.end].part == list->at[first].part)
+    g.end++;
   return g;
 }
 
@@ -184,7 +190,8 @@ static xfer_status add_flow(xfi_flows *flows, const pieces *lists, const group *
   do {
     xfi_box *box;
 
-    XFI_TRY(xfi_vec_reserve(&flows->boxes, &flows->boxes_capacity, flows->n_boxes + 1, sizeof *flows->boxes));
+    XFI_TRY(xfi_vec_reserve(&flows->boxes, &flows->boxes_capacity, flows->n_boxes + 1,
+                            sizeof *flows->boxes));
     box = &flows->boxes[flows->n_boxes++];
     for (d = 0; d < n_dims; d++) {
       const piece *p = &lists[d].at[at[d]];
@@ -194,9 +201,11 @@ static xfer_status add_flow(xfi_flows *flows, const pieces *lists, const group *
       box->src_local[d] = p->src_local;
       box->dst_local[d] = p->dst_local;
     }
-    for (d = n_dims - 1; d >= 0 && ++at[d] == groups[d].end; d--) at[d] = groups[d].first;
+    for (d = n_dims - 1; d >= 0 && ++at[d] == groups[d].end; d--)
+      at[d] = groups[d].first;
   } while (d >= 0);
-  XFI_CHECK(flows->n_boxes <= UINT32_MAX, XFER_ERR_UNSUPPORTED, "more than %u boxes in one tensor", UINT32_MAX);
+  XFI_CHECK(flows->n_boxes <= UINT32_MAX, XFER_ERR_UNSUPPORTED, "more than %u boxes in one tensor",
+            UINT32_MAX);
   flow->n = flows->n_boxes - flow->first;
   flows->n++;
 done:
@@ -239,12 +248,13 @@ static xfer_status fill_flows(xfi_class *cls, const xfi_plan *plan, bool is_sour
   for (int d = 0; d < mine->n_dims; d++) {
     XFI_TRY(dim_pieces(&mine->dims[d], place->part[d], &other->dims[d], is_source, &lists[d]));
     if (!is_source && cls->dst_bytes > cls->zero_bytes)
-      XFI_TRY(prove_dim(&mine->dims[d], place->part[d], &lists[d], d, plan->tensors[cls->first_tensor].name,
-                        plan->rank));
+      XFI_TRY(prove_dim(&mine->dims[d], place->part[d], &lists[d], d,
+                        plan->tensors[cls->first_tensor].name, plan->rank));
   }
   XFI_TRY(add_flows(is_source ? &cls->sends : &cls->recvs, lists, mine->n_dims));
 done:
-  for (int d = 0; d < XFER_MAX_DIMS; d++) xfi_free(lists[d].at);
+  for (int d = 0; d < XFER_MAX_DIMS; d++)
+    xfi_free(lists[d].at);
   return st;
 }
 
@@ -260,7 +270,8 @@ static xfer_status measure_dst(xfi_class *cls)
     uint64_t held = 0;
 
     XFI_TRY(xfi_dim_runs(&cls->dst->dims[d], cls->dst_place.part[d], &runs));
-    for (size_t i = 0; i < runs.n; i++) held += (uint64_t)runs.at[i].length;
+    for (size_t i = 0; i < runs.n; i++)
+      held += (uint64_t)runs.at[i].length;
     all *= (uint64_t)xfi_dim_length(&cls->dst->dims[d], cls->dst_place.part[d]);
     valid *= held;
   }
@@ -299,10 +310,12 @@ xfer_status xfi_class_sources(xfi_flows *flows, const xfi_class *cls)
   pieces lists[XFER_MAX_DIMS];
 
   memset(lists, 0, sizeof lists);
-  for (int d = 0; d < cls->src->n_dims; d++) XFI_TRY(source_pieces(&cls->src->dims[d], &lists[d]));
+  for (int d = 0; d < cls->src->n_dims; d++)
+    XFI_TRY(source_pieces(&cls->src->dims[d], &lists[d]));
   XFI_TRY(add_flows(flows, lists, cls->src->n_dims));
 done:
-  for (int d = 0; d < XFER_MAX_DIMS; d++) xfi_free(lists[d].at);
+  for (int d = 0; d < XFER_MAX_DIMS; d++)
+    xfi_free(lists[d].at);
   return st;
 }
 

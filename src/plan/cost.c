@@ -1,9 +1,10 @@
 /*
- * Which classes take the broadcast lane: a closed form from sizes and counts alone, equal on all ranks.
+ * Which classes take the broadcast lane: a closed form from sizes and counts alone, equal on all
+ * ranks.
  *
- * Sent to each destination, a tensor costs its sources and its destinations what they send and receive;
- * over a whole model that work spreads over all ranks that are a source of anything. Broadcast, it costs
- * every rank the whole tensor once.
+ * Sent to each destination, a tensor costs its sources and its destinations what they send and
+ * receive; over a whole model that work spreads over all ranks that are a source of anything.
+ * Broadcast, it costs every rank the whole tensor once.
  */
 #include <string.h>
 
@@ -49,20 +50,22 @@ static xfer_status held_by_parts(const xfi_dim *dim, double *held)
   if (!xfi_dim_has_table(dim)) return XFER_OK;
   XFI_TRY(xfi_dim_holders(dim, 0, dim->size, false, &holds));
   *held = 0;
-  for (size_t i = 0; i < holds.n; i++) *held += (double)holds.at[i].length;
+  for (size_t i = 0; i < holds.n; i++)
+    *held += (double)holds.at[i].length;
 done:
   xfi_holds_free(&holds);
   return st;
 }
 
-/* The share of destination ranks that must be sent to: where every source rank holds everything, the
- * destinations among them need nothing. */
+/* The share of destination ranks that must be sent to: where every source rank holds everything,
+ * the destinations among them need nothing. */
 static double share_remote(const xfer_layout *src, const xfer_layout *dst)
 {
   int n = 0;
 
   if (src->n_replicas != src->mesh->size) return 1;
-  for (int i = 0; i < dst->mesh->size; i++) n += xfi_mesh_find(src->mesh, dst->mesh->ranks[i]) < 0;
+  for (int i = 0; i < dst->mesh->size; i++)
+    n += xfi_mesh_find(src->mesh, dst->mesh->ranks[i]) < 0;
   return (double)n / dst->mesh->size;
 }
 
@@ -95,7 +98,8 @@ xfer_status xfi_cost_choose(xfi_plan *plan)
   xfer_status st = XFER_OK;
   int n_sources = 0;
 
-  if (plan->options.lane != XFER_LANE_AUTO && plan->options.lane != XFER_LANE_BROADCAST) return XFER_OK;
+  if (plan->options.lane != XFER_LANE_AUTO && plan->options.lane != XFER_LANE_BROADCAST)
+    return XFER_OK;
   if (plan->n_ranks == 1) return XFER_OK;
   XFI_TRY(count_sources(plan, &n_sources));
   for (size_t c = 0; c < plan->n_classes; c++) {

@@ -1,5 +1,6 @@
 /*
- * Moves: the flows of each class, once per tensor, with the peer that each box comes from or goes to.
+ * Moves: the flows of each class, once per tensor, with the peer that each box comes from or goes
+ * to.
  *
  * A receiver asks choose.c for the source of each stripe. A sender steps through the destination
  * replicas that can have chosen it: the choice adds the replica's number to a rotation and takes it
@@ -52,8 +53,8 @@ static xfer_status try_send(send_job *job, int replica, int stripe, int n_stripe
   job->dst_place.replica = replica;
   move.peer = xfi_layout_rank(job->cls->dst, &job->dst_place);
   if (move.peer == plan->rank) return XFER_OK; /* a self-copy, found on the receiving side */
-  if (xfi_choose_source(plan, job->cls, job->ordinal, job->cls->src_place.part, &job->dst_place, move.peer,
-                        job->box_in_flow, stripe) != plan->rank)
+  if (xfi_choose_source(plan, job->cls, job->ordinal, job->cls->src_place.part, &job->dst_place,
+                        move.peer, job->box_in_flow, stripe) != plan->rank)
     return XFER_OK;
   plan->out_bytes += move_bytes(job->cls, &job->cls->sends, &move);
   XFI_TRY(add_move(&plan->sends, move));
@@ -76,7 +77,8 @@ static xfer_status send_stripe(send_job *job, int stripe, int n_stripes)
             xfi_choose_replica(cls, job->ordinal, &job->dst_place, job->box_in_flow, stripe);
     if (first < 0) first += step;
   }
-  for (int r = first; r < cls->dst->n_replicas; r += step) XFI_TRY(try_send(job, r, stripe, n_stripes));
+  for (int r = first; r < cls->dst->n_replicas; r += step)
+    XFI_TRY(try_send(job, r, stripe, n_stripes));
 done:
   return st;
 }
@@ -96,21 +98,24 @@ static xfer_status send_tensor(xfi_plan *plan, uint32_t tensor)
 
       job.box = flow->first + job.box_in_flow;
       n_stripes = xfi_stripe_count(cls, &cls->sends.boxes[job.box]);
-      for (int s = 0; s < n_stripes; s++) XFI_TRY(send_stripe(&job, s, n_stripes));
+      for (int s = 0; s < n_stripes; s++)
+        XFI_TRY(send_stripe(&job, s, n_stripes));
     }
   }
 done:
   return st;
 }
 
-static xfer_status receive_box(xfi_plan *plan, uint32_t tensor, const xfi_flow *flow, size_t box_in_flow)
+static xfer_status receive_box(xfi_plan *plan, uint32_t tensor, const xfi_flow *flow,
+                               size_t box_in_flow)
 {
   const xfi_class *cls = xfi_plan_class(plan, tensor);
   xfer_status st = XFER_OK;
   xfi_move move = {tensor, 0, (uint32_t)(flow->first + box_in_flow), 0, 1};
   int n_stripes;
 
-  if (cls->in_src && memcmp(cls->src_place.part, flow->part, sizeof *flow->part * (size_t)cls->src->n_dims) == 0) {
+  if (cls->in_src &&
+      memcmp(cls->src_place.part, flow->part, sizeof *flow->part * (size_t)cls->src->n_dims) == 0) {
     move.peer = plan->rank;
     plan->self_bytes += move_bytes(cls, &cls->recvs, &move);
     return add_move(&plan->selfs, move);
@@ -119,8 +124,8 @@ static xfer_status receive_box(xfi_plan *plan, uint32_t tensor, const xfi_flow *
   move.n_stripes = (uint16_t)n_stripes;
   for (int s = 0; s < n_stripes; s++) {
     move.stripe = (uint16_t)s;
-    move.peer = xfi_choose_source(plan, cls, plan->tensors[tensor].ordinal, flow->part, &cls->dst_place,
-                                  plan->rank, box_in_flow, s);
+    move.peer = xfi_choose_source(plan, cls, plan->tensors[tensor].ordinal, flow->part,
+                                  &cls->dst_place, plan->rank, box_in_flow, s);
     XFI_TRY(add_move(&plan->recvs, move));
   }
 done:
@@ -147,12 +152,15 @@ static xfer_status group_by_peer(xfi_plan *plan, xfi_move_list *list, bool sends
 {
   xfer_status st = XFER_OK;
   xfi_move *sorted = xfi_calloc(list->n_moves, sizeof *sorted);
-  size_t *next = xfi_calloc((size_t)plan->n_ranks + 1, sizeof *next); /* [rank] where its next move goes */
+  size_t *next =
+      xfi_calloc((size_t)plan->n_ranks + 1, sizeof *next); /* [rank] where its next move goes */
   size_t n_peers = 0;
 
   XFI_CHECK(sorted != NULL && next != NULL, XFER_ERR_NOMEM, "%zu moves", list->n_moves);
-  for (size_t i = 0; i < list->n_moves; i++) next[list->moves[i].peer + 1]++;
-  for (int r = 0; r < plan->n_ranks; r++) n_peers += next[r + 1] > 0;
+  for (size_t i = 0; i < list->n_moves; i++)
+    next[list->moves[i].peer + 1]++;
+  for (int r = 0; r < plan->n_ranks; r++)
+    n_peers += next[r + 1] > 0;
   list->peers = xfi_calloc(n_peers, sizeof *list->peers);
   XFI_CHECK(list->peers != NULL, XFER_ERR_NOMEM, "%zu peers", n_peers);
   for (int r = 0; r < plan->n_ranks; r++) {
@@ -161,14 +169,16 @@ static xfer_status group_by_peer(xfi_plan *plan, xfi_move_list *list, bool sends
     next[r + 1] += next[r];
     if (n > 0) list->peers[list->n_peers++] = (xfi_peer){r, next[r], n, 0};
   }
-  for (size_t i = 0; i < list->n_moves; i++) sorted[next[list->moves[i].peer]++] = list->moves[i];
+  for (size_t i = 0; i < list->n_moves; i++)
+    sorted[next[list->moves[i].peer]++] = list->moves[i];
   for (size_t p = 0; p < list->n_peers; p++) {
     xfi_peer *peer = &list->peers[p];
 
     for (size_t i = peer->first; i < peer->first + peer->n; i++) {
       const xfi_class *cls = xfi_plan_class(plan, sorted[i].tensor);
 
-      if (!cls->broadcast) peer->n_bytes += move_bytes(cls, sends ? &cls->sends : &cls->recvs, &sorted[i]);
+      if (!cls->broadcast)
+        peer->n_bytes += move_bytes(cls, sends ? &cls->sends : &cls->recvs, &sorted[i]);
     }
   }
   xfi_free(list->moves);

@@ -1,5 +1,6 @@
 /*
- * Making a plan: check the tensors, sort them into classes, fill each class once, instantiate moves.
+ * Making a plan: check the tensors, sort them into classes, fill each class once, instantiate
+ * moves.
  */
 #include "plan.h"
 
@@ -24,7 +25,8 @@ static bool same_layout(const xfer_layout *a, const xfer_layout *b)
   return a == b || (a->digest[0] == b->digest[0] && a->digest[1] == b->digest[1]);
 }
 
-static xfer_status find_class(xfi_plan *plan, const class_table *table, xfi_tensor *tensor, size_t index)
+static xfer_status find_class(xfi_plan *plan, const class_table *table, xfi_tensor *tensor,
+                              size_t index)
 {
   xfer_status st = XFER_OK;
   size_t slot = (size_t)(tensor->src->digest[0] ^ (tensor->dst->digest[0] * 31)) & table->mask;
@@ -37,7 +39,8 @@ static xfer_status find_class(xfi_plan *plan, const class_table *table, xfi_tens
     tensor->ordinal = (uint32_t)cls->n_tensors++;
     return XFER_OK;
   }
-  XFI_TRY(xfi_vec_reserve(&plan->classes, &plan->classes_capacity, plan->n_classes + 1, sizeof *plan->classes));
+  XFI_TRY(xfi_vec_reserve(&plan->classes, &plan->classes_capacity, plan->n_classes + 1,
+                          sizeof *plan->classes));
   cls = &plan->classes[plan->n_classes];
   cls->src = tensor->src;
   cls->dst = tensor->dst;
@@ -50,13 +53,15 @@ done:
 }
 
 /* Ranks of a mesh exist. Checked once per class. */
-static xfer_status check_mesh(const xfi_plan *plan, const char *name, const char *side, const xfer_mesh *mesh)
+static xfer_status check_mesh(const xfi_plan *plan, const char *name, const char *side,
+                              const xfer_mesh *mesh)
 {
   xfer_status st = XFER_OK;
 
   for (int i = 0; i < mesh->size; i++)
-    XFI_CHECK(mesh->ranks[i] < plan->n_ranks, XFER_ERR_ARG, "tensor \"%s\": its %s mesh has rank %d, the comm has %d ranks",
-              name, side, mesh->ranks[i], plan->n_ranks);
+    XFI_CHECK(mesh->ranks[i] < plan->n_ranks, XFER_ERR_ARG,
+              "tensor \"%s\": its %s mesh has rank %d, the comm has %d ranks", name, side,
+              mesh->ranks[i], plan->n_ranks);
 done:
   return st;
 }
@@ -68,10 +73,12 @@ static xfer_status check_class(const xfi_plan *plan, const xfi_class *cls)
   const xfer_layout *a = cls->src;
   const xfer_layout *b = cls->dst;
 
-  XFI_CHECK(a->dtype == b->dtype, XFER_ERR_SHAPE, "tensor \"%s\": the source is %s, the destination %s", name,
+  XFI_CHECK(a->dtype == b->dtype, XFER_ERR_SHAPE,
+            "tensor \"%s\": the source is %s, the destination %s", name,
             xfi_dtype_name((int)a->dtype), xfi_dtype_name((int)b->dtype));
-  XFI_CHECK(a->n_dims == b->n_dims, XFER_ERR_SHAPE, "tensor \"%s\": the source has %d dims, the destination %d",
-            name, a->n_dims, b->n_dims);
+  XFI_CHECK(a->n_dims == b->n_dims, XFER_ERR_SHAPE,
+            "tensor \"%s\": the source has %d dims, the destination %d", name, a->n_dims,
+            b->n_dims);
   for (int d = 0; d < a->n_dims; d++)
     XFI_CHECK(a->dims[d].size == b->dims[d].size, XFER_ERR_SHAPE,
               "tensor \"%s\", dim %d: the source has %lld indices, the destination %lld", name, d,
@@ -87,10 +94,12 @@ static xfer_status add_tensors(xfi_plan *plan, const xfer_tensor *tensors)
   xfer_status st = XFER_OK;
   class_table table = {NULL, 15};
 
-  while (table.mask < 2 * plan->n_tensors) table.mask = 2 * table.mask + 1;
+  while (table.mask < 2 * plan->n_tensors)
+    table.mask = 2 * table.mask + 1;
   table.slots = xfi_calloc(table.mask + 1, sizeof *table.slots);
   plan->tensors = xfi_calloc(plan->n_tensors, sizeof *plan->tensors);
-  XFI_CHECK(table.slots != NULL && plan->tensors != NULL, XFER_ERR_NOMEM, "%zu tensors", plan->n_tensors);
+  XFI_CHECK(table.slots != NULL && plan->tensors != NULL, XFER_ERR_NOMEM, "%zu tensors",
+            plan->n_tensors);
   for (size_t t = 0; t < plan->n_tensors; t++) {
     xfi_tensor *tensor = &plan->tensors[t];
 
@@ -99,7 +108,8 @@ static xfer_status add_tensors(xfi_plan *plan, const xfer_tensor *tensors)
     tensor->src = xfi_layout_share(tensors[t].src);
     tensor->dst = xfi_layout_share(tensors[t].dst);
     XFI_TRY(find_class(plan, &table, tensor, t));
-    XFI_CHECK(xfi_add_fits(plan->payload_bytes, (size_t)(tensor->src->n_elems * tensor->src->elem_bytes),
+    XFI_CHECK(xfi_add_fits(plan->payload_bytes,
+                           (size_t)(tensor->src->n_elems * tensor->src->elem_bytes),
                            &plan->payload_bytes),
               XFER_ERR_OVERFLOW, "the tensors' bytes do not fit in 64 bits");
   }
@@ -138,9 +148,11 @@ xfer_status xfi_plan_create(xfi_plan **plan, int n_ranks, int rank, const xfer_t
   p->n_tensors = n_tensors;
   XFI_TRY(add_tensors(p, tensors));
   XFI_TRY(set_order(p));
-  for (size_t c = 0; c < p->n_classes; c++) XFI_TRY(check_class(p, &p->classes[c]));
+  for (size_t c = 0; c < p->n_classes; c++)
+    XFI_TRY(check_class(p, &p->classes[c]));
   XFI_TRY(xfi_cost_choose(p));
-  for (size_t c = 0; c < p->n_classes; c++) XFI_TRY(xfi_class_fill(&p->classes[c], p));
+  for (size_t c = 0; c < p->n_classes; c++)
+    XFI_TRY(xfi_class_fill(&p->classes[c], p));
   XFI_TRY(xfi_moves_fill(p));
 
   *plan = p;
@@ -164,7 +176,8 @@ void xfi_plan_destroy(xfi_plan *plan)
     xfi_layout_destroy(plan->tensors[t].src);
     xfi_layout_destroy(plan->tensors[t].dst);
   }
-  for (size_t c = 0; c < plan->n_classes; c++) xfi_class_free(&plan->classes[c]);
+  for (size_t c = 0; c < plan->n_classes; c++)
+    xfi_class_free(&plan->classes[c]);
   xfi_free(plan->tensors);
   xfi_free(plan->order);
   xfi_free(plan->classes);

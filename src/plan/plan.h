@@ -2,8 +2,9 @@
  * Plans: for one rank, which boxes of which tensors go to and come from whom. A pure function of
  * metadata: both ends of a pair derive the same list in the same order, with no negotiation.
  *
- * Tensors with equal (source layout, destination layout) form a *class*. Overlaps of parts are found once
- * per class (*flows*) and only instantiated per tensor (*moves*), so cost follows a rank's own moves.
+ * Tensors with equal (source layout, destination layout) form a *class*. Overlaps of parts are
+ * found once per class (*flows*) and only instantiated per tensor (*moves*), so cost follows a
+ * rank's own moves.
  */
 #ifndef XFI_PLAN_H
 #define XFI_PLAN_H
@@ -45,17 +46,17 @@ typedef struct xfi_flows {
 typedef struct xfi_class {
   const xfer_layout *src; /* owned by the class's first tensor */
   const xfer_layout *dst;
-  size_t first_tensor;    /* for errors */
+  size_t first_tensor; /* for errors */
   size_t n_tensors;
-  bool broadcast;         /* takes the broadcast lane */
-  bool in_src;            /* this rank has a part there */
+  bool broadcast; /* takes the broadcast lane */
+  bool in_src;    /* this rank has a part there */
   bool in_dst;
   xfi_place src_place;
   xfi_place dst_place;
-  xfi_flows sends;        /* from this rank's source part */
-  xfi_flows recvs;        /* into its destination part */
-  uint64_t dst_bytes;     /* of this rank's destination part, ZERO elements included */
-  uint64_t zero_bytes;    /* of these, ZERO elements */
+  xfi_flows sends;     /* from this rank's source part */
+  xfi_flows recvs;     /* into its destination part */
+  uint64_t dst_bytes;  /* of this rank's destination part, ZERO elements included */
+  uint64_t zero_bytes; /* of these, ZERO elements */
 } xfi_class;
 
 typedef struct xfi_tensor {
@@ -97,7 +98,8 @@ typedef struct xfi_plan {
   xfi_plan_options options;
   xfi_tensor *tensors; /* [n_tensors] */
   size_t n_tensors;
-  uint32_t *order; /* [n_tensors] by element size, largest first, then index: streams stay aligned */
+  uint32_t
+      *order; /* [n_tensors] by element size, largest first, then index: streams stay aligned */
   xfi_class *classes;
   size_t n_classes;
   size_t classes_capacity;
@@ -132,7 +134,8 @@ int64_t xfi_box_elems(const xfi_box *box, int n_dims);
 /* Fill sends and recvs of a class for the plan's rank, and prove that recvs tile its part. */
 xfer_status xfi_class_fill(xfi_class *cls, const xfi_plan *plan);
 void xfi_class_free(xfi_class *cls);
-/* Every source part of a class, whoever holds it: one flow each, whose boxes are what it is read from. */
+/* Every source part of a class, whoever holds it: one flow each, whose boxes are what it is read
+ * from. */
 xfer_status xfi_class_sources(xfi_flows *flows, const xfi_class *cls);
 void xfi_flows_free(xfi_flows *flows);
 
@@ -142,17 +145,18 @@ void xfi_flows_free(xfi_flows *flows);
 int xfi_stripe_count(const xfi_class *cls, const xfi_box *box);
 
 /* The source replica whose turn it is for a stripe, 0 <= replica < n_replicas. */
-int xfi_choose_replica(const xfi_class *cls, uint32_t ordinal, const xfi_place *dst_place, size_t box,
-                       int stripe);
+int xfi_choose_replica(const xfi_class *cls, uint32_t ordinal, const xfi_place *dst_place,
+                       size_t box, int stripe);
 
-/* The rank that sends stripe `stripe` of box number `box` of the flow between `src_part` and the part at
- * `dst_place` to dst_rank, for the `ordinal`-th tensor of the class. */
+/* The rank that sends stripe `stripe` of box number `box` of the flow between `src_part` and the
+ * part at `dst_place` to dst_rank, for the `ordinal`-th tensor of the class. */
 int xfi_choose_source(const xfi_plan *plan, const xfi_class *cls, uint32_t ordinal,
                       const int64_t *src_part, const xfi_place *dst_place, int dst_rank, size_t box,
                       int stripe);
 
 /* ---- as text (print.c) ---- */
 
-xfer_status xfi_plan_print(const xfi_plan *plan, const xfer_plan_report_data *report, char **text, bool json);
+xfer_status xfi_plan_print(const xfi_plan *plan, const xfer_plan_report_data *report, char **text,
+                           bool json);
 
 #endif

@@ -14,14 +14,17 @@ typedef struct figure {
   size_t offset;
 } figure;
 
-#define FIGURE(field) {#field, offsetof(xfer_plan_report_data, field)}
+#define FIGURE(field)                                                                              \
+  {                                                                                                \
+#field, offsetof(xfer_plan_report_data, field)                                                 \
+  }
 
 static const figure figures[] = {
-    FIGURE(n_tensors),         FIGURE(n_classes),    FIGURE(n_moves),        FIGURE(payload_bytes),
-    FIGURE(in_bytes),          FIGURE(self_bytes),   FIGURE(zero_bytes),     FIGURE(wire_bytes),
-    FIGURE(out_bytes),         FIGURE(n_send_peers), FIGURE(n_recv_peers),   FIGURE(broadcast_tensors),
-    FIGURE(direct_bytes),      FIGURE(packed_bytes), FIGURE(n_rounds),       FIGURE(staging_bytes),
-    FIGURE(window_bytes),      FIGURE(bound_bytes),  FIGURE(predicted_ns),   FIGURE(committed_version),
+    FIGURE(n_tensors),    FIGURE(n_classes),    FIGURE(n_moves),      FIGURE(payload_bytes),
+    FIGURE(in_bytes),     FIGURE(self_bytes),   FIGURE(zero_bytes),   FIGURE(wire_bytes),
+    FIGURE(out_bytes),    FIGURE(n_send_peers), FIGURE(n_recv_peers), FIGURE(broadcast_tensors),
+    FIGURE(direct_bytes), FIGURE(packed_bytes), FIGURE(n_rounds),     FIGURE(staging_bytes),
+    FIGURE(window_bytes), FIGURE(bound_bytes),  FIGURE(predicted_ns), FIGURE(committed_version),
     FIGURE(torn),
 };
 enum { N_FIGURES = sizeof figures / sizeof *figures };
@@ -34,7 +37,8 @@ static uint64_t figure_value(const xfer_plan_report_data *report, int i)
 static void print_ints(xfi_text *text, const int64_t *at, int n)
 {
   xfi_text_printf(text, "[");
-  for (int i = 0; i < n; i++) xfi_text_printf(text, "%s%" PRId64, i > 0 ? "," : "", at[i]);
+  for (int i = 0; i < n; i++)
+    xfi_text_printf(text, "%s%" PRId64, i > 0 ? "," : "", at[i]);
   xfi_text_printf(text, "]");
 }
 
@@ -78,7 +82,8 @@ static void json_tensors(xfi_text *text, const xfi_plan *plan)
     const xfer_layout *l = plan->tensors[t].src;
     int64_t shape[XFER_MAX_DIMS];
 
-    for (int d = 0; d < l->n_dims; d++) shape[d] = l->dims[d].size;
+    for (int d = 0; d < l->n_dims; d++)
+      shape[d] = l->dims[d].size;
     xfi_text_printf(text, "%s\n{\"name\":", t > 0 ? "," : "");
     xfi_text_json(text, plan->tensors[t].name);
     xfi_text_printf(text, ",\"dtype\":\"%s\",\"shape\":", xfi_dtype_name((int)l->dtype));
@@ -88,20 +93,24 @@ static void json_tensors(xfi_text *text, const xfi_plan *plan)
   xfi_text_printf(text, "]");
 }
 
-static void people_summary(xfi_text *text, const xfi_plan *plan, const xfer_plan_report_data *report)
+static void people_summary(xfi_text *text, const xfi_plan *plan,
+                           const xfer_plan_report_data *report)
 {
   xfi_text_printf(text, "plan of rank %d of %d\n", plan->rank, plan->n_ranks);
   for (int i = 0; i < N_FIGURES; i++)
     xfi_text_printf(text, "  %-18s %" PRIu64 "\n", figures[i].name, figure_value(report, i));
   for (size_t p = 0; p < plan->recvs.n_peers; p++)
-    xfi_text_printf(text, "  from rank %-6d %10zu moves %16" PRIu64 " bytes\n", plan->recvs.peers[p].rank,
-                    plan->recvs.peers[p].n, plan->recvs.peers[p].n_bytes);
+    xfi_text_printf(text, "  from rank %-6d %10zu moves %16" PRIu64 " bytes\n",
+                    plan->recvs.peers[p].rank, plan->recvs.peers[p].n,
+                    plan->recvs.peers[p].n_bytes);
   for (size_t p = 0; p < plan->sends.n_peers; p++)
-    xfi_text_printf(text, "  to rank   %-6d %10zu moves %16" PRIu64 " bytes\n", plan->sends.peers[p].rank,
-                    plan->sends.peers[p].n, plan->sends.peers[p].n_bytes);
+    xfi_text_printf(text, "  to rank   %-6d %10zu moves %16" PRIu64 " bytes\n",
+                    plan->sends.peers[p].rank, plan->sends.peers[p].n,
+                    plan->sends.peers[p].n_bytes);
 }
 
-xfer_status xfi_plan_print(const xfi_plan *plan, const xfer_plan_report_data *report, char **text, bool json)
+xfer_status xfi_plan_print(const xfi_plan *plan, const xfer_plan_report_data *report, char **text,
+                           bool json)
 {
   xfer_status st = XFER_OK;
   xfi_text out = {0};

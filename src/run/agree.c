@@ -1,7 +1,8 @@
 /*
- * Agreement on metadata. In the usual case one all-gather of digests. Where some rank lacks layouts, the
- * lowest rank that has any that are still missing sends all it has to everybody, until nobody has more.
- * Where digests differ, a bisection over prefixes of the tensor list finds the first difference.
+ * Agreement on metadata. In the usual case one all-gather of digests. Where some rank lacks
+ * layouts, the lowest rank that has any that are still missing sends all it has to everybody, until
+ * nobody has more. Where digests differ, a bisection over prefixes of the tensor list finds the
+ * first difference.
  */
 #include "agree.h"
 
@@ -45,14 +46,15 @@ static void hash_tensors(uint64_t digest[2], const xfer_tensor *tensors, size_t 
   XXH128_hash_t hash;
 
   XXH3_128bits_reset(&state);
-  for (size_t t = 0; t < n; t++) hash_tensor(&state, &tensors[t]);
+  for (size_t t = 0; t < n; t++)
+    hash_tensor(&state, &tensors[t]);
   hash = XXH3_128bits_digest(&state);
   digest[0] = hash.low64;
   digest[1] = hash.high64;
 }
 
-static void make_statement(statement *s, xfer_status mine, const xfer_tensor *tensors, size_t n_tensors,
-                           const xfer_plan_options *options)
+static void make_statement(statement *s, xfer_status mine, const xfer_tensor *tensors,
+                           size_t n_tensors, const xfer_plan_options *options)
 {
   const XXH128_hash_t hash = XXH3_128bits(options, sizeof *options);
 
@@ -67,7 +69,8 @@ static void make_statement(statement *s, xfer_status mine, const xfer_tensor *te
   s->options[0] = hash.low64;
   s->options[1] = hash.high64;
   hash_tensors(s->tensors, tensors, n_tensors);
-  for (size_t t = 0; t < n_tensors; t++) s->n_missing += tensors[t].src == NULL || tensors[t].dst == NULL;
+  for (size_t t = 0; t < n_tensors; t++)
+    s->n_missing += tensors[t].src == NULL || tensors[t].dst == NULL;
 }
 
 /* Everything but the tensors. `all` is [size]. */
@@ -85,10 +88,12 @@ static xfer_status compare_statements(const xfi_comm *comm, const statement *all
   for (int r = 1; r < comm->size; r++) {
     const statement *s = &all[r];
 
-    XFI_CHECK(s->version == all[0].version, XFER_ERR_MISMATCH, "rank %d plans by version %llu, rank 0 by %llu", r,
-              (unsigned long long)s->version, (unsigned long long)all[0].version);
-    XFI_CHECK(s->n_tensors == all[0].n_tensors, XFER_ERR_MISMATCH, "rank %d has %llu tensors, rank 0 %llu", r,
-              (unsigned long long)s->n_tensors, (unsigned long long)all[0].n_tensors);
+    XFI_CHECK(s->version == all[0].version, XFER_ERR_MISMATCH,
+              "rank %d plans by version %llu, rank 0 by %llu", r, (unsigned long long)s->version,
+              (unsigned long long)all[0].version);
+    XFI_CHECK(s->n_tensors == all[0].n_tensors, XFER_ERR_MISMATCH,
+              "rank %d has %llu tensors, rank 0 %llu", r, (unsigned long long)s->n_tensors,
+              (unsigned long long)all[0].n_tensors);
     XFI_CHECK(memcmp(s->options, all[0].options, sizeof s->options) == 0, XFER_ERR_MISMATCH,
               "rank %d has other plan options than rank 0", r);
   }
@@ -122,8 +127,8 @@ static const xfer_layout **side_of(xfer_tensor *t, int side)
 }
 
 /* Index of a layout in `known`, appended (and written to `layouts`) when it is new. */
-static xfer_status layout_index(uint64_t *index, const xfer_layout *layout, const xfer_layout **known,
-                                uint64_t *n_known, parcel *layouts)
+static xfer_status layout_index(uint64_t *index, const xfer_layout *layout,
+                                const xfer_layout **known, uint64_t *n_known, parcel *layouts)
 {
   xfer_status st = XFER_OK;
   unsigned char *bytes = NULL;
@@ -132,7 +137,8 @@ static xfer_status layout_index(uint64_t *index, const xfer_layout *layout, cons
 
   for (uint64_t i = *n_known; i-- > 0;) { /* a model's tensors repeat the last few */
     *index = i;
-    if (known[i] == layout || memcmp(known[i]->digest, layout->digest, sizeof layout->digest) == 0) return XFER_OK;
+    if (known[i] == layout || memcmp(known[i]->digest, layout->digest, sizeof layout->digest) == 0)
+      return XFER_OK;
   }
   XFI_TRY(xfi_layout_write(layout, &bytes, &n));
   n_bytes = n;
@@ -209,7 +215,8 @@ static xfer_status read_parcel(xfi_agreed *agreed, const parcel *p)
   size_t at = 0;
   uint64_t use[3];
 
-  XFI_CHECK(take(p, &at, &n, sizeof n) && n <= p->n, XFER_ERR_MISMATCH, "a received list of layouts is malformed");
+  XFI_CHECK(take(p, &at, &n, sizeof n) && n <= p->n, XFER_ERR_MISMATCH,
+            "a received list of layouts is malformed");
   layouts = xfi_calloc(n, sizeof(xfer_layout *));
   XFI_CHECK(layouts != NULL, XFER_ERR_NOMEM, "%llu layouts", (unsigned long long)n);
   XFI_TRY(read_layouts(p, &at, layouts, n));
@@ -222,7 +229,8 @@ static xfer_status read_parcel(xfi_agreed *agreed, const parcel *p)
     if (*slot == NULL) *slot = xfi_layout_share(layouts[use[2]]);
   }
 done:
-  for (uint64_t i = 0; layouts != NULL && i < n; i++) xfi_layout_destroy(layouts[i]);
+  for (uint64_t i = 0; layouts != NULL && i < n; i++)
+    xfi_layout_destroy(layouts[i]);
   xfi_free(layouts);
   return st;
 }
@@ -258,8 +266,8 @@ done:
 }
 
 /* The lowest rank that can fill a gap in the agreed table; -1: none can. */
-static xfer_status next_teller(int *teller, xfi_comm *comm, const xfi_agreed *agreed, const xfer_tensor *tensors,
-                               xfi_deadline deadline)
+static xfer_status next_teller(int *teller, xfi_comm *comm, const xfi_agreed *agreed,
+                               const xfer_tensor *tensors, xfi_deadline deadline)
 {
   xfer_status st = XFER_OK;
   int32_t *all = xfi_calloc((size_t)comm->size, sizeof *all);
@@ -299,8 +307,9 @@ static xfer_status share_layouts(xfi_agreed *agreed, xfi_comm *comm, const xfer_
   for (size_t t = 0; t < agreed->n_tensors; t++) {
     const xfer_tensor *a = &agreed->tensors[t];
 
-    XFI_CHECK(a->src != NULL && a->dst != NULL, XFER_ERR_ARG, "tensor %zu \"%s\": no rank gave its %s layout", t,
-              a->name, a->src == NULL ? "source" : "destination");
+    XFI_CHECK(a->src != NULL && a->dst != NULL, XFER_ERR_ARG,
+              "tensor %zu \"%s\": no rank gave its %s layout", t, a->name,
+              a->src == NULL ? "source" : "destination");
   }
 done:
   xfi_free(p.bytes);
@@ -309,7 +318,8 @@ done:
 
 /* ---- the first difference ---- */
 
-static xfer_status same_everywhere(bool *same, xfi_comm *comm, const uint64_t digest[2], xfi_deadline deadline)
+static xfer_status same_everywhere(bool *same, xfi_comm *comm, const uint64_t digest[2],
+                                   xfi_deadline deadline)
 {
   xfer_status st = XFER_OK;
   uint64_t(*all)[2] = xfi_calloc((size_t)comm->size, sizeof *all);
@@ -317,14 +327,16 @@ static xfer_status same_everywhere(bool *same, xfi_comm *comm, const uint64_t di
   XFI_CHECK(all != NULL, XFER_ERR_NOMEM, "%d ranks", comm->size);
   XFI_TRY(comm->ops->all_gather(comm, all, digest, sizeof *all, deadline));
   *same = true;
-  for (int r = 1; r < comm->size; r++) *same = *same && memcmp(all[r], all[0], sizeof *all) == 0;
+  for (int r = 1; r < comm->size; r++)
+    *same = *same && memcmp(all[r], all[0], sizeof *all) == 0;
 done:
   xfi_free(all);
   return st;
 }
 
 /* Every rank ends here with XFER_ERR_MISMATCH, and all with the same text. */
-static xfer_status report_difference(xfi_comm *comm, const xfer_tensor *tensors, size_t n, xfi_deadline deadline)
+static xfer_status report_difference(xfi_comm *comm, const xfer_tensor *tensors, size_t n,
+                                     xfi_deadline deadline)
 {
   xfer_status st = XFER_OK;
   size_t lo = 0; /* prefixes of lo tensors are the same, of hi are not */
@@ -346,22 +358,25 @@ static xfer_status report_difference(xfi_comm *comm, const xfer_tensor *tensors,
   }
   memset(mine, 0, sizeof mine);
   snprintf(mine, sizeof mine, "\"%.60s\" ", tensors[lo].name);
-  xfi_problem_format(mine + strlen(mine), sizeof mine - strlen(mine), tensors[lo].src, tensors[lo].dst);
+  xfi_problem_format(mine + strlen(mine), sizeof mine - strlen(mine), tensors[lo].src,
+                     tensors[lo].dst);
   all = xfi_calloc((size_t)comm->size, sizeof *all);
   XFI_CHECK(all != NULL, XFER_ERR_NOMEM, "%d ranks", comm->size);
   XFI_TRY(comm->ops->all_gather(comm, all, mine, sizeof mine, deadline));
   for (int r = 1; r < comm->size; r++)
-    XFI_CHECK(memcmp(all[r], all[0], sizeof *all) == 0, XFER_ERR_MISMATCH, "tensor %zu: rank %d has %s, rank 0 has %s",
-              lo, r, all[r], all[0]);
-  XFI_CHECK(false, XFER_ERR_MISMATCH, "tensor %zu %s: ranks have different run tables or names", lo, mine);
+    XFI_CHECK(memcmp(all[r], all[0], sizeof *all) == 0, XFER_ERR_MISMATCH,
+              "tensor %zu: rank %d has %s, rank 0 has %s", lo, r, all[r], all[0]);
+  XFI_CHECK(false, XFER_ERR_MISMATCH, "tensor %zu %s: ranks have different run tables or names", lo,
+            mine);
 done:
   xfi_free(all);
   return st;
 }
 
-/* What is agreed, where this rank was given something else: its own, so that the difference shows. */
-static xfer_status compare_tensors(const xfi_agreed *agreed, xfi_comm *comm, const xfer_tensor *tensors,
-                                   xfi_deadline deadline)
+/* What is agreed, where this rank was given something else: its own, so that the difference shows.
+ */
+static xfer_status compare_tensors(const xfi_agreed *agreed, xfi_comm *comm,
+                                   const xfer_tensor *tensors, xfi_deadline deadline)
 {
   xfer_status st = XFER_OK;
   xfer_tensor *own = xfi_calloc(agreed->n_tensors, sizeof *own);
@@ -382,8 +397,8 @@ done:
   return st;
 }
 
-static xfer_status settle(xfi_agreed *a, xfi_comm *comm, const statement *all, const xfer_tensor *tensors,
-                          xfi_deadline deadline)
+static xfer_status settle(xfi_agreed *a, xfi_comm *comm, const statement *all,
+                          const xfer_tensor *tensors, xfi_deadline deadline)
 {
   xfer_status st = XFER_OK;
   bool missing = false;
@@ -407,8 +422,9 @@ done:
   return st;
 }
 
-xfer_status xfi_agree_tensors(xfi_agreed *agreed, xfi_comm *comm, xfer_status mine, const xfer_tensor *tensors,
-                              size_t n_tensors, const xfer_plan_options *options, xfi_deadline deadline)
+xfer_status xfi_agree_tensors(xfi_agreed *agreed, xfi_comm *comm, xfer_status mine,
+                              const xfer_tensor *tensors, size_t n_tensors,
+                              const xfer_plan_options *options, xfi_deadline deadline)
 {
   xfer_status st = XFER_OK;
   statement said;

@@ -15,11 +15,12 @@ typedef struct xfi_agreed {
 } xfi_agreed;
 
 /*
- * Collective. `mine` is what this rank's own checks came to; its text is set. `options` are compared as
- * bytes. XFER_ERR_MISMATCH names the first tensor that differs and how.
+ * Collective. `mine` is what this rank's own checks came to; its text is set. `options` are
+ * compared as bytes. XFER_ERR_MISMATCH names the first tensor that differs and how.
  */
-xfer_status xfi_agree_tensors(xfi_agreed *agreed, xfi_comm *comm, xfer_status mine, const xfer_tensor *tensors,
-                              size_t n_tensors, const xfer_plan_options *options, xfi_deadline deadline);
+xfer_status xfi_agree_tensors(xfi_agreed *agreed, xfi_comm *comm, xfer_status mine,
+                              const xfer_tensor *tensors, size_t n_tensors,
+                              const xfer_plan_options *options, xfi_deadline deadline);
 void xfi_agreed_free(xfi_agreed *agreed);
 
 #endif

@@ -19,7 +19,8 @@ int64_t xfi_bound_elems(const xfi_bound *bound)
 {
   int64_t n = 1;
 
-  for (int d = 0; d < bound->n_dims; d++) n *= bound->shape[d];
+  for (int d = 0; d < bound->n_dims; d++)
+    n *= bound->shape[d];
   return n;
 }
 
@@ -34,22 +35,24 @@ static void dense_strides(xfi_bound *b, int elem_bytes)
 }
 
 /* Strides given: as many as dims, positive where they count, and reaching no further than 2^62. */
-static xfer_status copy_strides(xfi_bound *b, const xfer_view *view, int elem_bytes, const char *what)
+static xfer_status copy_strides(xfi_bound *b, const xfer_view *view, int elem_bytes,
+                                const char *what)
 {
   xfer_status st = XFER_OK;
   int64_t reach = elem_bytes;
 
-  XFI_CHECK(view->n_dims == b->n_dims, XFER_ERR_SHAPE, "%s: a view of %d dims for a tensor of %d", what,
-            (int)view->n_dims, b->n_dims);
+  XFI_CHECK(view->n_dims == b->n_dims, XFER_ERR_SHAPE, "%s: a view of %d dims for a tensor of %d",
+            what, (int)view->n_dims, b->n_dims);
   for (int d = 0; d < b->n_dims; d++) {
     int64_t span;
 
     b->strides[d] = view->strides[d];
     if (b->shape[d] <= 1) continue;
-    XFI_CHECK(view->strides[d] >= elem_bytes, XFER_ERR_SHAPE, "%s: stride %lld in dim %d, below the %d bytes of an element",
-              what, (long long)view->strides[d], d, elem_bytes);
-    XFI_CHECK(xfi_imul_fits(view->strides[d], b->shape[d] - 1, &span) && xfi_iadd_fits(reach, span, &reach) &&
-                  reach <= INT64_MAX / 2,
+    XFI_CHECK(view->strides[d] >= elem_bytes, XFER_ERR_SHAPE,
+              "%s: stride %lld in dim %d, below the %d bytes of an element", what,
+              (long long)view->strides[d], d, elem_bytes);
+    XFI_CHECK(xfi_imul_fits(view->strides[d], b->shape[d] - 1, &span) &&
+                  xfi_iadd_fits(reach, span, &reach) && reach <= INT64_MAX / 2,
               XFER_ERR_OVERFLOW, "%s: stride %lld in dim %d reaches past 2^62 bytes", what,
               (long long)view->strides[d], d);
   }
@@ -62,11 +65,11 @@ static xfer_status copy_pieces(xfi_bound *b, const xfer_view *view, const char *
   xfer_status st = XFER_OK;
   const int d = view->piece_dim;
 
-  XFI_CHECK(d >= 0 && d < b->n_dims, XFER_ERR_SHAPE, "%s: pieces along dim %d of a tensor of %d dims", what, d,
-            b->n_dims);
+  XFI_CHECK(d >= 0 && d < b->n_dims, XFER_ERR_SHAPE,
+            "%s: pieces along dim %d of a tensor of %d dims", what, d, b->n_dims);
   XFI_CHECK(view->n_pieces >= 1 && b->shape[d] % view->n_pieces == 0, XFER_ERR_SHAPE,
-            "%s: %lld pieces along dim %d, which has %lld indices here", what, (long long)view->n_pieces, d,
-            (long long)b->shape[d]);
+            "%s: %lld pieces along dim %d, which has %lld indices here", what,
+            (long long)view->n_pieces, d, (long long)b->shape[d]);
   XFI_CHECK(view->pieces != NULL, XFER_ERR_ARG, "%s: a view in pieces without pointers", what);
   b->pieces = xfi_calloc((size_t)view->n_pieces, sizeof *b->pieces);
   XFI_CHECK(b->pieces != NULL, XFER_ERR_NOMEM, "%s: %lld pieces", what, (long long)view->n_pieces);
@@ -88,8 +91,8 @@ xfer_status xfi_bound_set(xfi_bound *bound, const xfer_view *view, const int64_t
   xfi_bound b = {.is_set = true, .n_dims = n_dims, .n_pieces = 1, .piece_length = INT64_MAX};
 
   if (n_dims > 0) memcpy(b.shape, shape, (size_t)n_dims * sizeof *shape);
-  XFI_CHECK(view->kind >= XFER_VIEW_DENSE && view->kind <= XFER_VIEW_PIECES, XFER_ERR_ARG, "%s: view kind %d",
-            what, (int)view->kind);
+  XFI_CHECK(view->kind >= XFER_VIEW_DENSE && view->kind <= XFER_VIEW_PIECES, XFER_ERR_ARG,
+            "%s: view kind %d", what, (int)view->kind);
   XFI_CHECK(view->reserved == 0, XFER_ERR_ARG, "%s: a reserved field of the view is not 0", what);
   if (view->kind == XFER_VIEW_DENSE)
     dense_strides(&b, elem_bytes);
@@ -142,13 +145,14 @@ static char *address(const xfi_end *end, int n_dims)
   char *p = xfi_bound_piece(b, piece);
 
   for (int d = 0; d < n_dims; d++)
-    p += (d == b->piece_dim ? end->start[d] - piece * b->piece_length : end->start[d]) * b->strides[d];
+    p += (d == b->piece_dim ? end->start[d] - piece * b->piece_length : end->start[d]) *
+         b->strides[d];
   return p;
 }
 
 /* A box that crosses no piece boundary on either side. */
-static xfer_status add_whole(xfi_copies *copies, const xfi_end *dst, const xfi_end *src, const int64_t *length,
-                             int n_dims, int elem_bytes)
+static xfer_status add_whole(xfi_copies *copies, const xfi_end *dst, const xfi_end *src,
+                             const int64_t *length, int n_dims, int elem_bytes)
 {
   xfer_status st = XFER_OK;
   xfi_copy *copy;
@@ -170,9 +174,10 @@ done:
   return st;
 }
 
-/* Split the box at `by`'s piece boundaries and hand each part to the other side, then to add_whole. */
-static xfer_status add_split(xfi_copies *copies, const xfi_end *dst, const xfi_end *src, const int64_t *length,
-                             int n_dims, int elem_bytes, bool by_dst)
+/* Split the box at `by`'s piece boundaries and hand each part to the other side, then to add_whole.
+ */
+static xfer_status add_split(xfi_copies *copies, const xfi_end *dst, const xfi_end *src,
+                             const int64_t *length, int n_dims, int elem_bytes, bool by_dst)
 {
   const xfi_bound *by = by_dst ? dst->bound : src->bound;
   const int d = by->piece_dim;
@@ -197,13 +202,14 @@ done:
   return st;
 }
 
-xfer_status xfi_copies_add(xfi_copies *copies, const xfi_end *dst, const xfi_end *src, const int64_t *length,
-                           int n_dims, int elem_bytes)
+xfer_status xfi_copies_add(xfi_copies *copies, const xfi_end *dst, const xfi_end *src,
+                           const int64_t *length, int n_dims, int elem_bytes)
 {
   for (int d = 0; d < n_dims; d++)
     if (length[d] == 0) return XFER_OK;
   if (n_dims == 0) return add_whole(copies, dst, src, length, n_dims, elem_bytes);
-  if (dst->bound->pieces != NULL) return add_split(copies, dst, src, length, n_dims, elem_bytes, true);
+  if (dst->bound->pieces != NULL)
+    return add_split(copies, dst, src, length, n_dims, elem_bytes, true);
   if (src != NULL && src->bound->pieces != NULL)
     return add_split(copies, dst, src, length, n_dims, elem_bytes, false);
   return add_whole(copies, dst, src, length, n_dims, elem_bytes);

@@ -11,8 +11,8 @@
 #include "kernels.h"
 #include "xfer/xfer.h"
 
-/* A view with the shape of the part that it holds. Every kind of view becomes pieces: a dense or strided
- * one is one piece. Also what a slot is. */
+/* A view with the shape of the part that it holds. Every kind of view becomes pieces: a dense or
+ * strided one is one piece. Also what a slot is. */
 typedef struct xfi_bound {
   bool is_set;
   int n_dims;
@@ -25,7 +25,8 @@ typedef struct xfi_bound {
   char *only;
 } xfi_bound;
 
-/* Check a view against the shape of its part and copy it. `what` names tensor and side for errors. */
+/* Check a view against the shape of its part and copy it. `what` names tensor and side for errors.
+ */
 xfer_status xfi_bound_set(xfi_bound *bound, const xfer_view *view, const int64_t *shape, int n_dims,
                           int elem_bytes, const char *what);
 void xfi_bound_clear(xfi_bound *bound);
@@ -56,13 +57,13 @@ typedef struct xfi_end {
 } xfi_end;
 
 /* Append the copies that move a box of `length` elements per dim, simplified. */
-xfer_status xfi_copies_add(xfi_copies *copies, const xfi_end *dst, const xfi_end *src, const int64_t *length,
-                           int n_dims, int elem_bytes);
+xfer_status xfi_copies_add(xfi_copies *copies, const xfi_end *dst, const xfi_end *src,
+                           const int64_t *length, int n_dims, int elem_bytes);
 
 /* ---- destinations must not overlap (overlap.c) ---- */
 
-/* bounds[i] is the destination of the tensor called names[i], of elem_bytes[i]. Views that are the same
- * are a declared tie and fine. */
+/* bounds[i] is the destination of the tensor called names[i], of elem_bytes[i]. Views that are the
+ * same are a declared tie and fine. */
 xfer_status xfi_bounds_check_disjoint(const xfi_bound *const *bounds, const char *const *names,
                                       const int *elem_bytes, size_t n);
 

@@ -1,7 +1,7 @@
 /*
- * The broadcast lane: for each source part of a tensor one replica is the root. A root's parts, tensor
- * after tensor, are one stream of bytes; its windows are broadcast to all ranks, and each rank scatters
- * what it needs. Roots take turns by rank; every rank computes all streams.
+ * The broadcast lane: for each source part of a tensor one replica is the root. A root's parts,
+ * tensor after tensor, are one stream of bytes; its windows are broadcast to all ranks, and each
+ * rank scatters what it needs. Roots take turns by rank; every rank computes all streams.
  */
 #include <stdlib.h>
 #include <string.h>
@@ -29,7 +29,8 @@ typedef struct streams {
 
 static void free_streams(streams *s, size_t n_classes)
 {
-  for (size_t c = 0; s->sources != NULL && c < n_classes; c++) xfi_flows_free(&s->sources[c]);
+  for (size_t c = 0; s->sources != NULL && c < n_classes; c++)
+    xfi_flows_free(&s->sources[c]);
   xfi_free(s->sources);
   xfi_free(s->entries);
 }
@@ -55,7 +56,8 @@ static xfer_status sort_entries(streams *s)
     s->entries[i].flow = i;
   }
   if (s->n_entries > 0) qsort(s->entries, s->n_entries, sizeof *s->entries, by_root);
-  for (size_t i = 0; i < s->n_entries; i++) s->entries[i].flow = flows[s->entries[i].flow];
+  for (size_t i = 0; i < s->n_entries; i++)
+    s->entries[i].flow = flows[s->entries[i].flow];
 done:
   xfi_free(flows);
   return st;
@@ -65,7 +67,8 @@ static uint64_t flow_bytes(const xfi_class *cls, const xfi_flows *flows, const x
 {
   int64_t n = 0;
 
-  for (size_t b = 0; b < flow->n; b++) n += xfi_box_elems(&flows->boxes[flow->first + b], cls->src->n_dims);
+  for (size_t b = 0; b < flow->n; b++)
+    n += xfi_box_elems(&flows->boxes[flow->first + b], cls->src->n_dims);
   return (uint64_t)(n * cls->src->elem_bytes);
 }
 
@@ -96,9 +99,11 @@ static xfer_status make_streams(streams *s, const xfer_plan *plan)
   s->sources = xfi_calloc(m->n_classes, sizeof *s->sources);
   XFI_CHECK(s->sources != NULL, XFER_ERR_NOMEM, "%zu classes", m->n_classes);
   for (size_t c = 0; c < m->n_classes; c++)
-    if (xfi_run_broadcasts(plan, &m->classes[c])) XFI_TRY(xfi_class_sources(&s->sources[c], &m->classes[c]));
+    if (xfi_run_broadcasts(plan, &m->classes[c]))
+      XFI_TRY(xfi_class_sources(&s->sources[c], &m->classes[c]));
   for (size_t i = 0; i < m->n_tensors; i++)
-    if (xfi_run_broadcasts(plan, xfi_plan_class(m, m->order[i]))) XFI_TRY(add_tensor(s, m, m->order[i]));
+    if (xfi_run_broadcasts(plan, xfi_plan_class(m, m->order[i])))
+      XFI_TRY(add_tensor(s, m, m->order[i]));
   XFI_TRY(sort_entries(s));
 done:
   return st;
@@ -129,7 +134,8 @@ xfer_status xfi_broadcast_measure(xfi_pipeline *p, const xfer_plan *plan)
   if (plan->moves->n_broadcast == 0) return XFER_OK;
   XFI_TRY(make_streams(&s, plan));
   for (size_t i = 0; i < s.n_entries;) {
-    size_t *slot = s.entries[i].root == plan->moves->rank ? &p->send_slot_bytes : &p->recv_slot_bytes;
+    size_t *slot =
+        s.entries[i].root == plan->moves->rank ? &p->send_slot_bytes : &p->recv_slot_bytes;
     uint64_t n_bytes;
 
     i = root_end(&s, i, &n_bytes);
@@ -143,7 +149,8 @@ done:
 
 /* ---- steps ---- */
 
-/* This rank's boxes from the source part `part`: none if it needs nothing from it, or holds it itself. */
+/* This rank's boxes from the source part `part`: none if it needs nothing from it, or holds it
+ * itself. */
 static const xfi_flow *needed(const xfi_class *cls, const int64_t *part)
 {
   const size_t n = sizeof *part * (size_t)cls->src->n_dims;
@@ -155,8 +162,9 @@ static const xfi_flow *needed(const xfi_class *cls, const int64_t *part)
 }
 
 /* From a slice of a source box in the slot to each destination box that meets it. */
-static xfer_status scatter_slice(xfi_copies *copies, const xfer_plan *plan, uint32_t tensor, const xfi_flow *flow,
-                                 const xfi_box *source, const xfi_slice *slice, char *slot)
+static xfer_status scatter_slice(xfi_copies *copies, const xfer_plan *plan, uint32_t tensor,
+                                 const xfi_flow *flow, const xfi_box *source,
+                                 const xfi_slice *slice, char *slot)
 {
   const xfi_class *cls = xfi_plan_class(plan->moves, tensor);
   const int n_dims = cls->src->n_dims;
@@ -187,9 +195,11 @@ done:
   return st;
 }
 
-/* Elements [first, end) of one source box of an entry: gathered on the root, scattered where needed. */
-static xfer_status add_box(xfi_step *step, const xfer_plan *plan, const entry *e, const xfi_box *box,
-                           const xfi_flow *flow, int64_t first, int64_t end, char *slot)
+/* Elements [first, end) of one source box of an entry: gathered on the root, scattered where
+ * needed. */
+static xfer_status add_box(xfi_step *step, const xfer_plan *plan, const entry *e,
+                           const xfi_box *box, const xfi_flow *flow, int64_t first, int64_t end,
+                           char *slot)
 {
   const xfi_class *cls = xfi_plan_class(plan->moves, e->tensor);
   const int n_dims = cls->src->n_dims;
@@ -199,19 +209,20 @@ static xfer_status add_box(xfi_step *step, const xfer_plan *plan, const entry *e
   int n;
 
   if (e->root == plan->moves->rank)
-    return xfi_slot_copies(&step->gather, slot, true, xfi_run_src(plan, e->tensor), box->src_local, box->length,
-                           n_dims, elem, first, end);
+    return xfi_slot_copies(&step->gather, slot, true, xfi_run_src(plan, e->tensor), box->src_local,
+                           box->length, n_dims, elem, first, end);
   if (flow == NULL) return XFER_OK;
   n = xfi_slice_box(slices, box->length, n_dims, first, end);
   for (int i = 0; i < n; i++)
-    XFI_TRY(scatter_slice(&step->scatter, plan, e->tensor, flow, box, &slices[i], slot + slices[i].offset * elem));
+    XFI_TRY(scatter_slice(&step->scatter, plan, e->tensor, flow, box, &slices[i],
+                          slot + slices[i].offset * elem));
 done:
   return st;
 }
 
 /* What bytes [first, end) of an entry mean on this rank. */
-static xfer_status add_entry(xfi_step *step, const xfer_plan *plan, const streams *s, const entry *e,
-                             uint64_t first, uint64_t end, char *slot)
+static xfer_status add_entry(xfi_step *step, const xfer_plan *plan, const streams *s,
+                             const entry *e, uint64_t first, uint64_t end, char *slot)
 {
   const xfi_class *cls = xfi_plan_class(plan->moves, e->tensor);
   const xfi_flows *sources = &s->sources[plan->moves->tensors[e->tensor].class_index];
@@ -228,8 +239,8 @@ static xfer_status add_entry(xfi_step *step, const xfer_plan *plan, const stream
     const uint64_t to = at + n_bytes < end ? at + n_bytes : end;
 
     if (from < to)
-      XFI_TRY(add_box(step, plan, e, box, flow, (int64_t)((from - at) / elem), (int64_t)((to - at) / elem),
-                      slot + (from - first)));
+      XFI_TRY(add_box(step, plan, e, box, flow, (int64_t)((from - at) / elem),
+                      (int64_t)((to - at) / elem), slot + (from - first)));
     at += n_bytes;
   }
 done:
@@ -237,8 +248,8 @@ done:
 }
 
 /* One window [first, end) of the stream of entries [e0, e1). */
-static xfer_status add_window(xfi_pipeline *p, const xfer_plan *plan, const streams *s, size_t e0, size_t e1,
-                              uint64_t first, uint64_t end)
+static xfer_status add_window(xfi_pipeline *p, const xfer_plan *plan, const streams *s, size_t e0,
+                              size_t e1, uint64_t first, uint64_t end)
 {
   const int root = s->entries[e0].root;
   const bool is_root = root == plan->moves->rank;

@@ -1,10 +1,10 @@
 /*
  * The direct lane: copies straight between this rank's memory and mapped memory of peers.
  *
- * One flag page per rank and plan, in its own memory, has two words per peer: READY, the peer's memory may
- * be accessed in run `epoch`; DONE, the peer has copied what it copies for us in it. The side that copies
- * waits for READY, copies, sets DONE; the other sets READY and waits for DONE. So each rank waits on its
- * own page only, and whoever pushes or pulls does the same.
+ * One flag page per rank and plan, in its own memory, has two words per peer: READY, the peer's
+ * memory may be accessed in run `epoch`; DONE, the peer has copied what it copies for us in it. The
+ * side that copies waits for READY, copies, sets DONE; the other sets READY and waits for DONE. So
+ * each rank waits on its own page only, and whoever pushes or pulls does the same.
  */
 #include <string.h>
 
@@ -16,8 +16,8 @@
 
 enum { READY, DONE, FLAGS_PER_PEER };
 
-/* Up to this many bytes all copies go in one batch on the caller's stream: fewer launches count more
- * than streams side by side. */
+/* Up to this many bytes all copies go in one batch on the caller's stream: fewer launches count
+ * more than streams side by side. */
 #define ONE_BATCH_BYTES (UINT64_C(16) << 20)
 
 /* Copies that wait for the same peers and run on one stream. */
@@ -56,8 +56,8 @@ static uint64_t *flag(uint64_t *page, int rank, int which)
 /* ---- copies ---- */
 
 /* What this rank copies of one flow: `send`: from us to the peer. */
-static xfer_status add_flow(xfi_copies *copies, const xfer_plan *plan, const xfi_link *link, bool send,
-                            uint64_t *bytes)
+static xfer_status add_flow(xfi_copies *copies, const xfer_plan *plan, const xfi_link *link,
+                            bool send, uint64_t *bytes)
 {
   const xfi_move_list *list = send ? &plan->moves->sends : &plan->moves->recvs;
   const xfi_peer *peer = &list->peers[send ? link->send : link->recv];
@@ -73,10 +73,12 @@ static xfer_status add_flow(xfi_copies *copies, const xfer_plan *plan, const xfi
 
     if (xfi_run_broadcasts(plan, cls)) continue;
     xfi_move_box(&box, cls, send ? &cls->sends : &cls->recvs, move);
-    src.bound = send ? xfi_run_src(plan, move->tensor) : xfi_link_bound(link, move->tensor, true, &cursor);
-    dst.bound = send ? xfi_link_bound(link, move->tensor, false, &cursor) : xfi_run_dst(plan, move->tensor);
-    XFI_CHECK(src.bound != NULL && dst.bound != NULL, XFER_ERR_INTERNAL, "rank %d did not describe tensor %u",
-              link->rank, move->tensor);
+    src.bound =
+        send ? xfi_run_src(plan, move->tensor) : xfi_link_bound(link, move->tensor, true, &cursor);
+    dst.bound =
+        send ? xfi_link_bound(link, move->tensor, false, &cursor) : xfi_run_dst(plan, move->tensor);
+    XFI_CHECK(src.bound != NULL && dst.bound != NULL, XFER_ERR_INTERNAL,
+              "rank %d did not describe tensor %u", link->rank, move->tensor);
     memcpy(src.start, box.src_local, sizeof src.start);
     memcpy(dst.start, box.dst_local, sizeof dst.start);
     XFI_TRY(xfi_copies_add(copies, &dst, &src, box.length, cls->src->n_dims, cls->src->elem_bytes));
@@ -86,7 +88,8 @@ done:
   return st;
 }
 
-static xfer_status add_link(xfi_copies *copies, const xfer_plan *plan, const xfi_link *link, uint64_t *bytes)
+static xfer_status add_link(xfi_copies *copies, const xfer_plan *plan, const xfi_link *link,
+                            uint64_t *bytes)
 {
   xfer_status st = XFER_OK;
 
@@ -107,7 +110,8 @@ static xfer_status new_group(group **out, xfi_direct *d, int stream)
   g->done = xfi_calloc(d->links.n, sizeof *g->done);
   g->ranks = xfi_calloc(d->links.n, sizeof *g->ranks);
   d->n_groups++;
-  XFI_CHECK(g->ready != NULL && g->done != NULL && g->ranks != NULL, XFER_ERR_NOMEM, "%zu peers", d->links.n);
+  XFI_CHECK(g->ready != NULL && g->done != NULL && g->ranks != NULL, XFER_ERR_NOMEM, "%zu peers",
+            d->links.n);
   g->stream = stream;
   *out = g;
 done:
@@ -131,7 +135,8 @@ static xfer_status make_groups(xfi_direct *d, const xfer_plan *plan)
 
   d->groups = xfi_calloc(d->links.n, sizeof *d->groups);
   XFI_CHECK(d->groups != NULL, XFER_ERR_NOMEM, "%zu links", d->links.n);
-  for (size_t i = 0; i < d->links.n; i++) XFI_TRY(add_link(&copies, plan, &d->links.at[i], &d->bytes));
+  for (size_t i = 0; i < d->links.n; i++)
+    XFI_TRY(add_link(&copies, plan, &d->links.at[i], &d->bytes));
   one = d->bytes <= ONE_BATCH_BYTES && d->device->ops->n_copy_streams > 1;
   if (!one) copies.n = 0;
   for (size_t i = 0; i < d->links.n; i++) {
@@ -139,11 +144,13 @@ static xfer_status make_groups(xfi_direct *d, const xfer_plan *plan)
     uint64_t ignored = 0;
 
     if (!link->pushes && !link->pulls) continue;
-    if (!one || g == NULL) XFI_TRY(new_group(&g, d, one ? -1 : d->n_groups % d->device->ops->n_copy_streams));
+    if (!one || g == NULL)
+      XFI_TRY(new_group(&g, d, one ? -1 : d->n_groups % d->device->ops->n_copy_streams));
     join_group(g, d, link, plan->moves->rank);
     if (one) continue;
     XFI_TRY(add_link(&copies, plan, link, &ignored));
-    if (copies.n > 0) XFI_TRY(d->device->ops->batch_create(d->device, &g->batch, copies.at, copies.n));
+    if (copies.n > 0)
+      XFI_TRY(d->device->ops->batch_create(d->device, &g->batch, copies.at, copies.n));
     copies.n = 0;
   }
   if (one && g != NULL && copies.n > 0)
@@ -181,7 +188,8 @@ static xfer_status list_waits(xfi_direct *d, int rank)
   d->tell = xfi_calloc(d->links.n, sizeof *d->tell);
   d->await = xfi_calloc(d->links.n, sizeof *d->await);
   d->await_ranks = xfi_calloc(d->links.n, sizeof *d->await_ranks);
-  XFI_CHECK(d->tell != NULL && d->await != NULL && d->await_ranks != NULL, XFER_ERR_NOMEM, "%zu links", d->links.n);
+  XFI_CHECK(d->tell != NULL && d->await != NULL && d->await_ranks != NULL, XFER_ERR_NOMEM,
+            "%zu links", d->links.n);
   for (size_t i = 0; i < d->links.n; i++) {
     const xfi_link *link = &d->links.at[i];
 
@@ -295,21 +303,22 @@ uint64_t xfi_direct_bytes(const xfi_direct *direct)
 
 /* A flag wait whose failure names the peer. */
 static xfer_status wait_flags(const xfi_direct *d, uint64_t *const *flags, const int *ranks, int n,
-                              uint64_t epoch, xfer_stream stream, xfi_deadline deadline, const char *what)
+                              uint64_t epoch, xfer_stream stream, xfi_deadline deadline,
+                              const char *what)
 {
   xfer_status st = XFER_OK;
   int late = 0;
 
   if (n == 0) return XFER_OK;
   st = d->device->ops->flags_wait(d->device, flags, n, epoch, stream, deadline, &late);
-  XFI_CHECK(st != XFER_ERR_TIMEOUT, XFER_ERR_TIMEOUT, "rank %d %s in run %llu within the deadline", ranks[late],
-            what, (unsigned long long)epoch);
+  XFI_CHECK(st != XFER_ERR_TIMEOUT, XFER_ERR_TIMEOUT, "rank %d %s in run %llu within the deadline",
+            ranks[late], what, (unsigned long long)epoch);
 done:
   return st;
 }
 
-static xfer_status start_group(const xfi_direct *d, const group *g, uint64_t epoch, xfer_stream stream,
-                               xfi_deadline deadline)
+static xfer_status start_group(const xfi_direct *d, const group *g, uint64_t epoch,
+                               xfer_stream stream, xfi_deadline deadline)
 {
   xfer_status st = XFER_OK;
 
@@ -320,23 +329,27 @@ done:
   return st;
 }
 
-xfer_status xfi_direct_start(xfi_direct *d, xfer_plan *plan, xfer_stream stream, xfi_deadline deadline)
+xfer_status xfi_direct_start(xfi_direct *d, xfer_plan *plan, xfer_stream stream,
+                             xfi_deadline deadline)
 {
   const xfi_device_ops *dev = d->device->ops;
   xfer_status st = XFER_OK;
 
   if (d->n_await > 0) XFI_TRY(dev->flags_set(d->device, d->tell, d->n_await, plan->epoch, stream));
-  for (int i = 0; i < d->n_streams; i++) XFI_TRY(dev->stream_wait(d->device, d->streams[i], plan->started));
+  for (int i = 0; i < d->n_streams; i++)
+    XFI_TRY(dev->stream_wait(d->device, d->streams[i], plan->started));
   for (int i = 0; i < d->n_groups; i++) {
     const group *g = &d->groups[i];
 
-    XFI_TRY(start_group(d, g, plan->epoch, g->stream < 0 ? stream : d->streams[g->stream], deadline));
+    XFI_TRY(
+        start_group(d, g, plan->epoch, g->stream < 0 ? stream : d->streams[g->stream], deadline));
   }
 done:
   return st;
 }
 
-xfer_status xfi_direct_finish(xfi_direct *d, xfer_plan *plan, xfer_stream stream, xfi_deadline deadline)
+xfer_status xfi_direct_finish(xfi_direct *d, xfer_plan *plan, xfer_stream stream,
+                              xfi_deadline deadline)
 {
   const xfi_device_ops *dev = d->device->ops;
   xfer_status st = XFER_OK;
@@ -345,7 +358,8 @@ xfer_status xfi_direct_finish(xfi_direct *d, xfer_plan *plan, xfer_stream stream
     XFI_TRY(dev->event_record(d->device, d->ended[i], d->streams[i]));
     XFI_TRY(dev->stream_wait(d->device, stream, d->ended[i]));
   }
-  XFI_TRY(wait_flags(d, d->await, d->await_ranks, d->n_await, plan->epoch, stream, deadline, "did not finish"));
+  XFI_TRY(wait_flags(d, d->await, d->await_ranks, d->n_await, plan->epoch, stream, deadline,
+                     "did not finish"));
 done:
   return st;
 }

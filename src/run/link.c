@@ -6,9 +6,9 @@
  *   per bound:      tensor, piece_dim, piece_length, n_pieces, strides, shape,
  *                   per piece: (allocation, offset)
  *
- * A flow is copied by the side that has fewer allocations to map; if it cannot, by the other; if neither
- * can, it is left to the packed lane. Both ends know both counts and tell each other what worked, so they
- * decide alike.
+ * A flow is copied by the side that has fewer allocations to map; if it cannot, by the other; if
+ * neither can, it is left to the packed lane. Both ends know both counts and tell each other what
+ * worked, so they decide alike.
  */
 #include "link.h"
 
@@ -45,7 +45,8 @@ done:
 static bool has_moves(const xfer_plan *plan, const xfi_move_list *list, size_t peer)
 {
   for (size_t i = 0; i < list->peers[peer].n; i++)
-    if (!xfi_run_broadcasts(plan, xfi_plan_class(plan->moves, list->moves[list->peers[peer].first + i].tensor)))
+    if (!xfi_run_broadcasts(
+            plan, xfi_plan_class(plan->moves, list->moves[list->peers[peer].first + i].tensor)))
       return true;
   return false;
 }
@@ -87,7 +88,8 @@ static int distance(const xfi_plan *m, int rank)
 static void rotate_links(xfi_links *links, const xfi_plan *m)
 {
   for (size_t i = 1; i < links->n; i++)
-    for (size_t k = i; k > 0 && distance(m, links->at[k - 1].rank) > distance(m, links->at[k].rank); k--) {
+    for (size_t k = i; k > 0 && distance(m, links->at[k - 1].rank) > distance(m, links->at[k].rank);
+         k--) {
       const xfi_link swap = links->at[k];
 
       links->at[k] = links->at[k - 1];
@@ -138,7 +140,9 @@ static xfer_status put_address(blob *b, xfi_device *device, const void *pointer)
     b->allocations[b->n_allocations++] = found;
     i = b->n_allocations;
   }
-  XFI_TRY(put_words(b, (const uint64_t[]){i - 1, (uint64_t)((const char *)pointer - (const char *)found.base)}, 2));
+  XFI_TRY(put_words(
+      b, (const uint64_t[]){i - 1, (uint64_t)((const char *)pointer - (const char *)found.base)},
+      2));
 done:
   return st;
 }
@@ -152,14 +156,15 @@ static xfer_status put_bound(blob *b, xfi_device *device, const xfi_bound *bound
   XFI_TRY(put_words(b, head, 4));
   XFI_TRY(put(b, bound->strides, sizeof bound->strides));
   XFI_TRY(put(b, bound->shape, sizeof bound->shape));
-  for (int64_t i = 0; i < bound->n_pieces; i++) XFI_TRY(put_address(b, device, xfi_bound_piece(bound, i)));
+  for (int64_t i = 0; i < bound->n_pieces; i++)
+    XFI_TRY(put_address(b, device, xfi_bound_piece(bound, i)));
 done:
   return st;
 }
 
 /* The bounds of a flow's tensors, each once, in the order of its moves. */
-static xfer_status put_flow(blob *b, uint64_t *n, const xfer_plan *plan, const xfi_move_list *list, size_t peer,
-                            bool source)
+static xfer_status put_flow(blob *b, uint64_t *n, const xfer_plan *plan, const xfi_move_list *list,
+                            size_t peer, bool source)
 {
   xfer_status st = XFER_OK;
   uint32_t last = UINT32_MAX;
@@ -171,7 +176,8 @@ static xfer_status put_flow(blob *b, uint64_t *n, const xfer_plan *plan, const x
 
     if (tensor == last || xfi_run_broadcasts(plan, xfi_plan_class(plan->moves, tensor))) continue;
     last = tensor;
-    XFI_TRY(put_bound(b, plan->device, source ? xfi_run_src(plan, tensor) : xfi_run_dst(plan, tensor), tensor));
+    XFI_TRY(put_bound(b, plan->device,
+                      source ? xfi_run_src(plan, tensor) : xfi_run_dst(plan, tensor), tensor));
     ++*n;
   }
 done:
@@ -179,7 +185,8 @@ done:
 }
 
 /* Bounds first, into their own blob, since they make the list of allocations. */
-static xfer_status make_blob(blob *out, const xfer_plan *plan, const xfi_link *link, const uint64_t *page)
+static xfer_status make_blob(blob *out, const xfer_plan *plan, const xfi_link *link,
+                             const uint64_t *page)
 {
   xfi_device *device = plan->device;
   xfer_status st = XFER_OK;
@@ -193,14 +200,16 @@ static xfer_status make_blob(blob *out, const xfer_plan *plan, const xfi_link *l
   bounds.n = 0;
   XFI_TRY(put_flow(&bounds, &n_src, plan, &plan->moves->sends, link->send, true));
   XFI_TRY(put_flow(&bounds, &n_dst, plan, &plan->moves->recvs, link->recv, false));
-  XFI_TRY(put_words(out, (const uint64_t[]){bounds.n_allocations, page_at[1], n_src + n_dst, n_src}, 4));
+  XFI_TRY(put_words(out, (const uint64_t[]){bounds.n_allocations, page_at[1], n_src + n_dst, n_src},
+                    4));
   for (size_t i = 0; i < bounds.n_allocations; i++) {
     const uint64_t base = (uint64_t)(uintptr_t)bounds.allocations[i].base;
     xfi_mem_handle handle;
 
     memset(&handle, 0, sizeof handle);
     st = device->ops->mem_export(device, bounds.allocations[i].base, &handle);
-    if (st == XFER_ERR_UNSUPPORTED) /* an all-zero handle: the peer will find that it cannot map it */
+    if (st ==
+        XFER_ERR_UNSUPPORTED) /* an all-zero handle: the peer will find that it cannot map it */
       memset(&handle, 0, sizeof handle);
     else
       XFI_TRY(st);
@@ -243,8 +252,8 @@ static xfer_status read_bound(xfi_link *link, reader *r, size_t i)
   take(r, head, sizeof head);
   take(r, b->strides, sizeof b->strides);
   take(r, b->shape, sizeof b->shape);
-  XFI_CHECK(!r->failed && head[1] < XFER_MAX_DIMS && head[3] >= 1 && head[3] <= r->n_left, XFER_ERR_MISMATCH,
-            "rank %d sent a malformed description", link->rank);
+  XFI_CHECK(!r->failed && head[1] < XFER_MAX_DIMS && head[3] >= 1 && head[3] <= r->n_left,
+            XFER_ERR_MISMATCH, "rank %d sent a malformed description", link->rank);
   link->bound_tensors[i] = (uint32_t)head[0];
   b->is_set = true;
   b->n_dims = XFER_MAX_DIMS;
@@ -253,7 +262,8 @@ static xfer_status read_bound(xfi_link *link, reader *r, size_t i)
   b->n_pieces = (int64_t)head[3];
   b->pieces = xfi_calloc((size_t)b->n_pieces, sizeof *b->pieces); /* see resolve() */
   XFI_CHECK(b->pieces != NULL, XFER_ERR_NOMEM, "%lld pieces", (long long)b->n_pieces);
-  XFI_TRY(xfi_vec_reserve(&link->places, &link->places_capacity, link->n_places + head[3], sizeof *link->places));
+  XFI_TRY(xfi_vec_reserve(&link->places, &link->places_capacity, link->n_places + head[3],
+                          sizeof *link->places));
   for (int64_t p = 0; p < b->n_pieces; p++, link->n_places++) {
     take(r, link->places[link->n_places], sizeof *link->places);
     XFI_CHECK(!r->failed && link->places[link->n_places][0] < link->n_remotes, XFER_ERR_MISMATCH,
@@ -271,7 +281,8 @@ static xfer_status read_blob(xfi_link *link)
   uint64_t head[4];
 
   take(&r, head, sizeof head);
-  XFI_CHECK(!r.failed && head[0] >= 1 && head[0] <= r.n_left && head[2] <= r.n_left && head[3] <= head[2],
+  XFI_CHECK(!r.failed && head[0] >= 1 && head[0] <= r.n_left && head[2] <= r.n_left &&
+                head[3] <= head[2],
             XFER_ERR_MISMATCH, "rank %d sent a malformed description", link->rank);
   link->n_remotes = head[0];
   link->page_offset = head[1];
@@ -281,15 +292,15 @@ static xfer_status read_blob(xfi_link *link)
   link->first_place = xfi_calloc(head[2] + 1, sizeof *link->first_place);
   XFI_CHECK(link->remotes != NULL && link->bounds != NULL && link->bound_tensors != NULL &&
                 link->first_place != NULL,
-            XFER_ERR_NOMEM,
-            "%llu views of rank %d", (unsigned long long)head[2], link->rank);
+            XFER_ERR_NOMEM, "%llu views of rank %d", (unsigned long long)head[2], link->rank);
   link->n_bounds = head[2];
   link->n_src_bounds = head[3];
   for (size_t i = 0; i < link->n_remotes; i++) {
     take(&r, &link->remotes[i].handle, sizeof link->remotes[i].handle);
     take(&r, &link->remotes[i].base, sizeof link->remotes[i].base);
   }
-  for (size_t i = 0; i < link->n_bounds; i++) XFI_TRY(read_bound(link, &r, i));
+  for (size_t i = 0; i < link->n_bounds; i++)
+    XFI_TRY(read_bound(link, &r, i));
 done:
   return st;
 }
@@ -308,14 +319,16 @@ static xfer_status exchange_blobs(xfi_links *links, const xfer_plan *plan, const
     xfi_set_error("%zu links", n);
     local = XFER_ERR_NOMEM;
   }
-  for (size_t i = 0; i < n && local == XFER_OK; i++) local = make_blob(&mine[i], plan, &links->at[i], page);
+  for (size_t i = 0; i < n && local == XFER_OK; i++)
+    local = make_blob(&mine[i], plan, &links->at[i], page);
   XFI_TRY(xfi_comm_agree(comm, local, xfi_run_deadline(plan)));
   for (size_t i = 0; i < n; i++) {
     sizes[i] = mine[i].n;
     messages[i] = (xfi_message){&sizes[i], sizeof *sizes, links->at[i].rank};
     messages[n + i] = (xfi_message){&sizes[n + i], sizeof *sizes, links->at[i].rank};
   }
-  XFI_TRY(comm->ops->exchange(comm, messages, (int)n, messages + n, (int)n, xfi_run_deadline(plan)));
+  XFI_TRY(
+      comm->ops->exchange(comm, messages, (int)n, messages + n, (int)n, xfi_run_deadline(plan)));
   for (size_t i = 0; i < n && local == XFER_OK; i++) {
     links->at[i].n_bytes = sizes[n + i];
     links->at[i].bytes = xfi_calloc(sizes[n + i], 1);
@@ -329,8 +342,10 @@ static xfer_status exchange_blobs(xfi_links *links, const xfer_plan *plan, const
     messages[i] = (xfi_message){mine[i].bytes, mine[i].n, links->at[i].rank};
     messages[n + i] = (xfi_message){links->at[i].bytes, links->at[i].n_bytes, links->at[i].rank};
   }
-  XFI_TRY(comm->ops->exchange(comm, messages, (int)n, messages + n, (int)n, xfi_run_deadline(plan)));
-  for (size_t i = 0; i < n && local == XFER_OK; i++) local = read_blob(&links->at[i]);
+  XFI_TRY(
+      comm->ops->exchange(comm, messages, (int)n, messages + n, (int)n, xfi_run_deadline(plan)));
+  for (size_t i = 0; i < n && local == XFER_OK; i++)
+    local = read_blob(&links->at[i]);
   XFI_TRY(xfi_comm_agree(comm, local, xfi_run_deadline(plan)));
 done:
   for (size_t i = 0; mine != NULL && i < n; i++) {
@@ -422,7 +437,8 @@ static xfer_status exchange_verdicts(const xfi_links *links, const xfer_plan *pl
     messages[i] = (xfi_message){&mine[i], sizeof *mine, links->at[i].rank};
     messages[n + i] = (xfi_message){&theirs[i], sizeof *theirs, links->at[i].rank};
   }
-  XFI_TRY(plan->comm->ops->exchange(plan->comm, messages, (int)n, messages + n, (int)n, xfi_run_deadline(plan)));
+  XFI_TRY(plan->comm->ops->exchange(plan->comm, messages, (int)n, messages + n, (int)n,
+                                    xfi_run_deadline(plan)));
 done:
   xfi_free(messages);
   return st;
@@ -442,7 +458,8 @@ done:
 }
 
 /* The first try is made by the side with fewer allocations to map; the second by the other. */
-static xfer_status try_flows(xfi_link *link, xfi_device *device, verdict *mine, const verdict *theirs, bool first)
+static xfer_status try_flows(xfi_link *link, xfi_device *device, verdict *mine,
+                             const verdict *theirs, bool first)
 {
   const bool push = (mine->n_dst_allocations <= theirs->n_src_allocations) == first;
   const bool pull = (theirs->n_dst_allocations > mine->n_src_allocations) == first;
@@ -477,7 +494,8 @@ static void settle(xfi_link *link, const verdict *mine, const verdict *theirs)
 /* From (allocation, offset) to addresses, where the allocation is mapped. */
 static void resolve(xfi_link *link)
 {
-  if (link->remotes[0].is_mapped) link->page = (uint64_t *)(void *)(link->remotes[0].mapped + link->page_offset);
+  if (link->remotes[0].is_mapped)
+    link->page = (uint64_t *)(void *)(link->remotes[0].mapped + link->page_offset);
   for (size_t i = 0; i < link->n_bounds; i++) {
     for (int64_t p = 0; p < link->bounds[i].n_pieces; p++) {
       const uint64_t *place = link->places[link->first_place[i] + (size_t)p];
@@ -499,12 +517,14 @@ static xfer_status map_links(xfi_links *links, xfer_plan *plan)
     xfi_set_error("%zu links", links->n);
     local = XFER_ERR_NOMEM;
   }
-  for (size_t i = 0; i < links->n && local == XFER_OK; i++) local = count_link(&links->at[i], &mine[i]);
+  for (size_t i = 0; i < links->n && local == XFER_OK; i++)
+    local = count_link(&links->at[i], &mine[i]);
   XFI_TRY(xfi_comm_agree(plan->comm, local, xfi_run_deadline(plan)));
   XFI_TRY(exchange_verdicts(links, plan, mine, theirs));
   for (int attempt = 0; attempt < 2; attempt++) {
     for (size_t i = 0; i < links->n && local == XFER_OK; i++) {
-      const bool done = attempt > 0 && (links->at[i].send == NOTHING || mine[i].can_push || theirs[i].can_pull) &&
+      const bool done = attempt > 0 &&
+                        (links->at[i].send == NOTHING || mine[i].can_push || theirs[i].can_pull) &&
                         (links->at[i].recv == NOTHING || mine[i].can_pull || theirs[i].can_push);
 
       if (!done) local = try_flows(&links->at[i], plan->device, &mine[i], &theirs[i], attempt == 0);
@@ -541,7 +561,8 @@ void xfi_links_destroy(xfi_links *links, xfi_device *device)
 
     for (size_t r = 0; link->remotes != NULL && r < link->n_remotes; r++)
       if (link->remotes[r].is_mapped) device->ops->mem_unimport(device, link->remotes[r].mapped);
-    for (size_t b = 0; link->bounds != NULL && b < link->n_bounds; b++) xfi_bound_clear(&link->bounds[b]);
+    for (size_t b = 0; link->bounds != NULL && b < link->n_bounds; b++)
+      xfi_bound_clear(&link->bounds[b]);
     xfi_free(link->remotes);
     xfi_free(link->bounds);
     xfi_free(link->bound_tensors);

@@ -1,5 +1,6 @@
 /*
- * Links: what two ranks that may map each other's memory tell each other at commit, and the mapping.
+ * Links: what two ranks that may map each other's memory tell each other at commit, and the
+ * mapping.
  */
 #ifndef XFI_LINK_H
 #define XFI_LINK_H
@@ -9,18 +10,18 @@
 /* An allocation of a peer. */
 typedef struct xfi_remote {
   xfi_mem_handle handle;
-  uint64_t base;  /* the peer's address */
-  char *mapped;   /* ours; NULL until it is mapped */
+  uint64_t base; /* the peer's address */
+  char *mapped;  /* ours; NULL until it is mapped */
   bool is_mapped;
 } xfi_remote;
 
 /* One peer: both flows between us, and its half of each. */
 typedef struct xfi_link {
   int rank;
-  size_t send; /* index in plan->moves->sends.peers; SIZE_MAX: nothing goes there */
-  size_t recv; /* likewise */
-  bool pushes; /* we copy what we send */
-  bool pulls;  /* we copy what we receive */
+  size_t send;    /* index in plan->moves->sends.peers; SIZE_MAX: nothing goes there */
+  size_t recv;    /* likewise */
+  bool pushes;    /* we copy what we send */
+  bool pulls;     /* we copy what we receive */
   bool is_pushed; /* the peer copies what we receive */
   bool is_pulled; /* the peer copies what we send */
 
@@ -29,10 +30,11 @@ typedef struct xfi_link {
   xfi_remote *remotes; /* remotes[0] holds the peer's flag page */
   size_t n_remotes;
   uint64_t page_offset;
-  uint64_t *page;       /* the peer's flags, mapped */
-  xfi_bound *bounds;    /* the peer's: sources of what it sends us, then destinations of what we send */
+  uint64_t *page; /* the peer's flags, mapped */
+  xfi_bound
+      *bounds; /* the peer's: sources of what it sends us, then destinations of what we send */
   uint32_t *bound_tensors;
-  size_t *first_place; /* [n_bounds + 1] of a bound's pieces in `places` */
+  size_t *first_place;   /* [n_bounds + 1] of a bound's pieces in `places` */
   uint64_t (*places)[2]; /* (allocation, offset) of each piece */
   size_t n_places;
   size_t places_capacity;
@@ -41,17 +43,19 @@ typedef struct xfi_link {
 } xfi_link;
 
 typedef struct xfi_links {
-  xfi_link *at; /* by rising distance (rank - ours) modulo n_ranks: everybody starts with another peer */
+  xfi_link
+      *at; /* by rising distance (rank - ours) modulo n_ranks: everybody starts with another peer */
   size_t n;
 } xfi_links;
 
-/* Collective. Find peers in our domain, exchange descriptions, map, and decide who copies what. `page` is
- * this rank's flag page. */
+/* Collective. Find peers in our domain, exchange descriptions, map, and decide who copies what.
+ * `page` is this rank's flag page. */
 xfer_status xfi_links_create(xfi_links *links, xfer_plan *plan, uint64_t *page);
 void xfi_links_destroy(xfi_links *links, xfi_device *device);
 
-/* The peer's half of a tensor, with addresses of ours: its source (of what it sends us) or destination.
- * Moves and bounds have one order: *cursor, 0 at first, is where the last one was found. */
+/* The peer's half of a tensor, with addresses of ours: its source (of what it sends us) or
+ * destination. Moves and bounds have one order: *cursor, 0 at first, is where the last one was
+ * found. */
 const xfi_bound *xfi_link_bound(const xfi_link *link, uint32_t tensor, bool source, size_t *cursor);
 
 #endif

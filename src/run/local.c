@@ -84,7 +84,8 @@ static xfer_status add_zeros(xfi_copies *copies, const xfer_plan *plan, size_t t
     XFI_TRY(xfi_dim_runs(&cls->dst->dims[d], cls->dst_place.part[d], &runs[d]));
   XFI_TRY(zero_from(&z, 0));
 done:
-  for (int d = 0; d < XFER_MAX_DIMS; d++) xfi_runs_free(&runs[d]);
+  for (int d = 0; d < XFER_MAX_DIMS; d++)
+    xfi_runs_free(&runs[d]);
   return st;
 }
 
@@ -96,7 +97,8 @@ xfer_status xfi_local_create(xfi_batch **batch, const xfer_plan *plan)
   XFI_TRY(add_selfs(&copies, plan));
   for (size_t t = 0; t < plan->moves->n_tensors; t++)
     if (xfi_plan_class(plan->moves, t)->zero_bytes > 0) XFI_TRY(add_zeros(&copies, plan, t));
-  if (copies.n > 0) XFI_TRY(plan->device->ops->batch_create(plan->device, batch, copies.at, copies.n));
+  if (copies.n > 0)
+    XFI_TRY(plan->device->ops->batch_create(plan->device, batch, copies.at, copies.n));
 done:
   xfi_copies_free(&copies);
   return st;

@@ -1,10 +1,10 @@
 /*
  * Do destination views overlap? Exactly, and without a byte map.
  *
- * Each view is a set of equal runs on a grid. With its dims sorted by falling stride its runs come in
- * ascending order of address, provided that a step of a dim clears all that lies inside it; a view that
- * does not have this property is refused. Views are swept by address; two whose extents meet are walked
- * side by side.
+ * Each view is a set of equal runs on a grid. With its dims sorted by falling stride its runs come
+ * in ascending order of address, provided that a step of a dim clears all that lies inside it; a
+ * view that does not have this property is refused. Views are swept by address; two whose extents
+ * meet are walked side by side.
  */
 #include <stdlib.h>
 #include <string.h>
@@ -106,7 +106,8 @@ static xfer_status make_grids(grid **grids, size_t *n_grids, const xfi_bound *co
   grid *all = NULL;
   size_t n_all = 0;
 
-  for (size_t i = 0; i < n; i++) n_all += (size_t)bounds[i]->n_pieces;
+  for (size_t i = 0; i < n; i++)
+    n_all += (size_t)bounds[i]->n_pieces;
   all = xfi_calloc(n_all, sizeof *all);
   XFI_CHECK(all != NULL, XFER_ERR_NOMEM, "%zu views", n_all);
   n_all = 0;
@@ -125,7 +126,8 @@ static xfer_status make_grids(grid **grids, size_t *n_grids, const xfi_bound *co
       if (copies.n == 1) all[n_all++] = (grid){copies.at[0], NULL, i};
       xfi_copies_free(&copies);
       XFI_CHECK(n_all == 0 || finish(&all[n_all - 1]), XFER_ERR_SHAPE,
-                "tensor \"%s\": the strides of its destination view make it overlap itself", names[i]);
+                "tensor \"%s\": the strides of its destination view make it overlap itself",
+                names[i]);
     }
   }
   *grids = all;
@@ -147,15 +149,17 @@ xfer_status xfi_bounds_check_disjoint(const xfi_bound *const *bounds, const char
   XFI_TRY(make_grids(&grids, &n_grids, bounds, names, elem_bytes, n));
   qsort(grids, n_grids, sizeof *grids, by_address);
   for (size_t i = 0; i < n_grids; i++) {
-    while (first_open < i && grids[first_open].end <= grids[i].copy.dst) first_open++;
+    while (first_open < i && grids[first_open].end <= grids[i].copy.dst)
+      first_open++;
     for (size_t k = first_open; k < i; k++) {
       const size_t a = grids[k].owner;
       const size_t b = grids[i].owner;
 
       if (grids[k].end <= grids[i].copy.dst || !grids_meet(&grids[k], &grids[i])) continue;
-      if (a != b && elem_bytes[a] == elem_bytes[b] && xfi_bound_equal(bounds[a], bounds[b])) continue;
-      XFI_CHECK(false, XFER_ERR_SHAPE, "the destination views of tensors \"%s\" and \"%s\" overlap", names[a],
-                names[b]);
+      if (a != b && elem_bytes[a] == elem_bytes[b] && xfi_bound_equal(bounds[a], bounds[b]))
+        continue;
+      XFI_CHECK(false, XFER_ERR_SHAPE, "the destination views of tensors \"%s\" and \"%s\" overlap",
+                names[a], names[b]);
     }
   }
 done:

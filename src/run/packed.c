@@ -1,11 +1,11 @@
 /*
- * The packed lane: all that goes to one peer is one stream of bytes, the boxes of its moves one after the
- * other, cut in windows. Window k of a pair travels in the same round on both ends:
+ * The packed lane: all that goes to one peer is one stream of bytes, the boxes of its moves one
+ * after the other, cut in windows. Window k of a pair travels in the same round on both ends:
  *
  *   block = (distance from sender to receiver - 1) / PEERS_PER_ROUND,  round = k * n_blocks + block
  *
- * so a round has at most one message per peer and PEERS_PER_ROUND peers each way, every rank issues its
- * rounds in increasing order, and nobody needs to know what other pairs do.
+ * so a round has at most one message per peer and PEERS_PER_ROUND peers each way, every rank issues
+ * its rounds in increasing order, and nobody needs to know what other pairs do.
  */
 #include <stdlib.h>
 #include <string.h>
@@ -62,8 +62,10 @@ void xfi_packed_most(int *sends, int *recvs, const xfi_plan *m)
     int n_sends = 0;
     int n_recvs = 0;
 
-    for (size_t p = 0; p < m->sends.n_peers; p++) n_sends += block_of(m->n_ranks, m->rank, m->sends.peers[p].rank) == b;
-    for (size_t p = 0; p < m->recvs.n_peers; p++) n_recvs += block_of(m->n_ranks, m->recvs.peers[p].rank, m->rank) == b;
+    for (size_t p = 0; p < m->sends.n_peers; p++)
+      n_sends += block_of(m->n_ranks, m->rank, m->sends.peers[p].rank) == b;
+    for (size_t p = 0; p < m->recvs.n_peers; p++)
+      n_recvs += block_of(m->n_ranks, m->recvs.peers[p].rank, m->rank) == b;
     if (n_sends > *sends) *sends = n_sends;
     if (n_recvs > *recvs) *recvs = n_recvs;
   }
@@ -94,19 +96,22 @@ static xfer_status add_flow(schedule *s, const xfer_plan *plan, const xfi_peer *
   const xfi_plan *m = plan->moves;
   const xfi_move *moves = send ? m->sends.moves : m->recvs.moves;
   const uint64_t n_blocks = (uint64_t)((m->n_ranks - 2) / PEERS_PER_ROUND + 1);
-  const int block = send ? block_of(m->n_ranks, m->rank, peer->rank) : block_of(m->n_ranks, peer->rank, m->rank);
+  const int block =
+      send ? block_of(m->n_ranks, m->rank, peer->rank) : block_of(m->n_ranks, peer->rank, m->rank);
   xfer_status st = XFER_OK;
   flow *f = &s->flows[s->n_flows];
   xfi_box box;
 
   *f = (flow){peer, send, 0, 0, 0};
-  for (size_t i = 0; i < peer->n; i++) f->n_bytes += move_bytes(plan, &moves[peer->first + i], send, &box);
+  for (size_t i = 0; i < peer->n; i++)
+    f->n_bytes += move_bytes(plan, &moves[peer->first + i], send, &box);
   for (uint64_t at = 0, k = 0; at < f->n_bytes; at += plan->window_bytes, k++) {
     const uint64_t left = f->n_bytes - at;
 
     XFI_TRY(xfi_vec_reserve(&s->windows, &s->capacity, s->n_windows + 1, sizeof *s->windows));
-    s->windows[s->n_windows++] = (window){k * n_blocks + (uint64_t)block, at,
-                                          at + (left < plan->window_bytes ? left : plan->window_bytes), s->n_flows, send};
+    s->windows[s->n_windows++] =
+        (window){k * n_blocks + (uint64_t)block, at,
+                 at + (left < plan->window_bytes ? left : plan->window_bytes), s->n_flows, send};
   }
   s->n_flows++;
 done:
@@ -129,11 +134,12 @@ static xfer_status make_schedule(schedule *s, const xfer_plan *plan)
   for (size_t p = 0; p < m->sends.n_peers; p++)
     if (!xfi_direct_sends(plan->direct, p)) XFI_TRY(add_flow(s, plan, &m->sends.peers[p], true));
   for (size_t p = 0; p < m->recvs.n_peers; p++)
-    if (!xfi_direct_receives(plan->direct, p)) XFI_TRY(add_flow(s, plan, &m->recvs.peers[p], false));
+    if (!xfi_direct_receives(plan->direct, p))
+      XFI_TRY(add_flow(s, plan, &m->recvs.peers[p], false));
   if (s->n_windows > 0) qsort(s->windows, s->n_windows, sizeof *s->windows, by_round);
   XFI_CHECK(s->n_windows == 0 || plan->comm->ops->round != NULL, XFER_ERR_UNSUPPORTED,
-            "rank %d's memory and rank %d's cannot be mapped, and this comm has no other way", m->rank,
-            s->flows[s->windows[0].flow].peer->rank);
+            "rank %d's memory and rank %d's cannot be mapped, and this comm has no other way",
+            m->rank, s->flows[s->windows[0].flow].peer->rank);
 done:
   return st;
 }
@@ -148,7 +154,8 @@ static size_t round_end(const schedule *s, size_t first)
 {
   size_t end = first;
 
-  while (end < s->n_windows && s->windows[end].round == s->windows[first].round) end++;
+  while (end < s->n_windows && s->windows[end].round == s->windows[first].round)
+    end++;
   return end;
 }
 
@@ -164,7 +171,8 @@ xfer_status xfi_packed_measure(xfi_pipeline *p, const xfer_plan *plan)
 
     end = round_end(&s, i);
     for (size_t w = i; w < end; w++)
-      *(s.windows[w].send ? &send_bytes : &recv_bytes) += aligned(s.windows[w].end - s.windows[w].first);
+      *(s.windows[w].send ? &send_bytes : &recv_bytes) +=
+          aligned(s.windows[w].end - s.windows[w].first);
     if (send_bytes > p->send_slot_bytes) p->send_slot_bytes = send_bytes;
     if (recv_bytes > p->recv_slot_bytes) p->recv_slot_bytes = recv_bytes;
   }
@@ -177,7 +185,8 @@ done:
 
 xfi_bound xfi_dense_bound(char *base, const int64_t *length, int n_dims, int elem_bytes)
 {
-  xfi_bound b = {.is_set = true, .n_dims = n_dims, .n_pieces = 1, .piece_length = INT64_MAX, .only = base};
+  xfi_bound b = {
+      .is_set = true, .n_dims = n_dims, .n_pieces = 1, .piece_length = INT64_MAX, .only = base};
   int64_t stride = elem_bytes;
 
   for (int d = n_dims - 1; d >= 0; d--) {
@@ -197,21 +206,24 @@ xfer_status xfi_slot_copies(xfi_copies *copies, char *slot, bool to_slot, const 
   const int n = xfi_slice_box(slices, length, n_dims, first, end);
 
   for (int i = 0; i < n; i++) {
-    const xfi_bound dense = xfi_dense_bound(slot + slices[i].offset * elem_bytes, slices[i].length, n_dims, elem_bytes);
+    const xfi_bound dense =
+        xfi_dense_bound(slot + slices[i].offset * elem_bytes, slices[i].length, n_dims, elem_bytes);
     const xfi_end in_slot = {&dense, {0}};
     xfi_end user = {bound, {0}};
 
-    for (int d = 0; d < n_dims; d++) user.start[d] = start[d] + slices[i].start[d];
-    XFI_TRY(xfi_copies_add(copies, to_slot ? &in_slot : &user, to_slot ? &user : &in_slot, slices[i].length, n_dims,
-                           elem_bytes));
+    for (int d = 0; d < n_dims; d++)
+      user.start[d] = start[d] + slices[i].start[d];
+    XFI_TRY(xfi_copies_add(copies, to_slot ? &in_slot : &user, to_slot ? &user : &in_slot,
+                           slices[i].length, n_dims, elem_bytes));
   }
 done:
   return st;
 }
 
-/* The copies between a slot and the part [w->first, w->end) of a flow's stream. Windows come in order, so
- * the flow keeps its place. */
-static xfer_status window_copies(xfi_copies *copies, const xfer_plan *plan, flow *f, const window *w, char *slot)
+/* The copies between a slot and the part [w->first, w->end) of a flow's stream. Windows come in
+ * order, so the flow keeps its place. */
+static xfer_status window_copies(xfi_copies *copies, const xfer_plan *plan, flow *f,
+                                 const window *w, char *slot)
 {
   const xfi_move *moves = f->send ? plan->moves->sends.moves : plan->moves->recvs.moves;
   xfer_status st = XFER_OK;
@@ -226,10 +238,11 @@ static xfer_status window_copies(xfi_copies *copies, const xfer_plan *plan, flow
     const uint64_t to = f->at + n_bytes < w->end ? f->at + n_bytes : w->end;
 
     if (from < to)
-      XFI_TRY(xfi_slot_copies(copies, slot + (from - w->first), f->send,
-                              f->send ? xfi_run_src(plan, move->tensor) : xfi_run_dst(plan, move->tensor),
-                              f->send ? box.src_local : box.dst_local, box.length, cls->src->n_dims, (int)elem,
-                              (int64_t)((from - f->at) / elem), (int64_t)((to - f->at) / elem)));
+      XFI_TRY(xfi_slot_copies(
+          copies, slot + (from - w->first), f->send,
+          f->send ? xfi_run_src(plan, move->tensor) : xfi_run_dst(plan, move->tensor),
+          f->send ? box.src_local : box.dst_local, box.length, cls->src->n_dims, (int)elem,
+          (int64_t)((from - f->at) / elem), (int64_t)((to - f->at) / elem)));
     if (f->at + n_bytes > w->end) break; /* the rest is the next window's */
     f->at += n_bytes;
     f->move++;
@@ -245,7 +258,8 @@ static bool is_unpacked(const xfi_copies *copies, size_t first, size_t n_bytes)
          (size_t)copies->at[first].run_bytes == n_bytes;
 }
 
-static xfer_status add_window(xfi_step *step, const xfer_plan *plan, flow *f, const window *w, char *slot)
+static xfer_status add_window(xfi_step *step, const xfer_plan *plan, flow *f, const window *w,
+                              char *slot)
 {
   xfi_copies *copies = w->send ? &step->gather : &step->scatter;
   const size_t first = copies->n;
@@ -256,7 +270,8 @@ static xfer_status add_window(xfi_step *step, const xfer_plan *plan, flow *f, co
   *m = (xfi_message){slot, n_bytes, f->peer->rank};
   XFI_TRY(window_copies(copies, plan, f, w, slot));
   if ((w->send || plan->comm->ops->recv_direct) && is_unpacked(copies, first, n_bytes)) {
-    m->data = w->send ? (char *)copies->at[first].src : copies->at[first].dst; /* a send is not written */
+    m->data =
+        w->send ? (char *)copies->at[first].src : copies->at[first].dst; /* a send is not written */
     copies->n--;
   }
   *(w->send ? &step->n_sends : &step->n_recvs) += 1;

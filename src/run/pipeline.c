@@ -1,6 +1,7 @@
 /*
- * Steps through slots. Three streams run side by side: while step i is on the wire, step i+1 is gathered
- * and step i-1 is scattered. Two slots each way, so a step waits for the one two before it.
+ * Steps through slots. Three streams run side by side: while step i is on the wire, step i+1 is
+ * gathered and step i-1 is scattered. Two slots each way, so a step waits for the one two before
+ * it.
  */
 #include <string.h>
 
@@ -31,7 +32,8 @@ char *xfi_pipeline_slot(const xfi_pipeline *p, size_t step, bool send)
 {
   const size_t parity = step % 2;
 
-  return p->slots + (send ? parity * p->send_slot_bytes : 2 * p->send_slot_bytes + parity * p->recv_slot_bytes);
+  return p->slots + (send ? parity * p->send_slot_bytes
+                          : 2 * p->send_slot_bytes + parity * p->recv_slot_bytes);
 }
 
 static xfer_status make_batches(xfi_pipeline *p, xfi_device *device)
@@ -41,7 +43,8 @@ static xfer_status make_batches(xfi_pipeline *p, xfi_device *device)
   for (size_t i = 0; i < p->n_steps; i++) {
     xfi_step *s = &p->steps[i];
 
-    if (s->gather.n > 0) XFI_TRY(device->ops->batch_create(device, &s->gather_batch, s->gather.at, s->gather.n));
+    if (s->gather.n > 0)
+      XFI_TRY(device->ops->batch_create(device, &s->gather_batch, s->gather.at, s->gather.n));
     if (s->scatter.n > 0)
       XFI_TRY(device->ops->batch_create(device, &s->scatter_batch, s->scatter.at, s->scatter.n));
     xfi_copies_free(&s->gather);
@@ -162,8 +165,8 @@ static xfer_status start_step(xfi_pipeline *p, xfer_plan *plan, size_t i, xfi_de
   }
   if (i >= 2) XFI_TRY(dev->stream_wait(plan->device, p->streams[COMM], p->scattered[parity]));
   if (s->root >= 0)
-    XFI_TRY(comm->broadcast(plan->comm, s->messages[0].data, s->messages[0].n_bytes, s->root, p->streams[COMM],
-                            deadline));
+    XFI_TRY(comm->broadcast(plan->comm, s->messages[0].data, s->messages[0].n_bytes, s->root,
+                            p->streams[COMM], deadline));
   else
     XFI_TRY(comm->round(plan->comm, s->messages, s->n_sends, s->messages + s->n_sends, s->n_recvs,
                         p->streams[COMM], deadline));
@@ -177,14 +180,17 @@ done:
   return st;
 }
 
-xfer_status xfi_pipeline_start(xfi_pipeline *p, xfer_plan *plan, xfer_stream stream, xfi_deadline deadline)
+xfer_status xfi_pipeline_start(xfi_pipeline *p, xfer_plan *plan, xfer_stream stream,
+                               xfi_deadline deadline)
 {
   const xfi_device_ops *dev = plan->device->ops;
   xfer_status st = XFER_OK;
 
   if (p->n_steps == 0) return XFER_OK;
-  for (int i = 0; i < 3; i++) XFI_TRY(dev->stream_wait(plan->device, p->streams[i], plan->started));
-  for (size_t i = 0; i < p->n_steps; i++) XFI_TRY(start_step(p, plan, i, deadline));
+  for (int i = 0; i < 3; i++)
+    XFI_TRY(dev->stream_wait(plan->device, p->streams[i], plan->started));
+  for (size_t i = 0; i < p->n_steps; i++)
+    XFI_TRY(start_step(p, plan, i, deadline));
   for (int i = 0; i < 3; i++) {
     XFI_TRY(dev->event_record(plan->device, p->ended[i], p->streams[i]));
     XFI_TRY(dev->stream_wait(plan->device, stream, p->ended[i]));

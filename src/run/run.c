@@ -29,9 +29,10 @@ static xfer_status fill_options(xfer_plan_options *o, const xfi_device *device)
   xfer_status st = XFER_OK;
 
   XFI_CHECK(o->lane <= XFER_LANE_BROADCAST, XFER_ERR_ARG, "plan option lane is %u", o->lane);
-  XFI_CHECK(o->flags == 0 && o->reserved == 0, XFER_ERR_UNSUPPORTED, "plan option flags is %#x", o->flags);
-  XFI_CHECK(o->window_bytes <= MAX_WINDOW_BYTES, XFER_ERR_ARG, "plan option window_bytes is %llu, above 1 GiB",
-            (unsigned long long)o->window_bytes);
+  XFI_CHECK(o->flags == 0 && o->reserved == 0, XFER_ERR_UNSUPPORTED, "plan option flags is %#x",
+            o->flags);
+  XFI_CHECK(o->window_bytes <= MAX_WINDOW_BYTES, XFER_ERR_ARG,
+            "plan option window_bytes is %llu, above 1 GiB", (unsigned long long)o->window_bytes);
   XFI_CHECK(o->ranks_per_domain <= INT32_MAX, XFER_ERR_ARG, "plan option ranks_per_domain is %u",
             o->ranks_per_domain);
   XFI_CHECK(o->timeout_ms <= INT64_MAX, XFER_ERR_ARG, "plan option timeout_ms is %llu",
@@ -39,8 +40,10 @@ static xfer_status fill_options(xfer_plan_options *o, const xfi_device *device)
   if (o->link_bytes_per_s == 0) o->link_bytes_per_s = DEFAULT_LINK_BYTES_PER_S;
   if (o->message_ns == 0) o->message_ns = DEFAULT_MESSAGE_NS;
   if (o->timeout_ms == 0) o->timeout_ms = DEFAULT_TIMEOUT_MS;
-  if (o->max_staging_bytes == 0) o->max_staging_bytes = device == NULL ? 64 << 20 : device->ops->default_staging_bytes;
-  if (o->window_bytes == 0) o->window_bytes = device == NULL ? 256 << 10 : device->ops->default_window_bytes;
+  if (o->max_staging_bytes == 0)
+    o->max_staging_bytes = device == NULL ? 64 << 20 : device->ops->default_staging_bytes;
+  if (o->window_bytes == 0)
+    o->window_bytes = device == NULL ? 256 << 10 : device->ops->default_window_bytes;
 done:
   return st;
 }
@@ -50,7 +53,8 @@ static xfi_plan_options moves_options(const xfer_plan_options *o)
   return (xfi_plan_options){o->link_bytes_per_s, o->message_ns, o->lane, o->ranks_per_domain};
 }
 
-/* The window that keeps the rank with most messages per round under the staging cap: two slots each way. */
+/* The window that keeps the rank with most messages per round under the staging cap: two slots each
+ * way. */
 static xfer_status set_window(xfer_plan *plan, int sends, int recvs)
 {
   const uint64_t slots = 2 * (uint64_t)(sends + recvs > 0 ? sends + recvs : 1);
@@ -58,9 +62,11 @@ static xfer_status set_window(xfer_plan *plan, int sends, int recvs)
   uint64_t window = plan->options.max_staging_bytes / slots;
 
   if (window > plan->options.window_bytes) window = plan->options.window_bytes;
-  if (plan->options.window_bytes < XFI_SLOT_ALIGN) window = XFI_SLOT_ALIGN; /* as small as it gets */
+  if (plan->options.window_bytes < XFI_SLOT_ALIGN)
+    window = XFI_SLOT_ALIGN; /* as small as it gets */
   window = window / XFI_SLOT_ALIGN * XFI_SLOT_ALIGN;
-  XFI_CHECK(window > 0 && window * slots <= plan->options.max_staging_bytes && plan->options.max_staging_bytes >= 4 * XFI_SLOT_ALIGN,
+  XFI_CHECK(window > 0 && window * slots <= plan->options.max_staging_bytes &&
+                plan->options.max_staging_bytes >= 4 * XFI_SLOT_ALIGN,
             XFER_ERR_ARG, "max_staging_bytes %llu is too small for %d messages in a round",
             (unsigned long long)plan->options.max_staging_bytes, sends + recvs);
   plan->window_bytes = window;
@@ -99,15 +105,17 @@ static xfer_status make_plan(xfer_plan *p, const xfi_agreed *agreed)
 
   p->bindings = xfi_calloc(agreed->n_tensors, sizeof *p->bindings);
   XFI_CHECK(p->bindings != NULL, XFER_ERR_NOMEM, "%zu tensors", agreed->n_tensors);
-  XFI_TRY(xfi_plan_create(&p->moves, p->comm->size, p->comm->rank, agreed->tensors, agreed->n_tensors, &options));
+  XFI_TRY(xfi_plan_create(&p->moves, p->comm->size, p->comm->rank, agreed->tensors,
+                          agreed->n_tensors, &options));
   XFI_TRY(p->device->ops->event_create(p->device, &p->started));
   XFI_TRY(p->device->ops->event_create(p->device, &p->finished));
 done:
   return st;
 }
 
-xfer_status xfi_run_create(xfer_plan **plan, xfi_comm *comm, xfi_device *device, xfer_status checked,
-                           const xfer_tensor *tensors, size_t n_tensors, const xfer_plan_options *options)
+xfer_status xfi_run_create(xfer_plan **plan, xfi_comm *comm, xfi_device *device,
+                           xfer_status checked, const xfer_tensor *tensors, size_t n_tensors,
+                           const xfer_plan_options *options)
 {
   xfer_status st = XFER_OK;
   xfi_agreed agreed = {NULL, 0};
@@ -123,7 +131,8 @@ xfer_status xfi_run_create(xfer_plan **plan, xfi_comm *comm, xfi_device *device,
   p->device = device;
   if (checked == XFER_OK) checked = fill_options(&p->options, device);
   if (checked != XFER_OK) p->options.timeout_ms = DEFAULT_TIMEOUT_MS;
-  XFI_TRY(xfi_agree_tensors(&agreed, comm, checked, tensors, n_tensors, &p->options, xfi_run_deadline(p)));
+  XFI_TRY(xfi_agree_tensors(&agreed, comm, checked, tensors, n_tensors, &p->options,
+                            xfi_run_deadline(p)));
   XFI_TRY(agree_window(p, make_plan(p, &agreed)));
 
   *plan = p;
@@ -163,7 +172,8 @@ done:
 /* All that commit made. */
 static void drop_lanes(xfer_plan *plan)
 {
-  if (plan->unawaited && plan->device->ops->event_sync(plan->device, plan->finished, xfi_run_deadline(plan)) == XFER_OK)
+  if (plan->unawaited && plan->device->ops->event_sync(plan->device, plan->finished,
+                                                       xfi_run_deadline(plan)) == XFER_OK)
     plan->unawaited = false;
   if (plan->local != NULL) plan->device->ops->batch_destroy(plan->device, plan->local);
   xfi_direct_destroy(plan->direct);
@@ -192,7 +202,8 @@ void xfi_run_destroy(xfer_plan *plan)
   if (plan->state == XFI_PLAN_RUNNING && plan->run_status == XFER_OK)
     plan->device->ops->event_sync(plan->device, plan->finished, xfi_run_deadline(plan));
   if (plan->device != NULL) drop_lanes(plan);
-  for (size_t t = 0; plan->bindings != NULL && plan->moves != NULL && t < plan->moves->n_tensors; t++)
+  for (size_t t = 0; plan->bindings != NULL && plan->moves != NULL && t < plan->moves->n_tensors;
+       t++)
     free_binding(plan->bindings[t]);
   xfi_free(plan->bindings);
   if (plan->started != NULL) plan->device->ops->event_destroy(plan->device, plan->started);
@@ -204,7 +215,8 @@ void xfi_run_destroy(xfer_plan *plan)
 /* ---- bind ---- */
 
 /* The shape of this rank's part of one side; false: it has none, or an empty one. */
-static bool part_shape(int64_t *shape, const xfer_layout *layout, bool in_mesh, const xfi_place *place)
+static bool part_shape(int64_t *shape, const xfer_layout *layout, bool in_mesh,
+                       const xfi_place *place)
 {
   bool filled = in_mesh;
 
@@ -215,8 +227,9 @@ static bool part_shape(int64_t *shape, const xfer_layout *layout, bool in_mesh, 
   return filled;
 }
 
-static xfer_status bind_side(xfi_bound *bound, const xfer_view *view, const xfer_layout *layout, bool in_mesh,
-                             const xfi_place *place, const char *name, const char *side)
+static xfer_status bind_side(xfi_bound *bound, const xfer_view *view, const xfer_layout *layout,
+                             bool in_mesh, const xfi_place *place, const char *name,
+                             const char *side)
 {
   int64_t shape[XFER_MAX_DIMS] = {0};
   char what[160];
@@ -235,7 +248,8 @@ static bool is_same_binding(const xfi_binding *a, const xfi_binding *b)
   return a != NULL && xfi_bound_equal(&a->src, &b->src) && xfi_bound_equal(&a->dst, &b->dst);
 }
 
-xfer_status xfi_run_bind(xfer_plan *plan, size_t tensor, const xfer_view *src_view, const xfer_view *dst_view)
+xfer_status xfi_run_bind(xfer_plan *plan, size_t tensor, const xfer_view *src_view,
+                         const xfer_view *dst_view)
 {
   xfer_status st = XFER_OK;
   const xfi_class *cls;
@@ -243,14 +257,17 @@ xfer_status xfi_run_bind(xfer_plan *plan, size_t tensor, const xfer_view *src_vi
   xfi_binding *fresh = NULL;
 
   XFI_CHECK(plan->comm != NULL, XFER_ERR_STATE, "a simulated plan cannot be bound");
-  XFI_CHECK(plan->state != XFI_PLAN_RUNNING, XFER_ERR_STATE, "a run is in flight; wait for it before binding");
-  XFI_CHECK(tensor < plan->moves->n_tensors, XFER_ERR_ARG, "tensor %zu of %zu", tensor, plan->moves->n_tensors);
+  XFI_CHECK(plan->state != XFI_PLAN_RUNNING, XFER_ERR_STATE,
+            "a run is in flight; wait for it before binding");
+  XFI_CHECK(tensor < plan->moves->n_tensors, XFER_ERR_ARG, "tensor %zu of %zu", tensor,
+            plan->moves->n_tensors);
   cls = xfi_plan_class(plan->moves, tensor);
   name = plan->moves->tensors[tensor].name;
   fresh = xfi_calloc(1, sizeof *fresh);
   XFI_CHECK(fresh != NULL, XFER_ERR_NOMEM, "tensor \"%s\"", name);
   XFI_TRY(bind_side(&fresh->src, src_view, cls->src, cls->in_src, &cls->src_place, name, "source"));
-  XFI_TRY(bind_side(&fresh->dst, dst_view, cls->dst, cls->in_dst, &cls->dst_place, name, "destination"));
+  XFI_TRY(bind_side(&fresh->dst, dst_view, cls->dst, cls->in_dst, &cls->dst_place, name,
+                    "destination"));
   if (is_same_binding(plan->bindings[tensor], fresh)) goto done;
   free_binding(plan->bindings[tensor]);
   plan->bindings[tensor] = fresh;
@@ -275,12 +292,14 @@ static xfer_status check_bound(const xfer_plan *plan)
     const char *name = plan->moves->tensors[t].name;
     int64_t shape[XFER_MAX_DIMS];
 
-    XFI_CHECK(!part_shape(shape, cls->src, cls->in_src, &cls->src_place) || (b != NULL && b->src.is_set),
+    XFI_CHECK(!part_shape(shape, cls->src, cls->in_src, &cls->src_place) ||
+                  (b != NULL && b->src.is_set),
               XFER_ERR_STATE, "tensor %zu \"%s\": the source part of rank %d is not bound", t, name,
               plan->moves->rank);
-    XFI_CHECK(!part_shape(shape, cls->dst, cls->in_dst, &cls->dst_place) || (b != NULL && b->dst.is_set),
-              XFER_ERR_STATE, "tensor %zu \"%s\": the destination part of rank %d is not bound", t, name,
-              plan->moves->rank);
+    XFI_CHECK(!part_shape(shape, cls->dst, cls->in_dst, &cls->dst_place) ||
+                  (b != NULL && b->dst.is_set),
+              XFER_ERR_STATE, "tensor %zu \"%s\": the destination part of rank %d is not bound", t,
+              name, plan->moves->rank);
   }
 done:
   return st;
@@ -295,7 +314,8 @@ static xfer_status check_disjoint(const xfer_plan *plan)
   int *elem_bytes = xfi_calloc(n_tensors, sizeof *elem_bytes);
   size_t n = 0;
 
-  XFI_CHECK(bounds != NULL && names != NULL && elem_bytes != NULL, XFER_ERR_NOMEM, "%zu tensors", n_tensors);
+  XFI_CHECK(bounds != NULL && names != NULL && elem_bytes != NULL, XFER_ERR_NOMEM, "%zu tensors",
+            n_tensors);
   for (size_t t = 0; t < n_tensors; t++) {
     if (plan->bindings[t] == NULL || !plan->bindings[t]->dst.is_set) continue;
     bounds[n] = &plan->bindings[t]->dst;
@@ -317,15 +337,17 @@ static xfer_status note_allocation(xfer_plan *plan, size_t *capacity, const void
 
   XFI_TRY(plan->device->ops->find_allocation(plan->device, pointer, &found));
   if (found.id == 0) return XFER_OK; /* this device cannot tell one allocation from the next */
-  if (plan->n_allocations > 0 && plan->allocations[plan->n_allocations - 1].id == found.id) return XFER_OK;
-  XFI_TRY(xfi_vec_reserve(&plan->allocations, capacity, plan->n_allocations + 1, sizeof *plan->allocations));
+  if (plan->n_allocations > 0 && plan->allocations[plan->n_allocations - 1].id == found.id)
+    return XFER_OK;
+  XFI_TRY(xfi_vec_reserve(&plan->allocations, capacity, plan->n_allocations + 1,
+                          sizeof *plan->allocations));
   plan->allocations[plan->n_allocations++] = found;
 done:
   return st;
 }
 
-/* Which allocations bound memory lies in, for run to look at again. Also finds memory that copies cannot
- * use. */
+/* Which allocations bound memory lies in, for run to look at again. Also finds memory that copies
+ * cannot use. */
 static xfer_status note_allocations(xfer_plan *plan)
 {
   xfer_status st = XFER_OK;
@@ -368,7 +390,8 @@ static xfer_status any_changed(bool *changed, const xfer_plan *plan, xfer_status
   XFI_TRY(comm->ops->all_gather(comm, all, said, sizeof said, xfi_run_deadline(plan)));
   *changed = false;
   for (int r = 0; r < comm->size; r++) {
-    XFI_CHECK(r == comm->rank || mine != XFER_OK || all[r][1] == 0, XFER_ERR_PEER, "rank %d could not commit", r);
+    XFI_CHECK(r == comm->rank || mine != XFER_OK || all[r][1] == 0, XFER_ERR_PEER,
+              "rank %d could not commit", r);
     *changed = *changed || all[r][0] != 0;
   }
   st = mine;
@@ -381,7 +404,8 @@ static xfer_status check_committable(const xfer_plan *plan)
 {
   xfer_status st = XFER_OK;
 
-  XFI_CHECK(plan->state != XFI_PLAN_RUNNING, XFER_ERR_STATE, "a run is in flight; wait for it before committing");
+  XFI_CHECK(plan->state != XFI_PLAN_RUNNING, XFER_ERR_STATE,
+            "a run is in flight; wait for it before committing");
 done:
   return st;
 }
@@ -443,7 +467,8 @@ static xfer_status check_allocations(const xfer_plan *plan)
 
     st = plan->device->ops->find_allocation(plan->device, then->base, &now);
     XFI_CHECK(st == XFER_OK && now.id == then->id && now.base == then->base, XFER_ERR_STATE,
-              "memory at %p was freed or remapped since the commit; bind and commit again", then->base);
+              "memory at %p was freed or remapped since the commit; bind and commit again",
+              then->base);
   }
 done:
   return st;
@@ -469,9 +494,10 @@ xfer_status xfi_run_start(xfer_plan *plan, uint64_t version, xfer_stream stream)
   xfer_status st = XFER_OK;
 
   XFI_CHECK(plan->state != XFI_PLAN_UNCOMMITTED, XFER_ERR_STATE, "the plan is not committed");
-  XFI_CHECK(plan->state != XFI_PLAN_RUNNING, XFER_ERR_STATE, "a run is in flight; wait for it before the next");
-  XFI_CHECK(version > plan->version, XFER_ERR_STATE, "version %llu after version %llu", (unsigned long long)version,
-            (unsigned long long)plan->version);
+  XFI_CHECK(plan->state != XFI_PLAN_RUNNING, XFER_ERR_STATE,
+            "a run is in flight; wait for it before the next");
+  XFI_CHECK(version > plan->version, XFER_ERR_STATE, "version %llu after version %llu",
+            (unsigned long long)version, (unsigned long long)plan->version);
   XFI_TRY(plan->device->ops->stream_check(plan->device, stream));
   XFI_TRY(check_allocations(plan));
   plan->epoch++;
@@ -487,7 +513,8 @@ xfer_status xfi_run_once(xfer_plan *plan, xfer_stream stream)
 {
   xfer_status st = XFER_OK;
 
-  if (plan->unawaited) XFI_TRY(plan->device->ops->stream_wait(plan->device, stream, plan->finished));
+  if (plan->unawaited)
+    XFI_TRY(plan->device->ops->stream_wait(plan->device, stream, plan->finished));
   st = xfi_run_start(plan, plan->version + 1, stream);
   if (plan->state != XFI_PLAN_RUNNING) goto done;
   plan->state = XFI_PLAN_COMMITTED;
@@ -499,8 +526,9 @@ done:
 
 xfer_status xfi_run_wait(xfer_plan *plan, uint64_t timeout_ms)
 {
-  const xfi_deadline deadline = timeout_ms == 0 || timeout_ms > INT64_MAX ? xfi_run_deadline(plan)
-                                                                          : xfi_deadline_after((int64_t)timeout_ms);
+  const xfi_deadline deadline = timeout_ms == 0 || timeout_ms > INT64_MAX
+                                    ? xfi_run_deadline(plan)
+                                    : xfi_deadline_after((int64_t)timeout_ms);
   xfer_status st = XFER_OK;
 
   XFI_CHECK(plan->state == XFI_PLAN_RUNNING, XFER_ERR_STATE, "no run is in flight");
@@ -522,7 +550,8 @@ xfer_status xfi_run_release(xfer_plan *plan)
   st = check_committable(plan);
   XFI_TRY(xfi_comm_agree(plan->comm, st, xfi_run_deadline(plan)));
   drop_lanes(plan);
-  XFI_TRY(xfi_comm_agree(plan->comm, XFER_OK, xfi_run_deadline(plan))); /* nobody maps us any more */
+  XFI_TRY(
+      xfi_comm_agree(plan->comm, XFER_OK, xfi_run_deadline(plan))); /* nobody maps us any more */
 done:
   return st;
 }
@@ -547,8 +576,9 @@ void xfi_run_report(const xfer_plan *plan, xfer_plan_report_data *r)
   r->broadcast_tensors = m->n_broadcast;
   r->window_bytes = plan->window_bytes;
   r->bound_bytes = r->wire_bytes > r->out_bytes ? r->wire_bytes : r->out_bytes;
-  r->predicted_ns = (uint64_t)((double)r->bound_bytes / (double)plan->options.link_bytes_per_s * 1e9) +
-                    (r->n_send_peers + r->n_recv_peers) * plan->options.message_ns;
+  r->predicted_ns =
+      (uint64_t)((double)r->bound_bytes / (double)plan->options.link_bytes_per_s * 1e9) +
+      (r->n_send_peers + r->n_recv_peers) * plan->options.message_ns;
   r->committed_version = plan->version;
   r->torn = plan->torn ? 1 : 0;
   if (plan->direct != NULL) r->direct_bytes = xfi_direct_bytes(plan->direct);

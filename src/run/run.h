@@ -1,10 +1,11 @@
 /*
- * Carrying a plan out. A public plan is: moves (plan/), bindings, and the lanes made of both at commit.
+ * Carrying a plan out. A public plan is: moves (plan/), bindings, and the lanes made of both at
+ * commit.
  *
  *   local     copies within this rank, and zeroing                                    local.c
- *   direct    copies to and from mapped memory of peers, with ready and done flags    direct.c, link.c
- *   pipeline  steps of gather -> message -> scatter through staging slots             pipeline.c
- *             made of packed rounds (packed.c) and of broadcasts (broadcast.c)
+ *   direct    copies to and from mapped memory of peers, with ready and done flags    direct.c,
+ * link.c pipeline  steps of gather -> message -> scatter through staging slots pipeline.c made of
+ * packed rounds (packed.c) and of broadcasts (broadcast.c)
  *
  * All of it is written over the tables of device.h and comm.h.
  */
@@ -22,7 +23,11 @@ typedef struct xfi_binding {
   xfi_bound dst;
 } xfi_binding;
 
-typedef enum xfi_plan_state { XFI_PLAN_UNCOMMITTED, XFI_PLAN_COMMITTED, XFI_PLAN_RUNNING } xfi_plan_state;
+typedef enum xfi_plan_state {
+  XFI_PLAN_UNCOMMITTED,
+  XFI_PLAN_COMMITTED,
+  XFI_PLAN_RUNNING
+} xfi_plan_state;
 
 typedef struct xfi_direct xfi_direct;
 typedef struct xfi_pipeline xfi_pipeline;
@@ -43,24 +48,26 @@ struct xfer_plan {
   uint64_t run_version;   /* of the run in flight */
   xfer_status run_status; /* what enqueuing it came to */
   bool torn;
-  bool unawaited;         /* a run of xfi_run_once() may still be on the device */
+  bool unawaited; /* a run of xfi_run_once() may still be on the device */
 
   xfi_batch *local;
   xfi_direct *direct;
   xfi_pipeline *pipeline;
-  xfi_event *started;  /* on the caller's stream */
+  xfi_event *started; /* on the caller's stream */
   xfi_event *finished;
   xfi_allocation *allocations; /* [n_allocations] what bound memory lay in at commit */
   size_t n_allocations;
 };
 
 /* tensors and options may be wrong: `checked` says what the caller's checks came to. Collective. */
-xfer_status xfi_run_create(xfer_plan **plan, xfi_comm *comm, xfi_device *device, xfer_status checked,
-                           const xfer_tensor *tensors, size_t n_tensors, const xfer_plan_options *options);
+xfer_status xfi_run_create(xfer_plan **plan, xfi_comm *comm, xfi_device *device,
+                           xfer_status checked, const xfer_tensor *tensors, size_t n_tensors,
+                           const xfer_plan_options *options);
 xfer_status xfi_run_simulate(xfer_plan **plan, int n_ranks, int rank, const xfer_tensor *tensors,
                              size_t n_tensors, const xfer_plan_options *options);
 void xfi_run_destroy(xfer_plan *plan);
-xfer_status xfi_run_bind(xfer_plan *plan, size_t tensor, const xfer_view *src_view, const xfer_view *dst_view);
+xfer_status xfi_run_bind(xfer_plan *plan, size_t tensor, const xfer_view *src_view,
+                         const xfer_view *dst_view);
 xfer_status xfi_run_commit(xfer_plan *plan);
 /* Likewise, where this rank has failed already: all ranks fail. */
 xfer_status xfi_run_commit_with(xfer_plan *plan, xfer_status mine);
@@ -74,7 +81,8 @@ void xfi_run_report(const xfer_plan *plan, xfer_plan_report_data *report);
 /* The plan's deadline for a wait that starts now. */
 xfi_deadline xfi_run_deadline(const xfer_plan *plan);
 
-/* The bound source or destination of a tensor; commit has checked that it is there where it is needed. */
+/* The bound source or destination of a tensor; commit has checked that it is there where it is
+ * needed. */
 static inline const xfi_bound *xfi_run_src(const xfer_plan *plan, size_t tensor)
 {
   return &plan->bindings[tensor]->src;
@@ -100,9 +108,11 @@ bool xfi_direct_sends(const xfi_direct *direct, size_t peer);
 bool xfi_direct_receives(const xfi_direct *direct, size_t peer);
 uint64_t xfi_direct_bytes(const xfi_direct *direct); /* that this rank copies */
 /* Enqueue: tell peers that this rank's memory is ready, copy, and tell them that it is done. */
-xfer_status xfi_direct_start(xfi_direct *direct, xfer_plan *plan, xfer_stream stream, xfi_deadline deadline);
+xfer_status xfi_direct_start(xfi_direct *direct, xfer_plan *plan, xfer_stream stream,
+                             xfi_deadline deadline);
 /* Enqueue on `stream`: wait until peers have done theirs. */
-xfer_status xfi_direct_finish(xfi_direct *direct, xfer_plan *plan, xfer_stream stream, xfi_deadline deadline);
+xfer_status xfi_direct_finish(xfi_direct *direct, xfer_plan *plan, xfer_stream stream,
+                              xfi_deadline deadline);
 
 /* ---- pipeline.c ---- */
 
@@ -126,11 +136,11 @@ struct xfi_pipeline {
   uint64_t sent_bytes;
   size_t send_slot_bytes; /* most that a step needs */
   size_t recv_slot_bytes;
-  char *slots;            /* two send slots, two receive slots */
+  char *slots; /* two send slots, two receive slots */
   uint64_t staging_bytes;
   xfer_stream streams[3]; /* gather, comm, scatter */
   xfi_event *gathered[2];
-  xfi_event *moved[2];    /* the comm call is done */
+  xfi_event *moved[2]; /* the comm call is done */
   xfi_event *scattered[2];
   xfi_event *ended[3];
 };
@@ -160,8 +170,8 @@ xfer_status xfi_packed_add(xfi_pipeline *pipeline, const xfer_plan *plan);
 xfer_status xfi_broadcast_measure(xfi_pipeline *pipeline, const xfer_plan *plan);
 xfer_status xfi_broadcast_add(xfi_pipeline *pipeline, const xfer_plan *plan);
 
-/* Append the copies between a slot at `slot` and elements [first, end) of a box, in row-major order; the
- * box starts at `start` of `bound`. */
+/* Append the copies between a slot at `slot` and elements [first, end) of a box, in row-major
+ * order; the box starts at `start` of `bound`. */
 xfer_status xfi_slot_copies(xfi_copies *copies, char *slot, bool to_slot, const xfi_bound *bound,
                             const int64_t *start, const int64_t *length, int n_dims, int elem_bytes,
                             int64_t first, int64_t end);

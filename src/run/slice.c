@@ -1,6 +1,6 @@
 /*
- * Slicing a box: at each dim, a partial first row, whole rows, and a partial last row; the partial ones
- * are sliced the same way one dim further in.
+ * Slicing a box: at each dim, a partial first row, whole rows, and a partial last row; the partial
+ * ones are sliced the same way one dim further in.
  */
 #include "slice.h"
 
@@ -44,7 +44,8 @@ static void slice_dim(slicer *s, int d, int64_t base, int64_t first, int64_t end
     add_rows(s, d, 0, 1, first);
     return;
   }
-  for (int k = d + 1; k < s->n_dims; k++) row *= s->length[k];
+  for (int k = d + 1; k < s->n_dims; k++)
+    row *= s->length[k];
   lo = (first - base) / row; /* row of the first element */
   hi = (end - base) / row;   /* first row that is not whole */
   s->start[d] = lo;
