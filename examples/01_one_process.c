@@ -75,10 +75,8 @@ static int visit(const xfer_layout *layout, int rank, float *part, int fill)
       const int64_t local[2] = {i, j};
       float *element = &part[i * shape[1] + j];
 
-      if (fill)
-        *element = expected(layout, rank, local);
-      else
-        n_wrong += *element != expected(layout, rank, local);
+      if (fill) *element = expected(layout, rank, local);
+      n_wrong += *element != expected(layout, rank, local);
     }
   return n_wrong;
 }

@@ -46,6 +46,7 @@ static xfer_layout *make_layout(int t, int dim, int first_rank, int n_ranks)
   xfer_layout *layout = NULL;
   int ranks[MAX_RANKS];
 
+  if (n_ranks > MAX_RANKS) exit(1);
   for (int i = 0; i < n_ranks; i++)
     ranks[i] = first_rank + i;
   need(xfer_mesh_create(&mesh, &n_ranks, 1, ranks), "mesh");
@@ -85,27 +86,24 @@ static int visit(int t, const xfer_layout *layout, int rank, double *part, int s
       const double value = (double)(1000000 * (10 * step + t) + index);
       double *element = &part[i * cols.length + j];
 
-      if (fill)
-        *element = value;
-      else
-        n_wrong += *element != value;
+      if (fill) *element = value;
+      n_wrong += *element != value;
     }
   return n_wrong;
 }
 
 int main(int argc, char **argv)
 {
-  int rank, size, n_wrong = 0, n_wrong_all = 0;
+  int rank, size, thread_level, n_wrong = 0, n_wrong_all = 0;
   xfer_comm *comm = NULL;
   xfer_plan *plan = NULL;
   xfer_tensor tensors[N_TENSORS];
   xfer_layout *src[N_TENSORS], *dst[N_TENSORS];
   double *src_parts[N_TENSORS], *dst_parts[N_TENSORS];
 
-  MPI_Init(&argc, &argv);
+  MPI_Init_thread(&argc, &argv, MPI_THREAD_FUNNELED, &thread_level);
   MPI_Comm_rank(MPI_COMM_WORLD, &rank);
   MPI_Comm_size(MPI_COMM_WORLD, &size);
-  if (size > MAX_RANKS) return 1;
   const int n_src = size > 1 ? size / 2 : 1; /* alone, rank 0 plays both parts */
   const int first_dst = size / 2;
 

@@ -1,0 +1,147 @@
+"""xfer_plan --problem and xfer_info: what they print, and what they say of a wrong command line.
+
+usage: test_xfer_plan.py BIN_DIR
+"""
+import itertools
+import json
+import os
+import re
+import subprocess
+import sys
+import unittest
+
+BIN = "."
+
+
+def run(*args, program="xfer_plan"):
+    done = subprocess.run([os.path.join(BIN, program), *args], capture_output=True, text=True, timeout=60)
+    return done.returncode, done.stdout, done.stderr
+
+
+def lines(*args):
+    status, out, err = run(*args)
+    assert status == 0 and err == "", (args, status, err)
+    return out.splitlines()
+
+
+def elements(region):
+    """{global index: local index} of {"shape": ..., "runs": ...}."""
+    dims = [[(start + i, local + i) for start, length, local in runs for i in range(length)] for runs in region["runs"]]
+    return {tuple(g for g, _ in pairs): tuple(i for _, i in pairs) for pairs in itertools.product(*dims)}
+
+
+class TestProblem(unittest.TestCase):
+    LINE = "bf16[6,4] (2,2)@0-3:S0,R -> (3)@6,5,4:S1"
+
+    def test_regions_print_one_compact_line_a_rank(self):
+        self.assertEqual(lines("--problem", "u8[5,2] (2)@0-2/2:S0f2 -> (1)@3:R;pad=1:3", "--regions"), [
+            '{"rank":0,"src":{"shape":[3,2],"runs":[[[0,2,0],[3,1,2]],[[0,2,0]]]},"dst":null}',
+            '{"rank":1,"src":null,"dst":null}',
+            '{"rank":2,"src":{"shape":[2,2],"runs":[[[2,1,0],[4,1,1]],[[0,2,0]]]},"dst":null}',
+            '{"rank":3,"src":null,"dst":{"shape":[5,3],"runs":[[[0,5,0]],[[0,2,0]]]}}'])
+
+    def test_regions_of_empty_parts_and_scalars(self):
+        self.assertEqual(lines("--problem", "f32[1] (2):S0 -> (2):R", "--regions", "--rank", "1"),
+                         ['{"rank":1,"src":{"shape":[0],"runs":[[]]},"dst":{"shape":[1],"runs":[[[0,1,0]]]}}'])
+        self.assertEqual(lines("--problem", "f32[] (1):R -> (1)@1:R", "--regions"),
+                         ['{"rank":0,"src":{"shape":[],"runs":[]},"dst":null}',
+                          '{"rank":1,"src":null,"dst":{"shape":[],"runs":[]}}'])
+
+    def test_moves_print_one_compact_line_each(self):
+        self.assertEqual(sorted(lines("--problem", "f32[4,4] (2)@0-1:S0 -> (2)@1,2:S1", "--moves")), [
+            '{"src":0,"dst":1,"box":[[0,2],[0,2]],"bytes":16}', '{"src":0,"dst":2,"box":[[0,2],[2,4]],"bytes":16}',
+            '{"src":1,"dst":1,"box":[[2,4],[0,2]],"bytes":16}', '{"src":1,"dst":2,"box":[[2,4],[2,4]],"bytes":16}'])
+
+    def test_moves_tile_the_regions_of_every_rank(self):
+        for line in (self.LINE, "u8[7] (3,2):S0,S0;order=1,0 -> (3,2):S0f2,S0", "u8[9,5] (4):R -> (2,3):S1b,S0;pad=0:11",
+                     "f64[10] (4)@9,7,5,3:S0 -> (5)@0-8/2:S0", "i16[3,0] (2):S0 -> (2):S1", "bool[] (3):R -> (2)@2,3:R"):
+            with self.subTest(line=line):
+                regions = {r["rank"]: r for r in map(json.loads, lines("--problem", line, "--regions"))}
+                left = {rank: set(elements(r["dst"])) for rank, r in regions.items() if r["dst"] is not None}
+                for move in map(json.loads, lines("--problem", line, "--moves")):
+                    box = set(itertools.product(*[range(lo, hi) for lo, hi in move["box"]]))
+                    self.assertLessEqual(box, left[move["dst"]])
+                    self.assertLessEqual(box, set(elements(regions[move["src"]]["src"])))
+                    left[move["dst"]] -= box
+                self.assertFalse(any(left.values()))
+
+    def test_json_has_bytes_of_every_rank(self):
+        out, = lines("--problem", self.LINE, "--json")
+        report = json.loads(out)
+        self.assertEqual(out, json.dumps(report, separators=(",", ":")))
+        self.assertEqual((report["tensors"], report["payload_bytes"], report["delivered_bytes"]), (1, 48, 48))
+        self.assertEqual([r["in_bytes"] for r in report["ranks"]], [0, 0, 0, 0, 0, 24, 24])
+        self.assertEqual(sum(r["out_bytes"] for r in report["ranks"]), 48)
+        for rank, r in enumerate(report["ranks"]):
+            self.assertEqual(set(r), {"rank", "in_bytes", "self_bytes", "out_bytes", "wire_bytes"})
+            self.assertEqual(r["rank"], rank)
+
+    def test_json_counts_self_copies_and_padding(self):
+        out, = lines("--problem", "f32[3] (1):R -> (2):S0;pad=0:8", "--json")
+        report = json.loads(out)
+        self.assertEqual((report["payload_bytes"], report["delivered_bytes"]), (12, 32))
+        self.assertEqual(report["ranks"][0],
+                         {"rank": 0, "in_bytes": 16, "self_bytes": 12, "out_bytes": 0, "wire_bytes": 0})
+
+    def test_text_report_has_a_row_a_rank(self):
+        out = lines("--problem", self.LINE)
+        self.assertEqual(out[0], "bf16[6,4] (2,2):S0,R -> (3)@6,5,4:S1")
+        self.assertEqual([row.split()[0] for row in out[-7:]], list("0123456"))
+        self.assertIn("rank 5", lines("--problem", self.LINE, "--rank", "5")[0])
+        self.assertEqual(json.loads("\n".join(lines("--problem", self.LINE, "--rank", "5", "--json")))["rank"], 5)
+
+    def test_bench_ends_with_its_line(self):
+        self.assertRegex(lines("--problem", self.LINE, "--bench", "--rank", "5")[-1],
+                         r"^plan: rank=5 tensors=1 moves=\d+ ms=\d+\.\d+ mib=\d+\.\d+$")
+
+
+class TestCommandLine(unittest.TestCase):
+    def test_wrong_command_line_is_one_sentence_and_status_2(self):
+        line = TestProblem.LINE
+        for args, text in (
+                ((), "either --problem or --model"), (("--colour",), "no option is called '--colour'"),
+                (("extra",), "no option is called 'extra'"), (("--problem",), "--problem needs a value"),
+                (("--problem", line, "--problem", line), "--problem is given twice"),
+                (("--problem", "f32[x] (1):R -> (1):R"), "column 5: expected a digit after '['"),
+                (("--problem", "f32[3] (2):S0e -> (1):R"), "EVEN"), (("--problem", line, "--rank", "-1"), "--rank takes"),
+                (("--problem", line, "--rank", "7"), "7 ranks"), (("--problem", line, "--rank=1x"), "'1x'"),
+                (("--problem", line, "--rank", "99999999999999999999"), "--rank takes"),
+                (("--problem", line, "--json=1"), "--json takes no value"),
+                (("--problem", line, "--json", "--moves"), "only one of"), (("--problem", line, "--bench"), "--bench needs"),
+                (("--problem", line, "--train", "full"), "not with --problem"),
+                (("--problem", line, "--model", "m"), "either --problem or --model"),
+                (("--model", "m"), "--train and --gen"),
+                (("--model", "m", "--train", "t", "--gen", "g", "--moves"), "go with --problem")):
+            with self.subTest(args=args):
+                status, out, err = run(*args)
+                self.assertEqual((status, out), (2, ""))
+                self.assertRegex(err, r"\Axfer_plan: [^\n]+\n\Z")
+                self.assertIn(text, err)
+
+    def test_too_many_ranks_is_a_failure(self):
+        status, out, err = run("--problem", "f32[4] (1):R -> (1)@2147483647:R")
+        self.assertEqual((status, out), (1, ""))
+        self.assertRegex(err, r"\Axfer_plan: [^\n]+\n\Z")
+
+    def test_full_disk_is_a_failure(self):
+        if not os.path.exists("/dev/full"):
+            self.skipTest("no /dev/full")
+        with open("/dev/full", "w", encoding="ascii") as full:
+            done = subprocess.run([os.path.join(BIN, "xfer_plan"), "--problem", TestProblem.LINE], stdout=full,
+                                  stderr=subprocess.PIPE, timeout=60, check=False)
+        self.assertEqual(done.returncode, 1)
+
+    def test_help_and_info(self):
+        for program in ("xfer_plan", "xfer_info"):
+            status, out, err = run("--help", program=program)
+            self.assertEqual((status, err), (0, ""))
+            self.assertIn("--help", out)
+        status, out, _ = run(program="xfer_info")
+        self.assertEqual(status, 0)
+        self.assertTrue(re.match(r"xfer \d+\.\d+\.\d+\nbuilt with: threads, .*\nhere: ", out), out)
+        self.assertEqual(run("--x", program="xfer_info")[0], 2)
+
+
+if __name__ == "__main__":
+    BIN = sys.argv.pop(1)
+    unittest.main()
