@@ -70,21 +70,13 @@ static status_set set_of(xfer_status st)
   return 1u << -(int)st;
 }
 
-static bool has_table(const orc_side *side)
-{
-  for (int a = 0; a < side->n_axes; a++) {
-    if (side->places[a].kind == ORC_TABLE) return true;
-  }
-  return false;
-}
-
 /* What a rank must say to a plan of one tensor, whose layouts exist. */
 static status_set expected_refusals(const problem *p, int i, orc_arena *arena)
 {
   const problem_tensor *t = &p->tensors[i];
   status_set set = 0;
   /* Only run tables can leave something out. */
-  if (has_table(&t->sides[SRC]) && !orc_covers(&t->sides[SRC], &t->sides[DST], arena))
+  if (orc_has_table(&t->sides[SRC]) && !orc_covers(&t->sides[SRC], &t->sides[DST], arena))
     set |= set_of(XFER_ERR_SHAPE);
   if (p->culprit % p->n_tensors == i) {
     if (p->mischief == OTHER_DTYPE) set |= set_of(XFER_ERR_SHAPE);

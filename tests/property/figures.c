@@ -123,6 +123,7 @@ void check_plan(worker *w, const xfer_plan *plan)
 {
   xfer_plan_report_data rep = XFER_PLAN_REPORT_INIT;
   uint64_t in = 0, zero = 0, self = 0, payload = 0;
+  bool any_table = false;
   if (!worked(w, xfer_plan_report(plan, &rep), "report")) return;
   for (int i = 0; i < w->p->n_tensors; i++) {
     const problem_tensor *t = &w->p->tensors[i];
@@ -131,6 +132,7 @@ void check_plan(worker *w, const xfer_plan *plan)
     for (int d = 0; d < t->sides[SRC].n_dims; d++)
       whole *= (uint64_t)t->sides[SRC].shape[d];
     payload += whole;
+    any_table = any_table || orc_has_table(&t->sides[SRC]);
     if (!w->has[DST][i]) continue;
     in += elem * (uint64_t)orc_n_elems(&w->parts[i][DST]);
     zero += elem * (uint64_t)orc_n_zeros(&w->parts[i][DST]);
@@ -141,8 +143,10 @@ void check_plan(worker *w, const xfer_plan *plan)
   check_figure(w, "payload_bytes", rep.payload_bytes, payload);
   check_figure(w, "in_bytes", rep.in_bytes, in);
   check_figure(w, "zero_bytes", rep.zero_bytes, zero);
-  check_figure(w, "self_bytes", rep.self_bytes, self);
-  check_figure(w, "wire_bytes", rep.wire_bytes, in - zero - self);
+  /* A run table may list an index on several coordinates; then a peer's may be taken although there
+   * is an own one. */
+  if (rep.self_bytes > self || !any_table) check_figure(w, "self_bytes", rep.self_bytes, self);
+  check_figure(w, "wire_bytes", rep.wire_bytes, in - zero - rep.self_bytes);
   check_moves(w, plan, rep.n_moves);
   check_figure(w, "wire_bytes by moves", w->rec->wire_bytes, rep.wire_bytes);
   check_figure(w, "out_bytes", rep.out_bytes, w->rec->out_bytes);

@@ -229,6 +229,14 @@ orc_verdict orc_check(const orc_side *side, orc_arena *arena)
 
 /* ---- counting ---- */
 
+bool orc_has_table(const orc_side *side)
+{
+  for (int a = 0; a < side->n_axes; a++) {
+    if (side->places[a].kind == ORC_TABLE) return true;
+  }
+  return false;
+}
+
 int64_t orc_n_elems(const orc_part *part)
 {
   int64_t n = 1;

@@ -90,6 +90,9 @@ orc_verdict orc_part_of(orc_part *part, const orc_side *side, int rank, orc_aren
 /* The first verdict over all ranks of the mesh that is not ORC_FINE. */
 orc_verdict orc_check(const orc_side *side, orc_arena *arena);
 
+/* Does an axis have a run table? */
+bool orc_has_table(const orc_side *side);
+
 /* Local elements, ZERO ones included. */
 int64_t orc_n_elems(const orc_part *part);
 

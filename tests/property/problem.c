@@ -278,16 +278,6 @@ static void random_giving(rng *r, problem_tensor *t, int n_ranks)
   }
 }
 
-static bool has_table(const problem_tensor *t)
-{
-  for (int s = SRC; s <= DST; s++) {
-    for (int a = 0; a < t->sides[s].n_axes; a++) {
-      if (t->sides[s].places[a].kind == ORC_TABLE) return true;
-    }
-  }
-  return false;
-}
-
 static void random_tensor(rng *r, problem *p, problem_tensor *t, int64_t n_elems)
 {
   t->dtype = (xfer_dtype)rng_int(r, XFER_U8, XFER_F64);
@@ -298,7 +288,8 @@ static void random_tensor(rng *r, problem *p, problem_tensor *t, int64_t n_elems
     random_padding(r, t, s, n_elems);
     random_places(r, t, s, &p->arena);
   }
-  t->from_line = !has_table(t) && rng_percent(r, 25);
+  t->from_line =
+      !orc_has_table(&t->sides[SRC]) && !orc_has_table(&t->sides[DST]) && rng_percent(r, 25);
 }
 
 /* Can a dim have another size without changing what the placements mean? */

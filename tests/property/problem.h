@@ -69,14 +69,15 @@ typedef struct problem {
 /* Make problem `number` of `seed`. What an earlier one held is given back. */
 void problem_random(problem *p, uint64_t seed, uint64_t number);
 
-/* Make a problem of one tensor from a line. Returns false if the line does not parse. */
+/* Make a problem of one tensor from a line, in which a run table may stand as problem_print()
+   writes it: "S0x[2: 0+1@0 3+1@1][1: 2+1@0]". Returns false if the line does not parse. */
 bool problem_read(problem *p, const char *line);
 
 /* Read "(2,2):S0f2,S0" and the like; `side` has its shape already. Returns what follows, or NULL.
  */
-const char *problem_read_side(orc_side *side, const char *text);
+const char *problem_read_side(orc_side *side, const char *text, orc_arena *arena);
 
-/* One tensor in the problem language; 'x' stands for a run table. */
+/* One tensor in the problem language; 'x' stands for a whole run table. */
 size_t problem_line(char *text, size_t n_bytes, const problem_tensor *tensor);
 
 /* Everything about it, for a person. */

@@ -41,18 +41,46 @@ static bool read_ranks(orc_side *side, const char **at)
   return n == side->n_ranks;
 }
 
-static bool read_place(orc_place *place, const char **at, int n_dims)
+/* "[4: 3+1@0 0+2@1]" for each coordinate: the length of its part, then runs global+length@local. */
+static bool read_table(orc_place *place, const char **at, int64_t n_coords, orc_arena *arena)
+{
+  enum { MOST = 1000 };
+  orc_table *table = orc_alloc(arena, sizeof *table);
+  int64_t n = 0;
+  *table = (orc_table){n_coords, orc_alloc(arena, MOST * sizeof(orc_run)),
+                       orc_alloc(arena, ((size_t)n_coords + 1) * sizeof(int64_t)),
+                       orc_alloc(arena, (size_t)n_coords * sizeof(int64_t))};
+  table->first[0] = 0;
+  for (int64_t i = 0; i < n_coords; i++) {
+    if (!take(at, "[") || !take_int(at, &table->lengths[i]) || !take(at, ":")) return false;
+    for (; take(at, " ") && n < MOST; n++) {
+      orc_run *run = &table->runs[n];
+      if (!take_int(at, &run->global) || !take(at, "+") || !take_int(at, &run->length))
+        return false;
+      if (!take(at, "@") || !take_int(at, &run->local)) return false;
+    }
+    if (!take(at, "]")) return false;
+    table->first[i + 1] = n;
+  }
+  place->kind = ORC_TABLE;
+  place->table = table;
+  return true;
+}
+
+static bool read_place(orc_place *place, const char **at, const orc_side *side, int axis,
+                       orc_arena *arena)
 {
   int64_t dim;
   *place = (orc_place){ORC_REPLICATE, 0, 0, NULL};
   if (take(at, "R")) return true;
   if (!take(at, "S") || !take_int(at, &dim)) return false;
-  place->dim = (int)(dim < 0 ? dim + n_dims : dim);
+  place->dim = (int)(dim < 0 ? dim + side->n_dims : dim);
   place->kind = take(at, "b") ? ORC_BALANCED : take(at, "e") ? ORC_EVEN : ORC_CHUNK;
   if (take(at, "f")) {
     place->kind = ORC_STRIDED;
     return take_int(at, &place->factor);
   }
+  if (take(at, "x")) return read_table(place, at, side->mesh[axis], arena);
   return true;
 }
 
@@ -71,7 +99,7 @@ static bool read_option(orc_side *side, const char **at)
   return true;
 }
 
-const char *problem_read_side(orc_side *side, const char *text)
+const char *problem_read_side(orc_side *side, const char *text, orc_arena *arena)
 {
   const char *at = text;
   int64_t size;
@@ -91,7 +119,7 @@ const char *problem_read_side(orc_side *side, const char *text)
   for (int a = 0; a < side->n_axes; a++) {
     side->order[a] = a;
     if (!take(&at, a == 0 ? ":" : ",")) return NULL;
-    if (!read_place(&side->places[a], &at, side->n_dims)) return NULL;
+    if (!read_place(&side->places[a], &at, side, a, arena)) return NULL;
   }
   while (take(&at, ";")) {
     if (!read_option(side, &at)) return NULL;
@@ -99,7 +127,7 @@ const char *problem_read_side(orc_side *side, const char *text)
   return at;
 }
 
-static bool read_tensor(problem_tensor *t, const char *line)
+static bool read_tensor(problem_tensor *t, const char *line, orc_arena *arena)
 {
   char name[16] = {0};
   const char *at = line;
@@ -116,9 +144,9 @@ static bool read_tensor(problem_tensor *t, const char *line)
   dst->n_dims = src->n_dims;
   memcpy(dst->shape, src->shape, sizeof dst->shape);
   if (!take(&at, " ")) return false;
-  at = problem_read_side(src, at);
+  at = problem_read_side(src, at, arena);
   if (at == NULL || !take(&at, " -> ")) return false;
-  at = problem_read_side(dst, at);
+  at = problem_read_side(dst, at, arena);
   return at != NULL && *at == '\0';
 }
 
@@ -128,7 +156,7 @@ bool problem_read(problem *p, const char *line)
   *p = (problem){.arena = p->arena, .n_tensors = 1, .n_runs = 1, .plain_views = true};
   p->options = (xfer_plan_options)XFER_PLAN_OPTIONS_INIT;
   problem_tensor *t = &p->tensors[0];
-  if (!read_tensor(t, line)) return false;
+  if (!read_tensor(t, line, &p->arena)) return false;
   for (int s = SRC; s <= DST; s++) {
     t->giving[s] = UINT64_MAX;
     t->has_order[s] = true;
@@ -146,6 +174,7 @@ typedef struct writer {
   char *text;
   size_t size;
   size_t n;
+  bool tables; /* write run tables in full, which the library does not read */
 } writer;
 
 __attribute__((format(printf, 2, 3))) static void put(writer *w, const char *format, ...)
@@ -157,6 +186,19 @@ __attribute__((format(printf, 2, 3))) static void put(writer *w, const char *for
   va_end(args);
 }
 
+static void put_table(writer *w, const orc_table *table)
+{
+  for (int64_t i = 0; i < table->n_coords; i++) {
+    put(w, "[%lld:", (long long)table->lengths[i]);
+    for (int64_t r = table->first[i]; r < table->first[i + 1]; r++) {
+      const orc_run *run = &table->runs[r];
+      put(w, " %lld+%lld@%lld", (long long)run->global, (long long)run->length,
+          (long long)run->local);
+    }
+    put(w, "]");
+  }
+}
+
 static void put_place(writer *w, const orc_place *place)
 {
   static const char *const suffix[] = {"", "", "b", "e", "f", "x"};
@@ -166,6 +208,7 @@ static void put_place(writer *w, const orc_place *place)
   }
   put(w, "S%d%s", place->dim, suffix[place->kind]);
   if (place->kind == ORC_STRIDED) put(w, "%lld", (long long)place->factor);
+  if (place->kind == ORC_TABLE && w->tables) put_table(w, place->table);
 }
 
 static void put_side(writer *w, const orc_side *side, bool has_order)
@@ -193,37 +236,34 @@ static void put_side(writer *w, const orc_side *side, bool has_order)
   }
 }
 
+static void put_tensor(writer *w, const problem_tensor *t)
+{
+  put(w, "%s[", xfer_dtype_name(t->dtype));
+  for (int d = 0; d < t->sides[SRC].n_dims; d++) {
+    put(w, "%s%lld", d == 0 ? "" : ",", (long long)t->sides[SRC].shape[d]);
+  }
+  put(w, "] ");
+  put_side(w, &t->sides[SRC], t->has_order[SRC]);
+  put(w, " -> ");
+  put_side(w, &t->sides[DST], t->has_order[DST]);
+}
+
 size_t problem_line(char *text, size_t n_bytes, const problem_tensor *t)
 {
-  writer w = {text, n_bytes, 0};
-  put(&w, "%s[", xfer_dtype_name(t->dtype));
-  for (int d = 0; d < t->sides[SRC].n_dims; d++) {
-    put(&w, "%s%lld", d == 0 ? "" : ",", (long long)t->sides[SRC].shape[d]);
-  }
-  put(&w, "] ");
-  put_side(&w, &t->sides[SRC], t->has_order[SRC]);
-  put(&w, " -> ");
-  put_side(&w, &t->sides[DST], t->has_order[DST]);
+  writer w = {text, n_bytes, 0, false};
+  put_tensor(&w, t);
   return w.n;
 }
 
-static void print_tables(FILE *file, const orc_side *side, const char *which)
+static void print_tensor(FILE *file, const problem_tensor *t)
 {
-  for (int a = 0; a < side->n_axes; a++) {
-    const orc_table *table = side->places[a].table;
-    if (side->places[a].kind != ORC_TABLE) continue;
-    fprintf(file, "    %s axis %d runs (global+length@local):", which, a);
-    for (int64_t i = 0; i < table->n_coords; i++) {
-      fprintf(file, " [%lld:", (long long)table->lengths[i]);
-      for (int64_t r = table->first[i]; r < table->first[i + 1]; r++) {
-        const orc_run *run = &table->runs[r];
-        fprintf(file, " %lld+%lld@%lld", (long long)run->global, (long long)run->length,
-                (long long)run->local);
-      }
-      fprintf(file, "]");
-    }
-    fprintf(file, "\n");
-  }
+  writer w = {NULL, 0, 0, true};
+  put_tensor(&w, t);
+  w = (writer){malloc(w.n + 1), w.n + 1, 0, true};
+  if (w.text == NULL) return;
+  put_tensor(&w, t);
+  fprintf(file, "%s\n", w.text);
+  free(w.text);
 }
 
 void problem_print(FILE *file, const problem *p)
@@ -248,12 +288,8 @@ void problem_print(FILE *file, const problem *p)
           mischiefs[p->mischief]);
   for (int i = 0; i < p->n_tensors; i++) {
     const problem_tensor *t = &p->tensors[i];
-    char line[4096];
-    (void)problem_line(line, sizeof line, t);
-    fprintf(file, "    t%d%s%s%s: %s\n", i, fusions[t->fused[SRC]],
-            t->fused[SRC] != APART && t->fused[DST] != APART ? "/" : "", fusions[t->fused[DST]],
-            line);
-    print_tables(file, &t->sides[SRC], "src");
-    print_tables(file, &t->sides[DST], "dst");
+    fprintf(file, "    t%d%s%s%s: ", i, fusions[t->fused[SRC]],
+            t->fused[SRC] != APART && t->fused[DST] != APART ? "/" : "", fusions[t->fused[DST]]);
+    print_tensor(file, t);
   }
 }

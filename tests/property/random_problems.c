@@ -2,6 +2,7 @@
  * random_problems --cases N --seed S [--first K] [--only K] [--threads T] [--window BYTES]
  * [--corrupt]
  *                 [--keep-going] [--verbose]
+ * random_problems --problem 'LINE' [...]
  *
  * Redistributes N random problems with real bytes and compares everything with the oracle. Problem
  * K of a seed is always the same one. T problems are carried out at once (default: one per
@@ -21,6 +22,7 @@
 typedef struct settings {
   uint64_t cases, seed, first, threads, window;
   bool has_window, corrupt, keep_going, verbose;
+  const char *problem;
 } settings;
 
 static settings set = {.cases = 1000, .seed = 1};
@@ -34,7 +36,8 @@ static void print_wrong(const problem *p, const char *why)
   (void)pthread_mutex_lock(&print_lock);
   printf("case %" PRIu64 " is wrong: %s\n", p->number, why);
   problem_print(stdout, p);
-  printf("  again: random_problems --seed %" PRIu64 " --only %" PRIu64 "\n", p->seed, p->number);
+  if (set.problem == NULL)
+    printf("  again: random_problems --seed %" PRIu64 " --only %" PRIu64 "\n", p->seed, p->number);
   (void)fflush(stdout);
   (void)pthread_mutex_unlock(&print_lock);
 }
@@ -60,7 +63,14 @@ static void *carry_some(void *arg)
     uint64_t k = atomic_fetch_add(&next_case, 1);
     char why[800];
     if (k >= set.first + set.cases) break;
-    problem_random(&p, set.seed, k);
+    if (set.problem == NULL) {
+      problem_random(&p, set.seed, k);
+    } else {
+      if (!problem_read(&p, set.problem)) exit(2);
+      p.number = k;
+      p.options.lane = (uint32_t)k % 4;
+      p.queries = p.simulate = true;
+    }
     if (set.has_window) {
       p.null_options = false;
       p.options.window_bytes = set.window;
@@ -101,6 +111,11 @@ static bool read_settings(int argc, char **argv)
     size_t k = 0;
     while (k < sizeof known / sizeof known[0] && strcmp(known[k].name, argv[i]) != 0)
       k++;
+    if (strcmp(argv[i], "--problem") == 0 && i + 1 < argc) {
+      set.problem = argv[++i];
+      set.cases = 4;
+      continue;
+    }
     if (k == sizeof known / sizeof known[0]) return false;
     if (known[k].flag != NULL) *known[k].flag = true;
     if (known[k].value == NULL) continue;

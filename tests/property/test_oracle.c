@@ -16,7 +16,7 @@ static orc_arena arena;
 static orc_side side_of(int64_t n, const char *text)
 {
   orc_side side = {.n_dims = 1, .shape = {n}};
-  const char *end = problem_read_side(&side, text);
+  const char *end = problem_read_side(&side, text, &arena);
   assert_non_null(end);
   assert_int_equal(*end, '\0');
   return side;
