@@ -1,0 +1,77 @@
+"""What the documents say is so: code is cut from tested files, links lead somewhere, problem lines and errors are real.
+
+usage: check_docs.py SOURCE_DIR XFER_PLAN
+"""
+import pathlib
+import re
+import subprocess
+import sys
+
+SOURCE, XFER_PLAN = pathlib.Path(sys.argv[1]), sys.argv[2]
+PAGES = [SOURCE / "README.md", SOURCE / "CONTRIBUTING.md", *sorted((SOURCE / "docs").glob("*.md"))]
+CUT_FROM = {"c": ["examples/*.c", "tests/*/*.c"], "python": ["tests/python/*.py"]}
+failures = []
+
+
+def fail(page, text):
+    failures.append(f"{page.relative_to(SOURCE)}: {text}")
+
+
+def bare(line):
+    """A line of code without comments and blanks."""
+    return re.sub(r"\s+", " ", re.sub(r"/\*.*?\*/", "", line)).strip()
+
+
+def check_code(page, text):
+    for language, code in re.findall(r"^```(\w+)\n(.*?)^```", text, re.MULTILINE | re.DOTALL):
+        if language not in CUT_FROM:
+            continue
+        files = [path for pattern in CUT_FROM[language] for path in SOURCE.glob(pattern)]
+        known = {bare(line) for path in files for line in path.read_text(encoding="utf-8").splitlines()}
+        for line in code.splitlines():
+            if bare(line) and bare(line) not in known:
+                fail(page, f"no tested file has the line {line.strip()!r}")
+
+
+def check_links(page, text):
+    for target in re.findall(r"\]\(([^)#]+)(?:#[^)]*)?\)", text):
+        if "://" not in target and not (page.parent / target).exists():
+            fail(page, f"the link to {target} leads nowhere")
+
+
+def plan(line):
+    done = subprocess.run([XFER_PLAN, "--problem", line, "--regions"], capture_output=True, text=True, timeout=60,
+                          check=False)
+    return done.returncode, done.stderr.strip()
+
+
+def check_problems(page, text):
+    """Lines in backquotes parse; lines of four blanks with a column after them fail there, in those words."""
+    for line in re.findall(r"`([a-z][a-z0-9]+\[[^`]*\] \([^`]* -> [^`]*)`", text):
+        status, error = plan(line)
+        if status != 0 and not re.search(r" -> \w+\[", line):
+            fail(page, f"{line}: {error}")
+    for line, error in re.findall(r"^    (\S+\[.*? -> .*?)  +(column \d+: .*)$", text, re.MULTILINE):
+        found = plan(line)[1]
+        if not found.endswith(f": {error}"):
+            fail(page, f"{line}: {error!r} is said to follow; in fact {found!r}")
+
+
+def check_statuses():
+    page = SOURCE / "docs/errors.md"
+    header = (SOURCE / "include/xfer/xfer.h").read_text(encoding="utf-8")
+    named = set(re.findall(r"^### (XFER_ERR_\w+)", page.read_text(encoding="utf-8"), re.MULTILINE))
+    for status in set(re.findall(r"^  (XFER_ERR_\w+) = -", header, re.MULTILINE)) ^ named:
+        fail(page, f"{status} is in the header or here, not in both")
+
+
+for each in PAGES:
+    content = each.read_text(encoding="utf-8")
+    check_code(each, content)
+    check_links(each, content)
+    check_problems(each, content)
+check_statuses()
+for failure in failures:
+    print(failure)
+print("docs FAILED" if failures else f"docs ok: {len(PAGES)} pages")
+sys.exit(1 if failures else 0)
