@@ -1,11 +1,5 @@
 /* Signals between devices: 64-bit words that only grow. */
-#include "launch.h"
-
-#include <cuda_runtime.h>
-
-extern "C" {
-#include "error.h"
-}
+#include "launch.cuh"
 
 namespace {
 
@@ -37,14 +31,6 @@ __global__ void spin_kernel(flag_list list, int n_flags, uint64_t value)
   } while (seen < value);
 }
 
-xfer_status launched(const char *what)
-{
-  const cudaError_t error = cudaGetLastError();
-  if (error == cudaSuccess) return XFER_OK;
-  xfi_set_error("%s kernel: %s", what, cudaGetErrorString(error));
-  return XFER_ERR_CUDA;
-}
-
 flag_list list_of(uint64_t *const *flags, int n_flags)
 {
   flag_list list = {};
@@ -60,8 +46,8 @@ extern "C" xfer_status xfi_cuda_flags_set(uint64_t *const *flags, int n_flags, u
 {
   for (int first = 0; first < n_flags; first += FLAGS_PER_LAUNCH) {
     const int n = n_flags - first < FLAGS_PER_LAUNCH ? n_flags - first : FLAGS_PER_LAUNCH;
-    set_kernel<<<1, FLAGS_PER_LAUNCH, 0, stream>>>(list_of(flags + first, n), n, value);
-    const xfer_status st = launched("flag");
+    const xfer_status st = launch(set_kernel, 1, FLAGS_PER_LAUNCH, stream, "flag kernel",
+                                  list_of(flags + first, n), n, value);
     if (st != XFER_OK) return st;
   }
   return XFER_OK;
@@ -72,8 +58,8 @@ extern "C" xfer_status xfi_cuda_flags_spin(uint64_t *const *flags, int n_flags, 
 {
   for (int first = 0; first < n_flags; first += FLAGS_PER_LAUNCH) {
     const int n = n_flags - first < FLAGS_PER_LAUNCH ? n_flags - first : FLAGS_PER_LAUNCH;
-    spin_kernel<<<1, FLAGS_PER_LAUNCH, 0, stream>>>(list_of(flags + first, n), n, value);
-    const xfer_status st = launched("flag wait");
+    const xfer_status st = launch(spin_kernel, 1, FLAGS_PER_LAUNCH, stream, "flag wait",
+                                  list_of(flags + first, n), n, value);
     if (st != XFER_OK) return st;
   }
   return XFER_OK;

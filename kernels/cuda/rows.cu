@@ -5,12 +5,6 @@
  */
 #include "tiles.cuh"
 
-#include <cuda_runtime.h>
-
-extern "C" {
-#include "error.h"
-}
-
 namespace {
 
 constexpr int THREADS = 512;
@@ -167,11 +161,6 @@ extern "C" xfer_status xfi_cuda_copy_rows(const xfi_cuda_job *job, xfer_stream s
   if (job->n_tiles == 0) return XFER_OK;
   const int64_t useful = (job->n_tiles + WARPS - 1) / WARPS;
   const unsigned n_blocks = (unsigned)(useful < job->n_blocks ? useful : job->n_blocks);
-  rows_kernel<<<n_blocks, THREADS, 0, stream>>>(job->pieces, job->first_tile, job->n_pieces,
-                                                job->n_tiles);
-  const cudaError_t error = cudaGetLastError();
-  if (error == cudaSuccess) return XFER_OK;
-  xfi_set_error("copy kernel of %lld pieces on %u blocks: %s", (long long)job->n_pieces, n_blocks,
-                cudaGetErrorString(error));
-  return XFER_ERR_CUDA;
+  return launch(rows_kernel, n_blocks, THREADS, stream, "copy kernel", job->pieces, job->first_tile,
+                job->n_pieces, job->n_tiles);
 }

@@ -5,12 +5,6 @@
  */
 #include "tiles.cuh"
 
-#include <cuda_runtime.h>
-
-extern "C" {
-#include "error.h"
-}
-
 namespace {
 
 constexpr int THREADS = 256;
@@ -114,11 +108,6 @@ extern "C" xfer_status xfi_cuda_copy_swapped(const xfi_cuda_job *job, xfer_strea
   /* These blocks are half as large as those of rows.cu, which n_blocks counts. */
   const int64_t most = 2 * (int64_t)job->n_blocks;
   const unsigned n_blocks = (unsigned)(job->n_tiles < most ? job->n_tiles : most);
-  swapped_kernel<<<n_blocks, THREADS, 0, stream>>>(job->pieces, job->first_tile, job->n_pieces,
-                                                   job->n_tiles);
-  const cudaError_t error = cudaGetLastError();
-  if (error == cudaSuccess) return XFER_OK;
-  xfi_set_error("transpose kernel of %lld pieces on %u blocks: %s", (long long)job->n_pieces,
-                n_blocks, cudaGetErrorString(error));
-  return XFER_ERR_CUDA;
+  return launch(swapped_kernel, n_blocks, THREADS, stream, "transpose kernel", job->pieces,
+                job->first_tile, job->n_pieces, job->n_tiles);
 }

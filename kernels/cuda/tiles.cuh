@@ -2,7 +2,7 @@
 #ifndef XFI_CUDA_TILES_CUH
 #define XFI_CUDA_TILES_CUH
 
-#include "launch.h"
+#include "launch.cuh"
 
 /* x / d; see xfi_cuda_div. */
 static __device__ __forceinline__ uint32_t div_by(uint32_t x, xfi_cuda_div d)

@@ -437,6 +437,7 @@ static xfer_status borrowed_wait(ncclComm_t nccl, cudaEvent_t event)
   }
   if (error != cudaSuccess) st = xfi_nccl_cuda_failed(error, "cudaEventQuery");
 done:
+  (void)cudaGetLastError(); /* "not ready" is kept as an error */
   return st;
 }
 

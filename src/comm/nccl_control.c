@@ -47,6 +47,7 @@ static xfer_status control_wait(xfi_nccl_comm *comm, xfi_deadline deadline)
   }
   if (error != cudaSuccess) st = xfi_nccl_cuda_failed(error, "cudaEventQuery");
 done:
+  (void)cudaGetLastError(); /* "not ready" is kept as an error */
   (void)pthread_mutex_unlock(&comm->lock);
   return st;
 }

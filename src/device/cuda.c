@@ -300,6 +300,7 @@ static xfer_status cuda_event_sync(xfi_device *base, xfi_event *event, xfi_deadl
             "a peer's signal did not come in time; the waits of CUDA device %d were released",
             device->ordinal);
 done:
+  (void)cudaGetLastError(); /* "not ready" is kept as an error */
   xfi_cuda_leave(device, before);
   return st;
 }

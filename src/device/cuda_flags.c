@@ -34,6 +34,7 @@ static xfer_status aside_sync(xfi_cuda_device *device)
   }
   if (error != cudaSuccess) st = xfi_cuda_failed(error, "cudaStreamQuery");
 done:
+  (void)cudaGetLastError(); /* "not ready" is kept as an error */
   return st;
 }
 

@@ -46,12 +46,15 @@ run() {
     failed=1
     printf '==== %s: %s\n%s\n' "$name" "$status" "$(tail -n 25 <<<"$text")"
   fi
+  echo "$name: $status" # so that a run that is cut short shows how far it came
   rows+=("$(printf '%-34s %-22s %7.1f s' "$name" "$status" "$(awk "BEGIN { print $EPOCHREALTIME - $began }")")")
 }
 times() { echo $(($1 * factor / 100 > 0 ? $1 * factor / 100 : 1)); }
 
 run kernels 1 120 env XFER_GPU_CASES="$(times 3000)" "$bin/test_kernels_cuda"
 run device 1 120 "$bin/test_device_cuda"
+run rates 1 100 "$bin/bench_kernels"
+sed -n '/^==== rates/,/^==== /p' "$log" | tail -n +2
 
 # Ranks that share what GPUs there are: the direct lane alone, over an all-gather.
 for n in 1 2 8; do
@@ -87,8 +90,6 @@ for tool in memcheck racecheck initcheck; do
     "$bin/test_kernels_cuda" --small
 done
 
-run rates 1 100 "$bin/bench_kernels"
-grep -A 40 '^==== rates' "$log" | tail -n +2
 printf '\n%s\n' "gpu tests:"
 printf '%s\n' "${rows[@]}"
 if ((failed)); then echo "gpu FAILED"; else echo "gpu ok"; fi

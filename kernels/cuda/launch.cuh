@@ -1,0 +1,29 @@
+/* Launching a kernel, with an error that is ours: not one that the caller left for
+ * cudaGetLastError(). */
+#ifndef XFI_CUDA_LAUNCH_CUH
+#define XFI_CUDA_LAUNCH_CUH
+
+#include "launch.h"
+
+#include <cuda_runtime.h>
+
+extern "C" {
+#include "error.h"
+}
+
+template <typename... Parameters, typename... Arguments>
+static xfer_status launch(void (*kernel)(Parameters...), unsigned n_blocks, unsigned n_threads,
+                          xfer_stream stream, const char *what, Arguments... arguments)
+{
+  cudaLaunchConfig_t config = {};
+  config.gridDim = dim3(n_blocks);
+  config.blockDim = dim3(n_threads);
+  config.stream = stream;
+  const cudaError_t error = cudaLaunchKernelEx(&config, kernel, arguments...);
+  if (error == cudaSuccess) return XFER_OK;
+  (void)cudaGetLastError();
+  xfi_set_error("%s on %u blocks: %s", what, n_blocks, cudaGetErrorString(error));
+  return XFER_ERR_CUDA;
+}
+
+#endif
