@@ -1,12 +1,312 @@
-/* Reads a checkpoint folder: config.json, and names, shapes and types from the headers of its safetensors. */
+/*
+ * Reads the folder of a Hugging Face checkpoint: config.json for the figures, and names, shapes and types from
+ * the headers of its safetensors files. No weight is read.
+ *
+ * A safetensors file begins with 8 bytes, little-endian, the length of a JSON object that follows, which has
+ * for each tensor its dtype and shape (huggingface/safetensors, format). Names are then put together again:
+ * those that differ in the number of a layer or an expert alone become one entry.
+ */
 #include "model.h"
 
+#include "alloc.h"
 #include "error.h"
+#include "vec.h"
+
+#include <dirent.h>
+#include <jansson.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+enum { MAX_HEADER = 256 << 20 };
+
+/* One tensor of the checkpoint. */
+typedef struct record {
+  char *pattern;
+  int layer, expert; /* -1: its name has none */
+  xfer_dtype dtype;
+  int n_dims;
+  int64_t shape[XFER_MAX_DIMS];
+} record;
+
+typedef struct folder {
+  const char *path;
+  record *records;
+  size_t n, capacity;
+  char **files;
+  size_t n_files, files_capacity;
+} folder;
+
+static void folder_free(folder *f)
+{
+  for (size_t i = 0; i < f->n; i++) xfi_free(f->records[i].pattern);
+  for (size_t i = 0; i < f->n_files; i++) xfi_free(f->files[i]);
+  xfi_free(f->records);
+  xfi_free(f->files);
+}
+
+static xfer_status join_path(char *path, size_t size, const char *folder, const char *file)
+{
+  xfer_status st = XFER_OK;
+
+  XFI_CHECK((size_t)snprintf(path, size, "%s/%s", folder, file) < size, XFER_ERR_IO, "the path %s/%s is too long",
+            folder, file);
+done:
+  return st;
+}
+
+/* ---- headers ---- */
+
+static xfer_status read_record(folder *f, const char *file, const char *name, const json_t *object)
+{
+  const char *dtype = json_string_value(json_object_get(object, "dtype"));
+  const json_t *shape = json_object_get(object, "shape");
+  char pattern[XFI_NAME_BYTES];
+  record r = {0};
+  xfer_status st = XFER_OK;
+
+  XFI_CHECK(strchr(name, '{') == NULL, XFER_ERR_IO, "%s: \"%s\" is no name of a tensor", file, name);
+  XFI_CHECK(dtype != NULL && xfi_dtype_find(&r.dtype, dtype), XFER_ERR_IO,
+            "%s: \"%s\": no element type is called \"%s\"", file, name, dtype == NULL ? "" : dtype);
+  XFI_CHECK(json_is_array(shape) && json_array_size(shape) <= XFER_MAX_DIMS, XFER_ERR_IO,
+            "%s: \"%s\" has no shape of at most %d dims", file, name, XFER_MAX_DIMS);
+  r.n_dims = (int)json_array_size(shape);
+  for (int d = 0; d < r.n_dims; d++) {
+    const json_t *size = json_array_get(shape, (size_t)d);
+
+    XFI_CHECK(json_is_integer(size) && json_integer_value(size) >= 0, XFER_ERR_IO,
+              "%s: \"%s\": dim %d of its shape is no size", file, name, d);
+    r.shape[d] = json_integer_value(size);
+  }
+  XFI_TRY(xfi_name_split(pattern, &r.layer, &r.expert, name));
+  XFI_TRY(xfi_vec_reserve(&f->records, &f->capacity, f->n + 1, sizeof *f->records));
+  r.pattern = xfi_strdup(pattern);
+  XFI_CHECK(r.pattern != NULL, XFER_ERR_NOMEM, "the name \"%s\"", name);
+  f->records[f->n++] = r;
+done:
+  return st;
+}
+
+static xfer_status read_header(folder *f, const char *file)
+{
+  char path[4096];
+  unsigned char head[8];
+  uint64_t n = 0;
+  char *text = NULL;
+  FILE *in = NULL;
+  json_t *root = NULL;
+  json_error_t error;
+  const char *name;
+  json_t *object;
+  xfer_status st = XFER_OK;
+
+  XFI_TRY(join_path(path, sizeof path, f->path, file));
+  in = fopen(path, "rb");
+  XFI_CHECK(in != NULL && fread(head, 1, sizeof head, in) == sizeof head, XFER_ERR_IO, "%s cannot be read", path);
+  for (int i = 7; i >= 0; i--) n = n << 8 | head[i];
+  XFI_CHECK(n > 0 && n <= MAX_HEADER, XFER_ERR_IO, "%s: a header of %llu bytes", path, (unsigned long long)n);
+  text = xfi_calloc(n, 1);
+  XFI_CHECK(text != NULL, XFER_ERR_NOMEM, "%s: a header of %llu bytes", path, (unsigned long long)n);
+  XFI_CHECK(fread(text, 1, n, in) == n, XFER_ERR_IO, "%s ends inside its header", path);
+  root = json_loadb(text, n, JSON_REJECT_DUPLICATES, &error);
+  XFI_CHECK(json_is_object(root), XFER_ERR_IO, "%s: its header is no JSON object: %s", path, error.text);
+  json_object_foreach(root, name, object)
+  {
+    if (strcmp(name, "__metadata__") != 0) XFI_TRY(read_record(f, path, name, object));
+  }
+done:
+  if (in != NULL) fclose(in);
+  xfi_free(text);
+  json_decref(root);
+  return st;
+}
+
+/* ---- which files ---- */
+
+static int compare_texts(const void *a, const void *b)
+{
+  return strcmp(*(char *const *)a, *(char *const *)b);
+}
+
+static xfer_status add_file(folder *f, const char *file)
+{
+  xfer_status st = XFER_OK;
+
+  XFI_TRY(xfi_vec_reserve(&f->files, &f->files_capacity, f->n_files + 1, sizeof *f->files));
+  f->files[f->n_files] = xfi_strdup(file);
+  XFI_CHECK(f->files[f->n_files] != NULL, XFER_ERR_NOMEM, "the name of %s", file);
+  f->n_files++;
+done:
+  return st;
+}
+
+/* The files that the index names, or all there are. The index' count of tensors is checked afterwards. */
+static xfer_status list_files(folder *f, const json_t *index)
+{
+  const json_t *map = json_object_get(index, "weight_map");
+  const char *name;
+  json_t *file;
+  DIR *dir = NULL;
+  size_t n = 0;
+  xfer_status st = XFER_OK;
+
+  if (index != NULL) {
+    XFI_CHECK(json_is_object(map), XFER_ERR_IO, "%s: its index has no weight_map", f->path);
+    json_object_foreach((json_t *)(uintptr_t)map, name, file)
+    {
+      const char *text = json_string_value(file);
+
+      XFI_CHECK(text != NULL && strchr(text, '/') == NULL, XFER_ERR_IO, "%s: its index has no file for \"%s\"",
+                f->path, name);
+      XFI_TRY(add_file(f, text));
+    }
+  } else {
+    dir = opendir(f->path);
+    XFI_CHECK(dir != NULL, XFER_ERR_IO, "%s cannot be read", f->path);
+    for (const struct dirent *e = readdir(dir); e != NULL; e = readdir(dir)) {
+      size_t k = strlen(e->d_name);
+
+      if (k > 12 && strcmp(e->d_name + k - 12, ".safetensors") == 0) XFI_TRY(add_file(f, e->d_name));
+    }
+  }
+  if (f->n_files > 0) qsort(f->files, f->n_files, sizeof *f->files, compare_texts);
+  for (size_t i = 0; i < f->n_files; i++) { /* each file once */
+    if (n > 0 && strcmp(f->files[n - 1], f->files[i]) == 0) {
+      xfi_free(f->files[i]);
+    } else {
+      f->files[n++] = f->files[i];
+    }
+  }
+  f->n_files = n;
+  XFI_CHECK(n > 0, XFER_ERR_IO, "%s has no *.safetensors", f->path);
+done:
+  if (dir != NULL) closedir(dir);
+  return st;
+}
+
+static xfer_status read_headers(folder *f)
+{
+  char path[4096];
+  json_error_t error;
+  json_t *index = NULL;
+  FILE *in = NULL;
+  xfer_status st = XFER_OK;
+
+  XFI_TRY(join_path(path, sizeof path, f->path, "model.safetensors.index.json"));
+  in = fopen(path, "rb");
+  if (in != NULL) {
+    index = json_loadf(in, 0, &error);
+    XFI_CHECK(index != NULL, XFER_ERR_IO, "%s: line %d: %s", path, error.line, error.text);
+  }
+  XFI_TRY(list_files(f, index));
+  for (size_t i = 0; i < f->n_files; i++) XFI_TRY(read_header(f, f->files[i]));
+  XFI_CHECK(index == NULL || json_object_size(json_object_get(index, "weight_map")) == f->n, XFER_ERR_IO,
+            "%s: its index names %zu tensors, its files have %zu", f->path,
+            json_object_size(json_object_get(index, "weight_map")), f->n);
+done:
+  if (in != NULL) fclose(in);
+  json_decref(index);
+  return st;
+}
+
+/* ---- putting names together ---- */
+
+static int compare_kinds(const record *x, const record *y)
+{
+  int c = strcmp(x->pattern, y->pattern);
+
+  if (c != 0) return c;
+  if (x->dtype != y->dtype) return x->dtype < y->dtype ? -1 : 1;
+  if (x->n_dims != y->n_dims) return x->n_dims < y->n_dims ? -1 : 1;
+  for (int d = 0; d < x->n_dims; d++) {
+    if (x->shape[d] != y->shape[d]) return x->shape[d] < y->shape[d] ? -1 : 1;
+  }
+  return 0;
+}
+
+static int compare_records(const void *a, const void *b)
+{
+  const record *x = a, *y = b;
+  int c = compare_kinds(x, y);
+
+  if (c != 0) return c;
+  if (x->layer != y->layer) return x->layer < y->layer ? -1 : 1;
+  return (x->expert > y->expert) - (x->expert < y->expert);
+}
+
+/* Records [at, *end) are one layer's; its experts must follow each other. */
+static xfer_status scan_layer(const folder *f, size_t at, size_t stop, size_t *end)
+{
+  const record *first = &f->records[at];
+  xfer_status st = XFER_OK;
+
+  for (*end = at + 1; *end < stop && f->records[*end].layer == first->layer; (*end)++) {
+    const record *r = &f->records[*end];
+
+    XFI_CHECK(first->expert >= 0 && r->expert != r[-1].expert, XFER_ERR_IO,
+              "%s: \"%s\" of layer %d is there twice", f->path, r->pattern, r->layer);
+    XFI_CHECK(r->expert == r[-1].expert + 1, XFER_ERR_IO, "%s: \"%s\" of layer %d has no expert %d", f->path,
+              r->pattern, r->layer, r[-1].expert + 1);
+  }
+done:
+  return st;
+}
+
+/* Records [at, end) differ in layer and expert alone. Layers with the same experts make one entry. */
+static xfer_status append_kind(xfer_model *model, const folder *f, size_t at, size_t end,
+                               const xfer_model_options *options)
+{
+  int *layers = xfi_calloc(end - at, sizeof *layers);
+  const record *first = &f->records[at];
+  xfi_raw raw = {.pattern = first->pattern, .shape = first->shape, .n_dims = first->n_dims,
+                 .dtype = first->dtype, .layers = layers};
+  size_t next;
+  xfer_status st = XFER_OK;
+
+  XFI_CHECK(layers != NULL, XFER_ERR_NOMEM, "%zu layers", end - at);
+  for (; at < end; at = next) {
+    const record *r = &f->records[at];
+    int n_experts;
+
+    XFI_TRY(scan_layer(f, at, end, &next));
+    n_experts = r->expert < 0 ? 0 : (int)(next - at);
+    if (raw.n_layers > 0 && (n_experts != raw.n_experts || (n_experts > 0 && r->expert != raw.first_expert))) {
+      XFI_TRY(xfi_model_append(model, &raw, options));
+      raw.n_layers = 0;
+    }
+    raw.n_experts = n_experts;
+    raw.first_expert = n_experts > 0 ? r->expert : 0;
+    if (r->layer >= 0) layers[raw.n_layers++] = r->layer;
+  }
+  XFI_TRY(xfi_model_append(model, &raw, options));
+done:
+  xfi_free(layers);
+  return st;
+}
 
 xfer_status xfi_checkpoint_read(xfer_model *model, const char *path, const xfer_model_options *options)
 {
-  (void)model;
-  (void)options;
-  xfi_set_error("%s is a folder", path);
-  return XFER_ERR_UNSUPPORTED;
+  char config[4096];
+  json_error_t error;
+  json_t *root = NULL;
+  folder f = {.path = path};
+  size_t end;
+  xfer_status st = XFER_OK;
+
+  XFI_CHECK(options->extra == NULL, XFER_ERR_ARG, "%s: a checkpoint has no extra_params", path);
+  XFI_TRY(join_path(config, sizeof config, path, "config.json"));
+  root = json_load_file(config, 0, &error);
+  XFI_CHECK(json_is_object(root), XFER_ERR_IO, "%s: line %d: %s", config, error.line, error.text);
+  XFI_TRY(xfi_config_read(&model->config, root, config));
+  XFI_TRY(read_headers(&f));
+  XFI_CHECK(f.n > 0, XFER_ERR_IO, "%s has no tensor", path);
+  qsort(f.records, f.n, sizeof *f.records, compare_records);
+  for (size_t at = 0; at < f.n; at = end) {
+    for (end = at + 1; end < f.n && compare_kinds(&f.records[at], &f.records[end]) == 0;) end++;
+    XFI_TRY(append_kind(model, &f, at, end, options));
+  }
+done:
+  folder_free(&f);
+  json_decref(root);
+  return st;
 }

@@ -107,9 +107,9 @@ static const xfi_stem IN_LAYERS[] = {
 
 static const xfi_stem OUTSIDE[] = {
     {"embed_tokens", NULL, XFI_CUT_VOCAB, "embedding.word_embeddings", "model.embed_tokens",
-     XFI_STEM_TIED},
+     XFI_STEM_TIED, NULL, 0},
     {"embeddings", NULL, XFI_CUT_VOCAB, "embedding.word_embeddings", "model.embed_tokens",
-     XFI_STEM_TIED},
+     XFI_STEM_TIED, NULL, 0},
     {"norm", NULL, XFI_CUT_WHOLE, "decoder.final_layernorm", "model.norm", 0, NULL, 0},
     {"norm_f", NULL, XFI_CUT_WHOLE, "decoder.final_norm", "model.norm_f", 0, NULL, 0},
     {"lm_head", NULL, XFI_CUT_VOCAB, "output_layer", "lm_head", 0, NULL, 0},

@@ -4,18 +4,11 @@
 #include "alloc.h"
 #include "error.h"
 #include "glob.h"
+#include "vec.h"
 
 #include <string.h>
 
 static const xfi_stem PLAIN = {"", NULL, XFI_CUT_WHOLE, NULL, NULL, 0, NULL, 0};
-
-/* Ranks that hold an entry together: one stage, two (tied embeddings), or all. */
-typedef struct stage_set {
-  int n;
-  int stage[2];
-  bool all;
-  int one_rank; /* that rank alone; -1: no */
-} stage_set;
 
 void xfi_held_free(xfi_held *held, int pp)
 {
@@ -66,26 +59,26 @@ done:
 /* ---- meshes ---- */
 
 static xfer_status make_mesh(xfer_mesh **mesh, const xfer_side *side, const xfi_spread *spread,
-                             const stage_set *set)
+                             const xfi_holders *holders)
 {
   int per_stage = xfi_side_stage_size(side);
-  int shape[XFER_MAX_DIMS + 1];
+  int shape[XFER_MAX_DIMS];
   int n_axes = 0, n = 0;
   int *ranks = NULL;
   xfer_status st = XFER_OK;
 
-  if (set->one_rank >= 0) return xfi_mesh_create(mesh, &(int){1}, 1, &set->one_rank);
+  if (holders->one_rank >= 0) return xfi_mesh_create(mesh, &(int){1}, 1, &holders->one_rank);
   ranks = xfi_calloc((size_t)side->size, sizeof *ranks);
   XFI_CHECK(ranks != NULL, XFER_ERR_NOMEM, "%d ranks", side->size);
-  if (set->all) {
+  if (holders->all) {
     for (; n < side->size; n++) ranks[n] = side->first_rank + n;
     st = xfi_mesh_create(mesh, &side->size, 1, ranks);
     goto done;
   }
-  if (set->n > 1) shape[n_axes++] = set->n;
+  if (holders->n_stages > 1) shape[n_axes++] = holders->n_stages;
   for (int a = 0; a < spread->n_axes; a++) shape[n_axes++] = spread->shape[a];
-  for (int s = 0; s < set->n; s++) {
-    for (int i = 0; i < per_stage; i++) ranks[n++] = xfi_side_rank(side, set->stage[s], i);
+  for (int s = 0; s < holders->n_stages; s++) {
+    for (int i = 0; i < per_stage; i++) ranks[n++] = xfi_side_rank(side, holders->stage[s], i);
   }
   st = xfi_mesh_create(mesh, shape, n_axes, ranks);
 done:
@@ -93,18 +86,54 @@ done:
   return st;
 }
 
-static xfer_status make_layout(xfer_layout **layout, const xfer_side *side, const xfi_entry *entry,
-                               xfer_dtype dtype, const xfi_spread *spread, const stage_set *set)
+static bool is_mesh(const xfi_known_mesh *known, const xfi_spread *spread, const xfi_holders *holders)
+{
+  const xfi_holders *h = &known->holders;
+
+  if (h->all != holders->all || h->one_rank != holders->one_rank) return false;
+  if (h->all || h->one_rank >= 0) return true;
+  if (h->n_stages != holders->n_stages || h->stage[0] != holders->stage[0]) return false;
+  if (h->n_stages > 1 && h->stage[1] != holders->stage[1]) return false;
+  return known->n_axes == spread->n_axes &&
+         memcmp(known->shape, spread->shape, (size_t)spread->n_axes * sizeof *spread->shape) == 0;
+}
+
+/* The mesh stays the side's. */
+static xfer_status find_mesh(xfer_mesh **mesh, xfi_joined *joined, const xfi_spread *spread,
+                             const xfi_holders *holders)
+{
+  xfi_meshes *meshes = &joined->meshes;
+  xfi_known_mesh *known;
+  xfer_status st = XFER_OK;
+
+  for (size_t i = meshes->n; i-- > 0;) {
+    if (!is_mesh(&meshes->at[i], spread, holders)) continue;
+    *mesh = meshes->at[i].mesh;
+    return XFER_OK;
+  }
+  XFI_TRY(xfi_vec_reserve(&meshes->at, &meshes->capacity, meshes->n + 1, sizeof *meshes->at));
+  known = &meshes->at[meshes->n];
+  *known = (xfi_known_mesh){.holders = *holders, .n_axes = spread->n_axes};
+  memcpy(known->shape, spread->shape, sizeof known->shape);
+  XFI_TRY(make_mesh(&known->mesh, joined->side, spread, holders));
+  meshes->n++;
+  *mesh = known->mesh;
+done:
+  return st;
+}
+
+static xfer_status make_layout(xfer_layout **layout, xfi_joined *joined, const xfi_entry *entry,
+                               xfer_dtype dtype, const xfi_spread *spread, const xfi_holders *set)
 {
   xfer_placement placements[XFER_MAX_DIMS + 1];
   int32_t order[XFER_MAX_DIMS + 1];
-  int lead = set->n > 1;
+  int lead = set->n_stages > 1;
   bool whole = set->all || set->one_rank >= 0;
   xfer_mesh *mesh = NULL;
   xfer_layout_desc desc = XFER_LAYOUT_DESC_INIT;
   xfer_status st = XFER_OK;
 
-  XFI_TRY(make_mesh(&mesh, side, spread, set));
+  XFI_TRY(find_mesh(&mesh, joined, spread, set));
   placements[0] = xfer_replicate();
   order[0] = 0;
   for (int a = 0; a < spread->n_axes && !whole; a++) placements[lead + a] = spread->placements[a];
@@ -120,7 +149,6 @@ static xfer_status make_layout(xfer_layout **layout, const xfer_side *side, cons
   desc.order = desc.n_order > 0 ? order : NULL;
   XFI_TRY(xfi_layout_create(layout, &desc));
 done:
-  xfi_mesh_destroy(mesh);
   return st;
 }
 
@@ -146,9 +174,9 @@ int xfi_joined_stage(const xfi_joined *joined, const xfer_model *model, const xf
   return lo < model->n_layers ? joined->stages[lo] : last; /* layers past the last: the last stage */
 }
 
-static xfer_status make_layouts(xfi_held *held, const xfi_joined *joined, const xfer_model *model,
+static xfer_status make_layouts(xfi_held *held, xfi_joined *joined, const xfer_model *model,
                                 const xfi_entry *entry, xfer_dtype dtype, const xfi_spread *spread,
-                                stage_set set)
+                                xfi_holders set)
 {
   int pp = joined->side->pp;
   bool together = set.all || set.one_rank >= 0;
@@ -158,15 +186,15 @@ static xfer_status make_layouts(xfi_held *held, const xfi_joined *joined, const 
   XFI_CHECK(held->layouts != NULL, XFER_ERR_NOMEM, "the layouts of \"%s\"", entry->pattern);
   if (!together && entry->n_layers == 0 && entry->row != NULL && model->config.tied && pp > 1 &&
       (entry->row->flags & XFI_STEM_TIED) != 0) {
-    set.n = 2;
+    set.n_stages = 2;
     set.stage[0] = 0;
     set.stage[1] = pp - 1;
-    XFI_TRY(make_layout(&held->layouts[0], joined->side, entry, dtype, spread, &set));
+    XFI_TRY(make_layout(&held->layouts[0], joined, entry, dtype, spread, &set));
     held->layouts[pp - 1] = xfi_layout_share(held->layouts[0]);
     return XFER_OK;
   }
   if (together) {
-    XFI_TRY(make_layout(&held->layouts[0], joined->side, entry, dtype, spread, &set));
+    XFI_TRY(make_layout(&held->layouts[0], joined, entry, dtype, spread, &set));
     for (int s = 1; s < pp; s++) held->layouts[s] = xfi_layout_share(held->layouts[0]);
     return XFER_OK;
   }
@@ -174,9 +202,9 @@ static xfer_status make_layouts(xfi_held *held, const xfi_joined *joined, const 
     int stage = xfi_joined_stage(joined, model, entry, k);
 
     if (held->layouts[stage] != NULL) continue;
-    set.n = 1;
+    set.n_stages = 1;
     set.stage[0] = stage;
-    XFI_TRY(make_layout(&held->layouts[stage], joined->side, entry, dtype, spread, &set));
+    XFI_TRY(make_layout(&held->layouts[stage], joined, entry, dtype, spread, &set));
   }
 done:
   return st;
@@ -188,12 +216,12 @@ static bool holds_anything(const xfer_side *side)
   return side->framework == XFI_FULL || (side->tp == 1 && (side->framework & (XFI_HF | XFI_FSDP)) != 0);
 }
 
-xfer_status xfi_held_make(xfi_held *held, const xfi_joined *joined, const xfer_model *model, size_t at)
+xfer_status xfi_held_make(xfi_held *held, xfi_joined *joined, const xfer_model *model, size_t at)
 {
   const xfer_side *side = joined->side;
   xfi_entry entry = model->entries[at];
   const xfi_said *place, *whole, *dtype;
-  stage_set set = {.one_rank = -1};
+  xfi_holders set = {.one_rank = -1};
   xfi_spread spread = {0};
   xfer_status st = XFER_OK;
 

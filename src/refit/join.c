@@ -13,6 +13,8 @@ static void joined_free(xfi_joined *joined, size_t n_entries)
   for (size_t i = 0; joined->held != NULL && i < n_entries; i++) {
     xfi_held_free(&joined->held[i], joined->side->pp);
   }
+  for (size_t i = 0; i < joined->meshes.n; i++) xfi_mesh_destroy(joined->meshes.at[i].mesh);
+  xfi_free(joined->meshes.at);
   xfi_free(joined->held);
   xfi_free(joined->stages);
   xfi_free(joined->by_name);

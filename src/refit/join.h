@@ -24,8 +24,31 @@ typedef struct xfi_family {
   size_t end;
 } xfi_family;
 
+/* Ranks that hold an entry together: those of one stage, of two (tied embeddings), one rank, or all. */
+typedef struct xfi_holders {
+  int n_stages;
+  int stage[2];
+  bool all;
+  int one_rank; /* -1: not one alone */
+} xfi_holders;
+
+/* Entries share their meshes: a side has a handful for each stage. */
+typedef struct xfi_known_mesh {
+  xfi_holders holders;
+  int n_axes;
+  int shape[XFER_MAX_DIMS];
+  xfer_mesh *mesh;
+} xfi_known_mesh;
+
+typedef struct xfi_meshes {
+  xfi_known_mesh *at;
+  size_t n;
+  size_t capacity;
+} xfi_meshes;
+
 typedef struct xfi_joined {
   xfer_side *side;       /* NULL: not known here */
+  xfi_meshes meshes;
   int *stages;           /* [model->n_layers] */
   xfi_held *held;        /* [n_entries] */
   size_t *by_name;       /* [n_entries] */
@@ -52,7 +75,7 @@ void xfi_refit_destroy(xfer_refit *refit);
 /* The stage of an entry's k-th layer (k = -1: outside the layers). */
 int xfi_joined_stage(const xfi_joined *joined, const xfer_model *model, const xfi_entry *entry, int k);
 /* held.c: fills one entry of one side. */
-xfer_status xfi_held_make(xfi_held *held, const xfi_joined *joined, const xfer_model *model, size_t entry);
+xfer_status xfi_held_make(xfi_held *held, xfi_joined *joined, const xfer_model *model, size_t entry);
 void xfi_held_free(xfi_held *held, int pp);
 /* families.. of local tensors: sorts, and checks that every slot is there once. */
 xfer_status xfi_joined_pack(xfi_joined *joined, const xfer_model *model);

@@ -206,8 +206,8 @@ done:
 static int take_number(char *name, size_t capacity, const char *word, const char *place)
 {
   char *at = strstr(name, word);
-  char rest[512];
-  long number = 0;
+  char rest[XFI_NAME_BYTES];
+  int number = 0;
   char *end;
 
   if (at == NULL || (at != name && at[-1] != '.')) return -1;
@@ -216,22 +216,30 @@ static int take_number(char *name, size_t capacity, const char *word, const char
   if (end == at || (*end != '.' && *end != '\0')) return -1;
   snprintf(rest, sizeof rest, "%s", end);
   snprintf(at, capacity - (size_t)(at - name), "%s%s", place, rest);
-  return (int)number;
+  return number;
+}
+
+xfer_status xfi_name_split(char *pattern, int *layer, int *expert, const char *name)
+{
+  xfer_status st = XFER_OK;
+
+  XFI_CHECK(strlen(name) + 16 < XFI_NAME_BYTES, XFER_ERR_IO, "a tensor name of %zu characters", strlen(name));
+  snprintf(pattern, XFI_NAME_BYTES, "%s", name);
+  *layer = take_number(pattern, XFI_NAME_BYTES, "layers.", "{layer}");
+  *expert = take_number(pattern, XFI_NAME_BYTES, "experts.", "{expert}");
+done:
+  return st;
 }
 
 xfer_status xfi_model_append_name(xfer_model *model, const xfi_raw *raw, const xfer_model_options *options)
 {
-  char pattern[512];
+  char pattern[XFI_NAME_BYTES];
   xfi_raw taken = *raw;
-  int layer = -1, expert = -1;
+  int layer, expert;
   xfer_status st = XFER_OK;
 
-  XFI_CHECK(strlen(raw->pattern) + 16 < sizeof pattern, XFER_ERR_IO, "a tensor name of %zu characters",
-            strlen(raw->pattern));
-  snprintf(pattern, sizeof pattern, "%s", raw->pattern);
+  XFI_TRY(xfi_name_split(pattern, &layer, &expert, raw->pattern));
   taken.pattern = pattern;
-  if (raw->n_layers == 0) layer = take_number(pattern, sizeof pattern, "layers.", "{layer}");
-  if (raw->n_experts == 0) expert = take_number(pattern, sizeof pattern, "experts.", "{expert}");
   if (layer >= 0) {
     taken.layers = &layer;
     taken.n_layers = 1;

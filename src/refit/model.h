@@ -113,6 +113,9 @@ void xfi_model_destroy(xfer_model *model); /* one owner less */
 xfer_status xfi_model_append(xfer_model *model, const xfi_raw *raw, const xfer_model_options *options);
 /* Likewise, after numbers after "layers." and "experts." in the name were made {layer} and {expert}. */
 xfer_status xfi_model_append_name(xfer_model *model, const xfi_raw *raw, const xfer_model_options *options);
+/* "model.layers.3.mlp.experts.7.up_proj.weight": a pattern of XFI_NAME_BYTES, 3 and 7; -1: no such number. */
+enum { XFI_NAME_BYTES = 512 };
+xfer_status xfi_name_split(char *pattern, int *layer, int *expert, const char *name);
 /* After the last append: quantise, look names up in the families, pair scales with weights, check. */
 xfer_status xfi_model_finish(xfer_model *model, const xfer_model_options *options);
 
