@@ -27,6 +27,9 @@ struct xfer_mesh {
   int stride[XFER_MAX_DIMS]; /* of an axis in `ranks` */
   int *ranks;                /* [size], row-major */
   int *order; /* [size] positions in `ranks`, by ascending rank; NULL: ranks ascend */
+  int min_rank;
+  int max_rank;
+  uint64_t digest[2]; /* of shape and ranks */
 };
 
 xfer_status xfi_mesh_create(xfer_mesh **mesh, const int *shape, int n_axes, const int *ranks);

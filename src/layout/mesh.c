@@ -4,6 +4,8 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include <xxhash.h>
+
 #include "alloc.h"
 #include "checked.h"
 #include "error.h"
@@ -37,10 +39,12 @@ static int lower_bound(const xfer_mesh *mesh, int rank)
 
 int xfi_mesh_find(const xfer_mesh *mesh, int rank)
 {
-  const int i = lower_bound(mesh, rank);
+  int i;
   int at;
 
-  if (i == mesh->size) return -1;
+  if (rank < mesh->min_rank || rank > mesh->max_rank) return -1;
+  if (mesh->order == NULL && mesh->max_rank - mesh->min_rank == mesh->size - 1) return rank - mesh->min_rank;
+  i = lower_bound(mesh, rank);
   at = mesh->order == NULL ? i : mesh->order[i];
   return mesh->ranks[at] == rank ? at : -1;
 }
@@ -93,6 +97,20 @@ done:
   return st;
 }
 
+static void set_digest(xfer_mesh *mesh)
+{
+  XXH3_state_t state;
+  XXH128_hash_t hash;
+
+  XXH3_128bits_reset(&state);
+  XXH3_128bits_update(&state, &mesh->n_axes, sizeof mesh->n_axes);
+  XXH3_128bits_update(&state, mesh->shape, (size_t)mesh->n_axes * sizeof *mesh->shape);
+  XXH3_128bits_update(&state, mesh->ranks, (size_t)mesh->size * sizeof *mesh->ranks);
+  hash = XXH3_128bits_digest(&state);
+  mesh->digest[0] = hash.low64;
+  mesh->digest[1] = hash.high64;
+}
+
 xfer_status xfi_mesh_create(xfer_mesh **mesh, const int *shape, int n_axes, const int *ranks)
 {
   xfer_status st = XFER_OK;
@@ -111,6 +129,9 @@ xfer_status xfi_mesh_create(xfer_mesh **mesh, const int *shape, int n_axes, cons
     XFI_CHECK(m->ranks[i] >= 0, XFER_ERR_ARG, "rank %d at position %d of the mesh", m->ranks[i], i);
   }
   XFI_TRY(set_order(m));
+  m->min_rank = m->ranks[m->order == NULL ? 0 : m->order[0]];
+  m->max_rank = m->ranks[m->order == NULL ? m->size - 1 : m->order[m->size - 1]];
+  set_digest(m);
 
   *mesh = m;
   m = NULL;

@@ -146,7 +146,6 @@ done:
 static xfer_status parse_range(parser *p, side *s)
 {
   const char *start = p->at;
-  const char *number = start;
   xfer_status st = XFER_OK;
   int64_t first = 0;
   int64_t last = 0;
@@ -155,7 +154,8 @@ static xfer_status parse_range(parser *p, side *s)
   XFI_TRY(parse_int(p, start[-1] == '@' ? "@" : ",", INT_MAX, &first));
   last = first;
   if (take(p, "-")) {
-    number = p->at;
+    const char *number = p->at;
+
     XFI_TRY(parse_int(p, "-", INT_MAX, &last));
     XFI_CHECK(last >= first, XFER_ERR_ARG, "column %d: a range from %d down to %d",
               column(p, number), (int)first, (int)last);

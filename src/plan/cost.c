@@ -15,11 +15,18 @@
 /* Broadcast must be clearly better: it also costs the ranks that need nothing. */
 #define BROADCAST_GAIN 1.25
 
+/* Is the class's source mesh that of an earlier class? A model has a handful of meshes. */
+static bool seen_before(const xfi_plan *plan, size_t c)
+{
+  for (size_t i = c; i-- > 0 && c - i <= 64;)
+    if (plan->classes[i].src->mesh == plan->classes[c].src->mesh) return true;
+  return false;
+}
+
 /* How many distinct ranks are in the source mesh of some class. */
 static xfer_status count_sources(const xfi_plan *plan, int *n_sources)
 {
   xfer_status st = XFER_OK;
-  const xfer_mesh *last = NULL;
   unsigned char *seen = xfi_calloc((size_t)plan->n_ranks, 1);
   int n = 0;
 
@@ -27,8 +34,7 @@ static xfer_status count_sources(const xfi_plan *plan, int *n_sources)
   for (size_t c = 0; c < plan->n_classes; c++) {
     const xfer_mesh *mesh = plan->classes[c].src->mesh;
 
-    if (mesh == last) continue;
-    last = mesh;
+    if (seen_before(plan, c)) continue;
     for (int i = 0; i < mesh->size; i++) {
       n += seen[mesh->ranks[i]] == 0;
       seen[mesh->ranks[i]] = 1;

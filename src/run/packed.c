@@ -52,23 +52,32 @@ static int block_of(int n_ranks, int src, int dst)
   return ((dst - src + n_ranks) % n_ranks - 1) / PEERS_PER_ROUND;
 }
 
+/* The most peers that share a block. Peers ascend in rank, so by distance they are two ascending runs, and
+ * those of one block stand together except around the wrap. */
+static int most_in_block(const xfi_plan *m, const xfi_move_list *list, bool sends)
+{
+  int most = 0;
+  int n = 0;
+  int first = 0; /* how many are in the block of peers[0], which may come again at the end */
+  int last = -1;
+
+  for (size_t p = 0; p < list->n_peers; p++) {
+    const int peer = list->peers[p].rank;
+    const int block = sends ? block_of(m->n_ranks, m->rank, peer) : block_of(m->n_ranks, peer, m->rank);
+
+    n = block == last ? n + 1 : 1;
+    last = block;
+    if (n > most) most = n;
+    if (n == (int)p + 1) first = n;
+  }
+  if (list->n_peers > 0 && n + first > most) most = n + first > PEERS_PER_ROUND ? PEERS_PER_ROUND : n + first;
+  return most < (int)list->n_peers ? most : (int)list->n_peers;
+}
+
 void xfi_packed_most(int *sends, int *recvs, const xfi_plan *m)
 {
-  const int n_blocks = (m->n_ranks - 2) / PEERS_PER_ROUND + 1;
-
-  *sends = 0;
-  *recvs = 0;
-  for (int b = 0; b < n_blocks; b++) {
-    int n_sends = 0;
-    int n_recvs = 0;
-
-    for (size_t p = 0; p < m->sends.n_peers; p++)
-      n_sends += block_of(m->n_ranks, m->rank, m->sends.peers[p].rank) == b;
-    for (size_t p = 0; p < m->recvs.n_peers; p++)
-      n_recvs += block_of(m->n_ranks, m->recvs.peers[p].rank, m->rank) == b;
-    if (n_sends > *sends) *sends = n_sends;
-    if (n_recvs > *recvs) *recvs = n_recvs;
-  }
+  *sends = most_in_block(m, &m->sends, true);
+  *recvs = most_in_block(m, &m->recvs, false);
 }
 
 /* Bytes of a move that the lane carries; 0 for one that is broadcast. */

@@ -179,7 +179,7 @@ xfer_status xfi_slot_copies(xfi_copies *copies, char *slot, bool to_slot, const 
 /* The dense box of `length` at `base`, as a bound. */
 xfi_bound xfi_dense_bound(char *base, const int64_t *length, int n_dims, int elem_bytes);
 
-/* Most messages that one packed round can have on this rank, sends and receives apart. */
+/* At least as many messages as one packed round can have on this rank, sends and receives apart. */
 void xfi_packed_most(int *sends, int *recvs, const xfi_plan *moves);
 
 #endif
