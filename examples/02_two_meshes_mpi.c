@@ -83,7 +83,7 @@ static int visit(int t, const xfer_layout *layout, int rank, double *part, int s
   for (int64_t i = 0; i < rows.length; i++)
     for (int64_t j = 0; j < cols.length; j++) {
       const int64_t index = (rows.global + i) * model[t].shape[1] + cols.global + j;
-      const double value = (double)(1000000 * (10 * step + t) + index);
+      const double value = 1e6 * (10 * step + t) + (double)index;
       double *element = &part[i * cols.length + j];
 
       if (fill) *element = value;

@@ -9,13 +9,13 @@ static const char *program = "xfer";
 
 int args_wrong(const char *fmt, ...)
 {
+  char text[512];
   va_list args;
 
-  fprintf(stderr, "%s: ", program);
   va_start(args, fmt);
-  vfprintf(stderr, fmt, args);
+  vsnprintf(text, sizeof text, fmt, args);
   va_end(args);
-  fputc('\n', stderr);
+  fprintf(stderr, "%s: %s\n", program, text);
   return ARGS_WRONG;
 }
 

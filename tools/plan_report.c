@@ -5,6 +5,7 @@
 #include <malloc.h>
 #include <stdbool.h>
 #include <stdlib.h>
+#include <string.h>
 #include <sys/resource.h>
 #include <time.h>
 #include <unistd.h>
@@ -50,8 +51,7 @@ static int print_rank(const plan_whole *whole, const plan_args *args)
 static void print_json(const plan_whole *whole, const xfer_plan_report_data *reports,
                        uint64_t delivered)
 {
-  printf("{\"tensors\":%" PRIu64 ",\"payload_bytes\":%" PRIu64 ",\"delivered_bytes\":%" PRIu64
-         ",",
+  printf("{\"tensors\":%" PRIu64 ",\"payload_bytes\":%" PRIu64 ",\"delivered_bytes\":%" PRIu64 ",",
          whole->names, whole->payload_bytes, delivered);
   if (whole->refit != NULL) {
     const xfer_refit_report_data *r = whole->refit;
@@ -138,11 +138,13 @@ static double now_ms(void)
 /* Resident memory in KiB. */
 static double resident(void)
 {
-  long pages = 0;
-  FILE *file = fopen("/proc/self/statm", "r");
+  char line[128] = "";
+  FILE *file = fopen("/proc/self/statm", "r"); /* "size resident ...", in pages */
 
-  if (file == NULL || fscanf(file, "%*d %ld", &pages) != 1) pages = 0;
+  if (file == NULL || fgets(line, sizeof line, file) == NULL) line[0] = '\0';
   if (file != NULL) fclose(file);
+  const char *blank = strchr(line, ' ');
+  const long pages = blank != NULL ? strtol(blank, NULL, 10) : 0;
   return (double)pages * (double)sysconf(_SC_PAGESIZE) / 1024;
 }
 

@@ -15,8 +15,8 @@ typedef struct plan_whole {
   int n_ranks;
   const xfer_tensor *tensors; /* [n_tensors] */
   size_t n_tensors;
-  uint64_t names;         /* tensors by their names outside, each once */
-  uint64_t payload_bytes; /* of these */
+  uint64_t names;                      /* tensors by their names outside, each once */
+  uint64_t payload_bytes;              /* of these */
   const xfer_refit_report_data *refit; /* NULL: not a model */
 } plan_whole;
 

@@ -183,8 +183,8 @@ static int check(const plan_args *a)
     return args_wrong("give either --problem or --model; see --help");
   if (a->job.model != NULL && (a->job.train == NULL || a->job.gen == NULL))
     return args_wrong("--model needs --train and --gen");
-  if (a->problem != NULL &&
-      (a->job.train != NULL || a->job.gen != NULL || a->job.layers != NULL || a->job.experts != NULL || a->job.ends))
+  if (a->problem != NULL && (a->job.train != NULL || a->job.gen != NULL || a->job.layers != NULL ||
+                             a->job.experts != NULL || a->job.ends))
     return args_wrong(
         "--train, --gen, --layers, --experts and --ends go with --model, not with --problem");
   if (a->job.model != NULL && (a->regions || a->moves))
@@ -201,11 +201,13 @@ int main(int argc, char **argv)
   const arg_option options[] = {
       {"--problem", ARG_TEXT, &args.problem, "LINE  one tensor, in the problem language", 0, 0},
       {"--model", ARG_TEXT, &args.job.model, "FILE  a whole model: its table", 0, 0},
-      {"--train", ARG_TEXT, &args.job.train, "SPEC  who holds it, such as megatron:tp2,ep4,dp2", 0, 0},
+      {"--train", ARG_TEXT, &args.job.train, "SPEC  who holds it, such as megatron:tp2,ep4,dp2", 0,
+       0},
       {"--gen", ARG_TEXT, &args.job.gen, "SPEC  who gets it, such as vllm:tp4", 0, 0},
       {"--layers", ARG_TEXT, &args.job.layers, "A-B  only these layers of the model", 0, 0},
       {"--experts", ARG_TEXT, &args.job.experts, "A-B  only these experts of each layer", 0, 0},
-      {"--ends", ARG_FLAG, &args.job.ends, "with --layers, the tensors outside the layers too", 0, 0},
+      {"--ends", ARG_FLAG, &args.job.ends, "with --layers, the tensors outside the layers too", 0,
+       0},
       {"--quant", ARG_TEXT, &args.job.quant, "fp8_block128  quantise the projections", 0, 0},
       {"--extra", ARG_TEXT, &args.job.extra, "NAME  add these extra_params of the table", 0, 0},
       {"--ignore", ARG_TEXT, &args.job.ignore, "PATTERNS  leave these tensors out", 0, 0},
