@@ -45,12 +45,12 @@ static void folder_free(folder *f)
   xfi_free(f->files);
 }
 
-static xfer_status join_path(char *path, size_t size, const char *folder, const char *file)
+static xfer_status join_path(char *path, size_t size, const char *where, const char *file)
 {
   xfer_status st = XFER_OK;
 
-  XFI_CHECK((size_t)snprintf(path, size, "%s/%s", folder, file) < size, XFER_ERR_IO, "the path %s/%s is too long",
-            folder, file);
+  XFI_CHECK((size_t)snprintf(path, size, "%s/%s", where, file) < size, XFER_ERR_IO, "the path %s/%s is too long",
+            where, file);
 done:
   return st;
 }
