@@ -6,12 +6,18 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* The stretches of `dim` whose place in the rank's part lies in [first, first + n). */
-static int print_ranges(const xfer_layout *layout, int rank, int dim, int64_t first, int64_t n, int64_t shift)
+/* Where index x of a dim of the join lies in the table's tensor: first + step * x. */
+typedef struct table_index {
+  int64_t first;
+  int64_t step;
+} table_index;
+
+/* The stretches of `dim` whose place in the rank's part lies in [first, first + n), in the table's indices. */
+static int print_ranges(const xfer_layout *layout, int rank, int dim, int64_t first, int64_t n, table_index to)
 {
   xfer_run *runs = NULL;
   size_t n_runs = 0;
-  bool comma = false;
+  const char *comma = "";
   int failed = xfer_layout_runs(layout, rank, dim, NULL, 0, &n_runs) != XFER_OK;
 
   if (!failed && n_runs > 0) {
@@ -24,15 +30,32 @@ static int print_ranges(const xfer_layout *layout, int rank, int dim, int64_t fi
     int64_t hi = runs[i].local + runs[i].length;
 
     if (hi > first + n) hi = first + n;
-    if (hi <= lo) continue;
-    lo += runs[i].global - runs[i].local + shift;
-    hi += runs[i].global - runs[i].local + shift;
-    printf("%s[%" PRId64 ",%" PRId64 "]", comma ? "," : "", lo, hi);
-    comma = true;
+    lo += runs[i].global - runs[i].local;
+    hi += runs[i].global - runs[i].local;
+    if (to.step == 1 && lo < hi) {
+      printf("%s[%" PRId64 ",%" PRId64 "]", comma, lo + to.first, hi + to.first);
+      comma = ",";
+    }
+    for (; to.step != 1 && lo < hi; lo++) {
+      printf("%s[%" PRId64 ",%" PRId64 "]", comma, to.first + to.step * lo, to.first + to.step * lo + 1);
+      comma = ",";
+    }
   }
   printf("]");
   free(runs);
   return failed;
+}
+
+/* How many indices of the part are no padding. */
+static int64_t count_valid(const xfer_layout *layout, int rank, int dim, int64_t first, int64_t n)
+{
+  xfer_run run;
+  size_t n_runs = 0;
+
+  if (dim < 0 || xfer_layout_runs(layout, rank, dim, &run, 1, &n_runs) != XFER_OK) return n;
+  if (n_runs == 0) return 0;
+  if (n_runs > 1 || run.local > first || run.local + run.length >= first + n) return n;
+  return run.local + run.length > first ? run.local + run.length - first : 0;
 }
 
 /* The table's name, with the expert's number if the local tensor is of one alone. */
@@ -47,32 +70,84 @@ static void print_name(const char *name, int expert)
   }
 }
 
-static int print_part(const xfer_refit *refit, const xfer_local *local, int rank, const xfer_local_part *part)
+/* `n` rows of a part from the `first` of the tensor's local part on. */
+static int print_part(const xfer_refit *refit, const xfer_local *local, int rank, const xfer_local_part *part,
+                      int64_t first, int64_t n, table_index to)
 {
   const xfer_tensor *tensor = &xfer_refit_tensors(refit, NULL)[part->tensor];
   const xfer_layout *layout = local->side == XFER_SIDE_TRAIN ? tensor->src : tensor->dst;
+  const int64_t begin = part->begin + (first - part->first) * part->step;
   xfer_refit_tensor info;
   int failed = xfer_refit_tensor_get(refit, part->tensor, &info) != XFER_OK;
-  int64_t n = (part->end - part->begin + part->step - 1) / part->step;
 
   if (failed) return 1;
   printf("{\"hf\":\"");
   print_name(info.hf, local->expert);
-  printf("\",\"dim\":%d,\"local\":[%" PRId64 ",%" PRId64 "],", part->dim < 0 ? 0 : part->dim,
-         part->begin, part->end);
-  if (part->step > 1) printf("\"step\":%" PRId64 ",", part->step);
-  printf("\"global\":");
+  printf("\",\"dim\":%d,\"local\":[%" PRId64 ",%" PRId64 "],\"global\":", part->dim < 0 ? 0 : part->dim, begin,
+         begin + n);
   if (part->tensor_dim < 0) {
     printf("[[0,1]]");
   } else {
-    failed = print_ranges(layout, rank, part->tensor_dim, part->first, n, 0);
+    failed = print_ranges(layout, rank, part->tensor_dim, first, n, to);
   }
   if (info.n_experts > 0 && local->expert < 0) {
+    const table_index experts = {info.first_expert, 1};
+
     printf(",\"experts\":");
-    failed |= print_ranges(layout, rank, 0, 0, INT64_MAX / 2, info.first_expert);
+    failed |= print_ranges(layout, rank, 0, 0, INT64_MAX / 2, experts);
   }
   printf("}");
   return failed;
+}
+
+/* Gate and up that alternate as they do in the table are one part of the table's tensor. */
+static int print_both(const xfer_refit *refit, const xfer_local *local, int rank, const xfer_local_part *part,
+                      int64_t n)
+{
+  const xfer_tensor *tensor = &xfer_refit_tensors(refit, NULL)[part->tensor];
+  const xfer_layout *layout = local->side == XFER_SIDE_TRAIN ? tensor->src : tensor->dst;
+  xfer_refit_tensor info;
+  xfer_run run;
+  size_t n_runs = 0;
+
+  if (xfer_refit_tensor_get(refit, part->tensor, &info) != XFER_OK ||
+      xfer_layout_runs(layout, rank, part->tensor_dim, &run, 1, &n_runs) != XFER_OK || n_runs != 1)
+    return 1;
+  printf("{\"hf\":\"%s\",\"dim\":%d,\"local\":[0,%" PRId64 "],\"global\":[[%" PRId64 ",%" PRId64 "]]}", info.hf,
+         part->dim, 2 * n, 2 * run.global, 2 * (run.global + n));
+  return 0;
+}
+
+/* Prints the k-th part of a local tensor, and with it the next if they are one; the number of parts done. */
+static int print_parts(const xfer_refit *refit, const xfer_locals *locals, const xfer_local *local, size_t i,
+                       int rank, int k, bool *failed)
+{
+  xfer_local_part part;
+  xfer_refit_tensor info;
+  table_index to = {0, 1};
+  int64_t n;
+
+  *failed = xfer_locals_part(locals, i, (size_t)k, &part) != XFER_OK ||
+            xfer_refit_tensor_get(refit, part.tensor, &info) != XFER_OK;
+  if (*failed) return 1;
+  n = (part.end - part.begin + part.step - 1) / part.step;
+  if (info.half_dim == part.tensor_dim && part.tensor_dim >= 0) to = (table_index){info.half_first, info.half_step};
+  if (part.step == 2 && to.step == 2 && part.begin == to.first && k + 1 < local->n_parts) {
+    *failed = print_both(refit, local, rank, &part, n) != 0;
+    return 2;
+  }
+  if (part.step == 1) {
+    const xfer_tensor *tensor = &xfer_refit_tensors(refit, NULL)[part.tensor];
+
+    n = count_valid(local->side == XFER_SIDE_TRAIN ? tensor->src : tensor->dst, rank, part.tensor_dim, part.first, n);
+    *failed = print_part(refit, local, rank, &part, part.first, n, to) != 0;
+    return 1;
+  }
+  for (int64_t row = 0; row < n && !*failed; row++) {
+    if (row > 0) printf(",");
+    *failed = print_part(refit, local, rank, &part, part.first + row, 1, to) != 0;
+  }
+  return 1;
 }
 
 static void print_head(const xfer_local *local, const char *name, int32_t dtype)
@@ -92,15 +167,13 @@ static void print_made(const xfer_local *local)
 static int print_local(const xfer_refit *refit, const xfer_locals *locals, size_t i, int rank)
 {
   xfer_local local;
-  xfer_local_part part;
-  int failed = xfer_locals_get(locals, i, &local) != XFER_OK;
+  bool failed = xfer_locals_get(locals, i, &local) != XFER_OK;
 
   if (failed) return 1;
   print_head(&local, local.name, local.dtype);
-  for (int k = 0; k < local.n_parts && !failed; k++) {
-    failed = xfer_locals_part(locals, i, (size_t)k, &part) != XFER_OK;
+  for (int k = 0; k < local.n_parts && !failed;) {
     if (k > 0) printf(",");
-    if (!failed) failed = print_part(refit, &local, rank, &part);
+    k += print_parts(refit, locals, &local, i, rank, k, &failed);
   }
   printf("]}\n");
   if (local.made != NULL) print_made(&local);

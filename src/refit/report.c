@@ -94,6 +94,15 @@ void xfi_refit_tensor(const xfer_refit *refit, size_t i, xfer_refit_tensor *tens
   tensor->offset = entry->offset;
   memcpy(tensor->strides, entry->strides, sizeof tensor->strides);
   tensor->n_dims = entry->n_dims;
+  tensor->half_dim = -1;
+  tensor->half_step = 1;
+  if (strcmp(entry->name, entry->pattern) != 0) { /* gate or up */
+    bool alternating = entry->strides[1] == 2;
+
+    tensor->half_dim = 1;
+    tensor->half_step = alternating ? 2 : 1;
+    tensor->half_first = entry->counted ? 0 : alternating ? 1 : entry->shape[1];
+  }
   tensor->layer = k < 0 ? -1 : entry->layers[k];
   tensor->misc = gen->side != NULL && gen->held[refit->entry_of[i]].misc;
   tensor->hook = gen->side != NULL && gen->held[refit->entry_of[i]].hook;
