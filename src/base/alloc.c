@@ -3,6 +3,7 @@
 
 #include "checked.h"
 
+#include <stdatomic.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -27,6 +28,22 @@ void *xfi_calloc(size_t n, size_t size)
 void xfi_free(void *p)
 {
   free(p);
+}
+
+typedef struct abandoned {
+  void *p;
+  struct abandoned *next;
+} abandoned;
+
+void xfi_abandon(void *p)
+{
+  static _Atomic(abandoned *) all;
+  abandoned *node = calloc(1, sizeof *node);
+
+  if (node == NULL) return; /* p is lost all the same, only not reachable */
+  node->p = p;
+  node->next = atomic_load(&all);
+  while (!atomic_compare_exchange_weak(&all, &node->next, node)) continue;
 }
 
 char *xfi_strdup(const char *text)

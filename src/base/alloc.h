@@ -14,6 +14,10 @@ XFI_DOOR void *xfi_calloc(size_t n, size_t size);
 /* NULL is fine. */
 XFI_DOOR void xfi_free(void *p);
 
+/* Leave memory, of any device, for ever to somebody who may still touch it. It stays reachable, so that
+ * leak checkers know it from what was forgotten. */
+void xfi_abandon(void *p);
+
 /* A copy of `text`, or NULL. */
 XFI_DOOR char *xfi_strdup(const char *text);
 

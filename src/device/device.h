@@ -35,6 +35,7 @@ typedef struct xfi_allocation {
 
 typedef struct xfi_device_ops {
   const char *name; /* "host", "cuda" */
+  bool is_synchronous; /* all work is done when a call returns, and flags can be read */
   /* Streams worth using side by side for copies to different peers; at least 1. */
   int n_copy_streams;
   /* Defaults of plan options on this device. */

@@ -315,6 +315,7 @@ static xfer_status host_flags_release(xfi_device *device, uint64_t *flags, size_
 
 static const xfi_device_ops host_ops = {
     .name = "host",
+    .is_synchronous = true,
     .n_copy_streams = 1,
     .default_staging_bytes = STAGING_BYTES,
     .default_window_bytes = WINDOW_BYTES,

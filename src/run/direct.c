@@ -137,7 +137,7 @@ static xfer_status make_groups(xfi_direct *d, const xfer_plan *plan)
   XFI_CHECK(d->groups != NULL, XFER_ERR_NOMEM, "%zu links", d->links.n);
   for (size_t i = 0; i < d->links.n; i++)
     XFI_TRY(add_link(&copies, plan, &d->links.at[i], &d->bytes));
-  one = d->bytes <= ONE_BATCH_BYTES && d->device->ops->n_copy_streams > 1;
+  one = d->bytes <= ONE_BATCH_BYTES && !d->device->ops->is_synchronous;
   if (!one) copies.n = 0;
   for (size_t i = 0; i < d->links.n; i++) {
     const xfi_link *link = &d->links.at[i];
@@ -254,11 +254,11 @@ xfer_status xfi_direct_create(xfi_direct **direct, xfer_plan *plan)
   *direct = d;
   d = NULL;
 done:
-  xfi_direct_destroy(d);
+  xfi_direct_destroy(d, false);
   return st;
 }
 
-void xfi_direct_destroy(xfi_direct *d)
+void xfi_direct_destroy(xfi_direct *d, bool abandoned)
 {
   if (d == NULL) return;
   for (int i = 0; i < d->n_streams; i++) {
@@ -272,7 +272,10 @@ void xfi_direct_destroy(xfi_direct *d)
     xfi_free(d->groups[g].ranks);
   }
   xfi_links_destroy(&d->links, d->device);
-  if (d->page != NULL) d->device->ops->free(d->device, d->page);
+  if (d->page != NULL && abandoned)
+    xfi_abandon(d->page);
+  else if (d->page != NULL)
+    d->device->ops->free(d->device, d->page);
   xfi_free(d->sends);
   xfi_free(d->recvs);
   xfi_free(d->groups);
@@ -301,6 +304,33 @@ uint64_t xfi_direct_bytes(const xfi_direct *direct)
 
 /* ---- running ---- */
 
+/* What a failed rank writes in place of an epoch. */
+#define FAILED UINT64_MAX
+
+/* On the host a wait is over when the call returns: did one of the peers give up? */
+static xfer_status check_failed(uint64_t *const *flags, const int *ranks, int n)
+{
+  xfer_status st = XFER_OK;
+
+  for (int i = 0; i < n; i++)
+    XFI_CHECK(__atomic_load_n(flags[i], __ATOMIC_RELAXED) != FAILED, XFER_ERR_PEER,
+              "rank %d failed in this run", ranks[i]);
+done:
+  return st;
+}
+
+void xfi_direct_fail(xfi_direct *d, int rank)
+{
+  for (size_t i = 0; d != NULL && i < d->links.n; i++) {
+    const xfi_link *link = &d->links.at[i];
+    uint64_t *flags[FLAGS_PER_PEER];
+
+    if (link->page == NULL) continue;
+    for (int f = 0; f < FLAGS_PER_PEER; f++) flags[f] = flag(link->page, rank, f);
+    d->device->ops->flags_set(d->device, flags, FLAGS_PER_PEER, FAILED, NULL);
+  }
+}
+
 /* A flag wait whose failure names the peer. */
 static xfer_status wait_flags(const xfi_direct *d, uint64_t *const *flags, const int *ranks, int n,
                               uint64_t epoch, xfer_stream stream, xfi_deadline deadline,
@@ -313,6 +343,8 @@ static xfer_status wait_flags(const xfi_direct *d, uint64_t *const *flags, const
   st = d->device->ops->flags_wait(d->device, flags, n, epoch, stream, deadline, &late);
   XFI_CHECK(st != XFER_ERR_TIMEOUT, XFER_ERR_TIMEOUT, "rank %d %s in run %llu within the deadline",
             ranks[late], what, (unsigned long long)epoch);
+  XFI_TRY(st);
+  if (d->device->ops->is_synchronous) XFI_TRY(check_failed(flags, ranks, n));
 done:
   return st;
 }

@@ -111,7 +111,7 @@ xfer_status xfi_pipeline_create(xfi_pipeline **pipeline, const xfer_plan *plan)
   *pipeline = p;
   p = NULL;
 done:
-  xfi_pipeline_destroy(p, plan->device);
+  xfi_pipeline_destroy(p, plan->device, false);
   return st;
 }
 
@@ -129,7 +129,7 @@ static void free_events(xfi_pipeline *p, xfi_device *device)
   }
 }
 
-void xfi_pipeline_destroy(xfi_pipeline *p, xfi_device *device)
+void xfi_pipeline_destroy(xfi_pipeline *p, xfi_device *device, bool abandoned)
 {
   if (p == NULL) return;
   for (size_t i = 0; i < p->n_steps; i++) {
@@ -142,7 +142,10 @@ void xfi_pipeline_destroy(xfi_pipeline *p, xfi_device *device)
     xfi_free(s->messages);
   }
   free_events(p, device);
-  if (p->slots != NULL) device->ops->free(device, p->slots);
+  if (p->slots != NULL && abandoned)
+    xfi_abandon(p->slots);
+  else if (p->slots != NULL)
+    device->ops->free(device, p->slots);
   xfi_free(p->steps);
   xfi_free(p);
 }

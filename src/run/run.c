@@ -176,8 +176,9 @@ static void drop_lanes(xfer_plan *plan)
                                                        xfi_run_deadline(plan)) == XFER_OK)
     plan->unawaited = false;
   if (plan->local != NULL) plan->device->ops->batch_destroy(plan->device, plan->local);
-  xfi_direct_destroy(plan->direct);
-  xfi_pipeline_destroy(plan->pipeline, plan->device);
+  xfi_direct_destroy(plan->direct, plan->abandoned);
+  xfi_pipeline_destroy(plan->pipeline, plan->device,
+                       plan->abandoned || (plan->comm != NULL && plan->comm->holds_memory));
   xfi_free(plan->allocations);
   plan->local = NULL;
   plan->direct = NULL;
@@ -505,6 +506,7 @@ xfer_status xfi_run_start(xfer_plan *plan, uint64_t version, xfer_stream stream)
   plan->torn = true; /* until wait says otherwise */
   plan->state = XFI_PLAN_RUNNING;
   st = plan->run_status = enqueue(plan, stream, xfi_run_deadline(plan));
+  if (st != XFER_OK) xfi_direct_fail(plan->direct, plan->moves->rank);
 done:
   return st;
 }
@@ -524,6 +526,23 @@ done:
   return st;
 }
 
+/* After a failed run: flags are no longer in step, so the next run needs a commit. Where not even a last
+ * gathering works, some rank may still be in the run and touch our memory. */
+static void leave_run(xfer_plan *plan, xfi_deadline deadline)
+{
+  unsigned char *all = xfi_calloc((size_t)plan->comm->size, 1);
+  const unsigned char mine = 1;
+  char why[XFI_ERROR_BYTES];
+
+  snprintf(why, sizeof why, "%s", xfi_last_error()); /* of the run, not of what follows */
+
+  plan->state = XFI_PLAN_UNCOMMITTED;
+  plan->changed = true;
+  plan->abandoned = all == NULL || plan->comm->ops->all_gather(plan->comm, all, &mine, 1, deadline) != XFER_OK;
+  xfi_free(all);
+  xfi_set_error("%s", why);
+}
+
 xfer_status xfi_run_wait(xfer_plan *plan, uint64_t timeout_ms)
 {
   const xfi_deadline deadline = timeout_ms == 0 || timeout_ms > INT64_MAX
@@ -535,7 +554,9 @@ xfer_status xfi_run_wait(xfer_plan *plan, uint64_t timeout_ms)
   st = plan->run_status;
   if (st == XFER_OK) st = plan->device->ops->event_sync(plan->device, plan->finished, deadline);
   plan->state = XFI_PLAN_COMMITTED;
-  XFI_TRY(xfi_comm_agree(plan->comm, st, deadline));
+  st = xfi_comm_agree(plan->comm, st, deadline);
+  if (st != XFER_OK) leave_run(plan, deadline);
+  if (st != XFER_OK) goto done;
   plan->version = plan->run_version;
   plan->torn = false;
 done:

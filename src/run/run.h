@@ -48,6 +48,7 @@ struct xfer_plan {
   uint64_t run_version;   /* of the run in flight */
   xfer_status run_status; /* what enqueuing it came to */
   bool torn;
+  bool abandoned;         /* a run failed and not all ranks are known to have left it */
   bool unawaited; /* a run of xfi_run_once() may still be on the device */
 
   xfi_batch *local;
@@ -102,7 +103,10 @@ xfer_status xfi_local_create(xfi_batch **batch, const xfer_plan *plan);
 
 /* Collective. Maps what can be mapped; the rest is left to the packed lane. */
 xfer_status xfi_direct_create(xfi_direct **direct, xfer_plan *plan);
-void xfi_direct_destroy(xfi_direct *direct);
+/* `abandoned`: peers may still write this rank's flag page, so it is not freed. */
+void xfi_direct_destroy(xfi_direct *direct, bool abandoned);
+/* This rank failed: peers must not wait for it. */
+void xfi_direct_fail(xfi_direct *direct, int rank);
 /* Which flows are carried directly: by index in plan->moves->sends.peers and recvs.peers. */
 bool xfi_direct_sends(const xfi_direct *direct, size_t peer);
 bool xfi_direct_receives(const xfi_direct *direct, size_t peer);
@@ -147,7 +151,8 @@ struct xfi_pipeline {
 
 /* Rounds and broadcasts for all that the direct lane does not carry. Local. */
 xfer_status xfi_pipeline_create(xfi_pipeline **pipeline, const xfer_plan *plan);
-void xfi_pipeline_destroy(xfi_pipeline *pipeline, xfi_device *device);
+/* `abandoned`: messages may still be under way to or from the slots, so they are not freed. */
+void xfi_pipeline_destroy(xfi_pipeline *pipeline, xfi_device *device, bool abandoned);
 xfer_status xfi_pipeline_start(xfi_pipeline *pipeline, xfer_plan *plan, xfer_stream stream,
                                xfi_deadline deadline);
 /* Append an empty step. It uses the slots of its number: */
