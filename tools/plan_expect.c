@@ -90,13 +90,40 @@ static int print_part(const xfer_refit *refit, const xfer_local *local, int rank
   } else {
     failed = print_ranges(layout, rank, part->tensor_dim, first, n, to);
   }
-  if (info.n_experts > 0 && local->expert < 0) {
-    const table_index experts = {info.first_expert, 1};
-
-    printf(",\"experts\":");
-    failed |= print_ranges(layout, rank, 0, 0, INT64_MAX / 2, experts);
-  }
   printf("}");
+  return failed;
+}
+
+static bool is_whole(const xfer_layout *layout, int rank, int dim)
+{
+  int64_t shape[XFER_MAX_DIMS];
+  xfer_run run;
+  size_t n_runs = 0;
+
+  xfer_layout_shape(layout, shape);
+  return xfer_layout_runs(layout, rank, dim, &run, 1, &n_runs) == XFER_OK && n_runs == 1 && run.global == 0 &&
+         run.length == shape[dim];
+}
+
+/* The other dims in which the rank does not hold the whole of the tensor. */
+static int print_other_dims(const xfer_refit *refit, const xfer_local *local, int rank, const xfer_local_part *part)
+{
+  const xfer_tensor *tensor = &xfer_refit_tensors(refit, NULL)[part->tensor];
+  const xfer_layout *layout = local->side == XFER_SIDE_TRAIN ? tensor->src : tensor->dst;
+  xfer_refit_tensor info;
+  int failed = xfer_refit_tensor_get(refit, part->tensor, &info) != XFER_OK;
+
+  for (int k = 0; k < local->n_dims && !failed; k++) {
+    const int d = local->dims[k];
+    const table_index to = {d == 0 && info.n_experts > 0 ? info.first_expert : 0, 1};
+
+    if (d == part->tensor_dim || (to.first == 0 && is_whole(layout, rank, d))) continue;
+    printf(",{\"hf\":\"");
+    print_name(info.hf, local->expert);
+    printf("\",\"dim\":%d,\"local\":[0,%" PRId64 "],\"global\":", k, local->shape[k]);
+    failed = print_ranges(layout, rank, d, 0, local->shape[k], to);
+    printf("}");
+  }
   return failed;
 }
 
@@ -133,20 +160,22 @@ static int print_parts(const xfer_refit *refit, const xfer_locals *locals, const
   n = (part.end - part.begin + part.step - 1) / part.step;
   if (info.half_dim == part.tensor_dim && part.tensor_dim >= 0) to = (table_index){info.half_first, info.half_step};
   if (part.step == 2 && to.step == 2 && part.begin == to.first && k + 1 < local->n_parts) {
-    *failed = print_both(refit, local, rank, &part, n) != 0;
+    *failed = print_both(refit, local, rank, &part, n) != 0 || print_other_dims(refit, local, rank, &part) != 0;
     return 2;
   }
   if (part.step == 1) {
     const xfer_tensor *tensor = &xfer_refit_tensors(refit, NULL)[part.tensor];
 
     n = count_valid(local->side == XFER_SIDE_TRAIN ? tensor->src : tensor->dst, rank, part.tensor_dim, part.first, n);
-    *failed = print_part(refit, local, rank, &part, part.first, n, to) != 0;
+    *failed = print_part(refit, local, rank, &part, part.first, n, to) != 0 ||
+              print_other_dims(refit, local, rank, &part) != 0;
     return 1;
   }
   for (int64_t row = 0; row < n && !*failed; row++) {
     if (row > 0) printf(",");
     *failed = print_part(refit, local, rank, &part, part.first + row, 1, to) != 0;
   }
+  if (!*failed) *failed = print_other_dims(refit, local, rank, &part) != 0;
   return 1;
 }
 

@@ -194,6 +194,10 @@ typedef struct xfer_refit_tensor {
   int64_t offset;      /**< Where this tensor's element 0 lies in the table's (row-major). */
   int64_t strides[XFER_MAX_DIMS]; /**< In elements of the table's tensor, per dim; 0 for experts. */
   int32_t n_dims;      /**< Of this tensor. */
+  int32_t half_dim;    /**< The table's tensor is gate and up in one, and this is one of them: index x
+                            of this dim is half_first + half_step * x there. -1: it is the whole. */
+  int64_t half_first;  /**< See half_dim. */
+  int64_t half_step;   /**< See half_dim. */
   int32_t layer;       /**< -1: outside the layers. */
   int32_t misc;        /**< 1: no tensor of the engine's; a named buffer or the callback takes it. */
   int32_t hook;        /**< 1: the engine makes other values of it after loading. */
@@ -240,6 +244,7 @@ typedef struct xfer_local {
   int32_t n_dims;               /**< Of the tensor. */
   int32_t n_parts;              /**< Tensors of the join that lie in it. */
   int64_t shape[XFER_MAX_DIMS]; /**< [n_dims] */
+  int32_t dims[XFER_MAX_DIMS];  /**< [n_dims] The dim of its tensors that each dim is. */
   int32_t expert;               /**< The table's number of the one expert in it; -1: not of one. */
   int32_t misc;                 /**< 1: not the framework's; left out, the callback takes it. */
   const char *made;             /**< Misc: the tensor that the framework makes of it; NULL: none. */

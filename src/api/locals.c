@@ -38,6 +38,7 @@ xfer_status xfer_locals_get(const xfer_locals *locals, size_t i, xfer_local *loc
                         .n_parts = l->n_parts, .expert = l->expert, .misc = l->misc, .made = l->made,
                         .made_dtype = l->made_dtype};
   memcpy(local->shape, l->shape, sizeof local->shape);
+  for (int k = 0; k < l->n_dims; k++) local->dims[k] = l->dims[k];
 done:
   return st;
 }

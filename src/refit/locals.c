@@ -137,6 +137,7 @@ static xfer_status shape_local(xfi_local *local, const measured *all, int n)
   for (int k = 0; k < local->n_dims; k++) {
     int d = m->slot->order[k + m->slot->each_expert];
 
+    local->dims[k] = d;
     for (int i = 0; i < n; i++) local->shape[k] += i == 0 || d == m->slot->fuse_dim ? all[i].shape[d] : 0;
     XFI_CHECK(xfi_mul_fits(n_bytes, (size_t)local->shape[k], &n_bytes), XFER_ERR_OVERFLOW,
               "\"%s\" has more bytes than memory", m->slot->local);

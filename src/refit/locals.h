@@ -11,6 +11,7 @@ typedef struct xfi_local {
   xfer_dtype dtype;
   int n_dims;
   int64_t shape[XFER_MAX_DIMS];
+  int dims[XFER_MAX_DIMS]; /* of its tensors, in the order of its own */
   int64_t strides[XFER_MAX_DIMS]; /* in bytes, as handed in */
   size_t n_bytes;                 /* of a dense one */
   size_t first_part;              /* in locals->parts */
