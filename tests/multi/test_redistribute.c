@@ -12,6 +12,7 @@
 
 #include "carry.h"
 #include "crew.h"
+#include "sanitizer.h"
 
 /* ---- every relation of meshes, every lane ---- */
 
@@ -282,7 +283,7 @@ static void test_1000_runs_of_one_plan_are_right_and_take_no_memory(void **state
   for (uint32_t lane = XFER_LANE_AUTO; lane <= XFER_LANE_BROADCAST; lane++) {
     long_job j = {.lane = lane};
     run_ranks(&j, "i32[50,12] (2)@0-1:S0 -> (2)@2-3:S1", work_many_runs);
-    assert_true(j.pages_after_all - j.pages_after_100 < 32);
+    if (!THREAD_SANITIZER) assert_true(j.pages_after_all - j.pages_after_100 < 32);
   }
 }
 

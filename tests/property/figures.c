@@ -168,7 +168,7 @@ void check_report_after(worker *w, const xfer_plan *plan, uint64_t version)
 void check_simulation(worker *w, const xfer_plan *plan, const xfer_plan_options *options)
 {
   xfer_tensor tensors[MAX_TENSORS] = {{0}};
-  char names[MAX_TENSORS][8];
+  char names[MAX_TENSORS][16];
   xfer_plan *sim = NULL;
   xfer_plan_report_data a = XFER_PLAN_REPORT_INIT, b = XFER_PLAN_REPORT_INIT;
   char *text = NULL;

@@ -8,6 +8,7 @@
 #include <string.h>
 
 #include "rng.h"
+#include "sanitizer.h"
 
 /* ---- shapes ---- */
 
@@ -316,6 +317,9 @@ static void random_sibling(rng *r, problem *p, int i)
     t->value_of = i - 1;
     t->fused[SRC] = TIED;
     t->fused[DST] = rng_percent(r, 50) ? TIED : APART;
+    /* Two peers may write the same values to one place at once: harmless, but a race by the letter.
+     */
+    if (THREAD_SANITIZER) t->fused[DST] = APART;
     return;
   }
   if (t->sides[SRC].n_dims == 0) return;

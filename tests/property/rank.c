@@ -185,7 +185,7 @@ static const xfer_layout *known_layout(const worker *w, int i, int side)
 static bool create_plan(worker *w, xfer_plan **plan)
 {
   xfer_tensor tensors[MAX_TENSORS] = {{0}};
-  char names[MAX_TENSORS][8];
+  char names[MAX_TENSORS][16];
   xfer_plan_options options = w->p->options;
   bool culprit = w->rank == w->p->culprit;
 
