@@ -147,7 +147,7 @@ static int print_both(const xfer_refit *refit, const xfer_local *local, int rank
 
 /* Prints the k-th part of a local tensor, and with it the next if they are one; the number of parts done. */
 static int print_parts(const xfer_refit *refit, const xfer_locals *locals, const xfer_local *local, size_t i,
-                       int rank, int k, bool *failed)
+                       int rank, int k, const char **comma, bool *failed)
 {
   xfer_local_part part;
   xfer_refit_tensor info;
@@ -159,14 +159,19 @@ static int print_parts(const xfer_refit *refit, const xfer_locals *locals, const
   if (*failed) return 1;
   n = (part.end - part.begin + part.step - 1) / part.step;
   if (info.half_dim == part.tensor_dim && part.tensor_dim >= 0) to = (table_index){info.half_first, info.half_step};
+  if (part.step == 1) {
+    const xfer_tensor *tensor = &xfer_refit_tensors(refit, NULL)[part.tensor];
+
+    n = count_valid(local->side == XFER_SIDE_TRAIN ? tensor->src : tensor->dst, rank, part.tensor_dim, part.first, n);
+  }
+  if (n == 0) return 1; /* padding and zeros are no part of anything */
+  printf("%s", *comma);
+  *comma = ",";
   if (part.step == 2 && to.step == 2 && part.begin == to.first && k + 1 < local->n_parts) {
     *failed = print_both(refit, local, rank, &part, n) != 0 || print_other_dims(refit, local, rank, &part) != 0;
     return 2;
   }
   if (part.step == 1) {
-    const xfer_tensor *tensor = &xfer_refit_tensors(refit, NULL)[part.tensor];
-
-    n = count_valid(local->side == XFER_SIDE_TRAIN ? tensor->src : tensor->dst, rank, part.tensor_dim, part.first, n);
     *failed = print_part(refit, local, rank, &part, part.first, n, to) != 0 ||
               print_other_dims(refit, local, rank, &part) != 0;
     return 1;
@@ -196,13 +201,13 @@ static void print_made(const xfer_local *local)
 static int print_local(const xfer_refit *refit, const xfer_locals *locals, size_t i, int rank)
 {
   xfer_local local;
+  const char *comma = "";
   bool failed = xfer_locals_get(locals, i, &local) != XFER_OK;
 
   if (failed) return 1;
   print_head(&local, local.name, local.dtype);
   for (int k = 0; k < local.n_parts && !failed;) {
-    if (k > 0) printf(",");
-    k += print_parts(refit, locals, &local, i, rank, k, &failed);
+    k += print_parts(refit, locals, &local, i, rank, k, &comma, &failed);
   }
   printf("]}\n");
   if (local.made != NULL) print_made(&local);
