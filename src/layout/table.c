@@ -26,15 +26,17 @@ static int by_global(const void *a, const void *b)
   return by_local(&x->run, &y->run);
 }
 
-/* The part of coordinate i: runs fit, do not overlap in local, and leave gaps only where allowed.
+/* The part of coordinate i: short enough for later cuts to split it without overflow; runs fit, do
+ * not overlap in local, and leave gaps only where allowed.
  */
 static xfer_status check_coord(const xfi_table *t, int64_t i)
 {
   xfer_status st = XFER_OK;
   int64_t at = 0;
 
-  XFI_CHECK(t->local_lengths[i] >= 0, XFER_ERR_SHAPE, "run table: coordinate %lld has length %lld",
-            (long long)i, (long long)t->local_lengths[i]);
+  XFI_CHECK(t->local_lengths[i] >= 0 && t->local_lengths[i] <= INT64_MAX / 2, XFER_ERR_SHAPE,
+            "run table: coordinate %lld has length %lld", (long long)i,
+            (long long)t->local_lengths[i]);
   for (int64_t r = t->first[i]; r < t->first[i + 1]; r++) {
     const xfer_run *run = &t->runs[r];
 
