@@ -68,18 +68,20 @@ static void put_cuts(writer *w, const xfer_layout *l)
   }
 }
 
-static void put_tensor(writer *w, const xfer_layout *l)
+static xfer_status write_words(writer *w, const xfer_layout *l)
 {
   put(w, (const int64_t[]){MAGIC, l->dtype, l->n_dims}, 3);
-  for (int d = 0; d < l->n_dims; d++) put1(w, l->dims[d].size);
-  for (int d = 0; d < l->n_dims; d++) put1(w, l->dims[d].padded);
-}
-
-static void put_mesh(writer *w, const xfer_mesh *mesh)
-{
-  put1(w, mesh->n_axes);
-  for (int a = 0; a < mesh->n_axes; a++) put1(w, mesh->shape[a]);
-  for (int i = 0; i < mesh->size; i++) put1(w, mesh->ranks[i]);
+  for (int d = 0; d < l->n_dims; d++)
+    put1(w, l->dims[d].size);
+  for (int d = 0; d < l->n_dims; d++)
+    put1(w, l->dims[d].padded);
+  put1(w, l->mesh->n_axes);
+  for (int a = 0; a < l->mesh->n_axes; a++)
+    put1(w, l->mesh->shape[a]);
+  for (int i = 0; i < l->mesh->size; i++)
+    put1(w, l->mesh->ranks[i]);
+  put_cuts(w, l);
+  return w->st;
 }
 
 xfer_status xfi_layout_write(const xfer_layout *layout, unsigned char **bytes, size_t *n_bytes)
@@ -87,10 +89,7 @@ xfer_status xfi_layout_write(const xfer_layout *layout, unsigned char **bytes, s
   xfer_status st = XFER_OK;
   writer w = {NULL, 0, 0, XFER_OK};
 
-  put_tensor(&w, layout);
-  put_mesh(&w, layout->mesh);
-  put_cuts(&w, layout);
-  XFI_TRY(w.st);
+  XFI_TRY(write_words(&w, layout));
   *bytes = (unsigned char *)w.words;
   *n_bytes = w.n * sizeof *w.words;
   w.words = NULL;
@@ -99,18 +98,13 @@ done:
   return st;
 }
 
-/* The mesh, which many layouts share and which may be large, goes in by its own digest. */
 xfer_status xfi_layout_digest(xfer_layout *layout)
 {
   xfer_status st = XFER_OK;
   writer w = {NULL, 0, 0, XFER_OK};
   XXH128_hash_t hash;
 
-  put_tensor(&w, layout);
-  put1(&w, (int64_t)layout->mesh->digest[0]);
-  put1(&w, (int64_t)layout->mesh->digest[1]);
-  put_cuts(&w, layout);
-  XFI_TRY(w.st);
+  XFI_TRY(write_words(&w, layout));
   hash = XXH3_128bits(w.words, w.n * sizeof *w.words);
   layout->digest[0] = hash.low64;
   layout->digest[1] = hash.high64;
@@ -123,8 +117,9 @@ done:
 
 typedef struct reader {
   const unsigned char *at;
-  size_t n_left; /* words */
-  bool failed;   /* sticks */
+  size_t n_left;  /* words */
+  bool failed;    /* sticks */
+  bool no_memory; /* why it failed */
 } reader;
 
 /* Copies the next n words, or zeroes and fails. */
@@ -166,10 +161,8 @@ static int64_t *take_array(reader *r, size_t n)
 
   if (n > r->n_left) r->failed = true;
   words = xfi_calloc(r->failed ? 1 : n + 1, sizeof *words);
-  if (words == NULL || r->failed)
-    r->failed = true;
-  else
-    take(r, words, n);
+  if (words == NULL) r->failed = r->no_memory = true;
+  if (!r->failed) take(r, words, n);
   return words;
 }
 
@@ -247,7 +240,7 @@ static void read_cut(reader *r, const xfer_mesh *mesh, int n_dims, xfer_placemen
 xfer_status xfi_layout_read(xfer_layout **layout, const unsigned char *bytes, size_t n_bytes)
 {
   xfer_status st = XFER_OK;
-  reader r = {bytes, n_bytes / sizeof(int64_t), n_bytes % sizeof(int64_t) != 0};
+  reader r = {bytes, n_bytes / sizeof(int64_t), n_bytes % sizeof(int64_t) != 0, false};
   xfer_layout_desc desc = XFER_LAYOUT_DESC_INIT;
   int64_t sizes[XFER_MAX_DIMS];
   int64_t padded[XFER_MAX_DIMS];
@@ -267,6 +260,7 @@ xfer_status xfi_layout_read(xfer_layout **layout, const unsigned char *bytes, si
   n_cuts = (int)take_between(&r, 0, mesh->n_axes);
   for (int i = 0; i < n_cuts && !r.failed; i++)
     read_cut(&r, mesh, desc.n_dims, placements, &parts[i], &order[i]);
+  XFI_CHECK(!r.no_memory, XFER_ERR_NOMEM, "a received layout of %zu bytes", n_bytes);
   XFI_CHECK(!r.failed && r.n_left == 0, XFER_ERR_MISMATCH, "a received layout is malformed");
   for (int a = 0; a < mesh->n_axes; a++)
     if (placements[a].kind == XFER_REPLICATE) order[n_cuts++] = a;
