@@ -191,13 +191,6 @@ static void print_head(const xfer_local *local, const char *name, int32_t dtype)
   printf("],\"dtype\":\"%s\",\"parts\":[", xfer_dtype_name((xfer_dtype)dtype));
 }
 
-/* No part of it is a copy: a hook makes it. */
-static void print_made(const xfer_local *local)
-{
-  print_head(local, local->made, local->made_dtype);
-  printf("],\"hook\":\"%s\"}\n", local->name);
-}
-
 static int print_local(const xfer_refit *refit, const xfer_locals *locals, size_t i, int rank)
 {
   xfer_local local;
@@ -205,12 +198,19 @@ static int print_local(const xfer_refit *refit, const xfer_locals *locals, size_
   bool failed = xfer_locals_get(locals, i, &local) != XFER_OK;
 
   if (failed) return 1;
-  print_head(&local, local.name, local.dtype);
+  /* Where the framework makes other values of what it gets, its own tensor is listed, and after "hook" the name
+   * under which the values to make it of arrive. */
+  if (local.made != NULL) {
+    print_head(&local, local.made, local.made_dtype);
+  } else {
+    print_head(&local, local.name, local.dtype);
+  }
   for (int k = 0; k < local.n_parts && !failed;) {
     k += print_parts(refit, locals, &local, i, rank, k, &comma, &failed);
   }
-  printf("]}\n");
-  if (local.made != NULL) print_made(&local);
+  printf("]");
+  if (local.made != NULL) printf(",\"hook\":\"%s\"", local.name);
+  printf("}\n");
   return failed;
 }
 
