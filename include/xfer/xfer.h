@@ -445,6 +445,27 @@ XFER_API int xfer_comm_size(const xfer_comm *comm);
 XFER_API XFER_MUST_CHECK xfer_status xfer_comm_all_gather(xfer_comm *comm, void *all, const void *mine,
                                                           size_t n_bytes);
 
+/**
+ * Let the peers map memory now and keep it mapped, so that xfer_redistribute() can write straight into it
+ * call after call. Collective; plans do not need it. On a host comm there is nothing to do.
+ *
+ * @param comm     The comm.
+ * @param memory   In one allocation of this device, which must live until it is unregistered or the comm
+ *                 destroyed; NULL: this rank has nothing to register in this call.
+ * @retval XFER_ERR_ARG  Memory that the device's copies cannot use.
+ * @since 0.1
+ */
+XFER_API XFER_MUST_CHECK xfer_status xfer_comm_register(xfer_comm *comm, void *memory);
+/**
+ * Undo xfer_comm_register() of the same call number: the mappings of all ranks' memory are closed, and the
+ * memory may be freed. Collective.
+ *
+ * @param comm    The comm.
+ * @param memory  What this rank registered; NULL likewise.
+ * @retval XFER_ERR_ARG  It was not registered.
+ */
+XFER_API XFER_MUST_CHECK xfer_status xfer_comm_unregister(xfer_comm *comm, void *memory);
+
 /* ---- one tensor, one call ----------------------------------------------------------------- */
 
 /**
@@ -452,6 +473,8 @@ XFER_API XFER_MUST_CHECK xfer_status xfer_comm_all_gather(xfer_comm *comm, void 
  *
  * Collective over all ranks of the comm, also those in neither mesh. The plan is kept with the comm
  * and found again by its metadata.
+ * Data goes straight into the peers' memory where ranks are threads, and where all ranks' memory was
+ * registered by xfer_comm_register(); else through slots.
  * Stream: starts after what is already on `stream`; a later reader on it sees the result. On a host
  * comm the data is there when the call returns.
  *

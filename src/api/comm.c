@@ -70,6 +70,7 @@ void xfer_comm_destroy(xfer_comm *comm)
   if (comm == NULL) return;
   for (int i = 0; i < XFI_CACHE_PLANS; i++)
     xfi_run_destroy(comm->kept[i].plan);
+  xfi_comm_free_registered(comm);
   comm->transport->ops->destroy(comm->transport);
   comm->device->ops->destroy(comm->device);
   xfi_free(comm);

@@ -8,10 +8,19 @@
 /* Most one-tensor plans that a comm keeps; the one that was not used for longest goes first. */
 #define XFI_CACHE_PLANS 64
 
+/* Memory of one call of xfer_comm_register(): ours, and what we mapped of the others'. */
+typedef struct xfi_registered {
+  void *memory; /* NULL: this rank had none */
+  uint64_t id;  /* of its allocation; 0: the device has no ids */
+  void **mapped; /* [n_mapped] bases */
+  int n_mapped;
+} xfi_registered;
+
 /* A kept plan, by what its ranks agreed on. */
 typedef struct xfi_kept {
   uint64_t src[2]; /* layout digests */
   uint64_t dst[2];
+  bool mapped;     /* all ranks' memory was registered */
   uint64_t used;   /* the call that used it last */
   xfer_plan *plan; /* NULL: a free entry */
 } xfi_kept;
@@ -21,6 +30,14 @@ struct xfer_comm {
   xfi_device *device;
   xfi_kept kept[XFI_CACHE_PLANS];
   uint64_t n_calls;
+  xfi_registered *registered;
+  size_t n_registered;
+  size_t registered_capacity;
 };
+
+/* Does every address of a view lie in registered memory, or is there no need? */
+bool xfi_comm_is_registered(const xfer_comm *comm, const xfer_view *view);
+/* Close all mappings. */
+void xfi_comm_free_registered(xfer_comm *comm);
 
 #endif

@@ -16,6 +16,7 @@
 typedef struct given {
   uint64_t src[2];
   uint64_t dst[2];
+  uint64_t mapped; /* 1: its memory can stay mapped */
 } given;
 
 static const uint64_t nothing[2] = {0, 0};
@@ -36,8 +37,10 @@ static xfer_status settle(given *all_mean, bool *differ, xfi_comm *comm, const g
   XFI_TRY(
       comm->ops->all_gather(comm, all, mine, sizeof *mine, xfi_deadline_after(DEFAULT_TIMEOUT_MS)));
   memset(all_mean, 0, sizeof *all_mean);
+  all_mean->mapped = 1;
   *differ = false;
   for (int r = 0; r < comm->size; r++) {
+    all_mean->mapped &= all[r].mapped;
     if (is_same(all_mean->src, nothing)) memcpy(all_mean->src, all[r].src, sizeof nothing);
     if (is_same(all_mean->dst, nothing)) memcpy(all_mean->dst, all[r].dst, sizeof nothing);
   }
@@ -54,7 +57,7 @@ static xfi_kept *find_kept(xfer_comm *comm, const given *key)
   for (int i = 0; i < XFI_CACHE_PLANS; i++) {
     xfi_kept *k = &comm->kept[i];
 
-    if (k->plan != NULL && is_same(k->src, key->src) && is_same(k->dst, key->dst)) return k;
+    if (k->plan != NULL && is_same(k->src, key->src) && is_same(k->dst, key->dst) && k->mapped == (key->mapped != 0)) return k;
   }
   return NULL;
 }
@@ -76,13 +79,15 @@ static xfi_kept *free_kept(xfer_comm *comm)
 static xfer_status make_kept(xfi_kept **out, xfer_comm *comm, const given *key,
                              const xfer_tensor *tensor)
 {
-  const xfer_plan_options options = XFER_PLAN_OPTIONS_INIT;
+  xfer_plan_options options = XFER_PLAN_OPTIONS_INIT;
   xfer_status st = XFER_OK;
   xfi_kept *k = free_kept(comm);
 
+  if (key->mapped == 0 && comm->transport->ops->has_rounds) options.lane = XFER_LANE_PACKED;
   XFI_TRY(xfi_run_create(&k->plan, comm->transport, comm->device, XFER_OK, tensor, 1, &options));
   memcpy(k->src, key->src, sizeof k->src);
   memcpy(k->dst, key->dst, sizeof k->dst);
+  k->mapped = key->mapped != 0;
   *out = k;
 done:
   return st;
@@ -94,7 +99,7 @@ xfer_status xfer_redistribute(xfer_comm *comm, const xfer_layout *src_layout,
 {
   const xfer_tensor tensor = {"tensor", src_layout, dst_layout, 0};
   xfer_status st = XFER_OK;
-  given mine = {{0, 0}, {0, 0}};
+  given mine = {{0, 0}, {0, 0}, 0};
   given key;
   bool differ = false;
   xfi_kept *k = NULL;
@@ -102,6 +107,7 @@ xfer_status xfer_redistribute(xfer_comm *comm, const xfer_layout *src_layout,
   XFI_CHECK(comm != NULL, XFER_ERR_ARG, "redistribute: comm is NULL");
   if (src_layout != NULL) memcpy(mine.src, src_layout->digest, sizeof mine.src);
   if (dst_layout != NULL) memcpy(mine.dst, dst_layout->digest, sizeof mine.dst);
+  mine.mapped = xfi_comm_is_registered(comm, src_view) && xfi_comm_is_registered(comm, dst_view);
   XFI_TRY(settle(&key, &differ, comm->transport, &mine));
   k = differ ? NULL : find_kept(comm, &key);
   if (k == NULL) XFI_TRY(make_kept(&k, comm, &key, &tensor));

@@ -1,0 +1,146 @@
+/*
+ * Registered memory: each rank's allocation is mapped by all that can, once, and stays mapped, so that the
+ * commit of a kept plan finds the mapping there.
+ */
+#include <string.h>
+
+#include "alloc.h"
+#include "error.h"
+#include "object.h"
+#include "vec.h"
+
+#define DEFAULT_TIMEOUT_MS 600000
+
+/* What a rank tells the others. */
+typedef struct offer {
+  unsigned char domain[64];
+  xfi_mem_handle handle;
+  uint64_t has_memory;
+} offer;
+
+static xfer_status make_offer(offer *mine, xfi_registered *entry, const xfer_comm *comm, void *memory)
+{
+  const xfi_device_ops *dev = comm->device->ops;
+  xfer_status st = XFER_OK;
+  xfi_allocation found = {NULL, 0, 0};
+
+  memset(mine, 0, sizeof *mine);
+  dev->domain(comm->device, mine->domain);
+  entry->memory = memory;
+  if (memory == NULL) return XFER_OK;
+  XFI_TRY(dev->find_allocation(comm->device, memory, &found));
+  entry->id = found.id;
+  st = dev->mem_export(comm->device, memory, &mine->handle);
+  mine->has_memory = st == XFER_OK;
+  if (st == XFER_ERR_UNSUPPORTED) st = XFER_OK; /* nobody can map it: kept plans go through slots */
+done:
+  return st;
+}
+
+static xfer_status map_offers(xfi_registered *entry, const xfer_comm *comm, const offer *all, const offer *mine)
+{
+  const xfi_comm *t = comm->transport;
+  xfer_status st = XFER_OK;
+
+  entry->mapped = xfi_calloc((size_t)t->size, sizeof *entry->mapped);
+  XFI_CHECK(entry->mapped != NULL, XFER_ERR_NOMEM, "%d ranks", t->size);
+  for (int r = 0; r < t->size; r++) {
+    void *base = NULL;
+
+    if (r == t->rank || all[r].has_memory == 0) continue;
+    if (memcmp(all[r].domain, mine->domain, sizeof mine->domain) != 0) continue;
+    st = comm->device->ops->mem_import(comm->device, &all[r].handle, &base);
+    if (st == XFER_OK) entry->mapped[entry->n_mapped++] = base;
+    if (st == XFER_ERR_UNSUPPORTED) st = XFER_OK;
+    XFI_TRY(st);
+  }
+done:
+  return st;
+}
+
+static void close_entry(xfi_registered *entry, xfi_device *device)
+{
+  for (int i = 0; i < entry->n_mapped; i++) device->ops->mem_unimport(device, entry->mapped[i]);
+  xfi_free(entry->mapped);
+  memset(entry, 0, sizeof *entry);
+}
+
+xfer_status xfer_comm_register(xfer_comm *comm, void *memory)
+{
+  const xfi_deadline deadline = xfi_deadline_after(DEFAULT_TIMEOUT_MS);
+  xfer_status st = XFER_OK;
+  xfi_registered entry = {NULL, 0, NULL, 0};
+  offer mine;
+  offer *all = NULL;
+
+  XFI_CHECK(comm != NULL, XFER_ERR_ARG, "register: comm is NULL");
+  st = make_offer(&mine, &entry, comm, memory);
+  if (st == XFER_OK)
+    st = xfi_vec_reserve(&comm->registered, &comm->registered_capacity, comm->n_registered + 1,
+                         sizeof *comm->registered);
+  all = xfi_calloc((size_t)comm->transport->size, sizeof *all);
+  if (st == XFER_OK && all == NULL) {
+    xfi_set_error("%d ranks", comm->transport->size);
+    st = XFER_ERR_NOMEM;
+  }
+  XFI_TRY(xfi_comm_agree(comm->transport, st, deadline));
+  XFI_TRY(comm->transport->ops->all_gather(comm->transport, all, &mine, sizeof mine, deadline));
+  st = map_offers(&entry, comm, all, &mine);
+  if (comm->device->ops->exports_end != NULL) comm->device->ops->exports_end(comm->device);
+  XFI_TRY(xfi_comm_agree(comm->transport, st, deadline));
+  comm->registered[comm->n_registered++] = entry;
+  entry = (xfi_registered){NULL, 0, NULL, 0};
+done:
+  if (comm != NULL) close_entry(&entry, comm->device);
+  xfi_free(all);
+  return st;
+}
+
+xfer_status xfer_comm_unregister(xfer_comm *comm, void *memory)
+{
+  const xfi_deadline deadline = xfi_deadline_after(DEFAULT_TIMEOUT_MS);
+  xfer_status st = XFER_OK;
+  size_t i = 0;
+
+  XFI_CHECK(comm != NULL, XFER_ERR_ARG, "unregister: comm is NULL");
+  while (i < comm->n_registered && comm->registered[i].memory != memory) i++;
+  if (i == comm->n_registered) {
+    xfi_set_error("unregister: %p was not registered", memory);
+    st = XFER_ERR_ARG;
+  }
+  XFI_TRY(xfi_comm_agree(comm->transport, st, deadline));
+  for (int k = 0; k < XFI_CACHE_PLANS; k++) { /* kept plans may map it too */
+    xfi_run_destroy(comm->kept[k].plan);
+    comm->kept[k].plan = NULL;
+  }
+  close_entry(&comm->registered[i], comm->device);
+  comm->registered[i] = comm->registered[--comm->n_registered];
+  XFI_TRY(xfi_comm_agree(comm->transport, XFER_OK, deadline)); /* nobody maps our memory any more */
+done:
+  return st;
+}
+
+void xfi_comm_free_registered(xfer_comm *comm)
+{
+  for (size_t i = 0; i < comm->n_registered; i++) close_entry(&comm->registered[i], comm->device);
+  xfi_free(comm->registered);
+}
+
+static bool is_registered(const xfer_comm *comm, const void *pointer)
+{
+  xfi_allocation found = {NULL, 0, 0};
+
+  if (comm->device->ops->find_allocation(comm->device, pointer, &found) != XFER_OK) return false;
+  for (size_t i = 0; i < comm->n_registered; i++)
+    if (comm->registered[i].memory != NULL && comm->registered[i].id == found.id) return true;
+  return false;
+}
+
+bool xfi_comm_is_registered(const xfer_comm *comm, const xfer_view *view)
+{
+  if (comm->device->ops->is_synchronous || view == NULL) return true;
+  if (view->kind != XFER_VIEW_PIECES) return view->base == NULL || is_registered(comm, view->base);
+  for (int64_t p = 0; view->pieces != NULL && p < view->n_pieces; p++)
+    if (!is_registered(comm, view->pieces[p])) return false;
+  return true;
+}
