@@ -43,7 +43,8 @@ int xfi_mesh_find(const xfer_mesh *mesh, int rank)
   int at;
 
   if (rank < mesh->min_rank || rank > mesh->max_rank) return -1;
-  if (mesh->order == NULL && mesh->max_rank - mesh->min_rank == mesh->size - 1) return rank - mesh->min_rank;
+  if (mesh->order == NULL && mesh->max_rank - mesh->min_rank == mesh->size - 1)
+    return rank - mesh->min_rank;
   i = lower_bound(mesh, rank);
   at = mesh->order == NULL ? i : mesh->order[i];
   return mesh->ranks[at] == rank ? at : -1;

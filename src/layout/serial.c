@@ -68,20 +68,22 @@ static void put_cuts(writer *w, const xfer_layout *l)
   }
 }
 
-static xfer_status write_words(writer *w, const xfer_layout *l)
+static void put_tensor(writer *w, const xfer_layout *l)
 {
   put(w, (const int64_t[]){MAGIC, l->dtype, l->n_dims}, 3);
   for (int d = 0; d < l->n_dims; d++)
     put1(w, l->dims[d].size);
   for (int d = 0; d < l->n_dims; d++)
     put1(w, l->dims[d].padded);
-  put1(w, l->mesh->n_axes);
-  for (int a = 0; a < l->mesh->n_axes; a++)
-    put1(w, l->mesh->shape[a]);
-  for (int i = 0; i < l->mesh->size; i++)
-    put1(w, l->mesh->ranks[i]);
-  put_cuts(w, l);
-  return w->st;
+}
+
+static void put_mesh(writer *w, const xfer_mesh *mesh)
+{
+  put1(w, mesh->n_axes);
+  for (int a = 0; a < mesh->n_axes; a++)
+    put1(w, mesh->shape[a]);
+  for (int i = 0; i < mesh->size; i++)
+    put1(w, mesh->ranks[i]);
 }
 
 xfer_status xfi_layout_write(const xfer_layout *layout, unsigned char **bytes, size_t *n_bytes)
@@ -89,7 +91,10 @@ xfer_status xfi_layout_write(const xfer_layout *layout, unsigned char **bytes, s
   xfer_status st = XFER_OK;
   writer w = {NULL, 0, 0, XFER_OK};
 
-  XFI_TRY(write_words(&w, layout));
+  put_tensor(&w, layout);
+  put_mesh(&w, layout->mesh);
+  put_cuts(&w, layout);
+  XFI_TRY(w.st);
   *bytes = (unsigned char *)w.words;
   *n_bytes = w.n * sizeof *w.words;
   w.words = NULL;
@@ -98,13 +103,18 @@ done:
   return st;
 }
 
+/* The mesh, which many layouts share and which may be large, goes in by its own digest. */
 xfer_status xfi_layout_digest(xfer_layout *layout)
 {
   xfer_status st = XFER_OK;
   writer w = {NULL, 0, 0, XFER_OK};
   XXH128_hash_t hash;
 
-  XFI_TRY(write_words(&w, layout));
+  put_tensor(&w, layout);
+  put1(&w, (int64_t)layout->mesh->digest[0]);
+  put1(&w, (int64_t)layout->mesh->digest[1]);
+  put_cuts(&w, layout);
+  XFI_TRY(w.st);
   hash = XXH3_128bits(w.words, w.n * sizeof *w.words);
   layout->digest[0] = hash.low64;
   layout->digest[1] = hash.high64;

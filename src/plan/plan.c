@@ -59,8 +59,8 @@ static xfer_status check_mesh(const xfi_plan *plan, const char *name, const char
   xfer_status st = XFER_OK;
 
   XFI_CHECK(mesh->max_rank < plan->n_ranks, XFER_ERR_ARG,
-            "tensor \"%s\": its %s mesh has rank %d, the comm has %d ranks", name, side, mesh->max_rank,
-            plan->n_ranks);
+            "tensor \"%s\": its %s mesh has rank %d, the comm has %d ranks", name, side,
+            mesh->max_rank, plan->n_ranks);
 done:
   return st;
 }
