@@ -129,6 +129,7 @@ xfer_status xfi_run_create(xfer_plan **plan, xfi_comm *comm, xfi_device *device,
   p->options = *options;
   p->comm = comm;
   p->device = device;
+  p->changed = true;
   if (checked == XFER_OK) checked = fill_options(&p->options, device);
   if (checked != XFER_OK) p->options.timeout_ms = DEFAULT_TIMEOUT_MS;
   XFI_TRY(xfi_agree_tensors(&agreed, comm, checked, tensors, n_tensors, &p->options,
@@ -269,12 +270,12 @@ xfer_status xfi_run_bind(xfer_plan *plan, size_t tensor, const xfer_view *src_vi
   XFI_TRY(bind_side(&fresh->src, src_view, cls->src, cls->in_src, &cls->src_place, name, "source"));
   XFI_TRY(bind_side(&fresh->dst, dst_view, cls->dst, cls->in_dst, &cls->dst_place, name,
                     "destination"));
-  if (is_same_binding(plan->bindings[tensor], fresh)) goto done;
+  plan->state = XFI_PLAN_UNCOMMITTED;
+  if (is_same_binding(plan->bindings[tensor], fresh)) goto done; /* the next commit has nothing to do */
   free_binding(plan->bindings[tensor]);
   plan->bindings[tensor] = fresh;
   fresh = NULL;
   plan->changed = true;
-  plan->state = XFI_PLAN_UNCOMMITTED;
 done:
   free_binding(fresh);
   return st;
@@ -384,7 +385,7 @@ static xfer_status any_changed(bool *changed, const xfer_plan *plan, xfer_status
 {
   xfi_comm *comm = plan->comm;
   xfer_status st = XFER_OK;
-  unsigned char said[2] = {plan->changed || plan->state != XFI_PLAN_COMMITTED, mine != XFER_OK};
+  unsigned char said[2] = {plan->changed, mine != XFER_OK};
   unsigned char(*all)[2] = xfi_calloc((size_t)comm->size, sizeof *all);
 
   XFI_CHECK(all != NULL, XFER_ERR_NOMEM, "%d ranks", comm->size);
@@ -443,8 +444,7 @@ xfer_status xfi_run_commit_with(xfer_plan *plan, xfer_status mine)
   bool changed = true;
 
   XFI_TRY(any_changed(&changed, plan, mine));
-  if (!changed) return XFER_OK;
-  st = make_lanes(plan);
+  if (changed) st = make_lanes(plan);
   if (st != XFER_OK) {
     drop_lanes(plan);
     goto done;

@@ -42,7 +42,7 @@ struct xfer_plan {
   uint64_t window_bytes;  /* per peer and round, and of a broadcast; agreed */
 
   xfi_plan_state state;
-  bool changed;           /* bound since the last commit */
+  bool changed;           /* what is bound differs from what the lanes were made for */
   uint64_t epoch;         /* runs since the last full commit */
   uint64_t version;       /* committed */
   uint64_t run_version;   /* of the run in flight */
