@@ -1,0 +1,167 @@
+/*
+ * How fast the lanes are on host threads, beside a plain loop of memcpy over the same rows by the same
+ * number of threads: four threads hold a matrix by rows, four others get it by columns or by rows.
+ *
+ *   host_lanes [ROUNDS]
+ */
+#include <pthread.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+
+#include <xfer/xfer.h>
+
+enum { SIDE = 4, RANKS = 2 * SIDE, MAX_ROUNDS = 101 };
+
+typedef struct workload {
+  const char *line;
+  int64_t rows;      /* copied by one thread */
+  int64_t row_bytes; /* each */
+  int64_t pitch;     /* from row to row in the longer of the two buffers */
+} workload;
+
+static const workload workloads[] = {
+    {"f32[16384,16384] (4)@0-3:S0 -> (4)@4-7:S1", 16384, 16384, 65536},
+    {"f32[524288,384] (4)@0-3:S0 -> (4)@4-7:S1", 524288, 384, 1536},
+    {"f32[16384,16384] (4)@0-3:S0 -> (4)@4-7:S0", 1, INT64_C(268435456), INT64_C(268435456)},
+};
+
+static int n_rounds = 7;
+static pthread_barrier_t barrier;
+static double seconds[MAX_ROUNDS];
+static char *buffers[RANKS];
+static xfer_comm *comms[RANKS];
+static const workload *current;
+static uint32_t lane; /* of the plan; UINT32_MAX: the plain loop */
+
+static double now(void)
+{
+  struct timespec t;
+
+  clock_gettime(CLOCK_MONOTONIC, &t);
+  return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
+}
+
+static void need(xfer_status st, const char *what)
+{
+  if (st == XFER_OK) return;
+  fprintf(stderr, "%s: %s: %s\n", what, xfer_status_name(st), xfer_last_error());
+  exit(1);
+}
+
+/* Each source thread copies its rows, a quarter to each destination. */
+static void plain_loop(int rank)
+{
+  const workload *w = current;
+  const int64_t part = w->rows / SIDE;
+
+  if (rank >= SIDE) return;
+  if (w->rows == 1) {
+    memcpy(buffers[SIDE + rank], buffers[rank], (size_t)w->row_bytes);
+    return;
+  }
+  for (int turn = 0; turn < SIDE; turn++) {
+    const int to = (rank + turn) % SIDE;
+
+    for (int64_t r = 0; r < part; r++)
+      memcpy(buffers[SIDE + to] + (rank * part + r) * w->row_bytes,
+             buffers[rank] + r * w->pitch + to * w->row_bytes, (size_t)w->row_bytes);
+  }
+}
+
+static xfer_plan *make_plan(int rank, xfer_layout *src, xfer_layout *dst)
+{
+  const xfer_tensor tensor = {"matrix", src, dst, 0};
+  const xfer_view view = xfer_view_dense(buffers[rank]);
+  xfer_plan_options options = XFER_PLAN_OPTIONS_INIT;
+  xfer_plan *plan = NULL;
+
+  options.lane = lane;
+  need(xfer_plan_create(&plan, comms[rank], &tensor, 1, &options), "create");
+  need(xfer_plan_bind(plan, 0, &view, &view), "bind");
+  need(xfer_plan_commit(plan), "commit");
+  return plan;
+}
+
+static void *rank_main(void *argument)
+{
+  const int rank = *(const int *)argument;
+  xfer_layout *src = NULL;
+  xfer_layout *dst = NULL;
+  xfer_plan *plan = NULL;
+
+  need(xfer_problem_parse(&src, &dst, current->line), "problem");
+  if (lane != UINT32_MAX) plan = make_plan(rank, src, dst);
+  for (int round = 0; round < n_rounds; round++) {
+    double start;
+
+    pthread_barrier_wait(&barrier);
+    start = now();
+    if (plan == NULL)
+      plain_loop(rank);
+    else
+      need(xfer_plan_run(plan, (uint64_t)round + 1, NULL), "run");
+    pthread_barrier_wait(&barrier);
+    if (rank == 0) seconds[round] = now() - start;
+    if (plan != NULL) need(xfer_plan_wait(plan, 0), "wait");
+  }
+  xfer_plan_destroy(plan);
+  xfer_layout_destroy(src);
+  xfer_layout_destroy(dst);
+  return NULL;
+}
+
+static int ascending(const void *a, const void *b)
+{
+  const double x = *(const double *)a;
+  const double y = *(const double *)b;
+
+  return (x > y) - (x < y);
+}
+
+/* Median of the rounds but the first, in milliseconds. */
+static double measure(uint32_t which)
+{
+  pthread_t threads[RANKS];
+  int ranks[RANKS];
+
+  lane = which;
+  need(xfer_comm_create_local(comms, RANKS), "comm");
+  for (int r = 0; r < RANKS; r++) {
+    ranks[r] = r;
+    if (pthread_create(&threads[r], NULL, rank_main, &ranks[r]) != 0) exit(1);
+  }
+  for (int r = 0; r < RANKS; r++) pthread_join(threads[r], NULL);
+  for (int r = 0; r < RANKS; r++) xfer_comm_destroy(comms[r]);
+  qsort(seconds + 1, (size_t)n_rounds - 1, sizeof *seconds, ascending);
+  return 1e3 * seconds[1 + (n_rounds - 1) / 2];
+}
+
+int main(int argc, char **argv)
+{
+  if (argc > 1) n_rounds = atoi(argv[1]);
+  if (n_rounds < 2 || n_rounds > MAX_ROUNDS) return 2;
+  pthread_barrier_init(&barrier, NULL, RANKS);
+  printf("%-45s %10s %10s %10s %7s %7s\n", "problem", "loop ms", "direct ms", "packed ms", "direct", "packed");
+  for (size_t i = 0; i < sizeof workloads / sizeof *workloads; i++) {
+    const size_t bytes = (size_t)workloads[i].rows * (size_t)workloads[i].row_bytes;
+    double loop;
+    double direct;
+    double packed;
+
+    current = &workloads[i];
+    for (int r = 0; r < RANKS; r++) {
+      buffers[r] = malloc(bytes);
+      if (buffers[r] == NULL) return 1;
+      memset(buffers[r], r, bytes);
+    }
+    loop = measure(UINT32_MAX);
+    direct = measure(XFER_LANE_DIRECT);
+    packed = measure(XFER_LANE_PACKED);
+    printf("%-45s %10.1f %10.1f %10.1f %7.2f %7.2f\n", current->line, loop, direct, packed, loop / direct,
+           loop / packed);
+    for (int r = 0; r < RANKS; r++) free(buffers[r]);
+  }
+  return 0;
+}
