@@ -111,6 +111,10 @@ static void expect(job *j, orc_arena *arena)
   }
   if (p->mischief == OTHER_NAME || p->mischief == OTHER_WINDOW)
     j->refusals[MAX_TENSORS] |= set_of(XFER_ERR_MISMATCH);
+  if (!p->null_options && p->options.max_staging_bytes != 0 &&
+      p->options.max_staging_bytes <= 4096) {
+    j->may_refuse = set_of(XFER_ERR_ARG); /* not room for one byte for each peer */
+  }
   j->unbound_tensor = -1;
   if (p->mischief == NOT_BOUND && find_unbound(j, arena))
     j->commit_refusals = set_of(XFER_ERR_STATE);
@@ -183,8 +187,11 @@ static verdict compare_refusals(const job *j, char *why, size_t n_bytes)
   verdict v = RIGHT;
   for (int i = 0; i <= MAX_TENSORS; i++) {
     if (j->p->one_call == (i == MAX_TENSORS)) continue;
-    status_set wanted = j->refusals[i];
+    status_set wanted = j->refusals[i] != 0 ? j->refusals[i] | j->may_refuse : 0;
     if (i == MAX_TENSORS && wanted == 0) wanted = j->commit_refusals;
+    for (int r = 0; wanted == 0 && r < j->p->n_ranks; r++) {
+      if (j->records[r].refusals[i] != XFER_OK) wanted = j->may_refuse;
+    }
     if (wanted == 0) continue;
     if (!refusals_agree(j, i, wanted, why, n_bytes)) return WRONG;
     (void)snprintf(why, n_bytes, "refused");

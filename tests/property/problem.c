@@ -241,6 +241,7 @@ static void random_places(rng *r, problem_tensor *t, int s, orc_arena *arena)
 
   for (int a = 0; a < side->n_axes; a++)
     side->places[a] = (orc_place){ORC_REPLICATE, 0, 0, NULL};
+  bool odd = rng_percent(r, 8); /* strides and tables one upon the other */
   t->has_order[s] = rng_percent(r, 25);
   if (t->has_order[s]) rng_shuffle(r, side->order, side->n_axes);
 
@@ -249,7 +250,8 @@ static void random_places(rng *r, problem_tensor *t, int s, orc_arena *arena)
     int right = 1; /* coordinates of the axes to the right */
     orc_place place = {ORC_REPLICATE,
                        rng_percent(r, 40) ? favourite : rng_int(r, 0, side->n_dims - 1), 0, NULL};
-    int64_t kind = rng_below(r, 100);
+    int64_t kind = odd ? 70 + rng_below(r, 30) : rng_below(r, 100);
+    if (odd && rng_percent(r, 60)) place.dim = favourite;
     if (kind < 25) continue;
     place.kind = kind < 58   ? ORC_CHUNK
                  : kind < 68 ? ORC_BALANCED
@@ -361,6 +363,7 @@ static void random_options(rng *r, problem *p)
   if (o->window_bytes != 0 && o->window_bytes < (uint64_t)n_bytes / 100)
     o->window_bytes = (uint64_t)n_bytes / 100;
   if (rng_percent(r, 5)) o->max_staging_bytes = (uint64_t)1 << rng_int(r, 18, 30);
+  if (rng_percent(r, 2)) o->max_staging_bytes = (uint64_t)rng_below(r, 4096) + 1;
   if (rng_percent(r, 15)) o->ranks_per_domain = (uint32_t)rng_int(r, 1, p->n_ranks);
   if (rng_percent(r, 15)) o->link_bytes_per_s = (uint64_t)1 << rng_int(r, 10, 45);
   if (rng_percent(r, 15)) o->message_ns = (uint64_t)1 << rng_int(r, 0, 40);

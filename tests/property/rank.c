@@ -33,6 +33,10 @@ bool worked(worker *w, xfer_status st, const char *what)
 static bool allowed(worker *w, xfer_status st, status_set expected, xfer_status *refusal,
                     const char *what)
 {
+  if (expected == 0 && st != XFER_OK && w->job->may_refuse != 0) {
+    *refusal = st;
+    return false;
+  }
   if (expected == 0) return worked(w, st, what);
   *refusal = st;
   if (st == XFER_OK) wrong(w, "%s: accepted", what);

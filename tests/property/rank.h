@@ -35,6 +35,8 @@ typedef struct job {
   xfer_layout *layouts[MAX_TENSORS][2];
   status_set refusals[MAX_TENSORS + 1]; /* what a rank that refuses may say; 0: it must not refuse.
                                            The last: the plan */
+  status_set
+      may_refuse; /* what the plan may be refused with, on every rank, although it need not */
   status_set commit_refusals;
   int unbound_tensor; /* NOT_BOUND: what the culprit leaves out */
   int unbound_side;
