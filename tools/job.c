@@ -5,7 +5,7 @@
 
 #include "args.h"
 
-enum { MAX_NUMBER = 1 << 20, MAX_PATTERN = 512 };
+enum { MAX_NUMBER = 1 << 20, MAX_PATTERN = 512, MAX_RENAMES = 32 };
 
 /* "3" or "3-5", as [begin, end). */
 static bool parse_range(const char *text, int32_t *begin, int32_t *end)
@@ -24,6 +24,23 @@ static bool parse_range(const char *text, int32_t *begin, int32_t *end)
   *begin = (int32_t)first;
   *end = (int32_t)last + 1;
   return true;
+}
+
+/* "FROM=TO,FROM=TO" as pairs of pointers into `text`, which it changes; their number, -1: a "=" is missing. */
+static int64_t split_renames(char *text, const char **pairs)
+{
+  int64_t n = 0;
+
+  for (char *at = strtok(text, ","); at != NULL && n < MAX_RENAMES; at = strtok(NULL, ",")) {
+    char *to = strchr(at, '=');
+
+    if (to == NULL) return -1;
+    *to = '\0';
+    pairs[2 * n] = at;
+    pairs[2 * n + 1] = to + 1;
+    n++;
+  }
+  return n;
 }
 
 static int parse_options(xfer_model_options *options, const job_args *args)
@@ -109,9 +126,15 @@ int job_create(job *out, const job_args *args)
   xfer_model_options options = XFER_MODEL_OPTIONS_INIT;
   xfer_model *model = NULL;
   const int wrong = parse_options(&options, args);
+  const char *pairs[2 * MAX_RENAMES];
+  char renames[4096] = "";
   xfer_status st;
 
   if (wrong != 0) return wrong;
+  if (args->rename != NULL && strlen(args->rename) < sizeof renames) strcpy(renames, args->rename);
+  options.renames = pairs;
+  options.n_renames = split_renames(renames, pairs);
+  if (options.n_renames < 0) return args_wrong("--rename %s: want FROM=TO", args->rename);
   st = xfer_model_load(&model, args->model, &options);
   if (st == XFER_OK) st = job_join(out, args, model);
   if (st != XFER_OK) {

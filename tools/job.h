@@ -14,6 +14,7 @@ typedef struct job_args {
   bool ends;
   const char *quant;  /* NULL: as the table is */
   const char *extra;  /* NULL: none */
+  const char *rename; /* "FROM=TO" with commas between them: what names of the table mean */
   const char *ignore; /* name patterns, with commas between them */
   const char *whole;  /* "PATTERN@RANK", likewise: a training rank has these whole */
 } job_args;

@@ -210,6 +210,7 @@ int main(int argc, char **argv)
        0},
       {"--quant", ARG_TEXT, &args.job.quant, "fp8_block128  quantise the projections", 0, 0},
       {"--extra", ARG_TEXT, &args.job.extra, "NAME  add these extra_params of the table", 0, 0},
+      {"--rename", ARG_TEXT, &args.job.rename, "FROM=TO,..  what names of the table mean", 0, 0},
       {"--ignore", ARG_TEXT, &args.job.ignore, "PATTERNS  leave these tensors out", 0, 0},
       {"--whole", ARG_TEXT, &args.job.whole, "PATTERN@RANK  a rank has these whole", 0, 0},
       {"--expect", ARG_INT, &args.expect, "R  the local tensors that rank R binds", 0, INT_MAX},

@@ -228,6 +228,7 @@ int main(int argc, char **argv)
       {"--ends", ARG_FLAG, &args.job.ends, "with --layers, the tensors outside the layers too", 0, 0},
       {"--quant", ARG_TEXT, &args.job.quant, "fp8_block128  quantise the projections", 0, 0},
       {"--extra", ARG_TEXT, &args.job.extra, "NAME  add these extra_params of the table", 0, 0},
+      {"--rename", ARG_TEXT, &args.job.rename, "FROM=TO,..  what names of the table mean", 0, 0},
       {"--ignore", ARG_TEXT, &args.job.ignore, "PATTERNS  leave these tensors out", 0, 0},
       {"--whole", ARG_TEXT, &args.job.whole, "PATTERN@RANK  a rank has these whole", 0, 0},
       {"--problem", ARG_TEXT, &args.problem, "LINE  one tensor, in the problem language", 0, 0},

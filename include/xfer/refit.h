@@ -43,8 +43,12 @@ typedef struct xfer_model_options {
   int32_t ends;          /**< 1: with a range of layers, keep the tensors outside the layers too. */
   int32_t quant;         /**< xfer_quant */
   const char *extra;     /**< Name of a list under "extra_params" to add, such as "mtp"; NULL: none. */
+  const char *const *renames; /**< [2 n_renames] Pairs (from, to): names that match `from` mean what `to`
+                                   says, as in xfer_side_rename(), such as "thinker.*", "*". The
+                                   tensors keep their names. */
+  int64_t n_renames;     /**< Number of pairs. */
 } xfer_model_options;
-#define XFER_MODEL_OPTIONS_INIT {sizeof(xfer_model_options), 0, 0, 0, 0, 0, 0, NULL}
+#define XFER_MODEL_OPTIONS_INIT {sizeof(xfer_model_options), 0, 0, 0, 0, 0, 0, NULL, NULL, 0}
 
 /**
  * Read a model table.
@@ -119,6 +123,18 @@ XFER_API XFER_MUST_CHECK xfer_status xfer_side_create(xfer_side **side, const ch
 XFER_API void xfer_side_destroy(xfer_side *side);
 /** How many ranks the side has. */
 XFER_API int xfer_side_size(const xfer_side *side);
+
+/**
+ * A rank's coordinate on an axis of the side's two grids.
+ *
+ * @param side        The side.
+ * @param axis        "tp", "cp", "dp", "pp", "ep", "etp", "edp", "replicate" or "engine".
+ * @param rank        A rank of the side.
+ * @param coordinate  Receives it.
+ * @retval XFER_ERR_ARG  No such axis, or the rank is not the side's.
+ */
+XFER_API XFER_MUST_CHECK xfer_status xfer_side_coordinate(const xfer_side *side, const char *axis,
+                                                          int rank, int *coordinate);
 
 /**
  * Say that the framework's names that match `from` are, to our rules, what `to` says. Each `*` stands

@@ -4,6 +4,7 @@
 #include "alloc.h"
 #include "dtype.h"
 #include "error.h"
+#include "glob.h"
 #include "join.h"
 #include "locals.h"
 #include "options.h"
@@ -24,6 +25,13 @@ static xfer_status check_options(const xfer_model_options *o)
             "experts %d to %d", (int)o->experts_begin, (int)o->experts_end);
   XFI_CHECK(o->quant == XFER_QUANT_NONE || o->quant == XFER_QUANT_FP8_BLOCK128, XFER_ERR_ARG, "quant %d",
             (int)o->quant);
+  XFI_CHECK(o->n_renames >= 0 && (o->renames != NULL || o->n_renames == 0), XFER_ERR_ARG, "%lld renames",
+            (long long)o->n_renames);
+  for (int64_t i = 0; i < o->n_renames; i++) {
+    XFI_CHECK(o->renames[2 * i] != NULL && o->renames[2 * i + 1] != NULL, XFER_ERR_ARG, "rename %lld is NULL",
+              (long long)i);
+    XFI_TRY(xfi_glob_check(o->renames[2 * i], o->renames[2 * i + 1]));
+  }
 done:
   return st;
 }
@@ -91,6 +99,17 @@ void xfer_side_destroy(xfer_side *side)
 int xfer_side_size(const xfer_side *side)
 {
   return side == NULL ? 0 : side->size;
+}
+
+xfer_status xfer_side_coordinate(const xfer_side *side, const char *axis, int rank, int *coordinate)
+{
+  xfer_status st = XFER_OK;
+
+  XFI_CHECK(side != NULL && axis != NULL && coordinate != NULL, XFER_ERR_ARG,
+            "xfer_side_coordinate: a pointer is NULL");
+  XFI_TRY(xfi_side_coordinate(side, axis, rank, coordinate));
+done:
+  return st;
 }
 
 static xfer_status say(xfer_side *side, size_t list, const char *pattern, const char *to, int value)

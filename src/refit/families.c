@@ -130,13 +130,13 @@ static const char *skip_prefix(const char *pattern)
 xfer_status xfi_families_split(xfi_entry *entry)
 {
   static const char LAYERS[] = "layers.{layer}.";
-  const char *rest = skip_prefix(entry->pattern);
+  const char *rest = skip_prefix(entry->known);
   bool layered = strncmp(rest, LAYERS, sizeof LAYERS - 1) == 0;
-  bool mtp = strncmp(entry->pattern, "mtp.", 4) == 0 && strncmp(rest + 4, LAYERS, sizeof LAYERS - 1) == 0;
+  bool mtp = strncmp(entry->known, "mtp.", 4) == 0 && strncmp(rest + 4, LAYERS, sizeof LAYERS - 1) == 0;
   size_t n;
   xfer_status st = XFER_OK;
 
-  entry->main_layers = layered && rest != entry->pattern;
+  entry->main_layers = layered && rest != entry->known;
   if (entry->main_layers) rest += sizeof LAYERS - 1;
   if (mtp) rest += 4 + sizeof LAYERS - 1;
   n = strlen(rest);
@@ -199,7 +199,7 @@ void xfi_families_find(xfer_model *model, xfi_entry *entry)
   const char *block;
 
   entry->row = NULL;
-  if (layered && !entry->main_layers && strncmp(entry->pattern, "mtp.", 4) != 0) return;
+  if (layered && !entry->main_layers && strncmp(entry->known, "mtp.", 4) != 0) return;
   if (!layered && strchr(entry->stem, '{') != NULL) return;
   for (size_t i = 0; i < n_rows; i++) {
     if (!stem_fits(rows[i].stem, entry->stem, &block)) continue;

@@ -30,13 +30,13 @@ static bool has_layer(const xfi_entry *entry, int layer)
 static xfi_entry *find(const xfer_model *model, const char *stem, const char *suffix,
                        const xfi_entry *like, int layer)
 {
-  size_t prefix = like->n_layers > 0 ? (size_t)(strstr(like->pattern, "{layer}") - like->pattern) : 0;
+  size_t prefix = like->n_layers > 0 ? (size_t)(strstr(like->known, "{layer}") - like->known) : 0;
 
   for (size_t i = 0; i < model->n_entries; i++) {
     xfi_entry *e = &model->entries[i];
 
     if (strcmp(e->stem, stem) != 0 || (suffix != NULL && strcmp(e->suffix, suffix) != 0)) continue;
-    if (strncmp(e->pattern, like->pattern, prefix) != 0) continue;
+    if (strncmp(e->known, like->known, prefix) != 0) continue;
     if (layer < 0 ? e->n_layers == 0 : has_layer(e, layer)) return e;
   }
   return NULL;
@@ -131,10 +131,11 @@ static xfer_status copy_entry(xfi_entry *copy, const xfi_entry *entry)
 
   *copy = *entry;
   copy->pattern = xfi_strdup(entry->pattern);
+  copy->known = xfi_strdup(entry->known);
   copy->name = xfi_strdup(entry->name);
   copy->stem = xfi_strdup(entry->stem);
   copy->layers = xfi_calloc((size_t)entry->n_layers, sizeof *copy->layers);
-  XFI_CHECK(copy->pattern != NULL && copy->name != NULL && copy->stem != NULL && copy->layers != NULL,
+  XFI_CHECK(copy->pattern != NULL && copy->known != NULL && copy->name != NULL && copy->stem != NULL && copy->layers != NULL,
             XFER_ERR_NOMEM, "the entry of \"%s\"", entry->pattern);
   if (entry->n_layers > 0) {
     memcpy(copy->layers, entry->layers, (size_t)entry->n_layers * sizeof *copy->layers);
@@ -191,6 +192,7 @@ static xfer_status split_gate_up(xfer_model *model, size_t at, fused_form form)
   memset(&up, 0, sizeof up);
 done:
   xfi_free(up.pattern);
+  xfi_free(up.known);
   xfi_free(up.name);
   xfi_free(up.stem);
   xfi_free(up.layers);
@@ -268,11 +270,15 @@ static bool is_quantised(const xfi_entry *entry)
   return false;
 }
 
-static xfer_status quantise(xfer_model *model)
+static xfer_status quantise(xfer_model *model, const xfer_model_options *options)
 {
+  xfer_model_options renames = XFER_MODEL_OPTIONS_INIT; /* the entries were selected before */
   size_t n = model->n_entries;
-  char pattern[512];
+  char pattern[XFI_NAME_BYTES + 16];
   xfer_status st = XFER_OK;
+
+  renames.renames = options->renames;
+  renames.n_renames = options->n_renames;
 
   for (size_t i = 0; i < n; i++) {
     const xfi_entry *e = &model->entries[i];
@@ -287,7 +293,7 @@ static xfer_status quantise(xfer_model *model)
     shape[0] = xfi_ceil_div(e->shape[e->n_dims - 2], 128);
     shape[1] = xfi_ceil_div(e->shape[e->n_dims - 1], 128);
     model->entries[i].dtype = XFER_F8E4M3;
-    XFI_TRY(xfi_model_append(model, &raw, &(xfer_model_options)XFER_MODEL_OPTIONS_INIT));
+    XFI_TRY(xfi_model_append(model, &raw, &renames));
   }
   model->config.block[0] = model->config.block[1] = 128;
 done:
@@ -341,10 +347,18 @@ done:
   return st;
 }
 
+/* Gate and up of one fused tensor share a name that is known, but not the stem. */
+static int compare_names(const xfi_entry *x, const xfi_entry *y)
+{
+  int c = strcmp(x->known, y->known);
+
+  return c != 0 ? c : strcmp(x->stem, y->stem);
+}
+
 static int compare_patterns(const void *a, const void *b)
 {
   const xfi_entry *x = *(const xfi_entry *const *)a, *y = *(const xfi_entry *const *)b;
-  int c = strcmp(x->name, y->name);
+  int c = compare_names(x, y);
 
   if (c != 0) return c;
   if (x->n_layers == 0 || y->n_layers == 0) return 0;
@@ -370,9 +384,9 @@ static xfer_status check_unique(const xfer_model *model)
   qsort(sorted, model->n_entries, sizeof *sorted, compare_patterns);
   for (size_t i = 0; i < model->n_entries; i++) {
     for (size_t k = i + 1; k < model->n_entries; k++) {
-      if (strcmp(sorted[i]->name, sorted[k]->name) != 0) break;
-      XFI_CHECK(!layers_meet(sorted[i], sorted[k]), XFER_ERR_ARG, "\"%s\" is listed twice",
-                sorted[i]->name);
+      if (compare_names(sorted[i], sorted[k]) != 0) break;
+      XFI_CHECK(!layers_meet(sorted[i], sorted[k]), XFER_ERR_ARG, "\"%s\" and \"%s\" are one name, \"%s\"",
+                sorted[i]->pattern, sorted[k]->pattern, sorted[i]->known);
     }
   }
 done:
@@ -431,7 +445,7 @@ xfer_status xfi_model_finish(xfer_model *model, const xfer_model_options *option
   XFI_CHECK(model->n_entries > 0, XFER_ERR_ARG, "no tensor is left to refit");
   fill_config(&model->config);
   if (!model->scanned) XFI_TRY(split_fused(model, options));
-  if (!model->scanned && options->quant == XFER_QUANT_FP8_BLOCK128) XFI_TRY(quantise(model));
+  if (!model->scanned && options->quant == XFER_QUANT_FP8_BLOCK128) XFI_TRY(quantise(model, options));
   model->scanned = true;
   for (size_t i = 0; i < model->n_entries; i++) {
     if (strcmp(model->entries[i].suffix, "weight_scale_inv") == 0) XFI_TRY(pair_scale(model, i));

@@ -36,6 +36,7 @@ xfer_model *xfi_model_share(xfer_model *model)
 static void entry_clear(xfi_entry *entry)
 {
   xfi_free(entry->pattern);
+  xfi_free(entry->known);
   xfi_free(entry->name);
   xfi_free(entry->layers);
   xfi_free(entry->stem);
@@ -163,7 +164,24 @@ static void set_shape(xfi_entry *entry, const xfi_raw *raw)
   entry->experts = experts;
 }
 
-static xfer_status entry_init(xfi_entry *entry, const xfi_raw *raw)
+/* Applies the caller's renames, in order. */
+static xfer_status rename_entry(xfi_entry *entry, const xfer_model_options *options)
+{
+  xfer_status st = XFER_OK;
+
+  for (int64_t i = 0; i < options->n_renames; i++) {
+    char *next = NULL;
+
+    XFI_TRY(xfi_glob_rename(&next, options->renames[2 * i], options->renames[2 * i + 1], entry->known));
+    if (next == NULL) continue;
+    xfi_free(entry->known);
+    entry->known = next;
+  }
+done:
+  return st;
+}
+
+static xfer_status entry_init(xfi_entry *entry, const xfi_raw *raw, const xfer_model_options *options)
 {
   xfer_status st = XFER_OK;
 
@@ -174,11 +192,13 @@ static xfer_status entry_init(xfi_entry *entry, const xfi_raw *raw)
                        .counted = true,
                        .scale_of = -1};
   entry->pattern = xfi_strdup(raw->pattern);
+  entry->known = xfi_strdup(raw->pattern);
   entry->name = xfi_strdup(raw->pattern);
   entry->layers = xfi_calloc((size_t)raw->n_layers, sizeof *entry->layers);
-  XFI_CHECK(entry->pattern != NULL && entry->name != NULL && entry->layers != NULL, XFER_ERR_NOMEM,
-            "the entry of \"%s\"", raw->pattern);
+  XFI_CHECK(entry->pattern != NULL && entry->known != NULL && entry->name != NULL && entry->layers != NULL,
+            XFER_ERR_NOMEM, "the entry of \"%s\"", raw->pattern);
   if (raw->n_layers > 0) memcpy(entry->layers, raw->layers, (size_t)raw->n_layers * sizeof(int));
+  XFI_TRY(rename_entry(entry, options));
   XFI_TRY(xfi_families_split(entry));
 done:
   return st;
@@ -190,7 +210,7 @@ xfer_status xfi_model_append(xfer_model *model, const xfi_raw *raw, const xfer_m
   xfer_status st = XFER_OK;
 
   XFI_TRY(check_raw(raw, xfi_dtype_size((int)raw->dtype)));
-  XFI_TRY(entry_init(&entry, raw));
+  XFI_TRY(entry_init(&entry, raw, options));
   if (!select_ranges(options, &entry)) goto done;
   set_shape(&entry, raw);
   XFI_TRY(xfi_vec_reserve(&model->entries, &model->entries_cap, model->n_entries + 1,

@@ -51,6 +51,7 @@ typedef struct xfi_stem {
 
 typedef struct xfi_entry {
   char *pattern; /* the checkpoint's name, with {layer} and {expert} */
+  char *known;   /* what it is after the caller's renames: what the families look at */
   char *name;    /* of the tensors of the join: the pattern, plus [gate] or [up] where it is two */
   int *layers;   /* [n_layers] ascending; NULL: the name has no {layer} */
   int n_layers;

@@ -159,6 +159,47 @@ int xfi_side_stage_of(const xfer_side *side, int rank)
   return r / side->tp % side->pp;
 }
 
+/* The place of a rank in its stage, in the order in which both grids count. */
+static int place_in_stage(const xfer_side *side, int r)
+{
+  if (side->framework != XFI_VLLM) return r % xfi_side_stage_size(side);
+  return r % side->tp + side->tp * (r / (side->tp * side->pp));
+}
+
+xfer_status xfi_side_coordinate(const xfer_side *side, const char *axis, int rank, int *coordinate)
+{
+  int i = place_in_stage(side, rank - side->first_rank);
+  bool vllm = side->framework == XFI_VLLM, fsdp = side->framework == XFI_FSDP;
+  int etp = side->framework == XFI_MEGATRON ? side->etp : vllm ? (side->ep > 1 ? 1 : side->dp * side->tp) : side->tp;
+  int dp = vllm || fsdp ? side->dp : xfi_side_stage_size(side) / (side->tp * side->cp);
+  int edp = fsdp ? side->dp / side->ep : xfi_side_stage_size(side) / (etp * side->ep);
+  const struct {
+    const char *name;
+    int coordinate;
+  } axes[] = {
+      {"tp", i % side->tp},
+      {"cp", i / side->tp % side->cp},
+      {"dp", i / (side->tp * side->cp) % dp},
+      {"pp", xfi_side_stage_of(side, rank)},
+      {"etp", i % etp},
+      {"ep", i / etp % side->ep},
+      {"edp", i / (etp * side->ep) % edp},
+      {"replicate", fsdp ? i / (side->tp * side->dp) : 0},
+      {"engine", vllm ? i / (side->tp * side->dp) : 0},
+  };
+  xfer_status st = XFER_OK;
+
+  XFI_CHECK(xfi_side_stage_of(side, rank) >= 0, XFER_ERR_ARG, "\"%s\" has no rank %d", side->spec, rank);
+  for (size_t k = 0; k < sizeof axes / sizeof *axes; k++) {
+    if (strcmp(axes[k].name, axis) != 0) continue;
+    *coordinate = axes[k].coordinate;
+    return XFER_OK;
+  }
+  XFI_CHECK(false, XFER_ERR_ARG, "no axis is called \"%s\"", axis);
+done:
+  return st;
+}
+
 /* Layers of a stage: as listed; even; or vLLM's rule, by which the remainder goes, one each, to the stages
  * before the last. */
 static xfer_status stage_count(const xfer_side *side, int n_layers, int stage, int *count)

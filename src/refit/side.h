@@ -69,6 +69,8 @@ int xfi_side_stage_size(const xfer_side *side);
 int xfi_side_rank(const xfer_side *side, int stage, int i);
 /* The stage of a rank; -1: not on this side. */
 int xfi_side_stage_of(const xfer_side *side, int rank);
+/* See xfer_side_coordinate(). */
+xfer_status xfi_side_coordinate(const xfer_side *side, const char *axis, int rank, int *coordinate);
 /* The stage of the i-th kept layer, for each; -1 in the text of an error. [model->n_layers] */
 xfer_status xfi_side_stages(const xfer_side *side, const xfer_model *model, int **stages);
 
