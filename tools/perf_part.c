@@ -15,6 +15,7 @@ typedef struct walk {
   size_t n_runs[XFER_MAX_DIMS];
   int64_t piece_length; /* indices of piece_dim; 0: one piece */
   unsigned long long *wrong;
+  uint64_t n_bytes; /* visited */
   xfer_stream stream;
   int64_t local[XFER_MAX_DIMS]; /* the box that is being built */
   perf_box box;
@@ -50,6 +51,7 @@ static int box_done(walk *w)
     n_elems *= w->box.length[d];
   }
   w->box.n_elems = n_elems;
+  w->n_bytes += (uint64_t)n_elems * (uint64_t)w->box.elem_bytes;
   return w->op == PERF_FILL ? perf_fill(&w->box, w->stream)
                             : perf_check(&w->box, w->wrong, w->stream);
 }
@@ -108,6 +110,13 @@ static int load_runs(walk *w, const xfer_layout *layout, int rank)
 int perf_part(perf_op op, const xfer_layout *layout, int rank, const xfer_view *view, uint64_t seed,
               unsigned long long *wrong, xfer_stream stream)
 {
+  return perf_part_of(op, layout, rank, view, seed, NULL, wrong, NULL, stream);
+}
+
+int perf_part_of(perf_op op, const xfer_layout *layout, int rank, const xfer_view *view,
+                 uint64_t seed, const int64_t *strides, unsigned long long *wrong, uint64_t *n_bytes,
+                 xfer_stream stream)
+{
   walk w = {.op = op, .view = view, .wrong = wrong, .stream = stream};
   int64_t shape[XFER_MAX_DIMS] = {0};
   int64_t local[XFER_MAX_DIMS] = {0};
@@ -121,9 +130,9 @@ int perf_part(perf_op op, const xfer_layout *layout, int rank, const xfer_view *
   w.box.elem_bytes = (int32_t)stride;
   for (int d = w.n_dims - 1; d >= 0; d--) {
     w.strides[d] = view->kind == XFER_VIEW_DENSE ? stride : view->strides[d];
-    w.global_strides[d] = global_stride;
+    w.global_strides[d] = strides != NULL ? strides[d] : global_stride;
     w.box.stride[d] = w.strides[d];
-    w.box.global_stride[d] = global_stride;
+    w.box.global_stride[d] = w.global_strides[d];
     stride *= local[d];
     global_stride *= shape[d];
   }
@@ -131,6 +140,7 @@ int perf_part(perf_op op, const xfer_layout *layout, int rank, const xfer_view *
   failed = load_runs(&w, layout, rank);
   if (failed != 0) fprintf(stderr, "runs: %s\n", xfer_last_error());
   if (failed == 0) failed = each_run(&w, 0, seed);
+  if (n_bytes != NULL) *n_bytes += w.n_bytes;
   for (int d = 0; d < w.n_dims; d++)
     free(w.runs[d]);
   return failed;

@@ -1,0 +1,111 @@
+/* The table of results, for people and as JSON. */
+#include "perf_world.h"
+
+#include <stdio.h>
+#include <string.h>
+
+perf_row *perf_row_new(perf_world *w, const char *name)
+{
+  perf_row *row = &w->rows[w->n_rows];
+
+  if (w->only != NULL && strstr(name, w->only) == NULL) return NULL;
+  if (w->n_rows == PERF_ROWS_MAX) return NULL;
+  memset(row, 0, sizeof *row);
+  row->name = name;
+  row->wrong = -1;
+  w->n_rows++;
+  return row;
+}
+
+/* A number in a column of its width, or a dash where there is none. */
+static void cell(double value, int width, int digits, bool shown)
+{
+  if (shown)
+    printf(" %*.*f", width, digits, value);
+  else
+    printf(" %*s", width, "-");
+}
+
+static void print_row(const perf_row *r)
+{
+  printf("%-24s", r->name);
+  if (r->us > 0)
+    printf(" %7.1fus", r->us);
+  else
+    cell(r->ms, 9, 3, r->ms > 0);
+  cell(r->gbps, 6, 0, r->gbps > 0);
+  cell(r->ratio, 6, 3, r->ratio > 0);
+  printf(" %-9s", r->of != NULL && r->ratio > 0 ? r->of : "");
+  cell(r->bar, 6, 2, r->bar > 0);
+  cell(r->wrong, 6, 0, r->wrong >= 0);
+  cell(r->commit_ms, 8, 1, r->commit_ms > 0);
+  cell(r->again_ms, 6, 1, r->again_ms > 0);
+  cell(r->grown_mib, 6, 0, r->commit_ms > 0);
+  printf("%s%s\n", r->note[0] != '\0' ? "  " : "", r->note);
+}
+
+static void print_head(void)
+{
+  printf("%-24s %9s %6s %6s %-9s %6s %6s %8s %6s %6s\n", "row", "ms", "GB/s", "ratio", "of", "bar",
+         "wrong", "commit", "again", "MiB");
+}
+
+void perf_row_done(const perf_world *w, const perf_row *row)
+{
+  if (w->rank != 0) return;
+  print_row(row);
+  (void)fflush(stdout);
+}
+
+void perf_table(const perf_world *w)
+{
+  if (w->rank != 0) return;
+  printf("\n");
+  print_head();
+  for (int i = 0; i < w->n_rows; i++)
+    print_row(&w->rows[i]);
+}
+
+static void print_text(const char *text)
+{
+  putchar('"');
+  for (; *text != '\0'; text++) {
+    if (*text == '"' || *text == '\\') putchar('\\');
+    putchar((unsigned char)*text < ' ' ? ' ' : *text);
+  }
+  putchar('"');
+}
+
+static void print_figure(const char *name, double value, bool known)
+{
+  if (known)
+    printf(",\"%s\":%.6g", name, value);
+  else
+    printf(",\"%s\":null", name);
+}
+
+void perf_json(const perf_world *w)
+{
+  if (w->rank != 0) return;
+  printf("{\"gpus\":%d,\"nccl_mib\":%.0f,\"rows\":[", w->size, w->nccl_mib);
+  for (int i = 0; i < w->n_rows; i++) {
+    const perf_row *r = &w->rows[i];
+    printf("%s\n{\"row\":\"%s\"", i == 0 ? "" : ",", r->name);
+    print_figure("ms", r->ms, r->ms > 0);
+    print_figure("us", r->us, r->us > 0);
+    print_figure("gbps", r->gbps, r->gbps > 0);
+    print_figure("ratio", r->ratio, r->ratio > 0);
+    print_figure("bar", r->bar, r->bar > 0);
+    print_figure("wrong", r->wrong, r->wrong >= 0);
+    print_figure("commit_ms", r->commit_ms, r->commit_ms > 0);
+    print_figure("again_ms", r->again_ms, r->again_ms > 0);
+    print_figure("grown_mib", r->grown_mib, r->commit_ms > 0);
+    print_figure("staging_mib", r->staging_mib, r->commit_ms > 0);
+    printf(",\"of\":");
+    print_text(r->of != NULL ? r->of : "");
+    printf(",\"note\":");
+    print_text(r->note);
+    printf("}");
+  }
+  printf("\n]}\n");
+}
