@@ -4,7 +4,8 @@
  *
  * A rank that holds the data itself is its own source. Else sources in its domain share the work,
  * else all do: a box of at least 1 MiB for each is cut in stripes, one per replica, and whatever is
- * smaller rotates by (tensor, destination part, destination replica, box).
+ * smaller rotates by (tensor, destination part, destination replica, box). Fewer stripes than
+ * replicas stand as far apart as they can, so that the next boxes fall between them.
  */
 #include "plan.h"
 
@@ -39,6 +40,12 @@ int xfi_stripe_count(const xfi_class *cls, const xfi_box *box)
   return n > 1 && stripe_dim(box, cls->src->n_dims, (int)n) >= 0 ? (int)n : 1;
 }
 
+/* length * i / n for 0 <= i <= n, without the product, which need not fit. */
+static int64_t share(int64_t length, int i, int n)
+{
+  return length / n * i + length % n * i / n;
+}
+
 void xfi_move_box(xfi_box *box, const xfi_class *cls, const xfi_flows *flows, const xfi_move *move)
 {
   const int n = move->n_stripes;
@@ -48,8 +55,8 @@ void xfi_move_box(xfi_box *box, const xfi_class *cls, const xfi_flows *flows, co
   *box = flows->boxes[move->box];
   if (n <= 1) return;
   d = stripe_dim(box, cls->src->n_dims, n);
-  start = box->length[d] * move->stripe / n; /* lengths are below 2^62 / 2^20: no overflow */
-  box->length[d] = box->length[d] * (move->stripe + 1) / n - start;
+  start = share(box->length[d], move->stripe, n);
+  box->length[d] = share(box->length[d], move->stripe + 1, n) - start;
   box->lo[d] += start;
   box->src_local[d] += start;
   box->dst_local[d] += start;
@@ -70,9 +77,9 @@ static bool holds(const xfer_layout *src, int rank, const int64_t *part)
   return xfi_layout_place(src, rank, &place) && same_part(place.part, part, src->n_dims);
 }
 
-/* The index-th rank (modulo how many there are) of `domain` that holds the part; -1: none does. */
+/* The ranks of `domain` that hold the part take turns; -1: none does. */
 static int nearby_source(const xfi_plan *plan, const xfer_layout *src, const int64_t *part,
-                         int domain, int index)
+                         int domain, uint64_t turn)
 {
   const int64_t size = plan->options.ranks_per_domain;
   const int64_t first = domain * size;
@@ -82,40 +89,49 @@ static int nearby_source(const xfi_plan *plan, const xfer_layout *src, const int
   for (int64_t r = first; r < end; r++)
     n += holds(src, (int)r, part);
   if (n == 0) return -1;
-  index %= n;
+  n = (int)(turn % (uint64_t)n);
   for (int64_t r = first; r < end; r++)
-    if (holds(src, (int)r, part) && index-- == 0) return (int)r;
+    if (holds(src, (int)r, part) && n-- == 0) return (int)r;
   return -1;
 }
 
-/* Both ends compute it. The destination replica's number is one of the terms. */
-int xfi_choose_replica(const xfi_class *cls, uint32_t ordinal, const xfi_place *dst_place,
-                       size_t box, int stripe)
+/* Numbers the boxes that go anywhere. Both ends compute it. The destination replica's number is one
+ * of the terms. */
+static uint64_t number_of(const xfi_class *cls, const xfi_turn *turn, const xfi_place *dst_place)
 {
-  const uint64_t n = (uint64_t)cls->src->n_replicas;
   uint64_t part = 0;
 
-  if (cls->broadcast) return (int)(ordinal % n); /* one source for all */
   for (int d = 0; d < cls->dst->n_dims; d++)
     part = part * (uint64_t)cls->dst->dims[d].n_parts + (uint64_t)dst_place->part[d];
-  return (int)((ordinal + part + (uint64_t)dst_place->replica + box + (uint64_t)stripe) % n);
+  return part * (uint64_t)cls->dst->n_replicas + (uint64_t)dst_place->replica + turn->ordinal +
+         turn->box;
 }
 
-int xfi_choose_source(const xfi_plan *plan, const xfi_class *cls, uint32_t ordinal,
-                      const int64_t *src_part, const xfi_place *dst_place, int dst_rank, size_t box,
-                      int stripe)
+int xfi_choose_replica(const xfi_class *cls, const xfi_turn *turn, const xfi_place *dst_place)
 {
-  const int replica = xfi_choose_replica(cls, ordinal, dst_place, box, stripe);
+  const uint64_t n = (uint64_t)cls->src->n_replicas;
+
+  if (cls->broadcast) return (int)(turn->ordinal % n); /* one source for all */
+  return (int)((number_of(cls, turn, dst_place) +
+                (uint64_t)turn->stripe * n / (uint64_t)turn->n_stripes) %
+               n);
+}
+
+int xfi_choose_source(const xfi_plan *plan, const xfi_class *cls, const xfi_turn *turn,
+                      const int64_t *src_part, const xfi_place *dst_place, int dst_rank)
+{
   xfi_place place;
 
   if (holds(cls->src, dst_rank, src_part)) return dst_rank;
   if (plan->options.ranks_per_domain > 0 && !cls->broadcast) {
-    const int rank = nearby_source(plan, cls->src, src_part,
-                                   dst_rank / (int)plan->options.ranks_per_domain, replica);
+    const int domain = (int)((uint32_t)dst_rank / plan->options.ranks_per_domain);
+    const int rank = nearby_source(plan, cls->src, src_part, domain,
+                                   number_of(cls, turn, dst_place) + (uint64_t)turn->stripe);
+
     if (rank >= 0) return rank;
   }
   for (int d = 0; d < cls->src->n_dims; d++)
     place.part[d] = src_part[d];
-  place.replica = replica;
+  place.replica = xfi_choose_replica(cls, turn, dst_place);
   return xfi_layout_rank(cls->src, &place);
 }

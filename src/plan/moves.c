@@ -37,24 +37,24 @@ typedef struct send_job {
   xfi_plan *plan;
   const xfi_class *cls;
   uint32_t tensor;
-  uint32_t ordinal;
+  size_t box; /* in cls->sends */
+  xfi_turn turn;
   xfi_place dst_place; /* of the flow; `replica` varies */
-  size_t box;          /* in cls->sends */
-  size_t box_in_flow;
 } send_job;
 
 /* Offer one stripe to one destination replica. */
-static xfer_status try_send(send_job *job, int replica, int stripe, int n_stripes)
+static xfer_status try_send(send_job *job, int replica)
 {
   xfi_plan *plan = job->plan;
   xfer_status st = XFER_OK;
-  xfi_move move = {job->tensor, 0, (uint32_t)job->box, (uint16_t)stripe, (uint16_t)n_stripes};
+  xfi_move move = {job->tensor, 0, (uint32_t)job->box, (uint16_t)job->turn.stripe,
+                   (uint16_t)job->turn.n_stripes};
 
   job->dst_place.replica = replica;
   move.peer = xfi_layout_rank(job->cls->dst, &job->dst_place);
   if (move.peer == plan->rank) return XFER_OK; /* a self-copy, found on the receiving side */
-  if (xfi_choose_source(plan, job->cls, job->ordinal, job->cls->src_place.part, &job->dst_place,
-                        move.peer, job->box_in_flow, stripe) != plan->rank)
+  if (xfi_choose_source(plan, job->cls, &job->turn, job->cls->src_place.part, &job->dst_place,
+                        move.peer) != plan->rank)
     return XFER_OK;
   plan->out_bytes += move_bytes(job->cls, &job->cls->sends, &move);
   XFI_TRY(add_move(&plan->sends, move));
@@ -63,7 +63,7 @@ done:
 }
 
 /* Every destination replica that can have chosen this rank for a stripe. */
-static xfer_status send_stripe(send_job *job, int stripe, int n_stripes)
+static xfer_status send_stripe(send_job *job)
 {
   const xfi_class *cls = job->cls;
   const bool rotates = !cls->broadcast && job->plan->options.ranks_per_domain == 0;
@@ -73,12 +73,11 @@ static xfer_status send_stripe(send_job *job, int stripe, int n_stripes)
 
   if (rotates) {
     job->dst_place.replica = 0;
-    first = cls->src_place.replica -
-            xfi_choose_replica(cls, job->ordinal, &job->dst_place, job->box_in_flow, stripe);
+    first = cls->src_place.replica - xfi_choose_replica(cls, &job->turn, &job->dst_place);
     if (first < 0) first += step;
   }
   for (int r = first; r < cls->dst->n_replicas; r += step)
-    XFI_TRY(try_send(job, r, stripe, n_stripes));
+    XFI_TRY(try_send(job, r));
 done:
   return st;
 }
@@ -86,20 +85,19 @@ done:
 static xfer_status send_tensor(xfi_plan *plan, uint32_t tensor)
 {
   const xfi_class *cls = xfi_plan_class(plan, tensor);
-  send_job job = {plan, cls, tensor, plan->tensors[tensor].ordinal, {{0}, 0}, 0, 0};
+  send_job job = {.plan = plan, .cls = cls, .tensor = tensor};
   xfer_status st = XFER_OK;
 
   for (size_t f = 0; f < cls->sends.n; f++) {
     const xfi_flow *flow = &cls->sends.at[f];
 
     memcpy(job.dst_place.part, flow->part, sizeof flow->part);
-    for (job.box_in_flow = 0; job.box_in_flow < flow->n; job.box_in_flow++) {
-      int n_stripes;
-
-      job.box = flow->first + job.box_in_flow;
-      n_stripes = xfi_stripe_count(cls, &cls->sends.boxes[job.box]);
-      for (int s = 0; s < n_stripes; s++)
-        XFI_TRY(send_stripe(&job, s, n_stripes));
+    for (size_t b = 0; b < flow->n; b++) {
+      job.box = flow->first + b;
+      job.turn = (xfi_turn){plan->tensors[tensor].ordinal, b, 0, 1};
+      job.turn.n_stripes = xfi_stripe_count(cls, &cls->sends.boxes[job.box]);
+      for (; job.turn.stripe < job.turn.n_stripes; job.turn.stripe++)
+        XFI_TRY(send_stripe(&job));
     }
   }
 done:
@@ -112,7 +110,7 @@ static xfer_status receive_box(xfi_plan *plan, uint32_t tensor, const xfi_flow *
   const xfi_class *cls = xfi_plan_class(plan, tensor);
   xfer_status st = XFER_OK;
   xfi_move move = {tensor, 0, (uint32_t)(flow->first + box_in_flow), 0, 1};
-  int n_stripes;
+  xfi_turn turn = {plan->tensors[tensor].ordinal, box_in_flow, 0, 1};
 
   if (cls->in_src &&
       memcmp(cls->src_place.part, flow->part, sizeof *flow->part * (size_t)cls->src->n_dims) == 0) {
@@ -120,12 +118,11 @@ static xfer_status receive_box(xfi_plan *plan, uint32_t tensor, const xfi_flow *
     plan->self_bytes += move_bytes(cls, &cls->recvs, &move);
     return add_move(&plan->selfs, move);
   }
-  n_stripes = xfi_stripe_count(cls, &cls->recvs.boxes[move.box]);
-  move.n_stripes = (uint16_t)n_stripes;
-  for (int s = 0; s < n_stripes; s++) {
-    move.stripe = (uint16_t)s;
-    move.peer = xfi_choose_source(plan, cls, plan->tensors[tensor].ordinal, flow->part,
-                                  &cls->dst_place, plan->rank, box_in_flow, s);
+  turn.n_stripes = xfi_stripe_count(cls, &cls->recvs.boxes[move.box]);
+  move.n_stripes = (uint16_t)turn.n_stripes;
+  for (; turn.stripe < turn.n_stripes; turn.stripe++) {
+    move.stripe = (uint16_t)turn.stripe;
+    move.peer = xfi_choose_source(plan, cls, &turn, flow->part, &cls->dst_place, plan->rank);
     XFI_TRY(add_move(&plan->recvs, move));
   }
 done:

@@ -117,6 +117,19 @@ done:
   return st;
 }
 
+/* Each class goes on with the turns of sources where the one before stopped. */
+static void set_ordinals(xfi_plan *plan)
+{
+  uint32_t next = 0;
+
+  for (size_t c = 0; c < plan->n_classes; c++) {
+    plan->classes[c].first_ordinal = next;
+    next += (uint32_t)plan->classes[c].n_tensors;
+  }
+  for (size_t t = 0; t < plan->n_tensors; t++)
+    plan->tensors[t].ordinal += xfi_plan_class(plan, t)->first_ordinal;
+}
+
 /* Largest elements first, so that packed streams never misalign one. */
 static xfer_status set_order(xfi_plan *plan)
 {
@@ -146,6 +159,7 @@ xfer_status xfi_plan_create(xfi_plan **plan, int n_ranks, int rank, const xfer_t
   p->options = *options;
   p->n_tensors = n_tensors;
   XFI_TRY(add_tensors(p, tensors));
+  set_ordinals(p);
   XFI_TRY(set_order(p));
   for (size_t c = 0; c < p->n_classes; c++)
     XFI_TRY(check_class(p, &p->classes[c]));

@@ -48,8 +48,9 @@ typedef struct xfi_class {
   const xfer_layout *dst;
   size_t first_tensor; /* for errors */
   size_t n_tensors;
-  bool broadcast; /* takes the broadcast lane */
-  bool in_src;    /* this rank has a part there */
+  uint32_t first_ordinal; /* of its tensors */
+  bool broadcast;         /* takes the broadcast lane */
+  bool in_src;            /* this rank has a part there */
   bool in_dst;
   xfi_place src_place;
   xfi_place dst_place;
@@ -64,7 +65,7 @@ typedef struct xfi_tensor {
   xfer_layout *src;
   xfer_layout *dst;
   uint32_t class_index;
-  uint32_t ordinal; /* in its class */
+  uint32_t ordinal; /* among all tensors, class by class: sources take turns by it */
 } xfi_tensor;
 
 /* One box, or one stripe of it, going to or coming from `peer`. */
@@ -144,15 +145,20 @@ void xfi_flows_free(xfi_flows *flows);
 /* How many stripes a box is cut into, one source replica each. */
 int xfi_stripe_count(const xfi_class *cls, const xfi_box *box);
 
-/* The source replica whose turn it is for a stripe, 0 <= replica < n_replicas. */
-int xfi_choose_replica(const xfi_class *cls, uint32_t ordinal, const xfi_place *dst_place,
-                       size_t box, int stripe);
+/* A stripe of a box of a flow, for one tensor. */
+typedef struct xfi_turn {
+  uint32_t ordinal; /* of the tensor */
+  size_t box;       /* in the flow */
+  int stripe;
+  int n_stripes;
+} xfi_turn;
 
-/* The rank that sends stripe `stripe` of box number `box` of the flow between `src_part` and the
- * part at `dst_place` to dst_rank, for the `ordinal`-th tensor of the class. */
-int xfi_choose_source(const xfi_plan *plan, const xfi_class *cls, uint32_t ordinal,
-                      const int64_t *src_part, const xfi_place *dst_place, int dst_rank, size_t box,
-                      int stripe);
+/* The source replica whose turn it is, 0 <= replica < n_replicas. */
+int xfi_choose_replica(const xfi_class *cls, const xfi_turn *turn, const xfi_place *dst_place);
+
+/* The rank that sends to dst_rank, for the flow between `src_part` and the part at `dst_place`. */
+int xfi_choose_source(const xfi_plan *plan, const xfi_class *cls, const xfi_turn *turn,
+                      const int64_t *src_part, const xfi_place *dst_place, int dst_rank);
 
 /* ---- as text (print.c) ---- */
 

@@ -1,0 +1,73 @@
+/* Plans for the tests of src/plan: tensors from lines of the problem language, and all ranks'
+ * plans. */
+#ifndef PLANS_OF_H
+#define PLANS_OF_H
+
+#include "layouts_of.h"
+#include "plan.h"
+
+enum { MAX_TENSORS = 512, MAX_PLANS = 64 };
+
+typedef struct tensor_list {
+  xfer_tensor at[MAX_TENSORS];
+  xfer_layout *owned[2 * MAX_TENSORS];
+  size_t n;
+  size_t n_owned;
+} tensor_list;
+
+/* Append `count` tensors of the same two layouts, which become the list's. */
+static inline void add_layouts(tensor_list *list, const char *name, size_t count, xfer_layout *src,
+                               xfer_layout *dst)
+{
+  assert_true(list->n + count <= MAX_TENSORS);
+  for (size_t i = 0; i < count; i++)
+    list->at[list->n++] = (xfer_tensor){name, src, dst, 0};
+  list->owned[list->n_owned++] = src;
+  list->owned[list->n_owned++] = dst;
+}
+
+static inline void add_line(tensor_list *list, const char *name, size_t count, const char *line)
+{
+  xfer_layout *src = NULL;
+  xfer_layout *dst = NULL;
+
+  layouts_of(line, &src, &dst);
+  add_layouts(list, name, count, src, dst);
+}
+
+static inline void free_tensors(tensor_list *list)
+{
+  for (size_t i = 0; i < list->n_owned; i++)
+    xfi_layout_destroy(list->owned[i]);
+  list->n = 0;
+  list->n_owned = 0;
+}
+
+/* Data goes point to point, near sources are not preferred. */
+static const xfi_plan_options plain_options = {350000000000, 30000, XFER_LANE_DIRECT, 0};
+
+static inline xfi_plan *plan_of(const tensor_list *list, int n_ranks, int rank,
+                                const xfi_plan_options *options)
+{
+  xfi_plan *plan = NULL;
+
+  if (xfi_plan_create(&plan, n_ranks, rank, list->at, list->n, options) != XFER_OK)
+    fail_msg("rank %d of %d: %s", rank, n_ranks, xfi_last_error());
+  return plan;
+}
+
+static inline void plans_of(xfi_plan **plans, const tensor_list *list, int n_ranks,
+                            const xfi_plan_options *options)
+{
+  assert_true(n_ranks <= MAX_PLANS);
+  for (int r = 0; r < n_ranks; r++)
+    plans[r] = plan_of(list, n_ranks, r, options);
+}
+
+static inline void free_plans(xfi_plan **plans, int n_ranks)
+{
+  for (int r = 0; r < n_ranks; r++)
+    xfi_plan_destroy(plans[r]);
+}
+
+#endif

@@ -1,0 +1,387 @@
+/* Moves of all ranks of a problem: both ends agree, destinations are tiled, replicas share. */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include <cmocka.h>
+
+#include "moves.h"
+
+#include "moves_models.h"
+#include "plans_of.h"
+
+/* ---- what every problem must satisfy ---- */
+
+static const xfi_peer *find_peer(const xfi_move_list *list, int rank)
+{
+  for (size_t p = 0; p < list->n_peers; p++)
+    if (list->peers[p].rank == rank) return &list->peers[p];
+  return NULL;
+}
+
+static uint64_t bytes_of(const xfi_class *cls, const xfi_box *box)
+{
+  return (uint64_t)(xfi_box_elems(box, cls->src->n_dims) * cls->src->elem_bytes);
+}
+
+/* What `from` sends to `to` is what `to` receives, in the same order, place by place. */
+static void check_pair(const xfi_plan *from, const xfi_plan *to)
+{
+  const xfi_peer *out = find_peer(&from->sends, to->rank);
+  const xfi_peer *in = find_peer(&to->recvs, from->rank);
+  uint64_t n_bytes = 0;
+
+  assert_true((out == NULL) == (in == NULL));
+  if (out == NULL) return;
+  assert_int_equal(out->n, in->n);
+  assert_true(out->n > 0);
+  for (size_t i = 0; i < out->n; i++) {
+    const xfi_move *a = &from->sends.moves[out->first + i];
+    const xfi_move *b = &to->recvs.moves[in->first + i];
+    const xfi_class *cls = xfi_plan_class(from, a->tensor);
+    xfi_box sent = {{0}, {0}, {0}, {0}};
+    xfi_box got = {{0}, {0}, {0}, {0}};
+
+    assert_int_equal(a->peer, to->rank);
+    assert_int_equal(b->peer, from->rank);
+    assert_int_equal(a->tensor, b->tensor);
+    assert_int_equal(a->stripe, b->stripe);
+    assert_int_equal(a->n_stripes, b->n_stripes);
+    xfi_move_box(&sent, cls, &cls->sends, a);
+    xfi_move_box(&got, xfi_plan_class(to, b->tensor), &xfi_plan_class(to, b->tensor)->recvs, b);
+    for (int d = 0; d < cls->src->n_dims; d++) {
+      assert_int_equal(sent.lo[d], got.lo[d]);
+      assert_int_equal(sent.length[d], got.length[d]);
+      assert_int_equal(sent.src_local[d], got.src_local[d]);
+      assert_int_equal(sent.dst_local[d], got.dst_local[d]);
+    }
+    if (!cls->broadcast) n_bytes += bytes_of(cls, &sent);
+  }
+  assert_int_equal(out->n_bytes, n_bytes);
+  assert_int_equal(in->n_bytes, n_bytes);
+}
+
+/* Peers ascend, are others, and their moves are the list, one after the other. */
+static void check_list(const xfi_plan *plan, const xfi_move_list *list)
+{
+  size_t at = 0;
+
+  for (size_t p = 0; p < list->n_peers; p++) {
+    assert_true(p == 0 || list->peers[p - 1].rank < list->peers[p].rank);
+    assert_int_not_equal(list->peers[p].rank, plan->rank);
+    assert_int_equal(list->peers[p].first, at);
+    at += list->peers[p].n;
+  }
+  assert_int_equal(at, list->n_moves);
+}
+
+/* Moves into this rank, selfs included, add up to its part without ZERO elements; what each of them
+ * writes was proved by class.c, so that bytes suffice. */
+static void check_bytes(const xfi_plan *plan)
+{
+  uint64_t wire = 0;
+  uint64_t self = 0;
+  uint64_t out = 0;
+
+  for (size_t i = 0; i < plan->recvs.n_moves; i++) {
+    const xfi_class *cls = xfi_plan_class(plan, plan->recvs.moves[i].tensor);
+    xfi_box box;
+
+    xfi_move_box(&box, cls, &cls->recvs, &plan->recvs.moves[i]);
+    wire += bytes_of(cls, &box);
+  }
+  for (size_t i = 0; i < plan->selfs.n_moves; i++) {
+    const xfi_class *cls = xfi_plan_class(plan, plan->selfs.moves[i].tensor);
+
+    assert_int_equal(plan->selfs.moves[i].peer, plan->rank);
+    assert_int_equal(plan->selfs.moves[i].n_stripes, 1);
+    self += bytes_of(cls, &cls->recvs.boxes[plan->selfs.moves[i].box]);
+  }
+  for (size_t i = 0; i < plan->sends.n_moves; i++) {
+    const xfi_class *cls = xfi_plan_class(plan, plan->sends.moves[i].tensor);
+    xfi_box box;
+
+    xfi_move_box(&box, cls, &cls->sends, &plan->sends.moves[i]);
+    out += bytes_of(cls, &box);
+  }
+  assert_int_equal(plan->self_bytes, self);
+  assert_int_equal(plan->out_bytes, out);
+  assert_int_equal(plan->in_bytes, wire + self + plan->zero_bytes);
+}
+
+static void check_problem(const tensor_list *list, int n_ranks, const xfi_plan_options *options)
+{
+  xfi_plan *plans[MAX_PLANS];
+
+  plans_of(plans, list, n_ranks, options);
+  for (int r = 0; r < n_ranks; r++) {
+    check_list(plans[r], &plans[r]->sends);
+    check_list(plans[r], &plans[r]->recvs);
+    check_bytes(plans[r]);
+    for (int peer = 0; peer < n_ranks; peer++)
+      if (peer != r) check_pair(plans[r], plans[peer]);
+  }
+  free_plans(plans, n_ranks);
+}
+
+static const struct {
+  const char *line;
+  int n_ranks;
+} lines[] = {
+    {"u8[] (2):R -> (3)@1-3:R", 4},
+    {"f32[0,7] (2):S0 -> (2)@2-3:S1", 4},
+    {"u8[10] (4):S0 -> (3):S0b", 4},
+    {"u8[64,48] (2,2):S0,S1 -> (4)@3,1,4,2:S1", 5},
+    {"bf16[31,17] (2,4):S0,R -> (2,2)@8-11:R,S1", 12},
+    {"u8[19] (2,3):S0f3,S0 -> (3,2)@5,4,3,2,1,0:S0,S0f4", 6},
+    {"u8[40,40] (2,2):S0f5,S1f5 -> (4)@4-7:S0f3", 8},
+    {"f16[9,9] (4):R -> (2,4):S0,R", 8},
+    {"f16[9,9] (4)@4-7:R -> (2,2)@0-3:R,S0;pad=0:13", 8},
+    {"u8[8388608,3] (2,2):R,S1 -> (4)@4-7:S0", 8},   /* stripes of 2 */
+    {"f32[3,8388608] (8):R -> (4,4)@8-23:R,S0", 24}, /* stripes along dim 1 */
+    {"f32[8388608,3] (16):R -> (5)@16-20:S0", 21},   /* 8 stripes of 16 replicas */
+    {"u8[2147483648,3] (6):R -> (2,2)@4-7:R,S1", 8},
+    {"u8[4611686018427387903] (8):R -> (2)@8-9:S0", 10},
+};
+
+static void test_both_ends_of_each_pair_have_the_same_list(void **state)
+{
+  (void)state;
+  for (size_t c = 0; c < sizeof lines / sizeof *lines; c++) {
+    tensor_list list = {.n = 0};
+
+    print_message("%s\n", lines[c].line);
+    add_line(&list, "w", 1, lines[c].line);
+    for (uint32_t domain = 0; domain <= 4; domain += 2) {
+      xfi_plan_options options = plain_options;
+
+      options.ranks_per_domain = domain;
+      check_problem(&list, lines[c].n_ranks, &options);
+      options.lane = XFER_LANE_BROADCAST;
+      check_problem(&list, lines[c].n_ranks, &options);
+      options.lane = XFER_LANE_AUTO;
+      check_problem(&list, lines[c].n_ranks, &options);
+    }
+    free_tensors(&list);
+  }
+}
+
+static void test_tensors_of_many_classes_are_in_one_common_order(void **state)
+{
+  (void)state;
+  tensor_list list = {.n = 0};
+
+  for (int i = 0; i < 3; i++) {
+    add_line(&list, "bytes", 2, "u8[64,48] (2,2):S0,S1 -> (4)@3,1,4,2:S1");
+    add_line(&list, "halves", 1, "bf16[64,48] (2,2):S0,R -> (4)@3,1,4,2:S1");
+    add_line(&list, "words", 3, "f64[31] (2,2)@2-5:R,S0 -> (2,3)@0-5:R,S0b");
+  }
+  check_problem(&list, 6, &plain_options);
+  free_tensors(&list);
+}
+
+static void test_a_destination_that_holds_an_index_twice_gets_it_twice(void **state)
+{
+  (void)state;
+  const xfer_run runs[] = {{0, 3, 0}, {1, 2, 4}, {2, 2, 0}, {0, 4, 2}};
+  const int64_t first[] = {0, 2, 4};
+  const int64_t lengths[] = {6, 6};
+  const xfer_run_table table = {runs, first, lengths, 2, 1};
+  const int ranks[] = {2, 3};
+  tensor_list list = {.n = 0};
+
+  add_layouts(&list, "to the table", 1, layout_of("u8[4] (2):S0"),
+              layout_of_table(4, &table, ranks));
+  add_layouts(&list, "from the table", 1, layout_of_table(4, &table, NULL),
+              layout_of("u8[4] (2)@2-3:S0b"));
+  add_layouts(&list, "both", 1, layout_of_table(4, &table, NULL),
+              layout_of_table(4, &table, ranks));
+  check_problem(&list, 4, &plain_options);
+  free_tensors(&list);
+}
+
+/* ---- replicas share the work ---- */
+
+enum { MAX_SETS = 512 };
+
+/* Bytes that some rank of a set must send, by set. */
+typedef struct demand {
+  uint64_t ranks[MAX_SETS]; /* bit r: rank r holds it */
+  double n_bytes[MAX_SETS];
+  int n;
+} demand;
+
+static void add_demand(demand *d, uint64_t ranks, double n_bytes)
+{
+  int i = 0;
+
+  while (i < d->n && d->ranks[i] != ranks)
+    i++;
+  assert_true(i < MAX_SETS);
+  if (i == d->n) {
+    d->ranks[d->n++] = ranks;
+    d->n_bytes[i] = 0;
+  }
+  d->n_bytes[i] += n_bytes;
+}
+
+/* All ranks that hold what `rank` holds. */
+static uint64_t holders(const xfer_layout *layout, int rank)
+{
+  uint64_t ranks = 0;
+  xfi_place place;
+
+  assert_true(xfi_layout_place(layout, rank, &place));
+  for (place.replica = 0; place.replica < layout->n_replicas; place.replica++)
+    ranks |= UINT64_C(1) << xfi_layout_rank(layout, &place);
+  return ranks;
+}
+
+/* No way to share lets every rank send less than this: what only the ranks of a set can send,
+ * shared evenly by them. */
+static double least_possible_maximum(const demand *d)
+{
+  double least = 0;
+  uint64_t all = 0;
+
+  for (int i = 0; i < d->n; i++)
+    all |= d->ranks[i];
+  for (int i = 0; i <= d->n; i++) {
+    const uint64_t set = i < d->n ? d->ranks[i] : all;
+    double sum = 0;
+
+    for (int k = 0; k < d->n; k++)
+      if ((d->ranks[k] & ~set) == 0) sum += d->n_bytes[k];
+    sum /= __builtin_popcountll(set);
+    if (sum > least) least = sum;
+  }
+  return least;
+}
+
+static void check_sharing(const char *name, const tensor_list *list, int n_ranks)
+{
+  const double stripe = 1 << 20;
+  xfi_plan *plans[MAX_PLANS];
+  demand d = {.n = 0};
+  double most = 0;
+  double least;
+
+  plans_of(plans, list, n_ranks, &plain_options);
+  for (int r = 0; r < n_ranks; r++) {
+    if ((double)plans[r]->out_bytes > most) most = (double)plans[r]->out_bytes;
+    for (size_t i = 0; i < plans[r]->recvs.n_moves; i++) {
+      const xfi_move *move = &plans[r]->recvs.moves[i];
+      const xfi_class *cls = xfi_plan_class(plans[r], move->tensor);
+      xfi_box box;
+
+      xfi_move_box(&box, cls, &cls->recvs, move);
+      add_demand(&d, holders(cls->src, move->peer), (double)bytes_of(cls, &box));
+    }
+  }
+  least = least_possible_maximum(&d);
+  print_message("%-32s at least %.0f, is %.0f, %.4f %% more\n", name, least, most,
+                least > 0 ? 100 * (most - least) / least : 0);
+  assert_true(most - least <= (least * 0.0002 > stripe ? least * 0.0002 : stripe));
+  free_plans(plans, n_ranks);
+}
+
+static void test_source_replicas_share_the_work(void **state)
+{
+  (void)state;
+  for (size_t m = 0; m < sizeof models / sizeof *models; m++) {
+    tensor_list list = {.n = 0};
+
+    for (const weight *w = models[m].weights; w->name != NULL; w++)
+      add_line(&list, w->name, w->count, w->line);
+    check_sharing(models[m].name, &list, models[m].n_ranks);
+    free_tensors(&list);
+  }
+}
+/* ---- cost ---- */
+
+static void test_a_ranks_moves_do_not_grow_with_the_number_of_ranks(void **state)
+{
+  (void)state;
+  static const int copies[] = {1, 2, 16, 1024, 8192};
+  size_t n_first[3] = {0};
+
+  for (size_t c = 0; c < sizeof copies / sizeof *copies; c++) {
+    const int n = 4 * copies[c];
+    const int ranks[] = {0, n, 2 * n - 1}; /* one source, two destinations */
+    tensor_list list = {.n = 0};
+    char line[128];
+
+    print_message("%d ranks\n", 2 * n);
+    snprintf(line, sizeof line, "bf16[64,64] (%d,4):R,S0 -> (%d,2)@%d-%d:R,S0", copies[c],
+             2 * copies[c], n, 2 * n - 1);
+    add_line(&list, "w", 16, line);
+    for (int i = 0; i < 3; i++) {
+      xfi_plan *plan = plan_of(&list, 2 * n, ranks[i], &plain_options);
+      const size_t n_moves = plan->sends.n_moves + plan->recvs.n_moves + plan->selfs.n_moves;
+
+      if (c == 0) n_first[i] = n_moves;
+      assert_int_equal(n_moves, n_first[i]);
+      assert_int_equal(n_moves, 32);
+      xfi_plan_destroy(plan);
+    }
+    free_tensors(&list);
+  }
+}
+
+static void test_near_sources_are_preferred_and_share(void **state)
+{
+  (void)state;
+  xfi_plan_options options = plain_options;
+  xfi_plan *plans[16];
+  tensor_list list = {.n = 0};
+
+  options.ranks_per_domain = 4; /* two sources and two destinations in each of four domains */
+  add_line(&list, "w", 8, "bf16[64,64] (8)@0,1,4,5,8,9,12,13:R -> (8)@2,3,6,7,10,11,14,15:S0");
+  plans_of(plans, &list, 16, &options);
+  for (int r = 0; r < 16; r++) {
+    for (size_t p = 0; p < plans[r]->recvs.n_peers; p++)
+      assert_int_equal(plans[r]->recvs.peers[p].rank / 4, r / 4);
+    if (r % 4 < 2) assert_int_equal(plans[r]->out_bytes, 8 * 64 * 64 * 2 / 8);
+  }
+  free_plans(plans, 16);
+  free_tensors(&list);
+}
+
+/* ---- failed allocations ---- */
+
+static xfer_status make(void *context)
+{
+  const tensor_list *list = context;
+  xfi_plan *plan = NULL;
+  xfer_status st = xfi_plan_create(&plan, 8, 4, list->at, list->n, &plain_options);
+
+  assert_true((plan != NULL) == (st == XFER_OK));
+  xfi_plan_destroy(plan);
+  return st;
+}
+
+static void test_growing_lists_survive_each_failed_allocation(void **state)
+{
+  (void)state;
+  tensor_list list = {.n = 0};
+
+  add_line(&list, "w", 20, "bf16[64,64] (8):S0 -> (8)@7,6,5,4,3,2,1,0:S1");
+  add_line(&list, "stay", 20, "bf16[64,64] (8):S0 -> (8):S0");
+  assert_true(fail_each_allocation(make, &list) > 60);
+  free_tensors(&list);
+}
+
+int main(void)
+{
+  const struct CMUnitTest tests[] = {
+      cmocka_unit_test(test_both_ends_of_each_pair_have_the_same_list),
+      cmocka_unit_test(test_tensors_of_many_classes_are_in_one_common_order),
+      cmocka_unit_test(test_a_destination_that_holds_an_index_twice_gets_it_twice),
+      cmocka_unit_test(test_source_replicas_share_the_work),
+      cmocka_unit_test(test_a_ranks_moves_do_not_grow_with_the_number_of_ranks),
+      cmocka_unit_test(test_near_sources_are_preferred_and_share),
+      cmocka_unit_test(test_growing_lists_survive_each_failed_allocation),
+  };
+  return cmocka_run_group_tests(tests, NULL, NULL);
+}
