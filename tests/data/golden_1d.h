@@ -1,7 +1,8 @@
 /*
- * 39 splits of one dim with all indices of all ranks, made with torch 2.11's own splitting (DTensor's Shard and
- * _StridedShard) and equal to nine families of its test vectors. One string for each case: the indices of each rank
- * in row-major order of the mesh, ranks separated by '/', indices by ' ', "a-b" for a to b, both included.
+ * 39 splits of one dim with all indices of all ranks, made with torch 2.11's own splitting
+ * (DTensor's Shard and _StridedShard) and equal to nine families of its test vectors. One string
+ * for each case: the indices of each rank in row-major order of the mesh, ranks separated by '/',
+ * indices by ' ', "a-b" for a to b, both included.
  */
 #ifndef GOLDEN_1D_H
 #define GOLDEN_1D_H

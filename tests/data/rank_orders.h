@@ -1,8 +1,8 @@
 /*
- * Which ranks belong together in Megatron's dense (tp-cp-dp-pp) and expert (etp-ep-edp-pp) grids, the first varying
- * fastest: 35 configurations of Megatron-LM's own tests. `hash` is the first 16 hex digits of the SHA-256 of the
- * compact, key-sorted JSON of the groups, {"cp":[[..],..],..}; groups are ordered by their remaining coordinates,
- * slowest first.
+ * Which ranks belong together in Megatron's dense (tp-cp-dp-pp) and expert (etp-ep-edp-pp) grids,
+ * the first varying fastest: 35 configurations of Megatron-LM's own tests. `hash` is the first 16
+ * hex digits of the SHA-256 of the compact, key-sorted JSON of the groups, {"cp":[[..],..],..};
+ * groups are ordered by their remaining coordinates, slowest first.
  */
 #ifndef RANK_ORDERS_H
 #define RANK_ORDERS_H

@@ -12,12 +12,12 @@
 #include <stdbool.h>
 #include <stdio.h>
 #include <string.h>
-#include <xfer/xfer.h>
+#include <xfer/refit.h>
 
 #include "data/rank_orders.h"
 #include "sha256.h"
 
-enum { MAX_WORLD = 16384, N_AXES = 4 };
+enum { MAX_WORLD = 16384, N_AXES = 4, N_ORDERS = sizeof rank_orders / sizeof rank_orders[0] };
 
 typedef struct grid {
   int shape[N_AXES];    /* slowest first */
@@ -73,6 +73,29 @@ static void grid_read(grid *g, int a, int b, int c, int d)
   xfer_mesh_destroy(mesh);
 }
 
+/* The same from the refit layer: each rank of a training side stands at the coordinates that it
+ * says. */
+static void grid_read_side(grid *g, const xfer_side *side, const char *const *axes,
+                           const int *shape)
+{
+  int world = xfer_side_size(side);
+  assert_true(world <= MAX_WORLD);
+  memcpy(g->shape, shape, sizeof g->shape);
+  for (int at = 0; at < world; at++)
+    g->ranks[at] = -1;
+  for (int rank = 0; rank < world; rank++) {
+    int at = 0;
+    for (int i = 0; i < N_AXES; i++) {
+      int coordinate = -1;
+      assert_int_equal(xfer_side_coordinate(side, axes[i], rank, &coordinate), XFER_OK);
+      assert_true(coordinate >= 0 && coordinate < shape[i]);
+      at = at * shape[i] + coordinate;
+    }
+    assert_int_equal(g->ranks[at], -1); /* nobody else stands there */
+    g->ranks[at] = rank;
+  }
+}
+
 /* Row-major position of the i-th choice of the axes with in[axis] == which. */
 static int place_of(const grid *g, const bool *in, bool which, int i)
 {
@@ -110,36 +133,64 @@ static void say_groups(const char *name, const grid *g, bool a, bool b, bool c, 
   say("]");
 }
 
+/* Hash the groups of both grids, the keys in alphabetical order. */
+static void assert_groups(const grid *dense, const grid *expert, const rank_order *o)
+{
+  char hex[65];
+  n_json = 0;
+  say("{");
+  say_groups("cp", dense, false, false, true, false);
+  say_groups("dp", dense, false, true, false, false);
+  say_groups("dp-cp", dense, false, true, true, false);
+  say_groups("edp", expert, false, true, false, false);
+  say_groups("ep", expert, false, false, true, false);
+  say_groups("etp", expert, false, false, false, true);
+  say_groups("pp", dense, true, false, false, false);
+  say_groups("tp", dense, false, false, false, true);
+  say_groups("tp-pp", dense, true, false, false, true);
+  say("}");
+  sha256_hex(hex, json, n_json);
+  hex[16] = '\0';
+  print_message("world %d, tp %d cp %d dp %d pp %d, etp %d ep %d edp %d\n", o->world, o->tp, o->cp,
+                o->dp, o->pp, o->etp, o->ep, o->edp);
+  assert_string_equal(hex, o->hash);
+}
+
+static grid dense, expert;
+
 static void test_meshes_give_megatrons_groups_in_35_configurations(void **state)
 {
-  static grid dense, expert;
-  const int n = (int)(sizeof rank_orders / sizeof rank_orders[0]);
   (void)state;
-  assert_int_equal(n, 35);
-  for (int i = 0; i < n; i++) {
+  assert_int_equal(N_ORDERS, 35);
+  for (int i = 0; i < N_ORDERS; i++) {
     const rank_order *o = &rank_orders[i];
-    char hex[65];
-    grid_read(&dense, o->pp, o->dp, o->cp, o->tp);
-    grid_read(&expert, o->pp, o->edp, o->ep, o->etp);
     assert_int_equal(o->tp * o->cp * o->dp * o->pp, o->world);
     assert_int_equal(o->etp * o->ep * o->edp * o->pp, o->world);
-    n_json = 0;
-    say("{"); /* keys in alphabetical order */
-    say_groups("cp", &dense, false, false, true, false);
-    say_groups("dp", &dense, false, true, false, false);
-    say_groups("dp-cp", &dense, false, true, true, false);
-    say_groups("edp", &expert, false, true, false, false);
-    say_groups("ep", &expert, false, false, true, false);
-    say_groups("etp", &expert, false, false, false, true);
-    say_groups("pp", &dense, true, false, false, false);
-    say_groups("tp", &dense, false, false, false, true);
-    say_groups("tp-pp", &dense, true, false, false, true);
-    say("}");
-    sha256_hex(hex, json, n_json);
-    hex[16] = '\0';
-    print_message("world %d, tp %d cp %d dp %d pp %d, etp %d ep %d edp %d\n", o->world, o->tp,
-                  o->cp, o->dp, o->pp, o->etp, o->ep, o->edp);
-    assert_string_equal(hex, o->hash);
+    grid_read(&dense, o->pp, o->dp, o->cp, o->tp);
+    grid_read(&expert, o->pp, o->edp, o->ep, o->etp);
+    assert_groups(&dense, &expert, o);
+  }
+}
+
+static void test_megatron_sides_stand_in_megatrons_groups(void **state)
+{
+  static const char *const dense_axes[] = {"pp", "dp", "cp", "tp"};
+  static const char *const expert_axes[] = {"pp", "edp", "ep", "etp"};
+  (void)state;
+  for (int i = 0; i < N_ORDERS; i++) {
+    const rank_order *o = &rank_orders[i];
+    const int dense_shape[] = {o->pp, o->dp, o->cp, o->tp};
+    const int expert_shape[] = {o->pp, o->edp, o->ep, o->etp};
+    char spec[200];
+    xfer_side *side = NULL;
+    (void)snprintf(spec, sizeof spec, "megatron:tp%d,cp%d,pp%d,ep%d,etp%d,dp%d", o->tp, o->cp,
+                   o->pp, o->ep, o->etp, o->dp);
+    assert_int_equal(xfer_side_create(&side, spec, NULL), XFER_OK);
+    assert_int_equal(xfer_side_size(side), o->world);
+    grid_read_side(&dense, side, dense_axes, dense_shape);
+    grid_read_side(&expert, side, expert_axes, expert_shape);
+    assert_groups(&dense, &expert, o);
+    xfer_side_destroy(side);
   }
 }
 
@@ -160,6 +211,7 @@ int main(void)
   const struct CMUnitTest tests[] = {
       cmocka_unit_test(test_sha256_of_the_standards_examples),
       cmocka_unit_test(test_meshes_give_megatrons_groups_in_35_configurations),
+      cmocka_unit_test(test_megatron_sides_stand_in_megatrons_groups),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);
 }
