@@ -1,0 +1,280 @@
+/* Whole plans: what is refused, classes, order, sizes past 32 bits. */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include <cmocka.h>
+
+#include "plans_of.h"
+
+static void test_layouts_that_do_not_fit_are_named_with_their_values(void **state)
+{
+  (void)state;
+  static const struct {
+    const char *src;
+    const char *dst;
+    xfer_status st;
+    const char *text;
+  } cases[] = {
+      {"u8[8] (1):R", "i8[8] (1):R", XFER_ERR_SHAPE,
+       "tensor \"bad\": the source is u8, the destination i8"},
+      {"u8[8] (1):R", "u8[8,1] (1):R", XFER_ERR_SHAPE,
+       "tensor \"bad\": the source has 1 dims, the destination 2"},
+      {"u8[] (1):R", "u8[1] (1):R", XFER_ERR_SHAPE,
+       "tensor \"bad\": the source has 0 dims, the destination 1"},
+      {"u8[8,5] (1):R", "u8[8,4294967301] (1):R", XFER_ERR_SHAPE,
+       "tensor \"bad\", dim 1: the source has 5 indices, the destination 4294967301"},
+      {"u8[8,5] (2)@0,4:R", "u8[8,5] (1):R", XFER_ERR_ARG,
+       "tensor \"bad\": its source mesh has rank 4, the comm has 4 ranks"},
+      {"u8[8,5] (1):R", "u8[8,5] (3)@7,0,2:R", XFER_ERR_ARG,
+       "tensor \"bad\": its destination mesh has rank 7, the comm has 4 ranks"},
+  };
+
+  for (size_t c = 0; c < sizeof cases / sizeof *cases; c++) {
+    tensor_list list = {.n = 0};
+    xfi_plan *plan = NULL;
+
+    print_message("%s\n", cases[c].text);
+    add_line(&list, "good", 2, "u8[8] (4):S0 -> (4)@3,2,1,0:S0");
+    add_layouts(&list, "bad", 1, layout_of(cases[c].src), layout_of(cases[c].dst));
+    for (int r = 0; r < 4; r++) {
+      assert_int_equal(xfi_plan_create(&plan, 4, r, list.at, list.n, &plain_options), cases[c].st);
+      assert_string_equal(xfi_last_error(), cases[c].text);
+      assert_null(plan);
+    }
+    free_tensors(&list);
+  }
+}
+
+static void test_padding_may_differ_between_the_sides(void **state)
+{
+  (void)state;
+  tensor_list list = {.n = 0};
+  xfi_plan *plan;
+
+  add_line(&list, "vocabulary", 1, "bf16[1000,8] (2):S0;pad=0:1024 -> (4):S0;pad=0:1008");
+  plan = plan_of(&list, 4, 3, &plain_options);
+  assert_int_equal(plan->in_bytes, 252 * 8 * 2);
+  assert_int_equal(plan->zero_bytes, 8 * 8 * 2);
+  assert_int_equal(plan->payload_bytes, 1000 * 8 * 2);
+  xfi_plan_destroy(plan);
+  free_tensors(&list);
+}
+
+static void test_bytes_of_all_tensors_must_fit_in_64_bits(void **state)
+{
+  (void)state;
+  tensor_list list = {.n = 0};
+  xfi_plan *plan = NULL;
+
+  add_line(&list, "w", 4, "u8[4611686018427387903] (2):S0 -> (2):S0");
+  plan = plan_of(&list, 2, 1, &plain_options);
+  assert_true(plan->payload_bytes == 4 * (uint64_t)(INT64_MAX / 2));
+  xfi_plan_destroy(plan);
+  plan = NULL;
+  add_line(&list, "x", 1, "u8[5] (2):S0 -> (2):S0");
+  assert_int_equal(xfi_plan_create(&plan, 2, 1, list.at, list.n, &plain_options),
+                   XFER_ERR_OVERFLOW);
+  assert_string_equal(xfi_last_error(), "the tensors' bytes do not fit in 64 bits");
+  assert_null(plan);
+  free_tensors(&list);
+}
+
+static void test_more_tensors_than_can_be_numbered_are_refused(void **state)
+{
+  (void)state;
+  xfi_plan *plan = NULL;
+
+  assert_int_equal(xfi_plan_create(&plan, 2, 0, NULL, (size_t)UINT32_MAX, &plain_options),
+                   XFER_ERR_UNSUPPORTED);
+  assert_string_equal(xfi_last_error(), "4294967295 tensors");
+  assert_null(plan);
+}
+
+static void test_a_plan_of_no_tensors_moves_nothing(void **state)
+{
+  (void)state;
+  xfi_plan *plan = NULL;
+
+  assert_int_equal(xfi_plan_create(&plan, 2, 0, NULL, 0, &plain_options), XFER_OK);
+  assert_int_equal(plan->n_classes, 0);
+  assert_int_equal(plan->sends.n_moves + plan->recvs.n_moves + plan->selfs.n_moves, 0);
+  xfi_plan_destroy(plan);
+  xfi_plan_destroy(NULL);
+}
+
+static void test_sizes_past_32_bits_are_counted(void **state)
+{
+  (void)state;
+  static const struct {
+    const char *line;
+    uint64_t in_bytes; /* of rank 2 */
+  } cases[] = {
+      {"u8[2147483649] (2):S0 -> (1)@2:R", 2147483649},
+      {"f32[65536,65537] (2):S0 -> (2)@2-3:S1", UINT64_C(65536) * 32769 * 4},
+      {"f64[576460752303423487] (2):S0 -> (1)@2:R", (INT64_MAX / 16) * 8},
+  };
+
+  for (size_t c = 0; c < sizeof cases / sizeof *cases; c++) {
+    tensor_list list = {.n = 0};
+    xfi_plan *plans[4];
+    uint64_t sent = 0;
+
+    print_message("%s\n", cases[c].line);
+    add_line(&list, "w", 1, cases[c].line);
+    plans_of(plans, &list, 4, &plain_options);
+    assert_true(plans[2]->in_bytes == cases[c].in_bytes);
+    for (size_t p = 0; p < plans[2]->recvs.n_peers; p++)
+      sent += plans[2]->recvs.peers[p].n_bytes;
+    assert_true(sent == cases[c].in_bytes);
+    assert_true(plans[0]->out_bytes + plans[1]->out_bytes ==
+                plans[2]->in_bytes + plans[3]->in_bytes);
+    free_plans(plans, 4);
+    free_tensors(&list);
+  }
+}
+
+/* ---- classes and order ---- */
+
+static void test_tensors_of_equal_layouts_are_one_class_whoever_made_them(void **state)
+{
+  (void)state;
+  static const uint32_t classes[] = {0, 0, 1, 0, 2, 1, 3};
+  static const uint32_t ordinals[] = {0, 1, 3, 2, 5, 4, 6}; /* class by class */
+  tensor_list list = {.n = 0};
+  xfi_plan *plan;
+
+  add_line(&list, "a", 2, "u8[8] (2):S0 -> (2):R");
+  add_line(&list, "b", 1, "u8[8] (2):S0 -> (2):S0b");
+  add_line(&list, "c", 1, "u8[8] (2)@0-1:S-1 -> (2):R;pad=0:8"); /* as the first two */
+  add_line(&list, "d", 1, "u8[8] (2):R -> (2):S0");
+  add_line(&list, "e", 1, "u8[8] (2):S0 -> (2):S0b");
+  add_line(&list, "f", 1, "u8[9] (2):S0 -> (2):R");
+  plan = plan_of(&list, 2, 0, &plain_options);
+  assert_int_equal(plan->n_classes, 4);
+  for (size_t t = 0; t < plan->n_tensors; t++) {
+    print_message("tensor %zu\n", t);
+    assert_int_equal(plan->tensors[t].class_index, classes[t]);
+    assert_int_equal(plan->tensors[t].ordinal, ordinals[t]);
+    assert_ptr_equal(xfi_plan_class(plan, t), &plan->classes[classes[t]]);
+    assert_string_equal(plan->tensors[t].name, list.at[t].name);
+  }
+  assert_int_equal(plan->classes[0].n_tensors, 3);
+  assert_int_equal(plan->classes[1].first_tensor, 2);
+  xfi_plan_destroy(plan);
+  free_tensors(&list);
+}
+
+static void test_hundreds_of_classes_are_kept_apart(void **state)
+{
+  (void)state;
+  tensor_list list = {.n = 0};
+  xfi_plan *plan;
+
+  for (int i = 0; i < 200; i++) {
+    char line[64];
+
+    snprintf(line, sizeof line, "u8[%d] (2):S0 -> (2):R", i);
+    add_line(&list, "w", 2, line);
+  }
+  plan = plan_of(&list, 2, 0, &plain_options);
+  assert_int_equal(plan->n_classes, 200);
+  for (uint32_t t = 0; t < 400; t++)
+    assert_int_equal(plan->tensors[t].class_index, t / 2);
+  xfi_plan_destroy(plan);
+  free_tensors(&list);
+}
+
+static void test_the_order_is_by_element_size_largest_first(void **state)
+{
+  (void)state;
+  static const uint32_t order[] = {2, 5, 1, 6, 3, 0, 4};
+  tensor_list list = {.n = 0};
+  xfi_plan *plan;
+
+  add_line(&list, "0", 1, "u8[8] (2):S0 -> (2):R");
+  add_line(&list, "1", 1, "f32[8] (2):S0 -> (2):R");
+  add_line(&list, "2", 1, "i64[8] (2):S0 -> (2):R");
+  add_line(&list, "3", 1, "bf16[8] (2):S0 -> (2):R");
+  add_line(&list, "4", 1, "f8e4m3[8] (2):S0 -> (2):R");
+  add_line(&list, "5", 1, "f64[8] (2):S0 -> (2):R");
+  add_line(&list, "6", 1, "u32[8] (2):S0 -> (2):R");
+  plan = plan_of(&list, 2, 0, &plain_options);
+  assert_memory_equal(plan->order, order, sizeof order);
+  for (size_t i = 0; i < 7; i++)
+    assert_int_equal(plan->recvs.moves[i].tensor, order[i]);
+  xfi_plan_destroy(plan);
+  free_tensors(&list);
+}
+
+static void test_inputs_are_copied_and_layouts_shared(void **state)
+{
+  (void)state;
+  char name[] = "w";
+  tensor_list list = {.n = 0};
+  xfi_plan *plan;
+
+  add_line(&list, name, 1, "u8[8] (2):S0 -> (2):R");
+  plan = plan_of(&list, 2, 1, &plain_options);
+  name[0] = 'x';
+  free_tensors(&list);
+  assert_string_equal(plan->tensors[0].name, "w");
+  assert_int_equal(plan->tensors[0].src->dims[0].size, 8);
+  assert_int_equal(plan->tensors[0].dst->n_replicas, 2);
+  xfi_plan_destroy(plan);
+}
+
+/* ---- failed allocations ---- */
+
+typedef struct job {
+  const tensor_list *list;
+  const xfi_plan_options *options;
+  int rank;
+} job;
+
+static xfer_status make(void *context)
+{
+  const job *j = context;
+  xfi_plan *plan = NULL;
+  xfer_status st = xfi_plan_create(&plan, 4, j->rank, j->list->at, j->list->n, j->options);
+
+  assert_true((plan != NULL) == (st == XFER_OK));
+  xfi_plan_destroy(plan);
+  return st;
+}
+
+static void test_create_survives_each_failed_allocation(void **state)
+{
+  (void)state;
+  xfi_plan_options options = plain_options;
+  tensor_list list = {.n = 0};
+
+  options.lane = XFER_LANE_AUTO;
+  add_line(&list, "w", 2, "f32[8,12] (2,2):S0,S1 -> (4):S1f2");
+  add_line(&list, "norm", 1, "bf16[12] (1):R -> (4):R");
+  for (int i = 0; i < 9; i++)
+    add_line(&list, "many classes", 1,
+             i % 2 == 0 ? "u8[8] (2):S0 -> (2)@2-3:R;pad=0:9" : "u8[3,3] (4):S1f2 -> (3):S0");
+  for (int rank = 0; rank < 4; rank++)
+    assert_true(fail_each_allocation(make, &(job){&list, &options, rank}) > 30);
+  free_tensors(&list);
+}
+
+int main(void)
+{
+  const struct CMUnitTest tests[] = {
+      cmocka_unit_test(test_layouts_that_do_not_fit_are_named_with_their_values),
+      cmocka_unit_test(test_padding_may_differ_between_the_sides),
+      cmocka_unit_test(test_bytes_of_all_tensors_must_fit_in_64_bits),
+      cmocka_unit_test(test_more_tensors_than_can_be_numbered_are_refused),
+      cmocka_unit_test(test_a_plan_of_no_tensors_moves_nothing),
+      cmocka_unit_test(test_sizes_past_32_bits_are_counted),
+      cmocka_unit_test(test_tensors_of_equal_layouts_are_one_class_whoever_made_them),
+      cmocka_unit_test(test_hundreds_of_classes_are_kept_apart),
+      cmocka_unit_test(test_the_order_is_by_element_size_largest_first),
+      cmocka_unit_test(test_inputs_are_copied_and_layouts_shared),
+      cmocka_unit_test(test_create_survives_each_failed_allocation),
+  };
+  return cmocka_run_group_tests(tests, NULL, NULL);
+}
