@@ -41,6 +41,12 @@ flag_list list_of(uint64_t *const *flags, int n_flags)
 
 } // namespace
 
+extern "C" xfer_status xfi_cuda_flags_load(void)
+{
+  const xfer_status st = load(set_kernel, "flag kernel");
+  return st == XFER_OK ? load(spin_kernel, "flag wait") : st;
+}
+
 extern "C" xfer_status xfi_cuda_flags_set(uint64_t *const *flags, int n_flags, uint64_t value,
                                           xfer_stream stream)
 {

@@ -1,4 +1,4 @@
-/* Launching a kernel, with an error that is ours: not one that the caller left for
+/* Loading and launching a kernel, with an error that is ours: not one that the caller left for
  * cudaGetLastError(). */
 #ifndef XFI_CUDA_LAUNCH_CUH
 #define XFI_CUDA_LAUNCH_CUH
@@ -23,6 +23,17 @@ static xfer_status launch(void (*kernel)(Parameters...), unsigned n_blocks, unsi
   if (error == cudaSuccess) return XFER_OK;
   (void)cudaGetLastError();
   xfi_set_error("%s on %u blocks: %s", what, n_blocks, cudaGetErrorString(error));
+  return XFER_ERR_CUDA;
+}
+
+template <typename... Parameters>
+static xfer_status load(void (*kernel)(Parameters...), const char *what)
+{
+  cudaFuncAttributes attributes;
+  const cudaError_t error = cudaFuncGetAttributes(&attributes, kernel);
+  if (error == cudaSuccess) return XFER_OK;
+  (void)cudaGetLastError();
+  xfi_set_error("%s does not load: %s", what, cudaGetErrorString(error));
   return XFER_ERR_CUDA;
 }
 

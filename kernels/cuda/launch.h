@@ -77,6 +77,21 @@ xfer_status xfi_cuda_compile(xfi_cuda_program *program, const xfi_copy *copies, 
                              int n_blocks);
 void xfi_cuda_program_free(xfi_cuda_program *program);
 
+/* One each per file of kernels, for: */
+xfer_status xfi_cuda_rows_load(void);
+xfer_status xfi_cuda_swapped_load(void);
+xfer_status xfi_cuda_flags_load(void);
+/* Loads the kernels on the current device. Left to itself the driver loads a kernel at its first
+ * launch and waits for the device to be idle, which never comes while a stream waits for a flag
+ * that this kernel is to set. */
+static inline xfer_status xfi_cuda_kernels_load(void)
+{
+  xfer_status st = xfi_cuda_rows_load();
+
+  if (st == XFER_OK) st = xfi_cuda_swapped_load();
+  return st == XFER_OK ? xfi_cuda_flags_load() : st;
+}
+
 /* The launchers do nothing for an empty job, allocate nothing and do not synchronise. */
 xfer_status xfi_cuda_copy_rows(const xfi_cuda_job *job, xfer_stream stream);
 xfer_status xfi_cuda_copy_swapped(const xfi_cuda_job *job, xfer_stream stream);

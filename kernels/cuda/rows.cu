@@ -156,6 +156,11 @@ __global__ void __launch_bounds__(THREADS, 2)
 
 } // namespace
 
+extern "C" xfer_status xfi_cuda_rows_load(void)
+{
+  return load(rows_kernel, "copy kernel");
+}
+
 extern "C" xfer_status xfi_cuda_copy_rows(const xfi_cuda_job *job, xfer_stream stream)
 {
   if (job->n_tiles == 0) return XFER_OK;

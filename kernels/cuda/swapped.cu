@@ -102,6 +102,11 @@ __global__ void __launch_bounds__(THREADS)
 
 } // namespace
 
+extern "C" xfer_status xfi_cuda_swapped_load(void)
+{
+  return load(swapped_kernel, "transpose kernel");
+}
+
 extern "C" xfer_status xfi_cuda_copy_swapped(const xfi_cuda_job *job, xfer_stream stream)
 {
   if (job->n_tiles == 0) return XFER_OK;

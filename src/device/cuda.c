@@ -412,6 +412,7 @@ xfer_status xfi_device_create_cuda(xfi_device **device)
   XFI_CUDA_TRY(cudaSetDevice,
                (made->ordinal)); /* makes the primary context, which driver calls need */
   XFI_TRY(driver_load(&made->driver));
+  XFI_TRY(xfi_cuda_kernels_load());
   XFI_CUDA_TRY(cudaDeviceGetStreamPriorityRange, (&least, &greatest));
   XFI_CUDA_TRY(cudaStreamCreateWithPriority, (&made->aside, cudaStreamNonBlocking, greatest));
   XFI_CUDA_TRY(cudaHostAlloc, ((void **)&made->pinned, XFI_CUDA_PINNED_WORDS * sizeof *made->pinned,

@@ -297,6 +297,7 @@ static void test_flags_are_set_and_spun_on(void **state)
   CUDA(cudaMemset, (flags, 0, sizeof seen));
   for (int i = 0; i < N; i++)
     list[i] = flags + i;
+  OK(xfi_cuda_kernels_load()); /* else the second launch would wait for the first */
   OK(xfi_cuda_flags_spin(list, N, 3, waiting));
   OK(xfi_cuda_flags_set(list, N, 5, setting));
   CUDA(cudaStreamSynchronize, (setting));
