@@ -178,6 +178,23 @@ done:
   return st;
 }
 
+/* Once per run and allocation: asks for the id alone, which takes a third of the time. */
+static size_t cuda_find_changed(xfi_device *base, const xfi_allocation *then, size_t n)
+{
+  xfi_cuda_device *device = xfi_cuda(base);
+  int before = xfi_cuda_enter(device);
+  size_t i = 0;
+
+  for (; i < n; i++) {
+    unsigned long long id = 0;
+    CUresult error = device->driver.pointer_attribute(&id, CU_POINTER_ATTRIBUTE_BUFFER_ID,
+                                                      (CUdeviceptr)(uintptr_t)then[i].base);
+    if (error != CUDA_SUCCESS || id != then[i].id) break;
+  }
+  xfi_cuda_leave(device, before);
+  return i;
+}
+
 /* ---- streams and events ------------------------------------------------------------------- */
 
 static xfer_status cuda_stream_create(xfi_device *base, xfer_stream *stream)
@@ -329,6 +346,7 @@ static xfer_status driver_load(xfi_cuda_driver *driver)
     const char *name;
   } wanted[] = {
       {&driver->device_attribute, "cuDeviceGetAttribute"},
+      {&driver->pointer_attribute, "cuPointerGetAttribute"},
       {&driver->pointer_attributes, "cuPointerGetAttributes"},
       {&driver->stream_mem_ops, "cuStreamBatchMemOp"},
       {&driver->address_reserve, "cuMemAddressReserve"},
@@ -394,6 +412,7 @@ static const xfi_device_ops cuda_ops = {
     .flags_set = xfi_cuda_flags_set_op,
     .flags_wait = xfi_cuda_flags_wait,
     .flags_release = xfi_cuda_flags_release,
+    .find_changed = cuda_find_changed,
     .late_flag = xfi_cuda_late_flag,
 };
 

@@ -16,6 +16,7 @@
 /* The few driver functions without a runtime twin, found at run time: no link to libcuda. */
 typedef struct xfi_cuda_driver {
   PFN_cuDeviceGetAttribute_v2000 device_attribute;
+  PFN_cuPointerGetAttribute_v4000 pointer_attribute;
   PFN_cuPointerGetAttributes_v7000 pointer_attributes;
   PFN_cuStreamBatchMemOp_v11070 stream_mem_ops;
   PFN_cuMemAddressReserve_v10020 address_reserve;

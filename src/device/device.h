@@ -86,13 +86,17 @@ typedef struct xfi_device_ops {
   xfer_status (*flags_set)(xfi_device *device, uint64_t *const *flags, int n_flags, uint64_t value,
                            xfer_stream stream);
   /* Later work on `stream` starts once each flags[i], all in own memory, is >= value. On the host
-   * this blocks, and on XFER_ERR_TIMEOUT *late is the index of a flag that was not. */
+   * this blocks, and on XFER_ERR_TIMEOUT *late is the index of a flag that was not.
+   */
   xfer_status (*flags_wait)(xfi_device *device, uint64_t *const *flags, int n_flags, uint64_t value,
                             xfer_stream stream, xfi_deadline deadline, int *late);
   /* Store `value` from the host, now, whatever the streams do: releases waits on own flags. */
   xfer_status (*flags_release)(xfi_device *device, uint64_t *flags, size_t n_flags, uint64_t value);
 
-  /* NULL below: nothing to do. After a commit: no peer imports what was exported so far, until the
+  /* NULL below: nothing to do. The index of the first of `then` that is not the same, living
+   * allocation any more; n: all are. */
+  size_t (*find_changed)(xfi_device *device, const xfi_allocation *then, size_t n);
+  /* After a commit: no peer imports what was exported so far, until the
    * next export. */
   void (*exports_end)(xfi_device *device);
   /* The first flag that a wait on the device missed its deadline for; NULL: none. All waits were

@@ -66,7 +66,9 @@ static void test_find_allocation_tells_a_new_allocation_at_an_old_address(void *
   if (again != memory) print_message("the driver chose another address\n");
   OK(device->ops->find_allocation(device, again, &second));
   assert_true(first.id != second.id);
+  assert_int_equal(device->ops->find_changed(device, (xfi_allocation[]){second, first}, 2), 1);
   CUDA(cudaFree, (again));
+  assert_int_equal(device->ops->find_changed(device, &second, 1), 0);
   device->ops->destroy(device);
 }
 
