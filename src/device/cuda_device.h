@@ -127,6 +127,8 @@ xfer_status xfi_cuda_batch_launch(xfi_device *device, xfi_batch *batch, xfer_str
 /* cuda_flags.c */
 xfer_status xfi_cuda_watch_start(xfi_cuda_device *device);
 void xfi_cuda_watch_stop(xfi_cuda_device *device);
+/* The earliest deadline of a wait; one in the past where a wait was late; INT64_MAX: none. */
+int64_t xfi_cuda_watch_first(xfi_cuda_device *device);
 void xfi_cuda_watch_forget(xfi_cuda_device *device, const void *memory, size_t n_bytes);
 xfer_status xfi_cuda_flags_set_op(xfi_device *device, uint64_t *const *flags, int n_flags,
                                   uint64_t value, xfer_stream stream);

@@ -157,6 +157,19 @@ void xfi_cuda_watch_stop(xfi_cuda_device *device)
   device->has_watcher = false;
 }
 
+int64_t xfi_cuda_watch_first(xfi_cuda_device *device)
+{
+  int64_t first = INT64_MAX;
+
+  (void)pthread_mutex_lock(&device->lock);
+  for (size_t i = 0; i < device->n_watches; i++) {
+    if (device->watches[i].at_ns < first) first = device->watches[i].at_ns;
+  }
+  if (device->late != NULL) first = INT64_MIN;
+  (void)pthread_mutex_unlock(&device->lock);
+  return first;
+}
+
 void xfi_cuda_watch_forget(xfi_cuda_device *device, const void *memory, size_t n_bytes)
 {
   const char *from = memory;
@@ -236,7 +249,7 @@ xfer_status xfi_cuda_flags_wait(xfi_device *base, uint64_t *const *flags, int n_
   xfer_status st = XFER_OK;
   int before = xfi_cuda_enter(device);
 
-  *late = 0;
+  *late = -1;
   for (int i = 0; i < n_flags; i++) {
     if (flags[i] == xfi_cuda_late_flag(base)) *late = i;
   }

@@ -86,8 +86,9 @@ typedef struct xfi_device_ops {
   xfer_status (*flags_set)(xfi_device *device, uint64_t *const *flags, int n_flags, uint64_t value,
                            xfer_stream stream);
   /* Later work on `stream` starts once each flags[i], all in own memory, is >= value. On the host
-   * this blocks, and on XFER_ERR_TIMEOUT *late is the index of a flag that was not.
-   */
+   * this blocks, and on XFER_ERR_TIMEOUT *late is the index of a flag that was not. A device that
+   * waits by itself says XFER_ERR_TIMEOUT once an earlier wait was late, *late being -1 if that flag
+   * is not among these. */
   xfer_status (*flags_wait)(xfi_device *device, uint64_t *const *flags, int n_flags, uint64_t value,
                             xfer_stream stream, xfi_deadline deadline, int *late);
   /* Store `value` from the host, now, whatever the streams do: releases waits on own flags. */

@@ -254,6 +254,7 @@ xfer_status xfi_direct_create(xfi_direct **direct, xfer_plan *plan)
   *direct = d;
   d = NULL;
 done:
+  if (plan->device->ops->exports_end != NULL) plan->device->ops->exports_end(plan->device);
   xfi_direct_destroy(d, false);
   return st;
 }
@@ -331,6 +332,11 @@ void xfi_direct_fail(xfi_direct *d, int rank)
   }
 }
 
+/* Of a peer whose signal did not come. */
+#define LATE_TEXT "rank %d %s in run %llu within the deadline"
+#define NOT_STARTED "did not start"
+#define NOT_FINISHED "did not finish"
+
 /* A flag wait whose failure names the peer. */
 static xfer_status wait_flags(const xfi_direct *d, uint64_t *const *flags, const int *ranks, int n,
                               uint64_t epoch, xfer_stream stream, xfi_deadline deadline,
@@ -341,12 +347,25 @@ static xfer_status wait_flags(const xfi_direct *d, uint64_t *const *flags, const
 
   if (n == 0) return XFER_OK;
   st = d->device->ops->flags_wait(d->device, flags, n, epoch, stream, deadline, &late);
-  XFI_CHECK(st != XFER_ERR_TIMEOUT, XFER_ERR_TIMEOUT, "rank %d %s in run %llu within the deadline",
-            ranks[late], what, (unsigned long long)epoch);
+  XFI_CHECK(st != XFER_ERR_TIMEOUT || late < 0, XFER_ERR_TIMEOUT, LATE_TEXT, ranks[late], what,
+            (unsigned long long)epoch);
   XFI_TRY(st);
   if (d->device->ops->is_synchronous) XFI_TRY(check_failed(flags, ranks, n));
 done:
   return st;
+}
+
+void xfi_direct_name_late(const xfi_direct *d, const xfer_plan *plan)
+{
+  const xfi_device_ops *dev = d->device->ops;
+  const uint64_t *late = dev->late_flag != NULL ? dev->late_flag(d->device) : NULL;
+  const uint64_t *end = d->page + (size_t)plan->moves->n_ranks * FLAGS_PER_PEER;
+
+  if (late == NULL || late < d->page || late >= end) return;
+  const int rank = (int)((late - d->page) / FLAGS_PER_PEER);
+  const bool started = (late - d->page) % FLAGS_PER_PEER == DONE;
+  xfi_set_error(LATE_TEXT, rank, started ? NOT_FINISHED : NOT_STARTED,
+                (unsigned long long)plan->epoch);
 }
 
 static xfer_status start_group(const xfi_direct *d, const group *g, uint64_t epoch,
@@ -354,7 +373,7 @@ static xfer_status start_group(const xfi_direct *d, const group *g, uint64_t epo
 {
   xfer_status st = XFER_OK;
 
-  XFI_TRY(wait_flags(d, g->ready, g->ranks, g->n_peers, epoch, stream, deadline, "did not start"));
+  XFI_TRY(wait_flags(d, g->ready, g->ranks, g->n_peers, epoch, stream, deadline, NOT_STARTED));
   if (g->batch != NULL) XFI_TRY(d->device->ops->batch_launch(d->device, g->batch, stream));
   XFI_TRY(d->device->ops->flags_set(d->device, g->done, g->n_peers, epoch, stream));
 done:
@@ -391,7 +410,7 @@ xfer_status xfi_direct_finish(xfi_direct *d, xfer_plan *plan, xfer_stream stream
     XFI_TRY(dev->stream_wait(d->device, stream, d->ended[i]));
   }
   XFI_TRY(wait_flags(d, d->await, d->await_ranks, d->n_await, plan->epoch, stream, deadline,
-                     "did not finish"));
+                     NOT_FINISHED));
 done:
   return st;
 }

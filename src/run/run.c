@@ -566,6 +566,7 @@ xfer_status xfi_run_wait(xfer_plan *plan, uint64_t timeout_ms)
   XFI_CHECK(plan->state == XFI_PLAN_RUNNING, XFER_ERR_STATE, "no run is in flight");
   st = plan->run_status;
   if (st == XFER_OK) st = plan->device->ops->event_sync(plan->device, plan->finished, deadline);
+  if (st == XFER_ERR_TIMEOUT) xfi_direct_name_late(plan->direct, plan);
   plan->state = XFI_PLAN_COMMITTED;
   st = xfi_comm_agree(plan->comm, st, deadline);
   if (st != XFER_OK) leave_run(plan, deadline);

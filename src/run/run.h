@@ -105,6 +105,8 @@ xfer_status xfi_local_create(xfi_batch **batch, const xfer_plan *plan);
 xfer_status xfi_direct_create(xfi_direct **direct, xfer_plan *plan);
 /* `abandoned`: peers may still write this rank's flag page, so it is not freed. */
 void xfi_direct_destroy(xfi_direct *direct, bool abandoned);
+/* Where a wait on the device missed its deadline, set the text to the peer that was late. */
+void xfi_direct_name_late(const xfi_direct *direct, const xfer_plan *plan);
 /* This rank failed: peers must not wait for it. */
 void xfi_direct_fail(xfi_direct *direct, int rank);
 /* Which flows are carried directly: by index in plan->moves->sends.peers and recvs.peers. */
