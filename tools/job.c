@@ -26,7 +26,8 @@ static bool parse_range(const char *text, int32_t *begin, int32_t *end)
   return true;
 }
 
-/* "FROM=TO,FROM=TO" as pairs of pointers into `text`, which it changes; their number, -1: a "=" is missing. */
+/* "FROM=TO,FROM=TO" as pairs of pointers into `text`, which it changes; their number, -1: a "=" is
+ * missing. */
 static int64_t split_renames(char *text, const char **pairs)
 {
   int64_t n = 0;
@@ -75,7 +76,7 @@ static xfer_status say_whole(job *made, const char *said)
 
   memcpy(pattern, said, n);
   pattern[n] = '\0';
-  return xfer_side_give_whole(made->train, pattern, at == NULL ? 0 : atoi(at + 1));
+  return xfer_side_give_whole(made->train, pattern, at == NULL ? 0 : (int)strtol(at + 1, NULL, 10));
 }
 
 /* Says each pattern of a list with commas. */
@@ -131,7 +132,8 @@ int job_create(job *out, const job_args *args)
   xfer_status st;
 
   if (wrong != 0) return wrong;
-  if (args->rename != NULL && strlen(args->rename) < sizeof renames) strcpy(renames, args->rename);
+  if (args->rename != NULL && strlen(args->rename) < sizeof renames)
+    memcpy(renames, args->rename, strlen(args->rename));
   options.renames = pairs;
   options.n_renames = split_renames(renames, pairs);
   if (options.n_renames < 0) return args_wrong("--rename %s: want FROM=TO", args->rename);

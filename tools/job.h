@@ -6,8 +6,8 @@
 #include <xfer/refit.h>
 
 typedef struct job_args {
-  const char *model;   /* a table, or the folder of a checkpoint */
-  const char *train;   /* SPECs */
+  const char *model; /* a table, or the folder of a checkpoint */
+  const char *train; /* SPECs */
   const char *gen;
   const char *layers;  /* "A-B", NULL: all */
   const char *experts; /* "A-B", NULL: all */
@@ -27,7 +27,8 @@ typedef struct job {
   xfer_refit *refit;
 } job;
 
-/* 0; ARGS_WRONG after a sentence on stderr about the options; else EXIT_FAILURE, with xfer_last_error(). */
+/* 0; ARGS_WRONG after a sentence on stderr about the options; else EXIT_FAILURE, with
+ * xfer_last_error(). */
 int job_create(job *out, const job_args *args);
 /* The sides and the refit of a model that is read already, which stays the caller's. */
 xfer_status job_join(job *out, const job_args *args, xfer_model *model);

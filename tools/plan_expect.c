@@ -12,8 +12,10 @@ typedef struct table_index {
   int64_t step;
 } table_index;
 
-/* The stretches of `dim` whose place in the rank's part lies in [first, first + n), in the table's indices. */
-static int print_ranges(const xfer_layout *layout, int rank, int dim, int64_t first, int64_t n, table_index to)
+/* The stretches of `dim` whose place in the rank's part lies in [first, first + n), in the table's
+ * indices. */
+static int print_ranges(const xfer_layout *layout, int rank, int dim, int64_t first, int64_t n,
+                        table_index to)
 {
   xfer_run *runs = NULL;
   size_t n_runs = 0;
@@ -37,7 +39,8 @@ static int print_ranges(const xfer_layout *layout, int rank, int dim, int64_t fi
       comma = ",";
     }
     for (; to.step != 1 && lo < hi; lo++) {
-      printf("%s[%" PRId64 ",%" PRId64 "]", comma, to.first + to.step * lo, to.first + to.step * lo + 1);
+      printf("%s[%" PRId64 ",%" PRId64 "]", comma, to.first + to.step * lo,
+             to.first + to.step * lo + 1);
       comma = ",";
     }
   }
@@ -71,8 +74,8 @@ static void print_name(const char *name, int expert)
 }
 
 /* `n` rows of a part from the `first` of the tensor's local part on. */
-static int print_part(const xfer_refit *refit, const xfer_local *local, int rank, const xfer_local_part *part,
-                      int64_t first, int64_t n, table_index to)
+static int print_part(const xfer_refit *refit, const xfer_local *local, int rank,
+                      const xfer_local_part *part, int64_t first, int64_t n, table_index to)
 {
   const xfer_tensor *tensor = &xfer_refit_tensors(refit, NULL)[part->tensor];
   const xfer_layout *layout = local->side == XFER_SIDE_TRAIN ? tensor->src : tensor->dst;
@@ -83,8 +86,8 @@ static int print_part(const xfer_refit *refit, const xfer_local *local, int rank
   if (failed) return 1;
   printf("{\"hf\":\"");
   print_name(info.hf, local->expert);
-  printf("\",\"dim\":%d,\"local\":[%" PRId64 ",%" PRId64 "],\"global\":", part->dim < 0 ? 0 : part->dim, begin,
-         begin + n);
+  printf("\",\"dim\":%d,\"local\":[%" PRId64 ",%" PRId64 "],\"global\":",
+         part->dim < 0 ? 0 : part->dim, begin, begin + n);
   if (part->tensor_dim < 0) {
     printf("[[0,1]]");
   } else {
@@ -101,12 +104,13 @@ static bool is_whole(const xfer_layout *layout, int rank, int dim)
   size_t n_runs = 0;
 
   xfer_layout_shape(layout, shape);
-  return xfer_layout_runs(layout, rank, dim, &run, 1, &n_runs) == XFER_OK && n_runs == 1 && run.global == 0 &&
-         run.length == shape[dim];
+  return xfer_layout_runs(layout, rank, dim, &run, 1, &n_runs) == XFER_OK && n_runs == 1 &&
+         run.global == 0 && run.length == shape[dim];
 }
 
 /* The other dims in which the rank does not hold the whole of the tensor. */
-static int print_other_dims(const xfer_refit *refit, const xfer_local *local, int rank, const xfer_local_part *part)
+static int print_other_dims(const xfer_refit *refit, const xfer_local *local, int rank,
+                            const xfer_local_part *part)
 {
   const xfer_tensor *tensor = &xfer_refit_tensors(refit, NULL)[part->tensor];
   const xfer_layout *layout = local->side == XFER_SIDE_TRAIN ? tensor->src : tensor->dst;
@@ -128,8 +132,8 @@ static int print_other_dims(const xfer_refit *refit, const xfer_local *local, in
 }
 
 /* Gate and up that alternate as they do in the table are one part of the table's tensor. */
-static int print_both(const xfer_refit *refit, const xfer_local *local, int rank, const xfer_local_part *part,
-                      int64_t n)
+static int print_both(const xfer_refit *refit, const xfer_local *local, int rank,
+                      const xfer_local_part *part, int64_t n)
 {
   const xfer_tensor *tensor = &xfer_refit_tensors(refit, NULL)[part->tensor];
   const xfer_layout *layout = local->side == XFER_SIDE_TRAIN ? tensor->src : tensor->dst;
@@ -140,14 +144,16 @@ static int print_both(const xfer_refit *refit, const xfer_local *local, int rank
   if (xfer_refit_tensor_get(refit, part->tensor, &info) != XFER_OK ||
       xfer_layout_runs(layout, rank, part->tensor_dim, &run, 1, &n_runs) != XFER_OK || n_runs != 1)
     return 1;
-  printf("{\"hf\":\"%s\",\"dim\":%d,\"local\":[0,%" PRId64 "],\"global\":[[%" PRId64 ",%" PRId64 "]]}", info.hf,
-         part->dim, 2 * n, 2 * run.global, 2 * (run.global + n));
+  printf("{\"hf\":\"%s\",\"dim\":%d,\"local\":[0,%" PRId64 "],\"global\":[[%" PRId64 ",%" PRId64
+         "]]}",
+         info.hf, part->dim, 2 * n, 2 * run.global, 2 * (run.global + n));
   return 0;
 }
 
-/* Prints the k-th part of a local tensor, and with it the next if they are one; the number of parts done. */
-static int print_parts(const xfer_refit *refit, const xfer_locals *locals, const xfer_local *local, size_t i,
-                       int rank, int k, const char **comma, bool *failed)
+/* Prints the k-th part of a local tensor, and with it the next if they are one; the number of parts
+ * done. */
+static int print_parts(const xfer_refit *refit, const xfer_locals *locals, const xfer_local *local,
+                       size_t i, int rank, int k, const char **comma, bool *failed)
 {
   xfer_local_part part;
   xfer_refit_tensor info;
@@ -158,17 +164,20 @@ static int print_parts(const xfer_refit *refit, const xfer_locals *locals, const
             xfer_refit_tensor_get(refit, part.tensor, &info) != XFER_OK;
   if (*failed) return 1;
   n = (part.end - part.begin + part.step - 1) / part.step;
-  if (info.half_dim == part.tensor_dim && part.tensor_dim >= 0) to = (table_index){info.half_first, info.half_step};
+  if (info.half_dim == part.tensor_dim && part.tensor_dim >= 0)
+    to = (table_index){info.half_first, info.half_step};
   if (part.step == 1) {
     const xfer_tensor *tensor = &xfer_refit_tensors(refit, NULL)[part.tensor];
 
-    n = count_valid(local->side == XFER_SIDE_TRAIN ? tensor->src : tensor->dst, rank, part.tensor_dim, part.first, n);
+    n = count_valid(local->side == XFER_SIDE_TRAIN ? tensor->src : tensor->dst, rank,
+                    part.tensor_dim, part.first, n);
   }
   if (n == 0) return 1; /* padding and zeros are no part of anything */
   printf("%s", *comma);
   *comma = ",";
   if (part.step == 2 && to.step == 2 && part.begin == to.first && k + 1 < local->n_parts) {
-    *failed = print_both(refit, local, rank, &part, n) != 0 || print_other_dims(refit, local, rank, &part) != 0;
+    *failed = print_both(refit, local, rank, &part, n) != 0 ||
+              print_other_dims(refit, local, rank, &part) != 0;
     return 2;
   }
   if (part.step == 1) {
@@ -186,8 +195,10 @@ static int print_parts(const xfer_refit *refit, const xfer_locals *locals, const
 
 static void print_head(const xfer_local *local, const char *name, int32_t dtype)
 {
-  printf("{\"side\":\"%s\",\"name\":\"%s\",\"shape\":[", local->side == XFER_SIDE_TRAIN ? "train" : "gen", name);
-  for (int d = 0; d < local->n_dims; d++) printf("%s%" PRId64, d > 0 ? "," : "", local->shape[d]);
+  printf("{\"side\":\"%s\",\"name\":\"%s\",\"shape\":[",
+         local->side == XFER_SIDE_TRAIN ? "train" : "gen", name);
+  for (int d = 0; d < local->n_dims; d++)
+    printf("%s%" PRId64, d > 0 ? "," : "", local->shape[d]);
   printf("],\"dtype\":\"%s\",\"parts\":[", xfer_dtype_name((xfer_dtype)dtype));
 }
 
@@ -198,8 +209,8 @@ static int print_local(const xfer_refit *refit, const xfer_locals *locals, size_
   bool failed = xfer_locals_get(locals, i, &local) != XFER_OK;
 
   if (failed) return 1;
-  /* Where the framework makes other values of what it gets, its own tensor is listed, and after "hook" the name
-   * under which the values to make it of arrive. */
+  /* Where the framework makes other values of what it gets, its own tensor is listed, and after
+   * "hook" the name under which the values to make it of arrive. */
   if (local.made != NULL) {
     print_head(&local, local.made, local.made_dtype);
   } else {
@@ -219,7 +230,8 @@ int plan_expect(const xfer_refit *refit, int rank)
   xfer_locals *locals = NULL;
   int failed = xfer_locals_create(&locals, refit, rank) != XFER_OK;
 
-  for (size_t i = 0; i < xfer_locals_count(locals) && !failed; i++) failed = print_local(refit, locals, i, rank);
+  for (size_t i = 0; i < xfer_locals_count(locals) && !failed; i++)
+    failed = print_local(refit, locals, i, rank);
   xfer_locals_destroy(locals);
   return failed;
 }

@@ -24,7 +24,8 @@ static bool plan_rank(void *context, int rank, uint64_t *n_tensors, uint64_t *n_
 
   if (ok) {
     const xfer_tensor *tensors = xfer_refit_tensors(made.refit, &n);
-    ok = xfer_plan_simulate(&plan, xfer_refit_ranks(made.refit), rank, tensors, n, NULL) == XFER_OK &&
+    ok = xfer_plan_simulate(&plan, xfer_refit_ranks(made.refit), rank, tensors, n, NULL) ==
+             XFER_OK &&
          xfer_plan_report(plan, &report) == XFER_OK;
   }
   *n_tensors = report.n_tensors;
@@ -42,14 +43,17 @@ static int run(const plan_args *args, const job *made)
   size_t n = 0;
   const xfer_tensor *tensors = xfer_refit_tensors(made->refit, &n);
 
-  if (args->rank >= n_ranks) return args_wrong("--rank %lld: there are %d ranks", (long long)args->rank, n_ranks);
+  if (args->rank >= n_ranks)
+    return args_wrong("--rank %lld: there are %d ranks", (long long)args->rank, n_ranks);
   if (args->expect >= n_ranks)
     return args_wrong("--expect %lld: there are %d ranks", (long long)args->expect, n_ranks);
-  if (args->expect >= 0) return plan_expect(made->refit, (int)args->expect) == 0 ? EXIT_SUCCESS : plan_failed();
+  if (args->expect >= 0)
+    return plan_expect(made->refit, (int)args->expect) == 0 ? EXIT_SUCCESS : plan_failed();
   if (args->bench) return plan_bench(plan_rank, &work, (int)args->rank);
   if (xfer_refit_report(made->refit, &report) != XFER_OK) return plan_failed();
 
-  const plan_whole whole = {args->job.model, n_ranks, tensors, n, report.hf_tensors, report.payload_bytes, &report};
+  const plan_whole whole = {args->job.model,      n_ranks, tensors, n, report.hf_tensors,
+                            report.payload_bytes, &report};
   return plan_report(&whole, args);
 }
 

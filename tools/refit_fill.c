@@ -19,11 +19,13 @@ static uint64_t fnv1a(const char *text)
 {
   uint64_t h = UINT64_C(0xcbf29ce484222325);
 
-  for (; *text != '\0'; text++) h = (h ^ (unsigned char)*text) * UINT64_C(0x100000001b3);
+  for (; *text != '\0'; text++)
+    h = (h ^ (unsigned char)*text) * UINT64_C(0x100000001b3);
   return h;
 }
 
-/* A stretch of elements: the i-th lies at `at` + i * step bytes and has index `index` + i * stride. */
+/* A stretch of elements: the i-th lies at `at` + i * step bytes and has index `index` + i * stride.
+ */
 typedef struct line {
   char *at;
   int64_t step;
@@ -33,35 +35,38 @@ typedef struct line {
   bool zero; /* padding */
 } line;
 
-/* One loop for each size of element; the compiler unrolls them where the elements are neighbours. */
-#define DEFINE_LINES(T)                                                                                      \
-  static void write_##T(const line *l)                                                                       \
-  {                                                                                                          \
-    if (l->step == (int64_t)sizeof(T) && l->stride == 1) {                                                   \
-      T *restrict at = (T *)(void *)l->at;                                                                   \
-      for (int64_t i = 0; i < l->n; i++) at[i] = (T)mix(l->index + (uint64_t)i);                             \
-      return;                                                                                                \
-    }                                                                                                        \
-    for (int64_t i = 0; i < l->n; i++) {                                                                     \
-      *(T *)(void *)(l->at + i * l->step) = (T)mix(l->index + (uint64_t)i * l->stride);                      \
-    }                                                                                                        \
-  }                                                                                                          \
-  static void check_##T(const line *l, fill_sum *sum)                                                        \
-  {                                                                                                          \
-    uint64_t differ = 0, digest = 0;                                                                         \
-    for (int64_t i = 0; i < l->n; i++) {                                                                     \
-      const uint64_t want = l->zero ? 0 : mix(l->index + (uint64_t)i * l->stride);                           \
-      const T have = *(const T *)(const void *)(l->at + i * l->step);                                        \
-      differ |= (uint64_t)(T)(have ^ (T)want);                                                               \
-      digest += ((uint64_t)have + 1) * (want | 1);                                                           \
-    }                                                                                                        \
-    sum->bytes += (uint64_t)l->n * sizeof(T);                                                                \
-    if (!l->zero) sum->digest += digest;                                                                     \
-    for (int64_t i = 0; i < l->n && differ != 0; i++) {                                                      \
-      const uint64_t want = l->zero ? 0 : mix(l->index + (uint64_t)i * l->stride);                           \
-      T have = *(const T *)(const void *)(l->at + i * l->step);                                              \
-      for (have = (T)(have ^ (T)want); have != 0; have = (T)(have >> 4 >> 4)) sum->wrong += (have & 255) != 0; \
-    }                                                                                                        \
+/* One loop for each size of element; the compiler unrolls them where the elements are neighbours.
+ */
+#define DEFINE_LINES(T)                                                                            \
+  static void write_##T(const line *l)                                                             \
+  {                                                                                                \
+    if (l->step == (int64_t)sizeof(T) && l->stride == 1) {                                         \
+      T *restrict at = (T *)(void *)l->at;                                                         \
+      for (int64_t i = 0; i < l->n; i++)                                                           \
+        at[i] = (T)mix(l->index + (uint64_t)i);                                                    \
+      return;                                                                                      \
+    }                                                                                              \
+    for (int64_t i = 0; i < l->n; i++) {                                                           \
+      *(T *)(void *)(l->at + i * l->step) = (T)mix(l->index + (uint64_t)i * l->stride);            \
+    }                                                                                              \
+  }                                                                                                \
+  static void check_##T(const line *l, fill_sum *sum)                                              \
+  {                                                                                                \
+    uint64_t differ = 0, digest = 0;                                                               \
+    for (int64_t i = 0; i < l->n; i++) {                                                           \
+      const uint64_t want = l->zero ? 0 : mix(l->index + (uint64_t)i * l->stride);                 \
+      const T have = *(const T *)(const void *)(l->at + i * l->step);                              \
+      differ |= (uint64_t)(T)(have ^ (T)want);                                                     \
+      digest += ((uint64_t)have + 1) * (want | 1);                                                 \
+    }                                                                                              \
+    sum->bytes += (uint64_t)l->n * sizeof(T);                                                      \
+    if (!l->zero) sum->digest += digest;                                                           \
+    for (int64_t i = 0; i < l->n && differ != 0; i++) {                                            \
+      const uint64_t want = l->zero ? 0 : mix(l->index + (uint64_t)i * l->stride);                 \
+      T have = *(const T *)(const void *)(l->at + i * l->step);                                    \
+      for (have = (T)(have ^ (T)want); have != 0; have = (T)(have >> 4 >> 4))                      \
+        sum->wrong += (have & 255) != 0;                                                           \
+    }                                                                                              \
   }
 DEFINE_LINES(uint8_t)
 DEFINE_LINES(uint16_t)
@@ -100,7 +105,8 @@ typedef struct walk {
 
 static void walk_free(walk *w)
 {
-  for (int d = 0; d < w->n_dims; d++) free(w->global[d]);
+  for (int d = 0; d < w->n_dims; d++)
+    free(w->global[d]);
   free(w->seeds);
 }
 
@@ -112,10 +118,13 @@ static bool find_globals(walk *w, const xfer_layout *layout, int rank, int d)
 
   w->global[d] = malloc((size_t)(w->shape[d] + 1) * sizeof **w->global);
   runs = calloc(n + 1, sizeof *runs);
-  ok = ok && w->global[d] != NULL && runs != NULL && xfer_layout_runs(layout, rank, d, runs, n, &n) == XFER_OK;
-  for (int64_t i = 0; ok && i < w->shape[d]; i++) w->global[d][i] = -1;
+  ok = ok && w->global[d] != NULL && runs != NULL &&
+       xfer_layout_runs(layout, rank, d, runs, n, &n) == XFER_OK;
+  for (int64_t i = 0; ok && i < w->shape[d]; i++)
+    w->global[d][i] = -1;
   for (size_t r = 0; ok && r < n; r++) {
-    for (int64_t i = 0; i < runs[r].length; i++) w->global[d][runs[r].local + i] = runs[r].global + i;
+    for (int64_t i = 0; i < runs[r].length; i++)
+      w->global[d][runs[r].local + i] = runs[r].global + i;
   }
   free(runs);
   return ok;
@@ -132,8 +141,8 @@ static bool find_seeds(walk *w, int64_t n_experts)
   if (w->seeds == NULL) return false;
   w->seeds[0] = fnv1a(hf);
   for (int64_t e = 0; place != NULL && e < n_experts; e++) {
-    snprintf(name, sizeof name, "%.*s%" PRId64 "%s", (int)(place - hf), hf, w->tensor->first_expert + e,
-             place + strlen("{expert}"));
+    snprintf(name, sizeof name, "%.*s%" PRId64 "%s", (int)(place - hf), hf,
+             w->tensor->first_expert + e, place + strlen("{expert}"));
     w->seeds[e] = fnv1a(name);
   }
   return true;
@@ -151,7 +160,8 @@ static void find_strides(walk *w)
   for (int d = 0; d < w->n_dims; d++) {
     const bool cut = w->view->kind == XFER_VIEW_PIECES && w->view->piece_dim == d;
 
-    if (w->shape[d] > 1 && !cut && (w->shape[w->inner] < 2 || w->strides[d] < w->strides[w->inner])) w->inner = d;
+    if (w->shape[d] > 1 && !cut && (w->shape[w->inner] < 2 || w->strides[d] < w->strides[w->inner]))
+      w->inner = d;
   }
 }
 
@@ -163,7 +173,8 @@ static bool walk_init(walk *w, const xfer_layout *layout, int rank)
   w->n_dims = xfer_layout_shape(layout, global);
   w->size = xfer_dtype_size(xfer_layout_dtype(layout));
   if (xfer_layout_local_shape(layout, rank, w->shape) != XFER_OK) return false;
-  for (int d = 0; d < w->n_dims && ok; d++) ok = find_globals(w, layout, rank, d);
+  for (int d = 0; d < w->n_dims && ok; d++)
+    ok = find_globals(w, layout, rank, d);
   ok = ok && find_seeds(w, w->n_dims > 0 ? global[0] : 0);
   find_strides(w);
   return ok;
@@ -202,9 +213,11 @@ static int64_t line_length(const walk *w, int64_t i)
     end = (i / length + 1) * length;
   }
   if (g[i] < 0) {
-    while (i + n < end && g[i + n] < 0) n++;
+    while (i + n < end && g[i + n] < 0)
+      n++;
   } else {
-    while (i + n < end && g[i + n] == g[i] + n) n++;
+    while (i + n < end && g[i + n] == g[i] + n)
+      n++;
   }
   return n;
 }
@@ -257,8 +270,8 @@ static void walk_part(const walk *w)
   }
 }
 
-static bool walk_all(const xfer_refit_tensor *tensor, const xfer_layout *layout, int rank, const xfer_view *view,
-                     fill_sum *sum)
+static bool walk_all(const xfer_refit_tensor *tensor, const xfer_layout *layout, int rank,
+                     const xfer_view *view, fill_sum *sum)
 {
   walk w = {.tensor = tensor, .view = view, .sum = sum};
   const bool ok = walk_init(&w, layout, rank);
@@ -268,13 +281,14 @@ static bool walk_all(const xfer_refit_tensor *tensor, const xfer_layout *layout,
   return ok;
 }
 
-bool fill_write(const xfer_refit_tensor *tensor, const xfer_layout *layout, int rank, const xfer_view *view)
+bool fill_write(const xfer_refit_tensor *tensor, const xfer_layout *layout, int rank,
+                const xfer_view *view)
 {
   return walk_all(tensor, layout, rank, view, NULL);
 }
 
-bool fill_check(const xfer_refit_tensor *tensor, const xfer_layout *layout, int rank, const xfer_view *view,
-                fill_sum *sum)
+bool fill_check(const xfer_refit_tensor *tensor, const xfer_layout *layout, int rank,
+                const xfer_view *view, fill_sum *sum)
 {
   return walk_all(tensor, layout, rank, view, sum);
 }

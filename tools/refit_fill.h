@@ -1,7 +1,7 @@
 /*
- * The contents of a tensor as a function of its name and the global index, so that every rank writes and
- * checks its own part without the others: element i, row-major in the checkpoint's tensor, is the low bytes,
- * little-endian, of splitmix64(fnv1a64(name) + i). Padding is zero.
+ * The contents of a tensor as a function of its name and the global index, so that every rank
+ * writes and checks its own part without the others: element i, row-major in the checkpoint's
+ * tensor, is the low bytes, little-endian, of splitmix64(fnv1a64(name) + i). Padding is zero.
  */
 #ifndef TOOLS_REFIT_FILL_H
 #define TOOLS_REFIT_FILL_H
@@ -16,9 +16,10 @@ typedef struct fill_sum {
 } fill_sum;
 
 /* Write a rank's part of a tensor. False: xfer_last_error() or no memory. */
-bool fill_write(const xfer_refit_tensor *tensor, const xfer_layout *layout, int rank, const xfer_view *view);
+bool fill_write(const xfer_refit_tensor *tensor, const xfer_layout *layout, int rank,
+                const xfer_view *view);
 /* Compare a rank's part with what fill_write() writes, padding with zero, and add to `sum`. */
-bool fill_check(const xfer_refit_tensor *tensor, const xfer_layout *layout, int rank, const xfer_view *view,
-                fill_sum *sum);
+bool fill_check(const xfer_refit_tensor *tensor, const xfer_layout *layout, int rank,
+                const xfer_view *view, fill_sum *sum);
 
 #endif

@@ -5,11 +5,13 @@
 
 enum { ALIGNMENT = 256 };
 
-static bool add_buffer(refit_memory *m, const char *name, bool is_dst, const int64_t *shape, int n_dims, size_t size)
+static bool add_buffer(refit_memory *m, const char *name, bool is_dst, const int64_t *shape,
+                       int n_dims, size_t size)
 {
   refit_buffer *b = &m->buffers[m->n_buffers];
 
-  for (int d = 0; d < n_dims; d++) size *= (size_t)shape[d];
+  for (int d = 0; d < n_dims; d++)
+    size *= (size_t)shape[d];
   *b = (refit_buffer){name, is_dst, NULL, size};
   b->base = aligned_alloc(ALIGNMENT, (size + ALIGNMENT) / ALIGNMENT * ALIGNMENT);
   if (b->base == NULL) return false;
@@ -31,8 +33,8 @@ static bool create_locals(refit_memory *m)
     ok = xfer_locals_get(m->locals, i, &local) == XFER_OK &&
          add_buffer(m, local.name, local.side == XFER_SIDE_GEN, local.shape, local.n_dims,
                     xfer_dtype_size((xfer_dtype)local.dtype)) &&
-         xfer_locals_give(m->locals, local.side, local.name, local.dtype, m->buffers[i].base, local.shape, NULL,
-                          local.n_dims) == XFER_OK;
+         xfer_locals_give(m->locals, local.side, local.name, local.dtype, m->buffers[i].base,
+                          local.shape, NULL, local.n_dims) == XFER_OK;
   }
   return ok;
 }
@@ -63,15 +65,18 @@ bool refit_memory_create(refit_memory *memory, const refit_case *what, int rank)
 
 void refit_memory_free(refit_memory *memory)
 {
-  for (size_t i = 0; i < memory->n_buffers; i++) free(memory->buffers[i].base);
+  for (size_t i = 0; i < memory->n_buffers; i++)
+    free(memory->buffers[i].base);
   free(memory->buffers);
   xfer_locals_destroy(memory->locals);
   memset(memory, 0, sizeof *memory);
 }
 
-bool refit_memory_view(refit_memory *memory, size_t tensor, xfer_view *src, xfer_view *dst, int *has)
+bool refit_memory_view(refit_memory *memory, size_t tensor, xfer_view *src, xfer_view *dst,
+                       int *has)
 {
-  if (memory->locals != NULL) return xfer_locals_view(memory->locals, tensor, src, dst, has) == XFER_OK;
+  if (memory->locals != NULL)
+    return xfer_locals_view(memory->locals, tensor, src, dst, has) == XFER_OK;
   *has = 0;
   for (size_t i = 0; i < memory->n_buffers; i++) {
     const refit_buffer *b = &memory->buffers[i];
@@ -90,14 +95,16 @@ bool refit_memory_bind(refit_memory *memory, xfer_plan *plan)
 
   if (memory->locals != NULL) return xfer_locals_bind(memory->locals, plan) == XFER_OK;
   return refit_memory_view(memory, 0, &src, &dst, &has) &&
-         xfer_plan_bind(plan, 0, (has & 1) != 0 ? &src : NULL, (has & 2) != 0 ? &dst : NULL) == XFER_OK;
+         xfer_plan_bind(plan, 0, (has & 1) != 0 ? &src : NULL, (has & 2) != 0 ? &dst : NULL) ==
+             XFER_OK;
 }
 
 bool refit_memory_tensor(const refit_memory *memory, size_t tensor, xfer_refit_tensor *info)
 {
   int64_t shape[XFER_MAX_DIMS], stride = 1;
 
-  if (memory->what->refit != NULL) return xfer_refit_tensor_get(memory->what->refit, tensor, info) == XFER_OK;
+  if (memory->what->refit != NULL)
+    return xfer_refit_tensor_get(memory->what->refit, tensor, info) == XFER_OK;
   *info = (xfer_refit_tensor){.hf = "problem", .layer = -1};
   info->n_dims = xfer_layout_shape(memory->what->tensors[0].src, shape);
   for (int d = info->n_dims - 1; d >= 0; d--) {

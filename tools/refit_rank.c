@@ -42,7 +42,8 @@ typedef struct verdict {
   char error[REFIT_ERROR_BYTES];
 } verdict;
 
-/* True if all ranks say so; else the first failed rank's error is everybody's. No rank may leave before. */
+/* True if all ranks say so; else the first failed rank's error is everybody's. No rank may leave
+ * before. */
 static bool agree(state *s, bool ok, const char *what)
 {
   verdict *all = calloc((size_t)s->n_ranks, sizeof *all);
@@ -74,7 +75,8 @@ static bool make_plan(state *s, double *ms)
   bool ok;
 
   say(s, "planning");
-  ok = xfer_plan_create(&s->plan, s->comm, s->what->tensors, s->what->n_tensors, &s->options->plan) == XFER_OK;
+  ok = xfer_plan_create(&s->plan, s->comm, s->what->tensors, s->what->n_tensors,
+                        &s->options->plan) == XFER_OK;
   *ms = now_ms() - start;
   if (!agree(s, ok, "plan")) return false;
   say(s, "memory");
@@ -96,7 +98,8 @@ static bool fill_sources(state *s)
     xfer_view src, dst;
     int has = 0;
 
-    ok = refit_memory_view(&s->memory, t, &src, &dst, &has) && refit_memory_tensor(&s->memory, t, &info);
+    ok = refit_memory_view(&s->memory, t, &src, &dst, &has) &&
+         refit_memory_tensor(&s->memory, t, &info);
     if (ok && (has & 1) != 0) ok = fill_write(&info, s->what->tensors[t].src, s->rank, &src);
   }
   return agree(s, ok, "fill");
@@ -118,13 +121,14 @@ static int compare_doubles(const void *a, const void *b)
   return (x > y) - (x < y);
 }
 
-/* Destinations are poisoned before the first run and before the last, which is the one that is checked. */
+/* Destinations are poisoned before the first run and before the last, which is the one that is
+ * checked. */
 static bool run_all(state *s, double *median)
 {
   const int64_t n = s->options->iters;
   double *ms = calloc((size_t)n, sizeof *ms);
   double *all = calloc((size_t)s->n_ranks, sizeof *all);
-  bool ok = agree(s, ms != NULL && all != NULL, "runs");
+  bool ok = agree(s, ms != NULL && all != NULL, "runs") && ms != NULL && all != NULL;
 
   for (int64_t i = 0; i < n && ok; i++) {
     char text[64];
@@ -135,7 +139,8 @@ static bool run_all(state *s, double *median)
     if (i == 0 || i == n - 1) poison(s);
     ok = agree(s, true, "runs"); /* all start together */
     start = now_ms();
-    ok = ok && xfer_plan_run(s->plan, (uint64_t)i + 1, NULL) == XFER_OK && xfer_plan_wait(s->plan, 0) == XFER_OK;
+    ok = ok && xfer_plan_run(s->plan, (uint64_t)i + 1, NULL) == XFER_OK &&
+         xfer_plan_wait(s->plan, 0) == XFER_OK;
     mine = now_ms() - start;
     ok = agree(s, ok, "run") && xfer_comm_all_gather(s->comm, all, &mine, sizeof mine) == XFER_OK;
     for (int r = 0; r < s->n_ranks && ok; r++) {
@@ -159,7 +164,8 @@ static bool corrupt(state *s)
   uint64_t mine = 0, before = 0, total = 0;
   bool ok;
 
-  for (size_t i = 0; i < s->memory.n_buffers; i++) mine += s->memory.buffers[i].is_dst ? s->memory.buffers[i].n_bytes : 0;
+  for (size_t i = 0; i < s->memory.n_buffers; i++)
+    mine += s->memory.buffers[i].is_dst ? s->memory.buffers[i].n_bytes : 0;
   ok = all != NULL && xfer_comm_all_gather(s->comm, all, &mine, sizeof mine) == XFER_OK;
   for (int r = 0; r < s->n_ranks && ok; r++) {
     if (r < s->rank) before += all[r];
@@ -191,10 +197,12 @@ static bool check(state *s, fill_sum *sum)
     xfer_view src, dst;
     int has = 0;
 
-    ok = refit_memory_view(&s->memory, t, &src, &dst, &has) && refit_memory_tensor(&s->memory, t, &info);
+    ok = refit_memory_view(&s->memory, t, &src, &dst, &has) &&
+         refit_memory_tensor(&s->memory, t, &info);
     if (ok && (has & 2) != 0) ok = fill_check(&info, s->what->tensors[t].dst, s->rank, &dst, sum);
   }
-  for (size_t i = 0; i < s->memory.n_buffers; i++) bytes += s->memory.buffers[i].is_dst ? s->memory.buffers[i].n_bytes : 0;
+  for (size_t i = 0; i < s->memory.n_buffers; i++)
+    bytes += s->memory.buffers[i].is_dst ? s->memory.buffers[i].n_bytes : 0;
   if (ok && sum->bytes < bytes) sum->wrong += bytes - sum->bytes; /* bytes that belong to no part */
   return agree(s, ok, "check");
 }
@@ -223,30 +231,38 @@ static bool gather(state *s, const fill_sum *sum, refit_result *result)
 {
   xfer_plan_report_data report = XFER_PLAN_REPORT_INIT;
   uint64_t *all = calloc((size_t)s->n_ranks, 4 * sizeof *all);
-  bool ok = agree(s, all != NULL && xfer_plan_report(s->plan, &report) == XFER_OK, "report");
-  const uint64_t mine[4] = {report.self_bytes + report.wire_bytes, sum->wrong, sum->bytes, sum->digest};
+  bool ok = agree(s, all != NULL && xfer_plan_report(s->plan, &report) == XFER_OK, "report") &&
+            all != NULL;
+  const uint64_t mine[4] = {report.self_bytes + report.wire_bytes, sum->wrong, sum->bytes,
+                            sum->digest};
 
   ok = ok && xfer_comm_all_gather(s->comm, all, mine, sizeof mine) == XFER_OK;
   for (int r = 0; r < s->n_ranks && ok; r++) {
-    result->moved_bytes += all[4 * r];
-    result->wrong_bytes += all[4 * r + 1];
-    result->checked_bytes += all[4 * r + 2];
-    result->digest += all[4 * r + 3];
+    const uint64_t *of = all + (size_t)r * 4;
+
+    result->moved_bytes += of[0];
+    result->wrong_bytes += of[1];
+    result->checked_bytes += of[2];
+    result->digest += of[3];
   }
   free(all);
   return ok;
 }
 
-bool refit_rank(xfer_comm *comm, const refit_case *what, const refit_options *options, refit_result *result,
-                char *error)
+bool refit_rank(xfer_comm *comm, const refit_case *what, const refit_options *options,
+                refit_result *result, char *error)
 {
-  state s = {.comm = comm, .rank = xfer_comm_rank(comm), .n_ranks = xfer_comm_size(comm), .what = what,
-             .options = options, .error = error};
+  state s = {.comm = comm,
+             .rank = xfer_comm_rank(comm),
+             .n_ranks = xfer_comm_size(comm),
+             .what = what,
+             .options = options,
+             .error = error};
   fill_sum sum = {0, 0, 0};
   refit_result r = {0};
   const bool ok = make_plan(&s, &r.plan_ms) && fill_sources(&s) && run_all(&s, &r.ms) &&
-                  agree(&s, corrupt(&s), "corrupt") && agree(&s, dump(&s), "dump") && check(&s, &sum) &&
-                  gather(&s, &sum, &r);
+                  agree(&s, corrupt(&s), "corrupt") && agree(&s, dump(&s), "dump") &&
+                  check(&s, &sum) && gather(&s, &sum, &r);
 
   if (ok) *result = r;
   xfer_plan_destroy(s.plan);

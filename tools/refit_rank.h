@@ -39,7 +39,7 @@ enum { REFIT_ERROR_BYTES = 640 };
 /*
  * Collective. False on every rank if any failed; `error` then has the first failed rank's sentence.
  */
-bool refit_rank(xfer_comm *comm, const refit_case *what, const refit_options *options, refit_result *result,
-                char *error);
+bool refit_rank(xfer_comm *comm, const refit_case *what, const refit_options *options,
+                refit_result *result, char *error);
 
 #endif

@@ -1,8 +1,8 @@
 /*
  * xfer_refit: carries a refit out in memory of its own, and checks every byte.
  *
- *   xfer_refit --model models/qwen3-30b-a3b.json --layers 0-1 --train megatron:tp2,dp2,ep4 --gen vllm:tp4
- *   mpirun -n 8 xfer_refit --comm mpi --problem 'bf16[4096,11008] (4)@0-3:S0 -> (4)@4-7:S1'
+ *   xfer_refit --model models/qwen3-30b-a3b.json --layers 0-1 --train megatron:tp2,dp2,ep4 --gen
+ * vllm:tp4 mpirun -n 8 xfer_refit --comm mpi --problem 'bf16[4096,11008] (4)@0-3:S0 -> (4)@4-7:S1'
  *
  * Ranks are threads, or with --comm mpi processes.
  */
@@ -46,14 +46,16 @@ static int print_result(const refit_args *args, const refit_case *what, const re
   const bool ok = r->wrong_bytes == 0;
 
   if (args->json) {
-    printf("{\"ok\":%s,\"tensors\":%" PRIu64 ",\"bytes\":%" PRIu64 ",\"moved\":%" PRIu64 ",\"wrong\":%" PRIu64
-           ",\"checked\":%" PRIu64 ",\"digest\":\"%016" PRIx64 "\",\"ms\":%.3f,\"plan_ms\":%.3f,\"ranks\":%d}\n",
+    printf("{\"ok\":%s,\"tensors\":%" PRIu64 ",\"bytes\":%" PRIu64 ",\"moved\":%" PRIu64
+           ",\"wrong\":%" PRIu64 ",\"checked\":%" PRIu64 ",\"digest\":\"%016" PRIx64
+           "\",\"ms\":%.3f,\"plan_ms\":%.3f,\"ranks\":%d}\n",
            ok ? "true" : "false", what->names, what->payload_bytes, r->moved_bytes, r->wrong_bytes,
            r->checked_bytes, r->digest, r->ms, r->plan_ms, what->n_ranks);
   }
-  printf("refit %s: tensors=%" PRIu64 " bytes=%" PRIu64 " moved=%" PRIu64 " wrong=%" PRIu64 " digest=%016" PRIx64
-         " ms=%.3f\n",
-         ok ? "ok" : "FAILED", what->names, what->payload_bytes, r->moved_bytes, r->wrong_bytes, r->digest, r->ms);
+  printf("refit %s: tensors=%" PRIu64 " bytes=%" PRIu64 " moved=%" PRIu64 " wrong=%" PRIu64
+         " digest=%016" PRIx64 " ms=%.3f\n",
+         ok ? "ok" : "FAILED", what->names, what->payload_bytes, r->moved_bytes, r->wrong_bytes,
+         r->digest, r->ms);
   return ok ? EXIT_SUCCESS : EXIT_FAILURE;
 }
 
@@ -81,7 +83,7 @@ static void *thread_main(void *context)
 static int run_threads(const refit_args *args, const refit_case *what)
 {
   rank_thread *threads = calloc((size_t)what->n_ranks, sizeof *threads);
-  xfer_comm **comms = calloc((size_t)what->n_ranks, sizeof(*comms));
+  xfer_comm **comms = calloc((size_t)what->n_ranks, sizeof(xfer_comm *));
   int status;
 
   if (threads == NULL || comms == NULL || xfer_comm_create_local(comms, what->n_ranks) != XFER_OK) {
@@ -97,8 +99,10 @@ static int run_threads(const refit_args *args, const refit_case *what)
       exit(EXIT_FAILURE); /* the ranks that have started wait for this one */
     }
   }
-  for (int r = 0; r < what->n_ranks; r++) pthread_join(threads[r].thread, NULL);
-  status = threads[0].ok ? print_result(args, what, &threads[0].result) : print_failed(threads[0].error);
+  for (int r = 0; r < what->n_ranks; r++)
+    pthread_join(threads[r].thread, NULL);
+  status =
+      threads[0].ok ? print_result(args, what, &threads[0].result) : print_failed(threads[0].error);
   free(threads);
   free(comms);
   return status;
@@ -147,13 +151,16 @@ static int run_problem(const refit_args *args)
   xfer_layout *src = NULL, *dst = NULL;
   int status;
 
-  if (xfer_problem_parse(&src, &dst, args->problem) != XFER_OK) return print_failed(xfer_last_error());
+  if (xfer_problem_parse(&src, &dst, args->problem) != XFER_OK)
+    return print_failed(xfer_last_error());
   const xfer_tensor tensor = {"problem", src, dst, 0};
   int64_t shape[XFER_MAX_DIMS];
   const int n_dims = xfer_layout_shape(src, shape);
-  refit_case what = {(int)problem_ranks(args->problem), &tensor, 1, NULL, 1, xfer_dtype_size(xfer_layout_dtype(src))};
+  refit_case what = {(int)problem_ranks(args->problem),      &tensor, 1, NULL, 1,
+                     xfer_dtype_size(xfer_layout_dtype(src))};
 
-  for (int d = 0; d < n_dims; d++) what.payload_bytes *= (uint64_t)shape[d];
+  for (int d = 0; d < n_dims; d++)
+    what.payload_bytes *= (uint64_t)shape[d];
   status = run_case(args, &what);
   xfer_layout_destroy(src);
   xfer_layout_destroy(dst);
@@ -184,14 +191,16 @@ static int run_model(const refit_args *args)
 
 static int check_args(refit_args *args)
 {
-  static const char *const LANES[] = {"auto", "direct", "packed", "broadcast"}; /* as xfer_lane counts */
+  static const char *const LANES[] = {"auto", "direct", "packed",
+                                      "broadcast"}; /* as xfer_lane counts */
   uint32_t lane = 0;
 
   if ((args->problem != NULL) == (args->job.model != NULL))
     return args_wrong("give either --problem or --model; see --help");
   if (args->job.model != NULL && (args->job.train == NULL || args->job.gen == NULL))
     return args_wrong("--model needs --train and --gen");
-  while (lane < 4 && strcmp(args->lane, LANES[lane]) != 0) lane++;
+  while (lane < 4 && strcmp(args->lane, LANES[lane]) != 0)
+    lane++;
   if (lane == 4) return args_wrong("--lane %s: want auto, direct, packed or broadcast", args->lane);
   args->run.plan.lane = lane;
   args->run.plan.window_bytes = (uint64_t)args->window;
@@ -218,14 +227,17 @@ static int run(refit_args *args)
 
 int main(int argc, char **argv)
 {
-  refit_args args = {.comm = "local", .lane = "auto", .run = {.plan = XFER_PLAN_OPTIONS_INIT, .iters = 1}};
+  refit_args args = {
+      .comm = "local", .lane = "auto", .run = {.plan = XFER_PLAN_OPTIONS_INIT, .iters = 1}};
   const arg_option options[] = {
       {"--model", ARG_TEXT, &args.job.model, "PATH  a model table or a checkpoint's folder", 0, 0},
-      {"--train", ARG_TEXT, &args.job.train, "SPEC  who holds it, such as megatron:tp2,ep4,dp2", 0, 0},
+      {"--train", ARG_TEXT, &args.job.train, "SPEC  who holds it, such as megatron:tp2,ep4,dp2", 0,
+       0},
       {"--gen", ARG_TEXT, &args.job.gen, "SPEC  who gets it, such as vllm:tp4", 0, 0},
       {"--layers", ARG_TEXT, &args.job.layers, "A-B  only these layers of the model", 0, 0},
       {"--experts", ARG_TEXT, &args.job.experts, "A-B  only these experts of each layer", 0, 0},
-      {"--ends", ARG_FLAG, &args.job.ends, "with --layers, the tensors outside the layers too", 0, 0},
+      {"--ends", ARG_FLAG, &args.job.ends, "with --layers, the tensors outside the layers too", 0,
+       0},
       {"--quant", ARG_TEXT, &args.job.quant, "fp8_block128  quantise the projections", 0, 0},
       {"--extra", ARG_TEXT, &args.job.extra, "NAME  add these extra_params of the table", 0, 0},
       {"--rename", ARG_TEXT, &args.job.rename, "FROM=TO,..  what names of the table mean", 0, 0},
@@ -234,7 +246,8 @@ int main(int argc, char **argv)
       {"--problem", ARG_TEXT, &args.problem, "LINE  one tensor, in the problem language", 0, 0},
       {"--comm", ARG_TEXT, &args.comm, "local|mpi  ranks are threads, or processes", 0, 0},
       {"--lane", ARG_TEXT, &args.lane, "auto|direct|packed|broadcast  the way of the data", 0, 0},
-      {"--window", ARG_BYTES, &args.window, "BYTES  most bytes per peer and round", 1, INT64_C(1) << 30},
+      {"--window", ARG_BYTES, &args.window, "BYTES  most bytes per peer and round", 1,
+       INT64_C(1) << 30},
       {"--iters", ARG_INT, &args.run.iters, "N  runs; the median time counts", 1, 1000000},
       {"--dump", ARG_TEXT, &args.run.dump, "DIR  write each local tensor to RANK.NAME.bin", 0, 0},
       {"--corrupt", ARG_INT, &args.run.corrupt, "N  flip N received bytes before the check", 0, 0},

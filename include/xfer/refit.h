@@ -4,10 +4,11 @@
  *
  * A refit is the join of two descriptions of one model. The *model* is a table of tensors, by their
  * names in a Hugging Face checkpoint. A *side* says, by a short SPEC such as "megatron:tp2,pp2" or
- * "vllm:tp4", how a framework spreads each of them over its ranks and in which of its own tensors the
- * parts lie. The join gives the list for xfer_plan_create(), and for any rank the framework's local
- * tensors: their names and shapes, to be handed in by name. What does not join is an error that lists
- * it; nothing is guessed and nothing is skipped in silence. docs/refit.md has the SPECs and the rules.
+ * "vllm:tp4", how a framework spreads each of them over its ranks and in which of its own tensors
+ * the parts lie. The join gives the list for xfer_plan_create(), and for any rank the framework's
+ * local tensors: their names and shapes, to be handed in by name. What does not join is an error
+ * that lists it; nothing is guessed and nothing is skipped in silence. docs/refit.md has the SPECs
+ * and the rules.
  *
  * Conventions are those of xfer.h. Models, sides and refits do not change once a refit was made of
  * them and may then be read by any number of threads.
@@ -42,20 +43,23 @@ typedef struct xfer_model_options {
   int32_t experts_end;   /**< One past the last; 0: all experts. */
   int32_t ends;          /**< 1: with a range of layers, keep the tensors outside the layers too. */
   int32_t quant;         /**< xfer_quant */
-  const char *extra;     /**< Name of a list under "extra_params" to add, such as "mtp"; NULL: none. */
-  const char *const *renames; /**< [2 n_renames] Pairs (from, to): names that match `from` mean what `to`
-                                   says, as in xfer_side_rename(), such as "thinker.*", "*". The
+  const char *extra; /**< Name of a list under "extra_params" to add, such as "mtp"; NULL: none. */
+  const char *const *renames; /**< [2 n_renames] Pairs (from, to): names that match `from` mean what
+                                 `to` says, as in xfer_side_rename(), such as "thinker.*", "*". The
                                    tensors keep their names. */
-  int64_t n_renames;     /**< Number of pairs. */
+  int64_t n_renames;          /**< Number of pairs. */
 } xfer_model_options;
-#define XFER_MODEL_OPTIONS_INIT {sizeof(xfer_model_options), 0, 0, 0, 0, 0, 0, NULL, NULL, 0}
+#define XFER_MODEL_OPTIONS_INIT                                                                    \
+  {                                                                                                \
+    sizeof(xfer_model_options), 0, 0, 0, 0, 0, 0, NULL, NULL, 0                                    \
+  }
 
 /**
  * Read a model table.
  *
  * @param model    Receives the model; the caller owns it.
- * @param path     A table ("format": "xfer-model-v1"), or the folder of a Hugging Face checkpoint: its
- *                 config.json and the headers of its *.safetensors files. No weight is read.
+ * @param path     A table ("format": "xfer-model-v1"), or the folder of a Hugging Face checkpoint:
+ * its config.json and the headers of its *.safetensors files. No weight is read.
  * @param options  NULL: everything.
  * @retval XFER_ERR_IO   Unreadable or malformed; the text has the place.
  * @retval XFER_ERR_ARG  An option is wrong, or keeps nothing.
@@ -77,8 +81,9 @@ XFER_API void xfer_model_destroy(xfer_model *model);
  * @retval XFER_ERR_ARG    The table has that name already, or a size is negative.
  * @retval XFER_ERR_STATE  A refit was made of the model.
  */
-XFER_API XFER_MUST_CHECK xfer_status xfer_model_add(xfer_model *model, const char *name, int32_t dtype,
-                                                    const int64_t *shape, int n_dims);
+XFER_API XFER_MUST_CHECK xfer_status xfer_model_add(xfer_model *model, const char *name,
+                                                    int32_t dtype, const int64_t *shape,
+                                                    int n_dims);
 
 /* ---- the two sides ------------------------------------------------------------------------ */
 
@@ -96,16 +101,19 @@ typedef enum xfer_weights {
 
 /** Options of a side. Start from XFER_SIDE_OPTIONS_INIT. */
 typedef struct xfer_side_options {
-  size_t struct_size;         /**< Set by XFER_SIDE_OPTIONS_INIT. */
-  int32_t first_rank;         /**< The side's ranks are first_rank, first_rank + 1, ... */
-  uint32_t weights;           /**< OR of XFER_WEIGHTS_*; required of "vllm:" unless the SPEC says it. */
-  const int32_t *map_experts; /**< [map_first[n_map]] Expert map: the experts that each expert-parallel
-                                   rank holds, in local order; an expert may occur again (redundant
-                                   experts). NULL: the SPEC's rule, else linear. */
+  size_t struct_size; /**< Set by XFER_SIDE_OPTIONS_INIT. */
+  int32_t first_rank; /**< The side's ranks are first_rank, first_rank + 1, ... */
+  uint32_t weights;   /**< OR of XFER_WEIGHTS_*; required of "vllm:" unless the SPEC says it. */
+  const int32_t *map_experts; /**< [map_first[n_map]] Expert map: the experts that each
+                                 expert-parallel rank holds, in local order; an expert may occur
+                                 again (redundant experts). NULL: the SPEC's rule, else linear. */
   const int32_t *map_first;   /**< [n_map + 1] Where each rank's list begins in map_experts. */
   int64_t n_map;              /**< The SPEC's ep; 0: no map. */
 } xfer_side_options;
-#define XFER_SIDE_OPTIONS_INIT {sizeof(xfer_side_options), 0, 0, NULL, NULL, 0}
+#define XFER_SIDE_OPTIONS_INIT                                                                     \
+  {                                                                                                \
+    sizeof(xfer_side_options), 0, 0, NULL, NULL, 0                                                 \
+  }
 
 /**
  * Describe a side.
@@ -113,8 +121,8 @@ typedef struct xfer_side_options {
  * @param side     Receives the side; the caller owns it.
  * @param spec     "megatron:", "fsdp:", "full", "vllm:" or "hf:" with its items; docs/refit.md.
  * @param options  NULL: all defaults.
- * @retval XFER_ERR_ARG  The SPEC has an unknown, repeated or impossible item; or a vLLM side does not
- *                       say what its kernels have done to the weights.
+ * @retval XFER_ERR_ARG  The SPEC has an unknown, repeated or impossible item; or a vLLM side does
+ * not say what its kernels have done to the weights.
  * @since 0.1
  */
 XFER_API XFER_MUST_CHECK xfer_status xfer_side_create(xfer_side **side, const char *spec,
@@ -137,32 +145,33 @@ XFER_API XFER_MUST_CHECK xfer_status xfer_side_coordinate(const xfer_side *side,
                                                           int rank, int *coordinate);
 
 /**
- * Say that the framework's names that match `from` are, to our rules, what `to` says. Each `*` stands
- * for any text, and the n-th of `to` is what the n-th of `from` matched. Renames apply in the order in
- * which they were given, each to what the one before left; two names that become one are an error.
- * For example "base_model.model.*" -> "*", then "*.base_layer.*" -> "*.*".
+ * Say that the framework's names that match `from` are, to our rules, what `to` says. Each `*`
+ * stands for any text, and the n-th of `to` is what the n-th of `from` matched. Renames apply in
+ * the order in which they were given, each to what the one before left; two names that become one
+ * are an error. For example "base_model.model.*" -> "*", then "*.base_layer.*" -> "*.*".
  */
 XFER_API XFER_MUST_CHECK xfer_status xfer_side_rename(xfer_side *side, const char *from,
                                                       const char *to);
 
-/** Names that the side has and that are not weights: they are counted, and else left alone. "*" stands
- *  for any text. Names that contain `_extra_state` and tensors without elements are always ignored. */
+/** Names that the side has and that are not weights: they are counted, and else left alone. "*"
+ * stands for any text. Names that contain `_extra_state` and tensors without elements are always
+ * ignored. */
 XFER_API XFER_MUST_CHECK xfer_status xfer_side_ignore(xfer_side *side, const char *pattern);
 
 /**
- * Say how the side holds the tensors whose table names match `pattern`, in place of its rules: for parts
- * of a model that the rules do not know, such as a vision tower.
+ * Say how the side holds the tensors whose table names match `pattern`, in place of its rules: for
+ * parts of a model that the rules do not know, such as a vision tower.
  *
  * @param side     The side.
  * @param pattern  "*" stands for any text.
- * @param dim      The dim that tensor parallelism splits evenly; negative: every rank of the model's
- *                 replica has it whole. The local tensor has the table's name.
+ * @param dim      The dim that tensor parallelism splits evenly; negative: every rank of the
+ * model's replica has it whole. The local tensor has the table's name.
  */
 XFER_API XFER_MUST_CHECK xfer_status xfer_side_place(xfer_side *side, const char *pattern, int dim);
 
 /**
- * Say that one rank of a training side will hand in the tensors that match `pattern` whole, under the
- * table's names: the misc path's source for tensors whose layout no rule knows.
+ * Say that one rank of a training side will hand in the tensors that match `pattern` whole, under
+ * the table's names: the misc path's source for tensors whose layout no rule knows.
  */
 XFER_API XFER_MUST_CHECK xfer_status xfer_side_give_whole(xfer_side *side, const char *pattern,
                                                           int rank);
@@ -191,7 +200,8 @@ typedef struct xfer_refit xfer_refit;
  * @since 0.1
  */
 XFER_API XFER_MUST_CHECK xfer_status xfer_refit_create(xfer_refit **refit, xfer_model *model,
-                                                       const xfer_side *train, const xfer_side *gen);
+                                                       const xfer_side *train,
+                                                       const xfer_side *gen);
 /** Give a refit back; NULL is fine. Plans made of its tensors stay valid. */
 XFER_API void xfer_refit_destroy(xfer_refit *refit);
 
@@ -202,21 +212,21 @@ XFER_API int xfer_refit_ranks(const xfer_refit *refit);
 
 /** What a tensor of the join is in the table. */
 typedef struct xfer_refit_tensor {
-  const char *hf;      /**< The table's name; for experts that the table lists one by one with
-                            "{expert}" in place of the number. */
-  int32_t n_experts;   /**< Experts listed one by one: they are dim 0 here. 0: the table's tensor has
-                            all dims. */
+  const char *hf;    /**< The table's name; for experts that the table lists one by one with
+                          "{expert}" in place of the number. */
+  int32_t n_experts; /**< Experts listed one by one: they are dim 0 here. 0: the table's tensor has
+                          all dims. */
   int32_t first_expert; /**< The number of the one at index 0. */
-  int64_t offset;      /**< Where this tensor's element 0 lies in the table's (row-major). */
+  int64_t offset;       /**< Where this tensor's element 0 lies in the table's (row-major). */
   int64_t strides[XFER_MAX_DIMS]; /**< In elements of the table's tensor, per dim; 0 for experts. */
-  int32_t n_dims;      /**< Of this tensor. */
-  int32_t half_dim;    /**< The table's tensor is gate and up in one, and this is one of them: index x
-                            of this dim is half_first + half_step * x there. -1: it is the whole. */
-  int64_t half_first;  /**< See half_dim. */
-  int64_t half_step;   /**< See half_dim. */
-  int32_t layer;       /**< -1: outside the layers. */
-  int32_t misc;        /**< 1: no tensor of the engine's; a named buffer or the callback takes it. */
-  int32_t hook;        /**< 1: the engine makes other values of it after loading. */
+  int32_t n_dims;                 /**< Of this tensor. */
+  int32_t half_dim; /**< The table's tensor is gate and up in one, and this is one of them: index x
+                         of this dim is half_first + half_step * x there. -1: it is the whole. */
+  int64_t half_first; /**< See half_dim. */
+  int64_t half_step;  /**< See half_dim. */
+  int32_t layer;      /**< -1: outside the layers. */
+  int32_t misc;       /**< 1: no tensor of the engine's; a named buffer or the callback takes it. */
+  int32_t hook;       /**< 1: the engine makes other values of it after loading. */
 } xfer_refit_tensor;
 
 /** The i-th tensor of xfer_refit_tensors(). @retval XFER_ERR_ARG No such tensor. */
@@ -225,20 +235,23 @@ XFER_API XFER_MUST_CHECK xfer_status xfer_refit_tensor_get(const xfer_refit *ref
 
 /** Figures of a join. Start from XFER_REFIT_REPORT_INIT. */
 typedef struct xfer_refit_report_data {
-  size_t struct_size;        /**< Set by XFER_REFIT_REPORT_INIT. */
-  uint64_t hf_tensors;       /**< Tensors of the table, as a checkpoint counts them. */
-  uint64_t tensors;          /**< Of the plan. */
-  uint64_t payload_bytes;    /**< Each tensor of the table once. */
-  uint64_t ruled_bytes;      /**< Of these, placed by a rule on the generation side. */
-  uint64_t misc_bytes;       /**< Of these, for a named buffer or a callback: delivered whole, or the
-                                  rank's share where the engine makes other values of it. */
-  uint64_t delivered_bytes;  /**< Every generation-local tensor of every rank, padding included. */
-  uint64_t hooks;            /**< Tensors of which the engine needs other values than a copy. */
-  uint64_t ignored;          /**< Tensors of the table that a declared pattern ignores. */
-  uint64_t duplicates;       /**< Tensors held under a second name, as tied embeddings are. */
-  uint64_t largest_bytes;    /**< Of one tensor of the plan. */
+  size_t struct_size;       /**< Set by XFER_REFIT_REPORT_INIT. */
+  uint64_t hf_tensors;      /**< Tensors of the table, as a checkpoint counts them. */
+  uint64_t tensors;         /**< Of the plan. */
+  uint64_t payload_bytes;   /**< Each tensor of the table once. */
+  uint64_t ruled_bytes;     /**< Of these, placed by a rule on the generation side. */
+  uint64_t misc_bytes;      /**< Of these, for a named buffer or a callback: delivered whole, or the
+                                 rank's share where the engine makes other values of it. */
+  uint64_t delivered_bytes; /**< Every generation-local tensor of every rank, padding included. */
+  uint64_t hooks;           /**< Tensors of which the engine needs other values than a copy. */
+  uint64_t ignored;         /**< Tensors of the table that a declared pattern ignores. */
+  uint64_t duplicates;      /**< Tensors held under a second name, as tied embeddings are. */
+  uint64_t largest_bytes;   /**< Of one tensor of the plan. */
 } xfer_refit_report_data;
-#define XFER_REFIT_REPORT_INIT {sizeof(xfer_refit_report_data), 0, 0, 0, 0, 0, 0, 0, 0, 0, 0}
+#define XFER_REFIT_REPORT_INIT                                                                     \
+  {                                                                                                \
+    sizeof(xfer_refit_report_data), 0, 0, 0, 0, 0, 0, 0, 0, 0, 0                                   \
+  }
 
 /** Fill `report`. */
 XFER_API XFER_MUST_CHECK xfer_status xfer_refit_report(const xfer_refit *refit,
@@ -270,13 +283,13 @@ typedef struct xfer_local {
 
 /** A tensor's part inside a local tensor: rows [begin, end) of `dim` there. */
 typedef struct xfer_local_part {
-  uint64_t tensor;  /**< Index in xfer_refit_tensors(). */
-  int32_t dim;      /**< Dim of the local tensor. */
+  uint64_t tensor;    /**< Index in xfer_refit_tensors(). */
+  int32_t dim;        /**< Dim of the local tensor. */
   int32_t tensor_dim; /**< The same dim in the tensor of the join. */
-  int64_t begin;    /**< First row. */
-  int64_t end;      /**< With `step` 2 the rows begin, begin + 2, ... */
-  int64_t step;     /**< 1: every row between. */
-  int64_t first;    /**< The row of the tensor's local part that lies at `begin`. */
+  int64_t begin;      /**< First row. */
+  int64_t end;        /**< With `step` 2 the rows begin, begin + 2, ... */
+  int64_t step;       /**< 1: every row between. */
+  int64_t first;      /**< The row of the tensor's local part that lies at `begin`. */
 } xfer_local_part;
 
 /**
@@ -287,8 +300,8 @@ typedef struct xfer_local_part {
  * @param rank    A rank of the comm. One that is in neither side has no local tensors.
  * @since 0.1
  */
-XFER_API XFER_MUST_CHECK xfer_status xfer_locals_create(xfer_locals **locals, const xfer_refit *refit,
-                                                        int rank);
+XFER_API XFER_MUST_CHECK xfer_status xfer_locals_create(xfer_locals **locals,
+                                                        const xfer_refit *refit, int rank);
 /** Give a list back; NULL is fine. Plans keep what was bound. */
 XFER_API void xfer_locals_destroy(xfer_locals *locals);
 /** How many local tensors. */
@@ -315,9 +328,10 @@ XFER_API XFER_MUST_CHECK xfer_status xfer_locals_part(const xfer_locals *locals,
  * @param n_dims   Number of dims.
  * @retval XFER_ERR_NOMEM  Out of memory.
  */
-XFER_API XFER_MUST_CHECK xfer_status xfer_locals_give(xfer_locals *locals, int side, const char *name,
-                                                      int32_t dtype, void *base, const int64_t *shape,
-                                                      const int64_t *strides, int n_dims);
+XFER_API XFER_MUST_CHECK xfer_status xfer_locals_give(xfer_locals *locals, int side,
+                                                      const char *name, int32_t dtype, void *base,
+                                                      const int64_t *shape, const int64_t *strides,
+                                                      int n_dims);
 
 /**
  * Bind all that was handed in to a plan of the refit's tensors. Local.
@@ -333,15 +347,17 @@ XFER_API const char *xfer_locals_problem(xfer_locals *locals, size_t i);
 XFER_API size_t xfer_locals_ignored(const xfer_locals *locals);
 
 /**
- * Where a tensor of the join lies on this rank. `src` and `dst` are filled where the rank has a part.
+ * Where a tensor of the join lies on this rank. `src` and `dst` are filled where the rank has a
+ * part.
  * @param has  Receives 1 for a source, 2 for a destination, 3 for both, 0 for none.
  */
 XFER_API XFER_MUST_CHECK xfer_status xfer_locals_view(xfer_locals *locals, size_t tensor,
                                                       xfer_view *src, xfer_view *dst, int *has);
 
-/** Called for each misc tensor that was not handed in by name, with its name in the list and this rank's
- *  part, row-major: the whole tensor where no rule knows it, this rank's share where the engine makes other
- *  values of it (Mamba's A of A_log). The memory is the library's and valid during the call. */
+/** Called for each misc tensor that was not handed in by name, with its name in the list and this
+ * rank's part, row-major: the whole tensor where no rule knows it, this rank's share where the
+ * engine makes other values of it (Mamba's A of A_log). The memory is the library's and valid
+ * during the call. */
 typedef void (*xfer_misc_fn)(void *context, const char *name, int32_t dtype, const int64_t *shape,
                              int n_dims, const void *data);
 

@@ -11,7 +11,8 @@ xfer_status xfer_locals_create(xfer_locals **locals, const xfer_refit *refit, in
 {
   xfer_status st = XFER_OK;
 
-  XFI_CHECK(locals != NULL && refit != NULL && rank >= 0, XFER_ERR_ARG, "xfer_locals_create: an argument is wrong");
+  XFI_CHECK(locals != NULL && refit != NULL && rank >= 0, XFER_ERR_ARG,
+            "xfer_locals_create: an argument is wrong");
   XFI_TRY(xfi_locals_create(locals, refit, rank));
 done:
   return st;
@@ -32,13 +33,21 @@ xfer_status xfer_locals_get(const xfer_locals *locals, size_t i, xfer_local *loc
   const xfi_local *l;
   xfer_status st = XFER_OK;
 
-  XFI_CHECK(locals != NULL && local != NULL && i < locals->n, XFER_ERR_ARG, "no local tensor %zu", i);
+  XFI_CHECK(locals != NULL && local != NULL && i < locals->n, XFER_ERR_ARG, "no local tensor %zu",
+            i);
   l = &locals->at[i];
-  *local = (xfer_local){.name = l->name, .side = l->side, .dtype = (int32_t)l->dtype, .n_dims = l->n_dims,
-                        .n_parts = l->n_parts, .expert = l->expert, .misc = l->misc, .made = l->made,
+  *local = (xfer_local){.name = l->name,
+                        .side = l->side,
+                        .dtype = (int32_t)l->dtype,
+                        .n_dims = l->n_dims,
+                        .n_parts = l->n_parts,
+                        .expert = l->expert,
+                        .misc = l->misc,
+                        .made = l->made,
                         .made_dtype = l->made_dtype};
   memcpy(local->shape, l->shape, sizeof local->shape);
-  for (int k = 0; k < l->n_dims; k++) local->dims[k] = l->dims[k];
+  for (int k = 0; k < l->n_dims; k++)
+    local->dims[k] = l->dims[k];
 done:
   return st;
 }
@@ -47,33 +56,37 @@ xfer_status xfer_locals_part(const xfer_locals *locals, size_t i, size_t k, xfer
 {
   xfer_status st = XFER_OK;
 
-  XFI_CHECK(locals != NULL && part != NULL && i < locals->n && k < (size_t)locals->at[i].n_parts, XFER_ERR_ARG,
-            "no part %zu of local tensor %zu", k, i);
+  XFI_CHECK(locals != NULL && part != NULL && i < locals->n && k < (size_t)locals->at[i].n_parts,
+            XFER_ERR_ARG, "no part %zu of local tensor %zu", k, i);
   *part = locals->parts[locals->at[i].first_part + k];
 done:
   return st;
 }
 
-xfer_status xfer_locals_give(xfer_locals *locals, int side, const char *name, int32_t dtype, void *base,
-                             const int64_t *shape, const int64_t *strides, int n_dims)
+xfer_status xfer_locals_give(xfer_locals *locals, int side, const char *name, int32_t dtype,
+                             void *base, const int64_t *shape, const int64_t *strides, int n_dims)
 {
   xfer_status st = XFER_OK;
 
   XFI_CHECK(locals != NULL && name != NULL && (shape != NULL || n_dims == 0), XFER_ERR_ARG,
             "xfer_locals_give: a pointer is NULL");
-  XFI_CHECK(side == XFER_SIDE_TRAIN || side == XFER_SIDE_GEN, XFER_ERR_ARG, "\"%s\": side %d", name, side);
-  XFI_CHECK(n_dims >= 0 && n_dims <= XFER_MAX_DIMS, XFER_ERR_ARG, "\"%s\" with %d dims", name, n_dims);
+  XFI_CHECK(side == XFER_SIDE_TRAIN || side == XFER_SIDE_GEN, XFER_ERR_ARG, "\"%s\": side %d", name,
+            side);
+  XFI_CHECK(n_dims >= 0 && n_dims <= XFER_MAX_DIMS, XFER_ERR_ARG, "\"%s\" with %d dims", name,
+            n_dims);
   XFI_TRY(xfi_locals_give(locals, side, name, (xfer_dtype)dtype, base, shape, strides, n_dims));
 done:
   return st;
 }
 
-xfer_status xfer_locals_view(xfer_locals *locals, size_t tensor, xfer_view *src, xfer_view *dst, int *has)
+xfer_status xfer_locals_view(xfer_locals *locals, size_t tensor, xfer_view *src, xfer_view *dst,
+                             int *has)
 {
   bool has_src, has_dst;
   xfer_status st = XFER_OK;
 
-  XFI_CHECK(locals != NULL && src != NULL && dst != NULL && has != NULL && tensor < locals->refit->n_tensors,
+  XFI_CHECK(locals != NULL && src != NULL && dst != NULL && has != NULL &&
+                tensor < locals->refit->n_tensors,
             XFER_ERR_ARG, "no tensor %zu", tensor);
   XFI_TRY(xfi_locals_view(locals, tensor, XFER_SIDE_TRAIN, src, &has_src));
   XFI_TRY(xfi_locals_view(locals, tensor, XFER_SIDE_GEN, dst, &has_dst));
@@ -90,8 +103,8 @@ xfer_status xfer_locals_bind(xfer_locals *locals, xfer_plan *plan)
 
   XFI_CHECK(locals != NULL && plan != NULL, XFER_ERR_ARG, "xfer_locals_bind: a pointer is NULL");
   XFI_TRY(xfi_locals_complete(locals));
-  XFI_CHECK(locals->n_problems == 0, XFER_ERR_MISMATCH, "%s (one of %zu problems)", locals->problems[0].text,
-            locals->n_problems);
+  XFI_CHECK(locals->n_problems == 0, XFER_ERR_MISMATCH, "%s (one of %zu problems)",
+            locals->problems[0].text, locals->n_problems);
   for (size_t t = 0; t < locals->refit->n_tensors; t++) {
     XFI_TRY(xfer_locals_view(locals, t, &src, &dst, &has));
     if (has == 0) continue;
@@ -132,7 +145,8 @@ xfer_status xfer_locals_wait(xfer_locals *locals, xfer_plan *plan, uint64_t time
     const xfi_local *l = &locals->at[i];
 
     if (l->owned == NULL) continue;
-    locals->misc_fn(locals->misc_context, l->name, (int32_t)l->dtype, l->shape, l->n_dims, l->owned);
+    locals->misc_fn(locals->misc_context, l->name, (int32_t)l->dtype, l->shape, l->n_dims,
+                    l->owned);
   }
 done:
   return st;

@@ -19,17 +19,17 @@ static xfer_status check_options(const xfer_model_options *o)
 {
   xfer_status st = XFER_OK;
 
-  XFI_CHECK(o->layers_begin >= 0 && (o->layers_end == 0 || o->layers_end > o->layers_begin), XFER_ERR_ARG,
-            "layers %d to %d", (int)o->layers_begin, (int)o->layers_end);
-  XFI_CHECK(o->experts_begin >= 0 && (o->experts_end == 0 || o->experts_end > o->experts_begin), XFER_ERR_ARG,
-            "experts %d to %d", (int)o->experts_begin, (int)o->experts_end);
-  XFI_CHECK(o->quant == XFER_QUANT_NONE || o->quant == XFER_QUANT_FP8_BLOCK128, XFER_ERR_ARG, "quant %d",
-            (int)o->quant);
-  XFI_CHECK(o->n_renames >= 0 && (o->renames != NULL || o->n_renames == 0), XFER_ERR_ARG, "%lld renames",
-            (long long)o->n_renames);
+  XFI_CHECK(o->layers_begin >= 0 && (o->layers_end == 0 || o->layers_end > o->layers_begin),
+            XFER_ERR_ARG, "layers %d to %d", (int)o->layers_begin, (int)o->layers_end);
+  XFI_CHECK(o->experts_begin >= 0 && (o->experts_end == 0 || o->experts_end > o->experts_begin),
+            XFER_ERR_ARG, "experts %d to %d", (int)o->experts_begin, (int)o->experts_end);
+  XFI_CHECK(o->quant == XFER_QUANT_NONE || o->quant == XFER_QUANT_FP8_BLOCK128, XFER_ERR_ARG,
+            "quant %d", (int)o->quant);
+  XFI_CHECK(o->n_renames >= 0 && (o->renames != NULL || o->n_renames == 0), XFER_ERR_ARG,
+            "%lld renames", (long long)o->n_renames);
   for (int64_t i = 0; i < o->n_renames; i++) {
-    XFI_CHECK(o->renames[2 * i] != NULL && o->renames[2 * i + 1] != NULL, XFER_ERR_ARG, "rename %lld is NULL",
-              (long long)i);
+    XFI_CHECK(o->renames[2 * i] != NULL && o->renames[2 * i + 1] != NULL, XFER_ERR_ARG,
+              "rename %lld is NULL", (long long)i);
     XFI_TRY(xfi_glob_check(o->renames[2 * i], o->renames[2 * i + 1]));
   }
 done:
@@ -62,16 +62,20 @@ void xfer_model_destroy(xfer_model *model)
   xfi_model_destroy(model);
 }
 
-xfer_status xfer_model_add(xfer_model *model, const char *name, int32_t dtype, const int64_t *shape, int n_dims)
+xfer_status xfer_model_add(xfer_model *model, const char *name, int32_t dtype, const int64_t *shape,
+                           int n_dims)
 {
   const xfer_model_options all = XFER_MODEL_OPTIONS_INIT;
-  const xfi_raw raw = {.pattern = name, .shape = shape, .n_dims = n_dims, .dtype = (xfer_dtype)dtype};
+  const xfi_raw raw = {
+      .pattern = name, .shape = shape, .n_dims = n_dims, .dtype = (xfer_dtype)dtype};
   xfer_status st = XFER_OK;
 
   XFI_CHECK(model != NULL && name != NULL && (shape != NULL || n_dims == 0), XFER_ERR_ARG,
             "xfer_model_add: a pointer is NULL");
-  XFI_CHECK(n_dims >= 0 && n_dims <= XFER_MAX_DIMS, XFER_ERR_ARG, "\"%s\" with %d dims", name, n_dims);
-  XFI_CHECK(!atomic_load(&model->frozen), XFER_ERR_STATE, "\"%s\": a refit was made of the model", name);
+  XFI_CHECK(n_dims >= 0 && n_dims <= XFER_MAX_DIMS, XFER_ERR_ARG, "\"%s\" with %d dims", name,
+            n_dims);
+  XFI_CHECK(!atomic_load(&model->frozen), XFER_ERR_STATE, "\"%s\": a refit was made of the model",
+            name);
   XFI_CHECK(strchr(name, '{') == NULL, XFER_ERR_ARG, "\"%s\" is a pattern, not a name", name);
   XFI_TRY(xfi_model_append_name(model, &raw, &all));
   XFI_TRY(xfi_model_finish(model, &all));
@@ -117,7 +121,8 @@ static xfer_status say(xfer_side *side, size_t list, const char *pattern, const 
   xfer_status st = XFER_OK;
 
   XFI_CHECK(side != NULL && pattern != NULL, XFER_ERR_ARG, "a side or a name pattern is NULL");
-  XFI_CHECK(atomic_load(&side->n_refs) == 1, XFER_ERR_STATE, "\"%s\": a refit was made of the side", side->spec);
+  XFI_CHECK(atomic_load(&side->n_refs) == 1, XFER_ERR_STATE, "\"%s\": a refit was made of the side",
+            side->spec);
   XFI_TRY(xfi_said_add((xfi_saids *)((char *)side + list), pattern, to, value));
 done:
   return st;
@@ -147,8 +152,8 @@ xfer_status xfer_side_give_whole(xfer_side *side, const char *pattern, int rank)
 {
   xfer_status st = XFER_OK;
 
-  XFI_CHECK(side != NULL && rank >= side->first_rank && rank - side->first_rank < side->size, XFER_ERR_ARG,
-            "rank %d is none of the side's", rank);
+  XFI_CHECK(side != NULL && rank >= side->first_rank && rank - side->first_rank < side->size,
+            XFER_ERR_ARG, "rank %d is none of the side's", rank);
   XFI_TRY(say(side, offsetof(xfer_side, wholes), pattern, NULL, rank));
 done:
   return st;
@@ -166,7 +171,8 @@ done:
 
 /* ---- joins ---- */
 
-xfer_status xfer_refit_create(xfer_refit **refit, xfer_model *model, const xfer_side *train, const xfer_side *gen)
+xfer_status xfer_refit_create(xfer_refit **refit, xfer_model *model, const xfer_side *train,
+                              const xfer_side *gen)
 {
   xfer_status st = XFER_OK;
 
@@ -197,7 +203,8 @@ xfer_status xfer_refit_tensor_get(const xfer_refit *refit, size_t i, xfer_refit_
 {
   xfer_status st = XFER_OK;
 
-  XFI_CHECK(refit != NULL && tensor != NULL && i < refit->n_tensors, XFER_ERR_ARG, "no tensor %zu", i);
+  XFI_CHECK(refit != NULL && tensor != NULL && i < refit->n_tensors, XFER_ERR_ARG, "no tensor %zu",
+            i);
   xfi_refit_tensor(refit, i, tensor);
 done:
   return st;
@@ -209,8 +216,8 @@ xfer_status xfer_refit_report(const xfer_refit *refit, xfer_refit_report_data *r
   xfer_status st = XFER_OK;
 
   XFI_CHECK(refit != NULL && report != NULL, XFER_ERR_ARG, "xfer_refit_report: a pointer is NULL");
-  XFI_CHECK(report->struct_size == sizeof r, XFER_ERR_ARG, "xfer_refit_report_data of %zu bytes, here %zu",
-            report->struct_size, sizeof r);
+  XFI_CHECK(report->struct_size == sizeof r, XFER_ERR_ARG,
+            "xfer_refit_report_data of %zu bytes, here %zu", report->struct_size, sizeof r);
   xfi_refit_report(refit, &r);
   *report = r;
 done:

@@ -1,10 +1,11 @@
 /*
- * Reads the folder of a Hugging Face checkpoint: config.json for the figures, and names, shapes and types from
- * the headers of its safetensors files. No weight is read.
+ * Reads the folder of a Hugging Face checkpoint: config.json for the figures, and names, shapes and
+ * types from the headers of its safetensors files. No weight is read.
  *
- * A safetensors file begins with 8 bytes, little-endian, the length of a JSON object that follows, which has
- * for each tensor its dtype and shape (huggingface/safetensors, format). Names are then put together again:
- * those that differ in the number of a layer or an expert alone become one entry.
+ * A safetensors file begins with 8 bytes, little-endian, the length of a JSON object that follows,
+ * which has for each tensor its dtype and shape (huggingface/safetensors, format). Names are then
+ * put together again: those that differ in the number of a layer or an expert alone become one
+ * entry.
  */
 #include "model.h"
 
@@ -39,8 +40,10 @@ typedef struct folder {
 
 static void folder_free(folder *f)
 {
-  for (size_t i = 0; i < f->n; i++) xfi_free(f->records[i].pattern);
-  for (size_t i = 0; i < f->n_files; i++) xfi_free(f->files[i]);
+  for (size_t i = 0; i < f->n; i++)
+    xfi_free(f->records[i].pattern);
+  for (size_t i = 0; i < f->n_files; i++)
+    xfi_free(f->files[i]);
   xfi_free(f->records);
   xfi_free(f->files);
 }
@@ -49,8 +52,8 @@ static xfer_status join_path(char *path, size_t size, const char *where, const c
 {
   xfer_status st = XFER_OK;
 
-  XFI_CHECK((size_t)snprintf(path, size, "%s/%s", where, file) < size, XFER_ERR_IO, "the path %s/%s is too long",
-            where, file);
+  XFI_CHECK((size_t)snprintf(path, size, "%s/%s", where, file) < size, XFER_ERR_IO,
+            "the path %s/%s is too long", where, file);
 done:
   return st;
 }
@@ -65,7 +68,8 @@ static xfer_status read_record(folder *f, const char *file, const char *name, co
   record r = {0};
   xfer_status st = XFER_OK;
 
-  XFI_CHECK(strchr(name, '{') == NULL, XFER_ERR_IO, "%s: \"%s\" is no name of a tensor", file, name);
+  XFI_CHECK(strchr(name, '{') == NULL, XFER_ERR_IO, "%s: \"%s\" is no name of a tensor", file,
+            name);
   XFI_CHECK(dtype != NULL && xfi_dtype_find(&r.dtype, dtype), XFER_ERR_IO,
             "%s: \"%s\": no element type is called \"%s\"", file, name, dtype == NULL ? "" : dtype);
   XFI_CHECK(json_is_array(shape) && json_array_size(shape) <= XFER_MAX_DIMS, XFER_ERR_IO,
@@ -102,14 +106,19 @@ static xfer_status read_header(folder *f, const char *file)
 
   XFI_TRY(join_path(path, sizeof path, f->path, file));
   in = fopen(path, "rb");
-  XFI_CHECK(in != NULL && fread(head, 1, sizeof head, in) == sizeof head, XFER_ERR_IO, "%s cannot be read", path);
-  for (int i = 7; i >= 0; i--) n = n << 8 | head[i];
-  XFI_CHECK(n > 0 && n <= MAX_HEADER, XFER_ERR_IO, "%s: a header of %llu bytes", path, (unsigned long long)n);
+  XFI_CHECK(in != NULL && fread(head, 1, sizeof head, in) == sizeof head, XFER_ERR_IO,
+            "%s cannot be read", path);
+  for (int i = 7; i >= 0; i--)
+    n = n << 8 | head[i];
+  XFI_CHECK(n > 0 && n <= MAX_HEADER, XFER_ERR_IO, "%s: a header of %llu bytes", path,
+            (unsigned long long)n);
   text = xfi_calloc(n, 1);
-  XFI_CHECK(text != NULL, XFER_ERR_NOMEM, "%s: a header of %llu bytes", path, (unsigned long long)n);
+  XFI_CHECK(text != NULL, XFER_ERR_NOMEM, "%s: a header of %llu bytes", path,
+            (unsigned long long)n);
   XFI_CHECK(fread(text, 1, n, in) == n, XFER_ERR_IO, "%s ends inside its header", path);
   root = json_loadb(text, n, JSON_REJECT_DUPLICATES, &error);
-  XFI_CHECK(json_is_object(root), XFER_ERR_IO, "%s: its header is no JSON object: %s", path, error.text);
+  XFI_CHECK(json_is_object(root), XFER_ERR_IO, "%s: its header is no JSON object: %s", path,
+            error.text);
   json_object_foreach(root, name, object)
   {
     if (strcmp(name, "__metadata__") != 0) XFI_TRY(read_record(f, path, name, object));
@@ -140,7 +149,8 @@ done:
   return st;
 }
 
-/* The files that the index names, or all there are. The index' count of tensors is checked afterwards. */
+/* The files that the index names, or all there are. The index' count of tensors is checked
+ * afterwards. */
 static xfer_status list_files(folder *f, const json_t *index)
 {
   const json_t *map = json_object_get(index, "weight_map");
@@ -156,8 +166,8 @@ static xfer_status list_files(folder *f, const json_t *index)
     {
       const char *text = json_string_value(file);
 
-      XFI_CHECK(text != NULL && strchr(text, '/') == NULL, XFER_ERR_IO, "%s: its index has no file for \"%s\"",
-                f->path, name);
+      XFI_CHECK(text != NULL && strchr(text, '/') == NULL, XFER_ERR_IO,
+                "%s: its index has no file for \"%s\"", f->path, name);
       XFI_TRY(add_file(f, text));
     }
   } else {
@@ -166,7 +176,8 @@ static xfer_status list_files(folder *f, const json_t *index)
     for (const struct dirent *e = readdir(dir); e != NULL; e = readdir(dir)) {
       size_t k = strlen(e->d_name);
 
-      if (k > 12 && strcmp(e->d_name + k - 12, ".safetensors") == 0) XFI_TRY(add_file(f, e->d_name));
+      if (k > 12 && strcmp(e->d_name + k - 12, ".safetensors") == 0)
+        XFI_TRY(add_file(f, e->d_name));
     }
   }
   if (f->n_files > 0) qsort(f->files, f->n_files, sizeof *f->files, compare_texts);
@@ -199,9 +210,10 @@ static xfer_status read_headers(folder *f)
     XFI_CHECK(index != NULL, XFER_ERR_IO, "%s: line %d: %s", path, error.line, error.text);
   }
   XFI_TRY(list_files(f, index));
-  for (size_t i = 0; i < f->n_files; i++) XFI_TRY(read_header(f, f->files[i]));
-  XFI_CHECK(index == NULL || json_object_size(json_object_get(index, "weight_map")) == f->n, XFER_ERR_IO,
-            "%s: its index names %zu tensors, its files have %zu", f->path,
+  for (size_t i = 0; i < f->n_files; i++)
+    XFI_TRY(read_header(f, f->files[i]));
+  XFI_CHECK(index == NULL || json_object_size(json_object_get(index, "weight_map")) == f->n,
+            XFER_ERR_IO, "%s: its index names %zu tensors, its files have %zu", f->path,
             json_object_size(json_object_get(index, "weight_map")), f->n);
 done:
   if (in != NULL) fclose(in);
@@ -245,21 +257,25 @@ static xfer_status scan_layer(const folder *f, size_t at, size_t stop, size_t *e
 
     XFI_CHECK(first->expert >= 0 && r->expert != r[-1].expert, XFER_ERR_IO,
               "%s: \"%s\" of layer %d is there twice", f->path, r->pattern, r->layer);
-    XFI_CHECK(r->expert == r[-1].expert + 1, XFER_ERR_IO, "%s: \"%s\" of layer %d has no expert %d", f->path,
-              r->pattern, r->layer, r[-1].expert + 1);
+    XFI_CHECK(r->expert == r[-1].expert + 1, XFER_ERR_IO, "%s: \"%s\" of layer %d has no expert %d",
+              f->path, r->pattern, r->layer, r[-1].expert + 1);
   }
 done:
   return st;
 }
 
-/* Records [at, end) differ in layer and expert alone. Layers with the same experts make one entry. */
+/* Records [at, end) differ in layer and expert alone. Layers with the same experts make one entry.
+ */
 static xfer_status append_kind(xfer_model *model, const folder *f, size_t at, size_t end,
                                const xfer_model_options *options)
 {
   int *layers = xfi_calloc(end - at, sizeof *layers);
   const record *first = &f->records[at];
-  xfi_raw raw = {.pattern = first->pattern, .shape = first->shape, .n_dims = first->n_dims,
-                 .dtype = first->dtype, .layers = layers};
+  xfi_raw raw = {.pattern = first->pattern,
+                 .shape = first->shape,
+                 .n_dims = first->n_dims,
+                 .dtype = first->dtype,
+                 .layers = layers};
   size_t next;
   xfer_status st = XFER_OK;
 
@@ -270,7 +286,8 @@ static xfer_status append_kind(xfer_model *model, const folder *f, size_t at, si
 
     XFI_TRY(scan_layer(f, at, end, &next));
     n_experts = r->expert < 0 ? 0 : (int)(next - at);
-    if (raw.n_layers > 0 && (n_experts != raw.n_experts || (n_experts > 0 && r->expert != raw.first_expert))) {
+    if (raw.n_layers > 0 &&
+        (n_experts != raw.n_experts || (n_experts > 0 && r->expert != raw.first_expert))) {
       XFI_TRY(xfi_model_append(model, &raw, options));
       raw.n_layers = 0;
     }
@@ -284,7 +301,8 @@ done:
   return st;
 }
 
-xfer_status xfi_checkpoint_read(xfer_model *model, const char *path, const xfer_model_options *options)
+xfer_status xfi_checkpoint_read(xfer_model *model, const char *path,
+                                const xfer_model_options *options)
 {
   char config[4096];
   json_error_t error;
@@ -302,7 +320,8 @@ xfer_status xfi_checkpoint_read(xfer_model *model, const char *path, const xfer_
   XFI_CHECK(f.n > 0, XFER_ERR_IO, "%s has no tensor", path);
   qsort(f.records, f.n, sizeof *f.records, compare_records);
   for (size_t at = 0; at < f.n; at = end) {
-    for (end = at + 1; end < f.n && compare_kinds(&f.records[at], &f.records[end]) == 0;) end++;
+    for (end = at + 1; end < f.n && compare_kinds(&f.records[at], &f.records[end]) == 0;)
+      end++;
     XFI_TRY(append_kind(model, &f, at, end, options));
   }
 done:

@@ -1,18 +1,20 @@
 /*
  * The families: what the names in a checkpoint mean, and what each framework calls the same tensor.
  *
- * One line per name. Adding a family is adding lines here and a test (docs/adding-a-model.md). Lines are
- * tried in order, and the first whose name and sibling fit counts, so that "q_proj" of a model with latent
- * attention comes before the common one. `@` stands for one of the block names below.
+ * One line per name. Adding a family is adding lines here and a test (docs/adding-a-model.md).
+ * Lines are tried in order, and the first whose name and sibling fit counts, so that "q_proj" of a
+ * model with latent attention comes before the common one. `@` stands for one of the block names
+ * below.
  *
- * Sources: the loaders of vLLM (model_executor/models), Megatron-Core's module names, Megatron-Bridge's
- * mappings of Hugging Face names.
+ * Sources: the loaders of vLLM (model_executor/models), Megatron-Core's module names,
+ * Megatron-Bridge's mappings of Hugging Face names.
  */
 #include "model.h"
 
 #include "alloc.h"
 #include "error.h"
 
+#include <stdio.h>
 #include <string.h>
 
 /* Where a model's own layers may live, longest first. */
@@ -26,33 +28,41 @@ static const char *const BLOCKS[] = {
 
 static const char *const SUFFIXES[] = {"weight_scale_inv", "weight", "bias"};
 
-/* Columns: name in the checkpoint, needed sibling, cut, Megatron's name, vLLM's name, flags, what vLLM makes of
- * it and in which type. */
+/* Columns: name in the checkpoint, needed sibling, cut, Megatron's name, vLLM's name, flags, what
+ * vLLM makes of it and in which type. */
 static const xfi_stem IN_LAYERS[] = {
     /* attention */
-    {"@.q_proj", "@.kv_a_proj_with_mqa", XFI_CUT_COL, "self_attention.linear_q_proj", NULL, 0, NULL, 0},
+    {"@.q_proj", "@.kv_a_proj_with_mqa", XFI_CUT_COL, "self_attention.linear_q_proj", NULL, 0, NULL,
+     0},
     {"@.q_proj", NULL, XFI_CUT_Q, "self_attention.linear_qkv:0/3", "@.qkv_proj:0/3", 0, NULL, 0},
     {"@.k_proj", NULL, XFI_CUT_KV, "self_attention.linear_qkv:1/3", "@.qkv_proj:1/3", 0, NULL, 0},
     {"@.v_proj", NULL, XFI_CUT_KV, "self_attention.linear_qkv:2/3", "@.qkv_proj:2/3", 0, NULL, 0},
     {"@.o_proj", NULL, XFI_CUT_ROW, "self_attention.linear_proj", NULL, 0, NULL, 0},
     {"@.q_norm", NULL, XFI_CUT_WHOLE, "self_attention.q_layernorm", NULL, 0, NULL, 0},
     {"@.k_norm", NULL, XFI_CUT_WHOLE, "self_attention.k_layernorm", NULL, 0, NULL, 0},
-    {"@.sinks", NULL, XFI_CUT_COL, "self_attention.core_attention.softmax_offset", NULL, 0, NULL, 0},
+    {"@.sinks", NULL, XFI_CUT_COL, "self_attention.core_attention.softmax_offset", NULL, 0, NULL,
+     0},
 
     /* latent attention */
     {"@.q_a_proj", NULL, XFI_CUT_WHOLE, "self_attention.linear_q_down_proj",
      "@.fused_qkv_a_proj:0/2", 0, NULL, 0},
     {"@.kv_a_proj_with_mqa", "@.q_a_proj", XFI_CUT_WHOLE, "self_attention.linear_kv_down_proj",
      "@.fused_qkv_a_proj:1/2", 0, NULL, 0},
-    {"@.kv_a_proj_with_mqa", NULL, XFI_CUT_WHOLE, "self_attention.linear_kv_down_proj", NULL, 0, NULL, 0},
-    {"@.q_a_layernorm", NULL, XFI_CUT_WHOLE, "self_attention.linear_q_up_proj.layer_norm_%", NULL, 0, NULL, 0},
-    {"@.kv_a_layernorm", NULL, XFI_CUT_WHOLE, "self_attention.linear_kv_up_proj.layer_norm_%", NULL, 0, NULL, 0},
+    {"@.kv_a_proj_with_mqa", NULL, XFI_CUT_WHOLE, "self_attention.linear_kv_down_proj", NULL, 0,
+     NULL, 0},
+    {"@.q_a_layernorm", NULL, XFI_CUT_WHOLE, "self_attention.linear_q_up_proj.layer_norm_%", NULL,
+     0, NULL, 0},
+    {"@.kv_a_layernorm", NULL, XFI_CUT_WHOLE, "self_attention.linear_kv_up_proj.layer_norm_%", NULL,
+     0, NULL, 0},
     {"@.q_b_proj", NULL, XFI_CUT_COL, "self_attention.linear_q_up_proj", NULL, 0, NULL, 0},
-    {"@.kv_b_proj", NULL, XFI_CUT_COL, "self_attention.linear_kv_up_proj", NULL, XFI_STEM_HOOK, NULL, 0},
+    {"@.kv_b_proj", NULL, XFI_CUT_COL, "self_attention.linear_kv_up_proj", NULL, XFI_STEM_HOOK,
+     NULL, 0},
 
     /* dense MLP, gated and not */
-    {"@.gate_proj", "@.up_proj", XFI_CUT_COL, "mlp.linear_fc1:0/2", "@.gate_up_proj:0/2", 0, NULL, 0},
-    {"@.up_proj", "@.gate_proj", XFI_CUT_COL, "mlp.linear_fc1:1/2", "@.gate_up_proj:1/2", 0, NULL, 0},
+    {"@.gate_proj", "@.up_proj", XFI_CUT_COL, "mlp.linear_fc1:0/2", "@.gate_up_proj:0/2", 0, NULL,
+     0},
+    {"@.up_proj", "@.gate_proj", XFI_CUT_COL, "mlp.linear_fc1:1/2", "@.gate_up_proj:1/2", 0, NULL,
+     0},
     {"@.up_proj", NULL, XFI_CUT_COL, "mlp.linear_fc1", NULL, 0, NULL, 0},
     {"@.down_proj", NULL, XFI_CUT_ROW, "mlp.linear_fc2", NULL, 0, NULL, 0},
 
@@ -61,8 +71,10 @@ static const xfi_stem IN_LAYERS[] = {
      "mlp.shared_experts.linear_fc1:0/2", "@.shared_experts.gate_up_proj:0/2", 0, NULL, 0},
     {"@.shared_experts.up_proj", "@.shared_experts.gate_proj", XFI_CUT_COL,
      "mlp.shared_experts.linear_fc1:1/2", "@.shared_experts.gate_up_proj:1/2", 0, NULL, 0},
-    {"@.shared_experts.up_proj", NULL, XFI_CUT_COL, "mlp.shared_experts.linear_fc1", NULL, 0, NULL, 0},
-    {"@.shared_experts.down_proj", NULL, XFI_CUT_ROW, "mlp.shared_experts.linear_fc2", NULL, 0, NULL, 0},
+    {"@.shared_experts.up_proj", NULL, XFI_CUT_COL, "mlp.shared_experts.linear_fc1", NULL, 0, NULL,
+     0},
+    {"@.shared_experts.down_proj", NULL, XFI_CUT_ROW, "mlp.shared_experts.linear_fc2", NULL, 0,
+     NULL, 0},
 
     /* routed experts: [E, rows, cols] here, however the checkpoint lists them */
     {"@.experts.{expert}.gate_proj", "@.experts.{expert}.up_proj", XFI_CUT_COL,
@@ -75,14 +87,16 @@ static const xfi_stem IN_LAYERS[] = {
      "@.experts.routed_experts.w2_%", 0, NULL, 0},
     {"@.gate", NULL, XFI_CUT_WHOLE, "mlp.router", NULL, 0, NULL, 0},
     {"@.router", NULL, XFI_CUT_WHOLE, "mlp.router", NULL, 0, NULL, 0},
-    {"@.gate.e_score_correction_bias", NULL, XFI_CUT_WHOLE, "mlp.router.expert_bias", NULL, 0, NULL, 0},
+    {"@.gate.e_score_correction_bias", NULL, XFI_CUT_WHOLE, "mlp.router.expert_bias", NULL, 0, NULL,
+     0},
     {"@.fc1_latent_proj", NULL, XFI_CUT_WHOLE, "mlp.fc1_latent_proj", NULL, 0, NULL, 0},
     {"@.fc2_latent_proj", NULL, XFI_CUT_WHOLE, "mlp.fc2_latent_proj", NULL, 0, NULL, 0},
 
     /* Mamba */
     {"mixer.in_proj", NULL, XFI_CUT_MAMBA_IN, "mixer.in_proj", NULL, 0, NULL, 0},
     {"mixer.conv1d", NULL, XFI_CUT_MAMBA_CONV, "mixer.conv1d", NULL, 0, NULL, 0},
-    {"mixer.A_log", NULL, XFI_CUT_COL, "mixer.A_log", NULL, XFI_STEM_HOOK | XFI_STEM_VALUE, "mixer.A", XFER_F32},
+    {"mixer.A_log", NULL, XFI_CUT_COL, "mixer.A_log", NULL, XFI_STEM_HOOK | XFI_STEM_VALUE,
+     "mixer.A", XFER_F32},
     {"mixer.D", NULL, XFI_CUT_COL, "mixer.D", NULL, 0, NULL, 0},
     {"mixer.dt_bias", NULL, XFI_CUT_COL, "mixer.dt_bias", NULL, 0, NULL, 0},
     {"mixer.norm", NULL, XFI_CUT_COL, "mixer.norm", NULL, 0, NULL, 0},
@@ -90,8 +104,10 @@ static const xfi_stem IN_LAYERS[] = {
 
     /* norms; Transformer Engine keeps most of them inside the projection that follows */
     {"input_layernorm", "@.kv_a_proj_with_mqa", XFI_CUT_WHOLE, "input_layernorm", NULL, 0, NULL, 0},
-    {"input_layernorm", NULL, XFI_CUT_WHOLE, "self_attention.linear_qkv.layer_norm_%", NULL, 0, NULL, 0},
-    {"post_attention_layernorm", "@.gate_proj", XFI_CUT_WHOLE, "mlp.linear_fc1.layer_norm_%", NULL, 0, NULL, 0},
+    {"input_layernorm", NULL, XFI_CUT_WHOLE, "self_attention.linear_qkv.layer_norm_%", NULL, 0,
+     NULL, 0},
+    {"post_attention_layernorm", "@.gate_proj", XFI_CUT_WHOLE, "mlp.linear_fc1.layer_norm_%", NULL,
+     0, NULL, 0},
     {"post_attention_layernorm", NULL, XFI_CUT_WHOLE, "pre_mlp_layernorm", NULL, 0, NULL, 0},
     {"norm", NULL, XFI_CUT_WHOLE, "norm", NULL, 0, NULL, 0},
 
@@ -132,7 +148,8 @@ xfer_status xfi_families_split(xfi_entry *entry)
   static const char LAYERS[] = "layers.{layer}.";
   const char *rest = skip_prefix(entry->known);
   bool layered = strncmp(rest, LAYERS, sizeof LAYERS - 1) == 0;
-  bool mtp = strncmp(entry->known, "mtp.", 4) == 0 && strncmp(rest + 4, LAYERS, sizeof LAYERS - 1) == 0;
+  bool mtp =
+      strncmp(entry->known, "mtp.", 4) == 0 && strncmp(rest + 4, LAYERS, sizeof LAYERS - 1) == 0;
   size_t n;
   xfer_status st = XFER_OK;
 
@@ -180,11 +197,8 @@ static bool has_sibling(const xfer_model *model, const char *sibling, const char
 
   for (size_t i = 0; i < sizeof BLOCKS / sizeof *BLOCKS; i++) {
     const char *b = block[0] != '\0' ? block : BLOCKS[i];
-    size_t n = strlen(b);
 
-    if (n + strlen(sibling) > sizeof name) return false;
-    memcpy(name, b, n);
-    memcpy(name + n, sibling + 1, strlen(sibling));
+    snprintf(name, sizeof name, "%s%s", b, sibling + 1); /* in place of its `@` */
     if (xfi_model_has(model, name, entry)) return true;
     if (block[0] != '\0') return false;
   }

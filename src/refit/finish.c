@@ -26,9 +26,10 @@ static bool has_layer(const xfi_entry *entry, int layer)
   return lo < entry->n_layers && entry->layers[lo] == layer;
 }
 
-/* The entry that holds `stem` with `suffix` in the layer (-1: outside the layers) of the same stack. */
-static xfi_entry *find(const xfer_model *model, const char *stem, const char *suffix,
-                       const xfi_entry *like, int layer)
+/* The entry that holds `stem` with `suffix` in the layer (-1: outside the layers) of the same
+ * stack. */
+xfi_entry *xfi_model_find(const xfer_model *model, const char *stem, const char *suffix,
+                          const xfi_entry *like, int layer)
 {
   size_t prefix = like->n_layers > 0 ? (size_t)(strstr(like->known, "{layer}") - like->known) : 0;
 
@@ -44,213 +45,11 @@ static xfi_entry *find(const xfer_model *model, const char *stem, const char *su
 
 bool xfi_model_has(const xfer_model *model, const char *stem, const xfi_entry *like)
 {
-  if (like->n_layers == 0) return find(model, stem, NULL, like, -1) != NULL;
+  if (like->n_layers == 0) return xfi_model_find(model, stem, NULL, like, -1) != NULL;
   for (int i = 0; i < like->n_layers; i++) {
-    if (find(model, stem, NULL, like, like->layers[i]) == NULL) return false;
+    if (xfi_model_find(model, stem, NULL, like, like->layers[i]) == NULL) return false;
   }
   return true;
-}
-
-/* ---- fused experts ---- */
-
-/* The three forms of experts in one 3-D tensor. */
-typedef enum fused_form {
-  FORM_ROWS,        /* [E, 2I, H], gate rows then up rows; [E, H, I] */
-  FORM_ALTERNATING, /* [E, H, 2I], columns alternate gate, up; [E, I, H] */
-} fused_form;
-
-static bool ends_with(const char *text, const char *end)
-{
-  size_t n = strlen(text), k = strlen(end);
-
-  return n >= k && strcmp(text + n - k, end) == 0;
-}
-
-/* The form is read off the shapes: which dim is the hidden size. Where both are, nothing says. */
-static xfer_status find_form(const xfer_model *model, const xfi_entry *entry, fused_form *form)
-{
-  const xfi_entry *fused = entry;
-  int64_t hidden = model->config.hidden;
-  char stem[256];
-  xfer_status st = XFER_OK;
-
-  if (!ends_with(entry->stem, ".gate_up_proj")) {
-    size_t n = strlen(entry->stem);
-    const char *last = strrchr(entry->stem, '.');
-
-    XFI_CHECK(n < sizeof stem - 16, XFER_ERR_IO, "\"%s\" is too long", entry->pattern);
-    snprintf(stem, sizeof stem, "%.*s.gate_up_proj", (int)(last - entry->stem), entry->stem);
-    fused = find(model, stem, NULL, entry, entry->n_layers > 0 ? entry->layers[0] : -1);
-  }
-  XFI_CHECK(fused != NULL && fused->n_dims == 3, XFER_ERR_SHAPE,
-            "\"%s\" has no gate_up_proj of 3 dims beside it", entry->pattern);
-  XFI_CHECK((fused->shape[1] == hidden) != (fused->shape[2] == hidden), XFER_ERR_SHAPE,
-            "\"%s\" [%lld, %lld, %lld] does not show which dim is the hidden size %lld",
-            fused->pattern, (long long)fused->shape[0], (long long)fused->shape[1],
-            (long long)fused->shape[2], (long long)hidden);
-  *form = fused->shape[2] == hidden ? FORM_ROWS : FORM_ALTERNATING;
-done:
-  return st;
-}
-
-static xfer_status set_text(char **field, const char *base, const char *tail)
-{
-  xfi_text text = {0};
-  xfer_status st = XFER_OK;
-
-  xfi_text_printf(&text, "%s%s", base, tail);
-  XFI_TRY(xfi_text_status(&text));
-  xfi_free(*field);
-  *field = xfi_text_take(&text);
-done:
-  xfi_text_free(&text);
-  return st;
-}
-
-/* "mlp.experts.gate_up_proj_bias" -> "mlp.experts.{expert}." and the suffix "bias". */
-static xfer_status rename_fused(xfi_entry *entry, const char *what)
-{
-  size_t n = (size_t)(strrchr(entry->stem, '.') - entry->stem) + 1;
-  bool bias = ends_with(entry->stem, "_bias");
-  char stem[256];
-  xfer_status st = XFER_OK;
-
-  XFI_CHECK(n + 32 < sizeof stem, XFER_ERR_IO, "\"%s\" is too long", entry->pattern);
-  snprintf(stem, sizeof stem, "%.*s{expert}.", (int)n, entry->stem);
-  XFI_TRY(set_text(&entry->stem, stem, what));
-  entry->suffix = bias ? "bias" : "weight";
-  entry->experts = true;
-  entry->fused = true;
-done:
-  return st;
-}
-
-static xfer_status copy_entry(xfi_entry *copy, const xfi_entry *entry)
-{
-  xfer_status st = XFER_OK;
-
-  *copy = *entry;
-  copy->pattern = xfi_strdup(entry->pattern);
-  copy->known = xfi_strdup(entry->known);
-  copy->name = xfi_strdup(entry->name);
-  copy->stem = xfi_strdup(entry->stem);
-  copy->layers = xfi_calloc((size_t)entry->n_layers, sizeof *copy->layers);
-  XFI_CHECK(copy->pattern != NULL && copy->known != NULL && copy->name != NULL && copy->stem != NULL && copy->layers != NULL,
-            XFER_ERR_NOMEM, "the entry of \"%s\"", entry->pattern);
-  if (entry->n_layers > 0) {
-    memcpy(copy->layers, entry->layers, (size_t)entry->n_layers * sizeof *copy->layers);
-  }
-done:
-  return st;
-}
-
-/* One half of a fused gate_up: 0 is gate, 1 is up. */
-static void take_half(xfi_entry *half, fused_form form, int which)
-{
-  int64_t rows, hidden;
-
-  if (half->n_dims == 2) { /* bias [E, 2I] */
-    rows = half->shape[1] / 2;
-    half->shape[1] = rows;
-    half->offset = form == FORM_ROWS ? which * rows : which;
-    half->strides[1] = form == FORM_ROWS ? 1 : 2;
-    return;
-  }
-  rows = half->shape[form == FORM_ROWS ? 1 : 2] / 2;
-  hidden = half->shape[form == FORM_ROWS ? 2 : 1];
-  half->shape[1] = rows;
-  half->shape[2] = hidden;
-  half->offset = form == FORM_ROWS ? which * rows * hidden : which;
-  half->strides[1] = form == FORM_ROWS ? hidden : 2;
-  half->strides[2] = form == FORM_ROWS ? 1 : 2 * rows;
-}
-
-static xfer_status split_gate_up(xfer_model *model, size_t at, fused_form form)
-{
-  xfi_entry up = {0};
-  xfi_entry *gate;
-  int64_t doubled;
-  xfer_status st = XFER_OK;
-
-  XFI_TRY(copy_entry(&up, &model->entries[at]));
-  XFI_TRY(xfi_vec_reserve(&model->entries, &model->entries_cap, model->n_entries + 1,
-                          sizeof *model->entries));
-  gate = &model->entries[at];
-  doubled = gate->shape[gate->n_dims == 2 || form == FORM_ROWS ? 1 : 2];
-  XFI_CHECK(doubled % 2 == 0, XFER_ERR_SHAPE, "\"%s\": %lld rows of gate and up are an odd number",
-            gate->pattern, (long long)doubled);
-  XFI_TRY(rename_fused(&up, "up_proj"));
-  XFI_TRY(rename_fused(gate, "gate_proj"));
-  XFI_TRY(set_text(&up.name, up.pattern, "[up]"));
-  XFI_TRY(set_text(&gate->name, gate->pattern, "[gate]"));
-  take_half(gate, form, 0);
-  take_half(&up, form, 1);
-  up.counted = false;
-  memmove(gate + 2, gate + 1, (model->n_entries - at - 1) * sizeof *gate);
-  gate[1] = up;
-  model->n_entries++;
-  memset(&up, 0, sizeof up);
-done:
-  xfi_free(up.pattern);
-  xfi_free(up.known);
-  xfi_free(up.name);
-  xfi_free(up.stem);
-  xfi_free(up.layers);
-  return st;
-}
-
-static xfer_status turn_down(xfi_entry *down, fused_form form)
-{
-  xfer_status st = XFER_OK;
-
-  XFI_TRY(rename_fused(down, "down_proj"));
-  if (form == FORM_ALTERNATING && down->n_dims == 3) {
-    int64_t rows = down->shape[1], hidden = down->shape[2];
-
-    down->shape[1] = hidden;
-    down->shape[2] = rows;
-    down->strides[1] = 1;
-    down->strides[2] = hidden;
-  }
-done:
-  return st;
-}
-
-static xfer_status split_fused(xfer_model *model, const xfer_model_options *options)
-{
-  typedef struct found {
-    fused_form form;
-    int what; /* 0: not fused, 1: gate_up, 2: down */
-  } found;
-  found *all = xfi_calloc(model->n_entries, sizeof *all);
-  size_t n = model->n_entries;
-  size_t shift = 0;
-  xfer_status st = XFER_OK;
-
-  XFI_CHECK(all != NULL, XFER_ERR_NOMEM, "the forms of %zu entries", n);
-  for (size_t i = 0; i < n; i++) { /* all forms first: splitting renames what they are read from */
-    const xfi_entry *e = &model->entries[i];
-
-    if (!e->main_layers || e->n_experts > 0 || strstr(e->stem, "experts.") == NULL) continue;
-    if (strstr(e->stem, "shared_experts.") != NULL || e->suffix[0] != '\0') continue;
-    if (ends_with(e->stem, ".gate_up_proj") || ends_with(e->stem, ".gate_up_proj_bias")) all[i].what = 1;
-    if (ends_with(e->stem, ".down_proj") || ends_with(e->stem, ".down_proj_bias")) all[i].what = 2;
-    if (all[i].what == 0) continue;
-    XFI_CHECK(options->experts_end == 0, XFER_ERR_UNSUPPORTED,
-              "\"%s\" holds all experts in one tensor, of which a range cannot be kept", e->pattern);
-    XFI_TRY(find_form(model, e, &all[i].form));
-  }
-  for (size_t i = 0; i < n; i++) {
-    if (all[i].what == 1) {
-      XFI_TRY(split_gate_up(model, i + shift, all[i].form));
-      shift++;
-    } else if (all[i].what == 2) {
-      XFI_TRY(turn_down(&model->entries[i + shift], all[i].form));
-    }
-  }
-done:
-  xfi_free(all);
-  return st;
 }
 
 /* ---- quantisation ---- */
@@ -283,9 +82,14 @@ static xfer_status quantise(xfer_model *model, const xfer_model_options *options
   for (size_t i = 0; i < n; i++) {
     const xfi_entry *e = &model->entries[i];
     int64_t shape[2];
-    xfi_raw raw = {.pattern = pattern, .layers = e->layers, .n_layers = e->n_layers,
-                   .first_expert = e->first_expert, .n_experts = e->n_experts,
-                   .shape = shape, .n_dims = 2, .dtype = XFER_F32};
+    xfi_raw raw = {.pattern = pattern,
+                   .layers = e->layers,
+                   .n_layers = e->n_layers,
+                   .first_expert = e->first_expert,
+                   .n_experts = e->n_experts,
+                   .shape = shape,
+                   .n_dims = 2,
+                   .dtype = XFER_F32};
 
     if (!is_quantised(e)) continue;
     XFI_CHECK(e->dtype != XFER_F8E4M3, XFER_ERR_ARG, "\"%s\" is f8e4m3 already", e->pattern);
@@ -305,8 +109,8 @@ done:
 static xfer_status pair_scale(xfer_model *model, size_t at)
 {
   xfi_entry *scale = &model->entries[at];
-  xfi_entry *weight = find(model, scale->stem, "weight", scale,
-                           scale->n_layers > 0 ? scale->layers[0] : -1);
+  xfi_entry *weight = xfi_model_find(model, scale->stem, "weight", scale,
+                                     scale->n_layers > 0 ? scale->layers[0] : -1);
   const int64_t *block = model->config.block;
   xfer_status st = XFER_OK;
 
@@ -337,7 +141,8 @@ static xfer_status check_rows(const xfer_model *model, const xfi_entry *entry)
 
   if (entry->row->cut != XFI_CUT_Q && entry->row->cut != XFI_CUT_KV) return XFER_OK;
   XFI_CHECK(c->heads > 0 && c->kv_heads > 0 && c->head_dim > 0 && c->heads % c->kv_heads == 0,
-            XFER_ERR_SHAPE, "\"%s\": %lld heads and %lld key/value heads of %lld in the configuration",
+            XFER_ERR_SHAPE,
+            "\"%s\": %lld heads and %lld key/value heads of %lld in the configuration",
             entry->pattern, (long long)c->heads, (long long)c->kv_heads, (long long)c->head_dim);
   XFI_CHECK(entry->scale_of >= 0 || entry->shape[0] == heads * c->head_dim, XFER_ERR_SHAPE,
             "\"%s\" has %lld rows; %lld heads of %lld make %lld", entry->pattern,
@@ -376,17 +181,19 @@ static bool layers_meet(const xfi_entry *x, const xfi_entry *y)
 
 static xfer_status check_unique(const xfer_model *model)
 {
-  const xfi_entry **sorted = xfi_calloc(model->n_entries, sizeof *sorted);
+  const xfi_entry **sorted = xfi_calloc(model->n_entries, sizeof(const xfi_entry *));
   xfer_status st = XFER_OK;
 
   XFI_CHECK(sorted != NULL, XFER_ERR_NOMEM, "%zu names to compare", model->n_entries);
-  for (size_t i = 0; i < model->n_entries; i++) sorted[i] = &model->entries[i];
-  qsort(sorted, model->n_entries, sizeof *sorted, compare_patterns);
+  for (size_t i = 0; i < model->n_entries; i++)
+    sorted[i] = &model->entries[i];
+  qsort(sorted, model->n_entries, sizeof(const xfi_entry *), compare_patterns);
   for (size_t i = 0; i < model->n_entries; i++) {
     for (size_t k = i + 1; k < model->n_entries; k++) {
       if (compare_names(sorted[i], sorted[k]) != 0) break;
-      XFI_CHECK(!layers_meet(sorted[i], sorted[k]), XFER_ERR_ARG, "\"%s\" and \"%s\" are one name, \"%s\"",
-                sorted[i]->pattern, sorted[k]->pattern, sorted[i]->known);
+      XFI_CHECK(!layers_meet(sorted[i], sorted[k]), XFER_ERR_ARG,
+                "\"%s\" and \"%s\" are one name, \"%s\"", sorted[i]->pattern, sorted[k]->pattern,
+                sorted[i]->known);
     }
   }
 done:
@@ -401,14 +208,16 @@ static int compare_ints(const void *a, const void *b)
   return (x > y) - (x < y);
 }
 
-/* The model's own layers: what pipeline stages share out. Layers past the last (MTP) are none of them. */
+/* The model's own layers: what pipeline stages share out. Layers past the last (MTP) are none of
+ * them. */
 static xfer_status collect_layers(xfer_model *model)
 {
   size_t n = 0, kept = 0;
   int *all = NULL;
   xfer_status st = XFER_OK;
 
-  for (size_t i = 0; i < model->n_entries; i++) n += (size_t)model->entries[i].n_layers;
+  for (size_t i = 0; i < model->n_entries; i++)
+    n += (size_t)model->entries[i].n_layers;
   all = xfi_calloc(n, sizeof *all);
   XFI_CHECK(all != NULL, XFER_ERR_NOMEM, "%zu layer numbers", n);
   n = 0;
@@ -416,7 +225,8 @@ static xfer_status collect_layers(xfer_model *model)
     const xfi_entry *e = &model->entries[i];
 
     for (int k = 0; k < e->n_layers && e->main_layers; k++) {
-      if (model->config.n_layers == 0 || e->layers[k] < model->config.n_layers) all[n++] = e->layers[k];
+      if (model->config.n_layers == 0 || e->layers[k] < model->config.n_layers)
+        all[n++] = e->layers[k];
     }
   }
   qsort(all, n, sizeof *all, compare_ints);
@@ -444,8 +254,9 @@ xfer_status xfi_model_finish(xfer_model *model, const xfer_model_options *option
 
   XFI_CHECK(model->n_entries > 0, XFER_ERR_ARG, "no tensor is left to refit");
   fill_config(&model->config);
-  if (!model->scanned) XFI_TRY(split_fused(model, options));
-  if (!model->scanned && options->quant == XFER_QUANT_FP8_BLOCK128) XFI_TRY(quantise(model, options));
+  if (!model->scanned) XFI_TRY(xfi_model_split_fused(model, options));
+  if (!model->scanned && options->quant == XFER_QUANT_FP8_BLOCK128)
+    XFI_TRY(quantise(model, options));
   model->scanned = true;
   for (size_t i = 0; i < model->n_entries; i++) {
     if (strcmp(model->entries[i].suffix, "weight_scale_inv") == 0) XFI_TRY(pair_scale(model, i));

@@ -1,6 +1,6 @@
 /*
- * Local tensors handed in by name. A framework's names go through the side's renames, then, where the rules
- * do not have the name, through the other spellings that the framework is known to use.
+ * Local tensors handed in by name. A framework's names go through the side's renames, then, where
+ * the rules do not have the name, through the other spellings that the framework is known to use.
  */
 #include "locals.h"
 
@@ -27,8 +27,10 @@ static const struct {
     {XFI_MEGATRON, "*.self_attention.linear_qkv.layer_norm_weight", "*.input_layernorm.weight"},
     {XFI_MEGATRON, "*.pre_mlp_layernorm.weight", "*.mlp.linear_fc1.layer_norm_weight"},
     {XFI_MEGATRON, "*.mlp.linear_fc1.layer_norm_weight", "*.pre_mlp_layernorm.weight"},
-    {XFI_MEGATRON, "*.self_attention.q_layernorm.weight", "*.self_attention.linear_q_up_proj.layer_norm_weight"},
-    {XFI_MEGATRON, "*.self_attention.kv_layernorm.weight", "*.self_attention.linear_kv_up_proj.layer_norm_weight"},
+    {XFI_MEGATRON, "*.self_attention.q_layernorm.weight",
+     "*.self_attention.linear_q_up_proj.layer_norm_weight"},
+    {XFI_MEGATRON, "*.self_attention.kv_layernorm.weight",
+     "*.self_attention.linear_kv_up_proj.layer_norm_weight"},
     {XFI_MEGATRON, "*.mixer.in_proj.layer_norm_weight", "*.norm.weight"},
     {XFI_MEGATRON, "*.self_attention.linear_qkv.layer_norm_weight", "*.norm.weight"},
     {XFI_MEGATRON, "*.pre_mlp_layernorm.weight", "*.norm.weight"},
@@ -46,7 +48,8 @@ xfer_status xfi_problem_add(xfer_locals *locals, const char *fmt, ...)
   XFI_TRY(xfi_vec_reserve(&locals->problems, &locals->problems_capacity, locals->n_problems + 1,
                           sizeof *locals->problems));
   locals->problems[locals->n_problems].text = xfi_strdup(text);
-  XFI_CHECK(locals->problems[locals->n_problems].text != NULL, XFER_ERR_NOMEM, "a list of problems");
+  XFI_CHECK(locals->problems[locals->n_problems].text != NULL, XFER_ERR_NOMEM,
+            "a list of problems");
   locals->n_problems++;
 done:
   return st;
@@ -89,7 +92,8 @@ done:
   return st;
 }
 
-static xfer_status find_spelling(xfi_local **local, const xfer_locals *locals, int side, const char *name)
+static xfer_status find_spelling(xfi_local **local, const xfer_locals *locals, int side,
+                                 const char *name)
 {
   const xfer_side *s = locals->refit->sides[side].side;
   char *other = NULL;
@@ -101,7 +105,8 @@ static xfer_status find_spelling(xfi_local **local, const xfer_locals *locals, i
     XFI_TRY(xfi_glob_rename(&other, SPELLINGS[i].from, SPELLINGS[i].to, name));
     if (other == NULL) continue;
     *local = find_local(locals, side, other);
-    if (*local == NULL && strcmp(SPELLINGS[i].to, "*") == 0) XFI_TRY(find_spelling(local, locals, side, other));
+    if (*local == NULL && strcmp(SPELLINGS[i].to, "*") == 0)
+      XFI_TRY(find_spelling(local, locals, side, other));
     xfi_free(other);
     other = NULL;
   }
@@ -144,7 +149,8 @@ static void format_shape(char *text, size_t size, const int64_t *shape, int n_di
 
   xfi_text_fixed(&out, text, size);
   xfi_text_printf(&out, "[");
-  for (int d = 0; d < n_dims; d++) xfi_text_printf(&out, "%s%lld", d > 0 ? ", " : "", (long long)shape[d]);
+  for (int d = 0; d < n_dims; d++)
+    xfi_text_printf(&out, "%s%lld", d > 0 ? ", " : "", (long long)shape[d]);
   xfi_text_printf(&out, "]");
 }
 
@@ -157,13 +163,14 @@ static bool shape_is(const xfi_local *local, const int64_t *shape, int n_dims)
   return true;
 }
 
-static xfer_status take(xfer_locals *locals, xfi_local *local, const char *name, xfer_dtype dtype, void *base,
-                        const int64_t *shape, const int64_t *strides, int n_dims)
+static xfer_status take(xfer_locals *locals, xfi_local *local, const char *name, xfer_dtype dtype,
+                        void *base, const int64_t *shape, const int64_t *strides, int n_dims)
 {
   char want[128], have[128];
   xfer_status st = XFER_OK;
 
-  if (local->given) return xfi_problem_add(locals, "\"%s\": \"%s\" is there twice", name, local->name);
+  if (local->given)
+    return xfi_problem_add(locals, "\"%s\": \"%s\" is there twice", name, local->name);
   local->given = true; /* wrong or not, it is not missing */
   if (!shape_is(local, shape, n_dims)) {
     format_shape(have, sizeof have, shape, n_dims);
@@ -171,17 +178,18 @@ static xfer_status take(xfer_locals *locals, xfi_local *local, const char *name,
     return xfi_problem_add(locals, "\"%s\" is %s, its shape should be %s", name, have, want);
   }
   if (dtype != local->dtype) {
-    return xfi_problem_add(locals, "\"%s\" is %s, it should be %s", name, xfi_dtype_name((int)dtype),
-                           xfi_dtype_name((int)local->dtype));
+    return xfi_problem_add(locals, "\"%s\" is %s, it should be %s", name,
+                           xfi_dtype_name((int)dtype), xfi_dtype_name((int)local->dtype));
   }
   if (base == NULL) return xfi_problem_add(locals, "\"%s\" has no address", name);
   local->base = base;
-  if (strides != NULL && n_dims > 0) memcpy(local->strides, strides, (size_t)n_dims * sizeof *strides);
+  if (strides != NULL && n_dims > 0)
+    memcpy(local->strides, strides, (size_t)n_dims * sizeof *strides);
   return st;
 }
 
-xfer_status xfi_locals_give(xfer_locals *locals, int side, const char *name, xfer_dtype dtype, void *base,
-                            const int64_t *shape, const int64_t *strides, int n_dims)
+xfer_status xfi_locals_give(xfer_locals *locals, int side, const char *name, xfer_dtype dtype,
+                            void *base, const int64_t *shape, const int64_t *strides, int n_dims)
 {
   const xfer_side *s = locals->refit->sides[side].side;
   char *renamed = NULL;
@@ -202,7 +210,8 @@ xfer_status xfi_locals_give(xfer_locals *locals, int side, const char *name, xfe
   } else if (strstr(name, "lora_") != NULL) {
     XFI_TRY(xfi_problem_add(locals, "\"%s\" is not merged into its weight", name));
   } else {
-    XFI_TRY(xfi_problem_add(locals, "\"%s\" is not a tensor of rank %d in \"%s\"", name, locals->rank, s->spec));
+    XFI_TRY(xfi_problem_add(locals, "\"%s\" is not a tensor of rank %d in \"%s\"", name,
+                            locals->rank, s->spec));
   }
 done:
   xfi_free(renamed);
@@ -219,12 +228,13 @@ xfer_status xfi_locals_complete(xfer_locals *locals)
     if (local->given || local->n_bytes == 0) continue;
     if (local->misc && locals->misc_fn != NULL) {
       local->owned = xfi_calloc(local->n_bytes, 1);
-      XFI_CHECK(local->owned != NULL, XFER_ERR_NOMEM, "%zu bytes for \"%s\"", local->n_bytes, local->name);
+      XFI_CHECK(local->owned != NULL, XFER_ERR_NOMEM, "%zu bytes for \"%s\"", local->n_bytes,
+                local->name);
       local->base = local->owned;
       local->given = true;
     } else {
-      XFI_TRY(xfi_problem_add(locals, "\"%s\" of rank %d in \"%s\" is missing", local->name, locals->rank,
-                              locals->refit->sides[local->side].side->spec));
+      XFI_TRY(xfi_problem_add(locals, "\"%s\" of rank %d in \"%s\" is missing", local->name,
+                              locals->rank, locals->refit->sides[local->side].side->spec));
     }
   }
   locals->listed = true;

@@ -1,4 +1,5 @@
-/* Matching by backtracking over the stars: each takes the shortest text that lets the rest match. */
+/* Matching by backtracking over the stars: each takes the shortest text that lets the rest match.
+ */
 #include "glob.h"
 
 #include "alloc.h"
@@ -30,7 +31,8 @@ static int count_stars(const char *pattern)
 {
   int n = 0;
 
-  for (; *pattern != '\0'; pattern++) n += *pattern == '*';
+  for (; *pattern != '\0'; pattern++)
+    n += *pattern == '*';
   return n;
 }
 
@@ -56,7 +58,7 @@ done:
 
 xfer_status xfi_glob_rename(char **renamed, const char *from, const char *to, const char *name)
 {
-  capture captures[XFI_GLOB_STARS + 1];
+  capture captures[XFI_GLOB_STARS + 1] = {{NULL, 0}};
   int star = 0;
   xfi_text text = {0};
   xfer_status st = XFER_OK;

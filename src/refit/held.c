@@ -13,7 +13,8 @@ static const xfi_stem PLAIN = {"", NULL, XFI_CUT_WHOLE, NULL, NULL, 0, NULL, 0};
 void xfi_held_free(xfi_held *held, int pp)
 {
   xfi_slot_free(&held->slot);
-  for (int s = 0; held->layouts != NULL && s < pp; s++) xfi_layout_destroy(held->layouts[s]);
+  for (int s = 0; held->layouts != NULL && s < pp; s++)
+    xfi_layout_destroy(held->layouts[s]);
   xfi_free(held->layouts);
   memset(held, 0, sizeof *held);
 }
@@ -71,14 +72,17 @@ static xfer_status make_mesh(xfer_mesh **mesh, const xfer_side *side, const xfi_
   ranks = xfi_calloc((size_t)side->size, sizeof *ranks);
   XFI_CHECK(ranks != NULL, XFER_ERR_NOMEM, "%d ranks", side->size);
   if (holders->all) {
-    for (; n < side->size; n++) ranks[n] = side->first_rank + n;
+    for (; n < side->size; n++)
+      ranks[n] = side->first_rank + n;
     st = xfi_mesh_create(mesh, &side->size, 1, ranks);
     goto done;
   }
   if (holders->n_stages > 1) shape[n_axes++] = holders->n_stages;
-  for (int a = 0; a < spread->n_axes; a++) shape[n_axes++] = spread->shape[a];
+  for (int a = 0; a < spread->n_axes; a++)
+    shape[n_axes++] = spread->shape[a];
   for (int s = 0; s < holders->n_stages; s++) {
-    for (int i = 0; i < per_stage; i++) ranks[n++] = xfi_side_rank(side, holders->stage[s], i);
+    for (int i = 0; i < per_stage; i++)
+      ranks[n++] = xfi_side_rank(side, holders->stage[s], i);
   }
   st = xfi_mesh_create(mesh, shape, n_axes, ranks);
 done:
@@ -86,7 +90,8 @@ done:
   return st;
 }
 
-static bool is_mesh(const xfi_known_mesh *known, const xfi_spread *spread, const xfi_holders *holders)
+static bool is_mesh(const xfi_known_mesh *known, const xfi_spread *spread,
+                    const xfi_holders *holders)
 {
   const xfi_holders *h = &known->holders;
 
@@ -136,8 +141,10 @@ static xfer_status make_layout(xfer_layout **layout, xfi_joined *joined, const x
   XFI_TRY(find_mesh(&mesh, joined, spread, set));
   placements[0] = xfer_replicate();
   order[0] = 0;
-  for (int a = 0; a < spread->n_axes && !whole; a++) placements[lead + a] = spread->placements[a];
-  for (int a = 0; a < spread->n_order && !whole; a++) order[lead + a] = spread->order[a] + lead;
+  for (int a = 0; a < spread->n_axes && !whole; a++)
+    placements[lead + a] = spread->placements[a];
+  for (int a = 0; a < spread->n_order && !whole; a++)
+    order[lead + a] = spread->order[a] + lead;
   desc.mesh = mesh;
   desc.dtype = (int32_t)dtype;
   desc.n_dims = entry->n_dims;
@@ -154,12 +161,14 @@ done:
 
 /* ---- which stages ---- */
 
-int xfi_joined_stage(const xfi_joined *joined, const xfer_model *model, const xfi_entry *entry, int k)
+int xfi_joined_stage(const xfi_joined *joined, const xfer_model *model, const xfi_entry *entry,
+                     int k)
 {
   int last = joined->side->pp - 1;
   int lo = 0, hi = model->n_layers;
 
-  /* Embeddings, and what the rules do not know, are on the first stage; norm and output layer on the last. */
+  /* Embeddings, and what the rules do not know, are on the first stage; norm and output layer on
+   * the last. */
   if (k < 0) return entry->row == NULL || (entry->row->flags & XFI_STEM_TIED) != 0 ? 0 : last;
   if (!entry->main_layers) return last;
   while (lo < hi) {
@@ -171,7 +180,8 @@ int xfi_joined_stage(const xfi_joined *joined, const xfer_model *model, const xf
       hi = mid;
     }
   }
-  return lo < model->n_layers ? joined->stages[lo] : last; /* layers past the last: the last stage */
+  return lo < model->n_layers ? joined->stages[lo]
+                              : last; /* layers past the last: the last stage */
 }
 
 static xfer_status make_layouts(xfi_held *held, xfi_joined *joined, const xfer_model *model,
@@ -182,7 +192,7 @@ static xfer_status make_layouts(xfi_held *held, xfi_joined *joined, const xfer_m
   bool together = set.all || set.one_rank >= 0;
   xfer_status st = XFER_OK;
 
-  held->layouts = xfi_calloc((size_t)pp, sizeof(*held->layouts));
+  held->layouts = xfi_calloc((size_t)pp, sizeof(xfer_layout *));
   XFI_CHECK(held->layouts != NULL, XFER_ERR_NOMEM, "the layouts of \"%s\"", entry->pattern);
   if (!together && entry->n_layers == 0 && entry->row != NULL && model->config.tied && pp > 1 &&
       (entry->row->flags & XFI_STEM_TIED) != 0) {
@@ -195,7 +205,8 @@ static xfer_status make_layouts(xfi_held *held, xfi_joined *joined, const xfer_m
   }
   if (together) {
     XFI_TRY(make_layout(&held->layouts[0], joined, entry, dtype, spread, &set));
-    for (int s = 1; s < pp; s++) held->layouts[s] = xfi_layout_share(held->layouts[0]);
+    for (int s = 1; s < pp; s++)
+      held->layouts[s] = xfi_layout_share(held->layouts[0]);
     return XFER_OK;
   }
   for (int k = entry->n_layers == 0 ? -1 : 0; k < entry->n_layers; k++) {
@@ -213,7 +224,8 @@ done:
 /* Layouts of entries that no rule knows but that this framework still holds in a known way. */
 static bool holds_anything(const xfer_side *side)
 {
-  return side->framework == XFI_FULL || (side->tp == 1 && (side->framework & (XFI_HF | XFI_FSDP)) != 0);
+  return side->framework == XFI_FULL ||
+         (side->tp == 1 && (side->framework & (XFI_HF | XFI_FSDP)) != 0);
 }
 
 xfer_status xfi_held_make(xfi_held *held, xfi_joined *joined, const xfer_model *model, size_t at)
@@ -245,8 +257,8 @@ xfer_status xfi_held_make(xfi_held *held, xfi_joined *joined, const xfer_model *
     held->hook = side->framework == XFI_VLLM && (entry.row->flags & XFI_STEM_HOOK) != 0;
     held->misc = side->framework == XFI_VLLM && (entry.row->flags & XFI_STEM_VALUE) != 0;
   }
-  XFI_TRY(make_layouts(held, joined, model, &entry, dtype != NULL ? (xfer_dtype)dtype->value : entry.dtype,
-                       &spread, set));
+  XFI_TRY(make_layouts(held, joined, model, &entry,
+                       dtype != NULL ? (xfer_dtype)dtype->value : entry.dtype, &spread, set));
 done:
   xfi_spread_free(&spread);
   return st;

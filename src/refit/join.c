@@ -1,4 +1,5 @@
-/* Joins the sides: every entry held on each, in one element type, and the list of tensors made of them. */
+/* Joins the sides: every entry held on each, in one element type, and the list of tensors made of
+ * them. */
 #include "join.h"
 
 #include "alloc.h"
@@ -13,7 +14,8 @@ static void joined_free(xfi_joined *joined, size_t n_entries)
   for (size_t i = 0; joined->held != NULL && i < n_entries; i++) {
     xfi_held_free(&joined->held[i], joined->side->pp);
   }
-  for (size_t i = 0; i < joined->meshes.n; i++) xfi_mesh_destroy(joined->meshes.at[i].mesh);
+  for (size_t i = 0; i < joined->meshes.n; i++)
+    xfi_mesh_destroy(joined->meshes.at[i].mesh);
   xfi_free(joined->meshes.at);
   xfi_free(joined->held);
   xfi_free(joined->stages);
@@ -33,9 +35,11 @@ void xfi_refit_destroy(xfer_refit *refit)
   for (size_t i = 0; refit->tensors != NULL && i < refit->n_tensors; i++) {
     xfi_free((void *)(uintptr_t)refit->tensors[i].name);
   }
-  for (size_t i = 0; refit->tensor_of != NULL && i < n_entries; i++) xfi_free(refit->tensor_of[i]);
+  for (size_t i = 0; refit->tensor_of != NULL && i < n_entries; i++)
+    xfi_free(refit->tensor_of[i]);
   xfi_free(refit->tensor_of);
-  for (size_t i = 0; refit->hf_names != NULL && i < refit->n_tensors; i++) xfi_free(refit->hf_names[i]);
+  for (size_t i = 0; refit->hf_names != NULL && i < refit->n_tensors; i++)
+    xfi_free(refit->hf_names[i]);
   xfi_free(refit->hf_names);
   xfi_free(refit->tensors);
   xfi_free(refit->entry_of);
@@ -55,7 +59,8 @@ static xfer_status join_side(xfi_joined *joined, const xfer_model *model, const 
   joined->held = xfi_calloc(model->n_entries, sizeof *joined->held);
   XFI_CHECK(joined->held != NULL, XFER_ERR_NOMEM, "%zu entries of a side", model->n_entries);
   XFI_TRY(xfi_side_stages(side, model, &joined->stages));
-  for (size_t i = 0; i < model->n_entries; i++) XFI_TRY(xfi_held_make(&joined->held[i], joined, model, i));
+  for (size_t i = 0; i < model->n_entries; i++)
+    XFI_TRY(xfi_held_make(&joined->held[i], joined, model, i));
   XFI_TRY(xfi_joined_pack(joined, model));
 done:
   return st;
@@ -63,7 +68,8 @@ done:
 
 /* ---- tensors ---- */
 
-static const xfer_layout *layout_at(const xfi_joined *joined, const xfer_model *model, size_t entry, int k)
+static const xfer_layout *layout_at(const xfi_joined *joined, const xfer_model *model, size_t entry,
+                                    int k)
 {
   if (joined->side == NULL) return NULL;
   return joined->held[entry].layouts[xfi_joined_stage(joined, model, &model->entries[entry], k)];
@@ -103,7 +109,8 @@ static xfer_status add_tensor(xfer_refit *refit, size_t entry, int k)
   refit->entry_of[refit->n_tensors] = entry;
   refit->layer_of[refit->n_tensors] = k;
   if (strcmp(e->name, e->pattern) != 0) {
-    XFI_TRY(xfi_name_fill(&refit->hf_names[refit->n_tensors], e->pattern, k < 0 ? -1 : e->layers[k], -1, -1));
+    XFI_TRY(xfi_name_fill(&refit->hf_names[refit->n_tensors], e->pattern, k < 0 ? -1 : e->layers[k],
+                          -1, -1));
   }
   *index = (int64_t)refit->n_tensors++;
   name = NULL;
@@ -134,7 +141,8 @@ static xfer_status list_tensors(xfer_refit *refit)
 
     refit->tensor_of[i] = xfi_calloc((size_t)e->n_layers + 1, sizeof **refit->tensor_of);
     XFI_CHECK(refit->tensor_of[i] != NULL, XFER_ERR_NOMEM, "a list of %zu tensors", n);
-    for (int k = e->n_layers == 0 ? -1 : 0; k < e->n_layers; k++) XFI_TRY(add_tensor(refit, i, k));
+    for (int k = e->n_layers == 0 ? -1 : 0; k < e->n_layers; k++)
+      XFI_TRY(add_tensor(refit, i, k));
   }
 done:
   return st;
@@ -160,7 +168,8 @@ static xfer_status check_known(const xfer_refit *refit)
     }
   }
   XFI_CHECK(n == 0, XFER_ERR_UNSUPPORTED,
-            "\"%s\": no rule says where %zu tensors are, the first \"%s\"; place them, name a rank that has them "
+            "\"%s\": no rule says where %zu tensors are, the first \"%s\"; place them, name a rank "
+            "that has them "
             "whole, or ignore them",
             joined->side->spec, n, first);
 done:
@@ -176,8 +185,9 @@ static xfer_status check_dtypes(const xfer_refit *refit)
     const xfer_tensor *t = &refit->tensors[i];
 
     if (t->src == NULL || t->dst == NULL) continue;
-    XFI_CHECK(t->src->dtype == t->dst->dtype, XFER_ERR_MISMATCH, "\"%s\" is %s in \"%s\" and %s in \"%s\"",
-              t->name, xfi_dtype_name((int)t->src->dtype), refit->sides[0].side->spec,
+    XFI_CHECK(t->src->dtype == t->dst->dtype, XFER_ERR_MISMATCH,
+              "\"%s\" is %s in \"%s\" and %s in \"%s\"", t->name,
+              xfi_dtype_name((int)t->src->dtype), refit->sides[0].side->spec,
               xfi_dtype_name((int)t->dst->dtype), refit->sides[1].side->spec);
   }
 done:

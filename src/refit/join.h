@@ -1,7 +1,7 @@
 /*
- * The join: for each entry of a model and each side its slot and its layouts, and from them the tensors of a
- * plan. An entry has one layout per pipeline stage, shared by all its layers there, so that the work is that
- * of a few dozen entries and not of 140,000 tensors.
+ * The join: for each entry of a model and each side its slot and its layouts, and from them the
+ * tensors of a plan. An entry has one layout per pipeline stage, shared by all its layers there, so
+ * that the work is that of a few dozen entries and not of 140,000 tensors.
  */
 #ifndef XFI_JOIN_H
 #define XFI_JOIN_H
@@ -24,7 +24,8 @@ typedef struct xfi_family {
   size_t end;
 } xfi_family;
 
-/* Ranks that hold an entry together: those of one stage, of two (tied embeddings), one rank, or all. */
+/* Ranks that hold an entry together: those of one stage, of two (tied embeddings), one rank, or
+ * all. */
 typedef struct xfi_holders {
   int n_stages;
   int stage[2];
@@ -47,11 +48,11 @@ typedef struct xfi_meshes {
 } xfi_meshes;
 
 typedef struct xfi_joined {
-  xfer_side *side;       /* NULL: not known here */
+  xfer_side *side; /* NULL: not known here */
   xfi_meshes meshes;
-  int *stages;           /* [model->n_layers] */
-  xfi_held *held;        /* [n_entries] */
-  size_t *by_name;       /* [n_entries] */
+  int *stages;     /* [model->n_layers] */
+  xfi_held *held;  /* [n_entries] */
+  size_t *by_name; /* [n_entries] */
   xfi_family *families;
   size_t n_families;
 } xfi_joined;
@@ -73,9 +74,11 @@ xfer_status xfi_refit_create(xfer_refit **refit, xfer_model *model, const xfer_s
 void xfi_refit_destroy(xfer_refit *refit);
 
 /* The stage of an entry's k-th layer (k = -1: outside the layers). */
-int xfi_joined_stage(const xfi_joined *joined, const xfer_model *model, const xfi_entry *entry, int k);
+int xfi_joined_stage(const xfi_joined *joined, const xfer_model *model, const xfi_entry *entry,
+                     int k);
 /* held.c: fills one entry of one side. */
-xfer_status xfi_held_make(xfi_held *held, xfi_joined *joined, const xfer_model *model, size_t entry);
+xfer_status xfi_held_make(xfi_held *held, xfi_joined *joined, const xfer_model *model,
+                          size_t entry);
 void xfi_held_free(xfi_held *held, int pp);
 /* families.. of local tensors: sorts, and checks that every slot is there once. */
 xfer_status xfi_joined_pack(xfi_joined *joined, const xfer_model *model);

@@ -2,8 +2,8 @@
 #include "locals.h"
 
 #include "alloc.h"
-#include "dtype.h"
 #include "checked.h"
+#include "dtype.h"
 #include "error.h"
 #include "vec.h"
 
@@ -31,7 +31,8 @@ void xfi_locals_destroy(xfer_locals *locals)
     xfi_free(locals->at[i].made);
     xfi_free(locals->at[i].owned);
   }
-  for (size_t i = 0; i < locals->n_problems; i++) xfi_free(locals->problems[i].text);
+  for (size_t i = 0; i < locals->n_problems; i++)
+    xfi_free(locals->problems[i].text);
   for (int s = 0; s < 2; s++) {
     xfi_free(locals->by_name[s]);
     xfi_free(locals->local_of[s]);
@@ -45,7 +46,8 @@ void xfi_locals_destroy(xfer_locals *locals)
 
 /* ---- parts ---- */
 
-/* The dim that tells most about where a part comes from: the fused one, else the one that is cut. */
+/* The dim that tells most about where a part comes from: the fused one, else the one that is cut.
+ */
 static int telling_dim(const measured *m)
 {
   if (m->slot->n_slots > 1) return m->slot->fuse_dim;
@@ -67,14 +69,16 @@ static xfer_status add_part(xfer_locals *locals, xfi_local *local, const xfer_lo
 {
   xfer_status st = XFER_OK;
 
-  XFI_TRY(xfi_vec_reserve(&locals->parts, &locals->parts_capacity, locals->n_parts + 1, sizeof *locals->parts));
+  XFI_TRY(xfi_vec_reserve(&locals->parts, &locals->parts_capacity, locals->n_parts + 1,
+                          sizeof *locals->parts));
   locals->parts[locals->n_parts++] = *part;
   local->n_parts++;
 done:
   return st;
 }
 
-static xfer_status add_qkv_parts(xfer_locals *locals, xfi_local *local, const measured *m, xfer_local_part part)
+static xfer_status add_qkv_parts(xfer_locals *locals, xfi_local *local, const measured *m,
+                                 xfer_local_part part)
 {
   const xfer_model *model = locals->refit->model;
   const xfer_side *side = locals->refit->sides[local->side].side;
@@ -104,8 +108,12 @@ static xfer_status add_parts(xfer_locals *locals, xfi_local *local, const measur
     const measured *m = &all[i];
     int dim = telling_dim(m);
     int64_t length = dim < 0 ? 1 : m->shape[dim];
-    xfer_local_part part = {.tensor = (uint64_t)m->tensor, .dim = dim < 0 ? -1 : local_dim(m->slot, dim),
-                            .tensor_dim = dim, .begin = offset, .end = offset + length, .step = 1};
+    xfer_local_part part = {.tensor = (uint64_t)m->tensor,
+                            .dim = dim < 0 ? -1 : local_dim(m->slot, dim),
+                            .tensor_dim = dim,
+                            .begin = offset,
+                            .end = offset + length,
+                            .step = 1};
 
     offset += m->slot->n_slots > 1 ? length : 0;
     if (m->tensor < 0) continue; /* ignored: its place in the tensor stays */
@@ -138,13 +146,14 @@ static xfer_status shape_local(xfi_local *local, const measured *all, int n)
     int d = m->slot->order[k + m->slot->each_expert];
 
     local->dims[k] = d;
-    for (int i = 0; i < n; i++) local->shape[k] += i == 0 || d == m->slot->fuse_dim ? all[i].shape[d] : 0;
+    for (int i = 0; i < n; i++)
+      local->shape[k] += i == 0 || d == m->slot->fuse_dim ? all[i].shape[d] : 0;
     XFI_CHECK(xfi_mul_fits(n_bytes, (size_t)local->shape[k], &n_bytes), XFER_ERR_OVERFLOW,
               "\"%s\" has more bytes than memory", m->slot->local);
     for (int i = 1; i < n && d != m->slot->fuse_dim; i++) {
       XFI_CHECK(all[i].shape[d] == m->shape[d], XFER_ERR_SHAPE,
-                "\"%s\": its parts have sizes %lld and %lld in dim %d", m->slot->local, (long long)m->shape[d],
-                (long long)all[i].shape[d], d);
+                "\"%s\": its parts have sizes %lld and %lld in dim %d", m->slot->local,
+                (long long)m->shape[d], (long long)all[i].shape[d], d);
     }
   }
   for (int k = local->n_dims - 1; k >= 0; k--) {
@@ -163,7 +172,8 @@ static xfer_status name_made(xfi_local *local, const xfi_entry *entry)
   char name[512];
   xfer_status st = XFER_OK;
 
-  if (entry->row == NULL || entry->row->made == NULL || !local->misc || all < n || all >= 256) return XFER_OK;
+  if (entry->row == NULL || entry->row->made == NULL || !local->misc || all < n || all >= 256)
+    return XFER_OK;
   snprintf(name, sizeof name, "%.*s%s", (int)(all - n), local->name, entry->row->made);
   local->made = xfi_strdup(name);
   local->made_dtype = entry->row->made_dtype;
@@ -172,15 +182,19 @@ done:
   return st;
 }
 
-static xfer_status add_local(xfer_locals *locals, int side, const measured *all, int n, int layer, int expert,
-                             int number)
+static xfer_status add_local(xfer_locals *locals, int side, const measured *all, int n, int layer,
+                             int expert, int number)
 {
   const xfi_joined *joined = &locals->refit->sides[side];
   const char *pattern = all[0].slot->local;
-  xfi_local local = {.expert = expert, .side = side, .dtype = all[0].layout->dtype, .misc = joined->held[all[0].entry].misc};
+  xfi_local local = {.expert = expert,
+                     .side = side,
+                     .dtype = all[0].layout->dtype,
+                     .misc = joined->held[all[0].entry].misc};
   xfer_status st = XFER_OK;
 
-  if (all[0].slot->last != NULL && xfi_side_stage_of(joined->side, locals->rank) == joined->side->pp - 1) {
+  if (all[0].slot->last != NULL &&
+      xfi_side_stage_of(joined->side, locals->rank) == joined->side->pp - 1) {
     pattern = all[0].slot->last;
   }
   XFI_TRY(shape_local(&local, all, n));
@@ -200,7 +214,8 @@ done:
 }
 
 /* One local tensor per expert that the rank holds. */
-static xfer_status add_each_expert(xfer_locals *locals, int side, const measured *all, int n, int layer)
+static xfer_status add_each_expert(xfer_locals *locals, int side, const measured *all, int n,
+                                   int layer)
 {
   const xfi_entry *entry = &locals->refit->model->entries[all[0].entry];
   xfi_runs runs = {0};
@@ -229,7 +244,8 @@ static int place_of(const xfi_entry *entry, int layer)
 }
 
 /* The parts of a family's tensor in one layer that this rank holds; 0: none. */
-static int measure(measured *all, const xfer_locals *locals, int side, const xfi_family *family, int layer)
+static int measure(measured *all, const xfer_locals *locals, int side, const xfi_family *family,
+                   int layer)
 {
   const xfi_joined *joined = &locals->refit->sides[side];
   const xfer_model *model = locals->refit->model;
@@ -256,20 +272,25 @@ static int measure(measured *all, const xfer_locals *locals, int side, const xfi
   return wanted ? n : 0;
 }
 
-/* The number that the framework gives a layer: Megatron counts from 0 in each stage, and its extra layers by
- * themselves; the others count as the checkpoint does. */
-static int layer_number(const xfi_joined *joined, const xfer_model *model, const xfi_entry *entry, int layer)
+/* The number that the framework gives a layer: Megatron counts from 0 in each stage, and its extra
+ * layers by themselves; the others count as the checkpoint does. */
+static int layer_number(const xfi_joined *joined, const xfer_model *model, const xfi_entry *entry,
+                        int layer)
 {
   int stage, n = 0;
 
-  if (joined->side->framework != XFI_MEGATRON || !entry->main_layers || entry->row == NULL) return layer;
-  if (model->config.n_layers > 0 && layer >= model->config.n_layers) return layer - (int)model->config.n_layers;
+  if (joined->side->framework != XFI_MEGATRON || !entry->main_layers || entry->row == NULL)
+    return layer;
+  if (model->config.n_layers > 0 && layer >= model->config.n_layers)
+    return layer - (int)model->config.n_layers;
   stage = xfi_joined_stage(joined, model, entry, place_of(entry, layer));
-  for (int i = 0; i < model->n_layers && model->layers[i] < layer; i++) n += joined->stages[i] == stage;
+  for (int i = 0; i < model->n_layers && model->layers[i] < layer; i++)
+    n += joined->stages[i] == stage;
   return n;
 }
 
-static xfer_status add_family_layer(xfer_locals *locals, int side, const xfi_family *family, int layer)
+static xfer_status add_family_layer(xfer_locals *locals, int side, const xfi_family *family,
+                                    int layer)
 {
   const xfi_joined *joined = &locals->refit->sides[side];
   const xfer_model *model = locals->refit->model;
@@ -295,7 +316,8 @@ static xfer_status add_family(xfer_locals *locals, int side, const xfi_family *f
 
     if (joined->held[joined->by_name[i]].slot.slot != first_slot) break;
     if (e->n_layers == 0) XFI_TRY(add_family_layer(locals, side, family, -1));
-    for (int k = 0; k < e->n_layers; k++) XFI_TRY(add_family_layer(locals, side, family, e->layers[k]));
+    for (int k = 0; k < e->n_layers; k++)
+      XFI_TRY(add_family_layer(locals, side, family, e->layers[k]));
   }
 done:
   return st;
@@ -330,7 +352,8 @@ static xfer_status sort_names(xfer_locals *locals, int side)
   for (size_t i = 0; i < n; i++) {
     locals->by_name[side][i] = refs[i].local;
     XFI_CHECK(i == 0 || strcmp(refs[i].name, refs[i - 1].name) != 0, XFER_ERR_ARG,
-              "\"%s\": two tensors are called \"%s\"", locals->refit->sides[side].side->spec, refs[i].name);
+              "\"%s\": two tensors are called \"%s\"", locals->refit->sides[side].side->spec,
+              refs[i].name);
   }
   locals->n_by_name[side] = n;
 done:
@@ -351,10 +374,12 @@ xfer_status xfi_locals_create(xfer_locals **locals, const xfer_refit *refit, int
 
     l->local_of[s] = xfi_calloc(refit->n_tensors, sizeof *l->local_of[s]);
     XFI_CHECK(l->local_of[s] != NULL, XFER_ERR_NOMEM, "the local tensors of rank %d", rank);
-    for (size_t t = 0; t < refit->n_tensors; t++) l->local_of[s][t] = -1;
+    for (size_t t = 0; t < refit->n_tensors; t++)
+      l->local_of[s][t] = -1;
     if (joined->side == NULL) continue;
     if (xfi_side_stage_of(joined->side, rank) < 0 && joined->side->wholes.n == 0) continue;
-    for (size_t f = 0; f < joined->n_families; f++) XFI_TRY(add_family(l, s, &joined->families[f]));
+    for (size_t f = 0; f < joined->n_families; f++)
+      XFI_TRY(add_family(l, s, &joined->families[f]));
     XFI_TRY(sort_names(l, s));
   }
   *locals = l;

@@ -1,4 +1,5 @@
-/* The framework tensors of one rank: which there are, what was handed in, and the views that come of it. */
+/* The framework tensors of one rank: which there are, what was handed in, and the views that come
+ * of it. */
 #ifndef XFI_LOCALS_H
 #define XFI_LOCALS_H
 
@@ -11,17 +12,17 @@ typedef struct xfi_local {
   xfer_dtype dtype;
   int n_dims;
   int64_t shape[XFER_MAX_DIMS];
-  int dims[XFER_MAX_DIMS]; /* of its tensors, in the order of its own */
+  int dims[XFER_MAX_DIMS];        /* of its tensors, in the order of its own */
   int64_t strides[XFER_MAX_DIMS]; /* in bytes, as handed in */
   size_t n_bytes;                 /* of a dense one */
   size_t first_part;              /* in locals->parts */
   int n_parts;
-  void *base;   /* NULL: not handed in */
+  void *base; /* NULL: not handed in */
   bool given;
   bool misc;
   char *made; /* misc: the tensor that the framework makes of it */
   int made_dtype;
-  void *owned;  /* memory of a misc tensor that the library took */
+  void *owned; /* memory of a misc tensor that the library took */
 } xfi_local;
 
 typedef struct xfi_problem {
@@ -53,14 +54,17 @@ xfer_status xfi_locals_create(xfer_locals **locals, const xfer_refit *refit, int
 void xfi_locals_destroy(xfer_locals *locals);
 
 /* give.c */
-xfer_status xfi_locals_give(xfer_locals *locals, int side, const char *name, xfer_dtype dtype, void *base,
-                            const int64_t *shape, const int64_t *strides, int n_dims);
-/* Memory for misc tensors that were not handed in, if a callback takes them; then what is still missing. */
+xfer_status xfi_locals_give(xfer_locals *locals, int side, const char *name, xfer_dtype dtype,
+                            void *base, const int64_t *shape, const int64_t *strides, int n_dims);
+/* Memory for misc tensors that were not handed in, if a callback takes them; then what is still
+ * missing. */
 xfer_status xfi_locals_complete(xfer_locals *locals);
-xfer_status xfi_problem_add(xfer_locals *locals, const char *fmt, ...) __attribute__((format(printf, 2, 3)));
+xfer_status xfi_problem_add(xfer_locals *locals, const char *fmt, ...)
+    __attribute__((format(printf, 2, 3)));
 
-/* view.c: *has is 0 where the rank has no part of the tensor on that side, or an empty one. Pieces are valid
- * until the next call for the same side. */
-xfer_status xfi_locals_view(xfer_locals *locals, size_t tensor, int side, xfer_view *view, bool *has);
+/* view.c: *has is 0 where the rank has no part of the tensor on that side, or an empty one. Pieces
+ * are valid until the next call for the same side. */
+xfer_status xfi_locals_view(xfer_locals *locals, size_t tensor, int side, xfer_view *view,
+                            bool *has);
 
 #endif

@@ -1,12 +1,13 @@
 /*
- * From what a checkpoint lists to entries: selection, fused weights taken apart, quantisation, scales paired
- * with their weights, and the check that names are unique and shapes are what the configuration says.
+ * From what a checkpoint lists to entries: selection, fused weights taken apart, quantisation,
+ * scales paired with their weights, and the check that names are unique and shapes are what the
+ * configuration says.
  */
 #include "model.h"
 
 #include "alloc.h"
-#include "dtype.h"
 #include "checked.h"
+#include "dtype.h"
 #include "error.h"
 #include "glob.h"
 #include "text.h"
@@ -46,7 +47,8 @@ static void entry_clear(xfi_entry *entry)
 void xfi_model_destroy(xfer_model *model)
 {
   if (model == NULL || atomic_fetch_sub(&model->n_refs, 1) != 1) return;
-  for (size_t i = 0; i < model->n_entries; i++) entry_clear(&model->entries[i]);
+  for (size_t i = 0; i < model->n_entries; i++)
+    entry_clear(&model->entries[i]);
   xfi_free(model->entries);
   xfi_free(model->layers);
   xfi_free(model);
@@ -172,7 +174,8 @@ static xfer_status rename_entry(xfi_entry *entry, const xfer_model_options *opti
   for (int64_t i = 0; i < options->n_renames; i++) {
     char *next = NULL;
 
-    XFI_TRY(xfi_glob_rename(&next, options->renames[2 * i], options->renames[2 * i + 1], entry->known));
+    XFI_TRY(
+        xfi_glob_rename(&next, options->renames[2 * i], options->renames[2 * i + 1], entry->known));
     if (next == NULL) continue;
     xfi_free(entry->known);
     entry->known = next;
@@ -181,7 +184,8 @@ done:
   return st;
 }
 
-static xfer_status entry_init(xfi_entry *entry, const xfi_raw *raw, const xfer_model_options *options)
+static xfer_status entry_init(xfi_entry *entry, const xfi_raw *raw,
+                              const xfer_model_options *options)
 {
   xfer_status st = XFER_OK;
 
@@ -195,7 +199,8 @@ static xfer_status entry_init(xfi_entry *entry, const xfi_raw *raw, const xfer_m
   entry->known = xfi_strdup(raw->pattern);
   entry->name = xfi_strdup(raw->pattern);
   entry->layers = xfi_calloc((size_t)raw->n_layers, sizeof *entry->layers);
-  XFI_CHECK(entry->pattern != NULL && entry->known != NULL && entry->name != NULL && entry->layers != NULL,
+  XFI_CHECK(entry->pattern != NULL && entry->known != NULL && entry->name != NULL &&
+                entry->layers != NULL,
             XFER_ERR_NOMEM, "the entry of \"%s\"", raw->pattern);
   if (raw->n_layers > 0) memcpy(entry->layers, raw->layers, (size_t)raw->n_layers * sizeof(int));
   XFI_TRY(rename_entry(entry, options));
@@ -204,7 +209,8 @@ done:
   return st;
 }
 
-xfer_status xfi_model_append(xfer_model *model, const xfi_raw *raw, const xfer_model_options *options)
+xfer_status xfi_model_append(xfer_model *model, const xfi_raw *raw,
+                             const xfer_model_options *options)
 {
   xfi_entry entry = {0};
   xfer_status st = XFER_OK;
@@ -232,7 +238,8 @@ static int take_number(char *name, size_t capacity, const char *word, const char
 
   if (at == NULL || (at != name && at[-1] != '.')) return -1;
   at += strlen(word);
-  for (end = at; isdigit((unsigned char)*end) && end - at < 9; end++) number = 10 * number + (*end - '0');
+  for (end = at; isdigit((unsigned char)*end) && end - at < 9; end++)
+    number = 10 * number + (*end - '0');
   if (end == at || (*end != '.' && *end != '\0')) return -1;
   snprintf(rest, sizeof rest, "%s", end);
   snprintf(at, capacity - (size_t)(at - name), "%s%s", place, rest);
@@ -243,7 +250,8 @@ xfer_status xfi_name_split(char *pattern, int *layer, int *expert, const char *n
 {
   xfer_status st = XFER_OK;
 
-  XFI_CHECK(strlen(name) + 16 < XFI_NAME_BYTES, XFER_ERR_IO, "a tensor name of %zu characters", strlen(name));
+  XFI_CHECK(strlen(name) + 16 < XFI_NAME_BYTES, XFER_ERR_IO, "a tensor name of %zu characters",
+            strlen(name));
   snprintf(pattern, XFI_NAME_BYTES, "%s", name);
   *layer = take_number(pattern, XFI_NAME_BYTES, "layers.", "{layer}");
   *expert = take_number(pattern, XFI_NAME_BYTES, "experts.", "{expert}");
@@ -251,7 +259,8 @@ done:
   return st;
 }
 
-xfer_status xfi_model_append_name(xfer_model *model, const xfi_raw *raw, const xfer_model_options *options)
+xfer_status xfi_model_append_name(xfer_model *model, const xfi_raw *raw,
+                                  const xfer_model_options *options)
 {
   char pattern[XFI_NAME_BYTES];
   xfi_raw taken = *raw;

@@ -33,8 +33,8 @@ static bool holds_layer(const xfi_entry *entry, int layer)
 }
 
 /* In one layer, each of the slots must be there, once, in one element type. */
-static xfer_status check_layer(const xfi_joined *joined, const xfer_model *model, const xfi_family *family,
-                               int layer)
+static xfer_status check_layer(const xfi_joined *joined, const xfer_model *model,
+                               const xfi_family *family, int layer)
 {
   const xfi_entry *first = &model->entries[joined->by_name[family->begin]];
   const xfi_slot *slot = &joined->held[joined->by_name[family->begin]].slot;
@@ -48,32 +48,37 @@ static xfer_status check_layer(const xfi_joined *joined, const xfer_model *model
 
     if (!holds_layer(e, layer)) continue;
     XFI_CHECK(s->n_slots == slot->n_slots && s->slot == n, XFER_ERR_SHAPE,
-              "\"%s\" of layer %d in \"%s\": part %d of %d is missing or there twice (at \"%s\")", s->local,
-              layer, joined->side->spec, n + 1, s->n_slots, e->pattern);
+              "\"%s\" of layer %d in \"%s\": part %d of %d is missing or there twice (at \"%s\")",
+              s->local, layer, joined->side->spec, n + 1, s->n_slots, e->pattern);
     XFI_CHECK(held == NULL || held->dtype == e->dtype, XFER_ERR_MISMATCH,
               "\"%s\" is %s and \"%s\" is %s, but they lie in one tensor, \"%s\"", held->pattern,
-              xfi_dtype_name((int)held->dtype), e->pattern, xfi_dtype_name((int)e->dtype), s->local);
+              xfi_dtype_name((int)held->dtype), e->pattern, xfi_dtype_name((int)e->dtype),
+              s->local);
     held = e;
     n++;
   }
-  XFI_CHECK(n == slot->n_slots, XFER_ERR_SHAPE, "\"%s\" of layer %d in \"%s\" has %d parts, %d are there (\"%s\")",
-            slot->local, layer, joined->side->spec, slot->n_slots, n, first->pattern);
+  XFI_CHECK(n == slot->n_slots, XFER_ERR_SHAPE,
+            "\"%s\" of layer %d in \"%s\" has %d parts, %d are there (\"%s\")", slot->local, layer,
+            joined->side->spec, slot->n_slots, n, first->pattern);
 done:
   return st;
 }
 
-static xfer_status check_family(const xfi_joined *joined, const xfer_model *model, const xfi_family *family)
+static xfer_status check_family(const xfi_joined *joined, const xfer_model *model,
+                                const xfi_family *family)
 {
   xfer_status st = XFER_OK;
 
-  if (family->end - family->begin == 1 && joined->held[joined->by_name[family->begin]].slot.n_slots == 1) {
+  if (family->end - family->begin == 1 &&
+      joined->held[joined->by_name[family->begin]].slot.n_slots == 1) {
     return XFER_OK;
   }
   for (size_t i = family->begin; i < family->end; i++) {
     const xfi_entry *e = &model->entries[joined->by_name[i]];
 
     if (e->n_layers == 0) XFI_TRY(check_layer(joined, model, family, -1));
-    for (int k = 0; k < e->n_layers; k++) XFI_TRY(check_layer(joined, model, family, e->layers[k]));
+    for (int k = 0; k < e->n_layers; k++)
+      XFI_TRY(check_layer(joined, model, family, e->layers[k]));
   }
 done:
   return st;
@@ -101,7 +106,8 @@ xfer_status xfi_joined_pack(xfi_joined *joined, const xfer_model *model)
       joined->families[joined->n_families++] = (xfi_family){i, i + 1};
     }
   }
-  for (size_t f = 0; f < joined->n_families; f++) XFI_TRY(check_family(joined, model, &joined->families[f]));
+  for (size_t f = 0; f < joined->n_families; f++)
+    XFI_TRY(check_family(joined, model, &joined->families[f]));
 done:
   xfi_free(keys);
   return st;

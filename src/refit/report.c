@@ -9,12 +9,13 @@ static uint64_t payload(const xfi_entry *entry)
 {
   uint64_t n = xfi_dtype_size((int)entry->dtype);
 
-  for (int d = 0; d < entry->n_dims; d++) n *= (uint64_t)entry->shape[d];
+  for (int d = 0; d < entry->n_dims; d++)
+    n *= (uint64_t)entry->shape[d];
   return n;
 }
 
-/* Bytes of all parts on all ranks: the ranks are the product of the axes, and no two dims share an axis, so
- * the sum over ranks of a product over dims is the product of the sums. */
+/* Bytes of all parts on all ranks: the ranks are the product of the axes, and no two dims share an
+ * axis, so the sum over ranks of a product over dims is the product of the sums. */
 static uint64_t spread_bytes(const xfer_layout *layout)
 {
   uint64_t n = (uint64_t)layout->elem_bytes * (uint64_t)layout->n_replicas;
@@ -30,8 +31,8 @@ static uint64_t spread_bytes(const xfer_layout *layout)
   return n;
 }
 
-static void add_tensor(const xfer_refit *refit, size_t i, const xfer_layout **last, uint64_t *last_bytes,
-                       xfer_refit_report_data *r)
+static void add_tensor(const xfer_refit *refit, size_t i, const xfer_layout **last,
+                       uint64_t *last_bytes, xfer_refit_report_data *r)
 {
   const xfi_entry *entry = &refit->model->entries[refit->entry_of[i]];
   const xfi_joined *gen = &refit->sides[XFER_SIDE_GEN];
@@ -39,7 +40,8 @@ static void add_tensor(const xfer_refit *refit, size_t i, const xfer_layout **la
   const xfer_layout *dst = refit->tensors[i].dst;
   uint64_t bytes = payload(entry);
 
-  r->hf_tensors += (uint64_t)entry->counted * (uint64_t)(entry->n_experts > 0 ? entry->n_experts : 1);
+  r->hf_tensors +=
+      (uint64_t)entry->counted * (uint64_t)(entry->n_experts > 0 ? entry->n_experts : 1);
   r->payload_bytes += bytes;
   if (bytes > r->largest_bytes) r->largest_bytes = bytes;
   if (held != NULL && held->misc) {
@@ -63,8 +65,10 @@ void xfi_refit_report(const xfer_refit *refit, xfer_refit_report_data *report)
 
   report->tensors = refit->n_tensors;
   report->ignored = refit->n_ignored;
-  for (size_t i = 0; i < refit->n_tensors; i++) add_tensor(refit, i, &last, &last_bytes, report);
-  if (refit->model->config.tied && train != NULL && train->framework == XFI_MEGATRON && train->pp > 1) {
+  for (size_t i = 0; i < refit->n_tensors; i++)
+    add_tensor(refit, i, &last, &last_bytes, report);
+  if (refit->model->config.tied && train != NULL && train->framework == XFI_MEGATRON &&
+      train->pp > 1) {
     report->duplicates = 1;
   }
 }

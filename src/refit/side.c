@@ -69,7 +69,8 @@ static xfer_status copy_map(xfer_side *side, const xfer_side_options *o)
   if (o->n_map == 0) return XFER_OK;
   XFI_CHECK(o->map_experts != NULL && o->map_first != NULL && o->map_first[0] == 0, XFER_ERR_ARG,
             "an expert map of %lld ranks without its lists", (long long)o->n_map);
-  XFI_CHECK(side->framework == XFI_VLLM && side->map_first == NULL && side->round_robin == 0 && side->ep > 1,
+  XFI_CHECK(side->framework == XFI_VLLM && side->map_first == NULL && side->round_robin == 0 &&
+                side->ep > 1,
             XFER_ERR_ARG, "\"%s\" takes no expert map", side->spec);
   XFI_CHECK(o->n_map == side->ep, XFER_ERR_ARG, "\"%s\": an expert map of %lld ranks", side->spec,
             (long long)o->n_map);
@@ -94,14 +95,16 @@ static xfer_status check_weights(xfer_side *side, const xfer_side_options *o)
                        XFER_WEIGHTS_TRANSPOSED;
   xfer_status st = XFER_OK;
 
-  XFI_CHECK((o->weights & ~all) == 0, XFER_ERR_ARG, "weights %#x: an unknown bit", (unsigned)o->weights);
+  XFI_CHECK((o->weights & ~all) == 0, XFER_ERR_ARG, "weights %#x: an unknown bit",
+            (unsigned)o->weights);
   if (side->framework != XFI_VLLM) return XFER_OK;
   if (side->weights == 0) side->weights = o->weights;
   XFI_CHECK(side->weights != 0, XFER_ERR_ARG,
-            "\"%s\": say what its kernels have done to the weights (loaded, up_first, interleaved, transposed)",
+            "\"%s\": say what its kernels have done to the weights (loaded, up_first, interleaved, "
+            "transposed)",
             side->spec);
-  XFI_CHECK((side->weights & XFER_WEIGHTS_LOADED) == 0 || side->weights == XFER_WEIGHTS_LOADED, XFER_ERR_ARG,
-            "\"%s\": loaded and changed at once", side->spec);
+  XFI_CHECK((side->weights & XFER_WEIGHTS_LOADED) == 0 || side->weights == XFER_WEIGHTS_LOADED,
+            XFER_ERR_ARG, "\"%s\": loaded and changed at once", side->spec);
 done:
   return st;
 }
@@ -126,7 +129,8 @@ xfer_status xfi_side_create(xfer_side **side, const char *spec, const xfer_side_
   XFI_TRY(check_weights(s, &o));
   XFI_TRY(copy_map(s, &o));
   if (s->map_first != NULL) {
-    while (s->map_first[n_map + 1] >= 0) n_map++;
+    while (s->map_first[n_map + 1] >= 0)
+      n_map++;
     XFI_CHECK(n_map == s->ep, XFER_ERR_ARG, "\"%s\": an expert map of %d ranks", spec, n_map);
   }
   *side = s;
@@ -170,7 +174,9 @@ xfer_status xfi_side_coordinate(const xfer_side *side, const char *axis, int ran
 {
   int i = place_in_stage(side, rank - side->first_rank);
   bool vllm = side->framework == XFI_VLLM, fsdp = side->framework == XFI_FSDP;
-  int etp = side->framework == XFI_MEGATRON ? side->etp : vllm ? (side->ep > 1 ? 1 : side->dp * side->tp) : side->tp;
+  int etp = side->framework == XFI_MEGATRON ? side->etp
+            : vllm                          ? (side->ep > 1 ? 1 : side->dp * side->tp)
+                                            : side->tp;
   int dp = vllm || fsdp ? side->dp : xfi_side_stage_size(side) / (side->tp * side->cp);
   int edp = fsdp ? side->dp / side->ep : xfi_side_stage_size(side) / (etp * side->ep);
   const struct {
@@ -189,7 +195,8 @@ xfer_status xfi_side_coordinate(const xfer_side *side, const char *axis, int ran
   };
   xfer_status st = XFER_OK;
 
-  XFI_CHECK(xfi_side_stage_of(side, rank) >= 0, XFER_ERR_ARG, "\"%s\" has no rank %d", side->spec, rank);
+  XFI_CHECK(xfi_side_stage_of(side, rank) >= 0, XFER_ERR_ARG, "\"%s\" has no rank %d", side->spec,
+            rank);
   for (size_t k = 0; k < sizeof axes / sizeof *axes; k++) {
     if (strcmp(axes[k].name, axis) != 0) continue;
     *coordinate = axes[k].coordinate;
@@ -200,8 +207,8 @@ done:
   return st;
 }
 
-/* Layers of a stage: as listed; even; or vLLM's rule, by which the remainder goes, one each, to the stages
- * before the last. */
+/* Layers of a stage: as listed; even; or vLLM's rule, by which the remainder goes, one each, to the
+ * stages before the last. */
 static xfer_status stage_count(const xfer_side *side, int n_layers, int stage, int *count)
 {
   int rest = n_layers % side->pp;
@@ -213,8 +220,9 @@ static xfer_status stage_count(const xfer_side *side, int n_layers, int stage, i
   } else if (side->framework == XFI_VLLM) {
     *count += stage < side->pp - 1 && stage >= side->pp - 1 - rest;
   } else {
-    XFI_CHECK(rest == 0, XFER_ERR_ARG, "\"%s\": pp %d does not divide %d layers; list them with layers=",
-              side->spec, side->pp, n_layers);
+    XFI_CHECK(rest == 0, XFER_ERR_ARG,
+              "\"%s\": pp %d does not divide %d layers; list them with layers=", side->spec,
+              side->pp, n_layers);
   }
 done:
   return st;
@@ -231,12 +239,13 @@ xfer_status xfi_side_stages(const xfer_side *side, const xfer_model *model, int 
     int count;
 
     XFI_TRY(stage_count(side, model->n_layers, stage, &count));
-    XFI_CHECK(count <= model->n_layers - at, XFER_ERR_ARG, "\"%s\" lists more than the model's %d layers",
-              side->spec, model->n_layers);
-    for (int i = 0; i < count; i++) of[at++] = stage;
+    XFI_CHECK(count <= model->n_layers - at, XFER_ERR_ARG,
+              "\"%s\" lists more than the model's %d layers", side->spec, model->n_layers);
+    for (int i = 0; i < count; i++)
+      of[at++] = stage;
   }
-  XFI_CHECK(at == model->n_layers, XFER_ERR_ARG, "\"%s\" lists %d layers, the model has %d", side->spec, at,
-            model->n_layers);
+  XFI_CHECK(at == model->n_layers, XFER_ERR_ARG, "\"%s\" lists %d layers, the model has %d",
+            side->spec, at, model->n_layers);
   *stages = of;
   of = NULL;
 done:

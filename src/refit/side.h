@@ -1,10 +1,11 @@
 /*
  * A side: how one framework holds a model, as data.
  *
- * Whatever the framework, a rank of a pipeline stage has coordinates on one of two grids over the stage's
- * ranks, the dense one (replicas, tp) and the experts' (replicas, ep, tp); FSDP adds an axis that cuts what
- * the others left. So a side comes down to two answers about an entry of the model: its *spread*, one
- * placement per axis, and its *slot*, the place of a rank's part in the framework's own tensors.
+ * Whatever the framework, a rank of a pipeline stage has coordinates on one of two grids over the
+ * stage's ranks, the dense one (replicas, tp) and the experts' (replicas, ep, tp); FSDP adds an
+ * axis that cuts what the others left. So a side comes down to two answers about an entry of the
+ * model: its *spread*, one placement per axis, and its *slot*, the place of a rank's part in the
+ * framework's own tensors.
  */
 #ifndef XFI_SIDE_H
 #define XFI_SIDE_H
@@ -39,11 +40,11 @@ struct xfer_side {
   char *spec;
   xfi_framework framework;
   int tp, cp, pp, ep, etp, dp, replicate, engines, vdiv; /* 1 where not given, vdiv 128 */
-  int *stage_layers; /* [pp] as listed; NULL: even */
-  int mla_down;      /* xfi_mla_down */
-  int stacked;       /* Megatron's experts are one tensor */
+  int *stage_layers;                                     /* [pp] as listed; NULL: even */
+  int mla_down;                                          /* xfi_mla_down */
+  int stacked;                                           /* Megatron's experts are one tensor */
   int round_robin;
-  uint32_t weights;  /* OR of xfer_weights; 0: not a serving side */
+  uint32_t weights; /* OR of xfer_weights; 0: not a serving side */
   int first_rank;
   int size;
   int *map_experts; /* [map_first[ep]] or NULL */
@@ -89,11 +90,13 @@ typedef struct xfi_spread {
 } xfi_spread;
 
 void xfi_spread_free(xfi_spread *spread);
-/* How the ranks of a stage hold an entry that the families know. Refuses what the framework would. */
+/* How the ranks of a stage hold an entry that the families know. Refuses what the framework would.
+ */
 xfer_status xfi_spread_make(xfi_spread *spread, const xfer_side *side, const xfer_model *model,
                             const xfi_entry *entry);
 /* Tensor parallelism splits `dim` evenly; negative: whole. For what xfer_side_place() says. */
-xfer_status xfi_spread_place(xfi_spread *spread, const xfer_side *side, const xfi_entry *entry, int dim);
+xfer_status xfi_spread_place(xfi_spread *spread, const xfer_side *side, const xfi_entry *entry,
+                             int dim);
 
 /* A run table that grows coordinate by coordinate. */
 typedef struct xfi_table_maker {
@@ -105,7 +108,8 @@ typedef struct xfi_table_maker {
 xfer_status xfi_table_run(xfi_table_maker *maker, int64_t global, int64_t length, int64_t local);
 xfer_status xfi_table_coord(xfi_table_maker *maker, int64_t local_length);
 /* Hands the table to the spread and places it on an axis; the maker is empty again. */
-xfer_status xfi_table_place(xfi_table_maker *maker, xfi_spread *spread, int axis, int dim, bool allow_zero);
+xfer_status xfi_table_place(xfi_table_maker *maker, xfi_spread *spread, int axis, int dim,
+                            bool allow_zero);
 void xfi_table_free(xfi_table_maker *maker);
 
 /* Tables of the special cuts (tables.c). `n` is the number of tp ranks, `dim` what is cut. */
@@ -113,8 +117,10 @@ xfer_status xfi_table_mamba(xfi_spread *spread, int axis, int n, const xfer_side
                             const xfer_model *model, const xfi_entry *entry);
 xfer_status xfi_table_qkv(xfi_spread *spread, int axis, int n, const xfer_model *model,
                           const xfi_entry *entry);
-xfer_status xfi_table_map(xfi_spread *spread, int axis, const xfer_side *side, const xfi_entry *entry);
-xfer_status xfi_table_first_only(xfi_spread *spread, int axis, int n, const xfi_entry *entry, int dim);
+xfer_status xfi_table_map(xfi_spread *spread, int axis, const xfer_side *side,
+                          const xfi_entry *entry);
+xfer_status xfi_table_first_only(xfi_spread *spread, int axis, int n, const xfi_entry *entry,
+                                 int dim);
 
 /* Megatron's linear_qkv: rows of one query group are [q.. k v], and plain Shard(0) cuts them. */
 typedef struct xfi_qkv {
@@ -123,8 +129,8 @@ typedef struct xfi_qkv {
   int64_t local;   /* rows of linear_qkv on a rank */
 } xfi_qkv;
 xfer_status xfi_qkv_make(xfi_qkv *qkv, const xfer_model *model, const xfi_entry *entry, int n);
-/* The k-th stretch of `which` (0 q, 1 k, 2 v) on tp rank `r`: rows of linear_qkv's local part, of the
- * tensor's local part, and of the tensor. False: no more. */
+/* The k-th stretch of `which` (0 q, 1 k, 2 v) on tp rank `r`: rows of linear_qkv's local part, of
+ * the tensor's local part, and of the tensor. False: no more. */
 typedef struct xfi_stretch {
   int64_t fused, local, global, length;
 } xfi_stretch;
@@ -135,12 +141,12 @@ bool xfi_qkv_stretch(const xfi_qkv *qkv, int r, int which, int64_t k, xfi_stretc
 typedef enum xfi_fuse { XFI_FUSE_CAT = 0, XFI_FUSE_MIX, XFI_FUSE_QKV } xfi_fuse;
 
 typedef struct xfi_slot {
-  char *local;         /* the local tensor's name, with {layer} and {expert} or {local} */
-  char *last;          /* its name on the last stage where that differs, else NULL */
+  char *local;              /* the local tensor's name, with {layer} and {expert} or {local} */
+  char *last;               /* its name on the last stage where that differs, else NULL */
   int order[XFER_MAX_DIMS]; /* order[k]: the tensor's dim that is dim k of the local tensor */
-  bool each_expert;    /* one local tensor per expert; dim 0 is none of theirs */
-  int slot, n_slots;   /* of the tensors that lie in one, side by side in `fuse_dim` */
-  int fuse_dim;        /* a dim of the tensor */
+  bool each_expert;         /* one local tensor per expert; dim 0 is none of theirs */
+  int slot, n_slots;        /* of the tensors that lie in one, side by side in `fuse_dim` */
+  int fuse_dim;             /* a dim of the tensor */
   xfi_fuse fuse;
 } xfi_slot;
 

@@ -1,6 +1,7 @@
 /*
- * Where a rank's part lies in the framework's own tensors: the name, the order of dims, and the neighbours
- * it shares the tensor with. The names come from the family table; how a framework packs them is here.
+ * Where a rank's part lies in the framework's own tensors: the name, the order of dims, and the
+ * neighbours it shares the tensor with. The names come from the family table; how a framework packs
+ * them is here.
  */
 #include "side.h"
 
@@ -10,7 +11,6 @@
 #include "text.h"
 
 #include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
 
 void xfi_slot_free(xfi_slot *slot)
@@ -40,8 +40,8 @@ static xfer_status expand(char **name, xfi_slot *slot, const char *prefix, const
   xfi_text_printf(&text, "%s", prefix);
   for (const char *at = column; *at != '\0'; at++) {
     if (*at == ':') {
-      slot->slot = atoi(at + 1);
-      slot->n_slots = atoi(strchr(at, '/') + 1);
+      slot->slot = at[1] - '0';
+      slot->n_slots = at[3] - '0';
       break;
     }
     if (*at == '@') {
@@ -97,7 +97,9 @@ static xfer_status slot_vllm(xfi_slot *slot, const xfer_side *side, const xfer_m
                              const xfi_entry *entry)
 {
   const char *column = entry->row->vllm == NULL ? entry->stem : entry->row->vllm;
-  const char *prefix = entry->n_layers == 0 ? "" : entry->main_layers ? "model.layers.{layer}." : "mtp.layers.{layer}.";
+  const char *prefix = entry->n_layers == 0 ? ""
+                       : entry->main_layers ? "model.layers.{layer}."
+                                            : "mtp.layers.{layer}.";
   char block[64];
   xfer_status st = XFER_OK;
 
@@ -123,8 +125,9 @@ static xfer_status slot_megatron(xfi_slot *slot, const xfer_side *side, const xf
   char *stacked;
   xfer_status st = XFER_OK;
 
-  if (entry->n_layers > 0 && (!entry->main_layers || (model->config.n_layers > 0 &&
-                                                      entry->layers[0] >= model->config.n_layers))) {
+  if (entry->n_layers > 0 &&
+      (!entry->main_layers ||
+       (model->config.n_layers > 0 && entry->layers[0] >= model->config.n_layers))) {
     prefix = "mtp.layers.{layer}.";
   }
   if (side->mla_down == XFI_MLA_FUSED && strstr(column, "linear_q_down") != NULL) {
@@ -176,7 +179,8 @@ done:
 xfer_status xfi_slot_plain(xfi_slot *slot, const xfi_entry *entry)
 {
   memset(slot, 0, sizeof *slot);
-  for (int d = 0; d < XFER_MAX_DIMS; d++) slot->order[d] = d;
+  for (int d = 0; d < XFER_MAX_DIMS; d++)
+    slot->order[d] = d;
   slot->fuse_dim = entry->experts ? 1 : 0;
   return slot_checkpoint(slot, entry);
 }
@@ -185,7 +189,8 @@ xfer_status xfi_slot_make(xfi_slot *slot, const xfer_side *side, const xfer_mode
                           const xfi_entry *entry)
 {
   memset(slot, 0, sizeof *slot);
-  for (int d = 0; d < XFER_MAX_DIMS; d++) slot->order[d] = d;
+  for (int d = 0; d < XFER_MAX_DIMS; d++)
+    slot->order[d] = d;
   slot->fuse_dim = entry->experts ? 1 : 0;
   if (side->framework == XFI_VLLM) return slot_vllm(slot, side, model, entry);
   if (side->framework == XFI_MEGATRON) return slot_megatron(slot, side, model, entry);

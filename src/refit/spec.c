@@ -39,8 +39,12 @@ static const item ITEMS[] = {
     {"etp", XFI_MEGATRON, ITEM_NUMBER, offsetof(xfer_side, etp), {0}, 0},
     {"vdiv", XFI_MEGATRON, ITEM_NUMBER, offsetof(xfer_side, vdiv), {0}, 0},
     {"layers", XFI_MEGATRON, ITEM_LAYERS, 0, {0}, 0},
-    {"mla_down", XFI_MEGATRON, ITEM_CHOICE, offsetof(xfer_side, mla_down),
-     {"replicated", "sharded", "fused"}, 0},
+    {"mla_down",
+     XFI_MEGATRON,
+     ITEM_CHOICE,
+     offsetof(xfer_side, mla_down),
+     {"replicated", "sharded", "fused"},
+     0},
     {"experts", XFI_MEGATRON, ITEM_CHOICE, offsetof(xfer_side, stacked), {"list", "stacked"}, 0},
     {"replicate", XFI_FSDP, ITEM_NUMBER, offsetof(xfer_side, replicate), {0}, 0},
     {"engines", XFI_VLLM, ITEM_NUMBER, offsetof(xfer_side, engines), {0}, 0},
@@ -48,7 +52,12 @@ static const item ITEMS[] = {
     {"up_first", XFI_VLLM, ITEM_FLAG, 0, {0}, XFER_WEIGHTS_UP_FIRST},
     {"interleaved", XFI_VLLM, ITEM_FLAG, 0, {0}, XFER_WEIGHTS_INTERLEAVED},
     {"transposed", XFI_VLLM, ITEM_FLAG, 0, {0}, XFER_WEIGHTS_TRANSPOSED},
-    {"round_robin", XFI_VLLM, ITEM_CHOICE, offsetof(xfer_side, round_robin), {"", "round_robin"}, 0},
+    {"round_robin",
+     XFI_VLLM,
+     ITEM_CHOICE,
+     offsetof(xfer_side, round_robin),
+     {"", "round_robin"},
+     0},
     {"map", XFI_VLLM, ITEM_MAP, 0, {0}, 0},
 };
 enum { N_ITEMS = sizeof ITEMS / sizeof *ITEMS, MAX_PP = 4096 };
@@ -56,8 +65,11 @@ enum { N_ITEMS = sizeof ITEMS / sizeof *ITEMS, MAX_PP = 4096 };
 static const struct {
   const char *name;
   xfi_framework framework;
-} FRAMEWORKS[] = {{"megatron", XFI_MEGATRON}, {"fsdp", XFI_FSDP}, {"full", XFI_FULL},
-                  {"vllm", XFI_VLLM},         {"hf", XFI_HF}};
+} FRAMEWORKS[] = {{"megatron", XFI_MEGATRON},
+                  {"fsdp", XFI_FSDP},
+                  {"full", XFI_FULL},
+                  {"vllm", XFI_VLLM},
+                  {"hf", XFI_HF}};
 
 /* A number of at most 9 digits, all of `text` up to `end`; -1: it is none. */
 static int number(const char *text, const char *end)
@@ -89,9 +101,10 @@ static xfer_status parse_layers(xfer_side *side, const char *text, const char *e
     x = memchr(text, 'x', (size_t)(stop - text));
     if (x != NULL) times = number(text, x);
     layers = number(x == NULL ? text : x + 1, stop);
-    XFI_CHECK(times > 0 && layers >= 0 && times <= MAX_PP - n_stages && stop + 1 != end, XFER_ERR_ARG,
-              "layers=%.*s: want counts such as 3+14x4+2", (int)(end - text), text);
-    while (times-- > 0) side->stage_layers[n_stages++] = layers;
+    XFI_CHECK(times > 0 && layers >= 0 && times <= MAX_PP - n_stages && stop + 1 != end,
+              XFER_ERR_ARG, "layers=%.*s: want counts such as 3+14x4+2", (int)(end - text), text);
+    while (times-- > 0)
+      side->stage_layers[n_stages++] = layers;
     text = stop + 1;
   }
   side->stage_layers[n_stages] = -1;
@@ -109,7 +122,9 @@ static const item *find_item(const char *text, size_t n, size_t n_name)
     bool whole = ITEMS[i].kind == ITEM_FLAG || ITEMS[i].field == offsetof(xfer_side, round_robin);
 
     if (k > n || strncmp(text, ITEMS[i].name, k) != 0) continue;
-    if (whole ? k != n : ITEMS[i].kind == ITEM_NUMBER ? !isdigit((unsigned char)text[k]) : k != n_name) {
+    if (whole                          ? k != n
+        : ITEMS[i].kind == ITEM_NUMBER ? !isdigit((unsigned char)text[k])
+                                       : k != n_name) {
       continue;
     }
     found = &ITEMS[i];
@@ -147,7 +162,8 @@ done:
 static xfer_status parse_item(xfer_side *side, const char *text, const char *end, bool *seen)
 {
   const char *equals = memchr(text, '=', (size_t)(end - text));
-  const item *it = find_item(text, (size_t)(end - text), (size_t)((equals == NULL ? end : equals) - text));
+  const item *it =
+      find_item(text, (size_t)(end - text), (size_t)((equals == NULL ? end : equals) - text));
   const char *value;
   int n;
   xfer_status st = XFER_OK;
@@ -159,7 +175,8 @@ static xfer_status parse_item(xfer_side *side, const char *text, const char *end
   value = text + strlen(it->name);
   if (it->kind == ITEM_NUMBER) {
     n = number(value, end);
-    XFI_CHECK(n > 0, XFER_ERR_ARG, "\"%s\": %.*s wants a number from 1", side->spec, (int)(end - text), text);
+    XFI_CHECK(n > 0, XFER_ERR_ARG, "\"%s\": %.*s wants a number from 1", side->spec,
+              (int)(end - text), text);
     memcpy((char *)side + it->field, &n, sizeof n);
   } else if (it->kind == ITEM_FLAG) {
     side->weights |= it->flag;
@@ -196,12 +213,13 @@ static xfer_status check_megatron(xfer_side *side)
             "\"%s\" has more ranks than an int counts", side->spec);
   stage = side->size / side->pp;
   XFI_CHECK((int64_t)side->ep * side->etp <= stage && stage % ((int64_t)side->ep * side->etp) == 0,
-            XFER_ERR_ARG, "\"%s\": ep %d times etp %d do not divide the %lld ranks of a stage", side->spec,
-            side->ep, side->etp, (long long)stage);
+            XFER_ERR_ARG, "\"%s\": ep %d times etp %d do not divide the %lld ranks of a stage",
+            side->spec, side->ep, side->etp, (long long)stage);
   if (side->stage_layers != NULL) {
-    while (side->stage_layers[n_listed] >= 0) n_listed++;
-    XFI_CHECK(n_listed == side->pp, XFER_ERR_ARG, "\"%s\": layers= lists %d stages, pp is %d", side->spec,
-              n_listed, side->pp);
+    while (side->stage_layers[n_listed] >= 0)
+      n_listed++;
+    XFI_CHECK(n_listed == side->pp, XFER_ERR_ARG, "\"%s\": layers= lists %d stages, pp is %d",
+              side->spec, n_listed, side->pp);
   }
 done:
   return st;
@@ -214,7 +232,8 @@ static xfer_status check_vllm(xfer_side *side)
   XFI_CHECK(product(&side->size, side->tp, side->pp, side->dp, side->engines), XFER_ERR_OVERFLOW,
             "\"%s\" has more ranks than an int counts", side->spec);
   XFI_CHECK(side->ep == 1 || side->ep == side->dp * side->tp, XFER_ERR_ARG,
-            "\"%s\": ep is %d; vLLM knows 1 and dp x tp, %d", side->spec, side->ep, side->dp * side->tp);
+            "\"%s\": ep is %d; vLLM knows 1 and dp x tp, %d", side->spec, side->ep,
+            side->dp * side->tp);
   XFI_CHECK(side->ep > 1 || (side->round_robin == 0 && side->map_first == NULL), XFER_ERR_ARG,
             "\"%s\": an expert map without ep", side->spec);
   XFI_CHECK(side->round_robin == 0 || side->map_first == NULL, XFER_ERR_ARG,
@@ -229,8 +248,8 @@ static xfer_status check_others(xfer_side *side)
 
   XFI_CHECK(product(&side->size, side->tp, side->dp, side->replicate, 1), XFER_ERR_OVERFLOW,
             "\"%s\" has more ranks than an int counts", side->spec);
-  XFI_CHECK(side->dp % side->ep == 0, XFER_ERR_ARG, "\"%s\": ep %d does not divide dp %d", side->spec,
-            side->ep, side->dp);
+  XFI_CHECK(side->dp % side->ep == 0, XFER_ERR_ARG, "\"%s\": ep %d does not divide dp %d",
+            side->spec, side->ep, side->dp);
 done:
   return st;
 }
@@ -247,14 +266,17 @@ xfer_status xfi_spec_parse(xfer_side *side, const char *spec)
       side->framework = FRAMEWORKS[i].framework;
     }
   }
-  XFI_CHECK(side->framework != 0, XFER_ERR_ARG, "\"%s\": no framework is called \"%.*s\"", spec, (int)n, spec);
-  side->tp = side->cp = side->pp = side->ep = side->etp = side->dp = side->replicate = side->engines = 1;
+  XFI_CHECK(side->framework != 0, XFER_ERR_ARG, "\"%s\": no framework is called \"%.*s\"", spec,
+            (int)n, spec);
+  side->tp = side->cp = side->pp = side->ep = side->etp = side->dp = side->replicate =
+      side->engines = 1;
   side->vdiv = 128;
   for (const char *at = colon == NULL ? "" : colon + 1; *at != '\0';) {
     const char *end = strchr(at, ',');
 
     if (end == NULL) end = at + strlen(at);
-    XFI_CHECK(end > at && (*end == '\0' || end[1] != '\0'), XFER_ERR_ARG, "\"%s\": an empty item", spec);
+    XFI_CHECK(end > at && (*end == '\0' || end[1] != '\0'), XFER_ERR_ARG, "\"%s\": an empty item",
+              spec);
     XFI_TRY(parse_item(side, at, end, seen));
     at = *end == ',' ? end + 1 : end;
   }
@@ -271,7 +293,8 @@ static size_t count_map(const json_t *root)
 {
   size_t n = 0;
 
-  for (size_t i = 0; i < json_array_size(root); i++) n += json_array_size(json_array_get(root, i));
+  for (size_t i = 0; i < json_array_size(root); i++)
+    n += json_array_size(json_array_get(root, i));
   return n;
 }
 
@@ -295,8 +318,8 @@ xfer_status xfi_map_read(xfer_side *side, const char *path)
     for (size_t i = 0; i < json_array_size(list); i++) {
       json_int_t expert = json_integer_value(json_array_get(list, i));
 
-      XFI_CHECK(json_is_integer(json_array_get(list, i)) && expert >= 0 && expert < 1 << 20, XFER_ERR_IO,
-                "%s: rank %zu: entry %zu is no expert", path, r, i);
+      XFI_CHECK(json_is_integer(json_array_get(list, i)) && expert >= 0 && expert < 1 << 20,
+                XFER_ERR_IO, "%s: rank %zu: entry %zu is no expert", path, r, i);
       side->map_experts[n++] = (int)expert;
     }
     side->map_first[r + 1] = (int)n;

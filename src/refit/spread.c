@@ -1,9 +1,9 @@
 /*
  * How the ranks of a stage hold an entry: a placement per axis of the dense or the experts' grid.
  *
- * Megatron and vLLM demand that sizes divide; FSDP and Hugging Face's own tensor parallelism split as
- * torch.chunk does. What a framework would refuse is refused here by the tensor's name, before the layout
- * is made: heads that do not divide, and cuts inside a block of fp8 scales.
+ * Megatron and vLLM demand that sizes divide; FSDP and Hugging Face's own tensor parallelism split
+ * as torch.chunk does. What a framework would refuse is refused here by the tensor's name, before
+ * the layout is made: heads that do not divide, and cuts inside a block of fp8 scales.
  */
 #include "side.h"
 
@@ -27,8 +27,10 @@ static int add_axis(xfi_spread *spread, int size)
 
 /* ---- what a cut may not do ---- */
 
-/* A dim of `length` that n ranks split: refused where it does not divide, or where a block is cut. */
-static xfer_status check_cut(const xfer_side *side, const xfi_entry *entry, int dim, int64_t length, int n)
+/* A dim of `length` that n ranks split: refused where it does not divide, or where a block is cut.
+ */
+static xfer_status check_cut(const xfer_side *side, const xfi_entry *entry, int dim, int64_t length,
+                             int n)
 {
   int in_block = dim - (entry->n_dims - 2);
   int64_t block = in_block >= 0 && in_block < 2 ? entry->block[in_block] : 0;
@@ -37,8 +39,8 @@ static xfer_status check_cut(const xfer_side *side, const xfi_entry *entry, int 
 
   if (n == 1) return XFER_OK;
   XFI_CHECK(!is_even(side) || length % n == 0, XFER_ERR_SHAPE,
-            "\"%s\": %lld does not divide by the %d ranks of \"%s\" that split dim %d", entry->pattern,
-            (long long)length, n, side->spec, dim);
+            "\"%s\": %lld does not divide by the %d ranks of \"%s\" that split dim %d",
+            entry->pattern, (long long)length, n, side->spec, dim);
   XFI_CHECK(block == 0 || part % block == 0 || part >= length, XFER_ERR_UNSUPPORTED,
             "\"%s\": %lld per shard of dim %d in \"%s\" is not a multiple of the block of %lld",
             entry->pattern, (long long)part, dim, side->spec, (long long)block);
@@ -46,7 +48,8 @@ done:
   return st;
 }
 
-static xfer_status cut_dim(xfi_spread *spread, const xfer_side *side, const xfi_entry *entry, int axis, int dim)
+static xfer_status cut_dim(xfi_spread *spread, const xfer_side *side, const xfi_entry *entry,
+                           int axis, int dim)
 {
   int n = spread->shape[axis];
   xfer_status st = XFER_OK;
@@ -59,7 +62,8 @@ done:
 
 /* ---- the cuts of tensor parallelism ---- */
 
-static xfer_status cut_vocab(xfi_spread *spread, const xfer_side *side, const xfi_entry *entry, int axis)
+static xfer_status cut_vocab(xfi_spread *spread, const xfer_side *side, const xfi_entry *entry,
+                             int axis)
 {
   int64_t unit = side->framework == XFI_VLLM ? 64 : (int64_t)side->vdiv * side->tp;
   int64_t padded = xfi_ceil_div(entry->shape[0], unit) * unit;
@@ -67,8 +71,8 @@ static xfer_status cut_vocab(xfi_spread *spread, const xfer_side *side, const xf
 
   if (!is_even(side)) return cut_dim(spread, side, entry, axis, 0);
   XFI_CHECK(padded % side->tp == 0, XFER_ERR_SHAPE,
-            "\"%s\": the vocabulary of %lld, padded to %lld, does not divide by tp %d", entry->pattern,
-            (long long)entry->shape[0], (long long)padded, side->tp);
+            "\"%s\": the vocabulary of %lld, padded to %lld, does not divide by tp %d",
+            entry->pattern, (long long)entry->shape[0], (long long)padded, side->tp);
   memcpy(spread->padded_shape, entry->shape, sizeof spread->padded_shape);
   spread->padded_shape[0] = padded;
   spread->padded = true;
@@ -78,8 +82,8 @@ done:
 }
 
 /* vLLM gives a key/value head to several ranks where there are fewer heads than ranks. */
-static xfer_status cut_vllm_heads(xfi_spread *spread, const xfer_side *side, const xfer_model *model,
-                                  const xfi_entry *entry, int axis)
+static xfer_status cut_vllm_heads(xfi_spread *spread, const xfer_side *side,
+                                  const xfer_model *model, const xfi_entry *entry, int axis)
 {
   const xfi_config *c = &model->config;
   int64_t heads = entry->row->cut == XFI_CUT_Q ? c->heads : c->kv_heads;
@@ -87,22 +91,23 @@ static xfer_status cut_vllm_heads(xfi_spread *spread, const xfer_side *side, con
   xfer_status st = XFER_OK;
 
   if (entry->row->cut == XFI_CUT_KV && n > heads) {
-    XFI_CHECK(n % heads == 0, XFER_ERR_SHAPE, "\"%s\": tp %d is no multiple of %lld key/value heads",
-              entry->pattern, n, (long long)heads);
+    XFI_CHECK(n % heads == 0, XFER_ERR_SHAPE,
+              "\"%s\": tp %d is no multiple of %lld key/value heads", entry->pattern, n,
+              (long long)heads);
     spread->shape[axis] = (int)heads;
     add_axis(spread, n / (int)heads);
     n = (int)heads;
   }
-  XFI_CHECK(heads % n == 0, XFER_ERR_SHAPE, "\"%s\": %lld heads do not divide by tp %d", entry->pattern,
-            (long long)heads, n);
+  XFI_CHECK(heads % n == 0, XFER_ERR_SHAPE, "\"%s\": %lld heads do not divide by tp %d",
+            entry->pattern, (long long)heads, n);
   XFI_TRY(cut_dim(spread, side, entry, axis, 0));
 done:
   return st;
 }
 
 /* Megatron cuts the rows of linear_qkv, in which q, k and v of a group lie together. */
-static xfer_status cut_megatron_heads(xfi_spread *spread, const xfer_side *side, const xfer_model *model,
-                                      const xfi_entry *entry, int axis)
+static xfer_status cut_megatron_heads(xfi_spread *spread, const xfer_side *side,
+                                      const xfer_model *model, const xfi_entry *entry, int axis)
 {
   xfi_qkv qkv;
   xfer_status st = XFER_OK;
@@ -112,7 +117,8 @@ static xfer_status cut_megatron_heads(xfi_spread *spread, const xfer_side *side,
     XFI_TRY(cut_dim(spread, side, entry, axis, 0));
   } else {
     XFI_CHECK(entry->block[0] == 0 || qkv.local % entry->block[0] == 0, XFER_ERR_UNSUPPORTED,
-              "\"%s\": %lld rows of linear_qkv per shard in \"%s\" are not a multiple of the block of %lld",
+              "\"%s\": %lld rows of linear_qkv per shard in \"%s\" are not a multiple of the block "
+              "of %lld",
               entry->pattern, (long long)qkv.local, side->spec, (long long)entry->block[0]);
     XFI_TRY(xfi_table_qkv(spread, axis, side->tp, model, entry));
   }
@@ -151,12 +157,14 @@ static xfer_status cut_tp(xfi_spread *spread, const xfer_side *side, const xfer_
   case XFI_CUT_Q:
   case XFI_CUT_KV:
     if (side->framework == XFI_VLLM) XFI_TRY(cut_vllm_heads(spread, side, model, entry, axis));
-    if (side->framework == XFI_MEGATRON) XFI_TRY(cut_megatron_heads(spread, side, model, entry, axis));
+    if (side->framework == XFI_MEGATRON)
+      XFI_TRY(cut_megatron_heads(spread, side, model, entry, axis));
     if (!is_even(side)) XFI_TRY(cut_dim(spread, side, entry, axis, 0));
     break;
   case XFI_CUT_MAMBA_IN:
   case XFI_CUT_MAMBA_CONV:
-    if (spread->shape[axis] > 1) XFI_TRY(xfi_table_mamba(spread, axis, side->tp, side, model, entry));
+    if (spread->shape[axis] > 1)
+      XFI_TRY(xfi_table_mamba(spread, axis, side->tp, side, model, entry));
     break;
   }
 done:
@@ -165,7 +173,8 @@ done:
 
 /* ---- the two grids ---- */
 
-static xfer_status cut_experts(xfi_spread *spread, const xfer_side *side, const xfi_entry *entry, int axis)
+static xfer_status cut_experts(xfi_spread *spread, const xfer_side *side, const xfi_entry *entry,
+                               int axis)
 {
   int64_t n = entry->shape[0];
   xfer_status st = XFER_OK;
@@ -186,8 +195,10 @@ done:
   return st;
 }
 
-/* FSDP cuts what tensor and expert parallelism left, along the first dim of the framework's own tensor. */
-static xfer_status cut_fsdp(xfi_spread *spread, const xfer_side *side, const xfi_entry *entry, int axis)
+/* FSDP cuts what tensor and expert parallelism left, along the first dim of the framework's own
+ * tensor. */
+static xfer_status cut_fsdp(xfi_spread *spread, const xfer_side *side, const xfi_entry *entry,
+                            int axis)
 {
   int dim = entry->experts && !entry->fused ? 1 : 0;
   const xfer_placement *tp = &spread->placements[spread->n_axes - 1];
@@ -205,9 +216,11 @@ static xfer_status cut_fsdp(xfi_spread *spread, const xfer_side *side, const xfi
   XFI_TRY(check_cut(side, entry, dim, length, n));
   spread->placements[axis] = xfer_shard(dim);
   spread->n_order = spread->n_axes;
-  for (int a = 0; a < spread->n_axes; a++) spread->order[a] = a;
+  for (int a = 0; a < spread->n_axes; a++)
+    spread->order[a] = a;
   spread->order[axis] = spread->n_axes - 1; /* last of all */
-  for (int a = axis + 1; a < spread->n_axes; a++) spread->order[a - 1] = a;
+  for (int a = axis + 1; a < spread->n_axes; a++)
+    spread->order[a - 1] = a;
   spread->order[spread->n_axes - 1] = axis;
 done:
   return st;
@@ -228,8 +241,8 @@ done:
   return st;
 }
 
-static xfer_status spread_experts(xfi_spread *spread, const xfer_side *side, const xfer_model *model,
-                                  const xfi_entry *entry)
+static xfer_status spread_experts(xfi_spread *spread, const xfer_side *side,
+                                  const xfer_model *model, const xfi_entry *entry)
 {
   bool fsdp = side->framework == XFI_FSDP;
   int tp = side->framework == XFI_MEGATRON ? side->etp
@@ -252,17 +265,19 @@ xfer_status xfi_spread_make(xfi_spread *spread, const xfer_side *side, const xfe
                             const xfi_entry *entry)
 {
   memset(spread, 0, sizeof *spread);
-  return entry->experts ? spread_experts(spread, side, model, entry) : spread_dense(spread, side, model, entry);
+  return entry->experts ? spread_experts(spread, side, model, entry)
+                        : spread_dense(spread, side, model, entry);
 }
 
-xfer_status xfi_spread_place(xfi_spread *spread, const xfer_side *side, const xfi_entry *entry, int dim)
+xfer_status xfi_spread_place(xfi_spread *spread, const xfer_side *side, const xfi_entry *entry,
+                             int dim)
 {
   int axis;
   xfer_status st = XFER_OK;
 
   memset(spread, 0, sizeof *spread);
-  XFI_CHECK(dim < entry->n_dims, XFER_ERR_ARG, "\"%s\" has %d dims, none of them dim %d", entry->pattern,
-            entry->n_dims, dim);
+  XFI_CHECK(dim < entry->n_dims, XFER_ERR_ARG, "\"%s\" has %d dims, none of them dim %d",
+            entry->pattern, entry->n_dims, dim);
   add_axis(spread, xfi_side_stage_size(side) / side->tp);
   axis = add_axis(spread, side->tp);
   if (dim >= 0) XFI_TRY(cut_dim(spread, side, entry, axis, dim));

@@ -12,14 +12,17 @@ static const struct {
   const char *name;
   xfer_dtype dtype;
 } DTYPES[] = {
-    {"u8", XFER_U8},       {"i8", XFER_I8},       {"bool", XFER_BOOL},   {"f8e4m3", XFER_F8E4M3},
-    {"f8e5m2", XFER_F8E5M2}, {"f8e8m0", XFER_F8E8M0}, {"u16", XFER_U16}, {"i16", XFER_I16},
-    {"f16", XFER_F16},     {"bf16", XFER_BF16},   {"u32", XFER_U32},     {"i32", XFER_I32},
-    {"f32", XFER_F32},     {"u64", XFER_U64},     {"i64", XFER_I64},     {"f64", XFER_F64},
-    {"U8", XFER_U8},       {"I8", XFER_I8},       {"BOOL", XFER_BOOL},   {"F8_E4M3", XFER_F8E4M3},
-    {"F8_E5M2", XFER_F8E5M2}, {"F8_E8M0", XFER_F8E8M0}, {"U16", XFER_U16}, {"I16", XFER_I16},
-    {"F16", XFER_F16},     {"BF16", XFER_BF16},   {"U32", XFER_U32},     {"I32", XFER_I32},
-    {"F32", XFER_F32},     {"U64", XFER_U64},     {"I64", XFER_I64},     {"F64", XFER_F64},
+    {"u8", XFER_U8},          {"i8", XFER_I8},          {"bool", XFER_BOOL},
+    {"f8e4m3", XFER_F8E4M3},  {"f8e5m2", XFER_F8E5M2},  {"f8e8m0", XFER_F8E8M0},
+    {"u16", XFER_U16},        {"i16", XFER_I16},        {"f16", XFER_F16},
+    {"bf16", XFER_BF16},      {"u32", XFER_U32},        {"i32", XFER_I32},
+    {"f32", XFER_F32},        {"u64", XFER_U64},        {"i64", XFER_I64},
+    {"f64", XFER_F64},        {"U8", XFER_U8},          {"I8", XFER_I8},
+    {"BOOL", XFER_BOOL},      {"F8_E4M3", XFER_F8E4M3}, {"F8_E5M2", XFER_F8E5M2},
+    {"F8_E8M0", XFER_F8E8M0}, {"U16", XFER_U16},        {"I16", XFER_I16},
+    {"F16", XFER_F16},        {"BF16", XFER_BF16},      {"U32", XFER_U32},
+    {"I32", XFER_I32},        {"F32", XFER_F32},        {"U64", XFER_U64},
+    {"I64", XFER_I64},        {"F64", XFER_F64},
 };
 
 bool xfi_dtype_find(xfer_dtype *dtype, const char *name)
@@ -58,7 +61,8 @@ static xfer_status read_block(xfi_config *config, const json_t *object, const ch
 
   if (block == NULL) block = json_object_get(quant, "weight_block_size");
   if (block == NULL || json_is_null(block)) return XFER_OK;
-  XFI_CHECK(json_array_size(block) == 2, XFER_ERR_IO, "%s: weight_block_size is not two numbers", where);
+  XFI_CHECK(json_array_size(block) == 2, XFER_ERR_IO, "%s: weight_block_size is not two numbers",
+            where);
   for (size_t d = 0; d < 2; d++) {
     config->block[d] = json_integer_value(json_array_get(block, d));
     XFI_CHECK(config->block[d] > 0 && config->block[d] < 1 << 20, XFER_ERR_IO,
@@ -70,7 +74,8 @@ done:
 
 xfer_status xfi_config_read(xfi_config *config, const json_t *object, const char *where)
 {
-  const json_t *text = json_object_get(object, "text_config"); /* a model that sees has its own text part */
+  const json_t *text =
+      json_object_get(object, "text_config"); /* a model that sees has its own text part */
   const json_t *tied;
   xfer_status st = XFER_OK;
 
@@ -101,7 +106,8 @@ typedef struct reader {
   int *layers; /* scratch */
 } reader;
 
-static xfer_status read_range(const reader *r, const json_t *range, const char *name, int *lo, int *n)
+static xfer_status read_range(const reader *r, const json_t *range, const char *name, int *lo,
+                              int *n)
 {
   json_int_t first = json_integer_value(json_array_get(range, 0));
   json_int_t last = json_integer_value(json_array_get(range, 1));
@@ -136,7 +142,8 @@ static xfer_status read_layers(reader *r, const json_t *object, const char *name
   r->layers = xfi_calloc((size_t)raw->n_layers, sizeof *r->layers);
   XFI_CHECK(r->layers != NULL, XFER_ERR_NOMEM, "%d layer numbers", raw->n_layers);
   for (int i = 0; i < raw->n_layers; i++) {
-    json_int_t layer = range != NULL ? first + i : json_integer_value(json_array_get(list, (size_t)i));
+    json_int_t layer =
+        range != NULL ? first + i : json_integer_value(json_array_get(list, (size_t)i));
 
     XFI_CHECK(layer >= 0 && layer < 1 << 20, XFER_ERR_IO, "%s: \"%s\": layer %lld", r->path, name,
               (long long)layer);
@@ -147,8 +154,8 @@ done:
   return st;
 }
 
-static xfer_status read_shape(const reader *r, const json_t *object, const char *name, int64_t *shape,
-                              int *n_dims)
+static xfer_status read_shape(const reader *r, const json_t *object, const char *name,
+                              int64_t *shape, int *n_dims)
 {
   const json_t *list = json_object_get(object, "shape");
   xfer_status st = XFER_OK;
@@ -181,10 +188,11 @@ static xfer_status read_tensor(reader *r, const json_t *object)
             "%s: a tensor needs either \"name\" or \"pattern\"", r->path);
   if (name == NULL) name = pattern;
   XFI_CHECK(dtype != NULL && xfi_dtype_find(&raw.dtype, dtype), XFER_ERR_IO,
-            "%s: \"%s\": no element type is called \"%s\"", r->path, name, dtype == NULL ? "" : dtype);
+            "%s: \"%s\": no element type is called \"%s\"", r->path, name,
+            dtype == NULL ? "" : dtype);
   XFI_TRY(read_shape(r, object, name, shape, &raw.n_dims));
-  XFI_CHECK(pattern != NULL || strchr(name, '{') == NULL, XFER_ERR_IO, "%s: \"%s\" is a pattern, not a name",
-            r->path, name);
+  XFI_CHECK(pattern != NULL || strchr(name, '{') == NULL, XFER_ERR_IO,
+            "%s: \"%s\" is a pattern, not a name", r->path, name);
   XFI_TRY(read_layers(r, object, name, &raw));
   if (experts != NULL) XFI_TRY(read_range(r, experts, name, &raw.first_expert, &raw.n_experts));
   XFI_TRY(xfi_model_append_name(r->model, &raw, r->options));
@@ -201,7 +209,8 @@ static xfer_status read_list(reader *r, const json_t *list, const char *what)
   XFI_CHECK(json_is_array(list), XFER_ERR_IO, "%s: no list \"%s\"", r->path, what);
   json_array_foreach((json_t *)(uintptr_t)list, i, object)
   {
-    XFI_CHECK(json_is_object(object), XFER_ERR_IO, "%s: \"%s\"[%zu] is no object", r->path, what, i);
+    XFI_CHECK(json_is_object(object), XFER_ERR_IO, "%s: \"%s\"[%zu] is no object", r->path, what,
+              i);
     XFI_TRY(read_tensor(r, object));
   }
 done:
@@ -225,7 +234,8 @@ xfer_status xfi_table_read(xfer_model *model, const char *path, const xfer_model
   if (options->extra != NULL) {
     const json_t *extra = json_object_get(json_object_get(root, "extra_params"), options->extra);
 
-    XFI_CHECK(extra != NULL, XFER_ERR_ARG, "%s has no extra_params called \"%s\"", path, options->extra);
+    XFI_CHECK(extra != NULL, XFER_ERR_ARG, "%s has no extra_params called \"%s\"", path,
+              options->extra);
     XFI_TRY(read_list(&r, extra, options->extra));
   }
 done:

@@ -34,14 +34,16 @@ done:
   return st;
 }
 
-xfer_status xfi_table_place(xfi_table_maker *maker, xfi_spread *spread, int axis, int dim, bool allow_zero)
+xfer_status xfi_table_place(xfi_table_maker *maker, xfi_spread *spread, int axis, int dim,
+                            bool allow_zero)
 {
   xfer_run_table *table = &spread->tables[spread->n_tables++];
   xfer_status st = XFER_OK;
 
   /* A table of empty parts has no run, but needs an address. */
   XFI_TRY(xfi_vec_reserve(&maker->runs, &maker->runs_cap, 1, sizeof *maker->runs));
-  *table = (xfer_run_table){maker->runs, maker->first, maker->lengths, (int64_t)maker->n_coords, allow_zero};
+  *table = (xfer_run_table){maker->runs, maker->first, maker->lengths, (int64_t)maker->n_coords,
+                            allow_zero};
   spread->placements[axis] = xfer_shard_runs(dim, table);
   memset(maker, 0, sizeof *maker);
 done:
@@ -69,8 +71,8 @@ void xfi_spread_free(xfi_spread *spread)
 
 typedef struct segment {
   int64_t rows;
-  int64_t unit;   /* rows that stay together */
-  bool shared;    /* every rank has all of it */
+  int64_t unit; /* rows that stay together */
+  bool shared;  /* every rank has all of it */
 } segment;
 
 static xfer_status find_segments(segment *segments, int *n_segments, const xfer_side *side,
@@ -92,7 +94,8 @@ static xfer_status find_segments(segment *segments, int *n_segments, const xfer_
 
   *n_segments = conv ? 3 : 5;
   memcpy(segments, conv ? in + 1 : in, (size_t)*n_segments * sizeof *segments);
-  for (int k = 0; k < *n_segments; k++) total += segments[k].rows;
+  for (int k = 0; k < *n_segments; k++)
+    total += segments[k].rows;
   XFI_CHECK(total == entry->shape[0], XFER_ERR_SHAPE,
             "\"%s\" has %lld rows; %lld heads of %lld and %lld groups of %lld states make %lld",
             entry->pattern, (long long)entry->shape[0], (long long)c->mamba_heads,
@@ -155,8 +158,9 @@ xfer_status xfi_qkv_make(xfi_qkv *qkv, const xfer_model *model, const xfi_entry 
   qkv->rows[0] = c->heads / c->kv_heads * head;
   qkv->rows[1] = qkv->rows[2] = head;
   rows = qkv->groups * (qkv->rows[0] + 2 * head);
-  XFI_CHECK(rows % n == 0, XFER_ERR_SHAPE, "\"%s\": the %lld rows of linear_qkv do not divide by tp %d",
-            entry->pattern, (long long)rows, n);
+  XFI_CHECK(rows % n == 0, XFER_ERR_SHAPE,
+            "\"%s\": the %lld rows of linear_qkv do not divide by tp %d", entry->pattern,
+            (long long)rows, n);
   qkv->local = rows / n;
 done:
   return st;
@@ -219,19 +223,21 @@ done:
 
 /* ---- expert maps ---- */
 
-static xfer_status check_expert(const xfer_side *side, const xfi_entry *entry, int expert, bool *held)
+static xfer_status check_expert(const xfer_side *side, const xfi_entry *entry, int expert,
+                                bool *held)
 {
   xfer_status st = XFER_OK;
 
   XFI_CHECK(expert >= 0 && expert < entry->shape[0], XFER_ERR_ARG,
-            "\"%s\": the expert map has expert %d, \"%s\" has %lld", side->spec, expert, entry->pattern,
-            (long long)entry->shape[0]);
+            "\"%s\": the expert map has expert %d, \"%s\" has %lld", side->spec, expert,
+            entry->pattern, (long long)entry->shape[0]);
   held[expert] = true;
 done:
   return st;
 }
 
-xfer_status xfi_table_map(xfi_spread *spread, int axis, const xfer_side *side, const xfi_entry *entry)
+xfer_status xfi_table_map(xfi_spread *spread, int axis, const xfer_side *side,
+                          const xfi_entry *entry)
 {
   bool *held = xfi_calloc((size_t)entry->shape[0], sizeof *held);
   xfi_table_maker maker = {0};
@@ -255,8 +261,8 @@ xfer_status xfi_table_map(xfi_spread *spread, int axis, const xfer_side *side, c
     XFI_TRY(xfi_table_coord(&maker, n));
   }
   for (int64_t e = 0; e < entry->shape[0]; e++) {
-    XFI_CHECK(held[e], XFER_ERR_ARG, "\"%s\": the expert map gives expert %lld to no rank", side->spec,
-              (long long)e);
+    XFI_CHECK(held[e], XFER_ERR_ARG, "\"%s\": the expert map gives expert %lld to no rank",
+              side->spec, (long long)e);
   }
   XFI_TRY(xfi_table_place(&maker, spread, axis, 0, false));
 done:
@@ -267,7 +273,8 @@ done:
 
 /* ---- what the first rank alone holds, and the others hold as zeros ---- */
 
-xfer_status xfi_table_first_only(xfi_spread *spread, int axis, int n, const xfi_entry *entry, int dim)
+xfer_status xfi_table_first_only(xfi_spread *spread, int axis, int n, const xfi_entry *entry,
+                                 int dim)
 {
   xfi_table_maker maker = {0};
   xfer_status st = XFER_OK;

@@ -21,7 +21,8 @@ static int64_t greatest_divisor(int64_t a, int64_t b)
 
 static xfer_status reserve(xfer_locals *locals, int side, size_t n)
 {
-  return xfi_vec_reserve(&locals->pieces[side], &locals->pieces_capacity[side], n, sizeof *locals->pieces[side]);
+  return xfi_vec_reserve(&locals->pieces[side], &locals->pieces_capacity[side], n,
+                         sizeof *locals->pieces[side]);
 }
 
 /* Strides of the tensor's dims in a local tensor. */
@@ -43,7 +44,8 @@ static char *part_base(const xfi_local *local, const xfer_local_part *part)
   return part->dim < 0 || part->step < 1 ? base : base + part->begin * local->strides[part->dim];
 }
 
-static const xfer_local_part *find_part(const xfer_locals *locals, const xfi_local *local, size_t tensor, int *n)
+static const xfer_local_part *find_part(const xfer_locals *locals, const xfi_local *local,
+                                        size_t tensor, int *n)
 {
   const xfer_local_part *first = NULL;
 
@@ -58,7 +60,8 @@ static const xfer_local_part *find_part(const xfer_locals *locals, const xfi_loc
   return first;
 }
 
-/* Rows in several stretches: equal pieces, as long as the greatest length that divides all of them. */
+/* Rows in several stretches: equal pieces, as long as the greatest length that divides all of them.
+ */
 static xfer_status view_stretches(xfer_locals *locals, int side, const xfi_local *local,
                                   const xfer_local_part *part, int n, xfer_view *view)
 {
@@ -107,7 +110,8 @@ done:
   return st;
 }
 
-xfer_status xfi_locals_view(xfer_locals *locals, size_t tensor, int side, xfer_view *view, bool *has)
+xfer_status xfi_locals_view(xfer_locals *locals, size_t tensor, int side, xfer_view *view,
+                            bool *has)
 {
   int64_t index = locals->local_of[side][tensor];
   const xfi_slot *slot;
@@ -122,7 +126,8 @@ xfer_status xfi_locals_view(xfer_locals *locals, size_t tensor, int side, xfer_v
   if (index < 0) return XFER_OK;
   local = &locals->at[index];
   slot = &locals->refit->sides[side].held[locals->refit->entry_of[tensor]].slot;
-  layout = side == XFER_SIDE_TRAIN ? locals->refit->tensors[tensor].src : locals->refit->tensors[tensor].dst;
+  layout = side == XFER_SIDE_TRAIN ? locals->refit->tensors[tensor].src
+                                   : locals->refit->tensors[tensor].dst;
   part = find_part(locals, local, tensor, &n_parts);
   if (part == NULL || !xfi_layout_place(layout, locals->rank, &place)) return XFER_OK;
   for (int d = 0; d < layout->n_dims; d++) {
@@ -133,7 +138,8 @@ xfer_status xfi_locals_view(xfer_locals *locals, size_t tensor, int side, xfer_v
   view->n_dims = layout->n_dims;
   set_strides(view, local, slot);
   if (slot->each_expert) {
-    XFI_TRY(view_experts(locals, side, local, part, xfi_dim_length(&layout->dims[0], place.part[0]), view));
+    XFI_TRY(view_experts(locals, side, local, part, xfi_dim_length(&layout->dims[0], place.part[0]),
+                         view));
     if (view->strides[0] == 0) view->strides[0] = (int64_t)xfi_dtype_size((int)local->dtype);
   } else if (n_parts > 1) {
     XFI_TRY(view_stretches(locals, side, local, part, n_parts, view));

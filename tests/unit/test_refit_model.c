@@ -1,0 +1,307 @@
+/* Model tables and checkpoints: read right, and refused with a sentence when they are not. */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include <cmocka.h>
+
+#include <xfer/refit.h>
+
+#include "refit_files.h"
+
+static xfer_status load(xfer_model **model, const char *text)
+{
+  return xfer_model_load(model, refit_write("table.json", text), NULL);
+}
+
+static xfer_refit_report_data report_of(xfer_model *model)
+{
+  xfer_refit_report_data report = XFER_REFIT_REPORT_INIT;
+  xfer_side *full = NULL;
+  xfer_refit *refit = NULL;
+
+  assert_int_equal(xfer_side_create(&full, "full", NULL), XFER_OK);
+  assert_int_equal(xfer_refit_create(&refit, model, full, full), XFER_OK);
+  assert_int_equal(xfer_refit_report(refit, &report), XFER_OK);
+  xfer_refit_destroy(refit);
+  xfer_side_destroy(full);
+  return report;
+}
+
+static void test_table_counts_its_tensors_and_bytes(void **state)
+{
+  xfer_model *model = NULL;
+
+  (void)state;
+  assert_int_equal(load(&model, REFIT_DENSE), XFER_OK);
+  const xfer_refit_report_data report = report_of(model);
+  assert_int_equal(report.hf_tensors, 3 + 2 * 7);
+  assert_int_equal(report.payload_bytes,
+                   2 * (2 * 100 * 16 + 16 + 2 * (16 * 16 * 2 + 8 * 16 * 2 + 3 * 32 * 16)));
+  xfer_model_destroy(model);
+}
+
+static void test_malformed_tables_are_refused(void **state)
+{
+  static const char *const cases[] = {
+      "",
+      "[]",
+      "{\"format\":\"other\"}",
+      "{\"format\":\"xfer-model-v1\"}",
+      REFIT_TABLE("", "7"),
+      REFIT_TABLE("", ""),
+      REFIT_TABLE("", "{}"),
+      REFIT_TABLE("", "{\"name\":\"a\",\"pattern\":\"b\",\"shape\":[1],\"dtype\":\"bf16\"}"),
+      REFIT_TABLE("", "{\"name\":\"a\",\"shape\":[1],\"dtype\":\"bf15\"}"),
+      REFIT_TABLE("", "{\"name\":\"a\",\"shape\":[1]}"),
+      REFIT_TABLE("", "{\"name\":\"a\",\"shape\":[-1],\"dtype\":\"bf16\"}"),
+      REFIT_TABLE("", "{\"name\":\"a\",\"shape\":[1.5],\"dtype\":\"bf16\"}"),
+      REFIT_TABLE("", "{\"name\":\"a\",\"shape\":3,\"dtype\":\"bf16\"}"),
+      REFIT_TABLE("", "{\"name\":\"a\",\"shape\":[1,1,1,1,1,1,1,1,1],\"dtype\":\"bf16\"}"),
+      REFIT_TABLE("", "{\"name\":\"a\",\"shape\":[4294967296,4294967296],\"dtype\":\"bf16\"}"),
+      REFIT_TABLE("", "{\"name\":\"a.{layer}\",\"shape\":[1],\"dtype\":\"bf16\"}"),
+      REFIT_TABLE("", "{\"pattern\":\"a\",\"layer\":[0,1],\"shape\":[1],\"dtype\":\"bf16\"}"),
+      REFIT_TABLE("",
+                  "{\"pattern\":\"a.{layer}\",\"layer\":[3,1],\"shape\":[1],\"dtype\":\"bf16\"}"),
+      REFIT_TABLE("", "{\"pattern\":\"a.{layer}\",\"layer\":[1],\"shape\":[1],\"dtype\":\"bf16\"}"),
+      REFIT_TABLE(
+          "", "{\"pattern\":\"a.{layer}\",\"layer_list\":[2,1],\"shape\":[1],\"dtype\":\"bf16\"}"),
+      REFIT_TABLE(
+          "", "{\"pattern\":\"a.{layer}\",\"layer_list\":[-1],\"shape\":[1],\"dtype\":\"bf16\"}"),
+      REFIT_TABLE(
+          "",
+          "{\"pattern\":\"a.{layer}.{expert}\",\"layer\":[0,1],\"shape\":[1],\"dtype\":\"bf16\"}"),
+      REFIT_TABLE("", "{\"name\":\"a\",\"shape\":[1],\"dtype\":\"bf16\"},{\"name\":\"a\",\"shape\":"
+                      "[1],\"dtype\":\"bf16\"}"),
+      REFIT_TABLE("\"num_attention_heads\":-1",
+                  "{\"name\":\"a\",\"shape\":[1],\"dtype\":\"bf16\"}"),
+      REFIT_TABLE("\"hidden_size\":\"x\"", "{\"name\":\"a\",\"shape\":[1],\"dtype\":\"bf16\"}"),
+      REFIT_TABLE("\"weight_block_size\":[128]",
+                  "{\"name\":\"a\",\"shape\":[1],\"dtype\":\"bf16\"}"),
+      REFIT_TABLE("\"weight_block_size\":[0,1]",
+                  "{\"name\":\"a\",\"shape\":[1],\"dtype\":\"bf16\"}"),
+      /* k_proj with rows that the configuration does not make */
+      REFIT_TABLE(REFIT_DENSE_CONFIG, REFIT_P("self_attn.k_proj.weight", "[9,16]")),
+      /* scales without a weight, without a block, of a wrong size */
+      REFIT_TABLE("\"weight_block_size\":[128,128]",
+                  REFIT_P("mlp.down_proj.weight_scale_inv", "[1,1]")),
+      REFIT_TABLE("", REFIT_P("mlp.down_proj.weight_scale_inv",
+                              "[1,1]") "," REFIT_P("mlp.down_proj.weight", "[16,16]")),
+      REFIT_TABLE("\"weight_block_size\":[8,8]",
+                  REFIT_P("mlp.down_proj.weight_scale_inv",
+                          "[1,1]") "," REFIT_P("mlp.down_proj.weight", "[16,16]")),
+      /* fused experts that do not show their form */
+      REFIT_TABLE("\"hidden_size\":16", REFIT_P("mlp.experts.gate_up_proj", "[4,16,16]")),
+      REFIT_TABLE("\"hidden_size\":16", REFIT_P("mlp.experts.down_proj", "[4,16,8]")),
+  };
+
+  (void)state;
+  for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+    xfer_model *model = NULL;
+
+    print_message("%.100s\n", cases[i]);
+    assert_int_not_equal(load(&model, cases[i]), XFER_OK);
+    assert_null(model);
+    assert_int_not_equal(strlen(xfer_last_error()), 0);
+  }
+}
+
+static void test_unreadable_paths_are_refused(void **state)
+{
+  xfer_model *model = NULL;
+
+  (void)state;
+  assert_int_equal(xfer_model_load(&model, "/nonexistent", NULL), XFER_ERR_IO);
+  assert_int_equal(xfer_model_load(&model, refit_folder, NULL), XFER_ERR_IO);
+  assert_int_equal(xfer_model_load(&model, NULL, NULL), XFER_ERR_ARG);
+}
+
+static void test_ranges_keep_what_they_say(void **state)
+{
+  xfer_model_options options = XFER_MODEL_OPTIONS_INIT;
+  xfer_model *model = NULL;
+  const char *path = refit_write("table.json", REFIT_DENSE);
+
+  (void)state;
+  options.layers_begin = 1;
+  options.layers_end = 2;
+  assert_int_equal(xfer_model_load(&model, path, &options), XFER_OK);
+  assert_int_equal(report_of(model).hf_tensors, 7);
+  xfer_model_destroy(model);
+  options.ends = 1;
+  assert_int_equal(xfer_model_load(&model, path, &options), XFER_OK);
+  assert_int_equal(report_of(model).hf_tensors, 7 + 3);
+  xfer_model_destroy(model);
+  options.ends = 0;
+  options.layers_begin = 5;
+  options.layers_end = 6;
+  assert_int_equal(xfer_model_load(&model, path, &options), XFER_ERR_ARG);
+  options.layers_end = 5;
+  assert_int_equal(xfer_model_load(&model, path, &options), XFER_ERR_ARG);
+  options = (xfer_model_options)XFER_MODEL_OPTIONS_INIT;
+  options.extra = "mtp";
+  assert_int_equal(xfer_model_load(&model, path, &options), XFER_ERR_ARG);
+}
+
+static void test_quantised_projections_get_scales(void **state)
+{
+  xfer_model_options options = XFER_MODEL_OPTIONS_INIT;
+  xfer_model *model = NULL;
+
+  (void)state;
+  options.quant = XFER_QUANT_FP8_BLOCK128;
+  assert_int_equal(xfer_model_load(&model, refit_write("table.json", REFIT_DENSE), &options),
+                   XFER_OK);
+  const xfer_refit_report_data report = report_of(model);
+  assert_int_equal(report.hf_tensors, 3 + 2 * 14);
+  assert_int_equal(report.payload_bytes,
+                   2 * (2 * 100 * 16 + 16) + 2 * (16 * 16 * 2 + 8 * 16 * 2 + 3 * 32 * 16) + 4 * 14);
+  xfer_model_destroy(model);
+  options.quant = 7;
+  assert_int_equal(xfer_model_load(&model, refit_path("table.json"), &options), XFER_ERR_ARG);
+}
+
+static void test_added_tensors_join_the_table(void **state)
+{
+  const int64_t shape[] = {4};
+  xfer_model *model = NULL;
+
+  (void)state;
+  assert_int_equal(load(&model, REFIT_DENSE), XFER_OK);
+  assert_int_equal(xfer_model_add(model, "model.layers.0.self_attn.k_scale", XFER_F32, NULL, 0),
+                   XFER_OK);
+  assert_int_equal(xfer_model_add(model, "model.layers.1.self_attn.k_scale", XFER_F32, NULL, 0),
+                   XFER_OK);
+  assert_int_equal(xfer_model_add(model, "model.layers.1.self_attn.k_scale", XFER_F32, NULL, 0),
+                   XFER_ERR_ARG);
+  xfer_model_destroy(model);
+
+  assert_int_equal(load(&model, REFIT_DENSE), XFER_OK);
+  assert_int_equal(xfer_model_add(model, "model.norm.weight", XFER_BF16, shape, 1), XFER_ERR_ARG);
+  assert_non_null(strstr(xfer_last_error(), "model.norm.weight"));
+  xfer_model_destroy(model);
+
+  assert_int_equal(load(&model, REFIT_DENSE), XFER_OK);
+  assert_int_equal(xfer_model_add(model, "x", 99, shape, 1), XFER_ERR_IO);
+  assert_int_equal(xfer_model_add(model, "x.{layer}", XFER_F32, shape, 1), XFER_ERR_ARG);
+  assert_int_equal(xfer_model_add(model, "x", XFER_F32, shape, 9), XFER_ERR_ARG);
+  report_of(model);
+  assert_int_equal(xfer_model_add(model, "x", XFER_F32, shape, 1), XFER_ERR_STATE);
+  xfer_model_destroy(model);
+}
+
+static void test_renames_lead_to_known_names(void **state)
+{
+  static const char table[] = REFIT_TABLE(
+      REFIT_DENSE_CONFIG,
+      "{\"pattern\":\"thinker.model.layers.{layer}.mlp.down_proj.weight\",\"layer\":[0,1],"
+      "\"shape\":[16,32],\"dtype\":\"bf16\"}");
+  static const char *const renames[] = {"thinker.*", "*"};
+  static const char *const bad[] = {"a", "*"};
+  xfer_model_options options = XFER_MODEL_OPTIONS_INIT;
+  xfer_side *train = NULL;
+  xfer_refit *refit = NULL;
+  xfer_model *model = NULL;
+
+  (void)state;
+  assert_int_equal(xfer_side_create(&train, "megatron:tp2", NULL), XFER_OK);
+  assert_int_equal(load(&model, table), XFER_OK);
+  assert_int_equal(xfer_refit_create(&refit, model, train, NULL), XFER_ERR_UNSUPPORTED);
+  xfer_model_destroy(model);
+  options.renames = renames;
+  options.n_renames = 1;
+  assert_int_equal(xfer_model_load(&model, refit_path("table.json"), &options), XFER_OK);
+  assert_int_equal(xfer_refit_create(&refit, model, train, NULL), XFER_OK);
+  xfer_refit_destroy(refit);
+  xfer_model_destroy(model);
+  options.renames = bad;
+  assert_int_equal(xfer_model_load(&model, refit_path("table.json"), &options), XFER_ERR_ARG);
+  xfer_side_destroy(train);
+}
+
+/* ---- checkpoints ---- */
+
+#define EXPERT(l, e, p)                                                                            \
+  "\"model.layers." #l ".mlp.experts." #e "." p                                                    \
+  "_proj.weight\":{\"dtype\":\"BF16\",\"shape\":[8,16],\"data_offsets\":[0,0]}"
+
+static void test_checkpoint_names_become_stacked_experts(void **state)
+{
+  xfer_model *model = NULL;
+  xfer_side *full = NULL;
+  xfer_refit *refit = NULL;
+  size_t n = 0;
+
+  (void)state;
+  mkdir(refit_path("hf"), 0777);
+  refit_write("hf/config.json", "{\"text_config\":{\"num_hidden_layers\":2,\"hidden_size\":16}}");
+  refit_write_header("hf/a.safetensors",
+                     "{\"__metadata__\":{}," EXPERT(0, 0, "up") "," EXPERT(1, 1, "up") "}");
+  refit_write_header("hf/b.safetensors", "{" EXPERT(0, 1, "up") "," EXPERT(1, 0, "up") "}");
+  assert_int_equal(xfer_model_load(&model, refit_path("hf"), NULL), XFER_OK);
+  assert_int_equal(xfer_side_create(&full, "full", NULL), XFER_OK);
+  assert_int_equal(xfer_refit_create(&refit, model, full, NULL), XFER_OK);
+  const xfer_tensor *tensors = xfer_refit_tensors(refit, &n);
+  assert_int_equal(n, 2);
+  assert_string_equal(tensors[1].name, "model.layers.1.mlp.experts.{expert}.up_proj.weight");
+  xfer_refit_destroy(refit);
+  xfer_side_destroy(full);
+  xfer_model_destroy(model);
+}
+
+static void test_checkpoint_that_is_broken_is_refused(void **state)
+{
+  static const char *const headers[] = {
+      "",
+      "[]",
+      "{",
+      "{" EXPERT(0, 0, "up") "," EXPERT(0, 2, "up") "}", /* expert 1 is missing */
+      "{\"a\":{\"dtype\":\"X9\",\"shape\":[1]}}",
+      "{\"a\":{\"dtype\":\"F32\"}}",
+      "{\"a\":{\"dtype\":\"F32\",\"shape\":[-1]}}",
+      "{\"a{\":{\"dtype\":\"F32\",\"shape\":[1]}}",
+      "{}",
+  };
+
+  (void)state;
+  mkdir(refit_path("bad"), 0777);
+  refit_write("bad/config.json", "{}");
+  for (size_t i = 0; i < sizeof headers / sizeof *headers; i++) {
+    xfer_model *model = NULL;
+
+    print_message("%s\n", headers[i]);
+    refit_write_header("bad/a.safetensors", headers[i]);
+    assert_int_equal(xfer_model_load(&model, refit_path("bad"), NULL), XFER_ERR_IO);
+    assert_null(model);
+  }
+  xfer_model *model = NULL;
+  refit_write("bad/a.safetensors", "1234567"); /* too short for a length */
+  assert_int_equal(xfer_model_load(&model, refit_path("bad"), NULL), XFER_ERR_IO);
+  refit_write("bad/a.safetensors", "zzzzzzzzzzzz"); /* a length beyond the file */
+  assert_int_equal(xfer_model_load(&model, refit_path("bad"), NULL), XFER_ERR_IO);
+  refit_write_header("bad/a.safetensors", "{" EXPERT(0, 0, "up") "}");
+  refit_write("bad/model.safetensors.index.json",
+              "{\"weight_map\":{\"a\":\"a.safetensors\",\"b\":\"a.safetensors\"}}");
+  assert_int_equal(xfer_model_load(&model, refit_path("bad"), NULL),
+                   XFER_ERR_IO); /* two tensors, one there */
+  refit_write("bad/model.safetensors.index.json", "{\"weight_map\":{\"a\":\"../a.safetensors\"}}");
+  assert_int_equal(xfer_model_load(&model, refit_path("bad"), NULL), XFER_ERR_IO);
+}
+
+int main(void)
+{
+  const struct CMUnitTest tests[] = {
+      cmocka_unit_test(test_table_counts_its_tensors_and_bytes),
+      cmocka_unit_test(test_malformed_tables_are_refused),
+      cmocka_unit_test(test_unreadable_paths_are_refused),
+      cmocka_unit_test(test_ranges_keep_what_they_say),
+      cmocka_unit_test(test_quantised_projections_get_scales),
+      cmocka_unit_test(test_added_tensors_join_the_table),
+      cmocka_unit_test(test_renames_lead_to_known_names),
+      cmocka_unit_test(test_checkpoint_names_become_stacked_experts),
+      cmocka_unit_test(test_checkpoint_that_is_broken_is_refused),
+  };
+
+  return cmocka_run_group_tests(tests, refit_files_begin, refit_files_end);
+}

@@ -1,0 +1,238 @@
+/* SPECs: what they mean, and what is refused with a sentence. Ranks: checked against upstream's
+ * groups. */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include <cmocka.h>
+
+#include <stdio.h>
+#include <string.h>
+#include <xfer/refit.h>
+
+#include "refit_files.h"
+
+static xfer_status make(xfer_side **side, const char *spec)
+{
+  xfer_side_options options = XFER_SIDE_OPTIONS_INIT;
+
+  options.weights = XFER_WEIGHTS_LOADED;
+  return xfer_side_create(side, spec, &options);
+}
+
+static void test_spec_gives_its_number_of_ranks(void **state)
+{
+  static const struct {
+    const char *spec;
+    int size;
+  } cases[] = {
+      {"full", 1},
+      {"hf:", 1},
+      {"hf:tp4", 4},
+      {"megatron:", 1},
+      {"megatron:tp2,pp4,cp2,dp3", 48},
+      {"megatron:tp4,pp8,ep16,dp16,layers=11+6x12+11", 512},
+      {"megatron:ep8,dp8,etp1,vdiv1187,mla_down=fused,experts=stacked", 8},
+      {"vllm:tp4,dp2,pp3,engines5", 120},
+      {"vllm:tp2,dp2,ep4,round_robin", 4},
+      {"vllm:tp2,up_first,transposed", 2},
+      {"fsdp:dp4,tp2,replicate3,ep2", 24},
+  };
+
+  (void)state;
+  for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+    xfer_side *side = NULL;
+
+    print_message("%s\n", cases[i].spec);
+    assert_int_equal(make(&side, cases[i].spec), XFER_OK);
+    assert_int_equal(xfer_side_size(side), cases[i].size);
+    xfer_side_destroy(side);
+  }
+}
+
+static void test_spec_that_is_wrong_is_refused_with_a_sentence(void **state)
+{
+  static const char *const cases[] = {
+      "",
+      "nemo:tp2",
+      "megatron",
+      "megatron:tp",
+      "megatron:tp0",
+      "megatron:tp2,",
+      "megatron:,tp2",
+      "megatron:tp2,,pp2",
+      "megatron:tp2,tp2",
+      "megatron:tpx",
+      "megatron:tp-2",
+      "megatron:tp 2",
+      "megatron:engines2",
+      "vllm:cp2",
+      "hf:dp2",
+      "full:tp2",
+      "megatron:ep3,dp4",
+      "megatron:ep4,etp2,dp4",
+      "megatron:pp2,layers=3",
+      "megatron:pp2,layers=3+",
+      "megatron:pp2,layers=+3",
+      "megatron:pp2,layers=3x",
+      "megatron:pp2,layers=0x3+2",
+      "megatron:layers",
+      "megatron:mla_down=half",
+      "megatron:mla_down",
+      "vllm:tp4,ep2",
+      "vllm:tp4,round_robin",
+      "vllm:loaded,up_first",
+      "vllm:tp1000000000",
+      "vllm:tp99999999999",
+      "vllm:tp65536,dp65536",
+      "fsdp:dp3,ep2",
+      "fsdp:cp2",
+      "vllm:tp2,ep2,map=",
+      "vllm:tp2,ep2,map=/nonexistent.json",
+      "vllm:transposed,transposed",
+  };
+
+  (void)state;
+  for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+    xfer_side *side = NULL;
+
+    print_message("%s\n", cases[i]);
+    if (strcmp(cases[i], "megatron") == 0) { /* no item at all is one rank */
+      assert_int_equal(make(&side, cases[i]), XFER_OK);
+      xfer_side_destroy(side);
+      continue;
+    }
+    assert_int_not_equal(make(&side, cases[i]), XFER_OK);
+    assert_null(side);
+    assert_int_not_equal(strlen(xfer_last_error()), 0);
+  }
+}
+
+static void test_serving_side_must_say_what_its_kernels_did(void **state)
+{
+  xfer_side_options options = XFER_SIDE_OPTIONS_INIT;
+  xfer_side *side = NULL;
+
+  (void)state;
+  assert_int_equal(xfer_side_create(&side, "vllm:tp2", NULL), XFER_ERR_ARG);
+  assert_non_null(strstr(xfer_last_error(), "kernels"));
+  assert_int_equal(xfer_side_create(&side, "vllm:tp2,loaded", NULL), XFER_OK);
+  xfer_side_destroy(side);
+  options.weights = 1 << 20;
+  assert_int_equal(xfer_side_create(&side, "vllm:tp2", &options), XFER_ERR_ARG);
+  options.weights = XFER_WEIGHTS_LOADED | XFER_WEIGHTS_TRANSPOSED;
+  assert_int_equal(xfer_side_create(&side, "vllm:tp2", &options), XFER_ERR_ARG);
+}
+
+static void test_expert_map_is_checked(void **state)
+{
+  const int32_t experts[] = {0, 1, 2, 1};
+  const int32_t first[] = {0, 2, 4};
+  const int32_t descending[] = {0, 3, 2};
+  xfer_side_options options = XFER_SIDE_OPTIONS_INIT;
+  xfer_side *side = NULL;
+
+  (void)state;
+  options.weights = XFER_WEIGHTS_LOADED;
+  options.map_experts = experts;
+  options.map_first = first;
+  options.n_map = 2;
+  assert_int_equal(xfer_side_create(&side, "vllm:tp2,ep2", &options), XFER_OK);
+  xfer_side_destroy(side);
+  assert_int_equal(xfer_side_create(&side, "vllm:tp4,ep4", &options), XFER_ERR_ARG);
+  assert_int_equal(xfer_side_create(&side, "vllm:tp2", &options), XFER_ERR_ARG);
+  assert_int_equal(xfer_side_create(&side, "vllm:tp2,ep2,round_robin", &options), XFER_ERR_ARG);
+  options.map_first = descending;
+  assert_int_equal(xfer_side_create(&side, "vllm:tp2,ep2", &options), XFER_ERR_ARG);
+
+  char spec[300];
+  options = (xfer_side_options)XFER_SIDE_OPTIONS_INIT;
+  options.weights = XFER_WEIGHTS_LOADED;
+  snprintf(spec, sizeof spec, "vllm:tp2,ep2,map=%s", refit_write("map.json", "[[0,1],[2,3]]"));
+  assert_int_equal(xfer_side_create(&side, spec, &options), XFER_OK);
+  xfer_side_destroy(side);
+  refit_write("map.json", "[[0,1],[2,\"x\"]]");
+  assert_int_equal(xfer_side_create(&side, spec, &options), XFER_ERR_IO);
+  refit_write("map.json", "[[0,1,2,3]]");
+  assert_int_equal(xfer_side_create(&side, spec, &options), XFER_ERR_ARG);
+  refit_write("map.json", "{");
+  assert_int_equal(xfer_side_create(&side, spec, &options), XFER_ERR_IO);
+}
+
+static void test_patterns_are_checked(void **state)
+{
+  xfer_side *side = NULL;
+
+  (void)state;
+  assert_int_equal(make(&side, "megatron:tp2"), XFER_OK);
+  assert_int_equal(xfer_side_rename(side, "a.*", "b.*.*"), XFER_ERR_ARG);
+  assert_int_equal(xfer_side_rename(side, "", "x"), XFER_ERR_ARG);
+  assert_int_equal(xfer_side_rename(side, "*********", "x"), XFER_ERR_ARG);
+  assert_int_equal(xfer_side_ignore(side, NULL), XFER_ERR_ARG);
+  assert_int_equal(xfer_side_give_whole(side, "*", 2), XFER_ERR_ARG);
+  assert_int_equal(xfer_side_dtype(side, "*", 99), XFER_ERR_ARG);
+  assert_int_equal(xfer_side_ignore(side, "*.rotary_emb.*"), XFER_OK);
+  xfer_side_destroy(side);
+}
+
+/* Rank orders of one configuration, spelt out (Megatron-LM
+ * tests/unit_tests/test_parallel_state.py). */
+static void test_coordinates_of_a_rank(void **state)
+{
+  static const struct {
+    const char *spec;
+    int rank;
+    const char *axis;
+    int coordinate;
+  } cases[] = {
+      {"megatron:tp2,ep4,dp2", 3, "tp", 1},
+      {"megatron:tp2,ep4,dp2", 3, "ep", 3},
+      {"megatron:tp2,ep4,dp2", 3, "dp", 1},
+      {"megatron:tp2,cp2,dp2,pp2", 13, "pp", 1},
+      {"megatron:tp2,cp2,dp2,pp2", 13, "dp", 1},
+      {"megatron:tp2,cp2,dp2,pp2", 13, "cp", 0},
+      {"megatron:tp2,cp2,dp2,pp2", 13, "tp", 1},
+      {"megatron:tp2,etp2,ep2,dp4", 5, "etp", 1},
+      {"megatron:tp2,etp2,ep2,dp4", 5, "ep", 0},
+      {"megatron:tp2,etp2,ep2,dp4", 5, "edp", 1},
+      {"vllm:tp2,pp2,dp2,engines2", 13, "tp", 1},
+      {"vllm:tp2,pp2,dp2,engines2", 13, "pp", 0},
+      {"vllm:tp2,pp2,dp2,engines2", 13, "dp", 1},
+      {"vllm:tp2,pp2,dp2,engines2", 13, "engine", 1},
+      {"vllm:tp2,dp2,ep4", 3, "ep", 3},
+      {"fsdp:dp4,tp2,replicate2,ep2", 13, "replicate", 1},
+      {"fsdp:dp4,tp2,replicate2,ep2", 13, "dp", 2},
+      {"fsdp:dp4,tp2,replicate2,ep2", 13, "ep", 0},
+      {"fsdp:dp4,tp2,replicate2,ep2", 13, "edp", 1},
+  };
+
+  (void)state;
+  for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+    xfer_side *side = NULL;
+    int coordinate = -1;
+
+    print_message("%s rank %d %s\n", cases[i].spec, cases[i].rank, cases[i].axis);
+    assert_int_equal(make(&side, cases[i].spec), XFER_OK);
+    assert_int_equal(xfer_side_coordinate(side, cases[i].axis, cases[i].rank, &coordinate),
+                     XFER_OK);
+    assert_int_equal(coordinate, cases[i].coordinate);
+    assert_int_equal(xfer_side_coordinate(side, "xp", 0, &coordinate), XFER_ERR_ARG);
+    assert_int_equal(xfer_side_coordinate(side, "tp", 1000, &coordinate), XFER_ERR_ARG);
+    xfer_side_destroy(side);
+  }
+}
+
+int main(void)
+{
+  const struct CMUnitTest tests[] = {
+      cmocka_unit_test(test_spec_gives_its_number_of_ranks),
+      cmocka_unit_test(test_spec_that_is_wrong_is_refused_with_a_sentence),
+      cmocka_unit_test(test_serving_side_must_say_what_its_kernels_did),
+      cmocka_unit_test(test_expert_map_is_checked),
+      cmocka_unit_test(test_patterns_are_checked),
+      cmocka_unit_test(test_coordinates_of_a_rank),
+  };
+
+  return cmocka_run_group_tests(tests, refit_files_begin, refit_files_end);
+}
