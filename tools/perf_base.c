@@ -15,7 +15,7 @@ typedef struct base {
   const perf_case *c;
   perf_slices s;
   bool packed;
-  char *scratch; /* [2][BUCKET] */
+  char *scratch;          /* [2][BUCKET] */
   cudaEvent_t arrived[2]; /* on the stream of broadcasts */
   cudaEvent_t emptied[2]; /* on the side */
   cudaEvent_t packed_up[2];
@@ -77,8 +77,9 @@ static size_t slice_bucket(perf_world *w, const base *b, size_t slice, size_t en
   for (; slice < b->s.n_slices && b->s.slices[slice].piece < end; slice++) {
     const perf_slice *s = &b->s.slices[slice];
     const char *from = slot + b->s.pieces[s->piece].at + s->offset;
-    CUDA(w, cudaMemcpy2DAsync, (s->dst, s->dst_pitch, from, s->src_pitch, s->width, s->height,
-                                cudaMemcpyDeviceToDevice, w->side));
+    CUDA(w, cudaMemcpy2DAsync,
+         (s->dst, s->dst_pitch, from, s->src_pitch, s->width, s->height, cudaMemcpyDeviceToDevice,
+          w->side));
   }
   return slice;
 }

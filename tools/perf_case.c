@@ -122,8 +122,7 @@ bool perf_case_bind(const perf_case *c, xfer_plan *plan)
 
 bool perf_case_view(const perf_case *c, size_t tensor, xfer_view *src, xfer_view *dst, int *has)
 {
-  if (c->locals != NULL)
-    return xfer_locals_view(c->locals, tensor, src, dst, has) == XFER_OK;
+  if (c->locals != NULL) return xfer_locals_view(c->locals, tensor, src, dst, has) == XFER_OK;
   *src = c->views[tensor][0];
   *dst = c->views[tensor][1];
   *has = (src->base != NULL ? 1 : 0) | (dst->base != NULL ? 2 : 0);
@@ -181,8 +180,7 @@ double perf_case_check(const perf_case *c, const perf_world *w)
 
   CUDA(w, cudaMemsetAsync, (w->wrong, 0, sizeof *w->wrong, w->stream));
   if (!each_part(c, w, PERF_CHECK, &visited)) perf_die(w, "check", xfer_last_error());
-  CUDA(w, cudaMemcpyAsync,
-       (&wrong, w->wrong, sizeof wrong, cudaMemcpyDeviceToHost, w->stream));
+  CUDA(w, cudaMemcpyAsync, (&wrong, w->wrong, sizeof wrong, cudaMemcpyDeviceToHost, w->stream));
   CUDA(w, cudaStreamSynchronize, (w->stream));
   if (visited > c->dst_bytes) visited = c->dst_bytes;
   return perf_sum(w, (double)wrong + (double)(c->dst_bytes - visited));

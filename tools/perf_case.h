@@ -41,7 +41,8 @@ bool perf_case_lines(perf_case *c, const perf_world *w, int n, perf_line_fn line
 void perf_case_free(perf_case *c, const perf_world *w);
 
 bool perf_case_bind(const perf_case *c, xfer_plan *plan);
-/* Where a tensor's parts lie; the views last until the next call. `has` as in xfer_locals_view(). */
+/* Where a tensor's parts lie; the views last until the next call. `has` as in xfer_locals_view().
+ */
 bool perf_case_view(const perf_case *c, size_t tensor, xfer_view *src, xfer_view *dst, int *has);
 /* Enqueue: write the sources; write nonsense to the destinations. */
 bool perf_case_fill(const perf_case *c, const perf_world *w);

@@ -30,8 +30,7 @@ static void map_partner(bench *b, const perf_world *w)
   perf_gather(w, all, &mine, sizeof mine);
   b->peer = NULL;
   if (partner >= w->size) return;
-  CUDA(w, cudaIpcOpenMemHandle,
-       ((void **)&b->peer, all[partner], cudaIpcMemLazyEnablePeerAccess));
+  CUDA(w, cudaIpcOpenMemHandle, ((void **)&b->peer, all[partner], cudaIpcMemLazyEnablePeerAccess));
 }
 
 static void push(perf_world *w, void *context)
@@ -46,8 +45,9 @@ static void hbm_engine(perf_world *w, void *context)
 {
   const bench *b = context;
 
-  CUDA(w, cudaMemcpyAsync,
-       (b->memory + b->n_bytes / 2, b->memory, b->n_bytes / 2, cudaMemcpyDeviceToDevice, w->stream));
+  CUDA(
+      w, cudaMemcpyAsync,
+      (b->memory + b->n_bytes / 2, b->memory, b->n_bytes / 2, cudaMemcpyDeviceToDevice, w->stream));
 }
 
 static void hbm_kernel(perf_world *w, void *context)

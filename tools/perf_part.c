@@ -114,8 +114,8 @@ int perf_part(perf_op op, const xfer_layout *layout, int rank, const xfer_view *
 }
 
 int perf_part_of(perf_op op, const xfer_layout *layout, int rank, const xfer_view *view,
-                 uint64_t seed, const int64_t *strides, unsigned long long *wrong, uint64_t *n_bytes,
-                 xfer_stream stream)
+                 uint64_t seed, const int64_t *strides, unsigned long long *wrong,
+                 uint64_t *n_bytes, xfer_stream stream)
 {
   walk w = {.op = op, .view = view, .wrong = wrong, .stream = stream};
   int64_t shape[XFER_MAX_DIMS] = {0};

@@ -87,8 +87,8 @@ static bool timed_runs(perf_world *w, running *r)
 /* How long the run would take at the speed of the wire, or of the memory if that is longer. */
 static double bound_ms(const perf_world *w, const xfer_plan_report_data *report)
 {
-  double wire = (double)(report->wire_bytes > report->out_bytes ? report->wire_bytes
-                                                                 : report->out_bytes);
+  double wire =
+      (double)(report->wire_bytes > report->out_bytes ? report->wire_bytes : report->out_bytes);
   double memory =
       2.0 * (double)report->self_bytes + (double)report->wire_bytes + (double)report->out_bytes;
   double wire_ms = perf_max(w, wire) / w->ceiling[CEILING_ENGINE] / 1e6;
@@ -159,7 +159,7 @@ static void small_run(perf_world *w, running *r, volatile uint64_t *word, double
 /* Microseconds from the last rank's call to the last rank's kernel. */
 static double small_median(perf_world *w, running *r, int n)
 {
-  double *times = calloc((size_t)n * 2, sizeof *times);  /* [n][called, seen] */
+  double *times = calloc((size_t)n * 2, sizeof *times); /* [n][called, seen] */
   double *all = calloc((size_t)(w->size * n) * 2, sizeof *all);
   double *us = calloc((size_t)n, sizeof *us);
   volatile uint64_t *word = NULL;

@@ -32,7 +32,7 @@ typedef struct perf_row {
   double ratio;
   const char *of; /* what the ratio is of */
   double bar;
-  double us; /* rows of latencies, in place of ms */
+  double us;    /* rows of latencies, in place of ms */
   double wrong; /* bytes; -1: nothing was checked */
   double commit_ms;
   double again_ms;
@@ -91,7 +91,8 @@ double perf_used_mib(const perf_world *w);
 bool perf_all(const perf_world *w, perf_row *row, bool ok, const char *step);
 
 typedef void (*perf_fn)(perf_world *w, void *context);
-/* Seconds from a common barrier until `fn`, which enqueues, has ended on the stream of every rank. */
+/* Seconds from a common barrier until `fn`, which enqueues, has ended on the stream of every rank.
+ */
 double perf_time(perf_world *w, perf_fn fn, void *context);
 /* The median of so many, after two that do not count. */
 double perf_time_median(perf_world *w, perf_fn fn, void *context, int n);

@@ -37,17 +37,17 @@ typedef struct specs {
   const char *gen[3];
 } specs;
 
-static const specs EXPERTS_STACKED = {
-    {"megatron:experts=stacked", "megatron:tp2,ep2,experts=stacked",
-     "megatron:tp2,dp2,ep4,experts=stacked"},
-    {"vllm:tp1", "vllm:tp2", "vllm:tp4"}};
+static const specs EXPERTS_STACKED = {{"megatron:experts=stacked",
+                                       "megatron:tp2,ep2,experts=stacked",
+                                       "megatron:tp2,dp2,ep4,experts=stacked"},
+                                      {"vllm:tp1", "vllm:tp2", "vllm:tp4"}};
 static const specs EXPERTS_LISTED = {
     {"megatron:experts=list", "megatron:tp2,ep2,experts=list", "megatron:tp2,dp2,ep4,experts=list"},
     {"vllm:tp1", "vllm:tp2", "vllm:tp4"}};
-static const specs COLOCATED = {
-    {"megatron:dp2,ep2,experts=stacked", "megatron:dp4,ep4,experts=stacked",
-     "megatron:dp8,ep8,experts=stacked"},
-    {"vllm:tp2", "vllm:tp4", "vllm:tp8"}};
+static const specs COLOCATED = {{"megatron:dp2,ep2,experts=stacked",
+                                 "megatron:dp4,ep4,experts=stacked",
+                                 "megatron:dp8,ep8,experts=stacked"},
+                                {"vllm:tp2", "vllm:tp4", "vllm:tp8"}};
 static const specs SMALL_MODEL = {{"megatron:tp1", "megatron:tp2", "megatron:tp2,dp2"},
                                   {"vllm:tp1", "vllm:tp2", "vllm:tp4"}};
 static const specs DENSE_MODEL = {{"megatron:tp1", "megatron:tp2", "megatron:tp4"},
@@ -91,7 +91,9 @@ static void experts_stacked(perf_world *w)
   perf_case c;
   double ms;
 
-  if (!wanted(w, rows[0].name) && !wanted(w, rows[1].name) && !wanted(w, "30B-A3B base")) return;
+  if (!wanted(w, rows[0].name) && !wanted(w, rows[1].name) && !wanted(w, "30B-A3B base expert") &&
+      !wanted(w, "30B-A3B base grouped") && !wanted(w, "30B-A3B base packed"))
+    return;
   if (!make_model(w, &c, rows[0].name, "qwen3-30b-a3b", &EXPERTS_STACKED, false)) return;
   ms = perf_plan(w, &c, &rows[0]);
   (void)perf_plan(w, &c, &rows[1]);
@@ -234,10 +236,8 @@ static void print_world(const perf_world *w)
 
 static int run(const perf_args *args)
 {
-  perf_world w = {.iters = (int)args->iters,
-                  .quick = args->quick,
-                  .only = args->only,
-                  .models = args->models};
+  perf_world w = {
+      .iters = (int)args->iters, .quick = args->quick, .only = args->only, .models = args->models};
   double wrong = 0;
 
   (void)perf_ranks_start(&w.ranks, (int)args->gpus, 0);
