@@ -2,6 +2,7 @@
 #ifndef REFIT_FILES_H
 #define REFIT_FILES_H
 
+#include <stdbool.h>
 #include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>

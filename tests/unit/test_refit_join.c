@@ -1,0 +1,257 @@
+/* What does not join is refused by name; what is declared joins. */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include <cmocka.h>
+
+#include <xfer/refit.h>
+
+#include "refit_files.h"
+
+typedef struct sides {
+  xfer_model *model;
+  xfer_side *train;
+  xfer_side *gen;
+  xfer_refit *refit;
+} sides;
+
+static sides make(const char *table, const char *train, const char *gen)
+{
+  xfer_side_options options = XFER_SIDE_OPTIONS_INIT;
+  sides s = {NULL, NULL, NULL, NULL};
+
+  assert_int_equal(xfer_model_load(&s.model, refit_write("table.json", table), NULL), XFER_OK);
+  options.weights = XFER_WEIGHTS_LOADED;
+  assert_int_equal(xfer_side_create(&s.train, train, &options), XFER_OK);
+  options.first_rank = xfer_side_size(s.train);
+  assert_int_equal(xfer_side_create(&s.gen, gen, &options), XFER_OK);
+  return s;
+}
+
+static xfer_status join(sides *s)
+{
+  return xfer_refit_create(&s->refit, s->model, s->train, s->gen);
+}
+
+static void unmake(sides *s)
+{
+  xfer_refit_destroy(s->refit);
+  xfer_side_destroy(s->gen);
+  xfer_side_destroy(s->train);
+  xfer_model_destroy(s->model);
+}
+
+#define FP8 "\"weight_block_size\":[128,128],\"num_hidden_layers\":2,\"hidden_size\":256"
+#define FP8_MLP(rows)                                                                              \
+  "{\"pattern\":\"model.layers.{layer}.mlp.up_proj.weight\",\"layer\":[0,1],\"shape\":[" #rows     \
+  ",256],\"dtype\":\"f8e4m3\"},"                                                                   \
+  "{\"pattern\":\"model.layers.{layer}.mlp.up_proj.weight_scale_inv\",\"layer\":[0,1],\"shape\":[" \
+  "4,2],\"dtype\":\"f32\"}"
+
+static void test_what_a_framework_would_refuse_is_refused_by_name(void **state)
+{
+  static const struct {
+    const char *table, *train, *gen, *word;
+  } cases[] = {
+      {REFIT_DENSE, "megatron:", "vllm:tp3", "vocabulary"},
+      {REFIT_TABLE(REFIT_DENSE_CONFIG, REFIT_ATTENTION), "megatron:", "vllm:tp3", "q_proj"},
+      {REFIT_DENSE, "megatron:tp64", "vllm:", "proj"},
+      {REFIT_DENSE, "megatron:pp3", "vllm:", "layers"},
+      {REFIT_DENSE, "megatron:pp2,layers=2+1", "vllm:", "layers"},
+      {REFIT_DENSE, "megatron:pp2,layers=1+0", "vllm:", "layers"},
+      {REFIT_TABLE(FP8, FP8_MLP(512)), "megatron:", "vllm:tp8", "block"},
+      {REFIT_TABLE(FP8, FP8_MLP(512)), "megatron:tp8", "vllm:", "block"},
+      {REFIT_TABLE(FP8, FP8_MLP(512)), "fsdp:dp3", "vllm:", "block"},
+      /* a layer lacks k_proj: the model was mutilated */
+      {REFIT_TABLE(REFIT_DENSE_CONFIG,
+                   REFIT_P("self_attn.q_proj.weight", "[16,16]") "," REFIT_P(
+                       "self_attn.v_proj.weight",
+                       "[8,16]") ","
+                                 "{\"name\":\"model.layers.1.self_attn.k_proj.weight\",\"shape\":["
+                                 "8,16],\"dtype\":\"bf16\"}"),
+       "megatron:", "vllm:", "missing"},
+      /* gate is there in one layer only, so up is not fused there */
+      {REFIT_TABLE(REFIT_DENSE_CONFIG,
+                   REFIT_P("mlp.up_proj.weight",
+                           "[32,16]") ","
+                                      "{\"name\":\"model.layers.1.mlp.gate_proj.weight\",\"shape\":"
+                                      "[32,16],\"dtype\":\"bf16\"}"),
+       "megatron:", "vllm:", "part"},
+      /* gate and up of different types in one tensor */
+      {REFIT_TABLE(REFIT_DENSE_CONFIG,
+                   REFIT_P("mlp.up_proj.weight",
+                           "[32,16]") ","
+                                      "{\"pattern\":\"model.layers.{layer}.mlp.gate_proj.weight\","
+                                      "\"layer\":[0,1],\"shape\":[32,16],"
+                                      "\"dtype\":\"f32\"}"),
+       "megatron:", "vllm:", "f32"},
+      /* an architecture that nobody knows */
+      {REFIT_TABLE(REFIT_DENSE_CONFIG, REFIT_P("oracle.delphi.weight", "[16,16]")),
+       "megatron:", "vllm:", "oracle.delphi"},
+      {REFIT_TABLE(REFIT_DENSE_CONFIG, REFIT_N("vision.patch.weight", "[16,16]")), "fsdp:tp2",
+       "vllm:", "vision.patch"},
+  };
+
+  (void)state;
+  for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+    sides s = make(cases[i].table, cases[i].train, cases[i].gen);
+
+    print_message("%s -> %s: %s\n", cases[i].train, cases[i].gen, cases[i].word);
+    assert_int_not_equal(join(&s), XFER_OK);
+    assert_null(s.refit);
+    print_message("  %s\n", xfer_last_error());
+    assert_non_null(strstr(xfer_last_error(), cases[i].word));
+    unmake(&s);
+  }
+}
+
+static void test_router_of_two_types_is_refused_by_name(void **state)
+{
+  static const char table[] = REFIT_TABLE(REFIT_DENSE_CONFIG, REFIT_P("mlp.gate.weight", "[8,16]"));
+  sides s = make(table, "megatron:", "vllm:");
+
+  (void)state;
+  assert_int_equal(xfer_side_dtype(s.gen, "*.mlp.gate.weight", XFER_F8E4M3), XFER_OK);
+  assert_int_equal(join(&s), XFER_ERR_MISMATCH);
+  assert_non_null(strstr(xfer_last_error(), "model.layers.0.mlp.gate.weight"));
+  assert_non_null(strstr(xfer_last_error(), "f8e4m3"));
+  assert_non_null(strstr(xfer_last_error(), "bf16"));
+  unmake(&s);
+}
+
+/* Plans on every rank; the proof that each destination element has a source is the plan's. */
+static void expect_plans(const sides *s)
+{
+  size_t n = 0;
+  const xfer_tensor *tensors = xfer_refit_tensors(s->refit, &n);
+
+  for (int r = 0; r < xfer_refit_ranks(s->refit); r++) {
+    xfer_plan *plan = NULL;
+
+    assert_int_equal(xfer_plan_simulate(&plan, xfer_refit_ranks(s->refit), r, tensors, n, NULL),
+                     XFER_OK);
+    xfer_plan_destroy(plan);
+  }
+}
+
+static void test_unknown_tensors_join_once_declared(void **state)
+{
+  static const char table[] =
+      REFIT_TABLE(REFIT_DENSE_CONFIG,
+                  REFIT_DENSE_PARAMS "," REFIT_P("oracle.delphi.weight", "[16,16]") "," REFIT_N(
+                      "vision.patch.weight", "[16,16]") "," REFIT_N("junk.weight", "[3]"));
+  xfer_refit_report_data report = XFER_REFIT_REPORT_INIT;
+  sides s = make(table, "megatron:tp2,pp2", "vllm:tp2");
+
+  (void)state;
+  assert_int_equal(xfer_side_place(s.train, "*.oracle.*", 1), XFER_OK);
+  assert_int_equal(xfer_side_give_whole(s.train, "vision.*", 3), XFER_OK);
+  assert_int_equal(xfer_side_ignore(s.gen, "junk*"), XFER_OK);
+  assert_int_equal(join(&s), XFER_OK);
+  assert_int_equal(xfer_refit_report(s.refit, &report), XFER_OK);
+  assert_int_equal(report.misc_bytes, 3 * 16 * 16 * 2); /* no rule of the serving side has them */
+  assert_int_equal(report.ruled_bytes + report.misc_bytes, report.payload_bytes);
+  assert_int_equal(report.ignored, 1);
+  expect_plans(&s);
+  unmake(&s);
+}
+
+static void test_placed_on_both_sides_is_cut_on_both(void **state)
+{
+  static const char table[] =
+      REFIT_TABLE(REFIT_DENSE_CONFIG, REFIT_N("vision.patch.weight", "[16,12]"));
+  int64_t shape[2];
+  sides s = make(table, "megatron:tp2", "vllm:tp4");
+
+  (void)state;
+  assert_int_equal(xfer_side_place(s.train, "vision.*", 0), XFER_OK);
+  assert_int_equal(xfer_side_place(s.gen, "vision.*", 1), XFER_OK);
+  assert_int_equal(join(&s), XFER_OK);
+  const xfer_tensor *t = xfer_refit_tensors(s.refit, NULL);
+  assert_int_equal(xfer_layout_local_shape(t->src, 1, shape), XFER_OK);
+  assert_true(shape[0] == 8 && shape[1] == 12);
+  assert_int_equal(xfer_layout_local_shape(t->dst, 5, shape), XFER_OK);
+  assert_true(shape[0] == 16 && shape[1] == 3);
+  expect_plans(&s);
+  unmake(&s);
+  s = make(table, "megatron:tp2", "vllm:tp4");
+  assert_int_equal(xfer_side_place(s.train, "vision.*", 2), XFER_OK);
+  assert_int_equal(join(&s), XFER_ERR_ARG); /* it has no dim 2 */
+  unmake(&s);
+}
+
+static void test_scalars_travel(void **state)
+{
+  sides s = make(REFIT_DENSE, "megatron:tp2", "vllm:tp2");
+
+  (void)state;
+  assert_int_equal(xfer_model_add(s.model, "model.layers.0.self_attn.k_scale", XFER_F32, NULL, 0),
+                   XFER_OK);
+  assert_int_equal(xfer_side_place(s.train, "*.k_scale", -1), XFER_OK);
+  assert_int_equal(xfer_side_place(s.gen, "*.k_scale", -1), XFER_OK);
+  assert_int_equal(join(&s), XFER_OK);
+  expect_plans(&s);
+  unmake(&s);
+}
+
+static void test_expert_maps_must_hold_every_expert(void **state)
+{
+  static const char table[] = REFIT_TABLE(
+      "\"num_hidden_layers\":1",
+      "{\"pattern\":\"model.layers.{layer}.mlp.experts.{expert}.up_proj.weight\",\"layer\":"
+      "[0,0],\"expert\":[0,3],\"shape\":[8,8],\"dtype\":\"bf16\"}");
+  static const int32_t lacks[] = {0, 1, 1, 2}, beyond[] = {0, 1, 2, 4},
+                       twice[] = {0, 1, 3, 2, 3, 0};
+  static const int32_t first4[] = {0, 2, 4}, first6[] = {0, 3, 6};
+  static const struct {
+    const int32_t *experts, *first;
+    bool ok;
+  } cases[] = {{lacks, first4, false}, {beyond, first4, false}, {twice, first6, true}};
+
+  (void)state;
+  for (size_t i = 0; i < 3; i++) {
+    xfer_side_options options = XFER_SIDE_OPTIONS_INIT;
+    sides s = make(table, "megatron:ep2,dp2", "vllm:tp2");
+
+    xfer_side_destroy(s.gen);
+    options.weights = XFER_WEIGHTS_LOADED;
+    options.first_rank = 2;
+    options.map_experts = cases[i].experts;
+    options.map_first = cases[i].first;
+    options.n_map = 2;
+    assert_int_equal(xfer_side_create(&s.gen, "vllm:tp2,ep2", &options), XFER_OK);
+    assert_int_equal(join(&s) == XFER_OK, cases[i].ok);
+    if (cases[i].ok) expect_plans(&s);
+    unmake(&s);
+  }
+}
+
+static void test_neither_side_is_an_error(void **state)
+{
+  sides s = make(REFIT_DENSE, "full", "full");
+
+  (void)state;
+  assert_int_equal(xfer_refit_create(&s.refit, s.model, NULL, NULL), XFER_ERR_ARG);
+  assert_int_equal(xfer_refit_create(&s.refit, NULL, s.train, s.gen), XFER_ERR_ARG);
+  assert_int_equal(join(&s), XFER_OK);
+  assert_int_equal(xfer_side_ignore(s.train, "x"),
+                   XFER_ERR_STATE); /* the refit goes by what was said */
+  unmake(&s);
+}
+
+int main(void)
+{
+  const struct CMUnitTest tests[] = {
+      cmocka_unit_test(test_what_a_framework_would_refuse_is_refused_by_name),
+      cmocka_unit_test(test_router_of_two_types_is_refused_by_name),
+      cmocka_unit_test(test_unknown_tensors_join_once_declared),
+      cmocka_unit_test(test_placed_on_both_sides_is_cut_on_both),
+      cmocka_unit_test(test_scalars_travel),
+      cmocka_unit_test(test_expert_maps_must_hold_every_expert),
+      cmocka_unit_test(test_neither_side_is_an_error),
+  };
+
+  return cmocka_run_group_tests(tests, refit_files_begin, refit_files_end);
+}

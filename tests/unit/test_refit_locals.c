@@ -1,0 +1,325 @@
+/* Local tensors handed in by name: spellings, renames, and what is missing, surplus or ill-shaped.
+ */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include <cmocka.h>
+
+#include <xfer/refit.h>
+
+#include "refit_files.h"
+
+#define MOE                                                                                        \
+  REFIT_TABLE(                                                                                     \
+      "\"num_hidden_layers\":2,\"hidden_size\":16",                                                \
+      "{\"pattern\":\"model.layers.{layer}.mlp.experts.{expert}.gate_proj.weight\",\"layer\":[0,"  \
+      "1],"                                                                                        \
+      "\"expert\":[0,3],\"shape\":[8,16],\"dtype\":\"bf16\"},"                                     \
+      "{\"pattern\":\"model.layers.{layer}.mlp.experts.{expert}.up_proj.weight\",\"layer\":[0,1]," \
+      "\"expert\":[0,3],\"shape\":[8,16],\"dtype\":\"bf16\"},"                                     \
+      "{\"pattern\":\"model.layers.{layer}.mlp.experts.{expert}.down_proj.weight\",\"layer\":[0,"  \
+      "1],"                                                                                        \
+      "\"expert\":[0,3],\"shape\":[16,8],\"dtype\":\"bf16\"}")
+
+static char memory[1 << 20];
+
+/* One side alone, and rank 0's list. */
+typedef struct one {
+  xfer_refit *refit;
+  xfer_locals *locals;
+  xfer_plan *plan;
+} one;
+
+static one make(const char *table, const char *spec, int side, const char *const *renames,
+                size_t n_renames)
+{
+  xfer_side_options options = XFER_SIDE_OPTIONS_INIT;
+  xfer_model *model = NULL;
+  xfer_side *made = NULL;
+  one o = {NULL, NULL, NULL};
+
+  options.weights = XFER_WEIGHTS_LOADED;
+  assert_int_equal(xfer_model_load(&model, refit_write("table.json", table), NULL), XFER_OK);
+  assert_int_equal(xfer_side_create(&made, spec, &options), XFER_OK);
+  for (size_t i = 0; i < n_renames; i++) {
+    assert_int_equal(xfer_side_rename(made, renames[2 * i], renames[2 * i + 1]), XFER_OK);
+  }
+  assert_int_equal(xfer_refit_create(&o.refit, model, side == XFER_SIDE_TRAIN ? made : NULL,
+                                     side == XFER_SIDE_GEN ? made : NULL),
+                   XFER_OK);
+  assert_int_equal(xfer_locals_create(&o.locals, o.refit, 0), XFER_OK);
+  xfer_side_destroy(made);
+  xfer_model_destroy(model);
+  return o;
+}
+
+static void unmake(one *o)
+{
+  xfer_locals_destroy(o->locals);
+  xfer_refit_destroy(o->refit);
+}
+
+static bool has_local(const one *o, const char *name, const int64_t *shape, int n_dims)
+{
+  xfer_local local;
+
+  for (size_t i = 0; i < xfer_locals_count(o->locals); i++) {
+    assert_int_equal(xfer_locals_get(o->locals, i, &local), XFER_OK);
+    if (strcmp(local.name, name) != 0) continue;
+    assert_int_equal(local.n_dims, n_dims);
+    for (int d = 0; d < n_dims; d++)
+      assert_int_equal(local.shape[d], shape[d]);
+    return true;
+  }
+  return false;
+}
+
+static void test_names_and_shapes_are_the_frameworks_own(void **state)
+{
+  static const struct {
+    const char *table, *spec;
+    int side;
+    const char *name;
+    int64_t shape[3];
+    int n_dims;
+  } cases[] = {
+      {REFIT_DENSE,
+       "megatron:tp2",
+       0,
+       "decoder.layers.1.self_attention.linear_qkv.weight",
+       {16, 16},
+       2},
+      {REFIT_DENSE, "megatron:tp2", 0, "decoder.layers.0.mlp.linear_fc1.weight", {32, 16}, 2},
+      {REFIT_DENSE, "megatron:tp2", 0, "embedding.word_embeddings.weight", {128, 16}, 2},
+      {REFIT_DENSE, "megatron:tp2,vdiv10", 0, "output_layer.weight", {50, 16}, 2},
+      {REFIT_DENSE, "vllm:tp4", 1, "model.layers.1.self_attn.qkv_proj.weight", {12, 16}, 2},
+      {REFIT_DENSE, "vllm:tp2", 1, "model.layers.0.mlp.gate_up_proj.weight", {32, 16}, 2},
+      {REFIT_DENSE, "vllm:tp2", 1, "lm_head.weight", {64, 16}, 2},
+      {REFIT_DENSE, "fsdp:dp3", 0, "model.layers.0.mlp.down_proj.weight", {6, 32}, 2},
+      {MOE, "megatron:ep2,dp2", 0, "decoder.layers.0.mlp.experts.linear_fc1.weight1", {16, 16}, 2},
+      {MOE,
+       "megatron:ep2,dp2,experts=stacked",
+       0,
+       "decoder.layers.0.mlp.experts.linear_fc1.weight",
+       {2, 16, 16},
+       3},
+      {MOE, "vllm:tp2", 1, "model.layers.1.mlp.experts.routed_experts.w13_weight", {4, 8, 16}, 3},
+      {MOE,
+       "vllm:tp2,ep2",
+       1,
+       "model.layers.1.mlp.experts.routed_experts.w2_weight",
+       {2, 16, 8},
+       3},
+      {MOE, "full", 0, "model.layers.1.mlp.experts.3.down_proj.weight", {16, 8}, 2},
+  };
+
+  (void)state;
+  for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+    one o = make(cases[i].table, cases[i].spec, cases[i].side, NULL, 0);
+
+    print_message("%s %s\n", cases[i].spec, cases[i].name);
+    assert_true(has_local(&o, cases[i].name, cases[i].shape, cases[i].n_dims));
+    unmake(&o);
+  }
+}
+
+/* Hands every local tensor in, `change` deciding what of it is different. */
+typedef void (*change_fn)(xfer_local *local, char *name, bool *give);
+
+static void give_all(one *o, int side, change_fn change)
+{
+  xfer_local local;
+
+  for (size_t i = 0; i < xfer_locals_count(o->locals); i++) {
+    char name[256];
+    bool give = true;
+
+    assert_int_equal(xfer_locals_get(o->locals, i, &local), XFER_OK);
+    snprintf(name, sizeof name, "%s", local.name);
+    if (change != NULL) change(&local, name, &give);
+    if (!give) continue;
+    assert_int_equal(xfer_locals_give(o->locals, side, name, local.dtype, memory, local.shape, NULL,
+                                      local.n_dims),
+                     XFER_OK);
+  }
+}
+
+static size_t count_problems(one *o)
+{
+  size_t n = 0;
+  xfer_plan *plan = NULL;
+  size_t n_tensors = 0;
+
+  xfer_refit_tensors(o->refit, &n_tensors);
+  assert_int_equal(xfer_plan_simulate(&plan, 4, 0, NULL, 0, NULL), XFER_OK);
+  const xfer_status st = xfer_locals_bind(o->locals, plan);
+  while (xfer_locals_problem(o->locals, n) != NULL)
+    n++;
+  assert_true(n == 0 || st == XFER_ERR_MISMATCH);
+  if (n > 0) assert_non_null(strstr(xfer_last_error(), xfer_locals_problem(o->locals, 0)));
+  xfer_plan_destroy(plan);
+  return n;
+}
+
+static void older_spelling(xfer_local *local, char *name, bool *give)
+{
+  char *at = strstr(name, "routed_experts.");
+
+  (void)local;
+  (void)give;
+  if (at != NULL) memmove(at, at + 15, strlen(at + 15) + 1);
+}
+
+static void add_peft(xfer_local *local, char *name, bool *give)
+{
+  char old[128];
+  char *dot;
+
+  (void)local;
+  (void)give;
+  snprintf(old, sizeof old, "%.100s", name);
+  dot = strrchr(old, '.');
+  *dot = '\0';
+  snprintf(name, 256, "base_model.model.%s.base_layer.%s", old, dot + 1);
+}
+
+static void drop_norm(xfer_local *local, char *name, bool *give)
+{
+  (void)local;
+  *give = strcmp(name, "model.norm.weight") != 0;
+}
+
+static void wrong_shape(xfer_local *local, char *name, bool *give)
+{
+  (void)give;
+  if (strcmp(name, "model.norm.weight") == 0) local->shape[0]++;
+}
+
+static void wrong_type(xfer_local *local, char *name, bool *give)
+{
+  (void)give;
+  if (strcmp(name, "model.norm.weight") == 0) local->dtype = XFER_F32;
+}
+
+static void other_name(xfer_local *local, char *name, bool *give)
+{
+  (void)local;
+  (void)give;
+  if (strcmp(name, "model.norm.weight") == 0) strcpy(name, "model.nrom.weight");
+}
+
+static void test_spellings_and_renames_lead_to_the_same(void **state)
+{
+  static const char *const peft[] = {"base_model.model.*", "*", "*.base_layer.*", "*.*"};
+  one o = make(MOE, "vllm:tp2", XFER_SIDE_GEN, NULL, 0);
+
+  (void)state;
+  give_all(&o, XFER_SIDE_GEN, older_spelling);
+  assert_int_equal(count_problems(&o), 0);
+  unmake(&o);
+  o = make(REFIT_DENSE, "vllm:tp2", XFER_SIDE_GEN, peft, 2);
+  give_all(&o, XFER_SIDE_GEN, add_peft);
+  assert_int_equal(count_problems(&o), 0);
+  unmake(&o);
+}
+
+static void test_what_is_wrong_is_listed(void **state)
+{
+  static const struct {
+    change_fn change;
+    size_t n;
+    const char *word;
+  } cases[] = {{drop_norm, 1, "missing"},
+               {wrong_shape, 1, "shape"},
+               {wrong_type, 1, "f32"},
+               {other_name, 2, "nrom"}};
+
+  (void)state;
+  for (size_t i = 0; i < 4; i++) {
+    one o = make(REFIT_DENSE, "vllm:tp2", XFER_SIDE_GEN, NULL, 0);
+
+    give_all(&o, XFER_SIDE_GEN, cases[i].change);
+    assert_int_equal(count_problems(&o), cases[i].n);
+    assert_non_null(strstr(xfer_locals_problem(o.locals, 0), cases[i].word));
+    unmake(&o);
+  }
+}
+
+static void test_surplus_twice_and_lora_are_listed(void **state)
+{
+  static const char *const collide[] = {"other.weight", "model.norm.weight"};
+  const int64_t shape[] = {16}, none[] = {0};
+  one o = make(REFIT_DENSE, "vllm:tp2", XFER_SIDE_GEN, collide, 1);
+
+  (void)state;
+  give_all(&o, XFER_SIDE_GEN, NULL);
+  assert_int_equal(
+      xfer_locals_give(o.locals, XFER_SIDE_GEN, "other.weight", XFER_BF16, memory, shape, NULL, 1),
+      XFER_OK);
+  assert_int_equal(xfer_locals_give(o.locals, XFER_SIDE_GEN, "model.layers.0.q_proj.lora_A.weight",
+                                    XFER_BF16, memory, shape, NULL, 1),
+                   XFER_OK);
+  assert_int_equal(
+      xfer_locals_give(o.locals, XFER_SIDE_GEN, "x._extra_state", XFER_U8, memory, shape, NULL, 1),
+      XFER_OK);
+  assert_int_equal(
+      xfer_locals_give(o.locals, XFER_SIDE_GEN, "empty.weight", XFER_U8, memory, none, NULL, 1),
+      XFER_OK);
+  assert_int_equal(xfer_locals_ignored(o.locals), 2);
+  assert_int_equal(count_problems(&o), 2);
+  assert_non_null(strstr(xfer_locals_problem(o.locals, 0), "twice"));
+  assert_non_null(strstr(xfer_locals_problem(o.locals, 1), "merged"));
+  assert_int_equal(
+      xfer_locals_give(o.locals, XFER_SIDE_TRAIN, "x", XFER_U8, memory, shape, NULL, 1),
+      XFER_ERR_ARG);
+  unmake(&o);
+}
+
+/* Gate and up of one local tensor are its two halves, or alternate. */
+static void test_views_follow_what_the_kernels_did(void **state)
+{
+  static const struct {
+    const char *spec;
+    int64_t up_offset, strides[3];
+  } cases[] = {
+      {"vllm:tp2", 4 * 16 * 2, {8 * 16 * 2, 16 * 2, 2}},
+      {"vllm:tp2,up_first", 0, {8 * 16 * 2, 16 * 2, 2}},
+      {"vllm:tp2,interleaved", 16 * 2, {8 * 16 * 2, 2 * 16 * 2, 2}},
+      {"vllm:tp2,transposed", 4 * 2, {8 * 16 * 2, 2, 8 * 2}},
+      {"vllm:tp2,transposed,interleaved,up_first", 0, {8 * 16 * 2, 4, 8 * 2}},
+  };
+
+  (void)state;
+  for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+    one o = make(MOE, cases[i].spec, XFER_SIDE_GEN, NULL, 0);
+    xfer_view src, dst;
+    int has = 0;
+    size_t up = 2; /* gate of layers 0 and 1, then up */
+
+    print_message("%s\n", cases[i].spec);
+    give_all(&o, XFER_SIDE_GEN, NULL);
+    assert_string_equal(xfer_refit_tensors(o.refit, NULL)[up].name,
+                        "model.layers.0.mlp.experts.{expert}.up_proj.weight");
+    assert_int_equal(xfer_locals_view(o.locals, up, &src, &dst, &has), XFER_OK);
+    assert_int_equal(has, 2);
+    assert_int_equal((char *)dst.base - memory, cases[i].up_offset);
+    for (int d = 0; d < 3; d++)
+      assert_int_equal(dst.strides[d], cases[i].strides[d]);
+    unmake(&o);
+  }
+}
+
+int main(void)
+{
+  const struct CMUnitTest tests[] = {
+      cmocka_unit_test(test_names_and_shapes_are_the_frameworks_own),
+      cmocka_unit_test(test_spellings_and_renames_lead_to_the_same),
+      cmocka_unit_test(test_what_is_wrong_is_listed),
+      cmocka_unit_test(test_surplus_twice_and_lora_are_listed),
+      cmocka_unit_test(test_views_follow_what_the_kernels_did),
+  };
+
+  return cmocka_run_group_tests(tests, refit_files_begin, refit_files_end);
+}
