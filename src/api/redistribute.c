@@ -57,7 +57,9 @@ static xfi_kept *find_kept(xfer_comm *comm, const given *key)
   for (int i = 0; i < XFI_CACHE_PLANS; i++) {
     xfi_kept *k = &comm->kept[i];
 
-    if (k->plan != NULL && is_same(k->src, key->src) && is_same(k->dst, key->dst) && k->mapped == (key->mapped != 0)) return k;
+    if (k->plan != NULL && is_same(k->src, key->src) && is_same(k->dst, key->dst) &&
+        k->mapped == (key->mapped != 0))
+      return k;
   }
   return NULL;
 }

@@ -327,7 +327,8 @@ void xfi_direct_fail(xfi_direct *d, int rank)
     uint64_t *flags[FLAGS_PER_PEER];
 
     if (link->page == NULL) continue;
-    for (int f = 0; f < FLAGS_PER_PEER; f++) flags[f] = flag(link->page, rank, f);
+    for (int f = 0; f < FLAGS_PER_PEER; f++)
+      flags[f] = flag(link->page, rank, f);
     d->device->ops->flags_set(d->device, flags, FLAGS_PER_PEER, FAILED, NULL);
   }
 }

@@ -52,8 +52,8 @@ static int block_of(int n_ranks, int src, int dst)
   return ((dst - src + n_ranks) % n_ranks - 1) / PEERS_PER_ROUND;
 }
 
-/* The most peers that share a block. Peers ascend in rank, so by distance they are two ascending runs, and
- * those of one block stand together except around the wrap. */
+/* The most peers that share a block. Peers ascend in rank, so by distance they are two ascending
+ * runs, and those of one block stand together except around the wrap. */
 static int most_in_block(const xfi_plan *m, const xfi_move_list *list, bool sends)
 {
   int most = 0;
@@ -63,14 +63,16 @@ static int most_in_block(const xfi_plan *m, const xfi_move_list *list, bool send
 
   for (size_t p = 0; p < list->n_peers; p++) {
     const int peer = list->peers[p].rank;
-    const int block = sends ? block_of(m->n_ranks, m->rank, peer) : block_of(m->n_ranks, peer, m->rank);
+    const int block =
+        sends ? block_of(m->n_ranks, m->rank, peer) : block_of(m->n_ranks, peer, m->rank);
 
     n = block == last ? n + 1 : 1;
     last = block;
     if (n > most) most = n;
     if (n == (int)p + 1) first = n;
   }
-  if (list->n_peers > 0 && n + first > most) most = n + first > PEERS_PER_ROUND ? PEERS_PER_ROUND : n + first;
+  if (list->n_peers > 0 && n + first > most)
+    most = n + first > PEERS_PER_ROUND ? PEERS_PER_ROUND : n + first;
   return most < (int)list->n_peers ? most : (int)list->n_peers;
 }
 

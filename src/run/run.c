@@ -272,7 +272,8 @@ xfer_status xfi_run_bind(xfer_plan *plan, size_t tensor, const xfer_view *src_vi
   XFI_TRY(bind_side(&fresh->dst, dst_view, cls->dst, cls->in_dst, &cls->dst_place, name,
                     "destination"));
   plan->state = XFI_PLAN_UNCOMMITTED;
-  if (is_same_binding(plan->bindings[tensor], fresh)) goto done; /* the next commit has nothing to do */
+  if (is_same_binding(plan->bindings[tensor], fresh))
+    goto done; /* the next commit has nothing to do */
   free_binding(plan->bindings[tensor]);
   plan->bindings[tensor] = fresh;
   fresh = NULL;
@@ -539,8 +540,8 @@ done:
   return st;
 }
 
-/* After a failed run: flags are no longer in step, so the next run needs a commit. Where not even a last
- * gathering works, some rank may still be in the run and touch our memory. */
+/* After a failed run: flags are no longer in step, so the next run needs a commit. Where not even a
+ * last gathering works, some rank may still be in the run and touch our memory. */
 static void leave_run(xfer_plan *plan, xfi_deadline deadline)
 {
   unsigned char *all = xfi_calloc((size_t)plan->comm->size, 1);
@@ -551,7 +552,8 @@ static void leave_run(xfer_plan *plan, xfi_deadline deadline)
 
   plan->state = XFI_PLAN_UNCOMMITTED;
   plan->changed = true;
-  plan->abandoned = all == NULL || plan->comm->ops->all_gather(plan->comm, all, &mine, 1, deadline) != XFER_OK;
+  plan->abandoned =
+      all == NULL || plan->comm->ops->all_gather(plan->comm, all, &mine, 1, deadline) != XFER_OK;
   xfi_free(all);
   xfi_set_error("%s", why);
 }

@@ -48,7 +48,7 @@ struct xfer_plan {
   uint64_t run_version;   /* of the run in flight */
   xfer_status run_status; /* what enqueuing it came to */
   bool torn;
-  bool abandoned;         /* a run failed and not all ranks are known to have left it */
+  bool abandoned; /* a run failed and not all ranks are known to have left it */
   bool unawaited; /* a run of xfi_run_once() may still be on the device */
 
   xfi_batch *local;
