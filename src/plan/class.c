@@ -216,7 +216,7 @@ done:
 static xfer_status add_flows(xfi_flows *flows, const pieces *lists, int n_dims)
 {
   xfer_status st = XFER_OK;
-  group groups[XFER_MAX_DIMS];
+  group groups[XFER_MAX_DIMS] = {{0, 0}};
   int d;
 
   for (d = 0; d < n_dims; d++) {

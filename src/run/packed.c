@@ -106,7 +106,7 @@ static xfer_status add_flow(schedule *s, const xfer_plan *plan, const xfi_peer *
 {
   const xfi_plan *m = plan->moves;
   const xfi_move *moves = send ? m->sends.moves : m->recvs.moves;
-  const uint64_t n_blocks = (uint64_t)((m->n_ranks - 2) / PEERS_PER_ROUND + 1);
+  const int n_blocks = (m->n_ranks - 2) / PEERS_PER_ROUND + 1;
   const int block =
       send ? block_of(m->n_ranks, m->rank, peer->rank) : block_of(m->n_ranks, peer->rank, m->rank);
   xfer_status st = XFER_OK;
@@ -121,7 +121,7 @@ static xfer_status add_flow(schedule *s, const xfer_plan *plan, const xfi_peer *
 
     XFI_TRY(xfi_vec_reserve(&s->windows, &s->capacity, s->n_windows + 1, sizeof *s->windows));
     s->windows[s->n_windows++] =
-        (window){k * n_blocks + (uint64_t)block, at,
+        (window){k * (uint64_t)n_blocks + (uint64_t)block, at,
                  at + (left < plan->window_bytes ? left : plan->window_bytes), s->n_flows, send};
   }
   s->n_flows++;

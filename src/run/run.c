@@ -67,7 +67,7 @@ static xfer_status set_window(xfer_plan *plan, int sends, int recvs)
     window = XFI_SLOT_ALIGN; /* as small as it gets */
   window = window / XFI_SLOT_ALIGN * XFI_SLOT_ALIGN;
   XFI_CHECK(window > 0 && window * slots <= plan->options.max_staging_bytes &&
-                plan->options.max_staging_bytes >= 4 * XFI_SLOT_ALIGN,
+                plan->options.max_staging_bytes >= UINT64_C(4) * XFI_SLOT_ALIGN,
             XFER_ERR_ARG, "max_staging_bytes %llu is too small for %d messages in a round",
             (unsigned long long)plan->options.max_staging_bytes, sends + recvs);
   plan->window_bytes = window;
@@ -209,8 +209,10 @@ void xfi_run_destroy(xfer_plan *plan)
        t++)
     free_binding(plan->bindings[t]);
   xfi_free(plan->bindings);
-  if (plan->started != NULL) plan->device->ops->event_destroy(plan->device, plan->started);
-  if (plan->finished != NULL) plan->device->ops->event_destroy(plan->device, plan->finished);
+  if (plan->device != NULL && plan->started != NULL)
+    plan->device->ops->event_destroy(plan->device, plan->started);
+  if (plan->device != NULL && plan->finished != NULL)
+    plan->device->ops->event_destroy(plan->device, plan->finished);
   xfi_plan_destroy(plan->moves);
   xfi_free(plan);
 }
