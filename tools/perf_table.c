@@ -4,11 +4,27 @@
 #include <stdio.h>
 #include <string.h>
 
+bool perf_wanted(const perf_world *w, const char *name)
+{
+  char text[PERF_NOTE_BYTES];
+
+  for (const char *at = w->only; at != NULL && *at != '\0';) {
+    size_t n = strcspn(at, ",");
+    if (n < sizeof text) {
+      memcpy(text, at, n);
+      text[n] = '\0';
+      if (strstr(name, text) != NULL) return true;
+    }
+    at += n + (at[n] == ',');
+  }
+  return w->only == NULL;
+}
+
 perf_row *perf_row_new(perf_world *w, const char *name)
 {
   perf_row *row = &w->rows[w->n_rows];
 
-  if (w->only != NULL && strstr(name, w->only) == NULL) return NULL;
+  if (!perf_wanted(w, name)) return NULL;
   if (w->n_rows == PERF_ROWS_MAX) return NULL;
   memset(row, 0, sizeof *row);
   row->name = name;

@@ -57,7 +57,7 @@ typedef struct perf_world {
   int n_rows;
   int iters;
   bool quick;
-  const char *only; /* part of a row's name; NULL: all */
+  const char *only; /* parts of rows' names, with commas; NULL: all */
   const char *models;
 } perf_world;
 
@@ -97,6 +97,8 @@ double perf_time(perf_world *w, perf_fn fn, void *context);
 /* The median of so many, after two that do not count. */
 double perf_time_median(perf_world *w, perf_fn fn, void *context, int n);
 
+/* Is a row of that name asked for? */
+bool perf_wanted(const perf_world *w, const char *name);
 /* A new line of the table; NULL: not asked for. */
 perf_row *perf_row_new(perf_world *w, const char *name);
 /* Rank 0 prints it. */

@@ -53,12 +53,7 @@ static const specs SMALL_MODEL = {{"megatron:tp1", "megatron:tp2", "megatron:tp2
 static const specs DENSE_MODEL = {{"megatron:tp1", "megatron:tp2", "megatron:tp4"},
                                   {"vllm:tp1", "vllm:tp2", "vllm:tp4"}};
 
-static bool wanted(const perf_world *w, const char *name)
-{
-  return w->only == NULL || strstr(name, w->only) != NULL;
-}
-
-/* Room for a model of this many GB, and as much again on a rank of both sides? */
+/* The memory of a model, filled; if it cannot be had, a row says why. */
 static bool make_model(perf_world *w, perf_case *c, const char *name, const char *table,
                        const specs *s, bool colocated)
 {
@@ -91,8 +86,9 @@ static void experts_stacked(perf_world *w)
   perf_case c;
   double ms;
 
-  if (!wanted(w, rows[0].name) && !wanted(w, rows[1].name) && !wanted(w, "30B-A3B base expert") &&
-      !wanted(w, "30B-A3B base grouped") && !wanted(w, "30B-A3B base packed"))
+  if (!perf_wanted(w, rows[0].name) && !perf_wanted(w, rows[1].name) &&
+      !perf_wanted(w, "30B-A3B base expert") && !perf_wanted(w, "30B-A3B base grouped") &&
+      !perf_wanted(w, "30B-A3B base packed"))
     return;
   if (!make_model(w, &c, rows[0].name, "qwen3-30b-a3b", &EXPERTS_STACKED, false)) return;
   ms = perf_plan(w, &c, &rows[0]);
@@ -107,7 +103,7 @@ static void one_model(perf_world *w, const perf_plan_row *row, const char *table
 {
   perf_case c;
 
-  if (!wanted(w, row->name)) return;
+  if (!perf_wanted(w, row->name)) return;
   if (!make_model(w, &c, row->name, table, s, row->colocated)) return;
   (void)perf_plan(w, &c, row);
   perf_case_free(&c, w);
@@ -149,12 +145,17 @@ static void one_to_all(perf_world *w)
 {
   static const perf_plan_row row = {
       .name = "8 GB replicated", .of = CEILING_BROADCAST, .bar = 0.98};
+  static const perf_plan_row direct = {
+      .name = "8 GB repl. direct", .lane = XFER_LANE_DIRECT, .of = CEILING_BROADCAST};
   perf_row failed = {.name = row.name};
   perf_case c;
 
-  if (!wanted(w, row.name)) return;
+  if (!perf_wanted(w, row.name) && !perf_wanted(w, direct.name)) return;
   bool ok = perf_case_lines(&c, w, 400, mixed_line) && perf_case_fill(&c, w);
-  if (perf_all(w, &failed, ok, "tensors")) (void)perf_plan(w, &c, &row);
+  if (perf_all(w, &failed, ok, "tensors")) {
+    (void)perf_plan(w, &c, &row);
+    (void)perf_plan(w, &c, &direct);
+  }
   perf_case_free(&c, w);
 }
 
@@ -163,7 +164,7 @@ static void latencies(perf_world *w)
   perf_row failed = {.name = "100 x 10 KB"};
   perf_case c;
 
-  if (!wanted(w, "100 x 10 KB direct") && !wanted(w, "100 x 10 KB packed")) return;
+  if (!perf_wanted(w, "100 x 10 KB direct") && !perf_wanted(w, "100 x 10 KB packed")) return;
   bool ok = perf_case_lines(&c, w, 100, small_line) && perf_case_fill(&c, w);
   if (perf_all(w, &failed, ok, "tensors")) {
     perf_small(w, &c, "100 x 10 KB direct", XFER_LANE_DIRECT, 60);
@@ -189,7 +190,7 @@ static void gather(perf_world *w, const char *name, int64_t row_bytes, double ba
                             {NULL, (size_t)(n_rows * row_bytes), true}};
   const int64_t strides[2] = {2 * row_bytes, 8};
 
-  if (!wanted(w, name)) return;
+  if (!perf_wanted(w, name)) return;
   (void)snprintf(text, sizeof text, "u64[%lld,%lld] (%d)@0-%d:R -> (%d)@0-%d:R", (long long)n_rows,
                  (long long)(row_bytes / 8), w->size, w->size - 1, w->size, w->size - 1);
   if (xfer_problem_parse(&layouts[0], &layouts[1], text) != XFER_OK)
@@ -268,7 +269,8 @@ int main(int argc, char **argv)
   const arg_option options[] = {
       {"--gpus", ARG_INT, &args.gpus, "N  2, 4 or 8 of the host's GPUs", 2, 8},
       {"--iters", ARG_INT, &args.iters, "N  timed runs of each row", 1, 32},
-      {"--only", ARG_TEXT, &args.only, "TEXT  rows whose names contain it", 0, 0},
+      {"--only", ARG_TEXT, &args.only, "TEXTS  rows whose names contain one of them, with commas",
+       0, 0},
       {"--models", ARG_TEXT, &args.models, "DIR  where the model tables are", 0, 0},
       {"--quick", ARG_FLAG, &args.quick, "smaller ceilings, fewer latencies", 0, 0},
       {"--json", ARG_FLAG, &args.json, "the rows as one JSON object too", 0, 0},
