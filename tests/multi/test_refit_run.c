@@ -1,0 +1,187 @@
+/* Refits in which each rank knows its own side alone, with misc tensors that a callback takes. */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include <cmocka.h>
+
+#include <xfer/refit.h>
+
+#include "../../tools/refit_fill.h"
+#include "../unit/ranks.h"
+#include "../unit/refit_files.h"
+
+#define EXPERTS(what, shape)                                                                       \
+  "{\"pattern\":\"model.layers.{layer}.mlp.experts.{expert}." what                                 \
+  "_proj.weight\",\"layer\":[0,1],\"expert\":[0,7],\"shape\":" shape ",\"dtype\":\"bf16\"}"
+#define TABLE                                                                                      \
+  REFIT_TABLE(REFIT_DENSE_CONFIG,                                                                  \
+              REFIT_ENDS "," REFIT_ATTENTION                                                       \
+                         "," EXPERTS("gate", "[8,16]") "," EXPERTS("up", "[8,16]") "," EXPERTS(    \
+                             "down", "[16,8]") "," REFIT_N("vision.patch.weight", "[6,10]"))
+
+enum { N_TRAIN = 4, N_GEN = 4, N_RANKS = N_TRAIN + N_GEN, N_RUNS = 3 };
+
+typedef struct job {
+  xfer_comm *comms[N_RANKS];
+  const char *table;
+  bool one_sided;
+  int wrong[N_RANKS];
+  int taken[N_RANKS];
+  char error[N_RANKS][600];
+} job;
+
+static xfer_refit *join(const job *j, int rank)
+{
+  xfer_side_options options = XFER_SIDE_OPTIONS_INIT;
+  xfer_model *model = NULL;
+  xfer_side *train = NULL, *gen = NULL;
+  xfer_refit *refit = NULL;
+  bool know_train = !j->one_sided || rank < N_TRAIN, know_gen = !j->one_sided || rank >= N_TRAIN;
+
+  bool ok = xfer_model_load(&model, j->table, NULL) == XFER_OK;
+  if (know_train) {
+    ok = ok && xfer_side_create(&train, "megatron:tp2,ep4,dp2", NULL) == XFER_OK &&
+         xfer_side_give_whole(train, "vision.*", 1) == XFER_OK;
+  }
+  options.first_rank = N_TRAIN;
+  if (know_gen) ok = ok && xfer_side_create(&gen, "vllm:tp4,up_first", &options) == XFER_OK;
+  if (ok) ok = xfer_refit_create(&refit, model, train, gen) == XFER_OK;
+  xfer_side_destroy(gen);
+  xfer_side_destroy(train);
+  xfer_model_destroy(model);
+  return refit;
+}
+
+/* Memory for all that the rank holds, misc apart; poisoned. */
+static bool give_all(xfer_locals *locals, char **memory)
+{
+  size_t n = xfer_locals_count(locals);
+  bool ok = true;
+
+  for (size_t i = 0; i < n && ok; i++) {
+    xfer_local local;
+    size_t bytes;
+
+    ok = xfer_locals_get(locals, i, &local) == XFER_OK;
+    if (!ok || local.misc != 0) continue;
+    bytes = xfer_dtype_size((xfer_dtype)local.dtype);
+    for (int d = 0; d < local.n_dims; d++)
+      bytes *= (size_t)local.shape[d];
+    memory[i] = malloc(bytes + 1);
+    if (memory[i] == NULL) abort();
+    memset(memory[i], 0xa5, bytes + 1);
+    ok = xfer_locals_give(locals, local.side, local.name, local.dtype, memory[i], local.shape, NULL,
+                          local.n_dims) == XFER_OK;
+  }
+  return ok;
+}
+
+/* Writes every source, or adds up what is wrong in every destination. */
+static bool visit(const xfer_refit *refit, xfer_locals *locals, int rank, fill_sum *sum)
+{
+  size_t n = 0;
+  const xfer_tensor *tensors = xfer_refit_tensors(refit, &n);
+  bool ok = true;
+
+  for (size_t t = 0; t < n && ok; t++) {
+    xfer_refit_tensor info;
+    xfer_view src, dst;
+    int has = 0;
+
+    ok = xfer_locals_view(locals, t, &src, &dst, &has) == XFER_OK &&
+         xfer_refit_tensor_get(refit, t, &info) == XFER_OK;
+    if (ok && sum == NULL && (has & 1) != 0) ok = fill_write(&info, tensors[t].src, rank, &src);
+    if (ok && sum != NULL && (has & 2) != 0)
+      ok = fill_check(&info, tensors[t].dst, rank, &dst, sum);
+  }
+  return ok;
+}
+
+static void take(void *context, const char *name, int32_t dtype, const int64_t *shape, int n_dims,
+                 const void *data)
+{
+  int *taken = context;
+
+  if (strcmp(name, "vision.patch.weight") == 0 && dtype == XFER_BF16 && n_dims == 2 &&
+      shape[0] == 6 && shape[1] == 10 && data != NULL)
+    (*taken)++;
+}
+
+static bool run(job *j, int rank, xfer_refit *refit, xfer_plan **plan, xfer_locals **locals,
+                char **memory)
+{
+  size_t n = 0;
+  const xfer_tensor *tensors = xfer_refit_tensors(refit, &n);
+  bool ok = xfer_plan_create(plan, j->comms[rank], tensors, n, NULL) == XFER_OK;
+
+  ok = ok && xfer_locals_create(locals, refit, rank) == XFER_OK &&
+       xfer_locals_take_misc(*locals, take, &j->taken[rank]) == XFER_OK &&
+       give_all(*locals, memory) && xfer_locals_bind(*locals, *plan) == XFER_OK &&
+       visit(refit, *locals, rank, NULL);
+  ok = ok && xfer_plan_commit(*plan) == XFER_OK;
+  for (uint64_t i = 1; i <= N_RUNS && ok; i++)
+    ok = xfer_plan_run(*plan, i, NULL) == XFER_OK && xfer_locals_wait(*locals, *plan, 0) == XFER_OK;
+  return ok;
+}
+
+static void body(int rank, void *context)
+{
+  job *j = context;
+  xfer_refit *refit = join(j, rank);
+  xfer_locals *locals = NULL;
+  xfer_plan *plan = NULL;
+  char *memory[256] = {NULL};
+  fill_sum sum = {0, 0, 0};
+
+  if (refit == NULL || !run(j, rank, refit, &plan, &locals, memory) ||
+      !visit(refit, locals, rank, &sum)) {
+    snprintf(j->error[rank], sizeof j->error[rank], "rank %d: %s", rank, xfer_last_error());
+    j->wrong[rank] = -1;
+  } else {
+    j->wrong[rank] = (int)sum.wrong;
+  }
+  xfer_plan_destroy(plan);
+  xfer_locals_destroy(locals);
+  xfer_refit_destroy(refit);
+  for (size_t i = 0; i < 256; i++)
+    free(memory[i]);
+  xfer_comm_destroy(j->comms[rank]);
+}
+
+static void run_job(bool one_sided)
+{
+  job j = {.one_sided = one_sided, .table = refit_write("table.json", TABLE)};
+
+  assert_int_equal(xfer_comm_create_local(j.comms, N_RANKS), XFER_OK);
+  run_ranks(N_RANKS, body, &j);
+  assert_all_as_expected();
+  for (int r = 0; r < N_RANKS; r++) {
+    print_message("%s", j.error[r]);
+    assert_int_equal(j.wrong[r], 0);
+    assert_int_equal(j.taken[r], r < N_TRAIN ? 0 : N_RUNS);
+  }
+}
+
+static void test_both_sides_known_everywhere(void **state)
+{
+  (void)state;
+  run_job(false);
+}
+
+static void test_each_rank_knows_its_own_side_alone(void **state)
+{
+  (void)state;
+  run_job(true);
+}
+
+int main(void)
+{
+  const struct CMUnitTest tests[] = {
+      cmocka_unit_test(test_both_sides_known_everywhere),
+      cmocka_unit_test(test_each_rank_knows_its_own_side_alone),
+  };
+
+  return cmocka_run_group_tests(tests, refit_files_begin, refit_files_end);
+}
