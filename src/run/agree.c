@@ -12,6 +12,7 @@
 #include <xxhash.h>
 
 #include "alloc.h"
+#include "bytes.h"
 #include "error.h"
 #include "problem.h"
 #include "vec.h"
@@ -103,23 +104,8 @@ done:
 
 /* ---- layouts that some rank lacks ---- */
 
-/* What one rank tells the others: n layouts as (length, bytes), then a triple for each use. */
-typedef struct parcel {
-  unsigned char *bytes;
-  size_t n;
-  size_t capacity;
-} parcel;
-
-static xfer_status put(parcel *p, const void *bytes, size_t n)
-{
-  xfer_status st = XFER_OK;
-
-  XFI_TRY(xfi_vec_reserve(&p->bytes, &p->capacity, p->n + n, 1));
-  memcpy(p->bytes + p->n, bytes, n);
-  p->n += n;
-done:
-  return st;
-}
+/* What one rank tells the others, a parcel: n layouts as (length, bytes), then a triple for each
+ * use. */
 
 static const xfer_layout **side_of(xfer_tensor *t, int side)
 {
@@ -128,7 +114,7 @@ static const xfer_layout **side_of(xfer_tensor *t, int side)
 
 /* Index of a layout in `known`, appended (and written to `layouts`) when it is new. */
 static xfer_status layout_index(uint64_t *index, const xfer_layout *layout,
-                                const xfer_layout **known, uint64_t *n_known, parcel *layouts)
+                                const xfer_layout **known, uint64_t *n_known, xfi_bytes *layouts)
 {
   xfer_status st = XFER_OK;
   unsigned char *bytes = NULL;
@@ -142,8 +128,8 @@ static xfer_status layout_index(uint64_t *index, const xfer_layout *layout,
   }
   XFI_TRY(xfi_layout_write(layout, &bytes, &n));
   n_bytes = n;
-  XFI_TRY(put(layouts, &n_bytes, sizeof n_bytes));
-  XFI_TRY(put(layouts, bytes, n));
+  XFI_TRY(xfi_bytes_put(layouts, &n_bytes, sizeof n_bytes));
+  XFI_TRY(xfi_bytes_put(layouts, bytes, n));
   *index = *n_known;
   known[(*n_known)++] = layout;
 done:
@@ -152,13 +138,13 @@ done:
 }
 
 /* Everything this rank was given that the agreed table still lacks. */
-static xfer_status make_parcel(parcel *p, const xfi_agreed *agreed, const xfer_tensor *tensors)
+static xfer_status make_parcel(xfi_bytes *p, const xfi_agreed *agreed, const xfer_tensor *tensors)
 {
   xfer_status st = XFER_OK;
   const xfer_layout **known = xfi_calloc(2 * agreed->n_tensors, sizeof(xfer_layout *));
   uint64_t n_known = 0;
-  parcel layouts = {NULL, 0, 0};
-  parcel uses = {NULL, 0, 0};
+  xfi_bytes layouts = {NULL, 0, 0};
+  xfi_bytes uses = {NULL, 0, 0};
 
   XFI_CHECK(known != NULL, XFER_ERR_NOMEM, "%zu tensors", agreed->n_tensors);
   for (size_t t = 0; t < agreed->n_tensors; t++) {
@@ -169,62 +155,58 @@ static xfer_status make_parcel(parcel *p, const xfi_agreed *agreed, const xfer_t
 
       if (layout == NULL || *side_of(&agreed->tensors[t], side) != NULL) continue;
       XFI_TRY(layout_index(&use[2], layout, known, &n_known, &layouts));
-      XFI_TRY(put(&uses, use, sizeof use));
+      XFI_TRY(xfi_bytes_put(&uses, use, sizeof use));
     }
   }
-  XFI_TRY(put(p, &n_known, sizeof n_known));
-  XFI_TRY(put(p, layouts.bytes, layouts.n));
-  XFI_TRY(put(p, uses.bytes, uses.n));
+  XFI_TRY(xfi_bytes_put(p, &n_known, sizeof n_known));
+  XFI_TRY(xfi_bytes_put(p, layouts.at, layouts.n));
+  XFI_TRY(xfi_bytes_put(p, uses.at, uses.n));
 done:
   xfi_free(known);
-  xfi_free(layouts.bytes);
-  xfi_free(uses.bytes);
+  xfi_bytes_free(&layouts);
+  xfi_bytes_free(&uses);
   return st;
 }
 
-static bool take(const parcel *p, size_t *at, void *out, size_t n)
-{
-  if (n > p->n - *at) return false;
-  memcpy(out, p->bytes + *at, n);
-  *at += n;
-  return true;
-}
-
-static xfer_status read_layouts(const parcel *p, size_t *at, xfer_layout **layouts, uint64_t n)
+static xfer_status read_layouts(xfi_reader *r, xfer_layout **layouts, uint64_t n)
 {
   xfer_status st = XFER_OK;
 
   for (uint64_t i = 0; i < n; i++) {
-    uint64_t n_bytes = 0;
+    uint64_t n_bytes;
 
-    XFI_CHECK(take(p, at, &n_bytes, sizeof n_bytes) && n_bytes <= p->n - *at, XFER_ERR_MISMATCH,
+    xfi_reader_take(r, &n_bytes, sizeof n_bytes);
+    XFI_CHECK(!r->failed && n_bytes <= r->n_left, XFER_ERR_MISMATCH,
               "a received list of layouts is malformed");
-    XFI_TRY(xfi_layout_read(&layouts[i], p->bytes + *at, n_bytes));
-    *at += n_bytes;
+    XFI_TRY(xfi_layout_read(&layouts[i], r->at, n_bytes));
+    r->at += n_bytes;
+    r->n_left -= n_bytes;
   }
 done:
   return st;
 }
 
 /* Fill the agreed table from a parcel. */
-static xfer_status read_parcel(xfi_agreed *agreed, const parcel *p)
+static xfer_status read_parcel(xfi_agreed *agreed, const xfi_bytes *p)
 {
   xfer_status st = XFER_OK;
+  xfi_reader r = {p->at, p->n, false};
   xfer_layout **layouts = NULL;
-  uint64_t n = 0;
-  size_t at = 0;
-  uint64_t use[3];
+  uint64_t n;
 
-  XFI_CHECK(take(p, &at, &n, sizeof n) && n <= p->n, XFER_ERR_MISMATCH,
+  xfi_reader_take(&r, &n, sizeof n);
+  XFI_CHECK(!r.failed && n <= r.n_left, XFER_ERR_MISMATCH,
             "a received list of layouts is malformed");
   layouts = xfi_calloc(n, sizeof(xfer_layout *));
   XFI_CHECK(layouts != NULL, XFER_ERR_NOMEM, "%llu layouts", (unsigned long long)n);
-  XFI_TRY(read_layouts(p, &at, layouts, n));
-  while (take(p, &at, use, sizeof use)) {
+  XFI_TRY(read_layouts(&r, layouts, n));
+  while (r.n_left > 0) {
     const xfer_layout **slot;
+    uint64_t use[3];
 
-    XFI_CHECK(use[0] < agreed->n_tensors && use[1] < 2 && use[2] < n, XFER_ERR_MISMATCH,
-              "a received list of layouts is malformed");
+    xfi_reader_take(&r, use, sizeof use);
+    XFI_CHECK(!r.failed && use[0] < agreed->n_tensors && use[1] < 2 && use[2] < n,
+              XFER_ERR_MISMATCH, "a received list of layouts is malformed");
     slot = side_of(&agreed->tensors[use[0]], (int)use[1]);
     if (*slot == NULL) *slot = xfi_layout_share(layouts[use[2]]);
   }
@@ -236,7 +218,7 @@ done:
 }
 
 /* root's parcel to every rank. */
-static xfer_status send_parcel(xfi_comm *comm, parcel *p, int root, xfi_deadline deadline)
+static xfer_status send_parcel(xfi_comm *comm, xfi_bytes *p, int root, xfi_deadline deadline)
 {
   xfer_status st = XFER_OK;
   xfi_message *messages = NULL;
@@ -250,13 +232,13 @@ static xfer_status send_parcel(xfi_comm *comm, parcel *p, int root, xfi_deadline
   XFI_CHECK(messages != NULL, XFER_ERR_NOMEM, "%d ranks", comm->size);
   if (comm->rank == root) {
     for (int r = 0; r < comm->size; r++)
-      if (r != root) messages[n++] = (xfi_message){p->bytes, p->n, r};
+      if (r != root) messages[n++] = (xfi_message){p->at, p->n, r};
     XFI_TRY(comm->ops->exchange(comm, messages, n, NULL, 0, deadline));
   } else {
     p->n = 0;
-    XFI_TRY(xfi_vec_reserve(&p->bytes, &p->capacity, sizes[root], 1));
+    XFI_TRY(xfi_vec_reserve(&p->at, &p->capacity, sizes[root], 1));
     p->n = sizes[root];
-    messages[0] = (xfi_message){p->bytes, p->n, root};
+    messages[0] = (xfi_message){p->at, p->n, root};
     XFI_TRY(comm->ops->exchange(comm, NULL, 0, messages, 1, deadline));
   }
 done:
@@ -291,7 +273,7 @@ static xfer_status share_layouts(xfi_agreed *agreed, xfi_comm *comm, const xfer_
                                  xfi_deadline deadline)
 {
   xfer_status st = XFER_OK;
-  parcel p = {NULL, 0, 0};
+  xfi_bytes p = {NULL, 0, 0};
   int teller = 0;
 
   for (;;) {
@@ -312,7 +294,7 @@ static xfer_status share_layouts(xfi_agreed *agreed, xfi_comm *comm, const xfer_
               a->src == NULL ? "source" : "destination");
   }
 done:
-  xfi_free(p.bytes);
+  xfi_bytes_free(&p);
   return st;
 }
 

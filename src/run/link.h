@@ -5,7 +5,11 @@
 #ifndef XFI_LINK_H
 #define XFI_LINK_H
 
+#include "bytes.h"
 #include "run.h"
+
+/* In place of an index: nothing goes that way. */
+#define XFI_NO_FLOW SIZE_MAX
 
 /* An allocation of a peer. */
 typedef struct xfi_remote {
@@ -18,7 +22,7 @@ typedef struct xfi_remote {
 /* One peer: both flows between us, and its half of each. */
 typedef struct xfi_link {
   int rank;
-  size_t send;    /* index in plan->moves->sends.peers; SIZE_MAX: nothing goes there */
+  size_t send;    /* index in plan->moves->sends.peers; XFI_NO_FLOW: none */
   size_t recv;    /* likewise */
   bool pushes;    /* we copy what we send */
   bool pulls;     /* we copy what we receive */
@@ -52,6 +56,14 @@ typedef struct xfi_links {
  * `page` is this rank's flag page. */
 xfer_status xfi_links_create(xfi_links *links, xfer_plan *plan, uint64_t *page);
 void xfi_links_destroy(xfi_links *links, xfi_device *device);
+
+/* ---- link_describe.c ---- */
+
+/* What the peer has to know of our half of both flows. */
+xfer_status xfi_link_describe(xfi_bytes *out, const xfer_plan *plan, const xfi_link *link,
+                              const uint64_t *page);
+/* Take apart what the peer told us: link->bytes. Addresses stay as places until they are mapped. */
+xfer_status xfi_link_read(xfi_link *link);
 
 /* The peer's half of a tensor, with addresses of ours: its source (of what it sends us) or
  * destination. Moves and bounds have one order: *cursor, 0 at first, is where the last one was
