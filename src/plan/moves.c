@@ -11,6 +11,7 @@
 #include <string.h>
 
 #include "alloc.h"
+#include "checked.h"
 #include "error.h"
 #include "vec.h"
 
@@ -56,7 +57,9 @@ static xfer_status try_send(send_job *job, int replica)
   if (xfi_choose_source(plan, job->cls, &job->turn, job->cls->src_place.part, &job->dst_place,
                         move.peer) != plan->rank)
     return XFER_OK;
-  plan->out_bytes += move_bytes(job->cls, &job->cls->sends, &move);
+  XFI_CHECK(xfi_add_fits(plan->out_bytes, move_bytes(job->cls, &job->cls->sends, &move),
+                         &plan->out_bytes),
+            XFER_ERR_OVERFLOW, "the bytes that rank %d sends do not fit in 64 bits", plan->rank);
   XFI_TRY(add_move(&plan->sends, move));
 done:
   return st;
@@ -135,7 +138,8 @@ static xfer_status receive_tensor(xfi_plan *plan, uint32_t tensor)
   xfer_status st = XFER_OK;
 
   if (!cls->in_dst) return XFER_OK;
-  plan->in_bytes += cls->dst_bytes;
+  XFI_CHECK(xfi_add_fits(plan->in_bytes, cls->dst_bytes, &plan->in_bytes), XFER_ERR_OVERFLOW,
+            "the bytes that rank %d receives do not fit in 64 bits", plan->rank);
   plan->zero_bytes += cls->zero_bytes;
   for (size_t f = 0; f < cls->recvs.n; f++)
     for (size_t b = 0; b < cls->recvs.at[f].n; b++)

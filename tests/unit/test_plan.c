@@ -81,6 +81,39 @@ static void test_bytes_of_all_tensors_must_fit_in_64_bits(void **state)
   free_tensors(&list);
 }
 
+/* Padding and copies can make more of them than the tensors have. */
+static void test_bytes_of_a_rank_must_fit_in_64_bits(void **state)
+{
+  (void)state;
+  static const struct {
+    const char *line;
+    size_t fit;
+    const char *text;
+  } cases[] = {
+      {"u8[1] (1):R -> (1):R;pad=0:4611686018427387903", 4,
+       "the bytes that rank 0 receives do not fit in 64 bits"},
+      {"u8[4611686018427387903] (1):R -> (4)@1-4:R", 1,
+       "the bytes that rank 0 sends do not fit in 64 bits"},
+  };
+
+  for (size_t c = 0; c < sizeof cases / sizeof *cases; c++) {
+    tensor_list list = {.n = 0};
+    xfi_plan *plan = NULL;
+
+    print_message("%s\n", cases[c].line);
+    add_line(&list, "w", cases[c].fit, cases[c].line);
+    plan = plan_of(&list, 5, 0, &plain_options);
+    xfi_plan_destroy(plan);
+    plan = NULL;
+    add_line(&list, "x", 1, cases[c].line);
+    assert_int_equal(xfi_plan_create(&plan, 5, 0, list.at, list.n, &plain_options),
+                     XFER_ERR_OVERFLOW);
+    assert_string_equal(xfi_last_error(), cases[c].text);
+    assert_null(plan);
+    free_tensors(&list);
+  }
+}
+
 static void test_more_tensors_than_can_be_numbered_are_refused(void **state)
 {
   (void)state;
@@ -267,6 +300,7 @@ int main(void)
       cmocka_unit_test(test_layouts_that_do_not_fit_are_named_with_their_values),
       cmocka_unit_test(test_padding_may_differ_between_the_sides),
       cmocka_unit_test(test_bytes_of_all_tensors_must_fit_in_64_bits),
+      cmocka_unit_test(test_bytes_of_a_rank_must_fit_in_64_bits),
       cmocka_unit_test(test_more_tensors_than_can_be_numbered_are_refused),
       cmocka_unit_test(test_a_plan_of_no_tensors_moves_nothing),
       cmocka_unit_test(test_sizes_past_32_bits_are_counted),
