@@ -58,18 +58,19 @@ static xfi_plan_options moves_options(const xfer_plan_options *o)
  * way. */
 static xfer_status set_window(xfer_plan *plan, int sends, int recvs)
 {
-  const uint64_t slots = 2 * (uint64_t)(sends + recvs > 0 ? sends + recvs : 1);
+  const uint64_t cap = plan->options.max_staging_bytes;
+  const uint64_t slots = 2 * (uint64_t)(sends + recvs);
   xfer_status st = XFER_OK;
-  uint64_t window = plan->options.max_staging_bytes / slots;
+  uint64_t window = plan->options.window_bytes;
 
-  if (window > plan->options.window_bytes) window = plan->options.window_bytes;
-  if (plan->options.window_bytes < XFI_SLOT_ALIGN)
-    window = XFI_SLOT_ALIGN; /* as small as it gets */
+  if (window < XFI_SLOT_ALIGN) window = XFI_SLOT_ALIGN; /* as small as it gets */
+  if (slots > 0 && window > cap / slots) window = cap / slots;
   window = window / XFI_SLOT_ALIGN * XFI_SLOT_ALIGN;
-  XFI_CHECK(window > 0 && window * slots <= plan->options.max_staging_bytes &&
-                plan->options.max_staging_bytes >= UINT64_C(4) * XFI_SLOT_ALIGN,
-            XFER_ERR_ARG, "max_staging_bytes %llu is too small for %d messages in a round",
-            (unsigned long long)plan->options.max_staging_bytes, sends + recvs);
+  XFI_CHECK(window > 0, XFER_ERR_ARG,
+            "max_staging_bytes %llu is too small for %d messages in a round",
+            (unsigned long long)cap, sends + recvs);
+  XFI_CHECK(plan->moves->n_broadcast == 0 || cap >= UINT64_C(4) * XFI_SLOT_ALIGN, XFER_ERR_ARG,
+            "max_staging_bytes %llu is too small for a broadcast", (unsigned long long)cap);
   plan->window_bytes = window;
 done:
   return st;
