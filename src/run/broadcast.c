@@ -12,6 +12,10 @@
 #include "slice.h"
 #include "vec.h"
 
+/* Longer than this gains nothing, and a comm takes no message above 1 GiB. */
+#define WINDOWS_PER_BROADCAST 4
+#define MAX_BROADCAST_BYTES (UINT64_C(1) << 30)
+
 /* One part of one tensor in a root's stream. */
 typedef struct entry {
   int root;
@@ -119,11 +123,15 @@ static size_t root_end(const streams *s, size_t first, uint64_t *n_bytes)
   return end;
 }
 
+/* All ranks wait for one root at a time, so a broadcast may be as long as several peers' windows.
+ */
 static uint64_t window_of(const xfer_plan *plan)
 {
   const uint64_t cap = plan->options.max_staging_bytes / 4 / XFI_SLOT_ALIGN * XFI_SLOT_ALIGN;
+  uint64_t window = plan->window_bytes * WINDOWS_PER_BROADCAST;
 
-  return plan->window_bytes < cap ? plan->window_bytes : cap;
+  if (window > MAX_BROADCAST_BYTES) window = MAX_BROADCAST_BYTES;
+  return window < cap ? window : cap;
 }
 
 xfer_status xfi_broadcast_measure(xfi_pipeline *p, const xfer_plan *plan)
