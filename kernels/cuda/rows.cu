@@ -75,7 +75,51 @@ __device__ __forceinline__ void copy_part(const char *src, char *dst, uint32_t n
   }
 }
 
-/* Several runs. */
+/* Several runs in a line along dim 0. A lane keeps its place instead of dividing for each word:
+ * divisions cost a twentieth of the rate. */
+template <typename Word>
+__device__ __forceinline__ void copy_line(const xfi_cuda_piece &piece, const tile_at &tile)
+{
+  const uint32_t lane = threadIdx.x & 31;
+  const uint32_t step_rows = div_by(32, piece.by_tile_cols);
+  const uint32_t step_cols = 32 - step_rows * tile.cols;
+  const int64_t src_stride = piece.src_stride[0];
+  const int64_t dst_stride = piece.dst_stride[0];
+  uint32_t row = div_by(lane, piece.by_tile_cols);
+  uint32_t col = lane - row * tile.cols;
+  int64_t from;
+  int64_t to;
+
+  row_offsets(piece, (uint32_t)tile.row, &from, &to);
+  const char *const src = piece.src + from;
+  char *const dst = piece.dst + to;
+  while (row < tile.rows) {
+    Word words[IN_FLIGHT];
+    char *at[IN_FLIGHT];
+#pragma unroll
+    for (int u = 0; u < IN_FLIGHT; u++) {
+      const uint32_t in_row = col * (uint32_t)sizeof(Word);
+      words[u] = Word{};
+      at[u] = NULL;
+      if (row < tile.rows) {
+        at[u] = dst + row * dst_stride + in_row;
+        words[u] = word_load<Word>(src + row * src_stride + in_row);
+      }
+      row += step_rows;
+      col += step_cols;
+      if (col >= tile.cols) {
+        col -= tile.cols;
+        row++;
+      }
+    }
+#pragma unroll
+    for (int u = 0; u < IN_FLIGHT; u++) {
+      if (at[u] != NULL) word_store<Word>(at[u], words[u]);
+    }
+  }
+}
+
+/* Several runs, in more than one line or of zeros. */
 template <typename Word>
 __device__ __forceinline__ void copy_runs(const xfi_cuda_piece &piece, const tile_at &tile)
 {
@@ -112,7 +156,13 @@ template <typename Word>
 __device__ __forceinline__ void copy_tile(const xfi_cuda_piece &piece, const tile_at &tile)
 {
   if (tile.rows > 1) {
-    copy_runs<Word>(piece, tile);
+    const uint32_t row = (uint32_t)tile.row;
+    const uint32_t in_line = row - div_by(row, piece.by_extent[0]) * piece.extent[0];
+    if (piece.src != NULL && in_line + tile.rows <= piece.extent[0]) {
+      copy_line<Word>(piece, tile);
+    } else {
+      copy_runs<Word>(piece, tile);
+    }
     return;
   }
   int64_t from;
