@@ -126,6 +126,19 @@ static void join_group(group *g, xfi_direct *d, const xfi_link *link, int rank)
   g->ranks[g->n_peers++] = link->rank;
 }
 
+/* In the order of their start. The engine takes one peer's copies after the other's, and a peer that
+ * all begin with receives no more than one would send: so start with another peer on every rank, both
+ * where ranks send to each other and where some send and others receive. By rising rank the first is
+ * the one at `rank` modulo their number; links are by distance, those above `rank` first. */
+static const xfi_link *nth_link(const xfi_direct *d, int rank, size_t i)
+{
+  size_t above = 0;
+
+  while (above < d->links.n && d->links.at[above].rank > rank)
+    above++;
+  return &d->links.at[((size_t)rank + above + i) % d->links.n];
+}
+
 /* One group with everything, or one per peer with the streams dealt in turn. */
 static xfer_status make_groups(xfi_direct *d, const xfer_plan *plan)
 {
@@ -141,7 +154,7 @@ static xfer_status make_groups(xfi_direct *d, const xfer_plan *plan)
   one = d->bytes <= ONE_BATCH_BYTES && !d->device->ops->is_synchronous;
   if (!one) copies.n = 0;
   for (size_t i = 0; i < d->links.n; i++) {
-    const xfi_link *link = &d->links.at[i];
+    const xfi_link *link = nth_link(d, plan->moves->rank, i);
     uint64_t ignored = 0;
 
     if (!link->pushes && !link->pulls) continue;
