@@ -1,7 +1,7 @@
 /*
  * What the files of the CUDA device share. cuda.c: memory, streams, events; cuda_batch.c: copies;
- * cuda_flags.c: signals and their deadlines; cuda_map.c: peers' memory; cuda_vmm.c: peers' memory
- * by chunks.
+ * cuda_flags.c: signals and their deadlines; cuda_page.c: where the signals lie; cuda_map.c: peers'
+ * memory.
  */
 #ifndef XFI_CUDA_DEVICE_H
 #define XFI_CUDA_DEVICE_H
@@ -40,6 +40,8 @@ typedef struct xfi_cuda_range {
 
 typedef struct xfi_cuda_mapping xfi_cuda_mapping; /* cuda_map.c */
 
+typedef struct xfi_cuda_page xfi_cuda_page; /* cuda_page.c */
+
 /* A wait on the device that must end by its deadline. */
 typedef struct xfi_cuda_watch {
   const uint64_t *flag;
@@ -50,12 +52,15 @@ typedef struct xfi_cuda_watch {
 typedef struct xfi_cuda_device {
   xfi_device base;
   int ordinal;
-  bool has_wait64; /* streams can wait on 64-bit words */
+  bool has_wait64;    /* streams can wait on 64-bit words */
+  cudaStream_t aside; /* for uploads whatever the other streams do */
   xfi_cuda_driver driver;
 
   xfi_cuda_range *own; /* [n_own] of alloc(), to tell staging from tensors */
   size_t n_own;
   size_t cap_own;
+
+  xfi_cuda_page *pages; /* of flags_alloc() */
 
   xfi_cuda_mapping *mappings; /* [n_mappings], ascending in base */
   size_t n_mappings;
@@ -71,11 +76,9 @@ typedef struct xfi_cuda_device {
   xfi_cuda_watch *watches; /* [n_watches of XFI_CUDA_WATCHES] */
   size_t n_watches;
   const uint64_t *late;
-  cudaStream_t aside; /* for reading and writing flags whatever the other streams do */
-  uint64_t *pinned;   /* [XFI_CUDA_PINNED_WORDS] */
 } xfi_cuda_device;
 
-enum { XFI_CUDA_WATCHES = 4096, XFI_CUDA_PINNED_WORDS = 512 };
+enum { XFI_CUDA_WATCHES = 4096 };
 
 static inline xfi_cuda_device *xfi_cuda(xfi_device *device)
 {
@@ -138,6 +141,16 @@ xfer_status xfi_cuda_flags_wait(xfi_device *device, uint64_t *const *flags, int 
 xfer_status xfi_cuda_flags_release(xfi_device *device, uint64_t *flags, size_t n_flags,
                                    uint64_t value);
 const uint64_t *xfi_cuda_late_flag(xfi_device *device);
+
+/* cuda_page.c */
+xfer_status xfi_cuda_page_alloc(xfi_device *device, uint64_t **flags, size_t n_flags);
+void xfi_cuda_page_free(xfi_device *device, uint64_t *flags);
+/* The page of ours that holds `pointer`, and its file. */
+bool xfi_cuda_page_find(const xfi_cuda_device *device, const void *pointer, xfi_allocation *found,
+                        int *file);
+/* Map a page of another process of this host. */
+xfer_status xfi_cuda_page_open(int process, int file, size_t n_bytes, char **mapped);
+void xfi_cuda_page_unmap(char *mapped, size_t n_bytes);
 
 /* cuda_map.c */
 void xfi_cuda_domain(xfi_device *device, unsigned char domain[64]);

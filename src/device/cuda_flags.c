@@ -1,10 +1,10 @@
 /*
  * Signals between devices, and the deadlines of waits that the device makes by itself.
  *
- * A stream waits on a word of its own device's memory; a peer sets it by a releasing kernel. Since
- * a caller may only ever synchronise its stream, a thread watches over the waits: at a deadline it
- * reads the flag, and if the peer did not come it stores what the waits want, so that nothing
- * hangs, and remembers which flag was late.
+ * A stream waits on a word of its own page (cuda_page.c); a peer sets it by a releasing kernel.
+ * Since a caller may only ever synchronise its stream, a thread watches over the waits: at a
+ * deadline it reads the flag, and if the peer did not come it stores what the waits want, so that
+ * nothing hangs, and remembers which flag was late.
  */
 #include "cuda_device.h"
 
@@ -12,60 +12,7 @@
 #include "error.h"
 #include "launch.h"
 
-#include <time.h>
-
-enum { WAITS_PER_CALL = 64, RELEASE_TIMEOUT_MS = 5000, PAUSE_NS = 20 * 1000 };
-
-/* ---- reading and writing flags beside the streams ----------------------------------------- */
-
-/* cudaStreamSynchronize would hang where the device is lost. */
-static xfer_status aside_sync(xfi_cuda_device *device)
-{
-  xfer_status st = XFER_OK;
-  xfi_deadline deadline = xfi_deadline_after(RELEASE_TIMEOUT_MS);
-  cudaError_t error = cudaStreamQuery(device->aside);
-
-  while (error == cudaErrorNotReady) {
-    XFI_CHECK(!xfi_deadline_expired(deadline), XFER_ERR_TIMEOUT,
-              "CUDA device %d does not write its flags", device->ordinal);
-    struct timespec pause = {.tv_sec = 0, .tv_nsec = PAUSE_NS};
-    (void)nanosleep(&pause, NULL);
-    error = cudaStreamQuery(device->aside);
-  }
-  if (error != cudaSuccess) st = xfi_cuda_failed(error, "cudaStreamQuery");
-done:
-  (void)cudaGetLastError(); /* "not ready" is kept as an error */
-  return st;
-}
-
-static xfer_status flag_read(xfi_cuda_device *device, const uint64_t *flag, uint64_t *value)
-{
-  xfer_status st = XFER_OK;
-
-  XFI_CUDA_TRY(cudaMemcpyAsync,
-               (device->pinned, flag, sizeof *flag, cudaMemcpyDeviceToHost, device->aside));
-  XFI_TRY(aside_sync(device));
-  *value = device->pinned[0];
-done:
-  return st;
-}
-
-static xfer_status flags_write(xfi_cuda_device *device, uint64_t *flags, size_t n_flags,
-                               uint64_t value)
-{
-  xfer_status st = XFER_OK;
-
-  for (size_t first = 0; first < n_flags; first += XFI_CUDA_PINNED_WORDS) {
-    size_t n = n_flags - first < XFI_CUDA_PINNED_WORDS ? n_flags - first : XFI_CUDA_PINNED_WORDS;
-    for (size_t i = 0; i < n; i++)
-      device->pinned[i] = value;
-    XFI_CUDA_TRY(cudaMemcpyAsync, (flags + first, device->pinned, n * sizeof *flags,
-                                   cudaMemcpyHostToDevice, device->aside));
-    XFI_TRY(aside_sync(device));
-  }
-done:
-  return st;
-}
+enum { WAITS_PER_CALL = 64 };
 
 /* ---- the watcher -------------------------------------------------------------------------- */
 
@@ -74,7 +21,8 @@ static void release_all(xfi_cuda_device *device)
 {
   for (size_t i = 0; i < device->n_watches; i++) {
     const xfi_cuda_watch *watch = &device->watches[i];
-    (void)flags_write(device, (uint64_t *)watch->flag, 1, watch->value);
+    if (__atomic_load_n(watch->flag, __ATOMIC_ACQUIRE) < watch->value)
+      __atomic_store_n((uint64_t *)watch->flag, watch->value, __ATOMIC_RELEASE);
   }
   device->n_watches = 0;
 }
@@ -87,12 +35,11 @@ static void look_at_expired(xfi_cuda_device *device)
 
   while (i < device->n_watches) {
     xfi_cuda_watch watch = device->watches[i];
-    uint64_t seen = 0;
     if (watch.at_ns > now) {
       i++;
       continue;
     }
-    if (flag_read(device, watch.flag, &seen) != XFER_OK || seen < watch.value) {
+    if (__atomic_load_n(watch.flag, __ATOMIC_ACQUIRE) < watch.value) {
       device->late = watch.flag;
       release_all(device);
       return;
@@ -105,7 +52,6 @@ static void *watch_main(void *argument)
 {
   xfi_cuda_device *device = argument;
 
-  (void)cudaSetDevice(device->ordinal);
   (void)pthread_mutex_lock(&device->lock);
   while (!device->stop) {
     int64_t next = INT64_MAX;
@@ -268,14 +214,10 @@ done:
 xfer_status xfi_cuda_flags_release(xfi_device *base, uint64_t *flags, size_t n_flags,
                                    uint64_t value)
 {
-  xfi_cuda_device *device = xfi_cuda(base);
-  int before = xfi_cuda_enter(device);
-
-  (void)pthread_mutex_lock(&device->lock);
-  xfer_status st = flags_write(device, flags, n_flags, value);
-  (void)pthread_mutex_unlock(&device->lock);
-  xfi_cuda_leave(device, before);
-  return st;
+  (void)base;
+  for (size_t i = 0; i < n_flags; i++)
+    __atomic_store_n(&flags[i], value, __ATOMIC_RELEASE);
+  return XFER_OK;
 }
 
 const uint64_t *xfi_cuda_late_flag(xfi_device *base)

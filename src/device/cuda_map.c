@@ -1,7 +1,7 @@
 /*
  * Peers' memory. A handle names a whole allocation: to the same process by its address, to another
- * process of this host by CUDA IPC. Mappings are counted, and kept in order of address so that
- * copies find theirs.
+ * process of this host by CUDA IPC, or by its file if it is a page of flags. Mappings are counted,
+ * and kept in order of address so that copies find theirs.
  *
  * Memory that CUDA IPC does not cover (cuMemCreate, cudaMallocAsync, pinned host memory) is reached
  * within the process only; such pairs take the packed lane.
@@ -18,7 +18,7 @@
 
 enum { DOMAIN_BYTES = 64, BOOT_ID_BYTES = 36 };
 
-enum handle_kind { HANDLE_LOCAL = 1, HANDLE_IPC = 2 };
+enum handle_kind { HANDLE_LOCAL = 1, HANDLE_IPC = 2, HANDLE_PAGE = 3 };
 
 /* What an xfi_mem_handle holds. */
 typedef struct handle {
@@ -28,6 +28,8 @@ typedef struct handle {
   uint64_t id;
   uint64_t base;
   uint64_t n_bytes;
+  int32_t pid; /* of a page */
+  int32_t file;
   cudaIpcMemHandle_t ipc;
 } handle;
 _Static_assert(sizeof(handle) <= sizeof(xfi_mem_handle), "a handle fits");
@@ -39,7 +41,7 @@ struct xfi_cuda_mapping {
   uint64_t id;
   uint64_t origin;
   int n_refs;
-  bool opened; /* by CUDA IPC */
+  enum handle_kind kind; /* how it was mapped */
 };
 
 static uint64_t this_process;
@@ -101,8 +103,17 @@ xfer_status xfi_cuda_export(xfi_device *base, const void *pointer, xfi_mem_handl
   int before = xfi_cuda_enter(device);
   xfi_cuda_pointer seen = {0};
   handle made = {.kind = HANDLE_LOCAL, .ordinal = device->ordinal, .process = process_number()};
+  xfi_allocation page;
+  int file = -1;
 
-  XFI_TRY(xfi_cuda_look(device, pointer, &seen));
+  if (xfi_cuda_page_find(device, pointer, &page, &file)) {
+    made.kind = HANDLE_PAGE;
+    made.pid = (int32_t)getpid();
+    made.file = file;
+    seen = (xfi_cuda_pointer){.id = page.id, .base = page.base, .n_bytes = page.n_bytes};
+  } else {
+    XFI_TRY(xfi_cuda_look(device, pointer, &seen));
+  }
   made.id = seen.id;
   made.base = (uint64_t)(uintptr_t)seen.base;
   made.n_bytes = seen.n_bytes;
@@ -171,7 +182,7 @@ static xfer_status reach_within_process(xfi_cuda_device *device, const handle *f
   xfer_status st = XFER_OK;
   int can = 0;
 
-  if (from->ordinal == device->ordinal) return XFER_OK;
+  if (from->ordinal == device->ordinal || from->kind == HANDLE_PAGE) return XFER_OK;
   XFI_CHECK(from->kind == HANDLE_IPC, XFER_ERR_UNSUPPORTED,
             "memory of device %d is not of cudaMalloc: device %d may not be allowed to reach it",
             from->ordinal, device->ordinal);
@@ -214,7 +225,7 @@ xfer_status xfi_cuda_import(xfi_device *base, const xfi_mem_handle *in, void **o
   int before = xfi_cuda_enter(device);
   handle from;
   char *mapped = NULL;
-  bool opened = false;
+  enum handle_kind kind = HANDLE_LOCAL;
 
   memcpy(&from, in, sizeof from);
   for (size_t i = 0; i < device->n_mappings; i++) {
@@ -229,9 +240,12 @@ xfer_status xfi_cuda_import(xfi_device *base, const xfi_mem_handle *in, void **o
   if (from.process == process_number()) {
     XFI_TRY(reach_within_process(device, &from));
     mapped = (char *)(uintptr_t)from.base; /* NOLINT: it came as a number */
+  } else if (from.kind == HANDLE_PAGE) {
+    XFI_TRY(xfi_cuda_page_open(from.pid, from.file, from.n_bytes, &mapped));
+    kind = HANDLE_PAGE;
   } else {
     XFI_TRY(map_by_ipc(&from, &mapped));
-    opened = true;
+    kind = HANDLE_IPC;
   }
   size_t at = mapping_above(device, mapped);
   memmove(device->mappings + at + 1, device->mappings + at,
@@ -242,12 +256,18 @@ xfer_status xfi_cuda_import(xfi_device *base, const xfi_mem_handle *in, void **o
                                             .id = from.id,
                                             .origin = from.base,
                                             .n_refs = 1,
-                                            .opened = opened};
+                                            .kind = kind};
   device->n_mappings++;
   *out = mapped;
 done:
   xfi_cuda_leave(device, before);
   return st;
+}
+
+static void mapping_close(const xfi_cuda_mapping *mapping)
+{
+  if (mapping->kind == HANDLE_IPC) (void)cudaIpcCloseMemHandle(mapping->base);
+  if (mapping->kind == HANDLE_PAGE) xfi_cuda_page_unmap(mapping->base, mapping->n_bytes);
 }
 
 void xfi_cuda_unimport(xfi_device *base, void *mapped)
@@ -259,7 +279,7 @@ void xfi_cuda_unimport(xfi_device *base, void *mapped)
   xfi_cuda_mapping *mapping = &device->mappings[above - 1];
   if (mapping->base != mapped || --mapping->n_refs > 0) return;
   int before = xfi_cuda_enter(device);
-  if (mapping->opened) (void)cudaIpcCloseMemHandle(mapped);
+  mapping_close(mapping);
   xfi_cuda_leave(device, before);
   memmove(mapping, mapping + 1, (device->n_mappings - above) * sizeof *mapping);
   device->n_mappings--;
@@ -267,9 +287,8 @@ void xfi_cuda_unimport(xfi_device *base, void *mapped)
 
 void xfi_cuda_unimport_all(xfi_cuda_device *device)
 {
-  for (size_t i = 0; i < device->n_mappings; i++) {
-    if (device->mappings[i].opened) (void)cudaIpcCloseMemHandle(device->mappings[i].base);
-  }
+  for (size_t i = 0; i < device->n_mappings; i++)
+    mapping_close(&device->mappings[i]);
   xfi_free(device->mappings);
   device->mappings = NULL;
   device->n_mappings = 0;

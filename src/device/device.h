@@ -34,7 +34,7 @@ typedef struct xfi_allocation {
 } xfi_allocation;
 
 typedef struct xfi_device_ops {
-  const char *name; /* "host", "cuda" */
+  const char *name;    /* "host", "cuda" */
   bool is_synchronous; /* all work is done when a call returns, and flags can be read */
   /* Streams worth using side by side for copies to different peers; at least 1. */
   int n_copy_streams;
@@ -80,15 +80,19 @@ typedef struct xfi_device_ops {
   xfer_status (*mem_import)(xfi_device *device, const xfi_mem_handle *handle, void **base);
   void (*mem_unimport)(xfi_device *device, void *base);
 
-  /* Flags are 64-bit words that only grow, in memory from alloc(). Set: after all earlier work on
+  /* Flags are 64-bit words that only grow, in memory of flags_alloc(), zeroed. NULL: alloc() and
+   * free() do. */
+  xfer_status (*flags_alloc)(xfi_device *device, uint64_t **flags, size_t n_flags);
+  void (*flags_free)(xfi_device *device, uint64_t *flags);
+  /* Set: after all earlier work on
    * `stream` is visible to whoever sees the value, store `value` to each flags[i], own or imported.
    */
   xfer_status (*flags_set)(xfi_device *device, uint64_t *const *flags, int n_flags, uint64_t value,
                            xfer_stream stream);
   /* Later work on `stream` starts once each flags[i], all in own memory, is >= value. On the host
    * this blocks, and on XFER_ERR_TIMEOUT *late is the index of a flag that was not. A device that
-   * waits by itself says XFER_ERR_TIMEOUT once an earlier wait was late, *late being -1 if that flag
-   * is not among these. */
+   * waits by itself says XFER_ERR_TIMEOUT once an earlier wait was late, *late being -1 if that
+   * flag is not among these. */
   xfer_status (*flags_wait)(xfi_device *device, uint64_t *const *flags, int n_flags, uint64_t value,
                             xfer_stream stream, xfi_deadline deadline, int *late);
   /* Store `value` from the host, now, whatever the streams do: releases waits on own flags. */

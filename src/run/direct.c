@@ -236,15 +236,20 @@ done:
 
 static xfer_status make_page(xfi_direct *d, const xfer_plan *plan)
 {
-  const size_t n_bytes = (size_t)plan->moves->n_ranks * FLAGS_PER_PEER * sizeof(uint64_t);
+  const xfi_device_ops *dev = d->device->ops;
+  const size_t n_flags = (size_t)plan->moves->n_ranks * FLAGS_PER_PEER;
   xfer_status st = XFER_OK;
   void *page = NULL;
 
   d->sends = xfi_calloc(plan->moves->sends.n_peers, sizeof *d->sends);
   d->recvs = xfi_calloc(plan->moves->recvs.n_peers, sizeof *d->recvs);
   XFI_CHECK(d->sends != NULL && d->recvs != NULL, XFER_ERR_NOMEM, "direct lane");
-  XFI_TRY(d->device->ops->alloc(d->device, &page, n_bytes));
-  d->page = page;
+  if (dev->flags_alloc != NULL) {
+    XFI_TRY(dev->flags_alloc(d->device, &d->page, n_flags));
+  } else {
+    XFI_TRY(dev->alloc(d->device, &page, n_flags * sizeof *d->page));
+    d->page = page;
+  }
 done:
   return st;
 }
@@ -290,6 +295,8 @@ void xfi_direct_destroy(xfi_direct *d, bool abandoned)
   xfi_links_destroy(&d->links, d->device);
   if (d->page != NULL && abandoned)
     xfi_abandon(d->page);
+  else if (d->page != NULL && d->device->ops->flags_free != NULL)
+    d->device->ops->flags_free(d->device, d->page);
   else if (d->page != NULL)
     d->device->ops->free(d->device, d->page);
   xfi_free(d->sends);

@@ -81,7 +81,7 @@ static void cost_of_calls(xfi_device *device)
   int late = 0;
   double us[4] = {0};
 
-  OK(device->ops->alloc(device, (void **)&flags, 4096));
+  OK(device->ops->flags_alloc(device, &flags, 512));
   OK(device->ops->stream_create(device, &stream));
   OK(device->ops->event_create(device, &event));
   uint64_t *list[4] = {flags, flags + 1, flags + 2, flags + 3};
@@ -105,7 +105,7 @@ static void cost_of_calls(xfi_device *device)
          us[0], us[1], us[2], us[3]);
   device->ops->event_destroy(device, event);
   device->ops->stream_destroy(device, stream);
-  device->ops->free(device, flags);
+  device->ops->flags_free(device, flags);
 }
 
 /* The two processes signal each other in turn; everything is enqueued before the first. */
@@ -118,7 +118,7 @@ static void ping_pong(xfi_device *device, mailbox *box, int me, int at_step)
   xfer_stream stream = NULL;
   int late = 0;
 
-  OK(device->ops->alloc(device, (void **)&mine, 4096));
+  OK(device->ops->flags_alloc(device, &mine, 512));
   OK(device->ops->find_allocation(device, mine, &found));
   OK(device->ops->mem_export(device, mine, &box->page[me]));
   (void)__sync_add_and_fetch(&box->step, 1);
@@ -145,7 +145,7 @@ static void ping_pong(xfi_device *device, mailbox *box, int me, int at_step)
   (void)__sync_add_and_fetch(&box->step, 1);
   await(box, at_step + 6);
   device->ops->stream_destroy(device, stream);
-  device->ops->free(device, mine);
+  device->ops->flags_free(device, mine);
 }
 
 static void exporter(mailbox *box)
@@ -211,8 +211,7 @@ static void importer(mailbox *box)
 int main(void)
 {
   int status = -1;
-  mailbox *box =
-      mmap(NULL, sizeof *box, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+  mailbox *box = mmap(NULL, sizeof *box, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
 
   if (box == MAP_FAILED) return 1;
   pid_t child = fork();

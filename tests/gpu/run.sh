@@ -75,6 +75,7 @@ run share:remap:4 1 100 "$bin/test_ranks" remap 4 gather 6
 run share:errors:3 1 100 "$bin/test_ranks" errors 3 gather
 run share:kill:4 1 100 "$bin/test_ranks" kill 4 gather 1
 run share:kill_before:4 1 100 "$bin/test_ranks" kill 4 gather 0
+run share:kill_connections:4 1 100 env CUDA_DEVICE_MAX_CONNECTIONS=1 "$bin/test_ranks" kill 4 gather 0
 
 # Ranks with a GPU each.
 for n in 1 2 4 8; do

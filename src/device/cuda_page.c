@@ -1,0 +1,136 @@
+/*
+ * Pages of flags: memory of the host that the device and the devices of other processes reach. The
+ * host must be able to let go a stream that waits, and a copy to device memory cannot do it:
+ * streams share a few queues (8, or CUDA_DEVICE_MAX_CONNECTIONS), and one that waits holds up its
+ * neighbours.
+ *
+ * Another process of the same user opens a page by the number of its file here.
+ */
+#ifndef _GNU_SOURCE
+#define _GNU_SOURCE /* memfd_create */
+#endif
+#include "cuda_device.h"
+
+#include "alloc.h"
+#include "error.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <unistd.h>
+
+struct xfi_cuda_page {
+  char *base;
+  size_t n_bytes;
+  int file;
+  uint64_t id;
+  xfi_cuda_page *next;
+};
+
+/* Maps a page's file and makes it known to the device, at one address for both. */
+static xfer_status page_map(int file, size_t n_bytes, char **mapped)
+{
+  xfer_status st = XFER_OK;
+  void *seen = NULL;
+  bool registered = false;
+  void *base = mmap(NULL, n_bytes, PROT_READ | PROT_WRITE, MAP_SHARED, file, 0);
+
+  XFI_CHECK(base != MAP_FAILED, XFER_ERR_NOMEM, "mmap of %zu bytes of flags: %s", n_bytes,
+            strerror(errno));
+  XFI_CUDA_TRY(cudaHostRegister,
+               (base, n_bytes, cudaHostRegisterPortable | cudaHostRegisterMapped));
+  registered = true;
+  XFI_CUDA_TRY(cudaHostGetDevicePointer, (&seen, base, 0));
+  XFI_CHECK(seen == base, XFER_ERR_UNSUPPORTED,
+            "the CUDA device has another address for registered memory");
+  *mapped = base;
+  base = MAP_FAILED;
+done:
+  if (base != MAP_FAILED) {
+    if (registered) (void)cudaHostUnregister(base);
+    (void)munmap(base, n_bytes);
+  }
+  return st;
+}
+
+void xfi_cuda_page_unmap(char *mapped, size_t n_bytes)
+{
+  (void)cudaHostUnregister(mapped);
+  (void)munmap(mapped, n_bytes);
+}
+
+xfer_status xfi_cuda_page_alloc(xfi_device *base, uint64_t **flags, size_t n_flags)
+{
+  static _Atomic uint64_t last_id;
+  xfi_cuda_device *device = xfi_cuda(base);
+  xfer_status st = XFER_OK;
+  int before = xfi_cuda_enter(device);
+  xfi_cuda_page *page = NULL;
+  size_t unit = (size_t)sysconf(_SC_PAGESIZE);
+
+  page = xfi_calloc(1, sizeof *page);
+  XFI_CHECK(page != NULL, XFER_ERR_NOMEM, "%zu flags", n_flags);
+  page->n_bytes = (n_flags * sizeof **flags + unit) / unit * unit;
+  page->file = memfd_create("xfer-flags", MFD_CLOEXEC);
+  XFI_CHECK(page->file >= 0 && ftruncate(page->file, (off_t)page->n_bytes) == 0, XFER_ERR_NOMEM,
+            "%zu bytes of shared memory: %s", page->n_bytes, strerror(errno));
+  XFI_TRY(page_map(page->file, page->n_bytes, &page->base));
+  page->id = ++last_id;
+  page->next = device->pages;
+  device->pages = page;
+  *flags = (uint64_t *)(void *)page->base;
+  page = NULL;
+done:
+  if (page != NULL && page->file >= 0) (void)close(page->file);
+  xfi_free(page);
+  xfi_cuda_leave(device, before);
+  return st;
+}
+
+void xfi_cuda_page_free(xfi_device *base, uint64_t *flags)
+{
+  xfi_cuda_device *device = xfi_cuda(base);
+  xfi_cuda_page **at = &device->pages;
+
+  while (*at != NULL && (*at)->base != (char *)flags)
+    at = &(*at)->next;
+  xfi_cuda_page *page = *at;
+  if (page == NULL) return;
+  *at = page->next;
+  xfi_cuda_watch_forget(device, page->base, page->n_bytes);
+  int before = xfi_cuda_enter(device);
+  xfi_cuda_page_unmap(page->base, page->n_bytes);
+  xfi_cuda_leave(device, before);
+  (void)close(page->file);
+  xfi_free(page);
+}
+
+bool xfi_cuda_page_find(const xfi_cuda_device *device, const void *pointer, xfi_allocation *found,
+                        int *file)
+{
+  const char *p = pointer;
+
+  for (const xfi_cuda_page *page = device->pages; page != NULL; page = page->next) {
+    if (p < page->base || p >= page->base + page->n_bytes) continue;
+    *found = (xfi_allocation){.base = page->base, .n_bytes = page->n_bytes, .id = page->id};
+    *file = page->file;
+    return true;
+  }
+  return false;
+}
+
+xfer_status xfi_cuda_page_open(int process, int file, size_t n_bytes, char **mapped)
+{
+  xfer_status st = XFER_OK;
+  char path[64];
+
+  (void)snprintf(path, sizeof path, "/proc/%d/fd/%d", process, file);
+  int here = open(path, O_RDWR | O_CLOEXEC);
+  XFI_CHECK(here >= 0, XFER_ERR_UNSUPPORTED, "%s, a peer's flags: %s", path, strerror(errno));
+  XFI_TRY(page_map(here, n_bytes, mapped));
+done:
+  if (here >= 0) (void)close(here);
+  return st;
+}
