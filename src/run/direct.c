@@ -126,10 +126,10 @@ static void join_group(group *g, xfi_direct *d, const xfi_link *link, int rank)
   g->ranks[g->n_peers++] = link->rank;
 }
 
-/* In the order of their start. The engine takes one peer's copies after the other's, and a peer that
- * all begin with receives no more than one would send: so start with another peer on every rank, both
- * where ranks send to each other and where some send and others receive. By rising rank the first is
- * the one at `rank` modulo their number; links are by distance, those above `rank` first. */
+/* In the order of their start. The engine takes one peer's copies after the other's, and a peer
+ * that all begin with receives no more than one would send: so each rank starts with another, both
+ * where ranks send to each other and where some send and others receive. By rising rank the first
+ * is the one at `rank` modulo their number; links are by distance, those above `rank` first. */
 static const xfi_link *nth_link(const xfi_direct *d, int rank, size_t i)
 {
   size_t above = 0;
