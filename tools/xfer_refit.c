@@ -28,10 +28,24 @@ typedef struct refit_args {
   const char *comm;
   const char *lane;
   int64_t window;
+  bool one_sided;
   refit_options run;
   bool json;
   bool help;
 } refit_args;
+
+/* What each rank is told: ranks from n_train on are told `gen`, which may know another side than
+ * `train`. */
+typedef struct refit_told {
+  refit_case train;
+  refit_case gen;
+  int n_train;
+} refit_told;
+
+static const refit_case *told(const refit_told *what, int rank)
+{
+  return rank < what->n_train ? &what->train : &what->gen;
+}
 
 /* ---- the last line ---- */
 
@@ -80,8 +94,9 @@ static void *thread_main(void *context)
   return NULL;
 }
 
-static int run_threads(const refit_args *args, const refit_case *what)
+static int run_threads(const refit_args *args, const refit_told *all)
 {
+  const refit_case *what = &all->train;
   rank_thread *threads = calloc((size_t)what->n_ranks, sizeof *threads);
   xfer_comm **comms = calloc((size_t)what->n_ranks, sizeof(xfer_comm *));
   int status;
@@ -93,7 +108,7 @@ static int run_threads(const refit_args *args, const refit_case *what)
     return status;
   }
   for (int r = 0; r < what->n_ranks; r++) {
-    threads[r] = (rank_thread){.comm = comms[r], .what = what, .options = &args->run};
+    threads[r] = (rank_thread){.comm = comms[r], .what = told(all, r), .options = &args->run};
     if (pthread_create(&threads[r].thread, NULL, thread_main, &threads[r]) != 0) {
       print_failed("a thread cannot be started");
       exit(EXIT_FAILURE); /* the ranks that have started wait for this one */
@@ -111,8 +126,9 @@ static int run_threads(const refit_args *args, const refit_case *what)
 /* ---- ranks as processes ---- */
 
 #ifdef XFER_REFIT_MPI
-static int run_processes(const refit_args *args, const refit_case *what)
+static int run_processes(const refit_args *args, const refit_told *all)
 {
+  const refit_case *what = &all->train;
   char error[REFIT_ERROR_BYTES] = "";
   refit_result result;
   xfer_comm *comm = NULL;
@@ -126,7 +142,7 @@ static int run_processes(const refit_args *args, const refit_case *what)
   } else if (xfer_comm_create_mpi(&comm, MPI_COMM_WORLD) != XFER_OK) {
     snprintf(error, sizeof error, "%s", xfer_last_error());
   } else {
-    ok = refit_rank(comm, what, &args->run, &result, error);
+    ok = refit_rank(comm, told(all, rank), &args->run, &result, error);
   }
   xfer_comm_destroy(comm);
   if (rank == 0) status = ok ? print_result(args, what, &result) : print_failed(error);
@@ -135,7 +151,7 @@ static int run_processes(const refit_args *args, const refit_case *what)
 }
 #endif
 
-static int run_case(const refit_args *args, const refit_case *what)
+static int run_case(const refit_args *args, const refit_told *what)
 {
   if (args->run.dump != NULL) mkdir(args->run.dump, 0777); /* if it cannot be, writing says so */
 #ifdef XFER_REFIT_MPI
@@ -161,7 +177,8 @@ static int run_problem(const refit_args *args)
 
   for (int d = 0; d < n_dims; d++)
     what.payload_bytes *= (uint64_t)shape[d];
-  status = run_case(args, &what);
+  const refit_told all = {what, what, what.n_ranks};
+  status = run_case(args, &all);
   xfer_layout_destroy(src);
   xfer_layout_destroy(dst);
   return status;
@@ -182,7 +199,23 @@ static int run_model(const refit_args *args)
   what.refit = made.refit;
   what.names = report.hf_tensors;
   what.payload_bytes = report.payload_bytes;
-  status = run_case(args, &what);
+  refit_told all = {what, what, what.n_ranks};
+  xfer_refit *train = NULL, *gen = NULL;
+  if (!args->one_sided) {
+    status = run_case(args, &all);
+  } else if (xfer_refit_create(&train, made.model, made.train, NULL) != XFER_OK ||
+             xfer_refit_create(&gen, made.model, NULL, made.gen) != XFER_OK) {
+    status = print_failed(xfer_last_error());
+  } else {
+    all.n_train = xfer_side_size(made.train);
+    all.train.refit = train;
+    all.train.tensors = xfer_refit_tensors(train, NULL);
+    all.gen.refit = gen;
+    all.gen.tensors = xfer_refit_tensors(gen, NULL);
+    status = run_case(args, &all);
+  }
+  xfer_refit_destroy(gen);
+  xfer_refit_destroy(train);
   job_destroy(&made);
   return status;
 }
@@ -244,6 +277,7 @@ int main(int argc, char **argv)
       {"--ignore", ARG_TEXT, &args.job.ignore, "PATTERNS  leave these tensors out", 0, 0},
       {"--whole", ARG_TEXT, &args.job.whole, "PATTERN@RANK  a rank has these whole", 0, 0},
       {"--problem", ARG_TEXT, &args.problem, "LINE  one tensor, in the problem language", 0, 0},
+      {"--one-sided", ARG_FLAG, &args.one_sided, "each rank is told of its own side alone", 0, 0},
       {"--comm", ARG_TEXT, &args.comm, "local|mpi  ranks are threads, or processes", 0, 0},
       {"--lane", ARG_TEXT, &args.lane, "auto|direct|packed|broadcast  the way of the data", 0, 0},
       {"--window", ARG_BYTES, &args.window, "BYTES  most bytes per peer and round", 1,

@@ -23,7 +23,7 @@ def run(command, what):
     return last
 
 
-def run_case(args, model, train, gen, folder):
+def run_case(args, model, train, gen, options, folder):
     for name, experts in cases.MAPS.items():
         path = folder / f"{name}.json"
         path.write_text(json.dumps(experts))
@@ -31,7 +31,7 @@ def run_case(args, model, train, gen, folder):
     what = f"{model}: {train} -> {gen}"
     common = ["--model", str(HERE / "data" / "models" / f"{model}.json"), "--train", train, "--gen", gen,
               "--dump", str(folder / "dump")] + cases.EXTRA.get(model, [])
-    last = run([str(args.bin / "xfer_refit")] + common, what)
+    last = run([str(args.bin / "xfer_refit")] + common + options, what)
     check = run([sys.executable, str(HERE / "check_refit.py"), "--misc", args.misc] + common, what)
     print(f"{what}: {last.split(' digest')[0]}; {check}", flush=True)
 
@@ -46,9 +46,9 @@ def main():
     for model, refits in cases.CASES.items():
         if args.only not in (None, model):
             continue
-        for train, gen in refits:
+        for train, gen, *options in refits:
             with tempfile.TemporaryDirectory() as folder:
-                run_case(args, model, train, gen, pathlib.Path(folder))
+                run_case(args, model, train, gen, options, pathlib.Path(folder))
             n += 1
     print(f"refits ok: {n}")
 
