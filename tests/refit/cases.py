@@ -33,7 +33,7 @@ CASES = {
     "qwen3-vocab1000": COMMON,
     "qwen3-groups2": COMMON + [("megatron:tp8", "vllm:tp4"), ("megatron:tp8,pp2", "vllm:tp8")],
     "qwen3-moe": COMMON + MOE + GATED + [("megatron:tp2,ep4,dp2", "vllm:tp4,up_first", "--one-sided"),
-                                         (("megatron:ep8,dp8", "vllm:tp8"), ("megatron:cp2,tp2,ep4,dp2", "vllm:tp2"),
+                                         ("megatron:ep8,dp8", "vllm:tp8"), ("megatron:cp2,tp2,ep4,dp2", "vllm:tp2"),
                                          ("megatron:tp2,ep4,dp2", "vllm:tp4,ep4,map=MAP")],
     "qwen3-moe-blocks": [("megatron:ep4,dp4", "vllm:tp2"), ("megatron:tp2,ep2", "vllm:tp2,ep2"),
                          ("full", "vllm:tp4"), ("fsdp:dp2", "vllm:tp2,transposed")],
