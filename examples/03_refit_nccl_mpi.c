@@ -1,0 +1,149 @@
+/*
+ * A refit: the weights of a training job move into the engine that serves them, at every step.
+ *
+ * One MPI process per GPU. The first ranks train and the others generate, as many as each SPEC
+ * says. Every process lists the tensors that its framework has, hands them in by name, and runs the
+ * plan at each step on its own stream. Real programs hand in the pointers that they have; here each
+ * is new memory, and a step writes its number into all of the training side's bytes.
+ *
+ *   mpirun -n 4 03_refit_nccl_mpi models/qwen3-4b.json megatron:tp2 vllm:tp2
+ */
+#include <mpi.h>
+#include <stdio.h>
+#include <stdlib.h>
+
+#include <cuda_runtime_api.h>
+#include <xfer/nccl.h>
+#include <xfer/refit.h>
+
+enum { N_STEPS = 3 };
+
+static void need(int ok, const char *what, const char *why)
+{
+  if (ok) return;
+  fprintf(stderr, "%s: %s\n", what, why);
+  MPI_Abort(MPI_COMM_WORLD, 1);
+}
+#define XFER(call) need((call) == XFER_OK, #call, xfer_last_error())
+#define CUDA(call) need((call) == cudaSuccess, #call, "CUDA failed")
+
+/* Each process of a host takes a GPU of its own; NCCL's id travels over MPI. */
+static xfer_comm *make_comm(int rank, int size)
+{
+  unsigned char id[XFER_NCCL_ID_BYTES];
+  xfer_comm *comm = NULL;
+  MPI_Comm host;
+  int local;
+
+  MPI_Comm_split_type(MPI_COMM_WORLD, MPI_COMM_TYPE_SHARED, rank, MPI_INFO_NULL, &host);
+  MPI_Comm_rank(host, &local);
+  MPI_Comm_free(&host);
+  CUDA(cudaSetDevice(local)); /* before the comm, which keeps to this GPU */
+  if (rank == 0) XFER(xfer_nccl_id(id));
+  MPI_Bcast(id, sizeof id, MPI_BYTE, 0, MPI_COMM_WORLD);
+  XFER(xfer_comm_create_nccl_id(&comm, id, rank, size));
+  return comm;
+}
+
+/* One local tensor of the framework, in GPU memory. */
+typedef struct weight {
+  char *base;
+  size_t n_bytes;
+  int is_dst;
+} weight;
+
+static weight make_weight(xfer_locals *locals, size_t i)
+{
+  xfer_local local;
+  weight w;
+
+  XFER(xfer_locals_get(locals, i, &local));
+  w.n_bytes = xfer_dtype_size((xfer_dtype)local.dtype);
+  for (int d = 0; d < local.n_dims; d++)
+    w.n_bytes *= (size_t)local.shape[d];
+  w.is_dst = local.side == XFER_SIDE_GEN;
+  CUDA(cudaMalloc((void **)&w.base, w.n_bytes + 1));
+  XFER(xfer_locals_give(locals, local.side, local.name, local.dtype, w.base, local.shape, NULL,
+                        local.n_dims));
+  return w;
+}
+
+/* The first and the last byte of each received tensor. */
+static int wrong_bytes(const weight *weights, size_t n, int step)
+{
+  int n_wrong = 0;
+  unsigned char ends[2];
+
+  for (size_t i = 0; i < n; i++) {
+    if (!weights[i].is_dst || weights[i].n_bytes == 0) continue;
+    CUDA(cudaMemcpy(&ends[0], weights[i].base, 1, cudaMemcpyDefault));
+    CUDA(cudaMemcpy(&ends[1], weights[i].base + weights[i].n_bytes - 1, 1, cudaMemcpyDefault));
+    n_wrong += (ends[0] != step) + (ends[1] != step);
+  }
+  return n_wrong;
+}
+
+int main(int argc, char **argv)
+{
+  xfer_side_options at = XFER_SIDE_OPTIONS_INIT;
+  int rank, size, thread_level, n_wrong = 0;
+  size_t n_tensors;
+  xfer_model *model;
+  xfer_side *train, *gen;
+  xfer_refit *refit;
+  xfer_locals *locals;
+  xfer_plan *plan;
+  cudaStream_t stream;
+
+  MPI_Init_thread(&argc, &argv, MPI_THREAD_FUNNELED, &thread_level);
+  MPI_Comm_rank(MPI_COMM_WORLD, &rank);
+  MPI_Comm_size(MPI_COMM_WORLD, &size);
+  need(argc == 4, "arguments", "want MODEL TRAIN_SPEC GEN_SPEC");
+  xfer_comm *comm = make_comm(rank, size);
+  CUDA(cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking));
+
+  XFER(xfer_model_load(&model, argv[1], NULL));
+  XFER(xfer_side_create(&train, argv[2], &at));
+  at.first_rank = xfer_side_size(train);
+  at.weights = XFER_WEIGHTS_LOADED; /* the engine's kernels have not reordered anything */
+  XFER(xfer_side_create(&gen, argv[3], &at));
+  XFER(xfer_refit_create(&refit, model, train, gen));
+  need(xfer_refit_ranks(refit) == size, "ranks", "the SPECs want another number of processes");
+  XFER(xfer_locals_create(&locals, refit, rank));
+
+  const size_t n = xfer_locals_count(locals);
+  weight *weights = calloc(n + 1, sizeof *weights);
+  for (size_t i = 0; i < n; i++)
+    weights[i] = make_weight(locals, i);
+  const xfer_tensor *tensors = xfer_refit_tensors(refit, &n_tensors);
+  XFER(xfer_plan_create(&plan, comm, tensors, n_tensors, NULL));
+  XFER(xfer_locals_bind(locals, plan));
+  XFER(xfer_plan_commit(plan)); /* once: the steps below plan and allocate nothing */
+
+  for (int step = 1; step <= N_STEPS; step++) {
+    for (size_t i = 0; i < n; i++) /* "train" */
+      if (!weights[i].is_dst)
+        CUDA(cudaMemsetAsync(weights[i].base, step, weights[i].n_bytes, stream));
+    const double began = MPI_Wtime();
+    XFER(
+        xfer_plan_run(plan, (uint64_t)step, stream)); /* what follows on `stream` sees the result */
+    XFER(xfer_plan_wait(plan, 0));
+    if (rank == 0) printf("step %d: %.1f ms\n", step, 1e3 * (MPI_Wtime() - began));
+    n_wrong += wrong_bytes(weights, n, step);
+  }
+  MPI_Allreduce(MPI_IN_PLACE, &n_wrong, 1, MPI_INT, MPI_SUM, MPI_COMM_WORLD);
+  if (rank == 0) printf("%zu tensors, %d steps: %d bytes wrong\n", n_tensors, N_STEPS, n_wrong);
+
+  xfer_plan_destroy(plan);
+  xfer_locals_destroy(locals);
+  xfer_refit_destroy(refit);
+  xfer_side_destroy(gen);
+  xfer_side_destroy(train);
+  xfer_model_destroy(model);
+  xfer_comm_destroy(comm);
+  for (size_t i = 0; i < n; i++)
+    CUDA(cudaFree(weights[i].base));
+  free(weights);
+  MPI_Finalize();
+  return n_wrong != 0;
+}
