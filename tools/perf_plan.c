@@ -193,9 +193,11 @@ void perf_small(perf_world *w, const perf_case *c, const char *name, uint32_t la
 {
   perf_plan_row what = {.name = name, .lane = lane, .of = CEILING_NONE};
   running r = {.c = c, .what = &what, .row = perf_row_new(w, name)};
+  double before = perf_used_mib(w);
 
   if (r.row == NULL) return;
   if (create(w, &r) && checked_run(w, &r)) {
+    r.row->grown_mib = perf_max(w, perf_used_mib(w) - before);
     (void)small_median(w, &r, 20);
     r.row->us = small_median(w, &r, w->quick ? 100 : 1000);
     if (perf_all(w, r.row, r.status == XFER_OK, "run") && checked_run(w, &r))
