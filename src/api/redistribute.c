@@ -31,7 +31,7 @@ static bool is_same(const uint64_t a[2], const uint64_t b[2])
 static xfer_status settle(given *all_mean, bool *differ, xfi_comm *comm, const given *mine)
 {
   xfer_status st = XFER_OK;
-  given *all = xfi_calloc((size_t)comm->size, sizeof *all);
+  given *all = xfi_comm_calloc(comm, (size_t)comm->size, sizeof *all);
 
   XFI_CHECK(all != NULL, XFER_ERR_NOMEM, "%d ranks", comm->size);
   XFI_TRY(

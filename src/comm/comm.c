@@ -16,6 +16,17 @@ enum {
   TEXT_BYTES = 256    /* of the text that is quoted to the others */
 };
 
+void *xfi_comm_calloc(xfi_comm *comm, size_t n, size_t size)
+{
+  void *p = xfi_calloc(n, size);
+  char why[64];
+
+  if (p != NULL) return p;
+  (void)snprintf(why, sizeof why, "rank %d is out of memory", comm->rank);
+  comm->ops->abort(comm, why);
+  return NULL;
+}
+
 /* The lowest failed rank; one that failed by itself before one that only passes a failure on. -1:
  * none. */
 static int find_failed(const int32_t *statuses, int n_ranks)
@@ -37,8 +48,7 @@ static xfer_status share_text(xfi_comm *comm, char quote[TEXT_BYTES], const char
   xfer_status st = XFER_OK;
   char *texts = NULL;
 
-  texts = xfi_calloc((size_t)comm->size, TEXT_BYTES);
-  if (texts == NULL) comm->ops->abort(comm, "a rank had no memory to learn of a failure");
+  texts = xfi_comm_calloc(comm, (size_t)comm->size, TEXT_BYTES);
   XFI_CHECK(texts != NULL, XFER_ERR_NOMEM, "no memory to learn of a failure");
   XFI_TRY(comm->ops->all_gather(comm, texts, mine, TEXT_BYTES, deadline));
   memcpy(quote, texts + (size_t)failed * TEXT_BYTES, TEXT_BYTES);
@@ -60,8 +70,7 @@ xfer_status xfi_comm_agree(xfi_comm *comm, xfer_status mine, xfi_deadline deadli
 
   if (mine != XFER_OK) (void)snprintf(text, sizeof text, "%s", xfi_last_error());
   if (comm->size > STACK_RANKS) {
-    statuses = xfi_calloc((size_t)comm->size, sizeof *statuses);
-    if (statuses == NULL) comm->ops->abort(comm, "a rank had no memory to agree");
+    statuses = xfi_comm_calloc(comm, (size_t)comm->size, sizeof *statuses);
     XFI_CHECK(statuses != NULL, XFER_ERR_NOMEM, "no memory to agree among %d ranks", comm->size);
   }
   st = comm->ops->all_gather(comm, statuses, &status, sizeof status, deadline);

@@ -76,4 +76,8 @@ xfer_status xfi_comm_create_local(xfi_comm **comms, int n_ranks);
  * collective call ends with. */
 XFI_DOOR xfer_status xfi_comm_agree(xfi_comm *comm, xfer_status mine, xfi_deadline deadline);
 
+/* xfi_calloc() of what this rank cannot take its next collective step without. Where there is no
+ * memory the comm is aborted, since the others would wait for that step. */
+void *xfi_comm_calloc(xfi_comm *comm, size_t n, size_t size);
+
 #endif

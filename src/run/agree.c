@@ -217,27 +217,40 @@ done:
   return st;
 }
 
+/* Room for the messages, and on other ranks than root for the parcel. */
+static xfer_status make_room(xfi_message **messages, xfi_bytes *p, const xfi_comm *comm, int root,
+                             uint64_t n_bytes)
+{
+  xfer_status st = XFER_OK;
+
+  *messages = xfi_calloc((size_t)comm->size, sizeof **messages);
+  XFI_CHECK(*messages != NULL, XFER_ERR_NOMEM, "%d ranks", comm->size);
+  if (comm->rank == root) return XFER_OK;
+  p->n = 0;
+  XFI_TRY(xfi_vec_reserve(&p->at, &p->capacity, n_bytes, 1));
+  p->n = n_bytes;
+done:
+  return st;
+}
+
 /* root's parcel to every rank. */
 static xfer_status send_parcel(xfi_comm *comm, xfi_bytes *p, int root, xfi_deadline deadline)
 {
   xfer_status st = XFER_OK;
   xfi_message *messages = NULL;
-  uint64_t *sizes = xfi_calloc((size_t)comm->size, sizeof *sizes);
+  uint64_t *sizes = xfi_comm_calloc(comm, (size_t)comm->size, sizeof *sizes);
   uint64_t mine = p->n;
   int n = 0;
 
   XFI_CHECK(sizes != NULL, XFER_ERR_NOMEM, "%d ranks", comm->size);
   XFI_TRY(comm->ops->all_gather(comm, sizes, &mine, sizeof mine, deadline));
-  messages = xfi_calloc((size_t)comm->size, sizeof *messages);
-  XFI_CHECK(messages != NULL, XFER_ERR_NOMEM, "%d ranks", comm->size);
+  st = make_room(&messages, p, comm, root, sizes[root]);
+  XFI_TRY(xfi_comm_agree(comm, st, deadline));
   if (comm->rank == root) {
     for (int r = 0; r < comm->size; r++)
       if (r != root) messages[n++] = (xfi_message){p->at, p->n, r};
     XFI_TRY(comm->ops->exchange(comm, messages, n, NULL, 0, deadline));
   } else {
-    p->n = 0;
-    XFI_TRY(xfi_vec_reserve(&p->at, &p->capacity, sizes[root], 1));
-    p->n = sizes[root];
     messages[0] = (xfi_message){p->at, p->n, root};
     XFI_TRY(comm->ops->exchange(comm, NULL, 0, messages, 1, deadline));
   }
@@ -252,7 +265,7 @@ static xfer_status next_teller(int *teller, xfi_comm *comm, const xfi_agreed *ag
                                const xfer_tensor *tensors, xfi_deadline deadline)
 {
   xfer_status st = XFER_OK;
-  int32_t *all = xfi_calloc((size_t)comm->size, sizeof *all);
+  int32_t *all = xfi_comm_calloc(comm, (size_t)comm->size, sizeof *all);
   int32_t can = 0;
 
   XFI_CHECK(all != NULL, XFER_ERR_NOMEM, "%d ranks", comm->size);
@@ -304,7 +317,7 @@ static xfer_status same_everywhere(bool *same, xfi_comm *comm, const uint64_t di
                                    xfi_deadline deadline)
 {
   xfer_status st = XFER_OK;
-  uint64_t(*all)[2] = xfi_calloc((size_t)comm->size, sizeof *all);
+  uint64_t(*all)[2] = xfi_comm_calloc(comm, (size_t)comm->size, sizeof *all);
 
   XFI_CHECK(all != NULL, XFER_ERR_NOMEM, "%d ranks", comm->size);
   XFI_TRY(comm->ops->all_gather(comm, all, digest, sizeof *all, deadline));
@@ -342,7 +355,7 @@ static xfer_status report_difference(xfi_comm *comm, const xfer_tensor *tensors,
   snprintf(mine, sizeof mine, "\"%.60s\" ", tensors[lo].name);
   xfi_problem_format(mine + strlen(mine), sizeof mine - strlen(mine), tensors[lo].src,
                      tensors[lo].dst);
-  all = xfi_calloc((size_t)comm->size, sizeof *all);
+  all = xfi_comm_calloc(comm, (size_t)comm->size, sizeof *all);
   XFI_CHECK(all != NULL, XFER_ERR_NOMEM, "%d ranks", comm->size);
   XFI_TRY(comm->ops->all_gather(comm, all, mine, sizeof mine, deadline));
   for (int r = 1; r < comm->size; r++)
@@ -361,7 +374,7 @@ static xfer_status compare_tensors(const xfi_agreed *agreed, xfi_comm *comm,
                                    const xfer_tensor *tensors, xfi_deadline deadline)
 {
   xfer_status st = XFER_OK;
-  xfer_tensor *own = xfi_calloc(agreed->n_tensors, sizeof *own);
+  xfer_tensor *own = xfi_comm_calloc(comm, agreed->n_tensors, sizeof *own);
   uint64_t digest[2];
   bool same;
 

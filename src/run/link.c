@@ -22,7 +22,7 @@ static xfer_status find_domain(bool *same, xfer_plan *plan)
   xfi_comm *comm = plan->comm;
   xfer_status st = XFER_OK;
   unsigned char mine[64] = {0};
-  unsigned char(*all)[64] = xfi_calloc((size_t)comm->size, sizeof *all);
+  unsigned char(*all)[64] = xfi_comm_calloc(comm, (size_t)comm->size, sizeof *all);
 
   if (plan->options.lane != XFER_LANE_PACKED && plan->options.lane != XFER_LANE_BROADCAST)
     plan->device->ops->domain(plan->device, mine);
@@ -57,9 +57,9 @@ static xfer_status list_links(xfi_links *links, xfer_plan *plan)
 {
   const xfi_plan *m = plan->moves;
   xfer_status st = XFER_OK;
-  bool *same = xfi_calloc((size_t)m->n_ranks, sizeof *same);
+  bool *same = xfi_comm_calloc(plan->comm, (size_t)m->n_ranks, sizeof *same);
 
-  links->at = xfi_calloc(m->sends.n_peers + m->recvs.n_peers, sizeof *links->at);
+  links->at = xfi_comm_calloc(plan->comm, m->sends.n_peers + m->recvs.n_peers, sizeof *links->at);
   XFI_CHECK(same != NULL && links->at != NULL, XFER_ERR_NOMEM, "%d ranks", m->n_ranks);
   XFI_TRY(find_domain(same, plan));
   for (size_t p = 0; p < m->sends.n_peers; p++)
@@ -217,7 +217,7 @@ static xfer_status exchange_verdicts(const xfi_links *links, const xfer_plan *pl
 {
   const size_t n = links->n;
   xfer_status st = XFER_OK;
-  xfi_message *messages = xfi_calloc(2 * n, sizeof *messages);
+  xfi_message *messages = xfi_comm_calloc(plan->comm, 2 * n, sizeof *messages);
 
   XFI_CHECK(messages != NULL, XFER_ERR_NOMEM, "%zu links", n);
   for (size_t i = 0; i < n; i++) {

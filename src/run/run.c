@@ -86,7 +86,7 @@ static xfer_status agree_window(xfer_plan *plan, xfer_status mine)
 
   XFI_TRY(xfi_comm_agree(comm, mine, xfi_run_deadline(plan)));
   xfi_packed_most(&most[0], &most[1], plan->moves);
-  all = xfi_calloc((size_t)comm->size, sizeof *all);
+  all = xfi_comm_calloc(comm, (size_t)comm->size, sizeof *all);
   XFI_CHECK(all != NULL, XFER_ERR_NOMEM, "%d ranks", comm->size);
   XFI_TRY(comm->ops->all_gather(comm, all, most, sizeof most, xfi_run_deadline(plan)));
   for (int r = 0; r < comm->size; r++) {
@@ -121,13 +121,9 @@ xfer_status xfi_run_create(xfer_plan **plan, xfi_comm *comm, xfi_device *device,
 {
   xfer_status st = XFER_OK;
   xfi_agreed agreed = {NULL, 0};
-  xfer_plan *p = xfi_calloc(1, sizeof *p);
+  xfer_plan *p = xfi_comm_calloc(comm, 1, sizeof *p);
 
-  if (p == NULL) { /* the others must not wait */
-    xfi_set_error("plan");
-    comm->ops->abort(comm, "a rank is out of memory");
-    return XFER_ERR_NOMEM;
-  }
+  XFI_CHECK(p != NULL, XFER_ERR_NOMEM, "plan");
   p->options = *options;
   p->comm = comm;
   p->device = device;
@@ -406,17 +402,17 @@ static xfer_status any_changed(bool *changed, const xfer_plan *plan, xfer_status
   xfi_comm *comm = plan->comm;
   xfer_status st = XFER_OK;
   unsigned char said[2] = {plan->changed, mine != XFER_OK};
-  unsigned char(*all)[2] = xfi_calloc((size_t)comm->size, sizeof *all);
+  unsigned char(*all)[2] = xfi_comm_calloc(comm, (size_t)comm->size, sizeof *all);
+  bool failed = false;
 
   XFI_CHECK(all != NULL, XFER_ERR_NOMEM, "%d ranks", comm->size);
   XFI_TRY(comm->ops->all_gather(comm, all, said, sizeof said, xfi_run_deadline(plan)));
   *changed = false;
   for (int r = 0; r < comm->size; r++) {
-    XFI_CHECK(r == comm->rank || mine != XFER_OK || all[r][1] == 0, XFER_ERR_PEER,
-              "rank %d could not commit", r);
     *changed = *changed || all[r][0] != 0;
+    failed = failed || all[r][1] != 0;
   }
-  st = mine;
+  if (failed) st = xfi_comm_agree(comm, mine, xfi_run_deadline(plan)); /* for the text */
 done:
   xfi_free(all);
   return st;
@@ -443,7 +439,10 @@ static xfer_status make_lanes(xfer_plan *plan)
   XFI_TRY(xfi_comm_agree(comm, commit_local(plan), xfi_run_deadline(plan)));
   XFI_TRY(xfi_direct_create(&plan->direct, plan));
   XFI_TRY(xfi_comm_agree(comm, xfi_pipeline_create(&plan->pipeline, plan), xfi_run_deadline(plan)));
-  if (comm->ops->warm_up != NULL) XFI_TRY(comm->ops->warm_up(comm, xfi_run_deadline(plan)));
+  if (comm->ops->warm_up != NULL) {
+    st = comm->ops->warm_up(comm, xfi_run_deadline(plan));
+    XFI_TRY(xfi_comm_agree(comm, st, xfi_run_deadline(plan)));
+  }
 done:
   return st;
 }

@@ -1,0 +1,226 @@
+/* Each allocation of one rank fails in turn, in each call of a plan's life. Every rank must end
+ * with an error, or every rank with success; nobody waits for the deadline; nothing leaks and no
+ * destination is touched; and a fresh plan on a fresh comm works, which is what the next turn
+ * begins with.
+ */
+#include "alloc.h"
+#include "fault/fault.h"
+
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include <cmocka.h>
+
+typedef enum call { CREATE, BIND, COMMIT, RUN, WAIT, RELEASE, RECOMMIT, REDISTRIBUTE } call;
+
+static const char *const call_names[] = {"create", "bind",    "commit",   "run",
+                                         "wait",   "release", "recommit", "redistribute"};
+
+/* What ranks are told: the agreement's three ways. */
+typedef enum told_as { ALL_KNOW, SOME_KNOW, THEY_DIFFER } told_as;
+
+typedef struct turn {
+  call at;
+  told_as told;
+  uint32_t lane;
+  int victim;
+  long n; /* the allocation that fails */
+  xfer_comm *comms[N_RANKS];
+  outcome outcomes[N_RANKS];
+  bool untouched[N_RANKS];
+  bool delivered[N_RANKS];
+} turn;
+
+/* Rank 3 was not told sources, rank 0 not the destinations but of the first tensor. */
+static void forget_some(input *in)
+{
+  for (size_t t = 0; t < N_TENSORS; t++) {
+    if (in->rank == 3) in->tensors[t].src = NULL;
+    if (in->rank == 0 && t > 0) in->tensors[t].dst = NULL;
+  }
+}
+
+static xfer_status make_call(call at, xfer_plan **plan, input *in, xfer_comm *comm)
+{
+  switch (at) {
+  case CREATE:
+    return xfer_plan_create(plan, comm, in->tensors, in->n_tensors, &in->options);
+  case BIND:
+    return input_bind(in, *plan);
+  case COMMIT:
+  case RECOMMIT:
+    return xfer_plan_commit(*plan);
+  case RUN:
+    return xfer_plan_run(*plan, 1, NULL);
+  case WAIT:
+    return xfer_plan_wait(*plan, 0);
+  case RELEASE:
+    return xfer_plan_release(*plan);
+  case REDISTRIBUTE:
+    return xfer_redistribute(comm, in->tensors[0].src, &in->src_views[0], in->tensors[0].dst,
+                             &in->dst_views[0], NULL);
+  }
+  return XFER_ERR_INTERNAL;
+}
+
+static void play(int rank, void *context)
+{
+  turn *t = context;
+  input in;
+  xfer_plan *plan = NULL;
+  xfer_status st = XFER_OK;
+
+  input_create(&in, rank);
+  in.options.lane = t->lane;
+  in.options.window_bytes = 32;
+  if (t->told == SOME_KNOW) forget_some(&in);
+  if (t->told == THEY_DIFFER && rank == 2) in.tensors[1].name = "other";
+  for (call c = CREATE; c < t->at && t->at != REDISTRIBUTE; c++)
+    expect(make_call(c, &plan, &in, t->comms[rank]) == XFER_OK);
+
+  if (rank == t->victim) xfi_alloc_fail_after(t->n);
+  st = make_call(t->at, &plan, &in, t->comms[rank]);
+  if (rank == t->victim) xfi_alloc_fail_after(-1);
+  t->outcomes[rank] = outcome_of(st);
+  t->untouched[rank] = is_untouched(&in);
+  t->delivered[rank] = is_delivered(&in);
+  xfer_plan_destroy(plan);
+  input_destroy(&in);
+}
+
+static void print_outcomes(const turn *t)
+{
+  print_message("%s, lane %u, told %d: allocation %ld of rank %d\n", call_names[t->at], t->lane,
+                (int)t->told, t->n, t->victim);
+  for (int r = 0; r < N_RANKS; r++)
+    print_message("  rank %d: %s %s\n", r, xfer_status_name(t->outcomes[r].st),
+                  t->outcomes[r].text);
+}
+
+static void assert_consistent(const turn *t)
+{
+  int n_failed = 0;
+  bool good = true;
+
+  for (int r = 0; r < N_RANKS; r++) {
+    const outcome *o = &t->outcomes[r];
+
+    n_failed += o->st != XFER_OK;
+    if (o->st == XFER_OK) continue;
+    good = good && o->st != XFER_ERR_TIMEOUT && o->st != XFER_ERR_INTERNAL && o->text[0] != '\0';
+    good = good && (t->at > COMMIT || t->untouched[r]);
+  }
+  good = good && (t->at == BIND || n_failed == 0 || n_failed == N_RANKS);
+  if (!good) print_outcomes(t);
+  assert_true(good);
+}
+
+/* The n-th allocation of `victim` fails, until there are no more. */
+static void sweep(call at, told_as who, uint32_t lane, int victim)
+{
+  const xfer_status last = who == THEY_DIFFER ? XFER_ERR_MISMATCH : XFER_OK;
+  turn t = {.at = at, .told = who, .lane = lane, .victim = victim};
+
+  for (t.n = 0; t.n < 1000; t.n++) {
+    make_comms(t.comms);
+    run_ranks(N_RANKS, play, &t);
+    destroy_comms(t.comms);
+    assert_all_as_expected();
+    assert_consistent(&t);
+    if (t.outcomes[victim].st == last) break;
+  }
+  print_message("%s, lane %u, rank %d: %ld allocations\n", call_names[at], lane, victim, t.n);
+  assert_true(t.n < 1000);
+}
+
+static void sweep_lanes(call at, told_as who)
+{
+  for (uint32_t lane = XFER_LANE_DIRECT; lane <= XFER_LANE_BROADCAST; lane++)
+    for (int victim = 0; victim < N_RANKS; victim++)
+      sweep(at, who, lane, victim);
+}
+
+static void test_create_survives_each_failed_allocation(void **state)
+{
+  (void)state;
+  for (int victim = 0; victim < N_RANKS; victim++)
+    sweep(CREATE, ALL_KNOW, XFER_LANE_AUTO, victim);
+}
+
+static void test_create_survives_each_failed_allocation_where_some_do_not_know_a_side(void **state)
+{
+  (void)state;
+  for (int victim = 0; victim < N_RANKS; victim++)
+    sweep(CREATE, SOME_KNOW, XFER_LANE_AUTO, victim);
+}
+
+static void test_create_survives_each_failed_allocation_where_ranks_differ(void **state)
+{
+  (void)state;
+  for (int victim = 0; victim < N_RANKS; victim++)
+    sweep(CREATE, THEY_DIFFER, XFER_LANE_AUTO, victim);
+}
+
+static void test_bind_survives_each_failed_allocation(void **state)
+{
+  (void)state;
+  sweep(BIND, ALL_KNOW, XFER_LANE_AUTO, 2);
+}
+
+static void test_commit_survives_each_failed_allocation(void **state)
+{
+  (void)state;
+  sweep_lanes(COMMIT, ALL_KNOW);
+}
+
+static void test_run_and_wait_allocate_nothing(void **state)
+{
+  (void)state;
+  for (uint32_t lane = XFER_LANE_AUTO; lane <= XFER_LANE_BROADCAST; lane++)
+    for (call at = RUN; at <= WAIT; at++)
+      for (int victim = 0; victim < N_RANKS; victim++) {
+        turn t = {.at = at, .lane = lane, .victim = victim, .n = 0};
+
+        make_comms(t.comms);
+        run_ranks(N_RANKS, play, &t);
+        destroy_comms(t.comms);
+        assert_all_as_expected();
+        for (int r = 0; r < N_RANKS; r++) {
+          if (t.outcomes[r].st != XFER_OK || !t.delivered[r]) print_outcomes(&t);
+          assert_int_equal(t.outcomes[r].st, XFER_OK);
+          assert_true(t.delivered[r]);
+        }
+      }
+}
+
+static void test_release_and_commit_again_survive_each_failed_allocation(void **state)
+{
+  (void)state;
+  for (call at = RELEASE; at <= RECOMMIT; at++)
+    sweep_lanes(at, ALL_KNOW);
+}
+
+static void test_redistribute_survives_each_failed_allocation(void **state)
+{
+  (void)state;
+  for (int victim = 0; victim < N_RANKS; victim++)
+    sweep(REDISTRIBUTE, victim == 1 ? SOME_KNOW : ALL_KNOW, XFER_LANE_AUTO, victim);
+}
+
+int main(void)
+{
+  const struct CMUnitTest tests[] = {
+      cmocka_unit_test(test_create_survives_each_failed_allocation),
+      cmocka_unit_test(test_create_survives_each_failed_allocation_where_some_do_not_know_a_side),
+      cmocka_unit_test(test_create_survives_each_failed_allocation_where_ranks_differ),
+      cmocka_unit_test(test_bind_survives_each_failed_allocation),
+      cmocka_unit_test(test_commit_survives_each_failed_allocation),
+      cmocka_unit_test(test_run_and_wait_allocate_nothing),
+      cmocka_unit_test(test_release_and_commit_again_survive_each_failed_allocation),
+      cmocka_unit_test(test_redistribute_survives_each_failed_allocation),
+  };
+
+  return cmocka_run_group_tests(tests, NULL, NULL);
+}
