@@ -95,10 +95,61 @@ static xfer_status compare_statements(const xfi_comm *comm, const statement *all
     XFI_CHECK(s->n_tensors == all[0].n_tensors, XFER_ERR_MISMATCH,
               "rank %d has %llu tensors, rank 0 %llu", r, (unsigned long long)s->n_tensors,
               (unsigned long long)all[0].n_tensors);
-    XFI_CHECK(memcmp(s->options, all[0].options, sizeof s->options) == 0, XFER_ERR_MISMATCH,
-              "rank %d has other plan options than rank 0", r);
   }
 done:
+  return st;
+}
+
+/* The options by name, for the text. */
+static const struct {
+  const char *name;
+  size_t at;
+  size_t n_bytes;
+} option_fields[] = {
+#define OPTION(field)                                                                              \
+  {                                                                                                \
+#field, offsetof(xfer_plan_options, field), sizeof(((xfer_plan_options *)NULL)->field)         \
+  }
+    OPTION(struct_size), OPTION(max_staging_bytes), OPTION(window_bytes), OPTION(link_bytes_per_s),
+    OPTION(message_ns),  OPTION(timeout_ms),        OPTION(lane),         OPTION(ranks_per_domain),
+    OPTION(flags),       OPTION(reserved),
+#undef OPTION
+};
+
+static unsigned long long option_value(const xfer_plan_options *options, size_t field)
+{
+  const char *at = (const char *)options + option_fields[field].at;
+  uint64_t wide = 0;
+  uint32_t narrow = 0;
+
+  if (option_fields[field].n_bytes == sizeof wide)
+    memcpy(&wide, at, sizeof wide);
+  else
+    memcpy(&narrow, at, sizeof narrow);
+  return wide + narrow;
+}
+
+/* Every rank has seen in the statements whether options differ; only then are they told in full. */
+static xfer_status compare_options(xfi_comm *comm, const statement *said,
+                                   const xfer_plan_options *options, xfi_deadline deadline)
+{
+  xfer_status st = XFER_OK;
+  xfer_plan_options *all = NULL;
+  bool same = true;
+
+  for (int r = 1; r < comm->size; r++)
+    same = same && memcmp(said[r].options, said[0].options, sizeof said[0].options) == 0;
+  if (same) return XFER_OK;
+  all = xfi_comm_calloc(comm, (size_t)comm->size, sizeof *all);
+  XFI_CHECK(all != NULL, XFER_ERR_NOMEM, "%d ranks", comm->size);
+  XFI_TRY(comm->ops->all_gather(comm, all, options, sizeof *options, deadline));
+  for (int r = 1; r < comm->size; r++)
+    for (size_t f = 0; f < sizeof option_fields / sizeof *option_fields; f++)
+      XFI_CHECK(option_value(&all[r], f) == option_value(&all[0], f), XFER_ERR_MISMATCH,
+                "plan option %s is %llu on rank %d, %llu on rank 0", option_fields[f].name,
+                option_value(&all[r], f), r, option_value(&all[0], f));
+done:
+  xfi_free(all);
   return st;
 }
 
@@ -329,15 +380,13 @@ done:
   return st;
 }
 
-/* Every rank ends here with XFER_ERR_MISMATCH, and all with the same text. */
-static xfer_status report_difference(xfi_comm *comm, const xfer_tensor *tensors, size_t n,
-                                     xfi_deadline deadline)
+/* The first tensor that is not the same everywhere, by bisection over prefixes. */
+static xfer_status find_difference(size_t *first, xfi_comm *comm, const xfer_tensor *tensors,
+                                   size_t n, xfi_deadline deadline)
 {
   xfer_status st = XFER_OK;
   size_t lo = 0; /* prefixes of lo tensors are the same, of hi are not */
   size_t hi = n;
-  char mine[200];
-  char(*all)[200] = NULL;
 
   while (hi - lo > 1) {
     const size_t mid = lo + (hi - lo) / 2;
@@ -351,20 +400,53 @@ static xfer_status report_difference(xfi_comm *comm, const xfer_tensor *tensors,
     else
       hi = mid;
   }
-  memset(mine, 0, sizeof mine);
-  snprintf(mine, sizeof mine, "\"%.60s\" ", tensors[lo].name);
-  xfi_problem_format(mine + strlen(mine), sizeof mine - strlen(mine), tensors[lo].src,
-                     tensors[lo].dst);
-  all = xfi_comm_calloc(comm, (size_t)comm->size, sizeof *all);
+  *first = lo;
+done:
+  return st;
+}
+
+enum { DESCRIPTION_BYTES = 200 };
+
+/* XFER_ERR_MISMATCH where the ranks' descriptions of a tensor differ. */
+static xfer_status compare_descriptions(xfi_comm *comm, const char *what,
+                                        const char mine[DESCRIPTION_BYTES], xfi_deadline deadline)
+{
+  xfer_status st = XFER_OK;
+  char(*all)[DESCRIPTION_BYTES] = xfi_comm_calloc(comm, (size_t)comm->size, sizeof *all);
+
   XFI_CHECK(all != NULL, XFER_ERR_NOMEM, "%d ranks", comm->size);
-  XFI_TRY(comm->ops->all_gather(comm, all, mine, sizeof mine, deadline));
+  XFI_TRY(comm->ops->all_gather(comm, all, mine, sizeof *all, deadline));
   for (int r = 1; r < comm->size; r++)
     XFI_CHECK(memcmp(all[r], all[0], sizeof *all) == 0, XFER_ERR_MISMATCH,
-              "tensor %zu: rank %d has %s, rank 0 has %s", lo, r, all[r], all[0]);
-  XFI_CHECK(false, XFER_ERR_MISMATCH, "tensor %zu %s: ranks have different run tables or names", lo,
-            mine);
+              "%s: rank %d has %s, rank 0 has %s", what, r, all[r], all[0]);
 done:
   xfi_free(all);
+  return st;
+}
+
+/* Every rank ends here with XFER_ERR_MISMATCH, and all with the same text. Of a long name the end
+ * tells more than the beginning. */
+static xfer_status report_difference(xfi_comm *comm, const xfer_tensor *tensors, size_t n,
+                                     xfi_deadline deadline)
+{
+  xfer_status st = XFER_OK;
+  size_t t = 0;
+  size_t length;
+  char what[160];
+  char mine[DESCRIPTION_BYTES] = {0};
+
+  XFI_TRY(find_difference(&t, comm, tensors, n, deadline));
+  length = strlen(tensors[t].name);
+  (void)snprintf(what, sizeof what, "tensor %zu", t);
+  (void)snprintf(mine, sizeof mine, "\"%s\"", tensors[t].name + (length > 180 ? length - 180 : 0));
+  XFI_TRY(compare_descriptions(comm, what, mine, deadline));
+  (void)snprintf(what, sizeof what, "tensor %zu \"%s\"", t,
+                 tensors[t].name + (length > 100 ? length - 100 : 0));
+  memset(mine, 0, sizeof mine);
+  (void)xfi_problem_format(mine, sizeof mine, tensors[t].src, tensors[t].dst);
+  XFI_TRY(compare_descriptions(comm, what, mine, deadline));
+  XFI_CHECK(false, XFER_ERR_MISMATCH, "%s: ranks have different run tables", what);
+done:
   return st;
 }
 
@@ -438,6 +520,7 @@ xfer_status xfi_agree_tensors(xfi_agreed *agreed, xfi_comm *comm, xfer_status mi
   make_statement(&said, mine, tensors, n_tensors, options);
   XFI_TRY(comm->ops->all_gather(comm, all, &said, sizeof said, deadline));
   XFI_TRY(compare_statements(comm, all, mine));
+  XFI_TRY(compare_options(comm, all, options, deadline));
   XFI_TRY(settle(&a, comm, all, tensors, deadline));
 
   *agreed = a;

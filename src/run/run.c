@@ -30,8 +30,8 @@ static xfer_status fill_options(xfer_plan_options *o, const xfi_device *device)
   xfer_status st = XFER_OK;
 
   XFI_CHECK(o->lane <= XFER_LANE_BROADCAST, XFER_ERR_ARG, "plan option lane is %u", o->lane);
-  XFI_CHECK(o->flags == 0 && o->reserved == 0, XFER_ERR_UNSUPPORTED, "plan option flags is %#x",
-            o->flags);
+  XFI_CHECK(o->flags == 0, XFER_ERR_UNSUPPORTED, "plan option flags is %#x", o->flags);
+  XFI_CHECK(o->reserved == 0, XFER_ERR_UNSUPPORTED, "plan option reserved is %#x", o->reserved);
   XFI_CHECK(o->window_bytes <= MAX_WINDOW_BYTES, XFER_ERR_ARG,
             "plan option window_bytes is %llu, above 1 GiB", (unsigned long long)o->window_bytes);
   XFI_CHECK(o->ranks_per_domain <= INT32_MAX, XFER_ERR_ARG, "plan option ranks_per_domain is %u",
