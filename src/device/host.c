@@ -236,6 +236,47 @@ static void host_mem_unimport(xfi_device *device, void *base)
 
 /* ---- flags -------------------------------------------------------------------------------- */
 
+/* Peers are threads that write here whether or not the owner is still there, so the last one out
+ * frees. */
+typedef struct page {
+  _Atomic int n_owners;
+  char pad[60];
+  uint64_t flags[];
+} page;
+
+static page *page_of(uint64_t *flags)
+{
+  return (page *)(void *)((char *)flags - offsetof(page, flags));
+}
+
+static xfer_status host_flags_alloc(xfi_device *device, uint64_t **flags, size_t n_flags)
+{
+  xfer_status st = XFER_OK;
+  page *made = NULL;
+
+  (void)device;
+  XFI_CHECK(n_flags <= (SIZE_MAX - sizeof *made) / sizeof **flags, XFER_ERR_OVERFLOW, "%zu flags",
+            n_flags);
+  made = xfi_calloc(1, sizeof *made + n_flags * sizeof **flags);
+  XFI_CHECK(made != NULL, XFER_ERR_NOMEM, "%zu flags", n_flags);
+  atomic_init(&made->n_owners, 1);
+  *flags = made->flags;
+done:
+  return st;
+}
+
+static void host_flags_share(xfi_device *device, uint64_t *flags)
+{
+  (void)device;
+  (void)atomic_fetch_add(&page_of(flags)->n_owners, 1);
+}
+
+static void host_flags_free(xfi_device *device, uint64_t *flags)
+{
+  (void)device;
+  if (atomic_fetch_sub(&page_of(flags)->n_owners, 1) == 1) xfi_free(page_of(flags));
+}
+
 static _Atomic uint32_t n_sleepers[BUCKETS];
 
 static _Atomic uint32_t *sleepers_at(const uint64_t *flag)
@@ -338,6 +379,9 @@ static const xfi_device_ops host_ops = {
     .mem_export = host_mem_export,
     .mem_import = host_mem_import,
     .mem_unimport = host_mem_unimport,
+    .flags_alloc = host_flags_alloc,
+    .flags_free = host_flags_free,
+    .flags_share = host_flags_share,
     .flags_set = host_flags_set,
     .flags_wait = host_flags_wait,
     .flags_release = host_flags_release,

@@ -293,7 +293,7 @@ void xfi_direct_destroy(xfi_direct *d, bool abandoned)
     xfi_free(d->groups[g].ranks);
   }
   xfi_links_destroy(&d->links, d->device);
-  if (d->page != NULL && abandoned)
+  if (d->page != NULL && abandoned && d->device->ops->flags_share == NULL)
     xfi_abandon(d->page);
   else if (d->page != NULL && d->device->ops->flags_free != NULL)
     d->device->ops->flags_free(d->device, d->page);

@@ -279,10 +279,12 @@ static void settle(xfi_link *link, const verdict *mine, const verdict *theirs)
 }
 
 /* From (allocation, offset) to addresses, where the allocation is mapped. */
-static void resolve(xfi_link *link)
+static void resolve(xfi_link *link, xfi_device *device)
 {
-  if (link->remotes[0].is_mapped)
+  if (link->remotes[0].is_mapped) {
     link->page = (uint64_t *)(void *)(link->remotes[0].mapped + link->page_offset);
+    if (device->ops->flags_share != NULL) device->ops->flags_share(device, link->page);
+  }
   for (size_t i = 0; i < link->n_bounds; i++) {
     for (int64_t p = 0; p < link->bounds[i].n_pieces; p++) {
       const uint64_t *place = link->places[link->first_place[i] + (size_t)p];
@@ -322,7 +324,7 @@ static xfer_status map_links(xfi_links *links, xfer_plan *plan)
   }
   for (size_t i = 0; i < links->n; i++) {
     settle(&links->at[i], &mine[i], &theirs[i]);
-    resolve(&links->at[i]);
+    resolve(&links->at[i], plan->device);
   }
 done:
   xfi_free(mine);
@@ -347,6 +349,8 @@ void xfi_links_destroy(xfi_links *links, xfi_device *device)
   for (size_t i = 0; links->at != NULL && i < links->n; i++) {
     xfi_link *link = &links->at[i];
 
+    if (link->page != NULL && device->ops->flags_share != NULL)
+      device->ops->flags_free(device, link->page);
     for (size_t r = 0; link->remotes != NULL && r < link->n_remotes; r++)
       if (link->remotes[r].is_mapped) device->ops->mem_unimport(device, link->remotes[r].mapped);
     for (size_t b = 0; link->bounds != NULL && b < link->n_bounds; b++)

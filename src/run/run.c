@@ -201,6 +201,7 @@ void xfi_run_destroy(xfer_plan *plan)
   if (plan == NULL) return;
   if (plan->state == XFI_PLAN_RUNNING && plan->run_status == XFER_OK)
     plan->device->ops->event_sync(plan->device, plan->finished, xfi_run_deadline(plan));
+  if (plan->state == XFI_PLAN_RUNNING && plan->run_status != XFER_OK) plan->abandoned = true;
   if (plan->device != NULL) drop_lanes(plan);
   for (size_t t = 0; plan->bindings != NULL && plan->moves != NULL && t < plan->moves->n_tensors;
        t++)

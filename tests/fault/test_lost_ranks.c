@@ -1,0 +1,278 @@
+/* Ranks that come late, never, or leave: the others end with an error in bounded time, the plan
+ * says that its destinations are torn, nobody touches memory that was given back, and where all
+ * ranks are still there the next commit makes the plan whole.
+ */
+#include "fault/fault.h"
+
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <time.h>
+
+#include <cmocka.h>
+
+enum { SHORT_MS = 500, LATE_MS = 1200, LOST = 3, MOST_JOBS = 8 };
+
+typedef struct job {
+  uint32_t lane;
+  bool waits; /* the others call wait after their failed run */
+  xfer_comm *comms[N_RANKS];
+  input inputs[N_RANKS];
+  xfer_plan *plans[N_RANKS];
+} job;
+
+static int64_t now_ms(void)
+{
+  struct timespec t;
+
+  (void)clock_gettime(CLOCK_MONOTONIC, &t);
+  return (int64_t)t.tv_sec * 1000 + t.tv_nsec / 1000000;
+}
+
+static void sleep_ms(int ms)
+{
+  const struct timespec t = {ms / 1000, (long)(ms % 1000) * 1000000};
+
+  (void)nanosleep(&t, NULL);
+}
+
+/* Up to the first run, with a deadline that is set apart since commits may be slow here. */
+static void begin(job *j, int rank, uint64_t timeout_ms)
+{
+  input *in = &j->inputs[rank];
+
+  input_create(in, rank);
+  in->options.lane = j->lane;
+  in->options.window_bytes = 32;
+  in->options.timeout_ms = timeout_ms;
+  expect(xfer_plan_create(&j->plans[rank], j->comms[rank], in->tensors, in->n_tensors,
+                          &in->options) == XFER_OK);
+  expect(input_bind(in, j->plans[rank]) == XFER_OK);
+  expect(xfer_plan_commit(j->plans[rank]) == XFER_OK);
+}
+
+static void end(job *j, int rank)
+{
+  xfer_plan_destroy(j->plans[rank]);
+  input_destroy(&j->inputs[rank]);
+}
+
+static xfer_plan_report_data report_of(const job *j, int rank)
+{
+  xfer_plan_report_data report = XFER_PLAN_REPORT_INIT;
+
+  expect(xfer_plan_report(j->plans[rank], &report) == XFER_OK);
+  return report;
+}
+
+/* Side by side, since most of the time is waiting. */
+typedef struct jobs {
+  job at[MOST_JOBS];
+  int n;
+  rank_body *body;
+} jobs;
+
+static void play_one(int member, void *context)
+{
+  jobs *all = context;
+
+  all->body(member % N_RANKS, &all->at[member / N_RANKS]);
+}
+
+static void play_all(jobs *all)
+{
+  for (int i = 0; i < all->n; i++)
+    make_comms(all->at[i].comms);
+  run_ranks(all->n * N_RANKS, play_one, all);
+  for (int i = 0; i < all->n; i++)
+    destroy_comms(all->at[i].comms);
+  assert_all_as_expected();
+}
+
+static void play_lanes(rank_body *body)
+{
+  jobs all = {.n = 4, .body = body};
+
+  for (uint32_t lane = XFER_LANE_AUTO; lane <= XFER_LANE_BROADCAST; lane++)
+    all.at[lane].lane = lane;
+  play_all(&all);
+}
+
+/* ---- never -------------------------------------------------------------------------------- */
+
+static void run_without_one(int rank, void *context)
+{
+  job *j = context;
+  int64_t start;
+  xfer_status st;
+
+  begin(j, rank, 2000);
+  expect(xfer_plan_release(j->plans[rank]) == XFER_OK);
+  expect(xfer_plan_commit(j->plans[rank]) == XFER_OK);
+  start = now_ms();
+  if (rank != LOST) {
+    st = xfer_plan_run(j->plans[rank], 7, NULL);
+    expect(rank != 0 || st != XFER_OK); /* every flow of the lost rank begins at rank 0 */
+    expect(st == XFER_OK || strstr(xfer_last_error(), "rank") != NULL);
+    expect(xfer_plan_wait(j->plans[rank], SHORT_MS) != XFER_OK);
+    expect(report_of(j, rank).torn == 1);
+    expect(report_of(j, rank).committed_version == 0);
+    expect(xfer_plan_run(j->plans[rank], 8, NULL) != XFER_OK);
+    expect(now_ms() - start < 3 * 2000);
+  }
+  end(j, rank);
+}
+
+static void test_a_rank_that_never_runs_is_an_error_of_all_others(void **state)
+{
+  (void)state;
+  play_lanes(run_without_one);
+}
+
+/* ---- left --------------------------------------------------------------------------------- */
+
+static void leave(int rank, void *context)
+{
+  job *j = context;
+  const int64_t start = now_ms();
+
+  begin(j, rank, 2000);
+  if (rank == LOST) {
+    end(j, rank);
+    xfer_comm_destroy(j->comms[rank]);
+    j->comms[rank] = NULL;
+    return;
+  }
+  if (xfer_plan_run(j->plans[rank], 1, NULL) == XFER_OK) expect(rank != 0);
+  expect(xfer_plan_wait(j->plans[rank], 0) != XFER_OK);
+  expect(report_of(j, rank).torn == 1);
+  expect(xfer_plan_commit(j->plans[rank]) != XFER_OK);
+  expect(xfer_redistribute(j->comms[rank], j->inputs[rank].src[0], &j->inputs[rank].src_views[0],
+                           j->inputs[rank].dst[0], &j->inputs[rank].dst_views[0],
+                           NULL) == XFER_ERR_COMM);
+  expect(now_ms() - start < 3 * 2000);
+  end(j, rank);
+}
+
+static void test_a_rank_that_destroys_its_comm_is_an_error_of_all_others(void **state)
+{
+  (void)state;
+  play_lanes(leave);
+}
+
+/* ---- late --------------------------------------------------------------------------------- */
+
+/* The others have given up, and given their plans and memory back, when the late rank begins. */
+static void run_late(int rank, void *context)
+{
+  job *j = context;
+  xfer_status st;
+
+  begin(j, rank, SHORT_MS);
+  if (rank == LOST) sleep_ms(LATE_MS);
+  st = xfer_plan_run(j->plans[rank], 1, NULL);
+  expect((rank != LOST && rank != 0) || st != XFER_OK);
+  if (j->waits) expect(xfer_plan_wait(j->plans[rank], 0) != XFER_OK);
+  end(j, rank);
+}
+
+static void test_a_late_rank_touches_nothing_of_those_who_gave_up(void **state)
+{
+  jobs all = {.n = 8, .body = run_late};
+
+  (void)state;
+  for (uint32_t i = 0; i < 8; i++) {
+    all.at[i].lane = i / 2;
+    all.at[i].waits = i % 2 != 0;
+  }
+  play_all(&all);
+}
+
+/* All meet again in wait: the plan is whole after a commit. */
+static void run_late_and_again(int rank, void *context)
+{
+  job *j = context;
+
+  begin(j, rank, SHORT_MS);
+  if (rank == LOST) sleep_ms(2 * SHORT_MS);
+  if (xfer_plan_run(j->plans[rank], 1, NULL) == XFER_OK) expect(rank != 0);
+  expect(xfer_plan_wait(j->plans[rank], 20000) != XFER_OK);
+  expect(report_of(j, rank).torn == 1);
+  expect(report_of(j, rank).committed_version == 0);
+  expect(xfer_plan_run(j->plans[rank], 1, NULL) == XFER_ERR_STATE);
+  expect(xfer_plan_commit(j->plans[rank]) == XFER_OK);
+  expect(xfer_plan_run(j->plans[rank], 1, NULL) == XFER_OK);
+  expect(xfer_plan_wait(j->plans[rank], 0) == XFER_OK);
+  expect(is_delivered(&j->inputs[rank]));
+  expect(report_of(j, rank).torn == 0);
+  expect(report_of(j, rank).committed_version == 1);
+  end(j, rank);
+}
+
+static void test_a_torn_plan_is_whole_after_the_next_commit_and_run(void **state)
+{
+  jobs all = {.n = 1, .body = run_late_and_again};
+
+  (void)state;
+  all.at[0].lane = XFER_LANE_DIRECT;
+  play_all(&all);
+}
+
+/* ---- a life without faults ---------------------------------------------------------------- */
+
+static void run_once(job *j, int rank, uint64_t version)
+{
+  input *in = &j->inputs[rank];
+
+  memset(in->dst_memory, POISON, sizeof in->dst_memory);
+  expect(xfer_plan_run(j->plans[rank], version, NULL) == XFER_OK);
+  expect(xfer_plan_wait(j->plans[rank], 0) == XFER_OK);
+  expect(is_delivered(in));
+  expect(report_of(j, rank).committed_version == version);
+}
+
+static void release_and_rebind(int rank, void *context)
+{
+  job *j = context;
+  input *in = &j->inputs[rank];
+  _Alignas(16) unsigned char moved[PART_BYTES];
+
+  begin(j, rank, 20000);
+  run_once(j, rank, 1);
+  expect(xfer_plan_release(j->plans[rank]) == XFER_OK);
+  expect(xfer_plan_release(j->plans[rank]) == XFER_OK);
+  expect(xfer_plan_commit(j->plans[rank]) == XFER_OK);
+  expect(xfer_plan_commit(j->plans[rank]) == XFER_OK);
+  run_once(j, rank, 2);
+  if (rank == 0) { /* one rank alone moves one source */
+    memcpy(moved, in->src_memory[2], sizeof moved);
+    memset(in->src_memory[2], 0, PART_BYTES);
+    in->src_views[2] = xfer_view_dense(moved);
+    expect(xfer_plan_bind(j->plans[rank], 2, &in->src_views[2], NULL) == XFER_OK);
+  }
+  expect(xfer_plan_commit(j->plans[rank]) == XFER_OK);
+  run_once(j, rank, 3);
+  if (rank == 1) expect(xfer_plan_bind(j->plans[rank], 0, NULL, NULL) == XFER_OK);
+  expect(xfer_plan_commit(j->plans[rank]) != XFER_OK);
+  end(j, rank); /* while it is not committed */
+}
+
+static void test_release_rebind_and_destroy_in_any_state(void **state)
+{
+  (void)state;
+  play_lanes(release_and_rebind);
+}
+
+int main(void)
+{
+  const struct CMUnitTest tests[] = {
+      cmocka_unit_test(test_a_rank_that_never_runs_is_an_error_of_all_others),
+      cmocka_unit_test(test_a_rank_that_destroys_its_comm_is_an_error_of_all_others),
+      cmocka_unit_test(test_a_late_rank_touches_nothing_of_those_who_gave_up),
+      cmocka_unit_test(test_a_torn_plan_is_whole_after_the_next_commit_and_run),
+      cmocka_unit_test(test_release_rebind_and_destroy_in_any_state),
+  };
+
+  return cmocka_run_group_tests(tests, NULL, NULL);
+}
