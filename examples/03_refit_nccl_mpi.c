@@ -1,10 +1,9 @@
 /*
  * A refit: the weights of a training job move into the engine that serves them, at every step.
  *
- * One MPI process per GPU. The first ranks train and the others generate, as many as each SPEC
- * says. Every process lists the tensors that its framework has, hands them in by name, and runs the
- * plan at each step on its own stream. Real programs hand in the pointers that they have; here each
- * is new memory, and a step writes its number into all of the training side's bytes.
+ * One MPI process per GPU; the first ranks train, the others generate, as many as the SPECs say.
+ * Each hands in the tensors that its framework has, by name, and runs the plan at each step. A real
+ * program hands in the pointers that it has; here a step fills new memory.
  *
  *   mpirun -n 4 03_refit_nccl_mpi models/qwen3-4b.json megatron:tp2 vllm:tp2
  */
@@ -20,9 +19,8 @@ enum { N_STEPS = 3 };
 
 static void need(int ok, const char *what, const char *why)
 {
-  if (ok) return;
-  fprintf(stderr, "%s: %s\n", what, why);
-  MPI_Abort(MPI_COMM_WORLD, 1);
+  if (!ok) fprintf(stderr, "%s: %s\n", what, why);
+  if (!ok) MPI_Abort(MPI_COMM_WORLD, 1);
 }
 #define XFER(call) need((call) == XFER_OK, #call, xfer_last_error())
 #define CUDA(call) need((call) == cudaSuccess, #call, "CUDA failed")
@@ -34,7 +32,6 @@ static xfer_comm *make_comm(int rank, int size)
   xfer_comm *comm = NULL;
   MPI_Comm host;
   int local;
-
   MPI_Comm_split_type(MPI_COMM_WORLD, MPI_COMM_TYPE_SHARED, rank, MPI_INFO_NULL, &host);
   MPI_Comm_rank(host, &local);
   MPI_Comm_free(&host);
@@ -43,6 +40,25 @@ static xfer_comm *make_comm(int rank, int size)
   MPI_Bcast(id, sizeof id, MPI_BYTE, 0, MPI_COMM_WORLD);
   XFER(xfer_comm_create_nccl_id(&comm, id, rank, size));
   return comm;
+}
+
+/* The model's tensors, joined with the rules of both sides. */
+static xfer_refit *make_refit(const char *table, const char *train_spec, const char *gen_spec)
+{
+  xfer_side_options at = XFER_SIDE_OPTIONS_INIT;
+  xfer_model *model;
+  xfer_side *train, *gen;
+  xfer_refit *refit = NULL;
+  XFER(xfer_model_load(&model, table, NULL));
+  XFER(xfer_side_create(&train, train_spec, &at));
+  at.first_rank = xfer_side_size(train);
+  at.weights = XFER_WEIGHTS_LOADED; /* the engine's kernels have not reordered anything */
+  XFER(xfer_side_create(&gen, gen_spec, &at));
+  XFER(xfer_refit_create(&refit, model, train, gen));
+  xfer_side_destroy(gen);
+  xfer_side_destroy(train);
+  xfer_model_destroy(model);
+  return refit;
 }
 
 /* One local tensor of the framework, in GPU memory. */
@@ -56,7 +72,6 @@ static weight make_weight(xfer_locals *locals, size_t i)
 {
   xfer_local local;
   weight w;
-
   XFER(xfer_locals_get(locals, i, &local));
   w.n_bytes = xfer_dtype_size((xfer_dtype)local.dtype);
   for (int d = 0; d < local.n_dims; d++)
@@ -73,7 +88,6 @@ static int wrong_bytes(const weight *weights, size_t n, int step)
 {
   int n_wrong = 0;
   unsigned char ends[2];
-
   for (size_t i = 0; i < n; i++) {
     if (!weights[i].is_dst || weights[i].n_bytes == 0) continue;
     CUDA(cudaMemcpy(&ends[0], weights[i].base, 1, cudaMemcpyDefault));
@@ -85,16 +99,11 @@ static int wrong_bytes(const weight *weights, size_t n, int step)
 
 int main(int argc, char **argv)
 {
-  xfer_side_options at = XFER_SIDE_OPTIONS_INIT;
   int rank, size, thread_level, n_wrong = 0;
   size_t n_tensors;
-  xfer_model *model;
-  xfer_side *train, *gen;
-  xfer_refit *refit;
   xfer_locals *locals;
   xfer_plan *plan;
   cudaStream_t stream;
-
   MPI_Init_thread(&argc, &argv, MPI_THREAD_FUNNELED, &thread_level);
   MPI_Comm_rank(MPI_COMM_WORLD, &rank);
   MPI_Comm_size(MPI_COMM_WORLD, &size);
@@ -102,12 +111,7 @@ int main(int argc, char **argv)
   xfer_comm *comm = make_comm(rank, size);
   CUDA(cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking));
 
-  XFER(xfer_model_load(&model, argv[1], NULL));
-  XFER(xfer_side_create(&train, argv[2], &at));
-  at.first_rank = xfer_side_size(train);
-  at.weights = XFER_WEIGHTS_LOADED; /* the engine's kernels have not reordered anything */
-  XFER(xfer_side_create(&gen, argv[3], &at));
-  XFER(xfer_refit_create(&refit, model, train, gen));
+  xfer_refit *refit = make_refit(argv[1], argv[2], argv[3]);
   need(xfer_refit_ranks(refit) == size, "ranks", "the SPECs want another number of processes");
   XFER(xfer_locals_create(&locals, refit, rank));
 
@@ -125,8 +129,7 @@ int main(int argc, char **argv)
       if (!weights[i].is_dst)
         CUDA(cudaMemsetAsync(weights[i].base, step, weights[i].n_bytes, stream));
     const double began = MPI_Wtime();
-    XFER(
-        xfer_plan_run(plan, (uint64_t)step, stream)); /* what follows on `stream` sees the result */
+    XFER(xfer_plan_run(plan, (uint64_t)step, stream)); /* later work on `stream` sees it done */
     XFER(xfer_plan_wait(plan, 0));
     if (rank == 0) printf("step %d: %.1f ms\n", step, 1e3 * (MPI_Wtime() - began));
     n_wrong += wrong_bytes(weights, n, step);
@@ -137,9 +140,6 @@ int main(int argc, char **argv)
   xfer_plan_destroy(plan);
   xfer_locals_destroy(locals);
   xfer_refit_destroy(refit);
-  xfer_side_destroy(gen);
-  xfer_side_destroy(train);
-  xfer_model_destroy(model);
   xfer_comm_destroy(comm);
   for (size_t i = 0; i < n; i++)
     CUDA(cudaFree(weights[i].base));

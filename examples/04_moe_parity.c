@@ -16,11 +16,15 @@
 #include <cuda_runtime_api.h>
 #include <xfer/nccl.h>
 
-enum { E = 8, I = 64, H = 32, T = 16, F = sizeof(float) };
+#define E INT64_C(8)
+#define I INT64_C(64)
+#define H INT64_C(32)
+#define T INT64_C(16)
+#define F INT64_C(4) /* bytes of a float */
 
 static int rank, size;
 static cublasHandle_t blas;
-static float *fc1, *fc2, *w13, *w2;
+static float *fc1, *fc2, *w13, *w2, before[T * H], after[T * H];
 static float *scratch, *x; /* pinned, for two [T, I] and one [T, H]; the tokens [T, H] on the GPU */
 
 #define NEED(call)                                                                                 \
@@ -36,52 +40,52 @@ static int all_gather(void *context, void *all, const void *mine, size_t n)
 /* n multiples of 1/8 from -1 to 1 on the GPU, those from index `first` of array number `which`. */
 static float *numbers(uint64_t which, size_t first, size_t n)
 {
-  float *host = malloc(n * F), *device = NULL;
+  float *host = malloc(n * sizeof(float)), *device = NULL;
   for (size_t i = 0; i < n; i++) {
     const uint64_t hash = ((which << 32) + first + i + 1) * UINT64_C(0x9e3779b97f4a7c15);
     host[i] = (float)((int)(hash >> 33) % 17 - 8) / 8;
   }
-  NEED(cudaMalloc((void **)&device, n * F));
-  NEED(cudaMemcpy(device, host, n * F, cudaMemcpyHostToDevice));
+  NEED(cudaMalloc((void **)&device, n * sizeof(float)));
+  NEED(cudaMemcpy(device, host, n * sizeof(float), cudaMemcpyHostToDevice));
   free(host);
   return device;
 }
 
 /* c[m, n] = a[m, k] b[n, k]^T, all row-major. */
-static void times(float *c, const float *a, const float *b, int m, int n, int k)
+static void times(float *c, const float *a, const float *b, int64_t m, int64_t n, int64_t k)
 {
   const float one = 1, zero = 0;
-  NEED(cublasSgemm(blas, CUBLAS_OP_T, CUBLAS_OP_N, n, m, k, &one, b, k, a, k, &zero, c, n));
+  NEED(cublasSgemm(blas, CUBLAS_OP_T, CUBLAS_OP_N, (int)n, (int)m, (int)k, &one, b, (int)k, a,
+                   (int)k, &zero, c, (int)n));
 }
 
 /* down(silu(gate x) * up x) by `rows` rows of n experts from `first` on, summed over the ranks. */
-static void block(float *out, int first, int n, const float *fused, const float *down, int rows)
+static void block(float *sum, int64_t first, int64_t n, const float *w, const float *v, int rows)
 {
   float *gate = scratch, *up = scratch + T * I, *y = scratch + 2 * T * I;
-  memset(out, 0, T * H * F);
-  for (int e = first; e < first + n; e++, fused += 2 * rows * H, down += H * rows) {
-    times(gate, x, fused, T, rows, H);
-    times(up, x, fused + rows * H, T, rows, H);
+  memset(sum, 0, T * H * F);
+  for (int64_t e = first; e < first + n; e++, w += H * rows * 2, v += H * rows) {
+    times(gate, x, w, T, rows, H);
+    times(up, x, w + H * rows, T, rows, H);
     NEED(cudaDeviceSynchronize());
-    for (int i = 0; i < T * rows; i++) /* rounded to 1/64: exact from here on */
+    for (int64_t i = 0; i < T * rows; i++) /* rounded to 1/64: exact from here on */
       gate[i] = rintf(gate[i] / (1 + expf(-gate[i])) * up[i] * 64) / 64;
-    times(y, gate, down, T, H, rows);
+    times(y, gate, v, T, H, rows);
     NEED(cudaDeviceSynchronize());
-    for (int i = 0; i < T * H; i++) /* each token goes to two experts */
-      if (i / H % E == e || (i / H + 3) % E == e) out[i] += 0.5F * y[i];
+    for (int64_t i = 0; i < T * H; i++) /* each token goes to two experts */
+      if (i / H % E == e || (i / H + 3) % E == e) sum[i] += 0.5F * y[i];
   }
-  MPI_Allreduce(MPI_IN_PLACE, out, T * H, MPI_FLOAT, MPI_SUM, MPI_COMM_WORLD);
+  MPI_Allreduce(MPI_IN_PLACE, sum, T * H, MPI_FLOAT, MPI_SUM, MPI_COMM_WORLD);
 }
 
 /* The engine's output b beside a: largest difference, mean KL divergence of their softmax. */
 static void compare(const char *what, const float *a)
 {
-  static float after[T * H];
   double most = 0, kl = 0;
   block(after, 0, E, w13, w2, I / size);
   for (const float *b = after; b < after + T * H; a += H, b += H) {
     double sum_a = 0, sum_b = 0, dot = 0;
-    for (int h = 0; h < H; h++) {
+    for (int64_t h = 0; h < H; h++) {
       most = fmax(most, fabs((double)a[h] - b[h]));
       sum_a += exp(a[h] / 8);
       sum_b += exp(b[h] / 8);
@@ -93,15 +97,12 @@ static void compare(const char *what, const float *a)
 }
 
 /* Refit fc1 and fc2 to w13 and w2. In w13 up begins `up` rows after gate; rows are `step` apart. */
-static void refit(xfer_plan *plan, uint64_t version, int up, int step)
+static void refit(xfer_plan *plan, uint64_t version, int64_t up, int64_t step)
 {
-  const int64_t from[3] = {2 * I * H * F, H * F, F},
-                to[3] = {2 * I / size * H * F, step * H * F, F};
-  xfer_view src = xfer_view_dense(fc2), dst = xfer_view_dense(w2);
-  NEED(xfer_plan_bind(plan, 2, &src, &dst));
-  for (int t = 0; t < 2; t++) { /* gate, up */
-    src = xfer_view_strided(fc1 + t * I * H, from, 3);
-    dst = xfer_view_strided(w13 + t * up * H, to, 3);
+  const int64_t a[3] = {2 * I * H * F, H * F, F}, b[3] = {2 * I / size * H * F, step * H * F, F};
+  for (int64_t t = 0; t < 3; t++) { /* gate, up, down */
+    const xfer_view src = t < 2 ? xfer_view_strided(fc1 + t * I * H, a, 3) : xfer_view_dense(fc2);
+    const xfer_view dst = t < 2 ? xfer_view_strided(w13 + t * up * H, b, 3) : xfer_view_dense(w2);
     NEED(xfer_plan_bind(plan, (size_t)t, &src, &dst));
   }
   NEED(xfer_plan_commit(plan));
@@ -111,7 +112,6 @@ static void refit(xfer_plan *plan, uint64_t version, int up, int step)
 
 int main(int argc, char **argv)
 {
-  static float before[T * H];
   xfer_tensor tensors[3];
   xfer_layout *src, *dst;
   xfer_comm *comm;

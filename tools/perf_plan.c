@@ -169,13 +169,13 @@ static double small_median(perf_world *w, running *r, int n)
   CUDA(w, cudaHostAlloc, ((void **)&word, sizeof *word, cudaHostAllocMapped));
   *word = 0;
   for (int i = 0; i < n; i++)
-    small_run(w, r, word, &times[2 * i], &times[2 * i + 1]);
+    small_run(w, r, word, &times[2 * (size_t)i], &times[2 * (size_t)i + 1]);
   perf_gather(w, all, times, (size_t)n * 2 * sizeof *times);
   for (int i = 0; i < n; i++) {
     double called = 0;
     double seen = 0;
     for (int k = 0; k < w->size; k++) {
-      const double *at = &all[(k * n + i) * 2];
+      const double *at = &all[((size_t)k * (size_t)n + (size_t)i) * 2];
       if (at[0] > called) called = at[0];
       if (at[1] > seen) seen = at[1];
     }

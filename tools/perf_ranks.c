@@ -122,8 +122,8 @@ static int join_mpirun(perf_ranks *ranks, int size)
   char name[NAME_BYTES];
 
   if (rank == NULL || world == NULL || job == NULL) return 0;
-  ranks->rank = atoi(rank);
-  ranks->size = atoi(world);
+  ranks->rank = (int)strtol(rank, NULL, 10);
+  ranks->size = (int)strtol(world, NULL, 10);
   if (ranks->size < 1 || ranks->size > RANKS_MAX || (size != 0 && size != ranks->size)) {
     fprintf(stderr, "%d ranks asked for, %d started by mpirun, at most %d\n", size, ranks->size,
             RANKS_MAX);

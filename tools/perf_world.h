@@ -62,7 +62,7 @@ typedef struct perf_world {
 } perf_world;
 
 /* Ends the process. */
-void perf_die(const perf_world *w, const char *what, const char *why);
+_Noreturn void perf_die(const perf_world *w, const char *what, const char *why);
 #define CUDA(w, function, arguments)                                                               \
   do {                                                                                             \
     cudaError_t perf_error = function arguments;                                                   \
