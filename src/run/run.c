@@ -436,6 +436,7 @@ static xfer_status make_lanes(xfer_plan *plan)
   xfer_status st = XFER_OK;
 
   drop_lanes(plan);
+  plan->abandoned = false; /* nobody knows of what is made now */
   plan->epoch = 0;
   XFI_TRY(xfi_comm_agree(comm, commit_local(plan), xfi_run_deadline(plan)));
   XFI_TRY(xfi_direct_create(&plan->direct, plan));
@@ -535,8 +536,12 @@ xfer_status xfi_run_once(xfer_plan *plan, xfer_stream stream)
   if (plan->unawaited)
     XFI_TRY(plan->device->ops->stream_wait(plan->device, stream, plan->finished));
   st = xfi_run_start(plan, plan->version + 1, stream);
-  if (plan->state != XFI_PLAN_RUNNING) goto done;
-  plan->state = XFI_PLAN_COMMITTED;
+  if (st != XFER_OK) { /* no agreement follows: what the lanes have is of no more use to anybody */
+    if (plan->state != XFI_PLAN_RUNNING) xfi_direct_fail(plan->direct, plan->moves->rank);
+    plan->changed = true;
+    plan->abandoned = true;
+  }
+  if (plan->state == XFI_PLAN_RUNNING) plan->state = XFI_PLAN_COMMITTED;
   plan->unawaited = st == XFER_OK;
   if (st == XFER_OK) plan->version = plan->run_version;
 done:
@@ -547,17 +552,13 @@ done:
  * last gathering works, some rank may still be in the run and touch our memory. */
 static void leave_run(xfer_plan *plan, xfi_deadline deadline)
 {
-  unsigned char *all = xfi_calloc((size_t)plan->comm->size, 1);
-  const unsigned char mine = 1;
   char why[XFI_ERROR_BYTES];
 
   snprintf(why, sizeof why, "%s", xfi_last_error()); /* of the run, not of what follows */
 
   plan->state = XFI_PLAN_UNCOMMITTED;
   plan->changed = true;
-  plan->abandoned =
-      all == NULL || plan->comm->ops->all_gather(plan->comm, all, &mine, 1, deadline) != XFER_OK;
-  xfi_free(all);
+  plan->abandoned = xfi_comm_agree(plan->comm, XFER_OK, deadline) != XFER_OK;
   xfi_set_error("%s", why);
 }
 

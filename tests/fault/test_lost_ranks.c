@@ -3,6 +3,7 @@
  * ranks are still there the next commit makes the plan whole.
  */
 #include "fault/fault.h"
+#include "run.h"
 
 #include <setjmp.h>
 #include <stdarg.h>
@@ -219,9 +220,40 @@ static void test_a_torn_plan_is_whole_after_the_next_commit_and_run(void **state
   play_all(&all);
 }
 
+/* What xfer_redistribute() does with a kept plan, whose deadline nobody can shorten. */
+static void run_once_late_and_again(int rank, void *context)
+{
+  job *j = context;
+  int64_t start;
+  xfer_status st;
+
+  begin(j, rank, SHORT_MS);
+  start = now_ms();
+  if (rank == LOST) sleep_ms(LATE_MS);
+  st = xfi_run_once(j->plans[rank], NULL);
+  expect((rank != LOST && rank != 0) || st != XFER_OK);
+  if (rank != LOST) sleep_ms((int)(start + LATE_MS - now_ms())); /* until it is there again */
+  for (int i = 0; i < 2; i++) {
+    memset(j->inputs[rank].dst_memory, POISON, sizeof j->inputs[rank].dst_memory);
+    expect(xfi_run_commit_with(j->plans[rank], XFER_OK) == XFER_OK);
+    expect(xfi_run_once(j->plans[rank], NULL) == XFER_OK);
+    expect(is_delivered(&j->inputs[rank]));
+  }
+  end(j, rank);
+}
+
+static void test_a_failed_redistribution_does_not_spoil_the_next(void **state)
+{
+  jobs all = {.n = 1, .body = run_once_late_and_again};
+
+  (void)state;
+  all.at[0].lane = XFER_LANE_DIRECT;
+  play_all(&all);
+}
+
 /* ---- a life without faults ---------------------------------------------------------------- */
 
-static void run_once(job *j, int rank, uint64_t version)
+static void run_well(job *j, int rank, uint64_t version)
 {
   input *in = &j->inputs[rank];
 
@@ -239,12 +271,12 @@ static void release_and_rebind(int rank, void *context)
   _Alignas(16) unsigned char moved[PART_BYTES];
 
   begin(j, rank, 20000);
-  run_once(j, rank, 1);
+  run_well(j, rank, 1);
   expect(xfer_plan_release(j->plans[rank]) == XFER_OK);
   expect(xfer_plan_release(j->plans[rank]) == XFER_OK);
   expect(xfer_plan_commit(j->plans[rank]) == XFER_OK);
   expect(xfer_plan_commit(j->plans[rank]) == XFER_OK);
-  run_once(j, rank, 2);
+  run_well(j, rank, 2);
   if (rank == 0) { /* one rank alone moves one source */
     memcpy(moved, in->src_memory[2], sizeof moved);
     memset(in->src_memory[2], 0, PART_BYTES);
@@ -252,7 +284,7 @@ static void release_and_rebind(int rank, void *context)
     expect(xfer_plan_bind(j->plans[rank], 2, &in->src_views[2], NULL) == XFER_OK);
   }
   expect(xfer_plan_commit(j->plans[rank]) == XFER_OK);
-  run_once(j, rank, 3);
+  run_well(j, rank, 3);
   if (rank == 1) expect(xfer_plan_bind(j->plans[rank], 0, NULL, NULL) == XFER_OK);
   expect(xfer_plan_commit(j->plans[rank]) != XFER_OK);
   end(j, rank); /* while it is not committed */
@@ -271,6 +303,7 @@ int main(void)
       cmocka_unit_test(test_a_rank_that_destroys_its_comm_is_an_error_of_all_others),
       cmocka_unit_test(test_a_late_rank_touches_nothing_of_those_who_gave_up),
       cmocka_unit_test(test_a_torn_plan_is_whole_after_the_next_commit_and_run),
+      cmocka_unit_test(test_a_failed_redistribution_does_not_spoil_the_next),
       cmocka_unit_test(test_release_rebind_and_destroy_in_any_state),
   };
 
