@@ -21,22 +21,20 @@ extern "C" {
  * MPI_Comm_dup() does. The communicator is duplicated, so the caller's messages and the library's
  * never meet.
  * Threads: MPI must have been initialized with MPI_THREAD_FUNNELED at least. At that level the main
- * thread makes this call and all others on the comm; at MPI_THREAD_SERIALIZED no other thread may be
- * in MPI meanwhile.
- * Failure: a rank that misses a deadline tells the others, whose waits then end with XFER_ERR_COMM.
- * What MPI still holds of a broken comm, its communicator and messages that could not be called
- * back, is leaked, since freeing it is not safe.
+ * thread makes this call and all others on the comm; at MPI_THREAD_SERIALIZED no other thread may
+ * be in MPI meanwhile. Failure: a rank that misses a deadline tells the others, whose waits then
+ * end with XFER_ERR_COMM. What MPI still holds of a broken comm, its communicator and messages that
+ * could not be called back, is leaked, since freeing it is not safe.
  *
  * @param comm      Receives the comm; the caller owns it and gives it back with
  *                  xfer_comm_destroy(), on every rank and before MPI_Finalize().
  * @param mpi_comm  An intra-communicator; not owned. It may be freed once this has returned.
  * @retval XFER_OK               The comm is ready on every rank.
- * @retval XFER_ERR_ARG          `comm` is NULL, or `mpi_comm` is null or an inter-communicator. This
- *                               and the next are found before the others are asked: the rank returns
- *                               alone.
+ * @retval XFER_ERR_ARG          `comm` is NULL, or `mpi_comm` is null or an inter-communicator.
+ * This and the next are found before the others are asked: the rank returns alone.
  * @retval XFER_ERR_STATE        MPI is not initialized, or is finalized.
- * @retval XFER_ERR_UNSUPPORTED  The thread level is MPI_THREAD_SINGLE, or it is FUNNELED and this is
- *                               not the main thread.
+ * @retval XFER_ERR_UNSUPPORTED  The thread level is MPI_THREAD_SINGLE, or it is FUNNELED and this
+ * is not the main thread.
  * @retval XFER_ERR_NOMEM        Out of memory.
  * @retval XFER_ERR_COMM         An MPI call failed; the text quotes MPI.
  * @retval XFER_ERR_PEER         Another rank failed; the text names it and quotes its own.

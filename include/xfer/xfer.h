@@ -7,11 +7,11 @@
  * carries it out. Planning is pure arithmetic on metadata and the same on every rank.
  *
  * Conventions, true of every function unless its comment says otherwise:
- * - It returns XFER_OK (0) or a negative xfer_status; xfer_last_error() then has one sentence with the
- *   values. An output is written only on success.
+ * - It returns XFER_OK (0) or a negative xfer_status; xfer_last_error() then has one sentence with
+ * the values. An output is written only on success.
  * - Inputs are copied: a mesh may be destroyed once a layout was made of it.
- * - Objects of different comms may be used from different threads at once; one comm and all that was
- *   made with it belong to one thread at a time. Meshes and layouts never change once made.
+ * - Objects of different comms may be used from different threads at once; one comm and all that
+ * was made with it belong to one thread at a time. Meshes and layouts never change once made.
  * - "Collective" means: every rank of the comm makes the same calls in the same order. A collective
  *   call agrees on its status before it returns: if one rank fails, all do, the others with
  *   XFER_ERR_PEER.
@@ -65,7 +65,8 @@ typedef enum xfer_status {
   XFER_ERR_INTERNAL = -13    /**< A defect of this library. */
 } xfer_status;
 
-/** The name of a status, such as "XFER_ERR_SHAPE"; "unknown status" for a value it does not know. */
+/** The name of a status, such as "XFER_ERR_SHAPE"; "unknown status" for a value it does not know.
+ */
 XFER_API const char *xfer_status_name(xfer_status status);
 
 /**
@@ -80,7 +81,8 @@ XFER_API const char *xfer_version(void);
 /**
  * Compare a size or offset that a binding without a C compiler believes in with the library's own.
  *
- * @param name   A struct, "xfer_view", for its size; or a field, "xfer_view.strides", for its offset.
+ * @param name   A struct, "xfer_view", for its size; or a field, "xfer_view.strides", for its
+ * offset.
  * @param value  What the binding has.
  * @retval XFER_ERR_MISMATCH  They differ; the text has both.
  * @retval XFER_ERR_ARG       No such struct or field.
@@ -132,8 +134,8 @@ typedef struct xfer_mesh xfer_mesh;
  * @retval XFER_ERR_OVERFLOW  More ranks than an int can count.
  * @since 0.1
  */
-XFER_API XFER_MUST_CHECK xfer_status xfer_mesh_create(xfer_mesh **mesh, const int *shape, int n_axes,
-                                                      const int *ranks);
+XFER_API XFER_MUST_CHECK xfer_status xfer_mesh_create(xfer_mesh **mesh, const int *shape,
+                                                      int n_axes, const int *ranks);
 /** Give a mesh back; NULL is fine. */
 XFER_API void xfer_mesh_destroy(xfer_mesh *mesh);
 /** How many ranks the mesh has. */
@@ -243,31 +245,36 @@ typedef struct xfer_layout xfer_layout;
 
 /** What a layout is made of. Start from XFER_LAYOUT_DESC_INIT. */
 typedef struct xfer_layout_desc {
-  size_t struct_size;                /**< Set by XFER_LAYOUT_DESC_INIT. */
-  const xfer_mesh *mesh;             /**< The ranks. */
-  int32_t dtype;                     /**< xfer_dtype */
-  int32_t n_dims;                    /**< 0 to XFER_MAX_DIMS; 0 is a scalar. */
-  const int64_t *shape;              /**< [n_dims] The tensor's global shape; sizes may be 0. */
-  const int64_t *padded_shape;       /**< [n_dims] Sizes that are split, each >= shape's; local parts
-                                          are as of these, and rows past `shape` are ZERO elements.
-                                          NULL: `shape`. */
-  const xfer_placement *placements;  /**< [n_placements] One per mesh axis. */
-  int32_t n_placements;              /**< The mesh's number of axes. */
-  int32_t n_order;                   /**< Length of `order`: 0 or the mesh's number of axes. */
-  const int32_t *order;              /**< [n_order] Every axis once: the order in which axes that
-                                          split the same dim split it. NULL: 0, 1, 2, ... */
+  size_t struct_size;               /**< Set by XFER_LAYOUT_DESC_INIT. */
+  const xfer_mesh *mesh;            /**< The ranks. */
+  int32_t dtype;                    /**< xfer_dtype */
+  int32_t n_dims;                   /**< 0 to XFER_MAX_DIMS; 0 is a scalar. */
+  const int64_t *shape;             /**< [n_dims] The tensor's global shape; sizes may be 0. */
+  const int64_t *padded_shape;      /**< [n_dims] Sizes that are split, each >= shape's; local parts
+                                         are as of these, and rows past `shape` are ZERO elements.
+                                         NULL: `shape`. */
+  const xfer_placement *placements; /**< [n_placements] One per mesh axis. */
+  int32_t n_placements;             /**< The mesh's number of axes. */
+  int32_t n_order;                  /**< Length of `order`: 0 or the mesh's number of axes. */
+  const int32_t *order;             /**< [n_order] Every axis once: the order in which axes that
+                                         split the same dim split it. NULL: 0, 1, 2, ... */
 } xfer_layout_desc;
-#define XFER_LAYOUT_DESC_INIT {sizeof(xfer_layout_desc), NULL, 0, 0, NULL, NULL, NULL, 0, 0, NULL}
+#define XFER_LAYOUT_DESC_INIT                                                                      \
+  {                                                                                                \
+    sizeof(xfer_layout_desc), NULL, 0, 0, NULL, NULL, NULL, 0, 0, NULL                             \
+  }
 
 /**
  * Make a layout.
  *
- * Axes that shard the same dim split it one after the other, each the part that the one before left.
+ * Axes that shard the same dim split it one after the other, each the part that the one before
+ * left.
  *
  * @param layout  Receives the layout; the caller owns it.
  * @param desc    Copied with all it points to.
  * @retval XFER_ERR_ARG       A wrong count, kind, rule, dim, order or dtype.
- * @retval XFER_ERR_SHAPE     EVEN does not divide, a run table does not fit, a padded size too small.
+ * @retval XFER_ERR_SHAPE     EVEN does not divide, a run table does not fit, a padded size too
+ * small.
  * @retval XFER_ERR_OVERFLOW  The tensor's bytes do not fit in 63 bits.
  * @par Source  torch.distributed.tensor's Shard, Replicate and _StridedShard; see docs/concepts.md.
  * @since 0.1
@@ -305,7 +312,8 @@ XFER_API XFER_MUST_CHECK xfer_status xfer_layout_local_shape(const xfer_layout *
  * @retval XFER_ERR_ARG  No such dim, or `rank` is not in the mesh.
  */
 XFER_API XFER_MUST_CHECK xfer_status xfer_layout_runs(const xfer_layout *layout, int rank, int dim,
-                                                      xfer_run *runs, size_t capacity, size_t *n_runs);
+                                                      xfer_run *runs, size_t capacity,
+                                                      size_t *n_runs);
 
 /** A place where a global index is held. */
 typedef struct xfer_owner {
@@ -324,9 +332,9 @@ typedef struct xfer_owner {
  * @param capacity  Length of `owners`.
  * @param n_owners  Receives how many there are in all.
  */
-XFER_API XFER_MUST_CHECK xfer_status xfer_layout_owners(const xfer_layout *layout, const int64_t *index,
-                                                        xfer_owner *owners, size_t capacity,
-                                                        size_t *n_owners);
+XFER_API XFER_MUST_CHECK xfer_status xfer_layout_owners(const xfer_layout *layout,
+                                                        const int64_t *index, xfer_owner *owners,
+                                                        size_t capacity, size_t *n_owners);
 
 /* ---- the problem language ----------------------------------------------------------------- */
 
@@ -343,8 +351,8 @@ XFER_API XFER_MUST_CHECK xfer_status xfer_layout_owners(const xfer_layout *layou
 XFER_API XFER_MUST_CHECK xfer_status xfer_problem_parse(xfer_layout **src, xfer_layout **dst,
                                                         const char *line);
 /**
- * Write a redistribution as one line, the inverse of xfer_problem_parse(); a run table, which has no
- * spelling, is written as "S0x", and a layout that is NULL as "?".
+ * Write a redistribution as one line, the inverse of xfer_problem_parse(); a run table, which has
+ * no spelling, is written as "S0x", and a layout that is NULL as "?".
  *
  * @return the length of the whole text, as snprintf() does; at most n_bytes - 1 of it are written.
  */
@@ -362,21 +370,21 @@ typedef enum xfer_view_kind {
 } xfer_view_kind;
 
 /**
- * Where a rank's part of one tensor lies in its memory. All zero is a dense view of nothing, which is
- * right where the part is empty. Views of destinations must not overlap each other, except that the
- * same view may be bound to several tensors that share memory on purpose (tied weights).
+ * Where a rank's part of one tensor lies in its memory. All zero is a dense view of nothing, which
+ * is right where the part is empty. Views of destinations must not overlap each other, except that
+ * the same view may be bound to several tensors that share memory on purpose (tied weights).
  */
 typedef struct xfer_view {
-  int32_t kind;                    /**< xfer_view_kind */
-  int32_t n_dims;                  /**< STRIDED, PIECES: the tensor's number of dims. */
-  void *base;                      /**< DENSE, STRIDED: the part's first element. A source is not
-                                        written. */
-  int64_t strides[XFER_MAX_DIMS];  /**< STRIDED, PIECES: bytes from one index to the next, > 0 where
-                                        the dim has more than one, in any order, gaps allowed. */
-  void *const *pieces;             /**< PIECES: [n_pieces] base pointers; copied by bind. */
-  int64_t n_pieces;                /**< PIECES: must divide the part's size in piece_dim. */
-  int32_t piece_dim;               /**< PIECES: the dim that is cut. */
-  uint32_t reserved;               /**< Must be 0. */
+  int32_t kind;                   /**< xfer_view_kind */
+  int32_t n_dims;                 /**< STRIDED, PIECES: the tensor's number of dims. */
+  void *base;                     /**< DENSE, STRIDED: the part's first element. A source is not
+                                       written. */
+  int64_t strides[XFER_MAX_DIMS]; /**< STRIDED, PIECES: bytes from one index to the next, > 0 where
+                                       the dim has more than one, in any order, gaps allowed. */
+  void *const *pieces;            /**< PIECES: [n_pieces] base pointers; copied by bind. */
+  int64_t n_pieces;               /**< PIECES: must divide the part's size in piece_dim. */
+  int32_t piece_dim;              /**< PIECES: the dim that is cut. */
+  uint32_t reserved;              /**< Must be 0. */
 } xfer_view;
 
 /** A dense row-major part at `base`. */
@@ -394,7 +402,8 @@ XFER_API_INLINE xfer_view xfer_view_strided(void *base, const int64_t *strides, 
   int d;
   v.base = base;
   v.n_dims = (int32_t)n_dims;
-  for (d = 0; d < n_dims && d < XFER_MAX_DIMS; d++) v.strides[d] = strides[d];
+  for (d = 0; d < n_dims && d < XFER_MAX_DIMS; d++)
+    v.strides[d] = strides[d];
   return v;
 }
 
@@ -442,23 +451,23 @@ XFER_API int xfer_comm_size(const xfer_comm *comm);
  * @param mine     [n_bytes] This rank's. Host memory.
  * @param n_bytes  The same on every rank.
  */
-XFER_API XFER_MUST_CHECK xfer_status xfer_comm_all_gather(xfer_comm *comm, void *all, const void *mine,
-                                                          size_t n_bytes);
+XFER_API XFER_MUST_CHECK xfer_status xfer_comm_all_gather(xfer_comm *comm, void *all,
+                                                          const void *mine, size_t n_bytes);
 
 /**
- * Let the peers map memory now and keep it mapped, so that xfer_redistribute() can write straight into it
- * call after call. Collective; plans do not need it. On a host comm there is nothing to do.
+ * Let the peers map memory now and keep it mapped, so that xfer_redistribute() can write straight
+ * into it call after call. Collective; plans do not need it. On a host comm there is nothing to do.
  *
  * @param comm     The comm.
- * @param memory   In one allocation of this device, which must live until it is unregistered or the comm
- *                 destroyed; NULL: this rank has nothing to register in this call.
+ * @param memory   In one allocation of this device, which must live until it is unregistered or the
+ * comm destroyed; NULL: this rank has nothing to register in this call.
  * @retval XFER_ERR_ARG  Memory that the device's copies cannot use.
  * @since 0.1
  */
 XFER_API XFER_MUST_CHECK xfer_status xfer_comm_register(xfer_comm *comm, void *memory);
 /**
- * Undo xfer_comm_register() of the same call number: the mappings of all ranks' memory are closed, and the
- * memory may be freed. Collective.
+ * Undo xfer_comm_register() of the same call number: the mappings of all ranks' memory are closed,
+ * and the memory may be freed. Collective.
  *
  * @param comm    The comm.
  * @param memory  What this rank registered; NULL likewise.
@@ -473,10 +482,10 @@ XFER_API XFER_MUST_CHECK xfer_status xfer_comm_unregister(xfer_comm *comm, void 
  *
  * Collective over all ranks of the comm, also those in neither mesh. The plan is kept with the comm
  * and found again by its metadata.
- * Data goes straight into the peers' memory where ranks are threads, and where all ranks' memory was
- * registered by xfer_comm_register(); else through slots.
- * Stream: starts after what is already on `stream`; a later reader on it sees the result. On a host
- * comm the data is there when the call returns.
+ * Data goes straight into the peers' memory where ranks are threads, and where all ranks' memory
+ * was registered by xfer_comm_register(); else through slots. Stream: starts after what is already
+ * on `stream`; a later reader on it sees the result. On a host comm the data is there when the call
+ * returns.
  *
  * @param comm        The comm; every rank of both meshes must be one of its ranks.
  * @param src_layout  Source; NULL on a rank that does not know it, if some rank does.
@@ -490,10 +499,9 @@ XFER_API XFER_MUST_CHECK xfer_status xfer_comm_unregister(xfer_comm *comm, void 
  * @retval XFER_ERR_TIMEOUT   A rank did not take part in time; the destination may be torn.
  * @since 0.1
  */
-XFER_API XFER_MUST_CHECK xfer_status xfer_redistribute(xfer_comm *comm, const xfer_layout *src_layout,
-                                                       const xfer_view *src_view,
-                                                       const xfer_layout *dst_layout,
-                                                       const xfer_view *dst_view, xfer_stream stream);
+XFER_API XFER_MUST_CHECK xfer_status
+xfer_redistribute(xfer_comm *comm, const xfer_layout *src_layout, const xfer_view *src_view,
+                  const xfer_layout *dst_layout, const xfer_view *dst_view, xfer_stream stream);
 
 /* ---- plans -------------------------------------------------------------------------------- */
 
@@ -510,35 +518,39 @@ typedef struct xfer_tensor {
 
 /** The ways data can take. */
 typedef enum xfer_lane {
-  XFER_LANE_AUTO = 0,     /**< The plan chooses for each tensor and pair of ranks. */
-  XFER_LANE_DIRECT = 1,   /**< Straight into the peer's memory; packed where it cannot be reached. */
-  XFER_LANE_PACKED = 2,   /**< Through bounded slots, one message per peer per round. */
-  XFER_LANE_BROADCAST = 3 /**< Each owner broadcasts its part in slots; ranks keep what they need. */
+  XFER_LANE_AUTO = 0,   /**< The plan chooses for each tensor and pair of ranks. */
+  XFER_LANE_DIRECT = 1, /**< Straight into the peer's memory; packed where it cannot be reached. */
+  XFER_LANE_PACKED = 2, /**< Through bounded slots, one message per peer per round. */
+  XFER_LANE_BROADCAST =
+      3 /**< Each owner broadcasts its part in slots; ranks keep what they need. */
 } xfer_lane;
 
 /** Options of a plan; zero is the default in every field. The same on every rank. */
 typedef struct xfer_plan_options {
-  size_t struct_size;           /**< Set by XFER_PLAN_OPTIONS_INIT. */
-  uint64_t max_staging_bytes;   /**< Upper bound on staging memory per rank. 0: 1 GiB on a device,
-                                     64 MiB on a host. */
-  uint64_t window_bytes;        /**< Most bytes per peer and round, at most 1 GiB. 0: chosen. Made
-                                     smaller where max_staging_bytes asks for it. */
-  uint64_t link_bytes_per_s;    /**< For choosing and predicting: a rank's bandwidth. 0: 350e9. */
-  uint64_t message_ns;          /**< Likewise: the cost of one message. 0: 30000. */
-  uint64_t timeout_ms;          /**< Deadline of every wait. 0: 600000. */
-  uint32_t lane;                /**< xfer_lane */
-  uint32_t ranks_per_domain;    /**< Ranks r with equal r / ranks_per_domain are near each other;
-                                     sources in the same domain are preferred. 0: no domains. */
-  uint32_t flags;               /**< OR of XFER_PLAN_*. */
-  uint32_t reserved;            /**< Must be 0. */
+  size_t struct_size;         /**< Set by XFER_PLAN_OPTIONS_INIT. */
+  uint64_t max_staging_bytes; /**< Upper bound on staging memory per rank. 0: 1 GiB on a device,
+                                   64 MiB on a host. */
+  uint64_t window_bytes;      /**< Most bytes per peer and round, at most 1 GiB. 0: chosen. Made
+                                   smaller where max_staging_bytes asks for it. */
+  uint64_t link_bytes_per_s;  /**< For choosing and predicting: a rank's bandwidth. 0: 350e9. */
+  uint64_t message_ns;        /**< Likewise: the cost of one message. 0: 30000. */
+  uint64_t timeout_ms;        /**< Deadline of every wait. 0: 600000. */
+  uint32_t lane;              /**< xfer_lane */
+  uint32_t ranks_per_domain;  /**< Ranks r with equal r / ranks_per_domain are near each other;
+                                   sources in the same domain are preferred. 0: no domains. */
+  uint32_t flags;             /**< OR of XFER_PLAN_*. */
+  uint32_t reserved;          /**< Must be 0. */
 } xfer_plan_options;
-#define XFER_PLAN_OPTIONS_INIT {sizeof(xfer_plan_options), 0, 0, 0, 0, 0, 0, 0, 0, 0}
+#define XFER_PLAN_OPTIONS_INIT                                                                     \
+  {                                                                                                \
+    sizeof(xfer_plan_options), 0, 0, 0, 0, 0, 0, 0, 0, 0                                           \
+  }
 
 /**
  * Plan a set of tensors. Collective.
  *
- * A rank that does not know one side's layouts passes NULL for them and receives them from the lowest
- * rank that gave them. Everything else must be the same on every rank and is compared.
+ * A rank that does not know one side's layouts passes NULL for them and receives them from the
+ * lowest rank that gave them. Everything else must be the same on every rank and is compared.
  *
  * @param plan       Receives the plan; the caller owns it and destroys it before the comm.
  * @param comm       The comm; not owned.
@@ -548,7 +560,8 @@ typedef struct xfer_plan_options {
  * @retval XFER_ERR_MISMATCH  Ranks disagree; the text names the first tensor and both descriptions.
  * @retval XFER_ERR_SHAPE     A tensor's two layouts differ in shape or dtype, or some destination
  *                            element has no source.
- * @retval XFER_ERR_ARG       A mesh names a rank that the comm does not have, or an option is wrong.
+ * @retval XFER_ERR_ARG       A mesh names a rank that the comm does not have, or an option is
+ * wrong.
  * @since 0.1
  */
 XFER_API XFER_MUST_CHECK xfer_status xfer_plan_create(xfer_plan **plan, xfer_comm *comm,
@@ -561,14 +574,16 @@ XFER_API XFER_MUST_CHECK xfer_status xfer_plan_create(xfer_plan **plan, xfer_com
  * @since 0.1
  */
 XFER_API XFER_MUST_CHECK xfer_status xfer_plan_simulate(xfer_plan **plan, int n_ranks, int rank,
-                                                        const xfer_tensor *tensors, size_t n_tensors,
+                                                        const xfer_tensor *tensors,
+                                                        size_t n_tensors,
                                                         const xfer_plan_options *options);
 
 /** Give a plan back; NULL is fine. Waits for what this rank has enqueued. Not collective. */
 XFER_API void xfer_plan_destroy(xfer_plan *plan);
 
 /**
- * Say where one tensor's parts lie on this rank. Local. After a commit it makes the plan uncommitted.
+ * Say where one tensor's parts lie on this rank. Local. After a commit it makes the plan
+ * uncommitted.
  *
  * @param plan      The plan.
  * @param tensor    Index into the array given at create.
@@ -594,8 +609,8 @@ XFER_API XFER_MUST_CHECK xfer_status xfer_plan_commit(xfer_plan *plan);
  * Move every tensor from its source layout to its destination layout.
  *
  * Collective. One run may be in flight per plan.
- * Stream: starts after what is already on `stream`; returns once enqueued, allocates nothing, does not
- * wait for the device. On a host comm the data has moved when it returns.
+ * Stream: starts after what is already on `stream`; returns once enqueued, allocates nothing, does
+ * not wait for the device. On a host comm the data has moved when it returns.
  *
  * @param plan     Committed. Its bound views are read and written until `stream` passes this point.
  * @param version  The caller's number for these weights, above the last committed one;
@@ -611,7 +626,8 @@ XFER_API XFER_MUST_CHECK xfer_status xfer_plan_run(xfer_plan *plan, uint64_t ver
                                                    xfer_stream stream);
 
 /**
- * Wait until the last run is complete on every rank, then commit its version. Collective, once per run.
+ * Wait until the last run is complete on every rank, then commit its version. Collective, once per
+ * run.
  *
  * @param plan        A run is in flight.
  * @param timeout_ms  0: the plan's timeout.
@@ -629,31 +645,33 @@ XFER_API XFER_MUST_CHECK xfer_status xfer_plan_release(xfer_plan *plan);
 
 /** What a plan does on this rank, in figures. Start from XFER_PLAN_REPORT_INIT. */
 typedef struct xfer_plan_report_data {
-  size_t struct_size;          /**< Set by XFER_PLAN_REPORT_INIT. */
-  uint64_t n_tensors;          /**< Of the plan. */
-  uint64_t n_classes;          /**< Distinct (shape, dtype, layouts). */
-  uint64_t n_moves;            /**< In which this rank takes part, self-copies counted once. */
-  uint64_t payload_bytes;      /**< Each tensor of the plan once. */
-  uint64_t in_bytes;           /**< Written on this rank: received, copied from itself and zeroed. */
-  uint64_t self_bytes;         /**< Of these, copied from itself. */
-  uint64_t zero_bytes;         /**< Of these, zeroed. */
-  uint64_t wire_bytes;         /**< Of these, received from other ranks. */
-  uint64_t out_bytes;          /**< Sent to other ranks. */
-  uint64_t n_send_peers;       /**< Ranks that this rank sends to. */
-  uint64_t n_recv_peers;       /**< Ranks that this rank receives from. */
-  uint64_t broadcast_tensors;  /**< Tensors that take the broadcast lane. */
-  uint64_t direct_bytes;       /**< Once committed: bytes this rank copies to or from peers' memory. */
-  uint64_t packed_bytes;       /**< Once committed: bytes this rank sends in packed rounds. */
-  uint64_t n_rounds;           /**< Once committed: packed rounds in which this rank takes part. */
-  uint64_t staging_bytes;      /**< Once committed: staging memory of this rank. */
-  uint64_t window_bytes;       /**< Bytes per peer and round. */
-  uint64_t bound_bytes;        /**< max(wire_bytes, out_bytes): what the wire must carry at least. */
-  uint64_t predicted_ns;       /**< By link_bytes_per_s and message_ns. */
-  uint64_t committed_version;  /**< Of the last complete run; 0: none yet. */
-  uint64_t torn;               /**< 1: a failed run left destinations half new. */
+  size_t struct_size;         /**< Set by XFER_PLAN_REPORT_INIT. */
+  uint64_t n_tensors;         /**< Of the plan. */
+  uint64_t n_classes;         /**< Distinct (shape, dtype, layouts). */
+  uint64_t n_moves;           /**< In which this rank takes part, self-copies counted once. */
+  uint64_t payload_bytes;     /**< Each tensor of the plan once. */
+  uint64_t in_bytes;          /**< Written on this rank: received, copied from itself and zeroed. */
+  uint64_t self_bytes;        /**< Of these, copied from itself. */
+  uint64_t zero_bytes;        /**< Of these, zeroed. */
+  uint64_t wire_bytes;        /**< Of these, received from other ranks. */
+  uint64_t out_bytes;         /**< Sent to other ranks. */
+  uint64_t n_send_peers;      /**< Ranks that this rank sends to. */
+  uint64_t n_recv_peers;      /**< Ranks that this rank receives from. */
+  uint64_t broadcast_tensors; /**< Tensors that take the broadcast lane. */
+  uint64_t direct_bytes;  /**< Once committed: bytes this rank copies to or from peers' memory. */
+  uint64_t packed_bytes;  /**< Once committed: bytes this rank sends in packed rounds. */
+  uint64_t n_rounds;      /**< Once committed: packed rounds in which this rank takes part. */
+  uint64_t staging_bytes; /**< Once committed: staging memory of this rank. */
+  uint64_t window_bytes;  /**< Bytes per peer and round. */
+  uint64_t bound_bytes;   /**< max(wire_bytes, out_bytes): what the wire must carry at least. */
+  uint64_t predicted_ns;  /**< By link_bytes_per_s and message_ns. */
+  uint64_t committed_version; /**< Of the last complete run; 0: none yet. */
+  uint64_t torn;              /**< 1: a failed run left destinations half new. */
 } xfer_plan_report_data;
-#define XFER_PLAN_REPORT_INIT \
-  {sizeof(xfer_plan_report_data), 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0}
+#define XFER_PLAN_REPORT_INIT                                                                      \
+  {                                                                                                \
+    sizeof(xfer_plan_report_data), 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0   \
+  }
 
 /** Fill `report`. Local; may be called in any state. */
 XFER_API XFER_MUST_CHECK xfer_status xfer_plan_report(const xfer_plan *plan,
@@ -661,27 +679,28 @@ XFER_API XFER_MUST_CHECK xfer_status xfer_plan_report(const xfer_plan *plan,
 
 /** A box of one tensor that goes from one rank to another. */
 typedef struct xfer_move {
-  uint64_t tensor;              /**< Index into the array given at create. */
-  int32_t src_rank;             /**< Equal to dst_rank for a self-copy. */
-  int32_t dst_rank;             /**< Who gets it. */
-  int64_t lo[XFER_MAX_DIMS];    /**< Global index, first. */
-  int64_t hi[XFER_MAX_DIMS];    /**< Global index, one past the last. */
+  uint64_t tensor;                  /**< Index into the array given at create. */
+  int32_t src_rank;                 /**< Equal to dst_rank for a self-copy. */
+  int32_t dst_rank;                 /**< Who gets it. */
+  int64_t lo[XFER_MAX_DIMS];        /**< Global index, first. */
+  int64_t hi[XFER_MAX_DIMS];        /**< Global index, one past the last. */
   int64_t src_local[XFER_MAX_DIMS]; /**< Where `lo` lies in the source rank's part. */
   int64_t dst_local[XFER_MAX_DIMS]; /**< Where `lo` lies in the destination rank's part. */
-  uint64_t n_bytes;             /**< Of the box. */
-  int32_t n_dims;               /**< Of the tensor. */
-  int32_t broadcast;            /**< 1: carried by the broadcast lane. */
+  uint64_t n_bytes;                 /**< Of the box. */
+  int32_t n_dims;                   /**< Of the tensor. */
+  int32_t broadcast;                /**< 1: carried by the broadcast lane. */
 } xfer_move;
 
 /**
  * The i-th move in which this rank takes part, 0 <= i < n_moves of the report. Local.
  * @retval XFER_ERR_ARG  No such move.
  */
-XFER_API XFER_MUST_CHECK xfer_status xfer_plan_move(const xfer_plan *plan, size_t i, xfer_move *move);
+XFER_API XFER_MUST_CHECK xfer_status xfer_plan_move(const xfer_plan *plan, size_t i,
+                                                    xfer_move *move);
 
 /**
- * The plan as text: a summary for people, or with `json` != 0 one JSON object with the report and all
- * moves of this rank.
+ * The plan as text: a summary for people, or with `json` != 0 one JSON object with the report and
+ * all moves of this rank.
  * @param text  Receives a string that the caller gives back with xfer_text_free().
  */
 XFER_API XFER_MUST_CHECK xfer_status xfer_plan_print(const xfer_plan *plan, char **text, int json);

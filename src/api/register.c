@@ -1,6 +1,6 @@
 /*
- * Registered memory: each rank's allocation is mapped by all that can, once, and stays mapped, so that the
- * commit of a kept plan finds the mapping there.
+ * Registered memory: each rank's allocation is mapped by all that can, once, and stays mapped, so
+ * that the commit of a kept plan finds the mapping there.
  */
 #include <string.h>
 
@@ -18,7 +18,8 @@ typedef struct offer {
   uint64_t has_memory;
 } offer;
 
-static xfer_status make_offer(offer *mine, xfi_registered *entry, const xfer_comm *comm, void *memory)
+static xfer_status make_offer(offer *mine, xfi_registered *entry, const xfer_comm *comm,
+                              void *memory)
 {
   const xfi_device_ops *dev = comm->device->ops;
   xfer_status st = XFER_OK;
@@ -37,7 +38,8 @@ done:
   return st;
 }
 
-static xfer_status map_offers(xfi_registered *entry, const xfer_comm *comm, const offer *all, const offer *mine)
+static xfer_status map_offers(xfi_registered *entry, const xfer_comm *comm, const offer *all,
+                              const offer *mine)
 {
   const xfi_comm *t = comm->transport;
   xfer_status st = XFER_OK;
@@ -60,7 +62,8 @@ done:
 
 static void close_entry(xfi_registered *entry, xfi_device *device)
 {
-  for (int i = 0; i < entry->n_mapped; i++) device->ops->mem_unimport(device, entry->mapped[i]);
+  for (int i = 0; i < entry->n_mapped; i++)
+    device->ops->mem_unimport(device, entry->mapped[i]);
   xfi_free(entry->mapped);
   memset(entry, 0, sizeof *entry);
 }
@@ -84,6 +87,7 @@ xfer_status xfer_comm_register(xfer_comm *comm, void *memory)
     st = XFER_ERR_NOMEM;
   }
   XFI_TRY(xfi_comm_agree(comm->transport, st, deadline));
+  XFI_CHECK(all != NULL, XFER_ERR_INTERNAL, "the ranks agreed on a rank out of memory");
   XFI_TRY(comm->transport->ops->all_gather(comm->transport, all, &mine, sizeof mine, deadline));
   st = map_offers(&entry, comm, all, &mine);
   if (comm->device->ops->exports_end != NULL) comm->device->ops->exports_end(comm->device);
@@ -103,7 +107,8 @@ xfer_status xfer_comm_unregister(xfer_comm *comm, void *memory)
   size_t i = 0;
 
   XFI_CHECK(comm != NULL, XFER_ERR_ARG, "unregister: comm is NULL");
-  while (i < comm->n_registered && comm->registered[i].memory != memory) i++;
+  while (i < comm->n_registered && comm->registered[i].memory != memory)
+    i++;
   if (i == comm->n_registered) {
     xfi_set_error("unregister: %p was not registered", memory);
     st = XFER_ERR_ARG;
@@ -122,7 +127,8 @@ done:
 
 void xfi_comm_free_registered(xfer_comm *comm)
 {
-  for (size_t i = 0; i < comm->n_registered; i++) close_entry(&comm->registered[i], comm->device);
+  for (size_t i = 0; i < comm->n_registered; i++)
+    close_entry(&comm->registered[i], comm->device);
   xfi_free(comm->registered);
 }
 

@@ -43,7 +43,8 @@ void xfi_abandon(void *p)
   if (node == NULL) return; /* p is lost all the same, only not reachable */
   node->p = p;
   node->next = atomic_load(&all);
-  while (!atomic_compare_exchange_weak(&all, &node->next, node)) continue;
+  while (!atomic_compare_exchange_weak(&all, &node->next, node))
+    continue;
 }
 
 char *xfi_strdup(const char *text)

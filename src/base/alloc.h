@@ -14,8 +14,8 @@ XFI_DOOR void *xfi_calloc(size_t n, size_t size);
 /* NULL is fine. */
 XFI_DOOR void xfi_free(void *p);
 
-/* Leave memory, of any device, for ever to somebody who may still touch it. It stays reachable, so that
- * leak checkers know it from what was forgotten. */
+/* Leave memory, of any device, for ever to somebody who may still touch it. It stays reachable, so
+ * that leak checkers know it from what was forgotten. */
 void xfi_abandon(void *p);
 
 /* A copy of `text`, or NULL. */

@@ -6,7 +6,6 @@
  * side that copies waits for READY, copies, sets DONE; the other sets READY and waits for DONE. So
  * each rank waits on its own page only, and whoever pushes or pulls does the same.
  */
-#include <assert.h>
 #include <string.h>
 
 #include "alloc.h"
@@ -267,7 +266,7 @@ xfer_status xfi_direct_create(xfi_direct **direct, xfer_plan *plan)
     st = make_page(d, plan);
   }
   XFI_TRY(xfi_comm_agree(plan->comm, st, xfi_run_deadline(plan)));
-  assert(d != NULL); /* else the ranks did not agree */
+  XFI_CHECK(d != NULL, XFER_ERR_INTERNAL, "the ranks agreed on a rank out of memory");
   XFI_TRY(xfi_links_create(&d->links, plan, d->page));
   XFI_TRY(xfi_comm_agree(plan->comm, prepare(d, plan), xfi_run_deadline(plan)));
 

@@ -6,7 +6,6 @@
  */
 #include "link.h"
 
-#include <assert.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -110,7 +109,8 @@ static xfer_status exchange_blobs(xfi_links *links, const xfer_plan *plan, const
   for (size_t i = 0; i < n && local == XFER_OK; i++)
     local = xfi_link_describe(&mine[i], plan, &links->at[i], page);
   XFI_TRY(xfi_comm_agree(comm, local, xfi_run_deadline(plan)));
-  assert(mine != NULL && sizes != NULL && messages != NULL); /* else the ranks did not agree */
+  XFI_CHECK(mine != NULL && sizes != NULL && messages != NULL, XFER_ERR_INTERNAL,
+            "the ranks agreed on a rank out of memory");
   for (size_t i = 0; i < n; i++) {
     sizes[i] = mine[i].n;
     messages[i] = (xfi_message){&sizes[i], sizeof *sizes, links->at[i].rank};

@@ -1,6 +1,7 @@
 /*
- * How fast the lanes are on host threads, beside a plain loop of memcpy over the same rows by the same
- * number of threads: four threads hold a matrix by rows, four others get it by columns or by rows.
+ * How fast the lanes are on host threads, beside a plain loop of memcpy over the same rows by the
+ * same number of threads: four threads hold a matrix by rows, four others get it by columns or by
+ * rows.
  *
  *   host_lanes [ROUNDS]
  */
@@ -132,8 +133,10 @@ static double measure(uint32_t which)
     ranks[r] = r;
     if (pthread_create(&threads[r], NULL, rank_main, &ranks[r]) != 0) exit(1);
   }
-  for (int r = 0; r < RANKS; r++) pthread_join(threads[r], NULL);
-  for (int r = 0; r < RANKS; r++) xfer_comm_destroy(comms[r]);
+  for (int r = 0; r < RANKS; r++)
+    pthread_join(threads[r], NULL);
+  for (int r = 0; r < RANKS; r++)
+    xfer_comm_destroy(comms[r]);
   qsort(seconds + 1, (size_t)n_rounds - 1, sizeof *seconds, ascending);
   return 1e3 * seconds[1 + (n_rounds - 1) / 2];
 }
@@ -143,7 +146,8 @@ int main(int argc, char **argv)
   if (argc > 1) n_rounds = atoi(argv[1]);
   if (n_rounds < 2 || n_rounds > MAX_ROUNDS) return 2;
   pthread_barrier_init(&barrier, NULL, RANKS);
-  printf("%-45s %10s %10s %10s %7s %7s\n", "problem", "loop ms", "direct ms", "packed ms", "direct", "packed");
+  printf("%-45s %10s %10s %10s %7s %7s\n", "problem", "loop ms", "direct ms", "packed ms", "direct",
+         "packed");
   for (size_t i = 0; i < sizeof workloads / sizeof *workloads; i++) {
     const size_t bytes = (size_t)workloads[i].rows * (size_t)workloads[i].row_bytes;
     double loop;
@@ -159,9 +163,10 @@ int main(int argc, char **argv)
     loop = measure(UINT32_MAX);
     direct = measure(XFER_LANE_DIRECT);
     packed = measure(XFER_LANE_PACKED);
-    printf("%-45s %10.1f %10.1f %10.1f %7.2f %7.2f\n", current->line, loop, direct, packed, loop / direct,
-           loop / packed);
-    for (int r = 0; r < RANKS; r++) free(buffers[r]);
+    printf("%-45s %10.1f %10.1f %10.1f %7.2f %7.2f\n", current->line, loop, direct, packed,
+           loop / direct, loop / packed);
+    for (int r = 0; r < RANKS; r++)
+      free(buffers[r]);
   }
   return 0;
 }
