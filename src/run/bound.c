@@ -34,7 +34,8 @@ static void dense_strides(xfi_bound *b, int elem_bytes)
   }
 }
 
-/* Strides given: as many as dims, positive where they count, and reaching no further than 2^62. */
+/* Strides given: as many as dims, positive where they count, and reaching no further than 2^62.
+ * Pieces are known: inside one the dim that is cut is shorter. */
 static xfer_status copy_strides(xfi_bound *b, const xfer_view *view, int elem_bytes,
                                 const char *what)
 {
@@ -44,14 +45,15 @@ static xfer_status copy_strides(xfi_bound *b, const xfer_view *view, int elem_by
   XFI_CHECK(view->n_dims == b->n_dims, XFER_ERR_SHAPE, "%s: a view of %d dims for a tensor of %d",
             what, (int)view->n_dims, b->n_dims);
   for (int d = 0; d < b->n_dims; d++) {
+    const int64_t n = min64(b->shape[d], d == b->piece_dim ? b->piece_length : INT64_MAX);
     int64_t span;
 
     b->strides[d] = view->strides[d];
-    if (b->shape[d] <= 1) continue;
+    if (n <= 1) continue;
     XFI_CHECK(view->strides[d] >= elem_bytes, XFER_ERR_SHAPE,
               "%s: stride %lld in dim %d, below the %d bytes of an element", what,
               (long long)view->strides[d], d, elem_bytes);
-    XFI_CHECK(xfi_imul_fits(view->strides[d], b->shape[d] - 1, &span) &&
+    XFI_CHECK(xfi_imul_fits(view->strides[d], n - 1, &span) &&
                   xfi_iadd_fits(reach, span, &reach) && reach <= INT64_MAX / 2,
               XFER_ERR_OVERFLOW, "%s: stride %lld in dim %d reaches past 2^62 bytes", what,
               (long long)view->strides[d], d);
@@ -94,16 +96,16 @@ xfer_status xfi_bound_set(xfi_bound *bound, const xfer_view *view, const int64_t
   XFI_CHECK(view->kind >= XFER_VIEW_DENSE && view->kind <= XFER_VIEW_PIECES, XFER_ERR_ARG,
             "%s: view kind %d", what, (int)view->kind);
   XFI_CHECK(view->reserved == 0, XFER_ERR_ARG, "%s: a reserved field of the view is not 0", what);
-  if (view->kind == XFER_VIEW_DENSE)
-    dense_strides(&b, elem_bytes);
-  else
-    XFI_TRY(copy_strides(&b, view, elem_bytes, what));
   if (view->kind == XFER_VIEW_PIECES) {
     XFI_TRY(copy_pieces(&b, view, what));
   } else {
     XFI_CHECK(view->base != NULL, XFER_ERR_ARG, "%s: the view's base is NULL", what);
     b.only = view->base;
   }
+  if (view->kind == XFER_VIEW_DENSE)
+    dense_strides(&b, elem_bytes);
+  else
+    XFI_TRY(copy_strides(&b, view, elem_bytes, what));
   xfi_bound_clear(bound);
   *bound = b;
   b.pieces = NULL;

@@ -1,0 +1,221 @@
+/* Do destination views overlap? Random views against a map of bytes. */
+#include "alloc.h"
+#include "bound.h"
+#include "error.h"
+
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+enum { BYTES = 1 << 14, MOST_VIEWS = 3, MOST_PIECES = 4, N_CASES = 20000 };
+
+static char memory[BYTES];
+static const char *const names[MOST_VIEWS] = {"a", "b", "c"};
+
+/* A view of up to three dims with its part. */
+typedef struct part {
+  xfer_view view;
+  int n_dims;
+  int64_t shape[3];
+  int elem_bytes;
+  void *pieces[MOST_PIECES];
+} part;
+
+static uint64_t state_of_rng = 1;
+
+static int64_t below(int64_t n)
+{
+  state_of_rng = state_of_rng * 6364136223846793005u + 1442695040888963407u;
+  return (int64_t)((state_of_rng >> 33) % (uint64_t)n);
+}
+
+/* Nested strides in a random order of dims, with gaps now and then. */
+static void random_part(part *p)
+{
+  int order[3] = {0, 1, 2};
+  int64_t strides[3];
+  int64_t inside;
+
+  p->n_dims = (int)below(4);
+  p->elem_bytes = 1 << below(4);
+  inside = p->elem_bytes;
+  for (int d = 0; d < p->n_dims; d++) {
+    const int other = (int)below(p->n_dims);
+    const int swap = order[d];
+
+    p->shape[d] = 1 + below(4);
+    if (order[d] >= p->n_dims || order[other] >= p->n_dims) continue;
+    order[d] = order[other];
+    order[other] = swap;
+  }
+  for (int i = 0; i < p->n_dims; i++) {
+    const int d = order[i];
+
+    strides[d] = inside + (below(2) == 0 ? 0 : below(12));
+    inside = strides[d] * p->shape[d];
+  }
+  p->view = xfer_view_strided(memory + below(120), strides, p->n_dims);
+  if (p->n_dims == 0 || below(3) != 0) return;
+  for (int i = 0; i < MOST_PIECES; i++)
+    p->pieces[i] = memory + below(500);
+  p->view = xfer_view_pieces(p->pieces, p->shape[0], 0, strides, p->n_dims);
+}
+
+/* Marks each byte of a part; true: one was marked before. */
+static bool mark(unsigned char *map, const part *p)
+{
+  int64_t x[3] = {0};
+  bool met = false;
+  int d;
+
+  do {
+    const char *at = p->view.kind == XFER_VIEW_PIECES ? p->pieces[x[0]] : p->view.base;
+
+    for (d = p->view.kind == XFER_VIEW_PIECES ? 1 : 0; d < p->n_dims; d++)
+      at += x[d] * p->view.strides[d];
+    for (int b = 0; b < p->elem_bytes; b++) {
+      met = met || map[at - memory + b] != 0;
+      map[at - memory + b] = 1;
+    }
+    for (d = p->n_dims - 1; d >= 0 && ++x[d] == p->shape[d]; d--)
+      x[d] = 0;
+  } while (d >= 0);
+  return met;
+}
+
+/* An address that is never read. */
+static void *far_off(int64_t n)
+{
+  return (void *)((uintptr_t)memory + (uintptr_t)n);
+}
+
+static xfer_status check(part *parts, size_t n)
+{
+  xfi_bound bounds[MOST_VIEWS] = {{.is_set = false}};
+  const xfi_bound *list[MOST_VIEWS] = {NULL};
+  int elem_bytes[MOST_VIEWS] = {0};
+  xfer_status st;
+
+  for (size_t i = 0; i < n; i++) {
+    assert_int_equal(xfi_bound_set(&bounds[i], &parts[i].view, parts[i].shape, parts[i].n_dims,
+                                   parts[i].elem_bytes, names[i]),
+                     XFER_OK);
+    list[i] = &bounds[i];
+    elem_bytes[i] = parts[i].elem_bytes;
+  }
+  st = xfi_bounds_check_disjoint(list, names, elem_bytes, n);
+  for (size_t i = 0; i < n; i++)
+    xfi_bound_clear(&bounds[i]);
+  return st;
+}
+
+static void test_random_views_against_a_map_of_bytes(void **state)
+{
+  static unsigned char map[BYTES];
+  int n_met = 0;
+
+  (void)state;
+  for (int k = 0; k < N_CASES; k++) {
+    part parts[MOST_VIEWS];
+    const size_t n = (size_t)(1 + below(MOST_VIEWS));
+    bool met = false;
+
+    memset(map, 0, sizeof map);
+    for (size_t i = 0; i < n; i++) {
+      random_part(&parts[i]);
+      met = mark(map, &parts[i]) || met;
+    }
+    n_met += met;
+    if (check(parts, n) != (met ? XFER_ERR_SHAPE : XFER_OK))
+      fail_msg("case %d: %s, but the views %s", k, met ? "not seen" : xfi_last_error(),
+               met ? "meet" : "do not meet");
+  }
+  assert_in_range(n_met, N_CASES / 5, N_CASES * 4 / 5);
+}
+
+static void test_the_same_view_twice_is_a_tie(void **state)
+{
+  const int64_t strides[2] = {40, 4};
+  void *pieces[2] = {memory, memory + 100};
+  part parts[2] = {{.n_dims = 2, .shape = {2, 3}, .elem_bytes = 4}};
+
+  (void)state;
+  parts[0].view = xfer_view_strided(memory, strides, 2);
+  parts[1] = parts[0];
+  assert_int_equal(check(parts, 2), XFER_OK);
+  parts[1].elem_bytes = 2;
+  assert_int_equal(check(parts, 2), XFER_ERR_SHAPE);
+  parts[1].elem_bytes = 4;
+  parts[1].shape[1] = 2;
+  assert_int_equal(check(parts, 2), XFER_ERR_SHAPE);
+  assert_non_null(strstr(xfi_last_error(), "\"a\" and \"b\" overlap"));
+  parts[0].view = parts[1].view = xfer_view_pieces(pieces, 2, 0, strides, 2);
+  parts[1].shape[1] = 3;
+  assert_int_equal(check(parts, 2), XFER_OK);
+}
+
+static void test_touching_views_and_combs_do_not_overlap(void **state)
+{
+  const int64_t comb[2] = {64, 8};
+  part parts[3] = {{.n_dims = 2, .shape = {3, 8}, .elem_bytes = 4},
+                   {.n_dims = 2, .shape = {3, 8}, .elem_bytes = 4},
+                   {.n_dims = 2, .shape = {3, 8}, .elem_bytes = 4}};
+
+  (void)state;
+  parts[0].view = xfer_view_strided(memory, comb, 2);
+  parts[1].view = xfer_view_strided(memory + 4, comb, 2); /* its teeth in between */
+  parts[2].view = xfer_view_dense(memory + 3 * 64);
+  assert_int_equal(check(parts, 3), XFER_OK);
+  parts[2].view = xfer_view_dense(memory + 3 * 64 - 1);
+  assert_int_equal(check(parts, 3), XFER_ERR_SHAPE);
+  assert_int_equal(check(parts, 0), XFER_OK);
+}
+
+/* Walked row by row this would take hours. */
+static void test_large_views_are_compared_without_walking_them(void **state)
+{
+  const int64_t rows[2] = {INT64_C(1) << 20, 1};
+  part parts[2] = {{.n_dims = 2, .shape = {INT64_C(1) << 20, 1000}, .elem_bytes = 1},
+                   {.n_dims = 1, .shape = {24}, .elem_bytes = 1}};
+
+  (void)state;
+  parts[0].view = xfer_view_strided(memory, rows, 2); /* never touched */
+  parts[1].view = xfer_view_dense(far_off((INT64_C(1) << 39) + 1000));
+  assert_int_equal(check(parts, 2), XFER_OK);
+  parts[1].view = xfer_view_dense(far_off((INT64_C(1) << 39) + 999));
+  assert_int_equal(check(parts, 2), XFER_ERR_SHAPE);
+}
+
+static void test_each_failed_allocation_is_an_error(void **state)
+{
+  part p = {.n_dims = 1, .shape = {3}, .elem_bytes = 4};
+  xfer_status st = XFER_ERR_NOMEM;
+  long n = 0;
+
+  (void)state;
+  p.view = xfer_view_dense(memory);
+  for (; st != XFER_OK && n < 20; n++) {
+    xfi_alloc_fail_after(n);
+    st = check(&p, 1);
+    xfi_alloc_fail_after(-1);
+    if (st != XFER_OK) assert_int_equal(st, XFER_ERR_NOMEM);
+  }
+  assert_in_range(n, 3, 19);
+}
+
+int main(void)
+{
+  const struct CMUnitTest tests[] = {
+      cmocka_unit_test(test_random_views_against_a_map_of_bytes),
+      cmocka_unit_test(test_the_same_view_twice_is_a_tie),
+      cmocka_unit_test(test_touching_views_and_combs_do_not_overlap),
+      cmocka_unit_test(test_large_views_are_compared_without_walking_them),
+      cmocka_unit_test(test_each_failed_allocation_is_an_error),
+  };
+
+  return cmocka_run_group_tests(tests, NULL, NULL);
+}
