@@ -94,6 +94,17 @@ static inline const xfi_bound *xfi_run_dst(const xfer_plan *plan, size_t tensor)
   return &plan->bindings[tensor]->dst;
 }
 
+/* ---- bind.c ---- */
+
+void xfi_binding_destroy(xfi_binding *binding);
+/* Every part that is not empty is bound, and no destinations overlap. */
+xfer_status xfi_bindings_check(const xfer_plan *plan);
+
+/* ---- commit.c ---- */
+
+/* Give back all that commit made. */
+void xfi_run_drop_lanes(xfer_plan *plan);
+
 /* ---- local.c ---- */
 
 /* Self-copies and ZERO elements as one batch. */

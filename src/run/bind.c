@@ -1,0 +1,143 @@
+/*
+ * Bindings: where each part lies on this rank, one tensor at a time; and at commit, all of them
+ * together.
+ */
+#include <stdio.h>
+#include <string.h>
+
+#include "alloc.h"
+#include "error.h"
+#include "run.h"
+
+/* The shape of this rank's part of one side; false: it has none, or an empty one. */
+static bool part_shape(int64_t *shape, const xfer_layout *layout, bool in_mesh,
+                       const xfi_place *place)
+{
+  bool filled = in_mesh;
+
+  for (int d = 0; in_mesh && d < layout->n_dims; d++) {
+    shape[d] = xfi_dim_length(&layout->dims[d], place->part[d]);
+    filled = filled && shape[d] > 0;
+  }
+  return filled;
+}
+
+static xfer_status bind_side(xfi_bound *bound, const xfer_view *view, const xfer_layout *layout,
+                             bool in_mesh, const xfi_place *place, const char *name,
+                             const char *side)
+{
+  int64_t shape[XFER_MAX_DIMS] = {0};
+  char what[160];
+
+  if (!part_shape(shape, layout, in_mesh, place)) return XFER_OK;
+  if (view == NULL) {
+    xfi_bound_clear(bound);
+    return XFER_OK;
+  }
+  snprintf(what, sizeof what, "tensor \"%.100s\", %s view", name, side);
+  return xfi_bound_set(bound, view, shape, layout->n_dims, layout->elem_bytes, what);
+}
+
+void xfi_binding_destroy(xfi_binding *binding)
+{
+  if (binding == NULL) return;
+  xfi_bound_clear(&binding->src);
+  xfi_bound_clear(&binding->dst);
+  xfi_free(binding);
+}
+
+static bool is_same_binding(const xfi_binding *a, const xfi_binding *b)
+{
+  return a != NULL && xfi_bound_equal(&a->src, &b->src) && xfi_bound_equal(&a->dst, &b->dst);
+}
+
+xfer_status xfi_run_bind(xfer_plan *plan, size_t tensor, const xfer_view *src_view,
+                         const xfer_view *dst_view)
+{
+  xfer_status st = XFER_OK;
+  const xfi_class *cls;
+  const char *name;
+  xfi_binding *fresh = NULL;
+
+  XFI_CHECK(plan->comm != NULL, XFER_ERR_STATE, "a simulated plan cannot be bound");
+  XFI_CHECK(plan->state != XFI_PLAN_RUNNING, XFER_ERR_STATE,
+            "a run is in flight; wait for it before binding");
+  XFI_CHECK(tensor < plan->moves->n_tensors, XFER_ERR_ARG, "tensor %zu of %zu", tensor,
+            plan->moves->n_tensors);
+  cls = xfi_plan_class(plan->moves, tensor);
+  name = plan->moves->tensors[tensor].name;
+  fresh = xfi_calloc(1, sizeof *fresh);
+  XFI_CHECK(fresh != NULL, XFER_ERR_NOMEM, "tensor \"%s\"", name);
+  XFI_TRY(bind_side(&fresh->src, src_view, cls->src, cls->in_src, &cls->src_place, name, "source"));
+  XFI_TRY(bind_side(&fresh->dst, dst_view, cls->dst, cls->in_dst, &cls->dst_place, name,
+                    "destination"));
+  plan->state = XFI_PLAN_UNCOMMITTED;
+  if (is_same_binding(plan->bindings[tensor], fresh))
+    goto done; /* the next commit has nothing to do */
+  xfi_binding_destroy(plan->bindings[tensor]);
+  plan->bindings[tensor] = fresh;
+  fresh = NULL;
+  plan->changed = true;
+done:
+  xfi_binding_destroy(fresh);
+  return st;
+}
+
+/* Every part that is not empty is bound. */
+static xfer_status check_all_bound(const xfer_plan *plan)
+{
+  xfer_status st = XFER_OK;
+
+  for (size_t t = 0; t < plan->moves->n_tensors; t++) {
+    const xfi_class *cls = xfi_plan_class(plan->moves, t);
+    const xfi_binding *b = plan->bindings[t];
+    const char *name = plan->moves->tensors[t].name;
+    int64_t shape[XFER_MAX_DIMS];
+
+    XFI_CHECK(!part_shape(shape, cls->src, cls->in_src, &cls->src_place) ||
+                  (b != NULL && b->src.is_set),
+              XFER_ERR_STATE, "tensor %zu \"%s\": the source part of rank %d is not bound", t, name,
+              plan->moves->rank);
+    XFI_CHECK(!part_shape(shape, cls->dst, cls->in_dst, &cls->dst_place) ||
+                  (b != NULL && b->dst.is_set),
+              XFER_ERR_STATE, "tensor %zu \"%s\": the destination part of rank %d is not bound", t,
+              name, plan->moves->rank);
+  }
+done:
+  return st;
+}
+
+static xfer_status check_disjoint(const xfer_plan *plan)
+{
+  const size_t n_tensors = plan->moves->n_tensors;
+  xfer_status st = XFER_OK;
+  const xfi_bound **bounds = xfi_calloc(n_tensors, sizeof *bounds);
+  const char **names = xfi_calloc(n_tensors, sizeof *names);
+  int *elem_bytes = xfi_calloc(n_tensors, sizeof *elem_bytes);
+  size_t n = 0;
+
+  XFI_CHECK(bounds != NULL && names != NULL && elem_bytes != NULL, XFER_ERR_NOMEM, "%zu tensors",
+            n_tensors);
+  for (size_t t = 0; t < n_tensors; t++) {
+    if (plan->bindings[t] == NULL || !plan->bindings[t]->dst.is_set) continue;
+    bounds[n] = &plan->bindings[t]->dst;
+    names[n] = plan->moves->tensors[t].name;
+    elem_bytes[n++] = xfi_plan_class(plan->moves, t)->dst->elem_bytes;
+  }
+  XFI_TRY(xfi_bounds_check_disjoint(bounds, names, elem_bytes, n));
+done:
+  xfi_free(bounds);
+  xfi_free(names);
+  xfi_free(elem_bytes);
+  return st;
+}
+
+xfer_status xfi_bindings_check(const xfer_plan *plan)
+{
+  xfer_status st = XFER_OK;
+
+  XFI_TRY(check_all_bound(plan));
+  XFI_TRY(check_disjoint(plan));
+done:
+  return st;
+}

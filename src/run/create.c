@@ -1,0 +1,173 @@
+/*
+ * The beginning and the end of a plan: options, agreement, moves; and giving it all back.
+ */
+#include "agree.h"
+#include "alloc.h"
+#include "error.h"
+#include "run.h"
+
+#define DEFAULT_LINK_BYTES_PER_S UINT64_C(350000000000)
+#define DEFAULT_MESSAGE_NS UINT64_C(30000)
+#define DEFAULT_TIMEOUT_MS UINT64_C(600000)
+#define MAX_WINDOW_BYTES (UINT64_C(1) << 30)
+
+/* Zero means default. `device` NULL: a simulation, which plans as a host does. */
+static xfer_status fill_options(xfer_plan_options *o, const xfi_device *device)
+{
+  xfer_status st = XFER_OK;
+
+  XFI_CHECK(o->lane <= XFER_LANE_BROADCAST, XFER_ERR_ARG, "plan option lane is %u", o->lane);
+  XFI_CHECK(o->flags == 0, XFER_ERR_UNSUPPORTED, "plan option flags is %#x", o->flags);
+  XFI_CHECK(o->reserved == 0, XFER_ERR_UNSUPPORTED, "plan option reserved is %#x", o->reserved);
+  XFI_CHECK(o->window_bytes <= MAX_WINDOW_BYTES, XFER_ERR_ARG,
+            "plan option window_bytes is %llu, above 1 GiB", (unsigned long long)o->window_bytes);
+  XFI_CHECK(o->ranks_per_domain <= INT32_MAX, XFER_ERR_ARG, "plan option ranks_per_domain is %u",
+            o->ranks_per_domain);
+  XFI_CHECK(o->timeout_ms <= INT64_MAX, XFER_ERR_ARG, "plan option timeout_ms is %llu",
+            (unsigned long long)o->timeout_ms);
+  if (o->link_bytes_per_s == 0) o->link_bytes_per_s = DEFAULT_LINK_BYTES_PER_S;
+  if (o->message_ns == 0) o->message_ns = DEFAULT_MESSAGE_NS;
+  if (o->timeout_ms == 0) o->timeout_ms = DEFAULT_TIMEOUT_MS;
+  if (o->max_staging_bytes == 0)
+    o->max_staging_bytes = device == NULL ? 64 << 20 : device->ops->default_staging_bytes;
+  if (o->window_bytes == 0)
+    o->window_bytes = device == NULL ? 256 << 10 : device->ops->default_window_bytes;
+done:
+  return st;
+}
+
+static xfi_plan_options moves_options(const xfer_plan_options *o)
+{
+  return (xfi_plan_options){o->link_bytes_per_s, o->message_ns, o->lane, o->ranks_per_domain};
+}
+
+/* The window that keeps the rank with most messages per round under the staging cap: two slots each
+ * way. */
+static xfer_status set_window(xfer_plan *plan, int sends, int recvs)
+{
+  const uint64_t cap = plan->options.max_staging_bytes;
+  const uint64_t slots = 2 * (uint64_t)(sends + recvs);
+  xfer_status st = XFER_OK;
+  uint64_t window = plan->options.window_bytes;
+
+  if (window < XFI_SLOT_ALIGN) window = XFI_SLOT_ALIGN; /* as small as it gets */
+  if (slots > 0 && window > cap / slots) window = cap / slots;
+  window = window / XFI_SLOT_ALIGN * XFI_SLOT_ALIGN;
+  XFI_CHECK(window > 0, XFER_ERR_ARG,
+            "max_staging_bytes %llu is too small for %d messages in a round",
+            (unsigned long long)cap, sends + recvs);
+  XFI_CHECK(plan->moves->n_broadcast == 0 || cap >= UINT64_C(4) * XFI_SLOT_ALIGN, XFER_ERR_ARG,
+            "max_staging_bytes %llu is too small for a broadcast", (unsigned long long)cap);
+  plan->window_bytes = window;
+done:
+  return st;
+}
+
+/* The most messages in a round of any rank. Collective; `mine` is this rank's status so far. */
+static xfer_status agree_window(xfer_plan *plan, xfer_status mine)
+{
+  xfi_comm *comm = plan->comm;
+  xfer_status st = XFER_OK;
+  int32_t most[2] = {0, 0};
+  int32_t(*all)[2] = NULL;
+
+  XFI_TRY(xfi_comm_agree(comm, mine, xfi_run_deadline(plan)));
+  xfi_packed_most(&most[0], &most[1], plan->moves);
+  all = xfi_comm_calloc(comm, (size_t)comm->size, sizeof *all);
+  XFI_CHECK(all != NULL, XFER_ERR_NOMEM, "%d ranks", comm->size);
+  XFI_TRY(comm->ops->all_gather(comm, all, most, sizeof most, xfi_run_deadline(plan)));
+  for (int r = 0; r < comm->size; r++) {
+    if (all[r][0] + all[r][1] <= most[0] + most[1]) continue;
+    most[0] = all[r][0];
+    most[1] = all[r][1];
+  }
+  XFI_TRY(set_window(plan, most[0], most[1]));
+done:
+  xfi_free(all);
+  return st;
+}
+
+static xfer_status make_plan(xfer_plan *p, const xfi_agreed *agreed)
+{
+  const xfi_plan_options options = moves_options(&p->options);
+  xfer_status st = XFER_OK;
+
+  p->bindings = xfi_calloc(agreed->n_tensors, sizeof *p->bindings);
+  XFI_CHECK(p->bindings != NULL, XFER_ERR_NOMEM, "%zu tensors", agreed->n_tensors);
+  XFI_TRY(xfi_plan_create(&p->moves, p->comm->size, p->comm->rank, agreed->tensors,
+                          agreed->n_tensors, &options));
+  XFI_TRY(p->device->ops->event_create(p->device, &p->started));
+  XFI_TRY(p->device->ops->event_create(p->device, &p->finished));
+done:
+  return st;
+}
+
+xfer_status xfi_run_create(xfer_plan **plan, xfi_comm *comm, xfi_device *device,
+                           xfer_status checked, const xfer_tensor *tensors, size_t n_tensors,
+                           const xfer_plan_options *options)
+{
+  xfer_status st = XFER_OK;
+  xfi_agreed agreed = {NULL, 0};
+  xfer_plan *p = xfi_comm_calloc(comm, 1, sizeof *p);
+
+  XFI_CHECK(p != NULL, XFER_ERR_NOMEM, "plan");
+  p->options = *options;
+  p->comm = comm;
+  p->device = device;
+  p->changed = true;
+  if (checked == XFER_OK) checked = fill_options(&p->options, device);
+  if (checked != XFER_OK) p->options.timeout_ms = DEFAULT_TIMEOUT_MS;
+  XFI_TRY(xfi_agree_tensors(&agreed, comm, checked, tensors, n_tensors, &p->options,
+                            xfi_run_deadline(p)));
+  XFI_TRY(agree_window(p, make_plan(p, &agreed)));
+
+  *plan = p;
+  p = NULL;
+done:
+  xfi_agreed_free(&agreed);
+  xfi_run_destroy(p);
+  return st;
+}
+
+xfer_status xfi_run_simulate(xfer_plan **plan, int n_ranks, int rank, const xfer_tensor *tensors,
+                             size_t n_tensors, const xfer_plan_options *options)
+{
+  xfer_status st = XFER_OK;
+  xfi_plan_options moves;
+  int sends;
+  int recvs;
+  xfer_plan *p = xfi_calloc(1, sizeof *p);
+
+  XFI_CHECK(p != NULL, XFER_ERR_NOMEM, "plan");
+  p->options = *options;
+  XFI_TRY(fill_options(&p->options, NULL));
+  moves = moves_options(&p->options);
+  XFI_TRY(xfi_plan_create(&p->moves, n_ranks, rank, tensors, n_tensors, &moves));
+  xfi_packed_most(&sends, &recvs, p->moves);
+  XFI_TRY(set_window(p, sends, recvs));
+
+  *plan = p;
+  p = NULL;
+done:
+  xfi_run_destroy(p);
+  return st;
+}
+
+void xfi_run_destroy(xfer_plan *plan)
+{
+  if (plan == NULL) return;
+  if (plan->state == XFI_PLAN_RUNNING && plan->run_status == XFER_OK)
+    plan->device->ops->event_sync(plan->device, plan->finished, xfi_run_deadline(plan));
+  if (plan->state == XFI_PLAN_RUNNING && plan->run_status != XFER_OK) plan->abandoned = true;
+  if (plan->device != NULL) xfi_run_drop_lanes(plan);
+  for (size_t t = 0; plan->bindings != NULL && plan->moves != NULL && t < plan->moves->n_tensors;
+       t++)
+    xfi_binding_destroy(plan->bindings[t]);
+  xfi_free(plan->bindings);
+  if (plan->device != NULL && plan->started != NULL)
+    plan->device->ops->event_destroy(plan->device, plan->started);
+  if (plan->device != NULL && plan->finished != NULL)
+    plan->device->ops->event_destroy(plan->device, plan->finished);
+  xfi_plan_destroy(plan->moves);
+  xfi_free(plan);
+}
