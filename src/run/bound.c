@@ -53,8 +53,8 @@ static xfer_status copy_strides(xfi_bound *b, const xfer_view *view, int elem_by
     XFI_CHECK(view->strides[d] >= elem_bytes, XFER_ERR_SHAPE,
               "%s: stride %lld in dim %d, below the %d bytes of an element", what,
               (long long)view->strides[d], d, elem_bytes);
-    XFI_CHECK(xfi_imul_fits(view->strides[d], n - 1, &span) &&
-                  xfi_iadd_fits(reach, span, &reach) && reach <= INT64_MAX / 2,
+    XFI_CHECK(xfi_imul_fits(view->strides[d], n - 1, &span) && xfi_iadd_fits(reach, span, &reach) &&
+                  reach <= INT64_MAX / 2,
               XFER_ERR_OVERFLOW, "%s: stride %lld in dim %d reaches past 2^62 bytes", what,
               (long long)view->strides[d], d);
   }

@@ -1,13 +1,13 @@
 /*
- * Carrying a plan out. A public plan is: moves (plan/), bindings, and the lanes made of both at
- * commit.
+ * Carrying a plan out. A public plan is moves (plan/), bindings (bind.c), and the lanes that
+ * commit.c makes of both:
  *
- *   local     copies within this rank, and zeroing                                    local.c
- *   direct    copies to and from mapped memory of peers, with ready and done flags    direct.c,
- * link.c pipeline  steps of gather -> message -> scatter through staging slots pipeline.c made of
- * packed rounds (packed.c) and of broadcasts (broadcast.c)
+ * - local.c: copies within this rank, and zeroing;
+ * - direct.c, link.c: copies to and from mapped memory of peers, with ready and done flags;
+ * - pipeline.c: steps of gather, message, scatter through staging slots, made of packed rounds
+ *   (packed.c) and of broadcasts (broadcast.c).
  *
- * All of it is written over the tables of device.h and comm.h.
+ * run.c starts them and waits. All of it is written over the tables of device.h and comm.h.
  */
 #ifndef XFI_RUN_H
 #define XFI_RUN_H
