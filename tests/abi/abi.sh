@@ -13,7 +13,7 @@ fi
 write() {
   local root
   root=$(cd "$here/../.." && pwd)
-  abidw --suppressions "$here/abi.suppr" --headers-dir "$here/../../include" --no-corpus-path --no-comp-dir-path \
+  abidw --suppressions "$here/abi.suppr" --headers-dir "$here/../../include" --drop-private-types --no-corpus-path --no-comp-dir-path \
     --no-show-locs --no-elf-needed --out-file "$1" "$library"
   sed -i "s#path='$root/#path='#" "$1"
 }
