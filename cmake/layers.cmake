@@ -13,10 +13,6 @@ endfunction()
 # Called in the layer's own CMakeLists.txt; sources are relative to it.
 function(xfer_layer name)
   cmake_parse_arguments(PARSE_ARGV 1 L "" "" "USES;SOURCES;PRIVATE_LIBS")
-  if(NOT L_SOURCES) # a layer of headers so far
-    set(L_SOURCES ${CMAKE_CURRENT_BINARY_DIR}/${name}_empty.c)
-    file(GENERATE OUTPUT ${L_SOURCES} CONTENT "extern int xfi_${name}_is_empty;\n")
-  endif()
   add_library(xfi_${name} OBJECT ${L_SOURCES})
   target_include_directories(xfi_${name} PUBLIC ${CMAKE_CURRENT_SOURCE_DIR} ${PROJECT_SOURCE_DIR}/include)
   target_link_libraries(xfi_${name} PRIVATE xfi_flags ${L_PRIVATE_LIBS})
