@@ -532,7 +532,7 @@ typedef struct xfer_plan_options {
                                    64 MiB on a host. */
   uint64_t window_bytes;      /**< Most bytes per peer and round, at most 1 GiB. 0: chosen. Made
                                    smaller where max_staging_bytes asks for it. */
-  uint64_t link_bytes_per_s;  /**< For choosing and predicting: a rank's bandwidth. 0: 350e9. */
+  uint64_t link_bytes_per_s;  /**< For predicting: a rank's bandwidth. 0: 350e9. */
   uint64_t message_ns;        /**< Likewise: the cost of one message. 0: 30000. */
   uint64_t timeout_ms;        /**< Deadline of every wait. 0: 600000. */
   uint32_t lane;              /**< xfer_lane */

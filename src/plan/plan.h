@@ -11,10 +11,8 @@
 
 #include "layout.h"
 
-/* Options with every default filled in. */
+/* Of the plan's options, those that decide who sends what to whom. */
 typedef struct xfi_plan_options {
-  uint64_t link_bytes_per_s;
-  uint64_t message_ns;
   uint32_t lane; /* xfer_lane */
   uint32_t ranks_per_domain;
 } xfi_plan_options;

@@ -38,7 +38,7 @@ done:
 
 static xfi_plan_options moves_options(const xfer_plan_options *o)
 {
-  return (xfi_plan_options){o->link_bytes_per_s, o->message_ns, o->lane, o->ranks_per_domain};
+  return (xfi_plan_options){o->lane, o->ranks_per_domain};
 }
 
 /* The window that keeps the rank with most messages per round under the staging cap: two slots each
