@@ -237,16 +237,26 @@ static void host_mem_unimport(xfi_device *device, void *base)
 /* ---- flags -------------------------------------------------------------------------------- */
 
 /* Peers are threads that write here whether or not the owner is still there, so the last one out
- * frees. */
+ * frees. A peer may come to share a page whose owner has just failed and freed it: it looks for
+ * the page among the live ones before it touches it. */
 typedef struct page {
-  _Atomic int n_owners;
-  char pad[60];
+  struct page *next;
+  int n_owners;
+  char pad[64 - sizeof(struct page *) - sizeof(int)];
   uint64_t flags[];
 } page;
 
-static page *page_of(uint64_t *flags)
+static pthread_mutex_t pages_lock = PTHREAD_MUTEX_INITIALIZER; /* of all below, and n_owners */
+static page *pages;
+
+/* Where the page of these flags hangs; at a NULL if it is gone. */
+static page **find_page(const uint64_t *flags)
 {
-  return (page *)(void *)((char *)flags - offsetof(page, flags));
+  page **at = &pages;
+
+  while (*at != NULL && (*at)->flags != flags)
+    at = &(*at)->next;
+  return at;
 }
 
 static xfer_status host_flags_alloc(xfi_device *device, uint64_t **flags, size_t n_flags)
@@ -259,22 +269,44 @@ static xfer_status host_flags_alloc(xfi_device *device, uint64_t **flags, size_t
             n_flags);
   made = xfi_calloc(1, sizeof *made + n_flags * sizeof **flags);
   XFI_CHECK(made != NULL, XFER_ERR_NOMEM, "%zu flags", n_flags);
-  atomic_init(&made->n_owners, 1);
+  made->n_owners = 1;
+  (void)pthread_mutex_lock(&pages_lock);
+  made->next = pages;
+  pages = made;
+  (void)pthread_mutex_unlock(&pages_lock);
   *flags = made->flags;
 done:
   return st;
 }
 
-static void host_flags_share(xfi_device *device, uint64_t *flags)
+static xfer_status host_flags_share(xfi_device *device, uint64_t *flags)
 {
+  page *found = NULL;
+
   (void)device;
-  (void)atomic_fetch_add(&page_of(flags)->n_owners, 1);
+  (void)pthread_mutex_lock(&pages_lock);
+  found = *find_page(flags);
+  if (found != NULL) found->n_owners++;
+  (void)pthread_mutex_unlock(&pages_lock);
+  if (found != NULL) return XFER_OK;
+  xfi_set_error("a peer has failed and left");
+  return XFER_ERR_PEER;
 }
 
 static void host_flags_free(xfi_device *device, uint64_t *flags)
 {
+  page **at = NULL;
+  page *last = NULL;
+
   (void)device;
-  if (atomic_fetch_sub(&page_of(flags)->n_owners, 1) == 1) xfi_free(page_of(flags));
+  (void)pthread_mutex_lock(&pages_lock);
+  at = find_page(flags);
+  if (*at != NULL && --(*at)->n_owners == 0) {
+    last = *at;
+    *at = last->next;
+  }
+  (void)pthread_mutex_unlock(&pages_lock);
+  xfi_free(last);
 }
 
 static _Atomic uint32_t n_sleepers[BUCKETS];

@@ -279,11 +279,15 @@ static void settle(xfi_link *link, const verdict *mine, const verdict *theirs)
 }
 
 /* From (allocation, offset) to addresses, where the allocation is mapped. */
-static void resolve(xfi_link *link, xfi_device *device)
+static xfer_status resolve(xfi_link *link, xfi_device *device)
 {
+  xfer_status st = XFER_OK;
+
   if (link->remotes[0].is_mapped) {
-    link->page = (uint64_t *)(void *)(link->remotes[0].mapped + link->page_offset);
-    if (device->ops->flags_share != NULL) device->ops->flags_share(device, link->page);
+    uint64_t *page = (uint64_t *)(void *)(link->remotes[0].mapped + link->page_offset);
+
+    if (device->ops->flags_share != NULL) XFI_TRY(device->ops->flags_share(device, page));
+    link->page = page;
   }
   for (size_t i = 0; i < link->n_bounds; i++) {
     for (int64_t p = 0; p < link->bounds[i].n_pieces; p++) {
@@ -293,6 +297,8 @@ static void resolve(xfi_link *link, xfi_device *device)
       if (remote->is_mapped) link->bounds[i].pieces[p] = remote->mapped + place[1];
     }
   }
+done:
+  return st;
 }
 
 static xfer_status map_links(xfi_links *links, xfer_plan *plan)
@@ -324,7 +330,7 @@ static xfer_status map_links(xfi_links *links, xfer_plan *plan)
   }
   for (size_t i = 0; i < links->n; i++) {
     settle(&links->at[i], &mine[i], &theirs[i]);
-    resolve(&links->at[i], plan->device);
+    XFI_TRY(resolve(&links->at[i], plan->device)); /* a peer that left has failed the comm */
   }
 done:
   xfi_free(mine);

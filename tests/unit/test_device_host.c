@@ -254,6 +254,20 @@ static void test_release_wakes_a_waiter(void **state)
   assert_true(xfi_now_ns() - start < (int64_t)30 * 1000000000);
 }
 
+static void test_flags_live_until_their_last_owner_leaves(void **state)
+{
+  (void)state;
+  uint64_t *flags = NULL;
+
+  assert_int_equal(device->ops->flags_alloc(device, &flags, 8), XFER_OK);
+  assert_int_equal(device->ops->flags_share(device, flags), XFER_OK);
+  device->ops->flags_free(device, flags);
+  assert_int_equal(device->ops->flags_set(device, &flags, 1, 3, NULL), XFER_OK);
+  assert_int_equal(flags[0], 3);
+  device->ops->flags_free(device, flags);
+  assert_int_equal(device->ops->flags_share(device, flags), XFER_ERR_PEER);
+}
+
 int main(void)
 {
   const struct CMUnitTest tests[] = {
@@ -269,6 +283,7 @@ int main(void)
       cmocka_unit_test(test_flags_wait_names_the_late_one),
       cmocka_unit_test(test_flags_beyond_32_bits_compare_as_64),
       cmocka_unit_test(test_release_wakes_a_waiter),
+      cmocka_unit_test(test_flags_live_until_their_last_owner_leaves),
   };
   return cmocka_run_group_tests(tests, setup, teardown);
 }
