@@ -521,8 +521,7 @@ typedef enum xfer_lane {
   XFER_LANE_AUTO = 0,   /**< The plan chooses for each tensor and pair of ranks. */
   XFER_LANE_DIRECT = 1, /**< Straight into the peer's memory; packed where it cannot be reached. */
   XFER_LANE_PACKED = 2, /**< Through bounded slots, one message per peer per round. */
-  XFER_LANE_BROADCAST =
-      3 /**< Each owner broadcasts its part in slots; ranks keep what they need. */
+  XFER_LANE_BROADCAST = 3 /**< Each owner broadcasts its part; ranks keep what they need. */
 } xfer_lane;
 
 /** Options of a plan; zero is the default in every field. The same on every rank. */

@@ -29,12 +29,15 @@ typedef struct xfi_message {
 /* Most messages of one round, sends plus receives (FACTS: larger NCCL groups have deadlocked). */
 #define XFI_ROUND_MESSAGES 64
 
+/* Most bytes of one of them. */
+#define XFI_MESSAGE_BYTES ((size_t)1 << 30)
+
 typedef struct xfi_comm xfi_comm;
 
 typedef struct xfi_comm_ops {
   const char *name; /* "local", "mpi", "nccl", "gather" */
   bool has_rounds;  /* false: round() and broadcast() are NULL; only mapped peers can be reached */
-  bool recv_direct; /* round() may receive straight into the caller's tensors, not only staging */
+  bool recv_direct; /* data may be received straight into the caller's tensors, not only staging */
 
   void (*destroy)(xfi_comm *comm);
 
@@ -46,13 +49,14 @@ typedef struct xfi_comm_ops {
                           const xfi_message *recvs, int n_recvs, xfi_deadline deadline);
 
   /* One bounded exchange of data in the device's memory, at most one send and one receive per peer,
-   * at most XFI_ROUND_MESSAGES messages, none over 1 GiB. Ordered on `stream`. */
+   * at most XFI_ROUND_MESSAGES messages, none over XFI_MESSAGE_BYTES. Ordered on `stream`. */
   xfer_status (*round)(xfi_comm *comm, const xfi_message *sends, int n_sends,
                        const xfi_message *recvs, int n_recvs, xfer_stream stream,
                        xfi_deadline deadline);
-  /* All ranks: root's n_bytes (at most 1 GiB) to everybody's `data`. Ordered on `stream`. */
-  xfer_status (*broadcast)(xfi_comm *comm, void *data, size_t n_bytes, int root, xfer_stream stream,
-                           xfi_deadline deadline);
+  /* All ranks: of each message the root's bytes to everybody's `data`; `peer` is not looked at. At
+   * most XFI_ROUND_MESSAGES messages, none over XFI_MESSAGE_BYTES. Ordered on `stream`. */
+  xfer_status (*broadcast)(xfi_comm *comm, const xfi_message *messages, int n, int root,
+                           xfer_stream stream, xfi_deadline deadline);
   /* All ranks, before the first run: connect whatever connects lazily. NULL: nothing to do. */
   xfer_status (*warm_up)(xfi_comm *comm, xfi_deadline deadline);
   /* Break the comm now: pending and later calls on every rank that can be told fail. Any thread. */

@@ -102,7 +102,7 @@ xfer_status xfi_local_exchange(xfi_comm *comm, const xfi_message *sends, int n_s
 xfer_status xfi_local_round(xfi_comm *comm, const xfi_message *sends, int n_sends,
                             const xfi_message *recvs, int n_recvs, xfer_stream stream,
                             xfi_deadline deadline);
-xfer_status xfi_local_broadcast(xfi_comm *comm, void *data, size_t n_bytes, int root,
+xfer_status xfi_local_broadcast(xfi_comm *comm, const xfi_message *messages, int n, int root,
                                 xfer_stream stream, xfi_deadline deadline);
 xfer_status xfi_local_warm_up(xfi_comm *comm, xfi_deadline deadline);
 

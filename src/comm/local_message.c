@@ -285,15 +285,23 @@ static xfer_status broadcast_as_root(xfi_local_rank *me, void *data, size_t n_by
   return finish(me, n_sends, (receives){.in = XFI_IN_BROADCAST}, deadline);
 }
 
-xfer_status xfi_local_broadcast(xfi_comm *comm, void *data, size_t n_bytes, int root,
+xfer_status xfi_local_broadcast(xfi_comm *comm, const xfi_message *messages, int n, int root,
                                 xfer_stream stream, xfi_deadline deadline)
 {
   xfi_local_rank *me = (xfi_local_rank *)comm;
-  xfi_message recv = {.data = data, .n_bytes = n_bytes, .peer = root};
+  xfer_status st = XFER_OK;
 
   (void)stream;
-  if (root == comm->rank) return broadcast_as_root(me, data, n_bytes, deadline);
-  return transfer(me, XFI_IN_BROADCAST, NULL, 0, &recv, 1, deadline);
+  for (int i = 0; i < n; i++) {
+    const xfi_message recv = {messages[i].data, messages[i].n_bytes, root};
+
+    if (root == comm->rank)
+      XFI_TRY(broadcast_as_root(me, messages[i].data, messages[i].n_bytes, deadline));
+    else
+      XFI_TRY(transfer(me, XFI_IN_BROADCAST, NULL, 0, &recv, 1, deadline));
+  }
+done:
+  return st;
 }
 
 /* Runs allocate nothing: room for a round's or a broadcast's messages is made here. */

@@ -8,8 +8,6 @@
 #include <assert.h>
 #include <string.h>
 
-static const size_t most_message_bytes = (size_t)1 << 30;
-
 /* ---- gathering ---------------------------------------------------------------------------- */
 
 static xfer_status gather_timeout(xfi_mpi_comm *t)
@@ -139,9 +137,9 @@ static xfer_status start_one(xfi_mpi_comm *t, const mpi_transfer *transfer, cons
   xfer_status st = XFER_OK;
   int n = (int)m->n_bytes; /* used only if it fits */
 
-  XFI_CHECK(m->n_bytes <= most_message_bytes, XFER_ERR_OVERFLOW,
+  XFI_CHECK(m->n_bytes <= XFI_MESSAGE_BYTES, XFER_ERR_OVERFLOW,
             "%s: a message of %zu bytes; at most %zu", transfer->name, m->n_bytes,
-            most_message_bytes);
+            XFI_MESSAGE_BYTES);
   if (receives)
     st = xfi_mpi_check(MPI_Irecv(m->data, n, MPI_BYTE, m->peer, transfer->tag, t->comm, request),
                        "MPI_Irecv");
@@ -319,24 +317,34 @@ xfer_status xfi_mpi_exchange(xfi_comm *comm, const xfi_message *sends, int n_sen
   return st;
 }
 
-xfer_status xfi_mpi_broadcast(xfi_comm *comm, void *data, size_t n_bytes, int root,
-                              xfer_stream stream, xfi_deadline deadline)
+static xfer_status broadcast_one(xfi_mpi_comm *t, const xfi_message *m, int root,
+                                 xfi_deadline deadline)
 {
-  xfi_mpi_comm *t = (xfi_mpi_comm *)comm;
-  xfer_status st = xfi_mpi_check_broken(t);
+  xfer_status st = XFER_OK;
   int code = MPI_SUCCESS;
 
-  (void)stream;
-  if (st != XFER_OK) return st;
-  XFI_CHECK(n_bytes <= most_message_bytes, XFER_ERR_OVERFLOW,
-            "a broadcast of %zu bytes; at most %zu", n_bytes, most_message_bytes);
-  XFI_TRY(xfi_mpi_check(MPI_Ibcast(data, (int)n_bytes, MPI_BYTE, root, t->comm, &t->collective),
-                        "MPI_Ibcast"));
+  assert(m->n_bytes <= XFI_MESSAGE_BYTES);
+  XFI_TRY(xfi_mpi_check(
+      MPI_Ibcast(m->data, (int)m->n_bytes, MPI_BYTE, root, t->comm, &t->collective), "MPI_Ibcast"));
   st = xfi_mpi_await(t, &t->collective, MPI_STATUS_IGNORE, &code, deadline);
   XFI_CHECK(st != XFER_ERR_TIMEOUT, XFER_ERR_TIMEOUT,
             "broadcast: what rank %d sends did not pass before the deadline", root);
   XFI_TRY(st);
   XFI_TRY(xfi_mpi_check(code, "MPI_Ibcast"));
+done:
+  return st;
+}
+
+xfer_status xfi_mpi_broadcast(xfi_comm *comm, const xfi_message *messages, int n, int root,
+                              xfer_stream stream, xfi_deadline deadline)
+{
+  xfi_mpi_comm *t = (xfi_mpi_comm *)comm;
+  xfer_status st = xfi_mpi_check_broken(t);
+
+  (void)stream;
+  if (st != XFER_OK) return st;
+  for (int i = 0; i < n; i++)
+    XFI_TRY(broadcast_one(t, &messages[i], root, deadline));
 done:
   if (st != XFER_OK) (void)xfi_mpi_fail(t, st);
   if (st != XFER_OK && t->collective != MPI_REQUEST_NULL) comm->holds_memory = t->holds_own = true;

@@ -95,7 +95,7 @@ xfer_status xfi_mpi_exchange(xfi_comm *comm, const xfi_message *sends, int n_sen
 xfer_status xfi_mpi_round(xfi_comm *comm, const xfi_message *sends, int n_sends,
                           const xfi_message *recvs, int n_recvs, xfer_stream stream,
                           xfi_deadline deadline);
-xfer_status xfi_mpi_broadcast(xfi_comm *comm, void *data, size_t n_bytes, int root,
+xfer_status xfi_mpi_broadcast(xfi_comm *comm, const xfi_message *messages, int n, int root,
                               xfer_stream stream, xfi_deadline deadline);
 
 #endif

@@ -26,7 +26,6 @@ enum {
   SPIN_POLLS = 10000,       /* polls before yielding the processor for longer */
   PAUSE_NS = 20 * 1000
 };
-static const size_t MESSAGE_BYTES_MAX = (size_t)1 << 30;
 
 int xfi_nccl_enter(const xfi_nccl_comm *comm)
 {
@@ -245,7 +244,24 @@ done:
   return st;
 }
 
-static xfer_status nccl_broadcast(xfi_comm *base, void *data, size_t n_bytes, int root,
+static xfer_status broadcast_group(xfi_nccl_comm *comm, const xfi_message *messages, int n,
+                                   int root, cudaStream_t stream, xfi_deadline deadline)
+{
+  ncclResult_t result = ncclGroupStart();
+  ncclResult_t first_bad = ncclSuccess;
+
+  if (result != ncclSuccess) return xfi_nccl_failed(comm, result, "ncclGroupStart");
+  for (int i = 0; i < n && first_bad == ncclSuccess; i++) {
+    result = ncclBroadcast(messages[i].data, messages[i].data, messages[i].n_bytes, ncclInt8, root,
+                           comm->nccl, stream);
+    if (result != ncclSuccess && result != ncclInProgress) first_bad = result;
+  }
+  result = ncclGroupEnd(); /* also after a failure, so that the thread has no group open */
+  if (first_bad != ncclSuccess) return xfi_nccl_failed(comm, first_bad, "ncclBroadcast");
+  return xfi_nccl_launched(comm, result, "ncclGroupEnd of broadcasts", deadline);
+}
+
+static xfer_status nccl_broadcast(xfi_comm *base, const xfi_message *messages, int n, int root,
                                   xfer_stream stream, xfi_deadline deadline)
 {
   xfi_nccl_comm *comm = xfi_nccl(base);
@@ -254,11 +270,9 @@ static xfer_status nccl_broadcast(xfi_comm *base, void *data, size_t n_bytes, in
 
   (void)pthread_mutex_lock(&comm->lock);
   XFI_TRY(xfi_nccl_usable(comm));
-  XFI_CHECK(n_bytes <= MESSAGE_BYTES_MAX, XFER_ERR_INTERNAL, "a broadcast of %zu bytes", n_bytes);
   comm->n_peers = 1;
   comm->peers[0] = root;
-  ncclResult_t result = ncclBroadcast(data, data, n_bytes, ncclInt8, root, comm->nccl, stream);
-  XFI_TRY(xfi_nccl_launched(comm, result, "ncclBroadcast", deadline));
+  XFI_TRY(broadcast_group(comm, messages, n, root, stream, deadline));
   XFI_TRY(put_in_flight(comm, stream, deadline));
 done:
   (void)pthread_mutex_unlock(&comm->lock);

@@ -251,8 +251,8 @@ xfer_status xfi_nccl_warm_up(xfi_comm *base, xfi_deadline deadline)
     XFI_TRY(group_launch(comm, &send, &recv, deadline));
     XFI_TRY(control_wait(comm, deadline));
   }
-  XFI_TRY(base->ops->broadcast(base, comm->device_bytes, XFI_NCCL_SLOT_BYTES, 0, comm->control,
-                               deadline));
+  const xfi_message first = {comm->device_bytes, XFI_NCCL_SLOT_BYTES, 0};
+  XFI_TRY(base->ops->broadcast(base, &first, 1, 0, comm->control, deadline));
   XFI_TRY(control_wait(comm, deadline));
 done:
   xfi_nccl_leave(comm, before);

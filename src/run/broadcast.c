@@ -1,173 +1,82 @@
 /*
- * The broadcast lane: for each source part of a tensor one replica is the root. A root's parts,
- * tensor after tensor, are one stream of bytes; its windows are broadcast to all ranks, and each
- * rank scatters what it needs. Roots take turns by rank; every rank computes all streams.
+ * The steps of the broadcast lane: of each root first what is broadcast in place, several parts to
+ * a call, then the rest, which is one stream of bytes, part after part, cut in windows: gathered on
+ * the root, broadcast from slot to slot, scattered where needed.
  */
-#include <stdlib.h>
-#include <string.h>
+#include "broadcast.h"
 
-#include "alloc.h"
 #include "error.h"
-#include "run.h"
 #include "slice.h"
-#include "vec.h"
 
-/* Longer than this gains nothing, and a comm takes no message above 1 GiB. */
-#define WINDOWS_PER_BROADCAST 4
-#define MAX_BROADCAST_BYTES (UINT64_C(1) << 30)
+/* Messages of one call in place: enough to keep a wire busy from one to the next. */
+#define MESSAGES_PER_STEP (XFI_ROUND_MESSAGES / 2)
 
-/* One part of one tensor in a root's stream. */
-typedef struct entry {
+/* The parts of one root. */
+typedef struct turn {
+  const xfi_casts *casts;
+  const xfer_plan *plan;
   int root;
-  uint32_t tensor;
-  size_t flow; /* in the sources of the tensor's class */
-  uint64_t n_bytes;
-} entry;
+  size_t first; /* [first, end) of casts->at */
+  size_t end;
+  uint64_t n_bytes; /* of its stream */
+  size_t next;      /* how far the stream has been cut up, */
+  uint64_t at;      /* and bytes of it before that part */
+} turn;
 
-typedef struct streams {
-  xfi_flows *sources; /* [n_classes] all source parts of each broadcast class */
-  entry *entries;     /* by root, then in the plan's order */
-  size_t n_entries;
-  size_t capacity;
-} streams;
-
-static void free_streams(streams *s, size_t n_classes)
+static uint64_t stream_bytes(const xfi_cast *c)
 {
-  for (size_t c = 0; s->sources != NULL && c < n_classes; c++)
-    xfi_flows_free(&s->sources[c]);
-  xfi_free(s->sources);
-  xfi_free(s->entries);
+  return c->memory != NULL ? 0 : c->n_bytes;
 }
 
-static int by_root(const void *a, const void *b)
+static turn turn_from(const xfi_casts *casts, const xfer_plan *plan, size_t first)
 {
-  const entry *x = a;
-  const entry *y = b;
+  turn t = {casts, plan, casts->at[first].root, first, first, 0, first, 0};
 
-  if (x->root != y->root) return x->root < y->root ? -1 : 1;
-  return (x->flow > y->flow) - (x->flow < y->flow);
+  while (t.end < casts->n && casts->at[t.end].root == t.root)
+    t.n_bytes += stream_bytes(&casts->at[t.end++]);
+  return t;
 }
 
-/* A stable sort by root: the sequence number stands in `flow` meanwhile. */
-static xfer_status sort_entries(streams *s)
+void xfi_broadcast_measure(xfi_pipeline *p, const xfi_casts *casts, const xfer_plan *plan)
 {
-  xfer_status st = XFER_OK;
-  size_t *flows = xfi_calloc(s->n_entries, sizeof *flows);
+  for (size_t i = 0; i < casts->n;) {
+    const turn t = turn_from(casts, plan, i);
+    const uint64_t window = xfi_casts_window(plan);
+    const uint64_t n_bytes = t.n_bytes < window ? t.n_bytes : window;
+    size_t *slot = t.root == plan->moves->rank ? &p->send_slot_bytes : &p->recv_slot_bytes;
 
-  XFI_CHECK(flows != NULL, XFER_ERR_NOMEM, "%zu broadcasts", s->n_entries);
-  for (size_t i = 0; i < s->n_entries; i++) {
-    flows[i] = s->entries[i].flow;
-    s->entries[i].flow = i;
-  }
-  if (s->n_entries > 0) qsort(s->entries, s->n_entries, sizeof *s->entries, by_root);
-  for (size_t i = 0; i < s->n_entries; i++)
-    s->entries[i].flow = flows[s->entries[i].flow];
-done:
-  xfi_free(flows);
-  return st;
-}
-
-static uint64_t flow_bytes(const xfi_class *cls, const xfi_flows *flows, const xfi_flow *flow)
-{
-  int64_t n = 0;
-
-  for (size_t b = 0; b < flow->n; b++)
-    n += xfi_box_elems(&flows->boxes[flow->first + b], cls->src->n_dims);
-  return (uint64_t)(n * cls->src->elem_bytes);
-}
-
-static xfer_status add_tensor(streams *s, const xfi_plan *m, uint32_t tensor)
-{
-  const xfi_class *cls = xfi_plan_class(m, tensor);
-  const xfi_flows *flows = &s->sources[m->tensors[tensor].class_index];
-  xfer_status st = XFER_OK;
-  xfi_place place = {{0}, (int)(m->tensors[tensor].ordinal % (uint32_t)cls->src->n_replicas)};
-
-  for (size_t f = 0; f < flows->n; f++) {
-    const uint64_t n_bytes = flow_bytes(cls, flows, &flows->at[f]);
-
-    if (n_bytes == 0) continue;
-    memcpy(place.part, flows->at[f].part, sizeof place.part);
-    XFI_TRY(xfi_vec_reserve(&s->entries, &s->capacity, s->n_entries + 1, sizeof *s->entries));
-    s->entries[s->n_entries++] = (entry){xfi_layout_rank(cls->src, &place), tensor, f, n_bytes};
-  }
-done:
-  return st;
-}
-
-static xfer_status make_streams(streams *s, const xfer_plan *plan)
-{
-  const xfi_plan *m = plan->moves;
-  xfer_status st = XFER_OK;
-
-  s->sources = xfi_calloc(m->n_classes, sizeof *s->sources);
-  XFI_CHECK(s->sources != NULL, XFER_ERR_NOMEM, "%zu classes", m->n_classes);
-  for (size_t c = 0; c < m->n_classes; c++)
-    if (xfi_run_broadcasts(plan, &m->classes[c]))
-      XFI_TRY(xfi_class_sources(&s->sources[c], &m->classes[c]));
-  for (size_t i = 0; i < m->n_tensors; i++)
-    if (xfi_run_broadcasts(plan, xfi_plan_class(m, m->order[i])))
-      XFI_TRY(add_tensor(s, m, m->order[i]));
-  XFI_TRY(sort_entries(s));
-done:
-  return st;
-}
-
-/* The entries of one root: [first, end), and their bytes. */
-static size_t root_end(const streams *s, size_t first, uint64_t *n_bytes)
-{
-  size_t end = first;
-
-  for (*n_bytes = 0; end < s->n_entries && s->entries[end].root == s->entries[first].root; end++)
-    *n_bytes += s->entries[end].n_bytes;
-  return end;
-}
-
-/* All ranks wait for one root at a time, so a broadcast may be as long as several peers' windows.
- */
-static uint64_t window_of(const xfer_plan *plan)
-{
-  const uint64_t cap = plan->options.max_staging_bytes / 4 / XFI_SLOT_ALIGN * XFI_SLOT_ALIGN;
-  uint64_t window = plan->window_bytes * WINDOWS_PER_BROADCAST;
-
-  if (window > MAX_BROADCAST_BYTES) window = MAX_BROADCAST_BYTES;
-  return window < cap ? window : cap;
-}
-
-xfer_status xfi_broadcast_measure(xfi_pipeline *p, const xfer_plan *plan)
-{
-  xfer_status st = XFER_OK;
-  streams s = {NULL, NULL, 0, 0};
-
-  if (plan->moves->n_broadcast == 0) return XFER_OK;
-  XFI_TRY(make_streams(&s, plan));
-  for (size_t i = 0; i < s.n_entries;) {
-    size_t *slot =
-        s.entries[i].root == plan->moves->rank ? &p->send_slot_bytes : &p->recv_slot_bytes;
-    uint64_t n_bytes;
-
-    i = root_end(&s, i, &n_bytes);
-    if (n_bytes > window_of(plan)) n_bytes = window_of(plan);
     if (n_bytes > *slot) *slot = (size_t)n_bytes;
+    i = t.end;
+  }
+}
+
+/* ---- in place ---- */
+
+static xfer_status add_in_place(xfi_pipeline *p, const turn *t)
+{
+  xfer_status st = XFER_OK;
+  xfi_step *step = NULL;
+
+  for (size_t i = t->first; i < t->end; i++) {
+    const xfi_cast *c = &t->casts->at[i];
+
+    for (uint64_t at = 0; at < c->n_bytes && c->memory != NULL; at += XFI_MESSAGE_BYTES) {
+      const uint64_t left = c->n_bytes - at;
+      const size_t n_bytes = left < XFI_MESSAGE_BYTES ? (size_t)left : XFI_MESSAGE_BYTES;
+
+      if (step == NULL || step->n_sends == MESSAGES_PER_STEP) {
+        XFI_TRY(xfi_pipeline_add(&step, p, MESSAGES_PER_STEP));
+        step->root = t->root;
+      }
+      step->messages[step->n_sends++] = (xfi_message){c->memory + at, n_bytes, t->root};
+      if (t->root == t->plan->moves->rank) p->sent_bytes += n_bytes;
+    }
   }
 done:
-  free_streams(&s, plan->moves->n_classes);
   return st;
 }
 
-/* ---- steps ---- */
-
-/* This rank's boxes from the source part `part`: none if it needs nothing from it, or holds it
- * itself. */
-static const xfi_flow *needed(const xfi_class *cls, const int64_t *part)
-{
-  const size_t n = sizeof *part * (size_t)cls->src->n_dims;
-
-  if (cls->in_src && memcmp(cls->src_place.part, part, n) == 0) return NULL;
-  for (size_t f = 0; f < cls->recvs.n; f++)
-    if (memcmp(cls->recvs.at[f].part, part, n) == 0) return &cls->recvs.at[f];
-  return NULL;
-}
+/* ---- through slots ---- */
 
 /* From a slice of a source box in the slot to each destination box that meets it. */
 static xfer_status scatter_slice(xfi_copies *copies, const xfer_plan *plan, uint32_t tensor,
@@ -189,10 +98,10 @@ static xfer_status scatter_slice(xfi_copies *copies, const xfer_plan *plan, uint
     for (int d = 0; d < n_dims; d++) {
       const int64_t origin = source->lo[d] + slice->start[d];
       const int64_t lo = origin > box->lo[d] ? origin : box->lo[d];
-      const int64_t a = origin + slice->length[d];
-      const int64_t c = box->lo[d] + box->length[d];
+      const int64_t a_end = origin + slice->length[d];
+      const int64_t b_end = box->lo[d] + box->length[d];
 
-      length[d] = (a < c ? a : c) - lo;
+      length[d] = (a_end < b_end ? a_end : b_end) - lo;
       empty = empty || length[d] <= 0;
       src.start[d] = lo - origin;
       dst.start[d] = box->dst_local[d] + (lo - box->lo[d]);
@@ -205,49 +114,48 @@ done:
 
 /* Elements [first, end) of one source box of an entry: gathered on the root, scattered where
  * needed. */
-static xfer_status add_box(xfi_step *step, const xfer_plan *plan, const entry *e,
+static xfer_status add_box(xfi_step *step, const xfer_plan *plan, const xfi_cast *c,
                            const xfi_box *box, const xfi_flow *flow, int64_t first, int64_t end,
                            char *slot)
 {
-  const xfi_class *cls = xfi_plan_class(plan->moves, e->tensor);
+  const xfi_class *cls = xfi_plan_class(plan->moves, c->tensor);
   const int n_dims = cls->src->n_dims;
   const int elem = cls->src->elem_bytes;
   xfer_status st = XFER_OK;
   xfi_slice slices[XFI_MAX_SLICES];
   int n;
 
-  if (e->root == plan->moves->rank)
-    return xfi_slot_copies(&step->gather, slot, true, xfi_run_src(plan, e->tensor), box->src_local,
+  if (c->root == plan->moves->rank)
+    return xfi_slot_copies(&step->gather, slot, true, xfi_run_src(plan, c->tensor), box->src_local,
                            box->length, n_dims, elem, first, end);
   if (flow == NULL) return XFER_OK;
   n = xfi_slice_box(slices, box->length, n_dims, first, end);
   for (int i = 0; i < n; i++)
-    XFI_TRY(scatter_slice(&step->scatter, plan, e->tensor, flow, box, &slices[i],
+    XFI_TRY(scatter_slice(&step->scatter, plan, c->tensor, flow, box, &slices[i],
                           slot + slices[i].offset * elem));
 done:
   return st;
 }
 
-/* What bytes [first, end) of an entry mean on this rank. */
-static xfer_status add_entry(xfi_step *step, const xfer_plan *plan, const streams *s,
-                             const entry *e, uint64_t first, uint64_t end, char *slot)
+/* What bytes [first, end) of a part mean on this rank. */
+static xfer_status add_part(xfi_step *step, const turn *t, const xfi_cast *c, uint64_t first,
+                            uint64_t end, char *slot)
 {
-  const xfi_class *cls = xfi_plan_class(plan->moves, e->tensor);
-  const xfi_flows *sources = &s->sources[plan->moves->tensors[e->tensor].class_index];
-  const xfi_flow *source = &sources->at[e->flow];
-  const xfi_flow *flow = cls->in_dst ? needed(cls, source->part) : NULL;
+  const xfi_class *cls = xfi_plan_class(t->plan->moves, c->tensor);
+  const xfi_flow *source = xfi_cast_source(t->casts, t->plan, c);
+  const xfi_flow *needed = xfi_cast_needed(t->casts, t->plan, c);
   const uint64_t elem = (uint64_t)cls->src->elem_bytes;
   xfer_status st = XFER_OK;
-  uint64_t at = 0; /* bytes of the entry before the box */
+  uint64_t at = 0; /* bytes of the part before the box */
 
   for (size_t b = 0; b < source->n && at < end; b++) {
-    const xfi_box *box = &sources->boxes[source->first + b];
+    const xfi_box *box = xfi_cast_box(t->casts, t->plan, c, b);
     const uint64_t n_bytes = (uint64_t)xfi_box_elems(box, cls->src->n_dims) * elem;
     const uint64_t from = at > first ? at : first;
     const uint64_t to = at + n_bytes < end ? at + n_bytes : end;
 
     if (from < to)
-      XFI_TRY(add_box(step, plan, e, box, flow, (int64_t)((from - at) / elem),
+      XFI_TRY(add_box(step, t->plan, c, box, needed, (int64_t)((from - at) / elem),
                       (int64_t)((to - at) / elem), slot + (from - first)));
     at += n_bytes;
   }
@@ -255,49 +163,46 @@ done:
   return st;
 }
 
-/* One window [first, end) of the stream of entries [e0, e1). */
-static xfer_status add_window(xfi_pipeline *p, const xfer_plan *plan, const streams *s, size_t e0,
-                              size_t e1, uint64_t first, uint64_t end)
+/* The window [first, end) of a root's stream. Windows come in order. */
+static xfer_status add_window(xfi_pipeline *p, turn *t, uint64_t first, uint64_t end)
 {
-  const int root = s->entries[e0].root;
-  const bool is_root = root == plan->moves->rank;
+  const bool is_root = t->root == t->plan->moves->rank;
   char *slot = xfi_pipeline_slot(p, p->n_steps, is_root);
   xfer_status st = XFER_OK;
   xfi_step *step = NULL;
-  uint64_t at = 0;
 
   XFI_TRY(xfi_pipeline_add(&step, p, 1));
-  step->root = root;
-  step->messages[0] = (xfi_message){slot, (size_t)(end - first), root};
-  for (size_t i = e0; i < e1 && at < end; i++) {
-    const entry *e = &s->entries[i];
-    const uint64_t from = at > first ? at : first;
-    const uint64_t to = at + e->n_bytes < end ? at + e->n_bytes : end;
+  step->root = t->root;
+  step->messages[step->n_sends++] = (xfi_message){slot, (size_t)(end - first), t->root};
+  while (t->next < t->end && t->at < end) {
+    const xfi_cast *c = &t->casts->at[t->next];
+    const uint64_t n_bytes = stream_bytes(c);
+    const uint64_t from = t->at > first ? t->at : first;
+    const uint64_t to = t->at + n_bytes < end ? t->at + n_bytes : end;
 
-    if (from < to) XFI_TRY(add_entry(step, plan, s, e, from - at, to - at, slot + (from - first)));
-    at += e->n_bytes;
+    if (from < to) XFI_TRY(add_part(step, t, c, from - t->at, to - t->at, slot + (from - first)));
+    if (t->at + n_bytes > end) break; /* the rest is the next window's */
+    t->at += n_bytes;
+    t->next++;
   }
   if (is_root) p->sent_bytes += end - first;
 done:
   return st;
 }
 
-xfer_status xfi_broadcast_add(xfi_pipeline *p, const xfer_plan *plan)
+xfer_status xfi_broadcast_add(xfi_pipeline *p, const xfi_casts *casts, const xfer_plan *plan)
 {
-  const uint64_t window = window_of(plan);
+  const uint64_t window = xfi_casts_window(plan);
   xfer_status st = XFER_OK;
-  streams s = {NULL, NULL, 0, 0};
 
-  if (plan->moves->n_broadcast == 0) return XFER_OK;
-  XFI_TRY(make_streams(&s, plan));
-  for (size_t i = 0, end; i < s.n_entries; i = end) {
-    uint64_t n_bytes;
+  for (size_t i = 0; i < casts->n;) {
+    turn t = turn_from(casts, plan, i);
 
-    end = root_end(&s, i, &n_bytes);
-    for (uint64_t at = 0; at < n_bytes; at += window)
-      XFI_TRY(add_window(p, plan, &s, i, end, at, n_bytes - at < window ? n_bytes : at + window));
+    XFI_TRY(add_in_place(p, &t));
+    for (uint64_t at = 0; at < t.n_bytes; at += window)
+      XFI_TRY(add_window(p, &t, at, t.n_bytes - at < window ? t.n_bytes : at + window));
+    i = t.end;
   }
 done:
-  free_streams(&s, plan->moves->n_classes);
   return st;
 }

@@ -9,7 +9,6 @@
 #define DEFAULT_LINK_BYTES_PER_S UINT64_C(350000000000)
 #define DEFAULT_MESSAGE_NS UINT64_C(30000)
 #define DEFAULT_TIMEOUT_MS UINT64_C(600000)
-#define MAX_WINDOW_BYTES (UINT64_C(1) << 30)
 
 /* Zero means default. `device` NULL: a simulation, which plans as a host does. */
 static xfer_status fill_options(xfer_plan_options *o, const xfi_device *device)
@@ -19,7 +18,7 @@ static xfer_status fill_options(xfer_plan_options *o, const xfi_device *device)
   XFI_CHECK(o->lane <= XFER_LANE_BROADCAST, XFER_ERR_ARG, "plan option lane is %u", o->lane);
   XFI_CHECK(o->flags == 0, XFER_ERR_UNSUPPORTED, "plan option flags is %#x", o->flags);
   XFI_CHECK(o->reserved == 0, XFER_ERR_UNSUPPORTED, "plan option reserved is %#x", o->reserved);
-  XFI_CHECK(o->window_bytes <= MAX_WINDOW_BYTES, XFER_ERR_ARG,
+  XFI_CHECK(o->window_bytes <= XFI_MESSAGE_BYTES, XFER_ERR_ARG,
             "plan option window_bytes is %llu, above 1 GiB", (unsigned long long)o->window_bytes);
   XFI_CHECK(o->ranks_per_domain <= INT32_MAX, XFER_ERR_ARG, "plan option ranks_per_domain is %u",
             o->ranks_per_domain);

@@ -18,9 +18,6 @@
 
 #define PEERS_PER_ROUND (XFI_ROUND_MESSAGES / 2)
 
-/* A contiguous window of at least this is sent from, or received into, the caller's memory. */
-#define MIN_UNPACKED_BYTES ((size_t)1 << 20)
-
 /* One window of one flow. */
 typedef struct window {
   uint64_t round;
@@ -265,8 +262,8 @@ done:
 /* One copy that is one run of all `n_bytes`: the caller's memory can be the message. */
 static bool is_unpacked(const xfi_copies *copies, size_t first, size_t n_bytes)
 {
-  return n_bytes >= MIN_UNPACKED_BYTES && copies->n == first + 1 && copies->at[first].n_dims == 0 &&
-         (size_t)copies->at[first].run_bytes == n_bytes;
+  return n_bytes >= XFI_MIN_UNPACKED_BYTES && copies->n == first + 1 &&
+         copies->at[first].n_dims == 0 && (size_t)copies->at[first].run_bytes == n_bytes;
 }
 
 static xfer_status add_window(xfi_step *step, const xfer_plan *plan, flow *f, const window *w,

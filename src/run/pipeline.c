@@ -6,6 +6,7 @@
 #include <string.h>
 
 #include "alloc.h"
+#include "broadcast.h"
 #include "error.h"
 #include "run.h"
 #include "vec.h"
@@ -77,13 +78,13 @@ static size_t align_up(size_t n)
 }
 
 /* Slots large enough for every step. */
-static xfer_status make_slots(xfi_pipeline *p, const xfer_plan *plan)
+static xfer_status make_slots(xfi_pipeline *p, const xfi_casts *casts, const xfer_plan *plan)
 {
   xfer_status st = XFER_OK;
   void *slots = NULL;
 
   XFI_TRY(xfi_packed_measure(p, plan));
-  XFI_TRY(xfi_broadcast_measure(p, plan));
+  xfi_broadcast_measure(p, casts, plan);
   p->send_slot_bytes = align_up(p->send_slot_bytes);
   p->recv_slot_bytes = align_up(p->recv_slot_bytes);
   p->staging_bytes = 2 * (p->send_slot_bytes + p->recv_slot_bytes);
@@ -97,13 +98,16 @@ done:
 xfer_status xfi_pipeline_create(xfi_pipeline **pipeline, const xfer_plan *plan)
 {
   xfer_status st = XFER_OK;
-  xfi_pipeline *p = xfi_calloc(1, sizeof *p);
+  xfi_pipeline *p = NULL;
+  xfi_casts casts;
 
+  XFI_TRY(xfi_casts_create(&casts, plan));
+  p = xfi_calloc(1, sizeof *p);
   XFI_CHECK(p != NULL, XFER_ERR_NOMEM, "pipeline");
-  XFI_TRY(make_slots(p, plan));
+  XFI_TRY(make_slots(p, &casts, plan));
   XFI_TRY(xfi_packed_add(p, plan));
   p->n_rounds = p->n_steps;
-  XFI_TRY(xfi_broadcast_add(p, plan));
+  XFI_TRY(xfi_broadcast_add(p, &casts, plan));
   if (p->n_steps > 0) {
     XFI_TRY(make_streams(p, plan->device));
     XFI_TRY(make_batches(p, plan->device));
@@ -112,15 +116,15 @@ xfer_status xfi_pipeline_create(xfi_pipeline **pipeline, const xfer_plan *plan)
   p = NULL;
 done:
   xfi_pipeline_destroy(p, plan->device, false);
+  xfi_casts_free(&casts);
   return st;
 }
 
 static void free_events(xfi_pipeline *p, xfi_device *device)
 {
   for (int i = 0; i < 3; i++) {
-    if (p->ended[i] == NULL) continue;
-    device->ops->stream_destroy(device, p->streams[i]);
-    device->ops->event_destroy(device, p->ended[i]);
+    if (p->streams[i] != NULL) device->ops->stream_destroy(device, p->streams[i]);
+    if (p->ended[i] != NULL) device->ops->event_destroy(device, p->ended[i]);
   }
   for (int i = 0; i < 2; i++) {
     if (p->gathered[i] != NULL) device->ops->event_destroy(device, p->gathered[i]);
@@ -168,8 +172,8 @@ static xfer_status start_step(xfi_pipeline *p, xfer_plan *plan, size_t i, xfi_de
   }
   if (i >= 2) XFI_TRY(dev->stream_wait(plan->device, p->streams[COMM], p->scattered[parity]));
   if (s->root >= 0)
-    XFI_TRY(comm->broadcast(plan->comm, s->messages[0].data, s->messages[0].n_bytes, s->root,
-                            p->streams[COMM], deadline));
+    XFI_TRY(
+        comm->broadcast(plan->comm, s->messages, s->n_sends, s->root, p->streams[COMM], deadline));
   else
     XFI_TRY(comm->round(plan->comm, s->messages, s->n_sends, s->messages + s->n_sends, s->n_recvs,
                         p->streams[COMM], deadline));

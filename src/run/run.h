@@ -5,7 +5,7 @@
  * - local.c: copies within this rank, and zeroing;
  * - direct.c, link.c: copies to and from mapped memory of peers, with ready and done flags;
  * - pipeline.c: steps of gather, message, scatter through staging slots, made of packed rounds
- *   (packed.c) and of broadcasts (broadcast.c).
+ *   (packed.c) and of broadcasts (broadcast_list.c, broadcast.c).
  *
  * run.c starts them and waits. All of it is written over the tables of device.h and comm.h.
  */
@@ -142,7 +142,7 @@ typedef struct xfi_step {
   xfi_message *messages; /* [n_sends + n_recvs], sends first */
   int n_sends;
   int n_recvs;
-  int root; /* >= 0: a broadcast of messages[0] */
+  int root; /* >= 0: n_sends broadcasts of this root's */
 } xfi_step;
 
 struct xfi_pipeline {
@@ -162,7 +162,8 @@ struct xfi_pipeline {
   xfi_event *ended[3];
 };
 
-/* Rounds and broadcasts for all that the direct lane does not carry. Local. */
+/* Rounds and broadcasts for all that the direct lane does not carry. Collective; its last agreement
+ * is the caller's to make. */
 xfer_status xfi_pipeline_create(xfi_pipeline **pipeline, const xfer_plan *plan);
 /* `abandoned`: messages may still be under way to or from the slots, so they are not freed. */
 void xfi_pipeline_destroy(xfi_pipeline *pipeline, xfi_device *device, bool abandoned);
@@ -175,7 +176,10 @@ char *xfi_pipeline_slot(const xfi_pipeline *pipeline, size_t step, bool send);
 /* Messages start at multiples of this in a slot, for wide loads; windows are multiples of it. */
 #define XFI_SLOT_ALIGN 16
 
-/* ---- packed.c, broadcast.c: first what slots they need, then their steps ---- */
+/* One run of at least this is sent from, or received into, the caller's memory. */
+#define XFI_MIN_UNPACKED_BYTES ((size_t)1 << 20)
+
+/* ---- packed.c: first what slots it needs, then its steps. broadcast.h has as much ---- */
 
 /* Does the broadcast lane carry a class here? Not where the comm has no broadcast. */
 static inline bool xfi_run_broadcasts(const xfer_plan *plan, const xfi_class *cls)
@@ -185,8 +189,6 @@ static inline bool xfi_run_broadcasts(const xfer_plan *plan, const xfi_class *cl
 
 xfer_status xfi_packed_measure(xfi_pipeline *pipeline, const xfer_plan *plan);
 xfer_status xfi_packed_add(xfi_pipeline *pipeline, const xfer_plan *plan);
-xfer_status xfi_broadcast_measure(xfi_pipeline *pipeline, const xfer_plan *plan);
-xfer_status xfi_broadcast_add(xfi_pipeline *pipeline, const xfer_plan *plan);
 
 /* Append the copies between a slot at `slot` and elements [first, end) of a box, in row-major
  * order; the box starts at `start` of `bound`. */

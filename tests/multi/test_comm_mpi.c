@@ -148,7 +148,7 @@ static void expect_broken(xfi_comm *comm)
   expect(comm->ops->all_gather(comm, all, &value, sizeof value, soon()) == XFER_ERR_COMM);
   expect(comm->ops->exchange(comm, &m, 1, NULL, 0, soon()) == XFER_ERR_COMM);
   expect(comm->ops->round(comm, &m, 1, NULL, 0, NULL, soon()) == XFER_ERR_COMM);
-  expect(comm->ops->broadcast(comm, &value, sizeof value, 0, NULL, soon()) == XFER_ERR_COMM);
+  expect(comm->ops->broadcast(comm, &m, 1, 0, NULL, soon()) == XFER_ERR_COMM);
   expect(error_has("the comm is broken: "));
 }
 

@@ -118,17 +118,24 @@ static void check_random_messages(xfi_comm *comm, int n_calls, int most, bool ro
   free(arena);
 }
 
+/* One to three messages at a time. */
 static void check_broadcasts(xfi_comm *comm, int n_times)
 {
-  size_t n = 100000;
-  unsigned char *data = malloc(n);
+  const size_t n = 40000;
+  unsigned char *data = malloc(3 * n);
+  const xfi_message messages[] = {{data, n, 0}, {data + n, 1, 0}, {data + 2 * n, n, 0}};
 
   for (int t = 0; t < n_times; t++) {
-    int root = t % comm->size;
-    if (root == comm->rank) fill(data, n, (uint64_t)t);
-    expect(comm->ops->broadcast(comm, data, n, root, NULL, soon()) == XFER_OK);
-    expect(is_filled(data, n, (uint64_t)t));
-    memset(data, 0, n);
+    const int root = t % comm->size;
+    const int n_messages = 1 + t % 3;
+
+    memset(data, 0, 3 * n);
+    for (int m = 0; m < n_messages && root == comm->rank; m++)
+      fill(messages[m].data, messages[m].n_bytes, (uint64_t)(t + m));
+    expect(comm->ops->broadcast(comm, messages, n_messages, root, NULL, soon()) == XFER_OK);
+    for (int m = 0; m < n_messages; m++)
+      expect(is_filled(messages[m].data, messages[m].n_bytes, (uint64_t)(t + m)));
+    expect(n_messages > 1 || data[n] == 0);
   }
   free(data);
 }

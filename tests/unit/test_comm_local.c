@@ -131,7 +131,7 @@ static void expect_broken(xfi_comm *comm)
 
   expect(comm->ops->all_gather(comm, all, &value, sizeof value, soon()) == XFER_ERR_COMM);
   expect(comm->ops->exchange(comm, &m, 1, NULL, 0, soon()) == XFER_ERR_COMM);
-  expect(comm->ops->broadcast(comm, &value, sizeof value, 0, NULL, soon()) == XFER_ERR_COMM);
+  expect(comm->ops->broadcast(comm, &m, 1, 0, NULL, soon()) == XFER_ERR_COMM);
   expect(error_has("the comm is broken: "));
 }
 
@@ -188,11 +188,11 @@ static void broadcast_without_rank_1(int rank, void *context)
 {
   xfi_comm *comm = comms[rank];
   int value = 0;
+  const xfi_message m = {&value, sizeof value, 0};
   int root = *(int *)context;
 
   if (rank == 1) return;
-  xfer_status st =
-      comm->ops->broadcast(comm, &value, sizeof value, root, NULL, xfi_deadline_after(SHORT_MS));
+  xfer_status st = comm->ops->broadcast(comm, &m, 1, root, NULL, xfi_deadline_after(SHORT_MS));
   if (root == 1 || root == rank) expect(st == XFER_ERR_TIMEOUT || st == XFER_ERR_COMM);
   if (st != XFER_OK) expect(error_has("rank 1"));
 }

@@ -1,0 +1,51 @@
+/*
+ * What the broadcast lane sends, the same list on every rank: for each source part of a tensor one
+ * replica is the root, and roots take turns by rank. broadcast_list.c makes it, broadcast.c turns
+ * it into steps.
+ */
+#ifndef XFI_BROADCAST_H
+#define XFI_BROADCAST_H
+
+#include "run.h"
+
+/* One part of one tensor. */
+typedef struct xfi_cast {
+  int root;
+  uint32_t tensor;
+  size_t flow; /* in the sources of the tensor's class */
+  uint64_t n_bytes;
+  char *memory; /* broadcast in place: where this rank has the part; NULL: through slots */
+} xfi_cast;
+
+typedef struct xfi_casts {
+  xfi_flows *sources; /* [n_classes] all source parts of each broadcast class */
+  size_t n_classes;
+  xfi_cast *at; /* [n] by root, then in the plan's order */
+  size_t n;
+  size_t capacity;
+} xfi_casts;
+
+/* Parts of at least this many bytes are looked at for broadcasting in place. */
+uint64_t xfi_casts_min_in_place(const xfer_plan *plan);
+
+/* Bytes of a window through slots. */
+uint64_t xfi_casts_window(const xfer_plan *plan);
+
+/* Collective. A part is broadcast in place if every rank has it, or is to have it, as one run. */
+xfer_status xfi_casts_create(xfi_casts *casts, const xfer_plan *plan);
+void xfi_casts_free(xfi_casts *casts);
+
+/* A part's boxes in its source, and box b of them. */
+const xfi_flow *xfi_cast_source(const xfi_casts *casts, const xfer_plan *plan, const xfi_cast *c);
+const xfi_box *xfi_cast_box(const xfi_casts *casts, const xfer_plan *plan, const xfi_cast *c,
+                            size_t b);
+
+/* This rank's boxes of a part: NULL if it needs nothing of it, or holds it itself. */
+const xfi_flow *xfi_cast_needed(const xfi_casts *casts, const xfer_plan *plan, const xfi_cast *c);
+
+/* What slots the list needs, then its steps. */
+void xfi_broadcast_measure(xfi_pipeline *pipeline, const xfi_casts *casts, const xfer_plan *plan);
+xfer_status xfi_broadcast_add(xfi_pipeline *pipeline, const xfi_casts *casts,
+                              const xfer_plan *plan);
+
+#endif

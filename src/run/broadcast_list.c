@@ -1,0 +1,252 @@
+/* The list of what is broadcast. The idea is in broadcast.h. */
+#include <stdlib.h>
+#include <string.h>
+
+#include "alloc.h"
+#include "broadcast.h"
+#include "error.h"
+#include "vec.h"
+
+/* Longer than this gains nothing through slots. */
+#define WINDOWS_PER_BROADCAST 4
+
+void xfi_casts_free(xfi_casts *casts)
+{
+  for (size_t c = 0; casts->sources != NULL && c < casts->n_classes; c++)
+    xfi_flows_free(&casts->sources[c]);
+  xfi_free(casts->sources);
+  xfi_free(casts->at);
+  memset(casts, 0, sizeof *casts);
+}
+
+/* All ranks wait for one root at a time, so a broadcast may be as long as several peers' windows.
+ */
+uint64_t xfi_casts_window(const xfer_plan *plan)
+{
+  const uint64_t cap = plan->options.max_staging_bytes / 4 / XFI_SLOT_ALIGN * XFI_SLOT_ALIGN;
+  uint64_t window = plan->window_bytes * WINDOWS_PER_BROADCAST;
+
+  if (window > XFI_MESSAGE_BYTES) window = XFI_MESSAGE_BYTES;
+  return window < cap ? window : cap;
+}
+
+uint64_t xfi_casts_min_in_place(const xfer_plan *plan)
+{
+  return plan->window_bytes < XFI_MIN_UNPACKED_BYTES ? plan->window_bytes : XFI_MIN_UNPACKED_BYTES;
+}
+
+/* ---- what is broadcast ---- */
+
+static int by_root(const void *a, const void *b)
+{
+  const xfi_cast *x = a;
+  const xfi_cast *y = b;
+
+  if (x->root != y->root) return x->root < y->root ? -1 : 1;
+  return (x->flow > y->flow) - (x->flow < y->flow);
+}
+
+/* A stable sort by root: the sequence number stands in `flow` meanwhile. */
+static xfer_status sort_casts(xfi_casts *casts)
+{
+  xfer_status st = XFER_OK;
+  size_t *flows = xfi_calloc(casts->n, sizeof *flows);
+
+  XFI_CHECK(flows != NULL, XFER_ERR_NOMEM, "%zu broadcasts", casts->n);
+  for (size_t i = 0; i < casts->n; i++) {
+    flows[i] = casts->at[i].flow;
+    casts->at[i].flow = i;
+  }
+  if (casts->n > 0) qsort(casts->at, casts->n, sizeof *casts->at, by_root);
+  for (size_t i = 0; i < casts->n; i++)
+    casts->at[i].flow = flows[casts->at[i].flow];
+done:
+  xfi_free(flows);
+  return st;
+}
+
+static uint64_t flow_bytes(const xfi_class *cls, const xfi_flows *flows, const xfi_flow *flow)
+{
+  int64_t n = 0;
+
+  for (size_t b = 0; b < flow->n; b++)
+    n += xfi_box_elems(&flows->boxes[flow->first + b], cls->src->n_dims);
+  return (uint64_t)(n * cls->src->elem_bytes);
+}
+
+static xfer_status add_tensor(xfi_casts *casts, const xfi_plan *m, uint32_t tensor)
+{
+  const xfi_class *cls = xfi_plan_class(m, tensor);
+  const xfi_flows *flows = &casts->sources[m->tensors[tensor].class_index];
+  xfer_status st = XFER_OK;
+  xfi_place place = {{0}, (int)(m->tensors[tensor].ordinal % (uint32_t)cls->src->n_replicas)};
+
+  for (size_t f = 0; f < flows->n; f++) {
+    const uint64_t n_bytes = flow_bytes(cls, flows, &flows->at[f]);
+
+    if (n_bytes == 0) continue;
+    memcpy(place.part, flows->at[f].part, sizeof place.part);
+    XFI_TRY(xfi_vec_reserve(&casts->at, &casts->capacity, casts->n + 1, sizeof *casts->at));
+    casts->at[casts->n++] = (xfi_cast){xfi_layout_rank(cls->src, &place), tensor, f, n_bytes, NULL};
+  }
+done:
+  return st;
+}
+
+static xfer_status list_casts(xfi_casts *casts, const xfer_plan *plan)
+{
+  const xfi_plan *m = plan->moves;
+  xfer_status st = XFER_OK;
+
+  casts->n_classes = m->n_classes;
+  casts->sources = xfi_calloc(m->n_classes, sizeof *casts->sources);
+  XFI_CHECK(casts->sources != NULL, XFER_ERR_NOMEM, "%zu classes", m->n_classes);
+  for (size_t c = 0; c < m->n_classes; c++)
+    if (xfi_run_broadcasts(plan, &m->classes[c]))
+      XFI_TRY(xfi_class_sources(&casts->sources[c], &m->classes[c]));
+  for (size_t i = 0; i < m->n_tensors; i++)
+    if (xfi_run_broadcasts(plan, xfi_plan_class(m, m->order[i])))
+      XFI_TRY(add_tensor(casts, m, m->order[i]));
+  XFI_TRY(sort_casts(casts));
+done:
+  return st;
+}
+
+const xfi_flow *xfi_cast_source(const xfi_casts *casts, const xfer_plan *plan, const xfi_cast *c)
+{
+  return &casts->sources[plan->moves->tensors[c->tensor].class_index].at[c->flow];
+}
+
+const xfi_box *xfi_cast_box(const xfi_casts *casts, const xfer_plan *plan, const xfi_cast *c,
+                            size_t b)
+{
+  const xfi_flows *flows = &casts->sources[plan->moves->tensors[c->tensor].class_index];
+
+  return &flows->boxes[flows->at[c->flow].first + b];
+}
+
+const xfi_flow *xfi_cast_needed(const xfi_casts *casts, const xfer_plan *plan, const xfi_cast *c)
+{
+  const xfi_class *cls = xfi_plan_class(plan->moves, c->tensor);
+  const int64_t *part = xfi_cast_source(casts, plan, c)->part;
+  const size_t n = sizeof *part * (size_t)cls->src->n_dims;
+
+  if (!cls->in_dst) return NULL;
+  if (cls->in_src && memcmp(cls->src_place.part, part, n) == 0) return NULL;
+  for (size_t f = 0; f < cls->recvs.n; f++)
+    if (memcmp(cls->recvs.at[f].part, part, n) == 0) return &cls->recvs.at[f];
+  return NULL;
+}
+
+/* ---- what goes in place ---- */
+
+/* Where a box is one run of the bound's memory in row-major order; NULL if it is not. `scratch` is
+ * empty. */
+static xfer_status find_run(char **run, xfi_copies *scratch, const xfi_bound *bound,
+                            const int64_t *start, const int64_t *length, const xfi_class *cls)
+{
+  const int n_dims = cls->src->n_dims;
+  xfer_status st = XFER_OK;
+  const int elem = cls->src->elem_bytes;
+  const xfi_bound dense = xfi_dense_bound(xfi_bound_piece(bound, 0), length, n_dims, elem);
+  const xfi_end in_order = {&dense, {0}};
+  xfi_end end = {bound, {0}};
+
+  memcpy(end.start, start, sizeof *start * (size_t)n_dims);
+  XFI_TRY(xfi_copies_add(scratch, &end, &in_order, length, n_dims, elem));
+  if (scratch->n == 1 && scratch->at[0].n_dims == 0) *run = scratch->at[0].dst;
+done:
+  scratch->n = 0;
+  return st;
+}
+
+/* Where this rank has all of a part as one run, to send from or to receive into. */
+static xfer_status find_memory(char **memory, xfi_copies *scratch, const xfi_casts *casts,
+                               const xfer_plan *plan, const xfi_cast *c)
+{
+  const xfi_class *cls = xfi_plan_class(plan->moves, c->tensor);
+  const xfi_flow *source = xfi_cast_source(casts, plan, c);
+  const xfi_box *all = xfi_cast_box(casts, plan, c, 0);
+  const size_t n = sizeof *all->lo * (size_t)cls->src->n_dims;
+  xfer_status st = XFER_OK;
+
+  *memory = NULL;
+  if (source->n != 1) return XFER_OK;
+  if (c->root == plan->moves->rank) {
+    XFI_TRY(
+        find_run(memory, scratch, xfi_run_src(plan, c->tensor), all->src_local, all->length, cls));
+  } else {
+    const xfi_flow *needed = xfi_cast_needed(casts, plan, c);
+
+    if (needed == NULL || needed->n != 1) return XFER_OK;
+    const xfi_box *box = &cls->recvs.boxes[needed->first];
+    if (memcmp(box->lo, all->lo, n) != 0 || memcmp(box->length, all->length, n) != 0)
+      return XFER_OK;
+    XFI_TRY(
+        find_run(memory, scratch, xfi_run_dst(plan, c->tensor), box->dst_local, box->length, cls));
+  }
+done:
+  return st;
+}
+
+/* The parts that are large enough: mine[] is 1 where this rank has one as a run. */
+static xfer_status find_memories(xfi_casts *casts, const xfer_plan *plan, unsigned char *mine)
+{
+  xfer_status st = XFER_OK;
+  xfi_copies scratch = {NULL, 0, 0};
+
+  for (size_t i = 0, k = 0; i < casts->n; i++) {
+    xfi_cast *c = &casts->at[i];
+
+    if (c->n_bytes < xfi_casts_min_in_place(plan)) continue;
+    XFI_TRY(find_memory(&c->memory, &scratch, casts, plan, c));
+    mine[k++] = c->memory != NULL;
+  }
+done:
+  xfi_copies_free(&scratch);
+  return st;
+}
+
+/* What one rank cannot do in place nobody does. */
+static xfer_status agree_on_memories(xfi_casts *casts, const xfer_plan *plan,
+                                     const unsigned char *mine, size_t n_large)
+{
+  xfi_comm *comm = plan->comm;
+  xfer_status st = XFER_OK;
+  unsigned char *all = xfi_comm_calloc(comm, (size_t)comm->size, n_large);
+
+  XFI_CHECK(all != NULL, XFER_ERR_NOMEM, "%zu broadcasts", n_large);
+  XFI_TRY(comm->ops->all_gather(comm, all, mine, n_large, xfi_run_deadline(plan)));
+  for (size_t i = 0, k = 0; i < casts->n; i++) {
+    if (casts->at[i].n_bytes < xfi_casts_min_in_place(plan)) continue;
+    for (size_t r = 0; r < (size_t)comm->size; r++)
+      if (all[r * n_large + k] == 0) casts->at[i].memory = NULL;
+    k++;
+  }
+done:
+  xfi_free(all);
+  return st;
+}
+
+xfer_status xfi_casts_create(xfi_casts *casts, const xfer_plan *plan)
+{
+  xfer_status st = XFER_OK;
+  unsigned char *mine = NULL;
+  size_t n_large = 0;
+
+  memset(casts, 0, sizeof *casts);
+  if (plan->moves->n_broadcast == 0) return XFER_OK;
+  st = list_casts(casts, plan);
+  for (size_t i = 0; i < casts->n && plan->comm->ops->recv_direct; i++)
+    n_large += casts->at[i].n_bytes >= xfi_casts_min_in_place(plan);
+  if (st == XFER_OK && n_large > 0) {
+    mine = xfi_calloc(n_large, sizeof *mine);
+    if (mine == NULL) xfi_set_error("%zu broadcasts", n_large);
+    st = mine == NULL ? XFER_ERR_NOMEM : find_memories(casts, plan, mine);
+  }
+  XFI_TRY(xfi_comm_agree(plan->comm, st, xfi_run_deadline(plan)));
+  if (n_large > 0) XFI_TRY(agree_on_memories(casts, plan, mine, n_large));
+done:
+  xfi_free(mine);
+  return st;
+}
