@@ -466,12 +466,14 @@ XFER_API XFER_MUST_CHECK xfer_status xfer_comm_all_gather(xfer_comm *comm, void 
  */
 XFER_API XFER_MUST_CHECK xfer_status xfer_comm_register(xfer_comm *comm, void *memory);
 /**
- * Undo xfer_comm_register() of the same call number: the mappings of all ranks' memory are closed,
- * and the memory may be freed. Collective.
+ * Undo one call of xfer_comm_register(), the first in which every rank named what it names now: the
+ * mappings of all ranks' memory are closed, and the memory may be freed. Memory that was registered
+ * twice stays mapped until both calls are undone. Collective.
  *
  * @param comm    The comm.
- * @param memory  What this rank registered; NULL likewise.
- * @retval XFER_ERR_ARG  It was not registered.
+ * @param memory  What this rank registered in that call; NULL likewise.
+ * @retval XFER_ERR_ARG       It was not registered.
+ * @retval XFER_ERR_MISMATCH  There is no such call; nothing was undone.
  */
 XFER_API XFER_MUST_CHECK xfer_status xfer_comm_unregister(xfer_comm *comm, void *memory);
 

@@ -90,12 +90,57 @@ xfer_status xfer_comm_register(xfer_comm *comm, void *memory)
   XFI_CHECK(all != NULL, XFER_ERR_INTERNAL, "the ranks agreed on a rank out of memory");
   XFI_TRY(comm->transport->ops->all_gather(comm->transport, all, &mine, sizeof mine, deadline));
   st = map_offers(&entry, comm, all, &mine);
-  if (comm->device->ops->exports_end != NULL) comm->device->ops->exports_end(comm->device);
   XFI_TRY(xfi_comm_agree(comm->transport, st, deadline));
   comm->registered[comm->n_registered++] = entry;
   entry = (xfi_registered){NULL, 0, NULL, 0};
 done:
+  if (comm != NULL && comm->device->ops->exports_end != NULL)
+    comm->device->ops->exports_end(comm->device);
   if (comm != NULL) close_entry(&entry, comm->device);
+  xfi_free(all);
+  return st;
+}
+
+/* mine[i]: did this rank name `memory` in the i-th call that is not undone? */
+static xfer_status list_matches(unsigned char **mine, const xfer_comm *comm, const void *memory)
+{
+  const size_t n = comm->n_registered;
+  xfer_status st = XFER_OK;
+  bool any = false;
+
+  *mine = xfi_calloc(n, sizeof **mine);
+  XFI_CHECK(*mine != NULL, XFER_ERR_NOMEM, "%zu registrations", n);
+  for (size_t i = 0; i < n; i++) {
+    (*mine)[i] = comm->registered[i].memory == memory;
+    any = any || (*mine)[i] != 0;
+  }
+  XFI_CHECK(any, XFER_ERR_ARG, "unregister: %p was not registered", memory);
+done:
+  return st;
+}
+
+/* The first call in which every rank named what it names now. Lists are the same length and in the
+ * same order everywhere. */
+static xfer_status find_call(size_t *call, xfer_comm *comm, const unsigned char *mine,
+                             xfi_deadline deadline)
+{
+  const size_t n = comm->n_registered;
+  const int n_ranks = comm->transport->size;
+  xfer_status st = XFER_OK;
+  unsigned char *all = xfi_comm_calloc(comm->transport, (size_t)n_ranks, n);
+
+  XFI_CHECK(all != NULL, XFER_ERR_NOMEM, "%zu registrations of %d ranks", n, n_ranks);
+  XFI_TRY(comm->transport->ops->all_gather(comm->transport, all, mine, n, deadline));
+  for (*call = 0; *call < n; ++*call) {
+    int r = 0;
+
+    while (r < n_ranks && all[(size_t)r * n + *call] != 0)
+      r++;
+    if (r == n_ranks) break;
+  }
+  XFI_CHECK(*call < n, XFER_ERR_MISMATCH,
+            "unregister: the ranks did not register what they name now in one and the same call");
+done:
   xfi_free(all);
   return st;
 }
@@ -104,24 +149,24 @@ xfer_status xfer_comm_unregister(xfer_comm *comm, void *memory)
 {
   const xfi_deadline deadline = xfi_deadline_after(DEFAULT_TIMEOUT_MS);
   xfer_status st = XFER_OK;
+  unsigned char *mine = NULL;
   size_t i = 0;
 
   XFI_CHECK(comm != NULL, XFER_ERR_ARG, "unregister: comm is NULL");
-  while (i < comm->n_registered && comm->registered[i].memory != memory)
-    i++;
-  if (i == comm->n_registered) {
-    xfi_set_error("unregister: %p was not registered", memory);
-    st = XFER_ERR_ARG;
-  }
+  st = list_matches(&mine, comm, memory);
   XFI_TRY(xfi_comm_agree(comm->transport, st, deadline));
+  XFI_TRY(find_call(&i, comm, mine, deadline));
   for (int k = 0; k < XFI_CACHE_PLANS; k++) { /* kept plans may map it too */
     xfi_run_destroy(comm->kept[k].plan);
     comm->kept[k].plan = NULL;
   }
   close_entry(&comm->registered[i], comm->device);
-  comm->registered[i] = comm->registered[--comm->n_registered];
+  comm->n_registered--;
+  memmove(&comm->registered[i], &comm->registered[i + 1],
+          (comm->n_registered - i) * sizeof *comm->registered);
   XFI_TRY(xfi_comm_agree(comm->transport, XFER_OK, deadline)); /* nobody maps our memory any more */
 done:
+  xfi_free(mine);
   return st;
 }
 
