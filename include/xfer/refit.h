@@ -78,7 +78,9 @@ XFER_API void xfer_model_destroy(xfer_model *model);
  * @param dtype   xfer_dtype
  * @param shape   [n_dims] NULL with n_dims 0: a scalar.
  * @param n_dims  0 to XFER_MAX_DIMS.
- * @retval XFER_ERR_ARG    The table has that name already, or a size is negative.
+ * @retval XFER_ERR_ARG    The table has that name already, it is empty or a pattern, the dtype is
+ *                         none, or a size is negative. The model is as it was, also after any
+ *                         other error.
  * @retval XFER_ERR_STATE  A refit was made of the model.
  */
 XFER_API XFER_MUST_CHECK xfer_status xfer_model_add(xfer_model *model, const char *name,

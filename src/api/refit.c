@@ -65,7 +65,6 @@ void xfer_model_destroy(xfer_model *model)
 xfer_status xfer_model_add(xfer_model *model, const char *name, int32_t dtype, const int64_t *shape,
                            int n_dims)
 {
-  const xfer_model_options all = XFER_MODEL_OPTIONS_INIT;
   const xfi_raw raw = {
       .pattern = name, .shape = shape, .n_dims = n_dims, .dtype = (xfer_dtype)dtype};
   xfer_status st = XFER_OK;
@@ -77,8 +76,12 @@ xfer_status xfer_model_add(xfer_model *model, const char *name, int32_t dtype, c
   XFI_CHECK(!atomic_load(&model->frozen), XFER_ERR_STATE, "\"%s\": a refit was made of the model",
             name);
   XFI_CHECK(strchr(name, '{') == NULL, XFER_ERR_ARG, "\"%s\" is a pattern, not a name", name);
-  XFI_TRY(xfi_model_append_name(model, &raw, &all));
-  XFI_TRY(xfi_model_finish(model, &all));
+  XFI_CHECK(name[0] != '\0', XFER_ERR_ARG, "a tensor without a name");
+  XFI_CHECK(xfi_dtype_size(dtype) > 0, XFER_ERR_ARG, "\"%s\": dtype %d", name, (int)dtype);
+  for (int d = 0; d < n_dims; d++)
+    XFI_CHECK(shape[d] >= 0, XFER_ERR_ARG, "\"%s\": size %lld of dim %d", name, (long long)shape[d],
+              d);
+  XFI_TRY(xfi_model_add(model, &raw));
 done:
   return st;
 }

@@ -248,6 +248,16 @@ static void fill_config(xfi_config *c)
   if (c->head_dim == 0 && c->heads > 0) c->head_dim = c->hidden / c->heads;
 }
 
+/* What pairing and the families are to say anew. */
+static void forget_pairs(xfer_model *model)
+{
+  model->has_sinks = false;
+  for (size_t i = 0; i < model->n_entries; i++) {
+    model->entries[i].scale_of = -1;
+    memset(model->entries[i].block, 0, sizeof model->entries[i].block);
+  }
+}
+
 xfer_status xfi_model_finish(xfer_model *model, const xfer_model_options *options)
 {
   xfer_status st = XFER_OK;
@@ -258,6 +268,7 @@ xfer_status xfi_model_finish(xfer_model *model, const xfer_model_options *option
   if (!model->scanned && options->quant == XFER_QUANT_FP8_BLOCK128)
     XFI_TRY(quantise(model, options));
   model->scanned = true;
+  forget_pairs(model);
   for (size_t i = 0; i < model->n_entries; i++) {
     if (strcmp(model->entries[i].suffix, "weight_scale_inv") == 0) XFI_TRY(pair_scale(model, i));
   }

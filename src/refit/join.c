@@ -202,12 +202,12 @@ xfer_status xfi_refit_create(xfer_refit **refit, xfer_model *model, const xfer_s
 
   XFI_CHECK(r != NULL, XFER_ERR_NOMEM, "a refit");
   r->model = xfi_model_share(model);
-  atomic_store(&model->frozen, true);
   XFI_TRY(join_side(&r->sides[XFER_SIDE_TRAIN], model, train));
   XFI_TRY(join_side(&r->sides[XFER_SIDE_GEN], model, gen));
   XFI_TRY(list_tensors(r));
   if (train != NULL) XFI_TRY(check_known(r));
   XFI_TRY(check_dtypes(r));
+  atomic_store(&model->frozen, true);
   *refit = r;
   r = NULL;
 done:

@@ -281,3 +281,22 @@ xfer_status xfi_model_append_name(xfer_model *model, const xfi_raw *raw,
 done:
   return st;
 }
+
+xfer_status xfi_model_add(xfer_model *model, const xfi_raw *raw)
+{
+  const xfer_model_options all = XFER_MODEL_OPTIONS_INIT;
+  const size_t n = model->n_entries;
+  char why[XFI_ERROR_BYTES];
+  xfer_status st = XFER_OK;
+
+  XFI_TRY(xfi_model_append_name(model, raw, &all));
+  st = xfi_model_finish(model, &all);
+  if (st == XFER_OK) return XFER_OK;
+  snprintf(why, sizeof why, "%s", xfi_last_error());
+  while (model->n_entries > n)
+    entry_clear(&model->entries[--model->n_entries]);
+  (void)xfi_model_finish(model, &all); /* as it was before */
+  xfi_set_error("%s", why);
+done:
+  return st;
+}

@@ -120,6 +120,8 @@ xfer_status xfi_model_append(xfer_model *model, const xfi_raw *raw,
  * {expert}. */
 xfer_status xfi_model_append_name(xfer_model *model, const xfi_raw *raw,
                                   const xfer_model_options *options);
+/* Likewise, to a finished model, which is finished again; unchanged where that fails. */
+xfer_status xfi_model_add(xfer_model *model, const xfi_raw *raw);
 /* "model.layers.3.mlp.experts.7.up_proj.weight": a pattern of XFI_NAME_BYTES, 3 and 7; -1: no such
  * number. */
 enum { XFI_NAME_BYTES = 512 };
