@@ -617,7 +617,9 @@ XFER_API XFER_MUST_CHECK xfer_status xfer_plan_commit(xfer_plan *plan);
  * @param version  The caller's number for these weights, above the last committed one;
  *                 xfer_plan_wait() commits it.
  * @param stream   A CUDA stream; NULL: the default stream. Ignored by host comms.
- * @retval XFER_ERR_STATE    Not committed, a run in flight, or `version` does not grow.
+ * @retval XFER_ERR_STATE    Not committed, a run in flight, or `version` does not grow. Nothing was
+ *                           begun. Where the other ranks did begin, xfer_plan_wait() tells them;
+ *                           else they wait until their deadline.
  * @retval XFER_ERR_TIMEOUT  A peer did not come; the text names it. Destinations are torn.
  * @retval XFER_ERR_CUDA     A copy or launch failed. Destinations are torn.
  * @retval XFER_ERR_COMM     The transport failed. Destinations are torn.
@@ -630,11 +632,12 @@ XFER_API XFER_MUST_CHECK xfer_status xfer_plan_run(xfer_plan *plan, uint64_t ver
  * Wait until the last run is complete on every rank, then commit its version. Collective, once per
  * run.
  *
- * @param plan        A run is in flight.
+ * @param plan        A run is in flight, or was refused on this rank.
  * @param timeout_ms  0: the plan's timeout.
  * @retval XFER_OK          Every rank's destinations are complete.
  * @retval XFER_ERR_STATE   No run is in flight.
  * @retval XFER_ERR_PEER    Another rank's run failed; destinations may be torn.
+ * @retval XFER_ERR_MISMATCH  Ranks ran different versions; the text has two. None is committed.
  */
 XFER_API XFER_MUST_CHECK xfer_status xfer_plan_wait(xfer_plan *plan, uint64_t timeout_ms);
 

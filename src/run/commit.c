@@ -113,12 +113,12 @@ done:
   return st;
 }
 
-static xfer_status check_committable(const xfer_plan *plan)
+static xfer_status check_idle(const xfer_plan *plan, const char *before)
 {
   xfer_status st = XFER_OK;
 
   XFI_CHECK(plan->state != XFI_PLAN_RUNNING, XFER_ERR_STATE,
-            "a run is in flight; wait for it before committing");
+            "a run is in flight; wait for it before %s", before);
 done:
   return st;
 }
@@ -148,7 +148,7 @@ xfer_status xfi_run_commit(xfer_plan *plan)
   xfer_status st = XFER_OK;
 
   XFI_CHECK(plan->comm != NULL, XFER_ERR_STATE, "a simulated plan cannot be committed");
-  XFI_TRY(xfi_run_commit_with(plan, check_committable(plan)));
+  XFI_TRY(xfi_run_commit_with(plan, check_idle(plan, "committing")));
 done:
   return st;
 }
@@ -158,13 +158,19 @@ xfer_status xfi_run_commit_with(xfer_plan *plan, xfer_status mine)
   xfer_status st = XFER_OK;
   bool changed = true;
 
-  XFI_TRY(any_changed(&changed, plan, mine));
+  st = any_changed(&changed, plan, mine);
+  if (st != XFER_OK && plan->state != XFI_PLAN_RUNNING) {
+    plan->state = XFI_PLAN_UNCOMMITTED;
+    plan->changed = true;
+  }
+  XFI_TRY(st);
   if (changed) st = make_lanes(plan);
   if (st != XFER_OK) {
     xfi_run_drop_lanes(plan);
     goto done;
   }
   plan->changed = false;
+  plan->refused = false;
   plan->state = XFI_PLAN_COMMITTED;
 done:
   return st;
@@ -175,7 +181,7 @@ xfer_status xfi_run_release(xfer_plan *plan)
   xfer_status st = XFER_OK;
 
   XFI_CHECK(plan->comm != NULL, XFER_ERR_STATE, "a simulated plan has nothing to release");
-  st = check_committable(plan);
+  st = check_idle(plan, "releasing");
   XFI_TRY(xfi_comm_agree(plan->comm, st, xfi_run_deadline(plan)));
   xfi_run_drop_lanes(plan);
   XFI_TRY(

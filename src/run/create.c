@@ -93,6 +93,8 @@ static xfer_status make_plan(xfer_plan *p, const xfi_agreed *agreed)
 
   p->bindings = xfi_calloc(agreed->n_tensors, sizeof *p->bindings);
   XFI_CHECK(p->bindings != NULL, XFER_ERR_NOMEM, "%zu tensors", agreed->n_tensors);
+  p->words = xfi_calloc((size_t)p->comm->size, sizeof *p->words);
+  XFI_CHECK(p->words != NULL, XFER_ERR_NOMEM, "%d ranks", p->comm->size);
   XFI_TRY(xfi_plan_create(&p->moves, p->comm->size, p->comm->rank, agreed->tensors,
                           agreed->n_tensors, &options));
   XFI_TRY(p->device->ops->event_create(p->device, &p->started));
@@ -163,6 +165,7 @@ void xfi_run_destroy(xfer_plan *plan)
        t++)
     xfi_binding_destroy(plan->bindings[t]);
   xfi_free(plan->bindings);
+  xfi_free(plan->words);
   if (plan->device != NULL && plan->started != NULL)
     plan->device->ops->event_destroy(plan->device, plan->started);
   if (plan->device != NULL && plan->finished != NULL)

@@ -44,17 +44,29 @@ done:
   return st;
 }
 
-xfer_status xfi_run_start(xfer_plan *plan, uint64_t version, xfer_stream stream)
+/* Can this rank begin a run? */
+static xfer_status check_run(const xfer_plan *plan, uint64_t version, xfer_stream stream)
 {
   xfer_status st = XFER_OK;
 
   XFI_CHECK(plan->state != XFI_PLAN_UNCOMMITTED, XFER_ERR_STATE, "the plan is not committed");
-  XFI_CHECK(plan->state != XFI_PLAN_RUNNING, XFER_ERR_STATE,
-            "a run is in flight; wait for it before the next");
   XFI_CHECK(version > plan->version, XFER_ERR_STATE, "version %llu after version %llu",
             (unsigned long long)version, (unsigned long long)plan->version);
   XFI_TRY(plan->device->ops->stream_check(plan->device, stream));
   XFI_TRY(check_allocations(plan));
+done:
+  return st;
+}
+
+xfer_status xfi_run_start(xfer_plan *plan, uint64_t version, xfer_stream stream)
+{
+  xfer_status st = XFER_OK;
+
+  XFI_CHECK(plan->state != XFI_PLAN_RUNNING, XFER_ERR_STATE,
+            "a run is in flight; wait for it before the next");
+  plan->run_status = check_run(plan, version, stream);
+  plan->refused = plan->run_status != XFER_OK && plan->pipeline != NULL;
+  XFI_TRY(plan->run_status);
   plan->epoch++;
   plan->run_version = version;
   plan->torn = true; /* until wait says otherwise */
@@ -98,6 +110,45 @@ static void leave_run(xfer_plan *plan, xfi_deadline deadline)
   xfi_set_error("%s", why);
 }
 
+/* Peers may be in the run that this rank did not begin: let them go. */
+static void let_peers_go(xfer_plan *plan)
+{
+  char why[XFI_ERROR_BYTES];
+
+  plan->torn = true; /* a peer on a device does not stop in the middle */
+  xfi_direct_fail(plan->direct, plan->moves->rank);
+  if (plan->pipeline->n_steps == 0) return;
+  snprintf(why, sizeof why, "rank %d did not begin a run", plan->moves->rank);
+  plan->comm->ops->abort(plan->comm, why);
+}
+
+/* Every rank's word of the run. */
+static xfer_status agree_on_run(const xfer_plan *plan, xfer_status mine, xfi_deadline deadline)
+{
+  xfi_comm *comm = plan->comm;
+  const xfi_run_word word = {plan->run_version, mine};
+  const int last = comm->size - 1;
+  xfer_status st = XFER_OK;
+  bool failed = false;
+  int other = 0;
+  char why[XFI_ERROR_BYTES];
+
+  snprintf(why, sizeof why, "%s", xfi_last_error());
+  st = comm->ops->all_gather(comm, plan->words, &word, sizeof word, deadline);
+  if (mine != XFER_OK) xfi_set_error("%s", why); /* our own goes before the transport's */
+  if (st != XFER_OK) return mine != XFER_OK ? mine : st;
+  for (int r = 0; r < comm->size; r++)
+    failed = failed || plan->words[r].status != XFER_OK;
+  if (failed) return xfi_comm_agree(comm, mine, deadline);
+  while (other < last && plan->words[other].version == plan->words[last].version)
+    other++;
+  XFI_CHECK(other == last, XFER_ERR_MISMATCH, "rank %d ran version %llu, rank %d version %llu",
+            other, (unsigned long long)plan->words[other].version, last,
+            (unsigned long long)plan->words[last].version);
+done:
+  return st;
+}
+
 xfer_status xfi_run_wait(xfer_plan *plan, uint64_t timeout_ms)
 {
   const xfi_deadline deadline = timeout_ms == 0 || timeout_ms > INT64_MAX
@@ -105,12 +156,15 @@ xfer_status xfi_run_wait(xfer_plan *plan, uint64_t timeout_ms)
                                     : xfi_deadline_after((int64_t)timeout_ms);
   xfer_status st = XFER_OK;
 
-  XFI_CHECK(plan->state == XFI_PLAN_RUNNING, XFER_ERR_STATE, "no run is in flight");
+  XFI_CHECK(plan->state == XFI_PLAN_RUNNING || plan->refused, XFER_ERR_STATE,
+            "no run is in flight");
+  if (plan->refused) let_peers_go(plan);
+  plan->refused = false;
   st = plan->run_status;
   if (st == XFER_OK) st = plan->device->ops->event_sync(plan->device, plan->finished, deadline);
   if (st == XFER_ERR_TIMEOUT) xfi_direct_name_late(plan->direct, plan);
   plan->state = XFI_PLAN_COMMITTED;
-  st = xfi_comm_agree(plan->comm, st, deadline);
+  st = agree_on_run(plan, st, deadline);
   if (st != XFER_OK) leave_run(plan, deadline);
   if (st != XFER_OK) goto done;
   plan->version = plan->run_version;

@@ -29,6 +29,12 @@ typedef enum xfi_plan_state {
   XFI_PLAN_RUNNING
 } xfi_plan_state;
 
+/* What a rank says of a run when it waits for it. */
+typedef struct xfi_run_word {
+  uint64_t version;
+  int64_t status;
+} xfi_run_word;
+
 typedef struct xfi_direct xfi_direct;
 typedef struct xfi_pipeline xfi_pipeline;
 
@@ -47,6 +53,8 @@ struct xfer_plan {
   uint64_t version;       /* committed */
   uint64_t run_version;   /* of the run in flight */
   xfer_status run_status; /* what enqueuing it came to */
+  bool refused;           /* the last run was not even begun, for the reason in run_status */
+  xfi_run_word *words;    /* [size of the comm] for wait, which allocates nothing */
   bool torn;
   bool abandoned; /* a run failed and not all ranks are known to have left it */
   bool unawaited; /* a run of xfi_run_once() may still be on the device */

@@ -1,0 +1,124 @@
+/* Runs that ranks do not agree on: other versions, and a run that one rank refuses. By every lane;
+ * nobody waits for the deadline.
+ */
+#include "fault/fault.h"
+
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include <cmocka.h>
+
+static xfer_comm *comms[N_RANKS];
+
+static void by_every_lane(rank_body *body)
+{
+  for (uint32_t lane = XFER_LANE_DIRECT; lane <= XFER_LANE_BROADCAST; lane++) {
+    make_comms(comms);
+    run_ranks(N_RANKS, body, &lane);
+    destroy_comms(comms);
+    assert_all_as_expected();
+  }
+}
+
+/* A committed plan of the small problem, by one lane. */
+static void start(input *in, xfer_plan **plan, int rank, uint32_t lane)
+{
+  input_create(in, rank);
+  in->options.lane = lane;
+  expect(xfer_plan_create(plan, comms[rank], in->tensors, in->n_tensors, &in->options) == XFER_OK);
+  expect(input_bind(in, *plan) == XFER_OK);
+  expect(xfer_plan_commit(*plan) == XFER_OK);
+}
+
+static void run_again(input *in, xfer_plan *plan, uint64_t version)
+{
+  expect(xfer_plan_commit(plan) == XFER_OK);
+  expect(xfer_plan_run(plan, version, NULL) == XFER_OK);
+  expect(xfer_plan_wait(plan, 0) == XFER_OK);
+  expect(is_delivered(in));
+}
+
+static void disagree_on_the_version(int rank, void *context)
+{
+  input in;
+  xfer_plan *plan = NULL;
+
+  start(&in, &plan, rank, *(const uint32_t *)context);
+  expect(xfer_plan_run(plan, rank == 1 ? 100 : 7, NULL) == XFER_OK);
+  expect(xfer_plan_wait(plan, 0) == XFER_ERR_MISMATCH);
+  expect(strstr(xfer_last_error(), "version 100") != NULL);
+  expect(strstr(xfer_last_error(), "version 7") != NULL);
+  run_again(&in, plan, 8);
+  xfer_plan_destroy(plan);
+  input_destroy(&in);
+}
+
+static void test_versions_that_differ_are_seen_and_not_committed(void **state)
+{
+  (void)state;
+  by_every_lane(disagree_on_the_version);
+}
+
+/* One rank's version does not grow. It says so by waiting, and nobody waits for the deadline. */
+static void refuse_one_run(int rank, void *context)
+{
+  const uint32_t lane = *(const uint32_t *)context;
+  input in;
+  xfer_plan *plan = NULL;
+  xfer_status st = XFER_OK;
+
+  start(&in, &plan, rank, lane);
+  run_again(&in, plan, 5);
+  st = xfer_plan_run(plan, rank == 1 ? 5 : 6, NULL);
+  expect((st == XFER_ERR_STATE) == (rank == 1));
+  st = xfer_plan_wait(plan, 0);
+  expect(st == XFER_ERR_STATE || rank != 1);
+  expect(st != XFER_OK && st != XFER_ERR_TIMEOUT);
+  if (rank == 1) expect(strstr(xfer_last_error(), "version 5 after version 5") != NULL);
+  if (lane == XFER_LANE_DIRECT) run_again(&in, plan, 7);
+  expect(xfer_plan_wait(plan, 0) == XFER_ERR_STATE);
+  xfer_plan_destroy(plan);
+  input_destroy(&in);
+}
+
+static void test_a_rank_whose_run_is_refused_lets_the_others_go(void **state)
+{
+  (void)state;
+  by_every_lane(refuse_one_run);
+}
+
+/* All ranks give an old version by mistake: nothing has happened, and the next is run. */
+static void refuse_all(int rank, void *context)
+{
+  input in;
+  xfer_plan *plan = NULL;
+
+  start(&in, &plan, rank, *(const uint32_t *)context);
+  expect(xfer_plan_run(plan, 0, NULL) == XFER_ERR_STATE);
+  expect(xfer_plan_run(plan, 1, NULL) == XFER_OK);
+  expect(xfer_plan_release(plan) == XFER_ERR_STATE);
+  expect(strstr(xfer_last_error(), "releasing") != NULL);
+  expect(xfer_plan_wait(plan, 0) == XFER_OK);
+  expect(is_delivered(&in));
+  xfer_plan_destroy(plan);
+  input_destroy(&in);
+}
+
+static void test_a_run_that_all_ranks_refuse_changes_nothing(void **state)
+{
+  (void)state;
+  by_every_lane(refuse_all);
+}
+
+int main(void)
+{
+  const struct CMUnitTest tests[] = {
+      cmocka_unit_test(test_versions_that_differ_are_seen_and_not_committed),
+      cmocka_unit_test(test_a_rank_whose_run_is_refused_lets_the_others_go),
+      cmocka_unit_test(test_a_run_that_all_ranks_refuse_changes_nothing),
+  };
+
+  return cmocka_run_group_tests(tests, NULL, NULL);
+}
