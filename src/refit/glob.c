@@ -1,4 +1,7 @@
-/* Matching by backtracking over the stars: each takes the shortest text that lets the rest match.
+/*
+ * Each star takes the shortest text that lets the rest match. Only the last star that was met can
+ * have to take more: where the text between two stars is found first, it leaves the most to those
+ * that follow. So the time is at most the product of the two lengths, however many stars there are.
  */
 #include "glob.h"
 
@@ -13,18 +16,30 @@ typedef struct capture {
   size_t n;
 } capture;
 
+/* captures[k] becomes what the k-th star stands for. */
 static bool match(const char *pattern, const char *name, capture *captures)
 {
-  while (*pattern != '\0' && *pattern != '*') {
-    if (*pattern++ != *name++) return false;
+  const char *after = NULL; /* what follows the last star */
+  size_t n_stars = 0;
+
+  while (*pattern != '\0' || *name != '\0') {
+    if (*pattern == '*') {
+      captures[n_stars++] = (capture){name, 0};
+      after = ++pattern;
+    } else if (*pattern == *name) {
+      pattern++;
+      name++;
+    } else if (after != NULL && *name != '\0') {
+      capture *last = &captures[n_stars - 1];
+
+      last->n++;
+      name = last->at + last->n;
+      pattern = after;
+    } else {
+      return false;
+    }
   }
-  if (*pattern == '\0') return *name == '\0';
-  for (size_t n = 0;; n++) {
-    captures->at = name;
-    captures->n = n;
-    if (match(pattern + 1, name + n, captures + 1)) return true;
-    if (name[n] == '\0') return false;
-  }
+  return true;
 }
 
 static int count_stars(const char *pattern)

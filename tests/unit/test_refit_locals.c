@@ -225,6 +225,46 @@ static void test_spellings_and_renames_lead_to_the_same(void **state)
   unmake(&o);
 }
 
+#define A50 "aaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaa"
+#define A200 A50 A50 A50 A50
+
+/* Stars from the left take the least that lets the rest match, in no more time than that needs. */
+static void test_stars_take_the_shortest_text(void **state)
+{
+  static const struct {
+    const char *from, *to, *name, *renamed;
+  } cases[] = {
+      {"a.*.b.*", "*-*", "a.x.b.y.b.z", "x-y.b.z"},
+      {"*.weight", "*", "w.weight.weight", "w.weight"},
+      {"*ab*ab", "*-*", "xababab", "x-ab"},
+      {"*aab*", "*-*", "aaab", "a-"},
+      {"*a*b*c", "*-*-*", "cbabc", "cb--"},
+      {"*a*b*c", "*-*-*", "abcbcc", "--cbc"},
+      {"**", "*-*", "xy", "-xy"},
+      {"a*", "x", "b", "b"},
+      {"a*b", "x", "a", "a"},
+      {"ab*ba", "x", "aba", "aba"},
+      {"abc", "x", "abcd", "abcd"},
+      {"********Z", "x", A200, A200},
+      {"*a*a*a*a*a*a*a*Z", "x", A200, A200},
+  };
+
+  (void)state;
+  for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+    /* A name that becomes what it should is then a tensor's, and any other is surplus. */
+    const char *renames[] = {cases[i].from, cases[i].to, cases[i].renamed, "model.norm.weight"};
+    const int64_t shape[] = {16};
+    one o = make(REFIT_DENSE, "vllm:tp2", XFER_SIDE_GEN, renames, 2);
+
+    print_message("%s of %s\n", cases[i].from, cases[i].name);
+    assert_int_equal(
+        xfer_locals_give(o.locals, XFER_SIDE_GEN, cases[i].name, XFER_BF16, memory, shape, NULL, 1),
+        XFER_OK);
+    assert_null(xfer_locals_problem(o.locals, 0));
+    unmake(&o);
+  }
+}
+
 static void test_what_is_wrong_is_listed(void **state)
 {
   static const struct {
@@ -316,6 +356,7 @@ int main(void)
   const struct CMUnitTest tests[] = {
       cmocka_unit_test(test_names_and_shapes_are_the_frameworks_own),
       cmocka_unit_test(test_spellings_and_renames_lead_to_the_same),
+      cmocka_unit_test(test_stars_take_the_shortest_text),
       cmocka_unit_test(test_what_is_wrong_is_listed),
       cmocka_unit_test(test_surplus_twice_and_lora_are_listed),
       cmocka_unit_test(test_views_follow_what_the_kernels_did),
