@@ -1,8 +1,9 @@
 """xfer: move sharded tensors from any mesh and layout to any other.
 
 A thin binding of xfer.h, where every call is documented. It converts arguments, calls, and raises XferError; there is
-no logic here. Arrays are NumPy arrays, torch tensors, or anything with `__array_interface__` or
-`__cuda_array_interface__`; they are used in place and kept alive while a plan has them.
+no logic here. What C could not refuse (an integer too wide for it, a closed object, a read-only destination) raises
+OverflowError, ValueError or TypeError before the call. Arrays are NumPy arrays, torch tensors, or anything with
+`__array_interface__` or `__cuda_array_interface__`; they are used in place and kept alive while a plan has them.
 
     mesh = xfer.Mesh([2, 4])
     src = xfer.Layout(mesh, [4096, 11008], "bf16", [xfer.Shard(0), xfer.Replicate()])
@@ -44,12 +45,14 @@ def StridedShard(dim, split_factor):
 
 def Runs(dim, runs, local_lengths, allow_zero=False):
     """Explicit runs: runs[i] lists the (global, length, local) of coordinate i, whose part has local_lengths[i]."""
-    flat = [run for coordinate in runs for run in coordinate]
+    if len(local_lengths) != len(runs):
+        raise ValueError(f"{len(local_lengths)} local lengths for the runs of {len(runs)} coordinates")
+    flat = [_lib.Run(*run) for coordinate in runs for run in coordinate]
     first = [0]
     for coordinate in runs:
         first.append(first[-1] + len(coordinate))
-    table = _lib.RunTable((_lib.Run * len(flat))(*flat), _lib.array(c_int64, first), _lib.array(c_int64, local_lengths),
-                          len(runs), int(allow_zero))
+    table = _lib.RunTable(_lib.array(_lib.Run, flat, "runs"), _lib.array(c_int64, first, "first"),
+                          _lib.array(c_int64, local_lengths, "local_lengths"), len(runs), int(allow_zero))
     placement = lib.xfer_shard_runs(dim, pointer(table))
     placement.table_ = table  # kept alive
     return placement
@@ -61,7 +64,7 @@ def Runs(dim, runs, local_lengths, allow_zero=False):
 class Mesh(_lib.Handle):
     """An n-D array of ranks; without `ranks` 0, 1, 2, ..."""
 
-    _destroy = "xfer_mesh_destroy"
+    _kind = "mesh"
 
     def __init__(self, shape, ranks=None):
         super().__init__()
@@ -70,7 +73,8 @@ class Mesh(_lib.Handle):
             size *= n
         if ranks is not None and len(ranks) != size:
             raise ValueError(f"{len(ranks)} ranks for a mesh of {size}")
-        lib.xfer_mesh_create(self._out(), _lib.array(c_int, shape), len(shape), _lib.array(c_int, ranks))
+        sizes, ranks = _lib.array(c_int, shape, "shape"), _lib.array(c_int, ranks, "ranks")
+        lib.xfer_mesh_create(self._out(), sizes, len(shape), ranks)
 
     def __len__(self):
         return lib.xfer_mesh_size(self)
@@ -79,7 +83,7 @@ class Mesh(_lib.Handle):
 class Layout(_lib.Handle):
     """Which elements of a tensor each rank of a mesh holds."""
 
-    _destroy = "xfer_layout_destroy"
+    _kind = "layout"
 
     def __init__(self, mesh, shape, dtype, placements, padded_shape=None, order=None):
         super().__init__()
@@ -88,9 +92,9 @@ class Layout(_lib.Handle):
         code = c_int()
         lib.xfer_dtype_parse(byref(code), dtype.encode())
         desc = _lib.LayoutDesc(
-            sizeof(_lib.LayoutDesc), mesh._as_parameter_, code.value, len(shape), _lib.array(c_int64, shape),
-            _lib.array(c_int64, padded_shape), _lib.array(_lib.Placement, placements), len(placements),
-            len(order or ()), _lib.array(c_int32, order))
+            sizeof(_lib.LayoutDesc), mesh, code.value, len(shape), _lib.array(c_int64, shape, "shape"),
+            _lib.array(c_int64, padded_shape, "padded_shape"), _lib.array(_lib.Placement, placements, "placements"),
+            len(placements), len(order or ()), _lib.array(c_int32, order, "order"))
         lib.xfer_layout_create(self._out(), byref(desc))
 
     @property
@@ -117,16 +121,18 @@ class Layout(_lib.Handle):
         n = c_size_t()
         lib.xfer_layout_runs(self, rank, dim, None, 0, byref(n))
         runs = (_lib.Run * n.value)()
-        lib.xfer_layout_runs(self, rank, dim, runs, n, byref(n))
+        lib.xfer_layout_runs(self, rank, dim, runs, n.value, byref(n))
         return [(getattr(run, "global"), run.length, run.local) for run in runs]
 
     def owners(self, index):
         """[(rank, local index), ...]: everywhere that a global index is held."""
+        if len(index) != len(self.shape):
+            raise ValueError(f"{len(index)} indices for {len(self.shape)} dims")
         n = c_size_t()
-        where = _lib.array(c_int64, index)
+        where = _lib.array(c_int64, index, "index")
         lib.xfer_layout_owners(self, where, None, 0, byref(n))
         owners = (_lib.Owner * n.value)()
-        lib.xfer_layout_owners(self, where, owners, n, byref(n))
+        lib.xfer_layout_owners(self, where, owners, n.value, byref(n))
         return [(owner.rank, tuple(owner.local[:len(index)])) for owner in owners]
 
 
@@ -151,14 +157,15 @@ def format_problem(src, dst):
 
 
 def _memory(x):
-    """(address, shape, strides in bytes or None, bytes of an element) of an array."""
+    """(address, shape, strides in bytes or None, bytes of an element, is it read-only) of an array."""
     if hasattr(x, "data_ptr"):  # torch
         size = x.element_size()
-        return x.data_ptr(), tuple(x.shape), tuple(s * size for s in x.stride()), size
+        return x.data_ptr(), tuple(x.shape), tuple(s * size for s in x.stride()), size, False
     for name in ("__array_interface__", "__cuda_array_interface__"):
         interface = getattr(x, name, None)
         if interface is not None:
-            return interface["data"][0], interface["shape"], interface.get("strides"), int(interface["typestr"][2:])
+            address, read_only = interface["data"]
+            return address, interface["shape"], interface.get("strides"), int(interface["typestr"][2:]), read_only
     raise TypeError(f"{type(x).__name__} has neither data_ptr() nor an array interface")
 
 
@@ -168,26 +175,29 @@ class View:
     def __init__(self, x, piece_dim=None):
         self.array = x if piece_dim is None else list(x)  # kept alive
         parts = [_memory(x)] if piece_dim is None else [_memory(piece) for piece in self.array]
-        address, shape, strides, self.itemsize = parts[0]
-        if any(part[1:] != parts[0][1:] for part in parts):
+        address, shape, strides, self.itemsize, _ = parts[0]
+        self.read_only = any(part[4] for part in parts)
+        if any(part[1:4] != parts[0][1:4] for part in parts):
             raise ValueError("pieces differ in shape, strides or element size")
         if strides is None:
             strides = [self.itemsize] * len(shape)
             for d in reversed(range(len(shape) - 1)):
                 strides[d] = strides[d + 1] * shape[d + 1]
-        strides = _lib.array(c_int64, strides)
+        strides = _lib.array(c_int64, strides, "strides")
         if piece_dim is None:
             self.shape, self.view = tuple(shape), lib.xfer_view_strided(address, strides, len(shape))
         else:
-            piece_dim %= len(shape)
+            piece_dim = range(len(shape))[piece_dim]
             self.shape = tuple(n * (len(parts) if d == piece_dim else 1) for d, n in enumerate(shape))
-            self._pieces = _lib.array(c_void_p, [part[0] for part in parts])
+            self._pieces = _lib.array(c_void_p, [part[0] for part in parts], "pieces")
             self.view = lib.xfer_view_pieces(self._pieces, len(parts), piece_dim, strides, len(shape))
 
 
-def _view(x, layout, rank):
-    """A View of x, or None. The library sees addresses only, so that shape and element size are compared here."""
+def _view(x, layout, rank, written=False):
+    """A View of x, or None. The library sees addresses only, so that all else is compared here."""
     view = x if x is None or isinstance(x, View) else View(x)
+    if view is not None and view.read_only and written:
+        raise ValueError("the destination is read-only")
     if view is not None and layout is not None:
         if view.shape != layout.local_shape(rank) or view.itemsize != layout.itemsize:
             raise ValueError(f"an array of shape {view.shape} and {view.itemsize}-byte elements for a part of shape "
@@ -203,9 +213,9 @@ def _reference(view):
 
 
 class Comm(_lib.Handle):
-    """The ranks. Made by Comm.local()."""
+    """The ranks. Made by Comm.local(). Its plans may be closed after it."""
 
-    _destroy = "xfer_comm_destroy"
+    _kind = "comm"
 
     @classmethod
     def local(cls, n_ranks):
@@ -214,7 +224,7 @@ class Comm(_lib.Handle):
         lib.xfer_comm_create_local(handles, n_ranks)
         comms = [cls() for _ in handles]
         for comm, handle in zip(comms, handles):
-            comm._as_parameter_ = c_void_p(handle)
+            comm._handle = c_void_p(handle)
         return comms
 
     @property
@@ -226,7 +236,8 @@ class Comm(_lib.Handle):
         return lib.xfer_comm_size(self)
 
     def all_gather(self, data):
-        """[bytes of rank 0, bytes of rank 1, ...]; all of one length. Collective."""
+        """[bytes of rank 0, bytes of rank 1, ...]; `data` is bytes-like and everywhere of one length. Collective."""
+        data = bytes(memoryview(data))
         everything = create_string_buffer(self.size * len(data) + 1)
         lib.xfer_comm_all_gather(self, everything, data, len(data))
         return [everything.raw[i * len(data):(i + 1) * len(data)] for i in range(self.size)]
@@ -234,7 +245,7 @@ class Comm(_lib.Handle):
 
 def redistribute(comm, src_layout, src, dst_layout, dst, stream=None):
     """Move one tensor. Collective. `src` and `dst` are arrays, Views, or None where this rank has no part."""
-    src, dst = _view(src, src_layout, comm.rank), _view(dst, dst_layout, comm.rank)
+    src, dst = _view(src, src_layout, comm.rank), _view(dst, dst_layout, comm.rank, written=True)
     lib.xfer_redistribute(comm, src_layout, _reference(src), dst_layout, _reference(dst), stream)
 
 
@@ -245,45 +256,50 @@ class Plan(_lib.Handle):
     """Many tensors, planned once and run at every step. `tensors`: [(name, src layout, dst layout), ...]; options are
     the fields of xfer_plan_options, and lane is "auto", "direct", "packed" or "broadcast". Collective."""
 
-    _destroy = "xfer_plan_destroy"
+    _kind = "plan"
 
     def __init__(self, comm, tensors, **options):
-        self._start(tensors)
-        self._comm = comm  # must outlive the plan
+        self._start(comm.rank, tensors)
         lib.xfer_plan_create(self._out(), comm, *self._arguments(tensors, options))
+        self._comm, comm._n_users = comm, comm._n_users + 1  # must outlive the plan
 
     @classmethod
     def simulate(cls, n_ranks, rank, tensors, **options):
         """The plan that `rank` of `n_ranks` would make; it can be looked at, not run."""
         plan = cls.__new__(cls)
-        plan._start(tensors)
+        plan._start(rank, tensors)
         lib.xfer_plan_simulate(plan._out(), n_ranks, rank, *cls._arguments(tensors, options))
         return plan
 
-    def _start(self, tensors):
+    def _start(self, rank, tensors):
         _lib.Handle.__init__(self)
-        self._comm, self._views = None, {}
+        self._comm, self._rank, self._views = None, rank, {}
         self._layouts = [(src, dst) for _, src, dst in tensors]
+
+    def close(self):
+        super().close()
+        comm, self._comm = self._comm, None
+        if comm is not None:
+            comm._n_users -= 1
+            if comm._closed:
+                comm.close()
 
     @staticmethod
     def _arguments(tensors, options):
         rows = (_lib.Tensor * len(tensors))()
         for row, (name, src, dst) in zip(rows, tensors):
-            row.name = name.encode()
-            row.src = None if src is None else src._as_parameter_
-            row.dst = None if dst is None else dst._as_parameter_
+            row.name, row.src, row.dst = name.encode(), src, dst
         struct = _lib.PlanOptions(struct_size=sizeof(_lib.PlanOptions))
         for key, value in options.items():
-            if key == "struct_size" or not hasattr(struct, key):
+            if key == "struct_size" or key not in _lib.PlanOptions._types:
                 raise TypeError(f"xfer_plan_options has no option {key!r}")
             setattr(struct, key, _LANES[value] if key == "lane" else value)
         return rows, len(tensors), byref(struct)
 
     def bind(self, tensor, src=None, dst=None):
-        """Say where the parts of tensor number `tensor` lie on this rank."""
-        if self._comm is not None:
-            src_layout, dst_layout = self._layouts[tensor]
-            src, dst = _view(src, src_layout, self._comm.rank), _view(dst, dst_layout, self._comm.rank)
+        """Say where the parts of tensor number `tensor` lie on this rank. A read-only array can be a source only."""
+        src_layout, dst_layout = self._layouts[tensor]
+        src, dst = _view(src, src_layout, self._rank), _view(dst, dst_layout, self._rank, written=True)
         lib.xfer_plan_bind(self, tensor, _reference(src), _reference(dst))
         self._views[tensor] = src, dst  # kept alive
 

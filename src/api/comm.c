@@ -78,12 +78,12 @@ void xfer_comm_destroy(xfer_comm *comm)
 
 int xfer_comm_rank(const xfer_comm *comm)
 {
-  return comm->transport->rank;
+  return comm == NULL ? -1 : comm->transport->rank;
 }
 
 int xfer_comm_size(const xfer_comm *comm)
 {
-  return comm->transport->size;
+  return comm == NULL ? 0 : comm->transport->size;
 }
 
 xfer_status xfer_comm_all_gather(xfer_comm *comm, void *all, const void *mine, size_t n_bytes)

@@ -26,7 +26,7 @@ void xfer_mesh_destroy(xfer_mesh *mesh)
 
 int xfer_mesh_size(const xfer_mesh *mesh)
 {
-  return mesh->size;
+  return mesh == NULL ? 0 : mesh->size;
 }
 
 size_t xfer_dtype_size(xfer_dtype dtype)
@@ -66,11 +66,12 @@ void xfer_layout_destroy(xfer_layout *layout)
 
 xfer_dtype xfer_layout_dtype(const xfer_layout *layout)
 {
-  return layout->dtype;
+  return layout == NULL ? (xfer_dtype)0 : layout->dtype;
 }
 
 int xfer_layout_shape(const xfer_layout *layout, int64_t *shape)
 {
+  if (layout == NULL) return 0;
   for (int d = 0; shape != NULL && d < layout->n_dims; d++)
     shape[d] = layout->dims[d].size;
   return layout->n_dims;
