@@ -1,4 +1,4 @@
-"""xfer_plan --problem and xfer_info: what they print, and what they say of a wrong command line.
+"""xfer_plan and xfer_info: what they print, and what they say of a wrong command line.
 
 usage: test_xfer_plan.py BIN_DIR
 """
@@ -8,9 +8,11 @@ import os
 import re
 import subprocess
 import sys
+import tempfile
 import unittest
 
 BIN = "."
+MODEL = os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "refit", "data", "models", "qwen3-dense.json")
 
 
 def run(*args, program="xfer_plan"):
@@ -93,6 +95,22 @@ class TestProblem(unittest.TestCase):
     def test_bench_ends_with_its_line(self):
         self.assertRegex(lines("--problem", self.LINE, "--bench", "--rank", "5")[-1],
                          r"^plan: rank=5 tensors=1 moves=\d+ ms=\d+\.\d+ mib=\d+\.\d+$")
+
+
+class TestModel(unittest.TestCase):
+    def test_expect_prints_json_whatever_the_names(self):
+        with open(MODEL, encoding="utf-8") as file:
+            table = json.load(file)
+        name = 'we"ird\n\\'
+        table["params"].append({"name": name, "shape": [3], "dtype": "bf16"})
+        with tempfile.TemporaryDirectory() as folder:
+            path = os.path.join(folder, "table.json")
+            with open(path, "w", encoding="utf-8") as file:
+                json.dump(table, file)
+            found = [json.loads(line) for line in
+                     lines("--model", path, "--train", "full", "--gen", "vllm:tp2", "--expect", "1")]
+        weird, = [local for local in found if local["name"] == name]
+        self.assertEqual([part["hf"] for part in weird["parts"]], [name])
 
 
 class TestCommandLine(unittest.TestCase):
