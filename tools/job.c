@@ -5,7 +5,7 @@
 
 #include "args.h"
 
-enum { MAX_NUMBER = 1 << 20, MAX_PATTERN = 512, MAX_RENAMES = 32 };
+enum { MAX_NUMBER = 1 << 20, MAX_PATTERN = 4096 };
 
 /* "3" or "3-5", as [begin, end). */
 static bool parse_range(const char *text, int32_t *begin, int32_t *end)
@@ -26,32 +26,92 @@ static bool parse_range(const char *text, int32_t *begin, int32_t *end)
   return true;
 }
 
-/* "FROM=TO,FROM=TO" as pairs of pointers into `text`, which it changes; their number, -1: a "=" is
- * missing. */
-static int64_t split_renames(char *text, const char **pairs)
+/* "FROM=TO,FROM=TO" as pairs of strings in `text`, which it owns. */
+typedef struct rename_list {
+  char *text;
+  const char **pairs; /* [2 n] */
+  int64_t n;
+} rename_list;
+
+static void free_renames(rename_list *list)
 {
-  int64_t n = 0;
+  free(list->pairs);
+  free(list->text);
+}
 
-  for (char *at = strtok(text, ","); at != NULL && n < MAX_RENAMES; at = strtok(NULL, ",")) {
-    char *to = strchr(at, '=');
+/* `said` may be NULL. 0, or ARGS_WRONG after a sentence; free_renames() after either. */
+static int parse_renames(rename_list *list, const char *said)
+{
+  size_t n = 1;
 
-    if (to == NULL) return -1;
+  if (said == NULL || *said == '\0') return 0;
+  for (const char *c = said; *c != '\0'; c++)
+    n += *c == ',';
+  list->text = strdup(said);
+  list->pairs = calloc(n, 2 * sizeof *list->pairs);
+  if (list->text == NULL || list->pairs == NULL) return args_wrong("no memory for --rename");
+  for (char *at = list->text, *next; at != NULL; at = next) {
+    char *to;
+
+    next = strchr(at, ',');
+    if (next != NULL) *next++ = '\0';
+    to = strchr(at, '=');
+    if (to == NULL) return args_wrong("--rename: \"%s\" is not FROM=TO", at);
     *to = '\0';
-    pairs[2 * n] = at;
-    pairs[2 * n + 1] = to + 1;
-    n++;
+    list->pairs[2 * list->n] = at;
+    list->pairs[2 * list->n + 1] = to + 1;
+    list->n++;
   }
-  return n;
+  return 0;
+}
+
+/* "@3" at the end of PATTERN@RANK; it may be left out, and is then 0. */
+static bool parse_rank(const char *pattern, size_t n, int *rank)
+{
+  size_t at = n;
+
+  *rank = 0;
+  while (at > 0 && pattern[at - 1] != '@')
+    at--;
+  if (at == 0) return true;
+  for (size_t i = at; i < n; i++) {
+    if (pattern[i] < '0' || pattern[i] > '9') return false;
+    *rank = *rank * 10 + (pattern[i] - '0');
+    if (*rank > MAX_NUMBER) return false;
+  }
+  return at < n;
+}
+
+/* Are the patterns of a list such as say_each() takes? 0, or ARGS_WRONG after a sentence. */
+static int check_patterns(const char *option, const char *list, bool with_rank)
+{
+  size_t n;
+  int rank;
+
+  for (; list != NULL && *list != '\0'; list += n + (list[n] == ',')) {
+    n = strcspn(list, ",");
+    if (n >= MAX_PATTERN)
+      return args_wrong("%s: a pattern of %zu characters; %d is the most", option, n,
+                        MAX_PATTERN - 1);
+    if (with_rank && !parse_rank(list, n, &rank))
+      return args_wrong("%s %.*s: want PATTERN@RANK", option, (int)n, list);
+  }
+  return 0;
 }
 
 static int parse_options(xfer_model_options *options, const job_args *args)
 {
+  int wrong;
+
   if (!parse_range(args->layers, &options->layers_begin, &options->layers_end))
     return args_wrong("--layers %s: want A-B", args->layers);
   if (!parse_range(args->experts, &options->experts_begin, &options->experts_end))
     return args_wrong("--experts %s: want A-B", args->experts);
   options->ends = args->ends;
   options->extra = args->extra;
+  wrong = check_patterns("--ignore", args->ignore, false);
+  if (wrong == 0) wrong = check_patterns("--whole", args->whole, true);
+  if (wrong != 0) return wrong;
   if (args->quant == NULL) return 0;
   if (strcmp(args->quant, "fp8_block128") != 0)
     return args_wrong("--quant %s: there is only fp8_block128", args->quant);
@@ -59,39 +119,39 @@ static int parse_options(xfer_model_options *options, const job_args *args)
   return 0;
 }
 
-typedef xfer_status (*say_fn)(job *made, const char *pattern);
+/* A pattern of n characters, which may be changed. */
+typedef xfer_status (*say_fn)(job *made, char *pattern, size_t n);
 
-static xfer_status say_ignore(job *made, const char *pattern)
+static xfer_status say_ignore(job *made, char *pattern, size_t n)
 {
   const xfer_status st = xfer_side_ignore(made->train, pattern);
 
+  (void)n;
   return st == XFER_OK ? xfer_side_ignore(made->gen, pattern) : st;
 }
 
-static xfer_status say_whole(job *made, const char *said)
+static xfer_status say_whole(job *made, char *pattern, size_t n)
 {
-  char pattern[MAX_PATTERN];
-  const char *at = strrchr(said, '@');
-  const size_t n = at == NULL ? strlen(said) : (size_t)(at - said);
+  char *at = strrchr(pattern, '@');
+  int rank = 0;
 
-  memcpy(pattern, said, n);
-  pattern[n] = '\0';
-  return xfer_side_give_whole(made->train, pattern, at == NULL ? 0 : (int)strtol(at + 1, NULL, 10));
+  (void)parse_rank(pattern, n, &rank); /* which parse_options() has checked */
+  if (at != NULL) *at = '\0';
+  return xfer_side_give_whole(made->train, pattern, rank);
 }
 
-/* Says each pattern of a list with commas. */
+/* Says each pattern of a list with commas, which check_patterns() found right. */
 static xfer_status say_each(job *made, const char *list, say_fn say)
 {
   char pattern[MAX_PATTERN];
   xfer_status st = XFER_OK;
 
   while (list != NULL && *list != '\0' && st == XFER_OK) {
-    size_t n = strcspn(list, ",");
+    const size_t n = strcspn(list, ",");
 
-    if (n >= sizeof pattern) n = sizeof pattern - 1;
     memcpy(pattern, list, n);
     pattern[n] = '\0';
-    st = say(made, pattern);
+    st = say(made, pattern, n);
     list += n;
     list += *list == ',';
   }
@@ -126,18 +186,19 @@ int job_create(job *out, const job_args *args)
 {
   xfer_model_options options = XFER_MODEL_OPTIONS_INIT;
   xfer_model *model = NULL;
-  const int wrong = parse_options(&options, args);
-  const char *pairs[2 * MAX_RENAMES];
-  char renames[4096] = "";
+  rename_list renames = {NULL, NULL, 0};
+  int wrong = parse_options(&options, args);
   xfer_status st;
 
-  if (wrong != 0) return wrong;
-  if (args->rename != NULL && strlen(args->rename) < sizeof renames)
-    memcpy(renames, args->rename, strlen(args->rename));
-  options.renames = pairs;
-  options.n_renames = split_renames(renames, pairs);
-  if (options.n_renames < 0) return args_wrong("--rename %s: want FROM=TO", args->rename);
+  if (wrong == 0) wrong = parse_renames(&renames, args->rename);
+  if (wrong != 0) {
+    free_renames(&renames);
+    return wrong;
+  }
+  options.renames = renames.pairs;
+  options.n_renames = renames.n;
   st = xfer_model_load(&model, args->model, &options);
+  free_renames(&renames);
   if (st == XFER_OK) st = job_join(out, args, model);
   if (st != XFER_OK) {
     xfer_model_destroy(model);
@@ -154,4 +215,33 @@ void job_destroy(job *made)
   xfer_side_destroy(made->train);
   xfer_model_destroy(made->model);
   memset(made, 0, sizeof *made);
+}
+
+int job_check(const job_args *args, const char *problem)
+{
+  const struct {
+    const char *name;
+    bool given;
+  } options[] = {
+      {"--train", args->train != NULL},
+      {"--gen", args->gen != NULL},
+      {"--layers", args->layers != NULL},
+      {"--experts", args->experts != NULL},
+      {"--ends", args->ends},
+      {"--quant", args->quant != NULL},
+      {"--extra", args->extra != NULL},
+      {"--rename", args->rename != NULL},
+      {"--ignore", args->ignore != NULL},
+      {"--whole", args->whole != NULL},
+  };
+
+  if ((problem != NULL) == (args->model != NULL))
+    return args_wrong("give either --problem or --model; see --help");
+  if (args->model != NULL && (args->train == NULL || args->gen == NULL))
+    return args_wrong("--model needs --train and --gen");
+  for (size_t i = 0; problem != NULL && i < sizeof options / sizeof *options; i++) {
+    if (options[i].given)
+      return args_wrong("%s goes with --model, not with --problem", options[i].name);
+  }
+  return 0;
 }

@@ -27,6 +27,9 @@ typedef struct job {
   xfer_refit *refit;
 } job;
 
+/* Do these options go together, and with --problem LINE (NULL: not given)? 0, or ARGS_WRONG after a
+ * sentence on stderr. */
+int job_check(const job_args *args, const char *problem);
 /* 0; ARGS_WRONG after a sentence on stderr about the options; else EXIT_FAILURE, with
  * xfer_last_error(). */
 int job_create(job *out, const job_args *args);

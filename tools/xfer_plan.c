@@ -179,18 +179,19 @@ static int problem_main(const plan_args *args)
 /* Which options go together; 0, or ARGS_WRONG after a sentence. */
 static int check(const plan_args *a)
 {
-  if ((a->problem != NULL) == (a->job.model != NULL))
-    return args_wrong("give either --problem or --model; see --help");
-  if (a->job.model != NULL && (a->job.train == NULL || a->job.gen == NULL))
-    return args_wrong("--model needs --train and --gen");
-  if (a->problem != NULL && (a->job.train != NULL || a->job.gen != NULL || a->job.layers != NULL ||
-                             a->job.experts != NULL || a->job.ends))
-    return args_wrong(
-        "--train, --gen, --layers, --experts and --ends go with --model, not with --problem");
+  const int wrong = job_check(&a->job, a->problem);
+
+  if (wrong != 0) return wrong;
+  if (a->problem != NULL && a->expect >= 0)
+    return args_wrong("--expect goes with --model, not with --problem");
   if (a->job.model != NULL && (a->regions || a->moves))
     return args_wrong("--regions and --moves go with --problem");
   if (a->json + a->regions + a->moves + a->bench > 1)
     return args_wrong("give only one of --json, --regions, --moves and --bench");
+  if (a->expect >= 0 && (a->rank >= 0 || a->json || a->bench))
+    return args_wrong("%s does not go with --expect", a->rank >= 0 ? "--rank"
+                                                      : a->json    ? "--json"
+                                                                   : "--bench");
   if (a->bench && a->rank < 0) return args_wrong("--bench needs --rank");
   return 0;
 }

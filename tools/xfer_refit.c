@@ -226,12 +226,12 @@ static int check_args(refit_args *args)
 {
   static const char *const LANES[] = {"auto", "direct", "packed",
                                       "broadcast"}; /* as xfer_lane counts */
+  const int wrong = job_check(&args->job, args->problem);
   uint32_t lane = 0;
 
-  if ((args->problem != NULL) == (args->job.model != NULL))
-    return args_wrong("give either --problem or --model; see --help");
-  if (args->job.model != NULL && (args->job.train == NULL || args->job.gen == NULL))
-    return args_wrong("--model needs --train and --gen");
+  if (wrong != 0) return wrong;
+  if (args->problem != NULL && args->one_sided)
+    return args_wrong("--one-sided goes with --model, not with --problem");
   while (lane < 4 && strcmp(args->lane, LANES[lane]) != 0)
     lane++;
   if (lane == 4) return args_wrong("--lane %s: want auto, direct, packed or broadcast", args->lane);

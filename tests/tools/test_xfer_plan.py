@@ -13,6 +13,7 @@ import unittest
 
 BIN = "."
 MODEL = os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "refit", "data", "models", "qwen3-dense.json")
+JOB = ("--model", MODEL, "--train", "full", "--gen", "hf:tp2")
 
 
 def run(*args, program="xfer_plan"):
@@ -98,6 +99,22 @@ class TestProblem(unittest.TestCase):
 
 
 class TestModel(unittest.TestCase):
+    def test_long_lists_are_taken_whole(self):
+        full = json.loads(lines(*JOB, "--json")[0])
+        name = "model.layers.0.input_layernorm.weight"
+        for option, value in (("--ignore", "m" * 600 + "*"), ("--ignore", "x" * 511 + "*," + "y" * 511 + "*"),
+                              ("--rename", ",".join(f"a{i}=b{i}" for i in range(1000)))):
+            with self.subTest(value=value[:20]):
+                self.assertEqual(json.loads(lines(*JOB, "--json", option, value)[0]), full)
+        ignored = json.loads(lines(*JOB, "--json", "--ignore", f"{'x' * 600}*,{name}")[0])
+        self.assertEqual(ignored["ignored"], 1)
+        renames = "".join(f"a{i}=b{i}," for i in range(100)) + f"model.norm.weight=unheard.of"
+        last = json.loads(lines(*JOB[:5], "vllm:tp2", "--json", "--rename", renames)[0])
+        self.assertGreater(last["misc_bytes"], 0)
+
+    def test_many_stars_take_no_time(self):
+        self.assertEqual(lines(*JOB, "--ignore", "********Z"), lines(*JOB))
+
     def test_expect_prints_json_whatever_the_names(self):
         with open(MODEL, encoding="utf-8") as file:
             table = json.load(file)
@@ -129,7 +146,18 @@ class TestCommandLine(unittest.TestCase):
                 (("--problem", line, "--train", "full"), "not with --problem"),
                 (("--problem", line, "--model", "m"), "either --problem or --model"),
                 (("--model", "m"), "--train and --gen"),
-                (("--model", "m", "--train", "t", "--gen", "g", "--moves"), "go with --problem")):
+                (("--model", "m", "--train", "t", "--gen", "g", "--moves"), "go with --problem"),
+                (JOB + ("--ignore", "m" * 4096 + "*"), "a pattern of 4097 characters"),
+                (JOB + ("--whole", "a@0," + "m" * 5000), "a pattern of 5000 characters"),
+                (JOB + ("--rename", ",".join(["a=b"] * 32 + ["junk"])), '"junk" is not FROM=TO'),
+                (JOB + ("--rename", "a=" + "b" * 5000 + ",junk"), '"junk" is not FROM=TO'),
+                *((JOB + ("--whole", f"a@0,x{rank}"), f"--whole x{rank}: want PATTERN@RANK")
+                  for rank in ("@abc", "@1zz", "@4294967297", "@", "@-1", "@ 1")),
+                *((("--problem", line, option, value), f"{option} goes with --model, not with --problem")
+                  for option, value in (("--quant", "zzz"), ("--rename", "a=b"), ("--extra", "mtp"), ("--whole", "a@0"),
+                                        ("--ignore", "a"), ("--expect", "0"), ("--layers", "a"), ("--gen", "full"))),
+                *((JOB + ("--expect", "1", *option), f"{option[0]} does not go with --expect")
+                  for option in (("--rank", "1"), ("--json",), ("--rank", "0", "--bench")))):
             with self.subTest(args=args):
                 status, out, err = run(*args)
                 self.assertEqual((status, out), (2, ""))
