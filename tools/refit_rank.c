@@ -1,6 +1,8 @@
 #include "refit_rank.h"
 
+#include <errno.h>
 #include <inttypes.h>
+#include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -19,6 +21,7 @@ typedef struct state {
   const refit_options *options;
   refit_memory memory;
   xfer_plan *plan;
+  char why[REFIT_ERROR_BYTES]; /* what failed here, unless xfer_last_error() has it */
   char *error;
 } state;
 
@@ -42,6 +45,17 @@ typedef struct verdict {
   char error[REFIT_ERROR_BYTES];
 } verdict;
 
+/* False, and why. */
+__attribute__((format(printf, 2, 3))) static bool refuse(state *s, const char *fmt, ...)
+{
+  va_list args;
+
+  va_start(args, fmt);
+  vsnprintf(s->why, sizeof s->why, fmt, args);
+  va_end(args);
+  return false;
+}
+
 /* True if all ranks say so; else the first failed rank's error is everybody's. No rank may leave
  * before. */
 static bool agree(state *s, bool ok, const char *what)
@@ -51,8 +65,10 @@ static bool agree(state *s, bool ok, const char *what)
   bool every = true;
 
   if (!ok) {
-    snprintf(mine.error, sizeof mine.error, "rank %d: %s: %s", s->rank, what,
-             xfer_last_error()[0] != '\0' ? xfer_last_error() : "no memory");
+    const char *why = s->why[0] != '\0' ? s->why : xfer_last_error();
+
+    snprintf(mine.error, sizeof mine.error, "rank %d: %s: %.600s", s->rank, what,
+             why[0] != '\0' ? why : "no memory");
   }
   if (all == NULL || xfer_comm_all_gather(s->comm, all, &mine, sizeof mine) != XFER_OK) {
     snprintf(s->error, REFIT_ERROR_BYTES, "rank %d: %s: %.500s", s->rank, what, xfer_last_error());
@@ -172,7 +188,8 @@ static bool corrupt(state *s)
     total += all[r];
   }
   free(all);
-  if (!ok || n > total) return false;
+  if (!ok) return false;
+  if (n > total) return refuse(s, "there are only %" PRIu64 " bytes, not %" PRIu64, total, n);
   for (size_t i = 0; i < s->memory.n_buffers && n > 0; i++) {
     const refit_buffer *b = &s->memory.buffers[i];
     const uint64_t step = total / n;
@@ -207,23 +224,38 @@ static bool check(state *s, fill_sum *sum)
   return agree(s, ok, "check");
 }
 
+/* False: errno. */
+static bool write_file(const char *path, const refit_buffer *b)
+{
+  FILE *file = fopen(path, "wb");
+  bool ok;
+
+  if (file == NULL) return false;
+  ok = fwrite(b->base, 1, b->n_bytes, file) == b->n_bytes;
+  if (ok) return fclose(file) == 0;
+  const int error = errno;
+  fclose(file);
+  errno = error;
+  return false;
+}
+
 static bool dump(state *s)
 {
-  bool ok = true;
-
-  for (size_t i = 0; i < s->memory.n_buffers && s->options->dump != NULL && ok; i++) {
+  for (size_t i = 0; i < s->memory.n_buffers && s->options->dump != NULL; i++) {
     const refit_buffer *b = &s->memory.buffers[i];
-    char path[4096];
-    FILE *file;
+    char path[4096], error[128] = "";
+    int n;
 
     if (!b->is_dst) continue;
-    snprintf(path, sizeof path, "%s/%d.%s.bin", s->options->dump, s->rank, b->name);
-    file = fopen(path, "wb");
-    ok = file != NULL && fwrite(b->base, 1, b->n_bytes, file) == b->n_bytes;
-    if (file != NULL) ok = fclose(file) == 0 && ok;
-    if (!ok) snprintf(s->error, REFIT_ERROR_BYTES, "%.500s cannot be written", path);
+    n = snprintf(path, sizeof path, "%s/%d.%s.bin", s->options->dump, s->rank, b->name);
+    if (n < 0 || (size_t)n >= sizeof path)
+      return refuse(s, "a path of %d characters cannot be written", n);
+    if (!write_file(path, b)) {
+      strerror_r(errno, error, sizeof error);
+      return refuse(s, "%.400s cannot be written: %s", path, error);
+    }
   }
-  return ok;
+  return true;
 }
 
 /* Adds the ranks' figures up. */

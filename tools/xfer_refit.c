@@ -7,6 +7,7 @@
  * Ranks are threads, or with --comm mpi processes.
  */
 #include <inttypes.h>
+#include <limits.h>
 #include <pthread.h>
 #include <stdlib.h>
 #include <string.h>
@@ -47,11 +48,11 @@ static const refit_case *told(const refit_told *what, int rank)
   return rank < what->n_train ? &what->train : &what->gen;
 }
 
-/* ---- the last line ---- */
+/* ---- the last line: on stdout, or after a failure on stderr ---- */
 
 static int print_failed(const char *error)
 {
-  printf("refit FAILED: %s\n", error);
+  fprintf(stderr, "refit FAILED: %s\n", error);
   return EXIT_FAILURE;
 }
 
@@ -66,14 +67,17 @@ static int print_result(const refit_args *args, const refit_case *what, const re
            ok ? "true" : "false", what->names, what->payload_bytes, r->moved_bytes, r->wrong_bytes,
            r->checked_bytes, r->digest, r->ms, r->plan_ms, what->n_ranks);
   }
-  printf("refit %s: tensors=%" PRIu64 " bytes=%" PRIu64 " moved=%" PRIu64 " wrong=%" PRIu64
-         " digest=%016" PRIx64 " ms=%.3f\n",
-         ok ? "ok" : "FAILED", what->names, what->payload_bytes, r->moved_bytes, r->wrong_bytes,
-         r->digest, r->ms);
+  fprintf(ok ? stdout : stderr,
+          "refit %s: tensors=%" PRIu64 " bytes=%" PRIu64 " moved=%" PRIu64 " wrong=%" PRIu64
+          " digest=%016" PRIx64 " ms=%.3f\n",
+          ok ? "ok" : "FAILED", what->names, what->payload_bytes, r->moved_bytes, r->wrong_bytes,
+          r->digest, r->ms);
   return ok ? EXIT_SUCCESS : EXIT_FAILURE;
 }
 
 /* ---- ranks as threads ---- */
+
+enum { MAX_THREADS = 1 << 15 }; /* as many as Linux grants a process by default */
 
 typedef struct rank_thread {
   pthread_t thread;
@@ -97,12 +101,19 @@ static void *thread_main(void *context)
 static int run_threads(const refit_args *args, const refit_told *all)
 {
   const refit_case *what = &all->train;
-  rank_thread *threads = calloc((size_t)what->n_ranks, sizeof *threads);
-  xfer_comm **comms = calloc((size_t)what->n_ranks, sizeof(xfer_comm *));
+  char error[128];
   int status;
 
-  if (threads == NULL || comms == NULL || xfer_comm_create_local(comms, what->n_ranks) != XFER_OK) {
-    status = print_failed(xfer_last_error());
+  if (what->n_ranks > MAX_THREADS) {
+    snprintf(error, sizeof error, "%d ranks are too many to be threads; %d is the most",
+             what->n_ranks, MAX_THREADS);
+    return print_failed(error);
+  }
+  rank_thread *threads = calloc((size_t)what->n_ranks, sizeof *threads);
+  xfer_comm **comms = calloc((size_t)what->n_ranks, sizeof(xfer_comm *));
+  const bool memory = threads != NULL && comms != NULL;
+  if (!memory || xfer_comm_create_local(comms, what->n_ranks) != XFER_OK) {
+    status = print_failed(memory ? xfer_last_error() : "no memory for the ranks");
     free(threads);
     free(comms);
     return status;
@@ -172,13 +183,20 @@ static int run_problem(const refit_args *args)
   const xfer_tensor tensor = {"problem", src, dst, 0};
   int64_t shape[XFER_MAX_DIMS];
   const int n_dims = xfer_layout_shape(src, shape);
-  refit_case what = {(int)problem_ranks(args->problem),      &tensor, 1, NULL, 1,
-                     xfer_dtype_size(xfer_layout_dtype(src))};
+  const int64_t n_ranks = problem_ranks(args->problem);
+  refit_case what = {(int)n_ranks, &tensor, 1, NULL, 1, xfer_dtype_size(xfer_layout_dtype(src))};
 
   for (int d = 0; d < n_dims; d++)
     what.payload_bytes *= (uint64_t)shape[d];
   const refit_told all = {what, what, what.n_ranks};
-  status = run_case(args, &all);
+  if (n_ranks <= INT_MAX) {
+    status = run_case(args, &all);
+  } else {
+    char error[64];
+
+    snprintf(error, sizeof error, "a problem of %" PRId64 " ranks is too large", n_ranks);
+    status = print_failed(error);
+  }
   xfer_layout_destroy(src);
   xfer_layout_destroy(dst);
   return status;

@@ -2,6 +2,7 @@
 
 usage: test_xfer_refit.py BIN_DIR
 """
+import json
 import os
 import subprocess
 import sys
@@ -26,6 +27,31 @@ class TestRefit(unittest.TestCase):
                 status, out, err = run(*what)
                 self.assertEqual((status, err), (0, ""))
                 self.assertRegex(out, r"\Arefit ok: [^\n]* wrong=0 [^\n]*\n\Z")
+
+    def test_failure_is_one_line_on_stderr(self):
+        for args, text in (
+                (("--problem", "f32[4] (1)@2147483647:R -> (1):R"), "a problem of 2147483648 ranks is too large"),
+                (("--problem", "f32[4] (1)@2147483646:R -> (1):R"), "ranks are too many"),
+                (("--problem", "f32[4] (1)@40000:R -> (1):R"), "40001 ranks are too many"),
+                (("--problem", LINE, "--corrupt", "100000000"), "there are only 96 bytes, not 100000000"),
+                (JOB + ("--corrupt", "100000000"), "bytes, not 100000000"),
+                (("--problem", LINE, "--dump", "/proc/x"), "/proc/x/0.problem.bin cannot be written: No such file"),
+                (("--problem", LINE, "--dump", "/" + "x" * 5000), "a path of"),
+                (("--problem", LINE, "--corrupt", "3"), " wrong=3 "),
+                (("--problem", "f32[4] (1:R -> (1):R"), "column"),
+                (("--model", "/nowhere", *JOB[2:]), "/nowhere"),
+                (JOB + ("--whole", "a@3"), "rank 3 is none of the side's")):
+            with self.subTest(args=args):
+                status, out, err = run(*args)
+                self.assertEqual((status, out), (1, ""))
+                self.assertRegex(err, r"\Arefit FAILED: [^\n]+\n\Z")
+                self.assertIn(text, err)
+
+    def test_json_of_a_failure_is_on_stdout_all_the_same(self):
+        status, out, err = run("--problem", LINE, "--corrupt", "3", "--json")
+        report = json.loads(out)
+        self.assertEqual((status, report["ok"], report["wrong"]), (1, False, 3))
+        self.assertTrue(err.startswith("refit FAILED: "))
 
 
 class TestCommandLine(unittest.TestCase):
