@@ -16,19 +16,23 @@
 
 /* ---- who may be reached ---- */
 
+/* Peers whose memory may be in reach: of the same domain. */
 static xfer_status find_domain(bool *same, xfer_plan *plan)
 {
+  typedef unsigned char domain[64]; /* any bytes: a zero is no end */
   xfi_comm *comm = plan->comm;
+  const uint32_t lane = plan->options.lane;
   xfer_status st = XFER_OK;
-  unsigned char mine[64] = {0};
-  unsigned char(*all)[64] = xfi_comm_calloc(comm, (size_t)comm->size, sizeof *all);
+  domain mine = {0};
+  domain *all = NULL;
 
-  if (plan->options.lane != XFER_LANE_PACKED && plan->options.lane != XFER_LANE_BROADCAST)
-    plan->device->ops->domain(plan->device, mine);
+  if (lane == XFER_LANE_PACKED || lane == XFER_LANE_BROADCAST) return XFER_OK;
+  all = xfi_comm_calloc(comm, (size_t)comm->size, sizeof *all);
   XFI_CHECK(all != NULL, XFER_ERR_NOMEM, "%d ranks", comm->size);
+  plan->device->ops->domain(plan->device, mine);
   XFI_TRY(comm->ops->all_gather(comm, all, mine, sizeof mine, xfi_run_deadline(plan)));
   for (int r = 0; r < comm->size; r++)
-    same[r] = r != comm->rank && mine[0] != 0 && memcmp(all[r], mine, sizeof mine) == 0;
+    same[r] = r != comm->rank && memcmp(all[r], mine, sizeof mine) == 0;
 done:
   xfi_free(all);
   return st;
