@@ -602,7 +602,8 @@ XFER_API XFER_MUST_CHECK xfer_status xfer_plan_bind(xfer_plan *plan, size_t tens
  * staging, exchange addresses, choose lanes. Collective. Again after a bind: only what changed.
  *
  * @retval XFER_ERR_STATE  A non-empty part is not bound, or a run is in flight.
- * @retval XFER_ERR_SHAPE  Destination views overlap; the text names both tensors.
+ * @retval XFER_ERR_SHAPE  Destination views overlap each other or a source; the text names both
+ *                         tensors. One view may be both where a tensor stays as it is here.
  */
 XFER_API XFER_MUST_CHECK xfer_status xfer_plan_commit(xfer_plan *plan);
 

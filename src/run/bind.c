@@ -107,28 +107,46 @@ done:
   return st;
 }
 
+/* Does a tensor's destination part get from its source part, and where both are the same memory,
+ * what is there already? */
+static bool stays_in_place(const xfi_class *cls, const xfi_binding *b)
+{
+  const xfi_flows *recvs = &cls->recvs;
+  const size_t n = sizeof *cls->src_place.part * (size_t)cls->src->n_dims;
+  uint64_t n_bytes = 0;
+
+  if (!b->src.is_set || !b->dst.is_set || !xfi_bound_equal(&b->src, &b->dst)) return false;
+  if (recvs->n != 1 || memcmp(recvs->at[0].part, cls->src_place.part, n) != 0) return false;
+  for (size_t i = 0; i < recvs->at[0].n; i++) {
+    const xfi_box *box = &recvs->boxes[recvs->at[0].first + i];
+
+    if (memcmp(box->src_local, box->dst_local, n) != 0) return false;
+    n_bytes += (uint64_t)(xfi_box_elems(box, cls->src->n_dims) * cls->src->elem_bytes);
+  }
+  return n_bytes == cls->dst_bytes;
+}
+
 static xfer_status check_disjoint(const xfer_plan *plan)
 {
   const size_t n_tensors = plan->moves->n_tensors;
   xfer_status st = XFER_OK;
-  const xfi_bound **bounds = xfi_calloc(n_tensors, sizeof *bounds);
-  const char **names = xfi_calloc(n_tensors, sizeof *names);
-  int *elem_bytes = xfi_calloc(n_tensors, sizeof *elem_bytes);
+  xfi_use *uses = xfi_calloc(n_tensors, 2 * sizeof *uses);
   size_t n = 0;
 
-  XFI_CHECK(bounds != NULL && names != NULL && elem_bytes != NULL, XFER_ERR_NOMEM, "%zu tensors",
-            n_tensors);
+  XFI_CHECK(uses != NULL, XFER_ERR_NOMEM, "%zu tensors", n_tensors);
   for (size_t t = 0; t < n_tensors; t++) {
-    if (plan->bindings[t] == NULL || !plan->bindings[t]->dst.is_set) continue;
-    bounds[n] = &plan->bindings[t]->dst;
-    names[n] = plan->moves->tensors[t].name;
-    elem_bytes[n++] = xfi_plan_class(plan->moves, t)->dst->elem_bytes;
+    const xfi_binding *b = plan->bindings[t];
+    const xfi_class *cls = xfi_plan_class(plan->moves, t);
+    const char *name = plan->moves->tensors[t].name;
+
+    if (b == NULL) continue;
+    if (b->dst.is_set) uses[n++] = (xfi_use){&b->dst, name, cls->dst->elem_bytes, false};
+    if (b->src.is_set && !stays_in_place(cls, b))
+      uses[n++] = (xfi_use){&b->src, name, cls->src->elem_bytes, true};
   }
-  XFI_TRY(xfi_bounds_check_disjoint(bounds, names, elem_bytes, n));
+  XFI_TRY(xfi_uses_check_disjoint(uses, n));
 done:
-  xfi_free(bounds);
-  xfi_free(names);
-  xfi_free(elem_bytes);
+  xfi_free(uses);
   return st;
 }
 

@@ -60,11 +60,18 @@ typedef struct xfi_end {
 xfer_status xfi_copies_add(xfi_copies *copies, const xfi_end *dst, const xfi_end *src,
                            const int64_t *length, int n_dims, int elem_bytes);
 
-/* ---- destinations must not overlap (overlap.c) ---- */
+/* ---- what is written must not overlap (overlap.c) ---- */
 
-/* bounds[i] is the destination of the tensor called names[i], of elem_bytes[i]. Views that are the
- * same are a declared tie and fine. */
-xfer_status xfi_bounds_check_disjoint(const xfi_bound *const *bounds, const char *const *names,
-                                      const int *elem_bytes, size_t n);
+/* A source or destination view of the tensor called `name`. */
+typedef struct xfi_use {
+  const xfi_bound *bound;
+  const char *name;
+  int elem_bytes;
+  bool is_source;
+} xfi_use;
+
+/* No destination overlaps another or a source. Destinations that are the same view are a declared
+ * tie and fine; sources may overlap each other. */
+xfer_status xfi_uses_check_disjoint(const xfi_use *uses, size_t n);
 
 #endif

@@ -1,10 +1,10 @@
 /*
- * Do destination views overlap? Exactly, and without a byte map.
+ * Do destination views overlap each other, or a source? Exactly, and without a byte map.
  *
  * Each view is a set of equal runs on a grid. With its dims sorted by falling stride its runs come
  * in ascending order of address, provided that a step of a dim clears all that lies inside it; a
- * view that does not have this property is refused. Views are swept by address; two whose extents
- * meet are walked side by side.
+ * destination view that does not have this property is refused, a source counts as all that lies
+ * between its ends. Views are swept by address; two whose extents meet are walked side by side.
  */
 #include <stdlib.h>
 #include <string.h>
@@ -30,7 +30,7 @@ static int by_address(const void *a, const void *b)
 }
 
 /* False: the grid's runs do not ascend, so it may overlap itself. */
-static bool finish(grid *g)
+static bool ascends(const grid *g)
 {
   int64_t inside = g->copy.run_bytes;
 
@@ -38,8 +38,17 @@ static bool finish(grid *g)
     if (g->copy.dst_stride[d] < inside) return false;
     inside += g->copy.dst_stride[d] * (g->copy.extent[d] - 1);
   }
-  g->end = g->copy.dst + inside;
   return true;
+}
+
+/* Bytes from the first to the last. Strides are positive. */
+static int64_t reach(const xfi_copy *copy)
+{
+  int64_t n = copy->run_bytes;
+
+  for (int64_t d = 0; d < copy->n_dims; d++)
+    n += copy->dst_stride[d] * (copy->extent[d] - 1);
+  return n;
 }
 
 /* A walk over a grid's runs. */
@@ -98,38 +107,52 @@ static bool grids_meet(const grid *a, const grid *b)
   return false;
 }
 
+/* Append the grid of one piece of a view that is not empty. */
+static xfer_status add_grid(grid *all, size_t *n, const xfi_use *use, size_t owner, int64_t piece)
+{
+  const xfi_bound *bound = use->bound;
+  xfer_status st = XFER_OK;
+  xfi_copies copies = {NULL, 0, 0};
+  xfi_end end = {bound, {0}};
+  int64_t length[XFER_MAX_DIMS];
+  grid *g = &all[*n];
+
+  memcpy(length, bound->shape, sizeof length);
+  if (bound->pieces != NULL) {
+    end.start[bound->piece_dim] = piece * bound->piece_length;
+    length[bound->piece_dim] = bound->piece_length;
+  }
+  XFI_TRY(xfi_copies_add(&copies, &end, NULL, length, bound->n_dims, use->elem_bytes));
+  if (copies.n == 0) goto done;
+  *g = (grid){copies.at[0], copies.at[0].dst + reach(&copies.at[0]), owner};
+  if (!ascends(g)) {
+    XFI_CHECK(use->is_source, XFER_ERR_SHAPE,
+              "tensor \"%s\": the strides of its destination view make it overlap itself",
+              use->name);
+    g->copy.n_dims = 0;
+    g->copy.run_bytes = g->end - g->copy.dst;
+  }
+  ++*n;
+done:
+  xfi_copies_free(&copies);
+  return st;
+}
+
 /* One grid per piece of every view that is not empty. */
-static xfer_status make_grids(grid **grids, size_t *n_grids, const xfi_bound *const *bounds,
-                              const char *const *names, const int *elem_bytes, size_t n)
+static xfer_status make_grids(grid **grids, size_t *n_grids, const xfi_use *uses, size_t n)
 {
   xfer_status st = XFER_OK;
   grid *all = NULL;
   size_t n_all = 0;
 
   for (size_t i = 0; i < n; i++)
-    n_all += (size_t)bounds[i]->n_pieces;
+    n_all += (size_t)uses[i].bound->n_pieces;
   all = xfi_calloc(n_all, sizeof *all);
   XFI_CHECK(all != NULL, XFER_ERR_NOMEM, "%zu views", n_all);
   n_all = 0;
-  for (size_t i = 0; i < n; i++) {
-    for (int64_t p = 0; p < bounds[i]->n_pieces; p++) {
-      xfi_copies copies = {NULL, 0, 0};
-      xfi_end end = {bounds[i], {0}};
-      int64_t length[XFER_MAX_DIMS];
-
-      memcpy(length, bounds[i]->shape, sizeof length);
-      if (bounds[i]->pieces != NULL) {
-        end.start[bounds[i]->piece_dim] = p * bounds[i]->piece_length;
-        length[bounds[i]->piece_dim] = bounds[i]->piece_length;
-      }
-      XFI_TRY(xfi_copies_add(&copies, &end, NULL, length, bounds[i]->n_dims, elem_bytes[i]));
-      if (copies.n == 1) all[n_all++] = (grid){copies.at[0], NULL, i};
-      xfi_copies_free(&copies);
-      XFI_CHECK(n_all == 0 || finish(&all[n_all - 1]), XFER_ERR_SHAPE,
-                "tensor \"%s\": the strides of its destination view make it overlap itself",
-                names[i]);
-    }
-  }
+  for (size_t i = 0; i < n; i++)
+    for (int64_t p = 0; p < uses[i].bound->n_pieces; p++)
+      XFI_TRY(add_grid(all, &n_all, &uses[i], i, p));
   *grids = all;
   *n_grids = n_all;
   all = NULL;
@@ -138,28 +161,42 @@ done:
   return st;
 }
 
-xfer_status xfi_bounds_check_disjoint(const xfi_bound *const *bounds, const char *const *names,
-                                      const int *elem_bytes, size_t n)
+/* Two destinations that are one view. */
+static bool is_tie(const xfi_use *a, const xfi_use *b)
+{
+  return a != b && !a->is_source && !b->is_source && a->elem_bytes == b->elem_bytes &&
+         xfi_bound_equal(a->bound, b->bound);
+}
+
+static void say_overlap(const xfi_use *a, const xfi_use *b)
+{
+  if (!a->is_source && !b->is_source)
+    xfi_set_error("the destination views of tensors \"%s\" and \"%s\" overlap", a->name, b->name);
+  else
+    xfi_set_error("the source view of tensor \"%s\" and the destination view of \"%s\" overlap",
+                  a->is_source ? a->name : b->name, a->is_source ? b->name : a->name);
+}
+
+xfer_status xfi_uses_check_disjoint(const xfi_use *uses, size_t n)
 {
   xfer_status st = XFER_OK;
   grid *grids = NULL;
   size_t n_grids = 0;
   size_t first_open = 0; /* grids before it end at or before the current one */
 
-  XFI_TRY(make_grids(&grids, &n_grids, bounds, names, elem_bytes, n));
+  XFI_TRY(make_grids(&grids, &n_grids, uses, n));
   qsort(grids, n_grids, sizeof *grids, by_address);
-  for (size_t i = 0; i < n_grids; i++) {
+  for (size_t i = 0; i < n_grids && st == XFER_OK; i++) {
     while (first_open < i && grids[first_open].end <= grids[i].copy.dst)
       first_open++;
-    for (size_t k = first_open; k < i; k++) {
-      const size_t a = grids[k].owner;
-      const size_t b = grids[i].owner;
+    for (size_t k = first_open; k < i && st == XFER_OK; k++) {
+      const xfi_use *a = &uses[grids[k].owner];
+      const xfi_use *b = &uses[grids[i].owner];
 
-      if (grids[k].end <= grids[i].copy.dst || !grids_meet(&grids[k], &grids[i])) continue;
-      if (a != b && elem_bytes[a] == elem_bytes[b] && xfi_bound_equal(bounds[a], bounds[b]))
-        continue;
-      XFI_CHECK(false, XFER_ERR_SHAPE, "the destination views of tensors \"%s\" and \"%s\" overlap",
-                names[a], names[b]);
+      if (grids[k].end <= grids[i].copy.dst || (a->is_source && b->is_source)) continue;
+      if (!grids_meet(&grids[k], &grids[i]) || is_tie(a, b)) continue;
+      say_overlap(a, b);
+      st = XFER_ERR_SHAPE;
     }
   }
 done:

@@ -65,8 +65,8 @@ static void random_part(part *p)
   p->view = xfer_view_pieces(p->pieces, p->shape[0], 0, strides, p->n_dims);
 }
 
-/* Marks each byte of a part; true: one was marked before. */
-static bool mark(unsigned char *map, const part *p)
+/* True: a byte of the part was marked before. Marks each where `marks`. */
+static bool visit(unsigned char *map, const part *p, bool marks)
 {
   int64_t x[3] = {0};
   bool met = false;
@@ -79,12 +79,22 @@ static bool mark(unsigned char *map, const part *p)
       at += x[d] * p->view.strides[d];
     for (int b = 0; b < p->elem_bytes; b++) {
       met = met || map[at - memory + b] != 0;
-      map[at - memory + b] = 1;
+      if (marks) map[at - memory + b] = 1;
     }
     for (d = p->n_dims - 1; d >= 0 && ++x[d] == p->shape[d]; d--)
       x[d] = 0;
   } while (d >= 0);
   return met;
+}
+
+static bool mark(unsigned char *map, const part *p)
+{
+  return visit(map, p, true);
+}
+
+static bool touches(unsigned char *map, const part *p)
+{
+  return visit(map, p, false);
 }
 
 /* An address that is never read. */
@@ -93,24 +103,28 @@ static void *far_off(int64_t n)
   return (void *)((uintptr_t)memory + (uintptr_t)n);
 }
 
-static xfer_status check(part *parts, size_t n)
+/* The views from first_source on are sources. */
+static xfer_status check_with_sources(part *parts, size_t n, size_t first_source)
 {
   xfi_bound bounds[MOST_VIEWS] = {{.is_set = false}};
-  const xfi_bound *list[MOST_VIEWS] = {NULL};
-  int elem_bytes[MOST_VIEWS] = {0};
+  xfi_use uses[MOST_VIEWS] = {{.bound = NULL}};
   xfer_status st;
 
   for (size_t i = 0; i < n; i++) {
     assert_int_equal(xfi_bound_set(&bounds[i], &parts[i].view, parts[i].shape, parts[i].n_dims,
                                    parts[i].elem_bytes, names[i]),
                      XFER_OK);
-    list[i] = &bounds[i];
-    elem_bytes[i] = parts[i].elem_bytes;
+    uses[i] = (xfi_use){&bounds[i], names[i], parts[i].elem_bytes, i >= first_source};
   }
-  st = xfi_bounds_check_disjoint(list, names, elem_bytes, n);
+  st = xfi_uses_check_disjoint(uses, n);
   for (size_t i = 0; i < n; i++)
     xfi_bound_clear(&bounds[i]);
   return st;
+}
+
+static xfer_status check(part *parts, size_t n)
+{
+  return check_with_sources(parts, n, n);
 }
 
 static void test_random_views_against_a_map_of_bytes(void **state)
@@ -156,6 +170,30 @@ static void test_the_same_view_twice_is_a_tie(void **state)
   parts[0].view = parts[1].view = xfer_view_pieces(pieces, 2, 0, strides, 2);
   parts[1].shape[1] = 3;
   assert_int_equal(check(parts, 2), XFER_OK);
+}
+
+static void test_sources_may_meet_each_other_but_no_destination(void **state)
+{
+  static unsigned char map[BYTES];
+  int n_met = 0;
+
+  (void)state;
+  for (int k = 0; k < N_CASES; k++) {
+    part parts[MOST_VIEWS];
+    bool met = false;
+
+    for (size_t i = 0; i < MOST_VIEWS; i++)
+      random_part(&parts[i]);
+    memset(map, 0, sizeof map);
+    if (mark(map, &parts[0])) continue; /* a destination that overlaps itself */
+    for (size_t i = 1; i < MOST_VIEWS; i++)
+      met = touches(map, &parts[i]) || met;
+    n_met += met;
+    if (check_with_sources(parts, MOST_VIEWS, 1) != (met ? XFER_ERR_SHAPE : XFER_OK))
+      fail_msg("case %d: %s, but the views %s", k, met ? "not seen" : xfi_last_error(),
+               met ? "meet" : "do not meet");
+  }
+  assert_in_range(n_met, N_CASES / 5, N_CASES * 4 / 5);
 }
 
 static void test_touching_views_and_combs_do_not_overlap(void **state)
@@ -212,6 +250,7 @@ int main(void)
   const struct CMUnitTest tests[] = {
       cmocka_unit_test(test_random_views_against_a_map_of_bytes),
       cmocka_unit_test(test_the_same_view_twice_is_a_tie),
+      cmocka_unit_test(test_sources_may_meet_each_other_but_no_destination),
       cmocka_unit_test(test_touching_views_and_combs_do_not_overlap),
       cmocka_unit_test(test_large_views_are_compared_without_walking_them),
       cmocka_unit_test(test_each_failed_allocation_is_an_error),
