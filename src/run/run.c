@@ -175,6 +175,17 @@ done:
 
 /* ---- report ---- */
 
+/* At most INT64_MAX, whatever the options are. */
+static uint64_t predict_ns(const xfer_plan *plan, const xfer_plan_report_data *r)
+{
+  const double on_wire = (double)r->bound_bytes / (double)plan->options.link_bytes_per_s * 1e9;
+  const double of_messages =
+      (double)(r->n_send_peers + r->n_recv_peers) * (double)plan->options.message_ns;
+  const double ns = on_wire + of_messages;
+
+  return ns < 9e18 ? (uint64_t)ns : INT64_MAX;
+}
+
 void xfi_run_report(const xfer_plan *plan, xfer_plan_report_data *r)
 {
   const xfi_plan *m = plan->moves;
@@ -193,9 +204,7 @@ void xfi_run_report(const xfer_plan *plan, xfer_plan_report_data *r)
   r->broadcast_tensors = m->n_broadcast;
   r->window_bytes = plan->window_bytes;
   r->bound_bytes = r->wire_bytes > r->out_bytes ? r->wire_bytes : r->out_bytes;
-  r->predicted_ns =
-      (uint64_t)((double)r->bound_bytes / (double)plan->options.link_bytes_per_s * 1e9) +
-      (r->n_send_peers + r->n_recv_peers) * plan->options.message_ns;
+  r->predicted_ns = predict_ns(plan, r);
   r->committed_version = plan->version;
   r->torn = plan->torn ? 1 : 0;
   if (plan->direct != NULL) r->direct_bytes = xfi_direct_bytes(plan->direct);
