@@ -275,7 +275,7 @@ typedef struct xfer_layout_desc {
  * @retval XFER_ERR_ARG       A wrong count, kind, rule, dim, order or dtype.
  * @retval XFER_ERR_SHAPE     EVEN does not divide, a run table does not fit, a padded size too
  * small.
- * @retval XFER_ERR_OVERFLOW  The tensor's bytes do not fit in 63 bits.
+ * @retval XFER_ERR_OVERFLOW  The tensor's bytes do not fit in 62 bits.
  * @par Source  torch.distributed.tensor's Shard, Replicate and _StridedShard; see docs/concepts.md.
  * @since 0.1
  */
