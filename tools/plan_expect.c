@@ -6,8 +6,6 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "text.h"
-
 /* Where index x of a dim of the join lies in the table's tensor: first + step * x. */
 typedef struct table_index {
   int64_t first;
@@ -63,24 +61,31 @@ static int64_t count_valid(const xfer_layout *layout, int rank, int dim, int64_t
   return run.local + run.length > first ? run.local + run.length - first : 0;
 }
 
+/* n characters of a JSON string. */
+static void print_chars(const char *chars, size_t n)
+{
+  for (size_t i = 0; i < n; i++) {
+    const unsigned char c = (unsigned char)chars[i];
+
+    if (c < 0x20)
+      printf("\\u%04x", c);
+    else
+      printf(c == '"' || c == '\\' ? "\\%c" : "%c", c);
+  }
+}
+
 /* The table's name as a JSON string, with the number `expert` in place of "{expert}"; -1: the name
  * as it is. */
-static int print_name(const char *name, int expert)
+static void print_name(const char *name, int expert)
 {
   const char *place = expert < 0 ? NULL : strstr(name, "{expert}");
-  xfi_text filled = {0};
-  xfi_text json = {0};
-  int failed;
+  const char *rest = place == NULL ? name + strlen(name) : place + strlen("{expert}");
 
-  if (place != NULL)
-    xfi_text_printf(&filled, "%.*s%d%s", (int)(place - name), name, expert,
-                    place + strlen("{expert}"));
-  xfi_text_json(&json, place != NULL ? xfi_text_get(&filled) : name);
-  failed = xfi_text_status(&filled) != XFER_OK || xfi_text_status(&json) != XFER_OK;
-  if (!failed) fputs(xfi_text_get(&json), stdout);
-  xfi_text_free(&json);
-  xfi_text_free(&filled);
-  return failed;
+  putchar('"');
+  print_chars(name, place == NULL ? strlen(name) : (size_t)(place - name));
+  if (place != NULL) printf("%d", expert);
+  print_chars(rest, strlen(rest));
+  putchar('"');
 }
 
 /* `n` rows of a part from the `first` of the tensor's local part on. */
@@ -95,7 +100,7 @@ static int print_part(const xfer_refit *refit, const xfer_local *local, int rank
 
   if (failed) return 1;
   printf("{\"hf\":");
-  if (print_name(info.hf, local->expert) != 0) return 1;
+  print_name(info.hf, local->expert);
   printf(",\"dim\":%d,\"local\":[%" PRId64 ",%" PRId64 "],\"global\":",
          part->dim < 0 ? 0 : part->dim, begin, begin + n);
   if (part->tensor_dim < 0) {
@@ -133,7 +138,7 @@ static int print_other_dims(const xfer_refit *refit, const xfer_local *local, in
 
     if (d == part->tensor_dim || (to.first == 0 && is_whole(layout, rank, d))) continue;
     printf(",{\"hf\":");
-    if (print_name(info.hf, local->expert) != 0) return 1;
+    print_name(info.hf, local->expert);
     printf(",\"dim\":%d,\"local\":[0,%" PRId64 "],\"global\":", k, local->shape[k]);
     failed = print_ranges(layout, rank, d, 0, local->shape[k], to);
     printf("}");
@@ -155,7 +160,7 @@ static int print_both(const xfer_refit *refit, const xfer_local *local, int rank
       xfer_layout_runs(layout, rank, part->tensor_dim, &run, 1, &n_runs) != XFER_OK || n_runs != 1)
     return 1;
   printf("{\"hf\":");
-  if (print_name(info.hf, -1) != 0) return 1;
+  print_name(info.hf, -1);
   printf(",\"dim\":%d,\"local\":[0,%" PRId64 "],\"global\":[[%" PRId64 ",%" PRId64 "]]}", part->dim,
          2 * n, 2 * run.global, 2 * (run.global + n));
   return 0;
@@ -204,15 +209,14 @@ static int print_parts(const xfer_refit *refit, const xfer_locals *locals, const
   return 1;
 }
 
-static int print_head(const xfer_local *local, const char *name, int32_t dtype)
+static void print_head(const xfer_local *local, const char *name, int32_t dtype)
 {
   printf("{\"side\":\"%s\",\"name\":", local->side == XFER_SIDE_TRAIN ? "train" : "gen");
-  if (print_name(name, -1) != 0) return 1;
+  print_name(name, -1);
   printf(",\"shape\":[");
   for (int d = 0; d < local->n_dims; d++)
     printf("%s%" PRId64, d > 0 ? "," : "", local->shape[d]);
   printf("],\"dtype\":\"%s\",\"parts\":[", xfer_dtype_name((xfer_dtype)dtype));
-  return 0;
 }
 
 static int print_local(const xfer_refit *refit, const xfer_locals *locals, size_t i, int rank)
@@ -224,18 +228,17 @@ static int print_local(const xfer_refit *refit, const xfer_locals *locals, size_
   if (failed) return 1;
   /* Where the framework makes other values of what it gets, its own tensor is listed, and after
    * "hook" the name under which the values to make it of arrive. */
-  if (local.made != NULL) {
-    failed = print_head(&local, local.made, local.made_dtype) != 0;
-  } else {
-    failed = print_head(&local, local.name, local.dtype) != 0;
-  }
+  if (local.made != NULL)
+    print_head(&local, local.made, local.made_dtype);
+  else
+    print_head(&local, local.name, local.dtype);
   for (int k = 0; k < local.n_parts && !failed;) {
     k += print_parts(refit, locals, &local, i, rank, k, &comma, &failed);
   }
   printf("]");
   if (local.made != NULL && !failed) {
     printf(",\"hook\":");
-    failed = print_name(local.name, -1) != 0;
+    print_name(local.name, -1);
   }
   printf("}\n");
   return failed;
