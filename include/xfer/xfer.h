@@ -619,8 +619,9 @@ XFER_API XFER_MUST_CHECK xfer_status xfer_plan_commit(xfer_plan *plan);
  *                 xfer_plan_wait() commits it.
  * @param stream   A CUDA stream; NULL: the default stream. Ignored by host comms.
  * @retval XFER_ERR_STATE    Not committed, a run in flight, or `version` does not grow. Nothing was
- *                           begun. Where the other ranks did begin, xfer_plan_wait() tells them;
- *                           else they wait until their deadline.
+ *                           begun. Where the other ranks did begin, xfer_plan_wait() tells them,
+ *                           and breaks the comm if the plan sends messages; without it they wait
+ *                           until their deadline.
  * @retval XFER_ERR_TIMEOUT  A peer did not come; the text names it. Destinations are torn.
  * @retval XFER_ERR_CUDA     A copy or launch failed. Destinations are torn.
  * @retval XFER_ERR_COMM     The transport failed. Destinations are torn.

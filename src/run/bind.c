@@ -140,9 +140,10 @@ static xfer_status check_disjoint(const xfer_plan *plan)
     const char *name = plan->moves->tensors[t].name;
 
     if (b == NULL) continue;
-    if (b->dst.is_set) uses[n++] = (xfi_use){&b->dst, name, cls->dst->elem_bytes, false};
-    if (b->src.is_set && !stays_in_place(cls, b))
-      uses[n++] = (xfi_use){&b->src, name, cls->src->elem_bytes, true};
+    if (b->dst.is_set)
+      uses[n++] = (xfi_use){&b->dst, name, cls->dst->elem_bytes, .stays = stays_in_place(cls, b)};
+    if (b->src.is_set)
+      uses[n++] = (xfi_use){&b->src, name, cls->src->elem_bytes, .is_source = true};
   }
   XFI_TRY(xfi_uses_check_disjoint(uses, n));
 done:

@@ -68,10 +68,11 @@ typedef struct xfi_use {
   const char *name;
   int elem_bytes;
   bool is_source;
+  bool stays; /* a destination that is given what it has */
 } xfi_use;
 
-/* No destination overlaps another or a source. Destinations that are the same view are a declared
- * tie and fine; sources may overlap each other. */
+/* No destination overlaps another or a source; one that stays may be anybody's source. Destinations
+ * that are the same view are a declared tie and fine; sources may overlap each other. */
 xfer_status xfi_uses_check_disjoint(const xfi_use *uses, size_t n);
 
 #endif

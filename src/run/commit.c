@@ -25,6 +25,7 @@ void xfi_run_drop_lanes(xfer_plan *plan)
   plan->pipeline = NULL;
   plan->allocations = NULL;
   plan->n_allocations = 0;
+  plan->refused = false;
   plan->state = XFI_PLAN_UNCOMMITTED;
   plan->changed = true;
 }

@@ -161,6 +161,12 @@ done:
   return st;
 }
 
+/* Neither writes what the other reads or writes. */
+static bool may_meet(const xfi_use *a, const xfi_use *b)
+{
+  return (a->is_source && (b->is_source || b->stays)) || (b->is_source && a->stays);
+}
+
 /* Two destinations that are one view. */
 static bool is_tie(const xfi_use *a, const xfi_use *b)
 {
@@ -193,7 +199,7 @@ xfer_status xfi_uses_check_disjoint(const xfi_use *uses, size_t n)
       const xfi_use *a = &uses[grids[k].owner];
       const xfi_use *b = &uses[grids[i].owner];
 
-      if (grids[k].end <= grids[i].copy.dst || (a->is_source && b->is_source)) continue;
+      if (grids[k].end <= grids[i].copy.dst || may_meet(a, b)) continue;
       if (!grids_meet(&grids[k], &grids[i]) || is_tie(a, b)) continue;
       say_overlap(a, b);
       st = XFER_ERR_SHAPE;

@@ -1,5 +1,5 @@
-/* Runs that ranks do not agree on: other versions, and a run that one rank refuses. By every lane;
- * nobody waits for the deadline.
+/* Runs that ranks do not agree on: other versions, and a run that one rank refuses; and memory that
+ * would be read and written. By every lane; nobody waits for the deadline.
  */
 #include "fault/fault.h"
 
@@ -112,12 +112,73 @@ static void test_a_run_that_all_ranks_refuse_changes_nothing(void **state)
   by_every_lane(refuse_all);
 }
 
+/* Once the lanes are gone there is nothing left to tell the others of. */
+static void refuse_and_release(int rank, void *context)
+{
+  input in;
+  xfer_plan *plan = NULL;
+
+  start(&in, &plan, rank, *(const uint32_t *)context);
+  expect(xfer_plan_run(plan, 0, NULL) == XFER_ERR_STATE);
+  expect(xfer_plan_release(plan) == XFER_OK);
+  expect(xfer_plan_wait(plan, 0) == XFER_ERR_STATE);
+  run_again(&in, plan, 1);
+  xfer_plan_destroy(plan);
+  input_destroy(&in);
+}
+
+static void test_a_refused_run_is_forgotten_with_the_lanes(void **state)
+{
+  (void)state;
+  by_every_lane(refuse_and_release);
+}
+
+/* One tensor stays in memory that another is read from; one moves onto what a third is read from.
+ */
+static void share_memory(int rank, void *context)
+{
+  static const char *const line = "i32[4] (4):S0 -> (4):S0";
+  int32_t kept = rank + 1;
+  int32_t other = -1;
+  const xfer_view kept_view = xfer_view_dense(&kept);
+  const xfer_view other_view = xfer_view_dense(&other);
+  xfer_plan_options options = XFER_PLAN_OPTIONS_INIT;
+  xfer_layout *src = NULL;
+  xfer_layout *dst = NULL;
+  xfer_plan *plan = NULL;
+
+  options.lane = *(const uint32_t *)context;
+  expect(xfer_problem_parse(&src, &dst, line) == XFER_OK);
+  const xfer_tensor tensors[] = {{"stays", src, dst, 0}, {"moves", src, dst, 0}};
+  expect(xfer_plan_create(&plan, comms[rank], tensors, 2, &options) == XFER_OK);
+  expect(xfer_plan_bind(plan, 0, &kept_view, &kept_view) == XFER_OK);
+  expect(xfer_plan_bind(plan, 1, &kept_view, &other_view) == XFER_OK);
+  expect(xfer_plan_commit(plan) == XFER_OK);
+  expect(xfer_plan_run(plan, 1, NULL) == XFER_OK);
+  expect(xfer_plan_wait(plan, 0) == XFER_OK);
+  expect(kept == rank + 1 && other == rank + 1);
+  expect(xfer_plan_bind(plan, 0, &other_view, &kept_view) == XFER_OK);
+  expect(xfer_plan_commit(plan) == XFER_ERR_SHAPE);
+  expect(strstr(xfer_last_error(), "the source view of tensor") != NULL);
+  xfer_plan_destroy(plan);
+  xfer_layout_destroy(src);
+  xfer_layout_destroy(dst);
+}
+
+static void test_memory_that_is_read_is_not_written(void **state)
+{
+  (void)state;
+  by_every_lane(share_memory);
+}
+
 int main(void)
 {
   const struct CMUnitTest tests[] = {
       cmocka_unit_test(test_versions_that_differ_are_seen_and_not_committed),
       cmocka_unit_test(test_a_rank_whose_run_is_refused_lets_the_others_go),
       cmocka_unit_test(test_a_run_that_all_ranks_refuse_changes_nothing),
+      cmocka_unit_test(test_a_refused_run_is_forgotten_with_the_lanes),
+      cmocka_unit_test(test_memory_that_is_read_is_not_written),
   };
 
   return cmocka_run_group_tests(tests, NULL, NULL);
