@@ -139,7 +139,7 @@ static xfer_status find_call(size_t *call, xfer_comm *comm, const unsigned char 
     if (r == n_ranks) break;
   }
   XFI_CHECK(*call < n, XFER_ERR_MISMATCH,
-            "unregister: the ranks did not register what they name now in one and the same call");
+            "unregister: in none of %zu calls did every rank register what it names now", n);
 done:
   xfi_free(all);
   return st;

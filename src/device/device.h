@@ -85,8 +85,8 @@ typedef struct xfi_device_ops {
   xfer_status (*flags_alloc)(xfi_device *device, uint64_t **flags, size_t n_flags);
   void (*flags_free)(xfi_device *device, uint64_t *flags);
   /* Become one more owner of a peer's flags, who calls flags_free() too: they live until the last
-   * one has. XFER_ERR_PEER: they are gone, since the peer failed. NULL: mapping them does that. */
-  xfer_status (*flags_share)(xfi_device *device, uint64_t *flags);
+   * one has. False: they are gone, since the peer failed. NULL: mapping them does that. */
+  bool (*flags_share)(xfi_device *device, uint64_t *flags);
   /* Set: after all earlier work on
    * `stream` is visible to whoever sees the value, store `value` to each flags[i], own or imported.
    */

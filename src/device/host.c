@@ -279,7 +279,7 @@ done:
   return st;
 }
 
-static xfer_status host_flags_share(xfi_device *device, uint64_t *flags)
+static bool host_flags_share(xfi_device *device, uint64_t *flags)
 {
   page *found = NULL;
 
@@ -288,9 +288,7 @@ static xfer_status host_flags_share(xfi_device *device, uint64_t *flags)
   found = *find_page(flags);
   if (found != NULL) found->n_owners++;
   (void)pthread_mutex_unlock(&pages_lock);
-  if (found != NULL) return XFER_OK;
-  xfi_set_error("a peer has failed and left");
-  return XFER_ERR_PEER;
+  return found != NULL;
 }
 
 static void host_flags_free(xfi_device *device, uint64_t *flags)

@@ -290,7 +290,8 @@ static xfer_status resolve(xfi_link *link, xfi_device *device)
   if (link->remotes[0].is_mapped) {
     uint64_t *page = (uint64_t *)(void *)(link->remotes[0].mapped + link->page_offset);
 
-    if (device->ops->flags_share != NULL) XFI_TRY(device->ops->flags_share(device, page));
+    XFI_CHECK(device->ops->flags_share == NULL || device->ops->flags_share(device, page),
+              XFER_ERR_PEER, "rank %d has failed and left", link->rank);
     link->page = page;
   }
   for (size_t i = 0; i < link->n_bounds; i++) {
