@@ -1,7 +1,8 @@
 /*
  * Steps through slots. Three streams run side by side: while step i is on the wire, step i+1 is
  * gathered and step i-1 is scattered. Two slots each way, so a step waits for the one two before
- * it.
+ * it. A single small step has nothing to run beside: it stays on the caller's stream, since events
+ * between streams would take longer than its copies.
  */
 #include <string.h>
 
@@ -12,6 +13,9 @@
 #include "vec.h"
 
 enum { GATHER, COMM, SCATTER };
+
+/* What the messages of a single step may carry for all of it to run on the caller's stream. */
+#define ALONE_BYTES ((size_t)8 << 20)
 
 xfer_status xfi_pipeline_add(xfi_step **step, xfi_pipeline *p, int n_messages)
 {
@@ -53,6 +57,17 @@ static xfer_status make_batches(xfi_pipeline *p, xfi_device *device)
   }
 done:
   return st;
+}
+
+static bool is_alone(const xfi_pipeline *p)
+{
+  const xfi_step *s = p->steps;
+  size_t n_bytes = 0;
+
+  if (p->n_steps != 1) return false;
+  for (int i = 0; i < s->n_sends + s->n_recvs; i++)
+    n_bytes += s->messages[i].n_bytes;
+  return n_bytes <= ALONE_BYTES;
 }
 
 static xfer_status make_streams(xfi_pipeline *p, xfi_device *device)
@@ -109,7 +124,7 @@ xfer_status xfi_pipeline_create(xfi_pipeline **pipeline, const xfer_plan *plan)
   p->n_rounds = p->n_steps;
   XFI_TRY(xfi_broadcast_add(p, &casts, plan));
   if (p->n_steps > 0) {
-    XFI_TRY(make_streams(p, plan->device));
+    if (!is_alone(p)) XFI_TRY(make_streams(p, plan->device));
     XFI_TRY(make_batches(p, plan->device));
   }
   *pipeline = p;
@@ -156,33 +171,55 @@ void xfi_pipeline_destroy(xfi_pipeline *p, xfi_device *device, bool abandoned)
 
 /* ---- running ---- */
 
+static xfer_status launch(xfer_plan *plan, xfi_batch *batch, xfer_stream stream)
+{
+  return batch == NULL ? XFER_OK : plan->device->ops->batch_launch(plan->device, batch, stream);
+}
+
+static xfer_status start_messages(xfer_plan *plan, const xfi_step *s, xfer_stream stream,
+                                  xfi_deadline deadline)
+{
+  const xfi_comm_ops *comm = plan->comm->ops;
+
+  if (s->root >= 0)
+    return comm->broadcast(plan->comm, s->messages, s->n_sends, s->root, stream, deadline);
+  return comm->round(plan->comm, s->messages, s->n_sends, s->messages + s->n_sends, s->n_recvs,
+                     stream, deadline);
+}
+
 static xfer_status start_step(xfi_pipeline *p, xfer_plan *plan, size_t i, xfi_deadline deadline)
 {
   const xfi_device_ops *dev = plan->device->ops;
-  const xfi_comm_ops *comm = plan->comm->ops;
   const int parity = (int)(i % 2);
   xfi_step *s = &p->steps[i];
   xfer_status st = XFER_OK;
 
   if (s->gather_batch != NULL) {
     if (i >= 2) XFI_TRY(dev->stream_wait(plan->device, p->streams[GATHER], p->moved[parity]));
-    XFI_TRY(dev->batch_launch(plan->device, s->gather_batch, p->streams[GATHER]));
+    XFI_TRY(launch(plan, s->gather_batch, p->streams[GATHER]));
     XFI_TRY(dev->event_record(plan->device, p->gathered[parity], p->streams[GATHER]));
     XFI_TRY(dev->stream_wait(plan->device, p->streams[COMM], p->gathered[parity]));
   }
   if (i >= 2) XFI_TRY(dev->stream_wait(plan->device, p->streams[COMM], p->scattered[parity]));
-  if (s->root >= 0)
-    XFI_TRY(
-        comm->broadcast(plan->comm, s->messages, s->n_sends, s->root, p->streams[COMM], deadline));
-  else
-    XFI_TRY(comm->round(plan->comm, s->messages, s->n_sends, s->messages + s->n_sends, s->n_recvs,
-                        p->streams[COMM], deadline));
+  XFI_TRY(start_messages(plan, s, p->streams[COMM], deadline));
   XFI_TRY(dev->event_record(plan->device, p->moved[parity], p->streams[COMM]));
   if (s->scatter_batch != NULL) {
     XFI_TRY(dev->stream_wait(plan->device, p->streams[SCATTER], p->moved[parity]));
-    XFI_TRY(dev->batch_launch(plan->device, s->scatter_batch, p->streams[SCATTER]));
+    XFI_TRY(launch(plan, s->scatter_batch, p->streams[SCATTER]));
   }
   XFI_TRY(dev->event_record(plan->device, p->scattered[parity], p->streams[SCATTER]));
+done:
+  return st;
+}
+
+static xfer_status start_alone(xfer_plan *plan, const xfi_step *s, xfer_stream stream,
+                               xfi_deadline deadline)
+{
+  xfer_status st = XFER_OK;
+
+  XFI_TRY(launch(plan, s->gather_batch, stream));
+  XFI_TRY(start_messages(plan, s, stream, deadline));
+  XFI_TRY(launch(plan, s->scatter_batch, stream));
 done:
   return st;
 }
@@ -194,6 +231,7 @@ xfer_status xfi_pipeline_start(xfi_pipeline *p, xfer_plan *plan, xfer_stream str
   xfer_status st = XFER_OK;
 
   if (p->n_steps == 0) return XFER_OK;
+  if (is_alone(p)) return start_alone(plan, &p->steps[0], stream, deadline);
   for (int i = 0; i < 3; i++)
     XFI_TRY(dev->stream_wait(plan->device, p->streams[i], plan->started));
   for (size_t i = 0; i < p->n_steps; i++)
