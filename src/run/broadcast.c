@@ -1,15 +1,13 @@
 /*
- * The steps of the broadcast lane: of each root first what is broadcast in place, several parts to
- * a call, then the rest, which is one stream of bytes, part after part, cut in windows: gathered on
- * the root, broadcast from slot to slot, scattered where needed.
+ * The steps of the broadcast lane: of each root first what is broadcast in place, many parts to a
+ * call, then the rest, which is one stream of bytes, part after part, cut in windows: gathered on
+ * the root, broadcast from slot to slot, scattered where needed. The first window goes in one call
+ * with the last parts in place.
  */
 #include "broadcast.h"
 
 #include "error.h"
 #include "slice.h"
-
-/* Messages of one call in place: enough to keep a wire busy from one to the next. */
-#define MESSAGES_PER_STEP (XFI_ROUND_MESSAGES / 2)
 
 /* The parts of one root. */
 typedef struct turn {
@@ -21,6 +19,7 @@ typedef struct turn {
   uint64_t n_bytes; /* of its stream */
   size_t next;      /* how far the stream has been cut up, */
   uint64_t at;      /* and bytes of it before that part */
+  xfi_step *step;   /* its last one, unless that has a window */
 } turn;
 
 static uint64_t stream_bytes(const xfi_cast *c)
@@ -30,7 +29,7 @@ static uint64_t stream_bytes(const xfi_cast *c)
 
 static turn turn_from(const xfi_casts *casts, const xfer_plan *plan, size_t first)
 {
-  turn t = {casts, plan, casts->at[first].root, first, first, 0, first, 0};
+  turn t = {casts, plan, casts->at[first].root, first, first, 0, first, 0, NULL};
 
   while (t.end < casts->n && casts->at[t.end].root == t.root)
     t.n_bytes += stream_bytes(&casts->at[t.end++]);
@@ -50,26 +49,38 @@ void xfi_broadcast_measure(xfi_pipeline *p, const xfi_casts *casts, const xfer_p
   }
 }
 
-/* ---- in place ---- */
-
-static xfer_status add_in_place(xfi_pipeline *p, const turn *t)
+/* Make sure that the turn has a step with room for a message: the pipeline's last. */
+static xfer_status open_step(xfi_pipeline *p, turn *t)
 {
   xfer_status st = XFER_OK;
-  xfi_step *step = NULL;
+
+  if (t->step != NULL && t->step->n_sends < XFI_ROUND_MESSAGES) return XFER_OK;
+  XFI_TRY(xfi_pipeline_add(&t->step, p, XFI_ROUND_MESSAGES));
+  t->step->root = t->root;
+done:
+  return st;
+}
+
+static void add_message(xfi_pipeline *p, const turn *t, char *memory, uint64_t n_bytes)
+{
+  t->step->messages[t->step->n_sends++] = (xfi_message){memory, (size_t)n_bytes, t->root};
+  if (t->root == t->plan->moves->rank) p->sent_bytes += n_bytes;
+}
+
+/* ---- in place ---- */
+
+static xfer_status add_in_place(xfi_pipeline *p, turn *t)
+{
+  xfer_status st = XFER_OK;
 
   for (size_t i = t->first; i < t->end; i++) {
     const xfi_cast *c = &t->casts->at[i];
 
     for (uint64_t at = 0; at < c->n_bytes && c->memory != NULL; at += XFI_MESSAGE_BYTES) {
       const uint64_t left = c->n_bytes - at;
-      const size_t n_bytes = left < XFI_MESSAGE_BYTES ? (size_t)left : XFI_MESSAGE_BYTES;
 
-      if (step == NULL || step->n_sends == MESSAGES_PER_STEP) {
-        XFI_TRY(xfi_pipeline_add(&step, p, MESSAGES_PER_STEP));
-        step->root = t->root;
-      }
-      step->messages[step->n_sends++] = (xfi_message){c->memory + at, n_bytes, t->root};
-      if (t->root == t->plan->moves->rank) p->sent_bytes += n_bytes;
+      XFI_TRY(open_step(p, t));
+      add_message(p, t, c->memory + at, left < XFI_MESSAGE_BYTES ? left : XFI_MESSAGE_BYTES);
     }
   }
 done:
@@ -167,13 +178,15 @@ done:
 static xfer_status add_window(xfi_pipeline *p, turn *t, uint64_t first, uint64_t end)
 {
   const bool is_root = t->root == t->plan->moves->rank;
-  char *slot = xfi_pipeline_slot(p, p->n_steps, is_root);
   xfer_status st = XFER_OK;
-  xfi_step *step = NULL;
+  xfi_step *step;
+  char *slot;
 
-  XFI_TRY(xfi_pipeline_add(&step, p, 1));
-  step->root = t->root;
-  step->messages[step->n_sends++] = (xfi_message){slot, (size_t)(end - first), t->root};
+  XFI_TRY(open_step(p, t));
+  slot = xfi_pipeline_slot(p, p->n_steps - 1, is_root);
+  add_message(p, t, slot, end - first);
+  step = t->step;
+  t->step = NULL; /* it has its window */
   while (t->next < t->end && t->at < end) {
     const xfi_cast *c = &t->casts->at[t->next];
     const uint64_t n_bytes = stream_bytes(c);
@@ -185,7 +198,6 @@ static xfer_status add_window(xfi_pipeline *p, turn *t, uint64_t first, uint64_t
     t->at += n_bytes;
     t->next++;
   }
-  if (is_root) p->sent_bytes += end - first;
 done:
   return st;
 }
