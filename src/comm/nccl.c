@@ -23,6 +23,7 @@ enum {
   CREATE_TIMEOUT_MS = 10 * 60 * 1000,
   FINISH_TIMEOUT_MS = 5000, /* for finalising at destroy, before aborting instead */
   WATCH_MS = 20,            /* between two looks at work in flight */
+  IDLE_LOOKS = 50,          /* looks at nothing before the watcher sleeps: waking it costs a run */
   SPIN_POLLS = 10000,       /* polls before yielding the processor for longer */
   PAUSE_NS = 20 * 1000
 };
@@ -139,14 +140,19 @@ static void *watch_main(void *argument)
 
   (void)cudaSetDevice(comm->ordinal);
   (void)pthread_mutex_lock(&comm->lock);
-  while (!comm->stop) {
-    if (!comm->in_flight || comm->nccl == NULL) {
+  for (int idle = 0; !comm->stop;) {
+    if (idle >= IDLE_LOOKS) {
+      comm->asleep = true;
       (void)pthread_cond_wait(&comm->wake, &comm->lock);
+      comm->asleep = false;
+      idle = 0;
       continue;
     }
     struct timespec until = xfi_deadline_timespec(xfi_deadline_after(WATCH_MS));
     (void)pthread_cond_timedwait(&comm->wake, &comm->lock, &until);
-    if (!comm->stop && comm->in_flight && comm->nccl != NULL) watch_look(comm);
+    if (comm->stop) break;
+    idle = comm->in_flight ? 0 : idle + 1;
+    if (comm->in_flight && comm->nccl != NULL) watch_look(comm);
   }
   (void)pthread_mutex_unlock(&comm->lock);
   return NULL;
@@ -178,10 +184,8 @@ static xfer_status put_in_flight(xfi_nccl_comm *comm, cudaStream_t stream, xfi_d
 
   XFI_NCCL_CUDA_TRY(cudaEventRecord, (comm->done, stream));
   comm->deadline = deadline;
-  if (!comm->in_flight) {
-    comm->in_flight = true;
-    (void)pthread_cond_signal(&comm->wake);
-  }
+  comm->in_flight = true;
+  if (comm->asleep) (void)pthread_cond_signal(&comm->wake);
 done:
   return st;
 }

@@ -29,6 +29,7 @@ typedef struct xfi_nccl_comm {
   bool has_lock;
   bool has_watcher;
   bool stop;
+  bool asleep;     /* the watcher waits to be woken */
   ncclComm_t nccl; /* NULL once broken */
   char why[XFI_NCCL_WHY_BYTES];
   bool in_flight; /* work up to `done` may not have ended */
