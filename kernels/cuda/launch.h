@@ -19,7 +19,7 @@ extern "C" {
 #include "xfer/xfer.h"
 
 /* Blocks of a launch that has the device to itself: two of 512 threads per multiprocessor of an
- * H200. More bytes in flight than that gained nothing (FACTS.md section 1). */
+ * H200. More bytes in flight than that gained nothing. */
 #define XFI_CUDA_BLOCKS_ALONE 264
 /* Blocks of a gather or scatter beside NCCL, which needs multiprocessors too. */
 #define XFI_CUDA_BLOCKS_BESIDE 48

@@ -26,7 +26,7 @@ typedef struct xfi_message {
   int peer; /* never this rank */
 } xfi_message;
 
-/* Most messages of one round, sends plus receives (FACTS: larger NCCL groups have deadlocked). */
+/* Most messages of one round, sends plus receives (larger NCCL groups have deadlocked). */
 #define XFI_ROUND_MESSAGES 64
 
 /* Most bytes of one of them. */

@@ -4,7 +4,7 @@
  * run side by side.
  *
  * Copies from or to our own slots are gathers and scatters: all by the kernel, on few blocks,
- * beside NCCL. (The engine was slower there: FACTS.md section 1.)
+ * beside NCCL. (The engine was slower there: docs/performance.md.)
  */
 #include "cuda_device.h"
 
