@@ -29,9 +29,9 @@ static xfer_status make_offer(offer *mine, xfi_registered *entry, const xfer_com
   dev->domain(comm->device, mine->domain);
   entry->memory = memory;
   if (memory == NULL) return XFER_OK;
-  XFI_TRY(dev->find_allocation(comm->device, memory, &found));
+  XFI_TRY(dev->find_allocation(comm->device, memory, 1, &found));
   entry->id = found.id;
-  st = dev->mem_export(comm->device, memory, &mine->handle);
+  st = dev->mem_export(comm->device, &found, &mine->handle);
   mine->has_memory = st == XFER_OK;
   if (st == XFER_ERR_UNSUPPORTED) st = XFER_OK; /* nobody can map it: kept plans go through slots */
 done:
@@ -181,7 +181,7 @@ static bool is_registered(const xfer_comm *comm, const void *pointer)
 {
   xfi_allocation found = {NULL, 0, 0};
 
-  if (comm->device->ops->find_allocation(comm->device, pointer, &found) != XFER_OK) return false;
+  if (comm->device->ops->find_allocation(comm->device, pointer, 1, &found) != XFER_OK) return false;
   for (size_t i = 0; i < comm->n_registered; i++)
     if (comm->registered[i].memory != NULL && comm->registered[i].id == found.id) return true;
   return false;

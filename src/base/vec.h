@@ -5,6 +5,8 @@
 #include <stddef.h>
 #include <xfer/xfer.h>
 
+#include "door.h"
+
 /* Makes room for `need` elements of `elem_size` bytes. `items` is the address of the owner's
  * pointer, of any type
  * (`&list->moves`); NULL inside and *cap == 0 is an empty array. New elements are zero. On failure
@@ -13,6 +15,6 @@
  *   XFI_TRY(xfi_vec_reserve(&list->moves, &list->cap, list->n_moves + 1, sizeof *list->moves));
  *   list->moves[list->n_moves++] = move;
  */
-xfer_status xfi_vec_reserve(void *items, size_t *cap, size_t need, size_t elem_size);
+XFI_DOOR xfer_status xfi_vec_reserve(void *items, size_t *cap, size_t need, size_t elem_size);
 
 #endif

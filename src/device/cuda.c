@@ -4,6 +4,7 @@
 #include "alloc.h"
 #include "error.h"
 #include "launch.h"
+#include "vec.h"
 
 #include <stdio.h>
 #include <string.h>
@@ -68,15 +69,7 @@ static xfer_status own_add(xfi_cuda_device *device, const void *memory, size_t n
 {
   xfer_status st = XFER_OK;
 
-  if (device->n_own == device->cap_own) {
-    size_t cap = device->cap_own != 0 ? 2 * device->cap_own : 8;
-    xfi_cuda_range *own = xfi_calloc(cap, sizeof *own);
-    XFI_CHECK(own != NULL, XFER_ERR_NOMEM, "a list of %zu allocations", cap);
-    if (device->n_own != 0) memcpy(own, device->own, device->n_own * sizeof *own);
-    xfi_free(device->own);
-    device->own = own;
-    device->cap_own = cap;
-  }
+  XFI_TRY(xfi_vec_reserve(&device->own, &device->cap_own, device->n_own + 1, sizeof *device->own));
   device->own[device->n_own++] = (xfi_cuda_range){.base = memory, .n_bytes = n_bytes};
 done:
   return st;
@@ -134,18 +127,26 @@ xfer_status xfi_cuda_look(const xfi_cuda_device *device, const void *pointer,
   size_t n_bytes = 0;
   unsigned managed = 0;
   unsigned ipc = 0;
+  uint64_t handles = 0;
   CUpointer_attribute names[] = {CU_POINTER_ATTRIBUTE_MEMORY_TYPE,
                                  CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL,
                                  CU_POINTER_ATTRIBUTE_BUFFER_ID,
                                  CU_POINTER_ATTRIBUTE_RANGE_START_ADDR,
                                  CU_POINTER_ATTRIBUTE_RANGE_SIZE,
                                  CU_POINTER_ATTRIBUTE_IS_MANAGED,
-                                 CU_POINTER_ATTRIBUTE_IS_LEGACY_CUDA_IPC_CAPABLE};
-  void *values[] = {&type, &ordinal, &id, &base, &n_bytes, &managed, &ipc};
+                                 CU_POINTER_ATTRIBUTE_IS_LEGACY_CUDA_IPC_CAPABLE,
+                                 CU_POINTER_ATTRIBUTE_ALLOWED_HANDLE_TYPES};
+  void *values[] = {&type, &ordinal, &id, &base, &n_bytes, &managed, &ipc, &handles};
+  const CUdeviceptr at = (CUdeviceptr)(uintptr_t)pointer;
 
-  CUresult error = device->driver.pointer_attributes(sizeof names / sizeof names[0], names, values,
-                                                     (CUdeviceptr)(uintptr_t)pointer);
+  CUresult error =
+      device->driver.pointer_attributes(sizeof names / sizeof names[0], names, values, at);
   if (error != CUDA_SUCCESS) return xfi_cuda_driver_failed(device, error, "cuPointerGetAttributes");
+  /* Of mapped memory the attributes name the reserved addresses, and this the chunk. */
+  if (type == CU_MEMORYTYPE_DEVICE) {
+    error = device->driver.address_range(&base, &n_bytes, at);
+    if (error != CUDA_SUCCESS) return xfi_cuda_driver_failed(device, error, "cuMemGetAddressRange");
+  }
   *found = (xfi_cuda_pointer){
       .type = type,
       .ordinal = ordinal,
@@ -153,11 +154,38 @@ xfer_status xfi_cuda_look(const xfi_cuda_device *device, const void *pointer,
       .base = (char *)(uintptr_t)base, /* NOLINT: the driver's pointers are integers */
       .n_bytes = n_bytes,
       .managed = (managed & 1u) != 0,
-      .ipc = (ipc & 1u) != 0};
+      .ipc = (ipc & 1u) != 0,
+      .file = (handles & CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR) != 0};
   return XFER_OK;
 }
 
-xfer_status xfi_cuda_find_allocation(xfi_device *base, const void *pointer, xfi_allocation *found)
+static bool is_chunk(const xfi_cuda_device *device, const void *pointer)
+{
+  CUmemGenericAllocationHandle handle = 0;
+
+  if (device->driver.retain(&handle, (void *)pointer) != CUDA_SUCCESS) return false;
+  (void)device->driver.release(handle);
+  return true;
+}
+
+/* Chunks beside each other have one id, which changes when any of them does. The driver's own
+ * numbers are small, so the top bit tells. */
+static const uint64_t OF_SEVERAL = UINT64_C(1) << 63;
+
+static uint64_t id_of_several(uint64_t id, uint64_t next)
+{
+  id = (id ^ next) * UINT64_C(0x9e3779b97f4a7c15);
+  id = (id ^ id >> 29) * UINT64_C(0xbf58476d1ce4e5b9);
+  return (id ^ id >> 32) | OF_SEVERAL;
+}
+
+static bool ends_before(const xfi_allocation *found, const char *end)
+{
+  return (const char *)found->base + found->n_bytes < end;
+}
+
+static xfer_status cuda_find_allocation(xfi_device *base, const void *pointer, size_t n_bytes,
+                                        xfi_allocation *found)
 {
   xfi_cuda_device *device = xfi_cuda(base);
   xfer_status st = XFER_OK;
@@ -175,9 +203,42 @@ xfer_status xfi_cuda_find_allocation(xfi_device *base, const void *pointer, xfi_
             XFER_ERR_ARG, "%p is memory of CUDA device %d; this rank runs on device %d", pointer,
             seen.ordinal, device->ordinal);
   *found = (xfi_allocation){.base = seen.base, .n_bytes = seen.n_bytes, .id = seen.id};
+  while (ends_before(found, (const char *)pointer + n_bytes)) {
+    const char *end = (const char *)found->base + found->n_bytes;
+
+    XFI_CHECK(is_chunk(device, pointer) && is_chunk(device, end) &&
+                  xfi_cuda_look(device, end, &seen) == XFER_OK && seen.ordinal == device->ordinal,
+              XFER_ERR_ARG, "%zu bytes from %p are wanted; the allocation ends after %zu", n_bytes,
+              pointer, (size_t)(end - (const char *)pointer));
+    found->n_bytes += seen.n_bytes;
+    found->id = id_of_several(found->id, seen.id);
+  }
 done:
   xfi_cuda_leave(device, before);
   return st;
+}
+
+/* The id of what is there now; 0: nothing, or chunks cut in another way. */
+static uint64_t id_now(const xfi_cuda_device *device, const xfi_allocation *then)
+{
+  unsigned long long id = 0;
+  uint64_t all = 0;
+  CUdeviceptr at = (CUdeviceptr)(uintptr_t)then->base;
+  const CUdeviceptr end = at + then->n_bytes;
+
+  while (at < end) {
+    CUdeviceptr base = at;
+    size_t n_bytes = then->n_bytes;
+
+    if (device->driver.pointer_attribute(&id, CU_POINTER_ATTRIBUTE_BUFFER_ID, at) != CUDA_SUCCESS)
+      return 0;
+    if ((then->id & OF_SEVERAL) != 0 &&
+        (device->driver.address_range(&base, &n_bytes, at) != CUDA_SUCCESS || base != at))
+      return 0;
+    all = all == 0 ? id : id_of_several(all, id);
+    at += n_bytes;
+  }
+  return all;
 }
 
 /* Once per run and allocation: asks for the id alone, which takes half the time. */
@@ -187,14 +248,18 @@ static size_t cuda_find_changed(xfi_device *base, const xfi_allocation *then, si
   int before = xfi_cuda_enter(device);
   size_t i = 0;
 
-  for (; i < n; i++) {
-    unsigned long long id = 0;
-    CUresult error = device->driver.pointer_attribute(&id, CU_POINTER_ATTRIBUTE_BUFFER_ID,
-                                                      (CUdeviceptr)(uintptr_t)then[i].base);
-    if (error != CUDA_SUCCESS || id != then[i].id) break;
-  }
+  while (i < n && id_now(device, &then[i]) == then[i].id)
+    i++;
   xfi_cuda_leave(device, before);
   return i;
+}
+
+static void cuda_exports_end(xfi_device *base)
+{
+  int before = xfi_cuda_enter(xfi_cuda(base));
+
+  xfi_cuda_chunks_close(xfi_cuda(base));
+  xfi_cuda_leave(xfi_cuda(base), before);
 }
 
 /* ---- streams and events ------------------------------------------------------------------- */
@@ -355,6 +420,7 @@ static xfer_status driver_load(xfi_cuda_driver *driver)
       {&driver->device_attribute, "cuDeviceGetAttribute"},
       {&driver->pointer_attribute, "cuPointerGetAttribute"},
       {&driver->pointer_attributes, "cuPointerGetAttributes"},
+      {&driver->address_range, "cuMemGetAddressRange"},
       {&driver->stream_mem_ops, "cuStreamBatchMemOp"},
       {&driver->address_reserve, "cuMemAddressReserve"},
       {&driver->address_free, "cuMemAddressFree"},
@@ -363,7 +429,6 @@ static xfer_status driver_load(xfi_cuda_driver *driver)
       {&driver->set_access, "cuMemSetAccess"},
       {&driver->release, "cuMemRelease"},
       {&driver->retain, "cuMemRetainAllocationHandle"},
-      {&driver->properties, "cuMemGetAllocationPropertiesFromHandle"},
       {&driver->export_handle, "cuMemExportToShareableHandle"},
       {&driver->import_handle, "cuMemImportFromShareableHandle"},
       {&driver->error_name, "cuGetErrorName"},
@@ -383,6 +448,7 @@ static void cuda_destroy(xfi_device *base)
   if (device == NULL) return;
   int before = xfi_cuda_enter(device);
   xfi_cuda_watch_stop(device);
+  xfi_cuda_chunks_close(device);
   xfi_cuda_unimport_all(device);
   if (device->aside != NULL) (void)cudaStreamDestroy(device->aside);
   xfi_cuda_leave(device, before);
@@ -399,7 +465,7 @@ static const xfi_device_ops cuda_ops = {
     .destroy = cuda_destroy,
     .alloc = cuda_alloc,
     .free = cuda_free,
-    .find_allocation = xfi_cuda_find_allocation,
+    .find_allocation = cuda_find_allocation,
     .stream_create = cuda_stream_create,
     .stream_destroy = cuda_stream_destroy,
     .stream_check = cuda_stream_check,
@@ -421,6 +487,7 @@ static const xfi_device_ops cuda_ops = {
     .flags_wait = xfi_cuda_flags_wait,
     .flags_release = xfi_cuda_flags_release,
     .find_changed = cuda_find_changed,
+    .exports_end = cuda_exports_end,
     .late_flag = xfi_cuda_late_flag,
 };
 

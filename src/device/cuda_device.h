@@ -1,7 +1,7 @@
 /*
  * What the files of the CUDA device share. cuda.c: memory, streams, events; cuda_batch.c: copies;
  * cuda_flags.c: signals and their deadlines; cuda_page.c: where the signals lie; cuda_map.c: peers'
- * memory.
+ * memory; cuda_chunk.c: that which is mapped chunk by chunk.
  */
 #ifndef XFI_CUDA_DEVICE_H
 #define XFI_CUDA_DEVICE_H
@@ -18,6 +18,7 @@ typedef struct xfi_cuda_driver {
   PFN_cuDeviceGetAttribute_v2000 device_attribute;
   PFN_cuPointerGetAttribute_v4000 pointer_attribute;
   PFN_cuPointerGetAttributes_v7000 pointer_attributes;
+  PFN_cuMemGetAddressRange_v3020 address_range;
   PFN_cuStreamBatchMemOp_v11070 stream_mem_ops;
   PFN_cuMemAddressReserve_v10020 address_reserve;
   PFN_cuMemAddressFree_v10020 address_free;
@@ -26,7 +27,6 @@ typedef struct xfi_cuda_driver {
   PFN_cuMemSetAccess_v10020 set_access;
   PFN_cuMemRelease_v10020 release;
   PFN_cuMemRetainAllocationHandle_v11000 retain;
-  PFN_cuMemGetAllocationPropertiesFromHandle_v10020 properties;
   PFN_cuMemExportToShareableHandle_v10020 export_handle;
   PFN_cuMemImportFromShareableHandle_v10020 import_handle;
   PFN_cuGetErrorName_v6000 error_name;
@@ -41,6 +41,8 @@ typedef struct xfi_cuda_range {
 typedef struct xfi_cuda_mapping xfi_cuda_mapping; /* cuda_map.c */
 
 typedef struct xfi_cuda_page xfi_cuda_page; /* cuda_page.c */
+
+typedef struct xfi_cuda_offers xfi_cuda_offers; /* cuda_chunk.c */
 
 /* A wait on the device that must end by its deadline. */
 typedef struct xfi_cuda_watch {
@@ -61,6 +63,8 @@ typedef struct xfi_cuda_device {
   size_t cap_own;
 
   xfi_cuda_page *pages; /* of flags_alloc() */
+
+  xfi_cuda_offers *offers; /* to peers, in chunks; NULL: none now */
 
   xfi_cuda_mapping *mappings; /* [n_mappings], ascending in base */
   size_t n_mappings;
@@ -108,18 +112,17 @@ typedef struct xfi_cuda_pointer {
   unsigned type; /* CUmemorytype; 0: pageable */
   int ordinal;
   unsigned long long id;
-  char *base;
+  char *base; /* of the allocation, or of one chunk of mapped memory */
   size_t n_bytes;
   bool managed;
-  bool ipc; /* of cudaMalloc */
+  bool ipc;  /* of cudaMalloc */
+  bool file; /* a chunk that can leave the process as a file */
 } xfi_cuda_pointer;
 xfer_status xfi_cuda_look(const xfi_cuda_device *device, const void *pointer,
                           xfi_cuda_pointer *found);
 
 /* cuda.c: which of our own allocations holds it; NULL: none. */
 const xfi_cuda_range *xfi_cuda_own(const xfi_cuda_device *device, const void *pointer);
-xfer_status xfi_cuda_find_allocation(xfi_device *device, const void *pointer,
-                                     xfi_allocation *found);
 
 /* cuda_batch.c */
 xfer_status xfi_cuda_batch_create(xfi_device *device, xfi_batch **batch, const xfi_copy *copies,
@@ -154,11 +157,24 @@ void xfi_cuda_page_unmap(char *mapped, size_t n_bytes);
 
 /* cuda_map.c */
 void xfi_cuda_domain(xfi_device *device, unsigned char domain[64]);
-xfer_status xfi_cuda_export(xfi_device *device, const void *pointer, xfi_mem_handle *handle);
+xfer_status xfi_cuda_export(xfi_device *device, const xfi_allocation *allocation,
+                            xfi_mem_handle *handle);
 xfer_status xfi_cuda_import(xfi_device *device, const xfi_mem_handle *handle, void **base);
 void xfi_cuda_unimport(xfi_device *device, void *base);
 void xfi_cuda_unimport_all(xfi_cuda_device *device);
 /* Is `pointer` in a peer's memory? */
 bool xfi_cuda_is_imported(const xfi_cuda_device *device, const void *pointer);
+
+/* cuda_chunk.c */
+enum { XFI_CUDA_SOCKET_BYTES = 37 }; /* "xfer-" and 32 digits, no 0 at the end */
+/* Let peers ask for an allocation's chunks until the offers are closed. */
+xfer_status xfi_cuda_chunks_offer(xfi_cuda_device *device, const xfi_allocation *allocation,
+                                  char name[XFI_CUDA_SOCKET_BYTES]);
+void xfi_cuda_chunks_close(xfi_cuda_device *device);
+/* Map what another device's process offers. */
+xfer_status xfi_cuda_chunks_map(const xfi_cuda_device *device,
+                                const char name[XFI_CUDA_SOCKET_BYTES], uint64_t base,
+                                size_t n_bytes, char **mapped);
+void xfi_cuda_chunks_unmap(const xfi_cuda_device *device, char *mapped, size_t n_bytes);
 
 #endif

@@ -1,15 +1,17 @@
 /*
  * Peers' memory. A handle names a whole allocation: to the same process by its address, to another
- * process of this host by CUDA IPC, or by its file if it is a page of flags. Mappings are counted,
- * and kept in order of address so that copies find theirs.
+ * process of this host by CUDA IPC, by the files of its chunks (cuda_chunk.c), or by its own file
+ * if it is a page of flags. Mappings are counted, and kept in order of address so that copies find
+ * theirs.
  *
- * Memory that CUDA IPC does not cover (cuMemCreate, cudaMallocAsync, pinned host memory) is reached
+ * Other memory (cudaMallocAsync, pinned host memory, chunks that were not made for it) is reached
  * within the process only; such pairs take the packed lane.
  */
 #include "cuda_device.h"
 
 #include "alloc.h"
 #include "error.h"
+#include "vec.h"
 
 #include <stdio.h>
 #include <string.h>
@@ -18,7 +20,7 @@
 
 enum { DOMAIN_BYTES = 64, BOOT_ID_BYTES = 36 };
 
-enum handle_kind { HANDLE_LOCAL = 1, HANDLE_IPC = 2, HANDLE_PAGE = 3 };
+enum handle_kind { HANDLE_LOCAL = 1, HANDLE_IPC = 2, HANDLE_PAGE = 3, HANDLE_CHUNKS = 4 };
 
 /* What an xfi_mem_handle holds. */
 typedef struct handle {
@@ -31,6 +33,7 @@ typedef struct handle {
   int32_t pid; /* of a page */
   int32_t file;
   cudaIpcMemHandle_t ipc;
+  char socket[XFI_CUDA_SOCKET_BYTES]; /* of chunks */
 } handle;
 _Static_assert(sizeof(handle) <= sizeof(xfi_mem_handle), "a handle fits");
 
@@ -96,33 +99,37 @@ void xfi_cuda_domain(xfi_device *base, unsigned char domain[64])
 
 /* ---- export ------------------------------------------------------------------------------- */
 
-xfer_status xfi_cuda_export(xfi_device *base, const void *pointer, xfi_mem_handle *out)
+xfer_status xfi_cuda_export(xfi_device *base, const xfi_allocation *allocation, xfi_mem_handle *out)
 {
   xfi_cuda_device *device = xfi_cuda(base);
   xfer_status st = XFER_OK;
   int before = xfi_cuda_enter(device);
   xfi_cuda_pointer seen = {0};
-  handle made = {.kind = HANDLE_LOCAL, .ordinal = device->ordinal, .process = process_number()};
+  handle made = {.kind = HANDLE_LOCAL,
+                 .ordinal = device->ordinal,
+                 .process = process_number(),
+                 .id = allocation->id,
+                 .base = (uint64_t)(uintptr_t)allocation->base,
+                 .n_bytes = allocation->n_bytes};
   xfi_allocation page;
   int file = -1;
 
-  if (xfi_cuda_page_find(device, pointer, &page, &file)) {
+  if (xfi_cuda_page_find(device, allocation->base, &page, &file)) {
     made.kind = HANDLE_PAGE;
     made.pid = (int32_t)getpid();
     made.file = file;
-    seen = (xfi_cuda_pointer){.id = page.id, .base = page.base, .n_bytes = page.n_bytes};
   } else {
-    XFI_TRY(xfi_cuda_look(device, pointer, &seen));
+    XFI_TRY(xfi_cuda_look(device, allocation->base, &seen));
   }
-  made.id = seen.id;
-  made.base = (uint64_t)(uintptr_t)seen.base;
-  made.n_bytes = seen.n_bytes;
   if (seen.ipc && seen.type == CU_MEMORYTYPE_DEVICE && !seen.managed) {
-    if (cudaIpcGetMemHandle(&made.ipc, seen.base) == cudaSuccess) {
+    if (cudaIpcGetMemHandle(&made.ipc, allocation->base) == cudaSuccess) {
       made.kind = HANDLE_IPC;
     } else {
       (void)cudaGetLastError(); /* other processes then say that they cannot reach it */
     }
+  } else if (seen.file) {
+    XFI_TRY(xfi_cuda_chunks_offer(device, allocation, made.socket));
+    made.kind = HANDLE_CHUNKS;
   }
   memset(out, 0, sizeof *out);
   memcpy(out, &made, sizeof made);
@@ -157,22 +164,6 @@ bool xfi_cuda_is_imported(const xfi_cuda_device *device, const void *pointer)
   if (at == 0) return false;
   const xfi_cuda_mapping *mapping = &device->mappings[at - 1];
   return (const char *)pointer < mapping->base + mapping->n_bytes;
-}
-
-static xfer_status mapping_reserve(xfi_cuda_device *device)
-{
-  xfer_status st = XFER_OK;
-
-  if (device->n_mappings < device->cap_mappings) return XFER_OK;
-  size_t cap = device->cap_mappings != 0 ? 2 * device->cap_mappings : 16;
-  xfi_cuda_mapping *grown = xfi_calloc(cap, sizeof *grown);
-  XFI_CHECK(grown != NULL, XFER_ERR_NOMEM, "a list of %zu mappings", cap);
-  if (device->n_mappings != 0) memcpy(grown, device->mappings, device->n_mappings * sizeof *grown);
-  xfi_free(device->mappings);
-  device->mappings = grown;
-  device->cap_mappings = cap;
-done:
-  return st;
 }
 
 /* Same process: every address is valid here; only the way between the devices may have to be
@@ -236,8 +227,13 @@ xfer_status xfi_cuda_import(xfi_device *base, const xfi_mem_handle *in, void **o
     *out = known->base;
     goto done;
   }
-  XFI_TRY(mapping_reserve(device));
-  if (from.process == process_number()) {
+  XFI_TRY(xfi_vec_reserve(&device->mappings, &device->cap_mappings, device->n_mappings + 1,
+                          sizeof *device->mappings));
+  if (from.kind == HANDLE_CHUNKS &&
+      (from.process != process_number() || from.ordinal != device->ordinal)) {
+    XFI_TRY(xfi_cuda_chunks_map(device, from.socket, from.base, from.n_bytes, &mapped));
+    kind = HANDLE_CHUNKS;
+  } else if (from.process == process_number()) {
     XFI_TRY(reach_within_process(device, &from));
     mapped = (char *)(uintptr_t)from.base; /* NOLINT: it came as a number */
   } else if (from.kind == HANDLE_PAGE) {
@@ -264,10 +260,12 @@ done:
   return st;
 }
 
-static void mapping_close(const xfi_cuda_mapping *mapping)
+static void mapping_close(const xfi_cuda_device *device, const xfi_cuda_mapping *mapping)
 {
   if (mapping->kind == HANDLE_IPC) (void)cudaIpcCloseMemHandle(mapping->base);
   if (mapping->kind == HANDLE_PAGE) xfi_cuda_page_unmap(mapping->base, mapping->n_bytes);
+  if (mapping->kind == HANDLE_CHUNKS)
+    xfi_cuda_chunks_unmap(device, mapping->base, mapping->n_bytes);
 }
 
 void xfi_cuda_unimport(xfi_device *base, void *mapped)
@@ -279,7 +277,7 @@ void xfi_cuda_unimport(xfi_device *base, void *mapped)
   xfi_cuda_mapping *mapping = &device->mappings[above - 1];
   if (mapping->base != mapped || --mapping->n_refs > 0) return;
   int before = xfi_cuda_enter(device);
-  mapping_close(mapping);
+  mapping_close(device, mapping);
   xfi_cuda_leave(device, before);
   memmove(mapping, mapping + 1, (device->n_mappings - above) * sizeof *mapping);
   device->n_mappings--;
@@ -288,7 +286,7 @@ void xfi_cuda_unimport(xfi_device *base, void *mapped)
 void xfi_cuda_unimport_all(xfi_cuda_device *device)
 {
   for (size_t i = 0; i < device->n_mappings; i++)
-    mapping_close(&device->mappings[i]);
+    mapping_close(device, &device->mappings[i]);
   xfi_free(device->mappings);
   device->mappings = NULL;
   device->n_mappings = 0;

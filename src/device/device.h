@@ -26,9 +26,10 @@ typedef struct xfi_mem_handle {
   unsigned char bytes[192];
 } xfi_mem_handle;
 
-/* What a pointer belongs to. Equal before and after means: the same, still living allocation. */
+/* What bytes belong to. Equal before and after means: the same, still living allocation. Memory
+ * that is mapped chunk by chunk counts as the chunks that hold the bytes. */
 typedef struct xfi_allocation {
-  void *base;     /* of the allocation that holds the pointer */
+  void *base;     /* of the allocation that holds the bytes */
   size_t n_bytes; /* from base */
   uint64_t id;    /* never used again for another allocation; 0: the device cannot tell */
 } xfi_allocation;
@@ -47,9 +48,11 @@ typedef struct xfi_device_ops {
   /* Memory of this device, zeroed. */
   xfer_status (*alloc)(xfi_device *device, void **memory, size_t n_bytes);
   void (*free)(xfi_device *device, void *memory);
-  /* Which allocation `pointer` lies in. XFER_ERR_ARG names memory that copies cannot use: pageable
-   * host memory or another device's on a CUDA device. */
-  xfer_status (*find_allocation)(xfi_device *device, const void *pointer, xfi_allocation *found);
+  /* Which allocation the bytes from `pointer` lie in. XFER_ERR_ARG names memory that copies cannot
+   * use, pageable host memory or another device's on a CUDA device, and bytes that reach past it.
+   */
+  xfer_status (*find_allocation)(xfi_device *device, const void *pointer, size_t n_bytes,
+                                 xfi_allocation *found);
 
   xfer_status (*stream_create)(xfi_device *device, xfer_stream *stream);
   void (*stream_destroy)(xfi_device *device, xfer_stream stream);
@@ -71,9 +74,10 @@ typedef struct xfi_device_ops {
 
   /* Ranks with equal domains may be able to map each other's memory: [64] bytes. */
   void (*domain)(xfi_device *device, unsigned char domain[64]);
-  /* A handle for the whole allocation that holds `pointer`. XFER_ERR_UNSUPPORTED if it cannot leave
-   * the process. */
-  xfer_status (*mem_export)(xfi_device *device, const void *pointer, xfi_mem_handle *handle);
+  /* A handle for an allocation that was found. XFER_ERR_UNSUPPORTED if it cannot leave the process.
+   */
+  xfer_status (*mem_export)(xfi_device *device, const xfi_allocation *allocation,
+                            xfi_mem_handle *handle);
   /* Map a peer's allocation; `base` corresponds to the exporter's xfi_allocation.base. Reference
    * counted: mapping the same allocation twice gives the same base. XFER_ERR_UNSUPPORTED if it
    * cannot be reached. */
@@ -87,9 +91,8 @@ typedef struct xfi_device_ops {
   /* Become one more owner of a peer's flags, who calls flags_free() too: they live until the last
    * one has. False: they are gone, since the peer failed. NULL: mapping them does that. */
   bool (*flags_share)(xfi_device *device, uint64_t *flags);
-  /* Set: after all earlier work on
-   * `stream` is visible to whoever sees the value, store `value` to each flags[i], own or imported.
-   */
+  /* After all earlier work on `stream` is visible to whoever sees the value, store `value` to each
+   * flags[i], own or imported. */
   xfer_status (*flags_set)(xfi_device *device, uint64_t *const *flags, int n_flags, uint64_t value,
                            xfer_stream stream);
   /* Later work on `stream` starts once each flags[i], all in own memory, is >= value. On the host
@@ -104,8 +107,7 @@ typedef struct xfi_device_ops {
   /* NULL below: nothing to do. The index of the first of `then` that is not the same, living
    * allocation any more; n: all are. */
   size_t (*find_changed)(xfi_device *device, const xfi_allocation *then, size_t n);
-  /* After a commit: no peer imports what was exported so far, until the
-   * next export. */
+  /* After a commit: no peer imports what was exported so far, until the next export. */
   void (*exports_end)(xfi_device *device);
   /* The first flag that a wait on the device missed its deadline for; NULL: none. All waits were
    * then released, and event_sync() says XFER_ERR_TIMEOUT. */

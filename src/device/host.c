@@ -68,10 +68,10 @@ static void host_free(xfi_device *device, void *memory)
   xfi_free(memory);
 }
 
-static xfer_status host_find_allocation(xfi_device *device, const void *pointer,
+static xfer_status host_find_allocation(xfi_device *device, const void *pointer, size_t n_bytes,
                                         xfi_allocation *found)
 {
-  (void)device, (void)pointer;
+  (void)device, (void)pointer, (void)n_bytes;
   *found = (xfi_allocation){.base = (void *)SPACE_BASE, .n_bytes = SIZE_MAX - SPACE_BASE, .id = 0};
   return XFER_OK;
 }
@@ -208,9 +208,10 @@ static void host_domain(xfi_device *device, unsigned char domain[64])
   memcpy(domain, &own, sizeof own);
 }
 
-static xfer_status host_mem_export(xfi_device *device, const void *pointer, xfi_mem_handle *out)
+static xfer_status host_mem_export(xfi_device *device, const xfi_allocation *allocation,
+                                   xfi_mem_handle *out)
 {
-  (void)device, (void)pointer;
+  (void)device, (void)allocation;
   handle made = {.owner = own_token()};
   *out = (xfi_mem_handle){{0}};
   memcpy(out->bytes, &made, sizeof made);

@@ -24,6 +24,20 @@ int64_t xfi_bound_elems(const xfi_bound *bound)
   return n;
 }
 
+size_t xfi_bound_reach(const xfi_bound *bound, int elem_bytes)
+{
+  size_t reach = (size_t)elem_bytes;
+
+  if (xfi_bound_elems(bound) == 0) return 0;
+  for (int d = 0; d < bound->n_dims; d++) {
+    const int64_t n =
+        min64(bound->shape[d], d == bound->piece_dim ? bound->piece_length : INT64_MAX);
+
+    reach += (size_t)bound->strides[d] * (size_t)(n - 1);
+  }
+  return reach;
+}
+
 static void dense_strides(xfi_bound *b, int elem_bytes)
 {
   int64_t stride = elem_bytes;

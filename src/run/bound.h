@@ -42,6 +42,9 @@ bool xfi_bound_equal(const xfi_bound *a, const xfi_bound *b);
 /* Elements of the part. */
 int64_t xfi_bound_elems(const xfi_bound *bound);
 
+/* Bytes from the first to the last of each piece; 0: the part is empty. */
+size_t xfi_bound_reach(const xfi_bound *bound, int elem_bytes);
+
 /* A growing list of copies. */
 typedef struct xfi_copies {
   xfi_copy *at;

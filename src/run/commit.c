@@ -1,6 +1,7 @@
 /*
  * Commit: from bindings to lanes. And release, which takes the lanes back.
  */
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -30,12 +31,13 @@ void xfi_run_drop_lanes(xfer_plan *plan)
   plan->changed = true;
 }
 
-static xfer_status note_allocation(xfer_plan *plan, size_t *capacity, const void *pointer)
+static xfer_status note_allocation(xfer_plan *plan, size_t *capacity, const void *pointer,
+                                   size_t n_bytes)
 {
   xfer_status st = XFER_OK;
   xfi_allocation found;
 
-  XFI_TRY(plan->device->ops->find_allocation(plan->device, pointer, &found));
+  XFI_TRY(plan->device->ops->find_allocation(plan->device, pointer, n_bytes, &found));
   if (found.id == 0) return XFER_OK; /* this device cannot tell one allocation from the next */
   if (plan->n_allocations > 0 && plan->allocations[plan->n_allocations - 1].id == found.id)
     return XFER_OK; /* as views of one buffer tend to be: fewer to sort */
@@ -54,6 +56,25 @@ static int by_id(const void *a, const void *b)
   return (x->id > y->id) - (x->id < y->id);
 }
 
+/* Those of one view of tensor t. */
+static xfer_status note_view(xfer_plan *plan, size_t *capacity, size_t t, bool source)
+{
+  const xfi_bound *b = source ? xfi_run_src(plan, t) : xfi_run_dst(plan, t);
+  const size_t reach =
+      b->is_set ? xfi_bound_reach(b, xfi_plan_class(plan->moves, (uint32_t)t)->src->elem_bytes) : 0;
+  xfer_status st = XFER_OK;
+  char why[XFI_ERROR_BYTES];
+
+  for (int64_t p = 0; reach > 0 && p < b->n_pieces && st == XFER_OK; p++)
+    st = note_allocation(plan, capacity, xfi_bound_piece(b, p), reach);
+  if (st != XFER_OK) {
+    snprintf(why, sizeof why, "%s", xfi_last_error());
+    xfi_set_error("tensor \"%.100s\", %s view: %s", plan->moves->tensors[t].name,
+                  source ? "source" : "destination", why);
+  }
+  return st;
+}
+
 /* Which allocations bound memory lies in, each once, for run to look at again. Also finds memory
  * that copies cannot use. */
 static xfer_status note_allocations(xfer_plan *plan)
@@ -63,12 +84,9 @@ static xfer_status note_allocations(xfer_plan *plan)
   size_t n = 0; /* the last one kept */
 
   for (size_t t = 0; t < plan->moves->n_tensors; t++) {
-    for (int side = 0; plan->bindings[t] != NULL && side < 2; side++) {
-      const xfi_bound *b = side == 0 ? &plan->bindings[t]->src : &plan->bindings[t]->dst;
-
-      for (int64_t p = 0; b->is_set && p < b->n_pieces; p++)
-        XFI_TRY(note_allocation(plan, &capacity, xfi_bound_piece(b, p)));
-    }
+    if (plan->bindings[t] == NULL) continue;
+    XFI_TRY(note_view(plan, &capacity, t, true));
+    XFI_TRY(note_view(plan, &capacity, t, false));
   }
   if (plan->n_allocations == 0) goto done;
   qsort(plan->allocations, plan->n_allocations, sizeof *plan->allocations, by_id);

@@ -28,16 +28,17 @@ static xfer_status put_words(blob *b, const uint64_t *words, size_t n)
   return xfi_bytes_put(&b->bytes, words, n * sizeof *words);
 }
 
-/* (allocation, offset) of an address; neighbours tend to share one, so search from the end. */
-static xfer_status put_address(blob *b, xfi_device *device, const void *pointer)
+/* (allocation, offset) of bytes; neighbours tend to share one, so search from the end. */
+static xfer_status put_address(blob *b, xfi_device *device, const void *pointer, size_t n_bytes)
 {
   xfer_status st = XFER_OK;
   xfi_allocation found;
   size_t i;
 
-  XFI_TRY(device->ops->find_allocation(device, pointer, &found));
+  XFI_TRY(device->ops->find_allocation(device, pointer, n_bytes, &found));
   for (i = b->n_allocations; i > 0; i--)
-    if (b->allocations[i - 1].base == found.base) break;
+    if (b->allocations[i - 1].base == found.base && b->allocations[i - 1].n_bytes == found.n_bytes)
+      break;
   if (i == 0) {
     XFI_TRY(xfi_vec_reserve(&b->allocations, &b->allocations_capacity, b->n_allocations + 1,
                             sizeof *b->allocations));
@@ -51,17 +52,19 @@ done:
   return st;
 }
 
-static xfer_status put_bound(blob *b, xfi_device *device, const xfi_bound *bound, uint32_t tensor)
+static xfer_status put_bound(blob *b, xfi_device *device, const xfi_bound *bound, uint32_t tensor,
+                             int elem_bytes)
 {
   const uint64_t head[4] = {tensor, (uint64_t)bound->piece_dim, (uint64_t)bound->piece_length,
                             (uint64_t)bound->n_pieces};
+  const size_t reach = xfi_bound_reach(bound, elem_bytes);
   xfer_status st = XFER_OK;
 
   XFI_TRY(put_words(b, head, 4));
   XFI_TRY(xfi_bytes_put(&b->bytes, bound->strides, sizeof bound->strides));
   XFI_TRY(xfi_bytes_put(&b->bytes, bound->shape, sizeof bound->shape));
   for (int64_t i = 0; i < bound->n_pieces; i++)
-    XFI_TRY(put_address(b, device, xfi_bound_piece(bound, i)));
+    XFI_TRY(put_address(b, device, xfi_bound_piece(bound, i), reach));
 done:
   return st;
 }
@@ -78,10 +81,13 @@ static xfer_status put_flow(blob *b, uint64_t *n, const xfer_plan *plan, const x
   for (size_t i = 0; i < list->peers[peer].n; i++) {
     const uint32_t tensor = list->moves[list->peers[peer].first + i].tensor;
 
-    if (tensor == last || xfi_run_broadcasts(plan, xfi_plan_class(plan->moves, tensor))) continue;
+    const xfi_class *cls = xfi_plan_class(plan->moves, tensor);
+
+    if (tensor == last || xfi_run_broadcasts(plan, cls)) continue;
     last = tensor;
     XFI_TRY(put_bound(b, plan->device,
-                      source ? xfi_run_src(plan, tensor) : xfi_run_dst(plan, tensor), tensor));
+                      source ? xfi_run_src(plan, tensor) : xfi_run_dst(plan, tensor), tensor,
+                      cls->src->elem_bytes));
     ++*n;
   }
 done:
@@ -100,7 +106,7 @@ xfer_status xfi_link_describe(xfi_bytes *out, const xfer_plan *plan, const xfi_l
   uint64_t n_src;
   uint64_t n_dst;
 
-  XFI_TRY(put_address(&bounds, device, page));
+  XFI_TRY(put_address(&bounds, device, page, sizeof *page));
   memcpy(page_at, bounds.bytes.at, sizeof page_at);
   bounds.bytes.n = 0;
   XFI_TRY(put_flow(&bounds, &n_src, plan, &plan->moves->sends, link->send, true));
@@ -115,7 +121,7 @@ xfer_status xfi_link_describe(xfi_bytes *out, const xfer_plan *plan, const xfi_l
     xfi_mem_handle handle;
 
     memset(&handle, 0, sizeof handle);
-    st = device->ops->mem_export(device, bounds.allocations[i].base, &handle);
+    st = device->ops->mem_export(device, &bounds.allocations[i], &handle);
     if (st == XFER_ERR_UNSUPPORTED)
       memset(&handle, 0, sizeof handle); /* nobody can map it */
     else

@@ -63,7 +63,7 @@ static void look_at_many(xfi_device *device)
   printf("%d allocations of 64 KiB: cudaMalloc %.2f us each", N_MANY, us_since(began, N_MANY));
   began = xfi_now_ns();
   for (int i = 0; i < N_MANY; i++)
-    OK(device->ops->find_allocation(device, buffers[i], &found[i]));
+    OK(device->ops->find_allocation(device, buffers[i], 1 << 16, &found[i]));
   printf(", find_allocation %.3f us each", us_since(began, N_MANY));
   began = xfi_now_ns();
   if (device->ops->find_changed(device, found, N_MANY) != N_MANY) exit(1);
@@ -119,8 +119,8 @@ static void ping_pong(xfi_device *device, mailbox *box, int me, int at_step)
   int late = 0;
 
   OK(device->ops->flags_alloc(device, &mine, 512));
-  OK(device->ops->find_allocation(device, mine, &found));
-  OK(device->ops->mem_export(device, mine, &box->page[me]));
+  OK(device->ops->find_allocation(device, mine, 1, &found));
+  OK(device->ops->mem_export(device, &found, &box->page[me]));
   (void)__sync_add_and_fetch(&box->step, 1);
   await(box, at_step + 2);
   OK(device->ops->mem_import(device, &box->page[1 - me], (void **)&theirs));

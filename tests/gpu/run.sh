@@ -72,6 +72,8 @@ run share:repeat:8 1 150 "$bin/test_ranks" repeat 8 gather "$(times 300)"
 run share:connections:8 1 150 env CUDA_DEVICE_MAX_CONNECTIONS=1 "$bin/test_ranks" repeat 8 gather "$(times 100)"
 run share:redistribute:8 1 150 "$bin/test_ranks" redistribute 8 gather "$(times 200)"
 run share:remap:4 1 100 "$bin/test_ranks" remap 4 gather 6
+run share:chunks:1 1 100 "$bin/test_ranks" chunks 1 gather 3
+run share:chunks:4 1 100 "$bin/test_ranks" chunks 4 gather 3
 run share:errors:3 1 100 "$bin/test_ranks" errors 3 gather
 run share:kill:4 1 100 "$bin/test_ranks" kill 4 gather 1
 run share:kill_before:4 1 100 "$bin/test_ranks" kill 4 gather 0
@@ -83,6 +85,7 @@ for n in 1 2 4 8; do
   run "nccl:borrowed:$n" $n 100 "$bin/test_ranks" random $n borrowed "$(times 12)" 7
   run "nccl:errors:$n" $n 100 "$bin/test_ranks" errors $n nccl
   run "nccl:remap:$n" $n 100 "$bin/test_ranks" remap $n nccl 6
+  run "nccl:chunks:$n" $n 100 "$bin/test_ranks" chunks $n nccl 3
   run "nccl:redistribute:$n" $n 100 "$bin/test_ranks" redistribute $n nccl "$(times 2000)"
 done
 for n in 2 4 8; do

@@ -2,6 +2,8 @@
  * memory. */
 #include "gpu.h"
 
+#include "chunks.h"
+
 #include "device.h"
 #include "error.h"
 
@@ -36,15 +38,15 @@ static void test_find_allocation_names_what_copies_cannot_use(void **state)
   xfi_device *device = device_make(0);
   CUDA(cudaMalloc, ((void **)&memory, 1000));
   CUDA(cudaHostAlloc, ((void **)&pinned, 1000, cudaHostAllocDefault));
-  OK(device->ops->find_allocation(device, memory + 999, &found));
+  OK(device->ops->find_allocation(device, memory + 999, 1, &found));
   assert_ptr_equal(found.base, memory);
   assert_true(found.n_bytes >= 1000);
   assert_true(found.id != 0);
-  OK(device->ops->find_allocation(device, pinned, &found));
-  assert_int_equal(device->ops->find_allocation(device, &on_stack, &found), XFER_ERR_ARG);
+  OK(device->ops->find_allocation(device, pinned, 1, &found));
+  assert_int_equal(device->ops->find_allocation(device, &on_stack, 1, &found), XFER_ERR_ARG);
   assert_non_null(strstr(xfi_last_error(), "pageable"));
   CUDA(cudaFree, (memory));
-  assert_int_equal(device->ops->find_allocation(device, memory, &found), XFER_ERR_ARG);
+  assert_int_equal(device->ops->find_allocation(device, memory, 1, &found), XFER_ERR_ARG);
   CUDA(cudaFreeHost, (pinned));
   device->ops->destroy(device);
 }
@@ -60,11 +62,11 @@ static void test_find_allocation_tells_a_new_allocation_at_an_old_address(void *
   NEEDS_GPUS(1);
   xfi_device *device = device_make(0);
   CUDA(cudaMalloc, (&memory, 64 << 20));
-  OK(device->ops->find_allocation(device, memory, &first));
+  OK(device->ops->find_allocation(device, memory, 1, &first));
   CUDA(cudaFree, (memory));
   CUDA(cudaMalloc, (&again, 64 << 20));
   if (again != memory) print_message("the driver chose another address\n");
-  OK(device->ops->find_allocation(device, again, &second));
+  OK(device->ops->find_allocation(device, again, 1, &second));
   assert_true(first.id != second.id);
   assert_int_equal(device->ops->find_changed(device, (xfi_allocation[]){second, first}, 2), 1);
   CUDA(cudaFree, (again));
@@ -82,13 +84,60 @@ static void test_find_allocation_refuses_another_devices_memory(void **state)
   xfi_device *device = device_make(0);
   CUDA(cudaSetDevice, (1));
   CUDA(cudaMalloc, (&memory, 1000));
-  assert_int_equal(device->ops->find_allocation(device, memory, &found), XFER_ERR_ARG);
+  assert_int_equal(device->ops->find_allocation(device, memory, 1, &found), XFER_ERR_ARG);
   assert_non_null(strstr(xfi_last_error(), "memory of CUDA device 1"));
   CUDA(cudaFree, (memory));
   int current = -1;
   CUDA(cudaGetDevice, (&current));
   assert_int_equal(current, 1); /* the caller's choice is left alone */
   CUDA(cudaSetDevice, (0));
+  device->ops->destroy(device);
+}
+
+static void test_find_allocation_counts_the_chunks_of_mapped_memory(void **state)
+{
+  const size_t chunk = 2 << 20;
+  xfi_allocation one;
+  xfi_allocation three;
+  xfi_allocation again;
+
+  (void)state;
+  NEEDS_GPUS(1);
+  xfi_device *device = device_make(0);
+  char *memory = chunks_alloc(4 * chunk, true);
+  OK(device->ops->find_allocation(device, memory + chunk + 5, chunk - 5, &one));
+  assert_ptr_equal(one.base, memory + chunk);
+  assert_int_equal(one.n_bytes, chunk);
+  OK(device->ops->find_allocation(device, memory + chunk + 5, 2 * chunk, &three));
+  assert_ptr_equal(three.base, memory + chunk);
+  assert_int_equal(three.n_bytes, 3 * chunk);
+  assert_true(three.id != one.id && three.id != 0);
+  OK(device->ops->find_allocation(device, memory + 2 * chunk - 1, 1, &again));
+  assert_int_equal(again.id, one.id);
+  assert_int_equal(device->ops->find_changed(device, (xfi_allocation[]){one, three}, 2), 2);
+  assert_int_equal(device->ops->find_allocation(device, memory, 4 * chunk + 1, &again),
+                   XFER_ERR_ARG);
+  assert_non_null(strstr(xfi_last_error(), "the allocation ends after"));
+  chunks_renew(memory + 3 * chunk, chunk, true); /* the last of three */
+  assert_int_equal(device->ops->find_changed(device, (xfi_allocation[]){one, three}, 2), 1);
+  chunks_free(memory, 4 * chunk);
+  assert_int_equal(device->ops->find_changed(device, &one, 1), 0);
+  device->ops->destroy(device);
+}
+
+static void test_find_allocation_refuses_bytes_past_the_end(void **state)
+{
+  xfi_allocation found;
+  char *memory = NULL;
+
+  (void)state;
+  NEEDS_GPUS(1);
+  xfi_device *device = device_make(0);
+  CUDA(cudaMalloc, ((void **)&memory, 1000));
+  OK(device->ops->find_allocation(device, memory + 1, 999, &found));
+  assert_int_equal(device->ops->find_allocation(device, memory + 1, 1000, &found), XFER_ERR_ARG);
+  assert_non_null(strstr(xfi_last_error(), "the allocation ends after 999"));
+  CUDA(cudaFree, (memory));
   device->ops->destroy(device);
 }
 
@@ -286,13 +335,15 @@ static void test_import_within_the_process_is_counted(void **state)
   void *first = NULL;
   void *second = NULL;
   xfi_mem_handle handle;
+  xfi_allocation found;
 
   (void)state;
   NEEDS_GPUS(1);
   xfi_device *here = device_make(0);
   xfi_device *there = device_make(other);
   CUDA(cudaMalloc, (&memory, 1 << 20));
-  OK(there->ops->mem_export(there, (char *)memory + 100, &handle));
+  OK(there->ops->find_allocation(there, (char *)memory + 100, 1, &found));
+  OK(there->ops->mem_export(there, &found, &handle));
   OK(here->ops->mem_import(here, &handle, &first));
   OK(here->ops->mem_import(here, &handle, &second));
   assert_ptr_equal(first, memory);
@@ -300,6 +351,40 @@ static void test_import_within_the_process_is_counted(void **state)
   here->ops->mem_unimport(here, first);
   here->ops->mem_unimport(here, second);
   CUDA(cudaFree, (memory));
+  CUDA(cudaSetDevice, (0));
+  here->ops->destroy(here);
+  there->ops->destroy(there);
+}
+
+static void test_import_of_chunks_within_the_process(void **state)
+{
+  const size_t n_bytes = 5 << 20;
+  int other = gpu_count() > 1 ? 1 : 0;
+  void *mapped = NULL;
+  unsigned char seen = 0;
+  xfi_mem_handle handle;
+  xfi_allocation found;
+
+  (void)state;
+  NEEDS_GPUS(1);
+  xfi_device *here = device_make(0);
+  xfi_device *there = device_make(other);
+  char *memory = chunks_alloc(n_bytes, true);
+  OK(there->ops->find_allocation(there, memory + 9, n_bytes - 9, &found));
+  OK(there->ops->mem_export(there, &found, &handle));
+  OK(here->ops->mem_import(here, &handle, &mapped));
+  there->ops->exports_end(there);
+  CUDA(cudaSetDevice, (0));
+  CUDA(cudaMemset, ((char *)mapped + n_bytes - 1, POISON, 1));
+  CUDA(cudaDeviceSynchronize, ());
+  CUDA(cudaSetDevice, (other));
+  CUDA(cudaMemcpy, (&seen, memory + n_bytes - 1, 1, cudaMemcpyDeviceToHost));
+  assert_int_equal(seen, POISON);
+  here->ops->mem_unimport(here, mapped);
+  /* What is no longer offered cannot be mapped anew, by others than its own device. */
+  if (other != 0)
+    assert_int_equal(here->ops->mem_import(here, &handle, &mapped), XFER_ERR_UNSUPPORTED);
+  chunks_free(memory, n_bytes);
   CUDA(cudaSetDevice, (0));
   here->ops->destroy(here);
   there->ops->destroy(there);
@@ -401,12 +486,13 @@ static void parent_main(mailbox *box)
   for (int i = 0; i < N_BUFFERS; i++) {
     CUDA(cudaMalloc, ((void **)&buffers[i], buffer_bytes[i]));
     CUDA(cudaMemset, (buffers[i], POISON, buffer_bytes[i]));
-    OK(device->ops->mem_export(device, buffers[i] + buffer_bytes[i] / 2, &box->handles[i]));
+    OK(device->ops->find_allocation(device, buffers[i] + buffer_bytes[i] / 2, 1, &found));
+    OK(device->ops->mem_export(device, &found, &box->handles[i]));
   }
   OK(device->ops->flags_alloc(device, &flags, 512));
-  OK(device->ops->find_allocation(device, flags, &found));
+  OK(device->ops->find_allocation(device, flags, 1, &found));
   box->flag_offset = (size_t)((char *)(flags + 3) - (char *)found.base);
-  OK(device->ops->mem_export(device, flags, &box->flag_handle));
+  OK(device->ops->mem_export(device, &found, &box->flag_handle));
   CUDA(cudaDeviceSynchronize, ());
   OK(device->ops->stream_create(device, &stream));
   OK(device->ops->event_create(device, &event));
@@ -473,6 +559,8 @@ int main(void)
       cmocka_unit_test(test_find_allocation_names_what_copies_cannot_use),
       cmocka_unit_test(test_find_allocation_tells_a_new_allocation_at_an_old_address),
       cmocka_unit_test(test_find_allocation_refuses_another_devices_memory),
+      cmocka_unit_test(test_find_allocation_counts_the_chunks_of_mapped_memory),
+      cmocka_unit_test(test_find_allocation_refuses_bytes_past_the_end),
       cmocka_unit_test(test_capturing_stream_is_refused),
       cmocka_unit_test(test_alloc_gives_zeros_and_too_much_is_named),
       cmocka_unit_test(test_batch_of_engine_and_kernel_equals_ref),
@@ -480,6 +568,7 @@ int main(void)
       cmocka_unit_test(test_missed_deadline_releases_the_stream_and_names_the_flag),
       cmocka_unit_test(test_release_from_the_host_lets_a_stream_go),
       cmocka_unit_test(test_import_within_the_process_is_counted),
+      cmocka_unit_test(test_import_of_chunks_within_the_process),
   };
 
   if (fork_child(NULL) != 0) return 1;

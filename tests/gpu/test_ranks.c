@@ -8,6 +8,7 @@
  * With `gather` ranks may share a GPU. Exit status 0 and a last line "ok", or 1; 77 when there are
  * too few GPUs.
  */
+#include "chunks.h"
 #include "perf_part.h"
 #include "perf_ranks.h"
 
@@ -32,6 +33,8 @@ typedef struct world {
   bool has_nccl;
   cudaStream_t stream;
   unsigned long long *wrong; /* on the device */
+  bool chunked;              /* tensors are mapped chunk by chunk, */
+  bool leaves;               /* which other processes may map */
   uint64_t random;           /* the same on every rank */
 } world;
 
@@ -135,6 +138,15 @@ typedef struct tensor {
   size_t n_bytes[2]; /* of memory; 0: no part */
 } tensor;
 
+static void *memory_alloc(size_t n_bytes)
+{
+  void *memory = NULL;
+
+  if (w.chunked) return chunks_alloc(n_bytes, w.leaves);
+  CUDA(cudaMalloc, (&memory, n_bytes));
+  return memory;
+}
+
 /* A dense or strided view of new memory, with `lead` bytes before it. */
 static void part_make(tensor *t, int side, bool strided)
 {
@@ -157,8 +169,16 @@ static void part_make(tensor *t, int side, bool strided)
     span = span * shape[d] + gap * word;
   }
   t->n_bytes[side] = (size_t)(span + lead);
-  CUDA(cudaMalloc, ((void **)&t->memory[side], t->n_bytes[side]));
+  t->memory[side] = memory_alloc(t->n_bytes[side]);
   t->views[side] = xfer_view_strided(t->memory[side] + lead, strides, n_dims);
+}
+
+static void tensor_fill(const tensor *t)
+{
+  if (t->n_bytes[0] == 0) return;
+  EXPECT(perf_part(PERF_FILL, t->src, w.ranks.rank, &t->views[0], perf_seed(t->name), NULL,
+                   w.stream) == 0,
+         "fill");
 }
 
 static void tensor_make(tensor *t, int index, const char *line, bool strided)
@@ -169,17 +189,17 @@ static void tensor_make(tensor *t, int index, const char *line, bool strided)
   OK(xfer_problem_parse(&t->src, &t->dst, line));
   part_make(t, 0, strided);
   part_make(t, 1, strided);
-  if (t->n_bytes[0] > 0) {
-    EXPECT(perf_part(PERF_FILL, t->src, w.ranks.rank, &t->views[0], perf_seed(t->name), NULL,
-                     w.stream) == 0,
-           "fill");
-  }
+  tensor_fill(t);
 }
 
 static void tensor_free(tensor *t)
 {
   for (int side = 0; side < 2; side++) {
-    if (t->n_bytes[side] > 0) CUDA(cudaFree, (t->memory[side]));
+    if (t->n_bytes[side] == 0) continue;
+    if (w.chunked)
+      chunks_free(t->memory[side], t->n_bytes[side]);
+    else
+      CUDA(cudaFree, (t->memory[side]));
   }
   xfer_layout_destroy(t->src);
   xfer_layout_destroy(t->dst);
@@ -452,6 +472,64 @@ static void suite_remap(int n_rounds)
     tensor_free(&tensors[t]);
 }
 
+static void renew(const tensor *tensors, int n)
+{
+  for (int i = 0; i < n; i++) {
+    for (int side = 0; side < 2; side++)
+      if (tensors[i].n_bytes[side] > 0)
+        chunks_renew(tensors[i].memory[side], tensors[i].n_bytes[side], w.leaves);
+    tensor_fill(&tensors[i]);
+  }
+}
+
+static uint64_t direct_bytes(const xfer_plan *plan)
+{
+  xfer_plan_report_data report = XFER_PLAN_REPORT_INIT;
+
+  OK(xfer_plan_report(plan, &report));
+  return report.direct_bytes;
+}
+
+/* Memory in chunks that leave the process is written directly; unmapped and mapped anew at the same
+ * addresses, it is a named error until it is bound again. Chunks that do not leave take slots. */
+static void suite_chunks(int n_rounds)
+{
+  tensor tensors[TENSORS_MAX];
+  int n;
+  uint64_t version = 0;
+
+  w.chunked = true;
+  w.leaves = true;
+  n = field_tensors(tensors);
+  CUDA(cudaStreamSynchronize, (w.stream));
+  xfer_plan *plan = plan_make(tensors, n, XFER_LANE_DIRECT, 0);
+  for (int i = 0; i < n_rounds; i++) {
+    OK(xfer_plan_commit(plan));
+    run_and_check(plan, ++version, tensors, n);
+    EXPECT(perf_ranks_barrier(&w.ranks) == 0, "a rank did not come");
+    renew(tensors, n);
+    CUDA(cudaStreamSynchronize, (w.stream));
+    xfer_status st = xfer_plan_run(plan, version + 1, w.stream);
+    EXPECT(st == XFER_ERR_STATE, "memory was remapped, and a run did not notice");
+    EXPECT(perf_ranks_barrier(&w.ranks) == 0, "a rank did not come");
+    bind_all(plan, tensors, n);
+  }
+  xfer_plan_destroy(plan);
+  EXPECT(perf_ranks_barrier(&w.ranks) == 0, "a rank did not come");
+  if (w.has_nccl) {
+    w.leaves = false;
+    renew(tensors, n);
+    plan = plan_make(tensors, n, XFER_LANE_AUTO, 0);
+    OK(xfer_plan_commit(plan));
+    EXPECT(direct_bytes(plan) == 0, "what does not leave was mapped");
+    run_and_check(plan, 1, tensors, n);
+    xfer_plan_destroy(plan);
+    EXPECT(perf_ranks_barrier(&w.ranks) == 0, "a rank did not come");
+  }
+  for (int t = 0; t < n; t++)
+    tensor_free(&tensors[t]);
+}
+
 static void suite_errors(int unused)
 {
   tensor tensors[TENSORS_MAX];
@@ -524,6 +602,7 @@ int main(int argc, char **argv)
                 {"repeat", suite_repeat, 1000},
                 {"redistribute", suite_redistribute, 400},
                 {"remap", suite_remap, 6},
+                {"chunks", suite_chunks, 4},
                 {"errors", suite_errors, 0},
                 {"kill", suite_kill, 1}};
   const size_t n_suites = sizeof suites / sizeof suites[0];

@@ -136,7 +136,7 @@ static inline arena *arena_at(world *w, const void *pointer, int *owner)
 /* ---- the device's table ------------------------------------------------------------------- */
 
 static inline xfer_status told_find_allocation(xfi_device *device, const void *pointer,
-                                               xfi_allocation *found)
+                                               size_t n_bytes, xfi_allocation *found)
 {
   world *w = told(device)->world;
   const uintptr_t unusable = (uintptr_t)w->unusable;
@@ -151,7 +151,7 @@ static inline xfer_status told_find_allocation(xfi_device *device, const void *p
   if (a != NULL) *found = (xfi_allocation){a->base, ARENA_BYTES, a->id};
   (void)pthread_mutex_unlock(&w->lock);
   if (a != NULL) return XFER_OK;
-  const xfer_status st = host_ops->find_allocation(device, pointer, found);
+  const xfer_status st = host_ops->find_allocation(device, pointer, n_bytes, found);
   found->id = ELSEWHERE_ID;
   return st;
 }
@@ -170,15 +170,15 @@ static inline void told_domain(xfi_device *device, unsigned char domain[64])
   domain[63] = 1;
 }
 
-static inline xfer_status told_mem_export(xfi_device *device, const void *pointer,
+static inline xfer_status told_mem_export(xfi_device *device, const xfi_allocation *allocation,
                                           xfi_mem_handle *handle)
 {
   world *w = told(device)->world;
-  xfer_status st = host_ops->mem_export(device, pointer, handle);
+  xfer_status st = host_ops->mem_export(device, allocation, handle);
   int owner;
 
   (void)pthread_mutex_lock(&w->lock);
-  const arena *a = arena_at(w, pointer, &owner);
+  const arena *a = arena_at(w, allocation->base, &owner);
   if (a != NULL && a->stays) st = XFER_ERR_UNSUPPORTED;
   if (a != NULL && owner != told(device)->rank) st = XFER_ERR_INTERNAL;
   if (a != NULL) memcpy(address_in(handle), &a->base, sizeof a->base);

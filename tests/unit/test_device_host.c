@@ -60,9 +60,9 @@ static void test_mapping_in_one_process_yields_the_exporters_address(void **stat
   xfi_mem_handle handle;
   void *base = NULL;
 
-  assert_int_equal(device->ops->find_allocation(device, &there[3], &found), XFER_OK);
+  assert_int_equal(device->ops->find_allocation(device, &there[3], 1, &found), XFER_OK);
   assert_true((uintptr_t)&there[3] - (uintptr_t)found.base < found.n_bytes);
-  assert_int_equal(device->ops->mem_export(device, &there[3], &handle), XFER_OK);
+  assert_int_equal(device->ops->mem_export(device, &found, &handle), XFER_OK);
   assert_int_equal(device->ops->mem_import(device, &handle, &base), XFER_OK);
   *((char *)base + (&there[3] - (char *)found.base)) = 'x';
   assert_int_equal(there[3], 'x');
@@ -87,9 +87,11 @@ static void test_mapping_from_another_process_is_refused(void **state)
 {
   (void)state;
   xfi_mem_handle handle = {{0}};
+  xfi_allocation found = {0};
   int status = -1;
 
-  assert_int_equal(device->ops->mem_export(device, &handle, &handle), XFER_OK);
+  assert_int_equal(device->ops->find_allocation(device, &handle, 1, &found), XFER_OK);
+  assert_int_equal(device->ops->mem_export(device, &found, &handle), XFER_OK);
   pid_t child = fork();
   if (child == 0) {
     void *base = NULL;

@@ -1,0 +1,365 @@
+/*
+ * Memory that a program maps chunk by chunk with cuMemCreate and cuMemMap: torch's expandable
+ * segments, the allocator of an engine that sleeps. CUDA IPC does not cover it; each chunk leaves
+ * the process as a file.
+ *
+ * Files go over a socket of this host. It is there from the first offer of a commit until the
+ * commit's end, has a random name, and serves processes of the same user only, and only what was
+ * offered: a request names a range, and its chunks come one after the other.
+ */
+#ifndef _GNU_SOURCE
+#define _GNU_SOURCE /* struct ucred, accept4 */
+#endif
+#include "cuda_device.h"
+
+#include "alloc.h"
+#include "error.h"
+#include "vec.h"
+
+#include <errno.h>
+#include <poll.h>
+#include <stddef.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/eventfd.h>
+#include <sys/random.h>
+#include <sys/socket.h>
+#include <sys/time.h>
+#include <sys/un.h>
+#include <unistd.h>
+
+enum { BACKLOG = 256, SOCKET_TIMEOUT_S = 20 };
+
+typedef struct request {
+  uint64_t base;
+  uint64_t n_bytes;
+} request;
+
+/* A chunk, with its file beside it; of 0 bytes and without one: it cannot leave the process. */
+typedef struct reply {
+  uint64_t n_bytes;
+} reply;
+
+/* Room for one file in a message. */
+typedef union file_room {
+  struct cmsghdr align;
+  char bytes[CMSG_SPACE(sizeof(int))];
+} file_room;
+
+struct xfi_cuda_offers {
+  const xfi_cuda_device *device;
+  char name[XFI_CUDA_SOCKET_BYTES];
+  int listener;
+  int stop; /* an eventfd */
+  pthread_t thread;
+  pthread_mutex_t lock; /* of all below */
+  request *ranges;      /* [n] that may be asked for */
+  size_t n;
+  size_t capacity;
+};
+
+/* ---- sockets ------------------------------------------------------------------------------ */
+
+static socklen_t socket_address(struct sockaddr_un *address, const char *name)
+{
+  memset(address, 0, sizeof *address);
+  address->sun_family = AF_UNIX; /* and sun_path[0] == 0: the name is in no file system */
+  memcpy(address->sun_path + 1, name, XFI_CUDA_SOCKET_BYTES);
+  return (socklen_t)(offsetof(struct sockaddr_un, sun_path) + 1 + XFI_CUDA_SOCKET_BYTES);
+}
+
+static void set_timeouts(int socket)
+{
+  const struct timeval limit = {.tv_sec = SOCKET_TIMEOUT_S};
+
+  (void)setsockopt(socket, SOL_SOCKET, SO_RCVTIMEO, &limit, sizeof limit);
+  (void)setsockopt(socket, SOL_SOCKET, SO_SNDTIMEO, &limit, sizeof limit);
+}
+
+/* Is the other end a process of our user? */
+static bool is_same_user(int socket)
+{
+  struct ucred other = {.uid = (uid_t)-1};
+  socklen_t n_bytes = sizeof other;
+
+  return getsockopt(socket, SOL_SOCKET, SO_PEERCRED, &other, &n_bytes) == 0 &&
+         other.uid == geteuid();
+}
+
+static bool send_reply(int socket, uint64_t n_bytes, int file)
+{
+  reply said = {n_bytes};
+  struct iovec part = {&said, sizeof said};
+  file_room room;
+  struct msghdr message = {.msg_iov = &part, .msg_iovlen = 1};
+
+  if (file >= 0) {
+    memset(&room, 0, sizeof room);
+    message.msg_control = room.bytes;
+    message.msg_controllen = sizeof room.bytes;
+    struct cmsghdr *head = CMSG_FIRSTHDR(&message);
+    head->cmsg_level = SOL_SOCKET;
+    head->cmsg_type = SCM_RIGHTS;
+    head->cmsg_len = CMSG_LEN(sizeof file);
+    memcpy(CMSG_DATA(head), &file, sizeof file);
+  }
+  return sendmsg(socket, &message, MSG_NOSIGNAL) == (ssize_t)sizeof said;
+}
+
+/* False, without a file: the other end could not. */
+static bool receive_reply(int socket, reply *said, int *file)
+{
+  struct iovec part = {said, sizeof *said};
+  file_room room;
+  struct msghdr message = {.msg_iov = &part,
+                           .msg_iovlen = 1,
+                           .msg_control = room.bytes,
+                           .msg_controllen = sizeof room.bytes};
+  const struct cmsghdr *head;
+
+  *file = -1;
+  if (recvmsg(socket, &message, MSG_CMSG_CLOEXEC) != (ssize_t)sizeof *said) return false;
+  head = CMSG_FIRSTHDR(&message);
+  if (head == NULL || head->cmsg_level != SOL_SOCKET || head->cmsg_type != SCM_RIGHTS) return false;
+  memcpy(file, CMSG_DATA(head), sizeof *file);
+  return *file >= 0 && said->n_bytes > 0;
+}
+
+/* ---- the side that owns the memory -------------------------------------------------------- */
+
+/* The file of the chunk at `at`, and its bytes from there. */
+static bool export_chunk(const xfi_cuda_device *device, uint64_t at, int *file, size_t *n_bytes)
+{
+  const xfi_cuda_driver *driver = &device->driver;
+  CUmemGenericAllocationHandle chunk = 0;
+  CUdeviceptr base = 0;
+
+  if (driver->address_range(&base, n_bytes, (CUdeviceptr)at) != CUDA_SUCCESS || base != at)
+    return false;
+  if (driver->retain(&chunk, (void *)(uintptr_t)at) != CUDA_SUCCESS) /* NOLINT: an address */
+    return false;
+  const CUresult error =
+      driver->export_handle(file, chunk, CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR, 0);
+  (void)driver->release(chunk);
+  return error == CUDA_SUCCESS;
+}
+
+static bool is_offered(xfi_cuda_offers *offers, const request *wanted)
+{
+  bool found = false;
+
+  (void)pthread_mutex_lock(&offers->lock);
+  for (size_t i = 0; i < offers->n && !found; i++)
+    found = offers->ranges[i].base == wanted->base && offers->ranges[i].n_bytes == wanted->n_bytes;
+  (void)pthread_mutex_unlock(&offers->lock);
+  return found;
+}
+
+static void serve(xfi_cuda_offers *offers, int socket)
+{
+  request wanted;
+
+  set_timeouts(socket);
+  if (!is_same_user(socket)) return;
+  if (recv(socket, &wanted, sizeof wanted, 0) != (ssize_t)sizeof wanted) return;
+  if (!is_offered(offers, &wanted)) return;
+  for (uint64_t at = wanted.base; at < wanted.base + wanted.n_bytes;) {
+    size_t n_bytes = 0;
+    int file = -1;
+    const bool exported = export_chunk(offers->device, at, &file, &n_bytes);
+    const bool sent = send_reply(socket, exported ? n_bytes : 0, file);
+
+    if (file >= 0) (void)close(file);
+    if (!exported || !sent) return;
+    at += n_bytes;
+  }
+}
+
+static void *serve_main(void *argument)
+{
+  xfi_cuda_offers *offers = argument;
+  struct pollfd ends[2] = {{.fd = offers->listener, .events = POLLIN},
+                           {.fd = offers->stop, .events = POLLIN}};
+
+  (void)cudaSetDevice(offers->device->ordinal);
+  while (poll(ends, 2, -1) >= 0 || errno == EINTR) {
+    if (ends[1].revents != 0) break;
+    if (ends[0].revents == 0) continue;
+    const int socket = accept4(offers->listener, NULL, NULL, SOCK_CLOEXEC);
+    if (socket < 0) continue;
+    serve(offers, socket);
+    (void)close(socket);
+  }
+  return NULL;
+}
+
+static void offers_free(xfi_cuda_offers *offers)
+{
+  if (offers == NULL) return;
+  if (offers->listener >= 0) (void)close(offers->listener);
+  if (offers->stop >= 0) (void)close(offers->stop);
+  (void)pthread_mutex_destroy(&offers->lock);
+  xfi_free(offers->ranges);
+  xfi_free(offers);
+}
+
+static xfer_status offers_open(xfi_cuda_offers **out, const xfi_cuda_device *device)
+{
+  xfer_status st = XFER_OK;
+  xfi_cuda_offers *offers = NULL;
+  struct sockaddr_un address;
+  unsigned char random[(XFI_CUDA_SOCKET_BYTES - 5) / 2];
+
+  offers = xfi_calloc(1, sizeof *offers);
+  XFI_CHECK(offers != NULL, XFER_ERR_NOMEM, "a socket for peers");
+  offers->device = device;
+  offers->stop = -1;
+  (void)pthread_mutex_init(&offers->lock, NULL);
+  offers->listener = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0);
+  offers->stop = eventfd(0, EFD_CLOEXEC);
+  XFI_CHECK(getrandom(random, sizeof random, 0) == (ssize_t)sizeof random, XFER_ERR_NOMEM,
+            "no random name for a socket: %s", strerror(errno));
+  memcpy(offers->name, "xfer-", 5);
+  for (size_t i = 0; i < sizeof random; i++) {
+    offers->name[5 + 2 * i] = "0123456789abcdef"[random[i] >> 4];
+    offers->name[6 + 2 * i] = "0123456789abcdef"[random[i] & 15];
+  }
+  const socklen_t n_bytes = socket_address(&address, offers->name);
+  XFI_CHECK(offers->listener >= 0 && offers->stop >= 0 &&
+                bind(offers->listener, (struct sockaddr *)&address, n_bytes) == 0 &&
+                listen(offers->listener, BACKLOG) == 0,
+            XFER_ERR_NOMEM, "a socket for peers that map our memory: %s", strerror(errno));
+  XFI_CHECK(pthread_create(&offers->thread, NULL, serve_main, offers) == 0, XFER_ERR_NOMEM,
+            "no thread for peers that map our memory");
+  *out = offers;
+  offers = NULL;
+done:
+  offers_free(offers);
+  return st;
+}
+
+xfer_status xfi_cuda_chunks_offer(xfi_cuda_device *device, const xfi_allocation *allocation,
+                                  char name[XFI_CUDA_SOCKET_BYTES])
+{
+  const request range = {(uint64_t)(uintptr_t)allocation->base, allocation->n_bytes};
+  xfer_status st = XFER_OK;
+  xfi_cuda_offers *offers;
+
+  if (device->offers == NULL) XFI_TRY(offers_open(&device->offers, device));
+  offers = device->offers;
+  memcpy(name, offers->name, sizeof offers->name);
+  if (is_offered(offers, &range)) return XFER_OK;
+  (void)pthread_mutex_lock(&offers->lock);
+  st = xfi_vec_reserve(&offers->ranges, &offers->capacity, offers->n + 1, sizeof *offers->ranges);
+  if (st == XFER_OK) offers->ranges[offers->n++] = range;
+  (void)pthread_mutex_unlock(&offers->lock);
+done:
+  return st;
+}
+
+void xfi_cuda_chunks_close(xfi_cuda_device *device)
+{
+  const uint64_t one = 1;
+
+  if (device->offers == NULL) return;
+  if (write(device->offers->stop, &one, sizeof one) == (ssize_t)sizeof one)
+    (void)pthread_join(device->offers->thread, NULL);
+  offers_free(device->offers);
+  device->offers = NULL;
+}
+
+/* ---- the side that maps it ---------------------------------------------------------------- */
+
+static xfer_status ask(int *connected, const char *name, const request *wanted)
+{
+  xfer_status st = XFER_OK;
+  struct sockaddr_un address;
+  const socklen_t n_bytes = socket_address(&address, name);
+  int made = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0);
+
+  XFI_CHECK(made >= 0, XFER_ERR_UNSUPPORTED, "no socket: %s", strerror(errno));
+  set_timeouts(made);
+  XFI_CHECK(connect(made, (struct sockaddr *)&address, n_bytes) == 0, XFER_ERR_UNSUPPORTED,
+            "the socket of a peer whose memory is to be mapped: %s", strerror(errno));
+  XFI_CHECK(is_same_user(made), XFER_ERR_UNSUPPORTED,
+            "the process whose memory is to be mapped is another user's");
+  XFI_CHECK(send(made, wanted, sizeof *wanted, MSG_NOSIGNAL) == (ssize_t)sizeof *wanted,
+            XFER_ERR_UNSUPPORTED, "a peer did not answer: %s", strerror(errno));
+  *connected = made;
+  made = -1;
+done:
+  if (made >= 0) (void)close(made);
+  return st;
+}
+
+/* Map the next chunk that comes at `at`. */
+static xfer_status map_chunk(const xfi_cuda_device *device, int socket, CUdeviceptr at, size_t most,
+                             size_t *n_bytes)
+{
+  const xfi_cuda_driver *driver = &device->driver;
+  xfer_status st = XFER_OK;
+  CUmemGenericAllocationHandle chunk = 0;
+  CUresult error;
+  reply said = {0};
+  int file = -1;
+
+  XFI_CHECK(receive_reply(socket, &said, &file) && said.n_bytes <= most, XFER_ERR_UNSUPPORTED,
+            "a peer's memory, mapped chunk by chunk, was not made to leave its process");
+  error = driver->import_handle(&chunk, (void *)(intptr_t)file, /* NOLINT: as the driver wants it */
+                                CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR);
+  if (error == CUDA_SUCCESS) {
+    error = driver->map(at, (size_t)said.n_bytes, 0, chunk, 0);
+    (void)driver->release(chunk); /* the mapping keeps it */
+  }
+  if (error != CUDA_SUCCESS) {
+    (void)xfi_cuda_driver_failed(device, error, "a chunk of a peer's memory");
+    st = XFER_ERR_UNSUPPORTED; /* the pair takes another lane */
+    goto done;
+  }
+  *n_bytes = (size_t)said.n_bytes;
+done:
+  if (file >= 0) (void)close(file);
+  return st;
+}
+
+static void unmap(const xfi_cuda_device *device, CUdeviceptr base, size_t n_mapped, size_t n_bytes)
+{
+  if (n_mapped > 0) (void)device->driver.unmap(base, n_mapped);
+  (void)device->driver.address_free(base, n_bytes);
+}
+
+xfer_status xfi_cuda_chunks_map(const xfi_cuda_device *device,
+                                const char name[XFI_CUDA_SOCKET_BYTES], uint64_t base,
+                                size_t n_bytes, char **mapped)
+{
+  const request wanted = {base, n_bytes};
+  const CUmemAccessDesc access = {
+      .location = {.type = CU_MEM_LOCATION_TYPE_DEVICE, .id = device->ordinal},
+      .flags = CU_MEM_ACCESS_FLAGS_PROT_READWRITE};
+  xfer_status st = XFER_OK;
+  CUdeviceptr at = 0;
+  size_t n_mapped = 0;
+  int socket = -1;
+
+  XFI_TRY(ask(&socket, name, &wanted));
+  CUresult error = device->driver.address_reserve(&at, n_bytes, 0, 0, 0);
+  XFI_CHECK(error == CUDA_SUCCESS, XFER_ERR_UNSUPPORTED, "no addresses for %zu bytes of a peer",
+            n_bytes);
+  for (size_t n = 0; n_mapped < n_bytes; n_mapped += n)
+    XFI_TRY(map_chunk(device, socket, at + n_mapped, n_bytes - n_mapped, &n));
+  error = device->driver.set_access(at, n_bytes, &access, 1);
+  XFI_CHECK(error == CUDA_SUCCESS, XFER_ERR_UNSUPPORTED,
+            "device %d cannot reach a peer's memory that is mapped chunk by chunk",
+            device->ordinal);
+  *mapped = (char *)(uintptr_t)at; /* NOLINT: the driver's pointers are integers */
+  at = 0;
+done:
+  if (at != 0) unmap(device, at, n_mapped, n_bytes);
+  if (socket >= 0) (void)close(socket);
+  return st;
+}
+
+void xfi_cuda_chunks_unmap(const xfi_cuda_device *device, char *mapped, size_t n_bytes)
+{
+  unmap(device, (CUdeviceptr)(uintptr_t)mapped, n_bytes, n_bytes);
+}
