@@ -12,11 +12,17 @@ static bool add_buffer(refit_memory *m, const char *name, bool is_dst, const int
 
   for (int d = 0; d < n_dims; d++)
     size *= (size_t)shape[d];
-  *b = (refit_buffer){name, is_dst, NULL, size};
+  *b = (refit_buffer){.name = name, .is_dst = is_dst, .n_bytes = size};
   b->base = aligned_alloc(ALIGNMENT, (size + ALIGNMENT) / ALIGNMENT * ALIGNMENT);
   if (b->base == NULL) return false;
   m->n_buffers++;
-  return true;
+  return m->device == NULL || m->device->alloc(&b->twin, size);
+}
+
+static bool give(xfer_locals *locals, const xfer_local *local, void *memory)
+{
+  return locals == NULL || xfer_locals_give(locals, local->side, local->name, local->dtype, memory,
+                                            local->shape, NULL, local->n_dims) == XFER_OK;
 }
 
 static bool create_locals(refit_memory *m)
@@ -24,6 +30,8 @@ static bool create_locals(refit_memory *m)
   size_t n;
   bool ok = xfer_locals_create(&m->locals, m->what->refit, m->rank) == XFER_OK;
 
+  if (ok && m->device != NULL)
+    ok = xfer_locals_create(&m->twins, m->what->refit, m->rank) == XFER_OK;
   n = xfer_locals_count(m->locals);
   m->buffers = calloc(n + 1, sizeof *m->buffers);
   if (m->buffers == NULL) return false;
@@ -33,8 +41,7 @@ static bool create_locals(refit_memory *m)
     ok = xfer_locals_get(m->locals, i, &local) == XFER_OK &&
          add_buffer(m, local.name, local.side == XFER_SIDE_GEN, local.shape, local.n_dims,
                     xfer_dtype_size((xfer_dtype)local.dtype)) &&
-         xfer_locals_give(m->locals, local.side, local.name, local.dtype, m->buffers[i].base,
-                          local.shape, NULL, local.n_dims) == XFER_OK;
+         give(m->locals, &local, m->buffers[i].base) && give(m->twins, &local, m->buffers[i].twin);
   }
   return ok;
 }
@@ -57,19 +64,58 @@ static bool create_parts(refit_memory *m)
   return ok;
 }
 
-bool refit_memory_create(refit_memory *memory, const refit_case *what, int rank)
+bool refit_memory_create(refit_memory *memory, const refit_case *what, const refit_device *device,
+                         int rank)
 {
-  *memory = (refit_memory){.what = what, .rank = rank};
+  *memory = (refit_memory){.what = what, .device = device, .rank = rank};
   return what->refit != NULL ? create_locals(memory) : create_parts(memory);
 }
 
 void refit_memory_free(refit_memory *memory)
 {
-  for (size_t i = 0; i < memory->n_buffers; i++)
+  for (size_t i = 0; i < memory->n_buffers; i++) {
+    if (memory->buffers[i].twin != NULL) memory->device->free(memory->buffers[i].twin);
     free(memory->buffers[i].base);
+  }
   free(memory->buffers);
   xfer_locals_destroy(memory->locals);
+  xfer_locals_destroy(memory->twins);
   memset(memory, 0, sizeof *memory);
+}
+
+bool refit_memory_upload(const refit_memory *memory, bool is_dst)
+{
+  for (size_t i = 0; memory->device != NULL && i < memory->n_buffers; i++) {
+    const refit_buffer *b = &memory->buffers[i];
+
+    if (b->is_dst == is_dst && !memory->device->copy(b->twin, b->base, b->n_bytes)) return false;
+  }
+  return true;
+}
+
+bool refit_memory_download(const refit_memory *memory, bool is_dst)
+{
+  for (size_t i = 0; memory->device != NULL && i < memory->n_buffers; i++) {
+    const refit_buffer *b = &memory->buffers[i];
+
+    if (b->is_dst == is_dst && !memory->device->copy(b->base, b->twin, b->n_bytes)) return false;
+  }
+  return true;
+}
+
+/* The parts of a problem line, on the device if there is one and `twins`. */
+static int part_views(const refit_memory *memory, bool twins, xfer_view *src, xfer_view *dst)
+{
+  int has = 0;
+
+  for (size_t i = 0; i < memory->n_buffers; i++) {
+    const refit_buffer *b = &memory->buffers[i];
+
+    if (b->n_bytes == 0) continue;
+    *(b->is_dst ? dst : src) = xfer_view_dense(twins && b->twin != NULL ? b->twin : b->base);
+    has |= b->is_dst ? 2 : 1;
+  }
+  return has;
 }
 
 bool refit_memory_view(refit_memory *memory, size_t tensor, xfer_view *src, xfer_view *dst,
@@ -77,26 +123,20 @@ bool refit_memory_view(refit_memory *memory, size_t tensor, xfer_view *src, xfer
 {
   if (memory->locals != NULL)
     return xfer_locals_view(memory->locals, tensor, src, dst, has) == XFER_OK;
-  *has = 0;
-  for (size_t i = 0; i < memory->n_buffers; i++) {
-    const refit_buffer *b = &memory->buffers[i];
-
-    if (b->n_bytes == 0) continue;
-    *(b->is_dst ? dst : src) = xfer_view_dense(b->base);
-    *has |= b->is_dst ? 2 : 1;
-  }
+  *has = part_views(memory, false, src, dst);
   return true;
 }
 
 bool refit_memory_bind(refit_memory *memory, xfer_plan *plan)
 {
+  xfer_locals *locals = memory->twins != NULL ? memory->twins : memory->locals;
   xfer_view src, dst;
   int has;
 
-  if (memory->locals != NULL) return xfer_locals_bind(memory->locals, plan) == XFER_OK;
-  return refit_memory_view(memory, 0, &src, &dst, &has) &&
-         xfer_plan_bind(plan, 0, (has & 1) != 0 ? &src : NULL, (has & 2) != 0 ? &dst : NULL) ==
-             XFER_OK;
+  if (locals != NULL) return xfer_locals_bind(locals, plan) == XFER_OK;
+  has = part_views(memory, true, &src, &dst);
+  return xfer_plan_bind(plan, 0, (has & 1) != 0 ? &src : NULL, (has & 2) != 0 ? &dst : NULL) ==
+         XFER_OK;
 }
 
 bool refit_memory_tensor(const refit_memory *memory, size_t tensor, xfer_refit_tensor *info)

@@ -96,7 +96,7 @@ static bool make_plan(state *s, double *ms)
   *ms = now_ms() - start;
   if (!agree(s, ok, "plan")) return false;
   say(s, "memory");
-  ok = refit_memory_create(&s->memory, s->what, s->rank);
+  ok = refit_memory_create(&s->memory, s->what, s->options->device, s->rank);
   if (!agree(s, ok, "memory")) return false;
   ok = refit_memory_bind(&s->memory, s->plan);
   if (!agree(s, ok, "bind")) return false;
@@ -118,16 +118,17 @@ static bool fill_sources(state *s)
          refit_memory_tensor(&s->memory, t, &info);
     if (ok && (has & 1) != 0) ok = fill_write(&info, s->what->tensors[t].src, s->rank, &src);
   }
-  return agree(s, ok, "fill");
+  return agree(s, ok && refit_memory_upload(&s->memory, false), "fill");
 }
 
-static void poison(state *s)
+static bool poison(state *s)
 {
   for (size_t i = 0; i < s->memory.n_buffers; i++) {
     const refit_buffer *b = &s->memory.buffers[i];
 
     if (b->is_dst) memset(b->base, POISON, b->n_bytes);
   }
+  return refit_memory_upload(&s->memory, true);
 }
 
 static int compare_doubles(const void *a, const void *b)
@@ -152,8 +153,8 @@ static bool run_all(state *s, double *median)
 
     snprintf(text, sizeof text, "run %" PRId64 " of %" PRId64, i + 1, n);
     say(s, text);
-    if (i == 0 || i == n - 1) poison(s);
-    ok = agree(s, true, "runs"); /* all start together */
+    ok = (i > 0 && i < n - 1) || poison(s);
+    ok = agree(s, ok, "runs"); /* all start together */
     start = now_ms();
     ok = ok && xfer_plan_run(s->plan, (uint64_t)i + 1, NULL) == XFER_OK &&
          xfer_plan_wait(s->plan, 0) == XFER_OK;
@@ -163,6 +164,7 @@ static bool run_all(state *s, double *median)
       if (all[r] > ms[i]) ms[i] = all[r];
     }
   }
+  if (ok) ok = agree(s, refit_memory_download(&s->memory, true), "runs") && ms != NULL;
   if (ok) {
     qsort(ms, (size_t)n, sizeof *ms, compare_doubles);
     *median = ms[n / 2];
@@ -182,7 +184,8 @@ static bool corrupt(state *s)
 
   for (size_t i = 0; i < s->memory.n_buffers; i++)
     mine += s->memory.buffers[i].is_dst ? s->memory.buffers[i].n_bytes : 0;
-  ok = all != NULL && xfer_comm_all_gather(s->comm, all, &mine, sizeof mine) == XFER_OK;
+  ok = agree(s, all != NULL, "corrupt") && all != NULL &&
+       xfer_comm_all_gather(s->comm, all, &mine, sizeof mine) == XFER_OK;
   for (int r = 0; r < s->n_ranks && ok; r++) {
     if (r < s->rank) before += all[r];
     total += all[r];

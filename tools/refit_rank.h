@@ -6,6 +6,8 @@
 #include <stdint.h>
 #include <xfer/refit.h>
 
+#include "refit_device.h"
+
 /* What is moved, the same on every rank. */
 typedef struct refit_case {
   int n_ranks;
@@ -19,9 +21,10 @@ typedef struct refit_case {
 typedef struct refit_options {
   xfer_plan_options plan;
   int64_t iters;
-  int64_t corrupt;  /* destination bytes to flip after the last run */
-  const char *dump; /* folder for the destinations; NULL: none */
-  bool progress;    /* rank 0 says on stderr where it is */
+  int64_t corrupt;            /* destination bytes to flip after the last run */
+  const char *dump;           /* folder for the destinations; NULL: none */
+  bool progress;              /* rank 0 says on stderr where it is */
+  const refit_device *device; /* of the comm; NULL: host memory */
 } refit_options;
 
 /* Figures of all ranks together. */

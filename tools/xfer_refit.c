@@ -4,7 +4,7 @@
  *   xfer_refit --model models/qwen3-30b-a3b.json --layers 0-1 --train megatron:tp2,dp2,ep4 --gen
  * vllm:tp4 mpirun -n 8 xfer_refit --comm mpi --problem 'bf16[4096,11008] (4)@0-3:S0 -> (4)@4-7:S1'
  *
- * Ranks are threads, or with --comm mpi processes.
+ * Ranks are threads, or with --comm mpi processes; with nccl or cuda processes on GPUs.
  */
 #include <inttypes.h>
 #include <limits.h>
@@ -137,6 +137,21 @@ static int run_threads(const refit_args *args, const refit_told *all)
 /* ---- ranks as processes ---- */
 
 #ifdef XFER_REFIT_MPI
+static xfer_comm *make_comm(const refit_args *args, char *error, size_t size)
+{
+  xfer_comm *comm = NULL;
+
+#ifdef XFER_REFIT_CUDA
+  if (args->run.device != NULL)
+    return refit_cuda_comm(strcmp(args->comm, "nccl") == 0, error, size);
+#else
+  (void)args;
+#endif
+  if (xfer_comm_create_mpi(&comm, MPI_COMM_WORLD) != XFER_OK)
+    snprintf(error, size, "%s", xfer_last_error());
+  return comm;
+}
+
 static int run_processes(const refit_args *args, const refit_told *all)
 {
   const refit_case *what = &all->train;
@@ -150,9 +165,7 @@ static int run_processes(const refit_args *args, const refit_told *all)
   MPI_Comm_rank(MPI_COMM_WORLD, &rank);
   if (n_ranks != what->n_ranks) {
     snprintf(error, sizeof error, "the job needs %d ranks, MPI started %d", what->n_ranks, n_ranks);
-  } else if (xfer_comm_create_mpi(&comm, MPI_COMM_WORLD) != XFER_OK) {
-    snprintf(error, sizeof error, "%s", xfer_last_error());
-  } else {
+  } else if ((comm = make_comm(args, error, sizeof error)) != NULL) {
     ok = refit_rank(comm, told(all, rank), &args->run, &result, error);
   }
   xfer_comm_destroy(comm);
@@ -166,7 +179,7 @@ static int run_case(const refit_args *args, const refit_told *what)
 {
   if (args->run.dump != NULL) mkdir(args->run.dump, 0777); /* if it cannot be, writing says so */
 #ifdef XFER_REFIT_MPI
-  if (strcmp(args->comm, "mpi") == 0) return run_processes(args, what);
+  if (strcmp(args->comm, "local") != 0) return run_processes(args, what);
 #endif
   return run_threads(args, what);
 }
@@ -240,6 +253,23 @@ static int run_model(const refit_args *args)
 
 /* ---- command line ---- */
 
+/* Ranks that are processes, with GPUs or without. */
+static int check_processes(refit_args *args)
+{
+  const bool gpus = strcmp(args->comm, "nccl") == 0 || strcmp(args->comm, "cuda") == 0;
+
+  if (!gpus && strcmp(args->comm, "mpi") != 0)
+    return args_wrong("--comm %s: want local, mpi, nccl or cuda", args->comm);
+#ifndef XFER_REFIT_MPI
+  return args_wrong("--comm %s: this build has no MPI", args->comm);
+#elif defined XFER_REFIT_CUDA
+  if (gpus) args->run.device = &refit_cuda;
+  return 0;
+#else
+  return gpus ? args_wrong("--comm %s: this build has no CUDA", args->comm) : 0;
+#endif
+}
+
 static int check_args(refit_args *args)
 {
   static const char *const LANES[] = {"auto", "direct", "packed",
@@ -257,12 +287,7 @@ static int check_args(refit_args *args)
   args->run.plan.window_bytes = (uint64_t)args->window;
   args->run.progress = isatty(STDERR_FILENO) != 0;
   if (strcmp(args->comm, "local") == 0) return 0;
-  if (strcmp(args->comm, "mpi") != 0) return args_wrong("--comm %s: want local or mpi", args->comm);
-#ifndef XFER_REFIT_MPI
-  return args_wrong("--comm mpi: this build has no MPI");
-#else
-  return 0;
-#endif
+  return check_processes(args);
 }
 
 static int run(refit_args *args)
@@ -296,7 +321,8 @@ int main(int argc, char **argv)
       {"--whole", ARG_TEXT, &args.job.whole, "PATTERN@RANK  a rank has these whole", 0, 0},
       {"--problem", ARG_TEXT, &args.problem, "LINE  one tensor, in the problem language", 0, 0},
       {"--one-sided", ARG_FLAG, &args.one_sided, "each rank is told of its own side alone", 0, 0},
-      {"--comm", ARG_TEXT, &args.comm, "local|mpi  ranks are threads, or processes", 0, 0},
+      {"--comm", ARG_TEXT, &args.comm,
+       "local|mpi|nccl|cuda  threads, processes, those with a GPU each or sharing some", 0, 0},
       {"--lane", ARG_TEXT, &args.lane, "auto|direct|packed|broadcast  the way of the data", 0, 0},
       {"--window", ARG_BYTES, &args.window, "BYTES  most bytes per peer and round", 1,
        INT64_C(1) << 30},
@@ -318,7 +344,7 @@ int main(int argc, char **argv)
   status = check_args(&args);
   if (status != 0) return status;
 #ifdef XFER_REFIT_MPI
-  if (strcmp(args.comm, "mpi") == 0) {
+  if (strcmp(args.comm, "local") != 0) {
     int provided;
 
     MPI_Init_thread(&argc, &argv, MPI_THREAD_FUNNELED, &provided);
