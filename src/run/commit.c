@@ -177,6 +177,8 @@ xfer_status xfi_run_commit_with(xfer_plan *plan, xfer_status mine)
   xfer_status st = XFER_OK;
   bool changed = true;
 
+  /* Bound anew at the same addresses, which another allocation may have by now. */
+  if (plan->state != XFI_PLAN_RUNNING && xfi_run_find_changed(plan) != NULL) plan->changed = true;
   st = any_changed(&changed, plan, mine);
   if (st != XFER_OK && plan->state != XFI_PLAN_RUNNING) {
     plan->state = XFI_PLAN_UNCOMMITTED;

@@ -14,19 +14,14 @@ xfi_deadline xfi_run_deadline(const xfer_plan *plan)
   return xfi_deadline_after((int64_t)plan->options.timeout_ms);
 }
 
-/* Is the memory that was bound still the same memory? */
-static xfer_status check_allocations(const xfer_plan *plan)
+const xfi_allocation *xfi_run_find_changed(const xfer_plan *plan)
 {
   const xfi_device_ops *dev = plan->device->ops;
-  xfer_status st = XFER_OK;
+  size_t i = plan->n_allocations;
 
-  if (dev->find_changed == NULL) return XFER_OK;
-  const size_t i = dev->find_changed(plan->device, plan->allocations, plan->n_allocations);
-  XFI_CHECK(i == plan->n_allocations, XFER_ERR_STATE,
-            "memory at %p was freed or remapped since the commit; bind and commit again",
-            plan->allocations[i].base);
-done:
-  return st;
+  if (dev->find_changed != NULL)
+    i = dev->find_changed(plan->device, plan->allocations, plan->n_allocations);
+  return i < plan->n_allocations ? &plan->allocations[i] : NULL;
 }
 
 static xfer_status enqueue(xfer_plan *plan, xfer_stream stream, xfi_deadline deadline)
@@ -47,13 +42,17 @@ done:
 /* Can this rank begin a run? */
 static xfer_status check_run(const xfer_plan *plan, uint64_t version, xfer_stream stream)
 {
+  const xfi_allocation *changed;
   xfer_status st = XFER_OK;
 
   XFI_CHECK(plan->state != XFI_PLAN_UNCOMMITTED, XFER_ERR_STATE, "the plan is not committed");
   XFI_CHECK(version > plan->version, XFER_ERR_STATE, "version %llu after version %llu",
             (unsigned long long)version, (unsigned long long)plan->version);
   XFI_TRY(plan->device->ops->stream_check(plan->device, stream));
-  XFI_TRY(check_allocations(plan));
+  changed = xfi_run_find_changed(plan);
+  XFI_CHECK(changed == NULL, XFER_ERR_STATE,
+            "memory at %p was freed or remapped since the commit; bind and commit again",
+            changed->base);
 done:
   return st;
 }

@@ -90,6 +90,9 @@ void xfi_run_report(const xfer_plan *plan, xfer_plan_report_data *report);
 /* The plan's deadline for a wait that starts now. */
 xfi_deadline xfi_run_deadline(const xfer_plan *plan);
 
+/* What bound memory lay in at commit, and is not there any more; NULL: all is. */
+const xfi_allocation *xfi_run_find_changed(const xfer_plan *plan);
+
 /* The bound source or destination of a tensor; commit has checked that it is there where it is
  * needed. */
 static inline const xfi_bound *xfi_run_src(const xfer_plan *plan, size_t tensor)

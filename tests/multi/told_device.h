@@ -156,6 +156,23 @@ static inline xfer_status told_find_allocation(xfi_device *device, const void *p
   return st;
 }
 
+static inline size_t told_find_changed(xfi_device *device, const xfi_allocation *then, size_t n)
+{
+  world *w = told(device)->world;
+  size_t i = 0;
+  bool same = true;
+  int owner;
+
+  (void)pthread_mutex_lock(&w->lock);
+  for (; i < n && same; i++) {
+    const arena *a = arena_at(w, then[i].base, &owner);
+
+    same = a == NULL || a->id == then[i].id;
+  }
+  (void)pthread_mutex_unlock(&w->lock);
+  return same ? n : i - 1;
+}
+
 /* A handle is the host's, with the arena's address at its end. */
 static inline unsigned char *address_in(xfi_mem_handle *handle)
 {
@@ -295,6 +312,7 @@ static inline told_device *told_device_create(world *w, int rank)
   told_ops.name = "told";
   told_ops.is_synchronous = false;
   told_ops.find_allocation = told_find_allocation;
+  told_ops.find_changed = told_find_changed;
   told_ops.domain = told_domain;
   told_ops.mem_export = told_mem_export;
   told_ops.mem_import = told_mem_import;
