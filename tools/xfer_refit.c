@@ -21,6 +21,9 @@
 #include "args.h"
 #include "job.h"
 #include "problem_ranks.h"
+#ifdef XFER_REFIT_CUDA
+#include "refit_cuda.h"
+#endif
 #include "refit_rank.h"
 
 typedef struct refit_args {
@@ -142,8 +145,11 @@ static xfer_comm *make_comm(const refit_args *args, char *error, size_t size)
   xfer_comm *comm = NULL;
 
 #ifdef XFER_REFIT_CUDA
+  static MPI_Comm ranks;
+
+  ranks = MPI_COMM_WORLD;
   if (args->run.device != NULL)
-    return refit_cuda_comm(strcmp(args->comm, "nccl") == 0, error, size);
+    return refit_cuda_comm(&ranks, strcmp(args->comm, "nccl") == 0, error, size);
 #else
   (void)args;
 #endif

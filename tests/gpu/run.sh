@@ -96,10 +96,10 @@ most=$((gpus >= 8 ? 8 : gpus >= 4 ? 4 : 2))
 run "nccl:repeat:$most" $most 300 "$bin/test_ranks" repeat $most nccl "$(times 100000)"
 run "nccl:connections:$most" $most 200 env CUDA_DEVICE_MAX_CONNECTIONS=1 "$bin/test_ranks" repeat $most nccl "$(times 20000)"
 
-# The reduced models, processes of MPI: all of them where ranks share GPUs, and those that have a GPU for each rank.
-refits() { run "refits:$1" 1 300 python3 tests/refit/run_refits.py --bin "$build/bin" --comm "$1" --jobs 6 "${@:2}"; }
-refits cuda
-refits nccl --most "$gpus"
+# The reduced models: where ranks share GPUs, and those that have a GPU for each rank.
+refits() { run "refits:$1" 1 200 python3 tests/refit/run_refits.py --bin "$build/bin" --gpus "$1" --ranks "$2"; }
+refits cuda 16
+refits nccl "$gpus"
 
 printf '\n%s\n' "gpu tests:"
 printf '%s\n' "${rows[@]}"

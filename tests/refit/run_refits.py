@@ -1,11 +1,11 @@
 #!/usr/bin/env python3
-"""Carries refits out with xfer_refit. Threads: the NumPy reference checks each byte that was dumped. Processes, with
-GPUs or without: xfer_refit checks each byte, and the digest must be that of threads.
+"""Carries refits out.
 
-    run_refits.py --bin build/bin --only MODEL [--comm mpi|nccl|cuda --most 4 --jobs 8]
+    run_refits.py --bin build/bin --only MODEL            ranks are threads, and the NumPy reference checks each byte
+    run_refits.py --bin build/bin --gpus nccl --ranks 4   ranks are processes with GPUs: those refits that need no more
+                                                          ranks; each byte is checked, and digests are those of threads
 """
 import argparse
-import concurrent.futures
 import json
 import os
 import pathlib
@@ -18,43 +18,48 @@ import cases
 HERE = pathlib.Path(__file__).resolve().parent
 
 
-def run(command, what):
-    done = subprocess.run(command, capture_output=True, text=True, timeout=300)
+def run(command, what, **options):
+    done = subprocess.run([str(word) for word in command], capture_output=True, text=True, timeout=300, **options)
     lines = done.stdout.strip().splitlines() or [""]
     if done.returncode != 0:
-        raise SystemExit(f"{what}: {lines[-1]}\n{done.stderr.strip()}")
-    return lines[0 if "--json" in command else -1]
+        sys.exit(f"{what}: {lines[-1]}\n{done.stderr.strip()}")
+    return lines
 
 
-def run_processes(args, common, options, what):
-    tool = [str(args.bin / "xfer_refit"), "--json"]
-    host = json.loads(run(tool + common + options, what))
-    if args.most and host["ranks"] > args.most:
-        return None
-    os.environ.update(OMPI_ALLOW_RUN_AS_ROOT="1", OMPI_ALLOW_RUN_AS_ROOT_CONFIRM="1")
-    command = ["mpirun", "--oversubscribe", "--bind-to", "none", "-n", str(host["ranks"])] + tool + ["--comm", args.comm]
-    there = json.loads(run(command + common + options, what))
-    if there["digest"] != host["digest"] or there["checked"] != host["checked"]:
-        raise SystemExit(f"{what}: {host} on threads, {there} on processes")
-    return f"{there['ranks']} ranks, {there['checked']} bytes, wrong={there['wrong']}"
+def words_of(model, train, gen, folder):
+    for name, experts in cases.MAPS.items():
+        path = folder / f"{name}.json"
+        path.write_text(json.dumps(experts))
+        gen = gen.replace(f"map={name}", f"map={path}") if gen.endswith(f"map={name}") else gen
+    table = str(HERE / "data" / "models" / f"{model}.json")
+    return ["--model", table, "--train", train, "--gen", gen] + cases.EXTRA.get(model, [])
 
 
-def run_case(args, model, train, gen, options):
-    what = f"{model}: {train} -> {gen}"
-    with tempfile.TemporaryDirectory() as name:
-        folder = pathlib.Path(name)
-        for key, experts in cases.MAPS.items():
-            path = folder / f"{key}.json"
-            path.write_text(json.dumps(experts))
-            gen = gen.replace(f"map={key}", f"map={path}") if gen.endswith(f"map={key}") else gen
-        common = ["--model", str(HERE / "data" / "models" / f"{model}.json"), "--train", train, "--gen", gen]
-        common += cases.EXTRA.get(model, [])
-        if args.comm != "local":
-            return what, run_processes(args, common, options, what)
-        common += ["--dump", str(folder / "dump")]
-        last = run([str(args.bin / "xfer_refit")] + common + options, what)
-        check = run([sys.executable, str(HERE / "check_refit.py"), "--misc", args.misc] + common, what)
-        return what, f"{last.split(' digest')[0]}; {check}"
+def run_on_threads(args, words, options, what, dump):
+    words = words + ["--dump", dump]
+    last = run([args.bin / "xfer_refit"] + words + options, what)[-1]
+    check = run([sys.executable, HERE / "check_refit.py", "--misc", args.misc] + words, what)[-1]
+    print(f"{what}: {last.split(' digest')[0]}; {check}", flush=True)
+
+
+def run_on_gpus(args, refits, folder):
+    """All in one job. It is told both sides: what one-sided ranks know differs before the data moves."""
+    listed = folder / "refits"
+    listed.write_text("".join(" ".join(words) + "\n" for _, words, _ in refits))
+    job = ["mpirun", "--oversubscribe", "--bind-to", "none", "-n", args.ranks]
+    root = {"OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1"}
+    lines = run(job + [args.bin.parent / "tests/bin/test_refits", args.gpus, listed], "the job", env=os.environ | root)
+    n = 0
+    for (what, words, options), line in zip(refits, lines, strict=True):
+        there = json.loads(line)
+        if there["ranks"] > args.ranks:
+            continue
+        here = json.loads(run([args.bin / "xfer_refit", "--json"] + words + options, what)[0])
+        if there["wrong"] != 0 or any(there[key] != here[key] for key in ("ranks", "checked", "digest")):
+            sys.exit(f"{what}: {there} on GPUs, {here} on threads")
+        print(f"{what}: {line}")
+        n += 1
+    print(f"refits ok: {n} of {len(refits)} on {args.ranks} ranks")
 
 
 def main():
@@ -62,19 +67,21 @@ def main():
     parser.add_argument("--bin", type=pathlib.Path, required=True)
     parser.add_argument("--only")
     parser.add_argument("--misc", default="shard")
-    parser.add_argument("--comm", default="local", choices=["local", "mpi", "nccl", "cuda"])
-    parser.add_argument("--most", type=int, help="ranks: larger refits are left out")
-    parser.add_argument("--jobs", type=int, default=1)
+    parser.add_argument("--gpus", choices=["nccl", "cuda"], help="a GPU for each rank, or shared ones")
+    parser.add_argument("--ranks", type=int, default=1)
     args = parser.parse_args()
-    wanted = [(model, *refit) for model, refits in cases.CASES.items() if args.only in (None, model) for refit in refits]
-    with concurrent.futures.ThreadPoolExecutor(args.jobs) as pool:
-        done = [pool.submit(run_case, args, model, train, gen, options) for model, train, gen, *options in wanted]
-        left_out = 0
-        for each in done:
-            what, text = each.result()
-            left_out += text is None
-            print(f"{what}: {text or 'left out'}", flush=True)
-    print(f"refits ok: {len(done) - left_out}" + (f", {left_out} of more than {args.most} ranks left out" if left_out else ""))
+    with tempfile.TemporaryDirectory() as name:
+        folder = pathlib.Path(name)
+        refits = [(f"{model}: {train} -> {gen}", words_of(model, train, gen, folder), options)
+                  for model, of_model in cases.CASES.items() if args.only in (None, model)
+                  for train, gen, *options in of_model]
+        if args.gpus:
+            run_on_gpus(args, refits, folder)
+            return
+        for what, words, options in refits:
+            with tempfile.TemporaryDirectory() as dump:
+                run_on_threads(args, words, options, what, dump)
+        print(f"refits ok: {len(refits)}")
 
 
 if __name__ == "__main__":
