@@ -22,9 +22,8 @@
 enum {
   CREATE_TIMEOUT_MS = 10 * 60 * 1000,
   FINISH_TIMEOUT_MS = 5000, /* for finalising at destroy, before aborting instead */
-  WATCH_MS = 20,            /* between two looks at work in flight */
-  IDLE_LOOKS = 50,          /* looks at nothing before the watcher sleeps: waking it costs a run */
-  SPIN_POLLS = 10000,       /* polls before yielding the processor for longer */
+  WATCH_MS = 500,     /* between two looks: each may hold up a run that is just being enqueued */
+  SPIN_POLLS = 10000, /* polls before yielding the processor for longer */
   PAUSE_NS = 20 * 1000
 };
 
@@ -134,25 +133,30 @@ static void watch_look(xfi_nccl_comm *comm)
   }
 }
 
+/* Looks at the deadline, and now and then for what NCCL may have to say. Sleeps on for a while when
+ * nothing is in flight, so that runs in a row need not wake it. */
 static void *watch_main(void *argument)
 {
   xfi_nccl_comm *comm = argument;
+  bool was_in_flight = false;
 
   (void)cudaSetDevice(comm->ordinal);
   (void)pthread_mutex_lock(&comm->lock);
-  for (int idle = 0; !comm->stop;) {
-    if (idle >= IDLE_LOOKS) {
-      comm->asleep = true;
+  while (!comm->stop) {
+    xfi_deadline next = xfi_deadline_after(WATCH_MS);
+
+    if (comm->in_flight && comm->deadline.at_ns < next.at_ns) next = comm->deadline;
+    if (!comm->in_flight && !was_in_flight) next.at_ns = INT64_MAX;
+    was_in_flight = comm->in_flight;
+    comm->looks_at_ns = next.at_ns;
+    if (next.at_ns == INT64_MAX) {
       (void)pthread_cond_wait(&comm->wake, &comm->lock);
-      comm->asleep = false;
-      idle = 0;
-      continue;
+    } else {
+      struct timespec until = xfi_deadline_timespec(next);
+      (void)pthread_cond_timedwait(&comm->wake, &comm->lock, &until);
     }
-    struct timespec until = xfi_deadline_timespec(xfi_deadline_after(WATCH_MS));
-    (void)pthread_cond_timedwait(&comm->wake, &comm->lock, &until);
-    if (comm->stop) break;
-    idle = comm->in_flight ? 0 : idle + 1;
-    if (comm->in_flight && comm->nccl != NULL) watch_look(comm);
+    if (!comm->stop && comm->in_flight && comm->nccl != NULL && xfi_now_ns() >= next.at_ns)
+      watch_look(comm);
   }
   (void)pthread_mutex_unlock(&comm->lock);
   return NULL;
@@ -185,7 +189,7 @@ static xfer_status put_in_flight(xfi_nccl_comm *comm, cudaStream_t stream, xfi_d
   XFI_NCCL_CUDA_TRY(cudaEventRecord, (comm->done, stream));
   comm->deadline = deadline;
   comm->in_flight = true;
-  if (comm->asleep) (void)pthread_cond_signal(&comm->wake);
+  if (deadline.at_ns < comm->looks_at_ns) (void)pthread_cond_signal(&comm->wake);
 done:
   return st;
 }

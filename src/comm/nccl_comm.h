@@ -29,8 +29,8 @@ typedef struct xfi_nccl_comm {
   bool has_lock;
   bool has_watcher;
   bool stop;
-  bool asleep;     /* the watcher waits to be woken */
-  ncclComm_t nccl; /* NULL once broken */
+  int64_t looks_at_ns; /* when the watcher looks next */
+  ncclComm_t nccl;     /* NULL once broken */
   char why[XFI_NCCL_WHY_BYTES];
   bool in_flight; /* work up to `done` may not have ended */
   cudaEvent_t done;

@@ -101,7 +101,8 @@ typedef struct xfi_device_ops {
    * flag is not among these. */
   xfer_status (*flags_wait)(xfi_device *device, uint64_t *const *flags, int n_flags, uint64_t value,
                             xfer_stream stream, xfi_deadline deadline, int *late);
-  /* Store `value` from the host, now, whatever the streams do: releases waits on own flags. */
+  /* Store `value` from the host, now, whatever the streams do, to flags that follow each other, own
+   * or imported: releases waits on them. */
   xfer_status (*flags_release)(xfi_device *device, uint64_t *flags, size_t n_flags, uint64_t value);
 
   /* NULL below: nothing to do. The index of the first of `then` that is not the same, living

@@ -1,13 +1,16 @@
 /*
- * The steps of the broadcast lane: of each root first what is broadcast in place, many parts to a
- * call, then the rest, which is one stream of bytes, part after part, cut in windows: gathered on
- * the root, broadcast from slot to slot, scattered where needed. The first window goes in one call
- * with the last parts in place.
+ * The steps of the broadcast lane: of each root what is broadcast in place, many parts to a call,
+ * and the rest, which is one stream of bytes, part after part, cut in windows: gathered on the
+ * root, broadcast from slot to slot, scattered where needed. Windows come after the first call in
+ * place, so that gathering and scattering have something to run beside.
  */
 #include "broadcast.h"
 
 #include "error.h"
 #include "slice.h"
+
+/* The first call of a run is small: nothing is on its way while NCCL prepares it. */
+#define FIRST_MESSAGES 8
 
 /* The parts of one root. */
 typedef struct turn {
@@ -49,12 +52,17 @@ void xfi_broadcast_measure(xfi_pipeline *p, const xfi_casts *casts, const xfer_p
   }
 }
 
+static bool is_full(const xfi_pipeline *p, const xfi_step *step)
+{
+  return step->n_sends >= (p->n_steps == 1 ? FIRST_MESSAGES : XFI_ROUND_MESSAGES);
+}
+
 /* Make sure that the turn has a step with room for a message: the pipeline's last. */
 static xfer_status open_step(xfi_pipeline *p, turn *t)
 {
   xfer_status st = XFER_OK;
 
-  if (t->step != NULL && t->step->n_sends < XFI_ROUND_MESSAGES) return XFER_OK;
+  if (t->step != NULL && !is_full(p, t->step)) return XFER_OK;
   XFI_TRY(xfi_pipeline_add(&t->step, p, XFI_ROUND_MESSAGES));
   t->step->root = t->root;
 done:
@@ -65,26 +73,6 @@ static void add_message(xfi_pipeline *p, const turn *t, char *memory, uint64_t n
 {
   t->step->messages[t->step->n_sends++] = (xfi_message){memory, (size_t)n_bytes, t->root};
   if (t->root == t->plan->moves->rank) p->sent_bytes += n_bytes;
-}
-
-/* ---- in place ---- */
-
-static xfer_status add_in_place(xfi_pipeline *p, turn *t)
-{
-  xfer_status st = XFER_OK;
-
-  for (size_t i = t->first; i < t->end; i++) {
-    const xfi_cast *c = &t->casts->at[i];
-
-    for (uint64_t at = 0; at < c->n_bytes && c->memory != NULL; at += XFI_MESSAGE_BYTES) {
-      const uint64_t left = c->n_bytes - at;
-
-      XFI_TRY(open_step(p, t));
-      add_message(p, t, c->memory + at, left < XFI_MESSAGE_BYTES ? left : XFI_MESSAGE_BYTES);
-    }
-  }
-done:
-  return st;
 }
 
 /* ---- through slots ---- */
@@ -202,17 +190,50 @@ done:
   return st;
 }
 
+/* All windows; the first joins what the turn's last step has. */
+static xfer_status add_windows(xfi_pipeline *p, turn *t)
+{
+  const uint64_t window = xfi_casts_window(t->plan);
+  xfer_status st = XFER_OK;
+
+  for (uint64_t at = 0; at < t->n_bytes; at += window)
+    XFI_TRY(add_window(p, t, at, t->n_bytes - at < window ? t->n_bytes : at + window));
+done:
+  return st;
+}
+
+static xfer_status add_turn(xfi_pipeline *p, turn *t)
+{
+  bool has_windows = false;
+  xfer_status st = XFER_OK;
+
+  for (size_t i = t->first; i < t->end; i++) {
+    const xfi_cast *c = &t->casts->at[i];
+
+    for (uint64_t at = 0; at < c->n_bytes && c->memory != NULL; at += XFI_MESSAGE_BYTES) {
+      const uint64_t left = c->n_bytes - at;
+
+      if (t->step != NULL && is_full(p, t->step) && !has_windows) {
+        XFI_TRY(add_windows(p, t));
+        has_windows = true;
+      }
+      XFI_TRY(open_step(p, t));
+      add_message(p, t, c->memory + at, left < XFI_MESSAGE_BYTES ? left : XFI_MESSAGE_BYTES);
+    }
+  }
+  if (!has_windows) XFI_TRY(add_windows(p, t));
+done:
+  return st;
+}
+
 xfer_status xfi_broadcast_add(xfi_pipeline *p, const xfi_casts *casts, const xfer_plan *plan)
 {
-  const uint64_t window = xfi_casts_window(plan);
   xfer_status st = XFER_OK;
 
   for (size_t i = 0; i < casts->n;) {
     turn t = turn_from(casts, plan, i);
 
-    XFI_TRY(add_in_place(p, &t));
-    for (uint64_t at = 0; at < t.n_bytes; at += window)
-      XFI_TRY(add_window(p, &t, at, t.n_bytes - at < window ? t.n_bytes : at + window));
+    XFI_TRY(add_turn(p, &t));
     i = t.end;
   }
 done:

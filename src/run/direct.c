@@ -345,12 +345,10 @@ void xfi_direct_fail(xfi_direct *d, int rank)
 {
   for (size_t i = 0; d != NULL && i < d->links.n; i++) {
     const xfi_link *link = &d->links.at[i];
-    uint64_t *flags[FLAGS_PER_PEER];
 
-    if (link->page == NULL) continue;
-    for (int f = 0; f < FLAGS_PER_PEER; f++)
-      flags[f] = flag(link->page, rank, f);
-    d->device->ops->flags_set(d->device, flags, FLAGS_PER_PEER, FAILED, NULL);
+    /* From the host: streams may be waiting themselves. */
+    if (link->page != NULL)
+      d->device->ops->flags_release(d->device, flag(link->page, rank, 0), FLAGS_PER_PEER, FAILED);
   }
 }
 
