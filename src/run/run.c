@@ -24,18 +24,34 @@ const xfi_allocation *xfi_run_find_changed(const xfer_plan *plan)
   return i < plan->n_allocations ? &plan->allocations[i] : NULL;
 }
 
+/* Peers may be in a run of which this rank does not do its part: let them go. */
+static void let_peers_go(xfer_plan *plan, const char *part)
+{
+  char why[XFI_ERROR_BYTES];
+
+  plan->torn = true; /* a peer on a device does not stop in the middle */
+  xfi_direct_fail(plan->direct, plan->moves->rank);
+  if (plan->pipeline->n_steps == 0) return;
+  snprintf(why, sizeof why, "rank %d did not %s a run", plan->moves->rank, part);
+  plan->comm->ops->abort(plan->comm, why);
+}
+
 static xfer_status enqueue(xfer_plan *plan, xfer_stream stream, xfi_deadline deadline)
 {
   const xfi_device_ops *dev = plan->device->ops;
   xfer_status st = XFER_OK;
+  bool has_sent = false; /* all that peers wait for in the comm */
 
   XFI_TRY(dev->event_record(plan->device, plan->started, stream));
   XFI_TRY(xfi_direct_start(plan->direct, plan, stream, deadline));
   if (plan->local != NULL) XFI_TRY(dev->batch_launch(plan->device, plan->local, stream));
   XFI_TRY(xfi_pipeline_start(plan->pipeline, plan, stream, deadline));
+  has_sent = true;
   XFI_TRY(xfi_direct_finish(plan->direct, plan, stream, deadline));
   XFI_TRY(dev->event_record(plan->device, plan->finished, stream));
 done:
+  if (st != XFER_OK && has_sent) xfi_direct_fail(plan->direct, plan->moves->rank);
+  if (st != XFER_OK && !has_sent) let_peers_go(plan, "complete");
   return st;
 }
 
@@ -71,7 +87,6 @@ xfer_status xfi_run_start(xfer_plan *plan, uint64_t version, xfer_stream stream)
   plan->torn = true; /* until wait says otherwise */
   plan->state = XFI_PLAN_RUNNING;
   st = plan->run_status = enqueue(plan, stream, xfi_run_deadline(plan));
-  if (st != XFER_OK) xfi_direct_fail(plan->direct, plan->moves->rank);
 done:
   return st;
 }
@@ -107,18 +122,6 @@ static void leave_run(xfer_plan *plan, xfi_deadline deadline)
   plan->changed = true;
   plan->abandoned = xfi_comm_agree(plan->comm, XFER_OK, deadline) != XFER_OK;
   xfi_set_error("%s", why);
-}
-
-/* Peers may be in the run that this rank did not begin: let them go. */
-static void let_peers_go(xfer_plan *plan)
-{
-  char why[XFI_ERROR_BYTES];
-
-  plan->torn = true; /* a peer on a device does not stop in the middle */
-  xfi_direct_fail(plan->direct, plan->moves->rank);
-  if (plan->pipeline->n_steps == 0) return;
-  snprintf(why, sizeof why, "rank %d did not begin a run", plan->moves->rank);
-  plan->comm->ops->abort(plan->comm, why);
 }
 
 /* Every rank's word of the run. */
@@ -157,7 +160,7 @@ xfer_status xfi_run_wait(xfer_plan *plan, uint64_t timeout_ms)
 
   XFI_CHECK(plan->state == XFI_PLAN_RUNNING || plan->refused, XFER_ERR_STATE,
             "no run is in flight");
-  if (plan->refused) let_peers_go(plan);
+  if (plan->refused) let_peers_go(plan, "begin");
   plan->refused = false;
   st = plan->run_status;
   if (st == XFER_OK) st = plan->device->ops->event_sync(plan->device, plan->finished, deadline);

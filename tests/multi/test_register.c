@@ -212,78 +212,6 @@ static void test_another_allocation_in_the_place_of_one_can_be_registered_too(vo
   run_job(&j, allocate_and_register_again);
 }
 
-/* ---- plans ---------------------------------------------------------------- */
-
-/* One run of a plan whose destinations are poisoned before; where it works, they are right. */
-static xfer_status run_plan(job *j, int rank, xfer_plan *plan, int version)
-{
-  arena *arenas = j->w.arenas[rank];
-  image after;
-  xfer_status st;
-
-  memset(&after, POISON, sizeof after);
-  draw(&after, DENSE, SRC, &problems[0], rank, version);
-  for (int k = 0; k < N_ARENAS; k++)
-    memcpy(arenas[k].base, after.bytes[k], ARENA_BYTES);
-  draw(&after, DENSE, DST, &problems[0], rank, version);
-  meet(j, rank);
-  st = xfer_plan_run(plan, (uint64_t)version, NULL);
-  if (rank == j->victim) j->outcomes[rank] = st;
-  st = xfer_plan_wait(plan, 0);
-  if (st == XFER_OK) expect(shows(&after, arenas));
-  return st;
-}
-
-static void remap_between_runs(job *j, int rank)
-{
-  const part has = part_of(&problems[0], SRC, rank);
-  const part gets = part_of(&problems[0], DST, rank);
-  void *pieces[2][MOST_ROWS];
-  const xfer_view src_view = view_of(DENSE, SRC, &has, j->w.arenas[rank], pieces[0]);
-  const xfer_view dst_view = view_of(DENSE, DST, &gets, j->w.arenas[rank], pieces[1]);
-  xfer_tensor tensor = {"tensor", NULL, NULL, 0};
-  xfer_plan_options options = XFER_PLAN_OPTIONS_INIT;
-  xfer_layout *src = NULL;
-  xfer_layout *dst = NULL;
-  xfer_plan *plan = NULL;
-
-  options.lane = XFER_LANE_DIRECT;
-  options.timeout_ms = 20000;
-  if (xfer_problem_parse(&src, &dst, problems[0].line) != XFER_OK) abort();
-  tensor.src = src;
-  tensor.dst = dst;
-  expect(xfer_plan_create(&plan, j->comms[rank], &tensor, 1, &options) == XFER_OK);
-  for (int version = 1; version <= 3; version += 2) {
-    expect(xfer_plan_bind(plan, 0, &src_view, &dst_view) == XFER_OK);
-    expect(xfer_plan_commit(plan) == XFER_OK);
-    expect(run_plan(j, rank, plan, version) == XFER_OK);
-    if (rank == j->victim) renew(&j->w, rank, j->side);
-    expect(run_plan(j, rank, plan, version + 1) != XFER_OK);
-    if (rank == j->victim) expect(j->outcomes[rank] == XFER_ERR_STATE);
-  }
-  /* Everybody at once, and nobody waits for the run that was refused. */
-  expect(xfer_plan_commit(plan) == XFER_OK);
-  renew(&j->w, rank, rank == 0 ? SRC : DST);
-  expect(xfer_plan_run(plan, 5, NULL) == XFER_ERR_STATE);
-  meet(j, rank);
-  expect(xfer_plan_bind(plan, 0, &src_view, &dst_view) == XFER_OK);
-  expect(xfer_plan_commit(plan) == XFER_OK);
-  expect(run_plan(j, rank, plan, 5) == XFER_OK);
-  xfer_plan_destroy(plan);
-  xfer_layout_destroy(src);
-  xfer_layout_destroy(dst);
-}
-
-static void test_memory_remapped_at_one_address_needs_a_commit_and_gets_one(void **state)
-{
-  (void)state;
-  for (int side = SRC; side <= DST; side++) {
-    job j = {.victim = 1, .side = side}; /* which has both */
-
-    run_job(&j, remap_between_runs);
-  }
-}
-
 /* ---- memory that cannot be mapped --------------------------------------------------------- */
 
 static void register_what_stays(job *j, int rank)
@@ -522,7 +450,6 @@ int main(void)
       cmocka_unit_test(test_what_was_registered_twice_is_unregistered_twice),
       cmocka_unit_test(test_another_allocation_in_the_place_of_a_registered_one_is_not_registered),
       cmocka_unit_test(test_another_allocation_in_the_place_of_one_can_be_registered_too),
-      cmocka_unit_test(test_memory_remapped_at_one_address_needs_a_commit_and_gets_one),
       cmocka_unit_test(test_memory_that_cannot_be_exported_is_registered_and_calls_are_right),
       cmocka_unit_test(test_a_rank_that_cannot_map_fails_the_call_of_all_and_nothing_stays_mapped),
       cmocka_unit_test(test_wrong_memory_of_one_rank_is_refused_on_all),

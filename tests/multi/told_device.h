@@ -45,6 +45,7 @@ typedef struct told_device {
   uint64_t peer_bytes;      /* copied to or from arenas of others */
   int n_exports_ended;      /* calls */
   bool is_slow;             /* to close a mapping */
+  bool launch_fails;        /* of copies to or from arenas of others */
   xfer_status import_fails; /* not XFER_OK: what importing an arena comes to */
 } told_device;
 
@@ -293,11 +294,18 @@ static inline xfer_status told_batch_launch(xfi_device *device, xfi_batch *batch
   told_device *d = told(device);
   const told_batch *b = (const told_batch *)batch;
 
+  uint64_t n_bytes = 0;
+
   (void)pthread_mutex_lock(&d->world->lock);
   for (size_t i = 0; i < b->n_copies; i++)
     if (is_of_peer(d, b->copies[i].src) || is_of_peer(d, b->copies[i].dst))
-      d->peer_bytes += (uint64_t)xfi_copy_bytes(&b->copies[i]);
+      n_bytes += (uint64_t)xfi_copy_bytes(&b->copies[i]);
   (void)pthread_mutex_unlock(&d->world->lock);
+  if (d->launch_fails && n_bytes > 0) {
+    xfi_set_error("the copies of rank %d cannot be launched", d->rank);
+    return XFER_ERR_CUDA;
+  }
+  d->peer_bytes += n_bytes;
   return host_ops->batch_launch(device, b->made, stream);
 }
 
