@@ -10,6 +10,7 @@
 #include "model.h"
 
 #include "alloc.h"
+#include "checked.h"
 #include "error.h"
 #include "vec.h"
 
@@ -60,6 +61,20 @@ done:
 
 /* ---- headers ---- */
 
+/* Where the file says that the tensor's bytes are must have as many as its shape. */
+static bool fits_offsets(const record *r, const json_t *offsets)
+{
+  const int64_t begin = json_integer_value(json_array_get(offsets, 0));
+  const int64_t end = json_integer_value(json_array_get(offsets, 1));
+  int64_t n_bytes = (int64_t)xfer_dtype_size(r->dtype);
+  bool fits = begin >= 0 && end >= begin;
+
+  if (offsets == NULL) return true; /* nothing here reads the bytes */
+  for (int d = 0; d < r->n_dims; d++)
+    fits = fits && xfi_imul_fits(n_bytes, r->shape[d], &n_bytes);
+  return fits && end - begin == n_bytes;
+}
+
 static xfer_status read_record(folder *f, const char *file, const char *name, const json_t *object)
 {
   const char *dtype = json_string_value(json_object_get(object, "dtype"));
@@ -82,6 +97,8 @@ static xfer_status read_record(folder *f, const char *file, const char *name, co
               "%s: \"%s\": dim %d of its shape is no size", file, name, d);
     r.shape[d] = json_integer_value(size);
   }
+  XFI_CHECK(fits_offsets(&r, json_object_get(object, "data_offsets")), XFER_ERR_IO,
+            "%s: \"%s\": its data_offsets do not have the bytes of its shape", file, name);
   XFI_TRY(xfi_name_split(pattern, &r.layer, &r.expert, name));
   XFI_TRY(xfi_vec_reserve(&f->records, &f->capacity, f->n + 1, sizeof *f->records));
   r.pattern = xfi_strdup(pattern);

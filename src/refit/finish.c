@@ -264,6 +264,9 @@ xfer_status xfi_model_finish(xfer_model *model, const xfer_model_options *option
 
   XFI_CHECK(model->n_entries > 0, XFER_ERR_ARG, "no tensor is left to refit");
   fill_config(&model->config);
+  XFI_CHECK(model->config.n_layers == 0 || options->layers_end <= model->config.n_layers,
+            XFER_ERR_ARG, "layers %d to %d are wanted; the model has %d", options->layers_begin,
+            options->layers_end - 1, (int)model->config.n_layers);
   if (!model->scanned) XFI_TRY(xfi_model_split_fused(model, options));
   if (!model->scanned && options->quant == XFER_QUANT_FP8_BLOCK128)
     XFI_TRY(quantise(model, options));

@@ -101,6 +101,13 @@ refits() { run "refits:$1" 1 200 python3 tests/refit/run_refits.py --bin "$build
 refits cuda 16
 refits nccl "$gpus"
 
+# What a user would start with.
+export OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1
+run examples:refit 4 120 mpirun -n 4 "$build/bin/03_refit_nccl_mpi" models/qwen3-4b.json megatron:tp2 vllm:tp2
+run examples:parity 2 60 mpirun -n 2 "$build/bin/04_moe_parity"
+run examples:xfer_refit 4 120 mpirun -n 4 "$build/bin/xfer_refit" --comm nccl --model models/qwen3-30b-a3b.json \
+  --layers 0-1 --train megatron:tp2,ep2 --gen vllm:tp2
+
 printf '\n%s\n' "gpu tests:"
 printf '%s\n' "${rows[@]}"
 if ((failed)); then echo "gpu FAILED"; else echo "gpu ok"; fi

@@ -139,6 +139,10 @@ static void test_ranges_keep_what_they_say(void **state)
   assert_int_equal(xfer_model_load(&model, path, &options), XFER_ERR_ARG);
   options.layers_end = 5;
   assert_int_equal(xfer_model_load(&model, path, &options), XFER_ERR_ARG);
+  options.layers_begin = 0;
+  options.layers_end = 6; /* the last of them is not there */
+  assert_int_equal(xfer_model_load(&model, path, &options), XFER_ERR_ARG);
+  assert_non_null(strstr(xfer_last_error(), "the model has"));
   options = (xfer_model_options)XFER_MODEL_OPTIONS_INIT;
   options.extra = "mtp";
   assert_int_equal(xfer_model_load(&model, path, &options), XFER_ERR_ARG);
@@ -230,7 +234,7 @@ static void test_renames_lead_to_known_names(void **state)
 
 #define EXPERT(l, e, p)                                                                            \
   "\"model.layers." #l ".mlp.experts." #e "." p                                                    \
-  "_proj.weight\":{\"dtype\":\"BF16\",\"shape\":[8,16],\"data_offsets\":[0,0]}"
+  "_proj.weight\":{\"dtype\":\"BF16\",\"shape\":[8,16],\"data_offsets\":[0,256]}"
 
 static void test_checkpoint_names_become_stacked_experts(void **state)
 {
@@ -266,6 +270,7 @@ static void test_checkpoint_that_is_broken_is_refused(void **state)
       "{\"a\":{\"dtype\":\"X9\",\"shape\":[1]}}",
       "{\"a\":{\"dtype\":\"F32\"}}",
       "{\"a\":{\"dtype\":\"F32\",\"shape\":[-1]}}",
+      "{\"a\":{\"dtype\":\"F32\",\"shape\":[3],\"data_offsets\":[8,16]}}",
       "{\"a{\":{\"dtype\":\"F32\",\"shape\":[1]}}",
       "{}",
   };
