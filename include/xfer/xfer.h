@@ -706,7 +706,8 @@ XFER_API XFER_MUST_CHECK xfer_status xfer_plan_move(const xfer_plan *plan, size_
 
 /**
  * The plan as text: a summary for people, or with `json` != 0 one JSON object with the report and
- * all moves of this rank.
+ * all moves of this rank. Both list the peers; once committed they say how data travels to and from
+ * each, and where that is not directly, why: "packed: rank 1 cannot map rank 5: ...".
  * @param text  Receives a string that the caller gives back with xfer_text_free().
  */
 XFER_API XFER_MUST_CHECK xfer_status xfer_plan_print(const xfer_plan *plan, char **text, int json);

@@ -195,7 +195,7 @@ xfer_status xfer_plan_print(const xfer_plan *plan, char **text, int json)
   XFI_TRY(check_plan(plan));
   XFI_CHECK(text != NULL, XFER_ERR_ARG, "print: no place for the text");
   xfi_run_report(plan, &report);
-  XFI_TRY(xfi_plan_print(plan->moves, &report, text, json != 0));
+  XFI_TRY(xfi_plan_print(plan->moves, &report, xfi_direct_way, plan, text, json != 0));
 done:
   return st;
 }

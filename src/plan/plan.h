@@ -160,7 +160,10 @@ int xfi_choose_source(const xfi_plan *plan, const xfi_class *cls, const xfi_turn
 
 /* ---- as text (print.c) ---- */
 
-xfer_status xfi_plan_print(const xfi_plan *plan, const xfer_plan_report_data *report, char **text,
-                           bool json);
+/* How data travels to or from sends.peers[peer] or recvs.peers[peer]; NULL: that is not settled. */
+typedef const char *(*xfi_way_fn)(const void *context, bool send, size_t peer);
+
+xfer_status xfi_plan_print(const xfi_plan *plan, const xfer_plan_report_data *report,
+                           xfi_way_fn way, const void *context, char **text, bool json);
 
 #endif

@@ -93,25 +93,62 @@ static void json_tensors(xfi_text *text, const xfi_plan *plan)
   xfi_text_printf(text, "]");
 }
 
+/* A plan's peers and the way to each. */
+typedef struct ways {
+  xfi_way_fn of;
+  const void *context;
+} ways;
+
+static void json_peers(xfi_text *text, const xfi_plan *plan, const ways *w)
+{
+  const char *comma = "";
+
+  xfi_text_printf(text, ",\n\"peers\":[");
+  for (int send = 0; send < 2; send++) {
+    const xfi_move_list *list = send ? &plan->sends : &plan->recvs;
+
+    for (size_t p = 0; p < list->n_peers; p++, comma = ",") {
+      const char *way = w->of(w->context, send != 0, p);
+
+      xfi_text_printf(text, "%s\n{\"%s\":%d,\"bytes\":%" PRIu64 ",\"way\":", comma,
+                      send ? "to" : "from", list->peers[p].rank, list->peers[p].n_bytes);
+      if (way == NULL)
+        xfi_text_printf(text, "null}");
+      else
+        xfi_text_json(text, way);
+      if (way != NULL) xfi_text_printf(text, "}");
+    }
+  }
+  xfi_text_printf(text, "]");
+}
+
+static void people_peers(xfi_text *text, const xfi_plan *plan, const ways *w, bool send)
+{
+  const xfi_move_list *list = send ? &plan->sends : &plan->recvs;
+
+  for (size_t p = 0; p < list->n_peers; p++) {
+    const char *way = w->of(w->context, send, p);
+
+    xfi_text_printf(text, "  %s rank %s%-6d %10zu moves %16" PRIu64 " bytes%s%s\n",
+                    send ? "to" : "from", send ? "  " : "", list->peers[p].rank, list->peers[p].n,
+                    list->peers[p].n_bytes, way == NULL ? "" : ", ", way == NULL ? "" : way);
+  }
+}
+
 static void people_summary(xfi_text *text, const xfi_plan *plan,
-                           const xfer_plan_report_data *report)
+                           const xfer_plan_report_data *report, const ways *w)
 {
   xfi_text_printf(text, "plan of rank %d of %d\n", plan->rank, plan->n_ranks);
   for (int i = 0; i < N_FIGURES; i++)
     xfi_text_printf(text, "  %-18s %" PRIu64 "\n", figures[i].name, figure_value(report, i));
-  for (size_t p = 0; p < plan->recvs.n_peers; p++)
-    xfi_text_printf(text, "  from rank %-6d %10zu moves %16" PRIu64 " bytes\n",
-                    plan->recvs.peers[p].rank, plan->recvs.peers[p].n,
-                    plan->recvs.peers[p].n_bytes);
-  for (size_t p = 0; p < plan->sends.n_peers; p++)
-    xfi_text_printf(text, "  to rank   %-6d %10zu moves %16" PRIu64 " bytes\n",
-                    plan->sends.peers[p].rank, plan->sends.peers[p].n,
-                    plan->sends.peers[p].n_bytes);
+  people_peers(text, plan, w, false);
+  people_peers(text, plan, w, true);
 }
 
-xfer_status xfi_plan_print(const xfi_plan *plan, const xfer_plan_report_data *report, char **text,
-                           bool json)
+xfer_status xfi_plan_print(const xfi_plan *plan, const xfer_plan_report_data *report,
+                           xfi_way_fn way, const void *context, char **text, bool json)
 {
+  const ways w = {way, context};
   xfer_status st = XFER_OK;
   xfi_text out = {0};
 
@@ -119,11 +156,12 @@ xfer_status xfi_plan_print(const xfi_plan *plan, const xfer_plan_report_data *re
     xfi_text_printf(&out, "{\"rank\":%d,\"n_ranks\":%d", plan->rank, plan->n_ranks);
     for (int i = 0; i < N_FIGURES; i++)
       xfi_text_printf(&out, ",\n\"%s\":%" PRIu64, figures[i].name, figure_value(report, i));
+    json_peers(&out, plan, &w);
     json_tensors(&out, plan);
     json_moves(&out, plan);
     xfi_text_printf(&out, "}\n");
   } else {
-    people_summary(&out, plan, report);
+    people_summary(&out, plan, report, &w);
   }
   XFI_TRY(xfi_text_status(&out));
   *text = xfi_text_take(&out);

@@ -319,6 +319,13 @@ bool xfi_direct_receives(const xfi_direct *direct, size_t peer)
   return direct->recvs[peer];
 }
 
+const char *xfi_direct_way(const void *plan, bool send, size_t peer)
+{
+  const xfer_plan *p = plan;
+
+  return p->direct == NULL ? NULL : xfi_links_way(&p->direct->links, p, send, peer);
+}
+
 uint64_t xfi_direct_bytes(const xfi_direct *direct)
 {
   return direct->bytes;

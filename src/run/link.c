@@ -6,6 +6,7 @@
  */
 #include "link.h"
 
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -151,8 +152,8 @@ done:
 
 /* ---- mapping ---- */
 
-/* XFER_OK with *mapped false: out of reach, which is no error. */
-static xfer_status map_remote(xfi_link *link, size_t i, xfi_device *device, bool *mapped)
+/* XFER_OK with *mapped false: out of reach, which is no error, and why. */
+static xfer_status map_remote(xfi_link *link, size_t i, xfi_device *device, char *why, bool *mapped)
 {
   xfi_remote *remote = &link->remotes[i];
   xfer_status st = XFER_OK;
@@ -164,6 +165,7 @@ static xfer_status map_remote(xfi_link *link, size_t i, xfi_device *device, bool
       remote->mapped = base;
       remote->is_mapped = true;
     }
+    if (st == XFER_ERR_UNSUPPORTED) snprintf(why, XFI_WHY_BYTES, "%s", xfi_last_error());
   }
   *mapped = remote->is_mapped;
   return st == XFER_ERR_UNSUPPORTED ? XFER_OK : st;
@@ -177,16 +179,17 @@ static void flow_bounds(const xfi_link *link, bool source, size_t *first, size_t
 }
 
 /* Map all that the peer's half of a flow lies in, and its page. */
-static xfer_status map_flow(xfi_link *link, xfi_device *device, bool source, bool *mapped)
+static xfer_status map_flow(xfi_link *link, xfi_device *device, bool source, char *why,
+                            bool *mapped)
 {
   xfer_status st = XFER_OK;
   size_t first;
   size_t end;
 
   flow_bounds(link, source, &first, &end);
-  XFI_TRY(map_remote(link, 0, device, mapped));
+  XFI_TRY(map_remote(link, 0, device, why, mapped));
   for (size_t p = link->first_place[first]; p < link->first_place[end] && *mapped; p++)
-    XFI_TRY(map_remote(link, link->places[p][0], device, mapped));
+    XFI_TRY(map_remote(link, link->places[p][0], device, why, mapped));
 done:
   return st;
 }
@@ -214,6 +217,7 @@ typedef struct verdict {
   unsigned char can_push;
   unsigned char can_pull;
   unsigned char can_signal; /* its page is mapped */
+  char why[XFI_WHY_BYTES];  /* the last thing that could not be mapped; empty: all could */
 } verdict;
 
 static xfer_status exchange_verdicts(const xfi_links *links, const xfer_plan *plan, verdict *mine,
@@ -257,14 +261,14 @@ static xfer_status try_flows(xfi_link *link, xfi_device *device, verdict *mine,
   xfer_status st = XFER_OK;
   bool ok;
 
-  XFI_TRY(map_remote(link, 0, device, &ok));
+  XFI_TRY(map_remote(link, 0, device, mine->why, &ok));
   mine->can_signal = ok;
   if (link->send != XFI_NO_FLOW && push) {
-    XFI_TRY(map_flow(link, device, false, &ok));
+    XFI_TRY(map_flow(link, device, false, mine->why, &ok));
     mine->can_push = ok;
   }
   if (link->recv != XFI_NO_FLOW && pull) {
-    XFI_TRY(map_flow(link, device, true, &ok));
+    XFI_TRY(map_flow(link, device, true, mine->why, &ok));
     mine->can_pull = ok;
   }
 done:
@@ -272,7 +276,7 @@ done:
 }
 
 /* Who copies each flow of a link, from both ends' words. At most one end. */
-static void settle(xfi_link *link, const verdict *mine, const verdict *theirs)
+static void settle(xfi_link *link, int rank, const verdict *mine, const verdict *theirs)
 {
   const bool signals = mine->can_signal != 0 && theirs->can_signal != 0;
 
@@ -280,6 +284,12 @@ static void settle(xfi_link *link, const verdict *mine, const verdict *theirs)
   link->is_pulled = signals && link->send != XFI_NO_FLOW && !link->pushes && theirs->can_pull != 0;
   link->is_pushed = signals && link->recv != XFI_NO_FLOW && theirs->can_push != 0;
   link->pulls = signals && link->recv != XFI_NO_FLOW && !link->is_pushed && mine->can_pull != 0;
+  if (mine->why[0] != '\0')
+    snprintf(link->way, sizeof link->way, "packed: rank %d cannot map rank %d: %s", rank,
+             link->rank, mine->why);
+  else
+    snprintf(link->way, sizeof link->way, "packed: rank %d cannot map rank %d: %.*s", link->rank,
+             rank, XFI_WHY_BYTES - 1, theirs->why);
 }
 
 /* From (allocation, offset) to addresses, where the allocation is mapped. */
@@ -334,7 +344,7 @@ static xfer_status map_links(xfi_links *links, xfer_plan *plan)
     XFI_TRY(exchange_verdicts(links, plan, mine, theirs));
   }
   for (size_t i = 0; i < links->n; i++) {
-    settle(&links->at[i], &mine[i], &theirs[i]);
+    settle(&links->at[i], plan->moves->rank, &mine[i], &theirs[i]);
     XFI_TRY(resolve(&links->at[i], plan->device)); /* a peer that left has failed the comm */
   }
 done:
@@ -375,6 +385,24 @@ void xfi_links_destroy(xfi_links *links, xfi_device *device)
   }
   xfi_free(links->at);
   *links = (xfi_links){NULL, 0};
+}
+
+const char *xfi_links_way(const xfi_links *links, const xfer_plan *plan, bool send, size_t peer)
+{
+  const uint32_t lane = plan->options.lane;
+  const xfi_move_list *list = send ? &plan->moves->sends : &plan->moves->recvs;
+
+  for (size_t i = 0; i < links->n; i++) {
+    const xfi_link *link = &links->at[i];
+
+    if ((send ? link->send : link->recv) != peer) continue;
+    if (send ? link->pushes : link->pulls) return "direct: this rank copies";
+    if (send ? link->is_pulled : link->is_pushed) return "direct: the peer copies";
+    return link->way;
+  }
+  if (!has_moves(plan, list, peer)) return "broadcast";
+  if (lane == XFER_LANE_PACKED) return "packed: the lane was asked for";
+  return "packed: not of one host, user and container";
 }
 
 const xfi_bound *xfi_link_bound(const xfi_link *link, uint32_t tensor, bool source, size_t *cursor)

@@ -8,6 +8,8 @@
 #include "bytes.h"
 #include "run.h"
 
+enum { XFI_WHY_BYTES = 160, XFI_WAY_BYTES = XFI_WHY_BYTES + 64 };
+
 /* In place of an index: nothing goes that way. */
 #define XFI_NO_FLOW SIZE_MAX
 
@@ -22,12 +24,13 @@ typedef struct xfi_remote {
 /* One peer: both flows between us, and its half of each. */
 typedef struct xfi_link {
   int rank;
-  size_t send;    /* index in plan->moves->sends.peers; XFI_NO_FLOW: none */
-  size_t recv;    /* likewise */
-  bool pushes;    /* we copy what we send */
-  bool pulls;     /* we copy what we receive */
-  bool is_pushed; /* the peer copies what we receive */
-  bool is_pulled; /* the peer copies what we send */
+  size_t send;             /* index in plan->moves->sends.peers; XFI_NO_FLOW: none */
+  size_t recv;             /* likewise */
+  bool pushes;             /* we copy what we send */
+  bool pulls;              /* we copy what we receive */
+  bool is_pushed;          /* the peer copies what we receive */
+  bool is_pulled;          /* the peer copies what we send */
+  char way[XFI_WAY_BYTES]; /* what is said of a flow that nobody copies */
 
   unsigned char *bytes; /* what the peer told us */
   size_t n_bytes;
@@ -56,6 +59,8 @@ typedef struct xfi_links {
  * `page` is this rank's flag page. */
 xfer_status xfi_links_create(xfi_links *links, xfer_plan *plan, uint64_t *page);
 void xfi_links_destroy(xfi_links *links, xfi_device *device);
+/* How a flow travels, in words: that of index `peer` in the plan's sends or receives. */
+const char *xfi_links_way(const xfi_links *links, const xfer_plan *plan, bool send, size_t peer);
 
 /* ---- link_describe.c ---- */
 

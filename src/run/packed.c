@@ -132,6 +132,15 @@ static void free_schedule(schedule *s)
   xfi_free(s->windows);
 }
 
+/* Why the first flow of the schedule is in it. */
+static const char *first_way(const schedule *s, const xfer_plan *plan)
+{
+  const flow *f = &s->flows[s->windows[0].flow];
+  const xfi_peer *peers = f->send ? plan->moves->sends.peers : plan->moves->recvs.peers;
+
+  return xfi_direct_way(plan, f->send, (size_t)(f->peer - peers));
+}
+
 static xfer_status make_schedule(schedule *s, const xfer_plan *plan)
 {
   const xfi_plan *m = plan->moves;
@@ -145,9 +154,11 @@ static xfer_status make_schedule(schedule *s, const xfer_plan *plan)
     if (!xfi_direct_receives(plan->direct, p))
       XFI_TRY(add_flow(s, plan, &m->recvs.peers[p], false));
   if (s->n_windows > 0) qsort(s->windows, s->n_windows, sizeof *s->windows, by_round);
-  XFI_CHECK(s->n_windows == 0 || plan->comm->ops->round != NULL, XFER_ERR_UNSUPPORTED,
-            "rank %d's memory and rank %d's cannot be mapped, and this comm has no other way",
-            m->rank, s->flows[s->windows[0].flow].peer->rank);
+  XFI_CHECK(
+      s->n_windows == 0 || plan->comm->ops->round != NULL, XFER_ERR_UNSUPPORTED,
+      "nothing can go between rank %d and rank %d, since this comm has no other way than direct "
+      "copies; %s",
+      m->rank, s->flows[s->windows[0].flow].peer->rank, first_way(s, plan));
 done:
   return st;
 }

@@ -135,6 +135,9 @@ void xfi_direct_fail(xfi_direct *direct, int rank);
 bool xfi_direct_sends(const xfi_direct *direct, size_t peer);
 bool xfi_direct_receives(const xfi_direct *direct, size_t peer);
 uint64_t xfi_direct_bytes(const xfi_direct *direct); /* that this rank copies */
+/* How a flow travels, in words, by index in plan->moves->sends.peers or recvs.peers; NULL: not
+ * committed. An xfi_way_fn of a plan. */
+const char *xfi_direct_way(const void *plan, bool send, size_t peer);
 /* Enqueue: tell peers that this rank's memory is ready, copy, and tell them that it is done. */
 xfer_status xfi_direct_start(xfi_direct *direct, xfer_plan *plan, xfer_stream stream,
                              xfi_deadline deadline);

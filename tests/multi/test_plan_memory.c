@@ -105,6 +105,50 @@ static void test_memory_remapped_at_one_address_needs_a_commit_and_gets_one(void
   }
 }
 
+static void expect_words(const xfer_plan *plan, const char *first, const char *second)
+{
+  char *text = NULL;
+
+  expect(xfer_plan_print(plan, &text, 0) == XFER_OK);
+  if (strstr(text, first) == NULL || strstr(text, second) == NULL) print_message("%s\n", text);
+  expect(strstr(text, first) != NULL && strstr(text, second) != NULL);
+  xfer_text_free(text);
+}
+
+/* Rank 2's memory can be mapped, rank 3's cannot, and no source can. */
+static void say_the_way(job *j, int rank)
+{
+  bound_plan b;
+
+  j->w.arenas[rank][DST].stays = rank == 3;
+  j->w.arenas[rank][SRC].stays = true;
+  meet(j, rank);
+  b = make_plan(j, rank, XFER_LANE_AUTO);
+  bind_plan(&b);
+  if (rank == 0) expect_words(b.plan, "  to rank   2", " bytes\n"); /* not settled */
+  expect(xfer_plan_commit(b.plan) == XFER_OK);
+  if (rank == 0)
+    expect_words(
+        b.plan, "bytes, direct: this rank copies\n",
+        "bytes, packed: rank 0 cannot map rank 3: the memory of another process cannot be");
+  if (rank == 2) expect_words(b.plan, "bytes, direct: the peer copies\n", "from rank 0");
+  if (rank == 3) expect_words(b.plan, "packed: rank 3 cannot map rank 0: ", "from rank 0");
+  destroy_plan(&b);
+  b = make_plan(j, rank, XFER_LANE_PACKED);
+  bind_plan(&b);
+  expect(xfer_plan_commit(b.plan) == XFER_OK);
+  if (rank == 0) expect_words(b.plan, "packed: the lane was asked for\n", "to rank");
+  destroy_plan(&b);
+}
+
+static void test_a_committed_plan_says_how_data_travels_and_why(void **state)
+{
+  job j = {.victim = NOBODY};
+
+  (void)state;
+  run_job(&j, say_the_way);
+}
+
 /* Rank 1 copies for rank 2 directly, and exchanges with rank 3 through slots. */
 static void fail_beside_rounds(job *j, int rank)
 {
@@ -136,6 +180,7 @@ int main(void)
 {
   const struct CMUnitTest tests[] = {
       cmocka_unit_test(test_memory_remapped_at_one_address_needs_a_commit_and_gets_one),
+      cmocka_unit_test(test_a_committed_plan_says_how_data_travels_and_why),
       cmocka_unit_test(test_a_rank_whose_copies_fail_does_not_keep_others_in_their_rounds),
   };
 

@@ -20,6 +20,13 @@ static xfer_plan_report_data figures(void)
   return report;
 }
 
+static const char *way_of(const void *context, bool send, size_t peer)
+{
+  assert_null(context);
+  if (send && peer == 1) return NULL;
+  return send ? "packed: no \"way\"" : "direct";
+}
+
 static const char *const names[] = {
     "n_tensors",     "n_classes",         "n_moves",      "payload_bytes", "in_bytes",
     "self_bytes",    "zero_bytes",        "wire_bytes",   "out_bytes",     "n_send_peers",
@@ -38,12 +45,12 @@ static void test_the_summary_has_every_figure_and_peer(void **state)
 
   add_line(&list, "w", 2, "f32[9,6] (3):S0 -> (3):S1");
   plan = plan_of(&list, 3, 1, &plain_options);
-  assert_int_equal(xfi_plan_print(plan, &report, &text, false), XFER_OK);
+  assert_int_equal(xfi_plan_print(plan, &report, way_of, NULL, &text, false), XFER_OK);
   for (int i = 0; i < 21; i++)
     snprintf(want + strlen(want), 64, "  %-18s %d\n", names[i], 101 + i);
-  strcat(want, "  from rank 0               2 moves               48 bytes\n"
-               "  from rank 2               2 moves               48 bytes\n"
-               "  to rank   0               2 moves               48 bytes\n"
+  strcat(want, "  from rank 0               2 moves               48 bytes, direct\n"
+               "  from rank 2               2 moves               48 bytes, direct\n"
+               "  to rank   0               2 moves               48 bytes, packed: no \"way\"\n"
                "  to rank   2               2 moves               48 bytes\n");
   assert_string_equal(text, want);
   xfi_free(text);
@@ -55,6 +62,7 @@ static void test_json_has_every_figure_tensor_and_move(void **state)
 {
   (void)state;
   static const char tail[] =
+      ",\n\"peers\":[\n{\"from\":0,\"bytes\":5,\"way\":\"direct\"}]"
       ",\n\"tensors\":[\n{\"name\":\"a \\\"b\\\\\\u000a\",\"dtype\":\"bf16\",\"shape\":[3,2]},"
       "\n{\"name\":\"s\",\"dtype\":\"u8\",\"shape\":[]}],\n\"moves\":["
       "\n{\"tensor\":0,\"src\":1,\"dst\":1,\"lo\":[2,0],\"length\":[1,2],\"src_local\":[0,0],"
@@ -72,7 +80,7 @@ static void test_json_has_every_figure_tensor_and_move(void **state)
   add_line(&list, "a \"b\\\n", 1, "bf16[3,2] (2):S0 -> (2)@1,0:S0f2");
   add_line(&list, "s", 1, "u8[] (1):R -> (1)@1:R");
   plan = plan_of(&list, 2, 1, &plain_options);
-  assert_int_equal(xfi_plan_print(plan, &report, &text, true), XFER_OK);
+  assert_int_equal(xfi_plan_print(plan, &report, way_of, NULL, &text, true), XFER_OK);
   print_message("%s\n", text);
   for (int i = 0; i < 21; i++)
     snprintf(want + strlen(want), 64, ",\n\"%s\":%d", names[i], 101 + i);
@@ -95,7 +103,9 @@ static void test_json_of_a_source_and_of_a_broadcast(void **state)
   options.lane = XFER_LANE_BROADCAST;
   add_line(&list, "w", 1, "u8[2] (1):R -> (2)@1-2:R");
   plan = plan_of(&list, 3, 0, &options);
-  assert_int_equal(xfi_plan_print(plan, &report, &text, true), XFER_OK);
+  assert_int_equal(xfi_plan_print(plan, &report, way_of, NULL, &text, true), XFER_OK);
+  assert_non_null(strstr(text, "\"peers\":[\n{\"to\":1,\"bytes\":0,\"way\":\"packed: no "
+                               "\\\"way\\\"\"},\n{\"to\":2,\"bytes\":0,\"way\":null}]"));
   assert_non_null(strstr(text, "\"moves\":[\n{\"tensor\":0,\"src\":0,\"dst\":1,\"lo\":[0],"
                                "\"length\":[2],\"src_local\":[0],\"dst_local\":[0],"
                                "\"broadcast\":true},\n{\"tensor\":0,\"src\":0,\"dst\":2,"));
@@ -112,8 +122,9 @@ static void test_json_of_an_empty_plan(void **state)
   char *text = NULL;
   xfi_plan *plan = plan_of(&list, 1, 0, &plain_options);
 
-  assert_int_equal(xfi_plan_print(plan, &report, &text, true), XFER_OK);
-  assert_non_null(strstr(text, ",\n\"torn\":121,\n\"tensors\":[],\n\"moves\":[]}\n"));
+  assert_int_equal(xfi_plan_print(plan, &report, way_of, NULL, &text, true), XFER_OK);
+  assert_non_null(
+      strstr(text, ",\n\"torn\":121,\n\"peers\":[],\n\"tensors\":[],\n\"moves\":[]}\n"));
   xfi_free(text);
   xfi_plan_destroy(plan);
 }
@@ -126,7 +137,7 @@ static xfer_status print_again(void *context)
 {
   const xfer_plan_report_data report = figures();
   char *text = NULL;
-  xfer_status st = xfi_plan_print(context, &report, &text, as_json);
+  xfer_status st = xfi_plan_print(context, &report, way_of, NULL, &text, as_json);
 
   assert_true((text != NULL) == (st == XFER_OK));
   xfi_free(text);
