@@ -460,7 +460,8 @@ XFER_API XFER_MUST_CHECK xfer_status xfer_comm_all_gather(xfer_comm *comm, void 
  *
  * @param comm     The comm.
  * @param memory   In one allocation of this device, which must live until it is unregistered or the
- * comm destroyed; NULL: this rank has nothing to register in this call.
+ *                comm destroyed; NULL: this rank has nothing to register in this call. Of memory
+ *                that is mapped chunk by chunk each chunk is an allocation.
  * @retval XFER_ERR_ARG  Memory that the device's copies cannot use.
  * @since 0.1
  */
@@ -599,8 +600,11 @@ XFER_API XFER_MUST_CHECK xfer_status xfer_plan_bind(xfer_plan *plan, size_t tens
 
 /**
  * Get everything ready to run: check that all parts are bound and no destinations overlap, allocate
- * staging, exchange addresses, choose lanes. Collective. Again after a bind: only what changed.
+ * staging, exchange addresses, choose lanes. Collective. Again after a bind, or after bound memory
+ * was freed or remapped; where nothing changed on any rank there is nothing to do.
  *
+ * @retval XFER_ERR_ARG    Memory that the device's copies cannot use, or a view that reaches past
+ *                         its allocation; the text names the tensor.
  * @retval XFER_ERR_STATE  A non-empty part is not bound, or a run is in flight.
  * @retval XFER_ERR_SHAPE  Destination views overlap each other or a source; the text names both
  *                         tensors. One view may be both where a tensor stays as it is here.
@@ -618,12 +622,14 @@ XFER_API XFER_MUST_CHECK xfer_status xfer_plan_commit(xfer_plan *plan);
  * @param version  The caller's number for these weights, above the last committed one;
  *                 xfer_plan_wait() commits it.
  * @param stream   A CUDA stream; NULL: the default stream. Ignored by host comms.
- * @retval XFER_ERR_STATE    Not committed, a run in flight, or `version` does not grow. Nothing was
- *                           begun. Where the other ranks did begin, xfer_plan_wait() tells them,
- *                           and breaks the comm if the plan sends messages; without it they wait
- *                           until their deadline.
+ * @retval XFER_ERR_STATE    Not committed, a run in flight, `version` does not grow, bound memory
+ * was freed or remapped, or `stream` is capturing. Nothing was begun. Where the other ranks did
+ * begin, xfer_plan_wait() tells them, and breaks the comm if the plan sends messages; without it
+ * they wait until their deadline.
  * @retval XFER_ERR_TIMEOUT  A peer did not come; the text names it. Destinations are torn.
- * @retval XFER_ERR_CUDA     A copy or launch failed. Destinations are torn.
+ * @retval XFER_ERR_CUDA     A copy or launch failed. Destinations are torn; the comm is broken if
+ * the plan sends messages that were not all on their way.
+ * @retval XFER_ERR_UNSUPPORTED  `stream` is cudaStreamPerThread. Nothing was begun.
  * @retval XFER_ERR_COMM     The transport failed. Destinations are torn.
  * @since 0.1
  */

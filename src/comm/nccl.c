@@ -189,7 +189,8 @@ static xfer_status put_in_flight(xfi_nccl_comm *comm, cudaStream_t stream, xfi_d
   XFI_NCCL_CUDA_TRY(cudaEventRecord, (comm->done, stream));
   comm->deadline = deadline;
   comm->in_flight = true;
-  if (deadline.at_ns < comm->looks_at_ns) (void)pthread_cond_signal(&comm->wake);
+  if (deadline.at_ns < comm->looks_at_ns || comm->looks_at_ns == INT64_MAX)
+    (void)pthread_cond_signal(&comm->wake);
 done:
   return st;
 }

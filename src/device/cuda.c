@@ -293,6 +293,9 @@ static xfer_status cuda_stream_check(xfi_device *base, xfer_stream stream)
   int before = xfi_cuda_enter(device);
   enum cudaStreamCaptureStatus capture = cudaStreamCaptureStatusNone;
 
+  /* NCCL would take it for that of a thread of its own. */
+  XFI_CHECK(stream != cudaStreamPerThread, XFER_ERR_UNSUPPORTED,
+            "the stream is cudaStreamPerThread, which is another one on each thread");
   cudaError_t error = cudaStreamIsCapturing(stream, &capture);
   if (error == cudaErrorStreamCaptureImplicit) {
     (void)cudaGetLastError();

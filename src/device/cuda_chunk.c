@@ -18,6 +18,7 @@
 
 #include <errno.h>
 #include <poll.h>
+#include <signal.h>
 #include <stddef.h>
 #include <stdio.h>
 #include <string.h>
@@ -26,9 +27,16 @@
 #include <sys/socket.h>
 #include <sys/time.h>
 #include <sys/un.h>
+#include <time.h>
 #include <unistd.h>
 
-enum { BACKLOG = 256, SOCKET_TIMEOUT_S = 20 };
+enum {
+  BACKLOG = 256,
+  REQUEST_TIMEOUT_S = 1, /* of a client that has connected */
+  SEND_TIMEOUT_S = 20,
+  REPLY_TIMEOUT_S = 600, /* others may be before us, and a chunk takes about 1 ms */
+  PAUSE_NS = 1000 * 1000
+};
 
 typedef struct request {
   uint64_t base;
@@ -68,12 +76,19 @@ static socklen_t socket_address(struct sockaddr_un *address, const char *name)
   return (socklen_t)(offsetof(struct sockaddr_un, sun_path) + 1 + XFI_CUDA_SOCKET_BYTES);
 }
 
-static void set_timeouts(int socket)
-{
-  const struct timeval limit = {.tv_sec = SOCKET_TIMEOUT_S};
+/* A socket with a limit is interrupted by every signal, whatever the handler says. */
+#define AGAIN(result, call)                                                                        \
+  do {                                                                                             \
+    (result) = (call);                                                                             \
+  } while ((result) < 0 && errno == EINTR)
 
-  (void)setsockopt(socket, SOL_SOCKET, SO_RCVTIMEO, &limit, sizeof limit);
-  (void)setsockopt(socket, SOL_SOCKET, SO_SNDTIMEO, &limit, sizeof limit);
+static void set_timeouts(int socket, int receive_s)
+{
+  const struct timeval receive = {.tv_sec = receive_s};
+  const struct timeval send = {.tv_sec = SEND_TIMEOUT_S};
+
+  (void)setsockopt(socket, SOL_SOCKET, SO_RCVTIMEO, &receive, sizeof receive);
+  (void)setsockopt(socket, SOL_SOCKET, SO_SNDTIMEO, &send, sizeof send);
 }
 
 /* Is the other end a process of our user? */
@@ -92,6 +107,7 @@ static bool send_reply(int socket, uint64_t n_bytes, int file)
   struct iovec part = {&said, sizeof said};
   file_room room;
   struct msghdr message = {.msg_iov = &part, .msg_iovlen = 1};
+  ssize_t n;
 
   if (file >= 0) {
     memset(&room, 0, sizeof room);
@@ -103,10 +119,11 @@ static bool send_reply(int socket, uint64_t n_bytes, int file)
     head->cmsg_len = CMSG_LEN(sizeof file);
     memcpy(CMSG_DATA(head), &file, sizeof file);
   }
-  return sendmsg(socket, &message, MSG_NOSIGNAL) == (ssize_t)sizeof said;
+  AGAIN(n, sendmsg(socket, &message, MSG_NOSIGNAL));
+  return n == (ssize_t)sizeof said;
 }
 
-/* False, without a file: the other end could not. */
+/* False: the other end could not. The file is the caller's to close all the same; -1: none. */
 static bool receive_reply(int socket, reply *said, int *file)
 {
   struct iovec part = {said, sizeof *said};
@@ -114,15 +131,18 @@ static bool receive_reply(int socket, reply *said, int *file)
   struct msghdr message = {.msg_iov = &part,
                            .msg_iovlen = 1,
                            .msg_control = room.bytes,
-                           .msg_controllen = sizeof room.bytes};
+                           .msg_controllen = CMSG_LEN(sizeof *file)}; /* one, and no more */
   const struct cmsghdr *head;
+  ssize_t n;
 
   *file = -1;
-  if (recvmsg(socket, &message, MSG_CMSG_CLOEXEC) != (ssize_t)sizeof *said) return false;
-  head = CMSG_FIRSTHDR(&message);
-  if (head == NULL || head->cmsg_level != SOL_SOCKET || head->cmsg_type != SCM_RIGHTS) return false;
+  AGAIN(n, recvmsg(socket, &message, MSG_CMSG_CLOEXEC));
+  head = n >= 0 ? CMSG_FIRSTHDR(&message) : NULL;
+  if (head == NULL || head->cmsg_level != SOL_SOCKET || head->cmsg_type != SCM_RIGHTS ||
+      head->cmsg_len != CMSG_LEN(sizeof *file))
+    return false;
   memcpy(file, CMSG_DATA(head), sizeof *file);
-  return *file >= 0 && said->n_bytes > 0;
+  return n == (ssize_t)sizeof *said && said->n_bytes > 0;
 }
 
 /* ---- the side that owns the memory -------------------------------------------------------- */
@@ -155,14 +175,24 @@ static bool is_offered(xfi_cuda_offers *offers, const request *wanted)
   return found;
 }
 
+static bool is_stopped(const xfi_cuda_offers *offers)
+{
+  struct pollfd stop = {.fd = offers->stop, .events = POLLIN};
+
+  return poll(&stop, 1, 0) > 0;
+}
+
 static void serve(xfi_cuda_offers *offers, int socket)
 {
+  const int few = 1; /* files under way: the kernel has a limit for all of a user's */
   request wanted;
+  ssize_t got;
 
-  set_timeouts(socket);
+  set_timeouts(socket, REQUEST_TIMEOUT_S);
+  (void)setsockopt(socket, SOL_SOCKET, SO_SNDBUF, &few, sizeof few);
   if (!is_same_user(socket)) return;
-  if (recv(socket, &wanted, sizeof wanted, 0) != (ssize_t)sizeof wanted) return;
-  if (!is_offered(offers, &wanted)) return;
+  AGAIN(got, recv(socket, &wanted, sizeof wanted, 0));
+  if (got != (ssize_t)sizeof wanted || !is_offered(offers, &wanted)) return;
   for (uint64_t at = wanted.base; at < wanted.base + wanted.n_bytes;) {
     size_t n_bytes = 0;
     int file = -1;
@@ -170,7 +200,7 @@ static void serve(xfi_cuda_offers *offers, int socket)
     const bool sent = send_reply(socket, exported ? n_bytes : 0, file);
 
     if (file >= 0) (void)close(file);
-    if (!exported || !sent) return;
+    if (!exported || !sent || is_stopped(offers)) return;
     at += n_bytes;
   }
 }
@@ -180,12 +210,14 @@ static void *serve_main(void *argument)
   xfi_cuda_offers *offers = argument;
   struct pollfd ends[2] = {{.fd = offers->listener, .events = POLLIN},
                            {.fd = offers->stop, .events = POLLIN}};
+  const struct timespec pause = {.tv_nsec = PAUSE_NS};
 
   (void)cudaSetDevice(offers->device->ordinal);
   while (poll(ends, 2, -1) >= 0 || errno == EINTR) {
     if (ends[1].revents != 0) break;
     if (ends[0].revents == 0) continue;
     const int socket = accept4(offers->listener, NULL, NULL, SOCK_CLOEXEC);
+    if (socket < 0) (void)nanosleep(&pause, NULL); /* no files left, say */
     if (socket < 0) continue;
     serve(offers, socket);
     (void)close(socket);
@@ -196,13 +228,30 @@ static void *serve_main(void *argument)
 static void offers_free(xfi_cuda_offers *offers)
 {
   if (offers == NULL) return;
-  if (offers->listener >= 0) (void)close(offers->listener);
+  if (offers->listener >= 0) {
+    (void)shutdown(offers->listener, SHUT_RDWR); /* a forked process may have it too */
+    (void)close(offers->listener);
+  }
   if (offers->stop >= 0) (void)close(offers->stop);
   (void)pthread_mutex_destroy(&offers->lock);
   xfi_free(offers->ranges);
   xfi_free(offers);
 }
 
+/* The program's signals are not for this thread. */
+static bool start_thread(xfi_cuda_offers *offers)
+{
+  sigset_t all;
+  sigset_t before;
+
+  (void)sigfillset(&all);
+  (void)pthread_sigmask(SIG_SETMASK, &all, &before);
+  const bool started = pthread_create(&offers->thread, NULL, serve_main, offers) == 0;
+  (void)pthread_sigmask(SIG_SETMASK, &before, NULL);
+  return started;
+}
+
+/* XFER_ERR_UNSUPPORTED: the system does not let us; other processes then cannot map the memory. */
 static xfer_status offers_open(xfi_cuda_offers **out, const xfi_cuda_device *device)
 {
   xfer_status st = XFER_OK;
@@ -215,9 +264,9 @@ static xfer_status offers_open(xfi_cuda_offers **out, const xfi_cuda_device *dev
   offers->device = device;
   offers->stop = -1;
   (void)pthread_mutex_init(&offers->lock, NULL);
-  offers->listener = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0);
+  offers->listener = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
   offers->stop = eventfd(0, EFD_CLOEXEC);
-  XFI_CHECK(getrandom(random, sizeof random, 0) == (ssize_t)sizeof random, XFER_ERR_NOMEM,
+  XFI_CHECK(getrandom(random, sizeof random, 0) == (ssize_t)sizeof random, XFER_ERR_UNSUPPORTED,
             "no random name for a socket: %s", strerror(errno));
   memcpy(offers->name, "xfer-", 5);
   for (size_t i = 0; i < sizeof random; i++) {
@@ -228,9 +277,8 @@ static xfer_status offers_open(xfi_cuda_offers **out, const xfi_cuda_device *dev
   XFI_CHECK(offers->listener >= 0 && offers->stop >= 0 &&
                 bind(offers->listener, (struct sockaddr *)&address, n_bytes) == 0 &&
                 listen(offers->listener, BACKLOG) == 0,
-            XFER_ERR_NOMEM, "a socket for peers that map our memory: %s", strerror(errno));
-  XFI_CHECK(pthread_create(&offers->thread, NULL, serve_main, offers) == 0, XFER_ERR_NOMEM,
-            "no thread for peers that map our memory");
+            XFER_ERR_UNSUPPORTED, "a socket for peers that map our memory: %s", strerror(errno));
+  XFI_CHECK(start_thread(offers), XFER_ERR_UNSUPPORTED, "no thread for peers that map our memory");
   *out = offers;
   offers = NULL;
 done:
@@ -276,15 +324,18 @@ static xfer_status ask(int *connected, const char *name, const request *wanted)
   struct sockaddr_un address;
   const socklen_t n_bytes = socket_address(&address, name);
   int made = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0);
+  ssize_t n;
 
   XFI_CHECK(made >= 0, XFER_ERR_UNSUPPORTED, "no socket: %s", strerror(errno));
-  set_timeouts(made);
-  XFI_CHECK(connect(made, (struct sockaddr *)&address, n_bytes) == 0, XFER_ERR_UNSUPPORTED,
-            "the socket of a peer whose memory is to be mapped: %s", strerror(errno));
+  set_timeouts(made, REPLY_TIMEOUT_S);
+  AGAIN(n, connect(made, (struct sockaddr *)&address, n_bytes));
+  XFI_CHECK(n == 0, XFER_ERR_UNSUPPORTED, "the socket of a peer whose memory is to be mapped: %s",
+            strerror(errno));
   XFI_CHECK(is_same_user(made), XFER_ERR_UNSUPPORTED,
             "the process whose memory is to be mapped is another user's");
-  XFI_CHECK(send(made, wanted, sizeof *wanted, MSG_NOSIGNAL) == (ssize_t)sizeof *wanted,
-            XFER_ERR_UNSUPPORTED, "a peer did not answer: %s", strerror(errno));
+  AGAIN(n, send(made, wanted, sizeof *wanted, MSG_NOSIGNAL));
+  XFI_CHECK(n == (ssize_t)sizeof *wanted, XFER_ERR_UNSUPPORTED, "a peer did not answer: %s",
+            strerror(errno));
   *connected = made;
   made = -1;
 done:

@@ -128,8 +128,10 @@ xfer_status xfi_cuda_export(xfi_device *base, const xfi_allocation *allocation, 
       (void)cudaGetLastError(); /* other processes then say that they cannot reach it */
     }
   } else if (seen.file) {
-    XFI_TRY(xfi_cuda_chunks_offer(device, allocation, made.socket));
-    made.kind = HANDLE_CHUNKS;
+    st = xfi_cuda_chunks_offer(device, allocation, made.socket);
+    if (st == XFER_OK) made.kind = HANDLE_CHUNKS;
+    if (st == XFER_ERR_UNSUPPORTED) st = XFER_OK; /* likewise */
+    XFI_TRY(st);
   }
   memset(out, 0, sizeof *out);
   memcpy(out, &made, sizeof made);
@@ -196,7 +198,7 @@ static xfer_status map_by_ipc(const handle *from, char **mapped)
   void *base = NULL;
 
   XFI_CHECK(from->kind == HANDLE_IPC, XFER_ERR_UNSUPPORTED,
-            "memory of device %d in another process is not of cudaMalloc and cannot be mapped",
+            "memory of device %d is neither of cudaMalloc nor in chunks that leave their process",
             from->ordinal);
   cudaError_t error = cudaIpcOpenMemHandle(&base, from->ipc, cudaIpcMemLazyEnablePeerAccess);
   if (error != cudaSuccess) {

@@ -52,9 +52,12 @@ void xfi_broadcast_measure(xfi_pipeline *p, const xfi_casts *casts, const xfer_p
   }
 }
 
+/* The same on every rank: packed rounds, which come before, are not. */
 static bool is_full(const xfi_pipeline *p, const xfi_step *step)
 {
-  return step->n_sends >= (p->n_steps == 1 ? FIRST_MESSAGES : XFI_ROUND_MESSAGES);
+  const bool first = p->n_steps == p->n_rounds + 1;
+
+  return step->n_sends >= (first ? FIRST_MESSAGES : XFI_ROUND_MESSAGES);
 }
 
 /* Make sure that the turn has a step with room for a message: the pipeline's last. */

@@ -99,7 +99,7 @@ xfer_status xfi_run_once(xfer_plan *plan, xfer_stream stream)
     XFI_TRY(plan->device->ops->stream_wait(plan->device, stream, plan->finished));
   st = xfi_run_start(plan, plan->version + 1, stream);
   if (st != XFER_OK) { /* no agreement follows: what the lanes have is of no more use to anybody */
-    if (plan->state != XFI_PLAN_RUNNING) xfi_direct_fail(plan->direct, plan->moves->rank);
+    if (plan->state != XFI_PLAN_RUNNING) let_peers_go(plan, "begin");
     plan->changed = true;
     plan->abandoned = true;
   }

@@ -97,9 +97,9 @@ run "nccl:repeat:$most" $most 300 "$bin/test_ranks" repeat $most nccl "$(times 1
 run "nccl:connections:$most" $most 200 env CUDA_DEVICE_MAX_CONNECTIONS=1 "$bin/test_ranks" repeat $most nccl "$(times 20000)"
 
 # The reduced models: where ranks share GPUs, and those that have a GPU for each rank.
-refits() { run "refits:$1" 1 200 python3 tests/refit/run_refits.py --bin "$build/bin" --gpus "$1" --ranks "$2"; }
-refits cuda 16
-refits nccl "$gpus"
+refits() { run "refits:$1" "$3" 200 python3 tests/refit/run_refits.py --bin "$build/bin" --gpus "$1" --ranks "$2"; }
+refits cuda 16 1
+refits nccl "$gpus" 4
 
 # What a user would start with.
 export OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1

@@ -59,6 +59,8 @@ def run_on_gpus(args, refits, folder):
             sys.exit(f"{what}: {there} on GPUs, {here} on threads")
         print(f"{what}: {line}")
         n += 1
+    if n == 0:
+        sys.exit(f"no refit has {args.ranks} ranks or fewer")
     print(f"refits ok: {n} of {len(refits)} on {args.ranks} ranks")
 
 
