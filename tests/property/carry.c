@@ -25,12 +25,14 @@ struct carrier {
   rank_record records[ORC_MAX_RANKS];
   orc_arena arena;
   bool corrupt;
+  comms_maker make_comms;
 };
 
 carrier *carrier_create(void)
 {
   carrier *c = calloc(1, sizeof *c);
   if (c == NULL) return NULL;
+  c->make_comms = xfer_comm_create_local;
   c->crew = crew_create(ORC_MAX_RANKS);
   if (c->crew != NULL) return c;
   free(c);
@@ -56,6 +58,11 @@ void carrier_destroy(carrier *c)
     rank_record_free(&c->records[r]);
   orc_free(&c->arena);
   free(c);
+}
+
+void carrier_make_comms(carrier *c, comms_maker maker)
+{
+  c->make_comms = maker;
 }
 
 void carrier_corrupt(carrier *c)
@@ -223,8 +230,8 @@ static bool lists_agree(const job *j, char *why, size_t n_bytes)
 static verdict send_to_work(carrier *c, job *j, char *why, size_t n_bytes)
 {
   team *t = &c->teams[j->p->n_ranks];
-  if (t->n_uses++ == 0 && xfer_comm_create_local(t->comms, j->p->n_ranks) != XFER_OK) {
-    (void)snprintf(why, n_bytes, "comm_create_local: %s", xfer_last_error());
+  if (t->n_uses++ == 0 && c->make_comms(t->comms, j->p->n_ranks) != XFER_OK) {
+    (void)snprintf(why, n_bytes, "making comms: %s", xfer_last_error());
     return WRONG;
   }
   j->comms = t->comms;

@@ -10,6 +10,10 @@ typedef struct carrier carrier;
 carrier *carrier_create(void);
 void carrier_destroy(carrier *c);
 
+/* Make comms in another way than xfer_comm_create_local(). */
+typedef xfer_status (*comms_maker)(xfer_comm **comms, int n_ranks);
+void carrier_make_comms(carrier *c, comms_maker maker);
+
 /* Change a byte of the destinations of each problem after each run: every problem with one must
  * then be found wrong. */
 void carrier_corrupt(carrier *c);
