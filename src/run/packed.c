@@ -132,13 +132,15 @@ static void free_schedule(schedule *s)
   xfi_free(s->windows);
 }
 
-/* Why the first flow of the schedule is in it. */
-static const char *first_way(const schedule *s, const xfer_plan *plan)
+/* Why the first flow of the schedule is in it: what is said of it after "packed: ". */
+static const char *first_reason(const schedule *s, const xfer_plan *plan)
 {
   const flow *f = &s->flows[s->windows[0].flow];
   const xfi_peer *peers = f->send ? plan->moves->sends.peers : plan->moves->recvs.peers;
+  const char *way = xfi_direct_way(plan, f->send, (size_t)(f->peer - peers));
+  const char *colon = strchr(way, ':');
 
-  return xfi_direct_way(plan, f->send, (size_t)(f->peer - peers));
+  return colon == NULL ? way : colon + 2;
 }
 
 static xfer_status make_schedule(schedule *s, const xfer_plan *plan)
@@ -158,7 +160,7 @@ static xfer_status make_schedule(schedule *s, const xfer_plan *plan)
       s->n_windows == 0 || plan->comm->ops->round != NULL, XFER_ERR_UNSUPPORTED,
       "nothing can go between rank %d and rank %d, since this comm has no other way than direct "
       "copies; %s",
-      m->rank, s->flows[s->windows[0].flow].peer->rank, first_way(s, plan));
+      m->rank, s->flows[s->windows[0].flow].peer->rank, first_reason(s, plan));
 done:
   return st;
 }

@@ -149,6 +149,48 @@ static void test_a_committed_plan_says_how_data_travels_and_why(void **state)
   run_job(&j, say_the_way);
 }
 
+/* A comm without messages, as ranks that share a GPU have. */
+static void have_no_other_way(job *j, int rank)
+{
+  xfi_comm *transport = j->comms[rank]->transport;
+  const xfi_comm_ops *before = transport->ops;
+  xfi_comm_ops bare = *before;
+  bound_plan b;
+  xfer_status st;
+
+  bare.has_rounds = false;
+  bare.round = NULL;
+  bare.broadcast = NULL;
+  transport->ops = &bare;
+  j->w.arenas[rank][DST].stays = rank == 3;
+  j->w.arenas[rank][SRC].stays = true;
+  meet(j, rank);
+  b = make_plan(j, rank, XFER_LANE_AUTO);
+  bind_plan(&b);
+  st = xfer_plan_commit(b.plan);
+  expect(st == XFER_ERR_UNSUPPORTED || st == XFER_ERR_PEER);
+  if (rank == 3) {
+    expect(st == XFER_ERR_UNSUPPORTED);
+    expect(strstr(xfer_last_error(), "no other way") != NULL);
+    expect(strstr(xfer_last_error(), "; rank 3 cannot map rank 0: the memory") != NULL);
+  }
+  j->w.arenas[rank][DST].stays = false;
+  meet(j, rank);
+  expect(xfer_plan_commit(b.plan) == XFER_OK);
+  expect(run_plan(j, rank, b.plan, 1) == XFER_OK);
+  destroy_plan(&b);
+  meet(j, rank);
+  transport->ops = before;
+}
+
+static void test_a_pair_without_a_way_fails_the_commit_and_says_why(void **state)
+{
+  job j = {.victim = NOBODY};
+
+  (void)state;
+  run_job(&j, have_no_other_way);
+}
+
 /* Rank 1 copies for rank 2 directly, and exchanges with rank 3 through slots. */
 static void fail_beside_rounds(job *j, int rank)
 {
@@ -181,6 +223,7 @@ int main(void)
   const struct CMUnitTest tests[] = {
       cmocka_unit_test(test_memory_remapped_at_one_address_needs_a_commit_and_gets_one),
       cmocka_unit_test(test_a_committed_plan_says_how_data_travels_and_why),
+      cmocka_unit_test(test_a_pair_without_a_way_fails_the_commit_and_says_why),
       cmocka_unit_test(test_a_rank_whose_copies_fail_does_not_keep_others_in_their_rounds),
   };
 
