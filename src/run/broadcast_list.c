@@ -23,7 +23,7 @@ void xfi_casts_free(xfi_casts *casts)
  */
 uint64_t xfi_casts_window(const xfer_plan *plan)
 {
-  const uint64_t cap = plan->options.max_staging_bytes / 4 / XFI_SLOT_ALIGN * XFI_SLOT_ALIGN;
+  const uint64_t cap = xfi_run_staging_share(plan) / 4 / XFI_SLOT_ALIGN * XFI_SLOT_ALIGN;
   uint64_t window = plan->window_bytes * WINDOWS_PER_BROADCAST;
 
   if (window > XFI_MESSAGE_BYTES) window = XFI_MESSAGE_BYTES;

@@ -40,11 +40,19 @@ static xfi_plan_options moves_options(const xfer_plan_options *o)
   return (xfi_plan_options){o->lane, o->ranks_per_domain};
 }
 
+uint64_t xfi_run_staging_share(const xfer_plan *plan)
+{
+  const size_t n_broadcast = plan->moves->n_broadcast;
+  const bool both = n_broadcast > 0 && n_broadcast < plan->moves->n_tensors;
+
+  return plan->options.max_staging_bytes / (both ? 2 : 1);
+}
+
 /* The window that keeps the rank with most messages per round under the staging cap: two slots each
  * way. */
 static xfer_status set_window(xfer_plan *plan, int sends, int recvs)
 {
-  const uint64_t cap = plan->options.max_staging_bytes;
+  const uint64_t cap = xfi_run_staging_share(plan);
   const uint64_t slots = 2 * (uint64_t)(sends + recvs);
   xfer_status st = XFER_OK;
   uint64_t window = plan->options.window_bytes;
@@ -54,9 +62,10 @@ static xfer_status set_window(xfer_plan *plan, int sends, int recvs)
   window = window / XFI_SLOT_ALIGN * XFI_SLOT_ALIGN;
   XFI_CHECK(window > 0, XFER_ERR_ARG,
             "max_staging_bytes %llu is too small for %d messages in a round",
-            (unsigned long long)cap, sends + recvs);
+            (unsigned long long)plan->options.max_staging_bytes, sends + recvs);
   XFI_CHECK(plan->moves->n_broadcast == 0 || cap >= UINT64_C(4) * XFI_SLOT_ALIGN, XFER_ERR_ARG,
-            "max_staging_bytes %llu is too small for a broadcast", (unsigned long long)cap);
+            "max_staging_bytes %llu is too small for a broadcast",
+            (unsigned long long)plan->options.max_staging_bytes);
   plan->window_bytes = window;
 done:
   return st;

@@ -90,6 +90,10 @@ void xfi_run_report(const xfer_plan *plan, xfer_plan_report_data *report);
 /* The plan's deadline for a wait that starts now. */
 xfi_deadline xfi_run_deadline(const xfer_plan *plan);
 
+/* What packed rounds, and likewise broadcasts, may use of max_staging_bytes: half of it where a
+ * plan has both, since a rank's slots hold the larger step of either each way. */
+uint64_t xfi_run_staging_share(const xfer_plan *plan);
+
 /* What bound memory lay in at commit, and is not there any more; NULL: all is. */
 const xfi_allocation *xfi_run_find_changed(const xfer_plan *plan);
 
