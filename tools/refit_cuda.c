@@ -48,10 +48,14 @@ static bool choose_gpu(MPI_Comm ranks, bool shared, char *error, size_t size)
   MPI_Comm_rank(host, &local);
   MPI_Comm_free(&host);
   if (cudaGetDeviceCount(&n_gpus) != cudaSuccess) n_gpus = 0;
-  if (n_gpus > 0 && (shared || local < n_gpus))
-    return good(cudaSetDevice(local % n_gpus), "cudaSetDevice");
-  snprintf(error, size, "process %d of this host has no GPU; there are %d", local, n_gpus);
-  return false;
+  if (n_gpus == 0 || (!shared && local >= n_gpus)) {
+    snprintf(error, size, "process %d of this host has no GPU; there are %d", local, n_gpus);
+    return false;
+  }
+  const cudaError_t failed = cudaSetDevice(local % n_gpus);
+  if (failed != cudaSuccess)
+    snprintf(error, size, "GPU %d of %d: %s", local % n_gpus, n_gpus, cudaGetErrorString(failed));
+  return failed == cudaSuccess;
 }
 
 xfer_comm *refit_cuda_comm(const MPI_Comm *ranks, bool nccl, char *error, size_t size)

@@ -93,12 +93,12 @@ bool refit_memory_upload(const refit_memory *memory, bool is_dst)
   return true;
 }
 
-bool refit_memory_download(const refit_memory *memory, bool is_dst)
+bool refit_memory_download(const refit_memory *memory)
 {
   for (size_t i = 0; memory->device != NULL && i < memory->n_buffers; i++) {
     const refit_buffer *b = &memory->buffers[i];
 
-    if (b->is_dst == is_dst && !memory->device->copy(b->base, b->twin, b->n_bytes)) return false;
+    if (b->is_dst && !memory->device->copy(b->base, b->twin, b->n_bytes)) return false;
   }
   return true;
 }

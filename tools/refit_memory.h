@@ -27,9 +27,10 @@ typedef struct refit_memory {
 bool refit_memory_create(refit_memory *memory, const refit_case *what, const refit_device *device,
                          int rank);
 void refit_memory_free(refit_memory *memory);
-/* The sources or destinations go to the device, or come back from it. */
+/* The sources or the destinations go to the device. */
 bool refit_memory_upload(const refit_memory *memory, bool is_dst);
-bool refit_memory_download(const refit_memory *memory, bool is_dst);
+/* The destinations come back from it. */
+bool refit_memory_download(const refit_memory *memory);
 /* Hands every view to the plan. */
 bool refit_memory_bind(refit_memory *memory, xfer_plan *plan);
 /* The views of a tensor on the host, as xfer_locals_view() gives them. */

@@ -167,7 +167,7 @@ static bool run_all(state *s, double *median)
       if (all[r] > ms[i]) ms[i] = all[r];
     }
   }
-  if (ok) ok = agree(s, refit_memory_download(&s->memory, true), "runs") && ms != NULL;
+  if (ok) ok = agree(s, refit_memory_download(&s->memory), "runs") && ms != NULL;
   if (ok) {
     qsort(ms, (size_t)n, sizeof *ms, compare_doubles);
     *median = ms[n / 2];

@@ -140,20 +140,17 @@ static int run_threads(const refit_args *args, const refit_told *all)
 /* ---- ranks as processes ---- */
 
 #ifdef XFER_REFIT_MPI
-static xfer_comm *make_comm(const refit_args *args, char *error, size_t size)
+static xfer_comm *make_comm(const refit_args *args, const MPI_Comm *ranks, char *error, size_t size)
 {
   xfer_comm *comm = NULL;
 
 #ifdef XFER_REFIT_CUDA
-  static MPI_Comm ranks;
-
-  ranks = MPI_COMM_WORLD;
   if (args->run.device != NULL)
-    return refit_cuda_comm(&ranks, strcmp(args->comm, "nccl") == 0, error, size);
+    return refit_cuda_comm(ranks, strcmp(args->comm, "nccl") == 0, error, size);
 #else
   (void)args;
 #endif
-  if (xfer_comm_create_mpi(&comm, MPI_COMM_WORLD) != XFER_OK)
+  if (xfer_comm_create_mpi(&comm, *ranks) != XFER_OK)
     snprintf(error, size, "%s", xfer_last_error());
   return comm;
 }
@@ -162,16 +159,17 @@ static int run_processes(const refit_args *args, const refit_told *all)
 {
   const refit_case *what = &all->train;
   char error[REFIT_ERROR_BYTES] = "";
+  const MPI_Comm ranks = MPI_COMM_WORLD;
   refit_result result;
   xfer_comm *comm = NULL;
   int n_ranks = 0, rank = 0, status = EXIT_SUCCESS;
   bool ok = false;
 
-  MPI_Comm_size(MPI_COMM_WORLD, &n_ranks);
-  MPI_Comm_rank(MPI_COMM_WORLD, &rank);
+  MPI_Comm_size(ranks, &n_ranks);
+  MPI_Comm_rank(ranks, &rank);
   if (n_ranks != what->n_ranks) {
     snprintf(error, sizeof error, "the job needs %d ranks, MPI started %d", what->n_ranks, n_ranks);
-  } else if ((comm = make_comm(args, error, sizeof error)) != NULL) {
+  } else if ((comm = make_comm(args, &ranks, error, sizeof error)) != NULL) {
     ok = refit_rank(comm, told(all, rank), &args->run, &result, error);
   }
   xfer_comm_destroy(comm);
@@ -328,7 +326,7 @@ int main(int argc, char **argv)
       {"--problem", ARG_TEXT, &args.problem, "LINE  one tensor, in the problem language", 0, 0},
       {"--one-sided", ARG_FLAG, &args.one_sided, "each rank is told of its own side alone", 0, 0},
       {"--comm", ARG_TEXT, &args.comm,
-       "local|mpi|nccl|cuda  threads, processes, those with a GPU each or sharing some", 0, 0},
+       "local|mpi|nccl|cuda  threads; processes; processes with a GPU each; sharing GPUs", 0, 0},
       {"--lane", ARG_TEXT, &args.lane, "auto|direct|packed|broadcast  the way of the data", 0, 0},
       {"--window", ARG_BYTES, &args.window, "BYTES  most bytes per peer and round", 1,
        INT64_C(1) << 30},

@@ -623,13 +623,13 @@ XFER_API XFER_MUST_CHECK xfer_status xfer_plan_commit(xfer_plan *plan);
  *                 xfer_plan_wait() commits it.
  * @param stream   A CUDA stream; NULL: the default stream. Ignored by host comms.
  * @retval XFER_ERR_STATE    Not committed, a run in flight, `version` does not grow, bound memory
- * was freed or remapped, or `stream` is capturing. Nothing was begun. Where the other ranks did
- * begin, xfer_plan_wait() tells them, and breaks the comm if the plan sends messages; without it
- * they wait until their deadline.
+ *                           freed or remapped, or `stream` capturing. Nothing was begun. Where the
+ *                           other ranks did begin, xfer_plan_wait() tells them, and breaks the comm
+ *                           if the plan sends messages; without it they wait until their deadline.
+ * @retval XFER_ERR_UNSUPPORTED  `stream` is cudaStreamPerThread. Likewise.
  * @retval XFER_ERR_TIMEOUT  A peer did not come; the text names it. Destinations are torn.
- * @retval XFER_ERR_CUDA     A copy or launch failed. Destinations are torn; the comm is broken if
- * the plan sends messages that were not all on their way.
- * @retval XFER_ERR_UNSUPPORTED  `stream` is cudaStreamPerThread. Nothing was begun.
+ * @retval XFER_ERR_CUDA     A copy or launch failed. Destinations are torn, and the comm is broken
+ * if messages of the plan were not all sent.
  * @retval XFER_ERR_COMM     The transport failed. Destinations are torn.
  * @since 0.1
  */
