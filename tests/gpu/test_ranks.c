@@ -11,6 +11,7 @@
 #include "chunks.h"
 #include "perf_part.h"
 #include "perf_ranks.h"
+#include "random_line.h"
 
 #include <xfer/nccl.h>
 #include <xfer/xfer.h>
@@ -62,10 +63,7 @@ static void die(const char *file, int line, const char *what, const char *why)
 
 static int64_t from_to(int64_t a, int64_t b)
 {
-  w.random ^= w.random >> 12;
-  w.random ^= w.random << 25;
-  w.random ^= w.random >> 27;
-  return a + (int64_t)((w.random * UINT64_C(2685821657736338717) >> 11) % (uint64_t)(b - a + 1));
+  return random_draw(&w.random, a, b);
 }
 
 /* ---- the world ---------------------------------------------------------------------------- */
@@ -248,81 +246,6 @@ static xfer_plan *plan_make(const tensor *tensors, int n, uint32_t lane, uint64_
 
 /* ---- random problems ---------------------------------------------------------------------- */
 
-/* A mesh of some of the ranks, in the problem language; returns its number of axes. */
-static int random_mesh(char *text, size_t size)
-{
-  int n_axes = (int)from_to(1, 3);
-  int shape[3] = {1, 1, 1};
-  int total = 1;
-  int ranks[64];
-  size_t at = 0;
-
-  for (int a = 0; a < n_axes; a++) {
-    shape[a] = (int)from_to(1, w.ranks.size / total);
-    total *= shape[a];
-  }
-  for (int r = 0; r < w.ranks.size; r++)
-    ranks[r] = r;
-  for (int r = w.ranks.size - 1; r > 0; r--) {
-    int other = (int)from_to(0, r);
-    int kept = ranks[r];
-    ranks[r] = ranks[other];
-    ranks[other] = kept;
-  }
-  for (int a = 0; a < n_axes; a++)
-    at += (size_t)snprintf(text + at, size - at, a == 0 ? "(%d" : ",%d", shape[a]);
-  for (int r = 0; r < total; r++)
-    at += (size_t)snprintf(text + at, size - at, r == 0 ? ")@%d" : ",%d", ranks[r]);
-  (void)snprintf(text + at, size - at, ":");
-  return n_axes;
-}
-
-static void random_side(char *text, size_t size, int n_dims)
-{
-  int n_axes = random_mesh(text, size);
-
-  for (int a = 0; a < n_axes; a++) {
-    size_t at = strlen(text);
-    const char *comma = a == 0 ? "" : ",";
-    switch (from_to(0, 4)) {
-    case 0:
-      (void)snprintf(text + at, size - at, "%sR", comma);
-      break;
-    case 1:
-      (void)snprintf(text + at, size - at, "%sS%db", comma, (int)from_to(0, n_dims - 1));
-      break;
-    case 2:
-      (void)snprintf(text + at, size - at, "%sS%df%d", comma, (int)from_to(0, n_dims - 1),
-                     (int)from_to(1, 4));
-      break;
-    default:
-      (void)snprintf(text + at, size - at, "%sS%d", comma, (int)from_to(0, n_dims - 1));
-      break;
-    }
-  }
-}
-
-static void random_line(char *line, size_t size)
-{
-  static const char *const dtypes[] = {"u8", "bf16", "f32", "f64"};
-  char src[256] = "";
-  char dst[256] = "";
-  int n_dims = (int)from_to(1, 4);
-  int64_t room = from_to(0, 5) == 0 ? 4000000 : 60000;
-  size_t at = 0;
-
-  at += (size_t)snprintf(line, size, "%s", dtypes[from_to(0, 3)]);
-  for (int d = 0; d < n_dims; d++) {
-    int64_t n = from_to(0, 30) == 0 ? 0 : from_to(1, from_to(0, 2) == 0 ? 2000 : 40);
-    if (n > room) n = room > 0 ? room : 1;
-    if (n > 0) room /= n;
-    at += (size_t)snprintf(line + at, size - at, d == 0 ? "[%lld" : ",%lld", (long long)n);
-  }
-  random_side(src, sizeof src, n_dims);
-  random_side(dst, sizeof dst, n_dims);
-  (void)snprintf(line + at, size - at, "] %s -> %s", src, dst);
-}
-
 static void suite_random(int n_cases)
 {
   static const uint32_t lanes[] = {XFER_LANE_AUTO, XFER_LANE_DIRECT, XFER_LANE_PACKED,
@@ -336,7 +259,7 @@ static void suite_random(int n_cases)
     uint64_t window = windows[from_to(0, 3)];
     for (int t = 0; t < n; t++) {
       char line[700];
-      random_line(line, sizeof line);
+      random_line(&w.random, w.ranks.size, line, sizeof line);
       tensor_make(&tensors[t], t, line, from_to(0, 1) == 1);
     }
     CUDA(cudaStreamSynchronize, (w.stream));
