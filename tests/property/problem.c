@@ -363,7 +363,10 @@ static void random_options(rng *r, problem *p)
   if (o->window_bytes != 0 && o->window_bytes < (uint64_t)n_bytes / 100)
     o->window_bytes = (uint64_t)n_bytes / 100;
   if (rng_percent(r, 5)) o->max_staging_bytes = (uint64_t)1 << rng_int(r, 18, 30);
-  if (rng_percent(r, 2)) o->max_staging_bytes = (uint64_t)rng_below(r, 4096) + 1;
+  if (rng_percent(r, 2)) {
+    const uint64_t tiny = (uint64_t)rng_below(r, 4096) + 1;
+    if (n_bytes <= 1 << 18) o->max_staging_bytes = tiny; /* else steps without end */
+  }
   if (rng_percent(r, 15)) o->ranks_per_domain = (uint32_t)rng_int(r, 1, p->n_ranks);
   if (rng_percent(r, 15)) o->link_bytes_per_s = (uint64_t)1 << rng_int(r, 10, 45);
   if (rng_percent(r, 15)) o->message_ns = (uint64_t)1 << rng_int(r, 0, 40);
