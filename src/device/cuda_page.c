@@ -19,6 +19,7 @@
 #include <stdio.h>
 #include <string.h>
 #include <sys/mman.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 struct xfi_cuda_page {
@@ -66,7 +67,6 @@ xfer_status xfi_cuda_page_alloc(xfi_device *base, uint64_t **flags, size_t n_fla
   static _Atomic uint64_t last_id;
   xfi_cuda_device *device = xfi_cuda(base);
   xfer_status st = XFER_OK;
-  int before = xfi_cuda_enter(device);
   xfi_cuda_page *page = NULL;
   size_t unit = (size_t)sysconf(_SC_PAGESIZE);
 
@@ -85,50 +85,51 @@ xfer_status xfi_cuda_page_alloc(xfi_device *base, uint64_t **flags, size_t n_fla
 done:
   if (page != NULL && page->file >= 0) (void)close(page->file);
   xfi_free(page);
-  xfi_cuda_leave(device, before);
   return st;
 }
 
 void xfi_cuda_page_free(xfi_device *base, uint64_t *flags)
 {
-  xfi_cuda_device *device = xfi_cuda(base);
-  xfi_cuda_page **at = &device->pages;
+  xfi_cuda_page **at = &xfi_cuda(base)->pages;
 
   while (*at != NULL && (*at)->base != (char *)flags)
     at = &(*at)->next;
   xfi_cuda_page *page = *at;
   if (page == NULL) return;
   *at = page->next;
-  xfi_cuda_watch_forget(device, page->base, page->n_bytes);
-  int before = xfi_cuda_enter(device);
   xfi_cuda_page_unmap(page->base, page->n_bytes);
-  xfi_cuda_leave(device, before);
   (void)close(page->file);
   xfi_free(page);
 }
 
 bool xfi_cuda_page_find(const xfi_cuda_device *device, const void *pointer, xfi_allocation *found,
-                        int *file)
+                        xfi_cuda_file *file)
 {
   const char *p = pointer;
 
   for (const xfi_cuda_page *page = device->pages; page != NULL; page = page->next) {
+    struct stat about = {0};
+
     if (p < page->base || p >= page->base + page->n_bytes) continue;
     *found = (xfi_allocation){.base = page->base, .n_bytes = page->n_bytes, .id = page->id};
-    *file = page->file;
+    (void)fstat(page->file, &about);
+    *file = (xfi_cuda_file){getpid(), page->file, about.st_dev, about.st_ino};
     return true;
   }
   return false;
 }
 
-xfer_status xfi_cuda_page_open(int process, int file, size_t n_bytes, char **mapped)
+xfer_status xfi_cuda_page_open(const xfi_cuda_file *file, size_t n_bytes, char **mapped)
 {
   xfer_status st = XFER_OK;
+  struct stat about;
   char path[64];
 
-  (void)snprintf(path, sizeof path, "/proc/%d/fd/%d", process, file);
-  int here = open(path, O_RDWR | O_CLOEXEC);
+  (void)snprintf(path, sizeof path, "/proc/%d/fd/%d", file->process, file->number);
+  int here = open(path, O_RDWR | O_CLOEXEC | O_NONBLOCK);
   XFI_CHECK(here >= 0, XFER_ERR_UNSUPPORTED, "%s, a peer's flags: %s", path, strerror(errno));
+  XFI_CHECK(fstat(here, &about) == 0 && about.st_dev == file->device && about.st_ino == file->inode,
+            XFER_ERR_UNSUPPORTED, "%s is not a peer's flags any more", path);
   XFI_TRY(page_map(here, n_bytes, mapped));
 done:
   if (here >= 0) (void)close(here);
