@@ -148,8 +148,8 @@ static bool kind_fits(enum cudaMemcpyKind kind, place dst, place src)
     return src != ON_DEVICE && dst != PAGEABLE;
   case cudaMemcpyDeviceToHost:
     return dst != ON_DEVICE && src != PAGEABLE;
-  case cudaMemcpyDeviceToDevice:
-    return dst != PAGEABLE && src != PAGEABLE;
+  case cudaMemcpyDeviceToDevice: /* of pinned memory it may work; nothing says that it does */
+    return dst == ON_DEVICE && src == ON_DEVICE;
   default:
     return true;
   }
@@ -409,14 +409,14 @@ static cudaError_t copy_sync(xfi_copy copy, enum cudaMemcpyKind kind)
 cudaError_t CUDARTAPI cudaMemcpy(void *dst, const void *src, size_t n_bytes,
                                  enum cudaMemcpyKind kind)
 {
-  SIM_ENTER(SIM_UNSAFE);
+  SIM_ENTER(SIM_SAFE);
   return sim_leave(copy_sync(dense(dst, src, n_bytes), kind));
 }
 
 cudaError_t CUDARTAPI cudaMemcpy2D(void *dst, size_t dst_pitch, const void *src, size_t src_pitch,
                                    size_t width, size_t height, enum cudaMemcpyKind kind)
 {
-  SIM_ENTER(SIM_UNSAFE);
+  SIM_ENTER(SIM_SAFE);
   if (width > dst_pitch || width > src_pitch) return sim_leave(cudaErrorInvalidPitchValue);
   return sim_leave(copy_sync(rows(dst, dst_pitch, src, src_pitch, width, height), kind));
 }
@@ -474,6 +474,6 @@ cudaError_t CUDARTAPI cudaMemsetAsync(void *at, int value, size_t n_bytes, cudaS
 /* Of device memory it does not wait. */
 cudaError_t CUDARTAPI cudaMemset(void *at, int value, size_t n_bytes)
 {
-  SIM_ENTER(SIM_UNSAFE);
+  SIM_ENTER(SIM_SAFE);
   return sim_leave(set(at, value, n_bytes, sim_stream_of(cudaStreamLegacy)));
 }

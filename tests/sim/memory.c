@@ -413,7 +413,7 @@ _Static_assert(sizeof(ipc_handle) <= sizeof(cudaIpcMemHandle_t), "it fits");
 
 cudaError_t CUDARTAPI cudaIpcGetMemHandle(cudaIpcMemHandle_t *out, void *pointer)
 {
-  SIM_ENTER(SIM_UNSAFE);
+  SIM_ENTER(SIM_SAFE);
   const sim_memory *found = sim_memory_at(pointer);
   if (found == NULL || found->kind != SIM_DEVICE) return sim_leave(cudaErrorInvalidValue);
   const arena *a = &arenas[found->device];
