@@ -2,11 +2,11 @@
  * Capture of a stream into a graph. A graph is the list of its operations in the order of capture,
  * which is one order that its edges allow.
  *
- * Which calls may be unsafe is listed nowhere. SIM_UNSAFE are those that an H100's driver of CUDA 13
- * refused to a second thread while a capture in global mode ran: waiting for, and asking after, events,
- * streams and the device; cudaMalloc, cudaFree; getting, registering and giving back memory of the
- * host. It let pass: making and destroying streams and events, recording, copies, also those that
- * wait, cudaMemGetInfo, cudaIpcGetMemHandle. Mapping, which was not asked, is SIM_UNSAFE too.
+ * Which calls may be unsafe is listed nowhere. SIM_UNSAFE are those that an H100's driver of CUDA
+ * 13 refused to a second thread while a capture in global mode ran: waiting for, and asking after,
+ * events, streams and the device; cudaMalloc, cudaFree; getting, registering and giving back memory
+ * of the host. It let pass: making and destroying streams and events, recording, copies, also those
+ * that wait, cudaMemGetInfo, cudaIpcGetMemHandle. Mapping, which was not asked, is SIM_UNSAFE too.
  */
 #include "machine.h"
 

@@ -1,6 +1,7 @@
 /* The lock, the calls' frame, devices and their attributes, and the machine's own thread. */
 #include "machine.h"
 
+#include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -68,9 +69,15 @@ static void *thread_main(void *unused)
 
 static void thread_start(void)
 {
+  sigset_t all;
+  sigset_t before;
+
   if (sim.has_thread) return;
+  (void)sigfillset(&all); /* signals are the program's */
+  (void)pthread_sigmask(SIG_SETMASK, &all, &before);
   sim.has_thread = pthread_create(&sim.thread, NULL, thread_main, NULL) == 0;
   if (!sim.has_thread) abort();
+  (void)pthread_sigmask(SIG_SETMASK, &before, NULL);
   (void)pthread_detach(sim.thread);
 }
 

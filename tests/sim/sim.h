@@ -12,9 +12,10 @@
  *   others, and how a copy is cut in parts, between which others go on.
  * - The legacy stream of a device waits for, and is waited for by, its blocking streams. Streams
  * made with cudaStreamNonBlocking know no such order. Priorities promise nothing.
- * - A stream holds SIM_QUEUE_LIMIT operations, as was counted on an H100; the call that would put one more blocks, and is counted.
- * - Waits on words compare cyclically (CU_STREAM_WAIT_VALUE_GEQ is a signed difference; so it was on
- *   an H100: UINT64_MAX does not end a wait for 5).
+ * - A stream holds SIM_QUEUE_LIMIT operations, as was counted on an H100; the call that would put
+ * one more blocks, and is counted.
+ * - Waits on words compare cyclically (CU_STREAM_WAIT_VALUE_GEQ is a signed difference; so it was
+ * on an H100: UINT64_MAX does not end a wait for 5).
  * - Memory has identities that are never used again, and addresses that are: a free block is taken
  *   again at once, more often than not. New and freed memory is poisoned. cudaFree waits for its
  *   device. A kernel that was not loaded waits for its device when it is launched.

@@ -3,6 +3,7 @@
 #include "rng.h"
 
 #include <pthread.h>
+#include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -79,10 +80,15 @@ static void *watchdog(void *unused)
 static int run_one(const world_test *test)
 {
   pthread_t thread;
+  sigset_t all;
+  sigset_t before;
 
   test_name = test->name;
   began_ms = now_ms();
+  (void)sigfillset(&all); /* signals are the test's */
+  (void)pthread_sigmask(SIG_SETMASK, &all, &before);
   if (pthread_create(&thread, NULL, watchdog, NULL) != 0) abort();
+  (void)pthread_sigmask(SIG_SETMASK, &before, NULL);
   test->run();
   printf("%s ok\n", test->name);
   (void)fflush(NULL);
