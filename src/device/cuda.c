@@ -132,6 +132,13 @@ done:
   return st;
 }
 
+/* The default stream of a device is the process's. */
+static bool cuda_stream_is_shared(const xfi_device *base, xfer_stream stream)
+{
+  (void)base;
+  return stream == NULL || stream == cudaStreamLegacy;
+}
+
 static cudaEvent_t event_of(xfi_event *event)
 {
   return (cudaEvent_t)(void *)event;
@@ -266,6 +273,7 @@ static const xfi_device_ops cuda_ops = {
     .mem_export = xfi_cuda_export,
     .mem_import = xfi_cuda_import,
     .mem_unimport = xfi_cuda_unimport,
+    .stream_is_shared = cuda_stream_is_shared,
     .flags_alloc = xfi_cuda_page_alloc,
     .flags_free = xfi_cuda_page_free,
     .flags_sync = xfi_cuda_flags_sync,
@@ -289,6 +297,7 @@ xfer_status xfi_device_create_cuda(xfi_device **device)
   XFI_CUDA_TRY(cudaGetDevice, (&made->ordinal));
   XFI_CUDA_TRY(cudaSetDevice,
                (made->ordinal)); /* makes the primary context, which driver calls need */
+  made->base.place = xfi_cuda_place(made->ordinal);
   XFI_TRY(xfi_cuda_driver_load(&made->driver));
   XFI_TRY(xfi_cuda_kernels_load());
   XFI_CUDA_TRY(cudaDeviceGetStreamPriorityRange, (&least, &greatest));

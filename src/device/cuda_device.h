@@ -95,16 +95,18 @@ typedef struct xfi_cuda_file {
   int32_t number;
   uint64_t device; /* with inode: that it is still the same one */
   uint64_t inode;
+  uint64_t by_streams; /* not only hosts store its flags */
 } xfi_cuda_file;
 
-xfer_status xfi_cuda_page_alloc(xfi_device *device, uint64_t **flags, size_t n_flags);
+xfer_status xfi_cuda_page_alloc(xfi_device *device, uint64_t **flags, size_t n_flags,
+                                bool by_streams);
 void xfi_cuda_page_free(xfi_device *device, uint64_t *flags);
 /* The page of ours that holds `pointer`, and its file. */
 bool xfi_cuda_page_find(const xfi_cuda_device *device, const void *pointer, xfi_allocation *found,
                         xfi_cuda_file *file);
 /* Map a page of another process. */
 xfer_status xfi_cuda_page_open(const xfi_cuda_file *file, size_t n_bytes, char **mapped);
-void xfi_cuda_page_unmap(char *mapped, size_t n_bytes);
+void xfi_cuda_page_unmap(char *mapped, size_t n_bytes, bool by_streams);
 
 /* ---- cuda_flags.c ---- */
 
@@ -155,6 +157,8 @@ void xfi_cuda_chunks_unmap(const xfi_cuda_device *device, char *mapped, size_t n
 
 /* ---- cuda_map.c ---- */
 
+/* A number for this process on a device. */
+uint64_t xfi_cuda_place(int ordinal);
 void xfi_cuda_domain(xfi_device *device, unsigned char domain[64]);
 xfer_status xfi_cuda_export(xfi_device *device, xfi_allocation allocation,
                             xfi_mem_handle *handle);

@@ -44,6 +44,7 @@ typedef struct mapping {
   uint64_t id;
   uint64_t origin;
   int n_refs;
+  bool by_streams;       /* of a page */
   enum handle_kind kind; /* how it was mapped */
 } mapping;
 
@@ -61,6 +62,11 @@ static uint64_t process_number(void)
 {
   (void)pthread_once(&this_process_once, this_process_choose);
   return this_process;
+}
+
+uint64_t xfi_cuda_place(int ordinal)
+{
+  return (process_number() ^ (uint64_t)ordinal) | UINT64_C(1) << 63;
 }
 
 /* ---- who may map whom --------------------------------------------------------------------- */
@@ -238,6 +244,7 @@ static xfer_status open_mapping(mapping *m, xfi_cuda_device *device, const handl
     m->base = (char *)(uintptr_t)from->base; /* NOLINT: it came as a number */
     m->kind = HANDLE_LOCAL;
   } else if (from->kind == HANDLE_PAGE) {
+    m->by_streams = from->file.by_streams != 0;
     XFI_TRY(xfi_cuda_page_open(&from->file, from->n_bytes, &m->base));
   } else {
     XFI_TRY(map_by_ipc(from, &m->base));
@@ -249,7 +256,7 @@ done:
 static void close_mapping(const xfi_cuda_device *device, const mapping *m)
 {
   if (m->kind == HANDLE_IPC) (void)cudaIpcCloseMemHandle(m->base);
-  if (m->kind == HANDLE_PAGE) xfi_cuda_page_unmap(m->base, m->n_bytes);
+  if (m->kind == HANDLE_PAGE) xfi_cuda_page_unmap(m->base, m->n_bytes, m->by_streams);
   if (m->kind == HANDLE_CHUNKS) xfi_cuda_chunks_unmap(device, m->base, m->n_bytes);
 }
 

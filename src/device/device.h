@@ -115,8 +115,13 @@ typedef struct xfi_device_ops {
                             xfi_deadline deadline);
   void (*mem_unimport)(xfi_device *device, void *base);
 
-  /* Flags, zeroed. */
-  xfer_status (*flags_alloc)(xfi_device *device, uint64_t **flags, size_t n_flags);
+  /* Is the stream one that other ranks of this process have too, so that what one rank puts on it
+   * holds up the others? NULL: none is. */
+  bool (*stream_is_shared)(const xfi_device *device, xfer_stream stream);
+
+  /* Flags, zeroed; `by_streams`: not only hosts store them. */
+  xfer_status (*flags_alloc)(xfi_device *device, uint64_t **flags, size_t n_flags,
+                             bool by_streams);
   void (*flags_free)(xfi_device *device, uint64_t *flags);
   /* Become one more owner of a peer's flags, who calls flags_free() too: they live until the last
    * one has. False: they are gone, since the peer failed. NULL: mapping them does that. */
@@ -142,6 +147,7 @@ typedef struct xfi_device_ops {
 
 struct xfi_device {
   const xfi_device_ops *ops;
+  uint64_t place;     /* equal for ranks of one process on one device; 0: it does not matter */
   xfi_alarms *alarms; /* NULL: the device is synchronous */
 };
 

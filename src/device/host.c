@@ -262,12 +262,13 @@ static page **find_page(const uint64_t *flags)
   return at;
 }
 
-static xfer_status host_flags_alloc(xfi_device *device, uint64_t **flags, size_t n_flags)
+static xfer_status host_flags_alloc(xfi_device *device, uint64_t **flags, size_t n_flags,
+                                    bool by_streams)
 {
   xfer_status st = XFER_OK;
   page *made = NULL;
 
-  (void)device;
+  (void)device, (void)by_streams;
   XFI_CHECK(n_flags <= (SIZE_MAX - sizeof *made) / sizeof **flags, XFER_ERR_OVERFLOW, "%zu flags",
             n_flags);
   made = xfi_calloc(1, sizeof *made + n_flags * sizeof **flags);

@@ -117,6 +117,7 @@ done:
 typedef struct word {
   int32_t status;
   int32_t changed;          /* lanes must be made */
+  uint64_t place;           /* see xfi_device */
   unsigned char domain[64]; /* ranks with equal ones may reach each other's memory */
 } word;
 
@@ -126,7 +127,8 @@ static xfer_status gather_words(word *all, const xfer_plan *plan, xfer_status mi
 {
   xfi_comm *comm = plan->comm;
   xfer_status st = XFER_OK;
-  word said = {mine, plan->state != XFI_COMMITTED && plan->state != XFI_REFUSED, {0}};
+  word said = {mine, plan->state != XFI_COMMITTED && plan->state != XFI_REFUSED,
+               plan->device->place, {0}};
   bool failed = false;
 
   plan->device->ops->domain(plan->device, said.domain);
@@ -180,16 +182,19 @@ static xfer_status make_lanes(xfer_plan *plan, const word *words, xfi_deadline d
   xfi_comm *comm = plan->comm;
   xfer_status st = XFER_OK;
   xfer_status mine;
+  const word *own = &words[comm->rank];
   bool *same = xfi_comm_calloc(comm, (size_t)comm->size, sizeof *same);
+  bool *here = xfi_comm_calloc(comm, (size_t)comm->size, sizeof *here);
 
-  XFI_CHECK(same != NULL, XFER_ERR_NOMEM, "%d ranks", comm->size);
-  for (int r = 0; r < comm->size; r++)
-    same[r] = r != comm->rank &&
-              memcmp(words[r].domain, words[comm->rank].domain, sizeof words[r].domain) == 0;
+  XFI_CHECK(same != NULL && here != NULL, XFER_ERR_NOMEM, "%d ranks", comm->size);
+  for (int r = 0; r < comm->size; r++) {
+    same[r] = r != comm->rank && memcmp(words[r].domain, own->domain, sizeof own->domain) == 0;
+    here[r] = r != comm->rank && own->place != 0 && words[r].place == own->place;
+  }
   xfi_run_drop_lanes(plan);
   plan->epoch = 0;
   mine = commit_local(plan);
-  XFI_TRY(xfi_direct_create(&plan->direct, plan, same, &mine, deadline));
+  XFI_TRY(xfi_direct_create(&plan->direct, plan, same, here, &mine, deadline));
   XFI_TRY(xfi_comm_agree(comm, mine, deadline)); /* also: nobody maps what is offered any more */
   if (plan->device->ops->exports_end != NULL) plan->device->ops->exports_end(plan->device);
   mine = xfi_pipeline_create(&plan->pipeline, plan);
@@ -197,6 +202,7 @@ static xfer_status make_lanes(xfer_plan *plan, const word *words, xfi_deadline d
 done:
   if (plan->device->ops->exports_end != NULL) plan->device->ops->exports_end(plan->device);
   xfi_free(same);
+  xfi_free(here);
   return st;
 }
 

@@ -67,6 +67,7 @@ struct xfi_direct {
   xfer_stream *streams;
   xfi_event **ended; /* [n_streams] */
   int n_streams;
+  bool may_share; /* a stream with another rank; the last of `streams` then takes its place */
 };
 
 static int64_t ring(xfi_alarm *alarm, int64_t now_ns);
@@ -249,6 +250,9 @@ static xfer_status make_streams(xfi_direct *d)
 
   for (int g = 0; g < d->n_groups; g++)
     if (d->groups[g].stream >= n) n = d->groups[g].stream + 1;
+  for (size_t i = 0; i < d->links.n; i++)
+    d->may_share = d->may_share || d->links.at[i].is_here;
+  if (d->may_share) n++;
   d->streams = xfi_calloc((size_t)n, sizeof(xfer_stream));
   d->ended = xfi_calloc((size_t)n, sizeof *d->ended);
   XFI_CHECK(d->streams != NULL && d->ended != NULL, XFER_ERR_NOMEM, "%d streams", n);
@@ -314,17 +318,22 @@ static xfer_status make_room(xfi_direct *d, const xfer_plan *plan)
 {
   const size_t n_flags = (size_t)plan->moves->n_ranks * XFI_WORDS;
   xfer_status st = XFER_OK;
+  bool by_streams = false;
 
   d->sends = xfi_calloc(plan->moves->sends.n_peers, sizeof *d->sends);
   d->recvs = xfi_calloc(plan->moves->recvs.n_peers, sizeof *d->recvs);
   XFI_CHECK(d->sends != NULL && d->recvs != NULL, XFER_ERR_NOMEM, "direct lane");
-  if (d->links.n > 0) XFI_TRY(d->device->ops->flags_alloc(d->device, &d->page, n_flags));
+  for (size_t i = 0; i < d->links.n; i++)
+    by_streams = by_streams || d->links.at[i].send != XFI_NO_FLOW ||
+                 d->links.at[i].recv != XFI_NO_FLOW;
+  if (d->links.n > 0)
+    XFI_TRY(d->device->ops->flags_alloc(d->device, &d->page, n_flags, by_streams));
 done:
   return st;
 }
 
 xfer_status xfi_direct_create(xfi_direct **direct, xfer_plan *plan, const bool *same,
-                              xfer_status *mine, xfi_deadline deadline)
+                              const bool *here, xfer_status *mine, xfi_deadline deadline)
 {
   xfer_status st = XFER_OK;
   xfi_direct *d = xfi_comm_calloc(plan->comm, 1, sizeof *d);
@@ -332,7 +341,7 @@ xfer_status xfi_direct_create(xfi_direct **direct, xfer_plan *plan, const bool *
   XFI_CHECK(d != NULL, XFER_ERR_NOMEM, "direct lane");
   d->device = plan->device;
   d->watch.alarm.ring = ring;
-  XFI_TRY(xfi_links_list(&d->links, plan, same));
+  XFI_TRY(xfi_links_list(&d->links, plan, same, here));
   if (*mine == XFER_OK) *mine = make_room(d, plan);
   XFI_TRY(xfi_links_connect(&d->links, plan, d->page, mine, deadline));
   if (*mine == XFER_OK) *mine = prepare(d, plan);
@@ -504,6 +513,32 @@ done:
   return st;
 }
 
+/* Ranks that share the stream: what the first to come puts there to wait for its peers would hold
+ * up theirs. So none puts anything there before all have come, and this lane's on a stream of its
+ * own. */
+static xfer_status meet(const xfi_direct *d, const xfer_plan *plan)
+{
+  const struct timespec pause = {.tv_nsec = 20 * 1000};
+  const xfi_link *links = d->links.at;
+  xfer_status st = XFER_OK;
+
+  for (size_t i = 0; i < d->links.n; i++)
+    if (links[i].is_here && links[i].page != NULL)
+      d->device->ops->flags_store(d->device, xfi_word(links[i].page, plan->moves->rank, XFI_MET),
+                                  plan->epoch);
+  for (size_t i = 0; i < d->links.n; i++) {
+    if (!links[i].is_here) continue;
+    while (read_flag(xfi_word(d->page, links[i].rank, XFI_MET)) < plan->epoch) {
+      XFI_TRY(xfi_direct_check(d));
+      XFI_CHECK(!xfi_deadline_expired(plan->run_ends), XFER_ERR_TIMEOUT, LATE_TEXT, links[i].rank,
+                NOT_STARTED, (unsigned long long)plan->epoch);
+      (void)nanosleep(&pause, NULL);
+    }
+  }
+done:
+  return st;
+}
+
 xfer_status xfi_direct_start(xfi_direct *d, xfer_plan *plan, xfer_stream stream)
 {
   const xfi_device_ops *dev = d->device->ops;
@@ -515,13 +550,17 @@ xfer_status xfi_direct_start(xfi_direct *d, xfer_plan *plan, xfer_stream stream)
   d->watch.late = NULL;
   if (d->device->alarms != NULL && d->watch.flags.n > 0)
     xfi_alarm_set(d->device->alarms, &d->watch.alarm, plan->run_ends);
+  for (int i = 0; i < d->n_streams; i++)
+    XFI_TRY(dev->stream_wait(d->device, d->streams[i], plan->started));
+  if (d->may_share && dev->stream_is_shared(d->device, stream)) {
+    XFI_TRY(meet(d, plan));
+    stream = d->streams[d->n_streams - 1];
+  }
   /* One call sets and waits where both are on the caller's stream. */
   if (!told && (d->n_groups == 0 || d->groups[0].stream >= 0)) {
     XFI_TRY(sync_flags(d, plan, &d->tell, &nothing, NULL, stream, NOT_STARTED));
     told = true;
   }
-  for (int i = 0; i < d->n_streams; i++)
-    XFI_TRY(dev->stream_wait(d->device, d->streams[i], plan->started));
   for (int i = 0; i < d->n_groups; i++) {
     const group *g = &d->groups[i];
 

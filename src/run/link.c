@@ -42,21 +42,29 @@ static int distance(const xfi_plan *m, int rank)
   return (rank - m->rank + m->n_ranks) % m->n_ranks;
 }
 
-/* of_rank[r]: 1 + the index of rank r's link. */
-static void add_links(xfi_links *links, const xfer_plan *plan, const bool *same, bool send,
+/* Links to make, and of_rank[r]: 1 + the index of rank r's. */
+static xfi_link *link_of(xfi_links *links, size_t *of_rank, int rank)
+{
+  if (of_rank[rank] == 0) {
+    links->at[links->n] = (xfi_link){.rank = rank, .send = XFI_NO_FLOW, .recv = XFI_NO_FLOW};
+    of_rank[rank] = ++links->n;
+  }
+  return &links->at[of_rank[rank] - 1];
+}
+
+static void add_flows(xfi_links *links, const xfer_plan *plan, const bool *same, bool send,
                       size_t *of_rank)
 {
   const xfi_move_list *list = send ? &plan->moves->sends : &plan->moves->recvs;
+  const uint32_t lane = plan->options.lane;
+  const bool direct = lane != XFER_LANE_PACKED && lane != XFER_LANE_BROADCAST;
 
   for (size_t p = 0; p < list->n_peers; p++) {
     const int rank = list->peers[p].rank;
 
-    if (!same[rank] || !has_moves(plan, list, p)) continue;
-    if (of_rank[rank] == 0) {
-      links->at[links->n] = (xfi_link){.rank = rank, .send = XFI_NO_FLOW, .recv = XFI_NO_FLOW};
-      of_rank[rank] = ++links->n;
-    }
-    *(send ? &links->at[of_rank[rank] - 1].send : &links->at[of_rank[rank] - 1].recv) = p;
+    if (!same[rank]) continue;
+    xfi_link *link = link_of(links, of_rank, rank);
+    if (direct && has_moves(plan, list, p)) *(send ? &link->send : &link->recv) = p;
   }
 }
 
@@ -73,18 +81,19 @@ static void rotate_links(xfi_links *links, const xfi_plan *m)
     }
 }
 
-xfer_status xfi_links_list(xfi_links *links, xfer_plan *plan, const bool *same)
+xfer_status xfi_links_list(xfi_links *links, xfer_plan *plan, const bool *same, const bool *here)
 {
   const xfi_plan *m = plan->moves;
-  const uint32_t lane = plan->options.lane;
+  const size_t n_ranks = (size_t)m->n_ranks;
   xfer_status st = XFER_OK;
-  size_t *of_rank = xfi_comm_calloc(plan->comm, (size_t)m->n_ranks, sizeof *of_rank);
+  size_t *of_rank = xfi_comm_calloc(plan->comm, n_ranks, sizeof *of_rank);
 
-  links->at = xfi_comm_calloc(plan->comm, m->sends.n_peers + m->recvs.n_peers, sizeof *links->at);
+  links->at = xfi_comm_calloc(plan->comm, n_ranks, sizeof *links->at);
   XFI_CHECK(of_rank != NULL && links->at != NULL, XFER_ERR_NOMEM, "%d ranks", m->n_ranks);
-  if (lane == XFER_LANE_PACKED || lane == XFER_LANE_BROADCAST) goto done;
-  add_links(links, plan, same, true, of_rank);
-  add_links(links, plan, same, false, of_rank);
+  for (int r = 0; r < m->n_ranks; r++) /* all take part in a broadcast */
+    if (here[r] || (same[r] && m->n_broadcast > 0)) link_of(links, of_rank, r)->is_here = here[r];
+  add_flows(links, plan, same, true, of_rank);
+  add_flows(links, plan, same, false, of_rank);
   rotate_links(links, m);
 done:
   xfi_free(of_rank);

@@ -31,6 +31,7 @@ enum {
   XFI_LEFT,    /* not 0: the peer has failed, and takes part in no more run */
   XFI_STARTED, /* the peer may be pushing; + 1: pulling */
   XFI_DONE = XFI_STARTED + 2, /* the peer has pushed; + 1: pulled */
+  XFI_MET = XFI_DONE + 2,     /* the peer has come to run `epoch`, on a stream that we share */
   XFI_WORDS = 8
 };
 
@@ -46,6 +47,7 @@ typedef struct xfi_link {
   size_t recv;             /* likewise */
   xfi_by send_by;          /* who copies what we send */
   xfi_by recv_by;          /* and what we receive */
+  bool is_here;            /* of our process and on our device */
   size_t n_own_src;        /* allocations that what we send lies in */
   size_t n_own_dst;        /* and what we receive */
   char way[XFI_WAY_BYTES]; /* what is said of a flow that nobody copies */
@@ -97,8 +99,9 @@ static inline bool xfi_link_pulls(const xfi_link *link)
 bool xfi_link_is_narrow(const xfi_bound *src, const xfi_bound *dst, const int64_t *length,
                         int n_dims, int elem_bytes);
 
-/* Peers in reach with which there is something to exchange. */
-xfer_status xfi_links_list(xfi_links *links, xfer_plan *plan, const bool *same);
+/* Peers in reach with which there is something to exchange, in whatever lane: where not directly,
+ * only to hear of their failures. here[r]: rank r shares our process and device. */
+xfer_status xfi_links_list(xfi_links *links, xfer_plan *plan, const bool *same, const bool *here);
 /* Exchange descriptions, map, and decide who copies what. `page` is this rank's flag page, NULL
  * without links. All ranks, see xfi_direct_create(). */
 xfer_status xfi_links_connect(xfi_links *links, xfer_plan *plan, uint64_t *page, xfer_status *mine,

@@ -181,16 +181,14 @@ done:
   return st;
 }
 
-/* Every rank's word of the run: all complete, or some late, or some failed. */
-static xfer_status agree_on_run(const xfer_plan *plan, xfer_status mine, bool *is_late,
-                                xfi_deadline deadline)
+/* Every rank's word of the run. */
+static xfer_status agree_on_run(const xfer_plan *plan, xfer_status mine, xfi_deadline deadline)
 {
   xfi_comm *comm = plan->comm;
-  const xfi_run_word word = {plan->run_version, mine, *is_late};
+  const xfi_run_word word = {plan->run_version, mine};
   const int last = comm->size - 1;
   xfer_status st = XFER_OK;
   bool failed = false;
-  int late = -1;
   int other = 0;
   char why[XFI_ERROR_BYTES];
 
@@ -198,13 +196,9 @@ static xfer_status agree_on_run(const xfer_plan *plan, xfer_status mine, bool *i
   st = comm->ops->all_gather(comm, plan->words, &word, sizeof word, deadline);
   if (mine != XFER_OK) xfi_set_error("%s", why); /* our own goes before the transport's */
   if (st != XFER_OK) return mine != XFER_OK ? mine : st;
-  for (int r = 0; r < comm->size; r++) {
+  for (int r = 0; r < comm->size; r++)
     failed = failed || plan->words[r].status != XFER_OK;
-    if (plan->words[r].is_late && late < 0) late = r;
-  }
-  *is_late = !failed && late >= 0;
   if (failed) return xfi_comm_agree(comm, mine, deadline);
-  XFI_CHECK(late < 0, XFER_ERR_TIMEOUT, "the run is not complete on rank %d yet; wait again", late);
   while (other < last && plan->words[other].version == plan->words[last].version)
     other++;
   XFI_CHECK(other == last, XFER_ERR_MISMATCH, "rank %d ran version %llu, rank %d version %llu",
@@ -233,23 +227,24 @@ xfer_status xfi_run_wait(xfer_plan *plan, uint64_t timeout_ms)
   xfer_status st = XFER_OK;
   xfer_status mine;
   bool is_late = false;
-  bool has_left = false;
 
   XFI_TRY(xfi_state_allows(plan->state, XFI_CALL_WAIT));
   if (plan->state == XFI_REFUSED) plan->run_ends = xfi_run_deadline(plan);
   mine = plan->run_status;
   if (mine == XFER_OK) mine = await_part(plan, deadline, &is_late);
-  has_left = mine != XFER_OK;
-  if (has_left) leave(plan);
-  st = agree_on_run(plan, mine, &is_late, agreement_deadline(plan, deadline));
+  if (is_late) {
+    plan->state = xfi_state_after(plan->state, XFI_CALL_WAIT, XFI_AS_IT_WAS);
+    XFI_CHECK(false, XFER_ERR_TIMEOUT, "run %llu is not complete on rank %d yet; wait again",
+              (unsigned long long)plan->epoch, plan->moves->rank);
+  }
+  if (mine != XFER_OK) leave(plan);
+  st = agree_on_run(plan, mine, agreement_deadline(plan, deadline));
   if (st == XFER_OK) {
     complete(plan);
-  } else if (is_late) {
-    plan->state = xfi_state_after(plan->state, XFI_CALL_WAIT, XFI_AS_IT_WAS);
-  } else {
-    if (!has_left) leave(plan);
-    plan->state = xfi_state_after(plan->state, XFI_CALL_WAIT, XFI_FAILED);
+    goto done;
   }
+  if (mine == XFER_OK) leave(plan);
+  plan->state = xfi_state_after(plan->state, XFI_CALL_WAIT, XFI_FAILED);
 done:
   return st;
 }

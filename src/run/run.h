@@ -27,8 +27,7 @@ typedef struct xfi_binding {
 /* What a rank says of a run when it waits for it. */
 typedef struct xfi_run_word {
   uint64_t version;
-  int32_t status;
-  int32_t is_late; /* not failed, but not complete either */
+  int64_t status;
 } xfi_run_word;
 
 typedef struct xfi_direct xfi_direct;
@@ -136,9 +135,9 @@ xfer_status xfi_local_create(xfi_batch **batch, const xfer_plan *plan);
 
 /* All ranks take part, also one that has failed: *mine is what it came to so far, and becomes what
  * this rank's part came to. Maps what can be mapped; the rest is left to the packed lane. same[r]:
- * rank r may be in reach. */
+ * rank r may be in reach; here[r]: it shares our process and device. */
 xfer_status xfi_direct_create(xfi_direct **direct, xfer_plan *plan, const bool *same,
-                              xfer_status *mine, xfi_deadline deadline);
+                              const bool *here, xfer_status *mine, xfi_deadline deadline);
 /* Nothing of a run may be on its way. */
 void xfi_direct_destroy(xfi_direct *direct);
 /* Which flows are carried directly: by index in plan->moves->sends.peers and recvs.peers. */

@@ -97,7 +97,7 @@ static void cost_of_calls(xfi_device *device)
   xfi_event *event = NULL;
   double us[4] = {0};
 
-  OK(device->ops->flags_alloc(device, &flags, 512));
+  OK(device->ops->flags_alloc(device, &flags, 512, true));
   OK(device->ops->stream_create(device, &stream));
   OK(device->ops->event_create(device, &event));
   uint64_t *list[4] = {flags, flags + 1, flags + 2, flags + 3};
@@ -133,7 +133,7 @@ static void ping_pong(xfi_device *device, mailbox *box, int me, int at_step)
   char *theirs = NULL;
   xfer_stream stream = NULL;
 
-  OK(device->ops->flags_alloc(device, &mine, 512));
+  OK(device->ops->flags_alloc(device, &mine, 512, true));
   OK(device->ops->find_allocation(device, mine, 1, &found));
   OK(device->ops->mem_export(device, found, &box->page[me]));
   (void)__sync_add_and_fetch(&box->step, 1);

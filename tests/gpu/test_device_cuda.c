@@ -269,7 +269,7 @@ static void test_flags_order_streams(void **state)
     return;
   }
   xfi_device *device = device_make(0);
-  OK(device->ops->flags_alloc(device, &flags, 8));
+  OK(device->ops->flags_alloc(device, &flags, 8, true));
   OK(device->ops->stream_create(device, &waiting));
   OK(device->ops->stream_create(device, &setting));
   OK(device->ops->event_create(device, &event));
@@ -298,7 +298,7 @@ static void test_a_flag_stored_by_the_host_lets_a_stream_go(void **state)
   (void)state;
   NEEDS_GPUS(1);
   xfi_device *device = device_make(0);
-  OK(device->ops->flags_alloc(device, &flags, 2000));
+  OK(device->ops->flags_alloc(device, &flags, 2000, true));
   OK(device->ops->stream_create(device, &stream));
   uint64_t *list[2] = {flags, flags + 1999};
   OK(wait_flags(device, list, 2, 4, stream));
@@ -325,7 +325,7 @@ static void test_guarded_copies_do_nothing_where_a_flag_is_void(void **state)
   NEEDS_GPUS(1);
   xfi_device *device = device_make(0);
   CUDA(cudaMalloc, ((void **)&memory, 2 * BYTES));
-  OK(device->ops->flags_alloc(device, &flags, 16));
+  OK(device->ops->flags_alloc(device, &flags, 16, true));
   OK(device->ops->stream_create(device, &stream));
   uint64_t *watched[2] = {flags, flags + 1};
   uint64_t *done = flags + 8;
@@ -514,7 +514,7 @@ static void parent_main(mailbox *box)
     OK(device->ops->find_allocation(device, buffers[i] + buffer_bytes[i] / 2, 1, &found));
     OK(device->ops->mem_export(device, found, &box->handles[i]));
   }
-  OK(device->ops->flags_alloc(device, &flags, 512));
+  OK(device->ops->flags_alloc(device, &flags, 512, true));
   OK(device->ops->find_allocation(device, flags, 1, &found));
   box->flag_offset = (size_t)((char *)(flags + 3) - (char *)found.base);
   OK(device->ops->mem_export(device, found, &box->flag_handle));

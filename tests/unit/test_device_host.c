@@ -271,7 +271,7 @@ static void test_flags_live_until_their_last_owner_leaves(void **state)
   (void)state;
   uint64_t *flags = NULL;
 
-  assert_int_equal(device->ops->flags_alloc(device, &flags, 8), XFER_OK);
+  assert_int_equal(device->ops->flags_alloc(device, &flags, 8, true), XFER_OK);
   assert_true(device->ops->flags_share(device, flags));
   device->ops->flags_free(device, flags);
   assert_int_equal(device->ops->flags_set(device, &(xfi_flags){&flags, 1}, NULL, 3, NULL), XFER_OK);
