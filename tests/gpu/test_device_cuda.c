@@ -370,6 +370,7 @@ static void test_import_within_the_process_is_counted(void **state)
   CUDA(cudaMalloc, (&memory, 1 << 20));
   OK(there->ops->find_allocation(there, (char *)memory + 100, 1, &found));
   OK(there->ops->mem_export(there, found, &handle));
+  CUDA(cudaSetDevice, (0));
   OK(here->ops->mem_import(here, &handle, &first, soon()));
   OK(here->ops->mem_import(here, &handle, &second, soon()));
   assert_ptr_equal(first, memory);

@@ -72,7 +72,11 @@ static void thread_start(void)
   sigset_t all;
   sigset_t before;
 
+  const char *seed = getenv("XFER_SIM_SEED"); /* of programs that know nothing of the machine */
+
   if (sim.has_thread) return;
+  if (seed != NULL) sim.random = strtoull(seed, NULL, 10) * 0x9e3779b97f4a7c15u + 1;
+  if (seed != NULL) sim.lag = (int)sim_draw(4);
   (void)sigfillset(&all); /* signals are the program's */
   (void)pthread_sigmask(SIG_SETMASK, &all, &before);
   sim.has_thread = pthread_create(&sim.thread, NULL, thread_main, NULL) == 0;

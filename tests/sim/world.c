@@ -14,7 +14,9 @@
 world w;
 
 static uint64_t seed = 1;
-static int64_t began_ms;
+static _Atomic int64_t began_ms;
+static bool has_case;
+static uint64_t case_number;
 static const char *test_name;
 static _Thread_local int own_rank = -1;
 
@@ -45,6 +47,18 @@ uint64_t world_seed(void)
   return seed;
 }
 
+void world_set_seed(uint64_t wanted)
+{
+  seed = wanted;
+}
+
+void world_case(uint64_t number)
+{
+  began_ms = now_ms();
+  case_number = number;
+  has_case = true;
+}
+
 void world_failed(const char *file, int line, const char *what)
 {
   const char *short_name = strrchr(file, '/');
@@ -52,7 +66,9 @@ void world_failed(const char *file, int line, const char *what)
   fprintf(stderr, "%s:%d: rank %d after %lld ms: not so: %s; the library's last words: %s\n",
           short_name != NULL ? short_name + 1 : file, line, own_rank, (long long)world_ms(), what,
           xfer_last_error());
-  fprintf(stderr, "%s: again with --seed %llu\n", test_name, (unsigned long long)seed);
+  fprintf(stderr, "%s: again with --seed %llu", test_name, (unsigned long long)seed);
+  if (has_case) fprintf(stderr, " --only %llu", (unsigned long long)case_number);
+  fprintf(stderr, "\n");
   (void)fflush(NULL);
   _exit(1);
 }
@@ -70,14 +86,15 @@ void world_need_no_violation(const char *file, int line)
 static void *watchdog(void *unused)
 {
   (void)unused;
-  world_sleep_ms((int64_t)WORLD_PATIENCE_S * 1000);
+  while (world_ms() < (int64_t)WORLD_PATIENCE_S * 1000)
+    world_sleep_ms(500);
   fprintf(stderr, "%s hangs\n", test_name);
   sim_dump();
   world_failed(__FILE__, __LINE__, "an end");
   return NULL;
 }
 
-static int run_one(const world_test *test)
+void world_run_one(const world_test *test)
 {
   pthread_t thread;
   sigset_t all;
@@ -103,7 +120,7 @@ static int run_all(const world_test *tests, size_t n)
     int status = 0;
     (void)fflush(NULL);
     const pid_t child = fork(); /* before any thread */
-    if (child == 0) run_one(&tests[i]);
+    if (child == 0) world_run_one(&tests[i]);
     if (child < 0 || waitpid(child, &status, 0) != child) abort();
     if (status == 0) continue;
     printf("%s FAILED\n", tests[i].name);
@@ -125,7 +142,7 @@ int world_main(int argc, char **argv, const world_test *tests, size_t n)
   }
   if (wanted == NULL) return run_all(tests, n);
   for (size_t i = 0; i < n; i++)
-    if (strcmp(tests[i].name, wanted) == 0) return run_one(&tests[i]);
+    if (strcmp(tests[i].name, wanted) == 0) world_run_one(&tests[i]);
   fprintf(stderr, "no test %s\n", wanted);
   return 2;
 }

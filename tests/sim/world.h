@@ -25,7 +25,12 @@ typedef struct world_test {
   void (*run)(void);
 } world_test;
 int world_main(int argc, char **argv, const world_test *tests, size_t n);
+/* Runs one and ends the process. */
+void world_run_one(const world_test *test);
 uint64_t world_seed(void);
+void world_set_seed(uint64_t seed);
+/* Say which case this is where something fails; time and patience begin anew. */
+void world_case(uint64_t number);
 
 /* Where a condition does not hold, say so and end the process. */
 void world_failed(const char *file, int line, const char *what);
