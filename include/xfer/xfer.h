@@ -580,7 +580,8 @@ XFER_API XFER_MUST_CHECK xfer_status xfer_plan_simulate(xfer_plan **plan, int n_
                                                         size_t n_tensors,
                                                         const xfer_plan_options *options);
 
-/** Give a plan back; NULL is fine. Waits for what this rank has enqueued. Not collective. */
+/** Give a plan back; NULL is fine. Waits for what this rank has enqueued, and for what peers have
+ * begun on its memory. Not collective. */
 XFER_API void xfer_plan_destroy(xfer_plan *plan);
 
 /**
@@ -648,7 +649,7 @@ XFER_API XFER_MUST_CHECK xfer_status xfer_plan_run(xfer_plan *plan, uint64_t ver
  * @param plan        A run is in flight, or was refused on this rank.
  * @param timeout_ms  How long to wait for this rank's part; 0: until the run's own deadline, which
  *                    is the plan's timeout after its beginning. Once it is complete the ranks agree,
- *                    for which each waits for the others until that deadline and 20 s more.
+ *                    for which each waits for the others until that deadline and 4 s more.
  * @retval XFER_OK          Every rank's destinations are complete.
  * @retval XFER_ERR_STATE   No run is in flight.
  * @retval XFER_ERR_TIMEOUT   The run is not complete on this rank after `timeout_ms`: wait again, as

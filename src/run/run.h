@@ -79,7 +79,7 @@ xfer_status xfi_run_wait(xfer_plan *plan, uint64_t timeout_ms);
 /* For runs that nobody waits for: order `stream` after the last one, if there is one. Says so if
  * that one is known to have failed. */
 xfer_status xfi_run_follow(xfer_plan *plan, xfer_stream stream);
-/* Of a plan that is given back in the middle of a run. */
+/* Of a plan that is given back while it has lanes: others may be in a run, or begin one. */
 void xfi_run_abandon(xfer_plan *plan);
 /* Can a run begin on the stream? All that run itself checks. */
 xfer_status xfi_run_check(const xfer_plan *plan, uint64_t version, xfer_stream stream);
@@ -101,7 +101,7 @@ const xfi_allocation *xfi_run_allocation(const xfer_plan *plan, const void *poin
                                          size_t n_bytes);
 
 /* How long a rank waits, once a run has failed, for what is on its way to end. */
-#define XFI_LEAVE_MS 10000
+#define XFI_LEAVE_MS 2000
 
 /* The bound source or destination of a tensor; commit has checked that it is there where it is
  * needed. */
@@ -151,8 +151,8 @@ const char *xfi_direct_way(const void *plan, bool send, size_t peer);
 xfer_status xfi_direct_start(xfi_direct *direct, xfer_plan *plan, xfer_stream stream);
 /* Enqueue on `stream`: wait until peers have done theirs. */
 xfer_status xfi_direct_finish(xfi_direct *direct, xfer_plan *plan, xfer_stream stream);
-/* XFER_ERR_PEER with its name if a peer has left a run or failed in it. */
-xfer_status xfi_direct_check(const xfi_direct *direct);
+/* XFER_ERR_PEER with its name if a peer takes no part in run `epoch`. */
+xfer_status xfi_direct_check(const xfi_direct *direct, uint64_t epoch);
 /* Of a run whose work on this rank has ended: did all signals come? Names who was late. */
 xfer_status xfi_direct_outcome(const xfi_direct *direct, const xfer_plan *plan);
 /* A run failed: tell peers, let this rank's streams go, and return once nobody touches its memory
