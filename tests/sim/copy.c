@@ -18,6 +18,9 @@ typedef struct copy_op {
   const void *table; /* of a kernel, which reads it */
   size_t table_bytes;
   uint64_t table_id;
+  const uint64_t *go; /* 0 there when it begins: it does nothing; NULL: it goes */
+  uint64_t go_id;
+  bool has_begun;
   char *staged; /* pageable bytes that were taken when the call was made */
 } copy_op;
 
@@ -79,7 +82,10 @@ static bool copies_step(sim_op *op)
   const uint64_t most = 1 + sim_draw(o->n + 1); /* of parts in this step */
 
   if (o->table != NULL && !sim_touch(op, o->table, o->table_bytes, false, o->table_id)) return true;
-
+  if (o->go != NULL && !o->has_begun) {
+    if (!sim_touch(op, o->go, sizeof *o->go, false, o->go_id) || *o->go == 0) return true;
+  }
+  o->has_begun = true;
   for (uint64_t i = 0; i < most && o->n > 0; i++) {
     const size_t at = (size_t)sim_draw(o->n);
     if (!sim_copy_part(op, &o->parts[at].copy, o->parts[at].src_id, o->parts[at].dst_id)) continue;
@@ -221,13 +227,15 @@ static xfi_copy rows(void *dst, size_t dst_pitch, const void *src, size_t src_pi
 }
 
 cudaError_t sim_copies_enqueue(const xfi_copy *copies, size_t n, const void *table,
-                               size_t table_bytes, sim_stream *stream)
+                               size_t table_bytes, const uint64_t *go, sim_stream *stream)
 {
   copy_op *op = copies_make(&kernel_class, copies, n);
 
   op->table = table;
   op->table_bytes = table_bytes;
   op->table_id = sim_id_at(table);
+  op->go = go;
+  op->go_id = sim_id_at(go);
   return sim_enqueue(op, stream);
 }
 
@@ -277,6 +285,15 @@ static cudaError_t box(xfi_copy *copy, const struct cudaMemcpy3DParms *p)
   copy->src_stride[1] = (int64_t)s.pitch;
   copy->dst_stride[1] = (int64_t)d.pitch;
   return cudaSuccess;
+}
+
+cudaError_t sim_copy_of_node(xfi_copy *copy, const struct cudaMemcpy3DParms *p)
+{
+  const cudaError_t error = box(copy, p);
+
+  if (error != cudaSuccess) return error;
+  return place_of(copy->dst) <= PAGEABLE || place_of(copy->src) <= PAGEABLE ? cudaErrorInvalidValue
+                                                                           : cudaSuccess;
 }
 
 cudaError_t CUDARTAPI cudaMemcpy3DAsync(const struct cudaMemcpy3DParms *p, cudaStream_t stream)

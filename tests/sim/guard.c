@@ -17,6 +17,7 @@ typedef struct guard {
   int rank;
   bool open;
   uint64_t run;
+  uint64_t closed_run;    /* the last that its owner was in */
   uint64_t closed_at;     /* operations up to this one came before it was closed */
   unsigned char *written; /* [n_bytes], where reads of what was not written are watched */
 } guard;
@@ -81,6 +82,7 @@ void sim_guard_close(int at)
 {
   (void)pthread_mutex_lock(&sim.lock);
   guards[at].open = false;
+  guards[at].closed_run = sim_self()->run;
   guards[at].closed_at = sim.last_seq;
   (void)pthread_mutex_unlock(&sim.lock);
 }
@@ -104,9 +106,10 @@ void sim_guard_unwritten(int at)
   (void)pthread_mutex_unlock(&sim.lock);
 }
 
-static bool allows(const guard *g, const sim_op *op)
+static bool allows(const guard *g, const sim_op *op, bool writes)
 {
   if (op->rank == g->rank) return op->seq > g->closed_at;
+  if (!writes && !g->open) return op->run > g->closed_run;
   return g->open && op->run == g->run;
 }
 
@@ -115,7 +118,7 @@ static void check_guards(const sim_op *op, const char *bytes, size_t n_bytes, bo
   for (int i = 0; i < n_guards; i++) {
     const guard *g = &guards[i];
     if (g->base == NULL || bytes >= g->base + g->n_bytes || bytes + n_bytes <= g->base) continue;
-    if (allows(g, op)) continue;
+    if (allows(g, op, writes)) continue;
     sim_violation(
         "a %s of rank %d in run %llu %s %zu bytes at %td of rank %d's memory, which is %s",
         op->cls->name, op->rank, (unsigned long long)op->run, writes ? "writes" : "reads", n_bytes,

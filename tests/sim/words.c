@@ -5,13 +5,14 @@
  */
 #include "machine.h"
 
+#include "device.h"
 #include "error.h"
 #include "launch.h"
 
 #include <stdlib.h>
 #include <string.h>
 
-typedef enum word_kind { WAIT, WRITE } word_kind;
+typedef enum word_kind { WAIT, WRITE, LOOK } word_kind;
 
 typedef struct word {
   word_kind kind;
@@ -28,6 +29,9 @@ typedef struct words_op {
   size_t n;
   size_t next;
   bool ordered; /* one after the other; else a kernel's, in any order */
+  uint64_t *go; /* of a guard: writes are void where it is 0; looks make it 0 where a word is void */
+  uint64_t go_id;
+  bool seen_void;
 } words_op;
 
 static uint64_t word_read(const word *w)
@@ -83,11 +87,16 @@ static bool words_step(sim_op *op)
 {
   words_op *o = (words_op *)(void *)op;
   const size_t at = o->ordered ? o->next : o->next + (size_t)sim_draw(o->n - o->next);
-  const word w = o->words[at];
+  word w = o->words[at];
 
   o->words[at] = o->words[o->next];
   o->next++;
-  if (is_there(o, &w) && w.kind == WRITE) word_write(&w);
+  if (!is_there(o, &w)) return o->next == o->n;
+  if (o->go != NULL && !sim_touch(op, o->go, sizeof *o->go, w.kind == LOOK, o->go_id)) return true;
+  if (w.kind == WRITE && o->go != NULL && *o->go == 0) w.value |= XFI_FLAG_VOID;
+  if (w.kind == WRITE) word_write(&w);
+  if (w.kind == LOOK) o->seen_void = o->seen_void || (word_read(&w) & XFI_FLAG_VOID) != 0;
+  if (o->next == o->n && w.kind == LOOK) *o->go = o->seen_void ? 0 : 1;
   return o->next == o->n;
 }
 
@@ -247,13 +256,15 @@ const sim_function sim_word_functions[] = {
 /* ---- kernels of flags --------------------------------------------------------------------- */
 
 static xfer_status launch_words(word_kind kind, uint64_t *const *flags, int n, uint64_t value,
-                                xfer_stream stream, const char *what)
+                                uint64_t *go, xfer_stream stream, const char *what)
 {
   const int refused = sim_enter(what, SIM_SAFE);
   cudaError_t error = (cudaError_t)refused;
 
   if (refused == 0 && n > 0) {
     words_op *op = words_make(kind == WAIT ? &waits_class : &writes_class, (size_t)n, false);
+    op->go = go;
+    op->go_id = sim_id_at(go);
     for (int i = 0; i < n; i++)
       op->words[i] = word_of(kind, (CUdeviceptr)(uintptr_t)flags[i], value, 0, true);
     error = sim_kernel_enqueue(SIM_KERNEL_FLAGS, op, sim_stream_of(stream));
@@ -266,13 +277,19 @@ static xfer_status launch_words(word_kind kind, uint64_t *const *flags, int n, u
 }
 
 xfer_status xfi_cuda_flags_set(uint64_t *const *flags, int n_flags, uint64_t value,
-                               xfer_stream stream)
+                               const uint64_t *go, xfer_stream stream)
 {
-  return launch_words(WRITE, flags, n_flags, value, stream, "flag kernel");
+  return launch_words(WRITE, flags, n_flags, value, (uint64_t *)go, stream, "flag kernel");
 }
 
 xfer_status xfi_cuda_flags_spin(uint64_t *const *flags, int n_flags, uint64_t value,
                                 xfer_stream stream)
 {
-  return launch_words(WAIT, flags, n_flags, value, stream, "wait kernel");
+  return launch_words(WAIT, flags, n_flags, value, NULL, stream, "wait kernel");
+}
+
+xfer_status xfi_cuda_guard_check(uint64_t *const *flags, int n_flags, uint64_t *go,
+                                 xfer_stream stream)
+{
+  return launch_words(LOOK, flags, n_flags, 0, go, stream, "guard kernel");
 }
