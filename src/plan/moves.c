@@ -39,8 +39,8 @@ typedef struct send_job {
   const xfi_class *cls;
   uint32_t tensor;
   size_t box; /* in cls->sends */
-  xfi_turn turn;
-  xfi_place dst_place; /* of the flow; `replica` varies */
+  int my_replica;
+  xfi_turn turn; /* its dst_replica varies */
 } send_job;
 
 /* Offer one stripe to one destination replica. */
@@ -51,12 +51,10 @@ static xfer_status try_send(send_job *job, int replica)
   xfi_move move = {job->tensor, 0, (uint32_t)job->box, (uint16_t)job->turn.stripe,
                    (uint16_t)job->turn.n_stripes};
 
-  job->dst_place.replica = replica;
-  move.peer = xfi_layout_rank(job->cls->dst, &job->dst_place);
+  job->turn.dst_replica = replica;
+  move.peer = xfi_part_rank(job->cls->dst, job->turn.dst_part, replica);
   if (move.peer == plan->rank) return XFER_OK; /* a self-copy, found on the receiving side */
-  if (xfi_choose_source(plan, job->cls, &job->turn, job->cls->src_place.part, &job->dst_place,
-                        move.peer) != plan->rank)
-    return XFER_OK;
+  if (xfi_choose_source(plan, job->cls, &job->turn, move.peer) != plan->rank) return XFER_OK;
   XFI_CHECK(xfi_add_fits(plan->out_bytes, move_bytes(job->cls, &job->cls->sends, &move),
                          &plan->out_bytes),
             XFER_ERR_OVERFLOW, "the bytes that rank %d sends do not fit in 64 bits", plan->rank);
@@ -70,16 +68,17 @@ static xfer_status send_stripe(send_job *job)
 {
   const xfi_class *cls = job->cls;
   const bool rotates = !cls->broadcast && job->plan->options.ranks_per_domain == 0;
-  const int step = rotates ? cls->src->n_replicas : 1;
+  const int step = rotates ? xfi_part_n_replicas(cls->src, job->turn.src_part) : 1;
+  const int n_replicas = xfi_part_n_replicas(cls->dst, job->turn.dst_part);
   xfer_status st = XFER_OK;
   int first = 0;
 
   if (rotates) {
-    job->dst_place.replica = 0;
-    first = cls->src_place.replica - xfi_choose_replica(cls, &job->turn, &job->dst_place);
+    job->turn.dst_replica = 0;
+    first = job->my_replica - xfi_choose_replica(cls, &job->turn);
     if (first < 0) first += step;
   }
-  for (int r = first; r < cls->dst->n_replicas; r += step)
+  for (int r = first; r < n_replicas; r += step)
     XFI_TRY(try_send(job, r));
 done:
   return st;
@@ -94,11 +93,14 @@ static xfer_status send_tensor(xfi_plan *plan, uint32_t tensor)
   for (size_t f = 0; f < cls->sends.n; f++) {
     const xfi_flow *flow = &cls->sends.at[f];
 
-    memcpy(job.dst_place.part, flow->part, sizeof flow->part);
+    job.my_replica = flow->my_replica;
     for (size_t b = 0; b < flow->n; b++) {
+      const xfi_box *box = &cls->sends.boxes[flow->first + b];
+      const int n_replicas = xfi_part_n_replicas(cls->src, flow->mine);
+
       job.box = flow->first + b;
-      job.turn = (xfi_turn){plan->tensors[tensor].ordinal, b, 0, 1};
-      job.turn.n_stripes = xfi_stripe_count(cls, &cls->sends.boxes[job.box]);
+      job.turn = (xfi_turn){plan->tensors[tensor].ordinal, b, 0, 1, flow->mine, flow->part, 0};
+      job.turn.n_stripes = xfi_stripe_count(cls, box, n_replicas);
       for (; job.turn.stripe < job.turn.n_stripes; job.turn.stripe++)
         XFI_TRY(send_stripe(&job));
     }
@@ -113,19 +115,20 @@ static xfer_status receive_box(xfi_plan *plan, uint32_t tensor, const xfi_flow *
   const xfi_class *cls = xfi_plan_class(plan, tensor);
   xfer_status st = XFER_OK;
   xfi_move move = {tensor, 0, (uint32_t)(flow->first + box_in_flow), 0, 1};
-  xfi_turn turn = {plan->tensors[tensor].ordinal, box_in_flow, 0, 1};
+  xfi_turn turn = {
+      plan->tensors[tensor].ordinal, box_in_flow, 0, 1, flow->part, flow->mine, flow->my_replica};
 
-  if (cls->in_src &&
-      memcmp(cls->src_place.part, flow->part, sizeof *flow->part * (size_t)cls->src->n_dims) == 0) {
+  if (xfi_part_replica(cls->src, flow->part, plan->rank) >= 0) {
     move.peer = plan->rank;
     plan->self_bytes += move_bytes(cls, &cls->recvs, &move);
     return add_move(&plan->selfs, move);
   }
-  turn.n_stripes = xfi_stripe_count(cls, &cls->recvs.boxes[move.box]);
+  turn.n_stripes =
+      xfi_stripe_count(cls, &cls->recvs.boxes[move.box], xfi_part_n_replicas(cls->src, flow->part));
   move.n_stripes = (uint16_t)turn.n_stripes;
   for (; turn.stripe < turn.n_stripes; turn.stripe++) {
     move.stripe = (uint16_t)turn.stripe;
-    move.peer = xfi_choose_source(plan, cls, &turn, flow->part, &cls->dst_place, plan->rank);
+    move.peer = xfi_choose_source(plan, cls, &turn, plan->rank);
     XFI_TRY(add_move(&plan->recvs, move));
   }
 done:
