@@ -6,7 +6,10 @@
  */
 #include <string.h>
 
+#include <xxhash.h>
+
 #include "alloc.h"
+#include "boxes.h"
 #include "error.h"
 #include "object.h"
 
@@ -16,14 +19,34 @@
 typedef struct given {
   uint64_t src[2];
   uint64_t dst[2];
+  uint64_t own;    /* 1: of the source, 2: of the destination it has its own boxes only */
   uint64_t mapped; /* 1: its memory can stay mapped */
 } given;
 
 static const uint64_t nothing[2] = {0, 0};
 
+static bool is_own(const xfer_layout *layout)
+{
+  return layout != NULL && layout->boxes != NULL && layout->boxes->is_own;
+}
+
 static bool is_same(const uint64_t a[2], const uint64_t b[2])
 {
   return a[0] == b[0] && a[1] == b[1];
+}
+
+/* One digest of what all ranks have each. `at` is that of one side in a given. */
+static void digest_of_all(uint64_t digest[2], const given *all, int n, size_t at)
+{
+  XXH3_state_t state;
+  XXH128_hash_t hash;
+
+  XXH3_128bits_reset(&state);
+  for (int r = 0; r < n; r++)
+    XXH3_128bits_update(&state, (const char *)&all[r] + at, sizeof nothing);
+  hash = XXH3_128bits_digest(&state);
+  digest[0] = hash.low64;
+  digest[1] = hash.high64;
 }
 
 /* The digests that all ranks mean: of each side, those of the lowest rank that knows it. A rank
@@ -45,8 +68,17 @@ static xfer_status settle(given *all_mean, bool *differ, xfi_comm *comm, const g
     if (is_same(all_mean->dst, nothing)) memcpy(all_mean->dst, all[r].dst, sizeof nothing);
   }
   for (int r = 0; r < comm->size; r++)
-    *differ = *differ || (!is_same(all[r].src, nothing) && !is_same(all[r].src, all_mean->src)) ||
-              (!is_same(all[r].dst, nothing) && !is_same(all[r].dst, all_mean->dst));
+    all_mean->own |= all[r].own;
+  for (int r = 0; r < comm->size; r++)
+    *differ = *differ ||
+              (!is_same(all[r].src, nothing) && !is_same(all[r].src, all_mean->src) &&
+               (all_mean->own & 1) == 0) ||
+              (!is_same(all[r].dst, nothing) && !is_same(all[r].dst, all_mean->dst) &&
+               (all_mean->own & 2) == 0);
+  if ((all_mean->own & 1) != 0)
+    digest_of_all(all_mean->src, all, comm->size, offsetof(given, src));
+  if ((all_mean->own & 2) != 0)
+    digest_of_all(all_mean->dst, all, comm->size, offsetof(given, dst));
 done:
   xfi_free(all);
   return st;
@@ -101,7 +133,7 @@ xfer_status xfer_redistribute(xfer_comm *comm, const xfer_layout *src_layout,
 {
   const xfer_tensor tensor = {"tensor", src_layout, dst_layout, 0};
   xfer_status st = XFER_OK;
-  given mine = {{0, 0}, {0, 0}, 0};
+  given mine = {{0, 0}, {0, 0}, 0, 0};
   given key;
   bool differ = false;
   xfi_kept *k = NULL;
@@ -109,6 +141,7 @@ xfer_status xfer_redistribute(xfer_comm *comm, const xfer_layout *src_layout,
   XFI_CHECK(comm != NULL, XFER_ERR_ARG, "redistribute: comm is NULL");
   if (src_layout != NULL) memcpy(mine.src, src_layout->digest, sizeof mine.src);
   if (dst_layout != NULL) memcpy(mine.dst, dst_layout->digest, sizeof mine.dst);
+  mine.own = (uint64_t)(is_own(src_layout) ? 1 : 0) | (uint64_t)(is_own(dst_layout) ? 2 : 0);
   mine.mapped = xfi_comm_is_registered(comm, src_view) && xfi_comm_is_registered(comm, dst_view);
   XFI_TRY(settle(&key, &differ, comm->transport, &mine));
   k = differ ? NULL : find_kept(comm, &key);

@@ -419,10 +419,9 @@ done:
 
 /* Boxes of the range [begin, end) of the row-major order of dims d and on, the dims before being
  * fixed in `box`: what is left of a row of dim d, whole rows, the beginning of another. */
-static xfer_status add_range(xfi_bounds *list, const xfer_boxes_desc *desc, int64_t *box, int d,
+static xfer_status add_range(xfi_bounds *list, int n, const int64_t *shape, int64_t *box, int d,
                              int64_t begin, int64_t end)
 {
-  const int n = desc->n_dims;
   xfer_status st = XFER_OK;
   int64_t row = 1;
   int64_t lo;
@@ -431,15 +430,15 @@ static xfer_status add_range(xfi_bounds *list, const xfer_boxes_desc *desc, int6
   if (begin >= end) return XFER_OK;
   if (d == n) return xfi_bounds_add(list, n, box);
   for (int k = d + 1; k < n; k++)
-    row *= desc->shape[k];
+    row *= shape[k];
   lo = begin / row;
   hi = end / row;
-  box[d] = lo;
-  box[n + d] = lo + 1;
   if (lo * row < begin || lo == hi) {
     const int64_t stop = lo == hi ? end : (lo + 1) * row;
 
-    XFI_TRY(add_range(list, desc, box, d + 1, begin - lo * row, stop - lo * row));
+    box[d] = lo;
+    box[n + d] = lo + 1;
+    XFI_TRY(add_range(list, n, shape, box, d + 1, begin - lo * row, stop - lo * row));
     lo++;
   }
   if (lo < hi) {
@@ -447,39 +446,42 @@ static xfer_status add_range(xfi_bounds *list, const xfer_boxes_desc *desc, int6
     box[n + d] = hi;
     for (int k = d + 1; k < n; k++) {
       box[k] = 0;
-      box[n + k] = desc->shape[k];
+      box[n + k] = shape[k];
     }
     XFI_TRY(xfi_bounds_add(list, n, box));
   }
   if (lo <= hi) {
     box[d] = hi;
     box[n + d] = hi + 1;
-    XFI_TRY(add_range(list, desc, box, d + 1, 0, end - hi * row));
+    XFI_TRY(add_range(list, n, shape, box, d + 1, 0, end - hi * row));
   }
 done:
   return st;
 }
 
-/* A range of the row-major order; what lies past the last of n_elems is one box past the shape. */
-static xfer_status add_padded_range(xfi_bounds *list, const xfer_boxes_desc *desc, int64_t n_elems,
-                                    int64_t begin, int64_t end)
+xfer_status xfi_bounds_add_flat(xfi_bounds *list, int n_dims, const int64_t *shape, int64_t begin,
+                                int64_t end)
 {
-  const int n = desc->n_dims;
   int64_t box[2 * XFER_MAX_DIMS] = {0};
-  const int64_t from = begin > n_elems ? begin : n_elems; /* of the padding */
+  int64_t n_elems = 1;
+  int64_t from; /* of the padding, one box past the shape */
   xfer_status st = XFER_OK;
 
-  XFI_CHECK(begin >= 0 && begin <= end, XFER_ERR_SHAPE, "a flat range from %lld to %lld",
-            (long long)begin, (long long)end);
-  XFI_TRY(add_range(list, desc, box, 0, begin, end < n_elems ? end : n_elems));
+  for (int d = 0; d < n_dims; d++)
+    XFI_CHECK(shape[d] >= 0 && xfi_imul_fits(n_elems, shape[d], &n_elems), XFER_ERR_OVERFLOW,
+              "dim %d: size %lld", d, (long long)shape[d]);
+  from = begin > n_elems ? begin : n_elems;
+  XFI_CHECK(begin >= 0 && begin <= end && end <= INT64_MAX / 2, XFER_ERR_SHAPE,
+            "a flat range from %lld to %lld", (long long)begin, (long long)end);
+  XFI_TRY(add_range(list, n_dims, shape, box, 0, begin, end < n_elems ? end : n_elems));
   if (end <= from) return XFER_OK;
-  for (int d = 0; d < n; d++) {
-    box[d] = d == 0 ? desc->shape[0] : 0;
-    box[n + d] = box[d] + 1;
+  XFI_CHECK(n_dims > 0, XFER_ERR_UNSUPPORTED, "a flat range past the end of a scalar");
+  for (int d = 0; d < n_dims; d++) {
+    box[d] = d == 0 ? shape[0] : 0;
+    box[n_dims + d] = box[d] + 1;
   }
-  XFI_CHECK(n > 0, XFER_ERR_UNSUPPORTED, "a flat range past the end of a scalar");
-  box[2 * n - 1] = box[n - 1] + (end - from);
-  XFI_TRY(xfi_bounds_add(list, n, box));
+  box[2 * n_dims - 1] = box[n_dims - 1] + (end - from);
+  XFI_TRY(xfi_bounds_add(list, n_dims, box));
 done:
   return st;
 }
@@ -490,7 +492,6 @@ xfer_status xfi_layout_create_flat(xfer_layout **layout, const xfer_boxes_desc *
   xfer_boxes_desc desc;
   xfi_bounds list = {NULL, 0, 0};
   int64_t *first = NULL;
-  int64_t n_elems = 1;
   size_t n_ranks;
 
   XFI_TRY(xfi_options_copy(&desc, sizeof desc, given, "xfer_boxes_desc"));
@@ -498,14 +499,12 @@ xfer_status xfi_layout_create_flat(xfer_layout **layout, const xfer_boxes_desc *
             "a tensor of %d dims; 0 to %d are possible", (int)desc.n_dims, XFER_MAX_DIMS);
   XFI_CHECK(desc.bounds != NULL && (desc.n_dims == 0 || desc.shape != NULL) && desc.first == NULL,
             XFER_ERR_ARG, "flat ranges: shape and bounds are needed, first is not");
-  for (int d = 0; d < desc.n_dims; d++)
-    XFI_CHECK(desc.shape[d] >= 0 && xfi_imul_fits(n_elems, desc.shape[d], &n_elems),
-              XFER_ERR_OVERFLOW, "dim %d: size %lld", d, (long long)desc.shape[d]);
   n_ranks = desc.mesh == NULL ? 1 : (size_t)desc.mesh->size;
   first = xfi_calloc(n_ranks + 1, sizeof *first);
   XFI_CHECK(first != NULL, XFER_ERR_NOMEM, "%zu ranks", n_ranks);
   for (size_t r = 0; r < n_ranks; r++) {
-    XFI_TRY(add_padded_range(&list, &desc, n_elems, desc.bounds[2 * r], desc.bounds[2 * r + 1]));
+    XFI_TRY(xfi_bounds_add_flat(&list, desc.n_dims, desc.shape, desc.bounds[2 * r],
+                                desc.bounds[2 * r + 1]));
     first[r + 1] = (int64_t)list.n;
   }
   desc.first = first;

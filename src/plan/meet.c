@@ -288,7 +288,8 @@ static xfer_status meet_own(meeting *m, const own *mine)
   xfer_status st = XFER_OK;
 
   XFI_TRY(m->look->other->boxes != NULL ? meet_boxes(m, mine) : meet_placements(m, mine));
-  if (!m->look->is_source) XFI_TRY(prove_box(m, mine, m->at + first, m->n - first));
+  if (!m->look->is_source)
+    XFI_TRY(prove_box(m, mine, m->n > first ? &m->at[first] : NULL, m->n - first));
 done:
   return st;
 }

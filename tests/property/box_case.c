@@ -238,7 +238,7 @@ static void make_side(box_case *c, rng *r, int t, int s)
     side->kind = BY_PLACEMENTS;
     return;
   }
-  side->own = false;
+  side->own = rng_percent(r, 30);
   side->converted = fine && dice < 50 && placements_to_boxes(r, side, o, &c->arena);
   if (side->converted) return;
   for (int a = 0; a < o->n_axes; a++) /* they are not used: let them be fine */
