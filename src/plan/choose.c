@@ -72,6 +72,20 @@ void xfi_move_box(xfi_box *box, const xfi_class *cls, const xfi_flows *flows, co
   box->dst_local[d] += start;
 }
 
+uint64_t xfi_move_bytes(const xfi_class *cls, const xfi_flows *flows, const xfi_move *move)
+{
+  const xfi_box *box = &flows->boxes[move->box];
+  const int n = move->n_stripes;
+  int64_t elems = xfi_box_elems(box, cls->src->n_dims);
+
+  if (n > 1) {
+    const int64_t length = box->length[stripe_dim(box, cls->src->n_dims, n)];
+
+    elems = elems / length * (share(length, move->stripe + 1, n) - share(length, move->stripe, n));
+  }
+  return (uint64_t)(elems * cls->src->elem_bytes);
+}
+
 /* The ranks of `domain` that hold the part take turns; -1: none does. */
 static int nearby_source(const xfi_plan *plan, const xfer_layout *src, uint32_t part, int domain,
                          uint64_t turn)

@@ -306,14 +306,16 @@ done:
   return st;
 }
 
-static xfer_status fill_flows(xfi_class *cls, const xfi_plan *plan, bool is_source)
+static xfer_status fill_flows(xfi_class *cls, const xfi_plan *plan, bool is_source,
+                              xfi_scratch *scratch)
 {
   const xfi_look look = {cls,
                          plan,
                          is_source,
                          is_source ? cls->src : cls->dst,
                          is_source ? cls->dst : cls->src,
-                         is_source ? &cls->sends : &cls->recvs};
+                         is_source ? &cls->sends : &cls->recvs,
+                         scratch};
 
   if (cls->src->boxes == NULL && cls->dst->boxes == NULL) return fill_by_dims(&look);
   return xfi_meet_fill(&look);
@@ -408,16 +410,16 @@ static bool find_rank(const xfer_layout *layout, int rank, xfi_place *place)
   return xfi_layout_place(layout, rank, place);
 }
 
-xfer_status xfi_class_fill(xfi_class *cls, const xfi_plan *plan)
+xfer_status xfi_class_fill(xfi_class *cls, const xfi_plan *plan, xfi_scratch *scratch)
 {
   xfer_status st = XFER_OK;
 
   cls->in_src = find_rank(cls->src, plan->rank, &cls->src_place);
   cls->in_dst = find_rank(cls->dst, plan->rank, &cls->dst_place);
-  if (cls->in_src) XFI_TRY(fill_flows(cls, plan, true));
+  if (cls->in_src) XFI_TRY(fill_flows(cls, plan, true, scratch));
   if (cls->in_dst) {
     XFI_TRY(measure_dst(cls, plan->rank));
-    XFI_TRY(fill_flows(cls, plan, false));
+    XFI_TRY(fill_flows(cls, plan, false, scratch));
   }
 done:
   return st;

@@ -23,6 +23,31 @@ typedef struct xfi_pieces {
   size_t capacity;
 } xfi_pieces;
 
+/* What a box of this rank's has in common with one of the other side's. */
+typedef struct xfi_met {
+  uint32_t mine; /* parts */
+  uint32_t part;
+  int my_replica;
+  uint32_t src_part; /* the same two, to sort by */
+  uint32_t dst_part;
+  uint32_t dst_unit; /* one index may be held twice by a destination */
+  int n_dims;
+  xfi_box box;
+} xfi_met;
+
+struct xfi_scratch {
+  xfi_met *met;
+  size_t n_met;
+  size_t met_capacity;
+  xfi_met **order;
+  size_t order_capacity;
+  xfi_units units;
+  xfi_bounds bounds;
+  xfi_bounds held;
+  xfi_flows flows;
+};
+void xfi_scratch_free(xfi_scratch *scratch);
+
 /* The side of a class that a rank looks from. */
 typedef struct xfi_look {
   xfi_class *cls;
@@ -31,6 +56,7 @@ typedef struct xfi_look {
   const xfer_layout *mine;
   const xfer_layout *other;
   xfi_flows *flows;
+  xfi_scratch *scratch;
 } xfi_look;
 
 /* Of one side's part, the runs to exchange: a source that shares an index with other parts, or

@@ -15,27 +15,11 @@
 #include "error.h"
 #include "vec.h"
 
-/* What a box of this rank's has in common with one of the other side's. */
-typedef struct met {
-  uint32_t mine; /* parts */
-  uint32_t part;
-  int my_replica;
-  uint32_t src_part; /* the same two, to sort by */
-  uint32_t dst_part;
-  uint32_t dst_unit; /* one index may be held twice by a destination */
-  int n_dims;
-  xfi_box box;
-} met;
+typedef xfi_met met;
 
 typedef struct meeting {
   const xfi_look *look;
-  met *at;
-  size_t n;
-  size_t capacity;
-  xfi_units units;   /* scratch */
-  xfi_bounds bounds; /* scratch */
-  xfi_bounds held;   /* scratch */
-  xfi_flows flows;   /* scratch */
+  xfi_scratch *s;
 } meeting;
 
 /* A box of this rank's. */
@@ -49,8 +33,8 @@ typedef struct own {
 
 static int by_parts(const void *a, const void *b)
 {
-  const met *x = a;
-  const met *y = b;
+  const met *x = *(met *const *)a;
+  const met *y = *(met *const *)b;
 
   if (x->src_part != y->src_part) return x->src_part < y->src_part ? -1 : 1;
   if (x->dst_part != y->dst_part) return x->dst_part < y->dst_part ? -1 : 1;
@@ -71,8 +55,8 @@ static xfer_status add_met(meeting *m, const own *mine, uint32_t part, const xfi
   met *x;
   int64_t *local;
 
-  XFI_TRY(xfi_vec_reserve(&m->at, &m->capacity, m->n + 1, sizeof *m->at));
-  x = &m->at[m->n++];
+  XFI_TRY(xfi_vec_reserve(&m->s->met, &m->s->met_capacity, m->s->n_met + 1, sizeof *m->s->met));
+  x = &m->s->met[m->s->n_met++];
   *x = (met){.mine = mine->part,
              .part = part,
              .my_replica = mine->replica,
@@ -117,18 +101,18 @@ static xfer_status meet_boxes(meeting *m, const own *mine)
   const size_t n_words = 2 * (size_t)other->n_dims;
   xfer_status st = XFER_OK;
 
-  m->units.n = 0;
-  XFI_TRY(xfi_boxes_meet(&m->units, other, mine->bounds));
-  for (size_t i = 0; i < m->units.n; i++) {
-    const uint32_t unit = m->units.at[i];
+  m->s->units.n = 0;
+  XFI_TRY(xfi_boxes_meet(&m->s->units, other, mine->bounds));
+  for (size_t i = 0; i < m->s->units.n; i++) {
+    const uint32_t unit = m->s->units.at[i];
 
-    m->held.n = 0;
+    m->s->held.n = 0;
     if (m->look->is_source)
-      XFI_TRY(xfi_bounds_add(&m->held, other->n_dims, xfi_unit_bounds(other, unit)));
+      XFI_TRY(xfi_bounds_add(&m->s->held, other->n_dims, xfi_unit_bounds(other, unit)));
     else
-      XFI_TRY(xfi_boxes_read_from(&m->held, other, unit));
-    for (size_t k = 0; k < m->held.n; k++)
-      XFI_TRY(meet_bounds(m, mine, unit, m->held.at + k * n_words));
+      XFI_TRY(xfi_boxes_read_from(&m->s->held, other, unit));
+    for (size_t k = 0; k < m->s->held.n; k++)
+      XFI_TRY(meet_bounds(m, mine, unit, m->s->held.at + k * n_words));
   }
 done:
   return st;
@@ -142,17 +126,17 @@ static xfer_status meet_placements(meeting *m, const own *mine)
   xfi_pieces lists[XFER_MAX_DIMS];
 
   memset(lists, 0, sizeof lists);
-  m->flows.n = m->flows.n_boxes = 0;
+  m->s->flows.n = m->s->flows.n_boxes = 0;
   for (int d = 0; d < n; d++) {
     xfer_run run = {mine->bounds[d], mine->bounds[n + d] - mine->bounds[d], mine->local[d]};
 
     XFI_TRY(
         xfi_pieces_add(&lists[d], &(xfi_runs){&run, 1, 1}, &other->dims[d], m->look->is_source));
   }
-  XFI_TRY(xfi_flows_add(&m->flows, lists, other, mine->part, mine->replica));
-  for (size_t f = 0; f < m->flows.n; f++)
-    for (size_t b = 0; b < m->flows.at[f].n; b++)
-      XFI_TRY(add_met(m, mine, m->flows.at[f].part, &m->flows.boxes[m->flows.at[f].first + b]));
+  XFI_TRY(xfi_flows_add(&m->s->flows, lists, other, mine->part, mine->replica));
+  for (size_t f = 0; f < m->s->flows.n; f++)
+    for (size_t b = 0; b < m->s->flows.at[f].n; b++)
+      XFI_TRY(add_met(m, mine, m->s->flows.at[f].part, &m->s->flows.boxes[m->s->flows.at[f].first + b]));
 done:
   for (int d = 0; d < n; d++)
     xfi_free(lists[d].at);
@@ -188,16 +172,16 @@ static xfer_status say_missing(meeting *m, const own *mine, const met *in, size_
   char box[128];
   char rest[128];
 
-  m->bounds.n = 0;
-  XFI_TRY(xfi_bounds_add(&m->bounds, n_dims, mine->bounds));
+  m->s->bounds.n = 0;
+  XFI_TRY(xfi_bounds_add(&m->s->bounds, n_dims, mine->bounds));
   for (size_t i = 0; i < n; i++) {
     int64_t bounds[2 * XFER_MAX_DIMS];
 
     box_bounds(bounds, &in[i].box, n_dims);
-    XFI_TRY(xfi_bounds_subtract(&m->bounds, 0, n_dims, bounds));
+    XFI_TRY(xfi_bounds_subtract(&m->s->bounds, 0, n_dims, bounds));
   }
   print_bounds(box, sizeof box, mine->bounds, n_dims);
-  print_bounds(rest, sizeof rest, m->bounds.at, n_dims);
+  print_bounds(rest, sizeof rest, m->s->bounds.at, n_dims);
   XFI_CHECK(false, XFER_ERR_SHAPE,
             "tensor \"%s\": rank %d needs [%s] of its box [%s], which no source holds",
             look->plan->tensors[look->cls->first_tensor].name, look->plan->rank, rest, box);
@@ -284,12 +268,13 @@ done:
 
 static xfer_status meet_own(meeting *m, const own *mine)
 {
-  const size_t first = m->n;
+  const size_t first = m->s->n_met;
   xfer_status st = XFER_OK;
 
   XFI_TRY(m->look->other->boxes != NULL ? meet_boxes(m, mine) : meet_placements(m, mine));
   if (!m->look->is_source)
-    XFI_TRY(prove_box(m, mine, m->n > first ? &m->at[first] : NULL, m->n - first));
+    XFI_TRY(prove_box(m, mine, m->s->n_met > first ? &m->s->met[first] : NULL,
+                      m->s->n_met - first));
 done:
   return st;
 }
@@ -310,14 +295,14 @@ static xfer_status each_listed(meeting *m, int position)
     if (mine.unit == XFI_NO_UNIT) continue;
     mine.part = b->part_of[mine.unit];
     mine.replica = xfi_boxes_replica(b, mine.part, position);
-    m->bounds.n = 0;
+    m->s->bounds.n = 0;
     if (m->look->is_source)
-      XFI_TRY(xfi_boxes_read_from(&m->bounds, l, mine.unit));
+      XFI_TRY(xfi_boxes_read_from(&m->s->bounds, l, mine.unit));
     else
-      XFI_TRY(xfi_bounds_add(&m->bounds, n, xfi_unit_bounds(l, mine.unit)));
-    for (size_t k = 0; k < m->bounds.n; k++) {
+      XFI_TRY(xfi_bounds_add(&m->s->bounds, n, xfi_unit_bounds(l, mine.unit)));
+    for (size_t k = 0; k < m->s->bounds.n; k++) {
       if (n > 0)
-        memcpy(mine.bounds, m->bounds.at + k * 2 * (size_t)n, 2 * (size_t)n * sizeof *mine.bounds);
+        memcpy(mine.bounds, m->s->bounds.at + k * 2 * (size_t)n, 2 * (size_t)n * sizeof *mine.bounds);
       for (int d = 0; d < n; d++)
         mine.local[d] = mine.bounds[d] - given[d] + (d == 0 ? b->rows[i] : 0);
       XFI_TRY(meet_own(m, &mine));
@@ -364,54 +349,63 @@ done:
 /* ---- flows ---- */
 
 /* Sort what was met and put it into flows. */
-static xfer_status make_flows(xfi_flows *flows, met *in, size_t n)
+static xfer_status make_flows(xfi_flows *flows, xfi_scratch *s)
 {
+  const size_t n = s->n_met;
   xfer_status st = XFER_OK;
   size_t n_flows = 0;
   bool sorted = true;
 
   XFI_CHECK(n <= UINT32_MAX, XFER_ERR_UNSUPPORTED, "more than %u boxes in one tensor", UINT32_MAX);
-  for (size_t i = 1; i < n && sorted; i++)
-    sorted = by_parts(&in[i - 1], &in[i]) <= 0;
-  if (!sorted) qsort(in, n, sizeof *in, by_parts);
+  XFI_TRY(xfi_vec_reserve(&s->order, &s->order_capacity, n, sizeof(met *)));
+  for (size_t i = 0; i < n; i++) {
+    s->order[i] = &s->met[i];
+    sorted = sorted && (i == 0 || by_parts(&s->order[i - 1], &s->order[i]) <= 0);
+  }
+  if (!sorted) qsort(s->order, n, sizeof(met *), by_parts);
   for (size_t i = 0; i < n; i++)
-    n_flows += i == 0 || in[i].mine != in[i - 1].mine || in[i].part != in[i - 1].part;
+    n_flows += i == 0 || s->order[i]->src_part != s->order[i - 1]->src_part ||
+               s->order[i]->dst_part != s->order[i - 1]->dst_part;
   flows->at = xfi_calloc(n_flows, sizeof *flows->at);
   flows->boxes = xfi_calloc(n, sizeof *flows->boxes);
   XFI_CHECK(flows->at != NULL && flows->boxes != NULL, XFER_ERR_NOMEM, "%zu boxes", n);
   flows->capacity = n_flows;
   flows->boxes_capacity = flows->n_boxes = n;
   for (size_t i = 0; i < n; i++) {
-    if (i == 0 || in[i].mine != in[i - 1].mine || in[i].part != in[i - 1].part)
-      flows->at[flows->n++] = (xfi_flow){in[i].mine, in[i].my_replica, in[i].part, i, 0};
+    const met *x = s->order[i];
+
+    if (i == 0 || x->src_part != s->order[i - 1]->src_part ||
+        x->dst_part != s->order[i - 1]->dst_part)
+      flows->at[flows->n++] = (xfi_flow){x->mine, x->my_replica, x->part, i, 0};
     flows->at[flows->n - 1].n++;
-    flows->boxes[i] = in[i].box;
+    flows->boxes[i] = x->box;
   }
 done:
   return st;
 }
 
-static void free_meeting(meeting *m)
+void xfi_scratch_free(xfi_scratch *scratch)
 {
-  xfi_free(m->at);
-  xfi_free(m->units.at);
-  xfi_free(m->bounds.at);
-  xfi_free(m->held.at);
-  xfi_flows_free(&m->flows);
+  xfi_free(scratch->met);
+  xfi_free(scratch->order);
+  xfi_free(scratch->units.at);
+  xfi_free(scratch->bounds.at);
+  xfi_free(scratch->held.at);
+  xfi_flows_free(&scratch->flows);
 }
 
 xfer_status xfi_meet_fill(const xfi_look *look)
 {
   xfer_status st = XFER_OK;
-  meeting m = {.look = look};
+  meeting m = {look, look->scratch};
 
+  m.s->n_met = 0;
   if (look->mine->boxes != NULL)
     XFI_TRY(each_listed(&m, xfi_mesh_find(look->mine->mesh, look->plan->rank)));
   else
     XFI_TRY(each_product(&m, look->is_source ? &look->cls->src_place : &look->cls->dst_place));
-  XFI_TRY(make_flows(look->flows, m.at, m.n));
+  XFI_TRY(make_flows(look->flows, m.s));
 done:
-  free_meeting(&m);
   return st;
 }
 
@@ -420,15 +414,15 @@ xfer_status xfi_meet_sources(xfi_flows *flows, const xfer_layout *src)
   const int n = src->n_dims;
   const xfi_boxes *b = src->boxes;
   xfer_status st = XFER_OK;
-  meeting m = {.look = NULL};
+  xfi_scratch s = {0};
 
   for (uint32_t u = 0; u < b->n_units; u++) {
-    m.bounds.n = 0;
-    XFI_TRY(xfi_boxes_read_from(&m.bounds, src, u));
-    XFI_TRY(xfi_vec_reserve(&m.at, &m.capacity, m.n + m.bounds.n, sizeof *m.at));
-    for (size_t k = 0; k < m.bounds.n; k++) {
-      const int64_t *bounds = m.bounds.at + k * 2 * (size_t)n;
-      met *x = &m.at[m.n++];
+    s.bounds.n = 0;
+    XFI_TRY(xfi_boxes_read_from(&s.bounds, src, u));
+    XFI_TRY(xfi_vec_reserve(&s.met, &s.met_capacity, s.n_met + s.bounds.n, sizeof *s.met));
+    for (size_t k = 0; k < s.bounds.n; k++) {
+      const int64_t *bounds = s.bounds.at + k * 2 * (size_t)n;
+      met *x = &s.met[s.n_met++];
 
       *x = (met){.part = b->part_of[u], .src_part = b->part_of[u], .n_dims = n};
       x->box.unit = u;
@@ -439,8 +433,8 @@ xfer_status xfi_meet_sources(xfi_flows *flows, const xfer_layout *src)
       }
     }
   }
-  XFI_TRY(make_flows(flows, m.at, m.n));
+  XFI_TRY(make_flows(flows, &s));
 done:
-  free_meeting(&m);
+  xfi_scratch_free(&s);
   return st;
 }

@@ -25,14 +25,6 @@ done:
   return st;
 }
 
-static uint64_t move_bytes(const xfi_class *cls, const xfi_flows *flows, const xfi_move *move)
-{
-  xfi_box box;
-
-  xfi_move_box(&box, cls, flows, move);
-  return (uint64_t)(xfi_box_elems(&box, cls->src->n_dims) * cls->src->elem_bytes);
-}
-
 /* A box of a flow from this rank's source part, for one tensor. */
 typedef struct send_job {
   xfi_plan *plan;
@@ -55,7 +47,7 @@ static xfer_status try_send(send_job *job, int replica)
   move.peer = xfi_part_rank(job->cls->dst, job->turn.dst_part, replica);
   if (move.peer == plan->rank) return XFER_OK; /* a self-copy, found on the receiving side */
   if (xfi_choose_source(plan, job->cls, &job->turn, move.peer) != plan->rank) return XFER_OK;
-  XFI_CHECK(xfi_add_fits(plan->out_bytes, move_bytes(job->cls, &job->cls->sends, &move),
+  XFI_CHECK(xfi_add_fits(plan->out_bytes, xfi_move_bytes(job->cls, &job->cls->sends, &move),
                          &plan->out_bytes),
             XFER_ERR_OVERFLOW, "the bytes that rank %d sends do not fit in 64 bits", plan->rank);
   XFI_TRY(add_move(&plan->sends, move));
@@ -120,7 +112,7 @@ static xfer_status receive_box(xfi_plan *plan, uint32_t tensor, const xfi_flow *
 
   if (xfi_part_replica(cls->src, flow->part, plan->rank) >= 0) {
     move.peer = plan->rank;
-    plan->self_bytes += move_bytes(cls, &cls->recvs, &move);
+    plan->self_bytes += xfi_move_bytes(cls, &cls->recvs, &move);
     return add_move(&plan->selfs, move);
   }
   turn.n_stripes =
@@ -182,7 +174,7 @@ static xfer_status group_by_peer(xfi_plan *plan, xfi_move_list *list, bool sends
       const xfi_class *cls = xfi_plan_class(plan, sorted[i].tensor);
 
       if (!cls->broadcast)
-        peer->n_bytes += move_bytes(cls, sends ? &cls->sends : &cls->recvs, &sorted[i]);
+        peer->n_bytes += xfi_move_bytes(cls, sends ? &cls->sends : &cls->recvs, &sorted[i]);
     }
   }
   xfi_free(list->moves);

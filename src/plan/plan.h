@@ -131,6 +131,7 @@ static inline const xfi_class *xfi_plan_class(const xfi_plan *plan, size_t tenso
 /* A move's box with its stripe applied, and where it lies on both ranks. `flows` is what move->box
  * counts in. */
 void xfi_move_box(xfi_box *box, const xfi_class *cls, const xfi_flows *flows, const xfi_move *move);
+uint64_t xfi_move_bytes(const xfi_class *cls, const xfi_flows *flows, const xfi_move *move);
 /* Where a box of `layout` lies on `rank`, from where it lies in its unit. */
 void xfi_box_resolve(int64_t *local, uint32_t unit, const xfer_layout *layout, int rank);
 /* Elements of a box. */
@@ -138,8 +139,11 @@ int64_t xfi_box_elems(const xfi_box *box, int n_dims);
 
 /* ---- classes (class.c) ---- */
 
+/* What classes are filled with, one after the other; zero at first. */
+typedef struct xfi_scratch xfi_scratch;
+
 /* Fill sends and recvs of a class for the plan's rank, and prove that recvs tile its part. */
-xfer_status xfi_class_fill(xfi_class *cls, const xfi_plan *plan);
+xfer_status xfi_class_fill(xfi_class *cls, const xfi_plan *plan, xfi_scratch *scratch);
 void xfi_class_free(xfi_class *cls);
 /* Every source part of a class, whoever holds it: one flow each, whose boxes are what it is read
  * from; by boxes, their units are the source's. */

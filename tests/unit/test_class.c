@@ -17,7 +17,11 @@ static xfer_status fill(xfi_class *cls, const tensor_list *list, int rank)
   const xfi_plan plan = {.n_ranks = MAX_PLANS, .rank = rank, .tensors = &tensor, .n_tensors = 1};
 
   *cls = (xfi_class){.src = list->at[0].src, .dst = list->at[0].dst, .n_tensors = 1};
-  return xfi_class_fill(cls, &plan);
+  xfi_scratch scratch = {0};
+  const xfer_status st = xfi_class_fill(cls, &plan, &scratch);
+
+  xfi_scratch_free(&scratch);
+  return st;
 }
 
 static xfi_class filled(const tensor_list *list, int rank)
