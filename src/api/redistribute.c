@@ -75,10 +75,8 @@ static xfer_status settle(given *all_mean, bool *differ, xfi_comm *comm, const g
                (all_mean->own & 1) == 0) ||
               (!is_same(all[r].dst, nothing) && !is_same(all[r].dst, all_mean->dst) &&
                (all_mean->own & 2) == 0);
-  if ((all_mean->own & 1) != 0)
-    digest_of_all(all_mean->src, all, comm->size, offsetof(given, src));
-  if ((all_mean->own & 2) != 0)
-    digest_of_all(all_mean->dst, all, comm->size, offsetof(given, dst));
+  if ((all_mean->own & 1) != 0) digest_of_all(all_mean->src, all, comm->size, offsetof(given, src));
+  if ((all_mean->own & 2) != 0) digest_of_all(all_mean->dst, all, comm->size, offsetof(given, dst));
 done:
   xfi_free(all);
   return st;

@@ -147,7 +147,7 @@ xfer_status xfi_bounds_subtract(xfi_bounds *list, size_t from, int n_dims, const
   xfer_status st = XFER_OK;
 
   for (size_t i = from; i < n; i++) {
-    int64_t whole[2 * XFER_MAX_DIMS];
+    int64_t whole[2 * XFER_MAX_DIMS] = {0};
 
     if (n_words > 0) memcpy(whole, list->at + i * n_words, n_words * sizeof *whole);
     if (meet(whole, bounds, n_dims)) {

@@ -94,7 +94,8 @@ xfer_status xfi_boxes_meet(xfi_units *units, const xfer_layout *layout, const in
 xfer_status xfi_boxes_read_from(xfi_bounds *list, const xfer_layout *layout, uint32_t unit);
 
 xfer_status xfi_bounds_add(xfi_bounds *list, int n_dims, const int64_t *bounds);
-/* Append the boxes of a range of the row-major order; what lies past the end is one past `shape`. */
+/* Append the boxes of a range of the row-major order; what lies past the end is one past `shape`.
+ */
 xfer_status xfi_bounds_add_flat(xfi_bounds *list, int n_dims, const int64_t *shape, int64_t begin,
                                 int64_t end);
 /* Take a box out of boxes `from` and on of a list. */

@@ -136,7 +136,8 @@ static xfer_status meet_placements(meeting *m, const own *mine)
   XFI_TRY(xfi_flows_add(&m->s->flows, lists, other, mine->part, mine->replica));
   for (size_t f = 0; f < m->s->flows.n; f++)
     for (size_t b = 0; b < m->s->flows.at[f].n; b++)
-      XFI_TRY(add_met(m, mine, m->s->flows.at[f].part, &m->s->flows.boxes[m->s->flows.at[f].first + b]));
+      XFI_TRY(add_met(m, mine, m->s->flows.at[f].part,
+                      &m->s->flows.boxes[m->s->flows.at[f].first + b]));
 done:
   for (int d = 0; d < n; d++)
     xfi_free(lists[d].at);
@@ -273,8 +274,8 @@ static xfer_status meet_own(meeting *m, const own *mine)
 
   XFI_TRY(m->look->other->boxes != NULL ? meet_boxes(m, mine) : meet_placements(m, mine));
   if (!m->look->is_source)
-    XFI_TRY(prove_box(m, mine, m->s->n_met > first ? &m->s->met[first] : NULL,
-                      m->s->n_met - first));
+    XFI_TRY(
+        prove_box(m, mine, m->s->n_met > first ? &m->s->met[first] : NULL, m->s->n_met - first));
 done:
   return st;
 }
@@ -302,7 +303,8 @@ static xfer_status each_listed(meeting *m, int position)
       XFI_TRY(xfi_bounds_add(&m->s->bounds, n, xfi_unit_bounds(l, mine.unit)));
     for (size_t k = 0; k < m->s->bounds.n; k++) {
       if (n > 0)
-        memcpy(mine.bounds, m->s->bounds.at + k * 2 * (size_t)n, 2 * (size_t)n * sizeof *mine.bounds);
+        memcpy(mine.bounds, m->s->bounds.at + k * 2 * (size_t)n,
+               2 * (size_t)n * sizeof *mine.bounds);
       for (int d = 0; d < n; d++)
         mine.local[d] = mine.bounds[d] - given[d] + (d == 0 ? b->rows[i] : 0);
       XFI_TRY(meet_own(m, &mine));

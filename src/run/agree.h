@@ -37,7 +37,7 @@ void xfi_layouts_free(xfi_layouts *layouts);
 uint32_t xfi_agree_count_own(const xfer_tensor *tensors, size_t n_tensors);
 
 /* Collective: put whole layouts, which `made` owns, in their place, also where a rank gave none. */
-xfer_status xfi_agree_own(xfer_tensor *tensors, size_t n_tensors, xfi_layouts *made,
-                          xfi_comm *comm, xfi_deadline deadline);
+xfer_status xfi_agree_own(xfer_tensor *tensors, size_t n_tensors, xfi_layouts *made, xfi_comm *comm,
+                          xfi_deadline deadline);
 
 #endif

@@ -30,14 +30,14 @@ typedef struct gathering {
   xfi_comm *comm;
   xfi_deadline deadline;
   const xfer_tensor *tensors;
-  size_t n_sides; /* two for each tensor */
+  size_t n_sides;           /* two for each tensor */
   const xfer_layout **mine; /* [n_mine] this rank's distinct lists */
   size_t n_mine;
-  uint32_t *uses;     /* [n_sides] of `mine`, later of `lists` */
-  numbers known;      /* of all ranks' */
-  int *tellers;       /* [known.n] the lowest rank that has it */
+  uint32_t *uses;      /* [n_sides] of `mine`, later of `lists` */
+  numbers known;       /* of all ranks' */
+  int *tellers;        /* [known.n] the lowest rank that has it */
   xfer_layout **lists; /* [known.n] */
-  uint32_t *all_uses; /* [size][n_sides] */
+  uint32_t *all_uses;  /* [size][n_sides] */
 } gathering;
 
 static const xfer_layout *given(const xfer_tensor *tensors, size_t side)
@@ -195,8 +195,7 @@ static xfer_status read_lists(gathering *g, const unsigned char *bytes, size_t n
     uint64_t head[2];
 
     xfi_reader_take(&r, head, sizeof head);
-    XFI_CHECK(!r.failed && head[0] < g->known.n && head[1] <= r.n_left &&
-                  g->lists[head[0]] == NULL,
+    XFI_CHECK(!r.failed && head[0] < g->known.n && head[1] <= r.n_left && g->lists[head[0]] == NULL,
               XFER_ERR_MISMATCH, "a received list of boxes is malformed");
     XFI_TRY(xfi_layout_read(&g->lists[head[0]], r.at, head[1]));
     XFI_CHECK(is_own(g->lists[head[0]]), XFER_ERR_MISMATCH,
@@ -277,8 +276,8 @@ static xfer_status put_together(xfer_layout **whole, const gathering *g, const u
     for (int d = 0; d < l->n_dims; d++) {
       shape[d] = model->dims[d].size;
       XFI_CHECK(l->dims[d].size == shape[d], XFER_ERR_MISMATCH,
-                "tensor \"%s\", dim %d: rank %d has boxes of %lld indices, rank %d of %lld", name, d,
-                r, (long long)l->dims[d].size, ranks[0], (long long)shape[d]);
+                "tensor \"%s\", dim %d: rank %d has boxes of %lld indices, rank %d of %lld", name,
+                d, r, (long long)l->dims[d].size, ranks[0], (long long)shape[d]);
     }
     n_boxes = l->boxes->first[1];
     XFI_TRY(xfi_bytes_put(&bounds, l->boxes->bounds,
@@ -338,12 +337,11 @@ done:
   return st;
 }
 
-xfer_status xfi_agree_own(xfer_tensor *tensors, size_t n_tensors, xfi_layouts *made,
-                          xfi_comm *comm, xfi_deadline deadline)
+xfer_status xfi_agree_own(xfer_tensor *tensors, size_t n_tensors, xfi_layouts *made, xfi_comm *comm,
+                          xfi_deadline deadline)
 {
   xfer_status st = XFER_OK;
-  gathering g = {
-      .comm = comm, .deadline = deadline, .tensors = tensors, .n_sides = 2 * n_tensors};
+  gathering g = {.comm = comm, .deadline = deadline, .tensors = tensors, .n_sides = 2 * n_tensors};
 
   XFI_TRY(list_mine(&g));
   XFI_TRY(number_all(&g));

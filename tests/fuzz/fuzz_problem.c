@@ -23,9 +23,9 @@ enum { MAX_LINE = 160, MAX_RANKS = 24, MAX_ELEMS = 4096, MAX_MESH = 1 << 16 };
 
 static const char *current; /* the line */
 
-/* What a rank holds: of each element, by its offset, whether it lies inside the tensor. By placements
- * the global index of each local index of a dim, -1 for a ZERO element; by boxes the boxes, whose
- * local indices count as if they were stacked along dim 0. */
+/* What a rank holds: of each element, by its offset, whether it lies inside the tensor. By
+ * placements the global index of each local index of a dim, -1 for a ZERO element; by boxes the
+ * boxes, whose local indices count as if they were stacked along dim 0. */
 typedef struct part {
   int n_dims;
   bool by_boxes;

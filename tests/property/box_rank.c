@@ -302,10 +302,9 @@ static bool run_calls(rank_state *k, bool corrupt)
     xfer_status st = xfer_comm_all_gather(k->comm, all, &hold, sizeof hold);
     if (st != XFER_OK) return say(k, "all-gather", st);
     for (int t = 0; t < k->c->p.n_tensors; t++) {
-      st = xfer_redistribute(k->comm, k->layouts[t][SRC],
-                             k->views[t][SRC].is_set ? &k->views[t][SRC].view : NULL,
-                             k->layouts[t][DST],
-                             k->views[t][DST].is_set ? &k->views[t][DST].view : NULL, NULL);
+      st = xfer_redistribute(
+          k->comm, k->layouts[t][SRC], k->views[t][SRC].is_set ? &k->views[t][SRC].view : NULL,
+          k->layouts[t][DST], k->views[t][DST].is_set ? &k->views[t][DST].view : NULL, NULL);
       if (st != XFER_OK) return say(k, "redistribute", st);
     }
     if (corrupt && k->size[DST] > 0) k->memory[DST][k->size[DST] / 2] ^= 1;

@@ -56,13 +56,21 @@ static void test_what_is_no_box_is_refused(void **state)
     xfer_status st;
     const char *text;
   } cases[] = {
-      {{0, 1, 2}, {0, 0, 4, 6, 2, 3, 1, 6}, XFER_ERR_SHAPE,
+      {{0, 1, 2},
+       {0, 0, 4, 6, 2, 3, 1, 6},
+       XFER_ERR_SHAPE,
        "box 0 of rank 1 runs from 2 to 1 in dim 0"},
-      {{0, 2, 2}, {0, 0, 4, 6, 0, -1, 4, 6}, XFER_ERR_SHAPE,
+      {{0, 2, 2},
+       {0, 0, 4, 6, 0, -1, 4, 6},
+       XFER_ERR_SHAPE,
        "box 1 of rank 0 runs from -1 to 6 in dim 1"},
-      {{0, 1, 2}, {0, 0, 4, 6, 0, 0, 1, INT64_MAX}, XFER_ERR_SHAPE,
+      {{0, 1, 2},
+       {0, 0, 4, 6, 0, 0, 1, INT64_MAX},
+       XFER_ERR_SHAPE,
        "box 0 of rank 1 runs from 0 to 9223372036854775807 in dim 1"},
-      {{0, 1, 2}, {0, 0, 4, 6, 0, 0, INT64_C(1) << 40, INT64_C(1) << 40}, XFER_ERR_OVERFLOW,
+      {{0, 1, 2},
+       {0, 0, 4, 6, 0, 0, INT64_C(1) << 40, INT64_C(1) << 40},
+       XFER_ERR_OVERFLOW,
        "the boxes of rank 1 up to box 0: their bytes do not fit in 62 bits"},
       {{0, 2, 1}, {0}, XFER_ERR_ARG, "boxes: first[2] is below first[1]"},
       {{1, 2, 2}, {0}, XFER_ERR_ARG, "boxes: first does not begin at 0"},
@@ -163,8 +171,12 @@ static void test_a_layout_by_boxes_travels(void **state)
 {
   (void)state;
   static const char *const sides[] = {
-      "{0=[0:2,0:6];1=[2:4,0:6]}", "{0=[0:2,0:6];2=[2:4,0:6]}", "{1=[0:2,0:6];0=[2:4,0:6]}",
-      "{0=[0:2,0:6]+[2:4,0:6]}",   "{0=[2:4,0:6]+[0:2,0:6]}",   "{0=;1=}",
+      "{0=[0:2,0:6];1=[2:4,0:6]}",
+      "{0=[0:2,0:6];2=[2:4,0:6]}",
+      "{1=[0:2,0:6];0=[2:4,0:6]}",
+      "{0=[0:2,0:6]+[2:4,0:6]}",
+      "{0=[2:4,0:6]+[0:2,0:6]}",
+      "{0=;1=}",
       "(2):S0",
   };
   enum { N = sizeof sides / sizeof *sides };
