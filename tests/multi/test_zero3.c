@@ -1,7 +1,8 @@
 /*
  * ZeRO-3 to vLLM: every parameter is flattened and cut over 8 ranks, each of which knows its own
- * range only; the engine is tensor parallel by 4, with its fused tensors. The whole model is planned,
- * a part of it moved and compared byte by byte: over threads, or under MPI when there are 8 processes.
+ * range only; the engine is tensor parallel by 4, with its fused tensors. The whole model is
+ * planned, a part of it moved and compared byte by byte: over threads, or under MPI when there are
+ * 8 processes.
  *
  *   test_zero3 models/qwen3-30b-a3b.json
  */
