@@ -273,9 +273,9 @@ static xfer_status meet_own(meeting *m, const own *mine)
   xfer_status st = XFER_OK;
 
   XFI_TRY(m->look->other->boxes != NULL ? meet_boxes(m, mine) : meet_placements(m, mine));
-  if (!m->look->is_source)
-    XFI_TRY(
-        prove_box(m, mine, m->s->n_met > first ? &m->s->met[first] : NULL, m->s->n_met - first));
+  if (m->look->is_source) return XFER_OK;
+  if (m->s->met == NULL || m->s->n_met == first) return say_missing(m, mine, NULL, 0);
+  XFI_TRY(prove_box(m, mine, &m->s->met[first], m->s->n_met - first));
 done:
   return st;
 }
