@@ -8,7 +8,6 @@
 
 #include "alloc.h"
 #include "checked.h"
-#include "class.h"
 #include "cost.h"
 #include "dtype.h"
 #include "error.h"
@@ -150,7 +149,6 @@ xfer_status xfi_plan_create(xfi_plan **plan, int n_ranks, int rank, const xfer_t
                             size_t n_tensors, const xfi_plan_options *options)
 {
   xfer_status st = XFER_OK;
-  xfi_scratch scratch = {0};
   xfi_plan *p = NULL;
 
   p = xfi_calloc(1, sizeof *p);
@@ -166,14 +164,11 @@ xfer_status xfi_plan_create(xfi_plan **plan, int n_ranks, int rank, const xfer_t
   for (size_t c = 0; c < p->n_classes; c++)
     XFI_TRY(check_class(p, &p->classes[c]));
   XFI_TRY(xfi_cost_choose(p));
-  for (size_t c = 0; c < p->n_classes; c++)
-    XFI_TRY(xfi_class_fill(&p->classes[c], p, &scratch));
   XFI_TRY(xfi_moves_fill(p));
 
   *plan = p;
   p = NULL;
 done:
-  xfi_scratch_free(&scratch);
   xfi_plan_destroy(p);
   return st;
 }

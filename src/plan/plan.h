@@ -53,6 +53,7 @@ typedef struct xfi_class {
   size_t n_tensors;
   uint32_t first_ordinal; /* of its tensors */
   bool broadcast;         /* takes the broadcast lane */
+  bool is_filled;         /* all below is known */
   bool in_src;            /* this rank is in its mesh */
   bool in_dst;
   xfi_place src_place; /* by placements */
