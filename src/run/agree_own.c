@@ -237,6 +237,7 @@ static xfer_status exchange_lists(gathering *g)
                                    g->deadline));
   for (size_t r = 0; r < size && st == XFER_OK; r++)
     st = read_lists(g, all + r * most, sizes[r]);
+  st = xfi_comm_agree(g->comm, st, g->deadline);
 done:
   xfi_bytes_free(&mine);
   xfi_free(sizes);
