@@ -786,7 +786,7 @@ typedef struct xfer_plan_report_data {
     sizeof(xfer_plan_report_data), 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0   \
   }
 
-/** Fill `report`. Local; may be called in any state. */
+/** Fill `report`: the fields that its struct_size has. Local; may be called in any state. */
 XFER_API XFER_MUST_CHECK xfer_status xfer_plan_report(const xfer_plan *plan,
                                                       xfer_plan_report_data *report);
 

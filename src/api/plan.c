@@ -143,15 +143,11 @@ xfer_status xfer_plan_report(const xfer_plan *plan, xfer_plan_report_data *repor
 {
   xfer_status st = XFER_OK;
   xfer_plan_report_data full = XFER_PLAN_REPORT_INIT;
-  size_t n_bytes;
 
   XFI_TRY(check_plan(plan));
-  XFI_CHECK(report != NULL && report->struct_size >= sizeof(size_t), XFER_ERR_ARG,
-            "report: start from XFER_PLAN_REPORT_INIT");
+  XFI_CHECK(report != NULL, XFER_ERR_ARG, "report: no place for it");
   xfi_run_report(plan, &full);
-  n_bytes = report->struct_size < sizeof full ? report->struct_size : sizeof full;
-  full.struct_size = report->struct_size;
-  memcpy(report, &full, n_bytes);
+  XFI_TRY(xfi_report_copy(report, &full, sizeof full, "xfer_plan_report_data"));
 done:
   return st;
 }
