@@ -73,8 +73,8 @@ static const xfi_comm_ops mpi_ops = {
     .exchange = xfi_mpi_exchange,
     .round = xfi_mpi_round,
     .broadcast = xfi_mpi_broadcast,
-    .warm_up = NULL,
     .abort = mpi_abort,
+    .abort_data = mpi_abort,
 };
 
 /* Local. Takes `comm` on success. */
