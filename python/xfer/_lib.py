@@ -66,9 +66,11 @@ Placement = _struct("xfer_placement", kind=c_int32, dim=c_int32, rule=c_int32, r
 LayoutDesc = _struct("xfer_layout_desc", struct_size=c_size_t, mesh="mesh", dtype=c_int32, n_dims=c_int32,
                      shape=POINTER(c_int64), padded_shape=POINTER(c_int64), placements=POINTER(Placement),
                      n_placements=c_int32, n_order=c_int32, order=POINTER(c_int32))
+BoxesDesc = _struct("xfer_boxes_desc", struct_size=c_size_t, mesh="mesh", dtype=c_int32, n_dims=c_int32,
+                    shape=POINTER(c_int64), first=POINTER(c_int64), bounds=POINTER(c_int64))
 Owner = _struct("xfer_owner", local=_dims, rank=c_int32, reserved=c_uint32)
 View = _struct("xfer_view", kind=c_int32, n_dims=c_int32, base=c_void_p, strides=_dims, pieces=POINTER(c_void_p),
-               n_pieces=c_int64, piece_dim=c_int32, reserved=c_uint32)
+               n_pieces=c_int64, piece_dim=c_int32, reserved=c_uint32, box_strides=POINTER(c_int64))
 Tensor = _struct("xfer_tensor", name=c_char_p, src="layout", dst="layout", reserved=c_uint64)
 PlanOptions = _struct("xfer_plan_options", struct_size=c_size_t, max_staging_bytes=c_uint64, window_bytes=c_uint64,
                       link_bytes_per_s=c_uint64, message_ns=c_uint64, timeout_ms=c_uint64, lane=c_uint32,
@@ -98,12 +100,16 @@ _PROTOTYPES = {
     "xfer_shard_strided": _function(Placement, dim=c_int, split_factor=c_int64),
     "xfer_shard_runs": _function(Placement, dim=c_int, table=POINTER(RunTable)),
     "xfer_layout_create": _function(_STATUS, layout=_handles, desc=POINTER(LayoutDesc)),
+    "xfer_layout_create_boxes": _function(_STATUS, layout=_handles, desc=POINTER(BoxesDesc)),
+    "xfer_layout_create_flat": _function(_STATUS, layout=_handles, desc=POINTER(BoxesDesc)),
     "xfer_layout_destroy": _function(None, layout=c_void_p),
     "xfer_layout_dtype": _function(c_int, layout="layout"),
     "xfer_layout_shape": _function(c_int, layout="layout", shape=POINTER(c_int64)),
     "xfer_layout_local_shape": _function(_STATUS, layout="layout", rank=c_int, shape=POINTER(c_int64)),
     "xfer_layout_runs": _function(_STATUS, layout="layout", rank=c_int, dim=c_int, runs=POINTER(Run), capacity=c_size_t,
                                   n_runs=POINTER(c_size_t)),
+    "xfer_layout_boxes": _function(_STATUS, layout="layout", rank=c_int, bounds=POINTER(c_int64), capacity=c_size_t,
+                                   n_boxes=POINTER(c_size_t)),
     "xfer_layout_owners": _function(_STATUS, layout="layout", index=POINTER(c_int64), owners=POINTER(Owner),
                                     capacity=c_size_t, n_owners=POINTER(c_size_t)),
     "xfer_problem_parse": _function(_STATUS, src=_handles, dst=_handles, line=c_char_p),
@@ -112,6 +118,7 @@ _PROTOTYPES = {
     "xfer_view_strided": _function(View, base=c_void_p, strides=POINTER(c_int64), n_dims=c_int),
     "xfer_view_pieces": _function(View, pieces=POINTER(c_void_p), n_pieces=c_int64, piece_dim=c_int,
                                   strides=POINTER(c_int64), n_dims=c_int),
+    "xfer_view_boxes": _function(View, boxes=POINTER(c_void_p), n_boxes=c_int64, strides=POINTER(c_int64), n_dims=c_int),
     "xfer_comm_create_local": _function(_STATUS, comms=_handles, n_ranks=c_int),
     "xfer_comm_destroy": _function(None, comm=c_void_p),
     "xfer_comm_rank": _function(c_int, comm="comm"),
@@ -170,7 +177,7 @@ def check_abi(struct):
 
 
 lib = _load()
-STRUCTS = (Run, RunTable, Placement, LayoutDesc, Owner, View, Tensor, PlanOptions, Report, Move)
+STRUCTS = (Run, RunTable, Placement, LayoutDesc, BoxesDesc, Owner, View, Tensor, PlanOptions, Report, Move)
 for _s in STRUCTS:
     check_abi(_s)
 
