@@ -153,16 +153,13 @@ void xfi_copies_free(xfi_copies *copies)
 
 /* ---- copies between bounds ---- */
 
-/* The address of a box's first element. */
-static char *address(const xfi_end *end, int n_dims)
+char *xfi_bound_address(const xfi_bound *b, const int64_t *index)
 {
-  const xfi_bound *b = end->bound;
-  const int64_t piece = n_dims > 0 ? end->start[b->piece_dim] / b->piece_length : 0;
+  const int64_t piece = b->n_dims > 0 ? index[b->piece_dim] / b->piece_length : 0;
   char *p = xfi_bound_piece(b, piece);
 
-  for (int d = 0; d < n_dims; d++)
-    p += (d == b->piece_dim ? end->start[d] - piece * b->piece_length : end->start[d]) *
-         b->strides[d];
+  for (int d = 0; d < b->n_dims; d++)
+    p += (d == b->piece_dim ? index[d] - piece * b->piece_length : index[d]) * b->strides[d];
   return p;
 }
 
@@ -175,8 +172,8 @@ static xfer_status add_whole(xfi_copies *copies, const xfi_end *dst, const xfi_e
 
   XFI_TRY(xfi_vec_reserve(&copies->at, &copies->capacity, copies->n + 1, sizeof *copies->at));
   copy = &copies->at[copies->n];
-  *copy = (xfi_copy){.src = src == NULL ? NULL : address(src, n_dims),
-                     .dst = address(dst, n_dims),
+  *copy = (xfi_copy){.src = src == NULL ? NULL : xfi_bound_address(src->bound, src->start),
+                     .dst = xfi_bound_address(dst->bound, dst->start),
                      .run_bytes = elem_bytes,
                      .n_dims = n_dims};
   for (int d = 0; d < n_dims; d++) {

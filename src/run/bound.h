@@ -36,6 +36,9 @@ static inline char *xfi_bound_piece(const xfi_bound *bound, int64_t i)
   return bound->pieces == NULL ? bound->only : bound->pieces[i];
 }
 
+/* Where an element lies. */
+char *xfi_bound_address(const xfi_bound *bound, const int64_t *index);
+
 /* The same memory in the same way, or both not set. */
 bool xfi_bound_equal(const xfi_bound *a, const xfi_bound *b);
 

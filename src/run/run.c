@@ -31,7 +31,7 @@ static void let_peers_go(xfer_plan *plan, const char *part)
 
   plan->torn = true; /* a peer on a device does not stop in the middle */
   xfi_direct_fail(plan->direct, plan->moves->rank);
-  if (plan->pipeline->n_steps == 0) return;
+  if (xfi_pipeline_is_empty(plan->pipeline)) return;
   snprintf(why, sizeof why, "rank %d did not %s a run", plan->moves->rank, part);
   plan->comm->ops->abort(plan->comm, why);
 }
