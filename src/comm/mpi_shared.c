@@ -24,9 +24,11 @@ enum {
 typedef struct awaited {
   const char *name; /* of the call */
   bool (*is_there)(const struct awaited *what);
-  int (*late)(const struct awaited *what); /* a rank that has not come */
-  int ringer;                              /* the rank that will ring; -1: several may */
-  const void *of;                          /* the caller's */
+  /* A rank that has not come, of those whose process has ended if only they are meant; -1: none. */
+  int (*find_late)(const struct awaited *what, bool lost);
+  int ringer; /* the rank that will ring; -1: several may */
+  xfi_mpi_comm *t;
+  const void *of; /* the caller's */
 } awaited;
 
 static void nap(xfi_segment *own, const awaited *what, uint32_t sleeping, xfi_deadline deadline)
@@ -41,8 +43,20 @@ static void nap(xfi_segment *own, const awaited *what, uint32_t sleeping, xfi_de
   atomic_store(&own->sleeping, XFI_AWAKE);
 }
 
-static xfer_status await(xfi_mpi_comm *t, const awaited *what, xfi_deadline deadline)
+static xfer_status check_lost(const awaited *what)
 {
+  const int lost = what->find_late(what, true);
+  xfer_status st = XFER_OK;
+
+  XFI_CHECK(lost < 0 || what->is_there(what), XFER_ERR_COMM, "%s: the process of rank %d has ended",
+            what->name, lost);
+done:
+  return st;
+}
+
+static xfer_status await(const awaited *what, xfi_deadline deadline)
+{
+  xfi_mpi_comm *t = what->t;
   xfi_segment *own = xfi_segment_of(t->segments, t->base.rank);
   const uint32_t sleeping = what->ringer < 0 ? XFI_ASLEEP : (uint32_t)what->ringer;
   xfer_status st = XFER_OK;
@@ -54,11 +68,9 @@ static xfer_status await(xfi_mpi_comm *t, const awaited *what, xfi_deadline dead
     }
     XFI_TRY(xfi_mpi_check_broken(t));
     XFI_CHECK(!xfi_deadline_expired(deadline), XFER_ERR_TIMEOUT,
-              "%s: rank %d did not come before the deadline", what->name, what->late(what));
-    if ((looks - YIELDS) % LOOK_FOR_LOST == LOOK_FOR_LOST - 1)
-      XFI_CHECK(!xfi_segment_is_lost(t->segments, what->late(what)) || what->is_there(what),
-                XFER_ERR_COMM, "%s: the process of rank %d has ended", what->name,
-                what->late(what));
+              "%s: rank %d did not come before the deadline", what->name,
+              what->find_late(what, false));
+    if ((looks - YIELDS) % LOOK_FOR_LOST == LOOK_FOR_LOST - 1) XFI_TRY(check_lost(what));
     nap(own, what, sleeping, deadline);
   }
 done:
@@ -80,9 +92,11 @@ static bool is_given(const awaited *what)
   return atomic_load_explicit(&p->segment->n_given, memory_order_acquire) >= p->step;
 }
 
-static int giver(const awaited *what)
+static int find_giver(const awaited *what, bool lost)
 {
-  return (int)((const part *)what->of)->segment->rank;
+  const int rank = (int)((const part *)what->of)->segment->rank;
+
+  return !lost || xfi_segment_is_lost(what->t->segments, rank) ? rank : -1;
 }
 
 /* Every rank comes to the same conclusion: any two that differ make each rank differ from one. */
@@ -121,7 +135,7 @@ static xfer_status gather_step(xfi_mpi_comm *t, const unsigned char *mine, unsig
   for (int i = 0; i < s->n_places; i++) {
     const part peer = {s->at[i], step};
 
-    XFI_TRY(await(t, &(awaited){"all_gather", is_given, giver, s->ranks[i], &peer}, deadline));
+    XFI_TRY(await(&(awaited){"all_gather", is_given, find_giver, s->ranks[i], t, &peer}, deadline));
   }
   for (int r = 0; r < t->base.size; r++)
     XFI_TRY(check_given(t, given, &xfi_segment_of(s, r)->given[step % 2], r));
@@ -175,17 +189,18 @@ static xfi_ring *ring_of(const streams *s, const xfi_channel *c)
                  : &xfi_segment_of(segments, c->peer)->rings[segments->place];
 }
 
-/* Is there a slot to fill, or to empty? */
+/* Is there a slot to fill, or to empty? What the other end did in the slots is acquired with
+ * its count. */
 static bool can_move(const streams *s, const xfi_channel *c)
 {
-  xfi_ring *ring = ring_of(s, c);
-  const _Atomic uint64_t *theirs = c->send ? &ring->n_emptied : &ring->n_filled;
-  const _Atomic uint64_t *ours = c->send ? &ring->n_filled : &ring->n_emptied;
-  const uint64_t n = atomic_load_explicit(theirs, memory_order_acquire) -
-                     (c->send ? (uint64_t)0 : atomic_load_explicit(ours, memory_order_relaxed));
+  const xfi_ring *ring = ring_of(s, c);
+  uint64_t emptied;
 
-  if (!c->send) return n > 0;
-  return atomic_load_explicit(ours, memory_order_relaxed) - n < XFI_CHANNEL_SLOTS;
+  if (!c->send)
+    return atomic_load_explicit(&ring->n_filled, memory_order_acquire) !=
+           atomic_load_explicit(&ring->n_emptied, memory_order_relaxed);
+  emptied = atomic_load_explicit(&ring->n_emptied, memory_order_acquire);
+  return atomic_load_explicit(&ring->n_filled, memory_order_relaxed) - emptied < XFI_CHANNEL_SLOTS;
 }
 
 static xfer_status move_slot(streams *s, size_t i)
@@ -223,27 +238,28 @@ static bool any_can_move(const awaited *what)
   return false;
 }
 
-static int first_late(const awaited *what)
+static int find_peer(const awaited *what, bool lost)
 {
   const streams *s = what->of;
-  size_t i = 0;
 
-  while (i + 1 < s->n && s->channels[i].n_done == s->channels[i].n_bytes)
-    i++;
-  return s->channels[i].peer;
+  for (size_t i = 0; i < s->n; i++)
+    if (s->channels[i].n_done < s->channels[i].n_bytes &&
+        (!lost || xfi_segment_is_lost(what->t->segments, s->channels[i].peer)))
+      return s->channels[i].peer;
+  return -1;
 }
 
 /* Until all is done: whatever can be moved, channel by channel, and wait when nothing can. */
 static xfer_status stream_all(streams *s, xfi_deadline deadline)
 {
-  const awaited any = {"stream", any_can_move, first_late, -1, s};
+  const awaited any = {"stream", any_can_move, find_peer, -1, s->t, s};
   xfer_status st = XFER_OK;
 
   while (s->n_left > 0) {
     for (size_t i = 0; i < s->n; i++)
       while (s->channels[i].n_done < s->channels[i].n_bytes && can_move(s, &s->channels[i]))
         XFI_TRY(move_slot(s, i));
-    if (s->n_left > 0) XFI_TRY(await(s->t, &any, deadline));
+    if (s->n_left > 0) XFI_TRY(await(&any, deadline));
   }
 done:
   return st;
