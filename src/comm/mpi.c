@@ -65,6 +65,8 @@ static void mpi_destroy(xfi_comm *comm)
       t->holds_own = true;
     if (!atomic_load(&t->broken)) (void)MPI_Comm_free(&t->comm);
   }
+  xfi_segments_destroy(t->segments); /* nothing of MPI's is in them */
+  t->segments = NULL;
   if (!t->holds_own) transport_free(t);
 }
 

@@ -13,7 +13,7 @@
 #include <string.h>
 
 enum {
-  YIELDS = 64, /* before sleeping */
+  YIELDS = 1000, /* before sleeping: to be woken costs more than a turn of all others */
   NAP_NS = 1000000,
   LOOK_FOR_LOST = 16 /* naps between looks */
 };
