@@ -585,7 +585,7 @@ XFER_API void xfer_plan_destroy(xfer_plan *plan);
 
 /**
  * Say where one tensor's parts lie on this rank. Local. After a commit it makes the plan
- * uncommitted.
+ * uncommitted, unless the tensor lies where it did.
  *
  * @param plan      The plan.
  * @param tensor    Index into the array given at create.
@@ -622,14 +622,14 @@ XFER_API XFER_MUST_CHECK xfer_status xfer_plan_commit(xfer_plan *plan);
  * @param version  The caller's number for these weights, above the last committed one;
  *                 xfer_plan_wait() commits it.
  * @param stream   A CUDA stream; NULL: the default stream. Ignored by host comms.
- * @retval XFER_ERR_STATE    Not committed, a run in flight, `version` does not grow, bound memory
- *                           freed or remapped, or `stream` capturing. Nothing was begun. Where the
- *                           other ranks did begin, xfer_plan_wait() tells them, and breaks the comm
- *                           if the plan sends messages; without it they wait until their deadline.
+ * @retval XFER_ERR_STATE    Not committed, a run in flight, the last run failed and no commit came
+ *                           since, `version` does not grow, bound memory freed or remapped, or
+ *                           `stream` capturing. Nothing was begun. Where the other ranks did begin,
+ *                           xfer_plan_wait() tells them; without it they wait until their deadline.
  * @retval XFER_ERR_UNSUPPORTED  `stream` is cudaStreamPerThread. Likewise.
+ * @retval XFER_ERR_PEER     Another rank failed and left the plan's runs. Likewise.
  * @retval XFER_ERR_TIMEOUT  A peer did not come; the text names it. Destinations are torn.
- * @retval XFER_ERR_CUDA     A copy or launch failed. Destinations are torn, and the comm is broken
- * if messages of the plan were not all sent.
+ * @retval XFER_ERR_CUDA     A copy or launch failed. Destinations are torn.
  * @retval XFER_ERR_COMM     The transport failed. Destinations are torn.
  * @since 0.1
  */
@@ -638,12 +638,22 @@ XFER_API XFER_MUST_CHECK xfer_status xfer_plan_run(xfer_plan *plan, uint64_t ver
 
 /**
  * Wait until the last run is complete on every rank, then commit its version. Collective, once per
- * run.
+ * run, and again after a TIMEOUT that came before the run's own deadline.
+ *
+ * After a failure, but for that one, nothing of the run touches this rank's memory any more, and
+ * the plan needs xfer_plan_commit() before the next run. A rank whose deadline passed writes no
+ * memory of a rank that did not come. What no call can prevent: a process that is killed while its
+ * copies are on their way leaves the memory that it was writing half new.
  *
  * @param plan        A run is in flight, or was refused on this rank.
- * @param timeout_ms  0: the plan's timeout.
+ * @param timeout_ms  How long to wait for this rank's part; 0: until the run's own deadline, which
+ *                    is the plan's timeout after its beginning. Once it is complete the ranks agree,
+ *                    for which each waits for the others until that deadline and 20 s more.
  * @retval XFER_OK          Every rank's destinations are complete.
  * @retval XFER_ERR_STATE   No run is in flight.
+ * @retval XFER_ERR_TIMEOUT   The run is not complete on this rank after `timeout_ms`: wait again, as
+ *                          the others wait for this rank. Or a peer missed the run's deadline: the
+ *                          text names it, and the run has failed.
  * @retval XFER_ERR_PEER    Another rank's run failed; destinations may be torn.
  * @retval XFER_ERR_MISMATCH  Ranks ran different versions; the text has two. None is committed.
  */

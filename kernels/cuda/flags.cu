@@ -1,9 +1,15 @@
 /* Signals between devices: 64-bit words that only grow. */
 #include "launch.cuh"
 
+extern "C" {
+#include "device.h"
+}
+
 namespace {
 
 constexpr int FLAGS_PER_LAUNCH = 64; /* pointers travel as kernel arguments: no upload */
+
+constexpr uint64_t VOID = XFI_FLAG_VOID;
 
 struct flag_list {
   uint64_t *flags[FLAGS_PER_LAUNCH];
@@ -11,9 +17,10 @@ struct flag_list {
 
 /* Kernels start after the copies before them on the stream; the fence makes what those wrote
  * visible first. */
-__global__ void set_kernel(flag_list list, int n_flags, uint64_t value)
+__global__ void set_kernel(flag_list list, int n_flags, uint64_t value, const uint64_t *go)
 {
   if ((int)threadIdx.x >= n_flags) return;
+  if (go != NULL && *go == 0) value |= VOID;
   __threadfence_system();
   asm volatile("st.release.sys.global.u64 [%0], %1;" ::"l"(list.flags[threadIdx.x]), "l"(value)
                : "memory");
@@ -31,6 +38,24 @@ __global__ void spin_kernel(flag_list list, int n_flags, uint64_t value)
   } while (seen < value);
 }
 
+/* One block of FLAGS_PER_LAUNCH threads. */
+__global__ void guard_kernel(flag_list list, int n_flags, uint64_t *go)
+{
+  uint64_t seen = 0;
+  if ((int)threadIdx.x < n_flags)
+    asm volatile("ld.acquire.sys.global.u64 %0, [%1];"
+                 : "=l"(seen)
+                 : "l"(list.flags[threadIdx.x])
+                 : "memory");
+  const int is_void = __syncthreads_or((seen & VOID) != 0);
+  if (threadIdx.x == 0) *go = is_void ? 0 : 1;
+}
+
+__global__ void condition_kernel(cudaGraphConditionalHandle condition, const uint64_t *go)
+{
+  cudaGraphSetConditional(condition, *go == 0 ? 0 : 1);
+}
+
 flag_list list_of(uint64_t *const *flags, int n_flags)
 {
   flag_list list = {};
@@ -43,17 +68,19 @@ flag_list list_of(uint64_t *const *flags, int n_flags)
 
 extern "C" xfer_status xfi_cuda_flags_load(void)
 {
-  const xfer_status st = load(set_kernel, "flag kernel");
-  return st == XFER_OK ? load(spin_kernel, "flag wait") : st;
+  xfer_status st = load(set_kernel, "flag kernel");
+  if (st == XFER_OK) st = load(spin_kernel, "flag wait");
+  if (st == XFER_OK) st = load(guard_kernel, "guard kernel");
+  return st == XFER_OK ? load(condition_kernel, "condition kernel") : st;
 }
 
 extern "C" xfer_status xfi_cuda_flags_set(uint64_t *const *flags, int n_flags, uint64_t value,
-                                          xfer_stream stream)
+                                          const uint64_t *go, xfer_stream stream)
 {
   for (int first = 0; first < n_flags; first += FLAGS_PER_LAUNCH) {
     const int n = n_flags - first < FLAGS_PER_LAUNCH ? n_flags - first : FLAGS_PER_LAUNCH;
     const xfer_status st = launch(set_kernel, 1, FLAGS_PER_LAUNCH, stream, "flag kernel",
-                                  list_of(flags + first, n), n, value);
+                                  list_of(flags + first, n), n, value, go);
     if (st != XFER_OK) return st;
   }
   return XFER_OK;
@@ -69,4 +96,27 @@ extern "C" xfer_status xfi_cuda_flags_spin(uint64_t *const *flags, int n_flags, 
     if (st != XFER_OK) return st;
   }
   return XFER_OK;
+}
+
+extern "C" xfer_status xfi_cuda_guard_check(uint64_t *const *flags, int n_flags, uint64_t *go,
+                                            xfer_stream stream)
+{
+  return launch(guard_kernel, 1, FLAGS_PER_LAUNCH, stream, "guard kernel", list_of(flags, n_flags),
+                n_flags, go);
+}
+
+extern "C" xfer_status xfi_cuda_guard_node(cudaGraph_t graph, cudaGraphNode_t *node,
+                                           cudaGraphConditionalHandle condition, const uint64_t *go)
+{
+  void *arguments[] = {&condition, &go};
+  cudaKernelNodeParams params = {};
+  params.func = (void *)condition_kernel;
+  params.gridDim = dim3(1);
+  params.blockDim = dim3(1);
+  params.kernelParams = arguments;
+  const cudaError_t error = cudaGraphAddKernelNode(node, graph, NULL, 0, &params);
+  if (error == cudaSuccess) return XFER_OK;
+  (void)cudaGetLastError();
+  xfi_set_error("condition kernel: %s", cudaGetErrorString(error));
+  return XFER_ERR_CUDA;
 }

@@ -9,6 +9,7 @@
 #ifndef XFI_CUDA_LAUNCH_H
 #define XFI_CUDA_LAUNCH_H
 
+#include <cuda_runtime_api.h>
 #include <stdbool.h>
 #include <stdint.h>
 
@@ -55,7 +56,8 @@ typedef struct xfi_cuda_job {
   const int64_t *first_tile;    /* [n_pieces + 1] */
   int64_t n_pieces;
   int64_t n_tiles;
-  int n_blocks; /* at most so many */
+  int n_blocks;       /* at most so many */
+  const uint64_t *go; /* 0 there: copy nothing; NULL: go */
 } xfi_cuda_job;
 
 /* A table on the host. */
@@ -97,13 +99,19 @@ xfer_status xfi_cuda_copy_rows(const xfi_cuda_job *job, xfer_stream stream);
 xfer_status xfi_cuda_copy_swapped(const xfi_cuda_job *job, xfer_stream stream);
 
 /* Store `value` to each flag, own or a peer's, after all earlier work on `stream` is visible to
- * whoever sees it. */
+ * whoever sees it; where *go is 0 (go NULL: never), made void. */
 xfer_status xfi_cuda_flags_set(uint64_t *const *flags, int n_flags, uint64_t value,
-                               xfer_stream stream);
+                               const uint64_t *go, xfer_stream stream);
 /* Hold `stream` until each flag is >= value: for devices without 64-bit stream waits. Uses one
  * block. */
 xfer_status xfi_cuda_flags_spin(uint64_t *const *flags, int n_flags, uint64_t value,
                                 xfer_stream stream);
+/* *go becomes 0 where one of at most 64 flags is void, else 1. */
+xfer_status xfi_cuda_guard_check(uint64_t *const *flags, int n_flags, uint64_t *go,
+                                 xfer_stream stream);
+/* A first node for `graph` that makes `condition` what *go is. */
+xfer_status xfi_cuda_guard_node(cudaGraph_t graph, cudaGraphNode_t *node,
+                                cudaGraphConditionalHandle condition, const uint64_t *go);
 
 #ifdef __cplusplus
 }

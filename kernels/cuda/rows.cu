@@ -175,8 +175,9 @@ __device__ __forceinline__ void copy_tile(const xfi_cuda_piece &piece, const til
 
 __global__ void __launch_bounds__(THREADS, 2)
     rows_kernel(const xfi_cuda_piece *__restrict__ pieces, const int64_t *__restrict__ first_tile,
-                int64_t n_pieces, int64_t n_tiles)
+                int64_t n_pieces, int64_t n_tiles, const uint64_t *go)
 {
+  if (go != NULL && *go == 0) return;
   const int64_t n_warps = (int64_t)gridDim.x * WARPS;
   int64_t at = 0;
 
@@ -217,5 +218,5 @@ extern "C" xfer_status xfi_cuda_copy_rows(const xfi_cuda_job *job, xfer_stream s
   const int64_t useful = (job->n_tiles + WARPS - 1) / WARPS;
   const unsigned n_blocks = (unsigned)(useful < job->n_blocks ? useful : job->n_blocks);
   return launch(rows_kernel, n_blocks, THREADS, stream, "copy kernel", job->pieces, job->first_tile,
-                job->n_pieces, job->n_tiles);
+                job->n_pieces, job->n_tiles, job->go);
 }

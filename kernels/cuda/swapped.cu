@@ -71,8 +71,10 @@ __device__ __forceinline__ void swap_tile(const xfi_cuda_piece &piece, int64_t i
 
 __global__ void __launch_bounds__(THREADS)
     swapped_kernel(const xfi_cuda_piece *__restrict__ pieces,
-                   const int64_t *__restrict__ first_tile, int64_t n_pieces, int64_t n_tiles)
+                   const int64_t *__restrict__ first_tile, int64_t n_pieces, int64_t n_tiles,
+                   const uint64_t *go)
 {
+  if (go != NULL && *go == 0) return;
   __shared__ __align__(16) char shared[SHARED_BYTES];
   int64_t at = 0;
 
@@ -114,5 +116,5 @@ extern "C" xfer_status xfi_cuda_copy_swapped(const xfi_cuda_job *job, xfer_strea
   const int64_t most = 2 * (int64_t)job->n_blocks;
   const unsigned n_blocks = (unsigned)(job->n_tiles < most ? job->n_tiles : most);
   return launch(swapped_kernel, n_blocks, THREADS, stream, "transpose kernel", job->pieces,
-                job->first_tile, job->n_pieces, job->n_tiles);
+                job->first_tile, job->n_pieces, job->n_tiles, job->go);
 }

@@ -67,11 +67,15 @@ done:
 
 void xfer_comm_destroy(xfer_comm *comm)
 {
+  xfi_entered before;
+
   if (comm == NULL) return;
+  xfi_device_enter(comm->device, &before);
   for (int i = 0; i < XFI_CACHE_PLANS; i++)
     xfi_run_destroy(comm->kept[i].plan);
   xfi_comm_free_registered(comm);
   comm->transport->ops->destroy(comm->transport);
+  xfi_device_leave(comm->device, &before);
   comm->device->ops->destroy(comm->device);
   xfi_free(comm);
 }
@@ -89,12 +93,15 @@ int xfer_comm_size(const xfer_comm *comm)
 xfer_status xfer_comm_all_gather(xfer_comm *comm, void *all, const void *mine, size_t n_bytes)
 {
   xfer_status st = XFER_OK;
+  xfi_entered before;
 
   XFI_CHECK(comm != NULL && (n_bytes == 0 || (all != NULL && mine != NULL)), XFER_ERR_ARG,
             "all-gather of %zu bytes: an argument is NULL", n_bytes);
   if (n_bytes == 0) return XFER_OK;
-  XFI_TRY(comm->transport->ops->all_gather(comm->transport, all, mine, n_bytes,
-                                           xfi_deadline_after(DEFAULT_TIMEOUT_MS)));
+  xfi_device_enter(comm->device, &before);
+  st = comm->transport->ops->all_gather(comm->transport, all, mine, n_bytes,
+                                        xfi_deadline_after(DEFAULT_TIMEOUT_MS));
+  xfi_device_leave(comm->device, &before);
 done:
   return st;
 }

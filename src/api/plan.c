@@ -38,6 +38,7 @@ xfer_status xfer_plan_create(xfer_plan **plan, xfer_comm *comm, const xfer_tenso
 {
   xfer_status st = XFER_OK;
   xfer_plan_options options;
+  xfi_entered before;
 
   XFI_CHECK(comm != NULL, XFER_ERR_ARG, "plan: comm is NULL"); /* nobody to agree with */
   st = copy_options(&options, given);
@@ -46,7 +47,9 @@ xfer_status xfer_plan_create(xfer_plan **plan, xfer_comm *comm, const xfer_tenso
     xfi_set_error("plan: no place for the plan");
     st = XFER_ERR_ARG;
   }
-  return xfi_run_create(plan, comm->transport, comm->device, st, tensors, n_tensors, &options);
+  xfi_device_enter(comm->device, &before);
+  st = xfi_run_create(plan, comm->transport, comm->device, st, tensors, n_tensors, &options);
+  xfi_device_leave(comm->device, &before);
 done:
   return st;
 }
@@ -66,9 +69,25 @@ done:
   return st;
 }
 
+/* A simulation has no device. */
+static void enter(const xfer_plan *plan, xfi_entered *before)
+{
+  if (plan->device != NULL) xfi_device_enter(plan->device, before);
+}
+
+static void leave(const xfer_plan *plan, const xfi_entered *before)
+{
+  if (plan->device != NULL) xfi_device_leave(plan->device, before);
+}
+
 void xfer_plan_destroy(xfer_plan *plan)
 {
+  xfi_device *device = plan == NULL ? NULL : plan->device;
+  xfi_entered before;
+
+  if (device != NULL) xfi_device_enter(device, &before);
   xfi_run_destroy(plan);
+  if (device != NULL) xfi_device_leave(device, &before);
 }
 
 /* Every function below needs a plan. */
@@ -83,9 +102,12 @@ xfer_status xfer_plan_bind(xfer_plan *plan, size_t tensor, const xfer_view *src_
                            const xfer_view *dst_view)
 {
   xfer_status st = XFER_OK;
+  xfi_entered before;
 
   XFI_TRY(check_plan(plan));
-  XFI_TRY(xfi_run_bind(plan, tensor, src_view, dst_view));
+  enter(plan, &before);
+  st = xfi_run_bind(plan, tensor, src_view, dst_view);
+  leave(plan, &before);
 done:
   return st;
 }
@@ -93,9 +115,12 @@ done:
 xfer_status xfer_plan_commit(xfer_plan *plan)
 {
   xfer_status st = XFER_OK;
+  xfi_entered before;
 
   XFI_TRY(check_plan(plan));
-  XFI_TRY(xfi_run_commit(plan));
+  enter(plan, &before);
+  st = xfi_run_commit(plan);
+  leave(plan, &before);
 done:
   return st;
 }
@@ -103,9 +128,12 @@ done:
 xfer_status xfer_plan_run(xfer_plan *plan, uint64_t version, xfer_stream stream)
 {
   xfer_status st = XFER_OK;
+  xfi_entered before;
 
   XFI_TRY(check_plan(plan));
-  XFI_TRY(xfi_run_start(plan, version, stream));
+  enter(plan, &before);
+  st = xfi_run_start(plan, version, stream);
+  leave(plan, &before);
 done:
   return st;
 }
@@ -113,9 +141,12 @@ done:
 xfer_status xfer_plan_wait(xfer_plan *plan, uint64_t timeout_ms)
 {
   xfer_status st = XFER_OK;
+  xfi_entered before;
 
   XFI_TRY(check_plan(plan));
-  XFI_TRY(xfi_run_wait(plan, timeout_ms));
+  enter(plan, &before);
+  st = xfi_run_wait(plan, timeout_ms);
+  leave(plan, &before);
 done:
   return st;
 }
@@ -123,9 +154,12 @@ done:
 xfer_status xfer_plan_release(xfer_plan *plan)
 {
   xfer_status st = XFER_OK;
+  xfi_entered before;
 
   XFI_TRY(check_plan(plan));
-  XFI_TRY(xfi_run_release(plan));
+  enter(plan, &before);
+  st = xfi_run_release(plan);
+  leave(plan, &before);
 done:
   return st;
 }

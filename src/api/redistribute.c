@@ -16,7 +16,8 @@
 typedef struct given {
   uint64_t src[2];
   uint64_t dst[2];
-  uint64_t mapped; /* 1: its memory can stay mapped */
+  int32_t mapped; /* 1: its memory can stay mapped */
+  int32_t status; /* what its own checks came to */
 } given;
 
 static const uint64_t nothing[2] = {0, 0};
@@ -26,16 +27,20 @@ static bool is_same(const uint64_t a[2], const uint64_t b[2])
   return a[0] == b[0] && a[1] == b[1];
 }
 
-/* The digests that all ranks mean: of each side, those of the lowest rank that knows it. A rank
+/* The digests that all ranks mean, if none has failed: of each side, those of the lowest rank that knows it. A rank
  * that was given something else finds no kept plan and lets xfi_run_create() say how it differs. */
 static xfer_status settle(given *all_mean, bool *differ, xfi_comm *comm, const given *mine)
 {
+  const xfi_deadline deadline = xfi_deadline_after(DEFAULT_TIMEOUT_MS);
   xfer_status st = XFER_OK;
+  bool failed = false;
   given *all = xfi_comm_calloc(comm, (size_t)comm->size, sizeof *all);
 
   XFI_CHECK(all != NULL, XFER_ERR_NOMEM, "%d ranks", comm->size);
-  XFI_TRY(
-      comm->ops->all_gather(comm, all, mine, sizeof *mine, xfi_deadline_after(DEFAULT_TIMEOUT_MS)));
+  XFI_TRY(comm->ops->all_gather(comm, all, mine, sizeof *mine, deadline));
+  for (int r = 0; r < comm->size; r++)
+    failed = failed || all[r].status != XFER_OK;
+  if (failed) XFI_TRY(xfi_comm_agree(comm, (xfer_status)mine->status, deadline)); /* for the text */
   memset(all_mean, 0, sizeof *all_mean);
   all_mean->mapped = 1;
   *differ = false;
@@ -95,28 +100,62 @@ done:
   return st;
 }
 
+/* What this rank can say before anything is done: an earlier call that failed after it returned,
+ * and a stream on which nothing may be put. */
+static xfer_status check_call(const xfer_comm *comm, xfer_stream stream)
+{
+  xfer_status st = XFER_OK;
+
+  for (int i = 0; i < XFI_CACHE_PLANS; i++) {
+    const xfer_plan *plan = comm->kept[i].plan;
+
+    if (plan != NULL && plan->state == XFI_RUNNING) XFI_TRY(xfi_direct_check(plan->direct));
+  }
+  XFI_TRY(comm->device->ops->stream_check(comm->device, stream));
+done:
+  return st;
+}
+
+static xfer_status redistribute(xfer_comm *comm, const xfer_tensor *tensor,
+                                const xfer_view *src_view, const xfer_view *dst_view,
+                                xfer_stream stream)
+{
+  xfer_status st = XFER_OK;
+  given mine = {{0, 0}, {0, 0}, 0, XFER_OK};
+  given key;
+  bool differ = false;
+  xfi_kept *k = NULL;
+
+  if (tensor->src != NULL) memcpy(mine.src, tensor->src->digest, sizeof mine.src);
+  if (tensor->dst != NULL) memcpy(mine.dst, tensor->dst->digest, sizeof mine.dst);
+  mine.mapped = xfi_comm_is_registered(comm, src_view) && xfi_comm_is_registered(comm, dst_view);
+  mine.status = check_call(comm, stream);
+  XFI_TRY(settle(&key, &differ, comm->transport, &mine));
+  k = differ ? NULL : find_kept(comm, &key);
+  if (k == NULL) XFI_TRY(make_kept(&k, comm, &key, tensor));
+  k->used = ++comm->n_calls;
+  st = xfi_run_follow(k->plan, stream);
+  if (st == XFER_OK) st = xfi_run_bind(k->plan, 0, src_view, dst_view);
+  XFI_TRY(xfi_run_commit_with(k->plan, st));
+  st = xfi_run_start(k->plan, k->plan->version + 1, stream);
+  if (st != XFER_OK) (void)xfi_run_follow(k->plan, stream); /* tells the others; keeps the text */
+  if (st == XFER_OK && comm->device->ops->is_synchronous) st = xfi_run_follow(k->plan, stream);
+done:
+  return st;
+}
+
 xfer_status xfer_redistribute(xfer_comm *comm, const xfer_layout *src_layout,
                               const xfer_view *src_view, const xfer_layout *dst_layout,
                               const xfer_view *dst_view, xfer_stream stream)
 {
   const xfer_tensor tensor = {"tensor", src_layout, dst_layout, 0};
   xfer_status st = XFER_OK;
-  given mine = {{0, 0}, {0, 0}, 0};
-  given key;
-  bool differ = false;
-  xfi_kept *k = NULL;
+  xfi_entered before;
 
   XFI_CHECK(comm != NULL, XFER_ERR_ARG, "redistribute: comm is NULL");
-  if (src_layout != NULL) memcpy(mine.src, src_layout->digest, sizeof mine.src);
-  if (dst_layout != NULL) memcpy(mine.dst, dst_layout->digest, sizeof mine.dst);
-  mine.mapped = xfi_comm_is_registered(comm, src_view) && xfi_comm_is_registered(comm, dst_view);
-  XFI_TRY(settle(&key, &differ, comm->transport, &mine));
-  k = differ ? NULL : find_kept(comm, &key);
-  if (k == NULL) XFI_TRY(make_kept(&k, comm, &key, &tensor));
-  k->used = ++comm->n_calls;
-  st = xfi_run_bind(k->plan, 0, src_view, dst_view);
-  XFI_TRY(xfi_run_commit_with(k->plan, st));
-  XFI_TRY(xfi_run_once(k->plan, stream));
+  xfi_device_enter(comm->device, &before);
+  st = redistribute(comm, &tensor, src_view, dst_view, stream);
+  xfi_device_leave(comm->device, &before);
 done:
   return st;
 }

@@ -31,7 +31,7 @@ static xfer_status make_offer(offer *mine, xfi_registered *entry, const xfer_com
   if (memory == NULL) return XFER_OK;
   XFI_TRY(dev->find_allocation(comm->device, memory, 1, &found));
   entry->id = found.id;
-  st = dev->mem_export(comm->device, &found, &mine->handle);
+  st = dev->mem_export(comm->device, found, &mine->handle);
   mine->has_memory = st == XFER_OK;
   if (st == XFER_ERR_UNSUPPORTED) st = XFER_OK; /* nobody can map it: kept plans go through slots */
 done:
@@ -39,7 +39,7 @@ done:
 }
 
 static xfer_status map_offers(xfi_registered *entry, const xfer_comm *comm, const offer *all,
-                              const offer *mine)
+                              const offer *mine, xfi_deadline deadline)
 {
   const xfi_comm *t = comm->transport;
   xfer_status st = XFER_OK;
@@ -51,7 +51,7 @@ static xfer_status map_offers(xfi_registered *entry, const xfer_comm *comm, cons
 
     if (r == t->rank || all[r].has_memory == 0) continue;
     if (memcmp(all[r].domain, mine->domain, sizeof mine->domain) != 0) continue;
-    st = comm->device->ops->mem_import(comm->device, &all[r].handle, &base);
+    st = comm->device->ops->mem_import(comm->device, &all[r].handle, &base, deadline);
     if (st == XFER_OK) entry->mapped[entry->n_mapped++] = base;
     if (st == XFER_ERR_UNSUPPORTED) st = XFER_OK;
     XFI_TRY(st);
@@ -68,7 +68,7 @@ static void close_entry(xfi_registered *entry, xfi_device *device)
   memset(entry, 0, sizeof *entry);
 }
 
-xfer_status xfer_comm_register(xfer_comm *comm, void *memory)
+static xfer_status register_memory(xfer_comm *comm, void *memory)
 {
   const xfi_deadline deadline = xfi_deadline_after(DEFAULT_TIMEOUT_MS);
   xfer_status st = XFER_OK;
@@ -76,7 +76,6 @@ xfer_status xfer_comm_register(xfer_comm *comm, void *memory)
   offer mine;
   offer *all = NULL;
 
-  XFI_CHECK(comm != NULL, XFER_ERR_ARG, "register: comm is NULL");
   st = make_offer(&mine, &entry, comm, memory);
   if (st == XFER_OK)
     st = xfi_vec_reserve(&comm->registered, &comm->registered_capacity, comm->n_registered + 1,
@@ -89,15 +88,27 @@ xfer_status xfer_comm_register(xfer_comm *comm, void *memory)
   XFI_TRY(xfi_comm_agree(comm->transport, st, deadline));
   XFI_CHECK(all != NULL, XFER_ERR_INTERNAL, "the ranks agreed on a rank out of memory");
   XFI_TRY(comm->transport->ops->all_gather(comm->transport, all, &mine, sizeof mine, deadline));
-  st = map_offers(&entry, comm, all, &mine);
+  st = map_offers(&entry, comm, all, &mine, deadline);
   XFI_TRY(xfi_comm_agree(comm->transport, st, deadline));
   comm->registered[comm->n_registered++] = entry;
   entry = (xfi_registered){NULL, 0, NULL, 0};
 done:
-  if (comm != NULL && comm->device->ops->exports_end != NULL)
-    comm->device->ops->exports_end(comm->device);
-  if (comm != NULL) close_entry(&entry, comm->device);
+  if (comm->device->ops->exports_end != NULL) comm->device->ops->exports_end(comm->device);
+  close_entry(&entry, comm->device);
   xfi_free(all);
+  return st;
+}
+
+xfer_status xfer_comm_register(xfer_comm *comm, void *memory)
+{
+  xfer_status st = XFER_OK;
+  xfi_entered before;
+
+  XFI_CHECK(comm != NULL, XFER_ERR_ARG, "register: comm is NULL");
+  xfi_device_enter(comm->device, &before);
+  st = register_memory(comm, memory);
+  xfi_device_leave(comm->device, &before);
+done:
   return st;
 }
 
@@ -145,14 +156,13 @@ done:
   return st;
 }
 
-xfer_status xfer_comm_unregister(xfer_comm *comm, void *memory)
+static xfer_status unregister_memory(xfer_comm *comm, void *memory)
 {
   const xfi_deadline deadline = xfi_deadline_after(DEFAULT_TIMEOUT_MS);
   xfer_status st = XFER_OK;
   unsigned char *mine = NULL;
   size_t i = 0;
 
-  XFI_CHECK(comm != NULL, XFER_ERR_ARG, "unregister: comm is NULL");
   st = list_matches(&mine, comm, memory);
   XFI_TRY(xfi_comm_agree(comm->transport, st, deadline));
   XFI_TRY(find_call(&i, comm, mine, deadline));
@@ -167,6 +177,19 @@ xfer_status xfer_comm_unregister(xfer_comm *comm, void *memory)
   XFI_TRY(xfi_comm_agree(comm->transport, XFER_OK, deadline)); /* nobody maps our memory any more */
 done:
   xfi_free(mine);
+  return st;
+}
+
+xfer_status xfer_comm_unregister(xfer_comm *comm, void *memory)
+{
+  xfer_status st = XFER_OK;
+  xfi_entered before;
+
+  XFI_CHECK(comm != NULL, XFER_ERR_ARG, "unregister: comm is NULL");
+  xfi_device_enter(comm->device, &before);
+  st = unregister_memory(comm, memory);
+  xfi_device_leave(comm->device, &before);
+done:
   return st;
 }
 

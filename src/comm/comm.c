@@ -27,6 +27,62 @@ void *xfi_comm_calloc(xfi_comm *comm, size_t n, size_t size)
   return NULL;
 }
 
+/* What goes first, with what all must agree on. */
+enum { HEAD_BYTES = 112 };
+typedef struct head {
+  uint64_t number;
+  uint64_t n_bytes;
+  unsigned char bytes[HEAD_BYTES]; /* the first of what is gathered */
+} head;
+
+/* Every rank comes to the same conclusion: any two that differ make each rank differ from one. */
+static xfer_status compare_heads(const head *heads, const xfi_comm *comm, const head *mine)
+{
+  xfer_status st = XFER_OK;
+
+  for (int r = 0; r < comm->size; r++) {
+    XFI_CHECK(heads[r].n_bytes == mine->n_bytes, XFER_ERR_MISMATCH,
+              "all_gather of %llu bytes on rank %d, of %llu on rank %d",
+              (unsigned long long)mine->n_bytes, comm->rank, (unsigned long long)heads[r].n_bytes,
+              r);
+    XFI_CHECK(heads[r].number == mine->number, XFER_ERR_MISMATCH,
+              "all_gather %llu on rank %d meets all_gather %llu on rank %d",
+              (unsigned long long)mine->number, comm->rank, (unsigned long long)heads[r].number, r);
+  }
+done:
+  return st;
+}
+
+xfer_status xfi_comm_gather(xfi_comm *comm, void *all, const void *mine, size_t n_bytes,
+                            xfer_status (*gather)(xfi_comm *comm, void *all, const void *mine,
+                                                  size_t n_bytes, xfi_deadline deadline),
+                            xfi_deadline deadline)
+{
+  const size_t size = (size_t)comm->size;
+  const size_t first = n_bytes < HEAD_BYTES ? n_bytes : HEAD_BYTES;
+  const size_t rest = n_bytes - first;
+  xfer_status st = XFER_OK;
+  head own = {++comm->n_gatherings, n_bytes, {0}};
+  head *heads = xfi_calloc(size, sizeof *heads);
+  char *rests = xfi_calloc(rest > 0 ? size : 0, rest);
+
+  XFI_CHECK(heads != NULL && rests != NULL, XFER_ERR_NOMEM, "no memory to gather %zu bytes",
+            n_bytes);
+  if (first > 0) memcpy(own.bytes, mine, first);
+  XFI_TRY(gather(comm, heads, &own, sizeof own, deadline));
+  XFI_TRY(compare_heads(heads, comm, &own));
+  if (rest > 0) XFI_TRY(gather(comm, rests, (const char *)mine + first, rest, deadline));
+  for (size_t r = 0; r < size && n_bytes > 0; r++) {
+    memcpy((char *)all + r * n_bytes, heads[r].bytes, first);
+    if (rest > 0) memcpy((char *)all + r * n_bytes + first, rests + r * rest, rest);
+  }
+done:
+  if (st != XFER_OK) comm->ops->abort(comm, xfi_last_error());
+  xfi_free(heads);
+  xfi_free(rests);
+  return st;
+}
+
 /* The lowest failed rank; one that failed by itself before one that only passes a failure on. -1:
  * none. */
 static int find_failed(const int32_t *statuses, int n_ranks)

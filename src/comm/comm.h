@@ -81,10 +81,17 @@ typedef struct xfi_comm_ops {
    * is touched by `carry` alone, so never after the call. */
   xfer_status (*stream)(xfi_comm *comm, xfi_channel *channels, size_t n, size_t slot_bytes,
                         xfi_carry_fn *carry, void *context, xfi_deadline deadline);
-  /* All ranks, before the first run: connect whatever connects lazily. NULL: nothing to do. */
-  xfer_status (*warm_up)(xfi_comm *comm, xfi_deadline deadline);
+  /* All ranks, before the first run: connect what connects lazily, to the ranks of peers[] and, if
+   * asked, for broadcasts; also after abort_data(). NULL: nothing to do. */
+  xfer_status (*connect)(xfi_comm *comm, const bool *peers, bool broadcasts, xfi_deadline deadline);
   /* Break the comm now: pending and later calls on every rank that can be told fail. Any thread. */
   void (*abort)(xfi_comm *comm, const char *why);
+  /* End the rounds and broadcasts of this rank, also those on the device. Where they are a thing
+   * apart, gathering and exchanging still work, and connect() makes new ones; else: abort(). NULL:
+   * there are none. */
+  void (*abort_data)(xfi_comm *comm, const char *why);
+  /* What those that have ended came to; NULL: that is known when they return. */
+  xfer_status (*check_data)(xfi_comm *comm);
 } xfi_comm_ops;
 
 struct xfi_comm {
@@ -94,6 +101,7 @@ struct xfi_comm {
   /* Set by a failed call whose messages could not be called back: memory that was given to round()
    * or broadcast() may still be read or written and must be leaked, not freed. */
   bool holds_memory;
+  uint64_t n_gatherings; /* of xfi_comm_gather() */
 };
 
 /* comms is [n_ranks]: threads of this process. */
@@ -103,6 +111,14 @@ xfer_status xfi_comm_create_local(xfi_comm **comms, int n_ranks);
  * quoting its text; one that failed by itself goes before one that says PEER), OK. What each
  * collective call ends with. */
 XFI_DOOR xfer_status xfi_comm_agree(xfi_comm *comm, xfer_status mine, xfi_deadline deadline);
+
+/* An all-gather for transports whose own, `gather`, must be given equal sizes: sees to it that all
+ * ranks mean the same one, and else fails everywhere. */
+XFI_DOOR xfer_status xfi_comm_gather(xfi_comm *comm, void *all, const void *mine, size_t n_bytes,
+                                     xfer_status (*gather)(xfi_comm *comm, void *all,
+                                                           const void *mine, size_t n_bytes,
+                                                           xfi_deadline deadline),
+                                     xfi_deadline deadline);
 
 /* xfi_calloc() of what this rank cannot take its next collective step without. Where there is no
  * memory the comm is aborted, since the others would wait for that step. */

@@ -56,8 +56,8 @@ done:
   return st;
 }
 
-static xfer_status gather_all_gather(xfi_comm *base, void *all, const void *mine, size_t n_bytes,
-                                     xfi_deadline deadline)
+static xfer_status call(xfi_comm *base, void *all, const void *mine, size_t n_bytes,
+                        xfi_deadline deadline)
 {
   gather_comm *comm = (gather_comm *)base;
   xfer_status st = XFER_OK;
@@ -75,6 +75,12 @@ static xfer_status gather_all_gather(xfi_comm *base, void *all, const void *mine
             "the caller's all-gather of %zu bytes came back after the deadline", n_bytes);
 done:
   return st;
+}
+
+static xfer_status gather_all_gather(xfi_comm *base, void *all, const void *mine, size_t n_bytes,
+                                     xfi_deadline deadline)
+{
+  return xfi_comm_gather(base, all, mine, n_bytes, call, deadline);
 }
 
 /* Reads the messages for this rank from what rank `peer` gave to all. */

@@ -126,8 +126,9 @@ static const xfi_comm_ops local_ops = {
     .exchange = xfi_local_exchange,
     .round = xfi_local_round,
     .broadcast = xfi_local_broadcast,
-    .warm_up = xfi_local_warm_up,
+    .connect = xfi_local_connect,
     .abort = local_abort,
+    .abort_data = local_abort,
 };
 
 static void rank_init(xfi_local_rank *rank, xfi_local_group *group, int number)

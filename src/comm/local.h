@@ -104,6 +104,7 @@ xfer_status xfi_local_round(xfi_comm *comm, const xfi_message *sends, int n_send
                             xfi_deadline deadline);
 xfer_status xfi_local_broadcast(xfi_comm *comm, const xfi_message *messages, int n, int root,
                                 xfer_stream stream, xfi_deadline deadline);
-xfer_status xfi_local_warm_up(xfi_comm *comm, xfi_deadline deadline);
+xfer_status xfi_local_connect(xfi_comm *comm, const bool *peers, bool broadcasts,
+                              xfi_deadline deadline);
 
 #endif

@@ -305,9 +305,11 @@ done:
 }
 
 /* Runs allocate nothing: room for a round's or a broadcast's messages is made here. */
-xfer_status xfi_local_warm_up(xfi_comm *comm, xfi_deadline deadline)
+xfer_status xfi_local_connect(xfi_comm *comm, const bool *peers, bool broadcasts,
+                              xfi_deadline deadline)
 {
-  (void)deadline;
-  int n_sends = comm->size > XFI_ROUND_MESSAGES ? comm->size : XFI_ROUND_MESSAGES;
+  const int n_sends = comm->size > XFI_ROUND_MESSAGES ? comm->size : XFI_ROUND_MESSAGES;
+
+  (void)peers, (void)broadcasts, (void)deadline;
   return reserve((xfi_local_rank *)comm, n_sends, XFI_ROUND_MESSAGES);
 }

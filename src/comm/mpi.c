@@ -81,8 +81,8 @@ static const xfi_comm_ops mpi_ops = {
     .broadcast = xfi_mpi_broadcast,
     .shares = xfi_mpi_shares,
     .stream = xfi_mpi_stream,
-    .warm_up = NULL,
     .abort = mpi_abort,
+    .abort_data = mpi_abort,
 };
 
 /* Local. Takes `comm` on success. */

@@ -1,18 +1,16 @@
 /*
- * NCCL as a transport: one private, non-blocking communicator.
+ * NCCL as a transport: private, non-blocking communicators, one for host bytes (nccl_control.c) and
+ * one for rounds and broadcasts, which is here.
  *
  * After each group the communicator is polled until NCCL has launched it, under the caller's
- * deadline. A thread per comm watches what is in flight on the device, since the caller may only
- * ever synchronise its stream; when a deadline is missed or NCCL reports an error, it aborts the
+ * deadline. An alarm looks at what is in flight on the device, since the caller may only ever
+ * synchronise its stream; when a deadline is missed or NCCL reports an error, it aborts the
  * communicator, which ends the kernels that wait for a lost rank.
  */
 #include "nccl_comm.h"
 
 #include "alloc.h"
-#include "device.h"
 #include "error.h"
-#include "plugin.h"
-#include "xfer/nccl.h"
 
 #include <sched.h>
 #include <stdio.h>
@@ -20,26 +18,10 @@
 #include <time.h>
 
 enum {
-  CREATE_TIMEOUT_MS = 10 * 60 * 1000,
-  FINISH_TIMEOUT_MS = 5000, /* for finalising at destroy, before aborting instead */
-  WATCH_MS = 500,     /* between two looks: each may hold up a run that is just being enqueued */
+  WATCH_MS = 500, /* between two looks: each may hold up a run that is just being enqueued */
   SPIN_POLLS = 10000, /* polls before yielding the processor for longer */
   PAUSE_NS = 20 * 1000
 };
-
-int xfi_nccl_enter(const xfi_nccl_comm *comm)
-{
-  int before = -1;
-
-  (void)cudaGetDevice(&before);
-  if (before != comm->ordinal) (void)cudaSetDevice(comm->ordinal);
-  return before;
-}
-
-void xfi_nccl_leave(const xfi_nccl_comm *comm, int before)
-{
-  if (before >= 0 && before != comm->ordinal) (void)cudaSetDevice(before);
-}
 
 xfer_status xfi_nccl_cuda_failed(cudaError_t error, const char *call)
 {
@@ -50,43 +32,42 @@ xfer_status xfi_nccl_cuda_failed(cudaError_t error, const char *call)
 
 /* ---- failure ------------------------------------------------------------------------------ */
 
-xfer_status xfi_nccl_usable(xfi_nccl_comm *comm)
+xfer_status xfi_nccl_usable(const xfi_nccl *nccl)
 {
-  if (comm->nccl != NULL) return XFER_OK;
-  xfi_set_error("the comm is broken: %s", comm->why);
+  if (nccl->handle != NULL) return XFER_OK;
+  xfi_set_error("the comm is broken: %s", nccl->why[0] != '\0' ? nccl->why : "it is not connected");
   return XFER_ERR_COMM;
 }
 
-void xfi_nccl_break(xfi_nccl_comm *comm, const char *why)
+void xfi_nccl_break(xfi_nccl *nccl, const char *why)
 {
-  if (comm->nccl == NULL) return;
-  (void)snprintf(comm->why, sizeof comm->why, "%s", why);
-  (void)ncclCommAbort(comm->nccl);
-  comm->nccl = NULL;
-  comm->in_flight = false;
+  if (nccl->handle == NULL) return;
+  (void)snprintf(nccl->why, sizeof nccl->why, "%s", why);
+  (void)ncclCommAbort(nccl->handle);
+  nccl->handle = NULL;
 }
 
-xfer_status xfi_nccl_failed(xfi_nccl_comm *comm, ncclResult_t result, const char *call)
+xfer_status xfi_nccl_failed(xfi_nccl *nccl, ncclResult_t result, const char *call)
 {
-  xfi_set_error("%s: %s: %s", call, ncclGetErrorString(result), ncclGetLastError(comm->nccl));
-  xfi_nccl_break(comm, xfi_last_error());
+  xfi_set_error("%s: %s: %s", call, ncclGetErrorString(result), ncclGetLastError(nccl->handle));
+  xfi_nccl_break(nccl, xfi_last_error());
   return XFER_ERR_COMM;
 }
 
-xfer_status xfi_nccl_launched(xfi_nccl_comm *comm, ncclResult_t result, const char *call,
+xfer_status xfi_nccl_launched(xfi_nccl *nccl, ncclResult_t result, const char *call,
                               xfi_deadline deadline)
 {
   ncclResult_t state = ncclInProgress;
 
-  if (result != ncclSuccess && result != ncclInProgress) return xfi_nccl_failed(comm, result, call);
+  if (result != ncclSuccess && result != ncclInProgress) return xfi_nccl_failed(nccl, result, call);
   for (int polls = 0;; polls++) {
-    result = ncclCommGetAsyncError(comm->nccl, &state);
-    if (result != ncclSuccess) return xfi_nccl_failed(comm, result, call);
+    result = ncclCommGetAsyncError(nccl->handle, &state);
+    if (result != ncclSuccess) return xfi_nccl_failed(nccl, result, call);
     if (state == ncclSuccess) return XFER_OK;
-    if (state != ncclInProgress) return xfi_nccl_failed(comm, state, call);
+    if (state != ncclInProgress) return xfi_nccl_failed(nccl, state, call);
     if (xfi_deadline_expired(deadline)) {
       xfi_set_error("%s: not all ranks came in time", call);
-      xfi_nccl_break(comm, xfi_last_error());
+      xfi_nccl_break(nccl, xfi_last_error());
       return XFER_ERR_TIMEOUT;
     }
     if (polls < SPIN_POLLS) {
@@ -96,6 +77,12 @@ xfer_status xfi_nccl_launched(xfi_nccl_comm *comm, ncclResult_t result, const ch
       (void)nanosleep(&pause, NULL);
     }
   }
+}
+
+static void break_data(xfi_nccl_comm *comm, const char *why)
+{
+  xfi_nccl_break(&comm->data, why);
+  comm->in_flight = false;
 }
 
 /* "...with ranks 4,5,6" */
@@ -121,81 +108,52 @@ static void watch_look(xfi_nccl_comm *comm)
     comm->in_flight = false;
   } else if (error != cudaErrorNotReady) {
     (void)snprintf(text, sizeof text, "CUDA failed beneath a round: %s", cudaGetErrorString(error));
-    xfi_nccl_break(comm, text);
-  } else if (ncclCommGetAsyncError(comm->nccl, &state) == ncclSuccess && state != ncclSuccess &&
+    break_data(comm, text);
+  } else if (ncclCommGetAsyncError(comm->data.handle, &state) == ncclSuccess && state != ncclSuccess &&
              state != ncclInProgress) {
     (void)snprintf(text, sizeof text, "%s: %s", ncclGetErrorString(state),
-                   ncclGetLastError(comm->nccl));
-    xfi_nccl_break(comm, text);
+                   ncclGetLastError(comm->data.handle));
+    break_data(comm, text);
   } else if (xfi_deadline_expired(comm->deadline)) {
     late_text(comm, text, sizeof text);
-    xfi_nccl_break(comm, text);
+    break_data(comm, text);
   }
 }
 
-/* Looks at the deadline, and now and then for what NCCL may have to say. Sleeps on for a while when
- * nothing is in flight, so that runs in a row need not wake it. */
-static void *watch_main(void *argument)
+/* Looks at the deadline, and now and then for what NCCL may have to say. */
+int64_t xfi_nccl_ring(xfi_alarm *alarm, int64_t now_ns)
 {
-  xfi_nccl_comm *comm = argument;
-  bool was_in_flight = false;
+  xfi_nccl_comm *comm = (xfi_nccl_comm *)(void *)((char *)alarm - offsetof(xfi_nccl_comm, alarm));
+  int64_t next = now_ns + WATCH_MS * INT64_C(1000000);
 
-  (void)cudaSetDevice(comm->ordinal);
   (void)pthread_mutex_lock(&comm->lock);
-  while (!comm->stop) {
-    xfi_deadline next = xfi_deadline_after(WATCH_MS);
-
-    if (comm->in_flight && comm->deadline.at_ns < next.at_ns) next = comm->deadline;
-    if (!comm->in_flight && !was_in_flight) next.at_ns = INT64_MAX;
-    was_in_flight = comm->in_flight;
-    comm->looks_at_ns = next.at_ns;
-    if (next.at_ns == INT64_MAX) {
-      (void)pthread_cond_wait(&comm->wake, &comm->lock);
-    } else {
-      struct timespec until = xfi_deadline_timespec(next);
-      (void)pthread_cond_timedwait(&comm->wake, &comm->lock, &until);
-    }
-    if (!comm->stop && comm->in_flight && comm->nccl != NULL && xfi_now_ns() >= next.at_ns)
-      watch_look(comm);
-  }
+  if (comm->in_flight && comm->data.handle != NULL) watch_look(comm);
+  if (comm->deadline.at_ns < next) next = comm->deadline.at_ns;
+  if (!comm->in_flight) next = INT64_MAX;
   (void)pthread_mutex_unlock(&comm->lock);
-  return NULL;
+  return next;
 }
 
-static xfer_status watch_start(xfi_nccl_comm *comm)
+/* From here on the alarm sees to the deadline; the lock is held. It goes on ringing by itself for
+ * as long as it finds work in flight, so that runs in a row need not wake its thread. */
+static xfer_status put_in_flight(xfi_nccl_comm *comm, cudaStream_t stream, xfi_deadline deadline)
 {
   xfer_status st = XFER_OK;
-  pthread_condattr_t attr;
+  xfi_deadline look = xfi_deadline_after(WATCH_MS);
 
-  (void)pthread_condattr_init(&attr);
-  (void)pthread_condattr_setclock(&attr, CLOCK_MONOTONIC);
-  (void)pthread_cond_init(&comm->wake, &attr);
-  (void)pthread_condattr_destroy(&attr);
-  (void)pthread_mutex_init(&comm->lock, NULL);
-  comm->has_lock = true;
-  comm->has_watcher = pthread_create(&comm->watcher, NULL, watch_main, comm) == 0;
-  XFI_CHECK(comm->has_watcher, XFER_ERR_NOMEM, "no thread to watch over an NCCL comm");
+  XFI_NCCL_CUDA_TRY(cudaEventRecord, (comm->done, stream));
+  comm->deadline = deadline;
+  if (deadline.at_ns < look.at_ns) look = deadline;
+  if (!comm->in_flight || deadline.at_ns <= look.at_ns)
+    xfi_alarm_set(comm->alarms, &comm->alarm, look);
+  comm->in_flight = true;
 done:
   return st;
 }
 
 /* ---- data --------------------------------------------------------------------------------- */
 
-/* From here on the watcher sees to the deadline; the lock is held. */
-static xfer_status put_in_flight(xfi_nccl_comm *comm, cudaStream_t stream, xfi_deadline deadline)
-{
-  xfer_status st = XFER_OK;
-
-  XFI_NCCL_CUDA_TRY(cudaEventRecord, (comm->done, stream));
-  comm->deadline = deadline;
-  comm->in_flight = true;
-  if (deadline.at_ns < comm->looks_at_ns || comm->looks_at_ns == INT64_MAX)
-    (void)pthread_cond_signal(&comm->wake);
-done:
-  return st;
-}
-
-xfer_status xfi_nccl_group(xfi_nccl_comm *comm, const xfi_message *sends, int n_sends,
+xfer_status xfi_nccl_group(xfi_nccl *nccl, const xfi_message *sends, int n_sends,
                            const xfi_message *recvs, int n_recvs, cudaStream_t stream,
                            xfi_deadline deadline)
 {
@@ -203,22 +161,22 @@ xfer_status xfi_nccl_group(xfi_nccl_comm *comm, const xfi_message *sends, int n_
   ncclResult_t first_bad = ncclSuccess;
   char call[64] = "ncclGroupStart";
 
-  if (result != ncclSuccess) return xfi_nccl_failed(comm, result, call);
+  if (result != ncclSuccess) return xfi_nccl_failed(nccl, result, call);
   for (int i = 0; i < n_sends && first_bad == ncclSuccess; i++) {
-    result = ncclSend(sends[i].data, sends[i].n_bytes, ncclInt8, sends[i].peer, comm->nccl, stream);
+    result = ncclSend(sends[i].data, sends[i].n_bytes, ncclInt8, sends[i].peer, nccl->handle, stream);
     if (result == ncclSuccess || result == ncclInProgress) continue;
     (void)snprintf(call, sizeof call, "ncclSend to rank %d", sends[i].peer);
     first_bad = result;
   }
   for (int i = 0; i < n_recvs && first_bad == ncclSuccess; i++) {
-    result = ncclRecv(recvs[i].data, recvs[i].n_bytes, ncclInt8, recvs[i].peer, comm->nccl, stream);
+    result = ncclRecv(recvs[i].data, recvs[i].n_bytes, ncclInt8, recvs[i].peer, nccl->handle, stream);
     if (result == ncclSuccess || result == ncclInProgress) continue;
     (void)snprintf(call, sizeof call, "ncclRecv from rank %d", recvs[i].peer);
     first_bad = result;
   }
   result = ncclGroupEnd(); /* also after a failure, so that the thread has no group open */
-  if (first_bad != ncclSuccess) return xfi_nccl_failed(comm, first_bad, call);
-  return xfi_nccl_launched(comm, result, "ncclGroupEnd of a round", deadline);
+  if (first_bad != ncclSuccess) return xfi_nccl_failed(nccl, first_bad, call);
+  return xfi_nccl_launched(nccl, result, "ncclGroupEnd of a round", deadline);
 }
 
 static void remember_peers(xfi_nccl_comm *comm, const xfi_message *sends, int n_sends,
@@ -231,315 +189,173 @@ static void remember_peers(xfi_nccl_comm *comm, const xfi_message *sends, int n_
     comm->peers[comm->n_peers++] = sends[i].peer;
 }
 
-static xfer_status nccl_round(xfi_comm *base, const xfi_message *sends, int n_sends,
+xfer_status xfi_nccl_round(xfi_comm *base, const xfi_message *sends, int n_sends,
                               const xfi_message *recvs, int n_recvs, xfer_stream stream,
                               xfi_deadline deadline)
 {
-  xfi_nccl_comm *comm = xfi_nccl(base);
+  xfi_nccl_comm *comm = xfi_nccl_of(base);
   xfer_status st = XFER_OK;
-  int before = xfi_nccl_enter(comm);
 
   (void)pthread_mutex_lock(&comm->lock);
-  XFI_TRY(xfi_nccl_usable(comm));
+  XFI_TRY(xfi_nccl_usable(&comm->data));
   XFI_CHECK(n_sends + n_recvs <= XFI_ROUND_MESSAGES, XFER_ERR_INTERNAL, "a round of %d messages",
             n_sends + n_recvs);
   if (n_sends + n_recvs == 0) goto done;
   remember_peers(comm, sends, n_sends, recvs, n_recvs);
-  XFI_TRY(xfi_nccl_group(comm, sends, n_sends, recvs, n_recvs, stream, deadline));
+  XFI_TRY(xfi_nccl_group(&comm->data, sends, n_sends, recvs, n_recvs, stream, deadline));
   XFI_TRY(put_in_flight(comm, stream, deadline));
 done:
   (void)pthread_mutex_unlock(&comm->lock);
-  xfi_nccl_leave(comm, before);
   return st;
 }
 
-static xfer_status broadcast_group(xfi_nccl_comm *comm, const xfi_message *messages, int n,
+static xfer_status broadcast_group(xfi_nccl *nccl, const xfi_message *messages, int n,
                                    int root, cudaStream_t stream, xfi_deadline deadline)
 {
   ncclResult_t result = ncclGroupStart();
   ncclResult_t first_bad = ncclSuccess;
 
-  if (result != ncclSuccess) return xfi_nccl_failed(comm, result, "ncclGroupStart");
+  if (result != ncclSuccess) return xfi_nccl_failed(nccl, result, "ncclGroupStart");
   for (int i = 0; i < n && first_bad == ncclSuccess; i++) {
     result = ncclBroadcast(messages[i].data, messages[i].data, messages[i].n_bytes, ncclInt8, root,
-                           comm->nccl, stream);
+                           nccl->handle, stream);
     if (result != ncclSuccess && result != ncclInProgress) first_bad = result;
   }
   result = ncclGroupEnd(); /* also after a failure, so that the thread has no group open */
-  if (first_bad != ncclSuccess) return xfi_nccl_failed(comm, first_bad, "ncclBroadcast");
-  return xfi_nccl_launched(comm, result, "ncclGroupEnd of broadcasts", deadline);
+  if (first_bad != ncclSuccess) return xfi_nccl_failed(nccl, first_bad, "ncclBroadcast");
+  return xfi_nccl_launched(nccl, result, "ncclGroupEnd of broadcasts", deadline);
 }
 
-static xfer_status nccl_broadcast(xfi_comm *base, const xfi_message *messages, int n, int root,
+xfer_status xfi_nccl_broadcast(xfi_comm *base, const xfi_message *messages, int n, int root,
                                   xfer_stream stream, xfi_deadline deadline)
 {
-  xfi_nccl_comm *comm = xfi_nccl(base);
+  xfi_nccl_comm *comm = xfi_nccl_of(base);
   xfer_status st = XFER_OK;
-  int before = xfi_nccl_enter(comm);
 
   (void)pthread_mutex_lock(&comm->lock);
-  XFI_TRY(xfi_nccl_usable(comm));
+  XFI_TRY(xfi_nccl_usable(&comm->data));
   comm->n_peers = 1;
   comm->peers[0] = root;
-  XFI_TRY(broadcast_group(comm, messages, n, root, stream, deadline));
+  XFI_TRY(broadcast_group(&comm->data, messages, n, root, stream, deadline));
   XFI_TRY(put_in_flight(comm, stream, deadline));
 done:
   (void)pthread_mutex_unlock(&comm->lock);
-  xfi_nccl_leave(comm, before);
   return st;
 }
 
-static void nccl_abort(xfi_comm *base, const char *why)
+void xfi_nccl_abort_data(xfi_comm *base, const char *why)
 {
-  xfi_nccl_comm *comm = xfi_nccl(base);
+  xfi_nccl_comm *comm = xfi_nccl_of(base);
 
   (void)pthread_mutex_lock(&comm->lock);
-  xfi_nccl_break(comm, why);
+  break_data(comm, why);
   (void)pthread_mutex_unlock(&comm->lock);
 }
 
-/* ---- life --------------------------------------------------------------------------------- */
-
-/* Lets NCCL flush what peers may still be reading; a rank that is gone must not hold us up. */
-static void nccl_finish(xfi_nccl_comm *comm)
+xfer_status xfi_nccl_check_data(xfi_comm *base)
 {
-  xfi_deadline deadline = xfi_deadline_after(FINISH_TIMEOUT_MS);
-
-  if (comm->nccl == NULL) return;
-  ncclResult_t result = ncclCommFinalize(comm->nccl);
-  if (xfi_nccl_launched(comm, result, "ncclCommFinalize", deadline) != XFER_OK)
-    return; /* it aborted */
-  (void)ncclCommDestroy(comm->nccl);
-  comm->nccl = NULL;
-}
-
-static void nccl_destroy(xfi_comm *base)
-{
-  xfi_nccl_comm *comm = xfi_nccl(base);
-
-  if (comm == NULL) return;
-  int before = xfi_nccl_enter(comm);
-  if (comm->has_watcher) {
-    (void)pthread_mutex_lock(&comm->lock);
-    comm->stop = true;
-    (void)pthread_cond_signal(&comm->wake);
-    (void)pthread_mutex_unlock(&comm->lock);
-    (void)pthread_join(comm->watcher, NULL);
-  }
-  nccl_finish(comm);
-  if (comm->has_lock) {
-    (void)pthread_cond_destroy(&comm->wake);
-    (void)pthread_mutex_destroy(&comm->lock);
-  }
-  if (comm->done != NULL) (void)cudaEventDestroy(comm->done);
-  if (comm->control_done != NULL) (void)cudaEventDestroy(comm->control_done);
-  if (comm->control != NULL) (void)cudaStreamDestroy(comm->control);
-  if (comm->device_bytes != NULL) (void)cudaFree(comm->device_bytes);
-  if (comm->host_bytes != NULL) (void)cudaFreeHost(comm->host_bytes);
-  xfi_nccl_leave(comm, before);
-  xfi_free(comm);
-}
-
-static const xfi_comm_ops nccl_ops = {
-    .name = "nccl",
-    .has_rounds = true,
-    .recv_direct = true,
-    .destroy = nccl_destroy,
-    .all_gather = xfi_nccl_all_gather,
-    .exchange = xfi_nccl_exchange,
-    .round = nccl_round,
-    .broadcast = nccl_broadcast,
-    .warm_up = xfi_nccl_warm_up,
-    .abort = nccl_abort,
-};
-
-static xfer_status transport_create(xfi_comm **transport, const ncclUniqueId *id, int rank,
-                                    int size)
-{
+  xfi_nccl_comm *comm = xfi_nccl_of(base);
   xfer_status st = XFER_OK;
-  xfi_nccl_comm *made = NULL;
-  ncclConfig_t config = NCCL_CONFIG_INITIALIZER;
-  xfi_deadline deadline = xfi_deadline_after(CREATE_TIMEOUT_MS);
 
-  made = xfi_calloc(1, sizeof *made);
-  XFI_CHECK(made != NULL, XFER_ERR_NOMEM, "an NCCL comm");
-  made->base = (xfi_comm){.ops = &nccl_ops, .rank = rank, .size = size};
-  XFI_NCCL_CUDA_TRY(cudaGetDevice, (&made->ordinal));
-  XFI_NCCL_CUDA_TRY(cudaEventCreateWithFlags, (&made->done, cudaEventDisableTiming));
-  XFI_NCCL_CUDA_TRY(cudaEventCreateWithFlags, (&made->control_done, cudaEventDisableTiming));
-  XFI_NCCL_CUDA_TRY(cudaStreamCreateWithFlags, (&made->control, cudaStreamNonBlocking));
-  XFI_NCCL_CUDA_TRY(cudaMalloc, ((void **)&made->device_bytes, XFI_NCCL_CONTROL_BYTES));
-  XFI_NCCL_CUDA_TRY(cudaHostAlloc,
-                    ((void **)&made->host_bytes, XFI_NCCL_CONTROL_BYTES, cudaHostAllocDefault));
+  (void)pthread_mutex_lock(&comm->lock);
+  if (comm->data.why[0] != '\0') {
+    xfi_set_error("%s", comm->data.why);
+    st = xfi_deadline_expired(comm->deadline) ? XFER_ERR_TIMEOUT : XFER_ERR_COMM;
+  }
+  (void)pthread_mutex_unlock(&comm->lock);
+  return st;
+}
+
+/* ---- connecting --------------------------------------------------------------------------- */
+
+/* What ranks tell each other: who has a communicator, and rank 0's id for a new one. */
+typedef struct offer {
+  ncclUniqueId id;
+  int32_t has_id;
+  int32_t has_data;
+} offer;
+
+static xfer_status make_data(xfi_nccl_comm *comm, xfi_deadline deadline)
+{
+  const size_t size = (size_t)comm->base.size;
+  xfer_status st = XFER_OK;
+  ncclConfig_t config = NCCL_CONFIG_INITIALIZER;
+  offer mine = {.has_data = comm->data.handle != NULL};
+  offer *all = xfi_calloc(size, sizeof *all);
+  bool all_have = true;
+
+  if (all == NULL) comm->base.ops->abort(&comm->base, "a rank had no memory to connect");
+  XFI_CHECK(all != NULL, XFER_ERR_NOMEM, "%zu ranks", size);
+  if (comm->base.rank == 0) mine.has_id = ncclGetUniqueId(&mine.id) == ncclSuccess;
+  XFI_TRY(comm->base.ops->all_gather(&comm->base, all, &mine, sizeof mine, deadline));
+  for (size_t r = 0; r < size; r++)
+    all_have = all_have && all[r].has_data != 0;
+  if (all_have) goto done;
+  xfi_nccl_abort_data(&comm->base, "a rank makes a new one");
+  XFI_CHECK(all[0].has_id != 0, XFER_ERR_COMM, "rank 0: ncclGetUniqueId failed");
+  comm->data.why[0] = '\0';
   config.blocking = 0;
   config.commName = "xfer";
-  ncclResult_t result = ncclCommInitRankConfig(&made->nccl, size, *id, rank, &config);
-  XFI_CHECK(made->nccl != NULL, XFER_ERR_COMM, "ncclCommInitRankConfig: %s: %s",
+  ncclResult_t result = ncclCommInitRankConfig(&comm->data.handle, comm->base.size, all[0].id,
+                                               comm->base.rank, &config);
+  XFI_CHECK(comm->data.handle != NULL, XFER_ERR_COMM, "ncclCommInitRankConfig: %s: %s",
             ncclGetErrorString(result), ncclGetLastError(NULL));
-  XFI_TRY(xfi_nccl_launched(made, result, "ncclCommInitRankConfig", deadline));
-  XFI_TRY(watch_start(made));
-  *transport = &made->base;
-  made = NULL;
+  XFI_TRY(xfi_nccl_launched(&comm->data, result, "ncclCommInitRankConfig", deadline));
 done:
-  if (made != NULL) nccl_destroy(&made->base);
+  xfi_free(all);
   return st;
 }
 
-static xfer_status comm_create(xfer_comm **comm, const ncclUniqueId *id, int rank, int size)
+/* One group with the peers of a block of distances: both ends of a pair are in the same one. */
+static xfer_status greet_block(xfi_nccl_comm *comm, const bool *peers, int first,
+                               xfi_deadline deadline)
 {
+  const int size = comm->base.size;
   xfer_status st = XFER_OK;
-  xfi_device *device = NULL;
-  xfi_comm *transport = NULL;
+  xfi_message sends[XFI_NCCL_SLOTS];
+  xfi_message recvs[XFI_NCCL_SLOTS];
+  int n_sends = 0;
+  int n_recvs = 0;
 
-  XFI_TRY(xfi_device_create_cuda(&device));
-  XFI_TRY(transport_create(&transport, id, rank, size));
-  XFI_TRY(xfi_comm_wrap(comm, transport, device));
-  transport = NULL;
-  device = NULL;
-done:
-  if (transport != NULL) transport->ops->destroy(transport);
-  if (device != NULL) device->ops->destroy(device);
-  return st;
-}
+  for (int s = first; s < size && s < first + XFI_NCCL_SLOTS; s++) {
+    const int to = (comm->base.rank + s) % size;
+    const int from = (comm->base.rank + size - s) % size;
 
-/* ---- makers ------------------------------------------------------------------------------- */
-
-_Static_assert(sizeof(ncclUniqueId) == XFER_NCCL_ID_BYTES, "an id is an ncclUniqueId");
-
-xfer_status xfer_nccl_id(unsigned char id[XFER_NCCL_ID_BYTES])
-{
-  xfer_status st = XFER_OK;
-  ncclUniqueId made;
-
-  XFI_CHECK(id != NULL, XFER_ERR_ARG, "id is NULL");
-  ncclResult_t result = ncclGetUniqueId(&made);
-  XFI_CHECK(result == ncclSuccess, XFER_ERR_COMM, "ncclGetUniqueId: %s: %s",
-            ncclGetErrorString(result), ncclGetLastError(NULL));
-  memcpy(id, &made, sizeof made);
-done:
-  return st;
-}
-
-xfer_status xfer_comm_create_nccl_id(xfer_comm **comm, const unsigned char id[XFER_NCCL_ID_BYTES],
-                                     int rank, int size)
-{
-  xfer_status st = XFER_OK;
-  ncclUniqueId copy;
-
-  XFI_CHECK(comm != NULL && id != NULL, XFER_ERR_ARG, "comm or id is NULL");
-  XFI_CHECK(size >= 1 && rank >= 0 && rank < size, XFER_ERR_ARG, "rank %d of %d", rank, size);
-  memcpy(&copy, id, sizeof copy);
-  st = comm_create(comm, &copy, rank, size);
-done:
-  return st;
-}
-
-/* The id travels with a sign of whether rank 0 has one. */
-typedef struct id_message {
-  ncclUniqueId id;
-  char valid[XFER_NCCL_ID_BYTES];
-} id_message;
-
-/* Wait for what is on `stream` and in the borrowed communicator. */
-static xfer_status borrowed_wait(ncclComm_t nccl, cudaEvent_t event)
-{
-  xfer_status st = XFER_OK;
-  xfi_deadline deadline = xfi_deadline_after(CREATE_TIMEOUT_MS);
-  struct timespec pause = {.tv_sec = 0, .tv_nsec = PAUSE_NS};
-  cudaError_t error = cudaErrorNotReady;
-
-  while ((error = cudaEventQuery(event)) == cudaErrorNotReady) {
-    ncclResult_t state = ncclSuccess;
-    ncclResult_t result = ncclCommGetAsyncError(nccl, &state);
-    XFI_CHECK(result == ncclSuccess && (state == ncclSuccess || state == ncclInProgress),
-              XFER_ERR_COMM, "the borrowed communicator: %s",
-              ncclGetErrorString(result != ncclSuccess ? result : state));
-    XFI_CHECK(!xfi_deadline_expired(deadline), XFER_ERR_TIMEOUT,
-              "not all ranks of the borrowed communicator came in time");
-    (void)nanosleep(&pause, NULL);
+    if (peers[to]) {
+      sends[n_sends] = (xfi_message){comm->device_bytes + (size_t)n_sends * XFI_NCCL_SLOT_BYTES,
+                                     XFI_NCCL_SLOT_BYTES, to};
+      n_sends++;
+    }
+    if (peers[from]) {
+      recvs[n_recvs] = (xfi_message){
+          comm->device_bytes + (size_t)(XFI_NCCL_SLOTS + n_recvs) * XFI_NCCL_SLOT_BYTES,
+          XFI_NCCL_SLOT_BYTES, from};
+      n_recvs++;
+    }
   }
-  if (error != cudaSuccess) st = xfi_nccl_cuda_failed(error, "cudaEventQuery");
+  if (n_sends + n_recvs == 0) return XFER_OK;
+  XFI_TRY(xfi_nccl_group(&comm->data, sends, n_sends, recvs, n_recvs, comm->control_stream,
+                         deadline));
+  XFI_TRY(xfi_nccl_control_wait(comm, &comm->data, deadline));
 done:
-  (void)cudaGetLastError(); /* "not ready" is kept as an error */
   return st;
 }
 
-/* Until a group or call on a borrowed communicator, which may be non-blocking, has been launched.
- */
-static xfer_status borrowed_launched(ncclComm_t nccl, ncclResult_t result)
+/* NCCL connects a pair at its first message and its rings at the first collective. */
+xfer_status xfi_nccl_connect(xfi_comm *base, const bool *peers, bool broadcasts,
+                             xfi_deadline deadline)
 {
+  xfi_nccl_comm *comm = xfi_nccl_of(base);
   xfer_status st = XFER_OK;
-  xfi_deadline deadline = xfi_deadline_after(CREATE_TIMEOUT_MS);
-  ncclResult_t state = result;
+  const xfi_message first = {comm->device_bytes, XFI_NCCL_SLOT_BYTES, 0};
 
-  while (result == ncclInProgress || state == ncclInProgress) {
-    result = ncclCommGetAsyncError(nccl, &state);
-    XFI_CHECK(!xfi_deadline_expired(deadline), XFER_ERR_TIMEOUT,
-              "not all ranks of the borrowed communicator came in time");
-    (void)sched_yield();
+  XFI_TRY(make_data(comm, deadline));
+  for (int s = 1; s < base->size; s += XFI_NCCL_SLOTS)
+    XFI_TRY(greet_block(comm, peers, s, deadline));
+  if (broadcasts) {
+    XFI_TRY(broadcast_group(&comm->data, &first, 1, 0, comm->control_stream, deadline));
+    XFI_TRY(xfi_nccl_control_wait(comm, &comm->data, deadline));
   }
-  if (result == ncclSuccess) result = state;
-  XFI_CHECK(result == ncclSuccess, XFER_ERR_COMM,
-            "ncclBroadcast on the borrowed communicator: %s: %s", ncclGetErrorString(result),
-            ncclGetLastError(nccl));
-done:
-  return st;
-}
-
-/* Rank 0's message to everybody, over the borrowed communicator. */
-static xfer_status borrowed_broadcast(ncclComm_t nccl, id_message *message)
-{
-  xfer_status st = XFER_OK;
-  cudaStream_t stream = NULL;
-  cudaEvent_t event = NULL;
-  void *bytes = NULL;
-
-  XFI_NCCL_CUDA_TRY(cudaStreamCreateWithFlags, (&stream, cudaStreamNonBlocking));
-  XFI_NCCL_CUDA_TRY(cudaEventCreateWithFlags, (&event, cudaEventDisableTiming));
-  XFI_NCCL_CUDA_TRY(cudaMalloc, (&bytes, sizeof *message));
-  XFI_NCCL_CUDA_TRY(cudaMemcpyAsync,
-                    (bytes, message, sizeof *message, cudaMemcpyHostToDevice, stream));
-  ncclResult_t result = ncclBroadcast(bytes, bytes, sizeof *message, ncclInt8, 0, nccl, stream);
-  XFI_TRY(borrowed_launched(nccl, result));
-  XFI_NCCL_CUDA_TRY(cudaEventRecord, (event, stream));
-  XFI_TRY(borrowed_wait(nccl, event));
-  XFI_NCCL_CUDA_TRY(cudaMemcpyAsync,
-                    (message, bytes, sizeof *message, cudaMemcpyDeviceToHost, stream));
-  XFI_NCCL_CUDA_TRY(cudaStreamSynchronize, (stream));
-done:
-  /* After a missed deadline NCCL may still touch these: the caller's communicator holds them, so
-   * they are leaked. */
-  if (st != XFER_ERR_TIMEOUT) {
-    if (bytes != NULL) (void)cudaFree(bytes);
-    if (event != NULL) (void)cudaEventDestroy(event);
-    if (stream != NULL) (void)cudaStreamDestroy(stream);
-  }
-  return st;
-}
-
-xfer_status xfer_comm_create_nccl(xfer_comm **comm, struct ncclComm *nccl)
-{
-  xfer_status st = XFER_OK;
-  id_message message = {.valid = {0}};
-  int rank = 0;
-  int size = 0;
-  int ordinal = 0;
-  int current = 0;
-
-  XFI_CHECK(comm != NULL && nccl != NULL, XFER_ERR_ARG, "comm or nccl is NULL");
-  XFI_NCCL_CUDA_TRY(cudaGetDevice, (&current));
-  ncclResult_t result = ncclCommUserRank(nccl, &rank);
-  if (result == ncclSuccess) result = ncclCommCount(nccl, &size);
-  if (result == ncclSuccess) result = ncclCommCuDevice(nccl, &ordinal);
-  XFI_CHECK(result == ncclSuccess, XFER_ERR_COMM, "the borrowed communicator: %s",
-            ncclGetErrorString(result));
-  XFI_CHECK(ordinal == current, XFER_ERR_ARG,
-            "the communicator's rank %d is on CUDA device %d; the current device is %d", rank,
-            ordinal, current);
-  if (rank == 0 && ncclGetUniqueId(&message.id) == ncclSuccess) message.valid[0] = 1;
-  XFI_TRY(borrowed_broadcast(nccl, &message));
-  XFI_CHECK(message.valid[0] == 1, XFER_ERR_COMM, "rank 0: ncclGetUniqueId failed");
-  st = comm_create(comm, &message.id, rank, size);
 done:
   return st;
 }

@@ -1,9 +1,10 @@
-/* What the files of the NCCL transport share. nccl.c: data, deadlines, makers; nccl_control.c: host
- * bytes. */
+/* What the files of the NCCL transport share. nccl.c: rounds and broadcasts; nccl_control.c: host
+ * bytes; nccl_create.c: makers. */
 #ifndef XFI_NCCL_COMM_H
 #define XFI_NCCL_COMM_H
 
 #include "comm.h"
+#include "device.h"
 
 #include <cuda_runtime_api.h>
 #include <nccl.h>
@@ -17,67 +18,78 @@ enum {
   XFI_NCCL_WHY_BYTES = 320
 };
 
+/* A private, non-blocking communicator. NCCL allows one thread at a time in it, and an abort only
+ * while no other thread is inside. */
+typedef struct xfi_nccl {
+  ncclComm_t handle; /* NULL: none, or aborted */
+  char why[XFI_NCCL_WHY_BYTES]; /* it was aborted; "" : it was not */
+} xfi_nccl;
+
 typedef struct xfi_nccl_comm {
   xfi_comm base;
-  int ordinal; /* of the CUDA device */
+  int ordinal;         /* of the CUDA device */
+  xfi_alarms *alarms;  /* of the device; not owned */
 
-  /* Below: guarded by lock. NCCL allows one thread at a time in a communicator, and an abort only
-   * while no other thread is inside. */
+  /* Host bytes. On few channels, so that it takes little memory; used by the caller's thread alone,
+   * which waits for each call, so it never stands beside the other in different orders. */
+  xfi_nccl control;
+  cudaStream_t control_stream;
+  cudaEvent_t control_done;
+  char *device_bytes; /* [XFI_NCCL_CONTROL_BYTES] */
+  char *host_bytes;   /* likewise, pinned */
+
+  /* Rounds and broadcasts: made by the first commit that has any, and again after an abort. Guarded
+   * by lock, since the alarm looks at what is in flight. */
   pthread_mutex_t lock;
-  pthread_cond_t wake;
-  pthread_t watcher;
-  bool has_lock;
-  bool has_watcher;
-  bool stop;
-  int64_t looks_at_ns; /* when the watcher looks next */
-  ncclComm_t nccl;     /* NULL once broken */
-  char why[XFI_NCCL_WHY_BYTES];
+  xfi_alarm alarm;
+  xfi_nccl data;
   bool in_flight; /* work up to `done` may not have ended */
   cudaEvent_t done;
   xfi_deadline deadline;
   int peers[XFI_ROUND_MESSAGES]; /* [n_peers] of the last round, for the error text */
   int n_peers;
-
-  /* For host bytes. */
-  cudaStream_t control;
-  cudaEvent_t control_done;
-  char *device_bytes; /* [XFI_NCCL_CONTROL_BYTES] */
-  char *host_bytes;   /* likewise, pinned */
 } xfi_nccl_comm;
 
-static inline xfi_nccl_comm *xfi_nccl(xfi_comm *comm)
+static inline xfi_nccl_comm *xfi_nccl_of(xfi_comm *comm)
 {
   return (xfi_nccl_comm *)comm;
 }
 
-/* All with the lock held. */
-
-/* XFER_ERR_COMM with the reason if the comm is broken. */
-xfer_status xfi_nccl_usable(xfi_nccl_comm *comm);
+/* XFER_ERR_COMM with the reason if it was aborted. */
+xfer_status xfi_nccl_usable(const xfi_nccl *nccl);
 /* Abort NCCL and remember why. */
-void xfi_nccl_break(xfi_nccl_comm *comm, const char *why);
-/* Sets the text from NCCL's answer and breaks the comm. */
-xfer_status xfi_nccl_failed(xfi_nccl_comm *comm, ncclResult_t result, const char *call);
+void xfi_nccl_break(xfi_nccl *nccl, const char *why);
+/* Sets the text from NCCL's answer and breaks the communicator. */
+xfer_status xfi_nccl_failed(xfi_nccl *nccl, ncclResult_t result, const char *call);
 /* Wait until NCCL has launched what was put to it: a non-blocking communicator may answer "in
  * progress". */
-xfer_status xfi_nccl_launched(xfi_nccl_comm *comm, ncclResult_t result, const char *call,
+xfer_status xfi_nccl_launched(xfi_nccl *nccl, ncclResult_t result, const char *call,
                               xfi_deadline deadline);
-
-int xfi_nccl_enter(const xfi_nccl_comm *comm);
-void xfi_nccl_leave(const xfi_nccl_comm *comm, int before);
 xfer_status xfi_nccl_cuda_failed(cudaError_t error, const char *call);
-
 /* One group on `stream`: at most one send and one receive per peer. */
-xfer_status xfi_nccl_group(xfi_nccl_comm *comm, const xfi_message *sends, int n_sends,
+xfer_status xfi_nccl_group(xfi_nccl *nccl, const xfi_message *sends, int n_sends,
                            const xfi_message *recvs, int n_recvs, cudaStream_t stream,
                            xfi_deadline deadline);
 
-/* nccl_control.c; these take the lock. */
+/* nccl.c: of the alarm, and the table's; the lock is taken. */
+int64_t xfi_nccl_ring(xfi_alarm *alarm, int64_t now_ns);
+xfer_status xfi_nccl_round(xfi_comm *comm, const xfi_message *sends, int n_sends,
+                           const xfi_message *recvs, int n_recvs, xfer_stream stream,
+                           xfi_deadline deadline);
+xfer_status xfi_nccl_broadcast(xfi_comm *comm, const xfi_message *messages, int n, int root,
+                               xfer_stream stream, xfi_deadline deadline);
+xfer_status xfi_nccl_connect(xfi_comm *comm, const bool *peers, bool broadcasts,
+                             xfi_deadline deadline);
+void xfi_nccl_abort_data(xfi_comm *comm, const char *why);
+xfer_status xfi_nccl_check_data(xfi_comm *comm);
+
+/* nccl_control.c */
 xfer_status xfi_nccl_all_gather(xfi_comm *comm, void *all, const void *mine, size_t n_bytes,
                                 xfi_deadline deadline);
 xfer_status xfi_nccl_exchange(xfi_comm *comm, const xfi_message *sends, int n_sends,
                               const xfi_message *recvs, int n_recvs, xfi_deadline deadline);
-xfer_status xfi_nccl_warm_up(xfi_comm *comm, xfi_deadline deadline);
+/* Wait for the control stream; `nccl` is what the work on it is of. */
+xfer_status xfi_nccl_control_wait(xfi_nccl_comm *comm, xfi_nccl *nccl, xfi_deadline deadline);
 
 #define XFI_NCCL_CUDA_TRY(function, arguments)                                                     \
   do {                                                                                             \

@@ -12,43 +12,35 @@
 
 enum { SPIN_NS = 200 * 1000, PAUSE_NS = 20 * 1000 };
 
-/* Wait for the control stream. Takes the lock for each look, so that an abort by another thread
- * gets through. */
-static xfer_status control_wait(xfi_nccl_comm *comm, xfi_deadline deadline)
+xfer_status xfi_nccl_control_wait(xfi_nccl_comm *comm, xfi_nccl *nccl, xfi_deadline deadline)
 {
   xfer_status st = XFER_OK;
   int64_t began = xfi_now_ns();
   cudaError_t error = cudaSuccess;
   ncclResult_t state = ncclSuccess;
 
-  (void)pthread_mutex_lock(&comm->lock);
-  XFI_TRY(xfi_nccl_usable(comm));
-  XFI_NCCL_CUDA_TRY(cudaEventRecord, (comm->control_done, comm->control));
+  XFI_NCCL_CUDA_TRY(cudaEventRecord, (comm->control_done, comm->control_stream));
   while ((error = cudaEventQuery(comm->control_done)) == cudaErrorNotReady) {
-    ncclResult_t result = ncclCommGetAsyncError(comm->nccl, &state);
+    ncclResult_t result = ncclCommGetAsyncError(nccl->handle, &state);
     if (result != ncclSuccess || (state != ncclSuccess && state != ncclInProgress)) {
-      st = xfi_nccl_failed(comm, result != ncclSuccess ? result : state, "a control message");
+      st = xfi_nccl_failed(nccl, result != ncclSuccess ? result : state, "a control message");
       goto done;
     }
     if (xfi_deadline_expired(deadline)) {
       xfi_set_error("rank %d waited in vain for the other ranks' control messages",
                     comm->base.rank);
-      xfi_nccl_break(comm, xfi_last_error());
+      xfi_nccl_break(nccl, xfi_last_error());
       st = XFER_ERR_TIMEOUT;
       goto done;
     }
-    (void)pthread_mutex_unlock(&comm->lock);
     if (xfi_now_ns() - began > SPIN_NS) {
       struct timespec pause = {.tv_sec = 0, .tv_nsec = PAUSE_NS};
       (void)nanosleep(&pause, NULL);
     }
-    (void)pthread_mutex_lock(&comm->lock);
-    XFI_TRY(xfi_nccl_usable(comm));
   }
   if (error != cudaSuccess) st = xfi_nccl_cuda_failed(error, "cudaEventQuery");
 done:
   (void)cudaGetLastError(); /* "not ready" is kept as an error */
-  (void)pthread_mutex_unlock(&comm->lock);
   return st;
 }
 
@@ -61,26 +53,23 @@ static xfer_status gather_launch(xfi_nccl_comm *comm, size_t n_bytes, xfi_deadli
   size_t at = (size_t)comm->base.rank * n_bytes;
   size_t total = (size_t)comm->base.size * n_bytes;
 
-  (void)pthread_mutex_lock(&comm->lock);
-  XFI_TRY(xfi_nccl_usable(comm));
+  XFI_TRY(xfi_nccl_usable(&comm->control));
   XFI_NCCL_CUDA_TRY(cudaMemcpyAsync, (comm->device_bytes + at, comm->host_bytes + at, n_bytes,
-                                      cudaMemcpyHostToDevice, comm->control));
+                                      cudaMemcpyHostToDevice, comm->control_stream));
   ncclResult_t result = ncclAllGather(comm->device_bytes + at, comm->device_bytes, n_bytes,
-                                      ncclInt8, comm->nccl, comm->control);
-  XFI_TRY(xfi_nccl_launched(comm, result, "ncclAllGather of control bytes", deadline));
+                                      ncclInt8, comm->control.handle, comm->control_stream);
+  XFI_TRY(xfi_nccl_launched(&comm->control, result, "ncclAllGather of control bytes", deadline));
   XFI_NCCL_CUDA_TRY(cudaMemcpyAsync, (comm->host_bytes, comm->device_bytes, total,
-                                      cudaMemcpyDeviceToHost, comm->control));
+                                      cudaMemcpyDeviceToHost, comm->control_stream));
 done:
-  (void)pthread_mutex_unlock(&comm->lock);
   return st;
 }
 
-xfer_status xfi_nccl_all_gather(xfi_comm *base, void *all, const void *mine, size_t n_bytes,
-                                xfi_deadline deadline)
+static xfer_status gather(xfi_comm *base, void *all, const void *mine, size_t n_bytes,
+                          xfi_deadline deadline)
 {
-  xfi_nccl_comm *comm = xfi_nccl(base);
+  xfi_nccl_comm *comm = xfi_nccl_of(base);
   xfer_status st = XFER_OK;
-  int before = xfi_nccl_enter(comm);
   size_t size = (size_t)base->size;
   size_t most = XFI_NCCL_CONTROL_BYTES / size;
 
@@ -89,13 +78,18 @@ xfer_status xfi_nccl_all_gather(xfi_comm *base, void *all, const void *mine, siz
     size_t n = n_bytes - first < most ? n_bytes - first : most;
     memcpy(comm->host_bytes + (size_t)base->rank * n, (const char *)mine + first, n);
     XFI_TRY(gather_launch(comm, n, deadline));
-    XFI_TRY(control_wait(comm, deadline));
+    XFI_TRY(xfi_nccl_control_wait(comm, &comm->control, deadline));
     for (size_t r = 0; r < size; r++)
       memcpy((char *)all + r * n_bytes + first, comm->host_bytes + r * n, n);
   }
 done:
-  xfi_nccl_leave(comm, before);
   return st;
+}
+
+xfer_status xfi_nccl_all_gather(xfi_comm *base, void *all, const void *mine, size_t n_bytes,
+                                xfi_deadline deadline)
+{
+  return xfi_comm_gather(base, all, mine, n_bytes, gather, deadline);
 }
 
 /* ---- exchange ----------------------------------------------------------------------------- */
@@ -177,29 +171,26 @@ static xfer_status group_launch(xfi_nccl_comm *comm, const group_side *send, con
   size_t recv_bytes = (size_t)recv->n * XFI_NCCL_SLOT_BYTES;
   size_t recv_at = slot_offset(0, false);
 
-  (void)pthread_mutex_lock(&comm->lock);
-  XFI_TRY(xfi_nccl_usable(comm));
+  XFI_TRY(xfi_nccl_usable(&comm->control));
   if (send->n > 0) {
     XFI_NCCL_CUDA_TRY(cudaMemcpyAsync, (comm->device_bytes, comm->host_bytes, send_bytes,
-                                        cudaMemcpyHostToDevice, comm->control));
+                                        cudaMemcpyHostToDevice, comm->control_stream));
   }
-  XFI_TRY(xfi_nccl_group(comm, send->in_slot, send->n, recv->in_slot, recv->n, comm->control,
+  XFI_TRY(xfi_nccl_group(&comm->control, send->in_slot, send->n, recv->in_slot, recv->n, comm->control_stream,
                          deadline));
   if (recv->n > 0) {
     XFI_NCCL_CUDA_TRY(cudaMemcpyAsync, (comm->host_bytes + recv_at, comm->device_bytes + recv_at,
-                                        recv_bytes, cudaMemcpyDeviceToHost, comm->control));
+                                        recv_bytes, cudaMemcpyDeviceToHost, comm->control_stream));
   }
 done:
-  (void)pthread_mutex_unlock(&comm->lock);
   return st;
 }
 
 xfer_status xfi_nccl_exchange(xfi_comm *base, const xfi_message *sends, int n_sends,
                               const xfi_message *recvs, int n_recvs, xfi_deadline deadline)
 {
-  xfi_nccl_comm *comm = xfi_nccl(base);
+  xfi_nccl_comm *comm = xfi_nccl_of(base);
   xfer_status st = XFER_OK;
-  int before = xfi_nccl_enter(comm);
   group_side send;
   group_side recv;
   bool more = n_sends + n_recvs > 0;
@@ -212,7 +203,7 @@ xfer_status xfi_nccl_exchange(xfi_comm *base, const xfi_message *sends, int n_se
       if (send.n + recv.n == 0) continue;
       more = true;
       XFI_TRY(group_launch(comm, &send, &recv, deadline));
-      XFI_TRY(control_wait(comm, deadline));
+      XFI_TRY(xfi_nccl_control_wait(comm, &comm->control, deadline));
       for (int i = 0; i < recv.n; i++) {
         stream_copy(recvs, n_recvs, recv.in_slot[i].peer, c * XFI_NCCL_SLOT_BYTES,
                     recv.in_slot[i].n_bytes, comm->host_bytes + slot_offset(i, false), false);
@@ -220,41 +211,6 @@ xfer_status xfi_nccl_exchange(xfi_comm *base, const xfi_message *sends, int n_se
     }
   }
 done:
-  xfi_nccl_leave(comm, before);
-  return st;
-}
-
-/* ---- warm-up ------------------------------------------------------------------------------ */
-
-/* NCCL connects peers at their first message and its ring at the first collective: every rank takes
- * part. */
-xfer_status xfi_nccl_warm_up(xfi_comm *base, xfi_deadline deadline)
-{
-  xfi_nccl_comm *comm = xfi_nccl(base);
-  xfer_status st = XFER_OK;
-  int before = xfi_nccl_enter(comm);
-  int size = base->size;
-
-  for (int first = 1; first < size; first += XFI_NCCL_SLOTS) {
-    group_side send = {.n = 0};
-    group_side recv = {.n = 0};
-    for (int s = first; s < size && s < first + XFI_NCCL_SLOTS; s++) {
-      send.in_slot[send.n] = (xfi_message){.data = comm->device_bytes + slot_offset(send.n, true),
-                                           .n_bytes = XFI_NCCL_SLOT_BYTES,
-                                           .peer = (base->rank + s) % size};
-      recv.in_slot[recv.n] = (xfi_message){.data = comm->device_bytes + slot_offset(recv.n, false),
-                                           .n_bytes = XFI_NCCL_SLOT_BYTES,
-                                           .peer = (base->rank + size - s) % size};
-      send.n++;
-      recv.n++;
-    }
-    XFI_TRY(group_launch(comm, &send, &recv, deadline));
-    XFI_TRY(control_wait(comm, deadline));
-  }
-  const xfi_message first = {comm->device_bytes, XFI_NCCL_SLOT_BYTES, 0};
-  XFI_TRY(base->ops->broadcast(base, &first, 1, 0, comm->control, deadline));
-  XFI_TRY(control_wait(comm, deadline));
-done:
-  xfi_nccl_leave(comm, before);
+  if (st != XFER_OK) base->ops->abort(base, xfi_last_error()); /* others wait for what is missing */
   return st;
 }

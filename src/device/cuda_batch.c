@@ -1,9 +1,12 @@
 /*
- * Copies made ready. The copy engine takes large copies of regular rows, since it uses no
- * multiprocessor and strided rows cost it nothing; one launch of the kernels takes all others. Both
- * run side by side.
+ * Copies made ready, in three kinds that run side by side:
  *
- * Copies from or to our own slots are gathers and scatters: all by the kernel, on few blocks,
+ * - the copy engine takes the largest ones of long rows: no multiprocessor, and the speed of the
+ *   link. It cannot be stopped once it is enqueued, so it takes none that is guarded;
+ * - a graph (cuda_graph.c) takes regular ones of middling size, in one launch for all;
+ * - one launch of the kernels takes the rest.
+ *
+ * Copies from or to our own slots are gathers and scatters: all by the kernels, on few blocks,
  * beside NCCL. (The engine was slower there: docs/performance.md.)
  */
 #include "cuda_device.h"
@@ -15,36 +18,35 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* What one engine operation must carry to be worth its launch of about 5 us, and the rows it likes.
- */
-static const int64_t ENGINE_BYTES_MIN = INT64_C(2) << 20;
-static const int64_t ENGINE_ROW_BYTES_MIN = 256;
-static const int64_t ENGINE_PITCH_MAX = INT32_MAX; /* cudaDevAttrMaxPitch of every device so far */
-/* A stream that waits for a flag takes about 1,000 operations before it holds up the host. */
-enum { ENGINE_OPS_MAX = 512 };
+/* Below, what lies between two engine operations, about 2.5 us, costs more than the engine gains
+ * over the graph; and it reads a peer's short rows more slowly than kernels do. */
+static const int64_t ENGINE_BYTES_MIN = INT64_C(16) << 20;
+static const int64_t ENGINE_ROW_BYTES_MIN = 16 << 10;
+/* A node of the graph costs some 10 us at commit. */
+static const int64_t GRAPH_BYTES_MIN = 64 << 10;
+static const int64_t GRAPH_ROW_BYTES_MIN = 512;
+static const int64_t PITCH_MAX = INT32_MAX; /* cudaDevAttrMaxPitch of every device so far */
+/* Of the engine's operations: a stream that waits for a flag takes about 1,000 before it holds up
+ * the host. */
+enum { ENGINE_OPS_MAX = 256, GRAPH_OPS_MAX = 2048 };
 
-/* One call of cudaMemcpy2DAsync, or with height 1 of cudaMemcpyAsync. */
-typedef struct engine_op {
-  char *dst;
-  const char *src;
-  size_t dst_pitch;
-  size_t src_pitch;
-  size_t width;
-  size_t height;
-} engine_op;
+enum { KINDS = 3 };
 
 struct xfi_batch {
-  engine_op *ops; /* [n_ops] */
-  size_t n_ops;
-  void *memory; /* of the two jobs' tables, on the device */
+  xfi_cuda_ops engine;
+  cudaGraphExec_t graph; /* NULL: none */
+  void *memory;          /* of the two jobs' tables, on the device */
   xfi_cuda_job rows;
   xfi_cuda_job swapped;
-  cudaStream_t side; /* NULL unless both engine and kernels have work */
+  int n_kinds;                  /* that have work */
+  cudaStream_t side[KINDS - 1]; /* [n_kinds - 1] */
   cudaEvent_t fork;
-  cudaEvent_t join;
+  cudaEvent_t join[KINDS - 1];
 };
 
-/* A copy and what the engine would make of it. */
+/* ---- which copy is of which kind ---------------------------------------------------------- */
+
+/* A copy and what would become of it as 2-D operations. */
 typedef struct candidate {
   xfi_copy copy;
   int64_t n_ops;
@@ -52,23 +54,31 @@ typedef struct candidate {
   size_t index; /* keeps the order of equals */
 } candidate;
 
-/* How many engine operations the copy takes; 0: it is not for the engine. */
-static int64_t engine_ops(const xfi_cuda_device *device, const xfi_copy *c, int64_t *bytes_per_op)
+/* What a kind takes. */
+typedef struct taste {
+  int64_t bytes_min; /* of an operation */
+  int64_t row_bytes_min;
+  int64_t n_ops_max;
+} taste;
+
+static const taste of_engine = {ENGINE_BYTES_MIN, ENGINE_ROW_BYTES_MIN, ENGINE_OPS_MAX};
+static const taste of_graph = {GRAPH_BYTES_MIN, GRAPH_ROW_BYTES_MIN, GRAPH_OPS_MAX};
+
+/* How many 2-D operations the copy takes; 0: it is not for this kind. Rows of a source may overlap
+ * each other, which only the kernels can do. */
+static int64_t count_ops(const taste *t, const xfi_copy *c, int64_t *bytes_per_op)
 {
-  int64_t last = c->n_dims - 1;
+  const int64_t last = c->n_dims - 1;
   int64_t n_ops = 1;
 
-  if (c->src == NULL) return 0;
-  bool remote = xfi_cuda_is_imported(device, c->src) || xfi_cuda_is_imported(device, c->dst);
-  if (!remote && c->n_dims > 0) return 0; /* within one memory the kernel is as fast on rows */
   for (int64_t d = 0; d < last; d++)
     n_ops *= c->extent[d];
   *bytes_per_op = c->run_bytes * (last >= 0 ? c->extent[last] : 1);
-  if (*bytes_per_op < ENGINE_BYTES_MIN || n_ops > ENGINE_OPS_MAX) return 0;
+  if (*bytes_per_op < t->bytes_min || n_ops > t->n_ops_max) return 0;
   if (last < 0) return n_ops;
-  if (c->run_bytes < ENGINE_ROW_BYTES_MIN) return 0;
-  if (c->src_stride[last] > ENGINE_PITCH_MAX || c->dst_stride[last] > ENGINE_PITCH_MAX) return 0;
-  return n_ops;
+  if (c->run_bytes < t->row_bytes_min) return 0;
+  if (c->src_stride[last] > PITCH_MAX || c->dst_stride[last] > PITCH_MAX) return 0;
+  return c->src_stride[last] < c->run_bytes || c->dst_stride[last] < c->run_bytes ? 0 : n_ops;
 }
 
 static int by_size(const void *a, const void *b)
@@ -80,14 +90,14 @@ static int by_size(const void *a, const void *b)
   return (x->index > y->index) - (x->index < y->index);
 }
 
-static void engine_add(xfi_batch *batch, const candidate *from)
+static void add_ops(xfi_cuda_ops *ops, const candidate *from)
 {
   const xfi_copy *c = &from->copy;
-  int64_t last = c->n_dims - 1;
+  const int64_t last = c->n_dims - 1;
   int64_t x[XFI_COPY_DIMS] = {0};
 
   for (int64_t i = 0; i < from->n_ops; i++) {
-    engine_op op = {.dst = c->dst, .src = c->src, .width = (size_t)c->run_bytes, .height = 1};
+    xfi_cuda_op op = {.dst = c->dst, .src = c->src, .width = (size_t)c->run_bytes, .height = 1};
     for (int64_t d = 0; d < last; d++) {
       op.dst += x[d] * c->dst_stride[d];
       op.src += x[d] * c->src_stride[d];
@@ -97,15 +107,16 @@ static void engine_add(xfi_batch *batch, const candidate *from)
       op.dst_pitch = (size_t)c->dst_stride[last];
       op.src_pitch = (size_t)c->src_stride[last];
     }
-    batch->ops[batch->n_ops++] = op;
+    ops->at[ops->n++] = op;
     for (int64_t d = last - 1; d >= 0 && ++x[d] == c->extent[d]; d--)
       x[d] = 0;
   }
 }
 
-/* Gives the largest operations to the engine and moves the other copies to the front of `rest`. */
-static xfer_status engine_take(const xfi_cuda_device *device, xfi_batch *batch, xfi_copy *rest,
-                               size_t *n_rest)
+/* Gives the largest copies that a kind takes to it, and moves the others to the front of `rest`.
+ * Within one memory the kernels are as fast. */
+static xfer_status take(xfi_cuda_ops *ops, const taste *t, const xfi_cuda_device *device,
+                        xfi_copy *rest, size_t *n_rest)
 {
   xfer_status st = XFER_OK;
   candidate *candidates = NULL;
@@ -114,26 +125,28 @@ static xfer_status engine_take(const xfi_cuda_device *device, xfi_batch *batch, 
   int64_t n_ops = 0;
 
   candidates = xfi_calloc(*n_rest, sizeof *candidates);
-  batch->ops = xfi_calloc(ENGINE_OPS_MAX, sizeof *batch->ops);
-  XFI_CHECK(candidates != NULL && batch->ops != NULL, XFER_ERR_NOMEM, "a batch of %zu copies",
-            *n_rest);
+  XFI_CHECK(candidates != NULL, XFER_ERR_NOMEM, "a batch of %zu copies", *n_rest);
   for (size_t i = 0; i < *n_rest; i++) {
     candidate c = {.copy = rest[i], .index = i};
-    c.n_ops = engine_ops(device, &rest[i], &c.bytes_per_op);
-    if (c.n_ops == 0) {
+    const bool remote = rest[i].src != NULL && (xfi_cuda_is_imported(device, rest[i].src) ||
+                                                xfi_cuda_is_imported(device, rest[i].dst));
+
+    c.n_ops = remote ? count_ops(t, &rest[i], &c.bytes_per_op) : 0;
+    if (c.n_ops == 0)
       rest[n_left++] = rest[i];
-    } else {
+    else
       candidates[n_candidates++] = c;
-    }
   }
   qsort(candidates, n_candidates, sizeof *candidates, by_size);
-  for (size_t i = 0; i < n_candidates; i++) {
-    if (n_ops + candidates[i].n_ops > ENGINE_OPS_MAX) {
-      rest[n_left++] = candidates[i].copy;
-      continue;
-    }
+  for (size_t i = 0; i < n_candidates && n_ops < t->n_ops_max; i++)
     n_ops += candidates[i].n_ops;
-    engine_add(batch, &candidates[i]);
+  ops->at = xfi_calloc((size_t)(n_ops < t->n_ops_max ? n_ops : t->n_ops_max), sizeof *ops->at);
+  XFI_CHECK(ops->at != NULL, XFER_ERR_NOMEM, "%lld operations", (long long)n_ops);
+  for (size_t i = 0; i < n_candidates; i++) {
+    if ((int64_t)ops->n + candidates[i].n_ops > t->n_ops_max)
+      rest[n_left++] = candidates[i].copy;
+    else
+      add_ops(ops, &candidates[i]);
   }
   *n_rest = n_left;
 done:
@@ -176,7 +189,7 @@ static xfi_cuda_job table_place(const xfi_cuda_table *table, char *to, char *at,
 }
 
 static xfer_status upload(xfi_cuda_device *device, xfi_batch *batch,
-                          const xfi_cuda_program *program, int n_blocks)
+                          const xfi_cuda_program *program, int n_blocks, const xfi_guard *guard)
 {
   xfer_status st = XFER_OK;
   char *host = NULL;
@@ -190,6 +203,7 @@ static xfer_status upload(xfi_cuda_device *device, xfi_batch *batch,
   batch->rows = table_place(&program->rows, host, batch->memory, n_blocks);
   batch->swapped = table_place(&program->swapped, host + rows_bytes,
                                (char *)batch->memory + rows_bytes, n_blocks);
+  batch->rows.go = batch->swapped.go = xfi_cuda_guard_go(guard);
   XFI_CUDA_TRY(cudaMemcpyAsync,
                (batch->memory, host, n_bytes, cudaMemcpyHostToDevice, device->aside));
   XFI_CUDA_TRY(cudaStreamSynchronize, (device->aside));
@@ -200,11 +214,26 @@ done:
 
 /* ---- the device's operations -------------------------------------------------------------- */
 
+static xfer_status make_sides(xfi_batch *batch)
+{
+  xfer_status st = XFER_OK;
+
+  if (batch->n_kinds < 2) return XFER_OK;
+  XFI_CUDA_TRY(cudaEventCreateWithFlags, (&batch->fork, cudaEventDisableTiming));
+  for (int i = 0; i < batch->n_kinds - 1; i++) {
+    XFI_CUDA_TRY(cudaStreamCreateWithFlags, (&batch->side[i], cudaStreamNonBlocking));
+    XFI_CUDA_TRY(cudaEventCreateWithFlags, (&batch->join[i], cudaEventDisableTiming));
+  }
+done:
+  return st;
+}
+
 static xfer_status batch_fill(xfi_cuda_device *device, xfi_batch *batch, const xfi_copy *copies,
-                              size_t n_copies)
+                              size_t n_copies, const xfi_guard *guard)
 {
   xfer_status st = XFER_OK;
   xfi_cuda_program program = {.rows = {.pieces = NULL}};
+  xfi_cuda_ops in_graph = {NULL, 0};
   xfi_copy *rest = NULL;
   size_t n_rest = 0;
   int n_blocks = XFI_CUDA_BLOCKS_BESIDE;
@@ -218,66 +247,62 @@ static xfer_status batch_fill(xfi_cuda_device *device, xfi_batch *batch, const x
   }
   if (!is_staging(device, rest, n_rest)) {
     n_blocks = XFI_CUDA_BLOCKS_ALONE;
-    XFI_TRY(engine_take(device, batch, rest, &n_rest));
+    if (guard == NULL) XFI_TRY(take(&batch->engine, &of_engine, device, rest, &n_rest));
+    XFI_TRY(take(&in_graph, &of_graph, device, rest, &n_rest));
+    XFI_TRY(xfi_cuda_graph_create(&batch->graph, device, &in_graph, guard));
   }
   XFI_TRY(xfi_cuda_compile(&program, rest, n_rest, n_blocks));
-  XFI_TRY(upload(device, batch, &program, n_blocks));
-  if (batch->n_ops > 0 && n_rest > 0) {
-    XFI_CUDA_TRY(cudaStreamCreateWithFlags, (&batch->side, cudaStreamNonBlocking));
-    XFI_CUDA_TRY(cudaEventCreateWithFlags, (&batch->fork, cudaEventDisableTiming));
-    XFI_CUDA_TRY(cudaEventCreateWithFlags, (&batch->join, cudaEventDisableTiming));
-  }
+  XFI_TRY(upload(device, batch, &program, n_blocks, guard));
+  batch->n_kinds = (batch->engine.n > 0) + (batch->graph != NULL) + (n_rest > 0);
+  XFI_TRY(make_sides(batch));
 done:
   xfi_free(rest);
+  xfi_free(in_graph.at);
   xfi_cuda_program_free(&program);
   return st;
 }
 
 xfer_status xfi_cuda_batch_create(xfi_device *base, xfi_batch **batch, const xfi_copy *copies,
-                                  size_t n_copies)
+                                  size_t n_copies, const xfi_guard *guard)
 {
-  xfi_cuda_device *device = xfi_cuda(base);
   xfer_status st = XFER_OK;
-  int before = xfi_cuda_enter(device);
-  xfi_batch *made = NULL;
+  xfi_batch *made = xfi_calloc(1, sizeof *made);
 
-  made = xfi_calloc(1, sizeof *made);
   XFI_CHECK(made != NULL, XFER_ERR_NOMEM, "a batch of %zu copies", n_copies);
-  XFI_TRY(batch_fill(device, made, copies, n_copies));
+  XFI_TRY(batch_fill(xfi_cuda(base), made, copies, n_copies, guard));
   *batch = made;
   made = NULL;
 done:
   xfi_cuda_batch_destroy(base, made);
-  xfi_cuda_leave(device, before);
   return st;
 }
 
 void xfi_cuda_batch_destroy(xfi_device *base, xfi_batch *batch)
 {
+  (void)base;
   if (batch == NULL) return;
-  int before = xfi_cuda_enter(xfi_cuda(base));
-  if (batch->side != NULL) (void)cudaStreamDestroy(batch->side);
+  for (int i = 0; i < KINDS - 1; i++) {
+    if (batch->side[i] != NULL) (void)cudaStreamDestroy(batch->side[i]);
+    if (batch->join[i] != NULL) (void)cudaEventDestroy(batch->join[i]);
+  }
   if (batch->fork != NULL) (void)cudaEventDestroy(batch->fork);
-  if (batch->join != NULL) (void)cudaEventDestroy(batch->join);
+  if (batch->graph != NULL) (void)cudaGraphExecDestroy(batch->graph);
   if (batch->memory != NULL) (void)cudaFree(batch->memory);
-  xfi_cuda_leave(xfi_cuda(base), before);
-  xfi_free(batch->ops);
+  xfi_free(batch->engine.at);
   xfi_free(batch);
 }
 
-static xfer_status engine_launch(const xfi_batch *batch, xfer_stream stream)
+static xfer_status engine_launch(const xfi_cuda_ops *ops, xfer_stream stream)
 {
   xfer_status st = XFER_OK;
 
-  for (size_t i = 0; i < batch->n_ops; i++) {
-    const engine_op *op = &batch->ops[i];
-    if (op->height == 1) {
-      XFI_CUDA_TRY(cudaMemcpyAsync,
-                   (op->dst, op->src, op->width, cudaMemcpyDeviceToDevice, stream));
-    } else {
+  for (size_t i = 0; i < ops->n; i++) {
+    const xfi_cuda_op *op = &ops->at[i];
+    if (op->height == 1)
+      XFI_CUDA_TRY(cudaMemcpyAsync, (op->dst, op->src, op->width, cudaMemcpyDefault, stream));
+    else
       XFI_CUDA_TRY(cudaMemcpy2DAsync, (op->dst, op->dst_pitch, op->src, op->src_pitch, op->width,
-                                       op->height, cudaMemcpyDeviceToDevice, stream));
-    }
+                                       op->height, cudaMemcpyDefault, stream));
   }
 done:
   return st;
@@ -285,23 +310,27 @@ done:
 
 xfer_status xfi_cuda_batch_launch(xfi_device *base, xfi_batch *batch, xfer_stream stream)
 {
-  xfi_cuda_device *device = xfi_cuda(base);
+  const int n_sides = batch->n_kinds > 1 ? batch->n_kinds - 1 : 0;
   xfer_status st = XFER_OK;
-  int before = xfi_cuda_enter(device);
-  xfer_stream side = batch->side != NULL ? batch->side : stream;
+  int side = 0;
 
-  if (batch->side != NULL) {
-    XFI_CUDA_TRY(cudaEventRecord, (batch->fork, stream));
-    XFI_CUDA_TRY(cudaStreamWaitEvent, (batch->side, batch->fork, 0));
+  (void)base;
+  if (n_sides > 0) XFI_CUDA_TRY(cudaEventRecord, (batch->fork, stream));
+  for (int i = 0; i < n_sides; i++)
+    XFI_CUDA_TRY(cudaStreamWaitEvent, (batch->side[i], batch->fork, 0));
+  /* The kinds before the last that has work go aside. */
+  if (batch->rows.n_tiles > 0 || batch->swapped.n_tiles > 0) {
+    const xfer_stream at = side < n_sides ? batch->side[side++] : stream;
+    XFI_TRY(xfi_cuda_copy_rows(&batch->rows, at));
+    XFI_TRY(xfi_cuda_copy_swapped(&batch->swapped, at));
   }
-  XFI_TRY(xfi_cuda_copy_rows(&batch->rows, side));
-  XFI_TRY(xfi_cuda_copy_swapped(&batch->swapped, side));
-  XFI_TRY(engine_launch(batch, stream));
-  if (batch->side != NULL) {
-    XFI_CUDA_TRY(cudaEventRecord, (batch->join, batch->side));
-    XFI_CUDA_TRY(cudaStreamWaitEvent, (stream, batch->join, 0));
+  if (batch->graph != NULL)
+    XFI_CUDA_TRY(cudaGraphLaunch, (batch->graph, side < n_sides ? batch->side[side++] : stream));
+  XFI_TRY(engine_launch(&batch->engine, stream));
+  for (int i = 0; i < n_sides; i++) {
+    XFI_CUDA_TRY(cudaEventRecord, (batch->join[i], batch->side[i]));
+    XFI_CUDA_TRY(cudaStreamWaitEvent, (stream, batch->join[i], 0));
   }
 done:
-  xfi_cuda_leave(device, before);
   return st;
 }

@@ -18,6 +18,7 @@
 
 #include <errno.h>
 #include <poll.h>
+#include <pthread.h>
 #include <signal.h>
 #include <stddef.h>
 #include <stdio.h>
@@ -33,8 +34,7 @@
 enum {
   BACKLOG = 256,
   REQUEST_TIMEOUT_S = 1, /* of a client that has connected */
-  SEND_TIMEOUT_S = 20,
-  REPLY_TIMEOUT_S = 600, /* others may be before us, and a chunk takes about 1 ms */
+  SEND_TIMEOUT_S = 20, /* to a client that maps what it gets */
   PAUSE_NS = 1000 * 1000
 };
 
@@ -82,13 +82,22 @@ static socklen_t socket_address(struct sockaddr_un *address, const char *name)
     (result) = (call);                                                                             \
   } while ((result) < 0 && errno == EINTR)
 
-static void set_timeouts(int socket, int receive_s)
+static void set_timeouts(int socket, int64_t receive_ms, int64_t send_ms)
 {
-  const struct timeval receive = {.tv_sec = receive_s};
-  const struct timeval send = {.tv_sec = SEND_TIMEOUT_S};
+  const struct timeval receive = {receive_ms / 1000, receive_ms % 1000 * 1000};
+  const struct timeval send = {send_ms / 1000, send_ms % 1000 * 1000};
 
   (void)setsockopt(socket, SOL_SOCKET, SO_RCVTIMEO, &receive, sizeof receive);
-  (void)setsockopt(socket, SOL_SOCKET, SO_SNDTIMEO, &send, sizeof send);
+  (void)setsockopt(socket, SOL_SOCKET, SO_SNDTIMEO, &send, sizeof send); /* of connecting too */
+}
+
+/* What is left of the deadline, at least a little: 0 would be for ever. */
+static void set_deadline(int socket, xfi_deadline deadline)
+{
+  const int64_t left_ms = xfi_deadline_left_ms(deadline);
+  const int64_t ms = left_ms < 1 ? 1 : left_ms < INT32_MAX ? left_ms : INT32_MAX;
+
+  set_timeouts(socket, ms, ms);
 }
 
 /* Is the other end a process of our user? */
@@ -188,7 +197,7 @@ static void serve(xfi_cuda_offers *offers, int socket)
   request wanted;
   ssize_t got;
 
-  set_timeouts(socket, REQUEST_TIMEOUT_S);
+  set_timeouts(socket, REQUEST_TIMEOUT_S * 1000, SEND_TIMEOUT_S * 1000);
   (void)setsockopt(socket, SOL_SOCKET, SO_SNDBUF, &few, sizeof few);
   if (!is_same_user(socket)) return;
   AGAIN(got, recv(socket, &wanted, sizeof wanted, 0));
@@ -212,7 +221,7 @@ static void *serve_main(void *argument)
                            {.fd = offers->stop, .events = POLLIN}};
   const struct timespec pause = {.tv_nsec = PAUSE_NS};
 
-  (void)cudaSetDevice(offers->device->ordinal);
+  xfi_cuda_begin_thread((void *)offers->device); /* only read */
   while (poll(ends, 2, -1) >= 0 || errno == EINTR) {
     if (ends[1].revents != 0) break;
     if (ends[0].revents == 0) continue;
@@ -318,7 +327,8 @@ void xfi_cuda_chunks_close(xfi_cuda_device *device)
 
 /* ---- the side that maps it ---------------------------------------------------------------- */
 
-static xfer_status ask(int *connected, const char *name, const request *wanted)
+static xfer_status ask(int *connected, const char *name, const request *wanted,
+                       xfi_deadline deadline)
 {
   xfer_status st = XFER_OK;
   struct sockaddr_un address;
@@ -327,8 +337,10 @@ static xfer_status ask(int *connected, const char *name, const request *wanted)
   ssize_t n;
 
   XFI_CHECK(made >= 0, XFER_ERR_UNSUPPORTED, "no socket: %s", strerror(errno));
-  set_timeouts(made, REPLY_TIMEOUT_S);
+  set_deadline(made, deadline);
   AGAIN(n, connect(made, (struct sockaddr *)&address, n_bytes));
+  XFI_CHECK(n == 0 || !xfi_deadline_expired(deadline), XFER_ERR_TIMEOUT,
+            "a peer whose memory is to be mapped did not answer in time");
   XFI_CHECK(n == 0, XFER_ERR_UNSUPPORTED, "the socket of a peer whose memory is to be mapped: %s",
             strerror(errno));
   XFI_CHECK(is_same_user(made), XFER_ERR_UNSUPPORTED,
@@ -345,7 +357,7 @@ done:
 
 /* Map the next chunk that comes at `at`. */
 static xfer_status map_chunk(const xfi_cuda_device *device, int socket, CUdeviceptr at, size_t most,
-                             size_t *n_bytes)
+                             size_t *n_bytes, xfi_deadline deadline)
 {
   const xfi_cuda_driver *driver = &device->driver;
   xfer_status st = XFER_OK;
@@ -354,7 +366,11 @@ static xfer_status map_chunk(const xfi_cuda_device *device, int socket, CUdevice
   reply said = {0};
   int file = -1;
 
-  XFI_CHECK(receive_reply(socket, &said, &file) && said.n_bytes <= most, XFER_ERR_UNSUPPORTED,
+  set_deadline(socket, deadline); /* others may be before us, and a chunk takes about 1 ms */
+  const bool received = receive_reply(socket, &said, &file);
+  XFI_CHECK(received || !xfi_deadline_expired(deadline), XFER_ERR_TIMEOUT,
+            "a peer whose memory is to be mapped did not answer in time");
+  XFI_CHECK(received && said.n_bytes <= most, XFER_ERR_UNSUPPORTED,
             "a peer's memory, mapped chunk by chunk, was not made to leave its process");
   error = driver->import_handle(&chunk, (void *)(intptr_t)file, /* NOLINT: as the driver wants it */
                                 CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR);
@@ -381,7 +397,7 @@ static void unmap(const xfi_cuda_device *device, CUdeviceptr base, size_t n_mapp
 
 xfer_status xfi_cuda_chunks_map(const xfi_cuda_device *device,
                                 const char name[XFI_CUDA_SOCKET_BYTES], uint64_t base,
-                                size_t n_bytes, char **mapped)
+                                size_t n_bytes, char **mapped, xfi_deadline deadline)
 {
   const request wanted = {base, n_bytes};
   const CUmemAccessDesc access = {
@@ -392,12 +408,12 @@ xfer_status xfi_cuda_chunks_map(const xfi_cuda_device *device,
   size_t n_mapped = 0;
   int socket = -1;
 
-  XFI_TRY(ask(&socket, name, &wanted));
+  XFI_TRY(ask(&socket, name, &wanted, deadline));
   CUresult error = device->driver.address_reserve(&at, n_bytes, 0, 0, 0);
   XFI_CHECK(error == CUDA_SUCCESS, XFER_ERR_UNSUPPORTED, "no addresses for %zu bytes of a peer",
             n_bytes);
   for (size_t n = 0; n_mapped < n_bytes; n_mapped += n)
-    XFI_TRY(map_chunk(device, socket, at + n_mapped, n_bytes - n_mapped, &n));
+    XFI_TRY(map_chunk(device, socket, at + n_mapped, n_bytes - n_mapped, &n, deadline));
   error = device->driver.set_access(at, n_bytes, &access, 1);
   XFI_CHECK(error == CUDA_SUCCESS, XFER_ERR_UNSUPPORTED,
             "device %d cannot reach a peer's memory that is mapped chunk by chunk",

@@ -1,7 +1,11 @@
 /*
- * What the files of the CUDA device share. cuda.c: memory, streams, events; cuda_batch.c: copies;
- * cuda_flags.c: signals and their deadlines; cuda_page.c: where the signals lie; cuda_map.c: peers'
- * memory; cuda_chunk.c: that which is mapped chunk by chunk.
+ * What the files of the CUDA device share, from the ground up. cuda_driver.c: the driver and what
+ * failed calls say; cuda_page.c: where signals lie; cuda_flags.c: signals; cuda_look.c: what memory
+ * is; cuda_chunk.c: peers' memory that is mapped chunk by chunk; cuda_map.c: peers' memory;
+ * cuda_graph.c, cuda_batch.c: copies; cuda.c: memory, streams, events, and the table of it all.
+ *
+ * Callers have entered the device (device.h): it is current, and captures by other threads do not
+ * forbid what we call.
  */
 #ifndef XFI_CUDA_DEVICE_H
 #define XFI_CUDA_DEVICE_H
@@ -11,7 +15,6 @@
 #include <cuda.h>
 #include <cuda_runtime_api.h>
 #include <cudaTypedefs.h>
-#include <pthread.h>
 
 /* The few driver functions without a runtime twin, found at run time: no link to libcuda. */
 typedef struct xfi_cuda_driver {
@@ -38,23 +41,13 @@ typedef struct xfi_cuda_range {
   size_t n_bytes;
 } xfi_cuda_range;
 
-typedef struct xfi_cuda_mapping xfi_cuda_mapping; /* cuda_map.c */
-
-typedef struct xfi_cuda_page xfi_cuda_page; /* cuda_page.c */
-
+typedef struct xfi_cuda_page xfi_cuda_page;     /* cuda_page.c */
 typedef struct xfi_cuda_offers xfi_cuda_offers; /* cuda_chunk.c */
-
-/* A wait on the device that must end by its deadline. */
-typedef struct xfi_cuda_watch {
-  const uint64_t *flag;
-  uint64_t value;
-  int64_t at_ns;
-} xfi_cuda_watch;
 
 typedef struct xfi_cuda_device {
   xfi_device base;
   int ordinal;
-  bool has_wait64;    /* streams can wait on 64-bit words */
+  bool has_ops64;     /* streams can wait for, and write, 64-bit words */
   cudaStream_t aside; /* for uploads whatever the other streams do */
   xfi_cuda_driver driver;
 
@@ -62,40 +55,27 @@ typedef struct xfi_cuda_device {
   size_t n_own;
   size_t cap_own;
 
-  xfi_cuda_page *pages; /* of flags_alloc() */
-
+  xfi_cuda_page *pages;    /* of flags_alloc() */
   xfi_cuda_offers *offers; /* to peers, in chunks; NULL: none now */
 
-  xfi_cuda_mapping *mappings; /* [n_mappings], ascending in base */
-  size_t n_mappings;
-  size_t cap_mappings;
-
-  /* Below: guarded by lock, since the watcher runs beside the owner. */
-  pthread_mutex_t lock;
-  pthread_cond_t wake;
-  pthread_t watcher;
-  bool has_watcher;
-  bool stop;
-  int64_t sleeps_until_ns;
-  xfi_cuda_watch *watches; /* [n_watches of XFI_CUDA_WATCHES] */
-  size_t n_watches;
-  const uint64_t *late;
+  void *mappings; /* of peers' memory: trees of tsearch() by address, */
+  void *known;    /* and by what they are mappings of */
 } xfi_cuda_device;
-
-enum { XFI_CUDA_WATCHES = 4096 };
 
 static inline xfi_cuda_device *xfi_cuda(xfi_device *device)
 {
   return (xfi_cuda_device *)device;
 }
 
-/* Make the device current; what was before goes back with leave. */
-int xfi_cuda_enter(const xfi_cuda_device *device);
-void xfi_cuda_leave(const xfi_cuda_device *device, int before);
+/* ---- cuda_driver.c ---- */
 
+xfer_status xfi_cuda_driver_load(xfi_cuda_driver *driver);
 /* Sets the text and gives the status for a failed runtime or driver call. */
 xfer_status xfi_cuda_failed(cudaError_t error, const char *call);
 xfer_status xfi_cuda_driver_failed(const xfi_cuda_device *device, CUresult error, const char *call);
+
+/* What a thread of the library calls first: an xfi_cuda_device. */
+void xfi_cuda_begin_thread(void *device);
 
 /* XFI_CUDA_TRY(cudaMalloc, (&p, n)) */
 #define XFI_CUDA_TRY(function, arguments)                                                          \
@@ -106,6 +86,43 @@ xfer_status xfi_cuda_driver_failed(const xfi_cuda_device *device, CUresult error
       goto done;                                                                                   \
     }                                                                                              \
   } while (0)
+
+/* ---- cuda_page.c ---- */
+
+/* A page's file, for another process of this host. */
+typedef struct xfi_cuda_file {
+  int32_t process;
+  int32_t number;
+  uint64_t device; /* with inode: that it is still the same one */
+  uint64_t inode;
+  uint64_t by_streams; /* not only hosts store its flags */
+} xfi_cuda_file;
+
+xfer_status xfi_cuda_page_alloc(xfi_device *device, uint64_t **flags, size_t n_flags,
+                                bool by_streams);
+void xfi_cuda_page_free(xfi_device *device, uint64_t *flags);
+/* The page of ours that holds `pointer`, and its file. */
+bool xfi_cuda_page_find(const xfi_cuda_device *device, const void *pointer, xfi_allocation *found,
+                        xfi_cuda_file *file);
+/* Map a page of another process. */
+xfer_status xfi_cuda_page_open(const xfi_cuda_file *file, size_t n_bytes, char **mapped);
+void xfi_cuda_page_unmap(char *mapped, size_t n_bytes, bool by_streams);
+
+/* ---- cuda_flags.c ---- */
+
+xfer_status xfi_cuda_flags_sync(xfi_device *device, const xfi_flags *set, const xfi_flags *wait,
+                                uint64_t value, xfer_stream stream, xfi_deadline deadline,
+                                int *late);
+xfer_status xfi_cuda_flags_set_op(xfi_device *device, const xfi_flags *set, const xfi_guard *guard,
+                                  uint64_t value, xfer_stream stream);
+void xfi_cuda_flags_store(xfi_device *device, uint64_t *flag, uint64_t value);
+xfer_status xfi_cuda_guard_create(xfi_device *device, xfi_guard **guard, const xfi_flags *flags);
+void xfi_cuda_guard_destroy(xfi_device *device, xfi_guard *guard);
+xfer_status xfi_cuda_guard_check_op(xfi_device *device, xfi_guard *guard, xfer_stream stream);
+/* The word that a guard's decision is in, on the device; of NULL: NULL. */
+const uint64_t *xfi_cuda_guard_go(const xfi_guard *guard);
+
+/* ---- cuda_look.c ---- */
 
 /* What the driver says about a pointer. */
 typedef struct xfi_cuda_pointer {
@@ -118,63 +135,71 @@ typedef struct xfi_cuda_pointer {
   bool ipc;  /* of cudaMalloc */
   bool file; /* a chunk that can leave the process as a file */
 } xfi_cuda_pointer;
+
 xfer_status xfi_cuda_look(const xfi_cuda_device *device, const void *pointer,
                           xfi_cuda_pointer *found);
+xfer_status xfi_cuda_find_allocation(xfi_device *device, const void *pointer, size_t n_bytes,
+                                     xfi_allocation *found);
+size_t xfi_cuda_find_changed(xfi_device *device, const xfi_allocation *then, size_t n);
 
-/* cuda.c: which of our own allocations holds it; NULL: none. */
-const xfi_cuda_range *xfi_cuda_own(const xfi_cuda_device *device, const void *pointer);
+/* ---- cuda_chunk.c ---- */
 
-/* cuda_batch.c */
-xfer_status xfi_cuda_batch_create(xfi_device *device, xfi_batch **batch, const xfi_copy *copies,
-                                  size_t n_copies);
-void xfi_cuda_batch_destroy(xfi_device *device, xfi_batch *batch);
-xfer_status xfi_cuda_batch_launch(xfi_device *device, xfi_batch *batch, xfer_stream stream);
-
-/* cuda_flags.c */
-xfer_status xfi_cuda_watch_start(xfi_cuda_device *device);
-void xfi_cuda_watch_stop(xfi_cuda_device *device);
-/* The earliest deadline of a wait; one in the past where a wait was late; INT64_MAX: none. */
-int64_t xfi_cuda_watch_first(xfi_cuda_device *device);
-void xfi_cuda_watch_forget(xfi_cuda_device *device, const void *memory, size_t n_bytes);
-xfer_status xfi_cuda_flags_set_op(xfi_device *device, uint64_t *const *flags, int n_flags,
-                                  uint64_t value, xfer_stream stream);
-xfer_status xfi_cuda_flags_wait(xfi_device *device, uint64_t *const *flags, int n_flags,
-                                uint64_t value, xfer_stream stream, xfi_deadline deadline,
-                                int *late);
-xfer_status xfi_cuda_flags_release(xfi_device *device, uint64_t *flags, size_t n_flags,
-                                   uint64_t value);
-const uint64_t *xfi_cuda_late_flag(xfi_device *device);
-
-/* cuda_page.c */
-xfer_status xfi_cuda_page_alloc(xfi_device *device, uint64_t **flags, size_t n_flags);
-void xfi_cuda_page_free(xfi_device *device, uint64_t *flags);
-/* The page of ours that holds `pointer`, and its file. */
-bool xfi_cuda_page_find(const xfi_cuda_device *device, const void *pointer, xfi_allocation *found,
-                        int *file);
-/* Map a page of another process of this host. */
-xfer_status xfi_cuda_page_open(int process, int file, size_t n_bytes, char **mapped);
-void xfi_cuda_page_unmap(char *mapped, size_t n_bytes);
-
-/* cuda_map.c */
-void xfi_cuda_domain(xfi_device *device, unsigned char domain[64]);
-xfer_status xfi_cuda_export(xfi_device *device, const xfi_allocation *allocation,
-                            xfi_mem_handle *handle);
-xfer_status xfi_cuda_import(xfi_device *device, const xfi_mem_handle *handle, void **base);
-void xfi_cuda_unimport(xfi_device *device, void *base);
-void xfi_cuda_unimport_all(xfi_cuda_device *device);
-/* Is `pointer` in a peer's memory? */
-bool xfi_cuda_is_imported(const xfi_cuda_device *device, const void *pointer);
-
-/* cuda_chunk.c */
 enum { XFI_CUDA_SOCKET_BYTES = 37 }; /* "xfer-" and 32 digits, no 0 at the end */
 /* Let peers ask for an allocation's chunks until the offers are closed. */
 xfer_status xfi_cuda_chunks_offer(xfi_cuda_device *device, const xfi_allocation *allocation,
                                   char name[XFI_CUDA_SOCKET_BYTES]);
 void xfi_cuda_chunks_close(xfi_cuda_device *device);
-/* Map what another device's process offers. */
+/* Map what another device's process offers. XFER_ERR_TIMEOUT: it did not answer. */
 xfer_status xfi_cuda_chunks_map(const xfi_cuda_device *device,
                                 const char name[XFI_CUDA_SOCKET_BYTES], uint64_t base,
-                                size_t n_bytes, char **mapped);
+                                size_t n_bytes, char **mapped, xfi_deadline deadline);
 void xfi_cuda_chunks_unmap(const xfi_cuda_device *device, char *mapped, size_t n_bytes);
+
+/* ---- cuda_map.c ---- */
+
+/* A number for this process on a device. */
+uint64_t xfi_cuda_place(int ordinal);
+void xfi_cuda_domain(xfi_device *device, unsigned char domain[64]);
+xfer_status xfi_cuda_export(xfi_device *device, xfi_allocation allocation,
+                            xfi_mem_handle *handle);
+xfer_status xfi_cuda_import(xfi_device *device, const xfi_mem_handle *handle, void **base,
+                            xfi_deadline deadline);
+void xfi_cuda_unimport(xfi_device *device, void *base);
+void xfi_cuda_unimport_all(xfi_cuda_device *device);
+/* Is `pointer` in a peer's memory? */
+bool xfi_cuda_is_imported(const xfi_cuda_device *device, const void *pointer);
+
+/* ---- cuda_graph.c ---- */
+
+/* A 2-D copy; of height 1: a run. */
+typedef struct xfi_cuda_op {
+  char *dst;
+  const char *src;
+  size_t dst_pitch;
+  size_t src_pitch;
+  size_t width;
+  size_t height;
+} xfi_cuda_op;
+
+typedef struct xfi_cuda_ops {
+  xfi_cuda_op *at;
+  size_t n;
+} xfi_cuda_ops;
+
+/* *graph stays as it is where there are none. */
+xfer_status xfi_cuda_graph_create(cudaGraphExec_t *graph, const xfi_cuda_device *device,
+                                  const xfi_cuda_ops *ops, const xfi_guard *guard);
+
+/* ---- cuda_batch.c ---- */
+
+xfer_status xfi_cuda_batch_create(xfi_device *device, xfi_batch **batch, const xfi_copy *copies,
+                                  size_t n_copies, const xfi_guard *guard);
+void xfi_cuda_batch_destroy(xfi_device *device, xfi_batch *batch);
+xfer_status xfi_cuda_batch_launch(xfi_device *device, xfi_batch *batch, xfer_stream stream);
+
+/* ---- cuda.c ---- */
+
+/* Which of our own allocations holds it; NULL: none. */
+const xfi_cuda_range *xfi_cuda_own(const xfi_cuda_device *device, const void *pointer);
 
 #endif

@@ -1,8 +1,8 @@
 /*
  * Peers' memory. A handle names a whole allocation: to the same process by its address, to another
  * process of this host by CUDA IPC, by the files of its chunks (cuda_chunk.c), or by its own file
- * if it is a page of flags. Mappings are counted, and kept in order of address so that copies find
- * theirs.
+ * if it is a page of flags. Mappings are counted, and kept in two trees: by address, so that copies
+ * find theirs, and by what they are mappings of.
  *
  * Other memory (cudaMallocAsync, pinned host memory, chunks that were not made for it) is reached
  * within the process only; such pairs take the packed lane.
@@ -11,8 +11,9 @@
 
 #include "alloc.h"
 #include "error.h"
-#include "vec.h"
 
+#include <pthread.h>
+#include <search.h>
 #include <stdio.h>
 #include <string.h>
 #include <sys/random.h>
@@ -30,22 +31,22 @@ typedef struct handle {
   uint64_t id;
   uint64_t base;
   uint64_t n_bytes;
-  int32_t pid; /* of a page */
-  int32_t file;
+  xfi_cuda_file file; /* of a page */
   cudaIpcMemHandle_t ipc;
   char socket[XFI_CUDA_SOCKET_BYTES]; /* of chunks */
 } handle;
 _Static_assert(sizeof(handle) <= sizeof(xfi_mem_handle), "a handle fits");
 
-struct xfi_cuda_mapping {
+typedef struct mapping {
   char *base;
   size_t n_bytes;
   uint64_t process; /* with id and origin: which allocation */
   uint64_t id;
   uint64_t origin;
   int n_refs;
+  bool by_streams;       /* of a page */
   enum handle_kind kind; /* how it was mapped */
-};
+} mapping;
 
 static uint64_t this_process;
 static pthread_once_t this_process_once = PTHREAD_ONCE_INIT;
@@ -61,6 +62,11 @@ static uint64_t process_number(void)
 {
   (void)pthread_once(&this_process_once, this_process_choose);
   return this_process;
+}
+
+uint64_t xfi_cuda_place(int ordinal)
+{
+  return (process_number() ^ (uint64_t)ordinal) | UINT64_C(1) << 63;
 }
 
 /* ---- who may map whom --------------------------------------------------------------------- */
@@ -99,36 +105,32 @@ void xfi_cuda_domain(xfi_device *base, unsigned char domain[64])
 
 /* ---- export ------------------------------------------------------------------------------- */
 
-xfer_status xfi_cuda_export(xfi_device *base, const xfi_allocation *allocation, xfi_mem_handle *out)
+xfer_status xfi_cuda_export(xfi_device *base, xfi_allocation allocation, xfi_mem_handle *out)
 {
   xfi_cuda_device *device = xfi_cuda(base);
   xfer_status st = XFER_OK;
-  int before = xfi_cuda_enter(device);
   xfi_cuda_pointer seen = {0};
   handle made = {.kind = HANDLE_LOCAL,
                  .ordinal = device->ordinal,
                  .process = process_number(),
-                 .id = allocation->id,
-                 .base = (uint64_t)(uintptr_t)allocation->base,
-                 .n_bytes = allocation->n_bytes};
+                 .id = allocation.id,
+                 .base = (uint64_t)(uintptr_t)allocation.base,
+                 .n_bytes = allocation.n_bytes};
   xfi_allocation page;
-  int file = -1;
 
-  if (xfi_cuda_page_find(device, allocation->base, &page, &file)) {
+  if (xfi_cuda_page_find(device, allocation.base, &page, &made.file)) {
     made.kind = HANDLE_PAGE;
-    made.pid = (int32_t)getpid();
-    made.file = file;
   } else {
-    XFI_TRY(xfi_cuda_look(device, allocation->base, &seen));
+    XFI_TRY(xfi_cuda_look(device, allocation.base, &seen));
   }
   if (seen.ipc && seen.type == CU_MEMORYTYPE_DEVICE && !seen.managed) {
-    if (cudaIpcGetMemHandle(&made.ipc, allocation->base) == cudaSuccess) {
+    if (cudaIpcGetMemHandle(&made.ipc, allocation.base) == cudaSuccess) {
       made.kind = HANDLE_IPC;
     } else {
       (void)cudaGetLastError(); /* other processes then say that they cannot reach it */
     }
   } else if (seen.file) {
-    st = xfi_cuda_chunks_offer(device, allocation, made.socket);
+    st = xfi_cuda_chunks_offer(device, &allocation, made.socket);
     if (st == XFER_OK) made.kind = HANDLE_CHUNKS;
     if (st == XFER_ERR_UNSUPPORTED) st = XFER_OK; /* likewise */
     XFI_TRY(st);
@@ -136,36 +138,51 @@ xfer_status xfi_cuda_export(xfi_device *base, const xfi_allocation *allocation, 
   memset(out, 0, sizeof *out);
   memcpy(out, &made, sizeof made);
 done:
-  xfi_cuda_leave(device, before);
   return st;
 }
 
 /* ---- import ------------------------------------------------------------------------------- */
 
-/* The first mapping that begins above p. */
-static size_t mapping_above(const xfi_cuda_device *device, const char *p)
+/* Equal where intervals meet: those of mappings do not. */
+static int by_address(const void *a, const void *b)
 {
-  size_t lo = 0;
-  size_t hi = device->n_mappings;
+  const mapping *x = a;
+  const mapping *y = b;
 
-  while (lo < hi) {
-    size_t mid = lo + (hi - lo) / 2;
-    if (device->mappings[mid].base <= p) {
-      lo = mid + 1;
-    } else {
-      hi = mid;
-    }
-  }
-  return lo;
+  if (x->base + x->n_bytes <= y->base) return -1;
+  return x->base >= y->base + y->n_bytes;
+}
+
+static int compare(uint64_t a, uint64_t b)
+{
+  return (a > b) - (a < b);
+}
+
+static int by_allocation(const void *a, const void *b)
+{
+  const mapping *x = a;
+  const mapping *y = b;
+
+  if (x->process != y->process) return compare(x->process, y->process);
+  return x->id != y->id ? compare(x->id, y->id) : compare(x->origin, y->origin);
+}
+
+/* What a node of a tree holds; NULL of NULL. */
+static mapping *held_by(void *node)
+{
+  return node == NULL ? NULL : *(mapping **)node;
+}
+
+static mapping *mapping_at(const xfi_cuda_device *device, const void *pointer)
+{
+  const mapping one_byte = {.base = (char *)pointer, .n_bytes = 1}; /* only compared */
+
+  return held_by(tfind(&one_byte, &device->mappings, by_address));
 }
 
 bool xfi_cuda_is_imported(const xfi_cuda_device *device, const void *pointer)
 {
-  size_t at = mapping_above(device, pointer);
-
-  if (at == 0) return false;
-  const xfi_cuda_mapping *mapping = &device->mappings[at - 1];
-  return (const char *)pointer < mapping->base + mapping->n_bytes;
+  return mapping_at(device, pointer) != NULL;
 }
 
 /* Same process: every address is valid here; only the way between the devices may have to be
@@ -211,85 +228,103 @@ done:
   return st;
 }
 
-xfer_status xfi_cuda_import(xfi_device *base, const xfi_mem_handle *in, void **out)
+/* Maps what a handle names. */
+static xfer_status open_mapping(mapping *m, xfi_cuda_device *device, const handle *from,
+                                xfi_deadline deadline)
 {
-  xfi_cuda_device *device = xfi_cuda(base);
+  const bool same_process = from->process == process_number();
   xfer_status st = XFER_OK;
-  int before = xfi_cuda_enter(device);
-  handle from;
-  char *mapped = NULL;
-  enum handle_kind kind = HANDLE_LOCAL;
 
-  memcpy(&from, in, sizeof from);
-  for (size_t i = 0; i < device->n_mappings; i++) {
-    xfi_cuda_mapping *known = &device->mappings[i];
-    if (known->id != from.id || known->process != from.process || known->origin != from.base)
-      continue;
-    known->n_refs++;
-    *out = known->base;
-    goto done;
-  }
-  XFI_TRY(xfi_vec_reserve(&device->mappings, &device->cap_mappings, device->n_mappings + 1,
-                          sizeof *device->mappings));
-  if (from.kind == HANDLE_CHUNKS &&
-      (from.process != process_number() || from.ordinal != device->ordinal)) {
-    XFI_TRY(xfi_cuda_chunks_map(device, from.socket, from.base, from.n_bytes, &mapped));
-    kind = HANDLE_CHUNKS;
-  } else if (from.process == process_number()) {
-    XFI_TRY(reach_within_process(device, &from));
-    mapped = (char *)(uintptr_t)from.base; /* NOLINT: it came as a number */
-  } else if (from.kind == HANDLE_PAGE) {
-    XFI_TRY(xfi_cuda_page_open(from.pid, from.file, from.n_bytes, &mapped));
-    kind = HANDLE_PAGE;
+  m->kind = from->kind;
+  if (from->kind == HANDLE_CHUNKS && (!same_process || from->ordinal != device->ordinal)) {
+    XFI_TRY(xfi_cuda_chunks_map(device, from->socket, from->base, from->n_bytes, &m->base,
+                                deadline));
+  } else if (same_process) {
+    XFI_TRY(reach_within_process(device, from));
+    m->base = (char *)(uintptr_t)from->base; /* NOLINT: it came as a number */
+    m->kind = HANDLE_LOCAL;
+  } else if (from->kind == HANDLE_PAGE) {
+    m->by_streams = from->file.by_streams != 0;
+    XFI_TRY(xfi_cuda_page_open(&from->file, from->n_bytes, &m->base));
   } else {
-    XFI_TRY(map_by_ipc(&from, &mapped));
-    kind = HANDLE_IPC;
+    XFI_TRY(map_by_ipc(from, &m->base));
   }
-  size_t at = mapping_above(device, mapped);
-  memmove(device->mappings + at + 1, device->mappings + at,
-          (device->n_mappings - at) * sizeof *device->mappings);
-  device->mappings[at] = (xfi_cuda_mapping){.base = mapped,
-                                            .n_bytes = from.n_bytes,
-                                            .process = from.process,
-                                            .id = from.id,
-                                            .origin = from.base,
-                                            .n_refs = 1,
-                                            .kind = kind};
-  device->n_mappings++;
-  *out = mapped;
 done:
-  xfi_cuda_leave(device, before);
   return st;
 }
 
-static void mapping_close(const xfi_cuda_device *device, const xfi_cuda_mapping *mapping)
+static void close_mapping(const xfi_cuda_device *device, const mapping *m)
 {
-  if (mapping->kind == HANDLE_IPC) (void)cudaIpcCloseMemHandle(mapping->base);
-  if (mapping->kind == HANDLE_PAGE) xfi_cuda_page_unmap(mapping->base, mapping->n_bytes);
-  if (mapping->kind == HANDLE_CHUNKS)
-    xfi_cuda_chunks_unmap(device, mapping->base, mapping->n_bytes);
+  if (m->kind == HANDLE_IPC) (void)cudaIpcCloseMemHandle(m->base);
+  if (m->kind == HANDLE_PAGE) xfi_cuda_page_unmap(m->base, m->n_bytes, m->by_streams);
+  if (m->kind == HANDLE_CHUNKS) xfi_cuda_chunks_unmap(device, m->base, m->n_bytes);
+}
+
+/* Out of both trees; it need not be in them. */
+static void forget(xfi_cuda_device *device, mapping *m)
+{
+  if (held_by(tfind(m, &device->mappings, by_address)) == m)
+    (void)tdelete(m, &device->mappings, by_address);
+  if (held_by(tfind(m, &device->known, by_allocation)) == m)
+    (void)tdelete(m, &device->known, by_allocation);
+}
+
+xfer_status xfi_cuda_import(xfi_device *base, const xfi_mem_handle *in, void **out,
+                            xfi_deadline deadline)
+{
+  xfi_cuda_device *device = xfi_cuda(base);
+  xfer_status st = XFER_OK;
+  handle from;
+  mapping *made = NULL;
+  mapping *known;
+
+  memcpy(&from, in, sizeof from);
+  known = held_by(tfind(&(mapping){.process = from.process, .id = from.id, .origin = from.base},
+                        &device->known, by_allocation));
+  if (known != NULL) {
+    known->n_refs++;
+    *out = known->base;
+    return XFER_OK;
+  }
+  made = xfi_calloc(1, sizeof *made);
+  XFI_CHECK(made != NULL, XFER_ERR_NOMEM, "a mapping");
+  *made = (mapping){.n_bytes = from.n_bytes,
+                    .process = from.process,
+                    .id = from.id,
+                    .origin = from.base,
+                    .n_refs = 1};
+  XFI_TRY(open_mapping(made, device, &from, deadline));
+  if (held_by(tsearch(made, &device->mappings, by_address)) != made ||
+      held_by(tsearch(made, &device->known, by_allocation)) != made) {
+    forget(device, made);
+    close_mapping(device, made);
+    XFI_CHECK(false, XFER_ERR_NOMEM, "a mapping of %zu bytes", made->n_bytes);
+  }
+  *out = made->base;
+  made = NULL;
+done:
+  xfi_free(made);
+  return st;
 }
 
 void xfi_cuda_unimport(xfi_device *base, void *mapped)
 {
   xfi_cuda_device *device = xfi_cuda(base);
-  size_t above = mapping_above(device, mapped);
+  mapping *m = mapping_at(device, mapped);
 
-  if (above == 0) return;
-  xfi_cuda_mapping *mapping = &device->mappings[above - 1];
-  if (mapping->base != mapped || --mapping->n_refs > 0) return;
-  int before = xfi_cuda_enter(device);
-  mapping_close(device, mapping);
-  xfi_cuda_leave(device, before);
-  memmove(mapping, mapping + 1, (device->n_mappings - above) * sizeof *mapping);
-  device->n_mappings--;
+  if (m == NULL || m->base != mapped || --m->n_refs > 0) return;
+  forget(device, m);
+  close_mapping(device, m);
+  xfi_free(m);
 }
 
 void xfi_cuda_unimport_all(xfi_cuda_device *device)
 {
-  for (size_t i = 0; i < device->n_mappings; i++)
-    mapping_close(device, &device->mappings[i]);
-  xfi_free(device->mappings);
-  device->mappings = NULL;
-  device->n_mappings = 0;
+  mapping *m;
+
+  while ((m = held_by(device->mappings)) != NULL) { /* the root */
+    forget(device, m);
+    close_mapping(device, m);
+    xfi_free(m);
+  }
 }

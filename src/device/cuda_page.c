@@ -19,18 +19,20 @@
 #include <stdio.h>
 #include <string.h>
 #include <sys/mman.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 struct xfi_cuda_page {
   char *base;
   size_t n_bytes;
   int file;
+  bool by_streams;
   uint64_t id;
   xfi_cuda_page *next;
 };
 
-/* Maps a page's file and makes it known to the device, at one address for both. */
-static xfer_status page_map(int file, size_t n_bytes, char **mapped)
+/* Maps a page's file, and if asked makes it known to the device, at one address for both. */
+static xfer_status page_map(int file, size_t n_bytes, bool by_streams, char **mapped)
 {
   xfer_status st = XFER_OK;
   void *seen = NULL;
@@ -39,12 +41,14 @@ static xfer_status page_map(int file, size_t n_bytes, char **mapped)
 
   XFI_CHECK(base != MAP_FAILED, XFER_ERR_NOMEM, "mmap of %zu bytes of flags: %s", n_bytes,
             strerror(errno));
-  XFI_CUDA_TRY(cudaHostRegister,
-               (base, n_bytes, cudaHostRegisterPortable | cudaHostRegisterMapped));
-  registered = true;
-  XFI_CUDA_TRY(cudaHostGetDevicePointer, (&seen, base, 0));
-  XFI_CHECK(seen == base, XFER_ERR_UNSUPPORTED,
-            "the CUDA device has another address for registered memory");
+  if (by_streams) {
+    XFI_CUDA_TRY(cudaHostRegister,
+                 (base, n_bytes, cudaHostRegisterPortable | cudaHostRegisterMapped));
+    registered = true;
+    XFI_CUDA_TRY(cudaHostGetDevicePointer, (&seen, base, 0));
+    XFI_CHECK(seen == base, XFER_ERR_UNSUPPORTED,
+              "the CUDA device has another address for registered memory");
+  }
   *mapped = base;
   base = MAP_FAILED;
 done:
@@ -55,18 +59,18 @@ done:
   return st;
 }
 
-void xfi_cuda_page_unmap(char *mapped, size_t n_bytes)
+void xfi_cuda_page_unmap(char *mapped, size_t n_bytes, bool by_streams)
 {
-  (void)cudaHostUnregister(mapped);
+  if (by_streams) (void)cudaHostUnregister(mapped);
   (void)munmap(mapped, n_bytes);
 }
 
-xfer_status xfi_cuda_page_alloc(xfi_device *base, uint64_t **flags, size_t n_flags)
+xfer_status xfi_cuda_page_alloc(xfi_device *base, uint64_t **flags, size_t n_flags,
+                                bool by_streams)
 {
   static _Atomic uint64_t last_id;
   xfi_cuda_device *device = xfi_cuda(base);
   xfer_status st = XFER_OK;
-  int before = xfi_cuda_enter(device);
   xfi_cuda_page *page = NULL;
   size_t unit = (size_t)sysconf(_SC_PAGESIZE);
 
@@ -76,7 +80,8 @@ xfer_status xfi_cuda_page_alloc(xfi_device *base, uint64_t **flags, size_t n_fla
   page->file = memfd_create("xfer-flags", MFD_CLOEXEC);
   XFI_CHECK(page->file >= 0 && ftruncate(page->file, (off_t)page->n_bytes) == 0, XFER_ERR_NOMEM,
             "%zu bytes of shared memory: %s", page->n_bytes, strerror(errno));
-  XFI_TRY(page_map(page->file, page->n_bytes, &page->base));
+  page->by_streams = by_streams;
+  XFI_TRY(page_map(page->file, page->n_bytes, by_streams, &page->base));
   page->id = ++last_id;
   page->next = device->pages;
   device->pages = page;
@@ -85,51 +90,52 @@ xfer_status xfi_cuda_page_alloc(xfi_device *base, uint64_t **flags, size_t n_fla
 done:
   if (page != NULL && page->file >= 0) (void)close(page->file);
   xfi_free(page);
-  xfi_cuda_leave(device, before);
   return st;
 }
 
 void xfi_cuda_page_free(xfi_device *base, uint64_t *flags)
 {
-  xfi_cuda_device *device = xfi_cuda(base);
-  xfi_cuda_page **at = &device->pages;
+  xfi_cuda_page **at = &xfi_cuda(base)->pages;
 
   while (*at != NULL && (*at)->base != (char *)flags)
     at = &(*at)->next;
   xfi_cuda_page *page = *at;
   if (page == NULL) return;
   *at = page->next;
-  xfi_cuda_watch_forget(device, page->base, page->n_bytes);
-  int before = xfi_cuda_enter(device);
-  xfi_cuda_page_unmap(page->base, page->n_bytes);
-  xfi_cuda_leave(device, before);
+  xfi_cuda_page_unmap(page->base, page->n_bytes, page->by_streams);
   (void)close(page->file);
   xfi_free(page);
 }
 
 bool xfi_cuda_page_find(const xfi_cuda_device *device, const void *pointer, xfi_allocation *found,
-                        int *file)
+                        xfi_cuda_file *file)
 {
   const char *p = pointer;
 
   for (const xfi_cuda_page *page = device->pages; page != NULL; page = page->next) {
+    struct stat about = {0};
+
     if (p < page->base || p >= page->base + page->n_bytes) continue;
     *found = (xfi_allocation){.base = page->base, .n_bytes = page->n_bytes, .id = page->id};
-    *file = page->file;
+    (void)fstat(page->file, &about);
+    *file = (xfi_cuda_file){getpid(), page->file, about.st_dev, about.st_ino, page->by_streams};
     return true;
   }
   return false;
 }
 
-xfer_status xfi_cuda_page_open(int process, int file, size_t n_bytes, char **mapped)
+xfer_status xfi_cuda_page_open(const xfi_cuda_file *file, size_t n_bytes, char **mapped)
 {
   xfer_status st = XFER_OK;
+  struct stat about;
   char path[64];
 
-  (void)snprintf(path, sizeof path, "/proc/%d/fd/%d", process, file);
-  int here = open(path, O_RDWR | O_CLOEXEC);
+  (void)snprintf(path, sizeof path, "/proc/%d/fd/%d", file->process, file->number);
+  int here = open(path, O_RDWR | O_CLOEXEC | O_NONBLOCK);
   XFI_CHECK(here >= 0, XFER_ERR_UNSUPPORTED, "%s, a peer's flags: %s", path, strerror(errno));
-  XFI_TRY(page_map(here, n_bytes, mapped));
+  XFI_CHECK(fstat(here, &about) == 0 && about.st_dev == file->device && about.st_ino == file->inode,
+            XFER_ERR_UNSUPPORTED, "%s is not a peer's flags any more", path);
+  XFI_TRY(page_map(here, n_bytes, file->by_streams != 0, mapped));
 done:
   if (here >= 0) (void)close(here);
   return st;

@@ -12,6 +12,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
+#include "alarm.h"
 #include "clock.h"
 #include "door.h"
 #include "kernels.h"
@@ -26,6 +27,12 @@ typedef struct xfi_mem_handle {
   unsigned char bytes[192];
 } xfi_mem_handle;
 
+/* What a thread had before it entered a device. */
+typedef struct xfi_entered {
+  int device;
+  int mode;
+} xfi_entered;
+
 /* What bytes belong to. Equal before and after means: the same, still living allocation. Memory
  * that is mapped chunk by chunk counts as the chunks that hold the bytes. */
 typedef struct xfi_allocation {
@@ -34,9 +41,23 @@ typedef struct xfi_allocation {
   uint64_t id;    /* never used again for another allocation; 0: the device cannot tell */
 } xfi_allocation;
 
+/* Flags are 64-bit words that only grow, in memory of flags_alloc(). This bit says that the value
+ * will not come, and ends waits for it. (Not the top one: streams compare differences.) */
+#define XFI_FLAG_VOID (UINT64_C(1) << 62)
+
+typedef struct xfi_flags {
+  uint64_t **at; /* [n] */
+  int n;
+} xfi_flags;
+
+/* What copies into others' memory depend on, decided once for each launch. */
+typedef struct xfi_guard xfi_guard;
+enum { XFI_GUARD_FLAGS = 64 }; /* at most */
+
 typedef struct xfi_device_ops {
   const char *name;    /* "host", "cuda" */
   bool is_synchronous; /* all work is done when a call returns, and flags can be read */
+  bool pulls;          /* reading a peer's memory is as fast as writing it, but for narrow rows */
   /* Streams worth using side by side for copies to different peers; at least 1. */
   int n_copy_streams;
   /* Defaults of plan options on this device. */
@@ -44,6 +65,9 @@ typedef struct xfi_device_ops {
   uint64_t default_window_bytes;
 
   void (*destroy)(xfi_device *device);
+  /* Around all that a thread asks of the device; NULL: nothing to do. */
+  void (*enter)(const xfi_device *device, xfi_entered *before);
+  void (*leave)(const xfi_device *device, const xfi_entered *before);
 
   /* Memory of this device, zeroed. */
   xfer_status (*alloc)(xfi_device *device, void **memory, size_t n_bytes);
@@ -66,58 +90,76 @@ typedef struct xfi_device_ops {
   xfer_status (*event_sync)(xfi_device *device, xfi_event *event, xfi_deadline deadline);
 
   /* Make copies ready. They may touch this device's memory and imported memory. The array is
-   * copied. */
+   * copied. `guard` NULL: none; else a launch copies nothing where the guard says no. */
   xfer_status (*batch_create)(xfi_device *device, xfi_batch **batch, const xfi_copy *copies,
-                              size_t n_copies);
+                              size_t n_copies, const xfi_guard *guard);
   void (*batch_destroy)(xfi_device *device, xfi_batch *batch);
   xfer_status (*batch_launch)(xfi_device *device, xfi_batch *batch, xfer_stream stream);
+
+  /* NULL on a synchronous device, where a wait that ends in vain is an error at once. A guard says
+   * no where one of `flags`, which are copied, was void when guard_check() came on its stream. */
+  xfer_status (*guard_create)(xfi_device *device, xfi_guard **guard, const xfi_flags *flags);
+  void (*guard_destroy)(xfi_device *device, xfi_guard *guard);
+  xfer_status (*guard_check)(xfi_device *device, xfi_guard *guard, xfer_stream stream);
 
   /* Ranks with equal domains may be able to map each other's memory: [64] bytes. */
   void (*domain)(xfi_device *device, unsigned char domain[64]);
   /* A handle for an allocation that was found. XFER_ERR_UNSUPPORTED if it cannot leave the process.
    */
-  xfer_status (*mem_export)(xfi_device *device, const xfi_allocation *allocation,
+  xfer_status (*mem_export)(xfi_device *device, xfi_allocation allocation,
                             xfi_mem_handle *handle);
   /* Map a peer's allocation; `base` corresponds to the exporter's xfi_allocation.base. Reference
    * counted: mapping the same allocation twice gives the same base. XFER_ERR_UNSUPPORTED if it
    * cannot be reached. */
-  xfer_status (*mem_import)(xfi_device *device, const xfi_mem_handle *handle, void **base);
+  xfer_status (*mem_import)(xfi_device *device, const xfi_mem_handle *handle, void **base,
+                            xfi_deadline deadline);
   void (*mem_unimport)(xfi_device *device, void *base);
 
-  /* Flags are 64-bit words that only grow, in memory of flags_alloc(), zeroed. NULL: alloc() and
-   * free() do. */
-  xfer_status (*flags_alloc)(xfi_device *device, uint64_t **flags, size_t n_flags);
+  /* Is the stream one that other ranks of this process have too, so that what one rank puts on it
+   * holds up the others? NULL: none is. */
+  bool (*stream_is_shared)(const xfi_device *device, xfer_stream stream);
+
+  /* Flags, zeroed; `by_streams`: not only hosts store them. */
+  xfer_status (*flags_alloc)(xfi_device *device, uint64_t **flags, size_t n_flags,
+                             bool by_streams);
   void (*flags_free)(xfi_device *device, uint64_t *flags);
   /* Become one more owner of a peer's flags, who calls flags_free() too: they live until the last
    * one has. False: they are gone, since the peer failed. NULL: mapping them does that. */
   bool (*flags_share)(xfi_device *device, uint64_t *flags);
-  /* After all earlier work on `stream` is visible to whoever sees the value, store `value` to each
-   * flags[i], own or imported. */
-  xfer_status (*flags_set)(xfi_device *device, uint64_t *const *flags, int n_flags, uint64_t value,
-                           xfer_stream stream);
-  /* Later work on `stream` starts once each flags[i], all in own memory, is >= value. On the host
-   * this blocks, and on XFER_ERR_TIMEOUT *late is the index of a flag that was not. A device that
-   * waits by itself says XFER_ERR_TIMEOUT once an earlier wait was late, *late being -1 if that
-   * flag is not among these. */
-  xfer_status (*flags_wait)(xfi_device *device, uint64_t *const *flags, int n_flags, uint64_t value,
-                            xfer_stream stream, xfi_deadline deadline, int *late);
-  /* Store `value` from the host, now, whatever the streams do, to flags that follow each other, own
-   * or imported: releases waits on them. */
-  xfer_status (*flags_release)(xfi_device *device, uint64_t *flags, size_t n_flags, uint64_t value);
+  /* After all earlier work on `stream` is visible to whoever sees the value, store `value` to the
+   * flags of `set`, own or imported; later work on `stream` starts once each flag of `wait`, all in
+   * own memory, is >= value. On the host this blocks, and on XFER_ERR_TIMEOUT *late is the index of
+   * a flag that was not. A device that waits by itself looks at no deadline. */
+  xfer_status (*flags_sync)(xfi_device *device, const xfi_flags *set, const xfi_flags *wait,
+                            uint64_t value, xfer_stream stream, xfi_deadline deadline, int *late);
+  /* The first half of that; where `guard`, unless NULL, says no, `value` made void is stored. */
+  xfer_status (*flags_set)(xfi_device *device, const xfi_flags *set, const xfi_guard *guard,
+                           uint64_t value, xfer_stream stream);
+  /* Store `value` from the host, now, whatever the streams do, to an own or imported flag. */
+  void (*flags_store)(xfi_device *device, uint64_t *flag, uint64_t value);
 
   /* NULL below: nothing to do. The index of the first of `then` that is not the same, living
    * allocation any more; n: all are. */
   size_t (*find_changed)(xfi_device *device, const xfi_allocation *then, size_t n);
   /* After a commit: no peer imports what was exported so far, until the next export. */
   void (*exports_end)(xfi_device *device);
-  /* The first flag that a wait on the device missed its deadline for; NULL: none. All waits were
-   * then released, and event_sync() says XFER_ERR_TIMEOUT. */
-  const uint64_t *(*late_flag)(xfi_device *device);
 } xfi_device_ops;
 
 struct xfi_device {
   const xfi_device_ops *ops;
+  uint64_t place;     /* equal for ranks of one process on one device; 0: it does not matter */
+  xfi_alarms *alarms; /* NULL: the device is synchronous */
 };
+
+static inline void xfi_device_enter(const xfi_device *device, xfi_entered *before)
+{
+  if (device->ops->enter != NULL) device->ops->enter(device, before);
+}
+
+static inline void xfi_device_leave(const xfi_device *device, const xfi_entered *before)
+{
+  if (device->ops->leave != NULL) device->ops->leave(device, before);
+}
 
 /* Host memory and the calling thread. One may serve any number of threads. Never fails but for
  * memory. */

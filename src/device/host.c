@@ -139,11 +139,12 @@ static void host_batch_destroy(xfi_device *device, xfi_batch *batch)
 }
 
 static xfer_status host_batch_create(xfi_device *device, xfi_batch **out, const xfi_copy *copies,
-                                     size_t n_copies)
+                                     size_t n_copies, const xfi_guard *guard)
 {
   xfer_status st = XFER_OK;
   xfi_batch *batch = NULL;
 
+  (void)guard; /* a wait that fails says so, and nothing is launched behind it */
   batch = xfi_calloc(1, sizeof *batch);
   XFI_CHECK(batch != NULL, XFER_ERR_NOMEM, "a batch of %zu copies", n_copies);
   batch->copies = xfi_calloc(n_copies, sizeof *batch->copies);
@@ -208,7 +209,7 @@ static void host_domain(xfi_device *device, unsigned char domain[64])
   memcpy(domain, &own, sizeof own);
 }
 
-static xfer_status host_mem_export(xfi_device *device, const xfi_allocation *allocation,
+static xfer_status host_mem_export(xfi_device *device, xfi_allocation allocation,
                                    xfi_mem_handle *out)
 {
   (void)device, (void)allocation;
@@ -218,9 +219,10 @@ static xfer_status host_mem_export(xfi_device *device, const xfi_allocation *all
   return XFER_OK;
 }
 
-static xfer_status host_mem_import(xfi_device *device, const xfi_mem_handle *in, void **base)
+static xfer_status host_mem_import(xfi_device *device, const xfi_mem_handle *in, void **base,
+                                   xfi_deadline deadline)
 {
-  (void)device;
+  (void)device, (void)deadline;
   token own = own_token();
   if (memcmp(in->bytes, &own, sizeof own) != 0) {
     xfi_set_error("the memory of another process cannot be mapped by the host device");
@@ -260,12 +262,13 @@ static page **find_page(const uint64_t *flags)
   return at;
 }
 
-static xfer_status host_flags_alloc(xfi_device *device, uint64_t **flags, size_t n_flags)
+static xfer_status host_flags_alloc(xfi_device *device, uint64_t **flags, size_t n_flags,
+                                    bool by_streams)
 {
   xfer_status st = XFER_OK;
   page *made = NULL;
 
-  (void)device;
+  (void)device, (void)by_streams;
   XFI_CHECK(n_flags <= (SIZE_MAX - sizeof *made) / sizeof **flags, XFER_ERR_OVERFLOW, "%zu flags",
             n_flags);
   made = xfi_calloc(1, sizeof *made + n_flags * sizeof **flags);
@@ -332,12 +335,18 @@ static void flag_store(uint64_t *flag, uint64_t value)
   if (atomic_load(sleepers_at(flag)) != 0) xfi_futex_wake_all(low_half(flag));
 }
 
-static xfer_status host_flags_set(xfi_device *device, uint64_t *const *flags, int n_flags,
+static void host_flags_store(xfi_device *device, uint64_t *flag, uint64_t value)
+{
+  (void)device;
+  flag_store(flag, value);
+}
+
+static xfer_status host_flags_set(xfi_device *device, const xfi_flags *set, const xfi_guard *guard,
                                   uint64_t value, xfer_stream stream)
 {
-  (void)device, (void)stream;
-  for (int i = 0; i < n_flags; i++)
-    flag_store(flags[i], value);
+  (void)device, (void)guard, (void)stream;
+  for (int i = 0; i < set->n; i++)
+    flag_store(set->at[i], value);
   return XFER_OK;
 }
 
@@ -359,27 +368,19 @@ static bool flag_wait(uint64_t *flag, uint64_t value, xfi_deadline deadline)
   }
 }
 
-static xfer_status host_flags_wait(xfi_device *device, uint64_t *const *flags, int n_flags,
+static xfer_status host_flags_sync(xfi_device *device, const xfi_flags *set, const xfi_flags *wait,
                                    uint64_t value, xfer_stream stream, xfi_deadline deadline,
                                    int *late)
 {
-  (void)device, (void)stream;
-  for (int i = 0; i < n_flags; i++) {
-    if (flag_wait(flags[i], value, deadline)) continue;
+  (void)host_flags_set(device, set, NULL, value, stream);
+  for (int i = 0; i < wait->n; i++) {
+    if (flag_wait(wait->at[i], value, deadline)) continue;
     *late = i;
-    xfi_set_error("flag %d of %d is %llu, not yet %llu, at the deadline", i, n_flags,
-                  (unsigned long long)atomic_load(as_atomic(flags[i])), (unsigned long long)value);
+    xfi_set_error("flag %d of %d is %llu, not yet %llu, at the deadline", i, wait->n,
+                  (unsigned long long)atomic_load(as_atomic(wait->at[i])),
+                  (unsigned long long)value);
     return XFER_ERR_TIMEOUT;
   }
-  return XFER_OK;
-}
-
-static xfer_status host_flags_release(xfi_device *device, uint64_t *flags, size_t n_flags,
-                                      uint64_t value)
-{
-  (void)device;
-  for (size_t i = 0; i < n_flags; i++)
-    flag_store(&flags[i], value);
   return XFER_OK;
 }
 
@@ -413,9 +414,9 @@ static const xfi_device_ops host_ops = {
     .flags_alloc = host_flags_alloc,
     .flags_free = host_flags_free,
     .flags_share = host_flags_share,
+    .flags_sync = host_flags_sync,
     .flags_set = host_flags_set,
-    .flags_wait = host_flags_wait,
-    .flags_release = host_flags_release,
+    .flags_store = host_flags_store,
 };
 
 xfer_status xfi_device_create_host(xfi_device **device)

@@ -60,8 +60,7 @@ xfer_status xfi_run_bind(xfer_plan *plan, size_t tensor, const xfer_view *src_vi
   xfi_binding *fresh = NULL;
 
   XFI_CHECK(plan->comm != NULL, XFER_ERR_STATE, "a simulated plan cannot be bound");
-  XFI_CHECK(plan->state != XFI_PLAN_RUNNING, XFER_ERR_STATE,
-            "a run is in flight; wait for it before binding");
+  XFI_TRY(xfi_state_allows(plan->state, XFI_CALL_BIND));
   XFI_CHECK(tensor < plan->moves->n_tensors, XFER_ERR_ARG, "tensor %zu of %zu", tensor,
             plan->moves->n_tensors);
   cls = xfi_plan_class(plan->moves, tensor);
@@ -71,13 +70,14 @@ xfer_status xfi_run_bind(xfer_plan *plan, size_t tensor, const xfer_view *src_vi
   XFI_TRY(bind_side(&fresh->src, src_view, cls->src, cls->in_src, &cls->src_place, name, "source"));
   XFI_TRY(bind_side(&fresh->dst, dst_view, cls->dst, cls->in_dst, &cls->dst_place, name,
                     "destination"));
-  plan->state = XFI_PLAN_UNCOMMITTED;
-  if (is_same_binding(plan->bindings[tensor], fresh))
-    goto done; /* the next commit has nothing to do */
+  if (is_same_binding(plan->bindings[tensor], fresh)) {
+    plan->state = xfi_state_after(plan->state, XFI_CALL_BIND, XFI_AS_IT_WAS);
+    goto done;
+  }
   xfi_binding_destroy(plan->bindings[tensor]);
   plan->bindings[tensor] = fresh;
   fresh = NULL;
-  plan->changed = true;
+  plan->state = xfi_state_after(plan->state, XFI_CALL_BIND, XFI_ENDED);
 done:
   xfi_binding_destroy(fresh);
   return st;

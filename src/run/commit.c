@@ -10,25 +10,21 @@
 #include "run.h"
 #include "vec.h"
 
-/* All that commit made. */
+/* All that commit made. What a run that nobody waited for may still do is waited for. */
 void xfi_run_drop_lanes(xfer_plan *plan)
 {
-  if (plan->unawaited && plan->device->ops->event_sync(plan->device, plan->finished,
-                                                       xfi_run_deadline(plan)) == XFER_OK)
-    plan->unawaited = false;
+  if (plan->n_begun > 0)
+    (void)plan->device->ops->event_sync(plan->device, plan->finished, xfi_run_deadline(plan));
   if (plan->local != NULL) plan->device->ops->batch_destroy(plan->device, plan->local);
-  xfi_direct_destroy(plan->direct, plan->abandoned);
+  xfi_direct_destroy(plan->direct);
   xfi_pipeline_destroy(plan->pipeline, plan->device,
-                       plan->abandoned || (plan->comm != NULL && plan->comm->holds_memory));
+                       plan->comm != NULL && plan->comm->holds_memory);
   xfi_free(plan->allocations);
   plan->local = NULL;
   plan->direct = NULL;
   plan->pipeline = NULL;
   plan->allocations = NULL;
   plan->n_allocations = 0;
-  plan->refused = false;
-  plan->state = XFI_PLAN_UNCOMMITTED;
-  plan->changed = true;
 }
 
 static xfer_status note_allocation(xfer_plan *plan, size_t *capacity, const void *pointer,
@@ -37,10 +33,15 @@ static xfer_status note_allocation(xfer_plan *plan, size_t *capacity, const void
   xfer_status st = XFER_OK;
   xfi_allocation found;
 
+  if (plan->n_allocations > 0) { /* as views of one buffer tend to be: nothing to ask */
+    const xfi_allocation *last = &plan->allocations[plan->n_allocations - 1];
+    const char *at = pointer;
+
+    if (at >= (const char *)last->base && at + n_bytes <= (const char *)last->base + last->n_bytes)
+      return XFER_OK;
+  }
   XFI_TRY(plan->device->ops->find_allocation(plan->device, pointer, n_bytes, &found));
   if (found.id == 0) return XFER_OK; /* this device cannot tell one allocation from the next */
-  if (plan->n_allocations > 0 && plan->allocations[plan->n_allocations - 1].id == found.id)
-    return XFER_OK; /* as views of one buffer tend to be: fewer to sort */
   XFI_TRY(xfi_vec_reserve(&plan->allocations, capacity, plan->n_allocations + 1,
                           sizeof *plan->allocations));
   plan->allocations[plan->n_allocations++] = found;
@@ -48,11 +49,13 @@ done:
   return st;
 }
 
-static int by_id(const void *a, const void *b)
+static int by_base(const void *a, const void *b)
 {
   const xfi_allocation *x = a;
   const xfi_allocation *y = b;
 
+  if (x->base != y->base) return x->base < y->base ? -1 : 1;
+  if (x->n_bytes != y->n_bytes) return x->n_bytes < y->n_bytes ? -1 : 1;
   return (x->id > y->id) - (x->id < y->id);
 }
 
@@ -89,9 +92,9 @@ static xfer_status note_allocations(xfer_plan *plan)
     XFI_TRY(note_view(plan, &capacity, t, false));
   }
   if (plan->n_allocations == 0) goto done;
-  qsort(plan->allocations, plan->n_allocations, sizeof *plan->allocations, by_id);
+  qsort(plan->allocations, plan->n_allocations, sizeof *plan->allocations, by_base);
   for (size_t i = 1; i < plan->n_allocations; i++)
-    if (plan->allocations[i].id != plan->allocations[n].id)
+    if (by_base(&plan->allocations[i], &plan->allocations[n]) != 0)
       plan->allocations[++n] = plan->allocations[i];
   plan->n_allocations = n + 1;
 done:
@@ -110,55 +113,96 @@ done:
   return st;
 }
 
-/* Has any rank bound something since the last commit? Collective. */
-static xfer_status any_changed(bool *changed, const xfer_plan *plan, xfer_status mine)
+/* What ranks tell each other as a commit begins. */
+typedef struct word {
+  int32_t status;
+  int32_t changed;          /* lanes must be made */
+  uint64_t place;           /* see xfi_device */
+  unsigned char domain[64]; /* ranks with equal ones may reach each other's memory */
+} word;
+
+/* All ranks' words; fails everywhere if some rank had failed before. */
+static xfer_status gather_words(word *all, const xfer_plan *plan, xfer_status mine,
+                                xfi_deadline deadline)
 {
   xfi_comm *comm = plan->comm;
   xfer_status st = XFER_OK;
-  unsigned char said[2] = {plan->changed, mine != XFER_OK};
-  unsigned char(*all)[2] = xfi_comm_calloc(comm, (size_t)comm->size, sizeof *all);
+  word said = {mine, plan->state != XFI_COMMITTED && plan->state != XFI_REFUSED,
+               plan->device->place, {0}};
   bool failed = false;
 
-  XFI_CHECK(all != NULL, XFER_ERR_NOMEM, "%d ranks", comm->size);
-  XFI_TRY(comm->ops->all_gather(comm, all, said, sizeof said, xfi_run_deadline(plan)));
-  *changed = false;
-  for (int r = 0; r < comm->size; r++) {
-    *changed = *changed || all[r][0] != 0;
-    failed = failed || all[r][1] != 0;
-  }
-  if (failed) st = xfi_comm_agree(comm, mine, xfi_run_deadline(plan)); /* for the text */
+  plan->device->ops->domain(plan->device, said.domain);
+  XFI_TRY(comm->ops->all_gather(comm, all, &said, sizeof said, deadline));
+  for (int r = 0; r < comm->size; r++)
+    failed = failed || all[r].status != XFER_OK;
+  if (failed) st = xfi_comm_agree(comm, mine, deadline); /* for the text */
 done:
-  xfi_free(all);
   return st;
 }
 
-static xfer_status check_idle(const xfer_plan *plan, const char *before)
+/* Whom this rank exchanges messages with in rounds. */
+static void mark_peers(bool *peers, const xfi_pipeline *p)
 {
-  xfer_status st = XFER_OK;
+  for (size_t i = 0; i < p->n_steps; i++)
+    for (int m = 0; p->steps[i].root < 0 && m < p->steps[i].n_sends + p->steps[i].n_recvs; m++)
+      peers[p->steps[i].messages[m].peer] = true;
+}
 
-  XFI_CHECK(plan->state != XFI_PLAN_RUNNING, XFER_ERR_STATE,
-            "a run is in flight; wait for it before %s", before);
+/* Connect what connects lazily, where messages will go: nothing where none will. All ranks. */
+static xfer_status connect_peers(const xfer_plan *plan, xfer_status mine, xfi_deadline deadline)
+{
+  xfi_comm *comm = plan->comm;
+  xfer_status st = XFER_OK;
+  const int32_t said[2] = {mine, mine == XFER_OK && plan->pipeline->n_steps > 0};
+  int32_t(*all)[2] = xfi_comm_calloc(comm, (size_t)comm->size, sizeof *all);
+  bool *peers = xfi_comm_calloc(comm, (size_t)comm->size, sizeof *peers);
+  bool failed = false;
+  bool used = false;
+
+  XFI_CHECK(all != NULL && peers != NULL, XFER_ERR_NOMEM, "%d ranks", comm->size);
+  XFI_TRY(comm->ops->all_gather(comm, all, said, sizeof said, deadline));
+  for (int r = 0; r < comm->size; r++) {
+    failed = failed || all[r][0] != XFER_OK;
+    used = used || all[r][1] != 0;
+  }
+  if (failed) XFI_TRY(xfi_comm_agree(comm, mine, deadline)); /* for the text */
+  if (!used || comm->ops->connect == NULL) goto done;
+  mark_peers(peers, plan->pipeline);
+  st = comm->ops->connect(comm, peers, plan->moves->n_broadcast > 0, deadline);
+  XFI_TRY(xfi_comm_agree(comm, st, deadline));
 done:
+  xfi_free(all);
+  xfi_free(peers);
   return st;
 }
 
 /* Lanes in the order in which they take what is left: local, direct, pipeline. */
-static xfer_status make_lanes(xfer_plan *plan)
+static xfer_status make_lanes(xfer_plan *plan, const word *words, xfi_deadline deadline)
 {
   xfi_comm *comm = plan->comm;
   xfer_status st = XFER_OK;
+  xfer_status mine;
+  const word *own = &words[comm->rank];
+  bool *same = xfi_comm_calloc(comm, (size_t)comm->size, sizeof *same);
+  bool *here = xfi_comm_calloc(comm, (size_t)comm->size, sizeof *here);
 
-  xfi_run_drop_lanes(plan);
-  plan->abandoned = false; /* nobody knows of what is made now */
-  plan->epoch = 0;
-  XFI_TRY(xfi_comm_agree(comm, commit_local(plan), xfi_run_deadline(plan)));
-  XFI_TRY(xfi_direct_create(&plan->direct, plan));
-  XFI_TRY(xfi_comm_agree(comm, xfi_pipeline_create(&plan->pipeline, plan), xfi_run_deadline(plan)));
-  if (comm->ops->warm_up != NULL) {
-    st = comm->ops->warm_up(comm, xfi_run_deadline(plan));
-    XFI_TRY(xfi_comm_agree(comm, st, xfi_run_deadline(plan)));
+  XFI_CHECK(same != NULL && here != NULL, XFER_ERR_NOMEM, "%d ranks", comm->size);
+  for (int r = 0; r < comm->size; r++) {
+    same[r] = r != comm->rank && memcmp(words[r].domain, own->domain, sizeof own->domain) == 0;
+    here[r] = r != comm->rank && own->place != 0 && words[r].place == own->place;
   }
+  xfi_run_drop_lanes(plan);
+  plan->epoch = 0;
+  mine = commit_local(plan);
+  XFI_TRY(xfi_direct_create(&plan->direct, plan, same, here, &mine, deadline));
+  XFI_TRY(xfi_comm_agree(comm, mine, deadline)); /* also: nobody maps what is offered any more */
+  if (plan->device->ops->exports_end != NULL) plan->device->ops->exports_end(plan->device);
+  mine = xfi_pipeline_create(&plan->pipeline, plan);
+  XFI_TRY(connect_peers(plan, mine, deadline));
 done:
+  if (plan->device->ops->exports_end != NULL) plan->device->ops->exports_end(plan->device);
+  xfi_free(same);
+  xfi_free(here);
   return st;
 }
 
@@ -167,33 +211,35 @@ xfer_status xfi_run_commit(xfer_plan *plan)
   xfer_status st = XFER_OK;
 
   XFI_CHECK(plan->comm != NULL, XFER_ERR_STATE, "a simulated plan cannot be committed");
-  XFI_TRY(xfi_run_commit_with(plan, check_idle(plan, "committing")));
+  XFI_TRY(xfi_run_commit_with(plan, XFER_OK));
 done:
   return st;
 }
 
 xfer_status xfi_run_commit_with(xfer_plan *plan, xfer_status mine)
 {
+  const xfi_deadline deadline = xfi_run_deadline(plan);
+  xfi_comm *comm = plan->comm;
   xfer_status st = XFER_OK;
-  bool changed = true;
+  const xfer_status allowed = xfi_state_allows(plan->state, XFI_CALL_COMMIT);
+  bool changed = false;
+  word *words = xfi_comm_calloc(comm, (size_t)comm->size, sizeof *words);
 
+  XFI_CHECK(words != NULL, XFER_ERR_NOMEM, "%d ranks", comm->size);
+  if (mine == XFER_OK) mine = allowed;
   /* Bound anew at the same addresses, which another allocation may have by now. */
-  if (plan->state != XFI_PLAN_RUNNING && xfi_run_find_changed(plan) != NULL) plan->changed = true;
-  st = any_changed(&changed, plan, mine);
-  if (st != XFER_OK && plan->state != XFI_PLAN_RUNNING) {
-    plan->state = XFI_PLAN_UNCOMMITTED;
-    plan->changed = true;
-  }
-  XFI_TRY(st);
-  if (changed) st = make_lanes(plan);
-  if (st != XFER_OK) {
-    xfi_run_drop_lanes(plan);
-    goto done;
-  }
-  plan->changed = false;
-  plan->refused = false;
-  plan->state = XFI_PLAN_COMMITTED;
+  if (allowed == XFER_OK && xfi_run_find_changed(plan) != NULL)
+    plan->state = xfi_state_after(plan->state, XFI_CALL_BIND, XFI_ENDED);
+  st = gather_words(words, plan, mine, deadline);
+  for (int r = 0; r < comm->size && st == XFER_OK; r++)
+    changed = changed || words[r].changed != 0;
+  if (changed) st = make_lanes(plan, words, deadline);
+  if (allowed == XFER_OK)
+    plan->state =
+        xfi_state_after(plan->state, XFI_CALL_COMMIT, st == XFER_OK ? XFI_ENDED : XFI_FAILED);
+  if (st != XFER_OK && changed) xfi_run_drop_lanes(plan);
 done:
+  xfi_free(words);
   return st;
 }
 
@@ -202,9 +248,10 @@ xfer_status xfi_run_release(xfer_plan *plan)
   xfer_status st = XFER_OK;
 
   XFI_CHECK(plan->comm != NULL, XFER_ERR_STATE, "a simulated plan has nothing to release");
-  st = check_idle(plan, "releasing");
-  XFI_TRY(xfi_comm_agree(plan->comm, st, xfi_run_deadline(plan)));
+  XFI_TRY(xfi_comm_agree(plan->comm, xfi_state_allows(plan->state, XFI_CALL_RELEASE),
+                         xfi_run_deadline(plan)));
   xfi_run_drop_lanes(plan);
+  plan->state = xfi_state_after(plan->state, XFI_CALL_RELEASE, XFI_ENDED);
   XFI_TRY(
       xfi_comm_agree(plan->comm, XFER_OK, xfi_run_deadline(plan))); /* nobody maps us any more */
 done:

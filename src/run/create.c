@@ -124,7 +124,6 @@ xfer_status xfi_run_create(xfer_plan **plan, xfi_comm *comm, xfi_device *device,
   p->options = *options;
   p->comm = comm;
   p->device = device;
-  p->changed = true;
   if (checked == XFER_OK) checked = fill_options(&p->options, device);
   if (checked != XFER_OK) p->options.timeout_ms = DEFAULT_TIMEOUT_MS;
   XFI_TRY(xfi_agree_tensors(&agreed, comm, checked, tensors, n_tensors, &p->options,
@@ -166,9 +165,7 @@ done:
 void xfi_run_destroy(xfer_plan *plan)
 {
   if (plan == NULL) return;
-  if (plan->state == XFI_PLAN_RUNNING && plan->run_status == XFER_OK)
-    plan->device->ops->event_sync(plan->device, plan->finished, xfi_run_deadline(plan));
-  if (plan->state == XFI_PLAN_RUNNING && plan->run_status != XFER_OK) plan->abandoned = true;
+  if (plan->state == XFI_RUNNING) xfi_run_abandon(plan);
   if (plan->device != NULL) xfi_run_drop_lanes(plan);
   for (size_t t = 0; plan->bindings != NULL && plan->moves != NULL && t < plan->moves->n_tensors;
        t++)

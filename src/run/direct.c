@@ -1,34 +1,55 @@
 /*
  * The direct lane: copies straight between this rank's memory and mapped memory of peers.
  *
- * One flag page per rank and plan, in its own memory, has two words per peer: READY, the peer's
- * memory may be accessed in run `epoch`; DONE, the peer has copied what it copies for us in it. The
- * side that copies waits for READY, copies, sets DONE; the other sets READY and waits for DONE. So
- * each rank waits on its own page only, and whoever pushes or pulls does the same.
+ * Each rank has a page of flags with some words per peer (link.h). The side that copies waits for
+ * READY on its own page, copies, and sets DONE on the peer's; the other sets READY there and waits
+ * for DONE on its own. So each rank waits on its own page only, and whoever pushes or pulls does
+ * the same.
+ *
+ * In trouble. A wait ends at the run's deadline, or when the peer fails, by a flag made void; what
+ * pushes into the peer's memory behind it is guarded and then does nothing (pulling writes our own
+ * memory only). A rank that leaves a failed run makes its words on its peers' pages void, and then
+ * waits for those that had started on its memory. A peer says STARTED before it looks whether we
+ * have left, and we say that we have left before we look at STARTED: one of the two sees the other.
  */
+#include <stdio.h>
 #include <string.h>
+#include <time.h>
 
 #include "alloc.h"
 #include "error.h"
 #include "link.h"
 #include "run.h"
-#include "vec.h"
-
-enum { READY, DONE, FLAGS_PER_PEER };
 
 /* Up to this many bytes all copies go in one batch on the caller's stream: fewer launches count
  * more than streams side by side. */
 #define ONE_BATCH_BYTES (UINT64_C(16) << 20)
 
-/* Copies that wait for the same peers and run on one stream. */
+/* With it a void flag is one that this rank gave up waiting for. */
+#define LATE (UINT64_C(1) << 61)
+
+enum { PUSH, PULL };
+
+/* Copies one way that wait for the same peers and run on one stream. */
 typedef struct group {
+  int way;
   xfi_batch *batch;
-  uint64_t **ready; /* [n_peers] on our page */
-  uint64_t **done;  /* [n_peers] on theirs */
-  int *ranks;
-  int n_peers;
+  xfi_guard *guard; /* of pushes, where the device has any */
+  xfi_flags ready;  /* on our page */
+  xfi_flags left;
+  xfi_flags started; /* on theirs */
+  xfi_flags done;
+  int *ranks; /* [ready.n] */
   int stream; /* index; -1: the caller's */
 } group;
+
+/* Own flags that streams may be waiting for. */
+typedef struct watch {
+  xfi_alarm alarm;
+  xfi_flags flags;
+  uint64_t value;
+  uint64_t *late; /* the first that its deadline was missed for; NULL: none */
+} watch;
 
 struct xfi_direct {
   xfi_device *device;
@@ -36,22 +57,20 @@ struct xfi_direct {
   bool *sends; /* [n peers] */
   bool *recvs;
   uint64_t bytes;
-  uint64_t *page; /* [n_ranks][FLAGS_PER_PEER] */
+  uint64_t *page; /* [n_ranks][XFI_WORDS]; NULL without links */
   group *groups;
   int n_groups;
-  uint64_t **tell;  /* READY on pages of peers that copy for us */
-  uint64_t **await; /* DONE on our page by the same peers */
+  xfi_flags tell;  /* READY on pages of peers that copy for us */
+  xfi_flags await; /* DONE on our page by the same peers */
   int *await_ranks;
-  int n_await;
+  watch watch;
   xfer_stream *streams;
   xfi_event **ended; /* [n_streams] */
   int n_streams;
+  bool may_share; /* a stream with another rank; the last of `streams` then takes its place */
 };
 
-static uint64_t *flag(uint64_t *page, int rank, int which)
-{
-  return page + (size_t)rank * FLAGS_PER_PEER + (size_t)which;
-}
+static int64_t ring(xfi_alarm *alarm, int64_t now_ns);
 
 /* ---- copies ---- */
 
@@ -61,12 +80,15 @@ static xfer_status add_flow(xfi_copies *copies, const xfer_plan *plan, const xfi
 {
   const xfi_move_list *list = send ? &plan->moves->sends : &plan->moves->recvs;
   const xfi_peer *peer = &list->peers[send ? link->send : link->recv];
+  const bool both = (send ? link->send_by : link->recv_by) == XFI_BY_BOTH;
   xfer_status st = XFER_OK;
   size_t cursor = 0;
 
   for (size_t i = peer->first; i < peer->first + peer->n; i++) {
     const xfi_move *move = &list->moves[i];
     const xfi_class *cls = xfi_plan_class(plan->moves, move->tensor);
+    const int n_dims = cls->src->n_dims;
+    const int elem_bytes = cls->src->elem_bytes;
     xfi_end src = {NULL, {0}};
     xfi_end dst = {NULL, {0}};
     xfi_box box;
@@ -79,40 +101,50 @@ static xfer_status add_flow(xfi_copies *copies, const xfer_plan *plan, const xfi
         send ? xfi_link_bound(link, move->tensor, false, &cursor) : xfi_run_dst(plan, move->tensor);
     XFI_CHECK(src.bound != NULL && dst.bound != NULL, XFER_ERR_INTERNAL,
               "rank %d did not describe tensor %u", link->rank, move->tensor);
+    if (both && xfi_link_is_narrow(src.bound, dst.bound, box.length, n_dims, elem_bytes) != send)
+      continue; /* the peer's */
     memcpy(src.start, box.src_local, sizeof src.start);
     memcpy(dst.start, box.dst_local, sizeof dst.start);
-    XFI_TRY(xfi_copies_add(copies, &dst, &src, box.length, cls->src->n_dims, cls->src->elem_bytes));
-    *bytes += (uint64_t)(xfi_box_elems(&box, cls->src->n_dims) * cls->src->elem_bytes);
+    XFI_TRY(xfi_copies_add(copies, &dst, &src, box.length, n_dims, elem_bytes));
+    *bytes += (uint64_t)(xfi_box_elems(&box, n_dims) * elem_bytes);
   }
-done:
-  return st;
-}
-
-static xfer_status add_link(xfi_copies *copies, const xfer_plan *plan, const xfi_link *link,
-                            uint64_t *bytes)
-{
-  xfer_status st = XFER_OK;
-
-  if (link->pushes) XFI_TRY(add_flow(copies, plan, link, true, bytes));
-  if (link->pulls) XFI_TRY(add_flow(copies, plan, link, false, bytes));
 done:
   return st;
 }
 
 /* ---- groups ---- */
 
-static xfer_status new_group(group **out, xfi_direct *d, int stream)
+static bool link_goes(const xfi_link *link, int way)
+{
+  return way == PUSH ? xfi_link_pushes(link) : xfi_link_pulls(link);
+}
+
+static xfer_status make_flags(xfi_flags *flags, size_t n)
+{
+  flags->at = xfi_calloc(n, sizeof *flags->at);
+  if (flags->at != NULL) return XFER_OK;
+  xfi_set_error("%zu flags", n);
+  return XFER_ERR_NOMEM;
+}
+
+static void add_flag(xfi_flags *flags, uint64_t *flag)
+{
+  flags->at[flags->n++] = flag;
+}
+
+static xfer_status new_group(group **out, xfi_direct *d, int way, int stream)
 {
   xfer_status st = XFER_OK;
-  group *g = &d->groups[d->n_groups];
+  group *g = &d->groups[d->n_groups++];
 
-  g->ready = xfi_calloc(d->links.n, sizeof *g->ready);
-  g->done = xfi_calloc(d->links.n, sizeof *g->done);
-  g->ranks = xfi_calloc(d->links.n, sizeof *g->ranks);
-  d->n_groups++;
-  XFI_CHECK(g->ready != NULL && g->done != NULL && g->ranks != NULL, XFER_ERR_NOMEM, "%zu peers",
-            d->links.n);
+  g->way = way;
   g->stream = stream;
+  g->ranks = xfi_calloc(d->links.n, sizeof *g->ranks);
+  XFI_CHECK(g->ranks != NULL, XFER_ERR_NOMEM, "%zu peers", d->links.n);
+  XFI_TRY(make_flags(&g->ready, d->links.n));
+  XFI_TRY(make_flags(&g->left, d->links.n));
+  XFI_TRY(make_flags(&g->started, d->links.n));
+  XFI_TRY(make_flags(&g->done, d->links.n));
   *out = g;
 done:
   return st;
@@ -120,9 +152,32 @@ done:
 
 static void join_group(group *g, xfi_direct *d, const xfi_link *link, int rank)
 {
-  g->ready[g->n_peers] = flag(d->page, link->rank, READY);
-  g->done[g->n_peers] = flag(link->page, rank, DONE);
-  g->ranks[g->n_peers++] = link->rank;
+  g->ranks[g->ready.n] = link->rank;
+  add_flag(&g->ready, xfi_word(d->page, link->rank, XFI_READY));
+  add_flag(&g->left, xfi_word(d->page, link->rank, XFI_LEFT));
+  add_flag(&g->started, xfi_word(link->page, rank, XFI_STARTED + g->way));
+  add_flag(&g->done, xfi_word(link->page, rank, XFI_DONE + g->way));
+}
+
+/* The batch of a group whose peers are known, with its guard. */
+static xfer_status finish_group(group *g, const xfi_direct *d, const xfi_copies *copies)
+{
+  const xfi_device_ops *dev = d->device->ops;
+  xfer_status st = XFER_OK;
+  uint64_t *flags[XFI_GUARD_FLAGS];
+  xfi_flags guarded = {flags, 0};
+
+  if (g->way == PUSH && dev->guard_create != NULL) {
+    for (int i = 0; i < g->ready.n; i++) {
+      add_flag(&guarded, g->ready.at[i]);
+      add_flag(&guarded, g->left.at[i]);
+    }
+    XFI_TRY(dev->guard_create(d->device, &g->guard, &guarded));
+  }
+  if (copies->n > 0)
+    XFI_TRY(dev->batch_create(d->device, &g->batch, copies->at, copies->n, g->guard));
+done:
+  return st;
 }
 
 /* In the order of their start. The engine takes one peer's copies after the other's, and a peer
@@ -138,36 +193,51 @@ static const xfi_link *nth_link(const xfi_direct *d, int rank, size_t i)
   return &d->links.at[((size_t)rank + above + i) % d->links.n];
 }
 
-/* One group with everything, or one per peer with the streams dealt in turn. */
+/* What goes one way: one group with everything, or one per peer with the streams dealt in turn. */
+static xfer_status make_way(xfi_direct *d, const xfer_plan *plan, int way, bool one)
+{
+  xfer_status st = XFER_OK;
+  xfi_copies copies = {NULL, 0, 0};
+  uint64_t ignored = 0;
+  group *g = NULL;
+
+  for (size_t i = 0; i < d->links.n; i++) {
+    const xfi_link *link = nth_link(d, plan->moves->rank, i);
+
+    if (!link_goes(link, way)) continue;
+    if (g == NULL)
+      XFI_TRY(new_group(&g, d, way, one ? -1 : d->n_groups % d->device->ops->n_copy_streams));
+    join_group(g, d, link, plan->moves->rank);
+    XFI_TRY(add_flow(&copies, plan, link, way == PUSH, &ignored));
+    if (one) continue;
+    XFI_TRY(finish_group(g, d, &copies));
+    g = NULL;
+    copies.n = 0;
+  }
+  if (g != NULL) XFI_TRY(finish_group(g, d, &copies));
+done:
+  xfi_copies_free(&copies);
+  return st;
+}
+
 static xfer_status make_groups(xfi_direct *d, const xfer_plan *plan)
 {
   xfer_status st = XFER_OK;
   xfi_copies copies = {NULL, 0, 0};
-  bool one;
-  group *g = NULL;
+  bool one = !d->device->ops->is_synchronous && d->links.n <= XFI_GUARD_FLAGS / 2;
 
-  d->groups = xfi_calloc(d->links.n, sizeof *d->groups);
+  d->groups = xfi_calloc(2 * d->links.n, sizeof *d->groups);
   XFI_CHECK(d->groups != NULL, XFER_ERR_NOMEM, "%zu links", d->links.n);
-  for (size_t i = 0; i < d->links.n; i++)
-    XFI_TRY(add_link(&copies, plan, &d->links.at[i], &d->bytes));
-  one = d->bytes <= ONE_BATCH_BYTES && !d->device->ops->is_synchronous;
-  if (!one) copies.n = 0;
   for (size_t i = 0; i < d->links.n; i++) {
-    const xfi_link *link = nth_link(d, plan->moves->rank, i);
-    uint64_t ignored = 0;
+    const xfi_link *link = &d->links.at[i];
 
-    if (!link->pushes && !link->pulls) continue;
-    if (!one || g == NULL)
-      XFI_TRY(new_group(&g, d, one ? -1 : d->n_groups % d->device->ops->n_copy_streams));
-    join_group(g, d, link, plan->moves->rank);
-    if (one) continue;
-    XFI_TRY(add_link(&copies, plan, link, &ignored));
-    if (copies.n > 0)
-      XFI_TRY(d->device->ops->batch_create(d->device, &g->batch, copies.at, copies.n));
+    if (link_goes(link, PUSH)) XFI_TRY(add_flow(&copies, plan, link, true, &d->bytes));
+    if (link_goes(link, PULL)) XFI_TRY(add_flow(&copies, plan, link, false, &d->bytes));
     copies.n = 0;
   }
-  if (one && g != NULL && copies.n > 0)
-    XFI_TRY(d->device->ops->batch_create(d->device, &g->batch, copies.at, copies.n));
+  one = one && d->bytes <= ONE_BATCH_BYTES;
+  XFI_TRY(make_way(d, plan, PUSH, one));
+  XFI_TRY(make_way(d, plan, PULL, one));
 done:
   xfi_copies_free(&copies);
   return st;
@@ -180,6 +250,9 @@ static xfer_status make_streams(xfi_direct *d)
 
   for (int g = 0; g < d->n_groups; g++)
     if (d->groups[g].stream >= n) n = d->groups[g].stream + 1;
+  for (size_t i = 0; i < d->links.n; i++)
+    d->may_share = d->may_share || d->links.at[i].is_here;
+  if (d->may_share) n++;
   d->streams = xfi_calloc((size_t)n, sizeof(xfer_stream));
   d->ended = xfi_calloc((size_t)n, sizeof *d->ended);
   XFI_CHECK(d->streams != NULL && d->ended != NULL, XFER_ERR_NOMEM, "%d streams", n);
@@ -193,24 +266,32 @@ done:
   return st;
 }
 
-/* The peers that copy for us. */
+/* The peers that copy for us, and all that we wait for. */
 static xfer_status list_waits(xfi_direct *d, int rank)
 {
   xfer_status st = XFER_OK;
 
-  d->tell = xfi_calloc(d->links.n, sizeof *d->tell);
-  d->await = xfi_calloc(d->links.n, sizeof *d->await);
-  d->await_ranks = xfi_calloc(d->links.n, sizeof *d->await_ranks);
-  XFI_CHECK(d->tell != NULL && d->await != NULL && d->await_ranks != NULL, XFER_ERR_NOMEM,
-            "%zu links", d->links.n);
+  XFI_TRY(make_flags(&d->tell, d->links.n));
+  XFI_TRY(make_flags(&d->await, 2 * d->links.n));
+  XFI_TRY(make_flags(&d->watch.flags, 4 * d->links.n));
+  d->await_ranks = xfi_calloc(2 * d->links.n, sizeof *d->await_ranks);
+  XFI_CHECK(d->await_ranks != NULL, XFER_ERR_NOMEM, "%zu links", d->links.n);
   for (size_t i = 0; i < d->links.n; i++) {
     const xfi_link *link = &d->links.at[i];
+    const bool by[2] = {xfi_link_is_pushed(link), xfi_link_is_pulled(link)};
 
-    if (!link->is_pushed && !link->is_pulled) continue;
-    d->tell[d->n_await] = flag(link->page, rank, READY);
-    d->await[d->n_await] = flag(d->page, link->rank, DONE);
-    d->await_ranks[d->n_await++] = link->rank;
+    for (int way = PUSH; way <= PULL; way++) {
+      if (!by[way]) continue;
+      d->await_ranks[d->await.n] = link->rank;
+      add_flag(&d->await, xfi_word(d->page, link->rank, XFI_DONE + way));
+    }
+    if (by[PUSH] || by[PULL]) add_flag(&d->tell, xfi_word(link->page, rank, XFI_READY));
   }
+  for (int g = 0; g < d->n_groups; g++)
+    for (int i = 0; i < d->groups[g].ready.n; i++)
+      add_flag(&d->watch.flags, d->groups[g].ready.at[i]);
+  for (int i = 0; i < d->await.n; i++)
+    add_flag(&d->watch.flags, d->await.at[i]);
 done:
   return st;
 }
@@ -223,8 +304,8 @@ static xfer_status prepare(xfi_direct *d, const xfer_plan *plan)
   for (size_t i = 0; i < d->links.n; i++) {
     const xfi_link *link = &d->links.at[i];
 
-    if (link->pushes || link->is_pulled) d->sends[link->send] = true;
-    if (link->pulls || link->is_pushed) d->recvs[link->recv] = true;
+    if (link->send_by != XFI_BY_NOBODY) d->sends[link->send] = true;
+    if (link->recv_by != XFI_BY_NOBODY) d->recvs[link->recv] = true;
   }
   XFI_TRY(make_groups(d, plan));
   XFI_TRY(make_streams(d));
@@ -233,77 +314,76 @@ done:
   return st;
 }
 
-static xfer_status make_page(xfi_direct *d, const xfer_plan *plan)
+static xfer_status make_room(xfi_direct *d, const xfer_plan *plan)
 {
-  const xfi_device_ops *dev = d->device->ops;
-  const size_t n_flags = (size_t)plan->moves->n_ranks * FLAGS_PER_PEER;
+  const size_t n_flags = (size_t)plan->moves->n_ranks * XFI_WORDS;
   xfer_status st = XFER_OK;
-  void *page = NULL;
+  bool by_streams = false;
 
   d->sends = xfi_calloc(plan->moves->sends.n_peers, sizeof *d->sends);
   d->recvs = xfi_calloc(plan->moves->recvs.n_peers, sizeof *d->recvs);
   XFI_CHECK(d->sends != NULL && d->recvs != NULL, XFER_ERR_NOMEM, "direct lane");
-  if (dev->flags_alloc != NULL) {
-    XFI_TRY(dev->flags_alloc(d->device, &d->page, n_flags));
-  } else {
-    XFI_TRY(dev->alloc(d->device, &page, n_flags * sizeof *d->page));
-    d->page = page;
-  }
+  for (size_t i = 0; i < d->links.n; i++)
+    by_streams = by_streams || d->links.at[i].send != XFI_NO_FLOW ||
+                 d->links.at[i].recv != XFI_NO_FLOW;
+  if (d->links.n > 0)
+    XFI_TRY(d->device->ops->flags_alloc(d->device, &d->page, n_flags, by_streams));
 done:
   return st;
 }
 
-xfer_status xfi_direct_create(xfi_direct **direct, xfer_plan *plan)
+xfer_status xfi_direct_create(xfi_direct **direct, xfer_plan *plan, const bool *same,
+                              const bool *here, xfer_status *mine, xfi_deadline deadline)
 {
   xfer_status st = XFER_OK;
-  xfi_direct *d = xfi_calloc(1, sizeof *d);
+  xfi_direct *d = xfi_comm_calloc(plan->comm, 1, sizeof *d);
 
-  if (d == NULL) {
-    xfi_set_error("direct lane");
-    st = XFER_ERR_NOMEM;
-  } else {
-    d->device = plan->device;
-    st = make_page(d, plan);
-  }
-  XFI_TRY(xfi_comm_agree(plan->comm, st, xfi_run_deadline(plan)));
-  XFI_CHECK(d != NULL, XFER_ERR_INTERNAL, "the ranks agreed on a rank out of memory");
-  XFI_TRY(xfi_links_create(&d->links, plan, d->page));
-  XFI_TRY(xfi_comm_agree(plan->comm, prepare(d, plan), xfi_run_deadline(plan)));
-
+  XFI_CHECK(d != NULL, XFER_ERR_NOMEM, "direct lane");
+  d->device = plan->device;
+  d->watch.alarm.ring = ring;
+  XFI_TRY(xfi_links_list(&d->links, plan, same, here));
+  if (*mine == XFER_OK) *mine = make_room(d, plan);
+  XFI_TRY(xfi_links_connect(&d->links, plan, d->page, mine, deadline));
+  if (*mine == XFER_OK) *mine = prepare(d, plan);
   *direct = d;
   d = NULL;
 done:
-  if (plan->device->ops->exports_end != NULL) plan->device->ops->exports_end(plan->device);
-  xfi_direct_destroy(d, false);
+  xfi_direct_destroy(d);
   return st;
 }
 
-void xfi_direct_destroy(xfi_direct *d, bool abandoned)
+static void free_group(xfi_direct *d, group *g)
+{
+  const xfi_device_ops *dev = d->device->ops;
+
+  if (g->batch != NULL) dev->batch_destroy(d->device, g->batch);
+  if (g->guard != NULL) dev->guard_destroy(d->device, g->guard);
+  xfi_free(g->ready.at);
+  xfi_free(g->left.at);
+  xfi_free(g->started.at);
+  xfi_free(g->done.at);
+  xfi_free(g->ranks);
+}
+
+void xfi_direct_destroy(xfi_direct *d)
 {
   if (d == NULL) return;
+  if (d->device->alarms != NULL) xfi_alarm_clear(d->device->alarms, &d->watch.alarm);
   for (int i = 0; i < d->n_streams; i++) {
     d->device->ops->stream_destroy(d->device, d->streams[i]);
     d->device->ops->event_destroy(d->device, d->ended[i]);
   }
-  for (int g = 0; g < d->n_groups; g++) {
-    if (d->groups[g].batch != NULL) d->device->ops->batch_destroy(d->device, d->groups[g].batch);
-    xfi_free(d->groups[g].ready);
-    xfi_free(d->groups[g].done);
-    xfi_free(d->groups[g].ranks);
-  }
+  for (int g = 0; g < d->n_groups; g++)
+    free_group(d, &d->groups[g]);
   xfi_links_destroy(&d->links, d->device);
-  if (d->page != NULL && abandoned && d->device->ops->flags_share == NULL)
-    xfi_abandon(d->page);
-  else if (d->page != NULL && d->device->ops->flags_free != NULL)
-    d->device->ops->flags_free(d->device, d->page);
-  else if (d->page != NULL)
-    d->device->ops->free(d->device, d->page);
+  if (d->page != NULL) d->device->ops->flags_free(d->device, d->page);
   xfi_free(d->sends);
   xfi_free(d->recvs);
   xfi_free(d->groups);
-  xfi_free(d->tell);
-  xfi_free(d->await);
+  xfi_free(d->tell.at);
+  xfi_free(d->await.at);
   xfi_free(d->await_ranks);
+  xfi_free(d->watch.flags.at);
   xfi_free(d->streams);
   xfi_free(d->ended);
   xfi_free(d);
@@ -333,30 +413,38 @@ uint64_t xfi_direct_bytes(const xfi_direct *direct)
 
 /* ---- running ---- */
 
-/* What a failed rank writes in place of an epoch. */
-#define FAILED UINT64_MAX
-
-/* On the host a wait is over when the call returns: did one of the peers give up? */
-static xfer_status check_failed(uint64_t *const *flags, const int *ranks, int n)
+static uint64_t read_flag(const uint64_t *flag)
 {
-  xfer_status st = XFER_OK;
-
-  for (int i = 0; i < n; i++)
-    XFI_CHECK(__atomic_load_n(flags[i], __ATOMIC_RELAXED) != FAILED, XFER_ERR_PEER,
-              "rank %d failed in this run", ranks[i]);
-done:
-  return st;
+  return __atomic_load_n(flag, __ATOMIC_SEQ_CST);
 }
 
-void xfi_direct_fail(xfi_direct *d, int rank)
+static bool is_void(const uint64_t *flag)
 {
-  for (size_t i = 0; d != NULL && i < d->links.n; i++) {
-    const xfi_link *link = &d->links.at[i];
+  return (read_flag(flag) & XFI_FLAG_VOID) != 0;
+}
 
-    /* From the host: streams may be waiting themselves. */
-    if (link->page != NULL)
-      d->device->ops->flags_release(d->device, flag(link->page, rank, 0), FLAGS_PER_PEER, FAILED);
-  }
+/* Make a flag void that is still below `value`; false: it is not. */
+static bool give_up(uint64_t *flag, uint64_t value)
+{
+  uint64_t seen = read_flag(flag);
+
+  while (seen < value)
+    if (__atomic_compare_exchange_n(flag, &seen, value | XFI_FLAG_VOID | LATE, false,
+                                    __ATOMIC_SEQ_CST, __ATOMIC_SEQ_CST))
+      return true;
+  return false;
+}
+
+/* The run's deadline has come: no stream waits any longer. */
+static int64_t ring(xfi_alarm *alarm, int64_t now_ns)
+{
+  watch *w = (watch *)alarm;
+
+  (void)now_ns;
+  for (int i = 0; i < w->flags.n; i++)
+    if (give_up(w->flags.at[i], w->value) && w->late == NULL)
+      __atomic_store_n(&w->late, w->flags.at[i], __ATOMIC_SEQ_CST);
+  return INT64_MAX;
 }
 
 /* Of a peer whose signal did not come. */
@@ -364,80 +452,232 @@ void xfi_direct_fail(xfi_direct *d, int rank)
 #define NOT_STARTED "did not start"
 #define NOT_FINISHED "did not finish"
 
-/* A flag wait whose failure names the peer. */
-static xfer_status wait_flags(const xfi_direct *d, uint64_t *const *flags, const int *ranks, int n,
-                              uint64_t epoch, xfer_stream stream, xfi_deadline deadline,
+static xfer_status check_left(const xfi_flags *left, const int *ranks)
+{
+  xfer_status st = XFER_OK;
+
+  for (int i = 0; i < left->n; i++)
+    XFI_CHECK(read_flag(left->at[i]) == 0, XFER_ERR_PEER, "rank %d failed and left the plan's runs",
+              ranks[i]);
+done:
+  return st;
+}
+
+xfer_status xfi_direct_check(const xfi_direct *d)
+{
+  xfer_status st = XFER_OK;
+
+  for (size_t i = 0; i < d->links.n; i++)
+    XFI_CHECK(read_flag(xfi_word(d->page, d->links.at[i].rank, XFI_LEFT)) == 0, XFER_ERR_PEER,
+              "rank %d failed and left the plan's runs", d->links.at[i].rank);
+done:
+  return st;
+}
+
+/* Tell, then wait. Without alarms a wait is over when the call returns: late, or in vain? */
+static xfer_status sync_flags(const xfi_direct *d, const xfer_plan *plan, const xfi_flags *set,
+                              const xfi_flags *wait, const int *ranks, xfer_stream stream,
                               const char *what)
 {
   xfer_status st = XFER_OK;
   int late = 0;
 
-  if (n == 0) return XFER_OK;
-  st = d->device->ops->flags_wait(d->device, flags, n, epoch, stream, deadline, &late);
-  XFI_CHECK(st != XFER_ERR_TIMEOUT || late < 0, XFER_ERR_TIMEOUT, LATE_TEXT, ranks[late], what,
-            (unsigned long long)epoch);
+  if (set->n + wait->n == 0) return XFER_OK;
+  st = d->device->ops->flags_sync(d->device, set, wait, plan->epoch, stream, plan->run_ends, &late);
+  XFI_CHECK(st != XFER_ERR_TIMEOUT, XFER_ERR_TIMEOUT, LATE_TEXT, ranks[late], what,
+            (unsigned long long)plan->epoch);
   XFI_TRY(st);
-  if (d->device->ops->is_synchronous) XFI_TRY(check_failed(flags, ranks, n));
+  for (int i = 0; d->device->alarms == NULL && i < wait->n; i++)
+    XFI_CHECK(!is_void(wait->at[i]), XFER_ERR_PEER, "rank %d failed in this run", ranks[i]);
 done:
   return st;
 }
 
-void xfi_direct_name_late(const xfi_direct *d, const xfer_plan *plan)
+static xfer_status start_group(const xfi_direct *d, const xfer_plan *plan, const group *g,
+                               const xfi_flags *tell, xfer_stream stream)
 {
   const xfi_device_ops *dev = d->device->ops;
-  const uint64_t *late = dev->late_flag != NULL ? dev->late_flag(d->device) : NULL;
-  const uint64_t *end = d->page + (size_t)plan->moves->n_ranks * FLAGS_PER_PEER;
-
-  if (late == NULL || late < d->page || late >= end) return;
-  const int rank = (int)((late - d->page) / FLAGS_PER_PEER);
-  const bool started = (late - d->page) % FLAGS_PER_PEER == DONE;
-  xfi_set_error(LATE_TEXT, rank, started ? NOT_FINISHED : NOT_STARTED,
-                (unsigned long long)plan->epoch);
-}
-
-static xfer_status start_group(const xfi_direct *d, const group *g, uint64_t epoch,
-                               xfer_stream stream, xfi_deadline deadline)
-{
   xfer_status st = XFER_OK;
 
-  XFI_TRY(wait_flags(d, g->ready, g->ranks, g->n_peers, epoch, stream, deadline, NOT_STARTED));
-  if (g->batch != NULL) XFI_TRY(d->device->ops->batch_launch(d->device, g->batch, stream));
-  XFI_TRY(d->device->ops->flags_set(d->device, g->done, g->n_peers, epoch, stream));
+  XFI_TRY(sync_flags(d, plan, tell, &g->ready, g->ranks, stream, NOT_STARTED));
+  for (int i = 0; i < g->started.n; i++)
+    dev->flags_store(d->device, g->started.at[i], plan->epoch);
+  st = check_left(&g->left, g->ranks);
+  for (int i = 0; st != XFER_OK && i < g->done.n; i++) /* nothing was started after all */
+    dev->flags_store(d->device, g->done.at[i], plan->epoch | XFI_FLAG_VOID);
+  XFI_TRY(st);
+  if (g->guard != NULL) XFI_TRY(dev->guard_check(d->device, g->guard, stream));
+  if (g->batch != NULL) XFI_TRY(dev->batch_launch(d->device, g->batch, stream));
+  XFI_TRY(dev->flags_set(d->device, &g->done, g->guard, plan->epoch, stream));
 done:
   return st;
 }
 
-xfer_status xfi_direct_start(xfi_direct *d, xfer_plan *plan, xfer_stream stream,
-                             xfi_deadline deadline)
+/* Ranks that share the stream: what the first to come puts there to wait for its peers would hold
+ * up theirs. So none puts anything there before all have come, and this lane's on a stream of its
+ * own. */
+static xfer_status meet(const xfi_direct *d, const xfer_plan *plan)
 {
-  const xfi_device_ops *dev = d->device->ops;
+  const struct timespec pause = {.tv_nsec = 20 * 1000};
+  const xfi_link *links = d->links.at;
   xfer_status st = XFER_OK;
 
-  if (d->n_await > 0) XFI_TRY(dev->flags_set(d->device, d->tell, d->n_await, plan->epoch, stream));
-  for (int i = 0; i < d->n_streams; i++)
-    XFI_TRY(dev->stream_wait(d->device, d->streams[i], plan->started));
-  for (int i = 0; i < d->n_groups; i++) {
-    const group *g = &d->groups[i];
-
-    XFI_TRY(
-        start_group(d, g, plan->epoch, g->stream < 0 ? stream : d->streams[g->stream], deadline));
+  for (size_t i = 0; i < d->links.n; i++)
+    if (links[i].is_here && links[i].page != NULL)
+      d->device->ops->flags_store(d->device, xfi_word(links[i].page, plan->moves->rank, XFI_MET),
+                                  plan->epoch);
+  for (size_t i = 0; i < d->links.n; i++) {
+    if (!links[i].is_here) continue;
+    while (read_flag(xfi_word(d->page, links[i].rank, XFI_MET)) < plan->epoch) {
+      XFI_TRY(xfi_direct_check(d));
+      XFI_CHECK(!xfi_deadline_expired(plan->run_ends), XFER_ERR_TIMEOUT, LATE_TEXT, links[i].rank,
+                NOT_STARTED, (unsigned long long)plan->epoch);
+      (void)nanosleep(&pause, NULL);
+    }
   }
 done:
   return st;
 }
 
-xfer_status xfi_direct_finish(xfi_direct *d, xfer_plan *plan, xfer_stream stream,
-                              xfi_deadline deadline)
+xfer_status xfi_direct_start(xfi_direct *d, xfer_plan *plan, xfer_stream stream)
 {
   const xfi_device_ops *dev = d->device->ops;
+  const xfi_flags nothing = {NULL, 0};
+  xfer_status st = XFER_OK;
+  bool told = d->tell.n == 0;
+
+  d->watch.value = plan->epoch;
+  d->watch.late = NULL;
+  if (d->device->alarms != NULL && d->watch.flags.n > 0)
+    xfi_alarm_set(d->device->alarms, &d->watch.alarm, plan->run_ends);
+  for (int i = 0; i < d->n_streams; i++)
+    XFI_TRY(dev->stream_wait(d->device, d->streams[i], plan->started));
+  if (d->may_share && dev->stream_is_shared(d->device, stream)) {
+    XFI_TRY(meet(d, plan));
+    stream = d->streams[d->n_streams - 1];
+  }
+  /* One call sets and waits where both are on the caller's stream. */
+  if (!told && (d->n_groups == 0 || d->groups[0].stream >= 0)) {
+    XFI_TRY(sync_flags(d, plan, &d->tell, &nothing, NULL, stream, NOT_STARTED));
+    told = true;
+  }
+  for (int i = 0; i < d->n_groups; i++) {
+    const group *g = &d->groups[i];
+
+    XFI_TRY(start_group(d, plan, g, told ? &nothing : &d->tell,
+                        g->stream < 0 ? stream : d->streams[g->stream]));
+    told = true;
+  }
+done:
+  return st;
+}
+
+xfer_status xfi_direct_finish(xfi_direct *d, xfer_plan *plan, xfer_stream stream)
+{
+  const xfi_device_ops *dev = d->device->ops;
+  const xfi_flags nothing = {NULL, 0};
   xfer_status st = XFER_OK;
 
   for (int i = 0; i < d->n_streams; i++) {
     XFI_TRY(dev->event_record(d->device, d->ended[i], d->streams[i]));
     XFI_TRY(dev->stream_wait(d->device, stream, d->ended[i]));
   }
-  XFI_TRY(wait_flags(d, d->await, d->await_ranks, d->n_await, plan->epoch, stream, deadline,
-                     NOT_FINISHED));
+  XFI_TRY(sync_flags(d, plan, &nothing, &d->await, d->await_ranks, stream, NOT_FINISHED));
+done:
+  return st;
+}
+
+/* ---- the end of a run ---- */
+
+xfer_status xfi_direct_outcome(const xfi_direct *d, const xfer_plan *plan)
+{
+  const uint64_t *late = __atomic_load_n(&d->watch.late, __ATOMIC_SEQ_CST);
+  xfer_status st = XFER_OK;
+
+  if (late != NULL) {
+    const size_t word = (size_t)(late - d->page);
+
+    XFI_CHECK(false, XFER_ERR_TIMEOUT, LATE_TEXT, (int)(word / XFI_WORDS),
+              word % XFI_WORDS == XFI_READY ? NOT_STARTED : NOT_FINISHED,
+              (unsigned long long)plan->epoch);
+  }
+  XFI_TRY(xfi_direct_check(d));
+  for (int i = 0; i < d->await.n; i++)
+    XFI_CHECK(!is_void(d->await.at[i]), XFER_ERR_PEER, "rank %d failed in this run",
+              d->await_ranks[i]);
+done:
+  return st;
+}
+
+/* Has a peer that copies for us ended what it started in this run? */
+static bool is_at_rest(const xfi_direct *d, const xfer_plan *plan, int i)
+{
+  const uint64_t *done = d->await.at[i];
+  const uint64_t *started = done - XFI_DONE + XFI_STARTED;
+  const uint64_t seen = read_flag(done);
+
+  if (read_flag(started) != plan->epoch) return true;
+  return seen >= plan->epoch && (seen & LATE) == 0;
+}
+
+/* Until all are; the first that is not by the deadline, or -1. */
+static int await_rest(const xfi_direct *d, const xfer_plan *plan, xfi_deadline deadline)
+{
+  const struct timespec pause = {.tv_nsec = 20 * 1000};
+
+  for (int i = 0; i < d->await.n; i++)
+    while (!is_at_rest(d, plan, i)) {
+      if (xfi_deadline_expired(deadline)) return i;
+      (void)nanosleep(&pause, NULL);
+    }
+  return -1;
+}
+
+/* A word of ours on a peer's page says that nothing comes of this run. */
+static void say_void(const xfi_direct *d, const xfer_plan *plan, const xfi_link *link, int which)
+{
+  if (link->page != NULL)
+    d->device->ops->flags_store(d->device, xfi_word(link->page, plan->moves->rank, which),
+                                plan->epoch | XFI_FLAG_VOID);
+}
+
+/* What this rank has enqueued ends: its streams wait for nothing any more. */
+static xfer_status drain(const xfi_direct *d, const xfer_plan *plan, xfi_deadline deadline)
+{
+  const xfi_device_ops *dev = d->device->ops;
+  xfer_status st = XFER_OK;
+
+  for (int i = 0; i < d->watch.flags.n; i++)
+    (void)give_up(d->watch.flags.at[i], plan->epoch);
+  for (int i = 0; i < d->n_streams; i++) {
+    XFI_TRY(dev->event_record(d->device, d->ended[i], d->streams[i]));
+    XFI_TRY(dev->event_sync(d->device, d->ended[i], deadline));
+  }
+  XFI_TRY(dev->event_sync(d->device, plan->finished, deadline));
+done:
+  return st;
+}
+
+xfer_status xfi_direct_leave(xfi_direct *d, const xfer_plan *plan)
+{
+  const xfi_deadline deadline = xfi_deadline_after(XFI_LEAVE_MS);
+  xfer_status st = XFER_OK;
+  xfer_status drained;
+  int late;
+
+  for (size_t i = 0; i < d->links.n; i++) {
+    say_void(d, plan, &d->links.at[i], XFI_LEFT); /* before READY, which lets waits go */
+    say_void(d, plan, &d->links.at[i], XFI_READY);
+  }
+  drained = drain(d, plan, deadline);
+  if (d->device->alarms != NULL) xfi_alarm_clear(d->device->alarms, &d->watch.alarm);
+  for (size_t i = 0; i < d->links.n && drained == XFER_OK; i++)
+    for (int way = PUSH; way <= PULL; way++)
+      say_void(d, plan, &d->links.at[i], XFI_DONE + way);
+  late = await_rest(d, plan, deadline);
+  XFI_TRY(drained);
+  XFI_CHECK(late < 0, XFER_ERR_TIMEOUT,
+            "rank %d may still copy to or from this rank's memory", d->await_ranks[late]);
 done:
   return st;
 }

@@ -1,8 +1,13 @@
 /*
- * Making links: find who may be reached, tell each other what our halves look like, map. A flow is
- * copied by the side that has fewer allocations to map; if it cannot, by the other; if neither can,
- * it is left to the packed lane. Both ends know both counts and tell each other what worked, so
- * they decide alike.
+ * Making links: find who may be reached, tell each other what our halves look like, map, decide who
+ * copies. Both ends have both halves' descriptions and tell each other what they could map, so they
+ * decide alike.
+ *
+ * Who copies a flow. Where reading a peer's memory is as fast as writing it (device.h), its
+ * receiver pulls: it writes its own memory only, whatever becomes of the sender. But narrow rows
+ * are pushed, which is faster, and so is a flow from many allocations into few, since each that is
+ * not ours must be mapped. Elsewhere the side that has fewer to map copies. A side that cannot map
+ * leaves it to the other; where neither can, the flow takes the packed lane.
  */
 #include "link.h"
 
@@ -13,31 +18,14 @@
 #include "alloc.h"
 #include "bytes.h"
 #include "error.h"
-#include "vec.h"
+
+/* Rows below this are pushed, in moves of at least that many bytes. */
+#define NARROW_ROW_BYTES (INT64_C(32) << 10)
+#define NARROW_MOVE_BYTES (INT64_C(256) << 10)
+/* So many more allocations to map count for more than which way is faster. */
+#define MANY_ALLOCATIONS 256
 
 /* ---- who may be reached ---- */
-
-/* Peers whose memory may be in reach: of the same domain. */
-static xfer_status find_domain(bool *same, xfer_plan *plan)
-{
-  typedef unsigned char domain[64]; /* any bytes: a zero is no end */
-  xfi_comm *comm = plan->comm;
-  const uint32_t lane = plan->options.lane;
-  xfer_status st = XFER_OK;
-  domain mine = {0};
-  domain *all = NULL;
-
-  if (lane == XFER_LANE_PACKED || lane == XFER_LANE_BROADCAST) return XFER_OK;
-  all = xfi_comm_calloc(comm, (size_t)comm->size, sizeof *all);
-  XFI_CHECK(all != NULL, XFER_ERR_NOMEM, "%d ranks", comm->size);
-  plan->device->ops->domain(plan->device, mine);
-  XFI_TRY(comm->ops->all_gather(comm, all, mine, sizeof mine, xfi_run_deadline(plan)));
-  for (int r = 0; r < comm->size; r++)
-    same[r] = r != comm->rank && memcmp(all[r], mine, sizeof mine) == 0;
-done:
-  xfi_free(all);
-  return st;
-}
 
 /* Moves of a flow that the broadcast lane does not carry. */
 static bool has_moves(const xfer_plan *plan, const xfi_move_list *list, size_t peer)
@@ -49,37 +37,35 @@ static bool has_moves(const xfer_plan *plan, const xfi_move_list *list, size_t p
   return false;
 }
 
-static xfi_link *link_of(xfi_links *links, int rank)
-{
-  for (size_t i = 0; i < links->n; i++)
-    if (links->at[i].rank == rank) return &links->at[i];
-  links->at[links->n] = (xfi_link){.rank = rank, .send = XFI_NO_FLOW, .recv = XFI_NO_FLOW};
-  return &links->at[links->n++];
-}
-
-static xfer_status list_links(xfi_links *links, xfer_plan *plan)
-{
-  const xfi_plan *m = plan->moves;
-  xfer_status st = XFER_OK;
-  bool *same = xfi_comm_calloc(plan->comm, (size_t)m->n_ranks, sizeof *same);
-
-  links->at = xfi_comm_calloc(plan->comm, m->sends.n_peers + m->recvs.n_peers, sizeof *links->at);
-  XFI_CHECK(same != NULL && links->at != NULL, XFER_ERR_NOMEM, "%d ranks", m->n_ranks);
-  XFI_TRY(find_domain(same, plan));
-  for (size_t p = 0; p < m->sends.n_peers; p++)
-    if (same[m->sends.peers[p].rank] && has_moves(plan, &m->sends, p))
-      link_of(links, m->sends.peers[p].rank)->send = p;
-  for (size_t p = 0; p < m->recvs.n_peers; p++)
-    if (same[m->recvs.peers[p].rank] && has_moves(plan, &m->recvs, p))
-      link_of(links, m->recvs.peers[p].rank)->recv = p;
-done:
-  xfi_free(same);
-  return st;
-}
-
 static int distance(const xfi_plan *m, int rank)
 {
   return (rank - m->rank + m->n_ranks) % m->n_ranks;
+}
+
+/* Links to make, and of_rank[r]: 1 + the index of rank r's. */
+static xfi_link *link_of(xfi_links *links, size_t *of_rank, int rank)
+{
+  if (of_rank[rank] == 0) {
+    links->at[links->n] = (xfi_link){.rank = rank, .send = XFI_NO_FLOW, .recv = XFI_NO_FLOW};
+    of_rank[rank] = ++links->n;
+  }
+  return &links->at[of_rank[rank] - 1];
+}
+
+static void add_flows(xfi_links *links, const xfer_plan *plan, const bool *same, bool send,
+                      size_t *of_rank)
+{
+  const xfi_move_list *list = send ? &plan->moves->sends : &plan->moves->recvs;
+  const uint32_t lane = plan->options.lane;
+  const bool direct = lane != XFER_LANE_PACKED && lane != XFER_LANE_BROADCAST;
+
+  for (size_t p = 0; p < list->n_peers; p++) {
+    const int rank = list->peers[p].rank;
+
+    if (!same[rank]) continue;
+    xfi_link *link = link_of(links, of_rank, rank);
+    if (direct && has_moves(plan, list, p)) *(send ? &link->send : &link->recv) = p;
+  }
 }
 
 /* Few links: insertion. */
@@ -95,72 +81,257 @@ static void rotate_links(xfi_links *links, const xfi_plan *m)
     }
 }
 
+xfer_status xfi_links_list(xfi_links *links, xfer_plan *plan, const bool *same, const bool *here)
+{
+  const xfi_plan *m = plan->moves;
+  const size_t n_ranks = (size_t)m->n_ranks;
+  xfer_status st = XFER_OK;
+  size_t *of_rank = xfi_comm_calloc(plan->comm, n_ranks, sizeof *of_rank);
+
+  links->at = xfi_comm_calloc(plan->comm, n_ranks, sizeof *links->at);
+  XFI_CHECK(of_rank != NULL && links->at != NULL, XFER_ERR_NOMEM, "%d ranks", m->n_ranks);
+  for (int r = 0; r < m->n_ranks; r++) /* all take part in a broadcast */
+    if (here[r] || (same[r] && m->n_broadcast > 0)) link_of(links, of_rank, r)->is_here = here[r];
+  add_flows(links, plan, same, true, of_rank);
+  add_flows(links, plan, same, false, of_rank);
+  rotate_links(links, m);
+done:
+  xfi_free(of_rank);
+  return st;
+}
+
 /* ---- telling each other ---- */
 
-static xfer_status exchange_blobs(xfi_links *links, const xfer_plan *plan, const uint64_t *page)
-{
-  xfi_comm *comm = plan->comm;
-  const size_t n = links->n;
-  xfer_status st = XFER_OK;
-  xfer_status local = XFER_OK;
-  xfi_bytes *mine = xfi_calloc(n, sizeof *mine);
-  uint64_t *sizes = xfi_calloc(2 * n, sizeof *sizes); /* ours, theirs */
-  xfi_message *messages = xfi_calloc(2 * n, sizeof *messages);
+/* Messages of one kind, one to and one from each link. */
+typedef struct post {
+  xfi_message *at; /* [2 * n]: sends, then receives */
+  size_t n;        /* of links that take part */
+} post;
 
-  if (mine == NULL || sizes == NULL || messages == NULL) {
-    xfi_set_error("%zu links", n);
-    local = XFER_ERR_NOMEM;
+static void post_add(post *p, int rank, void *to, size_t n_to, void *from, size_t n_from,
+                     size_t n_links)
+{
+  p->at[p->n] = (xfi_message){to, n_to, rank};
+  p->at[n_links + p->n] = (xfi_message){from, n_from, rank};
+  p->n++;
+}
+
+static xfer_status post_exchange(const post *p, const xfer_plan *plan, size_t n_links,
+                                 xfi_deadline deadline)
+{
+  return plan->comm->ops->exchange(plan->comm, p->at, (int)p->n, p->at + n_links, (int)p->n,
+                                   deadline);
+}
+
+/* What goes before a description. */
+typedef struct greeting {
+  uint64_t n_bytes; /* 0: this rank has failed */
+} greeting;
+
+/* What each end says of its attempt at the two flows of a link. */
+typedef struct verdict {
+  unsigned char can_push;
+  unsigned char can_pull;
+  unsigned char can_signal; /* its page is mapped */
+  char why[XFI_WHY_BYTES];  /* the last thing that could not be mapped; empty: all could */
+} verdict;
+
+/* Room for telling each other, by link. */
+typedef struct talk {
+  size_t n;
+  post post;
+  xfi_bytes *ours; /* descriptions */
+  greeting *greetings[2]; /* ours, theirs */
+  verdict *verdicts[2];
+} talk;
+
+static void talk_free(talk *t)
+{
+  for (size_t i = 0; t->ours != NULL && i < t->n; i++)
+    xfi_bytes_free(&t->ours[i]);
+  xfi_free(t->ours);
+  xfi_free(t->post.at);
+  for (int k = 0; k < 2; k++) {
+    xfi_free(t->greetings[k]);
+    xfi_free(t->verdicts[k]);
   }
-  for (size_t i = 0; i < n && local == XFER_OK; i++)
-    local = xfi_link_describe(&mine[i], plan, &links->at[i], page);
-  XFI_TRY(xfi_comm_agree(comm, local, xfi_run_deadline(plan)));
-  XFI_CHECK(mine != NULL && sizes != NULL && messages != NULL, XFER_ERR_INTERNAL,
-            "the ranks agreed on a rank out of memory");
-  for (size_t i = 0; i < n; i++) {
-    sizes[i] = mine[i].n;
-    messages[i] = (xfi_message){&sizes[i], sizeof *sizes, links->at[i].rank};
-    messages[n + i] = (xfi_message){&sizes[n + i], sizeof *sizes, links->at[i].rank};
+}
+
+static xfer_status talk_make(talk *t, const xfer_plan *plan, size_t n)
+{
+  xfer_status st = XFER_OK;
+
+  t->n = n;
+  t->ours = xfi_comm_calloc(plan->comm, n, sizeof *t->ours);
+  t->post.at = xfi_comm_calloc(plan->comm, 2 * n, sizeof *t->post.at);
+  XFI_CHECK(t->ours != NULL && t->post.at != NULL, XFER_ERR_NOMEM, "%zu links", n);
+  for (int k = 0; k < 2; k++) {
+    t->greetings[k] = xfi_comm_calloc(plan->comm, n, sizeof *t->greetings[k]);
+    t->verdicts[k] = xfi_comm_calloc(plan->comm, n, sizeof *t->verdicts[k]);
+    XFI_CHECK(t->greetings[k] != NULL && t->verdicts[k] != NULL, XFER_ERR_NOMEM, "%zu links", n);
   }
-  XFI_TRY(
-      comm->ops->exchange(comm, messages, (int)n, messages + n, (int)n, xfi_run_deadline(plan)));
-  for (size_t i = 0; i < n && local == XFER_OK; i++) {
-    links->at[i].n_bytes = sizes[n + i];
-    links->at[i].bytes = xfi_calloc(sizes[n + i], 1);
-    if (links->at[i].bytes == NULL) {
-      xfi_set_error("%llu bytes from rank %d", (unsigned long long)sizes[n + i], links->at[i].rank);
-      local = XFER_ERR_NOMEM;
-    }
-  }
-  XFI_TRY(xfi_comm_agree(comm, local, xfi_run_deadline(plan)));
-  for (size_t i = 0; i < n; i++) {
-    messages[i] = (xfi_message){mine[i].at, mine[i].n, links->at[i].rank};
-    messages[n + i] = (xfi_message){links->at[i].bytes, links->at[i].n_bytes, links->at[i].rank};
-  }
-  XFI_TRY(
-      comm->ops->exchange(comm, messages, (int)n, messages + n, (int)n, xfi_run_deadline(plan)));
-  for (size_t i = 0; i < n && local == XFER_OK; i++)
-    local = xfi_link_read(&links->at[i]);
-  XFI_TRY(xfi_comm_agree(comm, local, xfi_run_deadline(plan)));
 done:
-  for (size_t i = 0; mine != NULL && i < n; i++)
-    xfi_bytes_free(&mine[i]);
-  xfi_free(mine);
-  xfi_free(sizes);
-  xfi_free(messages);
+  return st;
+}
+
+/* Descriptions go between ranks that have not failed. */
+static xfer_status exchange_descriptions(xfi_links *links, talk *t, const xfer_plan *plan,
+                                         const uint64_t *page, xfer_status *mine,
+                                         xfi_deadline deadline)
+{
+  xfer_status st = XFER_OK;
+
+  for (size_t i = 0; i < links->n && *mine == XFER_OK; i++)
+    *mine = xfi_link_describe(&t->ours[i], plan, &links->at[i], page);
+  t->post.n = 0;
+  for (size_t i = 0; i < links->n; i++) {
+    t->greetings[0][i].n_bytes = *mine == XFER_OK ? t->ours[i].n : 0;
+    post_add(&t->post, links->at[i].rank, &t->greetings[0][i], sizeof(greeting),
+             &t->greetings[1][i], sizeof(greeting), links->n);
+  }
+  XFI_TRY(post_exchange(&t->post, plan, links->n, deadline));
+  t->post.n = 0;
+  for (size_t i = 0; i < links->n && *mine == XFER_OK; i++) {
+    xfi_link *link = &links->at[i];
+
+    link->n_bytes = t->greetings[1][i].n_bytes;
+    if (link->n_bytes == 0) continue; /* the peer has failed, as all will hear at the end */
+    link->bytes = xfi_comm_calloc(plan->comm, link->n_bytes, 1);
+    XFI_CHECK(link->bytes != NULL, XFER_ERR_NOMEM, "%zu bytes from rank %d", link->n_bytes,
+              link->rank);
+    post_add(&t->post, link->rank, t->ours[i].at, t->ours[i].n, link->bytes, link->n_bytes,
+             links->n);
+  }
+  XFI_TRY(post_exchange(&t->post, plan, links->n, deadline));
+  for (size_t i = 0; i < links->n && *mine == XFER_OK; i++)
+    if (links->at[i].bytes != NULL) *mine = xfi_link_read(&links->at[i]);
+done:
+  return st;
+}
+
+static xfer_status exchange_verdicts(xfi_links *links, talk *t, const xfer_plan *plan,
+                                     xfi_deadline deadline)
+{
+  t->post.n = 0;
+  for (size_t i = 0; i < links->n; i++)
+    post_add(&t->post, links->at[i].rank, &t->verdicts[0][i], sizeof(verdict), &t->verdicts[1][i],
+             sizeof(verdict), links->n);
+  return post_exchange(&t->post, plan, links->n, deadline);
+}
+
+/* ---- who should copy ---- */
+
+bool xfi_link_is_narrow(const xfi_bound *src, const xfi_bound *dst, const int64_t *length,
+                        int n_dims, int elem_bytes)
+{
+  int64_t row = elem_bytes; /* what is contiguous on both sides */
+  int64_t all = elem_bytes;
+  bool goes_on = true;
+
+  for (int d = n_dims - 1; d >= 0; d--) {
+    all *= length[d];
+    if (length[d] == 1) continue;
+    goes_on = goes_on && src->strides[d] == row && dst->strides[d] == row;
+    if (goes_on) row *= length[d];
+  }
+  return row < NARROW_ROW_BYTES && all >= NARROW_MOVE_BYTES;
+}
+
+/* The bounds of the peer's half of a flow: [*first, *end). */
+static void flow_bounds(const xfi_link *link, bool source, size_t *first, size_t *end)
+{
+  *first = source ? 0 : link->n_src_bounds;
+  *end = source ? link->n_src_bounds : link->n_bounds;
+}
+
+/* How many allocations the peer's half of a flow lies in; a mark in `seen` for each of them. */
+static size_t count_allocations(const xfi_link *link, bool source, unsigned char *seen)
+{
+  size_t n = 0;
+  size_t first;
+  size_t end;
+
+  flow_bounds(link, source, &first, &end);
+  memset(seen, 0, link->n_remotes);
+  for (size_t p = link->first_place[first]; p < link->first_place[end]; p++) {
+    n += seen[link->places[p][0]] == 0;
+    seen[link->places[p][0]] = 1;
+  }
+  return n;
+}
+
+/* Of a flow: are there narrow moves, and others? */
+static xfer_status look_at_moves(bool has[2], const xfer_plan *plan, const xfi_link *link,
+                                 bool send)
+{
+  const xfi_move_list *list = send ? &plan->moves->sends : &plan->moves->recvs;
+  const xfi_peer *peer = &list->peers[send ? link->send : link->recv];
+  xfer_status st = XFER_OK;
+  size_t cursor = 0;
+
+  has[0] = has[1] = false;
+  for (size_t i = peer->first; i < peer->first + peer->n && !(has[0] && has[1]); i++) {
+    const xfi_move *move = &list->moves[i];
+    const xfi_class *cls = xfi_plan_class(plan->moves, move->tensor);
+    const xfi_bound *theirs;
+    xfi_box box;
+
+    if (xfi_run_broadcasts(plan, cls)) continue;
+    theirs = xfi_link_bound(link, move->tensor, !send, &cursor);
+    XFI_CHECK(theirs != NULL, XFER_ERR_INTERNAL, "rank %d did not describe tensor %u", link->rank,
+              move->tensor);
+    xfi_move_box(&box, cls, send ? &cls->sends : &cls->recvs, move);
+    has[xfi_link_is_narrow(theirs,
+                           send ? xfi_run_src(plan, move->tensor) : xfi_run_dst(plan, move->tensor),
+                           box.length, cls->src->n_dims, cls->src->elem_bytes)] = true;
+  }
+done:
+  return st;
+}
+
+/* Who should copy a flow whose source lies in n_src allocations and its destination in n_dst. */
+static xfi_by choose(bool pulls, size_t n_src, size_t n_dst, const bool has[2])
+{
+  if (!pulls) return n_dst <= n_src ? XFI_BY_PUSH : XFI_BY_PULL;
+  if (n_src > n_dst + MANY_ALLOCATIONS) return XFI_BY_PUSH;
+  if (n_dst > n_src + MANY_ALLOCATIONS || !has[1]) return XFI_BY_PULL;
+  return has[0] ? XFI_BY_BOTH : XFI_BY_PUSH;
+}
+
+static xfer_status choose_flows(xfi_link *link, const xfer_plan *plan)
+{
+  xfer_status st = XFER_OK;
+  bool has[2];
+  unsigned char *seen = xfi_calloc(link->n_remotes, 1);
+
+  XFI_CHECK(seen != NULL, XFER_ERR_NOMEM, "%zu allocations", link->n_remotes);
+  if (link->send != XFI_NO_FLOW) {
+    XFI_TRY(look_at_moves(has, plan, link, true));
+    link->send_by = choose(plan->device->ops->pulls, link->n_own_src,
+                           count_allocations(link, false, seen), has);
+  }
+  if (link->recv != XFI_NO_FLOW) {
+    XFI_TRY(look_at_moves(has, plan, link, false));
+    link->recv_by = choose(plan->device->ops->pulls, count_allocations(link, true, seen),
+                           link->n_own_dst, has);
+  }
+done:
+  xfi_free(seen);
   return st;
 }
 
 /* ---- mapping ---- */
 
 /* XFER_OK with *mapped false: out of reach, which is no error, and why. */
-static xfer_status map_remote(xfi_link *link, size_t i, xfi_device *device, char *why, bool *mapped)
+static xfer_status map_remote(xfi_link *link, size_t i, xfi_device *device, char *why, bool *mapped,
+                              xfi_deadline deadline)
 {
   xfi_remote *remote = &link->remotes[i];
   xfer_status st = XFER_OK;
   void *base = NULL;
 
   if (!remote->is_mapped) {
-    st = device->ops->mem_import(device, &remote->handle, &base);
+    st = device->ops->mem_import(device, &remote->handle, &base, deadline);
     if (st == XFER_OK) {
       remote->mapped = base;
       remote->is_mapped = true;
@@ -171,119 +342,56 @@ static xfer_status map_remote(xfi_link *link, size_t i, xfi_device *device, char
   return st == XFER_ERR_UNSUPPORTED ? XFER_OK : st;
 }
 
-/* The bounds of the peer's half of a flow: [*first, *end). */
-static void flow_bounds(const xfi_link *link, bool source, size_t *first, size_t *end)
-{
-  *first = source ? 0 : link->n_src_bounds;
-  *end = source ? link->n_src_bounds : link->n_bounds;
-}
-
-/* Map all that the peer's half of a flow lies in, and its page. */
-static xfer_status map_flow(xfi_link *link, xfi_device *device, bool source, char *why,
-                            bool *mapped)
+/* Map all that the peer's half of a flow lies in. */
+static xfer_status map_flow(xfi_link *link, xfi_device *device, bool source, verdict *v,
+                            xfi_deadline deadline)
 {
   xfer_status st = XFER_OK;
+  bool mapped = true;
   size_t first;
   size_t end;
 
   flow_bounds(link, source, &first, &end);
-  XFI_TRY(map_remote(link, 0, device, why, mapped));
-  for (size_t p = link->first_place[first]; p < link->first_place[end] && *mapped; p++)
-    XFI_TRY(map_remote(link, link->places[p][0], device, why, mapped));
+  for (size_t p = link->first_place[first]; p < link->first_place[end] && mapped; p++)
+    XFI_TRY(map_remote(link, link->places[p][0], device, v->why, &mapped, deadline));
+  *(source ? &v->can_pull : &v->can_push) = mapped;
 done:
   return st;
 }
 
-/* How many allocations a half of a flow lies in. `seen` is scratch of n_remotes. */
-static uint64_t count_allocations(const xfi_link *link, bool source, unsigned char *seen)
-{
-  uint64_t n = 0;
-  size_t first;
-  size_t end;
-
-  memset(seen, 0, link->n_remotes);
-  flow_bounds(link, source, &first, &end);
-  for (size_t p = link->first_place[first]; p < link->first_place[end]; p++) {
-    n += seen[link->places[p][0]] == 0;
-    seen[link->places[p][0]] = 1;
-  }
-  return n;
-}
-
-/* What each end says of its attempt at the two flows of a link. */
-typedef struct verdict {
-  uint64_t n_src_allocations; /* the other's, of the flow from it to us */
-  uint64_t n_dst_allocations; /* the other's, of the flow from us to it */
-  unsigned char can_push;
-  unsigned char can_pull;
-  unsigned char can_signal; /* its page is mapped */
-  char why[XFI_WHY_BYTES];  /* the last thing that could not be mapped; empty: all could */
-} verdict;
-
-static xfer_status exchange_verdicts(const xfi_links *links, const xfer_plan *plan, verdict *mine,
-                                     verdict *theirs)
-{
-  const size_t n = links->n;
-  xfer_status st = XFER_OK;
-  xfi_message *messages = xfi_comm_calloc(plan->comm, 2 * n, sizeof *messages);
-
-  XFI_CHECK(messages != NULL, XFER_ERR_NOMEM, "%zu links", n);
-  for (size_t i = 0; i < n; i++) {
-    messages[i] = (xfi_message){&mine[i], sizeof *mine, links->at[i].rank};
-    messages[n + i] = (xfi_message){&theirs[i], sizeof *theirs, links->at[i].rank};
-  }
-  XFI_TRY(plan->comm->ops->exchange(plan->comm, messages, (int)n, messages + n, (int)n,
-                                    xfi_run_deadline(plan)));
-done:
-  xfi_free(messages);
-  return st;
-}
-
-static xfer_status count_link(const xfi_link *link, verdict *v)
-{
-  xfer_status st = XFER_OK;
-  unsigned char *seen = xfi_calloc(link->n_remotes, 1);
-
-  XFI_CHECK(seen != NULL, XFER_ERR_NOMEM, "%zu allocations", link->n_remotes);
-  v->n_src_allocations = count_allocations(link, true, seen);
-  v->n_dst_allocations = count_allocations(link, false, seen);
-done:
-  xfi_free(seen);
-  return st;
-}
-
-/* The first try is made by the side with fewer allocations to map; the second by the other. */
+/* First what this rank should copy; in the second round, what the peer should and cannot. */
 static xfer_status try_flows(xfi_link *link, xfi_device *device, verdict *mine,
-                             const verdict *theirs, bool first)
+                             const verdict *theirs, bool second, xfi_deadline deadline)
 {
-  const bool push = (mine->n_dst_allocations <= theirs->n_src_allocations) == first;
-  const bool pull = (theirs->n_dst_allocations > mine->n_src_allocations) == first;
+  const bool push = second ? xfi_link_is_pulled(link) && !theirs->can_pull && !mine->can_push
+                           : xfi_link_pushes(link);
+  const bool pull = second ? xfi_link_is_pushed(link) && !theirs->can_push && !mine->can_pull
+                           : xfi_link_pulls(link);
   xfer_status st = XFER_OK;
-  bool ok;
+  bool mapped;
 
-  XFI_TRY(map_remote(link, 0, device, mine->why, &ok));
-  mine->can_signal = ok;
-  if (link->send != XFI_NO_FLOW && push) {
-    XFI_TRY(map_flow(link, device, false, mine->why, &ok));
-    mine->can_push = ok;
-  }
-  if (link->recv != XFI_NO_FLOW && pull) {
-    XFI_TRY(map_flow(link, device, true, mine->why, &ok));
-    mine->can_pull = ok;
-  }
+  XFI_TRY(map_remote(link, 0, device, mine->why, &mapped, deadline));
+  mine->can_signal = mapped;
+  if (mapped && push) XFI_TRY(map_flow(link, device, false, mine, deadline));
+  if (mapped && pull) XFI_TRY(map_flow(link, device, true, mine, deadline));
 done:
   return st;
 }
 
-/* Who copies each flow of a link, from both ends' words. At most one end. */
+/* What was meant, if who was meant can; else whoever can. */
+static xfi_by settle_flow(xfi_by meant, bool can_push, bool can_pull)
+{
+  if (can_push && (meant == XFI_BY_PUSH || !can_pull)) return XFI_BY_PUSH;
+  if (can_pull && (meant == XFI_BY_PULL || !can_push)) return XFI_BY_PULL;
+  return can_push ? meant : XFI_BY_NOBODY;
+}
+
 static void settle(xfi_link *link, int rank, const verdict *mine, const verdict *theirs)
 {
   const bool signals = mine->can_signal != 0 && theirs->can_signal != 0;
 
-  link->pushes = signals && link->send != XFI_NO_FLOW && mine->can_push != 0;
-  link->is_pulled = signals && link->send != XFI_NO_FLOW && !link->pushes && theirs->can_pull != 0;
-  link->is_pushed = signals && link->recv != XFI_NO_FLOW && theirs->can_push != 0;
-  link->pulls = signals && link->recv != XFI_NO_FLOW && !link->is_pushed && mine->can_pull != 0;
+  link->send_by = settle_flow(link->send_by, signals && mine->can_push, signals && theirs->can_pull);
+  link->recv_by = settle_flow(link->recv_by, signals && theirs->can_push, signals && mine->can_pull);
   if (mine->why[0] != '\0')
     snprintf(link->way, sizeof link->way, "packed: rank %d cannot map rank %d: %s", rank,
              link->rank, mine->why);
@@ -316,52 +424,30 @@ done:
   return st;
 }
 
-static xfer_status map_links(xfi_links *links, xfer_plan *plan)
+xfer_status xfi_links_connect(xfi_links *links, xfer_plan *plan, uint64_t *page, xfer_status *mine,
+                              xfi_deadline deadline)
 {
   xfer_status st = XFER_OK;
-  xfer_status local = XFER_OK;
-  verdict *mine = xfi_calloc(links->n, sizeof *mine);
-  verdict *theirs = xfi_calloc(links->n, sizeof *theirs);
+  talk t = {0};
 
-  if (mine == NULL || theirs == NULL) {
-    xfi_set_error("%zu links", links->n);
-    local = XFER_ERR_NOMEM;
-  }
-  for (size_t i = 0; i < links->n && local == XFER_OK; i++)
-    local = count_link(&links->at[i], &mine[i]);
-  XFI_TRY(xfi_comm_agree(plan->comm, local, xfi_run_deadline(plan)));
-  XFI_TRY(exchange_verdicts(links, plan, mine, theirs));
+  XFI_TRY(talk_make(&t, plan, links->n));
+  XFI_TRY(exchange_descriptions(links, &t, plan, page, mine, deadline));
+  for (size_t i = 0; i < links->n && *mine == XFER_OK; i++)
+    if (links->at[i].bytes != NULL) *mine = choose_flows(&links->at[i], plan);
   for (int attempt = 0; attempt < 2; attempt++) {
-    for (size_t i = 0; i < links->n && local == XFER_OK; i++) {
-      const bool done =
-          attempt > 0 &&
-          (links->at[i].send == XFI_NO_FLOW || mine[i].can_push || theirs[i].can_pull) &&
-          (links->at[i].recv == XFI_NO_FLOW || mine[i].can_pull || theirs[i].can_push);
-
-      if (!done) local = try_flows(&links->at[i], plan->device, &mine[i], &theirs[i], attempt == 0);
-    }
-    XFI_TRY(xfi_comm_agree(plan->comm, local, xfi_run_deadline(plan)));
-    XFI_TRY(exchange_verdicts(links, plan, mine, theirs));
+    for (size_t i = 0; i < links->n && *mine == XFER_OK; i++)
+      if (links->at[i].bytes != NULL)
+        *mine = try_flows(&links->at[i], plan->device, &t.verdicts[0][i], &t.verdicts[1][i],
+                          attempt > 0, deadline);
+    XFI_TRY(exchange_verdicts(links, &t, plan, deadline));
   }
-  for (size_t i = 0; i < links->n; i++) {
-    settle(&links->at[i], plan->moves->rank, &mine[i], &theirs[i]);
-    XFI_TRY(resolve(&links->at[i], plan->device)); /* a peer that left has failed the comm */
+  for (size_t i = 0; i < links->n && *mine == XFER_OK; i++) {
+    if (links->at[i].bytes == NULL) continue;
+    settle(&links->at[i], plan->moves->rank, &t.verdicts[0][i], &t.verdicts[1][i]);
+    *mine = resolve(&links->at[i], plan->device);
   }
 done:
-  xfi_free(mine);
-  xfi_free(theirs);
-  return st;
-}
-
-xfer_status xfi_links_create(xfi_links *links, xfer_plan *plan, uint64_t *page)
-{
-  xfer_status st = XFER_OK;
-
-  XFI_TRY(xfi_comm_agree(plan->comm, list_links(links, plan), xfi_run_deadline(plan)));
-  rotate_links(links, plan->moves);
-  XFI_TRY(exchange_blobs(links, plan, page));
-  XFI_TRY(map_links(links, plan));
-done:
+  talk_free(&t);
   return st;
 }
 
@@ -394,11 +480,12 @@ const char *xfi_links_way(const xfi_links *links, const xfer_plan *plan, bool se
 
   for (size_t i = 0; i < links->n; i++) {
     const xfi_link *link = &links->at[i];
+    const xfi_by by = send ? link->send_by : link->recv_by;
 
     if ((send ? link->send : link->recv) != peer) continue;
-    if (send ? link->pushes : link->pulls) return "direct: this rank copies";
-    if (send ? link->is_pulled : link->is_pushed) return "direct: the peer copies";
-    return link->way;
+    if (by == XFI_BY_NOBODY) return link->way;
+    if (by == XFI_BY_BOTH) return "direct: each copies a part";
+    return (by == XFI_BY_PUSH) == send ? "direct: this rank copies" : "direct: the peer copies";
   }
   if (!has_moves(plan, list, peer)) return "broadcast";
   if (lane == XFER_LANE_PACKED) return "packed: the lane was asked for";

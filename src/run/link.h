@@ -21,15 +21,35 @@ typedef struct xfi_remote {
   bool is_mapped;
 } xfi_remote;
 
+/* Who copies a flow: its sender pushes, its receiver pulls, or each a part of it. */
+typedef enum xfi_by { XFI_BY_NOBODY, XFI_BY_PUSH, XFI_BY_PULL, XFI_BY_BOTH } xfi_by;
+
+/* The words of a rank's page about one peer. The peer writes them, but for one that this rank gives
+ * up waiting for. */
+enum {
+  XFI_READY,   /* the peer's memory may be accessed in run `epoch` */
+  XFI_LEFT,    /* not 0: the peer has failed, and takes part in no more run */
+  XFI_STARTED, /* the peer may be pushing; + 1: pulling */
+  XFI_DONE = XFI_STARTED + 2, /* the peer has pushed; + 1: pulled */
+  XFI_MET = XFI_DONE + 2,     /* the peer has come to run `epoch`, on a stream that we share */
+  XFI_WORDS = 8
+};
+
+static inline uint64_t *xfi_word(uint64_t *page, int rank, int which)
+{
+  return page + (size_t)rank * XFI_WORDS + which;
+}
+
 /* One peer: both flows between us, and its half of each. */
 typedef struct xfi_link {
   int rank;
   size_t send;             /* index in plan->moves->sends.peers; XFI_NO_FLOW: none */
   size_t recv;             /* likewise */
-  bool pushes;             /* we copy what we send */
-  bool pulls;              /* we copy what we receive */
-  bool is_pushed;          /* the peer copies what we receive */
-  bool is_pulled;          /* the peer copies what we send */
+  xfi_by send_by;          /* who copies what we send */
+  xfi_by recv_by;          /* and what we receive */
+  bool is_here;            /* of our process and on our device */
+  size_t n_own_src;        /* allocations that what we send lies in */
+  size_t n_own_dst;        /* and what we receive */
   char way[XFI_WAY_BYTES]; /* what is said of a flow that nobody copies */
 
   unsigned char *bytes; /* what the peer told us */
@@ -55,9 +75,37 @@ typedef struct xfi_links {
   size_t n;
 } xfi_links;
 
-/* Collective. Find peers in our domain, exchange descriptions, map, and decide who copies what.
- * `page` is this rank's flag page. */
-xfer_status xfi_links_create(xfi_links *links, xfer_plan *plan, uint64_t *page);
+static inline bool xfi_link_pushes(const xfi_link *link)
+{
+  return link->send_by == XFI_BY_PUSH || link->send_by == XFI_BY_BOTH;
+}
+
+static inline bool xfi_link_is_pulled(const xfi_link *link)
+{
+  return link->send_by == XFI_BY_PULL || link->send_by == XFI_BY_BOTH;
+}
+
+static inline bool xfi_link_is_pushed(const xfi_link *link)
+{
+  return link->recv_by == XFI_BY_PUSH || link->recv_by == XFI_BY_BOTH;
+}
+
+static inline bool xfi_link_pulls(const xfi_link *link)
+{
+  return link->recv_by == XFI_BY_PULL || link->recv_by == XFI_BY_BOTH;
+}
+
+/* Does the sender push this move of a flow that is copied by both? `src` and `dst` are its ends. */
+bool xfi_link_is_narrow(const xfi_bound *src, const xfi_bound *dst, const int64_t *length,
+                        int n_dims, int elem_bytes);
+
+/* Peers in reach with which there is something to exchange, in whatever lane: where not directly,
+ * only to hear of their failures. here[r]: rank r shares our process and device. */
+xfer_status xfi_links_list(xfi_links *links, xfer_plan *plan, const bool *same, const bool *here);
+/* Exchange descriptions, map, and decide who copies what. `page` is this rank's flag page, NULL
+ * without links. All ranks, see xfi_direct_create(). */
+xfer_status xfi_links_connect(xfi_links *links, xfer_plan *plan, uint64_t *page, xfer_status *mine,
+                              xfi_deadline deadline);
 void xfi_links_destroy(xfi_links *links, xfi_device *device);
 /* How a flow travels, in words: that of index `peer` in the plan's sends or receives. */
 const char *xfi_links_way(const xfi_links *links, const xfer_plan *plan, bool send, size_t peer);
@@ -65,7 +113,7 @@ const char *xfi_links_way(const xfi_links *links, const xfer_plan *plan, bool se
 /* ---- link_describe.c ---- */
 
 /* What the peer has to know of our half of both flows. */
-xfer_status xfi_link_describe(xfi_bytes *out, const xfer_plan *plan, const xfi_link *link,
+xfer_status xfi_link_describe(xfi_bytes *out, const xfer_plan *plan, xfi_link *link,
                               const uint64_t *page);
 /* Take apart what the peer told us: link->bytes. Addresses stay as places until they are mapped. */
 xfer_status xfi_link_read(xfi_link *link);

@@ -16,11 +16,22 @@
 
 /* ---- what we tell a peer ---- */
 
+/* The halves of the two flows, as bits. */
+enum { OF_SRC = 1, OF_DST = 2 };
+
+/* An allocation of ours, as the peer gets to know it. */
+typedef struct told {
+  xfi_allocation at;
+  int halves; /* that lie in it */
+} told;
+
 typedef struct blob {
   xfi_bytes bytes;
-  xfi_allocation *allocations;
-  size_t n_allocations;
-  size_t allocations_capacity;
+  const xfer_plan *plan;
+  told *told; /* [n_told] */
+  size_t n_told;
+  size_t told_capacity;
+  uint32_t *of_plan; /* [plan->n_allocations]: 1 + the index in `told` */
 } blob;
 
 static xfer_status put_words(blob *b, const uint64_t *words, size_t n)
@@ -28,32 +39,60 @@ static xfer_status put_words(blob *b, const uint64_t *words, size_t n)
   return xfi_bytes_put(&b->bytes, words, n * sizeof *words);
 }
 
-/* (allocation, offset) of bytes; neighbours tend to share one, so search from the end. */
-static xfer_status put_address(blob *b, xfi_device *device, const void *pointer, size_t n_bytes)
+static xfer_status tell(blob *b, uint32_t *index, const xfi_allocation *at)
 {
   xfer_status st = XFER_OK;
-  xfi_allocation found;
-  size_t i;
 
-  XFI_TRY(device->ops->find_allocation(device, pointer, n_bytes, &found));
-  for (i = b->n_allocations; i > 0; i--)
-    if (b->allocations[i - 1].base == found.base && b->allocations[i - 1].n_bytes == found.n_bytes)
-      break;
-  if (i == 0) {
-    XFI_TRY(xfi_vec_reserve(&b->allocations, &b->allocations_capacity, b->n_allocations + 1,
-                            sizeof *b->allocations));
-    b->allocations[b->n_allocations++] = found;
-    i = b->n_allocations;
+  XFI_TRY(xfi_vec_reserve(&b->told, &b->told_capacity, b->n_told + 1, sizeof *b->told));
+  b->told[b->n_told] = (told){*at, 0};
+  *index = (uint32_t)++b->n_told;
+done:
+  return st;
+}
+
+/* 1 + the index of the allocation that bytes lie in. Of what the plan does not know, pages and all
+ * of a host, there are few. */
+static xfer_status find_told(blob *b, uint32_t *index, const void *pointer, size_t n_bytes)
+{
+  const xfi_allocation *known = xfi_run_allocation(b->plan, pointer, n_bytes);
+  xfer_status st = XFER_OK;
+  xfi_allocation found;
+
+  *index = known == NULL ? 0 : b->of_plan[known - b->plan->allocations];
+  if (*index > 0) return XFER_OK;
+  if (known != NULL) {
+    XFI_TRY(tell(b, index, known));
+    b->of_plan[known - b->plan->allocations] = *index;
+    return XFER_OK;
   }
+  XFI_TRY(b->plan->device->ops->find_allocation(b->plan->device, pointer, n_bytes, &found));
+  for (size_t i = 0; i < b->n_told; i++)
+    if (b->told[i].at.base == found.base && b->told[i].at.n_bytes == found.n_bytes)
+      *index = (uint32_t)i + 1;
+  if (*index == 0) XFI_TRY(tell(b, index, &found));
+done:
+  return st;
+}
+
+static xfer_status put_address(blob *b, const void *pointer, size_t n_bytes, int half)
+{
+  xfer_status st = XFER_OK;
+  uint32_t index;
+  told *t;
+
+  XFI_TRY(find_told(b, &index, pointer, n_bytes));
+  t = &b->told[index - 1];
+  t->halves |= half;
   XFI_TRY(put_words(
-      b, (const uint64_t[]){i - 1, (uint64_t)((const char *)pointer - (const char *)found.base)},
+      b,
+      (const uint64_t[]){index - 1, (uint64_t)((const char *)pointer - (const char *)t->at.base)},
       2));
 done:
   return st;
 }
 
-static xfer_status put_bound(blob *b, xfi_device *device, const xfi_bound *bound, uint32_t tensor,
-                             int elem_bytes)
+static xfer_status put_bound(blob *b, const xfi_bound *bound, uint32_t tensor, int elem_bytes,
+                             int half)
 {
   const uint64_t head[4] = {tensor, (uint64_t)bound->piece_dim, (uint64_t)bound->piece_length,
                             (uint64_t)bound->n_pieces};
@@ -64,15 +103,15 @@ static xfer_status put_bound(blob *b, xfi_device *device, const xfi_bound *bound
   XFI_TRY(xfi_bytes_put(&b->bytes, bound->strides, sizeof bound->strides));
   XFI_TRY(xfi_bytes_put(&b->bytes, bound->shape, sizeof bound->shape));
   for (int64_t i = 0; i < bound->n_pieces; i++)
-    XFI_TRY(put_address(b, device, xfi_bound_piece(bound, i), reach));
+    XFI_TRY(put_address(b, xfi_bound_piece(bound, i), reach, half));
 done:
   return st;
 }
 
 /* The bounds of a flow's tensors, each once, in the order of its moves. */
-static xfer_status put_flow(blob *b, uint64_t *n, const xfer_plan *plan, const xfi_move_list *list,
-                            size_t peer, bool source)
+static xfer_status put_flow(blob *b, uint64_t *n, const xfi_move_list *list, size_t peer, int half)
 {
+  const xfer_plan *plan = b->plan;
   xfer_status st = XFER_OK;
   uint32_t last = UINT32_MAX;
 
@@ -80,48 +119,29 @@ static xfer_status put_flow(blob *b, uint64_t *n, const xfer_plan *plan, const x
   if (peer == XFI_NO_FLOW) return XFER_OK;
   for (size_t i = 0; i < list->peers[peer].n; i++) {
     const uint32_t tensor = list->moves[list->peers[peer].first + i].tensor;
-
     const xfi_class *cls = xfi_plan_class(plan->moves, tensor);
 
     if (tensor == last || xfi_run_broadcasts(plan, cls)) continue;
     last = tensor;
-    XFI_TRY(put_bound(b, plan->device,
-                      source ? xfi_run_src(plan, tensor) : xfi_run_dst(plan, tensor), tensor,
-                      cls->src->elem_bytes));
+    XFI_TRY(put_bound(b, half == OF_SRC ? xfi_run_src(plan, tensor) : xfi_run_dst(plan, tensor),
+                      tensor, cls->src->elem_bytes, half));
     ++*n;
   }
 done:
   return st;
 }
 
-/* Bounds first, into their own blob, since they make the list of allocations. */
-xfer_status xfi_link_describe(xfi_bytes *out, const xfer_plan *plan, const xfi_link *link,
-                              const uint64_t *page)
+static xfer_status put_allocations(xfi_bytes *out, const blob *b)
 {
-  xfi_device *device = plan->device;
+  xfi_device *device = b->plan->device;
   xfer_status st = XFER_OK;
-  blob bounds = {0};
-  uint64_t page_at[2];
-  uint64_t head[4];
-  uint64_t n_src;
-  uint64_t n_dst;
 
-  XFI_TRY(put_address(&bounds, device, page, sizeof *page));
-  memcpy(page_at, bounds.bytes.at, sizeof page_at);
-  bounds.bytes.n = 0;
-  XFI_TRY(put_flow(&bounds, &n_src, plan, &plan->moves->sends, link->send, true));
-  XFI_TRY(put_flow(&bounds, &n_dst, plan, &plan->moves->recvs, link->recv, false));
-  head[0] = bounds.n_allocations;
-  head[1] = page_at[1];
-  head[2] = n_src + n_dst;
-  head[3] = n_src;
-  XFI_TRY(xfi_bytes_put(out, head, sizeof head));
-  for (size_t i = 0; i < bounds.n_allocations; i++) {
-    const uint64_t base = (uint64_t)(uintptr_t)bounds.allocations[i].base;
+  for (size_t i = 0; i < b->n_told; i++) {
+    const uint64_t base = (uint64_t)(uintptr_t)b->told[i].at.base;
     xfi_mem_handle handle;
 
     memset(&handle, 0, sizeof handle);
-    st = device->ops->mem_export(device, &bounds.allocations[i], &handle);
+    st = device->ops->mem_export(device, b->told[i].at, &handle);
     if (st == XFER_ERR_UNSUPPORTED)
       memset(&handle, 0, sizeof handle); /* nobody can map it */
     else
@@ -129,10 +149,45 @@ xfer_status xfi_link_describe(xfi_bytes *out, const xfer_plan *plan, const xfi_l
     XFI_TRY(xfi_bytes_put(out, &handle, sizeof handle));
     XFI_TRY(xfi_bytes_put(out, &base, sizeof base));
   }
-  XFI_TRY(xfi_bytes_put(out, bounds.bytes.at, bounds.bytes.n));
+  st = XFER_OK;
 done:
-  xfi_bytes_free(&bounds.bytes);
-  xfi_free(bounds.allocations);
+  return st;
+}
+
+/* Bounds first, into their own blob, since they make the list of allocations. */
+xfer_status xfi_link_describe(xfi_bytes *out, const xfer_plan *plan, xfi_link *link,
+                              const uint64_t *page)
+{
+  xfer_status st = XFER_OK;
+  blob b = {.plan = plan};
+  uint64_t page_at[2];
+  uint64_t head[4];
+  uint64_t n_src;
+  uint64_t n_dst;
+
+  b.of_plan = xfi_calloc(plan->n_allocations, sizeof *b.of_plan);
+  XFI_CHECK(b.of_plan != NULL, XFER_ERR_NOMEM, "%zu allocations", plan->n_allocations);
+  XFI_TRY(put_address(&b, page, sizeof *page, 0));
+  memcpy(page_at, b.bytes.at, sizeof page_at);
+  b.bytes.n = 0;
+  XFI_TRY(put_flow(&b, &n_src, &plan->moves->sends, link->send, OF_SRC));
+  XFI_TRY(put_flow(&b, &n_dst, &plan->moves->recvs, link->recv, OF_DST));
+  link->n_own_src = link->n_own_dst = 0;
+  for (size_t i = 0; i < b.n_told; i++) {
+    link->n_own_src += (b.told[i].halves & OF_SRC) != 0;
+    link->n_own_dst += (b.told[i].halves & OF_DST) != 0;
+  }
+  head[0] = b.n_told;
+  head[1] = page_at[1];
+  head[2] = n_src + n_dst;
+  head[3] = n_src;
+  XFI_TRY(xfi_bytes_put(out, head, sizeof head));
+  XFI_TRY(put_allocations(out, &b));
+  XFI_TRY(xfi_bytes_put(out, b.bytes.at, b.bytes.n));
+done:
+  xfi_bytes_free(&b.bytes);
+  xfi_free(b.told);
+  xfi_free(b.of_plan);
   return st;
 }
 

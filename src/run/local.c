@@ -98,7 +98,7 @@ xfer_status xfi_local_create(xfi_batch **batch, const xfer_plan *plan)
   for (size_t t = 0; t < plan->moves->n_tensors; t++)
     if (xfi_plan_class(plan->moves, t)->zero_bytes > 0) XFI_TRY(add_zeros(&copies, plan, t));
   if (copies.n > 0)
-    XFI_TRY(plan->device->ops->batch_create(plan->device, batch, copies.at, copies.n));
+    XFI_TRY(plan->device->ops->batch_create(plan->device, batch, copies.at, copies.n, NULL));
 done:
   xfi_copies_free(&copies);
   return st;

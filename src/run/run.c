@@ -4,6 +4,7 @@
 #include "run.h"
 
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
 #include "alloc.h"
@@ -24,44 +25,52 @@ const xfi_allocation *xfi_run_find_changed(const xfer_plan *plan)
   return i < plan->n_allocations ? &plan->allocations[i] : NULL;
 }
 
-/* Peers may be in a run of which this rank does not do its part: let them go. */
-static void let_peers_go(xfer_plan *plan, const char *part)
+static int by_base(const void *a, const void *b)
 {
-  char why[XFI_ERROR_BYTES];
+  const xfi_allocation *x = a;
+  const xfi_allocation *y = b;
 
-  plan->torn = true; /* a peer on a device does not stop in the middle */
-  xfi_direct_fail(plan->direct, plan->moves->rank);
-  if (xfi_pipeline_is_empty(plan->pipeline)) return;
-  snprintf(why, sizeof why, "rank %d did not %s a run", plan->moves->rank, part);
-  plan->comm->ops->abort(plan->comm, why);
+  if (x->base > (const void *)((const char *)y->base + y->n_bytes - 1)) return 1;
+  return (const char *)x->base + x->n_bytes <= (const char *)y->base ? -1 : 0;
 }
 
-static xfer_status enqueue(xfer_plan *plan, xfer_stream stream, xfi_deadline deadline)
+const xfi_allocation *xfi_run_allocation(const xfer_plan *plan, const void *pointer, size_t n_bytes)
+{
+  const xfi_allocation wanted = {(void *)pointer, 1, 0}; /* only compared */
+  const xfi_allocation *found = NULL;
+
+  if (plan->n_allocations > 0)
+    found = bsearch(&wanted, plan->allocations, plan->n_allocations, sizeof wanted, by_base);
+  if (found == NULL || (const char *)pointer + n_bytes > (const char *)found->base + found->n_bytes)
+    return NULL; /* of chunks beside each other several count as one, so it may be another */
+  return found;
+}
+
+/* ---- starting ---- */
+
+static xfer_status enqueue(xfer_plan *plan, xfer_stream stream)
 {
   const xfi_device_ops *dev = plan->device->ops;
   xfer_status st = XFER_OK;
-  bool has_sent = false; /* all that peers wait for in the comm */
 
   XFI_TRY(dev->event_record(plan->device, plan->started, stream));
-  XFI_TRY(xfi_direct_start(plan->direct, plan, stream, deadline));
+  XFI_TRY(xfi_direct_start(plan->direct, plan, stream));
   if (plan->local != NULL) XFI_TRY(dev->batch_launch(plan->device, plan->local, stream));
-  XFI_TRY(xfi_pipeline_start(plan->pipeline, plan, stream, deadline));
-  has_sent = true;
-  XFI_TRY(xfi_direct_finish(plan->direct, plan, stream, deadline));
-  XFI_TRY(dev->event_record(plan->device, plan->finished, stream));
+  XFI_TRY(xfi_pipeline_start(plan->pipeline, plan, stream, plan->run_ends));
+  plan->is_sent = true;
+  XFI_TRY(xfi_direct_finish(plan->direct, plan, stream));
 done:
-  if (st != XFER_OK && has_sent) xfi_direct_fail(plan->direct, plan->moves->rank);
-  if (st != XFER_OK && !has_sent) let_peers_go(plan, "complete");
+  if (st == XFER_OK) return dev->event_record(plan->device, plan->finished, stream);
+  (void)dev->event_record(plan->device, plan->finished, stream); /* of what was enqueued */
   return st;
 }
 
-/* Can this rank begin a run? */
-static xfer_status check_run(const xfer_plan *plan, uint64_t version, xfer_stream stream)
+xfer_status xfi_run_check(const xfer_plan *plan, uint64_t version, xfer_stream stream)
 {
   const xfi_allocation *changed;
   xfer_status st = XFER_OK;
 
-  XFI_CHECK(plan->state != XFI_PLAN_UNCOMMITTED, XFER_ERR_STATE, "the plan is not committed");
+  XFI_TRY(xfi_state_allows(plan->state, XFI_CALL_RUN));
   XFI_CHECK(version > plan->version, XFER_ERR_STATE, "version %llu after version %llu",
             (unsigned long long)version, (unsigned long long)plan->version);
   XFI_TRY(plan->device->ops->stream_check(plan->device, stream));
@@ -69,59 +78,107 @@ static xfer_status check_run(const xfer_plan *plan, uint64_t version, xfer_strea
   XFI_CHECK(changed == NULL, XFER_ERR_STATE,
             "memory at %p was freed or remapped since the commit; bind and commit again",
             changed->base);
+  XFI_TRY(xfi_direct_check(plan->direct));
 done:
   return st;
 }
 
 xfer_status xfi_run_start(xfer_plan *plan, uint64_t version, xfer_stream stream)
 {
-  xfer_status st = XFER_OK;
+  xfer_status st = xfi_run_check(plan, version, stream);
 
-  XFI_CHECK(plan->state != XFI_PLAN_RUNNING, XFER_ERR_STATE,
-            "a run is in flight; wait for it before the next");
-  plan->run_status = check_run(plan, version, stream);
-  plan->refused = plan->run_status != XFER_OK && plan->pipeline != NULL;
-  XFI_TRY(plan->run_status);
-  plan->epoch++;
-  plan->run_version = version;
-  plan->torn = true; /* until wait says otherwise */
-  plan->state = XFI_PLAN_RUNNING;
-  st = plan->run_status = enqueue(plan, stream, xfi_run_deadline(plan));
-done:
-  return st;
-}
-
-xfer_status xfi_run_once(xfer_plan *plan, xfer_stream stream)
-{
-  xfer_status st = XFER_OK;
-
-  if (plan->unawaited)
-    XFI_TRY(plan->device->ops->stream_wait(plan->device, stream, plan->finished));
-  st = xfi_run_start(plan, plan->version + 1, stream);
-  if (st != XFER_OK) { /* no agreement follows: what the lanes have is of no more use to anybody */
-    if (plan->state != XFI_PLAN_RUNNING) let_peers_go(plan, "begin");
-    plan->changed = true;
-    plan->abandoned = true;
+  if (st != XFER_OK) {
+    plan->state = xfi_state_after(plan->state, XFI_CALL_RUN, XFI_FAILED);
+    if (plan->state != XFI_REFUSED) return st;
+    plan->run_status = st;
+    plan->is_sent = false;
+    return st;
   }
-  if (plan->state == XFI_PLAN_RUNNING) plan->state = XFI_PLAN_COMMITTED;
-  plan->unawaited = st == XFER_OK;
-  if (st == XFER_OK) plan->version = plan->run_version;
-done:
-  return st;
+  plan->is_sent = false;
+  plan->epoch++;
+  plan->n_begun++;
+  plan->run_version = version;
+  plan->run_ends = xfi_run_deadline(plan);
+  plan->state = xfi_state_after(plan->state, XFI_CALL_RUN, XFI_ENDED);
+  plan->run_status = enqueue(plan, stream);
+  return plan->run_status;
 }
 
-/* After a failed run: flags are no longer in step, so the next run needs a commit. Where not even a
- * last gathering works, some rank may still be in the run and touch our memory. */
-static void leave_run(xfer_plan *plan, xfi_deadline deadline)
+/* ---- ending ---- */
+
+/* This rank's part of a run came to nothing, or another's did: tell peers, and let nothing of it go
+ * on. Keeps the text of what happened, and adds what may still happen. */
+static void leave(xfer_plan *plan)
 {
+  const xfi_device_ops *dev = plan->device->ops;
   char why[XFI_ERROR_BYTES];
+  char left[XFI_ERROR_BYTES] = "";
 
-  snprintf(why, sizeof why, "%s", xfi_last_error()); /* of the run, not of what follows */
+  snprintf(why, sizeof why, "%s", xfi_last_error());
+  if (plan->state == XFI_REFUSED) plan->epoch++; /* the one that others may be in */
+  /* Messages on a device may be waiting still, though all were handed over. */
+  if (!xfi_pipeline_is_empty(plan->pipeline) && !(plan->is_sent && plan->device->alarms == NULL))
+    plan->comm->ops->abort_data(plan->comm, why);
+  for (int i = 0; i < 3 && plan->pipeline->streams[i] != NULL; i++) {
+    if (dev->event_record(plan->device, plan->pipeline->ended[i], plan->pipeline->streams[i]) ==
+        XFER_OK)
+      (void)dev->event_sync(plan->device, plan->pipeline->ended[i],
+                            xfi_deadline_after(XFI_LEAVE_MS));
+  }
+  if (xfi_direct_leave(plan->direct, plan) != XFER_OK)
+    snprintf(left, sizeof left, "; %s", xfi_last_error());
+  xfi_set_error("%.300s%.200s", why, left);
+}
 
-  plan->state = XFI_PLAN_UNCOMMITTED;
-  plan->changed = true;
-  plan->abandoned = xfi_comm_agree(plan->comm, XFER_OK, deadline) != XFER_OK;
-  xfi_set_error("%s", why);
+void xfi_run_abandon(xfer_plan *plan)
+{
+  xfer_status st = plan->run_status;
+
+  if (st == XFER_OK)
+    st = plan->device->ops->event_sync(plan->device, plan->finished, plan->run_ends);
+  if (st == XFER_OK) st = xfi_direct_outcome(plan->direct, plan);
+  if (st != XFER_OK) leave(plan);
+}
+
+static void complete(xfer_plan *plan)
+{
+  plan->version = plan->run_version;
+  plan->n_complete = plan->n_begun;
+  plan->state = xfi_state_after(XFI_RUNNING, XFI_CALL_WAIT, XFI_ENDED);
+}
+
+enum { LOOK_MS = 20 }; /* between two looks at whether a peer has left */
+
+/* What came of this rank's part; *is_late: nothing yet, and its deadline has not passed. */
+static xfer_status await_part(const xfer_plan *plan, xfi_deadline deadline, bool *is_late)
+{
+  const xfi_device_ops *dev = plan->device->ops;
+  xfer_status st = XFER_ERR_TIMEOUT;
+  /* By then all waits have been let go. */
+  const xfi_deadline last = {plan->run_ends.at_ns == INT64_MAX
+                                 ? INT64_MAX
+                                 : plan->run_ends.at_ns + XFI_LEAVE_MS * INT64_C(1000000)};
+
+  *is_late = false;
+  while (st == XFER_ERR_TIMEOUT) {
+    xfi_deadline next = xfi_deadline_after(LOOK_MS);
+
+    if (deadline.at_ns < next.at_ns) next = deadline;
+    st = dev->event_sync(plan->device, plan->finished, next);
+    if (st != XFER_ERR_TIMEOUT) break;
+    XFI_TRY(xfi_direct_check(plan->direct));
+    XFI_CHECK(!xfi_deadline_expired(last), XFER_ERR_TIMEOUT,
+              "the work of run %llu is not done in time", (unsigned long long)plan->epoch);
+    st = XFER_ERR_TIMEOUT;
+    *is_late = xfi_deadline_expired(deadline) && !xfi_deadline_expired(plan->run_ends);
+    if (*is_late) return XFER_OK;
+    if (xfi_deadline_expired(deadline)) deadline = last; /* of the run: it is about to end */
+  }
+  XFI_TRY(st);
+  XFI_TRY(plan->comm->ops->check_data != NULL ? plan->comm->ops->check_data(plan->comm) : XFER_OK);
+  XFI_TRY(xfi_direct_outcome(plan->direct, plan));
+done:
+  return st;
 }
 
 /* Every rank's word of the run. */
@@ -151,27 +208,61 @@ done:
   return st;
 }
 
+/* Others may wait for their part until their own deadline. */
+static xfi_deadline agreement_deadline(const xfer_plan *plan, xfi_deadline deadline)
+{
+  const int64_t at_ns =
+      deadline.at_ns > plan->run_ends.at_ns ? deadline.at_ns : plan->run_ends.at_ns;
+
+  return (xfi_deadline){at_ns > INT64_MAX - 2 * XFI_LEAVE_MS * INT64_C(1000000)
+                            ? INT64_MAX
+                            : at_ns + 2 * XFI_LEAVE_MS * INT64_C(1000000)};
+}
+
 xfer_status xfi_run_wait(xfer_plan *plan, uint64_t timeout_ms)
 {
   const xfi_deadline deadline = timeout_ms == 0 || timeout_ms > INT64_MAX
-                                    ? xfi_run_deadline(plan)
+                                    ? plan->run_ends
                                     : xfi_deadline_after((int64_t)timeout_ms);
   xfer_status st = XFER_OK;
+  xfer_status mine;
+  bool is_late = false;
 
-  XFI_CHECK(plan->state == XFI_PLAN_RUNNING || plan->refused, XFER_ERR_STATE,
-            "no run is in flight");
-  if (plan->refused) let_peers_go(plan, "begin");
-  plan->refused = false;
-  st = plan->run_status;
-  if (st == XFER_OK) st = plan->device->ops->event_sync(plan->device, plan->finished, deadline);
-  if (st == XFER_ERR_TIMEOUT) xfi_direct_name_late(plan->direct, plan);
-  plan->state = XFI_PLAN_COMMITTED;
-  st = agree_on_run(plan, st, deadline);
-  if (st != XFER_OK) leave_run(plan, deadline);
-  if (st != XFER_OK) goto done;
-  plan->version = plan->run_version;
-  plan->torn = false;
+  XFI_TRY(xfi_state_allows(plan->state, XFI_CALL_WAIT));
+  if (plan->state == XFI_REFUSED) plan->run_ends = xfi_run_deadline(plan);
+  mine = plan->run_status;
+  if (mine == XFER_OK) mine = await_part(plan, deadline, &is_late);
+  if (is_late) {
+    plan->state = xfi_state_after(plan->state, XFI_CALL_WAIT, XFI_AS_IT_WAS);
+    XFI_CHECK(false, XFER_ERR_TIMEOUT, "run %llu is not complete on rank %d yet; wait again",
+              (unsigned long long)plan->epoch, plan->moves->rank);
+  }
+  if (mine != XFER_OK) leave(plan);
+  st = agree_on_run(plan, mine, agreement_deadline(plan, deadline));
+  if (st == XFER_OK) {
+    complete(plan);
+    goto done;
+  }
+  if (mine == XFER_OK) leave(plan);
+  plan->state = xfi_state_after(plan->state, XFI_CALL_WAIT, XFI_FAILED);
 done:
+  return st;
+}
+
+xfer_status xfi_run_follow(xfer_plan *plan, xfer_stream stream)
+{
+  xfer_status st = XFER_OK;
+
+  if (plan->state != XFI_RUNNING) return XFER_OK;
+  st = plan->run_status;
+  if (st == XFER_OK) st = plan->device->ops->stream_wait(plan->device, stream, plan->finished);
+  if (st == XFER_OK) st = xfi_direct_outcome(plan->direct, plan);
+  if (st == XFER_OK) {
+    complete(plan);
+  } else {
+    leave(plan);
+    plan->state = xfi_state_after(plan->state, XFI_CALL_WAIT, XFI_FAILED);
+  }
   return st;
 }
 
@@ -208,7 +299,7 @@ void xfi_run_report(const xfer_plan *plan, xfer_plan_report_data *r)
   r->bound_bytes = r->wire_bytes > r->out_bytes ? r->wire_bytes : r->out_bytes;
   r->predicted_ns = predict_ns(plan, r);
   r->committed_version = plan->version;
-  r->torn = plan->torn ? 1 : 0;
+  r->torn = plan->n_begun != plan->n_complete || plan->state == XFI_TORN;
   if (plan->direct != NULL) r->direct_bytes = xfi_direct_bytes(plan->direct);
   if (plan->pipeline == NULL) return;
   r->packed_bytes = plan->pipeline->sent_bytes;

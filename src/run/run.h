@@ -3,12 +3,13 @@
  * commit.c makes of both:
  *
  * - local.c: copies within this rank, and zeroing;
- * - direct.c, link.c: copies to and from mapped memory of peers, with ready and done flags;
+ * - direct.c, link*.c: copies to and from mapped memory of peers, with flags for ready and done;
  * - pipeline.c: streams to and from ranks that share memory (channels.c); steps of gather, message,
  *   scatter through staging slots, made of packed rounds (packed.c) and of broadcasts
  *   (broadcast_list.c, broadcast.c).
  *
- * run.c starts them and waits. All of it is written over the tables of device.h and comm.h.
+ * run.c starts them and waits; what may be called when is in state.c. All of it is written over the
+ * tables of device.h and comm.h.
  */
 #ifndef XFI_RUN_H
 #define XFI_RUN_H
@@ -17,18 +18,13 @@
 #include "comm.h"
 #include "device.h"
 #include "plan.h"
+#include "state.h"
 
 /* Where a tensor's parts lie on this rank. */
 typedef struct xfi_binding {
   xfi_bound src;
   xfi_bound dst;
 } xfi_binding;
-
-typedef enum xfi_plan_state {
-  XFI_PLAN_UNCOMMITTED,
-  XFI_PLAN_COMMITTED,
-  XFI_PLAN_RUNNING
-} xfi_plan_state;
 
 /* What a rank says of a run when it waits for it. */
 typedef struct xfi_run_word {
@@ -48,24 +44,23 @@ struct xfer_plan {
   xfi_binding **bindings; /* [n_tensors]; NULL where nothing is bound */
   uint64_t window_bytes;  /* per peer and round, and of a broadcast; agreed */
 
-  xfi_plan_state state;
-  bool changed;           /* what is bound differs from what the lanes were made for */
-  uint64_t epoch;         /* runs since the last full commit */
-  uint64_t version;       /* committed */
-  uint64_t run_version;   /* of the run in flight */
+  xfi_state state;
+  uint64_t epoch;       /* runs since the lanes were made */
+  uint64_t version;     /* committed */
+  uint64_t run_version; /* of the last run that began */
+  uint64_t n_begun;     /* runs; as long as fewer are complete, destinations are torn */
+  uint64_t n_complete;
   xfer_status run_status; /* what enqueuing it came to */
-  bool refused;           /* the last run was not even begun, for the reason in run_status */
+  xfi_deadline run_ends;  /* its deadline */
+  bool is_sent;           /* all of its messages are in the comm's hands */
   xfi_run_word *words;    /* [size of the comm] for wait, which allocates nothing */
-  bool torn;
-  bool abandoned; /* a run failed and not all ranks are known to have left it */
-  bool unawaited; /* a run of xfi_run_once() may still be on the device */
 
   xfi_batch *local;
   xfi_direct *direct;
   xfi_pipeline *pipeline;
   xfi_event *started; /* on the caller's stream */
   xfi_event *finished;
-  xfi_allocation *allocations; /* [n_allocations] what bound memory lay in at commit */
+  xfi_allocation *allocations; /* [n_allocations] what bound memory lay in at commit, ascending */
   size_t n_allocations;
 };
 
@@ -79,12 +74,17 @@ void xfi_run_destroy(xfer_plan *plan);
 xfer_status xfi_run_bind(xfer_plan *plan, size_t tensor, const xfer_view *src_view,
                          const xfer_view *dst_view);
 xfer_status xfi_run_commit(xfer_plan *plan);
-/* Likewise, where this rank has failed already: all ranks fail. */
+/* Likewise, where this rank may have failed already: all ranks fail. */
 xfer_status xfi_run_commit_with(xfer_plan *plan, xfer_status mine);
 xfer_status xfi_run_start(xfer_plan *plan, uint64_t version, xfer_stream stream);
 xfer_status xfi_run_wait(xfer_plan *plan, uint64_t timeout_ms);
-/* Start a run that nobody waits for; the next one follows it on the device. */
-xfer_status xfi_run_once(xfer_plan *plan, xfer_stream stream);
+/* For runs that nobody waits for: order `stream` after the last one, if there is one. Says so if
+ * that one is known to have failed. */
+xfer_status xfi_run_follow(xfer_plan *plan, xfer_stream stream);
+/* Of a plan that is given back in the middle of a run. */
+void xfi_run_abandon(xfer_plan *plan);
+/* Can a run begin on the stream? All that run itself checks. */
+xfer_status xfi_run_check(const xfer_plan *plan, uint64_t version, xfer_stream stream);
 xfer_status xfi_run_release(xfer_plan *plan);
 void xfi_run_report(const xfer_plan *plan, xfer_plan_report_data *report);
 
@@ -97,6 +97,13 @@ uint64_t xfi_run_staging_share(const xfer_plan *plan);
 
 /* What bound memory lay in at commit, and is not there any more; NULL: all is. */
 const xfi_allocation *xfi_run_find_changed(const xfer_plan *plan);
+
+/* Which of the allocations of the commit holds the bytes; NULL: none that it knows. */
+const xfi_allocation *xfi_run_allocation(const xfer_plan *plan, const void *pointer,
+                                         size_t n_bytes);
+
+/* How long a rank waits, once a run has failed, for what is on its way to end. */
+#define XFI_LEAVE_MS 10000
 
 /* The bound source or destination of a tensor; commit has checked that it is there where it is
  * needed. */
@@ -128,14 +135,13 @@ xfer_status xfi_local_create(xfi_batch **batch, const xfer_plan *plan);
 
 /* ---- direct.c ---- */
 
-/* Collective. Maps what can be mapped; the rest is left to the packed lane. */
-xfer_status xfi_direct_create(xfi_direct **direct, xfer_plan *plan);
-/* `abandoned`: peers may still write this rank's flag page, so it is not freed. */
-void xfi_direct_destroy(xfi_direct *direct, bool abandoned);
-/* Where a wait on the device missed its deadline, set the text to the peer that was late. */
-void xfi_direct_name_late(const xfi_direct *direct, const xfer_plan *plan);
-/* This rank failed: peers must not wait for it. */
-void xfi_direct_fail(xfi_direct *direct, int rank);
+/* All ranks take part, also one that has failed: *mine is what it came to so far, and becomes what
+ * this rank's part came to. Maps what can be mapped; the rest is left to the packed lane. same[r]:
+ * rank r may be in reach; here[r]: it shares our process and device. */
+xfer_status xfi_direct_create(xfi_direct **direct, xfer_plan *plan, const bool *same,
+                              const bool *here, xfer_status *mine, xfi_deadline deadline);
+/* Nothing of a run may be on its way. */
+void xfi_direct_destroy(xfi_direct *direct);
 /* Which flows are carried directly: by index in plan->moves->sends.peers and recvs.peers. */
 bool xfi_direct_sends(const xfi_direct *direct, size_t peer);
 bool xfi_direct_receives(const xfi_direct *direct, size_t peer);
@@ -144,11 +150,16 @@ uint64_t xfi_direct_bytes(const xfi_direct *direct); /* that this rank copies */
  * committed. An xfi_way_fn of a plan. */
 const char *xfi_direct_way(const void *plan, bool send, size_t peer);
 /* Enqueue: tell peers that this rank's memory is ready, copy, and tell them that it is done. */
-xfer_status xfi_direct_start(xfi_direct *direct, xfer_plan *plan, xfer_stream stream,
-                             xfi_deadline deadline);
+xfer_status xfi_direct_start(xfi_direct *direct, xfer_plan *plan, xfer_stream stream);
 /* Enqueue on `stream`: wait until peers have done theirs. */
-xfer_status xfi_direct_finish(xfi_direct *direct, xfer_plan *plan, xfer_stream stream,
-                              xfi_deadline deadline);
+xfer_status xfi_direct_finish(xfi_direct *direct, xfer_plan *plan, xfer_stream stream);
+/* XFER_ERR_PEER with its name if a peer has left a run or failed in it. */
+xfer_status xfi_direct_check(const xfi_direct *direct);
+/* Of a run whose work on this rank has ended: did all signals come? Names who was late. */
+xfer_status xfi_direct_outcome(const xfi_direct *direct, const xfer_plan *plan);
+/* A run failed: tell peers, let this rank's streams go, and return once nobody touches its memory
+ * any more. XFER_ERR_TIMEOUT names a peer that may still do. */
+xfer_status xfi_direct_leave(xfi_direct *direct, const xfer_plan *plan);
 
 /* ---- pipeline.c ---- */
 

@@ -52,6 +52,23 @@ static double us_since(int64_t began, int n)
 }
 
 /* A buffer per parameter, as models have them. */
+static xfer_status wait_flags(xfi_device *device, uint64_t **flags, int n, uint64_t value,
+                              xfer_stream stream)
+{
+  int late = -1;
+
+  return device->ops->flags_sync(device, &(xfi_flags){NULL, 0}, &(xfi_flags){flags, n}, value,
+                                 stream, xfi_deadline_after(60000), &late);
+}
+
+static xfer_status export(xfi_device *device, void *buffer, xfi_mem_handle *handle)
+{
+  xfi_allocation found;
+  xfer_status st = device->ops->find_allocation(device, buffer, 1, &found);
+
+  return st == XFER_OK ? device->ops->mem_export(device, found, handle) : st;
+}
+
 static void look_at_many(xfi_device *device)
 {
   static void *buffers[N_MANY];
@@ -78,19 +95,18 @@ static void cost_of_calls(xfi_device *device)
   uint64_t *flags = NULL;
   xfer_stream stream = NULL;
   xfi_event *event = NULL;
-  int late = 0;
   double us[4] = {0};
 
-  OK(device->ops->flags_alloc(device, &flags, 512));
+  OK(device->ops->flags_alloc(device, &flags, 512, true));
   OK(device->ops->stream_create(device, &stream));
   OK(device->ops->event_create(device, &event));
   uint64_t *list[4] = {flags, flags + 1, flags + 2, flags + 3};
   for (uint64_t i = 1; i <= N_ROUNDS; i++) {
     int64_t began = xfi_now_ns();
-    OK(device->ops->flags_set(device, list, 4, i, stream));
+    OK(device->ops->flags_set(device, &(xfi_flags){list, 4}, NULL, i, stream));
     us[0] += us_since(began, N_ROUNDS);
     began = xfi_now_ns();
-    OK(device->ops->flags_wait(device, list, 4, i, stream, xfi_deadline_after(60000), &late));
+    OK(wait_flags(device, list, 4, i, stream));
     us[1] += us_since(began, N_ROUNDS);
     began = xfi_now_ns();
     OK(device->ops->event_record(device, event, stream));
@@ -116,14 +132,14 @@ static void ping_pong(xfi_device *device, mailbox *box, int me, int at_step)
   uint64_t *mine = NULL;
   char *theirs = NULL;
   xfer_stream stream = NULL;
-  int late = 0;
 
-  OK(device->ops->flags_alloc(device, &mine, 512));
+  OK(device->ops->flags_alloc(device, &mine, 512, true));
   OK(device->ops->find_allocation(device, mine, 1, &found));
-  OK(device->ops->mem_export(device, &found, &box->page[me]));
+  OK(device->ops->mem_export(device, found, &box->page[me]));
   (void)__sync_add_and_fetch(&box->step, 1);
   await(box, at_step + 2);
-  OK(device->ops->mem_import(device, &box->page[1 - me], (void **)&theirs));
+  OK(device->ops->mem_import(device, &box->page[1 - me], (void **)&theirs,
+                             xfi_deadline_after(60000)));
   OK(device->ops->stream_create(device, &stream));
   uint64_t *flag = (uint64_t *)(void *)theirs + ((char *)mine - (char *)found.base) / 8;
   uint64_t *own = mine;
@@ -133,9 +149,9 @@ static void ping_pong(xfi_device *device, mailbox *box, int me, int at_step)
       CUDA(cudaStreamSynchronize, (stream)); /* both are ready */
       began = xfi_now_ns();
     }
-    if (me == 0) OK(device->ops->flags_set(device, &flag, 1, i, stream));
-    OK(device->ops->flags_wait(device, &own, 1, i, stream, xfi_deadline_after(60000), &late));
-    if (me == 1) OK(device->ops->flags_set(device, &flag, 1, i, stream));
+    if (me == 0) OK(device->ops->flags_set(device, &(xfi_flags){&flag, 1}, NULL, i, stream));
+    OK(wait_flags(device, &own, 1, i, stream));
+    if (me == 1) OK(device->ops->flags_set(device, &(xfi_flags){&flag, 1}, NULL, i, stream));
   }
   CUDA(cudaStreamSynchronize, (stream));
   if (me == 0) printf("flag there and back: %.2f us\n", us_since(began, TURNS));
@@ -162,7 +178,7 @@ static void exporter(mailbox *box)
       CUDA(cudaMalloc, (&buffers[s][i], sizes[s]));
     int64_t began = xfi_now_ns();
     for (int i = 0; i < N_BUFFERS; i++)
-      OK(device->ops->mem_export(device, buffers[s][i], &box->handles[s][i]));
+      OK(export(device, buffers[s][i], &box->handles[s][i]));
     printf("%8zu KiB, %d buffers: mem_export %.2f us each\n", sizes[s] >> 10, N_BUFFERS,
            us_since(began, N_BUFFERS));
   }
@@ -191,7 +207,7 @@ static void importer(mailbox *box)
     double first = 0;
     int64_t began = xfi_now_ns();
     for (int i = 0; i < N_BUFFERS; i++) {
-      OK(device->ops->mem_import(device, &box->handles[s][i], &mapped[i]));
+      OK(device->ops->mem_import(device, &box->handles[s][i], &mapped[i], xfi_deadline_after(60000)));
       if (i == 0) first = us_since(began, 1);
     }
     double map = us_since(began, N_BUFFERS);

@@ -1,7 +1,9 @@
 #!/bin/bash
 # Everything that needs GPUs, on as many as there are: tests/gpu/run.sh [BUILD_FOLDER] [NAME...]
-# Prints a table last. A skipped test is a failure here, except those for more GPUs than there are, which are listed.
-# XFER_GPU_FACTOR scales the long tests (default 100, per cent); $OUT, if set, receives gpu.log.
+# Prints a table last, whatever happens. A skipped test is a failure here, except those for more GPUs than there are,
+# which are listed. Ends within XFER_GPU_SECONDS (default 1800): what has not begun by then is listed too. Each program
+# has a process group of its own, which is killed whole at its limit. XFER_GPU_FACTOR scales the long tests (default 100,
+# per cent); $OUT, if set, receives gpu.log.
 cd "$(dirname "$0")/../.." || exit 2
 build=${1:-build/cuda}
 shift
@@ -9,7 +11,9 @@ only=("$@")
 factor=${XFER_GPU_FACTOR:-100}
 bin=$build/tests/bin
 log=${OUT:-/tmp}/gpu.log
+text=$(mktemp)
 : >"$log"
+ends=$((SECONDS + ${XFER_GPU_SECONDS:-1800}))
 
 # NCCL and the CUDA runtime may live beside torch; what the tests were linked with may have been carried along.
 nccl=$(python3 -c 'import nvidia.nccl as m; print(list(m.__path__)[0] + "/lib")' 2>/dev/null)
@@ -23,28 +27,52 @@ fi
 
 failed=0
 rows=()
+group=
+finish() {
+  [ -z "$group" ] || kill -KILL -- "-$group" 2>/dev/null
+  printf '\n%s\n' "gpu tests:"
+  printf '%s\n' "${rows[@]}"
+  if ((failed)); then echo "gpu FAILED"; else echo "gpu ok"; fi
+  rm -f "$text"
+}
+trap finish EXIT
+trap 'failed=1; exit 1' INT TERM HUP
 
 # run NAME GPUS SECONDS COMMAND...: one row of the table
 run() {
-  local name=$1 needs=$2 limit=$3 began status text code
+  local name=$1 needs=$2 limit=$3 began code status=ok
   shift 3
   if ((${#only[@]})) && [[ ! " ${only[*]} " =~ " ${name%%:*} " ]]; then return; fi
   if ((gpus < needs)); then
     rows+=("$(printf '%-34s not run: needs %d GPUs' "$name" "$needs")")
     return
   fi
+  if ((SECONDS + limit > ends)); then limit=$((ends - SECONDS)); fi
+  if ((limit < 1)); then
+    failed=1
+    rows+=("$(printf '%-34s not run: no time was left' "$name")")
+    return
+  fi
   began=$EPOCHREALTIME
-  text=$(timeout -k 5 "$limit" "$@" 2>&1)
+  setsid "$@" >"$text" 2>&1 & # to a file: a child that lives on would hold a pipe open
+  group=$!
+  (sleep "$limit" && kill -KILL -- "-$group") 2>/dev/null &
+  local guard=$!
+  wait "$group"
   code=$?
-  status=ok
-  if ((code == 124 || code == 137)); then status="FAILED: over $limit s"; elif ((code)); then status="FAILED: status $code"; fi
-  if ((code == 0 || code == 77)) && grep -q SKIPPED <<<"$text"; then status="FAILED: skipped"; fi
+  kill -KILL -- "-$group" 2>/dev/null # what it may have left
+  kill "$guard" 2>/dev/null
+  wait "$guard" 2>/dev/null
+  group=
+  if ((code == 137)); then status="FAILED: over $limit s"; elif ((code)); then status="FAILED: status $code"; fi
+  if ((code == 0 || code == 77)) && grep -q SKIPPED "$text"; then status="FAILED: skipped"; fi
   # Two GPUs' worth of tests inside a program that also runs on one
   if [[ $status == "FAILED: skipped" && $code == 0 && $gpus -lt 2 && $name == device* ]]; then status="ok (some need 2 GPUs)"; fi
-  printf '==== %s: %s\n%s\n' "$name" "$status" "$text" >>"$log"
+  { echo "==== $name: $status"; cat "$text"; } >>"$log"
   if [[ $status == FAILED* ]]; then
     failed=1
-    printf '==== %s: %s\n%s\n' "$name" "$status" "$(tail -n 25 <<<"$text")"
+    echo "==== $name: $status"
+    tail -n 25 "$text"
   fi
   echo "$name: $status" # so that a run that is cut short shows how far it came
   rows+=("$(printf '%-34s %-22s %7.1f s' "$name" "$status" "$(awk "BEGIN { print $EPOCHREALTIME - $began }")")")
@@ -108,7 +136,4 @@ run examples:parity 2 60 mpirun -n 2 "$build/bin/04_moe_parity"
 run examples:xfer_refit 4 120 mpirun -n 4 "$build/bin/xfer_refit" --comm nccl --model models/qwen3-30b-a3b.json \
   --layers 0-1 --train megatron:tp2,ep2 --gen vllm:tp2
 
-printf '\n%s\n' "gpu tests:"
-printf '%s\n' "${rows[@]}"
-if ((failed)); then echo "gpu FAILED"; else echo "gpu ok"; fi
 exit $failed

@@ -190,6 +190,11 @@ static xfi_allocation chunks(int first, int n)
   return (xfi_allocation){(void *)(uintptr_t)base, (size_t)n * CHUNK, 1};
 }
 
+void xfi_cuda_begin_thread(void *unused)
+{
+  (void)unused;
+}
+
 static void offer(const xfi_allocation *a, char *name)
 {
   assert_int_equal(xfi_cuda_chunks_offer(&device, a, name), XFER_OK);
@@ -197,7 +202,8 @@ static void offer(const xfi_allocation *a, char *name)
 
 static xfer_status map_all(const xfi_allocation *a, const char *name, char **mapped)
 {
-  return xfi_cuda_chunks_map(&device, name, (uint64_t)(uintptr_t)a->base, a->n_bytes, mapped);
+  return xfi_cuda_chunks_map(&device, name, (uint64_t)(uintptr_t)a->base, a->n_bytes, mapped,
+                             xfi_deadline_after(60000));
 }
 
 static void map_and_unmap(const xfi_allocation *a, const char *name)

@@ -1,5 +1,4 @@
-/* device/cuda.c behind its table: memory, streams, batches, flags with deadlines, and peers'
- * memory. */
+/* device/cuda.c behind its table: memory, streams, batches, flags and guards, and peers' memory. */
 #include "gpu.h"
 
 #include "chunks.h"
@@ -22,6 +21,20 @@ static xfi_device *device_make(int ordinal)
   CUDA(cudaSetDevice, (ordinal));
   OK(xfi_device_create_cuda(&device));
   return device;
+}
+
+static xfi_deadline soon(void)
+{
+  return xfi_deadline_after(60000);
+}
+
+static xfer_status wait_flags(xfi_device *device, uint64_t **flags, int n, uint64_t value,
+                              xfer_stream stream)
+{
+  int late = -1;
+
+  return device->ops->flags_sync(device, &(xfi_flags){NULL, 0}, &(xfi_flags){flags, n}, value,
+                                 stream, soon(), &late);
 }
 
 /* ---- memory and streams ------------------------------------------------------------------- */
@@ -220,7 +233,7 @@ static void test_batch_of_engine_and_kernel_equals_ref(void **state)
       xfi_ref_copy(copies, 2);
     }
   }
-  OK(device->ops->batch_create(device, &batch, copies, 2));
+  OK(device->ops->batch_create(device, &batch, copies, 2, NULL));
   for (int launch = 0; launch < 2; launch++) {
     CUDA(cudaMemset, (dst, POISON, n_bytes));
     CUDA(cudaDeviceSynchronize, ());
@@ -247,7 +260,6 @@ static void test_flags_order_streams(void **state)
   xfer_stream waiting = NULL;
   xfer_stream setting = NULL;
   xfi_event *event = NULL;
-  int late = -1;
 
   (void)state;
   NEEDS_GPUS(1);
@@ -257,21 +269,20 @@ static void test_flags_order_streams(void **state)
     return;
   }
   xfi_device *device = device_make(0);
-  OK(device->ops->flags_alloc(device, &flags, 8));
+  OK(device->ops->flags_alloc(device, &flags, 8, true));
   OK(device->ops->stream_create(device, &waiting));
   OK(device->ops->stream_create(device, &setting));
   OK(device->ops->event_create(device, &event));
   uint64_t *list[3] = {flags, flags + 1, flags + 7};
   for (uint64_t epoch = 1; epoch < 100; epoch++) {
-    OK(device->ops->flags_wait(device, list, 3, epoch, waiting, xfi_deadline_after(10000), &late));
+    OK(wait_flags(device, list, 3, epoch, waiting));
     OK(device->ops->event_record(device, event, waiting));
     assert_int_equal(
         device->ops->event_sync(device, event, xfi_deadline_after(epoch == 1 ? 50 : 0)),
         XFER_ERR_TIMEOUT);
-    OK(device->ops->flags_set(device, list, 3, epoch, setting));
+    OK(device->ops->flags_set(device, &(xfi_flags){list, 3}, NULL, epoch, setting));
     OK(device->ops->event_sync(device, event, xfi_deadline_after(10000)));
   }
-  assert_null(device->ops->late_flag(device));
   device->ops->event_destroy(device, event);
   device->ops->stream_destroy(device, waiting);
   device->ops->stream_destroy(device, setting);
@@ -279,50 +290,65 @@ static void test_flags_order_streams(void **state)
   device->ops->destroy(device);
 }
 
-static void test_missed_deadline_releases_the_stream_and_names_the_flag(void **state)
+static void test_a_flag_stored_by_the_host_lets_a_stream_go(void **state)
 {
   uint64_t *flags = NULL;
   xfer_stream stream = NULL;
-  xfi_event *event = NULL;
-  int late = -1;
 
   (void)state;
   NEEDS_GPUS(1);
   xfi_device *device = device_make(0);
-  OK(device->ops->flags_alloc(device, &flags, 8));
+  OK(device->ops->flags_alloc(device, &flags, 2000, true));
   OK(device->ops->stream_create(device, &stream));
-  OK(device->ops->event_create(device, &event));
-  uint64_t *list[2] = {flags, flags + 5};
-  OK(device->ops->flags_set(device, list, 1, 9, stream));
-  OK(device->ops->flags_wait(device, list, 2, 9, stream, xfi_deadline_after(300), &late));
-  OK(device->ops->event_record(device, event, stream));
-  assert_int_equal(device->ops->event_sync(device, event, xfi_deadline_after(20000)),
-                   XFER_ERR_TIMEOUT);
-  assert_ptr_equal(device->ops->late_flag(device), flags + 5);
-  CUDA(cudaStreamSynchronize, (stream)); /* released: does not hang */
-  device->ops->event_destroy(device, event);
+  uint64_t *list[2] = {flags, flags + 1999};
+  OK(wait_flags(device, list, 2, 4, stream));
+  device->ops->flags_store(device, list[0], 4);
+  device->ops->flags_store(device, list[1], XFI_FLAG_VOID | 4);
+  CUDA(cudaStreamSynchronize, (stream));
   device->ops->stream_destroy(device, stream);
   device->ops->flags_free(device, flags);
   device->ops->destroy(device);
 }
 
-static void test_release_from_the_host_lets_a_stream_go(void **state)
+/* Copies of each kind: by a graph where they are a peer's, else by kernels. */
+static void test_guarded_copies_do_nothing_where_a_flag_is_void(void **state)
 {
+  enum { BYTES = 1 << 20 };
   uint64_t *flags = NULL;
+  char *memory = NULL;
+  unsigned char seen = 0;
   xfer_stream stream = NULL;
-  int late = -1;
+  xfi_guard *guard = NULL;
+  xfi_batch *batch = NULL;
 
   (void)state;
   NEEDS_GPUS(1);
   xfi_device *device = device_make(0);
-  OK(device->ops->flags_alloc(device, &flags, 2000));
+  CUDA(cudaMalloc, ((void **)&memory, 2 * BYTES));
+  OK(device->ops->flags_alloc(device, &flags, 16, true));
   OK(device->ops->stream_create(device, &stream));
-  uint64_t *list[2] = {flags, flags + 1999};
-  OK(device->ops->flags_wait(device, list, 2, 4, stream, xfi_deadline_after(60000), &late));
-  OK(device->ops->flags_release(device, flags, 2000, 4));
-  CUDA(cudaStreamSynchronize, (stream));
+  uint64_t *watched[2] = {flags, flags + 1};
+  uint64_t *done = flags + 8;
+  const xfi_copy copy = {.src = memory, .dst = memory + BYTES, .run_bytes = BYTES};
+  OK(device->ops->guard_create(device, &guard, &(xfi_flags){watched, 2}));
+  OK(device->ops->batch_create(device, &batch, &copy, 1, guard));
+  for (int is_void = 0; is_void < 2; is_void++) {
+    CUDA(cudaMemset, (memory, 1 + is_void, BYTES));
+    device->ops->flags_store(device, flags, 5);
+    device->ops->flags_store(device, flags + 1, is_void ? XFI_FLAG_VOID | 5 : 5);
+    OK(device->ops->guard_check(device, guard, stream));
+    OK(device->ops->batch_launch(device, batch, stream));
+    OK(device->ops->flags_set(device, &(xfi_flags){&done, 1}, guard, 5, stream));
+    CUDA(cudaStreamSynchronize, (stream));
+    CUDA(cudaMemcpy, (&seen, memory + 2 * BYTES - 1, 1, cudaMemcpyDeviceToHost));
+    assert_int_equal(seen, 1);
+    assert_true(*done == (is_void ? XFI_FLAG_VOID | 5 : 5));
+  }
+  device->ops->batch_destroy(device, batch);
+  device->ops->guard_destroy(device, guard);
   device->ops->stream_destroy(device, stream);
   device->ops->flags_free(device, flags);
+  CUDA(cudaFree, (memory));
   device->ops->destroy(device);
 }
 
@@ -343,9 +369,10 @@ static void test_import_within_the_process_is_counted(void **state)
   xfi_device *there = device_make(other);
   CUDA(cudaMalloc, (&memory, 1 << 20));
   OK(there->ops->find_allocation(there, (char *)memory + 100, 1, &found));
-  OK(there->ops->mem_export(there, &found, &handle));
-  OK(here->ops->mem_import(here, &handle, &first));
-  OK(here->ops->mem_import(here, &handle, &second));
+  OK(there->ops->mem_export(there, found, &handle));
+  CUDA(cudaSetDevice, (0));
+  OK(here->ops->mem_import(here, &handle, &first, soon()));
+  OK(here->ops->mem_import(here, &handle, &second, soon()));
   assert_ptr_equal(first, memory);
   assert_ptr_equal(second, first);
   here->ops->mem_unimport(here, first);
@@ -371,8 +398,8 @@ static void test_import_of_chunks_within_the_process(void **state)
   xfi_device *there = device_make(other);
   char *memory = chunks_alloc(n_bytes, true);
   OK(there->ops->find_allocation(there, memory + 9, n_bytes - 9, &found));
-  OK(there->ops->mem_export(there, &found, &handle));
-  OK(here->ops->mem_import(here, &handle, &mapped));
+  OK(there->ops->mem_export(there, found, &handle));
+  OK(here->ops->mem_import(here, &handle, &mapped, soon()));
   there->ops->exports_end(there);
   CUDA(cudaSetDevice, (0));
   CUDA(cudaMemset, ((char *)mapped + n_bytes - 1, POISON, 1));
@@ -383,7 +410,7 @@ static void test_import_of_chunks_within_the_process(void **state)
   here->ops->mem_unimport(here, mapped);
   /* What is no longer offered cannot be mapped anew, by others than its own device. */
   if (other != 0)
-    assert_int_equal(here->ops->mem_import(here, &handle, &mapped), XFER_ERR_UNSUPPORTED);
+    assert_int_equal(here->ops->mem_import(here, &handle, &mapped, soon()), XFER_ERR_UNSUPPORTED);
   chunks_free(memory, n_bytes);
   CUDA(cudaSetDevice, (0));
   here->ops->destroy(here);
@@ -439,7 +466,7 @@ static void child_main(mailbox *box, int ordinal)
   CUDA(cudaMalloc, ((void **)&mine, total));
   for (int i = 0; i < N_BUFFERS; i++) {
     size_t half = buffer_bytes[i] / 2;
-    OK(device->ops->mem_import(device, &box->handles[i], (void **)&base[i]));
+    OK(device->ops->mem_import(device, &box->handles[i], (void **)&base[i], soon()));
     for (size_t k = 0; k < buffer_bytes[i]; k++)
       host[k] = (char)byte_of(i, k);
     CUDA(cudaMemcpy, (mine + at, host, buffer_bytes[i], cudaMemcpyHostToDevice));
@@ -453,12 +480,12 @@ static void child_main(mailbox *box, int ordinal)
                              .dst_stride = {4}};
     at += (buffer_bytes[i] + 255) / 256 * 256;
   }
-  OK(device->ops->mem_import(device, &box->flag_handle, (void **)&flag_base));
+  OK(device->ops->mem_import(device, &box->flag_handle, (void **)&flag_base, soon()));
   OK(device->ops->stream_create(device, &stream));
-  OK(device->ops->batch_create(device, &batch, copies, n));
+  OK(device->ops->batch_create(device, &batch, copies, n, NULL));
   OK(device->ops->batch_launch(device, batch, stream));
   uint64_t *flag = (uint64_t *)(void *)(flag_base + box->flag_offset);
-  OK(device->ops->flags_set(device, &flag, 1, 11, stream));
+  OK(device->ops->flags_set(device, &(xfi_flags){&flag, 1}, NULL, 11, stream));
   CUDA(cudaStreamSynchronize, (stream));
   await(box, 2); /* the parent has looked */
   device->ops->batch_destroy(device, batch);
@@ -478,7 +505,6 @@ static void parent_main(mailbox *box)
   xfer_stream stream = NULL;
   xfi_event *event = NULL;
   xfi_allocation found;
-  int late = -1;
   char *seen = malloc(buffer_bytes[N_BUFFERS - 1]);
 
   xfi_device *device = device_make(0);
@@ -487,17 +513,17 @@ static void parent_main(mailbox *box)
     CUDA(cudaMalloc, ((void **)&buffers[i], buffer_bytes[i]));
     CUDA(cudaMemset, (buffers[i], POISON, buffer_bytes[i]));
     OK(device->ops->find_allocation(device, buffers[i] + buffer_bytes[i] / 2, 1, &found));
-    OK(device->ops->mem_export(device, &found, &box->handles[i]));
+    OK(device->ops->mem_export(device, found, &box->handles[i]));
   }
-  OK(device->ops->flags_alloc(device, &flags, 512));
+  OK(device->ops->flags_alloc(device, &flags, 512, true));
   OK(device->ops->find_allocation(device, flags, 1, &found));
   box->flag_offset = (size_t)((char *)(flags + 3) - (char *)found.base);
-  OK(device->ops->mem_export(device, &found, &box->flag_handle));
+  OK(device->ops->mem_export(device, found, &box->flag_handle));
   CUDA(cudaDeviceSynchronize, ());
   OK(device->ops->stream_create(device, &stream));
   OK(device->ops->event_create(device, &event));
   uint64_t *flag = flags + 3;
-  OK(device->ops->flags_wait(device, &flag, 1, 11, stream, xfi_deadline_after(60000), &late));
+  OK(wait_flags(device, &flag, 1, 11, stream));
   OK(device->ops->event_record(device, event, stream));
   box->step = 1;
   OK(device->ops->event_sync(device, event, xfi_deadline_after(60000)));
@@ -565,8 +591,8 @@ int main(void)
       cmocka_unit_test(test_alloc_gives_zeros_and_too_much_is_named),
       cmocka_unit_test(test_batch_of_engine_and_kernel_equals_ref),
       cmocka_unit_test(test_flags_order_streams),
-      cmocka_unit_test(test_missed_deadline_releases_the_stream_and_names_the_flag),
-      cmocka_unit_test(test_release_from_the_host_lets_a_stream_go),
+      cmocka_unit_test(test_a_flag_stored_by_the_host_lets_a_stream_go),
+      cmocka_unit_test(test_guarded_copies_do_nothing_where_a_flag_is_void),
       cmocka_unit_test(test_import_within_the_process_is_counted),
       cmocka_unit_test(test_import_of_chunks_within_the_process),
   };

@@ -299,7 +299,7 @@ static void test_flags_are_set_and_spun_on(void **state)
     list[i] = flags + i;
   OK(xfi_cuda_kernels_load()); /* else the second launch would wait for the first */
   OK(xfi_cuda_flags_spin(list, N, 3, waiting));
-  OK(xfi_cuda_flags_set(list, N, 5, setting));
+  OK(xfi_cuda_flags_set(list, N, 5, NULL, setting));
   CUDA(cudaStreamSynchronize, (setting));
   CUDA(cudaStreamSynchronize, (waiting));
   CUDA(cudaMemcpy, (seen, flags, sizeof seen, cudaMemcpyDeviceToHost));

@@ -315,13 +315,14 @@ static void work_wrong_states(long_job *j, int rank)
   (void)expect(j, rank, "wait twice", xfer_plan_wait(plan, 0), XFER_ERR_STATE);
   (void)expect(j, rank, "the same version", xfer_plan_run(plan, 5, NULL), XFER_ERR_STATE);
   (void)expect(j, rank, "an older version", xfer_plan_run(plan, 4, NULL), XFER_ERR_STATE);
-  (void)expect(j, rank, "bind", xfer_plan_bind(plan, 0, src, dst), XFER_OK);
-  (void)expect(j, rank, "run after bind", xfer_plan_run(plan, 6, NULL), XFER_ERR_STATE);
+  (void)expect(j, rank, "bind the same", xfer_plan_bind(plan, 0, src, dst), XFER_OK);
+  (void)expect(j, rank, "run after that", xfer_plan_run(plan, 6, NULL), XFER_OK);
+  (void)expect(j, rank, "wait", xfer_plan_wait(plan, 0), XFER_OK);
   (void)expect(j, rank, "commit again", xfer_plan_commit(plan), XFER_OK);
   (void)expect(j, rank, "release", xfer_plan_release(plan), XFER_OK);
-  (void)expect(j, rank, "run after release", xfer_plan_run(plan, 6, NULL), XFER_ERR_STATE);
+  (void)expect(j, rank, "run after release", xfer_plan_run(plan, 7, NULL), XFER_ERR_STATE);
   (void)expect(j, rank, "commit after release", xfer_plan_commit(plan), XFER_OK);
-  (void)expect(j, rank, "run", xfer_plan_run(plan, 6, NULL), XFER_OK);
+  (void)expect(j, rank, "run", xfer_plan_run(plan, 7, NULL), XFER_OK);
   (void)expect(j, rank, "wait", xfer_plan_wait(plan, 0), XFER_OK);
   xfer_plan_destroy(plan);
 }

@@ -188,7 +188,7 @@ static inline void told_domain(xfi_device *device, unsigned char domain[64])
   domain[63] = 1;
 }
 
-static inline xfer_status told_mem_export(xfi_device *device, const xfi_allocation *allocation,
+static inline xfer_status told_mem_export(xfi_device *device, xfi_allocation allocation,
                                           xfi_mem_handle *handle)
 {
   world *w = told(device)->world;
@@ -196,7 +196,7 @@ static inline xfer_status told_mem_export(xfi_device *device, const xfi_allocati
   int owner;
 
   (void)pthread_mutex_lock(&w->lock);
-  const arena *a = arena_at(w, allocation->base, &owner);
+  const arena *a = arena_at(w, allocation.base, &owner);
   if (a != NULL && a->stays) st = XFER_ERR_UNSUPPORTED;
   if (a != NULL && owner != told(device)->rank) st = XFER_ERR_INTERNAL;
   if (a != NULL) memcpy(address_in(handle), &a->base, sizeof a->base);
@@ -205,11 +205,11 @@ static inline xfer_status told_mem_export(xfi_device *device, const xfi_allocati
 }
 
 static inline xfer_status told_mem_import(xfi_device *device, const xfi_mem_handle *handle,
-                                          void **base)
+                                          void **base, xfi_deadline deadline)
 {
   told_device *d = told(device);
   xfi_mem_handle copy = *handle;
-  xfer_status st = host_ops->mem_import(device, handle, base);
+  xfer_status st = host_ops->mem_import(device, handle, base, deadline);
   void *at = NULL;
   int owner;
 
@@ -247,7 +247,8 @@ static inline void told_exports_end(xfi_device *device)
 }
 
 static inline xfer_status told_batch_create(xfi_device *device, xfi_batch **out,
-                                            const xfi_copy *copies, size_t n_copies)
+                                            const xfi_copy *copies, size_t n_copies,
+                                            const xfi_guard *guard)
 {
   told_batch *batch = xfi_calloc(1, sizeof *batch);
   xfer_status st = XFER_ERR_NOMEM;
@@ -256,7 +257,7 @@ static inline xfer_status told_batch_create(xfi_device *device, xfi_batch **out,
   if (batch == NULL || batch->copies == NULL)
     xfi_set_error("a batch of %zu copies", n_copies);
   else
-    st = host_ops->batch_create(device, &batch->made, copies, n_copies);
+    st = host_ops->batch_create(device, &batch->made, copies, n_copies, guard);
   if (st == XFER_OK) {
     memcpy(batch->copies, copies, n_copies * sizeof *copies);
     batch->n_copies = n_copies;
@@ -330,7 +331,7 @@ static inline told_device *told_device_create(world *w, int rank)
   told_ops.batch_destroy = told_batch_destroy;
   told_ops.batch_launch = told_batch_launch;
   host->ops->destroy(host);
-  *d = (told_device){.base = {&told_ops}, .world = w, .rank = rank};
+  *d = (told_device){.base = {&told_ops, 0, NULL}, .world = w, .rank = rank};
   return d;
 }
 

@@ -26,6 +26,7 @@ struct carrier {
   orc_arena arena;
   bool corrupt;
   comms_maker make_comms;
+  const rank_device *device;
 };
 
 carrier *carrier_create(void)
@@ -63,6 +64,11 @@ void carrier_destroy(carrier *c)
 void carrier_make_comms(carrier *c, comms_maker maker)
 {
   c->make_comms = maker;
+}
+
+void carrier_use_device(carrier *c, const rank_device *device)
+{
+  c->device = device;
 }
 
 void carrier_corrupt(carrier *c)
@@ -253,7 +259,7 @@ static verdict send_to_work(carrier *c, job *j, char *why, size_t n_bytes)
 
 verdict carrier_run(carrier *c, const problem *p, char *why, size_t n_bytes)
 {
-  job j = {.p = p, .corrupt = c->corrupt, .records = c->records};
+  job j = {.p = p, .corrupt = c->corrupt, .device = c->device, .records = c->records};
   why[0] = '\0';
   orc_reset(&c->arena);
   verdict v = make_layouts(c, &j, why, n_bytes);

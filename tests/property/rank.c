@@ -46,14 +46,21 @@ static bool allowed(worker *w, xfer_status st, status_set expected, xfer_status 
 
 /* ---- memory and values ---- */
 
-static void memory_size(memory *m, int64_t size)
+static void memory_free(memory *m)
+{
+  if (m->device == NULL) free(m->bytes);
+  if (m->device != NULL && m->bytes != NULL) m->device->release(m->bytes);
+  free(m->want);
+}
+
+static void memory_size(memory *m, int64_t size, const rank_device *device, int rank)
 {
   m->size = (size_t)size;
   if (m->size <= m->capacity) return;
-  free(m->bytes);
-  free(m->want);
+  memory_free(m);
+  m->device = device;
   m->capacity = m->size * 2;
-  m->bytes = malloc(m->capacity);
+  m->bytes = device == NULL ? malloc(m->capacity) : device->alloc(rank, m->capacity);
   m->want = malloc(m->capacity);
   if (m->bytes == NULL || m->want == NULL) abort();
 }
@@ -61,10 +68,8 @@ static void memory_size(memory *m, int64_t size)
 void rank_record_free(rank_record *record)
 {
   orc_free(&record->arena);
-  for (int i = 0; i < 4; i++) {
-    free(record->memories[i / 2][i % 2].bytes);
-    free(record->memories[i / 2][i % 2].want);
-  }
+  for (int i = 0; i < 4; i++)
+    memory_free(&record->memories[i / 2][i % 2]);
 }
 
 static uint64_t values_key(const worker *w, int tensor, int run)
@@ -108,7 +113,8 @@ static void place_views(worker *w)
     for (int i = 0; i < w->p->n_tensors; i++)
       parts[i] = w->parts[i][s];
     memory_size(&w->memories[s],
-                views_place(w->views[s], w->p, s, parts, w->has[s], &w->r, &w->rec->arena));
+                views_place(w->views[s], w->p, s, parts, w->has[s], &w->r, &w->rec->arena),
+                w->job->device, w->rank);
   }
 }
 
@@ -232,14 +238,35 @@ static bool bind_views(worker *w, xfer_plan *plan)
   return true;
 }
 
+/* ---- the device ---- */
+
+static xfer_stream stream_of(const worker *w)
+{
+  return w->job->device == NULL ? NULL : w->job->device->stream(w->rank);
+}
+
+static void device_begin(const worker *w, uint64_t run)
+{
+  if (w->job->device != NULL) w->job->device->begin(w->rank, run);
+}
+
+static bool device_end(worker *w, bool waited)
+{
+  if (w->job->device == NULL || w->job->device->end(w->rank, waited)) return true;
+  wrong(w, "the device does not end what it was given");
+  return false;
+}
+
 static bool run_once(worker *w, xfer_plan *plan, int run)
 {
   uint64_t version = 3 * (uint64_t)run + 1;
   fill_memories(w, run);
   for (int i = 0; i < w->p->n_tensors; i++)
     write_values(w, w->memories[DST].want, DST, i, values_key(w, i, run));
-  if (!worked(w, xfer_plan_run(plan, version, NULL), "run")) return false;
+  device_begin(w, version);
+  if (!worked(w, xfer_plan_run(plan, version, stream_of(w)), "run")) return false;
   if (!worked(w, xfer_plan_wait(plan, 0), "wait")) return false;
+  if (!device_end(w, true)) return false;
   corrupt_one_byte(w);
   compare(w, DST);
   compare(w, SRC);
@@ -292,9 +319,11 @@ static bool call_once(worker *w, int i, int run)
     if (!w->views[s][i].empty)
       views[s] = placed_view(&w->views[s][i], w->memories[s].bytes, &w->rec->arena);
   }
+  device_begin(w, 1000 + (uint64_t)(run * MAX_TENSORS + i));
   xfer_status st = xfer_redistribute(
       w->comm, known_layout(w, i, SRC), w->views[SRC][i].empty ? NULL : &views[SRC],
-      known_layout(w, i, DST), w->views[DST][i].empty ? NULL : &views[DST], NULL);
+      known_layout(w, i, DST), w->views[DST][i].empty ? NULL : &views[DST], stream_of(w));
+  if (!device_end(w, false)) return false;
   if (!allowed(w, st, w->job->refusals[i], &w->rec->refusals[i], "redistribute"))
     return w->job->refusals[i] != 0;
   write_values(w, w->memories[DST].want, DST, i, values_key(w, i, run));
@@ -323,6 +352,7 @@ void rank_work(void *context, int rank)
   worker w = {.job = j, .p = j->p, .rec = rec, .comm = j->comms[rank], .rank = rank};
   w.r = rng_of(j->p->seed, j->p->number, 200 + (uint64_t)rank);
 
+  if (j->device != NULL) j->device->enter(rank);
   orc_reset(&rec->arena);
   rec->why[0] = '\0';
   rec->wire_bytes = rec->out_bytes = 0;

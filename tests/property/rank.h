@@ -3,12 +3,14 @@
 #ifndef RANK_H
 #define RANK_H
 
+#include "carry.h"
 #include "problem.h"
 #include "rng.h"
 #include "views.h"
 
 /* Memory with an image of what it must hold. */
 typedef struct memory {
+  const rank_device *device; /* NULL: the host's */
   unsigned char *bytes;
   unsigned char *want;
   size_t size;
@@ -41,7 +43,8 @@ typedef struct job {
   int unbound_tensor; /* NOT_BOUND: what the culprit leaves out */
   int unbound_side;
   bool corrupt;
-  rank_record *records; /* [n_ranks] */
+  const rank_device *device; /* NULL: the host */
+  rank_record *records;      /* [n_ranks] */
 } job;
 
 /* The same, and what only the rank itself needs. */

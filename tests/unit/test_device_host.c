@@ -52,6 +52,18 @@ static void test_alloc_that_fails_says_how_much_it_was(void **state)
   assert_null(memory);
 }
 
+static xfi_deadline soon(void)
+{
+  return xfi_deadline_after(60000);
+}
+
+static xfer_status wait_for(uint64_t **flags, int n, uint64_t value, xfi_deadline deadline,
+                            int *late)
+{
+  return device->ops->flags_sync(device, &(xfi_flags){NULL, 0}, &(xfi_flags){flags, n}, value, NULL,
+                                 deadline, late);
+}
+
 static void test_mapping_in_one_process_yields_the_exporters_address(void **state)
 {
   (void)state;
@@ -62,8 +74,8 @@ static void test_mapping_in_one_process_yields_the_exporters_address(void **stat
 
   assert_int_equal(device->ops->find_allocation(device, &there[3], 1, &found), XFER_OK);
   assert_true((uintptr_t)&there[3] - (uintptr_t)found.base < found.n_bytes);
-  assert_int_equal(device->ops->mem_export(device, &found, &handle), XFER_OK);
-  assert_int_equal(device->ops->mem_import(device, &handle, &base), XFER_OK);
+  assert_int_equal(device->ops->mem_export(device, found, &handle), XFER_OK);
+  assert_int_equal(device->ops->mem_import(device, &handle, &base, soon()), XFER_OK);
   *((char *)base + (&there[3] - (char *)found.base)) = 'x';
   assert_int_equal(there[3], 'x');
   device->ops->mem_unimport(device, base);
@@ -91,11 +103,11 @@ static void test_mapping_from_another_process_is_refused(void **state)
   int status = -1;
 
   assert_int_equal(device->ops->find_allocation(device, &handle, 1, &found), XFER_OK);
-  assert_int_equal(device->ops->mem_export(device, &found, &handle), XFER_OK);
+  assert_int_equal(device->ops->mem_export(device, found, &handle), XFER_OK);
   pid_t child = fork();
   if (child == 0) {
     void *base = NULL;
-    _exit(device->ops->mem_import(device, &handle, &base) == XFER_ERR_UNSUPPORTED ? 0 : 1);
+    _exit(device->ops->mem_import(device, &handle, &base, soon()) == XFER_ERR_UNSUPPORTED ? 0 : 1);
   }
   assert_true(child > 0);
   assert_int_equal(waitpid(child, &status, 0), child);
@@ -116,7 +128,7 @@ static void test_batch_copies_what_it_was_made_of(void **state)
                    .dst_stride = {1}};
   xfi_batch *batch = NULL;
 
-  assert_int_equal(device->ops->batch_create(device, &batch, &copy, 1), XFER_OK);
+  assert_int_equal(device->ops->batch_create(device, &batch, &copy, 1, NULL), XFER_OK);
   copy = (xfi_copy){0}; /* it was copied */
   assert_int_equal(device->ops->batch_launch(device, batch, NULL), XFER_OK);
   assert_string_equal(to, "ace...");
@@ -133,7 +145,7 @@ static void test_batch_create_survives_each_failed_allocation(void **state)
 
   for (long n = 0; st != XFER_OK && n < 10; n++) {
     xfi_alloc_fail_after(n);
-    st = device->ops->batch_create(device, &batch, copies, 3);
+    st = device->ops->batch_create(device, &batch, copies, 3, NULL);
     if (st != XFER_OK) assert_null(batch);
   }
   xfi_alloc_fail_after(-1);
@@ -179,9 +191,9 @@ static void pass_baton(int rank, void *context)
   for (uint64_t lap = 1; lap <= N_STEPS; lap++) {
     xfi_deadline deadline = xfi_deadline_after(60000);
     uint64_t mine = rank == 0 ? lap - 1 : lap;
-    expect(device->ops->flags_wait(device, &own, 1, mine, NULL, deadline, &late) == XFER_OK);
+    expect(wait_for(&own, 1, mine, deadline, &late) == XFER_OK);
     ring->value++;
-    expect(device->ops->flags_set(device, &next, 1, lap, NULL) == XFER_OK);
+    expect(device->ops->flags_set(device, &(xfi_flags){&next, 1}, NULL, lap, NULL) == XFER_OK);
   }
 }
 
@@ -208,13 +220,13 @@ static void test_flags_wait_names_the_late_one(void **state)
   int64_t start = xfi_now_ns();
 
   assert_int_equal(
-      device->ops->flags_wait(device, flags, 3, 5, NULL, xfi_deadline_after(30), &late),
+      wait_for(flags, 3, 5, xfi_deadline_after(30), &late),
       XFER_ERR_TIMEOUT);
   assert_int_equal(late, 1);
   assert_true(xfi_now_ns() - start >= 30 * 1000000);
-  assert_int_equal(device->ops->flags_release(device, words, 3, 9), XFER_OK);
-  assert_int_equal(device->ops->flags_wait(device, flags, 3, 9, NULL, xfi_deadline_after(0), &late),
-                   XFER_OK);
+  for (int i = 0; i < 3; i++)
+    device->ops->flags_store(device, &words[i], 9);
+  assert_int_equal(wait_for(flags, 3, 9, xfi_deadline_after(0), &late), XFER_OK);
 }
 
 static void test_flags_beyond_32_bits_compare_as_64(void **state)
@@ -224,10 +236,8 @@ static void test_flags_beyond_32_bits_compare_as_64(void **state)
   uint64_t *flag = &word;
   int late = -1;
 
-  assert_int_equal(device->ops->flags_wait(device, &flag, 1, 8, NULL, xfi_deadline_after(0), &late),
-                   XFER_OK);
-  assert_int_equal(device->ops->flags_wait(device, &flag, 1, ((uint64_t)7 << 32) + 1, NULL,
-                                           xfi_deadline_after(1), &late),
+  assert_int_equal(wait_for(&flag, 1, 8, xfi_deadline_after(0), &late), XFER_OK);
+  assert_int_equal(wait_for(&flag, 1, ((uint64_t)7 << 32) + 1, xfi_deadline_after(1), &late),
                    XFER_ERR_TIMEOUT);
 }
 
@@ -238,10 +248,10 @@ static void wait_or_release(int rank, void *context)
 
   if (rank == 0) {
     (void)usleep(20000); /* the other one sleeps by now; if not, that is tested too */
-    expect(device->ops->flags_release(device, flag, 1, UINT64_MAX) == XFER_OK);
+    device->ops->flags_store(device, flag, XFI_FLAG_VOID);
   } else {
     xfi_deadline deadline = xfi_deadline_after(60000);
-    expect(device->ops->flags_wait(device, &flag, 1, 1, NULL, deadline, &late) == XFER_OK);
+    expect(wait_for(&flag, 1, 1, deadline, &late) == XFER_OK);
   }
 }
 
@@ -261,10 +271,10 @@ static void test_flags_live_until_their_last_owner_leaves(void **state)
   (void)state;
   uint64_t *flags = NULL;
 
-  assert_int_equal(device->ops->flags_alloc(device, &flags, 8), XFER_OK);
+  assert_int_equal(device->ops->flags_alloc(device, &flags, 8, true), XFER_OK);
   assert_true(device->ops->flags_share(device, flags));
   device->ops->flags_free(device, flags);
-  assert_int_equal(device->ops->flags_set(device, &flags, 1, 3, NULL), XFER_OK);
+  assert_int_equal(device->ops->flags_set(device, &(xfi_flags){&flags, 1}, NULL, 3, NULL), XFER_OK);
   assert_int_equal(flags[0], 3);
   device->ops->flags_free(device, flags);
   assert_false(device->ops->flags_share(device, flags));

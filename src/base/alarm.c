@@ -1,0 +1,165 @@
+/* Deadlines that are kept while nobody waits: a list that is looked through at each change, since
+ * it has one entry per run in flight. */
+#include "alarm.h"
+
+#include "alloc.h"
+#include "error.h"
+
+#include <pthread.h>
+#include <signal.h>
+
+struct xfi_alarms {
+  pthread_mutex_t lock; /* of all below, and of the alarms that are set */
+  pthread_cond_t wake;  /* the thread: the list has changed */
+  pthread_cond_t rung;  /* others: nothing is ringing */
+  pthread_t thread;
+  void (*begin)(void *context);
+  void *context;
+  xfi_alarm *first;
+  xfi_alarm *ringing;
+  int64_t sleeps_until_ns;
+  bool stop;
+};
+
+static int64_t earliest(const xfi_alarms *alarms)
+{
+  int64_t at_ns = INT64_MAX;
+
+  for (const xfi_alarm *a = alarms->first; a != NULL; a = a->next)
+    if (a->at_ns < at_ns) at_ns = a->at_ns;
+  return at_ns;
+}
+
+/* The lock is held, and given up while the alarm rings. */
+static void ring(xfi_alarms *alarms, xfi_alarm *alarm)
+{
+  int64_t next;
+
+  alarm->at_ns = INT64_MAX; /* unless it is set meanwhile */
+  alarms->ringing = alarm;
+  (void)pthread_mutex_unlock(&alarms->lock);
+  next = alarm->ring(alarm, xfi_now_ns());
+  (void)pthread_mutex_lock(&alarms->lock);
+  alarms->ringing = NULL;
+  if (next < alarm->at_ns) alarm->at_ns = next;
+  (void)pthread_cond_broadcast(&alarms->rung);
+}
+
+static xfi_alarm *find_due(const xfi_alarms *alarms, int64_t now_ns)
+{
+  xfi_alarm *due = alarms->first;
+
+  while (due != NULL && due->at_ns > now_ns)
+    due = due->next;
+  return due;
+}
+
+static void *alarms_main(void *argument)
+{
+  xfi_alarms *alarms = argument;
+
+  if (alarms->begin != NULL) alarms->begin(alarms->context);
+  (void)pthread_mutex_lock(&alarms->lock);
+  while (!alarms->stop) {
+    const int64_t at_ns = earliest(alarms);
+
+    if (at_ns <= xfi_now_ns()) {
+      ring(alarms, find_due(alarms, at_ns));
+      continue;
+    }
+    alarms->sleeps_until_ns = at_ns;
+    if (at_ns == INT64_MAX) {
+      (void)pthread_cond_wait(&alarms->wake, &alarms->lock);
+    } else {
+      const struct timespec until = xfi_deadline_timespec((xfi_deadline){at_ns});
+      (void)pthread_cond_timedwait(&alarms->wake, &alarms->lock, &until);
+    }
+  }
+  (void)pthread_mutex_unlock(&alarms->lock);
+  return NULL;
+}
+
+/* The program's signals are not for this thread. */
+static bool start_thread(xfi_alarms *alarms)
+{
+  sigset_t all;
+  sigset_t before;
+
+  (void)sigfillset(&all);
+  (void)pthread_sigmask(SIG_SETMASK, &all, &before);
+  const bool started = pthread_create(&alarms->thread, NULL, alarms_main, alarms) == 0;
+  (void)pthread_sigmask(SIG_SETMASK, &before, NULL);
+  return started;
+}
+
+static void alarms_free(xfi_alarms *alarms)
+{
+  (void)pthread_cond_destroy(&alarms->wake);
+  (void)pthread_cond_destroy(&alarms->rung);
+  (void)pthread_mutex_destroy(&alarms->lock);
+  xfi_free(alarms);
+}
+
+xfer_status xfi_alarms_create(xfi_alarms **out, void (*begin)(void *context), void *context)
+{
+  xfer_status st = XFER_OK;
+  pthread_condattr_t attr;
+  xfi_alarms *alarms = xfi_calloc(1, sizeof *alarms);
+
+  XFI_CHECK(alarms != NULL, XFER_ERR_NOMEM, "a thread for deadlines");
+  alarms->begin = begin;
+  alarms->context = context;
+  (void)pthread_condattr_init(&attr);
+  (void)pthread_condattr_setclock(&attr, CLOCK_MONOTONIC);
+  (void)pthread_cond_init(&alarms->wake, &attr);
+  (void)pthread_cond_init(&alarms->rung, &attr);
+  (void)pthread_condattr_destroy(&attr);
+  (void)pthread_mutex_init(&alarms->lock, NULL);
+  if (!start_thread(alarms)) {
+    alarms_free(alarms);
+    alarms = NULL;
+  }
+  XFI_CHECK(alarms != NULL, XFER_ERR_NOMEM, "no thread for deadlines");
+  *out = alarms;
+done:
+  return st;
+}
+
+void xfi_alarms_destroy(xfi_alarms *alarms)
+{
+  if (alarms == NULL) return;
+  (void)pthread_mutex_lock(&alarms->lock);
+  alarms->stop = true;
+  (void)pthread_cond_signal(&alarms->wake);
+  (void)pthread_mutex_unlock(&alarms->lock);
+  (void)pthread_join(alarms->thread, NULL);
+  alarms_free(alarms);
+}
+
+void xfi_alarm_set(xfi_alarms *alarms, xfi_alarm *alarm, xfi_deadline deadline)
+{
+  (void)pthread_mutex_lock(&alarms->lock);
+  if (!alarm->is_set) {
+    alarm->next = alarms->first;
+    alarms->first = alarm;
+    alarm->is_set = true;
+  }
+  alarm->at_ns = deadline.at_ns;
+  if (alarm->at_ns < alarms->sleeps_until_ns) (void)pthread_cond_signal(&alarms->wake);
+  (void)pthread_mutex_unlock(&alarms->lock);
+}
+
+void xfi_alarm_clear(xfi_alarms *alarms, xfi_alarm *alarm)
+{
+  (void)pthread_mutex_lock(&alarms->lock);
+  while (alarms->ringing == alarm)
+    (void)pthread_cond_wait(&alarms->rung, &alarms->lock);
+  for (xfi_alarm **at = &alarms->first; alarm->is_set && *at != NULL;) {
+    if (*at == alarm)
+      *at = alarm->next;
+    else
+      at = &(*at)->next;
+  }
+  alarm->is_set = false;
+  (void)pthread_mutex_unlock(&alarms->lock);
+}

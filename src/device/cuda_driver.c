@@ -1,0 +1,80 @@
+/* The driver functions without a runtime twin, found at run time, and what failed calls say. */
+#include "cuda_device.h"
+
+#include "error.h"
+
+#include <string.h>
+
+xfer_status xfi_cuda_failed(cudaError_t error, const char *call)
+{
+  (void)cudaGetLastError(); /* ours to report: not to be found by the caller's next check */
+  xfi_set_error("%s: %s (%s)", call, cudaGetErrorString(error), cudaGetErrorName(error));
+  return error == cudaErrorMemoryAllocation ? XFER_ERR_NOMEM : XFER_ERR_CUDA;
+}
+
+xfer_status xfi_cuda_driver_failed(const xfi_cuda_device *device, CUresult error, const char *call)
+{
+  const char *name = NULL;
+
+  if (device->driver.error_name(error, &name) != CUDA_SUCCESS || name == NULL)
+    name = "unknown error";
+  xfi_set_error("%s: %s", call, name);
+  return error == CUDA_ERROR_OUT_OF_MEMORY ? XFER_ERR_NOMEM : XFER_ERR_CUDA;
+}
+
+/* Some calls are forbidden to a thread while another captures a graph, unless it says that it knows
+ * what it does. Ours touch no stream that captures. */
+void xfi_cuda_begin_thread(void *device)
+{
+  enum cudaStreamCaptureMode mode = cudaStreamCaptureModeRelaxed;
+
+  (void)cudaThreadExchangeStreamCaptureMode(&mode);
+  (void)cudaSetDevice(((const xfi_cuda_device *)device)->ordinal);
+}
+
+/* ---- the functions ------------------------------------------------------------------------ */
+
+static xfer_status driver_function(void *function, const char *name)
+{
+  xfer_status st = XFER_OK;
+  void *found = NULL;
+  enum cudaDriverEntryPointQueryResult result = cudaDriverEntryPointSymbolNotFound;
+
+  XFI_CUDA_TRY(cudaGetDriverEntryPointByVersion, (name, &found, 12000, cudaEnableDefault, &result));
+  XFI_CHECK(result == cudaDriverEntryPointSuccess && found != NULL, XFER_ERR_UNSUPPORTED,
+            "the CUDA driver has no %s of CUDA 12.0", name);
+  memcpy(function, &found, sizeof found); /* C has no cast between the two kinds of pointer */
+done:
+  return st;
+}
+
+xfer_status xfi_cuda_driver_load(xfi_cuda_driver *driver)
+{
+  xfer_status st = XFER_OK;
+  struct {
+    void *function;
+    const char *name;
+  } wanted[] = {
+      {&driver->device_attribute, "cuDeviceGetAttribute"},
+      {&driver->pointer_attribute, "cuPointerGetAttribute"},
+      {&driver->pointer_attributes, "cuPointerGetAttributes"},
+      {&driver->address_range, "cuMemGetAddressRange"},
+      {&driver->stream_mem_ops, "cuStreamBatchMemOp"},
+      {&driver->address_reserve, "cuMemAddressReserve"},
+      {&driver->address_free, "cuMemAddressFree"},
+      {&driver->map, "cuMemMap"},
+      {&driver->unmap, "cuMemUnmap"},
+      {&driver->set_access, "cuMemSetAccess"},
+      {&driver->release, "cuMemRelease"},
+      {&driver->retain, "cuMemRetainAllocationHandle"},
+      {&driver->export_handle, "cuMemExportToShareableHandle"},
+      {&driver->import_handle, "cuMemImportFromShareableHandle"},
+      {&driver->error_name, "cuGetErrorName"},
+  };
+
+  for (size_t i = 0; i < sizeof wanted / sizeof wanted[0]; i++) {
+    XFI_TRY(driver_function(wanted[i].function, wanted[i].name));
+  }
+done:
+  return st;
+}

@@ -1,0 +1,137 @@
+/* What memory is: which allocation bytes lie in, and whether it is still the same. */
+#include "cuda_device.h"
+
+#include "error.h"
+
+xfer_status xfi_cuda_look(const xfi_cuda_device *device, const void *pointer,
+                          xfi_cuda_pointer *found)
+{
+  unsigned type = 0;
+  int ordinal = -1;
+  unsigned long long id = 0;
+  CUdeviceptr base = 0;
+  size_t n_bytes = 0;
+  unsigned managed = 0;
+  unsigned ipc = 0;
+  uint64_t handles = 0;
+  CUpointer_attribute names[] = {CU_POINTER_ATTRIBUTE_MEMORY_TYPE,
+                                 CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL,
+                                 CU_POINTER_ATTRIBUTE_BUFFER_ID,
+                                 CU_POINTER_ATTRIBUTE_RANGE_START_ADDR,
+                                 CU_POINTER_ATTRIBUTE_RANGE_SIZE,
+                                 CU_POINTER_ATTRIBUTE_IS_MANAGED,
+                                 CU_POINTER_ATTRIBUTE_IS_LEGACY_CUDA_IPC_CAPABLE,
+                                 CU_POINTER_ATTRIBUTE_ALLOWED_HANDLE_TYPES};
+  void *values[] = {&type, &ordinal, &id, &base, &n_bytes, &managed, &ipc, &handles};
+  const CUdeviceptr at = (CUdeviceptr)(uintptr_t)pointer;
+
+  CUresult error =
+      device->driver.pointer_attributes(sizeof names / sizeof names[0], names, values, at);
+  if (error != CUDA_SUCCESS) return xfi_cuda_driver_failed(device, error, "cuPointerGetAttributes");
+  /* Of mapped memory the attributes name the reserved addresses, and this the chunk. */
+  if (type == CU_MEMORYTYPE_DEVICE && ordinal == device->ordinal) {
+    error = device->driver.address_range(&base, &n_bytes, at);
+    if (error != CUDA_SUCCESS) return xfi_cuda_driver_failed(device, error, "cuMemGetAddressRange");
+  }
+  *found = (xfi_cuda_pointer){
+      .type = type,
+      .ordinal = ordinal,
+      .id = id,
+      .base = (char *)(uintptr_t)base, /* NOLINT: the driver's pointers are integers */
+      .n_bytes = n_bytes,
+      .managed = (managed & 1u) != 0,
+      .ipc = (ipc & 1u) != 0,
+      .file = (handles & CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR) != 0};
+  return XFER_OK;
+}
+
+static bool is_chunk(const xfi_cuda_device *device, const void *pointer)
+{
+  CUmemGenericAllocationHandle handle = 0;
+
+  if (device->driver.retain(&handle, (void *)pointer) != CUDA_SUCCESS) return false;
+  (void)device->driver.release(handle);
+  return true;
+}
+
+/* Chunks beside each other have one id, which changes when any of them does. The driver's own
+ * numbers are small, so the top bit tells. */
+static const uint64_t OF_SEVERAL = UINT64_C(1) << 63;
+
+static uint64_t id_of_several(uint64_t id, uint64_t next)
+{
+  id = (id ^ next) * UINT64_C(0x9e3779b97f4a7c15);
+  id = (id ^ id >> 29) * UINT64_C(0xbf58476d1ce4e5b9);
+  return (id ^ id >> 32) | OF_SEVERAL;
+}
+
+static bool ends_before(const xfi_allocation *found, const char *end)
+{
+  return (const char *)found->base + found->n_bytes < end;
+}
+
+xfer_status xfi_cuda_find_allocation(xfi_device *base, const void *pointer, size_t n_bytes,
+                                     xfi_allocation *found)
+{
+  xfi_cuda_device *device = xfi_cuda(base);
+  xfer_status st = XFER_OK;
+  xfi_cuda_pointer seen = {0};
+  xfi_cuda_file file;
+
+  if (xfi_cuda_page_find(device, pointer, found, &file)) goto done;
+  XFI_TRY(xfi_cuda_look(device, pointer, &seen));
+  XFI_CHECK(seen.type == CU_MEMORYTYPE_DEVICE || seen.type == CU_MEMORYTYPE_HOST, XFER_ERR_ARG,
+            "%p is pageable host memory or freed; CUDA device %d needs its own memory or pinned "
+            "host memory",
+            pointer, device->ordinal);
+  XFI_CHECK(seen.type != CU_MEMORYTYPE_DEVICE || seen.managed || seen.ordinal == device->ordinal,
+            XFER_ERR_ARG, "%p is memory of CUDA device %d; this rank runs on device %d", pointer,
+            seen.ordinal, device->ordinal);
+  *found = (xfi_allocation){.base = seen.base, .n_bytes = seen.n_bytes, .id = seen.id};
+  while (ends_before(found, (const char *)pointer + n_bytes)) {
+    const char *end = (const char *)found->base + found->n_bytes;
+
+    XFI_CHECK(is_chunk(device, pointer) && is_chunk(device, end) &&
+                  xfi_cuda_look(device, end, &seen) == XFER_OK && seen.ordinal == device->ordinal,
+              XFER_ERR_ARG, "%zu bytes from %p are wanted; the allocation ends after %zu", n_bytes,
+              pointer, (size_t)(end - (const char *)pointer));
+    found->n_bytes += seen.n_bytes;
+    found->id = id_of_several(found->id, seen.id);
+  }
+done:
+  return st;
+}
+
+/* The id of what is there now; 0: nothing, or chunks cut in another way. */
+static uint64_t id_now(const xfi_cuda_device *device, const xfi_allocation *then)
+{
+  unsigned long long id = 0;
+  uint64_t all = 0;
+  CUdeviceptr at = (CUdeviceptr)(uintptr_t)then->base;
+  const CUdeviceptr end = at + then->n_bytes;
+
+  while (at < end) {
+    CUdeviceptr base = at;
+    size_t n_bytes = then->n_bytes;
+
+    if (device->driver.pointer_attribute(&id, CU_POINTER_ATTRIBUTE_BUFFER_ID, at) != CUDA_SUCCESS)
+      return 0;
+    if ((then->id & OF_SEVERAL) != 0 &&
+        (device->driver.address_range(&base, &n_bytes, at) != CUDA_SUCCESS || base != at))
+      return 0;
+    all = all == 0 ? id : id_of_several(all, id);
+    at += n_bytes;
+  }
+  return all;
+}
+
+/* Once per run and allocation: asks for the id alone, which takes half the time. */
+size_t xfi_cuda_find_changed(xfi_device *base, const xfi_allocation *then, size_t n)
+{
+  xfi_cuda_device *device = xfi_cuda(base);
+  size_t i = 0;
+
+  while (i < n && id_now(device, &then[i]) == then[i].id)
+    i++;
+  return i;
+}

@@ -1,0 +1,39 @@
+/*
+ * What may be called on a plan when, and what comes of it: one table (state.c).
+ */
+#ifndef XFI_STATE_H
+#define XFI_STATE_H
+
+#include "xfer/xfer.h"
+
+typedef enum xfi_state {
+  XFI_UNCOMMITTED, /* something is bound that the lanes were not made for, or there are no lanes */
+  XFI_COMMITTED,
+  XFI_RUNNING,
+  XFI_REFUSED, /* committed; this rank did not begin a run that others may have begun */
+  XFI_TORN,    /* a run failed: the ranks' flags are not in step any more */
+  XFI_N_STATES
+} xfi_state;
+
+typedef enum xfi_call {
+  XFI_CALL_BIND,
+  XFI_CALL_COMMIT,
+  XFI_CALL_RUN,
+  XFI_CALL_WAIT,
+  XFI_CALL_RELEASE,
+  XFI_N_CALLS
+} xfi_call;
+
+/* How a call that the state allows may end. */
+typedef enum xfi_end_of_call {
+  XFI_ENDED,    /* it did what it is for */
+  XFI_AS_IT_WAS, /* bind: the same view again; wait: not yet */
+  XFI_FAILED,
+  XFI_N_ENDS
+} xfi_end_of_call;
+
+/* XFER_ERR_STATE, and what to do instead, where `state` does not allow the call. */
+xfer_status xfi_state_allows(xfi_state state, xfi_call call);
+xfi_state xfi_state_after(xfi_state state, xfi_call call, xfi_end_of_call end);
+
+#endif

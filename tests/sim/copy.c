@@ -1,0 +1,496 @@
+/* Copies and sets. They are done in parts, with other operations in between. */
+#include "machine.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+/* One of several copies, and the allocations that its ends lay in when it was enqueued. */
+typedef struct part {
+  xfi_copy copy;
+  uint64_t src_id;
+  uint64_t dst_id;
+} part;
+
+typedef struct copy_op {
+  sim_op op;
+  part *parts; /* [n] what is left to do */
+  size_t n;
+  const void *table; /* of a kernel, which reads it */
+  size_t table_bytes;
+  uint64_t table_id;
+  const uint64_t *go; /* 0 there when it begins: it does nothing; NULL: it goes */
+  uint64_t go_id;
+  bool has_begun;
+  char *staged; /* pageable bytes that were taken when the call was made */
+} copy_op;
+
+uint64_t sim_id_at(const void *pointer)
+{
+  const sim_memory *memory = pointer != NULL ? sim_memory_at(pointer) : NULL;
+
+  return memory != NULL ? memory->id : 0;
+}
+
+/* ---- doing them --------------------------------------------------------------------------- */
+
+/* Bytes from the first to the last that one end touches. */
+static size_t span(const xfi_copy *copy, const int64_t *strides)
+{
+  int64_t n_bytes = copy->run_bytes;
+
+  for (int64_t d = 0; d < copy->n_dims; d++)
+    n_bytes += (copy->extent[d] - 1) * strides[d];
+  return (size_t)n_bytes;
+}
+
+/* Splits some of it off: along the first dim that has more than one index, else the run. */
+static xfi_copy split(xfi_copy *rest)
+{
+  xfi_copy first = *rest;
+  int64_t d = 0;
+
+  while (d < rest->n_dims && rest->extent[d] == 1)
+    d++;
+  int64_t *whole = d < rest->n_dims ? &rest->extent[d] : &rest->run_bytes;
+  int64_t *some = d < rest->n_dims ? &first.extent[d] : &first.run_bytes;
+  if (*whole < 2) return first;
+  *some = 1 + (int64_t)sim_draw((uint64_t)*whole - 1);
+  *whole -= *some;
+  rest->dst += *some * (d < rest->n_dims ? rest->dst_stride[d] : 1);
+  if (rest->src != NULL) rest->src += *some * (d < rest->n_dims ? rest->src_stride[d] : 1);
+  return first;
+}
+
+bool sim_copy_part(const sim_op *op, xfi_copy *copy, uint64_t src_id, uint64_t dst_id)
+{
+  const bool whole = sim_draw(3) == 0 || xfi_copy_bytes(copy) < 2;
+  const xfi_copy now = whole ? *copy : split(copy);
+
+  if (xfi_copy_bytes(&now) == 0) return true;
+  const bool fine =
+      sim_touch(op, now.dst, span(&now, now.dst_stride), true, dst_id) &&
+      (now.src == NULL || sim_touch(op, now.src, span(&now, now.src_stride), false, src_id));
+  if (!fine) return true;
+  sim_touched(op, &now);
+  xfi_ref_copy(&now, 1);
+  return whole;
+}
+
+static bool copies_step(sim_op *op)
+{
+  copy_op *o = (copy_op *)(void *)op;
+  const uint64_t most = 1 + sim_draw(o->n + 1); /* of parts in this step */
+
+  if (o->table != NULL && !sim_touch(op, o->table, o->table_bytes, false, o->table_id)) return true;
+  if (o->go != NULL && !o->has_begun) {
+    if (!sim_touch(op, o->go, sizeof *o->go, false, o->go_id) || *o->go == 0) return true;
+  }
+  o->has_begun = true;
+  for (uint64_t i = 0; i < most && o->n > 0; i++) {
+    const size_t at = (size_t)sim_draw(o->n);
+    if (!sim_copy_part(op, &o->parts[at].copy, o->parts[at].src_id, o->parts[at].dst_id)) continue;
+    o->parts[at] = o->parts[--o->n];
+  }
+  return o->n == 0;
+}
+
+static void copies_drop(sim_op *op)
+{
+  copy_op *o = (copy_op *)(void *)op;
+
+  free(o->parts);
+  free(o->staged);
+}
+
+static void copies_clone(sim_op *to, const sim_op *from)
+{
+  copy_op *o = (copy_op *)(void *)to;
+  const copy_op *same = (const copy_op *)(const void *)from;
+
+  o->parts = calloc(same->n + 1, sizeof *o->parts);
+  if (o->parts == NULL) abort();
+  memcpy(o->parts, same->parts, same->n * sizeof *o->parts);
+  o->staged = NULL; /* pageable bytes stay with the graph */
+}
+
+static const sim_op_class copies_class = {
+    .name = "copy", .step = copies_step, .drop = copies_drop, .clone = copies_clone};
+static const sim_op_class kernel_class = {.name = "copy kernel",
+                                          .step = copies_step,
+                                          .drop = copies_drop,
+                                          .clone = copies_clone,
+                                          .needs_access = true};
+
+static copy_op *copies_make(const sim_op_class *cls, const xfi_copy *copies, size_t n)
+{
+  copy_op *op = sim_op_make(cls, sizeof *op);
+
+  op->parts = calloc(n + 1, sizeof *op->parts);
+  if (op->parts == NULL) abort();
+  op->n = n;
+  for (size_t i = 0; i < n; i++)
+    op->parts[i] = (part){copies[i], sim_id_at(copies[i].src), sim_id_at(copies[i].dst)};
+  return op;
+}
+
+/* ---- copies of the API -------------------------------------------------------------------- */
+
+typedef enum place { GONE, PAGEABLE, PINNED, ON_DEVICE } place;
+
+static place place_of(const void *pointer)
+{
+  const sim_memory *memory = sim_memory_at(pointer);
+
+  if (memory == NULL) return sim_memory_is_ours(pointer) ? GONE : PAGEABLE;
+  return memory->kind == SIM_PINNED || memory->kind == SIM_REGISTERED ? PINNED : ON_DEVICE;
+}
+
+static bool kind_fits(enum cudaMemcpyKind kind, place dst, place src)
+{
+  switch (kind) {
+  case cudaMemcpyHostToHost:
+    return dst != ON_DEVICE && src != ON_DEVICE;
+  case cudaMemcpyHostToDevice:
+    return src != ON_DEVICE && dst != PAGEABLE;
+  case cudaMemcpyDeviceToHost:
+    return dst != ON_DEVICE && src != PAGEABLE;
+  case cudaMemcpyDeviceToDevice: /* of pinned memory it may work; nothing says that it does */
+    return dst == ON_DEVICE && src == ON_DEVICE;
+  default:
+    return true;
+  }
+}
+
+static bool is_empty(void *context)
+{
+  const copy_op *const *op = context;
+
+  return *op == NULL;
+}
+
+/* Tells the caller of a copy to pageable memory, who waits for it. */
+typedef struct told_op {
+  sim_op op;
+  const copy_op **waiting;
+} told_op;
+
+static bool told_step(sim_op *op)
+{
+  *((told_op *)(void *)op)->waiting = NULL;
+  return true;
+}
+
+static const sim_op_class told_class = {.name = "end of a copy", .step = told_step};
+
+/* Dense pageable bytes are taken at once; a copy to pageable memory is waited for. */
+static cudaError_t copy_async(xfi_copy copy, enum cudaMemcpyKind kind, sim_stream *stream)
+{
+  const place dst = place_of(copy.dst);
+  const place src = place_of(copy.src);
+
+  if (xfi_copy_bytes(&copy) == 0) return cudaSuccess;
+  if (dst == GONE || src == GONE) return cudaErrorInvalidValue;
+  if (!kind_fits(kind, dst, src)) return cudaErrorInvalidValue;
+  copy_op *op = copies_make(&copies_class, &copy, 1);
+  if (src == PAGEABLE && *sim_stream_capture(stream) == NULL) {
+    const size_t n_bytes = span(&copy, copy.src_stride);
+    op->staged = malloc(n_bytes);
+    if (op->staged == NULL) abort();
+    memcpy(op->staged, copy.src, n_bytes);
+    op->parts[0].copy.src = op->staged;
+  }
+  const cudaError_t error = sim_enqueue(op, stream);
+  if (error != cudaSuccess || dst != PAGEABLE || *sim_stream_capture(stream) != NULL) return error;
+  const copy_op *waiting = op;
+  told_op *told = sim_op_make(&told_class, sizeof *told);
+  told->waiting = &waiting;
+  const cudaError_t again = sim_enqueue(told, stream);
+  if (again == cudaSuccess) sim_wait_until(is_empty, &waiting, "a copy to pageable memory");
+  return again;
+}
+
+static xfi_copy dense(void *dst, const void *src, size_t n_bytes)
+{
+  return (xfi_copy){.dst = dst, .src = src, .run_bytes = (int64_t)n_bytes};
+}
+
+static xfi_copy rows(void *dst, size_t dst_pitch, const void *src, size_t src_pitch, size_t width,
+                     size_t height)
+{
+  xfi_copy copy = dense(dst, src, width);
+
+  copy.n_dims = 1;
+  copy.extent[0] = (int64_t)height;
+  copy.dst_stride[0] = (int64_t)dst_pitch;
+  copy.src_stride[0] = (int64_t)src_pitch;
+  return copy;
+}
+
+cudaError_t sim_copies_enqueue(const xfi_copy *copies, size_t n, const void *table,
+                               size_t table_bytes, const uint64_t *go, sim_stream *stream)
+{
+  copy_op *op = copies_make(&kernel_class, copies, n);
+
+  op->table = table;
+  op->table_bytes = table_bytes;
+  op->table_id = sim_id_at(table);
+  op->go = go;
+  op->go_id = sim_id_at(go);
+  return sim_enqueue(op, stream);
+}
+
+cudaError_t CUDARTAPI cudaMemcpyAsync(void *dst, const void *src, size_t n_bytes,
+                                      enum cudaMemcpyKind kind, cudaStream_t stream)
+{
+  SIM_ENTER(SIM_SAFE);
+  return sim_leave(copy_async(dense(dst, src, n_bytes), kind, sim_stream_of(stream)));
+}
+
+cudaError_t CUDARTAPI cudaMemcpyPeerAsync(void *dst, int dst_device, const void *src,
+                                          int src_device, size_t n_bytes, cudaStream_t stream)
+{
+  SIM_ENTER(SIM_SAFE);
+  (void)dst_device;
+  (void)src_device;
+  return sim_leave(copy_async(dense(dst, src, n_bytes), cudaMemcpyDefault, sim_stream_of(stream)));
+}
+
+cudaError_t CUDARTAPI cudaMemcpy2DAsync(void *dst, size_t dst_pitch, const void *src,
+                                        size_t src_pitch, size_t width, size_t height,
+                                        enum cudaMemcpyKind kind, cudaStream_t stream)
+{
+  SIM_ENTER(SIM_SAFE);
+  if (width > dst_pitch || width > src_pitch || dst_pitch > INT32_MAX || src_pitch > INT32_MAX)
+    return sim_leave(cudaErrorInvalidPitchValue);
+  return sim_leave(
+      copy_async(rows(dst, dst_pitch, src, src_pitch, width, height), kind, sim_stream_of(stream)));
+}
+
+/* A box of a pitched pointer: slices of `ysize` rows. Arrays are not simulated. */
+static cudaError_t box(xfi_copy *copy, const struct cudaMemcpy3DParms *p)
+{
+  if (p->srcArray != NULL || p->dstArray != NULL) return cudaErrorNotSupported;
+  const struct cudaPitchedPtr s = p->srcPtr;
+  const struct cudaPitchedPtr d = p->dstPtr;
+  const char *src =
+      (const char *)s.ptr + p->srcPos.x + p->srcPos.y * s.pitch + p->srcPos.z * s.pitch * s.ysize;
+  char *dst = (char *)d.ptr + p->dstPos.x + p->dstPos.y * d.pitch + p->dstPos.z * d.pitch * d.ysize;
+  if (p->extent.width > s.pitch || p->extent.width > d.pitch) return cudaErrorInvalidPitchValue;
+  *copy = rows(dst, d.pitch, src, s.pitch, p->extent.width, 0);
+  copy->n_dims = 2;
+  copy->extent[0] = (int64_t)p->extent.depth;
+  copy->extent[1] = (int64_t)p->extent.height;
+  copy->src_stride[0] = (int64_t)(s.pitch * s.ysize);
+  copy->dst_stride[0] = (int64_t)(d.pitch * d.ysize);
+  copy->src_stride[1] = (int64_t)s.pitch;
+  copy->dst_stride[1] = (int64_t)d.pitch;
+  return cudaSuccess;
+}
+
+cudaError_t sim_copy_of_node(xfi_copy *copy, const struct cudaMemcpy3DParms *p)
+{
+  const cudaError_t error = box(copy, p);
+
+  if (error != cudaSuccess) return error;
+  return place_of(copy->dst) <= PAGEABLE || place_of(copy->src) <= PAGEABLE ? cudaErrorInvalidValue
+                                                                           : cudaSuccess;
+}
+
+cudaError_t CUDARTAPI cudaMemcpy3DAsync(const struct cudaMemcpy3DParms *p, cudaStream_t stream)
+{
+  xfi_copy copy;
+
+  SIM_ENTER(SIM_SAFE);
+  const cudaError_t error = box(&copy, p);
+  if (error != cudaSuccess) return sim_leave(error);
+  return sim_leave(copy_async(copy, p->kind, sim_stream_of(stream)));
+}
+
+cudaError_t CUDARTAPI cudaMemcpy3DPeerAsync(const struct cudaMemcpy3DPeerParms *p,
+                                            cudaStream_t stream)
+{
+  const struct cudaMemcpy3DParms same = {.srcArray = p->srcArray,
+                                         .srcPos = p->srcPos,
+                                         .srcPtr = p->srcPtr,
+                                         .dstArray = p->dstArray,
+                                         .dstPos = p->dstPos,
+                                         .dstPtr = p->dstPtr,
+                                         .extent = p->extent,
+                                         .kind = cudaMemcpyDefault};
+  xfi_copy copy;
+
+  SIM_ENTER(SIM_SAFE);
+  const cudaError_t error = box(&copy, &same);
+  if (error != cudaSuccess) return sim_leave(error);
+  return sim_leave(copy_async(copy, cudaMemcpyDefault, sim_stream_of(stream)));
+}
+
+/* ---- batches ------------------------------------------------------------------------------ */
+
+/* One operation of many copies, in no order. Not on the legacy stream, nor while it captures. */
+static cudaError_t copy_batch(const xfi_copy *copies, size_t n, cudaStream_t handle)
+{
+  sim_stream *stream = sim_stream_of(handle);
+
+  if (sim_stream_is_legacy(stream)) return cudaErrorInvalidValue;
+  for (size_t i = 0; i < n; i++) {
+    const place dst = place_of(copies[i].dst);
+    const place src = place_of(copies[i].src);
+    if (dst == GONE || src == GONE || dst == PAGEABLE || src == PAGEABLE)
+      return cudaErrorInvalidValue;
+  }
+  return n == 0 ? cudaSuccess : sim_enqueue(copies_make(&copies_class, copies, n), stream);
+}
+
+cudaError_t CUDARTAPI cudaMemcpyBatchAsync(void *const *dsts, const void *const *srcs,
+                                           const size_t *sizes, size_t count,
+                                           struct cudaMemcpyAttributes *attributes, size_t *indices,
+                                           size_t n_attributes, cudaStream_t stream)
+{
+  SIM_ENTER(SIM_SAFE);
+  if (attributes == NULL || indices == NULL || n_attributes == 0 || indices[0] != 0)
+    return sim_leave(cudaErrorInvalidValue);
+  for (size_t i = 0; i < n_attributes; i++) { /* others are not simulated */
+    if (attributes[i].srcAccessOrder != cudaMemcpySrcAccessOrderStream)
+      return sim_leave(cudaErrorInvalidValue);
+  }
+  xfi_copy *copies = calloc(count + 1, sizeof *copies);
+  if (copies == NULL) abort();
+  for (size_t i = 0; i < count; i++)
+    copies[i] = dense(dsts[i], srcs[i], sizes[i]);
+  const cudaError_t error = copy_batch(copies, count, stream);
+  free(copies);
+  return sim_leave(error);
+}
+
+/* Row lengths and layer heights are in bytes for pointers; 0: those of the extent. */
+static xfi_copy box_of(const struct cudaMemcpy3DBatchOp *op)
+{
+  const struct cudaExtent e = op->extent;
+  const size_t src_row = op->src.op.ptr.rowLength != 0 ? op->src.op.ptr.rowLength : e.width;
+  const size_t dst_row = op->dst.op.ptr.rowLength != 0 ? op->dst.op.ptr.rowLength : e.width;
+  const size_t src_rows = op->src.op.ptr.layerHeight != 0 ? op->src.op.ptr.layerHeight : e.height;
+  const size_t dst_rows = op->dst.op.ptr.layerHeight != 0 ? op->dst.op.ptr.layerHeight : e.height;
+  xfi_copy copy = dense(op->dst.op.ptr.ptr, op->src.op.ptr.ptr, e.width);
+
+  copy.n_dims = 2;
+  copy.extent[0] = (int64_t)e.depth;
+  copy.extent[1] = (int64_t)e.height;
+  copy.src_stride[0] = (int64_t)(src_row * src_rows);
+  copy.dst_stride[0] = (int64_t)(dst_row * dst_rows);
+  copy.src_stride[1] = (int64_t)src_row;
+  copy.dst_stride[1] = (int64_t)dst_row;
+  return copy;
+}
+
+cudaError_t CUDARTAPI cudaMemcpy3DBatchAsync(size_t n, struct cudaMemcpy3DBatchOp *ops,
+                                             unsigned long long flags, cudaStream_t stream)
+{
+  cudaError_t error = flags == 0 ? cudaSuccess : cudaErrorInvalidValue;
+
+  SIM_ENTER(SIM_SAFE);
+  xfi_copy *copies = calloc(n + 1, sizeof *copies);
+  if (copies == NULL) abort();
+  for (size_t i = 0; i < n; i++) {
+    if (ops[i].src.type != cudaMemcpyOperandTypePointer ||
+        ops[i].dst.type != cudaMemcpyOperandTypePointer ||
+        ops[i].srcAccessOrder != cudaMemcpySrcAccessOrderStream)
+      error = cudaErrorInvalidValue;
+    copies[i] = box_of(&ops[i]);
+    if (ops[i].extent.width * ops[i].extent.height * ops[i].extent.depth == 0)
+      error = cudaErrorInvalidValue;
+  }
+  if (error == cudaSuccess) error = copy_batch(copies, n, stream);
+  free(copies);
+  return sim_leave(error);
+}
+
+/* ---- copies that are waited for ----------------------------------------------------------- */
+
+/* On the legacy stream. */
+static cudaError_t copy_sync(xfi_copy copy, enum cudaMemcpyKind kind)
+{
+  sim_stream *stream = sim_stream_of(cudaStreamLegacy);
+  const copy_op *waiting = NULL;
+  cudaError_t error = copy_async(copy, kind, stream);
+
+  if (error != cudaSuccess) return error;
+  told_op *told = sim_op_make(&told_class, sizeof *told);
+  told->waiting = &waiting;
+  waiting = (const copy_op *)(void *)told; /* anything but NULL */
+  error = sim_enqueue(told, stream);
+  if (error == cudaSuccess) sim_wait_until(is_empty, &waiting, "a copy");
+  return error;
+}
+
+cudaError_t CUDARTAPI cudaMemcpy(void *dst, const void *src, size_t n_bytes,
+                                 enum cudaMemcpyKind kind)
+{
+  SIM_ENTER(SIM_SAFE);
+  return sim_leave(copy_sync(dense(dst, src, n_bytes), kind));
+}
+
+cudaError_t CUDARTAPI cudaMemcpy2D(void *dst, size_t dst_pitch, const void *src, size_t src_pitch,
+                                   size_t width, size_t height, enum cudaMemcpyKind kind)
+{
+  SIM_ENTER(SIM_SAFE);
+  if (width > dst_pitch || width > src_pitch) return sim_leave(cudaErrorInvalidPitchValue);
+  return sim_leave(copy_sync(rows(dst, dst_pitch, src, src_pitch, width, height), kind));
+}
+
+/* ---- sets --------------------------------------------------------------------------------- */
+
+typedef struct set_op {
+  sim_op op;
+  char *at;
+  size_t n_bytes;
+  int value;
+  uint64_t id;
+} set_op;
+
+static bool set_step(sim_op *op)
+{
+  set_op *o = (set_op *)(void *)op;
+  const size_t n = sim_draw(2) == 0 ? o->n_bytes : 1 + (size_t)sim_draw(o->n_bytes);
+  const xfi_copy zeros = dense(o->at, NULL, n);
+
+  if (!sim_touch(op, o->at, n, true, o->id)) return true;
+  sim_touched(op, &zeros);
+  memset(o->at, o->value, n);
+  o->at += n;
+  o->n_bytes -= n;
+  return o->n_bytes == 0;
+}
+
+static void set_clone(sim_op *to, const sim_op *from)
+{
+  (void)to;
+  (void)from;
+}
+
+static const sim_op_class set_class = {.name = "memset", .step = set_step, .clone = set_clone};
+
+static cudaError_t set(void *at, int value, size_t n_bytes, sim_stream *stream)
+{
+  if (n_bytes == 0) return cudaSuccess;
+  if (sim_id_at(at) == 0) return cudaErrorInvalidValue;
+  set_op *op = sim_op_make(&set_class, sizeof *op);
+  op->at = at;
+  op->n_bytes = n_bytes;
+  op->value = value;
+  op->id = sim_id_at(at);
+  return sim_enqueue(op, stream);
+}
+
+cudaError_t CUDARTAPI cudaMemsetAsync(void *at, int value, size_t n_bytes, cudaStream_t stream)
+{
+  SIM_ENTER(SIM_SAFE);
+  return sim_leave(set(at, value, n_bytes, sim_stream_of(stream)));
+}
+
+/* Of device memory it does not wait. */
+cudaError_t CUDARTAPI cudaMemset(void *at, int value, size_t n_bytes)
+{
+  SIM_ENTER(SIM_SAFE);
+  return sim_leave(set(at, value, n_bytes, sim_stream_of(cudaStreamLegacy)));
+}

@@ -1,0 +1,105 @@
+/*
+ * The launchers of kernels/cuda: they read the same tables, on the device, and copy by kernels/ref.
+ * A kernel that was not loaded waits for its device at the first launch, as the driver does.
+ */
+#include "machine.h"
+
+#include "error.h"
+#include "launch.h"
+
+#include <stdlib.h>
+
+static xfer_status load(int kernel, const char *what)
+{
+  const int refused = sim_enter(what, SIM_SAFE);
+
+  if (refused == 0) sim.loaded[sim_self()->device] |= UINT64_C(1) << kernel;
+  (void)sim_leave((cudaError_t)refused);
+  if (refused == 0) return XFER_OK;
+  (void)cudaGetLastError();
+  xfi_set_error("%s does not load: %s", what, cudaGetErrorString((cudaError_t)refused));
+  return XFER_ERR_CUDA;
+}
+
+xfer_status xfi_cuda_rows_load(void)
+{
+  return load(SIM_KERNEL_ROWS, "load of the copy kernel");
+}
+
+xfer_status xfi_cuda_swapped_load(void)
+{
+  return load(SIM_KERNEL_SWAPPED, "load of the transpose kernel");
+}
+
+xfer_status xfi_cuda_flags_load(void)
+{
+  return load(SIM_KERNEL_FLAGS, "load of the flag kernel");
+}
+
+static void ensure_loaded(int kernel, const sim_stream *stream)
+{
+  const int device = sim_stream_device(stream);
+
+  if ((sim.loaded[device] >> kernel & 1) != 0) return;
+  sim_wait_device(device);
+  sim.loaded[device] |= UINT64_C(1) << kernel;
+}
+
+cudaError_t sim_kernel_enqueue(int kernel, void *op, sim_stream *stream)
+{
+  ensure_loaded(kernel, stream);
+  return sim_enqueue(op, stream);
+}
+
+/* From the fastest dim first, in words, to a copy. */
+static xfi_copy copy_of(const xfi_cuda_piece *piece)
+{
+  xfi_copy copy = {.src = piece->src,
+                   .dst = piece->dst,
+                   .run_bytes = piece->run_words << piece->word_log2,
+                   .n_dims = piece->n_dims};
+
+  for (uint32_t d = 0; d < piece->n_dims; d++) {
+    const uint32_t to = piece->n_dims - 1 - d;
+    copy.extent[to] = piece->extent[d];
+    copy.src_stride[to] = piece->src_stride[d];
+    copy.dst_stride[to] = piece->dst_stride[d];
+  }
+  return copy;
+}
+
+/* The table is read when the kernel is launched and looked at again when it runs: the operation
+ * holds its allocation by touching it. */
+static xfer_status launch(int kernel, const xfi_cuda_job *job, xfer_stream handle, const char *what)
+{
+  if (job->n_tiles == 0) return XFER_OK;
+  const int refused = sim_enter(what, SIM_SAFE);
+  cudaError_t error = (cudaError_t)refused;
+
+  if (refused == 0) {
+    sim_stream *stream = sim_stream_of(handle);
+    xfi_copy *copies = calloc((size_t)job->n_pieces, sizeof *copies);
+    if (copies == NULL) abort();
+    for (int64_t i = 0; i < job->n_pieces; i++)
+      copies[i] = copy_of(&job->pieces[i]);
+    ensure_loaded(kernel, stream);
+    error = sim_copies_enqueue(copies, (size_t)job->n_pieces, job->pieces,
+                               (size_t)job->n_pieces * sizeof *job->pieces, job->go, stream);
+    free(copies);
+  }
+  (void)sim_leave(error);
+  if (error == cudaSuccess) return XFER_OK;
+  (void)cudaGetLastError();
+  xfi_set_error("%s: %s", what, cudaGetErrorString(error));
+  return XFER_ERR_CUDA;
+}
+
+xfer_status xfi_cuda_copy_rows(const xfi_cuda_job *job, xfer_stream stream)
+{
+  return launch(SIM_KERNEL_ROWS, job, stream, "copy kernel");
+}
+
+xfer_status xfi_cuda_copy_swapped(const xfi_cuda_job *job, xfer_stream stream)
+{
+  return launch(SIM_KERNEL_SWAPPED, job, stream, "transpose kernel");
+}

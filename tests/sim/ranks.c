@@ -1,0 +1,228 @@
+#include "ranks.h"
+
+#include "sim.h"
+
+#include <cuda_runtime_api.h>
+#include <errno.h>
+#include <nccl.h>
+#include <pthread.h>
+#include <semaphore.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+#include <xfer/nccl.h>
+
+enum { RANKS_MAX = 64, START_SECONDS = 60 };
+
+/* ---- threads ------------------------------------------------------------------------------ */
+
+typedef struct crew {
+  void (*work)(void *context, int rank);
+  void *context;
+  int n_devices;
+  sem_t done;
+  pthread_barrier_t barrier;
+  int n_left; /* threads that have not ended; guarded by lock */
+  pthread_mutex_t lock;
+} crew;
+
+typedef struct member {
+  crew *crew;
+  int rank;
+} member;
+
+static _Thread_local crew *own_crew;
+
+static void crew_leave(crew *c)
+{
+  (void)pthread_mutex_lock(&c->lock);
+  const bool last = --c->n_left == 0;
+  (void)pthread_mutex_unlock(&c->lock);
+  if (!last) return;
+  (void)sem_destroy(&c->done);
+  (void)pthread_barrier_destroy(&c->barrier);
+  (void)pthread_mutex_destroy(&c->lock);
+  free(c);
+}
+
+static void *member_main(void *argument)
+{
+  member *m = argument;
+  crew *c = m->crew;
+
+  own_crew = c;
+  sim_rank(m->rank);
+  if (cudaSetDevice(m->rank % c->n_devices) != cudaSuccess) abort();
+  c->work(c->context, m->rank);
+  free(m);
+  (void)sem_post(&c->done);
+  crew_leave(c);
+  return NULL;
+}
+
+static void start(crew *c, int rank)
+{
+  pthread_t thread;
+  member *m = malloc(sizeof *m);
+
+  if (m == NULL) abort();
+  *m = (member){c, rank};
+  if (pthread_create(&thread, NULL, member_main, m) != 0) abort();
+  (void)pthread_detach(thread);
+}
+
+bool ranks_run(int n_ranks, int n_devices, void (*work)(void *context, int rank), void *context,
+               int seconds)
+{
+  struct timespec until;
+  crew *c = calloc(1, sizeof *c);
+  bool back = true;
+
+  if (c == NULL || sem_init(&c->done, 0, 0) != 0) abort();
+  c->work = work;
+  c->context = context;
+  c->n_devices = n_devices;
+  c->n_left = n_ranks + 1;
+  (void)pthread_mutex_init(&c->lock, NULL);
+  (void)pthread_barrier_init(&c->barrier, NULL, (unsigned)n_ranks);
+  for (int r = 0; r < n_ranks; r++)
+    start(c, r);
+  (void)clock_gettime(CLOCK_REALTIME, &until);
+  until.tv_sec += seconds;
+  for (int r = 0; r < n_ranks && back; r++) {
+    int result;
+    do {
+      result = sem_timedwait(&c->done, &until);
+    } while (result != 0 && errno == EINTR);
+    back = result == 0;
+  }
+  crew_leave(c);
+  return back;
+}
+
+void ranks_barrier(void)
+{
+  (void)pthread_barrier_wait(&own_crew->barrier);
+}
+
+/* ---- an all-gather of threads ------------------------------------------------------------- */
+
+typedef struct gathering {
+  pthread_mutex_t lock;
+  pthread_cond_t all;
+  int size;
+  int refs;
+  int n_come;
+  uint64_t round;
+  size_t n_bytes;
+  char *bytes[2]; /* of even rounds and odd ones: some may not have taken the last one's */
+  bool broken;
+} gathering;
+
+typedef struct seat {
+  gathering *g;
+  int rank;
+} seat;
+
+enum { GATHER_SECONDS = 100 };
+
+/* 1: the sizes differ, or somebody did not come. */
+static int all_gather(void *context, void *all, const void *mine, size_t n_bytes)
+{
+  const seat *s = context;
+  gathering *g = s->g;
+  struct timespec until;
+
+  (void)clock_gettime(CLOCK_REALTIME, &until);
+  until.tv_sec += GATHER_SECONDS;
+  (void)pthread_mutex_lock(&g->lock);
+  char **bytes = &g->bytes[g->round % 2];
+  if (g->n_come == 0) {
+    free(*bytes);
+    *bytes = calloc((size_t)g->size, n_bytes);
+    g->n_bytes = n_bytes;
+  }
+  if (g->n_bytes != n_bytes || *bytes == NULL) g->broken = true;
+  if (!g->broken) memcpy(*bytes + (size_t)s->rank * n_bytes, mine, n_bytes);
+  const uint64_t round = g->round;
+  if (++g->n_come == g->size) {
+    g->n_come = 0;
+    g->round++;
+    (void)pthread_cond_broadcast(&g->all);
+  }
+  while (g->round == round && !g->broken)
+    if (pthread_cond_timedwait(&g->all, &g->lock, &until) != 0) g->broken = true;
+  if (g->broken) (void)pthread_cond_broadcast(&g->all);
+  if (!g->broken) memcpy(all, *bytes, (size_t)g->size * n_bytes);
+  const int result = g->broken ? 1 : 0;
+  (void)pthread_mutex_unlock(&g->lock);
+  return result;
+}
+
+/* ---- comms -------------------------------------------------------------------------------- */
+
+typedef struct making {
+  xfer_comm **comms;
+  comm_kind kind;
+  int n_ranks;
+  unsigned char id[XFER_NCCL_ID_BYTES];
+  ncclUniqueId borrowed;
+  seat *seats;
+  xfer_status status[RANKS_MAX];
+} making;
+
+static void make_one(void *context, int rank)
+{
+  making *m = context;
+  xfer_comm **comm = &m->comms[rank];
+  ncclComm_t nccl = NULL;
+
+  *comm = NULL;
+  switch (m->kind) {
+  case COMM_NCCL:
+    m->status[rank] = xfer_comm_create_nccl_id(comm, m->id, rank, m->n_ranks);
+    break;
+  case COMM_BORROWED:
+    if (ncclCommInitRank(&nccl, m->n_ranks, m->borrowed, rank) != ncclSuccess) abort();
+    m->status[rank] = xfer_comm_create_nccl(comm, nccl);
+    if (ncclCommDestroy(nccl) != ncclSuccess) abort();
+    break;
+  case COMM_GATHER:
+    m->status[rank] = xfer_comm_create_cuda(comm, all_gather, &m->seats[rank], rank, m->n_ranks);
+    break;
+  }
+}
+
+/* Kept to the end: a comm does not say when it no longer needs its context. */
+static seat *seats_make(int n_ranks)
+{
+  static seat *kept[4096];
+  static size_t n_kept;
+  gathering *g = calloc(1, sizeof *g);
+  seat *seats = calloc((size_t)n_ranks, sizeof *seats);
+
+  if (g == NULL || seats == NULL || n_kept == sizeof kept / sizeof kept[0]) abort();
+  (void)pthread_mutex_init(&g->lock, NULL);
+  (void)pthread_cond_init(&g->all, NULL);
+  g->size = n_ranks;
+  for (int r = 0; r < n_ranks; r++)
+    seats[r] = (seat){g, r};
+  kept[n_kept++] = seats;
+  return seats;
+}
+
+xfer_status ranks_make_comms(xfer_comm **comms, int n_ranks, comm_kind kind, int n_devices)
+{
+  making m = {.comms = comms, .kind = kind, .n_ranks = n_ranks};
+
+  if (kind == COMM_NCCL && xfer_nccl_id(m.id) != XFER_OK) return XFER_ERR_COMM;
+  if (kind == COMM_BORROWED && ncclGetUniqueId(&m.borrowed) != ncclSuccess) return XFER_ERR_COMM;
+  if (kind == COMM_GATHER) m.seats = seats_make(n_ranks);
+  if (!ranks_run(n_ranks, n_devices, make_one, &m, START_SECONDS)) {
+    sim_dump(); /* the threads that are left have `m`, so nothing can go on */
+    abort();
+  }
+  for (int r = 0; r < n_ranks; r++)
+    if (m.status[r] != XFER_OK) return m.status[r];
+  return XFER_OK;
+}

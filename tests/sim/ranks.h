@@ -1,0 +1,26 @@
+/* Comms of ranks that are threads of one process, on the simulated machine. */
+#ifndef XFER_SIM_RANKS_H
+#define XFER_SIM_RANKS_H
+
+#include <stdbool.h>
+#include <xfer/xfer.h>
+
+typedef enum comm_kind {
+  COMM_NCCL,     /* xfer_comm_create_nccl_id() */
+  COMM_BORROWED, /* xfer_comm_create_nccl() */
+  COMM_GATHER    /* xfer_comm_create_cuda(), over memory of this process */
+} comm_kind;
+
+/* All ranks' comms, rank r on device r modulo n_devices. Of a gather comm, at most MAX_GATHERS live
+ * at once. */
+xfer_status ranks_make_comms(xfer_comm **comms, int n_ranks, comm_kind kind, int n_devices);
+
+/* Run work(context, rank) on a thread for each rank, with sim_rank() said and its device current;
+ * false: they are not back after so many seconds, and their threads still run. */
+bool ranks_run(int n_ranks, int n_devices, void (*work)(void *context, int rank), void *context,
+               int seconds);
+
+/* Among the threads of ranks_run(): all come, then all go. */
+void ranks_barrier(void);
+
+#endif

@@ -1,0 +1,352 @@
+/*
+ * Runs that go wrong: peers that are late or refused, deadlines that pass. Names of tests are rows
+ * of the review of the engine.
+ */
+#include "world.h"
+
+#include <stdlib.h>
+
+enum { WIDTH = 5000, SHORT_MS = 300, LONG_MS = 20000, LIVE = 0x77, STREAMS = 2 };
+
+static tensor tensors[2][WORLD_RANKS]; /* of the first plan, of the second */
+static xfer_plan *plans[2][WORLD_RANKS];
+static cudaStream_t streams[STREAMS][WORLD_RANKS];
+static comm_kind kind;
+static xfer_lane lane;
+
+static void make(int rank, int p, form shape, uint64_t timeout_ms)
+{
+  tensor_make(&tensors[p][rank], shape, rank, WIDTH);
+  streams[p][rank] = world_stream();
+  plans[p][rank] = world_plan(rank, &tensors[p][rank], 1, lane, timeout_ms);
+  OK(xfer_plan_commit(plans[p][rank]));
+}
+
+static void run_well(int rank, int p, uint64_t version)
+{
+  world_run(plans[p][rank], &tensors[p][rank], 1, version, streams[p][rank]);
+}
+
+static void unmake(int rank, int p)
+{
+  xfer_plan_destroy(plans[p][rank]);
+  ranks_barrier();
+  tensor_free(&tensors[p][rank]);
+}
+
+/* The plan's run fails here, and says so in good time. */
+static void need_failed_wait(int rank, int p, int64_t within_ms)
+{
+  const int64_t began = world_ms();
+  const xfer_status st = xfer_plan_wait(plans[p][rank], 0);
+
+  NEED(st != XFER_OK);
+  NEED(world_ms() - began < within_ms);
+  tensor_close(&tensors[p][rank]);
+}
+
+/* ---- E1, E2: a peer that is late ---------------------------------------------------------- */
+
+/*
+ * Rank 0 runs, rank 1 still reads its weights; rank 0's deadline passes. Rank 1's memory is not
+ * touched until it says that it may be. Then it runs, and both learn that this run has failed.
+ */
+static void late_run(int rank, uint64_t version)
+{
+  tensor *t = &tensors[0][rank];
+
+  tensor_fill(t, version, LIVE);
+  ranks_barrier();
+  if (rank == 0) {
+    tensor_open(t, version);
+    OK(xfer_plan_run(plans[0][0], version, streams[0][0]));
+    NEED(cudaStreamSynchronize(streams[0][0]) == cudaSuccess); /* as a caller may do */
+    world_sleep_ms(100);
+  }
+  ranks_barrier();
+  NEED_NO_VIOLATION();
+  if (rank == 1) {
+    NEED(tensor_is_all(t, LIVE));
+    tensor_open(t, version);
+    (void)!xfer_plan_run(plans[0][1], version, streams[0][1]);
+  }
+  need_failed_wait(rank, 0, 10000);
+  ranks_barrier();
+  NEED_NO_VIOLATION();
+}
+
+static void e1_late(int rank)
+{
+  make(rank, 0, RING, SHORT_MS);
+  run_well(rank, 0, 1);
+  late_run(rank, 2);
+  unmake(rank, 0);
+}
+
+static void e2_again(int rank)
+{
+  make(rank, 0, RING, SHORT_MS);
+  run_well(rank, 0, 1);
+  for (uint64_t version = 2; version < 8; version += 2) {
+    late_run(rank, version);
+    OK(xfer_plan_commit(plans[0][rank]));
+    run_well(rank, 0, version + 1);
+  }
+  unmake(rank, 0);
+}
+
+static void in_world(int n, comm_kind k, xfer_lane l, void (*work)(int rank))
+{
+  kind = k;
+  lane = l;
+  world_make(n, kind, (sim_config){.seed = 0});
+  world_go(work);
+  world_destroy();
+}
+
+static void test_e1_late_rank_keeps_its_memory_gather(void)
+{
+  in_world(2, COMM_GATHER, XFER_LANE_DIRECT, e1_late);
+}
+
+static void test_e1_late_rank_keeps_its_memory_nccl(void)
+{
+  in_world(2, COMM_NCCL, XFER_LANE_DIRECT, e1_late);
+}
+
+static void test_e2_runs_after_a_timeout_and_a_commit_gather(void)
+{
+  in_world(2, COMM_GATHER, XFER_LANE_DIRECT, e2_again);
+}
+
+static void test_e2_runs_after_a_timeout_and_a_commit_nccl(void)
+{
+  in_world(2, COMM_NCCL, XFER_LANE_DIRECT, e2_again);
+}
+
+/* A plan whose deadline passes does not let go the waits of another with a later deadline. */
+static void e1_other_plan(int rank)
+{
+  make(rank, 0, RING, SHORT_MS);
+  make(rank, 1, RING, LONG_MS);
+  for (int p = 0; p < 2; p++)
+    tensor_fill(&tensors[p][rank], 1, LIVE);
+  ranks_barrier();
+  for (int p = 0; p < 2 && rank == 0; p++) {
+    tensor_open(&tensors[p][0], 1);
+    OK(xfer_plan_run(plans[p][0], 1, streams[p][0]));
+  }
+  if (rank == 1) world_sleep_ms(3 * SHORT_MS);
+  ranks_barrier();
+  NEED_NO_VIOLATION();
+  for (int p = 1; p >= 0 && rank == 1; p--) {
+    NEED(tensor_is_all(&tensors[p][1], LIVE));
+    tensor_open(&tensors[p][1], 1);
+    const xfer_status st = xfer_plan_run(plans[p][1], 1, streams[p][1]);
+    NEED(p == 0 || st == XFER_OK);
+  }
+  OK(xfer_plan_wait(plans[1][rank], 0));
+  NEED(tensor_holds(&tensors[1][rank], 1));
+  need_failed_wait(rank, 0, 10000);
+  ranks_barrier();
+  NEED_NO_VIOLATION();
+  unmake(rank, 0);
+  unmake(rank, 1);
+}
+
+static void test_e1_deadline_of_one_plan_spares_the_other(void)
+{
+  in_world(2, COMM_GATHER, XFER_LANE_DIRECT, e1_other_plan);
+}
+
+/* Rank 1's run is refused, since its memory moved; telling rank 0 does not open it. */
+static void refused(int rank)
+{
+  make(rank, 0, RING, LONG_MS);
+  run_well(rank, 0, 1);
+  ranks_barrier();
+  if (rank == 1) {
+    tensor_free(&tensors[0][1]);
+    tensor_make(&tensors[0][1], RING, 1, WIDTH);
+  }
+  tensor_fill(&tensors[0][rank], 2, LIVE);
+  ranks_barrier();
+  if (rank == 0) tensor_open(&tensors[0][0], 2);
+  const xfer_status st = xfer_plan_run(plans[0][rank], 2, streams[0][rank]);
+  NEED(rank == 1 ? st == XFER_ERR_STATE : st == XFER_OK || st == XFER_ERR_PEER);
+  need_failed_wait(rank, 0, LONG_MS / 4);
+  ranks_barrier();
+  NEED_NO_VIOLATION();
+  if (rank == 1) NEED(tensor_is_all(&tensors[0][1], LIVE));
+  if (lane != XFER_LANE_DIRECT) return; /* its comm is broken */
+  const xfer_view src = xfer_view_dense(tensors[0][rank].bytes[FROM]);
+  const xfer_view dst = xfer_view_dense(tensors[0][rank].bytes[TO]);
+  OK(xfer_plan_bind(plans[0][rank], 0, &src, &dst));
+  OK(xfer_plan_commit(plans[0][rank]));
+  run_well(rank, 0, 3);
+  unmake(rank, 0);
+}
+
+static void test_e1_refused_rank_keeps_its_memory_gather(void)
+{
+  in_world(2, COMM_GATHER, XFER_LANE_DIRECT, refused);
+}
+
+static void test_e1_refused_rank_keeps_its_memory_nccl(void)
+{
+  in_world(2, COMM_NCCL, XFER_LANE_DIRECT, refused);
+}
+
+/* ---- E5: a wait that is too short --------------------------------------------------------- */
+
+/* The device takes 150 ms; a wait of 20 ms says so and harms nothing. `both`: all ranks wait so. */
+static void short_wait(int rank, bool both)
+{
+  make(rank, 0, EACH_EACH, LONG_MS);
+  run_well(rank, 0, 1);
+  for (uint64_t version = 2; version < 5; version++) {
+    tensor *t = &tensors[0][rank];
+    tensor_fill(t, version, LIVE);
+    tensor_open(t, version);
+    ranks_barrier();
+    if (rank == 0) sim_hold(0, true);
+    ranks_barrier();
+    OK(xfer_plan_run(plans[0][rank], version, streams[0][rank]));
+    if (both || rank == 1) {
+      const int64_t began = world_ms();
+      NEED(xfer_plan_wait(plans[0][rank], 20) == XFER_ERR_TIMEOUT);
+      NEED(world_ms() - began < 5000);
+    }
+    ranks_barrier();
+    if (rank == 0) sim_hold(0, false);
+    OK(xfer_plan_wait(plans[0][rank], 0));
+    tensor_close(t);
+    NEED(tensor_holds(t, version));
+    NEED_NO_VIOLATION();
+  }
+  run_well(rank, 0, 9);
+  unmake(rank, 0);
+}
+
+static void both_short(int rank)
+{
+  short_wait(rank, true);
+}
+
+static void one_short(int rank)
+{
+  short_wait(rank, false);
+}
+
+static void test_e5_short_wait_on_all_ranks_nccl(void)
+{
+  in_world(2, COMM_NCCL, XFER_LANE_DIRECT, both_short);
+}
+
+static void test_e5_short_wait_on_all_ranks_packed(void)
+{
+  in_world(3, COMM_NCCL, XFER_LANE_PACKED, both_short);
+}
+
+static void test_e5_short_wait_on_one_rank_nccl(void)
+{
+  in_world(2, COMM_NCCL, XFER_LANE_DIRECT, one_short);
+}
+
+static void test_e5_short_wait_on_one_rank_packed(void)
+{
+  in_world(2, COMM_NCCL, XFER_LANE_PACKED, one_short);
+}
+
+/* ---- E8: after a failed wait -------------------------------------------------------------- */
+
+/*
+ * One device is busy with other work for longer than the deadline. Once wait has failed the caller
+ * restores its tensor, and nothing of the run may touch it any more. How long wait takes to be sure
+ * is its own affair.
+ */
+static void restored(int rank)
+{
+  tensor *t = &tensors[0][rank];
+
+  make(rank, 0, RING, SHORT_MS);
+  run_well(rank, 0, 1);
+  for (uint64_t version = 2; version < 8; version += 2) {
+    const int held = (int)(version / 2) % w.n;
+    tensor_fill(t, version, 0x11);
+    tensor_open(t, version);
+    ranks_barrier();
+    if (rank == 0) sim_hold(held, true);
+    ranks_barrier();
+    xfer_status st = xfer_plan_run(plans[0][rank], version, streams[0][rank]);
+    if (st == XFER_OK && rank != held) st = xfer_plan_wait(plans[0][rank], 0);
+    if (rank != held) {
+      NEED(st != XFER_OK);
+      tensor_close(t);
+      tensor_fill(t, 100, LIVE);
+    }
+    if (rank == held) {
+      world_sleep_ms(3 * SHORT_MS);
+      sim_hold(held, false);
+      NEED(xfer_plan_wait(plans[0][rank], 0) != XFER_OK);
+      tensor_close(t);
+      tensor_fill(t, 100, LIVE);
+    }
+    ranks_barrier();
+    NEED(sim_settle(10000));
+    NEED(tensor_is_all(t, LIVE));
+    NEED_NO_VIOLATION();
+    if (lane == XFER_LANE_PACKED) return; /* its comm may be broken */
+    OK(xfer_plan_commit(plans[0][rank]));
+    run_well(rank, 0, version + 1);
+  }
+  unmake(rank, 0);
+}
+
+static void test_e8_nothing_is_touched_after_a_failed_wait_direct(void)
+{
+  in_world(2, COMM_NCCL, XFER_LANE_DIRECT, restored);
+}
+
+static void test_e8_nothing_is_touched_after_a_failed_wait_packed(void)
+{
+  in_world(2, COMM_NCCL, XFER_LANE_PACKED, restored);
+}
+
+/* ---- E10: peers are told ------------------------------------------------------------------ */
+
+static void test_e10_peers_are_told_packed(void)
+{
+  in_world(3, COMM_NCCL, XFER_LANE_PACKED, refused);
+}
+
+static void test_e10_peers_are_told_broadcast(void)
+{
+  in_world(3, COMM_NCCL, XFER_LANE_BROADCAST, refused);
+}
+
+int main(int argc, char **argv)
+{
+  static const world_test tests[] = {
+      {"e1_late_rank_keeps_its_memory_gather", test_e1_late_rank_keeps_its_memory_gather},
+      {"e1_late_rank_keeps_its_memory_nccl", test_e1_late_rank_keeps_its_memory_nccl},
+      {"e1_deadline_of_one_plan_spares_the_other", test_e1_deadline_of_one_plan_spares_the_other},
+      {"e1_refused_rank_keeps_its_memory_gather", test_e1_refused_rank_keeps_its_memory_gather},
+      {"e1_refused_rank_keeps_its_memory_nccl", test_e1_refused_rank_keeps_its_memory_nccl},
+      {"e2_runs_after_a_timeout_and_a_commit_gather",
+       test_e2_runs_after_a_timeout_and_a_commit_gather},
+      {"e2_runs_after_a_timeout_and_a_commit_nccl", test_e2_runs_after_a_timeout_and_a_commit_nccl},
+      {"e5_short_wait_on_all_ranks_nccl", test_e5_short_wait_on_all_ranks_nccl},
+      {"e5_short_wait_on_all_ranks_packed", test_e5_short_wait_on_all_ranks_packed},
+      {"e5_short_wait_on_one_rank_nccl", test_e5_short_wait_on_one_rank_nccl},
+      {"e5_short_wait_on_one_rank_packed", test_e5_short_wait_on_one_rank_packed},
+      {"e8_nothing_is_touched_after_a_failed_wait_direct",
+       test_e8_nothing_is_touched_after_a_failed_wait_direct},
+      {"e8_nothing_is_touched_after_a_failed_wait_packed",
+       test_e8_nothing_is_touched_after_a_failed_wait_packed},
+      {"e10_peers_are_told_packed", test_e10_peers_are_told_packed},
+      {"e10_peers_are_told_broadcast", test_e10_peers_are_told_broadcast},
+  };
+
+  return world_main(argc, argv, tests, sizeof tests / sizeof tests[0]);
+}

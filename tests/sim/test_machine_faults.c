@@ -1,0 +1,434 @@
+/* Calls that fail, queues that are full, memory of other kinds, ranks that share a device. Names of
+ * tests are rows of the review of the engine. */
+#include "world.h"
+
+#include <cuda.h>
+#include <cudaTypedefs.h>
+#include <pthread.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+enum { WIDTH = 3000, TIMEOUT_MS = 20000, SHORT_MS = 1000, MIB = 1 << 20 };
+
+static tensor tensors[WORLD_RANKS];
+static xfer_plan *plans[WORLD_RANKS];
+
+static void commit_one(int rank, form shape, xfer_lane lane, uint64_t timeout_ms)
+{
+  tensor_make(&tensors[rank], shape, rank, WIDTH);
+  plans[rank] = world_plan(rank, &tensors[rank], 1, lane, timeout_ms);
+  OK(xfer_plan_commit(plans[rank]));
+}
+
+static void in_world(int n, comm_kind kind, sim_config config, void (*work)(int rank))
+{
+  world_make(n, kind, config);
+  world_go(work);
+  NEED_NO_VIOLATION();
+}
+
+/* ---- E9: ranks that share a device -------------------------------------------------------- */
+
+static void on_legacy_stream(int rank)
+{
+  commit_one(rank, EACH_EACH, XFER_LANE_DIRECT, 5000);
+  for (uint64_t version = 1; version < 20; version++)
+    world_run(plans[rank], &tensors[rank], 1, version, NULL);
+}
+
+static void test_e9_two_ranks_on_one_device_with_the_default_stream(void)
+{
+  in_world(2, COMM_GATHER, (sim_config){.n_devices = 1}, on_legacy_stream);
+}
+
+static void test_e9_four_ranks_on_two_devices_with_the_default_stream(void)
+{
+  in_world(4, COMM_GATHER, (sim_config){.n_devices = 2}, on_legacy_stream);
+}
+
+/* ---- E11: mapping by chunks obeys the plan's deadline ------------------------------------- */
+
+static void *driver(const char *name)
+{
+  void *found = NULL;
+
+  NEED(cudaGetDriverEntryPointByVersion(name, &found, 12000, cudaEnableDefault, NULL) ==
+           cudaSuccess &&
+       found != NULL);
+  return found;
+}
+#define DRIVER(type, name, arguments)                                                              \
+  do {                                                                                             \
+    type driver_function = NULL;                                                                   \
+    void *driver_found = driver(#name);                                                            \
+    memcpy(&driver_function, &driver_found, sizeof driver_function);                               \
+    NEED(driver_function arguments == CUDA_SUCCESS);                                               \
+  } while (0)
+
+/* One chunk of the current device that may leave the process. */
+static void *chunk_alloc(size_t n_bytes)
+{
+  CUmemAllocationProp prop = {.type = CU_MEM_ALLOCATION_TYPE_PINNED,
+                              .requestedHandleTypes = CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR,
+                              .location = {.type = CU_MEM_LOCATION_TYPE_DEVICE}};
+  CUmemAccessDesc access = {.flags = CU_MEM_ACCESS_FLAGS_PROT_READWRITE};
+  CUmemGenericAllocationHandle chunk = 0;
+  CUdeviceptr base = 0;
+
+  NEED(cudaGetDevice(&prop.location.id) == cudaSuccess);
+  access.location = prop.location;
+  DRIVER(PFN_cuMemAddressReserve_v10020, cuMemAddressReserve, (&base, n_bytes, 0, 0, 0));
+  DRIVER(PFN_cuMemCreate_v10020, cuMemCreate, (&chunk, n_bytes, &prop, 0));
+  DRIVER(PFN_cuMemMap_v10020, cuMemMap, (base, n_bytes, 0, chunk, 0));
+  DRIVER(PFN_cuMemRelease_v10020, cuMemRelease, (chunk));
+  DRIVER(PFN_cuMemSetAccess_v10020, cuMemSetAccess, (base, n_bytes, &access, 1));
+  return (void *)(uintptr_t)base; /* NOLINT: the driver's pointers are integers */
+}
+
+static void make_chunked(int rank, uint64_t timeout_ms)
+{
+  tensor *t = &tensors[rank];
+
+  tensor_make(t, RING, rank, WIDTH);
+  for (int side = FROM; side <= TO; side++) {
+    sim_guard_drop(t->guards[side]);
+    NEED(cudaFree(t->bytes[side]) == cudaSuccess);
+    t->bytes[side] = chunk_alloc((size_t)2 * MIB);
+    t->guards[side] = sim_guard(rank, t->bytes[side], t->n_bytes[side]);
+  }
+  plans[rank] = world_plan(rank, t, 1, XFER_LANE_DIRECT, timeout_ms);
+}
+
+static void chunks_work(int rank)
+{
+  make_chunked(rank, TIMEOUT_MS);
+  OK(xfer_plan_commit(plans[rank]));
+  for (uint64_t version = 1; version < 10; version++)
+    world_run(plans[rank], &tensors[rank], 1, version, world_stream());
+}
+
+/* Memory in chunks, between two devices of one process: by the socket, as between processes. */
+static void test_chunks_between_devices(void)
+{
+  in_world(3, COMM_GATHER, (sim_config){.seed = 0}, chunks_work);
+}
+
+static void stuck_exporter(int rank)
+{
+  make_chunked(rank, SHORT_MS);
+  ranks_barrier();
+  const int64_t began = world_ms();
+  const xfer_status st = xfer_plan_commit(plans[rank]);
+  if (rank != 0) return; /* its own thread is stuck */
+  NEED(st != XFER_OK || world_ms() - began < 5000);
+  NEED(world_ms() - began < 7000);
+}
+
+static void test_e11_mapping_by_chunks_obeys_the_deadline(void)
+{
+  const sim_fault fault = {.name = "cuMemExportToShareableHandle",
+                           .rank = SIM_NO_RANK,
+                           .nth = 1,
+                           .delay_us = 12 * 1000 * 1000};
+
+  world_make(2, COMM_NCCL, (sim_config){.seed = 0});
+  sim_fault_add(&fault);
+  world_go(stuck_exporter);
+}
+
+/* ---- E12: a control call that fails ------------------------------------------------------- */
+
+static const char *failing;
+static int failing_code;
+
+/* Rank 0's calls fail somewhere in a commit. Nobody hangs, nothing is mixed up, and either the comm
+ * is of use to all, or rank 0 is told at once that it is of none. */
+static void failed_control(int rank)
+{
+  tensor_make(&tensors[rank], RING, rank, WIDTH);
+  plans[rank] = world_plan(rank, &tensors[rank], 1, XFER_LANE_AUTO, SHORT_MS);
+  for (uint64_t nth = 1; nth < 40; nth += 3) {
+    const sim_fault fault = {.name = failing, .rank = 0, .nth = nth, .code = failing_code};
+    ranks_barrier();
+    if (rank == 0) sim_fault_add(&fault);
+    ranks_barrier();
+    const xfer_view src = xfer_view_dense(tensors[rank].bytes[FROM]);
+    const xfer_view dst = xfer_view_dense(tensors[rank].bytes[TO]);
+    OK(xfer_plan_bind(plans[rank], 0, &src, &dst));
+    (void)!xfer_plan_commit(plans[rank]);
+    ranks_barrier();
+    if (rank == 0) sim_fault_clear();
+    ranks_barrier();
+    const int64_t began = world_ms();
+    const xfer_status st = xfer_plan_commit(plans[rank]);
+    NEED(world_ms() - began < 8 * SHORT_MS);
+    NEED(rank != 0 ||
+         st != XFER_ERR_TIMEOUT); /* broken at once, not by a peer that does not come */
+    NEED_NO_VIOLATION();
+    if (st != XFER_OK) return;
+    world_run(plans[rank], &tensors[rank], 1, nth, world_stream());
+  }
+}
+
+static void fail_control(const char *name, int code)
+{
+  failing = name;
+  failing_code = code;
+  in_world(2, COMM_NCCL, (sim_config){.seed = 0}, failed_control);
+}
+
+static void test_e12_failed_all_gather_breaks_the_comm(void)
+{
+  fail_control("ncclAllGather", 3); /* ncclInternalError */
+}
+
+static void test_e12_failed_copy_breaks_the_comm(void)
+{
+  fail_control("cudaMemcpyAsync", cudaErrorUnknown);
+}
+
+static void test_e12_failed_record_breaks_the_comm(void)
+{
+  fail_control("cudaEventRecord", cudaErrorUnknown);
+}
+
+/* ---- E13: a source that overlaps itself --------------------------------------------------- */
+
+/* Rows of rank 0's source begin before the one above ends: no 2-D copy of the driver's takes that. */
+static void self_overlap(int rank)
+{
+  enum { ROWS = 1000, COLUMNS = 3000, STEP = 4 };
+  xfer_layout *src = NULL;
+  xfer_layout *dst = NULL;
+  xfer_tensor list = {.name = "t"};
+  xfer_plan *plan = NULL;
+  unsigned char *memory = NULL;
+  const int64_t strides[] = {STEP, 1};
+
+  OK(xfer_problem_parse(&src, &dst, "u8[1000,3000] (1)@0:R -> (1)@1:R"));
+  list.src = src;
+  list.dst = dst;
+  NEED(cudaMalloc((void **)&memory, 4 * MIB) == cudaSuccess);
+  for (int i = 0; i < 4 * MIB; i++)
+    memory[i] = rank == 0 ? (unsigned char)(i % 251) : 0xee;
+  OK(xfer_plan_create(&plan, w.comms[rank], &list, 1, NULL));
+  const xfer_view from = xfer_view_strided(memory, strides, 2);
+  const xfer_view to = xfer_view_dense(memory);
+  OK(xfer_plan_bind(plan, 0, rank == 0 ? &from : NULL, rank == 1 ? &to : NULL));
+  OK(xfer_plan_commit(plan));
+  OK(xfer_plan_run(plan, 1, world_stream()));
+  OK(xfer_plan_wait(plan, 0));
+  for (int i = 0; i < ROWS * COLUMNS && rank == 1; i++)
+    NEED(memory[i] == (i / COLUMNS * STEP + i % COLUMNS) % 251);
+  xfer_plan_destroy(plan);
+}
+
+static void test_e13_source_that_overlaps_itself_arrives(void)
+{
+  in_world(2, COMM_GATHER, (sim_config){.seed = 0}, self_overlap);
+}
+
+/* ---- E15: many operations ----------------------------------------------------------------- */
+
+enum { MANY = 520 };
+
+/* Rank 0 pushes 520 pieces of 2 MiB to each of two peers that share a stream, and little to others;
+ * the peers come late, and run does not wait for them. One source serves all. */
+static void many_operations(int rank)
+{
+  static xfer_tensor list[2 * MANY + 3];
+  static char names[2 * MANY + 3][16];
+  xfer_layout *layouts[5][2] = {{NULL}};
+  xfer_plan *plan = NULL;
+  char *source = NULL;
+  char *target = NULL;
+  const size_t n = 2 * MANY + 3;
+
+  for (int peer = 1; peer <= 5; peer++) {
+    char line[64];
+    (void)snprintf(line, sizeof line, "u8[%d] (1)@0:R -> (1)@%d:R", 2 * MIB, peer);
+    OK(xfer_problem_parse(&layouts[peer - 1][FROM], &layouts[peer - 1][TO], line));
+  }
+  for (size_t i = 0; i < n && rank == 0; i++) {
+    const int peer = i < MANY ? 1 : i < 2 * MANY ? 5 : (int)(i - 2 * MANY) + 2;
+    (void)snprintf(names[i], sizeof names[i], "t%zu", i);
+    list[i] = (xfer_tensor){
+        .name = names[i], .src = layouts[peer - 1][FROM], .dst = layouts[peer - 1][TO]};
+  }
+  ranks_barrier();
+  if (rank == 0) NEED(cudaMalloc((void **)&source, 2 * MIB) == cudaSuccess);
+  if (rank != 0) {
+    const size_t parts = rank == 1 || rank == 5 ? MANY : 1;
+    NEED(cudaMalloc((void **)&target, parts * 2 * MIB) == cudaSuccess);
+  }
+  xfer_plan_options options = XFER_PLAN_OPTIONS_INIT;
+  options.lane = XFER_LANE_DIRECT;
+  options.timeout_ms = TIMEOUT_MS;
+  OK(xfer_plan_create(&plan, w.comms[rank], list, n, &options));
+  for (size_t i = 0, k = 0; i < n; i++) {
+    const int peer = i < MANY ? 1 : i < 2 * MANY ? 5 : (int)(i - 2 * MANY) + 2;
+    const xfer_view from = xfer_view_dense(source);
+    const xfer_view to = xfer_view_dense(target + (rank == peer ? k++ : 0) * 2 * MIB);
+    OK(xfer_plan_bind(plan, i, rank == 0 ? &from : NULL, rank == peer ? &to : NULL));
+  }
+  OK(xfer_plan_commit(plan));
+  ranks_barrier();
+  if (rank == 0) {
+    const uint64_t full = sim_count().full;
+    OK(xfer_plan_run(plan, 1, world_stream()));
+    NEED(sim_count().full == full);
+  }
+  ranks_barrier();
+  if (rank != 0) OK(xfer_plan_run(plan, 1, world_stream()));
+  OK(xfer_plan_wait(plan, 0));
+}
+
+static void test_e15_a_run_does_not_block(void)
+{
+  in_world(6, COMM_GATHER, (sim_config){.eager = true}, many_operations);
+}
+
+/* ---- E16: odds and ends ------------------------------------------------------------------- */
+
+/* Sources in pinned memory of the host, packed, and to the rank itself. */
+static void pinned_source(int rank)
+{
+  tensor *t = &tensors[rank];
+  cudaStream_t stream = world_stream();
+
+  for (int i = 0; i < 2; i++) {
+    tensor_make(t, i == 0 ? RING : EACH_EACH, rank, i == 0 ? WIDTH : 3 * MIB);
+    sim_guard_drop(t->guards[FROM]);
+    NEED(cudaFree(t->bytes[FROM]) == cudaSuccess);
+    NEED(cudaHostAlloc((void **)&t->bytes[FROM], t->n_bytes[FROM], cudaHostAllocDefault) ==
+         cudaSuccess);
+    t->guards[FROM] = sim_guard(rank, t->bytes[FROM], t->n_bytes[FROM]);
+    plans[rank] = world_plan(rank, t, 1, XFER_LANE_PACKED, TIMEOUT_MS);
+    OK(xfer_plan_commit(plans[rank]));
+    world_run(plans[rank], t, 1, 1, stream);
+    xfer_plan_destroy(plans[rank]);
+    sim_guard_drop(t->guards[FROM]);
+    sim_guard_drop(t->guards[TO]);
+  }
+}
+
+static void test_e16_pinned_sources(void)
+{
+  in_world(2, COMM_NCCL, (sim_config){.seed = 0}, pinned_source);
+}
+
+/* A plan that only sends messages registers no memory of the host. */
+static void no_page(int rank)
+{
+  ranks_barrier();
+  const uint64_t calls = sim_calls_of("cudaHostRegister");
+  ranks_barrier();
+  commit_one(rank, RING, XFER_LANE_PACKED, TIMEOUT_MS);
+  ranks_barrier();
+  NEED(sim_calls_of("cudaHostRegister") == calls);
+  world_run(plans[rank], &tensors[rank], 1, 1, world_stream());
+}
+
+static void test_e16_no_page_where_none_is_needed(void)
+{
+  in_world(2, COMM_NCCL, (sim_config){.seed = 0}, no_page);
+}
+
+static volatile sig_atomic_t n_taken;
+
+static void take_signal(int number)
+{
+  (void)number;
+  n_taken = n_taken + 1;
+}
+
+static void set_signals(int how)
+{
+  sigset_t all;
+
+  (void)sigfillset(&all);
+  (void)pthread_sigmask(how, &all, NULL);
+}
+
+/* Signals are open while the library makes its threads, and blocked in all others after that. */
+static void live_a_while(int rank)
+{
+  unsigned char id[XFER_NCCL_ID_BYTES];
+  static unsigned char shared[XFER_NCCL_ID_BYTES];
+  xfer_comm *comm = NULL;
+
+  set_signals(SIG_UNBLOCK);
+  if (rank == 0) OK(xfer_nccl_id(shared));
+  ranks_barrier();
+  memcpy(id, shared, sizeof id);
+  OK(xfer_comm_create_nccl_id(&comm, id, rank, w.n));
+  xfer_comm_destroy(w.comms[rank]);
+  w.comms[rank] = comm;
+  commit_one(rank, RING, XFER_LANE_AUTO, TIMEOUT_MS);
+  world_run(plans[rank], &tensors[rank], 1, 1, world_stream());
+  set_signals(SIG_BLOCK);
+  ranks_barrier();
+  if (rank == 0) (void)kill(getpid(), SIGUSR1);
+  world_sleep_ms(300);
+  ranks_barrier();
+  NEED(n_taken == 0);
+  world_run(plans[rank], &tensors[rank], 1, 2, world_stream());
+}
+
+static void test_e16_threads_of_the_library_take_no_signals(void)
+{
+  const struct sigaction action = {.sa_handler = take_signal};
+
+  NEED(sigaction(SIGUSR1, &action, NULL) == 0);
+  set_signals(SIG_BLOCK);
+  in_world(2, COMM_NCCL, (sim_config){.seed = 0}, live_a_while);
+}
+
+/* 300 plans that have run, of 8 ranks: waits that are over take no room. */
+static void many_plans(int rank)
+{
+  enum { PLANS = 320 };
+  static xfer_plan *made[WORLD_RANKS][PLANS];
+  cudaStream_t stream = world_stream();
+
+  tensor_make(&tensors[rank], EACH_EACH, rank, 100);
+  for (int i = 0; i < PLANS; i++) {
+    made[rank][i] = world_plan(rank, &tensors[rank], 1, XFER_LANE_DIRECT, TIMEOUT_MS * 10);
+    OK(xfer_plan_commit(made[rank][i]));
+    world_run(made[rank][i], &tensors[rank], 1, 1, stream);
+  }
+  for (int i = 0; i < PLANS; i++)
+    xfer_plan_destroy(made[rank][i]);
+}
+
+static void test_e16_waits_that_are_over_take_no_room(void)
+{
+  in_world(8, COMM_GATHER, (sim_config){.eager = true}, many_plans);
+}
+
+int main(int argc, char **argv)
+{
+  static const world_test tests[] = {
+      {"chunks_between_devices", test_chunks_between_devices},
+      {"e9_two_ranks_on_one_device_with_the_default_stream",
+       test_e9_two_ranks_on_one_device_with_the_default_stream},
+      {"e9_four_ranks_on_two_devices_with_the_default_stream",
+       test_e9_four_ranks_on_two_devices_with_the_default_stream},
+      {"e11_mapping_by_chunks_obeys_the_deadline", test_e11_mapping_by_chunks_obeys_the_deadline},
+      {"e12_failed_all_gather_breaks_the_comm", test_e12_failed_all_gather_breaks_the_comm},
+      {"e12_failed_copy_breaks_the_comm", test_e12_failed_copy_breaks_the_comm},
+      {"e12_failed_record_breaks_the_comm", test_e12_failed_record_breaks_the_comm},
+      {"e13_source_that_overlaps_itself_arrives", test_e13_source_that_overlaps_itself_arrives},
+      {"e15_a_run_does_not_block", test_e15_a_run_does_not_block},
+      {"e16_pinned_sources", test_e16_pinned_sources},
+      {"e16_no_page_where_none_is_needed", test_e16_no_page_where_none_is_needed},
+      {"e16_threads_of_the_library_take_no_signals",
+       test_e16_threads_of_the_library_take_no_signals},
+      {"e16_waits_that_are_over_take_no_room", test_e16_waits_that_are_over_take_no_room},
+  };
+
+  return world_main(argc, argv, tests, sizeof tests / sizeof tests[0]);
+}

@@ -1,0 +1,295 @@
+/*
+ * Words in memory that streams wait for and write: cuStreamWaitValue, cuStreamWriteValue and
+ * cuStreamBatchMemOp, and the launchers of kernels/cuda/flags.cu. Hosts write them at any time, so
+ * they are read and written atomically.
+ */
+#include "machine.h"
+
+#include "device.h"
+#include "error.h"
+#include "launch.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+typedef enum word_kind { WAIT, WRITE, LOOK } word_kind;
+
+typedef struct word {
+  word_kind kind;
+  char *at;
+  uint64_t value;
+  unsigned flags;
+  bool wide; /* 64 bits */
+  uint64_t id;
+} word;
+
+typedef struct words_op {
+  sim_op op;
+  word *words; /* [n] */
+  size_t n;
+  size_t next;
+  bool ordered; /* one after the other; else a kernel's, in any order */
+  uint64_t *go; /* of a guard: writes are void where it is 0; looks make it 0 where a word is void */
+  uint64_t go_id;
+  bool seen_void;
+} words_op;
+
+static uint64_t word_read(const word *w)
+{
+  if (w->wide) return __atomic_load_n((uint64_t *)(void *)w->at, __ATOMIC_ACQUIRE);
+  return __atomic_load_n((uint32_t *)(void *)w->at, __ATOMIC_ACQUIRE);
+}
+
+static void word_write(const word *w)
+{
+  if (w->wide)
+    __atomic_store_n((uint64_t *)(void *)w->at, w->value, __ATOMIC_RELEASE);
+  else
+    __atomic_store_n((uint32_t *)(void *)w->at, (uint32_t)w->value, __ATOMIC_RELEASE);
+}
+
+/* As cuda.h defines it: GEQ is cyclic. */
+static bool is_satisfied(const word *w)
+{
+  const uint64_t now = word_read(w);
+
+  switch (w->flags & 3u) {
+  case CU_STREAM_WAIT_VALUE_GEQ:
+    return w->wide ? (int64_t)(now - w->value) >= 0
+                   : (int32_t)((uint32_t)now - (uint32_t)w->value) >= 0;
+  case CU_STREAM_WAIT_VALUE_EQ:
+    return w->wide ? now == w->value : (uint32_t)now == (uint32_t)w->value;
+  case CU_STREAM_WAIT_VALUE_AND:
+    return w->wide ? (now & w->value) != 0 : ((uint32_t)now & (uint32_t)w->value) != 0;
+  default:
+    return w->wide ? ~(now | w->value) != 0 : (uint32_t) ~(now | w->value) != 0;
+  }
+}
+
+static bool is_there(const words_op *o, const word *w)
+{
+  return sim_touch(&o->op, w->at, w->wide ? 8 : 4, w->kind == WRITE, w->id);
+}
+
+static bool words_ready(sim_op *op)
+{
+  const words_op *o = (const words_op *)(const void *)op;
+
+  for (size_t i = o->next; i < o->n && !sim.config.deaf; i++) {
+    const word *w = &o->words[i];
+    if (w->kind == WAIT && sim_memory_at(w->at) != NULL && !is_satisfied(w)) return false;
+    if (o->ordered) break;
+  }
+  return true;
+}
+
+static bool words_step(sim_op *op)
+{
+  words_op *o = (words_op *)(void *)op;
+  const size_t at = o->ordered ? o->next : o->next + (size_t)sim_draw(o->n - o->next);
+  word w = o->words[at];
+
+  o->words[at] = o->words[o->next];
+  o->next++;
+  if (!is_there(o, &w)) return o->next == o->n;
+  if (o->go != NULL && !sim_touch(op, o->go, sizeof *o->go, w.kind == LOOK, o->go_id)) return true;
+  if (w.kind == WRITE && o->go != NULL && *o->go == 0) w.value |= XFI_FLAG_VOID;
+  if (w.kind == WRITE) word_write(&w);
+  if (w.kind == LOOK) o->seen_void = o->seen_void || (word_read(&w) & XFI_FLAG_VOID) != 0;
+  if (o->next == o->n && w.kind == LOOK) *o->go = o->seen_void ? 0 : 1;
+  return o->next == o->n;
+}
+
+static void words_drop(sim_op *op)
+{
+  free(((words_op *)(void *)op)->words);
+}
+
+static void words_clone(sim_op *to, const sim_op *from)
+{
+  words_op *o = (words_op *)(void *)to;
+  const words_op *same = (const words_op *)(const void *)from;
+
+  o->words = calloc(same->n + 1, sizeof *o->words);
+  if (o->words == NULL) abort();
+  memcpy(o->words, same->words, same->n * sizeof *o->words);
+}
+
+static const sim_op_class waits_class = {.name = "wait for words",
+                                         .ready = words_ready,
+                                         .step = words_step,
+                                         .drop = words_drop,
+                                         .clone = words_clone,
+                                         .needs_access = true};
+static const sim_op_class writes_class = {.name = "write of words",
+                                          .ready = words_ready,
+                                          .step = words_step,
+                                          .drop = words_drop,
+                                          .clone = words_clone,
+                                          .needs_access = true};
+
+static words_op *words_make(const sim_op_class *cls, size_t n, bool ordered)
+{
+  words_op *op = sim_op_make(cls, sizeof *op);
+
+  op->words = calloc(n + 1, sizeof *op->words);
+  if (op->words == NULL) abort();
+  op->n = n;
+  op->ordered = ordered;
+  return op;
+}
+
+/* ---- the driver's ------------------------------------------------------------------------- */
+
+static word word_of(word_kind kind, CUdeviceptr at, uint64_t value, unsigned flags, bool wide)
+{
+  return (word){.kind = kind,
+                .at = (char *)(uintptr_t)at, /* NOLINT: the driver's pointers are integers */
+                .value = value,
+                .flags = flags,
+                .wide = wide,
+                .id = sim_id_at((void *)(uintptr_t)at)}; /* NOLINT */
+}
+
+/* Is the word where the stream's device may wait for it or write it? Not in a peer's memory. */
+static CUresult check(const word *w, const sim_stream *stream)
+{
+  const sim_memory *memory = sim_memory_at(w->at);
+
+  if (memory == NULL || (uintptr_t)w->at % (w->wide ? 8 : 4) != 0) return CUDA_ERROR_INVALID_VALUE;
+  if ((memory->kind == SIM_DEVICE && memory->device != sim_stream_device(stream)) ||
+      memory->kind == SIM_IMPORTED)
+    return CUDA_ERROR_NOT_SUPPORTED;
+  return w->wide && sim.config.no_wait64 ? CUDA_ERROR_NOT_SUPPORTED : CUDA_SUCCESS;
+}
+
+static CUresult enqueue(words_op *op, sim_stream *stream)
+{
+  for (size_t i = 0; i < op->n; i++) {
+    const CUresult error = check(&op->words[i], stream);
+    if (error == CUDA_SUCCESS) continue;
+    sim_op_drop(&op->op);
+    return error;
+  }
+  if (op->n > 0) return (CUresult)sim_enqueue(op, stream);
+  sim_op_drop(&op->op);
+  return CUDA_SUCCESS;
+}
+
+static CUresult one(word w, CUstream stream)
+{
+  words_op *op = words_make(w.kind == WAIT ? &waits_class : &writes_class, 1, true);
+
+  op->words[0] = w;
+  return enqueue(op, sim_stream_of(stream));
+}
+
+static CUresult CUDAAPI sim_cuStreamWaitValue32(CUstream stream, CUdeviceptr at, cuuint32_t value,
+                                                unsigned flags)
+{
+  SIM_ENTER_DRIVER(SIM_SAFE);
+  return sim_leave_driver(one(word_of(WAIT, at, value, flags, false), stream));
+}
+
+static CUresult CUDAAPI sim_cuStreamWaitValue64(CUstream stream, CUdeviceptr at, cuuint64_t value,
+                                                unsigned flags)
+{
+  SIM_ENTER_DRIVER(SIM_SAFE);
+  return sim_leave_driver(one(word_of(WAIT, at, value, flags, true), stream));
+}
+
+static CUresult CUDAAPI sim_cuStreamWriteValue32(CUstream stream, CUdeviceptr at, cuuint32_t value,
+                                                 unsigned flags)
+{
+  SIM_ENTER_DRIVER(SIM_SAFE);
+  return sim_leave_driver(one(word_of(WRITE, at, value, flags, false), stream));
+}
+
+static CUresult CUDAAPI sim_cuStreamWriteValue64(CUstream stream, CUdeviceptr at, cuuint64_t value,
+                                                 unsigned flags)
+{
+  SIM_ENTER_DRIVER(SIM_SAFE);
+  return sim_leave_driver(one(word_of(WRITE, at, value, flags, true), stream));
+}
+
+/* Barriers and flushes are what every operation is here. */
+static CUresult CUDAAPI sim_cuStreamBatchMemOp(CUstream handle, unsigned count,
+                                               CUstreamBatchMemOpParams *params, unsigned flags)
+{
+  bool waits = false;
+
+  SIM_ENTER_DRIVER(SIM_SAFE);
+  if (count > 256 || flags != 0) return sim_leave_driver(CUDA_ERROR_INVALID_VALUE);
+  words_op *op = words_make(&writes_class, count, true);
+  op->n = 0;
+  for (unsigned i = 0; i < count; i++) {
+    const CUstreamBatchMemOpParams *p = &params[i];
+    word *w = &op->words[op->n];
+    switch (p->operation) {
+    case CU_STREAM_MEM_OP_WAIT_VALUE_32:
+      *w = word_of(WAIT, p->waitValue.address, p->waitValue.value, p->waitValue.flags, false);
+      break;
+    case CU_STREAM_MEM_OP_WAIT_VALUE_64:
+      *w = word_of(WAIT, p->waitValue.address, p->waitValue.value64, p->waitValue.flags, true);
+      break;
+    case CU_STREAM_MEM_OP_WRITE_VALUE_32:
+      *w = word_of(WRITE, p->writeValue.address, p->writeValue.value, p->writeValue.flags, false);
+      break;
+    case CU_STREAM_MEM_OP_WRITE_VALUE_64:
+      *w = word_of(WRITE, p->writeValue.address, p->writeValue.value64, p->writeValue.flags, true);
+      break;
+    default:
+      continue;
+    }
+    waits = waits || w->kind == WAIT;
+    op->n++;
+  }
+  if (waits) op->op.cls = &waits_class;
+  return sim_leave_driver(enqueue(op, sim_stream_of(handle)));
+}
+
+const sim_function sim_word_functions[] = {
+    SIM_FUNCTION(cuStreamWaitValue32),  SIM_FUNCTION(cuStreamWaitValue64),
+    SIM_FUNCTION(cuStreamWriteValue32), SIM_FUNCTION(cuStreamWriteValue64),
+    SIM_FUNCTION(cuStreamBatchMemOp),   {NULL, NULL}};
+
+/* ---- kernels of flags --------------------------------------------------------------------- */
+
+static xfer_status launch_words(word_kind kind, uint64_t *const *flags, int n, uint64_t value,
+                                uint64_t *go, xfer_stream stream, const char *what)
+{
+  const int refused = sim_enter(what, SIM_SAFE);
+  cudaError_t error = (cudaError_t)refused;
+
+  if (refused == 0 && n > 0) {
+    words_op *op = words_make(kind == WAIT ? &waits_class : &writes_class, (size_t)n, false);
+    op->go = go;
+    op->go_id = sim_id_at(go);
+    for (int i = 0; i < n; i++)
+      op->words[i] = word_of(kind, (CUdeviceptr)(uintptr_t)flags[i], value, 0, true);
+    error = sim_kernel_enqueue(SIM_KERNEL_FLAGS, op, sim_stream_of(stream));
+  }
+  (void)sim_leave(error);
+  if (error == cudaSuccess) return XFER_OK;
+  (void)cudaGetLastError();
+  xfi_set_error("%s: %s", what, cudaGetErrorString(error));
+  return XFER_ERR_CUDA;
+}
+
+xfer_status xfi_cuda_flags_set(uint64_t *const *flags, int n_flags, uint64_t value,
+                               const uint64_t *go, xfer_stream stream)
+{
+  return launch_words(WRITE, flags, n_flags, value, (uint64_t *)go, stream, "flag kernel");
+}
+
+xfer_status xfi_cuda_flags_spin(uint64_t *const *flags, int n_flags, uint64_t value,
+                                xfer_stream stream)
+{
+  return launch_words(WAIT, flags, n_flags, value, NULL, stream, "wait kernel");
+}
+
+xfer_status xfi_cuda_guard_check(uint64_t *const *flags, int n_flags, uint64_t *go,
+                                 xfer_stream stream)
+{
+  return launch_words(LOOK, flags, n_flags, 0, go, stream, "guard kernel");
+}
