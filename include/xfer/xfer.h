@@ -783,8 +783,10 @@ typedef struct xfer_plan_report_data {
   uint64_t n_recv_peers;      /**< Ranks that this rank receives from. */
   uint64_t broadcast_tensors; /**< Tensors that take the broadcast lane. */
   uint64_t direct_bytes;  /**< Once committed: bytes this rank copies to or from peers' memory. */
-  uint64_t packed_bytes;  /**< Once committed: bytes this rank sends in packed rounds. */
-  uint64_t n_rounds;      /**< Once committed: packed rounds in which this rank takes part. */
+  uint64_t packed_bytes;  /**< Once committed: bytes this rank sends packed: in rounds, or
+                                    through memory that it shares with the peer. */
+  uint64_t n_rounds;      /**< Once committed: packed rounds in which this rank takes part; none
+                               with ranks that share memory. */
   uint64_t staging_bytes; /**< Once committed: staging memory of this rank. */
   uint64_t window_bytes;  /**< Bytes per peer and round. */
   uint64_t bound_bytes;   /**< max(wire_bytes, out_bytes): what the wire must carry at least. */

@@ -23,14 +23,9 @@ void xfi_bound_shape(int64_t *shape, const xfi_bound *bound, int64_t piece)
     shape[d] = min64(whole[d], d == bound->piece_dim ? bound->piece_length : INT64_MAX);
 }
 
-static const int64_t *strides_of(const xfi_bound *bound, int64_t piece)
-{
-  return bound->boxes != NULL ? bound->boxes[piece].strides : bound->strides;
-}
-
 size_t xfi_bound_reach(const xfi_bound *bound, int64_t piece, int elem_bytes)
 {
-  const int64_t *strides = strides_of(bound, piece);
+  const int64_t *strides = xfi_bound_strides(bound, piece);
   size_t reach = (size_t)elem_bytes;
   int64_t shape[XFER_MAX_DIMS];
 
@@ -245,18 +240,16 @@ void xfi_copies_free(xfi_copies *copies)
 
 /* ---- copies between bounds ---- */
 
-/* The piece that a box begins in. */
-static int64_t piece_at(const xfi_end *end, int n_dims)
+int64_t xfi_bound_piece_at(const xfi_bound *b, const int64_t *index)
 {
-  const xfi_bound *b = end->bound;
   int64_t lo = 0;
 
-  if (n_dims == 0) return 0;
-  if (b->boxes == NULL) return end->start[b->piece_dim] / b->piece_length;
+  if (b->n_dims == 0) return 0;
+  if (b->boxes == NULL) return index[b->piece_dim] / b->piece_length;
   for (int64_t hi = b->n_pieces; hi - lo > 1;) {
     const int64_t mid = lo + (hi - lo) / 2;
 
-    if (b->boxes[mid].row <= end->start[0])
+    if (b->boxes[mid].row <= index[0])
       lo = mid;
     else
       hi = mid;
@@ -264,19 +257,17 @@ static int64_t piece_at(const xfi_end *end, int n_dims)
   return lo;
 }
 
-/* The address of a box's first element. */
-static char *address(const xfi_end *end, int64_t piece, int n_dims)
+char *xfi_bound_address(const xfi_bound *b, int64_t piece, const int64_t *index)
 {
-  const xfi_bound *b = end->bound;
-  const int64_t *strides = strides_of(b, piece);
+  const int64_t *strides = xfi_bound_strides(b, piece);
   char *p = xfi_bound_piece(b, piece);
 
-  for (int d = 0; d < n_dims; d++) {
+  for (int d = 0; d < b->n_dims; d++) {
     int64_t first = 0; /* index of the piece */
 
     if (b->boxes != NULL && d == 0) first = b->boxes[piece].row;
     if (b->boxes == NULL && d == b->piece_dim) first = piece * b->piece_length;
-    p += (end->start[d] - first) * strides[d];
+    p += (index[d] - first) * strides[d];
   }
   return p;
 }
@@ -285,21 +276,21 @@ static char *address(const xfi_end *end, int64_t piece, int n_dims)
 static xfer_status add_whole(xfi_copies *copies, const xfi_end *dst, const xfi_end *src,
                              const int64_t *length, int n_dims, int elem_bytes)
 {
-  const int64_t dst_piece = piece_at(dst, n_dims);
-  const int64_t src_piece = src == NULL ? 0 : piece_at(src, n_dims);
+  const int64_t dst_piece = xfi_bound_piece_at(dst->bound, dst->start);
+  const int64_t src_piece = src == NULL ? 0 : xfi_bound_piece_at(src->bound, src->start);
   xfer_status st = XFER_OK;
   xfi_copy *copy;
 
   XFI_TRY(xfi_vec_reserve(&copies->at, &copies->capacity, copies->n + 1, sizeof *copies->at));
   copy = &copies->at[copies->n];
-  *copy = (xfi_copy){.src = src == NULL ? NULL : address(src, src_piece, n_dims),
-                     .dst = address(dst, dst_piece, n_dims),
+  *copy = (xfi_copy){.src = src == NULL ? NULL : xfi_bound_address(src->bound, src_piece, src->start),
+                     .dst = xfi_bound_address(dst->bound, dst_piece, dst->start),
                      .run_bytes = elem_bytes,
                      .n_dims = n_dims};
   for (int d = 0; d < n_dims; d++) {
     copy->extent[d] = length[d];
-    copy->src_stride[d] = src == NULL ? 0 : strides_of(src->bound, src_piece)[d];
-    copy->dst_stride[d] = strides_of(dst->bound, dst_piece)[d];
+    copy->src_stride[d] = src == NULL ? 0 : xfi_bound_strides(src->bound, src_piece)[d];
+    copy->dst_stride[d] = xfi_bound_strides(dst->bound, dst_piece)[d];
   }
   xfi_copy_simplify(copy);
   copies->n++;

@@ -48,6 +48,15 @@ static inline char *xfi_bound_piece(const xfi_bound *bound, int64_t i)
   return bound->pieces == NULL ? bound->only : bound->pieces[i];
 }
 
+static inline const int64_t *xfi_bound_strides(const xfi_bound *bound, int64_t piece)
+{
+  return bound->boxes != NULL ? bound->boxes[piece].strides : bound->strides;
+}
+
+/* The piece that an element lies in, and where. */
+int64_t xfi_bound_piece_at(const xfi_bound *bound, const int64_t *index);
+char *xfi_bound_address(const xfi_bound *bound, int64_t piece, const int64_t *index);
+
 /* The same memory in the same way, or both not set. */
 bool xfi_bound_equal(const xfi_bound *a, const xfi_bound *b);
 

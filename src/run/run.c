@@ -117,7 +117,7 @@ static void leave(xfer_plan *plan)
   snprintf(why, sizeof why, "%s", xfi_last_error());
   if (plan->state != XFI_RUNNING) plan->epoch++; /* the one that others may be in */
   /* Messages on a device may be waiting still, though all were handed over. */
-  if (plan->pipeline->n_steps > 0 && !(plan->is_sent && plan->device->alarms == NULL))
+  if (!xfi_pipeline_is_empty(plan->pipeline) && !(plan->is_sent && plan->device->alarms == NULL))
     plan->comm->ops->abort_data(plan->comm, why);
   for (int i = 0; i < 3 && plan->pipeline->streams[i] != NULL; i++) {
     if (dev->event_record(plan->device, plan->pipeline->ended[i], plan->pipeline->streams[i]) ==
