@@ -27,8 +27,9 @@ static bool is_same(const uint64_t a[2], const uint64_t b[2])
   return a[0] == b[0] && a[1] == b[1];
 }
 
-/* The digests that all ranks mean, if none has failed: of each side, those of the lowest rank that knows it. A rank
- * that was given something else finds no kept plan and lets xfi_run_create() say how it differs. */
+/* The digests that all ranks mean, if none has failed: of each side, those of the lowest rank that
+ * knows it. A rank that was given something else finds no kept plan and lets xfi_run_create() say
+ * how it differs. */
 static xfer_status settle(given *all_mean, bool *differ, xfi_comm *comm, const given *mine)
 {
   const xfi_deadline deadline = xfi_deadline_after(DEFAULT_TIMEOUT_MS);

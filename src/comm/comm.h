@@ -59,8 +59,7 @@ typedef struct xfi_comm_ops {
                            xfer_stream stream, xfi_deadline deadline);
   /* All ranks, before the first run: connect what connects lazily, to the ranks of peers[] and, if
    * asked, for broadcasts; also after abort_data(). NULL: nothing to do. */
-  xfer_status (*connect)(xfi_comm *comm, const bool *peers, bool broadcasts,
-                         xfi_deadline deadline);
+  xfer_status (*connect)(xfi_comm *comm, const bool *peers, bool broadcasts, xfi_deadline deadline);
   /* Break the comm now: pending and later calls on every rank that can be told fail. Any thread. */
   void (*abort)(xfi_comm *comm, const char *why);
   /* End the rounds and broadcasts of this rank, also those on the device. Where they are a thing

@@ -237,8 +237,8 @@ static xfer_status open_mapping(mapping *m, xfi_cuda_device *device, const handl
 
   m->kind = from->kind;
   if (from->kind == HANDLE_CHUNKS && (!same_process || from->ordinal != device->ordinal)) {
-    XFI_TRY(xfi_cuda_chunks_map(device, from->socket, from->base, from->n_bytes, &m->base,
-                                deadline));
+    XFI_TRY(
+        xfi_cuda_chunks_map(device, from->socket, from->base, from->n_bytes, &m->base, deadline));
   } else if (same_process) {
     XFI_TRY(reach_within_process(device, from));
     m->base = (char *)(uintptr_t)from->base; /* NOLINT: it came as a number */

@@ -324,8 +324,8 @@ static xfer_status make_room(xfi_direct *d, const xfer_plan *plan)
   d->recvs = xfi_calloc(plan->moves->recvs.n_peers, sizeof *d->recvs);
   XFI_CHECK(d->sends != NULL && d->recvs != NULL, XFER_ERR_NOMEM, "direct lane");
   for (size_t i = 0; i < d->links.n; i++)
-    by_streams = by_streams || d->links.at[i].send != XFI_NO_FLOW ||
-                 d->links.at[i].recv != XFI_NO_FLOW;
+    by_streams =
+        by_streams || d->links.at[i].send != XFI_NO_FLOW || d->links.at[i].recv != XFI_NO_FLOW;
   if (d->links.n > 0)
     XFI_TRY(d->device->ops->flags_alloc(d->device, &d->page, n_flags, by_streams));
 done:
@@ -676,8 +676,8 @@ xfer_status xfi_direct_leave(xfi_direct *d, const xfer_plan *plan)
       say_void(d, plan, &d->links.at[i], XFI_DONE + way);
   late = await_rest(d, plan, deadline);
   XFI_TRY(drained);
-  XFI_CHECK(late < 0, XFER_ERR_TIMEOUT,
-            "rank %d may still copy to or from this rank's memory", d->await_ranks[late]);
+  XFI_CHECK(late < 0, XFER_ERR_TIMEOUT, "rank %d may still copy to or from this rank's memory",
+            d->await_ranks[late]);
 done:
   return st;
 }

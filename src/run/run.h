@@ -7,7 +7,8 @@
  * - pipeline.c: steps of gather, message, scatter through staging slots, made of packed rounds
  *   (packed.c) and of broadcasts (broadcast_list.c, broadcast.c).
  *
- * run.c starts them and waits; what may be called when is in state.c. All of it is written over the tables of device.h and comm.h.
+ * run.c starts them and waits; what may be called when is in state.c. All of it is written over the
+ * tables of device.h and comm.h.
  */
 #ifndef XFI_RUN_H
 #define XFI_RUN_H
@@ -43,10 +44,10 @@ struct xfer_plan {
   uint64_t window_bytes;  /* per peer and round, and of a broadcast; agreed */
 
   xfi_state state;
-  uint64_t epoch;         /* runs since the lanes were made */
-  uint64_t version;       /* committed */
-  uint64_t run_version;   /* of the last run that began */
-  uint64_t n_begun;       /* runs; as long as fewer are complete, destinations are torn */
+  uint64_t epoch;       /* runs since the lanes were made */
+  uint64_t version;     /* committed */
+  uint64_t run_version; /* of the last run that began */
+  uint64_t n_begun;     /* runs; as long as fewer are complete, destinations are torn */
   uint64_t n_complete;
   xfer_status run_status; /* what enqueuing it came to */
   xfi_deadline run_ends;  /* its deadline */
