@@ -141,7 +141,8 @@ static xfer_status check_call(const xfer_comm *comm, xfer_stream stream)
   for (int i = 0; i < XFI_CACHE_PLANS; i++) {
     const xfer_plan *plan = comm->kept[i].plan;
 
-    if (plan != NULL && plan->state == XFI_RUNNING) XFI_TRY(xfi_direct_check(plan->direct, plan->epoch));
+    if (plan != NULL && plan->state == XFI_RUNNING)
+      XFI_TRY(xfi_direct_check(plan->direct, plan->epoch));
   }
   XFI_TRY(comm->device->ops->stream_check(comm->device, stream));
 done:

@@ -18,7 +18,7 @@
 #include <time.h>
 
 enum {
-  WATCH_MS = 500, /* between two looks: each may hold up a run that is just being enqueued */
+  WATCH_MS = 500,     /* between two looks: each may hold up a run that is just being enqueued */
   SPIN_POLLS = 10000, /* polls before yielding the processor for longer */
   PAUSE_NS = 20 * 1000
 };
@@ -109,8 +109,8 @@ static void watch_look(xfi_nccl_comm *comm)
   } else if (error != cudaErrorNotReady) {
     (void)snprintf(text, sizeof text, "CUDA failed beneath a round: %s", cudaGetErrorString(error));
     break_data(comm, text);
-  } else if (ncclCommGetAsyncError(comm->data.handle, &state) == ncclSuccess && state != ncclSuccess &&
-             state != ncclInProgress) {
+  } else if (ncclCommGetAsyncError(comm->data.handle, &state) == ncclSuccess &&
+             state != ncclSuccess && state != ncclInProgress) {
     (void)snprintf(text, sizeof text, "%s: %s", ncclGetErrorString(state),
                    ncclGetLastError(comm->data.handle));
     break_data(comm, text);
@@ -163,13 +163,15 @@ xfer_status xfi_nccl_group(xfi_nccl *nccl, const xfi_message *sends, int n_sends
 
   if (result != ncclSuccess) return xfi_nccl_failed(nccl, result, call);
   for (int i = 0; i < n_sends && first_bad == ncclSuccess; i++) {
-    result = ncclSend(sends[i].data, sends[i].n_bytes, ncclInt8, sends[i].peer, nccl->handle, stream);
+    result =
+        ncclSend(sends[i].data, sends[i].n_bytes, ncclInt8, sends[i].peer, nccl->handle, stream);
     if (result == ncclSuccess || result == ncclInProgress) continue;
     (void)snprintf(call, sizeof call, "ncclSend to rank %d", sends[i].peer);
     first_bad = result;
   }
   for (int i = 0; i < n_recvs && first_bad == ncclSuccess; i++) {
-    result = ncclRecv(recvs[i].data, recvs[i].n_bytes, ncclInt8, recvs[i].peer, nccl->handle, stream);
+    result =
+        ncclRecv(recvs[i].data, recvs[i].n_bytes, ncclInt8, recvs[i].peer, nccl->handle, stream);
     if (result == ncclSuccess || result == ncclInProgress) continue;
     (void)snprintf(call, sizeof call, "ncclRecv from rank %d", recvs[i].peer);
     first_bad = result;
@@ -190,8 +192,8 @@ static void remember_peers(xfi_nccl_comm *comm, const xfi_message *sends, int n_
 }
 
 xfer_status xfi_nccl_round(xfi_comm *base, const xfi_message *sends, int n_sends,
-                              const xfi_message *recvs, int n_recvs, xfer_stream stream,
-                              xfi_deadline deadline)
+                           const xfi_message *recvs, int n_recvs, xfer_stream stream,
+                           xfi_deadline deadline)
 {
   xfi_nccl_comm *comm = xfi_nccl_of(base);
   xfer_status st = XFER_OK;
@@ -209,8 +211,8 @@ done:
   return st;
 }
 
-static xfer_status broadcast_group(xfi_nccl *nccl, const xfi_message *messages, int n,
-                                   int root, cudaStream_t stream, xfi_deadline deadline)
+static xfer_status broadcast_group(xfi_nccl *nccl, const xfi_message *messages, int n, int root,
+                                   cudaStream_t stream, xfi_deadline deadline)
 {
   ncclResult_t result = ncclGroupStart();
   ncclResult_t first_bad = ncclSuccess;
@@ -227,7 +229,7 @@ static xfer_status broadcast_group(xfi_nccl *nccl, const xfi_message *messages, 
 }
 
 xfer_status xfi_nccl_broadcast(xfi_comm *base, const xfi_message *messages, int n, int root,
-                                  xfer_stream stream, xfi_deadline deadline)
+                               xfer_stream stream, xfi_deadline deadline)
 {
   xfi_nccl_comm *comm = xfi_nccl_of(base);
   xfer_status st = XFER_OK;
@@ -327,15 +329,15 @@ static xfer_status greet_block(xfi_nccl_comm *comm, const bool *peers, int first
       n_sends++;
     }
     if (peers[from]) {
-      recvs[n_recvs] = (xfi_message){
-          comm->device_bytes + (size_t)(XFI_NCCL_SLOTS + n_recvs) * XFI_NCCL_SLOT_BYTES,
-          XFI_NCCL_SLOT_BYTES, from};
+      recvs[n_recvs] = (xfi_message){comm->device_bytes +
+                                         (size_t)(XFI_NCCL_SLOTS + n_recvs) * XFI_NCCL_SLOT_BYTES,
+                                     XFI_NCCL_SLOT_BYTES, from};
       n_recvs++;
     }
   }
   if (n_sends + n_recvs == 0) return XFER_OK;
-  XFI_TRY(xfi_nccl_group(&comm->data, sends, n_sends, recvs, n_recvs, comm->control_stream,
-                         deadline));
+  XFI_TRY(
+      xfi_nccl_group(&comm->data, sends, n_sends, recvs, n_recvs, comm->control_stream, deadline));
   XFI_TRY(xfi_nccl_control_wait(comm, &comm->data, deadline));
 done:
   return st;

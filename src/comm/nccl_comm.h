@@ -21,14 +21,14 @@ enum {
 /* A private, non-blocking communicator. NCCL allows one thread at a time in it, and an abort only
  * while no other thread is inside. */
 typedef struct xfi_nccl {
-  ncclComm_t handle; /* NULL: none, or aborted */
+  ncclComm_t handle;            /* NULL: none, or aborted */
   char why[XFI_NCCL_WHY_BYTES]; /* it was aborted; "" : it was not */
 } xfi_nccl;
 
 typedef struct xfi_nccl_comm {
   xfi_comm base;
-  int ordinal;         /* of the CUDA device */
-  xfi_alarms *alarms;  /* of the device; not owned */
+  int ordinal;        /* of the CUDA device */
+  xfi_alarms *alarms; /* of the device; not owned */
 
   /* Host bytes. On few channels, so that it takes little memory; used by the caller's thread alone,
    * which waits for each call, so it never stands beside the other in different orders. */

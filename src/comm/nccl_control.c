@@ -176,8 +176,8 @@ static xfer_status group_launch(xfi_nccl_comm *comm, const group_side *send, con
     XFI_NCCL_CUDA_TRY(cudaMemcpyAsync, (comm->device_bytes, comm->host_bytes, send_bytes,
                                         cudaMemcpyHostToDevice, comm->control_stream));
   }
-  XFI_TRY(xfi_nccl_group(&comm->control, send->in_slot, send->n, recv->in_slot, recv->n, comm->control_stream,
-                         deadline));
+  XFI_TRY(xfi_nccl_group(&comm->control, send->in_slot, send->n, recv->in_slot, recv->n,
+                         comm->control_stream, deadline));
   if (recv->n > 0) {
     XFI_NCCL_CUDA_TRY(cudaMemcpyAsync, (comm->host_bytes + recv_at, comm->device_bytes + recv_at,
                                         recv_bytes, cudaMemcpyDeviceToHost, comm->control_stream));

@@ -247,7 +247,8 @@ static xfer_status batch_fill(xfi_cuda_device *device, xfi_batch *batch, const x
   }
   if (!is_staging(device, rest, n_rest)) {
     n_blocks = XFI_CUDA_BLOCKS_ALONE;
-    if (!xfi_cuda_guard_is_strict(guard)) XFI_TRY(take(&batch->engine, &of_engine, device, rest, &n_rest));
+    if (!xfi_cuda_guard_is_strict(guard))
+      XFI_TRY(take(&batch->engine, &of_engine, device, rest, &n_rest));
     XFI_TRY(take(&in_graph, &of_graph, device, rest, &n_rest));
     XFI_TRY(xfi_cuda_graph_create(&batch->graph, device, &in_graph, guard));
   }

@@ -34,7 +34,7 @@
 enum {
   BACKLOG = 256,
   REQUEST_TIMEOUT_S = 1, /* of a client that has connected */
-  SEND_TIMEOUT_S = 20, /* to a client that maps what it gets */
+  SEND_TIMEOUT_S = 20,   /* to a client that maps what it gets */
   PAUSE_NS = 1000 * 1000
 };
 

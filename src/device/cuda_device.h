@@ -162,8 +162,7 @@ void xfi_cuda_chunks_unmap(const xfi_cuda_device *device, char *mapped, size_t n
 /* A number for this process on a device. */
 uint64_t xfi_cuda_place(int ordinal);
 void xfi_cuda_domain(xfi_device *device, unsigned char domain[64]);
-xfer_status xfi_cuda_export(xfi_device *device, xfi_allocation allocation,
-                            xfi_mem_handle *handle);
+xfer_status xfi_cuda_export(xfi_device *device, xfi_allocation allocation, xfi_mem_handle *handle);
 xfer_status xfi_cuda_import(xfi_device *device, const xfi_mem_handle *handle, void **base,
                             xfi_deadline deadline);
 void xfi_cuda_unimport(xfi_device *device, void *base);

@@ -237,8 +237,8 @@ static xfer_status open_mapping(mapping *m, xfi_cuda_device *device, const handl
 
   m->kind = from->kind;
   if (from->kind == HANDLE_CHUNKS && (!same_process || from->ordinal != device->ordinal)) {
-    XFI_TRY(xfi_cuda_chunks_map(device, from->socket, from->base, from->n_bytes, &m->base,
-                                deadline));
+    XFI_TRY(
+        xfi_cuda_chunks_map(device, from->socket, from->base, from->n_bytes, &m->base, deadline));
   } else if (from->kind == HANDLE_PAGE) { /* within the process too: it lives until all are done */
     m->by_streams = from->file.by_streams != 0;
     XFI_TRY(xfi_cuda_page_open(&from->file, from->n_bytes, &m->base));

@@ -65,8 +65,7 @@ void xfi_cuda_page_unmap(char *mapped, size_t n_bytes, bool by_streams)
   (void)munmap(mapped, n_bytes);
 }
 
-xfer_status xfi_cuda_page_alloc(xfi_device *base, uint64_t **flags, size_t n_flags,
-                                bool by_streams)
+xfer_status xfi_cuda_page_alloc(xfi_device *base, uint64_t **flags, size_t n_flags, bool by_streams)
 {
   static _Atomic uint64_t last_id;
   xfi_cuda_device *device = xfi_cuda(base);

@@ -98,9 +98,9 @@ typedef struct xfi_device_ops {
   xfer_status (*batch_launch)(xfi_device *device, xfi_batch *batch, xfer_stream stream);
 
   /* NULL on a synchronous device, where a wait that ends in vain is an error at once. A guard says
-   * no where one of `flags`, which are copied, was void when guard_check() came on its stream. If it
-   * is not `strict`, copies that gain by it may be done whatever it says: for those that write our
-   * own memory. */
+   * no where one of `flags`, which are copied, was void when guard_check() came on its stream. If
+   * it is not `strict`, copies that gain by it may be done whatever it says: for those that write
+   * our own memory. */
   xfer_status (*guard_create)(xfi_device *device, xfi_guard **guard, const xfi_flags *flags,
                               bool strict);
   void (*guard_destroy)(xfi_device *device, xfi_guard *guard);
@@ -110,8 +110,7 @@ typedef struct xfi_device_ops {
   void (*domain)(xfi_device *device, unsigned char domain[64]);
   /* A handle for an allocation that was found. XFER_ERR_UNSUPPORTED if it cannot leave the process.
    */
-  xfer_status (*mem_export)(xfi_device *device, xfi_allocation allocation,
-                            xfi_mem_handle *handle);
+  xfer_status (*mem_export)(xfi_device *device, xfi_allocation allocation, xfi_mem_handle *handle);
   /* Map a peer's allocation; `base` corresponds to the exporter's xfi_allocation.base. Reference
    * counted: mapping the same allocation twice gives the same base. XFER_ERR_UNSUPPORTED if it
    * cannot be reached. */
@@ -124,8 +123,7 @@ typedef struct xfi_device_ops {
   bool (*stream_is_shared)(const xfi_device *device, xfer_stream stream);
 
   /* Flags, zeroed; `by_streams`: not only hosts store them. */
-  xfer_status (*flags_alloc)(xfi_device *device, uint64_t **flags, size_t n_flags,
-                             bool by_streams);
+  xfer_status (*flags_alloc)(xfi_device *device, uint64_t **flags, size_t n_flags, bool by_streams);
   void (*flags_free)(xfi_device *device, uint64_t *flags);
   /* Become one more owner of a peer's flags, who calls flags_free() too: they live until the last
    * one has. False: they are gone, since the peer failed. NULL: mapping them does that. */

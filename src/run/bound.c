@@ -283,10 +283,11 @@ static xfer_status add_whole(xfi_copies *copies, const xfi_end *dst, const xfi_e
 
   XFI_TRY(xfi_vec_reserve(&copies->at, &copies->capacity, copies->n + 1, sizeof *copies->at));
   copy = &copies->at[copies->n];
-  *copy = (xfi_copy){.src = src == NULL ? NULL : xfi_bound_address(src->bound, src_piece, src->start),
-                     .dst = xfi_bound_address(dst->bound, dst_piece, dst->start),
-                     .run_bytes = elem_bytes,
-                     .n_dims = n_dims};
+  *copy =
+      (xfi_copy){.src = src == NULL ? NULL : xfi_bound_address(src->bound, src_piece, src->start),
+                 .dst = xfi_bound_address(dst->bound, dst_piece, dst->start),
+                 .run_bytes = elem_bytes,
+                 .n_dims = n_dims};
   for (int d = 0; d < n_dims; d++) {
     copy->extent[d] = length[d];
     copy->src_stride[d] = src == NULL ? 0 : xfi_bound_strides(src->bound, src_piece)[d];

@@ -126,8 +126,8 @@ static xfer_status gather_words(word *all, const xfer_plan *plan, xfer_status mi
 {
   xfi_comm *comm = plan->comm;
   xfer_status st = XFER_OK;
-  word said = {mine, plan->state != XFI_COMMITTED && plan->state != XFI_REFUSED,
-               plan->device->place, {0}};
+  word said = {
+      mine, plan->state != XFI_COMMITTED && plan->state != XFI_REFUSED, plan->device->place, {0}};
   bool failed = false;
 
   plan->device->ops->domain(plan->device, said.domain);

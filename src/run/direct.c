@@ -7,10 +7,11 @@
  * the same.
  *
  * In trouble. A wait ends at the run's deadline, or when the peer fails, by a flag made void; the
- * copies behind it are guarded and then do nothing, but for large ones that pull: those write our own
- * memory only, and read what the peer keeps until its plan is released. A rank that leaves a failed run makes its words on its peers' pages void, and then
- * waits for those that had started on its memory. A peer says STARTED before it looks whether we
- * have left, and we say that we have left before we look at STARTED: one of the two sees the other.
+ * copies behind it are guarded and then do nothing, but for large ones that pull: those write our
+ * own memory only, and read what the peer keeps until its plan is released. A rank that leaves a
+ * failed run makes its words on its peers' pages void, and then waits for those that had started on
+ * its memory. A peer says STARTED before it looks whether we have left, and we say that we have
+ * left before we look at STARTED: one of the two sees the other.
  */
 #include <stdio.h>
 #include <string.h>
@@ -324,8 +325,8 @@ static xfer_status make_room(xfi_direct *d, const xfer_plan *plan)
   d->recvs = xfi_calloc(plan->moves->recvs.n_peers, sizeof *d->recvs);
   XFI_CHECK(d->sends != NULL && d->recvs != NULL, XFER_ERR_NOMEM, "direct lane");
   for (size_t i = 0; i < d->links.n; i++)
-    by_streams = by_streams || d->links.at[i].send != XFI_NO_FLOW ||
-                 d->links.at[i].recv != XFI_NO_FLOW;
+    by_streams =
+        by_streams || d->links.at[i].send != XFI_NO_FLOW || d->links.at[i].recv != XFI_NO_FLOW;
   if (d->links.n > 0)
     XFI_TRY(d->device->ops->flags_alloc(d->device, &d->page, n_flags, by_streams));
 done:
@@ -498,7 +499,8 @@ static xfer_status sync_flags(const xfi_direct *d, const xfer_plan *plan, const 
             (unsigned long long)plan->epoch);
   XFI_TRY(st);
   for (int i = 0; d->device->alarms == NULL && i < wait->n; i++)
-    XFI_CHECK(!is_void(wait->at[i], plan->epoch), XFER_ERR_PEER, "rank %d failed in this run", ranks[i]);
+    XFI_CHECK(!is_void(wait->at[i], plan->epoch), XFER_ERR_PEER, "rank %d failed in this run",
+              ranks[i]);
 done:
   return st;
 }
@@ -651,8 +653,8 @@ static void say_void(const xfi_direct *d, const xfer_plan *plan, const xfi_link 
                                 plan->epoch | XFI_FLAG_VOID);
 }
 
-/* Wait for an event, whatever the device says meanwhile: where it goes on saying something else than
- * "not yet", it has stopped. */
+/* Wait for an event, whatever the device says meanwhile: where it goes on saying something else
+ * than "not yet", it has stopped. */
 static xfer_status await_event(const xfi_direct *d, xfi_event *event, xfi_deadline deadline)
 {
   const struct timespec pause = {.tv_nsec = 1000 * 1000};
@@ -699,8 +701,8 @@ xfer_status xfi_direct_leave(xfi_direct *d, const xfer_plan *plan)
       say_void(d, plan, &d->links.at[i], XFI_DONE + way);
   late = await_rest(d, plan, deadline);
   XFI_TRY(drained);
-  XFI_CHECK(late < 0, XFER_ERR_TIMEOUT,
-            "rank %d may still copy to or from this rank's memory", d->await_ranks[late]);
+  XFI_CHECK(late < 0, XFER_ERR_TIMEOUT, "rank %d may still copy to or from this rank's memory",
+            d->await_ranks[late]);
 done:
   return st;
 }

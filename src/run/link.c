@@ -140,7 +140,7 @@ typedef struct verdict {
 typedef struct talk {
   size_t n;
   post post;
-  xfi_bytes *ours; /* descriptions */
+  xfi_bytes *ours;        /* descriptions */
   greeting *greetings[2]; /* ours, theirs */
   verdict *verdicts[2];
 } talk;
@@ -312,8 +312,8 @@ static xfer_status choose_flows(xfi_link *link, const xfer_plan *plan)
   }
   if (link->recv != XFI_NO_FLOW) {
     XFI_TRY(look_at_moves(has, plan, link, false));
-    link->recv_by = choose(plan->device->ops->pulls, count_allocations(link, true, seen),
-                           link->n_own_dst, has);
+    link->recv_by =
+        choose(plan->device->ops->pulls, count_allocations(link, true, seen), link->n_own_dst, has);
   }
 done:
   xfi_free(seen);
@@ -390,8 +390,10 @@ static void settle(xfi_link *link, int rank, const verdict *mine, const verdict 
 {
   const bool signals = mine->can_signal != 0 && theirs->can_signal != 0;
 
-  link->send_by = settle_flow(link->send_by, signals && mine->can_push, signals && theirs->can_pull);
-  link->recv_by = settle_flow(link->recv_by, signals && theirs->can_push, signals && mine->can_pull);
+  link->send_by =
+      settle_flow(link->send_by, signals && mine->can_push, signals && theirs->can_pull);
+  link->recv_by =
+      settle_flow(link->recv_by, signals && theirs->can_push, signals && mine->can_pull);
   if (mine->why[0] != '\0')
     snprintf(link->way, sizeof link->way, "packed: rank %d cannot map rank %d: %s", rank,
              link->rank, mine->why);

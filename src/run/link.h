@@ -27,9 +27,9 @@ typedef enum xfi_by { XFI_BY_NOBODY, XFI_BY_PUSH, XFI_BY_PULL, XFI_BY_BOTH } xfi
 /* The words of a rank's page about one peer. The peer writes them, but for one that this rank gives
  * up waiting for. */
 enum {
-  XFI_READY,   /* the peer's memory may be accessed in run `epoch` */
-  XFI_LEFT,    /* void: the peer takes no part in this run, nor in a later one */
-  XFI_STARTED, /* the peer may be pushing; + 1: pulling */
+  XFI_READY,                  /* the peer's memory may be accessed in run `epoch` */
+  XFI_LEFT,                   /* void: the peer takes no part in this run, nor in a later one */
+  XFI_STARTED,                /* the peer may be pushing; + 1: pulling */
   XFI_DONE = XFI_STARTED + 2, /* the peer has pushed; + 1: pulled */
   XFI_MET = XFI_DONE + 2,     /* the peer has come to run `epoch`, on a stream that we share */
   XFI_WORDS = 8

@@ -15,51 +15,52 @@ typedef struct cell {
 static const char *const doing[XFI_N_CALLS] = {"binding", "committing", "the next", "waiting",
                                                "releasing"};
 
-static const cell table[XFI_N_CALLS][XFI_N_STATES] = {
-    [XFI_CALL_BIND] =
-        {
-            [XFI_UNCOMMITTED] = {NULL, {XFI_UNCOMMITTED, XFI_UNCOMMITTED, XFI_UNCOMMITTED}},
-            [XFI_COMMITTED] = {NULL, {XFI_UNCOMMITTED, XFI_COMMITTED, XFI_COMMITTED}},
-            [XFI_RUNNING] = {IN_FLIGHT, {XFI_RUNNING, XFI_RUNNING, XFI_RUNNING}},
-            [XFI_REFUSED] = {NULL, {XFI_UNCOMMITTED, XFI_REFUSED, XFI_REFUSED}},
-            [XFI_TORN] = {NULL, {XFI_TORN, XFI_TORN, XFI_TORN}},
-        },
-    [XFI_CALL_COMMIT] =
-        {
-            [XFI_UNCOMMITTED] = {NULL, {XFI_COMMITTED, XFI_COMMITTED, XFI_UNCOMMITTED}},
-            [XFI_COMMITTED] = {NULL, {XFI_COMMITTED, XFI_COMMITTED, XFI_UNCOMMITTED}},
-            [XFI_RUNNING] = {IN_FLIGHT, {XFI_RUNNING, XFI_RUNNING, XFI_RUNNING}},
-            [XFI_REFUSED] = {NULL, {XFI_COMMITTED, XFI_COMMITTED, XFI_UNCOMMITTED}},
-            [XFI_TORN] = {NULL, {XFI_COMMITTED, XFI_COMMITTED, XFI_TORN}},
-        },
-    [XFI_CALL_RUN] =
-        {
-            [XFI_UNCOMMITTED] = {"the plan is not committed: call xfer_plan_commit() first",
-                                 {XFI_UNCOMMITTED, XFI_UNCOMMITTED, XFI_UNCOMMITTED}},
-            [XFI_COMMITTED] = {NULL, {XFI_RUNNING, XFI_RUNNING, XFI_REFUSED}},
-            [XFI_RUNNING] = {IN_FLIGHT, {XFI_RUNNING, XFI_RUNNING, XFI_RUNNING}},
-            [XFI_REFUSED] = {NULL, {XFI_RUNNING, XFI_RUNNING, XFI_REFUSED}},
-            [XFI_TORN] = {"the last run failed and left destinations torn: call "
-                          "xfer_plan_commit() before the next",
-                          {XFI_TORN, XFI_TORN, XFI_TORN}},
-        },
-    [XFI_CALL_WAIT] =
-        {
-            [XFI_UNCOMMITTED] = {NONE_IN_FLIGHT,
-                                 {XFI_UNCOMMITTED, XFI_UNCOMMITTED, XFI_UNCOMMITTED}},
-            [XFI_COMMITTED] = {NONE_IN_FLIGHT, {XFI_COMMITTED, XFI_COMMITTED, XFI_COMMITTED}},
-            [XFI_RUNNING] = {NULL, {XFI_COMMITTED, XFI_RUNNING, XFI_TORN}},
-            [XFI_REFUSED] = {NULL, {XFI_TORN, XFI_TORN, XFI_TORN}},
-            [XFI_TORN] = {NONE_IN_FLIGHT, {XFI_TORN, XFI_TORN, XFI_TORN}},
-        },
-    [XFI_CALL_RELEASE] =
-        {
-            [XFI_UNCOMMITTED] = {NULL, {XFI_UNCOMMITTED, XFI_UNCOMMITTED, XFI_UNCOMMITTED}},
-            [XFI_COMMITTED] = {NULL, {XFI_UNCOMMITTED, XFI_UNCOMMITTED, XFI_UNCOMMITTED}},
-            [XFI_RUNNING] = {IN_FLIGHT, {XFI_RUNNING, XFI_RUNNING, XFI_RUNNING}},
-            [XFI_REFUSED] = {NULL, {XFI_UNCOMMITTED, XFI_UNCOMMITTED, XFI_UNCOMMITTED}},
-            [XFI_TORN] = {NULL, {XFI_UNCOMMITTED, XFI_UNCOMMITTED, XFI_UNCOMMITTED}},
-        },
+static const cell table[XFI_N_CALLS][XFI_N_STATES] =
+    {
+        [XFI_CALL_BIND] =
+            {
+                [XFI_UNCOMMITTED] = {NULL, {XFI_UNCOMMITTED, XFI_UNCOMMITTED, XFI_UNCOMMITTED}},
+                [XFI_COMMITTED] = {NULL, {XFI_UNCOMMITTED, XFI_COMMITTED, XFI_COMMITTED}},
+                [XFI_RUNNING] = {IN_FLIGHT, {XFI_RUNNING, XFI_RUNNING, XFI_RUNNING}},
+                [XFI_REFUSED] = {NULL, {XFI_UNCOMMITTED, XFI_REFUSED, XFI_REFUSED}},
+                [XFI_TORN] = {NULL, {XFI_TORN, XFI_TORN, XFI_TORN}},
+            },
+        [XFI_CALL_COMMIT] =
+            {
+                [XFI_UNCOMMITTED] = {NULL, {XFI_COMMITTED, XFI_COMMITTED, XFI_UNCOMMITTED}},
+                [XFI_COMMITTED] = {NULL, {XFI_COMMITTED, XFI_COMMITTED, XFI_UNCOMMITTED}},
+                [XFI_RUNNING] = {IN_FLIGHT, {XFI_RUNNING, XFI_RUNNING, XFI_RUNNING}},
+                [XFI_REFUSED] = {NULL, {XFI_COMMITTED, XFI_COMMITTED, XFI_UNCOMMITTED}},
+                [XFI_TORN] = {NULL, {XFI_COMMITTED, XFI_COMMITTED, XFI_TORN}},
+            },
+        [XFI_CALL_RUN] =
+            {
+                [XFI_UNCOMMITTED] = {"the plan is not committed: call xfer_plan_commit() first",
+                                     {XFI_UNCOMMITTED, XFI_UNCOMMITTED, XFI_UNCOMMITTED}},
+                [XFI_COMMITTED] = {NULL, {XFI_RUNNING, XFI_RUNNING, XFI_REFUSED}},
+                [XFI_RUNNING] = {IN_FLIGHT, {XFI_RUNNING, XFI_RUNNING, XFI_RUNNING}},
+                [XFI_REFUSED] = {NULL, {XFI_RUNNING, XFI_RUNNING, XFI_REFUSED}},
+                [XFI_TORN] = {"the last run failed and left destinations torn: call "
+                              "xfer_plan_commit() before the next",
+                              {XFI_TORN, XFI_TORN, XFI_TORN}},
+            },
+        [XFI_CALL_WAIT] =
+            {
+                [XFI_UNCOMMITTED] = {NONE_IN_FLIGHT,
+                                     {XFI_UNCOMMITTED, XFI_UNCOMMITTED, XFI_UNCOMMITTED}},
+                [XFI_COMMITTED] = {NONE_IN_FLIGHT, {XFI_COMMITTED, XFI_COMMITTED, XFI_COMMITTED}},
+                [XFI_RUNNING] = {NULL, {XFI_COMMITTED, XFI_RUNNING, XFI_TORN}},
+                [XFI_REFUSED] = {NULL, {XFI_TORN, XFI_TORN, XFI_TORN}},
+                [XFI_TORN] = {NONE_IN_FLIGHT, {XFI_TORN, XFI_TORN, XFI_TORN}},
+            },
+        [XFI_CALL_RELEASE] =
+            {
+                [XFI_UNCOMMITTED] = {NULL, {XFI_UNCOMMITTED, XFI_UNCOMMITTED, XFI_UNCOMMITTED}},
+                [XFI_COMMITTED] = {NULL, {XFI_UNCOMMITTED, XFI_UNCOMMITTED, XFI_UNCOMMITTED}},
+                [XFI_RUNNING] = {IN_FLIGHT, {XFI_RUNNING, XFI_RUNNING, XFI_RUNNING}},
+                [XFI_REFUSED] = {NULL, {XFI_UNCOMMITTED, XFI_UNCOMMITTED, XFI_UNCOMMITTED}},
+                [XFI_TORN] = {NULL, {XFI_UNCOMMITTED, XFI_UNCOMMITTED, XFI_UNCOMMITTED}},
+            },
 };
 
 xfer_status xfi_state_allows(xfi_state state, xfi_call call)

@@ -207,7 +207,8 @@ static void importer(mailbox *box)
     double first = 0;
     int64_t began = xfi_now_ns();
     for (int i = 0; i < N_BUFFERS; i++) {
-      OK(device->ops->mem_import(device, &box->handles[s][i], &mapped[i], xfi_deadline_after(60000)));
+      OK(device->ops->mem_import(device, &box->handles[s][i], &mapped[i],
+                                 xfi_deadline_after(60000)));
       if (i == 0) first = us_since(began, 1);
     }
     double map = us_since(began, N_BUFFERS);

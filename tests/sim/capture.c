@@ -22,9 +22,10 @@ struct CUgraph_st {
   sim_op **ops; /* [n] */
   size_t n;
   size_t capacity;
-  struct CUgraph_st *body; /* of the one condition that a graph may have here; it has copies alone */
-  const uint64_t *go;      /* what decides it; NULL: it holds */
-  xfi_copy *copies;        /* [n_copies] of a body */
+  struct CUgraph_st
+      *body;          /* of the one condition that a graph may have here; it has copies alone */
+  const uint64_t *go; /* what decides it; NULL: it holds */
+  xfi_copy *copies;   /* [n_copies] of a body */
   size_t n_copies;
 };
 
@@ -297,8 +298,9 @@ xfer_status xfi_cuda_guard_node(cudaGraph_t graph, cudaGraphNode_t *node,
 }
 
 cudaError_t CUDARTAPI cudaGraphAddNode(cudaGraphNode_t *node, cudaGraph_t graph,
-                                       const cudaGraphNode_t *before, const cudaGraphEdgeData *edges,
-                                       size_t n_before, struct cudaGraphNodeParams *params)
+                                       const cudaGraphNode_t *before,
+                                       const cudaGraphEdgeData *edges, size_t n_before,
+                                       struct cudaGraphNodeParams *params)
 {
   SIM_ENTER(SIM_SAFE);
   (void)before, (void)edges, (void)n_before;

@@ -293,7 +293,7 @@ cudaError_t sim_copy_of_node(xfi_copy *copy, const struct cudaMemcpy3DParms *p)
 
   if (error != cudaSuccess) return error;
   return place_of(copy->dst) <= PAGEABLE || place_of(copy->src) <= PAGEABLE ? cudaErrorInvalidValue
-                                                                           : cudaSuccess;
+                                                                            : cudaSuccess;
 }
 
 cudaError_t CUDARTAPI cudaMemcpy3DAsync(const struct cudaMemcpy3DParms *p, cudaStream_t stream)

@@ -83,9 +83,9 @@ uint64_t sim_calls_of(const char *name);
 /* ---- what must not happen ----------------------------------------------------------------- */
 
 /* Memory of a rank. Other ranks' operations may touch it from open() to close(), in run `run` only;
- * its own likewise, once closed, unless they were enqueued later. Reading is allowed before it opens:
- * a rank that gave up waiting for it may, as the memory of a committed plan is there. Without a
- * guard memory may be touched by anybody. Returns a number for the calls below. */
+ * its own likewise, once closed, unless they were enqueued later. Reading is allowed before it
+ * opens: a rank that gave up waiting for it may, as the memory of a committed plan is there.
+ * Without a guard memory may be touched by anybody. Returns a number for the calls below. */
 int sim_guard(int rank, const void *memory, size_t n_bytes);
 void sim_guard_open(int guard, uint64_t run);
 void sim_guard_close(int guard);

@@ -5,7 +5,7 @@
 #include <pthread.h>
 #include <stdatomic.h>
 
-enum { WIDTH = 3000, TIMEOUT_MS = 20000, RUNS = 60 };
+enum { WIDTH = 3000, TIMEOUT_MS = 20000, RUNS = 60, LIVES = 40 };
 
 static tensor tensors[WORLD_RANKS];
 static xfer_plan *plans[WORLD_RANKS];
@@ -101,7 +101,7 @@ static void whole_lives(int rank)
 {
   cudaStream_t stream = world_stream();
 
-  for (int i = 0; i < 5; i++) {
+  for (int i = 0; i < LIVES; i++) {
     plans[rank] = world_plan(rank, &tensors[rank], 1, (xfer_lane)(i % 3), TIMEOUT_MS);
     OK(xfer_plan_commit(plans[rank]));
     world_run(plans[rank], &tensors[rank], 1, 1, stream);

@@ -294,6 +294,7 @@ static void restored(int rank)
     }
     ranks_barrier();
     NEED(sim_settle(10000));
+    ranks_barrier(); /* what comes next makes it busy again */
     NEED(tensor_is_all(t, LIVE));
     NEED_NO_VIOLATION();
     if (lane == XFER_LANE_PACKED) return; /* its comm may be broken */

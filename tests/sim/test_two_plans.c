@@ -47,6 +47,7 @@ static void one_fails(int rank)
     }
     ranks_barrier();
     NEED(sim_settle(10000));
+    ranks_barrier(); /* what comes next makes it busy again */
     NEED_NO_VIOLATION();
     for (int p = 0; p < PLANS; p++) {
       const xfer_view src = xfer_view_dense(tensors[p].bytes[FROM]);
@@ -94,6 +95,7 @@ static void one_is_late(int rank)
     }
     ranks_barrier();
     NEED(sim_settle(10000));
+    ranks_barrier(); /* what comes next makes it busy again */
     NEED_NO_VIOLATION();
     for (int p = 0; p < PLANS; p++)
       usable = xfer_plan_commit(plans[p]) == XFER_OK && usable;

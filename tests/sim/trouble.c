@@ -222,6 +222,7 @@ static bool look(int round, int rank, uint64_t run)
 {
   bool failed = false;
 
+  NEED_NO_VIOLATION();
   for (int p = 0; p < now.n_plans; p++) {
     bool any_ok = false;
     for (int r = 0; r < now.n_ranks; r++) {
@@ -233,7 +234,6 @@ static bool look(int round, int rank, uint64_t run)
     if (any_ok && now.rounds[round].what == DEAD)
       world_failed(__FILE__, __LINE__, "a rank is dead");
   }
-  NEED_NO_VIOLATION();
   if (rank == 0) (void)atomic_fetch_add(&n_runs, 1);
   if (rank == 0 && failed) (void)atomic_fetch_add(&n_failed_runs, 1);
   if (rank == 0 && failed && now.rounds[round].what == NOTHING) (void)atomic_fetch_add(&n_slow, 1);

@@ -29,7 +29,8 @@ typedef struct words_op {
   size_t n;
   size_t next;
   bool ordered; /* one after the other; else a kernel's, in any order */
-  uint64_t *go; /* of a guard: writes are void where it is 0; looks make it 0 where a word is void */
+  uint64_t
+      *go; /* of a guard: writes are void where it is 0; looks make it 0 where a word is void */
   uint64_t go_id;
   bool seen_void;
 } words_op;

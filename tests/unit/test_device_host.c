@@ -219,9 +219,7 @@ static void test_flags_wait_names_the_late_one(void **state)
   int late = -1;
   int64_t start = xfi_now_ns();
 
-  assert_int_equal(
-      wait_for(flags, 3, 5, xfi_deadline_after(30), &late),
-      XFER_ERR_TIMEOUT);
+  assert_int_equal(wait_for(flags, 3, 5, xfi_deadline_after(30), &late), XFER_ERR_TIMEOUT);
   assert_int_equal(late, 1);
   assert_true(xfi_now_ns() - start >= 30 * 1000000);
   for (int i = 0; i < 3; i++)
