@@ -195,11 +195,9 @@ xfer_status xfi_locals_give(xfer_locals *locals, int side, const char *name, xfe
   }
   XFI_TRY(rename_given(&renamed, s, name));
   XFI_TRY(find_spelling(&local, locals, side, renamed));
-  if (local != NULL && local->unused) {
-    locals->n_ignored++;
-  } else if (local != NULL) {
+  if (local != NULL && !local->unused) {
     XFI_TRY(take(locals, local, name, dtype, base, shape, strides, n_dims));
-  } else if (is_tied_name(locals, s, renamed) || is_made(locals, side, renamed)) {
+  } else if (local != NULL || is_tied_name(locals, s, renamed) || is_made(locals, side, renamed)) {
     locals->n_ignored++;
   } else if (strstr(name, "lora_") != NULL) {
     XFI_TRY(xfi_problem_add(locals, "\"%s\" is not merged into its weight", name));

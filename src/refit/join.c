@@ -11,7 +11,7 @@
 
 static void joined_free(xfi_joined *joined, const xfer_model *model)
 {
-  for (size_t i = 0; joined->held != NULL && i < model->n_entries; i++)
+  for (size_t i = 0; model != NULL && joined->held != NULL && i < model->n_entries; i++)
     xfi_held_free(&joined->held[i], &model->entries[i]);
   xfi_placing_close(&joined->placing);
   xfi_free(joined->held);

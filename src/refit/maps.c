@@ -106,7 +106,7 @@ xfer_status xfi_map_read(xfer_side *side, const char *path)
                   strspn(name, "0123456789") == strlen(name),
               XFER_ERR_IO, "%s: line %d: \"%.40s\" is no layer", path, xfi_doc_line(&doc, lists),
               name);
-    XFI_TRY(read_lists(side, &doc, lists, atoi(name)));
+    XFI_TRY(read_lists(side, &doc, lists, (int)strtol(name, NULL, 10)));
   }
   XFI_CHECK(side->n_maps > 0, XFER_ERR_IO, "%s: line 1: an empty expert map", path);
 done:

@@ -136,7 +136,8 @@ static void set_shape(xfi_entry *entry, const xfi_raw *raw)
 }
 
 /* Applies the caller's renames, in order. */
-static xfer_status rename_entry(xfi_entry *entry, const xfer_model_options *options)
+static xfer_status rename_entry(xfi_entry *entry, const xfer_model_options *options,
+                                uint64_t *renamed)
 {
   xfer_status st = XFER_OK;
 
@@ -146,6 +147,7 @@ static xfer_status rename_entry(xfi_entry *entry, const xfer_model_options *opti
     XFI_TRY(
         xfi_glob_rename(&next, options->renames[2 * i], options->renames[2 * i + 1], entry->known));
     if (next == NULL) continue;
+    if (i < 64) *renamed |= UINT64_C(1) << i;
     xfi_free(entry->known);
     entry->known = next;
   }
@@ -154,7 +156,7 @@ done:
 }
 
 static xfer_status entry_init(xfi_entry *entry, const xfi_raw *raw,
-                              const xfer_model_options *options)
+                              const xfer_model_options *options, uint64_t *renamed)
 {
   xfer_status st = XFER_OK;
 
@@ -174,7 +176,7 @@ static xfer_status entry_init(xfi_entry *entry, const xfi_raw *raw,
                 entry->layers != NULL,
             XFER_ERR_NOMEM, "the entry of \"%s\"", raw->pattern);
   if (raw->n_layers > 0) memcpy(entry->layers, raw->layers, (size_t)raw->n_layers * sizeof(int));
-  XFI_TRY(rename_entry(entry, options));
+  XFI_TRY(rename_entry(entry, options, renamed));
 done:
   return st;
 }
@@ -200,7 +202,7 @@ xfer_status xfi_model_append(xfer_model *model, const xfi_raw *raw,
   xfer_status st = XFER_OK;
 
   XFI_TRY(check_raw(raw, xfi_dtype_size((int)raw->dtype)));
-  XFI_TRY(entry_init(&entry, raw, options));
+  XFI_TRY(entry_init(&entry, raw, options, &model->renamed));
   set_shape(&entry, raw);
   XFI_TRY(xfi_vec_reserve(&model->entries, &model->entries_cap, model->n_entries + 1,
                           sizeof *model->entries));
@@ -574,6 +576,10 @@ xfer_status xfi_model_finish(xfer_model *model, const xfer_model_options *option
   XFI_CHECK(model->n_config_layers == 0 || options->layers_end <= model->n_config_layers,
             XFER_ERR_ARG, "layers %d to %d are wanted; the model has %d", options->layers_begin,
             options->layers_end - 1, model->n_config_layers);
+  for (int64_t i = 0; i < options->n_renames && i < 64; i++) {
+    XFI_CHECK((model->renamed >> i & 1) != 0, XFER_ERR_ARG,
+              "rename \"%s\": no tensor of the model matches", options->renames[2 * i]);
+  }
   if (!model->scanned) xfi_config_recognise(model);
   XFI_TRY(xfi_config_vars(model));
   split_names(model);

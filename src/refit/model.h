@@ -91,7 +91,8 @@ struct xfer_model {
   int n_roles;
   xfi_roles *layer_roles[3]; /* by xfi_stack: [n_layer_roles] what each layer has */
   int n_layer_roles[3];
-  bool scanned; /* ranges were kept, quantised */
+  uint64_t renamed; /* bit i: the i-th rename matched something */
+  bool scanned;     /* ranges were kept, quantised */
 };
 
 /* What the readers hand over: one name pattern of the checkpoint as it stands there. */

@@ -121,6 +121,13 @@ def shared_are_whole(model):
     return ".kv_a_proj_with_mqa." in names or "backbone." in names
 
 
+def as_held(group, rank, model):
+    """The rank as the parameter sees it: alone, where it is not split."""
+    if ".shared_experts." in group.name and rank.shared_whole and shared_are_whole(model):
+        return dataclasses.replace(rank, tp=0, tp_size=1)
+    return rank
+
+
 def stages_of(group, model, stages):
     """The PP stages that hold a parameter."""
     last = len(stages) - 1
@@ -138,8 +145,7 @@ def stages_of(group, model, stages):
 def load(group, rank, model, form):
     """The raw words of one rank's parameter; `form` is what the kernels have done to the experts' weights."""
     tensors = group.tensors
-    if ".shared_experts." in group.name and rank.shared_whole and shared_are_whole(model):
-        rank = dataclasses.replace(rank, tp=0, tp_size=1)
+    rank = as_held(group, rank, model)
     if group.kind in ("w13", "w2"):
         experts = [{part: tensors[part, number] for part in ("gate", "up", "down") if (part, number) in tensors}
                    for number in model.experts]

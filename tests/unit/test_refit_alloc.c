@@ -86,7 +86,7 @@ static xfer_status do_all(const char *path, const char *const *renames)
 
 static void sweep(const char *path)
 {
-  static const char *const renames[] = {"thinker.*", "*"};
+  static const char *const renames[] = {"x.*", "x.*"};
   xfer_status st = XFER_ERR_NOMEM;
   long n = 0;
 
