@@ -27,7 +27,6 @@ xfer_status xfi_placing_eval(int64_t *value, const xfi_placing *placing, const x
                              const char *expr)
 {
   const xfi_var own[] = {{"alternating", entry->alternate},
-                         {"extra_layers", placing->model->n_extra},
                          {"is_extra", entry->stack == XFI_EXTRA},
                          {"is_bias", strcmp(entry->suffix, "bias") == 0}};
   const xfi_scope scope = {own, sizeof own / sizeof *own, &placing->scopes[0]};

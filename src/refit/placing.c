@@ -94,6 +94,8 @@ xfer_status xfi_placing_open(xfi_placing *p, const xfer_side *side, const xfer_m
     }
   }
   XFI_TRY(add_rules(p, side->rules->locals, side->rules->n_locals));
+  XFI_TRY(xfi_vec_reserve(&p->set, &p->set_cap, p->n_set + 1, sizeof *p->set));
+  p->set[p->n_set++] = (xfi_var){"extra_layers", model->n_extra};
   p->scopes[2] = (xfi_scope){model->vars, model->n_vars, NULL};
   p->scopes[1] = xfi_side_scope(side, &p->scopes[2]);
   p->scopes[0] = (xfi_scope){p->set, p->n_set, &p->scopes[1]};
