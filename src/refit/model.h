@@ -139,6 +139,10 @@ void xfi_config_recognise(xfer_model *model);
 /* model->vars */
 xfer_status xfi_config_vars(xfer_model *model);
 
+/* scales.c: makes fp8 weights of those that the family scales; finds the weight of each scale. */
+xfer_status xfi_scales_make(xfer_model *model, const xfer_model_options *options);
+xfer_status xfi_scales_pair(xfer_model *model);
+
 /* roles.c: what each entry is. */
 void xfi_roles_split_name(const xfer_model *model, xfi_entry *entry);
 xfer_status xfi_roles_find(xfer_model *model);

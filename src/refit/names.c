@@ -98,24 +98,6 @@ done:
   return st;
 }
 
-char *xfi_replace(const char *text, const char *what, const char *by)
-{
-  xfi_text out = {0};
-  size_t n = strlen(what);
-
-  while (*text != '\0') {
-    bool here = strncmp(text, what, n) == 0;
-
-    xfi_text_add(&out, here ? by : text, here ? strlen(by) : 1);
-    text += here ? n : 1;
-  }
-  if (xfi_text_status(&out) != XFER_OK) {
-    xfi_text_free(&out);
-    return NULL;
-  }
-  return out.n_chars == 0 ? xfi_strdup("") : xfi_text_take(&out);
-}
-
 /* ---- numbers in names ---- */
 
 static void fill_number(xfi_text *text, const char **at, const char *place, int number, bool *done)

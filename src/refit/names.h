@@ -19,9 +19,6 @@ xfer_status xfi_glob_check(const char *from, const char *to);
  * only. */
 xfer_status xfi_glob_rename(char **renamed, const char *from, const char *to, const char *name);
 
-/* `text` with each `what` replaced by `by`; NULL: out of memory. */
-char *xfi_replace(const char *text, const char *what, const char *by);
-
 /* "a.layers.3.experts.7.w" -> "a.layers.{layer}.experts.{expert}.w": a pattern of XFI_NAME_BYTES, 3
  * and 7; -1: no such number. */
 xfer_status xfi_name_split(char *pattern, int *layer, int *expert, const char *name);
