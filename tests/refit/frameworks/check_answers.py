@@ -27,6 +27,9 @@ ZERO, NEVER = -1, -2  # numbers of no tensor: zeros or padding; not written by t
 # What is refused, and of what else an answer can still be compared: the value is what is ignored.
 LEFT_OUT = {("megatron", "qwen3_next"): ("*.linear_attn.norm.weight", "self_attention.out_norm.weight")}
 
+# What xfer refuses though the framework does not, and words of the sentence that says why.
+REFUSED = {("megatron", "deepseek_v2lite"): "puts a norm into linear_q_proj that no checkpoint has"}
+
 
 def unpack(runs):
     """(tensor, flat index) of each element of a local tensor, row-major."""
@@ -159,6 +162,9 @@ class Case:
                                   capture_output=True, text=True)
             if done.returncode != 0 or "error" in held:
                 self.refusal = (done.stderr.strip().splitlines() or ["no sentence"])[-1]
+                why = REFUSED.get((self.answer["framework"], self.answer["family"]))
+                if why and why in self.refusal:
+                    break
                 if done.returncode == 0 or "error" not in held:
                     self.differ(rank, "refused", f"the framework: {held.get('error', 'no')}; xfer: "
                                 f"{self.refusal if done.returncode != 0 else 'no'}")
@@ -231,7 +237,7 @@ def write_table(path, rows):
         row = by.setdefault((case.answer["family"], case.answer["framework"]), [case.answer["version"], 0, 0, 0])
         row[1 if not case.refusal and not case.differences else 3 if case.differences else 2] += 1
     with open(path, "w", encoding="utf-8") as file:
-        file.write("| family | side | version | layouts that agree | refused, as by the framework | different |\n")
+        file.write("| family | side | version | layouts that agree | refused | different |\n")
         file.write("| --- | --- | --- | --- | --- | --- |\n")
         for (family, framework), (version, *counts) in sorted(by.items()):
             file.write(f"| {family} | {framework} | {version} | " + " | ".join(map(str, counts)) + " |\n")
