@@ -2,7 +2,7 @@
 # To work on xfer use the presets: cmake --preset dev && cmake --build --preset dev && ctest --preset dev
 
 .POSIX:
-.PHONY: all refit deps check check-deps coverage valgrind clean
+.PHONY: all frameworks refit deps check check-deps coverage valgrind clean
 
 JOBS ?= $(shell nproc 2>/dev/null || echo 2)
 MODEL = models/qwen3-30b-a3b.json
@@ -16,6 +16,11 @@ all: deps
 
 refit: all
 	build/bin/xfer_refit --model $(MODEL) --layers 0-1 --train $(TRAIN) --gen $(GEN)
+
+# vLLM and Megatron themselves answer what they make of checkpoints; half an hour, 8 GB in FRAMEWORKS.
+FRAMEWORKS = build/frameworks
+frameworks: all
+	tests/refit/frameworks/run $(FRAMEWORKS) build/bin
 
 deps:
 	.ci/need build

@@ -158,14 +158,17 @@ static xfer_status say_each(job *made, const char *list, say_fn say)
   return st;
 }
 
-xfer_status job_join(job *out, const job_args *args, xfer_model *model)
+xfer_status job_join(job *out, const job_args *args, xfer_model *model, const xfer_rules *rules)
 {
   xfer_side_options train = XFER_SIDE_OPTIONS_INIT;
   xfer_side_options gen = XFER_SIDE_OPTIONS_INIT;
-  job made = {NULL, NULL, NULL, NULL};
+  job made = {0};
   xfer_status st;
 
   train.weights = gen.weights = XFER_WEIGHTS_LOADED; /* what a tool's "vllm:" means */
+  train.rules = gen.rules = rules;
+  train.partial = gen.partial = args->partial;
+  train.strict = gen.strict = 1; /* nothing is handed in by other names */
   st = xfer_side_create(&made.train, args->train, &train);
   if (st == XFER_OK) {
     gen.first_rank = xfer_side_size(made.train);
@@ -185,10 +188,11 @@ xfer_status job_join(job *out, const job_args *args, xfer_model *model)
 int job_create(job *out, const job_args *args)
 {
   xfer_model_options options = XFER_MODEL_OPTIONS_INIT;
+  xfer_rules *rules = NULL;
   xfer_model *model = NULL;
   rename_list renames = {NULL, NULL, 0};
   int wrong = parse_options(&options, args);
-  xfer_status st;
+  xfer_status st = XFER_OK;
 
   if (wrong == 0) wrong = parse_renames(&renames, args->rename);
   if (wrong != 0) {
@@ -197,14 +201,18 @@ int job_create(job *out, const job_args *args)
   }
   options.renames = renames.pairs;
   options.n_renames = renames.n;
-  st = xfer_model_load(&model, args->model, &options);
+  if (args->rules != NULL) st = xfer_rules_load(&rules, args->rules);
+  options.rules = rules;
+  if (st == XFER_OK) st = xfer_model_load(&model, args->model, &options);
   free_renames(&renames);
-  if (st == XFER_OK) st = job_join(out, args, model);
+  if (st == XFER_OK) st = job_join(out, args, model, rules);
   if (st != XFER_OK) {
     xfer_model_destroy(model);
+    xfer_rules_destroy(rules);
     return EXIT_FAILURE;
   }
   out->model = model;
+  out->rules = rules;
   return 0;
 }
 
@@ -214,6 +222,7 @@ void job_destroy(job *made)
   xfer_side_destroy(made->gen);
   xfer_side_destroy(made->train);
   xfer_model_destroy(made->model);
+  xfer_rules_destroy(made->rules);
   memset(made, 0, sizeof *made);
 }
 
@@ -233,6 +242,8 @@ int job_check(const job_args *args, const char *problem)
       {"--rename", args->rename != NULL},
       {"--ignore", args->ignore != NULL},
       {"--whole", args->whole != NULL},
+      {"--rules", args->rules != NULL},
+      {"--partial", args->partial},
   };
 
   if ((problem != NULL) == (args->model != NULL))

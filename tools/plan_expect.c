@@ -216,7 +216,9 @@ static void print_head(const xfer_local *local, const char *name, int32_t dtype)
   printf(",\"shape\":[");
   for (int d = 0; d < local->n_dims; d++)
     printf("%s%" PRId64, d > 0 ? "," : "", local->shape[d]);
-  printf("],\"dtype\":\"%s\",\"parts\":[", xfer_dtype_name((xfer_dtype)dtype));
+  printf("],\"dtype\":\"%s\",", xfer_dtype_name((xfer_dtype)dtype));
+  if (local->expert >= 0) printf("\"expert\":%d,", local->expert);
+  printf("\"parts\":[");
 }
 
 static int print_local(const xfer_refit *refit, const xfer_locals *locals, size_t i, int rank)

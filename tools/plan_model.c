@@ -11,6 +11,7 @@
 typedef struct model_work {
   const job_args *args;
   xfer_model *model;
+  const xfer_rules *rules;
 } model_work;
 
 static bool plan_rank(void *context, int rank, uint64_t *n_tensors, uint64_t *n_moves)
@@ -18,9 +19,9 @@ static bool plan_rank(void *context, int rank, uint64_t *n_tensors, uint64_t *n_
   const model_work *work = context;
   xfer_plan_report_data report = XFER_PLAN_REPORT_INIT;
   xfer_plan *plan = NULL;
-  job made = {NULL, NULL, NULL, NULL};
+  job made = {0};
   size_t n = 0;
-  bool ok = job_join(&made, work->args, work->model) == XFER_OK;
+  bool ok = job_join(&made, work->args, work->model, work->rules) == XFER_OK;
 
   if (ok) {
     const xfer_tensor *tensors = xfer_refit_tensors(made.refit, &n);
@@ -39,7 +40,7 @@ static int run(const plan_args *args, const job *made)
 {
   xfer_refit_report_data report = XFER_REFIT_REPORT_INIT;
   const int n_ranks = xfer_refit_ranks(made->refit);
-  model_work work = {&args->job, made->model};
+  model_work work = {&args->job, made->model, made->rules};
   size_t n = 0;
   const xfer_tensor *tensors = xfer_refit_tensors(made->refit, &n);
 
@@ -59,7 +60,7 @@ static int run(const plan_args *args, const job *made)
 
 int plan_model_main(const plan_args *args)
 {
-  job made = {NULL, NULL, NULL, NULL};
+  job made = {0};
   int status = job_create(&made, &args->job);
 
   if (status == EXIT_FAILURE) return plan_failed();

@@ -247,13 +247,14 @@ static bool write_file(const char *path, const refit_buffer *b)
 
 static bool dump(state *s)
 {
-  for (size_t i = 0; i < s->memory.n_buffers && s->options->dump != NULL; i++) {
+  for (size_t i = 0; i < s->memory.n_buffers; i++) {
     const refit_buffer *b = &s->memory.buffers[i];
+    const char *folder = b->is_dst ? s->options->dump : s->options->dump_train;
     char path[4096], error[128] = "";
     int n;
 
-    if (!b->is_dst) continue;
-    n = snprintf(path, sizeof path, "%s/%d.%s.bin", s->options->dump, s->rank, b->name);
+    if (folder == NULL) continue;
+    n = snprintf(path, sizeof path, "%s/%d.%s.bin", folder, s->rank, b->name);
     if (n < 0 || (size_t)n >= sizeof path)
       return refuse(s, "a path of %d characters cannot be written", n);
     if (!write_file(path, b)) {

@@ -23,6 +23,7 @@ typedef struct refit_options {
   int64_t iters;
   int64_t corrupt;            /* destination bytes to flip after the last run */
   const char *dump;           /* folder for the destinations; NULL: none */
+  const char *dump_train;     /* and for the sources */
   bool progress;              /* rank 0 says on stderr where it is */
   const refit_device *device; /* of the comm; NULL: host memory */
 } refit_options;

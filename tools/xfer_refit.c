@@ -182,6 +182,7 @@ static int run_processes(const refit_args *args, const refit_told *all)
 static int run_case(const refit_args *args, const refit_told *what)
 {
   if (args->run.dump != NULL) mkdir(args->run.dump, 0777); /* if it cannot be, writing says so */
+  if (args->run.dump_train != NULL) mkdir(args->run.dump_train, 0777);
 #ifdef XFER_REFIT_MPI
   if (strcmp(args->comm, "local") != 0) return run_processes(args, what);
 #endif
@@ -221,7 +222,7 @@ static int run_problem(const refit_args *args)
 
 static int run_model(const refit_args *args)
 {
-  job made = {NULL, NULL, NULL, NULL};
+  job made = {0};
   xfer_refit_report_data report = XFER_REFIT_REPORT_INIT;
   refit_case what = {0};
   int status = job_create(&made, &args->job);
@@ -323,6 +324,10 @@ int main(int argc, char **argv)
       {"--rename", ARG_TEXT, &args.job.rename, "FROM=TO,..  what names of the table mean", 0, 0},
       {"--ignore", ARG_TEXT, &args.job.ignore, "PATTERNS  leave these tensors out", 0, 0},
       {"--whole", ARG_TEXT, &args.job.whole, "PATTERN@RANK  a rank has these whole", 0, 0},
+      {"--partial", ARG_FLAG, &args.job.partial, "--ignore may leave out a part of a fused tensor",
+       0, 0},
+      {"--rules", ARG_TEXT, &args.job.rules, "DIR  rules of families and sides beside our own", 0,
+       0},
       {"--problem", ARG_TEXT, &args.problem, "LINE  one tensor, in the problem language", 0, 0},
       {"--one-sided", ARG_FLAG, &args.one_sided, "each rank is told of its own side alone", 0, 0},
       {"--comm", ARG_TEXT, &args.comm,
@@ -332,6 +337,7 @@ int main(int argc, char **argv)
        INT64_C(1) << 30},
       {"--iters", ARG_INT, &args.run.iters, "N  runs; the median time counts", 1, 1000000},
       {"--dump", ARG_TEXT, &args.run.dump, "DIR  write each local tensor to RANK.NAME.bin", 0, 0},
+      {"--dump-train", ARG_TEXT, &args.run.dump_train, "DIR  the same, of the training side", 0, 0},
       {"--corrupt", ARG_INT, &args.run.corrupt, "N  flip N received bytes before the check", 0, 0},
       {"--json", ARG_FLAG, &args.json, "the figures as one JSON object too", 0, 0},
       {"--help", ARG_FLAG, &args.help, "this text", 0, 0},

@@ -22,6 +22,24 @@
 extern "C" {
 #endif
 
+/* ---- rules -------------------------------------------------------------------------------- */
+
+/** What is known of model families and of the frameworks that hold them. */
+typedef struct xfer_rules xfer_rules;
+
+/**
+ * Read rules: the library's own, and those of a folder, which come in place of the library's where
+ * they have the same name.
+ *
+ * @param rules   Receives the rules; the caller owns them. Models and sides keep what they need.
+ * @param folder  Its *.json files are read; docs/adding-a-model.md has their form.
+ * @retval XFER_ERR_IO  Unreadable or malformed; the text has file and line.
+ * @since 0.1
+ */
+XFER_API XFER_MUST_CHECK xfer_status xfer_rules_load(xfer_rules **rules, const char *folder);
+/** Give rules back; NULL is fine. */
+XFER_API void xfer_rules_destroy(xfer_rules *rules);
+
 /* ---- the model ---------------------------------------------------------------------------- */
 
 /** The tensors of a model: name, shape and element type of each. */
@@ -47,11 +65,12 @@ typedef struct xfer_model_options {
   const char *const *renames; /**< [2 n_renames] Pairs (from, to): names that match `from` mean what
                                  `to` says, as in xfer_side_rename(), such as "thinker.*", "*". The
                                    tensors keep their names. */
-  int64_t n_renames;          /**< Number of pairs. */
+  int64_t n_renames;          /**< Number of pairs. Each must match something. */
+  const xfer_rules *rules;    /**< NULL: the library's own. */
 } xfer_model_options;
 #define XFER_MODEL_OPTIONS_INIT                                                                    \
   {                                                                                                \
-    sizeof(xfer_model_options), 0, 0, 0, 0, 0, 0, NULL, NULL, 0                                    \
+    sizeof(xfer_model_options), 0, 0, 0, 0, 0, 0, NULL, NULL, 0, NULL                              \
   }
 
 /**
@@ -111,10 +130,20 @@ typedef struct xfer_side_options {
                                  again (redundant experts). NULL: the SPEC's rule, else linear. */
   const int32_t *map_first;   /**< [n_map + 1] Where each rank's list begins in map_experts. */
   int64_t n_map;              /**< The SPEC's ep; 0: no map. */
+  const int32_t *ranks; /**< [n_ranks] The side's ranks, in its own order, in place of first_rank.
+                             NULL: first_rank and on. */
+  int64_t n_ranks;      /**< As many as the side has; 0: see `ranks`. */
+  const char *const *item_names; /**< [n_items] Items beside those of the SPEC: "tp", a flag such as
+                                    "loaded", or a choice such as "experts=stacked". */
+  const int32_t *item_values;    /**< [n_items] The number of each; a flag: 1; a choice: unused. */
+  int64_t n_items;               /**< Number of items. */
+  const xfer_rules *rules;       /**< NULL: the library's own. */
+  int32_t partial;               /**< 1: of weights that lie in one tensor, some may be ignored. */
+  int32_t strict; /**< 1: a pattern of xfer_side_ignore() must match a tensor of the model. */
 } xfer_side_options;
 #define XFER_SIDE_OPTIONS_INIT                                                                     \
   {                                                                                                \
-    sizeof(xfer_side_options), 0, 0, NULL, NULL, 0                                                 \
+    sizeof(xfer_side_options), 0, 0, NULL, NULL, 0, NULL, 0, NULL, NULL, 0, NULL, 0, 0             \
   }
 
 /**
@@ -222,7 +251,7 @@ typedef struct xfer_refit_tensor {
   int64_t offset;       /**< Where this tensor's element 0 lies in the table's (row-major). */
   int64_t strides[XFER_MAX_DIMS]; /**< In elements of the table's tensor, per dim; 0 for experts. */
   int32_t n_dims;                 /**< Of this tensor. */
-  int32_t half_dim; /**< The table's tensor is gate and up in one, and this is one of them: index x
+  int32_t half_dim; /**< The table's tensor holds several weights, and this is one of them: index x
                          of this dim is half_first + half_step * x there. -1: it is the whole. */
   int64_t half_first; /**< See half_dim. */
   int64_t half_step;  /**< See half_dim. */
@@ -246,9 +275,10 @@ typedef struct xfer_refit_report_data {
                                  rank's share where the engine makes other values of it. */
   uint64_t delivered_bytes; /**< Every generation-local tensor of every rank, padding included. */
   uint64_t hooks;           /**< Tensors of which the engine needs other values than a copy. */
-  uint64_t ignored;         /**< Tensors of the table that a declared pattern ignores. */
-  uint64_t duplicates;      /**< Tensors held under a second name, as tied embeddings are. */
-  uint64_t largest_bytes;   /**< Of one tensor of the plan. */
+  uint64_t ignored;       /**< Tensors of the table that a declared pattern ignores, or that a side
+                               is known to have none of (extra layers in a serving engine). */
+  uint64_t duplicates;    /**< Tensors held under a second name, as tied embeddings are. */
+  uint64_t largest_bytes; /**< Of one tensor of the plan. */
 } xfer_refit_report_data;
 #define XFER_REFIT_REPORT_INIT                                                                     \
   {                                                                                                \

@@ -25,7 +25,7 @@ void xfer_locals_destroy(xfer_locals *locals)
 
 size_t xfer_locals_count(const xfer_locals *locals)
 {
-  return locals == NULL ? 0 : locals->n;
+  return locals == NULL ? 0 : locals->n_listed;
 }
 
 xfer_status xfer_locals_get(const xfer_locals *locals, size_t i, xfer_local *local)
@@ -33,8 +33,8 @@ xfer_status xfer_locals_get(const xfer_locals *locals, size_t i, xfer_local *loc
   const xfi_local *l;
   xfer_status st = XFER_OK;
 
-  XFI_CHECK(locals != NULL && local != NULL && i < locals->n, XFER_ERR_ARG, "no local tensor %zu",
-            i);
+  XFI_CHECK(locals != NULL && local != NULL && i < locals->n_listed, XFER_ERR_ARG,
+            "no local tensor %zu", i);
   l = &locals->at[i];
   *local = (xfer_local){.name = l->name,
                         .side = l->side,
@@ -56,7 +56,8 @@ xfer_status xfer_locals_part(const xfer_locals *locals, size_t i, size_t k, xfer
 {
   xfer_status st = XFER_OK;
 
-  XFI_CHECK(locals != NULL && part != NULL && i < locals->n && k < (size_t)locals->at[i].n_parts,
+  XFI_CHECK(locals != NULL && part != NULL && i < locals->n_listed &&
+                k < (size_t)locals->at[i].n_parts,
             XFER_ERR_ARG, "no part %zu of local tensor %zu", k, i);
   *part = locals->parts[locals->at[i].first_part + k];
 done:

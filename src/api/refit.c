@@ -4,14 +4,31 @@
 #include "alloc.h"
 #include "dtype.h"
 #include "error.h"
-#include "glob.h"
 #include "join.h"
 #include "locals.h"
+#include "names.h"
 #include "options.h"
 #include "report.h"
 
 #include <string.h>
 #include <sys/stat.h>
+
+/* ---- rules ---- */
+
+xfer_status xfer_rules_load(xfer_rules **rules, const char *folder)
+{
+  xfer_status st = XFER_OK;
+
+  XFI_CHECK(rules != NULL && folder != NULL, XFER_ERR_ARG, "xfer_rules_load: a pointer is NULL");
+  XFI_TRY(xfi_rules_load(rules, folder));
+done:
+  return st;
+}
+
+void xfer_rules_destroy(xfer_rules *rules)
+{
+  xfi_rules_destroy(rules);
+}
 
 /* ---- models ---- */
 
@@ -46,7 +63,7 @@ xfer_status xfer_model_load(xfer_model **model, const char *path, const xfer_mod
   XFI_CHECK(model != NULL && path != NULL, XFER_ERR_ARG, "xfer_model_load: a pointer is NULL");
   XFI_TRY(xfi_options_copy(&o, sizeof o, options, "xfer_model_options"));
   XFI_TRY(check_options(&o));
-  XFI_TRY(xfi_model_create(&m));
+  XFI_TRY(xfi_model_create(&m, o.rules));
   XFI_CHECK(stat(path, &info) == 0, XFER_ERR_IO, "%s cannot be read", path);
   XFI_TRY(S_ISDIR(info.st_mode) ? xfi_checkpoint_read(m, path, &o) : xfi_table_read(m, path, &o));
   XFI_TRY(xfi_model_finish(m, &o));
@@ -148,16 +165,16 @@ xfer_status xfer_side_ignore(xfer_side *side, const char *pattern)
 
 xfer_status xfer_side_place(xfer_side *side, const char *pattern, int dim)
 {
-  return say(side, offsetof(xfer_side, places), pattern, NULL, dim);
+  return say(side, offsetof(xfer_side, places_said), pattern, NULL, dim);
 }
 
 xfer_status xfer_side_give_whole(xfer_side *side, const char *pattern, int rank)
 {
+  const int at = side == NULL ? -1 : xfi_find_int(side->sorted, side->size, rank);
   xfer_status st = XFER_OK;
 
-  XFI_CHECK(side != NULL && rank >= side->first_rank && rank - side->first_rank < side->size,
-            XFER_ERR_ARG, "rank %d is none of the side's", rank);
-  XFI_TRY(say(side, offsetof(xfer_side, wholes), pattern, NULL, rank));
+  XFI_CHECK(at >= 0, XFER_ERR_ARG, "rank %d is none of the side's", rank);
+  XFI_TRY(say(side, offsetof(xfer_side, wholes), pattern, NULL, side->places[at]));
 done:
   return st;
 }

@@ -12,6 +12,7 @@
 #include "alloc.h"
 #include "checked.h"
 #include "error.h"
+#include "names.h"
 #include "vec.h"
 
 #include <dirent.h>
@@ -322,17 +323,16 @@ xfer_status xfi_checkpoint_read(xfer_model *model, const char *path,
                                 const xfer_model_options *options)
 {
   char config[4096];
-  json_error_t error;
-  json_t *root = NULL;
   folder f = {.path = path};
   size_t end;
   xfer_status st = XFER_OK;
 
   XFI_CHECK(options->extra == NULL, XFER_ERR_ARG, "%s: a checkpoint has no extra_params", path);
   XFI_TRY(join_path(config, sizeof config, path, "config.json"));
-  root = json_load_file(config, 0, &error);
-  XFI_CHECK(json_is_object(root), XFER_ERR_IO, "%s: line %d: %s", config, error.line, error.text);
-  XFI_TRY(xfi_config_read(&model->config, root, config));
+  XFI_TRY(xfi_doc_read(&model->config, config));
+  XFI_CHECK(json_is_object(model->config.root), XFER_ERR_IO, "%s: line 1: no object", config);
+  model->top = model->config.root;
+  XFI_TRY(xfi_config_read(model));
   XFI_TRY(read_headers(&f));
   XFI_CHECK(f.n > 0, XFER_ERR_IO, "%s has no tensor", path);
   qsort(f.records, f.n, sizeof *f.records, compare_records);
@@ -343,6 +343,5 @@ xfer_status xfi_checkpoint_read(xfer_model *model, const char *path,
   }
 done:
   folder_free(&f);
-  json_decref(root);
   return st;
 }

@@ -7,34 +7,14 @@
 #include "alloc.h"
 #include "dtype.h"
 #include "error.h"
-#include "glob.h"
+#include "names.h"
 #include "text.h"
 #include "vec.h"
 
+#include <jansson.h>
 #include <stdarg.h>
 #include <stdio.h>
 #include <string.h>
-
-static const struct {
-  xfi_framework framework;
-  const char *from;
-  const char *to;
-} SPELLINGS[] = {
-    {XFI_VLLM, "*.experts.w13_*", "*.experts.routed_experts.w13_*"},
-    {XFI_VLLM, "*.experts.w2_*", "*.experts.routed_experts.w2_*"},
-    {XFI_MEGATRON, "module.*", "*"},
-    {XFI_MEGATRON, "*.input_layernorm.weight", "*.self_attention.linear_qkv.layer_norm_weight"},
-    {XFI_MEGATRON, "*.self_attention.linear_qkv.layer_norm_weight", "*.input_layernorm.weight"},
-    {XFI_MEGATRON, "*.pre_mlp_layernorm.weight", "*.mlp.linear_fc1.layer_norm_weight"},
-    {XFI_MEGATRON, "*.mlp.linear_fc1.layer_norm_weight", "*.pre_mlp_layernorm.weight"},
-    {XFI_MEGATRON, "*.self_attention.q_layernorm.weight",
-     "*.self_attention.linear_q_up_proj.layer_norm_weight"},
-    {XFI_MEGATRON, "*.self_attention.kv_layernorm.weight",
-     "*.self_attention.linear_kv_up_proj.layer_norm_weight"},
-    {XFI_MEGATRON, "*.mixer.in_proj.layer_norm_weight", "*.norm.weight"},
-    {XFI_MEGATRON, "*.self_attention.linear_qkv.layer_norm_weight", "*.norm.weight"},
-    {XFI_MEGATRON, "*.pre_mlp_layernorm.weight", "*.norm.weight"},
-};
 
 xfer_status xfi_problem_add(xfer_locals *locals, const char *fmt, ...)
 {
@@ -92,20 +72,24 @@ done:
   return st;
 }
 
-static xfer_status find_spelling(xfi_local **local, const xfer_locals *locals, int side,
-                                 const char *name)
+static xfer_status
+find_spelling(xfi_local **local, const xfer_locals *locals, int side,
+              const char *name) /* NOLINT(misc-no-recursion): the name gets shorter */
 {
   const xfer_side *s = locals->refit->sides[side].side;
   char *other = NULL;
   xfer_status st = XFER_OK;
+  const json_t *list = s->rules->spellings;
 
   *local = find_local(locals, side, name);
-  for (size_t i = 0; i < sizeof SPELLINGS / sizeof *SPELLINGS && *local == NULL; i++) {
-    if (SPELLINGS[i].framework != s->framework) continue;
-    XFI_TRY(xfi_glob_rename(&other, SPELLINGS[i].from, SPELLINGS[i].to, name));
+  for (size_t i = 0; i < json_array_size(list) && *local == NULL; i++) {
+    const char *from = json_string_value(json_array_get(json_array_get(list, i), 0));
+    const char *to = json_string_value(json_array_get(json_array_get(list, i), 1));
+
+    XFI_TRY(xfi_glob_rename(&other, from, to, name));
     if (other == NULL) continue;
     *local = find_local(locals, side, other);
-    if (*local == NULL && strcmp(SPELLINGS[i].to, "*") == 0)
+    if (*local == NULL && strcmp(to, "*") == 0 && strlen(other) < strlen(name))
       XFI_TRY(find_spelling(local, locals, side, other));
     xfi_free(other);
     other = NULL;
@@ -127,10 +111,18 @@ static bool is_ignored(const xfer_side *side, const char *name, const int64_t *s
 }
 
 /* With tied weights the output layer is a second name of the embedding. */
-static bool is_tied_name(const xfer_locals *locals, const char *name)
+static bool is_tied_name(const xfer_locals *locals, const xfer_side *side, const char *name)
 {
-  return locals->refit->model->config.tied &&
-         (strcmp(name, "lm_head.weight") == 0 || strcmp(name, "output_layer.weight") == 0);
+  const xfer_model *model = locals->refit->model;
+  const xfi_scope scope = {model->vars, model->n_vars, NULL};
+  int64_t tied = 0;
+
+  if (!xfi_scope_find(&scope, "tied", 4, &tied) || tied == 0) return false;
+  for (size_t i = 0; i < json_array_size(side->rules->tied_names); i++) {
+    if (strcmp(json_string_value(json_array_get(side->rules->tied_names, i)), name) == 0)
+      return true;
+  }
+  return false;
 }
 
 static bool is_made(const xfer_locals *locals, int side, const char *name)
@@ -203,9 +195,9 @@ xfer_status xfi_locals_give(xfer_locals *locals, int side, const char *name, xfe
   }
   XFI_TRY(rename_given(&renamed, s, name));
   XFI_TRY(find_spelling(&local, locals, side, renamed));
-  if (local != NULL) {
+  if (local != NULL && !local->unused) {
     XFI_TRY(take(locals, local, name, dtype, base, shape, strides, n_dims));
-  } else if (is_tied_name(locals, renamed) || is_made(locals, side, renamed)) {
+  } else if (local != NULL || is_tied_name(locals, s, renamed) || is_made(locals, side, renamed)) {
     locals->n_ignored++;
   } else if (strstr(name, "lora_") != NULL) {
     XFI_TRY(xfi_problem_add(locals, "\"%s\" is not merged into its weight", name));
@@ -225,7 +217,7 @@ xfer_status xfi_locals_complete(xfer_locals *locals)
   for (size_t i = 0; i < locals->n && !locals->listed; i++) {
     xfi_local *local = &locals->at[i];
 
-    if (local->given || local->n_bytes == 0) continue;
+    if (local->given || local->unused || local->n_bytes == 0) continue;
     if (local->misc && locals->misc_fn != NULL) {
       local->owned = xfi_calloc(local->n_bytes, 1);
       XFI_CHECK(local->owned != NULL, XFER_ERR_NOMEM, "%zu bytes for \"%s\"", local->n_bytes,

@@ -5,22 +5,19 @@
 #include "alloc.h"
 #include "dtype.h"
 #include "error.h"
-#include "glob.h"
+#include "names.h"
 
 #include <string.h>
 
-static void joined_free(xfi_joined *joined, size_t n_entries)
+static void joined_free(xfi_joined *joined, const xfer_model *model)
 {
-  for (size_t i = 0; joined->held != NULL && i < n_entries; i++) {
-    xfi_held_free(&joined->held[i], joined->side->pp);
-  }
-  for (size_t i = 0; i < joined->meshes.n; i++)
-    xfi_mesh_destroy(joined->meshes.at[i].mesh);
-  xfi_free(joined->meshes.at);
+  for (size_t i = 0; model != NULL && joined->held != NULL && i < model->n_entries; i++)
+    xfi_held_free(&joined->held[i], &model->entries[i]);
+  xfi_placing_close(&joined->placing);
   xfi_free(joined->held);
   xfi_free(joined->stages);
   xfi_free(joined->by_name);
-  xfi_free(joined->families);
+  xfi_free(joined->groups);
   xfi_side_destroy(joined->side);
 }
 
@@ -30,8 +27,8 @@ void xfi_refit_destroy(xfer_refit *refit)
 
   if (refit == NULL) return;
   n_entries = refit->model == NULL ? 0 : refit->model->n_entries;
-  joined_free(&refit->sides[0], n_entries);
-  joined_free(&refit->sides[1], n_entries);
+  joined_free(&refit->sides[0], refit->model);
+  joined_free(&refit->sides[1], refit->model);
   for (size_t i = 0; refit->tensors != NULL && i < refit->n_tensors; i++) {
     xfi_free((void *)(uintptr_t)refit->tensors[i].name);
   }
@@ -50,6 +47,24 @@ void xfi_refit_destroy(xfer_refit *refit)
 
 /* ---- one side ---- */
 
+/* What a caller said by a pattern must be said of something. */
+static xfer_status check_used(const xfer_side *side, const xfer_model *model,
+                              const xfi_saids *saids, const char *what)
+{
+  xfer_status st = XFER_OK;
+
+  for (size_t i = 0; i < saids->n; i++) {
+    bool used = false;
+
+    for (size_t k = 0; k < model->n_entries && !used; k++)
+      XFI_TRY(xfi_entry_touches(&used, &model->entries[k], saids->at[i].pattern));
+    XFI_CHECK(used, XFER_ERR_ARG, "\"%s\": no tensor of the model matches %s \"%s\"", side->spec,
+              what, saids->at[i].pattern);
+  }
+done:
+  return st;
+}
+
 static xfer_status join_side(xfi_joined *joined, const xfer_model *model, const xfer_side *side)
 {
   xfer_status st = XFER_OK;
@@ -58,21 +73,33 @@ static xfer_status join_side(xfi_joined *joined, const xfer_model *model, const 
   joined->side = xfi_side_share(side);
   joined->held = xfi_calloc(model->n_entries, sizeof *joined->held);
   XFI_CHECK(joined->held != NULL, XFER_ERR_NOMEM, "%zu entries of a side", model->n_entries);
+  XFI_TRY(check_used(side, model, &side->places_said, "place"));
+  XFI_TRY(check_used(side, model, &side->wholes, "whole"));
+  XFI_TRY(check_used(side, model, &side->dtypes, "dtype"));
+  if (side->strict) XFI_TRY(check_used(side, model, &side->ignores, "ignore"));
   XFI_TRY(xfi_side_stages(side, model, &joined->stages));
+  XFI_TRY(xfi_placing_open(&joined->placing, side, model, joined->stages));
   for (size_t i = 0; i < model->n_entries; i++)
-    XFI_TRY(xfi_held_make(&joined->held[i], joined, model, i));
-  XFI_TRY(xfi_joined_pack(joined, model));
+    XFI_TRY(xfi_held_make(&joined->held[i], &joined->placing, i));
+  XFI_TRY(xfi_joined_group(joined, model));
 done:
   return st;
 }
 
 /* ---- tensors ---- */
 
-static const xfer_layout *layout_at(const xfi_joined *joined, const xfer_model *model, size_t entry,
-                                    int k)
+static const xfer_layout *layout_at(const xfi_joined *joined, size_t entry, int k)
 {
-  if (joined->side == NULL) return NULL;
-  return joined->held[entry].layouts[xfi_joined_stage(joined, model, &model->entries[entry], k)];
+  return joined->side == NULL ? NULL : joined->held[entry].layouts[k < 0 ? 0 : k];
+}
+
+/* A side that is known to have none of it leaves nothing to move. */
+static bool is_absent(const xfer_refit *refit, size_t entry)
+{
+  for (int s = 0; s < 2; s++) {
+    if (refit->sides[s].side != NULL && refit->sides[s].held[entry].absent) return true;
+  }
+  return false;
 }
 
 static bool is_ignored(const xfer_refit *refit, const char *name)
@@ -98,14 +125,17 @@ static xfer_status add_tensor(xfer_refit *refit, size_t entry, int k)
   xfer_status st = XFER_OK;
 
   XFI_TRY(xfi_name_fill(&name, e->name, k < 0 ? -1 : e->layers[k], -1, -1));
-  if (is_ignored(refit, name)) {
-    refit->n_ignored += (size_t)(e->n_experts > 0 ? e->n_experts : 1) * e->counted;
+  if (is_absent(refit, entry) || is_ignored(refit, name)) {
+    size_t n = (size_t)(e->n_experts > 0 ? e->n_experts : 1) * (e->held == 0);
+
+    refit->n_ignored += n;
+    if (is_absent(refit, entry)) refit->n_absent += n;
     *index = -1;
     goto done;
   }
   tensor->name = name;
-  tensor->src = layout_at(&refit->sides[0], refit->model, entry, k);
-  tensor->dst = layout_at(&refit->sides[1], refit->model, entry, k);
+  tensor->src = layout_at(&refit->sides[0], entry, k);
+  tensor->dst = layout_at(&refit->sides[1], entry, k);
   refit->entry_of[refit->n_tensors] = entry;
   refit->layer_of[refit->n_tensors] = k;
   if (strcmp(e->name, e->pattern) != 0) {
@@ -160,18 +190,19 @@ static xfer_status check_known(const xfer_refit *refit)
   for (size_t i = 0; i < model->n_entries; i++) {
     const xfi_entry *e = &model->entries[i];
 
-    if (!joined->held[i].whole) continue;
+    if (!joined->held[i].unknown) continue;
     for (int k = 0; k < (e->n_layers > 0 ? e->n_layers : 1); k++) {
       if (refit->tensor_of[i][k] < 0) continue;
       if (first == NULL) first = e->pattern;
       n++;
     }
   }
-  XFI_CHECK(n == 0, XFER_ERR_UNSUPPORTED,
-            "\"%s\": no rule says where %zu tensors are, the first \"%s\"; place them, name a rank "
-            "that has them "
-            "whole, or ignore them",
-            joined->side->spec, n, first);
+  XFI_CHECK(
+      n == 0, XFER_ERR_UNSUPPORTED,
+      "\"%s\": no rule of %s \"%s\" says where %zu tensors are, the first \"%s\"; place them, "
+      "name a rank that has them whole, or ignore them",
+      joined->side->spec, model->family != NULL ? "family" : "model_type",
+      model->family != NULL ? model->family->name : model->model_type, n, first);
 done:
   return st;
 }
@@ -205,6 +236,9 @@ xfer_status xfi_refit_create(xfer_refit **refit, xfer_model *model, const xfer_s
   XFI_TRY(join_side(&r->sides[XFER_SIDE_TRAIN], model, train));
   XFI_TRY(join_side(&r->sides[XFER_SIDE_GEN], model, gen));
   XFI_TRY(list_tensors(r));
+  XFI_CHECK(r->n_tensors > 0, XFER_ERR_ARG, "nothing is left to refit: all tensors are ignored");
+  for (int s = 0; s < 2; s++)
+    XFI_TRY(xfi_joined_check_parts(r, &r->sides[s]));
   if (train != NULL) XFI_TRY(check_known(r));
   XFI_TRY(check_dtypes(r));
   atomic_store(&model->frozen, true);

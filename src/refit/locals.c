@@ -5,6 +5,7 @@
 #include "checked.h"
 #include "dtype.h"
 #include "error.h"
+#include "names.h"
 #include "vec.h"
 
 #include <stdio.h>
@@ -46,11 +47,9 @@ void xfi_locals_destroy(xfer_locals *locals)
 
 /* ---- parts ---- */
 
-/* The dim that tells most about where a part comes from: the fused one, else the one that is cut.
- */
+/* The dim that tells most about where a part comes from: the one that is cut. */
 static int telling_dim(const measured *m)
 {
-  if (m->slot->n_slots > 1) return m->slot->fuse_dim;
   for (int d = m->layout->n_dims - 1; d >= 0; d--) {
     if (m->layout->dims[d].n_cuts > 0 && (d > 0 || m->slot->fuse_dim == 0)) return d;
   }
@@ -77,56 +76,106 @@ done:
   return st;
 }
 
-static xfer_status add_qkv_parts(xfer_locals *locals, xfi_local *local, const measured *m,
-                                 xfer_local_part part)
+/* Rows that are the rank's part of the tensor as it is. */
+static bool is_plain(const xfi_slot *slot)
 {
-  const xfer_model *model = locals->refit->model;
-  const xfer_side *side = locals->refit->sides[local->side].side;
-  int tp = (locals->rank - side->first_rank) % side->tp;
-  xfi_qkv qkv;
-  xfi_stretch s;
+  if (slot->n_slots > 1) return false;
+  for (int i = 0; i < slot->fusing.n_blocks; i++) {
+    const xfi_block *b = &slot->fusing.blocks[i];
+
+    if (b->pairs_apart || b->stride != b->size) return false;
+  }
+  return true;
+}
+
+/* A stretch of one weight: where it lies in the local tensor, and in the rank's part of the weight,
+ * which counts its rows in ascending order. */
+typedef struct placed {
+  int64_t global, length, fused, first;
+} placed;
+
+static int compare_placed(const void *a, const void *b)
+{
+  const placed *x = a, *y = b;
+
+  return (x->global > y->global) - (x->global < y->global);
+}
+
+static xfer_status place_rows(placed **all, size_t *n, const xfi_slot *slot, int r)
+{
+  xfi_stretches rows = {0};
+  int64_t fused = 0, first = 0;
   xfer_status st = XFER_OK;
 
-  XFI_TRY(xfi_qkv_make(&qkv, model, &model->entries[m->entry], side->tp));
-  for (int64_t k = 0; xfi_qkv_stretch(&qkv, tp, m->slot->slot, k, &s); k++) {
-    part.begin = s.fused;
-    part.end = s.fused + s.length;
-    part.first = s.local;
+  *n = 0;
+  XFI_TRY(xfi_fusing_rows(&slot->fusing, r, &rows));
+  *all = xfi_calloc(rows.n, sizeof **all);
+  XFI_CHECK(*all != NULL, XFER_ERR_NOMEM, "the rows of \"%s\"", slot->local);
+  for (size_t i = 0; i < rows.n; i++) {
+    const xfi_stretch *s = &rows.at[i];
+
+    if (s->part == slot->slot) (*all)[(*n)++] = (placed){s->global, s->length, fused, 0};
+    fused += s->length;
+  }
+  if (*n > 1) qsort(*all, *n, sizeof **all, compare_placed);
+  for (size_t i = 0; i < *n; i++) {
+    (*all)[i].first = first;
+    first += (*all)[i].length;
+  }
+done:
+  xfi_stretches_free(&rows);
+  return st;
+}
+
+/* The parts of a weight that shares its local tensor, or lies in it in another order. */
+static xfer_status add_placed(xfer_locals *locals, xfi_local *local, const measured *m,
+                              xfer_local_part part)
+{
+  const xfi_joined *joined = &locals->refit->sides[local->side];
+  const xfi_entry *entry = &locals->refit->model->entries[m->entry];
+  const xfi_grid *grid = entry->experts ? &joined->side->experts : &joined->side->dense;
+  int r = xfi_grid_cut_of(grid, xfi_side_place_of(joined->side, locals->rank));
+  int64_t rows = m->shape[m->slot->fuse_dim];
+  placed *all = NULL;
+  size_t n = 0;
+  xfer_status st = XFER_OK;
+
+  if (m->slot->fusing.alternate) {
+    part.begin = m->slot->slot;
+    part.step = m->slot->n_slots;
+    part.end = rows == 0 ? part.begin : part.begin + (rows - 1) * part.step + 1;
+    return add_part(locals, local, &part);
+  }
+  XFI_TRY(place_rows(&all, &n, m->slot, r));
+  for (size_t i = 0; i < n; i++) {
+    part.begin = all[i].fused;
+    part.end = all[i].fused + all[i].length;
+    part.first = all[i].first;
     XFI_TRY(add_part(locals, local, &part));
   }
 done:
+  xfi_free(all);
   return st;
 }
 
 static xfer_status add_parts(xfer_locals *locals, xfi_local *local, const measured *all, int n)
 {
-  int64_t offset = 0;
   xfer_status st = XFER_OK;
 
   local->first_part = locals->n_parts;
   for (int i = 0; i < n; i++) {
     const measured *m = &all[i];
-    int dim = telling_dim(m);
-    int64_t length = dim < 0 ? 1 : m->shape[dim];
+    int dim = is_plain(m->slot) ? telling_dim(m) : m->slot->fuse_dim;
     xfer_local_part part = {.tensor = (uint64_t)m->tensor,
                             .dim = dim < 0 ? -1 : local_dim(m->slot, dim),
                             .tensor_dim = dim,
-                            .begin = offset,
-                            .end = offset + length,
+                            .begin = 0,
+                            .end = dim < 0 ? 1 : m->shape[dim],
                             .step = 1};
 
-    offset += m->slot->n_slots > 1 ? length : 0;
     if (m->tensor < 0) continue; /* ignored: its place in the tensor stays */
-    if (m->slot->fuse == XFI_FUSE_QKV) {
-      XFI_TRY(add_qkv_parts(locals, local, m, part));
-      continue;
-    }
-    if (m->slot->fuse == XFI_FUSE_MIX && m->slot->n_slots > 1) {
-      part.begin = m->slot->slot;
-      part.step = m->slot->n_slots;
-      part.end = length == 0 ? part.begin : part.begin + (length - 1) * part.step + 1;
-    }
-    XFI_TRY(add_part(locals, local, &part));
+    XFI_TRY(is_plain(m->slot) ? add_part(locals, local, &part)
+                              : add_placed(locals, local, m, part));
   }
 done:
   return st;
@@ -165,41 +214,28 @@ done:
   return st;
 }
 
-/* What the framework makes of a misc tensor: the same name with another ending. */
-static xfer_status name_made(xfi_local *local, const xfi_entry *entry)
-{
-  size_t n = strlen(entry->stem), all = strlen(local->name);
-  char name[512];
-  xfer_status st = XFER_OK;
-
-  if (entry->row == NULL || entry->row->made == NULL || !local->misc || all < n || all >= 256)
-    return XFER_OK;
-  snprintf(name, sizeof name, "%.*s%s", (int)(all - n), local->name, entry->row->made);
-  local->made = xfi_strdup(name);
-  local->made_dtype = entry->row->made_dtype;
-  XFI_CHECK(local->made != NULL, XFER_ERR_NOMEM, "the name \"%s\"", name);
-done:
-  return st;
-}
-
 static xfer_status add_local(xfer_locals *locals, int side, const measured *all, int n, int layer,
                              int expert, int number)
 {
   const xfi_joined *joined = &locals->refit->sides[side];
-  const char *pattern = all[0].slot->local;
+  const xfi_slot *slot = all[0].slot;
+  const char *pattern = slot->local;
   xfi_local local = {.expert = expert,
                      .side = side,
                      .dtype = all[0].layout->dtype,
-                     .misc = joined->held[all[0].entry].misc};
+                     .misc = joined->held[all[0].entry].misc,
+                     .unused = true};
   xfer_status st = XFER_OK;
 
-  if (all[0].slot->last != NULL &&
-      xfi_side_stage_of(joined->side, locals->rank) == joined->side->pp - 1) {
-    pattern = all[0].slot->last;
+  for (int i = 0; i < n; i++)
+    local.unused = local.unused && all[i].tensor < 0;
+  if (slot->last != NULL && xfi_side_stage_of(joined->side, locals->rank) == joined->side->pp - 1) {
+    pattern = slot->last;
   }
   XFI_TRY(shape_local(&local, all, n));
   XFI_TRY(xfi_name_fill(&local.name, pattern, layer, expert, number));
-  XFI_TRY(name_made(&local, &locals->refit->model->entries[all[0].entry]));
+  if (slot->made != NULL) XFI_TRY(xfi_name_fill(&local.made, slot->made, layer, expert, number));
+  local.made_dtype = slot->made_dtype;
   XFI_TRY(add_parts(locals, &local, all, n));
   XFI_TRY(xfi_vec_reserve(&locals->at, &locals->capacity, locals->n + 1, sizeof *locals->at));
   for (int i = 0; i < n && number <= 0; i++) {
@@ -235,33 +271,27 @@ done:
   return st;
 }
 
-static int place_of(const xfi_entry *entry, int layer)
-{
-  for (int k = 0; k < entry->n_layers; k++) {
-    if (entry->layers[k] == layer) return k;
-  }
-  return -1;
-}
-
-/* The parts of a family's tensor in one layer that this rank holds; 0: none. */
-static int measure(measured *all, const xfer_locals *locals, int side, const xfi_family *family,
-                   int layer)
+/* The parts of a group's tensor in one layer that this rank holds, if something of it moves or,
+ * with `unused`, if nothing does; 0: none. */
+static int measure(measured *all, const xfer_locals *locals, int side, const xfi_group *group,
+                   int layer, bool unused)
 {
   const xfi_joined *joined = &locals->refit->sides[side];
   const xfer_model *model = locals->refit->model;
   bool wanted = false;
   int n = 0;
 
-  for (size_t i = family->begin; i < family->end && n < MAX_SLOTS; i++) {
+  for (size_t i = group->begin; i < group->end && n < MAX_SLOTS; i++) {
     size_t entry = joined->by_name[i];
     const xfi_entry *e = &model->entries[entry];
+    const xfi_held *held = &joined->held[entry];
     measured *m = &all[n];
-    int k = place_of(e, layer);
+    int k = layer < 0 ? -1 : xfi_find_int(e->layers, e->n_layers, layer);
 
-    if (layer >= 0 ? k < 0 : e->n_layers > 0) continue;
-    *m = (measured){.entry = entry, .slot = &joined->held[entry].slot};
+    if (held->absent || (layer >= 0 ? k < 0 : e->n_layers > 0)) continue;
+    *m = (measured){.entry = entry, .slot = &held->slot};
     m->tensor = locals->refit->tensor_of[entry][k < 0 ? 0 : k];
-    m->layout = joined->held[entry].layouts[xfi_joined_stage(joined, model, e, k)];
+    m->layout = held->layouts[k < 0 ? 0 : k];
     if (!xfi_layout_place(m->layout, locals->rank, &m->place)) continue;
     for (int d = 0; d < m->layout->n_dims; d++) {
       m->shape[d] = xfi_dim_length(&m->layout->dims[d], m->place.part[d]);
@@ -269,55 +299,53 @@ static int measure(measured *all, const xfer_locals *locals, int side, const xfi
     wanted = wanted || m->tensor >= 0;
     n++;
   }
-  return wanted ? n : 0;
+  return wanted != unused ? n : 0;
 }
 
-/* The number that the framework gives a layer: Megatron counts from 0 in each stage, and its extra
+/* The number that the framework gives a layer: some count from 0 in each stage, and their extra
  * layers by themselves; the others count as the checkpoint does. */
-static int layer_number(const xfi_joined *joined, const xfer_model *model, const xfi_entry *entry,
+static int layer_number(const xfi_joined *joined, const xfer_model *model, const measured *m,
                         int layer)
 {
-  int stage, n = 0;
+  const xfi_entry *entry = &model->entries[m->entry];
+  int at, n = 0;
 
-  if (joined->side->framework != XFI_MEGATRON || !entry->main_layers || entry->row == NULL)
-    return layer;
-  if (model->config.n_layers > 0 && layer >= model->config.n_layers)
-    return layer - (int)model->config.n_layers;
-  stage = xfi_joined_stage(joined, model, entry, place_of(entry, layer));
-  for (int i = 0; i < model->n_layers && model->layers[i] < layer; i++)
-    n += joined->stages[i] == stage;
+  if (layer < 0 || !joined->side->rules->stage_numbers || m->slot->own_names) return layer;
+  if (entry->stack == XFI_EXTRA) return entry->own_numbers ? layer : layer - model->n_config_layers;
+  at = xfi_find_int(model->layers, model->n_layers, layer);
+  while (at - n > 0 && joined->stages[at - n - 1] == joined->stages[at])
+    n++;
   return n;
 }
 
-static xfer_status add_family_layer(xfer_locals *locals, int side, const xfi_family *family,
-                                    int layer)
+static xfer_status add_group_layer(xfer_locals *locals, int side, const xfi_group *group, int layer,
+                                   bool unused)
 {
   const xfi_joined *joined = &locals->refit->sides[side];
-  const xfer_model *model = locals->refit->model;
   measured all[MAX_SLOTS];
-  int n = measure(all, locals, side, family, layer);
+  int n = measure(all, locals, side, group, layer, unused);
   int number;
 
   if (n == 0) return XFER_OK;
-  number = layer < 0 ? -1 : layer_number(joined, model, &model->entries[all[0].entry], layer);
+  number = layer_number(joined, locals->refit->model, &all[0], layer);
   if (all[0].slot->each_expert) return add_each_expert(locals, side, all, n, number);
   return add_local(locals, side, all, n, number, -1, -1);
 }
 
-/* The entries of the family's first slot say which layers there are. */
-static xfer_status add_family(xfer_locals *locals, int side, const xfi_family *family)
+/* The entries of the group's first slot say which layers there are. */
+static xfer_status add_group(xfer_locals *locals, int side, const xfi_group *group, bool unused)
 {
   const xfi_joined *joined = &locals->refit->sides[side];
-  int first_slot = joined->held[joined->by_name[family->begin]].slot.slot;
+  int first_slot = joined->held[joined->by_name[group->begin]].slot.slot;
   xfer_status st = XFER_OK;
 
-  for (size_t i = family->begin; i < family->end; i++) {
+  for (size_t i = group->begin; i < group->end; i++) {
     const xfi_entry *e = &locals->refit->model->entries[joined->by_name[i]];
 
     if (joined->held[joined->by_name[i]].slot.slot != first_slot) break;
-    if (e->n_layers == 0) XFI_TRY(add_family_layer(locals, side, family, -1));
+    if (e->n_layers == 0) XFI_TRY(add_group_layer(locals, side, group, -1, unused));
     for (int k = 0; k < e->n_layers; k++)
-      XFI_TRY(add_family_layer(locals, side, family, e->layers[k]));
+      XFI_TRY(add_group_layer(locals, side, group, e->layers[k], unused));
   }
 done:
   return st;
@@ -361,6 +389,23 @@ done:
   return st;
 }
 
+static bool is_there(const xfer_side *side, int rank)
+{
+  return side != NULL && (xfi_side_stage_of(side, rank) >= 0 || side->wholes.n > 0);
+}
+
+static xfer_status add_side(xfer_locals *locals, int side, bool unused)
+{
+  const xfi_joined *joined = &locals->refit->sides[side];
+  xfer_status st = XFER_OK;
+
+  if (!is_there(joined->side, locals->rank)) return XFER_OK;
+  for (size_t g = 0; g < joined->n_groups; g++)
+    XFI_TRY(add_group(locals, side, &joined->groups[g], unused));
+done:
+  return st;
+}
+
 xfer_status xfi_locals_create(xfer_locals **locals, const xfer_refit *refit, int rank)
 {
   xfer_locals *l = xfi_calloc(1, sizeof *l);
@@ -370,17 +415,16 @@ xfer_status xfi_locals_create(xfer_locals **locals, const xfer_refit *refit, int
   l->refit = refit;
   l->rank = rank;
   for (int s = 0; s < 2; s++) {
-    const xfi_joined *joined = &refit->sides[s];
-
     l->local_of[s] = xfi_calloc(refit->n_tensors, sizeof *l->local_of[s]);
     XFI_CHECK(l->local_of[s] != NULL, XFER_ERR_NOMEM, "the local tensors of rank %d", rank);
     for (size_t t = 0; t < refit->n_tensors; t++)
       l->local_of[s][t] = -1;
-    if (joined->side == NULL) continue;
-    if (xfi_side_stage_of(joined->side, rank) < 0 && joined->side->wholes.n == 0) continue;
-    for (size_t f = 0; f < joined->n_families; f++)
-      XFI_TRY(add_family(l, s, &joined->families[f]));
-    XFI_TRY(sort_names(l, s));
+    XFI_TRY(add_side(l, s, false));
+  }
+  l->n_listed = l->n;
+  for (int s = 0; s < 2; s++) {
+    if (refit->n_ignored > 0) XFI_TRY(add_side(l, s, true));
+    if (is_there(refit->sides[s].side, rank)) XFI_TRY(sort_names(l, s));
   }
   *locals = l;
   l = NULL;

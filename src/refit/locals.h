@@ -20,7 +20,9 @@ typedef struct xfi_local {
   void *base; /* NULL: not handed in */
   bool given;
   bool misc;
-  char *made; /* misc: the tensor that the framework makes of it */
+  bool unused; /* of the framework, but nothing of it moves: listed nowhere, and taken if handed in
+                */
+  char *made;  /* misc: the tensor that the framework makes of it */
   int made_dtype;
   void *owned; /* memory of a misc tensor that the library took */
 } xfi_local;
@@ -34,6 +36,7 @@ struct xfer_locals {
   int rank;
   xfi_local *at;
   size_t n, capacity;
+  size_t n_listed; /* the others are unused */
   xfer_local_part *parts;
   size_t n_parts, parts_capacity;
   size_t *by_name[2]; /* [n_by_name] of each side */

@@ -1,7 +1,6 @@
 /*
- * From what a checkpoint lists to entries: selection, fused weights taken apart, quantisation,
- * scales paired with their weights, and the check that names are unique and shapes are what the
- * configuration says.
+ * From what a checkpoint lists to entries: selection, quantisation, scales paired with their
+ * weights, and the check that names are unique.
  */
 #include "model.h"
 
@@ -9,22 +8,29 @@
 #include "checked.h"
 #include "dtype.h"
 #include "error.h"
-#include "glob.h"
-#include "text.h"
+#include "names.h"
 #include "vec.h"
 
-#include <ctype.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
-xfer_status xfi_model_create(xfer_model **model)
+xfer_status xfi_model_create(xfer_model **model, const xfer_rules *rules)
 {
+  xfer_model *m = xfi_calloc(1, sizeof *m);
   xfer_status st = XFER_OK;
 
-  *model = xfi_calloc(1, sizeof **model);
-  XFI_CHECK(*model != NULL, XFER_ERR_NOMEM, "a model table");
-  atomic_store(&(*model)->n_refs, 1);
+  XFI_CHECK(m != NULL, XFER_ERR_NOMEM, "a model table");
+  atomic_store(&m->n_refs, 1);
+  m->model_type = "";
+  if (rules != NULL)
+    m->rules = xfi_rules_share(rules);
+  else
+    XFI_TRY(xfi_rules_builtin(&m->rules));
+  *model = m;
+  m = NULL;
 done:
+  xfi_model_destroy(m);
   return st;
 }
 
@@ -40,7 +46,6 @@ static void entry_clear(xfi_entry *entry)
   xfi_free(entry->known);
   xfi_free(entry->name);
   xfi_free(entry->layers);
-  xfi_free(entry->stem);
   memset(entry, 0, sizeof *entry);
 }
 
@@ -49,42 +54,35 @@ void xfi_model_destroy(xfer_model *model)
   if (model == NULL || atomic_fetch_sub(&model->n_refs, 1) != 1) return;
   for (size_t i = 0; i < model->n_entries; i++)
     entry_clear(&model->entries[i]);
+  for (int s = 0; s < 3; s++)
+    xfi_free(model->layer_roles[s]);
   xfi_free(model->entries);
   xfi_free(model->layers);
+  xfi_free(model->vars);
+  xfi_doc_free(&model->config);
+  xfi_rules_destroy(model->rules);
   xfi_free(model);
 }
 
-/* ---- names ---- */
-
-static void fill_number(xfi_text *text, const char **at, const char *place, int number, bool *done)
+int xfi_find_int(const int *list, int n, int value)
 {
-  size_t n = strlen(place);
+  int lo = 0, hi = n;
 
-  *done = number >= 0 && strncmp(*at, place, n) == 0;
-  if (!*done) return;
-  xfi_text_printf(text, "%d", number);
-  *at += n;
+  while (lo < hi) {
+    int mid = lo + (hi - lo) / 2;
+
+    if (list[mid] < value)
+      lo = mid + 1;
+    else
+      hi = mid;
+  }
+  return lo < n && list[lo] == value ? lo : -1;
 }
 
-xfer_status xfi_name_fill(char **name, const char *pattern, int layer, int expert, int local)
+bool xfi_entry_has_layer(const xfi_entry *entry, int layer)
 {
-  xfi_text text = {0};
-  xfer_status st = XFER_OK;
-
-  for (const char *at = pattern; *at != '\0';) {
-    bool done = false;
-
-    fill_number(&text, &at, "{layer}", layer, &done);
-    if (!done) fill_number(&text, &at, "{expert}", expert, &done);
-    if (!done) fill_number(&text, &at, "{local}", local, &done);
-    if (!done) xfi_text_add(&text, at++, 1);
-  }
-  XFI_TRY(xfi_text_status(&text));
-  *name = xfi_text_take(&text);
-  XFI_CHECK(*name != NULL, XFER_ERR_NOMEM, "the name \"%s\"", pattern);
-done:
-  xfi_text_free(&text);
-  return st;
+  return layer < 0 ? entry->n_layers == 0
+                   : xfi_find_int(entry->layers, entry->n_layers, layer) >= 0;
 }
 
 /* ---- appending ---- */
@@ -119,38 +117,6 @@ done:
   return st;
 }
 
-static bool selected(const xfer_model_options *o, const xfi_entry *entry)
-{
-  return o->layers_end == 0 || o->ends != 0 || (entry->n_layers > 0 && entry->main_layers);
-}
-
-/* Keeps the layers and experts in the options' ranges; false: nothing is left. */
-static bool select_ranges(const xfer_model_options *o, xfi_entry *entry)
-{
-  int kept = 0;
-
-  if (!selected(o, entry)) return false;
-  if (o->layers_end > 0 && entry->main_layers) {
-    for (int i = 0; i < entry->n_layers; i++) {
-      int layer = entry->layers[i];
-
-      if (layer >= o->layers_begin && layer < o->layers_end) entry->layers[kept++] = layer;
-    }
-    if (kept == 0) return false;
-    entry->n_layers = kept;
-  }
-  if (o->experts_end > 0 && entry->n_experts > 0) {
-    int begin = entry->first_expert > o->experts_begin ? entry->first_expert : o->experts_begin;
-    int end = entry->first_expert + entry->n_experts;
-
-    if (end > o->experts_end) end = o->experts_end;
-    if (end <= begin) return false;
-    entry->first_expert = begin;
-    entry->n_experts = end - begin;
-  }
-  return true;
-}
-
 static void set_shape(xfi_entry *entry, const xfi_raw *raw)
 {
   int experts = entry->n_experts > 0;
@@ -164,10 +130,13 @@ static void set_shape(xfi_entry *entry, const xfi_raw *raw)
   }
   if (experts) entry->shape[0] = entry->n_experts;
   entry->experts = experts;
+  for (int d = 0; d < XFER_MAX_DIMS; d++)
+    entry->order[d] = d;
 }
 
 /* Applies the caller's renames, in order. */
-static xfer_status rename_entry(xfi_entry *entry, const xfer_model_options *options)
+static xfer_status rename_entry(xfi_entry *entry, const xfer_model_options *options,
+                                uint64_t *renamed)
 {
   xfer_status st = XFER_OK;
 
@@ -177,6 +146,7 @@ static xfer_status rename_entry(xfi_entry *entry, const xfer_model_options *opti
     XFI_TRY(
         xfi_glob_rename(&next, options->renames[2 * i], options->renames[2 * i + 1], entry->known));
     if (next == NULL) continue;
+    if (i < 64) *renamed |= UINT64_C(1) << i;
     xfi_free(entry->known);
     entry->known = next;
   }
@@ -185,7 +155,7 @@ done:
 }
 
 static xfer_status entry_init(xfi_entry *entry, const xfi_raw *raw,
-                              const xfer_model_options *options)
+                              const xfer_model_options *options, uint64_t *renamed)
 {
   xfer_status st = XFER_OK;
 
@@ -193,7 +163,9 @@ static xfer_status entry_init(xfi_entry *entry, const xfi_raw *raw,
                        .first_expert = raw->first_expert,
                        .n_experts = raw->n_experts,
                        .dtype = raw->dtype,
-                       .counted = true,
+                       .n_held = 1,
+                       .suffix = "",
+                       .stem = "",
                        .scale_of = -1};
   entry->pattern = xfi_strdup(raw->pattern);
   entry->known = xfi_strdup(raw->pattern);
@@ -203,8 +175,21 @@ static xfer_status entry_init(xfi_entry *entry, const xfi_raw *raw,
                 entry->layers != NULL,
             XFER_ERR_NOMEM, "the entry of \"%s\"", raw->pattern);
   if (raw->n_layers > 0) memcpy(entry->layers, raw->layers, (size_t)raw->n_layers * sizeof(int));
-  XFI_TRY(rename_entry(entry, options));
-  XFI_TRY(xfi_families_split(entry));
+  XFI_TRY(rename_entry(entry, options, renamed));
+done:
+  return st;
+}
+
+/* Room for one more entry behind `at`. */
+static xfer_status open_gap(xfer_model *model, size_t at)
+{
+  xfer_status st = XFER_OK;
+
+  XFI_TRY(xfi_vec_reserve(&model->entries, &model->entries_cap, model->n_entries + 1,
+                          sizeof *model->entries));
+  memmove(model->entries + at + 2, model->entries + at + 1,
+          (model->n_entries - at - 1) * sizeof *model->entries);
+  model->n_entries++;
 done:
   return st;
 }
@@ -216,8 +201,7 @@ xfer_status xfi_model_append(xfer_model *model, const xfi_raw *raw,
   xfer_status st = XFER_OK;
 
   XFI_TRY(check_raw(raw, xfi_dtype_size((int)raw->dtype)));
-  XFI_TRY(entry_init(&entry, raw, options));
-  if (!select_ranges(options, &entry)) goto done;
+  XFI_TRY(entry_init(&entry, raw, options, &model->renamed));
   set_shape(&entry, raw);
   XFI_TRY(xfi_vec_reserve(&model->entries, &model->entries_cap, model->n_entries + 1,
                           sizeof *model->entries));
@@ -225,37 +209,6 @@ xfer_status xfi_model_append(xfer_model *model, const xfi_raw *raw,
   memset(&entry, 0, sizeof entry);
 done:
   entry_clear(&entry);
-  return st;
-}
-
-/* Replaces the number after `word` by `place`; -1: there is none. */
-static int take_number(char *name, size_t capacity, const char *word, const char *place)
-{
-  char *at = strstr(name, word);
-  char rest[XFI_NAME_BYTES];
-  int number = 0;
-  char *end;
-
-  if (at == NULL || (at != name && at[-1] != '.')) return -1;
-  at += strlen(word);
-  for (end = at; isdigit((unsigned char)*end) && end - at < 9; end++)
-    number = 10 * number + (*end - '0');
-  if (end == at || (*end != '.' && *end != '\0')) return -1;
-  snprintf(rest, sizeof rest, "%s", end);
-  snprintf(at, capacity - (size_t)(at - name), "%s%s", place, rest);
-  return number;
-}
-
-xfer_status xfi_name_split(char *pattern, int *layer, int *expert, const char *name)
-{
-  xfer_status st = XFER_OK;
-
-  XFI_CHECK(strlen(name) + 16 < XFI_NAME_BYTES, XFER_ERR_IO, "a tensor name of %zu characters",
-            strlen(name));
-  snprintf(pattern, XFI_NAME_BYTES, "%s", name);
-  *layer = take_number(pattern, XFI_NAME_BYTES, "layers.", "{layer}");
-  *expert = take_number(pattern, XFI_NAME_BYTES, "experts.", "{expert}");
-done:
   return st;
 }
 
@@ -282,6 +235,46 @@ done:
   return st;
 }
 
+xfer_status xfi_model_double(xfer_model *model, size_t at)
+{
+  xfi_entry copy = model->entries[at];
+  xfer_status st = XFER_OK;
+
+  copy.pattern = xfi_strdup(copy.pattern);
+  copy.known = xfi_strdup(copy.known);
+  copy.name = xfi_strdup(copy.name);
+  copy.layers = xfi_calloc((size_t)copy.n_layers, sizeof *copy.layers);
+  XFI_CHECK(copy.pattern != NULL && copy.known != NULL && copy.name != NULL && copy.layers != NULL,
+            XFER_ERR_NOMEM, "the entry of \"%s\"", model->entries[at].pattern);
+  if (copy.n_layers > 0)
+    memcpy(copy.layers, model->entries[at].layers, (size_t)copy.n_layers * sizeof *copy.layers);
+  copy.stem = copy.known + (model->entries[at].stem - model->entries[at].known);
+  XFI_TRY(open_gap(model, at));
+  model->entries[at + 1] = copy;
+  memset(&copy, 0, sizeof copy);
+done:
+  entry_clear(&copy);
+  return st;
+}
+
+xfer_status xfi_model_split(xfer_model *model, size_t at, int first, int end)
+{
+  xfi_entry *e, *rest;
+  int n;
+  xfer_status st = XFER_OK;
+
+  XFI_TRY(xfi_model_double(model, at));
+  e = &model->entries[at];
+  rest = e + 1;
+  n = end - first;
+  memcpy(rest->layers, e->layers + first, (size_t)n * sizeof *e->layers);
+  rest->n_layers = n;
+  memmove(e->layers + first, e->layers + end, (size_t)(e->n_layers - end) * sizeof *e->layers);
+  e->n_layers -= n;
+done:
+  return st;
+}
+
 xfer_status xfi_model_add(xfer_model *model, const xfi_raw *raw)
 {
   const xfer_model_options all = XFER_MODEL_OPTIONS_INIT;
@@ -297,6 +290,207 @@ xfer_status xfi_model_add(xfer_model *model, const xfi_raw *raw)
     entry_clear(&model->entries[--model->n_entries]);
   (void)xfi_model_finish(model, &all); /* as it was before */
   xfi_set_error("%s", why);
+done:
+  return st;
+}
+
+/* ---- ranges ---- */
+
+/* Keeps the layers and experts in the options' ranges; false: nothing is left. */
+static bool keep_ranges(const xfer_model_options *o, xfi_entry *entry)
+{
+  bool own = entry->stack == XFI_LAYERS;
+  int kept = 0;
+
+  if (o->layers_end > 0 && o->ends == 0 && !own) return false;
+  if (o->layers_end > 0 && own) {
+    for (int i = 0; i < entry->n_layers; i++) {
+      int layer = entry->layers[i];
+
+      if (layer >= o->layers_begin && layer < o->layers_end) entry->layers[kept++] = layer;
+    }
+    if (kept == 0) return false;
+    entry->n_layers = kept;
+  }
+  if (o->experts_end > 0 && entry->n_experts > 0) {
+    int begin = entry->first_expert > o->experts_begin ? entry->first_expert : o->experts_begin;
+    int end = entry->first_expert + entry->n_experts;
+
+    if (end > o->experts_end) end = o->experts_end;
+    if (end <= begin) return false;
+    entry->first_expert = begin;
+    entry->n_experts = end - begin;
+    entry->shape[0] = end - begin;
+  }
+  return true;
+}
+
+/* A range of experts must be there: what it names beyond the model's, nobody can mean. */
+static xfer_status check_experts(const xfer_model *model, const xfer_model_options *o)
+{
+  int end = 0;
+  bool stacked = false;
+  xfer_status st = XFER_OK;
+
+  if (o->experts_end == 0) return XFER_OK;
+  for (size_t i = 0; i < model->n_entries; i++) {
+    const xfi_entry *e = &model->entries[i];
+
+    if (e->n_experts > 0 && e->first_expert + e->n_experts > end)
+      end = e->first_expert + e->n_experts;
+    stacked =
+        stacked || (strstr(e->known, ".experts.") != NULL && e->n_experts == 0 && e->n_dims == 3);
+  }
+  XFI_CHECK(!stacked, XFER_ERR_UNSUPPORTED,
+            "experts %d to %d are wanted, but the checkpoint holds all experts in one tensor, of "
+            "which a range cannot be kept",
+            o->experts_begin, o->experts_end - 1);
+  XFI_CHECK(o->experts_end <= end, XFER_ERR_ARG, "experts %d to %d are wanted; the model has %d",
+            o->experts_begin, o->experts_end - 1, end);
+done:
+  return st;
+}
+
+static xfer_status select_ranges(xfer_model *model, const xfer_model_options *options)
+{
+  size_t n = 0;
+  xfer_status st = XFER_OK;
+
+  XFI_TRY(check_experts(model, options));
+  for (size_t i = 0; i < model->n_entries; i++) {
+    if (keep_ranges(options, &model->entries[i]))
+      model->entries[n++] = model->entries[i];
+    else
+      entry_clear(&model->entries[i]);
+  }
+  model->n_entries = n;
+done:
+  return st;
+}
+
+/* ---- checks ---- */
+
+static int compare_names(const xfi_entry *x, const xfi_entry *y)
+{
+  int c = strcmp(x->known, y->known);
+
+  return c != 0 ? c : x->held - y->held;
+}
+
+static int compare_patterns(const void *a, const void *b)
+{
+  const xfi_entry *x = *(const xfi_entry *const *)a, *y = *(const xfi_entry *const *)b;
+  int c = compare_names(x, y);
+
+  if (c != 0) return c;
+  if (x->n_layers == 0 || y->n_layers == 0) return 0;
+  return (x->layers[0] > y->layers[0]) - (x->layers[0] < y->layers[0]);
+}
+
+static bool layers_meet(const xfi_entry *x, const xfi_entry *y)
+{
+  if (x->n_layers == 0) return true;
+  for (int i = 0; i < x->n_layers; i++) {
+    if (xfi_entry_has_layer(y, x->layers[i])) return true;
+  }
+  return false;
+}
+
+static xfer_status check_unique(const xfer_model *model)
+{
+  const xfi_entry **sorted = xfi_calloc(model->n_entries, sizeof(const xfi_entry *));
+  xfer_status st = XFER_OK;
+
+  XFI_CHECK(sorted != NULL, XFER_ERR_NOMEM, "%zu names to compare", model->n_entries);
+  for (size_t i = 0; i < model->n_entries; i++)
+    sorted[i] = &model->entries[i];
+  qsort(sorted, model->n_entries, sizeof(const xfi_entry *), compare_patterns);
+  for (size_t i = 0; i < model->n_entries; i++) {
+    for (size_t k = i + 1; k < model->n_entries; k++) {
+      if (compare_names(sorted[i], sorted[k]) != 0) break;
+      XFI_CHECK(!layers_meet(sorted[i], sorted[k]), XFER_ERR_ARG,
+                "\"%s\" and \"%s\" are one name, \"%s\"", sorted[i]->pattern, sorted[k]->pattern,
+                sorted[i]->known);
+    }
+  }
+done:
+  xfi_free(sorted);
+  return st;
+}
+
+static int compare_ints(const void *a, const void *b)
+{
+  int x = *(const int *)a, y = *(const int *)b;
+
+  return (x > y) - (x < y);
+}
+
+/* The model's own layers: what pipeline stages share out. Extra layers are none of them. */
+static xfer_status collect_layers(xfer_model *model)
+{
+  size_t n = 0, kept = 0;
+  int *all = NULL;
+  xfer_status st = XFER_OK;
+
+  for (size_t i = 0; i < model->n_entries; i++)
+    n += (size_t)model->entries[i].n_layers;
+  all = xfi_calloc(n, sizeof *all);
+  XFI_CHECK(all != NULL, XFER_ERR_NOMEM, "%zu layer numbers", n);
+  n = 0;
+  model->n_extra = 0;
+  for (size_t i = 0; i < model->n_entries; i++) {
+    const xfi_entry *e = &model->entries[i];
+
+    for (int k = 0; k < e->n_layers && e->stack == XFI_LAYERS; k++)
+      all[n++] = e->layers[k];
+    if (e->stack == XFI_EXTRA && e->n_layers > model->n_extra) model->n_extra = e->n_layers;
+  }
+  qsort(all, n, sizeof *all, compare_ints);
+  for (size_t i = 0; i < n; i++) {
+    if (kept == 0 || all[kept - 1] != all[i]) all[kept++] = all[i];
+  }
+  xfi_free(model->layers);
+  model->layers = all;
+  model->n_layers = (int)kept;
+  all = NULL;
+done:
+  xfi_free(all);
+  return st;
+}
+
+static void split_names(xfer_model *model)
+{
+  for (size_t i = 0; i < model->n_entries; i++)
+    xfi_roles_split_name(model, &model->entries[i]);
+}
+
+xfer_status xfi_model_finish(xfer_model *model, const xfer_model_options *options)
+{
+  xfer_status st = XFER_OK;
+
+  XFI_CHECK(model->n_config_layers == 0 || options->layers_end <= model->n_config_layers,
+            XFER_ERR_ARG, "layers %d to %d are wanted; the model has %d", options->layers_begin,
+            options->layers_end - 1, model->n_config_layers);
+  for (int64_t i = 0; i < options->n_renames && i < 64; i++) {
+    XFI_CHECK((model->renamed >> i & 1) != 0, XFER_ERR_ARG,
+              "rename \"%s\": no tensor of the model matches", options->renames[2 * i]);
+  }
+  if (!model->scanned) xfi_config_recognise(model);
+  XFI_TRY(xfi_config_vars(model));
+  split_names(model);
+  if (!model->scanned) XFI_TRY(select_ranges(model, options));
+  XFI_CHECK(model->n_entries > 0, XFER_ERR_ARG, "no tensor is left to refit");
+  XFI_TRY(xfi_roles_find(model));
+  if (!model->scanned && options->quant == XFER_QUANT_FP8_BLOCK128) {
+    XFI_TRY(xfi_scales_make(model, options));
+    split_names(model);
+    XFI_TRY(xfi_roles_find(model));
+  }
+  model->scanned = true;
+  XFI_TRY(check_unique(model));
+  XFI_TRY(collect_layers(model));
+  XFI_TRY(xfi_roles_collect(model));
+  XFI_TRY(xfi_scales_pair(model));
 done:
   return st;
 }

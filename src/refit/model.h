@@ -2,11 +2,11 @@
  * The table of a model, in the form that the join works on.
  *
  * An *entry* stands for many tensors of a checkpoint: one name pattern over a list of layers and a
- * range of experts, all of one shape. Experts that a checkpoint lists one by one become one tensor
- * whose dim 0 counts them. A checkpoint tensor that is two weights in one (a fused gate_up_proj)
- * becomes two entries, each with its *home*: where its elements lie in the checkpoint's tensor. So
- * below this point there is one form of a model: experts are [E, rows, cols], gate and up are two
- * tensors.
+ * range of experts, all of one shape and of one kind of layer. Experts that a checkpoint lists one
+ * by one become one tensor whose dim 0 counts them. A checkpoint tensor that holds several weights
+ * becomes as many entries, each with its *home*: where its elements lie in the checkpoint's tensor.
+ * So below this point there is one form of a model: rows, then columns, after the experts if any,
+ * and each weight is a tensor.
  */
 #ifndef XFI_MODEL_H
 #define XFI_MODEL_H
@@ -15,48 +15,27 @@
 #include <stdbool.h>
 #include <stdint.h>
 
+#include "rules.h"
 #include "xfer/refit.h"
 
-/* How tensor parallelism cuts a tensor: the nature of a weight, the same in every framework. */
-typedef enum xfi_cut_kind {
-  XFI_CUT_WHOLE = 0, /* not at all */
-  XFI_CUT_VOCAB,     /* dim 0, on a padded size */
-  XFI_CUT_COL,       /* rows: dim 0 (after the experts) */
-  XFI_CUT_ROW,       /* columns: the last dim; a bias is whole */
-  XFI_CUT_Q,         /* rows, by attention head */
-  XFI_CUT_KV,        /* rows, by key/value head, which may be fewer than the ranks */
-  XFI_CUT_MAMBA_IN,  /* rows z|x|B|C|dt, each cut by itself */
-  XFI_CUT_MAMBA_CONV /* rows x|B|C, likewise */
-} xfi_cut_kind;
+/* `count` times `unit` rows; the unit may have parts. */
+typedef struct xfi_segment {
+  const char *name;
+  int64_t count, unit;
+  int n_subs;
+  const char *sub_names[XFI_MAX_SUBS];
+  int64_t sub_rows[XFI_MAX_SUBS];
+} xfi_segment;
 
-/* What else a row of the family table says. */
-enum {
-  XFI_STEM_HOOK = 1, /* vLLM makes other values of it after loading */
-  XFI_STEM_VALUE =
-      2, /* and keeps those alone: the rank's share goes to a named buffer or a callback */
-  XFI_STEM_TIED = 4 /* the embedding: with tied weights it is the output layer too */
-};
-
-/* One line of the family table (families.c): what a name means and what each side calls it. In the
- * local names `%` is where "weight", "bias" or "weight_scale_inv" goes (else it is appended),
- * {local} the local number of an expert, and ":1/2" says that the tensor is the second of two that
- * lie in one. */
-typedef struct xfi_stem {
-  const char *stem;    /* after "layers.{layer}.", without ".weight" */
-  const char *sibling; /* the line holds only if the same layers have this too; NULL: always */
-  xfi_cut_kind cut;
-  const char *megatron;
-  const char *vllm; /* NULL: as `stem` */
-  int flags;
-  const char *made; /* with XFI_STEM_VALUE: the tensor, of the same shape, that vLLM makes of it */
-  int made_dtype;
-} xfi_stem;
+/* Layers of the model itself, its extra ones (multi-token prediction), or neither. */
+typedef enum xfi_stack { XFI_OUTSIDE = 0, XFI_LAYERS, XFI_EXTRA } xfi_stack;
 
 typedef struct xfi_entry {
   char *pattern; /* the checkpoint's name, with {layer} and {expert} */
-  char *known;   /* what it is after the caller's renames: what the families look at */
-  char *name;    /* of the tensors of the join: the pattern, plus [gate] or [up] where it is two */
-  int *layers;   /* [n_layers] ascending; NULL: the name has no {layer} */
+  char *known;   /* what it is after the caller's renames: what the rules look at */
+  char *name; /* of the tensors of the join: the pattern, plus [gate] or the like where it is one of
+                 several */
+  int *layers; /* [n_layers] ascending; NULL: the name has no {layer} */
   int n_layers;
   int n_experts; /* 0: the name has no {expert} */
   int first_expert;
@@ -65,36 +44,55 @@ typedef struct xfi_entry {
   xfer_dtype dtype;
   int64_t offset; /* home, in elements of the checkpoint's tensor */
   int64_t strides[XFER_MAX_DIMS];
-  bool fused;   /* the checkpoint's tensor holds another entry too, or has dims in another order */
-  bool counted; /* the first entry of its checkpoint tensor */
-  bool experts; /* dim 0 counts experts */
-  bool main_layers;    /* {layer} counts the model's own layers */
-  char *stem;          /* for families.c: after the prefix, without the suffix */
-  const char *suffix;  /* in `pattern`, or a constant: "weight", "bias", "weight_scale_inv" or "" */
-  const xfi_stem *row; /* what the families say; NULL: no rule knows it */
-  int scale_of;        /* index of the weight whose scales these are; -1: they are no scales */
-  int64_t block[2];    /* a weight with scales: the size of a block; 0: none */
+  int order[XFER_MAX_DIMS]; /* the checkpoint's dim k is dim order[k] here */
+  bool experts;             /* dim 0 counts experts */
+  xfi_stack stack;
+  bool own_numbers;   /* extra layers that the checkpoint numbers from 0 */
+  const char *stem;   /* in `known`: after prefix and layer */
+  size_t n_stem;      /* without the suffix */
+  const char *suffix; /* "weight", "bias", "weight_scale_inv" or "" */
+  const char *role;   /* NULL: no rule knows it */
+  bool matched;       /* the rules were asked */
+  int n_segments;     /* 0: rows of which nothing is said */
+  xfi_segment segments[XFI_MAX_SEGMENTS];
+  int n_held,
+      held; /* several weights in one tensor of the checkpoint, and which this is; 1, 0: alone */
+  bool alternate;
+  int64_t held_first; /* row of the first */
+  int scale_of;       /* index of the weight whose scales these are; -1: they are no scales */
+  int64_t block[2];   /* a weight with scales: the size of a block; 0: none */
 } xfi_entry;
 
-/* Figures of config.json; 0 where it says nothing. */
-typedef struct xfi_config {
-  int64_t vocab, hidden, n_layers, heads, kv_heads, head_dim;
-  int64_t mamba_heads, mamba_head_dim, mamba_groups, mamba_state;
-  int64_t block[2];
-  bool tied;
-} xfi_config;
+enum { XFI_MAX_ROLES = 128 };
+typedef struct xfi_roles {
+  uint64_t bits[XFI_MAX_ROLES / 64];
+} xfi_roles;
 
 struct xfer_model {
   atomic_int n_refs;
   atomic_bool frozen; /* a refit was made of it */
-  xfi_config config;
+  xfer_rules *rules;
+  xfi_doc config;           /* config.json, or the table */
+  const struct json_t *top; /* the configuration in it */
+  const xfi_family *family; /* NULL: no rules of this model_type */
+  const xfi_family *all[XFI_MAX_INCLUDES];
+  int n_all;
+  const char *model_type; /* "" where the configuration has none */
+  xfi_var *vars;          /* what rules may ask: the family's words, then the configuration's */
+  size_t n_vars, vars_cap;
+  int64_t block[2]; /* of fp8 scales */
   xfi_entry *entries;
-  size_t n_entries;
-  size_t entries_cap;
+  size_t n_entries, entries_cap;
   int *layers; /* [n_layers] the model's own layers that are kept, ascending */
   int n_layers;
-  bool has_sinks; /* gpt-oss: some local names differ */
-  bool scanned;   /* layers, rows and scales are set */
+  int n_config_layers; /* num_hidden_layers; 0: not said */
+  int n_extra;         /* extra layers that are kept */
+  const char *roles[XFI_MAX_ROLES];
+  int n_roles;
+  xfi_roles *layer_roles[3]; /* by xfi_stack: [n_layer_roles] what each layer has */
+  int n_layer_roles[3];
+  uint64_t renamed; /* bit i: the i-th rename matched something */
+  bool scanned;     /* ranges were kept, quantised */
 };
 
 /* What the readers hand over: one name pattern of the checkpoint as it stands there. */
@@ -109,53 +107,59 @@ typedef struct xfi_raw {
   xfer_dtype dtype;
 } xfi_raw;
 
-xfer_status xfi_model_create(xfer_model **model);
+xfer_status xfi_model_create(xfer_model **model, const xfer_rules *rules);
 xfer_model *xfi_model_share(xfer_model *model);
-void xfi_model_destroy(xfer_model *model); /* one owner less */
+void xfi_model_destroy(xfer_model *model);
 
-/* Appends what `raw` stands for, cut to what `options` keep; fused weights become two entries. */
+/* Appends one pattern; xfi_model_append_name() takes numbers of layer and expert out of a plain
+ * name. */
 xfer_status xfi_model_append(xfer_model *model, const xfi_raw *raw,
                              const xfer_model_options *options);
-/* Likewise, after numbers after "layers." and "experts." in the name were made {layer} and
- * {expert}. */
 xfer_status xfi_model_append_name(xfer_model *model, const xfi_raw *raw,
                                   const xfer_model_options *options);
-/* Likewise, to a finished model, which is finished again; unchanged where that fails. */
+/* Appends after the first xfi_model_finish(); on an error the model is as before. */
 xfer_status xfi_model_add(xfer_model *model, const xfi_raw *raw);
-/* "model.layers.3.mlp.experts.7.up_proj.weight": a pattern of XFI_NAME_BYTES, 3 and 7; -1: no such
- * number. */
-enum { XFI_NAME_BYTES = 512 };
-xfer_status xfi_name_split(char *pattern, int *layer, int *expert, const char *name);
-/* After the last append: quantise, look names up in the families, pair scales with weights, check.
- */
+/* After the last append: ranges, roles, scales, kinds of layers, checks. */
 xfer_status xfi_model_finish(xfer_model *model, const xfer_model_options *options);
+/* A copy of the entry behind it, over the layers [first, end) of its list. */
+xfer_status xfi_model_split(xfer_model *model, size_t at, int first, int end);
+xfer_status xfi_model_double(xfer_model *model, size_t at);
 
-/* The two readers. Each fills `model->config` and appends; neither finishes. */
+/* The two readers. Each reads `model->config` and appends; neither finishes. */
 xfer_status xfi_table_read(xfer_model *model, const char *path, const xfer_model_options *options);
 xfer_status xfi_checkpoint_read(xfer_model *model, const char *path,
                                 const xfer_model_options *options);
-/* Sets the figures that the object has. `where` is for errors. */
-struct json_t;
-xfer_status xfi_config_read(xfi_config *config, const struct json_t *object, const char *where);
 /* A dtype by its spelling in a table or in a safetensors header; false: unknown. */
 bool xfi_dtype_find(xfer_dtype *dtype, const char *name);
 
-/* "%s" with {layer}, {expert} and {local} filled in; a negative number leaves its place as it is.
- */
-xfer_status xfi_name_fill(char **name, const char *pattern, int layer, int expert, int local);
+/* config.c: from model->top: the family by its model_type, and the block of fp8 scales. */
+xfer_status xfi_config_read(xfer_model *model);
+/* The family of a model without model_type, by the names it has. */
+void xfi_config_recognise(xfer_model *model);
+/* model->vars */
+xfer_status xfi_config_vars(xfer_model *model);
 
-/* families.c: sets row, stem and suffix of an entry. Siblings must be there already. */
-void xfi_families_find(xfer_model *model, xfi_entry *entry);
-/* Splits a pattern: main_layers, stem, suffix. */
-xfer_status xfi_families_split(xfi_entry *entry);
-/* The entry that holds `stem` (with `suffix`, unless it is NULL) in the layer, -1: outside the
- * layers, of the same stack of layers as `like`; NULL: none. */
-xfi_entry *xfi_model_find(const xfer_model *model, const char *stem, const char *suffix,
+/* scales.c: makes fp8 weights of those that the family scales; finds the weight of each scale. */
+xfer_status xfi_scales_make(xfer_model *model, const xfer_model_options *options);
+xfer_status xfi_scales_pair(xfer_model *model);
+
+/* roles.c: what each entry is. */
+void xfi_roles_split_name(const xfer_model *model, xfi_entry *entry);
+xfer_status xfi_roles_find(xfer_model *model);
+xfer_status xfi_roles_collect(xfer_model *model);
+bool xfi_role_matches(const char *pattern, const char *role);
+/* Does the entry's kind of layer have the role? Outside the layers: does anything there? */
+bool xfi_model_has(const xfer_model *model, const xfi_entry *entry, const char *role);
+/* Does any layer of its stack? */
+bool xfi_model_has_anywhere(const xfer_model *model, const xfi_entry *entry, const char *role);
+/* The entry of this role and suffix (NULL: any) in a layer of the same stack (-1: outside); NULL:
+ * none. */
+xfi_entry *xfi_model_find(const xfer_model *model, const char *role, const char *suffix,
                           const xfi_entry *like, int layer);
-/* fused.c */
-xfer_status xfi_model_split_fused(xfer_model *model, const xfer_model_options *options);
-/* True: an entry of this stem has all layers of `like`. */
-bool xfi_model_has(const xfer_model *model, const char *stem, const xfi_entry *like);
+bool xfi_entry_has_layer(const xfi_entry *entry, int layer);
+
+/* The place of `value` in the ascending list, or -1: the one binary search. */
+int xfi_find_int(const int *list, int n, int value);
 
 static inline int64_t xfi_ceil_div(int64_t a, int64_t b)
 {

@@ -41,7 +41,7 @@ static void add_tensor(const xfer_refit *refit, size_t i, const xfer_layout **la
   uint64_t bytes = payload(entry);
 
   r->hf_tensors +=
-      (uint64_t)entry->counted * (uint64_t)(entry->n_experts > 0 ? entry->n_experts : 1);
+      (uint64_t)(entry->held == 0) * (uint64_t)(entry->n_experts > 0 ? entry->n_experts : 1);
   r->payload_bytes += bytes;
   if (bytes > r->largest_bytes) r->largest_bytes = bytes;
   if (held != NULL && held->misc) {
@@ -67,10 +67,8 @@ void xfi_refit_report(const xfer_refit *refit, xfer_refit_report_data *report)
   report->ignored = refit->n_ignored;
   for (size_t i = 0; i < refit->n_tensors; i++)
     add_tensor(refit, i, &last, &last_bytes, report);
-  if (refit->model->config.tied && train != NULL && train->framework == XFI_MEGATRON &&
-      train->pp > 1) {
-    report->duplicates = 1;
-  }
+  for (size_t e = 0; train != NULL && e < refit->model->n_entries; e++)
+    report->duplicates += refit->sides[XFER_SIDE_TRAIN].held[e].slot.last != NULL;
 }
 
 int xfi_refit_ranks(const xfer_refit *refit)
@@ -80,7 +78,7 @@ int xfi_refit_ranks(const xfer_refit *refit)
   for (int s = 0; s < 2; s++) {
     const xfer_side *side = refit->sides[s].side;
 
-    if (side != NULL && side->first_rank + side->size > n) n = side->first_rank + side->size;
+    if (side != NULL && side->sorted[side->size - 1] >= n) n = side->sorted[side->size - 1] + 1;
   }
   return n;
 }
@@ -100,12 +98,10 @@ void xfi_refit_tensor(const xfer_refit *refit, size_t i, xfer_refit_tensor *tens
   tensor->n_dims = entry->n_dims;
   tensor->half_dim = -1;
   tensor->half_step = 1;
-  if (strcmp(entry->name, entry->pattern) != 0) { /* gate or up */
-    bool alternating = entry->strides[1] == 2;
-
-    tensor->half_dim = 1;
-    tensor->half_step = alternating ? 2 : 1;
-    tensor->half_first = entry->counted ? 0 : alternating ? 1 : entry->shape[1];
+  if (entry->n_held > 1) {
+    tensor->half_dim = entry->experts ? 1 : 0;
+    tensor->half_step = entry->alternate ? entry->n_held : 1;
+    tensor->half_first = entry->held_first;
   }
   tensor->layer = k < 0 ? -1 : entry->layers[k];
   tensor->misc = gen->side != NULL && gen->held[refit->entry_of[i]].misc;

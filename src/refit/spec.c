@@ -1,75 +1,93 @@
-/* Reads a SPEC: framework, colon, items. One table says which items a framework has. */
+/* Reads a SPEC: side, colon, items. Which items there are, the side's rules say. */
 #include "side.h"
 
 #include "alloc.h"
 #include "error.h"
+#include "text.h"
 
 #include <ctype.h>
 #include <jansson.h>
-#include <limits.h>
-#include <stddef.h>
 #include <stdio.h>
 #include <string.h>
 
-typedef enum item_kind {
-  ITEM_NUMBER, /* tp4 */
-  ITEM_CHOICE, /* mla_down=fused: the value is its place in `choices` */
-  ITEM_FLAG,   /* transposed */
-  ITEM_LAYERS, /* layers=3+14x4+2 */
-  ITEM_MAP     /* map=FILE */
-} item_kind;
+enum { MAX_PP = 4096 };
 
-typedef struct item {
-  const char *name;
-  int frameworks;
-  item_kind kind;
-  size_t field;
-  const char *choices[4];
-  uint32_t flag;
-} item;
-
-enum { TRAIN_PP = XFI_MEGATRON, ANY = XFI_MEGATRON | XFI_FSDP | XFI_VLLM };
-
-static const item ITEMS[] = {
-    {"tp", ANY | XFI_HF, ITEM_NUMBER, offsetof(xfer_side, tp), {0}, 0},
-    {"dp", ANY, ITEM_NUMBER, offsetof(xfer_side, dp), {0}, 0},
-    {"ep", ANY, ITEM_NUMBER, offsetof(xfer_side, ep), {0}, 0},
-    {"pp", XFI_MEGATRON | XFI_VLLM, ITEM_NUMBER, offsetof(xfer_side, pp), {0}, 0},
-    {"cp", XFI_MEGATRON, ITEM_NUMBER, offsetof(xfer_side, cp), {0}, 0},
-    {"etp", XFI_MEGATRON, ITEM_NUMBER, offsetof(xfer_side, etp), {0}, 0},
-    {"vdiv", XFI_MEGATRON, ITEM_NUMBER, offsetof(xfer_side, vdiv), {0}, 0},
-    {"layers", XFI_MEGATRON, ITEM_LAYERS, 0, {0}, 0},
-    {"mla_down",
-     XFI_MEGATRON,
-     ITEM_CHOICE,
-     offsetof(xfer_side, mla_down),
-     {"replicated", "sharded", "fused"},
-     0},
-    {"experts", XFI_MEGATRON, ITEM_CHOICE, offsetof(xfer_side, stacked), {"list", "stacked"}, 0},
-    {"replicate", XFI_FSDP, ITEM_NUMBER, offsetof(xfer_side, replicate), {0}, 0},
-    {"engines", XFI_VLLM, ITEM_NUMBER, offsetof(xfer_side, engines), {0}, 0},
-    {"loaded", XFI_VLLM, ITEM_FLAG, 0, {0}, XFER_WEIGHTS_LOADED},
-    {"up_first", XFI_VLLM, ITEM_FLAG, 0, {0}, XFER_WEIGHTS_UP_FIRST},
-    {"interleaved", XFI_VLLM, ITEM_FLAG, 0, {0}, XFER_WEIGHTS_INTERLEAVED},
-    {"transposed", XFI_VLLM, ITEM_FLAG, 0, {0}, XFER_WEIGHTS_TRANSPOSED},
-    {"round_robin",
-     XFI_VLLM,
-     ITEM_CHOICE,
-     offsetof(xfer_side, round_robin),
-     {"", "round_robin"},
-     0},
-    {"map", XFI_VLLM, ITEM_MAP, 0, {0}, 0},
-};
-enum { N_ITEMS = sizeof ITEMS / sizeof *ITEMS, MAX_PP = 4096 };
-
+/* The flags that xfer_weights says too. */
 static const struct {
   const char *name;
-  xfi_framework framework;
-} FRAMEWORKS[] = {{"megatron", XFI_MEGATRON},
-                  {"fsdp", XFI_FSDP},
-                  {"full", XFI_FULL},
-                  {"vllm", XFI_VLLM},
-                  {"hf", XFI_HF}};
+  uint32_t bit;
+} WEIGHTS[] = {{"loaded", XFER_WEIGHTS_LOADED},
+               {"up_first", XFER_WEIGHTS_UP_FIRST},
+               {"interleaved", XFER_WEIGHTS_INTERLEAVED},
+               {"transposed", XFER_WEIGHTS_TRANSPOSED}};
+enum { N_WEIGHTS = sizeof WEIGHTS / sizeof *WEIGHTS };
+
+/* ---- variables ---- */
+
+int64_t xfi_side_var(const xfer_side *side, const char *name)
+{
+  for (int i = 0; i < side->n_vars; i++) {
+    if (strcmp(side->vars[i].name, name) == 0) return side->vars[i].value;
+  }
+  return 0;
+}
+
+xfi_scope xfi_side_scope(const xfer_side *side, const xfi_scope *next)
+{
+  return (xfi_scope){side->vars, (size_t)side->n_vars, next};
+}
+
+static void set_var(xfer_side *side, const char *name, size_t n, int64_t value)
+{
+  for (int i = 0; i < side->n_vars; i++) {
+    if (strncmp(side->vars[i].name, name, n) == 0 && side->vars[i].name[n] == '\0')
+      side->vars[i].value = value;
+  }
+}
+
+static xfer_status add_var(xfer_side *side, const char *name, const char *tail, int64_t value)
+{
+  xfi_text text = {0};
+  xfer_status st = XFER_OK;
+
+  XFI_CHECK(side->n_vars < XFI_MAX_ITEMS, XFER_ERR_UNSUPPORTED, "side \"%s\" has too many items",
+            side->rules->name);
+  if (tail != NULL) {
+    xfi_text_printf(&text, "%s_%s", name, tail);
+    XFI_TRY(xfi_text_status(&text));
+    name = side->var_names[side->n_vars] = xfi_text_take(&text);
+  }
+  side->vars[side->n_vars++] = (xfi_var){name, value};
+done:
+  xfi_text_free(&text);
+  return st;
+}
+
+/* Every item at its default. */
+static xfer_status add_vars(xfer_side *side)
+{
+  const xfi_side_rules *r = side->rules;
+  const char *name;
+  const json_t *value;
+  xfer_status st = XFER_OK;
+
+  json_object_foreach((json_t *)(uintptr_t)r->numbers, name, value)
+  {
+    XFI_TRY(add_var(side, name, NULL, json_integer_value(value)));
+  }
+  json_object_foreach((json_t *)(uintptr_t)r->choices, name, value)
+  {
+    for (size_t i = 0; i < json_array_size(value); i++)
+      XFI_TRY(add_var(side, name, json_string_value(json_array_get(value, i)), i == 0));
+  }
+  for (size_t i = 0; i < json_array_size(r->flags); i++)
+    XFI_TRY(add_var(side, json_string_value(json_array_get(r->flags, i)), NULL, 0));
+  XFI_TRY(add_var(side, "map", NULL, 0));
+done:
+  return st;
+}
+
+/* ---- items ---- */
 
 /* A number of at most 9 digits, all of `text` up to `end`; -1: it is none. */
 static int number(const char *text, const char *end)
@@ -113,40 +131,6 @@ done:
   return st;
 }
 
-static const item *find_item(const char *text, size_t n, size_t n_name)
-{
-  const item *found = NULL;
-
-  for (size_t i = 0; i < N_ITEMS; i++) {
-    size_t k = strlen(ITEMS[i].name);
-    bool whole = ITEMS[i].kind == ITEM_FLAG || ITEMS[i].field == offsetof(xfer_side, round_robin);
-
-    if (k > n || strncmp(text, ITEMS[i].name, k) != 0) continue;
-    if (whole                          ? k != n
-        : ITEMS[i].kind == ITEM_NUMBER ? !isdigit((unsigned char)text[k])
-                                       : k != n_name) {
-      continue;
-    }
-    found = &ITEMS[i];
-  }
-  return found;
-}
-
-static xfer_status parse_choice(xfer_side *side, const item *it, const char *value, const char *end)
-{
-  xfer_status st = XFER_OK;
-
-  for (int c = 0; c < 4 && it->choices[c] != NULL; c++) {
-    if (strlen(it->choices[c]) != (size_t)(end - value)) continue;
-    if (strncmp(it->choices[c], value, (size_t)(end - value)) != 0) continue;
-    memcpy((char *)side + it->field, &c, sizeof c);
-    return XFER_OK;
-  }
-  XFI_CHECK(false, XFER_ERR_ARG, "%s=%.*s: no such choice", it->name, (int)(end - value), value);
-done:
-  return st;
-}
-
 static xfer_status parse_map(xfer_side *side, const char *value, const char *end)
 {
   char path[1024];
@@ -159,34 +143,102 @@ done:
   return st;
 }
 
-static xfer_status parse_item(xfer_side *side, const char *text, const char *end, bool *seen)
+static bool is_word(const char *text, size_t n, const char *word)
 {
-  const char *equals = memchr(text, '=', (size_t)(end - text));
-  const item *it =
-      find_item(text, (size_t)(end - text), (size_t)((equals == NULL ? end : equals) - text));
-  const char *value;
+  return strlen(word) == n && strncmp(text, word, n) == 0;
+}
+
+static bool is_flag(const xfer_side *side, const char *text, size_t n)
+{
+  for (size_t i = 0; i < json_array_size(side->rules->flags); i++) {
+    if (is_word(text, n, json_string_value(json_array_get(side->rules->flags, i)))) return true;
+  }
+  return false;
+}
+
+/* An item is given once; `seen` holds the names so far. */
+typedef struct seen {
+  const char *names[XFI_MAX_ITEMS];
+  size_t lengths[XFI_MAX_ITEMS];
   int n;
+} seen;
+
+static xfer_status see(const xfer_side *side, seen *s, const char *name, size_t n)
+{
   xfer_status st = XFER_OK;
 
-  XFI_CHECK(it != NULL && (it->frameworks & (int)side->framework) != 0, XFER_ERR_ARG,
-            "\"%s\": no item \"%.*s\" there", side->spec, (int)(end - text), text);
-  XFI_CHECK(!seen[it - ITEMS], XFER_ERR_ARG, "\"%s\": %s is given twice", side->spec, it->name);
-  seen[it - ITEMS] = true;
-  value = text + strlen(it->name);
-  if (it->kind == ITEM_NUMBER) {
-    n = number(value, end);
-    XFI_CHECK(n > 0, XFER_ERR_ARG, "\"%s\": %.*s wants a number from 1", side->spec,
-              (int)(end - text), text);
-    memcpy((char *)side + it->field, &n, sizeof n);
-  } else if (it->kind == ITEM_FLAG) {
-    side->weights |= it->flag;
-  } else if (it->field == offsetof(xfer_side, round_robin)) {
-    side->round_robin = 1;
+  for (int i = 0; i < s->n; i++) {
+    XFI_CHECK(s->lengths[i] != n || strncmp(s->names[i], name, n) != 0, XFER_ERR_ARG,
+              "\"%s\": %.*s is given twice", side->spec, (int)n, name);
+  }
+  XFI_CHECK(s->n < XFI_MAX_ITEMS, XFER_ERR_ARG, "\"%s\" has too many items", side->spec);
+  s->names[s->n] = name;
+  s->lengths[s->n++] = n;
+done:
+  return st;
+}
+
+static xfer_status parse_choice(xfer_side *side, const char *name, size_t n, const char *value,
+                                const char *end)
+{
+  const char *key;
+  const json_t *list;
+  xfer_status st = XFER_OK;
+
+  json_object_foreach((json_t *)(uintptr_t)side->rules->choices, key, list)
+  {
+    bool found = false;
+
+    if (!is_word(name, n, key)) continue;
+    for (size_t i = 0; i < json_array_size(list); i++) {
+      const char *choice = json_string_value(json_array_get(list, i));
+      char var[128];
+      int k = snprintf(var, sizeof var, "%s_%s", key, choice);
+      bool chosen = is_word(value, (size_t)(end - value), choice);
+
+      set_var(side, var, (size_t)k, chosen);
+      found = found || chosen;
+    }
+    XFI_CHECK(found, XFER_ERR_ARG, "%s=%.*s: no such choice", key, (int)(end - value), value);
+    return XFER_OK;
+  }
+  XFI_CHECK(false, XFER_ERR_ARG, "\"%s\": no item \"%.*s\" there", side->spec, (int)n, name);
+done:
+  return st;
+}
+
+static xfer_status parse_item(xfer_side *side, const char *text, const char *end, seen *s)
+{
+  const char *equals = memchr(text, '=', (size_t)(end - text));
+  size_t n = equals != NULL ? (size_t)(equals - text) : (size_t)(end - text);
+  int value;
+  xfer_status st = XFER_OK;
+
+  if (equals == NULL && is_flag(side, text, n)) {
+    XFI_TRY(see(side, s, text, n));
+    set_var(side, text, n, 1);
+  } else if (equals != NULL && is_word(text, n, "layers") && side->rules->takes_layers) {
+    XFI_TRY(see(side, s, text, n));
+    XFI_TRY(parse_layers(side, equals + 1, end));
+  } else if (equals != NULL && is_word(text, n, "map") && side->rules->takes_map) {
+    XFI_TRY(see(side, s, text, n));
+    XFI_TRY(parse_map(side, equals + 1, end));
+  } else if (equals != NULL) {
+    XFI_TRY(see(side, s, text, n));
+    XFI_TRY(parse_choice(side, text, n, equals + 1, end));
   } else {
-    XFI_CHECK(*value == '=', XFER_ERR_ARG, "\"%s\": %s wants \"=\"", side->spec, it->name);
-    if (it->kind == ITEM_LAYERS) XFI_TRY(parse_layers(side, value + 1, end));
-    if (it->kind == ITEM_MAP) XFI_TRY(parse_map(side, value + 1, end));
-    if (it->kind == ITEM_CHOICE) XFI_TRY(parse_choice(side, it, value + 1, end));
+    char name[64];
+
+    while (n > 0 && isdigit((unsigned char)text[n - 1]))
+      n--;
+    snprintf(name, sizeof name, "%.*s", (int)n, text);
+    XFI_CHECK(n > 0 && n < sizeof name && json_object_get(side->rules->numbers, name) != NULL,
+              XFER_ERR_ARG, "\"%s\": no item \"%.*s\" there", side->spec, (int)(end - text), text);
+    XFI_TRY(see(side, s, text, n));
+    value = number(text + n, end);
+    XFI_CHECK(value > 0, XFER_ERR_ARG, "\"%s\": %.*s wants a number from 1", side->spec,
+              (int)(end - text), text);
+    set_var(side, text, n, value);
   }
 done:
   return st;
@@ -194,138 +246,118 @@ done:
 
 /* ---- what fits together ---- */
 
-static bool product(int *out, int a, int b, int c, int d)
+/* The flags of xfer_weights come from the SPEC or from the options. */
+static xfer_status join_weights(xfer_side *side, const xfer_side_options *o)
 {
-  long long n = (long long)a * b;
-
-  if (n > INT_MAX || n * c > INT_MAX || n * c * d > INT_MAX) return false;
-  *out = (int)(n * c * d);
-  return true;
-}
-
-static xfer_status check_megatron(xfer_side *side)
-{
-  int n_listed = 0;
-  int64_t stage;
+  uint32_t all = 0;
   xfer_status st = XFER_OK;
 
-  XFI_CHECK(product(&side->size, side->tp, side->cp, side->dp, side->pp), XFER_ERR_OVERFLOW,
-            "\"%s\" has more ranks than an int counts", side->spec);
-  stage = side->size / side->pp;
-  XFI_CHECK((int64_t)side->ep * side->etp <= stage && stage % ((int64_t)side->ep * side->etp) == 0,
-            XFER_ERR_ARG, "\"%s\": ep %d times etp %d do not divide the %lld ranks of a stage",
-            side->spec, side->ep, side->etp, (long long)stage);
-  if (side->stage_layers != NULL) {
-    while (side->stage_layers[n_listed] >= 0)
-      n_listed++;
-    XFI_CHECK(n_listed == side->pp, XFER_ERR_ARG, "\"%s\": layers= lists %d stages, pp is %d",
-              side->spec, n_listed, side->pp);
+  for (int i = 0; i < N_WEIGHTS; i++) {
+    all |= WEIGHTS[i].bit;
+    if (xfi_side_var(side, WEIGHTS[i].name) != 0) side->weights |= WEIGHTS[i].bit;
+  }
+  XFI_CHECK((o->weights & ~all) == 0, XFER_ERR_ARG, "weights %#x: an unknown bit",
+            (unsigned)o->weights);
+  if (side->rules->kernel_forms == NULL) return XFER_OK;
+  if (side->weights == 0) side->weights = o->weights;
+  for (int i = 0; i < N_WEIGHTS; i++)
+    set_var(side, WEIGHTS[i].name, strlen(WEIGHTS[i].name), (side->weights & WEIGHTS[i].bit) != 0);
+done:
+  return st;
+}
+
+static xfer_status check_require(const xfer_side *side, const json_t *list)
+{
+  const xfi_scope scope = xfi_side_scope(side, NULL);
+  char sentence[256];
+  xfer_status st = XFER_OK;
+
+  for (size_t i = 0; i < json_array_size(list); i++) {
+    const json_t *pair = json_array_get(list, i);
+    int64_t holds;
+
+    XFI_TRY(xfi_expr_eval(&holds, json_string_value(json_array_get(pair, 0)), &scope));
+    if (holds != 0) continue;
+    xfi_expr_print(sentence, sizeof sentence, json_string_value(json_array_get(pair, 1)), &scope);
+    XFI_CHECK(false, XFER_ERR_ARG, "\"%s\": %s", side->spec, sentence);
   }
 done:
   return st;
 }
 
-static xfer_status check_vllm(xfer_side *side)
+static xfer_status check_forms(const xfer_side *side)
 {
+  const xfi_scope scope = xfi_side_scope(side, NULL);
+  int64_t holds = 1;
   xfer_status st = XFER_OK;
 
-  XFI_CHECK(product(&side->size, side->tp, side->pp, side->dp, side->engines), XFER_ERR_OVERFLOW,
-            "\"%s\" has more ranks than an int counts", side->spec);
-  XFI_CHECK(side->ep == 1 || side->ep == side->dp * side->tp, XFER_ERR_ARG,
-            "\"%s\": ep is %d; vLLM knows 1 and dp x tp, %d", side->spec, side->ep,
-            side->dp * side->tp);
-  XFI_CHECK(side->ep > 1 || (side->round_robin == 0 && side->map_first == NULL), XFER_ERR_ARG,
-            "\"%s\": an expert map without ep", side->spec);
-  XFI_CHECK(side->round_robin == 0 || side->map_first == NULL, XFER_ERR_ARG,
-            "\"%s\": round_robin and map at once", side->spec);
+  if (side->rules->kernel_forms != NULL)
+    XFI_TRY(xfi_expr_eval(&holds, side->rules->kernel_forms, &scope));
+  XFI_CHECK(holds != 0, XFER_ERR_ARG,
+            "\"%s\" must say what its kernels did to the weights after loading: loaded, up_first, "
+            "interleaved or transposed",
+            side->spec);
 done:
   return st;
 }
 
-static xfer_status check_others(xfer_side *side)
+/* Items of the options: as in the SPEC, but each with its number. */
+static xfer_status parse_options(xfer_side *side, const xfer_side_options *o, seen *s)
 {
+  char item[96];
   xfer_status st = XFER_OK;
 
-  XFI_CHECK(product(&side->size, side->tp, side->dp, side->replicate, 1), XFER_ERR_OVERFLOW,
-            "\"%s\" has more ranks than an int counts", side->spec);
-  XFI_CHECK(side->dp % side->ep == 0, XFER_ERR_ARG, "\"%s\": ep %d does not divide dp %d",
-            side->spec, side->ep, side->dp);
+  XFI_CHECK(o->n_items >= 0 &&
+                (o->n_items == 0 || (o->item_names != NULL && o->item_values != NULL)),
+            XFER_ERR_ARG, "%lld items without names or values", (long long)o->n_items);
+  for (int64_t i = 0; i < o->n_items; i++) {
+    const char *name = o->item_names[i];
+    int k;
+
+    XFI_CHECK(name != NULL, XFER_ERR_ARG, "item %lld is NULL", (long long)i);
+    if (strchr(name, '=') != NULL || is_flag(side, name, strlen(name)))
+      k = snprintf(item, sizeof item, "%s", name);
+    else
+      k = snprintf(item, sizeof item, "%s%d", name, (int)o->item_values[i]);
+    XFI_CHECK(k < (int)sizeof item, XFER_ERR_ARG, "item %lld has too long a name", (long long)i);
+    XFI_CHECK(strncmp(item, "layers=", 7) != 0 && strncmp(item, "map=", 4) != 0, XFER_ERR_ARG,
+              "\"%s\": say %s in the SPEC", side->spec, item);
+    if (is_flag(side, name, strlen(name)) && o->item_values[i] == 0) continue;
+    XFI_TRY(see(side, s, name, strlen(name)));
+    s->n--; /* parse_item() sees it again, in memory that goes */
+    XFI_TRY(parse_item(side, item, item + k, s));
+    s->names[s->n - 1] = name;
+  }
 done:
   return st;
 }
 
-xfer_status xfi_spec_parse(xfer_side *side, const char *spec)
+xfer_status xfi_spec_parse(xfer_side *side, const char *spec, const xfer_side_options *options)
 {
   const char *colon = strchr(spec, ':');
   size_t n = colon == NULL ? strlen(spec) : (size_t)(colon - spec);
-  bool seen[N_ITEMS] = {false};
+  seen s = {.n = 0};
   xfer_status st = XFER_OK;
 
-  for (size_t i = 0; i < sizeof FRAMEWORKS / sizeof *FRAMEWORKS; i++) {
-    if (strlen(FRAMEWORKS[i].name) == n && strncmp(FRAMEWORKS[i].name, spec, n) == 0) {
-      side->framework = FRAMEWORKS[i].framework;
-    }
-  }
-  XFI_CHECK(side->framework != 0, XFER_ERR_ARG, "\"%s\": no framework is called \"%.*s\"", spec,
+  side->rules = xfi_rules_side(side->set, spec, n);
+  XFI_CHECK(side->rules != NULL, XFER_ERR_ARG, "\"%s\": no framework is called \"%.*s\"", spec,
             (int)n, spec);
-  side->tp = side->cp = side->pp = side->ep = side->etp = side->dp = side->replicate =
-      side->engines = 1;
-  side->vdiv = 128;
+  XFI_TRY(add_vars(side));
   for (const char *at = colon == NULL ? "" : colon + 1; *at != '\0';) {
     const char *end = strchr(at, ',');
 
     if (end == NULL) end = at + strlen(at);
     XFI_CHECK(end > at && (*end == '\0' || end[1] != '\0'), XFER_ERR_ARG, "\"%s\": an empty item",
               spec);
-    XFI_TRY(parse_item(side, at, end, seen));
+    XFI_TRY(parse_item(side, at, end, &s));
     at = *end == ',' ? end + 1 : end;
   }
-  if (side->framework == XFI_MEGATRON) XFI_TRY(check_megatron(side));
-  if (side->framework == XFI_VLLM) XFI_TRY(check_vllm(side));
-  if ((side->framework & (XFI_FSDP | XFI_FULL | XFI_HF)) != 0) XFI_TRY(check_others(side));
+  XFI_TRY(parse_options(side, options, &s));
+  if (options->n_map > 0) XFI_TRY(xfi_map_copy(side, options));
+  set_var(side, "map", 3, side->n_maps > 0);
+  XFI_TRY(join_weights(side, options));
+  XFI_TRY(check_require(side, side->rules->require));
+  XFI_TRY(check_forms(side));
 done:
-  return st;
-}
-
-/* ---- map=FILE ---- */
-
-static size_t count_map(const json_t *root)
-{
-  size_t n = 0;
-
-  for (size_t i = 0; i < json_array_size(root); i++)
-    n += json_array_size(json_array_get(root, i));
-  return n;
-}
-
-xfer_status xfi_map_read(xfer_side *side, const char *path)
-{
-  json_error_t error;
-  json_t *root = json_load_file(path, 0, &error);
-  size_t n_ranks, n = 0;
-  xfer_status st = XFER_OK;
-
-  XFI_CHECK(root != NULL, XFER_ERR_IO, "%s: line %d: %s", path, error.line, error.text);
-  n_ranks = json_array_size(root);
-  XFI_CHECK(n_ranks > 0 && n_ranks < 1 << 20 && count_map(root) < 1 << 24, XFER_ERR_IO,
-            "%s: want a list of a list of experts for each rank", path);
-  side->map_first = xfi_calloc(n_ranks + 2, sizeof *side->map_first);
-  side->map_experts = xfi_calloc(count_map(root), sizeof *side->map_experts);
-  XFI_CHECK(side->map_first != NULL && side->map_experts != NULL, XFER_ERR_NOMEM, "an expert map");
-  for (size_t r = 0; r < n_ranks; r++) {
-    const json_t *list = json_array_get(root, r);
-
-    for (size_t i = 0; i < json_array_size(list); i++) {
-      json_int_t expert = json_integer_value(json_array_get(list, i));
-
-      XFI_CHECK(json_is_integer(json_array_get(list, i)) && expert >= 0 && expert < 1 << 20,
-                XFER_ERR_IO, "%s: rank %zu: entry %zu is no expert", path, r, i);
-      side->map_experts[n++] = (int)expert;
-    }
-    side->map_first[r + 1] = (int)n;
-  }
-  side->map_first[n_ranks + 1] = -1; /* how many ranks it lists is checked once ep is known */
-done:
-  json_decref(root);
   return st;
 }

@@ -3,6 +3,7 @@
 
 #include "alloc.h"
 #include "error.h"
+#include "names.h"
 
 #include <jansson.h>
 #include <string.h>
@@ -33,68 +34,6 @@ bool xfi_dtype_find(xfer_dtype *dtype, const char *name)
     return true;
   }
   return false;
-}
-
-/* ---- configuration ---- */
-
-static const struct {
-  const char *key;
-  size_t offset;
-} FIGURES[] = {
-    {"vocab_size", offsetof(xfi_config, vocab)},
-    {"hidden_size", offsetof(xfi_config, hidden)},
-    {"num_hidden_layers", offsetof(xfi_config, n_layers)},
-    {"num_attention_heads", offsetof(xfi_config, heads)},
-    {"num_key_value_heads", offsetof(xfi_config, kv_heads)},
-    {"head_dim", offsetof(xfi_config, head_dim)},
-    {"mamba_num_heads", offsetof(xfi_config, mamba_heads)},
-    {"mamba_head_dim", offsetof(xfi_config, mamba_head_dim)},
-    {"n_groups", offsetof(xfi_config, mamba_groups)},
-    {"ssm_state_size", offsetof(xfi_config, mamba_state)},
-};
-
-static xfer_status read_block(xfi_config *config, const json_t *object, const char *where)
-{
-  const json_t *quant = json_object_get(object, "quantization_config");
-  const json_t *block = json_object_get(object, "weight_block_size");
-  xfer_status st = XFER_OK;
-
-  if (block == NULL) block = json_object_get(quant, "weight_block_size");
-  if (block == NULL || json_is_null(block)) return XFER_OK;
-  XFI_CHECK(json_array_size(block) == 2, XFER_ERR_IO, "%s: weight_block_size is not two numbers",
-            where);
-  for (size_t d = 0; d < 2; d++) {
-    config->block[d] = json_integer_value(json_array_get(block, d));
-    XFI_CHECK(config->block[d] > 0 && config->block[d] < 1 << 20, XFER_ERR_IO,
-              "%s: weight_block_size is not two numbers", where);
-  }
-done:
-  return st;
-}
-
-xfer_status xfi_config_read(xfi_config *config, const json_t *object, const char *where)
-{
-  const json_t *text =
-      json_object_get(object, "text_config"); /* a model that sees has its own text part */
-  const json_t *tied;
-  xfer_status st = XFER_OK;
-
-  if (json_is_object(text)) object = text;
-  for (size_t i = 0; i < sizeof FIGURES / sizeof *FIGURES; i++) {
-    const json_t *value = json_object_get(object, FIGURES[i].key);
-    int64_t number;
-
-    if (value == NULL || json_is_null(value)) continue;
-    number = json_integer_value(value);
-    XFI_CHECK(json_is_integer(value) && number >= 0 && number < INT64_C(1) << 40, XFER_ERR_IO,
-              "%s: \"%s\" is no size", where, FIGURES[i].key);
-    memcpy((char *)config + FIGURES[i].offset, &number, sizeof number);
-  }
-  tied = json_object_get(object, "tie_word_embeddings");
-  if (tied != NULL) config->tied = json_is_true(tied);
-  XFI_TRY(read_block(config, object, where));
-done:
-  return st;
 }
 
 /* ---- tensors ---- */
@@ -142,9 +81,11 @@ static xfer_status read_layers(reader *r, const json_t *object, const char *name
   r->layers = xfi_calloc((size_t)raw->n_layers, sizeof *r->layers);
   XFI_CHECK(r->layers != NULL, XFER_ERR_NOMEM, "%d layer numbers", raw->n_layers);
   for (int i = 0; i < raw->n_layers; i++) {
-    json_int_t layer =
-        range != NULL ? first + i : json_integer_value(json_array_get(list, (size_t)i));
+    const json_t *item = json_array_get(list, (size_t)i);
+    json_int_t layer = range != NULL ? first + i : json_integer_value(item);
 
+    XFI_CHECK(range != NULL || json_is_integer(item), XFER_ERR_IO,
+              "%s: \"%s\": entry %d of layer_list is no layer", r->path, name, i);
     XFI_CHECK(layer >= 0 && layer < 1 << 20, XFER_ERR_IO, "%s: \"%s\": layer %lld", r->path, name,
               (long long)layer);
     r->layers[i] = (int)layer;
@@ -219,17 +160,18 @@ done:
 
 xfer_status xfi_table_read(xfer_model *model, const char *path, const xfer_model_options *options)
 {
-  json_error_t error;
-  json_t *root = json_load_file(path, JSON_REJECT_DUPLICATES, &error);
   reader r = {model, options, path, NULL};
+  const json_t *root;
   const char *format;
   xfer_status st = XFER_OK;
 
-  XFI_CHECK(root != NULL, XFER_ERR_IO, "%s: line %d: %s", path, error.line, error.text);
+  XFI_TRY(xfi_doc_read(&model->config, path));
+  root = model->config.root;
   format = json_string_value(json_object_get(root, "format"));
   XFI_CHECK(format != NULL && strcmp(format, "xfer-model-v1") == 0, XFER_ERR_IO,
             "%s: its format is \"%s\", not xfer-model-v1", path, format == NULL ? "" : format);
-  XFI_TRY(xfi_config_read(&model->config, json_object_get(root, "config"), path));
+  model->top = json_object_get(root, "config");
+  XFI_TRY(xfi_config_read(model));
   XFI_TRY(read_list(&r, json_object_get(root, "params"), "params"));
   if (options->extra != NULL) {
     const json_t *extra = json_object_get(json_object_get(root, "extra_params"), options->extra);
@@ -240,6 +182,5 @@ xfer_status xfi_table_read(xfer_model *model, const char *path, const xfer_model
   }
 done:
   xfi_free(r.layers);
-  json_decref(root);
   return st;
 }

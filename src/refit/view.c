@@ -32,7 +32,7 @@ static void set_strides(xfer_view *view, const xfi_local *local, const xfi_slot 
     int d = slot->order[k + slot->each_expert];
 
     view->strides[d] = local->strides[k];
-    if (d == slot->fuse_dim && slot->fuse == XFI_FUSE_MIX) view->strides[d] *= slot->n_slots;
+    if (d == slot->fuse_dim && slot->fusing.alternate) view->strides[d] *= slot->n_slots;
   }
 }
 
@@ -76,14 +76,14 @@ static xfer_status view_stretches(xfer_locals *locals, int side, const xfi_local
   XFI_TRY(reserve(locals, side, (size_t)(rows / piece)));
   for (int i = 0; i < n; i++) {
     for (int64_t row = part[i].begin; row < part[i].end; row += piece) {
-      locals->pieces[side][at++] = (char *)local->base + row * local->strides[0];
+      locals->pieces[side][at++] = (char *)local->base + row * local->strides[part->dim];
     }
   }
   view->kind = XFER_VIEW_PIECES;
   view->base = NULL;
   view->pieces = locals->pieces[side];
   view->n_pieces = (int64_t)at;
-  view->piece_dim = 0;
+  view->piece_dim = part->tensor_dim;
 done:
   return st;
 }
@@ -144,7 +144,7 @@ xfer_status xfi_locals_view(xfer_locals *locals, size_t tensor, int side, xfer_v
   } else if (n_parts > 1) {
     XFI_TRY(view_stretches(locals, side, local, part, n_parts, view));
   } else {
-    view->base = slot->n_slots > 1 ? part_base(local, part) : local->base;
+    view->base = part_base(local, part);
   }
   *has = true;
 done:

@@ -41,7 +41,7 @@ CASES = {
     "kimi-k2-bf16": COMMON + MOE + [("megatron:tp2,mla_down=sharded", "vllm:tp2"),
                                     ("megatron:tp2,mla_down=fused", "vllm:tp4")],
     "deepseek-v3-fp8": [("megatron:dp2", "vllm:tp2"), ("megatron:tp2,ep4,dp2", "vllm:tp2"),
-                        ("megatron:tp2,ep2,mla_down=fused", "vllm:tp4"), ("megatron:ep8,dp8", "vllm:tp2,ep2"),
+                        ("megatron:tp2,ep2,mla_down=replicated", "vllm:tp4"), ("megatron:ep8,dp8", "vllm:tp2,ep2"),
                         ("full", "vllm:tp4,engines2"), ("megatron:tp2,pp2,layers=1+2", "vllm:tp4"),
                         ("megatron:ep2,dp2", "vllm:tp2,up_first"),
                         ("megatron:tp2,ep2", "vllm:tp4,ep4,map=MAP8")],
@@ -49,7 +49,7 @@ CASES = {
     "nemotron-super": COMMON + MOE,
     "gpt-oss": [(t.replace("pp2", "pp2,layers=1+2"), g) for t, g in COMMON] + GATED + [("megatron:tp2,ep4,dp2", "vllm:tp4"), ("megatron:tp2,ep4,pp3,dp2", "vllm:tp4"),
                                  ("megatron:tp2,ep2,dp2", "vllm:tp2,ep2"), ("full", "vllm:tp2,dp2,transposed"),
-                                 ("megatron:tp2,ep2,etp2,dp2", "vllm:tp4,interleaved,transposed")],
+                                 ("megatron:tp2,ep2,dp2", "vllm:tp4,interleaved,transposed")],
 }
 
 # For each expert-parallel rank the experts it holds, some of them more than once.

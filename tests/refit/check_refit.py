@@ -44,7 +44,7 @@ def expect_vllm(model, spec, map_file=None, misc="whole"):
     for group in groups.values():
         if group.kind.startswith("fused_w"):
             n_experts = next(iter(group.tensors.values())).shape[0]
-    ranks = vllm_loader.engine_ranks(spec, n_experts, map_file)
+    ranks = vllm_loader.engine_ranks(spec, n_experts, map_file, model.config.get("n_group", 1))
     layers = sorted({t.layer for t in model.tensors.values() if t.layer is not None})
     stages = vllm_loader.stage_layers(layers, spec.pp)
     for group in groups.values():

@@ -19,9 +19,10 @@ TP_DIMS = [
     (r"\.experts\.down_proj$", 1),
     (r"\.(q|k|v|gate|up|q_b|kv_b)_proj\.(weight|bias)$", 0),
     (r"\.(o|down|out)_proj\.weight$", 1),
-    (r"(embed_tokens|embeddings|lm_head)\.weight$", 0),
+    (r"lm_head\.weight$", 0),
     (r"\.sinks$|\.mixer\.(A_log|D|dt_bias|norm\.weight)$", 0),
 ]
+EMBEDDING = r"(embed_tokens|embeddings)\.weight$"  # whole in transformers' own tensor parallelism, split by FSDP's
 FUSED_EXPERTS = r"\.experts\.(gate_up|down)_proj(_bias)?$"
 SEGMENTED = r"\.mixer\.(in_proj\.weight|conv1d\.(weight|bias))$"
 
@@ -45,7 +46,7 @@ def chunk_runs(runs, parts, part):
     return taken
 
 
-def tp_runs(model, tensor, tp_size, tp):
+def tp_runs(model, tensor, tp_size, tp, is_fsdp):
     """For every dim of a tensor the runs that a TP rank holds."""
     runs = [[(0, n)] for n in tensor.shape]
     if re.search(SEGMENTED, tensor.name) and tp_size > 1:
@@ -55,6 +56,8 @@ def tp_runs(model, tensor, tp_size, tp):
             runs[0].append((first + start, length))
             first += rows
         return runs
+    if is_fsdp and re.search(EMBEDDING, tensor.name):
+        runs[0] = chunk_runs(runs[0], tp_size, tp)
     for pattern, dim in TP_DIMS:
         if re.search(pattern, tensor.name):
             runs[dim] = chunk_runs(runs[dim], tp_size, tp)
@@ -91,15 +94,15 @@ def shards(model, spec):
     for tensor in model.tensors.values():
         for rank in range(spec.world):
             tp, dp = rank % size["tp"], rank // size["tp"] % size["dp"]
-            runs = rank_runs(model, tensor, size, tp, dp)
+            runs = rank_runs(model, tensor, size, tp, dp, spec.side == "fsdp")
             if runs is not None:
                 yield tensor.name, rank, lambda t=tensor, r=runs: load_runs(t, r)
 
 
-def rank_runs(model, tensor, size, tp, dp):
+def rank_runs(model, tensor, size, tp, dp, is_fsdp=False):
     """For every dim the runs of one rank: EP first, then TP, then FSDP over dim 0; None if the rank has no part."""
     weight = model.tensors[tensor.name[:-len(SCALE)]] if tensor.name.endswith(SCALE) else tensor
-    runs = tp_runs(model, weight, size["tp"], tp)
+    runs = tp_runs(model, weight, size["tp"], tp, is_fsdp)
     fsdp_size, fsdp = size["dp"], dp
     if re.search(FUSED_EXPERTS, weight.name) or weight.expert is not None:
         ep, fsdp = dp % size["ep"], dp // size["ep"]

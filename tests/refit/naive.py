@@ -79,7 +79,8 @@ def vllm(path, tp, moe_tp=None):
     whole = lambda x: np.stack([x] * tp)
     for name in ("model.embed_tokens.weight", "backbone.embeddings.weight"):
         if name in hf:
-            out["model.embed_tokens.weight"] = padded(hf[name], tp)
+            sinks = any(n.endswith("self_attn.sinks") for n in hf)
+            out["model.embedding.weight" if sinks else "model.embed_tokens.weight"] = padded(hf[name], tp)
     if "lm_head.weight" in hf:
         out["lm_head.weight"] = padded(hf["lm_head.weight"], tp)
     for name in ("model.norm.weight", "backbone.norm_f.weight"):

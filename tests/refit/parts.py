@@ -9,7 +9,7 @@ import re
 
 import vllm_loader as vllm
 from hf_model import ceil_div
-from vllm_model import MERGED_ORDER
+from vllm_model import MERGED_ORDER, as_held
 
 
 def joined(name):
@@ -84,6 +84,7 @@ def _fused_experts(group, rank):
 
 def mapping(group, rank, model, form=()):
     """The mapping of one rank's parameter."""
+    rank = as_held(group, rank, model)
     if group.kind in ("w13", "w2"):
         return _experts(group, rank, "up_first" in form)
     if group.kind.startswith("fused_w"):

@@ -36,7 +36,8 @@ def stage_of(name, stages):
     return [0] if "embed_tokens" in name else [len(stages) - 1]
 
 
-def write_dump(folder, model, *, tp=1, dp=1, stages=(range(99),), engines=1, held=None, form=None, tied=False):
+def write_dump(folder, model, *, tp=1, dp=1, stages=(range(99),), engines=1, held=None, form=None, tied=False,
+               everywhere=False):
     """Write the naive dump of a vLLM side; `held` are the experts of each EP rank, None: no EP."""
     arrays = naive.vllm(table(model), tp, 1 if held else dp * tp)
     for engine in range(engines):
@@ -48,6 +49,8 @@ def write_dump(folder, model, *, tp=1, dp=1, stages=(range(99),), engines=1, hel
                         on = stage_of(name, stages)
                         if tied and "embed_tokens" in name:
                             on = [0, len(stages) - 1]
+                        if everywhere and ".layers." not in name:
+                            on = range(len(stages))
                         if s not in on:
                             continue
                         flat = d * tp + t
@@ -121,8 +124,8 @@ class RightDumps(DumpCase):
         write_dump(self.folder, "gpt-oss", tp=2, held=[[0, 1, 2, 3], [4, 5, 6, 7]])
         self.assert_passes("gpt-oss", "vllm:tp2,ep2")
 
-    def test_round_robin(self):
-        write_dump(self.folder, "qwen3-moe", tp=4, held=[list(range(r, 16, 4)) for r in range(4)])
+    def test_round_robin_without_groups_of_experts_is_linear(self):
+        write_dump(self.folder, "qwen3-moe", tp=4, held=[list(range(4 * r, 4 * r + 4)) for r in range(4)])
         self.assert_passes("qwen3-moe", "vllm:tp4,ep4,round_robin")
 
     def test_redundant_expert_map(self):
@@ -144,7 +147,7 @@ class RightDumps(DumpCase):
         self.assert_passes("qwen3-moe", "vllm:tp2,dp2,ep4")
 
     def test_two_engines_and_stages(self):
-        write_dump(self.folder, "qwen3-moe", tp=2, stages=([0], [1, 2], [3]), engines=2)
+        write_dump(self.folder, "qwen3-moe", tp=2, stages=([0], [1, 2], [3]), engines=2, everywhere=True)
         self.assert_passes("qwen3-moe", "vllm:tp2,pp3,engines2")
 
     def test_tied_embedding_is_on_the_first_and_the_last_stage(self):
@@ -297,7 +300,7 @@ class HfNames(DumpCase):
                     for r in range(3)]
 
         for name, x in naive.checkpoint(table("qwen3-vocab1000"))[1].items():
-            if "norm" in name:
+            if "norm" in name or "embed" in name:
                 pieces = [x] * 3
             else:
                 pieces = chunks(x, 1 if "o_proj" in name or "down_proj" in name else 0)
@@ -315,7 +318,7 @@ class HfNames(DumpCase):
                 elif any(k in name for k in ("o_proj", "down_proj", "out_proj")):
                     part = np.split(x, 2, axis=1)[rank]
                 elif name.endswith("mixer.norm.weight") or any(
-                        k in name for k in ("q_proj", "k_proj", "v_proj", "up_proj", "embeddings", "lm_head", "A_log",
+                        k in name for k in ("q_proj", "k_proj", "v_proj", "up_proj", "lm_head", "A_log",
                                             "mixer.D", "dt_bias")):
                     part = np.split(x, 2)[rank]
                 else:
@@ -366,7 +369,7 @@ class HfNames(DumpCase):
     def test_scales_are_cut_with_their_weights(self):
         for name, x in naive.checkpoint(table("deepseek-v3-fp8"))[1].items():
             cut = None
-            if any(k in name for k in ("gate_proj", "up_proj", "q_b_proj", "kv_b_proj", "embed", "lm_head")):
+            if any(k in name for k in ("gate_proj", "up_proj", "q_b_proj", "kv_b_proj", "lm_head")):
                 cut = 0
             elif "o_proj" in name or "down_proj" in name:
                 cut = 1

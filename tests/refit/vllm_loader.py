@@ -27,12 +27,13 @@ class Rank:
     moe_tp: int        # experts cut over DP x TP flattened (no EP)
     moe_tp_size: int
     local_experts: list  # positions in the list of kept experts, in local order
+    shared_whole: bool   # tokens are split over the ranks of the experts, so shared experts may be whole
 
 
 # ---- experts --------------------------------------------------------------------------------------------------------
 
 
-def expert_map(spec, n_experts, map_file=None):
+def expert_map(spec, n_experts, map_file=None, n_groups=1):
     """For every EP rank the experts it holds, in local order (vLLM's determine_expert_map, or an explicit map)."""
     map_file = map_file or spec.values.get("map")
     if map_file is not None:
@@ -43,27 +44,27 @@ def expert_map(spec, n_experts, map_file=None):
         if set().union(*held) != set(range(n_experts)):
             raise SpecError(f"the expert map does not hold exactly the experts 0-{n_experts - 1}")
         return held
-    if "round_robin" in spec.flags:
+    if "round_robin" in spec.flags and n_groups > 1:
         return [list(range(rank, n_experts, spec.ep)) for rank in range(spec.ep)]
     base, more = divmod(n_experts, spec.ep)
     firsts = [rank * base + min(rank, more) for rank in range(spec.ep + 1)]
     return [list(range(firsts[rank], firsts[rank + 1])) for rank in range(spec.ep)]
 
 
-def engine_ranks(spec, n_experts, map_file=None):
+def engine_ranks(spec, n_experts, map_file=None, n_groups=1):
     """The ranks of one engine, in order: rank = tp + TP*(pp + PP*dp)."""
     if spec.ep not in (1, spec.dp * spec.tp):
         raise SpecError(f"ep is {spec.ep}; it must be 1 or dp*tp = {spec.dp * spec.tp}")
-    held = expert_map(spec, n_experts, map_file)
+    held = expert_map(spec, n_experts, map_file, n_groups)
     ranks = []
     for dp in range(spec.dp):
         for pp in range(spec.pp):
             for tp in range(spec.tp):
                 flat = dp * spec.tp + tp
                 if spec.ep > 1:
-                    ranks.append(Rank(tp, spec.tp, pp, spec.pp, 0, 1, held[flat]))
+                    ranks.append(Rank(tp, spec.tp, pp, spec.pp, 0, 1, held[flat], spec.tp > 1 and spec.dp > 1))
                 else:
-                    ranks.append(Rank(tp, spec.tp, pp, spec.pp, flat, spec.dp * spec.tp, held[0]))
+                    ranks.append(Rank(tp, spec.tp, pp, spec.pp, flat, spec.dp * spec.tp, held[0], False))
     return ranks
 
 

@@ -24,7 +24,7 @@ MERGED_ORDER = {"qkv_proj": ("q", "k", "v"), "gate_up_proj": ("gate", "up"), "fu
 
 # How a parameter is loaded, by the end of its name; the first that matches counts, none: replicated.
 KINDS = [
-    (r"(embed_tokens|lm_head)\.weight", "vocab"),
+    (r"(embed_tokens|embedding|lm_head)\.weight", "vocab"),
     (r"\.qkv_proj\.(weight|bias|weight_scale_inv)", "qkv"),
     (r"\.gate_up_proj\.(weight|bias|weight_scale_inv)", "merged"),
     (r"\.fused_qkv_a_proj\.(weight|weight_scale_inv)", "replicated"),
@@ -55,7 +55,7 @@ def renamed(name, is_gpt_oss):
     """The WeightsMapper of Nemotron-H and of gpt-oss."""
     if name.startswith("backbone."):
         name = "model." + name[len("backbone."):].replace("embeddings", "embed_tokens")
-    return name.replace(".self_attn.", ".attn.") if is_gpt_oss else name
+    return name.replace(".self_attn.", ".attn.").replace(".embed_tokens.", ".embedding.") if is_gpt_oss else name
 
 
 def target(name, names):
@@ -108,6 +108,26 @@ def parameters(model, hooks_sharded=False):
     return groups
 
 
+def holds_ends_everywhere(model):
+    """Qwen3-MoE, gpt-oss and Nemotron-H make embedding, last norm and output layer on every stage."""
+    names = " ".join(model.tensors)
+    has_experts = ".mlp.experts." in names and ".kv_a_proj_with_mqa." not in names
+    return has_experts or "backbone." in names
+
+
+def shared_are_whole(model):
+    """DeepSeek and Nemotron-H do not split shared experts where tokens are (use_sequence_parallel_moe)."""
+    names = " ".join(model.tensors)
+    return ".kv_a_proj_with_mqa." in names or "backbone." in names
+
+
+def as_held(group, rank, model):
+    """The rank as the parameter sees it: alone, where it is not split."""
+    if ".shared_experts." in group.name and rank.shared_whole and shared_are_whole(model):
+        return dataclasses.replace(rank, tp=0, tp_size=1)
+    return rank
+
+
 def stages_of(group, model, stages):
     """The PP stages that hold a parameter."""
     last = len(stages) - 1
@@ -115,6 +135,8 @@ def stages_of(group, model, stages):
         return range(last + 1)
     if group.layer is not None:
         return [stage for stage, layers in enumerate(stages) if group.layer in layers]
+    if holds_ends_everywhere(model):
+        return range(last + 1)
     if "embed_tokens" in group.name:
         return {0, last} if model.config.get("tie_word_embeddings", False) else [0]
     return [last]
@@ -123,6 +145,7 @@ def stages_of(group, model, stages):
 def load(group, rank, model, form):
     """The raw words of one rank's parameter; `form` is what the kernels have done to the experts' weights."""
     tensors = group.tensors
+    rank = as_held(group, rank, model)
     if group.kind in ("w13", "w2"):
         experts = [{part: tensors[part, number] for part in ("gate", "up", "down") if (part, number) in tensors}
                    for number in model.experts]

@@ -20,7 +20,8 @@
   "16],"                                                                                           \
   "\"dtype\":\"bf16\"}"
 #define TABLE                                                                                      \
-  REFIT_TABLE(REFIT_DENSE_CONFIG,                                                                  \
+  REFIT_TABLE(REFIT_DENSE_CONFIG                                                                   \
+              ",\"model_type\":\"qwen3_vl_moe\",\"num_experts\":4,\"moe_intermediate_size\":12",   \
               REFIT_ENDS "," REFIT_ATTENTION "," EXPERTS "," REFIT_N("x.weight", "[2]"))
 
 static char memory[1 << 16];
@@ -85,7 +86,7 @@ static xfer_status do_all(const char *path, const char *const *renames)
 
 static void sweep(const char *path)
 {
-  static const char *const renames[] = {"thinker.*", "*"};
+  static const char *const renames[] = {"x.*", "x.*"};
   xfer_status st = XFER_ERR_NOMEM;
   long n = 0;
 

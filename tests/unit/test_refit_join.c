@@ -63,7 +63,6 @@ static void test_what_a_framework_would_refuse_is_refused_by_name(void **state)
       {REFIT_DENSE, "megatron:pp2,layers=1+0", "vllm:", "layers"},
       {REFIT_TABLE(FP8, FP8_MLP(512)), "megatron:", "vllm:tp8", "block"},
       {REFIT_TABLE(FP8, FP8_MLP(512)), "megatron:tp8", "vllm:", "block"},
-      {REFIT_TABLE(FP8, FP8_MLP(512)), "fsdp:dp3", "vllm:", "block"},
       /* a layer lacks k_proj: the model was mutilated */
       {REFIT_TABLE(REFIT_DENSE_CONFIG,
                    REFIT_P("self_attn.q_proj.weight", "[16,16]") "," REFIT_P(

@@ -3,12 +3,14 @@
  * have to take more: where the text between two stars is found first, it leaves the most to those
  * that follow. So the time is at most the product of the two lengths, however many stars there are.
  */
-#include "glob.h"
+#include "names.h"
 
 #include "alloc.h"
 #include "error.h"
 #include "text.h"
 
+#include <ctype.h>
+#include <stdio.h>
 #include <string.h>
 
 typedef struct capture {
@@ -96,20 +98,66 @@ done:
   return st;
 }
 
-char *xfi_replace(const char *text, const char *what, const char *by)
+/* ---- numbers in names ---- */
+
+static void fill_number(xfi_text *text, const char **at, const char *place, int number, bool *done)
 {
-  xfi_text out = {0};
-  size_t n = strlen(what);
+  size_t n = strlen(place);
 
-  while (*text != '\0') {
-    bool here = strncmp(text, what, n) == 0;
+  *done = number >= 0 && strncmp(*at, place, n) == 0;
+  if (!*done) return;
+  xfi_text_printf(text, "%d", number);
+  *at += n;
+}
 
-    xfi_text_add(&out, here ? by : text, here ? strlen(by) : 1);
-    text += here ? n : 1;
+xfer_status xfi_name_fill(char **name, const char *pattern, int layer, int expert, int local)
+{
+  xfi_text text = {0};
+  xfer_status st = XFER_OK;
+
+  for (const char *at = pattern; *at != '\0';) {
+    bool done = false;
+
+    fill_number(&text, &at, "{layer}", layer, &done);
+    if (!done) fill_number(&text, &at, "{expert}", expert, &done);
+    if (!done) fill_number(&text, &at, "{local}", local, &done);
+    if (!done) xfi_text_add(&text, at++, 1);
   }
-  if (xfi_text_status(&out) != XFER_OK) {
-    xfi_text_free(&out);
-    return NULL;
-  }
-  return out.n_chars == 0 ? xfi_strdup("") : xfi_text_take(&out);
+  XFI_TRY(xfi_text_status(&text));
+  *name = xfi_text_take(&text);
+  XFI_CHECK(*name != NULL, XFER_ERR_NOMEM, "the name \"%s\"", pattern);
+done:
+  xfi_text_free(&text);
+  return st;
+}
+
+/* Replaces the number after `word` by `place`; -1: there is none. */
+static int take_number(char *name, size_t capacity, const char *word, const char *place)
+{
+  char *at = strstr(name, word);
+  char rest[XFI_NAME_BYTES];
+  int number = 0;
+  char *end;
+
+  if (at == NULL || (at != name && at[-1] != '.')) return -1;
+  at += strlen(word);
+  for (end = at; isdigit((unsigned char)*end) && end - at < 9; end++)
+    number = 10 * number + (*end - '0');
+  if (end == at || (*end != '.' && *end != '\0')) return -1;
+  snprintf(rest, sizeof rest, "%s", end);
+  snprintf(at, capacity - (size_t)(at - name), "%s%s", place, rest);
+  return number;
+}
+
+xfer_status xfi_name_split(char *pattern, int *layer, int *expert, const char *name)
+{
+  xfer_status st = XFER_OK;
+
+  XFI_CHECK(strlen(name) + 16 < XFI_NAME_BYTES, XFER_ERR_IO, "a tensor name of %zu characters",
+            strlen(name));
+  snprintf(pattern, XFI_NAME_BYTES, "%s", name);
+  *layer = take_number(pattern, XFI_NAME_BYTES, "layers.", "{layer}");
+  *expert = take_number(pattern, XFI_NAME_BYTES, "experts.", "{expert}");
+done:
+  return st;
 }

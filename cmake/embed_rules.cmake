@@ -1,0 +1,15 @@
+# cmake -DOUT=FILE.c -DROOT=DIR -DFILES=A.json;B.json -P embed_rules.cmake: the files as arrays of bytes.
+set(arrays "")
+set(rows "")
+set(n 0)
+foreach(file IN LISTS FILES)
+  file(READ ${file} bytes HEX)
+  string(REGEX REPLACE "([0-9a-f][0-9a-f])" "0x\\1," bytes "${bytes}")
+  string(REGEX REPLACE "(................................................................................)" "\\1\n" bytes "${bytes}")
+  file(RELATIVE_PATH name ${ROOT} ${file})
+  string(APPEND arrays "static const char FILE_${n}[] = {\n${bytes}0};\n")
+  string(APPEND rows "    {\"${name}\", FILE_${n}},\n")
+  math(EXPR n "${n} + 1")
+endforeach()
+file(WRITE ${OUT} "/* Made by cmake/embed_rules.cmake. */\n#include \"rules.h\"\n\n${arrays}
+const xfi_rules_file XFI_RULES_FILES[] = {\n${rows}    {NULL, NULL},\n};\n")

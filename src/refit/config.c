@@ -1,0 +1,227 @@
+/* config.json: which family a model is of, and the numbers that rules may ask for. */
+#include "model.h"
+
+#include "alloc.h"
+#include "error.h"
+#include "vec.h"
+
+#include <jansson.h>
+#include <string.h>
+
+/* A model that sees has its own text part. */
+static const json_t *text_part(const json_t *top)
+{
+  const json_t *text = json_object_get(top, "text_config");
+
+  if (text == NULL) text = json_object_get(top, "llm_config");
+  return json_is_object(text) ? text : NULL;
+}
+
+static bool is_listed(const json_t *list, const char *text)
+{
+  for (size_t i = 0; i < json_array_size(list); i++) {
+    if (strcmp(json_string_value(json_array_get(list, i)), text) == 0) return true;
+  }
+  return false;
+}
+
+static void set_family(xfer_model *model, const xfi_family *family)
+{
+  model->family = family;
+  model->n_all = family == NULL ? 0 : xfi_family_all(model->rules, family, model->all);
+}
+
+static bool family_of_type(xfer_model *model, const json_t *object)
+{
+  const char *type = json_string_value(json_object_get(object, "model_type"));
+
+  if (type == NULL) return false;
+  if (model->model_type[0] == '\0') model->model_type = type;
+  for (size_t i = model->rules->n_families; i-- > 0;) {
+    const xfi_family *f = &model->rules->families[i];
+
+    if (!is_listed(f->model_types, type) || xfi_rules_family(model->rules, f->name) != f) continue;
+    set_family(model, f);
+    return true;
+  }
+  return false;
+}
+
+static xfer_status read_block(xfer_model *model, const json_t *object)
+{
+  const json_t *quant = json_object_get(object, "quantization_config");
+  const json_t *block = json_object_get(object, "weight_block_size");
+  xfer_status st = XFER_OK;
+
+  if (block == NULL) block = json_object_get(quant, "weight_block_size");
+  if (block == NULL || json_is_null(block)) return XFER_OK;
+  XFI_CHECK(json_array_size(block) == 2, XFER_ERR_IO,
+            "%s: line %d: weight_block_size is not two numbers", model->config.where,
+            xfi_doc_line(&model->config, block));
+  for (size_t d = 0; d < 2; d++) {
+    model->block[d] = json_integer_value(json_array_get(block, d));
+    XFI_CHECK(model->block[d] > 0 && model->block[d] < 1 << 20, XFER_ERR_IO,
+              "%s: line %d: weight_block_size is not two numbers", model->config.where,
+              xfi_doc_line(&model->config, block));
+  }
+done:
+  return st;
+}
+
+/* The text part's first, but for what concerns the whole model. */
+static const json_t *lookup(const json_t *top, const char *key)
+{
+  const json_t *text = text_part(top);
+  const json_t *value = json_object_get(top, key);
+
+  if (strcmp(key, "tie_word_embeddings") == 0 && value != NULL) return value;
+  if (text != NULL && json_object_get(text, key) != NULL) return json_object_get(text, key);
+  return value;
+}
+
+/* What every configuration has must be numbers. */
+static xfer_status check_sizes(const xfer_model *model)
+{
+  static const char *const KEYS[] = {"vocab_size",          "hidden_size",
+                                     "num_hidden_layers",   "num_attention_heads",
+                                     "num_key_value_heads", "head_dim"};
+  xfer_status st = XFER_OK;
+
+  for (size_t i = 0; i < sizeof KEYS / sizeof *KEYS; i++) {
+    const json_t *value = lookup(model->top, KEYS[i]);
+
+    XFI_CHECK(value == NULL || json_is_null(value) ||
+                  (json_is_integer(value) && json_integer_value(value) >= 0 &&
+                   json_integer_value(value) < 1 << 30),
+              XFER_ERR_IO, "%s: line %d: \"%s\" is no size", model->config.where,
+              xfi_doc_line(&model->config, value), KEYS[i]);
+  }
+done:
+  return st;
+}
+
+xfer_status xfi_config_read(xfer_model *model)
+{
+  const json_t *text = text_part(model->top);
+  xfer_status st = XFER_OK;
+
+  model->model_type = "";
+  XFI_TRY(check_sizes(model));
+  model->n_config_layers = (int)json_integer_value(lookup(model->top, "num_hidden_layers"));
+  XFI_CHECK(model->n_config_layers < 1 << 20, XFER_ERR_IO, "%s: %d layers", model->config.where,
+            model->n_config_layers);
+  if (!family_of_type(model, model->top) && text != NULL) family_of_type(model, text);
+  XFI_TRY(read_block(model, model->top));
+  if (text != NULL) XFI_TRY(read_block(model, text));
+done:
+  return st;
+}
+
+/* ---- without a model_type ---- */
+
+static bool has_name(const xfer_model *model, const char *name)
+{
+  size_t n = strlen(name);
+
+  for (size_t i = 0; i < model->n_entries; i++) {
+    const char *known = model->entries[i].known;
+    const char *at = strstr(known, name);
+
+    if (at != NULL && (at == known || at[-1] == '.') && (at[n] == '\0' || at[n] == '.'))
+      return true;
+  }
+  return false;
+}
+
+void xfi_config_recognise(xfer_model *model)
+{
+  size_t best = 0;
+
+  for (size_t i = 0; i < model->rules->n_families && model->model_type[0] == '\0'; i++) {
+    const xfi_family *f = &model->rules->families[i];
+    size_t n = json_array_size(f->recognise), k = 0;
+
+    while (k < n && has_name(model, json_string_value(json_array_get(f->recognise, k))))
+      k++;
+    if (f->recognise == NULL || k < n || (n <= best && model->family != NULL)) continue;
+    best = n;
+    set_family(model, f);
+  }
+}
+
+/* ---- numbers ---- */
+
+static xfer_status add_var(xfer_model *model, const char *name, int64_t value)
+{
+  xfer_status st = XFER_OK;
+
+  XFI_TRY(xfi_vec_reserve(&model->vars, &model->vars_cap, model->n_vars + 1, sizeof *model->vars));
+  model->vars[model->n_vars++] = (xfi_var){name, value};
+done:
+  return st;
+}
+
+static xfer_status add_figures(xfer_model *model, const json_t *object)
+{
+  const char *key;
+  const json_t *value;
+  xfer_status st = XFER_OK;
+
+  json_object_foreach((json_t *)(uintptr_t)object, key, value)
+  {
+    const json_t *chosen = lookup(model->top, key);
+
+    if (json_is_boolean(chosen)) {
+      XFI_TRY(add_var(model, key, json_is_true(chosen)));
+    } else if (json_is_integer(chosen)) {
+      XFI_CHECK(json_integer_value(chosen) > -(INT64_C(1) << 40) &&
+                    json_integer_value(chosen) < INT64_C(1) << 40,
+                XFER_ERR_IO, "%s: line %d: \"%s\" is no size", model->config.where,
+                xfi_doc_line(&model->config, chosen), key);
+      XFI_TRY(add_var(model, key, json_integer_value(chosen)));
+    }
+  }
+done:
+  return st;
+}
+
+/* A family's words come first, its own before those of what it includes; each may use those of the
+ * configuration. One that has no value here is left out: only what asks for it fails. */
+xfer_status xfi_config_vars(xfer_model *model)
+{
+  const json_t *text = text_part(model->top);
+  xfi_scope figures = {NULL, 0, NULL};
+  size_t n_figures, n_words;
+  xfer_status st = XFER_OK;
+
+  model->n_vars = 0;
+  if (text != NULL) XFI_TRY(add_figures(model, text));
+  XFI_TRY(add_figures(model, model->top));
+  n_figures = model->n_vars;
+  for (int i = 0; i < model->n_all; i++) {
+    const char *name;
+    const json_t *expr;
+
+    json_object_foreach((json_t *)(uintptr_t)model->all[i]->config, name, expr)
+    {
+      xfi_scope words;
+      int64_t value;
+
+      figures = (xfi_scope){model->vars, n_figures, NULL};
+      words = (xfi_scope){n_figures < model->n_vars ? model->vars + n_figures : NULL,
+                          model->n_vars - n_figures, &figures};
+      if (xfi_expr_eval(&value, json_string_value(expr), &words) != XFER_OK) continue;
+      words.next = NULL;
+      if (!xfi_scope_find(&words, name, strlen(name), &(int64_t){0}))
+        XFI_TRY(add_var(model, name, value));
+    }
+  }
+  n_words = model->n_vars - n_figures; /* move them to the front */
+  XFI_TRY(xfi_vec_reserve(&model->vars, &model->vars_cap, model->n_vars + n_words,
+                          sizeof *model->vars));
+  if (n_words == 0) return XFER_OK;
+  memmove(model->vars + n_words, model->vars, model->n_vars * sizeof *model->vars);
+  memcpy(model->vars, model->vars + model->n_vars, n_words * sizeof *model->vars);
+done:
+  return st;
+}

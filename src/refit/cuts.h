@@ -1,0 +1,75 @@
+/*
+ * How the rows of weights come together in a local tensor, and how the ranks of an axis share them.
+ *
+ * A *block* is some rows of one weight: `count` units of `size` rows, `stride` apart. A local
+ * tensor is a list of blocks; a rank takes its units of each, one block after the other; or, with
+ * `groups`, the blocks are dealt out to as many groups, and the rank takes its stretch of the
+ * whole. All that is known of fused tensors comes down to this: a list of runs for each rank.
+ */
+#ifndef XFI_CUTS_H
+#define XFI_CUTS_H
+
+#include "side.h"
+
+enum { XFI_MAX_BLOCKS = 16 };
+
+typedef struct xfi_block {
+  int part; /* which of the weights */
+  int64_t offset, count, size, stride;
+  bool few_replicate, few_one, pairs_apart;
+} xfi_block;
+
+typedef struct xfi_fusing {
+  int n_blocks;
+  xfi_block blocks[XFI_MAX_BLOCKS];
+  int n_parts;
+  int n;          /* ranks that share the rows; 1: all is whole */
+  bool whole;     /* whatever n is */
+  bool even;      /* units must divide; else rows are shared as torch.chunk does */
+  int64_t groups; /* 0: each block by itself */
+  bool alternate; /* afterwards: a row of the first part, one of the second, .. */
+} xfi_fusing;
+
+/* Rows of one part, in the order of the local tensor. */
+typedef struct xfi_stretch {
+  int part;
+  int64_t global, length;
+} xfi_stretch;
+
+typedef struct xfi_stretches {
+  xfi_stretch *at;
+  size_t n, capacity;
+} xfi_stretches;
+
+/* Refuses what does not divide; `what` and `spec` are for the sentence. */
+xfer_status xfi_fusing_check(const xfi_fusing *fusing, const char *what, const char *spec);
+/* The rows of the r-th rank; appended. */
+xfer_status xfi_fusing_rows(const xfi_fusing *fusing, int r, xfi_stretches *rows);
+void xfi_stretches_free(xfi_stretches *rows);
+
+/* ---- how the ranks of a stage hold one weight ---- */
+
+typedef struct xfi_spread {
+  int n_axes;
+  int shape[XFER_MAX_DIMS]; /* of the stage's ranks */
+  xfer_placement placements[XFER_MAX_DIMS];
+  int32_t n_order;
+  int32_t order[XFER_MAX_DIMS];
+  bool padded;
+  int64_t padded_shape[XFER_MAX_DIMS];
+  xfer_run_table tables[2]; /* what RUNS placements point to; owned */
+  int n_tables;
+} xfi_spread;
+
+void xfi_spread_free(xfi_spread *spread);
+/* Places part `part` of the fusing, `rows` rows in dim `dim`, on an axis; it may add one. Rows may
+ * not be cut inside a block of `scale` rows (0: no blocks). */
+xfer_status xfi_cut_rows(xfi_spread *spread, int axis, int dim, const xfi_fusing *fusing, int part,
+                         int64_t rows, int64_t scale, const char *what, const char *spec);
+/* Experts by a map, or round robin where it is NULL. */
+xfer_status xfi_cut_map(xfi_spread *spread, int axis, int n, const xfi_map *map, int64_t n_experts,
+                        const char *what, const char *spec);
+/* The first of n ranks has all of dim `dim`, the others zeros. */
+xfer_status xfi_cut_first_only(xfi_spread *spread, int axis, int n, int dim, int64_t length);
+
+#endif

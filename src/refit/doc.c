@@ -1,0 +1,166 @@
+#include "doc.h"
+
+#include "alloc.h"
+#include "error.h"
+
+#include <ctype.h>
+#include <jansson.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/stat.h>
+
+enum { MAX_FILE = 256 << 20 };
+
+xfer_status xfi_file_read(char **text, size_t *n_chars, const char *path)
+{
+  struct stat info;
+  char *all = NULL;
+  FILE *in = NULL;
+  xfer_status st = XFER_OK;
+
+  XFI_CHECK(stat(path, &info) == 0, XFER_ERR_IO, "%s cannot be read", path);
+  XFI_CHECK(S_ISREG(info.st_mode), XFER_ERR_IO, "%s is no regular file", path);
+  XFI_CHECK(info.st_size <= MAX_FILE, XFER_ERR_IO, "%s has %lld bytes", path,
+            (long long)info.st_size);
+  in = fopen(path, "rb");
+  XFI_CHECK(in != NULL, XFER_ERR_IO, "%s cannot be read", path);
+  all = xfi_calloc((size_t)info.st_size + 1, 1);
+  XFI_CHECK(all != NULL, XFER_ERR_NOMEM, "the text of %s", path);
+  *n_chars = fread(all, 1, (size_t)info.st_size, in);
+  *text = all;
+  all = NULL;
+done:
+  if (in != NULL) fclose(in);
+  xfi_free(all);
+  return st;
+}
+
+/* Blanks out `word` at `at`, in favour of null. */
+static bool make_null(char *at, const char *word)
+{
+  size_t n = strlen(word);
+
+  if (strncmp(at, word, n) != 0) return false;
+  memset(at, ' ', n);
+  memcpy(at, n < 4 ? "0" : "null", n < 4 ? 1 : 4);
+  return true;
+}
+
+static void drop_infinities(char *text)
+{
+  bool quoted = false;
+
+  for (char *at = text; *at != '\0'; at++) {
+    if (quoted && *at == '\\' && at[1] != '\0')
+      at++;
+    else if (*at == '"')
+      quoted = !quoted;
+    else if (!quoted && !make_null(at, "-Infinity") && !make_null(at, "Infinity"))
+      make_null(at, "NaN");
+  }
+}
+
+xfer_status xfi_doc_parse(xfi_doc *doc, const char *where, const char *text, size_t n_chars)
+{
+  json_error_t error;
+  xfer_status st = XFER_OK;
+
+  memset(doc, 0, sizeof *doc);
+  doc->where = xfi_strdup(where);
+  doc->text = xfi_calloc(n_chars + 1, 1);
+  XFI_CHECK(doc->where != NULL && doc->text != NULL, XFER_ERR_NOMEM, "the text of %s", where);
+  memcpy(doc->text, text, n_chars);
+  doc->n_chars = n_chars;
+  drop_infinities(doc->text);
+  doc->root = json_loadb(doc->text, n_chars, JSON_REJECT_DUPLICATES, &error);
+  XFI_CHECK(doc->root != NULL, XFER_ERR_IO, "%s: line %d: %s", where, error.line, error.text);
+done:
+  if (st != XFER_OK) xfi_doc_free(doc);
+  return st;
+}
+
+xfer_status xfi_doc_read(xfi_doc *doc, const char *path)
+{
+  char *text = NULL;
+  size_t n = 0;
+  xfer_status st = XFER_OK;
+
+  memset(doc, 0, sizeof *doc);
+  XFI_TRY(xfi_file_read(&text, &n, path));
+  XFI_TRY(xfi_doc_parse(doc, path, text, n));
+done:
+  xfi_free(text);
+  return st;
+}
+
+void xfi_doc_free(xfi_doc *doc)
+{
+  xfi_free(doc->where);
+  xfi_free(doc->text);
+  json_decref(doc->root);
+  memset(doc, 0, sizeof *doc);
+}
+
+/* ---- lines: the text is walked along the values, which keep its order ---- */
+
+typedef struct walk {
+  const char *at;
+  int line;
+  const json_t *wanted;
+} walk;
+
+static void skip(walk *w, const char *more)
+{
+  for (; *w->at != '\0' && (isspace((unsigned char)*w->at) || strchr(more, *w->at) != NULL);
+       w->at++)
+    w->line += *w->at == '\n';
+}
+
+static void skip_string(walk *w)
+{
+  for (w->at++; *w->at != '\0' && *w->at != '"'; w->at++)
+    w->at += *w->at == '\\' && w->at[1] != '\0';
+  w->at += *w->at != '\0';
+}
+
+/* True: this is it, or it is inside. Files are not deep: the parser limits that. */
+static bool walk_value(walk *w, const json_t *value) /* NOLINT(misc-no-recursion) */
+{
+  const char *key;
+  json_t *child;
+  size_t i;
+
+  skip(w, ",:");
+  if (value == w->wanted) return true;
+  if (json_is_string(value)) {
+    skip_string(w);
+  } else if (json_is_object(value)) {
+    w->at++;
+    json_object_foreach((json_t *)(uintptr_t)value, key, child)
+    {
+      skip(w, ",");
+      if (child == w->wanted) return true; /* the line of its key */
+      skip_string(w);
+      if (walk_value(w, child)) return true;
+    }
+    skip(w, "}");
+  } else if (json_is_array(value)) {
+    w->at++;
+    json_array_foreach((json_t *)(uintptr_t)value, i, child)
+    {
+      if (walk_value(w, child)) return true;
+    }
+    skip(w, "]");
+  } else {
+    while (*w->at != '\0' && strchr(",}] \t\r\n", *w->at) == NULL)
+      w->at++;
+  }
+  return false;
+}
+
+int xfi_doc_line(const xfi_doc *doc, const json_t *value)
+{
+  walk w = {doc->text, 1, value};
+
+  return walk_value(&w, doc->root) ? w.line : 1;
+}

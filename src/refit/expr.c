@@ -1,0 +1,249 @@
+/* A recursive-descent evaluator. `a ?? b` is b where a name in a has no value. */
+#include "expr.h"
+
+#include "checked.h"
+#include "error.h"
+#include "text.h"
+
+#include <ctype.h>
+#include <string.h>
+
+enum { MAX_DEPTH = 32 };
+
+typedef enum fault { FINE = 0, SYNTAX, UNKNOWN, RANGE } fault;
+
+typedef struct parser {
+  const char *text, *at;
+  const xfi_scope *scope; /* NULL: nothing is computed, syntax alone counts */
+  int depth;
+  fault fault;
+  const char *place; /* of the fault */
+  size_t n_place;
+} parser;
+
+bool xfi_scope_find(const xfi_scope *scope, const char *name, size_t n_chars, int64_t *value)
+{
+  for (; scope != NULL; scope = scope->next) {
+    for (size_t i = 0; i < scope->n_vars; i++) {
+      const char *have = scope->vars[i].name;
+
+      if (strncmp(have, name, n_chars) != 0 || have[n_chars] != '\0') continue;
+      *value = scope->vars[i].value;
+      return true;
+    }
+  }
+  return false;
+}
+
+static void fail(parser *p, fault f, const char *place, size_t n)
+{
+  if (p->fault != FINE) return;
+  p->fault = f;
+  p->place = place;
+  p->n_place = n;
+}
+
+static void blanks(parser *p)
+{
+  while (isspace((unsigned char)*p->at))
+    p->at++;
+}
+
+static bool take(parser *p, const char *token)
+{
+  size_t n = strlen(token);
+
+  blanks(p);
+  if (strncmp(p->at, token, n) != 0) return false;
+  p->at += n;
+  return true;
+}
+
+static int64_t choice(parser *p);
+
+static int64_t name_or_number(parser *p)
+{
+  const char *begin = p->at;
+  int64_t value = 0;
+
+  if (isdigit((unsigned char)*begin)) {
+    for (; isdigit((unsigned char)*p->at); p->at++) {
+      if (!xfi_imul_fits(value, 10, &value) || __builtin_add_overflow(value, *p->at - '0', &value))
+        fail(p, RANGE, begin, 1);
+    }
+    return value;
+  }
+  while (isalnum((unsigned char)*p->at) || *p->at == '_')
+    p->at++;
+  if (p->at == begin) {
+    fail(p, SYNTAX, begin, strlen(begin));
+  } else if (p->scope != NULL &&
+             !xfi_scope_find(p->scope, begin, (size_t)(p->at - begin), &value)) {
+    fail(p, UNKNOWN, begin, (size_t)(p->at - begin));
+  }
+  return value;
+}
+
+static int64_t atom(parser *p) /* NOLINT(misc-no-recursion): MAX_DEPTH */
+{
+  int64_t value = 0;
+
+  if (++p->depth > MAX_DEPTH) fail(p, SYNTAX, p->at, strlen(p->at));
+  if (p->fault == SYNTAX) {
+    p->depth--;
+    return 0;
+  }
+  if (take(p, "(")) {
+    value = choice(p);
+    if (!take(p, ")")) fail(p, SYNTAX, p->at, strlen(p->at));
+  } else if (take(p, "!")) {
+    value = atom(p) == 0;
+  } else {
+    blanks(p);
+    value = name_or_number(p);
+  }
+  p->depth--;
+  return value;
+}
+
+static int64_t apply(parser *p, const char *op, int64_t a, int64_t b)
+{
+  int64_t out = 0;
+  bool fits = true;
+
+  if (op[0] == '/' || op[0] == '%') {
+    fits = b != 0 && !(a == INT64_MIN && b == -1);
+    if (fits) out = op[0] == '/' ? a / b : a % b;
+  } else if (op[0] == '*') {
+    fits = xfi_imul_fits(a, b, &out);
+  } else if (op[0] == '+') {
+    fits = !__builtin_add_overflow(a, b, &out);
+  } else if (op[0] == '-') {
+    fits = !__builtin_sub_overflow(a, b, &out);
+  } else if (strcmp(op, "==") == 0 || strcmp(op, "!=") == 0) {
+    out = (a == b) == (op[0] == '=');
+  } else if (op[0] == '<') {
+    out = op[1] == '=' ? a <= b : a < b;
+  } else if (op[0] == '>') {
+    out = op[1] == '=' ? a >= b : a > b;
+  } else {
+    out = op[0] == '&' ? a != 0 && b != 0 : a != 0 || b != 0;
+  }
+  if (!fits && p->scope != NULL) fail(p, RANGE, p->text, strlen(p->text));
+  return out;
+}
+
+/* From loosest to tightest; longer tokens first. */
+static const char *const LEVELS[][5] = {
+    {"||"}, {"&&"}, {"==", "!="}, {"<=", ">=", "<", ">"}, {"+", "-"}, {"*", "/", "%"}};
+enum { N_LEVELS = sizeof LEVELS / sizeof *LEVELS };
+
+static int64_t binary(parser *p, int level) /* NOLINT(misc-no-recursion): MAX_DEPTH */
+{
+  int64_t a = level + 1 < N_LEVELS ? binary(p, level + 1) : atom(p);
+
+  for (int i = 0; i < 5 && LEVELS[level][i] != NULL;) {
+    if (!take(p, LEVELS[level][i])) {
+      i++;
+      continue;
+    }
+    a = apply(p, LEVELS[level][i], a, level + 1 < N_LEVELS ? binary(p, level + 1) : atom(p));
+    i = 0;
+  }
+  return a;
+}
+
+static int64_t otherwise(parser *p) /* NOLINT(misc-no-recursion): MAX_DEPTH */
+{
+  int64_t a = binary(p, 0);
+
+  while (take(p, "??")) {
+    bool missing = p->fault == UNKNOWN;
+    parser before = *p;
+    int64_t b;
+
+    p->fault = p->fault == UNKNOWN ? FINE : p->fault;
+    b = binary(p, 0);
+    if (missing)
+      a = b;
+    else if (p->fault == UNKNOWN) { /* not needed */
+      p->fault = before.fault;
+    }
+  }
+  return a;
+}
+
+static int64_t choice(parser *p) /* NOLINT(misc-no-recursion): MAX_DEPTH */
+{
+  int64_t which = otherwise(p), a, b;
+  fault before;
+
+  if (!take(p, "?")) return which;
+  before = p->fault;
+  a = choice(p);
+  if (which == 0 && p->fault != SYNTAX) p->fault = before;
+  if (!take(p, ":")) fail(p, SYNTAX, p->at, strlen(p->at));
+  before = p->fault;
+  b = choice(p);
+  if (which != 0 && p->fault != SYNTAX) p->fault = before;
+  return which != 0 ? a : b;
+}
+
+static xfer_status run(parser *p, int64_t *value)
+{
+  xfer_status st = XFER_OK;
+
+  p->at = p->text;
+  *value = choice(p);
+  blanks(p);
+  if (*p->at != '\0') {
+    p->fault = p->fault == SYNTAX ? SYNTAX : FINE;
+    fail(p, SYNTAX, p->at, strlen(p->at));
+  }
+  XFI_CHECK(p->fault != SYNTAX, XFER_ERR_IO, "\"%s\" is no expression (at \"%.*s\")", p->text,
+            (int)p->n_place, p->place);
+  XFI_CHECK(p->fault != UNKNOWN, XFER_ERR_SHAPE, "\"%s\": the configuration has no \"%.*s\"",
+            p->text, (int)p->n_place, p->place);
+  XFI_CHECK(p->fault != RANGE, XFER_ERR_SHAPE, "\"%s\" has no value that 63 bits hold", p->text);
+done:
+  return st;
+}
+
+xfer_status xfi_expr_check(const char *text)
+{
+  parser p = {.text = text};
+  int64_t value;
+
+  return run(&p, &value);
+}
+
+xfer_status xfi_expr_eval(int64_t *value, const char *text, const xfi_scope *scope)
+{
+  static const xfi_scope NOTHING = {NULL, 0, NULL};
+  parser p = {.text = text, .scope = scope != NULL ? scope : &NOTHING};
+
+  return run(&p, value);
+}
+
+void xfi_expr_print(char *out, size_t size, const char *text, const xfi_scope *scope)
+{
+  xfi_text to;
+
+  xfi_text_fixed(&to, out, size);
+  while (*text != '\0') {
+    const char *end = *text == '{' ? strchr(text, '}') : NULL;
+    char inside[64];
+    int64_t value;
+
+    if (end != NULL && (size_t)(end - text) < sizeof inside) {
+      memcpy(inside, text + 1, (size_t)(end - text) - 1);
+      inside[end - text - 1] = '\0';
+      if (xfi_expr_eval(&value, inside, scope) == XFER_OK) {
+        xfi_text_printf(&to, "%lld", (long long)value);
+        text = end + 1;
+        continue;
+      }
+    }
+    xfi_text_add(&to, text++, 1);
+  }
+}

@@ -1,0 +1,33 @@
+/* Whole numbers computed from names: `heads * head_dim`, `ep > 1 ? 1 : dp * tp`. The language of
+ * rule files; docs/adding-a-model.md has it. */
+#ifndef XFI_EXPR_H
+#define XFI_EXPR_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include "xfer/xfer.h"
+
+typedef struct xfi_var {
+  const char *name;
+  int64_t value;
+} xfi_var;
+
+/* Names are looked for here, then in `next`. */
+typedef struct xfi_scope {
+  const xfi_var *vars;
+  size_t n_vars;
+  const struct xfi_scope *next;
+} xfi_scope;
+
+bool xfi_scope_find(const xfi_scope *scope, const char *name, size_t n_chars, int64_t *value);
+
+/* XFER_ERR_IO: no expression. */
+xfer_status xfi_expr_check(const char *text);
+/* XFER_ERR_SHAPE: a name without a value, a division by zero, or too large a number. */
+xfer_status xfi_expr_eval(int64_t *value, const char *text, const xfi_scope *scope);
+/* "ep is {ep}": each {expression} becomes its value, cut to the size of `out`. */
+void xfi_expr_print(char *out, size_t size, const char *text, const xfi_scope *scope);
+
+#endif

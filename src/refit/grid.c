@@ -1,0 +1,286 @@
+/* Which rank is where: the order of a side's ranks, its stages, and its two grids. */
+#include "side.h"
+
+#include "alloc.h"
+#include "error.h"
+
+#include <limits.h>
+#include <stdlib.h>
+#include <string.h>
+
+/* ---- sizes ---- */
+
+static xfer_status eval_size(const xfer_side *side, const char *expr, int *size)
+{
+  const xfi_scope scope = xfi_side_scope(side, NULL);
+  int64_t value;
+  xfer_status st = XFER_OK;
+
+  XFI_TRY(xfi_expr_eval(&value, expr, &scope));
+  XFI_CHECK(value > 0 && value <= INT_MAX, XFER_ERR_ARG, "\"%s\": an axis of %lld ranks",
+            side->spec, (long long)value);
+  *size = (int)value;
+done:
+  return st;
+}
+
+static xfer_status make_grid(const xfer_side *side, xfi_grid *grid, const xfi_grid_rule *rule)
+{
+  int64_t n = 1;
+  xfer_status st = XFER_OK;
+
+  grid->rule = rule;
+  grid->cut = grid->experts = -1;
+  for (int a = 0; a < rule->n_axes; a++) {
+    XFI_TRY(eval_size(side, rule->sizes[a], &grid->sizes[a]));
+    n *= grid->sizes[a];
+    XFI_CHECK(n <= INT_MAX, XFER_ERR_OVERFLOW, "\"%s\" has more ranks than an int counts",
+              side->spec);
+    if (rule->uses[a] == XFI_AXIS_CUT) grid->cut = a;
+    if (rule->uses[a] == XFI_AXIS_EXPERTS) grid->experts = a;
+  }
+  XFI_CHECK(xfi_side_stage_size(side) % n == 0, XFER_ERR_ARG,
+            "\"%s\": the axes of %lld ranks do not divide the %d of a stage", side->spec,
+            (long long)n, xfi_side_stage_size(side));
+  grid->replicas = (int)(xfi_side_stage_size(side) / n);
+done:
+  return st;
+}
+
+/* ---- ranks ---- */
+
+typedef struct numbered {
+  int rank, place;
+} numbered;
+
+static int compare_numbered(const void *a, const void *b)
+{
+  const numbered *x = a, *y = b;
+
+  return (x->rank > y->rank) - (x->rank < y->rank);
+}
+
+static xfer_status sort_ranks(xfer_side *side)
+{
+  numbered *all = xfi_calloc((size_t)side->size, sizeof *all);
+  xfer_status st = XFER_OK;
+
+  XFI_CHECK(all != NULL, XFER_ERR_NOMEM, "%d ranks", side->size);
+  for (int i = 0; i < side->size; i++)
+    all[i] = (numbered){side->ranks[i], i};
+  qsort(all, (size_t)side->size, sizeof *all, compare_numbered);
+  for (int i = 0; i < side->size; i++) {
+    XFI_CHECK(i == 0 || all[i].rank != all[i - 1].rank, XFER_ERR_ARG,
+              "\"%s\": rank %d is given twice", side->spec, all[i].rank);
+    side->sorted[i] = all[i].rank;
+    side->places[i] = all[i].place;
+  }
+done:
+  xfi_free(all);
+  return st;
+}
+
+static xfer_status make_ranks(xfer_side *side, const xfer_side_options *o)
+{
+  xfer_status st = XFER_OK;
+
+  XFI_CHECK(o->first_rank >= 0 && side->size <= INT_MAX - o->first_rank, XFER_ERR_ARG,
+            "\"%s\": first_rank %d", side->spec, (int)o->first_rank);
+  XFI_CHECK(o->n_ranks == 0 || (o->n_ranks == side->size && o->ranks != NULL && o->first_rank == 0),
+            XFER_ERR_ARG, "\"%s\" has %d ranks, %lld are listed", side->spec, side->size,
+            (long long)o->n_ranks);
+  side->ranks = xfi_calloc((size_t)side->size, sizeof *side->ranks);
+  side->sorted = xfi_calloc((size_t)side->size, sizeof *side->sorted);
+  side->places = xfi_calloc((size_t)side->size, sizeof *side->places);
+  XFI_CHECK(side->ranks != NULL && side->sorted != NULL && side->places != NULL, XFER_ERR_NOMEM,
+            "%d ranks", side->size);
+  for (int i = 0; i < side->size; i++) {
+    side->ranks[i] = o->n_ranks > 0 ? o->ranks[i] : o->first_rank + i;
+    XFI_CHECK(side->ranks[i] >= 0, XFER_ERR_ARG, "\"%s\": rank %d", side->spec, side->ranks[i]);
+  }
+  XFI_TRY(sort_ranks(side));
+done:
+  return st;
+}
+
+xfer_status xfi_grid_make(xfer_side *side, const xfer_side_options *options)
+{
+  const xfi_side_rules *r = side->rules;
+  int64_t n = 1;
+  int n_listed = 0;
+  xfer_status st = XFER_OK;
+
+  side->pp = 1;
+  for (int a = 0; a < r->n_ranks; a++) {
+    XFI_TRY(eval_size(side, r->rank_sizes[a], &side->axis_sizes[a]));
+    n *= side->axis_sizes[a];
+    XFI_CHECK(n <= INT_MAX, XFER_ERR_OVERFLOW, "\"%s\" has more ranks than an int counts",
+              side->spec);
+    if (r->stage != NULL && strcmp(r->rank_names[a], r->stage) == 0) side->pp = side->axis_sizes[a];
+  }
+  side->size = (int)n;
+  XFI_TRY(make_ranks(side, options));
+  XFI_TRY(make_grid(side, &side->dense, &r->dense));
+  XFI_TRY(make_grid(side, &side->experts, &r->experts));
+  if (side->stage_layers != NULL) {
+    while (side->stage_layers[n_listed] >= 0)
+      n_listed++;
+    XFI_CHECK(n_listed == side->pp, XFER_ERR_ARG, "\"%s\": layers= lists %d stages, pp is %d",
+              side->spec, n_listed, side->pp);
+  }
+done:
+  return st;
+}
+
+int xfi_side_stage_size(const xfer_side *side)
+{
+  return side->size / side->pp;
+}
+
+static bool is_stage(const xfer_side *side, int axis)
+{
+  return side->rules->stage != NULL &&
+         strcmp(side->rules->rank_names[axis], side->rules->stage) == 0;
+}
+
+int xfi_side_rank(const xfer_side *side, int stage, int i)
+{
+  int at = 0, stride = 1;
+
+  for (int a = 0; a < side->rules->n_ranks; a++) {
+    int size = side->axis_sizes[a];
+
+    at += stride * (is_stage(side, a) ? stage : i % size);
+    if (!is_stage(side, a)) i /= size;
+    stride *= size;
+  }
+  return side->ranks[at];
+}
+
+/* Where the rank is in the side's order; -1: nowhere. */
+static int find_rank(const xfer_side *side, int rank)
+{
+  int at = xfi_find_int(side->sorted, side->size, rank);
+
+  return at < 0 ? -1 : side->places[at];
+}
+
+/* The stage, and in *place the place in it, of the i-th rank. */
+static int divide(const xfer_side *side, int i, int *place)
+{
+  int stage = 0, stride = 1;
+
+  *place = 0;
+  for (int a = 0; a < side->rules->n_ranks; a++) {
+    int size = side->axis_sizes[a];
+
+    if (is_stage(side, a)) {
+      stage = i % size;
+    } else {
+      *place += stride * (i % size);
+      stride *= size;
+    }
+    i /= size;
+  }
+  return stage;
+}
+
+int xfi_side_stage_of(const xfer_side *side, int rank)
+{
+  int i = find_rank(side, rank), place;
+
+  return i < 0 ? -1 : divide(side, i, &place);
+}
+
+int xfi_side_place_of(const xfer_side *side, int rank)
+{
+  int i = find_rank(side, rank), place = 0;
+
+  if (i >= 0) divide(side, i, &place);
+  return place;
+}
+
+int xfi_grid_cut_of(const xfi_grid *grid, int place)
+{
+  for (int a = 0; a < grid->cut; a++)
+    place /= grid->sizes[a];
+  return grid->cut < 0 ? 0 : place % grid->sizes[grid->cut];
+}
+
+static bool find_in_grid(const xfi_grid *grid, const char *axis, int place, int *coordinate)
+{
+  for (int a = 0; a < grid->rule->n_axes; a++) {
+    *coordinate = place % grid->sizes[a];
+    place /= grid->sizes[a];
+    if (strcmp(grid->rule->names[a], axis) == 0) return true;
+  }
+  *coordinate = place;
+  return strcmp(axis, "edp") == 0 && grid->experts >= 0;
+}
+
+xfer_status xfi_side_coordinate(const xfer_side *side, const char *axis, int rank, int *coordinate)
+{
+  int i = find_rank(side, rank), place;
+  xfer_status st = XFER_OK;
+
+  XFI_CHECK(i >= 0, XFER_ERR_ARG, "\"%s\" has no rank %d", side->spec, rank);
+  divide(side, i, &place);
+  for (int a = 0; a < side->rules->n_ranks; a++) {
+    *coordinate = i % side->axis_sizes[a];
+    i /= side->axis_sizes[a];
+    if (strcmp(side->rules->rank_names[a], axis) == 0) return XFER_OK;
+  }
+  if (find_in_grid(&side->dense, axis, place, coordinate)) return XFER_OK;
+  if (find_in_grid(&side->experts, axis, place, coordinate)) return XFER_OK;
+  XFI_CHECK(false, XFER_ERR_ARG, "\"%s\" has no axis called \"%s\"", side->spec, axis);
+done:
+  return st;
+}
+
+/* ---- layers ---- */
+
+/* Layers of a stage: as listed; even; or the remainder goes, one each, to the stages before the
+ * last. */
+static xfer_status stage_count(const xfer_side *side, int n_layers, int stage, int *count)
+{
+  int rest = n_layers % side->pp;
+  xfer_status st = XFER_OK;
+
+  *count = n_layers / side->pp;
+  if (side->stage_layers != NULL) {
+    *count = side->stage_layers[stage];
+  } else if (side->rules->balanced_layers) {
+    *count += stage < side->pp - 1 && stage >= side->pp - 1 - rest;
+  } else {
+    XFI_CHECK(rest == 0, XFER_ERR_ARG,
+              "\"%s\": pp %d does not divide %d layers; list them with layers=", side->spec,
+              side->pp, n_layers);
+  }
+done:
+  return st;
+}
+
+xfer_status xfi_side_stages(const xfer_side *side, const xfer_model *model, int **stages)
+{
+  int *of = xfi_calloc((size_t)model->n_layers, sizeof *of);
+  int at = 0;
+  xfer_status st = XFER_OK;
+
+  XFI_CHECK(of != NULL, XFER_ERR_NOMEM, "the stages of %d layers", model->n_layers);
+  for (int stage = 0; stage < side->pp; stage++) {
+    int count;
+
+    XFI_TRY(stage_count(side, model->n_layers, stage, &count));
+    XFI_CHECK(count <= model->n_layers - at, XFER_ERR_ARG,
+              "\"%s\" lists more than the model's %d layers", side->spec, model->n_layers);
+    for (int i = 0; i < count; i++)
+      of[at++] = stage;
+  }
+  XFI_CHECK(at == model->n_layers, XFER_ERR_ARG, "\"%s\" lists %d layers, the model has %d",
+            side->spec, at, model->n_layers);
+  *stages = of;
+  of = NULL;
+done:
+  xfi_free(of);
+  return st;
+}

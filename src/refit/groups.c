@@ -1,0 +1,153 @@
+/* Entries that share local tensors: found by name, and checked to be complete. */
+#include "join.h"
+
+#include "alloc.h"
+#include "dtype.h"
+#include "error.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+typedef struct name_key {
+  const char *name;
+  int slot;
+  size_t entry;
+} name_key;
+
+static int compare_keys(const void *a, const void *b)
+{
+  const name_key *x = a, *y = b;
+  int c = strcmp(x->name, y->name);
+
+  if (c != 0) return c;
+  if (x->slot != y->slot) return x->slot < y->slot ? -1 : 1;
+  return (x->entry > y->entry) - (x->entry < y->entry);
+}
+
+/* In one layer, each of the slots must be there, once, in one element type. */
+static xfer_status check_layer(const xfi_joined *joined, const xfer_model *model,
+                               const xfi_group *group, int layer)
+{
+  const xfi_entry *first = &model->entries[joined->by_name[group->begin]];
+  const xfi_slot *slot = &joined->held[joined->by_name[group->begin]].slot;
+  const xfi_entry *held = NULL;
+  int n = 0;
+  xfer_status st = XFER_OK;
+
+  for (size_t i = group->begin; i < group->end; i++) {
+    const xfi_entry *e = &model->entries[joined->by_name[i]];
+    const xfi_slot *s = &joined->held[joined->by_name[i]].slot;
+
+    if (!xfi_entry_has_layer(e, layer)) continue;
+    XFI_CHECK(s->n_slots == slot->n_slots && s->slot == n, XFER_ERR_SHAPE,
+              "\"%s\" of layer %d in \"%s\": part %d of %d is missing or there twice (at \"%s\")",
+              s->local, layer, joined->side->spec, n + 1, s->n_slots, e->pattern);
+    XFI_CHECK(held == NULL || held->dtype == e->dtype, XFER_ERR_MISMATCH,
+              "\"%s\" is %s and \"%s\" is %s, but they lie in one tensor, \"%s\"", held->pattern,
+              xfi_dtype_name((int)held->dtype), e->pattern, xfi_dtype_name((int)e->dtype),
+              s->local);
+    held = e;
+    n++;
+  }
+  XFI_CHECK(n == slot->n_slots, XFER_ERR_SHAPE,
+            "\"%s\" of layer %d in \"%s\" has %d parts, %d are there (\"%s\")", slot->local, layer,
+            joined->side->spec, slot->n_slots, n, first->pattern);
+done:
+  return st;
+}
+
+static xfer_status check_group(const xfi_joined *joined, const xfer_model *model,
+                               const xfi_group *group)
+{
+  xfer_status st = XFER_OK;
+
+  if (group->end - group->begin == 1 &&
+      joined->held[joined->by_name[group->begin]].slot.n_slots == 1) {
+    return XFER_OK;
+  }
+  for (size_t i = group->begin; i < group->end; i++) {
+    const xfi_entry *e = &model->entries[joined->by_name[i]];
+
+    if (e->n_layers == 0) XFI_TRY(check_layer(joined, model, group, -1));
+    for (int k = 0; k < e->n_layers; k++)
+      XFI_TRY(check_layer(joined, model, group, e->layers[k]));
+  }
+done:
+  return st;
+}
+
+xfer_status xfi_joined_group(xfi_joined *joined, const xfer_model *model)
+{
+  size_t n = model->n_entries;
+  name_key *keys = xfi_calloc(n, sizeof *keys);
+  xfer_status st = XFER_OK;
+
+  joined->by_name = xfi_calloc(n, sizeof *joined->by_name);
+  joined->groups = xfi_calloc(n, sizeof *joined->groups);
+  XFI_CHECK(keys != NULL && joined->by_name != NULL && joined->groups != NULL, XFER_ERR_NOMEM,
+            "the local tensors of %zu entries", n);
+  for (size_t i = 0; i < n; i++) {
+    keys[i] = (name_key){joined->held[i].slot.local, joined->held[i].slot.slot, i};
+  }
+  qsort(keys, n, sizeof *keys, compare_keys);
+  for (size_t i = 0; i < n; i++) {
+    joined->by_name[i] = keys[i].entry;
+    if (i > 0 && strcmp(keys[i].name, keys[i - 1].name) == 0) {
+      joined->groups[joined->n_groups - 1].end = i + 1;
+    } else {
+      joined->groups[joined->n_groups++] = (xfi_group){i, i + 1};
+    }
+  }
+  for (size_t f = 0; f < joined->n_groups; f++)
+    XFI_TRY(check_group(joined, model, &joined->groups[f]));
+done:
+  xfi_free(keys);
+  return st;
+}
+
+/* ---- ignored parts ---- */
+
+static xfer_status check_group_layer(const xfer_refit *refit, const xfi_joined *joined,
+                                     const xfi_group *group, int layer)
+{
+  const char *ignored = NULL, *kept = NULL;
+  xfer_status st = XFER_OK;
+
+  for (size_t i = group->begin; i < group->end; i++) {
+    size_t entry = joined->by_name[i];
+    const xfi_entry *e = &refit->model->entries[entry];
+    int k = layer < 0 ? 0 : xfi_find_int(e->layers, e->n_layers, layer);
+
+    if (!xfi_entry_has_layer(e, layer)) continue;
+    *(refit->tensor_of[entry][k] < 0 ? &ignored : &kept) = e->name;
+  }
+  XFI_CHECK(
+      ignored == NULL || kept == NULL, XFER_ERR_ARG,
+      "\"%s\" is ignored, \"%s\" is not, but they lie in one tensor of \"%s\"; partial allows "
+      "it",
+      ignored, kept, joined->side->spec);
+done:
+  return st;
+}
+
+xfer_status xfi_joined_check_parts(const xfer_refit *refit, const xfi_joined *joined)
+{
+  xfer_status st = XFER_OK;
+
+  if (joined->side == NULL || joined->side->partial || refit->n_ignored == refit->n_absent)
+    return XFER_OK;
+  for (size_t g = 0; g < joined->n_groups; g++) {
+    const xfi_group *group = &joined->groups[g];
+
+    if (group->end - group->begin < 2) continue;
+    for (size_t i = group->begin; i < group->end; i++) {
+      const xfi_entry *e = &refit->model->entries[joined->by_name[i]];
+
+      if (e->n_layers == 0) XFI_TRY(check_group_layer(refit, joined, group, -1));
+      for (int k = 0; k < e->n_layers; k++)
+        XFI_TRY(check_group_layer(refit, joined, group, e->layers[k]));
+    }
+  }
+done:
+  return st;
+}

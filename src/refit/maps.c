@@ -1,0 +1,154 @@
+/* Expert maps: which experts each expert-parallel rank holds, for all layers or by layer. */
+#include "side.h"
+
+#include "alloc.h"
+#include "error.h"
+#include "vec.h"
+
+#include <ctype.h>
+#include <jansson.h>
+#include <stdlib.h>
+#include <string.h>
+
+void xfi_maps_free(xfer_side *side)
+{
+  for (size_t i = 0; i < side->n_maps; i++) {
+    xfi_free(side->maps[i].experts);
+    xfi_free(side->maps[i].first);
+  }
+  xfi_free(side->maps);
+}
+
+const xfi_map *xfi_map_find(const xfer_side *side, int layer)
+{
+  const xfi_map *common = NULL;
+
+  for (size_t i = 0; i < side->n_maps; i++) {
+    if (side->maps[i].layer == layer) return &side->maps[i];
+    if (side->maps[i].layer < 0) common = &side->maps[i];
+  }
+  return common;
+}
+
+/* Room for a map of n_ranks lists and n experts; the lists end with -1. */
+static xfer_status open_map(xfer_side *side, xfi_map **map, int layer, size_t n_ranks, size_t n)
+{
+  xfi_map m = {.layer = layer};
+  xfer_status st = XFER_OK;
+
+  XFI_TRY(xfi_vec_reserve(&side->maps, &side->maps_cap, side->n_maps + 1, sizeof *side->maps));
+  m.first = xfi_calloc(n_ranks + 2, sizeof *m.first);
+  m.experts = xfi_calloc(n, sizeof *m.experts);
+  XFI_CHECK(m.first != NULL && m.experts != NULL, XFER_ERR_NOMEM, "an expert map");
+  m.first[n_ranks + 1] = -1; /* how many ranks it lists is checked once ep is known */
+  *map = &side->maps[side->n_maps];
+  side->maps[side->n_maps++] = m;
+  memset(&m, 0, sizeof m);
+done:
+  xfi_free(m.first);
+  xfi_free(m.experts);
+  return st;
+}
+
+static size_t count_map(const json_t *root)
+{
+  size_t n = 0;
+
+  for (size_t i = 0; i < json_array_size(root); i++)
+    n += json_array_size(json_array_get(root, i));
+  return n;
+}
+
+static xfer_status read_lists(xfer_side *side, const xfi_doc *doc, const json_t *lists, int layer)
+{
+  size_t n_ranks = json_array_size(lists), n = 0;
+  xfi_map *map;
+  xfer_status st = XFER_OK;
+
+  XFI_CHECK(n_ranks > 0 && n_ranks < 1 << 20 && count_map(lists) < 1 << 24, XFER_ERR_IO,
+            "%s: line %d: want a list of a list of experts for each rank", doc->where,
+            xfi_doc_line(doc, lists));
+  XFI_TRY(open_map(side, &map, layer, n_ranks, count_map(lists)));
+  for (size_t r = 0; r < n_ranks; r++) {
+    const json_t *list = json_array_get(lists, r);
+
+    for (size_t i = 0; i < json_array_size(list); i++) {
+      const json_t *expert = json_array_get(list, i);
+
+      XFI_CHECK(json_is_integer(expert) && json_integer_value(expert) >= 0 &&
+                    json_integer_value(expert) < 1 << 20,
+                XFER_ERR_IO, "%s: line %d: rank %zu: entry %zu is no expert", doc->where,
+                xfi_doc_line(doc, expert), r, i);
+      map->experts[n++] = (int)json_integer_value(expert);
+    }
+    map->first[r + 1] = (int)n;
+  }
+done:
+  return st;
+}
+
+/* A list of lists is for all layers; {"3": [..], ..} for those that it names. */
+xfer_status xfi_map_read(xfer_side *side, const char *path)
+{
+  xfi_doc doc = {0};
+  const char *name;
+  const json_t *lists;
+  xfer_status st = XFER_OK;
+
+  XFI_TRY(xfi_doc_read(&doc, path));
+  if (json_is_array(doc.root)) {
+    XFI_TRY(read_lists(side, &doc, doc.root, -1));
+    goto done;
+  }
+  json_object_foreach(doc.root, name, lists)
+  {
+    XFI_CHECK(isdigit((unsigned char)name[0]) && strlen(name) < 7 &&
+                  strspn(name, "0123456789") == strlen(name),
+              XFER_ERR_IO, "%s: line %d: \"%.40s\" is no layer", path, xfi_doc_line(&doc, lists),
+              name);
+    XFI_TRY(read_lists(side, &doc, lists, (int)strtol(name, NULL, 10)));
+  }
+  XFI_CHECK(side->n_maps > 0, XFER_ERR_IO, "%s: line 1: an empty expert map", path);
+done:
+  xfi_doc_free(&doc);
+  return st;
+}
+
+xfer_status xfi_map_copy(xfer_side *side, const xfer_side_options *o)
+{
+  xfi_map *map;
+  size_t n;
+  xfer_status st = XFER_OK;
+
+  XFI_CHECK(o->map_experts != NULL && o->map_first != NULL && o->map_first[0] == 0, XFER_ERR_ARG,
+            "an expert map of %lld ranks without its lists", (long long)o->n_map);
+  XFI_CHECK(side->rules->takes_map && side->n_maps == 0, XFER_ERR_ARG,
+            "\"%s\" takes no expert map, or has one", side->spec);
+  for (int64_t r = 0; r < o->n_map; r++) {
+    XFI_CHECK(o->map_first[r] <= o->map_first[r + 1], XFER_ERR_ARG, "map_first[%lld] descends",
+              (long long)r + 1);
+  }
+  n = (size_t)o->map_first[o->n_map];
+  XFI_TRY(open_map(side, &map, -1, (size_t)o->n_map, n));
+  memcpy(map->first, o->map_first, ((size_t)o->n_map + 1) * sizeof *map->first);
+  if (n > 0) memcpy(map->experts, o->map_experts, n * sizeof *map->experts);
+done:
+  return st;
+}
+
+xfer_status xfi_map_check(const xfer_side *side)
+{
+  int ep = side->experts.experts < 0 ? 1 : side->experts.sizes[side->experts.experts];
+  xfer_status st = XFER_OK;
+
+  for (size_t i = 0; i < side->n_maps; i++) {
+    int n = 0;
+
+    while (side->maps[i].first[n + 1] >= 0)
+      n++;
+    XFI_CHECK(n == ep, XFER_ERR_ARG, "\"%s\": an expert map of %d ranks, ep is %d", side->spec, n,
+              ep);
+  }
+done:
+  return st;
+}

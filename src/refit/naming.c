@@ -1,0 +1,427 @@
+/*
+ * The local tensor of an entry: the rule that has its role, the name, and which weights lie in it.
+ *
+ * In a rule's name {block} is what stands before the layer's own names, @ the checkpoint's name
+ * after that, ~ the same up to its last dot, % the suffix (with the dot before it left out where
+ * there is none), {name} all of the checkpoint's name; {layer} and {local} are filled in later.
+ */
+#include "placing.h"
+
+#include "alloc.h"
+#include "error.h"
+#include "names.h"
+#include "text.h"
+
+#include <jansson.h>
+#include <string.h>
+
+void xfi_slot_free(xfi_slot *slot)
+{
+  xfi_free(slot->local);
+  xfi_free(slot->last);
+  xfi_free(slot->made);
+  memset(slot, 0, sizeof *slot);
+}
+
+xfer_status xfi_placing_eval(int64_t *value, const xfi_placing *placing, const xfi_entry *entry,
+                             const char *expr)
+{
+  const xfi_var own[] = {{"alternating", entry->alternate},
+                         {"is_extra", entry->stack == XFI_EXTRA},
+                         {"is_bias", strcmp(entry->suffix, "bias") == 0}};
+  const xfi_scope scope = {own, sizeof own / sizeof *own, &placing->scopes[0]};
+  xfer_status st = XFER_OK;
+
+  *value = 0;
+  if (expr == NULL) return XFER_OK;
+  XFI_TRY(xfi_expr_eval(value, expr, &scope));
+done:
+  return st;
+}
+
+/* ---- finding the rule ---- */
+
+static bool has_all(const xfer_model *model, const xfi_entry *entry, const json_t *roles)
+{
+  for (size_t i = 0; i < json_array_size(roles); i++) {
+    if (!xfi_model_has(model, entry, json_string_value(json_array_get(roles, i)))) return false;
+  }
+  return true;
+}
+
+/* What one layer lacks and another has is lost, not left out. */
+static bool has_none(const xfer_model *model, const xfi_entry *entry, const json_t *roles)
+{
+  for (size_t i = 0; i < json_array_size(roles); i++) {
+    if (xfi_model_has_anywhere(model, entry, json_string_value(json_array_get(roles, i))))
+      return false;
+  }
+  return true;
+}
+
+/* Does the weight have rows of that name? */
+static bool has_rows(const xfi_entry *entry, const char *take)
+{
+  for (int s = 0; s < entry->n_segments; s++) {
+    if (strcmp(entry->segments[s].name, take) == 0) return true;
+    for (int k = 0; k < entry->segments[s].n_subs; k++) {
+      if (strcmp(entry->segments[s].sub_names[k], take) == 0) return true;
+    }
+  }
+  return false;
+}
+
+/* All parts are there, with the rows that are taken of them. A sibling may lack the suffix: that is
+ * found when the parts are put together. */
+static bool has_parts(const xfi_placing *placing, const xfi_entry *entry,
+                      const xfi_local_rule *rule)
+{
+  bool mine = false;
+
+  for (int i = 0; i < rule->n_parts; i++) {
+    const xfi_part_rule *p = &rule->parts[i];
+
+    if (xfi_role_matches(p->role, entry->role)) {
+      mine = true;
+      if (p->take != NULL && !has_rows(entry, p->take)) return false;
+    } else if (!xfi_model_has(placing->model, entry, p->role)) {
+      return false;
+    } else if (p->take != NULL) {
+      const xfi_entry *other = xfi_model_find(placing->model, p->role, entry->suffix, entry,
+                                              entry->n_layers > 0 ? entry->layers[0] : -1);
+
+      if (other == NULL || !has_rows(other, p->take)) return false;
+    }
+  }
+  return mine;
+}
+
+xfer_status xfi_rule_find(const xfi_local_rule **rule, const xfi_placing *placing,
+                          const xfi_entry *entry)
+{
+  xfer_status st = XFER_OK;
+
+  *rule = NULL;
+  for (size_t i = 0; i < placing->n_rules && entry->role != NULL; i++) {
+    const xfi_local_rule *r = placing->rules[i];
+    int64_t holds;
+
+    if (!has_parts(placing, entry, r)) continue;
+    if (!has_all(placing->model, entry, r->with)) continue;
+    if (!has_none(placing->model, entry, r->without)) continue;
+    XFI_TRY(xfi_placing_eval(&holds, placing, entry, r->when != NULL ? r->when : "1"));
+    if (holds == 0) continue;
+    *rule = r;
+    break;
+  }
+done:
+  return st;
+}
+
+xfer_status xfi_rule_missing(const xfi_placing *placing, const xfi_entry *entry)
+{
+  int layer = entry->n_layers > 0 ? entry->layers[0] : -1;
+  xfer_status st = XFER_OK;
+
+  for (size_t i = 0; i < placing->n_rules && entry->role != NULL; i++) {
+    const xfi_local_rule *r = placing->rules[i];
+    const char *missing = NULL;
+    bool mine = false;
+
+    for (int k = 0; k < r->n_parts; k++) {
+      mine = mine || xfi_role_matches(r->parts[k].role, entry->role);
+      if (strchr(r->parts[k].role, '*') == NULL &&
+          !xfi_model_has(placing->model, entry, r->parts[k].role))
+        missing = r->parts[k].role;
+    }
+    XFI_CHECK(!mine || missing == NULL, XFER_ERR_SHAPE,
+              "\"%s\" lies in one tensor of \"%s\" with a part that is missing in layer %d: %s",
+              entry->pattern, placing->side->spec, layer, missing);
+  }
+done:
+  return st;
+}
+
+/* ---- names ---- */
+
+static bool take(const char **at, const char *token)
+{
+  size_t n = strlen(token);
+
+  if (strncmp(*at, token, n) != 0) return false;
+  *at += n;
+  return true;
+}
+
+/* The stem, or its parent, without a place for the expert's number. */
+static void add_stem(xfi_text *text, const xfi_entry *entry, bool parent)
+{
+  static const char EXPERT[] = ".{expert}";
+  size_t n = entry->n_stem;
+
+  while (parent && n > 0 && entry->stem[n - 1] != '.')
+    n--;
+  if (parent && n > 0) n--;
+  for (size_t i = 0; i < n;) {
+    if (n - i >= sizeof EXPERT - 1 && strncmp(entry->stem + i, EXPERT, sizeof EXPERT - 1) == 0)
+      i += sizeof EXPERT - 1;
+    else
+      xfi_text_add(text, &entry->stem[i++], 1);
+  }
+}
+
+static xfer_status make_name(char **name, const xfi_placing *placing, const xfi_entry *entry,
+                             const char *template)
+{
+  const xfi_side_rules *r = placing->side->rules;
+  const char *block = entry->stack == XFI_LAYERS  ? r->block_main
+                      : entry->stack == XFI_EXTRA ? r->block_mtp
+                                                  : NULL;
+  xfi_text text = {0};
+  xfer_status st = XFER_OK;
+
+  for (const char *at = template; *at != '\0';) {
+    if (take(&at, "{block}"))
+      xfi_text_printf(&text, "%s", block == NULL ? "" : block);
+    else if (take(&at, "{name}"))
+      xfi_text_printf(&text, "%s", entry->pattern);
+    else if (take(&at, "@"))
+      add_stem(&text, entry, false);
+    else if (take(&at, "~"))
+      add_stem(&text, entry, true);
+    else if (take(&at, "%"))
+      xfi_text_printf(&text, "%s", entry->suffix);
+    else if (entry->suffix[0] == '\0' && at[0] == '.' && at[1] == '%')
+      at += 2;
+    else
+      xfi_text_add(&text, at++, 1);
+  }
+  XFI_TRY(xfi_text_status(&text));
+  *name = xfi_text_take(&text);
+  XFI_CHECK(*name != NULL, XFER_ERR_NOMEM, "the name \"%s\"", template);
+done:
+  xfi_text_free(&text);
+  return st;
+}
+
+/* ---- which weights lie in it ---- */
+
+static xfer_status add_block(xfi_fusing *f, xfi_block block, const xfi_entry *entry)
+{
+  xfer_status st = XFER_OK;
+
+  XFI_CHECK(f->n_blocks < XFI_MAX_BLOCKS, XFER_ERR_UNSUPPORTED,
+            "\"%s\" lies with others in more than %d blocks", entry->pattern, XFI_MAX_BLOCKS);
+  f->blocks[f->n_blocks++] = block;
+done:
+  return st;
+}
+
+/* The rows of a weight that `part` takes. */
+static xfer_status add_blocks(xfi_fusing *f, int number, const xfi_entry *entry,
+                              const xfi_part_rule *part)
+{
+  int64_t rows = entry->shape[entry->experts ? 1 : 0], offset = 0;
+  xfi_block b = {.part = number, .size = 1, .stride = 1};
+  xfer_status st = XFER_OK;
+
+  if (part != NULL) {
+    b.few_replicate = part->few_replicate;
+    b.few_one = part->few_one;
+    b.pairs_apart = part->pairs_apart;
+  }
+  if (entry->n_segments == 0) {
+    b.count = rows;
+    return add_block(f, b, entry);
+  }
+  for (int s = 0; s < entry->n_segments; s++) {
+    const xfi_segment *seg = &entry->segments[s];
+    int64_t sub = offset;
+
+    b.offset = offset;
+    b.count = seg->count;
+    b.size = b.stride = seg->unit;
+    offset += seg->count * seg->unit;
+    if (part == NULL || part->take == NULL || strcmp(part->take, seg->name) == 0) {
+      if (seg->n_subs == 0 || part == NULL || part->take == NULL) {
+        XFI_TRY(add_block(f, b, entry));
+        continue;
+      }
+    }
+    for (int k = 0; k < seg->n_subs; k++) {
+      b.offset = sub;
+      b.size = seg->sub_rows[k];
+      sub += b.size;
+      if (strcmp(part->take, seg->sub_names[k]) == 0) XFI_TRY(add_block(f, b, entry));
+    }
+  }
+done:
+  return st;
+}
+
+/* The weights of a rule, each once, in the order of their first block. */
+static xfer_status add_parts(xfi_slot *slot, const xfi_placing *placing, const xfi_entry *entry,
+                             const xfi_local_rule *rule)
+{
+  const xfi_entry *parts[XFI_MAX_PARTS];
+  int64_t reverse;
+  int n = 0, layer = entry->n_layers > 0 ? entry->layers[0] : -1;
+  xfer_status st = XFER_OK;
+
+  XFI_TRY(xfi_placing_eval(&reverse, placing, entry, rule->reverse));
+  for (int i = 0; i < rule->n_parts; i++) {
+    const xfi_part_rule *p = &rule->parts[reverse != 0 ? rule->n_parts - 1 - i : i];
+    const xfi_entry *e = xfi_role_matches(p->role, entry->role)
+                             ? entry
+                             : xfi_model_find(placing->model, p->role, entry->suffix, entry, layer);
+    int number = 0;
+
+    XFI_CHECK(
+        e != NULL, XFER_ERR_SHAPE,
+        "\"%s\" lies with \"%s\" in one tensor of \"%s\", but layer %d has no %s of that role",
+        entry->pattern, p->role, placing->side->spec, layer,
+        entry->suffix[0] == '\0' ? "tensor" : entry->suffix);
+    while (number < n && parts[number] != e)
+      number++;
+    if (number == n) parts[n++] = e;
+    if (e == entry && number == n - 1) slot->slot = number;
+    XFI_TRY(add_blocks(&slot->fusing, number, e, p));
+  }
+  slot->n_slots = slot->fusing.n_parts = n;
+done:
+  return st;
+}
+
+/* A tensor of the checkpoint that holds several weights has them as it says. */
+static xfer_status add_held(xfi_slot *slot, const xfi_placing *placing, const xfi_entry *entry)
+{
+  const xfer_model *model = placing->model;
+  int layer = entry->n_layers > 0 ? entry->layers[0] : -1, found = 0;
+  xfer_status st = XFER_OK;
+
+  slot->slot = entry->held;
+  slot->n_slots = slot->fusing.n_parts = entry->n_held;
+  for (int h = 0; h < entry->n_held; h++) {
+    for (size_t i = 0; i < model->n_entries; i++) {
+      const xfi_entry *e = &model->entries[i];
+
+      if (e->held != h || e->n_held != entry->n_held || strcmp(e->pattern, entry->pattern) != 0)
+        continue;
+      if (!xfi_entry_has_layer(e, layer)) continue;
+      XFI_TRY(add_blocks(&slot->fusing, h, e, NULL));
+      found++;
+      break;
+    }
+  }
+  XFI_CHECK(found == entry->n_held, XFER_ERR_INTERNAL, "\"%s\": a part is missing", entry->pattern);
+done:
+  return st;
+}
+
+static void swap_last_dims(xfi_slot *slot, int n_dims)
+{
+  int last = slot->order[n_dims - 1];
+
+  slot->order[n_dims - 1] = slot->order[n_dims - 2];
+  slot->order[n_dims - 2] = last;
+}
+
+/* How many ranks share the rows. */
+static void set_cut(xfi_slot *slot, const xfi_placing *placing, const xfi_entry *entry,
+                    const xfi_local_rule *rule, bool whole)
+{
+  const xfi_grid *grid = entry->experts ? &placing->side->experts : &placing->side->dense;
+  bool cut = rule != NULL && rule->cut == XFI_CUT_ROWS;
+
+  slot->fusing.n = grid->cut < 0 ? 1 : grid->sizes[grid->cut];
+  slot->fusing.whole = whole || !cut;
+  slot->fusing.even = placing->side->rules->even;
+}
+
+static void slot_begin(xfi_slot *slot, const xfi_entry *entry)
+{
+  memset(slot, 0, sizeof *slot);
+  for (int d = 0; d < XFER_MAX_DIMS; d++)
+    slot->order[d] = d;
+  slot->fuse_dim = entry->experts ? 1 : 0;
+  slot->n_slots = 1;
+}
+
+/* Dims and rows as the checkpoint has them. */
+static xfer_status as_checkpoint(xfi_slot *slot, const xfi_placing *placing, const xfi_entry *entry)
+{
+  xfer_status st = XFER_OK;
+
+  slot->own_names = true;
+  slot->each_expert = entry->n_experts > 0;
+  memcpy(slot->order, entry->order, sizeof slot->order);
+  XFI_TRY(add_held(slot, placing, entry));
+  slot->fusing.alternate = entry->alternate;
+done:
+  return st;
+}
+
+xfer_status xfi_slot_plain(xfi_slot *slot, const xfi_placing *placing, const xfi_entry *entry)
+{
+  xfer_status st = XFER_OK;
+
+  slot_begin(slot, entry);
+  slot->local = xfi_strdup(entry->pattern);
+  XFI_CHECK(slot->local != NULL, XFER_ERR_NOMEM, "the name \"%s\"", entry->pattern);
+  XFI_TRY(as_checkpoint(slot, placing, entry));
+  set_cut(slot, placing, entry, NULL, true);
+done:
+  return st;
+}
+
+/* What kernels or rules do to rows and dims after loading. */
+static xfer_status shape_slot(xfi_slot *slot, const xfi_placing *placing, const xfi_entry *entry,
+                              const xfi_local_rule *rule)
+{
+  int64_t alternate, transpose;
+  bool scaled = entry->scale_of >= 0 || entry->block[0] > 0;
+  xfer_status st = XFER_OK;
+
+  XFI_TRY(xfi_placing_eval(&alternate, placing, entry, rule->alternate));
+  XFI_TRY(xfi_placing_eval(&transpose, placing, entry, rule->transpose));
+  XFI_CHECK(alternate == 0 || !scaled, XFER_ERR_UNSUPPORTED,
+            "\"%s\": rows with block scales cannot be interleaved", entry->pattern);
+  slot->fusing.alternate = alternate != 0 && slot->n_slots > 1;
+  if (transpose != 0 && entry->n_dims == 3) swap_last_dims(slot, 3);
+done:
+  return st;
+}
+
+xfer_status xfi_slot_make(xfi_slot *slot, const xfi_placing *placing, const xfi_entry *entry,
+                          const xfi_local_rule *rule)
+{
+  int64_t whole;
+  xfer_status st = XFER_OK;
+
+  slot_begin(slot, entry);
+  XFI_TRY(make_name(&slot->local, placing, entry, rule->local));
+  if (rule->last_name != NULL && placing->side->pp > 1)
+    XFI_TRY(make_name(&slot->last, placing, entry, rule->last_name));
+  if (rule->made != NULL) {
+    xfi_text text = {0};
+
+    xfi_text_printf(&text, "{block}~.%s", rule->made);
+    st = xfi_text_status(&text);
+    if (st == XFER_OK) st = make_name(&slot->made, placing, entry, xfi_text_get(&text));
+    xfi_text_free(&text);
+    XFI_TRY(st);
+    slot->made_dtype = rule->made_dtype;
+  }
+  if (strstr(rule->local, "{name}") != NULL) {
+    XFI_TRY(as_checkpoint(slot, placing, entry));
+  } else {
+    slot->each_expert = entry->experts && strstr(rule->local, "{local}") != NULL;
+    XFI_TRY(add_parts(slot, placing, entry, rule));
+    XFI_TRY(xfi_placing_eval(&slot->fusing.groups, placing, entry, rule->groups));
+    XFI_TRY(shape_slot(slot, placing, entry, rule));
+  }
+  XFI_TRY(xfi_placing_eval(&whole, placing, entry, rule->whole));
+  set_cut(slot, placing, entry, rule, whole != 0);
+done:
+  return st;
+}

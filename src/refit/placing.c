@@ -1,0 +1,472 @@
+/* One entry on one side: what the rules or the caller say of it, turned into a slot and layouts. */
+#include "placing.h"
+
+#include "alloc.h"
+#include "error.h"
+#include "names.h"
+#include "vec.h"
+
+#include <jansson.h>
+#include <string.h>
+
+void xfi_held_free(xfi_held *held, const xfi_entry *entry)
+{
+  int n = entry->n_layers > 0 ? entry->n_layers : 1;
+
+  xfi_slot_free(&held->slot);
+  for (int k = 0; held->layouts != NULL && k < n; k++)
+    xfi_layout_destroy(held->layouts[k]);
+  xfi_free(held->layouts);
+  memset(held, 0, sizeof *held);
+}
+
+/* ---- what the rules of a side say of this model ---- */
+
+static xfer_status add_rules(xfi_placing *p, const xfi_local_rule *rules, size_t n)
+{
+  xfer_status st = XFER_OK;
+
+  XFI_TRY(
+      xfi_vec_reserve(&p->rules, &p->rules_cap, p->n_rules + n, sizeof(const xfi_local_rule *)));
+  for (size_t i = 0; i < n; i++)
+    p->rules[p->n_rules++] = &rules[i];
+done:
+  return st;
+}
+
+static xfer_status add_set(xfi_placing *p, const json_t *set)
+{
+  const xfi_scope above = {p->model->vars, p->model->n_vars, NULL};
+  const xfi_scope scope = xfi_side_scope(p->side, &above);
+  const char *name;
+  const json_t *expr;
+  xfer_status st = XFER_OK;
+
+  json_object_foreach((json_t *)(uintptr_t)set, name, expr)
+  {
+    int64_t value;
+
+    XFI_TRY(xfi_expr_eval(&value, json_string_value(expr), &scope));
+    XFI_TRY(xfi_vec_reserve(&p->set, &p->set_cap, p->n_set + 1, sizeof *p->set));
+    p->set[p->n_set++] = (xfi_var){name, value};
+  }
+done:
+  return st;
+}
+
+static xfer_status check_require(const xfi_placing *p, const json_t *list)
+{
+  char sentence[256];
+  xfer_status st = XFER_OK;
+
+  for (size_t i = 0; i < json_array_size(list); i++) {
+    const json_t *pair = json_array_get(list, i);
+    int64_t holds;
+
+    XFI_TRY(xfi_expr_eval(&holds, json_string_value(json_array_get(pair, 0)), &p->scopes[0]));
+    if (holds != 0) continue;
+    xfi_expr_print(sentence, sizeof sentence, json_string_value(json_array_get(pair, 1)),
+                   &p->scopes[0]);
+    XFI_CHECK(false, XFER_ERR_UNSUPPORTED, "\"%s\" and family \"%s\": %s", p->side->spec,
+              p->model->family->name, sentence);
+  }
+done:
+  return st;
+}
+
+xfer_status xfi_placing_open(xfi_placing *p, const xfer_side *side, const xfer_model *model,
+                             const int *stages)
+{
+  const xfi_family_side *said[XFI_MAX_INCLUDES];
+  int n = 0;
+  xfer_status st = XFER_OK;
+
+  *p = (xfi_placing){.side = side, .model = model, .stages = stages};
+  for (int f = 0; f < model->n_all; f++) {
+    for (size_t i = 0; i < model->all[f]->n_sides; i++) {
+      const xfi_family_side *s = &model->all[f]->sides[i];
+
+      if (strcmp(s->side, side->rules->name) != 0) continue;
+      said[n++] = s;
+      XFI_TRY(add_rules(p, s->locals, s->n_locals));
+      XFI_TRY(add_set(p, s->set));
+      break;
+    }
+  }
+  XFI_TRY(add_rules(p, side->rules->locals, side->rules->n_locals));
+  XFI_TRY(xfi_vec_reserve(&p->set, &p->set_cap, p->n_set + 1, sizeof *p->set));
+  p->set[p->n_set++] = (xfi_var){"extra_layers", model->n_extra};
+  p->scopes[2] = (xfi_scope){model->vars, model->n_vars, NULL};
+  p->scopes[1] = xfi_side_scope(side, &p->scopes[2]);
+  p->scopes[0] = (xfi_scope){p->set, p->n_set, &p->scopes[1]};
+  for (int i = 0; i < n; i++)
+    XFI_TRY(check_require(p, said[i]->require));
+done:
+  return st;
+}
+
+void xfi_placing_close(xfi_placing *p)
+{
+  for (size_t i = 0; i < p->meshes.n; i++)
+    xfi_mesh_destroy(p->meshes.at[i].mesh);
+  xfi_free(p->meshes.at);
+  xfi_free(p->rules);
+  xfi_free(p->set);
+}
+
+/* ---- what the caller said ---- */
+
+static xfer_status count_matches(int *n, const xfi_entry *entry, const char *pattern)
+{
+  char *name = NULL;
+  xfer_status st = XFER_OK;
+
+  *n = 0;
+  for (int k = 0; k < entry->n_layers; k++) {
+    XFI_TRY(xfi_name_fill(&name, entry->name, entry->layers[k], -1, -1));
+    *n += xfi_glob_match(pattern, name);
+    xfi_free(name);
+    name = NULL;
+  }
+done:
+  return st;
+}
+
+xfer_status xfi_entry_touches(bool *touches, const xfi_entry *entry, const char *pattern)
+{
+  int n;
+  xfer_status st = XFER_OK;
+
+  *touches = xfi_glob_match(pattern, entry->pattern) || xfi_glob_match(pattern, entry->name);
+  if (*touches) return XFER_OK;
+  XFI_TRY(count_matches(&n, entry, pattern));
+  *touches = n > 0;
+done:
+  return st;
+}
+
+xfer_status xfi_entry_matches(bool *matches, const xfi_entry *entry, const char *pattern)
+{
+  int n;
+  xfer_status st = XFER_OK;
+
+  *matches = xfi_glob_match(pattern, entry->pattern);
+  if (*matches || entry->n_layers == 0) return XFER_OK;
+  XFI_TRY(count_matches(&n, entry, pattern));
+  XFI_CHECK(n == 0 || n == entry->n_layers, XFER_ERR_UNSUPPORTED,
+            "\"%s\" matches \"%s\" in %d of its %d layers; it must match in all or none", pattern,
+            entry->pattern, n, entry->n_layers);
+  *matches = n > 0;
+done:
+  return st;
+}
+
+/* The first thing that the caller said of the entry; NULL: nothing. */
+static xfer_status find_said(const xfi_said **said, const xfi_saids *saids, const xfi_entry *entry)
+{
+  xfer_status st = XFER_OK;
+
+  *said = NULL;
+  for (size_t i = 0; i < saids->n && *said == NULL; i++) {
+    bool matches;
+
+    XFI_TRY(xfi_entry_matches(&matches, entry, saids->at[i].pattern));
+    if (matches) *said = &saids->at[i];
+  }
+done:
+  return st;
+}
+
+/* ---- meshes ---- */
+
+static int n_stages(const xfi_holders *h)
+{
+  return h->ends ? 2 : h->last_stage - h->first_stage + 1;
+}
+
+static int stage_at(const xfi_holders *h, int i)
+{
+  return h->ends ? (i == 0 ? h->first_stage : h->last_stage) : h->first_stage + i;
+}
+
+static xfer_status make_mesh(xfer_mesh **mesh, const xfer_side *side, const xfi_spread *spread,
+                             const xfi_holders *holders)
+{
+  int per_stage = xfi_side_stage_size(side);
+  int shape[XFER_MAX_DIMS];
+  int n_axes = 0, n = 0;
+  int *ranks = NULL;
+  xfer_status st = XFER_OK;
+
+  if (holders->one_rank >= 0) return xfi_mesh_create(mesh, &(int){1}, 1, &holders->one_rank);
+  if (holders->all) return xfi_mesh_create(mesh, &side->size, 1, side->ranks);
+  ranks = xfi_calloc((size_t)side->size, sizeof *ranks);
+  XFI_CHECK(ranks != NULL, XFER_ERR_NOMEM, "%d ranks", side->size);
+  if (n_stages(holders) > 1) shape[n_axes++] = n_stages(holders);
+  for (int a = 0; a < spread->n_axes; a++)
+    shape[n_axes++] = spread->shape[a];
+  for (int s = 0; s < n_stages(holders); s++) {
+    for (int i = 0; i < per_stage; i++)
+      ranks[n++] = xfi_side_rank(side, stage_at(holders, s), i);
+  }
+  st = xfi_mesh_create(mesh, shape, n_axes, ranks);
+done:
+  xfi_free(ranks);
+  return st;
+}
+
+static bool is_mesh(const xfi_known_mesh *known, const xfi_spread *spread,
+                    const xfi_holders *holders)
+{
+  const xfi_holders *h = &known->holders;
+
+  if (h->all != holders->all || h->one_rank != holders->one_rank) return false;
+  if (h->all || h->one_rank >= 0) return true;
+  if (h->first_stage != holders->first_stage || h->last_stage != holders->last_stage ||
+      h->ends != holders->ends)
+    return false;
+  return known->n_axes == spread->n_axes &&
+         memcmp(known->shape, spread->shape, (size_t)spread->n_axes * sizeof *spread->shape) == 0;
+}
+
+/* The mesh stays the side's. */
+static xfer_status find_mesh(xfer_mesh **mesh, xfi_placing *p, const xfi_spread *spread,
+                             const xfi_holders *holders)
+{
+  xfi_meshes *meshes = &p->meshes;
+  xfi_known_mesh *known;
+  xfer_status st = XFER_OK;
+
+  for (size_t i = meshes->n; i-- > 0;) {
+    if (!is_mesh(&meshes->at[i], spread, holders)) continue;
+    *mesh = meshes->at[i].mesh;
+    return XFER_OK;
+  }
+  XFI_TRY(xfi_vec_reserve(&meshes->at, &meshes->capacity, meshes->n + 1, sizeof *meshes->at));
+  known = &meshes->at[meshes->n];
+  *known = (xfi_known_mesh){.holders = *holders, .n_axes = spread->n_axes};
+  memcpy(known->shape, spread->shape, sizeof known->shape);
+  XFI_TRY(make_mesh(&known->mesh, p->side, spread, holders));
+  meshes->n++;
+  *mesh = known->mesh;
+done:
+  return st;
+}
+
+static xfer_status make_layout(xfer_layout **layout, xfi_placing *p, const xfi_entry *entry,
+                               xfer_dtype dtype, const xfi_spread *spread, const xfi_holders *set)
+{
+  xfer_placement placements[XFER_MAX_DIMS + 1];
+  int32_t order[XFER_MAX_DIMS + 1];
+  bool whole = set->all || set->one_rank >= 0;
+  int lead = !whole && n_stages(set) > 1;
+  xfer_mesh *mesh = NULL;
+  xfer_layout_desc desc = XFER_LAYOUT_DESC_INIT;
+  xfer_status st = XFER_OK;
+
+  XFI_TRY(find_mesh(&mesh, p, spread, set));
+  placements[0] = xfer_replicate();
+  order[0] = 0;
+  for (int a = 0; a < spread->n_axes && !whole; a++)
+    placements[lead + a] = spread->placements[a];
+  for (int a = 0; a < spread->n_order && !whole; a++)
+    order[lead + a] = spread->order[a] + lead;
+  desc.mesh = mesh;
+  desc.dtype = (int32_t)dtype;
+  desc.n_dims = entry->n_dims;
+  desc.shape = entry->shape;
+  desc.padded_shape = spread->padded && !whole ? spread->padded_shape : NULL;
+  desc.placements = placements;
+  desc.n_placements = whole ? 1 : spread->n_axes + lead;
+  desc.n_order = spread->n_order > 0 && !whole ? spread->n_order + lead : 0;
+  desc.order = desc.n_order > 0 ? order : NULL;
+  XFI_TRY(xfi_layout_create(layout, &desc));
+done:
+  return st;
+}
+
+/* ---- which stages ---- */
+
+int xfi_placing_stage(const xfi_placing *p, const xfi_entry *entry, int k)
+{
+  int at = entry->stack == XFI_LAYERS
+               ? xfi_find_int(p->model->layers, p->model->n_layers, entry->layers[k])
+               : -1;
+
+  return at < 0 ? p->side->pp - 1 : p->stages[at]; /* extra layers are on the last stage */
+}
+
+static xfer_status choose_stages(xfi_holders *set, const xfi_placing *p, const xfi_entry *entry,
+                                 const xfi_local_rule *rule)
+{
+  int64_t everywhere, ends;
+  int last = p->side->pp - 1;
+  xfer_status st = XFER_OK;
+
+  XFI_TRY(xfi_placing_eval(&everywhere, p, entry, rule == NULL ? "1" : rule->everywhere));
+  XFI_TRY(xfi_placing_eval(&ends, p, entry, rule == NULL ? NULL : rule->both_ends));
+  set->first_stage = set->last_stage = rule != NULL && rule->last_stage ? last : 0;
+  if (everywhere != 0 || (ends != 0 && last > 0)) {
+    set->first_stage = 0;
+    set->last_stage = last;
+    set->ends = everywhere == 0 && last > 1;
+  }
+done:
+  return st;
+}
+
+/* What an entry's layouts are made of. */
+typedef struct plan {
+  const xfi_local_rule *rule; /* NULL: what the caller said */
+  const xfi_said *place;
+  xfer_dtype dtype;
+  xfi_holders set;
+} plan;
+
+static xfer_status layout_of(xfi_held *held, xfi_placing *p, const xfi_entry *entry, const plan *of,
+                             int k, xfer_layout **layout)
+{
+  bool whole = of->set.all || of->set.one_rank >= 0;
+  xfi_holders set = of->set;
+  xfi_spread spread = {0};
+  xfer_status st = XFER_OK;
+
+  if (entry->stack == XFI_OUTSIDE || k < 0)
+    XFI_TRY(choose_stages(&set, p, entry, of->rule));
+  else
+    set.first_stage = set.last_stage = xfi_placing_stage(p, entry, k);
+  if (!whole && of->rule != NULL)
+    XFI_TRY(
+        xfi_spread_make(&spread, p, entry, of->rule, &held->slot, k < 0 ? -1 : entry->layers[k]));
+  else if (!whole && of->place != NULL)
+    XFI_TRY(xfi_spread_place(&spread, p, entry, of->place->value));
+  XFI_TRY(make_layout(layout, p, entry, of->dtype, &spread, &set));
+done:
+  xfi_spread_free(&spread);
+  return st;
+}
+
+/* The first layer before the k-th whose layout is the same; -1: none. */
+static int like_before(const xfi_placing *p, const xfi_entry *entry, const plan *of, int k)
+{
+  const xfer_side *side = p->side;
+
+  for (int i = k - 1; i >= 0; i--) {
+    bool maps = entry->experts &&
+                xfi_map_find(side, entry->layers[i]) != xfi_map_find(side, entry->layers[k]);
+
+    if (maps) continue;
+    if (of->set.all || of->set.one_rank >= 0) return i;
+    if (xfi_placing_stage(p, entry, i) == xfi_placing_stage(p, entry, k)) return i;
+    if (side->n_maps < 2) return -1; /* stages follow each other */
+  }
+  return -1;
+}
+
+static xfer_status make_layouts(xfi_held *held, xfi_placing *p, const xfi_entry *entry,
+                                const plan *of)
+{
+  int n = entry->n_layers > 0 ? entry->n_layers : 1;
+  xfer_status st = XFER_OK;
+
+  held->layouts = xfi_calloc((size_t)n, sizeof(xfer_layout *));
+  XFI_CHECK(held->layouts != NULL, XFER_ERR_NOMEM, "the layouts of \"%s\"", entry->pattern);
+  for (int k = 0; k < n; k++) {
+    int same = entry->n_layers > 0 ? like_before(p, entry, of, k) : -1;
+
+    if (same >= 0)
+      held->layouts[k] = xfi_layout_share(held->layouts[same]);
+    else
+      XFI_TRY(layout_of(held, p, entry, of, entry->n_layers > 0 ? k : -1, &held->layouts[k]));
+  }
+done:
+  return st;
+}
+
+/* ---- one entry ---- */
+
+static xfer_status is_absent(bool *absent, const xfi_placing *p, const xfi_entry *entry,
+                             const xfi_local_rule *rule)
+{
+  const xfi_side_rules *r = p->side->rules;
+  int64_t value, by_rule;
+  xfer_status st = XFER_OK;
+
+  XFI_TRY(xfi_placing_eval(&value, p, entry,
+                           entry->stack == XFI_EXTRA ? r->absent_mtp : r->absent_main));
+  XFI_TRY(xfi_placing_eval(&by_rule, p, entry, rule == NULL ? NULL : rule->absent));
+  *absent = value != 0 || by_rule != 0;
+done:
+  return st;
+}
+
+static xfer_status check_rule(const xfi_placing *p, const xfi_entry *entry,
+                              const xfi_local_rule *rule)
+{
+  int64_t refuse;
+  xfer_status st = XFER_OK;
+
+  if (rule == NULL || rule->says == NULL) return XFER_OK;
+  XFI_TRY(xfi_placing_eval(&refuse, p, entry, rule->refuse != NULL ? rule->refuse : "1"));
+  XFI_CHECK(refuse == 0, XFER_ERR_UNSUPPORTED, "\"%s\" in \"%s\": %s; ignore it or place it",
+            entry->pattern, p->side->spec, rule->says);
+done:
+  return st;
+}
+
+/* Whole on every rank, under the checkpoint's name: what the side is known to hold so, or what no
+ * rule knows. */
+static xfer_status hold_unruled(xfi_held *held, xfi_placing *p, const xfi_entry *entry, plan *of)
+{
+  static const xfi_local_rule PLAIN = {.local = "{name}", .everywhere = "1"};
+  int64_t known;
+  xfer_status st = XFER_OK;
+
+  XFI_TRY(xfi_placing_eval(&known, p, entry, p->side->rules->holds_unknown));
+  if (known != 0 || (p->side->size == 1 && p->side->rules->block_main == NULL)) {
+    of->rule = &PLAIN;
+  } else {
+    held->misc = held->unknown = true;
+    of->set.all = true;
+  }
+  XFI_TRY(xfi_slot_plain(&held->slot, p, entry));
+  XFI_TRY(make_layouts(held, p, entry, of));
+done:
+  return st;
+}
+
+xfer_status xfi_held_make(xfi_held *held, xfi_placing *p, size_t at)
+{
+  const xfi_entry *entry = &p->model->entries[at];
+  const xfi_said *place, *whole, *dtype;
+  bool ignored = false;
+  plan of = {.set = {.one_rank = -1}};
+  xfer_status st = XFER_OK;
+
+  XFI_TRY(find_said(&place, &p->side->places_said, entry));
+  XFI_TRY(find_said(&whole, &p->side->wholes, entry));
+  XFI_TRY(find_said(&dtype, &p->side->dtypes, entry));
+  of.dtype = dtype != NULL ? (xfer_dtype)dtype->value : entry->dtype;
+  of.place = place;
+  if (place != NULL || whole != NULL) {
+    if (place == NULL) of.set.one_rank = p->side->ranks[whole->value];
+    XFI_TRY(xfi_slot_plain(&held->slot, p, entry));
+    return make_layouts(held, p, entry, &of);
+  }
+  XFI_TRY(xfi_rule_find(&of.rule, p, entry));
+  XFI_TRY(is_absent(&held->absent, p, entry, of.rule));
+  for (size_t i = 0; i < p->side->ignores.n && !ignored; i++)
+    XFI_TRY(xfi_entry_touches(&ignored, entry, p->side->ignores.at[i].pattern));
+  if (of.rule == NULL || held->absent || (of.rule->says != NULL && ignored)) {
+    if (of.rule == NULL && !held->absent && !ignored) XFI_TRY(xfi_rule_missing(p, entry));
+    of.rule = NULL;
+    return hold_unruled(held, p, entry, &of);
+  }
+  XFI_TRY(check_rule(p, entry, of.rule));
+  XFI_TRY(xfi_slot_make(&held->slot, p, entry, of.rule));
+  XFI_TRY(make_layouts(held, p, entry, &of));
+  held->hook = of.rule->hook;
+  held->misc = of.rule->made != NULL;
+done:
+  return st;
+}

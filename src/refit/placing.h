@@ -1,0 +1,106 @@
+/*
+ * One entry on one side: which rule holds it, in which local tensor its rows lie, on which stages,
+ * and the layouts that come of it.
+ */
+#ifndef XFI_PLACING_H
+#define XFI_PLACING_H
+
+#include "cuts.h"
+#include "layout.h"
+
+/* Where a rank's part lies in the framework's own tensors. */
+typedef struct xfi_slot {
+  char *local; /* the local tensor's name, with {layer} and {expert} or {local} */
+  char *last;  /* its name on the last stage where that differs, else NULL */
+  char *made;  /* what the framework makes of it, likewise; NULL: nothing */
+  int made_dtype;
+  int order[XFER_MAX_DIMS]; /* order[k]: the tensor's dim that is dim k of the local tensor */
+  bool own_names;           /* the checkpoint's own name and number of the layer */
+  bool each_expert;         /* one local tensor per expert; dim 0 is none of theirs */
+  int slot, n_slots;        /* of the weights that lie in one, by their first block */
+  int fuse_dim;             /* a dim of the tensor: the rows */
+  xfi_fusing fusing;        /* of the rows; n_blocks 0: they are the part as it is */
+} xfi_slot;
+
+void xfi_slot_free(xfi_slot *slot);
+
+/* How a side holds an entry. */
+typedef struct xfi_held {
+  xfi_slot slot;
+  xfer_layout **layouts; /* [n_layers or 1] */
+  bool misc;             /* no tensor of the framework's: a named buffer or a callback takes it */
+  bool unknown;          /* no rule holds it: whole, on every rank of the side */
+  bool hook;             /* the framework makes other values of it */
+  bool absent;           /* the side has none of it */
+} xfi_held;
+
+/* Ranks that hold an entry together: those of some stages, one rank, or all. */
+typedef struct xfi_holders {
+  int first_stage, last_stage; /* both, if `ends`; else all between */
+  bool ends;
+  bool all;
+  int one_rank; /* -1: not one alone */
+} xfi_holders;
+
+/* Entries share their meshes: a side has a handful for each stage. */
+typedef struct xfi_known_mesh {
+  xfi_holders holders;
+  int n_axes;
+  int shape[XFER_MAX_DIMS];
+  xfer_mesh *mesh;
+} xfi_known_mesh;
+
+typedef struct xfi_meshes {
+  xfi_known_mesh *at;
+  size_t n;
+  size_t capacity;
+} xfi_meshes;
+
+/* What a side's rules say of one model. */
+typedef struct xfi_placing {
+  const xfer_side *side;
+  const xfer_model *model;
+  const xfi_local_rule **rules; /* the family's for this side, then the side's */
+  size_t n_rules, rules_cap;
+  xfi_var *set; /* the family's words for this side */
+  size_t n_set, set_cap;
+  xfi_scope scopes[3]; /* set, then items, then the model's */
+  const int *stages;   /* [model->n_layers] */
+  xfi_meshes meshes;
+} xfi_placing;
+
+xfer_status xfi_placing_open(xfi_placing *placing, const xfer_side *side, const xfer_model *model,
+                             const int *stages);
+void xfi_placing_close(xfi_placing *placing);
+
+xfer_status xfi_held_make(xfi_held *held, xfi_placing *placing, size_t entry);
+void xfi_held_free(xfi_held *held, const xfi_entry *entry);
+
+/* naming.c: the rule of an entry (NULL: none), and the local tensor that it names. */
+xfer_status xfi_rule_find(const xfi_local_rule **rule, const xfi_placing *placing,
+                          const xfi_entry *entry);
+/* An entry that would have a rule if its layer were complete: refused, with what it lacks. */
+xfer_status xfi_rule_missing(const xfi_placing *placing, const xfi_entry *entry);
+xfer_status xfi_slot_make(xfi_slot *slot, const xfi_placing *placing, const xfi_entry *entry,
+                          const xfi_local_rule *rule);
+/* The whole tensor as the checkpoint has it, under the checkpoint's name. */
+xfer_status xfi_slot_plain(xfi_slot *slot, const xfi_placing *placing, const xfi_entry *entry);
+/* An expression of a rule about an entry; NULL is 0. */
+xfer_status xfi_placing_eval(int64_t *value, const xfi_placing *placing, const xfi_entry *entry,
+                             const char *expr);
+
+/* spread.c: how the ranks of a stage hold it. */
+xfer_status xfi_spread_make(xfi_spread *spread, const xfi_placing *placing, const xfi_entry *entry,
+                            const xfi_local_rule *rule, const xfi_slot *slot, int layer);
+/* Tensor parallelism splits `dim` evenly; negative: whole. For what xfer_side_place() says. */
+xfer_status xfi_spread_place(xfi_spread *spread, const xfi_placing *placing, const xfi_entry *entry,
+                             int dim);
+
+/* The stage of an entry's k-th layer, for those in the layers. */
+int xfi_placing_stage(const xfi_placing *placing, const xfi_entry *entry, int k);
+/* *matches: the pattern fits every name the entry stands for; false: none. Else an error. */
+xfer_status xfi_entry_matches(bool *matches, const xfi_entry *entry, const char *pattern);
+/* The same, but a part of the names is enough. */
+xfer_status xfi_entry_touches(bool *touches, const xfi_entry *entry, const char *pattern);
+
+#endif

@@ -1,0 +1,514 @@
+/*
+ * What each entry is: its name split, its role looked up in the family's rules, and tensors that
+ * hold several weights taken apart. Then the kinds of layers: an entry is split until all its
+ * layers have the same roles, so that what is true of its first layer is true of all.
+ */
+#include "model.h"
+
+#include "alloc.h"
+#include "error.h"
+#include "names.h"
+#include "text.h"
+
+#include <jansson.h>
+#include <stdio.h>
+#include <string.h>
+
+/* ---- names ---- */
+
+static const char *const SUFFIXES[] = {"weight_scale_inv", "weight", "bias"};
+
+/* What follows the first of the family's prefixes that fits. */
+static const char *skip_prefix(const xfer_model *model, const char *known)
+{
+  for (int f = 0; f < model->n_all; f++) {
+    const json_t *prefixes = model->all[f]->prefixes;
+
+    for (size_t i = 0; i < json_array_size(prefixes); i++) {
+      const char *prefix = json_string_value(json_array_get(prefixes, i));
+      size_t n = strlen(prefix);
+
+      if (strncmp(known, prefix, n) == 0) return known + n;
+    }
+    if (prefixes != NULL) break; /* a family's own come in place of those that it includes */
+  }
+  return known;
+}
+
+/* Layers past the last of the configuration are extra ones. */
+static xfer_status split_extra(xfer_model *model, size_t at)
+{
+  xfi_entry *e = &model->entries[at];
+  int n = 0;
+  xfer_status st = XFER_OK;
+
+  if (e->stack != XFI_LAYERS || model->n_config_layers == 0) return XFER_OK;
+  while (n < e->n_layers && e->layers[n] < model->n_config_layers)
+    n++;
+  if (n == e->n_layers) return XFER_OK;
+  if (n > 0) XFI_TRY(xfi_model_split(model, at, n, e->n_layers));
+  model->entries[at + (n > 0)].stack = XFI_EXTRA;
+done:
+  return st;
+}
+
+void xfi_roles_split_name(const xfer_model *model, xfi_entry *entry)
+{
+  static const char LAYERS[] = "layers.{layer}.";
+  static const char EXTRA[] = "mtp.";
+  const char *rest = skip_prefix(model, entry->known);
+  bool extra = strncmp(rest, EXTRA, sizeof EXTRA - 1) == 0;
+  const char *layered = extra ? rest + sizeof EXTRA - 1 : rest;
+  bool is_layer = strncmp(layered, LAYERS, sizeof LAYERS - 1) == 0;
+
+  if (entry->stack != XFI_EXTRA) entry->stack = XFI_OUTSIDE;
+  if (is_layer && entry->stack == XFI_OUTSIDE) entry->stack = extra ? XFI_EXTRA : XFI_LAYERS;
+  entry->own_numbers = is_layer && extra;
+  entry->stem = is_layer ? layered + sizeof LAYERS - 1 : rest;
+  entry->n_stem = strlen(entry->stem);
+  entry->suffix = "";
+  for (size_t i = 0; i < sizeof SUFFIXES / sizeof *SUFFIXES; i++) {
+    size_t k = strlen(SUFFIXES[i]);
+    const char *end = entry->stem + entry->n_stem;
+
+    if (entry->n_stem <= k + 1 || end[-(ptrdiff_t)k - 1] != '.' ||
+        strcmp(end - k, SUFFIXES[i]) != 0)
+      continue;
+    entry->suffix = SUFFIXES[i];
+    entry->n_stem -= k + 1;
+    break;
+  }
+}
+
+bool xfi_role_matches(const char *pattern, const char *role)
+{
+  return role != NULL && (strcmp(pattern, role) == 0 ||
+                          (strchr(pattern, '*') != NULL && xfi_glob_match(pattern, role)));
+}
+
+/* ---- rules ---- */
+
+static bool is_named(const xfi_tensor_rule *rule, const xfi_entry *e)
+{
+  static const char LAYERS[] = "layers.{layer}.";
+  bool layered = strncmp(rule->name, LAYERS, sizeof LAYERS - 1) == 0;
+  const char *name = layered ? rule->name + sizeof LAYERS - 1 : rule->name;
+
+  return layered == (e->stack != XFI_OUTSIDE) && strlen(name) == e->n_stem &&
+         strncmp(name, e->stem, e->n_stem) == 0;
+}
+
+/* Do `when` and the shape hold? The shape of scales is in blocks. */
+static xfer_status rule_fits(bool *fits, const xfer_model *model, const xfi_tensor_rule *rule,
+                             const xfi_entry *e)
+{
+  const xfi_scope scope = {model->vars, model->n_vars, NULL};
+  bool scale = strcmp(e->suffix, "weight_scale_inv") == 0;
+  int first = e->n_experts > 0; /* dim 0 is ours, not the checkpoint's */
+  int n = e->n_dims - first, said = 0;
+  int64_t value;
+  xfer_status st = XFER_OK;
+
+  *fits = false;
+  if (rule->when != NULL) XFI_TRY(xfi_expr_eval(&value, rule->when, &scope));
+  if (rule->when != NULL && value == 0) return XFER_OK;
+  if (rule->n_dims > 0 && rule->n_dims != n) return XFER_OK;
+  while (said < 4 && rule->shape[said] != NULL)
+    said++;
+  if (said > 0 && said != n) return XFER_OK;
+  for (int d = 0; d < said && !scale; d++) {
+    XFI_TRY(xfi_expr_eval(&value, rule->shape[d], &scope));
+    if (value != e->shape[first + d]) return XFER_OK;
+  }
+  *fits = true;
+done:
+  return st;
+}
+
+static xfer_status find_rule(const xfi_tensor_rule **rule, const xfer_model *model,
+                             const xfi_entry *e, int *n_named)
+{
+  xfer_status st = XFER_OK;
+
+  *rule = NULL;
+  *n_named = 0;
+  for (int f = 0; f < model->n_all; f++) {
+    for (size_t i = 0; i < model->all[f]->n_tensors; i++) {
+      const xfi_tensor_rule *r = &model->all[f]->tensors[i];
+      bool fits;
+
+      if (!is_named(r, e) || (r->suffix != NULL && strcmp(r->suffix, e->suffix) != 0 &&
+                              !(e->suffix[0] == '\0' && strcmp(r->suffix, "bias") == 0)))
+        continue;
+      (*n_named)++;
+      XFI_TRY(rule_fits(&fits, model, r, e));
+      if (!fits) continue;
+      *rule = r;
+      return XFER_OK;
+    }
+  }
+done:
+  return st;
+}
+
+/* ---- rows ---- */
+
+static xfer_status make_segment(xfi_segment *s, const xfi_segment_rule *rule,
+                                const xfi_scope *scope)
+{
+  xfer_status st = XFER_OK;
+
+  *s = (xfi_segment){.name = rule->name, .n_subs = rule->n_subs};
+  XFI_TRY(xfi_expr_eval(&s->count, rule->count, scope));
+  if (rule->unit != NULL) XFI_TRY(xfi_expr_eval(&s->unit, rule->unit, scope));
+  for (int i = 0; i < rule->n_subs; i++) {
+    s->sub_names[i] = rule->sub_names[i];
+    XFI_TRY(xfi_expr_eval(&s->sub_rows[i], rule->sub_rows[i], scope));
+    s->unit += s->sub_rows[i];
+  }
+  XFI_CHECK(s->count >= 0 && s->unit >= 0 && s->count < 1 << 30 && s->unit < 1 << 30,
+            XFER_ERR_SHAPE, "\"%s\" times \"%s\" is no number of rows", rule->count, rule->name);
+done:
+  return st;
+}
+
+/* Scales have a row for each block of rows: whole units where a unit is whole blocks. */
+static xfer_status scale_segment(xfi_segment *s, int64_t block, bool alone, const xfi_entry *e)
+{
+  xfer_status st = XFER_OK;
+
+  if (s->unit % block == 0) {
+    s->unit /= block;
+  } else {
+    int64_t rows = s->count * s->unit;
+
+    XFI_CHECK(alone || rows % block == 0, XFER_ERR_UNSUPPORTED,
+              "\"%s\": the %lld rows of \"%s\" are no whole number of blocks of %lld", e->pattern,
+              (long long)rows, s->name, (long long)block);
+    s->count = xfi_ceil_div(rows, block);
+    s->unit = 1;
+  }
+  for (int i = 0; i < s->n_subs; i++) {
+    XFI_CHECK(s->sub_rows[i] % block == 0, XFER_ERR_UNSUPPORTED,
+              "\"%s\": the %lld rows of \"%s\" are no whole number of blocks of %lld", e->pattern,
+              (long long)s->sub_rows[i], s->sub_names[i], (long long)block);
+    s->sub_rows[i] /= block;
+  }
+done:
+  return st;
+}
+
+static xfer_status set_rows(const xfer_model *model, xfi_entry *e, const xfi_segment_rule *rules,
+                            int n)
+{
+  const xfi_scope scope = {model->vars, model->n_vars, NULL};
+  bool scale = strcmp(e->suffix, "weight_scale_inv") == 0;
+  int64_t rows = e->shape[e->experts ? 1 : 0], total = 0;
+  xfer_status st = XFER_OK;
+
+  e->n_segments = n;
+  for (int i = 0; i < n; i++) {
+    XFI_TRY(make_segment(&e->segments[i], &rules[i], &scope));
+    if (scale && model->block[0] > 0)
+      XFI_TRY(scale_segment(&e->segments[i], model->block[0], n == 1, e));
+    total += e->segments[i].count * e->segments[i].unit;
+  }
+  XFI_CHECK(n == 0 || total == rows, XFER_ERR_SHAPE,
+            "\"%s\" has %lld rows; %lld %s of %lld%s make %lld", e->pattern, (long long)rows,
+            (long long)e->segments[0].count, n > 1 ? "times" : "heads or parts",
+            (long long)e->segments[0].unit, n > 1 ? " and the others" : "", (long long)total);
+done:
+  return st;
+}
+
+/* ---- tensors that hold several ---- */
+
+static xfer_status name_held(xfi_entry *e, const char *role)
+{
+  const char *dot = strrchr(role, '.');
+  xfi_text text = {0};
+  xfer_status st = XFER_OK;
+
+  xfi_text_printf(&text, "%s[%s]", e->pattern, dot == NULL ? role : dot + 1);
+  XFI_TRY(xfi_text_status(&text));
+  xfi_free(e->name);
+  e->name = xfi_text_take(&text);
+done:
+  xfi_text_free(&text);
+  return st;
+}
+
+/* From the checkpoint's dims to ours: experts, rows, columns. */
+static void turn(xfi_entry *e, const xfi_tensor_rule *rule)
+{
+  static const char OURS[] = "erc";
+  int64_t shape[3], strides[3];
+  int at[3] = {-1, -1, -1}, n = 0;
+
+  if (rule->n_dims == 0) return;
+  memcpy(shape, e->shape, sizeof shape);
+  memcpy(strides, e->strides, sizeof strides);
+  for (int d = 0; d < rule->n_dims; d++)
+    at[strchr(OURS, rule->dims[d]) - OURS] = d;
+  for (int k = 0; k < 3; k++) {
+    if (at[k] < 0) continue;
+    e->shape[n] = shape[at[k]];
+    e->strides[n] = strides[at[k]];
+    e->order[at[k]] = n++;
+  }
+  e->experts = at[0] >= 0;
+}
+
+/* Makes one entry of each weight that the tensor holds; *n of them. */
+static xfer_status take_apart(xfer_model *model, size_t at, const xfi_tensor_rule *rule)
+{
+  const int n = rule->n_holds;
+  int64_t first = 0, rows, total;
+  int dim;
+  xfer_status st = XFER_OK;
+
+  dim = model->entries[at].experts ? 1 : 0;
+  total = model->entries[at].shape[dim];
+  for (int i = n - 1; i > 0; i--)
+    XFI_TRY(xfi_model_double(model, at));
+  for (int i = 0; i < n; i++) {
+    xfi_entry *e = &model->entries[at + (size_t)i];
+    const xfi_scope scope = {model->vars, model->n_vars, NULL};
+    xfi_segment s;
+
+    XFI_TRY(make_segment(&s, &rule->holds[i], &scope));
+    if (strcmp(e->suffix, "weight_scale_inv") == 0 && model->block[0] > 0)
+      XFI_TRY(scale_segment(&s, model->block[0], false, e));
+    rows = s.count * s.unit;
+    XFI_CHECK(rows <= total - first && (!rule->alternate || rows * n == total), XFER_ERR_SHAPE,
+              "\"%s\" has %lld rows, too few for what it holds", e->pattern, (long long)total);
+    e->matched = true;
+    e->role = rule->held_roles[i];
+    e->held = i;
+    e->n_held = n;
+    e->alternate = rule->alternate;
+    e->held_first = rule->alternate ? i : first;
+    e->offset = e->held_first * e->strides[dim];
+    if (rule->alternate) e->strides[dim] *= n;
+    e->shape[dim] = rows;
+    first += rows;
+    XFI_TRY(name_held(e, e->role));
+    e->n_segments = s.unit > 1;
+    e->segments[0] = s;
+  }
+  XFI_CHECK(first == total, XFER_ERR_SHAPE, "\"%s\" has %lld rows; what it holds makes %lld",
+            model->entries[at].pattern, (long long)total, (long long)first);
+done:
+  return st;
+}
+
+/* A form that rules name, in a shape that none of them has: which forms there are. */
+static xfer_status refuse_form(const xfer_model *model, const xfi_entry *e)
+{
+  xfi_text text = {0};
+  char forms[256];
+
+  xfi_text_fixed(&text, forms, sizeof forms);
+  for (int f = 0; f < model->n_all; f++) {
+    for (size_t i = 0; i < model->all[f]->n_tensors; i++) {
+      const xfi_tensor_rule *r = &model->all[f]->tensors[i];
+
+      if (!is_named(r, e)) continue;
+      xfi_text_printf(&text, "%s[", text.n_chars > 0 ? " or " : "");
+      for (int d = 0; d < 4 && r->shape[d] != NULL; d++)
+        xfi_text_printf(&text, "%s%s", d > 0 ? ", " : "", r->shape[d]);
+      xfi_text_printf(&text, "]%s", r->alternate ? " alternating" : "");
+    }
+  }
+  xfi_set_error("\"%s\" has a shape that family \"%s\" does not know: want %s", e->pattern,
+                model->family->name, forms);
+  return XFER_ERR_UNSUPPORTED;
+}
+
+static xfer_status match(xfer_model *model, size_t *at)
+{
+  xfi_entry *e = &model->entries[*at];
+  const xfi_tensor_rule *rule;
+  int n_named;
+  xfer_status st = XFER_OK;
+
+  XFI_TRY(find_rule(&rule, model, e, &n_named));
+  e->matched = true;
+  if (rule == NULL) {
+    if (n_named > 0 && e->n_experts == 0 && e->n_dims > 1) return refuse_form(model, e);
+    return XFER_OK;
+  }
+  /* "experts.gate_up_proj" is a weight, "experts.gate_up_proj_bias" a bias. */
+  if (rule->n_dims > 0 && e->suffix[0] == '\0')
+    e->suffix = rule->suffix != NULL ? rule->suffix : "weight";
+  turn(e, rule);
+  if (rule->n_holds > 0) {
+    XFI_TRY(take_apart(model, *at, rule));
+    *at += (size_t)rule->n_holds - 1;
+  } else {
+    e->role = rule->role;
+    XFI_TRY(set_rows(model, e, rule->segments, rule->n_segments));
+  }
+done:
+  return st;
+}
+
+/* Experts that a checkpoint keeps in one tensor have forms that differ by family: without a rule
+ * nothing says which. */
+static xfer_status check_stacked(const xfer_model *model, const xfi_entry *e)
+{
+  xfer_status st = XFER_OK;
+
+  XFI_CHECK(e->role != NULL || e->stack == XFI_OUTSIDE || e->n_experts > 0 || e->n_dims != 3 ||
+                strstr(e->stem, "experts.") == NULL,
+            XFER_ERR_UNSUPPORTED,
+            "\"%s\" holds experts in one tensor, and no rule of model_type \"%s\" says in which "
+            "form; model_type decides it (gpt_oss: columns alternate, llama4 and qwen3_vl_moe: "
+            "halves)",
+            e->pattern, model->model_type);
+done:
+  return st;
+}
+
+xfer_status xfi_roles_find(xfer_model *model)
+{
+  xfer_status st = XFER_OK;
+
+  for (size_t i = 0; i < model->n_entries; i++)
+    XFI_TRY(split_extra(model, i));
+  for (size_t i = 0; i < model->n_entries; i++) {
+    if (!model->entries[i].matched && model->family != NULL) XFI_TRY(match(model, &i));
+  }
+done:
+  return st;
+}
+
+/* ---- kinds of layers ---- */
+
+static xfer_status role_number(xfer_model *model, const char *role, int *number)
+{
+  xfer_status st = XFER_OK;
+
+  for (*number = 0; *number < model->n_roles; (*number)++) {
+    if (strcmp(model->roles[*number], role) == 0) return XFER_OK;
+  }
+  XFI_CHECK(model->n_roles < XFI_MAX_ROLES, XFER_ERR_UNSUPPORTED, "more than %d roles",
+            XFI_MAX_ROLES);
+  model->roles[model->n_roles++] = role;
+done:
+  return st;
+}
+
+static xfer_status make_room(xfer_model *model)
+{
+  xfer_status st = XFER_OK;
+
+  for (int s = 0; s < 3; s++) {
+    int n = 1;
+
+    for (size_t i = 0; i < model->n_entries; i++) {
+      const xfi_entry *e = &model->entries[i];
+
+      if (e->stack == (xfi_stack)s && e->n_layers > 0 && e->layers[e->n_layers - 1] >= n)
+        n = e->layers[e->n_layers - 1] + 1;
+    }
+    xfi_free(model->layer_roles[s]);
+    model->n_layer_roles[s] = n;
+    model->layer_roles[s] = xfi_calloc((size_t)n, sizeof *model->layer_roles[s]);
+    XFI_CHECK(model->layer_roles[s] != NULL, XFER_ERR_NOMEM, "the roles of %d layers", n);
+  }
+done:
+  return st;
+}
+
+static const xfi_roles *roles_of(const xfer_model *model, const xfi_entry *e, int k)
+{
+  return &model->layer_roles[e->stack][e->n_layers > 0 ? e->layers[k] : 0];
+}
+
+/* Layers with other roles than the first become an entry of their own. */
+static xfer_status split_kinds(xfer_model *model, size_t at)
+{
+  const xfi_entry *all = &model->entries[at];
+  xfi_entry *same, *others;
+  int n = all->n_layers, k = 1;
+  xfer_status st = XFER_OK;
+
+  while (k < n && memcmp(roles_of(model, all, 0), roles_of(model, all, k), sizeof(xfi_roles)) == 0)
+    k++;
+  if (k >= n) return XFER_OK;
+  XFI_TRY(xfi_model_double(model, at));
+  same = &model->entries[at];
+  others = same + 1;
+  same->n_layers = others->n_layers = 0;
+  for (k = 0; k < n; k++) {
+    const xfi_roles *table = model->layer_roles[same->stack];
+    int layer = same->layers[k];
+
+    if (memcmp(&table[same->layers[0]], &table[layer], sizeof *table) == 0)
+      same->layers[same->n_layers++] = layer;
+    else
+      others->layers[others->n_layers++] = layer;
+  }
+done:
+  return st;
+}
+
+xfer_status xfi_roles_collect(xfer_model *model)
+{
+  xfer_status st = XFER_OK;
+
+  model->n_roles = 0;
+  XFI_TRY(make_room(model));
+  for (size_t i = 0; i < model->n_entries; i++) {
+    const xfi_entry *e = &model->entries[i];
+    int number;
+
+    if (e->role == NULL) continue;
+    XFI_TRY(role_number(model, e->role, &number));
+    for (int k = 0; k < (e->n_layers > 0 ? e->n_layers : 1); k++) {
+      xfi_roles *roles = (xfi_roles *)(uintptr_t)roles_of(model, e, k);
+
+      roles->bits[number / 64] |= UINT64_C(1) << number % 64;
+    }
+  }
+  for (size_t i = 0; i < model->n_entries; i++) {
+    if (model->entries[i].role != NULL) XFI_TRY(split_kinds(model, i));
+    XFI_TRY(check_stacked(model, &model->entries[i]));
+  }
+done:
+  return st;
+}
+
+bool xfi_model_has(const xfer_model *model, const xfi_entry *entry, const char *role)
+{
+  const xfi_roles *roles = roles_of(model, entry, 0);
+
+  for (int i = 0; i < model->n_roles; i++) {
+    if ((roles->bits[i / 64] >> i % 64 & 1) != 0 && strcmp(model->roles[i], role) == 0) return true;
+  }
+  return false;
+}
+
+bool xfi_model_has_anywhere(const xfer_model *model, const xfi_entry *entry, const char *role)
+{
+  for (size_t i = 0; i < model->n_entries; i++) {
+    const xfi_entry *e = &model->entries[i];
+
+    if (e->role != NULL && e->stack == entry->stack && strcmp(e->role, role) == 0) return true;
+  }
+  return false;
+}
+
+xfi_entry *xfi_model_find(const xfer_model *model, const char *role, const char *suffix,
+                          const xfi_entry *like, int layer)
+{
+  for (size_t i = 0; i < model->n_entries; i++) {
+    xfi_entry *e = &model->entries[i];
+
+    if (e->role == NULL || e->stack != like->stack || strcmp(e->role, role) != 0) continue;
+    if (suffix != NULL && strcmp(e->suffix, suffix) != 0) continue;
+    if (xfi_entry_has_layer(e, layer)) return e;
+  }
+  return NULL;
+}

@@ -1,0 +1,192 @@
+/*
+ * Rules, as data: JSON files that say what the names of a model family mean and how the ranks of a
+ * framework's side hold each tensor. docs/adding-a-model.md has their form. The library's own are
+ * compiled in; a caller's folder adds to them.
+ *
+ * A family gives each of its tensors a *role*, such as "attn.q", and says of what its rows are
+ * made. A side says by roles what its local tensors hold and how they are cut. So a family need not
+ * know the sides, nor a side the families; where one framework treats one family otherwise, the
+ * family's file says so under "sides".
+ */
+#ifndef XFI_RULES_H
+#define XFI_RULES_H
+
+#include <stdatomic.h>
+
+#include "doc.h"
+#include "expr.h"
+#include "xfer/refit.h"
+
+enum {
+  XFI_MAX_PARTS = 8,    /* of a local tensor */
+  XFI_MAX_SEGMENTS = 8, /* of the rows of a tensor */
+  XFI_MAX_SUBS = 6      /* of what repeats in a segment */
+};
+
+/* Rows that repeat: `count` times `unit` rows, which may have parts of their own. Each of these is
+ * an expression. */
+typedef struct xfi_segment_rule {
+  const char *name;
+  const char *count;
+  const char *unit; /* NULL: the sum of the subs */
+  int n_subs;
+  const char *sub_names[XFI_MAX_SUBS];
+  const char *sub_rows[XFI_MAX_SUBS];
+} xfi_segment_rule;
+
+/* One name of a family. */
+typedef struct xfi_tensor_rule {
+  const struct json_t *source; /* for errors */
+  const char *name;            /* after the family's prefix, without ".weight" and the like */
+  const char *suffix;          /* NULL: any */
+  const char *when;            /* an expression; NULL: always */
+  const char *role;            /* NULL: it holds several */
+  int n_segments;
+  xfi_segment_rule segments[XFI_MAX_SEGMENTS];
+  int n_holds;                           /* several weights in one tensor */
+  const char *held_roles[XFI_MAX_PARTS]; /* the role of each */
+  xfi_segment_rule holds[XFI_MAX_PARTS]; /* and its rows */
+  bool alternate;       /* rows of the first, second, first, ...; else one after the other */
+  int n_dims;           /* 0: experts if any, rows, columns */
+  char dims[4];         /* 'e', 'r', 'c': experts, rows, columns, as the checkpoint has them */
+  const char *shape[4]; /* expressions that must hold; NULL where nothing is said */
+} xfi_tensor_rule;
+
+typedef enum xfi_cut_kind {
+  XFI_CUT_NONE = 0,
+  XFI_CUT_ROWS,
+  XFI_CUT_COLS,
+  XFI_CUT_VOCAB
+} xfi_cut_kind;
+
+typedef struct xfi_part_rule {
+  const char *role;
+  const char *take;   /* a segment, or a sub of one; NULL: all rows */
+  bool few_replicate; /* where there are fewer units than ranks, several ranks have the same */
+  bool few_one;       /* the same, if there is one unit alone */
+  bool pairs_apart;   /* in each unit first every other row, then those between: rotary pairs to
+                         halves */
+} xfi_part_rule;
+
+/* A local tensor of a side. */
+typedef struct xfi_local_rule {
+  const struct json_t *source;
+  const char *local; /* its name; see xfi_slot_name() */
+  bool each;         /* each of the parts makes a local tensor of its own */
+  int n_parts;
+  xfi_part_rule parts[XFI_MAX_PARTS];
+  const struct json_t *with, *without; /* roles that the layer must have, or not; NULL: none */
+  const char *when;
+  xfi_cut_kind cut;
+  const char
+      *groups;       /* the parts are dealt out to as many groups, and what follows is cut as one */
+  const char *whole; /* not cut after all */
+  const char *reverse, *alternate, *transpose;
+  const char *absent; /* the side has none of it */
+  const char *everywhere,
+      *both_ends;         /* outside the layers: on each stage; on the first and the last */
+  bool last_stage;        /* else the first */
+  const char *last_name;  /* on the last stage of several */
+  const char *bias_first; /* the bias is on the first of the ranks that cut, zero on the others */
+  bool hook;
+  const char *made; /* what the framework makes of the rank's share */
+  int made_dtype;
+  const char *refuse, *says; /* says also: why the values differ, with "refuse" absent */
+} xfi_local_rule;
+
+/* What a family says of one side. */
+typedef struct xfi_family_side {
+  const char *side;
+  const struct json_t *set;     /* names and expressions; NULL: none */
+  const struct json_t *require; /* [[expression, sentence], ..] */
+  xfi_local_rule *locals;
+  size_t n_locals;
+} xfi_family_side;
+
+typedef struct xfi_family {
+  const xfi_doc *doc;
+  const char *name;
+  const struct json_t *include, *model_types, *recognise, *config, *prefixes, *scaled;
+  xfi_tensor_rule *tensors;
+  size_t n_tensors;
+  xfi_family_side *sides;
+  size_t n_sides;
+} xfi_family;
+
+typedef enum xfi_axis_use { XFI_AXIS_CUT, XFI_AXIS_EXPERTS, XFI_AXIS_FSDP } xfi_axis_use;
+
+enum { XFI_MAX_AXES = 6 };
+
+/* One of the two grids over the ranks of a stage: its axes, the one that counts fastest first. What
+ * is left over replicates. */
+typedef struct xfi_grid_rule {
+  int n_axes;
+  const char *names[XFI_MAX_AXES], *sizes[XFI_MAX_AXES];
+  xfi_axis_use uses[XFI_MAX_AXES];
+} xfi_grid_rule;
+
+typedef struct xfi_side_rules {
+  const xfi_doc *doc;
+  const char *name;
+  const struct json_t *numbers, *choices, *flags; /* items of a SPEC */
+  const struct json_t *require;
+  const char *kernel_forms; /* an expression that must hold; NULL: always */
+  int n_ranks;              /* order of ranks, fastest first */
+  const char *rank_names[XFI_MAX_AXES], *rank_sizes[XFI_MAX_AXES];
+  const char *stage; /* which of them counts pipeline stages; NULL: none */
+  xfi_grid_rule dense, experts;
+  bool even;                    /* sizes must divide; else as torch.chunk does */
+  bool balanced_layers;         /* layers that do not divide go to the stages before the last */
+  bool takes_layers, takes_map; /* items layers= and map= */
+  bool stage_numbers;           /* layers count from 0 in each stage */
+  bool free_blocks;             /* FSDP may cut inside blocks of scales */
+  const char *expert_cut;       /* "even", "balanced", "chunk" */
+  const char *round_robin;      /* an expression; NULL: never */
+  const char *vocab;            /* the vocabulary is padded to a multiple; NULL: not */
+  const char *block_main, *block_mtp; /* what {block} stands for */
+  const char *absent_main,
+      *absent_mtp;           /* the model's own layers, or its extra ones, are not held */
+  const char *holds_unknown; /* tensors of no rule are held whole */
+  const struct json_t *spellings, *tied_names;
+  xfi_local_rule *locals;
+  size_t n_locals;
+} xfi_side_rules;
+
+struct xfer_rules {
+  atomic_int n_refs;
+  xfi_doc **docs;
+  size_t n_docs, docs_cap;
+  xfi_family *families;
+  size_t n_families, families_cap;
+  xfi_side_rules *sides;
+  size_t n_sides, sides_cap;
+};
+
+/* The library's own; shared by all who ask. */
+xfer_status xfi_rules_builtin(xfer_rules **rules);
+xfer_status xfi_rules_load(xfer_rules **rules, const char *folder);
+xfer_rules *xfi_rules_share(const xfer_rules *rules);
+void xfi_rules_destroy(xfer_rules *rules);
+
+/* rules_read.c: reads one file; what it says of a family or a side replaces what was said before.
+ */
+xfer_status xfi_rules_add(xfer_rules *rules, const xfi_doc *doc);
+/* Once all files are read: what they name must be there. */
+xfer_status xfi_rules_check(const xfer_rules *rules);
+
+const xfi_family *xfi_rules_family(const xfer_rules *rules, const char *name);
+const xfi_side_rules *xfi_rules_side(const xfer_rules *rules, const char *name, size_t n_chars);
+
+/* A family and all that it includes, itself first. */
+enum { XFI_MAX_INCLUDES = 16 };
+int xfi_family_all(const xfer_rules *rules, const xfi_family *family,
+                   const xfi_family *all[XFI_MAX_INCLUDES]);
+
+/* rules_data.c, made at build time: name and text of each file, ended by NULL. */
+typedef struct xfi_rules_file {
+  const char *name;
+  const char *text;
+} xfi_rules_file;
+extern const xfi_rules_file XFI_RULES_FILES[];
+
+#endif

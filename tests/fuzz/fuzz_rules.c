@@ -1,0 +1,98 @@
+/*
+ * Bytes -> a file of rules -> if it is read, a model and two sides by these rules, joined.
+ * Nothing may crash, leak or hang, and what is refused is refused with a sentence.
+ *
+ * The first line is the generation SPEC, the rest the file.
+ */
+#include <fcntl.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <xfer/refit.h>
+
+enum { MAX_SPEC = 128, MAX_RANKS = 64 };
+
+int LLVMFuzzerTestOneInput(const unsigned char *data, size_t size);
+
+static const char TABLE[] =
+    "{\"format\":\"xfer-model-v1\",\"config\":{\"model_type\":\"llama\",\"vocab_size\":100,"
+    "\"hidden_size\":16,\"num_hidden_layers\":2,\"num_attention_heads\":4,"
+    "\"num_key_value_heads\":2,\"head_dim\":4},\"params\":["
+    "{\"name\":\"model.embed_tokens.weight\",\"shape\":[100,16],\"dtype\":\"bf16\"},"
+    "{\"pattern\":\"model.layers.{layer}.self_attn.q_proj.weight\",\"layer\":[0,1],\"shape\":[16,"
+    "16],\"dtype\":\"bf16\"},"
+    "{\"pattern\":\"model.layers.{layer}.self_attn.k_proj.weight\",\"layer\":[0,1],\"shape\":[8,16]"
+    ",\"dtype\":\"bf16\"},"
+    "{\"pattern\":\"model.layers.{layer}.self_attn.v_proj.weight\",\"layer\":[0,1],\"shape\":[8,16]"
+    ",\"dtype\":\"bf16\"},"
+    "{\"pattern\":\"model.layers.{layer}.mlp.experts.{expert}.up_proj.weight\",\"layer\":[0,1],"
+    "\"expert\":[0,3],\"shape\":[8,16],\"dtype\":\"bf16\"}]}";
+
+static char folder[64], rules_path[128], table_path[128];
+
+static void write_file(const char *path, const void *bytes, size_t n)
+{
+  int file = open(path, O_CREAT | O_TRUNC | O_WRONLY, 0600);
+
+  if (file < 0 || write(file, bytes, n) != (ssize_t)n) abort();
+  close(file);
+}
+
+static void begin(void)
+{
+  if (folder[0] != '\0') return;
+  snprintf(folder, sizeof folder, "/dev/shm/xfer-rules-%d", (int)getpid());
+  snprintf(rules_path, sizeof rules_path, "%s/rules.json", folder);
+  snprintf(table_path, sizeof table_path, "%s.table", folder);
+  if (mkdir(folder, 0700) != 0) abort();
+  write_file(table_path, TABLE, sizeof TABLE - 1);
+}
+
+static void join(const xfer_rules *rules, const char *spec)
+{
+  xfer_model_options model_options = XFER_MODEL_OPTIONS_INIT;
+  xfer_side_options options = XFER_SIDE_OPTIONS_INIT;
+  xfer_model *model = NULL;
+  xfer_side *train = NULL, *gen = NULL;
+  xfer_refit *refit = NULL;
+  xfer_locals *locals = NULL;
+
+  model_options.rules = options.rules = rules;
+  options.weights = XFER_WEIGHTS_LOADED;
+  if (xfer_model_load(&model, table_path, &model_options) == XFER_OK &&
+      xfer_side_create(&train, "full", &options) == XFER_OK &&
+      xfer_side_create(&gen, spec, &options) == XFER_OK && xfer_side_size(gen) <= MAX_RANKS &&
+      xfer_refit_create(&refit, model, train, gen) == XFER_OK) {
+    for (int rank = 0; rank < xfer_refit_ranks(refit); rank += 3) {
+      if (xfer_locals_create(&locals, refit, rank) == XFER_OK) xfer_locals_destroy(locals);
+    }
+  }
+  xfer_refit_destroy(refit);
+  xfer_side_destroy(gen);
+  xfer_side_destroy(train);
+  xfer_model_destroy(model);
+}
+
+int LLVMFuzzerTestOneInput(const unsigned char *data, size_t size)
+{
+  const unsigned char *end = memchr(data, '\n', size);
+  size_t n = end == NULL ? 0 : (size_t)(end - data);
+  char spec[MAX_SPEC];
+  xfer_rules *rules = NULL;
+
+  begin();
+  if (end == NULL || n >= MAX_SPEC) return 0;
+  snprintf(spec, sizeof spec, "%.*s", (int)n, (const char *)data);
+  if (strstr(spec, "map=") != NULL) return 0; /* reads files */
+  write_file(rules_path, end + 1, size - n - 1);
+  if (xfer_rules_load(&rules, folder) == XFER_OK) {
+    join(rules, spec);
+  } else if (strlen(xfer_last_error()) == 0 || rules != NULL) {
+    abort();
+  }
+  xfer_rules_destroy(rules);
+  return 0;
+}

@@ -1,0 +1,282 @@
+"""What vLLM itself makes of a checkpoint: every parameter of every rank, and where each of its elements comes from.
+
+    ask_vllm.py --ck FOLDER_OF_CHECKPOINTS --out FOLDER FAMILY:LAYOUT...     LAYOUT: tp4 | tp2,ep | tp2,dp2,ep | tp2,pp2 | tp4,ep,rr
+
+One forked child a rank; the process group is torch's "fake" one of the real size, so that nothing is communicated.
+"""
+import argparse
+import json
+import os
+import sys
+import traceback
+
+os.environ.setdefault("VLLM_TARGET_DEVICE", "cpu")
+os.environ.setdefault("VLLM_LOGGING_LEVEL", "ERROR")
+os.environ.setdefault("HF_HUB_OFFLINE", "1")
+os.environ.setdefault("VLLM_NO_USAGE_STATS", "1")
+os.environ.setdefault("CUDA_VISIBLE_DEVICES", "")
+os.environ.setdefault("VLLM_CPU_KVCACHE_SPACE", "1")
+os.environ.setdefault("OMP_NUM_THREADS", "1")
+
+import numpy as np
+import torch
+import torch.distributed as dist
+
+import codes
+import families
+
+
+def parse(layout):
+    out = dict(tp=1, dp=1, pp=1, ep=False, rr=False)
+    for item in layout.split(","):
+        if item in ("ep", "rr"):
+            out[item] = True
+        else:
+            out[item[:2]] = int(item[2:])
+    return out
+
+
+def patch():
+    """What stands in the way of a model without devices.  No patch touches a layer, a loader or a model."""
+    from torch.testing._internal.distributed.fake_pg import FakeStore  # registers the backend
+    real = dist.new_group
+
+    def new_group(ranks=None, *args, **kwargs):
+        return real(ranks, backend="fake")
+
+    dist.new_group = new_group
+    torch.distributed.new_group = new_group
+    import vllm.distributed.parallel_state as ps
+    init = ps.GroupCoordinator.__init__
+
+    def plain(self, *args, **kwargs):
+        kwargs["use_message_queue_broadcaster"] = False
+        args = list(args)
+        if len(args) > 3:
+            args[3] = False
+        else:
+            kwargs["use_device_communicator"] = False
+        init(self, *args, **kwargs)
+
+    ps.GroupCoordinator.__init__ = plain
+    ps._node_count = lambda pg: 1
+    # The choice of Hopper, which CPU's would refuse for gpt-oss (bias, swiglu of OpenAI). It decides no layout of ours.
+    import vllm.model_executor.layers.fused_moe.unquantized_fused_moe_method as m
+    from vllm.model_executor.layers.fused_moe.experts.triton_moe import TritonExperts
+    m.select_unquantized_moe_backend = lambda moe_config: (m.UnquantizedMoeBackend.TRITON, TritonExperts)
+    # Experts that are not gated (Nemotron) are refused on CPU in one line of the MoE config: it sees CUDA.
+    import vllm.model_executor.layers.fused_moe.config as c
+
+    class Sees:
+        def __init__(self, platform):
+            self._platform = platform
+
+        def __getattr__(self, name):
+            return getattr(self._platform, name)
+
+        def is_cuda_alike(self):
+            return True
+
+    from vllm.model_executor.layers.quantization.fp8 import Fp8Config
+    dtypes = Fp8Config.get_supported_act_dtypes.__func__
+    Fp8Config.get_supported_act_dtypes = classmethod(lambda cls: dtypes(cls) + [torch.float32])
+    # fp8 blocks: no kernel of CPU's will do; Triton's is Hopper's choice for experts, and the linear's holds no weight.
+    import vllm.model_executor.layers.quantization.fp8 as f
+    from unittest.mock import MagicMock
+    f.init_fp8_linear_kernel = lambda *a, **k: MagicMock()
+    if hasattr(f, "select_fp8_moe_backend"):
+        from vllm.model_executor.layers.fused_moe.oracle.fp8 import Fp8MoeBackend
+        f.select_fp8_moe_backend = lambda *a, **k: (Fp8MoeBackend.TRITON, TritonExperts)
+    c.current_platform = Sees(c.current_platform)
+    return FakeStore
+
+
+def make_config(folder, p, dp_rank):
+    from vllm.config import (CacheConfig, CompilationConfig, DeviceConfig, LoadConfig, ModelConfig, ParallelConfig,
+                             SchedulerConfig, VllmConfig)
+    model = ModelConfig(model=folder, tokenizer=folder, skip_tokenizer_init=True, dtype="float32", seed=0,
+                        max_model_len=256, enforce_eager=True)
+    extra = {}
+    if p["dp"] > 1:
+        extra = dict(data_parallel_size=p["dp"], data_parallel_rank=dp_rank, data_parallel_master_port=29999)
+    if p["rr"]:
+        extra["expert_placement_strategy"] = "round_robin"
+    parallel = ParallelConfig(tensor_parallel_size=p["tp"], pipeline_parallel_size=p["pp"],
+                              enable_expert_parallel=p["ep"], distributed_executor_backend="mp", **extra)
+    return VllmConfig(model_config=model, parallel_config=parallel, cache_config=CacheConfig(block_size=16),
+                      load_config=LoadConfig(load_format="dummy"), device_config=DeviceConfig("cpu"),
+                      compilation_config=CompilationConfig(mode=0))
+
+
+def values_of(name, table):
+    """The codes of a tensor; A_log is small, so that exp() of it can be undone."""
+    base, shape = families.bases(table)[name], table[name]
+    n = int(np.prod(shape))
+    if families.is_fp8(name) and name.replace(".weight", ".weight_scale_inv") in table:
+        return torch.zeros(shape, dtype=torch.float8_e4m3fn)
+    if name.endswith("A_log"):
+        return torch.log(torch.arange(1, n + 1, dtype=torch.float64)).float().reshape(shape)
+    return torch.arange(base, base + n, dtype=torch.float32).reshape(shape)
+
+
+def decode(name, values, hf_names, bases):
+    """Values of a parameter -> (hf, flat, note)."""
+    v = values.detach().to(torch.float64).reshape(-1).numpy()
+    note = None
+    last = name.split(".")[-1]
+    if last in ("A", "A_log"):
+        i = np.rint(-v if last == "A" else np.exp(v)) - 1
+        (hf_id,) = [k for k, n in enumerate(hf_names) if n.endswith("A_log") and same_layer(n, name)]
+        note = "-exp" if last == "A" else None
+        bad = ~np.isfinite(v)
+        return np.where(bad, codes.NEVER, hf_id).astype(np.int64), np.where(bad, 0, i).astype(np.int64), note
+    c = np.where(np.isnan(v), -1, v)
+    if np.any(c != np.rint(c)) or np.any(c > (1 << 24)) or np.any(c < -1):
+        note = "not codes"
+        c = np.where((c != np.rint(c)) | (c > (1 << 24)) | (c < -1), -1, c)
+    hf, flat = codes.split(c.astype(np.int64), bases, hf_names)
+    return hf, flat, note
+
+
+def same_layer(a, b):
+    number = lambda s: s.split("layers.")[1].split(".")[0] if "layers." in s else ""
+    return number(a) == number(b)
+
+
+def poison(model):
+    for t in list(model.parameters()):
+        t.data.fill_(float("nan") if t.dtype.is_floating_point else 0)
+
+
+def dump_model(model, table):
+    names = list(table)
+    bases = families.bases(table)
+    out, seen = [], {}
+    for name, t in model.named_parameters(remove_duplicate=False):
+        record = {"name": name, "shape": list(t.shape), "dtype": str(t.dtype).replace("torch.", "")}
+        if t.data_ptr() in seen and t.numel() > 0:
+            record["alias"] = seen[t.data_ptr()]
+        else:
+            seen[t.data_ptr()] = name
+            hf, flat, note = decode(name, t, names, bases)
+            if t.element_size() == 1:
+                note = "fp8: shape alone"
+            else:
+                record["runs"] = codes.pack(hf, flat)
+            if note:
+                record["note"] = note
+        out.append(record)
+    return out
+
+
+def mtp(vllm_config, family, table):
+    """The multi-token-prediction module of DeepSeek and GLM: a model of its own in vLLM."""
+    from vllm.config import SpeculativeConfig, set_current_vllm_config
+    from vllm.model_executor.model_loader.utils import initialize_model
+    spec = SpeculativeConfig(method="mtp", num_speculative_tokens=1, target_model_config=vllm_config.model_config,
+                             target_parallel_config=vllm_config.parallel_config, draft_load_config=None)
+    vllm_config.speculative_config = spec
+    vllm_config.compilation_config.static_forward_context.clear()
+    with set_current_vllm_config(vllm_config):
+        model = initialize_model(vllm_config=vllm_config, model_config=spec.draft_model_config)
+        poison(model)
+        model.load_weights((n, values_of(n, table)) for n in table)
+    return model
+
+
+def one_rank(family, p, rank, folder, FakeStore, with_mtp):
+    from vllm.config import set_current_vllm_config
+    import vllm.distributed.parallel_state as ps
+    from vllm.model_executor.model_loader.utils import initialize_model
+    _, table = families.FAMILIES[family]()
+    per = p["tp"] * p["pp"]
+    dist.init_process_group("fake", store=FakeStore(), rank=rank, world_size=per * p["dp"])
+    vllm_config = make_config(folder, p, rank // per)
+    torch.set_default_dtype(torch.float32)
+    with set_current_vllm_config(vllm_config):
+        ps.init_distributed_environment(world_size=per, rank=rank % per, local_rank=0, backend="fake")
+        ps.initialize_model_parallel(p["tp"], p["pp"], backend="fake")
+        model = initialize_model(vllm_config=vllm_config)
+        poison(model)
+        loaded = model.load_weights((n, values_of(n, table)) for n in table)
+    result = {"class": type(model).__name__, "params": dump_model(model, table),
+              "unloaded": sorted(set(n for n, _ in model.named_parameters()) - set(loaded or []))[:50]}
+    if with_mtp:
+        try:
+            result["mtp"] = dump_model(mtp(vllm_config, family, table), table)
+        except Exception:
+            result["mtp_error"] = traceback.format_exc()[-1500:]
+    return result
+
+
+def warm(folder):
+    """The slow look at the model class, once for all children."""
+    from vllm.model_executor.model_loader.utils import get_model_architecture
+    try:
+        config = make_config(folder, parse("tp1"), 0)
+        get_model_architecture(config.model_config)
+    except Exception as e:
+        print("warm:", type(e).__name__, str(e)[:500], file=sys.stderr)
+
+
+def in_child(job):
+    """The result of job(), done in a forked child."""
+    r, w = os.pipe()
+    pid = os.fork()
+    if pid == 0:
+        os.close(r)
+        try:
+            result = job()
+        except BaseException as e:
+            text = traceback.format_exc()
+            result = {"error": f"{type(e).__name__}: {e}"[:1500], "trace": text[-3000:]}
+        with os.fdopen(w, "w") as f:
+            json.dump(result, f)
+        os._exit(0)
+    os.close(w)
+    with os.fdopen(r) as f:
+        text = f.read()
+    os.waitpid(pid, 0)
+    return json.loads(text) if text else {"error": "the child died"}
+
+
+def main():
+    a = argparse.ArgumentParser()
+    a.add_argument("--ck", required=True)
+    a.add_argument("--out", required=True)
+    a.add_argument("--mtp", action="store_true")
+    a.add_argument("jobs", nargs="+")
+    o = a.parse_args()
+    FakeStore = patch()
+    import vllm
+    from vllm.platforms import current_platform
+    import vllm.config  # noqa: all heavy modules before the forks
+    import vllm.model_executor.model_loader.utils  # noqa
+    import vllm.model_executor.layers.fused_moe  # noqa
+    import vllm.model_executor.models.registry  # noqa
+    os.makedirs(o.out, exist_ok=True)
+    for job in o.jobs:
+        family, _, layout = job.partition(":")
+        p = parse(layout)
+        folder, _ = families.write(family, o.ck)
+        world = p["tp"] * p["pp"] * p["dp"]
+        _, table = families.FAMILIES[family]()
+        result = {"framework": "vllm", "version": vllm.__version__, "torch": torch.__version__,
+                  "platform": type(current_platform).__name__, "family": family, "layout": layout, **p,
+                  "hf": [[n, list(s)] for n, s in table.items()], "ranks": []}
+        warm(folder)
+        for rank in range(world):
+            got = in_child(lambda: one_rank(family, p, rank, folder, FakeStore, o.mtp))
+            result["ranks"].append(got)
+            if "error" in got:
+                print(job, "rank", rank, got["error"], file=sys.stderr)
+                print(got.get("trace", ""), file=sys.stderr)
+                break
+        n = [len(r.get("params", ())) for r in result["ranks"]]
+        print(job, "params", n, "mtp", [len(r["mtp"]) if "mtp" in r else r.get("mtp_error") for r in result["ranks"]][:1]
+              if o.mtp else "", flush=True)
+        codes.save(os.path.join(o.out, f"vllm.{family}.{layout}.json.gz"), result)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,57 @@
+"""Puts what ask_vllm.py and ask_megatron.py wrote (a .json.gz for each family and layout) into answers: one file for each
+framework and family, as check_answers.py reads them.
+
+    to_answers.py FOLDER ANSWERS
+"""
+import glob
+import json
+import lzma
+import os
+import sys
+
+import codes
+import families
+
+TRANSPOSED = ("gpt_oss", "llama4", "qwen3_vl_moe")  # experts are [E, columns, rows] in their checkpoints
+
+
+def spec_of(data):
+    """xfer's SPEC of a layout."""
+    if data["framework"] != "vllm":
+        return data["spec"] + (",experts=local" if data["layout"].endswith(",seq") else "")
+    out = f"vllm:tp{data['tp']},pp{data['pp']},dp{data['dp']},loaded"
+    return out + (f",ep{data['tp'] * data['dp']}" if data["ep"] else "") + (",round_robin" if data.get("rr") else "")
+
+
+def rank_of(rank):
+    if "error" in rank:
+        return {"error": rank["error"].strip().split("\n")[0][:200]}
+    pick = lambda params: [{k: v for k, v in p.items() if k in ("name", "shape", "alias", "runs") or (k == "note" and v)}
+                           for p in params]
+    out = {"params": pick(rank["params"])}
+    if "load_error" in rank:
+        out["unloaded"] = True
+    if "mtp" in rank:
+        out["draft"] = pick(rank["mtp"])
+    return out
+
+
+def main():
+    source, target = sys.argv[1:]
+    answers = {}
+    for path in sorted(glob.glob(os.path.join(source, "*.json.gz"))):
+        data = codes.load(path)
+        config = families.FAMILIES[data["family"]]()[0]
+        answer = answers.setdefault((data["framework"], data["family"]), {
+            "framework": data["framework"], "version": data["version"], "family": data["family"],
+            "config": dict(config, torch_dtype="float32"), "transposed": data["family"] in TRANSPOSED,
+            "hf": data["hf"], "layouts": []})
+        answer["layouts"].append({"spec": spec_of(data), "ranks": [rank_of(rank) for rank in data["ranks"]]})
+    os.makedirs(target, exist_ok=True)
+    for (framework, family), answer in answers.items():
+        with lzma.open(os.path.join(target, f"{framework}.{family}.json.xz"), "wt", preset=9) as file:
+            json.dump(answer, file, separators=(",", ":"))
+
+
+if __name__ == "__main__":
+    main()

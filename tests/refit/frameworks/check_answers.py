@@ -1,0 +1,285 @@
+"""Holds xfer against what the frameworks themselves make of checkpoints, element by element. Needs Python 3 and NumPy.
+
+    check_answers.py --bin BUILD/bin [--only FRAMEWORK.FAMILY] [--layouts N] [--bytes] [--table FILE] [ANSWER.json.xz..]
+
+For each answer and rank: the names, shapes and elements of `xfer_plan --expect RANK`; with --bytes also the bytes of
+`xfer_refit --dump` (serving side) or `--dump-train` (training side). The last line is `answers ok: ..` or
+`answers FAILED: ..`. README.md has the format of the answers; nothing here is shared with the library.
+"""
+
+import argparse
+import glob
+import json
+import lzma
+import os
+import re
+import shutil
+import struct
+import subprocess
+import sys
+import tempfile
+
+import numpy as np
+
+HERE = os.path.dirname(os.path.abspath(__file__))
+ZERO, NEVER = -1, -2  # numbers of no tensor: zeros or padding; not written by the loader
+
+# What is refused, and of what else an answer can still be compared: the value is what is ignored.
+LEFT_OUT = {("megatron", "qwen3_next"): ("*.linear_attn.norm.weight", "self_attention.out_norm.weight")}
+
+# What xfer refuses though the framework does not, and words of the sentence that says why.
+REFUSED = {("megatron", "deepseek_v2lite"): "puts a norm into linear_q_proj that no checkpoint has"}
+
+
+def unpack(runs):
+    """(tensor, flat index) of each element of a local tensor, row-major."""
+    tensor, flat = [np.zeros(0, np.int64)], [np.zeros(0, np.int64)]
+    for number, first, n, step, times, jump in runs:
+        flat.append((first + (np.arange(times) * jump)[:, None] + (np.arange(n) * step)[None, :]).reshape(-1))
+        tensor.append(np.full(times * n, number, np.int64))
+    tensor, flat = np.concatenate(tensor), np.concatenate(flat)
+    return np.where(tensor == NEVER, ZERO, tensor), np.where(tensor < 0, 0, flat)
+
+
+def write_checkpoint(folder, answer):
+    """config.json and the header of a safetensors file: no element is ever read."""
+    with open(os.path.join(folder, "config.json"), "w", encoding="utf-8") as file:
+        json.dump(answer["config"], file)
+    scaled = {name[:-len("_scale_inv")] for name, _ in answer["hf"] if name.endswith("_scale_inv")}
+    header, at = {}, 0
+    for name, shape in answer["hf"]:
+        size = int(np.prod(shape)) * (1 if name in scaled else 4)
+        header[name] = {"dtype": "F8_E4M3" if name in scaled else "F32", "shape": shape, "data_offsets": [at, at + size]}
+        at += size
+    text = json.dumps(header).encode()
+    with open(os.path.join(folder, "model.safetensors"), "wb") as file:
+        file.write(struct.pack("<Q", len(text)) + text)
+
+
+class Checkpoint:
+    """Names, numbers and shapes of the tensors of an answer."""
+
+    def __init__(self, answer):
+        self.number = {name: i for i, (name, _) in enumerate(answer["hf"])}
+        self.shape = [shape for _, shape in answer["hf"]]
+        self.turned = re.compile(r"experts\.(gate_up|down)_proj$") if answer["transposed"] else None
+
+    def experts(self, pattern):
+        """{expert: number of its tensor} of a name with {expert}."""
+        text = re.escape(pattern).replace(re.escape("{expert}"), r"(\d+)")
+        found = ((re.fullmatch(text, name), i) for name, i in self.number.items())
+        return {int(m.group(1)): i for m, i in found if m}
+
+    def elements(self, line):
+        """(tensor, flat index) of each element by a line of --expect, or a sentence."""
+        shape = line["shape"]
+        tensor, flat = np.full(shape, ZERO, np.int64), np.zeros(shape, np.int64)
+        for name in dict.fromkeys(p["hf"] for p in line["parts"]):
+            problem = self.fill(tensor, flat, name, [p for p in line["parts"] if p["hf"] == name], line.get("expert"))
+            if problem:
+                return problem
+        return tensor.reshape(-1), flat.reshape(-1)
+
+    def fill(self, tensor, flat, name, parts, expert):
+        """Writes what one tensor of the checkpoint gives; a sentence if the line does not say it all."""
+        shape, grouped = tensor.shape, "{expert}" in name
+        numbers = self.experts(name) if grouped else None
+        source = [max(numbers) + 1, *self.shape[min(numbers.values())]] if grouped else list(self.shape[self.number[name]])
+        offset = 0
+        if not grouped and expert is not None and len(source) == len(shape) + 1:
+            offset, source = expert * int(np.prod(source[1:])), source[1:]
+        if len(source) != len(shape):
+            return f"{name} has {len(source)} dims"
+        dims = list(range(len(shape)))
+        if self.turned and self.turned.search(name) and len(dims) > 1:
+            dims[-2:] = dims[:-3:-1]
+        there = []
+        for d, n in enumerate(shape):
+            said = [p for p in parts if p["dim"] == d]
+            index = np.full(n, -1, np.int64)
+            for p in said:
+                ranges = [np.arange(a, b) for a, b in p["global"]]
+                index[p["local"][0]:p["local"][1]] = np.concatenate(ranges) if ranges else []
+            if not said:
+                if source[dims[d]] != n:
+                    return f"dim {d} of {name} is {n} of {source[dims[d]]}, and no part says which"
+                index = np.arange(n)
+            there.append(index)
+        mine = [np.flatnonzero(i >= 0) for i in there]
+        grid = np.meshgrid(*[i[m] for i, m in zip(there, mine)], indexing="ij")
+        spot = np.ix_(*mine)
+        if grouped:
+            lookup = np.array([numbers.get(e, -9) for e in range(max(numbers) + 1)])
+            tensor[spot] = lookup[grid[0]]
+            grid, source, dims = grid[1:], source[1:], [d - 1 for d in dims[1:]]
+        else:
+            tensor[spot] = self.number[name]
+        strides = [int(np.prod(source[k + 1:])) for k in range(len(source))]
+        flat[spot] = offset + sum((g * strides[d] for g, d in zip(grid, dims)), np.zeros_like(flat[spot]))
+        return None
+
+
+def filled(tensor, flat, names):
+    """The 4 bytes with which xfer_refit fills each element."""
+    seeds = [0] * (len(names) + 1)
+    for i, name in enumerate(names):
+        seeds[i] = 14695981039346656037
+        for byte in name.encode():
+            seeds[i] = (seeds[i] ^ byte) * 1099511628211 % 2**64
+    with np.errstate(over="ignore"):
+        x = np.array(seeds, np.uint64)[tensor] + flat.astype(np.uint64) + np.uint64(0x9E3779B97F4A7C15)
+        x = (x ^ (x >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
+        x = (x ^ (x >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
+        return np.where(tensor < 0, 0, (x ^ (x >> np.uint64(31))).astype(np.uint32))
+
+
+class Case:
+    """One family in one layout: what is compared, and what was found."""
+
+    def __init__(self, answer, layout, options):
+        self.answer, self.layout, self.options = answer, layout, options
+        self.serves = answer["framework"] == "vllm"
+        self.checkpoint = Checkpoint(answer)
+        self.differences, self.n_same, self.refusal = [], 0, None
+
+    def differ(self, rank, name, text):
+        self.differences.append(f"rank {rank} {name}: {text}")
+
+    def run(self, folder, spec=None, what="params"):
+        """Compares every rank; `spec` and `what` are for the draft model of an engine."""
+        spec = spec or self.layout["spec"]
+        sides = ["--train", "full", "--gen", spec] if self.serves else ["--train", spec, "--gen", "full"]
+        args = ["--model", folder, *sides]
+        left_out = LEFT_OUT.get((self.answer["framework"], self.answer["family"]))
+        if left_out:
+            refused = subprocess.run([self.program("xfer_plan"), *args], capture_output=True, text=True)
+            if refused.returncode == 0:
+                self.differ(0, left_out[0], "is accepted, though its values are others")
+            args += ["--ignore", left_out[0]]
+        dump = self.dump(args) if self.options.bytes and what == "params" else None
+        for rank, held in enumerate(self.layout["ranks"]):
+            done = subprocess.run([self.program("xfer_plan"), *args, "--expect", str(rank + self.serves)],
+                                  capture_output=True, text=True)
+            if done.returncode != 0 or "error" in held:
+                self.refusal = (done.stderr.strip().splitlines() or ["no sentence"])[-1]
+                why = REFUSED.get((self.answer["framework"], self.answer["family"]))
+                if why and why in self.refusal:
+                    break
+                if done.returncode == 0 or "error" not in held:
+                    self.differ(rank, "refused", f"the framework: {held.get('error', 'no')}; xfer: "
+                                f"{self.refusal if done.returncode != 0 else 'no'}")
+                break
+            if what in held:
+                self.compare(rank, held[what], done.stdout, left_out, held.get("unloaded", False), dump)
+        if dump:
+            shutil.rmtree(dump)
+
+    def program(self, name):
+        return os.path.join(self.options.bin, name)
+
+    def dump(self, args):
+        folder = tempfile.mkdtemp()
+        option = "--dump" if self.serves else "--dump-train"
+        done = subprocess.run([self.program("xfer_refit"), *args, option, folder], capture_output=True, text=True)
+        if done.returncode == 0:
+            return folder
+        shutil.rmtree(folder)
+        return None
+
+    def compare(self, rank, params, output, left_out, unloaded, dump):
+        side = "gen" if self.serves else "train"
+        lines = (json.loads(line) for line in output.splitlines() if line.startswith("{"))
+        mine = {line["name"]: line for line in lines if line["side"] == side}
+        for p in params:
+            name = p["name"].removeprefix("language_model.") if self.serves else p["name"]
+            line = mine.pop(name, None)
+            if "alias" in p or name.startswith("visual.") or 0 in p["shape"]:
+                if line is not None:
+                    self.differ(rank, name, f"is a second name of {p.get('alias')}; xfer lists it")
+            elif line is None:
+                if not left_out or left_out[1] not in name:
+                    self.differ(rank, name, "xfer has no such tensor")
+            elif line["shape"] != p["shape"]:
+                self.differ(rank, name, f"is {p['shape']}, xfer says {line['shape']}")
+            elif "runs" in p and "note" not in p:
+                self.compare_elements(rank, name, p, line, dump)
+            else:
+                self.n_same += 1
+        for name in mine:
+            if not (unloaded and name.endswith(".expert_bias")) and not mine[name].get("hook"):
+                self.differ(rank, name, "xfer lists it, the framework has no such parameter")
+
+    def compare_elements(self, rank, name, p, line, dump):
+        tensor, flat = unpack(p["runs"])
+        got = self.checkpoint.elements(line)
+        if isinstance(got, str):
+            self.differ(rank, name, got)
+            return
+        wrong = np.flatnonzero((tensor != got[0]) | (flat != np.where(got[0] < 0, 0, got[1])))
+        if len(wrong):
+            self.differ(rank, name, f"{len(wrong)} of {len(tensor)} elements differ, the first at {wrong[0]}")
+            return
+        if dump:
+            want = filled(tensor, flat, list(self.checkpoint.number))
+            path = os.path.join(dump, f"{rank + self.serves}.{name}.bin")
+            have = np.fromfile(path, np.uint32) if os.path.exists(path) else np.zeros(0, np.uint32)
+            counts = tensor >= 0 if not self.serves else slice(None)  # xfer_refit fills a source's padding with anything
+            if len(have) != len(want) or np.any(have[counts] != want[counts]):
+                self.differ(rank, name, "the bytes of the dump differ")
+                return
+        self.n_same += 1
+
+
+def write_table(path, rows):
+    """The lines of docs/models.md."""
+    by = {}
+    for case in rows:
+        row = by.setdefault((case.answer["family"], case.answer["framework"]), [case.answer["version"], 0, 0, 0])
+        row[1 if not case.refusal and not case.differences else 3 if case.differences else 2] += 1
+    with open(path, "w", encoding="utf-8") as file:
+        file.write("| family | side | version | layouts that agree | refused | different |\n")
+        file.write("| --- | --- | --- | --- | --- | --- |\n")
+        for (family, framework), (version, *counts) in sorted(by.items()):
+            file.write(f"| {family} | {framework} | {version} | " + " | ".join(map(str, counts)) + " |\n")
+
+
+def main():
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--bin", required=True)
+    parser.add_argument("--only", default="")
+    parser.add_argument("--layouts", type=int, default=0, help="at most so many of a family, spread evenly; 0: all")
+    parser.add_argument("--bytes", action="store_true")
+    parser.add_argument("--table")
+    parser.add_argument("files", nargs="*")
+    options = parser.parse_args()
+    cases = []
+    for path in options.files or sorted(glob.glob(os.path.join(HERE, "answers", "*.json.xz"))):
+        if not os.path.basename(path).startswith(options.only):
+            continue
+        with lzma.open(path, "rt") as file:
+            answer = json.load(file)
+        layouts = answer["layouts"]
+        if options.layouts and len(layouts) > options.layouts:
+            layouts = layouts[::-(-len(layouts) // options.layouts)]
+        with tempfile.TemporaryDirectory() as folder:
+            write_checkpoint(folder, answer)
+            for layout in layouts:
+                case = Case(answer, layout, options)
+                case.run(folder)
+                if any("draft" in rank for rank in layout["ranks"]):
+                    case.run(folder, layout["spec"] + ",draft", "draft")
+                cases.append(case)
+                state = "different" if case.differences else "refused" if case.refusal else "same"
+                print(f"{answer['family']:16} {state:9} {case.n_same:6} {layout['spec']}", flush=True)
+                for text in case.differences[:5]:
+                    print("   ", text)
+    if options.table:
+        write_table(options.table, cases)
+    n_different = sum(bool(case.differences) for case in cases)
+    print(f"answers {'FAILED' if n_different or not cases else 'ok'}: layouts={len(cases)} different={n_different} "
+          f"refused={sum(bool(c.refusal) for c in cases)} parameters={sum(c.n_same for c in cases)}")
+    return 1 if n_different or not cases else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,147 @@
+"""Files of rules: more than 200 malformed ones are each refused with one sentence that has file and line; and the family
+that docs/adding-a-model.md adds, by its JSON alone, holds what the text says. Needs nothing but Python 3.
+
+    test_rules.py --bin BUILD/bin --root ROOT_OF_THE_PROJECT
+"""
+
+import argparse
+import copy
+import glob
+import json
+import os
+import re
+import subprocess
+import sys
+import tempfile
+
+
+def plan(options, *args):
+    """(exit status, what it said) of xfer_plan."""
+    done = subprocess.run([os.path.join(options.bin, "xfer_plan"), *args], capture_output=True, text=True)
+    return done.returncode, (done.stdout if done.returncode == 0 else done.stderr).strip()
+
+
+def objects(value):
+    """Every object and list inside a value, itself first."""
+    if isinstance(value, (dict, list)):
+        yield value
+        for child in list(value.values() if isinstance(value, dict) else value):
+            yield from objects(child)
+
+
+def mutations(text):
+    """(what was done, malformed text) of a good file."""
+    good = json.loads(text)
+    for k in range(1, 4):
+        yield f"cut off after {k} quarters", text[:len(text) * k // 4]
+    yield "no object", "[1, 2]"
+    yield "two roots", text + "{}"
+    yield "a name twice", text.replace("{", '{"format": "x", ', 1)
+    n = sum(1 for _ in objects(good))
+    for i in range(0, n, max(1, n // 24)):
+        bad = copy.deepcopy(good)
+        place = list(objects(bad))[i]
+        if isinstance(place, dict):
+            place["no_such_field"] = [1]
+        else:
+            place.append({"no_such_field": 1})
+        yield f"an unknown field in object {i}", json.dumps(bad, indent=1)
+        bad = copy.deepcopy(good)
+        place = list(objects(bad))[i]
+        for key in list(place)[:1] if isinstance(place, dict) else range(min(1, len(place))):
+            place[key] = 1.5
+        if bad != good:
+            yield f"a number in the wrong place in object {i}", json.dumps(bad, indent=1)
+    for needed in ("format", "family", "side", "ranks", "locals", "expert_cut"):
+        if needed in good:
+            yield f"without {needed}", json.dumps({k: v for k, v in good.items() if k != needed}, indent=1)
+    for key in ("rows", "cut", "local", "role", "holds", "dims", "parts", "when", "groups"):
+        bad = copy.deepcopy(good)
+        for place in objects(bad):
+            if isinstance(place, dict) and key in place:
+                place[key] = {"cut": "sideways", "when": "1 +", "groups": "(", "local": "", "role": ""}.get(key, ["?"])
+                if key in ("dims", "rows", "holds"):
+                    place[key] = [["?"]]
+                if key == "parts":
+                    place[key] = []
+                yield f"a wrong {key}", json.dumps(bad, indent=1)
+                break
+
+
+def check_malformed(options):
+    """The number of malformed files that were refused as they should be."""
+    model = os.path.join(options.root, "tests/refit/data/models/qwen3-dense.json")
+    n, failures = 0, []
+    with tempfile.TemporaryDirectory() as folder:
+        path = os.path.join(folder, "bad.json")
+        for source in sorted(glob.glob(os.path.join(options.root, "rules", "*", "*.json"))):
+            with open(source, encoding="utf-8") as file:
+                text = file.read()
+            for what, bad in mutations(text):
+                with open(path, "w", encoding="utf-8") as file:
+                    file.write(bad)
+                status, said = plan(options, "--model", model, "--train", "full", "--gen", "full", "--rules", folder)
+                n += 1
+                if status != 1 or not re.fullmatch(r"xfer_plan: \S*bad\.json: line \d+: .{8,}", said):
+                    failures.append(f"{os.path.basename(source)}, {what}: exit {status}: {said[:200]}")
+    for text in failures[:20]:
+        print(text)
+    if failures or n < 200:
+        sys.exit(f"rules FAILED: {len(failures)} of {n} malformed files are not refused with file and line")
+    return n
+
+
+def write_header(folder, tensors):
+    """A safetensors file that is all header."""
+    header, at = {}, 0
+    for name, shape in tensors.items():
+        size = 2
+        for s in shape:
+            size *= s
+        header[name] = {"dtype": "BF16", "shape": shape, "data_offsets": [at, at + size]}
+        at += size
+    text = json.dumps(header).encode()
+    with open(os.path.join(folder, "model.safetensors"), "wb") as file:
+        file.write(len(text).to_bytes(8, "little") + text)
+
+
+def check_walkthrough(options):
+    """The JSON blocks of docs/adding-a-model.md: a configuration, its tensors, a family, and what each rank then has."""
+    with open(os.path.join(options.root, "docs/adding-a-model.md"), encoding="utf-8") as file:
+        blocks = re.findall(r"```json ([\w.]+)\n(.*?)```", file.read(), re.S)
+    files = {name: json.loads(text) for name, text in blocks}
+    with tempfile.TemporaryDirectory() as folder:
+        os.mkdir(os.path.join(folder, "rules"))
+        os.mkdir(os.path.join(folder, "model"))
+        with open(os.path.join(folder, "model", "config.json"), "w", encoding="utf-8") as file:
+            json.dump(files["config.json"], file)
+        write_header(os.path.join(folder, "model"), files["tensors.json"])
+        args = ["--model", os.path.join(folder, "model"), "--train", "full", "--gen", "vllm:tp2", "--expect", "2"]
+        status, said = plan(options, *args)
+        if status == 0 and files["expect.json"][0]["name"] in said:
+            sys.exit("rules FAILED: the family of docs/adding-a-model.md is known without its file")
+        with open(os.path.join(folder, "rules", "family.json"), "w", encoding="utf-8") as file:
+            json.dump(files["family.json"], file)
+        status, said = plan(options, *args, "--rules", os.path.join(folder, "rules"))
+        if status != 0:
+            sys.exit(f"rules FAILED: {said}")
+        lines = {line["name"]: line for line in map(json.loads, said.splitlines()) if line["side"] == "gen"}
+        for want in files["expect.json"]:
+            line = lines.get(want["name"])
+            have = line and {"name": line["name"], "shape": line["shape"], "parts": line["parts"]}
+            if have != want:
+                sys.exit(f"rules FAILED: want {want}, have {have}")
+    return len(files["expect.json"])
+
+
+def main():
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--bin", required=True)
+    parser.add_argument("--root", required=True)
+    options = parser.parse_args()
+    n = check_malformed(options)
+    print(f"rules ok: malformed={n} walkthrough={check_walkthrough(options)}")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,258 @@
+/* Rules of a folder, the struct form of a side, and what must not be silent. */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include <cmocka.h>
+
+#include <string.h>
+#include <sys/stat.h>
+#include <xfer/refit.h>
+
+#include "refit_files.h"
+
+#define FAMILY                                                                                     \
+  "{\"format\":\"xfer-family-v1\",\n\"family\":\"mine\",\n\"model_type\":[\"mine\"],\n"            \
+  "\"include\":[\"decoder\"]}"
+#define MINE REFIT_TABLE(REFIT_DENSE_CONFIG ",\"model_type\":\"mine\"", REFIT_DENSE_PARAMS)
+#define EXPERTS(model_type)                                                                        \
+  REFIT_TABLE("\"num_hidden_layers\":2,\"hidden_size\":16,\"moe_intermediate_size\":8,"            \
+              "\"num_experts\":4,\"model_type\":\"" model_type "\"",                               \
+              REFIT_P("mlp.experts.gate_up_proj",                                                  \
+                      "[4,16,16]") "," REFIT_P("mlp.experts.down_proj", "[4,8,16]"))
+
+static void expect_error(const char *word)
+{
+  print_message("  %s\n", xfer_last_error());
+  assert_non_null(strstr(xfer_last_error(), word));
+}
+
+static xfer_status load(xfer_model **model, const char *table, const xfer_rules *rules)
+{
+  xfer_model_options options = XFER_MODEL_OPTIONS_INIT;
+
+  options.rules = rules;
+  return xfer_model_load(model, refit_write("table.json", table), &options);
+}
+
+static xfer_status side(xfer_side **out, const char *spec, const xfer_side_options *given)
+{
+  xfer_side_options options = XFER_SIDE_OPTIONS_INIT;
+
+  if (given != NULL) options = *given;
+  options.weights = XFER_WEIGHTS_LOADED;
+  return xfer_side_create(out, spec, &options);
+}
+
+static void test_rules_of_a_folder_add_a_family(void **state)
+{
+  xfer_rules *rules = NULL;
+  xfer_model *model = NULL;
+  xfer_side *train = NULL;
+  xfer_refit *refit = NULL;
+
+  (void)state;
+  mkdir(refit_path("rules"), 0777);
+  assert_int_equal(xfer_rules_load(&rules, refit_path("rules")), XFER_ERR_IO);
+  expect_error("no *.json");
+  refit_write("rules/a.json",
+              "{\n\"format\":\"xfer-family-v1\",\n\"family\":\"x\",\n\"oops\":\"1\"}");
+  assert_int_equal(xfer_rules_load(&rules, refit_path("rules")), XFER_ERR_IO);
+  expect_error("a.json: line 4: a family has no field \"oops\"");
+  refit_write("rules/a.json", FAMILY);
+  assert_int_equal(xfer_rules_load(&rules, refit_path("rules")), XFER_OK);
+  assert_int_equal(side(&train, "megatron:tp2", NULL), XFER_OK);
+  assert_int_equal(load(&model, MINE, NULL), XFER_OK);
+  assert_int_equal(xfer_refit_create(&refit, model, train, NULL), XFER_ERR_UNSUPPORTED);
+  expect_error("model_type \"mine\"");
+  xfer_model_destroy(model);
+  assert_int_equal(load(&model, MINE, rules), XFER_OK);
+  xfer_rules_destroy(rules); /* the model keeps what it needs */
+  assert_int_equal(xfer_refit_create(&refit, model, train, NULL), XFER_OK);
+  xfer_refit_destroy(refit);
+  xfer_model_destroy(model);
+  xfer_side_destroy(train);
+  assert_int_equal(xfer_rules_load(NULL, "x"), XFER_ERR_ARG);
+  xfer_rules_destroy(NULL);
+}
+
+static void test_fused_experts_have_the_form_of_their_model_type(void **state)
+{
+  xfer_model *model = NULL;
+
+  (void)state;
+  assert_int_equal(load(&model, EXPERTS("qwen3_vl_moe"), NULL), XFER_OK);
+  xfer_model_destroy(model);
+  model = NULL;
+  assert_int_equal(load(&model, EXPERTS("llama"), NULL), XFER_ERR_UNSUPPORTED);
+  expect_error("model_type");
+  assert_int_equal(load(&model, EXPERTS("qwen3_5_moe"), NULL), XFER_ERR_UNSUPPORTED);
+  expect_error("want [num_experts");
+  assert_null(model);
+}
+
+static void test_ranks_and_items_of_a_side_may_be_given_as_lists(void **state)
+{
+  static const int32_t ranks[] = {7, 3, 5, 1}, twice[] = {1, 2, 3, 1}, values[] = {4, 1};
+  static const char *const names[] = {"tp", "round_robin"};
+  xfer_side_options options = XFER_SIDE_OPTIONS_INIT;
+  xfer_side *made = NULL;
+  int at = -1;
+
+  (void)state;
+  options.ranks = ranks;
+  options.n_ranks = 4;
+  options.item_names = names;
+  options.item_values = values;
+  options.n_items = 1;
+  assert_int_equal(side(&made, "vllm:", &options), XFER_OK);
+  assert_int_equal(xfer_side_size(made), 4);
+  for (int i = 0; i < 4; i++) {
+    assert_int_equal(xfer_side_coordinate(made, "tp", ranks[i], &at), XFER_OK);
+    assert_int_equal(at, i);
+  }
+  assert_int_equal(xfer_side_coordinate(made, "tp", 0, &at), XFER_ERR_ARG);
+  xfer_side_destroy(made);
+  assert_int_equal(side(&made, "vllm:tp4", &options), XFER_ERR_ARG);
+  expect_error("twice");
+  options.n_items = 2;
+  assert_int_equal(side(&made, "vllm:", &options), XFER_ERR_ARG);
+  expect_error("without ep");
+  options.n_items = 1;
+  options.ranks = twice;
+  assert_int_equal(side(&made, "vllm:", &options), XFER_ERR_ARG);
+  expect_error("rank 1 is given twice");
+  options.n_ranks = 3;
+  assert_int_equal(side(&made, "vllm:", &options), XFER_ERR_ARG);
+  expect_error("3 are listed");
+}
+
+/* Joins REFIT_DENSE from Megatron to vLLM with one pattern ignored. */
+static xfer_status join_without(const char *pattern, bool partial, bool strict)
+{
+  xfer_side_options options = XFER_SIDE_OPTIONS_INIT;
+  xfer_model *model = NULL;
+  xfer_side *train = NULL, *gen = NULL;
+  xfer_refit *refit = NULL;
+  xfer_status st;
+
+  options.partial = partial;
+  options.strict = strict;
+  assert_int_equal(load(&model, REFIT_DENSE, NULL), XFER_OK);
+  assert_int_equal(side(&train, "megatron:", &options), XFER_OK);
+  assert_int_equal(side(&gen, "vllm:", &options), XFER_OK);
+  assert_int_equal(xfer_side_ignore(train, pattern), XFER_OK);
+  assert_int_equal(xfer_side_ignore(gen, pattern), XFER_OK);
+  st = xfer_refit_create(&refit, model, train, gen);
+  xfer_refit_destroy(refit);
+  xfer_side_destroy(gen);
+  xfer_side_destroy(train);
+  xfer_model_destroy(model);
+  return st;
+}
+
+static void test_what_is_ignored_is_not_silent(void **state)
+{
+  (void)state;
+  assert_int_equal(join_without("*.q_proj.weight", false, false), XFER_ERR_ARG);
+  expect_error("q_proj.weight\" is ignored");
+  assert_int_equal(join_without("*.q_proj.weight", true, false), XFER_OK);
+  assert_int_equal(join_without("*.self_attn.*", false, false), XFER_OK);
+  assert_int_equal(join_without("nothing.*", false, true), XFER_ERR_ARG);
+  expect_error("nothing.*");
+  assert_int_equal(join_without("*", false, false), XFER_ERR_ARG);
+  expect_error("nothing is left");
+}
+
+static void test_patterns_that_match_nothing_are_errors(void **state)
+{
+  static const char *const renames[] = {"thinker.*", "*"};
+  xfer_model_options options = XFER_MODEL_OPTIONS_INIT;
+  xfer_model *model = NULL;
+  xfer_side *train = NULL;
+  xfer_refit *refit = NULL;
+
+  (void)state;
+  options.renames = renames;
+  options.n_renames = 1;
+  assert_int_equal(xfer_model_load(&model, refit_write("table.json", REFIT_DENSE), &options),
+                   XFER_ERR_ARG);
+  expect_error("thinker.*");
+  options = (xfer_model_options)XFER_MODEL_OPTIONS_INIT;
+  options.experts_end = 2;
+  assert_int_equal(xfer_model_load(&model, refit_path("table.json"), &options), XFER_ERR_ARG);
+  expect_error("experts");
+  assert_int_equal(load(&model, REFIT_DENSE, NULL), XFER_OK);
+  for (int k = 0; k < 3; k++) {
+    assert_int_equal(side(&train, "megatron:tp2", NULL), XFER_OK);
+    if (k == 0) assert_int_equal(xfer_side_place(train, "visual.*", -1), XFER_OK);
+    if (k == 1) assert_int_equal(xfer_side_give_whole(train, "visual.*", 0), XFER_OK);
+    if (k == 2) assert_int_equal(xfer_side_dtype(train, "visual.*", XFER_F32), XFER_OK);
+    assert_int_equal(xfer_refit_create(&refit, model, train, NULL), XFER_ERR_ARG);
+    expect_error("visual.*");
+    xfer_side_destroy(train);
+  }
+  xfer_model_destroy(model);
+}
+
+static void test_files_that_are_no_files_are_refused(void **state)
+{
+  xfer_model *model = NULL;
+
+  (void)state;
+  assert_int_equal(mkfifo(refit_path("pipe"), 0600), 0);
+  assert_int_equal(xfer_model_load(&model, refit_path("pipe"), NULL), XFER_ERR_IO);
+  expect_error("no regular file");
+  assert_int_equal(load(&model,
+                        REFIT_TABLE("\"time_step_limit\":[0.0,Infinity],\"x\":-Infinity",
+                                    REFIT_N("a.weight", "[2]")),
+                        NULL),
+                   XFER_OK);
+  xfer_model_destroy(model);
+}
+
+static void test_maps_may_differ_by_layer(void **state)
+{
+  static const char table[] = REFIT_TABLE(
+      "\"num_hidden_layers\":2,\"hidden_size\":16,\"model_type\":\"qwen3_moe\"",
+      "{\"pattern\":\"model.layers.{layer}.mlp.experts.{expert}.down_proj.weight\",\"layer\":[0,1],"
+      "\"expert\":[0,3],\"shape\":[16,8],\"dtype\":\"bf16\"}");
+  char spec[300];
+  xfer_model *model = NULL;
+  xfer_side *gen = NULL;
+  xfer_refit *refit = NULL;
+  xfer_run runs[4];
+  size_t n = 0;
+
+  (void)state;
+  assert_int_equal(load(&model, table, NULL), XFER_OK);
+  snprintf(spec, sizeof spec, "vllm:tp2,ep2,map=%s",
+           refit_write("map.json", "{\"0\":[[0,1],[2,3]],\"1\":[[3,2,1],[0]]}"));
+  assert_int_equal(side(&gen, spec, NULL), XFER_OK);
+  assert_int_equal(xfer_refit_create(&refit, model, NULL, gen), XFER_OK);
+  assert_int_equal(xfer_layout_runs(xfer_refit_tensors(refit, NULL)[0].dst, 0, 0, runs, 4, &n),
+                   XFER_OK);
+  assert_true(n == 1 && runs[0].global == 0 && runs[0].length == 2);
+  assert_int_equal(xfer_layout_runs(xfer_refit_tensors(refit, NULL)[1].dst, 0, 0, runs, 4, &n),
+                   XFER_OK);
+  assert_true(n == 3 && runs[0].global == 3 && runs[1].global == 2 && runs[2].global == 1);
+  xfer_refit_destroy(refit);
+  xfer_side_destroy(gen);
+  xfer_model_destroy(model);
+}
+
+int main(void)
+{
+  const struct CMUnitTest tests[] = {
+      cmocka_unit_test(test_rules_of_a_folder_add_a_family),
+      cmocka_unit_test(test_fused_experts_have_the_form_of_their_model_type),
+      cmocka_unit_test(test_ranks_and_items_of_a_side_may_be_given_as_lists),
+      cmocka_unit_test(test_what_is_ignored_is_not_silent),
+      cmocka_unit_test(test_patterns_that_match_nothing_are_errors),
+      cmocka_unit_test(test_files_that_are_no_files_are_refused),
+      cmocka_unit_test(test_maps_may_differ_by_layer),
+  };
+
+  return cmocka_run_group_tests(tests, refit_files_begin, refit_files_end);
+}
