@@ -2,7 +2,7 @@
 # To work on xfer use the presets: cmake --preset dev && cmake --build --preset dev && ctest --preset dev
 
 .POSIX:
-.PHONY: all refit deps check check-deps coverage valgrind clean
+.PHONY: all refit deps wheel check check-deps coverage valgrind clean
 
 JOBS ?= $(shell nproc 2>/dev/null || echo 2)
 MODEL = models/qwen3-30b-a3b.json
@@ -16,6 +16,10 @@ all: deps
 
 refit: all
 	build/bin/xfer_refit --model $(MODEL) --layers 0-1 --train $(TRAIN) --gen $(GEN)
+
+# The Python package with libraries, programs and model tables inside, in build/dist/.
+wheel: check-deps
+	.ci/wheel
 
 deps:
 	.ci/need build

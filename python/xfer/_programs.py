@@ -30,8 +30,3 @@ def xfer_refit() -> int:
 def xfer_info() -> int:
     """The version, and what the library finds here."""
     return _become("xfer_info")
-
-
-def xfer_perf() -> int:
-    """What a machine with GPUs reaches."""
-    return _become("xfer_perf")
