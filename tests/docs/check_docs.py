@@ -2,6 +2,7 @@
 
 usage: check_docs.py SOURCE_DIR XFER_PLAN
 """
+
 import pathlib
 import re
 import subprocess
@@ -40,8 +41,9 @@ def check_links(page, text):
 
 
 def plan(line):
-    done = subprocess.run([XFER_PLAN, "--problem", line, "--regions"], capture_output=True, text=True, timeout=60,
-                          check=False)
+    done = subprocess.run(
+        [XFER_PLAN, "--problem", line, "--regions"], capture_output=True, text=True, timeout=60, check=False
+    )
     return done.returncode, done.stderr.strip()
 
 

@@ -32,24 +32,46 @@ CASES = {
     "qwen3-dense": COMMON,
     "qwen3-vocab1000": COMMON,
     "qwen3-groups2": COMMON + [("megatron:tp8", "vllm:tp4"), ("megatron:tp8,pp2", "vllm:tp8")],
-    "qwen3-moe": COMMON + MOE + GATED + [("megatron:tp2,ep4,dp2", "vllm:tp4,up_first", "--one-sided"),
-                                         ("megatron:ep8,dp8", "vllm:tp8"), ("megatron:cp2,tp2,ep4,dp2", "vllm:tp2"),
-                                         ("megatron:tp2,ep4,dp2", "vllm:tp4,ep4,map=MAP")],
-    "qwen3-moe-blocks": [("megatron:ep4,dp4", "vllm:tp2"), ("megatron:tp2,ep2", "vllm:tp2,ep2"),
-                         ("full", "vllm:tp4"), ("fsdp:dp2", "vllm:tp2,transposed")],
+    "qwen3-moe": COMMON
+    + MOE
+    + GATED
+    + [
+        ("megatron:tp2,ep4,dp2", "vllm:tp4,up_first", "--one-sided"),
+        ("megatron:ep8,dp8", "vllm:tp8"),
+        ("megatron:cp2,tp2,ep4,dp2", "vllm:tp2"),
+        ("megatron:tp2,ep4,dp2", "vllm:tp4,ep4,map=MAP"),
+    ],
+    "qwen3-moe-blocks": [
+        ("megatron:ep4,dp4", "vllm:tp2"),
+        ("megatron:tp2,ep2", "vllm:tp2,ep2"),
+        ("full", "vllm:tp4"),
+        ("fsdp:dp2", "vllm:tp2,transposed"),
+    ],
     "llama": COMMON,
-    "kimi-k2-bf16": COMMON + MOE + [("megatron:tp2,mla_down=sharded", "vllm:tp2"),
-                                    ("megatron:tp2,mla_down=fused", "vllm:tp4")],
-    "deepseek-v3-fp8": [("megatron:dp2", "vllm:tp2"), ("megatron:tp2,ep4,dp2", "vllm:tp2"),
-                        ("megatron:tp2,ep2,mla_down=fused", "vllm:tp4"), ("megatron:ep8,dp8", "vllm:tp2,ep2"),
-                        ("full", "vllm:tp4,engines2"), ("megatron:tp2,pp2,layers=1+2", "vllm:tp4"),
-                        ("megatron:ep2,dp2", "vllm:tp2,up_first"),
-                        ("megatron:tp2,ep2", "vllm:tp4,ep4,map=MAP8")],
+    "kimi-k2-bf16": COMMON
+    + MOE
+    + [("megatron:tp2,mla_down=sharded", "vllm:tp2"), ("megatron:tp2,mla_down=fused", "vllm:tp4")],
+    "deepseek-v3-fp8": [
+        ("megatron:dp2", "vllm:tp2"),
+        ("megatron:tp2,ep4,dp2", "vllm:tp2"),
+        ("megatron:tp2,ep2,mla_down=fused", "vllm:tp4"),
+        ("megatron:ep8,dp8", "vllm:tp2,ep2"),
+        ("full", "vllm:tp4,engines2"),
+        ("megatron:tp2,pp2,layers=1+2", "vllm:tp4"),
+        ("megatron:ep2,dp2", "vllm:tp2,up_first"),
+        ("megatron:tp2,ep2", "vllm:tp4,ep4,map=MAP8"),
+    ],
     "nemotron-nano": COMMON + MOE + [("megatron:tp2,ep4,pp2,dp2", "vllm:tp2,pp2", "--one-sided")],
     "nemotron-super": COMMON + MOE,
-    "gpt-oss": [(t.replace("pp2", "pp2,layers=1+2"), g) for t, g in COMMON] + GATED + [("megatron:tp2,ep4,dp2", "vllm:tp4"), ("megatron:tp2,ep4,pp3,dp2", "vllm:tp4"),
-                                 ("megatron:tp2,ep2,dp2", "vllm:tp2,ep2"), ("full", "vllm:tp2,dp2,transposed"),
-                                 ("megatron:tp2,ep2,etp2,dp2", "vllm:tp4,interleaved,transposed")],
+    "gpt-oss": [(t.replace("pp2", "pp2,layers=1+2"), g) for t, g in COMMON]
+    + GATED
+    + [
+        ("megatron:tp2,ep4,dp2", "vllm:tp4"),
+        ("megatron:tp2,ep4,pp3,dp2", "vllm:tp4"),
+        ("megatron:tp2,ep2,dp2", "vllm:tp2,ep2"),
+        ("full", "vllm:tp2,dp2,transposed"),
+        ("megatron:tp2,ep2,etp2,dp2", "vllm:tp4,interleaved,transposed"),
+    ],
 }
 
 # For each expert-parallel rank the experts it holds, some of them more than once.

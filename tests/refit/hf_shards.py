@@ -98,7 +98,7 @@ def shards(model, spec):
 
 def rank_runs(model, tensor, size, tp, dp):
     """For every dim the runs of one rank: EP first, then TP, then FSDP over dim 0; None if the rank has no part."""
-    weight = model.tensors[tensor.name[:-len(SCALE)]] if tensor.name.endswith(SCALE) else tensor
+    weight = model.tensors[tensor.name[: -len(SCALE)]] if tensor.name.endswith(SCALE) else tensor
     runs = tp_runs(model, weight, size["tp"], tp)
     fsdp_size, fsdp = size["dp"], dp
     if re.search(FUSED_EXPERTS, weight.name) or weight.expert is not None:
@@ -108,7 +108,7 @@ def rank_runs(model, tensor, size, tp, dp):
             runs[0] = chunk_runs(runs[0], size["ep"], ep)
         else:
             first, length = chunk(len(model.experts), size["ep"], ep)
-            if weight.expert not in model.experts[first:first + length]:
+            if weight.expert not in model.experts[first : first + length]:
                 return None
     if runs:
         runs[0] = chunk_runs(runs[0], fsdp_size, fsdp)

@@ -70,8 +70,9 @@ class DumpCase(unittest.TestCase):
         """Run the checker; return (exit status, last line)."""
         out = io.StringIO()
         with contextlib.redirect_stdout(out):
-            status = check_refit.main(["--model", table(model), "--train", TRAIN, "--gen", gen, "--dump", self.folder,
-                                       *more])
+            status = check_refit.main(
+                ["--model", table(model), "--train", TRAIN, "--gen", gen, "--dump", self.folder, *more]
+            )
         return status, out.getvalue().splitlines()[-1]
 
     def assert_passes(self, model, gen, *more):
@@ -172,13 +173,14 @@ class RightDumps(DumpCase):
             return np.swapaxes(x, 1, 2) if x.ndim == 3 else x
 
         for items, model, form in (
-                ("up_first", "qwen3-moe", up_first),
-                ("interleaved", "qwen3-moe", interleaved),
-                ("transposed", "qwen3-moe", transposed),
-                ("interleaved,transposed", "qwen3-moe", lambda n, x: transposed(n, interleaved(n, x))),
-                ("up_first", "deepseek-v3-fp8", up_first),
-                ("transposed", "gpt-oss", transposed),
-                ("transposed", "nemotron-nano", transposed)):
+            ("up_first", "qwen3-moe", up_first),
+            ("interleaved", "qwen3-moe", interleaved),
+            ("transposed", "qwen3-moe", transposed),
+            ("interleaved,transposed", "qwen3-moe", lambda n, x: transposed(n, interleaved(n, x))),
+            ("up_first", "deepseek-v3-fp8", up_first),
+            ("transposed", "gpt-oss", transposed),
+            ("transposed", "nemotron-nano", transposed),
+        ):
             with self.subTest(items=items, model=model):
                 write_dump(self.folder, model, tp=4, form=form)
                 self.assert_passes(model, f"vllm:tp4,{items}")
@@ -293,8 +295,9 @@ class HfNames(DumpCase):
     def test_tensor_parallel_with_uneven_chunks(self):
         def chunks(x, dim):
             step = -(-x.shape[dim] // 3)
-            return [x.take(range(min(r * step, x.shape[dim]), min(r * step + step, x.shape[dim])), dim)
-                    for r in range(3)]
+            return [
+                x.take(range(min(r * step, x.shape[dim]), min(r * step + step, x.shape[dim])), dim) for r in range(3)
+            ]
 
         for name, x in naive.checkpoint(table("qwen3-vocab1000"))[1].items():
             if "norm" in name:
@@ -315,8 +318,19 @@ class HfNames(DumpCase):
                 elif any(k in name for k in ("o_proj", "down_proj", "out_proj")):
                     part = np.split(x, 2, axis=1)[rank]
                 elif name.endswith("mixer.norm.weight") or any(
-                        k in name for k in ("q_proj", "k_proj", "v_proj", "up_proj", "embeddings", "lm_head", "A_log",
-                                            "mixer.D", "dt_bias")):
+                    k in name
+                    for k in (
+                        "q_proj",
+                        "k_proj",
+                        "v_proj",
+                        "up_proj",
+                        "embeddings",
+                        "lm_head",
+                        "A_log",
+                        "mixer.D",
+                        "dt_bias",
+                    )
+                ):
                     part = np.split(x, 2)[rank]
                 else:
                     part = x
@@ -332,14 +346,14 @@ class HfNames(DumpCase):
                         if "norm" not in name:
                             part = np.split(x, 2, axis=1 if "o_proj" in name or "down_proj" in name else 0)[tp]
                         step = -(-part.shape[0] // 3)
-                        self.write(tp + 2 * (dp + 3 * replicate), name, part[step * dp:step * (dp + 1)])
+                        self.write(tp + 2 * (dp + 3 * replicate), name, part[step * dp : step * (dp + 1)])
         self.assert_passes("llama", "fsdp:dp3,tp2,replicate2")
 
     def test_fsdp_with_more_ranks_than_rows_has_empty_parts(self):
         for name, x in naive.checkpoint(table("qwen3-groups2"))[1].items():
             for dp in range(40):
                 step = -(-x.shape[0] // 40)
-                self.write(dp, name, x[step * dp:step * (dp + 1)])
+                self.write(dp, name, x[step * dp : step * (dp + 1)])
         self.assert_passes("qwen3-groups2", "fsdp:dp40")
 
     def test_fsdp_with_experts_in_a_list(self):
@@ -357,9 +371,9 @@ class HfNames(DumpCase):
         for name, x in naive.checkpoint(table("gpt-oss"))[1].items():
             for dp in range(4):
                 step = -(-x.shape[0] // 4)
-                part = x[step * dp:step * (dp + 1)]
+                part = x[step * dp : step * (dp + 1)]
                 if ".experts." in name:
-                    part = x[4 * (dp % 2):][2 * (dp // 2):][:2]
+                    part = x[4 * (dp % 2) :][2 * (dp // 2) :][:2]
                 self.write(dp, name, part)
         self.assert_passes("gpt-oss", "fsdp:dp4,ep2")
 

@@ -36,8 +36,10 @@ KINDS = [
     (r"\.attn\.sinks", "column"),
     (r"\.mixer\.A_log", "hook"),
 ]
-REPLICATED = (r"(norm|norm_f|layernorm|latent_proj|kv_a_proj_with_mqa|\.gate|\.router)\.(weight|bias)$"
-              r"|\.o_proj\.bias$|\.gate\.e_score_correction_bias$|kv_a_proj_with_mqa\.weight_scale_inv$")
+REPLICATED = (
+    r"(norm|norm_f|layernorm|latent_proj|kv_a_proj_with_mqa|\.gate|\.router)\.(weight|bias)$"
+    r"|\.o_proj\.bias$|\.gate\.e_score_correction_bias$|kv_a_proj_with_mqa\.weight_scale_inv$"
+)
 
 
 @dataclasses.dataclass
@@ -54,7 +56,7 @@ class Group:
 def renamed(name, is_gpt_oss):
     """The WeightsMapper of Nemotron-H and of gpt-oss."""
     if name.startswith("backbone."):
-        name = "model." + name[len("backbone."):].replace("embeddings", "embed_tokens")
+        name = "model." + name[len("backbone.") :].replace("embeddings", "embed_tokens")
     return name.replace(".self_attn.", ".attn.") if is_gpt_oss else name
 
 
@@ -124,8 +126,10 @@ def load(group, rank, model, form):
     """The raw words of one rank's parameter; `form` is what the kernels have done to the experts' weights."""
     tensors = group.tensors
     if group.kind in ("w13", "w2"):
-        experts = [{part: tensors[part, number] for part in ("gate", "up", "down") if (part, number) in tensors}
-                   for number in model.experts]
+        experts = [
+            {part: tensors[part, number] for part in ("gate", "up", "down") if (part, number) in tensors}
+            for number in model.experts
+        ]
         return (vllm.load_w13 if group.kind == "w13" else vllm.load_w2)(rank, experts, form)
     if group.kind == "qkv":
         return vllm.load_qkv(rank, model.config, tensors)
