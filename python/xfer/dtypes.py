@@ -73,6 +73,12 @@ def dtype_code(dtype: Any) -> int:
     return code.value
 
 
+def torch_dtype(torch: Any, dtype: Any) -> Any:
+    """The torch.dtype of a dtype."""
+    ours = dtype_name(dtype)
+    return getattr(torch, next(name for name, each in _NAMES.items() if each == ours))
+
+
 def itemsize(name: str) -> int:
     """Bytes of one element of a dtype by the library's name."""
     return int(lib.xfer_dtype_size(dtype_code(name)))

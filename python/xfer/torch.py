@@ -21,7 +21,7 @@ from torch.distributed.tensor import DTensor
 
 from ._dtensor import MEANINGS, Grid, Ranks, candidates, chosen, differ, grid_of, layout_in, mesh_of
 from .comm import Comm
-from .dtypes import dtype_name
+from .dtypes import dtype_name, torch_dtype
 from .errors import MismatchError
 from .layout import Layout, Replicate
 from .mesh import Mesh
@@ -169,7 +169,7 @@ def _empty(
     mesh: DeviceMesh, placements: Sequence[Any], said: Mapping[str, Any], comm: Comm, ranks: Ranks
 ) -> tuple[Layout, Any, Any]:
     """(layout, DTensor, the memory of this rank's part or None) of a tensor that is to come."""
-    shape, dtype = tuple(said["shape"]), _torch_dtype(said["dtype"])
+    shape, dtype = tuple(said["shape"]), torch_dtype(torch, said["dtype"])
     by_meaning = [layout_in(grid_of(mesh, ranks), placements, shape, dtype, meaning) for meaning in MEANINGS]
     layout = by_meaning[0] or by_meaning[1]
     assert layout is not None
@@ -183,17 +183,6 @@ def _empty(
 def _agree(comm: Comm, error: Exception | None) -> None:
     with comm._alone():
         comm._agree(error)
-
-
-def _torch_dtype(name: str) -> Any:
-    for dtype in vars(torch).values():
-        if isinstance(dtype, torch.dtype):
-            try:
-                if dtype_name(dtype) == name:
-                    return dtype
-            except TypeError:
-                continue
-    raise TypeError(f"torch has no dtype {name}")
 
 
 # ---- modules
