@@ -30,6 +30,13 @@ def checked(c_type: Any, value: Any, name: str) -> Any:
     return value
 
 
+def encoded(text: Any, name: str) -> bytes:
+    """A text for C."""
+    if not isinstance(text, str):
+        raise TypeError(f"{name} is a {type(text).__name__}, not a text")
+    return text.encode()
+
+
 def array(c_type: Any, values: Sequence[Any] | None, name: str) -> Any:
     """A C array of the values; None stays NULL."""
     return None if values is None else (c_type * len(values))(*(checked(c_type, value, name) for value in values))

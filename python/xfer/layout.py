@@ -9,7 +9,7 @@ from typing import Any
 
 from . import _handle, _structs
 from ._lib import lib
-from ._structs import array
+from ._structs import array, encoded
 from .dtypes import dtype_code, itemsize, name_of_code
 from .mesh import Mesh
 
@@ -203,7 +203,7 @@ def parse_problem(line: str) -> tuple[Layout, Layout]:
     Raises ArgError with the column where the line does not parse.
     """
     src, dst = Layout._empty(), Layout._empty()
-    lib.xfer_problem_parse(src._out(), dst._out(), line.encode())
+    lib.xfer_problem_parse(src._out(), dst._out(), encoded(line, "line"))
     return src, dst
 
 

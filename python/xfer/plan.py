@@ -59,7 +59,7 @@ def options_struct(options: PlanOptions) -> Any:
 def _rows(tensors: Tensors) -> Any:
     rows = (_structs.Tensor * len(tensors))()
     for row, (name, src, dst) in zip(rows, tensors, strict=True):
-        row.name, row.src, row.dst = name.encode(), src, dst
+        row.name, row.src, row.dst = _structs.encoded(name, "name"), src, dst
     return rows
 
 

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from . import _functions, _handle, _structs, dtypes
 from ._lib import lib
-from ._structs import array
+from ._structs import array, encoded
 from .comm import Comm
 from .layout import Layout
 from .memory import HOST, Memory, memory_of
@@ -28,7 +28,7 @@ _SIDES = {"train": 0, "gen": 1}
 
 
 def _texts(values: Sequence[str], name: str) -> Any:
-    return array(c_char_p, [value.encode() for value in values], name)
+    return array(c_char_p, [encoded(value, name) for value in values], name)
 
 
 def model_path(name: str) -> pathlib.Path:
@@ -79,17 +79,17 @@ class Model(_handle.Handle):
             experts_end=experts[1] if experts else 0,
             ends=int(ends),
             quant=_QUANTS[quant],
-            extra=extra.encode() if extra is not None else None,
+            extra=encoded(extra, "extra") if extra is not None else None,
             renames=_texts([text for pair in renames for text in pair], "renames"),
             n_renames=len(renames),
         )
-        lib.xfer_model_load(self._out(), path.encode(), byref(options))
+        lib.xfer_model_load(self._out(), encoded(path, "path"), byref(options))
         self.path = path
 
     def add(self, name: str, dtype: Any, shape: Sequence[int] = ()) -> None:
         """Add a tensor that the table lacks: a buffer, a KV scale. Before the first refit."""
         sizes = array(c_int64, shape, "shape")
-        lib.xfer_model_add(self, name.encode(), dtypes.dtype_code(dtype), sizes, len(shape))
+        lib.xfer_model_add(self, encoded(name, "name"), dtypes.dtype_code(dtype), sizes, len(shape))
 
     def __repr__(self) -> str:
         return self._repr(self.path)
@@ -135,7 +135,7 @@ class Side(_handle.Handle):
             map_first=array(c_int32, first, "expert_map"),
             n_map=len(expert_map or ()),
         )
-        lib.xfer_side_create(self._out(), spec.encode(), byref(options))
+        lib.xfer_side_create(self._out(), encoded(spec, "spec"), byref(options))
         self.spec = spec
 
     @property
@@ -146,28 +146,28 @@ class Side(_handle.Handle):
     def coordinate(self, axis: str, rank: int) -> int:
         """A rank's coordinate on "tp", "cp", "dp", "pp", "ep", "etp", "edp", "replicate" or "engine"."""
         coordinate = c_int()
-        lib.xfer_side_coordinate(self, axis.encode(), rank, byref(coordinate))
+        lib.xfer_side_coordinate(self, encoded(axis, "axis"), rank, byref(coordinate))
         return coordinate.value
 
     def rename(self, from_: str, to: str) -> None:
         """The framework's names that match `from_` are, to the rules, what `to` says; each `*` stands for any text."""
-        lib.xfer_side_rename(self, from_.encode(), to.encode())
+        lib.xfer_side_rename(self, encoded(from_, "from_"), encoded(to, "to"))
 
     def ignore(self, pattern: str) -> None:
         """Names that the side has and that are not weights: counted, else left alone."""
-        lib.xfer_side_ignore(self, pattern.encode())
+        lib.xfer_side_ignore(self, encoded(pattern, "pattern"))
 
     def place(self, pattern: str, dim: int) -> None:
         """How the side holds the table's tensors that match: split over tp along `dim`; negative: whole."""
-        lib.xfer_side_place(self, pattern.encode(), dim)
+        lib.xfer_side_place(self, encoded(pattern, "pattern"), dim)
 
     def give_whole(self, pattern: str, rank: int) -> None:
         """One rank of a training side hands in the tensors that match whole, under the table's names."""
-        lib.xfer_side_give_whole(self, pattern.encode(), rank)
+        lib.xfer_side_give_whole(self, encoded(pattern, "pattern"), rank)
 
     def dtype(self, pattern: str, dtype: Any) -> None:
         """The side holds the tensors that match in another element type than the table."""
-        lib.xfer_side_dtype(self, pattern.encode(), dtypes.dtype_code(dtype))
+        lib.xfer_side_dtype(self, encoded(pattern, "pattern"), dtypes.dtype_code(dtype))
 
     def __repr__(self) -> str:
         return self._repr("" if self.closed else f"{self.spec} of {self.size} ranks")
@@ -376,7 +376,7 @@ class Locals(_handle.Handle):
             raise ValueError(f"the destination {name!r} is read-only")
         shape, strides = array(c_int64, memory.shape, "shape"), array(c_int64, memory.strides, "strides")
         n_dims = len(memory.shape)
-        lib.xfer_locals_give(self, _SIDES[side], name.encode(), code, memory.address, shape, strides, n_dims)
+        lib.xfer_locals_give(self, _SIDES[side], encoded(name, "name"), code, memory.address, shape, strides, n_dims)
         self._given[side, name] = memory
 
     def bind(self, plan: Plan) -> None:
