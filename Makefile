@@ -2,7 +2,7 @@
 # To work on xfer use the presets: cmake --preset dev && cmake --build --preset dev && ctest --preset dev
 
 .POSIX:
-.PHONY: all refit deps wheel check check-deps coverage valgrind clean
+.PHONY: all refit deps wheel check check-deps frameworks coverage valgrind clean
 
 JOBS ?= $(shell nproc 2>/dev/null || echo 2)
 MODEL = models/qwen3-30b-a3b.json
@@ -27,6 +27,10 @@ deps:
 # gcc, clang and the CUDA build with warnings as errors, all tests; then the tests again under sanitizers.
 check: check-deps
 	.ci/check $(JOBS)
+
+# The tests of the Python package that need torch, which is large.
+frameworks: check-deps all
+	.ci/frameworks
 
 check-deps:
 	.ci/need build check

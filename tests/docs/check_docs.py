@@ -10,7 +10,7 @@ import sys
 
 SOURCE, XFER_PLAN = pathlib.Path(sys.argv[1]), sys.argv[2]
 PAGES = [SOURCE / "README.md", SOURCE / "CONTRIBUTING.md", *sorted((SOURCE / "docs").glob("*.md"))]
-CUT_FROM = {"c": ["examples/*.c", "tests/*/*.c", "src/refit/*.c"], "python": ["tests/python/*.py"]}
+CUT_FROM = {"c": ["examples/*.c", "tests/*/*.c", "src/refit/*.c"], "python": ["tests/python/*.py", "examples/python/*.py"]}
 failures = []
 
 
