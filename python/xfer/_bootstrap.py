@@ -19,6 +19,7 @@ from .errors import CommError, CudaError, TimeoutError, UnsupportedError
 
 NCCL_ID_BYTES = 128
 _WAIT_S = 600
+_HELLO = b"xfer id, please: "
 _counts: defaultdict[str, Iterator[int]] = defaultdict(itertools.count)  # comms made of one group, in order
 
 Gather = Callable[[bytes], list[bytes]]
@@ -130,6 +131,15 @@ def _told(word: bytes) -> bytes:
     return word[1:]
 
 
+def _hand_out(connection: socket.socket, word: bytes) -> int:
+    """The rank that asked for the word and got it; 0: somebody else came."""
+    asked = connection.recv(len(_HELLO) + 4, socket.MSG_WAITALL)
+    if not asked.startswith(_HELLO):
+        return 0
+    connection.sendall(word)
+    return int.from_bytes(asked[len(_HELLO) :], "little")
+
+
 def _by_socket(address: str, rank: int, size: int, made: Callable[[], bytes]) -> bytes:
     """Rank 0 listens at "host:port" and hands its word to the others, who may come before it does."""
     host, _, port = address.rpartition(":")
@@ -137,15 +147,18 @@ def _by_socket(address: str, rank: int, size: int, made: Callable[[], bytes]) ->
         word = _tell(made)
         with socket.create_server((host, int(port)), backlog=size) as server:
             server.settimeout(_WAIT_S)
-            for _ in range(size - 1):
+            missing = set(range(1, size))
+            while missing:
                 connection, _peer = server.accept()
                 with connection:
-                    connection.sendall(word)
+                    connection.settimeout(_WAIT_S)
+                    missing.discard(_hand_out(connection, word))
         return _told(word)
     deadline = time.monotonic() + _WAIT_S
     while True:
         try:
             with socket.create_connection((host, int(port)), timeout=_WAIT_S) as connection:
+                connection.sendall(_HELLO + rank.to_bytes(4, "little"))
                 return _told(b"".join(iter(lambda: connection.recv(4096), b"")))
         except ConnectionRefusedError:
             if time.monotonic() > deadline:

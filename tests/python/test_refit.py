@@ -40,12 +40,16 @@ CONFIG = {
 }
 
 
-@pytest.fixture
-def table(tmp_path):
+def write_table(folder):
     params = [{"name": name, "shape": list(shape), "dtype": "bf16"} for name, shape in SHAPES.items()]
-    path = tmp_path / "tiny.json"
+    path = folder / "tiny.json"
     path.write_text(json.dumps({"name": "tiny", "format": "xfer-model-v1", "config": CONFIG, "params": params}))
     return path
+
+
+@pytest.fixture
+def table(tmp_path):
+    return write_table(tmp_path)
 
 
 def checkpoint():

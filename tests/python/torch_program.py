@@ -6,8 +6,10 @@ usage: torch_program.py CASES ACROSS SEED STORE
 
 import itertools
 import math
+import pathlib
 import random
 import sys
+import tempfile
 
 import pytest
 import torch
@@ -187,6 +189,33 @@ def fsdp_over_tp(comm):
         assert torch.equal(engine[name].to_local(), want), name
 
 
+def model_refit(comm):
+    """A state dict under FSDP2 on ranks 0 to 3 into vLLM's names and parts on ranks 4 and 5."""
+    import test_refit as tiny
+
+    def bits(x):
+        return torch.from_numpy(x.astype("int16")).view(torch.bfloat16)
+
+    mesh = DeviceMesh("cpu", [0, 1, 2, 3])
+    w = tiny.checkpoint()
+    source = target = None
+    if comm.rank < 4:
+        source = {name: distribute_tensor(bits(x), mesh, [Shard(0)], src_data_rank=None) for name, x in w.items()}
+    elif comm.rank < 6:
+        target = {name: torch.zeros_like(bits(x)) for name, x in tiny.vllm_of(w, comm.rank - 4).items()}
+    table = tiny.write_table(pathlib.Path(tempfile.mkdtemp()))
+    with xfer.torch.ModelRefit(
+        comm, xfer.Model(table), "fsdp:dp4", "vllm:tp2,loaded", source=source, target=target
+    ) as refit:
+        assert "ModelRefit" in repr(refit)
+        refit.step(1)
+    for name, want in tiny.vllm_of(w, comm.rank - 4).items() if target is not None else ():
+        assert torch.equal(target[name].view(torch.int16), bits(want).view(torch.int16)), name
+    lacking = dict(list(source.items())[:-1]) if comm.rank == 2 else source
+    with pytest.raises(xfer.MismatchError if comm.rank == 2 else xfer.PeerError, match="lm_head"):
+        xfer.torch.ModelRefit(comm, xfer.Model(table), "fsdp:dp4", "vllm:tp2,loaded", source=lacking, target=target)
+
+
 def misuses(comm, mesh):
     from torch.distributed.tensor import Partial
 
@@ -221,6 +250,7 @@ def main():
         for _ in range(across):
             one_case(rng, comm, meshes, counts, across=True)
         fsdp_over_tp(comm)
+        model_refit(comm)
         misuses(comm, DeviceMesh("cpu", torch.arange(8)))
     if world.rank == 0:
         print(f"{cases} + {across} cases equal, {counts['told']} of them told what _StridedShard means", flush=True)
