@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import sys
 from collections.abc import Sequence
 from ctypes import byref, c_uint64, c_void_p, string_at
@@ -207,10 +208,11 @@ class Plan(_handle.Handle):
             return
 
     def wait(self, timeout_ms: int = 0) -> None:
-        """Wait until the last run is complete on every rank. Collective, once per run. timeout_ms 0: the plan's.
+        """Wait until the last run is complete on every rank. Collective, once per run, and again after a TimeoutError
+        that came before the run's own deadline. timeout_ms: how long for this rank's part; 0: until that deadline.
 
-        Raises PeerError where another rank's run failed, TimeoutError where one did not come; destinations may then be
-        half old and half new, and another commit() is needed.
+        Raises PeerError where another rank's run failed, TimeoutError where the run is not complete yet, or a rank
+        missed its deadline. After a failure destinations may be half old and half new, and another commit() is needed.
         """
         comm = self._on()
         with comm._alone():
@@ -275,21 +277,21 @@ class Plan(_handle.Handle):
         comm, self._comm = self._comm, None
         kept = (self._views, self._kept)
         self._views, self._kept = {}, []
-        if comm is not None and comm._is_stuck():
-            assert comm._worker is not None
-            comm._worker.later(_destroy, handle, kept)
-            return
-        if self._refused and comm is not None:
-            _let_go(handle)
-        super()._destroy(handle)
+        try:
+            if self._refused and comm is not None and not comm._is_stuck():
+                # A run was refused here and nobody waited: this tells the other ranks, as wait() would have.
+                with contextlib.suppress(XferError):
+                    comm._call(lib.xfer_plan_wait, _Raw(handle), 0)
+        finally:
+            if comm is not None and comm._is_stuck():
+                assert comm._worker is not None
+                comm._worker.later(_destroy, handle, kept)
+            else:
+                super()._destroy(handle)
 
-
-def _let_go(handle: c_void_p) -> None:
-    """A run was refused here, and nobody waited: the other ranks are told, and not waited for."""
-    try:
-        lib.xfer_plan_wait(_Raw(handle), 1)
-    except XferError:
-        return
+    def __del__(self) -> None:
+        self._refused = False  # what is collected does not wait for anybody
+        super().__del__()
 
 
 class _Raw:
