@@ -24,7 +24,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from ._trace import Block, Box, Dim, Strided, Unmapped, read, simplified, write
 from .dtypes import dtype_name, torch_dtype
 
-__all__ = ["Capture", "Copy", "Made", "capture"]
+__all__ = ["Capture", "Copy", "Made", "TargetBox", "capture"]
 
 _CLONES = ("clone", "_to_copy", "contiguous")
 _CONSTANTS = ("zeros", "zeros_like", "new_zeros", "full", "full_like", "new_full", "ones", "ones_like", "new_ones")
@@ -61,6 +61,18 @@ class Made:
     sources: tuple[str, ...]
 
 
+@dataclass(frozen=True)
+class TargetBox:
+    """A box of a checkpoint's tensor, lo <= x < hi, and where it lies in a parameter: element x at target_offset plus
+    the sum of (x[d] - lo[d]) * strides[d], in elements."""
+
+    lo: tuple[int, ...]
+    hi: tuple[int, ...]
+    target: str
+    target_offset: int
+    strides: tuple[int, ...]
+
+
 @dataclass
 class Capture:
     """What a loader did. missing: parameters with elements that nothing wrote, and how many. unused: tensors of the
@@ -70,6 +82,22 @@ class Capture:
     made: list[Made] = field(default_factory=list)
     missing: dict[str, int] = field(default_factory=dict)
     unused: list[str] = field(default_factory=list)
+
+    def boxes(self, checkpoint: Mapping[str, tuple[Any, Iterable[int]]]) -> dict[str, list[TargetBox]]:
+        """The copies as boxes of each tensor of the checkpoint, as a layout by boxes and its view have them: a copy
+        that is no box is several, and one that repeats an element is one for each time.
+
+        Raises ValueError for a copy of more than 4096 boxes, by name.
+        """
+        found: dict[str, list[TargetBox]] = {}
+        for copy in self.copies:
+            shape = tuple(checkpoint[copy.source][1])
+            try:
+                boxes = _boxes_of(copy, shape)
+            except Unmapped:
+                raise ValueError(f"{copy.source!r} goes to {copy.target!r} in more than 4096 boxes") from None
+            found.setdefault(copy.source, []).extend(boxes)
+        return found
 
 
 @dataclass
@@ -299,10 +327,13 @@ class _Recorder(TorchDispatchMode):  # type: ignore[misc, unused-ignore]
                 continue  # tied
             seen.add(_key(tensor))
             writes = self._replaced(tensor) if known is None or known.name is None else known.writes
+            covered = self._covered(tensor, writes)
+            if known is not None and sum(each.copy.size for each in writes) > covered and known.block.made is None:
+                writes = _last_of(known)
             for each in writes:
                 self._add(found, name, tensor, each)
-            if missing := tensor.numel() - self._covered(tensor, writes):
-                found.missing[name] = missing
+            if covered < tensor.numel():
+                found.missing[name] = tensor.numel() - covered
         used = {copy.source for copy in found.copies} | {s for made in found.made for s in made.sources}
         found.unused = [name for name in self.sources if name not in used]
         return found
@@ -360,6 +391,17 @@ class _Recorder(TorchDispatchMode):  # type: ignore[misc, unused-ignore]
         )
 
 
+def _last_of(known: _Storage) -> list[_Write]:
+    """What is in a storage, where writes were written over."""
+    writes, strides = [], known.block.strides()
+    for box in known.block.boxes:
+        to = sum(lo * s for lo, s in zip(box.lo, strides, strict=True))
+        sizes = [hi - lo for lo, hi in zip(box.lo, box.hi, strict=True)]
+        dims = tuple(Dim(n, t, f) for n, t, f in zip(sizes, strides, box.strides, strict=True))
+        writes.append(_Write(Strided(box.source, box.of, to, dims), None if box.source else ("constant", ())))
+    return writes
+
+
 def _dims(tensor: Any) -> tuple[Dim, ...]:
     return tuple(Dim(n, s, 0) for n, s in _region(tensor))
 
@@ -386,6 +428,22 @@ def _box(copy: Strided, shape: tuple[int, ...]) -> tuple[tuple[int, int], ...] |
     except Unmapped:
         return None
     return tuple(zip(block.boxes[0].lo, block.boxes[0].hi, strict=True)) if block.boxes else None
+
+
+def _boxes_of(copy: Copy, shape: tuple[int, ...]) -> list[TargetBox]:
+    dims = [Dim(n, s, t) for n, s, t in zip(copy.shape, copy.source_strides, copy.target_strides, strict=True)]
+    once = tuple(dim for dim in dims if dim.to)
+    starts = [copy.target_offset]
+    for dim in dims:
+        if not dim.to:  # the same elements again and again
+            starts = [start + i * dim.of for start in starts for i in range(dim.n)]
+    found = []
+    for start in starts:
+        block = Block(shape or (1,))
+        write(block, Strided("", start, copy.source_offset, once))
+        n = len(shape)
+        found += [TargetBox(b.lo[:n], b.hi[:n], copy.target, b.of, b.strides[:n]) for b in block.boxes]
+    return found
 
 
 def _reach(tensor: Any) -> int:

@@ -46,6 +46,17 @@ def carried_out(found, shapes, tensors):
     return parameters
 
 
+def by_boxes(found, checkpoint, shapes, tensors):
+    """The same, by the boxes of each tensor."""
+    parameters = {name: torch.zeros(shape, dtype=torch.float64) for name, shape in shapes.items()}
+    for name, boxes in found.boxes(checkpoint).items():
+        for box in boxes:
+            size = [hi - lo for lo, hi in zip(box.lo, box.hi, strict=True)]
+            part = parameters[box.target].as_strided(size, box.strides, box.target_offset)
+            part.copy_(tensors[name][tuple(slice(lo, hi) for lo, hi in zip(box.lo, box.hi, strict=True))])
+    return parameters
+
+
 def check(shapes, checkpoint, loader, device="meta"):
     """The record of a load makes what the load makes."""
     checkpoint = {name: ("f64", shape) for name, shape in checkpoint.items()}
@@ -54,6 +65,8 @@ def check(shapes, checkpoint, loader, device="meta"):
     real = Model(shapes, loader, device="cpu")
     real.load_weights(iter(tensors.items()))
     for name, want in carried_out(found, shapes, tensors).items():
+        torch.testing.assert_close(want, getattr(real, name).data, rtol=0, atol=0, msg=name)
+    for name, want in by_boxes(found, checkpoint, shapes, tensors).items() if not found.made else ():
         torch.testing.assert_close(want, getattr(real, name).data, rtol=0, atol=0, msg=name)
     return found
 
@@ -131,6 +144,13 @@ def own_memory(model, weights):
     model.y.data.copy_(again.reshape(-1)[3:15].view(4, 3))
 
 
+def written_over(model, weights):
+    model.x.data.fill_(0)
+    model.x.data.copy_(weights["a"])
+    model.x.data[1:3, 1:].copy_(weights["b"][:2, :2])
+    model.x.data[:, 0].zero_()
+
+
 def with_heads(model, weights):
     """Rotary halves of each head swapped, as some checkpoints need."""
     w = weights["q"].view(2, 2, 3, 4)
@@ -155,6 +175,7 @@ CASES = {
     "one of many": (one_tensor_of_many, {"x": (5, 3), "y": (8, 3), "z": (5, 4)}, {"a": (4, 3), "b": (5, 3)}),
     "replaced": (replaced, {"x": (3, 4), "y": (2, 3)}, {"a": (4, 3)}),
     "own memory": (own_memory, {"x": (5, 3), "y": (4, 3)}, {"a": (4, 3)}),
+    "written over": (written_over, {"x": (4, 3)}, {"a": (4, 3), "b": (5, 3)}),
     "with heads": (with_heads, {"x": (12, 4)}, {"q": (12, 4)}),
     "scalar": (lambda m, w: m.x.data.copy_(w["s"]), {"x": ()}, {"s": ()}),
     "broadcast": (lambda m, w: m.x.data.copy_(w["s"]), {"x": (3, 2)}, {"s": (1, 2)}),
