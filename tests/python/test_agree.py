@@ -168,7 +168,8 @@ def test_second_thread_on_a_comm_is_refused():
     seen = []
     waiting = threading.Thread(target=comms[0].all_gather, args=(b"a",))
     waiting.start()
-    time.sleep(0.3)  # it waits for rank 1 now
+    while not comms[0]._busy.locked():
+        time.sleep(0.01)
     with pytest.raises(xfer.StateError, match="another thread"):
         comms[0].all_gather(b"a")
     other = threading.Thread(target=lambda: seen.append(comms[1].all_gather(b"b")))

@@ -27,8 +27,8 @@ def test_ctrl_c_ends_a_wait(name):
         import xfer
         src, dst = xfer.parse_problem("f32[8] (2):S0 -> (2):S0")
         comm, other = xfer.Comm.local(2)
-        print("waiting", flush=True)
         try:
+            print("waiting", flush=True)
             {WAITS[name]}
         except KeyboardInterrupt:
             print("interrupted", flush=True)
@@ -46,7 +46,7 @@ def test_ctrl_c_ends_a_wait(name):
         began = time.monotonic()
         running.send_signal(signal.SIGINT)
         assert running.stdout.readline() == "interrupted\n"
-        assert time.monotonic() - began < 1
+        assert time.monotonic() - began < 5  # at once; but this machine may be busy
         assert "interrupted" in running.stdout.readline()
         assert running.wait(20) == 0
 
@@ -54,9 +54,15 @@ def test_ctrl_c_ends_a_wait(name):
 def test_call_that_was_left_behind_ends_and_is_given_back():
     comm, other = xfer.Comm.local(2)
     main = threading.main_thread().ident
-    timer = threading.Timer(0.3, lambda: signal.pthread_kill(main, signal.SIGINT))
-    timer.start()
+
+    def interrupt():
+        while comm._worker is None:
+            time.sleep(0.01)
+        time.sleep(0.3)
+        signal.pthread_kill(main, signal.SIGINT)
+
     with pytest.raises(KeyboardInterrupt):
+        threading.Thread(target=interrupt).start()
         comm.all_gather(b"abc")
     worker = comm._worker
     comm.close()
