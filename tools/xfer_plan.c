@@ -32,18 +32,54 @@ static bool print_runs(const xfer_layout *layout, int rank, int dim)
   return ok;
 }
 
-/* {"shape":[..],"runs":[[[global,length,local],..],..]}, or null outside the mesh. */
+/* {"boxes":[[[lo,hi],..],..]} */
+static bool print_boxes(const xfer_layout *layout, int rank, size_t n)
+{
+  const size_t n_dims = (size_t)xfer_layout_shape(layout, NULL);
+  int64_t *bounds = calloc(2 * n_dims * n + 1, sizeof *bounds);
+  const bool ok = bounds != NULL && xfer_layout_boxes(layout, rank, bounds, n, &n) == XFER_OK;
+
+  printf("{\"boxes\":[");
+  for (size_t i = 0; ok && i < n; i++) {
+    const int64_t *box = bounds + 2 * n_dims * i;
+
+    printf("%s[", i > 0 ? "," : "");
+    for (size_t d = 0; d < n_dims; d++)
+      printf("%s[%" PRId64 ",%" PRId64 "]", d > 0 ? "," : "", box[d], box[n_dims + d]);
+    printf("]");
+  }
+  printf("]}");
+  free(bounds);
+  return ok;
+}
+
+/* Is the part a product of runs? Several boxes are not. */
+static bool has_runs(const xfer_layout *layout, int rank)
+{
+  int64_t shape[XFER_MAX_DIMS];
+  size_t n;
+  bool ok = xfer_layout_local_shape(layout, rank, shape) == XFER_OK;
+
+  for (int d = 0; ok && d < xfer_layout_shape(layout, NULL); d++)
+    ok = xfer_layout_runs(layout, rank, d, NULL, 0, &n) == XFER_OK;
+  return ok;
+}
+
+/* {"shape":[..],"runs":[[[global,length,local],..],..]}, the boxes, or null outside the mesh. */
 static bool print_region(const char *key, const xfer_layout *layout, int rank)
 {
   const int n_dims = xfer_layout_shape(layout, NULL);
   int64_t shape[XFER_MAX_DIMS];
+  size_t n_boxes = 0;
   bool ok = true;
 
   printf(",\"%s\":", key);
-  if (xfer_layout_local_shape(layout, rank, shape) != XFER_OK) {
+  if (xfer_layout_boxes(layout, rank, NULL, 0, &n_boxes) != XFER_OK) {
     printf("null");
     return true;
   }
+  if (!has_runs(layout, rank)) return print_boxes(layout, rank, n_boxes);
+  if (xfer_layout_local_shape(layout, rank, shape) != XFER_OK) return false;
   printf("{\"shape\":[");
   for (int d = 0; d < n_dims; d++)
     printf("%s%" PRId64, d > 0 ? "," : "", shape[d]);

@@ -20,11 +20,14 @@ extern "C" {
  * Collective over `mpi_comm`; returns once every rank of it has called, however long that takes, as
  * MPI_Comm_dup() does. The communicator is duplicated, so the caller's messages and the library's
  * never meet.
- * Threads: MPI must have been initialized with MPI_THREAD_FUNNELED at least. At that level the main
- * thread makes this call and all others on the comm; at MPI_THREAD_SERIALIZED no other thread may
- * be in MPI meanwhile. Failure: a rank that misses a deadline tells the others, whose waits then
- * end with XFER_ERR_COMM. What MPI still holds of a broken comm, its communicator and messages that
- * could not be called back, is leaked, since freeing it is not safe.
+ * Ranks of one host share some memory, 256 KiB for each that data goes to, and exchange data
+ * through it; no file of it is left behind, however a process ends. Threads: MPI must have been
+ * initialized with MPI_THREAD_FUNNELED at least. At that level the main thread makes this call and
+ * all others on the comm; at MPI_THREAD_SERIALIZED no other thread may be in MPI meanwhile.
+ * Failure: a rank that misses a deadline tells the others, whose waits then end with XFER_ERR_COMM,
+ * as those of a rank of the same host do whose process ends. What MPI still holds of a broken comm,
+ * its communicator and messages that could not be called back, is leaked, since freeing it is not
+ * safe.
  *
  * @param comm      Receives the comm; the caller owns it and gives it back with
  *                  xfer_comm_destroy(), on every rank and before MPI_Finalize().

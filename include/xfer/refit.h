@@ -255,7 +255,7 @@ typedef struct xfer_refit_report_data {
     sizeof(xfer_refit_report_data), 0, 0, 0, 0, 0, 0, 0, 0, 0, 0                                   \
   }
 
-/** Fill `report`. */
+/** Fill `report`: the fields that its struct_size has. */
 XFER_API XFER_MUST_CHECK xfer_status xfer_refit_report(const xfer_refit *refit,
                                                        xfer_refit_report_data *report);
 

@@ -281,6 +281,65 @@ typedef struct xfer_layout_desc {
  */
 XFER_API XFER_MUST_CHECK xfer_status xfer_layout_create(xfer_layout **layout,
                                                         const xfer_layout_desc *desc);
+/**
+ * What a layout by boxes is made of. Start from XFER_BOXES_DESC_INIT.
+ *
+ * A box is 2 n_dims numbers: lo of each dim, then hi of each dim, half-open. The boxes of one rank
+ * may be any, also overlapping or equal; a destination then gets the elements in each of them. What
+ * of a box lies past the shape are ZERO elements. Ranks with an equal box are replicas of it; of
+ * sources that overlap otherwise, an element is read from the first, by rank and list.
+ */
+typedef struct xfer_boxes_desc {
+  size_t struct_size;    /**< Set by XFER_BOXES_DESC_INIT. */
+  const xfer_mesh *mesh; /**< The ranks; of its shape only the order counts. NULL: the calling rank
+                              alone, where every rank knows its own boxes only. */
+  int32_t dtype;         /**< xfer_dtype */
+  int32_t n_dims;        /**< 0 to XFER_MAX_DIMS. */
+  const int64_t *shape;  /**< [n_dims] The tensor's global shape. */
+  const int64_t *first;  /**< [mesh size + 1] Ascending from 0: the boxes of the i-th rank are
+                              first[i] .. first[i+1]-1. */
+  const int64_t *bounds; /**< [first[mesh size]][2][n_dims] The boxes. */
+} xfer_boxes_desc;
+#define XFER_BOXES_DESC_INIT                                                                       \
+  {                                                                                                \
+    sizeof(xfer_boxes_desc), NULL, 0, 0, NULL, NULL, NULL                                          \
+  }
+
+/**
+ * Make a layout of each rank's boxes: a DTensor's spec, a sharded state dict, what a recorded load
+ * wrote, a checkpoint's chunks.
+ *
+ * Where a rank's boxes lie is the view's to say: xfer_view_boxes() gives each a pointer and
+ * strides; in a dense view they lie one after the other, each row-major.
+ * Without a mesh the layout has this rank's boxes only, and xfer_plan_create() gathers the others';
+ * a rank that has none passes a layout with no boxes, or NULL. Until then queries take it as rank
+ * 0's.
+ *
+ * @param layout  Receives the layout; the caller owns it.
+ * @param desc    Copied with all it points to.
+ * @retval XFER_ERR_ARG          A wrong count or dtype, or an array that is missing.
+ * @retval XFER_ERR_SHAPE        A box with hi below lo, or lo below 0; the text names it.
+ * @retval XFER_ERR_OVERFLOW     A rank's bytes do not fit in 62 bits.
+ * @retval XFER_ERR_UNSUPPORTED  Two boxes of a scalar on one rank.
+ * @since 0.1
+ */
+XFER_API XFER_MUST_CHECK xfer_status xfer_layout_create_boxes(xfer_layout **layout,
+                                                              const xfer_boxes_desc *desc);
+
+/**
+ * Make a layout of ranges of the row-major order, as FSDP1, ZeRO-3 and Megatron's distributed
+ * optimizer cut flattened tensors: each rank one range, ragged or empty, past the end as padding.
+ * A range is at most 2 n_dims - 1 boxes, and one more of ZERO elements for what lies past the end;
+ * a dense view of them is the range itself.
+ *
+ * @param layout  Receives the layout; the caller owns it.
+ * @param desc    As for xfer_layout_create_boxes(), but `first` is NULL and `bounds` is
+ *                [mesh size][2]: of each rank the first element and one past the last.
+ * @retval XFER_ERR_SHAPE  A range that ends before it begins; else as xfer_layout_create_boxes().
+ * @since 0.1
+ */
+XFER_API XFER_MUST_CHECK xfer_status xfer_layout_create_flat(xfer_layout **layout,
+                                                             const xfer_boxes_desc *desc);
 /** Give a layout back; NULL is fine. */
 XFER_API void xfer_layout_destroy(xfer_layout *layout);
 
@@ -290,12 +349,14 @@ XFER_API xfer_dtype xfer_layout_dtype(const xfer_layout *layout);
 XFER_API int xfer_layout_shape(const xfer_layout *layout, int64_t *shape);
 
 /**
- * The shape of a rank's part, padding included; a part may be empty.
+ * The shape of a rank's part, padding included; a part may be empty. Boxes have one if they are
+ * equally long in all dims but the first: stacked there.
  *
  * @param layout  The layout.
  * @param rank    A rank.
  * @param shape   [n_dims] Receives the sizes.
- * @retval XFER_ERR_ARG  `rank` is not in the mesh: it has no part.
+ * @retval XFER_ERR_ARG          `rank` is not in the mesh: it has no part.
+ * @retval XFER_ERR_UNSUPPORTED  Boxes that do not stack; xfer_layout_boxes() has them.
  */
 XFER_API XFER_MUST_CHECK xfer_status xfer_layout_local_shape(const xfer_layout *layout, int rank,
                                                              int64_t *shape);
@@ -309,13 +370,32 @@ XFER_API XFER_MUST_CHECK xfer_status xfer_layout_local_shape(const xfer_layout *
  * @param runs    [capacity] Receives as many runs as fit; NULL with capacity 0 only counts.
  * @param capacity  Length of `runs`.
  * @param n_runs  Receives how many there are in all.
- * @retval XFER_ERR_ARG  No such dim, or `rank` is not in the mesh.
+ * @retval XFER_ERR_ARG          No such dim, or `rank` is not in the mesh.
+ * @retval XFER_ERR_UNSUPPORTED  The rank has several boxes; xfer_layout_boxes() has them.
  */
 XFER_API XFER_MUST_CHECK xfer_status xfer_layout_runs(const xfer_layout *layout, int rank, int dim,
                                                       xfer_run *runs, size_t capacity,
                                                       size_t *n_runs);
 
-/** A place where a global index is held. */
+/**
+ * The boxes that a rank holds, in the order of its list; by placements, one for each combination of
+ * runs, ascending in local index.
+ *
+ * @param layout    The layout.
+ * @param rank      A rank of the mesh.
+ * @param bounds    [capacity][2][n_dims] Receives as many boxes as fit: lo, then hi. By boxes what
+ *                  lies past the shape is part of them.
+ * @param capacity  Of `bounds`, in boxes; 0 with NULL only counts.
+ * @param n_boxes   Receives how many there are in all.
+ * @retval XFER_ERR_ARG  `rank` is not in the mesh.
+ * @since 0.1
+ */
+XFER_API XFER_MUST_CHECK xfer_status xfer_layout_boxes(const xfer_layout *layout, int rank,
+                                                       int64_t *bounds, size_t capacity,
+                                                       size_t *n_boxes);
+
+/** A place where a global index is held. By boxes, `local` counts in the box, and in dim 0 from the
+ * first box of the rank's list: as if they were stacked. */
 typedef struct xfer_owner {
   int64_t local[XFER_MAX_DIMS]; /**< Index in that rank's part. */
   int32_t rank;                 /**< Who. */
@@ -365,8 +445,10 @@ XFER_API size_t xfer_problem_format(char *text, size_t n_bytes, const xfer_layou
 typedef enum xfer_view_kind {
   XFER_VIEW_DENSE = 0,   /**< Row-major from `base`, no gaps. */
   XFER_VIEW_STRIDED = 1, /**< Element x lies at base + sum of x[d] * strides[d]. */
-  XFER_VIEW_PIECES = 2   /**< Along `piece_dim` the part is cut in n_pieces equal pieces, each with
+  XFER_VIEW_PIECES = 2,  /**< Along `piece_dim` the part is cut in n_pieces equal pieces, each with
                               its own base pointer; inside a piece as STRIDED. */
+  XFER_VIEW_BOXES = 3    /**< Of a layout by boxes: each box of the rank's list has its own base
+                              pointer and strides. */
 } xfer_view_kind;
 
 /**
@@ -381,16 +463,19 @@ typedef struct xfer_view {
                                        written. */
   int64_t strides[XFER_MAX_DIMS]; /**< STRIDED, PIECES: bytes from one index to the next, > 0 where
                                        the dim has more than one, in any order, gaps allowed. */
-  void *const *pieces;            /**< PIECES: [n_pieces] base pointers; copied by bind. */
-  int64_t n_pieces;               /**< PIECES: must divide the part's size in piece_dim. */
+  void *const *pieces;            /**< PIECES, BOXES: [n_pieces] base pointers; copied by bind. */
+  int64_t n_pieces;               /**< PIECES: must divide the part's size in piece_dim. BOXES: the
+                                       number of the rank's boxes. */
   int32_t piece_dim;              /**< PIECES: the dim that is cut. */
   uint32_t reserved;              /**< Must be 0. */
+  const int64_t *box_strides;     /**< BOXES: [n_pieces][n_dims] bytes, as `strides`; NULL: each box
+                                       is dense. Copied by bind. */
 } xfer_view;
 
 /** A dense row-major part at `base`. */
 XFER_API_INLINE xfer_view xfer_view_dense(void *base)
 {
-  xfer_view v = {XFER_VIEW_DENSE, 0, NULL, {0, 0, 0, 0, 0, 0, 0, 0}, NULL, 0, 0, 0};
+  xfer_view v = {XFER_VIEW_DENSE, 0, NULL, {0, 0, 0, 0, 0, 0, 0, 0}, NULL, 0, 0, 0, NULL};
   v.base = base;
   return v;
 }
@@ -398,7 +483,7 @@ XFER_API_INLINE xfer_view xfer_view_dense(void *base)
 /** A part at `base` with `n_dims` strides in bytes. */
 XFER_API_INLINE xfer_view xfer_view_strided(void *base, const int64_t *strides, int n_dims)
 {
-  xfer_view v = {XFER_VIEW_STRIDED, 0, NULL, {0, 0, 0, 0, 0, 0, 0, 0}, NULL, 0, 0, 0};
+  xfer_view v = {XFER_VIEW_STRIDED, 0, NULL, {0, 0, 0, 0, 0, 0, 0, 0}, NULL, 0, 0, 0, NULL};
   int d;
   v.base = base;
   v.n_dims = (int32_t)n_dims;
@@ -416,6 +501,22 @@ XFER_API_INLINE xfer_view xfer_view_pieces(void *const *pieces, int64_t n_pieces
   v.pieces = pieces;
   v.n_pieces = n_pieces;
   v.piece_dim = (int32_t)piece_dim;
+  return v;
+}
+
+/**
+ * Boxes of a layout by boxes, each at its own place: box i of the rank's list at boxes[i] with
+ * strides[i * n_dims ...], NULL: each dense. An empty box may be at NULL.
+ */
+XFER_API_INLINE xfer_view xfer_view_boxes(void *const *boxes, int64_t n_boxes,
+                                          const int64_t *strides, int n_dims)
+{
+  xfer_view v = xfer_view_dense(NULL);
+  v.kind = XFER_VIEW_BOXES;
+  v.n_dims = (int32_t)n_dims;
+  v.pieces = boxes;
+  v.n_pieces = n_boxes;
+  v.box_strides = strides;
   return v;
 }
 
@@ -580,7 +681,8 @@ XFER_API XFER_MUST_CHECK xfer_status xfer_plan_simulate(xfer_plan **plan, int n_
                                                         size_t n_tensors,
                                                         const xfer_plan_options *options);
 
-/** Give a plan back; NULL is fine. Waits for what this rank has enqueued. Not collective. */
+/** Give a plan back; NULL is fine. Waits for what this rank has enqueued, and for what peers have
+ * begun on its memory. Not collective. */
 XFER_API void xfer_plan_destroy(xfer_plan *plan);
 
 /**
@@ -648,7 +750,7 @@ XFER_API XFER_MUST_CHECK xfer_status xfer_plan_run(xfer_plan *plan, uint64_t ver
  * @param plan        A run is in flight, or was refused on this rank.
  * @param timeout_ms  How long to wait for this rank's part; 0: until the run's own deadline, which
  *                    is the plan's timeout after its beginning. Once it is complete the ranks agree,
- *                    for which each waits for the others until that deadline and 20 s more.
+ *                    for which each waits for the others until that deadline and 4 s more.
  * @retval XFER_OK          Every rank's destinations are complete.
  * @retval XFER_ERR_STATE   No run is in flight.
  * @retval XFER_ERR_TIMEOUT   The run is not complete on this rank after `timeout_ms`: wait again, as
@@ -681,8 +783,10 @@ typedef struct xfer_plan_report_data {
   uint64_t n_recv_peers;      /**< Ranks that this rank receives from. */
   uint64_t broadcast_tensors; /**< Tensors that take the broadcast lane. */
   uint64_t direct_bytes;  /**< Once committed: bytes this rank copies to or from peers' memory. */
-  uint64_t packed_bytes;  /**< Once committed: bytes this rank sends in packed rounds. */
-  uint64_t n_rounds;      /**< Once committed: packed rounds in which this rank takes part. */
+  uint64_t packed_bytes;  /**< Once committed: bytes this rank sends packed: in rounds, or
+                                    through memory that it shares with the peer. */
+  uint64_t n_rounds;      /**< Once committed: packed rounds in which this rank takes part; none
+                               with ranks that share memory. */
   uint64_t staging_bytes; /**< Once committed: staging memory of this rank. */
   uint64_t window_bytes;  /**< Bytes per peer and round. */
   uint64_t bound_bytes;   /**< max(wire_bytes, out_bytes): what the wire must carry at least. */
@@ -695,7 +799,7 @@ typedef struct xfer_plan_report_data {
     sizeof(xfer_plan_report_data), 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0   \
   }
 
-/** Fill `report`. Local; may be called in any state. */
+/** Fill `report`: the fields that its struct_size has. Local; may be called in any state. */
 XFER_API XFER_MUST_CHECK xfer_status xfer_plan_report(const xfer_plan *plan,
                                                       xfer_plan_report_data *report);
 

@@ -8,6 +8,9 @@
 
 #include <stdbool.h>
 #include <string.h>
+#ifdef __SSE2__
+#include <emmintrin.h>
+#endif
 
 /* ---- descriptions ------------------------------------------------------------------------- */
 
@@ -125,10 +128,52 @@ static void line_of_zeros(char *dst, const char *src, int64_t n, int64_t ds, int
     memset(dst + i * ds, 0, (size_t)run);
 }
 
-static line_fn *choose_line(const xfi_copy *copy)
+/* Stores that go past the cache: memory that is written as a whole need not be read first, which is
+ * a third of the traffic. For runs of at least this: */
+#define MIN_PAST_CACHE 256
+
+#ifdef __SSE2__
+
+static void run_past_cache(char *dst, const char *src, size_t n)
 {
-  if (copy->src == NULL) return line_of_zeros;
-  switch (copy->run_bytes) {
+  const size_t word = sizeof(__m128i);
+  const size_t head = (word - (uintptr_t)dst % word) % word;
+  size_t i = head < n ? head : n;
+
+  memcpy(dst, src, i);
+  for (; i + 4 * word <= n; i += 4 * word)
+    for (size_t k = 0; k < 4; k++)
+      _mm_stream_si128((__m128i *)(void *)(dst + i + k * word),
+                       _mm_loadu_si128((const __m128i *)(const void *)(src + i + k * word)));
+  memcpy(dst + i, src + i, n - i);
+}
+
+static void line_past_cache(char *dst, const char *src, int64_t n, int64_t ds, int64_t ss,
+                            int64_t run)
+{
+  for (int64_t i = 0; i < n; i++)
+    run_past_cache(dst + i * ds, src + i * ss, (size_t)run);
+}
+
+/* Such stores are seen in no order with others until then. */
+static void settle_past_cache(void)
+{
+  _mm_sfence();
+}
+
+#else
+
+#define line_past_cache line_of_runs
+
+static void settle_past_cache(void)
+{
+}
+
+#endif
+
+static line_fn *choose_line(int64_t run_bytes)
+{
+  switch (run_bytes) {
   case 1:
     return line_1;
   case 2:
@@ -148,7 +193,7 @@ static void copy_one(const xfi_copy *copy)
 {
   const char *src = copy->src; /* stays NULL when zeroing */
   char *dst = copy->dst;
-  line_fn *line = choose_line(copy);
+  line_fn *line = src == NULL ? line_of_zeros : choose_line(copy->run_bytes);
   int64_t index[XFI_COPY_DIMS] = {0};
   int64_t last = copy->n_dims - 1;
 
@@ -174,4 +219,97 @@ void xfi_ref_copy(const xfi_copy *copies, size_t n_copies)
 {
   for (size_t i = 0; i < n_copies; i++)
     if (xfi_copy_bytes(&copies[i]) != 0) copy_one(&copies[i]);
+}
+
+/* ---- streams ------------------------------------------------------------------------------ */
+
+/* A place in a box's stream. */
+typedef struct place {
+  const xfi_strided *box;
+  const xfi_strided_dim *dims;
+  char *run;                    /* the first byte of the run */
+  int64_t within;               /* bytes of it that are behind us */
+  int64_t index[XFI_COPY_DIMS]; /* of the run */
+} place;
+
+static place place_at(const xfi_strided *box, const xfi_strided_dim *dims, int64_t first)
+{
+  place p = {.box = box, .dims = dims, .run = box->base, .within = first};
+
+  if (box->n_dims == 0) return p;
+  p.within = first % box->run_bytes;
+  first /= box->run_bytes;
+  for (int64_t d = box->n_dims - 1; d > 0 && first > 0; d--) {
+    p.index[d] = first % dims[d].extent;
+    first /= dims[d].extent;
+    p.run += p.index[d] * dims[d].stride;
+  }
+  p.index[0] += first;
+  p.run += first * dims[0].stride;
+  return p;
+}
+
+/* On by n runs, no further than the line's end. */
+static void advance(place *p, int64_t n)
+{
+  int64_t d = p->box->n_dims - 1;
+
+  if (d < 0) return;
+  p->run += n * p->dims[d].stride;
+  p->index[d] += n;
+  for (; d > 0 && p->index[d] == p->dims[d].extent; d--) {
+    p->run += p->dims[d - 1].stride - p->dims[d].extent * p->dims[d].stride;
+    p->index[d] = 0;
+    p->index[d - 1]++;
+  }
+}
+
+/* Whole runs up to the line's end, or a part of one. */
+static void carry(char *dense, place p, int64_t n_bytes, bool packs, line_fn *whole,
+                  line_fn *partial)
+{
+  const int64_t run = p.box->run_bytes;
+  const int64_t last = p.box->n_dims - 1;
+  const int64_t stride = last < 0 ? 0 : p.dims[last].stride;
+
+  while (n_bytes > 0) {
+    const int64_t left = run - p.within;
+    int64_t n = 1;
+    int64_t taken = left < n_bytes ? left : n_bytes;
+    line_fn *line;
+
+    if (taken == run) {
+      const int64_t in_line = last < 0 ? 1 : p.dims[last].extent - p.index[last];
+
+      n = n_bytes / run < in_line ? n_bytes / run : in_line;
+      taken = n * run;
+    }
+    line = taken < run ? partial : whole;
+    if (packs)
+      line(dense, p.run + p.within, n, run, stride, taken / n);
+    else
+      line(p.run + p.within, dense, n, stride, run, taken / n);
+    advance(&p, n);
+    p.within = 0;
+    dense += taken;
+    n_bytes -= taken;
+  }
+}
+
+void xfi_ref_pack(char *dense, const xfi_strided *box, const xfi_strided_dim *dims, int64_t first,
+                  int64_t n_bytes)
+{
+  carry(dense, place_at(box, dims, first), n_bytes, true, choose_line(box->run_bytes),
+        line_of_runs);
+}
+
+void xfi_ref_unpack(const char *dense, const xfi_strided *box, const xfi_strided_dim *dims,
+                    int64_t first, int64_t n_bytes, bool past_cache)
+{
+  const bool past = past_cache && box->run_bytes >= MIN_PAST_CACHE;
+
+  carry((char *)dense, place_at(box, dims, first), n_bytes, false, /* it is only read */
+        past ? line_past_cache : choose_line(box->run_bytes),
+        past ? line_past_cache : line_of_runs);
+  if (past) settle_past_cache();
 }

@@ -39,6 +39,8 @@ CORE: dict[str, Prototype] = {
     "xfer_shard_strided": _f(s.Placement, dim=c_int, split_factor=c_int64),
     "xfer_shard_runs": _f(s.Placement, dim=c_int, table=POINTER(s.RunTable)),
     "xfer_layout_create": _f(STATUS, layout=_out, desc=POINTER(s.LayoutDesc)),
+    "xfer_layout_create_boxes": _f(STATUS, layout=_out, desc=POINTER(s.BoxesDesc)),
+    "xfer_layout_create_flat": _f(STATUS, layout=_out, desc=POINTER(s.BoxesDesc)),
     "xfer_layout_destroy": _f(None, layout=c_void_p),
     "xfer_layout_dtype": _f(c_int, layout="layout"),
     "xfer_layout_shape": _f(c_int, layout="layout", shape=_i64s),
@@ -46,6 +48,7 @@ CORE: dict[str, Prototype] = {
     "xfer_layout_runs": _f(
         STATUS, layout="layout", rank=c_int, dim=c_int, runs=POINTER(s.Run), capacity=c_size_t, n_runs=_sizes
     ),
+    "xfer_layout_boxes": _f(STATUS, layout="layout", rank=c_int, bounds=_i64s, capacity=c_size_t, n_boxes=_sizes),
     "xfer_layout_owners": _f(
         STATUS, layout="layout", index=_i64s, owners=POINTER(s.Owner), capacity=c_size_t, n_owners=_sizes
     ),
@@ -56,6 +59,7 @@ CORE: dict[str, Prototype] = {
     "xfer_view_pieces": _f(
         s.View, pieces=POINTER(c_void_p), n_pieces=c_int64, piece_dim=c_int, strides=_i64s, n_dims=c_int
     ),
+    "xfer_view_boxes": _f(s.View, boxes=POINTER(c_void_p), n_boxes=c_int64, strides=_i64s, n_dims=c_int),
     "xfer_comm_create_local": _f(STATUS, comms=_out, n_ranks=c_int),
     "xfer_comm_destroy": _f(None, comm=c_void_p),
     "xfer_comm_rank": _f(c_int, comm="comm"),

@@ -104,6 +104,16 @@ LayoutDesc = _struct(
     n_order=c_int32,
     order=POINTER(c_int32),
 )
+BoxesDesc = _struct(
+    "xfer_boxes_desc",
+    struct_size=c_size_t,
+    mesh="mesh",
+    dtype=c_int32,
+    n_dims=c_int32,
+    shape=POINTER(c_int64),
+    first=POINTER(c_int64),
+    bounds=POINTER(c_int64),
+)
 Owner = _struct("xfer_owner", local=_dims, rank=c_int32, reserved=c_uint32)
 View = _struct(
     "xfer_view",
@@ -115,6 +125,7 @@ View = _struct(
     n_pieces=c_int64,
     piece_dim=c_int32,
     reserved=c_uint32,
+    box_strides=POINTER(c_int64),
 )
 Tensor = _struct("xfer_tensor", name=c_char_p, src="layout", dst="layout", reserved=c_uint64)
 PlanOptions = _struct(

@@ -23,8 +23,10 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from ._trace import Block, Box, Dim, Strided, Unmapped, read, simplified, write
 from .dtypes import dtype_name, torch_dtype
+from .layout import Layout
+from .memory import View
 
-__all__ = ["Capture", "Copy", "Made", "TargetBox", "capture"]
+__all__ = ["Capture", "Copy", "Made", "TargetBox", "capture", "destinations"]
 
 _CLONES = ("clone", "_to_copy", "contiguous")
 _CONSTANTS = ("zeros", "zeros_like", "new_zeros", "full", "full_like", "new_full", "ones", "ones_like", "new_ones")
@@ -453,6 +455,31 @@ def _reach(tensor: Any) -> int:
 def _named(module: Any) -> Iterator[tuple[str, Any]]:
     yield from module.named_parameters(remove_duplicate=False)
     yield from module.named_buffers(remove_duplicate=False)
+
+
+def destinations(
+    found: Capture, checkpoint: Mapping[str, tuple[Any, Iterable[int]]], module: Any
+) -> dict[str, tuple[Layout, View]]:
+    """Of each tensor of a checkpoint that a capture copies, this rank's boxes as a layout of its own and where they lie
+    in the module's real parameters: what a plan's destination needs. Making the plan gathers the other ranks' boxes.
+
+    Raises TypeError where a parameter has another element type than the checkpoint, since nothing is converted.
+    """
+    memory = dict(_named(module))
+    made = {}
+    for name, boxes in found.boxes(checkpoint).items():
+        dtype, shape = checkpoint[name]
+        layout = Layout.by_boxes(None, tuple(shape), dtype, [(box.lo, box.hi) for box in boxes])
+        parts = []
+        for box in boxes:
+            x = memory[box.target].detach()
+            size = [hi - lo for lo, hi in zip(box.lo, box.hi, strict=True)]
+            parts.append(x.as_strided(size, box.strides, x.storage_offset() + box.target_offset))
+        view = View.of_boxes(parts)
+        if view.dtype != layout.dtype:
+            raise TypeError(f"{name!r} is {layout.dtype} in the checkpoint and {view.dtype} in {boxes[0].target!r}")
+        made[name] = layout, view
+    return made
 
 
 def capture(

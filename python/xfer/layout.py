@@ -24,6 +24,7 @@ __all__ = [
     "parse_problem",
 ]
 
+Box = tuple[Sequence[int], Sequence[int]]  # lo and hi of each dim, half-open
 _RULES = {"chunk": 0, "balanced": 1, "even": 2}
 
 
@@ -115,6 +116,8 @@ class Layout(_handle.Handle):
     """
 
     _kind = "layout"
+    _by_boxes = False
+    _own = False  # of the calling rank alone, which queries take as rank 0
 
     def __init__(
         self,
@@ -152,6 +155,59 @@ class Layout(_handle.Handle):
         _handle.Handle.__init__(layout)
         return layout
 
+    @classmethod
+    def by_boxes(cls, mesh: Mesh | None, shape: Sequence[int], dtype: Any, boxes: Sequence[Any]) -> Layout:
+        """A layout of each rank's boxes, each (lo, hi), half-open: a recorded load, a sharded state dict.
+
+        mesh: boxes[i] lists those of its i-th rank. None: `boxes` lists this rank's own, and making a plan gathers the
+        others'. Boxes of a rank may overlap or be equal; what of one lies past the shape are ZERO elements.
+
+        Raises ShapeError for a box with hi below lo, ValueError for bounds of other dims.
+        """
+        lists = [boxes] if mesh is None else boxes
+        if mesh is not None and len(lists) != len(mesh):
+            raise ValueError(f"{len(lists)} lists of boxes for a mesh of {len(mesh)}")
+        first, bounds = [0], []
+        for of_rank in lists:
+            for lo, hi in of_rank:
+                if len(lo) != len(shape) or len(hi) != len(shape):
+                    raise ValueError(f"a box of {len(lo)} and {len(hi)} bounds for {len(shape)} dims")
+                bounds += [*lo, *hi]
+            first.append(first[-1] + len(of_rank))
+        return cls._of_desc(lib.xfer_layout_create_boxes, mesh, shape, dtype, first, bounds)
+
+    @classmethod
+    def by_ranges(cls, mesh: Mesh | None, shape: Sequence[int], dtype: Any, ranges: Sequence[Any]) -> Layout:
+        """A layout of ranges (first, past the last) of the row-major order, as FSDP1, ZeRO-3 and Megatron's distributed
+        optimizer cut flattened tensors.
+
+        mesh: ranges[i] is that of its i-th rank. None: `ranges` is this rank's own, and making a plan gathers the
+        others'. A range may be empty, or reach past the end as padding; a dense array is the range itself.
+        """
+        pairs = [ranges] if mesh is None else ranges
+        if mesh is not None and len(pairs) != len(mesh):
+            raise ValueError(f"{len(pairs)} ranges for a mesh of {len(mesh)}")
+        bounds = [int(bound) for first, last in pairs for bound in (first, last)]
+        return cls._of_desc(lib.xfer_layout_create_flat, mesh, shape, dtype, None, bounds)
+
+    @classmethod
+    def _of_desc(
+        cls, create: Any, mesh: Mesh | None, shape: Sequence[int], dtype: Any, first: Any, bounds: list[int]
+    ) -> Layout:
+        layout = cls._empty()
+        layout._by_boxes, layout._own = True, mesh is None
+        desc = _structs.sized(
+            _structs.BoxesDesc,
+            mesh=mesh,
+            dtype=dtype_code(dtype),
+            n_dims=len(shape),
+            shape=array(c_int64, shape, "shape"),
+            first=array(c_int64, first, "first"),
+            bounds=array(c_int64, bounds, "bounds"),
+        )
+        create(layout._out(), byref(desc))
+        return layout
+
     @property
     def dtype(self) -> str:
         """The element type by the library's name, such as "bf16"."""
@@ -181,6 +237,15 @@ class Layout(_handle.Handle):
         runs = (_structs.Run * n.value)()
         lib.xfer_layout_runs(self, rank, dim, runs, n.value, byref(n))
         return [(getattr(run, "global"), run.length, run.local) for run in runs]
+
+    def boxes(self, rank: int) -> list[tuple[tuple[int, ...], tuple[int, ...]]]:
+        """[(lo, hi), ...]: the boxes that a rank holds, in the order of its list."""
+        n, n_dims = c_size_t(), len(self.shape)
+        lib.xfer_layout_boxes(self, rank, None, 0, byref(n))
+        bounds = (c_int64 * (2 * n_dims * n.value))()
+        lib.xfer_layout_boxes(self, rank, bounds, n.value, byref(n))
+        flat = [tuple(bounds[i * n_dims : (i + 1) * n_dims]) for i in range(2 * n.value)]
+        return list(zip(flat[::2], flat[1::2], strict=True))
 
     def owners(self, index: Sequence[int]) -> list[tuple[int, tuple[int, ...]]]:
         """[(rank, local index), ...]: everywhere that a global index is held."""

@@ -7,6 +7,7 @@ Nothing here waits for a device: data must be there, or be written on the stream
 from __future__ import annotations
 
 import ctypes
+import math
 import sys
 from collections.abc import Sequence
 from ctypes import (
@@ -229,6 +230,9 @@ class View:
     that hold bf16. It must be of the same size.
     """
 
+    box_shapes: list[tuple[int, ...]] | None = None  # of_boxes()
+    _strides: Any = None
+
     def __init__(self, x: Any, piece_dim: int | None = None, dtype: Any = None) -> None:
         parts = [memory_of(x)] if piece_dim is None else [memory_of(piece) for piece in x]
         if not parts:
@@ -254,6 +258,30 @@ class View:
             self._pieces = array(c_void_p, [p.address for p in parts], "pieces")
             self._struct = lib.xfer_view_pieces(self._pieces, len(parts), piece_dim, strides, len(one.shape))
 
+    @classmethod
+    def of_boxes(cls, arrays: Sequence[Any], dtype: Any = None) -> View:
+        """Where the boxes of a layout by boxes lie: one array for each, of its shape, in any strides."""
+        view = cls.__new__(cls)
+        parts = [memory_of(x) for x in arrays]
+        if len({(p.dtype, p.device, len(p.shape)) for p in parts}) > 1:
+            raise ValueError("boxes differ in element type, device or number of dims")
+        view._memory, view.box_shapes = parts, [p.shape for p in parts]
+        view.dtype = dtypes.dtype_name(dtype) if dtype is not None else parts[0].dtype if parts else ""
+        if parts and dtypes.itemsize(view.dtype) != dtypes.itemsize(parts[0].dtype):
+            raise TypeError(f"elements of {parts[0].dtype} cannot be read as {view.dtype}: the sizes differ")
+        view.read_only = any(p.read_only for p in parts)
+        view.device = parts[0].device if parts else HOST
+        view.shape = (sum(math.prod(p.shape) for p in parts),)
+        view._pieces = array(c_void_p, [p.address for p in parts], "boxes")
+        view._strides = array(c_int64, [s for p in parts for s in p.strides], "strides")
+        n_dims = len(parts[0].shape) if parts else 0
+        view._struct = lib.xfer_view_boxes(view._pieces, len(parts), view._strides, n_dims)
+        return view
+
+    def dense(self) -> Any:
+        """The same one array as nothing but its address, for parts whose boxes lie one after the other."""
+        return lib.xfer_view_dense(self._memory[0].address)
+
     @property
     def addresses(self) -> list[int]:
         """Of the first element of each piece."""
@@ -275,6 +303,24 @@ class View:
         return f"<View {self.dtype}{list(self.shape)}{pieces} on {where}>"
 
 
+def _check_shape(view: View, layout: Layout, rank: int, side: str) -> None:
+    """Does a view have the shape of a rank's part? Of parts by boxes a dense array of one dim has, if it is as long."""
+    if layout._by_boxes:
+        boxes = [tuple(b - a for a, b in zip(lo, hi, strict=True)) for lo, hi in layout.boxes(rank)]
+        if view.box_shapes is not None:
+            if view.box_shapes != boxes:
+                raise ValueError(f"the {side} is arrays of shapes {view.box_shapes} for boxes of shapes {boxes}")
+            return
+        n, size = sum(math.prod(box) for box in boxes), dtypes.itemsize(view.dtype)
+        if view.shape == (n,) and len(view.addresses) == 1 and view._memory[0].strides in ((size,), ()):
+            view._struct = view.dense()
+            return
+        if len(boxes) != 1:
+            raise ValueError(f"the {side} is an array of shape {view.shape} for {len(boxes)} boxes of {n} elements")
+    if view.shape != (shape := layout.local_shape(rank)) or view.box_shapes is not None:
+        raise ValueError(f"the {side} is an array of shape {view.shape} for a part of shape {shape}")
+
+
 def view_of(x: Any, layout: Layout | None, rank: int, device: int, side: str) -> View | None:
     """A View of x for a rank's part of a layout, or None. The library sees addresses only, so that all else is compared
     here: shape, dtype, device, and that a destination can be written. `device`: the comm's; HOST."""
@@ -283,9 +329,8 @@ def view_of(x: Any, layout: Layout | None, rank: int, device: int, side: str) ->
     view = x if isinstance(x, View) else View(x)
     if layout is None:
         raise ValueError(f"a {side} array on a rank that was not told the {side} layout")
-    if view.shape != (shape := layout.local_shape(rank)):
-        raise ValueError(f"the {side} is an array of shape {view.shape} for a part of shape {shape}")
-    if view.dtype != layout.dtype:
+    _check_shape(view, layout, 0 if layout._own else rank, side)
+    if view.dtype != layout.dtype and view.addresses:
         raise TypeError(f"the {side} is an array of {view.dtype} for a part of {layout.dtype}")
     if side == "destination" and view.read_only:
         raise ValueError("the destination is read-only")

@@ -5,9 +5,12 @@
 
 #include <string.h>
 
+#include "alloc.h"
+#include "boxes.h"
 #include "dtype.h"
 #include "error.h"
 #include "problem.h"
+#include "vec.h"
 
 xfer_status xfer_mesh_create(xfer_mesh **mesh, const int *shape, int n_axes, const int *ranks)
 {
@@ -59,6 +62,26 @@ done:
   return st;
 }
 
+xfer_status xfer_layout_create_boxes(xfer_layout **layout, const xfer_boxes_desc *desc)
+{
+  xfer_status st = XFER_OK;
+
+  XFI_CHECK(layout != NULL && desc != NULL, XFER_ERR_ARG, "boxes: an argument is NULL");
+  XFI_TRY(xfi_layout_create_boxes(layout, desc));
+done:
+  return st;
+}
+
+xfer_status xfer_layout_create_flat(xfer_layout **layout, const xfer_boxes_desc *desc)
+{
+  xfer_status st = XFER_OK;
+
+  XFI_CHECK(layout != NULL && desc != NULL, XFER_ERR_ARG, "flat ranges: an argument is NULL");
+  XFI_TRY(xfi_layout_create_flat(layout, desc));
+done:
+  return st;
+}
+
 void xfer_layout_destroy(xfer_layout *layout)
 {
   xfi_layout_destroy(layout);
@@ -77,12 +100,14 @@ int xfer_layout_shape(const xfer_layout *layout, int64_t *shape)
   return layout->n_dims;
 }
 
+/* By boxes there is no place, only a rank that is there. */
 static xfer_status find_place(const xfer_layout *layout, int rank, xfi_place *place)
 {
   xfer_status st = XFER_OK;
 
-  XFI_CHECK(xfi_layout_place(layout, rank, place), XFER_ERR_ARG, "rank %d is not in the mesh",
-            rank);
+  XFI_CHECK(layout->boxes != NULL ? xfi_mesh_find(layout->mesh, rank) >= 0
+                                  : xfi_layout_place(layout, rank, place),
+            XFER_ERR_ARG, "rank %d is not in the mesh", rank);
 done:
   return st;
 }
@@ -91,12 +116,40 @@ xfer_status xfer_layout_local_shape(const xfer_layout *layout, int rank, int64_t
 {
   xfer_status st = XFER_OK;
   xfi_place place;
+  int64_t stacked[XFER_MAX_DIMS];
 
   XFI_CHECK(layout != NULL && (shape != NULL || layout->n_dims == 0), XFER_ERR_ARG,
             "local shape: an argument is NULL");
   XFI_TRY(find_place(layout, rank, &place));
+  if (layout->boxes != NULL) {
+    XFI_CHECK(xfi_boxes_stack(stacked, layout, rank) || layout->n_dims == 0, XFER_ERR_UNSUPPORTED,
+              "the boxes of rank %d have no common shape", rank);
+    for (int d = 0; d < layout->n_dims; d++)
+      shape[d] = stacked[d];
+    return XFER_OK;
+  }
   for (int d = 0; d < layout->n_dims; d++)
     shape[d] = xfi_dim_length(&layout->dims[d], place.part[d]);
+done:
+  return st;
+}
+
+/* The run of the only box of a rank; what lies past the shape is none. */
+static xfer_status run_of_box(xfi_runs *runs, const xfer_layout *layout, int rank, int dim)
+{
+  xfer_status st = XFER_OK;
+  size_t i;
+  const size_t n = xfi_boxes_of(&i, layout, rank);
+  const int64_t *b = xfi_listed_bounds(layout, i);
+  int64_t hi;
+
+  XFI_CHECK(n <= 1, XFER_ERR_UNSUPPORTED, "rank %d has %zu boxes", rank, n);
+  if (n == 0) return XFER_OK;
+  hi = b[layout->n_dims + dim];
+  if (hi > layout->dims[dim].size) hi = layout->dims[dim].size;
+  if (b[dim] >= hi) return XFER_OK;
+  XFI_TRY(xfi_vec_reserve(&runs->at, &runs->capacity, 1, sizeof *runs->at));
+  runs->at[runs->n++] = (xfer_run){b[dim], hi - b[dim], 0};
 done:
   return st;
 }
@@ -114,12 +167,107 @@ xfer_status xfer_layout_runs(const xfer_layout *layout, int rank, int dim, xfer_
             "dim %d of a tensor of %d dims", dim, layout->n_dims);
   XFI_TRY(find_place(layout, rank, &place));
   if (dim < 0) dim += layout->n_dims;
-  XFI_TRY(xfi_dim_runs(&layout->dims[dim], place.part[dim], &found));
+  if (layout->boxes != NULL)
+    XFI_TRY(run_of_box(&found, layout, rank, dim));
+  else
+    XFI_TRY(xfi_dim_runs(&layout->dims[dim], place.part[dim], &found));
   if (found.n > 0 && capacity > 0)
     memcpy(runs, found.at, (found.n < capacity ? found.n : capacity) * sizeof *runs);
   *n_runs = found.n;
 done:
   xfi_runs_free(&found);
+  return st;
+}
+
+/* The same of a layout by placements: every combination of runs. */
+static xfer_status product_boxes(xfi_bounds *list, const xfer_layout *layout,
+                                 const xfi_place *place)
+{
+  const int n = layout->n_dims;
+  xfer_status st = XFER_OK;
+  xfi_runs runs[XFER_MAX_DIMS];
+  size_t at[XFER_MAX_DIMS] = {0};
+  int64_t bounds[2 * XFER_MAX_DIMS];
+  int d;
+
+  memset(runs, 0, sizeof runs);
+  for (d = 0; d < n; d++) {
+    XFI_TRY(xfi_dim_runs(&layout->dims[d], place->part[d], &runs[d]));
+    if (runs[d].n == 0) goto done;
+  }
+  do {
+    for (d = 0; d < n; d++) {
+      bounds[d] = runs[d].at[at[d]].global;
+      bounds[n + d] = bounds[d] + runs[d].at[at[d]].length;
+    }
+    XFI_TRY(xfi_bounds_add(list, n, bounds));
+    for (d = n - 1; d >= 0 && ++at[d] == runs[d].n; d--)
+      at[d] = 0;
+  } while (d >= 0);
+done:
+  for (d = 0; d < n; d++)
+    xfi_runs_free(&runs[d]);
+  return st;
+}
+
+xfer_status xfer_layout_boxes(const xfer_layout *layout, int rank, int64_t *bounds, size_t capacity,
+                              size_t *n_boxes)
+{
+  xfer_status st = XFER_OK;
+  xfi_place place;
+  xfi_bounds list = {NULL, 0, 0};
+  const int64_t *at = NULL;
+  size_t first = 0;
+  size_t n;
+
+  XFI_CHECK(layout != NULL && n_boxes != NULL && (bounds != NULL || capacity == 0), XFER_ERR_ARG,
+            "boxes: an argument is NULL");
+  XFI_TRY(find_place(layout, rank, &place));
+  if (layout->boxes != NULL) {
+    n = xfi_boxes_of(&first, layout, rank);
+    at = xfi_listed_bounds(layout, first);
+  } else {
+    XFI_TRY(product_boxes(&list, layout, &place));
+    n = list.n;
+    at = list.at;
+  }
+  if (n > 0 && capacity > 0 && layout->n_dims > 0)
+    memcpy(bounds, at, (n < capacity ? n : capacity) * 2 * (size_t)layout->n_dims * sizeof *bounds);
+  *n_boxes = n;
+done:
+  xfi_free(list.at);
+  return st;
+}
+
+/* Every listed box that holds the index. */
+static xfer_status list_box_owners(const xfer_layout *layout, const int64_t *index,
+                                   xfer_owner *owners, size_t capacity, size_t *n)
+{
+  const xfi_boxes *b = layout->boxes;
+  int64_t bounds[2 * XFER_MAX_DIMS];
+  xfer_status st = XFER_OK;
+  xfi_units units = {NULL, 0, 0};
+
+  for (int d = 0; d < layout->n_dims; d++) {
+    bounds[d] = index[d];
+    bounds[layout->n_dims + d] = index[d] + 1;
+  }
+  XFI_TRY(xfi_boxes_meet(&units, layout, bounds));
+  for (size_t u = 0; u < units.n; u++) {
+    const uint32_t unit = units.at[u];
+    const uint32_t first = b->first_holder[unit];
+
+    for (uint32_t h = first; h < b->first_holder[unit + 1]; h++, ++*n) {
+      xfer_owner owner = {{0}, xfi_part_rank(layout, b->part_of[unit], (int)(h - first)), 0};
+      const int64_t *given = xfi_listed_bounds(layout, b->holders[h]);
+
+      for (int d = 0; d < layout->n_dims; d++)
+        owner.local[d] = index[d] - given[d] + (d == 0 ? b->rows[b->holders[h]] : 0);
+      if (*n < capacity) owners[*n] = owner;
+    }
+  }
+done:
+  xfi_free(units.at);
   return st;
 }
 
@@ -132,14 +280,14 @@ static void list_owners(const xfer_layout *layout, const xfi_holds *holds, xfer_
 
   do {
     xfer_owner owner = {{0}, 0, 0};
-    xfi_place place = {{0}, 0};
+    uint32_t part = 0;
 
     for (d = 0; d < layout->n_dims; d++) {
-      place.part[d] = holds[d].at[at[d]].part;
+      part += (uint32_t)xfi_dim_position(layout, d, holds[d].at[at[d]].part);
       owner.local[d] = holds[d].at[at[d]].local;
     }
-    for (place.replica = 0; place.replica < layout->n_replicas; place.replica++, ++*n) {
-      owner.rank = xfi_layout_rank(layout, &place);
+    for (int r = 0; r < layout->n_replicas; r++, ++*n) {
+      owner.rank = xfi_part_rank(layout, part, r);
       if (*n < capacity) owners[*n] = owner;
     }
     for (d = layout->n_dims - 1; d >= 0 && ++at[d] == holds[d].n; d--)
@@ -163,10 +311,14 @@ xfer_status xfer_layout_owners(const xfer_layout *layout, const int64_t *index, 
     XFI_CHECK(index[d] >= 0 && index[d] < layout->dims[d].size, XFER_ERR_ARG,
               "dim %d: index %lld of %lld", d, (long long)index[d],
               (long long)layout->dims[d].size);
+    if (layout->boxes != NULL) continue;
     XFI_TRY(xfi_dim_holders(&layout->dims[d], index[d], index[d] + 1, false, &holds[d]));
     held = held && holds[d].n > 0;
   }
-  if (held) list_owners(layout, holds, owners, capacity, &n);
+  if (layout->boxes != NULL)
+    XFI_TRY(list_box_owners(layout, index, owners, capacity, &n));
+  else if (held)
+    list_owners(layout, holds, owners, capacity, &n);
   *n_owners = n;
 done:
   for (int d = 0; d < XFER_MAX_DIMS; d++)

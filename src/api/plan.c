@@ -4,9 +4,16 @@
 #include <string.h>
 
 #include "alloc.h"
+#include "boxes.h"
 #include "error.h"
 #include "object.h"
 #include "options.h"
+
+/* False: of the layout only this rank's boxes are known. */
+static bool is_whole(const xfer_layout *layout)
+{
+  return layout->boxes == NULL || !layout->boxes->is_own;
+}
 
 /* What can be wrong with tensors and options on this rank alone. In a simulation both sides are
  * known. */
@@ -21,6 +28,8 @@ static xfer_status check_tensors(const xfer_tensor *tensors, size_t n_tensors, b
               "tensor %zu \"%s\": a reserved field is not 0", t, tensors[t].name);
     XFI_CHECK(!both_sides || (tensors[t].src != NULL && tensors[t].dst != NULL), XFER_ERR_ARG,
               "tensor %zu \"%s\": a simulation needs both layouts", t, tensors[t].name);
+    XFI_CHECK(!both_sides || (is_whole(tensors[t].src) && is_whole(tensors[t].dst)), XFER_ERR_ARG,
+              "tensor %zu \"%s\": a simulation needs every rank's boxes", t, tensors[t].name);
   }
 done:
   return st;
@@ -168,15 +177,11 @@ xfer_status xfer_plan_report(const xfer_plan *plan, xfer_plan_report_data *repor
 {
   xfer_status st = XFER_OK;
   xfer_plan_report_data full = XFER_PLAN_REPORT_INIT;
-  size_t n_bytes;
 
   XFI_TRY(check_plan(plan));
-  XFI_CHECK(report != NULL && report->struct_size >= sizeof(size_t), XFER_ERR_ARG,
-            "report: start from XFER_PLAN_REPORT_INIT");
+  XFI_CHECK(report != NULL, XFER_ERR_ARG, "report: no place for it");
   xfi_run_report(plan, &full);
-  n_bytes = report->struct_size < sizeof full ? report->struct_size : sizeof full;
-  full.struct_size = report->struct_size;
-  memcpy(report, &full, n_bytes);
+  XFI_TRY(xfi_report_copy(report, &full, sizeof full, "xfer_plan_report_data"));
 done:
   return st;
 }

@@ -6,7 +6,10 @@
  */
 #include <string.h>
 
+#include <xxhash.h>
+
 #include "alloc.h"
+#include "boxes.h"
 #include "error.h"
 #include "object.h"
 
@@ -16,18 +19,40 @@
 typedef struct given {
   uint64_t src[2];
   uint64_t dst[2];
+  int32_t own;    /* 1: of the source, 2: of the destination it has its own boxes only */
   int32_t mapped; /* 1: its memory can stay mapped */
   int32_t status; /* what its own checks came to */
+  int32_t reserved;
 } given;
 
 static const uint64_t nothing[2] = {0, 0};
+
+static bool is_own(const xfer_layout *layout)
+{
+  return layout != NULL && layout->boxes != NULL && layout->boxes->is_own;
+}
 
 static bool is_same(const uint64_t a[2], const uint64_t b[2])
 {
   return a[0] == b[0] && a[1] == b[1];
 }
 
-/* The digests that all ranks mean, if none has failed: of each side, those of the lowest rank that knows it. A rank
+/* One digest of what all ranks have each. `at` is that of one side in a given. */
+static void digest_of_all(uint64_t digest[2], const given *all, int n, size_t at)
+{
+  XXH3_state_t state;
+  XXH128_hash_t hash;
+
+  XXH3_128bits_reset(&state);
+  for (int r = 0; r < n; r++)
+    XXH3_128bits_update(&state, (const char *)&all[r] + at, sizeof nothing);
+  hash = XXH3_128bits_digest(&state);
+  digest[0] = hash.low64;
+  digest[1] = hash.high64;
+}
+
+/* The digests that all ranks mean, if none has failed: of each side, those of the lowest rank that
+ * knows it. A rank
  * that was given something else finds no kept plan and lets xfi_run_create() say how it differs. */
 static xfer_status settle(given *all_mean, bool *differ, xfi_comm *comm, const given *mine)
 {
@@ -50,8 +75,15 @@ static xfer_status settle(given *all_mean, bool *differ, xfi_comm *comm, const g
     if (is_same(all_mean->dst, nothing)) memcpy(all_mean->dst, all[r].dst, sizeof nothing);
   }
   for (int r = 0; r < comm->size; r++)
-    *differ = *differ || (!is_same(all[r].src, nothing) && !is_same(all[r].src, all_mean->src)) ||
-              (!is_same(all[r].dst, nothing) && !is_same(all[r].dst, all_mean->dst));
+    all_mean->own |= all[r].own;
+  for (int r = 0; r < comm->size; r++)
+    *differ = *differ ||
+              (!is_same(all[r].src, nothing) && !is_same(all[r].src, all_mean->src) &&
+               (all_mean->own & 1) == 0) ||
+              (!is_same(all[r].dst, nothing) && !is_same(all[r].dst, all_mean->dst) &&
+               (all_mean->own & 2) == 0);
+  if ((all_mean->own & 1) != 0) digest_of_all(all_mean->src, all, comm->size, offsetof(given, src));
+  if ((all_mean->own & 2) != 0) digest_of_all(all_mean->dst, all, comm->size, offsetof(given, dst));
 done:
   xfi_free(all);
   return st;
@@ -109,7 +141,7 @@ static xfer_status check_call(const xfer_comm *comm, xfer_stream stream)
   for (int i = 0; i < XFI_CACHE_PLANS; i++) {
     const xfer_plan *plan = comm->kept[i].plan;
 
-    if (plan != NULL && plan->state == XFI_RUNNING) XFI_TRY(xfi_direct_check(plan->direct));
+    if (plan != NULL && plan->state == XFI_RUNNING) XFI_TRY(xfi_direct_check(plan->direct, plan->epoch));
   }
   XFI_TRY(comm->device->ops->stream_check(comm->device, stream));
 done:
@@ -121,13 +153,14 @@ static xfer_status redistribute(xfer_comm *comm, const xfer_tensor *tensor,
                                 xfer_stream stream)
 {
   xfer_status st = XFER_OK;
-  given mine = {{0, 0}, {0, 0}, 0, XFER_OK};
+  given mine = {{0, 0}, {0, 0}, 0, 0, XFER_OK, 0};
   given key;
   bool differ = false;
   xfi_kept *k = NULL;
 
   if (tensor->src != NULL) memcpy(mine.src, tensor->src->digest, sizeof mine.src);
   if (tensor->dst != NULL) memcpy(mine.dst, tensor->dst->digest, sizeof mine.dst);
+  mine.own = (is_own(tensor->src) ? 1 : 0) | (is_own(tensor->dst) ? 2 : 0);
   mine.mapped = xfi_comm_is_registered(comm, src_view) && xfi_comm_is_registered(comm, dst_view);
   mine.status = check_call(comm, stream);
   XFI_TRY(settle(&key, &differ, comm->transport, &mine));

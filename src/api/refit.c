@@ -219,10 +219,8 @@ xfer_status xfer_refit_report(const xfer_refit *refit, xfer_refit_report_data *r
   xfer_status st = XFER_OK;
 
   XFI_CHECK(refit != NULL && report != NULL, XFER_ERR_ARG, "xfer_refit_report: a pointer is NULL");
-  XFI_CHECK(report->struct_size == sizeof r, XFER_ERR_ARG,
-            "xfer_refit_report_data of %zu bytes, here %zu", report->struct_size, sizeof r);
   xfi_refit_report(refit, &r);
-  *report = r;
+  XFI_TRY(xfi_report_copy(report, &r, sizeof r, "xfer_refit_report_data"));
 done:
   return st;
 }

@@ -1,4 +1,5 @@
-/* Sleeping until a word of this process's memory changes: Linux's futex, private to the process.
+/* Sleeping until a word of memory changes: Linux's futex, of this process's memory or of memory
+ * that processes share.
  *
  * The use is always a loop: read the word, look whether what is waited for is there, else sleep
  * with the value that was read. Both calls may return early or for nothing.
@@ -15,20 +16,34 @@
 #include <sys/syscall.h>
 #include <unistd.h>
 
+/* Words of memory that other processes map, and of this process's alone, which is cheaper. */
+enum { XFI_FUTEX_SHARED = 0, XFI_FUTEX_OWN = FUTEX_PRIVATE_FLAG };
+
 /* Sleeps until woken or the deadline; not at all if *word != seen. */
-static inline void xfi_futex_wait(const _Atomic uint32_t *word, uint32_t seen,
-                                  xfi_deadline deadline)
+static inline void xfi_futex_wait_of(const _Atomic uint32_t *word, uint32_t seen,
+                                     xfi_deadline deadline, int whose)
 {
   struct timespec at = xfi_deadline_timespec(deadline);
 
   /* WAIT_BITSET, since its time is absolute and on CLOCK_MONOTONIC. */
-  (void)syscall(SYS_futex, word, FUTEX_WAIT_BITSET | FUTEX_PRIVATE_FLAG, seen,
+  (void)syscall(SYS_futex, word, FUTEX_WAIT_BITSET | whose, seen,
                 deadline.at_ns == INT64_MAX ? NULL : &at, NULL, FUTEX_BITSET_MATCH_ANY);
+}
+
+static inline void xfi_futex_wake_all_of(const _Atomic uint32_t *word, int whose)
+{
+  (void)syscall(SYS_futex, word, FUTEX_WAKE | whose, INT_MAX, NULL, NULL, 0);
+}
+
+static inline void xfi_futex_wait(const _Atomic uint32_t *word, uint32_t seen,
+                                  xfi_deadline deadline)
+{
+  xfi_futex_wait_of(word, seen, deadline, XFI_FUTEX_OWN);
 }
 
 static inline void xfi_futex_wake_all(const _Atomic uint32_t *word)
 {
-  (void)syscall(SYS_futex, word, FUTEX_WAKE | FUTEX_PRIVATE_FLAG, INT_MAX, NULL, NULL, 0);
+  xfi_futex_wake_all_of(word, XFI_FUTEX_OWN);
 }
 
 #endif

@@ -34,3 +34,18 @@ xfer_status xfi_options_copy(void *dst, size_t dst_size, const void *src, const 
 done:
   return st;
 }
+
+xfer_status xfi_report_copy(void *report, const void *own, size_t own_size, const char *name)
+{
+  xfer_status st = XFER_OK;
+  size_t size = 0;
+
+  memcpy(&size, report, sizeof size);
+  XFI_CHECK(size >= sizeof size && size <= MAX_STRUCT_BYTES, XFER_ERR_ARG,
+            "%s.struct_size is %zu; begin with its _INIT macro", name, size);
+  memset(report, 0, size);
+  memcpy(report, own, size < own_size ? size : own_size);
+  memcpy(report, &size, sizeof size);
+done:
+  return st;
+}

@@ -18,4 +18,11 @@
  */
 xfer_status xfi_options_copy(void *dst, size_t dst_size, const void *src, const char *name);
 
+/* The other way, for reports: fills the caller's struct, whose struct_size is set and kept, from
+ * the library's. An older caller gets the fields that it knows, a newer one zero in the others.
+ *
+ * XFER_ERR_ARG: struct_size is no size of such a struct; nothing was written.
+ */
+xfer_status xfi_report_copy(void *report, const void *own, size_t own_size, const char *name);
+
 #endif

@@ -2,11 +2,11 @@
  * How bytes travel between ranks. A transport knows no tensor. run/ and plan agreement are written
  * against this table alone; comm/local.c, comm/mpi.c and comm/nccl.c fill it in.
  *
- * Every call is made by every rank of the comm in the same order, except exchange() and round(),
- * which are made by the ranks that have messages, both ends of a pair in the same order of calls.
- * Every wait ends at its deadline with XFER_ERR_TIMEOUT and a text that names the peer; after a
- * failure the comm is broken: each later call fails at once, on the ranks that can be told, with
- * XFER_ERR_COMM.
+ * Every call is made by every rank of the comm in the same order, except exchange(), round()
+ * and stream(), which are made by the ranks that have messages, both ends of a pair in the same
+ * order of calls. Every wait ends at its deadline with XFER_ERR_TIMEOUT and a text that names the
+ * peer; after a failure the comm is broken: each later call fails at once, on the ranks that can be
+ * told, with XFER_ERR_COMM.
  */
 #ifndef XFI_COMM_H
 #define XFI_COMM_H
@@ -31,6 +31,23 @@ typedef struct xfi_message {
 
 /* Most bytes of one of them. */
 #define XFI_MESSAGE_BYTES ((size_t)1 << 30)
+
+/* One way between this rank and one with which it shares memory: a stream of bytes through a few
+ * slots of that memory. */
+typedef struct xfi_channel {
+  int peer; /* at most one channel each way per peer */
+  bool send;
+  uint64_t n_bytes; /* equal on both ends, > 0 */
+  uint64_t n_done;  /* of them; the comm's own */
+} xfi_channel;
+
+/* Put the channel's next n_bytes into the slot, or take them from it. */
+typedef void xfi_carry_fn(void *context, size_t channel, char *slot, size_t n_bytes);
+
+#define XFI_CHANNEL_SLOTS 4
+
+/* Most bytes of a slot: those of some peers stay in a core's cache from packing to unpacking. */
+#define XFI_CHANNEL_SLOT_BYTES ((size_t)64 << 10)
 
 typedef struct xfi_comm xfi_comm;
 
@@ -57,10 +74,16 @@ typedef struct xfi_comm_ops {
    * most XFI_ROUND_MESSAGES messages, none over XFI_MESSAGE_BYTES. Ordered on `stream`. */
   xfer_status (*broadcast)(xfi_comm *comm, const xfi_message *messages, int n, int root,
                            xfer_stream stream, xfi_deadline deadline);
+  /* Does this rank share memory with the peer? The same on both ends, always. NULL: with none. */
+  bool (*shares)(const xfi_comm *comm, int peer);
+  /* All bytes of some channels, in any order between channels; slots of at most slot_bytes, which
+   * both ends have equal. What is sent may still lie in slots when it returns. The caller's memory
+   * is touched by `carry` alone, so never after the call. */
+  xfer_status (*stream)(xfi_comm *comm, xfi_channel *channels, size_t n, size_t slot_bytes,
+                        xfi_carry_fn *carry, void *context, xfi_deadline deadline);
   /* All ranks, before the first run: connect what connects lazily, to the ranks of peers[] and, if
    * asked, for broadcasts; also after abort_data(). NULL: nothing to do. */
-  xfer_status (*connect)(xfi_comm *comm, const bool *peers, bool broadcasts,
-                         xfi_deadline deadline);
+  xfer_status (*connect)(xfi_comm *comm, const bool *peers, bool broadcasts, xfi_deadline deadline);
   /* Break the comm now: pending and later calls on every rank that can be told fail. Any thread. */
   void (*abort)(xfi_comm *comm, const char *why);
   /* End the rounds and broadcasts of this rank, also those on the device. Where they are a thing

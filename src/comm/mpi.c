@@ -7,6 +7,9 @@
  * memory: that of gather and exchange is the library's own, that of round and broadcast the run's
  * slots (xfi_comm.holds_memory).
  *
+ * Ranks of one host share memory (mpi_segment.c): what goes between them needs no message, and if
+ * all ranks do, nor do gatherings. Notices are given there as well, and come at once.
+ *
  * A broken comm's communicator is never freed: MPI could give its context to the next one, where
  * a message that is still under way would be taken for a new one. Notices carry a token for the
  * same reason.
@@ -39,6 +42,7 @@ static void transport_free(xfi_mpi_comm *t)
 {
   if (t == NULL) return;
   (void)pthread_mutex_destroy(&t->failure_lock);
+  xfi_segments_destroy(t->segments);
   xfi_free(t->out);
   xfi_free(t->in);
   xfi_free(t->requests);
@@ -61,6 +65,8 @@ static void mpi_destroy(xfi_comm *comm)
       t->holds_own = true;
     if (!atomic_load(&t->broken)) (void)MPI_Comm_free(&t->comm);
   }
+  xfi_segments_destroy(t->segments); /* nothing of MPI's is in them */
+  t->segments = NULL;
   if (!t->holds_own) transport_free(t);
 }
 
@@ -73,12 +79,15 @@ static const xfi_comm_ops mpi_ops = {
     .exchange = xfi_mpi_exchange,
     .round = xfi_mpi_round,
     .broadcast = xfi_mpi_broadcast,
+    .shares = xfi_mpi_shares,
+    .stream = xfi_mpi_stream,
     .abort = mpi_abort,
     .abort_data = mpi_abort,
 };
 
 /* Local. Takes `comm` on success. */
-static xfer_status transport_create(xfi_mpi_comm **out, MPI_Comm comm, uint64_t token)
+static xfer_status transport_create(xfi_mpi_comm **out, MPI_Comm comm, MPI_Comm host,
+                                    uint64_t token)
 {
   xfer_status st = XFER_OK;
   xfi_mpi_comm *t = NULL;
@@ -106,6 +115,7 @@ static xfer_status transport_create(xfi_mpi_comm **out, MPI_Comm comm, uint64_t 
   for (int r = 0; r < size; r++)
     t->telling[r] = MPI_REQUEST_NULL;
   XFI_TRY(xfi_mpi_reserve(t, XFI_ROUND_MESSAGES));
+  XFI_TRY(xfi_segments_create(&t->segments, size, t->base.rank, host, token));
   *out = t;
   t = NULL;
 done:
@@ -151,8 +161,9 @@ done:
   return st;
 }
 
-/* Collective: a communicator of our own, and a number that no other comm of these ranks has. */
-static xfer_status duplicate(MPI_Comm *comm, uint64_t *token, MPI_Comm mpi_comm)
+/* Collective: a communicator of our own, that of this host's ranks, and a number that no other comm
+ * of these ranks has. */
+static xfer_status duplicate(MPI_Comm *comm, MPI_Comm *host, uint64_t *token, MPI_Comm mpi_comm)
 {
   xfer_status st = XFER_OK;
   MPI_Comm made = MPI_COMM_NULL;
@@ -162,6 +173,8 @@ static xfer_status duplicate(MPI_Comm *comm, uint64_t *token, MPI_Comm mpi_comm)
   XFI_TRY(
       xfi_mpi_check(MPI_Comm_set_errhandler(made, MPI_ERRORS_RETURN), "MPI_Comm_set_errhandler"));
   XFI_TRY(xfi_mpi_check(MPI_Bcast(&number, 1, MPI_UINT64_T, 0, made), "MPI_Bcast"));
+  XFI_TRY(xfi_mpi_check(MPI_Comm_split_type(made, MPI_COMM_TYPE_SHARED, 0, MPI_INFO_NULL, host),
+                        "MPI_Comm_split_type"));
   *comm = made;
   *token = number;
   made = MPI_COMM_NULL;
@@ -171,7 +184,8 @@ done:
 }
 
 /* Local: the transport, the device and the public comm around both. */
-static xfer_status assemble(xfer_comm **comm, MPI_Comm mpi_comm, uint64_t token)
+static xfer_status assemble(xfer_comm **comm, xfi_mpi_comm **transport, MPI_Comm mpi_comm,
+                            MPI_Comm host, uint64_t token)
 {
   xfer_status st = XFER_OK;
   xfi_mpi_comm *t = NULL;
@@ -179,9 +193,10 @@ static xfer_status assemble(xfer_comm **comm, MPI_Comm mpi_comm, uint64_t token)
 
   XFI_TRY(check_threads());
   XFI_TRY(xfi_device_create_host(&device));
-  XFI_TRY(transport_create(&t, mpi_comm, token));
+  XFI_TRY(transport_create(&t, mpi_comm, host, token));
   XFI_TRY(xfi_comm_wrap(comm, &t->base, device));
   xfi_mpi_hear(t);
+  *transport = t;
   t = NULL; /* the comm's now */
   device = NULL;
 done:
@@ -217,19 +232,23 @@ xfer_status xfer_comm_create_mpi(xfer_comm **comm, MPI_Comm mpi_comm)
 {
   xfer_status st = XFER_OK;
   xfer_comm *made = NULL;
+  xfi_mpi_comm *transport = NULL; /* made's */
   MPI_Comm own = MPI_COMM_NULL;
+  MPI_Comm host = MPI_COMM_NULL;
   uint64_t token = 0;
 
   XFI_TRY(check_caller(comm, mpi_comm));
-  XFI_TRY(duplicate(&own, &token, mpi_comm));
-  st = assemble(&made, own, token);
+  XFI_TRY(duplicate(&own, &host, &token, mpi_comm));
+  st = assemble(&made, &transport, own, host, token);
   st = agree(own, st);
+  if (st == XFER_OK && transport != NULL) st = xfi_segments_connect(transport->segments, own, host);
   if (made != NULL) own = MPI_COMM_NULL; /* made's */
   XFI_TRY(st);
   *comm = made;
   made = NULL;
 done:
   xfer_comm_destroy(made);
+  if (host != MPI_COMM_NULL) (void)MPI_Comm_free(&host);
   if (own != MPI_COMM_NULL) (void)MPI_Comm_free(&own);
   return st;
 }

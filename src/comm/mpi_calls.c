@@ -82,6 +82,25 @@ done:
   return st;
 }
 
+static xfer_status gather_by_messages(xfi_mpi_comm *t, unsigned char *all,
+                                      const unsigned char *mine, size_t n_bytes,
+                                      xfi_deadline deadline)
+{
+  xfer_status st = XFER_OK;
+
+  t->gathering = ++t->n_gatherings;
+  XFI_TRY(gather_heads(t, all, mine, n_bytes, deadline));
+  for (size_t at = XFI_MPI_HEAD_BYTES; at < n_bytes; at += t->chunk_bytes) {
+    size_t n = n_bytes - at < t->chunk_bytes ? n_bytes - at : t->chunk_bytes;
+    memcpy(t->out, mine + at, n);
+    XFI_TRY(gather_chunk(t, n, deadline));
+    for (int r = 0; r < t->base.size; r++)
+      memcpy(all + (size_t)r * n_bytes + at, t->in + (size_t)r * n, n);
+  }
+done:
+  return st;
+}
+
 xfer_status xfi_mpi_all_gather(xfi_comm *comm, void *all, const void *mine, size_t n_bytes,
                                xfi_deadline deadline)
 {
@@ -89,18 +108,11 @@ xfer_status xfi_mpi_all_gather(xfi_comm *comm, void *all, const void *mine, size
   xfi_mpi_comm *t = (xfi_mpi_comm *)comm;
 
   XFI_TRY(xfi_mpi_check_broken(t));
-  t->gathering = ++t->n_gatherings;
-  XFI_TRY(gather_heads(t, all, mine, n_bytes, deadline));
-  for (size_t at = XFI_MPI_HEAD_BYTES; at < n_bytes; at += t->chunk_bytes) {
-    size_t n = n_bytes - at < t->chunk_bytes ? n_bytes - at : t->chunk_bytes;
-    memcpy(t->out, (const unsigned char *)mine + at, n);
-    XFI_TRY(gather_chunk(t, n, deadline));
-    for (int r = 0; r < comm->size; r++)
-      memcpy((unsigned char *)all + (size_t)r * n_bytes + at, t->in + (size_t)r * n, n);
-  }
-done:
+  st = t->segments->has_all ? xfi_mpi_gather_shared(t, all, mine, n_bytes, deadline)
+                            : gather_by_messages(t, all, mine, n_bytes, deadline);
   if (st != XFER_OK) (void)xfi_mpi_fail(t, st);
   t->gathering = 0;
+done:
   return st;
 }
 

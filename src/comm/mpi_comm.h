@@ -1,10 +1,10 @@
 /* Inside of the comm over MPI. mpi.c has the idea and makes it; mpi_wait.c has waiting and failing,
- * mpi_calls.c the calls.
+ * mpi_calls.c the calls, mpi_shared.c those between ranks that share memory (mpi_segment.c).
  */
 #ifndef XFI_MPI_COMM_H
 #define XFI_MPI_COMM_H
 
-#include "comm.h"
+#include "mpi_segment.h"
 
 #include <mpi.h>
 #include <pthread.h>
@@ -40,8 +40,10 @@ typedef struct xfi_mpi_comm {
   pthread_t owner; /* the thread that may call MPI */
   uint64_t token;  /* of this comm, the same on every rank */
 
-  uint64_t n_gatherings;
-  uint64_t gathering;    /* in which this rank waits; 0: none */
+  xfi_segments *segments; /* of this host */
+
+  uint64_t n_gatherings; /* in shared memory: steps of them */
+  uint64_t gathering;    /* by messages, in which this rank waits; 0: none */
   size_t chunk_bytes;    /* of a rank in one operation of a gathering */
   unsigned char *out;    /* [chunk_bytes] */
   unsigned char *in;     /* [size * chunk_bytes] */
@@ -87,6 +89,13 @@ int xfi_mpi_find_late(xfi_mpi_comm *t);
 
 /* Room in t->requests. */
 xfer_status xfi_mpi_reserve(xfi_mpi_comm *t, int n);
+
+bool xfi_mpi_shares(const xfi_comm *comm, int peer);
+xfer_status xfi_mpi_stream(xfi_comm *comm, xfi_channel *channels, size_t n, size_t slot_bytes,
+                           xfi_carry_fn *carry, void *context, xfi_deadline deadline);
+/* Where all ranks share memory. */
+xfer_status xfi_mpi_gather_shared(xfi_mpi_comm *t, void *all, const void *mine, size_t n_bytes,
+                                  xfi_deadline deadline);
 
 xfer_status xfi_mpi_all_gather(xfi_comm *comm, void *all, const void *mine, size_t n_bytes,
                                xfi_deadline deadline);

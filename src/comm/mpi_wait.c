@@ -78,6 +78,7 @@ void xfi_mpi_tell_all(xfi_mpi_comm *t)
   (void)pthread_mutex_lock(&t->failure_lock);
   memcpy(t->told.why, t->why, sizeof t->why);
   (void)pthread_mutex_unlock(&t->failure_lock);
+  xfi_segments_alarm(t->segments, t->base.rank, t->told.why);
   for (int r = 0; r < t->base.size; r++)
     if (r != t->base.rank)
       (void)MPI_Isend(&t->told, (int)sizeof t->told, MPI_BYTE, r, XFI_MPI_TAG_NOTICE, t->comm,
@@ -111,10 +112,24 @@ static void listen_once(xfi_mpi_comm *t)
   xfi_mpi_hear(t);
 }
 
+/* Takes what a rank of this host told, which has told everybody. In a gathering by messages its
+ * notice must be answered, so that alone counts. */
+static void look_for_alarm(xfi_mpi_comm *t)
+{
+  const xfi_segment *own = xfi_segment_of(t->segments, t->base.rank);
+  const uint32_t alarm = own == NULL ? 0 : atomic_load(&own->alarm);
+
+  if (alarm == 0 || t->gathering != 0 || atomic_load(&t->broken)) return;
+  xfi_mpi_set_broken(t, "%.*s", XFI_MPI_WHY_BYTES - 1,
+                     xfi_segment_of(t->segments, (int)alarm - 1)->why);
+  t->has_told = true;
+}
+
 xfer_status xfi_mpi_check_broken(xfi_mpi_comm *t)
 {
   xfer_status st = XFER_OK;
 
+  look_for_alarm(t);
   listen_once(t);
   if (!atomic_load(&t->broken)) return XFER_OK;
   xfi_mpi_tell_all(t);

@@ -2,7 +2,7 @@
  * Copies made ready, in three kinds that run side by side:
  *
  * - the copy engine takes the largest ones of long rows: no multiprocessor, and the speed of the
- *   link. It cannot be stopped once it is enqueued, so it takes none that is guarded;
+ *   link. It cannot be stopped once it is enqueued, so it takes none with a strict guard;
  * - a graph (cuda_graph.c) takes regular ones of middling size, in one launch for all;
  * - one launch of the kernels takes the rest.
  *
@@ -247,7 +247,7 @@ static xfer_status batch_fill(xfi_cuda_device *device, xfi_batch *batch, const x
   }
   if (!is_staging(device, rest, n_rest)) {
     n_blocks = XFI_CUDA_BLOCKS_ALONE;
-    if (guard == NULL) XFI_TRY(take(&batch->engine, &of_engine, device, rest, &n_rest));
+    if (!xfi_cuda_guard_is_strict(guard)) XFI_TRY(take(&batch->engine, &of_engine, device, rest, &n_rest));
     XFI_TRY(take(&in_graph, &of_graph, device, rest, &n_rest));
     XFI_TRY(xfi_cuda_graph_create(&batch->graph, device, &in_graph, guard));
   }

@@ -116,11 +116,13 @@ xfer_status xfi_cuda_flags_sync(xfi_device *device, const xfi_flags *set, const 
 xfer_status xfi_cuda_flags_set_op(xfi_device *device, const xfi_flags *set, const xfi_guard *guard,
                                   uint64_t value, xfer_stream stream);
 void xfi_cuda_flags_store(xfi_device *device, uint64_t *flag, uint64_t value);
-xfer_status xfi_cuda_guard_create(xfi_device *device, xfi_guard **guard, const xfi_flags *flags);
+xfer_status xfi_cuda_guard_create(xfi_device *device, xfi_guard **guard, const xfi_flags *flags,
+                                  bool strict);
 void xfi_cuda_guard_destroy(xfi_device *device, xfi_guard *guard);
 xfer_status xfi_cuda_guard_check_op(xfi_device *device, xfi_guard *guard, xfer_stream stream);
 /* The word that a guard's decision is in, on the device; of NULL: NULL. */
 const uint64_t *xfi_cuda_guard_go(const xfi_guard *guard);
+bool xfi_cuda_guard_is_strict(const xfi_guard *guard);
 
 /* ---- cuda_look.c ---- */
 

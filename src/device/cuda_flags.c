@@ -15,6 +15,7 @@ enum { OPS_PER_CALL = 64 };
 struct xfi_guard {
   uint64_t *flags[XFI_GUARD_FLAGS]; /* [n_flags] */
   int n_flags;
+  bool strict;
   uint64_t *go; /* on the device */
 };
 
@@ -94,7 +95,13 @@ const uint64_t *xfi_cuda_guard_go(const xfi_guard *guard)
   return guard == NULL ? NULL : guard->go;
 }
 
-xfer_status xfi_cuda_guard_create(xfi_device *base, xfi_guard **out, const xfi_flags *flags)
+bool xfi_cuda_guard_is_strict(const xfi_guard *guard)
+{
+  return guard != NULL && guard->strict;
+}
+
+xfer_status xfi_cuda_guard_create(xfi_device *base, xfi_guard **out, const xfi_flags *flags,
+                                  bool strict)
 {
   xfer_status st = XFER_OK;
   void *go = NULL;
@@ -103,6 +110,7 @@ xfer_status xfi_cuda_guard_create(xfi_device *base, xfi_guard **out, const xfi_f
   XFI_CHECK(guard != NULL, XFER_ERR_NOMEM, "a guard");
   XFI_CHECK(flags->n <= XFI_GUARD_FLAGS, XFER_ERR_INTERNAL, "a guard of %d flags", flags->n);
   guard->n_flags = flags->n;
+  guard->strict = strict;
   for (int i = 0; i < flags->n; i++)
     guard->flags[i] = flags->at[i];
   XFI_TRY(base->ops->alloc(base, &go, sizeof *guard->go));

@@ -192,7 +192,7 @@ static xfer_status reach_within_process(xfi_cuda_device *device, const handle *f
   xfer_status st = XFER_OK;
   int can = 0;
 
-  if (from->ordinal == device->ordinal || from->kind == HANDLE_PAGE) return XFER_OK;
+  if (from->ordinal == device->ordinal) return XFER_OK;
   XFI_CHECK(from->kind == HANDLE_IPC, XFER_ERR_UNSUPPORTED,
             "memory of device %d is not of cudaMalloc: device %d may not be allowed to reach it",
             from->ordinal, device->ordinal);
@@ -239,13 +239,13 @@ static xfer_status open_mapping(mapping *m, xfi_cuda_device *device, const handl
   if (from->kind == HANDLE_CHUNKS && (!same_process || from->ordinal != device->ordinal)) {
     XFI_TRY(xfi_cuda_chunks_map(device, from->socket, from->base, from->n_bytes, &m->base,
                                 deadline));
+  } else if (from->kind == HANDLE_PAGE) { /* within the process too: it lives until all are done */
+    m->by_streams = from->file.by_streams != 0;
+    XFI_TRY(xfi_cuda_page_open(&from->file, from->n_bytes, &m->base));
   } else if (same_process) {
     XFI_TRY(reach_within_process(device, from));
     m->base = (char *)(uintptr_t)from->base; /* NOLINT: it came as a number */
     m->kind = HANDLE_LOCAL;
-  } else if (from->kind == HANDLE_PAGE) {
-    m->by_streams = from->file.by_streams != 0;
-    XFI_TRY(xfi_cuda_page_open(&from->file, from->n_bytes, &m->base));
   } else {
     XFI_TRY(map_by_ipc(from, &m->base));
   }

@@ -90,15 +90,19 @@ typedef struct xfi_device_ops {
   xfer_status (*event_sync)(xfi_device *device, xfi_event *event, xfi_deadline deadline);
 
   /* Make copies ready. They may touch this device's memory and imported memory. The array is
-   * copied. `guard` NULL: none; else a launch copies nothing where the guard says no. */
+   * copied. `guard` NULL: none; else a launch copies nothing where the guard says no,
+   * but see guard_create(). */
   xfer_status (*batch_create)(xfi_device *device, xfi_batch **batch, const xfi_copy *copies,
                               size_t n_copies, const xfi_guard *guard);
   void (*batch_destroy)(xfi_device *device, xfi_batch *batch);
   xfer_status (*batch_launch)(xfi_device *device, xfi_batch *batch, xfer_stream stream);
 
   /* NULL on a synchronous device, where a wait that ends in vain is an error at once. A guard says
-   * no where one of `flags`, which are copied, was void when guard_check() came on its stream. */
-  xfer_status (*guard_create)(xfi_device *device, xfi_guard **guard, const xfi_flags *flags);
+   * no where one of `flags`, which are copied, was void when guard_check() came on its stream. If it
+   * is not `strict`, copies that gain by it may be done whatever it says: for those that write our
+   * own memory. */
+  xfer_status (*guard_create)(xfi_device *device, xfi_guard **guard, const xfi_flags *flags,
+                              bool strict);
   void (*guard_destroy)(xfi_device *device, xfi_guard *guard);
   xfer_status (*guard_check)(xfi_device *device, xfi_guard *guard, xfer_stream stream);
 

@@ -7,6 +7,7 @@
 #include <string.h>
 
 #include "alloc.h"
+#include "boxes.h"
 #include "checked.h"
 #include "cut.h"
 #include "dtype.h"
@@ -242,6 +243,36 @@ done:
   return st;
 }
 
+xfer_status xfi_layout_begin(xfer_layout **layout, const xfer_layout_desc *desc)
+{
+  xfer_status st = XFER_OK;
+  xfer_layout *l = NULL;
+
+  XFI_CHECK(desc->mesh != NULL, XFER_ERR_ARG, "a layout without a mesh");
+  l = xfi_calloc(1, sizeof *l);
+  XFI_CHECK(l != NULL, XFER_ERR_NOMEM, "layout");
+  atomic_init(&l->n_refs, 1);
+  l->mesh = xfi_mesh_share(desc->mesh);
+  l->n_replicas = 1;
+  XFI_TRY(set_sizes(l, desc));
+
+  *layout = l;
+  l = NULL;
+done:
+  xfi_layout_destroy(l);
+  return st;
+}
+
+xfer_status xfi_layout_end(xfer_layout *layout)
+{
+  xfer_status st = XFER_OK;
+
+  XFI_TRY(check_bytes(layout));
+  XFI_TRY(xfi_layout_digest(layout));
+done:
+  return st;
+}
+
 xfer_status xfi_layout_create(xfer_layout **layout, const xfer_layout_desc *given)
 {
   xfer_status st = XFER_OK;
@@ -249,16 +280,9 @@ xfer_status xfi_layout_create(xfer_layout **layout, const xfer_layout_desc *give
   xfer_layout_desc desc;
 
   XFI_TRY(xfi_options_copy(&desc, sizeof desc, given, "xfer_layout_desc"));
-  XFI_CHECK(desc.mesh != NULL, XFER_ERR_ARG, "a layout without a mesh");
-  l = xfi_calloc(1, sizeof *l);
-  XFI_CHECK(l != NULL, XFER_ERR_NOMEM, "layout");
-  atomic_init(&l->n_refs, 1);
-  l->mesh = xfi_mesh_share(desc.mesh);
-  l->n_replicas = 1;
-  XFI_TRY(set_sizes(l, &desc));
+  XFI_TRY(xfi_layout_begin(&l, &desc));
   XFI_TRY(add_cuts(l, &desc));
-  XFI_TRY(check_bytes(l));
-  XFI_TRY(xfi_layout_digest(l));
+  XFI_TRY(xfi_layout_end(l));
 
   *layout = l;
   l = NULL;
@@ -282,6 +306,7 @@ void xfi_layout_destroy(xfer_layout *layout)
   for (int d = 0; d < layout->n_dims; d++)
     for (int c = 0; c < layout->dims[d].n_cuts; c++)
       xfi_table_destroy(layout->dims[d].cuts[c].table);
+  xfi_boxes_destroy(layout->boxes);
   xfi_mesh_destroy(layout->mesh);
   xfi_free(layout);
 }
@@ -316,21 +341,44 @@ bool xfi_layout_place(const xfer_layout *layout, int rank, xfi_place *place)
   return true;
 }
 
-int xfi_layout_rank(const xfer_layout *layout, const xfi_place *place)
+int xfi_dim_position(const xfer_layout *layout, int dim, int64_t part)
+{
+  const xfi_dim *d = &layout->dims[dim];
+  int position = 0;
+
+  for (int c = d->n_cuts - 1; c >= 0; c--) {
+    position += (int)(part % d->cuts[c].n_coords) * layout->mesh->stride[d->cuts[c].axis];
+    part /= d->cuts[c].n_coords;
+  }
+  return position;
+}
+
+/* ---- parts ---- */
+
+/* By boxes: the mesh positions of a part's replicas. */
+static const int *positions_of(const xfer_layout *layout, uint32_t part)
+{
+  return layout->boxes->positions + layout->boxes->part_first[part];
+}
+
+int xfi_part_n_replicas(const xfer_layout *layout, uint32_t part)
+{
+  const xfi_boxes *b = layout->boxes;
+
+  return b == NULL ? layout->n_replicas : (int)(b->part_first[part + 1] - b->part_first[part]);
+}
+
+int xfi_part_first(const xfer_layout *layout, uint32_t part)
+{
+  return layout->boxes == NULL ? (int)part : positions_of(layout, part)[0];
+}
+
+int xfi_part_rank(const xfer_layout *layout, uint32_t part, int replica)
 {
   const xfer_mesh *mesh = layout->mesh;
-  int position = 0;
-  int replica = place->replica;
+  int position = (int)part;
 
-  for (int d = 0; d < layout->n_dims; d++) {
-    const xfi_dim *dim = &layout->dims[d];
-    int64_t part = place->part[d];
-
-    for (int c = dim->n_cuts - 1; c >= 0; c--) {
-      position += (int)(part % dim->cuts[c].n_coords) * mesh->stride[dim->cuts[c].axis];
-      part /= dim->cuts[c].n_coords;
-    }
-  }
+  if (layout->boxes != NULL) return mesh->ranks[positions_of(layout, part)[replica]];
   for (int i = layout->n_replica_axes - 1; i >= 0; i--) {
     const int axis = layout->replica_axes[i];
 
@@ -338,4 +386,23 @@ int xfi_layout_rank(const xfer_layout *layout, const xfi_place *place)
     replica /= mesh->shape[axis];
   }
   return mesh->ranks[position];
+}
+
+int xfi_part_replica(const xfer_layout *layout, uint32_t part, int rank)
+{
+  const xfer_mesh *mesh = layout->mesh;
+  const int position = xfi_mesh_find(mesh, rank);
+  int first = position;
+  int replica = 0;
+
+  if (position < 0) return -1;
+  if (layout->boxes != NULL) return xfi_boxes_replica(layout->boxes, part, position);
+  for (int i = 0; i < layout->n_replica_axes; i++) {
+    const int axis = layout->replica_axes[i];
+    const int at = coordinate(mesh, position, axis);
+
+    first -= at * mesh->stride[axis];
+    replica = replica * mesh->shape[axis] + at;
+  }
+  return first == (int)part ? replica : -1;
 }

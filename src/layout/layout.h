@@ -61,9 +61,13 @@ typedef struct xfi_dim {
   int64_t n_parts; /* product of n_coords */
 } xfi_dim;
 
+/* What each rank of a layout by boxes holds (boxes.h); NULL: the layout is by placements. */
+typedef struct xfi_boxes xfi_boxes;
+
 struct xfer_layout {
   atomic_int n_refs;
   xfer_mesh *mesh;
+  xfi_boxes *boxes;
   xfer_dtype dtype;
   int elem_bytes;
   int n_dims;
@@ -76,10 +80,26 @@ struct xfer_layout {
 };
 
 xfer_status xfi_layout_create(xfer_layout **layout, const xfer_layout_desc *desc);
+/* The first and the last of making one: mesh and sizes; and when it is known who holds what, that
+ * bytes fit, and the digest. */
+xfer_status xfi_layout_begin(xfer_layout **layout, const xfer_layout_desc *desc);
+xfer_status xfi_layout_end(xfer_layout *layout);
 xfer_layout *xfi_layout_share(const xfer_layout *layout);
 void xfi_layout_destroy(xfer_layout *layout);
 
-/* Which part of each dim and which replica a rank holds. */
+/*
+ * A part is what a set of ranks, its replicas, hold alike. By placements every rank of the mesh has
+ * one, numbered by the mesh position of its first replica, the others a fixed step after it. By
+ * boxes a part is all boxes that the same ranks hold, and a rank may have a share in several.
+ */
+int xfi_part_n_replicas(const xfer_layout *layout, uint32_t part);
+/* Mesh position of the first replica. */
+int xfi_part_first(const xfer_layout *layout, uint32_t part);
+int xfi_part_rank(const xfer_layout *layout, uint32_t part, int replica);
+/* The way back; -1: the rank does not hold the part. */
+int xfi_part_replica(const xfer_layout *layout, uint32_t part, int rank);
+
+/* By placements: which part of each dim and which replica a rank holds. */
 typedef struct xfi_place {
   int64_t part[XFER_MAX_DIMS];
   int replica;
@@ -87,8 +107,8 @@ typedef struct xfi_place {
 
 /* False: the rank is not in the mesh. */
 bool xfi_layout_place(const xfer_layout *layout, int rank, xfi_place *place);
-/* The way back. */
-int xfi_layout_rank(const xfer_layout *layout, const xfi_place *place);
+/* The mesh position that the coordinates of a dim's part add up to, the others being 0. */
+int xfi_dim_position(const xfer_layout *layout, int dim, int64_t part);
 
 /* Is some cut a table? Only then can an index be held by several parts, or twice by one. */
 bool xfi_dim_has_table(const xfi_dim *dim);

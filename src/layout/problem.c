@@ -9,6 +9,7 @@
 #include <string.h>
 
 #include "alloc.h"
+#include "boxes.h"
 #include "checked.h"
 #include "dtype.h"
 #include "error.h"
@@ -122,7 +123,7 @@ static xfer_status parse_mesh(parser *p, side *s)
   xfer_status st = XFER_OK;
   int64_t size = 0;
 
-  XFI_CHECK(take(p, "("), XFER_ERR_ARG, "column %d: expected '('", column(p, p->at));
+  XFI_CHECK(take(p, "("), XFER_ERR_ARG, "column %d: expected '(' or '{'", column(p, p->at));
   s->n_ranks = 1;
   do {
     const char *number = p->at;
@@ -324,12 +325,103 @@ done:
   return st;
 }
 
-/* "(" int {"," int} ")" ["@" range {"," range}] ":" p {"," p} {";" opt} */
+/* "[" [int ":" int {"," int ":" int}] "]" */
+static xfer_status parse_box(parser *p, const head *h, xfi_bounds *boxes)
+{
+  xfer_status st = XFER_OK;
+  int64_t bounds[2 * XFER_MAX_DIMS];
+
+  XFI_CHECK(take(p, "["), XFER_ERR_ARG, "column %d: expected '[' and a box", column(p, p->at));
+  for (int d = 0; d < h->n_dims; d++) {
+    const char *start = p->at;
+
+    XFI_CHECK(d == 0 || take(p, ","), XFER_ERR_ARG, "column %d: expected ',' and dim %d of %d",
+              column(p, p->at), d, h->n_dims);
+    XFI_TRY(parse_int(p, d == 0 ? "[" : ",", INT64_MAX / 2, &bounds[d]));
+    XFI_CHECK(take(p, ":"), XFER_ERR_ARG, "column %d: expected ':' and the end of the interval",
+              column(p, p->at));
+    XFI_TRY(parse_int(p, ":", INT64_MAX / 2, &bounds[h->n_dims + d]));
+    XFI_CHECK(bounds[d] <= bounds[h->n_dims + d], XFER_ERR_ARG,
+              "column %d: an interval that ends before it begins", column(p, start));
+  }
+  XFI_CHECK(take(p, "]"), XFER_ERR_ARG, "column %d: expected ']'", column(p, p->at));
+  XFI_TRY(xfi_bounds_add(boxes, h->n_dims, bounds));
+done:
+  return st;
+}
+
+/* rank "=" ["f" int ":" int | box {"+" box}] */
+static xfer_status parse_list(parser *p, const head *h, int64_t *rank, xfi_bounds *boxes)
+{
+  xfer_status st = XFER_OK;
+  int64_t begin = 0;
+  int64_t end = 0;
+
+  XFI_TRY(parse_int(p, p->at[-1] == '{' ? "{" : ";", INT_MAX, rank));
+  XFI_CHECK(take(p, "="), XFER_ERR_ARG, "column %d: expected '=' and the rank's boxes",
+            column(p, p->at));
+  if (take(p, "f")) {
+    XFI_TRY(parse_int(p, "f", INT64_MAX / 2, &begin));
+    XFI_CHECK(take(p, ":"), XFER_ERR_ARG, "column %d: expected ':' and the end of the range",
+              column(p, p->at));
+    XFI_TRY(parse_int(p, ":", INT64_MAX / 2, &end));
+    XFI_TRY(xfi_bounds_add_flat(boxes, h->n_dims, h->shape, begin, end));
+  } else if (*p->at == '[') {
+    do {
+      XFI_TRY(parse_box(p, h, boxes));
+    } while (take(p, "+"));
+  }
+done:
+  return st;
+}
+
+/* "{" list {";" list} "}", the opening brace taken */
+static xfer_status parse_boxes(parser *p, const head *h, xfer_layout **layout)
+{
+  xfer_boxes_desc desc = XFER_BOXES_DESC_INIT;
+  xfer_status st = XFER_OK;
+  xfi_bounds boxes = {NULL, 0, 0};
+  int64_t *first = NULL;
+  int *ranks = NULL;
+  size_t first_capacity = 0;
+  size_t ranks_capacity = 0;
+  xfer_mesh *mesh = NULL;
+  int n = 0;
+
+  XFI_TRY(xfi_vec_reserve(&first, &first_capacity, 1, sizeof *first));
+  do {
+    int64_t rank = 0;
+
+    XFI_TRY(parse_list(p, h, &rank, &boxes));
+    XFI_TRY(xfi_vec_reserve(&first, &first_capacity, (size_t)n + 2, sizeof *first));
+    XFI_TRY(xfi_vec_reserve(&ranks, &ranks_capacity, (size_t)n + 1, sizeof *ranks));
+    ranks[n++] = (int)rank;
+    first[n] = (int64_t)boxes.n;
+  } while (take(p, ";"));
+  XFI_CHECK(take(p, "}"), XFER_ERR_ARG, "column %d: expected '+', ';' or '}'", column(p, p->at));
+  XFI_TRY(xfi_mesh_create(&mesh, &n, 1, ranks));
+  desc.mesh = mesh;
+  desc.dtype = (int32_t)h->dtype;
+  desc.n_dims = h->n_dims;
+  desc.shape = h->shape;
+  desc.first = first;
+  desc.bounds = boxes.at;
+  XFI_TRY(xfi_layout_create_boxes(layout, &desc));
+done:
+  xfi_mesh_destroy(mesh);
+  xfi_free(boxes.at);
+  xfi_free(first);
+  xfi_free(ranks);
+  return st;
+}
+
+/* "(" int {"," int} ")" ["@" range {"," range}] ":" p {"," p} {";" opt}, or boxes */
 static xfer_status parse_side(parser *p, const head *h, xfer_layout **layout)
 {
   xfer_status st = XFER_OK;
   side s = {.n_axes = 0};
 
+  if (take(p, "{")) return parse_boxes(p, h, layout);
   memcpy(s.padded, h->shape, sizeof s.padded);
   XFI_TRY(parse_mesh(p, &s));
   XFI_TRY(parse_ranks(p, &s));

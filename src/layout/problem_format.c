@@ -5,6 +5,7 @@
 #include <stdarg.h>
 #include <stdio.h>
 
+#include "boxes.h"
 #include "dtype.h"
 #include "layout.h"
 #include "problem.h"
@@ -125,10 +126,35 @@ static void put_order(out *o, const xfer_layout *l)
     }
 }
 
+/* "{" rank "=" boxes {";" rank "=" boxes} "}" */
+static void put_boxes(out *o, const xfer_layout *l)
+{
+  const xfi_boxes *b = l->boxes;
+
+  for (int p = 0; p < l->mesh->size; p++) {
+    put(o, "%c%d=", p == 0 ? '{' : ';', l->mesh->ranks[p]);
+    for (int64_t i = b->first[p]; i < b->first[p + 1]; i++) {
+      const int64_t *bounds = xfi_listed_bounds(l, (size_t)i);
+
+      put(o, "%s", i == b->first[p] ? "[" : "+[");
+      for (int d = 0; d < l->n_dims; d++)
+        put(o, "%s%lld:%lld", d == 0 ? "" : ",", (long long)bounds[d],
+            (long long)bounds[l->n_dims + d]);
+      put(o, "]");
+    }
+  }
+  put(o, "}");
+}
+
 static void put_side(out *o, const xfer_layout *l)
 {
   int dim = 0;
   int place = 0;
+
+  if (l->boxes != NULL) {
+    put_boxes(o, l);
+    return;
+  }
 
   for (int a = 0; a < l->mesh->n_axes; a++)
     put(o, "%c%d", a == 0 ? '(' : ',', l->mesh->shape[a]);

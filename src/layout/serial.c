@@ -6,18 +6,23 @@
  * ranks, the axes that split something, in the order of their dims and cuts: n, (axis, dim, kind,
  * rule, factor, [table: allow_zero, n_runs, first.., local_lengths.., runs..]) ... Axes that are
  * not listed replicate.
+ *
+ * By boxes: another magic, dtype, n_dims, sizes, 0 or 1 where only one rank's are known, ranks: n,
+ * rank.., boxes: n, first.., bounds..
  */
 #include <string.h>
 
 #include <xxhash.h>
 
 #include "alloc.h"
+#include "boxes.h"
 #include "cut.h"
 #include "error.h"
 #include "layout.h"
 #include "vec.h"
 
-#define MAGIC INT64_C(0x315f72656678) /* "xfer_1" */
+#define MAGIC INT64_C(0x315f72656678)       /* "xfer_1" */
+#define MAGIC_BOXES INT64_C(0x625f72656678) /* "xfer_b" */
 
 typedef struct writer {
   int64_t *words;
@@ -86,14 +91,40 @@ static void put_mesh(writer *w, const xfer_mesh *mesh)
     put1(w, mesh->ranks[i]);
 }
 
+static void put_sizes(writer *w, const xfer_layout *l)
+{
+  put(w, (const int64_t[]){MAGIC_BOXES, l->dtype, l->n_dims}, 3);
+  for (int d = 0; d < l->n_dims; d++)
+    put1(w, l->dims[d].size);
+  put1(w, l->boxes->is_own);
+}
+
+static void put_boxes(writer *w, const xfer_layout *l)
+{
+  const size_t n_ranks = (size_t)l->mesh->size;
+  const size_t n = (size_t)l->boxes->first[n_ranks];
+
+  put1(w, (int64_t)n);
+  put(w, l->boxes->first, n_ranks + 1);
+  put(w, l->boxes->bounds, n * 2 * (size_t)l->n_dims);
+}
+
 xfer_status xfi_layout_write(const xfer_layout *layout, unsigned char **bytes, size_t *n_bytes)
 {
   xfer_status st = XFER_OK;
   writer w = {NULL, 0, 0, XFER_OK};
 
-  put_tensor(&w, layout);
-  put_mesh(&w, layout->mesh);
-  put_cuts(&w, layout);
+  if (layout->boxes == NULL) {
+    put_tensor(&w, layout);
+    put_mesh(&w, layout->mesh);
+    put_cuts(&w, layout);
+  } else {
+    put_sizes(&w, layout);
+    put1(&w, layout->mesh->size);
+    for (int i = 0; i < layout->mesh->size; i++)
+      put1(&w, layout->mesh->ranks[i]);
+    put_boxes(&w, layout);
+  }
   XFI_TRY(w.st);
   *bytes = (unsigned char *)w.words;
   *n_bytes = w.n * sizeof *w.words;
@@ -110,10 +141,16 @@ xfer_status xfi_layout_digest(xfer_layout *layout)
   writer w = {NULL, 0, 0, XFER_OK};
   XXH128_hash_t hash;
 
-  put_tensor(&w, layout);
+  if (layout->boxes == NULL)
+    put_tensor(&w, layout);
+  else
+    put_sizes(&w, layout);
   put1(&w, (int64_t)layout->mesh->digest[0]);
   put1(&w, (int64_t)layout->mesh->digest[1]);
-  put_cuts(&w, layout);
+  if (layout->boxes == NULL)
+    put_cuts(&w, layout);
+  else
+    put_boxes(&w, layout);
   XFI_TRY(w.st);
   hash = XXH3_128bits(w.words, w.n * sizeof *w.words);
   layout->digest[0] = hash.low64;
@@ -247,10 +284,51 @@ static void read_cut(reader *r, const xfer_mesh *mesh, int n_dims, xfer_placemen
   p->table = &parts->given;
 }
 
-xfer_status xfi_layout_read(xfer_layout **layout, const unsigned char *bytes, size_t n_bytes)
+static xfer_status read_boxes(reader *r, xfer_layout **layout)
 {
   xfer_status st = XFER_OK;
-  reader r = {bytes, n_bytes / sizeof(int64_t), n_bytes % sizeof(int64_t) != 0, false};
+  xfer_boxes_desc desc = XFER_BOXES_DESC_INIT;
+  int64_t sizes[XFER_MAX_DIMS];
+  int64_t is_own, n_ranks, n;
+  int64_t *first = NULL;
+  int64_t *bounds = NULL;
+  int *ranks = NULL;
+  xfer_mesh *mesh = NULL;
+
+  desc.dtype = (int32_t)take_between(r, 0, INT32_MAX);
+  desc.n_dims = (int32_t)take_between(r, 0, XFER_MAX_DIMS);
+  take(r, sizes, (size_t)desc.n_dims);
+  is_own = take_between(r, 0, 1);
+  n_ranks = take_between(r, 1, INT32_MAX - 1);
+  XFI_CHECK(!r->failed && (size_t)n_ranks <= r->n_left, XFER_ERR_MISMATCH,
+            "a received layout is malformed: ranks");
+  ranks = xfi_calloc((size_t)n_ranks, sizeof *ranks);
+  XFI_CHECK(ranks != NULL, XFER_ERR_NOMEM, "%lld ranks", (long long)n_ranks);
+  for (int64_t i = 0; i < n_ranks; i++)
+    ranks[i] = (int)take_between(r, 0, INT32_MAX);
+  n = take_between(r, 0, INT32_MAX);
+  first = take_array(r, (size_t)n_ranks + 1);
+  bounds = take_array(r, (size_t)n * 2 * (size_t)desc.n_dims);
+  XFI_CHECK(!r->no_memory, XFER_ERR_NOMEM, "a received layout of %lld boxes", (long long)n);
+  XFI_CHECK(!r->failed && r->n_left == 0 && first[n_ranks] == n, XFER_ERR_MISMATCH,
+            "a received layout is malformed: boxes");
+  XFI_TRY(xfi_mesh_create(&mesh, &(int){(int)n_ranks}, 1, ranks));
+  desc.mesh = is_own != 0 ? NULL : mesh;
+  desc.shape = sizes;
+  desc.first = first;
+  desc.bounds = bounds;
+  XFI_TRY(xfi_layout_create_boxes(layout, &desc));
+done:
+  xfi_free(ranks);
+  xfi_free(first);
+  xfi_free(bounds);
+  xfi_mesh_destroy(mesh);
+  return st;
+}
+
+static xfer_status read_placements(reader *r, xfer_layout **layout)
+{
+  xfer_status st = XFER_OK;
   xfer_layout_desc desc = XFER_LAYOUT_DESC_INIT;
   int64_t sizes[XFER_MAX_DIMS];
   int64_t padded[XFER_MAX_DIMS];
@@ -261,17 +339,16 @@ xfer_status xfi_layout_read(xfer_layout **layout, const unsigned char *bytes, si
   int n_cuts;
 
   memset(parts, 0, sizeof parts);
-  if (take1(&r) != MAGIC) r.failed = true;
-  desc.dtype = (int32_t)take_between(&r, 0, INT32_MAX);
-  desc.n_dims = (int32_t)take_between(&r, 0, XFER_MAX_DIMS);
-  take(&r, sizes, (size_t)desc.n_dims);
-  take(&r, padded, (size_t)desc.n_dims);
-  XFI_TRY(read_mesh(&r, &mesh));
-  n_cuts = (int)take_between(&r, 0, mesh->n_axes);
-  for (int i = 0; i < n_cuts && !r.failed; i++)
-    read_cut(&r, mesh, desc.n_dims, placements, &parts[i], &order[i]);
-  XFI_CHECK(!r.no_memory, XFER_ERR_NOMEM, "a received layout of %zu bytes", n_bytes);
-  XFI_CHECK(!r.failed && r.n_left == 0, XFER_ERR_MISMATCH, "a received layout is malformed");
+  desc.dtype = (int32_t)take_between(r, 0, INT32_MAX);
+  desc.n_dims = (int32_t)take_between(r, 0, XFER_MAX_DIMS);
+  take(r, sizes, (size_t)desc.n_dims);
+  take(r, padded, (size_t)desc.n_dims);
+  XFI_TRY(read_mesh(r, &mesh));
+  n_cuts = (int)take_between(r, 0, mesh->n_axes);
+  for (int i = 0; i < n_cuts && !r->failed; i++)
+    read_cut(r, mesh, desc.n_dims, placements, &parts[i], &order[i]);
+  XFI_CHECK(!r->no_memory, XFER_ERR_NOMEM, "a received layout of %d cuts", n_cuts);
+  XFI_CHECK(!r->failed && r->n_left == 0, XFER_ERR_MISMATCH, "a received layout is malformed");
   for (int a = 0; a < mesh->n_axes; a++)
     if (placements[a].kind == XFER_REPLICATE) order[n_cuts++] = a;
   desc.mesh = mesh;
@@ -286,5 +363,18 @@ done:
   for (int i = 0; i < XFER_MAX_DIMS; i++)
     free_parts(&parts[i]);
   xfi_mesh_destroy(mesh);
+  return st;
+}
+
+xfer_status xfi_layout_read(xfer_layout **layout, const unsigned char *bytes, size_t n_bytes)
+{
+  xfer_status st = XFER_OK;
+  reader r = {bytes, n_bytes / sizeof(int64_t), n_bytes % sizeof(int64_t) != 0, false};
+  const int64_t magic = take1(&r);
+
+  XFI_CHECK(!r.failed && (magic == MAGIC || magic == MAGIC_BOXES), XFER_ERR_MISMATCH,
+            "a received layout is malformed");
+  XFI_TRY(magic == MAGIC ? read_placements(&r, layout) : read_boxes(&r, layout));
+done:
   return st;
 }

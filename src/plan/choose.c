@@ -7,6 +7,7 @@
  * smaller rotates by (tensor, destination part, destination replica, box). Fewer stripes than
  * replicas stand as far apart as they can, so that the next boxes fall between them.
  */
+#include "boxes.h"
 #include "plan.h"
 
 /* A stripe is worth a message of its own from this size on; more than MAX_STRIPES gain nothing. */
@@ -30,12 +31,12 @@ static int stripe_dim(const xfi_box *box, int n_dims, int n)
   return -1;
 }
 
-int xfi_stripe_count(const xfi_class *cls, const xfi_box *box)
+int xfi_stripe_count(const xfi_class *cls, const xfi_box *box, int n_replicas)
 {
   int64_t n = xfi_box_elems(box, cls->src->n_dims) * cls->src->elem_bytes / MIN_STRIPE_BYTES;
 
   if (cls->broadcast) return 1;
-  if (n > cls->src->n_replicas) n = cls->src->n_replicas;
+  if (n > n_replicas) n = n_replicas;
   if (n > MAX_STRIPES) n = MAX_STRIPES;
   return n > 1 && stripe_dim(box, cls->src->n_dims, (int)n) >= 0 ? (int)n : 1;
 }
@@ -46,13 +47,22 @@ static int64_t share(int64_t length, int i, int n)
   return length / n * i + length % n * i / n;
 }
 
+void xfi_box_resolve(int64_t *local, uint32_t unit, const xfer_layout *layout, int rank)
+{
+  if (layout->boxes == NULL || layout->n_dims == 0) return;
+  local[0] += layout->boxes->rows[xfi_boxes_listed(layout, unit, rank)];
+}
+
 void xfi_move_box(xfi_box *box, const xfi_class *cls, const xfi_flows *flows, const xfi_move *move)
 {
+  const bool send = flows == &cls->sends;
   const int n = move->n_stripes;
   int d;
   int64_t start;
 
   *box = flows->boxes[move->box];
+  xfi_box_resolve(send ? box->dst_local : box->src_local, box->unit, send ? cls->dst : cls->src,
+                  move->peer);
   if (n <= 1) return;
   d = stripe_dim(box, cls->src->n_dims, n);
   start = share(box->length[d], move->stripe, n);
@@ -62,24 +72,23 @@ void xfi_move_box(xfi_box *box, const xfi_class *cls, const xfi_flows *flows, co
   box->dst_local[d] += start;
 }
 
-static bool same_part(const int64_t *a, const int64_t *b, int n_dims)
+uint64_t xfi_move_bytes(const xfi_class *cls, const xfi_flows *flows, const xfi_move *move)
 {
-  for (int d = 0; d < n_dims; d++)
-    if (a[d] != b[d]) return false;
-  return true;
-}
+  const xfi_box *box = &flows->boxes[move->box];
+  const int n = move->n_stripes;
+  int64_t elems = xfi_box_elems(box, cls->src->n_dims);
 
-/* Does `rank` hold the source part? */
-static bool holds(const xfer_layout *src, int rank, const int64_t *part)
-{
-  xfi_place place;
+  if (n > 1) {
+    const int64_t length = box->length[stripe_dim(box, cls->src->n_dims, n)];
 
-  return xfi_layout_place(src, rank, &place) && same_part(place.part, part, src->n_dims);
+    elems = elems / length * (share(length, move->stripe + 1, n) - share(length, move->stripe, n));
+  }
+  return (uint64_t)(elems * cls->src->elem_bytes);
 }
 
 /* The ranks of `domain` that hold the part take turns; -1: none does. */
-static int nearby_source(const xfi_plan *plan, const xfer_layout *src, const int64_t *part,
-                         int domain, uint64_t turn)
+static int nearby_source(const xfi_plan *plan, const xfer_layout *src, uint32_t part, int domain,
+                         uint64_t turn)
 {
   const int64_t size = plan->options.ranks_per_domain;
   const int64_t first = domain * size;
@@ -87,51 +96,40 @@ static int nearby_source(const xfi_plan *plan, const xfer_layout *src, const int
   int n = 0;
 
   for (int64_t r = first; r < end; r++)
-    n += holds(src, (int)r, part);
+    n += xfi_part_replica(src, part, (int)r) >= 0;
   if (n == 0) return -1;
   n = (int)(turn % (uint64_t)n);
   for (int64_t r = first; r < end; r++)
-    if (holds(src, (int)r, part) && n-- == 0) return (int)r;
+    if (xfi_part_replica(src, part, (int)r) >= 0 && n-- == 0) return (int)r;
   return -1;
 }
 
 /* Numbers the boxes that go anywhere. Both ends compute it. The destination replica's number is one
  * of the terms. */
-static uint64_t number_of(const xfi_class *cls, const xfi_turn *turn, const xfi_place *dst_place)
+static uint64_t number_of(const xfi_class *cls, const xfi_turn *turn)
 {
-  uint64_t part = 0;
-
-  for (int d = 0; d < cls->dst->n_dims; d++)
-    part = part * (uint64_t)cls->dst->dims[d].n_parts + (uint64_t)dst_place->part[d];
-  return part * (uint64_t)cls->dst->n_replicas + (uint64_t)dst_place->replica + turn->ordinal +
-         turn->box;
+  return (uint64_t)xfi_part_first(cls->dst, turn->dst_part) + (uint64_t)turn->dst_replica +
+         turn->ordinal + turn->box;
 }
 
-int xfi_choose_replica(const xfi_class *cls, const xfi_turn *turn, const xfi_place *dst_place)
+int xfi_choose_replica(const xfi_class *cls, const xfi_turn *turn)
 {
-  const uint64_t n = (uint64_t)cls->src->n_replicas;
+  const uint64_t n = (uint64_t)xfi_part_n_replicas(cls->src, turn->src_part);
 
   if (cls->broadcast) return (int)(turn->ordinal % n); /* one source for all */
-  return (int)((number_of(cls, turn, dst_place) +
-                (uint64_t)turn->stripe * n / (uint64_t)turn->n_stripes) %
-               n);
+  return (int)((number_of(cls, turn) + (uint64_t)turn->stripe * n / (uint64_t)turn->n_stripes) % n);
 }
 
 int xfi_choose_source(const xfi_plan *plan, const xfi_class *cls, const xfi_turn *turn,
-                      const int64_t *src_part, const xfi_place *dst_place, int dst_rank)
+                      int dst_rank)
 {
-  xfi_place place;
-
-  if (holds(cls->src, dst_rank, src_part)) return dst_rank;
+  if (xfi_part_replica(cls->src, turn->src_part, dst_rank) >= 0) return dst_rank;
   if (plan->options.ranks_per_domain > 0 && !cls->broadcast) {
     const int domain = (int)((uint32_t)dst_rank / plan->options.ranks_per_domain);
-    const int rank = nearby_source(plan, cls->src, src_part, domain,
-                                   number_of(cls, turn, dst_place) + (uint64_t)turn->stripe);
+    const int rank = nearby_source(plan, cls->src, turn->src_part, domain,
+                                   number_of(cls, turn) + (uint64_t)turn->stripe);
 
     if (rank >= 0) return rank;
   }
-  for (int d = 0; d < cls->src->n_dims; d++)
-    place.part[d] = src_part[d];
-  place.replica = xfi_choose_replica(cls, turn, dst_place);
-  return xfi_layout_rank(cls->src, &place);
+  return xfi_part_rank(cls->src, turn->src_part, xfi_choose_replica(cls, turn));
 }

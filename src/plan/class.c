@@ -4,56 +4,62 @@
  * Dim by dim, this rank's runs are looked up on the other side, which gives *pieces*: intervals
  * with their place in both parts, grouped by the other side's part. A flow is one group from each
  * dim, and its boxes are the product of their pieces. Pieces are maximal and in ascending order of
- * the destination's local index, so both ends of a flow list the same boxes in the same order.
+ * the global index, so both ends of a flow list the same boxes in the same order.
  */
+#include "class.h"
+
 #include <stdlib.h>
 #include <string.h>
 
 #include "alloc.h"
 #include "error.h"
-#include "plan.h"
 #include "vec.h"
-
-typedef struct piece {
-  int64_t part; /* of the other side */
-  int64_t global;
-  int64_t length;
-  int64_t src_local;
-  int64_t dst_local;
-} piece;
-
-typedef struct pieces {
-  piece *at;
-  size_t n;
-  size_t capacity;
-} pieces;
 
 static int by_part(const void *a, const void *b)
 {
-  const piece *x = a;
-  const piece *y = b;
+  const xfi_piece *x = a;
+  const xfi_piece *y = b;
 
   if (x->part != y->part) return x->part < y->part ? -1 : 1;
   return (x->dst_local > y->dst_local) - (x->dst_local < y->dst_local);
 }
 
+static int by_global(const void *a, const void *b)
+{
+  const xfi_piece *x = a;
+  const xfi_piece *y = b;
+
+  if (x->part != y->part) return x->part < y->part ? -1 : 1;
+  if (x->global != y->global) return x->global < y->global ? -1 : 1;
+  return (x->dst_local > y->dst_local) - (x->dst_local < y->dst_local);
+}
+
 static int by_dst(const void *a, const void *b)
 {
-  const piece *x = a;
-  const piece *y = b;
+  const xfi_piece *x = a;
+  const xfi_piece *y = b;
 
   return (x->dst_local > y->dst_local) - (x->dst_local < y->dst_local);
 }
 
+static void sort_pieces(xfi_pieces *list, int (*compare)(const void *, const void *))
+{
+  for (size_t i = 1; i < list->n; i++) {
+    if (compare(&list->at[i - 1], &list->at[i]) <= 0) continue;
+    qsort(list->at, list->n, sizeof *list->at, compare);
+    return;
+  }
+}
+
 /* Sort by part and join what continues on both sides. */
-static void make_canonical(pieces *list)
+static void make_canonical(xfi_pieces *list)
 {
   size_t n = 0;
 
-  if (list->n > 1) qsort(list->at, list->n, sizeof *list->at, by_part);
+  sort_pieces(list, by_part);
   for (size_t i = 0; i < list->n; i++) {
-    const piece *p = &list->at[i];
-    piece *last = n > 0 ? &list->at[n - 1] : NULL;
+    const xfi_piece *p = &list->at[i];
+    xfi_piece *last = n > 0 ? &list->at[n - 1] : NULL;
 
     if (last != NULL && last->part == p->part && last->global + last->length == p->global &&
         last->src_local + last->length == p->src_local &&
@@ -63,11 +69,37 @@ static void make_canonical(pieces *list)
       list->at[n++] = *p;
   }
   list->n = n;
+  sort_pieces(list, by_global);
 }
 
-/* Of one side's part, the runs to exchange: a source that shares an index with other parts, or
- * holds it twice, only sends what it is the first holder of. */
-static xfer_status part_runs(const xfi_dim *dim, int64_t part, bool is_source, xfi_runs *runs)
+static int by_local(const void *a, const void *b)
+{
+  const xfer_run *x = a;
+  const xfer_run *y = b;
+
+  return (x->local > y->local) - (x->local < y->local);
+}
+
+/* Sort and join what continues. */
+static void join_runs(xfi_runs *runs)
+{
+  size_t n = 0;
+
+  if (runs->n > 1) qsort(runs->at, runs->n, sizeof *runs->at, by_local);
+  for (size_t i = 0; i < runs->n; i++) {
+    const xfer_run *r = &runs->at[i];
+    xfer_run *last = n > 0 ? &runs->at[n - 1] : NULL;
+
+    if (last != NULL && last->global + last->length == r->global &&
+        last->local + last->length == r->local)
+      last->length += r->length;
+    else
+      runs->at[n++] = *r;
+  }
+  runs->n = n;
+}
+
+xfer_status xfi_part_runs(const xfi_dim *dim, int64_t part, bool is_source, xfi_runs *runs)
 {
   xfer_status st = XFER_OK;
   xfi_holds holds = {NULL, 0, 0};
@@ -81,23 +113,20 @@ static xfer_status part_runs(const xfi_dim *dim, int64_t part, bool is_source, x
     XFI_TRY(xfi_vec_reserve(&runs->at, &runs->capacity, runs->n + 1, sizeof *runs->at));
     runs->at[runs->n++] = (xfer_run){h->global, h->length, h->local};
   }
+  join_runs(runs);
 done:
   xfi_holds_free(&holds);
   return st;
 }
 
-/* The pieces of one dim between this rank's part `mine` (source or destination) and the other side.
- */
-static xfer_status dim_pieces(const xfi_dim *my_dim, int64_t mine, const xfi_dim *other,
-                              bool is_source, pieces *list)
+xfer_status xfi_pieces_add(xfi_pieces *list, const xfi_runs *runs, const xfi_dim *other,
+                           bool is_source)
 {
   xfer_status st = XFER_OK;
-  xfi_runs runs = {NULL, 0, 0};
   xfi_holds holds = {NULL, 0, 0};
 
-  XFI_TRY(part_runs(my_dim, mine, is_source, &runs));
-  for (size_t i = 0; i < runs.n; i++) {
-    const xfer_run *r = &runs.at[i];
+  for (size_t i = 0; i < runs->n; i++) {
+    const xfer_run *r = &runs->at[i];
 
     holds.n = 0;
     XFI_TRY(xfi_dim_holders(other, r->global, r->global + r->length, !is_source, &holds));
@@ -106,25 +135,25 @@ static xfer_status dim_pieces(const xfi_dim *my_dim, int64_t mine, const xfi_dim
       const int64_t my_local = r->local + (h->global - r->global);
 
       XFI_TRY(xfi_vec_reserve(&list->at, &list->capacity, list->n + 1, sizeof *list->at));
-      list->at[list->n++] = (piece){h->part, h->global, h->length, is_source ? my_local : h->local,
-                                    is_source ? h->local : my_local};
+      list->at[list->n++] =
+          (xfi_piece){h->part, h->global, h->length, is_source ? my_local : h->local,
+                      is_source ? h->local : my_local};
     }
   }
   make_canonical(list);
 done:
-  xfi_runs_free(&runs);
   xfi_holds_free(&holds);
   return st;
 }
 
 /* The proof for one dim of a destination part: its pieces cover each of its runs once, and nothing
  * else. What holds for every dim holds for the product. */
-static xfer_status prove_dim(const xfi_dim *dim, int64_t part, const pieces *list, int d,
+static xfer_status prove_dim(const xfi_dim *dim, int64_t part, const xfi_pieces *list, int d,
                              const char *tensor, int rank)
 {
   xfer_status st = XFER_OK;
   xfi_runs runs = {NULL, 0, 0};
-  piece *sorted = NULL;
+  xfi_piece *sorted = NULL;
   size_t k = 0;
 
   XFI_TRY(xfi_dim_runs(dim, part, &runs));
@@ -163,7 +192,7 @@ typedef struct group {
   size_t end;
 } group;
 
-static group group_at(const pieces *list, size_t first)
+static group group_at(const xfi_pieces *list, size_t first)
 {
   group g = {first, first};
 
@@ -173,8 +202,10 @@ static group group_at(const pieces *list, size_t first)
 }
 
 /* The product of one group per dim becomes a flow. */
-static xfer_status add_flow(xfi_flows *flows, const pieces *lists, const group *groups, int n_dims)
+static xfer_status add_flow(xfi_flows *flows, const xfi_pieces *lists, const group *groups,
+                            const xfer_layout *other, uint32_t mine, int my_replica)
 {
+  const int n_dims = other->n_dims;
   xfer_status st = XFER_OK;
   size_t at[XFER_MAX_DIMS];
   xfi_flow *flow;
@@ -182,10 +213,10 @@ static xfer_status add_flow(xfi_flows *flows, const pieces *lists, const group *
 
   XFI_TRY(xfi_vec_reserve(&flows->at, &flows->capacity, flows->n + 1, sizeof *flows->at));
   flow = &flows->at[flows->n];
-  flow->first = flows->n_boxes;
+  *flow = (xfi_flow){mine, my_replica, 0, flows->n_boxes, 0};
   for (d = 0; d < n_dims; d++) {
     at[d] = groups[d].first;
-    flow->part[d] = lists[d].at[at[d]].part;
+    flow->part += (uint32_t)xfi_dim_position(other, d, lists[d].at[at[d]].part);
   }
   do {
     xfi_box *box;
@@ -193,8 +224,9 @@ static xfer_status add_flow(xfi_flows *flows, const pieces *lists, const group *
     XFI_TRY(xfi_vec_reserve(&flows->boxes, &flows->boxes_capacity, flows->n_boxes + 1,
                             sizeof *flows->boxes));
     box = &flows->boxes[flows->n_boxes++];
+    box->unit = XFI_NO_UNIT;
     for (d = 0; d < n_dims; d++) {
-      const piece *p = &lists[d].at[at[d]];
+      const xfi_piece *p = &lists[d].at[at[d]];
 
       box->lo[d] = p->global;
       box->length[d] = p->length;
@@ -212,9 +244,10 @@ done:
   return st;
 }
 
-/* Every combination of groups, one per dim. */
-static xfer_status add_flows(xfi_flows *flows, const pieces *lists, int n_dims)
+xfer_status xfi_flows_add(xfi_flows *flows, const xfi_pieces *lists, const xfer_layout *other,
+                          uint32_t mine, int my_replica)
 {
+  const int n_dims = other->n_dims;
   xfer_status st = XFER_OK;
   group groups[XFER_MAX_DIMS] = {{0, 0}};
   int d;
@@ -224,7 +257,7 @@ static xfer_status add_flows(xfi_flows *flows, const pieces *lists, int n_dims)
     groups[d] = group_at(&lists[d], 0);
   }
   do {
-    XFI_TRY(add_flow(flows, lists, groups, n_dims));
+    XFI_TRY(add_flow(flows, lists, groups, other, mine, my_replica));
     for (d = n_dims - 1; d >= 0; d--) {
       const bool last = groups[d].end == lists[d].n;
 
@@ -236,36 +269,87 @@ done:
   return st;
 }
 
-static xfer_status fill_flows(xfi_class *cls, const xfi_plan *plan, bool is_source)
+uint32_t xfi_place_part(const xfer_layout *layout, const xfi_place *place)
 {
-  const xfer_layout *mine = is_source ? cls->src : cls->dst;
-  const xfer_layout *other = is_source ? cls->dst : cls->src;
-  const xfi_place *place = is_source ? &cls->src_place : &cls->dst_place;
+  int position = 0;
+
+  for (int d = 0; d < layout->n_dims; d++)
+    position += xfi_dim_position(layout, d, place->part[d]);
+  return (uint32_t)position;
+}
+
+static xfer_status fill_by_dims(const xfi_look *look)
+{
+  const xfi_class *cls = look->cls;
+  const xfi_place *place = look->is_source ? &cls->src_place : &cls->dst_place;
   xfer_status st = XFER_OK;
-  pieces lists[XFER_MAX_DIMS];
+  xfi_pieces lists[XFER_MAX_DIMS];
+  xfi_runs runs = {NULL, 0, 0};
 
   memset(lists, 0, sizeof lists);
-  for (int d = 0; d < mine->n_dims; d++) {
-    XFI_TRY(dim_pieces(&mine->dims[d], place->part[d], &other->dims[d], is_source, &lists[d]));
-    if (!is_source && cls->dst_bytes > cls->zero_bytes)
-      XFI_TRY(prove_dim(&mine->dims[d], place->part[d], &lists[d], d,
-                        plan->tensors[cls->first_tensor].name, plan->rank));
+  for (int d = 0; d < look->mine->n_dims; d++) {
+    const xfi_dim *dim = &look->mine->dims[d];
+
+    runs.n = 0;
+    XFI_TRY(xfi_part_runs(dim, place->part[d], look->is_source, &runs));
+    XFI_TRY(xfi_pieces_add(&lists[d], &runs, &look->other->dims[d], look->is_source));
+    if (!look->is_source && cls->dst_bytes > cls->zero_bytes)
+      XFI_TRY(prove_dim(dim, place->part[d], &lists[d], d,
+                        look->plan->tensors[cls->first_tensor].name, look->plan->rank));
   }
-  XFI_TRY(add_flows(is_source ? &cls->sends : &cls->recvs, lists, mine->n_dims));
+  XFI_TRY(xfi_flows_add(look->flows, lists, look->other, xfi_place_part(look->mine, place),
+                        place->replica));
 done:
+  xfi_runs_free(&runs);
   for (int d = 0; d < XFER_MAX_DIMS; d++)
     xfi_free(lists[d].at);
   return st;
 }
 
+static xfer_status fill_flows(xfi_class *cls, const xfi_plan *plan, bool is_source,
+                              xfi_scratch *scratch)
+{
+  const xfi_look look = {cls,
+                         plan,
+                         is_source,
+                         is_source ? cls->src : cls->dst,
+                         is_source ? cls->dst : cls->src,
+                         is_source ? &cls->sends : &cls->recvs,
+                         scratch};
+
+  if (cls->src->boxes == NULL && cls->dst->boxes == NULL) return fill_by_dims(&look);
+  return xfi_meet_fill(&look);
+}
+
+/* The same of boxes. */
+static void measure_listed(xfi_class *cls, int rank)
+{
+  const xfi_boxes *b = cls->dst->boxes;
+  const int position = xfi_mesh_find(cls->dst->mesh, rank);
+  const int n_dims = cls->dst->n_dims;
+
+  for (size_t i = (size_t)b->first[position]; i < (size_t)b->first[position + 1]; i++) {
+    int64_t n = xfi_bounds_elems(xfi_listed_bounds(cls->dst, i), n_dims);
+
+    cls->dst_bytes += (uint64_t)(n * cls->dst->elem_bytes);
+    if (b->unit_of[i] != XFI_NO_UNIT)
+      n -= xfi_bounds_elems(xfi_unit_bounds(cls->dst, b->unit_of[i]), n_dims);
+    cls->zero_bytes += (uint64_t)(n * cls->dst->elem_bytes);
+  }
+}
+
 /* Bytes of this rank's destination part, and of its ZERO elements. */
-static xfer_status measure_dst(xfi_class *cls)
+static xfer_status measure_dst(xfi_class *cls, int rank)
 {
   xfer_status st = XFER_OK;
   xfi_runs runs = {NULL, 0, 0};
   uint64_t all = (uint64_t)cls->dst->elem_bytes;
   uint64_t valid = all;
 
+  if (cls->dst->boxes != NULL) {
+    measure_listed(cls, rank);
+    return XFER_OK;
+  }
   for (int d = 0; d < cls->dst->n_dims; d++) {
     uint64_t held = 0;
 
@@ -283,19 +367,19 @@ done:
 }
 
 /* All parts of a source dim, each with the runs that it is read from. */
-static xfer_status source_pieces(const xfi_dim *dim, pieces *list)
+static xfer_status source_pieces(const xfi_dim *dim, xfi_pieces *list)
 {
   xfer_status st = XFER_OK;
   xfi_runs runs = {NULL, 0, 0};
 
   for (int64_t part = 0; part < dim->n_parts; part++) {
     runs.n = 0;
-    XFI_TRY(part_runs(dim, part, true, &runs));
+    XFI_TRY(xfi_part_runs(dim, part, true, &runs));
     for (size_t i = 0; i < runs.n; i++) {
       const xfer_run *r = &runs.at[i];
 
       XFI_TRY(xfi_vec_reserve(&list->at, &list->capacity, list->n + 1, sizeof *list->at));
-      list->at[list->n++] = (piece){part, r->global, r->length, r->local, r->local};
+      list->at[list->n++] = (xfi_piece){part, r->global, r->length, r->local, r->local};
     }
   }
   make_canonical(list);
@@ -307,28 +391,35 @@ done:
 xfer_status xfi_class_sources(xfi_flows *flows, const xfi_class *cls)
 {
   xfer_status st = XFER_OK;
-  pieces lists[XFER_MAX_DIMS];
+  xfi_pieces lists[XFER_MAX_DIMS];
 
+  if (cls->src->boxes != NULL) return xfi_meet_sources(flows, cls->src);
   memset(lists, 0, sizeof lists);
   for (int d = 0; d < cls->src->n_dims; d++)
     XFI_TRY(source_pieces(&cls->src->dims[d], &lists[d]));
-  XFI_TRY(add_flows(flows, lists, cls->src->n_dims));
+  XFI_TRY(xfi_flows_add(flows, lists, cls->src, 0, 0));
 done:
   for (int d = 0; d < XFER_MAX_DIMS; d++)
     xfi_free(lists[d].at);
   return st;
 }
 
-xfer_status xfi_class_fill(xfi_class *cls, const xfi_plan *plan)
+static bool find_rank(const xfer_layout *layout, int rank, xfi_place *place)
+{
+  if (layout->boxes != NULL) return xfi_mesh_find(layout->mesh, rank) >= 0;
+  return xfi_layout_place(layout, rank, place);
+}
+
+xfer_status xfi_class_fill(xfi_class *cls, const xfi_plan *plan, xfi_scratch *scratch)
 {
   xfer_status st = XFER_OK;
 
-  cls->in_src = xfi_layout_place(cls->src, plan->rank, &cls->src_place);
-  cls->in_dst = xfi_layout_place(cls->dst, plan->rank, &cls->dst_place);
-  if (cls->in_src) XFI_TRY(fill_flows(cls, plan, true));
+  cls->in_src = find_rank(cls->src, plan->rank, &cls->src_place);
+  cls->in_dst = find_rank(cls->dst, plan->rank, &cls->dst_place);
+  if (cls->in_src) XFI_TRY(fill_flows(cls, plan, true, scratch));
   if (cls->in_dst) {
-    XFI_TRY(measure_dst(cls));
-    XFI_TRY(fill_flows(cls, plan, false));
+    XFI_TRY(measure_dst(cls, plan->rank));
+    XFI_TRY(fill_flows(cls, plan, false, scratch));
   }
 done:
   return st;

@@ -9,6 +9,7 @@
 #include <string.h>
 
 #include "alloc.h"
+#include "boxes.h"
 #include "cost.h"
 #include "error.h"
 
@@ -63,13 +64,40 @@ done:
   return st;
 }
 
+/* Elements held by all ranks together. */
+static xfer_status held_by_ranks(const xfer_layout *layout, double *held)
+{
+  xfer_status st = XFER_OK;
+
+  *held = layout->n_replicas;
+  if (layout->boxes != NULL) {
+    *held = layout->boxes->n_held;
+    return XFER_OK;
+  }
+  for (int d = 0; d < layout->n_dims; d++) {
+    double by_dim;
+
+    XFI_TRY(held_by_parts(&layout->dims[d], &by_dim));
+    *held *= by_dim;
+  }
+done:
+  return st;
+}
+
+/* Do all ranks of the mesh hold the same? */
+static bool is_replicated(const xfer_layout *layout)
+{
+  if (layout->boxes == NULL) return layout->n_replicas == layout->mesh->size;
+  return layout->boxes->n_parts == 1 && xfi_part_n_replicas(layout, 0) == layout->mesh->size;
+}
+
 /* The share of destination ranks that must be sent to: where every source rank holds everything,
  * the destinations among them need nothing. */
 static double share_remote(const xfer_layout *src, const xfer_layout *dst)
 {
   int n = 0;
 
-  if (src->n_replicas != src->mesh->size) return 1;
+  if (!is_replicated(src)) return 1;
   for (int i = 0; i < dst->mesh->size; i++)
     n += xfi_mesh_find(src->mesh, dst->mesh->ranks[i]) < 0;
   return (double)n / dst->mesh->size;
@@ -81,19 +109,14 @@ static xfer_status is_cheaper(bool *broadcast, const xfi_class *cls, int n_sourc
   const xfer_layout *dst = cls->dst;
   xfer_status st = XFER_OK;
   const double whole = (double)src->n_elems * src->elem_bytes;
-  double delivered = dst->elem_bytes * (double)dst->n_replicas;
-  double share = share_remote(src, dst);
+  const double share = share_remote(src, dst);
+  double held;
   double out;
   double in;
 
-  for (int d = 0; d < dst->n_dims; d++) {
-    double held;
-
-    XFI_TRY(held_by_parts(&dst->dims[d], &held));
-    delivered *= held;
-  }
-  out = delivered * share / n_sources;
-  in = share > 0 ? delivered / dst->mesh->size : 0;
+  XFI_TRY(held_by_ranks(dst, &held));
+  out = held * dst->elem_bytes * share / n_sources;
+  in = share > 0 ? held * dst->elem_bytes / dst->mesh->size : 0;
   *broadcast = whole > 0 && whole * BROADCAST_GAIN < (out > in ? out : in);
 done:
   return st;

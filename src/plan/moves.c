@@ -12,35 +12,38 @@
 
 #include "alloc.h"
 #include "checked.h"
+#include "class.h"
 #include "error.h"
 #include "vec.h"
 
-static xfer_status add_move(xfi_move_list *list, xfi_move move)
+/* `peer_bytes`: what each rank's moves come to, by rank; NULL: not asked for. */
+static xfer_status add_move(xfi_move_list *list, xfi_move move, uint64_t *peer_bytes,
+                            uint64_t n_bytes)
 {
   xfer_status st = XFER_OK;
 
   XFI_TRY(xfi_vec_reserve(&list->moves, &list->capacity, list->n_moves + 1, sizeof *list->moves));
   list->moves[list->n_moves++] = move;
+  if (peer_bytes != NULL) peer_bytes[move.peer] += n_bytes;
 done:
   return st;
 }
 
-static uint64_t move_bytes(const xfi_class *cls, const xfi_flows *flows, const xfi_move *move)
-{
-  xfi_box box;
-
-  xfi_move_box(&box, cls, flows, move);
-  return (uint64_t)(xfi_box_elems(&box, cls->src->n_dims) * cls->src->elem_bytes);
-}
+/* What goes to and comes from each rank, [n_ranks] each, broadcasts left out. */
+typedef struct traffic {
+  uint64_t *sent;
+  uint64_t *received;
+} traffic;
 
 /* A box of a flow from this rank's source part, for one tensor. */
 typedef struct send_job {
   xfi_plan *plan;
+  const traffic *bytes;
   const xfi_class *cls;
   uint32_t tensor;
   size_t box; /* in cls->sends */
-  xfi_turn turn;
-  xfi_place dst_place; /* of the flow; `replica` varies */
+  int my_replica;
+  xfi_turn turn; /* its dst_replica varies */
 } send_job;
 
 /* Offer one stripe to one destination replica. */
@@ -48,19 +51,18 @@ static xfer_status try_send(send_job *job, int replica)
 {
   xfi_plan *plan = job->plan;
   xfer_status st = XFER_OK;
+  uint64_t n_bytes;
   xfi_move move = {job->tensor, 0, (uint32_t)job->box, (uint16_t)job->turn.stripe,
                    (uint16_t)job->turn.n_stripes};
 
-  job->dst_place.replica = replica;
-  move.peer = xfi_layout_rank(job->cls->dst, &job->dst_place);
+  job->turn.dst_replica = replica;
+  move.peer = xfi_part_rank(job->cls->dst, job->turn.dst_part, replica);
   if (move.peer == plan->rank) return XFER_OK; /* a self-copy, found on the receiving side */
-  if (xfi_choose_source(plan, job->cls, &job->turn, job->cls->src_place.part, &job->dst_place,
-                        move.peer) != plan->rank)
-    return XFER_OK;
-  XFI_CHECK(xfi_add_fits(plan->out_bytes, move_bytes(job->cls, &job->cls->sends, &move),
-                         &plan->out_bytes),
-            XFER_ERR_OVERFLOW, "the bytes that rank %d sends do not fit in 64 bits", plan->rank);
-  XFI_TRY(add_move(&plan->sends, move));
+  if (xfi_choose_source(plan, job->cls, &job->turn, move.peer) != plan->rank) return XFER_OK;
+  n_bytes = xfi_move_bytes(job->cls, &job->cls->sends, &move);
+  XFI_CHECK(xfi_add_fits(plan->out_bytes, n_bytes, &plan->out_bytes), XFER_ERR_OVERFLOW,
+            "the bytes that rank %d sends do not fit in 64 bits", plan->rank);
+  XFI_TRY(add_move(&plan->sends, move, job->cls->broadcast ? NULL : job->bytes->sent, n_bytes));
 done:
   return st;
 }
@@ -70,35 +72,39 @@ static xfer_status send_stripe(send_job *job)
 {
   const xfi_class *cls = job->cls;
   const bool rotates = !cls->broadcast && job->plan->options.ranks_per_domain == 0;
-  const int step = rotates ? cls->src->n_replicas : 1;
+  const int step = rotates ? xfi_part_n_replicas(cls->src, job->turn.src_part) : 1;
+  const int n_replicas = xfi_part_n_replicas(cls->dst, job->turn.dst_part);
   xfer_status st = XFER_OK;
   int first = 0;
 
   if (rotates) {
-    job->dst_place.replica = 0;
-    first = cls->src_place.replica - xfi_choose_replica(cls, &job->turn, &job->dst_place);
+    job->turn.dst_replica = 0;
+    first = job->my_replica - xfi_choose_replica(cls, &job->turn);
     if (first < 0) first += step;
   }
-  for (int r = first; r < cls->dst->n_replicas; r += step)
+  for (int r = first; r < n_replicas; r += step)
     XFI_TRY(try_send(job, r));
 done:
   return st;
 }
 
-static xfer_status send_tensor(xfi_plan *plan, uint32_t tensor)
+static xfer_status send_tensor(xfi_plan *plan, uint32_t tensor, const traffic *bytes)
 {
   const xfi_class *cls = xfi_plan_class(plan, tensor);
-  send_job job = {.plan = plan, .cls = cls, .tensor = tensor};
+  send_job job = {.plan = plan, .bytes = bytes, .cls = cls, .tensor = tensor};
   xfer_status st = XFER_OK;
 
   for (size_t f = 0; f < cls->sends.n; f++) {
     const xfi_flow *flow = &cls->sends.at[f];
 
-    memcpy(job.dst_place.part, flow->part, sizeof flow->part);
+    job.my_replica = flow->my_replica;
     for (size_t b = 0; b < flow->n; b++) {
+      const xfi_box *box = &cls->sends.boxes[flow->first + b];
+      const int n_replicas = xfi_part_n_replicas(cls->src, flow->mine);
+
       job.box = flow->first + b;
-      job.turn = (xfi_turn){plan->tensors[tensor].ordinal, b, 0, 1};
-      job.turn.n_stripes = xfi_stripe_count(cls, &cls->sends.boxes[job.box]);
+      job.turn = (xfi_turn){plan->tensors[tensor].ordinal, b, 0, 1, flow->mine, flow->part, 0};
+      job.turn.n_stripes = xfi_stripe_count(cls, box, n_replicas);
       for (; job.turn.stripe < job.turn.n_stripes; job.turn.stripe++)
         XFI_TRY(send_stripe(&job));
     }
@@ -108,31 +114,33 @@ done:
 }
 
 static xfer_status receive_box(xfi_plan *plan, uint32_t tensor, const xfi_flow *flow,
-                               size_t box_in_flow)
+                               size_t box_in_flow, const traffic *bytes)
 {
   const xfi_class *cls = xfi_plan_class(plan, tensor);
   xfer_status st = XFER_OK;
   xfi_move move = {tensor, 0, (uint32_t)(flow->first + box_in_flow), 0, 1};
-  xfi_turn turn = {plan->tensors[tensor].ordinal, box_in_flow, 0, 1};
+  xfi_turn turn = {
+      plan->tensors[tensor].ordinal, box_in_flow, 0, 1, flow->part, flow->mine, flow->my_replica};
 
-  if (cls->in_src &&
-      memcmp(cls->src_place.part, flow->part, sizeof *flow->part * (size_t)cls->src->n_dims) == 0) {
+  if (xfi_part_replica(cls->src, flow->part, plan->rank) >= 0) {
     move.peer = plan->rank;
-    plan->self_bytes += move_bytes(cls, &cls->recvs, &move);
-    return add_move(&plan->selfs, move);
+    plan->self_bytes += xfi_move_bytes(cls, &cls->recvs, &move);
+    return add_move(&plan->selfs, move, NULL, 0);
   }
-  turn.n_stripes = xfi_stripe_count(cls, &cls->recvs.boxes[move.box]);
+  turn.n_stripes =
+      xfi_stripe_count(cls, &cls->recvs.boxes[move.box], xfi_part_n_replicas(cls->src, flow->part));
   move.n_stripes = (uint16_t)turn.n_stripes;
   for (; turn.stripe < turn.n_stripes; turn.stripe++) {
     move.stripe = (uint16_t)turn.stripe;
-    move.peer = xfi_choose_source(plan, cls, &turn, flow->part, &cls->dst_place, plan->rank);
-    XFI_TRY(add_move(&plan->recvs, move));
+    move.peer = xfi_choose_source(plan, cls, &turn, plan->rank);
+    XFI_TRY(add_move(&plan->recvs, move, cls->broadcast ? NULL : bytes->received,
+                     xfi_move_bytes(cls, &cls->recvs, &move)));
   }
 done:
   return st;
 }
 
-static xfer_status receive_tensor(xfi_plan *plan, uint32_t tensor)
+static xfer_status receive_tensor(xfi_plan *plan, uint32_t tensor, const traffic *bytes)
 {
   const xfi_class *cls = xfi_plan_class(plan, tensor);
   xfer_status st = XFER_OK;
@@ -143,13 +151,14 @@ static xfer_status receive_tensor(xfi_plan *plan, uint32_t tensor)
   plan->zero_bytes += cls->zero_bytes;
   for (size_t f = 0; f < cls->recvs.n; f++)
     for (size_t b = 0; b < cls->recvs.at[f].n; b++)
-      XFI_TRY(receive_box(plan, tensor, &cls->recvs.at[f], b));
+      XFI_TRY(receive_box(plan, tensor, &cls->recvs.at[f], b, bytes));
 done:
   return st;
 }
 
 /* Sort moves by peer, keeping the order within one, and list the peers. */
-static xfer_status group_by_peer(xfi_plan *plan, xfi_move_list *list, bool sends)
+static xfer_status group_by_peer(const xfi_plan *plan, xfi_move_list *list,
+                                 const uint64_t *peer_bytes)
 {
   xfer_status st = XFER_OK;
   xfi_move *sorted = xfi_calloc(list->n_moves, sizeof *sorted);
@@ -168,20 +177,10 @@ static xfer_status group_by_peer(xfi_plan *plan, xfi_move_list *list, bool sends
     const size_t n = next[r + 1];
 
     next[r + 1] += next[r];
-    if (n > 0) list->peers[list->n_peers++] = (xfi_peer){r, next[r], n, 0};
+    if (n > 0) list->peers[list->n_peers++] = (xfi_peer){r, next[r], n, peer_bytes[r]};
   }
   for (size_t i = 0; i < list->n_moves; i++)
     sorted[next[list->moves[i].peer]++] = list->moves[i];
-  for (size_t p = 0; p < list->n_peers; p++) {
-    xfi_peer *peer = &list->peers[p];
-
-    for (size_t i = peer->first; i < peer->first + peer->n; i++) {
-      const xfi_class *cls = xfi_plan_class(plan, sorted[i].tensor);
-
-      if (!cls->broadcast)
-        peer->n_bytes += move_bytes(cls, sends ? &cls->sends : &cls->recvs, &sorted[i]);
-    }
-  }
   xfi_free(list->moves);
   list->moves = sorted;
   list->capacity = list->n_moves;
@@ -192,16 +191,38 @@ done:
   return st;
 }
 
-xfer_status xfi_moves_fill(xfi_plan *plan)
+/* A class is filled when its first tensor comes: its moves are then made from what is at hand. */
+static xfer_status fill_class(xfi_plan *plan, uint32_t tensor, xfi_scratch *scratch)
 {
+  xfi_class *cls = &plan->classes[plan->tensors[tensor].class_index];
   xfer_status st = XFER_OK;
 
-  for (size_t i = 0; i < plan->n_tensors; i++) {
-    XFI_TRY(send_tensor(plan, plan->order[i]));
-    XFI_TRY(receive_tensor(plan, plan->order[i]));
-  }
-  XFI_TRY(group_by_peer(plan, &plan->sends, true));
-  XFI_TRY(group_by_peer(plan, &plan->recvs, false));
+  if (cls->is_filled) return XFER_OK;
+  XFI_TRY(xfi_class_fill(cls, plan, scratch));
+  cls->is_filled = true;
 done:
+  return st;
+}
+
+xfer_status xfi_moves_fill(xfi_plan *plan)
+{
+  const size_t n_ranks = (size_t)plan->n_ranks;
+  xfer_status st = XFER_OK;
+  xfi_scratch scratch = {0};
+  const traffic bytes = {xfi_calloc(n_ranks, sizeof *bytes.sent),
+                         xfi_calloc(n_ranks, sizeof *bytes.received)};
+
+  XFI_CHECK(bytes.sent != NULL && bytes.received != NULL, XFER_ERR_NOMEM, "%zu ranks", n_ranks);
+  for (size_t i = 0; i < plan->n_tensors; i++) {
+    XFI_TRY(fill_class(plan, plan->order[i], &scratch));
+    XFI_TRY(send_tensor(plan, plan->order[i], &bytes));
+    XFI_TRY(receive_tensor(plan, plan->order[i], &bytes));
+  }
+  XFI_TRY(group_by_peer(plan, &plan->sends, bytes.sent));
+  XFI_TRY(group_by_peer(plan, &plan->recvs, bytes.received));
+done:
+  xfi_free(bytes.sent);
+  xfi_free(bytes.received);
+  xfi_scratch_free(&scratch);
   return st;
 }

@@ -164,8 +164,6 @@ xfer_status xfi_plan_create(xfi_plan **plan, int n_ranks, int rank, const xfer_t
   for (size_t c = 0; c < p->n_classes; c++)
     XFI_TRY(check_class(p, &p->classes[c]));
   XFI_TRY(xfi_cost_choose(p));
-  for (size_t c = 0; c < p->n_classes; c++)
-    XFI_TRY(xfi_class_fill(&p->classes[c], p));
   XFI_TRY(xfi_moves_fill(p));
 
   *plan = p;

@@ -23,11 +23,16 @@ typedef struct xfi_box {
   int64_t length[XFER_MAX_DIMS];
   int64_t src_local[XFER_MAX_DIMS];
   int64_t dst_local[XFER_MAX_DIMS];
+  uint32_t unit; /* of the other side, if that is by boxes: its local index counts from there, until
+                    xfi_move_box() knows the rank */
 } xfi_box;
 
-/* What this rank's part exchanges with one part of the other side: boxes[first .. first + n). */
+/* What a part of this rank's exchanges with one part of the other side: boxes[first .. first + n),
+ * ascending in `lo`. */
 typedef struct xfi_flow {
-  int64_t part[XFER_MAX_DIMS]; /* of the other side */
+  uint32_t mine;
+  int my_replica; /* of it */
+  uint32_t part;  /* of the other side */
   size_t first;
   size_t n;
 } xfi_flow;
@@ -48,9 +53,10 @@ typedef struct xfi_class {
   size_t n_tensors;
   uint32_t first_ordinal; /* of its tensors */
   bool broadcast;         /* takes the broadcast lane */
-  bool in_src;            /* this rank has a part there */
+  bool is_filled;         /* all below is known */
+  bool in_src;            /* this rank is in its mesh */
   bool in_dst;
-  xfi_place src_place;
+  xfi_place src_place; /* by placements */
   xfi_place dst_place;
   xfi_flows sends;     /* from this rank's source part */
   xfi_flows recvs;     /* into its destination part */
@@ -123,40 +129,50 @@ static inline const xfi_class *xfi_plan_class(const xfi_plan *plan, size_t tenso
   return &plan->classes[plan->tensors[tensor].class_index];
 }
 
-/* A move's box with its stripe applied. `flows` is what move->box counts in. */
+/* A move's box with its stripe applied, and where it lies on both ranks. `flows` is what move->box
+ * counts in. */
 void xfi_move_box(xfi_box *box, const xfi_class *cls, const xfi_flows *flows, const xfi_move *move);
+uint64_t xfi_move_bytes(const xfi_class *cls, const xfi_flows *flows, const xfi_move *move);
+/* Where a box of `layout` lies on `rank`, from where it lies in its unit. */
+void xfi_box_resolve(int64_t *local, uint32_t unit, const xfer_layout *layout, int rank);
 /* Elements of a box. */
 int64_t xfi_box_elems(const xfi_box *box, int n_dims);
 
 /* ---- classes (class.c) ---- */
 
+/* What classes are filled with, one after the other; zero at first. */
+typedef struct xfi_scratch xfi_scratch;
+
 /* Fill sends and recvs of a class for the plan's rank, and prove that recvs tile its part. */
-xfer_status xfi_class_fill(xfi_class *cls, const xfi_plan *plan);
+xfer_status xfi_class_fill(xfi_class *cls, const xfi_plan *plan, xfi_scratch *scratch);
 void xfi_class_free(xfi_class *cls);
 /* Every source part of a class, whoever holds it: one flow each, whose boxes are what it is read
- * from. */
+ * from; by boxes, their units are the source's. */
 xfer_status xfi_class_sources(xfi_flows *flows, const xfi_class *cls);
 void xfi_flows_free(xfi_flows *flows);
 
 /* ---- who sends what to whom (choose.c) ---- */
 
-/* How many stripes a box is cut into, one source replica each. */
-int xfi_stripe_count(const xfi_class *cls, const xfi_box *box);
+/* How many stripes a box is cut into, one of n_replicas sources each. */
+int xfi_stripe_count(const xfi_class *cls, const xfi_box *box, int n_replicas);
 
-/* A stripe of a box of a flow, for one tensor. */
+/* A stripe of a box of a flow, for one tensor and destination. */
 typedef struct xfi_turn {
   uint32_t ordinal; /* of the tensor */
   size_t box;       /* in the flow */
   int stripe;
   int n_stripes;
+  uint32_t src_part;
+  uint32_t dst_part;
+  int dst_replica;
 } xfi_turn;
 
-/* The source replica whose turn it is, 0 <= replica < n_replicas. */
-int xfi_choose_replica(const xfi_class *cls, const xfi_turn *turn, const xfi_place *dst_place);
+/* The replica of the source part whose turn it is. */
+int xfi_choose_replica(const xfi_class *cls, const xfi_turn *turn);
 
-/* The rank that sends to dst_rank, for the flow between `src_part` and the part at `dst_place`. */
+/* The rank that sends to dst_rank. */
 int xfi_choose_source(const xfi_plan *plan, const xfi_class *cls, const xfi_turn *turn,
-                      const int64_t *src_part, const xfi_place *dst_place, int dst_rank);
+                      int dst_rank);
 
 /* ---- as text (print.c) ---- */
 

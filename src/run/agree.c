@@ -25,11 +25,12 @@ typedef struct statement {
   uint64_t tensors[2]; /* of names and layouts; not compared while some are missing */
   int32_t status;
   uint32_t n_missing; /* capped */
+  uint64_t n_own;     /* sides of which it has its own boxes only */
   char text[160];     /* the error, if status is one */
 } statement;
 
 /* A change of the plan's arithmetic or of the messages between ranks changes this. */
-#define PLAN_VERSION 1
+#define PLAN_VERSION 2
 
 static void hash_tensor(XXH3_state_t *state, const xfer_tensor *t)
 {
@@ -70,6 +71,7 @@ static void make_statement(statement *s, xfer_status mine, const xfer_tensor *te
   s->options[0] = hash.low64;
   s->options[1] = hash.high64;
   hash_tensors(s->tensors, tensors, n_tensors);
+  s->n_own = xfi_agree_count_own(tensors, n_tensors);
   for (size_t t = 0; t < n_tensors; t++)
     s->n_missing += tensors[t].src == NULL || tensors[t].dst == NULL;
 }
@@ -445,7 +447,7 @@ static xfer_status report_difference(xfi_comm *comm, const xfer_tensor *tensors,
   memset(mine, 0, sizeof mine);
   (void)xfi_problem_format(mine, sizeof mine, tensors[t].src, tensors[t].dst);
   XFI_TRY(compare_descriptions(comm, what, mine, deadline));
-  XFI_CHECK(false, XFER_ERR_MISMATCH, "%s: ranks have different run tables", what);
+  XFI_CHECK(false, XFER_ERR_MISMATCH, "%s: ranks have different run tables or boxes", what);
 done:
   return st;
 }
@@ -499,16 +501,34 @@ done:
   return st;
 }
 
-xfer_status xfi_agree_tensors(xfi_agreed *agreed, xfi_comm *comm, xfer_status mine,
-                              const xfer_tensor *tensors, size_t n_tensors,
-                              const xfer_plan_options *options, xfi_deadline deadline)
+/* Say all but own boxes, hear what the others say, and compare. */
+static xfer_status exchange_statements(statement *all, xfi_comm *comm, xfer_status mine,
+                                       const xfer_tensor *tensors, size_t n_tensors,
+                                       const xfer_plan_options *options, xfi_deadline deadline)
 {
   xfer_status st = XFER_OK;
   statement said;
-  statement *all = xfi_calloc((size_t)comm->size, sizeof *all);
-  xfi_agreed a = {xfi_calloc(n_tensors, sizeof *a.tensors), n_tensors};
 
-  if (mine == XFER_OK && (all == NULL || a.tensors == NULL)) {
+  make_statement(&said, mine, tensors, n_tensors, options);
+  XFI_TRY(comm->ops->all_gather(comm, all, &said, sizeof said, deadline));
+  XFI_TRY(compare_statements(comm, all, mine));
+  XFI_TRY(compare_options(comm, all, options, deadline));
+done:
+  return st;
+}
+
+xfer_status xfi_agree_tensors(xfi_agreed *agreed, xfi_comm *comm, xfer_status mine,
+                              const xfer_tensor *given, size_t n_tensors,
+                              const xfer_plan_options *options, xfi_deadline deadline)
+{
+  xfer_status st = XFER_OK;
+  bool any_own = false;
+  statement *all = xfi_calloc((size_t)comm->size, sizeof *all);
+  xfer_tensor *tensors = xfi_calloc(n_tensors, sizeof *tensors);
+  xfi_agreed a = {xfi_calloc(n_tensors, sizeof *a.tensors), n_tensors};
+  xfi_layouts made = {NULL, 0, 0};
+
+  if (mine == XFER_OK && (all == NULL || a.tensors == NULL || tensors == NULL)) {
     xfi_set_error("%zu tensors, %d ranks", n_tensors, comm->size);
     mine = XFER_ERR_NOMEM;
   }
@@ -517,16 +537,22 @@ xfer_status xfi_agree_tensors(xfi_agreed *agreed, xfi_comm *comm, xfer_status mi
     st = mine;
     goto done;
   }
-  make_statement(&said, mine, tensors, n_tensors, options);
-  XFI_TRY(comm->ops->all_gather(comm, all, &said, sizeof said, deadline));
-  XFI_TRY(compare_statements(comm, all, mine));
-  XFI_TRY(compare_options(comm, all, options, deadline));
+  if (mine == XFER_OK && n_tensors > 0) memcpy(tensors, given, n_tensors * sizeof *tensors);
+  XFI_TRY(exchange_statements(all, comm, mine, tensors, n_tensors, options, deadline));
+  for (int r = 0; r < comm->size; r++)
+    any_own = any_own || all[r].n_own > 0;
+  if (any_own) {
+    XFI_TRY(xfi_agree_own(tensors, n_tensors, &made, comm, deadline));
+    XFI_TRY(exchange_statements(all, comm, XFER_OK, tensors, n_tensors, options, deadline));
+  }
   XFI_TRY(settle(&a, comm, all, tensors, deadline));
 
   *agreed = a;
   a.tensors = NULL;
 done:
   xfi_agreed_free(&a);
+  xfi_layouts_free(&made);
+  xfi_free(tensors);
   xfi_free(all);
   return st;
 }

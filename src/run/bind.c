@@ -6,36 +6,80 @@
 #include <string.h>
 
 #include "alloc.h"
+#include "boxes.h"
 #include "error.h"
 #include "run.h"
 
-/* The shape of this rank's part of one side; false: it has none, or an empty one. */
-static bool part_shape(int64_t *shape, const xfer_layout *layout, bool in_mesh,
-                       const xfi_place *place)
-{
-  bool filled = in_mesh;
+/* One side of a class on this rank. */
+typedef struct side {
+  const xfer_layout *layout;
+  bool in_mesh;
+  const xfi_place *place;
+  int rank;
+} side;
 
-  for (int d = 0; in_mesh && d < layout->n_dims; d++) {
-    shape[d] = xfi_dim_length(&layout->dims[d], place->part[d]);
+static side side_of(const xfi_class *cls, int rank, bool source)
+{
+  return source ? (side){cls->src, cls->in_src, &cls->src_place, rank}
+                : (side){cls->dst, cls->in_dst, &cls->dst_place, rank};
+}
+
+/* The shape of this rank's part; false: it has none, or an empty one. */
+static bool part_shape(int64_t *shape, const side *s)
+{
+  bool filled = s->in_mesh;
+
+  if (s->in_mesh && s->layout->boxes != NULL) return xfi_boxes_filled(s->layout, s->rank);
+  for (int d = 0; s->in_mesh && d < s->layout->n_dims; d++) {
+    shape[d] = xfi_dim_length(&s->layout->dims[d], s->place->part[d]);
     filled = filled && shape[d] > 0;
   }
   return filled;
 }
 
-static xfer_status bind_side(xfi_bound *bound, const xfer_view *view, const xfer_layout *layout,
-                             bool in_mesh, const xfi_place *place, const char *name,
-                             const char *side)
+/* A view of boxes. Where they stack they are one array, like any other part. */
+static xfer_status bind_boxes(xfi_bound *bound, const xfer_view *view, const side *s,
+                              const char *what)
 {
+  const xfer_layout *l = s->layout;
+  size_t first;
+  const size_t n = xfi_boxes_of(&first, l, s->rank);
+  xfer_status st = XFER_OK;
+  int64_t shape[XFER_MAX_DIMS];
+  xfi_bound_box *boxes;
+
+  if (view->kind != XFER_VIEW_BOXES && xfi_boxes_stack(shape, l, s->rank))
+    return xfi_bound_set(bound, view, shape, l->n_dims, l->elem_bytes, what);
+  boxes = xfi_calloc(n, sizeof *boxes);
+  XFI_CHECK(boxes != NULL, XFER_ERR_NOMEM, "%s: %zu boxes", what, n);
+  for (size_t i = 0; i < n; i++) {
+    const int64_t *bounds = xfi_listed_bounds(l, first + i);
+
+    boxes[i].row = l->boxes->rows[first + i];
+    for (int d = 0; d < l->n_dims; d++)
+      boxes[i].length[d] = bounds[l->n_dims + d] - bounds[d];
+  }
+  XFI_TRY(xfi_bound_set_boxes(bound, view, boxes, (int64_t)n, l->n_dims, l->elem_bytes, what));
+done:
+  return st;
+}
+
+static xfer_status bind_side(xfi_bound *bound, const xfer_view *view, const xfi_class *cls,
+                             int rank, bool source, const char *name)
+{
+  const side s = side_of(cls, rank, source);
   int64_t shape[XFER_MAX_DIMS] = {0};
   char what[160];
 
-  if (!part_shape(shape, layout, in_mesh, place)) return XFER_OK;
+  if (!part_shape(shape, &s)) return XFER_OK;
   if (view == NULL) {
     xfi_bound_clear(bound);
     return XFER_OK;
   }
-  snprintf(what, sizeof what, "tensor \"%.100s\", %s view", name, side);
-  return xfi_bound_set(bound, view, shape, layout->n_dims, layout->elem_bytes, what);
+  snprintf(what, sizeof what, "tensor \"%.100s\", %s view", name,
+           source ? "source" : "destination");
+  if (s.layout->boxes != NULL) return bind_boxes(bound, view, &s, what);
+  return xfi_bound_set(bound, view, shape, s.layout->n_dims, s.layout->elem_bytes, what);
 }
 
 void xfi_binding_destroy(xfi_binding *binding)
@@ -67,9 +111,8 @@ xfer_status xfi_run_bind(xfer_plan *plan, size_t tensor, const xfer_view *src_vi
   name = plan->moves->tensors[tensor].name;
   fresh = xfi_calloc(1, sizeof *fresh);
   XFI_CHECK(fresh != NULL, XFER_ERR_NOMEM, "tensor \"%s\"", name);
-  XFI_TRY(bind_side(&fresh->src, src_view, cls->src, cls->in_src, &cls->src_place, name, "source"));
-  XFI_TRY(bind_side(&fresh->dst, dst_view, cls->dst, cls->in_dst, &cls->dst_place, name,
-                    "destination"));
+  XFI_TRY(bind_side(&fresh->src, src_view, cls, plan->moves->rank, true, name));
+  XFI_TRY(bind_side(&fresh->dst, dst_view, cls, plan->moves->rank, false, name));
   if (is_same_binding(plan->bindings[tensor], fresh)) {
     plan->state = xfi_state_after(plan->state, XFI_CALL_BIND, XFI_AS_IT_WAS);
     goto done;
@@ -92,16 +135,16 @@ static xfer_status check_all_bound(const xfer_plan *plan)
     const xfi_class *cls = xfi_plan_class(plan->moves, t);
     const xfi_binding *b = plan->bindings[t];
     const char *name = plan->moves->tensors[t].name;
+    const side src = side_of(cls, plan->moves->rank, true);
+    const side dst = side_of(cls, plan->moves->rank, false);
     int64_t shape[XFER_MAX_DIMS];
 
-    XFI_CHECK(!part_shape(shape, cls->src, cls->in_src, &cls->src_place) ||
-                  (b != NULL && b->src.is_set),
-              XFER_ERR_STATE, "tensor %zu \"%s\": the source part of rank %d is not bound", t, name,
+    XFI_CHECK(!part_shape(shape, &src) || (b != NULL && b->src.is_set), XFER_ERR_STATE,
+              "tensor %zu \"%s\": the source part of rank %d is not bound", t, name,
               plan->moves->rank);
-    XFI_CHECK(!part_shape(shape, cls->dst, cls->in_dst, &cls->dst_place) ||
-                  (b != NULL && b->dst.is_set),
-              XFER_ERR_STATE, "tensor %zu \"%s\": the destination part of rank %d is not bound", t,
-              name, plan->moves->rank);
+    XFI_CHECK(!part_shape(shape, &dst) || (b != NULL && b->dst.is_set), XFER_ERR_STATE,
+              "tensor %zu \"%s\": the destination part of rank %d is not bound", t, name,
+              plan->moves->rank);
   }
 done:
   return st;
@@ -109,19 +152,22 @@ done:
 
 /* Does a tensor's destination part get from its source part, and where both are the same memory,
  * what is there already? */
-static bool stays_in_place(const xfi_class *cls, const xfi_binding *b)
+static bool stays_in_place(const xfi_class *cls, const xfi_binding *b, int rank)
 {
   const xfi_flows *recvs = &cls->recvs;
-  const size_t n = sizeof *cls->src_place.part * (size_t)cls->src->n_dims;
+  const size_t n = sizeof(int64_t) * (size_t)cls->src->n_dims;
   uint64_t n_bytes = 0;
 
   if (!b->src.is_set || !b->dst.is_set || !xfi_bound_equal(&b->src, &b->dst)) return false;
-  if (recvs->n != 1 || memcmp(recvs->at[0].part, cls->src_place.part, n) != 0) return false;
-  for (size_t i = 0; i < recvs->at[0].n; i++) {
-    const xfi_box *box = &recvs->boxes[recvs->at[0].first + i];
+  for (size_t f = 0; f < recvs->n; f++) {
+    if (xfi_part_replica(cls->src, recvs->at[f].part, rank) < 0) return false;
+    for (size_t i = 0; i < recvs->at[f].n; i++) {
+      xfi_box box = recvs->boxes[recvs->at[f].first + i];
 
-    if (memcmp(box->src_local, box->dst_local, n) != 0) return false;
-    n_bytes += (uint64_t)(xfi_box_elems(box, cls->src->n_dims) * cls->src->elem_bytes);
+      xfi_box_resolve(box.src_local, box.unit, cls->src, rank);
+      if (memcmp(box.src_local, box.dst_local, n) != 0) return false;
+      n_bytes += (uint64_t)(xfi_box_elems(&box, cls->src->n_dims) * cls->src->elem_bytes);
+    }
   }
   return n_bytes == cls->dst_bytes;
 }
@@ -141,7 +187,8 @@ static xfer_status check_disjoint(const xfer_plan *plan)
 
     if (b == NULL) continue;
     if (b->dst.is_set)
-      uses[n++] = (xfi_use){&b->dst, name, cls->dst->elem_bytes, .stays = stays_in_place(cls, b)};
+      uses[n++] = (xfi_use){&b->dst, name, cls->dst->elem_bytes,
+                            .stays = stays_in_place(cls, b, plan->moves->rank)};
     if (b->src.is_set)
       uses[n++] = (xfi_use){&b->src, name, cls->src->elem_bytes, .is_source = true};
   }

@@ -15,63 +15,68 @@ static int64_t min64(int64_t a, int64_t b)
   return a < b ? a : b;
 }
 
-int64_t xfi_bound_elems(const xfi_bound *bound)
+void xfi_bound_shape(int64_t *shape, const xfi_bound *bound, int64_t piece)
 {
-  int64_t n = 1;
+  const int64_t *whole = bound->boxes != NULL ? bound->boxes[piece].length : bound->shape;
 
   for (int d = 0; d < bound->n_dims; d++)
-    n *= bound->shape[d];
-  return n;
+    shape[d] = min64(whole[d], d == bound->piece_dim ? bound->piece_length : INT64_MAX);
 }
 
-size_t xfi_bound_reach(const xfi_bound *bound, int elem_bytes)
+size_t xfi_bound_reach(const xfi_bound *bound, int64_t piece, int elem_bytes)
 {
+  const int64_t *strides = xfi_bound_strides(bound, piece);
   size_t reach = (size_t)elem_bytes;
+  int64_t shape[XFER_MAX_DIMS];
 
-  if (xfi_bound_elems(bound) == 0) return 0;
-  for (int d = 0; d < bound->n_dims; d++) {
-    const int64_t n =
-        min64(bound->shape[d], d == bound->piece_dim ? bound->piece_length : INT64_MAX);
-
-    reach += (size_t)bound->strides[d] * (size_t)(n - 1);
-  }
+  xfi_bound_shape(shape, bound, piece);
+  for (int d = 0; d < bound->n_dims; d++)
+    reach += (size_t)strides[d] * (size_t)(shape[d] - 1);
   return reach;
 }
 
-static void dense_strides(xfi_bound *b, int elem_bytes)
+/* Returns the bytes of all, if that is not empty. */
+static int64_t dense_strides(int64_t *strides, const int64_t *shape, int n_dims, int elem_bytes)
 {
   int64_t stride = elem_bytes;
 
-  for (int d = b->n_dims - 1; d >= 0; d--) {
-    b->strides[d] = stride;
-    stride *= b->shape[d] > 0 ? b->shape[d] : 1;
+  for (int d = n_dims - 1; d >= 0; d--) {
+    strides[d] = stride;
+    stride *= shape[d] > 0 ? shape[d] : 1;
   }
+  return stride;
 }
 
-/* Strides given: as many as dims, positive where they count, and reaching no further than 2^62.
- * Pieces are known: inside one the dim that is cut is shorter. */
-static xfer_status copy_strides(xfi_bound *b, const xfer_view *view, int elem_bytes,
-                                const char *what)
+/* Strides given for a piece: positive where they count, and reaching no further than 2^62. */
+static xfer_status copy_strides(int64_t *strides, const int64_t *given, const int64_t *shape,
+                                int n_dims, int elem_bytes, const char *what)
 {
   xfer_status st = XFER_OK;
   int64_t reach = elem_bytes;
 
-  XFI_CHECK(view->n_dims == b->n_dims, XFER_ERR_SHAPE, "%s: a view of %d dims for a tensor of %d",
-            what, (int)view->n_dims, b->n_dims);
-  for (int d = 0; d < b->n_dims; d++) {
-    const int64_t n = min64(b->shape[d], d == b->piece_dim ? b->piece_length : INT64_MAX);
+  for (int d = 0; d < n_dims; d++) {
     int64_t span;
 
-    b->strides[d] = view->strides[d];
-    if (n <= 1) continue;
-    XFI_CHECK(view->strides[d] >= elem_bytes, XFER_ERR_SHAPE,
+    strides[d] = given[d];
+    if (shape[d] <= 1) continue;
+    XFI_CHECK(given[d] >= elem_bytes, XFER_ERR_SHAPE,
               "%s: stride %lld in dim %d, below the %d bytes of an element", what,
-              (long long)view->strides[d], d, elem_bytes);
-    XFI_CHECK(xfi_imul_fits(view->strides[d], n - 1, &span) && xfi_iadd_fits(reach, span, &reach) &&
+              (long long)given[d], d, elem_bytes);
+    XFI_CHECK(xfi_imul_fits(given[d], shape[d] - 1, &span) && xfi_iadd_fits(reach, span, &reach) &&
                   reach <= INT64_MAX / 2,
               XFER_ERR_OVERFLOW, "%s: stride %lld in dim %d reaches past 2^62 bytes", what,
-              (long long)view->strides[d], d);
+              (long long)given[d], d);
   }
+done:
+  return st;
+}
+
+static xfer_status check_dims(const xfer_view *view, int n_dims, const char *what)
+{
+  xfer_status st = XFER_OK;
+
+  XFI_CHECK(view->n_dims == n_dims, XFER_ERR_SHAPE, "%s: a view of %d dims for a tensor of %d",
+            what, (int)view->n_dims, n_dims);
 done:
   return st;
 }
@@ -107,8 +112,10 @@ xfer_status xfi_bound_set(xfi_bound *bound, const xfer_view *view, const int64_t
   xfi_bound b = {.is_set = true, .n_dims = n_dims, .n_pieces = 1, .piece_length = INT64_MAX};
 
   if (n_dims > 0) memcpy(b.shape, shape, (size_t)n_dims * sizeof *shape);
-  XFI_CHECK(view->kind >= XFER_VIEW_DENSE && view->kind <= XFER_VIEW_PIECES, XFER_ERR_ARG,
+  XFI_CHECK(view->kind >= XFER_VIEW_DENSE && view->kind <= XFER_VIEW_BOXES, XFER_ERR_ARG,
             "%s: view kind %d", what, (int)view->kind);
+  XFI_CHECK(view->kind != XFER_VIEW_BOXES, XFER_ERR_SHAPE,
+            "%s: a view by boxes of a layout that is by placements", what);
   XFI_CHECK(view->reserved == 0, XFER_ERR_ARG, "%s: a reserved field of the view is not 0", what);
   if (view->kind == XFER_VIEW_PIECES) {
     XFI_TRY(copy_pieces(&b, view, what));
@@ -116,10 +123,15 @@ xfer_status xfi_bound_set(xfi_bound *bound, const xfer_view *view, const int64_t
     XFI_CHECK(view->base != NULL, XFER_ERR_ARG, "%s: the view's base is NULL", what);
     b.only = view->base;
   }
-  if (view->kind == XFER_VIEW_DENSE)
-    dense_strides(&b, elem_bytes);
-  else
-    XFI_TRY(copy_strides(&b, view, elem_bytes, what));
+  if (view->kind == XFER_VIEW_DENSE) {
+    (void)dense_strides(b.strides, b.shape, n_dims, elem_bytes);
+  } else {
+    int64_t in_piece[XFER_MAX_DIMS];
+
+    xfi_bound_shape(in_piece, &b, 0);
+    XFI_TRY(check_dims(view, n_dims, what));
+    XFI_TRY(copy_strides(b.strides, view->strides, in_piece, n_dims, elem_bytes, what));
+  }
   xfi_bound_clear(bound);
   *bound = b;
   b.pieces = NULL;
@@ -128,20 +140,95 @@ done:
   return st;
 }
 
+/* Box i of the view, which is not empty, becomes piece n_pieces. `dense`: where it is in a dense
+ * view; moved on to the next one. */
+static xfer_status add_box(xfi_bound *b, int64_t i, const xfer_view *view, char **dense,
+                           int elem_bytes, const char *what)
+{
+  xfi_bound_box *box = &b->boxes[b->n_pieces];
+  char **piece = &b->pieces[b->n_pieces++];
+  xfer_status st = XFER_OK;
+  const int64_t n_bytes = dense_strides(box->strides, box->length, b->n_dims, elem_bytes);
+
+  if (view->kind == XFER_VIEW_DENSE) {
+    *piece = *dense;
+    *dense += n_bytes;
+    return XFER_OK;
+  }
+  *piece = view->pieces[i];
+  XFI_CHECK(*piece != NULL, XFER_ERR_ARG, "%s: box %lld is at NULL", what, (long long)i);
+  if (view->box_strides != NULL)
+    XFI_TRY(copy_strides(box->strides, view->box_strides + i * b->n_dims, box->length, b->n_dims,
+                         elem_bytes, what));
+done:
+  return st;
+}
+
+xfer_status xfi_bound_set_boxes(xfi_bound *bound, const xfer_view *view, xfi_bound_box *boxes,
+                                int64_t n, int n_dims, int elem_bytes, const char *what)
+{
+  xfer_status st = XFER_OK;
+  xfi_bound b = {.is_set = true, .n_dims = n_dims, .piece_length = INT64_MAX, .boxes = boxes};
+  char *dense = view->base;
+
+  XFI_CHECK(view->reserved == 0, XFER_ERR_ARG, "%s: a reserved field of the view is not 0", what);
+  XFI_CHECK(view->kind == XFER_VIEW_DENSE || view->kind == XFER_VIEW_BOXES, XFER_ERR_SHAPE,
+            "%s: view kind %d of %lld boxes that do not stack", what, (int)view->kind,
+            (long long)n);
+  if (view->kind == XFER_VIEW_BOXES) {
+    XFI_TRY(check_dims(view, n_dims, what));
+    XFI_CHECK(view->n_pieces == n && view->pieces != NULL, XFER_ERR_SHAPE,
+              "%s: a view of %lld boxes, the rank has %lld", what,
+              view->pieces == NULL ? 0LL : (long long)view->n_pieces, (long long)n);
+  } else {
+    XFI_CHECK(dense != NULL, XFER_ERR_ARG, "%s: the view's base is NULL", what);
+  }
+  b.pieces = xfi_calloc((size_t)n, sizeof *b.pieces);
+  XFI_CHECK(b.pieces != NULL, XFER_ERR_NOMEM, "%s: %lld boxes", what, (long long)n);
+  for (int64_t i = 0; i < n; i++) {
+    bool empty = false;
+
+    for (int d = 0; d < n_dims; d++)
+      empty = empty || boxes[i].length[d] == 0;
+    if (empty) continue;
+    boxes[b.n_pieces] = boxes[i];
+    XFI_TRY(add_box(&b, i, view, &dense, elem_bytes, what));
+  }
+  xfi_bound_clear(bound);
+  *bound = b;
+  b = (xfi_bound){0};
+done:
+  xfi_bound_clear(&b);
+  return st;
+}
+
 void xfi_bound_clear(xfi_bound *bound)
 {
   xfi_free(bound->pieces);
+  xfi_free(bound->boxes);
   memset(bound, 0, sizeof *bound);
+}
+
+/* Does a piece of both lie in the same memory in the same way? */
+static bool same_piece(const xfi_bound *a, const xfi_bound *b, int64_t piece)
+{
+  if (xfi_bound_piece(a, piece) != xfi_bound_piece(b, piece)) return false;
+  if (a->boxes == NULL) return true;
+  for (int d = 0; d < a->n_dims; d++)
+    if (a->boxes[piece].length[d] != b->boxes[piece].length[d] ||
+        a->boxes[piece].strides[d] != b->boxes[piece].strides[d])
+      return false;
+  return true;
 }
 
 bool xfi_bound_equal(const xfi_bound *a, const xfi_bound *b)
 {
   if (a->is_set != b->is_set || a->n_dims != b->n_dims || a->n_pieces != b->n_pieces) return false;
-  if (a->piece_dim != b->piece_dim) return false;
+  if (a->piece_dim != b->piece_dim || (a->boxes == NULL) != (b->boxes == NULL)) return false;
   for (int d = 0; d < a->n_dims; d++)
     if (a->shape[d] != b->shape[d] || a->strides[d] != b->strides[d]) return false;
   for (int64_t i = 0; i < a->n_pieces; i++)
-    if (xfi_bound_piece(a, i) != xfi_bound_piece(b, i)) return false;
+    if (!same_piece(a, b, i)) return false;
   return true;
 }
 
@@ -153,16 +240,35 @@ void xfi_copies_free(xfi_copies *copies)
 
 /* ---- copies between bounds ---- */
 
-/* The address of a box's first element. */
-static char *address(const xfi_end *end, int n_dims)
+int64_t xfi_bound_piece_at(const xfi_bound *b, const int64_t *index)
 {
-  const xfi_bound *b = end->bound;
-  const int64_t piece = n_dims > 0 ? end->start[b->piece_dim] / b->piece_length : 0;
+  int64_t lo = 0;
+
+  if (b->n_dims == 0) return 0;
+  if (b->boxes == NULL) return index[b->piece_dim] / b->piece_length;
+  for (int64_t hi = b->n_pieces; hi - lo > 1;) {
+    const int64_t mid = lo + (hi - lo) / 2;
+
+    if (b->boxes[mid].row <= index[0])
+      lo = mid;
+    else
+      hi = mid;
+  }
+  return lo;
+}
+
+char *xfi_bound_address(const xfi_bound *b, int64_t piece, const int64_t *index)
+{
+  const int64_t *strides = xfi_bound_strides(b, piece);
   char *p = xfi_bound_piece(b, piece);
 
-  for (int d = 0; d < n_dims; d++)
-    p += (d == b->piece_dim ? end->start[d] - piece * b->piece_length : end->start[d]) *
-         b->strides[d];
+  for (int d = 0; d < b->n_dims; d++) {
+    int64_t first = 0; /* index of the piece */
+
+    if (b->boxes != NULL && d == 0) first = b->boxes[piece].row;
+    if (b->boxes == NULL && d == b->piece_dim) first = piece * b->piece_length;
+    p += (index[d] - first) * strides[d];
+  }
   return p;
 }
 
@@ -170,24 +276,32 @@ static char *address(const xfi_end *end, int n_dims)
 static xfer_status add_whole(xfi_copies *copies, const xfi_end *dst, const xfi_end *src,
                              const int64_t *length, int n_dims, int elem_bytes)
 {
+  const int64_t dst_piece = xfi_bound_piece_at(dst->bound, dst->start);
+  const int64_t src_piece = src == NULL ? 0 : xfi_bound_piece_at(src->bound, src->start);
   xfer_status st = XFER_OK;
   xfi_copy *copy;
 
   XFI_TRY(xfi_vec_reserve(&copies->at, &copies->capacity, copies->n + 1, sizeof *copies->at));
   copy = &copies->at[copies->n];
-  *copy = (xfi_copy){.src = src == NULL ? NULL : address(src, n_dims),
-                     .dst = address(dst, n_dims),
+  *copy = (xfi_copy){.src = src == NULL ? NULL : xfi_bound_address(src->bound, src_piece, src->start),
+                     .dst = xfi_bound_address(dst->bound, dst_piece, dst->start),
                      .run_bytes = elem_bytes,
                      .n_dims = n_dims};
   for (int d = 0; d < n_dims; d++) {
     copy->extent[d] = length[d];
-    copy->src_stride[d] = src == NULL ? 0 : src->bound->strides[d];
-    copy->dst_stride[d] = dst->bound->strides[d];
+    copy->src_stride[d] = src == NULL ? 0 : xfi_bound_strides(src->bound, src_piece)[d];
+    copy->dst_stride[d] = xfi_bound_strides(dst->bound, dst_piece)[d];
   }
   xfi_copy_simplify(copy);
   copies->n++;
 done:
   return st;
+}
+
+/* Can a box cross piece boundaries? No move crosses those of boxes. */
+static bool is_split(const xfi_bound *bound)
+{
+  return bound->pieces != NULL && bound->boxes == NULL;
 }
 
 /* Split the box at `by`'s piece boundaries and hand each part to the other side, then to add_whole.
@@ -207,7 +321,7 @@ static xfer_status add_split(xfi_copies *copies, const xfi_end *dst, const xfi_e
     const int64_t in_piece = (by_dst ? dst_end.start[d] : src_end.start[d]) % by->piece_length;
 
     part[d] = min64(length[d] - at, by->piece_length - in_piece);
-    if (by_dst && src != NULL && src->bound->pieces != NULL)
+    if (by_dst && src != NULL && is_split(src->bound))
       XFI_TRY(add_split(copies, &dst_end, &src_end, part, n_dims, elem_bytes, false));
     else
       XFI_TRY(add_whole(copies, &dst_end, src == NULL ? NULL : &src_end, part, n_dims, elem_bytes));
@@ -224,9 +338,8 @@ xfer_status xfi_copies_add(xfi_copies *copies, const xfi_end *dst, const xfi_end
   for (int d = 0; d < n_dims; d++)
     if (length[d] == 0) return XFER_OK;
   if (n_dims == 0) return add_whole(copies, dst, src, length, n_dims, elem_bytes);
-  if (dst->bound->pieces != NULL)
-    return add_split(copies, dst, src, length, n_dims, elem_bytes, true);
-  if (src != NULL && src->bound->pieces != NULL)
+  if (is_split(dst->bound)) return add_split(copies, dst, src, length, n_dims, elem_bytes, true);
+  if (src != NULL && is_split(src->bound))
     return add_split(copies, dst, src, length, n_dims, elem_bytes, false);
   return add_whole(copies, dst, src, length, n_dims, elem_bytes);
 }

@@ -11,6 +11,13 @@
 #include "kernels.h"
 #include "xfer/xfer.h"
 
+/* A box of a layout by boxes. Its first row in dim 0 has local index `row`. */
+typedef struct xfi_bound_box {
+  int64_t row;
+  int64_t length[XFER_MAX_DIMS];
+  int64_t strides[XFER_MAX_DIMS]; /* bytes */
+} xfi_bound_box;
+
 /* A view with the shape of the part that it holds. Every kind of view becomes pieces: a dense or
  * strided one is one piece. Also what a slot is. */
 typedef struct xfi_bound {
@@ -23,12 +30,17 @@ typedef struct xfi_bound {
   int64_t n_pieces;
   char **pieces; /* [n_pieces], owned; NULL: the one piece is `only` */
   char *only;
+  xfi_bound_box *boxes; /* [n_pieces], owned: each piece is a box. NULL: the fields above hold */
 } xfi_bound;
 
 /* Check a view against the shape of its part and copy it. `what` names tensor and side for errors.
  */
 xfer_status xfi_bound_set(xfi_bound *bound, const xfer_view *view, const int64_t *shape, int n_dims,
                           int elem_bytes, const char *what);
+/* The same for the `n` boxes of a rank's list, whose rows and lengths are given. They become the
+ * bound's, also on failure; empty ones are left out. */
+xfer_status xfi_bound_set_boxes(xfi_bound *bound, const xfer_view *view, xfi_bound_box *boxes,
+                                int64_t n, int n_dims, int elem_bytes, const char *what);
 void xfi_bound_clear(xfi_bound *bound);
 
 static inline char *xfi_bound_piece(const xfi_bound *bound, int64_t i)
@@ -36,14 +48,23 @@ static inline char *xfi_bound_piece(const xfi_bound *bound, int64_t i)
   return bound->pieces == NULL ? bound->only : bound->pieces[i];
 }
 
+static inline const int64_t *xfi_bound_strides(const xfi_bound *bound, int64_t piece)
+{
+  return bound->boxes != NULL ? bound->boxes[piece].strides : bound->strides;
+}
+
+/* The piece that an element lies in, and where. */
+int64_t xfi_bound_piece_at(const xfi_bound *bound, const int64_t *index);
+char *xfi_bound_address(const xfi_bound *bound, int64_t piece, const int64_t *index);
+
 /* The same memory in the same way, or both not set. */
 bool xfi_bound_equal(const xfi_bound *a, const xfi_bound *b);
 
-/* Elements of the part. */
-int64_t xfi_bound_elems(const xfi_bound *bound);
+/* Bytes from the first to the last of a piece, which is not empty. */
+size_t xfi_bound_reach(const xfi_bound *bound, int64_t piece, int elem_bytes);
 
-/* Bytes from the first to the last of each piece; 0: the part is empty. */
-size_t xfi_bound_reach(const xfi_bound *bound, int elem_bytes);
+/* The shape of a piece. */
+void xfi_bound_shape(int64_t *shape, const xfi_bound *bound, int64_t piece);
 
 /* A growing list of copies. */
 typedef struct xfi_copies {

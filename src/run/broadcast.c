@@ -127,10 +127,14 @@ static xfer_status add_box(xfi_step *step, const xfer_plan *plan, const xfi_cast
   xfi_slice slices[XFI_MAX_SLICES];
   int n;
 
-  if (c->root == plan->moves->rank)
-    return xfi_slot_copies(&step->gather, slot, true, xfi_run_src(plan, c->tensor), box->src_local,
-                           box->length, n_dims, elem, first, end);
-  if (flow == NULL) return XFER_OK;
+  if (c->root == plan->moves->rank) {
+    xfi_box mine = *box;
+
+    xfi_box_resolve(mine.src_local, mine.unit, cls->src, c->root);
+    return xfi_slot_copies(&step->gather, slot, true, xfi_run_src(plan, c->tensor), mine.src_local,
+                           mine.length, n_dims, elem, first, end);
+  }
+  if (flow->n == 0) return XFER_OK;
   n = xfi_slice_box(slices, box->length, n_dims, first, end);
   for (int i = 0; i < n; i++)
     XFI_TRY(scatter_slice(&step->scatter, plan, c->tensor, flow, box, &slices[i],
@@ -145,7 +149,7 @@ static xfer_status add_part(xfi_step *step, const turn *t, const xfi_cast *c, ui
 {
   const xfi_class *cls = xfi_plan_class(t->plan->moves, c->tensor);
   const xfi_flow *source = xfi_cast_source(t->casts, t->plan, c);
-  const xfi_flow *needed = xfi_cast_needed(t->casts, t->plan, c);
+  const xfi_flow needed = xfi_cast_needed(t->casts, t->plan, c);
   const uint64_t elem = (uint64_t)cls->src->elem_bytes;
   xfer_status st = XFER_OK;
   uint64_t at = 0; /* bytes of the part before the box */
@@ -157,7 +161,7 @@ static xfer_status add_part(xfi_step *step, const turn *t, const xfi_cast *c, ui
     const uint64_t to = at + n_bytes < end ? at + n_bytes : end;
 
     if (from < to)
-      XFI_TRY(add_box(step, t->plan, c, box, needed, (int64_t)((from - at) / elem),
+      XFI_TRY(add_box(step, t->plan, c, box, &needed, (int64_t)((from - at) / elem),
                       (int64_t)((to - at) / elem), slot + (from - first)));
     at += n_bytes;
   }

@@ -35,13 +35,13 @@ uint64_t xfi_casts_window(const xfer_plan *plan);
 xfer_status xfi_casts_create(xfi_casts *casts, const xfer_plan *plan);
 void xfi_casts_free(xfi_casts *casts);
 
-/* A part's boxes in its source, and box b of them. */
+/* A part's boxes in its source, and box b of them; by boxes its src_local counts from its unit. */
 const xfi_flow *xfi_cast_source(const xfi_casts *casts, const xfer_plan *plan, const xfi_cast *c);
 const xfi_box *xfi_cast_box(const xfi_casts *casts, const xfer_plan *plan, const xfi_cast *c,
                             size_t b);
 
-/* This rank's boxes of a part: NULL if it needs nothing of it, or holds it itself. */
-const xfi_flow *xfi_cast_needed(const xfi_casts *casts, const xfer_plan *plan, const xfi_cast *c);
+/* This rank's boxes of a part, in its class's recvs; n 0: it needs nothing of it, or holds it. */
+xfi_flow xfi_cast_needed(const xfi_casts *casts, const xfer_plan *plan, const xfi_cast *c);
 
 /* What slots the list needs, then its steps. */
 void xfi_broadcast_measure(xfi_pipeline *pipeline, const xfi_casts *casts, const xfer_plan *plan);

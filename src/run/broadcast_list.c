@@ -79,15 +79,16 @@ static xfer_status add_tensor(xfi_casts *casts, const xfi_plan *m, uint32_t tens
   const xfi_class *cls = xfi_plan_class(m, tensor);
   const xfi_flows *flows = &casts->sources[m->tensors[tensor].class_index];
   xfer_status st = XFER_OK;
-  xfi_place place = {{0}, (int)(m->tensors[tensor].ordinal % (uint32_t)cls->src->n_replicas)};
 
   for (size_t f = 0; f < flows->n; f++) {
     const uint64_t n_bytes = flow_bytes(cls, flows, &flows->at[f]);
+    const xfi_turn turn = {.ordinal = m->tensors[tensor].ordinal, .src_part = flows->at[f].part};
+    int root;
 
     if (n_bytes == 0) continue;
-    memcpy(place.part, flows->at[f].part, sizeof place.part);
+    root = xfi_part_rank(cls->src, turn.src_part, xfi_choose_replica(cls, &turn));
     XFI_TRY(xfi_vec_reserve(&casts->at, &casts->capacity, casts->n + 1, sizeof *casts->at));
-    casts->at[casts->n++] = (xfi_cast){xfi_layout_rank(cls->src, &place), tensor, f, n_bytes, NULL};
+    casts->at[casts->n++] = (xfi_cast){root, tensor, f, n_bytes, NULL};
   }
 done:
   return st;
@@ -125,17 +126,21 @@ const xfi_box *xfi_cast_box(const xfi_casts *casts, const xfer_plan *plan, const
   return &flows->boxes[flows->at[c->flow].first + b];
 }
 
-const xfi_flow *xfi_cast_needed(const xfi_casts *casts, const xfer_plan *plan, const xfi_cast *c)
+xfi_flow xfi_cast_needed(const xfi_casts *casts, const xfer_plan *plan, const xfi_cast *c)
 {
   const xfi_class *cls = xfi_plan_class(plan->moves, c->tensor);
-  const int64_t *part = xfi_cast_source(casts, plan, c)->part;
-  const size_t n = sizeof *part * (size_t)cls->src->n_dims;
+  const uint32_t part = xfi_cast_source(casts, plan, c)->part;
+  xfi_flow needed = {0};
 
-  if (!cls->in_dst) return NULL;
-  if (cls->in_src && memcmp(cls->src_place.part, part, n) == 0) return NULL;
-  for (size_t f = 0; f < cls->recvs.n; f++)
-    if (memcmp(cls->recvs.at[f].part, part, n) == 0) return &cls->recvs.at[f];
-  return NULL;
+  if (xfi_part_replica(cls->src, part, plan->moves->rank) >= 0) return needed;
+  for (size_t f = 0; f < cls->recvs.n; f++) { /* flows of one source part are neighbours */
+    if (cls->recvs.at[f].part != part) continue;
+    if (needed.n == 0)
+      needed = cls->recvs.at[f];
+    else
+      needed.n += cls->recvs.at[f].n;
+  }
+  return needed;
 }
 
 /* ---- what goes in place ---- */
@@ -173,13 +178,17 @@ static xfer_status find_memory(char **memory, xfi_copies *scratch, const xfi_cas
   *memory = NULL;
   if (source->n != 1) return XFER_OK;
   if (c->root == plan->moves->rank) {
-    XFI_TRY(
-        find_run(memory, scratch, xfi_run_src(plan, c->tensor), all->src_local, all->length, cls));
-  } else {
-    const xfi_flow *needed = xfi_cast_needed(casts, plan, c);
+    xfi_box box = *all;
 
-    if (needed == NULL || needed->n != 1) return XFER_OK;
-    const xfi_box *box = &cls->recvs.boxes[needed->first];
+    xfi_box_resolve(box.src_local, box.unit, cls->src, c->root);
+    XFI_TRY(
+        find_run(memory, scratch, xfi_run_src(plan, c->tensor), box.src_local, box.length, cls));
+  } else {
+    const xfi_flow needed = xfi_cast_needed(casts, plan, c);
+    const xfi_box *box;
+
+    if (needed.n != 1) return XFER_OK;
+    box = &cls->recvs.boxes[needed.first];
     if (memcmp(box->lo, all->lo, n) != 0 || memcmp(box->length, all->length, n) != 0)
       return XFER_OK;
     XFI_TRY(

@@ -63,13 +63,12 @@ static int by_base(const void *a, const void *b)
 static xfer_status note_view(xfer_plan *plan, size_t *capacity, size_t t, bool source)
 {
   const xfi_bound *b = source ? xfi_run_src(plan, t) : xfi_run_dst(plan, t);
-  const size_t reach =
-      b->is_set ? xfi_bound_reach(b, xfi_plan_class(plan->moves, (uint32_t)t)->src->elem_bytes) : 0;
+  const int elem_bytes = xfi_plan_class(plan->moves, (uint32_t)t)->src->elem_bytes;
   xfer_status st = XFER_OK;
   char why[XFI_ERROR_BYTES];
 
-  for (int64_t p = 0; reach > 0 && p < b->n_pieces && st == XFER_OK; p++)
-    st = note_allocation(plan, capacity, xfi_bound_piece(b, p), reach);
+  for (int64_t p = 0; b->is_set && p < b->n_pieces && st == XFER_OK; p++)
+    st = note_allocation(plan, capacity, xfi_bound_piece(b, p), xfi_bound_reach(b, p, elem_bytes));
   if (st != XFER_OK) {
     snprintf(why, sizeof why, "%s", xfi_last_error());
     xfi_set_error("tensor \"%.100s\", %s view: %s", plan->moves->tensors[t].name,

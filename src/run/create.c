@@ -165,7 +165,7 @@ done:
 void xfi_run_destroy(xfer_plan *plan)
 {
   if (plan == NULL) return;
-  if (plan->state == XFI_RUNNING) xfi_run_abandon(plan);
+  xfi_run_abandon(plan);
   if (plan->device != NULL) xfi_run_drop_lanes(plan);
   for (size_t t = 0; plan->bindings != NULL && plan->moves != NULL && t < plan->moves->n_tensors;
        t++)

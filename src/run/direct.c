@@ -6,9 +6,9 @@
  * for DONE on its own. So each rank waits on its own page only, and whoever pushes or pulls does
  * the same.
  *
- * In trouble. A wait ends at the run's deadline, or when the peer fails, by a flag made void; what
- * pushes into the peer's memory behind it is guarded and then does nothing (pulling writes our own
- * memory only). A rank that leaves a failed run makes its words on its peers' pages void, and then
+ * In trouble. A wait ends at the run's deadline, or when the peer fails, by a flag made void; the
+ * copies behind it are guarded and then do nothing, but for large ones that pull: those write our own
+ * memory only, and read what the peer keeps until its plan is released. A rank that leaves a failed run makes its words on its peers' pages void, and then
  * waits for those that had started on its memory. A peer says STARTED before it looks whether we
  * have left, and we say that we have left before we look at STARTED: one of the two sees the other.
  */
@@ -34,7 +34,7 @@ enum { PUSH, PULL };
 typedef struct group {
   int way;
   xfi_batch *batch;
-  xfi_guard *guard; /* of pushes, where the device has any */
+  xfi_guard *guard; /* where the device has any */
   xfi_flags ready;  /* on our page */
   xfi_flags left;
   xfi_flags started; /* on theirs */
@@ -167,12 +167,12 @@ static xfer_status finish_group(group *g, const xfi_direct *d, const xfi_copies 
   uint64_t *flags[XFI_GUARD_FLAGS];
   xfi_flags guarded = {flags, 0};
 
-  if (g->way == PUSH && dev->guard_create != NULL) {
+  if (dev->guard_create != NULL) {
     for (int i = 0; i < g->ready.n; i++) {
       add_flag(&guarded, g->ready.at[i]);
       add_flag(&guarded, g->left.at[i]);
     }
-    XFI_TRY(dev->guard_create(d->device, &g->guard, &guarded));
+    XFI_TRY(dev->guard_create(d->device, &g->guard, &guarded, g->way == PUSH));
   }
   if (copies->n > 0)
     XFI_TRY(dev->batch_create(d->device, &g->batch, copies->at, copies->n, g->guard));
@@ -418,9 +418,18 @@ static uint64_t read_flag(const uint64_t *flag)
   return __atomic_load_n(flag, __ATOMIC_SEQ_CST);
 }
 
-static bool is_void(const uint64_t *flag)
+/* The run that a value is of. */
+static uint64_t run_of(uint64_t value)
 {
-  return (read_flag(flag) & XFI_FLAG_VOID) != 0;
+  return value & ~(XFI_FLAG_VOID | LATE);
+}
+
+/* Does nothing come of run `epoch`? A rank that left after it says so of the next. */
+static bool is_void(const uint64_t *flag, uint64_t epoch)
+{
+  const uint64_t seen = read_flag(flag);
+
+  return (seen & XFI_FLAG_VOID) != 0 && run_of(seen) <= epoch;
 }
 
 /* Make a flag void that is still below `value`; false: it is not. */
@@ -452,24 +461,25 @@ static int64_t ring(xfi_alarm *alarm, int64_t now_ns)
 #define NOT_STARTED "did not start"
 #define NOT_FINISHED "did not finish"
 
-static xfer_status check_left(const xfi_flags *left, const int *ranks)
+#define LEFT_TEXT "rank %d failed and left the plan's runs"
+
+static xfer_status check_left(const xfi_flags *left, const int *ranks, uint64_t epoch)
 {
   xfer_status st = XFER_OK;
 
   for (int i = 0; i < left->n; i++)
-    XFI_CHECK(read_flag(left->at[i]) == 0, XFER_ERR_PEER, "rank %d failed and left the plan's runs",
-              ranks[i]);
+    XFI_CHECK(!is_void(left->at[i], epoch), XFER_ERR_PEER, LEFT_TEXT, ranks[i]);
 done:
   return st;
 }
 
-xfer_status xfi_direct_check(const xfi_direct *d)
+xfer_status xfi_direct_check(const xfi_direct *d, uint64_t epoch)
 {
   xfer_status st = XFER_OK;
 
   for (size_t i = 0; i < d->links.n; i++)
-    XFI_CHECK(read_flag(xfi_word(d->page, d->links.at[i].rank, XFI_LEFT)) == 0, XFER_ERR_PEER,
-              "rank %d failed and left the plan's runs", d->links.at[i].rank);
+    XFI_CHECK(!is_void(xfi_word(d->page, d->links.at[i].rank, XFI_LEFT), epoch), XFER_ERR_PEER,
+              LEFT_TEXT, d->links.at[i].rank);
 done:
   return st;
 }
@@ -488,7 +498,7 @@ static xfer_status sync_flags(const xfi_direct *d, const xfer_plan *plan, const 
             (unsigned long long)plan->epoch);
   XFI_TRY(st);
   for (int i = 0; d->device->alarms == NULL && i < wait->n; i++)
-    XFI_CHECK(!is_void(wait->at[i]), XFER_ERR_PEER, "rank %d failed in this run", ranks[i]);
+    XFI_CHECK(!is_void(wait->at[i], plan->epoch), XFER_ERR_PEER, "rank %d failed in this run", ranks[i]);
 done:
   return st;
 }
@@ -502,7 +512,7 @@ static xfer_status start_group(const xfi_direct *d, const xfer_plan *plan, const
   XFI_TRY(sync_flags(d, plan, tell, &g->ready, g->ranks, stream, NOT_STARTED));
   for (int i = 0; i < g->started.n; i++)
     dev->flags_store(d->device, g->started.at[i], plan->epoch);
-  st = check_left(&g->left, g->ranks);
+  st = check_left(&g->left, g->ranks, plan->epoch);
   for (int i = 0; st != XFER_OK && i < g->done.n; i++) /* nothing was started after all */
     dev->flags_store(d->device, g->done.at[i], plan->epoch | XFI_FLAG_VOID);
   XFI_TRY(st);
@@ -529,7 +539,7 @@ static xfer_status meet(const xfi_direct *d, const xfer_plan *plan)
   for (size_t i = 0; i < d->links.n; i++) {
     if (!links[i].is_here) continue;
     while (read_flag(xfi_word(d->page, links[i].rank, XFI_MET)) < plan->epoch) {
-      XFI_TRY(xfi_direct_check(d));
+      XFI_TRY(xfi_direct_check(d, plan->epoch));
       XFI_CHECK(!xfi_deadline_expired(plan->run_ends), XFER_ERR_TIMEOUT, LATE_TEXT, links[i].rank,
                 NOT_STARTED, (unsigned long long)plan->epoch);
       (void)nanosleep(&pause, NULL);
@@ -601,9 +611,9 @@ xfer_status xfi_direct_outcome(const xfi_direct *d, const xfer_plan *plan)
               word % XFI_WORDS == XFI_READY ? NOT_STARTED : NOT_FINISHED,
               (unsigned long long)plan->epoch);
   }
-  XFI_TRY(xfi_direct_check(d));
+  XFI_TRY(xfi_direct_check(d, plan->epoch));
   for (int i = 0; i < d->await.n; i++)
-    XFI_CHECK(!is_void(d->await.at[i]), XFER_ERR_PEER, "rank %d failed in this run",
+    XFI_CHECK(!is_void(d->await.at[i], plan->epoch), XFER_ERR_PEER, "rank %d failed in this run",
               d->await_ranks[i]);
 done:
   return st;
@@ -641,19 +651,32 @@ static void say_void(const xfi_direct *d, const xfer_plan *plan, const xfi_link 
                                 plan->epoch | XFI_FLAG_VOID);
 }
 
+/* Wait for an event, whatever the device says meanwhile: where it goes on saying something else than
+ * "not yet", it has stopped. */
+static xfer_status await_event(const xfi_direct *d, xfi_event *event, xfi_deadline deadline)
+{
+  const struct timespec pause = {.tv_nsec = 1000 * 1000};
+  xfer_status st = XFER_ERR_CUDA;
+
+  for (int n = 0; n < 100 && st != XFER_OK && st != XFER_ERR_TIMEOUT; n++) {
+    if (n > 0) (void)nanosleep(&pause, NULL);
+    st = d->device->ops->event_sync(d->device, event, deadline);
+  }
+  return st == XFER_ERR_TIMEOUT ? st : XFER_OK;
+}
+
 /* What this rank has enqueued ends: its streams wait for nothing any more. */
 static xfer_status drain(const xfi_direct *d, const xfer_plan *plan, xfi_deadline deadline)
 {
-  const xfi_device_ops *dev = d->device->ops;
   xfer_status st = XFER_OK;
 
   for (int i = 0; i < d->watch.flags.n; i++)
     (void)give_up(d->watch.flags.at[i], plan->epoch);
   for (int i = 0; i < d->n_streams; i++) {
-    XFI_TRY(dev->event_record(d->device, d->ended[i], d->streams[i]));
-    XFI_TRY(dev->event_sync(d->device, d->ended[i], deadline));
+    (void)d->device->ops->event_record(d->device, d->ended[i], d->streams[i]);
+    XFI_TRY(await_event(d, d->ended[i], deadline));
   }
-  XFI_TRY(dev->event_sync(d->device, plan->finished, deadline));
+  XFI_TRY(await_event(d, plan->finished, deadline));
 done:
   return st;
 }

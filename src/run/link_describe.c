@@ -3,8 +3,8 @@
  *
  *   n_allocations, page offset, n_bounds, n of them sources
  *   per allocation: handle, base
- *   per bound:      tensor, piece_dim, piece_length, n_pieces, strides, shape,
- *                   per piece: (allocation, offset)
+ *   per bound:      tensor, piece_dim, piece_length, n_pieces, by boxes?, strides, shape,
+ *                   per piece: (allocation, offset); by boxes also what each box is
  */
 #include <string.h>
 
@@ -94,16 +94,17 @@ done:
 static xfer_status put_bound(blob *b, const xfi_bound *bound, uint32_t tensor, int elem_bytes,
                              int half)
 {
-  const uint64_t head[4] = {tensor, (uint64_t)bound->piece_dim, (uint64_t)bound->piece_length,
-                            (uint64_t)bound->n_pieces};
-  const size_t reach = xfi_bound_reach(bound, elem_bytes);
+  const uint64_t head[5] = {tensor, (uint64_t)bound->piece_dim, (uint64_t)bound->piece_length,
+                            (uint64_t)bound->n_pieces, bound->boxes != NULL};
   xfer_status st = XFER_OK;
 
-  XFI_TRY(put_words(b, head, 4));
+  XFI_TRY(put_words(b, head, 5));
   XFI_TRY(xfi_bytes_put(&b->bytes, bound->strides, sizeof bound->strides));
   XFI_TRY(xfi_bytes_put(&b->bytes, bound->shape, sizeof bound->shape));
   for (int64_t i = 0; i < bound->n_pieces; i++)
-    XFI_TRY(put_address(b, xfi_bound_piece(bound, i), reach, half));
+    XFI_TRY(put_address(b, xfi_bound_piece(bound, i), xfi_bound_reach(bound, i, elem_bytes), half));
+  if (bound->boxes != NULL)
+    XFI_TRY(xfi_bytes_put(&b->bytes, bound->boxes, (size_t)bound->n_pieces * sizeof *bound->boxes));
 done:
   return st;
 }
@@ -197,7 +198,7 @@ static xfer_status read_bound(xfi_link *link, xfi_reader *r, size_t i)
 {
   xfer_status st = XFER_OK;
   xfi_bound *b = &link->bounds[i];
-  uint64_t head[4];
+  uint64_t head[5];
 
   xfi_reader_take(r, head, sizeof head);
   xfi_reader_take(r, b->strides, sizeof b->strides);
@@ -220,6 +221,12 @@ static xfer_status read_bound(xfi_link *link, xfi_reader *r, size_t i)
               "rank %d sent a malformed description", link->rank);
   }
   link->first_place[i + 1] = link->n_places;
+  if (head[4] != 0) {
+    b->boxes = xfi_calloc((size_t)b->n_pieces, sizeof *b->boxes);
+    XFI_CHECK(b->boxes != NULL, XFER_ERR_NOMEM, "%lld boxes", (long long)b->n_pieces);
+    xfi_reader_take(r, b->boxes, (size_t)b->n_pieces * sizeof *b->boxes);
+    XFI_CHECK(!r->failed, XFER_ERR_MISMATCH, "rank %d sent a malformed description", link->rank);
+  }
 done:
   return st;
 }

@@ -5,6 +5,7 @@
 #include <string.h>
 
 #include "alloc.h"
+#include "boxes.h"
 #include "error.h"
 #include "run.h"
 #include "vec.h"
@@ -71,6 +72,32 @@ done:
   return st;
 }
 
+/* What of a box lies past the tensor's shape: dim by dim, the rest of what lies inside so far. */
+static xfer_status zero_box(zeroing *z, const xfer_layout *layout, size_t listed)
+{
+  const int n_dims = layout->n_dims;
+  const int64_t *given = xfi_listed_bounds(layout, listed);
+  xfer_status st = XFER_OK;
+
+  for (int d = 0; d < n_dims; d++) {
+    z->at.start[d] = d == 0 ? layout->boxes->rows[listed] : 0;
+    z->length[d] = given[n_dims + d] - given[d];
+  }
+  for (int d = 0; d < n_dims; d++) {
+    const int64_t start = z->at.start[d];
+    const int64_t left = layout->dims[d].size - given[d]; /* inside */
+    const int64_t inside = left < 0 ? 0 : left < z->length[d] ? left : z->length[d];
+
+    z->at.start[d] = start + inside;
+    z->length[d] -= inside;
+    XFI_TRY(xfi_copies_add(z->copies, &z->at, NULL, z->length, n_dims, z->elem_bytes));
+    z->at.start[d] = start;
+    z->length[d] = inside;
+  }
+done:
+  return st;
+}
+
 static xfer_status add_zeros(xfi_copies *copies, const xfer_plan *plan, size_t tensor)
 {
   const xfi_class *cls = xfi_plan_class(plan->moves, tensor);
@@ -80,6 +107,14 @@ static xfer_status add_zeros(xfi_copies *copies, const xfer_plan *plan, size_t t
 
   memset(runs, 0, sizeof runs);
   z.at.bound = z.bound;
+  if (cls->dst->boxes != NULL) {
+    size_t first;
+    const size_t n = xfi_boxes_of(&first, cls->dst, plan->moves->rank);
+
+    for (size_t i = first; i < first + n; i++)
+      XFI_TRY(zero_box(&z, cls->dst, i));
+    return XFER_OK;
+  }
   for (int d = 0; d < cls->dst->n_dims; d++)
     XFI_TRY(xfi_dim_runs(&cls->dst->dims[d], cls->dst_place.part[d], &runs[d]));
   XFI_TRY(zero_from(&z, 0));

@@ -117,11 +117,11 @@ static xfer_status add_grid(grid *all, size_t *n, const xfi_use *use, size_t own
   int64_t length[XFER_MAX_DIMS];
   grid *g = &all[*n];
 
-  memcpy(length, bound->shape, sizeof length);
-  if (bound->pieces != NULL) {
+  xfi_bound_shape(length, bound, piece);
+  if (bound->boxes != NULL)
+    end.start[0] = bound->boxes[piece].row;
+  else if (bound->pieces != NULL)
     end.start[bound->piece_dim] = piece * bound->piece_length;
-    length[bound->piece_dim] = bound->piece_length;
-  }
   XFI_TRY(xfi_copies_add(&copies, &end, NULL, length, bound->n_dims, use->elem_bytes));
   if (copies.n == 0) goto done;
   *g = (grid){copies.at[0], copies.at[0].dst + reach(&copies.at[0]), owner};

@@ -11,8 +11,8 @@
 #include <string.h>
 
 #include "alloc.h"
+#include "channels.h"
 #include "error.h"
-#include "run.h"
 #include "slice.h"
 #include "vec.h"
 
@@ -36,13 +36,13 @@ typedef struct flow {
   uint64_t at; /* bytes of the stream before that move */
 } flow;
 
-typedef struct schedule {
+struct xfi_schedule {
   flow *flows;
   size_t n_flows;
   window *windows; /* by round, sends first, then as in `flows` */
   size_t n_windows;
   size_t capacity;
-} schedule;
+};
 
 static int block_of(int n_ranks, int src, int dst)
 {
@@ -99,7 +99,7 @@ static int by_round(const void *a, const void *b)
   return (x->flow > y->flow) - (x->flow < y->flow);
 }
 
-static xfer_status add_flow(schedule *s, const xfer_plan *plan, const xfi_peer *peer, bool send)
+static xfer_status add_flow(xfi_schedule *s, const xfer_plan *plan, const xfi_peer *peer, bool send)
 {
   const xfi_plan *m = plan->moves;
   const xfi_move *moves = send ? m->sends.moves : m->recvs.moves;
@@ -126,14 +126,16 @@ done:
   return st;
 }
 
-static void free_schedule(schedule *s)
+void xfi_schedule_destroy(xfi_schedule *s)
 {
+  if (s == NULL) return;
   xfi_free(s->flows);
   xfi_free(s->windows);
+  xfi_free(s);
 }
 
 /* Why the first flow of the schedule is in it: what is said of it after "packed: ". */
-static const char *first_reason(const schedule *s, const xfer_plan *plan)
+static const char *first_reason(const xfi_schedule *s, const xfer_plan *plan)
 {
   const flow *f = &s->flows[s->windows[0].flow];
   const xfi_peer *peers = f->send ? plan->moves->sends.peers : plan->moves->recvs.peers;
@@ -143,25 +145,38 @@ static const char *first_reason(const schedule *s, const xfer_plan *plan)
   return colon == NULL ? way : colon + 2;
 }
 
-static xfer_status make_schedule(schedule *s, const xfer_plan *plan)
+/* Is a flow left to packed rounds? */
+static bool is_packed(const xfer_plan *plan, size_t p, bool send)
+{
+  const xfi_move_list *list = send ? &plan->moves->sends : &plan->moves->recvs;
+
+  return !(send ? xfi_direct_sends(plan->direct, p) : xfi_direct_receives(plan->direct, p)) &&
+         !xfi_run_shares(plan, list->peers[p].rank);
+}
+
+xfer_status xfi_schedule_create(xfi_schedule **schedule, const xfer_plan *plan)
 {
   const xfi_plan *m = plan->moves;
   xfer_status st = XFER_OK;
+  xfi_schedule *s = xfi_calloc(1, sizeof *s);
 
+  XFI_CHECK(s != NULL, XFER_ERR_NOMEM, "schedule");
   s->flows = xfi_calloc(m->sends.n_peers + m->recvs.n_peers, sizeof *s->flows);
   XFI_CHECK(s->flows != NULL, XFER_ERR_NOMEM, "%zu peers", m->sends.n_peers + m->recvs.n_peers);
   for (size_t p = 0; p < m->sends.n_peers; p++)
-    if (!xfi_direct_sends(plan->direct, p)) XFI_TRY(add_flow(s, plan, &m->sends.peers[p], true));
+    if (is_packed(plan, p, true)) XFI_TRY(add_flow(s, plan, &m->sends.peers[p], true));
   for (size_t p = 0; p < m->recvs.n_peers; p++)
-    if (!xfi_direct_receives(plan->direct, p))
-      XFI_TRY(add_flow(s, plan, &m->recvs.peers[p], false));
+    if (is_packed(plan, p, false)) XFI_TRY(add_flow(s, plan, &m->recvs.peers[p], false));
   if (s->n_windows > 0) qsort(s->windows, s->n_windows, sizeof *s->windows, by_round);
   XFI_CHECK(
       s->n_windows == 0 || plan->comm->ops->round != NULL, XFER_ERR_UNSUPPORTED,
       "nothing can go between rank %d and rank %d, since this comm has no other way than direct "
       "copies; %s",
       m->rank, s->flows[s->windows[0].flow].peer->rank, first_reason(s, plan));
+  *schedule = s;
+  s = NULL;
 done:
+  xfi_schedule_destroy(s);
   return st;
 }
 
@@ -171,7 +186,7 @@ static size_t aligned(uint64_t n)
 }
 
 /* The windows of one round: [first, end). */
-static size_t round_end(const schedule *s, size_t first)
+static size_t round_end(const xfi_schedule *s, size_t first)
 {
   size_t end = first;
 
@@ -180,26 +195,19 @@ static size_t round_end(const schedule *s, size_t first)
   return end;
 }
 
-xfer_status xfi_packed_measure(xfi_pipeline *p, const xfer_plan *plan)
+void xfi_packed_measure(xfi_pipeline *p, const xfi_schedule *s)
 {
-  xfer_status st = XFER_OK;
-  schedule s = {NULL, 0, NULL, 0, 0};
-
-  XFI_TRY(make_schedule(&s, plan));
-  for (size_t i = 0, end; i < s.n_windows; i = end) {
+  for (size_t i = 0, end; i < s->n_windows; i = end) {
     size_t send_bytes = 0;
     size_t recv_bytes = 0;
 
-    end = round_end(&s, i);
+    end = round_end(s, i);
     for (size_t w = i; w < end; w++)
-      *(s.windows[w].send ? &send_bytes : &recv_bytes) +=
-          aligned(s.windows[w].end - s.windows[w].first);
+      *(s->windows[w].send ? &send_bytes : &recv_bytes) +=
+          aligned(s->windows[w].end - s->windows[w].first);
     if (send_bytes > p->send_slot_bytes) p->send_slot_bytes = send_bytes;
     if (recv_bytes > p->recv_slot_bytes) p->recv_slot_bytes = recv_bytes;
   }
-done:
-  free_schedule(&s);
-  return st;
 }
 
 /* ---- steps ---- */
@@ -300,29 +308,26 @@ done:
   return st;
 }
 
-xfer_status xfi_packed_add(xfi_pipeline *p, const xfer_plan *plan)
+xfer_status xfi_packed_add(xfi_pipeline *p, xfi_schedule *s, const xfer_plan *plan)
 {
   xfer_status st = XFER_OK;
-  schedule s = {NULL, 0, NULL, 0, 0};
 
-  XFI_TRY(make_schedule(&s, plan));
-  for (size_t i = 0, end; i < s.n_windows; i = end) {
+  for (size_t i = 0, end; i < s->n_windows; i = end) {
     char *send = xfi_pipeline_slot(p, p->n_steps, true);
     char *recv = xfi_pipeline_slot(p, p->n_steps, false);
     xfi_step *step = NULL;
 
-    end = round_end(&s, i);
+    end = round_end(s, i);
     XFI_TRY(xfi_pipeline_add(&step, p, (int)(end - i)));
     for (size_t k = i; k < end; k++) {
-      const window *w = &s.windows[k];
+      const window *w = &s->windows[k];
       char **slot = w->send ? &send : &recv;
 
-      XFI_TRY(add_window(step, plan, &s.flows[w->flow], w, *slot));
+      XFI_TRY(add_window(step, plan, &s->flows[w->flow], w, *slot));
       *slot += aligned(w->end - w->first);
       if (w->send) p->sent_bytes += w->end - w->first;
     }
   }
 done:
-  free_schedule(&s);
   return st;
 }

@@ -8,6 +8,7 @@
 
 #include "alloc.h"
 #include "broadcast.h"
+#include "channels.h"
 #include "error.h"
 #include "run.h"
 #include "vec.h"
@@ -49,11 +50,10 @@ static xfer_status make_batches(xfi_pipeline *p, xfi_device *device)
     xfi_step *s = &p->steps[i];
 
     if (s->gather.n > 0)
-      XFI_TRY(device->ops->batch_create(device, &s->gather_batch, s->gather.at, s->gather.n,
-                                        NULL));
+      XFI_TRY(device->ops->batch_create(device, &s->gather_batch, s->gather.at, s->gather.n, NULL));
     if (s->scatter.n > 0)
-      XFI_TRY(device->ops->batch_create(device, &s->scatter_batch, s->scatter.at, s->scatter.n,
-                                        NULL));
+      XFI_TRY(
+          device->ops->batch_create(device, &s->scatter_batch, s->scatter.at, s->scatter.n, NULL));
     xfi_copies_free(&s->gather);
     xfi_copies_free(&s->scatter);
   }
@@ -95,12 +95,13 @@ static size_t align_up(size_t n)
 }
 
 /* Slots large enough for every step. */
-static xfer_status make_slots(xfi_pipeline *p, const xfi_casts *casts, const xfer_plan *plan)
+static xfer_status make_slots(xfi_pipeline *p, const xfi_schedule *rounds, const xfi_casts *casts,
+                              const xfer_plan *plan)
 {
   xfer_status st = XFER_OK;
   void *slots = NULL;
 
-  XFI_TRY(xfi_packed_measure(p, plan));
+  xfi_packed_measure(p, rounds);
   xfi_broadcast_measure(p, casts, plan);
   p->send_slot_bytes = align_up(p->send_slot_bytes);
   p->recv_slot_bytes = align_up(p->recv_slot_bytes);
@@ -116,13 +117,17 @@ xfer_status xfi_pipeline_create(xfi_pipeline **pipeline, const xfer_plan *plan)
 {
   xfer_status st = XFER_OK;
   xfi_pipeline *p = NULL;
+  xfi_schedule *rounds = NULL;
   xfi_casts casts;
 
   XFI_TRY(xfi_casts_create(&casts, plan));
   p = xfi_calloc(1, sizeof *p);
   XFI_CHECK(p != NULL, XFER_ERR_NOMEM, "pipeline");
-  XFI_TRY(make_slots(p, &casts, plan));
-  XFI_TRY(xfi_packed_add(p, plan));
+  XFI_TRY(xfi_channels_create(&p->channels, plan));
+  XFI_TRY(xfi_schedule_create(&rounds, plan));
+  XFI_TRY(make_slots(p, rounds, &casts, plan));
+  xfi_channels_measure(p->channels, &p->sent_bytes, &p->staging_bytes);
+  XFI_TRY(xfi_packed_add(p, rounds, plan));
   p->n_rounds = p->n_steps;
   XFI_TRY(xfi_broadcast_add(p, &casts, plan));
   if (p->n_steps > 0) {
@@ -133,6 +138,7 @@ xfer_status xfi_pipeline_create(xfi_pipeline **pipeline, const xfer_plan *plan)
   p = NULL;
 done:
   xfi_pipeline_destroy(p, plan->device, false);
+  xfi_schedule_destroy(rounds);
   xfi_casts_free(&casts);
   return st;
 }
@@ -153,6 +159,7 @@ static void free_events(xfi_pipeline *p, xfi_device *device)
 void xfi_pipeline_destroy(xfi_pipeline *p, xfi_device *device, bool abandoned)
 {
   if (p == NULL) return;
+  xfi_channels_destroy(p->channels);
   for (size_t i = 0; i < p->n_steps; i++) {
     xfi_step *s = &p->steps[i];
 
@@ -169,6 +176,11 @@ void xfi_pipeline_destroy(xfi_pipeline *p, xfi_device *device, bool abandoned)
     device->ops->free(device, p->slots);
   xfi_free(p->steps);
   xfi_free(p);
+}
+
+bool xfi_pipeline_is_empty(const xfi_pipeline *p)
+{
+  return p->n_steps == 0 && xfi_channels_count(p->channels) == 0;
 }
 
 /* ---- running ---- */
@@ -232,6 +244,7 @@ xfer_status xfi_pipeline_start(xfi_pipeline *p, xfer_plan *plan, xfer_stream str
   const xfi_device_ops *dev = plan->device->ops;
   xfer_status st = XFER_OK;
 
+  XFI_TRY(xfi_channels_run(p->channels, plan, deadline));
   if (p->n_steps == 0) return XFER_OK;
   if (is_alone(p)) return start_alone(plan, &p->steps[0], stream, deadline);
   for (int i = 0; i < 3; i++)

@@ -78,7 +78,7 @@ xfer_status xfi_run_check(const xfer_plan *plan, uint64_t version, xfer_stream s
   XFI_CHECK(changed == NULL, XFER_ERR_STATE,
             "memory at %p was freed or remapped since the commit; bind and commit again",
             changed->base);
-  XFI_TRY(xfi_direct_check(plan->direct));
+  XFI_TRY(xfi_direct_check(plan->direct, plan->epoch + 1));
 done:
   return st;
 }
@@ -115,9 +115,9 @@ static void leave(xfer_plan *plan)
   char left[XFI_ERROR_BYTES] = "";
 
   snprintf(why, sizeof why, "%s", xfi_last_error());
-  if (plan->state == XFI_REFUSED) plan->epoch++; /* the one that others may be in */
+  if (plan->state != XFI_RUNNING) plan->epoch++; /* the one that others may be in */
   /* Messages on a device may be waiting still, though all were handed over. */
-  if (plan->pipeline->n_steps > 0 && !(plan->is_sent && plan->device->alarms == NULL))
+  if (!xfi_pipeline_is_empty(plan->pipeline) && !(plan->is_sent && plan->device->alarms == NULL))
     plan->comm->ops->abort_data(plan->comm, why);
   for (int i = 0; i < 3 && plan->pipeline->streams[i] != NULL; i++) {
     if (dev->event_record(plan->device, plan->pipeline->ended[i], plan->pipeline->streams[i]) ==
@@ -134,10 +134,17 @@ void xfi_run_abandon(xfer_plan *plan)
 {
   xfer_status st = plan->run_status;
 
-  if (st == XFER_OK)
-    st = plan->device->ops->event_sync(plan->device, plan->finished, plan->run_ends);
-  if (st == XFER_OK) st = xfi_direct_outcome(plan->direct, plan);
-  if (st != XFER_OK) leave(plan);
+  if (plan->direct == NULL || plan->pipeline == NULL) return;
+  if (plan->state == XFI_RUNNING) {
+    if (st == XFER_OK)
+      st = plan->device->ops->event_sync(plan->device, plan->finished, plan->run_ends);
+    if (st == XFER_OK) st = xfi_direct_outcome(plan->direct, plan);
+    if (st != XFER_OK) leave(plan);
+  }
+  if (plan->state == XFI_COMMITTED || plan->state == XFI_REFUSED) {
+    plan->epoch++;
+    (void)xfi_direct_leave(plan->direct, plan);
+  }
 }
 
 static void complete(xfer_plan *plan)
@@ -166,7 +173,7 @@ static xfer_status await_part(const xfer_plan *plan, xfi_deadline deadline, bool
     if (deadline.at_ns < next.at_ns) next = deadline;
     st = dev->event_sync(plan->device, plan->finished, next);
     if (st != XFER_ERR_TIMEOUT) break;
-    XFI_TRY(xfi_direct_check(plan->direct));
+    XFI_TRY(xfi_direct_check(plan->direct, plan->epoch));
     XFI_CHECK(!xfi_deadline_expired(last), XFER_ERR_TIMEOUT,
               "the work of run %llu is not done in time", (unsigned long long)plan->epoch);
     st = XFER_ERR_TIMEOUT;

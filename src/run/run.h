@@ -4,10 +4,12 @@
  *
  * - local.c: copies within this rank, and zeroing;
  * - direct.c, link*.c: copies to and from mapped memory of peers, with flags for ready and done;
- * - pipeline.c: steps of gather, message, scatter through staging slots, made of packed rounds
- *   (packed.c) and of broadcasts (broadcast_list.c, broadcast.c).
+ * - pipeline.c: streams to and from ranks that share memory (channels.c); steps of gather, message,
+ *   scatter through staging slots, made of packed rounds (packed.c) and of broadcasts
+ *   (broadcast_list.c, broadcast.c).
  *
- * run.c starts them and waits; what may be called when is in state.c. All of it is written over the tables of device.h and comm.h.
+ * run.c starts them and waits; what may be called when is in state.c. All of it is written over the
+ * tables of device.h and comm.h.
  */
 #ifndef XFI_RUN_H
 #define XFI_RUN_H
@@ -43,10 +45,10 @@ struct xfer_plan {
   uint64_t window_bytes;  /* per peer and round, and of a broadcast; agreed */
 
   xfi_state state;
-  uint64_t epoch;         /* runs since the lanes were made */
-  uint64_t version;       /* committed */
-  uint64_t run_version;   /* of the last run that began */
-  uint64_t n_begun;       /* runs; as long as fewer are complete, destinations are torn */
+  uint64_t epoch;       /* runs since the lanes were made */
+  uint64_t version;     /* committed */
+  uint64_t run_version; /* of the last run that began */
+  uint64_t n_begun;     /* runs; as long as fewer are complete, destinations are torn */
   uint64_t n_complete;
   xfer_status run_status; /* what enqueuing it came to */
   xfi_deadline run_ends;  /* its deadline */
@@ -79,7 +81,7 @@ xfer_status xfi_run_wait(xfer_plan *plan, uint64_t timeout_ms);
 /* For runs that nobody waits for: order `stream` after the last one, if there is one. Says so if
  * that one is known to have failed. */
 xfer_status xfi_run_follow(xfer_plan *plan, xfer_stream stream);
-/* Of a plan that is given back in the middle of a run. */
+/* Of a plan that is given back while it has lanes: others may be in a run, or begin one. */
 void xfi_run_abandon(xfer_plan *plan);
 /* Can a run begin on the stream? All that run itself checks. */
 xfer_status xfi_run_check(const xfer_plan *plan, uint64_t version, xfer_stream stream);
@@ -101,7 +103,7 @@ const xfi_allocation *xfi_run_allocation(const xfer_plan *plan, const void *poin
                                          size_t n_bytes);
 
 /* How long a rank waits, once a run has failed, for what is on its way to end. */
-#define XFI_LEAVE_MS 10000
+#define XFI_LEAVE_MS 2000
 
 /* The bound source or destination of a tensor; commit has checked that it is there where it is
  * needed. */
@@ -151,8 +153,8 @@ const char *xfi_direct_way(const void *plan, bool send, size_t peer);
 xfer_status xfi_direct_start(xfi_direct *direct, xfer_plan *plan, xfer_stream stream);
 /* Enqueue on `stream`: wait until peers have done theirs. */
 xfer_status xfi_direct_finish(xfi_direct *direct, xfer_plan *plan, xfer_stream stream);
-/* XFER_ERR_PEER with its name if a peer has left a run or failed in it. */
-xfer_status xfi_direct_check(const xfi_direct *direct);
+/* XFER_ERR_PEER with its name if a peer takes no part in run `epoch`. */
+xfer_status xfi_direct_check(const xfi_direct *direct, uint64_t epoch);
 /* Of a run whose work on this rank has ended: did all signals come? Names who was late. */
 xfer_status xfi_direct_outcome(const xfi_direct *direct, const xfer_plan *plan);
 /* A run failed: tell peers, let this rank's streams go, and return once nobody touches its memory
@@ -173,7 +175,10 @@ typedef struct xfi_step {
   int root; /* >= 0: n_sends broadcasts of this root's */
 } xfi_step;
 
+typedef struct xfi_channels xfi_channels;
+
 struct xfi_pipeline {
+  xfi_channels *channels;
   xfi_step *steps;
   size_t n_steps;
   size_t capacity;
@@ -197,6 +202,8 @@ xfer_status xfi_pipeline_create(xfi_pipeline **pipeline, const xfer_plan *plan);
 void xfi_pipeline_destroy(xfi_pipeline *pipeline, xfi_device *device, bool abandoned);
 xfer_status xfi_pipeline_start(xfi_pipeline *pipeline, xfer_plan *plan, xfer_stream stream,
                                xfi_deadline deadline);
+/* Does no peer wait for what it carries? */
+bool xfi_pipeline_is_empty(const xfi_pipeline *pipeline);
 /* Append an empty step. It uses the slots of its number: */
 xfer_status xfi_pipeline_add(xfi_step **step, xfi_pipeline *pipeline, int n_messages);
 char *xfi_pipeline_slot(const xfi_pipeline *pipeline, size_t step, bool send);
@@ -207,7 +214,8 @@ char *xfi_pipeline_slot(const xfi_pipeline *pipeline, size_t step, bool send);
 /* One run of at least this is sent from, or received into, the caller's memory. */
 #define XFI_MIN_UNPACKED_BYTES ((size_t)1 << 20)
 
-/* ---- packed.c: first what slots it needs, then its steps. broadcast.h has as much ---- */
+/* ---- packed.c: who sends what when, then what slots that needs, then its steps. broadcast.h has
+ * as much ---- */
 
 /* Does the broadcast lane carry a class here? Not where the comm has no broadcast. */
 static inline bool xfi_run_broadcasts(const xfer_plan *plan, const xfi_class *cls)
@@ -215,8 +223,12 @@ static inline bool xfi_run_broadcasts(const xfer_plan *plan, const xfi_class *cl
   return cls->broadcast && plan->comm->ops->broadcast != NULL;
 }
 
-xfer_status xfi_packed_measure(xfi_pipeline *pipeline, const xfer_plan *plan);
-xfer_status xfi_packed_add(xfi_pipeline *pipeline, const xfer_plan *plan);
+typedef struct xfi_schedule xfi_schedule;
+
+xfer_status xfi_schedule_create(xfi_schedule **schedule, const xfer_plan *plan);
+void xfi_schedule_destroy(xfi_schedule *schedule);
+void xfi_packed_measure(xfi_pipeline *pipeline, const xfi_schedule *schedule);
+xfer_status xfi_packed_add(xfi_pipeline *pipeline, xfi_schedule *schedule, const xfer_plan *plan);
 
 /* Append the copies between a slot at `slot` and elements [first, end) of a box, in row-major
  * order; the box starts at `start` of `bound`. */

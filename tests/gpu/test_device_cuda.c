@@ -330,7 +330,7 @@ static void test_guarded_copies_do_nothing_where_a_flag_is_void(void **state)
   uint64_t *watched[2] = {flags, flags + 1};
   uint64_t *done = flags + 8;
   const xfi_copy copy = {.src = memory, .dst = memory + BYTES, .run_bytes = BYTES};
-  OK(device->ops->guard_create(device, &guard, &(xfi_flags){watched, 2}));
+  OK(device->ops->guard_create(device, &guard, &(xfi_flags){watched, 2}, true));
   OK(device->ops->batch_create(device, &batch, &copy, 1, guard));
   for (int is_void = 0; is_void < 2; is_void++) {
     CUDA(cudaMemset, (memory, 1 + is_void, BYTES));

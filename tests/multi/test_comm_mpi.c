@@ -3,6 +3,7 @@
  */
 #include "alloc.h"
 #include "device.h"
+#include "mpi_comm.h"
 #include "plugin.h"
 #include "unit/comm_checks.h"
 #include "xfer/mpi.h"
@@ -42,6 +43,7 @@ void xfer_comm_destroy(xfer_comm *comm)
 
 static int world_rank;
 static int world_size;
+static bool by_messages; /* gather, as between hosts */
 
 static xfer_comm *make(void)
 {
@@ -50,6 +52,9 @@ static xfer_comm *make(void)
   assert_int_equal(xfer_comm_create_mpi(&comm, MPI_COMM_WORLD), XFER_OK);
   assert_int_equal(comm->transport->rank, world_rank);
   assert_int_equal(comm->transport->size, world_size);
+  xfi_segments *segments = ((xfi_mpi_comm *)comm->transport)->segments;
+  assert_true(segments->has_all || world_size == 1); /* a host has no reason not to share */
+  segments->has_all = segments->has_all && !by_messages;
   return comm;
 }
 
@@ -122,6 +127,160 @@ static void test_long_messages_pass_both_ways(void **state)
   }
   free(out);
   free(in);
+  drop(comm);
+}
+
+/* ---- streams ------------------------------------------------------------------------------ */
+
+enum { STREAM_BYTES = 300000 };
+
+/* What one rank's channels carry. */
+typedef struct loads {
+  const xfi_comm *comm;
+  const xfi_channel *channels;
+  unsigned char *bytes; /* [n][STREAM_BYTES] */
+  size_t at[2 * 64];
+  int n_carried;
+  int sleeps_at; /* before carrying the n-th time; 0: never */
+} loads;
+
+static void carry_load(void *context, size_t channel, char *slot, size_t n_bytes)
+{
+  loads *l = context;
+  unsigned char *bytes = l->bytes + channel * STREAM_BYTES + l->at[channel];
+
+  if (++l->n_carried == l->sleeps_at) (void)usleep(20000);
+  if (l->channels[channel].send)
+    memcpy(slot, bytes, n_bytes);
+  else
+    memcpy(bytes, slot, n_bytes);
+  l->at[channel] += n_bytes;
+}
+
+/* Both ends find the same number; now and then there is no channel. */
+static size_t stream_bytes(int call, int from, int to)
+{
+  const uint64_t random = mix((uint64_t)(call * 7001 + from * 71 + to));
+
+  return random % 5 == 0 ? 0 : 1 + (random >> 8) % (random % 2 == 0 ? 100 : STREAM_BYTES);
+}
+
+static void check_streams(xfi_comm *comm, int n_calls)
+{
+  static const size_t slots[] = {XFI_CHANNEL_SLOT_BYTES, 1000, 4096, 7};
+  xfi_channel channels[2 * 64];
+  loads l = {.comm = comm, .channels = channels};
+
+  l.bytes = malloc((size_t)2 * (size_t)comm->size * STREAM_BYTES);
+  assert_non_null(l.bytes);
+  for (int call = 0; call < n_calls; call++) {
+    size_t n = 0;
+    for (int i = 0; i < 2 * comm->size; i++) {
+      const bool send = i % 2 == 0;
+      const int peer = i / 2;
+      const size_t n_bytes =
+          send ? stream_bytes(call, comm->rank, peer) : stream_bytes(call, peer, comm->rank);
+      if (peer == comm->rank || n_bytes == 0) continue;
+      channels[n] = (xfi_channel){peer, send, n_bytes, 0};
+      l.at[n] = 0;
+      memset(l.bytes + n * STREAM_BYTES, 0, STREAM_BYTES);
+      if (send) fill(l.bytes + n * STREAM_BYTES, n_bytes, seed_of(call, comm->rank, peer, 0));
+      n++;
+    }
+    l.n_carried = 0;
+    l.sleeps_at = comm->rank == call % comm->size ? 1 + call % 3 : 0;
+    expect(comm->ops->stream(comm, channels, n, slots[call % 4], carry_load, &l, soon()) ==
+           XFER_OK);
+    for (size_t i = 0; i < n; i++) {
+      expect(l.at[i] == channels[i].n_bytes);
+      expect(channels[i].send || is_filled(l.bytes + i * STREAM_BYTES, channels[i].n_bytes,
+                                           seed_of(call, channels[i].peer, comm->rank, 0)));
+    }
+  }
+  free(l.bytes);
+}
+
+static void test_streams(void **state)
+{
+  (void)state;
+  xfer_comm *comm = make();
+
+  check_streams(comm->transport, 40);
+  drop(comm);
+}
+
+static void expect_broken(xfi_comm *comm);
+
+/* One stream from `from` to `to`, each rank with its own size; what it came to. */
+static xfer_status stream_one(xfi_comm *comm, int from, int to, size_t n_bytes, int ms)
+{
+  xfi_channel channel = {comm->rank == from ? to : from, comm->rank == from, n_bytes, 0};
+  loads l = {.comm = comm, .channels = &channel, .bytes = malloc(STREAM_BYTES)};
+
+  assert_non_null(l.bytes);
+  memset(l.bytes, 0, STREAM_BYTES);
+  xfer_status st =
+      comm->ops->stream(comm, &channel, 1, 4096, carry_load, &l, xfi_deadline_after(ms));
+  free(l.bytes); /* nobody has it, whatever it came to */
+  return st;
+}
+
+static void test_stream_names_the_rank_that_does_not_come(void **state)
+{
+  (void)state;
+  if (world_size < 2) return;
+  for (int sends = 0; sends < 2; sends++) {
+    xfer_comm *comm = make();
+
+    if (world_rank == 0) {
+      expect(stream_one(comm->transport, !sends, sends, STREAM_BYTES, SHORT_MS) ==
+             XFER_ERR_TIMEOUT);
+      expect(error_has("stream: rank 1 did not come"));
+      expect(!comm->transport->holds_memory);
+    }
+    (void)MPI_Barrier(MPI_COMM_WORLD);
+    expect_broken(comm->transport);
+    expect(stream_one(comm->transport, world_rank, !world_rank, 1, SHORT_MS) == XFER_ERR_COMM);
+    drop(comm);
+  }
+}
+
+static void test_streams_that_differ_are_named(void **state)
+{
+  static const size_t sizes[][2] = {{40, 48}, {48, 40}, {5000, 4096}}; /* sent, expected */
+
+  (void)state;
+  for (int i = 0; world_size >= 2 && i < 3; i++) {
+    xfer_comm *comm = make();
+    xfer_status st = XFER_OK;
+
+    if (world_rank < 2) st = stream_one(comm->transport, 0, 1, sizes[i][world_rank], 60000);
+    if (world_rank == 1) {
+      expect(st == XFER_ERR_MISMATCH);
+      expect(error_has("rank 0 streams"));
+    }
+    (void)MPI_Barrier(MPI_COMM_WORLD);
+    if (world_rank != 1) expect_broken(comm->transport);
+    drop(comm);
+  }
+}
+
+static void test_abort_ends_a_stream(void **state)
+{
+  (void)state;
+  if (world_size < 2) return;
+  xfer_comm *comm = make();
+  const int64_t start = xfi_now_ns();
+
+  if (world_rank == 0) {
+    (void)usleep(20000);
+    comm->transport->ops->abort(comm->transport, "the sky falls");
+  }
+  if (world_rank == 1) expect(stream_one(comm->transport, 0, 1, 100, 60000) == XFER_ERR_COMM);
+  (void)MPI_Barrier(MPI_COMM_WORLD);
+  expect_broken(comm->transport);
+  expect(error_has("the sky falls"));
+  expect(xfi_now_ns() - start < (int64_t)30 * 1000000000);
   drop(comm);
 }
 
@@ -321,6 +480,10 @@ int main(int argc, char **argv)
       cmocka_unit_test(test_all_calls),
       cmocka_unit_test(test_long_gathers_go_in_pieces),
       cmocka_unit_test(test_long_messages_pass_both_ways),
+      cmocka_unit_test(test_streams),
+      cmocka_unit_test(test_stream_names_the_rank_that_does_not_come),
+      cmocka_unit_test(test_streams_that_differ_are_named),
+      cmocka_unit_test(test_abort_ends_a_stream),
       cmocka_unit_test(test_comms_come_and_go),
       cmocka_unit_test(test_gather_names_the_rank_that_does_not_come),
       cmocka_unit_test(test_round_names_the_rank_that_does_not_come),
@@ -339,6 +502,8 @@ int main(int argc, char **argv)
   (void)MPI_Comm_rank(MPI_COMM_WORLD, &world_rank);
   (void)MPI_Comm_size(MPI_COMM_WORLD, &world_size);
   int failed = before + cmocka_run_group_tests(tests, NULL, NULL);
+  by_messages = true;
+  failed += cmocka_run_group_tests(tests, NULL, NULL);
   if (failed != 0)
     (void)fprintf(stderr, "rank %d of %d: %d failed\n", world_rank, world_size, failed);
   (void)MPI_Allreduce(MPI_IN_PLACE, &failed, 1, MPI_INT, MPI_MAX, MPI_COMM_WORLD);

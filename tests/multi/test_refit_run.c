@@ -11,6 +11,11 @@
 #include "../../tools/refit_fill.h"
 #include "../unit/ranks.h"
 #include "../unit/refit_files.h"
+#ifdef REFIT_ON_SIM
+#include "../sim/refit_place.h"
+#else
+#include "refit_place.h"
+#endif
 
 #define EXPERTS(what, shape)                                                                       \
   "{\"pattern\":\"model.layers.{layer}.mlp.experts.{expert}." what                                 \
@@ -69,7 +74,7 @@ static bool give_all(xfer_locals *locals, char **memory)
     bytes = xfer_dtype_size((xfer_dtype)local.dtype);
     for (int d = 0; d < local.n_dims; d++)
       bytes *= (size_t)local.shape[d];
-    memory[i] = malloc(bytes + 1);
+    memory[i] = place_take(bytes + 1);
     if (memory[i] == NULL) abort();
     memset(memory[i], 0xa5, bytes + 1);
     ok = xfer_locals_give(locals, local.side, local.name, local.dtype, memory[i], local.shape, NULL,
@@ -129,6 +134,7 @@ static bool run(job *j, int rank, xfer_refit *refit, xfer_plan **plan, xfer_loca
 static void body(int rank, void *context)
 {
   job *j = context;
+  place_enter(rank);
   xfer_refit *refit = join(j, rank);
   xfer_locals *locals = NULL;
   xfer_plan *plan = NULL;
@@ -146,7 +152,7 @@ static void body(int rank, void *context)
   xfer_locals_destroy(locals);
   xfer_refit_destroy(refit);
   for (size_t i = 0; i < 256; i++)
-    free(memory[i]);
+    place_give(memory[i]);
   xfer_comm_destroy(j->comms[rank]);
 }
 
@@ -154,7 +160,7 @@ static void run_job(bool one_sided)
 {
   job j = {.one_sided = one_sided, .table = refit_write("table.json", TABLE)};
 
-  assert_int_equal(xfer_comm_create_local(j.comms, N_RANKS), XFER_OK);
+  assert_int_equal(place_make_comms(j.comms, N_RANKS), XFER_OK);
   run_ranks(N_RANKS, body, &j);
   assert_all_as_expected();
   for (int r = 0; r < N_RANKS; r++) {

@@ -267,11 +267,18 @@ void sim_wait_until(bool (*done)(void *context), void *context, const char *what
   }
 }
 
-/* A look at a stream or an event lets the machine go on by some steps, or none. */
+/* A look at a stream or an event lets the machine go on by some steps, or none. One that is in vain
+ * takes a while, since a rank that does nothing else holds up the others. */
 static void poll_steps(void)
 {
-  for (uint64_t n = sim_draw(4); n > 0 && sim_step(); n--)
-    continue;
+  bool moved = true;
+
+  for (uint64_t n = sim_draw(4); n > 0 && moved; n--)
+    moved = sim_step();
+  if (moved) return;
+  (void)pthread_mutex_unlock(&sim.lock);
+  sim_sleep_us(5);
+  (void)pthread_mutex_lock(&sim.lock);
 }
 
 static bool device_is_idle(void *context)

@@ -16,7 +16,7 @@
 #include <xfer/nccl.h>
 #include <xfer/xfer.h>
 
-enum { WORLD_RANKS = 16, WORLD_PATIENCE_S = 60 };
+enum { WORLD_RANKS = 16, WORLD_PATIENCE_S = 150 };
 
 /* ---- the runner --------------------------------------------------------------------------- */
 
@@ -101,5 +101,8 @@ xfer_plan *world_plan(int rank, const tensor *tensors, size_t n, xfer_lane lane,
 void world_run(xfer_plan *plan, const tensor *tensors, size_t n, uint64_t version,
                cudaStream_t stream);
 cudaStream_t world_stream(void);
+/* Device memory, whatever other threads capture. */
+void *world_alloc(size_t n_bytes);
+void world_free(void *memory);
 
 #endif

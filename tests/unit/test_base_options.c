@@ -104,6 +104,28 @@ static void test_impossible_struct_size_is_refused(void **state)
   }
 }
 
+/* A report of any age: the fields that both know, zero in the others, and nothing past the end. */
+static void test_a_report_fills_what_its_caller_knows(void **state)
+{
+  (void)state;
+  const known_options own = {sizeof own, 5, 6};
+  const size_t old_size = offsetof(old_options, window) + sizeof(int32_t);
+  known_options older = {old_size, -1, 99};
+  new_options newer = {{sizeof newer, -1, -1}, -1, -1};
+  known_options wrong = {3, 1, 2};
+
+  assert_int_equal(xfi_report_copy(&older, &own, sizeof own, "report"), XFER_OK);
+  assert_int_equal(older.struct_size, old_size);
+  assert_int_equal(older.window, 5);
+  assert_int_equal(older.flags, 99);
+  assert_int_equal(xfi_report_copy(&newer, &own, sizeof own, "report"), XFER_OK);
+  assert_int_equal(newer.known.struct_size, sizeof newer);
+  assert_int_equal(newer.known.flags, 6);
+  assert_int_equal(newer.extra, 0);
+  assert_int_equal(xfi_report_copy(&wrong, &own, sizeof own, "report"), XFER_ERR_ARG);
+  assert_int_equal(wrong.window, 1);
+}
+
 int main(void)
 {
   const struct CMUnitTest tests[] = {
@@ -113,6 +135,7 @@ int main(void)
       cmocka_unit_test(test_newer_caller_with_zero_extras_is_served),
       cmocka_unit_test(test_newer_caller_with_set_extra_is_refused),
       cmocka_unit_test(test_impossible_struct_size_is_refused),
+      cmocka_unit_test(test_a_report_fills_what_its_caller_knows),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -42,13 +42,13 @@ static void test_a_stripe_is_at_least_one_mebibyte_and_one_of_at_most_eight(void
   for (size_t c = 0; c < sizeof cases / sizeof *cases; c++) {
     tensor_list list = {.n = 0};
     xfi_class cls = class_of(cases[c].line, &list);
-    xfi_box box = {{0}, {cases[c].length[0], cases[c].length[1]}, {0}, {0}};
+    xfi_box box = {{0}, {cases[c].length[0], cases[c].length[1]}, {0}, {0}, 0};
 
     print_message("%s: %lld x %lld\n", cases[c].line, (long long)box.length[0],
                   (long long)box.length[1]);
     cls.broadcast = cases[c].broadcast;
     assert_int_equal(xfi_box_elems(&box, 2), box.length[0] * box.length[1]);
-    assert_int_equal(xfi_stripe_count(&cls, &box), cases[c].n);
+    assert_int_equal(xfi_stripe_count(&cls, &box, cls.src->n_replicas), cases[c].n);
     free_tensors(&list);
   }
 }
@@ -58,13 +58,13 @@ static void test_a_box_with_no_dim_long_enough_is_not_cut(void **state)
   (void)state;
   tensor_list list = {.n = 0};
   xfi_class cls = class_of("f64[4,4,4,4,4,4,4,4] (64):R -> (1):R", &list);
-  xfi_box box = {{0}, {4, 4, 4, 4, 4, 4, 4, 4}, {0}, {0}};
+  xfi_box box = {{0}, {4, 4, 4, 4, 4, 4, 4, 4}, {0}, {0}, 0};
 
   for (int d = 0; d < 8; d++)
     box.length[d] = 7; /* 46 MB, but only 7 long */
-  assert_int_equal(xfi_stripe_count(&cls, &box), 1);
+  assert_int_equal(xfi_stripe_count(&cls, &box, cls.src->n_replicas), 1);
   box.length[6] = 8;
-  assert_int_equal(xfi_stripe_count(&cls, &box), 8);
+  assert_int_equal(xfi_stripe_count(&cls, &box, cls.src->n_replicas), 8);
   free_tensors(&list);
 }
 
@@ -78,7 +78,7 @@ static void test_stripes_tile_a_box_of_any_length(void **state)
 
   for (size_t c = 0; c < sizeof lengths / sizeof *lengths; c++) {
     for (uint16_t n = 1; n <= 8; n++) {
-      xfi_box whole = {{5, 100}, {1, lengths[c]}, {6, 200}, {7, 300}};
+      xfi_box whole = {{5, 100}, {1, lengths[c]}, {6, 200}, {7, 300}, 0};
       xfi_flows flows = {.boxes = &whole, .n_boxes = 1};
       int64_t at = 0;
 
@@ -117,29 +117,26 @@ static void test_each_source_has_its_turn_by_every_term(void **state)
 
     print_message("term %d\n", term);
     for (int i = 0; i < 5; i++) {
-      xfi_turn turn = {7, 2, 0, 5};
-      xfi_place place = {{1}, 1};
+      xfi_turn turn = {7, 2, 0, 5, 0, 1, 1};
 
       if (term == TENSOR) turn.ordinal += (uint32_t)i;
       if (term == BOX) turn.box += (size_t)i;
       if (term == STRIPE) turn.stripe = i;
-      if (term == REPLICA) place.replica = i;
+      if (term == REPLICA) turn.dst_replica = i;
       if (term == PART) {
-        place.part[0] = i % 3;
-        place.replica = i / 3;
-        if (i >= 3) continue; /* a part's replicas number five, so parts make no difference */
+        turn.dst_part = (uint32_t)i;
+        if (i >= 3) continue; /* there are three */
       }
-      const int replica = xfi_choose_replica(&cls, &turn, &place);
+      const int replica = xfi_choose_replica(&cls, &turn);
       assert_in_range(replica, 0, 4);
       turns[replica]++;
     }
     for (int i = 0; i < 5; i++)
-      assert_true(term == PART ? turns[i] == 0 || turns[i] == 3 : turns[i] == 1);
+      assert_true(turns[i] == 1 || (term == PART && turns[i] == 0));
   }
   cls.broadcast = true;
   for (uint32_t i = 0; i < 10; i++)
-    assert_int_equal(xfi_choose_replica(&cls, &(xfi_turn){i, 3, 0, 1}, &(xfi_place){{2}, 1}),
-                     i % 5);
+    assert_int_equal(xfi_choose_replica(&cls, &(xfi_turn){i, 3, 0, 1, 0, 2, 1}), i % 5);
   free_tensors(&list);
 }
 
@@ -151,7 +148,7 @@ static void test_self_comes_first_then_near_then_all(void **state)
   /* source part 0 is on ranks 0, 2, 4, 6 and part 1 on 1, 3, 5, 7; domains of 3 */
   static const struct {
     uint32_t ranks_per_domain;
-    int64_t src_part;
+    uint32_t src_part;
     int dst_rank;
     uint64_t may; /* bit r: rank r may be chosen for some turn, and is for one */
   } cases[] = {
@@ -176,14 +173,14 @@ static void test_self_comes_first_then_near_then_all(void **state)
 
   for (size_t c = 0; c < sizeof cases / sizeof *cases; c++) {
     const xfi_plan plan = {.n_ranks = 10, .options.ranks_per_domain = cases[c].ranks_per_domain};
-    const xfi_place place = {{0}, cases[c].dst_rank};
     uint64_t chosen = 0;
 
     print_message("domains of %u, part %d to rank %d\n", cases[c].ranks_per_domain,
                   (int)cases[c].src_part, cases[c].dst_rank);
     for (uint32_t i = 0; i < 8; i++)
-      chosen |= UINT64_C(1) << xfi_choose_source(&plan, &cls, &(xfi_turn){i, 0, 0, 1},
-                                                 &cases[c].src_part, &place, cases[c].dst_rank);
+      chosen |= UINT64_C(1) << xfi_choose_source(
+                    &plan, &cls, &(xfi_turn){i, 0, 0, 1, cases[c].src_part, 0, cases[c].dst_rank},
+                    cases[c].dst_rank);
     assert_int_equal(chosen, cases[c].may);
   }
   free_tensors(&list);
@@ -196,13 +193,12 @@ static void test_a_broadcast_has_one_source(void **state)
   const xfi_plan plan = {.n_ranks = 10, .options.ranks_per_domain = 2};
   tensor_list list = {.n = 0};
   xfi_class cls = class_of("u8[60] (4,2):R,S0 -> (10):R", &list);
-  const int64_t part = 1;
 
   cls.broadcast = true;
   for (int dst_rank = 0; dst_rank < 10; dst_rank++)
-    assert_int_equal(xfi_choose_source(&plan, &cls, &(xfi_turn){6, 0, 0, 1}, &part,
-                                       &(xfi_place){{0}, dst_rank}, dst_rank),
-                     dst_rank < 8 && dst_rank % 2 == 1 ? dst_rank : 5);
+    assert_int_equal(
+        xfi_choose_source(&plan, &cls, &(xfi_turn){6, 0, 0, 1, 1, 0, dst_rank}, dst_rank),
+        dst_rank < 8 && dst_rank % 2 == 1 ? dst_rank : 5);
   free_tensors(&list);
 }
 

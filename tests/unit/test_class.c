@@ -6,6 +6,7 @@
 
 #include <cmocka.h>
 
+#include "class.h"
 #include "plans_of.h"
 
 /* The class of tensor 0 of the list, filled for `rank`. */
@@ -16,7 +17,11 @@ static xfer_status fill(xfi_class *cls, const tensor_list *list, int rank)
   const xfi_plan plan = {.n_ranks = MAX_PLANS, .rank = rank, .tensors = &tensor, .n_tensors = 1};
 
   *cls = (xfi_class){.src = list->at[0].src, .dst = list->at[0].dst, .n_tensors = 1};
-  return xfi_class_fill(cls, &plan);
+  xfi_scratch scratch = {0};
+  const xfer_status st = xfi_class_fill(cls, &plan, &scratch);
+
+  xfi_scratch_free(&scratch);
+  return st;
 }
 
 static xfi_class filled(const tensor_list *list, int rank)
@@ -30,9 +35,9 @@ static xfi_class filled(const tensor_list *list, int rank)
 static void test_flows_of_a_known_class(void **state)
 {
   (void)state;
-  const xfi_box boxes[] = {{{0, 0}, {2, 2}, {0, 0}, {0, 0}},
-                           {{2, 0}, {1, 2}, {0, 0}, {2, 0}},
-                           {{0, 2}, {2, 1}, {0, 2}, {0, 2}}};
+  const xfi_box boxes[] = {{{0, 0}, {2, 2}, {0, 0}, {0, 0}, 0},
+                           {{2, 0}, {1, 2}, {0, 0}, {2, 0}, 0},
+                           {{0, 2}, {2, 1}, {0, 2}, {0, 2}, 0}};
   tensor_list list = {.n = 0};
   xfi_class cls;
 
@@ -44,8 +49,8 @@ static void test_flows_of_a_known_class(void **state)
   assert_int_equal(cls.zero_bytes, 0);
   assert_int_equal(cls.recvs.n, 2);
   assert_int_equal(cls.recvs.n_boxes, 2);
-  assert_int_equal(cls.recvs.at[0].part[0], 0);
-  assert_int_equal(cls.recvs.at[1].part[0], 1);
+  assert_int_equal(cls.recvs.at[0].part, 0);
+  assert_int_equal(cls.recvs.at[1].part, 1);
   assert_memory_equal(cls.recvs.boxes[0].lo, boxes[0].lo, 16);
   assert_memory_equal(cls.recvs.boxes[0].length, boxes[0].length, 16);
   assert_memory_equal(cls.recvs.boxes[1].lo, boxes[1].lo, 16);
@@ -57,7 +62,7 @@ static void test_flows_of_a_known_class(void **state)
   assert_false(cls.in_dst);
   assert_int_equal(cls.recvs.n, 0);
   assert_int_equal(cls.sends.n, 2);
-  assert_int_equal(cls.sends.at[1].part[1], 1);
+  assert_int_equal(cls.sends.at[1].part, 1);
   assert_memory_equal(cls.sends.boxes[1].lo, boxes[2].lo, 16);
   assert_memory_equal(cls.sends.boxes[1].length, boxes[2].length, 16);
   assert_memory_equal(cls.sends.boxes[1].src_local, boxes[2].src_local, 16);
@@ -72,22 +77,17 @@ static void test_flows_of_a_known_class(void **state)
 
 /* ---- both ends ---- */
 
-static const xfi_flow *find_flow(const xfi_flows *flows, const int64_t *part, int n_dims)
+static const xfi_flow *find_flow(const xfi_flows *flows, uint32_t part)
 {
-  for (size_t f = 0; f < flows->n; f++) {
-    bool same = true;
-
-    for (int d = 0; d < n_dims; d++)
-      same = same && flows->at[f].part[d] == part[d];
-    if (same) return &flows->at[f];
-  }
+  for (size_t f = 0; f < flows->n; f++)
+    if (flows->at[f].part == part) return &flows->at[f];
   return NULL;
 }
 
 static void check_ends(const xfi_class *from, const xfi_class *to, int n_dims)
 {
-  const xfi_flow *out = find_flow(&from->sends, to->dst_place.part, n_dims);
-  const xfi_flow *in = find_flow(&to->recvs, from->src_place.part, n_dims);
+  const xfi_flow *out = find_flow(&from->sends, xfi_place_part(to->dst, &to->dst_place));
+  const xfi_flow *in = find_flow(&to->recvs, xfi_place_part(from->src, &from->src_place));
 
   assert_true((out == NULL) == (in == NULL));
   if (out == NULL) return;
@@ -295,7 +295,7 @@ static void test_source_flows_hold_each_element_once(void **state)
     print_message("case %d\n", c);
     assert_int_equal(xfi_class_sources(&flows, &cls), XFER_OK);
     for (size_t f = 0; f < flows.n; f++)
-      assert_true(f == 0 || flows.at[f - 1].part[0] < flows.at[f].part[0]);
+      assert_true(f == 0 || flows.at[f - 1].part < flows.at[f].part);
     for (size_t b = 0; b < flows.n_boxes; b++)
       for (int64_t x = 0; x < flows.boxes[b].length[0]; x++)
         seen[flows.boxes[b].lo[0] + x]++;

@@ -191,6 +191,71 @@ static void test_simplify_of_zeroing_looks_at_the_destination_alone(void **state
   check(&copy);
 }
 
+/* The copy with one side dense, in row-major order. */
+static void make_dense(int64_t *stride, const xfi_copy *copy)
+{
+  int64_t next = copy->run_bytes;
+
+  for (int64_t d = copy->n_dims - 1; d >= 0; d--) {
+    stride[d] = next;
+    next *= copy->extent[d];
+  }
+}
+
+/* A random copy that is not empty, its memory in one place; now and then of runs that pass by the
+ * cache. */
+static void random_box(xfi_copy *copy, int64_t *n_bytes)
+{
+  do {
+    *n_bytes = 0;
+    if (!random_copy(copy)) continue;
+    if (copy->n_dims <= 2 && random_below(2) == 0) {
+      copy->run_bytes = 200 + random_below(900);
+      for (int64_t d = copy->n_dims - 1, next = copy->run_bytes; d >= 0; d--) {
+        copy->src_stride[d] = copy->dst_stride[d] = next + random_below(70);
+        next = copy->src_stride[d] * copy->extent[d];
+      }
+      copy->dst = (char *)got + random_below(100);
+    }
+    *n_bytes = xfi_copy_bytes(copy);
+  } while (*n_bytes == 0);
+}
+
+static void test_a_box_is_packed_and_unpacked_from_any_byte_to_any_byte(void **state)
+{
+  static unsigned char dense[BUFFER_BYTES];
+  int64_t n_bytes;
+
+  (void)state;
+  random_state = 3;
+  for (int n = 0; n < N_CASES; n++) {
+    xfi_copy copy;
+    xfi_strided_dim dims[XFI_COPY_DIMS];
+
+    random_box(&copy, &n_bytes);
+    xfi_strided box = {copy.dst, copy.run_bytes, copy.n_dims};
+    for (int64_t d = 0; d < copy.n_dims; d++)
+      dims[d] = (xfi_strided_dim){copy.extent[d], copy.dst_stride[d]};
+    make_dense(copy.src_stride, &copy);
+    copy.src = (const char *)source;
+    memset(got, GUARD, sizeof got);
+    memset(wanted, GUARD, sizeof wanted);
+    naive_copy(wanted + (copy.dst - (char *)got), &copy);
+    for (int64_t at = 0, take; at < n_bytes; at += take) {
+      take = 1 + random_below(n_bytes - at);
+      xfi_ref_unpack((const char *)source + at, &box, dims, at, take, n % 2 == 0);
+    }
+    assert_memory_equal(got, wanted, sizeof got);
+    memset(dense, GUARD, sizeof dense);
+    for (int64_t at = 0, take; at < n_bytes; at += take) {
+      take = 1 + random_below(n_bytes - at);
+      xfi_ref_pack((char *)dense + at, &box, dims, at, take);
+    }
+    assert_memory_equal(dense, source, (size_t)n_bytes);
+    assert_int_equal(dense[n_bytes], GUARD);
+  }
+}
+
 static void test_several_copies_run_in_order(void **state)
 {
   (void)state;
@@ -210,6 +275,7 @@ int main(void)
   const struct CMUnitTest tests[] = {
       cmocka_unit_test(test_random_copies_equal_the_naive_one),
       cmocka_unit_test(test_simplify_keeps_the_result),
+      cmocka_unit_test(test_a_box_is_packed_and_unpacked_from_any_byte_to_any_byte),
       cmocka_unit_test(test_simplify_of_a_dense_copy_is_one_run),
       cmocka_unit_test(test_simplify_finds_runs_in_any_order_of_dims),
       cmocka_unit_test(test_simplify_of_zeroing_looks_at_the_destination_alone),

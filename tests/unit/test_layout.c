@@ -387,13 +387,16 @@ static void test_each_rank_has_its_place_and_each_place_its_rank(void **state)
     for (int i = 0; i < layout->mesh->size; i++) {
       xfi_place place;
       int64_t number = 0;
+      uint32_t part = 0;
 
       assert_true(xfi_layout_place(layout, layout->mesh->ranks[i], &place));
-      assert_int_equal(xfi_layout_rank(layout, &place), layout->mesh->ranks[i]);
       for (int d = 0; d < layout->n_dims; d++) {
         assert_in_range(place.part[d], 0, layout->dims[d].n_parts - 1);
         number = number * layout->dims[d].n_parts + place.part[d];
+        part += (uint32_t)xfi_dim_position(layout, d, place.part[d]);
       }
+      assert_int_equal(xfi_part_rank(layout, part, place.replica), layout->mesh->ranks[i]);
+      assert_int_equal(xfi_part_replica(layout, part, layout->mesh->ranks[i]), place.replica);
       assert_in_range(place.replica, 0, layout->n_replicas - 1);
       seen[number * layout->n_replicas + place.replica]++;
     }

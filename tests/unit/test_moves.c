@@ -6,6 +6,7 @@
 
 #include <cmocka.h>
 
+#include "class.h"
 #include "moves.h"
 
 #include "moves_models.h"
@@ -40,8 +41,8 @@ static void check_pair(const xfi_plan *from, const xfi_plan *to)
     const xfi_move *a = &from->sends.moves[out->first + i];
     const xfi_move *b = &to->recvs.moves[in->first + i];
     const xfi_class *cls = xfi_plan_class(from, a->tensor);
-    xfi_box sent = {{0}, {0}, {0}, {0}};
-    xfi_box got = {{0}, {0}, {0}, {0}};
+    xfi_box sent = {{0}, {0}, {0}, {0}, 0};
+    xfi_box got = {{0}, {0}, {0}, {0}, 0};
 
     assert_int_equal(a->peer, to->rank);
     assert_int_equal(b->peer, from->rank);
@@ -233,8 +234,8 @@ static uint64_t holders(const xfer_layout *layout, int rank)
   xfi_place place;
 
   assert_true(xfi_layout_place(layout, rank, &place));
-  for (place.replica = 0; place.replica < layout->n_replicas; place.replica++)
-    ranks |= UINT64_C(1) << xfi_layout_rank(layout, &place);
+  for (int r = 0; r < layout->n_replicas; r++)
+    ranks |= UINT64_C(1) << xfi_part_rank(layout, xfi_place_part(layout, &place), r);
   return ranks;
 }
 

@@ -31,8 +31,8 @@ static const bad_line bad_lines[] = {
     {"f32[4](1):R -> (1):R", "column 7: expected one blank after ']'", XFER_ERR_ARG},
 
     /* mesh */
-    {"f32[4] 1:R -> (1):R", "column 8: expected '('", XFER_ERR_ARG},
-    {"f32[4]  (1):R -> (1):R", "column 8: expected '('", XFER_ERR_ARG},
+    {"f32[4] 1:R -> (1):R", "column 8: expected '(' or '{'", XFER_ERR_ARG},
+    {"f32[4]  (1):R -> (1):R", "column 8: expected '(' or '{'", XFER_ERR_ARG},
     {"f32[4] ():R -> (1):R", "column 9: expected a digit after '('", XFER_ERR_ARG},
     {"f32[4] (2,):R -> (1):R", "column 11: expected a digit after ','", XFER_ERR_ARG},
     {"f32[4] (2,0):R -> (1):R", "column 11: a mesh axis of size 0", XFER_ERR_ARG},
@@ -88,10 +88,24 @@ static const bad_line bad_lines[] = {
     {"f32[4] (1):S0;pad=0:3 -> (1):R", "column 21: dim 0 of size 4 is padded to 3", XFER_ERR_ARG},
     {"f32[4] (1):S0;pad=0:8;pad=-1:8 -> (1):R", "column 27: dim 0 is padded twice", XFER_ERR_ARG},
 
+    /* boxes */
+    {"f32[4] {} -> (1):R", "column 9: expected a digit after '{'", XFER_ERR_ARG},
+    {"f32[4] {0} -> (1):R", "column 10: expected '=' and the rank's boxes", XFER_ERR_ARG},
+    {"f32[4] {0=[0:4} -> (1):R", "column 15: expected ']'", XFER_ERR_ARG},
+    {"f32[4] {0=[0-4]} -> (1):R", "column 13: expected ':' and the end of the interval", XFER_ERR_ARG},
+    {"f32[4] {0=[4:0]} -> (1):R", "column 12: an interval that ends before it begins", XFER_ERR_ARG},
+    {"f32[4,2] {0=[0:4]} -> (1):R", "column 17: expected ',' and dim 1 of 2", XFER_ERR_ARG},
+    {"f32[4] {0=[0:4]+} -> (1):R", "column 17: expected '[' and a box", XFER_ERR_ARG},
+    {"f32[4] {0=[0:4],[0:4]} -> (1):R", "column 16: expected '+', ';' or '}'", XFER_ERR_ARG},
+    {"f32[4] {0=f0} -> (1):R", "column 13: expected ':' and the end of the range", XFER_ERR_ARG},
+    {"f32[4] {0=f2:1} -> (1):R", "a flat range from 2 to 1", XFER_ERR_SHAPE},
+    {"f32[4] {0=[0:4];0=} -> (1):R", "rank 0 is in the mesh twice", XFER_ERR_ARG},
+    {"f32[] {0=[]+[]} -> (1):R", "rank 0 has 2 boxes of a scalar; 0 or 1 are possible", XFER_ERR_UNSUPPORTED},
+
     /* between and after the sides; what the layout says */
     {"f32[4] (1):R", "column 13: expected ' -> '", XFER_ERR_ARG},
     {"f32[4] (1):R  -> (1):R", "column 13: expected ' -> '", XFER_ERR_ARG},
-    {"f32[4] (1):R -> ", "column 17: expected '('", XFER_ERR_ARG},
+    {"f32[4] (1):R -> ", "column 17: expected '(' or '{'", XFER_ERR_ARG},
     {"f32[4] (1):R -> (1):R ", "column 22: expected the end of the line", XFER_ERR_ARG},
     {"f32[4] (1):R -> (1):R -> (1):R", "column 22: expected the end of the line", XFER_ERR_ARG},
     {"f32[4] (1):R -> (1):R\n", "column 22: expected ';' or the end of the side", XFER_ERR_ARG},

@@ -1,0 +1,234 @@
+/* Segments: files in memory, made by each rank and mapped by the others of its host.
+ *
+ * MPI could make shared memory too (MPI_Win_allocate_shared), but gives it back by a collective
+ * call only, which a lost rank would never make, and keeps it in files that a killed job leaves
+ * behind.
+ */
+#define _GNU_SOURCE /* memfd_create */
+
+#include "mpi_segment.h"
+
+#include "alloc.h"
+#include "error.h"
+#include "futex.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <poll.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+#define FILE_NAME "xfer-comm"
+
+/* By which another process finds a rank's segment. */
+typedef struct xfi_card {
+  int64_t pid;
+  int32_t file; /* -1: there is no segment */
+  int32_t rank;
+  uint64_t token;
+} xfi_card;
+
+/* ---- making one ---------------------------------------------------------------------------- */
+
+static size_t segment_bytes(int n_places)
+{
+  return sizeof(xfi_segment) + (size_t)n_places * sizeof(xfi_ring);
+}
+
+static xfi_segment *map_file(int file, size_t n_bytes)
+{
+  void *at = mmap(NULL, n_bytes, PROT_READ | PROT_WRITE, MAP_SHARED, file, 0);
+
+  return at == MAP_FAILED ? NULL : at;
+}
+
+/* Sealed, so that nobody who maps it can be made to touch what is not there. */
+static void make_own(xfi_segments *s, int rank, uint64_t token)
+{
+  xfi_segment *own = NULL;
+
+  s->file = memfd_create(FILE_NAME, MFD_CLOEXEC | MFD_ALLOW_SEALING);
+  if (s->file < 0) return;
+  if (ftruncate(s->file, (off_t)s->n_bytes) == 0 &&
+      fcntl(s->file, F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL) == 0)
+    own = map_file(s->file, s->n_bytes);
+  if (own == NULL) {
+    (void)close(s->file);
+    s->file = -1;
+    return;
+  }
+  own->token = token;
+  own->rank = rank;
+  atomic_store(&own->sleeping, XFI_AWAKE);
+  s->at[s->place] = own;
+}
+
+xfer_status xfi_segments_create(xfi_segments **segments, int size, int rank, MPI_Comm host,
+                                uint64_t token)
+{
+  xfer_status st = XFER_OK;
+  xfi_segments *s = xfi_calloc(1, sizeof *s);
+  size_t n;
+
+  XFI_CHECK(s != NULL, XFER_ERR_NOMEM, "no memory for a comm of %d ranks", size);
+  s->size = size;
+  s->file = -1;
+  (void)MPI_Comm_size(host, &s->n_places);
+  (void)MPI_Comm_rank(host, &s->place);
+  n = (size_t)s->n_places;
+  s->n_bytes = segment_bytes(s->n_places);
+  s->cards = xfi_calloc(n, sizeof *s->cards);
+  s->ranks = xfi_calloc(n, sizeof *s->ranks);
+  s->places = xfi_calloc((size_t)size, sizeof *s->places);
+  s->pids = xfi_calloc(n, sizeof *s->pids);
+  s->mapped = xfi_calloc(n, sizeof *s->mapped);
+  s->seen = xfi_calloc(n, sizeof *s->seen);
+  s->at = xfi_calloc(n, sizeof *s->at);
+  XFI_CHECK(s->cards != NULL && s->ranks != NULL && s->places != NULL && s->pids != NULL &&
+                s->mapped != NULL && s->seen != NULL && s->at != NULL,
+            XFER_ERR_NOMEM, "no memory for a comm of %d ranks", size);
+  for (int r = 0; r < size; r++)
+    s->places[r] = -1;
+  if (s->n_places > 1) make_own(s, rank, token);
+  s->cards[s->place] = (xfi_card){getpid(), s->file, rank, token};
+  *segments = s;
+  s = NULL;
+done:
+  xfi_segments_destroy(s);
+  return st;
+}
+
+void xfi_segments_destroy(xfi_segments *s)
+{
+  if (s == NULL) return;
+  for (int i = 0; s->at != NULL && i < s->n_places; i++)
+    if (s->at[i] != NULL) (void)munmap(s->at[i], s->n_bytes);
+  if (s->file >= 0) (void)close(s->file);
+  xfi_free(s->cards);
+  xfi_free(s->ranks);
+  xfi_free(s->places);
+  xfi_free(s->pids);
+  xfi_free(s->mapped);
+  xfi_free(s->seen);
+  xfi_free(s->at);
+  xfi_free(s);
+}
+
+/* ---- mapping the others' ------------------------------------------------------------------- */
+
+/* Under /proc a number may mean another process than the one that gave it, in a container: so look
+ * at the file's name before it is opened, and at the token inside before it is used. */
+static xfi_segment *open_peer(const xfi_card *card, size_t n_bytes)
+{
+  static const char wanted[] = "/memfd:" FILE_NAME " (deleted)";
+  xfi_segment *peer = NULL;
+  struct stat about;
+  char path[64];
+  char name[sizeof wanted + 1];
+  ssize_t length;
+  int file;
+
+  if (card->file < 0) return NULL;
+  (void)snprintf(path, sizeof path, "/proc/%lld/fd/%d", (long long)card->pid, (int)card->file);
+  length = readlink(path, name, sizeof name);
+  if (length != (ssize_t)sizeof wanted - 1 || memcmp(name, wanted, sizeof wanted - 1) != 0)
+    return NULL;
+  file = open(path, O_RDWR | O_CLOEXEC);
+  if (file < 0) return NULL;
+  if (fstat(file, &about) == 0 && (size_t)about.st_size == n_bytes) peer = map_file(file, n_bytes);
+  (void)close(file);
+  if (peer == NULL) return NULL;
+  if (peer->token == card->token && peer->rank == card->rank) return peer;
+  (void)munmap(peer, n_bytes);
+  return NULL;
+}
+
+/* Keep those that both ends have. */
+static void settle(xfi_segments *s)
+{
+  for (int i = 0; i < s->n_places; i++) {
+    if (s->at[i] == NULL || s->seen[i] != 0) continue;
+    (void)munmap(s->at[i], s->n_bytes);
+    s->at[i] = NULL;
+  }
+}
+
+xfer_status xfi_segments_connect(xfi_segments *s, MPI_Comm comm, MPI_Comm host)
+{
+  xfer_status st = XFER_OK;
+  int has_all = s->n_places == s->size;
+
+  if (MPI_Allgather(MPI_IN_PLACE, 0, MPI_BYTE, s->cards, (int)sizeof *s->cards, MPI_BYTE, host) !=
+      MPI_SUCCESS)
+    has_all = 0;
+  for (int i = 0; i < s->n_places; i++) {
+    const xfi_card *card = &s->cards[i];
+
+    s->ranks[i] = card->rank;
+    s->places[card->rank] = i;
+    s->pids[i] = (int)card->pid;
+    if (i != s->place && s->file >= 0) s->at[i] = open_peer(card, s->n_bytes);
+    s->mapped[i] = s->at[i] != NULL;
+  }
+  XFI_CHECK(MPI_Alltoall(s->mapped, 1, MPI_BYTE, s->seen, 1, MPI_BYTE, host) == MPI_SUCCESS,
+            XFER_ERR_COMM, "MPI_Alltoall failed");
+  settle(s);
+  for (int i = 0; i < s->n_places; i++)
+    has_all = has_all && s->at[i] != NULL;
+  XFI_CHECK(MPI_Allreduce(MPI_IN_PLACE, &has_all, 1, MPI_INT, MPI_LAND, comm) == MPI_SUCCESS,
+            XFER_ERR_COMM, "MPI_Allreduce failed");
+  s->has_all = has_all != 0;
+done:
+  if (s->file >= 0) (void)close(s->file);
+  s->file = -1;
+  return st;
+}
+
+/* ---- bells, alarms, lost ranks ------------------------------------------------------------- */
+
+static void wake(xfi_segment *segment)
+{
+  (void)atomic_fetch_add(&segment->bell, 1);
+  xfi_futex_wake_all_of(&segment->bell, XFI_FUTEX_SHARED);
+}
+
+void xfi_segment_ring(xfi_segment *segment, int rank)
+{
+  uint32_t sleeping;
+
+  atomic_thread_fence(memory_order_seq_cst); /* either we see it sleep, or it sees what we wrote */
+  sleeping = atomic_load_explicit(&segment->sleeping, memory_order_relaxed);
+  if (sleeping == XFI_ASLEEP || sleeping == (uint32_t)rank) wake(segment);
+}
+
+void xfi_segments_alarm(xfi_segments *s, int rank, const char *why)
+{
+  xfi_segment *own = s == NULL ? NULL : s->at[s->place];
+
+  if (own == NULL) return;
+  (void)snprintf(own->why, sizeof own->why, "%s", why);
+  for (int i = 0; i < s->n_places; i++) {
+    uint32_t none = 0;
+
+    if (s->at[i] == NULL || i == s->place) continue;
+    (void)atomic_compare_exchange_strong(&s->at[i]->alarm, &none, (uint32_t)rank + 1);
+    wake(s->at[i]);
+  }
+}
+
+bool xfi_segment_is_lost(const xfi_segments *s, int rank)
+{
+  struct pollfd process = {-1, POLLIN, 0};
+  bool lost;
+
+  if (xfi_segment_of(s, rank) == NULL) return false;
+  process.fd = (int)syscall(SYS_pidfd_open, s->pids[s->places[rank]], 0);
+  if (process.fd < 0) return errno == ESRCH;
+  lost = poll(&process, 1, 0) == 1;
+  (void)close(process.fd);
+  return lost;
+}

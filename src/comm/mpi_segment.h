@@ -1,0 +1,89 @@
+/* Memory that the ranks of one host share. Each makes one segment, a file without a name, that the
+ * others map: what concerns its owner (a bell, an alarm, what it gives to gatherings), and a ring
+ * of slots to each of the others. Nothing is left behind, however the processes end.
+ */
+#ifndef XFI_MPI_SEGMENT_H
+#define XFI_MPI_SEGMENT_H
+
+#include "comm.h"
+
+#include <mpi.h>
+#include <stdatomic.h>
+
+enum {
+  XFI_SEGMENT_WHY_BYTES = 224,
+  XFI_SEGMENT_GATHER_BYTES = 16 << 10, /* of a rank in one step of a gathering */
+  XFI_CACHE_LINE = 64
+};
+
+/* Instead of the rank that a sleeper waits for. */
+#define XFI_AWAKE UINT32_MAX
+#define XFI_ASLEEP (UINT32_MAX - 1) /* until anybody rings */
+
+/* What a rank gives to one step of a gathering. */
+typedef struct xfi_given {
+  uint64_t n_bytes; /* of the gathering */
+  uint64_t at;      /* where this step's begin */
+  unsigned char bytes[XFI_SEGMENT_GATHER_BYTES];
+} xfi_given;
+
+/* Slots from the segment's owner to one other rank. Both count for as long as the comm lives. */
+typedef struct xfi_ring {
+  _Alignas(XFI_CACHE_LINE) _Atomic uint64_t n_filled;  /* by the owner */
+  _Alignas(XFI_CACHE_LINE) _Atomic uint64_t n_emptied; /* by the other one */
+  _Alignas(XFI_CACHE_LINE) uint32_t n_bytes[XFI_CHANNEL_SLOTS];
+  _Alignas(4096) char slots[XFI_CHANNEL_SLOTS][XFI_CHANNEL_SLOT_BYTES];
+} xfi_ring;
+
+typedef struct xfi_segment {
+  uint64_t token; /* of the comm */
+  int64_t rank;
+  _Alignas(
+      XFI_CACHE_LINE) _Atomic uint32_t bell; /* counts what its sleeping owner should look at */
+  _Atomic uint32_t sleeping;                 /* until whom: a rank, or one of the two below */
+  _Alignas(
+      XFI_CACHE_LINE) _Atomic uint32_t alarm; /* 1 + the rank that told the owner of a failure */
+  char why[XFI_SEGMENT_WHY_BYTES];            /* what the owner told others */
+  _Alignas(XFI_CACHE_LINE) _Atomic uint64_t n_given; /* steps of gatherings, counted over all */
+  xfi_given given[2];                                /* by turns */
+  xfi_ring rings[];                                  /* by place among the ranks of the host */
+} xfi_segment;
+
+/* What a rank knows of its host's segments. */
+typedef struct xfi_segments {
+  int size;               /* of the comm */
+  int n_places;           /* ranks of the host */
+  int place;              /* this rank's among them */
+  int file;               /* of the own segment; -1: there is none, or all have mapped it */
+  size_t n_bytes;         /* of a segment */
+  bool has_all;           /* every rank of the comm shares memory with every other */
+  struct xfi_card *cards; /* [n_places] */
+  int *ranks;             /* [n_places] in the comm */
+  int *places;            /* [size] by rank; -1: on another host */
+  int *pids;              /* [n_places] */
+  unsigned char *mapped;  /* [n_places] by this rank, */
+  unsigned char *seen;    /* [n_places] by the others */
+  xfi_segment **at;       /* [n_places]; NULL: memory is not shared with that rank */
+} xfi_segments;
+
+/* Local. Where no segment can be made, others are told so and nothing is shared. */
+xfer_status xfi_segments_create(xfi_segments **segments, int size, int rank, MPI_Comm host,
+                                uint64_t token);
+void xfi_segments_destroy(xfi_segments *segments);
+/* All ranks of `comm`, each on its host's `host`: map what can be. */
+xfer_status xfi_segments_connect(xfi_segments *segments, MPI_Comm comm, MPI_Comm host);
+
+/* The segment of a rank; NULL: no memory is shared with it. */
+static inline xfi_segment *xfi_segment_of(const xfi_segments *s, int rank)
+{
+  return s == NULL || s->places[rank] < 0 ? NULL : s->at[s->places[rank]];
+}
+
+/* Has the process of a rank ended? */
+bool xfi_segment_is_lost(const xfi_segments *segments, int rank);
+/* Wake the owner, if it sleeps and waits for `rank`, which has written what it waits for. */
+void xfi_segment_ring(xfi_segment *segment, int rank);
+/* Tell all that share memory with this rank why the comm is broken. Any thread; once. */
+void xfi_segments_alarm(xfi_segments *segments, int rank, const char *why);
+
+#endif

@@ -1,0 +1,282 @@
+/* Gathering and streams between ranks that share memory: flags in it and no message. A rank that
+ * waits yields a few times, so that with more ranks than cores the others come to write what it
+ * waits for, then sleeps on its bell, and looks now and then whether the comm was broken by a rank
+ * of another host, or whether a process that it waits for has ended.
+ */
+#include "mpi_comm.h"
+
+#include "error.h"
+#include "futex.h"
+
+#include <assert.h>
+#include <sched.h>
+#include <string.h>
+
+enum {
+  YIELDS = 1000, /* before sleeping: to be woken costs more than a turn of all others */
+  NAP_NS = 1000000,
+  LOOK_FOR_LOST = 16 /* naps between looks */
+};
+
+/* ---- waiting ------------------------------------------------------------------------------- */
+
+/* What a rank waits for. */
+typedef struct awaited {
+  const char *name; /* of the call */
+  bool (*is_there)(const struct awaited *what);
+  /* A rank that has not come, of those whose process has ended if only they are meant; -1: none. */
+  int (*find_late)(const struct awaited *what, bool lost);
+  int ringer; /* the rank that will ring; -1: several may */
+  xfi_mpi_comm *t;
+  const void *of; /* the caller's */
+} awaited;
+
+static void nap(xfi_segment *own, const awaited *what, uint32_t sleeping, xfi_deadline deadline)
+{
+  const int64_t until = xfi_now_ns() + NAP_NS;
+  const xfi_deadline end = {until < deadline.at_ns ? until : deadline.at_ns};
+  const uint32_t bell = atomic_load(&own->bell);
+
+  atomic_store(&own->sleeping, sleeping);
+  atomic_thread_fence(memory_order_seq_cst); /* see xfi_segment_ring */
+  if (!what->is_there(what)) xfi_futex_wait_of(&own->bell, bell, end, XFI_FUTEX_SHARED);
+  atomic_store(&own->sleeping, XFI_AWAKE);
+}
+
+static xfer_status check_lost(const awaited *what)
+{
+  const int lost = what->find_late(what, true);
+  xfer_status st = XFER_OK;
+
+  XFI_CHECK(lost < 0 || what->is_there(what), XFER_ERR_COMM, "%s: the process of rank %d has ended",
+            what->name, lost);
+done:
+  return st;
+}
+
+static xfer_status await(const awaited *what, xfi_deadline deadline)
+{
+  xfi_mpi_comm *t = what->t;
+  xfi_segment *own = xfi_segment_of(t->segments, t->base.rank);
+  const uint32_t sleeping = what->ringer < 0 ? XFI_ASLEEP : (uint32_t)what->ringer;
+  xfer_status st = XFER_OK;
+
+  for (int looks = 0; !what->is_there(what); looks++) {
+    if (looks < YIELDS) {
+      (void)sched_yield();
+      continue;
+    }
+    XFI_TRY(xfi_mpi_check_broken(t));
+    XFI_CHECK(!xfi_deadline_expired(deadline), XFER_ERR_TIMEOUT,
+              "%s: rank %d did not come before the deadline", what->name,
+              what->find_late(what, false));
+    if ((looks - YIELDS) % LOOK_FOR_LOST == LOOK_FOR_LOST - 1) XFI_TRY(check_lost(what));
+    nap(own, what, sleeping, deadline);
+  }
+done:
+  return st;
+}
+
+/* ---- gathering ----------------------------------------------------------------------------- */
+
+/* A rank's part of a step. */
+typedef struct part {
+  const xfi_segment *segment;
+  uint64_t step;
+} part;
+
+static bool is_given(const awaited *what)
+{
+  const part *p = what->of;
+
+  return atomic_load_explicit(&p->segment->n_given, memory_order_acquire) >= p->step;
+}
+
+static int find_giver(const awaited *what, bool lost)
+{
+  const int rank = (int)((const part *)what->of)->segment->rank;
+
+  return !lost || xfi_segment_is_lost(what->t->segments, rank) ? rank : -1;
+}
+
+/* Every rank comes to the same conclusion: any two that differ make each rank differ from one. */
+static xfer_status check_given(const xfi_mpi_comm *t, const xfi_given *mine,
+                               const xfi_given *theirs, int rank)
+{
+  xfer_status st = XFER_OK;
+
+  XFI_CHECK(theirs->n_bytes == mine->n_bytes && theirs->at == mine->at, XFER_ERR_MISMATCH,
+            "all_gather of %llu bytes on rank %d, of %llu on rank %d",
+            (unsigned long long)mine->n_bytes, t->base.rank, (unsigned long long)theirs->n_bytes,
+            rank);
+done:
+  return st;
+}
+
+/* Two places to give in, used in turn: to give a second time after this a rank must have seen
+ * everybody give once, when all had read what was given now. */
+static xfer_status gather_step(xfi_mpi_comm *t, const unsigned char *mine, unsigned char *all,
+                               size_t n_bytes, size_t at, xfi_deadline deadline)
+{
+  xfi_segments *s = t->segments;
+  xfi_segment *own = s->at[s->place];
+  const uint64_t step = ++t->n_gatherings;
+  const size_t left = n_bytes - at;
+  const size_t n = left < XFI_SEGMENT_GATHER_BYTES ? left : XFI_SEGMENT_GATHER_BYTES;
+  xfi_given *given = &own->given[step % 2];
+  xfer_status st = XFER_OK;
+
+  given->n_bytes = n_bytes;
+  given->at = at;
+  if (n > 0) memcpy(given->bytes, mine + at, n);
+  atomic_store_explicit(&own->n_given, step, memory_order_release);
+  for (int i = 0; i < s->n_places; i++)
+    if (i != s->place) xfi_segment_ring(s->at[i], t->base.rank);
+  for (int i = 0; i < s->n_places; i++) {
+    const part peer = {s->at[i], step};
+
+    XFI_TRY(await(&(awaited){"all_gather", is_given, find_giver, s->ranks[i], t, &peer}, deadline));
+  }
+  for (int r = 0; r < t->base.size; r++)
+    XFI_TRY(check_given(t, given, &xfi_segment_of(s, r)->given[step % 2], r));
+  for (int r = 0; r < t->base.size && n > 0; r++)
+    memcpy(all + (size_t)r * n_bytes + at, xfi_segment_of(s, r)->given[step % 2].bytes, n);
+done:
+  if (st == XFER_ERR_MISMATCH) t->has_told = true; /* everybody finds it out */
+  return st;
+}
+
+xfer_status xfi_mpi_gather_shared(xfi_mpi_comm *t, void *all, const void *mine, size_t n_bytes,
+                                  xfi_deadline deadline)
+{
+  xfer_status st = XFER_OK;
+  size_t at = 0;
+
+  do {
+    XFI_TRY(gather_step(t, mine, all, n_bytes, at, deadline));
+    at += XFI_SEGMENT_GATHER_BYTES;
+  } while (at < n_bytes);
+done:
+  return st;
+}
+
+/* ---- streams ------------------------------------------------------------------------------- */
+
+#define LAST_SLOT (UINT32_C(1) << 31) /* of a stream; with the slot's bytes */
+
+typedef struct streams {
+  xfi_mpi_comm *t;
+  xfi_channel *channels; /* [n] */
+  size_t n;
+  size_t slot_bytes;
+  xfi_carry_fn *carry;
+  void *context;
+  size_t n_left; /* channels that are not done */
+} streams;
+
+bool xfi_mpi_shares(const xfi_comm *comm, int peer)
+{
+  return xfi_segment_of(((const xfi_mpi_comm *)comm)->segments, peer) != NULL;
+}
+
+/* The slots between this rank and the channel's peer: in the sender's segment, at the place of the
+ * receiver. */
+static xfi_ring *ring_of(const streams *s, const xfi_channel *c)
+{
+  const xfi_segments *segments = s->t->segments;
+
+  return c->send ? &segments->at[segments->place]->rings[segments->places[c->peer]]
+                 : &xfi_segment_of(segments, c->peer)->rings[segments->place];
+}
+
+/* Is there a slot to fill, or to empty? What the other end did in the slots is acquired with
+ * its count. */
+static bool can_move(const streams *s, const xfi_channel *c)
+{
+  const xfi_ring *ring = ring_of(s, c);
+  uint64_t emptied;
+
+  if (!c->send)
+    return atomic_load_explicit(&ring->n_filled, memory_order_acquire) !=
+           atomic_load_explicit(&ring->n_emptied, memory_order_relaxed);
+  emptied = atomic_load_explicit(&ring->n_emptied, memory_order_acquire);
+  return atomic_load_explicit(&ring->n_filled, memory_order_relaxed) - emptied < XFI_CHANNEL_SLOTS;
+}
+
+static xfer_status move_slot(streams *s, size_t i)
+{
+  xfi_channel *c = &s->channels[i];
+  xfi_ring *ring = ring_of(s, c);
+  _Atomic uint64_t *ours = c->send ? &ring->n_filled : &ring->n_emptied;
+  const uint64_t count = atomic_load_explicit(ours, memory_order_relaxed);
+  const size_t slot = count % XFI_CHANNEL_SLOTS;
+  const uint64_t left = c->n_bytes - c->n_done;
+  const uint32_t n = (uint32_t)(left < s->slot_bytes ? left : s->slot_bytes);
+  const uint32_t label = n | (n == left ? LAST_SLOT : 0);
+  xfer_status st = XFER_OK;
+
+  if (c->send) ring->n_bytes[slot] = label;
+  XFI_CHECK(ring->n_bytes[slot] == label, XFER_ERR_MISMATCH,
+            "rank %d streams %u bytes (%#x) to rank %d, which expects %u (%#x)", c->peer,
+            (unsigned)(ring->n_bytes[slot] & ~LAST_SLOT), (unsigned)ring->n_bytes[slot],
+            s->t->base.rank, (unsigned)n, (unsigned)label);
+  s->carry(s->context, i, ring->slots[slot], n);
+  c->n_done += n;
+  if (c->n_done == c->n_bytes) s->n_left--;
+  atomic_store_explicit(ours, count + 1, memory_order_release);
+  xfi_segment_ring(xfi_segment_of(s->t->segments, c->peer), s->t->base.rank);
+done:
+  return st;
+}
+
+static bool any_can_move(const awaited *what)
+{
+  const streams *s = what->of;
+
+  for (size_t i = 0; i < s->n; i++)
+    if (s->channels[i].n_done < s->channels[i].n_bytes && can_move(s, &s->channels[i])) return true;
+  return false;
+}
+
+static int find_peer(const awaited *what, bool lost)
+{
+  const streams *s = what->of;
+
+  for (size_t i = 0; i < s->n; i++)
+    if (s->channels[i].n_done < s->channels[i].n_bytes &&
+        (!lost || xfi_segment_is_lost(what->t->segments, s->channels[i].peer)))
+      return s->channels[i].peer;
+  return -1;
+}
+
+/* Until all is done: whatever can be moved, channel by channel, and wait when nothing can. */
+static xfer_status stream_all(streams *s, xfi_deadline deadline)
+{
+  const awaited any = {"stream", any_can_move, find_peer, -1, s->t, s};
+  xfer_status st = XFER_OK;
+
+  while (s->n_left > 0) {
+    for (size_t i = 0; i < s->n; i++)
+      while (s->channels[i].n_done < s->channels[i].n_bytes && can_move(s, &s->channels[i]))
+        XFI_TRY(move_slot(s, i));
+    if (s->n_left > 0) XFI_TRY(await(&any, deadline));
+  }
+done:
+  return st;
+}
+
+xfer_status xfi_mpi_stream(xfi_comm *comm, xfi_channel *channels, size_t n, size_t slot_bytes,
+                           xfi_carry_fn *carry, void *context, xfi_deadline deadline)
+{
+  xfi_mpi_comm *t = (xfi_mpi_comm *)comm;
+  streams s = {t, channels, n, slot_bytes, carry, context, n};
+  xfer_status st = xfi_mpi_check_broken(t);
+
+  assert(slot_bytes > 0 && slot_bytes <= XFI_CHANNEL_SLOT_BYTES);
+  if (st != XFER_OK) return st;
+  for (size_t i = 0; i < n; i++)
+    channels[i].n_done = 0;
+  st = stream_all(&s, deadline);
+  if (st != XFER_OK) (void)xfi_mpi_fail(t, st);
+  return st;
+}

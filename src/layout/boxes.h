@@ -1,0 +1,104 @@
+/*
+ * Layouts by boxes: for each rank of the mesh a list of boxes of the tensor, in any number,
+ * overlapping or not. What of a box lies past the tensor's shape are ZERO elements.
+ *
+ * Equal boxes of different ranks, clipped to the shape, are one *unit*; a rank that lists a box
+ * twice has it in two units. Units are sorted by where they begin and stand under a tree of bounds,
+ * so that those that meet a box are found without looking at the others. Units that the same ranks
+ * hold make a part. Local indices count as if a rank's boxes were stacked along dim 0, in the order
+ * of its list.
+ */
+#ifndef XFI_BOXES_H
+#define XFI_BOXES_H
+
+#include "layout.h"
+
+#define XFI_NO_UNIT UINT32_MAX
+
+/* Bounds are n_dims words lo, then n_dims words hi. `listed` boxes are those of the mesh's ranks,
+ * one list after the other. */
+struct xfi_boxes {
+  bool is_own;       /* of one rank, which is not known; a plan gathers the others' */
+  bool overlap;      /* some units share elements */
+  double n_held;     /* elements in all lists together, ZERO elements left out */
+  int64_t *first;    /* [mesh size + 1] listed boxes of a position */
+  int64_t *bounds;   /* [listed][2 n_dims] as given */
+  int64_t *rows;     /* [listed] local index in dim 0 of the first row */
+  uint32_t *unit_of; /* [listed] XFI_NO_UNIT: outside the shape */
+  uint32_t n_units;
+  int64_t *unit_bounds;   /* [n_units][2 n_dims] clipped, ascending */
+  uint32_t *first_holder; /* [n_units + 1] */
+  uint32_t *holders;      /* [first_holder[n_units]] listed boxes, ascending */
+  uint32_t *part_of;      /* [n_units] */
+  uint32_t n_parts;
+  uint32_t *part_first; /* [n_parts + 1] */
+  int *positions;       /* [part_first[n_parts]] mesh positions of a part's replicas, ascending */
+  uint32_t n_leaves;    /* a power of 2 */
+  int64_t *tree;        /* [2 n_leaves][2 n_dims] node 1 is the root; leaves are XFI_LEAF units */
+};
+
+enum { XFI_LEAF = 4 };
+
+static inline const int64_t *xfi_unit_bounds(const xfer_layout *layout, uint32_t unit)
+{
+  return layout->boxes->unit_bounds + (size_t)unit * 2 * (size_t)layout->n_dims;
+}
+
+static inline const int64_t *xfi_listed_bounds(const xfer_layout *layout, size_t listed)
+{
+  return layout->boxes->bounds + listed * 2 * (size_t)layout->n_dims;
+}
+
+xfer_status xfi_layout_create_boxes(xfer_layout **layout, const xfer_boxes_desc *desc);
+/* Each rank holds a range of the row-major order; desc->bounds is [ranks][2]. */
+xfer_status xfi_layout_create_flat(xfer_layout **layout, const xfer_boxes_desc *desc);
+void xfi_boxes_destroy(xfi_boxes *boxes);
+
+/* The boxes of a rank of the mesh: how many, and the first of them among all listed. */
+size_t xfi_boxes_of(size_t *first, const xfer_layout *layout, int rank);
+/* Do a rank's boxes make one array, stacked along dim 0? Its shape. None are an empty array. */
+bool xfi_boxes_stack(int64_t *shape, const xfer_layout *layout, int rank);
+/* Does a rank of the mesh hold elements, ZERO ones included? */
+bool xfi_boxes_filled(const xfer_layout *layout, int rank);
+
+/* The part's replica at a mesh position, or -1. */
+int xfi_boxes_replica(const xfi_boxes *boxes, uint32_t part, int position);
+/* The listed box by which `rank` holds a unit; it does. */
+size_t xfi_boxes_listed(const xfer_layout *layout, uint32_t unit, int rank);
+
+/* Elements between the bounds. */
+int64_t xfi_bounds_elems(const int64_t *bounds, int n_dims);
+
+/* ---- finding units (box_index.c) ---- */
+
+/* Fill the tree. */
+xfer_status xfi_boxes_index(xfer_layout *layout);
+
+/* Growing lists. */
+typedef struct xfi_units {
+  uint32_t *at;
+  size_t n;
+  size_t capacity;
+} xfi_units;
+
+typedef struct xfi_bounds {
+  int64_t *at;
+  size_t n; /* of 2 n_dims words each */
+  size_t capacity;
+} xfi_bounds;
+
+/* Append all units that meet the bounds, ascending. */
+xfer_status xfi_boxes_meet(xfi_units *units, const xfer_layout *layout, const int64_t *bounds);
+
+/* Append what a unit is read for: all of it that no unit holds which is listed before it. */
+xfer_status xfi_boxes_read_from(xfi_bounds *list, const xfer_layout *layout, uint32_t unit);
+
+xfer_status xfi_bounds_add(xfi_bounds *list, int n_dims, const int64_t *bounds);
+/* Append the boxes of a range of the row-major order; what lies past the end is one past `shape`.
+ */
+xfer_status xfi_bounds_add_flat(xfi_bounds *list, int n_dims, const int64_t *shape, int64_t begin,
+                                int64_t end);
+/* Take a box out of boxes `from` and on of a list. */
+xfer_status xfi_bounds_subtract(xfi_bounds *list, size_t from, int n_dims, const int64_t *bounds);
+
+#endif

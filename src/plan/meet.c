@@ -1,0 +1,442 @@
+/*
+ * Flows where a side is by boxes: every box of this rank's is looked up on the other side, and what
+ * they have in common is sorted by the two parts, then by place in the tensor. By placements a box
+ * is a product of runs, and is looked up dim by dim.
+ *
+ * The proof is per destination box: what comes in lies inside it, adds up to it, and does not
+ * overlap.
+ */
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "alloc.h"
+#include "class.h"
+#include "error.h"
+#include "vec.h"
+
+typedef xfi_met met;
+
+typedef struct meeting {
+  const xfi_look *look;
+  xfi_scratch *s;
+} meeting;
+
+/* A box of this rank's. */
+typedef struct own {
+  int64_t bounds[2 * XFER_MAX_DIMS];
+  int64_t local[XFER_MAX_DIMS];
+  uint32_t part;
+  int replica;
+  uint32_t unit;
+} own;
+
+static int by_parts(const void *a, const void *b)
+{
+  const met *x = *(met *const *)a;
+  const met *y = *(met *const *)b;
+
+  if (x->src_part != y->src_part) return x->src_part < y->src_part ? -1 : 1;
+  if (x->dst_part != y->dst_part) return x->dst_part < y->dst_part ? -1 : 1;
+  for (int d = 0; d < x->n_dims; d++)
+    if (x->box.lo[d] != y->box.lo[d]) return x->box.lo[d] < y->box.lo[d] ? -1 : 1;
+  if (x->dst_unit != y->dst_unit) return x->dst_unit < y->dst_unit ? -1 : 1;
+  for (int d = 0; d < x->n_dims; d++)
+    if (x->box.dst_local[d] != y->box.dst_local[d])
+      return x->box.dst_local[d] < y->box.dst_local[d] ? -1 : 1;
+  return 0;
+}
+
+/* `box` has all but the place on this rank's side. */
+static xfer_status add_met(meeting *m, const own *mine, uint32_t part, const xfi_box *box)
+{
+  const bool is_source = m->look->is_source;
+  xfer_status st = XFER_OK;
+  met *x;
+  int64_t *local;
+
+  XFI_TRY(xfi_vec_reserve(&m->s->met, &m->s->met_capacity, m->s->n_met + 1, sizeof *m->s->met));
+  x = &m->s->met[m->s->n_met++];
+  *x = (met){.mine = mine->part,
+             .part = part,
+             .my_replica = mine->replica,
+             .src_part = is_source ? mine->part : part,
+             .dst_part = is_source ? part : mine->part,
+             .dst_unit = is_source ? box->unit : mine->unit,
+             .n_dims = m->look->mine->n_dims,
+             .box = *box};
+  local = is_source ? x->box.src_local : x->box.dst_local;
+  for (int d = 0; d < x->n_dims; d++)
+    local[d] = mine->local[d] + (box->lo[d] - mine->bounds[d]);
+done:
+  return st;
+}
+
+/* What `bounds` of a unit of the other side has in common with a box of this rank's. */
+static xfer_status meet_bounds(meeting *m, const own *mine, uint32_t unit, const int64_t *bounds)
+{
+  const xfer_layout *other = m->look->other;
+  const int64_t *whole = xfi_unit_bounds(other, unit);
+  const int n = other->n_dims;
+  xfi_box box;
+  int64_t *local = m->look->is_source ? box.dst_local : box.src_local;
+
+  memset(&box, 0, sizeof box);
+  box.unit = unit;
+  for (int d = 0; d < n; d++) {
+    const int64_t lo = bounds[d] > mine->bounds[d] ? bounds[d] : mine->bounds[d];
+    const int64_t hi = bounds[n + d] < mine->bounds[n + d] ? bounds[n + d] : mine->bounds[n + d];
+
+    if (lo >= hi) return XFER_OK;
+    box.lo[d] = lo;
+    box.length[d] = hi - lo;
+    local[d] = lo - whole[d];
+  }
+  return add_met(m, mine, other->boxes->part_of[unit], &box);
+}
+
+static xfer_status meet_boxes(meeting *m, const own *mine)
+{
+  const xfer_layout *other = m->look->other;
+  const size_t n_words = 2 * (size_t)other->n_dims;
+  xfer_status st = XFER_OK;
+
+  m->s->units.n = 0;
+  XFI_TRY(xfi_boxes_meet(&m->s->units, other, mine->bounds));
+  for (size_t i = 0; i < m->s->units.n; i++) {
+    const uint32_t unit = m->s->units.at[i];
+
+    m->s->held.n = 0;
+    if (m->look->is_source)
+      XFI_TRY(xfi_bounds_add(&m->s->held, other->n_dims, xfi_unit_bounds(other, unit)));
+    else
+      XFI_TRY(xfi_boxes_read_from(&m->s->held, other, unit));
+    for (size_t k = 0; k < m->s->held.n; k++)
+      XFI_TRY(meet_bounds(m, mine, unit, m->s->held.at + k * n_words));
+  }
+done:
+  return st;
+}
+
+static xfer_status meet_placements(meeting *m, const own *mine)
+{
+  const xfer_layout *other = m->look->other;
+  const int n = other->n_dims;
+  xfer_status st = XFER_OK;
+  xfi_pieces lists[XFER_MAX_DIMS];
+
+  memset(lists, 0, sizeof lists);
+  m->s->flows.n = m->s->flows.n_boxes = 0;
+  for (int d = 0; d < n; d++) {
+    xfer_run run = {mine->bounds[d], mine->bounds[n + d] - mine->bounds[d], mine->local[d]};
+
+    XFI_TRY(
+        xfi_pieces_add(&lists[d], &(xfi_runs){&run, 1, 1}, &other->dims[d], m->look->is_source));
+  }
+  XFI_TRY(xfi_flows_add(&m->s->flows, lists, other, mine->part, mine->replica));
+  for (size_t f = 0; f < m->s->flows.n; f++)
+    for (size_t b = 0; b < m->s->flows.at[f].n; b++)
+      XFI_TRY(add_met(m, mine, m->s->flows.at[f].part,
+                      &m->s->flows.boxes[m->s->flows.at[f].first + b]));
+done:
+  for (int d = 0; d < n; d++)
+    xfi_free(lists[d].at);
+  return st;
+}
+
+/* ---- the proof ---- */
+
+static void print_bounds(char *text, size_t n_bytes, const int64_t *bounds, int n_dims)
+{
+  size_t n = 0;
+
+  text[0] = '\0';
+  for (int d = 0; d < n_dims && n < n_bytes; d++)
+    n += (size_t)snprintf(text + n, n_bytes - n, "%s%lld:%lld", d > 0 ? "," : "",
+                          (long long)bounds[d], (long long)bounds[n_dims + d]);
+}
+
+static void box_bounds(int64_t *bounds, const xfi_box *box, int n_dims)
+{
+  for (int d = 0; d < n_dims; d++) {
+    bounds[d] = box->lo[d];
+    bounds[n_dims + d] = box->lo[d] + box->length[d];
+  }
+}
+
+/* Some of the box has no source: say what. */
+static xfer_status say_missing(meeting *m, const own *mine, const met *in, size_t n)
+{
+  const xfi_look *look = m->look;
+  const int n_dims = look->mine->n_dims;
+  xfer_status st = XFER_OK;
+  char box[128];
+  char rest[128];
+
+  m->s->bounds.n = 0;
+  XFI_TRY(xfi_bounds_add(&m->s->bounds, n_dims, mine->bounds));
+  for (size_t i = 0; i < n; i++) {
+    int64_t bounds[2 * XFER_MAX_DIMS];
+
+    box_bounds(bounds, &in[i].box, n_dims);
+    XFI_TRY(xfi_bounds_subtract(&m->s->bounds, 0, n_dims, bounds));
+  }
+  print_bounds(box, sizeof box, mine->bounds, n_dims);
+  print_bounds(rest, sizeof rest, m->s->bounds.at, n_dims);
+  XFI_CHECK(false, XFER_ERR_SHAPE,
+            "tensor \"%s\": rank %d needs [%s] of its box [%s], which no source holds",
+            look->plan->tensors[look->cls->first_tensor].name, look->plan->rank, rest, box);
+done:
+  return st;
+}
+
+/* The dim in which the boxes are shortest beside the whole: few of them lie side by side there. */
+static int dim_to_sweep(const own *mine, const met *in, size_t n, int n_dims)
+{
+  double least = 0;
+  int best = 0;
+
+  for (int d = 0; d < n_dims; d++) {
+    double sum = 0;
+
+    for (size_t i = 0; i < n; i++)
+      sum += (double)in[i].box.length[d];
+    sum /= (double)(mine->bounds[n_dims + d] - mine->bounds[d]);
+    if (d > 0 && sum >= least) continue;
+    least = sum;
+    best = d;
+  }
+  return best;
+}
+
+static bool boxes_overlap(const xfi_box *a, const xfi_box *b, int n_dims)
+{
+  for (int d = 0; d < n_dims; d++)
+    if (a->lo[d] >= b->lo[d] + b->length[d] || b->lo[d] >= a->lo[d] + a->length[d]) return false;
+  return true;
+}
+
+/* Where a box begins in the dim that is swept, and its index. */
+typedef struct start {
+  int64_t lo;
+  size_t i;
+} start;
+
+static int by_start(const void *a, const void *b)
+{
+  const start *x = a;
+  const start *y = b;
+
+  return (x->lo > y->lo) - (x->lo < y->lo);
+}
+
+/* What comes into one box of this rank's: all of it, and nothing twice. */
+static xfer_status prove_box(meeting *m, const own *mine, const met *in, size_t n)
+{
+  const xfi_look *look = m->look;
+  const int n_dims = look->mine->n_dims;
+  const int64_t whole = xfi_bounds_elems(mine->bounds, n_dims);
+  const int by = dim_to_sweep(mine, in, n, n_dims);
+  xfer_status st = XFER_OK;
+  start *starts = NULL;
+  int64_t sum = 0;
+
+  for (size_t i = 0; i < n; i++)
+    sum += xfi_box_elems(&in[i].box, n_dims);
+  if (sum < whole) return say_missing(m, mine, in, n);
+  if (n == 1 && sum == whole) return XFER_OK;
+  starts = xfi_calloc(n, sizeof *starts);
+  XFI_CHECK(starts != NULL, XFER_ERR_NOMEM, "%zu boxes", n);
+  for (size_t i = 0; i < n; i++)
+    starts[i] = (start){n_dims > 0 ? in[i].box.lo[by] : 0, i};
+  qsort(starts, n, sizeof *starts, by_start);
+  for (size_t i = 0; i < n; i++) {
+    const xfi_box *a = &in[starts[i].i].box;
+
+    for (size_t k = i + 1; k < n && (n_dims == 0 || starts[k].lo < a->lo[by] + a->length[by]); k++)
+      XFI_CHECK(!boxes_overlap(a, &in[starts[k].i].box, n_dims), XFER_ERR_INTERNAL,
+                "tensor \"%s\": rank %d would get an element twice",
+                look->plan->tensors[look->cls->first_tensor].name, look->plan->rank);
+  }
+  XFI_CHECK(sum == whole, XFER_ERR_INTERNAL,
+            "tensor \"%s\": rank %d would get %lld of %lld elements",
+            look->plan->tensors[look->cls->first_tensor].name, look->plan->rank, (long long)sum,
+            (long long)whole);
+done:
+  xfi_free(starts);
+  return st;
+}
+
+static xfer_status meet_own(meeting *m, const own *mine)
+{
+  const size_t first = m->s->n_met;
+  xfer_status st = XFER_OK;
+
+  XFI_TRY(m->look->other->boxes != NULL ? meet_boxes(m, mine) : meet_placements(m, mine));
+  if (m->look->is_source) return XFER_OK;
+  if (m->s->met == NULL || m->s->n_met == first) return say_missing(m, mine, NULL, 0);
+  XFI_TRY(prove_box(m, mine, &m->s->met[first], m->s->n_met - first));
+done:
+  return st;
+}
+
+/* ---- this rank's boxes ---- */
+
+static xfer_status each_listed(meeting *m, int position)
+{
+  const xfer_layout *l = m->look->mine;
+  const xfi_boxes *b = l->boxes;
+  const int n = l->n_dims;
+  xfer_status st = XFER_OK;
+
+  for (size_t i = (size_t)b->first[position]; i < (size_t)b->first[position + 1]; i++) {
+    const int64_t *given = xfi_listed_bounds(l, i);
+    own mine = {.unit = b->unit_of[i]};
+
+    if (mine.unit == XFI_NO_UNIT) continue;
+    mine.part = b->part_of[mine.unit];
+    mine.replica = xfi_boxes_replica(b, mine.part, position);
+    m->s->bounds.n = 0;
+    if (m->look->is_source)
+      XFI_TRY(xfi_boxes_read_from(&m->s->bounds, l, mine.unit));
+    else
+      XFI_TRY(xfi_bounds_add(&m->s->bounds, n, xfi_unit_bounds(l, mine.unit)));
+    for (size_t k = 0; k < m->s->bounds.n; k++) {
+      if (n > 0)
+        memcpy(mine.bounds, m->s->bounds.at + k * 2 * (size_t)n,
+               2 * (size_t)n * sizeof *mine.bounds);
+      for (int d = 0; d < n; d++)
+        mine.local[d] = mine.bounds[d] - given[d] + (d == 0 ? b->rows[i] : 0);
+      XFI_TRY(meet_own(m, &mine));
+    }
+  }
+done:
+  return st;
+}
+
+/* By placements: every combination of runs. */
+static xfer_status each_product(meeting *m, const xfi_place *place)
+{
+  const xfer_layout *l = m->look->mine;
+  const int n = l->n_dims;
+  xfer_status st = XFER_OK;
+  own mine = {.part = xfi_place_part(l, place), .replica = place->replica, .unit = XFI_NO_UNIT};
+  xfi_runs runs[XFER_MAX_DIMS];
+  size_t at[XFER_MAX_DIMS] = {0};
+  int d;
+
+  memset(runs, 0, sizeof runs);
+  for (d = 0; d < n; d++) {
+    XFI_TRY(xfi_part_runs(&l->dims[d], place->part[d], m->look->is_source, &runs[d]));
+    if (runs[d].n == 0) goto done;
+  }
+  do {
+    for (d = 0; d < n; d++) {
+      const xfer_run *r = &runs[d].at[at[d]];
+
+      mine.bounds[d] = r->global;
+      mine.bounds[n + d] = r->global + r->length;
+      mine.local[d] = r->local;
+    }
+    XFI_TRY(meet_own(m, &mine));
+    for (d = n - 1; d >= 0 && ++at[d] == runs[d].n; d--)
+      at[d] = 0;
+  } while (d >= 0);
+done:
+  for (d = 0; d < n; d++)
+    xfi_runs_free(&runs[d]);
+  return st;
+}
+
+/* ---- flows ---- */
+
+/* Sort what was met and put it into flows. */
+static xfer_status make_flows(xfi_flows *flows, xfi_scratch *s)
+{
+  const size_t n = s->n_met;
+  xfer_status st = XFER_OK;
+  size_t n_flows = 0;
+  bool sorted = true;
+
+  XFI_CHECK(n <= UINT32_MAX, XFER_ERR_UNSUPPORTED, "more than %u boxes in one tensor", UINT32_MAX);
+  XFI_TRY(xfi_vec_reserve(&s->order, &s->order_capacity, n, sizeof(met *)));
+  for (size_t i = 0; i < n; i++) {
+    s->order[i] = &s->met[i];
+    sorted = sorted && (i == 0 || by_parts(&s->order[i - 1], &s->order[i]) <= 0);
+  }
+  if (!sorted) qsort(s->order, n, sizeof(met *), by_parts);
+  for (size_t i = 0; i < n; i++)
+    n_flows += i == 0 || s->order[i]->src_part != s->order[i - 1]->src_part ||
+               s->order[i]->dst_part != s->order[i - 1]->dst_part;
+  flows->at = xfi_calloc(n_flows, sizeof *flows->at);
+  flows->boxes = xfi_calloc(n, sizeof *flows->boxes);
+  XFI_CHECK(flows->at != NULL && flows->boxes != NULL, XFER_ERR_NOMEM, "%zu boxes", n);
+  flows->capacity = n_flows;
+  flows->boxes_capacity = flows->n_boxes = n;
+  for (size_t i = 0; i < n; i++) {
+    const met *x = s->order[i];
+
+    if (i == 0 || x->src_part != s->order[i - 1]->src_part ||
+        x->dst_part != s->order[i - 1]->dst_part)
+      flows->at[flows->n++] = (xfi_flow){x->mine, x->my_replica, x->part, i, 0};
+    flows->at[flows->n - 1].n++;
+    flows->boxes[i] = x->box;
+  }
+done:
+  return st;
+}
+
+void xfi_scratch_free(xfi_scratch *scratch)
+{
+  xfi_free(scratch->met);
+  xfi_free(scratch->order);
+  xfi_free(scratch->units.at);
+  xfi_free(scratch->bounds.at);
+  xfi_free(scratch->held.at);
+  xfi_flows_free(&scratch->flows);
+}
+
+xfer_status xfi_meet_fill(const xfi_look *look)
+{
+  xfer_status st = XFER_OK;
+  meeting m = {look, look->scratch};
+
+  m.s->n_met = 0;
+  if (look->mine->boxes != NULL)
+    XFI_TRY(each_listed(&m, xfi_mesh_find(look->mine->mesh, look->plan->rank)));
+  else
+    XFI_TRY(each_product(&m, look->is_source ? &look->cls->src_place : &look->cls->dst_place));
+  XFI_TRY(make_flows(look->flows, m.s));
+done:
+  return st;
+}
+
+xfer_status xfi_meet_sources(xfi_flows *flows, const xfer_layout *src)
+{
+  const int n = src->n_dims;
+  const xfi_boxes *b = src->boxes;
+  xfer_status st = XFER_OK;
+  xfi_scratch s = {0};
+
+  for (uint32_t u = 0; u < b->n_units; u++) {
+    s.bounds.n = 0;
+    XFI_TRY(xfi_boxes_read_from(&s.bounds, src, u));
+    XFI_TRY(xfi_vec_reserve(&s.met, &s.met_capacity, s.n_met + s.bounds.n, sizeof *s.met));
+    for (size_t k = 0; k < s.bounds.n; k++) {
+      const int64_t *bounds = s.bounds.at + k * 2 * (size_t)n;
+      met *x = &s.met[s.n_met++];
+
+      *x = (met){.part = b->part_of[u], .src_part = b->part_of[u], .n_dims = n};
+      x->box.unit = u;
+      for (int d = 0; d < n; d++) {
+        x->box.lo[d] = bounds[d];
+        x->box.length[d] = bounds[n + d] - bounds[d];
+        x->box.src_local[d] = x->box.dst_local[d] = bounds[d] - xfi_unit_bounds(src, u)[d];
+      }
+    }
+  }
+  XFI_TRY(make_flows(flows, &s));
+done:
+  xfi_scratch_free(&s);
+  return st;
+}

@@ -1,0 +1,273 @@
+/*
+ * Flows between ranks that share memory: packed by the sender into slots that the receiver unpacks,
+ * with no message and no copy between. All that goes to one peer is one stream of bytes, the boxes
+ * of its moves one after the other, as in packed.c; but where a slot ends is seen when it is full,
+ * so there is one description per box whatever the slots are.
+ */
+#include "channels.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+#include "alloc.h"
+#include "error.h"
+#include "vec.h"
+
+/* What a channel carries, and how far it is. */
+typedef struct load {
+  xfi_strided *boxes; /* [n_boxes] */
+  size_t n_boxes;
+  size_t boxes_capacity;
+  xfi_strided_dim *dims; /* [n_dims] of all boxes, one after the other */
+  size_t n_dims;
+  size_t dims_capacity;
+  size_t box; /* the next bytes are of this one, */
+  size_t dim; /* whose dims begin here, */
+  int64_t at; /* from this byte on */
+} load;
+
+struct xfi_channels {
+  xfi_channel *at; /* [n] */
+  load *loads;     /* [n] */
+  size_t n;
+  size_t slot_bytes;
+  bool past_cache;
+};
+
+/* From so many bytes that a rank receives, little of them would stay in its cache. */
+#define PAST_CACHE_BYTES (UINT64_C(4) << 20)
+
+/* ---- making them ---- */
+
+bool xfi_run_shares(const xfer_plan *plan, int peer)
+{
+  const xfi_comm_ops *comm = plan->comm->ops;
+
+  return plan->device->ops->is_synchronous && comm->shares != NULL &&
+         comm->shares(plan->comm, peer);
+}
+
+/* A box in one piece of memory, with as few dims as it has. */
+static xfer_status add_strided(load *l, char *base, const int64_t *length, const int64_t *strides,
+                               int n_dims, int elem_bytes)
+{
+  xfer_status st = XFER_OK;
+  xfi_strided_dim dims[XFER_MAX_DIMS]; /* the fastest first */
+  xfi_strided box = {base, elem_bytes, 0};
+
+  for (int d = n_dims - 1; d >= 0; d--) {
+    const xfi_strided_dim *inner = &dims[box.n_dims > 0 ? box.n_dims - 1 : 0];
+
+    if (length[d] == 1) continue;
+    if (box.n_dims == 0 && strides[d] == box.run_bytes)
+      box.run_bytes *= length[d];
+    else if (box.n_dims > 0 && strides[d] == inner->extent * inner->stride)
+      dims[box.n_dims - 1].extent *= length[d];
+    else
+      dims[box.n_dims++] = (xfi_strided_dim){length[d], strides[d]};
+  }
+  XFI_TRY(xfi_vec_reserve(&l->boxes, &l->boxes_capacity, l->n_boxes + 1, sizeof *l->boxes));
+  XFI_TRY(xfi_vec_reserve(&l->dims, &l->dims_capacity, l->n_dims + (size_t)box.n_dims,
+                          sizeof *l->dims));
+  l->boxes[l->n_boxes++] = box;
+  for (int64_t d = box.n_dims; d > 0; d--)
+    l->dims[l->n_dims++] = dims[d - 1];
+done:
+  return st;
+}
+
+/* A box of a view in pieces: its dims before `d` are single. Cut into boxes that follow each other
+ * in its stream and lie in one piece each. */
+static xfer_status add_in_pieces(load *l, const xfi_bound *b, const int64_t *start,
+                                 const int64_t *length, int n_dims, int elem_bytes, int d)
+{
+  xfer_status st = XFER_OK;
+  int64_t from[XFER_MAX_DIMS];
+  int64_t part[XFER_MAX_DIMS];
+
+  memcpy(from, start, sizeof *from * (size_t)n_dims);
+  memcpy(part, length, sizeof *part * (size_t)n_dims);
+  for (int64_t done = 0; done < length[d]; done += part[d]) {
+    const int64_t in_piece = from[d] % b->piece_length;
+
+    part[d] = 1;
+    if (d == b->piece_dim && b->piece_length - in_piece < length[d] - done)
+      part[d] = b->piece_length - in_piece;
+    else if (d == b->piece_dim)
+      part[d] = length[d] - done;
+    if (d == b->piece_dim)
+      XFI_TRY(add_strided(l, xfi_bound_address(b, xfi_bound_piece_at(b, from), from), part,
+                          b->strides, n_dims, elem_bytes));
+    else
+      XFI_TRY(add_in_pieces(l, b, from, part, n_dims, elem_bytes, d + 1));
+    from[d] += part[d];
+  }
+done:
+  return st;
+}
+
+static xfer_status add_move(load *l, uint64_t *n_bytes, const xfer_plan *plan, const xfi_move *move,
+                            bool send)
+{
+  const xfi_class *cls = xfi_plan_class(plan->moves, move->tensor);
+  const int n_dims = cls->src->n_dims;
+  const int elem = cls->src->elem_bytes;
+  const xfi_bound *bound;
+  const int64_t *start;
+  int64_t piece;
+  xfi_box box;
+
+  if (xfi_run_broadcasts(plan, cls)) return XFER_OK;
+  xfi_move_box(&box, cls, send ? &cls->sends : &cls->recvs, move);
+  bound = send ? xfi_run_src(plan, move->tensor) : xfi_run_dst(plan, move->tensor);
+  start = send ? box.src_local : box.dst_local;
+  *n_bytes += (uint64_t)(xfi_box_elems(&box, n_dims) * elem);
+  if (bound->pieces != NULL && bound->boxes == NULL && n_dims > 0)
+    return add_in_pieces(l, bound, start, box.length, n_dims, elem, 0);
+  piece = xfi_bound_piece_at(bound, start); /* of boxes a move has its ends in one each */
+  return add_strided(l, xfi_bound_address(bound, piece, start), box.length,
+                     xfi_bound_strides(bound, piece), n_dims, elem);
+}
+
+static void free_load(load *l)
+{
+  xfi_free(l->boxes);
+  xfi_free(l->dims);
+  memset(l, 0, sizeof *l);
+}
+
+static xfer_status add_channel(xfi_channels *c, const xfer_plan *plan, const xfi_move_list *list,
+                               const xfi_peer *peer, bool send)
+{
+  load *l = &c->loads[c->n];
+  xfi_channel channel = {peer->rank, send, 0, 0};
+  xfer_status st = XFER_OK;
+
+  c->n++; /* whatever it comes to is freed */
+  XFI_TRY(xfi_vec_reserve(&l->boxes, &l->boxes_capacity, peer->n, sizeof *l->boxes));
+  for (size_t i = 0; i < peer->n; i++)
+    XFI_TRY(add_move(l, &channel.n_bytes, plan, &list->moves[peer->first + i], send));
+  c->at[c->n - 1] = channel;
+  if (channel.n_bytes > 0) goto done;
+  free_load(l); /* all of it is broadcast */
+  c->n--;
+done:
+  return st;
+}
+
+/* Peers by distance, so that not all ranks begin with the same one. */
+static xfer_status add_all(xfi_channels *c, const xfer_plan *plan, bool send)
+{
+  const xfi_plan *m = plan->moves;
+  const xfi_move_list *list = send ? &m->sends : &m->recvs;
+  xfer_status st = XFER_OK;
+  size_t first = 0;
+
+  while (first < list->n_peers && list->peers[first].rank < m->rank)
+    first++;
+  for (size_t i = 0; i < list->n_peers; i++) {
+    const size_t p = (send ? first + i : first + list->n_peers - 1 - i) % list->n_peers;
+    const bool is_direct =
+        send ? xfi_direct_sends(plan->direct, p) : xfi_direct_receives(plan->direct, p);
+
+    if (!is_direct && xfi_run_shares(plan, list->peers[p].rank))
+      XFI_TRY(add_channel(c, plan, list, &list->peers[p], send));
+  }
+done:
+  return st;
+}
+
+xfer_status xfi_channels_create(xfi_channels **channels, const xfer_plan *plan)
+{
+  const size_t most = plan->moves->sends.n_peers + plan->moves->recvs.n_peers;
+  /* The window is half of what a peer may take of the staging memory. */
+  const uint64_t slot_bytes = 2 * plan->window_bytes / XFI_CHANNEL_SLOTS;
+  uint64_t recv_bytes = 0;
+  xfer_status st = XFER_OK;
+  xfi_channels *c = xfi_calloc(1, sizeof *c);
+
+  XFI_CHECK(c != NULL, XFER_ERR_NOMEM, "channels");
+  c->slot_bytes = slot_bytes < XFI_CHANNEL_SLOT_BYTES ? (size_t)slot_bytes : XFI_CHANNEL_SLOT_BYTES;
+  c->at = xfi_calloc(most, sizeof *c->at);
+  c->loads = xfi_calloc(most, sizeof *c->loads);
+  XFI_CHECK(c->at != NULL && c->loads != NULL, XFER_ERR_NOMEM, "%zu channels", most);
+  XFI_TRY(add_all(c, plan, false));
+  for (size_t i = 0; i < c->n; i++)
+    recv_bytes += c->at[i].n_bytes;
+  c->past_cache = recv_bytes >= PAST_CACHE_BYTES;
+  XFI_TRY(add_all(c, plan, true));
+  *channels = c;
+  c = NULL;
+done:
+  xfi_channels_destroy(c);
+  return st;
+}
+
+void xfi_channels_destroy(xfi_channels *c)
+{
+  if (c == NULL) return;
+  for (size_t i = 0; c->loads != NULL && i < c->n; i++)
+    free_load(&c->loads[i]);
+  xfi_free(c->loads);
+  xfi_free(c->at);
+  xfi_free(c);
+}
+
+size_t xfi_channels_count(const xfi_channels *c)
+{
+  return c->n;
+}
+
+void xfi_channels_measure(const xfi_channels *c, uint64_t *sent_bytes, uint64_t *staging_bytes)
+{
+  for (size_t i = 0; i < c->n; i++) {
+    if (!c->at[i].send) continue;
+    *sent_bytes += c->at[i].n_bytes;
+    *staging_bytes += (uint64_t)XFI_CHANNEL_SLOTS * c->slot_bytes;
+  }
+}
+
+/* ---- running ---- */
+
+static int64_t box_bytes(const xfi_strided *box, const xfi_strided_dim *dims)
+{
+  int64_t n = box->run_bytes;
+
+  for (int64_t d = 0; d < box->n_dims; d++)
+    n *= dims[d].extent;
+  return n;
+}
+
+static void carry(void *context, size_t channel, char *slot, size_t n_bytes)
+{
+  xfi_channels *c = context;
+  load *l = &c->loads[channel];
+  const bool send = c->at[channel].send;
+
+  for (int64_t left = (int64_t)n_bytes, n; left > 0; left -= n, slot += n) {
+    const xfi_strided *box = &l->boxes[l->box];
+    const xfi_strided_dim *dims = l->dims + l->dim;
+    const int64_t in_box = box_bytes(box, dims) - l->at;
+
+    n = left < in_box ? left : in_box;
+    if (send)
+      xfi_ref_pack(slot, box, dims, l->at, n);
+    else
+      xfi_ref_unpack(slot, box, dims, l->at, n, c->past_cache);
+    l->at += n;
+    if (n < in_box) break;
+    l->box++;
+    l->dim += (size_t)box->n_dims;
+    l->at = 0;
+  }
+}
+
+xfer_status xfi_channels_run(xfi_channels *c, const xfer_plan *plan, xfi_deadline deadline)
+{
+  if (c->n == 0) return XFER_OK;
+  for (size_t i = 0; i < c->n; i++) {
+    c->loads[i].box = c->loads[i].dim = 0;
+    c->loads[i].at = 0;
+  }
+  return plan->comm->ops->stream(plan->comm, c->at, c->n, c->slot_bytes, carry, c, deadline);
+}

@@ -1,0 +1,23 @@
+/*
+ * Flows between ranks that share memory, as streams through its slots. On the host only, where work
+ * is done when a call returns.
+ */
+#ifndef XFI_CHANNELS_H
+#define XFI_CHANNELS_H
+
+#include "run.h"
+
+/* Does this rank share memory with a peer, so that what neither the direct lane nor a broadcast
+ * carries goes through a channel? The same on both ends. */
+bool xfi_run_shares(const xfer_plan *plan, int peer);
+
+xfer_status xfi_channels_create(xfi_channels **channels, const xfer_plan *plan);
+void xfi_channels_destroy(xfi_channels *channels);
+size_t xfi_channels_count(const xfi_channels *channels);
+/* Add what this rank sends, and the slots for it. */
+void xfi_channels_measure(const xfi_channels *channels, uint64_t *sent_bytes,
+                          uint64_t *staging_bytes);
+/* All of a run; blocks. */
+xfer_status xfi_channels_run(xfi_channels *channels, const xfer_plan *plan, xfi_deadline deadline);
+
+#endif

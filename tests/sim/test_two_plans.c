@@ -1,0 +1,155 @@
+/* Two plans of one comm, one of which fails: the other's messages are not taken for its own. */
+#include "world.h"
+
+#include <string.h>
+
+enum { PLANS = 2, TIMEOUT_MS = 1500, LIVE = 0x77 };
+
+static const char *failing;
+static xfer_lane lane;
+
+/* Rank 0's run of the first plan fails in the middle; then both ranks run the second, whose
+ * messages have other sizes. Where NCCL is asked to match the two, all is lost. */
+static void one_fails(int rank)
+{
+  static const int64_t widths[PLANS] = {5000, 9000};
+  tensor tensors[PLANS];
+  xfer_plan *plans[PLANS];
+  cudaStream_t streams[PLANS];
+
+  for (int p = 0; p < PLANS; p++) {
+    tensor_make(&tensors[p], EACH_EACH, rank, widths[p]);
+    streams[p] = world_stream();
+    plans[p] = world_plan(rank, &tensors[p], 1, lane, TIMEOUT_MS);
+    OK(xfer_plan_commit(plans[p]));
+    world_run(plans[p], &tensors[p], 1, 1, streams[p]);
+  }
+  for (uint64_t nth = 1; nth < 8; nth++) {
+    const uint64_t version = 2 * nth;
+    const sim_fault fault = {
+        .name = failing, .rank = 0, .nth = nth, .code = cudaErrorMemoryAllocation};
+    bool all = true;
+
+    for (int p = 0; p < PLANS; p++) {
+      tensor_fill(&tensors[p], version + (uint64_t)p, LIVE);
+      tensor_open(&tensors[p], version);
+    }
+    ranks_barrier();
+    if (rank == 0) sim_fault_add(&fault);
+    ranks_barrier();
+    (void)!xfer_plan_run(plans[0], version, streams[0]);
+    if (rank == 0) sim_fault_clear();
+    (void)!xfer_plan_run(plans[1], version, streams[1]);
+    for (int p = 0; p < PLANS; p++) {
+      const xfer_status st = xfer_plan_wait(plans[p], 0);
+      tensor_close(&tensors[p]);
+      if (st == XFER_OK) NEED(tensor_holds(&tensors[p], version + (uint64_t)p));
+    }
+    ranks_barrier();
+    NEED(sim_settle(10000));
+    NEED_NO_VIOLATION();
+    for (int p = 0; p < PLANS; p++) {
+      const xfer_view src = xfer_view_dense(tensors[p].bytes[FROM]);
+      const xfer_view dst = xfer_view_dense(tensors[p].bytes[TO]);
+      OK(xfer_plan_bind(plans[p], 0, &src, &dst));
+      all = xfer_plan_commit(plans[p]) == XFER_OK && all;
+    }
+    NEED_NO_VIOLATION();
+    if (!all) return; /* the comm is broken, and says so */
+    for (int p = 0; p < PLANS; p++)
+      world_run(plans[p], &tensors[p], 1, version + 1, streams[p]);
+  }
+}
+
+/* Rank 1 comes about when rank 0's deadlines pass, so that it may find the first plan's run over
+ * and the second's not. */
+static void one_is_late(int rank)
+{
+  enum { SHORT_MS = 60 };
+  static const int64_t widths[PLANS] = {5000, 9000};
+  tensor tensors[PLANS];
+  xfer_plan *plans[PLANS];
+  cudaStream_t streams[PLANS];
+  bool usable = true;
+
+  for (int p = 0; p < PLANS; p++) {
+    tensor_make(&tensors[p], EACH_EACH, rank, widths[p]);
+    streams[p] = world_stream();
+    plans[p] = world_plan(rank, &tensors[p], 1, lane, SHORT_MS + 3 * (uint64_t)p);
+    OK(xfer_plan_commit(plans[p]));
+  }
+  for (uint64_t i = 1; i <= 12 && usable; i++) {
+    for (int p = 0; p < PLANS; p++)
+      tensor_fill(&tensors[p], i + (uint64_t)p, LIVE);
+    ranks_barrier();
+    if (rank == 1) world_sleep_ms(SHORT_MS - 3 + (int64_t)i);
+    for (int p = 0; p < PLANS; p++)
+      tensor_open(&tensors[p], i);
+    for (int p = 0; p < PLANS; p++)
+      (void)!xfer_plan_run(plans[p], i, streams[p]);
+    for (int p = 0; p < PLANS; p++) {
+      const xfer_status st = xfer_plan_wait(plans[p], 0);
+      tensor_close(&tensors[p]);
+      if (st == XFER_OK) NEED(tensor_holds(&tensors[p], i + (uint64_t)p));
+    }
+    ranks_barrier();
+    NEED(sim_settle(10000));
+    NEED_NO_VIOLATION();
+    for (int p = 0; p < PLANS; p++)
+      usable = xfer_plan_commit(plans[p]) == XFER_OK && usable;
+  }
+}
+
+static void test_late_rank_packed(void)
+{
+  lane = XFER_LANE_PACKED;
+  world_make(2, COMM_NCCL, (sim_config){.seed = 0});
+  world_go(one_is_late);
+}
+
+static void with_failing(const char *name, xfer_lane l)
+{
+  failing = name;
+  lane = l;
+  world_make(2, COMM_NCCL, (sim_config){.seed = 0});
+  world_go(one_fails);
+}
+
+static void test_failed_record_packed(void)
+{
+  with_failing("cudaEventRecord", XFER_LANE_PACKED);
+}
+
+static void test_failed_kernel_packed(void)
+{
+  with_failing("copy kernel", XFER_LANE_PACKED);
+}
+
+static void test_failed_send_packed(void)
+{
+  with_failing("ncclSend", XFER_LANE_PACKED);
+}
+
+static void test_failed_broadcast(void)
+{
+  with_failing("ncclBroadcast", XFER_LANE_BROADCAST);
+}
+
+static void test_failed_kernel_direct(void)
+{
+  with_failing("copy kernel", XFER_LANE_DIRECT);
+}
+
+int main(int argc, char **argv)
+{
+  static const world_test tests[] = {
+      {"two_plans_failed_record_packed", test_failed_record_packed},
+      {"two_plans_failed_kernel_packed", test_failed_kernel_packed},
+      {"two_plans_failed_send_packed", test_failed_send_packed},
+      {"two_plans_failed_broadcast", test_failed_broadcast},
+      {"two_plans_failed_kernel_direct", test_failed_kernel_direct},
+      {"two_plans_late_rank_packed", test_late_rank_packed},
+  };
+
+  return world_main(argc, argv, tests, sizeof tests / sizeof tests[0]);
+}
