@@ -28,7 +28,7 @@ from .layout import (
 from .memory import Memory, View, memory_of
 from .mesh import Mesh
 from .plan import Plan, PlanOptions, redistribute
-from .refit import Local, LocalPart, Locals, Model, Refit, RefitTensor, Side, model_path
+from .refit import Local, LocalPart, Locals, Model, Refit, RefitTensor, Rules, Side, model_path
 from .stream import stream_pointer
 
 __all__ = [
@@ -46,6 +46,7 @@ __all__ = [
     "Refit",
     "RefitTensor",
     "Replicate",
+    "Rules",
     "Runs",
     "Shard",
     "Side",

@@ -101,6 +101,8 @@ CORE: dict[str, Prototype] = {
 }
 
 REFIT: dict[str, Prototype] = {
+    "xfer_rules_load": _f(STATUS, rules=_out, folder=c_char_p),
+    "xfer_rules_destroy": _f(None, rules=c_void_p),
     "xfer_model_load": _f(STATUS, model=_out, path=c_char_p, options=POINTER(s.ModelOptions)),
     "xfer_model_destroy": _f(None, model=c_void_p),
     "xfer_model_add": _f(STATUS, model="model", name=c_char_p, dtype=c_int32, shape=_i64s, n_dims=c_int),

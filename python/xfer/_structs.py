@@ -173,6 +173,7 @@ ModelOptions = _struct(
     extra=c_char_p,
     renames=POINTER(c_char_p),
     n_renames=c_int64,
+    rules="rules",
 )
 SideOptions = _struct(
     "xfer_side_options",
@@ -182,6 +183,14 @@ SideOptions = _struct(
     map_experts=POINTER(c_int32),
     map_first=POINTER(c_int32),
     n_map=c_int64,
+    ranks=POINTER(c_int32),
+    n_ranks=c_int64,
+    item_names=POINTER(c_char_p),
+    item_values=POINTER(c_int32),
+    n_items=c_int64,
+    rules="rules",
+    partial=c_int32,
+    strict=c_int32,
 )
 RefitTensor = _struct(
     "xfer_refit_tensor",

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import pathlib
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from ctypes import byref, c_char_p, c_int, c_int32, c_int64, c_size_t, c_void_p
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -20,7 +20,7 @@ from .plan import Plan, PlanOptions
 if TYPE_CHECKING:
     from typing_extensions import Unpack
 
-__all__ = ["Local", "LocalPart", "Locals", "Model", "Refit", "RefitTensor", "Side", "model_path"]
+__all__ = ["Local", "LocalPart", "Locals", "Model", "Refit", "RefitTensor", "Rules", "Side", "model_path"]
 
 _QUANTS = {None: 0, "fp8_block128": 1}
 _WEIGHTS = {"loaded": 1, "up_first": 2, "interleaved": 4, "transposed": 8}
@@ -42,12 +42,31 @@ def model_path(name: str) -> pathlib.Path:
     raise FileNotFoundError(f"there is no model {name!r} here: there are {', '.join(known)}")
 
 
+class Rules(_handle.Handle):
+    """What is known of model families and of the frameworks that hold them: the library's own, and the *.json files of
+    a folder, which come in place of the library's where they have the same name. See docs/adding-a-model.md.
+
+    Raises FileError for what is unreadable or malformed, with file and line.
+    """
+
+    _kind = "rules"
+
+    def __init__(self, folder: str | os.PathLike[str]) -> None:
+        super().__init__()
+        self.folder = os.fspath(folder)
+        lib.xfer_rules_load(self._out(), encoded(self.folder, "folder"))
+
+    def __repr__(self) -> str:
+        return self._repr(self.folder)
+
+
 class Model(_handle.Handle):
     """The tensors of a model: name, shape and element type of each. No weight is read.
 
     source: a name for model_path(), a table's file, or the folder of a Hugging Face checkpoint. layers, experts: the
     half-open range (begin, end) that is kept. ends: with `layers`, keep the tensors outside the layers too. quant:
-    "fp8_block128". extra: a list under "extra_params" to add, such as "mtp". renames: [(from, to), ...], see Side.
+    "fp8_block128". extra: a list under "extra_params" to add, such as "mtp". renames: [(from, to), ...], see Side; each
+    must match something. rules: None: the library's own.
 
     Raises FileError for what cannot be read, with the place, and ArgError where nothing is kept.
     """
@@ -64,6 +83,7 @@ class Model(_handle.Handle):
         quant: str | None = None,
         extra: str | None = None,
         renames: Sequence[tuple[str, str]] = (),
+        rules: Rules | None = None,
     ) -> None:
         super().__init__()
         path = os.fspath(source)
@@ -82,6 +102,7 @@ class Model(_handle.Handle):
             extra=encoded(extra, "extra") if extra is not None else None,
             renames=_texts([text for pair in renames for text in pair], "renames"),
             n_renames=len(renames),
+            rules=rules,
         )
         lib.xfer_model_load(self._out(), encoded(path, "path"), byref(options))
         self.path = path
@@ -101,7 +122,10 @@ class Side(_handle.Handle):
     spec: "megatron:tp2,pp2", "fsdp:dp4", "full", "vllm:tp4", "hf:tp2"; docs/refit.md has the items. first_rank: the
     side's ranks are first_rank, first_rank + 1, ... weights: what the engine's kernels have done to the expert weights:
     "loaded", "up_first", "interleaved", "transposed"; required of "vllm:" unless the SPEC says it. expert_map: the
-    experts that each expert-parallel rank holds, in local order; an expert may occur again.
+    experts that each expert-parallel rank holds, in local order; an expert may occur again. ranks: the side's ranks in
+    its own order, in place of first_rank. items: items beside those of the SPEC, such as {"tp": 2, "loaded": 1}.
+    rules: None: the library's own. partial: of weights that lie in one tensor, some may be ignored. strict: a pattern
+    of ignore() must match a tensor of the model.
 
     Raises ArgError for a SPEC with an unknown, repeated or impossible item.
     """
@@ -115,6 +139,11 @@ class Side(_handle.Handle):
         first_rank: int = 0,
         weights: str | Iterable[str] = (),
         expert_map: Sequence[Sequence[int]] | None = None,
+        ranks: Sequence[int] | None = None,
+        items: Mapping[str, int] | None = None,
+        rules: Rules | None = None,
+        partial: bool = False,
+        strict: bool = False,
     ) -> None:
         super().__init__()
         bits = 0
@@ -134,6 +163,14 @@ class Side(_handle.Handle):
             map_experts=array(c_int32, experts, "expert_map"),
             map_first=array(c_int32, first, "expert_map"),
             n_map=len(expert_map or ()),
+            ranks=array(c_int32, ranks, "ranks"),
+            n_ranks=len(ranks or ()),
+            item_names=_texts(list(items or ()), "items"),
+            item_values=array(c_int32, list((items or {}).values()), "items"),
+            n_items=len(items or ()),
+            rules=rules,
+            partial=int(partial),
+            strict=int(strict),
         )
         lib.xfer_side_create(self._out(), encoded(spec, "spec"), byref(options))
         self.spec = spec

@@ -1,6 +1,7 @@
 """Models, sides, joins and locals: a tiny Qwen3 from one whole copy to vLLM's ranks, against NumPy's slices."""
 
 import json
+import pathlib
 
 import numpy as np
 import pytest
@@ -9,6 +10,7 @@ from ranks import on_ranks, outcomes
 import xfer
 from xfer import Model, Refit, Side
 
+FAMILIES = pathlib.Path(__file__).parents[2] / "rules/families"
 HIDDEN, HEADS, KV, HEAD, INNER, VOCAB = 16, 4, 2, 4, 12, 128
 ATTENTION, MLP = "model.layers.0.self_attn", "model.layers.0.mlp"
 SHAPES = {
@@ -228,3 +230,34 @@ def test_misc_tensors_come_by_callback(table):
         np.testing.assert_array_equal(taken["vision.scale"][1], scale)
     results = outcomes(3, lambda comm: work(comm, fails=True))
     assert [type(result) for result in results] == [dict, KeyError, KeyError]
+
+
+def test_ranks_items_and_rules(table, tmp_path):
+    """A side on ranks of any order, told by items, moves what one told by its SPEC does."""
+    gen = Side("vllm:", items={"tp": 2, "loaded": 1}, ranks=[2, 1])
+    assert gen.size == 2
+    assert gen.coordinate("tp", 2) == 0
+    refit = Refit(Model(table), Side("full"), gen)
+
+    def work(comm):
+        with refit.plan(comm) as plan, refit.locals(comm.rank) as locals_:
+            given = hand_in(locals_, comm.rank)
+            locals_.bind(plan)
+            plan.commit()
+            plan.run(1)
+            locals_.wait(plan)
+        for name, want in vllm_of(checkpoint(), 2 - comm.rank).items() if comm.rank > 0 else ():
+            np.testing.assert_array_equal(given[name], want, err_msg=name)
+
+    on_ranks(3, work)
+    with xfer.Rules(FAMILIES) as rules:  # those that the library has already
+        assert Refit(Model(table, rules=rules), Side("full", rules=rules), None).ranks == 1
+    (tmp_path / "rules").mkdir()
+    (tmp_path / "rules" / "wrong.json").write_text("{")
+    for wrong in (tmp_path / "rules", tmp_path / "nowhere"):
+        with pytest.raises(xfer.FileError):
+            xfer.Rules(wrong)
+    with pytest.raises(xfer.XferError):
+        Side("full", ranks=[0, 1])
+    with pytest.raises(OverflowError):
+        Side("vllm:", items={"tp": 2**32})
