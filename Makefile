@@ -2,7 +2,7 @@
 # To work on xfer use the presets: cmake --preset dev && cmake --build --preset dev && ctest --preset dev
 
 .POSIX:
-.PHONY: all frameworks refit deps check check-deps coverage valgrind clean
+.PHONY: all refit deps wheel check check-deps frameworks coverage valgrind clean
 
 JOBS ?= $(shell nproc 2>/dev/null || echo 2)
 MODEL = models/qwen3-30b-a3b.json
@@ -17,10 +17,9 @@ all: deps
 refit: all
 	build/bin/xfer_refit --model $(MODEL) --layers 0-1 --train $(TRAIN) --gen $(GEN)
 
-# vLLM and Megatron themselves answer what they make of checkpoints; half an hour, 8 GB in FRAMEWORKS.
-FRAMEWORKS = build/frameworks
-frameworks: all
-	tests/refit/frameworks/run $(FRAMEWORKS) build/bin
+# The Python package with libraries, programs and model tables inside, in build/dist/.
+wheel: check-deps
+	.ci/wheel
 
 deps:
 	.ci/need build
@@ -28,6 +27,13 @@ deps:
 # gcc, clang and the CUDA build with warnings as errors, all tests; then the tests again under sanitizers.
 check: check-deps
 	.ci/check $(JOBS)
+
+# What needs gigabytes of wheels: the tests of the Python package with torch, then vLLM and Megatron themselves answer what
+# they make of checkpoints; half an hour, 8 GB in FRAMEWORKS.
+FRAMEWORKS = build/frameworks
+frameworks: check-deps all
+	.ci/frameworks
+	tests/refit/frameworks/run $(FRAMEWORKS) build/bin
 
 check-deps:
 	.ci/need build check

@@ -5,6 +5,7 @@ Each header of each layer is preprocessed with the include path that the build g
 exactly when the table says so. Also: no #include climbs with "..", a vendor's header appears only in the file named
 after the vendor, and the pure layers have no clock.
 """
+
 import argparse
 import pathlib
 import re

@@ -1,5 +1,6 @@
 #!/usr/bin/env python3
 """Compares what the headers declare, what the version script names and what the library exports."""
+
 import argparse
 import pathlib
 import re
@@ -41,7 +42,7 @@ def exported(nm, library):
     symbols = {}
     for line in done.stdout.splitlines():
         *_, kind, name = line.split()
-        if kind != "A": # the nodes themselves
+        if kind != "A":  # the nodes themselves
             symbol, _, node = name.partition("@")
             symbols[symbol] = node.strip("@")
     return symbols

@@ -4,6 +4,7 @@
 Structs that only pass through `const void *`, and enums that travel as int32_t, leave no trace in the exported
 functions' types. The output is C, nothing but _Static_asserts; the test abi_values compiles it.
 """
+
 import argparse
 import pathlib
 import re

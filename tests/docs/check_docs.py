@@ -2,6 +2,7 @@
 
 usage: check_docs.py SOURCE_DIR XFER_PLAN
 """
+
 import pathlib
 import re
 import subprocess
@@ -9,7 +10,7 @@ import sys
 
 SOURCE, XFER_PLAN = pathlib.Path(sys.argv[1]), sys.argv[2]
 PAGES = [SOURCE / "README.md", SOURCE / "CONTRIBUTING.md", *sorted((SOURCE / "docs").glob("*.md"))]
-CUT_FROM = {"c": ["examples/*.c", "tests/*/*.c", "src/refit/*.c"], "python": ["tests/python/*.py"]}
+CUT_FROM = {"c": ["examples/*.c", "tests/*/*.c", "src/refit/*.c"], "python": ["tests/python/*.py", "examples/python/*.py"]}
 failures = []
 
 
@@ -40,8 +41,9 @@ def check_links(page, text):
 
 
 def plan(line):
-    done = subprocess.run([XFER_PLAN, "--problem", line, "--regions"], capture_output=True, text=True, timeout=60,
-                          check=False)
+    done = subprocess.run(
+        [XFER_PLAN, "--problem", line, "--regions"], capture_output=True, text=True, timeout=60, check=False
+    )
     return done.returncode, done.stderr.strip()
 
 

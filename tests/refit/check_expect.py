@@ -120,8 +120,9 @@ def check_listed(where, record, entry):
     stated = stated_mapping(record)
     for label, (start, end) in entry[3].items():
         # the rows of a part: those of its own tensor; Mamba's segments all come from one tensor
-        runs = [run for hf, dims in stated.items() if LABELS.get(label, "") in hf
-                for run in dims.get(0, [(0, 0, shape[0])])]
+        runs = [
+            run for hf, dims in stated.items() if LABELS.get(label, "") in hf for run in dims.get(0, [(0, 0, shape[0])])
+        ]
         inside = sum(max(0, min(local + length, end) - max(local, start)) for local, _, length in runs)
         outside = sum(length for _, _, length in runs) - inside
         if inside != end - start or (label in LABELS and outside != 0):
@@ -137,8 +138,9 @@ def run_plan(plan, arguments):
 def check_refused(plan, path, train, key, what):
     """xfer_plan must refuse what vLLM refuses, and name a tensor."""
     layers, pattern = REFUSED[what]
-    status, _, text = run_plan(plan, ["--model", path, "--layers", layers, "--train", train, "--gen", gen_spec(key)[1],
-                                      "--expect", "1"])
+    status, _, text = run_plan(
+        plan, ["--model", path, "--layers", layers, "--train", train, "--gen", gen_spec(key)[1], "--expect", "1"]
+    )
     if status == 0:
         raise Mismatch(f"{path} {key}, layers {layers}: planned, although vLLM refuses its {what}")
     if not re.search(pattern, text):
@@ -160,8 +162,10 @@ def check_key(args, name, key, entry):
     n_tensors, train_world = 0, specs.parse(args.train).world
     for number, rank in enumerate(vllm_loader.engine_ranks(specs.parse(text), n_experts)):
         if args.plan:
-            status, lines, errors = run_plan(args.plan, ["--model", path, "--train", args.train, "--gen", text,
-                                                         "--expect", str(train_world + number)])
+            status, lines, errors = run_plan(
+                args.plan,
+                ["--model", path, "--train", args.train, "--gen", text, "--expect", str(train_world + number)],
+            )
             if status != 0:
                 raise Mismatch(f"{name} {key} rank {number}: xfer_plan says {errors.strip()[-300:]}")
         else:
@@ -185,8 +189,7 @@ def main(arguments=None):
         parser.error("either --plan or files")
     with open(SHAPES, encoding="utf-8") as file:
         shapes = json.load(file)["models"]
-    chosen = [(m, k, e) for m, keys in shapes.items() for k, e in keys.items()
-              if args.only in ("", m, f"{m}/{k}")]
+    chosen = [(m, k, e) for m, keys in shapes.items() for k, e in keys.items() if args.only in ("", m, f"{m}/{k}")]
     total = [0, 0, 0]
     try:
         if not chosen or (args.files and (len(chosen) != 1 or len(args.files) != gen_spec(chosen[0][1])[0])):

@@ -52,8 +52,12 @@ def expect_vllm(model, spec, map_file=None, misc="whole"):
         for number, rank in enumerate(ranks):
             if rank.pp in on:
                 same = [number + engine * len(ranks) for engine in range(spec.engines)]
-                yield Expected(group.name, same, lambda g=group, r=rank: vllm_model.load(g, r, model, spec.flags),
-                               group.kind == "hook")
+                yield Expected(
+                    group.name,
+                    same,
+                    lambda g=group, r=rank: vllm_model.load(g, r, model, spec.flags),
+                    group.kind == "hook",
+                )
 
 
 def expect_hf(model, spec):
@@ -80,13 +84,15 @@ def compare(path, rank, name, want):
         return 0
     flat, got = want.reshape(-1), np.memmap(path, dtype=want.dtype, mode="r")
     for first in range(0, flat.size, _STEP):
-        wrong = flat[first:first + _STEP] != got[first:first + _STEP]
+        wrong = flat[first : first + _STEP] != got[first : first + _STEP]
         if wrong.any():
             at = first + int(np.argmax(wrong))
             index = [int(i) for i in np.unravel_index(at, want.shape)]
             digits = 2 * want.dtype.itemsize
-            raise Mismatch(f"rank {rank}, {name}: first wrong element {index} of {list(want.shape)}: "
-                           f"0x{int(got[at]):0{digits}x}, expected 0x{int(flat[at]):0{digits}x}")
+            raise Mismatch(
+                f"rank {rank}, {name}: first wrong element {index} of {list(want.shape)}: "
+                f"0x{int(got[at]):0{digits}x}, expected 0x{int(flat[at]):0{digits}x}"
+            )
     return size
 
 

@@ -11,7 +11,18 @@ import re
 
 import numpy as np
 
-ELEMENT_BYTES = {"bf16": 2, "f16": 2, "f32": 4, "f64": 8, "f8e4m3": 1, "f8e5m2": 1, "i8": 1, "u8": 1, "i32": 4, "i64": 8}
+ELEMENT_BYTES = {
+    "bf16": 2,
+    "f16": 2,
+    "f32": 4,
+    "f64": 8,
+    "f8e4m3": 1,
+    "f8e5m2": 1,
+    "i8": 1,
+    "u8": 1,
+    "i32": 4,
+    "i64": 8,
+}
 FP8_BLOCK = 128
 _CHUNK = 32768  # elements worked on at a time: they stay in the L2 cache
 
@@ -64,7 +75,7 @@ def fill(name, shape, dtype, start, size):
     n_outer = max(len(shape) - 1, 0)  # dims before those that make one contiguous run
     while n_outer > 0 and start[n_outer] == 0 and size[n_outer] == shape[n_outer]:
         n_outer -= 1
-    strides = [int(np.prod(shape[d + 1:], dtype=np.int64)) for d in range(len(shape))]
+    strides = [int(np.prod(shape[d + 1 :], dtype=np.int64)) for d in range(len(shape))]
     offset = sum(s * stride for s, stride in zip(start, strides))
     outer = np.full((1,), (seed + offset) & 0xFFFFFFFFFFFFFFFF, np.uint64)
     for d in range(n_outer):
@@ -77,8 +88,8 @@ def fill(name, shape, dtype, start, size):
     columns = np.arange(col_step, dtype=np.uint64)
     for row in range(0, outer.size, row_step):
         for col in range(0, run, col_step):
-            part = flat[row:row + row_step, col:col + col_step]
-            x = (outer[row:row + row_step] + np.uint64(col))[:, None] + columns[None, :part.shape[1]]
+            part = flat[row : row + row_step, col : col + col_step]
+            x = (outer[row : row + row_step] + np.uint64(col))[:, None] + columns[None, : part.shape[1]]
             _splitmix64(x, np.empty_like(x))
             part[...] = x.astype(part.dtype)  # the cast keeps the low bytes
     return out

@@ -21,7 +21,7 @@ def values(name, shape, dtype):
         x = (x ^ (x >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
         x = (x ^ (x >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
         x = x ^ (x >> np.uint64(31))
-    return (x & np.uint64(2**(8 * np.dtype(WORDS[dtype]).itemsize) - 1)).astype(WORDS[dtype]).reshape(shape)
+    return (x & np.uint64(2 ** (8 * np.dtype(WORDS[dtype]).itemsize) - 1)).astype(WORDS[dtype]).reshape(shape)
 
 
 def checkpoint(path):
@@ -74,8 +74,13 @@ def vllm(path, tp, moe_tp=None):
     def take(suffix, base):
         return hf.get(base + suffix)
 
-    bases = sorted({n.rsplit(".layers.", 1)[0] + ".layers." + n.split(".layers.")[1].split(".")[0] + "."
-                    for n in hf if ".layers." in n})
+    bases = sorted(
+        {
+            n.rsplit(".layers.", 1)[0] + ".layers." + n.split(".layers.")[1].split(".")[0] + "."
+            for n in hf
+            if ".layers." in n
+        }
+    )
     whole = lambda x: np.stack([x] * tp)
     for name in ("model.embed_tokens.weight", "backbone.embeddings.weight"):
         if name in hf:
@@ -96,7 +101,9 @@ def vllm(path, tp, moe_tp=None):
         for what in ("weight", "weight_scale_inv", "bias"):
             if take(f"{attn}k_proj.{what}", base) is not None:
                 q, k, v = (take(f"{attn}{x}_proj.{what}", base) for x in "qkv")
-                out[f"{to}{attn_to}qkv_proj.{what}"] = np.concatenate([rows(q, tp), kv(k, n_kv, tp), kv(v, n_kv, tp)], 1)
+                out[f"{to}{attn_to}qkv_proj.{what}"] = np.concatenate(
+                    [rows(q, tp), kv(k, n_kv, tp), kv(v, n_kv, tp)], 1
+                )
         for what in ("weight", "weight_scale_inv"):
             for module, how in (("o_proj", cols), ("q_b_proj", rows), ("kv_b_proj", rows)):
                 if (x := take(f"{attn}{module}.{what}", base)) is not None:
@@ -111,11 +118,23 @@ def vllm(path, tp, moe_tp=None):
         if sinks:
             out[f"{to}attn.sinks"] = rows(take("self_attn.sinks", base), tp)
             out[f"{to}attn.o_proj.bias"] = whole(take("self_attn.o_proj.bias", base))
-        for name in ("input_layernorm.weight", "post_attention_layernorm.weight", "norm.weight", "mlp.gate.weight",
-                     "self_attn.q_norm.weight", "self_attn.k_norm.weight", "self_attn.q_a_layernorm.weight",
-                     "self_attn.kv_a_layernorm.weight", "mlp.gate.e_score_correction_bias", "mlp.router.weight",
-                     "mlp.router.bias", "mixer.gate.weight", "mixer.gate.e_score_correction_bias",
-                     "mixer.fc1_latent_proj.weight", "mixer.fc2_latent_proj.weight"):
+        for name in (
+            "input_layernorm.weight",
+            "post_attention_layernorm.weight",
+            "norm.weight",
+            "mlp.gate.weight",
+            "self_attn.q_norm.weight",
+            "self_attn.k_norm.weight",
+            "self_attn.q_a_layernorm.weight",
+            "self_attn.kv_a_layernorm.weight",
+            "mlp.gate.e_score_correction_bias",
+            "mlp.router.weight",
+            "mlp.router.bias",
+            "mixer.gate.weight",
+            "mixer.gate.e_score_correction_bias",
+            "mixer.fc1_latent_proj.weight",
+            "mixer.fc2_latent_proj.weight",
+        ):
             if name == "norm.weight" and not base.startswith("backbone"):
                 continue
             if (x := take(name, base)) is not None:

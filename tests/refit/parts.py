@@ -51,8 +51,9 @@ def _qkv(rank, config, tensors):
     pieces = []
     for which in ("q", "k", "v"):
         heads = config["num_attention_heads"] if which == "q" else config["num_key_value_heads"]
-        start, length = _slice(tensors[which].shape[0], min(rank.tp_size, heads),
-                               rank.tp // max(1, rank.tp_size // heads))
+        start, length = _slice(
+            tensors[which].shape[0], min(rank.tp_size, heads), rank.tp // max(1, rank.tp_size // heads)
+        )
         pieces.append((tensors[which], start, length))
     return stacked(pieces)
 

@@ -1,8 +1,9 @@
 #!/usr/bin/env python3
 """Plans each row of data/refit_matrix.json with xfer_plan and compares payload, delivered and per-rank bytes.
 
-    run_matrix.py --bin build/bin --models models
+run_matrix.py --bin build/bin --models models
 """
+
 import argparse
 import json
 import pathlib
@@ -14,8 +15,16 @@ SIZES = {"bf16": 2, "f32": 4, "f8e4m3": 1}
 
 
 def plan(args, row, *more):
-    command = [str(args.bin / "xfer_plan"), "--model", str(args.models / f"{row['model']}.json"),
-               "--train", row["train"], "--gen", row["gen"], *more]
+    command = [
+        str(args.bin / "xfer_plan"),
+        "--model",
+        str(args.models / f"{row['model']}.json"),
+        "--train",
+        row["train"],
+        "--gen",
+        row["gen"],
+        *more,
+    ]
     if row["quant"]:
         command += ["--quant", row["quant"]]
     done = subprocess.run(command, capture_output=True, text=True, timeout=600)
@@ -26,7 +35,7 @@ def plan(args, row, *more):
 
 def check(args, row):
     report = json.loads(plan(args, row, "--json"))
-    gen = report["ranks"][row["train_world"]:]
+    gen = report["ranks"][row["train_world"] :]
     have = {"payload_bytes": report["payload_bytes"], "delivered_bytes": report["delivered_bytes"]}
     want = {key: row[key] for key in have}
     if have != want:

@@ -1,10 +1,11 @@
 #!/usr/bin/env python3
 """Carries refits out.
 
-    run_refits.py --bin build/bin --only MODEL            ranks are threads, and the NumPy reference checks each byte
-    run_refits.py --bin build/bin --gpus nccl --ranks 4   ranks are processes with GPUs: those refits that need no more
-                                                          ranks; each byte is checked, and digests are those of threads
+run_refits.py --bin build/bin --only MODEL            ranks are threads, and the NumPy reference checks each byte
+run_refits.py --bin build/bin --gpus nccl --ranks 4   ranks are processes with GPUs: those refits that need no more
+                                                      ranks; each byte is checked, and digests are those of threads
 """
+
 import argparse
 import json
 import os
@@ -74,9 +75,12 @@ def main():
     args = parser.parse_args()
     with tempfile.TemporaryDirectory() as name:
         folder = pathlib.Path(name)
-        refits = [(f"{model}: {train} -> {gen}", words_of(model, train, gen, folder), options)
-                  for model, of_model in cases.CASES.items() if args.only in (None, model)
-                  for train, gen, *options in of_model]
+        refits = [
+            (f"{model}: {train} -> {gen}", words_of(model, train, gen, folder), options)
+            for model, of_model in cases.CASES.items()
+            if args.only in (None, model)
+            for train, gen, *options in of_model
+        ]
         if args.gpus:
             run_on_gpus(args, refits, folder)
             return

@@ -1,8 +1,8 @@
 """The SPEC grammar of the two sides, and how many ranks each has.
 
-    train = "megatron:" (tp|cp|pp|ep|etp|dp|vdiv) INT, layers=..., key=value   | "fsdp:" ... | "hf:" ... | "full"
-    gen   = "vllm:" (tp|dp|pp|ep|engines) INT, up_first, interleaved, transposed, round_robin, map=FILE
-          | "fsdp:" (dp|tp|ep|replicate) INT | "hf:" [tp INT] | "full"
+train = "megatron:" (tp|cp|pp|ep|etp|dp|vdiv) INT, layers=..., key=value   | "fsdp:" ... | "hf:" ... | "full"
+gen   = "vllm:" (tp|dp|pp|ep|engines) INT, up_first, interleaved, transposed, round_robin, map=FILE
+      | "fsdp:" (dp|tp|ep|replicate) INT | "hf:" [tp INT] | "full"
 """
 
 import dataclasses

@@ -24,8 +24,13 @@ from test_check_refit import HERE, table
 def shipped_models():
     """The folder of the real model tables, None if there is none."""
     root = os.path.dirname(os.path.dirname(HERE))
-    places = [os.environ.get("XFER_MODELS", ""), os.path.join(root, "models"), os.path.join(root, "data", "models"),
-              os.path.join(root, "share", "models"), os.path.join(root, "src", "refit", "models")]
+    places = [
+        os.environ.get("XFER_MODELS", ""),
+        os.path.join(root, "models"),
+        os.path.join(root, "data", "models"),
+        os.path.join(root, "share", "models"),
+        os.path.join(root, "src", "refit", "models"),
+    ]
     return next((p for p in places if os.path.exists(os.path.join(p, "qwen3-4b.json"))), None)
 
 
@@ -39,8 +44,11 @@ class Sizes(unittest.TestCase):
         nothing = np.dtype([])
         for module in (hf_model, vllm_loader):
             self.enterContext(unittest.mock.patch.object(module, "words", lambda dtype: nothing))
-        self.enterContext(unittest.mock.patch.object(
-            hf_model, "fill", lambda name, shape, dtype, start, size: np.zeros(size, nothing)))
+        self.enterContext(
+            unittest.mock.patch.object(
+                hf_model, "fill", lambda name, shape, dtype, start, size: np.zeros(size, nothing)
+            )
+        )
 
     def lines(self, model, groups, rank):
         """What --expect should print; layers that are alike are loaded once."""
@@ -53,10 +61,16 @@ class Sizes(unittest.TestCase):
             if group.kind == "hook":
                 name = name.replace("backbone", "model").replace("A_log", "A")
                 dtype, shape = "f32", [shape[0] // rank.tp_size]
-            stated = [] if group.kind == "hook" else [
-                {"hf": hf, "dim": dim, "local": [local, local + n], "global": [[start, start + n]]}
-                for hf, dims in parts.mapping(group, rank, model).items()
-                for dim, runs in (dims or {0: [(0, 0, shape[0])]}).items() for local, start, n in runs]
+            stated = (
+                []
+                if group.kind == "hook"
+                else [
+                    {"hf": hf, "dim": dim, "local": [local, local + n], "global": [[start, start + n]]}
+                    for hf, dims in parts.mapping(group, rank, model).items()
+                    for dim, runs in (dims or {0: [(0, 0, shape[0])]}).items()
+                    for local, start, n in runs
+                ]
+            )
             yield json.dumps({"side": "gen", "name": name, "shape": shape, "dtype": dtype, "parts": stated})
 
     def test_shapes_and_rows(self):
@@ -74,8 +88,9 @@ class Sizes(unittest.TestCase):
                             list(self.lines(model, groups, ranks[0]))
                         continue
                     for rank in (ranks[0], ranks[-1]):
-                        check_expect.check_rank(self.lines(model, groups, rank), model, groups, rank,
-                                                entry["tensors"], key)
+                        check_expect.check_rank(
+                            self.lines(model, groups, rank), model, groups, rank, entry["tensors"], key
+                        )
 
     def test_bytes_of_the_refit_matrix(self):
         with open(os.path.join(HERE, "data", "refit_bytes.json"), encoding="utf-8") as file:
@@ -135,12 +150,13 @@ class Tool(unittest.TestCase):
             return lambda lines: [x.replace(old, new) if name in x else x for x in lines]
 
         for change, words in (
-                (lambda lines: lines[1:], "model.embed_tokens.weight is missing"),
-                (lambda lines: lines + [lines[2].replace("input", "output")], "surplus"),
-                (edit("[768, 2048]", "[769, 2048]"), "expected bf16 [768, 2048]"),
-                (edit('"bf16"', '"f16"'), "f16, expected bf16"),
-                (edit("[[384, 512]]", "[[256, 384]]"), "k_proj.weight, dim 0"),
-                (edit("[[112, 128]]", "[[0, 16]]", w2), w2 + ": model.layers.9.mlp.experts.down_proj.weight, dim 0")):
+            (lambda lines: lines[1:], "model.embed_tokens.weight is missing"),
+            (lambda lines: lines + [lines[2].replace("input", "output")], "surplus"),
+            (edit("[768, 2048]", "[769, 2048]"), "expected bf16 [768, 2048]"),
+            (edit('"bf16"', '"f16"'), "f16, expected bf16"),
+            (edit("[[384, 512]]", "[[256, 384]]"), "k_proj.weight, dim 0"),
+            (edit("[[112, 128]]", "[[0, 16]]", w2), w2 + ": model.layers.9.mlp.experts.down_proj.weight, dim 0"),
+        ):
             status, line = self.run_tool("--only", "qwen3-30b-a3b/tp8_ep8", *self.saved(change))
             self.assertEqual(status, 1)
             self.assertIn(words, line)
@@ -169,7 +185,7 @@ class Mappings(unittest.TestCase):
         """The parameter, made from whole tensors by index."""
         out = np.zeros(shape, dtype)
         joined = {}
-        for (shard, tensor) in group.tensors.items():
+        for shard, tensor in group.tensors.items():
             joined.setdefault(parts.joined(tensor.name), []).append(tensor)
         for hf, dims in parts.mapping(group, rank, model).items():
             whole = [t.whole.load() for t in joined[hf]]

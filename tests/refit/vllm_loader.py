@@ -24,7 +24,7 @@ class Rank:
     tp_size: int
     pp: int
     pp_size: int
-    moe_tp: int        # experts cut over DP x TP flattened (no EP)
+    moe_tp: int  # experts cut over DP x TP flattened (no EP)
     moe_tp_size: int
     local_experts: list  # positions in the list of kept experts, in local order
     shared_whole: bool   # tokens are split over the ranks of the experts, so shared experts may be whole
@@ -80,7 +80,7 @@ def stage_layers(layers, pp_size):
         counts[-i] += 1
     stages, first = [], 0
     for count in counts:
-        stages.append(layers[first:first + count])
+        stages.append(layers[first : first + count])
         first += count
     return stages
 
@@ -113,7 +113,7 @@ def load_vocab(rank, tensor):
     first = min(rank.tp * rows, vocab)
     last = min(first + rows, vocab) if rank.tp * rows < vocab else first
     param = np.zeros((rows,) + tensor.shape[1:], words(tensor.dtype))
-    param[:last - first] = tensor.whole.narrow(0, first, last - first).load()
+    param[: last - first] = tensor.whole.narrow(0, first, last - first).load()
     return param
 
 
@@ -207,9 +207,9 @@ def load_w13(rank, experts, form):
         for place, part in enumerate(parts):
             rows = experts[expert][part].whole.narrow(0, rank.moe_tp * size, size).load()
             if "interleaved" in form:
-                param[local, place::len(parts)] = rows
+                param[local, place :: len(parts)] = rows
             else:
-                param[local, place * size:(place + 1) * size] = rows
+                param[local, place * size : (place + 1) * size] = rows
     return transposed_if(param, form)
 
 

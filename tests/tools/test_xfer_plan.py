@@ -2,6 +2,7 @@
 
 usage: test_xfer_plan.py BIN_DIR
 """
+
 import itertools
 import json
 import os
@@ -37,27 +38,49 @@ class TestProblem(unittest.TestCase):
     LINE = "bf16[6,4] (2,2)@0-3:S0,R -> (3)@6,5,4:S1"
 
     def test_regions_print_one_compact_line_a_rank(self):
-        self.assertEqual(lines("--problem", "u8[5,2] (2)@0-2/2:S0f2 -> (1)@3:R;pad=1:3", "--regions"), [
-            '{"rank":0,"src":{"shape":[3,2],"runs":[[[0,2,0],[3,1,2]],[[0,2,0]]]},"dst":null}',
-            '{"rank":1,"src":null,"dst":null}',
-            '{"rank":2,"src":{"shape":[2,2],"runs":[[[2,1,0],[4,1,1]],[[0,2,0]]]},"dst":null}',
-            '{"rank":3,"src":null,"dst":{"shape":[5,3],"runs":[[[0,5,0]],[[0,2,0]]]}}'])
+        self.assertEqual(
+            lines("--problem", "u8[5,2] (2)@0-2/2:S0f2 -> (1)@3:R;pad=1:3", "--regions"),
+            [
+                '{"rank":0,"src":{"shape":[3,2],"runs":[[[0,2,0],[3,1,2]],[[0,2,0]]]},"dst":null}',
+                '{"rank":1,"src":null,"dst":null}',
+                '{"rank":2,"src":{"shape":[2,2],"runs":[[[2,1,0],[4,1,1]],[[0,2,0]]]},"dst":null}',
+                '{"rank":3,"src":null,"dst":{"shape":[5,3],"runs":[[[0,5,0]],[[0,2,0]]]}}',
+            ],
+        )
 
     def test_regions_of_empty_parts_and_scalars(self):
-        self.assertEqual(lines("--problem", "f32[1] (2):S0 -> (2):R", "--regions", "--rank", "1"),
-                         ['{"rank":1,"src":{"shape":[0],"runs":[[]]},"dst":{"shape":[1],"runs":[[[0,1,0]]]}}'])
-        self.assertEqual(lines("--problem", "f32[] (1):R -> (1)@1:R", "--regions"),
-                         ['{"rank":0,"src":{"shape":[],"runs":[]},"dst":null}',
-                          '{"rank":1,"src":null,"dst":{"shape":[],"runs":[]}}'])
+        self.assertEqual(
+            lines("--problem", "f32[1] (2):S0 -> (2):R", "--regions", "--rank", "1"),
+            ['{"rank":1,"src":{"shape":[0],"runs":[[]]},"dst":{"shape":[1],"runs":[[[0,1,0]]]}}'],
+        )
+        self.assertEqual(
+            lines("--problem", "f32[] (1):R -> (1)@1:R", "--regions"),
+            [
+                '{"rank":0,"src":{"shape":[],"runs":[]},"dst":null}',
+                '{"rank":1,"src":null,"dst":{"shape":[],"runs":[]}}',
+            ],
+        )
 
     def test_moves_print_one_compact_line_each(self):
-        self.assertEqual(sorted(lines("--problem", "f32[4,4] (2)@0-1:S0 -> (2)@1,2:S1", "--moves")), [
-            '{"src":0,"dst":1,"box":[[0,2],[0,2]],"bytes":16}', '{"src":0,"dst":2,"box":[[0,2],[2,4]],"bytes":16}',
-            '{"src":1,"dst":1,"box":[[2,4],[0,2]],"bytes":16}', '{"src":1,"dst":2,"box":[[2,4],[2,4]],"bytes":16}'])
+        self.assertEqual(
+            sorted(lines("--problem", "f32[4,4] (2)@0-1:S0 -> (2)@1,2:S1", "--moves")),
+            [
+                '{"src":0,"dst":1,"box":[[0,2],[0,2]],"bytes":16}',
+                '{"src":0,"dst":2,"box":[[0,2],[2,4]],"bytes":16}',
+                '{"src":1,"dst":1,"box":[[2,4],[0,2]],"bytes":16}',
+                '{"src":1,"dst":2,"box":[[2,4],[2,4]],"bytes":16}',
+            ],
+        )
 
     def test_moves_tile_the_regions_of_every_rank(self):
-        for line in (self.LINE, "u8[7] (3,2):S0,S0;order=1,0 -> (3,2):S0f2,S0", "u8[9,5] (4):R -> (2,3):S1b,S0;pad=0:11",
-                     "f64[10] (4)@9,7,5,3:S0 -> (5)@0-8/2:S0", "i16[3,0] (2):S0 -> (2):S1", "bool[] (3):R -> (2)@2,3:R"):
+        for line in (
+            self.LINE,
+            "u8[7] (3,2):S0,S0;order=1,0 -> (3,2):S0f2,S0",
+            "u8[9,5] (4):R -> (2,3):S1b,S0;pad=0:11",
+            "f64[10] (4)@9,7,5,3:S0 -> (5)@0-8/2:S0",
+            "i16[3,0] (2):S0 -> (2):S1",
+            "bool[] (3):R -> (2)@2,3:R",
+        ):
             with self.subTest(line=line):
                 regions = {r["rank"]: r for r in map(json.loads, lines("--problem", line, "--regions"))}
                 left = {rank: set(elements(r["dst"])) for rank, r in regions.items() if r["dst"] is not None}
@@ -69,7 +92,7 @@ class TestProblem(unittest.TestCase):
                 self.assertFalse(any(left.values()))
 
     def test_json_has_bytes_of_every_rank(self):
-        out, = lines("--problem", self.LINE, "--json")
+        (out,) = lines("--problem", self.LINE, "--json")
         report = json.loads(out)
         self.assertEqual(out, json.dumps(report, separators=(",", ":")))
         self.assertEqual((report["tensors"], report["payload_bytes"], report["delivered_bytes"]), (1, 48, 48))
@@ -80,11 +103,12 @@ class TestProblem(unittest.TestCase):
             self.assertEqual(r["rank"], rank)
 
     def test_json_counts_self_copies_and_padding(self):
-        out, = lines("--problem", "f32[3] (1):R -> (2):S0;pad=0:8", "--json")
+        (out,) = lines("--problem", "f32[3] (1):R -> (2):S0;pad=0:8", "--json")
         report = json.loads(out)
         self.assertEqual((report["payload_bytes"], report["delivered_bytes"]), (12, 32))
-        self.assertEqual(report["ranks"][0],
-                         {"rank": 0, "in_bytes": 16, "self_bytes": 12, "out_bytes": 0, "wire_bytes": 0})
+        self.assertEqual(
+            report["ranks"][0], {"rank": 0, "in_bytes": 16, "self_bytes": 12, "out_bytes": 0, "wire_bytes": 0}
+        )
 
     def test_text_report_has_a_row_a_rank(self):
         out = lines("--problem", self.LINE)
@@ -94,16 +118,21 @@ class TestProblem(unittest.TestCase):
         self.assertEqual(json.loads("\n".join(lines("--problem", self.LINE, "--rank", "5", "--json")))["rank"], 5)
 
     def test_bench_ends_with_its_line(self):
-        self.assertRegex(lines("--problem", self.LINE, "--bench", "--rank", "5")[-1],
-                         r"^plan: rank=5 tensors=1 moves=\d+ ms=\d+\.\d+ mib=\d+\.\d+$")
+        self.assertRegex(
+            lines("--problem", self.LINE, "--bench", "--rank", "5")[-1],
+            r"^plan: rank=5 tensors=1 moves=\d+ ms=\d+\.\d+ mib=\d+\.\d+$",
+        )
 
 
 class TestModel(unittest.TestCase):
     def test_long_lists_are_taken_whole(self):
         full = json.loads(lines(*JOB, "--json")[0])
         name = "model.layers.0.input_layernorm.weight"
-        for option, value in (("--ignore", "m" * 600 + "*"), ("--ignore", "x" * 511 + "*," + "y" * 511 + "*"),
-                              ("--rename", ",".join(f"a{i}=b{i}" for i in range(1000)))):
+        for option, value in (
+            ("--ignore", "m" * 600 + "*"),
+            ("--ignore", "x" * 511 + "*," + "y" * 511 + "*"),
+            ("--rename", ",".join(f"a{i}=b{i}" for i in range(1000))),
+        ):
             with self.subTest(value=value[:20]):
                 self.assertEqual(json.loads(lines(*JOB, "--json", option, value)[0]), full)
         ignored = json.loads(lines(*JOB, "--json", "--ignore", f"{'x' * 600}*,{name}")[0])
@@ -124,9 +153,11 @@ class TestModel(unittest.TestCase):
             path = os.path.join(folder, "table.json")
             with open(path, "w", encoding="utf-8") as file:
                 json.dump(table, file)
-            found = [json.loads(line) for line in
-                     lines("--model", path, "--train", "full", "--gen", "vllm:tp2", "--expect", "1")]
-        weird, = [local for local in found if local["name"] == name]
+            found = [
+                json.loads(line)
+                for line in lines("--model", path, "--train", "full", "--gen", "vllm:tp2", "--expect", "1")
+            ]
+        (weird,) = [local for local in found if local["name"] == name]
         self.assertEqual([part["hf"] for part in weird["parts"]], [name])
 
 
@@ -134,30 +165,50 @@ class TestCommandLine(unittest.TestCase):
     def test_wrong_command_line_is_one_sentence_and_status_2(self):
         line = TestProblem.LINE
         for args, text in (
-                ((), "either --problem or --model"), (("--colour",), "no option is called '--colour'"),
-                (("extra",), "no option is called 'extra'"), (("--problem",), "--problem needs a value"),
-                (("--problem", line, "--problem", line), "--problem is given twice"),
-                (("--problem", "f32[x] (1):R -> (1):R"), "column 5: expected a digit after '['"),
-                (("--problem", "f32[3] (2):S0e -> (1):R"), "EVEN"), (("--problem", line, "--rank", "-1"), "--rank takes"),
-                (("--problem", line, "--rank", "7"), "7 ranks"), (("--problem", line, "--rank=1x"), "'1x'"),
-                (("--problem", line, "--rank", "99999999999999999999"), "--rank takes"),
-                (("--problem", line, "--json=1"), "--json takes no value"),
-                (("--problem", line, "--json", "--moves"), "only one of"), (("--problem", line, "--bench"), "--bench needs"),
-                (("--problem", line, "--train", "full"), "not with --problem"),
-                (("--problem", line, "--model", "m"), "either --problem or --model"),
-                (("--model", "m"), "--train and --gen"),
-                (("--model", "m", "--train", "t", "--gen", "g", "--moves"), "go with --problem"),
-                (JOB + ("--ignore", "m" * 4096 + "*"), "a pattern of 4097 characters"),
-                (JOB + ("--whole", "a@0," + "m" * 5000), "a pattern of 5000 characters"),
-                (JOB + ("--rename", ",".join(["a=b"] * 32 + ["junk"])), '"junk" is not FROM=TO'),
-                (JOB + ("--rename", "a=" + "b" * 5000 + ",junk"), '"junk" is not FROM=TO'),
-                *((JOB + ("--whole", f"a@0,x{rank}"), f"--whole x{rank}: want PATTERN@RANK")
-                  for rank in ("@abc", "@1zz", "@4294967297", "@", "@-1", "@ 1")),
-                *((("--problem", line, option, value), f"{option} goes with --model, not with --problem")
-                  for option, value in (("--quant", "zzz"), ("--rename", "a=b"), ("--extra", "mtp"), ("--whole", "a@0"),
-                                        ("--ignore", "a"), ("--expect", "0"), ("--layers", "a"), ("--gen", "full"))),
-                *((JOB + ("--expect", "1", *option), f"{option[0]} does not go with --expect")
-                  for option in (("--rank", "1"), ("--json",), ("--rank", "0", "--bench")))):
+            ((), "either --problem or --model"),
+            (("--colour",), "no option is called '--colour'"),
+            (("extra",), "no option is called 'extra'"),
+            (("--problem",), "--problem needs a value"),
+            (("--problem", line, "--problem", line), "--problem is given twice"),
+            (("--problem", "f32[x] (1):R -> (1):R"), "column 5: expected a digit after '['"),
+            (("--problem", "f32[3] (2):S0e -> (1):R"), "EVEN"),
+            (("--problem", line, "--rank", "-1"), "--rank takes"),
+            (("--problem", line, "--rank", "7"), "7 ranks"),
+            (("--problem", line, "--rank=1x"), "'1x'"),
+            (("--problem", line, "--rank", "99999999999999999999"), "--rank takes"),
+            (("--problem", line, "--json=1"), "--json takes no value"),
+            (("--problem", line, "--json", "--moves"), "only one of"),
+            (("--problem", line, "--bench"), "--bench needs"),
+            (("--problem", line, "--train", "full"), "not with --problem"),
+            (("--problem", line, "--model", "m"), "either --problem or --model"),
+            (("--model", "m"), "--train and --gen"),
+            (("--model", "m", "--train", "t", "--gen", "g", "--moves"), "go with --problem"),
+            (JOB + ("--ignore", "m" * 4096 + "*"), "a pattern of 4097 characters"),
+            (JOB + ("--whole", "a@0," + "m" * 5000), "a pattern of 5000 characters"),
+            (JOB + ("--rename", ",".join(["a=b"] * 32 + ["junk"])), '"junk" is not FROM=TO'),
+            (JOB + ("--rename", "a=" + "b" * 5000 + ",junk"), '"junk" is not FROM=TO'),
+            *(
+                (JOB + ("--whole", f"a@0,x{rank}"), f"--whole x{rank}: want PATTERN@RANK")
+                for rank in ("@abc", "@1zz", "@4294967297", "@", "@-1", "@ 1")
+            ),
+            *(
+                (("--problem", line, option, value), f"{option} goes with --model, not with --problem")
+                for option, value in (
+                    ("--quant", "zzz"),
+                    ("--rename", "a=b"),
+                    ("--extra", "mtp"),
+                    ("--whole", "a@0"),
+                    ("--ignore", "a"),
+                    ("--expect", "0"),
+                    ("--layers", "a"),
+                    ("--gen", "full"),
+                )
+            ),
+            *(
+                (JOB + ("--expect", "1", *option), f"{option[0]} does not go with --expect")
+                for option in (("--rank", "1"), ("--json",), ("--rank", "0", "--bench"))
+            ),
+        ):
             with self.subTest(args=args):
                 status, out, err = run(*args)
                 self.assertEqual((status, out), (2, ""))
@@ -173,8 +224,13 @@ class TestCommandLine(unittest.TestCase):
         if not os.path.exists("/dev/full"):
             self.skipTest("no /dev/full")
         with open("/dev/full", "w", encoding="ascii") as full:
-            done = subprocess.run([os.path.join(BIN, "xfer_plan"), "--problem", TestProblem.LINE], stdout=full,
-                                  stderr=subprocess.PIPE, timeout=60, check=False)
+            done = subprocess.run(
+                [os.path.join(BIN, "xfer_plan"), "--problem", TestProblem.LINE],
+                stdout=full,
+                stderr=subprocess.PIPE,
+                timeout=60,
+                check=False,
+            )
         self.assertEqual(done.returncode, 1)
 
     def test_help_and_info(self):

@@ -2,6 +2,7 @@
 
 usage: test_xfer_refit.py BIN_DIR
 """
+
 import json
 import os
 import subprocess
@@ -15,8 +16,9 @@ LINE = "f32[6,4] (2):S0 -> (3):S1"
 
 
 def run(*args):
-    done = subprocess.run([os.path.join(BIN, "xfer_refit"), *args], capture_output=True, text=True, timeout=60,
-                          check=False)
+    done = subprocess.run(
+        [os.path.join(BIN, "xfer_refit"), *args], capture_output=True, text=True, timeout=60, check=False
+    )
     return done.returncode, done.stdout, done.stderr
 
 
@@ -30,17 +32,18 @@ class TestRefit(unittest.TestCase):
 
     def test_failure_is_one_line_on_stderr(self):
         for args, text in (
-                (("--problem", "f32[4] (1)@2147483647:R -> (1):R"), "a problem of 2147483648 ranks is too large"),
-                (("--problem", "f32[4] (1)@2147483646:R -> (1):R"), "ranks are too many"),
-                (("--problem", "f32[4] (1)@40000:R -> (1):R"), "40001 ranks are too many"),
-                (("--problem", LINE, "--corrupt", "100000000"), "there are only 96 bytes, not 100000000"),
-                (JOB + ("--corrupt", "100000000"), "bytes, not 100000000"),
-                (("--problem", LINE, "--dump", "/proc/x"), "/proc/x/0.problem.bin cannot be written: No such file"),
-                (("--problem", LINE, "--dump", "/" + "x" * 5000), "a path of"),
-                (("--problem", LINE, "--corrupt", "3"), " wrong=3 "),
-                (("--problem", "f32[4] (1:R -> (1):R"), "column"),
-                (("--model", "/nowhere", *JOB[2:]), "/nowhere"),
-                (JOB + ("--whole", "a@3"), "rank 3 is none of the side's")):
+            (("--problem", "f32[4] (1)@2147483647:R -> (1):R"), "a problem of 2147483648 ranks is too large"),
+            (("--problem", "f32[4] (1)@2147483646:R -> (1):R"), "ranks are too many"),
+            (("--problem", "f32[4] (1)@40000:R -> (1):R"), "40001 ranks are too many"),
+            (("--problem", LINE, "--corrupt", "100000000"), "there are only 96 bytes, not 100000000"),
+            (JOB + ("--corrupt", "100000000"), "bytes, not 100000000"),
+            (("--problem", LINE, "--dump", "/proc/x"), "/proc/x/0.problem.bin cannot be written: No such file"),
+            (("--problem", LINE, "--dump", "/" + "x" * 5000), "a path of"),
+            (("--problem", LINE, "--corrupt", "3"), " wrong=3 "),
+            (("--problem", "f32[4] (1:R -> (1):R"), "column"),
+            (("--model", "/nowhere", *JOB[2:]), "/nowhere"),
+            (JOB + ("--whole", "a@3"), "rank 3 is none of the side's"),
+        ):
             with self.subTest(args=args):
                 status, out, err = run(*args)
                 self.assertEqual((status, out), (1, ""))
@@ -57,16 +60,31 @@ class TestRefit(unittest.TestCase):
 class TestCommandLine(unittest.TestCase):
     def test_wrong_command_line_is_one_sentence_and_status_2(self):
         for args, text in (
-                ((), "either --problem or --model"), (("--problem", LINE, "--model", "m"), "either --problem or --model"),
-                (("--model", "m"), "--train and --gen"),
-                (("--problem", LINE, "--train", "foo", "--quant", "zzz", "--layers", "a"), "--train goes with --model"),
-                *((("--problem", LINE, option, "1"), f"{option} goes with --model, not with --problem")
-                  for option in ("--gen", "--layers", "--experts", "--quant", "--extra", "--rename", "--ignore", "--whole")),
-                (("--problem", LINE, "--ends"), "--ends goes with --model"),
-                (("--problem", LINE, "--one-sided"), "--one-sided goes with --model"),
-                (JOB + ("--ignore", "m" * 5000), "a pattern of 5000 characters"),
-                (JOB + ("--rename", "a=b,,c=d"), "is not FROM=TO"), (JOB + ("--whole", "a@x"), "want PATTERN@RANK"),
-                (JOB + ("--lane", "x"), "--lane x"), (JOB + ("--iters", "0"), "--iters takes")):
+            ((), "either --problem or --model"),
+            (("--problem", LINE, "--model", "m"), "either --problem or --model"),
+            (("--model", "m"), "--train and --gen"),
+            (("--problem", LINE, "--train", "foo", "--quant", "zzz", "--layers", "a"), "--train goes with --model"),
+            *(
+                (("--problem", LINE, option, "1"), f"{option} goes with --model, not with --problem")
+                for option in (
+                    "--gen",
+                    "--layers",
+                    "--experts",
+                    "--quant",
+                    "--extra",
+                    "--rename",
+                    "--ignore",
+                    "--whole",
+                )
+            ),
+            (("--problem", LINE, "--ends"), "--ends goes with --model"),
+            (("--problem", LINE, "--one-sided"), "--one-sided goes with --model"),
+            (JOB + ("--ignore", "m" * 5000), "a pattern of 5000 characters"),
+            (JOB + ("--rename", "a=b,,c=d"), "is not FROM=TO"),
+            (JOB + ("--whole", "a@x"), "want PATTERN@RANK"),
+            (JOB + ("--lane", "x"), "--lane x"),
+            (JOB + ("--iters", "0"), "--iters takes"),
+        ):
             with self.subTest(args=args):
                 status, out, err = run(*args)
                 self.assertEqual((status, out), (2, ""))

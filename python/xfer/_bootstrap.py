@@ -1,0 +1,263 @@
+"""How comms come to be: what the makers take from torch, mpi4py, nccl4py, a socket or a function of the caller. Nothing
+of these is imported before it is handed in."""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import itertools
+import socket
+import sys
+import time
+from collections import defaultdict
+from collections.abc import Callable, Iterator
+from ctypes import byref, c_char_p, c_int
+from typing import Any
+
+from ._functions import AllGather
+from .errors import CommError, CudaError, TimeoutError, UnsupportedError
+
+NCCL_ID_BYTES = 128
+_WAIT_S = 600
+_HELLO = b"xfer id, please: "
+_counts: defaultdict[str, Iterator[int]] = defaultdict(itertools.count)  # comms made of one group, in order
+
+Gather = Callable[[bytes], list[bytes]]
+
+
+def _module_of(x: Any) -> str:
+    return type(x).__module__.partition(".")[0]
+
+
+def _torch_of(x: Any) -> Any:
+    """torch, if x is a ProcessGroup."""
+    torch = sys.modules.get("torch")
+    if torch is None or not torch.distributed.is_available():
+        return None
+    return torch if isinstance(x, torch.distributed.ProcessGroup) else None
+
+
+# ---- devices
+
+
+def _cuda(library: ctypes.CDLL, name: str, *arguments: Any) -> None:
+    """A function of the CUDA runtime that libxfer_nccl brought along."""
+    error = getattr(library, name)(*arguments)
+    if error != 0:
+        library.cudaGetErrorString.restype = c_char_p
+        raise CudaError(f"{name}: {library.cudaGetErrorString(error).decode()}")
+
+
+def device_of(library: ctypes.CDLL, device: int | None) -> int:
+    """The ordinal that is meant; None: the calling thread's current device."""
+    if device is not None:
+        if isinstance(device, bool) or not isinstance(device, int) or device < 0:
+            raise ValueError(f"device {device!r} is no CUDA ordinal")
+        return device
+    current = c_int()
+    _cuda(library, "cudaGetDevice", byref(current))
+    return current.value
+
+
+@contextlib.contextmanager
+def on_device(library: ctypes.CDLL, device: int) -> Iterator[None]:
+    """The calling thread's current device, for as long."""
+    before = device_of(library, None)
+    _cuda(library, "cudaSetDevice", device)
+    try:
+        yield
+    finally:
+        _cuda(library, "cudaSetDevice", before)
+
+
+# ---- MPI
+
+
+def _mpi() -> Any:
+    try:
+        from mpi4py import MPI
+    except ImportError as error:
+        raise UnsupportedError(f"mpi4py cannot be loaded: {error}") from error
+    return MPI
+
+
+def mpi_main_only() -> bool:
+    """At MPI_THREAD_FUNNELED the main thread makes all calls itself."""
+    mpi = _mpi()
+    return bool(mpi.Query_thread() < mpi.THREAD_SERIALIZED)
+
+
+def mpi_comm(comm: Any) -> int:
+    """The MPI_Comm of an mpi4py communicator; None: of COMM_WORLD."""
+    mpi = _mpi()
+    comm = mpi.COMM_WORLD if comm is None else comm
+    if not isinstance(comm, mpi.Comm):
+        raise TypeError(f"a {type(comm).__name__} is no mpi4py communicator")
+    if "Open MPI" not in mpi.Get_library_version():
+        raise UnsupportedError(f"libxfer_mpi is built for Open MPI; mpi4py uses {mpi.Get_library_version()[:40]!r}")
+    return int(ctypes.c_void_p.from_address(mpi._addressof(comm)).value or 0)
+
+
+# ---- a unique id for NCCL
+
+
+def nccl_address(source: Any, device: int) -> int | None:
+    """The ncclComm_t that `source` is or has; None: it has none yet."""
+    if isinstance(source, bool):
+        raise TypeError("a bool is no NCCL communicator")
+    if isinstance(source, int):
+        return source
+    torch = _torch_of(source)
+    if torch is not None:
+        try:
+            return source._get_backend(torch.device("cuda", device))._comm_ptr() or None
+        except (AttributeError, RuntimeError):  # of another backend, or not made yet
+            return None
+    pointer = getattr(source, "ptr", None)  # nccl4py
+    return pointer if isinstance(pointer, int) else None
+
+
+def _tell(made: Callable[[], bytes]) -> bytes:
+    """What rank 0 tells the others: the id, or why there is none."""
+    try:
+        return b"+" + made()
+    except Exception as error:
+        return b"-" + str(error).encode()
+
+
+def _told(word: bytes) -> bytes:
+    if word[:1] != b"+":
+        raise CommError(f"rank 0 has no id: {word[1:].decode(errors='replace')}")
+    return word[1:]
+
+
+def _hand_out(connection: socket.socket, word: bytes) -> int:
+    """The rank that asked for the word and got it; 0: somebody else came."""
+    asked = connection.recv(len(_HELLO) + 4, socket.MSG_WAITALL)
+    if not asked.startswith(_HELLO):
+        return 0
+    connection.sendall(word)
+    return int.from_bytes(asked[len(_HELLO) :], "little")
+
+
+def _by_socket(address: str, rank: int, size: int, made: Callable[[], bytes]) -> bytes:
+    """Rank 0 listens at "host:port" and hands its word to the others, who may come before it does."""
+    host, _, port = address.rpartition(":")
+    if rank == 0:
+        word = _tell(made)
+        with socket.create_server((host, int(port)), backlog=size) as server:
+            server.settimeout(_WAIT_S)
+            missing = set(range(1, size))
+            while missing:
+                connection, _peer = server.accept()
+                with connection:
+                    connection.settimeout(_WAIT_S)
+                    missing.discard(_hand_out(connection, word))
+        return _told(word)
+    deadline = time.monotonic() + _WAIT_S
+    while True:
+        try:
+            with socket.create_connection((host, int(port)), timeout=_WAIT_S) as connection:
+                connection.sendall(_HELLO + rank.to_bytes(4, "little"))
+                return _told(b"".join(iter(lambda: connection.recv(4096), b"")))
+        except ConnectionRefusedError:
+            if time.monotonic() > deadline:
+                raise TimeoutError(f"rank 0 does not listen at {address}") from None
+            time.sleep(0.05)
+
+
+def _needs_rank(rank: int | None, size: int | None, what: str) -> tuple[int, int]:
+    if rank is None or size is None or not 0 <= rank < size:
+        raise ValueError(f"{what} needs rank and size, not {rank} of {size}")
+    return rank, size
+
+
+def nccl_unique_id(
+    source: Any, rank: int | None, size: int | None, made: Callable[[], bytes]
+) -> tuple[bytes, int, int]:
+    """(the id that all ranks share, this rank, the number of ranks)."""
+    if isinstance(source, bytes):
+        if len(source) != NCCL_ID_BYTES:
+            raise ValueError(f"an ncclUniqueId has {NCCL_ID_BYTES} bytes, not {len(source)}")
+        return source, *_needs_rank(rank, size, "a unique id")
+    if isinstance(source, str):
+        rank, size = _needs_rank(rank, size, "an address")
+        return _by_socket(source, rank, size, made), rank, size
+    if _torch_of(source) is not None:
+        rank, size = source.rank(), source.size()
+        store = source.get_group_store()
+        key = f"xfer/id/{next(_counts[source.group_name])}"
+        if rank == 0:
+            store.set(key, _tell(made))
+        return _told(store.get(key)), rank, size
+    if _module_of(source) == "mpi4py":
+        rank, size = source.Get_rank(), source.Get_size()
+        return _told(source.bcast(_tell(made) if rank == 0 else None, 0)), rank, size
+    raise TypeError(f"a {type(source).__name__} is neither a group, nor a communicator, nor a unique id")
+
+
+# ---- an all-gather of the caller's
+
+
+def _gather_of_torch(torch: Any, group: Any) -> Gather:
+    if "gloo" not in str(group.name()).lower() and "mpi" not in str(group.name()).lower():
+        raise TypeError(f"a group of {group.name()} cannot gather bytes of the host: make one of gloo")
+
+    def gather(mine: bytes) -> list[bytes]:
+        sent = torch.frombuffer(bytearray(mine), dtype=torch.uint8)
+        got = [torch.empty_like(sent) for _ in range(group.size())]
+        torch.distributed.all_gather(got, sent, group=group)
+        return [bytes(each.numpy()) for each in got]
+
+    return gather
+
+
+def _gather_of_store(store: Any, rank: int, size: int) -> Gather:
+    round_of = itertools.count()
+    comm = next(_counts["store"])
+
+    def gather(mine: bytes) -> list[bytes]:
+        n = next(round_of)
+        store.set(f"xfer/{comm}/{n}/{rank}", mine)
+        got = [store.get(f"xfer/{comm}/{n}/{r}") for r in range(size)]
+        if n > 0:  # all ranks have come to this round, so they have read the last
+            store.delete_key(f"xfer/{comm}/{n - 1}/{rank}")
+        return got
+
+    return gather
+
+
+def all_gather(source: Any, rank: int | None, size: int | None) -> tuple[Gather, int, int]:
+    """(a function that gathers bytes, this rank, the number of ranks)."""
+    torch = _torch_of(source)
+    if torch is not None:
+        return _gather_of_torch(torch, source), source.rank(), source.size()
+    if _module_of(source) == "mpi4py":
+        return source.Dup().allgather, source.Get_rank(), source.Get_size()
+    if hasattr(source, "set") and hasattr(source, "get") and hasattr(source, "delete_key"):
+        rank, size = _needs_rank(rank, size, "a store")
+        return _gather_of_store(source, rank, size), rank, size
+    if callable(source):
+        return source, *_needs_rank(rank, size, "a function")
+    raise TypeError(f"a {type(source).__name__} is neither a group, nor a communicator, a store, or a function")
+
+
+class GatherCallback:
+    """An all-gather as C calls it. `error`: what it raised last."""
+
+    def __init__(self, gather: Gather, size: int) -> None:
+        self.error: BaseException | None = None
+        self._gather, self._size = gather, size
+        self.function = AllGather(self._call)
+
+    def _call(self, context: Any, everything: int, mine: int, n_bytes: int) -> int:
+        try:
+            parts = self._gather(ctypes.string_at(mine, n_bytes))
+            if len(parts) != self._size or any(len(part) != n_bytes for part in parts):
+                lengths = [len(part) for part in parts]
+                raise ValueError(f"the all-gather of {n_bytes} bytes of {self._size} ranks gave {lengths}")
+            ctypes.memmove(everything, b"".join(parts), self._size * n_bytes)
+        except BaseException as error:  # C gets a number; Comm raises this as the cause
+            self.error = error
+            return 1
+        return 0

@@ -1,0 +1,160 @@
+"""Layouts of DTensors. See xfer.torch for what a `_StridedShard` can mean."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from torch.distributed.device_mesh import DeviceMesh
+
+from .layout import Layout, Placement, Replicate, Shard, StridedShard
+from .mesh import Mesh
+
+Ranks = Mapping[int, int] | None
+MEANINGS = ("order", "pieces")
+
+
+@dataclass(frozen=True)
+class Grid:
+    """The comm's ranks in a DeviceMesh: `sizes` of its axes, `ranks` row-major. Then those of its replicas, where other
+    ranks have the same tensor on meshes of their own, as FSDP2 makes of parameters that tp leaves whole."""
+
+    sizes: tuple[int, ...]
+    ranks: tuple[int, ...]
+
+    @property
+    def n_replicas(self) -> int:
+        """How many meshes."""
+        return len(self.ranks) // math.prod(self.sizes)
+
+    def mesh(self) -> Mesh:
+        """With an axis for the replicas in front, if there is more than one."""
+        sizes = self.sizes if self.n_replicas == 1 else (self.n_replicas, *self.sizes)
+        return Mesh(sizes, self.ranks)
+
+
+def grid_of(mesh: DeviceMesh, ranks: Ranks = None) -> Grid:
+    """Of one mesh."""
+    numbers = [int(rank) for rank in mesh.mesh.flatten().tolist()]
+    return Grid(tuple(mesh.mesh.shape), tuple(numbers if ranks is None else [ranks[rank] for rank in numbers]))
+
+
+def mesh_of(mesh: DeviceMesh, ranks: Ranks = None) -> Mesh:
+    """The ranks of a DeviceMesh."""
+    return grid_of(mesh, ranks).mesh()
+
+
+def kind_of(placement: Any) -> str:
+    return type(placement).__name__
+
+
+def plain(placement: Any, n_dims: int) -> Placement:
+    """One placement as distribute_tensor() takes it."""
+    if kind_of(placement) == "Replicate":
+        return Replicate()
+    if kind_of(placement) in ("Shard", "_StridedShard"):
+        dim = placement.dim + n_dims if placement.dim < 0 else placement.dim
+        strided = kind_of(placement) == "_StridedShard"
+        return StridedShard(dim, int(placement.split_factor)) if strided else Shard(dim)
+    if "Partial" in kind_of(placement):
+        raise TypeError("a Partial DTensor holds terms of sums: redistribute it to Shard or Replicate first")
+    raise TypeError(f"there is no layout of {placement!r}")
+
+
+def _order_of(placements: Sequence[Placement], sizes: Sequence[int]) -> list[int] | None:
+    """The order of cuts that the split factors tell; None: they tell none.
+
+    The factor of an axis is the product of the sizes of the axes that cut the same dim earlier and lie to its right.
+    """
+    cuts: dict[int, list[int]] = {}
+    for axis in reversed(range(len(placements))):
+        placement = placements[axis]
+        if not isinstance(placement, Shard | StridedShard):
+            continue
+        factor = placement.split_factor if isinstance(placement, StridedShard) else 1
+        earlier = cuts.setdefault(placement.dim, [])
+        product, at = 1, 0
+        while product != factor and at < len(earlier):
+            product *= sizes[earlier[at]]
+            at += 1
+        if product != factor:
+            return None
+        earlier.insert(at, axis)
+    order = [axis for axes in cuts.values() for axis in axes]
+    return order + [axis for axis in range(len(placements)) if axis not in order]
+
+
+def layout_in(
+    grid: Grid,
+    placements: Sequence[Any],
+    shape: Sequence[int],
+    dtype: Any,
+    meaning: str,
+    order: list[int] | None = None,
+) -> Layout | None:
+    """The layout in one meaning of `_StridedShard`; None: it has none in this meaning."""
+    ours = [plain(placement, len(shape)) for placement in placements]
+    if meaning == "order" and any(isinstance(placement, StridedShard) for placement in ours):
+        order = _order_of(ours, grid.sizes)
+        if order is None:
+            return None
+        ours = [Shard(p.dim) if isinstance(p, StridedShard) else p for p in ours]
+    if grid.n_replicas > 1:
+        ours = [Replicate(), *ours]
+        order = None if order is None else [0, *(axis + 1 for axis in order)]
+    return Layout(grid.mesh(), tuple(shape), dtype, ours, order=order)
+
+
+def _explicit_order(tensor: Any) -> list[int] | None:
+    """Of a spec that names an order beside plain placements."""
+    entries = getattr(tensor._spec, "shard_order", None)
+    if not entries:
+        return None
+    order = [axis for entry in entries for axis in entry.mesh_dims]
+    return order + [axis for axis in range(tensor.device_mesh.ndim) if axis not in order]
+
+
+def _same(a: Layout, b: Layout, numbers: Sequence[int]) -> bool:
+    """Do two layouts give all ranks the same elements?"""
+    dims = range(len(a.shape))
+    return all(a.runs(rank, dim) == b.runs(rank, dim) for rank in numbers for dim in dims)
+
+
+def candidates(tensor: Any, rank: int, grid: Grid) -> dict[str, Layout]:
+    """By meaning, the layouts that a DTensor's placements can have and this rank's local tensor fits. Where both mean
+    the same, as they do unless a `_StridedShard` is uneven, it is one layout under both names."""
+    placements, local = tensor.placements, tuple(tensor._local_tensor.shape)
+    strided = any(kind_of(p) == "_StridedShard" for p in placements)
+    order = None if strided else _explicit_order(tensor)
+    made = {m: layout_in(grid, placements, tensor.shape, tensor.dtype, m, order) for m in MEANINGS}
+    if strided and getattr(tensor._spec, "use_strided_shard_as_shard_order", True) is False:
+        made["order"] = None  # of a view: torch says itself that it is no order
+    inside = rank in grid.ranks
+    found = {m: each for m, each in made.items() if each and not (inside and each.local_shape(rank) != local)}
+    if not found:
+        expected = " or ".join(str(each.local_shape(rank)) for each in made.values() if each)
+        raise ValueError(f"rank {rank} has a local tensor of shape {local}; {placements} say {expected}")
+    if len(found) == 2 and _same(found["order"], found["pieces"], grid.ranks):
+        found["pieces"] = found["order"]
+    return found
+
+
+def differ(found: Mapping[str, Layout], grid: Grid) -> bool:
+    """Do the meanings differ, with parts of the same shapes on all ranks, so that nothing tells which it is?"""
+    if len({id(each) for each in found.values()}) < 2:
+        return False
+    one, other = found.values()
+    return all(one.local_shape(rank) == other.local_shape(rank) for rank in grid.ranks)
+
+
+def chosen(found: Mapping[str, Layout], grid: Grid, tensor: Any, meaning: str | None) -> Layout:
+    """The layout of a meaning; None: what the local shape fits, "order" if both do."""
+    if meaning is not None:
+        if meaning not in found:
+            raise ValueError(f"{tensor.placements} with this local shape have no meaning {meaning!r}")
+        return found[meaning]
+    if differ(found, grid):
+        raise ValueError(f"no local shape tells what {tensor.placements} mean: say meaning='order' or 'pieces'")
+    return next(iter(found.values()))

@@ -1,0 +1,80 @@
+"""Objects of the library with one owner."""
+
+from __future__ import annotations
+
+from ctypes import byref, c_void_p
+from typing import Any
+
+from ._lib import lib
+
+
+class Handle:
+    """Owns one object of the library. Closed by close(), by `with`, or when it is collected; then all else raises
+    ValueError. What its open users still need stays until the last of them is closed. It cannot be copied or
+    pickled: two owners would give it back twice."""
+
+    _kind = ""  # "mesh" for an xfer_mesh
+
+    def __init__(self) -> None:
+        self._handle: c_void_p | None = c_void_p()
+        self._closed = False
+        self._n_users = 0
+        self._uses: Handle | None = None  # must outlive this
+
+    @property
+    def _as_parameter_(self) -> c_void_p:
+        if self._closed or not self._handle:
+            raise ValueError(f"the {self._kind} is closed")
+        return self._handle
+
+    def _out(self) -> Any:
+        return byref(self._handle) if self._handle is not None else None
+
+    def _use(self, other: Handle) -> None:
+        self._uses = other
+        other._n_users += 1
+
+    @property
+    def closed(self) -> bool:
+        """Was close() called?"""
+        return self._closed
+
+    def close(self) -> None:
+        """Give the object back. Closing twice is fine."""
+        self._closed = True
+        if self._n_users > 0:
+            return
+        handle, self._handle = self._handle, None
+        if handle:
+            self._destroy(handle)
+        used, self._uses = self._uses, None
+        if used is not None:
+            used._n_users -= 1
+            if used._closed:
+                used.close()
+
+    def _destroy(self, handle: c_void_p) -> None:
+        getattr(lib, f"xfer_{self._kind}_destroy")(handle)
+
+    def __enter__(self) -> Any:
+        self._as_parameter_  # raises
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        self.close()
+
+    def __del__(self) -> None:
+        if getattr(self, "_handle", None) and lib is not None:
+            self.close()
+
+    def __copy__(self) -> Any:
+        raise TypeError(f"a {type(self).__name__} has one owner: it cannot be copied")
+
+    def __deepcopy__(self, memo: object) -> Any:
+        raise TypeError(f"a {type(self).__name__} has one owner: it cannot be copied")
+
+    def __reduce_ex__(self, protocol: object) -> Any:
+        raise TypeError(f"a {type(self).__name__} belongs to this process: it cannot be pickled")
+
+    def _repr(self, what: str) -> str:
+        return f"<{type(self).__name__} closed>" if self._closed else f"<{type(self).__name__} {what}>"

@@ -1,0 +1,238 @@
+"""The public structs as ctypes sees them. Each field names its C type, or the kind of the object it points to."""
+
+from __future__ import annotations
+
+import ctypes
+from collections.abc import Sequence
+from ctypes import POINTER, Structure, c_char_p, c_int32, c_int64, c_size_t, c_uint32, c_uint64, c_void_p
+from typing import Any
+
+MAX_DIMS = 8
+_dims = c_int64 * MAX_DIMS
+_INTEGERS = {ctypes.c_int, c_int32, c_int64, c_size_t, c_uint32, c_uint64}
+
+
+def checked(c_type: Any, value: Any, name: str) -> Any:
+    """What to hand to ctypes for an argument or a field: ctypes alone would cut an integer to size, end a text at its
+    first NUL, and take any address for an object. `c_type` of an object is the `_kind` of its Handle."""
+    if c_type in _INTEGERS:
+        if c_type(value).value != value:
+            raise OverflowError(f"{name} = {value} is out of range")
+    elif isinstance(c_type, str):
+        if value is not None:
+            if getattr(value, "_kind", None) != c_type:
+                raise TypeError(f"{name} is a {type(value).__name__}, not a {c_type}")
+            return value._as_parameter_
+    elif c_type is c_void_p and isinstance(value, int) and (c_void_p(value).value or 0) != value:
+        raise OverflowError(f"{name} = {value} is no address")
+    elif c_type is c_char_p and value is not None and b"\0" in value:
+        raise ValueError(f"{name} has a NUL in it")
+    return value
+
+
+def encoded(text: Any, name: str) -> bytes:
+    """A text for C."""
+    if not isinstance(text, str):
+        raise TypeError(f"{name} is a {type(text).__name__}, not a text")
+    return text.encode()
+
+
+def array(c_type: Any, values: Sequence[Any] | None, name: str) -> Any:
+    """A C array of the values; None stays NULL."""
+    return None if values is None else (c_type * len(values))(*(checked(c_type, value, name) for value in values))
+
+
+def c_type_of(c_type: Any) -> Any:
+    """What ctypes passes: a pointer for an object."""
+    return c_void_p if isinstance(c_type, str) else c_type
+
+
+class _Checked(Structure):
+    _types: dict[str, Any] = {}
+
+    def __setattr__(self, name: str, value: Any) -> None:  # its constructor comes by here too
+        super().__setattr__(name, checked(self._types.get(name), value, name))
+
+
+STRUCTS: list[Any] = []
+
+
+def _struct(c_name: str, **fields: Any) -> Any:
+    made = type(c_name, (_Checked,), {"_types": fields, "_fields_": [(n, c_type_of(t)) for n, t in fields.items()]})
+    STRUCTS.append(made)
+    return made
+
+
+def sized(struct: Any, **fields: Any) -> Any:
+    """A struct whose first field is its own size, as XFER_..._INIT makes it."""
+    return struct(struct_size=ctypes.sizeof(struct), **fields)
+
+
+def fields_of(value: Any) -> dict[str, Any]:
+    """The fields of a struct by name, but for its size and what is reserved."""
+    return {name: getattr(value, name) for name, _ in value._fields_ if name not in ("struct_size", "reserved")}
+
+
+Run = _struct("xfer_run", **{"global": c_int64, "length": c_int64, "local": c_int64})
+RunTable = _struct(
+    "xfer_run_table",
+    runs=POINTER(Run),
+    first=POINTER(c_int64),
+    local_lengths=POINTER(c_int64),
+    n_coords=c_int64,
+    allow_zero=c_int64,
+)
+Placement = _struct(
+    "xfer_placement",
+    kind=c_int32,
+    dim=c_int32,
+    rule=c_int32,
+    reserved=c_uint32,
+    split_factor=c_int64,
+    table=POINTER(RunTable),
+)
+LayoutDesc = _struct(
+    "xfer_layout_desc",
+    struct_size=c_size_t,
+    mesh="mesh",
+    dtype=c_int32,
+    n_dims=c_int32,
+    shape=POINTER(c_int64),
+    padded_shape=POINTER(c_int64),
+    placements=POINTER(Placement),
+    n_placements=c_int32,
+    n_order=c_int32,
+    order=POINTER(c_int32),
+)
+BoxesDesc = _struct(
+    "xfer_boxes_desc",
+    struct_size=c_size_t,
+    mesh="mesh",
+    dtype=c_int32,
+    n_dims=c_int32,
+    shape=POINTER(c_int64),
+    first=POINTER(c_int64),
+    bounds=POINTER(c_int64),
+)
+Owner = _struct("xfer_owner", local=_dims, rank=c_int32, reserved=c_uint32)
+View = _struct(
+    "xfer_view",
+    kind=c_int32,
+    n_dims=c_int32,
+    base=c_void_p,
+    strides=_dims,
+    pieces=POINTER(c_void_p),
+    n_pieces=c_int64,
+    piece_dim=c_int32,
+    reserved=c_uint32,
+    box_strides=POINTER(c_int64),
+)
+Tensor = _struct("xfer_tensor", name=c_char_p, src="layout", dst="layout", reserved=c_uint64)
+PlanOptions = _struct(
+    "xfer_plan_options",
+    struct_size=c_size_t,
+    max_staging_bytes=c_uint64,
+    window_bytes=c_uint64,
+    link_bytes_per_s=c_uint64,
+    message_ns=c_uint64,
+    timeout_ms=c_uint64,
+    lane=c_uint32,
+    ranks_per_domain=c_uint32,
+    flags=c_uint32,
+    reserved=c_uint32,
+)
+_PLAN_FIGURES = (
+    "n_tensors n_classes n_moves payload_bytes in_bytes self_bytes zero_bytes wire_bytes out_bytes n_send_peers "
+    "n_recv_peers broadcast_tensors direct_bytes packed_bytes n_rounds staging_bytes window_bytes bound_bytes "
+    "predicted_ns committed_version torn"
+)
+PlanReport = _struct("xfer_plan_report_data", struct_size=c_size_t, **dict.fromkeys(_PLAN_FIGURES.split(), c_uint64))
+Move = _struct(
+    "xfer_move",
+    tensor=c_uint64,
+    src_rank=c_int32,
+    dst_rank=c_int32,
+    lo=_dims,
+    hi=_dims,
+    src_local=_dims,
+    dst_local=_dims,
+    n_bytes=c_uint64,
+    n_dims=c_int32,
+    broadcast=c_int32,
+)
+
+ModelOptions = _struct(
+    "xfer_model_options",
+    struct_size=c_size_t,
+    layers_begin=c_int32,
+    layers_end=c_int32,
+    experts_begin=c_int32,
+    experts_end=c_int32,
+    ends=c_int32,
+    quant=c_int32,
+    extra=c_char_p,
+    renames=POINTER(c_char_p),
+    n_renames=c_int64,
+    rules="rules",
+)
+SideOptions = _struct(
+    "xfer_side_options",
+    struct_size=c_size_t,
+    first_rank=c_int32,
+    weights=c_uint32,
+    map_experts=POINTER(c_int32),
+    map_first=POINTER(c_int32),
+    n_map=c_int64,
+    ranks=POINTER(c_int32),
+    n_ranks=c_int64,
+    item_names=POINTER(c_char_p),
+    item_values=POINTER(c_int32),
+    n_items=c_int64,
+    rules="rules",
+    partial=c_int32,
+    strict=c_int32,
+)
+RefitTensor = _struct(
+    "xfer_refit_tensor",
+    hf=c_char_p,
+    n_experts=c_int32,
+    first_expert=c_int32,
+    offset=c_int64,
+    strides=_dims,
+    n_dims=c_int32,
+    half_dim=c_int32,
+    half_first=c_int64,
+    half_step=c_int64,
+    layer=c_int32,
+    misc=c_int32,
+    hook=c_int32,
+)
+_REFIT_FIGURES = (
+    "hf_tensors tensors payload_bytes ruled_bytes misc_bytes delivered_bytes hooks ignored duplicates largest_bytes"
+)
+RefitReport = _struct("xfer_refit_report_data", struct_size=c_size_t, **dict.fromkeys(_REFIT_FIGURES.split(), c_uint64))
+Local = _struct(
+    "xfer_local",
+    name=c_char_p,
+    side=c_int32,
+    dtype=c_int32,
+    n_dims=c_int32,
+    n_parts=c_int32,
+    shape=_dims,
+    dims=c_int32 * MAX_DIMS,
+    expert=c_int32,
+    misc=c_int32,
+    made=c_char_p,
+    made_dtype=c_int32,
+    reserved=c_uint32,
+)
+LocalPart = _struct(
+    "xfer_local_part",
+    tensor=c_uint64,
+    dim=c_int32,
+    tensor_dim=c_int32,
+    begin=c_int64,
+    end=c_int64,
+    step=c_int64,
+    first=c_int64,
+)

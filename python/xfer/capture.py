@@ -1,0 +1,511 @@
+"""What a loader does with a checkpoint, recorded by letting it run on tensors without data.
+
+A model's own load_weights() says exactly where each element of a checkpoint goes. capture() runs it on meta tensors and
+returns that: strided copies of the checkpoint's tensors into the parameters, and by name all values that are no copies.
+
+    found = capture(model, {"model.embed_tokens.weight": ("bf16", (151936, 2560)), ...})
+    for copy in found.copies:
+        print(copy.source, copy.source_box, "->", copy.target, copy.target_offset, copy.shape, copy.target_strides)
+
+Views (narrow, chunk, transpose, reshape) need nothing; clone, contiguous, cat, stack, pad and casts that keep the
+values are followed; anything else that computes is named in `made`.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from ._trace import Block, Box, Dim, Strided, Unmapped, read, simplified, write
+from .dtypes import dtype_name, torch_dtype
+from .layout import Layout
+from .memory import View
+
+__all__ = ["Capture", "Copy", "Made", "TargetBox", "capture", "destinations"]
+
+_CLONES = ("clone", "_to_copy", "contiguous")
+_CONSTANTS = ("zeros", "zeros_like", "new_zeros", "full", "full_like", "new_full", "ones", "ones_like", "new_ones")
+_EMPTY = ("empty_like", "new_empty", "new_empty_strided")
+_WIDER = {"bf16": ("f32", "f64"), "f16": ("f32", "f64"), "f32": ("f64",)}
+
+
+@dataclass(frozen=True)
+class Copy:
+    """Elements of a checkpoint's tensor that lie in a parameter. Offsets and strides are in elements, of the tensor and
+    of the parameter, each dense and row-major as it was declared."""
+
+    source: str
+    source_offset: int
+    source_strides: tuple[int, ...]
+    source_box: tuple[tuple[int, int], ...] | None  # [lo, hi) of each dim of the source; None: they are no box
+    target: str
+    target_offset: int
+    target_strides: tuple[int, ...]
+    shape: tuple[int, ...]
+    source_dtype: str
+    target_dtype: str
+
+
+@dataclass(frozen=True)
+class Made:
+    """Elements of a parameter that are no copies: what made them, and of which of the checkpoint's tensors."""
+
+    target: str
+    target_offset: int
+    target_strides: tuple[int, ...]
+    shape: tuple[int, ...]
+    how: str
+    sources: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class TargetBox:
+    """A box of a checkpoint's tensor, lo <= x < hi, and where it lies in a parameter: element x at target_offset plus
+    the sum of (x[d] - lo[d]) * strides[d], in elements."""
+
+    lo: tuple[int, ...]
+    hi: tuple[int, ...]
+    target: str
+    target_offset: int
+    strides: tuple[int, ...]
+
+
+@dataclass
+class Capture:
+    """What a loader did. missing: parameters with elements that nothing wrote, and how many. unused: tensors of the
+    checkpoint that no copy and no made value is of."""
+
+    copies: list[Copy] = field(default_factory=list)
+    made: list[Made] = field(default_factory=list)
+    missing: dict[str, int] = field(default_factory=dict)
+    unused: list[str] = field(default_factory=list)
+
+    def boxes(self, checkpoint: Mapping[str, tuple[Any, Iterable[int]]]) -> dict[str, list[TargetBox]]:
+        """The copies as boxes of each tensor of the checkpoint, as a layout by boxes and its view have them: a copy
+        that is no box is several, and one that repeats an element is one for each time.
+
+        Raises ValueError for a copy of more than 4096 boxes, by name.
+        """
+        found: dict[str, list[TargetBox]] = {}
+        for copy in self.copies:
+            shape = tuple(checkpoint[copy.source][1])
+            try:
+                boxes = _boxes_of(copy, shape)
+            except Unmapped:
+                raise ValueError(f"{copy.source!r} goes to {copy.target!r} in more than 4096 boxes") from None
+            found.setdefault(copy.source, []).extend(boxes)
+        return found
+
+
+@dataclass
+class _Write:
+    """A write into a parameter, in order: a copy, or what made the value."""
+
+    copy: Strided
+    made: tuple[str, tuple[str, ...]] | None = None
+
+
+@dataclass
+class _Storage:
+    """What is known of a storage. `keep`: it lives on, so that its address is not another's."""
+
+    keep: Any
+    block: Block
+    dtype: str
+    name: str | None = None  # of a parameter
+    writes: list[_Write] = field(default_factory=list)
+
+
+def _key(tensor: Any) -> int:
+    return int(tensor.untyped_storage()._cdata)
+
+
+def _region(tensor: Any) -> list[tuple[int, int]]:
+    return list(zip(tensor.shape, tensor.stride(), strict=True))
+
+
+def _name_of(tensor: Any) -> str:
+    try:
+        return dtype_name(tensor.dtype)
+    except TypeError:
+        return str(tensor.dtype)
+
+
+class _Recorder(TorchDispatchMode):  # type: ignore[misc, unused-ignore]
+    """Sees each operation below autograd. Those on the checkpoint's elements are followed and not carried out."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.sources: dict[str, Any] = {}
+        self.known: dict[int, _Storage] = {}
+
+    # ---- what is known at first
+
+    def add_source(self, name: str, tensor: Any) -> None:
+        block = Block((tensor.numel(),), [Box((0,), (tensor.numel(),), name, 0, (1,))])
+        self.sources[name] = tensor
+        self.known[_key(tensor)] = _Storage(tensor.untyped_storage(), block, _name_of(tensor))
+
+    def add(self, tensor: Any, name: str | None = None) -> _Storage:
+        """The storage of a tensor, by the tensor's own dims where it is dense."""
+        n = tensor.untyped_storage().nbytes() // max(1, tensor.element_size())
+        dims = sorted(_region(tensor), key=lambda dim: (-dim[1], -dim[0]))
+        shape = tuple(n for n, _ in dims)
+        if tensor.storage_offset() or tensor.numel() != n or Block(shape).strides() != tuple(s for _, s in dims):
+            shape = (n,)
+        shape = shape or (1,)
+        made = _Storage(tensor.untyped_storage(), Block(shape), _name_of(tensor), name)
+        return self.known.setdefault(_key(tensor), made)
+
+    # ---- operations
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        kwargs = kwargs or {}
+        tensors = [x for x in _flat((args, kwargs)) if isinstance(x, torch.Tensor)]
+        if not any(self._has_elements(x) for x in tensors):
+            return self._untracked(func, args, kwargs)
+        name = func.overloadpacket.__name__
+        if name == "copy_":
+            self._copy(args[0], args[1])
+            return args[0]
+        if name == "_local_scalar_dense":
+            raise ValueError(f"the loader looks at a value of {self._sources_of(tensors)[0]!r}: there is none here")
+        mutated = [arg for arg, schema in zip(args, func._schema.arguments, strict=False) if _is_written(schema)]
+        if mutated:
+            others = [x for x in tensors if all(x is not y for y in mutated)]
+            for x in mutated:
+                self._spoil(x, name, others)
+            return mutated[0]
+        if name == "_to_copy" and args[0].is_meta:
+            kwargs = {**kwargs, "device": args[0].device}  # there is nothing to bring to another
+        result = func(*args, **kwargs)
+        for out in _flat(result):
+            if isinstance(out, torch.Tensor) and _key(out) not in {_key(x) for x in tensors}:
+                self._fresh(out, name, args, kwargs, tensors)
+        return result
+
+    def _untracked(self, func: Any, args: Any, kwargs: Any) -> Any:
+        """An operation on nothing of the checkpoint's. It may fill a parameter, or make a tensor for what comes."""
+        name = func.overloadpacket.__name__
+        for arg, schema in zip(args, func._schema.arguments, strict=False):
+            if not _is_written(schema) or not isinstance(arg, torch.Tensor):
+                continue
+            known = self.known.get(_key(arg))
+            if known is not None and known.name is not None:
+                self._spoil(arg, name, [])
+                return arg
+        result = func(*args, **kwargs)
+        for out in _flat(result):
+            if isinstance(out, torch.Tensor) and _key(out) not in self.known:
+                self._constant(self.add(out), name in _CONSTANTS)
+        return result
+
+    @staticmethod
+    def _constant(made: _Storage, filled: bool) -> None:
+        if filled:
+            made.block.boxes.append(
+                Box((0,) * len(made.block.shape), made.block.shape, "", 0, (0,) * len(made.block.shape))
+            )
+
+    def _has_elements(self, tensor: Any) -> bool:
+        """Is something of the checkpoint in its storage?"""
+        known = self.known.get(_key(tensor))
+        return known is not None and (known.block.made is not None or known.block.sources() != ())
+
+    def _sources_of(self, tensors: Iterable[Any]) -> tuple[str, ...]:
+        known = [self.known[_key(tensor)] for tensor in tensors if _key(tensor) in self.known]
+        return tuple(dict.fromkeys(name for each in known for name in each.block.sources()))
+
+    def _copies(self, tensor: Any, to: int, to_strides: Iterable[int]) -> list[Strided]:
+        """The elements of a tensor as copies to a place with these strides. Raises Unmapped."""
+        known = self.known[_key(tensor)]
+        if known.block.made is not None or _name_of(tensor) != known.dtype:
+            raise Unmapped
+        dims = tuple(Dim(n, t, s) for (n, s), t in zip(_region(tensor), to_strides, strict=True))
+        return read(known.block, Strided("", tensor.storage_offset(), to, dims))
+
+    def _copy(self, target: Any, source: Any) -> None:
+        """target.copy_(source)"""
+        into = self.known.get(_key(target)) or self.add(target)
+        if not self._has_elements(source):
+            self._spoil(target, "copy_", [])
+            return
+        source = source.expand(target.shape)
+        try:
+            copies = self._copies(source, target.storage_offset(), target.stride())
+        except Unmapped:
+            known = self.known[_key(source)]
+            how = known.block.made[0] if known.block.made else f"view as {_name_of(source)}, or strides"
+            self._note(into, target, (how, self._sources_of([source])))
+            return
+        if sum(copy.size for copy in copies) < target.numel():
+            into.writes.append(_Write(Strided("", 0, target.storage_offset(), _dims(target)), ("nothing", ())))
+        into.writes += [_Write(copy, None if copy.source else ("constant", ())) for copy in copies]
+        self._write(into, copies)
+
+    @staticmethod
+    def _write(into: _Storage, copies: Iterable[Strided]) -> None:
+        try:
+            for copy in copies:
+                write(into.block, copy)
+        except Unmapped:
+            into.block.spoil("writes in strides", [copy.source for copy in copies if copy.source])
+
+    @staticmethod
+    def _note(into: _Storage, target: Any, made: tuple[str, tuple[str, ...]]) -> None:
+        if target.numel():
+            into.writes.append(_Write(Strided("", 0, target.storage_offset(), _dims(target)), made))
+            into.block.spoil(*made)
+
+    def _spoil(self, target: Any, how: str, others: Iterable[Any]) -> None:
+        """An operation wrote values that are no copies; those that depend on nothing are constants."""
+        into = self.known.get(_key(target)) or self.add(target)
+        if how in ("zero_", "fill_") and not self._sources_of(others):
+            copy = Strided("", 0, target.storage_offset(), _dims(target))
+            into.writes.append(_Write(copy, (how, ())))
+            self._write(into, [copy])
+        else:
+            self._note(into, target, (how, self._sources_of([target, *others])))
+
+    # ---- tensors with storage of their own
+
+    def _fresh(self, out: Any, name: str, args: Any, kwargs: Any, tensors: list[Any]) -> None:
+        self.known.pop(_key(out), None)
+        made = self.add(out)
+        self._constant(made, name == "constant_pad_nd" or name in _CONSTANTS)
+        if name in _EMPTY or name in _CONSTANTS:
+            return
+        try:
+            for part, x in self._parts(out, name, args, kwargs):
+                self._write_part(made, part, x)
+        except Unmapped:
+            made.block.boxes.clear()
+            made.block.spoil(name, self._sources_of(tensors))
+
+    @staticmethod
+    def _parts(out: Any, name: str, args: Any, kwargs: Any) -> Iterator[tuple[Any, Any]]:
+        """(part of the result, the tensor that is copied there)."""
+        if name in _CLONES:
+            yield out, args[0]
+        elif name in ("cat", "stack"):
+            dim = args[1] if len(args) > 1 else kwargs.get("dim", 0)
+            dim, at = dim + (out.dim() if dim < 0 else 0), 0
+            for x in args[0]:
+                piece = x.unsqueeze(dim) if name == "stack" else x
+                if piece.dim() == out.dim():  # cat leaves out empty tensors of one dim
+                    yield out.narrow(dim, at, piece.shape[dim]), piece
+                    at += piece.shape[dim]
+        elif name == "constant_pad_nd" and (len(args) < 3 or args[2] == 0) and all(n >= 0 for n in args[1]):
+            part = out
+            for i, before in enumerate(args[1][::2]):
+                dim = out.dim() - 1 - i
+                part = part.narrow(dim, before, args[0].shape[dim])
+            yield part, args[0]
+        else:
+            raise Unmapped
+
+    def _write_part(self, made: _Storage, part: Any, x: Any) -> None:
+        known = self.known.get(_key(x))
+        if known is None or not self._has_elements(x):
+            raise Unmapped
+        if made.dtype != known.dtype and made.dtype not in _WIDER.get(known.dtype, ()):
+            raise Unmapped  # a cast that may lose something
+        for copy in self._copies(x, part.storage_offset(), part.stride()):
+            write(made.block, copy)
+
+    # ---- the answer
+
+    def answer(self, named: Iterable[tuple[str, Any]]) -> Capture:
+        found = Capture()
+        seen: set[int] = set()
+        for name, tensor in named:
+            known = self.known.get(_key(tensor))
+            if _key(tensor) in seen:
+                continue  # tied
+            seen.add(_key(tensor))
+            writes = self._replaced(tensor) if known is None or known.name is None else known.writes
+            covered = self._covered(tensor, writes)
+            if known is not None and sum(each.copy.size for each in writes) > covered and known.block.made is None:
+                writes = _last_of(known)
+            for each in writes:
+                self._add(found, name, tensor, each)
+            if covered < tensor.numel():
+                found.missing[name] = tensor.numel() - covered
+        used = {copy.source for copy in found.copies} | {s for made in found.made for s in made.sources}
+        found.unused = [name for name in self.sources if name not in used]
+        return found
+
+    def _covered(self, tensor: Any, writes: list[_Write]) -> int:
+        """How many elements of a parameter were written."""
+        known = self.known.get(_key(tensor))
+        block = known.block if known is not None and known.name is not None else None
+        if block is not None and block.made is None and math.prod(block.shape) == tensor.numel():
+            # the boxes of a block do not overlap
+            return sum(math.prod(h - lo for lo, h in zip(b.lo, b.hi, strict=True)) for b in block.boxes)
+        seen = torch.zeros(tensor.storage_offset() + _reach(tensor), dtype=torch.bool, device="cpu")
+        for each in writes:
+            if each.copy.size and (each.made is None or each.made[0] != "nothing"):
+                dims = each.copy.dims
+                seen.as_strided([d.n for d in dims], [d.to for d in dims], each.copy.to).fill_(True)
+        return int(seen.as_strided(tensor.shape, tensor.stride(), tensor.storage_offset()).sum())
+
+    def _replaced(self, tensor: Any) -> list[_Write]:
+        """Of a parameter that was given other memory."""
+        if not self._has_elements(tensor):
+            return []
+        try:
+            copies = self._copies(tensor, tensor.storage_offset(), tensor.stride())
+            return [_Write(copy, None if copy.source else ("constant", ())) for copy in copies]
+        except Unmapped:
+            known = self.known[_key(tensor)]
+            how = known.block.made[0] if known.block.made else "a view as another type"
+            whole = Strided("", 0, tensor.storage_offset(), _dims(tensor))
+            return [_Write(whole, (how, self._sources_of([tensor])))]
+
+    def _add(self, found: Capture, name: str, tensor: Any, each: _Write) -> None:
+        copy = simplified(each.copy)
+        shape, to = tuple(d.n for d in copy.dims), tuple(d.to for d in copy.dims)
+        at = copy.to - tensor.storage_offset()
+        if each.made is not None and each.made[0] == "nothing":
+            return
+        if each.made is not None:
+            found.made.append(Made(name, at, to, shape, *each.made))
+            return
+        source = self.sources[copy.source]
+        found.copies.append(
+            Copy(
+                source=copy.source,
+                source_offset=copy.of,
+                source_strides=tuple(d.of for d in copy.dims),
+                source_box=_box(copy, tuple(source.shape)),
+                target=name,
+                target_offset=at,
+                target_strides=to,
+                shape=shape,
+                source_dtype=_name_of(source),
+                target_dtype=_name_of(tensor),
+            )
+        )
+
+
+def _last_of(known: _Storage) -> list[_Write]:
+    """What is in a storage, where writes were written over."""
+    writes, strides = [], known.block.strides()
+    for box in known.block.boxes:
+        to = sum(lo * s for lo, s in zip(box.lo, strides, strict=True))
+        sizes = [hi - lo for lo, hi in zip(box.lo, box.hi, strict=True)]
+        dims = tuple(Dim(n, t, f) for n, t, f in zip(sizes, strides, box.strides, strict=True))
+        writes.append(_Write(Strided(box.source, box.of, to, dims), None if box.source else ("constant", ())))
+    return writes
+
+
+def _dims(tensor: Any) -> tuple[Dim, ...]:
+    return tuple(Dim(n, s, 0) for n, s in _region(tensor))
+
+
+def _flat(x: Any) -> Iterator[Any]:
+    if isinstance(x, list | tuple):
+        for each in x:
+            yield from _flat(each)
+    elif isinstance(x, dict):
+        yield from _flat(list(x.values()))
+    else:
+        yield x
+
+
+def _is_written(schema: Any) -> bool:
+    return schema.alias_info is not None and schema.alias_info.is_write
+
+
+def _box(copy: Strided, shape: tuple[int, ...]) -> tuple[tuple[int, int], ...] | None:
+    """The box of the source that is copied, if it is one."""
+    block = Block(shape)
+    try:
+        write(block, Strided("", 0, copy.of, tuple(Dim(d.n, d.of, 0) for d in copy.dims if d.of)), most=0)
+    except Unmapped:
+        return None
+    return tuple(zip(block.boxes[0].lo, block.boxes[0].hi, strict=True)) if block.boxes else None
+
+
+def _boxes_of(copy: Copy, shape: tuple[int, ...]) -> list[TargetBox]:
+    dims = [Dim(n, s, t) for n, s, t in zip(copy.shape, copy.source_strides, copy.target_strides, strict=True)]
+    once = tuple(dim for dim in dims if dim.to)
+    starts = [copy.target_offset]
+    for dim in dims:
+        if not dim.to:  # the same elements again and again
+            starts = [start + i * dim.of for start in starts for i in range(dim.n)]
+    found = []
+    for start in starts:
+        block = Block(shape or (1,))
+        write(block, Strided("", start, copy.source_offset, once))
+        n = len(shape)
+        found += [TargetBox(b.lo[:n], b.hi[:n], copy.target, b.of, b.strides[:n]) for b in block.boxes]
+    return found
+
+
+def _reach(tensor: Any) -> int:
+    return 1 + sum((n - 1) * s for n, s in _region(tensor)) if tensor.numel() else 0
+
+
+def _named(module: Any) -> Iterator[tuple[str, Any]]:
+    yield from module.named_parameters(remove_duplicate=False)
+    yield from module.named_buffers(remove_duplicate=False)
+
+
+def destinations(
+    found: Capture, checkpoint: Mapping[str, tuple[Any, Iterable[int]]], module: Any
+) -> dict[str, tuple[Layout, View]]:
+    """Of each tensor of a checkpoint that a capture copies, this rank's boxes as a layout of its own and where they lie
+    in the module's real parameters: what a plan's destination needs. Making the plan gathers the other ranks' boxes.
+
+    Raises TypeError where a parameter has another element type than the checkpoint, since nothing is converted.
+    """
+    memory = dict(_named(module))
+    made = {}
+    for name, boxes in found.boxes(checkpoint).items():
+        dtype, shape = checkpoint[name]
+        layout = Layout.by_boxes(None, tuple(shape), dtype, [(box.lo, box.hi) for box in boxes])
+        parts = []
+        for box in boxes:
+            x = memory[box.target].detach()
+            size = [hi - lo for lo, hi in zip(box.lo, box.hi, strict=True)]
+            parts.append(x.as_strided(size, box.strides, x.storage_offset() + box.target_offset))
+        view = View.of_boxes(parts)
+        if view.dtype != layout.dtype:
+            raise TypeError(f"{name!r} is {layout.dtype} in the checkpoint and {view.dtype} in {boxes[0].target!r}")
+        made[name] = layout, view
+    return made
+
+
+def capture(
+    module: Any,
+    checkpoint: Mapping[str, tuple[Any, Iterable[int]]],
+    load: Callable[[Iterator[tuple[str, Any]]], Any] | None = None,
+    after: Callable[[], Any] | None = None,
+) -> Capture:
+    """Record what loading a checkpoint does to the parameters and buffers of a module, on any device. None of them is
+    written to, but the loader may replace them.
+
+    module: best on the meta device; there a loader may replace parameters. checkpoint: {name: (dtype, shape)}.
+    load: called with an iterator of (name, tensor); None: module.load_weights.
+    after: called then, for what an engine does to the weights once they are there.
+
+    Raises ValueError where the loader looks at a value, since there is none; and whatever the loader raises.
+    """
+    recorder = _Recorder()
+    tensors = {}
+    for name, (dtype, shape) in checkpoint.items():
+        tensors[name] = torch.empty(tuple(shape), dtype=torch_dtype(torch, dtype), device="meta")
+        recorder.add_source(name, tensors[name])
+    for name, tensor in _named(module):
+        recorder.add(tensor, name)
+    with torch.no_grad(), recorder:
+        (load or module.load_weights)(iter(tensors.items()))
+        if after is not None:
+            after()
+    return recorder.answer(_named(module))

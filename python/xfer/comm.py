@@ -1,0 +1,245 @@
+"""Comms: the ranks, and how bytes travel between them."""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+from collections.abc import Callable, Iterator
+from ctypes import c_void_p, create_string_buffer
+from typing import Any
+
+from . import _bootstrap, _handle
+from ._lib import lib, plugin
+from ._worker import Worker
+from .errors import CommError, MismatchError, PeerError, StateError
+from .memory import HOST, View
+
+__all__ = ["Comm", "nccl_id"]
+
+_WORD = 512  # bytes that a rank says of itself before a collective call
+
+
+def nccl_id() -> bytes:
+    """A new ncclUniqueId, made on one rank for Comm.nccl() and handed to the others. It serves for one comm."""
+    made = create_string_buffer(_bootstrap.NCCL_ID_BYTES)
+    plugin("nccl").xfer_nccl_id(made)
+    return made.raw
+
+
+class Comm(_handle.Handle):
+    """The ranks. Made by Comm.local(), mpi(), nccl() or cuda(); its plans may be closed after it.
+
+    A comm and all that was made with it is used by one thread at a time; another one gets a StateError. "Collective"
+    means: every rank makes the same calls in the same order. If one rank fails, all do, the others with PeerError.
+
+    Waiting calls give the GIL back. On the main thread Ctrl-C ends them at once; the comm is of no more use then.
+    """
+
+    _kind = "comm"
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._device = HOST
+        self._busy = threading.Lock()
+        self._worker: Worker | None = None
+        self._on_main_only = False  # MPI_THREAD_FUNNELED: no other thread may call
+        self._callback: _bootstrap.GatherCallback | None = None  # that C holds
+
+    # ---- makers
+
+    @classmethod
+    def local(cls, n_ranks: int) -> list[Comm]:
+        """One comm for each rank, whose ranks are threads of this process; each belongs to one. Host memory."""
+        handles = (c_void_p * n_ranks)()
+        lib.xfer_comm_create_local(handles, n_ranks)
+        comms = [cls() for _ in handles]
+        for comm, handle in zip(comms, handles, strict=True):
+            comm._handle = c_void_p(handle)
+        return comms
+
+    @classmethod
+    def mpi(cls, comm: Any = None) -> Comm:
+        """Of the ranks of an mpi4py communicator (COMM_WORLD), in its order. Host memory. Collective.
+
+        Raises UnsupportedError where libxfer_mpi cannot be loaded, or is of another MPI than mpi4py.
+        """
+        made = cls()
+        pointer, made._on_main_only = _bootstrap.mpi_comm(comm), _bootstrap.mpi_main_only()
+        made._call(plugin("mpi").xfer_comm_create_mpi, made._out(), pointer)
+        return made
+
+    @classmethod
+    def nccl(cls, source: Any, rank: int | None = None, size: int | None = None, device: int | None = None) -> Comm:
+        """Of ranks that own one GPU each, over NCCL. Collective.
+
+        source: a torch ProcessGroup (of NCCL: its communicator carries one small broadcast; any other hands a unique
+        id round), an nccl4py Communicator, the address of an ncclComm_t, or an mpi4py communicator; or with `rank` and
+        `size` the bytes of a unique id, or "host:port", where rank 0 listens and hands one out.
+        device: the CUDA ordinal; None: the calling thread's current one.
+
+        Raises UnsupportedError where libxfer_nccl cannot be loaded, CudaError where there is no device, CommError
+        where NCCL fails, TimeoutError where a rank does not come in 10 minutes.
+        """
+        made = cls()
+        functions = plugin("nccl")
+        made._device = _bootstrap.device_of(functions.library, device)
+        address = _bootstrap.nccl_address(source, made._device)
+        if address is not None:
+            made._make(functions.xfer_comm_create_nccl, address)
+        else:
+            unique, rank, size = _bootstrap.nccl_unique_id(source, rank, size, nccl_id)
+            made._make(functions.xfer_comm_create_nccl_id, unique, rank, size)
+        return made
+
+    @classmethod
+    def cuda(cls, gather: Any, rank: int | None = None, size: int | None = None, device: int | None = None) -> Comm:
+        """Of ranks on GPUs of one host, which may share one, without NCCL: data goes straight into peers' memory,
+        and control through an all-gather. Collective.
+
+        gather: a torch ProcessGroup of the CPU (gloo), an mpi4py communicator, a torch Store with `rank` and `size`,
+        or with them a function that takes this rank's bytes and returns those of all ranks, a list by rank.
+        """
+        made = cls()
+        functions = plugin("nccl")
+        made._device = _bootstrap.device_of(functions.library, device)
+        function, rank, size = _bootstrap.all_gather(gather, rank, size)
+        made._on_main_only = type(gather).__module__.startswith("mpi4py") and _bootstrap.mpi_main_only()
+        made._callback = _bootstrap.GatherCallback(function, size)
+        made._make(functions.xfer_comm_create_cuda, made._callback.function, None, rank, size)
+        return made
+
+    def _make(self, function: Callable[..., Any], *arguments: Any) -> None:
+        """A maker that binds the comm to the current device of the thread that calls it."""
+
+        def call() -> None:
+            with _bootstrap.on_device(plugin("nccl").library, self._device):
+                function(self._out(), *arguments)
+
+        self._call(call)
+
+    # ---- what it is
+
+    @property
+    def rank(self) -> int:
+        """This rank, 0 to size - 1."""
+        return int(lib.xfer_comm_rank(self))
+
+    @property
+    def size(self) -> int:
+        """The number of ranks."""
+        return int(lib.xfer_comm_size(self))
+
+    @property
+    def device(self) -> int | None:
+        """The CUDA ordinal of its memory; None: the host's."""
+        return None if self._device == HOST else self._device
+
+    def __repr__(self) -> str:
+        if self.closed:
+            return self._repr("")
+        where = "the host" if self._device == HOST else f"cuda:{self._device}"
+        return self._repr(f"rank {self.rank} of {self.size} on {where}")
+
+    # ---- collective calls
+
+    @contextlib.contextmanager
+    def _alone(self) -> Iterator[None]:
+        """One thread at a time."""
+        self._as_parameter_  # raises
+        if not self._busy.acquire(blocking=False):
+            why = "a call on it was interrupted" if self._is_stuck() else "another thread is using it"
+            raise StateError(f"rank {self.rank}: the comm cannot be used now: {why}")
+        try:
+            yield
+        finally:
+            if not self._is_stuck():
+                self._busy.release()
+
+    def _is_stuck(self) -> bool:
+        return self._worker is not None and self._worker.stuck
+
+    def _call(self, function: Callable[..., Any], *arguments: Any) -> Any:
+        """A call that may wait for other ranks; by the caller of _alone()."""
+        try:
+            if self._on_main_only or threading.current_thread() is not threading.main_thread():
+                return function(*arguments)
+            if self._worker is None:
+                self._worker = Worker()
+            return self._worker.call(function, *arguments)
+        except CommError as error:
+            if self._callback is not None and self._callback.error is not None:
+                raise error from self._callback.error
+            raise
+
+    def _gather(self, data: bytes) -> list[bytes]:
+        everything = create_string_buffer(self.size * len(data) + 1)
+        self._call(lib.xfer_comm_all_gather, self, everything, data, len(data))
+        return [everything.raw[i * len(data) : (i + 1) * len(data)] for i in range(self.size)]
+
+    def _agree(self, error: BaseException | None, what: str = "") -> None:
+        """What one rank found wrong in its arguments becomes an error of all ranks: its own here, a PeerError with its
+        rank and its sentence elsewhere. `what` must be the same on every rank."""
+        if self.size > 1:
+            word = f"!{type(error).__name__}: {error}" if error is not None else f"={what}"
+            words = self._gather(word.encode()[:_WORD].ljust(_WORD, b"\0"))
+            if error is None:
+                _raise_first([each.rstrip(b"\0").decode(errors="replace") for each in words])
+        if error is not None:
+            raise error
+
+    def all_gather(self, data: Any) -> list[bytes]:
+        """[bytes of rank 0, bytes of rank 1, ...]; `data` is bytes-like and everywhere of one length. Collective. For
+        small control data."""
+        with self._alone():
+            error, sent = None, b""
+            try:
+                sent = bytes(memoryview(data))
+            except TypeError as wrong:
+                error = wrong
+            self._agree(error, f"{len(sent)} bytes")
+            return self._gather(sent)
+
+    def register(self, x: Any) -> None:
+        """Let the peers map memory now and keep it mapped, so that redistribute() can write straight into it. x: an
+        array, or None: nothing on this rank. It must live until it is unregistered. Collective."""
+        self._registering(lib.xfer_comm_register, x)
+
+    def unregister(self, x: Any) -> None:
+        """Undo one register() of the same arrays on all ranks. Collective."""
+        self._registering(lib.xfer_comm_unregister, x)
+
+    def _registering(self, function: Callable[..., Any], x: Any) -> None:
+        with self._alone():
+            error, address = None, None
+            try:
+                address = None if x is None else View(x).addresses[0]
+            except (TypeError, ValueError) as wrong:
+                error = wrong
+            self._agree(error)
+            self._call(function, self, address)
+
+    # ---- the end
+
+    def _destroy(self, handle: c_void_p) -> None:
+        if self._is_stuck():
+            assert self._worker is not None
+            self._worker.later(_destroy, handle, self._callback)
+        else:
+            super()._destroy(handle)
+        if self._worker is not None:
+            self._worker.end()
+            self._worker = None
+
+
+def _destroy(handle: c_void_p, keep: object) -> None:
+    lib.xfer_comm_destroy(handle)
+
+
+def _raise_first(words: list[str]) -> None:
+    """The first rank's error, if there is one; else they must all say the same."""
+    for rank, word in enumerate(words):
+        if word.startswith("!"):
+            raise PeerError(f"rank {rank} failed: {word[1:]}")
+    for rank, word in enumerate(words):
+        if word != words[0]:
+            raise MismatchError(f"rank 0 has {words[0][1:]}, rank {rank} {word[1:]}")

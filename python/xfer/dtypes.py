@@ -1,0 +1,118 @@
+"""Element types: the library's names, and what torch, NumPy, DLPack and the buffer protocol call them.
+
+Data is moved, never converted, so types are compared by kind: bf16 is not f16, and i32 is not f32.
+"""
+
+from __future__ import annotations
+
+import sys
+from ctypes import byref, c_int
+from typing import Any
+
+from ._lib import lib
+
+__all__ = ["dtype_code", "dtype_name", "itemsize"]
+
+_NAMES = {
+    "uint8": "u8",
+    "int8": "i8",
+    "bool": "bool",
+    "float8_e4m3fn": "f8e4m3",
+    "float8_e5m2": "f8e5m2",
+    "float8_e8m0fnu": "f8e8m0",
+    "uint16": "u16",
+    "int16": "i16",
+    "float16": "f16",
+    "bfloat16": "bf16",
+    "uint32": "u32",
+    "int32": "i32",
+    "float32": "f32",
+    "uint64": "u64",
+    "int64": "i64",
+    "float64": "f64",
+}
+_OURS = frozenset(_NAMES.values())
+# Codes of the buffer protocol: the kind of number; the size comes from elsewhere.
+_FORMATS = {"f": "ed" + "f", "i": "bhilqn", "u": "BHILQN", "c": "c", "b": "?"}
+_KINDS = {"f": "float", "i": "int", "u": "uint"}
+# (code, bits) of DLPack 1.1
+_DLPACK = {
+    **{(0, n): f"i{n}" for n in (8, 16, 32, 64)},
+    **{(1, n): f"u{n}" for n in (8, 16, 32, 64)},
+    **{(2, n): f"f{n}" for n in (16, 32, 64)},
+    (4, 16): "bf16",
+    (6, 8): "bool",
+    (10, 8): "f8e4m3",
+    (12, 8): "f8e5m2",
+    (14, 8): "f8e8m0",
+}
+
+
+def dtype_name(dtype: Any) -> str:
+    """The library's name of a dtype: of its own name ("bf16"), or of one of torch or NumPy.
+
+    Raises TypeError for a type that the library does not have, or in another byte order than this machine's.
+    """
+    if isinstance(dtype, str) and dtype in _OURS:
+        return dtype
+    name = dtype if isinstance(dtype, str) else getattr(dtype, "name", None) or str(dtype)
+    if getattr(dtype, "byteorder", "=") == (">" if sys.byteorder == "little" else "<"):
+        raise TypeError(f"dtype {dtype!r} is in another byte order than this machine's")
+    ours = _NAMES.get(name.removeprefix("torch."))
+    if ours is None and isinstance(dtype, type):  # numpy.float32, bool
+        ours = _NAMES.get(dtype.__name__)
+    if ours is None:
+        raise TypeError(f"there is no dtype {dtype!r}: the library has {', '.join(_NAMES)}")
+    return ours
+
+
+def dtype_code(dtype: Any) -> int:
+    """The xfer_dtype of a dtype."""
+    code = c_int()
+    lib.xfer_dtype_parse(byref(code), dtype_name(dtype).encode())
+    return code.value
+
+
+def torch_dtype(torch: Any, dtype: Any) -> Any:
+    """The torch.dtype of a dtype."""
+    ours = dtype_name(dtype)
+    return getattr(torch, next(name for name, each in _NAMES.items() if each == ours))
+
+
+def itemsize(name: str) -> int:
+    """Bytes of one element of a dtype by the library's name."""
+    return int(lib.xfer_dtype_size(dtype_code(name)))
+
+
+def name_of_code(code: int) -> str:
+    """The library's name of an xfer_dtype."""
+    return str(lib.xfer_dtype_name(code).decode())
+
+
+def of_typestr(typestr: str) -> str:
+    """Of an array interface: "<f4", "|u1"."""
+    order, kind, size = typestr[0], typestr[1], int(typestr[2:])
+    if size > 1 and order == (">" if sys.byteorder == "little" else "<"):
+        raise TypeError(f"elements of type {typestr!r} are in another byte order than this machine's")
+    return dtype_name("bool" if kind == "b" else f"{_KINDS.get(kind, kind)}{8 * size}")
+
+
+def of_format(text: str, size: int) -> str:
+    """Of the buffer protocol: a struct format and the size of an element."""
+    order, code = (text[0], text[1:]) if text[:1] in tuple("@=<>!") else ("@", text)
+    if size > 1 and (order in ">!" if sys.byteorder == "little" else order == "<"):
+        raise TypeError(f"elements of format {text!r} are in another byte order than this machine's")
+    kinds = [kind for kind, codes in _FORMATS.items() if len(code) == 1 and code in codes]
+    if not kinds:
+        raise TypeError(f"there is no dtype of format {text!r}")
+    if kinds[0] in "bc":
+        return "bool" if kinds[0] == "b" else "u8"
+    return dtype_name(f"{_KINDS[kinds[0]]}{8 * size}")
+
+
+def of_dlpack(code: int, bits: int, lanes: int) -> str:
+    """Of a DLDataType."""
+    name = _DLPACK.get((code, bits)) if lanes == 1 else None
+    if name is None:
+        raise TypeError(f"there is no dtype of DLPack code {code} with {bits} bits and {lanes} lanes")
+    return name

@@ -1,0 +1,134 @@
+"""One exception for each status of the library, in one tree.
+
+What Python itself finds wrong (a wrong type, a shape that does not fit) is a TypeError, ValueError or OverflowError on
+the rank that has it; the other ranks of a collective call get a PeerError with the rank and the sentence.
+"""
+
+from __future__ import annotations
+
+import builtins
+
+__all__ = [
+    "ArgError",
+    "CommError",
+    "CudaError",
+    "FileError",
+    "InternalError",
+    "MismatchError",
+    "NoMemoryError",
+    "PeerError",
+    "ShapeError",
+    "SizeError",
+    "StateError",
+    "TimeoutError",
+    "UnsupportedError",
+    "XferError",
+]
+
+
+class XferError(RuntimeError):
+    """A call of the library failed.
+
+    status: the negative value of xfer_status. name: such as "XFER_ERR_SHAPE". text: the library's sentence.
+    """
+
+    status: int = 0
+    name: str = "XFER_ERR"
+
+    def __init__(self, text: str) -> None:
+        super().__init__(f"{self.name}: {text}")
+        self.text = text
+
+    def __reduce__(self) -> tuple[type[XferError], tuple[str]]:
+        return type(self), (self.text,)  # so that it crosses processes, as pools need
+
+
+class ArgError(XferError, ValueError):
+    """An argument is wrong by itself."""
+
+    status, name = -1, "XFER_ERR_ARG"
+
+
+class ShapeError(XferError, ValueError):
+    """Sizes, strides or placements do not fit each other."""
+
+    status, name = -2, "XFER_ERR_SHAPE"
+
+
+class UnsupportedError(XferError, NotImplementedError):
+    """Well-formed, but not something this library or build can do."""
+
+    status, name = -3, "XFER_ERR_UNSUPPORTED"
+
+
+class StateError(XferError):
+    """Not now: the object is not in the state that the call needs."""
+
+    status, name = -4, "XFER_ERR_STATE"
+
+
+class NoMemoryError(XferError, MemoryError):
+    """Out of memory."""
+
+    status, name = -5, "XFER_ERR_NOMEM"
+
+
+class SizeError(XferError, OverflowError):
+    """A size does not fit in 64 bits or in what a lower layer takes."""
+
+    status, name = -6, "XFER_ERR_OVERFLOW"
+
+
+class FileError(XferError):
+    """A file cannot be read or is malformed."""
+
+    status, name = -7, "XFER_ERR_IO"
+
+
+class MismatchError(XferError):
+    """Ranks, or the two sides, disagree."""
+
+    status, name = -8, "XFER_ERR_MISMATCH"
+
+
+class PeerError(XferError):
+    """Another rank failed; the text has its rank and its sentence."""
+
+    status, name = -9, "XFER_ERR_PEER"
+
+
+class TimeoutError(XferError, builtins.TimeoutError):
+    """A deadline passed."""
+
+    status, name = -10, "XFER_ERR_TIMEOUT"
+
+
+class CudaError(XferError):
+    """CUDA failed; the text quotes it."""
+
+    status, name = -11, "XFER_ERR_CUDA"
+
+
+class CommError(XferError):
+    """The transport failed; the text quotes it."""
+
+    status, name = -12, "XFER_ERR_COMM"
+
+
+class InternalError(XferError):
+    """A defect of the library, or of this package."""
+
+    status, name = -13, "XFER_ERR_INTERNAL"
+
+
+_BY_STATUS: dict[int, type[XferError]] = {cls.status: cls for cls in XferError.__subclasses__()}
+
+
+def error_of(status: int, text: str) -> XferError:
+    """The exception of a status; of one that only a newer library has, an XferError."""
+    cls = _BY_STATUS.get(status)
+    if cls is not None:
+        return cls(text)
+    error = XferError(text)
+    error.status = status
+    return error

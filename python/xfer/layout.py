@@ -1,0 +1,280 @@
+"""Placements and layouts: which elements of a tensor each rank of a mesh holds; and both as one line of text."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from ctypes import byref, c_int32, c_int64, c_size_t, create_string_buffer, pointer
+from dataclasses import dataclass
+from typing import Any
+
+from . import _handle, _structs
+from ._lib import lib
+from ._structs import array, encoded
+from .dtypes import dtype_code, itemsize, name_of_code
+from .mesh import Mesh
+
+__all__ = [
+    "Layout",
+    "Placement",
+    "Replicate",
+    "Runs",
+    "Shard",
+    "StridedShard",
+    "format_problem",
+    "parse_problem",
+]
+
+Box = tuple[Sequence[int], Sequence[int]]  # lo and hi of each dim, half-open
+_RULES = {"chunk": 0, "balanced": 1, "even": 2}
+
+
+@dataclass(frozen=True)
+class Placement:
+    """What one mesh axis does to a tensor: Replicate, Shard, StridedShard or Runs."""
+
+    def __post_init__(self) -> None:
+        self._struct()  # raises
+
+    def _struct(self) -> Any:
+        raise TypeError("a Placement is a Replicate, Shard, StridedShard or Runs")
+
+
+@dataclass(frozen=True)
+class Replicate(Placement):
+    """Every coordinate of the mesh axis holds the same."""
+
+    def _struct(self) -> Any:
+        return lib.xfer_replicate()
+
+
+@dataclass(frozen=True)
+class Shard(Placement):
+    """The mesh axis splits `dim` (negative counts from the end).
+
+    rule: "chunk" as torch.chunk and DTensor do, the last ones may be short or empty; "balanced" as torch.tensor_split,
+    the first ones hold one more; "even": it must divide.
+    """
+
+    dim: int
+    rule: str = "chunk"
+
+    def _struct(self) -> Any:
+        if self.rule not in _RULES:
+            raise ValueError(f"there is no rule {self.rule!r}: it is chunk, balanced or even")
+        return lib.xfer_shard_rule(self.dim, _RULES[self.rule])
+
+
+@dataclass(frozen=True)
+class StridedShard(Placement):
+    """The mesh axis splits `dim` in `split_factor` pieces and each of them by chunk, as DTensor's _StridedShard."""
+
+    dim: int
+    split_factor: int
+
+    def _struct(self) -> Any:
+        return lib.xfer_shard_strided(self.dim, self.split_factor)
+
+
+@dataclass(frozen=True)
+class Runs(Placement):
+    """Explicit runs of `dim`: runs[i] lists the (global, length, local) of coordinate i, whose part has
+    local_lengths[i] indices. With `allow_zero`, local indices in no run are meant, and a destination has them zeroed.
+    """
+
+    dim: int
+    runs: Sequence[Sequence[tuple[int, int, int]]]
+    local_lengths: Sequence[int]
+    allow_zero: bool = False
+
+    def _struct(self) -> Any:
+        if len(self.local_lengths) != len(self.runs):
+            raise ValueError(f"{len(self.local_lengths)} local lengths for the runs of {len(self.runs)} coordinates")
+        flat = [_structs.Run(*run) for coordinate in self.runs for run in coordinate]
+        first = [0]
+        for coordinate in self.runs:
+            first.append(first[-1] + len(coordinate))
+        table = _structs.RunTable(
+            array(_structs.Run, flat, "runs"),
+            array(c_int64, first, "first"),
+            array(c_int64, self.local_lengths, "local_lengths"),
+            len(self.runs),
+            int(self.allow_zero),
+        )
+        placement = lib.xfer_shard_runs(self.dim, pointer(table))
+        placement.table_ = table  # kept alive
+        return placement
+
+
+class Layout(_handle.Handle):
+    """Which elements of one tensor each rank of a mesh holds. Knows no memory.
+
+    shape: the tensor's global shape, 0 to 8 sizes. dtype: the library's name ("bf16"), or a dtype of torch or NumPy.
+    placements: one per mesh axis. padded_shape: sizes that are split, each at least shape's; local parts are as of
+    these. order: every axis once, the order in which axes that split the same dim split it.
+
+    Raises ArgError, ShapeError, SizeError as xfer_layout_create() does, TypeError for a dtype that there is not.
+    """
+
+    _kind = "layout"
+    _by_boxes = False
+    _own = False  # of the calling rank alone, which queries take as rank 0
+
+    def __init__(
+        self,
+        mesh: Mesh,
+        shape: Sequence[int],
+        dtype: Any,
+        placements: Sequence[Placement],
+        padded_shape: Sequence[int] | None = None,
+        order: Sequence[int] | None = None,
+    ) -> None:
+        super().__init__()
+        if padded_shape is not None and len(padded_shape) != len(shape):
+            raise ValueError(f"{len(padded_shape)} padded sizes for {len(shape)} dims")
+        for placement in placements:
+            if not isinstance(placement, Placement):
+                raise TypeError(f"{placement!r} is no placement: it is Replicate, Shard, StridedShard or Runs")
+        structs = [placement._struct() for placement in placements]
+        desc = _structs.sized(
+            _structs.LayoutDesc,
+            mesh=mesh,
+            dtype=dtype_code(dtype),
+            n_dims=len(shape),
+            shape=array(c_int64, shape, "shape"),
+            padded_shape=array(c_int64, padded_shape, "padded_shape"),
+            placements=array(_structs.Placement, structs, "placements"),
+            n_placements=len(structs),
+            n_order=len(order or ()),
+            order=array(c_int32, order, "order"),
+        )
+        lib.xfer_layout_create(self._out(), byref(desc))
+
+    @classmethod
+    def _empty(cls) -> Layout:
+        layout = cls.__new__(cls)
+        _handle.Handle.__init__(layout)
+        return layout
+
+    @classmethod
+    def by_boxes(cls, mesh: Mesh | None, shape: Sequence[int], dtype: Any, boxes: Sequence[Any]) -> Layout:
+        """A layout of each rank's boxes, each (lo, hi), half-open: a recorded load, a sharded state dict.
+
+        mesh: boxes[i] lists those of its i-th rank. None: `boxes` lists this rank's own, and making a plan gathers the
+        others'. Boxes of a rank may overlap or be equal; what of one lies past the shape are ZERO elements.
+
+        Raises ShapeError for a box with hi below lo, ValueError for bounds of other dims.
+        """
+        lists = [boxes] if mesh is None else boxes
+        if mesh is not None and len(lists) != len(mesh):
+            raise ValueError(f"{len(lists)} lists of boxes for a mesh of {len(mesh)}")
+        first, bounds = [0], []
+        for of_rank in lists:
+            for lo, hi in of_rank:
+                if len(lo) != len(shape) or len(hi) != len(shape):
+                    raise ValueError(f"a box of {len(lo)} and {len(hi)} bounds for {len(shape)} dims")
+                bounds += [*lo, *hi]
+            first.append(first[-1] + len(of_rank))
+        return cls._of_desc(lib.xfer_layout_create_boxes, mesh, shape, dtype, first, bounds)
+
+    @classmethod
+    def by_ranges(cls, mesh: Mesh | None, shape: Sequence[int], dtype: Any, ranges: Sequence[Any]) -> Layout:
+        """A layout of ranges (first, past the last) of the row-major order, as FSDP1, ZeRO-3 and Megatron's distributed
+        optimizer cut flattened tensors.
+
+        mesh: ranges[i] is that of its i-th rank. None: `ranges` is this rank's own, and making a plan gathers the
+        others'. A range may be empty, or reach past the end as padding; a dense array is the range itself.
+        """
+        pairs = [ranges] if mesh is None else ranges
+        if mesh is not None and len(pairs) != len(mesh):
+            raise ValueError(f"{len(pairs)} ranges for a mesh of {len(mesh)}")
+        bounds = [int(bound) for first, last in pairs for bound in (first, last)]
+        return cls._of_desc(lib.xfer_layout_create_flat, mesh, shape, dtype, None, bounds)
+
+    @classmethod
+    def _of_desc(
+        cls, create: Any, mesh: Mesh | None, shape: Sequence[int], dtype: Any, first: Any, bounds: list[int]
+    ) -> Layout:
+        layout = cls._empty()
+        layout._by_boxes, layout._own = True, mesh is None
+        desc = _structs.sized(
+            _structs.BoxesDesc,
+            mesh=mesh,
+            dtype=dtype_code(dtype),
+            n_dims=len(shape),
+            shape=array(c_int64, shape, "shape"),
+            first=array(c_int64, first, "first"),
+            bounds=array(c_int64, bounds, "bounds"),
+        )
+        create(layout._out(), byref(desc))
+        return layout
+
+    @property
+    def dtype(self) -> str:
+        """The element type by the library's name, such as "bf16"."""
+        return name_of_code(lib.xfer_layout_dtype(self))
+
+    @property
+    def itemsize(self) -> int:
+        """Bytes of one element."""
+        return itemsize(self.dtype)
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """The tensor's global shape."""
+        sizes = (c_int64 * _structs.MAX_DIMS)()
+        return tuple(sizes[: lib.xfer_layout_shape(self, sizes)])
+
+    def local_shape(self, rank: int) -> tuple[int, ...]:
+        """The shape of a rank's part, padding included. Raises ArgError for a rank that is not in the mesh."""
+        sizes = (c_int64 * _structs.MAX_DIMS)()
+        lib.xfer_layout_local_shape(self, rank, sizes)
+        return tuple(sizes[: lib.xfer_layout_shape(self, None)])
+
+    def runs(self, rank: int, dim: int) -> list[tuple[int, int, int]]:
+        """[(global, length, local), ...] that a rank holds of one dim: maximal, ascending in local."""
+        n = c_size_t()
+        lib.xfer_layout_runs(self, rank, dim, None, 0, byref(n))
+        runs = (_structs.Run * n.value)()
+        lib.xfer_layout_runs(self, rank, dim, runs, n.value, byref(n))
+        return [(getattr(run, "global"), run.length, run.local) for run in runs]
+
+    def boxes(self, rank: int) -> list[tuple[tuple[int, ...], tuple[int, ...]]]:
+        """[(lo, hi), ...]: the boxes that a rank holds, in the order of its list."""
+        n, n_dims = c_size_t(), len(self.shape)
+        lib.xfer_layout_boxes(self, rank, None, 0, byref(n))
+        bounds = (c_int64 * (2 * n_dims * n.value))()
+        lib.xfer_layout_boxes(self, rank, bounds, n.value, byref(n))
+        flat = [tuple(bounds[i * n_dims : (i + 1) * n_dims]) for i in range(2 * n.value)]
+        return list(zip(flat[::2], flat[1::2], strict=True))
+
+    def owners(self, index: Sequence[int]) -> list[tuple[int, tuple[int, ...]]]:
+        """[(rank, local index), ...]: everywhere that a global index is held."""
+        if len(index) != len(self.shape):
+            raise ValueError(f"{len(index)} indices for {len(self.shape)} dims")
+        n = c_size_t()
+        where = array(c_int64, index, "index")
+        lib.xfer_layout_owners(self, where, None, 0, byref(n))
+        owners = (_structs.Owner * n.value)()
+        lib.xfer_layout_owners(self, where, owners, n.value, byref(n))
+        return [(owner.rank, tuple(owner.local[: len(index)])) for owner in owners]
+
+    def __repr__(self) -> str:
+        return "<Layout closed>" if self.closed else self._repr(format_problem(self, None).removesuffix(" -> ?"))
+
+
+def parse_problem(line: str) -> tuple[Layout, Layout]:
+    """The (source, destination) layouts of a line such as "f32[8,6] (2):S0 -> (2,2)@2-5:S1,R".
+
+    Raises ArgError with the column where the line does not parse.
+    """
+    src, dst = Layout._empty(), Layout._empty()
+    lib.xfer_problem_parse(src._out(), dst._out(), encoded(line, "line"))
+    return src, dst
+
+
+def format_problem(src: Layout | None, dst: Layout | None) -> str:
+    """The line of two layouts; None is written "?"."""
+    n = lib.xfer_problem_format(None, 0, src, dst) + 1
+    text = create_string_buffer(n)
+    lib.xfer_problem_format(text, n, src, dst)
+    return text.value.decode()

@@ -1,0 +1,341 @@
+"""Where a rank's part lies: memory of torch, NumPy, CuPy, or of anything that speaks `__cuda_array_interface__`,
+`__dlpack__`, `__array_interface__` or the buffer protocol. It is used in place, and kept alive while it is bound.
+
+Nothing here waits for a device: data must be there, or be written on the stream that is handed to the call.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import math
+import sys
+from collections.abc import Sequence
+from ctypes import (
+    POINTER,
+    Structure,
+    c_char_p,
+    c_int,
+    c_int32,
+    c_int64,
+    c_ssize_t,
+    c_uint8,
+    c_uint16,
+    c_uint32,
+    c_uint64,
+    c_void_p,
+    py_object,
+)
+from dataclasses import dataclass
+from typing import Any
+
+from . import dtypes
+from ._lib import lib
+from ._structs import array
+from .layout import Layout
+
+__all__ = ["Memory", "View", "memory_of"]
+
+HOST = -1
+SOME_DEVICE = -2  # an array that does not say which
+
+
+@dataclass(frozen=True)
+class Memory:
+    """What an array is made of.
+
+    address: of the first element. shape: in elements. strides: in bytes. dtype: by the library's name. read_only: it
+    can be a source only. device: a CUDA ordinal, HOST (-1), or SOME_DEVICE (-2). owner: keeps the memory alive.
+    """
+
+    address: int
+    shape: tuple[int, ...]
+    strides: tuple[int, ...]
+    dtype: str
+    read_only: bool
+    device: int
+    owner: Any
+
+
+def _dense(shape: Sequence[int], size: int) -> tuple[int, ...]:
+    """Row-major strides in bytes."""
+    strides = [size] * len(shape)
+    for d in reversed(range(len(shape) - 1)):
+        strides[d] = strides[d + 1] * shape[d + 1]
+    return tuple(strides)
+
+
+# ---- torch
+
+
+def _of_torch(torch: Any, x: Any) -> Memory:
+    if type(x).__name__ == "DTensor":
+        raise TypeError("a DTensor is no memory: give its to_local(), or see xfer.torch")
+    if x.layout is not torch.strided or x.is_quantized or x.is_neg() or x.is_conj():
+        raise TypeError(f"a torch tensor of layout {x.layout} whose elements are not plainly in memory")
+    if x.device.type not in ("cpu", "cuda"):
+        raise TypeError(f"a torch tensor on {x.device}: memory is of the cpu or of cuda")
+    name, size = dtypes.dtype_name(x.dtype), x.element_size()
+    # The tensor alone would not do: `x.data = y` gives it other memory, and frees this.
+    owner = (x, x.untyped_storage())
+    device = HOST if x.device.type == "cpu" else x.device.index
+    return Memory(x.data_ptr(), tuple(x.shape), tuple(s * size for s in x.stride()), name, False, device, owner)
+
+
+# ---- array interfaces
+
+
+def _of_interface(x: Any, interface: dict[str, Any], device: int) -> Memory:
+    address, read_only = interface["data"]
+    dtype = getattr(x, "dtype", None)
+    # A typestr has no bf16 and no fp8; the dtype's name has.
+    name = dtypes.dtype_name(dtype) if hasattr(dtype, "name") else dtypes.of_typestr(interface["typestr"])
+    if interface.get("mask") is not None:
+        raise TypeError("an array with a mask")
+    shape = tuple(interface["shape"])
+    strides = interface.get("strides") or _dense(shape, dtypes.itemsize(name))
+    return Memory(address or 0, shape, tuple(strides), name, bool(read_only), device, (x, interface))
+
+
+def _device_of(x: Any) -> int:
+    """Of an array with `__cuda_array_interface__`, which does not say."""
+    if hasattr(x, "__dlpack_device__"):
+        return int(x.__dlpack_device__()[1])
+    return SOME_DEVICE
+
+
+# ---- DLPack
+
+
+class _DLTensor(Structure):
+    _fields_ = [
+        ("data", c_void_p),
+        ("device_type", c_int32),
+        ("device_id", c_int32),
+        ("ndim", c_int32),
+        ("code", c_uint8),
+        ("bits", c_uint8),
+        ("lanes", c_uint16),
+        ("shape", POINTER(c_int64)),
+        ("strides", POINTER(c_int64)),
+        ("byte_offset", c_uint64),
+    ]
+
+
+class _DLVersioned(Structure):
+    _fields_ = [
+        ("major", c_uint32),
+        ("minor", c_uint32),
+        ("manager_ctx", c_void_p),
+        ("deleter", c_void_p),
+        ("flags", c_uint64),
+        ("tensor", _DLTensor),
+    ]
+
+
+_DL_HOST, _DL_CUDA = (1, 3), (2, 13)  # plain and pinned; plain and managed
+_api = ctypes.pythonapi
+_api.PyCapsule_IsValid.argtypes, _api.PyCapsule_IsValid.restype = (py_object, c_char_p), c_int
+_api.PyCapsule_GetPointer.argtypes, _api.PyCapsule_GetPointer.restype = (py_object, c_char_p), c_void_p
+
+
+def _of_dlpack(x: Any) -> Memory:
+    device_type, device_id = x.__dlpack_device__()
+    if device_type not in (*_DL_HOST, *_DL_CUDA):
+        raise TypeError(f"memory of DLPack device type {int(device_type)}: it is of a host or of CUDA")
+    stream = -1 if device_type == _DL_CUDA[0] else None  # -1: do not synchronise
+    try:
+        capsule = x.__dlpack__(stream=stream, max_version=(1, 1), copy=False)
+    except TypeError:  # of before DLPack 1.0
+        capsule = x.__dlpack__(stream=stream)
+    # The capsule is not consumed: it stays as it is, keeps the memory, and gives it back when it is collected.
+    if _api.PyCapsule_IsValid(capsule, b"dltensor_versioned"):
+        whole = _DLVersioned.from_address(_api.PyCapsule_GetPointer(capsule, b"dltensor_versioned"))
+        if whole.major != 1:
+            raise TypeError(f"DLPack of version {whole.major}.{whole.minor}")
+        tensor, read_only = whole.tensor, bool(whole.flags & 1)
+    else:
+        tensor, read_only = _DLTensor.from_address(_api.PyCapsule_GetPointer(capsule, b"dltensor")), False
+    name = dtypes.of_dlpack(tensor.code, tensor.bits, tensor.lanes)
+    size, shape = dtypes.itemsize(name), tuple(tensor.shape[: tensor.ndim])
+    strides = tuple(s * size for s in tensor.strides[: tensor.ndim]) if tensor.strides else _dense(shape, size)
+    device = HOST if device_type in _DL_HOST else int(device_id)
+    return Memory((tensor.data or 0) + tensor.byte_offset, shape, strides, name, read_only, device, (x, capsule))
+
+
+# ---- the buffer protocol
+
+
+class _Buffer(Structure):
+    _fields_ = [
+        ("buf", c_void_p),
+        ("obj", c_void_p),
+        ("len", c_ssize_t),
+        ("itemsize", c_ssize_t),
+        ("readonly", c_int),
+        ("ndim", c_int),
+        ("format", c_char_p),
+        ("shape", c_void_p),
+        ("strides", c_void_p),
+        ("suboffsets", c_void_p),
+        ("internal", c_void_p),
+    ]
+
+
+_api.PyObject_GetBuffer.argtypes = (py_object, POINTER(_Buffer), c_int)
+_api.PyBuffer_Release.argtypes, _api.PyBuffer_Release.restype = (POINTER(_Buffer),), None
+_FULL_RO = 0x11C
+
+
+def _of_buffer(x: Any) -> Memory:
+    view = memoryview(x)  # while it lives the exporter keeps its memory where it is
+    if view.suboffsets:
+        raise TypeError("a buffer of pointers to pointers")
+    raw = _Buffer()
+    _api.PyObject_GetBuffer(view, raw, _FULL_RO)
+    address = raw.buf or 0
+    _api.PyBuffer_Release(raw)
+    name, shape = dtypes.of_format(view.format, view.itemsize), view.shape or ()
+    return Memory(address, shape, view.strides or _dense(shape, view.itemsize), name, view.readonly, HOST, view)
+
+
+def memory_of(x: Any) -> Memory:
+    """What an array is made of. Raises TypeError for what is no array in plain memory."""
+    torch = sys.modules.get("torch")
+    if torch is not None and isinstance(x, getattr(torch, "Tensor", ())):
+        return _of_torch(torch, x)
+    interface = getattr(x, "__cuda_array_interface__", None)
+    if interface is not None:
+        return _of_interface(x, interface, _device_of(x))
+    interface = getattr(x, "__array_interface__", None)
+    if interface is not None:
+        return _of_interface(x, interface, HOST)
+    if hasattr(x, "__dlpack__"):
+        return _of_dlpack(x)
+    try:
+        memoryview(x)
+    except TypeError:
+        pass
+    else:
+        return _of_buffer(x)
+    raise TypeError(f"a {type(x).__name__} is no array: it has neither an array interface, nor DLPack, nor a buffer")
+
+
+# ---- views
+
+
+class View:
+    """Where a rank's part lies: one array of its shape, or with `piece_dim` several equal ones along that dim.
+
+    dtype: what the elements are, where the array's type has another name for the same bits, such as NumPy's uint16
+    that hold bf16. It must be of the same size.
+    """
+
+    box_shapes: list[tuple[int, ...]] | None = None  # of_boxes()
+    _strides: Any = None
+
+    def __init__(self, x: Any, piece_dim: int | None = None, dtype: Any = None) -> None:
+        parts = [memory_of(x)] if piece_dim is None else [memory_of(piece) for piece in x]
+        if not parts:
+            raise ValueError("a view of no pieces")
+        one = parts[0]
+        if any((p.shape, p.strides, p.dtype) != (one.shape, one.strides, one.dtype) for p in parts):
+            raise ValueError("pieces differ in shape, strides or element type")
+        if any(p.device != one.device for p in parts):
+            raise ValueError("pieces are on different devices")
+        self.dtype = one.dtype if dtype is None else dtypes.dtype_name(dtype)
+        if dtypes.itemsize(self.dtype) != dtypes.itemsize(one.dtype):
+            raise TypeError(f"elements of {one.dtype} cannot be read as {self.dtype}: the sizes differ")
+        self.read_only = any(p.read_only for p in parts)
+        self.device = one.device
+        self._memory = parts  # kept alive
+        strides = array(c_int64, one.strides, "strides")
+        if piece_dim is None:
+            self.shape = one.shape
+            self._struct = lib.xfer_view_strided(one.address, strides, len(one.shape))
+        else:
+            piece_dim = range(len(one.shape))[piece_dim]
+            self.shape = tuple(n * (len(parts) if d == piece_dim else 1) for d, n in enumerate(one.shape))
+            self._pieces = array(c_void_p, [p.address for p in parts], "pieces")
+            self._struct = lib.xfer_view_pieces(self._pieces, len(parts), piece_dim, strides, len(one.shape))
+
+    @classmethod
+    def of_boxes(cls, arrays: Sequence[Any], dtype: Any = None) -> View:
+        """Where the boxes of a layout by boxes lie: one array for each, of its shape, in any strides."""
+        view = cls.__new__(cls)
+        parts = [memory_of(x) for x in arrays]
+        if len({(p.dtype, p.device, len(p.shape)) for p in parts}) > 1:
+            raise ValueError("boxes differ in element type, device or number of dims")
+        view._memory, view.box_shapes = parts, [p.shape for p in parts]
+        view.dtype = dtypes.dtype_name(dtype) if dtype is not None else parts[0].dtype if parts else ""
+        if parts and dtypes.itemsize(view.dtype) != dtypes.itemsize(parts[0].dtype):
+            raise TypeError(f"elements of {parts[0].dtype} cannot be read as {view.dtype}: the sizes differ")
+        view.read_only = any(p.read_only for p in parts)
+        view.device = parts[0].device if parts else HOST
+        view.shape = (sum(math.prod(p.shape) for p in parts),)
+        view._pieces = array(c_void_p, [p.address for p in parts], "boxes")
+        view._strides = array(c_int64, [s for p in parts for s in p.strides], "strides")
+        n_dims = len(parts[0].shape) if parts else 0
+        view._struct = lib.xfer_view_boxes(view._pieces, len(parts), view._strides, n_dims)
+        return view
+
+    def dense(self) -> Any:
+        """The same one array as nothing but its address, for parts whose boxes lie one after the other."""
+        return lib.xfer_view_dense(self._memory[0].address)
+
+    @property
+    def addresses(self) -> list[int]:
+        """Of the first element of each piece."""
+        return [p.address for p in self._memory]
+
+    def owners(self) -> list[Any]:
+        """What keeps the memory of each piece alive."""
+        return [p.owner for p in self._memory]
+
+    def __copy__(self) -> Any:
+        raise TypeError("a View is of one array: make another")
+
+    def __reduce_ex__(self, protocol: object) -> Any:
+        raise TypeError("a View is of memory of this process: it cannot be pickled")
+
+    def __repr__(self) -> str:
+        where = {HOST: "the host", SOME_DEVICE: "a device"}.get(self.device, f"cuda:{self.device}")
+        pieces = f" in {len(self._memory)} pieces" if len(self._memory) > 1 else ""
+        return f"<View {self.dtype}{list(self.shape)}{pieces} on {where}>"
+
+
+def _check_shape(view: View, layout: Layout, rank: int, side: str) -> None:
+    """Does a view have the shape of a rank's part? Of parts by boxes a dense array of one dim has, if it is as long."""
+    if layout._by_boxes:
+        boxes = [tuple(b - a for a, b in zip(lo, hi, strict=True)) for lo, hi in layout.boxes(rank)]
+        if view.box_shapes is not None:
+            if view.box_shapes != boxes:
+                raise ValueError(f"the {side} is arrays of shapes {view.box_shapes} for boxes of shapes {boxes}")
+            return
+        n, size = sum(math.prod(box) for box in boxes), dtypes.itemsize(view.dtype)
+        if view.shape == (n,) and len(view.addresses) == 1 and view._memory[0].strides in ((size,), ()):
+            view._struct = view.dense()
+            return
+        if len(boxes) != 1:
+            raise ValueError(f"the {side} is an array of shape {view.shape} for {len(boxes)} boxes of {n} elements")
+    if view.shape != (shape := layout.local_shape(rank)) or view.box_shapes is not None:
+        raise ValueError(f"the {side} is an array of shape {view.shape} for a part of shape {shape}")
+
+
+def view_of(x: Any, layout: Layout | None, rank: int, device: int, side: str) -> View | None:
+    """A View of x for a rank's part of a layout, or None. The library sees addresses only, so that all else is compared
+    here: shape, dtype, device, and that a destination can be written. `device`: the comm's; HOST."""
+    if x is None:
+        return None
+    view = x if isinstance(x, View) else View(x)
+    if layout is None:
+        raise ValueError(f"a {side} array on a rank that was not told the {side} layout")
+    _check_shape(view, layout, 0 if layout._own else rank, side)
+    if view.dtype != layout.dtype and view.addresses:
+        raise TypeError(f"the {side} is an array of {view.dtype} for a part of {layout.dtype}")
+    if side == "destination" and view.read_only:
+        raise ValueError("the destination is read-only")
+    if device == HOST and view.device != HOST:
+        raise ValueError(f"the {side} is on a GPU, and this comm's memory is the host's")
+    if device != HOST and view.device not in (device, HOST, SOME_DEVICE):
+        raise ValueError(f"the {side} is on cuda:{view.device}, and this comm's device is cuda:{device}")
+    return view

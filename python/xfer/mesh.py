@@ -1,0 +1,42 @@
+"""Meshes: n-D arrays of ranks."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from ctypes import c_int
+
+from . import _handle
+from ._lib import lib
+from ._structs import array
+
+__all__ = ["Mesh"]
+
+
+class Mesh(_handle.Handle):
+    """An n-D array of distinct ranks of a comm. Nothing is created on the network.
+
+    shape: 1 to 8 sizes, each at least 1. ranks: as many as the product of `shape`, row-major, the last axis fastest;
+    without them 0, 1, 2, ...
+
+    Raises ArgError for a size below 1 or a negative or repeated rank, ValueError for a wrong number of ranks.
+    """
+
+    _kind = "mesh"
+
+    def __init__(self, shape: Sequence[int], ranks: Sequence[int] | None = None) -> None:
+        super().__init__()
+        size = math.prod(shape)
+        if ranks is not None and len(ranks) != size:
+            raise ValueError(f"{len(ranks)} ranks for a mesh of {size}")
+        lib.xfer_mesh_create(self._out(), array(c_int, shape, "shape"), len(shape), array(c_int, ranks, "ranks"))
+        self.shape = tuple(int(n) for n in shape)
+        self.ranks = tuple(range(size)) if ranks is None else tuple(int(rank) for rank in ranks)
+
+    def __len__(self) -> int:
+        """How many ranks."""
+        return int(lib.xfer_mesh_size(self))
+
+    def __repr__(self) -> str:
+        plain = self.ranks == tuple(range(len(self.ranks)))
+        return self._repr(f"{self.shape}" if plain else f"{self.shape} of ranks {list(self.ranks)}")

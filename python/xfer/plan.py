@@ -1,0 +1,351 @@
+"""Plans: many tensors, planned once and run at every step; and one tensor in one call."""
+
+from __future__ import annotations
+
+import contextlib
+import sys
+from collections.abc import Sequence
+from ctypes import byref, c_uint64, c_void_p, string_at
+from typing import TYPE_CHECKING, Any, TypedDict
+
+from . import _handle, _structs
+from ._lib import lib
+from .comm import Comm
+from .errors import StateError, XferError
+from .layout import Layout
+from .memory import HOST, View, view_of
+from .stream import stream_pointer
+
+if TYPE_CHECKING:
+    from typing_extensions import Unpack
+
+__all__ = ["Plan", "PlanOptions", "redistribute"]
+
+_LANES = {"auto": 0, "direct": 1, "packed": 2, "broadcast": 3}
+Tensors = Sequence[tuple[str, Layout | None, Layout | None]]
+
+
+class PlanOptions(TypedDict, total=False):
+    """Options of a plan; 0 is the default in every field. The same on every rank.
+
+    max_staging_bytes: upper bound on staging memory per rank. window_bytes: most bytes per peer and round.
+    link_bytes_per_s, message_ns: for predicting. timeout_ms: deadline of every wait. lane: "auto", "direct", "packed"
+    or "broadcast". ranks_per_domain: ranks r with equal r // ranks_per_domain are near each other.
+    """
+
+    max_staging_bytes: int
+    window_bytes: int
+    link_bytes_per_s: int
+    message_ns: int
+    timeout_ms: int
+    lane: str
+    ranks_per_domain: int
+    flags: int
+
+
+def options_struct(options: PlanOptions) -> Any:
+    """The xfer_plan_options."""
+    struct = _structs.sized(_structs.PlanOptions)
+    for key, value in options.items():
+        if key not in PlanOptions.__annotations__:
+            raise TypeError(f"a plan has no option {key!r}")
+        if key == "lane":
+            if value not in _LANES:
+                raise ValueError(f"there is no lane {value!r}: it is one of {', '.join(_LANES)}")
+            value = _LANES[str(value)]
+        setattr(struct, key, value)
+    return struct
+
+
+def _rows(tensors: Tensors) -> Any:
+    rows = (_structs.Tensor * len(tensors))()
+    for row, (name, src, dst) in zip(rows, tensors, strict=True):
+        row.name, row.src, row.dst = _structs.encoded(name, "name"), src, dst
+    return rows
+
+
+def _reference(view: View | None) -> Any:
+    return None if view is None else byref(view._struct)
+
+
+class Plan(_handle.Handle):
+    """Many tensors, planned once and run at every step. Collective.
+
+    tensors: [(name, source layout, destination layout), ...]; a rank that does not know one side's layouts gives None
+    for them and receives them from the others. Everything else must be the same on every rank and is compared.
+
+    Raises MismatchError where ranks disagree, ShapeError where two layouts do not fit; see PlanOptions for `options`.
+
+        plan = Plan(comm, [("w", src, dst)])
+        plan.bind("w", src=mine, dst=new)
+        plan.commit()
+        for step in range(1, 1000):
+            plan.run(step)
+            plan.wait()
+    """
+
+    _kind = "plan"
+
+    def __init__(self, comm: Comm, tensors: Tensors, **options: Unpack[PlanOptions]) -> None:
+        _structs.checked("comm", comm, "comm")
+        self._begin(comm, comm.rank)
+        self._note_tensors(())
+        with comm._alone():
+            error: Exception | None = None
+            try:
+                rows, struct = _rows(tensors), options_struct(options)
+                self._note_tensors(tensors)
+            except Exception as wrong:
+                error = wrong
+            comm._agree(error)
+            comm._call(lib.xfer_plan_create, self._out(), comm, rows, len(rows), byref(struct))
+        self._use(comm)
+
+    @classmethod
+    def simulate(cls, n_ranks: int, rank: int, tensors: Tensors, **options: Unpack[PlanOptions]) -> Plan:
+        """The plan that `rank` of `n_ranks` would make, with no comm and no memory; it can be looked at, not run."""
+        plan = cls.__new__(cls)
+        plan._begin(None, rank)
+        plan._note_tensors(tensors)
+        rows, struct = _rows(tensors), options_struct(options)
+        lib.xfer_plan_simulate(plan._out(), n_ranks, rank, rows, len(rows), byref(struct))
+        return plan
+
+    def _begin(self, comm: Comm | None, rank: int) -> None:
+        _handle.Handle.__init__(self)
+        self._comm, self._rank = comm, rank
+        self._views: dict[int, tuple[View | None, View | None]] = {}
+        self._kept: list[Any] = []  # what others bound to it
+        self._wrong: Exception | None = None  # the first thing that was wrong since the last commit
+        self._refused = False
+
+    def _note_tensors(self, tensors: Tensors) -> None:
+        self._layouts = [(src, dst) for _, src, dst in tensors]
+        self._index = {name: i for i, (name, _, _) in enumerate(tensors)}
+
+    def _on(self) -> Comm:
+        self._as_parameter_  # raises
+        if self._comm is None:
+            raise StateError("a simulated plan has no ranks: it can be looked at, not bound or run")
+        return self._comm
+
+    # ---- getting ready
+
+    def bind(self, tensor: int | str, src: Any = None, dst: Any = None) -> None:
+        """Say where the parts of one tensor, by number or name, lie on this rank: arrays or Views, or None.
+
+        Local. What is wrong with them (type, shape, dtype, device) is noted, and raised by commit(), there on all
+        ranks, so that no rank waits for one that gave up. Arrays are kept alive until they are bound anew or the plan
+        is closed, their storage too.
+        """
+        self._on()
+        try:
+            number = self._number(tensor)
+            src_layout, dst_layout = self._layouts[number] if self._layouts else (None, None)
+            device = HOST if self._comm is None else self._comm._device
+            src_view = view_of(src, src_layout, self._rank, device, "source")
+            dst_view = view_of(dst, dst_layout, self._rank, device, "destination")
+            lib.xfer_plan_bind(self, number, _reference(src_view), _reference(dst_view))
+            self._views[number] = src_view, dst_view  # kept alive
+        except Exception as wrong:
+            if self._wrong is None:
+                self._wrong = wrong
+                if not isinstance(wrong, XferError):
+                    wrong.args = (f"tensor {tensor!r}: {wrong}",)
+
+    def _number(self, tensor: int | str) -> int:
+        if isinstance(tensor, str):
+            if tensor not in self._index:
+                raise ValueError("the plan has no tensor of that name")
+            return self._index[tensor]
+        if isinstance(tensor, bool) or not 0 <= tensor < len(self._layouts):
+            raise ValueError(f"the plan has {len(self._layouts)} tensors")
+        return int(tensor)
+
+    def commit(self) -> None:
+        """Get everything ready to run: check that all parts are bound, allocate staging, choose lanes. Collective.
+
+        Raises what bind() noted, here or (PeerError) on another rank; StateError where a part is not bound, ShapeError
+        where destinations overlap, ArgError for memory that the device's copies cannot use.
+        """
+        comm = self._on()
+        with comm._alone():
+            wrong, self._wrong = self._wrong, None
+            comm._agree(wrong)
+            comm._call(lib.xfer_plan_commit, self)
+            self._refused = False
+
+    # ---- at every step
+
+    def run(self, version: int, stream: Any = None) -> None:
+        """Move every tensor. Collective; one run may be in flight.
+
+        version: this rank's number for these weights, above the last one. stream: see stream_pointer(); on a GPU it
+        starts after what is already there and returns once enqueued, on a host comm the data has moved.
+
+        Raises StateError where it cannot begin; nothing was begun then, and wait() tells the other ranks.
+        """
+        comm = self._on()
+        with comm._alone():
+            self._refused = True
+            try:
+                pointer = stream_pointer(stream, comm._device)
+                version = _structs.checked(c_uint64, version, "version")
+            except Exception:
+                self._refuse()
+                raise
+            if comm._device == HOST:
+                comm._call(lib.xfer_plan_run, self, version, None)
+            else:
+                lib.xfer_plan_run(self, version, pointer)
+            self._refused = False
+
+    def _refuse(self) -> None:
+        """A run that does not begin on this rank: C knows, so that wait() tells the others."""
+        try:
+            lib.xfer_plan_run(self, 0, None)
+        except XferError:
+            return
+
+    def wait(self, timeout_ms: int = 0) -> None:
+        """Wait until the last run is complete on every rank. Collective, once per run, and again after a TimeoutError
+        that came before the run's own deadline. timeout_ms: how long for this rank's part; 0: until that deadline.
+
+        Raises PeerError where another rank's run failed, TimeoutError where the run is not complete yet, or a rank
+        missed its deadline. After a failure destinations may be half old and half new, and another commit() is needed.
+        """
+        comm = self._on()
+        with comm._alone():
+            wrong: Exception | None = None
+            try:
+                _structs.checked(c_uint64, timeout_ms, "timeout_ms")
+            except Exception as error:  # the other ranks wait for this one all the same
+                wrong, timeout_ms = error, 0
+            self._refused = False
+            comm._call(lib.xfer_plan_wait, self, timeout_ms)
+            if wrong is not None:
+                raise wrong
+
+    def release(self) -> None:
+        """Give staging and mappings of peers' memory back; bindings stay, commit() restores the rest. Collective."""
+        comm = self._on()
+        with comm._alone():
+            comm._call(lib.xfer_plan_release, self)
+
+    # ---- looking at it
+
+    def report(self) -> dict[str, int]:
+        """What the plan does on this rank, in figures: the fields of xfer_plan_report_data. Local."""
+        report = _structs.sized(_structs.PlanReport)
+        lib.xfer_plan_report(self, byref(report))
+        return _structs.fields_of(report)
+
+    def moves(self) -> list[dict[str, Any]]:
+        """The moves in which this rank takes part, each with the fields of xfer_move. Local."""
+        moves = []
+        for i in range(self.report()["n_moves"]):
+            move = _structs.Move()
+            lib.xfer_plan_move(self, i, byref(move))
+            fields = _structs.fields_of(move)
+            n_dims = fields.pop("n_dims")
+            moves.append({k: tuple(v[:n_dims]) if hasattr(v, "__len__") else v for k, v in fields.items()})
+        return moves
+
+    def text(self, json: bool = False) -> str:
+        """A summary for people, or one JSON object. Local."""
+        text = c_void_p()
+        lib.xfer_plan_print(self, byref(text), int(json))
+        try:
+            return string_at(text.value or 0).decode()
+        finally:
+            lib.xfer_text_free(text)
+
+    def __len__(self) -> int:
+        """How many tensors."""
+        return self.report()["n_tensors"]
+
+    def __repr__(self) -> str:
+        if self.closed:
+            return self._repr("")
+        figures = self.report()
+        where = "simulated, " if self._comm is None else ""
+        return self._repr(f"{where}{len(self)} tensors, {figures['in_bytes']} bytes in on rank {self._rank}")
+
+    # ---- the end
+
+    def _destroy(self, handle: c_void_p) -> None:
+        comm, self._comm = self._comm, None
+        kept = (self._views, self._kept)
+        self._views, self._kept = {}, []
+        try:
+            if self._refused and comm is not None and not comm._is_stuck():
+                # A run was refused here and nobody waited: this tells the other ranks, as wait() would have.
+                with contextlib.suppress(XferError):
+                    comm._call(lib.xfer_plan_wait, _Raw(handle), 0)
+        finally:
+            if comm is not None and comm._is_stuck():
+                assert comm._worker is not None
+                comm._worker.later(_destroy, handle, kept)
+            else:
+                super()._destroy(handle)
+
+    def __del__(self) -> None:
+        self._refused = False  # what is collected does not wait for anybody
+        super().__del__()
+
+
+class _Raw:
+    _kind = "plan"
+
+    def __init__(self, handle: c_void_p) -> None:
+        self._as_parameter_ = handle
+
+
+def _destroy(handle: c_void_p, kept: object) -> None:
+    lib.xfer_plan_destroy(handle)
+
+
+# ---- one tensor, one call
+
+
+def redistribute(
+    comm: Comm, src_layout: Layout | None, src: Any, dst_layout: Layout | None, dst: Any, stream: Any = None
+) -> None:
+    """Move one tensor from its source layout to its destination layout. Collective over all ranks of the comm.
+
+    src, dst: arrays or Views of this rank's parts; None where it has none. A layout is None on a rank that does not
+    know it. stream: see stream_pointer(). On a GPU the data is there for what follows on `stream`, on a host comm when
+    the call returns.
+
+    Raises MismatchError where ranks disagree about the layouts, ShapeError where layouts or views do not fit, and what
+    is wrong with an array (TypeError, ValueError) on the rank that has it, with PeerError on the others.
+    """
+    with comm._alone():
+        error: Exception | None = None
+        try:
+            for layout in (src_layout, dst_layout):
+                _structs.checked("layout", layout, "layout")
+            src_view = view_of(src, src_layout, comm.rank, comm._device, "source")
+            dst_view = view_of(dst, dst_layout, comm.rank, comm._device, "destination")
+            pointer = stream_pointer(stream, comm._device)
+        except Exception as wrong:
+            error = wrong
+        comm._agree(error)
+        if comm._device != HOST:
+            _note_use(pointer, comm._device, src_view, dst_view)
+        views = _reference(src_view), _reference(dst_view)
+        comm._call(_redistribute, comm, src_layout, views, dst_layout, pointer, (src_view, dst_view))
+
+
+def _redistribute(comm: Any, src_layout: Any, views: Any, dst_layout: Any, stream: int, kept: object) -> None:
+    lib.xfer_redistribute(comm, src_layout, views[0], dst_layout, views[1], stream)
+
+
+def _note_use(stream: int, device: int, *views: View | None) -> None:
+    """Tell torch's allocator that a stream uses memory, which may be dropped while the copies are still under way."""
+    torch: Any = sys.modules.get("torch")
+    for view in views:
+        for owner in view.owners() if torch is not None and view is not None else ():
+            tensor = owner[0] if isinstance(owner, tuple) else None
+            if isinstance(tensor, torch.Tensor) and tensor.is_cuda:
+                tensor.record_stream(torch.cuda.ExternalStream(stream, device=device))

@@ -1,0 +1,473 @@
+"""Whole models: move the weights of a training job into the engines that serve them. See docs/refit.md."""
+
+from __future__ import annotations
+
+import os
+import pathlib
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from ctypes import byref, c_char_p, c_int, c_int32, c_int64, c_size_t, c_void_p
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from . import _functions, _handle, _structs, dtypes
+from ._lib import lib
+from ._structs import array, encoded
+from .comm import Comm
+from .layout import Layout
+from .memory import HOST, Memory, memory_of
+from .plan import Plan, PlanOptions
+
+if TYPE_CHECKING:
+    from typing_extensions import Unpack
+
+__all__ = ["Local", "LocalPart", "Locals", "Model", "Refit", "RefitTensor", "Rules", "Side", "model_path"]
+
+_QUANTS = {None: 0, "fp8_block128": 1}
+_WEIGHTS = {"loaded": 1, "up_first": 2, "interleaved": 4, "transposed": 8}
+_SIDES = {"train": 0, "gen": 1}
+
+
+def _texts(values: Sequence[str], name: str) -> Any:
+    return array(c_char_p, [encoded(value, name) for value in values], name)
+
+
+def model_path(name: str) -> pathlib.Path:
+    """The model table of that name, such as "qwen3-30b-a3b", among those that came with this package."""
+    here = pathlib.Path(__file__).parent
+    folders = [here / "models", here.parent.parent / "models"]  # installed; a source tree
+    for folder in folders:
+        if (found := folder / f"{name}.json").is_file():
+            return found
+    known = sorted({path.stem for folder in folders for path in folder.glob("*.json")})
+    raise FileNotFoundError(f"there is no model {name!r} here: there are {', '.join(known)}")
+
+
+class Rules(_handle.Handle):
+    """What is known of model families and of the frameworks that hold them: the library's own, and the *.json files of
+    a folder, which come in place of the library's where they have the same name. See docs/adding-a-model.md.
+
+    Raises FileError for what is unreadable or malformed, with file and line.
+    """
+
+    _kind = "rules"
+
+    def __init__(self, folder: str | os.PathLike[str]) -> None:
+        super().__init__()
+        self.folder = os.fspath(folder)
+        lib.xfer_rules_load(self._out(), encoded(self.folder, "folder"))
+
+    def __repr__(self) -> str:
+        return self._repr(self.folder)
+
+
+class Model(_handle.Handle):
+    """The tensors of a model: name, shape and element type of each. No weight is read.
+
+    source: a name for model_path(), a table's file, or the folder of a Hugging Face checkpoint. layers, experts: the
+    half-open range (begin, end) that is kept. ends: with `layers`, keep the tensors outside the layers too. quant:
+    "fp8_block128". extra: a list under "extra_params" to add, such as "mtp". renames: [(from, to), ...], see Side; each
+    must match something. rules: None: the library's own.
+
+    Raises FileError for what cannot be read, with the place, and ArgError where nothing is kept.
+    """
+
+    _kind = "model"
+
+    def __init__(
+        self,
+        source: str | os.PathLike[str],
+        *,
+        layers: tuple[int, int] | None = None,
+        experts: tuple[int, int] | None = None,
+        ends: bool = False,
+        quant: str | None = None,
+        extra: str | None = None,
+        renames: Sequence[tuple[str, str]] = (),
+        rules: Rules | None = None,
+    ) -> None:
+        super().__init__()
+        path = os.fspath(source)
+        if not os.path.exists(path) and os.sep not in path and not path.endswith(".json"):
+            path = str(model_path(path))
+        if quant not in _QUANTS:
+            raise ValueError(f"there is no quant {quant!r}: it is fp8_block128 or None")
+        options = _structs.sized(
+            _structs.ModelOptions,
+            layers_begin=layers[0] if layers else 0,
+            layers_end=layers[1] if layers else 0,
+            experts_begin=experts[0] if experts else 0,
+            experts_end=experts[1] if experts else 0,
+            ends=int(ends),
+            quant=_QUANTS[quant],
+            extra=encoded(extra, "extra") if extra is not None else None,
+            renames=_texts([text for pair in renames for text in pair], "renames"),
+            n_renames=len(renames),
+            rules=rules,
+        )
+        lib.xfer_model_load(self._out(), encoded(path, "path"), byref(options))
+        self.path = path
+
+    def add(self, name: str, dtype: Any, shape: Sequence[int] = ()) -> None:
+        """Add a tensor that the table lacks: a buffer, a KV scale. Before the first refit."""
+        sizes = array(c_int64, shape, "shape")
+        lib.xfer_model_add(self, encoded(name, "name"), dtypes.dtype_code(dtype), sizes, len(shape))
+
+    def __repr__(self) -> str:
+        return self._repr(self.path)
+
+
+class Side(_handle.Handle):
+    """How one framework holds a model.
+
+    spec: "megatron:tp2,pp2", "fsdp:dp4", "full", "vllm:tp4", "hf:tp2"; docs/refit.md has the items. first_rank: the
+    side's ranks are first_rank, first_rank + 1, ... weights: what the engine's kernels have done to the expert weights:
+    "loaded", "up_first", "interleaved", "transposed"; required of "vllm:" unless the SPEC says it. expert_map: the
+    experts that each expert-parallel rank holds, in local order; an expert may occur again. ranks: the side's ranks in
+    its own order, in place of first_rank. items: items beside those of the SPEC, such as {"tp": 2, "loaded": 1}.
+    rules: None: the library's own. partial: of weights that lie in one tensor, some may be ignored. strict: a pattern
+    of ignore() must match a tensor of the model.
+
+    Raises ArgError for a SPEC with an unknown, repeated or impossible item.
+    """
+
+    _kind = "side"
+
+    def __init__(
+        self,
+        spec: str,
+        *,
+        first_rank: int = 0,
+        weights: str | Iterable[str] = (),
+        expert_map: Sequence[Sequence[int]] | None = None,
+        ranks: Sequence[int] | None = None,
+        items: Mapping[str, int] | None = None,
+        rules: Rules | None = None,
+        partial: bool = False,
+        strict: bool = False,
+    ) -> None:
+        super().__init__()
+        bits = 0
+        for word in [weights] if isinstance(weights, str) else weights:
+            if word not in _WEIGHTS:
+                raise ValueError(f"there is no {word!r} of weights: it is one of {', '.join(_WEIGHTS)}")
+            bits |= _WEIGHTS[word]
+        experts, first = None, None
+        if expert_map is not None:
+            experts, first = [e for of_rank in expert_map for e in of_rank], [0]
+            for of_rank in expert_map:
+                first.append(first[-1] + len(of_rank))
+        options = _structs.sized(
+            _structs.SideOptions,
+            first_rank=first_rank,
+            weights=bits,
+            map_experts=array(c_int32, experts, "expert_map"),
+            map_first=array(c_int32, first, "expert_map"),
+            n_map=len(expert_map or ()),
+            ranks=array(c_int32, ranks, "ranks"),
+            n_ranks=len(ranks or ()),
+            item_names=_texts(list(items or ()), "items"),
+            item_values=array(c_int32, list((items or {}).values()), "items"),
+            n_items=len(items or ()),
+            rules=rules,
+            partial=int(partial),
+            strict=int(strict),
+        )
+        lib.xfer_side_create(self._out(), encoded(spec, "spec"), byref(options))
+        self.spec = spec
+
+    @property
+    def size(self) -> int:
+        """How many ranks."""
+        return int(lib.xfer_side_size(self))
+
+    def coordinate(self, axis: str, rank: int) -> int:
+        """A rank's coordinate on "tp", "cp", "dp", "pp", "ep", "etp", "edp", "replicate" or "engine"."""
+        coordinate = c_int()
+        lib.xfer_side_coordinate(self, encoded(axis, "axis"), rank, byref(coordinate))
+        return coordinate.value
+
+    def rename(self, from_: str, to: str) -> None:
+        """The framework's names that match `from_` are, to the rules, what `to` says; each `*` stands for any text."""
+        lib.xfer_side_rename(self, encoded(from_, "from_"), encoded(to, "to"))
+
+    def ignore(self, pattern: str) -> None:
+        """Names that the side has and that are not weights: counted, else left alone."""
+        lib.xfer_side_ignore(self, encoded(pattern, "pattern"))
+
+    def place(self, pattern: str, dim: int) -> None:
+        """How the side holds the table's tensors that match: split over tp along `dim`; negative: whole."""
+        lib.xfer_side_place(self, encoded(pattern, "pattern"), dim)
+
+    def give_whole(self, pattern: str, rank: int) -> None:
+        """One rank of a training side hands in the tensors that match whole, under the table's names."""
+        lib.xfer_side_give_whole(self, encoded(pattern, "pattern"), rank)
+
+    def dtype(self, pattern: str, dtype: Any) -> None:
+        """The side holds the tensors that match in another element type than the table."""
+        lib.xfer_side_dtype(self, encoded(pattern, "pattern"), dtypes.dtype_code(dtype))
+
+    def __repr__(self) -> str:
+        return self._repr("" if self.closed else f"{self.spec} of {self.size} ranks")
+
+
+class _BorrowedLayout(Layout):
+    """A layout that a refit owns."""
+
+    def _destroy(self, handle: c_void_p) -> None:
+        return
+
+
+@dataclass(frozen=True)
+class RefitTensor:
+    """What a tensor of a join is in the table: the fields of xfer_refit_tensor, and its place in the list."""
+
+    name: str
+    hf: str
+    n_experts: int
+    first_expert: int
+    offset: int
+    strides: tuple[int, ...]
+    half_dim: int
+    half_first: int
+    half_step: int
+    layer: int
+    misc: bool
+    hook: bool
+
+
+class Refit(_handle.Handle):
+    """Two sides of one model, joined. A side that this rank does not know is None.
+
+    Raises UnsupportedError for tensors that no rule knows and nothing declares, MismatchError where the sides hold a
+    tensor in different element types, ShapeError where a shape does not fit the SPEC.
+    """
+
+    _kind = "refit"
+
+    def __init__(self, model: Model, train: Side | None, gen: Side | None) -> None:
+        super().__init__()
+        lib.xfer_refit_create(self._out(), model, train, gen)
+
+    def tensors(self) -> list[tuple[str, Layout | None, Layout | None]]:
+        """[(name, source layout, destination layout), ...] for a Plan or Plan.simulate()."""
+        n = c_size_t()
+        rows = lib.xfer_refit_tensors(self, byref(n))
+        return [(row.name.decode(), self._borrow(row.src), self._borrow(row.dst)) for row in rows[: n.value]]
+
+    def _borrow(self, pointer: int | None) -> Layout | None:
+        if pointer is None:
+            return None
+        layout = _BorrowedLayout._empty()
+        layout._handle = c_void_p(pointer)
+        layout._use(self)
+        return layout
+
+    @property
+    def ranks(self) -> int:
+        """How many ranks a comm must have."""
+        return int(lib.xfer_refit_ranks(self))
+
+    def tensor(self, i: int) -> RefitTensor:
+        """What the i-th tensor is in the table."""
+        row, n = _structs.RefitTensor(), c_size_t()
+        lib.xfer_refit_tensor_get(self, i, byref(row))
+        fields = _structs.fields_of(row)
+        fields["strides"] = tuple(row.strides[: fields.pop("n_dims")])
+        fields |= {"hf": row.hf.decode(), "misc": bool(row.misc), "hook": bool(row.hook)}
+        return RefitTensor(name=lib.xfer_refit_tensors(self, byref(n))[i].name.decode(), **fields)
+
+    def report(self) -> dict[str, int]:
+        """Figures of the join: the fields of xfer_refit_report_data."""
+        report = _structs.sized(_structs.RefitReport)
+        lib.xfer_refit_report(self, byref(report))
+        return _structs.fields_of(report)
+
+    def plan(self, comm: Comm, **options: Unpack[PlanOptions]) -> Plan:
+        """The plan of the join's tensors. Collective."""
+        return Plan(comm, self.tensors(), **options)
+
+    def locals(self, rank: int) -> Locals:
+        """What a rank has to hand in."""
+        return Locals(self, rank)
+
+    def __repr__(self) -> str:
+        if self.closed:
+            return self._repr("")
+        figures = self.report()
+        return self._repr(f"{figures['tensors']} tensors, {figures['payload_bytes']} bytes, {self.ranks} ranks")
+
+
+# ---- the local tensors of a rank
+
+
+@dataclass(frozen=True)
+class Local:
+    """A tensor as the framework has it: the fields of xfer_local. side: "train" or "gen"; dtype: by name."""
+
+    name: str
+    side: str
+    dtype: str
+    shape: tuple[int, ...]
+    dims: tuple[int, ...]
+    n_parts: int
+    expert: int
+    misc: bool
+    made: str | None
+    made_dtype: str | None
+
+
+@dataclass(frozen=True)
+class LocalPart:
+    """A tensor's part inside a local tensor: the fields of xfer_local_part."""
+
+    tensor: int
+    dim: int
+    tensor_dim: int
+    begin: int
+    end: int
+    step: int
+    first: int
+
+
+class Misc:
+    """Memory of the library that a callback may read while it runs. On the host it is an array to NumPy, on a GPU one
+    with `__cuda_array_interface__`, as bits: bf16 and fp8 are unsigned integers there."""
+
+    def __init__(self, dtype: str, shape: tuple[int, ...], address: int, device: int) -> None:
+        self.dtype_name, self.shape, self.address = dtype, shape, address
+        size = dtypes.itemsize(dtype)
+        kind = "b" if dtype == "bool" else "u" if dtype[:2] in ("bf", "f8") else dtype[0]
+        interface = {"data": (address, True), "typestr": f"{'|' if size == 1 else '<'}{kind}{size}", "shape": shape}
+        name = "__array_interface__" if device == HOST else "__cuda_array_interface__"
+        setattr(self, name, {**interface, "version": 3})
+
+
+class Locals(_handle.Handle):
+    """The framework tensors of one rank, and where each lies once it was handed in. A sequence of Local.
+
+    They are handed in by name:
+
+        locals = refit.locals(comm.rank)
+        for name, tensor in module.state_dict().items():
+            locals.give("gen", name, tensor)
+        locals.bind(plan)
+    """
+
+    _kind = "locals"
+
+    def __init__(self, refit: Refit, rank: int) -> None:
+        super().__init__()
+        lib.xfer_locals_create(self._out(), refit, rank)
+        self._use(refit)
+        self._given: dict[tuple[str, str], Memory] = {}  # kept alive
+        self._misc: Any = None
+        self._misc_error: BaseException | None = None
+        self._device = HOST
+
+    def __len__(self) -> int:
+        return int(lib.xfer_locals_count(self))
+
+    def __getitem__(self, i: int) -> Local:
+        if not 0 <= i < len(self):
+            raise IndexError(f"there are {len(self)} local tensors")
+        row = _structs.Local()
+        lib.xfer_locals_get(self, i, byref(row))
+        return Local(
+            name=row.name.decode(),
+            side="gen" if row.side else "train",
+            dtype=dtypes.name_of_code(row.dtype),
+            shape=tuple(row.shape[: row.n_dims]),
+            dims=tuple(row.dims[: row.n_dims]),
+            n_parts=row.n_parts,
+            expert=row.expert,
+            misc=bool(row.misc),
+            made=row.made.decode() if row.made is not None else None,
+            made_dtype=dtypes.name_of_code(row.made_dtype) if row.made is not None else None,
+        )
+
+    def __iter__(self) -> Iterator[Local]:
+        return (self[i] for i in range(len(self)))
+
+    def parts(self, i: int) -> list[LocalPart]:
+        """The parts of the i-th; one that is cut into several row ranges is listed as several."""
+        parts = []
+        for k in range(self[i].n_parts):
+            part = _structs.LocalPart()
+            lib.xfer_locals_part(self, i, k, byref(part))
+            parts.append(LocalPart(**_structs.fields_of(part)))
+        return parts
+
+    def give(self, side: str, name: str, x: Any, dtype: Any = None) -> None:
+        """Hand in one local tensor under the framework's name. side: "train" or "gen". dtype: see View.
+
+        A wrong one (name, shape, type) is noted and refused by bind(). Raises TypeError for what is no array, and
+        ValueError for a read-only destination.
+        """
+        if side not in _SIDES:
+            raise ValueError(f"there is no side {side!r}: it is train or gen")
+        memory = memory_of(x)
+        code = dtypes.dtype_code(memory.dtype if dtype is None else dtype)
+        if dtype is not None and dtypes.itemsize(dtypes.dtype_name(dtype)) != dtypes.itemsize(memory.dtype):
+            raise TypeError(f"elements of {memory.dtype} cannot be read as {dtype}: the sizes differ")
+        if side == "gen" and memory.read_only:
+            raise ValueError(f"the destination {name!r} is read-only")
+        shape, strides = array(c_int64, memory.shape, "shape"), array(c_int64, memory.strides, "strides")
+        n_dims = len(memory.shape)
+        lib.xfer_locals_give(self, _SIDES[side], encoded(name, "name"), code, memory.address, shape, strides, n_dims)
+        self._given[side, name] = memory
+
+    def bind(self, plan: Plan) -> None:
+        """Bind all that was handed in to a plan of the refit's tensors. Local.
+
+        What is missing, not wanted, or of the wrong shape or type is noted, and raised by the plan's commit() as a
+        MismatchError, there on all ranks; problems() has each.
+        """
+        comm = plan._on()
+        self._device = comm._device
+        try:
+            for (_, name), memory in self._given.items():
+                if comm._device == HOST != memory.device:
+                    raise ValueError(f"{name!r} is on a GPU, and this comm's memory is the host's")
+            lib.xfer_locals_bind(self, plan)
+            plan._kept.append((self, dict(self._given)))
+        except Exception as wrong:
+            plan._wrong = plan._wrong or wrong
+
+    def problems(self) -> list[str]:
+        """What is wrong with the tensors handed in, a sentence each."""
+        found: list[str] = []
+        while (text := lib.xfer_locals_problem(self, len(found))) is not None:
+            found.append(text.decode())
+        return found
+
+    @property
+    def ignored(self) -> int:
+        """How many names were handed in and ignored."""
+        return int(lib.xfer_locals_ignored(self))
+
+    def take_misc(self, function: Callable[[str, Misc], None]) -> None:
+        """Take misc tensors that were not handed in by a callback: function(name, memory), called by wait()."""
+
+        def call(_context: Any, name: bytes, dtype: int, shape: Any, n_dims: int, data: int) -> None:
+            try:
+                sizes = tuple(shape[:n_dims])
+                function(name.decode(), Misc(dtypes.name_of_code(dtype), sizes, data or 0, self._device))
+            except BaseException as error:  # raised by wait()
+                self._misc_error = self._misc_error or error
+
+        callback = _functions.Misc(call)
+        lib.xfer_locals_take_misc(self, callback, None)
+        self._misc = callback
+
+    def wait(self, plan: Plan, timeout_ms: int = 0) -> None:
+        """plan.wait(), then the callbacks, on the thread that waits. Collective. What a callback raises is raised."""
+        comm = plan._on()
+        with comm._alone():
+            plan._refused = False
+            comm._call(lib.xfer_locals_wait, self, plan, timeout_ms)
+        error, self._misc_error = self._misc_error, None
+        if error is not None:
+            raise error
+
+    def __repr__(self) -> str:
+        return self._repr("" if self.closed else f"{len(self)} tensors, {len(self._given)} handed in")

@@ -1,0 +1,46 @@
+"""Streams: the address of a cudaStream_t, from whatever the caller has."""
+
+from __future__ import annotations
+
+import sys
+from typing import Any
+
+__all__ = ["stream_pointer"]
+
+
+def _current(device: int) -> int:
+    """Of the framework that is loaded: torch's current stream, else CuPy's; else the default stream."""
+    torch = sys.modules.get("torch")
+    if torch is not None and torch.cuda.is_initialized():
+        return int(torch.cuda.current_stream(device).cuda_stream)
+    cupy = sys.modules.get("cupy")
+    if cupy is not None:
+        return int(cupy.cuda.get_current_stream().ptr)
+    return 0
+
+
+def stream_pointer(stream: Any, device: int) -> int:
+    """The address of a stream for a comm on `device` (negative: a host comm, which has none).
+
+    stream: None (the current stream of torch, or of CuPy, or else the default stream), an address, or an object with
+    `__cuda_stream__`, `cuda_stream` (torch) or `ptr` (CuPy). Raises TypeError for anything else, a bool too.
+    """
+    if stream is None:
+        return _current(device) if device >= 0 else 0
+    if isinstance(stream, bool):
+        raise TypeError("a bool is no stream")
+    if isinstance(stream, int):
+        if not 0 <= stream < 2**64:
+            raise OverflowError(f"stream = {stream} is no address")
+        return stream
+    protocol = getattr(stream, "__cuda_stream__", None)
+    if protocol is not None:
+        version, pointer = protocol() if callable(protocol) else protocol
+        if version != 0:
+            raise TypeError(f"a stream of __cuda_stream__ version {version}, not 0")
+        return int(pointer)
+    for name in ("cuda_stream", "ptr"):
+        pointer = getattr(stream, name, None)
+        if isinstance(pointer, int):
+            return pointer
+    raise TypeError(f"a {type(stream).__name__} is no stream")

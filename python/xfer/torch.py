@@ -1,0 +1,358 @@
+"""xfer for torch: layouts of DTensors and of sharded modules, DTensors moved across different meshes, whole modules.
+
+A DeviceMesh numbers ranks as torch.distributed's default group does. Where a comm numbers them otherwise, `ranks` says
+which of its ranks each of torch's is.
+
+A `_StridedShard` can mean two things, which differ where sizes do not divide: that axes to its right split first, as
+FSDP2 over tensor parallelism does ("order"), or the pieces that distribute_tensor() makes ("pieces"). torch keeps no
+note of which it was. The real local shapes decide; where they cannot, since both give all ranks parts of the same
+shapes and yet other elements, the caller must say it.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch.distributed.device_mesh import DeviceMesh
+from torch.distributed.tensor import DTensor
+
+from ._dtensor import MEANINGS, Grid, Ranks, candidates, chosen, differ, grid_of, layout_in, mesh_of
+from .comm import Comm
+from .dtypes import dtype_name, torch_dtype
+from .errors import MismatchError
+from .layout import Layout, Replicate
+from .mesh import Mesh
+from .plan import Plan, PlanOptions
+from .plan import redistribute as _redistribute
+from .refit import Model, Refit, Side
+
+if TYPE_CHECKING:
+    from typing_extensions import Unpack
+
+__all__ = ["ModelRefit", "Transfer", "layout_of", "layouts_of", "mesh_of", "redistribute"]
+
+Source = Any  # a torch.nn.Module, or a state dict
+
+
+# ---- layouts
+
+
+def _our_rank(ranks: Ranks) -> int:
+    rank = torch.distributed.get_rank()
+    return rank if ranks is None else ranks.get(rank, -1)
+
+
+def layout_of(tensor: Any, ranks: Ranks = None, meaning: str | None = None) -> Layout:
+    """Who holds what of a DTensor: Replicate, Shard, `_StridedShard`, in the order of cuts, uneven as torch.chunk.
+
+    meaning: "order" or "pieces", see the module; None: what this rank's local shape fits, "order" if both do. Ranks
+    that come to different answers get a MismatchError from the plan.
+
+    Raises TypeError for Partial, ValueError where the local tensor is of another shape than the placements say, or
+    where nothing tells the meaning and it is not given.
+    """
+    grid = grid_of(tensor.device_mesh, ranks)
+    return chosen(candidates(tensor, _our_rank(ranks), grid), grid, tensor, meaning)
+
+
+def _tensors(source: Source) -> dict[str, Any]:
+    """The tensors of a module or a state dict by name."""
+    state = source.state_dict() if isinstance(source, torch.nn.Module) else source
+    return {name: tensor for name, tensor in state.items() if isinstance(tensor, torch.Tensor)}
+
+
+def layouts_of(source: Source, ranks: Ranks = None) -> dict[str, Layout]:
+    """Layouts of the DTensors of a module (FSDP2, tensor parallelism) or a state dict, by name."""
+    return {n: layout_of(t, ranks) for n, t in _tensors(source).items() if isinstance(t, DTensor)}
+
+
+def _local(tensor: Any) -> Any:
+    """The memory of this rank's part; None outside the mesh."""
+    if not isinstance(tensor, DTensor):
+        return tensor.detach()
+    if tensor.device_mesh.get_coordinate() is None:
+        return None
+    return tensor.to_local().detach()
+
+
+# ---- one DTensor across meshes
+
+
+def _device(comm: Comm) -> Any:
+    return torch.device("cpu") if comm.device is None else torch.device("cuda", comm.device)
+
+
+def _gather(comm: Comm, record: Any) -> list[Any]:
+    """What each rank says, as JSON."""
+    mine = json.dumps(record).encode()
+    n = max(int.from_bytes(each, "little") for each in comm.all_gather(len(mine).to_bytes(8, "little")))
+    return [json.loads(word) for word in comm.all_gather(mine.ljust(n))]
+
+
+def _record(tensor: Any, found: Mapping[str, Layout], meaning: str | None, grid: Grid | None) -> dict[str, Any]:
+    if tensor is None or grid is None:
+        return {}
+    meanings = [m for m in found if meaning in (None, m)]
+    unclear = meaning is None and differ(found, grid)
+    return {"meanings": meanings, "unclear": unclear, "shape": list(tensor.shape), "dtype": dtype_name(tensor.dtype)}
+
+
+def _agreed(records: Sequence[dict[str, Any]]) -> tuple[dict[str, Any], str]:
+    """What the ranks say of a tensor: its shape and dtype, and a meaning that fits everywhere."""
+    known = [(rank, record) for rank, record in enumerate(records) if "shape" in record]
+    if not known:
+        raise ValueError("no rank has the tensor")
+    first, said = known[0]
+    for rank, record in known:
+        if (record["shape"], record["dtype"]) != (said["shape"], said["dtype"]):
+            raise MismatchError(
+                f"rank {first} has {said['dtype']}{said['shape']}, rank {rank} {record['dtype']}{record['shape']}"
+            )
+    fits = [m for m in MEANINGS if all(m in record["meanings"] for _, record in known)]
+    if len(fits) == 2 and any(record["unclear"] for _, record in known):
+        raise ValueError("no local shape tells what _StridedShard means: say meaning='order' or 'pieces'")
+    if fits:
+        return said, fits[0]
+    raise MismatchError("the local shapes of the ranks fit no meaning of the placements together")
+
+
+def redistribute(
+    tensor: Any,
+    mesh: DeviceMesh | None,
+    placements: Sequence[Any] | None,
+    comm: Comm,
+    *,
+    stream: Any = None,
+    ranks: Ranks = None,
+    meaning: str | None = None,
+) -> Any:
+    """A DTensor on another mesh: any mesh and placements to any other. Collective over all ranks of the comm.
+
+    tensor: the DTensor; None on a rank that has none. mesh, placements: where it goes; None on a rank that does not
+    know. meaning: of `_StridedShard` in the source, see layout_of(). Returns the new DTensor, or None where `mesh` is
+    None. Not differentiable.
+
+    Raises TypeError for Partial, ValueError where a local tensor has another shape than the placements say; on the
+    other ranks PeerError.
+    """
+    error: Exception | None = None
+    found: dict[str, Layout] = {}
+    grid: Grid | None = None
+    try:
+        if tensor is not None and not isinstance(tensor, DTensor):
+            raise TypeError(f"a {type(tensor).__name__} is no DTensor")
+        if tensor is not None and tensor.device_mesh.get_coordinate() is None:
+            tensor = None  # outside the mesh torch has a wrong shape for a scalar: the others know better
+        if tensor is not None:
+            grid = grid_of(tensor.device_mesh, ranks)
+            found = candidates(tensor, comm.rank, grid)
+    except Exception as wrong:
+        error = wrong
+    _agree(comm, error)
+    said, agreed = _agreed(_gather(comm, _record(tensor, found, meaning, grid)))
+    target, made, local = None, None, None
+    try:
+        if mesh is not None and placements is not None:
+            target, made, local = _empty(mesh, placements, said, comm, ranks)
+    except Exception as wrong:
+        error = wrong
+    _agree(comm, error)
+    source = found.get(agreed)
+    _redistribute(comm, source, None if source is None else _local(tensor), target, local, stream)
+    return made
+
+
+def _empty(
+    mesh: DeviceMesh, placements: Sequence[Any], said: Mapping[str, Any], comm: Comm, ranks: Ranks
+) -> tuple[Layout, Any, Any]:
+    """(layout, DTensor, the memory of this rank's part or None) of a tensor that is to come."""
+    shape, dtype = tuple(said["shape"]), torch_dtype(torch, said["dtype"])
+    by_meaning = [layout_in(grid_of(mesh, ranks), placements, shape, dtype, meaning) for meaning in MEANINGS]
+    layout = by_meaning[0] or by_meaning[1]
+    assert layout is not None
+    inside = mesh.get_coordinate() is not None
+    local = torch.empty(layout.local_shape(comm.rank) if inside else (0,), dtype=dtype, device=_device(comm))
+    stride = torch.empty(shape, device="meta").stride()
+    made = DTensor.from_local(local, mesh, placements, run_check=False, shape=torch.Size(shape), stride=stride)
+    return layout, made, local if inside else None
+
+
+def _agree(comm: Comm, error: Exception | None) -> None:
+    with comm._alone():
+        comm._agree(error)
+
+
+# ---- modules
+
+
+def _meshes(tensors: Mapping[str, Any], ranks: Ranks) -> dict[str, Any]:
+    """Each mesh of this rank's tensors, by the first name that lies on it."""
+    grids: dict[Grid, str] = {}
+    for name, tensor in tensors.items():
+        if isinstance(tensor, DTensor):
+            grids.setdefault(grid_of(tensor.device_mesh, ranks), name)
+    return {name: [grid.sizes, grid.ranks] for grid, name in grids.items()}
+
+
+def _all_replicas(mine: Grid, name: str, theirs: Sequence[dict[str, Any] | None]) -> Grid:
+    """A mesh, with those that other ranks have for the same tensor: FSDP2 over dp leaves one for each rank of tp."""
+    meshes = {(tuple(each[name][0]), tuple(each[name][1])) for each in theirs if each is not None and name in each}
+    found = sorted(meshes, key=lambda mesh: min(mesh[1]))
+    together = tuple(rank for _, numbers in found for rank in numbers)
+    if len(set(together)) < len(together) or any(sizes != mine.sizes for sizes, _ in found):
+        raise ValueError(f"{name!r} lies on meshes that overlap or differ in shape: {found}")
+    return Grid(mine.sizes, together)
+
+
+def _layouts(
+    tensors: Mapping[str, Any],
+    theirs: Sequence[dict[str, Any] | None],
+    rank: int,
+    ranks: Ranks,
+    meaning: str | None,
+) -> dict[str, Layout]:
+    """Of one side's tensors; a tensor that is no DTensor is whole on every rank of the side."""
+    first = {Grid(tuple(sizes), tuple(numbers)): name for name, (sizes, numbers) in (theirs[rank] or {}).items()}
+    grids = {grid: _all_replicas(grid, name, theirs) for grid, name in first.items()}
+    everywhere = [r for r, has in enumerate(theirs) if has is not None]
+    layouts = {}
+    for name, tensor in tensors.items():
+        if isinstance(tensor, DTensor):
+            grid = grids[grid_of(tensor.device_mesh, ranks)]
+            layouts[name] = chosen(candidates(tensor, rank, grid), grid, tensor, meaning)
+        else:
+            whole = Mesh([len(everywhere)], everywhere)
+            layouts[name] = Layout(whole, tuple(tensor.shape), tensor.dtype, [Replicate()])
+    return layouts
+
+
+class Transfer:
+    """All tensors of a sharded module into those of another, planned once and moved at every step. Collective.
+
+    source: a module or a state dict on the ranks that have the weights; target: likewise where they go; each None on
+    the other ranks. Both have the same names, and every rank of a side all of them. A tensor that is no DTensor is
+    whole on every rank of its side; one that several meshes have, as FSDP2 makes of what tp leaves whole, is the same
+    on each of them.
+
+        weights = Transfer(comm, source=trainer if trains else None, target=None if trains else server)
+        for step in range(1, 1000):
+            weights.step(step)
+
+    Raises what is wrong with a tensor on the rank that has it, PeerError on the others; MismatchError where the two
+    sides have different names, shapes or types.
+    """
+
+    def __init__(
+        self,
+        comm: Comm,
+        *,
+        source: Source | None = None,
+        target: Source | None = None,
+        ranks: Ranks = None,
+        meaning: str | None = None,
+        **options: Unpack[PlanOptions],
+    ) -> None:
+        have: list[dict[str, Any]] = [_tensors(side) if side is not None else {} for side in (source, target)]
+        error: Exception | None = None
+        meshes: list[Any] = [None, None]
+        try:
+            meshes = [
+                None if side is None else _meshes(h, ranks) for side, h in zip((source, target), have, strict=True)
+            ]
+            if None not in meshes and set(have[0]) != set(have[1]):
+                lacking = min(set(have[0]) ^ set(have[1]))
+                raise ValueError(f"{lacking!r} is in one of source and target alone")
+        except Exception as wrong:
+            error = wrong
+        said = _gather(comm, meshes)
+        layouts: list[dict[str, Layout]] = [{}, {}]
+        try:
+            for side in (0, 1):
+                theirs = [each[side] for each in said]
+                layouts[side] = _layouts(have[side], theirs, comm.rank, ranks, meaning)
+        except Exception as wrong:
+            error = error or wrong
+        _agree(comm, error)
+        names = sorted({*layouts[0], *layouts[1]})
+        self.plan = Plan(comm, [(name, layouts[0].get(name), layouts[1].get(name)) for name in names], **options)
+        for name in names:
+            self.plan.bind(name, *(_local(side[name]) if name in side else None for side in have))
+        self.plan.commit()
+
+    def step(self, version: int, stream: Any = None) -> None:
+        """Move all tensors and wait until they are there on every rank. Collective."""
+        self.plan.run(version, stream)
+        self.plan.wait()
+
+    def close(self) -> None:
+        """Give the plan back."""
+        self.plan.close()
+
+    def __enter__(self) -> Transfer:
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        self.close()
+
+    def __repr__(self) -> str:
+        return f"<Transfer of {self.plan!r}>"
+
+
+class ModelRefit:
+    """A trainer's weights into an engine's, by the rules of both frameworks. Collective. See docs/refit.md.
+
+    model: a Model, or what makes one. train, gen: Sides, or SPECs such as "fsdp:dp4" and "vllm:tp2,loaded"; the ranks
+    of a gen SPEC begin after those of train. source: the trainer's module or state dict on its ranks; target: the
+    engine's on its; DTensors are handed in by their local parts.
+
+    Raises MismatchError for what is missing, not wanted or of the wrong shape, on all ranks with the sentence.
+    """
+
+    def __init__(
+        self,
+        comm: Comm,
+        model: Model | str,
+        train: Side | str,
+        gen: Side | str,
+        *,
+        source: Source | None = None,
+        target: Source | None = None,
+        **options: Unpack[PlanOptions],
+    ) -> None:
+        train = Side(train) if isinstance(train, str) else train
+        gen = Side(gen, first_rank=train.size) if isinstance(gen, str) else gen
+        self.refit = Refit(model if isinstance(model, Model) else Model(model), train, gen)
+        self.plan = self.refit.plan(comm, **options)
+        self.locals = self.refit.locals(comm.rank)
+        try:
+            for side, state in (("train", source), ("gen", target)):
+                for name, tensor in _tensors(state).items() if state is not None else ():
+                    part = _local(tensor)
+                    if part is not None:
+                        self.locals.give(side, name, part)
+            self.locals.bind(self.plan)
+        except Exception as wrong:
+            self.plan._wrong = wrong  # raised by commit, on all ranks
+        self.plan.commit()
+
+    def step(self, version: int, stream: Any = None) -> None:
+        """Move all weights and wait until they are there on every rank. Collective."""
+        self.plan.run(version, stream)
+        self.locals.wait(self.plan)
+
+    def close(self) -> None:
+        """Give everything back."""
+        for each in (self.plan, self.locals, self.refit):
+            each.close()
+
+    def __enter__(self) -> ModelRefit:
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        self.close()
+
+    def __repr__(self) -> str:
+        return f"<ModelRefit of {self.refit!r}>"

@@ -1,0 +1,179 @@
+"""What one rank finds wrong is an error on every rank, at once, with its rank and its sentence (and no rank hangs)."""
+
+import threading
+import time
+
+import numpy as np
+import pytest
+from ranks import outcomes
+
+import xfer
+from xfer import Layout, Mesh, Shard
+
+LAYOUT = Layout(Mesh([3]), [6], "f32", [Shard(0)])
+GOOD = np.zeros(2, np.float32)
+
+
+def frozen():
+    array = np.zeros(2, np.float32)
+    array.flags.writeable = False
+    return array
+
+
+WRONG_SOURCES = {
+    "shape": (np.zeros(3, np.float32), ValueError, "shape"),
+    "dims": (np.zeros((2, 1), np.float32), ValueError, "shape"),
+    "dtype": (np.zeros(2, np.int32), TypeError, "i32"),
+    "order": (np.zeros(2, ">f4"), TypeError, "byte order"),
+    "complex": (np.zeros(2, np.complex64), TypeError, "complex64"),
+    "object": ([1.0, 2.0], TypeError, "no array"),
+    "scalar": (3.0, TypeError, "no array"),
+    "stride": (np.zeros(2, np.float32)[::-1], xfer.ShapeError, "stride"),
+}
+
+
+def check(results, wrong_rank, kind, words):
+    assert isinstance(results[wrong_rank], kind), results
+    assert words in str(results[wrong_rank])
+    for rank, result in enumerate(results):
+        if rank != wrong_rank:
+            assert isinstance(result, xfer.PeerError), results
+            assert f"rank {wrong_rank}" in str(result)
+            assert words in str(result)
+
+
+@pytest.mark.parametrize("name", WRONG_SOURCES)
+def test_redistribute(name):
+    array, kind, words = WRONG_SOURCES[name]
+    results = outcomes(
+        3, lambda comm: xfer.redistribute(comm, LAYOUT, array if comm.rank == 1 else GOOD, LAYOUT, np.zeros_like(GOOD))
+    )
+    check(results, 1, kind, words)
+
+
+@pytest.mark.parametrize("name", WRONG_SOURCES)
+def test_bind_is_refused_by_commit_on_all_ranks(name):
+    array, kind, words = WRONG_SOURCES[name]
+
+    def work(comm):
+        with xfer.Plan(comm, [("w", LAYOUT, LAYOUT)]) as plan:
+            plan.bind("w", array if comm.rank == 2 else GOOD, np.zeros_like(GOOD))
+            with pytest.raises(Exception) as caught:
+                plan.commit()
+            plan.bind("w", GOOD, np.zeros_like(GOOD))  # and can be put right
+            plan.commit()
+            plan.run(1)
+            plan.wait()
+            return caught.value
+
+    check(outcomes(3, work), 2, kind, words)
+
+
+@pytest.mark.parametrize(
+    ("wrong", "kind", "words"),
+    [
+        ({"dst": frozen()}, ValueError, "read-only"),
+        ({"dst": None}, xfer.StateError, "not bound"),
+        ({"dst": np.broadcast_to(np.float32(1), (2,))}, ValueError, "read-only"),
+    ],
+)
+def test_destinations(wrong, kind, words):
+    def work(comm):
+        with xfer.Plan(comm, [("w", LAYOUT, LAYOUT)]) as plan:
+            plan.bind(0, GOOD, **(wrong if comm.rank == 0 else {"dst": np.zeros_like(GOOD)}))
+            plan.commit()
+
+    check(outcomes(3, work), 0, kind, words)
+
+
+@pytest.mark.parametrize(
+    ("tensors", "options", "kind", "words"),
+    [
+        ([("w", LAYOUT, 5)], {}, TypeError, "not a layout"),
+        ([("w\0", LAYOUT, LAYOUT)], {}, ValueError, "NUL"),
+        ([(3, LAYOUT, LAYOUT)], {}, TypeError, "name is a int"),
+        ([("w", LAYOUT)], {}, ValueError, "unpack"),
+        ([("w", LAYOUT, LAYOUT)], {"colour": 3}, TypeError, "colour"),
+        ([("w", LAYOUT, LAYOUT)], {"lane": "fast"}, ValueError, "fast"),
+        ([("w", LAYOUT, LAYOUT)], {"window_bytes": -1}, OverflowError, "window_bytes"),
+        ([("w", LAYOUT, LAYOUT)], {"flags": 1}, xfer.UnsupportedError, "flags"),
+    ],
+)
+def test_create(tensors, options, kind, words):
+    def work(comm):
+        if comm.rank == 1:
+            xfer.Plan(comm, tensors, **options)
+        else:
+            xfer.Plan(comm, [("w", LAYOUT, LAYOUT)])
+
+    check(outcomes(3, work), 1, kind, words)
+
+
+def test_all_gather_and_register():
+    check(outcomes(3, lambda comm: comm.all_gather("text" if comm.rank == 2 else b"four")), 2, TypeError, "str")
+    check(outcomes(3, lambda comm: comm.register([1] if comm.rank == 2 else None)), 2, TypeError, "no array")
+    for result in outcomes(3, lambda comm: comm.all_gather(b"12345"[: comm.rank + 1])):
+        assert isinstance(result, xfer.MismatchError)
+        assert "1 bytes" in str(result)
+
+
+def test_run_that_cannot_begin_is_told_by_wait():
+    def work(comm):
+        with xfer.Plan(comm, [("w", LAYOUT, LAYOUT)]) as plan:
+            plan.bind(0, GOOD, np.zeros_like(GOOD))
+            plan.commit()
+            try:
+                plan.run(-1 if comm.rank == 1 else 1)
+            except OverflowError as error:
+                with pytest.raises(xfer.XferError):
+                    plan.wait()
+                raise error
+            plan.wait()
+
+    results = outcomes(3, work)
+    assert isinstance(results[1], OverflowError)
+    assert all(isinstance(results[r], xfer.XferError) for r in (0, 2)), results
+
+
+def test_plan_left_after_a_refused_run_lets_the_others_go():
+    def work(comm):
+        with xfer.Plan(comm, [("w", LAYOUT, LAYOUT)]) as plan:
+            plan.bind(0, GOOD, np.zeros_like(GOOD))
+            plan.commit()
+            plan.run("one" if comm.rank == 1 else 1)
+            plan.wait()
+
+    began = time.monotonic()
+    results = outcomes(3, work)
+    assert isinstance(results[1], TypeError), results
+    assert all(isinstance(results[r], xfer.XferError) for r in (0, 2)), results
+    assert time.monotonic() - began < 30
+
+
+def test_wait_with_a_wrong_timeout_waits_all_the_same():
+    def work(comm):
+        with xfer.Plan(comm, [("w", LAYOUT, LAYOUT)]) as plan:
+            plan.bind(0, GOOD, np.zeros_like(GOOD))
+            plan.commit()
+            plan.run(1)
+            plan.wait(-1 if comm.rank == 1 else 0)
+
+    results = outcomes(3, work)
+    assert isinstance(results[1], OverflowError)
+    assert results[0] is results[2] is None
+
+
+def test_second_thread_on_a_comm_is_refused():
+    comms = xfer.Comm.local(2)
+    seen = []
+    waiting = threading.Thread(target=comms[0].all_gather, args=(b"a",))
+    waiting.start()
+    while not comms[0]._busy.locked():
+        time.sleep(0.01)
+    with pytest.raises(xfer.StateError, match="another thread"):
+        comms[0].all_gather(b"a")
+    other = threading.Thread(target=lambda: seen.append(comms[1].all_gather(b"b")))
+    other.start()
+    waiting.join(30)
+    other.join(30)
+    assert seen == [[b"a", b"b"]]

@@ -1,0 +1,210 @@
+"""How comms come to be, as far as it goes without a GPU: ids, all-gathers, what is said where something is missing."""
+
+import ctypes
+import os
+import socket
+import subprocess
+import sys
+import threading
+import time
+
+import pytest
+
+import xfer
+from xfer import _bootstrap, _functions, _lib
+
+ID = bytes(range(128))
+
+
+def on_threads(n, work):
+    """The results by rank."""
+    got = [None] * n
+
+    def call(rank):
+        try:
+            got[rank] = work(rank)
+        except Exception as error:
+            got[rank] = error
+
+    threads = [threading.Thread(target=call, args=(rank,), daemon=True) for rank in range(n)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(60)
+    assert not any(thread.is_alive() for thread in threads)
+    return got
+
+
+def free_port():
+    with socket.socket() as s:
+        s.bind(("127.0.0.1", 0))
+        return s.getsockname()[1]
+
+
+def no_id():
+    raise RuntimeError("NCCL has none")
+
+
+def test_id_by_address():
+    address = f"127.0.0.1:{free_port()}"
+    got = on_threads(4, lambda rank: _bootstrap.nccl_unique_id(address, rank, 4, lambda: ID))
+    assert got == [(ID, rank, 4) for rank in range(4)]
+
+
+def test_stranger_at_the_address_does_no_harm():
+    port = free_port()
+
+    def work(rank):
+        if rank == 3:  # comes first, says something else, and leaves
+            while True:
+                try:
+                    with socket.create_connection(("127.0.0.1", port), timeout=30) as stranger:
+                        stranger.sendall(b"GET / HTTP/1.1\r\n\r\n")
+                        return None
+                except ConnectionRefusedError:
+                    continue
+        if rank == 2:
+            time.sleep(0.3)
+        return _bootstrap.nccl_unique_id(f"127.0.0.1:{port}", rank, 3, lambda: ID)
+
+    assert on_threads(4, work)[:3] == [(ID, rank, 3) for rank in range(3)]
+
+
+def test_no_id_is_an_error_of_all_ranks():
+    address = f"127.0.0.1:{free_port()}"
+    got = on_threads(3, lambda rank: _bootstrap.nccl_unique_id(address, rank, 3, no_id))
+    assert all(isinstance(each, xfer.CommError) and "NCCL has none" in str(each) for each in got), got
+
+
+def test_id_as_bytes():
+    assert _bootstrap.nccl_unique_id(ID, 1, 2, no_id) == (ID, 1, 2)
+    for wrong, rank, size in ((ID[:5], 0, 1), (ID, None, 2), (ID, 2, 2), (ID, -1, 2), ("127.0.0.1:1", None, None)):
+        with pytest.raises(ValueError, match="Id|id|address"):
+            _bootstrap.nccl_unique_id(wrong, rank, size, no_id)
+    with pytest.raises(TypeError, match="neither"):
+        _bootstrap.nccl_unique_id(object(), 0, 1, no_id)
+
+
+def test_addresses_of_communicators():
+    class Nccl4py:
+        ptr = 4096
+
+    assert _bootstrap.nccl_address(4096, 0) == _bootstrap.nccl_address(Nccl4py(), 0) == 4096
+    assert _bootstrap.nccl_address(ID, 0) is None
+    with pytest.raises(TypeError):
+        _bootstrap.nccl_address(True, 0)
+
+
+def exchange(barrier, said):
+    """An all-gather of threads, as a user may write one."""
+
+    def gather_of(rank):
+        def gather(mine):
+            said[rank] = mine
+            barrier.wait(30)
+            got = list(said)
+            barrier.wait(30)
+            return got
+
+        return gather
+
+    return gather_of
+
+
+def test_callback_is_an_all_gather():
+    gather_of = exchange(threading.Barrier(3), [None] * 3)
+
+    def work(rank):
+        gather, ours, size = _bootstrap.all_gather(gather_of(rank), rank, 3)
+        callback = _bootstrap.GatherCallback(gather, size)
+        mine, everything = bytes([rank] * 5), ctypes.create_string_buffer(15)
+        assert callback.function(None, ctypes.addressof(everything), mine, 5) == 0
+        return ours, everything.raw
+
+    assert on_threads(3, work) == [(rank, b"\0" * 5 + b"\1" * 5 + b"\2" * 5) for rank in range(3)]
+
+
+@pytest.mark.parametrize(
+    ("gather", "words"),
+    [
+        (lambda mine: [mine], "gave [5]"),
+        (lambda mine: [mine, mine[:2]], "gave [5, 2]"),
+        (lambda _: 1 / 0, "division"),
+        (lambda _: None, "NoneType"),
+    ],
+)
+def test_callback_that_fails_answers_so(gather, words):
+    callback = _bootstrap.GatherCallback(gather, 2)
+    everything = ctypes.create_string_buffer(10)
+    assert callback.function(None, ctypes.addressof(everything), b"abcde", 5) == 1
+    assert words in str(callback.error)
+
+
+def test_what_is_no_all_gather():
+    for wrong, kind in ((3, TypeError), ("gloo", TypeError), (exchange, ValueError)):
+        with pytest.raises(kind):
+            _bootstrap.all_gather(wrong, None, None)
+
+
+def test_id_and_all_gather_of_mpi4py():
+    mpi = pytest.importorskip("mpi4py.MPI", reason="mpi4py is not installed")
+    assert _bootstrap.nccl_unique_id(mpi.COMM_SELF, None, None, lambda: ID) == (ID, 0, 1)
+    gather, rank, size = _bootstrap.all_gather(mpi.COMM_SELF, None, None)
+    assert (gather(b"ab"), rank, size) == ([b"ab"], 0, 1)
+
+
+def test_stores_of_torch():
+    dist = pytest.importorskip("torch", reason="torch is not installed").distributed
+    store = dist.HashStore()
+    gathers = []
+    for rank in range(3):  # one process's counters stand for three
+        _bootstrap._counts.clear()
+        gathers.append(_bootstrap.all_gather(store, rank, 3)[0])
+    for text in (b"a", b"bc", b"def"):
+        got = on_threads(3, lambda rank, text=text: gathers[rank](text + bytes([rank])))
+        assert got == [[text + bytes([rank]) for rank in range(3)]] * 3
+
+
+def has_plugin():
+    try:
+        _lib.plugin("nccl")
+    except xfer.UnsupportedError:
+        return False
+    return True
+
+
+def test_without_a_gpu_or_the_plug_in_it_is_said():
+    if has_plugin():
+        n = ctypes.c_int()
+        if _lib.plugin("nccl").library.cudaGetDeviceCount(ctypes.byref(n)) == 0 and n.value > 0:
+            pytest.skip("there is a GPU")
+        kind = xfer.CudaError
+    else:
+        kind = xfer.UnsupportedError
+    for make in (
+        lambda: xfer.Comm.nccl(ID, 0, 1),
+        lambda: xfer.Comm.cuda(lambda mine: [mine], 0, 1),
+        lambda: xfer.Comm.cuda(lambda mine: [mine], 0, 1, device=0),
+    ):
+        with pytest.raises(kind):
+            make()
+
+
+def test_plug_ins_have_what_they_should():
+    for name, functions in _functions.PLUGINS.items():
+        try:
+            found = _lib.plugin(name)
+        except xfer.UnsupportedError:
+            continue
+        assert all(hasattr(found, function) for function in functions)
+    with pytest.raises(xfer.UnsupportedError, match="libxfer_rdma cannot be loaded"):
+        _lib._load_first("rdma")
+
+
+def test_import_needs_nothing():
+    """No NumPy, torch or MPI is imported, and no plug-in loaded, by `import xfer`."""
+    code = "import sys, xfer; print([m for m in ('numpy', 'torch', 'mpi4py', 'cupy') if m in sys.modules])"
+    done = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, env=dict(os.environ), timeout=60
+    )
+    assert done.stdout.strip() == "[]", done.stderr

@@ -1,0 +1,335 @@
+"""xfer.capture: each recorded load against the same load of numbers, element by element."""
+
+import random
+
+import pytest
+
+torch = pytest.importorskip("torch", reason="torch is not installed")
+from xfer.capture import capture  # noqa: E402
+
+
+class Model(torch.nn.Module):
+    """Parameters by shape; a loader is a function (model, weights)."""
+
+    def __init__(self, shapes, loader, dtype=torch.float64, device="meta"):
+        super().__init__()
+        self.loader = loader
+        for name, shape in shapes.items():
+            self.register_parameter(name, torch.nn.Parameter(torch.zeros(shape, dtype=dtype, device=device), False))
+
+    def load_weights(self, weights):
+        self.loader(self, dict(weights))
+
+
+def numbers(checkpoint):
+    """Each element of the checkpoint another number, 0 none of them; and {number: (name, place)}."""
+    tensors, at = {}, 1
+    for name, (_, shape) in checkpoint.items():
+        n = torch.Size(shape).numel()
+        tensors[name] = torch.arange(at, at + n, dtype=torch.float64).reshape(shape)
+        at += n
+    return tensors
+
+
+def carried_out(found, shapes, tensors):
+    """The parameters that the recorded copies make; what is made is -1."""
+    parameters = {name: torch.zeros(shape, dtype=torch.float64) for name, shape in shapes.items()}
+    for each in found.made:
+        part = parameters[each.target].as_strided(each.shape, each.target_strides, each.target_offset)
+        part.fill_(0 if not each.sources else -1)
+    for each in found.copies:
+        part = parameters[each.target].as_strided(each.shape, each.target_strides, each.target_offset)
+        part.copy_(tensors[each.source].as_strided(each.shape, each.source_strides, each.source_offset))
+        if each.source_box is not None:
+            inside = tensors[each.source][tuple(slice(lo, hi) for lo, hi in each.source_box)]
+            assert set(part.flatten().tolist()) == set(inside.flatten().tolist())
+    return parameters
+
+
+def by_boxes(found, checkpoint, shapes, tensors):
+    """The same, by the boxes of each tensor."""
+    parameters = {name: torch.zeros(shape, dtype=torch.float64) for name, shape in shapes.items()}
+    for name, boxes in found.boxes(checkpoint).items():
+        for box in boxes:
+            size = [hi - lo for lo, hi in zip(box.lo, box.hi, strict=True)]
+            part = parameters[box.target].as_strided(size, box.strides, box.target_offset)
+            part.copy_(tensors[name][tuple(slice(lo, hi) for lo, hi in zip(box.lo, box.hi, strict=True))])
+    return parameters
+
+
+def check(shapes, checkpoint, loader, device="meta"):
+    """The record of a load makes what the load makes."""
+    checkpoint = {name: ("f64", shape) for name, shape in checkpoint.items()}
+    found = capture(Model(shapes, loader, device=device), checkpoint)
+    tensors = numbers(checkpoint)
+    real = Model(shapes, loader, device="cpu")
+    real.load_weights(iter(tensors.items()))
+    for name, want in carried_out(found, shapes, tensors).items():
+        torch.testing.assert_close(want, getattr(real, name).data, rtol=0, atol=0, msg=name)
+    for name, want in by_boxes(found, checkpoint, shapes, tensors).items() if not found.made else ():
+        torch.testing.assert_close(want, getattr(real, name).data, rtol=0, atol=0, msg=name)
+    return found
+
+
+# ---- loaders as engines have them
+
+
+def qkv(model, weights, tp=2, rank=1, heads=4, kv=2, head=3):
+    """Rows of q, then of k, then of v, of this rank's heads."""
+    at = 0
+    for name, n in (("q", heads), ("k", kv), ("v", kv)):
+        size = n // tp * head
+        part = weights[name].narrow(0, rank * size, size)
+        model.qkv_proj.data.narrow(0, at, size).copy_(part)
+        at += size
+
+
+def gate_up(model, weights, tp=4, rank=2):
+    for i, name in enumerate(("gate", "up")):
+        shard = weights[name].shape[0] // tp
+        model.gate_up_proj.data[i * shard : (i + 1) * shard].copy_(weights[name].chunk(tp)[rank])
+
+
+def experts(model, weights, tp=2, rank=1):
+    """w13 of each expert: gate rows, then up rows; w2 by columns."""
+    for e in range(model.w13.shape[0]):
+        half = model.w13.shape[1] // 2
+        for i, name in enumerate(("gate", "up")):
+            expert = model.w13.data[e]
+            expert.narrow(0, i * half, half).copy_(weights[f"experts.{e}.{name}"].narrow(0, rank * half, half))
+        n = model.w2.shape[2]
+        model.w2.data[e].copy_(weights[f"experts.{e}.down"].narrow(1, rank * n, n))
+
+
+def padded_vocabulary(model, weights, rank=1):
+    """Rows past the vocabulary are zeros."""
+    rows = weights["embed"][rank * 6 :]
+    model.embed[: rows.shape[0]].data.copy_(rows)
+    model.embed[rows.shape[0] :].data.fill_(0)
+
+
+def fused_transposed(model, weights):
+    """gpt-oss: gate and up interleaved, stored transposed."""
+    w = weights["gate_up"]  # [E, hidden, 2 inner]
+    model.w13.data.copy_(w[:, :, 6:18].permute(0, 2, 1).contiguous())
+    model.bias.data.copy_(weights["bias"][:, 6:18])
+
+
+def uninterleaved(model, weights):
+    w = weights["gate_up"].transpose(1, 2)  # rows alternate
+    model.w13.data[:, :6].copy_(w[:, ::2][:, 3:9])
+    model.w13.data[:, 6:].copy_(w[:, 1::2][:, 3:9])
+
+
+def one_tensor_of_many(model, weights):
+    """Each layer's tensors joined, padded, stacked and cut again."""
+    both = torch.cat([weights["a"], weights["b"]], dim=0)
+    model.x.data.copy_(both[2:7])
+    model.y.data.copy_(torch.stack([weights["a"], weights["b"][:4]], dim=1).flatten(0, 1))
+    model.z.data.copy_(torch.nn.functional.pad(weights["a"], (0, 1, 1, 0)))
+
+
+def replaced(model, weights):
+    model.x.data = weights["a"].t().contiguous()
+    model.y = torch.nn.Parameter(weights["a"].clone()[1:3], False)
+
+
+def own_memory(model, weights):
+    made = torch.zeros(5, 3, dtype=torch.float64, device=weights["a"].device)
+    made[1:].copy_(weights["a"])
+    model.x.data.copy_(made)
+    again = torch.empty_like(made)
+    again[:, 0] = made[:, 2]
+    again[:, 1:] = made[:, :2]
+    model.y.data.copy_(again.reshape(-1)[3:15].view(4, 3))
+
+
+def written_over(model, weights):
+    model.x.data.fill_(0)
+    model.x.data.copy_(weights["a"])
+    model.x.data[1:3, 1:].copy_(weights["b"][:2, :2])
+    model.x.data[:, 0].zero_()
+
+
+def with_heads(model, weights):
+    """Rotary halves of each head swapped, as some checkpoints need."""
+    w = weights["q"].view(2, 2, 3, 4)
+    model.x.data.copy_(w.transpose(1, 2).reshape(12, 4))
+
+
+CASES = {
+    "qkv": (qkv, {"qkv_proj": (12, 5)}, {"q": (12, 5), "k": (6, 5), "v": (6, 5)}),
+    "gate_up": (gate_up, {"gate_up_proj": (6, 4)}, {"gate": (12, 4), "up": (12, 4)}),
+    "experts": (
+        experts,
+        {"w13": (3, 8, 5), "w2": (3, 5, 4)},
+        {f"experts.{e}.{n}": ((5, 8) if n == "down" else (8, 5)) for e in range(3) for n in ("gate", "up", "down")},
+    ),
+    "padded vocabulary": (padded_vocabulary, {"embed": (6, 3)}, {"embed": (10, 3)}),
+    "fused and transposed": (
+        fused_transposed,
+        {"w13": (2, 12, 5), "bias": (2, 12)},
+        {"gate_up": (2, 5, 24), "bias": (2, 24)},
+    ),
+    "no more interleaved": (uninterleaved, {"w13": (2, 12, 5)}, {"gate_up": (2, 5, 24)}),
+    "one of many": (one_tensor_of_many, {"x": (5, 3), "y": (8, 3), "z": (5, 4)}, {"a": (4, 3), "b": (5, 3)}),
+    "replaced": (replaced, {"x": (3, 4), "y": (2, 3)}, {"a": (4, 3)}),
+    "own memory": (own_memory, {"x": (5, 3), "y": (4, 3)}, {"a": (4, 3)}),
+    "written over": (written_over, {"x": (4, 3)}, {"a": (4, 3), "b": (5, 3)}),
+    "with heads": (with_heads, {"x": (12, 4)}, {"q": (12, 4)}),
+    "scalar": (lambda m, w: m.x.data.copy_(w["s"]), {"x": ()}, {"s": ()}),
+    "broadcast": (lambda m, w: m.x.data.copy_(w["s"]), {"x": (3, 2)}, {"s": (1, 2)}),
+    "tied": (lambda m, w: m.x.data.copy_(w["s"].reshape(2, 3)), {"x": (2, 3)}, {"s": (3, 2), "unused": (4,)}),
+}
+
+
+@pytest.mark.parametrize("device", ["meta", "cpu"])
+@pytest.mark.parametrize("name", CASES)
+def test_record_makes_what_the_load_makes(name, device):
+    loader, shapes, checkpoint = CASES[name]
+    if name == "replaced" and device == "cpu":
+        pytest.skip("torch gives a parameter no memory of another device")
+    found = check(shapes, checkpoint, loader, device)
+    assert not any(each.sources for each in found.made)
+    assert found.missing == {}
+    assert found.unused == (["unused"] if "unused" in checkpoint else [])
+
+
+def test_boxes_are_those_of_the_checkpoint():
+    loader, shapes, checkpoint = CASES["qkv"]
+    found = check(shapes, checkpoint, loader)
+    assert [(c.source, c.source_box, c.target_offset, c.shape, c.target_strides) for c in found.copies] == [
+        ("q", ((6, 12), (0, 5)), 0, (30,), (1,)),
+        ("k", ((3, 6), (0, 5)), 30, (15,), (1,)),
+        ("v", ((3, 6), (0, 5)), 45, (15,), (1,)),
+    ]
+
+
+def test_values_that_are_no_copies_are_named():
+    def load(model, weights):
+        model.a.data.copy_(-torch.exp(weights["A_log"]))
+        model.b.data.copy_(weights["norm"]).add_(1)
+        model.c.data.copy_(weights["norm"].to(torch.float8_e4m3fn).to(torch.float32))
+        model.d.data.copy_(weights["norm"].view(torch.int16).view(torch.float16)[:2])
+        model.e.data[:2].copy_(weights["norm"][:2])
+
+    shapes = dict.fromkeys("abc", (3,)) | {"d": (2,), "e": (3,)}
+    checkpoint = {"A_log": ("f32", (3,)), "norm": ("f32", (3,)), "left": ("bf16", (7,))}
+    found = capture(Model(shapes, load, torch.float32), checkpoint)
+    made = {each.target: (each.how, each.sources) for each in found.made}
+    assert made["a"] == ("neg", ("A_log",))
+    assert made["b"][1] == made["c"][1] == made["d"][1] == ("norm",)
+    assert made["b"][0] == "add_"
+    assert "e" not in made
+    assert found.missing == {"e": 1}
+    assert found.unused == ["left"]
+
+
+def test_casts_that_keep_values_are_copies():
+    def load(model, weights):
+        model.a.data.copy_(weights["w"].float())
+        model.b.data.copy_(weights["w"])
+
+    found = capture(Model({"a": (3,), "b": (3,)}, load, torch.float32), {"w": ("bf16", (3,))})
+    assert [(c.target, c.source_dtype, c.target_dtype) for c in found.copies] == [
+        ("a", "bf16", "f32"),
+        ("b", "bf16", "f32"),
+    ]
+
+
+def test_loader_that_looks_at_a_value_is_refused_by_name():
+    def load(model, weights):
+        if weights["scale"].item() > 0:
+            model.a.data.copy_(weights["scale"])
+
+    with pytest.raises(ValueError, match="looks at a value of 'scale'"):
+        capture(Model({"a": ()}, load), {"scale": ("f64", ())})
+
+
+def test_what_is_done_after_loading_counts():
+    def load(model, weights):
+        model.w.data.copy_(weights["w"])
+
+    model = Model({"w": (4, 6)}, load)
+
+    def after():
+        model.w.data = model.w.data.t().contiguous()[:, 1:]
+
+    found = capture(model, {"w": ("f64", (4, 6))}, after=after)
+    (copy,) = found.copies
+    assert (copy.shape, copy.source_strides, copy.source_offset) == ((6, 3), (1, 6), 6)
+    assert (copy.target_offset, copy.target_strides, copy.source_box) == (0, (4, 1), ((1, 4), (0, 6)))
+
+
+def test_real_sizes_cost_no_memory():
+    def load(model, weights):
+        w = weights["gate_up"]  # 128 experts, 3 G elements
+        model.w13.data.copy_(w[:, :, 2880:5760].permute(0, 2, 1).contiguous())
+
+    found = capture(Model({"w13": (128, 2880, 2880)}, load, torch.bfloat16), {"gate_up": ("bf16", (128, 2880, 5760))})
+    (copy,) = found.copies
+    assert copy.source_box == ((0, 128), (0, 2880), (2880, 5760))
+    assert found.missing == {}
+
+
+# ---- random loaders
+
+
+def random_view(rng, x):
+    kind = rng.choice(["narrow", "step", "transpose", "reshape", "select", "flatten", "unsqueeze"])
+    d = rng.randrange(x.dim()) if x.dim() else 0
+    n = x.shape[d] if x.dim() else 0
+    if kind == "narrow" and n > 1:
+        first = rng.randrange(n)
+        return x.narrow(d, first, rng.randint(1, n - first))
+    if kind == "step" and n > 2:
+        return x[(slice(None),) * d + (slice(rng.randrange(2), None, 2),)]
+    if kind == "transpose" and x.dim() > 1:
+        return x.transpose(d, rng.randrange(x.dim()))
+    if kind == "reshape" and n % 2 == 0 and n > 0 and x.is_contiguous():
+        return x.view(*x.shape[:d], 2, n // 2, *x.shape[d + 1 :])
+    if kind == "select" and x.dim() > 1:
+        return x.select(d, rng.randrange(n))
+    if kind == "flatten" and x.is_contiguous():
+        return x.reshape(-1)
+    return x.unsqueeze(0) if kind == "unsqueeze" and x.dim() < 4 else x
+
+
+def random_tensor(rng, x):
+    """A tensor of its own storage, made of x."""
+    kind = rng.choice(["clone", "contiguous", "cat", "stack", "pad", "own", "over"])
+    if kind == "clone":
+        return x.clone()
+    if kind == "cat" and x.dim():
+        d = rng.randrange(x.dim())
+        return torch.cat([x, x.narrow(d, 0, rng.randint(1, x.shape[d]))], d)
+    if kind == "stack" and x.dim() < 4:
+        return torch.stack([x, x], rng.randrange(x.dim() + 1))
+    if kind == "pad" and x.dim():
+        return torch.nn.functional.pad(x, (rng.randrange(2), rng.randrange(2)))
+    if kind in ("own", "over"):
+        made = torch.zeros(x.shape, dtype=x.dtype, device=x.device)
+        made.copy_(x)
+        if kind == "over" and x.dim() and x.shape[0] > 1:
+            made[1:].copy_(x[:-1])
+            made[:1].zero_()
+        return made
+    return x.contiguous()
+
+
+@pytest.mark.parametrize("seed", range(400))
+def test_random_loaders(seed):
+    tensors = numbers({"a": (None, (4, 6, 5)), "b": (None, (30,))})
+
+    def program(weights):
+        rng = random.Random(seed)
+        x = weights[rng.choice("ab")]
+        for _ in range(rng.randint(1, 6)):
+            x = (random_view if rng.random() < 0.7 else random_tensor)(rng, x)
+        return x
+
+    shape = tuple(program(tensors).shape)
+    found = check(
+        {"x": shape}, {name: tuple(t.shape) for name, t in tensors.items()}, lambda m, w: m.x.data.copy_(program(w))
+    )
+    assert not any(each.sources for each in found.made)

@@ -1,0 +1,29 @@
+"""The examples run, and are short enough to be read."""
+
+import pathlib
+import subprocess
+import sys
+
+import pytest
+from test_mpi import mpiexec
+
+EXAMPLES = pathlib.Path(__file__).parents[2] / "examples/python"
+
+
+def test_01():
+    done = subprocess.run(
+        [sys.executable, EXAMPLES / "01_numpy_threads.py"], capture_output=True, text=True, timeout=60
+    )
+    assert done.returncode == 0, done.stderr
+    assert "ok: 3 steps" in done.stdout
+
+
+@pytest.mark.parametrize(("name", "n_ranks"), [("02_fsdp_tp_to_tp.py", 6), ("03_trainer_generator_moe.py", 4)])
+def test_with_torch(name, n_ranks):
+    pytest.importorskip("torch", reason="torch is not installed")
+    assert mpiexec(n_ranks, EXAMPLES / name, timeout=300).count("ok: ") == 1
+
+
+def test_each_is_under_100_lines():
+    for path in EXAMPLES.glob("*.py"):
+        assert len(path.read_text(encoding="utf-8").splitlines()) < 100, path

@@ -1,0 +1,74 @@
+"""Meshes, placements, layouts, problem lines."""
+
+import numpy as np
+import pytest
+
+import xfer
+from xfer import Layout, Mesh, Replicate, Runs, Shard, StridedShard
+
+
+def test_queries_agree_with_torch_chunk():
+    layout = Layout(Mesh([4], ranks=[3, 5, 7, 9]), [10, 2], "f32", [Shard(0)])
+    assert layout.shape == (10, 2)
+    assert (layout.dtype, layout.itemsize) == ("f32", 4)
+    assert [layout.local_shape(r)[0] for r in (3, 5, 7, 9)] == [3, 3, 3, 1]
+    assert layout.runs(5, 0) == [(3, 3, 0)]
+    assert layout.runs(5, -1) == [(0, 2, 0)]
+    assert layout.owners([9, 1]) == [(9, (0, 1))]
+    for index in ([], [9], [9, 1, 0]):
+        with pytest.raises(ValueError, match="for 2 dims"):
+            layout.owners(index)
+
+
+def test_every_placement_parses_and_prints():
+    mesh = Mesh([2, 2])
+    assert len(mesh) == 4
+    src = Layout(mesh, [9, 8], "bf16", [Shard(0, "balanced"), Shard(1, "even")])
+    dst = Layout(mesh, [9, 8], "bf16", [StridedShard(0, 2), Shard(0)], padded_shape=[12, 8], order=[1, 0])
+    line = "bf16[9,8] (2,2):S0b,S1e -> (2,2):S0f2,S0;order=1,0;pad=0:12"
+    assert xfer.format_problem(src, dst) == line
+    assert xfer.format_problem(*xfer.parse_problem(line)) == line
+    assert xfer.format_problem(src, None) == "bf16[9,8] (2,2):S0b,S1e -> ?"
+    assert repr(src) == "<Layout bf16[9,8] (2,2):S0b,S1e>"
+    assert repr(Mesh([2], ranks=[4, 6])) == "<Mesh (2,) of ranks [4, 6]>"
+
+
+def test_runs_list_what_each_coordinate_holds():
+    runs = [[(4, 2, 0), (0, 2, 2)], [(2, 2, 1)]]
+    layout = Layout(Mesh([2]), [6], "i64", [Runs(0, runs, [4, 3], allow_zero=True)])
+    assert layout.runs(0, 0) == runs[0]
+    assert layout.local_shape(1) == (3,)
+    assert layout.owners([3]) == [(1, (2,))]
+    with pytest.raises(ValueError, match="1 local lengths"):
+        Runs(0, runs, [4])
+
+
+def test_dtypes_are_those_of_numpy_too():
+    for name, given in (
+        ("f32", np.float32),
+        ("f32", np.dtype("float32")),
+        ("i64", "int64"),
+        ("bool", bool),
+        ("u8", np.uint8),
+        ("bf16", "bfloat16"),
+        ("f8e4m3", "float8_e4m3fn"),
+    ):
+        assert Layout(Mesh([1]), [4], given, [Replicate()]).dtype == name
+    for wrong in ("f33", np.complex64, np.dtype(">f4"), "u8\0", None, 3):
+        with pytest.raises(TypeError, match="dtype|byte order"):
+            Layout(Mesh([1]), [4], wrong, [Replicate()])
+
+
+def test_errors_carry_status_and_text():
+    with pytest.raises(xfer.ShapeError) as caught:
+        Layout(Mesh([2]), [5], "f32", [Shard(0, "even")])
+    assert (caught.value.status, caught.value.name) == (-2, "XFER_ERR_SHAPE")
+    assert isinstance(caught.value, ValueError)
+    assert "5" in caught.value.text
+    with pytest.raises(xfer.ArgError, match=r"XFER_ERR_ARG.*column 5"):
+        xfer.parse_problem("f32[x] (1):R -> (1):R")
+
+
+def test_extreme_integers_that_fit_are_kept():
+    assert Layout(Mesh([1]), [2**61], "u8", [Replicate()]).shape == (2**61,)
+    assert Layout(Mesh([1], [np.int64(3)]), [np.int32(4)], "u8", [Replicate()]).owners([0]) == [(3, (0,))]

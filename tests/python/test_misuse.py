@@ -1,0 +1,221 @@
+"""A hundred misuses: each is an exception with a sentence, on all ranks where ranks take part, and no crash or hang."""
+
+import copy
+import pickle
+
+import numpy as np
+import pytest
+from ranks import outcomes
+
+import xfer
+from xfer import Comm, Layout, Mesh, Model, Plan, Refit, Replicate, Runs, Shard, Side, StridedShard, View
+
+MESH = Mesh([2])
+HALF, WHOLE = Layout(MESH, [4, 4], "f32", [Shard(0)]), Layout(MESH, [4, 4], "f32", [Replicate()])
+BIG = 2**64
+MINE = np.zeros((2, 4), np.float32)
+
+
+def new():
+    return np.zeros((4, 4), np.float32)
+
+
+def closed(handle):
+    handle.close()
+    return handle
+
+
+ALONE = {
+    # meshes, placements, layouts
+    "mesh of nothing": lambda: Mesh([]),
+    "mesh of size 0": lambda: Mesh([2, 0]),
+    "mesh with a rank twice": lambda: Mesh([2], [1, 1]),
+    "mesh with a negative rank": lambda: Mesh([2], [0, -1]),
+    "mesh with too few ranks": lambda: Mesh([2], [0]),
+    "mesh of 9 axes": lambda: Mesh([1] * 9),
+    "mesh of text": lambda: Mesh("22"),
+    "mesh of floats": lambda: Mesh([2.0]),
+    "mesh of more than an int": lambda: Mesh([2**32 + 2]),
+    "mesh of 2^60 ranks": lambda: Mesh([2**30, 2**30]),
+    "rank of more than an int": lambda: Mesh([2], [0, 2**32 + 1]),
+    "no mesh": lambda: Layout(None, [4], "f32", [Shard(0)]),
+    "layout for a mesh": lambda: Layout(HALF, [4], "f32", [Shard(0)]),
+    "closed mesh": lambda: Layout(closed(Mesh([2])), [4], "f32", [Shard(0)]),
+    "negative size": lambda: Layout(MESH, [-4], "f32", [Shard(0)]),
+    "9 dims": lambda: Layout(MESH, [1] * 9, "f32", [Shard(0)]),
+    "size of more than 64 bits": lambda: Layout(MESH, [BIG + 4], "f32", [Shard(0)]),
+    "tensor of more than 62 bits": lambda: Layout(MESH, [2**31, 2**31], "f64", [Shard(0)]),
+    "no such dtype": lambda: Layout(MESH, [4], "f33", [Shard(0)]),
+    "complex dtype": lambda: Layout(MESH, [4], np.complex64, [Shard(0)]),
+    "dtype in another order": lambda: Layout(MESH, [4], np.dtype(">f4"), [Shard(0)]),
+    "dtype None": lambda: Layout(MESH, [4], None, [Shard(0)]),
+    "too few placements": lambda: Layout(MESH, [4], "f32", []),
+    "too many placements": lambda: Layout(MESH, [4], "f32", [Shard(0), Shard(0)]),
+    "placement of text": lambda: Layout(MESH, [4], "f32", ["S0"]),
+    "placement of a class": lambda: Layout(MESH, [4], "f32", [Replicate]),
+    "shard of a dim that is not there": lambda: Layout(MESH, [4], "f32", [Shard(1)]),
+    "shard of a dim below the first": lambda: Layout(MESH, [4], "f32", [Shard(-2)]),
+    "even that does not divide": lambda: Layout(MESH, [5], "f32", [Shard(0, "even")]),
+    "no such rule": lambda: Shard(0, "odd"),
+    "dim of more than an int": lambda: Shard(2**32),
+    "split factor 0": lambda: Layout(MESH, [4], "f32", [StridedShard(0, 0)]),
+    "split factor of more than 64 bits": lambda: StridedShard(0, BIG + 2),
+    "padded below the shape": lambda: Layout(MESH, [4], "f32", [Shard(0)], padded_shape=[3]),
+    "padded of other dims": lambda: Layout(MESH, [4], "f32", [Shard(0)], padded_shape=[4, 4]),
+    "order of too many axes": lambda: Layout(MESH, [4], "f32", [Shard(0)], order=[0, 1]),
+    "order with an axis twice": lambda: Layout(Mesh([2, 2]), [4], "f32", [Shard(0), Shard(0)], order=[0, 0]),
+    "runs for other coordinates": lambda: Layout(MESH, [4], "f32", [Runs(0, [[(0, 4, 0)]], [4])]),
+    "runs past the dim": lambda: Layout(MESH, [4], "f32", [Runs(0, [[(0, 2, 0)], [(2, 3, 0)]], [2, 3])]),
+    "runs that overlap": lambda: Layout(MESH, [4], "f32", [Runs(0, [[(0, 2, 0), (2, 2, 1)], []], [4, 0])]),
+    "runs with a hole": lambda: Layout(MESH, [4], "f32", [Runs(0, [[(0, 2, 0)], [(2, 2, 1)]], [2, 3])]),
+    "runs of other lengths": lambda: Runs(0, [[(0, 2, 0)], []], [2]),
+    "local shape of a stranger": lambda: HALF.local_shape(2),
+    "local shape of rank None": lambda: HALF.local_shape(None),
+    "runs of a dim that is not there": lambda: HALF.runs(0, 2),
+    "owners of an index outside": lambda: HALF.owners([4, 0]),
+    "owners of an index of other dims": lambda: HALF.owners([0]),
+    "copied layout": lambda: copy.copy(HALF),
+    "pickled layout": lambda: pickle.dumps(HALF),
+    "closed layout": lambda: closed(Layout(MESH, [4], "f32", [Shard(0)])).shape,
+    # problem lines
+    "empty line": lambda: xfer.parse_problem(""),
+    "line without a destination": lambda: xfer.parse_problem("f32[4] (2):S0"),
+    "line with a rank twice": lambda: xfer.parse_problem("f32[4] (2)@1,1:S0 -> (1):R"),
+    "line with a NUL": lambda: xfer.parse_problem("f32[4] (2):S0 -> (1):R\0"),
+    "line of bytes": lambda: xfer.parse_problem(b"f32[4] (2):S0 -> (1):R"),
+    "line of a plan": lambda: xfer.format_problem("f32", HALF),
+    # views
+    "view of a list": lambda: View([1, 2]),
+    "view of None": lambda: View(None),
+    "view of text": lambda: View("abcd"),
+    "view of objects": lambda: View(np.array([object()])),
+    "view of dates": lambda: View(np.zeros(2, "M8[s]")),
+    "view of records": lambda: View(np.zeros(2, "i4,f4")),
+    "view of no pieces": lambda: View([], piece_dim=0),
+    "pieces of other shapes": lambda: View([np.zeros(2), np.zeros(3)], piece_dim=0),
+    "pieces along a dim that is not there": lambda: View([np.zeros(2)], piece_dim=3),
+    "bits of another size": lambda: View(np.zeros(2, np.uint8), dtype="bf16"),
+    "copied view": lambda: copy.deepcopy(View(np.zeros(2))),
+    # comms
+    "comm of nobody": lambda: Comm.local(0),
+    "comm of fewer": lambda: Comm.local(-1),
+    "comm that was not made": lambda: Comm().rank,
+    "comm of mpi of a number": lambda: Comm.mpi(7),
+    "second comm in a plan": lambda: Plan(MESH, []),
+    # simulated plans
+    "simulated rank outside": lambda: Plan.simulate(2, 2, [("w", HALF, WHOLE)]),
+    "simulated without a layout": lambda: Plan.simulate(2, 0, [("w", HALF, None)]),
+    "simulated on a smaller comm": lambda: Plan.simulate(1, 0, [("w", HALF, WHOLE)]),
+    "simulated commit": lambda: Plan.simulate(2, 0, [("w", HALF, WHOLE)]).commit(),
+    "simulated run": lambda: Plan.simulate(2, 0, [("w", HALF, WHOLE)]).run(1),
+    "simulated wait": lambda: Plan.simulate(2, 0, [("w", HALF, WHOLE)]).wait(),
+    "simulated bind": lambda: Plan.simulate(2, 0, [("w", HALF, WHOLE)]).bind(0, MINE),
+    "shapes that differ": lambda: Plan.simulate(2, 0, [("w", HALF, Layout(MESH, [4, 5], "f32", [Shard(0)]))]),
+    "types that differ": lambda: Plan.simulate(2, 0, [("w", HALF, Layout(MESH, [4, 4], "i32", [Shard(0)]))]),
+    # refits
+    "model that is not there": lambda: Model("/nowhere.json"),
+    "model by no known name": lambda: Model("gpt-1"),
+    "model with no layers": lambda: Model("qwen3-4b", layers=(90, 91)),
+    "model with a quant": lambda: Model("qwen3-4b", quant="int4"),
+    "tensor twice": lambda: Model("qwen3-4b").add("model.norm.weight", "f32", [2]),
+    "side of nobody": lambda: Side("deepspeed:dp2"),
+    "side with an item twice": lambda: Side("fsdp:dp2,dp4"),
+    "side that does not say": lambda: Side("vllm:tp2"),
+    "refit of no model": lambda: Refit(None, Side("full"), None),
+    "refit that cannot be cut": lambda: Refit(Model("qwen3-4b", layers=(0, 1)), Side("full"), Side("vllm:tp7,loaded")),
+    "locals of a side": lambda: Refit(Model("qwen3-4b", layers=(0, 1)), Side("full"), None).locals(0).give("x", "y", 1),
+    "local that is no array": lambda: Refit(Model("qwen3-4b"), Side("full"), None).locals(0).give("train", "y", 1),
+}
+
+
+@pytest.mark.parametrize("name", ALONE)
+def test_alone(name):
+    with pytest.raises(Exception) as caught:
+        ALONE[name]()
+    assert isinstance(caught.value, xfer.XferError | TypeError | ValueError | OverflowError | LookupError | OSError)
+    assert str(caught.value)
+
+
+def plan_of(comm):
+    return Plan(comm, [("w", HALF, WHOLE)])
+
+
+def bound(comm, **wrong):
+    plan = plan_of(comm)
+    plan.bind("w", **{"src": MINE, "dst": new(), **(wrong if comm.rank == 1 else {})})
+    return plan
+
+
+def ran_twice(comm):
+    with bound(comm) as plan:
+        plan.commit()
+        plan.run(2)
+        plan.wait()
+        plan.run(1)
+
+
+def bound_while_it_runs(comm):
+    with bound(comm) as plan:
+        plan.commit()
+        plan.run(1)
+        plan.bind("w", MINE, new())
+        plan.wait()
+        plan.commit()
+
+
+def move(comm, src=MINE, dst=None, layouts=(HALF, WHOLE)):
+    if comm.rank == 1:
+        xfer.redistribute(comm, layouts[0], src, layouts[1], new() if dst is None else dst)
+    else:
+        xfer.redistribute(comm, HALF, MINE, WHOLE, new())
+
+
+OTHER = Layout(MESH, [4, 4], "f32", [Shard(1)])
+TOGETHER = {
+    "run before commit": lambda c: bound(c).run(1),
+    "wait without a run": lambda c: bound(c).wait(),
+    "commit of nothing bound": lambda c: plan_of(c).commit(),
+    "version that does not grow": ran_twice,
+    "bind while it runs": bound_while_it_runs,
+    "bind of no such name": lambda c: (p := plan_of(c), p.bind("v", MINE, new()), p.commit()),
+    "bind of no such number": lambda c: (p := plan_of(c), p.bind(-1, MINE, new()), p.commit()),
+    "bind of a boolean": lambda c: (p := plan_of(c), p.bind(False, MINE, new()), p.commit()),
+    "source of another shape": lambda c: bound(c, src=np.zeros((3, 4), np.float32)).commit(),
+    "source transposed": lambda c: bound(c, src=np.zeros((4, 2), np.float32)).commit(),
+    "source of another type": lambda c: bound(c, src=np.zeros((2, 4), np.int32)).commit(),
+    "source swapped": lambda c: bound(c, src=np.zeros((2, 4), ">f4")).commit(),
+    "source backwards": lambda c: bound(c, src=np.zeros((2, 4), np.float32)[::-1]).commit(),
+    "source that repeats": lambda c: bound(c, src=np.broadcast_to(np.float32(1), (2, 4))).commit(),
+    "destination of bytes": lambda c: bound(c, dst=bytes(64)).commit(),
+    "destination that is the source": lambda c: bound(c, src=(x := new())[:2], dst=x).commit(),
+    "destination that is missing": lambda c: bound(c, dst=None).commit(),
+    "closed plan": lambda c: closed(bound(c)).commit(),
+    "closed comm": lambda c: (c.close(), plan_of(c)),
+    "other tensors": lambda c: Plan(c, [("w", HALF, WHOLE if c.rank else OTHER)]),
+    "other names": lambda c: Plan(c, [(f"w{c.rank}", HALF, WHOLE)]),
+    "other numbers of tensors": lambda c: Plan(c, [("w", HALF, WHOLE)] * (1 + c.rank)),
+    "other options": lambda c: Plan(c, [("w", HALF, WHOLE)], window_bytes=4096 * (1 + c.rank)),
+    "options that are not there": lambda c: Plan(c, [("w", HALF, WHOLE)], colour=1),
+    "lane that is not there": lambda c: Plan(c, [("w", HALF, WHOLE)], lane="fast"),
+    "layouts that nobody knows": lambda c: Plan(c, [("w", None, WHOLE)]),
+    "ranks that the comm lacks": lambda c: Plan(c, [("w", HALF, Layout(Mesh([3]), [4, 4], "f32", [Shard(0)]))]),
+    "moved list": lambda c: move(c, src=[1.0]),
+    "moved into a tuple": lambda c: move(c, dst=(1, 2)),
+    "moved from another layout": lambda c: move(c, layouts=(OTHER, WHOLE)),
+    "moved of a mesh": lambda c: move(c, layouts=(MESH, WHOLE)),
+    "moved from an unknown layout": lambda c: move(c, layouts=(None, WHOLE)),
+    "gathered lists": lambda c: c.all_gather([1, 2]),
+    "gathered lengths": lambda c: c.all_gather(bytes(c.rank + 1)),
+    "unregistered": lambda c: c.unregister(MINE),
+}
+
+
+@pytest.mark.parametrize("name", TOGETHER)
+def test_together(name):
+    for result in outcomes(2, TOGETHER[name]):
+        assert isinstance(result, xfer.XferError | TypeError | ValueError | OverflowError), (name, result)
+        assert str(result)
+
+
+def test_there_are_a_hundred():
+    assert len(ALONE) + len(TOGETHER) >= 100

@@ -1,0 +1,263 @@
+"""Models, sides, joins and locals: a tiny Qwen3 from one whole copy to vLLM's ranks, against NumPy's slices."""
+
+import json
+import pathlib
+
+import numpy as np
+import pytest
+from ranks import on_ranks, outcomes
+
+import xfer
+from xfer import Model, Refit, Side
+
+FAMILIES = pathlib.Path(__file__).parents[2] / "rules/families"
+HIDDEN, HEADS, KV, HEAD, INNER, VOCAB = 16, 4, 2, 4, 12, 128
+ATTENTION, MLP = "model.layers.0.self_attn", "model.layers.0.mlp"
+SHAPES = {
+    "model.embed_tokens.weight": (VOCAB, HIDDEN),
+    "model.layers.0.input_layernorm.weight": (HIDDEN,),
+    "model.layers.0.post_attention_layernorm.weight": (HIDDEN,),
+    f"{ATTENTION}.q_proj.weight": (HEADS * HEAD, HIDDEN),
+    f"{ATTENTION}.k_proj.weight": (KV * HEAD, HIDDEN),
+    f"{ATTENTION}.v_proj.weight": (KV * HEAD, HIDDEN),
+    f"{ATTENTION}.o_proj.weight": (HIDDEN, HEADS * HEAD),
+    f"{ATTENTION}.q_norm.weight": (HEAD,),
+    f"{ATTENTION}.k_norm.weight": (HEAD,),
+    f"{MLP}.gate_proj.weight": (INNER, HIDDEN),
+    f"{MLP}.up_proj.weight": (INNER, HIDDEN),
+    f"{MLP}.down_proj.weight": (HIDDEN, INNER),
+    "model.norm.weight": (HIDDEN,),
+    "lm_head.weight": (VOCAB, HIDDEN),
+}
+CONFIG = {
+    "vocab_size": VOCAB,
+    "head_dim": HEAD,
+    "qk_norm": True,
+    "hidden_size": HIDDEN,
+    "num_hidden_layers": 1,
+    "num_attention_heads": HEADS,
+    "num_key_value_heads": KV,
+    "intermediate_size": INNER,
+    "tie_word_embeddings": False,
+}
+
+
+def write_table(folder):
+    params = [{"name": name, "shape": list(shape), "dtype": "bf16"} for name, shape in SHAPES.items()]
+    path = folder / "tiny.json"
+    path.write_text(json.dumps({"name": "tiny", "format": "xfer-model-v1", "config": CONFIG, "params": params}))
+    return path
+
+
+@pytest.fixture
+def table(tmp_path):
+    return write_table(tmp_path)
+
+
+def checkpoint():
+    numbers, at = {}, 1
+    for name, shape in SHAPES.items():
+        numbers[name] = np.arange(at, at + np.prod(shape)).astype(np.uint16).reshape(shape)
+        at += int(np.prod(shape))
+    return numbers
+
+
+def rows(x, rank, n=2):
+    return np.split(x, n)[rank]
+
+
+def vllm_of(w, rank):
+    """What vLLM with tp2 holds, by its own names."""
+    qkv = [rows(w[f"{ATTENTION}.{p}_proj.weight"], rank) for p in "qkv"]
+    gate_up = [rows(w[f"{MLP}.{p}_proj.weight"], rank) for p in ("gate", "up")]
+    whole = [name for name in SHAPES if "norm" in name]
+    return {
+        **{name: w[name] for name in whole},
+        "model.embed_tokens.weight": rows(w["model.embed_tokens.weight"], rank),
+        "lm_head.weight": rows(w["lm_head.weight"], rank),
+        f"{ATTENTION}.qkv_proj.weight": np.concatenate(qkv),
+        f"{ATTENTION}.o_proj.weight": np.split(w[f"{ATTENTION}.o_proj.weight"], 2, axis=1)[rank],
+        f"{MLP}.gate_up_proj.weight": np.concatenate(gate_up),
+        f"{MLP}.down_proj.weight": np.split(w[f"{MLP}.down_proj.weight"], 2, axis=1)[rank],
+    }
+
+
+def join(table):
+    return Refit(Model(table), Side("full"), Side("vllm:tp2,loaded", first_rank=1))
+
+
+def hand_in(locals_, rank, without=()):
+    w = checkpoint()
+    given = w if rank == 0 else {name: np.zeros(x.shape, np.uint16) for name, x in vllm_of(w, rank - 1).items()}
+    for name, x in given.items():
+        if name not in without:
+            locals_.give("train" if rank == 0 else "gen", name, x, dtype="bf16")
+    return given
+
+
+def test_refit_moves_every_weight_to_where_vllm_has_it(table):
+    refit = join(table)
+    assert refit.ranks == 3
+    assert refit.report()["hf_tensors"] == len(SHAPES)
+    assert "tensors" in repr(refit)
+
+    def work(comm):
+        with refit.plan(comm) as plan, refit.locals(comm.rank) as locals_:
+            given = hand_in(locals_, comm.rank)
+            locals_.bind(plan)
+            plan.commit()
+            plan.run(1)
+            locals_.wait(plan)
+            assert locals_.problems() == []
+        if comm.rank > 0:
+            for name, want in vllm_of(checkpoint(), comm.rank - 1).items():
+                np.testing.assert_array_equal(given[name], want, err_msg=name)
+
+    on_ranks(3, work)
+
+
+def test_what_is_missing_is_an_error_on_all_ranks(table):
+    refit = join(table)
+
+    def work(comm):
+        with refit.plan(comm) as plan, refit.locals(comm.rank) as locals_:
+            hand_in(locals_, comm.rank, without=("lm_head.weight",) if comm.rank == 2 else ())
+            locals_.bind(plan)
+            if comm.rank == 2:
+                assert "lm_head.weight" in locals_.problems()[0]
+            plan.commit()
+
+    results = outcomes(3, work)
+    assert isinstance(results[2], xfer.MismatchError)
+    for rank in (0, 1):
+        assert isinstance(results[rank], xfer.PeerError)
+        assert "rank 2" in str(results[rank])
+        assert "lm_head.weight" in str(results[rank])
+
+
+def test_locals_are_listed(table):
+    refit = join(table)
+    locals_ = refit.locals(1)
+    by_name = {local.name: (local, locals_.parts(i)) for i, local in enumerate(locals_)}
+    local, parts = by_name[f"{ATTENTION}.qkv_proj.weight"]
+    assert (local.side, local.dtype, local.shape) == ("gen", "bf16", ((HEADS + 2 * KV) * HEAD // 2, HIDDEN))
+    assert [(p.begin, p.end) for p in parts] == [(0, 8), (8, 12), (12, 16)]
+    names = [name for name, _, _ in refit.tensors()]
+    assert [names[p.tensor].rsplit(".", 2)[-2] for p in parts] == ["q_proj", "k_proj", "v_proj"]
+    tensor = refit.tensor(parts[0].tensor)
+    assert (tensor.hf, tensor.layer, tensor.misc) == (f"{ATTENTION}.q_proj.weight", 0, False)
+    src, dst = refit.tensors()[parts[0].tensor][1:]
+    assert (src.local_shape(0), dst.local_shape(1)) == ((16, 16), (8, 16))
+    with pytest.raises(IndexError):
+        locals_[len(locals_)]
+    refit.close()
+    with pytest.raises(ValueError, match="refit is closed"):
+        refit.report()
+    assert len(locals_) == len(by_name)  # it lives as long as its list
+    assert src.local_shape(0) == (16, 16)
+
+
+def test_sides(table):
+    side = Side("megatron:tp2,pp2", first_rank=4)
+    assert side.size == 4
+    assert [side.coordinate("pp", rank) for rank in range(4, 8)] == [0, 0, 1, 1]
+    assert repr(side) == "<Side megatron:tp2,pp2 of 4 ranks>"
+    side.rename("module.*", "*")
+    side.ignore("*.bias")
+    side.place("vision.*", 0)
+    side.give_whole("audio.*", 4)
+    side.dtype("*.scale", "f32")
+    for wrong, kind in (
+        (lambda: Side("megatron:tp0"), xfer.ArgError),
+        (lambda: Side("nobody:tp2"), xfer.ArgError),
+        (lambda: Side("vllm:tp2"), xfer.ArgError),
+        (lambda: Side("full", weights="folded"), ValueError),
+        (lambda: side.coordinate("tp", 9), xfer.ArgError),
+        (lambda: side.dtype("*", "f33"), TypeError),
+        (lambda: Side("full", first_rank=2**32), OverflowError),
+        (lambda: Model(table, quant="int4"), ValueError),
+        (lambda: Model(table, layers=(3, 1)), xfer.ArgError),
+        (lambda: Model("no-such-model"), FileNotFoundError),
+        (lambda: Model("/nowhere/model.json"), xfer.FileError),
+        (lambda: Refit(Model(table), side, None).locals(0).give("both", "x", np.zeros(2)), ValueError),
+        (lambda: Refit(side, side, side), TypeError),
+    ):
+        with pytest.raises(kind):
+            wrong()
+
+
+def test_expert_maps_weights_and_models_by_name():
+    model = Model("qwen3-30b-a3b", layers=(0, 1), experts=(0, 4))
+    gen = Side("vllm:tp2,ep2", weights=["up_first"], expert_map=[[0, 2], [3, 1]])
+    refit = Refit(model, Side("full", first_rank=2), gen)
+    assert refit.ranks == 3
+    assert refit.report()["largest_bytes"] > 0
+
+
+def test_misc_tensors_come_by_callback(table):
+    """A tensor that no rule knows travels whole, from the rank that has it to a callback on each that serves."""
+    model = Model(table)
+    model.add("vision.scale", "f32", [4])
+    train, gen = Side("full"), Side("vllm:tp2,loaded", first_rank=1)
+    train.give_whole("vision.*", 0)
+    refit = Refit(model, train, gen)
+    scale = np.array([1, 2, 3, 4], np.float32)
+
+    def work(comm, fails=False):
+        taken = {}
+
+        def take(name, memory):
+            taken[name] = memory.dtype_name, np.array(memory)
+            if fails:
+                raise KeyError(name)
+
+        with refit.plan(comm) as plan, refit.locals(comm.rank) as locals_:
+            hand_in(locals_, comm.rank)
+            if comm.rank == 0:
+                locals_.give("train", "vision.scale", scale)
+            locals_.take_misc(take)
+            locals_.bind(plan)
+            plan.commit()
+            plan.run(1)
+            locals_.wait(plan)
+        return taken
+
+    results = on_ranks(3, work)
+    assert results[0] == {}
+    for taken in results[1:]:
+        assert list(taken) == ["vision.scale"]
+        assert taken["vision.scale"][0] == "f32"
+        np.testing.assert_array_equal(taken["vision.scale"][1], scale)
+    results = outcomes(3, lambda comm: work(comm, fails=True))
+    assert [type(result) for result in results] == [dict, KeyError, KeyError]
+
+
+def test_ranks_items_and_rules(table, tmp_path):
+    """A side on ranks of any order, told by items, moves what one told by its SPEC does."""
+    gen = Side("vllm:", items={"tp": 2, "loaded": 1}, ranks=[2, 1])
+    assert gen.size == 2
+    assert gen.coordinate("tp", 2) == 0
+    refit = Refit(Model(table), Side("full"), gen)
+
+    def work(comm):
+        with refit.plan(comm) as plan, refit.locals(comm.rank) as locals_:
+            given = hand_in(locals_, comm.rank)
+            locals_.bind(plan)
+            plan.commit()
+            plan.run(1)
+            locals_.wait(plan)
+        for name, want in vllm_of(checkpoint(), 2 - comm.rank).items() if comm.rank > 0 else ():
+            np.testing.assert_array_equal(given[name], want, err_msg=name)
+
+    on_ranks(3, work)
+    with xfer.Rules(FAMILIES) as rules:  # those that the library has already
+        assert Refit(Model(table, rules=rules), Side("full", rules=rules), None).ranks == 1
+    (tmp_path / "rules").mkdir()
+    (tmp_path / "rules" / "wrong.json").write_text("{")
+    for wrong in (tmp_path / "rules", tmp_path / "nowhere"):
+        with pytest.raises(xfer.FileError):
+            xfer.Rules(wrong)
+    with pytest.raises(xfer.XferError):
+        Side("full", ranks=[0, 1])
+    with pytest.raises(OverflowError):
+        Side("vllm:", items={"tp": 2**32})

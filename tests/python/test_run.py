@@ -1,0 +1,160 @@
+"""Real redistributions with threads as ranks, against NumPy."""
+
+import json
+
+import numpy as np
+import pytest
+from ranks import as_view, on_ranks, part_of
+
+import xfer
+from xfer import View
+
+CASES = [
+    ("f32[10,7] (4):S0 -> (2,2):S0,S1", 4, np.float32),
+    ("u8[33] (2):S0 -> (3)@2-4:S0b", 6, np.uint8),
+    ("f64[6,5,4] (2,2)@3,2,1,0:S2,R -> (3):S-2;pad=1:7", 4, np.float64),
+    ("bf16[18] (4,2):S0,S0 -> (2):S0f3", 8, np.uint16),
+    ("f8e4m3[5,3] (3):S0 -> (2):S1", 3, np.uint8),
+    ("i32[] (1):R -> (3):R", 3, np.int32),
+    ("bool[0,5] (2):S0 -> (2):S1", 2, np.bool_),
+]
+
+
+@pytest.mark.parametrize(("line", "n_ranks", "dtype"), CASES)
+def test_redistribute_moves_every_element(line, n_ranks, dtype):
+    src, dst = xfer.parse_problem(line)
+    n = int(np.prod(src.shape))
+    whole = np.arange(1, n + 1).astype(dtype).reshape(src.shape)
+
+    def work(comm):
+        want = part_of(whole, dst, comm.rank)
+        got = None if want is None else np.zeros_like(want) if dtype == np.bool_ else np.full_like(want, 99)
+        mine = part_of(whole, src, comm.rank)
+        xfer.redistribute(comm, src, as_view(mine, src.dtype), dst, as_view(got, dst.dtype))
+        if want is not None:
+            np.testing.assert_array_equal(got, want)
+
+    on_ranks(n_ranks, work)
+
+
+def test_redistribute_takes_plain_arrays():
+    src, dst = xfer.parse_problem("f32[10,7] (4):S0 -> (2,2):S0,S1")
+    whole = np.arange(70, dtype=np.float32).reshape(10, 7)
+
+    def work(comm):
+        want = part_of(whole, dst, comm.rank)
+        got = np.zeros_like(want)
+        xfer.redistribute(comm, src, part_of(whole, src, comm.rank), dst, got)
+        np.testing.assert_array_equal(got, want)
+
+    on_ranks(4, work)
+
+
+def test_plan_runs_at_every_step_into_strided_and_pieced_memory():
+    tensors = [
+        ("rows", *xfer.parse_problem("f32[8,6] (2):S0 -> (2)@2,3:S1")),
+        ("experts", *xfer.parse_problem("f32[4,3,5] (2):S0 -> (2)@2,3:S1b")),
+    ]
+
+    def work(comm):
+        sources, targets = {}, {}
+        with xfer.Plan(comm, tensors, lane="packed", window_bytes=64) as plan:
+            for i, (name, src, dst) in enumerate(tensors):
+                if comm.rank < 2:
+                    sources[i] = np.zeros(src.local_shape(comm.rank), np.float32)
+                    plan.bind(name, src=sources[i])
+                elif comm.rank == 4:  # nowhere
+                    plan.bind(i)
+                elif i == 0:  # columns of a wider buffer
+                    targets[i] = np.zeros((8, 10), np.float32)[:, 2 : 2 + dst.local_shape(comm.rank)[1]]
+                    plan.bind(i, dst=targets[i])
+                else:  # one array per expert
+                    targets[i] = [np.zeros((1, *dst.local_shape(comm.rank)[1:]), np.float32) for _ in range(4)]
+                    plan.bind(i, dst=View(targets[i], piece_dim=0))
+            plan.commit()
+            for step in (1, 2, 3):
+                for i, (_, src, _dst) in enumerate(tensors):
+                    whole = (np.arange(np.prod(src.shape)) + 1000 * step).reshape(src.shape).astype(np.float32)
+                    if comm.rank < 2:
+                        sources[i][...] = part_of(whole, src, comm.rank)
+                plan.run(step)
+                plan.wait()
+                for i, (_, src, dst) in enumerate(tensors if comm.rank in (2, 3) else ()):
+                    whole = (np.arange(np.prod(src.shape)) + 1000 * step).reshape(src.shape).astype(np.float32)
+                    got = targets[i] if i == 0 else np.concatenate(targets[i])
+                    np.testing.assert_array_equal(got, part_of(whole, dst, comm.rank))
+            report = plan.report()
+            plan.release()
+        return report
+
+    reports = on_ranks(5, work)  # rank 4 has no part
+    assert [r["committed_version"] for r in reports] == [3] * 5
+    assert sum(r["wire_bytes"] for r in reports) == (48 + 60) * 4
+    assert reports[4]["in_bytes"] == 0
+
+
+def test_rank_that_does_not_know_a_side_receives_it():
+    src, dst = xfer.parse_problem("f32[8,6] (2):S0 -> (2)@2,3:S1")
+    whole = np.arange(48, dtype=np.float32).reshape(8, 6)
+
+    def work(comm):
+        trains = comm.rank < 2
+        layouts = (src, None) if trains else (None, dst)
+        with xfer.Plan(comm, [("w", *layouts)]) as plan:
+            got = None if trains else np.zeros(dst.local_shape(comm.rank), np.float32)
+            plan.bind("w", part_of(whole, src, comm.rank) if trains else None, got)
+            plan.commit()
+            plan.run(1)
+            plan.wait()
+        if not trains:
+            np.testing.assert_array_equal(got, part_of(whole, dst, comm.rank))
+
+    on_ranks(4, work)
+
+
+def test_all_gather_gives_every_rank_all_bytes():
+    want = [bytes([rank] * 3) for rank in range(3)]
+    assert on_ranks(3, lambda comm: comm.all_gather(want[comm.rank])) == [want] * 3
+    (comm,) = xfer.Comm.local(1)
+    with comm:
+        for data in (bytearray(b"abcd"), memoryview(b"aXbXcXdX")[::2], np.frombuffer(b"abcd", np.uint16)):
+            assert comm.all_gather(data) == [b"abcd"]
+
+
+def test_register_is_collective_and_undone():
+    def work(comm):
+        memory = np.zeros(8)
+        comm.register(memory if comm.rank else None)
+        comm.unregister(memory if comm.rank else None)
+        comm.register(memory)
+        comm.unregister(memory)
+
+    on_ranks(2, work)
+
+
+def test_version_of_64_bits_is_kept():
+    (comm,) = xfer.Comm.local(1)
+    src, dst = xfer.parse_problem("u8[4] (1):R -> (1):R")
+    with comm, xfer.Plan(comm, [("w", src, dst)]) as plan:
+        plan.bind(0, np.zeros(4, np.uint8), np.zeros(4, np.uint8))
+        plan.commit()
+        plan.run(2**64 - 1)
+        plan.wait()
+        assert plan.report()["committed_version"] == 2**64 - 1
+        assert len(plan) == 1
+        assert repr(plan) == "<Plan 1 tensors, 4 bytes in on rank 0>"
+
+
+def test_simulated_plan_lists_its_moves():
+    src, dst = xfer.parse_problem("u8[8,8] (2):S0 -> (2):S1")
+    with xfer.Plan.simulate(2, 1, [("w", src, dst)]) as plan:
+        assert plan.report()["in_bytes"] == 32
+        assert {(m["src_rank"], m["dst_rank"], m["lo"], m["hi"], m["n_bytes"]) for m in plan.moves()} == {
+            (0, 1, (0, 4), (4, 8), 16),
+            (1, 1, (4, 4), (8, 8), 16),
+            (1, 0, (4, 0), (8, 4), 16),
+        }
+        assert plan.text()
+        assert isinstance(json.loads(plan.text(json=True)), dict)
+        with pytest.raises(xfer.StateError):
+            plan.bind(0, src=np.zeros((4, 8), np.uint8))

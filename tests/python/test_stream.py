@@ -1,0 +1,52 @@
+"""Streams: an address from whatever the caller has."""
+
+import numpy as np
+import pytest
+
+import xfer
+from xfer import stream_pointer
+
+
+class Protocol:
+    def __init__(self, version, pointer):
+        self.answer = version, pointer
+
+    def __cuda_stream__(self):
+        return self.answer
+
+
+class Attribute:
+    __cuda_stream__ = (0, 44)
+
+
+class Torch:
+    cuda_stream = 45
+
+
+class Cupy:
+    ptr = 46
+
+
+def test_what_is_a_stream():
+    assert [stream_pointer(s, 0) for s in (0, 2**64 - 1, Protocol(0, 43), Attribute(), Torch(), Cupy())] == [
+        0,
+        2**64 - 1,
+        43,
+        44,
+        45,
+        46,
+    ]
+    assert stream_pointer(None, -1) == 0  # of a host comm
+
+
+@pytest.mark.parametrize(
+    ("wrong", "kind"),
+    [(True, TypeError), ("0", TypeError), (1.0, TypeError), (object(), TypeError), (Protocol(1, 43), TypeError)]
+    + [(-1, OverflowError), (2**64, OverflowError)],
+)
+def test_what_is_none(wrong, kind):
+    with pytest.raises(kind):
+        stream_pointer(wrong, 0)
+    src, dst = xfer.parse_problem("u8[4] (1):R -> (1):R")
+    with xfer.Comm.local(1)[0] as comm, pytest.raises(kind):
+        xfer.redistribute(comm, src, np.zeros(4, np.uint8), dst, np.zeros(4, np.uint8), stream=wrong)
