@@ -33,8 +33,8 @@
 
 enum {
   BACKLOG = 256,
-  REQUEST_TIMEOUT_S = 1, /* of a client that has connected */
-  SEND_TIMEOUT_S = 20,   /* to a client that maps what it gets */
+  REQUEST_TIMEOUT_MS = 1000, /* of a client that has connected */
+  SEND_TIMEOUT_MS = 20000,   /* to a client that maps what it gets */
   PAUSE_NS = 1000 * 1000
 };
 
@@ -197,7 +197,7 @@ static void serve(xfi_cuda_offers *offers, int socket)
   request wanted;
   ssize_t got;
 
-  set_timeouts(socket, REQUEST_TIMEOUT_S * 1000, SEND_TIMEOUT_S * 1000);
+  set_timeouts(socket, REQUEST_TIMEOUT_MS, SEND_TIMEOUT_MS);
   (void)setsockopt(socket, SOL_SOCKET, SO_SNDBUF, &few, sizeof few);
   if (!is_same_user(socket)) return;
   AGAIN(got, recv(socket, &wanted, sizeof wanted, 0));
@@ -300,10 +300,10 @@ xfer_status xfi_cuda_chunks_offer(xfi_cuda_device *device, const xfi_allocation 
 {
   const request range = {(uint64_t)(uintptr_t)allocation->base, allocation->n_bytes};
   xfer_status st = XFER_OK;
-  xfi_cuda_offers *offers;
+  xfi_cuda_offers *offers = device->offers;
 
-  if (device->offers == NULL) XFI_TRY(offers_open(&device->offers, device));
-  offers = device->offers;
+  if (offers == NULL) XFI_TRY(offers_open(&offers, device));
+  device->offers = offers;
   memcpy(name, offers->name, sizeof offers->name);
   if (is_offered(offers, &range)) return XFER_OK;
   (void)pthread_mutex_lock(&offers->lock);

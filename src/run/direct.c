@@ -29,6 +29,9 @@
 /* With it a void flag is one that this rank gave up waiting for. */
 #define LATE (UINT64_C(1) << 61)
 
+/* Between two looks at a flag, and between two tries of a device that fails. */
+enum { LOOK_NS = 20000, RETRY_NS = 1000000 };
+
 enum { PUSH, PULL };
 
 /* Copies one way that wait for the same peers and run on one stream. */
@@ -530,7 +533,7 @@ done:
  * own. */
 static xfer_status meet(const xfi_direct *d, const xfer_plan *plan)
 {
-  const struct timespec pause = {.tv_nsec = 20 * 1000};
+  const struct timespec pause = {.tv_nsec = LOOK_NS};
   const xfi_link *links = d->links.at;
   xfer_status st = XFER_OK;
 
@@ -635,7 +638,7 @@ static bool is_at_rest(const xfi_direct *d, const xfer_plan *plan, int i)
 /* Until all are; the first that is not by the deadline, or -1. */
 static int await_rest(const xfi_direct *d, const xfer_plan *plan, xfi_deadline deadline)
 {
-  const struct timespec pause = {.tv_nsec = 20 * 1000};
+  const struct timespec pause = {.tv_nsec = LOOK_NS};
 
   for (int i = 0; i < d->await.n; i++)
     while (!is_at_rest(d, plan, i)) {
@@ -657,7 +660,7 @@ static void say_void(const xfi_direct *d, const xfer_plan *plan, const xfi_link 
  * than "not yet", it has stopped. */
 static xfer_status await_event(const xfi_direct *d, xfi_event *event, xfi_deadline deadline)
 {
-  const struct timespec pause = {.tv_nsec = 1000 * 1000};
+  const struct timespec pause = {.tv_nsec = RETRY_NS};
   xfer_status st = XFER_ERR_CUDA;
 
   for (int n = 0; n < 100 && st != XFER_OK && st != XFER_ERR_TIMEOUT; n++) {

@@ -221,9 +221,9 @@ static xfi_deadline agreement_deadline(const xfer_plan *plan, xfi_deadline deadl
   const int64_t at_ns =
       deadline.at_ns > plan->run_ends.at_ns ? deadline.at_ns : plan->run_ends.at_ns;
 
-  return (xfi_deadline){at_ns > INT64_MAX - 2 * XFI_LEAVE_MS * INT64_C(1000000)
+  return (xfi_deadline){at_ns > INT64_MAX - INT64_C(2000000) * XFI_LEAVE_MS
                             ? INT64_MAX
-                            : at_ns + 2 * XFI_LEAVE_MS * INT64_C(1000000)};
+                            : at_ns + INT64_C(2000000) * XFI_LEAVE_MS};
 }
 
 xfer_status xfi_run_wait(xfer_plan *plan, uint64_t timeout_ms)

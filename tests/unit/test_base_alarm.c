@@ -1,0 +1,134 @@
+/* Alarms: they ring once their time has come, again if asked, and never after they were cleared. */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include <cmocka.h>
+#include <signal.h>
+#include <stdatomic.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "alarm.h"
+
+typedef struct bell {
+  xfi_alarm alarm;
+  _Atomic int n_rung;
+  int again; /* times */
+  int slow_ms;
+} bell;
+
+static int64_t ring(xfi_alarm *alarm, int64_t now_ns)
+{
+  bell *b = (bell *)alarm;
+
+  if (b->slow_ms > 0) (void)usleep((useconds_t)b->slow_ms * 1000);
+  return atomic_fetch_add(&b->n_rung, 1) < b->again ? now_ns : INT64_MAX;
+}
+
+static xfi_alarms *alarms;
+
+static int setup(void **state)
+{
+  (void)state;
+  return xfi_alarms_create(&alarms, NULL, NULL) != XFER_OK;
+}
+
+static int teardown(void **state)
+{
+  (void)state;
+  xfi_alarms_destroy(alarms);
+  xfi_alarms_destroy(NULL);
+  return 0;
+}
+
+static void await(const bell *b, int n)
+{
+  for (int i = 0; i < 5000 && atomic_load(&b->n_rung) < n; i++)
+    (void)usleep(1000);
+}
+
+static void test_an_alarm_rings_at_its_deadline_and_not_before(void **state)
+{
+  bell b = {.alarm = {.ring = ring}};
+  const int64_t began = xfi_now_ns();
+
+  (void)state;
+  xfi_alarm_set(alarms, &b.alarm, xfi_deadline_after(30));
+  await(&b, 1);
+  assert_int_equal(b.n_rung, 1);
+  assert_true(xfi_now_ns() - began >= 30 * 1000000);
+  xfi_alarm_clear(alarms, &b.alarm);
+}
+
+static void test_an_alarm_rings_again_as_often_as_it_asks(void **state)
+{
+  bell b = {.alarm = {.ring = ring}, .again = 3};
+
+  (void)state;
+  xfi_alarm_set(alarms, &b.alarm, xfi_deadline_after(0));
+  await(&b, 4);
+  (void)usleep(20000);
+  assert_int_equal(b.n_rung, 4);
+  xfi_alarm_clear(alarms, &b.alarm);
+}
+
+static void test_an_alarm_that_was_cleared_or_put_off_does_not_ring(void **state)
+{
+  bell cleared = {.alarm = {.ring = ring}};
+  bell later = {.alarm = {.ring = ring}};
+
+  (void)state;
+  xfi_alarm_set(alarms, &cleared.alarm, xfi_deadline_after(20));
+  xfi_alarm_set(alarms, &later.alarm, xfi_deadline_after(20));
+  xfi_alarm_set(alarms, &later.alarm, xfi_deadline_after(60000));
+  xfi_alarm_clear(alarms, &cleared.alarm);
+  (void)usleep(60000);
+  assert_int_equal(cleared.n_rung, 0);
+  assert_int_equal(later.n_rung, 0);
+  xfi_alarm_clear(alarms, &later.alarm);
+  xfi_alarm_clear(alarms, &later.alarm); /* twice is fine */
+}
+
+static void test_clearing_waits_for_an_alarm_that_rings(void **state)
+{
+  bell b = {.alarm = {.ring = ring}, .slow_ms = 50};
+
+  (void)state;
+  xfi_alarm_set(alarms, &b.alarm, xfi_deadline_after(0));
+  (void)usleep(20000); /* it rings by now; if not, it does not ring at all */
+  xfi_alarm_clear(alarms, &b.alarm);
+  const int n = b.n_rung;
+  (void)usleep(80000);
+  assert_int_equal(b.n_rung, n);
+}
+
+static void test_many_alarms_ring_each_at_its_time(void **state)
+{
+  static bell bells[500];
+
+  (void)state;
+  for (int i = 0; i < 500; i++) {
+    bells[i].alarm.ring = ring;
+    xfi_alarm_set(alarms, &bells[i].alarm, xfi_deadline_after(1 + i % 50));
+  }
+  for (int i = 0; i < 500; i++)
+    await(&bells[i], 1);
+  for (int i = 0; i < 500; i++) {
+    xfi_alarm_clear(alarms, &bells[i].alarm);
+    assert_int_equal(bells[i].n_rung, 1);
+  }
+}
+
+int main(void)
+{
+  const struct CMUnitTest tests[] = {
+      cmocka_unit_test(test_an_alarm_rings_at_its_deadline_and_not_before),
+      cmocka_unit_test(test_an_alarm_rings_again_as_often_as_it_asks),
+      cmocka_unit_test(test_an_alarm_that_was_cleared_or_put_off_does_not_ring),
+      cmocka_unit_test(test_clearing_waits_for_an_alarm_that_rings),
+      cmocka_unit_test(test_many_alarms_ring_each_at_its_time),
+  };
+  return cmocka_run_group_tests(tests, setup, teardown);
+}
