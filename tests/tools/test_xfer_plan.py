@@ -126,20 +126,18 @@ class TestProblem(unittest.TestCase):
 
 class TestModel(unittest.TestCase):
     def test_long_lists_are_taken_whole(self):
-        full = json.loads(lines(*JOB, "--json")[0])
         name = "model.layers.0.input_layernorm.weight"
         for option, value in (
             ("--ignore", "m" * 600 + "*"),
-            ("--ignore", "x" * 511 + "*," + "y" * 511 + "*"),
-            ("--rename", ",".join(f"a{i}=b{i}" for i in range(1000))),
+            ("--ignore", name + ",y" + "y" * 511 + "*"),
+            ("--rename", f"{name}={name}," + ",".join(f"a{i}=b{i}" for i in range(1000))),
         ):
             with self.subTest(value=value[:20]):
-                self.assertEqual(json.loads(lines(*JOB, "--json", option, value)[0]), full)
-        ignored = json.loads(lines(*JOB, "--json", "--ignore", f"{'x' * 600}*,{name}")[0])
+                status, _, err = run(*JOB, option, value)
+                self.assertEqual(status, 1)
+                self.assertRegex(err, "matches")
+        ignored = json.loads(lines(*JOB, "--json", "--ignore", f"{name},{name}")[0])
         self.assertEqual(ignored["ignored"], 1)
-        renames = "".join(f"a{i}=b{i}," for i in range(100)) + f"model.norm.weight=unheard.of"
-        last = json.loads(lines(*JOB[:5], "vllm:tp2", "--json", "--rename", renames)[0])
-        self.assertGreater(last["misc_bytes"], 0)
 
     def test_many_stars_take_no_time(self):
         status, _, err = run(*JOB, "--ignore", "********Z")
