@@ -5,6 +5,12 @@
  *
  * Each maker binds the comm to the calling thread's current device (cudaSetDevice). Bound memory is
  * that device's, or pinned host memory in lanes other than the direct one.
+ *
+ * Runs wait for peers on the device, in streams of their own and in the caller's. With
+ * CUDA_DEVICE_MAX_CONNECTIONS=1 all streams of a process share one queue, so that a run which waits
+ * for a late rank holds up all other work of the process on that device. Ranks of one process and
+ * one device meet on the host in each run, so each needs a thread of its own. Until its deadline a
+ * run may read the memory of a peer that comes late.
  */
 #ifndef XFER_NCCL_H
 #define XFER_NCCL_H
@@ -24,8 +30,10 @@ struct ncclComm;
 /**
  * Make a comm of the ranks of an NCCL communicator.
  *
- * The borrowed communicator carries one broadcast of 256 bytes and is not kept: a private,
- * non-blocking one is made, so that a missed deadline can abort it without touching the caller's.
+ * The borrowed communicator carries one broadcast of 256 bytes and is not kept: private,
+ * non-blocking ones are made, so that a missed deadline can abort them without touching the
+ * caller's. One is for control; another, for data, is made by the first commit of a plan that sends
+ * over NCCL.
  *
  * Collective: all ranks of `nccl`, with nothing of theirs in flight on it.
  * Stream: none of the caller's; blocks until all ranks have come, at most 10 minutes.
