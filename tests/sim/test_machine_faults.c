@@ -218,7 +218,7 @@ static void self_overlap(int rank)
   list.dst = dst;
   NEED(cudaMalloc((void **)&memory, 4 * MIB) == cudaSuccess);
   for (int i = 0; i < 4 * MIB; i++)
-    memory[i] = rank == 0 ? (unsigned char)(i % 251) : 0xee;
+    memory[i] = (unsigned char)(rank == 0 ? i % 251 : 0xee);
   OK(xfer_plan_create(&plan, w.comms[rank], &list, 1, NULL));
   const xfer_view from = xfer_view_strided(memory, strides, 2);
   const xfer_view to = xfer_view_dense(memory);
