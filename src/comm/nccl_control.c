@@ -53,7 +53,6 @@ static xfer_status gather_launch(xfi_nccl_comm *comm, size_t n_bytes, xfi_deadli
   size_t at = (size_t)comm->base.rank * n_bytes;
   size_t total = (size_t)comm->base.size * n_bytes;
 
-  XFI_TRY(xfi_nccl_usable(&comm->control));
   XFI_NCCL_CUDA_TRY(cudaMemcpyAsync, (comm->device_bytes + at, comm->host_bytes + at, n_bytes,
                                       cudaMemcpyHostToDevice, comm->control_stream));
   ncclResult_t result = ncclAllGather(comm->device_bytes + at, comm->device_bytes, n_bytes,
@@ -74,6 +73,7 @@ static xfer_status gather(xfi_comm *base, void *all, const void *mine, size_t n_
   size_t most = XFI_NCCL_CONTROL_BYTES / size;
 
   XFI_CHECK(most > 0, XFER_ERR_UNSUPPORTED, "%zu ranks", size);
+  XFI_TRY(xfi_nccl_usable(&comm->control)); /* else the last call may still write host_bytes */
   for (size_t first = 0; first < n_bytes; first += most) {
     size_t n = n_bytes - first < most ? n_bytes - first : most;
     memcpy(comm->host_bytes + (size_t)base->rank * n, (const char *)mine + first, n);
@@ -171,7 +171,6 @@ static xfer_status group_launch(xfi_nccl_comm *comm, const group_side *send, con
   size_t recv_bytes = (size_t)recv->n * XFI_NCCL_SLOT_BYTES;
   size_t recv_at = slot_offset(0, false);
 
-  XFI_TRY(xfi_nccl_usable(&comm->control));
   if (send->n > 0) {
     XFI_NCCL_CUDA_TRY(cudaMemcpyAsync, (comm->device_bytes, comm->host_bytes, send_bytes,
                                         cudaMemcpyHostToDevice, comm->control_stream));
@@ -195,6 +194,7 @@ xfer_status xfi_nccl_exchange(xfi_comm *base, const xfi_message *sends, int n_se
   group_side recv;
   bool more = n_sends + n_recvs > 0;
 
+  XFI_TRY(xfi_nccl_usable(&comm->control)); /* as in gather() */
   for (size_t c = 0; more; c++) {
     more = false;
     for (int s = 1; s < base->size; s += XFI_NCCL_SLOTS) {

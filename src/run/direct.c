@@ -559,12 +559,13 @@ xfer_status xfi_direct_start(xfi_direct *d, xfer_plan *plan, xfer_stream stream)
   const xfi_device_ops *dev = d->device->ops;
   const xfi_flags nothing = {NULL, 0};
   xfer_status st = XFER_OK;
+  const bool watched = d->device->alarms != NULL && d->watch.flags.n > 0;
   bool told = d->tell.n == 0;
 
+  if (watched) xfi_alarm_clear(d->device->alarms, &d->watch.alarm); /* of the run before */
   d->watch.value = plan->epoch;
   d->watch.late = NULL;
-  if (d->device->alarms != NULL && d->watch.flags.n > 0)
-    xfi_alarm_set(d->device->alarms, &d->watch.alarm, plan->run_ends);
+  if (watched) xfi_alarm_set(d->device->alarms, &d->watch.alarm, plan->run_ends);
   for (int i = 0; i < d->n_streams; i++)
     XFI_TRY(dev->stream_wait(d->device, d->streams[i], plan->started));
   if (d->may_share && dev->stream_is_shared(d->device, stream)) {

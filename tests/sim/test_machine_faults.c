@@ -269,6 +269,7 @@ static void many_operations(int rank)
     const size_t parts = rank == 1 || rank == 5 ? MANY : 1;
     NEED(cudaMalloc((void **)&target, parts * 2 * MIB) == cudaSuccess);
   }
+  ranks_barrier(); /* a GiB takes longer under sanitizers than a plan may wait */
   xfer_plan_options options = XFER_PLAN_OPTIONS_INIT;
   options.lane = XFER_LANE_DIRECT;
   options.timeout_ms = TIMEOUT_MS;
