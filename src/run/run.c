@@ -83,6 +83,18 @@ done:
   return st;
 }
 
+/* Not all ranks send this run's messages: those of another plan on the comm would be taken for
+ * them. Keeps the text of what happened. */
+static void break_order(const xfer_plan *plan)
+{
+  char why[XFI_ERROR_BYTES];
+
+  if (xfi_pipeline_is_empty(plan->pipeline)) return;
+  snprintf(why, sizeof why, "%s", xfi_last_error());
+  plan->comm->ops->abort_data(plan->comm, why);
+  xfi_set_error("%s", why);
+}
+
 xfer_status xfi_run_start(xfer_plan *plan, uint64_t version, xfer_stream stream)
 {
   xfer_status st = xfi_run_check(plan, version, stream);
@@ -92,6 +104,7 @@ xfer_status xfi_run_start(xfer_plan *plan, uint64_t version, xfer_stream stream)
     if (plan->state != XFI_REFUSED) return st;
     plan->run_status = st;
     plan->is_sent = false;
+    if (st == XFER_ERR_PEER) break_order(plan);
     return st;
   }
   plan->is_sent = false;
@@ -101,6 +114,7 @@ xfer_status xfi_run_start(xfer_plan *plan, uint64_t version, xfer_stream stream)
   plan->run_ends = xfi_run_deadline(plan);
   plan->state = xfi_state_after(plan->state, XFI_CALL_RUN, XFI_ENDED);
   plan->run_status = enqueue(plan, stream);
+  if (plan->run_status != XFER_OK && !plan->is_sent) break_order(plan);
   return plan->run_status;
 }
 
