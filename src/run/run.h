@@ -3,7 +3,8 @@
  * commit.c makes of both:
  *
  * - local.c: copies within this rank, and zeroing;
- * - direct.c, link*.c: copies to and from mapped memory of peers, with flags for ready and done;
+ * - direct.c, direct_run.c, link*.c: copies to and from mapped memory of peers, with flags for
+ * ready and done;
  * - pipeline.c: streams to and from ranks that share memory (channels.c); steps of gather, message,
  *   scatter through staging slots, made of packed rounds (packed.c) and of broadcasts
  *   (broadcast_list.c, broadcast.c).
@@ -149,6 +150,8 @@ uint64_t xfi_direct_bytes(const xfi_direct *direct); /* that this rank copies */
 /* How a flow travels, in words, by index in plan->moves->sends.peers or recvs.peers; NULL: not
  * committed. An xfi_way_fn of a plan. */
 const char *xfi_direct_way(const void *plan, bool send, size_t peer);
+/* ---- direct_run.c ---- */
+
 /* Enqueue: tell peers that this rank's memory is ready, copy, and tell them that it is done. */
 xfer_status xfi_direct_start(xfi_direct *direct, xfer_plan *plan, xfer_stream stream);
 /* Enqueue on `stream`: wait until peers have done theirs. */
