@@ -1,37 +1,11 @@
 /* Written by the target abi-baseline; compiled by the test abi_values. 64-bit. */
-#include <xfer/xfer.h>
+#include <xfer/comm.h>
+#include <xfer/layout.h>
+#include <xfer/plan.h>
 #include <xfer/refit.h>
+#include <xfer/status.h>
+#include <xfer/xfer.h>
 _Static_assert(XFER_MAX_DIMS == 8, "was 8");
-_Static_assert(XFER_OK == 0, "was 0");
-_Static_assert(XFER_ERR_ARG == -1, "was -1");
-_Static_assert(XFER_ERR_SHAPE == -2, "was -2");
-_Static_assert(XFER_ERR_UNSUPPORTED == -3, "was -3");
-_Static_assert(XFER_ERR_STATE == -4, "was -4");
-_Static_assert(XFER_ERR_NOMEM == -5, "was -5");
-_Static_assert(XFER_ERR_OVERFLOW == -6, "was -6");
-_Static_assert(XFER_ERR_IO == -7, "was -7");
-_Static_assert(XFER_ERR_MISMATCH == -8, "was -8");
-_Static_assert(XFER_ERR_PEER == -9, "was -9");
-_Static_assert(XFER_ERR_TIMEOUT == -10, "was -10");
-_Static_assert(XFER_ERR_CUDA == -11, "was -11");
-_Static_assert(XFER_ERR_COMM == -12, "was -12");
-_Static_assert(XFER_ERR_INTERNAL == -13, "was -13");
-_Static_assert(XFER_U8 == 1, "was 1");
-_Static_assert(XFER_I8 == 2, "was 2");
-_Static_assert(XFER_BOOL == 3, "was 3");
-_Static_assert(XFER_F8E4M3 == 4, "was 4");
-_Static_assert(XFER_F8E5M2 == 5, "was 5");
-_Static_assert(XFER_F8E8M0 == 6, "was 6");
-_Static_assert(XFER_U16 == 7, "was 7");
-_Static_assert(XFER_I16 == 8, "was 8");
-_Static_assert(XFER_F16 == 9, "was 9");
-_Static_assert(XFER_BF16 == 10, "was 10");
-_Static_assert(XFER_U32 == 11, "was 11");
-_Static_assert(XFER_I32 == 12, "was 12");
-_Static_assert(XFER_F32 == 13, "was 13");
-_Static_assert(XFER_U64 == 14, "was 14");
-_Static_assert(XFER_I64 == 15, "was 15");
-_Static_assert(XFER_F64 == 16, "was 16");
 _Static_assert(XFER_REPLICATE == 0, "was 0");
 _Static_assert(XFER_SHARD == 1, "was 1");
 _Static_assert(XFER_STRIDED == 2, "was 2");
@@ -228,3 +202,33 @@ _Static_assert(offsetof(xfer_local_part, begin) == 16, "was 16");
 _Static_assert(offsetof(xfer_local_part, end) == 24, "was 24");
 _Static_assert(offsetof(xfer_local_part, step) == 32, "was 32");
 _Static_assert(offsetof(xfer_local_part, first) == 40, "was 40");
+_Static_assert(XFER_OK == 0, "was 0");
+_Static_assert(XFER_ERR_ARG == -1, "was -1");
+_Static_assert(XFER_ERR_SHAPE == -2, "was -2");
+_Static_assert(XFER_ERR_UNSUPPORTED == -3, "was -3");
+_Static_assert(XFER_ERR_STATE == -4, "was -4");
+_Static_assert(XFER_ERR_NOMEM == -5, "was -5");
+_Static_assert(XFER_ERR_OVERFLOW == -6, "was -6");
+_Static_assert(XFER_ERR_IO == -7, "was -7");
+_Static_assert(XFER_ERR_MISMATCH == -8, "was -8");
+_Static_assert(XFER_ERR_PEER == -9, "was -9");
+_Static_assert(XFER_ERR_TIMEOUT == -10, "was -10");
+_Static_assert(XFER_ERR_CUDA == -11, "was -11");
+_Static_assert(XFER_ERR_COMM == -12, "was -12");
+_Static_assert(XFER_ERR_INTERNAL == -13, "was -13");
+_Static_assert(XFER_U8 == 1, "was 1");
+_Static_assert(XFER_I8 == 2, "was 2");
+_Static_assert(XFER_BOOL == 3, "was 3");
+_Static_assert(XFER_F8E4M3 == 4, "was 4");
+_Static_assert(XFER_F8E5M2 == 5, "was 5");
+_Static_assert(XFER_F8E8M0 == 6, "was 6");
+_Static_assert(XFER_U16 == 7, "was 7");
+_Static_assert(XFER_I16 == 8, "was 8");
+_Static_assert(XFER_F16 == 9, "was 9");
+_Static_assert(XFER_BF16 == 10, "was 10");
+_Static_assert(XFER_U32 == 11, "was 11");
+_Static_assert(XFER_I32 == 12, "was 12");
+_Static_assert(XFER_F32 == 13, "was 13");
+_Static_assert(XFER_U64 == 14, "was 14");
+_Static_assert(XFER_I64 == 15, "was 15");
+_Static_assert(XFER_F64 == 16, "was 16");

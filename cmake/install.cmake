@@ -26,7 +26,7 @@ set(xfi_core xfer)
 if(XFER_STATIC)
   list(APPEND xfi_core xfer_static)
 endif()
-xfi_install_library(core TARGETS ${xfi_core} HEADERS xfer.h refit.h PC xfer LIB xfer
+xfi_install_library(core TARGETS ${xfi_core} HEADERS ${XFER_CORE_HEADERS} PC xfer LIB xfer
   DESCRIPTION "${PROJECT_DESCRIPTION}" LIBS_PRIVATE "-ljansson -lpthread -lm")
 if(TARGET xfer_mpi)
   xfi_install_library(mpi TARGETS xfer_mpi HEADERS mpi.h PC xfer_mpi LIB xfer_mpi

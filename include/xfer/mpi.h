@@ -8,7 +8,7 @@
 
 #include <mpi.h>
 
-#include "xfer/xfer.h"
+#include <xfer/comm.h>
 
 #ifdef __cplusplus
 extern "C" {

@@ -49,7 +49,7 @@ def main():
     args = parser.parse_args()
 
     include = args.source / "include"
-    headers = [h for h in ("xfer.h", "refit.h") if (include / "xfer" / h).exists()]
+    headers = sorted(h.name for h in (include / "xfer").glob("*.h") if h.name not in ("mpi.h", "nccl.h"))
     expressions = []
     for header in headers:
         expressions += parse((include / "xfer" / header).read_text(encoding="utf-8"))

@@ -61,7 +61,7 @@ def check_problems(page, text):
 
 def check_statuses():
     page = SOURCE / "docs/errors.md"
-    header = (SOURCE / "include/xfer/xfer.h").read_text(encoding="utf-8")
+    header = (SOURCE / "include/xfer/status.h").read_text(encoding="utf-8")
     named = set(re.findall(r"^### (XFER_ERR_\w+)", page.read_text(encoding="utf-8"), re.MULTILINE))
     for status in set(re.findall(r"^  (XFER_ERR_\w+) = -", header, re.MULTILINE)) ^ named:
         fail(page, f"{status} is in the header or here, not in both")

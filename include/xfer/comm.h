@@ -1,0 +1,102 @@
+/**
+ * @file comm.h
+ * The ranks, how bytes travel between them, and one tensor in one call.
+ */
+#ifndef XFER_COMM_H
+#define XFER_COMM_H
+
+#include <xfer/layout.h>
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+/** The ranks and how bytes travel between them. Other makers: xfer/mpi.h, xfer/nccl.h. */
+typedef struct xfer_comm xfer_comm;
+
+/** A CUDA stream, the type behind cudaStream_t, without its header. Ignored by host comms. */
+typedef struct CUstream_st *xfer_stream;
+
+/**
+ * Make a comm whose ranks are threads of this process; memory is host memory.
+ *
+ * @param comms    [n_ranks] Receives one handle per rank. Each is destroyed by its owner.
+ * @param n_ranks  At least 1.
+ * @since 0.1
+ */
+XFER_API XFER_MUST_CHECK xfer_status xfer_comm_create_local(xfer_comm **comms, int n_ranks);
+
+/** Give a comm back; NULL is fine. Its plans must be gone. Not collective. */
+XFER_API void xfer_comm_destroy(xfer_comm *comm);
+/** This rank. */
+XFER_API int xfer_comm_rank(const xfer_comm *comm);
+/** The number of ranks. */
+XFER_API int xfer_comm_size(const xfer_comm *comm);
+
+/**
+ * Give every rank n_bytes of each rank. Collective; blocks. For small control data.
+ *
+ * @param comm     The comm.
+ * @param all      [size * n_bytes] Receives the bytes, by rank. Host memory.
+ * @param mine     [n_bytes] This rank's. Host memory.
+ * @param n_bytes  The same on every rank.
+ */
+XFER_API XFER_MUST_CHECK xfer_status xfer_comm_all_gather(xfer_comm *comm, void *all,
+                                                          const void *mine, size_t n_bytes);
+
+/**
+ * Let the peers map memory now and keep it mapped, so that xfer_redistribute() can write straight
+ * into it call after call. Collective; plans do not need it. On a host comm there is nothing to do.
+ *
+ * @param comm     The comm.
+ * @param memory   In one allocation of this device, which must live until it is unregistered or the
+ *                comm destroyed; NULL: this rank has nothing to register in this call. Of memory
+ *                that is mapped chunk by chunk each chunk is an allocation.
+ * @retval XFER_ERR_ARG  Memory that the device's copies cannot use.
+ * @since 0.1
+ */
+XFER_API XFER_MUST_CHECK xfer_status xfer_comm_register(xfer_comm *comm, void *memory);
+/**
+ * Undo one call of xfer_comm_register(), the first in which every rank named what it names now: the
+ * mappings of all ranks' memory are closed, and the memory may be freed. Memory that was registered
+ * twice stays mapped until both calls are undone. Collective.
+ *
+ * @param comm    The comm.
+ * @param memory  What this rank registered in that call; NULL likewise.
+ * @retval XFER_ERR_ARG       It was not registered.
+ * @retval XFER_ERR_MISMATCH  There is no such call; nothing was undone.
+ */
+XFER_API XFER_MUST_CHECK xfer_status xfer_comm_unregister(xfer_comm *comm, void *memory);
+
+/* ---- one tensor, one call ----------------------------------------------------------------- */
+
+/**
+ * Move one tensor from its source layout to its destination layout.
+ *
+ * Collective over all ranks of the comm, also those in neither mesh. The plan is kept with the comm
+ * and found again by its metadata.
+ * Data goes straight into the peers' memory where ranks are threads, and where all ranks' memory
+ * was registered by xfer_comm_register(); else through slots. Stream: starts after what is already
+ * on `stream`; a later reader on it sees the result. On a host comm the data is there when the call
+ * returns.
+ *
+ * @param comm        The comm; every rank of both meshes must be one of its ranks.
+ * @param src_layout  Source; NULL on a rank that does not know it, if some rank does.
+ * @param src_view    Where this rank's source part lies; may be NULL where it has none.
+ * @param dst_layout  Destination, of the same shape and dtype; NULL likewise.
+ * @param dst_view    Where this rank's destination part lies; may be NULL where it has none.
+ * @param stream      A CUDA stream; NULL: the default stream. Ignored by host comms.
+ * @retval XFER_ERR_MISMATCH  Ranks disagree about the layouts. Nothing was moved.
+ * @retval XFER_ERR_SHAPE     The layouts or views do not fit. Nothing was moved.
+ * @retval XFER_ERR_PEER      Another rank failed before anything was moved.
+ * @retval XFER_ERR_TIMEOUT   A rank did not take part in time; the destination may be torn.
+ * @since 0.1
+ */
+XFER_API XFER_MUST_CHECK xfer_status
+xfer_redistribute(xfer_comm *comm, const xfer_layout *src_layout, const xfer_view *src_view,
+                  const xfer_layout *dst_layout, const xfer_view *dst_view, xfer_stream stream);
+
+#ifdef __cplusplus
+}
+#endif
+#endif

@@ -1,0 +1,422 @@
+/**
+ * @file layout.h
+ * Who holds what: meshes, placements, layouts, the problem language; and views, where it lies.
+ */
+#ifndef XFER_LAYOUT_H
+#define XFER_LAYOUT_H
+
+#include <xfer/status.h>
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+/** Most dims of a tensor and most axes of a mesh. */
+#define XFER_MAX_DIMS 8
+
+/* ---- mesh --------------------------------------------------------------------------------- */
+
+/** An n-D array of distinct communicator ranks. Nothing is created on the network. */
+typedef struct xfer_mesh xfer_mesh;
+
+/**
+ * Make a mesh.
+ *
+ * @param mesh    Receives the mesh; the caller owns it.
+ * @param shape   [n_axes] sizes, each at least 1; the last axis varies fastest in `ranks`.
+ * @param n_axes  1 to XFER_MAX_DIMS.
+ * @param ranks   The product of `shape` many distinct ranks >= 0, row-major; NULL: 0, 1, 2, ...
+ * @retval XFER_ERR_ARG       A size below 1, a negative or repeated rank, or n_axes out of range.
+ * @retval XFER_ERR_OVERFLOW  More ranks than an int can count.
+ * @since 0.1
+ */
+XFER_API XFER_MUST_CHECK xfer_status xfer_mesh_create(xfer_mesh **mesh, const int *shape,
+                                                      int n_axes, const int *ranks);
+/** Give a mesh back; NULL is fine. */
+XFER_API void xfer_mesh_destroy(xfer_mesh *mesh);
+/** How many ranks the mesh has. */
+XFER_API int xfer_mesh_size(const xfer_mesh *mesh);
+
+/* ---- placements --------------------------------------------------------------------------- */
+
+/** What a mesh axis does to a tensor. */
+typedef enum xfer_placement_kind {
+  XFER_REPLICATE = 0, /**< Every coordinate of the axis holds the same. */
+  XFER_SHARD = 1,     /**< The axis splits a dim by `rule`. */
+  XFER_STRIDED = 2,   /**< The dim is cut in `split_factor` pieces, each of them split by CHUNK; a
+                           coordinate holds its sub-piece of every piece, concatenated. */
+  XFER_RUNS = 3       /**< A table lists the runs of each coordinate. */
+} xfer_placement_kind;
+
+/** How a length n is split over m coordinates. */
+typedef enum xfer_split_rule {
+  XFER_CHUNK = 0,    /**< torch.chunk, DTensor's Shard: c = ceil(n/m); coordinate i holds
+                          [min(n, c i), min(n, c i + c)), so the last ones may be short or empty. */
+  XFER_BALANCED = 1, /**< torch.tensor_split: the first n mod m coordinates hold one more. */
+  XFER_EVEN = 2      /**< m must divide n; else the layout is refused. */
+} xfer_split_rule;
+
+/** `length` consecutive indices of one dim: `global` there, `local` in the rank's part. */
+typedef struct xfer_run {
+  int64_t global; /**< First index in the tensor. */
+  int64_t length; /**< How many. */
+  int64_t local;  /**< First index in the part. */
+} xfer_run;
+
+/**
+ * The runs of each coordinate of one mesh axis along one dim.
+ *
+ * Coordinate i has the runs runs[first[i]] .. runs[first[i+1]-1] and a part of local_lengths[i]
+ * indices. `global` counts in the part of the dim that the axes before this one left (the whole dim
+ * if there are none). Runs of one coordinate must not overlap in `local`; the same global index may
+ * occur more than once, across coordinates or in one: a destination then gets it at every place, a
+ * source is read at the first (lowest part, then lowest local). Local indices in no run are ZERO
+ * elements: a destination has them zeroed by each run of the plan, a source's are never read.
+ */
+typedef struct xfer_run_table {
+  const xfer_run *runs;         /**< [first[n_coords]] */
+  const int64_t *first;         /**< [n_coords + 1], ascending from 0. */
+  const int64_t *local_lengths; /**< [n_coords] */
+  int64_t n_coords;             /**< The size of the mesh axis. */
+  int64_t allow_zero;           /**< 1: local indices in no run are meant; 0: they are an error. */
+} xfer_run_table;
+
+/** One placement per mesh axis makes a layout. All zero is Replicate. */
+typedef struct xfer_placement {
+  int32_t kind;                /**< xfer_placement_kind */
+  int32_t dim;                 /**< The dim that is split; negative counts from the end. */
+  int32_t rule;                /**< SHARD: xfer_split_rule. */
+  uint32_t reserved;           /**< Must be 0. */
+  int64_t split_factor;        /**< STRIDED: at least 1. */
+  const xfer_run_table *table; /**< RUNS: read when the layout is made, not kept. */
+} xfer_placement;
+
+/** Every coordinate of the axis holds the same. */
+XFER_API_INLINE xfer_placement xfer_replicate(void)
+{
+  xfer_placement p = {XFER_REPLICATE, 0, 0, 0, 0, NULL};
+  return p;
+}
+
+/** The axis splits `dim` as torch.chunk does. */
+XFER_API_INLINE xfer_placement xfer_shard(int dim)
+{
+  xfer_placement p = {XFER_SHARD, 0, XFER_CHUNK, 0, 0, NULL};
+  p.dim = (int32_t)dim;
+  return p;
+}
+
+/** The axis splits `dim` by `rule`. */
+XFER_API_INLINE xfer_placement xfer_shard_rule(int dim, xfer_split_rule rule)
+{
+  xfer_placement p = {XFER_SHARD, 0, XFER_CHUNK, 0, 0, NULL};
+  p.dim = (int32_t)dim;
+  p.rule = (int32_t)rule;
+  return p;
+}
+
+/** The axis splits `dim` in strides; `split_factor` is the number of shards of that dim made by the
+ *  axes to its right, as in DTensor's strided sharding. */
+XFER_API_INLINE xfer_placement xfer_shard_strided(int dim, int64_t split_factor)
+{
+  xfer_placement p = {XFER_STRIDED, 0, 0, 0, 0, NULL};
+  p.dim = (int32_t)dim;
+  p.split_factor = split_factor;
+  return p;
+}
+
+/** The axis's coordinates hold the runs of `dim` that `table` lists. */
+XFER_API_INLINE xfer_placement xfer_shard_runs(int dim, const xfer_run_table *table)
+{
+  xfer_placement p = {XFER_RUNS, 0, 0, 0, 0, NULL};
+  p.dim = (int32_t)dim;
+  p.table = table;
+  return p;
+}
+
+/* ---- layout ------------------------------------------------------------------------------- */
+
+/** Which elements of one tensor each rank of a mesh holds. Knows no memory. */
+typedef struct xfer_layout xfer_layout;
+
+/** What a layout is made of. Start from XFER_LAYOUT_DESC_INIT. */
+typedef struct xfer_layout_desc {
+  size_t struct_size;               /**< Set by XFER_LAYOUT_DESC_INIT. */
+  const xfer_mesh *mesh;            /**< The ranks. */
+  int32_t dtype;                    /**< xfer_dtype */
+  int32_t n_dims;                   /**< 0 to XFER_MAX_DIMS; 0 is a scalar. */
+  const int64_t *shape;             /**< [n_dims] The tensor's global shape; sizes may be 0. */
+  const int64_t *padded_shape;      /**< [n_dims] Sizes that are split, each >= shape's; local parts
+                                         are as of these, and rows past `shape` are ZERO elements.
+                                         NULL: `shape`. */
+  const xfer_placement *placements; /**< [n_placements] One per mesh axis. */
+  int32_t n_placements;             /**< The mesh's number of axes. */
+  int32_t n_order;                  /**< Length of `order`: 0 or the mesh's number of axes. */
+  const int32_t *order;             /**< [n_order] Every axis once: the order in which axes that
+                                         split the same dim split it. NULL: 0, 1, 2, ... */
+} xfer_layout_desc;
+#define XFER_LAYOUT_DESC_INIT                                                                      \
+  {                                                                                                \
+    sizeof(xfer_layout_desc), NULL, 0, 0, NULL, NULL, NULL, 0, 0, NULL                             \
+  }
+
+/**
+ * Make a layout.
+ *
+ * Axes that shard the same dim split it one after the other, each the part that the one before
+ * left.
+ *
+ * @param layout  Receives the layout; the caller owns it.
+ * @param desc    Copied with all it points to.
+ * @retval XFER_ERR_ARG       A wrong count, kind, rule, dim, order or dtype.
+ * @retval XFER_ERR_SHAPE     EVEN does not divide, a run table does not fit, a padded size too
+ * small.
+ * @retval XFER_ERR_OVERFLOW  The tensor's bytes do not fit in 62 bits.
+ * @par Source  torch.distributed.tensor's Shard, Replicate and _StridedShard; see docs/concepts.md.
+ * @since 0.1
+ */
+XFER_API XFER_MUST_CHECK xfer_status xfer_layout_create(xfer_layout **layout,
+                                                        const xfer_layout_desc *desc);
+/**
+ * What a layout by boxes is made of. Start from XFER_BOXES_DESC_INIT.
+ *
+ * A box is 2 n_dims numbers: lo of each dim, then hi of each dim, half-open. The boxes of one rank
+ * may be any, also overlapping or equal; a destination then gets the elements in each of them. What
+ * of a box lies past the shape are ZERO elements. Ranks with an equal box are replicas of it; of
+ * sources that overlap otherwise, an element is read from the first, by rank and list.
+ */
+typedef struct xfer_boxes_desc {
+  size_t struct_size;    /**< Set by XFER_BOXES_DESC_INIT. */
+  const xfer_mesh *mesh; /**< The ranks; of its shape only the order counts. NULL: the calling rank
+                              alone, where every rank knows its own boxes only. */
+  int32_t dtype;         /**< xfer_dtype */
+  int32_t n_dims;        /**< 0 to XFER_MAX_DIMS. */
+  const int64_t *shape;  /**< [n_dims] The tensor's global shape. */
+  const int64_t *first;  /**< [mesh size + 1] Ascending from 0: the boxes of the i-th rank are
+                              first[i] .. first[i+1]-1. */
+  const int64_t *bounds; /**< [first[mesh size]][2][n_dims] The boxes. */
+} xfer_boxes_desc;
+#define XFER_BOXES_DESC_INIT                                                                       \
+  {                                                                                                \
+    sizeof(xfer_boxes_desc), NULL, 0, 0, NULL, NULL, NULL                                          \
+  }
+
+/**
+ * Make a layout of each rank's boxes: a DTensor's spec, a sharded state dict, what a recorded load
+ * wrote, a checkpoint's chunks.
+ *
+ * Where a rank's boxes lie is the view's to say: xfer_view_boxes() gives each a pointer and
+ * strides; in a dense view they lie one after the other, each row-major.
+ * Without a mesh the layout has this rank's boxes only, and xfer_plan_create() gathers the others';
+ * a rank that has none passes a layout with no boxes, or NULL. Until then queries take it as rank
+ * 0's.
+ *
+ * @param layout  Receives the layout; the caller owns it.
+ * @param desc    Copied with all it points to.
+ * @retval XFER_ERR_ARG          A wrong count or dtype, or an array that is missing.
+ * @retval XFER_ERR_SHAPE        A box with hi below lo, or lo below 0; the text names it.
+ * @retval XFER_ERR_OVERFLOW     A rank's bytes do not fit in 62 bits.
+ * @retval XFER_ERR_UNSUPPORTED  Two boxes of a scalar on one rank.
+ * @since 0.1
+ */
+XFER_API XFER_MUST_CHECK xfer_status xfer_layout_create_boxes(xfer_layout **layout,
+                                                              const xfer_boxes_desc *desc);
+
+/**
+ * Make a layout of ranges of the row-major order, as FSDP1, ZeRO-3 and Megatron's distributed
+ * optimizer cut flattened tensors: each rank one range, ragged or empty, past the end as padding.
+ * A range is at most 2 n_dims - 1 boxes, and one more of ZERO elements for what lies past the end;
+ * a dense view of them is the range itself.
+ *
+ * @param layout  Receives the layout; the caller owns it.
+ * @param desc    As for xfer_layout_create_boxes(), but `first` is NULL and `bounds` is
+ *                [mesh size][2]: of each rank the first element and one past the last.
+ * @retval XFER_ERR_SHAPE  A range that ends before it begins; else as xfer_layout_create_boxes().
+ * @since 0.1
+ */
+XFER_API XFER_MUST_CHECK xfer_status xfer_layout_create_flat(xfer_layout **layout,
+                                                             const xfer_boxes_desc *desc);
+/** Give a layout back; NULL is fine. */
+XFER_API void xfer_layout_destroy(xfer_layout *layout);
+
+/** The element type. */
+XFER_API xfer_dtype xfer_layout_dtype(const xfer_layout *layout);
+/** The number of dims; copies the global shape to shape[0 .. n_dims-1] unless it is NULL. */
+XFER_API int xfer_layout_shape(const xfer_layout *layout, int64_t *shape);
+
+/**
+ * The shape of a rank's part, padding included; a part may be empty. Boxes have one if they are
+ * equally long in all dims but the first: stacked there.
+ *
+ * @param layout  The layout.
+ * @param rank    A rank.
+ * @param shape   [n_dims] Receives the sizes.
+ * @retval XFER_ERR_ARG          `rank` is not in the mesh: it has no part.
+ * @retval XFER_ERR_UNSUPPORTED  Boxes that do not stack; xfer_layout_boxes() has them.
+ */
+XFER_API XFER_MUST_CHECK xfer_status xfer_layout_local_shape(const xfer_layout *layout, int rank,
+                                                             int64_t *shape);
+
+/**
+ * The runs of one dim that a rank holds: maximal, ascending in `local`.
+ *
+ * @param layout  The layout.
+ * @param rank    A rank of the mesh.
+ * @param dim     A dim; negative counts from the end.
+ * @param runs    [capacity] Receives as many runs as fit; NULL with capacity 0 only counts.
+ * @param capacity  Length of `runs`.
+ * @param n_runs  Receives how many there are in all.
+ * @retval XFER_ERR_ARG          No such dim, or `rank` is not in the mesh.
+ * @retval XFER_ERR_UNSUPPORTED  The rank has several boxes; xfer_layout_boxes() has them.
+ */
+XFER_API XFER_MUST_CHECK xfer_status xfer_layout_runs(const xfer_layout *layout, int rank, int dim,
+                                                      xfer_run *runs, size_t capacity,
+                                                      size_t *n_runs);
+
+/**
+ * The boxes that a rank holds, in the order of its list; by placements, one for each combination of
+ * runs, ascending in local index.
+ *
+ * @param layout    The layout.
+ * @param rank      A rank of the mesh.
+ * @param bounds    [capacity][2][n_dims] Receives as many boxes as fit: lo, then hi. By boxes what
+ *                  lies past the shape is part of them.
+ * @param capacity  Of `bounds`, in boxes; 0 with NULL only counts.
+ * @param n_boxes   Receives how many there are in all.
+ * @retval XFER_ERR_ARG  `rank` is not in the mesh.
+ * @since 0.1
+ */
+XFER_API XFER_MUST_CHECK xfer_status xfer_layout_boxes(const xfer_layout *layout, int rank,
+                                                       int64_t *bounds, size_t capacity,
+                                                       size_t *n_boxes);
+
+/** A place where a global index is held. By boxes, `local` counts in the box, and in dim 0 from the
+ * first box of the rank's list: as if they were stacked. */
+typedef struct xfer_owner {
+  int64_t local[XFER_MAX_DIMS]; /**< Index in that rank's part. */
+  int32_t rank;                 /**< Who. */
+  uint32_t reserved;            /**< 0. */
+} xfer_owner;
+
+/**
+ * Who holds a global index: every rank, and on it every place. Costs no more for more ranks, apart
+ * from the owners themselves.
+ *
+ * @param layout    The layout.
+ * @param index     [n_dims] A global index inside the shape.
+ * @param owners    [capacity] Receives as many owners as fit, in no promised order.
+ * @param capacity  Length of `owners`.
+ * @param n_owners  Receives how many there are in all.
+ */
+XFER_API XFER_MUST_CHECK xfer_status xfer_layout_owners(const xfer_layout *layout,
+                                                        const int64_t *index, xfer_owner *owners,
+                                                        size_t capacity, size_t *n_owners);
+
+/* ---- the problem language ----------------------------------------------------------------- */
+
+/**
+ * Read a redistribution from one line, for example
+ * "bf16[4096,11008] (2,4)@0-7:S0,R -> (4)@8-11:S1". docs/problem-language.md has the grammar.
+ *
+ * @param src   Receives the source layout; the caller owns it.
+ * @param dst   Receives the destination layout; the caller owns it.
+ * @param line  The line.
+ * @retval XFER_ERR_ARG  The line does not parse; the text has the column. Or what
+ *                       xfer_mesh_create() and xfer_layout_create() say.
+ */
+XFER_API XFER_MUST_CHECK xfer_status xfer_problem_parse(xfer_layout **src, xfer_layout **dst,
+                                                        const char *line);
+/**
+ * Write a redistribution as one line, the inverse of xfer_problem_parse(); a run table, which has
+ * no spelling, is written as "S0x", and a layout that is NULL as "?".
+ *
+ * @return the length of the whole text, as snprintf() does; at most n_bytes - 1 of it are written.
+ */
+XFER_API size_t xfer_problem_format(char *text, size_t n_bytes, const xfer_layout *src,
+                                    const xfer_layout *dst);
+
+/* ---- views -------------------------------------------------------------------------------- */
+
+/** How an xfer_view describes memory. */
+typedef enum xfer_view_kind {
+  XFER_VIEW_DENSE = 0,   /**< Row-major from `base`, no gaps. */
+  XFER_VIEW_STRIDED = 1, /**< Element x lies at base + sum of x[d] * strides[d]. */
+  XFER_VIEW_PIECES = 2,  /**< Along `piece_dim` the part is cut in n_pieces equal pieces, each with
+                              its own base pointer; inside a piece as STRIDED. */
+  XFER_VIEW_BOXES = 3    /**< Of a layout by boxes: each box of the rank's list has its own base
+                              pointer and strides. */
+} xfer_view_kind;
+
+/**
+ * Where a rank's part of one tensor lies in its memory. All zero is a dense view of nothing, which
+ * is right where the part is empty. Views of destinations must not overlap each other, except that
+ * the same view may be bound to several tensors that share memory on purpose (tied weights).
+ */
+typedef struct xfer_view {
+  int32_t kind;                   /**< xfer_view_kind */
+  int32_t n_dims;                 /**< STRIDED, PIECES: the tensor's number of dims. */
+  void *base;                     /**< DENSE, STRIDED: the part's first element. A source is not
+                                       written. */
+  int64_t strides[XFER_MAX_DIMS]; /**< STRIDED, PIECES: bytes from one index to the next, > 0 where
+                                       the dim has more than one, in any order, gaps allowed. */
+  void *const *pieces;            /**< PIECES, BOXES: [n_pieces] base pointers; copied by bind. */
+  int64_t n_pieces;               /**< PIECES: must divide the part's size in piece_dim. BOXES: the
+                                       number of the rank's boxes. */
+  int32_t piece_dim;              /**< PIECES: the dim that is cut. */
+  uint32_t reserved;              /**< Must be 0. */
+  const int64_t *box_strides;     /**< BOXES: [n_pieces][n_dims] bytes, as `strides`; NULL: each box
+                                       is dense. Copied by bind. */
+} xfer_view;
+
+/** A dense row-major part at `base`. */
+XFER_API_INLINE xfer_view xfer_view_dense(void *base)
+{
+  xfer_view v = {XFER_VIEW_DENSE, 0, NULL, {0, 0, 0, 0, 0, 0, 0, 0}, NULL, 0, 0, 0, NULL};
+  v.base = base;
+  return v;
+}
+
+/** A part at `base` with `n_dims` strides in bytes. */
+XFER_API_INLINE xfer_view xfer_view_strided(void *base, const int64_t *strides, int n_dims)
+{
+  xfer_view v = {XFER_VIEW_STRIDED, 0, NULL, {0, 0, 0, 0, 0, 0, 0, 0}, NULL, 0, 0, 0, NULL};
+  int d;
+  v.base = base;
+  v.n_dims = (int32_t)n_dims;
+  for (d = 0; d < n_dims && d < XFER_MAX_DIMS; d++)
+    v.strides[d] = strides[d];
+  return v;
+}
+
+/** A part in `n_pieces` pieces along `piece_dim`, each with the same `n_dims` strides in bytes. */
+XFER_API_INLINE xfer_view xfer_view_pieces(void *const *pieces, int64_t n_pieces, int piece_dim,
+                                           const int64_t *strides, int n_dims)
+{
+  xfer_view v = xfer_view_strided(NULL, strides, n_dims);
+  v.kind = XFER_VIEW_PIECES;
+  v.pieces = pieces;
+  v.n_pieces = n_pieces;
+  v.piece_dim = (int32_t)piece_dim;
+  return v;
+}
+
+/**
+ * Boxes of a layout by boxes, each at its own place: box i of the rank's list at boxes[i] with
+ * strides[i * n_dims ...], NULL: each dense. An empty box may be at NULL.
+ */
+XFER_API_INLINE xfer_view xfer_view_boxes(void *const *boxes, int64_t n_boxes,
+                                          const int64_t *strides, int n_dims)
+{
+  xfer_view v = xfer_view_dense(NULL);
+  v.kind = XFER_VIEW_BOXES;
+  v.n_dims = (int32_t)n_dims;
+  v.pieces = boxes;
+  v.n_pieces = n_boxes;
+  v.box_strides = strides;
+  return v;
+}
+
+#ifdef __cplusplus
+}
+#endif
+#endif

@@ -1,0 +1,242 @@
+/**
+ * @file plan.h
+ * Many tensors, planned once and run at every step.
+ */
+#ifndef XFER_PLAN_H
+#define XFER_PLAN_H
+
+#include <xfer/comm.h>
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+/** Many tensors, planned once and run at every step. */
+typedef struct xfer_plan xfer_plan;
+
+/** One tensor of a plan. */
+typedef struct xfer_tensor {
+  const char *name;       /**< For errors and reports; part of what ranks must agree on. */
+  const xfer_layout *src; /**< Who holds it before; NULL: not known on this rank. */
+  const xfer_layout *dst; /**< Who holds it after; NULL: not known on this rank. */
+  uint64_t reserved;      /**< Must be 0. */
+} xfer_tensor;
+
+/** The ways data can take. */
+typedef enum xfer_lane {
+  XFER_LANE_AUTO = 0,   /**< The plan chooses for each tensor and pair of ranks. */
+  XFER_LANE_DIRECT = 1, /**< Straight into the peer's memory; packed where it cannot be reached. */
+  XFER_LANE_PACKED = 2, /**< Through bounded slots, one message per peer per round. */
+  XFER_LANE_BROADCAST = 3 /**< Each owner broadcasts its part; ranks keep what they need. */
+} xfer_lane;
+
+/** Options of a plan; zero is the default in every field. The same on every rank. */
+typedef struct xfer_plan_options {
+  size_t struct_size;         /**< Set by XFER_PLAN_OPTIONS_INIT. */
+  uint64_t max_staging_bytes; /**< Upper bound on staging memory per rank. 0: 1 GiB on a device,
+                                   64 MiB on a host. */
+  uint64_t window_bytes;      /**< Most bytes per peer and round, at most 1 GiB. 0: chosen. Made
+                                   smaller where max_staging_bytes asks for it. */
+  uint64_t link_bytes_per_s;  /**< For predicting: a rank's bandwidth. 0: 350e9. */
+  uint64_t message_ns;        /**< Likewise: the cost of one message. 0: 30000. */
+  uint64_t timeout_ms;        /**< Deadline of every wait. 0: 600000. */
+  uint32_t lane;              /**< xfer_lane */
+  uint32_t ranks_per_domain;  /**< Ranks r with equal r / ranks_per_domain are near each other;
+                                   sources in the same domain are preferred. 0: no domains. */
+  uint32_t flags;             /**< OR of XFER_PLAN_*. */
+  uint32_t reserved;          /**< Must be 0. */
+} xfer_plan_options;
+#define XFER_PLAN_OPTIONS_INIT                                                                     \
+  {                                                                                                \
+    sizeof(xfer_plan_options), 0, 0, 0, 0, 0, 0, 0, 0, 0                                           \
+  }
+
+/**
+ * Plan a set of tensors. Collective.
+ *
+ * A rank that does not know one side's layouts passes NULL for them and receives them from the
+ * lowest rank that gave them. Everything else must be the same on every rank and is compared.
+ *
+ * @param plan       Receives the plan; the caller owns it and destroys it before the comm.
+ * @param comm       The comm; not owned.
+ * @param tensors    [n_tensors] Copied.
+ * @param n_tensors  0 or more.
+ * @param options    NULL: all defaults.
+ * @retval XFER_ERR_MISMATCH  Ranks disagree; the text names the first tensor and both descriptions.
+ * @retval XFER_ERR_SHAPE     A tensor's two layouts differ in shape or dtype, or some destination
+ *                            element has no source.
+ * @retval XFER_ERR_ARG       A mesh names a rank that the comm does not have, or an option is
+ * wrong.
+ * @since 0.1
+ */
+XFER_API XFER_MUST_CHECK xfer_status xfer_plan_create(xfer_plan **plan, xfer_comm *comm,
+                                                      const xfer_tensor *tensors, size_t n_tensors,
+                                                      const xfer_plan_options *options);
+
+/**
+ * Plan as `rank` of `n_ranks` would, with no comm and no memory. The plan can be reported and
+ * printed, not bound or run. Not collective. Parameters and errors as xfer_plan_create().
+ * @since 0.1
+ */
+XFER_API XFER_MUST_CHECK xfer_status xfer_plan_simulate(xfer_plan **plan, int n_ranks, int rank,
+                                                        const xfer_tensor *tensors,
+                                                        size_t n_tensors,
+                                                        const xfer_plan_options *options);
+
+/** Give a plan back; NULL is fine. Waits for what this rank has enqueued, and for what peers have
+ * begun on its memory. Not collective. */
+XFER_API void xfer_plan_destroy(xfer_plan *plan);
+
+/**
+ * Say where one tensor's parts lie on this rank. Local. After a commit it makes the plan
+ * uncommitted, unless the tensor lies where it did.
+ *
+ * @param plan      The plan.
+ * @param tensor    Index into the array given at create.
+ * @param src_view  Needed where this rank's source part is not empty, else ignored; NULL: none.
+ * @param dst_view  Likewise for the destination.
+ * @retval XFER_ERR_SHAPE  The view does not fit the part: number of dims, strides, pieces.
+ * @retval XFER_ERR_STATE  A run is in flight, or the plan is a simulation.
+ */
+XFER_API XFER_MUST_CHECK xfer_status xfer_plan_bind(xfer_plan *plan, size_t tensor,
+                                                    const xfer_view *src_view,
+                                                    const xfer_view *dst_view);
+
+/**
+ * Get everything ready to run: check that all parts are bound and no destinations overlap, allocate
+ * staging, exchange addresses, choose lanes. Collective. Again after a bind, or after bound memory
+ * was freed or remapped; where nothing changed on any rank there is nothing to do.
+ *
+ * @retval XFER_ERR_ARG    Memory that the device's copies cannot use, or a view that reaches past
+ *                         its allocation; the text names the tensor.
+ * @retval XFER_ERR_STATE  A non-empty part is not bound, or a run is in flight.
+ * @retval XFER_ERR_SHAPE  Destination views overlap each other or a source; the text names both
+ *                         tensors. One view may be both where a tensor stays as it is here.
+ */
+XFER_API XFER_MUST_CHECK xfer_status xfer_plan_commit(xfer_plan *plan);
+
+/**
+ * Move every tensor from its source layout to its destination layout.
+ *
+ * Collective. One run may be in flight per plan.
+ * Stream: starts after what is already on `stream`; returns once enqueued, allocates nothing, does
+ * not wait for the device. On a host comm the data has moved when it returns.
+ *
+ * @param plan     Committed. Its bound views are read and written until `stream` passes this point.
+ * @param version  The caller's number for these weights, above the last committed one;
+ *                 xfer_plan_wait() commits it.
+ * @param stream   A CUDA stream; NULL: the default stream. Ignored by host comms.
+ * @retval XFER_ERR_STATE    Not committed, a run in flight, the last run failed and no commit came
+ *                           since, `version` does not grow, bound memory freed or remapped, or
+ *                           `stream` capturing. Nothing was begun. Where the other ranks did begin,
+ *                           xfer_plan_wait() tells them; without it they wait until their deadline.
+ * @retval XFER_ERR_UNSUPPORTED  `stream` is cudaStreamPerThread. Likewise.
+ * @retval XFER_ERR_PEER     Another rank failed and left the plan's runs. Likewise.
+ * @retval XFER_ERR_TIMEOUT  A peer did not come; the text names it. Destinations are torn.
+ * @retval XFER_ERR_CUDA     A copy or launch failed. Destinations are torn.
+ * @retval XFER_ERR_COMM     The transport failed. Destinations are torn.
+ * @since 0.1
+ */
+XFER_API XFER_MUST_CHECK xfer_status xfer_plan_run(xfer_plan *plan, uint64_t version,
+                                                   xfer_stream stream);
+
+/**
+ * Wait until the last run is complete on every rank, then commit its version. Collective, once per
+ * run, and again after a TIMEOUT that came before the run's own deadline.
+ *
+ * After a failure, but for that one, nothing of the run touches this rank's memory any more, and
+ * the plan needs xfer_plan_commit() before the next run. A rank whose deadline passed writes no
+ * memory of a rank that did not come. What no call can prevent: a process that is killed while its
+ * copies are on their way leaves the memory that it was writing half new.
+ *
+ * @param plan        A run is in flight, or was refused on this rank.
+ * @param timeout_ms  How long to wait for this rank's part; 0: until the run's own deadline, which
+ *                    is the plan's timeout after its beginning. Once it is complete the ranks
+ *                    agree, for which each waits for the others until that deadline and 4 s more.
+ * @retval XFER_OK          Every rank's destinations are complete.
+ * @retval XFER_ERR_STATE   No run is in flight.
+ * @retval XFER_ERR_TIMEOUT  The run is not complete on this rank after `timeout_ms`: wait again, as
+ *                           the others wait for this rank. Or a peer missed the run's deadline: the
+ *                           text names it, and the run has failed.
+ * @retval XFER_ERR_PEER    Another rank's run failed; destinations may be torn.
+ * @retval XFER_ERR_MISMATCH  Ranks ran different versions; the text has two. None is committed.
+ */
+XFER_API XFER_MUST_CHECK xfer_status xfer_plan_wait(xfer_plan *plan, uint64_t timeout_ms);
+
+/**
+ * Free staging and close mappings of peer memory. Collective. Bindings stay; xfer_plan_commit()
+ * restores the rest. After it bound memory may be freed.
+ */
+XFER_API XFER_MUST_CHECK xfer_status xfer_plan_release(xfer_plan *plan);
+
+/** What a plan does on this rank, in figures. Start from XFER_PLAN_REPORT_INIT. */
+typedef struct xfer_plan_report_data {
+  size_t struct_size;         /**< Set by XFER_PLAN_REPORT_INIT. */
+  uint64_t n_tensors;         /**< Of the plan. */
+  uint64_t n_classes;         /**< Distinct (shape, dtype, layouts). */
+  uint64_t n_moves;           /**< In which this rank takes part, self-copies counted once. */
+  uint64_t payload_bytes;     /**< Each tensor of the plan once. */
+  uint64_t in_bytes;          /**< Written on this rank: received, copied from itself and zeroed. */
+  uint64_t self_bytes;        /**< Of these, copied from itself. */
+  uint64_t zero_bytes;        /**< Of these, zeroed. */
+  uint64_t wire_bytes;        /**< Of these, received from other ranks. */
+  uint64_t out_bytes;         /**< Sent to other ranks. */
+  uint64_t n_send_peers;      /**< Ranks that this rank sends to. */
+  uint64_t n_recv_peers;      /**< Ranks that this rank receives from. */
+  uint64_t broadcast_tensors; /**< Tensors that take the broadcast lane. */
+  uint64_t direct_bytes;  /**< Once committed: bytes this rank copies to or from peers' memory. */
+  uint64_t packed_bytes;  /**< Once committed: bytes this rank sends packed: in rounds, or
+                                    through memory that it shares with the peer. */
+  uint64_t n_rounds;      /**< Once committed: packed rounds in which this rank takes part; none
+                               with ranks that share memory. */
+  uint64_t staging_bytes; /**< Once committed: staging memory of this rank. */
+  uint64_t window_bytes;  /**< Bytes per peer and round. */
+  uint64_t bound_bytes;   /**< max(wire_bytes, out_bytes): what the wire must carry at least. */
+  uint64_t predicted_ns;  /**< By link_bytes_per_s and message_ns. */
+  uint64_t committed_version; /**< Of the last complete run; 0: none yet. */
+  uint64_t torn;              /**< 1: a failed run left destinations half new. */
+} xfer_plan_report_data;
+#define XFER_PLAN_REPORT_INIT                                                                      \
+  {                                                                                                \
+    sizeof(xfer_plan_report_data), 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0   \
+  }
+
+/** Fill `report`: the fields that its struct_size has. Local; may be called in any state. */
+XFER_API XFER_MUST_CHECK xfer_status xfer_plan_report(const xfer_plan *plan,
+                                                      xfer_plan_report_data *report);
+
+/** A box of one tensor that goes from one rank to another. */
+typedef struct xfer_move {
+  uint64_t tensor;                  /**< Index into the array given at create. */
+  int32_t src_rank;                 /**< Equal to dst_rank for a self-copy. */
+  int32_t dst_rank;                 /**< Who gets it. */
+  int64_t lo[XFER_MAX_DIMS];        /**< Global index, first. */
+  int64_t hi[XFER_MAX_DIMS];        /**< Global index, one past the last. */
+  int64_t src_local[XFER_MAX_DIMS]; /**< Where `lo` lies in the source rank's part. */
+  int64_t dst_local[XFER_MAX_DIMS]; /**< Where `lo` lies in the destination rank's part. */
+  uint64_t n_bytes;                 /**< Of the box. */
+  int32_t n_dims;                   /**< Of the tensor. */
+  int32_t broadcast;                /**< 1: carried by the broadcast lane. */
+} xfer_move;
+
+/**
+ * The i-th move in which this rank takes part, 0 <= i < n_moves of the report. Local.
+ * @retval XFER_ERR_ARG  No such move.
+ */
+XFER_API XFER_MUST_CHECK xfer_status xfer_plan_move(const xfer_plan *plan, size_t i,
+                                                    xfer_move *move);
+
+/**
+ * The plan as text: a summary for people, or with `json` != 0 one JSON object with the report and
+ * all moves of this rank. Both list the peers; once committed they say how data travels to and from
+ * each, and where that is not directly, why: "packed: rank 1 cannot map rank 5: ...".
+ * @param text  Receives a string that the caller gives back with xfer_text_free().
+ */
+XFER_API XFER_MUST_CHECK xfer_status xfer_plan_print(const xfer_plan *plan, char **text, int json);
+/** Give back a string that the library made; NULL is fine. */
+XFER_API void xfer_text_free(char *text);
+
+#ifdef __cplusplus
+}
+#endif
+#endif

@@ -1,0 +1,105 @@
+/**
+ * @file status.h
+ * What a call came to, the version, and the element types.
+ */
+#ifndef XFER_STATUS_H
+#define XFER_STATUS_H
+
+#include <stddef.h>
+#include <stdint.h>
+
+#if defined(__GNUC__)
+#define XFER_API __attribute__((visibility("default")))
+#define XFER_MUST_CHECK __attribute__((warn_unused_result))
+#else
+#define XFER_API
+#define XFER_MUST_CHECK
+#endif
+/** A maker that is inline in C and C++ and exported as well, for callers without a compiler. */
+#define XFER_API_INLINE inline
+
+#define XFER_VERSION_MAJOR 0
+#define XFER_VERSION_MINOR 1
+#define XFER_VERSION_PATCH 0
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+/* ---- status ------------------------------------------------------------------------------- */
+
+/** What a call came to. Values never change; new ones are appended. */
+typedef enum xfer_status {
+  XFER_OK = 0,               /**< Done. */
+  XFER_ERR_ARG = -1,         /**< An argument is wrong by itself. */
+  XFER_ERR_SHAPE = -2,       /**< Sizes, strides or placements do not fit each other. */
+  XFER_ERR_UNSUPPORTED = -3, /**< Well-formed, but not something this library or build can do. */
+  XFER_ERR_STATE = -4,       /**< Not now: the object is not in the state that the call needs. */
+  XFER_ERR_NOMEM = -5,       /**< Out of memory. */
+  XFER_ERR_OVERFLOW = -6,    /**< A size does not fit in 64 bits or in what a lower layer takes. */
+  XFER_ERR_IO = -7,          /**< A file cannot be read or is malformed. */
+  XFER_ERR_MISMATCH = -8,    /**< Ranks, or the two sides, disagree. */
+  XFER_ERR_PEER = -9,        /**< Another rank failed; its own error says why. */
+  XFER_ERR_TIMEOUT = -10,    /**< A deadline passed. */
+  XFER_ERR_CUDA = -11,       /**< CUDA failed; the text quotes it. */
+  XFER_ERR_COMM = -12,       /**< The transport failed; the text quotes it. */
+  XFER_ERR_INTERNAL = -13    /**< A defect of this library. */
+} xfer_status;
+
+/** The name of a status, such as "XFER_ERR_SHAPE"; "unknown status" for a value it does not know.
+ */
+XFER_API const char *xfer_status_name(xfer_status status);
+
+/**
+ * The calling thread's text for its last failed call: one sentence, with the values. Never NULL; ""
+ * when nothing failed yet. Valid until the thread's next failing call. Allocates nothing.
+ */
+XFER_API const char *xfer_last_error(void);
+
+/** The library's version, for example "0.1.0". */
+XFER_API const char *xfer_version(void);
+
+/**
+ * Compare a size or offset that a binding without a C compiler believes in with the library's own.
+ *
+ * @param name   A struct, "xfer_view", for its size; or a field, "xfer_view.strides", for its
+ * offset.
+ * @param value  What the binding has.
+ * @retval XFER_ERR_MISMATCH  They differ; the text has both.
+ * @retval XFER_ERR_ARG       No such struct or field.
+ */
+XFER_API XFER_MUST_CHECK xfer_status xfer_abi_check(const char *name, size_t value);
+
+/* ---- element types ------------------------------------------------------------------------ */
+
+/** Element types. Data is moved, never converted, so only the name and the size matter. */
+typedef enum xfer_dtype {
+  XFER_U8 = 1,
+  XFER_I8 = 2,
+  XFER_BOOL = 3,
+  XFER_F8E4M3 = 4,
+  XFER_F8E5M2 = 5,
+  XFER_F8E8M0 = 6,
+  XFER_U16 = 7,
+  XFER_I16 = 8,
+  XFER_F16 = 9,
+  XFER_BF16 = 10,
+  XFER_U32 = 11,
+  XFER_I32 = 12,
+  XFER_F32 = 13,
+  XFER_U64 = 14,
+  XFER_I64 = 15,
+  XFER_F64 = 16
+} xfer_dtype;
+
+/** Bytes of one element: 1, 2, 4 or 8; 0 for a value that is no dtype. */
+XFER_API size_t xfer_dtype_size(xfer_dtype dtype);
+/** Its name in the problem language, for example "bf16"; "?" for a value that is no dtype. */
+XFER_API const char *xfer_dtype_name(xfer_dtype dtype);
+/** The dtype of that name. @retval XFER_ERR_ARG No dtype is called `name`. */
+XFER_API XFER_MUST_CHECK xfer_status xfer_dtype_parse(xfer_dtype *dtype, const char *name);
+
+#ifdef __cplusplus
+}
+#endif
+#endif
