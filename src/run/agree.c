@@ -15,22 +15,8 @@
 #include "bytes.h"
 #include "error.h"
 #include "problem.h"
+#include "statement.h"
 #include "vec.h"
-
-/* What a rank says of itself. Compared with rank 0's. */
-typedef struct statement {
-  uint64_t version;
-  uint64_t n_tensors;
-  uint64_t options[2];
-  uint64_t tensors[2]; /* of names and layouts; not compared while some are missing */
-  int32_t status;
-  uint32_t n_missing; /* capped */
-  uint64_t n_own;     /* sides of which it has its own boxes only */
-  char text[160];     /* the error, if status is one */
-} statement;
-
-/* A change of the plan's arithmetic or of the messages between ranks changes this. */
-#define PLAN_VERSION 2
 
 static void hash_tensor(XXH3_state_t *state, const xfer_tensor *t)
 {
@@ -53,106 +39,6 @@ static void hash_tensors(uint64_t digest[2], const xfer_tensor *tensors, size_t 
   hash = XXH3_128bits_digest(&state);
   digest[0] = hash.low64;
   digest[1] = hash.high64;
-}
-
-static void make_statement(statement *s, xfer_status mine, const xfer_tensor *tensors,
-                           size_t n_tensors, const xfer_plan_options *options)
-{
-  const XXH128_hash_t hash = XXH3_128bits(options, sizeof *options);
-
-  memset(s, 0, sizeof *s);
-  s->version = PLAN_VERSION;
-  s->status = mine;
-  if (mine != XFER_OK) {
-    snprintf(s->text, sizeof s->text, "%s", xfi_last_error());
-    return;
-  }
-  s->n_tensors = n_tensors;
-  s->options[0] = hash.low64;
-  s->options[1] = hash.high64;
-  hash_tensors(s->tensors, tensors, n_tensors);
-  s->n_own = xfi_agree_count_own(tensors, n_tensors);
-  for (size_t t = 0; t < n_tensors; t++)
-    s->n_missing += tensors[t].src == NULL || tensors[t].dst == NULL;
-}
-
-/* Everything but the tensors. `all` is [size]. */
-static xfer_status compare_statements(const xfi_comm *comm, const statement *all, xfer_status mine)
-{
-  xfer_status st = XFER_OK;
-
-  for (int r = 0; r < comm->size; r++) {
-    const statement *s = &all[r];
-
-    if (s->status == XFER_OK) continue;
-    if (mine != XFER_OK) return mine;
-    XFI_CHECK(false, XFER_ERR_PEER, "rank %d failed: %s", r, s->text);
-  }
-  for (int r = 1; r < comm->size; r++) {
-    const statement *s = &all[r];
-
-    XFI_CHECK(s->version == all[0].version, XFER_ERR_MISMATCH,
-              "rank %d plans by version %llu, rank 0 by %llu", r, (unsigned long long)s->version,
-              (unsigned long long)all[0].version);
-    XFI_CHECK(s->n_tensors == all[0].n_tensors, XFER_ERR_MISMATCH,
-              "rank %d has %llu tensors, rank 0 %llu", r, (unsigned long long)s->n_tensors,
-              (unsigned long long)all[0].n_tensors);
-  }
-done:
-  return st;
-}
-
-/* The options by name, for the text. */
-static const struct {
-  const char *name;
-  size_t at;
-  size_t n_bytes;
-} option_fields[] = {
-#define OPTION(field)                                                                              \
-  {                                                                                                \
-#field, offsetof(xfer_plan_options, field), sizeof(((xfer_plan_options *)NULL)->field)         \
-  }
-    OPTION(struct_size), OPTION(max_staging_bytes), OPTION(window_bytes), OPTION(link_bytes_per_s),
-    OPTION(message_ns),  OPTION(timeout_ms),        OPTION(lane),         OPTION(ranks_per_domain),
-    OPTION(flags),       OPTION(reserved),
-#undef OPTION
-};
-
-static unsigned long long option_value(const xfer_plan_options *options, size_t field)
-{
-  const char *at = (const char *)options + option_fields[field].at;
-  uint64_t wide = 0;
-  uint32_t narrow = 0;
-
-  if (option_fields[field].n_bytes == sizeof wide)
-    memcpy(&wide, at, sizeof wide);
-  else
-    memcpy(&narrow, at, sizeof narrow);
-  return wide + narrow;
-}
-
-/* Every rank has seen in the statements whether options differ; only then are they told in full. */
-static xfer_status compare_options(xfi_comm *comm, const statement *said,
-                                   const xfer_plan_options *options, xfi_deadline deadline)
-{
-  xfer_status st = XFER_OK;
-  xfer_plan_options *all = NULL;
-  bool same = true;
-
-  for (int r = 1; r < comm->size; r++)
-    same = same && memcmp(said[r].options, said[0].options, sizeof said[0].options) == 0;
-  if (same) return XFER_OK;
-  all = xfi_comm_calloc(comm, (size_t)comm->size, sizeof *all);
-  XFI_CHECK(all != NULL, XFER_ERR_NOMEM, "%d ranks", comm->size);
-  XFI_TRY(comm->ops->all_gather(comm, all, options, sizeof *options, deadline));
-  for (int r = 1; r < comm->size; r++)
-    for (size_t f = 0; f < sizeof option_fields / sizeof *option_fields; f++)
-      XFI_CHECK(option_value(&all[r], f) == option_value(&all[0], f), XFER_ERR_MISMATCH,
-                "plan option %s is %llu on rank %d, %llu on rank 0", option_fields[f].name,
-                option_value(&all[r], f), r, option_value(&all[0], f));
-done:
-  xfi_free(all);
-  return st;
 }
 
 /* ---- layouts that some rank lacks ---- */
@@ -476,7 +362,7 @@ done:
   return st;
 }
 
-static xfer_status settle(xfi_agreed *a, xfi_comm *comm, const statement *all,
+static xfer_status settle(xfi_agreed *a, xfi_comm *comm, const xfi_statement *all,
                           const xfer_tensor *tensors, xfi_deadline deadline)
 {
   xfer_status st = XFER_OK;
@@ -485,7 +371,7 @@ static xfer_status settle(xfi_agreed *a, xfi_comm *comm, const statement *all,
 
   for (int r = 0; r < comm->size; r++) {
     missing = missing || all[r].n_missing > 0;
-    same = same && memcmp(all[r].tensors, all[0].tensors, sizeof all[0].tensors) == 0;
+    same = same && memcmp(all[r].digest, all[0].digest, sizeof all[0].digest) == 0;
   }
   if (!missing && !same) XFI_TRY(report_difference(comm, tensors, a->n_tensors, deadline));
   for (size_t t = 0; t < a->n_tensors; t++) {
@@ -502,19 +388,21 @@ done:
 }
 
 /* Say all but own boxes, hear what the others say, and compare. */
-static xfer_status exchange_statements(statement *all, xfi_comm *comm, xfer_status mine,
+static xfer_status exchange_statements(xfi_statement *all, xfi_comm *comm, xfer_status mine,
                                        const xfer_tensor *tensors, size_t n_tensors,
                                        const xfer_plan_options *options, xfi_deadline deadline)
 {
-  xfer_status st = XFER_OK;
-  statement said;
+  xfi_statement said;
 
-  make_statement(&said, mine, tensors, n_tensors, options);
-  XFI_TRY(comm->ops->all_gather(comm, all, &said, sizeof said, deadline));
-  XFI_TRY(compare_statements(comm, all, mine));
-  XFI_TRY(compare_options(comm, all, options, deadline));
-done:
-  return st;
+  xfi_statement_begin(&said, XFI_OF_TENSORS, mine, options);
+  if (mine == XFER_OK) {
+    said.n_tensors = n_tensors;
+    hash_tensors(said.digest, tensors, n_tensors);
+    said.n_own = xfi_agree_count_own(tensors, n_tensors);
+    for (size_t t = 0; t < n_tensors; t++)
+      said.n_missing += tensors[t].src == NULL || tensors[t].dst == NULL;
+  }
+  return xfi_statements_exchange(all, comm, &said, options, deadline);
 }
 
 xfer_status xfi_agree_tensors(xfi_agreed *agreed, xfi_comm *comm, xfer_status mine,
@@ -523,7 +411,7 @@ xfer_status xfi_agree_tensors(xfi_agreed *agreed, xfi_comm *comm, xfer_status mi
 {
   xfer_status st = XFER_OK;
   bool any_own = false;
-  statement *all = xfi_calloc((size_t)comm->size, sizeof *all);
+  xfi_statement *all = xfi_calloc((size_t)comm->size, sizeof *all);
   xfer_tensor *tensors = xfi_calloc(n_tensors, sizeof *tensors);
   xfi_agreed a = {xfi_calloc(n_tensors, sizeof *a.tensors), n_tensors};
   xfi_layouts made = {NULL, 0, 0};

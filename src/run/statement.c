@@ -1,0 +1,126 @@
+/*
+ * Statements: one all-gather, and a second one only where options differ, to say which.
+ */
+#include "statement.h"
+
+#include <stdio.h>
+#include <string.h>
+
+#include <xxhash.h>
+
+#include "alloc.h"
+#include "error.h"
+
+/* A change of the plan's arithmetic or of the messages between ranks changes this. */
+#define PLAN_VERSION 2
+
+void xfi_statement_begin(xfi_statement *said, xfi_subject subject, xfer_status mine,
+                         const xfer_plan_options *options)
+{
+  const XXH128_hash_t hash = XXH3_128bits(options, sizeof *options);
+
+  memset(said, 0, sizeof *said);
+  said->version = PLAN_VERSION;
+  said->subject = subject;
+  said->status = mine;
+  said->options[0] = hash.low64;
+  said->options[1] = hash.high64;
+  if (mine != XFER_OK) snprintf(said->text, sizeof said->text, "%s", xfi_last_error());
+}
+
+static const char *subject_name(uint32_t subject)
+{
+  return subject == XFI_OF_TENSORS ? "tensors" : "an exchange";
+}
+
+/* Everything but the digest and the options. `all` is [size]. */
+static xfer_status compare_statements(const xfi_comm *comm, const xfi_statement *all,
+                                      xfer_status mine)
+{
+  xfer_status st = XFER_OK;
+
+  for (int r = 0; r < comm->size; r++) {
+    if (all[r].status == XFER_OK) continue;
+    if (mine != XFER_OK) return mine;
+    XFI_CHECK(false, XFER_ERR_PEER, "rank %d failed: %s", r, all[r].text);
+  }
+  for (int r = 1; r < comm->size; r++) {
+    const xfi_statement *s = &all[r];
+
+    XFI_CHECK(s->version == all[0].version, XFER_ERR_MISMATCH,
+              "rank %d plans by version %llu, rank 0 by %llu", r, (unsigned long long)s->version,
+              (unsigned long long)all[0].version);
+    XFI_CHECK(s->subject == all[0].subject, XFER_ERR_MISMATCH, "rank %d plans %s, rank 0 %s", r,
+              subject_name(s->subject), subject_name(all[0].subject));
+    XFI_CHECK(s->n_tensors == all[0].n_tensors, XFER_ERR_MISMATCH,
+              "rank %d has %llu tensors, rank 0 %llu", r, (unsigned long long)s->n_tensors,
+              (unsigned long long)all[0].n_tensors);
+  }
+done:
+  return st;
+}
+
+/* The options by name, for the text. */
+static const struct {
+  const char *name;
+  size_t at;
+  size_t n_bytes;
+} option_fields[] = {
+#define OPTION(field)                                                                              \
+  {                                                                                                \
+#field, offsetof(xfer_plan_options, field), sizeof(((xfer_plan_options *)NULL)->field)         \
+  }
+    OPTION(struct_size), OPTION(max_staging_bytes), OPTION(window_bytes), OPTION(link_bytes_per_s),
+    OPTION(message_ns),  OPTION(timeout_ms),        OPTION(lane),         OPTION(ranks_per_domain),
+    OPTION(flags),       OPTION(reserved),
+#undef OPTION
+};
+
+static unsigned long long option_value(const xfer_plan_options *options, size_t field)
+{
+  const char *at = (const char *)options + option_fields[field].at;
+  uint64_t wide = 0;
+  uint32_t narrow = 0;
+
+  if (option_fields[field].n_bytes == sizeof wide)
+    memcpy(&wide, at, sizeof wide);
+  else
+    memcpy(&narrow, at, sizeof narrow);
+  return wide + narrow;
+}
+
+/* Every rank has seen in the statements whether options differ; only then are they told in full. */
+static xfer_status compare_options(xfi_comm *comm, const xfi_statement *said,
+                                   const xfer_plan_options *options, xfi_deadline deadline)
+{
+  xfer_status st = XFER_OK;
+  xfer_plan_options *all = NULL;
+  bool same = true;
+
+  for (int r = 1; r < comm->size; r++)
+    same = same && memcmp(said[r].options, said[0].options, sizeof said[0].options) == 0;
+  if (same) return XFER_OK;
+  all = xfi_comm_calloc(comm, (size_t)comm->size, sizeof *all);
+  XFI_CHECK(all != NULL, XFER_ERR_NOMEM, "%d ranks", comm->size);
+  XFI_TRY(comm->ops->all_gather(comm, all, options, sizeof *options, deadline));
+  for (int r = 1; r < comm->size; r++)
+    for (size_t f = 0; f < sizeof option_fields / sizeof *option_fields; f++)
+      XFI_CHECK(option_value(&all[r], f) == option_value(&all[0], f), XFER_ERR_MISMATCH,
+                "plan option %s is %llu on rank %d, %llu on rank 0", option_fields[f].name,
+                option_value(&all[r], f), r, option_value(&all[0], f));
+done:
+  xfi_free(all);
+  return st;
+}
+
+xfer_status xfi_statements_exchange(xfi_statement *all, xfi_comm *comm, const xfi_statement *said,
+                                    const xfer_plan_options *options, xfi_deadline deadline)
+{
+  xfer_status st = XFER_OK;
+
+  XFI_TRY(comm->ops->all_gather(comm, all, said, sizeof *said, deadline));
+  XFI_TRY(compare_statements(comm, all, (xfer_status)said->status));
+  XFI_TRY(compare_options(comm, all, options, deadline));
+done:
+  return st;
+}

@@ -1,0 +1,36 @@
+/*
+ * What each rank says of itself as a plan is made, and what must be equal whatever is planned: the
+ * version of the library's arithmetic, the options, and that nobody has failed.
+ */
+#ifndef XFI_STATEMENT_H
+#define XFI_STATEMENT_H
+
+#include "comm.h"
+#include "xfer/plan.h"
+
+/* What is planned. */
+typedef enum xfi_subject { XFI_OF_TENSORS = 1, XFI_OF_OPERATIONS = 2 } xfi_subject;
+
+typedef struct xfi_statement {
+  uint64_t version;
+  uint64_t n_tensors; /* 0 of operations */
+  uint64_t options[2];
+  uint64_t digest[2]; /* of tensors: of names and layouts; not compared while some are missing. Of
+                         operations: what is sent less what is received */
+  int32_t status;
+  uint32_t subject;
+  uint64_t n_missing; /* layouts */
+  uint64_t n_own;     /* sides of which it has its own boxes only */
+  char text[160];     /* the error, if status is one */
+} xfi_statement;
+
+/* All but what depends on the subject. `mine` is what this rank's own checks came to; its text is
+ * set. */
+void xfi_statement_begin(xfi_statement *said, xfi_subject subject, xfer_status mine,
+                         const xfer_plan_options *options);
+
+/* Collective: hear what all say, [size], and compare it with what rank 0 says. */
+xfer_status xfi_statements_exchange(xfi_statement *all, xfi_comm *comm, const xfi_statement *said,
+                                    const xfer_plan_options *options, xfi_deadline deadline);
+
+#endif
