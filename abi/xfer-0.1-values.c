@@ -1,10 +1,18 @@
 /* Written by the target abi-baseline; compiled by the test abi_values. 64-bit. */
 #include <xfer/comm.h>
+#include <xfer/exchange.h>
 #include <xfer/layout.h>
 #include <xfer/plan.h>
 #include <xfer/refit.h>
 #include <xfer/status.h>
 #include <xfer/xfer.h>
+_Static_assert(sizeof(xfer_operation) == 88, "was 88");
+_Static_assert(offsetof(xfer_operation, id) == 0, "was 0");
+_Static_assert(offsetof(xfer_operation, peer) == 8, "was 8");
+_Static_assert(offsetof(xfer_operation, dtype) == 12, "was 12");
+_Static_assert(offsetof(xfer_operation, n_dims) == 16, "was 16");
+_Static_assert(offsetof(xfer_operation, reserved) == 20, "was 20");
+_Static_assert(offsetof(xfer_operation, shape) == 24, "was 24");
 _Static_assert(XFER_MAX_DIMS == 8, "was 8");
 _Static_assert(XFER_REPLICATE == 0, "was 0");
 _Static_assert(XFER_SHARD == 1, "was 1");

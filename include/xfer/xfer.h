@@ -22,6 +22,7 @@
 #define XFER_XFER_H
 
 #include <xfer/comm.h>
+#include <xfer/exchange.h>
 #include <xfer/layout.h>
 #include <xfer/plan.h>
 #include <xfer/status.h>

@@ -15,6 +15,7 @@ from ._version import __version__
 from .comm import Comm, nccl_id
 from .errors import *  # noqa: F403
 from .errors import __all__ as _errors
+from .exchange import Exchange, exchange
 from .layout import (
     Layout,
     Placement,
@@ -33,6 +34,7 @@ from .stream import stream_pointer
 
 __all__ = [
     "Comm",
+    "Exchange",
     "Layout",
     "Local",
     "LocalPart",
@@ -53,6 +55,7 @@ __all__ = [
     "StridedShard",
     "View",
     "__version__",
+    "exchange",
     "format_problem",
     "memory_of",
     "model_path",

@@ -21,6 +21,7 @@ def _f(result: Any, **parameters: Any) -> Prototype:
 
 _i64s, _ints, _sizes = POINTER(c_int64), POINTER(c_int), POINTER(c_size_t)
 _views = POINTER(s.View)
+_operations = POINTER(s.Operation)
 
 CORE: dict[str, Prototype] = {
     "xfer_status_name": _f(c_char_p, status=c_int),
@@ -76,6 +77,29 @@ CORE: dict[str, Prototype] = {
         dst_view=_views,
         stream=c_void_p,
     ),
+    "xfer_operation_bytes": _f(s.Operation, id=c_uint64, peer=c_int, n_bytes=c_size_t),
+    "xfer_exchange": _f(
+        STATUS,
+        comm="comm",
+        sends=_operations,
+        send_views=_views,
+        n_sends=c_size_t,
+        recvs=_operations,
+        recv_views=_views,
+        n_recvs=c_size_t,
+        stream=c_void_p,
+    ),
+    "xfer_plan_create_exchange": _f(
+        STATUS,
+        plan=_out,
+        comm="comm",
+        sends=_operations,
+        n_sends=c_size_t,
+        recvs=_operations,
+        n_recvs=c_size_t,
+        options=POINTER(s.PlanOptions),
+    ),
+    "xfer_plan_bind_exchange": _f(STATUS, plan="plan", send_views=_views, recv_views=_views),
     "xfer_plan_create": _f(
         STATUS, plan=_out, comm="comm", tensors=c_void_p, n_tensors=c_size_t, options=POINTER(s.PlanOptions)
     ),

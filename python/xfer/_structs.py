@@ -160,6 +160,15 @@ Move = _struct(
     n_dims=c_int32,
     broadcast=c_int32,
 )
+Operation = _struct(
+    "xfer_operation",
+    id=c_uint64,
+    peer=c_int32,
+    dtype=c_int32,
+    n_dims=c_int32,
+    reserved=c_uint32,
+    shape=_dims,
+)
 
 ModelOptions = _struct(
     "xfer_model_options",

@@ -303,6 +303,14 @@ class View:
         return f"<View {self.dtype}{list(self.shape)}{pieces} on {where}>"
 
 
+def check_device(of_array: int, device: int, what: str) -> None:
+    """Can a comm on `device` use an array?"""
+    if device == HOST and of_array != HOST:
+        raise ValueError(f"the {what} is on a GPU, and this comm's memory is the host's")
+    if device != HOST and of_array not in (device, HOST, SOME_DEVICE):
+        raise ValueError(f"the {what} is on cuda:{of_array}, and this comm's device is cuda:{device}")
+
+
 def _check_shape(view: View, layout: Layout, rank: int, side: str) -> None:
     """Does a view have the shape of a rank's part? Of parts by boxes a dense array of one dim has, if it is as long."""
     if layout._by_boxes:
@@ -334,8 +342,5 @@ def view_of(x: Any, layout: Layout | None, rank: int, device: int, side: str) ->
         raise TypeError(f"the {side} is an array of {view.dtype} for a part of {layout.dtype}")
     if side == "destination" and view.read_only:
         raise ValueError("the destination is read-only")
-    if device == HOST and view.device != HOST:
-        raise ValueError(f"the {side} is on a GPU, and this comm's memory is the host's")
-    if device != HOST and view.device not in (device, HOST, SOME_DEVICE):
-        raise ValueError(f"the {side} is on cuda:{view.device}, and this comm's device is cuda:{device}")
+    check_device(view.device, device, side)
     return view

@@ -332,20 +332,20 @@ def redistribute(
             error = wrong
         comm._agree(error)
         if comm._device != HOST:
-            _note_use(pointer, comm._device, src_view, dst_view)
-        views = _reference(src_view), _reference(dst_view)
-        comm._call(_redistribute, comm, src_layout, views, dst_layout, pointer, (src_view, dst_view))
+            views = [view for view in (src_view, dst_view) if view is not None]
+            note_use(pointer, comm._device, [owner for view in views for owner in view.owners()])
+        references = _reference(src_view), _reference(dst_view)
+        comm._call(_redistribute, comm, src_layout, references, dst_layout, pointer, (src_view, dst_view))
 
 
 def _redistribute(comm: Any, src_layout: Any, views: Any, dst_layout: Any, stream: int, kept: object) -> None:
     lib.xfer_redistribute(comm, src_layout, views[0], dst_layout, views[1], stream)
 
 
-def _note_use(stream: int, device: int, *views: View | None) -> None:
+def note_use(stream: int, device: int, owners: Sequence[Any]) -> None:
     """Tell torch's allocator that a stream uses memory, which may be dropped while the copies are still under way."""
     torch: Any = sys.modules.get("torch")
-    for view in views:
-        for owner in view.owners() if torch is not None and view is not None else ():
-            tensor = owner[0] if isinstance(owner, tuple) else None
-            if isinstance(tensor, torch.Tensor) and tensor.is_cuda:
-                tensor.record_stream(torch.cuda.ExternalStream(stream, device=device))
+    for owner in owners if torch is not None else ():
+        tensor = owner[0] if isinstance(owner, tuple) else None
+        if isinstance(tensor, torch.Tensor) and tensor.is_cuda:
+            tensor.record_stream(torch.cuda.ExternalStream(stream, device=device))

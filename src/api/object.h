@@ -5,7 +5,8 @@
 #include "plugin.h"
 #include "run.h"
 
-/* Most one-tensor plans that a comm keeps; the one that was not used for longest goes first. */
+/* Most plans that a comm keeps, as many as a word has bits; the one that was not used for longest
+ * goes first. */
 #define XFI_CACHE_PLANS 64
 
 /* Memory of one call of xfer_comm_register(): ours, and what we mapped of the others'. */
@@ -16,9 +17,9 @@ typedef struct xfi_registered {
   int n_mapped;
 } xfi_registered;
 
-/* A kept plan, by what its ranks agreed on. */
+/* A kept plan, by what its ranks agreed on; an exchange, by what this rank handed over. */
 typedef struct xfi_kept {
-  uint64_t src[2]; /* layout digests */
+  uint64_t src[2]; /* layout digests; of an exchange, that of its operations */
   uint64_t dst[2];
   bool mapped;     /* all ranks' memory was registered */
   uint64_t used;   /* the call that used it last */
@@ -34,6 +35,18 @@ struct xfer_comm {
   size_t n_registered;
   size_t registered_capacity;
 };
+
+/* The library's own of what a caller gave; NULL: all defaults. */
+xfer_status xfi_plan_options_copy(xfer_plan_options *out, const xfer_plan_options *given);
+
+/* A free entry, or the one that was not used for longest, emptied. */
+xfi_kept *xfi_kept_free_entry(xfer_comm *comm);
+/* What this rank can say before anything is done: an earlier call that failed after it returned,
+ * and a stream on which nothing may be put. */
+xfer_status xfi_kept_check(const xfer_comm *comm, xfer_stream stream);
+/* Commit, run, and order `stream` after it. `bound`: what binding came to on this rank. Collective.
+ */
+xfer_status xfi_kept_run(xfer_comm *comm, xfi_kept *kept, xfer_status bound, xfer_stream stream);
 
 /* Does every address of a view lie in registered memory, or is there no need? */
 bool xfi_comm_is_registered(const xfer_comm *comm, const xfer_view *view);

@@ -35,7 +35,7 @@ done:
   return st;
 }
 
-static xfer_status copy_options(xfer_plan_options *out, const xfer_plan_options *given)
+xfer_status xfi_plan_options_copy(xfer_plan_options *out, const xfer_plan_options *given)
 {
   memset(out, 0, sizeof *out);
   out->struct_size = sizeof *out;
@@ -50,7 +50,7 @@ xfer_status xfer_plan_create(xfer_plan **plan, xfer_comm *comm, const xfer_tenso
   xfi_entered before;
 
   XFI_CHECK(comm != NULL, XFER_ERR_ARG, "plan: comm is NULL"); /* nobody to agree with */
-  st = copy_options(&options, given);
+  st = xfi_plan_options_copy(&options, given);
   if (st == XFER_OK) st = check_tensors(tensors, n_tensors, false);
   if (st == XFER_OK && plan == NULL) {
     xfi_set_error("plan: no place for the plan");
@@ -71,7 +71,7 @@ xfer_status xfer_plan_simulate(xfer_plan **plan, int n_ranks, int rank, const xf
 
   XFI_CHECK(plan != NULL, XFER_ERR_ARG, "plan: no place for the plan");
   XFI_CHECK(rank >= 0 && rank < n_ranks, XFER_ERR_ARG, "rank %d of %d ranks", rank, n_ranks);
-  XFI_TRY(copy_options(&options, given));
+  XFI_TRY(xfi_plan_options_copy(&options, given));
   XFI_TRY(check_tensors(tensors, n_tensors, true));
   XFI_TRY(xfi_run_simulate(plan, n_ranks, rank, tensors, n_tensors, &options));
 done:

@@ -94,25 +94,11 @@ static xfi_kept *find_kept(xfer_comm *comm, const given *key)
   for (int i = 0; i < XFI_CACHE_PLANS; i++) {
     xfi_kept *k = &comm->kept[i];
 
-    if (k->plan != NULL && is_same(k->src, key->src) && is_same(k->dst, key->dst) &&
-        k->mapped == (key->mapped != 0))
+    if (k->plan != NULL && k->plan->ends == NULL && is_same(k->src, key->src) &&
+        is_same(k->dst, key->dst) && k->mapped == (key->mapped != 0))
       return k;
   }
   return NULL;
-}
-
-/* A free entry, or the one that was not used for longest, emptied. */
-static xfi_kept *free_kept(xfer_comm *comm)
-{
-  xfi_kept *oldest = &comm->kept[0];
-
-  for (int i = 0; i < XFI_CACHE_PLANS; i++) {
-    if (comm->kept[i].plan == NULL) return &comm->kept[i];
-    if (comm->kept[i].used < oldest->used) oldest = &comm->kept[i];
-  }
-  xfi_run_destroy(oldest->plan);
-  oldest->plan = NULL;
-  return oldest;
 }
 
 static xfer_status make_kept(xfi_kept **out, xfer_comm *comm, const given *key,
@@ -120,7 +106,7 @@ static xfer_status make_kept(xfi_kept **out, xfer_comm *comm, const given *key,
 {
   xfer_plan_options options = XFER_PLAN_OPTIONS_INIT;
   xfer_status st = XFER_OK;
-  xfi_kept *k = free_kept(comm);
+  xfi_kept *k = xfi_kept_free_entry(comm);
 
   if (key->mapped == 0 && comm->transport->ops->has_rounds) options.lane = XFER_LANE_PACKED;
   XFI_TRY(xfi_run_create(&k->plan, comm->transport, comm->device, XFER_OK, tensor, 1, &options));
@@ -128,23 +114,6 @@ static xfer_status make_kept(xfi_kept **out, xfer_comm *comm, const given *key,
   memcpy(k->dst, key->dst, sizeof k->dst);
   k->mapped = key->mapped != 0;
   *out = k;
-done:
-  return st;
-}
-
-/* What this rank can say before anything is done: an earlier call that failed after it returned,
- * and a stream on which nothing may be put. */
-static xfer_status check_call(const xfer_comm *comm, xfer_stream stream)
-{
-  xfer_status st = XFER_OK;
-
-  for (int i = 0; i < XFI_CACHE_PLANS; i++) {
-    const xfer_plan *plan = comm->kept[i].plan;
-
-    if (plan != NULL && plan->state == XFI_RUNNING)
-      XFI_TRY(xfi_direct_check(plan->direct, plan->epoch));
-  }
-  XFI_TRY(comm->device->ops->stream_check(comm->device, stream));
 done:
   return st;
 }
@@ -163,17 +132,14 @@ static xfer_status redistribute(xfer_comm *comm, const xfer_tensor *tensor,
   if (tensor->dst != NULL) memcpy(mine.dst, tensor->dst->digest, sizeof mine.dst);
   mine.own = (is_own(tensor->src) ? 1 : 0) | (is_own(tensor->dst) ? 2 : 0);
   mine.mapped = xfi_comm_is_registered(comm, src_view) && xfi_comm_is_registered(comm, dst_view);
-  mine.status = check_call(comm, stream);
+  mine.status = xfi_kept_check(comm, stream);
   XFI_TRY(settle(&key, &differ, comm->transport, &mine));
   k = differ ? NULL : find_kept(comm, &key);
   if (k == NULL) XFI_TRY(make_kept(&k, comm, &key, tensor));
   k->used = ++comm->n_calls;
   st = xfi_run_follow(k->plan, stream);
   if (st == XFER_OK) st = xfi_run_bind(k->plan, 0, src_view, dst_view);
-  XFI_TRY(xfi_run_commit_with(k->plan, st));
-  st = xfi_run_start(k->plan, k->plan->version + 1, stream);
-  if (st != XFER_OK) (void)xfi_run_follow(k->plan, stream); /* tells the others; keeps the text */
-  if (st == XFER_OK && comm->device->ops->is_synchronous) st = xfi_run_follow(k->plan, stream);
+  st = xfi_kept_run(comm, k, st, stream);
 done:
   return st;
 }

@@ -131,14 +131,16 @@ static void set_ordinals(xfi_plan *plan)
 }
 
 /* Largest elements first, so that packed streams never misalign one. */
-static xfer_status set_order(xfi_plan *plan)
+static xfer_status set_order(xfi_plan *plan, const uint32_t *given)
 {
   xfer_status st = XFER_OK;
   size_t n = 0;
 
   plan->order = xfi_calloc(plan->n_tensors, sizeof *plan->order);
   XFI_CHECK(plan->order != NULL, XFER_ERR_NOMEM, "%zu tensors", plan->n_tensors);
-  for (int bytes = 8; bytes > 0; bytes /= 2)
+  if (given != NULL && plan->n_tensors > 0)
+    memcpy(plan->order, given, plan->n_tensors * sizeof *given);
+  for (int bytes = 8; bytes > 0 && given == NULL; bytes /= 2)
     for (size_t t = 0; t < plan->n_tensors; t++)
       if (plan->tensors[t].src->elem_bytes == bytes) plan->order[n++] = (uint32_t)t;
 done:
@@ -160,7 +162,8 @@ xfer_status xfi_plan_create(xfi_plan **plan, int n_ranks, int rank, const xfer_t
   p->n_tensors = n_tensors;
   XFI_TRY(add_tensors(p, tensors));
   set_ordinals(p);
-  XFI_TRY(set_order(p));
+  XFI_TRY(set_order(p, options->order));
+  p->options.order = NULL;
   for (size_t c = 0; c < p->n_classes; c++)
     XFI_TRY(check_class(p, &p->classes[c]));
   XFI_TRY(xfi_cost_choose(p));

@@ -15,6 +15,9 @@
 typedef struct xfi_plan_options {
   uint32_t lane; /* xfer_lane */
   uint32_t ranks_per_domain;
+  /* xfi_plan.order, where both ends of a pair have it by other numbers; NULL: made. Read by create
+   * only. */
+  const uint32_t *order;
 } xfi_plan_options;
 
 /* A box and where it lies in both parts. Everything counts elements. */

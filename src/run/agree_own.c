@@ -12,19 +12,12 @@
 #include "boxes.h"
 #include "bytes.h"
 #include "error.h"
+#include "numbers.h"
 #include "vec.h"
 
 /* What a rank gave for one side of a tensor, besides list + 1. */
 #define NO_LIST 0
 #define WHOLE UINT32_MAX
-
-/* Lists by digest: open addressing, number + 1, 0 is free. */
-typedef struct numbers {
-  uint32_t *slots;
-  size_t mask;
-  uint64_t (*digests)[2]; /* [n] */
-  size_t n;
-} numbers;
 
 typedef struct gathering {
   xfi_comm *comm;
@@ -34,7 +27,7 @@ typedef struct gathering {
   const xfer_layout **mine; /* [n_mine] this rank's distinct lists */
   size_t n_mine;
   uint32_t *uses;      /* [n_sides] of `mine`, later of `lists` */
-  numbers known;       /* of all ranks' */
+  xfi_numbers known;   /* of all ranks' */
   int *tellers;        /* [known.n] the lowest rank that has it */
   xfer_layout **lists; /* [known.n] */
   uint32_t *all_uses;  /* [size][n_sides] */
@@ -59,62 +52,29 @@ uint32_t xfi_agree_count_own(const xfer_tensor *tensors, size_t n_tensors)
   return n;
 }
 
-/* Room for n numbers. A rank that has none lets its peers go. */
-static xfer_status numbers_create(numbers *of, xfi_comm *comm, size_t n)
-{
-  xfer_status st = XFER_OK;
-
-  of->mask = 15;
-  while (of->mask < 2 * n)
-    of->mask = 2 * of->mask + 1;
-  of->slots = xfi_comm_calloc(comm, of->mask + 1, sizeof *of->slots);
-  of->digests = xfi_comm_calloc(comm, n, sizeof *of->digests);
-  XFI_CHECK(of->slots != NULL && of->digests != NULL, XFER_ERR_NOMEM, "%zu lists of boxes", n);
-done:
-  return st;
-}
-
-static void numbers_free(numbers *of)
-{
-  xfi_free(of->slots);
-  xfi_free(of->digests);
-}
-
-static uint32_t number_of(numbers *of, const uint64_t digest[2])
-{
-  size_t slot = (size_t)digest[0] & of->mask;
-
-  for (; of->slots[slot] != 0; slot = (slot + 1) & of->mask)
-    if (memcmp(of->digests[of->slots[slot] - 1], digest, sizeof *of->digests) == 0)
-      return of->slots[slot] - 1;
-  memcpy(of->digests[of->n], digest, sizeof *of->digests);
-  of->slots[slot] = (uint32_t)++of->n;
-  return (uint32_t)of->n - 1;
-}
-
 /* This rank's distinct lists, and where it uses them. */
 static xfer_status list_mine(gathering *g)
 {
   xfer_status st = XFER_OK;
-  numbers own = {0};
+  xfi_numbers own = {0};
 
   g->mine = xfi_comm_calloc(g->comm, g->n_sides, sizeof(xfer_layout *));
   g->uses = xfi_comm_calloc(g->comm, g->n_sides, sizeof *g->uses);
   XFI_CHECK(g->mine != NULL && g->uses != NULL, XFER_ERR_NOMEM, "%zu lists of boxes", g->n_sides);
-  XFI_TRY(numbers_create(&own, g->comm, g->n_sides));
+  XFI_TRY(xfi_numbers_create(&own, g->comm, g->n_sides));
   for (size_t s = 0; s < g->n_sides; s++) {
     const xfer_layout *layout = given(g->tensors, s);
     uint32_t number;
 
     g->uses[s] = layout == NULL ? NO_LIST : WHOLE;
     if (!is_own(layout)) continue;
-    number = number_of(&own, layout->digest);
+    number = xfi_number_of(&own, layout->digest);
     g->mine[number] = layout;
     g->uses[s] = number + 1;
   }
   g->n_mine = own.n;
 done:
-  numbers_free(&own);
+  xfi_numbers_free(&own);
   return st;
 }
 
@@ -141,21 +101,21 @@ static xfer_status number_all(gathering *g)
   g->tellers = xfi_comm_calloc(g->comm, n_all, sizeof *g->tellers);
   XFI_CHECK(digests != NULL && all != NULL && g->tellers != NULL, XFER_ERR_NOMEM,
             "%llu lists of boxes", (unsigned long long)n_all);
-  XFI_TRY(numbers_create(&g->known, g->comm, n_all));
+  XFI_TRY(xfi_numbers_create(&g->known, g->comm, n_all));
   for (size_t i = 0; i < g->n_mine; i++)
     memcpy(digests[i], g->mine[i]->digest, sizeof *digests);
   XFI_TRY(g->comm->ops->all_gather(g->comm, all, digests, most * sizeof *digests, g->deadline));
   for (size_t r = 0; r < size; r++) {
     for (size_t i = 0; i < counts[r]; i++) {
       const size_t n = g->known.n;
-      const uint32_t number = number_of(&g->known, all[r * most + i]);
+      const uint32_t number = xfi_number_of(&g->known, all[r * most + i]);
 
       if (number == n) g->tellers[number] = (int)r;
     }
   }
   for (size_t s = 0; s < g->n_sides; s++)
     if (g->uses[s] != NO_LIST && g->uses[s] != WHOLE)
-      g->uses[s] = number_of(&g->known, g->mine[g->uses[s] - 1]->digest) + 1;
+      g->uses[s] = xfi_number_of(&g->known, g->mine[g->uses[s] - 1]->digest) + 1;
 done:
   xfi_free(counts);
   xfi_free(digests);
@@ -170,7 +130,7 @@ static xfer_status write_mine(xfi_bytes *out, gathering *g)
   unsigned char *bytes = NULL;
 
   for (size_t i = 0; i < g->n_mine; i++) {
-    uint64_t head[2] = {number_of(&g->known, g->mine[i]->digest), 0};
+    uint64_t head[2] = {xfi_number_of(&g->known, g->mine[i]->digest), 0};
     size_t n;
 
     if (g->tellers[head[0]] != g->comm->rank) continue;
@@ -308,11 +268,11 @@ static xfer_status make_whole(xfer_tensor *tensors, xfi_layouts *made, const gat
 {
   const size_t size = (size_t)g->comm->size;
   xfer_status st = XFER_OK;
-  numbers different = {0};
+  xfi_numbers different = {0};
   uint32_t *uses = xfi_comm_calloc(g->comm, size, sizeof *uses);
 
   XFI_CHECK(uses != NULL, XFER_ERR_NOMEM, "%zu ranks", size);
-  XFI_TRY(numbers_create(&different, g->comm, g->n_sides));
+  XFI_TRY(xfi_numbers_create(&different, g->comm, g->n_sides));
   for (size_t s = 0; s < g->n_sides; s++) {
     XXH128_hash_t hash;
     uint32_t number;
@@ -324,7 +284,7 @@ static xfer_status make_whole(xfer_tensor *tensors, xfi_layouts *made, const gat
     }
     if (!any) continue;
     hash = XXH3_128bits(uses, size * sizeof *uses);
-    number = number_of(&different, (uint64_t[2]){hash.low64, hash.high64});
+    number = xfi_number_of(&different, (uint64_t[2]){hash.low64, hash.high64});
     if (number == made->n) {
       XFI_TRY(xfi_vec_reserve(&made->at, &made->capacity, made->n + 1, sizeof *made->at));
       XFI_TRY(put_together(&made->at[made->n], g, uses, tensors[s / 2].name));
@@ -333,7 +293,7 @@ static xfer_status make_whole(xfer_tensor *tensors, xfi_layouts *made, const gat
     *(s % 2 == 0 ? &tensors[s / 2].src : &tensors[s / 2].dst) = made->at[number];
   }
 done:
-  numbers_free(&different);
+  xfi_numbers_free(&different);
   xfi_free(uses);
   return st;
 }
@@ -357,7 +317,7 @@ done:
   xfi_free(g.uses);
   xfi_free(g.tellers);
   xfi_free(g.all_uses);
-  numbers_free(&g.known);
+  xfi_numbers_free(&g.known);
   return st;
 }
 

@@ -126,6 +126,24 @@ done:
   return st;
 }
 
+xfer_status xfi_run_bind_exchange(xfer_plan *plan, const xfer_view *sends, const xfer_view *recvs)
+{
+  xfer_status st = XFER_OK;
+
+  XFI_CHECK(plan->ends != NULL, XFER_ERR_ARG, "the plan is no exchange");
+  for (size_t t = 0; t < plan->moves->n_tensors; t++) {
+    const uint32_t *ends = plan->ends[t];
+
+    XFI_CHECK((ends[0] == XFI_NO_OPERATION || sends != NULL) &&
+                  (ends[1] == XFI_NO_OPERATION || recvs != NULL),
+              XFER_ERR_ARG, "an exchange without views");
+    XFI_TRY(xfi_run_bind(plan, t, ends[0] == XFI_NO_OPERATION ? NULL : &sends[ends[0]],
+                         ends[1] == XFI_NO_OPERATION ? NULL : &recvs[ends[1]]));
+  }
+done:
+  return st;
+}
+
 /* Every part that is not empty is bound. */
 static xfer_status check_all_bound(const xfer_plan *plan)
 {

@@ -35,9 +35,9 @@ done:
   return st;
 }
 
-static xfi_plan_options moves_options(const xfer_plan_options *o)
+static xfi_plan_options moves_options(const xfer_plan_options *o, const uint32_t *order)
 {
-  return (xfi_plan_options){o->lane, o->ranks_per_domain};
+  return (xfi_plan_options){o->lane, o->ranks_per_domain, order};
 }
 
 uint64_t xfi_run_staging_share(const xfer_plan *plan)
@@ -95,19 +95,37 @@ done:
   return st;
 }
 
-static xfer_status make_plan(xfer_plan *p, const xfi_agreed *agreed)
+static xfer_status make_plan(xfer_plan *p, const xfer_tensor *tensors, size_t n_tensors,
+                             const uint32_t *order)
 {
-  const xfi_plan_options options = moves_options(&p->options);
+  const xfi_plan_options options = moves_options(&p->options, order);
   xfer_status st = XFER_OK;
 
-  p->bindings = xfi_calloc(agreed->n_tensors, sizeof *p->bindings);
-  XFI_CHECK(p->bindings != NULL, XFER_ERR_NOMEM, "%zu tensors", agreed->n_tensors);
+  p->bindings = xfi_calloc(n_tensors, sizeof *p->bindings);
+  XFI_CHECK(p->bindings != NULL, XFER_ERR_NOMEM, "%zu tensors", n_tensors);
   p->words = xfi_calloc((size_t)p->comm->size, sizeof *p->words);
   XFI_CHECK(p->words != NULL, XFER_ERR_NOMEM, "%d ranks", p->comm->size);
-  XFI_TRY(xfi_plan_create(&p->moves, p->comm->size, p->comm->rank, agreed->tensors,
-                          agreed->n_tensors, &options));
+  XFI_TRY(xfi_plan_create(&p->moves, p->comm->size, p->comm->rank, tensors, n_tensors, &options));
   XFI_TRY(p->device->ops->event_create(p->device, &p->started));
   XFI_TRY(p->device->ops->event_create(p->device, &p->finished));
+done:
+  return st;
+}
+
+/* An empty plan with its options. *checked becomes what they came to, too. */
+static xfer_status begin(xfer_plan **plan, xfi_comm *comm, xfi_device *device, xfer_status *checked,
+                         const xfer_plan_options *options)
+{
+  xfer_status st = XFER_OK;
+  xfer_plan *p = xfi_comm_calloc(comm, 1, sizeof *p);
+
+  XFI_CHECK(p != NULL, XFER_ERR_NOMEM, "plan");
+  p->options = *options;
+  p->comm = comm;
+  p->device = device;
+  if (*checked == XFER_OK) *checked = fill_options(&p->options, device);
+  if (*checked != XFER_OK) p->options.timeout_ms = DEFAULT_TIMEOUT_MS;
+  *plan = p;
 done:
   return st;
 }
@@ -118,22 +136,50 @@ xfer_status xfi_run_create(xfer_plan **plan, xfi_comm *comm, xfi_device *device,
 {
   xfer_status st = XFER_OK;
   xfi_agreed agreed = {NULL, 0};
-  xfer_plan *p = xfi_comm_calloc(comm, 1, sizeof *p);
+  xfer_plan *p = NULL;
 
-  XFI_CHECK(p != NULL, XFER_ERR_NOMEM, "plan");
-  p->options = *options;
-  p->comm = comm;
-  p->device = device;
-  if (checked == XFER_OK) checked = fill_options(&p->options, device);
-  if (checked != XFER_OK) p->options.timeout_ms = DEFAULT_TIMEOUT_MS;
+  XFI_TRY(begin(&p, comm, device, &checked, options));
   XFI_TRY(xfi_agree_tensors(&agreed, comm, checked, tensors, n_tensors, &p->options,
                             xfi_run_deadline(p)));
-  XFI_TRY(agree_window(p, make_plan(p, &agreed)));
+  XFI_TRY(agree_window(p, make_plan(p, agreed.tensors, agreed.n_tensors, NULL)));
 
   *plan = p;
   p = NULL;
 done:
   xfi_agreed_free(&agreed);
+  xfi_run_destroy(p);
+  return st;
+}
+
+static xfer_status make_exchange(xfer_plan *p, const xfi_operations *ops)
+{
+  xfer_status st = XFER_OK;
+  xfi_op_tensors made = {0};
+
+  XFI_TRY(xfi_op_tensors_create(&made, ops));
+  XFI_TRY(make_plan(p, made.tensors, made.n, made.order));
+  p->ends = made.ends;
+  made.ends = NULL;
+done:
+  xfi_op_tensors_free(&made);
+  return st;
+}
+
+xfer_status xfi_run_create_exchange(xfer_plan **plan, xfi_comm *comm, xfi_device *device,
+                                    xfer_status checked, xfi_operations *ops,
+                                    const xfer_plan_options *options)
+{
+  xfer_status st = XFER_OK;
+  xfer_plan *p = NULL;
+
+  XFI_TRY(begin(&p, comm, device, &checked, options));
+  if (checked == XFER_OK) checked = xfi_operations_sort(ops);
+  XFI_TRY(xfi_operations_agree(comm, checked, ops, &p->options, xfi_run_deadline(p)));
+  XFI_TRY(agree_window(p, make_exchange(p, ops)));
+
+  *plan = p;
+  p = NULL;
+done:
   xfi_run_destroy(p);
   return st;
 }
@@ -150,7 +196,7 @@ xfer_status xfi_run_simulate(xfer_plan **plan, int n_ranks, int rank, const xfer
   XFI_CHECK(p != NULL, XFER_ERR_NOMEM, "plan");
   p->options = *options;
   XFI_TRY(fill_options(&p->options, NULL));
-  moves = moves_options(&p->options);
+  moves = moves_options(&p->options, NULL);
   XFI_TRY(xfi_plan_create(&p->moves, n_ranks, rank, tensors, n_tensors, &moves));
   xfi_packed_most(&sends, &recvs, p->moves);
   XFI_TRY(set_window(p, sends, recvs));
@@ -171,6 +217,7 @@ void xfi_run_destroy(xfer_plan *plan)
        t++)
     xfi_binding_destroy(plan->bindings[t]);
   xfi_free(plan->bindings);
+  xfi_free(plan->ends);
   xfi_free(plan->words);
   if (plan->device != NULL && plan->started != NULL)
     plan->device->ops->event_destroy(plan->device, plan->started);

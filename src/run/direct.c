@@ -23,7 +23,7 @@ static xfer_status add_flow(xfi_copies *copies, const xfer_plan *plan, const xfi
   const xfi_peer *peer = &list->peers[send ? link->send : link->recv];
   const bool both = (send ? link->send_by : link->recv_by) == XFI_BY_BOTH;
   xfer_status st = XFER_OK;
-  size_t cursor = 0;
+  xfi_cursor cursor = {0, 0};
 
   for (size_t i = peer->first; i < peer->first + peer->n; i++) {
     const xfi_move *move = &list->moves[i];

@@ -267,7 +267,7 @@ static xfer_status look_at_moves(bool has[2], const xfer_plan *plan, const xfi_l
   const xfi_move_list *list = send ? &plan->moves->sends : &plan->moves->recvs;
   const xfi_peer *peer = &list->peers[send ? link->send : link->recv];
   xfer_status st = XFER_OK;
-  size_t cursor = 0;
+  xfi_cursor cursor = {0, 0};
 
   has[0] = has[1] = false;
   for (size_t i = peer->first; i < peer->first + peer->n && !(has[0] && has[1]); i++) {
@@ -466,7 +466,6 @@ void xfi_links_destroy(xfi_links *links, xfi_device *device)
       xfi_bound_clear(&link->bounds[b]);
     xfi_free(link->remotes);
     xfi_free(link->bounds);
-    xfi_free(link->bound_tensors);
     xfi_free(link->first_place);
     xfi_free(link->places);
     xfi_free(link->bytes);
@@ -494,13 +493,14 @@ const char *xfi_links_way(const xfi_links *links, const xfer_plan *plan, bool se
   return "packed: not of one host, user and container";
 }
 
-const xfi_bound *xfi_link_bound(const xfi_link *link, uint32_t tensor, bool source, size_t *cursor)
+const xfi_bound *xfi_link_bound(const xfi_link *link, uint32_t tensor, bool source,
+                                xfi_cursor *cursor)
 {
   size_t first;
   size_t end;
 
   flow_bounds(link, source, &first, &end);
-  for (size_t i = first + *cursor; i < end; i++, ++*cursor)
-    if (link->bound_tensors[i] == tensor) return &link->bounds[i];
-  return NULL;
+  if (cursor->n == 0 || tensor != cursor->tensor) cursor->n++;
+  cursor->tensor = tensor;
+  return first + cursor->n <= end ? &link->bounds[first + cursor->n - 1] : NULL;
 }

@@ -60,7 +60,6 @@ typedef struct xfi_link {
   uint64_t *page; /* the peer's flags, mapped */
   xfi_bound
       *bounds; /* the peer's: sources of what it sends us, then destinations of what we send */
-  uint32_t *bound_tensors;
   size_t *first_place;   /* [n_bounds + 1] of a bound's pieces in `places` */
   uint64_t (*places)[2]; /* (allocation, offset) of each piece */
   size_t n_places;
@@ -118,9 +117,16 @@ xfer_status xfi_link_describe(xfi_bytes *out, const xfer_plan *plan, xfi_link *l
 /* Take apart what the peer told us: link->bytes. Addresses stay as places until they are mapped. */
 xfer_status xfi_link_read(xfi_link *link);
 
-/* The peer's half of a tensor, with addresses of ours: its source (of what it sends us) or
- * destination. Moves and bounds have one order: *cursor, 0 at first, is where the last one was
- * found. */
-const xfi_bound *xfi_link_bound(const xfi_link *link, uint32_t tensor, bool source, size_t *cursor);
+/* Where one is in the moves of a flow; zero at first. */
+typedef struct xfi_cursor {
+  uint32_t tensor; /* of the last move */
+  size_t n;        /* tensors so far */
+} xfi_cursor;
+
+/* The peer's half of a move's tensor, with addresses of ours: its source (of what it sends us) or
+ * destination. Both ends have a flow's moves in one order, so that the n-th tensor here is the n-th
+ * there, whatever numbers they have. */
+const xfi_bound *xfi_link_bound(const xfi_link *link, uint32_t tensor, bool source,
+                                xfi_cursor *cursor);
 
 #endif

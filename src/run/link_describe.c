@@ -3,7 +3,7 @@
  *
  *   n_allocations, page offset, n_bounds, n of them sources
  *   per allocation: handle, base
- *   per bound:      tensor, piece_dim, piece_length, n_pieces, by boxes?, strides, shape,
+ *   per bound:      piece_dim, piece_length, n_pieces, by boxes?, strides, shape,
  *                   per piece: (allocation, offset); by boxes also what each box is
  */
 #include <string.h>
@@ -92,14 +92,13 @@ done:
   return st;
 }
 
-static xfer_status put_bound(blob *b, const xfi_bound *bound, uint32_t tensor, int elem_bytes,
-                             int half)
+static xfer_status put_bound(blob *b, const xfi_bound *bound, int elem_bytes, int half)
 {
-  const uint64_t head[5] = {tensor, (uint64_t)bound->piece_dim, (uint64_t)bound->piece_length,
+  const uint64_t head[4] = {(uint64_t)bound->piece_dim, (uint64_t)bound->piece_length,
                             (uint64_t)bound->n_pieces, bound->boxes != NULL};
   xfer_status st = XFER_OK;
 
-  XFI_TRY(put_words(b, head, 5));
+  XFI_TRY(put_words(b, head, 4));
   XFI_TRY(xfi_bytes_put(&b->bytes, bound->strides, sizeof bound->strides));
   XFI_TRY(xfi_bytes_put(&b->bytes, bound->shape, sizeof bound->shape));
   for (int64_t i = 0; i < bound->n_pieces; i++)
@@ -126,7 +125,7 @@ static xfer_status put_flow(blob *b, uint64_t *n, const xfi_move_list *list, siz
     if (tensor == last || xfi_run_broadcasts(plan, cls)) continue;
     last = tensor;
     XFI_TRY(put_bound(b, half == OF_SRC ? xfi_run_src(plan, tensor) : xfi_run_dst(plan, tensor),
-                      tensor, cls->src->elem_bytes, half));
+                      cls->src->elem_bytes, half));
     ++*n;
   }
 done:
@@ -199,22 +198,21 @@ static xfer_status read_bound(xfi_link *link, xfi_reader *r, size_t i)
 {
   xfer_status st = XFER_OK;
   xfi_bound *b = &link->bounds[i];
-  uint64_t head[5];
+  uint64_t head[4];
 
   xfi_reader_take(r, head, sizeof head);
   xfi_reader_take(r, b->strides, sizeof b->strides);
   xfi_reader_take(r, b->shape, sizeof b->shape);
-  XFI_CHECK(!r->failed && head[1] < XFER_MAX_DIMS && head[3] >= 1 && head[3] <= r->n_left,
+  XFI_CHECK(!r->failed && head[0] < XFER_MAX_DIMS && head[2] >= 1 && head[2] <= r->n_left,
             XFER_ERR_MISMATCH, "rank %d sent a malformed description", link->rank);
-  link->bound_tensors[i] = (uint32_t)head[0];
   b->is_set = true;
   b->n_dims = XFER_MAX_DIMS;
-  b->piece_dim = (int)head[1];
-  b->piece_length = (int64_t)head[2];
-  b->n_pieces = (int64_t)head[3];
+  b->piece_dim = (int)head[0];
+  b->piece_length = (int64_t)head[1];
+  b->n_pieces = (int64_t)head[2];
   b->pieces = xfi_calloc((size_t)b->n_pieces, sizeof *b->pieces); /* see resolve() */
   XFI_CHECK(b->pieces != NULL, XFER_ERR_NOMEM, "%lld pieces", (long long)b->n_pieces);
-  XFI_TRY(xfi_vec_reserve(&link->places, &link->places_capacity, link->n_places + head[3],
+  XFI_TRY(xfi_vec_reserve(&link->places, &link->places_capacity, link->n_places + head[2],
                           sizeof *link->places));
   for (int64_t p = 0; p < b->n_pieces; p++, link->n_places++) {
     xfi_reader_take(r, link->places[link->n_places], sizeof *link->places);
@@ -222,7 +220,7 @@ static xfer_status read_bound(xfi_link *link, xfi_reader *r, size_t i)
               "rank %d sent a malformed description", link->rank);
   }
   link->first_place[i + 1] = link->n_places;
-  if (head[4] != 0) {
+  if (head[3] != 0) {
     b->boxes = xfi_calloc((size_t)b->n_pieces, sizeof *b->boxes);
     XFI_CHECK(b->boxes != NULL, XFER_ERR_NOMEM, "%lld boxes", (long long)b->n_pieces);
     xfi_reader_take(r, b->boxes, (size_t)b->n_pieces * sizeof *b->boxes);
@@ -246,10 +244,8 @@ xfer_status xfi_link_read(xfi_link *link)
   link->page_offset = head[1];
   link->remotes = xfi_calloc(link->n_remotes, sizeof *link->remotes);
   link->bounds = xfi_calloc(head[2], sizeof *link->bounds);
-  link->bound_tensors = xfi_calloc(head[2], sizeof *link->bound_tensors);
   link->first_place = xfi_calloc(head[2] + 1, sizeof *link->first_place);
-  XFI_CHECK(link->remotes != NULL && link->bounds != NULL && link->bound_tensors != NULL &&
-                link->first_place != NULL,
+  XFI_CHECK(link->remotes != NULL && link->bounds != NULL && link->first_place != NULL,
             XFER_ERR_NOMEM, "%llu views of rank %d", (unsigned long long)head[2], link->rank);
   link->n_bounds = head[2];
   link->n_src_bounds = head[3];

@@ -18,6 +18,7 @@
 #include "bound.h"
 #include "comm.h"
 #include "device.h"
+#include "operations.h"
 #include "plan.h"
 #include "state.h"
 
@@ -43,6 +44,7 @@ struct xfer_plan {
   xfi_device *device;        /* not owned */
 
   xfi_binding **bindings; /* [n_tensors]; NULL where nothing is bound */
+  uint32_t (*ends)[2];    /* of an exchange: see xfi_op_tensors; NULL: it is none */
   uint64_t window_bytes;  /* per peer and round, and of a broadcast; agreed */
 
   xfi_state state;
@@ -71,9 +73,15 @@ xfer_status xfi_run_create(xfer_plan **plan, xfi_comm *comm, xfi_device *device,
                            const xfer_plan_options *options);
 xfer_status xfi_run_simulate(xfer_plan **plan, int n_ranks, int rank, const xfer_tensor *tensors,
                              size_t n_tensors, const xfer_plan_options *options);
+/* Of an exchange; both lists may be wrong likewise. */
+xfer_status xfi_run_create_exchange(xfer_plan **plan, xfi_comm *comm, xfi_device *device,
+                                    xfer_status checked, xfi_operations *ops,
+                                    const xfer_plan_options *options);
 void xfi_run_destroy(xfer_plan *plan);
 xfer_status xfi_run_bind(xfer_plan *plan, size_t tensor, const xfer_view *src_view,
                          const xfer_view *dst_view);
+/* The views of all operations of an exchange. */
+xfer_status xfi_run_bind_exchange(xfer_plan *plan, const xfer_view *sends, const xfer_view *recvs);
 xfer_status xfi_run_commit(xfer_plan *plan);
 /* Likewise, where this rank may have failed already: all ranks fail. */
 xfer_status xfi_run_commit_with(xfer_plan *plan, xfer_status mine);

@@ -27,6 +27,7 @@ SIMPLE = {
     "xfer_misc_fn": _functions.Misc,
     "xfer_placement": _structs.Placement,
     "xfer_view": _structs.View,
+    "xfer_operation": _structs.Operation,
     "void": None,
 }
 STRUCTS = {struct.__name__: struct for struct in _structs.STRUCTS}

@@ -8,21 +8,17 @@
  * seed has always the same problem and the same choices of the machine's; the order in which
  * threads come is the host's. The last line is `schedules ok: cases=N wrong=0 ...`.
  */
-#include <cuda_runtime_api.h>
 #include <inttypes.h>
-#include <pthread.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <time.h>
 #include <unistd.h>
 
-#include "carry.h"
+#include "cases.h"
 #include "ranks.h"
-#include "rng.h"
-#include "sim.h"
 
-enum { CASES_PER_TOPOLOGY = 25, PROBLEMS_PER_CASE = 64, MEMORIES_MAX = 4096, SETTLE_MS = 60000 };
+enum { PROBLEMS_PER_CASE = 64 };
 
 static struct {
   uint64_t cases, seed, first, ranks;
@@ -30,140 +26,11 @@ static struct {
   bool islands, deaf, verbose;
 } set = {.cases = 1000, .seed = 1, .ranks = 8};
 
-static uint64_t case_now;
-
-/* ---- ranks' memory and streams ------------------------------------------------------------ */
-
-typedef struct owned {
-  void *memory;
-  int rank;
-  int guard;
-} owned;
-
-static owned memories[MEMORIES_MAX]; /* [n_memories] guarded by lock */
-static int n_memories;
-static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
-static cudaStream_t streams[ORC_MAX_RANKS];
-static bool entered[ORC_MAX_RANKS];
-
-static void check(cudaError_t error, const char *what)
-{
-  if (error == cudaSuccess) return;
-  fprintf(stderr, "%s: %s\n", what, cudaGetErrorString(error));
-  abort();
-}
-
-/* One of the kinds of streams that a caller may have. */
-static void enter(int rank)
-{
-  rng r = rng_of(set.seed, case_now, 3000 + (uint64_t)rank);
-
-  sim_rank(rank);
-  sim_run(0);
-  check(cudaSetDevice(rank), "cudaSetDevice");
-  streams[rank] = NULL;
-  entered[rank] = true;
-  if (rng_percent(&r, 20)) return;
-  check(cudaStreamCreateWithFlags(&streams[rank],
-                                  rng_percent(&r, 60) ? cudaStreamNonBlocking : cudaStreamDefault),
-        "cudaStreamCreateWithFlags");
-}
-
-static void streams_close(void)
-{
-  for (int r = 0; r < ORC_MAX_RANKS; r++) {
-    if (entered[r] && streams[r] != NULL) check(cudaStreamDestroy(streams[r]), "cudaStreamDestroy");
-    entered[r] = false;
-  }
-}
-
-static void *take(int rank, size_t n_bytes)
-{
-  void *memory = NULL;
-
-  check(cudaMalloc(&memory, n_bytes), "cudaMalloc");
-  (void)pthread_mutex_lock(&lock);
-  if (n_memories == MEMORIES_MAX) abort();
-  memories[n_memories++] = (owned){memory, rank, sim_guard(rank, memory, n_bytes)};
-  (void)pthread_mutex_unlock(&lock);
-  return memory;
-}
-
-static void release(void *memory)
-{
-  (void)pthread_mutex_lock(&lock);
-  for (int i = 0; i < n_memories; i++) {
-    if (memories[i].memory != memory) continue;
-    sim_guard_drop(memories[i].guard);
-    memories[i] = memories[--n_memories];
-    break;
-  }
-  (void)pthread_mutex_unlock(&lock);
-  check(cudaFree(memory), "cudaFree");
-}
-
-static xfer_stream stream_of(int rank)
-{
-  return streams[rank];
-}
-
-static void guards_set(int rank, bool open, uint64_t run)
-{
-  (void)pthread_mutex_lock(&lock);
-  for (int i = 0; i < n_memories; i++) {
-    if (memories[i].rank != rank) continue;
-    if (open)
-      sim_guard_open(memories[i].guard, run);
-    else
-      sim_guard_close(memories[i].guard);
-  }
-  (void)pthread_mutex_unlock(&lock);
-}
-
-static void begin(int rank, uint64_t run)
-{
-  sim_run(case_now << 16 | run);
-  guards_set(rank, true, case_now << 16 | run);
-}
-
-static bool end(int rank, bool waited)
-{
-  const bool done = waited || cudaStreamSynchronize(streams[rank]) == cudaSuccess;
-
-  guards_set(rank, false, 0);
-  sim_run(0);
-  return done;
-}
-
-static const rank_device device = {.enter = enter,
-                                   .alloc = take,
-                                   .release = release,
-                                   .stream = stream_of,
-                                   .begin = begin,
-                                   .end = end};
-
 /* ---- cases -------------------------------------------------------------------------------- */
 
 static xfer_status make_comms(xfer_comm **comms, int n_ranks)
 {
   return ranks_make_comms(comms, n_ranks, set.comm, ORC_MAX_RANKS);
-}
-
-/* Devices in islands that cannot reach each other; one island without --islands. */
-static void topology(uint64_t number)
-{
-  sim_config config = {.seed = set.seed, .n_devices = SIM_DEVICES, .deaf = set.deaf};
-  rng r = rng_of(set.seed, number, 4000);
-  const int n_islands = set.islands ? rng_int(&r, 1, 3) : 1;
-  int island[SIM_DEVICES];
-
-  for (int d = 0; d < SIM_DEVICES; d++)
-    island[d] = rng_int(&r, 0, n_islands - 1);
-  for (int d = 0; d < SIM_DEVICES; d++)
-    for (int e = 0; e < SIM_DEVICES; e++)
-      if (island[d] != island[e]) config.apart[d] |= UINT64_C(1) << e;
-  config.connections = rng_percent(&r, 25) ? rng_int(&r, 8, 32) : 0;
-  sim_setup(&config);
 }
 
 /* Case K is the first problem from 64 K on with few enough ranks. */
@@ -183,24 +50,20 @@ static verdict carry_one(carrier *c, problem *p, uint64_t number, char *why, siz
 {
   char violation[400];
 
-  case_now = number;
   problem_of(p, number);
   if (set.verbose) {
     printf("case %" PRIu64 "\n", number);
     problem_print(stdout, p);
     (void)fflush(stdout);
   }
-  sim_seed(set.seed * 1000003 + number);
+  device_case(set.seed, number);
   verdict v = carrier_run(c, p, why, n_bytes);
   if (v == HANGS) sim_dump();
   if (v == HANGS) return v;
-  if (!sim_settle(SETTLE_MS)) {
+  if (!device_case_end(violation, sizeof violation)) {
     (void)snprintf(why, n_bytes, "operations are left on streams");
-    sim_dump();
     return HANGS;
   }
-  streams_close();
-  sim_violations_take(violation, sizeof violation);
   if (violation[0] == '\0' || v == WRONG) return v;
   (void)snprintf(why, n_bytes, "%s", violation);
   return WRONG;
@@ -253,7 +116,7 @@ static carrier *carrier_new(void)
 
   if (c == NULL) abort();
   carrier_make_comms(c, make_comms);
-  carrier_use_device(c, &device);
+  carrier_use_device(c, &sim_device);
   return c;
 }
 
@@ -274,7 +137,7 @@ int main(int argc, char **argv)
   for (uint64_t k = set.first; k < set.first + set.cases; k++) {
     if (c == NULL || k % CASES_PER_TOPOLOGY == 0) {
       carrier_destroy(c);
-      topology(k / CASES_PER_TOPOLOGY);
+      device_topology(set.seed, k / CASES_PER_TOPOLOGY, set.islands, set.deaf);
       c = carrier_new();
     }
     const verdict v = carry_one(c, &p, k, why, sizeof why);

@@ -1,0 +1,188 @@
+"""Exchanges: arrays that ranks send and receive, paired by an id."""
+
+from __future__ import annotations
+
+import ctypes
+import functools
+import struct
+from collections.abc import Sequence
+from ctypes import byref
+from typing import TYPE_CHECKING, Any
+
+from . import _structs, dtypes
+from ._lib import lib
+from .comm import Comm
+from .errors import XferError
+from .memory import HOST, Memory, View, check_device, memory_of
+from .plan import Plan, PlanOptions, note_use, options_struct
+from .stream import stream_pointer
+
+if TYPE_CHECKING:
+    from typing_extensions import Unpack
+
+__all__ = ["Exchange", "exchange"]
+
+Operations = Sequence[tuple[int, int, Any]]
+
+# The public structs once more: an exchange has thousands of each, and ctypes sets one field after the other.
+_OPERATION = struct.Struct("=QiiiI8q")
+_VIEW = struct.Struct("=iiQ8qQqiIQ")
+_STRIDED = 1  # XFER_VIEW_STRIDED
+_code = functools.cache(dtypes.dtype_code)
+assert _OPERATION.size == ctypes.sizeof(_structs.Operation)
+assert _VIEW.size == ctypes.sizeof(_structs.View)
+
+
+def _of(x: Any) -> tuple[Memory, str]:
+    if not isinstance(x, View):
+        memory = memory_of(x)
+        return memory, memory.dtype
+    if len(x._memory) != 1 or x.box_shapes is not None:
+        raise ValueError("an operation is of one array")
+    return x._memory[0], x.dtype
+
+
+class _Side:
+    """What a rank sends, or receives, as C has it."""
+
+    def __init__(self, comm: Comm, operations: Operations, side: str) -> None:
+        n = len(operations)
+        self.operations, self.views = (_structs.Operation * n)(), (_structs.View * n)()
+        self.memory: list[Memory] = []  # kept alive
+        self.device = comm._device
+        for i, (peer, number, x) in enumerate(operations):
+            try:
+                self._add(i, peer, number, x, side)
+            except Exception as wrong:
+                wrong.args = (f"operation {number!r} {side} rank {peer!r}: {wrong}",)
+                raise
+
+    def _add(self, i: int, peer: int, number: int, x: Any, side: str) -> None:
+        memory, dtype = _of(x)
+        check_device(memory.device, self.device, "array")
+        if side == "from" and memory.read_only:
+            raise ValueError("the array is read-only")
+        n_dims = len(memory.shape)
+        if n_dims > _structs.MAX_DIMS:
+            raise ValueError(f"an array of {n_dims} dims, of {_structs.MAX_DIMS} at most")
+        rest = (0,) * (_structs.MAX_DIMS - n_dims)
+        code = _code(dtype)
+        try:
+            _OPERATION.pack_into(
+                self.operations, i * _OPERATION.size, number, peer, code, n_dims, 0, *memory.shape, *rest
+            )
+        except struct.error as error:
+            raise OverflowError(f"peer or id out of range: {error}") from None
+        _VIEW.pack_into(
+            self.views, i * _VIEW.size, _STRIDED, n_dims, memory.address, *memory.strides, *rest, 0, 0, 0, 0, 0
+        )
+        self.memory.append(memory)
+
+    def owners(self) -> list[Any]:
+        """What keeps the memory alive."""
+        return [memory.owner for memory in self.memory]
+
+
+class _Sides:
+    def __init__(self, comm: Comm, sends: Operations, recvs: Operations) -> None:
+        self.to, self.from_ = _Side(comm, sends, "to"), _Side(comm, recvs, "from")
+
+    def key(self) -> bytes:
+        """All but where the arrays lie."""
+        return bytes(self.to.operations) + b"|" + bytes(self.from_.operations)
+
+    def owners(self) -> list[Any]:
+        return self.to.owners() + self.from_.owners()
+
+
+class Exchange(Plan):
+    """What each rank sends and receives, planned once and run at every step. Collective.
+
+    sends, recvs: [(peer, id, array), ...] in any order. The two ends of an operation have the same id, dtype and
+    shape; where the arrays lie, also with strides, is each rank's own. An id is given once to each peer and once from
+    each. What a rank sends to itself it receives too.
+
+    It is committed, run and waited for as any Plan; bind_all() hands over other arrays.
+
+    Raises MismatchError where the two ends of an operation differ, or there is only one, with its id on every rank.
+
+        exchange = Exchange(comm, sends=[(1, 17, mine)], recvs=[(1, 17, new)])
+        exchange.commit()
+        exchange.run(1)
+        exchange.wait()
+    """
+
+    def __init__(self, comm: Comm, sends: Operations, recvs: Operations, **options: Unpack[PlanOptions]) -> None:
+        _structs.checked("comm", comm, "comm")
+        self._begin(comm, comm.rank)
+        self._note_tensors(())
+        self._sides: _Sides | None = None
+        with comm._alone():
+            error: Exception | None = None
+            try:
+                sides, options_of = _Sides(comm, sends, recvs), options_struct(options)
+            except Exception as wrong:
+                error = wrong
+            comm._agree(error)
+            to, from_ = sides.to.operations, sides.from_.operations
+            comm._call(
+                lib.xfer_plan_create_exchange, self._out(), comm, to, len(to), from_, len(from_), byref(options_of)
+            )
+            self._key = sides.key()
+            self._bind_sides(sides)
+        self._use(comm)
+
+    def bind_all(self, sends: Operations, recvs: Operations) -> None:
+        """Other arrays for the same operations, in the same order. Local; what is wrong is raised by commit(). The
+        arrays are kept alive until others are bound or the exchange is closed."""
+        comm = self._on()
+        try:
+            sides = _Sides(comm, sends, recvs)
+            if sides.key() != self._key:
+                raise ValueError("these are other operations than were planned, or in another order")
+        except Exception as wrong:
+            self._wrong = self._wrong or wrong
+        else:
+            self._bind_sides(sides)
+
+    def _bind_sides(self, sides: _Sides) -> None:
+        try:
+            lib.xfer_plan_bind_exchange(self, sides.to.views, sides.from_.views)
+            self._sides = sides  # kept alive
+        except XferError as wrong:
+            self._wrong = self._wrong or wrong
+
+    def _destroy(self, handle: Any) -> None:
+        self._kept.append(self._sides)
+        self._sides = None
+        super()._destroy(handle)
+
+
+def exchange(comm: Comm, sends: Operations, recvs: Operations, stream: Any = None) -> None:
+    """Send and receive in one call. Collective over all ranks of the comm, also those that have no operations.
+
+    sends, recvs: see Exchange. The plan is kept with the comm and found again when all ranks hand over what they did
+    in an earlier call, other addresses apart. stream: see stream_pointer(). On a GPU the data is there for what follows
+    on `stream`, on a host comm when the call returns.
+
+    Raises MismatchError where the two ends of an operation differ, and what is wrong with an array (TypeError,
+    ValueError) on the rank that has it, with PeerError on the others.
+    """
+    with comm._alone():
+        error: Exception | None = None
+        try:
+            sides = _Sides(comm, sends, recvs)
+            pointer = stream_pointer(stream, comm._device)
+        except Exception as wrong:
+            error = wrong
+        comm._agree(error)
+        if comm._device != HOST:
+            note_use(pointer, comm._device, sides.owners())
+        comm._call(_exchange, comm, sides, pointer)
+
+
+def _exchange(comm: Any, sides: _Sides, stream: int) -> None:
+    to, from_ = sides.to, sides.from_
+    lib.xfer_exchange(
+        comm, to.operations, to.views, len(to.operations), from_.operations, from_.views, len(from_.operations), stream
+    )

@@ -1,0 +1,242 @@
+/*
+ * Exchanges: arguments checked, the run layer called; and one in one call, by a plan that the comm
+ * keeps.
+ *
+ * For the one call each rank looks for what it handed over before, by a digest of it all. What
+ * ranks hand over differs, so they do not find a plan by the digest of one, but by where all keep
+ * it: every rank keeps the same plans at the same places, because every rank made the same calls.
+ */
+#include <string.h>
+
+#include <xxhash.h>
+
+#include "alloc.h"
+#include "checked.h"
+#include "dtype.h"
+#include "error.h"
+#include "object.h"
+
+#define DEFAULT_TIMEOUT_MS 600000
+
+/* ---- arguments ---- */
+
+static xfer_status check_list(const xfer_operation *at, size_t n, int n_ranks)
+{
+  xfer_status st = XFER_OK;
+
+  XFI_CHECK(n == 0 || at != NULL, XFER_ERR_ARG, "%zu operations at NULL", n);
+  for (size_t i = 0; i < n; i++) {
+    const unsigned long long id = at[i].id;
+    int64_t n_bytes = (int64_t)xfi_dtype_size(at[i].dtype);
+
+    XFI_CHECK(at[i].peer >= 0 && at[i].peer < n_ranks, XFER_ERR_ARG,
+              "operation %llu: its peer is rank %d of %d ranks", id, (int)at[i].peer, n_ranks);
+    XFI_CHECK(n_bytes > 0, XFER_ERR_ARG, "operation %llu: dtype %d", id, (int)at[i].dtype);
+    XFI_CHECK(at[i].n_dims >= 0 && at[i].n_dims <= XFER_MAX_DIMS, XFER_ERR_ARG,
+              "operation %llu: %d dims", id, (int)at[i].n_dims);
+    XFI_CHECK(at[i].reserved == 0, XFER_ERR_ARG, "operation %llu: a reserved field is not 0", id);
+    for (int d = 0; d < at[i].n_dims; d++) {
+      XFI_CHECK(at[i].shape[d] >= 0, XFER_ERR_SHAPE, "operation %llu: dim %d has size %lld", id, d,
+                (long long)at[i].shape[d]);
+      XFI_CHECK(xfi_imul_fits(n_bytes, at[i].shape[d] == 0 ? 1 : at[i].shape[d], &n_bytes) &&
+                    n_bytes <= INT64_MAX / 2,
+                XFER_ERR_OVERFLOW, "operation %llu: its bytes do not fit in 62 bits", id);
+    }
+  }
+done:
+  return st;
+}
+
+static xfer_status check_operations(const xfi_operations *ops, int n_ranks)
+{
+  xfer_status st = XFER_OK;
+
+  XFI_TRY(check_list(ops->sends.at, ops->sends.n, n_ranks));
+  XFI_TRY(check_list(ops->recvs.at, ops->recvs.n, n_ranks));
+done:
+  return st;
+}
+
+static xfer_status copy_options(xfer_plan_options *out, const xfer_plan_options *given)
+{
+  xfer_status st = XFER_OK;
+
+  XFI_TRY(xfi_plan_options_copy(out, given));
+  XFI_CHECK(out->lane != XFER_LANE_BROADCAST, XFER_ERR_UNSUPPORTED,
+            "an exchange has nothing to broadcast");
+done:
+  return st;
+}
+
+/* ---- planned ---- */
+
+xfer_status xfer_plan_create_exchange(xfer_plan **plan, xfer_comm *comm,
+                                      const xfer_operation *sends, size_t n_sends,
+                                      const xfer_operation *recvs, size_t n_recvs,
+                                      const xfer_plan_options *given)
+{
+  xfer_status st = XFER_OK;
+  xfi_operations ops = {0, {sends, n_sends, NULL}, {recvs, n_recvs, NULL}};
+  xfer_plan_options options;
+  xfi_entered before;
+
+  XFI_CHECK(comm != NULL, XFER_ERR_ARG, "exchange: comm is NULL"); /* nobody to agree with */
+  ops.rank = comm->transport->rank;
+  st = copy_options(&options, given);
+  if (st == XFER_OK) st = check_operations(&ops, comm->transport->size);
+  if (st == XFER_OK && plan == NULL) {
+    xfi_set_error("exchange: no place for the plan");
+    st = XFER_ERR_ARG;
+  }
+  xfi_device_enter(comm->device, &before);
+  st = xfi_run_create_exchange(plan, comm->transport, comm->device, st, &ops, &options);
+  xfi_device_leave(comm->device, &before);
+  xfi_operations_free(&ops);
+done:
+  return st;
+}
+
+xfer_status xfer_plan_bind_exchange(xfer_plan *plan, const xfer_view *send_views,
+                                    const xfer_view *recv_views)
+{
+  xfer_status st = XFER_OK;
+  xfi_entered before;
+
+  XFI_CHECK(plan != NULL, XFER_ERR_ARG, "plan is NULL");
+  XFI_CHECK(plan->device != NULL, XFER_ERR_ARG, "the plan is no exchange");
+  xfi_device_enter(plan->device, &before);
+  st = xfi_run_bind_exchange(plan, send_views, recv_views);
+  xfi_device_leave(plan->device, &before);
+done:
+  return st;
+}
+
+/* ---- in one call ---- */
+
+/* What a rank says as the call begins. */
+typedef struct word {
+  uint64_t found; /* bit i: it keeps at i what it handed over now */
+  int32_t mapped; /* 1: its memory can stay mapped */
+  int32_t status; /* what its own checks came to */
+} word;
+
+/* Of all that this rank hands over but the addresses. */
+static void digest_of(uint64_t digest[2], const xfi_operations *ops)
+{
+  const uint64_t counts[2] = {ops->sends.n, ops->recvs.n};
+  XXH3_state_t state;
+  XXH128_hash_t hash;
+
+  XXH3_128bits_reset(&state);
+  XXH3_128bits_update(&state, counts, sizeof counts);
+  XXH3_128bits_update(&state, ops->sends.at, ops->sends.n * sizeof *ops->sends.at);
+  XXH3_128bits_update(&state, ops->recvs.at, ops->recvs.n * sizeof *ops->recvs.at);
+  hash = XXH3_128bits_digest(&state);
+  digest[0] = hash.low64;
+  digest[1] = hash.high64;
+}
+
+static bool all_registered(const xfer_comm *comm, const xfer_view *views, size_t n)
+{
+  for (size_t i = 0; i < n; i++)
+    if (!xfi_comm_is_registered(comm, &views[i])) return false;
+  return true;
+}
+
+/* *kept: the plan that all ranks found; NULL: not all have found one. Collective. */
+static xfer_status settle(xfi_kept **kept, bool *mapped, xfer_comm *comm, word mine)
+{
+  const xfi_deadline deadline = xfi_deadline_after(DEFAULT_TIMEOUT_MS);
+  xfi_comm *transport = comm->transport;
+  xfer_status st = XFER_OK;
+  bool failed = false;
+  uint64_t found = UINT64_MAX;
+  word *all = xfi_comm_calloc(transport, (size_t)transport->size, sizeof *all);
+
+  XFI_CHECK(all != NULL, XFER_ERR_NOMEM, "%d ranks", transport->size);
+  XFI_TRY(transport->ops->all_gather(transport, all, &mine, sizeof mine, deadline));
+  *mapped = true;
+  for (int r = 0; r < transport->size; r++) {
+    failed = failed || all[r].status != XFER_OK;
+    found &= all[r].found;
+    *mapped = *mapped && all[r].mapped != 0;
+  }
+  if (failed) XFI_TRY(xfi_comm_agree(transport, (xfer_status)mine.status, deadline));
+  *kept = NULL;
+  for (int i = 0; i < XFI_CACHE_PLANS && *kept == NULL; i++)
+    if ((found >> i & 1) != 0 && comm->kept[i].mapped == *mapped) *kept = &comm->kept[i];
+done:
+  xfi_free(all);
+  return st;
+}
+
+static xfer_status make_kept(xfi_kept **out, xfer_comm *comm, const uint64_t digest[2], bool mapped,
+                             xfi_operations *ops)
+{
+  xfer_plan_options options = XFER_PLAN_OPTIONS_INIT;
+  xfer_status st = XFER_OK;
+  xfi_kept *k = xfi_kept_free_entry(comm);
+
+  if (!mapped && comm->transport->ops->has_rounds) options.lane = XFER_LANE_PACKED;
+  XFI_TRY(xfi_run_create_exchange(&k->plan, comm->transport, comm->device, XFER_OK, ops, &options));
+  memcpy(k->src, digest, sizeof k->src);
+  memset(k->dst, 0, sizeof k->dst);
+  k->mapped = mapped;
+  *out = k;
+done:
+  return st;
+}
+
+static xfer_status exchange(xfer_comm *comm, xfi_operations *ops, const xfer_view *sends,
+                            const xfer_view *recvs, xfer_stream stream)
+{
+  xfer_status st = XFER_OK;
+  uint64_t digest[2] = {0, 0};
+  word mine = {0, 0, XFER_OK};
+  xfi_kept *k = NULL;
+  bool mapped = false;
+
+  st = check_operations(ops, comm->transport->size);
+  if (st == XFER_OK &&
+      ((ops->sends.n > 0 && sends == NULL) || (ops->recvs.n > 0 && recvs == NULL))) {
+    xfi_set_error("exchange: operations without views");
+    st = XFER_ERR_ARG;
+  }
+  if (st == XFER_OK) st = xfi_kept_check(comm, stream);
+  mine.status = st;
+  if (st == XFER_OK) {
+    digest_of(digest, ops);
+    mine.mapped =
+        all_registered(comm, sends, ops->sends.n) && all_registered(comm, recvs, ops->recvs.n);
+    for (int i = 0; i < XFI_CACHE_PLANS; i++)
+      if (comm->kept[i].plan != NULL && comm->kept[i].plan->ends != NULL &&
+          memcmp(comm->kept[i].src, digest, sizeof digest) == 0)
+        mine.found |= UINT64_C(1) << i;
+  }
+  XFI_TRY(settle(&k, &mapped, comm, mine));
+  if (k == NULL) XFI_TRY(make_kept(&k, comm, digest, mapped, ops));
+  k->used = ++comm->n_calls;
+  st = xfi_run_follow(k->plan, stream);
+  if (st == XFER_OK) st = xfi_run_bind_exchange(k->plan, sends, recvs);
+  st = xfi_kept_run(comm, k, st, stream);
+done:
+  return st;
+}
+
+xfer_status xfer_exchange(xfer_comm *comm, const xfer_operation *sends, const xfer_view *send_views,
+                          size_t n_sends, const xfer_operation *recvs, const xfer_view *recv_views,
+                          size_t n_recvs, xfer_stream stream)
+{
+  xfer_status st = XFER_OK;
+  xfi_operations ops = {0, {sends, n_sends, NULL}, {recvs, n_recvs, NULL}};
+  xfi_entered before;
+
+  XFI_CHECK(comm != NULL, XFER_ERR_ARG, "exchange: comm is NULL");
+  ops.rank = comm->transport->rank;
+  xfi_device_enter(comm->device, &before);
+  st = exchange(comm, &ops, send_views, recv_views, stream);
+  xfi_device_leave(comm->device, &before);
+  xfi_operations_free(&ops);
+done:
+  return st;
+}

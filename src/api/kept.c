@@ -1,0 +1,42 @@
+/*
+ * Plans that a comm keeps for calls that plan, bind and run in one. Every rank keeps the same, at
+ * the same places.
+ */
+#include "object.h"
+
+xfi_kept *xfi_kept_free_entry(xfer_comm *comm)
+{
+  xfi_kept *oldest = &comm->kept[0];
+
+  for (int i = 0; i < XFI_CACHE_PLANS; i++) {
+    if (comm->kept[i].plan == NULL) return &comm->kept[i];
+    if (comm->kept[i].used < oldest->used) oldest = &comm->kept[i];
+  }
+  xfi_run_destroy(oldest->plan);
+  oldest->plan = NULL;
+  return oldest;
+}
+
+xfer_status xfi_kept_check(const xfer_comm *comm, xfer_stream stream)
+{
+  xfer_status st = XFER_OK;
+
+  for (int i = 0; i < XFI_CACHE_PLANS && st == XFER_OK; i++) {
+    const xfer_plan *plan = comm->kept[i].plan;
+
+    if (plan != NULL && plan->state == XFI_RUNNING)
+      st = xfi_direct_check(plan->direct, plan->epoch);
+  }
+  return st == XFER_OK ? comm->device->ops->stream_check(comm->device, stream) : st;
+}
+
+xfer_status xfi_kept_run(xfer_comm *comm, xfi_kept *k, xfer_status bound, xfer_stream stream)
+{
+  xfer_status st = xfi_run_commit_with(k->plan, bound);
+
+  if (st != XFER_OK) return st;
+  st = xfi_run_start(k->plan, k->plan->version + 1, stream);
+  if (st != XFER_OK) (void)xfi_run_follow(k->plan, stream); /* tells the others; keeps the text */
+  if (st == XFER_OK && comm->device->ops->is_synchronous) st = xfi_run_follow(k->plan, stream);
+  return st;
+}
