@@ -178,11 +178,47 @@ done:
   return st;
 }
 
+enum { LISTED_BYTES = 256 };
+
+/* Adds " WORD" to a list, as far as there is room. */
+static void list_word(char *text, size_t size, const char *word, const char *after)
+{
+  const size_t n = strlen(text);
+
+  snprintf(text + n, size - n, "%s%s%s", n > 0 ? " " : "", word, after);
+}
+
+static void list_words(char *text, size_t size, const json_t *words)
+{
+  for (size_t i = 0; i < json_array_size(words); i++)
+    list_word(text, size, json_string_value(json_array_get(words, i)), "");
+}
+
+/* An item that the side does not have: which it has. */
+static xfer_status no_item(const xfer_side *side, const char *item, size_t n)
+{
+  const xfi_side_rules *rules = side->rules;
+  char text[LISTED_BYTES] = "";
+  const char *key;
+  json_t *value;
+
+  json_object_foreach((json_t *)(uintptr_t)rules->numbers, key, value)
+      list_word(text, sizeof text, key, "N");
+  list_words(text, sizeof text, rules->flags);
+  json_object_foreach((json_t *)(uintptr_t)rules->choices, key, value)
+      list_word(text, sizeof text, key, "=");
+  if (rules->takes_layers) list_word(text, sizeof text, "layers=", "");
+  if (rules->takes_map) list_word(text, sizeof text, "map=", "");
+  xfi_set_error("\"%s\": no item \"%.*s\" there; it has %s", side->spec, (int)n, item, text);
+  return XFER_ERR_ARG;
+}
+
 static xfer_status parse_choice(xfer_side *side, const char *name, size_t n, const char *value,
                                 const char *end)
 {
   const char *key;
   const json_t *list;
+  char text[LISTED_BYTES] = "";
   xfer_status st = XFER_OK;
 
   json_object_foreach((json_t *)(uintptr_t)side->rules->choices, key, list)
@@ -199,10 +235,14 @@ static xfer_status parse_choice(xfer_side *side, const char *name, size_t n, con
       set_var(side, var, (size_t)k, chosen);
       found = found || chosen;
     }
-    XFI_CHECK(found, XFER_ERR_ARG, "%s=%.*s: no such choice", key, (int)(end - value), value);
+    if (!found) {
+      list_words(text, sizeof text, list);
+      XFI_CHECK(false, XFER_ERR_ARG, "\"%s\": %s=%.*s: want one of %s", side->spec, key,
+                (int)(end - value), value, text);
+    }
     return XFER_OK;
   }
-  XFI_CHECK(false, XFER_ERR_ARG, "\"%s\": no item \"%.*s\" there", side->spec, (int)n, name);
+  st = no_item(side, name, n);
 done:
   return st;
 }
@@ -232,8 +272,8 @@ static xfer_status parse_item(xfer_side *side, const char *text, const char *end
     while (n > 0 && isdigit((unsigned char)text[n - 1]))
       n--;
     snprintf(name, sizeof name, "%.*s", (int)n, text);
-    XFI_CHECK(n > 0 && n < sizeof name && json_object_get(side->rules->numbers, name) != NULL,
-              XFER_ERR_ARG, "\"%s\": no item \"%.*s\" there", side->spec, (int)(end - text), text);
+    if (n == 0 || n >= sizeof name || json_object_get(side->rules->numbers, name) == NULL)
+      return no_item(side, text, (size_t)(end - text));
     XFI_TRY(see(side, s, text, n));
     value = number(text + n, end);
     XFI_CHECK(value > 0, XFER_ERR_ARG, "\"%s\": %.*s wants a number from 1", side->spec,
@@ -337,11 +377,14 @@ xfer_status xfi_spec_parse(xfer_side *side, const char *spec, const xfer_side_op
   const char *colon = strchr(spec, ':');
   size_t n = colon == NULL ? strlen(spec) : (size_t)(colon - spec);
   seen s = {.n = 0};
+  char known[LISTED_BYTES] = "";
   xfer_status st = XFER_OK;
 
   side->rules = xfi_rules_side(side->set, spec, n);
-  XFI_CHECK(side->rules != NULL, XFER_ERR_ARG, "\"%s\": no framework is called \"%.*s\"", spec,
-            (int)n, spec);
+  for (size_t i = 0; side->rules == NULL && i < side->set->n_sides; i++)
+    list_word(known, sizeof known, side->set->sides[i].name, "");
+  XFI_CHECK(side->rules != NULL, XFER_ERR_ARG,
+            "\"%s\": no framework is called \"%.*s\"; there are %s", spec, (int)n, spec, known);
   XFI_TRY(add_vars(side));
   for (const char *at = colon == NULL ? "" : colon + 1; *at != '\0';) {
     const char *end = strchr(at, ',');

@@ -9,8 +9,8 @@
  * too few GPUs.
  */
 #include "chunks.h"
-#include "perf_part.h"
-#include "perf_ranks.h"
+#include "perf/part.h"
+#include "perf/ranks.h"
 #include "random_line.h"
 
 #include <xfer/nccl.h>

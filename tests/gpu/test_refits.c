@@ -14,8 +14,8 @@
 
 #include "args.h"
 #include "job.h"
-#include "refit_cuda.h"
-#include "refit_rank.h"
+#include "refit/cuda.h"
+#include "refit/rank.h"
 
 enum { WORDS_MAX = 32, LINE_BYTES = 4096 };
 
@@ -61,13 +61,15 @@ static void run_line(char *line, bool nccl)
                                 {"--gen", ARG_TEXT, &args.gen, "", 0, 0},
                                 {"--quant", ARG_TEXT, &args.quant, "", 0, 0},
                                 {NULL, ARG_FLAG, NULL, NULL, 0, 0}};
+  static const char *const examples[] = {NULL};
+  const arg_program program = {"test_refits", "", "", options, examples};
 
   line[strcspn(line, "\n")] = '\0';
   (void)snprintf(whole, sizeof whole, "%s", line);
   for (char *word = strtok_r(line, " ", &rest); word != NULL && n_words < WORDS_MAX;
        word = strtok_r(NULL, " ", &rest))
     words[n_words++] = word;
-  if (!args_parse(options, n_words, words) || job_create(&made, &args) != 0)
+  if (args_parse(&program, n_words, words) != ARGS_GO_ON || job_create(&made, &args) != 0)
     die(whole, xfer_last_error());
   what.n_ranks = xfer_refit_ranks(made.refit);
   what.tensors = xfer_refit_tensors(made.refit, &what.n_tensors);

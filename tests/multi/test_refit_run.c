@@ -8,7 +8,7 @@
 
 #include <xfer/refit.h>
 
-#include "../../tools/refit_fill.h"
+#include "../../tools/refit/fill.h"
 #include "../unit/ranks.h"
 #include "../unit/refit_files.h"
 #ifdef REFIT_ON_SIM
@@ -97,9 +97,10 @@ static bool visit(const xfer_refit *refit, xfer_locals *locals, int rank, fill_s
 
     ok = xfer_locals_view(locals, t, &src, &dst, &has) == XFER_OK &&
          xfer_refit_tensor_get(refit, t, &info) == XFER_OK;
-    if (ok && sum == NULL && (has & 1) != 0) ok = fill_write(&info, tensors[t].src, rank, &src);
+    if (ok && sum == NULL && (has & 1) != 0)
+      ok = fill_write(&info, tensors[t].src, rank, &src, NULL);
     if (ok && sum != NULL && (has & 2) != 0)
-      ok = fill_check(&info, tensors[t].dst, rank, &dst, sum);
+      ok = fill_check(&info, tensors[t].dst, rank, &dst, sum, NULL);
   }
   return ok;
 }

@@ -16,7 +16,7 @@
 #include <xfer/mpi.h>
 #include <xfer/refit.h>
 
-#include "../../tools/refit_fill.h"
+#include "../../tools/refit/fill.h"
 
 enum { N_TRAIN = 8, N_GEN = 4 };
 
@@ -308,7 +308,7 @@ static void *rank_main(void *context)
 
     MUST(xfer_locals_view(locals, t, &src, &dst, &has));
     MUST(xfer_refit_tensor_get(refit, t, &info));
-    if ((has & 2) != 0 && !fill_check(&info, tensors[t].dst, rank, &dst, &sum)) exit(1);
+    if ((has & 2) != 0 && !fill_check(&info, tensors[t].dst, rank, &dst, &sum, NULL)) exit(1);
     free(sources[t]);
   }
   j->wrong = sum.wrong;

@@ -1,6 +1,6 @@
-/* tools/perf_fill.cu for the simulated machine: the same values, by functions of the host that
+/* tools/perf/fill.cu for the simulated machine: the same values, by functions of the host that
  * streams call. */
-#include "perf_fill.h"
+#include "perf/fill.h"
 
 #include <cuda_runtime_api.h>
 #include <stdbool.h>

@@ -5,8 +5,11 @@ usage: test_xfer_refit.py BIN_DIR
 
 import json
 import os
+import resource
+import signal
 import subprocess
 import sys
+import tempfile
 import unittest
 
 BIN = "."
@@ -15,20 +18,25 @@ JOB = ("--model", MODEL, "--train", "full", "--gen", "hf:tp2")
 LINE = "f32[6,4] (2):S0 -> (3):S1"
 
 
-def run(*args):
+def run(*args, **options):
     done = subprocess.run(
-        [os.path.join(BIN, "xfer_refit"), *args], capture_output=True, text=True, timeout=60, check=False
+        [os.path.join(BIN, "xfer_refit"), *args], capture_output=True, text=True, timeout=60, check=False, **options
     )
     return done.returncode, done.stdout, done.stderr
 
 
+def limit_files():
+    signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (4096, 4096))
+
+
 class TestRefit(unittest.TestCase):
-    def test_success_is_one_line_on_stdout(self):
+    def test_success_ends_with_its_line_on_stdout(self):
         for what in (("--problem", LINE), JOB, JOB + ("--one-sided",)):
             with self.subTest(what=what):
                 status, out, err = run(*what)
                 self.assertEqual((status, err), (0, ""))
-                self.assertRegex(out, r"\Arefit ok: [^\n]* wrong=0 [^\n]*\n\Z")
+                self.assertRegex(out, r"\A\d+ tensors? of [^\n]* checked [^\n]*\nrefit ok: [^\n]* wrong=0 [^\n]*\n\Z")
 
     def test_failure_is_one_line_on_stderr(self):
         for args, text in (
@@ -37,12 +45,12 @@ class TestRefit(unittest.TestCase):
             (("--problem", "f32[4] (1)@40000:R -> (1):R"), "40001 ranks are too many"),
             (("--problem", LINE, "--corrupt", "100000000"), "there are only 96 bytes, not 100000000"),
             (JOB + ("--corrupt", "100000000"), "bytes, not 100000000"),
-            (("--problem", LINE, "--dump", "/proc/x"), "/proc/x/0.problem.bin cannot be written: No such file"),
-            (("--problem", LINE, "--dump", "/" + "x" * 5000), "a path of"),
+            (("--problem", LINE, "--dump", "/proc/x"), "dump: the folder /proc/x cannot be written: No such file"),
+            (("--problem", LINE, "--dump", os.path.abspath(__file__)), "cannot be written: Not a directory"),
+            (("--problem", LINE, "--dump", "/" + "x" * 5000), "File name too long"),
+            (("--problem", "u8[1000000,1000000,1000] (1):R -> (1):R"), "need 2.0 PB of memory"),
             (("--problem", LINE, "--corrupt", "3"), " wrong=3 "),
-            (("--problem", "f32[4] (1:R -> (1):R"), "column"),
             (("--model", "/nowhere", *JOB[2:]), "/nowhere"),
-            (JOB + ("--whole", "a@3"), "rank 3 is none of the side's"),
         ):
             with self.subTest(args=args):
                 status, out, err = run(*args)
@@ -50,11 +58,36 @@ class TestRefit(unittest.TestCase):
                 self.assertRegex(err, r"\Arefit FAILED: [^\n]+\n\Z")
                 self.assertIn(text, err)
 
-    def test_json_of_a_failure_is_on_stdout_all_the_same(self):
-        status, out, err = run("--problem", LINE, "--corrupt", "3", "--json")
-        report = json.loads(out)
-        self.assertEqual((status, report["ok"], report["wrong"]), (1, False, 3))
-        self.assertTrue(err.startswith("refit FAILED: "))
+    def test_json_is_alone_on_stdout(self):
+        for args, status, ok in ((), 0, True), (("--corrupt", "3"), 1, False), (("--corrupt", "9999"), 1, False):
+            with self.subTest(args=args):
+                done, out, err = run("--problem", LINE, "--json", *args)
+                self.assertEqual((done, json.loads(out)["ok"]), (status, ok))
+                self.assertEqual(err.startswith("refit FAILED: "), not ok)
+
+    def test_dumped_files_stay_in_their_folder(self):
+        with open(MODEL, encoding="utf-8") as file:
+            table = json.load(file)
+        table["params"].append({"name": "../evil\n/x", "shape": [3], "dtype": "bf16"})
+        with tempfile.TemporaryDirectory() as folder:
+            path = os.path.join(folder, "table.json")
+            with open(path, "w", encoding="utf-8") as file:
+                json.dump(table, file)
+            dump = os.path.join(folder, "a")
+            status, _, err = run("--model", path, *JOB[2:], "--dump", dump)
+            self.assertEqual((status, err), (0, ""))
+            self.assertIn("1...%2fevil%0a%2fx.bin", os.listdir(dump))
+            self.assertEqual(sorted(os.listdir(folder)), ["a", "table.json"])
+
+    def test_a_full_disk_leaves_no_file(self):
+        """A limit on the size of files stands for a full disk."""
+        with tempfile.TemporaryDirectory() as folder:
+            status, out, err = run(
+                "--problem", "u8[100000] (1):R -> (1):R", "--dump", folder, preexec_fn=limit_files
+            )
+            self.assertEqual((status, out), (1, ""))
+            self.assertIn("File too large", err)
+            self.assertEqual(os.listdir(folder), [])
 
 
 class TestCommandLine(unittest.TestCase):
@@ -63,18 +96,23 @@ class TestCommandLine(unittest.TestCase):
             ((), "either --problem or --model"),
             (("--problem", LINE, "--model", "m"), "either --problem or --model"),
             (("--model", "m"), "--train and --gen"),
-            (("--problem", LINE, "--train", "foo", "--quant", "zzz", "--layers", "a"), "--train goes with --model"),
+            (("--problem", LINE, "--train", "foo", "--layers", "a"), "--train goes with --model"),
+            (("--problem", "f32[4] (1:R -> (1):R"), "column"),
+            (JOB + ("--whole", "a@3"), "rank 3 is none of the side's"),
+            (JOB[:3] + ("mega", "--gen", "full"), "there are fsdp full hf megatron vllm"),
+            (("--problem", LINE, "--dump", ""), "--dump wants the name of a folder"),
+            (("--problem", LINE, "--comm", "x"), "--comm x: want local|mpi|nccl|cuda"),
             *(
-                (("--problem", LINE, option, "1"), f"{option} goes with --model, not with --problem")
-                for option in (
-                    "--gen",
-                    "--layers",
-                    "--experts",
-                    "--quant",
-                    "--extra",
-                    "--rename",
-                    "--ignore",
-                    "--whole",
+                (("--problem", LINE, option, value), f"{option} goes with --model, not with --problem")
+                for option, value in (
+                    ("--gen", "full"),
+                    ("--layers", "1"),
+                    ("--experts", "1"),
+                    ("--quant", "fp8_block128"),
+                    ("--extra", "1"),
+                    ("--rename", "1"),
+                    ("--ignore", "1"),
+                    ("--whole", "1"),
                 )
             ),
             (("--problem", LINE, "--ends"), "--ends goes with --model"),

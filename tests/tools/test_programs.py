@@ -1,0 +1,150 @@
+"""What all programs have in common: help, manual, completion, statuses, Ctrl-C, progress on a terminal.
+
+usage: test_programs.py BIN_DIR [MPIEXEC]
+"""
+
+import os
+import pty
+import re
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+import unittest
+
+BIN, MPIEXEC = ".", None
+PROGRAMS = ("xfer_plan", "xfer_refit", "xfer_info")
+LINE = "f32[6,4] (2):S0 -> (3):S1"
+SLOW = "u8[{},10000] (1):R -> (1):R"  # 40000 are some seconds of filling and checking
+
+
+def command(program, *args):
+    return [os.path.join(BIN, program), *args]
+
+
+def run(program, *args, before=(), **options):
+    done = subprocess.run(
+        [*before, *command(program, *args)], capture_output=True, text=True, timeout=60, check=False, **options
+    )
+    return done.returncode, done.stdout, done.stderr
+
+
+def terminal(program, *args):
+    """What a person sees: stdout and stderr on one terminal."""
+    ours, theirs = pty.openpty()
+    with subprocess.Popen(command(program, *args), stdout=theirs, stderr=theirs) as process:
+        os.close(theirs)
+        seen = b""
+        while True:
+            try:
+                more = os.read(ours, 65536)
+            except OSError:  # the other end is closed
+                break
+            seen += more
+        os.close(ours)
+        return process.wait(timeout=60), seen.decode()
+
+
+class TestHelp(unittest.TestCase):
+    def test_help_has_defaults_examples_and_statuses(self):
+        for program in PROGRAMS:
+            with self.subTest(program=program):
+                status, out, err = run(program, "--help")
+                self.assertEqual((status, err), (0, ""))
+                self.assertEqual(run(program, "-h"), (0, out, ""))
+                self.assertRegex(out, rf"\nExamples:\n  {program}")
+                self.assertEqual(re.findall(r"^ +(\d+)  It was", out, re.MULTILINE), ["0", "1", "130"])
+                self.assertTrue(all(len(line) <= 100 for line in out.split("Examples")[0].splitlines()))
+        help_text = " ".join(run("xfer_refit", "--iters", "7", "--help")[1].split())
+        self.assertRegex(help_text, r"--iters N runs; the median time counts \(default 1\)")
+        self.assertIn("(default local)", help_text)
+
+    def test_version(self):
+        for program in PROGRAMS:
+            self.assertRegex(run(program, "--version")[1], rf"\A{program} \(xfer\) \d+\.\d+\.\d+\n\Z")
+
+    def test_manual_and_completion_have_every_option(self):
+        for program in PROGRAMS:
+            with self.subTest(program=program):
+                options = set(re.findall(r"^  (--[a-z-]+)", run(program, "--help")[1], re.MULTILINE))
+                manual = run(program, "--generate", "man")[1]
+                self.assertEqual({o.replace("\\-", "-") for o in re.findall(r"^\.B (\S*--?\S+)", manual, re.M)} & options, options)
+                for section in ("NAME", "SYNOPSIS", "DESCRIPTION", "OPTIONS", "EXIT STATUS", "EXAMPLES", "SEE ALSO"):
+                    self.assertIn(f".SH {section}\n", manual)
+                completion = run(program, "--generate", "bash")[1]
+                script = f"{completion}\nCOMP_WORDS=({program} --)\nCOMP_CWORD=1\n_{program}\necho ${{COMPREPLY[@]}}"
+                done = subprocess.run(["bash", "-c", script], capture_output=True, text=True, check=True)
+                self.assertEqual((set(done.stdout.split()), done.stderr), (options, ""))
+
+    def test_completion_of_choices(self):
+        script = run("xfer_refit", "--generate", "bash")[1]
+        script += "\nCOMP_WORDS=(xfer_refit --comm m)\nCOMP_CWORD=2\n_xfer_refit\necho ${COMPREPLY[@]}"
+        done = subprocess.run(["bash", "-c", script], capture_output=True, text=True, check=True)
+        self.assertEqual(done.stdout, "mpi\n")
+
+
+class TestValues(unittest.TestCase):
+    def test_suffixes_of_sizes(self):
+        for size, status in (
+            *((s, 0) for s in ("65536", "64k", "64K", "64KiB", "1M", "1MiB", "1G")),
+            *((s, 2) for s in ("2G", "64kB", "k", "1.5M", "64 k", "0", "-1", "1P", "99999999999T")),
+        ):
+            with self.subTest(size=size):
+                self.assertEqual(run("xfer_refit", "--problem", LINE, "--window", size)[0], status)
+
+    def test_control_characters_are_escaped(self):
+        status, _, err = run("xfer_plan", "--problem", "a\x1b[2J\nb\x7f\u0090")
+        self.assertEqual(status, 2)
+        self.assertEqual(err.count("\n"), 1)
+        self.assertFalse(set(err[:-1]) & set("\x1b\x7f\u0090\n"), err)
+        status, _, err = run("xfer_plan", "--model", "/no/\x1b[31mwhere", "--train", "full", "--gen", "vllm:tp2")
+        self.assertEqual(status, 1)
+        self.assertIn("/no/\\x1b[31mwhere", err)
+
+
+class TestTerminal(unittest.TestCase):
+    def test_progress_of_what_takes_long(self):
+        for rows in (40000, 80000, 160000):  # for faster machines
+            began = time.monotonic()
+            status, seen = terminal("xfer_refit", "--problem", SLOW.format(rows))
+            if time.monotonic() - began > 2.5:
+                break
+        self.assertEqual(status, 0)
+        self.assertRegex(seen, r"\r\x1b\[K(filling the sources|checking): \d\S* \wB of \d\S* \wB, \S+ \wB/s, \S+ \w+ left")
+        last = seen.rsplit("\r\x1b[K", 1)[1]
+        self.assertRegex(last, r"\A1 tensor of \d+\S* \wB on 1 rank: .*\r\nrefit ok: .* wrong=0 .*\r\n\Z")
+
+    def test_nothing_but_results_without_a_terminal(self):
+        status, out, err = run("xfer_refit", "--problem", LINE, "--json")
+        self.assertEqual((status, out.count("\n"), err), (0, 1, ""))
+
+    def test_interrupted_work_ends_cleanly(self):
+        with tempfile.TemporaryDirectory() as folder:
+            words = command("xfer_refit", "--problem", SLOW.format(40000), "--dump", folder)
+            with subprocess.Popen(words, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
+                time.sleep(0.3)
+                process.send_signal(signal.SIGINT)
+                out, err = process.communicate(timeout=60)
+            self.assertEqual((process.returncode, out, os.listdir(folder)), (130, "", []))
+            self.assertRegex(err, r"\Arefit FAILED: rank 0: [^\n]*interrupted\n\Z")
+
+
+@unittest.skipUnless(len(sys.argv) > 2 and sys.argv[2], "no MPI")
+class TestMpi(unittest.TestCase):
+    def test_ranks_that_would_each_do_the_whole_job(self):
+        status, out, err = run("xfer_refit", "--problem", LINE, before=(MPIEXEC, "-n", "3"))
+        self.assertEqual((status, out), (2, ""))
+        self.assertEqual(len(re.findall("mpirun started 3 processes, .*; give --comm mpi", err)), 1)
+
+    def test_ranks_with_other_options(self):
+        words = command("xfer_refit", "--comm", "mpi", "--problem", LINE)
+        status, out, err = run("xfer_refit", *words[1:], "--iters", "2", before=(MPIEXEC, "-n", "2", *words, ":", "-n", "1"))
+        self.assertEqual((status, out), (1, ""))
+        self.assertIn("rank 2 was started with other options than rank 0", err)
+
+
+if __name__ == "__main__":
+    MPIEXEC = sys.argv.pop(2) if len(sys.argv) > 2 else None
+    BIN = sys.argv.pop(1)
+    unittest.main()

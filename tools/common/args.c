@@ -1,0 +1,209 @@
+/* Options of a command line, by a table. */
+#include "args.h"
+
+#include <assert.h>
+#include <stdarg.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <xfer/xfer.h>
+
+#include "text.h"
+
+static const char *program_name = "xfer";
+
+static void say(const char *fmt, va_list args)
+{
+  char text[1024];
+
+  vsnprintf(text, sizeof text, fmt, args);
+  fprintf(stderr, "%s: ", program_name);
+  text_print(stderr, text);
+  fputc('\n', stderr);
+}
+
+int args_wrong(const char *fmt, ...)
+{
+  va_list args;
+
+  va_start(args, fmt);
+  say(fmt, args);
+  va_end(args);
+  return ARGS_WRONG;
+}
+
+int args_failed(const char *fmt, ...)
+{
+  va_list args;
+
+  va_start(args, fmt);
+  say(fmt, args);
+  va_end(args);
+  return EXIT_FAILURE;
+}
+
+/* What k, M, G or T at the end of a number multiplies by, also as KiB and so on; 0: no suffix. */
+static int64_t suffix_factor(const char *suffix)
+{
+  static const char letters[] = "KMGT";
+
+  if (suffix[0] == '\0') return 1;
+  const char *at = strchr(letters, suffix[0] == 'k' ? 'K' : suffix[0]);
+  if (at == NULL || (suffix[1] != '\0' && strcmp(suffix + 1, "iB") != 0)) return 0;
+  return INT64_C(1) << (10 * (at - letters + 1));
+}
+
+static bool parse_int(const char *text, bool suffixes, int64_t *value)
+{
+  int64_t v = 0;
+  const char *at = text;
+
+  for (; *at >= '0' && *at <= '9'; at++)
+    if (__builtin_mul_overflow(v, 10, &v) || __builtin_add_overflow(v, *at - '0', &v)) return false;
+  if (at == text || (!suffixes && *at != '\0')) return false;
+  const int64_t factor = suffix_factor(at);
+  return factor != 0 && !__builtin_mul_overflow(v, factor, value);
+}
+
+static bool set_number(const arg_option *option, const char *text)
+{
+  const int64_t max = option->min == 0 && option->max == 0 ? INT64_MAX : option->max;
+  int64_t value = 0;
+
+  if (!parse_int(text, option->kind == ARG_BYTES, &value)) {
+    args_wrong("%s takes a whole number%s, not '%s'", option->name,
+               option->kind == ARG_BYTES ? " of bytes, with k, M, G or T if wanted" : "", text);
+    return false;
+  }
+  if (value < option->min || value > max) {
+    args_wrong("%s takes a number from %lld to %lld, not %s", option->name, (long long)option->min,
+               (long long)max, text);
+    return false;
+  }
+  *(int64_t *)option->value = value;
+  return true;
+}
+
+/* Is `text` one of the words "a|b|c  what they are for" lists? */
+static bool is_choice(const char *help, const char *text)
+{
+  const size_t n = strlen(text);
+
+  for (size_t length; *help != ' ' && *help != '\0'; help += length + (help[length] == '|')) {
+    length = strcspn(help, "| ");
+    if (length == n && strncmp(help, text, n) == 0) return true;
+  }
+  return false;
+}
+
+static bool set_value(const arg_option *option, const char *text)
+{
+  if (option->kind == ARG_INT || option->kind == ARG_BYTES) return set_number(option, text);
+  if (option->kind == ARG_CHOICE && !is_choice(option->help, text)) {
+    args_wrong("%s %s: want %.*s", option->name, text, (int)strcspn(option->help, " "),
+               option->help);
+    return false;
+  }
+  *(const char **)option->value = text;
+  return true;
+}
+
+/* The option of an argument "--name" or "--name=VALUE"; NULL: there is none in the table. */
+static const arg_option *find(const arg_option *options, const char *arg)
+{
+  const size_t n = strcspn(arg, "=");
+
+  for (const arg_option *o = options; o->name != NULL; o++)
+    if (o->kind != ARG_GROUP && strlen(o->name) == n && strncmp(o->name, arg, n) == 0) return o;
+  return NULL;
+}
+
+/* One option, at argv[*i]; leaves *i at the last argument that was used. */
+static bool parse_one(const arg_option *option, int argc, char **argv, int *i)
+{
+  const char *equals = strchr(argv[*i], '=');
+
+  if (option->kind == ARG_FLAG) {
+    if (equals != NULL) args_wrong("%s takes no value", option->name);
+    *(bool *)option->value = true;
+    return equals == NULL;
+  }
+  if (equals != NULL) return set_value(option, equals + 1);
+  if (*i + 1 == argc) {
+    args_wrong("%s needs a value", option->name);
+    return false;
+  }
+  return set_value(option, argv[++*i]);
+}
+
+static bool parse_all(const arg_option *options, int argc, char **argv)
+{
+  bool seen[ARGS_MAX_OPTIONS] = {false};
+
+  for (int i = 1; i < argc; i++) {
+    const arg_option *option = find(options, argv[i]);
+
+    if (option == NULL) {
+      args_wrong("no option is called '%s'; --help lists them", argv[i]);
+      return false;
+    }
+    assert(option - options < ARGS_MAX_OPTIONS);
+    if (seen[option - options]) {
+      args_wrong("%s is given twice", option->name);
+      return false;
+    }
+    seen[option - options] = true;
+    if (!parse_one(option, argc, argv, &i)) return false;
+  }
+  return true;
+}
+
+/* ---- what every program has ---- */
+
+static const char *generated;
+static bool flag; /* asked for before the others are parsed */
+
+static const arg_option COMMON[] = {
+    {"This program", ARG_GROUP, NULL, NULL, 0, 0},
+    {"--generate", ARG_CHOICE, &generated, "man|bash  print the manual page, or bash's completion",
+     0, 0},
+    {"--version", ARG_FLAG, &flag, "print the version", 0, 0},
+    {"--help", ARG_FLAG, &flag, "print this text; -h likewise", 0, 0},
+    {NULL, ARG_FLAG, NULL, NULL, 0, 0},
+};
+
+/* These count wherever they stand, and before values change what the help shows as defaults. */
+static bool parse_common(const arg_program *program, int argc, char **argv)
+{
+  for (int i = 1; i < argc; i++) {
+    if (strcmp(argv[i], "-h") == 0 || strcmp(argv[i], "--help") == 0)
+      args_print_help(stdout, program);
+    else if (strcmp(argv[i], "--version") == 0)
+      printf("%s (xfer) %s\n", program->name, xfer_version());
+    else if (i + 1 < argc && strcmp(argv[i], "--generate") == 0 && strcmp(argv[i + 1], "man") == 0)
+      args_print_man(stdout, program);
+    else if (i + 1 < argc && strcmp(argv[i], "--generate") == 0 && strcmp(argv[i + 1], "bash") == 0)
+      args_print_bash(stdout, program);
+    else
+      continue;
+    return true;
+  }
+  return false;
+}
+
+int args_parse(const arg_program *program, int argc, char **argv)
+{
+  arg_option options[ARGS_MAX_OPTIONS];
+  arg_program whole = *program;
+  size_t n = 0;
+
+  program_name = program->name;
+  while (program->options[n].name != NULL)
+    n++;
+  assert(n + sizeof COMMON / sizeof *COMMON <= ARGS_MAX_OPTIONS);
+  memcpy(options, program->options, n * sizeof *options);
+  memcpy(options + n, COMMON, sizeof COMMON);
+  whole.options = options;
+  if (parse_common(&whole, argc, argv)) return EXIT_SUCCESS;
+  return parse_all(options, argc, argv) ? ARGS_GO_ON : ARGS_WRONG;
+}

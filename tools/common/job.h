@@ -1,0 +1,68 @@
+/* A refit as the options of xfer_refit and xfer_plan describe it. */
+#ifndef TOOLS_JOB_H
+#define TOOLS_JOB_H
+
+#include <stdbool.h>
+#include <xfer/refit.h>
+
+#include "args.h"
+
+typedef struct job_args {
+  const char *model; /* a table, or the folder of a checkpoint */
+  const char *train; /* SPECs */
+  const char *gen;
+  const char *layers;  /* "A-B", NULL: all */
+  const char *experts; /* "A-B", NULL: all */
+  bool ends;
+  const char *quant;  /* NULL: as the table is */
+  const char *extra;  /* NULL: none */
+  const char *rename; /* "FROM=TO" with commas between them: what names of the table mean */
+  const char *ignore; /* name patterns, with commas between them */
+  const char *whole;  /* "PATTERN@RANK", likewise: a training rank has these whole */
+  const char *rules;  /* a folder of rules beside the library's own; NULL: none */
+  bool partial;       /* of weights that lie in one tensor, some may be ignored */
+} job_args;
+
+/* The rows of a table of options that fill a job_args and the line of --problem. */
+#define JOB_OPTIONS(job, problem)                                                                    \
+  {"What is moved", ARG_GROUP, NULL, NULL, 0, 0},                                                    \
+      {"--problem", ARG_TEXT, problem, "LINE  one tensor, in the problem language", 0, 0},           \
+      {"--model", ARG_TEXT, &(job)->model, "PATH  a model's table, or a checkpoint's folder", 0, 0}, \
+      {"--train", ARG_TEXT, &(job)->train, "SPEC  who holds it, such as megatron:tp2,ep4,dp2",       \
+       0,         0},                                                                                \
+      {"--gen", ARG_TEXT, &(job)->gen, "SPEC  who gets it, such as vllm:tp4", 0, 0},                 \
+      {"--layers", ARG_TEXT, &(job)->layers, "A-B  only these layers of the model", 0, 0},           \
+      {"--experts", ARG_TEXT, &(job)->experts, "A-B  only these experts of each layer", 0, 0},       \
+      {"--ends", ARG_FLAG, &(job)->ends, "with --layers, the tensors outside the layers too", 0, 0}, \
+      {"--quant", ARG_CHOICE, &(job)->quant, "fp8_block128  quantise the projections", 0, 0},        \
+      {"--extra", ARG_TEXT, &(job)->extra, "NAME  add these extra_params of the table", 0, 0},       \
+      {"--rename", ARG_TEXT, &(job)->rename, "FROM=TO,..  what names of the table mean", 0, 0},      \
+      {"--ignore", ARG_TEXT, &(job)->ignore, "PATTERNS  leave these tensors out", 0, 0},             \
+      {"--partial", ARG_FLAG, &(job)->partial, "--ignore may leave out a part of a fused tensor",    \
+       0,           0},                                                                              \
+      {"--whole", ARG_TEXT, &(job)->whole, "PATTERN@RANK  a rank has these whole", 0, 0},            \
+  {                                                                                                  \
+    "--rules", ARG_TEXT, &(job)->rules, "DIR  rules of families and sides beside our own", 0, 0      \
+  }
+
+/* All zero: nothing made. */
+typedef struct job {
+  xfer_rules *rules;
+  xfer_model *model;
+  xfer_side *train;
+  xfer_side *gen;
+  xfer_refit *refit;
+} job;
+
+/* Do these options go together, and with --problem LINE (NULL: not given)? 0, or ARGS_WRONG after a
+ * sentence on stderr. */
+int job_check(const job_args *args, const char *problem);
+/* 0; ARGS_WRONG after a sentence on stderr about the options, the SPECs among them; else
+ * EXIT_FAILURE, with xfer_last_error(). */
+int job_create(job *out, const job_args *args);
+/* The sides and the refit of a model that is read already, which stays the caller's, as do the
+ * rules (NULL: the library's own). */
+xfer_status job_join(job *out, const job_args *args, xfer_model *model, const xfer_rules *rules);
+void job_destroy(job *made);
+
+#endif

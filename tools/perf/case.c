@@ -1,0 +1,187 @@
+/* Models and problem lines as memory of one rank, filled and checked on the device. */
+#include "case.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+enum { POISON = 0xa5 };
+/* Experts that a checkpoint lists one by one: any distance that keeps their elements apart. */
+static const int64_t EXPERT_STRIDE = INT64_C(1) << 40;
+
+static bool add_buffer(perf_case *c, const perf_world *w, size_t n_bytes, bool is_dst)
+{
+  perf_buffer *b = &c->buffers[c->n_buffers++];
+
+  b->n_bytes = n_bytes;
+  b->is_dst = is_dst;
+  if (is_dst) c->dst_bytes += n_bytes;
+  CUDA(w, cudaMalloc, ((void **)&b->base, n_bytes > 0 ? n_bytes : 1));
+  return true;
+}
+
+/* ---- a model ------------------------------------------------------------------------------ */
+
+static bool give_locals(perf_case *c, const perf_world *w)
+{
+  size_t n = xfer_locals_count(c->locals);
+
+  c->buffers = calloc(n + 1, sizeof *c->buffers);
+  if (c->buffers == NULL) return false;
+  for (size_t i = 0; i < n; i++) {
+    xfer_local local;
+    if (xfer_locals_get(c->locals, i, &local) != XFER_OK) return false;
+    size_t n_bytes = xfer_dtype_size((xfer_dtype)local.dtype);
+    for (int d = 0; d < local.n_dims; d++)
+      n_bytes *= (size_t)local.shape[d];
+    if (!add_buffer(c, w, n_bytes, local.side == XFER_SIDE_GEN)) return false;
+    if (xfer_locals_give(c->locals, local.side, local.name, local.dtype, c->buffers[i].base,
+                         local.shape, NULL, local.n_dims) != XFER_OK)
+      return false;
+  }
+  return true;
+}
+
+bool perf_case_model(perf_case *c, const perf_world *w, const char *table, const char *train,
+                     const char *gen, int gen_first)
+{
+  xfer_side_options options = XFER_SIDE_OPTIONS_INIT;
+  char path[1024];
+
+  memset(c, 0, sizeof *c);
+  (void)snprintf(path, sizeof path, "%s/%s.json", w->models, table);
+  if (xfer_model_load(&c->model, path, NULL) != XFER_OK) return false;
+  options.weights = XFER_WEIGHTS_LOADED;
+  if (xfer_side_create(&c->sides[0], train, &options) != XFER_OK) return false;
+  options.first_rank = gen_first;
+  if (xfer_side_create(&c->sides[1], gen, &options) != XFER_OK) return false;
+  if (xfer_refit_create(&c->refit, c->model, c->sides[0], c->sides[1]) != XFER_OK) return false;
+  if (xfer_locals_create(&c->locals, c->refit, w->rank) != XFER_OK) return false;
+  c->tensors = xfer_refit_tensors(c->refit, &c->n_tensors);
+  return give_locals(c, w);
+}
+
+/* ---- problem lines ------------------------------------------------------------------------ */
+
+bool perf_case_lines(perf_case *c, const perf_world *w, int n, perf_line_fn line)
+{
+  memset(c, 0, sizeof *c);
+  c->own = calloc((size_t)n, sizeof *c->own);
+  c->names = calloc((size_t)n, sizeof *c->names);
+  c->views = calloc((size_t)n, sizeof *c->views);
+  c->buffers = calloc(2 * (size_t)n, sizeof *c->buffers);
+  if (c->own == NULL || c->names == NULL || c->views == NULL || c->buffers == NULL) return false;
+  c->tensors = c->own;
+  for (int i = 0; i < n; i++) {
+    char text[256];
+    xfer_layout *layouts[2] = {NULL, NULL};
+    line(w, i, text, sizeof text);
+    if (xfer_problem_parse(&layouts[0], &layouts[1], text) != XFER_OK) return false;
+    (void)snprintf(c->names[i], sizeof c->names[i], "tensor %d", i);
+    c->own[i] = (xfer_tensor){.name = c->names[i], .src = layouts[0], .dst = layouts[1]};
+    c->n_tensors++;
+    for (int side = 0; side < 2; side++) {
+      size_t n_bytes = perf_part_bytes(layouts[side], w->rank, NULL);
+      if (n_bytes == 0) continue;
+      if (!add_buffer(c, w, n_bytes, side == 1)) return false;
+      c->views[i][side] = xfer_view_dense(c->buffers[c->n_buffers - 1].base);
+    }
+  }
+  return true;
+}
+
+/* ---- both --------------------------------------------------------------------------------- */
+
+void perf_case_free(perf_case *c, const perf_world *w)
+{
+  for (size_t i = 0; i < c->n_buffers; i++)
+    CUDA(w, cudaFree, (c->buffers[i].base));
+  for (size_t i = 0; c->own != NULL && i < c->n_tensors; i++) {
+    xfer_layout_destroy((xfer_layout *)c->own[i].src);
+    xfer_layout_destroy((xfer_layout *)c->own[i].dst);
+  }
+  xfer_locals_destroy(c->locals);
+  xfer_refit_destroy(c->refit);
+  xfer_side_destroy(c->sides[0]);
+  xfer_side_destroy(c->sides[1]);
+  xfer_model_destroy(c->model);
+  free(c->buffers);
+  free(c->own);
+  free(c->names);
+  free(c->views);
+  memset(c, 0, sizeof *c);
+}
+
+bool perf_case_bind(const perf_case *c, xfer_plan *plan)
+{
+  if (c->locals != NULL) return xfer_locals_bind(c->locals, plan) == XFER_OK;
+  for (size_t i = 0; i < c->n_tensors; i++)
+    if (xfer_plan_bind(plan, i, &c->views[i][0], &c->views[i][1]) != XFER_OK) return false;
+  return true;
+}
+
+bool perf_case_view(const perf_case *c, size_t tensor, xfer_view *src, xfer_view *dst, int *has)
+{
+  if (c->locals != NULL) return xfer_locals_view(c->locals, tensor, src, dst, has) == XFER_OK;
+  *src = c->views[tensor][0];
+  *dst = c->views[tensor][1];
+  *has = (src->base != NULL ? 1 : 0) | (dst->base != NULL ? 2 : 0);
+  return true;
+}
+
+/* The contents of a model's tensor are those of the checkpoint's, of which it may be a part. */
+static bool contents(const perf_case *c, size_t tensor, uint64_t *seed, int64_t *strides)
+{
+  xfer_refit_tensor info;
+
+  if (xfer_refit_tensor_get(c->refit, tensor, &info) != XFER_OK) return false;
+  *seed = perf_seed(info.hf) + (uint64_t)info.offset;
+  memcpy(strides, info.strides, sizeof info.strides);
+  if (info.n_experts > 0) strides[0] = EXPERT_STRIDE;
+  return true;
+}
+
+static bool each_part(const perf_case *c, const perf_world *w, perf_op op, uint64_t *n_bytes)
+{
+  for (size_t t = 0; t < c->n_tensors; t++) {
+    const xfer_layout *layout = op == PERF_FILL ? c->tensors[t].src : c->tensors[t].dst;
+    uint64_t seed = perf_seed(c->tensors[t].name);
+    int64_t strides[XFER_MAX_DIMS] = {0};
+    xfer_view src;
+    xfer_view dst;
+    int has = 0;
+    if (!perf_case_view(c, t, &src, &dst, &has)) return false;
+    if ((has & (op == PERF_FILL ? 1 : 2)) == 0) continue;
+    if (c->refit != NULL && !contents(c, t, &seed, strides)) return false;
+    if (perf_part_of(op, layout, w->rank, op == PERF_FILL ? &src : &dst, seed,
+                     c->refit != NULL ? strides : NULL, w->wrong, n_bytes, w->stream) != 0)
+      return false;
+  }
+  return true;
+}
+
+bool perf_case_fill(const perf_case *c, const perf_world *w)
+{
+  return each_part(c, w, PERF_FILL, NULL);
+}
+
+void perf_case_poison(const perf_case *c, const perf_world *w)
+{
+  for (size_t i = 0; i < c->n_buffers; i++) {
+    const perf_buffer *b = &c->buffers[i];
+    if (b->is_dst) CUDA(w, cudaMemsetAsync, (b->base, POISON, b->n_bytes, w->stream));
+  }
+}
+
+double perf_case_check(const perf_case *c, const perf_world *w)
+{
+  unsigned long long wrong = 0;
+  uint64_t visited = 0;
+
+  CUDA(w, cudaMemsetAsync, (w->wrong, 0, sizeof *w->wrong, w->stream));
+  if (!each_part(c, w, PERF_CHECK, &visited)) perf_die(w, "check", xfer_last_error());
+  CUDA(w, cudaMemcpyAsync, (&wrong, w->wrong, sizeof wrong, cudaMemcpyDeviceToHost, w->stream));
+  CUDA(w, cudaStreamSynchronize, (w->stream));
+  if (visited > c->dst_bytes) visited = c->dst_bytes;
+  return perf_sum(w, (double)wrong + (double)(c->dst_bytes - visited));
+}

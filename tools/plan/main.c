@@ -1,0 +1,277 @@
+/*
+ * xfer_plan: what a redistribution or a refit will do, found without ranks, memory or a network.
+ *
+ *   xfer_plan --problem 'bf16[4096,11008] (2,4)@0-7:S0,R -> (4)@8-11:S1'
+ *   xfer_plan --model models/qwen3-30b-a3b.json --train megatron:tp2,ep4,dp2 --gen vllm:tp4 --json
+ */
+#include <inttypes.h>
+#include <limits.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <xfer/xfer.h>
+
+#include "args.h"
+#include "interrupt.h"
+#include "model.h"
+#include "problem_ranks.h"
+#include "report.h"
+
+/* ---- --regions ---- */
+
+static bool print_runs(const xfer_layout *layout, int rank, int dim)
+{
+  size_t n = 0;
+
+  if (xfer_layout_runs(layout, rank, dim, NULL, 0, &n) != XFER_OK) return false;
+  xfer_run *runs = calloc(n > 0 ? n : 1, sizeof *runs);
+  const bool ok = runs != NULL && xfer_layout_runs(layout, rank, dim, runs, n, &n) == XFER_OK;
+  for (size_t i = 0; ok && i < n; i++)
+    printf("%s[%" PRId64 ",%" PRId64 ",%" PRId64 "]", i > 0 ? "," : "", runs[i].global,
+           runs[i].length, runs[i].local);
+  free(runs);
+  return ok;
+}
+
+/* {"boxes":[[[lo,hi],..],..]} */
+static bool print_boxes(const xfer_layout *layout, int rank, size_t n)
+{
+  const size_t n_dims = (size_t)xfer_layout_shape(layout, NULL);
+  int64_t *bounds = calloc(2 * n_dims * n + 1, sizeof *bounds);
+  const bool ok = bounds != NULL && xfer_layout_boxes(layout, rank, bounds, n, &n) == XFER_OK;
+
+  printf("{\"boxes\":[");
+  for (size_t i = 0; ok && i < n; i++) {
+    const int64_t *box = bounds + 2 * n_dims * i;
+
+    printf("%s[", i > 0 ? "," : "");
+    for (size_t d = 0; d < n_dims; d++)
+      printf("%s[%" PRId64 ",%" PRId64 "]", d > 0 ? "," : "", box[d], box[n_dims + d]);
+    printf("]");
+  }
+  printf("]}");
+  free(bounds);
+  return ok;
+}
+
+/* Is the part a product of runs? Several boxes are not. */
+static bool has_runs(const xfer_layout *layout, int rank)
+{
+  int64_t shape[XFER_MAX_DIMS];
+  size_t n;
+  bool ok = xfer_layout_local_shape(layout, rank, shape) == XFER_OK;
+
+  for (int d = 0; ok && d < xfer_layout_shape(layout, NULL); d++)
+    ok = xfer_layout_runs(layout, rank, d, NULL, 0, &n) == XFER_OK;
+  return ok;
+}
+
+/* {"shape":[..],"runs":[[[global,length,local],..],..]}, the boxes, or null outside the mesh. */
+static bool print_region(const char *key, const xfer_layout *layout, int rank)
+{
+  const int n_dims = xfer_layout_shape(layout, NULL);
+  int64_t shape[XFER_MAX_DIMS];
+  size_t n_boxes = 0;
+  bool ok = true;
+
+  printf(",\"%s\":", key);
+  if (xfer_layout_boxes(layout, rank, NULL, 0, &n_boxes) != XFER_OK) {
+    printf("null");
+    return true;
+  }
+  if (!has_runs(layout, rank)) return print_boxes(layout, rank, n_boxes);
+  if (xfer_layout_local_shape(layout, rank, shape) != XFER_OK) return false;
+  printf("{\"shape\":[");
+  for (int d = 0; d < n_dims; d++)
+    printf("%s%" PRId64, d > 0 ? "," : "", shape[d]);
+  printf("],\"runs\":[");
+  for (int d = 0; ok && d < n_dims; d++) {
+    printf("%s[", d > 0 ? "," : "");
+    ok = print_runs(layout, rank, d);
+    printf("]");
+  }
+  printf("]}");
+  return ok;
+}
+
+static bool print_regions(const xfer_tensor *tensor, int rank)
+{
+  printf("{\"rank\":%d", rank);
+  const bool ok = print_region("src", tensor->src, rank) && print_region("dst", tensor->dst, rank);
+  printf("}\n");
+  return ok;
+}
+
+/* ---- --moves ---- */
+
+static void print_move(const xfer_move *m)
+{
+  printf("{\"src\":%d,\"dst\":%d,\"box\":[", (int)m->src_rank, (int)m->dst_rank);
+  for (int d = 0; d < m->n_dims; d++)
+    printf("%s[%" PRId64 ",%" PRId64 "]", d > 0 ? "," : "", m->lo[d], m->hi[d]);
+  printf("],\"bytes\":%" PRIu64 "}\n", m->n_bytes);
+}
+
+/* The moves into one rank, so that each move of the plan is printed once over all ranks. */
+static bool print_moves(const xfer_tensor *tensor, int n_ranks, int rank)
+{
+  xfer_plan_report_data report = XFER_PLAN_REPORT_INIT;
+  xfer_plan *plan = NULL;
+  xfer_move move;
+  bool ok = xfer_plan_simulate(&plan, n_ranks, rank, tensor, 1, NULL) == XFER_OK &&
+            xfer_plan_report(plan, &report) == XFER_OK;
+
+  for (size_t i = 0; ok && i < report.n_moves; i++) {
+    ok = xfer_plan_move(plan, i, &move) == XFER_OK;
+    if (ok && move.dst_rank == rank) print_move(&move);
+  }
+  xfer_plan_destroy(plan);
+  return ok;
+}
+
+/* ---- --bench ---- */
+
+typedef struct problem_work {
+  const xfer_tensor *tensor;
+  int n_ranks;
+} problem_work;
+
+static bool plan_problem(void *context, int rank, uint64_t *n_tensors, uint64_t *n_moves)
+{
+  const problem_work *work = context;
+  xfer_plan_report_data report = XFER_PLAN_REPORT_INIT;
+  xfer_plan *plan = NULL;
+  const bool ok =
+      xfer_plan_simulate(&plan, work->n_ranks, rank, work->tensor, 1, NULL) == XFER_OK &&
+      xfer_plan_report(plan, &report) == XFER_OK;
+
+  *n_tensors = report.n_tensors;
+  *n_moves = report.n_moves;
+  xfer_plan_destroy(plan);
+  return ok;
+}
+
+/* ---- --problem ---- */
+
+static int run_problem(const plan_args *args, const xfer_tensor *tensor, int n_ranks)
+{
+  problem_work work = {tensor, n_ranks};
+
+  if (args->rank >= n_ranks)
+    return args_wrong("--rank %lld: the problem has %d ranks", (long long)args->rank, n_ranks);
+  if (args->bench) return plan_bench(plan_problem, &work, (int)args->rank);
+  if (args->regions || args->moves) {
+    const int first = args->rank >= 0 ? (int)args->rank : 0;
+    const int last = args->rank >= 0 ? (int)args->rank : n_ranks - 1;
+
+    for (int rank = first; rank <= last; rank++) {
+      const bool ok =
+          args->regions ? print_regions(tensor, rank) : print_moves(tensor, n_ranks, rank);
+      if (!ok) return plan_failed();
+    }
+    return EXIT_SUCCESS;
+  }
+
+  xfer_plan_report_data report = XFER_PLAN_REPORT_INIT;
+  xfer_plan *plan = NULL;
+  int status = EXIT_FAILURE;
+  if (xfer_plan_simulate(&plan, n_ranks, 0, tensor, 1, NULL) != XFER_OK ||
+      xfer_plan_report(plan, &report) != XFER_OK) {
+    plan_failed();
+  } else {
+    const plan_whole whole = {tensor->name, n_ranks, tensor, 1, 1, report.payload_bytes, NULL};
+    status = plan_report(&whole, args);
+  }
+  xfer_plan_destroy(plan);
+  return status;
+}
+
+static int problem_main(const plan_args *args)
+{
+  xfer_layout *src = NULL;
+  xfer_layout *dst = NULL;
+  int status = EXIT_FAILURE;
+
+  const xfer_status st = xfer_problem_parse(&src, &dst, args->problem);
+  if (st == XFER_ERR_NOMEM) return plan_failed();
+  if (st != XFER_OK) return args_wrong("--problem: %s", xfer_last_error());
+  const int64_t n_ranks = problem_ranks(args->problem);
+  const size_t n = xfer_problem_format(NULL, 0, src, dst) + 1;
+  char *line = malloc(n);
+  if (line == NULL || n_ranks > INT_MAX) {
+    status = args_failed("a problem of %lld ranks is too large", (long long)n_ranks);
+  } else {
+    xfer_problem_format(line, n, src, dst);
+    const xfer_tensor tensor = {line, src, dst, 0};
+    status = run_problem(args, &tensor, (int)n_ranks);
+  }
+  free(line);
+  xfer_layout_destroy(src);
+  xfer_layout_destroy(dst);
+  return status;
+}
+
+/* ---- command line ---- */
+
+/* Which options go together; 0, or ARGS_WRONG after a sentence. */
+static int check(const plan_args *a)
+{
+  const int wrong = job_check(&a->job, a->problem);
+
+  if (wrong != 0) return wrong;
+  if (a->problem != NULL && a->expect >= 0)
+    return args_wrong("--expect goes with --model, not with --problem");
+  if (a->job.model != NULL && (a->regions || a->moves))
+    return args_wrong("--regions and --moves go with --problem");
+  if (a->json + a->regions + a->moves + a->bench > 1)
+    return args_wrong("give only one of --json, --regions, --moves and --bench");
+  if (a->expect >= 0 && (a->rank >= 0 || a->json || a->bench))
+    return args_wrong("%s does not go with --expect", a->rank >= 0 ? "--rank"
+                                                      : a->json    ? "--json"
+                                                                   : "--bench");
+  if (a->bench && a->rank < 0) return args_wrong("--bench needs --rank");
+  return 0;
+}
+
+static int parse(plan_args *args, int argc, char **argv)
+{
+  const arg_option options[] = {
+      JOB_OPTIONS(&args->job, &args->problem),
+      {"What is printed", ARG_GROUP, NULL, NULL, 0, 0},
+      {"--rank", ARG_INT, &args->rank, "R  only this rank", 0, INT_MAX},
+      {"--json", ARG_FLAG, &args->json, "the report as one JSON object", 0, 0},
+      {"--regions", ARG_FLAG, &args->regions, "what each rank holds, one JSON line a rank", 0, 0},
+      {"--moves", ARG_FLAG, &args->moves, "who sends what to whom, one JSON line a move", 0, 0},
+      {"--expect", ARG_INT, &args->expect, "R  the local tensors that rank R binds, as JSON", 0,
+       INT_MAX},
+      {"--bench", ARG_FLAG, &args->bench, "how long --rank plans, and in how much memory", 0, 0},
+      {NULL, ARG_FLAG, NULL, NULL, 0, 0},
+  };
+  static const char *const examples[] = {
+      "xfer_plan --problem 'bf16[4096,11008] (2,4)@0-7:S0,R -> (4)@8-11:S1'",
+      "xfer_plan --model models/qwen3-30b-a3b.json --train megatron:tp2,ep4,dp2 --gen vllm:tp4",
+      "xfer_plan --model models/qwen3-4b.json --train fsdp:dp8 --gen vllm:tp2 --expect 8", NULL};
+  static const char about[] =
+      "Plans a redistribution of one tensor, or the refit of a whole model, as every rank of it "
+      "would, with no ranks, no memory for tensors and no network, and prints what each rank "
+      "sends and receives.";
+  const arg_program program = {"xfer_plan",
+                               "what a redistribution or a refit will do, rank by rank", about,
+                               options, examples};
+
+  return args_parse(&program, argc, argv);
+}
+
+int main(int argc, char **argv)
+{
+  plan_args args = {.rank = -1, .expect = -1};
+  int status = parse(&args, argc, argv);
+
+  if (status != ARGS_GO_ON) return status;
+  status = check(&args);
+  if (status != 0) return status;
+  interrupt_catch();
+  status = args.job.model != NULL ? plan_model_main(&args) : problem_main(&args);
+  if (fflush(stdout) != 0 || ferror(stdout)) return args_failed("the output cannot be written");
+  return interrupt_came() ? ARGS_INTERRUPTED : status;
+}

@@ -1,0 +1,71 @@
+#include "model.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+#include "args.h"
+#include "expect.h"
+#include "report.h"
+
+/* From the parsed table to the complete move list: both sides, the join, the plan. */
+typedef struct model_work {
+  const job_args *args;
+  xfer_model *model;
+  const xfer_rules *rules;
+} model_work;
+
+static bool plan_rank(void *context, int rank, uint64_t *n_tensors, uint64_t *n_moves)
+{
+  const model_work *work = context;
+  xfer_plan_report_data report = XFER_PLAN_REPORT_INIT;
+  xfer_plan *plan = NULL;
+  job made = {0};
+  size_t n = 0;
+  bool ok = job_join(&made, work->args, work->model, work->rules) == XFER_OK;
+
+  if (ok) {
+    const xfer_tensor *tensors = xfer_refit_tensors(made.refit, &n);
+    ok = xfer_plan_simulate(&plan, xfer_refit_ranks(made.refit), rank, tensors, n, NULL) ==
+             XFER_OK &&
+         xfer_plan_report(plan, &report) == XFER_OK;
+  }
+  *n_tensors = report.n_tensors;
+  *n_moves = report.n_moves;
+  xfer_plan_destroy(plan);
+  job_destroy(&made);
+  return ok;
+}
+
+static int run(const plan_args *args, const job *made)
+{
+  xfer_refit_report_data report = XFER_REFIT_REPORT_INIT;
+  const int n_ranks = xfer_refit_ranks(made->refit);
+  model_work work = {&args->job, made->model, made->rules};
+  size_t n = 0;
+  const xfer_tensor *tensors = xfer_refit_tensors(made->refit, &n);
+
+  if (args->rank >= n_ranks)
+    return args_wrong("--rank %lld: there are %d ranks", (long long)args->rank, n_ranks);
+  if (args->expect >= n_ranks)
+    return args_wrong("--expect %lld: there are %d ranks", (long long)args->expect, n_ranks);
+  if (args->expect >= 0)
+    return plan_expect(made->refit, (int)args->expect) == 0 ? EXIT_SUCCESS : plan_failed();
+  if (args->bench) return plan_bench(plan_rank, &work, (int)args->rank);
+  if (xfer_refit_report(made->refit, &report) != XFER_OK) return plan_failed();
+
+  const plan_whole whole = {args->job.model,      n_ranks, tensors, n, report.hf_tensors,
+                            report.payload_bytes, &report};
+  return plan_report(&whole, args);
+}
+
+int plan_model_main(const plan_args *args)
+{
+  job made = {0};
+  int status = job_create(&made, &args->job);
+
+  if (status == EXIT_FAILURE) return plan_failed();
+  if (status != 0) return status;
+  status = run(args, &made);
+  job_destroy(&made);
+  return status;
+}

@@ -1,0 +1,21 @@
+/* The command line of xfer_plan, as its parts see it. */
+#ifndef TOOLS_PLAN_ARGS_H
+#define TOOLS_PLAN_ARGS_H
+
+#include <stdbool.h>
+#include <stdint.h>
+
+#include "job.h"
+
+typedef struct plan_args {
+  const char *problem; /* NULL: job.model */
+  job_args job;        /* job.model NULL: problem */
+  int64_t rank;        /* -1: all ranks */
+  int64_t expect;      /* print the local tensors of this rank; -1: no */
+  bool json;
+  bool regions;
+  bool moves;
+  bool bench;
+} plan_args;
+
+#endif

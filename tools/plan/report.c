@@ -1,0 +1,196 @@
+/* What a plan does on each rank, found by simulation. */
+#include "report.h"
+
+#include <inttypes.h>
+#include <malloc.h>
+#include <stdbool.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/resource.h>
+#include <time.h>
+#include <unistd.h>
+
+#include "args.h"
+
+int plan_failed(void)
+{
+  return args_failed("%s", xfer_last_error());
+}
+
+static bool simulate(const plan_whole *whole, int rank, xfer_plan_report_data *report)
+{
+  xfer_plan *plan = NULL;
+  bool ok = xfer_plan_simulate(&plan, whole->n_ranks, rank, whole->tensors, whole->n_tensors,
+                               NULL) == XFER_OK &&
+            xfer_plan_report(plan, report) == XFER_OK;
+
+  xfer_plan_destroy(plan);
+  return ok;
+}
+
+static int print_rank(const plan_whole *whole, const plan_args *args)
+{
+  const int rank = (int)args->rank;
+  xfer_plan *plan = NULL;
+  char *text = NULL;
+  int status = EXIT_SUCCESS;
+
+  if (xfer_plan_simulate(&plan, whole->n_ranks, rank, whole->tensors, whole->n_tensors, NULL) !=
+          XFER_OK ||
+      xfer_plan_print(plan, &text, args->json ? 1 : 0) != XFER_OK) {
+    status = plan_failed();
+  } else {
+    fputs(text, stdout);
+  }
+  xfer_text_free(text);
+  xfer_plan_destroy(plan);
+  return status;
+}
+
+static void print_json(const plan_whole *whole, const xfer_plan_report_data *reports,
+                       uint64_t delivered)
+{
+  printf("{\"tensors\":%" PRIu64 ",\"payload_bytes\":%" PRIu64 ",\"delivered_bytes\":%" PRIu64 ",",
+         whole->names, whole->payload_bytes, delivered);
+  if (whole->refit != NULL) {
+    const xfer_refit_report_data *r = whole->refit;
+
+    printf("\"ruled_bytes\":%" PRIu64 ",\"misc_bytes\":%" PRIu64 ",\"hooks\":%" PRIu64
+           ",\"ignored\":%" PRIu64 ",\"duplicates\":%" PRIu64 ",\"largest_bytes\":%" PRIu64 ",",
+           r->ruled_bytes, r->misc_bytes, r->hooks, r->ignored, r->duplicates, r->largest_bytes);
+  }
+  printf("\"ranks\":[");
+  for (int rank = 0; rank < whole->n_ranks; rank++) {
+    const xfer_plan_report_data *r = &reports[rank];
+
+    printf("%s{\"rank\":%d,\"in_bytes\":%" PRIu64 ",\"self_bytes\":%" PRIu64
+           ",\"out_bytes\":%" PRIu64 ",\"wire_bytes\":%" PRIu64 "}",
+           rank > 0 ? "," : "", rank, r->in_bytes, r->self_bytes, r->out_bytes, r->wire_bytes);
+  }
+  printf("]}\n");
+}
+
+static void print_text(const plan_whole *whole, const xfer_plan_report_data *reports,
+                       uint64_t delivered)
+{
+  printf("%s\n%" PRIu64 " tensors of %" PRIu64 " bytes; %" PRIu64 " bytes delivered; %d ranks\n\n",
+         whole->title, whole->names, whole->payload_bytes, delivered, whole->n_ranks);
+  if (whole->refit != NULL)
+    printf("%" PRIu64 " bytes by rules, %" PRIu64 " bytes whole (misc); %" PRIu64
+           " tensors need a hook of the engine; the largest has %" PRIu64 " bytes\n\n",
+           whole->refit->ruled_bytes, whole->refit->misc_bytes, whole->refit->hooks,
+           whole->refit->largest_bytes);
+  printf("%6s %16s %16s %16s %16s %10s %10s %12s\n", "rank", "in_bytes", "self_bytes", "wire_bytes",
+         "out_bytes", "from_ranks", "to_ranks", "predicted_us");
+  for (int rank = 0; rank < whole->n_ranks; rank++) {
+    const xfer_plan_report_data *r = &reports[rank];
+
+    printf("%6d %16" PRIu64 " %16" PRIu64 " %16" PRIu64 " %16" PRIu64 " %10" PRIu64 " %10" PRIu64
+           " %12.1f\n",
+           rank, r->in_bytes, r->self_bytes, r->wire_bytes, r->out_bytes, r->n_recv_peers,
+           r->n_send_peers, (double)r->predicted_ns / 1e3);
+  }
+}
+
+int plan_report(const plan_whole *whole, const plan_args *args)
+{
+  xfer_plan_report_data *reports = NULL;
+  uint64_t delivered = 0;
+
+  if (args->rank >= whole->n_ranks)
+    return args_wrong("--rank %lld: there are only %d ranks", (long long)args->rank,
+                      whole->n_ranks);
+  if (args->rank >= 0) return print_rank(whole, args);
+  reports = calloc((size_t)whole->n_ranks, sizeof *reports);
+  for (int rank = 0; reports != NULL && rank < whole->n_ranks; rank++) {
+    reports[rank].struct_size = sizeof *reports;
+    if (!simulate(whole, rank, &reports[rank])) {
+      free(reports);
+      return plan_failed();
+    }
+    delivered += reports[rank].in_bytes;
+  }
+  if (reports == NULL) return args_failed("no memory for the report of %d ranks", whole->n_ranks);
+  if (args->json)
+    print_json(whole, reports, delivered);
+  else
+    print_text(whole, reports, delivered);
+  free(reports);
+  return EXIT_SUCCESS;
+}
+
+/* ---- bench ---- */
+
+enum { BENCH_RUNS = 5 };
+
+static double now_ms(void)
+{
+  struct timespec t;
+
+  clock_gettime(CLOCK_MONOTONIC, &t);
+  return (double)t.tv_sec * 1e3 + (double)t.tv_nsec / 1e6;
+}
+
+/* Resident memory in KiB. */
+static double resident(void)
+{
+  char line[128] = "";
+  FILE *file = fopen("/proc/self/statm", "r"); /* "size resident ...", in pages */
+
+  if (file == NULL || fgets(line, sizeof line, file) == NULL) line[0] = '\0';
+  if (file != NULL) fclose(file);
+  const char *blank = strchr(line, ' ');
+  const long pages = blank != NULL ? strtol(blank, NULL, 10) : 0;
+  return (double)pages * (double)sysconf(_SC_PAGESIZE) / 1024;
+}
+
+/* The most that it ever was. */
+static double resident_peak(void)
+{
+  struct rusage usage;
+
+  getrusage(RUSAGE_SELF, &usage);
+  return (double)usage.ru_maxrss;
+}
+
+/* Let the peak begin anew; proc(5), clear_refs. Where that is not allowed the peak of reading the
+ * input may hide that of planning. */
+static void forget_peak(void)
+{
+  FILE *file = fopen("/proc/self/clear_refs", "w");
+
+  malloc_trim(0); /* what reading left behind must not serve for planning */
+  if (file == NULL) return;
+  fputs("5", file);
+  fclose(file);
+}
+
+static int compare_doubles(const void *a, const void *b)
+{
+  const double x = *(const double *)a;
+  const double y = *(const double *)b;
+
+  return (x > y) - (x < y);
+}
+
+int plan_bench(plan_work work, void *context, int rank)
+{
+  double ms[BENCH_RUNS];
+  double kib = 0;
+  uint64_t n_tensors = 0;
+  uint64_t n_moves = 0;
+
+  forget_peak();
+  const double before = resident();
+  for (int i = 0; i < BENCH_RUNS; i++) {
+    const double start = now_ms();
+
+    if (!work(context, rank, &n_tensors, &n_moves)) return plan_failed();
+    ms[i] = now_ms() - start;
+    if (i == 0) kib = resident_peak() - before;
+  }
+  qsort(ms, BENCH_RUNS, sizeof *ms, compare_doubles);
+  printf("plan: rank=%d tensors=%" PRIu64 " moves=%" PRIu64 " ms=%.3f mib=%.2f\n", rank, n_tensors,
+         n_moves, ms[BENCH_RUNS / 2], kib > 0 ? kib / 1024 : 0);
+  return EXIT_SUCCESS;
+}

@@ -1,0 +1,196 @@
+#include "memory.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+enum { ALIGNMENT = 256 };
+
+static uint64_t count_bytes(const int64_t *shape, int n_dims, size_t size)
+{
+  uint64_t n = size;
+
+  for (int d = 0; d < n_dims; d++)
+    n *= (uint64_t)shape[d];
+  return n;
+}
+
+static bool add_buffer(refit_memory *m, const char *name, bool is_dst, const int64_t *shape,
+                       int n_dims, size_t elem_bytes)
+{
+  refit_buffer *b = &m->buffers[m->n_buffers];
+  const size_t size = (size_t)count_bytes(shape, n_dims, elem_bytes);
+
+  *b = (refit_buffer){.name = name, .is_dst = is_dst, .n_bytes = size};
+  b->base = aligned_alloc(ALIGNMENT, (size + ALIGNMENT) / ALIGNMENT * ALIGNMENT);
+  if (b->base == NULL) return false;
+  m->n_buffers++;
+  return m->device == NULL || m->device->alloc(&b->twin, size);
+}
+
+static bool give(xfer_locals *locals, const xfer_local *local, void *memory)
+{
+  return locals == NULL || xfer_locals_give(locals, local->side, local->name, local->dtype, memory,
+                                            local->shape, NULL, local->n_dims) == XFER_OK;
+}
+
+static bool create_locals(refit_memory *m)
+{
+  size_t n;
+  bool ok = xfer_locals_create(&m->locals, m->what->refit, m->rank) == XFER_OK;
+
+  if (ok && m->device != NULL)
+    ok = xfer_locals_create(&m->twins, m->what->refit, m->rank) == XFER_OK;
+  n = xfer_locals_count(m->locals);
+  m->buffers = calloc(n + 1, sizeof *m->buffers);
+  if (m->buffers == NULL) return false;
+  for (size_t i = 0; i < n && ok; i++) {
+    xfer_local local;
+
+    ok = xfer_locals_get(m->locals, i, &local) == XFER_OK &&
+         add_buffer(m, local.name, local.side == XFER_SIDE_GEN, local.shape, local.n_dims,
+                    xfer_dtype_size((xfer_dtype)local.dtype)) &&
+         give(m->locals, &local, m->buffers[i].base) && give(m->twins, &local, m->buffers[i].twin);
+  }
+  return ok;
+}
+
+static bool create_parts(refit_memory *m)
+{
+  const xfer_tensor *t = &m->what->tensors[0];
+  bool ok = true;
+
+  m->buffers = calloc(2, sizeof *m->buffers);
+  if (m->buffers == NULL) return false;
+  for (int side = 0; side < 2 && ok; side++) {
+    const xfer_layout *layout = side == 0 ? t->src : t->dst;
+    int64_t shape[XFER_MAX_DIMS];
+
+    if (xfer_layout_local_shape(layout, m->rank, shape) != XFER_OK) continue; /* not of that side */
+    ok = add_buffer(m, "problem", side == 1, shape, xfer_layout_shape(layout, NULL),
+                    xfer_dtype_size(xfer_layout_dtype(layout)));
+  }
+  return ok;
+}
+
+bool refit_memory_create(refit_memory *memory, const refit_case *what, const refit_device *device,
+                         int rank)
+{
+  *memory = (refit_memory){.what = what, .device = device, .rank = rank};
+  return what->refit != NULL ? create_locals(memory) : create_parts(memory);
+}
+
+bool refit_memory_need(const refit_case *what, int rank, uint64_t *n_bytes)
+{
+  xfer_locals *locals = NULL;
+  xfer_local local;
+  int64_t shape[XFER_MAX_DIMS];
+  bool ok = true;
+
+  *n_bytes = 0;
+  for (int side = 0; side < 2 && what->refit == NULL; side++) {
+    const xfer_layout *layout = side == 0 ? what->tensors[0].src : what->tensors[0].dst;
+
+    if (xfer_layout_local_shape(layout, rank, shape) == XFER_OK)
+      *n_bytes += count_bytes(shape, xfer_layout_shape(layout, NULL),
+                              xfer_dtype_size(xfer_layout_dtype(layout)));
+  }
+  if (what->refit != NULL) ok = xfer_locals_create(&locals, what->refit, rank) == XFER_OK;
+  for (size_t i = 0; locals != NULL && ok && i < xfer_locals_count(locals); i++) {
+    ok = xfer_locals_get(locals, i, &local) == XFER_OK;
+    *n_bytes += count_bytes(local.shape, local.n_dims, xfer_dtype_size((xfer_dtype)local.dtype));
+  }
+  xfer_locals_destroy(locals);
+  return ok;
+}
+
+uint64_t refit_memory_bytes(const refit_memory *memory, bool is_dst)
+{
+  uint64_t n = 0;
+
+  for (size_t i = 0; i < memory->n_buffers; i++)
+    n += memory->buffers[i].is_dst == is_dst ? memory->buffers[i].n_bytes : 0;
+  return n;
+}
+
+void refit_memory_free(refit_memory *memory)
+{
+  for (size_t i = 0; i < memory->n_buffers; i++) {
+    if (memory->buffers[i].twin != NULL) memory->device->free(memory->buffers[i].twin);
+    free(memory->buffers[i].base);
+  }
+  free(memory->buffers);
+  xfer_locals_destroy(memory->locals);
+  xfer_locals_destroy(memory->twins);
+  memset(memory, 0, sizeof *memory);
+}
+
+bool refit_memory_upload(const refit_memory *memory, bool is_dst)
+{
+  for (size_t i = 0; memory->device != NULL && i < memory->n_buffers; i++) {
+    const refit_buffer *b = &memory->buffers[i];
+
+    if (b->is_dst == is_dst && !memory->device->copy(b->twin, b->base, b->n_bytes)) return false;
+  }
+  return true;
+}
+
+bool refit_memory_download(const refit_memory *memory)
+{
+  for (size_t i = 0; memory->device != NULL && i < memory->n_buffers; i++) {
+    const refit_buffer *b = &memory->buffers[i];
+
+    if (b->is_dst && !memory->device->copy(b->base, b->twin, b->n_bytes)) return false;
+  }
+  return true;
+}
+
+/* The parts of a problem line, on the device if there is one and `twins`. */
+static int part_views(const refit_memory *memory, bool twins, xfer_view *src, xfer_view *dst)
+{
+  int has = 0;
+
+  for (size_t i = 0; i < memory->n_buffers; i++) {
+    const refit_buffer *b = &memory->buffers[i];
+
+    if (b->n_bytes == 0) continue;
+    *(b->is_dst ? dst : src) = xfer_view_dense(twins && b->twin != NULL ? b->twin : b->base);
+    has |= b->is_dst ? 2 : 1;
+  }
+  return has;
+}
+
+bool refit_memory_view(refit_memory *memory, size_t tensor, xfer_view *src, xfer_view *dst,
+                       int *has)
+{
+  if (memory->locals != NULL)
+    return xfer_locals_view(memory->locals, tensor, src, dst, has) == XFER_OK;
+  *has = part_views(memory, false, src, dst);
+  return true;
+}
+
+bool refit_memory_bind(refit_memory *memory, xfer_plan *plan)
+{
+  xfer_locals *locals = memory->twins != NULL ? memory->twins : memory->locals;
+  xfer_view src, dst;
+  int has;
+
+  if (locals != NULL) return xfer_locals_bind(locals, plan) == XFER_OK;
+  has = part_views(memory, true, &src, &dst);
+  return xfer_plan_bind(plan, 0, (has & 1) != 0 ? &src : NULL, (has & 2) != 0 ? &dst : NULL) ==
+         XFER_OK;
+}
+
+bool refit_memory_tensor(const refit_memory *memory, size_t tensor, xfer_refit_tensor *info)
+{
+  int64_t shape[XFER_MAX_DIMS], stride = 1;
+
+  if (memory->what->refit != NULL)
+    return xfer_refit_tensor_get(memory->what->refit, tensor, info) == XFER_OK;
+  *info = (xfer_refit_tensor){.hf = "problem", .layer = -1};
+  info->n_dims = xfer_layout_shape(memory->what->tensors[0].src, shape);
+  for (int d = info->n_dims - 1; d >= 0; d--) {
+    info->strides[d] = stride;
+    stride *= shape[d];
+  }
+  return true;
+}

@@ -1,0 +1,46 @@
+/* The memory of one rank: a buffer for each local tensor of either side. With a device each has a
+ * twin there, which is what the plan is given. */
+#ifndef TOOLS_REFIT_MEMORY_H
+#define TOOLS_REFIT_MEMORY_H
+
+#include "rank.h"
+
+typedef struct refit_buffer {
+  const char *name;
+  bool is_dst;
+  char *base; /* on the host */
+  void *twin; /* on the device; NULL: there is none */
+  size_t n_bytes;
+} refit_buffer;
+
+typedef struct refit_memory {
+  refit_buffer *buffers;
+  size_t n_buffers;
+  xfer_locals *locals; /* of the host's memory; NULL: a problem line */
+  xfer_locals *twins;  /* of the device's; NULL: no device, or a problem line */
+  const refit_device *device;
+  const refit_case *what;
+  int rank;
+} refit_memory;
+
+/* False: xfer_last_error() or, if that is empty, no memory. `device` NULL: host memory. */
+bool refit_memory_create(refit_memory *memory, const refit_case *what, const refit_device *device,
+                         int rank);
+void refit_memory_free(refit_memory *memory);
+/* Bytes of the sources or of the destinations. */
+uint64_t refit_memory_bytes(const refit_memory *memory, bool is_dst);
+/* Bytes of the host's memory that refit_memory_create() would take for a rank. */
+bool refit_memory_need(const refit_case *what, int rank, uint64_t *n_bytes);
+/* The sources or the destinations go to the device. */
+bool refit_memory_upload(const refit_memory *memory, bool is_dst);
+/* The destinations come back from it. */
+bool refit_memory_download(const refit_memory *memory);
+/* Hands every view to the plan. */
+bool refit_memory_bind(refit_memory *memory, xfer_plan *plan);
+/* The views of a tensor on the host, as xfer_locals_view() gives them. */
+bool refit_memory_view(refit_memory *memory, size_t tensor, xfer_view *src, xfer_view *dst,
+                       int *has);
+/* What a tensor is in the table. */
+bool refit_memory_tensor(const refit_memory *memory, size_t tensor, xfer_refit_tensor *info);
+
+#endif

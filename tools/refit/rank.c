@@ -1,0 +1,407 @@
+#include "rank.h"
+
+#include <errno.h>
+#include <inttypes.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include "fill.h"
+#include "interrupt.h"
+#include "memory.h"
+#include "output.h"
+#include "progress.h"
+#include "text.h"
+
+enum { POISON = 0xa5 };
+
+typedef struct state {
+  xfer_comm *comm;
+  int rank;
+  int n_ranks;
+  const refit_case *what;
+  const refit_options *options;
+  refit_memory memory;
+  xfer_plan *plan;
+  char why[REFIT_ERROR_BYTES]; /* what failed here, unless xfer_last_error() has it */
+  char *error;
+  progress progress;
+} state;
+
+static double now_ms(void)
+{
+  return progress_now() * 1e3;
+}
+
+/* Rank 0 says on the terminal what goes on; `total` as in progress.h. */
+static void say(state *s, const char *what, const char *unit, double total)
+{
+  progress_begin(&s->progress, s->rank == 0, what, unit, total);
+}
+
+/* ---- agreement ---- */
+
+typedef struct verdict {
+  int ok;
+  char error[REFIT_ERROR_BYTES];
+} verdict;
+
+/* False, and why. */
+__attribute__((format(printf, 2, 3))) static bool refuse(state *s, const char *fmt, ...)
+{
+  va_list args;
+
+  va_start(args, fmt);
+  vsnprintf(s->why, sizeof s->why, fmt, args);
+  va_end(args);
+  return false;
+}
+
+/* True if all ranks say so; else the first failed rank's error is everybody's. No rank may leave
+ * before. */
+static bool agree(state *s, bool ok, const char *what)
+{
+  verdict *all = calloc((size_t)s->n_ranks, sizeof *all);
+  verdict mine = {ok, ""};
+  bool every = true;
+
+  if (ok && interrupt_came()) {
+    ok = false;
+    snprintf(s->why, sizeof s->why, "interrupted");
+  }
+  mine.ok = ok;
+  if (!ok) {
+    const char *why = s->why[0] != '\0' ? s->why : xfer_last_error();
+
+    snprintf(mine.error, sizeof mine.error, "rank %d: %s: %.600s", s->rank, what,
+             why[0] != '\0' ? why : "no memory");
+  }
+  if (all == NULL || xfer_comm_all_gather(s->comm, all, &mine, sizeof mine) != XFER_OK) {
+    snprintf(s->error, REFIT_ERROR_BYTES, "rank %d: %s: %.500s", s->rank, what, xfer_last_error());
+    free(all);
+    return false;
+  }
+  for (int r = 0; r < s->n_ranks && every; r++) {
+    every = all[r].ok != 0;
+    if (!every) memcpy(s->error, all[r].error, sizeof all[r].error);
+  }
+  free(all);
+  return every;
+}
+
+/* ---- steps ---- */
+
+/* A folder that files can be written to, made if it is not there; known before anything is moved.
+ */
+static bool make_folder(state *s, const char *path)
+{
+  struct stat about;
+  char error[128] = "";
+
+  if (path == NULL || mkdir(path, 0777) == 0) return true;
+  if (errno == EEXIST) {
+    errno = stat(path, &about) == 0 && !S_ISDIR(about.st_mode) ? ENOTDIR : 0;
+    if (errno == 0 && access(path, W_OK | X_OK) == 0) return true;
+  }
+  strerror_r(errno, error, sizeof error);
+  return refuse(s, "the folder %.300s cannot be written: %s", path, error);
+}
+
+static bool make_folders(state *s)
+{
+  const bool ok = make_folder(s, s->options->dump) && make_folder(s, s->options->dump_train);
+
+  return agree(s, ok, "dump");
+}
+
+/* Bytes that can be had without swapping, as the kernel estimates it; 0: not known. */
+static uint64_t free_memory(void)
+{
+  FILE *file = fopen("/proc/meminfo", "r");
+  char line[256];
+  unsigned long long kib = 0;
+
+  while (file != NULL && fgets(line, sizeof line, file) != NULL)
+    if (sscanf(line, "MemAvailable: %llu", &kib) == 1) break;
+  if (file != NULL) fclose(file);
+  return (uint64_t)kib * 1024;
+}
+
+/* What the ranks of a host will ask for is compared with what it has before any of it is. */
+static bool enough_memory(state *s)
+{
+  typedef struct need {
+    char host[64];
+    uint64_t n_bytes;
+  } need;
+  need *all = calloc((size_t)s->n_ranks, sizeof *all);
+  need mine = {.n_bytes = 0};
+  uint64_t here = 0;
+  const bool counted = all != NULL && refit_memory_need(s->what, s->rank, &mine.n_bytes);
+  bool ok;
+
+  gethostname(mine.host, sizeof mine.host - 1);
+  ok = agree(s, counted, "memory") && all != NULL &&
+       xfer_comm_all_gather(s->comm, all, &mine, sizeof mine) == XFER_OK;
+  for (int r = 0; r < s->n_ranks && ok; r++)
+    if (strcmp(all[r].host, mine.host) == 0) here += all[r].n_bytes;
+  free(all);
+  if (!ok) return false;
+  const uint64_t available = free_memory();
+  if (available > 0 && here > available)
+    ok = refuse(s, "the ranks of this host need %s of memory, %s are free; --layers takes a part",
+                text_bytes((double)here).at, text_bytes((double)available).at);
+  return agree(s, ok, "memory");
+}
+
+static bool make_plan(state *s, double *ms)
+{
+  const double start = now_ms();
+  bool ok;
+
+  say(s, "planning", NULL, 0);
+  ok = xfer_plan_create(&s->plan, s->comm, s->what->tensors, s->what->n_tensors,
+                        &s->options->plan) == XFER_OK;
+  *ms = now_ms() - start;
+  if (!agree(s, ok, "plan")) return false;
+  say(s, "memory", NULL, 0);
+  if (!enough_memory(s)) return false;
+  ok = refit_memory_create(&s->memory, s->what, s->options->device, s->rank);
+  if (!agree(s, ok, "memory")) return false;
+  ok = refit_memory_bind(&s->memory, s->plan);
+  if (!agree(s, ok, "bind")) return false;
+  ok = xfer_plan_commit(s->plan) == XFER_OK;
+  return agree(s, ok, "commit");
+}
+
+static void advance(void *context, double n_bytes)
+{
+  progress_add(context, n_bytes);
+}
+
+static bool fill_sources(state *s)
+{
+  const fill_watch watch = {advance, &s->progress};
+  bool ok = true;
+
+  say(s, "filling the sources:", NULL, (double)refit_memory_bytes(&s->memory, false));
+  for (size_t t = 0; t < s->what->n_tensors && ok && !interrupt_came(); t++) {
+    xfer_refit_tensor info;
+    xfer_view src, dst;
+    int has = 0;
+
+    ok = refit_memory_view(&s->memory, t, &src, &dst, &has) &&
+         refit_memory_tensor(&s->memory, t, &info);
+    if (ok && (has & 1) != 0)
+      ok = fill_write(&info, s->what->tensors[t].src, s->rank, &src, &watch);
+  }
+  return agree(s, ok && refit_memory_upload(&s->memory, false), "fill");
+}
+
+static bool poison(state *s)
+{
+  for (size_t i = 0; i < s->memory.n_buffers; i++) {
+    const refit_buffer *b = &s->memory.buffers[i];
+
+    if (b->is_dst) memset(b->base, POISON, b->n_bytes);
+  }
+  return refit_memory_upload(&s->memory, true);
+}
+
+static int compare_doubles(const void *a, const void *b)
+{
+  const double x = *(const double *)a, y = *(const double *)b;
+
+  return (x > y) - (x < y);
+}
+
+/* Destinations are poisoned before the first run and before the last, which is the one that is
+ * checked. */
+static bool run_all(state *s, double *median)
+{
+  const int64_t n = s->options->iters;
+  double *ms = calloc((size_t)n, sizeof *ms);
+  double *all = calloc((size_t)s->n_ranks, sizeof *all);
+  bool ok = agree(s, ms != NULL && all != NULL, "runs") && ms != NULL && all != NULL;
+
+  say(s, "running:", "runs", (double)n);
+  for (int64_t i = 0; i < n && ok; i++) {
+    double mine, start;
+
+    ok = (i > 0 && i < n - 1) || poison(s);
+    ok = agree(s, ok, "runs"); /* all start together */
+    start = now_ms();
+    if (ok) { /* all wait, whatever their runs came to */
+      const bool began = xfer_plan_run(s->plan, (uint64_t)i + 1, NULL) == XFER_OK;
+
+      ok = xfer_plan_wait(s->plan, 0) == XFER_OK && began;
+    }
+    mine = now_ms() - start;
+    ok = agree(s, ok, "run") && xfer_comm_all_gather(s->comm, all, &mine, sizeof mine) == XFER_OK;
+    for (int r = 0; r < s->n_ranks && ok; r++) {
+      if (all[r] > ms[i]) ms[i] = all[r];
+    }
+    progress_add(&s->progress, 1);
+  }
+  if (ok) ok = agree(s, refit_memory_download(&s->memory), "runs") && ms != NULL;
+  if (ok) {
+    qsort(ms, (size_t)n, sizeof *ms, compare_doubles);
+    *median = ms[n / 2];
+  }
+  free(ms);
+  free(all);
+  return ok;
+}
+
+/* Flips `corrupt` bytes that lie evenly spread over the destinations of all ranks. */
+static bool corrupt(state *s)
+{
+  const uint64_t n = (uint64_t)s->options->corrupt;
+  uint64_t *all = calloc((size_t)s->n_ranks, sizeof *all);
+  const uint64_t mine = refit_memory_bytes(&s->memory, true);
+  uint64_t before = 0, total = 0;
+  bool ok;
+
+  ok = agree(s, all != NULL, "corrupt") && all != NULL &&
+       xfer_comm_all_gather(s->comm, all, &mine, sizeof mine) == XFER_OK;
+  for (int r = 0; r < s->n_ranks && ok; r++) {
+    if (r < s->rank) before += all[r];
+    total += all[r];
+  }
+  free(all);
+  if (!ok) return false;
+  if (n > total) return refuse(s, "there are only %" PRIu64 " bytes, not %" PRIu64, total, n);
+  for (size_t i = 0; i < s->memory.n_buffers && n > 0; i++) {
+    const refit_buffer *b = &s->memory.buffers[i];
+    const uint64_t step = total / n;
+
+    if (!b->is_dst) continue;
+    for (uint64_t k = (before + step - 1) / step; k < n && k * step < before + b->n_bytes; k++) {
+      b->base[k * step - before] = (char)(b->base[k * step - before] ^ 0x10);
+    }
+    before += b->n_bytes;
+  }
+  return true;
+}
+
+static bool check(state *s, fill_sum *sum)
+{
+  const uint64_t bytes = refit_memory_bytes(&s->memory, true);
+  const fill_watch watch = {advance, &s->progress};
+  bool ok = true;
+
+  say(s, "checking:", NULL, (double)bytes);
+  for (size_t t = 0; t < s->what->n_tensors && ok && !interrupt_came(); t++) {
+    xfer_refit_tensor info;
+    xfer_view src, dst;
+    int has = 0;
+
+    ok = refit_memory_view(&s->memory, t, &src, &dst, &has) &&
+         refit_memory_tensor(&s->memory, t, &info);
+    if (ok && (has & 2) != 0)
+      ok = fill_check(&info, s->what->tensors[t].dst, s->rank, &dst, sum, &watch);
+  }
+  if (ok && sum->bytes < bytes) sum->wrong += bytes - sum->bytes; /* bytes that belong to no part */
+  return agree(s, ok, "check");
+}
+
+enum { CHUNK_BYTES = 1 << 24 };
+
+/* False: errno. */
+static bool write_file(const char *path, const refit_buffer *b)
+{
+  output out;
+  bool ok = true;
+
+  if (!output_begin(&out, path)) return false;
+  for (size_t at = 0, n; at < b->n_bytes && ok; at += n) {
+    n = b->n_bytes - at < CHUNK_BYTES ? b->n_bytes - at : CHUNK_BYTES;
+    ok = !interrupt_came() && fwrite(b->base + at, 1, n, out.file) == n;
+  }
+  return output_end(&out, ok);
+}
+
+/* A tensor's name as one of a file: no folders, no control characters. */
+static void name_file(char *text, size_t size, const char *name)
+{
+  size_t n = 0;
+
+  for (; *name != '\0' && n + 4 < size; name++) {
+    const unsigned char c = (unsigned char)*name;
+
+    if (c < 0x20 || c == 0x7f || c == '/')
+      n += (size_t)snprintf(text + n, size - n, "%%%02x", c);
+    else
+      text[n++] = *name;
+  }
+  text[n] = '\0';
+}
+
+static bool dump(state *s)
+{
+  for (size_t i = 0; i < s->memory.n_buffers; i++) {
+    const refit_buffer *b = &s->memory.buffers[i];
+    const char *folder = b->is_dst ? s->options->dump : s->options->dump_train;
+    char path[4096], name[1024], error[128] = "";
+    int n;
+
+    if (folder == NULL) continue;
+    name_file(name, sizeof name, b->name);
+    n = snprintf(path, sizeof path, "%s/%d.%s.bin", folder, s->rank, name);
+    if (n < 0 || (size_t)n >= sizeof path)
+      return refuse(s, "a path of %d characters cannot be written", n);
+    if (!write_file(path, b)) {
+      strerror_r(errno, error, sizeof error);
+      return refuse(s, "%.400s cannot be written: %s", path, error);
+    }
+  }
+  return true;
+}
+
+/* Adds the ranks' figures up. */
+static bool gather(state *s, const fill_sum *sum, refit_result *result)
+{
+  xfer_plan_report_data report = XFER_PLAN_REPORT_INIT;
+  uint64_t *all = calloc((size_t)s->n_ranks, 4 * sizeof *all);
+  bool ok = agree(s, all != NULL && xfer_plan_report(s->plan, &report) == XFER_OK, "report") &&
+            all != NULL;
+  const uint64_t mine[4] = {report.self_bytes + report.wire_bytes, sum->wrong, sum->bytes,
+                            sum->digest};
+
+  ok = ok && xfer_comm_all_gather(s->comm, all, mine, sizeof mine) == XFER_OK;
+  for (int r = 0; r < s->n_ranks && ok; r++) {
+    const uint64_t *of = all + (size_t)r * 4;
+
+    result->moved_bytes += of[0];
+    result->wrong_bytes += of[1];
+    result->checked_bytes += of[2];
+    result->digest += of[3];
+  }
+  free(all);
+  return ok;
+}
+
+bool refit_rank(xfer_comm *comm, const refit_case *what, const refit_options *options,
+                refit_result *result, char *error)
+{
+  state s = {.comm = comm,
+             .rank = xfer_comm_rank(comm),
+             .n_ranks = xfer_comm_size(comm),
+             .what = what,
+             .options = options,
+             .error = error};
+  fill_sum sum = {0, 0, 0};
+  refit_result r = {0};
+  const bool ok = make_folders(&s) && make_plan(&s, &r.plan_ms) && fill_sources(&s) &&
+                  run_all(&s, &r.ms) && agree(&s, corrupt(&s), "corrupt") &&
+                  agree(&s, dump(&s), "dump") && check(&s, &sum) && gather(&s, &sum, &r);
+
+  if (ok) *result = r;
+  xfer_plan_destroy(s.plan);
+  refit_memory_free(&s.memory);
+  progress_end(&s.progress);
+  return ok;
+}

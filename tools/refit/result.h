@@ -1,0 +1,11 @@
+/* What xfer_refit says at its end. */
+#ifndef TOOLS_REFIT_RESULT_H
+#define TOOLS_REFIT_RESULT_H
+
+#include "rank.h"
+
+/* All return the status to end with. With `json` stdout gets one JSON object and nothing else. */
+int result_print(const refit_case *what, const refit_result *result, bool json);
+int result_failed(const char *error, bool json);
+
+#endif
