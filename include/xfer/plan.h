@@ -226,6 +226,41 @@ typedef struct xfer_move {
 XFER_API XFER_MUST_CHECK xfer_status xfer_plan_move(const xfer_plan *plan, size_t i,
                                                     xfer_move *move);
 
+/** What one rank sends to another over all tensors of a plan. */
+typedef struct xfer_traffic {
+  int32_t src_rank;         /**< Who sends. */
+  int32_t dst_rank;         /**< Who gets it; equal to src_rank for copies within a rank. */
+  uint64_t n_bytes;         /**< In all. */
+  uint64_t n_moves;         /**< In as many boxes. */
+  uint64_t broadcast_bytes; /**< Of n_bytes, carried by the broadcast lane. */
+} xfer_traffic;
+
+/**
+ * Told of one rank what comes to it.
+ *
+ * @param context  The caller's.
+ * @param rank     Who gets it.
+ * @param report   Figures of the receiving half: tensors, classes, payload_bytes, in_bytes,
+ *                 self_bytes, zero_bytes, wire_bytes, n_recv_peers, broadcast_tensors.
+ * @param from     [n] One for each rank that sends to it, itself among them; valid during the call.
+ * @param n        Length of `from`.
+ * @return 0 to go on; else this was the last call.
+ */
+typedef int (*xfer_traffic_fn)(void *context, int rank, const xfer_plan_report_data *report,
+                               const xfer_traffic *from, size_t n);
+
+/**
+ * Find what every rank of a plan would get from whom, with no comm and no memory: `fn` is called
+ * for each rank, ascending. Takes time by the pairs of ranks that exchange something, not by
+ * tensors, so that it is the way to look at a plan of thousands of ranks; xfer_plan_simulate() has
+ * the moves of one. Not collective. Parameters and errors as there.
+ * @since 0.1
+ */
+XFER_API XFER_MUST_CHECK xfer_status xfer_plan_traffic(int n_ranks, const xfer_tensor *tensors,
+                                                       size_t n_tensors,
+                                                       const xfer_plan_options *options,
+                                                       xfer_traffic_fn fn, void *context);
+
 /**
  * The plan as text: a summary for people, or with `json` != 0 one JSON object with the report and
  * all moves of this rank. Both list the peers; once committed they say how data travels to and from

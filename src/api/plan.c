@@ -78,6 +78,48 @@ done:
   return st;
 }
 
+typedef struct told {
+  xfer_traffic_fn fn;
+  void *context;
+} told;
+
+static bool tell(void *context, const xfi_plan *plan, const xfi_traffic_row *row)
+{
+  const told *to = context;
+  xfer_plan_report_data report = XFER_PLAN_REPORT_INIT;
+
+  report.n_tensors = plan->n_tensors;
+  report.n_classes = plan->n_classes;
+  report.payload_bytes = plan->payload_bytes;
+  report.broadcast_tensors = plan->n_broadcast;
+  report.in_bytes = row->in_bytes;
+  report.zero_bytes = row->zero_bytes;
+  report.n_recv_peers = row->n;
+  for (size_t i = 0; i < row->n; i++) {
+    if (row->from[i].src_rank != row->rank) continue;
+    report.self_bytes = row->from[i].n_bytes;
+    report.n_recv_peers--;
+  }
+  report.wire_bytes = report.in_bytes - report.self_bytes - report.zero_bytes;
+  return to->fn(to->context, row->rank, &report, row->from, row->n) == 0;
+}
+
+xfer_status xfer_plan_traffic(int n_ranks, const xfer_tensor *tensors, size_t n_tensors,
+                              const xfer_plan_options *given, xfer_traffic_fn fn, void *context)
+{
+  xfer_status st = XFER_OK;
+  xfer_plan_options options;
+  told to = {fn, context};
+
+  XFI_CHECK(fn != NULL, XFER_ERR_ARG, "traffic: nobody to tell");
+  XFI_CHECK(n_ranks > 0, XFER_ERR_ARG, "traffic of %d ranks", n_ranks);
+  XFI_TRY(copy_options(&options, given));
+  XFI_TRY(check_tensors(tensors, n_tensors, true));
+  XFI_TRY(xfi_run_traffic(n_ranks, tensors, n_tensors, &options, tell, &to));
+done:
+  return st;
+}
+
 /* A simulation has no device. */
 static void enter(const xfer_plan *plan, xfi_entered *before)
 {

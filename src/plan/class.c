@@ -410,17 +410,29 @@ static bool find_rank(const xfer_layout *layout, int rank, xfi_place *place)
   return xfi_layout_place(layout, rank, place);
 }
 
+bool xfi_class_find_dst(xfi_class *cls, int rank)
+{
+  cls->in_dst = find_rank(cls->dst, rank, &cls->dst_place);
+  return cls->in_dst;
+}
+
+xfer_status xfi_class_fill_receives(xfi_class *cls, const xfi_plan *plan, xfi_scratch *scratch)
+{
+  xfer_status st = XFER_OK;
+
+  XFI_TRY(measure_dst(cls, plan->rank));
+  XFI_TRY(fill_flows(cls, plan, false, scratch));
+done:
+  return st;
+}
+
 xfer_status xfi_class_fill(xfi_class *cls, const xfi_plan *plan, xfi_scratch *scratch)
 {
   xfer_status st = XFER_OK;
 
   cls->in_src = find_rank(cls->src, plan->rank, &cls->src_place);
-  cls->in_dst = find_rank(cls->dst, plan->rank, &cls->dst_place);
   if (cls->in_src) XFI_TRY(fill_flows(cls, plan, true, scratch));
-  if (cls->in_dst) {
-    XFI_TRY(measure_dst(cls, plan->rank));
-    XFI_TRY(fill_flows(cls, plan, false, scratch));
-  }
+  if (xfi_class_find_dst(cls, plan->rank)) XFI_TRY(xfi_class_fill_receives(cls, plan, scratch));
 done:
   return st;
 }

@@ -147,8 +147,8 @@ done:
   return st;
 }
 
-xfer_status xfi_plan_create(xfi_plan **plan, int n_ranks, int rank, const xfer_tensor *tensors,
-                            size_t n_tensors, const xfi_plan_options *options)
+xfer_status xfi_plan_classify(xfi_plan **plan, int n_ranks, int rank, const xfer_tensor *tensors,
+                              size_t n_tensors, const xfi_plan_options *options)
 {
   xfer_status st = XFER_OK;
   xfi_plan *p = NULL;
@@ -167,8 +167,22 @@ xfer_status xfi_plan_create(xfi_plan **plan, int n_ranks, int rank, const xfer_t
   for (size_t c = 0; c < p->n_classes; c++)
     XFI_TRY(check_class(p, &p->classes[c]));
   XFI_TRY(xfi_cost_choose(p));
-  XFI_TRY(xfi_moves_fill(p));
 
+  *plan = p;
+  p = NULL;
+done:
+  xfi_plan_destroy(p);
+  return st;
+}
+
+xfer_status xfi_plan_create(xfi_plan **plan, int n_ranks, int rank, const xfer_tensor *tensors,
+                            size_t n_tensors, const xfi_plan_options *options)
+{
+  xfer_status st = XFER_OK;
+  xfi_plan *p = NULL;
+
+  XFI_TRY(xfi_plan_classify(&p, n_ranks, rank, tensors, n_tensors, options));
+  XFI_TRY(xfi_moves_fill(p));
   *plan = p;
   p = NULL;
 done:

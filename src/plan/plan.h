@@ -125,6 +125,9 @@ typedef struct xfi_plan {
 /* tensors: both layouts known. Copied. */
 xfer_status xfi_plan_create(xfi_plan **plan, int n_ranks, int rank, const xfer_tensor *tensors,
                             size_t n_tensors, const xfi_plan_options *options);
+/* The same without moves: tensors checked and sorted into classes, which are not filled. */
+xfer_status xfi_plan_classify(xfi_plan **plan, int n_ranks, int rank, const xfer_tensor *tensors,
+                              size_t n_tensors, const xfi_plan_options *options);
 void xfi_plan_destroy(xfi_plan *plan);
 
 static inline const xfi_class *xfi_plan_class(const xfi_plan *plan, size_t tensor)
@@ -148,6 +151,10 @@ typedef struct xfi_scratch xfi_scratch;
 
 /* Fill sends and recvs of a class for the plan's rank, and prove that recvs tile its part. */
 xfer_status xfi_class_fill(xfi_class *cls, const xfi_plan *plan, xfi_scratch *scratch);
+/* Is the rank in the destination's mesh? Sets in_dst and dst_place. */
+bool xfi_class_find_dst(xfi_class *cls, int rank);
+/* Of a class that has this rank there: its receiving half. */
+xfer_status xfi_class_fill_receives(xfi_class *cls, const xfi_plan *plan, xfi_scratch *scratch);
 void xfi_class_free(xfi_class *cls);
 /* Every source part of a class, whoever holds it: one flow each, whose boxes are what it is read
  * from; by boxes, their units are the source's. */

@@ -208,6 +208,20 @@ done:
   return st;
 }
 
+xfer_status xfi_run_traffic(int n_ranks, const xfer_tensor *tensors, size_t n_tensors,
+                            const xfer_plan_options *given, xfi_traffic_fn fn, void *context)
+{
+  xfer_status st = XFER_OK;
+  xfer_plan_options options = *given;
+  xfi_plan_options moves;
+
+  XFI_TRY(fill_options(&options, NULL));
+  moves = moves_options(&options);
+  XFI_TRY(xfi_traffic(n_ranks, tensors, n_tensors, &moves, fn, context));
+done:
+  return st;
+}
+
 void xfi_run_destroy(xfer_plan *plan)
 {
   if (plan == NULL) return;

@@ -21,6 +21,7 @@
 #include "operations.h"
 #include "plan.h"
 #include "state.h"
+#include "traffic.h"
 
 /* Where a tensor's parts lie on this rank. */
 typedef struct xfi_binding {
@@ -77,6 +78,9 @@ xfer_status xfi_run_simulate(xfer_plan **plan, int n_ranks, int rank, const xfer
 xfer_status xfi_run_create_exchange(xfer_plan **plan, xfi_comm *comm, xfi_device *device,
                                     xfer_status checked, xfi_operations *ops,
                                     const xfer_plan_options *options);
+/* What every rank gets from whom. */
+xfer_status xfi_run_traffic(int n_ranks, const xfer_tensor *tensors, size_t n_tensors,
+                            const xfer_plan_options *given, xfi_traffic_fn fn, void *context);
 void xfi_run_destroy(xfer_plan *plan);
 xfer_status xfi_run_bind(xfer_plan *plan, size_t tensor, const xfer_view *src_view,
                          const xfer_view *dst_view);

@@ -11,21 +11,12 @@
 #include <unistd.h>
 
 #include "args.h"
+#include "text.h"
+#include "traffic.h"
 
 int plan_failed(void)
 {
   return args_failed("%s", xfer_last_error());
-}
-
-static bool simulate(const plan_whole *whole, int rank, xfer_plan_report_data *report)
-{
-  xfer_plan *plan = NULL;
-  bool ok = xfer_plan_simulate(&plan, whole->n_ranks, rank, whole->tensors, whole->n_tensors,
-                               NULL) == XFER_OK &&
-            xfer_plan_report(plan, report) == XFER_OK;
-
-  xfer_plan_destroy(plan);
-  return ok;
 }
 
 static int print_rank(const plan_whole *whole, const plan_args *args)
@@ -73,49 +64,45 @@ static void print_json(const plan_whole *whole, const xfer_plan_report_data *rep
 static void print_text(const plan_whole *whole, const xfer_plan_report_data *reports,
                        uint64_t delivered)
 {
-  printf("%s\n%" PRIu64 " tensors of %" PRIu64 " bytes; %" PRIu64 " bytes delivered; %d ranks\n\n",
-         whole->title, whole->names, whole->payload_bytes, delivered, whole->n_ranks);
+  text_print(stdout, whole->title);
+  printf("\n%" PRIu64 " tensor%s of %s; %s delivered; %d rank%s\n", whole->names,
+         whole->names == 1 ? "" : "s", text_bytes((double)whole->payload_bytes).at,
+         text_bytes((double)delivered).at, whole->n_ranks, whole->n_ranks == 1 ? "" : "s");
   if (whole->refit != NULL)
-    printf("%" PRIu64 " bytes by rules, %" PRIu64 " bytes whole (misc); %" PRIu64
-           " tensors need a hook of the engine; the largest has %" PRIu64 " bytes\n\n",
-           whole->refit->ruled_bytes, whole->refit->misc_bytes, whole->refit->hooks,
-           whole->refit->largest_bytes);
-  printf("%6s %16s %16s %16s %16s %10s %10s %12s\n", "rank", "in_bytes", "self_bytes", "wire_bytes",
-         "out_bytes", "from_ranks", "to_ranks", "predicted_us");
+    printf("%s by rules, %s whole (misc); %" PRIu64
+           " tensors need a hook of the engine; the largest has %s\n",
+           text_bytes((double)whole->refit->ruled_bytes).at,
+           text_bytes((double)whole->refit->misc_bytes).at, whole->refit->hooks,
+           text_bytes((double)whole->refit->largest_bytes).at);
+  printf("\n%6s %10s %10s %10s %10s %6s %6s %10s\n", "rank", "gets", "of itself", "from wire",
+         "sends", "from", "to", "predicted");
   for (int rank = 0; rank < whole->n_ranks; rank++) {
     const xfer_plan_report_data *r = &reports[rank];
 
-    printf("%6d %16" PRIu64 " %16" PRIu64 " %16" PRIu64 " %16" PRIu64 " %10" PRIu64 " %10" PRIu64
-           " %12.1f\n",
-           rank, r->in_bytes, r->self_bytes, r->wire_bytes, r->out_bytes, r->n_recv_peers,
-           r->n_send_peers, (double)r->predicted_ns / 1e3);
+    printf("%6d %10s %10s %10s %10s %6" PRIu64 " %6" PRIu64 " %10s\n", rank,
+           text_bytes((double)r->in_bytes).at, text_bytes((double)r->self_bytes).at,
+           text_bytes((double)r->wire_bytes).at, text_bytes((double)r->out_bytes).at,
+           r->n_recv_peers, r->n_send_peers, text_seconds((double)r->predicted_ns / 1e9).at);
   }
 }
 
 int plan_report(const plan_whole *whole, const plan_args *args)
 {
-  xfer_plan_report_data *reports = NULL;
+  plan_traffic traffic = {NULL};
   uint64_t delivered = 0;
 
   if (args->rank >= whole->n_ranks)
     return args_wrong("--rank %lld: there are only %d ranks", (long long)args->rank,
                       whole->n_ranks);
   if (args->rank >= 0) return print_rank(whole, args);
-  reports = calloc((size_t)whole->n_ranks, sizeof *reports);
-  for (int rank = 0; reports != NULL && rank < whole->n_ranks; rank++) {
-    reports[rank].struct_size = sizeof *reports;
-    if (!simulate(whole, rank, &reports[rank])) {
-      free(reports);
-      return plan_failed();
-    }
-    delivered += reports[rank].in_bytes;
-  }
-  if (reports == NULL) return args_failed("no memory for the report of %d ranks", whole->n_ranks);
+  if (!plan_traffic_find(&traffic, whole, false)) return EXIT_FAILURE;
+  for (int rank = 0; rank < whole->n_ranks; rank++)
+    delivered += traffic.ranks[rank].in_bytes;
   if (args->json)
-    print_json(whole, reports, delivered);
+    print_json(whole, traffic.ranks, delivered);
   else
-    print_text(whole, reports, delivered);
-  free(reports);
+    print_text(whole, traffic.ranks, delivered);
+  plan_traffic_free(&traffic);
   return EXIT_SUCCESS;
 }
 

@@ -120,14 +120,15 @@ static bool make_folders(state *s)
 /* Bytes that can be had without swapping, as the kernel estimates it; 0: not known. */
 static uint64_t free_memory(void)
 {
+  static const char key[] = "MemAvailable:";
   FILE *file = fopen("/proc/meminfo", "r");
   char line[256];
-  unsigned long long kib = 0;
+  uint64_t kib = 0;
 
-  while (file != NULL && fgets(line, sizeof line, file) != NULL)
-    if (sscanf(line, "MemAvailable: %llu", &kib) == 1) break;
+  while (file != NULL && kib == 0 && fgets(line, sizeof line, file) != NULL)
+    if (strncmp(line, key, sizeof key - 1) == 0) kib = strtoull(line + sizeof key - 1, NULL, 10);
   if (file != NULL) fclose(file);
-  return (uint64_t)kib * 1024;
+  return kib * 1024;
 }
 
 /* What the ranks of a host will ask for is compared with what it has before any of it is. */

@@ -1,0 +1,339 @@
+/*
+ * Traffic: what every rank gets from whom, without any rank's list of moves.
+ *
+ * All ranks that hold a destination part alike take in the same flows, and what their number, the
+ * replica, changes is who sends: it is added to the turn of the source (choose.c). So a class and a
+ * part have one *intake*, found once; a rank's own is that with the turns shifted. Tensors of a
+ * class differ in their ordinals alone, which follow each other: turns repeat after as many as
+ * there are sources, and are counted rather than listed. The cost is that of the pairs of ranks
+ * that exchange something, class by class, whatever the number of tensors.
+ */
+#include "traffic.h"
+
+#include <string.h>
+
+#include "alloc.h"
+#include "class.h"
+#include "error.h"
+#include "vec.h"
+
+/* What one replica of a source part sends, for destination replica 0. */
+typedef struct share {
+  int replica;
+  uint32_t n_moves;
+  uint64_t n_bytes;
+} share;
+
+/* A flow over all tensors of the class. */
+typedef struct stream {
+  uint32_t part;  /* of the source */
+  int my_replica; /* by boxes: of this rank's part */
+  uint32_t n_moves;
+  uint64_t n_bytes;
+  size_t first; /* shares[first .. first + n) */
+  size_t n;
+} stream;
+
+typedef struct intake {
+  size_t cls;
+  uint32_t part; /* of the destination, by placements */
+  uint64_t in_bytes;
+  uint64_t zero_bytes;
+  stream *streams;
+  size_t n_streams;
+  size_t streams_capacity;
+  share *shares;
+  size_t n_shares;
+  size_t shares_capacity;
+} intake;
+
+typedef struct survey {
+  xfi_plan *plan; /* its rank is the one that is looked at */
+  xfi_scratch scratch;
+  intake **kept; /* open addressing by class and part; NULL is free */
+  size_t mask;
+  size_t n_kept;
+  share *turns; /* of one flow, by replica */
+  size_t turns_capacity;
+  xfi_traffic_row row;
+  size_t row_capacity;
+  uint32_t *place; /* [n_ranks] where a source is in the row, + 1; 0: it is not */
+} survey;
+
+static void intake_free(intake *in)
+{
+  if (in == NULL) return;
+  xfi_free(in->streams);
+  xfi_free(in->shares);
+  xfi_free(in);
+}
+
+/* ---- finding an intake ---- */
+
+/* Adds what each replica of a source sends of one stripe of a box, over the class's tensors. */
+static void count_turns(survey *s, const xfi_class *cls, xfi_turn turn, uint64_t n_bytes,
+                        int n_replicas)
+{
+  const size_t n = (size_t)n_replicas;
+
+  for (size_t i = 0; i < n && i < cls->n_tensors; i++) {
+    const uint32_t times = (uint32_t)((cls->n_tensors - i + n - 1) / n);
+    share *to;
+
+    turn.ordinal = cls->first_ordinal + (uint32_t)i;
+    to = &s->turns[xfi_choose_replica(cls, &turn)];
+    to->n_moves += times;
+    to->n_bytes += times * n_bytes;
+  }
+}
+
+static xfer_status add_stream(survey *s, intake *in, const xfi_class *cls, const xfi_flow *flow)
+{
+  const int n_replicas = xfi_part_n_replicas(cls->src, flow->part);
+  stream made = {.part = flow->part, .my_replica = flow->my_replica, .first = in->n_shares};
+  xfer_status st = XFER_OK;
+
+  XFI_TRY(xfi_vec_reserve(&s->turns, &s->turns_capacity, (size_t)n_replicas, sizeof *s->turns));
+  memset(s->turns, 0, (size_t)n_replicas * sizeof *s->turns);
+  for (size_t b = 0; b < flow->n; b++) {
+    const xfi_box *box = &cls->recvs.boxes[flow->first + b];
+    xfi_move move = {0, 0, (uint32_t)(flow->first + b), 0, 1};
+    xfi_turn turn = {0, b, 0, xfi_stripe_count(cls, box, n_replicas), flow->part, flow->mine, 0};
+
+    made.n_moves += (uint32_t)cls->n_tensors;
+    made.n_bytes += cls->n_tensors * xfi_move_bytes(cls, &cls->recvs, &move);
+    move.n_stripes = (uint16_t)turn.n_stripes;
+    for (; turn.stripe < turn.n_stripes; turn.stripe++) {
+      move.stripe = (uint16_t)turn.stripe;
+      count_turns(s, cls, turn, xfi_move_bytes(cls, &cls->recvs, &move), n_replicas);
+    }
+  }
+  for (int r = 0; r < n_replicas; r++) {
+    if (s->turns[r].n_moves == 0) continue;
+    XFI_TRY(
+        xfi_vec_reserve(&in->shares, &in->shares_capacity, in->n_shares + 1, sizeof *in->shares));
+    in->shares[in->n_shares++] = (share){r, s->turns[r].n_moves, s->turns[r].n_bytes};
+  }
+  made.n = in->n_shares - made.first;
+  XFI_TRY(
+      xfi_vec_reserve(&in->streams, &in->streams_capacity, in->n_streams + 1, sizeof *in->streams));
+  in->streams[in->n_streams++] = made;
+done:
+  return st;
+}
+
+/* Of the class as it is filled for the plan's rank. */
+static xfer_status intake_create(intake **out, survey *s, size_t c, uint32_t part)
+{
+  const xfi_class *cls = &s->plan->classes[c];
+  xfer_status st = XFER_OK;
+  intake *in = xfi_calloc(1, sizeof *in);
+
+  XFI_CHECK(in != NULL, XFER_ERR_NOMEM, "what goes to a part");
+  in->cls = c;
+  in->part = part;
+  in->in_bytes = cls->dst_bytes * cls->n_tensors;
+  in->zero_bytes = cls->zero_bytes * cls->n_tensors;
+  for (size_t f = 0; f < cls->recvs.n; f++)
+    XFI_TRY(add_stream(s, in, cls, &cls->recvs.at[f]));
+  *out = in;
+  in = NULL;
+done:
+  intake_free(in);
+  return st;
+}
+
+static size_t slot_of(const survey *s, size_t c, uint32_t part)
+{
+  size_t slot = (c * 0x9e3779b1u + part) * 0x85ebca6bu & s->mask;
+
+  while (s->kept[slot] != NULL && (s->kept[slot]->cls != c || s->kept[slot]->part != part))
+    slot = (slot + 1) & s->mask;
+  return slot;
+}
+
+static xfer_status grow(survey *s)
+{
+  xfer_status st = XFER_OK;
+  intake **old = s->kept;
+  const size_t n = old == NULL ? 0 : s->mask + 1;
+
+  if (old != NULL && 2 * (s->n_kept + 1) <= n) return XFER_OK;
+  s->kept = xfi_calloc(n == 0 ? 64 : 2 * n, sizeof *s->kept);
+  if (s->kept == NULL) s->kept = old;
+  XFI_CHECK(s->kept != old, XFER_ERR_NOMEM, "what goes to %zu parts", s->n_kept);
+  s->mask = (n == 0 ? 64 : 2 * n) - 1;
+  for (size_t i = 0; i < n; i++)
+    if (old[i] != NULL) s->kept[slot_of(s, old[i]->cls, old[i]->part)] = old[i];
+  xfi_free(old);
+done:
+  return st;
+}
+
+/* ---- a rank's row ---- */
+
+static xfer_status add(survey *s, int src_rank, const xfi_class *cls, uint64_t n_bytes,
+                       uint64_t n_moves)
+{
+  xfer_status st = XFER_OK;
+  xfi_traffic_row *row = &s->row;
+  xfer_traffic *from;
+
+  if (s->place[src_rank] == 0) {
+    XFI_TRY(xfi_vec_reserve(&row->from, &s->row_capacity, row->n + 1, sizeof *row->from));
+    row->from[row->n++] = (xfer_traffic){.src_rank = src_rank, .dst_rank = row->rank};
+    s->place[src_rank] = (uint32_t)row->n;
+  }
+  from = &row->from[s->place[src_rank] - 1];
+  from->n_bytes += n_bytes;
+  from->n_moves += n_moves;
+  if (cls->broadcast) from->broadcast_bytes += n_bytes;
+done:
+  return st;
+}
+
+/* Sources near the destination come first: turn by turn, as the plan itself does. */
+static xfer_status add_by_turns(survey *s, const xfi_class *cls, const xfi_flow *flow)
+{
+  const int n_replicas = xfi_part_n_replicas(cls->src, flow->part);
+  xfer_status st = XFER_OK;
+
+  for (size_t i = 0; i < cls->n_tensors * flow->n; i++) {
+    const size_t b = i % flow->n;
+    xfi_move move = {0, 0, (uint32_t)(flow->first + b), 0, 1};
+    xfi_turn turn = {cls->first_ordinal + (uint32_t)(i / flow->n),
+                     b,
+                     0,
+                     1,
+                     flow->part,
+                     flow->mine,
+                     flow->my_replica};
+
+    turn.n_stripes = xfi_stripe_count(cls, &cls->recvs.boxes[move.box], n_replicas);
+    move.n_stripes = (uint16_t)turn.n_stripes;
+    for (; turn.stripe < turn.n_stripes; turn.stripe++) {
+      move.stripe = (uint16_t)turn.stripe;
+      XFI_TRY(add(s, xfi_choose_source(s->plan, cls, &turn, s->plan->rank), cls,
+                  xfi_move_bytes(cls, &cls->recvs, &move), 1));
+    }
+  }
+done:
+  return st;
+}
+
+static xfer_status add_stream_to_row(survey *s, const xfi_class *cls, const intake *in,
+                                     const stream *from, int my_replica)
+{
+  const int n = xfi_part_n_replicas(cls->src, from->part);
+  const int shift = cls->broadcast ? 0 : my_replica % n;
+  xfer_status st = XFER_OK;
+
+  if (xfi_part_replica(cls->src, from->part, s->row.rank) >= 0)
+    return add(s, s->row.rank, cls, from->n_bytes, from->n_moves);
+  for (size_t i = 0; i < from->n; i++) {
+    const share *one = &in->shares[from->first + i];
+    const int replica = one->replica + shift;
+
+    XFI_TRY(add(s, xfi_part_rank(cls->src, from->part, replica < n ? replica : replica - n), cls,
+                one->n_bytes, one->n_moves));
+  }
+done:
+  return st;
+}
+
+static xfer_status add_intake(survey *s, const xfi_class *cls, const intake *in)
+{
+  const bool near = s->plan->options.ranks_per_domain > 0 && !cls->broadcast;
+  const bool listed = cls->dst->boxes != NULL;
+  xfer_status st = XFER_OK;
+
+  s->row.in_bytes += in->in_bytes;
+  s->row.zero_bytes += in->zero_bytes;
+  for (size_t i = 0; i < in->n_streams; i++) {
+    const stream *from = &in->streams[i];
+    const int replica = listed ? from->my_replica : cls->dst_place.replica;
+
+    if (near && xfi_part_replica(cls->src, from->part, s->row.rank) < 0)
+      XFI_TRY(add_by_turns(s, cls, &cls->recvs.at[i]));
+    else
+      XFI_TRY(add_stream_to_row(s, cls, in, from, replica));
+  }
+done:
+  return st;
+}
+
+/* Fills the class for the plan's rank, and drops what it held. */
+static xfer_status fill(survey *s, xfi_class *cls)
+{
+  cls->recvs.n = cls->recvs.n_boxes = 0;
+  cls->dst_bytes = cls->zero_bytes = 0;
+  return xfi_class_fill_receives(cls, s->plan, &s->scratch);
+}
+
+static xfer_status add_class(survey *s, size_t c)
+{
+  xfi_class *cls = &s->plan->classes[c];
+  const bool near = s->plan->options.ranks_per_domain > 0 && !cls->broadcast;
+  xfer_status st = XFER_OK;
+  intake *in = NULL;
+  uint32_t part = 0;
+  size_t slot = 0;
+  bool keep = cls->dst->boxes == NULL && !near;
+
+  if (!xfi_class_find_dst(cls, s->plan->rank)) return XFER_OK;
+  if (keep) part = xfi_place_part(cls->dst, &cls->dst_place);
+  keep = keep && cls->dst->n_replicas > 1;
+  if (keep) {
+    XFI_TRY(grow(s));
+    slot = slot_of(s, c, part);
+    in = s->kept[slot];
+  }
+  if (in == NULL) {
+    XFI_TRY(fill(s, cls));
+    XFI_TRY(intake_create(&in, s, c, part));
+    if (keep) {
+      s->kept[slot] = in;
+      s->n_kept++;
+    }
+  }
+  st = add_intake(s, cls, in);
+  if (!keep) intake_free(in);
+done:
+  return st;
+}
+
+static void survey_free(survey *s)
+{
+  for (size_t i = 0; s->kept != NULL && i <= s->mask; i++)
+    intake_free(s->kept[i]);
+  xfi_free(s->kept);
+  xfi_free(s->turns);
+  xfi_free(s->row.from);
+  xfi_free(s->place);
+  xfi_scratch_free(&s->scratch);
+  xfi_plan_destroy(s->plan);
+}
+
+xfer_status xfi_traffic(int n_ranks, const xfer_tensor *tensors, size_t n_tensors,
+                        const xfi_plan_options *options, xfi_traffic_fn fn, void *context)
+{
+  xfer_status st = XFER_OK;
+  survey s = {.plan = NULL};
+  bool more = true;
+
+  XFI_TRY(xfi_plan_classify(&s.plan, n_ranks, 0, tensors, n_tensors, options));
+  s.place = xfi_calloc((size_t)n_ranks, sizeof *s.place);
+  XFI_CHECK(s.place != NULL, XFER_ERR_NOMEM, "%d ranks", n_ranks);
+  for (int r = 0; r < n_ranks && more; r++) {
+    s.plan->rank = r;
+    s.row = (xfi_traffic_row){.rank = r, .from = s.row.from};
+    for (size_t c = 0; c < s.plan->n_classes; c++)
+      XFI_TRY(add_class(&s, c));
+    for (size_t i = 0; i < s.row.n; i++)
+      s.place[s.row.from[i].src_rank] = 0;
+    more = fn(context, s.plan, &s.row);
+  }
+done:
+  survey_free(&s);
+  return st;
+}

@@ -1,0 +1,186 @@
+/* What every rank gets from whom: as its own list of moves has it, for all ways of choosing. */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include <cmocka.h>
+
+#include "alloc.h"
+#include "plans_of.h"
+#include "traffic.h"
+
+enum { N_RANKS = 24 };
+
+typedef struct seen {
+  const tensor_list *list;
+  const xfi_plan_options *options;
+  int n_rows;
+} seen;
+
+/* The same figures from one rank's moves. */
+static void count_moves(const xfi_plan *plan, xfer_traffic *counted)
+{
+  const xfi_move_list *lists[] = {&plan->recvs, &plan->selfs};
+
+  for (int l = 0; l < 2; l++) {
+    for (size_t i = 0; i < lists[l]->n_moves; i++) {
+      const xfi_move *m = &lists[l]->moves[i];
+      const xfi_class *cls = xfi_plan_class(plan, m->tensor);
+      const uint64_t n_bytes = xfi_move_bytes(cls, &cls->recvs, m);
+
+      counted[m->peer].n_bytes += n_bytes;
+      counted[m->peer].n_moves++;
+      if (cls->broadcast) counted[m->peer].broadcast_bytes += n_bytes;
+    }
+  }
+}
+
+static bool compare_row(void *context, const xfi_plan *classes, const xfi_traffic_row *row)
+{
+  seen *s = context;
+  xfi_plan *plan = plan_of(s->list, N_RANKS, row->rank, s->options);
+  xfer_traffic counted[N_RANKS] = {{0, 0, 0, 0, 0}};
+  size_t n = 0;
+
+  count_moves(plan, counted);
+  assert_int_equal(row->rank, s->n_rows++);
+  assert_int_equal(row->in_bytes, plan->in_bytes);
+  assert_int_equal(row->zero_bytes, plan->zero_bytes);
+  assert_int_equal(classes->payload_bytes, plan->payload_bytes);
+  for (int r = 0; r < N_RANKS; r++)
+    n += counted[r].n_moves > 0;
+  assert_int_equal(row->n, n);
+  for (size_t i = 0; i < row->n; i++) {
+    const xfer_traffic *want = &counted[row->from[i].src_rank];
+
+    assert_int_equal(row->from[i].dst_rank, row->rank);
+    assert_int_equal(row->from[i].n_bytes, want->n_bytes);
+    assert_int_equal(row->from[i].n_moves, want->n_moves);
+    assert_int_equal(row->from[i].broadcast_bytes, want->broadcast_bytes);
+  }
+  xfi_plan_destroy(plan);
+  return true;
+}
+
+/* Classes of several tensors: sources that are many, few, also destinations, near; stripes;
+ * padding; strided and repeated indices. */
+static void fill_list(tensor_list *list)
+{
+  list->n = list->n_owned = 0;
+  add_line(list, "rows", 7, "f32[64,48] (4,2)@0-7:S0,R -> (3,4)@8-19:S1,R");
+  add_line(list, "all", 3, "u8[4096] (8)@0-7:R -> (16)@8-23:R");
+  add_line(list, "same", 5, "bf16[30,8] (3,2)@0-5:S0,R -> (6)@0-5:S0");
+  add_line(list, "large", 2, "u8[64,131072] (2,3)@0-5:S0,R -> (2,4)@16-23:S0,R");
+  add_line(list, "strided", 11, "u16[29] (3,2)@1-6:S0f2,S0 -> (4,2)@10-17:S0,R;pad=0:32");
+  add_line(list, "swapped", 4, "i64[5,6] (6)@23,21,19,17,15,13:R -> (2,3)@0-5:S1b,S0");
+  add_line(list, "one", 1, "f64[] (1)@9:R -> (2,6)@0-11:R,R");
+}
+
+static void test_rows_are_those_of_moves(void **state)
+{
+  (void)state;
+  tensor_list list;
+  const xfi_plan_options options[] = {{XFER_LANE_AUTO, 0},
+                                      {XFER_LANE_DIRECT, 0},
+                                      {XFER_LANE_BROADCAST, 0},
+                                      {XFER_LANE_DIRECT, 8},
+                                      {XFER_LANE_AUTO, 5}};
+
+  fill_list(&list);
+  for (size_t o = 0; o < sizeof options / sizeof *options; o++) {
+    seen s = {&list, &options[o], 0};
+
+    print_message("lane %u, %u ranks per domain\n", options[o].lane, options[o].ranks_per_domain);
+    assert_int_equal(xfi_traffic(N_RANKS, list.at, list.n, &options[o], compare_row, &s), XFER_OK);
+    assert_int_equal(s.n_rows, N_RANKS);
+  }
+  free_tensors(&list);
+}
+
+static bool stop_at_third(void *context, const xfi_plan *classes, const xfi_traffic_row *row)
+{
+  (void)classes;
+  ++*(int *)context;
+  return row->rank < 2;
+}
+
+static void test_nobody_is_told_after_enough(void **state)
+{
+  (void)state;
+  tensor_list list;
+  int n = 0;
+
+  fill_list(&list);
+  assert_int_equal(xfi_traffic(N_RANKS, list.at, list.n, &plain_options, stop_at_third, &n),
+                   XFER_OK);
+  assert_int_equal(n, 3);
+  free_tensors(&list);
+}
+
+static void test_missing_source_is_named(void **state)
+{
+  (void)state;
+  static const xfer_run runs[] = {{0, 3, 0}};
+  static const int64_t first[] = {0, 1};
+  static const int64_t lengths[] = {3};
+  static const int64_t shape[] = {4};
+  const xfer_run_table table = {runs, first, lengths, 1, 0};
+  const xfer_placement part = xfer_shard_runs(0, &table);
+  const int one = 1;
+  xfer_layout_desc desc = XFER_LAYOUT_DESC_INIT;
+  xfer_layout *src = NULL;
+  xfer_mesh *mesh = NULL;
+  tensor_list list = {.n = 0};
+  int n = 0;
+
+  assert_int_equal(xfi_mesh_create(&mesh, &one, 1, NULL), XFER_OK);
+  desc.mesh = mesh;
+  desc.dtype = XFER_U8;
+  desc.n_dims = desc.n_placements = 1;
+  desc.shape = shape;
+  desc.placements = &part;
+  assert_int_equal(xfi_layout_create(&src, &desc), XFER_OK);
+  xfi_mesh_destroy(mesh);
+  add_layouts(&list, "short", 1, src, layout_of("u8[4] (2)@1,2:R"));
+  assert_int_equal(xfi_traffic(N_RANKS, list.at, list.n, &plain_options, stop_at_third, &n),
+                   XFER_ERR_SHAPE);
+  assert_non_null(strstr(xfi_last_error(), "\"short\""));
+  free_tensors(&list);
+}
+
+static bool go_on(void *context, const xfi_plan *classes, const xfi_traffic_row *row)
+{
+  (void)context, (void)classes, (void)row;
+  return true;
+}
+
+static void test_each_failed_allocation_is_survived(void **state)
+{
+  (void)state;
+  tensor_list list;
+  xfer_status st = XFER_ERR_NOMEM;
+  long n = 0;
+
+  fill_list(&list);
+  for (; st != XFER_OK && n < 2000; n++) {
+    xfi_alloc_fail_after(n);
+    st = xfi_traffic(N_RANKS, list.at, list.n, &plain_options, go_on, NULL);
+    xfi_alloc_fail_after(-1);
+    assert_true(st == XFER_OK || st == XFER_ERR_NOMEM);
+  }
+  assert_true(n > 20);
+  assert_int_equal(st, XFER_OK);
+  free_tensors(&list);
+}
+
+int main(void)
+{
+  const struct CMUnitTest tests[] = {
+      cmocka_unit_test(test_rows_are_those_of_moves),
+      cmocka_unit_test(test_nobody_is_told_after_enough),
+      cmocka_unit_test(test_missing_source_is_named),
+      cmocka_unit_test(test_each_failed_allocation_is_survived),
+  };
+  return cmocka_run_group_tests(tests, NULL, NULL);
+}
