@@ -223,8 +223,10 @@ static int check(const plan_args *a)
     return args_wrong("--expect goes with --model, not with --problem");
   if (a->job.model != NULL && (a->regions || a->moves))
     return args_wrong("--regions and --moves go with --problem");
-  if (a->json + a->regions + a->moves + a->bench > 1)
-    return args_wrong("give only one of --json, --regions, --moves and --bench");
+  if (a->json + a->regions + a->moves + a->bench + (a->html != NULL) > 1)
+    return args_wrong("give only one of --json, --html, --regions, --moves and --bench");
+  if (a->html != NULL && (a->rank >= 0 || a->expect >= 0))
+    return args_wrong("--html has all ranks: it goes without --rank and --expect");
   if (a->expect >= 0 && (a->rank >= 0 || a->json || a->bench))
     return args_wrong("%s does not go with --expect", a->rank >= 0 ? "--rank"
                                                       : a->json    ? "--json"
@@ -240,6 +242,8 @@ static int parse(plan_args *args, int argc, char **argv)
       {"What is printed", ARG_GROUP, NULL, NULL, 0, 0},
       {"--rank", ARG_INT, &args->rank, "R  only this rank", 0, INT_MAX},
       {"--json", ARG_FLAG, &args->json, "the report as one JSON object", 0, 0},
+      {"--html", ARG_TEXT, &args->html, "FILE  a page with pictures, for any browser; no network",
+       0, 0},
       {"--regions", ARG_FLAG, &args->regions, "what each rank holds, one JSON line a rank", 0, 0},
       {"--moves", ARG_FLAG, &args->moves, "who sends what to whom, one JSON line a move", 0, 0},
       {"--expect", ARG_INT, &args->expect, "R  the local tensors that rank R binds, as JSON", 0,

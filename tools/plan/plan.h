@@ -12,6 +12,7 @@ typedef struct plan_args {
   job_args job;        /* job.model NULL: problem */
   int64_t rank;        /* -1: all ranks */
   int64_t expect;      /* print the local tensors of this rank; -1: no */
+  const char *html;    /* NULL: no page */
   bool json;
   bool regions;
   bool moves;

@@ -11,6 +11,7 @@
 #include <unistd.h>
 
 #include "args.h"
+#include "html.h"
 #include "text.h"
 #include "traffic.h"
 
@@ -95,6 +96,7 @@ int plan_report(const plan_whole *whole, const plan_args *args)
     return args_wrong("--rank %lld: there are only %d ranks", (long long)args->rank,
                       whole->n_ranks);
   if (args->rank >= 0) return print_rank(whole, args);
+  if (args->html != NULL) return plan_html(whole, args);
   if (!plan_traffic_find(&traffic, whole, false)) return EXIT_FAILURE;
   for (int rank = 0; rank < whole->n_ranks; rank++)
     delivered += traffic.ranks[rank].in_bytes;
