@@ -113,7 +113,7 @@ xfer_status xfer_plan_traffic(int n_ranks, const xfer_tensor *tensors, size_t n_
 
   XFI_CHECK(fn != NULL, XFER_ERR_ARG, "traffic: nobody to tell");
   XFI_CHECK(n_ranks > 0, XFER_ERR_ARG, "traffic of %d ranks", n_ranks);
-  XFI_TRY(copy_options(&options, given));
+  XFI_TRY(xfi_plan_options_copy(&options, given));
   XFI_TRY(check_tensors(tensors, n_tensors, true));
   XFI_TRY(xfi_run_traffic(n_ranks, tensors, n_tensors, &options, tell, &to));
 done:

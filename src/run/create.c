@@ -216,7 +216,7 @@ xfer_status xfi_run_traffic(int n_ranks, const xfer_tensor *tensors, size_t n_te
   xfi_plan_options moves;
 
   XFI_TRY(fill_options(&options, NULL));
-  moves = moves_options(&options);
+  moves = moves_options(&options, NULL);
   XFI_TRY(xfi_traffic(n_ranks, tensors, n_tensors, &moves, fn, context));
 done:
   return st;

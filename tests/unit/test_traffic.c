@@ -81,11 +81,11 @@ static void test_rows_are_those_of_moves(void **state)
 {
   (void)state;
   tensor_list list;
-  const xfi_plan_options options[] = {{XFER_LANE_AUTO, 0},
-                                      {XFER_LANE_DIRECT, 0},
-                                      {XFER_LANE_BROADCAST, 0},
-                                      {XFER_LANE_DIRECT, 8},
-                                      {XFER_LANE_AUTO, 5}};
+  const xfi_plan_options options[] = {{XFER_LANE_AUTO, 0, NULL},
+                                      {XFER_LANE_DIRECT, 0, NULL},
+                                      {XFER_LANE_BROADCAST, 0, NULL},
+                                      {XFER_LANE_DIRECT, 8, NULL},
+                                      {XFER_LANE_AUTO, 5, NULL}};
 
   fill_list(&list);
   for (size_t o = 0; o < sizeof options / sizeof *options; o++) {

@@ -18,7 +18,7 @@ static bool boxes_of(shard *part, const xfer_layout *layout, int rank, int n_dim
 
 static bool same_boxes(const shard *a, const shard *b, int n_dims)
 {
-  return a->n_boxes == b->n_boxes &&
+  return a->n_boxes == b->n_boxes && a->bounds != NULL && b->bounds != NULL &&
          memcmp(a->bounds, b->bounds, 2 * (size_t)n_dims * a->n_boxes * sizeof *a->bounds) == 0;
 }
 
@@ -68,7 +68,7 @@ bool shards_find(shards *out, const xfer_layout *layout, int n_ranks)
 
 void shards_free(shards *out)
 {
-  for (size_t i = 0; i < out->n; i++) {
+  for (size_t i = 0; out->at != NULL && i < out->n; i++) {
     free(out->at[i].bounds);
     free(out->at[i].ranks);
   }
