@@ -393,7 +393,9 @@ XFER_API XFER_MUST_CHECK xfer_status xfer_locals_view(xfer_locals *locals, size_
 typedef void (*xfer_misc_fn)(void *context, const char *name, int32_t dtype, const int64_t *shape,
                              int n_dims, const void *data);
 
-/** Take misc tensors by callback: those not handed in get memory of the library at bind. */
+/** Take misc tensors by callback: those not handed in get memory of the library at bind, host
+ * memory that the plan's device reaches. It goes with the list, which then outlives the runs of the
+ * plan. */
 XFER_API XFER_MUST_CHECK xfer_status xfer_locals_take_misc(xfer_locals *locals, xfer_misc_fn fn,
                                                            void *context);
 /** xfer_plan_wait(), then the callbacks, on the caller's thread. Collective. */

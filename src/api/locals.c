@@ -4,6 +4,7 @@
 #include <xfer/refit.h>
 
 #include "error.h"
+#include "object.h"
 
 #include <string.h>
 
@@ -100,12 +101,19 @@ xfer_status xfer_locals_bind(xfer_locals *locals, xfer_plan *plan)
 {
   xfer_view src, dst;
   int has = 0;
+  xfi_entered before;
   xfer_status st = XFER_OK;
 
   XFI_CHECK(locals != NULL && plan != NULL, XFER_ERR_ARG, "xfer_locals_bind: a pointer is NULL");
   XFI_TRY(xfi_locals_complete(locals));
   XFI_CHECK(locals->n_problems == 0, XFER_ERR_MISMATCH, "%s (one of %zu problems)",
             locals->problems[0].text, locals->n_problems);
+  XFI_CHECK(plan->device != NULL, XFER_ERR_STATE,
+            "xfer_locals_bind: a simulated plan cannot be bound");
+  xfi_device_enter(plan->device, &before);
+  st = xfi_locals_own(locals, &plan->device->ops->host_memory);
+  xfi_device_leave(plan->device, &before);
+  if (st != XFER_OK) goto done;
   for (size_t t = 0; t < locals->refit->n_tensors; t++) {
     XFI_TRY(xfer_locals_view(locals, t, &src, &dst, &has));
     if (has == 0) continue;

@@ -3,6 +3,7 @@
 #define XFI_ALLOC_H
 
 #include "door.h"
+#include "xfer/status.h"
 
 #include <stddef.h>
 
@@ -17,6 +18,12 @@ XFI_DOOR void xfi_free(void *p);
 /* Leave memory, of any device, for ever to somebody who may still touch it. It stays reachable, so
  * that leak checkers know it from what was forgotten. */
 void xfi_abandon(void *p);
+
+/* Who gives zeroed memory that hosts read, and takes it back, long after the giver is gone too. */
+typedef struct xfi_host_memory {
+  xfer_status (*alloc)(void **memory, size_t n_bytes);
+  void (*free)(void *memory); /* NULL is fine */
+} xfi_host_memory;
 
 /* A copy of `text`, or NULL. */
 XFI_DOOR char *xfi_strdup(const char *text);

@@ -80,9 +80,23 @@ static void cuda_free(xfi_device *base, void *memory)
   (void)cudaFree(memory);
 }
 
+static xfer_status cuda_host_alloc(void **memory, size_t n_bytes)
+{
+  xfer_status st = XFER_OK;
+
+  XFI_CUDA_TRY(cudaHostAlloc, (memory, n_bytes, cudaHostAllocPortable | cudaHostAllocMapped));
+  memset(*memory, 0, n_bytes);
+done:
+  return st;
+}
+
+static void cuda_host_free(void *memory)
+{
+  if (memory != NULL) (void)cudaFreeHost(memory);
+}
+
 static void cuda_exports_end(xfi_device *base)
 {
-
   xfi_cuda_chunks_close(xfi_cuda(base));
 }
 
@@ -254,6 +268,7 @@ static const xfi_device_ops cuda_ops = {
     .leave = cuda_leave,
     .alloc = cuda_alloc,
     .free = cuda_free,
+    .host_memory = {cuda_host_alloc, cuda_host_free},
     .find_allocation = xfi_cuda_find_allocation,
     .stream_create = cuda_stream_create,
     .stream_destroy = cuda_stream_destroy,

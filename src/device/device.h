@@ -13,6 +13,7 @@
 #include <stdint.h>
 
 #include "alarm.h"
+#include "alloc.h"
 #include "clock.h"
 #include "door.h"
 #include "kernels.h"
@@ -72,6 +73,8 @@ typedef struct xfi_device_ops {
   /* Memory of this device, zeroed. */
   xfer_status (*alloc)(xfi_device *device, void **memory, size_t n_bytes);
   void (*free)(xfi_device *device, void *memory);
+  /* Host memory that this device's copies reach as well. */
+  xfi_host_memory host_memory;
   /* Which allocation the bytes from `pointer` lie in. XFER_ERR_ARG names memory that copies cannot
    * use, pageable host memory or another device's on a CUDA device, and bytes that reach past it.
    */

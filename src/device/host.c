@@ -50,9 +50,8 @@ static void host_destroy(xfi_device *device)
   xfi_free(device);
 }
 
-static xfer_status host_alloc(xfi_device *device, void **memory, size_t n_bytes)
+static xfer_status host_memory(void **memory, size_t n_bytes)
 {
-  (void)device;
   void *made = xfi_calloc(n_bytes, 1);
   if (made == NULL) {
     xfi_set_error("no %zu bytes of host memory", n_bytes);
@@ -60,6 +59,12 @@ static xfer_status host_alloc(xfi_device *device, void **memory, size_t n_bytes)
   }
   *memory = made;
   return XFER_OK;
+}
+
+static xfer_status host_alloc(xfi_device *device, void **memory, size_t n_bytes)
+{
+  (void)device;
+  return host_memory(memory, n_bytes);
 }
 
 static void host_free(xfi_device *device, void *memory)
@@ -395,6 +400,7 @@ static const xfi_device_ops host_ops = {
     .destroy = host_destroy,
     .alloc = host_alloc,
     .free = host_free,
+    .host_memory = {host_memory, xfi_free},
     .find_allocation = host_find_allocation,
     .stream_create = host_stream_create,
     .stream_destroy = host_stream_destroy,

@@ -210,26 +210,42 @@ done:
   return st;
 }
 
+/* Will the callback take it? */
+static bool is_taken(const xfer_locals *locals, const xfi_local *local)
+{
+  return !local->given && !local->unused && local->n_bytes != 0 && local->misc &&
+         locals->misc_fn != NULL;
+}
+
 xfer_status xfi_locals_complete(xfer_locals *locals)
 {
   xfer_status st = XFER_OK;
 
   for (size_t i = 0; i < locals->n && !locals->listed; i++) {
-    xfi_local *local = &locals->at[i];
+    const xfi_local *local = &locals->at[i];
 
-    if (local->given || local->unused || local->n_bytes == 0) continue;
-    if (local->misc && locals->misc_fn != NULL) {
-      local->owned = xfi_calloc(local->n_bytes, 1);
-      XFI_CHECK(local->owned != NULL, XFER_ERR_NOMEM, "%zu bytes for \"%s\"", local->n_bytes,
-                local->name);
-      local->base = local->owned;
-      local->given = true;
-    } else {
-      XFI_TRY(xfi_problem_add(locals, "\"%s\" of rank %d in \"%s\" is missing", local->name,
-                              locals->rank, locals->refit->sides[local->side].side->spec));
-    }
+    if (local->given || local->unused || local->n_bytes == 0 || is_taken(locals, local)) continue;
+    XFI_TRY(xfi_problem_add(locals, "\"%s\" of rank %d in \"%s\" is missing", local->name,
+                            locals->rank, locals->refit->sides[local->side].side->spec));
   }
   locals->listed = true;
+done:
+  return st;
+}
+
+xfer_status xfi_locals_own(xfer_locals *locals, const xfi_host_memory *memory)
+{
+  xfer_status st = XFER_OK;
+
+  for (size_t i = 0; i < locals->n; i++) {
+    xfi_local *local = &locals->at[i];
+
+    if (!is_taken(locals, local)) continue;
+    XFI_TRY(memory->alloc(&local->owned, local->n_bytes));
+    local->free = memory->free;
+    local->base = local->owned;
+    local->given = true;
+  }
 done:
   return st;
 }

@@ -30,7 +30,7 @@ void xfi_locals_destroy(xfer_locals *locals)
   for (size_t i = 0; i < locals->n; i++) {
     xfi_free(locals->at[i].name);
     xfi_free(locals->at[i].made);
-    xfi_free(locals->at[i].owned);
+    if (locals->at[i].owned != NULL) locals->at[i].free(locals->at[i].owned);
   }
   for (size_t i = 0; i < locals->n_problems; i++)
     xfi_free(locals->problems[i].text);

@@ -3,6 +3,7 @@
 #ifndef XFI_LOCALS_H
 #define XFI_LOCALS_H
 
+#include "alloc.h"
 #include "join.h"
 
 typedef struct xfi_local {
@@ -24,7 +25,8 @@ typedef struct xfi_local {
                 */
   char *made;  /* misc: the tensor that the framework makes of it */
   int made_dtype;
-  void *owned; /* memory of a misc tensor that the library took */
+  void *owned; /* memory of a misc tensor that the library took; `free` gives it back */
+  void (*free)(void *memory);
 } xfi_local;
 
 typedef struct xfi_problem {
@@ -59,9 +61,10 @@ void xfi_locals_destroy(xfer_locals *locals);
 /* give.c */
 xfer_status xfi_locals_give(xfer_locals *locals, int side, const char *name, xfer_dtype dtype,
                             void *base, const int64_t *shape, const int64_t *strides, int n_dims);
-/* Memory for misc tensors that were not handed in, if a callback takes them; then what is still
- * missing. */
+/* Lists what is missing; misc tensors are not if a callback takes them. */
 xfer_status xfi_locals_complete(xfer_locals *locals);
+/* Memory for the misc tensors that a callback takes. */
+xfer_status xfi_locals_own(xfer_locals *locals, const xfi_host_memory *memory);
 xfer_status xfi_problem_add(xfer_locals *locals, const char *fmt, ...)
     __attribute__((format(printf, 2, 3)));
 
