@@ -4,7 +4,6 @@
 #include "alloc.h"
 #include "error.h"
 #include "launch.h"
-#include "vec.h"
 
 #include <stdio.h>
 #include <string.h>
@@ -20,27 +19,6 @@ enum {
 };
 
 /* ---- memory ------------------------------------------------------------------------------- */
-
-const xfi_cuda_range *xfi_cuda_own(const xfi_cuda_device *device, const void *pointer)
-{
-  const char *p = pointer;
-
-  for (size_t i = 0; i < device->n_own; i++) {
-    const xfi_cuda_range *range = &device->own[i];
-    if (p >= range->base && p < range->base + range->n_bytes) return range;
-  }
-  return NULL;
-}
-
-static xfer_status own_add(xfi_cuda_device *device, const void *memory, size_t n_bytes)
-{
-  xfer_status st = XFER_OK;
-
-  XFI_TRY(xfi_vec_reserve(&device->own, &device->cap_own, device->n_own + 1, sizeof *device->own));
-  device->own[device->n_own++] = (xfi_cuda_range){.base = memory, .n_bytes = n_bytes};
-done:
-  return st;
-}
 
 static xfer_status cuda_alloc(xfi_device *base, void **memory, size_t n_bytes)
 {
@@ -59,7 +37,6 @@ static xfer_status cuda_alloc(xfi_device *base, void **memory, size_t n_bytes)
   /* On the aside stream: the default stream may be held up by the caller's work. */
   XFI_CUDA_TRY(cudaMemsetAsync, (made, 0, at_least, device->aside));
   XFI_CUDA_TRY(cudaStreamSynchronize, (device->aside));
-  XFI_TRY(own_add(device, made, at_least));
   *memory = made;
   made = NULL;
 done:
@@ -69,15 +46,8 @@ done:
 
 static void cuda_free(xfi_device *base, void *memory)
 {
-  xfi_cuda_device *device = xfi_cuda(base);
-
-  if (memory == NULL) return;
-  for (size_t i = 0; i < device->n_own; i++) {
-    if (device->own[i].base != memory) continue;
-    device->own[i] = device->own[--device->n_own];
-    break;
-  }
-  (void)cudaFree(memory);
+  (void)base;
+  if (memory != NULL) (void)cudaFree(memory);
 }
 
 static xfer_status cuda_host_alloc(void **memory, size_t n_bytes)
@@ -253,7 +223,6 @@ static void cuda_destroy(xfi_device *base)
   xfi_cuda_unimport_all(device);
   if (device->aside != NULL) (void)cudaStreamDestroy(device->aside);
   cuda_leave(base, &before);
-  xfi_free(device->own);
   xfi_free(device);
 }
 

@@ -6,8 +6,8 @@
  * - a graph (cuda_graph.c) takes regular ones of middling size, in one launch for all;
  * - one launch of the kernels takes the rest.
  *
- * Copies from or to our own slots are gathers and scatters: all by the kernels, on few blocks,
- * beside NCCL. (The engine was slower there: docs/performance.md.)
+ * Within one memory the kernels are as fast as the engine: gathers, scatters and what stays on a
+ * rank are all theirs, on few blocks, so that what crosses the link beside them is not held up.
  */
 #include "cuda_device.h"
 
@@ -113,8 +113,7 @@ static void add_ops(xfi_cuda_ops *ops, const candidate *from)
   }
 }
 
-/* Gives the largest copies that a kind takes to it, and moves the others to the front of `rest`.
- * Within one memory the kernels are as fast. */
+/* Gives the largest copies that a kind takes to it, and moves the others to the front of `rest`. */
 static xfer_status take(xfi_cuda_ops *ops, const taste *t, const xfi_cuda_device *device,
                         xfi_copy *rest, size_t *n_rest)
 {
@@ -152,16 +151,6 @@ static xfer_status take(xfi_cuda_ops *ops, const taste *t, const xfi_cuda_device
 done:
   xfi_free(candidates);
   return st;
-}
-
-/* Is every copy to or from our own memory, which are the slots of rounds? */
-static bool is_staging(const xfi_cuda_device *device, const xfi_copy *copies, size_t n_copies)
-{
-  for (size_t i = 0; i < n_copies; i++) {
-    bool src = copies[i].src != NULL && xfi_cuda_own(device, copies[i].src) != NULL;
-    if (!src && xfi_cuda_own(device, copies[i].dst) == NULL) return false;
-  }
-  return true;
 }
 
 /* ---- the kernels' tables ------------------------------------------------------------------ */
@@ -229,14 +218,14 @@ done:
 }
 
 static xfer_status batch_fill(xfi_cuda_device *device, xfi_batch *batch, const xfi_copy *copies,
-                              size_t n_copies, const xfi_guard *guard)
+                              size_t n_copies, bool beside, const xfi_guard *guard)
 {
+  const int n_blocks = beside ? XFI_CUDA_BLOCKS_BESIDE : XFI_CUDA_BLOCKS_ALONE;
   xfer_status st = XFER_OK;
   xfi_cuda_program program = {.rows = {.pieces = NULL}};
   xfi_cuda_ops in_graph = {NULL, 0};
   xfi_copy *rest = NULL;
   size_t n_rest = 0;
-  int n_blocks = XFI_CUDA_BLOCKS_BESIDE;
 
   rest = xfi_calloc(n_copies, sizeof *rest);
   XFI_CHECK(rest != NULL, XFER_ERR_NOMEM, "a batch of %zu copies", n_copies);
@@ -245,13 +234,10 @@ static xfer_status batch_fill(xfi_cuda_device *device, xfi_batch *batch, const x
     xfi_copy_simplify(&c);
     if (xfi_copy_bytes(&c) > 0) rest[n_rest++] = c;
   }
-  if (!is_staging(device, rest, n_rest)) {
-    n_blocks = XFI_CUDA_BLOCKS_ALONE;
-    if (!xfi_cuda_guard_is_strict(guard))
-      XFI_TRY(take(&batch->engine, &of_engine, device, rest, &n_rest));
-    XFI_TRY(take(&in_graph, &of_graph, device, rest, &n_rest));
-    XFI_TRY(xfi_cuda_graph_create(&batch->graph, device, &in_graph, guard));
-  }
+  if (!xfi_cuda_guard_is_strict(guard))
+    XFI_TRY(take(&batch->engine, &of_engine, device, rest, &n_rest));
+  XFI_TRY(take(&in_graph, &of_graph, device, rest, &n_rest));
+  XFI_TRY(xfi_cuda_graph_create(&batch->graph, device, &in_graph, guard));
   XFI_TRY(xfi_cuda_compile(&program, rest, n_rest, n_blocks));
   XFI_TRY(upload(device, batch, &program, n_blocks, guard));
   batch->n_kinds = (batch->engine.n > 0) + (batch->graph != NULL) + (n_rest > 0);
@@ -264,13 +250,13 @@ done:
 }
 
 xfer_status xfi_cuda_batch_create(xfi_device *base, xfi_batch **batch, const xfi_copy *copies,
-                                  size_t n_copies, const xfi_guard *guard)
+                                  size_t n_copies, bool beside, const xfi_guard *guard)
 {
   xfer_status st = XFER_OK;
   xfi_batch *made = xfi_calloc(1, sizeof *made);
 
   XFI_CHECK(made != NULL, XFER_ERR_NOMEM, "a batch of %zu copies", n_copies);
-  XFI_TRY(batch_fill(xfi_cuda(base), made, copies, n_copies, guard));
+  XFI_TRY(batch_fill(xfi_cuda(base), made, copies, n_copies, beside, guard));
   *batch = made;
   made = NULL;
 done:

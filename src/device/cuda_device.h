@@ -35,12 +35,6 @@ typedef struct xfi_cuda_driver {
   PFN_cuGetErrorName_v6000 error_name;
 } xfi_cuda_driver;
 
-/* An interval of addresses. */
-typedef struct xfi_cuda_range {
-  const char *base;
-  size_t n_bytes;
-} xfi_cuda_range;
-
 typedef struct xfi_cuda_page xfi_cuda_page;     /* cuda_page.c */
 typedef struct xfi_cuda_offers xfi_cuda_offers; /* cuda_chunk.c */
 
@@ -50,10 +44,6 @@ typedef struct xfi_cuda_device {
   bool has_ops64;     /* streams can wait for, and write, 64-bit words */
   cudaStream_t aside; /* for uploads whatever the other streams do */
   xfi_cuda_driver driver;
-
-  xfi_cuda_range *own; /* [n_own] of alloc(), to tell staging from tensors */
-  size_t n_own;
-  size_t cap_own;
 
   xfi_cuda_page *pages;    /* of flags_alloc() */
   xfi_cuda_offers *offers; /* to peers, in chunks; NULL: none now */
@@ -194,13 +184,8 @@ xfer_status xfi_cuda_graph_create(cudaGraphExec_t *graph, const xfi_cuda_device 
 /* ---- cuda_batch.c ---- */
 
 xfer_status xfi_cuda_batch_create(xfi_device *device, xfi_batch **batch, const xfi_copy *copies,
-                                  size_t n_copies, const xfi_guard *guard);
+                                  size_t n_copies, bool beside, const xfi_guard *guard);
 void xfi_cuda_batch_destroy(xfi_device *device, xfi_batch *batch);
 xfer_status xfi_cuda_batch_launch(xfi_device *device, xfi_batch *batch, xfer_stream stream);
-
-/* ---- cuda.c ---- */
-
-/* Which of our own allocations holds it; NULL: none. */
-const xfi_cuda_range *xfi_cuda_own(const xfi_cuda_device *device, const void *pointer);
 
 #endif

@@ -116,7 +116,7 @@ static xfer_status finish_group(xfi_group *g, const xfi_direct *d, const xfi_cop
     XFI_TRY(dev->guard_create(d->device, &g->guard, &guarded, g->way == XFI_PUSH));
   }
   if (copies->n > 0)
-    XFI_TRY(dev->batch_create(d->device, &g->batch, copies->at, copies->n, g->guard));
+    XFI_TRY(dev->batch_create(d->device, &g->batch, copies->at, copies->n, false, g->guard));
 done:
   return st;
 }

@@ -5,9 +5,10 @@
  *
  * Who copies a flow. Where reading a peer's memory is as fast as writing it (device.h), its
  * receiver pulls: it writes its own memory only, whatever becomes of the sender. But narrow rows
- * are pushed, which is faster, and so is a flow from many allocations into few, since each that is
- * not ours must be mapped. Elsewhere the side that has fewer to map copies. A side that cannot map
- * leaves it to the other; where neither can, the flow takes the packed lane.
+ * are pushed, which is faster, and so is all where both ranks send; and so is a flow from many
+ * allocations into few, since each that is not ours must be mapped. Elsewhere the side that has
+ * fewer to map copies. A side that cannot map leaves it to the other; where neither can, the flow
+ * takes the packed lane.
  */
 #include "link.h"
 
@@ -290,11 +291,13 @@ done:
 }
 
 /* Who should copy a flow whose source lies in n_src allocations and its destination in n_dst. */
-static xfi_by choose(bool pulls, size_t n_src, size_t n_dst, const bool has[2])
+static xfi_by choose(bool pulls, bool both_ways, size_t n_src, size_t n_dst, const bool has[2])
 {
   if (!pulls) return n_dst <= n_src ? XFI_BY_PUSH : XFI_BY_PULL;
   if (n_src > n_dst + MANY_ALLOCATIONS) return XFI_BY_PUSH;
-  if (n_dst > n_src + MANY_ALLOCATIONS || !has[1]) return XFI_BY_PULL;
+  if (n_dst > n_src + MANY_ALLOCATIONS) return XFI_BY_PULL;
+  if (both_ways) return XFI_BY_PUSH; /* requests to read take from what flows the other way */
+  if (!has[1]) return XFI_BY_PULL;
   return has[0] ? XFI_BY_BOTH : XFI_BY_PUSH;
 }
 
@@ -302,18 +305,20 @@ static xfer_status choose_flows(xfi_link *link, const xfer_plan *plan)
 {
   xfer_status st = XFER_OK;
   bool has[2];
+  const bool pulls = plan->device->ops->pulls;
+  const bool both_ways = link->send != XFI_NO_FLOW && link->recv != XFI_NO_FLOW;
   unsigned char *seen = xfi_calloc(link->n_remotes, 1);
 
   XFI_CHECK(seen != NULL, XFER_ERR_NOMEM, "%zu allocations", link->n_remotes);
   if (link->send != XFI_NO_FLOW) {
     XFI_TRY(look_at_moves(has, plan, link, true));
-    link->send_by = choose(plan->device->ops->pulls, link->n_own_src,
-                           count_allocations(link, false, seen), has);
+    link->send_by =
+        choose(pulls, both_ways, link->n_own_src, count_allocations(link, false, seen), has);
   }
   if (link->recv != XFI_NO_FLOW) {
     XFI_TRY(look_at_moves(has, plan, link, false));
     link->recv_by =
-        choose(plan->device->ops->pulls, count_allocations(link, true, seen), link->n_own_dst, has);
+        choose(pulls, both_ways, count_allocations(link, true, seen), link->n_own_dst, has);
   }
 done:
   xfi_free(seen);

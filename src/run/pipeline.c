@@ -50,10 +50,11 @@ static xfer_status make_batches(xfi_pipeline *p, xfi_device *device)
     xfi_step *s = &p->steps[i];
 
     if (s->gather.n > 0)
-      XFI_TRY(device->ops->batch_create(device, &s->gather_batch, s->gather.at, s->gather.n, NULL));
+      XFI_TRY(device->ops->batch_create(device, &s->gather_batch, s->gather.at, s->gather.n, true,
+                                        NULL));
     if (s->scatter.n > 0)
-      XFI_TRY(
-          device->ops->batch_create(device, &s->scatter_batch, s->scatter.at, s->scatter.n, NULL));
+      XFI_TRY(device->ops->batch_create(device, &s->scatter_batch, s->scatter.at, s->scatter.n,
+                                        true, NULL));
     xfi_copies_free(&s->gather);
     xfi_copies_free(&s->scatter);
   }
