@@ -17,6 +17,7 @@
 
 #include <stdlib.h>
 #include <string.h>
+#include <time.h>
 
 /* Below, what lies between two engine operations, about 2.5 us, costs more than the engine gains
  * over the graph; and it reads a peer's short rows more slowly than kernels do. */
@@ -30,7 +31,7 @@ static const int64_t PITCH_MAX = INT32_MAX; /* cudaDevAttrMaxPitch of every devi
  * the host. */
 enum { ENGINE_OPS_MAX = 256, GRAPH_OPS_MAX = 2048 };
 
-enum { KINDS = 3 };
+enum { KINDS = 3, JOIN_RETRIES = 100, JOIN_RETRY_NS = 1000 * 1000 };
 
 struct xfi_batch {
   xfi_cuda_ops engine;
@@ -295,17 +296,12 @@ done:
   return st;
 }
 
-xfer_status xfi_cuda_batch_launch(xfi_device *base, xfi_batch *batch, xfer_stream stream)
+/* The kinds before the last that has work go aside. */
+static xfer_status launch_kinds(xfi_batch *batch, int n_sides, xfer_stream stream)
 {
-  const int n_sides = batch->n_kinds > 1 ? batch->n_kinds - 1 : 0;
   xfer_status st = XFER_OK;
   int side = 0;
 
-  (void)base;
-  if (n_sides > 0) XFI_CUDA_TRY(cudaEventRecord, (batch->fork, stream));
-  for (int i = 0; i < n_sides; i++)
-    XFI_CUDA_TRY(cudaStreamWaitEvent, (batch->side[i], batch->fork, 0));
-  /* The kinds before the last that has work go aside. */
   if (batch->rows.n_tiles > 0 || batch->swapped.n_tiles > 0) {
     const xfer_stream at = side < n_sides ? batch->side[side++] : stream;
     XFI_TRY(xfi_cuda_copy_rows(&batch->rows, at));
@@ -314,9 +310,39 @@ xfer_status xfi_cuda_batch_launch(xfi_device *base, xfi_batch *batch, xfer_strea
   if (batch->graph != NULL)
     XFI_CUDA_TRY(cudaGraphLaunch, (batch->graph, side < n_sides ? batch->side[side++] : stream));
   XFI_TRY(engine_launch(&batch->engine, stream));
+done:
+  return st;
+}
+
+/* Later work on `stream` comes after what went aside: also where a launch failed, whatever the
+ * device says meanwhile. */
+static xfer_status join_side(const xfi_batch *batch, int i, xfer_stream stream)
+{
+  const struct timespec pause = {.tv_nsec = JOIN_RETRY_NS};
+  cudaError_t error = cudaErrorUnknown;
+
+  for (int n = 0; n < JOIN_RETRIES && error != cudaSuccess; n++) {
+    if (n > 0) (void)nanosleep(&pause, NULL);
+    error = cudaEventRecord(batch->join[i], batch->side[i]);
+    if (error == cudaSuccess) error = cudaStreamWaitEvent(stream, batch->join[i], 0);
+  }
+  return error == cudaSuccess ? XFER_OK : xfi_cuda_failed(error, "cudaStreamWaitEvent");
+}
+
+xfer_status xfi_cuda_batch_launch(xfi_device *base, xfi_batch *batch, xfer_stream stream)
+{
+  const int n_sides = batch->n_kinds > 1 ? batch->n_kinds - 1 : 0;
+  xfer_status st = XFER_OK;
+
+  (void)base;
+  if (n_sides > 0) XFI_CUDA_TRY(cudaEventRecord, (batch->fork, stream));
+  for (int i = 0; i < n_sides; i++)
+    XFI_CUDA_TRY(cudaStreamWaitEvent, (batch->side[i], batch->fork, 0));
+  st = launch_kinds(batch, n_sides, stream);
   for (int i = 0; i < n_sides; i++) {
-    XFI_CUDA_TRY(cudaEventRecord, (batch->join[i], batch->side[i]));
-    XFI_CUDA_TRY(cudaStreamWaitEvent, (stream, batch->join[i], 0));
+    const xfer_status joined = join_side(batch, i, stream);
+
+    if (st == XFER_OK) st = joined;
   }
 done:
   return st;

@@ -23,7 +23,7 @@
 #define LATE (UINT64_C(1) << 61)
 
 /* Between two looks at a flag, and between two tries of a device that fails. */
-enum { LOOK_NS = 20000, RETRY_NS = 1000000 };
+enum { LOOK_NS = 20000 };
 
 /* ---- flags ---- */
 
@@ -272,10 +272,10 @@ static void say_void(const xfi_direct *d, const xfer_plan *plan, const xfi_link 
  * than "not yet", it has stopped. */
 static xfer_status await_event(const xfi_direct *d, xfi_event *event, xfi_deadline deadline)
 {
-  const struct timespec pause = {.tv_nsec = RETRY_NS};
+  const struct timespec pause = {.tv_nsec = XFI_RETRY_NS};
   xfer_status st = XFER_ERR_CUDA;
 
-  for (int n = 0; n < 100 && st != XFER_OK && st != XFER_ERR_TIMEOUT; n++) {
+  for (int n = 0; n < XFI_RETRIES && st != XFER_OK && st != XFER_ERR_TIMEOUT; n++) {
     if (n > 0) (void)nanosleep(&pause, NULL);
     st = d->device->ops->event_sync(d->device, event, deadline);
   }
@@ -290,7 +290,7 @@ static xfer_status drain(const xfi_direct *d, const xfer_plan *plan, xfi_deadlin
   for (int i = 0; i < d->watch.flags.n; i++)
     (void)give_up(d->watch.flags.at[i], plan->epoch);
   for (int i = 0; i < d->n_streams; i++) {
-    (void)d->device->ops->event_record(d->device, d->ended[i], d->streams[i]);
+    XFI_TRY(xfi_run_record(d->device, d->ended[i], d->streams[i]));
     XFI_TRY(await_event(d, d->ended[i], deadline));
   }
   XFI_TRY(await_event(d, plan->finished, deadline));

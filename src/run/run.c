@@ -6,6 +6,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <time.h>
 
 #include "alloc.h"
 #include "error.h"
@@ -46,6 +47,18 @@ const xfi_allocation *xfi_run_allocation(const xfer_plan *plan, const void *poin
   return found;
 }
 
+xfer_status xfi_run_record(xfi_device *device, xfi_event *event, xfer_stream stream)
+{
+  const struct timespec pause = {.tv_nsec = XFI_RETRY_NS};
+  xfer_status st = device->ops->event_record(device, event, stream);
+
+  for (int n = 1; n < XFI_RETRIES && st != XFER_OK; n++) {
+    (void)nanosleep(&pause, NULL);
+    st = device->ops->event_record(device, event, stream);
+  }
+  return st;
+}
+
 /* ---- starting ---- */
 
 static xfer_status enqueue(xfer_plan *plan, xfer_stream stream)
@@ -60,8 +73,8 @@ static xfer_status enqueue(xfer_plan *plan, xfer_stream stream)
   plan->is_sent = true;
   XFI_TRY(xfi_direct_finish(plan->direct, plan, stream));
 done:
-  if (st == XFER_OK) return dev->event_record(plan->device, plan->finished, stream);
-  (void)dev->event_record(plan->device, plan->finished, stream); /* of what was enqueued */
+  if (st == XFER_OK) st = dev->event_record(plan->device, plan->finished, stream);
+  if (st != XFER_OK) (void)xfi_run_record(plan->device, plan->finished, stream); /* what there is */
   return st;
 }
 
@@ -134,7 +147,7 @@ static void leave(xfer_plan *plan)
   if (!xfi_pipeline_is_empty(plan->pipeline) && !(plan->is_sent && plan->device->alarms == NULL))
     plan->comm->ops->abort_data(plan->comm, why);
   for (int i = 0; i < 3 && plan->pipeline->streams[i] != NULL; i++) {
-    if (dev->event_record(plan->device, plan->pipeline->ended[i], plan->pipeline->streams[i]) ==
+    if (xfi_run_record(plan->device, plan->pipeline->ended[i], plan->pipeline->streams[i]) ==
         XFER_OK)
       (void)dev->event_sync(plan->device, plan->pipeline->ended[i],
                             xfi_deadline_after(XFI_LEAVE_MS));

@@ -118,6 +118,11 @@ const xfi_allocation *xfi_run_allocation(const xfer_plan *plan, const void *poin
 /* How long a rank waits, once a run has failed, for what is on its way to end. */
 #define XFI_LEAVE_MS 2000
 
+/* Of a device that may say something else than "not yet" for a while. */
+enum { XFI_RETRIES = 100, XFI_RETRY_NS = 1000 * 1000 };
+/* Record whatever the device says meanwhile: an event that is not recorded seems to have passed. */
+xfer_status xfi_run_record(xfi_device *device, xfi_event *event, xfer_stream stream);
+
 /* The bound source or destination of a tensor; commit has checked that it is there where it is
  * needed. */
 static inline const xfi_bound *xfi_run_src(const xfer_plan *plan, size_t tensor)
