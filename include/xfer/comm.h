@@ -26,6 +26,45 @@ typedef struct CUstream_st *xfer_stream;
  */
 XFER_API XFER_MUST_CHECK xfer_status xfer_comm_create_local(xfer_comm **comms, int n_ranks);
 
+/**
+ * Give every rank `n_bytes` of each rank, in host memory. Like MPI_Allgather, and easily made of
+ * it.
+ *
+ * @param context  As given to the maker.
+ * @param all      [size * n_bytes] Receives the bytes, by rank.
+ * @param mine     [n_bytes] This rank's.
+ * @param n_bytes  The same on every rank; at least 1.
+ * @return 0 when done; anything else breaks the comm.
+ */
+typedef int (*xfer_all_gather_fn)(void *context, void *all, const void *mine, size_t n_bytes);
+
+/**
+ * Make a comm whose ranks are processes of one host and of one user, or threads of them; memory is
+ * host memory. Data and control go over sockets, two between each two ranks.
+ *
+ * Collective: all `size` ranks. Calls `all_gather` three times and not afterwards, and returns when
+ * every rank has come.
+ * Stream: none.
+ * Threads: safe.
+ * Failure: a process that ends, or a rank that misses a deadline, ends the waits of all others with
+ * an error that names it. The comm is broken then; the others may make another one.
+ *
+ * @param comm        Receives the comm; the caller owns it.
+ * @param all_gather  Called by this thread, the same number of times and sizes on every rank.
+ * @param context     Passed to it.
+ * @param rank        This rank, 0 to size - 1.
+ * @param size        The number of ranks.
+ * @retval XFER_ERR_ARG    An argument is NULL, or `rank` or `size` is out of range. Found before
+ * the others are asked, as is XFER_ERR_NOMEM: the rank returns alone.
+ * @retval XFER_ERR_COMM   `all_gather` failed, or a rank cannot be reached: it is on another host.
+ * @retval XFER_ERR_NOMEM  Out of memory.
+ * @retval XFER_ERR_PEER   Another rank failed; the text names it and quotes its own.
+ * @since 0.1
+ */
+XFER_API XFER_MUST_CHECK xfer_status xfer_comm_create_host(xfer_comm **comm,
+                                                           xfer_all_gather_fn all_gather,
+                                                           void *context, int rank, int size);
+
 /** Give a comm back; NULL is fine. Its plans must be gone. Not collective. */
 XFER_API void xfer_comm_destroy(xfer_comm *comm);
 /** This rank. */

@@ -81,18 +81,6 @@ XFER_API XFER_MUST_CHECK xfer_status xfer_comm_create_nccl_id(
     xfer_comm **comm, const unsigned char id[XFER_NCCL_ID_BYTES], int rank, int size);
 
 /**
- * Give every rank `n_bytes` of each rank, in host memory. Like MPI_Allgather, and easily made of
- * it.
- *
- * @param context  As given to the maker.
- * @param all      [size * n_bytes] Receives the bytes, by rank.
- * @param mine     [n_bytes] This rank's.
- * @param n_bytes  The same on every rank; at least 1.
- * @return 0 when done; anything else breaks the comm.
- */
-typedef int (*xfer_all_gather_fn)(void *context, void *all, const void *mine, size_t n_bytes);
-
-/**
  * Make a comm without NCCL: data goes straight into peers' memory, and control through a function
  * of the caller.
  *

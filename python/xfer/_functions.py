@@ -62,6 +62,7 @@ CORE: dict[str, Prototype] = {
     ),
     "xfer_view_boxes": _f(s.View, boxes=POINTER(c_void_p), n_boxes=c_int64, strides=_i64s, n_dims=c_int),
     "xfer_comm_create_local": _f(STATUS, comms=_out, n_ranks=c_int),
+    "xfer_comm_create_host": _f(STATUS, comm=_out, all_gather=AllGather, context=c_void_p, rank=c_int, size=c_int),
     "xfer_comm_destroy": _f(None, comm=c_void_p),
     "xfer_comm_rank": _f(c_int, comm="comm"),
     "xfer_comm_size": _f(c_int, comm="comm"),

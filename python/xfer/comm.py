@@ -27,7 +27,7 @@ def nccl_id() -> bytes:
 
 
 class Comm(_handle.Handle):
-    """The ranks. Made by Comm.local(), mpi(), nccl() or cuda(); its plans may be closed after it.
+    """The ranks. Made by Comm.local(), host(), mpi(), nccl() or cuda(); its plans may be closed after it.
 
     A comm and all that was made with it is used by one thread at a time; another one gets a StateError. "Collective"
     means: every rank makes the same calls in the same order. If one rank fails, all do, the others with PeerError.
@@ -56,6 +56,23 @@ class Comm(_handle.Handle):
         for comm, handle in zip(comms, handles, strict=True):
             comm._handle = c_void_p(handle)
         return comms
+
+    @classmethod
+    def host(cls, gather: Any, rank: int | None = None, size: int | None = None) -> Comm:
+        """Of processes of one host, over sockets, which meet by an all-gather. Host memory. Collective.
+
+        gather: as in cuda(); used to meet and not afterwards. A process that ends, or a rank that misses a deadline,
+        ends the waits of all others with an error that names it.
+
+        Raises CommError where the all-gather fails or a rank is on another host, PeerError where another rank failed.
+        """
+        made = cls()
+        function, rank, size = _bootstrap.all_gather(gather, rank, size)
+        made._on_main_only = _is_mpi(gather) and _bootstrap.mpi_main_only()
+        made._callback = _bootstrap.GatherCallback(function, size)
+        made._call(lib.xfer_comm_create_host, made._out(), made._callback.function, None, rank, size)
+        made._callback, made._on_main_only = None, False  # it has met the others
+        return made
 
     @classmethod
     def mpi(cls, comm: Any = None) -> Comm:
@@ -103,7 +120,7 @@ class Comm(_handle.Handle):
         functions = plugin("nccl")
         made._device = _bootstrap.device_of(functions.library, device)
         function, rank, size = _bootstrap.all_gather(gather, rank, size)
-        made._on_main_only = type(gather).__module__.startswith("mpi4py") and _bootstrap.mpi_main_only()
+        made._on_main_only = _is_mpi(gather) and _bootstrap.mpi_main_only()
         made._callback = _bootstrap.GatherCallback(function, size)
         made._make(functions.xfer_comm_create_cuda, made._callback.function, None, rank, size)
         return made
@@ -187,6 +204,16 @@ class Comm(_handle.Handle):
         if error is not None:
             raise error
 
+    def agree(self, error: BaseException | None = None, what: str = "") -> None:
+        """Raise what one rank found wrong on all ranks: `error` here, where there is one, and a PeerError with its rank
+        and its sentence elsewhere. what: must be the same on every rank; else a MismatchError. Collective.
+
+        All other collective calls begin with this, so a rank that cannot make its arguments calls agree(error) instead
+        of the call that the others are in.
+        """
+        with self._alone():
+            self._agree(error, what)
+
     def all_gather(self, data: Any) -> list[bytes]:
         """[bytes of rank 0, bytes of rank 1, ...]; `data` is bytes-like and everywhere of one length. Collective. For
         small control data."""
@@ -229,6 +256,10 @@ class Comm(_handle.Handle):
         if self._worker is not None:
             self._worker.end()
             self._worker = None
+
+
+def _is_mpi(gather: Any) -> bool:
+    return type(gather).__module__.startswith("mpi4py")
 
 
 def _destroy(handle: c_void_p, keep: object) -> None:

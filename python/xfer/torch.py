@@ -151,7 +151,7 @@ def redistribute(
             found = candidates(tensor, comm.rank, grid)
     except Exception as wrong:
         error = wrong
-    _agree(comm, error)
+    comm.agree(error)
     said, agreed = _agreed(_gather(comm, _record(tensor, found, meaning, grid)))
     target, made, local = None, None, None
     try:
@@ -159,7 +159,7 @@ def redistribute(
             target, made, local = _empty(mesh, placements, said, comm, ranks)
     except Exception as wrong:
         error = wrong
-    _agree(comm, error)
+    comm.agree(error)
     source = found.get(agreed)
     _redistribute(comm, source, None if source is None else _local(tensor), target, local, stream)
     return made
@@ -178,11 +178,6 @@ def _empty(
     stride = torch.empty(shape, device="meta").stride()
     made = DTensor.from_local(local, mesh, placements, run_check=False, shape=torch.Size(shape), stride=stride)
     return layout, made, local if inside else None
-
-
-def _agree(comm: Comm, error: Exception | None) -> None:
-    with comm._alone():
-        comm._agree(error)
 
 
 # ---- modules
@@ -275,7 +270,7 @@ class Transfer:
                 layouts[side] = _layouts(have[side], theirs, comm.rank, ranks, meaning)
         except Exception as wrong:
             error = error or wrong
-        _agree(comm, error)
+        comm.agree(error)
         names = sorted({*layouts[0], *layouts[1]})
         self.plan = Plan(comm, [(name, layouts[0].get(name), layouts[1].get(name)) for name in names], **options)
         for name in names:

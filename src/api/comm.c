@@ -22,8 +22,8 @@ done:
   return st;
 }
 
-/* Wrap each transport with a device of its own; on failure both stay the caller's. */
-static xfer_status wrap_local(xfer_comm **comm, xfi_comm *transport)
+/* Wrap a transport with a host device; on failure it stays the caller's. */
+static xfer_status wrap_on_host(xfer_comm **comm, xfi_comm *transport)
 {
   xfer_status st = XFER_OK;
   xfi_device *device = NULL;
@@ -50,7 +50,7 @@ xfer_status xfer_comm_create_local(xfer_comm **comms, int n_ranks)
   XFI_CHECK(transports != NULL && made != NULL, XFER_ERR_NOMEM, "a comm of %d ranks", n_ranks);
   XFI_TRY(xfi_comm_create_local(transports, n_ranks));
   for (; n < n_ranks; n++) {
-    XFI_TRY(wrap_local(&made[n], transports[n]));
+    XFI_TRY(wrap_on_host(&made[n], transports[n]));
     transports[n] = NULL;
   }
   memcpy(comms, made, (size_t)n_ranks * sizeof *made);
@@ -62,6 +62,22 @@ done:
   }
   xfi_free(transports);
   xfi_free(made);
+  return st;
+}
+
+xfer_status xfer_comm_create_host(xfer_comm **comm, xfer_all_gather_fn all_gather, void *context,
+                                  int rank, int size)
+{
+  xfer_status st = XFER_OK;
+  xfi_comm *transport = NULL;
+
+  XFI_CHECK(comm != NULL && all_gather != NULL, XFER_ERR_ARG, "comm or all_gather is NULL");
+  XFI_CHECK(size >= 1 && rank >= 0 && rank < size, XFER_ERR_ARG, "rank %d of %d", rank, size);
+  XFI_TRY(xfi_comm_create_host(&transport, all_gather, context, rank, size));
+  XFI_TRY(wrap_on_host(comm, transport));
+  transport = NULL;
+done:
+  if (transport != NULL) transport->ops->destroy(transport);
   return st;
 }
 

@@ -1,6 +1,6 @@
 /*
  * How bytes travel between ranks. A transport knows no tensor. run/ and plan agreement are written
- * against this table alone; comm/local.c, comm/mpi.c and comm/nccl.c fill it in.
+ * against this table alone; comm/local.c, comm/host.c, comm/mpi.c and comm/nccl.c fill it in.
  *
  * Every call is made by every rank of the comm in the same order, except exchange(), round()
  * and stream(), which are made by the ranks that have messages, both ends of a pair in the same
@@ -52,7 +52,7 @@ typedef void xfi_carry_fn(void *context, size_t channel, char *slot, size_t n_by
 typedef struct xfi_comm xfi_comm;
 
 typedef struct xfi_comm_ops {
-  const char *name; /* "local", "mpi", "nccl", "gather" */
+  const char *name; /* "local", "host", "mpi", "nccl", "gather" */
   bool has_rounds;  /* false: round() and broadcast() are NULL; only mapped peers can be reached */
   bool recv_direct; /* data may be received straight into the caller's tensors, not only staging */
 
@@ -106,6 +106,10 @@ struct xfi_comm {
 
 /* comms is [n_ranks]: threads of this process. */
 xfer_status xfi_comm_create_local(xfi_comm **comms, int n_ranks);
+
+/* Processes (or threads) of one host, which meet by the caller's all-gather. */
+xfer_status xfi_comm_create_host(xfi_comm **comm, xfer_all_gather_fn all_gather, void *context,
+                                 int rank, int size);
 
 /* All ranks: the first of our own error, a peer's (XFER_ERR_PEER, naming the lowest failed rank and
  * quoting its text; one that failed by itself goes before one that says PEER), OK. What each

@@ -1,0 +1,374 @@
+/* A comm whose ranks are processes of one host, over sockets between each two of them.
+ *
+ * Every call is a list of messages, of which one to and one from each peer are under way at a time:
+ * whatever socket is ready is served, so no order of calls deadlocks that would not with messages
+ * in flight. A message has a head with its size and its call; a rank takes no byte that it does not
+ * expect.
+ *
+ * Failure. A second socket between each two carries alarms alone: a rank that gives up tells all
+ * others why, and their waits end. A process that ends closes its sockets, which ends the waits for
+ * it at once, however it ended. Nobody else touches memory: no call leaves anything behind.
+ */
+#include "host_comm.h"
+
+#include "alloc.h"
+#include "error.h"
+#include "vec.h"
+
+#include <errno.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+enum { LOOK_MS = 50 }; /* between looks whether another thread broke the comm */
+enum { TO, FROM };     /* a peer */
+enum { GATHER, EXCHANGE, ROUND, BROADCAST };
+
+static const char *const calls[] = {"all_gather", "exchange", "round", "broadcast"};
+
+/* ---- failure ------------------------------------------------------------------------------ */
+
+static bool set_broken(xfi_host_comm *comm, const char *why)
+{
+  (void)pthread_mutex_lock(&comm->lock);
+  const bool first = !atomic_load(&comm->broken);
+  if (first) (void)snprintf(comm->why, sizeof comm->why, "%s", why);
+  atomic_store(&comm->broken, true);
+  (void)pthread_mutex_unlock(&comm->lock);
+  return first;
+}
+
+static void host_abort(xfi_comm *base, const char *why)
+{
+  xfi_host_comm *comm = (xfi_host_comm *)base;
+
+  if (!set_broken(comm, why)) return;
+  for (int r = 0; r < base->size; r++) {
+    if (r == base->rank) continue;
+    (void)send(comm->peers[r].alarm, comm->why, strlen(comm->why) + 1, MSG_NOSIGNAL | MSG_DONTWAIT);
+  }
+}
+
+static xfer_status check_broken(xfi_host_comm *comm)
+{
+  xfer_status st = XFER_OK;
+
+  if (!atomic_load(&comm->broken)) return XFER_OK;
+  (void)pthread_mutex_lock(&comm->lock);
+  XFI_CHECK(false, XFER_ERR_COMM, "the comm is broken: %s", comm->why);
+done:
+  (void)pthread_mutex_unlock(&comm->lock);
+  return st;
+}
+
+/* Takes what came from a peer's alarm. */
+static void hear(xfi_host_comm *comm, int rank)
+{
+  xfi_host_peer *peer = &comm->peers[rank];
+  char why[XFI_HOST_WHY_BYTES];
+
+  while (!peer->is_deaf) {
+    const ssize_t n = recv(peer->alarm, why, sizeof why, MSG_DONTWAIT);
+    if (n < 0 && errno == EINTR) continue;
+    if (n < 0 && errno == EAGAIN) return;
+    peer->is_deaf = n <= 0;
+    if (n <= 0) return;
+    why[n - 1] = '\0';
+    if (why[0] == '\0')
+      peer->has_left = true;
+    else
+      (void)set_broken(comm, why); /* it has told everybody */
+  }
+}
+
+/* A peer's socket is closed, or failed with an errno. */
+static xfer_status fail_for_lost(xfi_host_comm *comm, int call, int rank, int error)
+{
+  xfer_status st = XFER_OK;
+
+  for (int r = 0; r < comm->base.size; r++)
+    hear(comm, r); /* it may have ended for what another one told */
+  XFI_TRY(check_broken(comm));
+  XFI_CHECK(!comm->peers[rank].has_left, XFER_ERR_COMM, "%s: rank %d has left the comm",
+            calls[call], rank);
+  XFI_CHECK(error != 0 && error != EPIPE && error != ECONNRESET, XFER_ERR_COMM,
+            "%s: the process of rank %d has ended", calls[call], rank);
+  XFI_CHECK(false, XFER_ERR_COMM, "%s: the socket to rank %d: %s", calls[call], rank,
+            strerror(error));
+done:
+  return st;
+}
+
+/* ---- carrying ----------------------------------------------------------------------------- */
+
+/* A call in progress. */
+typedef struct carrying {
+  xfi_host_comm *comm;
+  int call;
+  size_t n_parcels;
+  size_t n_left;
+} carrying;
+
+/* Moves what can be moved now of a part that begins at byte `at` of a parcel. 1: it is complete,
+ * 0: it is not; -1: an error, in errno; the peer's end is EPIPE. */
+static int move_part(xfi_parcel *parcel, int socket, int way, void *part, size_t at, size_t n_bytes)
+{
+  while (parcel->n_done < at + n_bytes) {
+    char *from = (char *)part + (parcel->n_done - at);
+    const size_t left = at + n_bytes - parcel->n_done;
+    const ssize_t n = way == TO ? send(socket, from, left, MSG_NOSIGNAL | MSG_DONTWAIT)
+                                : recv(socket, from, left, MSG_DONTWAIT);
+    if (n < 0 && errno == EINTR) continue;
+    if (n < 0 && errno == EAGAIN) return 0;
+    if (n == 0) errno = EPIPE;
+    if (n <= 0) return -1;
+    parcel->n_done += (size_t)n;
+  }
+  return 1;
+}
+
+static xfer_status check_head(const xfi_parcel *parcel, const xfi_host_comm *comm, int call)
+{
+  const xfi_host_head *head = &parcel->head;
+  xfer_status st = XFER_OK;
+
+  XFI_CHECK(head->call == (uint64_t)call && head->n_bytes == parcel->message.n_bytes,
+            XFER_ERR_MISMATCH, "rank %d sent %llu bytes in %s, rank %d expects %zu in %s",
+            parcel->message.peer, (unsigned long long)head->n_bytes,
+            head->call <= BROADCAST ? calls[head->call] : "?", comm->base.rank,
+            parcel->message.n_bytes, calls[call]);
+done:
+  return st;
+}
+
+/* What can be done now one way between us and a peer. */
+static xfer_status serve(carrying *c, int rank, int way)
+{
+  xfi_host_peer *peer = &c->comm->peers[rank];
+  xfer_status st = XFER_OK;
+
+  while (peer->next_parcel[way] < c->n_parcels) {
+    xfi_parcel *parcel = &c->comm->parcels[peer->next_parcel[way]];
+    int moved = move_part(parcel, peer->data, way, &parcel->head, 0, sizeof parcel->head);
+    if (moved > 0 && way == FROM) XFI_TRY(check_head(parcel, c->comm, c->call));
+    if (moved > 0)
+      moved = move_part(parcel, peer->data, way, parcel->message.data, sizeof parcel->head,
+                        parcel->message.n_bytes);
+    if (moved < 0) XFI_TRY(fail_for_lost(c->comm, c->call, rank, errno));
+    if (moved == 0) break;
+    peer->next_parcel[way] = parcel->next;
+    c->n_left--;
+  }
+done:
+  return st;
+}
+
+/* Sleeps until something can be done, or it is time to look round. */
+static void sleep_for_more(const carrying *c, xfi_deadline deadline)
+{
+  const int64_t left_ms = xfi_deadline_left_ms(deadline);
+  struct pollfd *polled = c->comm->polled;
+
+  for (size_t r = 0; r < (size_t)c->comm->base.size; r++) {
+    const xfi_host_peer *peer = &c->comm->peers[r];
+    const bool sends = peer->next_parcel[TO] < c->n_parcels;
+    const bool receives = peer->next_parcel[FROM] < c->n_parcels;
+    const int events = (sends ? POLLOUT : 0) | (receives ? POLLIN : 0);
+    polled[2 * r] = (struct pollfd){.fd = events != 0 ? peer->data : -1, .events = (short)events};
+    polled[2 * r + 1] = (struct pollfd){.fd = peer->is_deaf ? -1 : peer->alarm, .events = POLLIN};
+  }
+  (void)poll(polled, 2 * (nfds_t)c->comm->base.size, left_ms < LOOK_MS ? (int)left_ms : LOOK_MS);
+}
+
+static xfer_status fail_for_late(const carrying *c)
+{
+  xfer_status st = XFER_OK;
+  int late = 0;
+
+  for (int way = FROM; way >= TO; way--) { /* who does not send is late, before who does not read */
+    for (late = 0; late < c->comm->base.size; late++)
+      XFI_CHECK(c->comm->peers[late].next_parcel[way] >= c->n_parcels, XFER_ERR_TIMEOUT,
+                "%s: rank %d did not come before the deadline", calls[c->call], late);
+  }
+done:
+  return st;
+}
+
+static xfer_status carry_all(carrying *c, xfi_deadline deadline)
+{
+  xfi_host_comm *comm = c->comm;
+  xfer_status st = XFER_OK;
+
+  XFI_TRY(check_broken(comm));
+  while (c->n_left > 0) {
+    for (int r = 0; r < comm->base.size; r++) {
+      if (r == comm->base.rank) continue;
+      XFI_TRY(serve(c, r, TO));
+      XFI_TRY(serve(c, r, FROM));
+    }
+    if (c->n_left == 0) break;
+    if (xfi_deadline_expired(deadline)) XFI_TRY(fail_for_late(c));
+    sleep_for_more(c, deadline);
+    for (size_t r = 0; r < (size_t)comm->base.size; r++) {
+      if (comm->polled[2 * r + 1].revents != 0) hear(comm, (int)r);
+    }
+    XFI_TRY(check_broken(comm));
+  }
+done:
+  return st;
+}
+
+/* Makes room for the parcels of a call, none of which is under way. */
+static xfer_status begin(carrying *c, xfi_host_comm *comm, int call, size_t n)
+{
+  xfer_status st = XFER_OK;
+
+  *c = (carrying){.comm = comm, .call = call, .n_parcels = n};
+  XFI_TRY(xfi_vec_reserve(&comm->parcels, &comm->capacity, n, sizeof *comm->parcels));
+  for (int r = 0; r < comm->base.size; r++)
+    comm->peers[r].next_parcel[TO] = comm->peers[r].next_parcel[FROM] = n;
+done:
+  return st;
+}
+
+/* Puts a parcel in front of the others of its peer, so the last one is added first. */
+static void add(carrying *c, int way, xfi_message message)
+{
+  xfi_host_peer *peer = &c->comm->peers[message.peer];
+  const size_t i = c->n_left++;
+
+  c->comm->parcels[i] = (xfi_parcel){.message = message, .next = peer->next_parcel[way]};
+  if (way == TO) c->comm->parcels[i].head = (xfi_host_head){message.n_bytes, (uint64_t)c->call};
+  peer->next_parcel[way] = i;
+}
+
+/* What every failed call ends with: the others learn of it. */
+static xfer_status finish(xfi_host_comm *comm, xfer_status st)
+{
+  char why[XFI_HOST_WHY_BYTES];
+
+  if (st == XFER_OK || atomic_load(&comm->broken)) return st;
+  (void)snprintf(why, sizeof why, "rank %d: %s", comm->base.rank, xfi_last_error());
+  host_abort(&comm->base, why);
+  return st;
+}
+
+static xfer_status carry(xfi_comm *base, int call, const xfi_message *sends, int n_sends,
+                         const xfi_message *recvs, int n_recvs, xfi_deadline deadline)
+{
+  xfi_host_comm *comm = (xfi_host_comm *)base;
+  xfer_status st = XFER_OK;
+  carrying c;
+
+  XFI_TRY(begin(&c, comm, call, (size_t)n_sends + (size_t)n_recvs));
+  for (int i = n_sends; i-- > 0;)
+    add(&c, TO, sends[i]);
+  for (int i = n_recvs; i-- > 0;)
+    add(&c, FROM, recvs[i]);
+  XFI_TRY(carry_all(&c, deadline));
+done:
+  return finish(comm, st);
+}
+
+/* ---- the calls ---------------------------------------------------------------------------- */
+
+static xfer_status gather(xfi_comm *base, void *all, const void *mine, size_t n_bytes,
+                          xfi_deadline deadline)
+{
+  xfi_host_comm *comm = (xfi_host_comm *)base;
+  char *own = (char *)all + (size_t)base->rank * n_bytes;
+  xfer_status st = XFER_OK;
+  carrying c;
+
+  memcpy(own, mine, n_bytes);
+  XFI_TRY(begin(&c, comm, GATHER, 2 * (size_t)base->size));
+  for (int r = 0; r < base->size && n_bytes > 0; r++) {
+    if (r == base->rank) continue;
+    add(&c, TO, (xfi_message){own, n_bytes, r});
+    add(&c, FROM, (xfi_message){(char *)all + (size_t)r * n_bytes, n_bytes, r});
+  }
+  XFI_TRY(carry_all(&c, deadline));
+done:
+  return finish(comm, st);
+}
+
+static xfer_status host_all_gather(xfi_comm *base, void *all, const void *mine, size_t n_bytes,
+                                   xfi_deadline deadline)
+{
+  return xfi_comm_gather(base, all, mine, n_bytes, gather, deadline);
+}
+
+static xfer_status host_exchange(xfi_comm *base, const xfi_message *sends, int n_sends,
+                                 const xfi_message *recvs, int n_recvs, xfi_deadline deadline)
+{
+  return carry(base, EXCHANGE, sends, n_sends, recvs, n_recvs, deadline);
+}
+
+static xfer_status host_round(xfi_comm *base, const xfi_message *sends, int n_sends,
+                              const xfi_message *recvs, int n_recvs, xfer_stream stream,
+                              xfi_deadline deadline)
+{
+  (void)stream;
+  return carry(base, ROUND, sends, n_sends, recvs, n_recvs, deadline);
+}
+
+static xfer_status host_broadcast(xfi_comm *base, const xfi_message *messages, int n, int root,
+                                  xfer_stream stream, xfi_deadline deadline)
+{
+  xfi_host_comm *comm = (xfi_host_comm *)base;
+  const int way = base->rank == root ? TO : FROM;
+  xfer_status st = XFER_OK;
+  carrying c;
+
+  (void)stream;
+  XFI_TRY(begin(&c, comm, BROADCAST, (size_t)n * (size_t)base->size));
+  for (int i = n; i-- > 0;) {
+    for (int r = 0; r < base->size; r++) {
+      if (r == base->rank || (way == FROM && r != root)) continue;
+      add(&c, way, (xfi_message){messages[i].data, messages[i].n_bytes, r});
+    }
+  }
+  XFI_TRY(carry_all(&c, deadline));
+done:
+  return finish(comm, st);
+}
+
+/* ---- the end ------------------------------------------------------------------------------ */
+
+void xfi_host_free(xfi_host_comm *comm)
+{
+  if (comm == NULL) return;
+  for (int r = 0; comm->peers != NULL && r < comm->base.size; r++) {
+    if (comm->peers[r].alarm >= 0) (void)close(comm->peers[r].alarm);
+    if (comm->peers[r].data >= 0) (void)close(comm->peers[r].data);
+  }
+  (void)pthread_mutex_destroy(&comm->lock);
+  xfi_free(comm->peers);
+  xfi_free(comm->polled);
+  xfi_free(comm->parcels);
+  xfi_free(comm);
+}
+
+static void host_destroy(xfi_comm *base)
+{
+  xfi_host_comm *comm = (xfi_host_comm *)base;
+
+  for (int r = 0; r < base->size; r++)
+    (void)send(comm->peers[r].alarm, "", 1, MSG_NOSIGNAL | MSG_DONTWAIT);
+  xfi_host_free(comm);
+}
+
+const xfi_comm_ops xfi_host_ops = {
+    .name = "host",
+    .has_rounds = true,
+    .recv_direct = true,
+    .destroy = host_destroy,
+    .all_gather = host_all_gather,
+    .exchange = host_exchange,
+    .round = host_round,
+    .broadcast = host_broadcast,
+    .abort = host_abort,
+    .abort_data = host_abort,
+};

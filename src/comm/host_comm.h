@@ -1,0 +1,52 @@
+/* Inside of the comm over sockets of one host. host.c has the idea and carries; host_create.c
+ * connects. */
+#ifndef XFI_HOST_COMM_H
+#define XFI_HOST_COMM_H
+
+#include "comm.h"
+
+#include <poll.h>
+#include <pthread.h>
+#include <stdatomic.h>
+
+enum { XFI_HOST_WHY_BYTES = 224 };
+
+/* Before each message, so that ends that differ are found before anything is written. */
+typedef struct xfi_host_head {
+  uint64_t n_bytes;
+  uint64_t call; /* of which it is a message */
+} xfi_host_head;
+
+/* A message under way. */
+typedef struct xfi_parcel {
+  xfi_message message;
+  xfi_host_head head;
+  size_t n_done; /* of the head and the message */
+  size_t next;   /* of the same peer; none: the number of parcels */
+} xfi_parcel;
+
+typedef struct xfi_host_peer {
+  int data;      /* -1: this rank itself */
+  int alarm;     /* a packet of why the comm is broken, or an empty word before it is closed */
+  bool has_left; /* it said so */
+  bool is_deaf;  /* nothing more comes from its alarm */
+  size_t next_parcel[2]; /* to it and from it; none: the number of parcels */
+} xfi_host_peer;
+
+typedef struct xfi_host_comm {
+  xfi_comm base;
+  xfi_host_peer *peers;  /* [size] */
+  struct pollfd *polled; /* [size][2]: data, alarm */
+  xfi_parcel *parcels;   /* of the call in progress: what is sent, then what is received */
+  size_t capacity;
+  _Atomic bool broken;
+  pthread_mutex_t lock; /* guards `why`, which abort() may set from any thread */
+  char why[XFI_HOST_WHY_BYTES];
+} xfi_host_comm;
+
+extern const xfi_comm_ops xfi_host_ops;
+
+/* Closes what is open; NULL is fine. */
+void xfi_host_free(xfi_host_comm *comm);
+
+#endif

@@ -1,0 +1,112 @@
+"""Comm.host(): processes that meet by an all-gather, and one among them that ends."""
+
+import os
+import signal
+import socket
+import time
+
+import numpy as np
+import pytest
+
+import xfer
+
+ROWS = xfer.Layout(xfer.Mesh([3]), [9, 6], "f32", [xfer.Shard(0)])
+
+
+def meeting(n):
+    """An all-gather of n processes over one pair of sockets each, which the parent serves."""
+    ends = [socket.socketpair() for _ in range(n)]
+
+    def gather(rank):
+        def call(mine):
+            ends[rank][1].sendall(mine)
+            got = ends[rank][1].recv(n * len(mine), socket.MSG_WAITALL)
+            return [got[i * len(mine) : (i + 1) * len(mine)] for i in range(n)]
+
+        return call
+
+    def serve():
+        while True:
+            words = [ends[rank][0].recv(1 << 16) for rank in range(n)]
+            if not words[0]:
+                return
+            for end, _ in ends:
+                end.sendall(b"".join(words))
+
+    return ends, gather, serve
+
+
+def in_processes(n, work):
+    """The exit status of each rank's work(rank, gather), negative for a signal; it is 0 if it returns None."""
+    ends, gather, serve = meeting(n)
+    pids = []
+    for rank in range(n):
+        pid = os.fork()
+        if pid == 0:
+            status = 1
+            try:
+                status = work(rank, gather(rank)) or 0
+            except BaseException as error:
+                print(f"rank {rank}: {type(error).__name__}: {error}", flush=True)
+            os._exit(status)
+        pids.append(pid)
+    for _, end in ends:
+        end.close()
+    serve()
+    return [os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) for pid in pids]
+
+
+def move(comm, version=1):
+    """Nine rows on three ranks to six columns on the first two."""
+    whole = np.arange(54, dtype=np.float32).reshape(9, 6) * version
+    columns = xfer.Layout(xfer.Mesh([2]), [9, 6], "f32", [xfer.Shard(1)])
+    dst = np.zeros((9, 3), np.float32) if comm.rank < 2 else None
+    xfer.redistribute(comm, ROWS, whole[3 * comm.rank : 3 * comm.rank + 3], columns, dst)
+    return comm.rank == 2 or np.array_equal(dst, whole[:, 3 * comm.rank : 3 * comm.rank + 3])
+
+
+def test_processes_redistribute():
+    def work(rank, gather):
+        with xfer.Comm.host(gather, rank, 3) as comm:
+            assert (comm.rank, comm.size, comm.device) == (rank, 3, None)
+            return not move(comm)
+
+    assert in_processes(3, work) == [0, 0, 0]
+
+
+def test_a_killed_process_is_named():
+    def work(rank, gather):
+        with xfer.Comm.host(gather, rank, 3) as comm:
+            assert move(comm)
+            if rank == 1:
+                os.kill(os.getpid(), signal.SIGKILL)
+            began = time.monotonic()
+            with pytest.raises(xfer.CommError, match="the process of rank 1 has ended"):
+                move(comm, 2)
+            assert time.monotonic() - began < 20
+            with pytest.raises(xfer.CommError, match="broken"):
+                move(comm, 3)
+
+    assert in_processes(3, work) == [0, -signal.SIGKILL, 0]
+
+
+def test_a_gather_that_fails_is_said_on_all():
+    def work(rank, gather):
+        def failing(mine):
+            got = gather(mine)
+            if rank == 2:
+                raise OSError("no network")
+            return got
+
+        wanted = (xfer.CommError, "all-gather") if rank == 2 else (xfer.PeerError, "rank 2: ")
+        with pytest.raises(wanted[0], match=wanted[1]) as caught:
+            xfer.Comm.host(failing, rank, 3)
+        assert rank != 2 or isinstance(caught.value.__cause__, OSError)
+
+    assert in_processes(3, work) == [0, 0, 0]
+
+
+def test_wrong_ranks():
+    for rank, size in ((2, 2), (-1, 1), (0, 0), (None, 2)):
+        with pytest.raises(ValueError):
+            xfer.Comm.host(lambda mine: [mine], rank, size)

@@ -1,0 +1,339 @@
+/* Ranks that meet over sockets of one host: as threads, what they exchange; as processes, that one
+ * that is killed, late or of another mind is named by all others, and that these may go on.
+ */
+#include "alloc.h"
+#include "unit/comm_checks.h"
+
+#include <setjmp.h>
+#include <signal.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <sys/mman.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <cmocka.h>
+
+enum { MOST_RANKS = 7, MOST_WORD = 4096, AT_ONCE_MS = 20000 };
+
+/* An all-gather of threads or of processes, in memory that they share. */
+typedef struct meeting_place {
+  int n_ranks;
+  _Atomic int n_given[8]; /* by turns, counted up for as long as the place is used */
+  unsigned char bytes[8][MOST_RANKS][MOST_WORD];
+} meeting_place;
+
+typedef struct visitor {
+  meeting_place *place;
+  int rank;
+  int turn;
+  int fails_at; /* answers with an error then */
+} visitor;
+
+static int gather_there(void *context, void *all, const void *mine, size_t n_bytes)
+{
+  visitor *v = context;
+  meeting_place *place = v->place;
+  const int turn = v->turn++;
+
+  memcpy(place->bytes[turn][v->rank], mine, n_bytes);
+  (void)atomic_fetch_add(&place->n_given[turn], 1);
+  while (atomic_load(&place->n_given[turn]) < place->n_ranks)
+    (void)usleep(100);
+  for (int r = 0; r < place->n_ranks; r++)
+    memcpy((char *)all + (size_t)r * n_bytes, place->bytes[turn][r], n_bytes);
+  return turn == v->fails_at ? 1 : 0;
+}
+
+static meeting_place *open_place(int n_ranks)
+{
+  meeting_place *place =
+      mmap(NULL, sizeof *place, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+
+  if (place == MAP_FAILED) abort();
+  place->n_ranks = n_ranks;
+  return place;
+}
+
+static xfi_comm *join_at(meeting_place *place, int rank, int first_turn)
+{
+  visitor v = {place, rank, first_turn, -1};
+  xfi_comm *comm = NULL;
+
+  if (xfi_comm_create_host(&comm, gather_there, &v, rank, place->n_ranks) != XFER_OK) {
+    (void)fprintf(stderr, "rank %d: %s\n", rank, xfi_last_error());
+    _exit(9);
+  }
+  return comm;
+}
+
+static bool error_has(const char *words)
+{
+  if (strstr(xfi_last_error(), words) != NULL) return true;
+  (void)fprintf(stderr, "\"%s\" lacks \"%s\"\n", xfi_last_error(), words);
+  return false;
+}
+
+/* ---- threads ------------------------------------------------------------------------------ */
+
+static void with_threads(int n_ranks, rank_body *body)
+{
+  meeting_place *place = open_place(n_ranks);
+
+  run_ranks(n_ranks, body, place);
+  (void)munmap(place, sizeof *place);
+  assert_all_as_expected();
+}
+
+static void everything(int rank, void *context)
+{
+  xfi_comm *comm = join_at(context, rank, 0);
+
+  expect(comm->rank == rank);
+  check_gathers(comm, 40);
+  check_random_messages(comm, 40, 3, false);
+  check_random_messages(comm, 40, 1, true);
+  check_broadcasts(comm, 40);
+  check_agreement(comm);
+  check_agreement_names_the_cause(comm);
+  comm->ops->destroy(comm);
+}
+
+static void test_all_calls_with_1_to_7_ranks(void **state)
+{
+  (void)state;
+  for (int n = 1; n <= MOST_RANKS; n++)
+    with_threads(n, everything);
+}
+
+/* Larger than any socket's room, both ways at once, with the sides in opposite order. */
+static void large_both_ways(int rank, void *context)
+{
+  enum { LARGE = 8 << 20 };
+  xfi_comm *comm = join_at(context, rank, 0);
+  unsigned char *out = malloc(LARGE);
+  unsigned char *in = malloc(LARGE);
+  const xfi_message send = {out, LARGE, 1 - rank};
+  const xfi_message receive = {in, LARGE, 1 - rank};
+
+  fill(out, LARGE, (uint64_t)rank);
+  expect(comm->ops->round(comm, &send, 1, &receive, 1, NULL, soon()) == XFER_OK);
+  expect(is_filled(in, LARGE, (uint64_t)(1 - rank)));
+  comm->ops->destroy(comm);
+  free(out);
+  free(in);
+}
+
+static void test_messages_larger_than_the_sockets(void **state)
+{
+  (void)state;
+  with_threads(2, large_both_ways);
+}
+
+static void not_of_one_mind(int rank, void *context)
+{
+  xfi_comm *comm = join_at(context, rank, 0);
+  char bytes[2][64] = {""};
+  const xfi_message send = {bytes[0], rank == 0 ? 64 : 32, 1 - rank};
+  const xfi_message receive = {bytes[1], 64, 1 - rank};
+
+  if (rank == 1) memset(bytes[1], 7, sizeof bytes[1]);
+  const xfer_status st = rank == 0 ? comm->ops->exchange(comm, &send, 1, &receive, 1, soon())
+                                   : comm->ops->round(comm, &send, 1, &receive, 1, NULL, soon());
+  expect(st == XFER_ERR_MISMATCH || st == XFER_ERR_COMM);
+  expect(error_has("bytes in "));
+  expect(rank == 0 || bytes[1][0] == 7); /* nothing was written */
+  expect(comm->ops->exchange(comm, NULL, 0, NULL, 0, soon()) == XFER_ERR_COMM);
+  comm->ops->destroy(comm);
+}
+
+static void test_messages_that_differ_are_not_taken(void **state)
+{
+  (void)state;
+  with_threads(2, not_of_one_mind);
+}
+
+static void *abort_soon(void *context)
+{
+  xfi_comm *comm = context;
+
+  (void)usleep(100000);
+  comm->ops->abort(comm, "enough");
+  return NULL;
+}
+
+/* Rank 2 breaks the comm from another thread while rank 0 waits for it, and 1 for nobody yet. */
+static void broken_by_another_thread(int rank, void *context)
+{
+  xfi_comm *comm = join_at(context, rank, 0);
+  char all[3];
+  pthread_t thread;
+
+  if (rank == 2) {
+    expect(pthread_create(&thread, NULL, abort_soon, comm) == 0);
+    expect(pthread_join(thread, NULL) == 0);
+  }
+  if (rank == 1) (void)usleep(300000);
+  expect(comm->ops->all_gather(comm, all, "x", 1, soon()) == XFER_ERR_COMM);
+  expect(error_has("enough"));
+  comm->ops->destroy(comm);
+}
+
+static void test_abort_ends_all_waits(void **state)
+{
+  (void)state;
+  with_threads(3, broken_by_another_thread);
+}
+
+static void leaver(int rank, void *context)
+{
+  xfi_comm *comm = join_at(context, rank, 0);
+  char all[3];
+
+  if (rank != 1) {
+    expect(comm->ops->all_gather(comm, all, "x", 1, soon()) == XFER_ERR_COMM);
+    expect(error_has("rank 1 has left the comm"));
+  }
+  comm->ops->destroy(comm);
+}
+
+static void test_a_rank_that_left_is_named(void **state)
+{
+  (void)state;
+  with_threads(3, leaver);
+}
+
+static void fails_while_meeting(int rank, void *context)
+{
+  visitor v = {context, rank, 0, rank == 1 ? 0 : -1};
+  xfi_comm *comm = NULL;
+  const xfer_status st = xfi_comm_create_host(&comm, gather_there, &v, rank, 3);
+
+  expect(comm == NULL);
+  expect(st == (rank == 1 ? XFER_ERR_COMM : XFER_ERR_PEER));
+  expect(error_has(rank == 1 ? "answered 1" : "rank 1: "));
+}
+
+static void test_a_rank_that_cannot_join_fails_on_all(void **state)
+{
+  (void)state;
+  with_threads(3, fails_while_meeting);
+}
+
+static void test_create_survives_each_failed_allocation(void **state)
+{
+  (void)state;
+  meeting_place *place = open_place(1);
+  xfer_status st = XFER_ERR_NOMEM;
+  xfi_comm *comm = NULL;
+
+  for (long n = 0; st != XFER_OK && n < 10; n++) {
+    visitor v = {place, 0, 0, -1};
+    xfi_alloc_fail_after(n);
+    st = xfi_comm_create_host(&comm, gather_there, &v, 0, 1);
+    if (st != XFER_OK) assert_null(comm);
+  }
+  xfi_alloc_fail_after(-1);
+  assert_int_equal(st, XFER_OK);
+  comm->ops->destroy(comm);
+  (void)munmap(place, sizeof *place);
+}
+
+/* ---- processes ---------------------------------------------------------------------------- */
+
+typedef int process_body(int rank, meeting_place *place);
+
+/* Each rank's body in a process of its own, which ends with its answer: 0 is right. `killed`: the
+ * rank that ends by a signal; -1: none. */
+static void with_processes(int n_ranks, int killed, process_body *body)
+{
+  meeting_place *place = open_place(n_ranks);
+  pid_t pids[MOST_RANKS];
+
+  for (int r = 0; r < n_ranks; r++) {
+    pids[r] = fork();
+    if (pids[r] == 0) _exit(body(r, place));
+    assert_true(pids[r] > 0);
+  }
+  for (int r = 0; r < n_ranks; r++) {
+    int how = 0;
+    assert_int_equal(waitpid(pids[r], &how, 0), pids[r]);
+    if (r == killed)
+      assert_true(WIFSIGNALED(how));
+    else
+      assert_true(WIFEXITED(how) && WEXITSTATUS(how) == 0);
+  }
+  (void)munmap(place, sizeof *place);
+}
+
+/* Rank 1 is killed while the others wait for it, 0 in a message and 2 in 0's: both name it, and
+ * make a comm of two. */
+static int survives(int rank, meeting_place *place)
+{
+  xfi_comm *comm = join_at(place, rank, 0);
+  char byte = 'x';
+  char all[3];
+  const int64_t began = xfi_now_ns();
+  const xfi_message from_1 = {&byte, 1, 1};
+  const xfi_message from_0 = {&byte, 1, 0};
+
+  if (rank == 1) {
+    (void)usleep(200000);
+    (void)raise(SIGKILL);
+  }
+  if (comm->ops->exchange(comm, NULL, 0, rank == 0 ? &from_1 : &from_0, 1, soon()) != XFER_ERR_COMM)
+    return 1;
+  if (!error_has("the process of rank 1 has ended")) return 2;
+  if (xfi_now_ns() - began > (int64_t)AT_ONCE_MS * 1000000) return 3;
+  comm->ops->destroy(comm);
+  place->n_ranks = 2;
+  comm = join_at(place, rank / 2, 4);
+  if (comm->ops->all_gather(comm, all, "yz" + rank / 2, 1, soon()) != XFER_OK) return 4;
+  if (memcmp(all, "yz", 2) != 0) return 5;
+  comm->ops->destroy(comm);
+  return 0;
+}
+
+static void test_a_killed_process_is_named_and_the_others_go_on(void **state)
+{
+  (void)state;
+  with_processes(3, 1, survives);
+}
+
+static int is_late(int rank, meeting_place *place)
+{
+  xfi_comm *comm = join_at(place, rank, 0);
+  char all[3];
+
+  if (rank == 2) {
+    (void)usleep(900000);
+    if (comm->ops->all_gather(comm, all, "x", 1, soon()) != XFER_ERR_COMM) return 1;
+    return error_has("rank 2 did not come before the deadline") ? 0 : 2;
+  }
+  const xfer_status st = comm->ops->all_gather(comm, all, "x", 1, xfi_deadline_after(300));
+  if (st != XFER_ERR_TIMEOUT && st != XFER_ERR_COMM) return 3;
+  return error_has("rank 2 did not come before the deadline") ? 0 : 4;
+}
+
+static void test_a_late_process_is_named_by_all_and_told(void **state)
+{
+  (void)state;
+  with_processes(3, -1, is_late);
+}
+
+int main(void)
+{
+  const struct CMUnitTest tests[] = {
+      cmocka_unit_test(test_a_killed_process_is_named_and_the_others_go_on),
+      cmocka_unit_test(test_a_late_process_is_named_by_all_and_told),
+      cmocka_unit_test(test_all_calls_with_1_to_7_ranks),
+      cmocka_unit_test(test_messages_larger_than_the_sockets),
+      cmocka_unit_test(test_messages_that_differ_are_not_taken),
+      cmocka_unit_test(test_abort_ends_all_waits),
+      cmocka_unit_test(test_a_rank_that_left_is_named),
+      cmocka_unit_test(test_a_rank_that_cannot_join_fails_on_all),
+      cmocka_unit_test(test_create_survives_each_failed_allocation),
+  };
+  return cmocka_run_group_tests(tests, NULL, NULL);
+}
