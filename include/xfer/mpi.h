@@ -8,7 +8,7 @@
 
 #include <mpi.h>
 
-#include <xfer/comm.h>
+#include <xfer/xfer.h>
 
 #ifdef __cplusplus
 extern "C" {

@@ -15,7 +15,7 @@
 #ifndef XFER_NCCL_H
 #define XFER_NCCL_H
 
-#include <xfer/comm.h>
+#include <xfer/xfer.h>
 
 #ifdef __cplusplus
 extern "C" {
