@@ -73,6 +73,18 @@ XFER_API int xfer_comm_rank(const xfer_comm *comm);
 XFER_API int xfer_comm_size(const xfer_comm *comm);
 
 /**
+ * Set the deadline of each wait in the comm's own calls (xfer_comm_all_gather(),
+ * xfer_comm_register(), xfer_redistribute(), xfer_exchange()), and of plans that are made from here
+ * on without one of their own. Local; the same on every rank, which planning compares.
+ *
+ * @param comm        The comm.
+ * @param timeout_ms  0: 600000, as it was.
+ * @retval XFER_ERR_ARG  More than 2^63 - 1.
+ * @since 0.1
+ */
+XFER_API XFER_MUST_CHECK xfer_status xfer_comm_set_timeout(xfer_comm *comm, uint64_t timeout_ms);
+
+/**
  * Give every rank n_bytes of each rank. Collective; blocks. For small control data.
  *
  * @param comm     The comm.

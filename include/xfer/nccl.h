@@ -100,6 +100,7 @@ XFER_API XFER_MUST_CHECK xfer_status xfer_comm_create_nccl_id(
  * @retval XFER_ERR_ARG   `all_gather` is NULL, or `rank` or `size` is out of range.
  * @retval XFER_ERR_COMM  `all_gather` failed.
  * @retval XFER_ERR_CUDA  CUDA failed, or there is no device.
+ * @retval XFER_ERR_PEER  Likewise on another rank.
  * @since 0.1
  */
 XFER_API XFER_MUST_CHECK xfer_status xfer_comm_create_cuda(xfer_comm **comm,

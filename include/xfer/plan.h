@@ -39,7 +39,8 @@ typedef struct xfer_plan_options {
                                    smaller where max_staging_bytes asks for it. */
   uint64_t link_bytes_per_s;  /**< For predicting: a rank's bandwidth. 0: 350e9. */
   uint64_t message_ns;        /**< Likewise: the cost of one message. 0: 30000. */
-  uint64_t timeout_ms;        /**< Deadline of every wait. 0: 600000. */
+  uint64_t timeout_ms;        /**< Deadline of every wait. 0: the comm's, see
+                                   xfer_comm_set_timeout(). */
   uint32_t lane;              /**< xfer_lane */
   uint32_t ranks_per_domain;  /**< Ranks r with equal r / ranks_per_domain are near each other;
                                    sources in the same domain are preferred. 0: no domains. */
@@ -123,8 +124,8 @@ XFER_API XFER_MUST_CHECK xfer_status xfer_plan_commit(xfer_plan *plan);
  * not wait for the device. On a host comm the data has moved when it returns.
  *
  * @param plan     Committed. Its bound views are read and written until `stream` passes this point.
- * @param version  The caller's number for these weights, above the last committed one;
- *                 xfer_plan_wait() commits it.
+ * @param version  The caller's number for these weights: any from 0 on for the first run, then
+ *                 above the last committed one, and below UINT64_MAX. xfer_plan_wait() commits it.
  * @param stream   A CUDA stream; NULL: the default stream. Ignored by host comms.
  * @retval XFER_ERR_STATE    Not committed, a run in flight, the last run failed and no commit came
  *                           since, `version` does not grow, bound memory freed or remapped, or
@@ -164,6 +165,17 @@ XFER_API XFER_MUST_CHECK xfer_status xfer_plan_run(xfer_plan *plan, uint64_t ver
 XFER_API XFER_MUST_CHECK xfer_status xfer_plan_wait(xfer_plan *plan, uint64_t timeout_ms);
 
 /**
+ * Has this rank's part of the last run ended? Local; does not block. xfer_plan_wait() is still to
+ * be called, by then or before, and waits only for the other ranks once it has.
+ *
+ * @param plan  A run is in flight, or was refused on this rank.
+ * @param over  Receives 1: it has, whatever came of it, which xfer_plan_wait() says; or 0: not yet.
+ * @retval XFER_ERR_STATE  No run is in flight.
+ * @since 0.1
+ */
+XFER_API XFER_MUST_CHECK xfer_status xfer_plan_test(const xfer_plan *plan, int *over);
+
+/**
  * Free staging and close mappings of peer memory. Collective. Bindings stay; xfer_plan_commit()
  * restores the rest. After it bound memory may be freed.
  */
@@ -193,7 +205,7 @@ typedef struct xfer_plan_report_data {
   uint64_t window_bytes;  /**< Bytes per peer and round. */
   uint64_t bound_bytes;   /**< max(wire_bytes, out_bytes): what the wire must carry at least. */
   uint64_t predicted_ns;  /**< By link_bytes_per_s and message_ns. */
-  uint64_t committed_version; /**< Of the last complete run; 0: none yet. */
+  uint64_t committed_version; /**< Of the last complete run; 0 also where there is none yet. */
   uint64_t torn;              /**< 1: a failed run left destinations half new. */
 } xfer_plan_report_data;
 #define XFER_PLAN_REPORT_INIT                                                                      \

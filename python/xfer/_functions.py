@@ -67,6 +67,7 @@ CORE: dict[str, Prototype] = {
     "xfer_comm_rank": _f(c_int, comm="comm"),
     "xfer_comm_size": _f(c_int, comm="comm"),
     "xfer_comm_all_gather": _f(STATUS, comm="comm", all=c_void_p, mine=c_void_p, n_bytes=c_size_t),
+    "xfer_comm_set_timeout": _f(STATUS, comm="comm", timeout_ms=c_uint64),
     "xfer_comm_register": _f(STATUS, comm="comm", memory=c_void_p),
     "xfer_comm_unregister": _f(STATUS, comm="comm", memory=c_void_p),
     "xfer_redistribute": _f(
@@ -118,6 +119,7 @@ CORE: dict[str, Prototype] = {
     "xfer_plan_commit": _f(STATUS, plan="plan"),
     "xfer_plan_run": _f(STATUS, plan="plan", version=c_uint64, stream=c_void_p),
     "xfer_plan_wait": _f(STATUS, plan="plan", timeout_ms=c_uint64),
+    "xfer_plan_test": _f(STATUS, plan="plan", over=_ints),
     "xfer_plan_release": _f(STATUS, plan="plan"),
     "xfer_plan_report": _f(STATUS, plan="plan", report=POINTER(s.PlanReport)),
     "xfer_plan_move": _f(STATUS, plan="plan", i=c_size_t, move=POINTER(s.Move)),

@@ -226,6 +226,11 @@ class Comm(_handle.Handle):
             self._agree(error, f"{len(sent)} bytes")
             return self._gather(sent)
 
+    def set_timeout(self, timeout_ms: int) -> None:
+        """Set the deadline of each wait in the comm's own calls, and of plans that are made from here on without one
+        of their own. Local; the same on every rank. 0: 10 minutes, as it was."""
+        lib.xfer_comm_set_timeout(self, timeout_ms)
+
     def register(self, x: Any) -> None:
         """Let the peers map memory now and keep it mapped, so that redistribute() can write straight into it. x: an
         array, or None: nothing on this rank. It must live until it is unregistered. Collective."""

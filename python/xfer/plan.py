@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import sys
 from collections.abc import Sequence
-from ctypes import byref, c_uint64, c_void_p, string_at
+from ctypes import byref, c_int, c_uint64, c_void_p, string_at
 from typing import TYPE_CHECKING, Any, TypedDict
 
 from . import _handle, _structs
@@ -180,8 +180,9 @@ class Plan(_handle.Handle):
     def run(self, version: int, stream: Any = None) -> None:
         """Move every tensor. Collective; one run may be in flight.
 
-        version: this rank's number for these weights, above the last one. stream: see stream_pointer(); on a GPU it
-        starts after what is already there and returns once enqueued, on a host comm the data has moved.
+        version: the number of these weights: any from 0 on at first, then above the last one. stream: see
+        stream_pointer(); on a GPU it starts after what is already there and returns once enqueued, on a host comm the
+        data has moved.
 
         Raises StateError where it cannot begin; nothing was begun then, and wait() tells the other ranks.
         """
@@ -203,7 +204,7 @@ class Plan(_handle.Handle):
     def _refuse(self) -> None:
         """A run that does not begin on this rank: C knows, so that wait() tells the others."""
         try:
-            lib.xfer_plan_run(self, 0, None)
+            lib.xfer_plan_run(self, 2**64 - 1, None)  # no version
         except XferError:
             return
 
@@ -225,6 +226,13 @@ class Plan(_handle.Handle):
             comm._call(lib.xfer_plan_wait, self, timeout_ms)
             if wrong is not None:
                 raise wrong
+
+    def test(self) -> bool:
+        """Has this rank's part of the last run ended? Local; does not block. wait() is still to be called."""
+        comm, over = self._on(), c_int()
+        with comm._alone():
+            lib.xfer_plan_test(self, byref(over))
+        return bool(over.value)
 
     def release(self) -> None:
         """Give staging and mappings of peers' memory back; bindings stay, commit() restores the rest. Collective."""

@@ -9,6 +9,11 @@
 
 #define DEFAULT_TIMEOUT_MS 600000
 
+xfi_deadline xfi_comm_deadline(const xfer_comm *comm)
+{
+  return xfi_deadline_after((int64_t)comm->timeout_ms);
+}
+
 xfer_status xfi_comm_wrap(xfer_comm **comm, xfi_comm *transport, xfi_device *device)
 {
   xfer_status st = XFER_OK;
@@ -17,6 +22,7 @@ xfer_status xfi_comm_wrap(xfer_comm **comm, xfi_comm *transport, xfi_device *dev
   XFI_CHECK(c != NULL, XFER_ERR_NOMEM, "comm");
   c->transport = transport;
   c->device = device;
+  c->timeout_ms = DEFAULT_TIMEOUT_MS;
   *comm = c;
 done:
   return st;
@@ -106,6 +112,20 @@ int xfer_comm_size(const xfer_comm *comm)
   return comm == NULL ? 0 : comm->transport->size;
 }
 
+xfer_status xfer_comm_set_timeout(xfer_comm *comm, uint64_t timeout_ms)
+{
+  xfer_status st = XFER_OK;
+
+  XFI_CHECK(comm != NULL, XFER_ERR_ARG, "timeout: comm is NULL");
+  XFI_CHECK(timeout_ms <= INT64_MAX, XFER_ERR_ARG, "timeout of %llu ms",
+            (unsigned long long)timeout_ms);
+  comm->timeout_ms = timeout_ms == 0 ? DEFAULT_TIMEOUT_MS : timeout_ms;
+  for (int i = 0; i < XFI_CACHE_PLANS; i++)
+    if (comm->kept[i].plan != NULL) comm->kept[i].plan->options.timeout_ms = comm->timeout_ms;
+done:
+  return st;
+}
+
 xfer_status xfer_comm_all_gather(xfer_comm *comm, void *all, const void *mine, size_t n_bytes)
 {
   xfer_status st = XFER_OK;
@@ -116,7 +136,7 @@ xfer_status xfer_comm_all_gather(xfer_comm *comm, void *all, const void *mine, s
   if (n_bytes == 0) return XFER_OK;
   xfi_device_enter(comm->device, &before);
   st = comm->transport->ops->all_gather(comm->transport, all, mine, n_bytes,
-                                        xfi_deadline_after(DEFAULT_TIMEOUT_MS));
+                                        xfi_comm_deadline(comm));
   xfi_device_leave(comm->device, &before);
 done:
   return st;

@@ -16,8 +16,6 @@
 #include "error.h"
 #include "object.h"
 
-#define DEFAULT_TIMEOUT_MS 600000
-
 /* ---- arguments ---- */
 
 static xfer_status check_list(const xfer_operation *at, size_t n, int n_ranks)
@@ -83,6 +81,7 @@ xfer_status xfer_plan_create_exchange(xfer_plan **plan, xfer_comm *comm,
   XFI_CHECK(comm != NULL, XFER_ERR_ARG, "exchange: comm is NULL"); /* nobody to agree with */
   ops.rank = comm->transport->rank;
   st = copy_options(&options, given);
+  if (options.timeout_ms == 0) options.timeout_ms = comm->timeout_ms;
   if (st == XFER_OK) st = check_operations(&ops, comm->transport->size);
   if (st == XFER_OK && plan == NULL) {
     xfi_set_error("exchange: no place for the plan");
@@ -146,7 +145,7 @@ static bool all_registered(const xfer_comm *comm, const xfer_view *views, size_t
 /* *kept: the plan that all ranks found; NULL: not all have found one. Collective. */
 static xfer_status settle(xfi_kept **kept, bool *mapped, xfer_comm *comm, word mine)
 {
-  const xfi_deadline deadline = xfi_deadline_after(DEFAULT_TIMEOUT_MS);
+  const xfi_deadline deadline = xfi_comm_deadline(comm);
   xfi_comm *transport = comm->transport;
   xfer_status st = XFER_OK;
   bool failed = false;
@@ -177,6 +176,7 @@ static xfer_status make_kept(xfi_kept **out, xfer_comm *comm, const uint64_t dig
   xfer_status st = XFER_OK;
   xfi_kept *k = xfi_kept_free_entry(comm);
 
+  options.timeout_ms = comm->timeout_ms;
   if (!mapped && comm->transport->ops->has_rounds) options.lane = XFER_LANE_PACKED;
   XFI_TRY(xfi_run_create_exchange(&k->plan, comm->transport, comm->device, XFER_OK, ops, &options));
   memcpy(k->src, digest, sizeof k->src);

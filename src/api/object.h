@@ -29,6 +29,7 @@ typedef struct xfi_kept {
 struct xfer_comm {
   xfi_comm *transport;
   xfi_device *device;
+  uint64_t timeout_ms; /* of its own calls, and of plans that have none */
   xfi_kept kept[XFI_CACHE_PLANS];
   uint64_t n_calls;
   xfi_registered *registered;
@@ -47,6 +48,9 @@ xfer_status xfi_kept_check(const xfer_comm *comm, xfer_stream stream);
 /* Commit, run, and order `stream` after it. `bound`: what binding came to on this rank. Collective.
  */
 xfer_status xfi_kept_run(xfer_comm *comm, xfi_kept *kept, xfer_status bound, xfer_stream stream);
+
+/* Of a wait of the comm's own that begins now. */
+xfi_deadline xfi_comm_deadline(const xfer_comm *comm);
 
 /* Does every address of a view lie in registered memory, or is there no need? */
 bool xfi_comm_is_registered(const xfer_comm *comm, const xfer_view *view);

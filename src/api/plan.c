@@ -51,6 +51,7 @@ xfer_status xfer_plan_create(xfer_plan **plan, xfer_comm *comm, const xfer_tenso
 
   XFI_CHECK(comm != NULL, XFER_ERR_ARG, "plan: comm is NULL"); /* nobody to agree with */
   st = xfi_plan_options_copy(&options, given);
+  if (options.timeout_ms == 0) options.timeout_ms = comm->timeout_ms;
   if (st == XFER_OK) st = check_tensors(tensors, n_tensors, false);
   if (st == XFER_OK && plan == NULL) {
     xfi_set_error("plan: no place for the plan");
@@ -198,6 +199,22 @@ xfer_status xfer_plan_wait(xfer_plan *plan, uint64_t timeout_ms)
   enter(plan, &before);
   st = xfi_run_wait(plan, timeout_ms);
   leave(plan, &before);
+done:
+  return st;
+}
+
+xfer_status xfer_plan_test(const xfer_plan *plan, int *over)
+{
+  xfer_status st = XFER_OK;
+  xfi_entered before;
+  bool is_over = false;
+
+  XFI_TRY(check_plan(plan));
+  XFI_CHECK(over != NULL, XFER_ERR_ARG, "test: no place for the answer");
+  enter(plan, &before);
+  st = xfi_run_test(plan, &is_over);
+  leave(plan, &before);
+  if (st == XFER_OK) *over = is_over ? 1 : 0;
 done:
   return st;
 }

@@ -13,8 +13,6 @@
 #include "error.h"
 #include "object.h"
 
-#define DEFAULT_TIMEOUT_MS 600000
-
 /* What a rank was given. A digest of two zeros: nothing. */
 typedef struct given {
   uint64_t src[2];
@@ -54,9 +52,10 @@ static void digest_of_all(uint64_t digest[2], const given *all, int n, size_t at
 /* The digests that all ranks mean, if none has failed: of each side, those of the lowest rank that
  * knows it. A rank
  * that was given something else finds no kept plan and lets xfi_run_create() say how it differs. */
-static xfer_status settle(given *all_mean, bool *differ, xfi_comm *comm, const given *mine)
+static xfer_status settle(given *all_mean, bool *differ, const xfer_comm *of, const given *mine)
 {
-  const xfi_deadline deadline = xfi_deadline_after(DEFAULT_TIMEOUT_MS);
+  xfi_comm *comm = of->transport;
+  const xfi_deadline deadline = xfi_comm_deadline(of);
   xfer_status st = XFER_OK;
   bool failed = false;
   given *all = xfi_comm_calloc(comm, (size_t)comm->size, sizeof *all);
@@ -108,6 +107,7 @@ static xfer_status make_kept(xfi_kept **out, xfer_comm *comm, const given *key,
   xfer_status st = XFER_OK;
   xfi_kept *k = xfi_kept_free_entry(comm);
 
+  options.timeout_ms = comm->timeout_ms;
   if (key->mapped == 0 && comm->transport->ops->has_rounds) options.lane = XFER_LANE_PACKED;
   XFI_TRY(xfi_run_create(&k->plan, comm->transport, comm->device, XFER_OK, tensor, 1, &options));
   memcpy(k->src, key->src, sizeof k->src);
@@ -133,7 +133,7 @@ static xfer_status redistribute(xfer_comm *comm, const xfer_tensor *tensor,
   mine.own = (is_own(tensor->src) ? 1 : 0) | (is_own(tensor->dst) ? 2 : 0);
   mine.mapped = xfi_comm_is_registered(comm, src_view) && xfi_comm_is_registered(comm, dst_view);
   mine.status = xfi_kept_check(comm, stream);
-  XFI_TRY(settle(&key, &differ, comm->transport, &mine));
+  XFI_TRY(settle(&key, &differ, comm, &mine));
   k = differ ? NULL : find_kept(comm, &key);
   if (k == NULL) XFI_TRY(make_kept(&k, comm, &key, tensor));
   k->used = ++comm->n_calls;

@@ -9,8 +9,6 @@
 #include "object.h"
 #include "vec.h"
 
-#define DEFAULT_TIMEOUT_MS 600000
-
 /* What a rank tells the others. */
 typedef struct offer {
   unsigned char domain[64];
@@ -70,7 +68,7 @@ static void close_entry(xfi_registered *entry, xfi_device *device)
 
 static xfer_status register_memory(xfer_comm *comm, void *memory)
 {
-  const xfi_deadline deadline = xfi_deadline_after(DEFAULT_TIMEOUT_MS);
+  const xfi_deadline deadline = xfi_comm_deadline(comm);
   xfer_status st = XFER_OK;
   xfi_registered entry = {NULL, 0, NULL, 0};
   offer mine;
@@ -158,7 +156,7 @@ done:
 
 static xfer_status unregister_memory(xfer_comm *comm, void *memory)
 {
-  const xfi_deadline deadline = xfi_deadline_after(DEFAULT_TIMEOUT_MS);
+  const xfi_deadline deadline = xfi_comm_deadline(comm);
   xfer_status st = XFER_OK;
   unsigned char *mine = NULL;
   size_t i = 0;

@@ -194,13 +194,15 @@ xfer_status xfer_comm_create_cuda(xfer_comm **comm, xfer_all_gather_fn all_gathe
 
   XFI_CHECK(comm != NULL && all_gather != NULL, XFER_ERR_ARG, "comm or all_gather is NULL");
   XFI_CHECK(size >= 1 && rank >= 0 && rank < size, XFER_ERR_ARG, "rank %d of %d", rank, size);
-  XFI_TRY(xfi_device_create_cuda(&device));
   made = xfi_calloc(1, sizeof *made);
   XFI_CHECK(made != NULL, XFER_ERR_NOMEM, "a CUDA comm");
   made->base = (xfi_comm){.ops = &gather_ops, .rank = rank, .size = size};
   made->all_gather = all_gather;
   made->context = context;
   (void)pthread_mutex_init(&made->lock, NULL);
+  st = xfi_device_create_cuda(&device);
+  /* A rank without a device would leave the others waiting in their first call. */
+  XFI_TRY(xfi_comm_agree(&made->base, st, xfi_deadline_after(INT64_MAX)));
   XFI_TRY(xfi_comm_wrap(comm, &made->base, device));
   made = NULL;
   device = NULL;

@@ -90,18 +90,21 @@ done:
   return st;
 }
 
-/* Tell the peer this rank's side, `mine`, and hear the other. */
-static xfer_status exchange_lists(lists *l, xfi_comm *comm, int mine, int peer,
+/* Tell the peer this rank's side, `mine`, and hear the other. Of the pair or not, every rank makes
+ * the two calls: a comm may carry them by gathering. */
+static xfer_status exchange_lists(lists *l, xfi_comm *comm, bool has_peer, int mine, int peer,
                                   xfi_deadline deadline)
 {
   xfer_status st = XFER_OK;
+  const int n = has_peer ? 1 : 0;
   const int other = 1 - mine;
   uint64_t n_mine = l->n[mine];
   uint64_t n_other = 0;
   xfi_message to = {&n_mine, sizeof n_mine, peer};
   xfi_message from = {&n_other, sizeof n_other, peer};
 
-  XFI_TRY(comm->ops->exchange(comm, &to, 1, &from, 1, deadline));
+  XFI_TRY(comm->ops->exchange(comm, &to, n, &from, n, deadline));
+  if (!has_peer) return comm->ops->exchange(comm, NULL, 0, NULL, 0, deadline);
   l->n[other] = n_other;
   l->at[other] = xfi_comm_calloc(comm, n_other, sizeof(told));
   XFI_CHECK(l->at[other] != NULL, XFER_ERR_NOMEM, "%llu operations", (unsigned long long)n_other);
@@ -143,19 +146,19 @@ static void say_difference(char text[TEXT_BYTES], const lists *l, int src, int d
                  (unsigned long long)id, src, dst, sent, received);
 }
 
-/* Of the first pair that differs. */
+/* Of the first pair that differs, on its two ranks. */
 static xfer_status compare_pair(char text[TEXT_BYTES], xfi_comm *comm, const xfi_operations *ops,
                                 int src, int dst, xfi_deadline deadline)
 {
+  const bool is_end = comm->rank == src || comm->rank == dst;
   xfer_status st = XFER_OK;
   lists l = {{NULL, NULL}, {0, 0}};
 
   if (comm->rank == src) XFI_TRY(list_mine(&l, comm, ops, dst, true));
   if (comm->rank == dst) XFI_TRY(list_mine(&l, comm, ops, src, false));
-  if (src != dst)
-    XFI_TRY(exchange_lists(&l, comm, comm->rank == src ? 0 : 1, comm->rank == src ? dst : src,
-                           deadline));
-  say_difference(text, &l, src, dst);
+  XFI_TRY(exchange_lists(&l, comm, is_end && src != dst, comm->rank == src ? 0 : 1,
+                         comm->rank == src ? dst : src, deadline));
+  if (is_end) say_difference(text, &l, src, dst);
 done:
   xfi_free(l.at[0]);
   xfi_free(l.at[1]);
@@ -199,8 +202,7 @@ static xfer_status report_difference(xfi_comm *comm, const xfi_operations *ops,
   add_list(mine + n, true, &ops->recvs, comm->rank, false);
   XFI_TRY(comm->ops->all_gather(comm, all, mine, 2 * n * sizeof *mine, deadline));
   XFI_TRY(find_pair(&src, &dst, all, comm->size));
-  if (comm->rank == src || comm->rank == dst)
-    XFI_TRY(compare_pair(text, comm, ops, src, dst, deadline));
+  XFI_TRY(compare_pair(text, comm, ops, src, dst, deadline));
   XFI_TRY(comm->ops->all_gather(comm, texts, text, sizeof text, deadline));
   XFI_CHECK(false, XFER_ERR_MISMATCH, "%s", texts[src]);
 done:

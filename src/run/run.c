@@ -84,8 +84,10 @@ xfer_status xfi_run_check(const xfer_plan *plan, uint64_t version, xfer_stream s
   xfer_status st = XFER_OK;
 
   XFI_TRY(xfi_state_allows(plan->state, XFI_CALL_RUN));
-  XFI_CHECK(version > plan->version, XFER_ERR_STATE, "version %llu after version %llu",
-            (unsigned long long)version, (unsigned long long)plan->version);
+  XFI_CHECK(version != UINT64_MAX, XFER_ERR_STATE, "version 2^64 - 1: none could follow it");
+  XFI_CHECK(plan->n_complete == 0 || version > plan->version, XFER_ERR_STATE,
+            "version %llu after version %llu: versions must grow", (unsigned long long)version,
+            (unsigned long long)plan->version);
   XFI_TRY(plan->device->ops->stream_check(plan->device, stream));
   changed = xfi_run_find_changed(plan);
   XFI_CHECK(changed == NULL, XFER_ERR_STATE,
@@ -279,6 +281,20 @@ xfer_status xfi_run_wait(xfer_plan *plan, uint64_t timeout_ms)
   }
   if (mine == XFER_OK) leave(plan);
   plan->state = xfi_state_after(plan->state, XFI_CALL_WAIT, XFI_FAILED);
+done:
+  return st;
+}
+
+xfer_status xfi_run_test(const xfer_plan *plan, bool *over)
+{
+  const xfi_deadline now = {0};
+  xfer_status st = XFER_OK;
+
+  XFI_TRY(xfi_state_allows(plan->state, XFI_CALL_WAIT));
+  *over = plan->state == XFI_REFUSED || plan->run_status != XFER_OK ||
+          plan->device->ops->event_sync(plan->device, plan->finished, now) != XFER_ERR_TIMEOUT ||
+          xfi_direct_check(plan->direct, plan->epoch) != XFER_OK ||
+          xfi_deadline_expired(plan->run_ends);
 done:
   return st;
 }

@@ -91,6 +91,8 @@ xfer_status xfi_run_commit(xfer_plan *plan);
 xfer_status xfi_run_commit_with(xfer_plan *plan, xfer_status mine);
 xfer_status xfi_run_start(xfer_plan *plan, uint64_t version, xfer_stream stream);
 xfer_status xfi_run_wait(xfer_plan *plan, uint64_t timeout_ms);
+/* Would wait not wait for this rank's part any more, whatever came of it? */
+xfer_status xfi_run_test(const xfer_plan *plan, bool *over);
 /* For runs that nobody waits for: order `stream` after the last one, if there is one. Says so if
  * that one is known to have failed. */
 xfer_status xfi_run_follow(xfer_plan *plan, xfer_stream stream);

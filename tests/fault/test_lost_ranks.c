@@ -223,7 +223,7 @@ static void test_a_torn_plan_is_whole_after_the_next_commit_and_run(void **state
   play_all(&all);
 }
 
-/* What xfer_redistribute() does with a kept plan, whose deadline nobody can shorten. */
+/* What xfer_redistribute() does with a kept plan. */
 static xfer_status run_and_follow(xfer_plan *plan)
 {
   xfer_status st = xfi_run_start(plan, plan->version + 1, NULL);
@@ -260,6 +260,77 @@ static void test_a_failed_redistribution_does_not_spoil_the_next(void **state)
 
   (void)state;
   all.at[0].lane = XFER_LANE_DIRECT;
+  play_all(&all);
+}
+
+/* The last rank makes none of these calls. */
+static void wait_in_vain(int rank, void *context)
+{
+  job *j = context;
+  xfer_comm *comm = j->comms[rank];
+  const bool kept = j->waits; /* a plan was kept before the deadline was set */
+  xfer_layout *src = NULL;
+  xfer_layout *dst = NULL;
+  uint64_t mine = 1;
+  uint64_t all[N_RANKS];
+  const xfer_view from = xfer_view_dense(&mine);
+  const xfer_view to = xfer_view_dense(all);
+  const int64_t began = now_ms();
+
+  expect(xfer_problem_parse(&src, &dst, "u64[4] (4):S0 -> (4):R") == XFER_OK);
+  if (kept) expect(xfer_redistribute(comm, src, &from, dst, &to, NULL) == XFER_OK);
+  expect(xfer_comm_set_timeout(comm, SHORT_MS) == XFER_OK);
+  if (rank != LOST) {
+    const xfer_status st = j->lane == XFER_LANE_DIRECT ? xfer_comm_register(comm, &mine)
+                           : j->lane == XFER_LANE_PACKED
+                               ? xfer_comm_all_gather(comm, all, &mine, sizeof mine)
+                               : xfer_redistribute(comm, src, &from, dst, &to, NULL);
+
+    expect(st == XFER_ERR_TIMEOUT || st == XFER_ERR_COMM);
+    expect(now_ms() - began < LONG_MS);
+  }
+  xfer_layout_destroy(src);
+  xfer_layout_destroy(dst);
+}
+
+static void test_a_comm_has_a_deadline_of_its_own(void **state)
+{
+  jobs all = {.n = 4, .body = wait_in_vain};
+
+  (void)state;
+  for (int i = 0; i < all.n; i++)
+    all.at[i].lane = (uint32_t)i; /* which call it is */
+  all.at[3].waits = true;
+  play_all(&all);
+  assert_int_equal(xfer_comm_set_timeout(NULL, 1), XFER_ERR_ARG);
+}
+
+static void plan_by_the_comms_deadline(int rank, void *context)
+{
+  job *j = context;
+  xfer_plan_options options = XFER_PLAN_OPTIONS_INIT;
+  xfer_plan *plan = NULL;
+
+  expect(xfer_comm_set_timeout(j->comms[rank], UINT64_MAX) == XFER_ERR_ARG);
+  expect(xfer_comm_set_timeout(j->comms[rank], 7000 + (uint64_t)(rank == 1)) == XFER_OK);
+  expect(xfer_plan_create(&plan, j->comms[rank], NULL, 0, NULL) == XFER_ERR_MISMATCH);
+  expect(strcmp(xfer_last_error(), "plan option timeout_ms is 7001 on rank 1, 7000 on rank 0") ==
+         0);
+  options.timeout_ms = 8000;
+  expect(xfer_plan_create(&plan, j->comms[rank], NULL, 0, &options) == XFER_OK);
+  expect(plan->options.timeout_ms == 8000);
+  xfer_plan_destroy(plan);
+  expect(xfer_comm_set_timeout(j->comms[rank], 0) == XFER_OK);
+  expect(xfer_plan_create(&plan, j->comms[rank], NULL, 0, NULL) == XFER_OK);
+  expect(plan->options.timeout_ms == 600000);
+  xfer_plan_destroy(plan);
+}
+
+static void test_plans_have_the_comms_deadline_or_their_own(void **state)
+{
+  jobs all = {.n = 1, .body = plan_by_the_comms_deadline};
+
+  (void)state;
   play_all(&all);
 }
 
@@ -316,6 +387,8 @@ int main(void)
       cmocka_unit_test(test_a_late_rank_touches_nothing_of_those_who_gave_up),
       cmocka_unit_test(test_a_torn_plan_is_whole_after_the_next_commit_and_run),
       cmocka_unit_test(test_a_failed_redistribution_does_not_spoil_the_next),
+      cmocka_unit_test(test_a_comm_has_a_deadline_of_its_own),
+      cmocka_unit_test(test_plans_have_the_comms_deadline_or_their_own),
       cmocka_unit_test(test_release_rebind_and_destroy_in_any_state),
   };
 

@@ -76,7 +76,8 @@ static void refuse_one_run(int rank, void *context)
   st = xfer_plan_wait(plan, 0);
   expect(st == XFER_ERR_STATE || rank != 1);
   expect(st != XFER_OK && st != XFER_ERR_TIMEOUT);
-  if (rank == 1) expect(strstr(xfer_last_error(), "version 5 after version 5") != NULL);
+  if (rank == 1)
+    expect(strstr(xfer_last_error(), "version 5 after version 5: versions must grow") != NULL);
   if (lane == XFER_LANE_DIRECT) run_again(&in, plan, 7);
   expect(xfer_plan_wait(plan, 0) == XFER_ERR_STATE);
   xfer_plan_destroy(plan);
@@ -96,7 +97,7 @@ static void refuse_all(int rank, void *context)
   xfer_plan *plan = NULL;
 
   start(&in, &plan, rank, *(const uint32_t *)context);
-  expect(xfer_plan_run(plan, 0, NULL) == XFER_ERR_STATE);
+  expect(xfer_plan_run(plan, UINT64_MAX, NULL) == XFER_ERR_STATE);
   expect(xfer_plan_run(plan, 1, NULL) == XFER_OK);
   expect(xfer_plan_release(plan) == XFER_ERR_STATE);
   expect(strstr(xfer_last_error(), "releasing") != NULL);
@@ -112,6 +113,42 @@ static void test_a_run_that_all_ranks_refuse_changes_nothing(void **state)
   by_every_lane(refuse_all);
 }
 
+/* Numbers of steps begin at 0. */
+static void begin_at_0(int rank, void *context)
+{
+  input in;
+  xfer_plan *plan = NULL;
+  xfer_plan_report_data report = XFER_PLAN_REPORT_INIT;
+  int over = -1;
+
+  start(&in, &plan, rank, *(const uint32_t *)context);
+  expect(xfer_plan_test(plan, &over) == XFER_ERR_STATE && over == -1);
+  expect(xfer_plan_run(plan, 0, NULL) == XFER_OK);
+  expect(xfer_plan_test(plan, NULL) == XFER_ERR_ARG);
+  expect(xfer_plan_test(plan, &over) == XFER_OK && over == 1); /* a host has moved it by now */
+  expect(xfer_plan_wait(plan, 0) == XFER_OK);
+  expect(xfer_plan_test(plan, &over) == XFER_ERR_STATE);
+  expect(is_delivered(&in));
+  expect(xfer_plan_run(plan, 0, NULL) == XFER_ERR_STATE);
+  expect(strcmp(xfer_last_error(), "version 0 after version 0: versions must grow") == 0);
+  over = -1;
+  expect(xfer_plan_test(plan, &over) == XFER_OK && over == 1);
+  expect(xfer_plan_wait(plan, 0) != XFER_OK);
+  if (*(const uint32_t *)context == XFER_LANE_DIRECT) {
+    run_again(&in, plan, 1);
+    expect(xfer_plan_report(plan, &report) == XFER_OK && report.committed_version == 1);
+  }
+  xfer_plan_destroy(plan);
+  input_destroy(&in);
+}
+
+static void test_versions_begin_at_0_and_grow(void **state)
+{
+  (void)state;
+  by_every_lane(begin_at_0);
+  assert_int_equal(xfer_plan_test(NULL, NULL), XFER_ERR_ARG);
+}
+
 /* Once the lanes are gone there is nothing left to tell the others of. */
 static void refuse_and_release(int rank, void *context)
 {
@@ -119,7 +156,7 @@ static void refuse_and_release(int rank, void *context)
   xfer_plan *plan = NULL;
 
   start(&in, &plan, rank, *(const uint32_t *)context);
-  expect(xfer_plan_run(plan, 0, NULL) == XFER_ERR_STATE);
+  expect(xfer_plan_run(plan, UINT64_MAX, NULL) == XFER_ERR_STATE);
   expect(xfer_plan_release(plan) == XFER_OK);
   expect(xfer_plan_wait(plan, 0) == XFER_ERR_STATE);
   run_again(&in, plan, 1);
@@ -177,6 +214,7 @@ int main(void)
       cmocka_unit_test(test_versions_that_differ_are_seen_and_not_committed),
       cmocka_unit_test(test_a_rank_whose_run_is_refused_lets_the_others_go),
       cmocka_unit_test(test_a_run_that_all_ranks_refuse_changes_nothing),
+      cmocka_unit_test(test_versions_begin_at_0_and_grow),
       cmocka_unit_test(test_a_refused_run_is_forgotten_with_the_lanes),
       cmocka_unit_test(test_memory_that_is_read_is_not_written),
   };

@@ -250,6 +250,32 @@ static bool check_report(const worker *w, const xfer_plan *plan)
   return true;
 }
 
+/* One end of an operation is not what the other is: every rank hears which one. */
+static bool refuses_a_difference(worker *w, xfer_comm *comm)
+{
+  const int k = (int)(w->c->number % (uint64_t)w->c->n);
+  const ex_operation *e = &w->c->operations[k];
+  const int which = (int)(w->c->number / 3 % 2);
+  side *s = &w->sides[which];
+  xfer_plan *plan = NULL;
+  char text[80];
+  int i = 0;
+
+  (void)snprintf(text, sizeof text,
+                 "operation %llu from rank %d to rank %d:", (unsigned long long)e->at[0].id,
+                 e->ranks[0], e->ranks[1]);
+  while (i < s->n && s->which[i] != k)
+    i++;
+  if (i < s->n && w->c->number % 3 == 0) s->at[i] = s->at[--s->n];
+  if (i < s->n && w->c->number % 3 == 1) s->at[i].dtype = XFER_F16;
+  if (i < s->n && w->c->number % 3 == 2) s->at[i].n_dims++;
+  if (xfer_plan_create_exchange(&plan, comm, w->sides[0].at, (size_t)w->sides[0].n, w->sides[1].at,
+                                (size_t)w->sides[1].n, NULL) != XFER_ERR_MISMATCH)
+    return wrong(w, "a difference was not refused: %s", xfer_last_error());
+  return strstr(xfer_last_error(), text) != NULL ||
+         wrong(w, "\"%s\" is not in: %s", text, xfer_last_error());
+}
+
 static bool run_all(worker *w, xfer_comm *comm, bool corrupt)
 {
   side *s = w->sides;
@@ -268,7 +294,7 @@ static bool run_all(worker *w, xfer_comm *comm, bool corrupt)
     ok = run_call(w, comm, plan, call) && compare(w, call, corrupt);
   }
   xfer_plan_destroy(plan);
-  return ok;
+  return ok && (w->c->n == 0 || refuses_a_difference(w, comm));
 }
 
 bool ex_case_rank(const ex_case *c, xfer_comm *comm, const rank_device *device, bool corrupt,

@@ -258,6 +258,47 @@ static void test_e5_short_wait_on_one_rank_packed(void)
   in_world(2, COMM_NCCL, XFER_LANE_PACKED, one_short);
 }
 
+/* ---- a look that does not block ----------------------------------------------------------- */
+
+/* While a device is busy with other work its rank's part is not over, and looking says so. */
+static void look(int rank)
+{
+  tensor *t = &tensors[0][rank];
+
+  make(rank, 0, EACH_EACH, LONG_MS);
+  for (uint64_t version = 0; version < 3; version++) {
+    int over = -1;
+    tensor_fill(t, version, LIVE);
+    tensor_open(t, version);
+    ranks_barrier();
+    if (rank == 0) sim_hold(0, true);
+    ranks_barrier();
+    OK(xfer_plan_run(plans[0][rank], version, streams[0][rank]));
+    OK(xfer_plan_test(plans[0][rank], &over));
+    NEED(over == 0);
+    ranks_barrier();
+    if (rank == 0) sim_hold(0, false);
+    while (over == 0)
+      OK(xfer_plan_test(plans[0][rank], &over));
+    NEED(over == 1);
+    NEED(tensor_holds(t, version));
+    OK(xfer_plan_wait(plans[0][rank], 0));
+    tensor_close(t);
+    NEED_NO_VIOLATION();
+  }
+  unmake(rank, 0);
+}
+
+static void test_looking_does_not_block_nccl(void)
+{
+  in_world(3, COMM_NCCL, XFER_LANE_DIRECT, look);
+}
+
+static void test_looking_does_not_block_packed(void)
+{
+  in_world(3, COMM_NCCL, XFER_LANE_PACKED, look);
+}
+
 /* ---- E8: after a failed wait -------------------------------------------------------------- */
 
 /*
@@ -341,6 +382,8 @@ int main(int argc, char **argv)
       {"e5_short_wait_on_all_ranks_packed", test_e5_short_wait_on_all_ranks_packed},
       {"e5_short_wait_on_one_rank_nccl", test_e5_short_wait_on_one_rank_nccl},
       {"e5_short_wait_on_one_rank_packed", test_e5_short_wait_on_one_rank_packed},
+      {"looking_does_not_block_nccl", test_looking_does_not_block_nccl},
+      {"looking_does_not_block_packed", test_looking_does_not_block_packed},
       {"e8_nothing_is_touched_after_a_failed_wait_direct",
        test_e8_nothing_is_touched_after_a_failed_wait_direct},
       {"e8_nothing_is_touched_after_a_failed_wait_packed",
