@@ -10,6 +10,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
+#include "convert.h"
 #include "door.h"
 
 #define XFI_COPY_DIMS 8
@@ -17,17 +18,27 @@
 /*
  * One strided copy. For every index x with 0 <= x[d] < extent[d], `run_bytes` bytes go from
  * src + sum x[d] src_stride[d] to dst + sum x[d] dst_stride[d]. Dim 0 is the slowest. Strides are
- * bytes and positive. Gather, scatter, pack, unpack, transpose and zero-fill are all this.
+ * bytes and positive. Gather, scatter, pack, unpack, transpose and zero-fill are all this. Where
+ * elements change on the way, a run has so many bytes in dst, and as many elements in src.
  */
 typedef struct xfi_copy {
   const char *src; /* NULL: the bytes written are 0 */
   char *dst;
-  int64_t run_bytes; /* contiguous on both sides; at least 1 */
-  int64_t n_dims;    /* 0 to XFI_COPY_DIMS; 0: one run */
+  int64_t run_bytes;          /* contiguous on both sides; at least 1 */
+  const xfi_convert *convert; /* NULL: bytes stay as they are. Not owned */
+  int64_t n_dims;             /* 0 to XFI_COPY_DIMS; 0: one run */
   int64_t extent[XFI_COPY_DIMS];
   int64_t src_stride[XFI_COPY_DIMS];
   int64_t dst_stride[XFI_COPY_DIMS];
 } xfi_copy;
+
+/* Bytes of a run in src. */
+static inline int64_t xfi_copy_src_run(const xfi_copy *copy)
+{
+  const xfi_convert *c = copy->convert;
+
+  return c == NULL ? copy->run_bytes : copy->run_bytes / c->dst_bytes * c->src_bytes;
+}
 
 /* Bytes that a copy writes. */
 XFI_DOOR int64_t xfi_copy_bytes(const xfi_copy *copy);
@@ -49,8 +60,9 @@ typedef struct xfi_strided_dim {
 
 typedef struct xfi_strided {
   char *base;
-  int64_t run_bytes; /* contiguous; at least 1 */
-  int64_t n_dims;    /* 0 to XFI_COPY_DIMS; 0: one run. The dims themselves lie elsewhere */
+  const xfi_convert *convert; /* between memory and the stream; NULL: none. Not owned */
+  int64_t run_bytes;          /* of the stream, contiguous in memory too; at least 1 */
+  int64_t n_dims; /* 0 to XFI_COPY_DIMS; 0: one run. The dims themselves lie elsewhere */
 } xfi_strided;
 
 /* Copy n_bytes of the stream from its byte `first` on to dense memory, or likewise from there,

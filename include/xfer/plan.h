@@ -14,12 +14,39 @@ extern "C" {
 /** Many tensors, planned once and run at every step. */
 typedef struct xfer_plan xfer_plan;
 
+/**
+ * What becomes of a tensor's elements on the way: 0, nothing, or what a function below returns. The
+ * same on every rank.
+ *
+ * From f32, bf16 or f16 to these, f8e4m3 or f8e5m2. Rounding is to nearest even, once, from f32;
+ * denormals count. What is too large becomes infinite in bf16 and f16, and the largest number of f8
+ * types, infinities too. A NaN becomes the quiet NaN of its sign: 0x7fc00000, 0x7fc0, 0x7e00, 0x7f.
+ *
+ * Elements travel as the smaller of the two types: the source narrows them, the destination widens
+ * them. Reports and moves count the bytes that travel.
+ */
+typedef uint64_t xfer_conversion;
+
+/** To the destination's dtype. Where that is the source's: 0. */
+XFER_API xfer_conversion xfer_convert_cast(void);
+
+/**
+ * Of x * (1 / scale) in f32, to the destination's dtype: as vLLM quantises to f8 with one scale for
+ * a tensor.
+ * @param scale  Above 0.
+ */
+XFER_API xfer_conversion xfer_convert_scale(float scale);
+
+/** Of x + value in f32, to the destination's dtype: for norms that one side keeps as x and the
+ * other as 1 + x. */
+XFER_API xfer_conversion xfer_convert_add(float value);
+
 /** One tensor of a plan. */
 typedef struct xfer_tensor {
-  const char *name;       /**< For errors and reports; part of what ranks must agree on. */
-  const xfer_layout *src; /**< Who holds it before; NULL: not known on this rank. */
-  const xfer_layout *dst; /**< Who holds it after; NULL: not known on this rank. */
-  uint64_t reserved;      /**< Must be 0. */
+  const char *name;           /**< For errors and reports; part of what ranks must agree on. */
+  const xfer_layout *src;     /**< Who holds it before; NULL: not known on this rank. */
+  const xfer_layout *dst;     /**< Who holds it after; NULL: not known on this rank. */
+  xfer_conversion conversion; /**< Of its elements on the way; 0: none. */
 } xfer_tensor;
 
 /** The ways data can take. */
@@ -64,7 +91,8 @@ typedef struct xfer_plan_options {
  * @param n_tensors  0 or more.
  * @param options    NULL: all defaults.
  * @retval XFER_ERR_MISMATCH  Ranks disagree; the text names the first tensor and both descriptions.
- * @retval XFER_ERR_SHAPE     A tensor's two layouts differ in shape or dtype, or some destination
+ * @retval XFER_ERR_SHAPE     A tensor's two layouts differ in shape, or in dtype without a
+ *                            conversion that goes from one to the other, or some destination
  *                            element has no source.
  * @retval XFER_ERR_ARG       A mesh names a rank that the comm does not have, or an option is
  * wrong.
@@ -207,10 +235,12 @@ typedef struct xfer_plan_report_data {
   uint64_t predicted_ns;  /**< By link_bytes_per_s and message_ns. */
   uint64_t committed_version; /**< Of the last complete run; 0 also where there is none yet. */
   uint64_t torn;              /**< 1: a failed run left destinations half new. */
+  uint64_t converted_tensors; /**< Tensors whose elements change on the way. */
 } xfer_plan_report_data;
 #define XFER_PLAN_REPORT_INIT                                                                      \
   {                                                                                                \
-    sizeof(xfer_plan_report_data), 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0   \
+    sizeof(xfer_plan_report_data), 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0,  \
+        0                                                                                          \
   }
 
 /** Fill `report`: the fields that its struct_size has. Local; may be called in any state. */

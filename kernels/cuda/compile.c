@@ -109,18 +109,17 @@ static xfi_cuda_piece piece_of(const xfi_copy *c, uint32_t word_log2)
   return piece;
 }
 
-static xfer_status add_rows(xfi_cuda_table *table, const xfi_copy *c, uint32_t word_log2,
-                            int64_t tile_bytes)
+/* A tile has up to `tile_words` words, and a run `run_words`. */
+static xfer_status add_runs(xfi_cuda_table *table, const xfi_copy *c, xfi_cuda_piece piece,
+                            int64_t run_words, int64_t tile_words)
 {
-  xfi_cuda_piece piece = piece_of(c, word_log2);
-  int64_t tile_words = tile_bytes >> word_log2;
   int64_t n_rows = 1;
 
   if (tile_words > TILE_WORDS_MAX) tile_words = TILE_WORDS_MAX;
   for (int64_t d = 0; d < c->n_dims; d++)
     n_rows *= c->extent[d];
   piece.n_rows = (uint32_t)n_rows;
-  piece.run_words = c->run_bytes >> word_log2;
+  piece.run_words = run_words;
   if (piece.run_words > tile_words) {
     piece.tile_rows = 1;
     piece.tile_cols = (uint32_t)tile_words;
@@ -133,6 +132,37 @@ static xfer_status add_rows(xfi_cuda_table *table, const xfi_copy *c, uint32_t w
   piece.by_tile_cols = div_make(piece.tile_cols);
   int64_t row_tiles = (n_rows + piece.tile_rows - 1) / piece.tile_rows;
   return table_add(table, &piece, row_tiles * piece.cols_per_row);
+}
+
+static xfer_status add_rows(xfi_cuda_table *table, const xfi_copy *c, uint32_t word_log2,
+                            int64_t tile_bytes)
+{
+  return add_runs(table, c, piece_of(c, word_log2), c->run_bytes >> word_log2,
+                  tile_bytes >> word_log2);
+}
+
+/* Where elements change: as many to a word as have 16 bytes in their larger type, or one by one
+ * where that would misalign some of them. */
+static xfer_status add_converting(xfi_cuda_table *table, const xfi_copy *c, int64_t tile_bytes)
+{
+  const xfi_convert *v = c->convert;
+  const int64_t wide = v->src_bytes > v->dst_bytes ? v->src_bytes : v->dst_bytes;
+  const uint64_t src_word = (uint64_t)(WORD_BYTES_MAX / wide * v->src_bytes);
+  const uint64_t dst_word = (uint64_t)(WORD_BYTES_MAX / wide * v->dst_bytes);
+  uint64_t src_bits = (uint64_t)(uintptr_t)c->src;
+  uint64_t dst_bits = (uint64_t)(uintptr_t)c->dst | (uint64_t)c->run_bytes;
+  int64_t n_elems = WORD_BYTES_MAX / wide; /* of a word: a power of two */
+  xfi_cuda_piece piece;
+
+  for (int64_t d = 0; d < c->n_dims; d++) {
+    src_bits |= (uint64_t)c->src_stride[d];
+    dst_bits |= (uint64_t)c->dst_stride[d];
+  }
+  if (src_bits % src_word != 0 || dst_bits % dst_word != 0) n_elems = 1;
+  piece = piece_of(c, (uint32_t)__builtin_ctzll((unsigned long long)n_elems));
+  piece.convert = *v;
+  return add_runs(table, c, piece, c->run_bytes / v->dst_bytes / n_elems,
+                  tile_bytes / (n_elems * wide));
 }
 
 /* The dim along which src is fastest, if it is not dst's fastest and a tile pays; else -1. */
@@ -190,6 +220,7 @@ static xfer_status add_copy(xfi_cuda_program *program, const xfi_copy *c, int64_
     XFI_TRY(add_copy(program, &low, tile_bytes));
     return add_copy(program, &high, tile_bytes);
   }
+  if (c->convert != NULL) return add_converting(&program->converts, c, tile_bytes);
   uint32_t word_log2 = word_log2_of(c);
   int64_t fast = swapped_dim(c, word_log2);
   if (fast >= 0) return add_swapped(&program->swapped, c, word_log2, fast);
@@ -237,5 +268,7 @@ void xfi_cuda_program_free(xfi_cuda_program *program)
   xfi_free(program->rows.first_tile);
   xfi_free(program->swapped.pieces);
   xfi_free(program->swapped.first_tile);
+  xfi_free(program->converts.pieces);
+  xfi_free(program->converts.first_tile);
   *program = (xfi_cuda_program){.rows = {.pieces = NULL}};
 }

@@ -1,10 +1,11 @@
 /*
  * C launchers of the CUDA kernels, and the tables that they read.
  *
- * xfi_cuda_compile() turns copies into two tables: rows (kernels/cuda/rows.cu), where the fast dims
- * of both sides agree, and swapped (kernels/cuda/swapped.cu), where they do not. A table is an
- * array of pieces and the running sum of their tiles; a warp (rows) or a block (swapped) finds the
- * piece of a tile by searching the sum.
+ * xfi_cuda_compile() turns copies into three tables: rows (kernels/cuda/rows.cu), where the fast
+ * dims of both sides agree, swapped (kernels/cuda/swapped.cu), where they do not, and converts
+ * (kernels/cuda/convert.cu), where elements change. A table is an array of pieces and the running
+ * sum of their tiles; a warp (rows, converts) or a block (swapped) finds the piece of a tile by
+ * searching the sum.
  */
 #ifndef XFI_CUDA_LAUNCH_H
 #define XFI_CUDA_LAUNCH_H
@@ -32,16 +33,18 @@ typedef struct xfi_cuda_div {
   uint32_t shift;
 } xfi_cuda_div;
 
-/* A copy made ready: words instead of bytes, dims from the fastest of dst to the slowest. */
+/* A copy made ready: words instead of bytes, dims from the fastest of dst to the slowest. Of
+ * converts a word is a number of elements. */
 typedef struct xfi_cuda_piece {
   const char *src; /* NULL: zeros */
   char *dst;
-  int64_t run_words;    /* rows: words of one run; swapped: 1 */
+  int64_t run_words;    /* words of one run; swapped: 1 */
   int64_t cols_per_row; /* rows: tiles across one run; swapped: tiles along dim 0 */
   uint32_t n_rows; /* rows: runs, the product of the extents, < 2^31; swapped: tiles along dim 1 */
   uint32_t tile_rows; /* runs of a full tile: 1 unless a tile holds whole runs */
   uint32_t tile_cols; /* words of each */
-  uint32_t word_log2; /* a word has 1 << word_log2 bytes, 1 to 16 */
+  uint32_t word_log2; /* a word has 1 << word_log2 bytes, 1 to 16; converts: so many elements */
+  xfi_convert convert;
   uint32_t n_dims;
   xfi_cuda_div by_tile_cols;
   uint32_t extent[XFI_COPY_DIMS];
@@ -71,9 +74,10 @@ typedef struct xfi_cuda_table {
 typedef struct xfi_cuda_program {
   xfi_cuda_table rows;
   xfi_cuda_table swapped;
+  xfi_cuda_table converts;
 } xfi_cuda_program;
 
-/* Both tables of `copies`, for launches of about `n_blocks` blocks. Free with
+/* The tables of `copies`, for launches of about `n_blocks` blocks. Free with
  * xfi_cuda_program_free. */
 xfer_status xfi_cuda_compile(xfi_cuda_program *program, const xfi_copy *copies, size_t n_copies,
                              int n_blocks);
@@ -82,6 +86,7 @@ void xfi_cuda_program_free(xfi_cuda_program *program);
 /* One each per file of kernels, for: */
 xfer_status xfi_cuda_rows_load(void);
 xfer_status xfi_cuda_swapped_load(void);
+xfer_status xfi_cuda_converts_load(void);
 xfer_status xfi_cuda_flags_load(void);
 /* Loads the kernels on the current device. Left to itself the driver loads a kernel at its first
  * launch and waits for the device to be idle, which never comes while a stream waits for a flag
@@ -91,12 +96,14 @@ static inline xfer_status xfi_cuda_kernels_load(void)
   xfer_status st = xfi_cuda_rows_load();
 
   if (st == XFER_OK) st = xfi_cuda_swapped_load();
+  if (st == XFER_OK) st = xfi_cuda_converts_load();
   return st == XFER_OK ? xfi_cuda_flags_load() : st;
 }
 
 /* The launchers do nothing for an empty job, allocate nothing and do not synchronise. */
 xfer_status xfi_cuda_copy_rows(const xfi_cuda_job *job, xfer_stream stream);
 xfer_status xfi_cuda_copy_swapped(const xfi_cuda_job *job, xfer_stream stream);
+xfer_status xfi_cuda_copy_converts(const xfi_cuda_job *job, xfer_stream stream);
 
 /* Store `value` to each flag, own or a peer's, after all earlier work on `stream` is visible to
  * whoever sees it; where *go is 0 (go NULL: never), made void. */

@@ -11,48 +11,6 @@ constexpr int THREADS = 512;
 constexpr int WARPS = THREADS / 32;
 constexpr int IN_FLIGHT = 4; /* words that a lane loads before it stores the first */
 
-struct tile_at {
-  int64_t row;   /* first run */
-  int64_t col;   /* first word in it */
-  uint32_t rows; /* how many of each */
-  uint32_t cols;
-};
-
-__device__ __forceinline__ tile_at tile_of(const xfi_cuda_piece &piece, int64_t index)
-{
-  tile_at tile;
-  const int64_t row_tile = piece.cols_per_row == 1 ? index : index / piece.cols_per_row;
-
-  tile.row = row_tile * piece.tile_rows;
-  tile.col = (index - row_tile * piece.cols_per_row) * piece.tile_cols;
-  tile.rows = (uint32_t)min((int64_t)piece.tile_rows, (int64_t)piece.n_rows - tile.row);
-  tile.cols = (uint32_t)min((int64_t)piece.tile_cols, piece.run_words - tile.col);
-  return tile;
-}
-
-/* Where run `row` begins on both sides. */
-__device__ __forceinline__ void row_offsets(const xfi_cuda_piece &piece, uint32_t row, int64_t *src,
-                                            int64_t *dst)
-{
-  int64_t from = 0;
-  int64_t to = 0;
-  const uint32_t n_dims = piece.n_dims;
-
-  for (uint32_t d = 0; d + 1 < n_dims; d++) {
-    const uint32_t rest = div_by(row, piece.by_extent[d]);
-    const int64_t x = row - rest * piece.extent[d];
-    from += x * piece.src_stride[d];
-    to += x * piece.dst_stride[d];
-    row = rest;
-  }
-  if (n_dims > 0) {
-    from += (int64_t)row * piece.src_stride[n_dims - 1];
-    to += (int64_t)row * piece.dst_stride[n_dims - 1];
-  }
-  *src = from;
-  *dst = to;
-}
-
 /* Part of one run: nothing to divide. */
 template <typename Word>
 __device__ __forceinline__ void copy_part(const char *src, char *dst, uint32_t n_words)

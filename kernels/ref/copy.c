@@ -89,21 +89,23 @@ void xfi_copy_simplify(xfi_copy *copy)
   drop_single_dims(copy);
   sort_dims(copy);
   merge_dims(copy);
-  if (copy->n_dims > 0 && continues(copy, copy->n_dims - 1, 1, copy->run_bytes, copy->run_bytes))
+  if (copy->n_dims > 0 &&
+      continues(copy, copy->n_dims - 1, 1, xfi_copy_src_run(copy), copy->run_bytes))
     copy->run_bytes *= copy->extent[--copy->n_dims];
 }
 
 /* ---- loops -------------------------------------------------------------------------------- */
 
-/* One innermost dim: n runs, `ss` and `ds` bytes apart. */
-typedef void line_fn(char *dst, const char *src, int64_t n, int64_t ds, int64_t ss, int64_t run);
+/* One innermost dim: n runs of `run` bytes of dst, `ss` and `ds` bytes apart. */
+typedef void line_fn(char *dst, const char *src, int64_t n, int64_t ds, int64_t ss, int64_t run,
+                     const xfi_convert *convert);
 
 /* memcpy of a constant is one load and one store; neither side need be aligned. */
 #define LINE_OF_WORDS(bytes)                                                                       \
   static void line_##bytes(char *dst, const char *src, int64_t n, int64_t ds, int64_t ss,          \
-                           int64_t run)                                                            \
+                           int64_t run, const xfi_convert *convert)                                \
   {                                                                                                \
-    (void)run;                                                                                     \
+    (void)run, (void)convert;                                                                      \
     for (int64_t i = 0; i < n; i++)                                                                \
       memcpy(dst + i * ds, src + i * ss, bytes);                                                   \
   }
@@ -114,18 +116,27 @@ LINE_OF_WORDS(4)
 LINE_OF_WORDS(8)
 LINE_OF_WORDS(16)
 
-static void line_of_runs(char *dst, const char *src, int64_t n, int64_t ds, int64_t ss, int64_t run)
+static void line_of_runs(char *dst, const char *src, int64_t n, int64_t ds, int64_t ss, int64_t run,
+                         const xfi_convert *convert)
 {
+  (void)convert;
   for (int64_t i = 0; i < n; i++)
     memcpy(dst + i * ds, src + i * ss, (size_t)run);
 }
 
 static void line_of_zeros(char *dst, const char *src, int64_t n, int64_t ds, int64_t ss,
-                          int64_t run)
+                          int64_t run, const xfi_convert *convert)
 {
-  (void)src, (void)ss;
+  (void)src, (void)ss, (void)convert;
   for (int64_t i = 0; i < n; i++)
     memset(dst + i * ds, 0, (size_t)run);
+}
+
+static void line_converting(char *dst, const char *src, int64_t n, int64_t ds, int64_t ss,
+                            int64_t run, const xfi_convert *convert)
+{
+  for (int64_t i = 0; i < n; i++)
+    xfi_ref_convert(dst + i * ds, src + i * ss, run / convert->dst_bytes, convert);
 }
 
 /* Stores that go past the cache: memory that is written as a whole need not be read first, which is
@@ -149,8 +160,9 @@ static void run_past_cache(char *dst, const char *src, size_t n)
 }
 
 static void line_past_cache(char *dst, const char *src, int64_t n, int64_t ds, int64_t ss,
-                            int64_t run)
+                            int64_t run, const xfi_convert *convert)
 {
+  (void)convert;
   for (int64_t i = 0; i < n; i++)
     run_past_cache(dst + i * ds, src + i * ss, (size_t)run);
 }
@@ -171,8 +183,9 @@ static void settle_past_cache(void)
 
 #endif
 
-static line_fn *choose_line(int64_t run_bytes)
+static line_fn *choose_line(int64_t run_bytes, const xfi_convert *convert)
 {
+  if (convert != NULL) return line_converting;
   switch (run_bytes) {
   case 1:
     return line_1;
@@ -193,17 +206,17 @@ static void copy_one(const xfi_copy *copy)
 {
   const char *src = copy->src; /* stays NULL when zeroing */
   char *dst = copy->dst;
-  line_fn *line = src == NULL ? line_of_zeros : choose_line(copy->run_bytes);
+  line_fn *line = src == NULL ? line_of_zeros : choose_line(copy->run_bytes, copy->convert);
   int64_t index[XFI_COPY_DIMS] = {0};
   int64_t last = copy->n_dims - 1;
 
   if (last < 0) {
-    line(dst, src, 1, 0, 0, copy->run_bytes);
+    line(dst, src, 1, 0, 0, copy->run_bytes, copy->convert);
     return;
   }
   for (int64_t d = last; d >= 0;) {
     line(dst, src, copy->extent[last], copy->dst_stride[last], copy->src_stride[last],
-         copy->run_bytes);
+         copy->run_bytes, copy->convert);
     for (d = last - 1; d >= 0; d--) {
       bool wraps = ++index[d] == copy->extent[d];
       int64_t steps = wraps ? 1 - copy->extent[d] : 1;
@@ -264,15 +277,25 @@ static void advance(place *p, int64_t n)
   }
 }
 
+/* What bytes of the stream take in the box's memory. */
+static int64_t in_memory(int64_t n_bytes, const xfi_convert *convert, bool packs)
+{
+  if (convert == NULL) return n_bytes;
+  return packs ? n_bytes / convert->dst_bytes * convert->src_bytes
+               : n_bytes / convert->src_bytes * convert->dst_bytes;
+}
+
 /* Whole runs up to the line's end, or a part of one. */
 static void carry(char *dense, place p, int64_t n_bytes, bool packs, line_fn *whole,
                   line_fn *partial)
 {
+  const xfi_convert *convert = p.box->convert;
   const int64_t run = p.box->run_bytes;
   const int64_t last = p.box->n_dims - 1;
   const int64_t stride = last < 0 ? 0 : p.dims[last].stride;
 
   while (n_bytes > 0) {
+    char *memory = p.run + in_memory(p.within, convert, packs);
     const int64_t left = run - p.within;
     int64_t n = 1;
     int64_t taken = left < n_bytes ? left : n_bytes;
@@ -286,9 +309,9 @@ static void carry(char *dense, place p, int64_t n_bytes, bool packs, line_fn *wh
     }
     line = taken < run ? partial : whole;
     if (packs)
-      line(dense, p.run + p.within, n, run, stride, taken / n);
+      line(dense, memory, n, run, stride, taken / n, convert);
     else
-      line(p.run + p.within, dense, n, stride, run, taken / n);
+      line(memory, dense, n, stride, run, in_memory(taken / n, convert, packs), convert);
     advance(&p, n);
     p.within = 0;
     dense += taken;
@@ -299,17 +322,17 @@ static void carry(char *dense, place p, int64_t n_bytes, bool packs, line_fn *wh
 void xfi_ref_pack(char *dense, const xfi_strided *box, const xfi_strided_dim *dims, int64_t first,
                   int64_t n_bytes)
 {
-  carry(dense, place_at(box, dims, first), n_bytes, true, choose_line(box->run_bytes),
-        line_of_runs);
+  carry(dense, place_at(box, dims, first), n_bytes, true, choose_line(box->run_bytes, box->convert),
+        choose_line(0, box->convert));
 }
 
 void xfi_ref_unpack(const char *dense, const xfi_strided *box, const xfi_strided_dim *dims,
                     int64_t first, int64_t n_bytes, bool past_cache)
 {
-  const bool past = past_cache && box->run_bytes >= MIN_PAST_CACHE;
+  const bool past = past_cache && box->convert == NULL && box->run_bytes >= MIN_PAST_CACHE;
 
   carry((char *)dense, place_at(box, dims, first), n_bytes, false, /* it is only read */
-        past ? line_past_cache : choose_line(box->run_bytes),
-        past ? line_past_cache : line_of_runs);
+        past ? line_past_cache : choose_line(box->run_bytes, box->convert),
+        past ? line_past_cache : choose_line(0, box->convert));
   if (past) settle_past_cache();
 }

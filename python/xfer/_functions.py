@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from ctypes import CFUNCTYPE, POINTER, c_char_p, c_int, c_int32, c_int64, c_size_t, c_uint64, c_void_p
+from ctypes import CFUNCTYPE, POINTER, c_char_p, c_float, c_int, c_int32, c_int64, c_size_t, c_uint64, c_void_p
 from typing import Any
 
 from . import _structs as s
@@ -91,6 +91,9 @@ CORE: dict[str, Prototype] = {
         n_recvs=c_size_t,
         stream=c_void_p,
     ),
+    "xfer_convert_cast": _f(c_uint64),
+    "xfer_convert_scale": _f(c_uint64, scale=c_float),
+    "xfer_convert_add": _f(c_uint64, value=c_float),
     "xfer_plan_create_exchange": _f(
         STATUS,
         plan=_out,

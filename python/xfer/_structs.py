@@ -127,7 +127,7 @@ View = _struct(
     reserved=c_uint32,
     box_strides=POINTER(c_int64),
 )
-Tensor = _struct("xfer_tensor", name=c_char_p, src="layout", dst="layout", reserved=c_uint64)
+Tensor = _struct("xfer_tensor", name=c_char_p, src="layout", dst="layout", conversion=c_uint64)
 PlanOptions = _struct(
     "xfer_plan_options",
     struct_size=c_size_t,
@@ -144,7 +144,7 @@ PlanOptions = _struct(
 _PLAN_FIGURES = (
     "n_tensors n_classes n_moves payload_bytes in_bytes self_bytes zero_bytes wire_bytes out_bytes n_send_peers "
     "n_recv_peers broadcast_tensors direct_bytes packed_bytes n_rounds staging_bytes window_bytes bound_bytes "
-    "predicted_ns committed_version torn"
+    "predicted_ns committed_version torn converted_tensors"
 )
 PlanReport = _struct("xfer_plan_report_data", struct_size=c_size_t, **dict.fromkeys(_PLAN_FIGURES.split(), c_uint64))
 Move = _struct(

@@ -24,8 +24,7 @@ static xfer_status check_tensors(const xfer_tensor *tensors, size_t n_tensors, b
   XFI_CHECK(n_tensors == 0 || tensors != NULL, XFER_ERR_ARG, "%zu tensors at NULL", n_tensors);
   for (size_t t = 0; t < n_tensors; t++) {
     XFI_CHECK(tensors[t].name != NULL, XFER_ERR_ARG, "tensor %zu has no name", t);
-    XFI_CHECK(tensors[t].reserved == 0, XFER_ERR_ARG,
-              "tensor %zu \"%s\": a reserved field is not 0", t, tensors[t].name);
+    XFI_TRY(xfi_conversion_check(tensors[t].conversion, tensors[t].name));
     XFI_CHECK(!both_sides || (tensors[t].src != NULL && tensors[t].dst != NULL), XFER_ERR_ARG,
               "tensor %zu \"%s\": a simulation needs both layouts", t, tensors[t].name);
     XFI_CHECK(!both_sides || (is_whole(tensors[t].src) && is_whole(tensors[t].dst)), XFER_ERR_ARG,
@@ -271,7 +270,7 @@ xfer_status xfer_plan_move(const xfer_plan *plan, size_t i, xfer_move *move)
     move->dst_rank = l == 2 ? m->peer : plan->moves->rank;
     move->n_dims = cls->src->n_dims;
     move->broadcast = cls->broadcast;
-    move->n_bytes = (uint64_t)(xfi_box_elems(&box, move->n_dims) * cls->src->elem_bytes);
+    move->n_bytes = (uint64_t)(xfi_box_elems(&box, move->n_dims) * cls->wire_bytes);
     for (int d = 0; d < move->n_dims; d++) {
       move->lo[d] = box.lo[d];
       move->hi[d] = box.lo[d] + box.length[d];

@@ -36,9 +36,10 @@ enum { KINDS = 3, JOIN_RETRIES = 100, JOIN_RETRY_NS = 1000 * 1000 };
 struct xfi_batch {
   xfi_cuda_ops engine;
   cudaGraphExec_t graph; /* NULL: none */
-  void *memory;          /* of the two jobs' tables, on the device */
+  void *memory;          /* of the jobs' tables, on the device */
   xfi_cuda_job rows;
   xfi_cuda_job swapped;
+  xfi_cuda_job converts;
   int n_kinds;                  /* that have work */
   cudaStream_t side[KINDS - 1]; /* [n_kinds - 1] */
   cudaEvent_t fork;
@@ -128,8 +129,9 @@ static xfer_status take(xfi_cuda_ops *ops, const taste *t, const xfi_cuda_device
   XFI_CHECK(candidates != NULL, XFER_ERR_NOMEM, "a batch of %zu copies", *n_rest);
   for (size_t i = 0; i < *n_rest; i++) {
     candidate c = {.copy = rest[i], .index = i};
-    const bool remote = rest[i].src != NULL && (xfi_cuda_is_imported(device, rest[i].src) ||
-                                                xfi_cuda_is_imported(device, rest[i].dst));
+    const bool remote =
+        rest[i].src != NULL && rest[i].convert == NULL &&
+        (xfi_cuda_is_imported(device, rest[i].src) || xfi_cuda_is_imported(device, rest[i].dst));
 
     c.n_ops = remote ? count_ops(t, &rest[i], &c.bytes_per_op) : 0;
     if (c.n_ops == 0)
@@ -183,17 +185,20 @@ static xfer_status upload(xfi_cuda_device *device, xfi_batch *batch,
 {
   xfer_status st = XFER_OK;
   char *host = NULL;
-  size_t rows_bytes = table_bytes(&program->rows);
-  size_t n_bytes = rows_bytes + table_bytes(&program->swapped);
+  const size_t swapped_at = table_bytes(&program->rows);
+  const size_t converts_at = swapped_at + table_bytes(&program->swapped);
+  const size_t n_bytes = converts_at + table_bytes(&program->converts);
 
   if (n_bytes == 0) return XFER_OK;
   host = xfi_calloc(1, n_bytes);
   XFI_CHECK(host != NULL, XFER_ERR_NOMEM, "%zu bytes of descriptors", n_bytes);
   XFI_CUDA_TRY(cudaMalloc, (&batch->memory, n_bytes));
   batch->rows = table_place(&program->rows, host, batch->memory, n_blocks);
-  batch->swapped = table_place(&program->swapped, host + rows_bytes,
-                               (char *)batch->memory + rows_bytes, n_blocks);
-  batch->rows.go = batch->swapped.go = xfi_cuda_guard_go(guard);
+  batch->swapped = table_place(&program->swapped, host + swapped_at,
+                               (char *)batch->memory + swapped_at, n_blocks);
+  batch->converts = table_place(&program->converts, host + converts_at,
+                                (char *)batch->memory + converts_at, n_blocks);
+  batch->rows.go = batch->swapped.go = batch->converts.go = xfi_cuda_guard_go(guard);
   XFI_CUDA_TRY(cudaMemcpyAsync,
                (batch->memory, host, n_bytes, cudaMemcpyHostToDevice, device->aside));
   XFI_CUDA_TRY(cudaStreamSynchronize, (device->aside));
@@ -302,10 +307,11 @@ static xfer_status launch_kinds(xfi_batch *batch, int n_sides, xfer_stream strea
   xfer_status st = XFER_OK;
   int side = 0;
 
-  if (batch->rows.n_tiles > 0 || batch->swapped.n_tiles > 0) {
+  if (batch->rows.n_tiles > 0 || batch->swapped.n_tiles > 0 || batch->converts.n_tiles > 0) {
     const xfer_stream at = side < n_sides ? batch->side[side++] : stream;
     XFI_TRY(xfi_cuda_copy_rows(&batch->rows, at));
     XFI_TRY(xfi_cuda_copy_swapped(&batch->swapped, at));
+    XFI_TRY(xfi_cuda_copy_converts(&batch->converts, at));
   }
   if (batch->graph != NULL)
     XFI_CUDA_TRY(cudaGraphLaunch, (batch->graph, side < n_sides ? batch->side[side++] : stream));

@@ -33,7 +33,7 @@ static int stripe_dim(const xfi_box *box, int n_dims, int n)
 
 int xfi_stripe_count(const xfi_class *cls, const xfi_box *box, int n_replicas)
 {
-  int64_t n = xfi_box_elems(box, cls->src->n_dims) * cls->src->elem_bytes / MIN_STRIPE_BYTES;
+  int64_t n = xfi_box_elems(box, cls->src->n_dims) * cls->wire_bytes / MIN_STRIPE_BYTES;
 
   if (cls->broadcast) return 1;
   if (n > n_replicas) n = n_replicas;
@@ -83,7 +83,7 @@ uint64_t xfi_move_bytes(const xfi_class *cls, const xfi_flows *flows, const xfi_
 
     elems = elems / length * (share(length, move->stripe + 1, n) - share(length, move->stripe, n));
   }
-  return (uint64_t)(elems * cls->src->elem_bytes);
+  return (uint64_t)(elems * cls->wire_bytes);
 }
 
 /* The ranks of `domain` that hold the part take turns; -1: none does. */

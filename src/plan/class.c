@@ -331,10 +331,10 @@ static void measure_listed(xfi_class *cls, int rank)
   for (size_t i = (size_t)b->first[position]; i < (size_t)b->first[position + 1]; i++) {
     int64_t n = xfi_bounds_elems(xfi_listed_bounds(cls->dst, i), n_dims);
 
-    cls->dst_bytes += (uint64_t)(n * cls->dst->elem_bytes);
+    cls->dst_bytes += (uint64_t)(n * cls->wire_bytes);
     if (b->unit_of[i] != XFI_NO_UNIT)
       n -= xfi_bounds_elems(xfi_unit_bounds(cls->dst, b->unit_of[i]), n_dims);
-    cls->zero_bytes += (uint64_t)(n * cls->dst->elem_bytes);
+    cls->zero_bytes += (uint64_t)(n * cls->wire_bytes);
   }
 }
 
@@ -343,7 +343,7 @@ static xfer_status measure_dst(xfi_class *cls, int rank)
 {
   xfer_status st = XFER_OK;
   xfi_runs runs = {NULL, 0, 0};
-  uint64_t all = (uint64_t)cls->dst->elem_bytes;
+  uint64_t all = (uint64_t)cls->wire_bytes;
   uint64_t valid = all;
 
   if (cls->dst->boxes != NULL) {

@@ -108,15 +108,15 @@ static xfer_status is_cheaper(bool *broadcast, const xfi_class *cls, int n_sourc
   const xfer_layout *src = cls->src;
   const xfer_layout *dst = cls->dst;
   xfer_status st = XFER_OK;
-  const double whole = (double)src->n_elems * src->elem_bytes;
+  const double whole = (double)src->n_elems * cls->wire_bytes;
   const double share = share_remote(src, dst);
   double held;
   double out;
   double in;
 
   XFI_TRY(held_by_ranks(dst, &held));
-  out = held * dst->elem_bytes * share / n_sources;
-  in = share > 0 ? held * dst->elem_bytes / dst->mesh->size : 0;
+  out = held * cls->wire_bytes * share / n_sources;
+  in = share > 0 ? held * cls->wire_bytes / dst->mesh->size : 0;
   *broadcast = whole > 0 && whole * BROADCAST_GAIN < (out > in ? out : in);
 done:
   return st;

@@ -9,12 +9,11 @@
 #include "alloc.h"
 #include "checked.h"
 #include "cost.h"
-#include "dtype.h"
 #include "error.h"
 #include "moves.h"
 #include "vec.h"
 
-/* Classes by their two digests: open addressing, index + 1 of a class, 0 is free. */
+/* Classes by their two digests and conversion: open addressing, index + 1 of a class, 0 is free. */
 typedef struct class_table {
   uint32_t *slots;
   size_t mask;
@@ -34,7 +33,9 @@ static xfer_status find_class(xfi_plan *plan, const class_table *table, xfi_tens
 
   for (; table->slots[slot] != 0; slot = (slot + 1) & table->mask) {
     cls = &plan->classes[table->slots[slot] - 1];
-    if (!same_layout(cls->src, tensor->src) || !same_layout(cls->dst, tensor->dst)) continue;
+    if (!same_layout(cls->src, tensor->src) || !same_layout(cls->dst, tensor->dst) ||
+        cls->conversion != tensor->conversion)
+      continue;
     tensor->class_index = table->slots[slot] - 1;
     tensor->ordinal = (uint32_t)cls->n_tensors++;
     return XFER_OK;
@@ -44,6 +45,9 @@ static xfer_status find_class(xfi_plan *plan, const class_table *table, xfi_tens
   cls = &plan->classes[plan->n_classes];
   cls->src = tensor->src;
   cls->dst = tensor->dst;
+  cls->conversion = tensor->conversion;
+  cls->wire_bytes = tensor->dst->elem_bytes < tensor->src->elem_bytes ? tensor->dst->elem_bytes
+                                                                      : tensor->src->elem_bytes;
   cls->first_tensor = index;
   cls->n_tensors = 1;
   tensor->class_index = (uint32_t)plan->n_classes++;
@@ -72,9 +76,7 @@ static xfer_status check_class(const xfi_plan *plan, const xfi_class *cls)
   const xfer_layout *a = cls->src;
   const xfer_layout *b = cls->dst;
 
-  XFI_CHECK(a->dtype == b->dtype, XFER_ERR_SHAPE,
-            "tensor \"%s\": the source is %s, the destination %s", name,
-            xfi_dtype_name((int)a->dtype), xfi_dtype_name((int)b->dtype));
+  XFI_TRY(xfi_conversion_fits(cls->conversion, a, b, name));
   XFI_CHECK(a->n_dims == b->n_dims, XFER_ERR_SHAPE,
             "tensor \"%s\": the source has %d dims, the destination %d", name, a->n_dims,
             b->n_dims);
@@ -106,9 +108,11 @@ static xfer_status add_tensors(xfi_plan *plan, const xfer_tensor *tensors)
     XFI_CHECK(tensor->name != NULL, XFER_ERR_NOMEM, "%zu tensors", plan->n_tensors);
     tensor->src = xfi_layout_share(tensors[t].src);
     tensor->dst = xfi_layout_share(tensors[t].dst);
+    tensor->conversion = xfi_conversion_settle(tensors[t].conversion, tensor->src, tensor->dst);
+    plan->n_converted += tensor->conversion != 0;
     XFI_TRY(find_class(plan, &table, tensor, t));
     XFI_CHECK(xfi_add_fits(plan->payload_bytes,
-                           (size_t)(tensor->src->n_elems * tensor->src->elem_bytes),
+                           (size_t)(tensor->src->n_elems * xfi_plan_class(plan, t)->wire_bytes),
                            &plan->payload_bytes),
               XFER_ERR_OVERFLOW, "the tensors' bytes do not fit in 64 bits");
   }
@@ -142,7 +146,7 @@ static xfer_status set_order(xfi_plan *plan, const uint32_t *given)
     memcpy(plan->order, given, plan->n_tensors * sizeof *given);
   for (int bytes = 8; bytes > 0 && given == NULL; bytes /= 2)
     for (size_t t = 0; t < plan->n_tensors; t++)
-      if (plan->tensors[t].src->elem_bytes == bytes) plan->order[n++] = (uint32_t)t;
+      if (xfi_plan_class(plan, t)->wire_bytes == bytes) plan->order[n++] = (uint32_t)t;
 done:
   return st;
 }

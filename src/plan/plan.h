@@ -52,6 +52,9 @@ typedef struct xfi_flows {
 typedef struct xfi_class {
   const xfer_layout *src; /* owned by the class's first tensor */
   const xfer_layout *dst;
+  xfer_conversion conversion;
+  int wire_bytes; /* of an element on its way: the source narrows, the destination widens. Counts of
+                     bytes below are of these */
   size_t first_tensor; /* for errors */
   size_t n_tensors;
   uint32_t first_ordinal; /* of its tensors */
@@ -71,6 +74,7 @@ typedef struct xfi_tensor {
   char *name;
   xfer_layout *src;
   xfer_layout *dst;
+  xfer_conversion conversion;
   uint32_t class_index;
   uint32_t ordinal; /* among all tensors, class by class: sources take turns by it */
 } xfi_tensor;
@@ -106,8 +110,7 @@ typedef struct xfi_plan {
   xfi_plan_options options;
   xfi_tensor *tensors; /* [n_tensors] */
   size_t n_tensors;
-  uint32_t
-      *order; /* [n_tensors] by element size, largest first, then index: streams stay aligned */
+  uint32_t *order; /* [n_tensors] by wire_bytes, largest first, then index: streams stay aligned */
   xfi_class *classes;
   size_t n_classes;
   size_t classes_capacity;
@@ -120,6 +123,7 @@ typedef struct xfi_plan {
   uint64_t zero_bytes;
   uint64_t out_bytes;
   size_t n_broadcast; /* tensors that take the broadcast lane */
+  size_t n_converted; /* tensors with a conversion */
 } xfi_plan;
 
 /* tensors: both layouts known. Copied. */
@@ -133,6 +137,12 @@ void xfi_plan_destroy(xfi_plan *plan);
 static inline const xfi_class *xfi_plan_class(const xfi_plan *plan, size_t tensor)
 {
   return &plan->classes[plan->tensors[tensor].class_index];
+}
+
+/* Does the source convert what travels? Else the destination does. */
+static inline bool xfi_class_narrows(const xfi_class *cls)
+{
+  return cls->conversion != 0 && cls->wire_bytes == cls->dst->elem_bytes;
 }
 
 /* A move's box with its stripe applied, and where it lies on both ranks. `flows` is what move->box
@@ -183,6 +193,29 @@ int xfi_choose_replica(const xfi_class *cls, const xfi_turn *turn);
 /* The rank that sends to dst_rank. */
 int xfi_choose_source(const xfi_plan *plan, const xfi_class *cls, const xfi_turn *turn,
                       int dst_rank);
+
+/* ---- conversions (conversion.c) ---- */
+
+typedef enum xfi_kind {
+  XFI_KIND_NONE = 0, /* their numbers are part of what ranks agree on */
+  XFI_KIND_CAST = 1,
+  XFI_KIND_SCALE = 2,
+  XFI_KIND_ADD = 3
+} xfi_kind;
+
+xfer_conversion xfi_conversion_make(xfi_kind kind, float value);
+xfi_kind xfi_conversion_kind(xfer_conversion c);
+float xfi_conversion_value(xfer_conversion c);
+/* A cast that changes nothing is none. */
+xfer_conversion xfi_conversion_settle(xfer_conversion given, const xfer_layout *src,
+                                      const xfer_layout *dst);
+/* Is it one? */
+xfer_status xfi_conversion_check(xfer_conversion c, const char *name);
+/* Does it go from one layout's dtype to the other's? */
+xfer_status xfi_conversion_fits(xfer_conversion c, const xfer_layout *src, const xfer_layout *dst,
+                                const char *name);
+/* In words: "cast", "scale 0.5"; empty: none. */
+void xfi_conversion_format(char *text, size_t n, xfer_conversion c);
 
 /* ---- as text (print.c) ---- */
 

@@ -20,12 +20,14 @@ typedef struct figure {
   }
 
 static const figure figures[] = {
-    FIGURE(n_tensors),    FIGURE(n_classes),    FIGURE(n_moves),      FIGURE(payload_bytes),
-    FIGURE(in_bytes),     FIGURE(self_bytes),   FIGURE(zero_bytes),   FIGURE(wire_bytes),
-    FIGURE(out_bytes),    FIGURE(n_send_peers), FIGURE(n_recv_peers), FIGURE(broadcast_tensors),
-    FIGURE(direct_bytes), FIGURE(packed_bytes), FIGURE(n_rounds),     FIGURE(staging_bytes),
-    FIGURE(window_bytes), FIGURE(bound_bytes),  FIGURE(predicted_ns), FIGURE(committed_version),
-    FIGURE(torn),
+    FIGURE(n_tensors),         FIGURE(n_classes),         FIGURE(n_moves),
+    FIGURE(payload_bytes),     FIGURE(in_bytes),          FIGURE(self_bytes),
+    FIGURE(zero_bytes),        FIGURE(wire_bytes),        FIGURE(out_bytes),
+    FIGURE(n_send_peers),      FIGURE(n_recv_peers),      FIGURE(broadcast_tensors),
+    FIGURE(direct_bytes),      FIGURE(packed_bytes),      FIGURE(n_rounds),
+    FIGURE(staging_bytes),     FIGURE(window_bytes),      FIGURE(bound_bytes),
+    FIGURE(predicted_ns),      FIGURE(committed_version), FIGURE(torn),
+    FIGURE(converted_tensors),
 };
 enum { N_FIGURES = sizeof figures / sizeof *figures };
 
@@ -75,6 +77,16 @@ static void json_moves(xfi_text *text, const xfi_plan *plan)
   xfi_text_printf(text, "]");
 }
 
+static void json_conversion(xfi_text *text, const xfi_tensor *tensor)
+{
+  char words[64];
+
+  if (tensor->conversion == 0) return;
+  xfi_conversion_format(words, sizeof words, tensor->conversion);
+  xfi_text_printf(text, ",\"conversion\":\"%s\",\"to\":\"%s\"", words,
+                  xfi_dtype_name((int)tensor->dst->dtype));
+}
+
 static void json_tensors(xfi_text *text, const xfi_plan *plan)
 {
   xfi_text_printf(text, ",\n\"tensors\":[");
@@ -88,6 +100,7 @@ static void json_tensors(xfi_text *text, const xfi_plan *plan)
     xfi_text_json(text, plan->tensors[t].name);
     xfi_text_printf(text, ",\"dtype\":\"%s\",\"shape\":", xfi_dtype_name((int)l->dtype));
     print_ints(text, shape, l->n_dims);
+    json_conversion(text, &plan->tensors[t]);
     xfi_text_printf(text, "}");
   }
   xfi_text_printf(text, "]");

@@ -25,6 +25,7 @@ static void hash_tensor(XXH3_state_t *state, const xfer_tensor *t)
   XXH3_128bits_update(state, t->name, strlen(t->name) + 1);
   XXH3_128bits_update(state, t->src == NULL ? none : t->src->digest, sizeof none);
   XXH3_128bits_update(state, t->dst == NULL ? none : t->dst->digest, sizeof none);
+  XXH3_128bits_update(state, &t->conversion, sizeof t->conversion);
 }
 
 /* Of tensors [0, n). */
@@ -333,6 +334,11 @@ static xfer_status report_difference(xfi_comm *comm, const xfer_tensor *tensors,
   memset(mine, 0, sizeof mine);
   (void)xfi_problem_format(mine, sizeof mine, tensors[t].src, tensors[t].dst);
   XFI_TRY(compare_descriptions(comm, what, mine, deadline));
+  memset(mine, 0, sizeof mine);
+  (void)snprintf(mine, sizeof mine, "conversion \"");
+  xfi_conversion_format(mine + strlen(mine), sizeof mine - strlen(mine) - 1, tensors[t].conversion);
+  (void)strcat(mine, "\"");
+  XFI_TRY(compare_descriptions(comm, what, mine, deadline));
   XFI_CHECK(false, XFER_ERR_MISMATCH, "%s: ranks have different run tables or boxes", what);
 done:
   return st;
@@ -351,6 +357,7 @@ static xfer_status compare_tensors(const xfi_agreed *agreed, xfi_comm *comm,
   XFI_CHECK(own != NULL, XFER_ERR_NOMEM, "%zu tensors", agreed->n_tensors);
   for (size_t t = 0; t < agreed->n_tensors; t++) {
     own[t] = agreed->tensors[t];
+    own[t].conversion = tensors[t].conversion;
     if (tensors[t].src != NULL) own[t].src = tensors[t].src;
     if (tensors[t].dst != NULL) own[t].dst = tensors[t].dst;
   }
@@ -376,6 +383,7 @@ static xfer_status settle(xfi_agreed *a, xfi_comm *comm, const xfi_statement *al
   if (!missing && !same) XFI_TRY(report_difference(comm, tensors, a->n_tensors, deadline));
   for (size_t t = 0; t < a->n_tensors; t++) {
     a->tensors[t].name = tensors[t].name;
+    a->tensors[t].conversion = tensors[t].conversion;
     if (missing) continue;
     a->tensors[t].src = xfi_layout_share(tensors[t].src);
     a->tensors[t].dst = xfi_layout_share(tensors[t].dst);

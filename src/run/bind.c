@@ -176,6 +176,7 @@ static bool stays_in_place(const xfi_class *cls, const xfi_binding *b, int rank)
   const size_t n = sizeof(int64_t) * (size_t)cls->src->n_dims;
   uint64_t n_bytes = 0;
 
+  if (cls->conversion != 0) return false;
   if (!b->src.is_set || !b->dst.is_set || !xfi_bound_equal(&b->src, &b->dst)) return false;
   for (size_t f = 0; f < recvs->n; f++) {
     if (xfi_part_replica(cls->src, recvs->at[f].part, rank) < 0) return false;

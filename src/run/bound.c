@@ -274,7 +274,7 @@ char *xfi_bound_address(const xfi_bound *b, int64_t piece, const int64_t *index)
 
 /* A box that crosses no piece boundary on either side. */
 static xfer_status add_whole(xfi_copies *copies, const xfi_end *dst, const xfi_end *src,
-                             const int64_t *length, int n_dims, int elem_bytes)
+                             const int64_t *length, int n_dims, xfi_elem elem)
 {
   const int64_t dst_piece = xfi_bound_piece_at(dst->bound, dst->start);
   const int64_t src_piece = src == NULL ? 0 : xfi_bound_piece_at(src->bound, src->start);
@@ -286,7 +286,8 @@ static xfer_status add_whole(xfi_copies *copies, const xfi_end *dst, const xfi_e
   *copy =
       (xfi_copy){.src = src == NULL ? NULL : xfi_bound_address(src->bound, src_piece, src->start),
                  .dst = xfi_bound_address(dst->bound, dst_piece, dst->start),
-                 .run_bytes = elem_bytes,
+                 .run_bytes = elem.bytes,
+                 .convert = elem.convert,
                  .n_dims = n_dims};
   for (int d = 0; d < n_dims; d++) {
     copy->extent[d] = length[d];
@@ -308,7 +309,7 @@ static bool is_split(const xfi_bound *bound)
 /* Split the box at `by`'s piece boundaries and hand each part to the other side, then to add_whole.
  */
 static xfer_status add_split(xfi_copies *copies, const xfi_end *dst, const xfi_end *src,
-                             const int64_t *length, int n_dims, int elem_bytes, bool by_dst)
+                             const int64_t *length, int n_dims, xfi_elem elem, bool by_dst)
 {
   const xfi_bound *by = by_dst ? dst->bound : src->bound;
   const int d = by->piece_dim;
@@ -323,9 +324,9 @@ static xfer_status add_split(xfi_copies *copies, const xfi_end *dst, const xfi_e
 
     part[d] = min64(length[d] - at, by->piece_length - in_piece);
     if (by_dst && src != NULL && is_split(src->bound))
-      XFI_TRY(add_split(copies, &dst_end, &src_end, part, n_dims, elem_bytes, false));
+      XFI_TRY(add_split(copies, &dst_end, &src_end, part, n_dims, elem, false));
     else
-      XFI_TRY(add_whole(copies, &dst_end, src == NULL ? NULL : &src_end, part, n_dims, elem_bytes));
+      XFI_TRY(add_whole(copies, &dst_end, src == NULL ? NULL : &src_end, part, n_dims, elem));
     dst_end.start[d] += part[d];
     src_end.start[d] += part[d];
   }
@@ -334,13 +335,13 @@ done:
 }
 
 xfer_status xfi_copies_add(xfi_copies *copies, const xfi_end *dst, const xfi_end *src,
-                           const int64_t *length, int n_dims, int elem_bytes)
+                           const int64_t *length, int n_dims, xfi_elem elem)
 {
   for (int d = 0; d < n_dims; d++)
     if (length[d] == 0) return XFER_OK;
-  if (n_dims == 0) return add_whole(copies, dst, src, length, n_dims, elem_bytes);
-  if (is_split(dst->bound)) return add_split(copies, dst, src, length, n_dims, elem_bytes, true);
+  if (n_dims == 0) return add_whole(copies, dst, src, length, n_dims, elem);
+  if (is_split(dst->bound)) return add_split(copies, dst, src, length, n_dims, elem, true);
   if (src != NULL && is_split(src->bound))
-    return add_split(copies, dst, src, length, n_dims, elem_bytes, false);
-  return add_whole(copies, dst, src, length, n_dims, elem_bytes);
+    return add_split(copies, dst, src, length, n_dims, elem, false);
+  return add_whole(copies, dst, src, length, n_dims, elem);
 }

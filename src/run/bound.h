@@ -74,6 +74,17 @@ typedef struct xfi_copies {
 } xfi_copies;
 void xfi_copies_free(xfi_copies *copies);
 
+/* What elements of a copy are. */
+typedef struct xfi_elem {
+  int bytes;                  /* of one in the destination */
+  const xfi_convert *convert; /* on the way there; NULL: none */
+} xfi_elem;
+
+static inline int xfi_elem_src_bytes(xfi_elem elem)
+{
+  return elem.convert == NULL ? elem.bytes : elem.convert->src_bytes;
+}
+
 /* A box in somebody's memory: where it starts in local indices. src NULL in add: zero the box. */
 typedef struct xfi_end {
   const xfi_bound *bound;
@@ -82,7 +93,7 @@ typedef struct xfi_end {
 
 /* Append the copies that move a box of `length` elements per dim, simplified. */
 xfer_status xfi_copies_add(xfi_copies *copies, const xfi_end *dst, const xfi_end *src,
-                           const int64_t *length, int n_dims, int elem_bytes);
+                           const int64_t *length, int n_dims, xfi_elem elem);
 
 /* ---- what is written must not overlap (overlap.c) ---- */
 

@@ -87,7 +87,8 @@ static xfer_status scatter_slice(xfi_copies *copies, const xfer_plan *plan, uint
 {
   const xfi_class *cls = xfi_plan_class(plan->moves, tensor);
   const int n_dims = cls->src->n_dims;
-  const xfi_bound dense = xfi_dense_bound(slot, slice->length, n_dims, cls->src->elem_bytes);
+  const xfi_bound dense = xfi_dense_bound(slot, slice->length, n_dims, cls->wire_bytes);
+  const xfi_elem elem = xfi_run_elem(plan, cls, XFI_FROM_WIRE);
   xfer_status st = XFER_OK;
 
   for (size_t b = 0; b < flow->n; b++) {
@@ -108,7 +109,7 @@ static xfer_status scatter_slice(xfi_copies *copies, const xfer_plan *plan, uint
       src.start[d] = lo - origin;
       dst.start[d] = box->dst_local[d] + (lo - box->lo[d]);
     }
-    if (!empty) XFI_TRY(xfi_copies_add(copies, &dst, &src, length, n_dims, cls->src->elem_bytes));
+    if (!empty) XFI_TRY(xfi_copies_add(copies, &dst, &src, length, n_dims, elem));
   }
 done:
   return st;
@@ -121,8 +122,6 @@ static xfer_status add_box(xfi_step *step, const xfer_plan *plan, const xfi_cast
                            char *slot)
 {
   const xfi_class *cls = xfi_plan_class(plan->moves, c->tensor);
-  const int n_dims = cls->src->n_dims;
-  const int elem = cls->src->elem_bytes;
   xfer_status st = XFER_OK;
   xfi_slice slices[XFI_MAX_SLICES];
   int n;
@@ -131,14 +130,14 @@ static xfer_status add_box(xfi_step *step, const xfer_plan *plan, const xfi_cast
     xfi_box mine = *box;
 
     xfi_box_resolve(mine.src_local, mine.unit, cls->src, c->root);
-    return xfi_slot_copies(&step->gather, slot, true, xfi_run_src(plan, c->tensor), mine.src_local,
-                           mine.length, n_dims, elem, first, end);
+    return xfi_slot_copies(&step->gather, plan, cls, slot, true, xfi_run_src(plan, c->tensor),
+                           mine.src_local, mine.length, first, end);
   }
   if (flow->n == 0) return XFER_OK;
-  n = xfi_slice_box(slices, box->length, n_dims, first, end);
+  n = xfi_slice_box(slices, box->length, cls->src->n_dims, first, end);
   for (int i = 0; i < n; i++)
     XFI_TRY(scatter_slice(&step->scatter, plan, c->tensor, flow, box, &slices[i],
-                          slot + slices[i].offset * elem));
+                          slot + slices[i].offset * cls->wire_bytes));
 done:
   return st;
 }
@@ -150,7 +149,7 @@ static xfer_status add_part(xfi_step *step, const turn *t, const xfi_cast *c, ui
   const xfi_class *cls = xfi_plan_class(t->plan->moves, c->tensor);
   const xfi_flow *source = xfi_cast_source(t->casts, t->plan, c);
   const xfi_flow needed = xfi_cast_needed(t->casts, t->plan, c);
-  const uint64_t elem = (uint64_t)cls->src->elem_bytes;
+  const uint64_t elem = (uint64_t)cls->wire_bytes;
   xfer_status st = XFER_OK;
   uint64_t at = 0; /* bytes of the part before the box */
 

@@ -71,7 +71,7 @@ static uint64_t flow_bytes(const xfi_class *cls, const xfi_flows *flows, const x
 
   for (size_t b = 0; b < flow->n; b++)
     n += xfi_box_elems(&flows->boxes[flow->first + b], cls->src->n_dims);
-  return (uint64_t)(n * cls->src->elem_bytes);
+  return (uint64_t)(n * cls->wire_bytes);
 }
 
 static xfer_status add_tensor(xfi_casts *casts, const xfi_plan *m, uint32_t tensor)
@@ -152,13 +152,13 @@ static xfer_status find_run(char **run, xfi_copies *scratch, const xfi_bound *bo
 {
   const int n_dims = cls->src->n_dims;
   xfer_status st = XFER_OK;
-  const int elem = cls->src->elem_bytes;
+  const int elem = cls->wire_bytes;
   const xfi_bound dense = xfi_dense_bound(xfi_bound_piece(bound, 0), length, n_dims, elem);
   const xfi_end in_order = {&dense, {0}};
   xfi_end end = {bound, {0}};
 
   memcpy(end.start, start, sizeof *start * (size_t)n_dims);
-  XFI_TRY(xfi_copies_add(scratch, &end, &in_order, length, n_dims, elem));
+  XFI_TRY(xfi_copies_add(scratch, &end, &in_order, length, n_dims, (xfi_elem){elem, NULL}));
   if (scratch->n == 1 && scratch->at[0].n_dims == 0) *run = scratch->at[0].dst;
 done:
   scratch->n = 0;
@@ -177,6 +177,9 @@ static xfer_status find_memory(char **memory, xfi_copies *scratch, const xfi_cas
 
   *memory = NULL;
   if (source->n != 1) return XFER_OK;
+  if (xfi_run_elem(plan, cls, c->root == plan->moves->rank ? XFI_TO_WIRE : XFI_FROM_WIRE).convert !=
+      NULL)
+    return XFER_OK; /* what travels is not what lies there */
   if (c->root == plan->moves->rank) {
     xfi_box box = *all;
 

@@ -47,24 +47,35 @@ bool xfi_run_shares(const xfer_plan *plan, int peer)
          comm->shares(plan->comm, peer);
 }
 
+/* Elements between memory and the stream. */
+typedef struct shape {
+  int n_dims;
+  int memory_bytes; /* of an element */
+  int wire_bytes;
+  const xfi_convert *convert; /* between them; NULL: none */
+} shape;
+
 /* A box in one piece of memory, with as few dims as it has. */
 static xfer_status add_strided(load *l, char *base, const int64_t *length, const int64_t *strides,
-                               int n_dims, int elem_bytes)
+                               const shape *s)
 {
   xfer_status st = XFER_OK;
   xfi_strided_dim dims[XFER_MAX_DIMS]; /* the fastest first */
-  xfi_strided box = {base, elem_bytes, 0};
+  xfi_strided box = {.base = base, .convert = s->convert, .run_bytes = s->wire_bytes};
+  int64_t run = s->memory_bytes;
 
-  for (int d = n_dims - 1; d >= 0; d--) {
+  for (int d = s->n_dims - 1; d >= 0; d--) {
     const xfi_strided_dim *inner = &dims[box.n_dims > 0 ? box.n_dims - 1 : 0];
 
     if (length[d] == 1) continue;
-    if (box.n_dims == 0 && strides[d] == box.run_bytes)
+    if (box.n_dims == 0 && strides[d] == run) {
       box.run_bytes *= length[d];
-    else if (box.n_dims > 0 && strides[d] == inner->extent * inner->stride)
+      run *= length[d];
+    } else if (box.n_dims > 0 && strides[d] == inner->extent * inner->stride) {
       dims[box.n_dims - 1].extent *= length[d];
-    else
+    } else {
       dims[box.n_dims++] = (xfi_strided_dim){length[d], strides[d]};
+    }
   }
   XFI_TRY(xfi_vec_reserve(&l->boxes, &l->boxes_capacity, l->n_boxes + 1, sizeof *l->boxes));
   XFI_TRY(xfi_vec_reserve(&l->dims, &l->dims_capacity, l->n_dims + (size_t)box.n_dims,
@@ -79,14 +90,14 @@ done:
 /* A box of a view in pieces: its dims before `d` are single. Cut into boxes that follow each other
  * in its stream and lie in one piece each. */
 static xfer_status add_in_pieces(load *l, const xfi_bound *b, const int64_t *start,
-                                 const int64_t *length, int n_dims, int elem_bytes, int d)
+                                 const int64_t *length, const shape *s, int d)
 {
   xfer_status st = XFER_OK;
   int64_t from[XFER_MAX_DIMS];
   int64_t part[XFER_MAX_DIMS];
 
-  memcpy(from, start, sizeof *from * (size_t)n_dims);
-  memcpy(part, length, sizeof *part * (size_t)n_dims);
+  memcpy(from, start, sizeof *from * (size_t)s->n_dims);
+  memcpy(part, length, sizeof *part * (size_t)s->n_dims);
   for (int64_t done = 0; done < length[d]; done += part[d]) {
     const int64_t in_piece = from[d] % b->piece_length;
 
@@ -97,9 +108,9 @@ static xfer_status add_in_pieces(load *l, const xfi_bound *b, const int64_t *sta
       part[d] = length[d] - done;
     if (d == b->piece_dim)
       XFI_TRY(add_strided(l, xfi_bound_address(b, xfi_bound_piece_at(b, from), from), part,
-                          b->strides, n_dims, elem_bytes));
+                          b->strides, s));
     else
-      XFI_TRY(add_in_pieces(l, b, from, part, n_dims, elem_bytes, d + 1));
+      XFI_TRY(add_in_pieces(l, b, from, part, s, d + 1));
     from[d] += part[d];
   }
 done:
@@ -110,8 +121,9 @@ static xfer_status add_move(load *l, uint64_t *n_bytes, const xfer_plan *plan, c
                             bool send)
 {
   const xfi_class *cls = xfi_plan_class(plan->moves, move->tensor);
-  const int n_dims = cls->src->n_dims;
-  const int elem = cls->src->elem_bytes;
+  const xfi_elem elem = xfi_run_elem(plan, cls, send ? XFI_TO_WIRE : XFI_FROM_WIRE);
+  const shape s = {cls->src->n_dims, (send ? cls->src : cls->dst)->elem_bytes, cls->wire_bytes,
+                   elem.convert};
   const xfi_bound *bound;
   const int64_t *start;
   int64_t piece;
@@ -121,12 +133,12 @@ static xfer_status add_move(load *l, uint64_t *n_bytes, const xfer_plan *plan, c
   xfi_move_box(&box, cls, send ? &cls->sends : &cls->recvs, move);
   bound = send ? xfi_run_src(plan, move->tensor) : xfi_run_dst(plan, move->tensor);
   start = send ? box.src_local : box.dst_local;
-  *n_bytes += (uint64_t)(xfi_box_elems(&box, n_dims) * elem);
-  if (bound->pieces != NULL && bound->boxes == NULL && n_dims > 0)
-    return add_in_pieces(l, bound, start, box.length, n_dims, elem, 0);
+  *n_bytes += (uint64_t)(xfi_box_elems(&box, s.n_dims) * s.wire_bytes);
+  if (bound->pieces != NULL && bound->boxes == NULL && s.n_dims > 0)
+    return add_in_pieces(l, bound, start, box.length, &s, 0);
   piece = xfi_bound_piece_at(bound, start); /* of boxes a move has its ends in one each */
   return add_strided(l, xfi_bound_address(bound, piece, start), box.length,
-                     xfi_bound_strides(bound, piece), n_dims, elem);
+                     xfi_bound_strides(bound, piece), &s);
 }
 
 static void free_load(load *l)

@@ -63,7 +63,8 @@ static int by_base(const void *a, const void *b)
 static xfer_status note_view(xfer_plan *plan, size_t *capacity, size_t t, bool source)
 {
   const xfi_bound *b = source ? xfi_run_src(plan, t) : xfi_run_dst(plan, t);
-  const int elem_bytes = xfi_plan_class(plan->moves, (uint32_t)t)->src->elem_bytes;
+  const xfi_class *cls = xfi_plan_class(plan->moves, t);
+  const int elem_bytes = (source ? cls->src : cls->dst)->elem_bytes;
   xfer_status st = XFER_OK;
   char why[XFI_ERROR_BYTES];
 

@@ -106,6 +106,7 @@ static xfer_status make_plan(xfer_plan *p, const xfer_tensor *tensors, size_t n_
   p->words = xfi_calloc((size_t)p->comm->size, sizeof *p->words);
   XFI_CHECK(p->words != NULL, XFER_ERR_NOMEM, "%d ranks", p->comm->size);
   XFI_TRY(xfi_plan_create(&p->moves, p->comm->size, p->comm->rank, tensors, n_tensors, &options));
+  XFI_TRY(xfi_run_fill_converts(p));
   XFI_TRY(p->device->ops->event_create(p->device, &p->started));
   XFI_TRY(p->device->ops->event_create(p->device, &p->finished));
 done:
@@ -232,6 +233,7 @@ void xfi_run_destroy(xfer_plan *plan)
     xfi_binding_destroy(plan->bindings[t]);
   xfi_free(plan->bindings);
   xfi_free(plan->ends);
+  xfi_free(plan->converts);
   xfi_free(plan->words);
   if (plan->device != NULL && plan->started != NULL)
     plan->device->ops->event_destroy(plan->device, plan->started);

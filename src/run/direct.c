@@ -29,7 +29,6 @@ static xfer_status add_flow(xfi_copies *copies, const xfer_plan *plan, const xfi
     const xfi_move *move = &list->moves[i];
     const xfi_class *cls = xfi_plan_class(plan->moves, move->tensor);
     const int n_dims = cls->src->n_dims;
-    const int elem_bytes = cls->src->elem_bytes;
     xfi_end src = {NULL, {0}};
     xfi_end dst = {NULL, {0}};
     xfi_box box;
@@ -42,12 +41,13 @@ static xfer_status add_flow(xfi_copies *copies, const xfer_plan *plan, const xfi
         send ? xfi_link_bound(link, move->tensor, false, &cursor) : xfi_run_dst(plan, move->tensor);
     XFI_CHECK(src.bound != NULL && dst.bound != NULL, XFER_ERR_INTERNAL,
               "rank %d did not describe tensor %u", link->rank, move->tensor);
-    if (both && xfi_link_is_narrow(src.bound, dst.bound, box.length, n_dims, elem_bytes) != send)
+    if (both && xfi_link_is_pushed_move(link, cls, src.bound, dst.bound, box.length) != send)
       continue; /* the peer's */
     memcpy(src.start, box.src_local, sizeof src.start);
     memcpy(dst.start, box.dst_local, sizeof dst.start);
-    XFI_TRY(xfi_copies_add(copies, &dst, &src, box.length, n_dims, elem_bytes));
-    *bytes += (uint64_t)(xfi_box_elems(&box, n_dims) * elem_bytes);
+    XFI_TRY(xfi_copies_add(copies, &dst, &src, box.length, n_dims,
+                           xfi_run_elem(plan, cls, XFI_WHOLE_WAY)));
+    *bytes += (uint64_t)(xfi_box_elems(&box, n_dims) * cls->wire_bytes);
   }
 done:
   return st;

@@ -5,10 +5,10 @@
  *
  * Who copies a flow. Where reading a peer's memory is as fast as writing it (device.h), its
  * receiver pulls: it writes its own memory only, whatever becomes of the sender. But narrow rows
- * are pushed, which is faster, and so is all where both ranks send; and so is a flow from many
- * allocations into few, since each that is not ours must be mapped. Elsewhere the side that has
- * fewer to map copies. A side that cannot map leaves it to the other; where neither can, the flow
- * takes the packed lane.
+ * are pushed, which is faster, and so is what becomes smaller on the way, and all where both ranks
+ * send; and so is a flow from many allocations into few, since each that is not ours must be
+ * mapped. Elsewhere the side that has fewer to map copies. A side that cannot map leaves it to the
+ * other; where neither can, the flow takes the packed lane.
  */
 #include "link.h"
 
@@ -222,8 +222,9 @@ static xfer_status exchange_verdicts(xfi_links *links, talk *t, const xfer_plan 
 
 /* ---- who should copy ---- */
 
-bool xfi_link_is_narrow(const xfi_bound *src, const xfi_bound *dst, const int64_t *length,
-                        int n_dims, int elem_bytes)
+/* The rows of a move are short on some side. */
+static bool is_narrow(const xfi_bound *src, const xfi_bound *dst, const int64_t *length, int n_dims,
+                      int elem_bytes)
 {
   int64_t row = elem_bytes; /* what is contiguous on both sides */
   int64_t all = elem_bytes;
@@ -236,6 +237,18 @@ bool xfi_link_is_narrow(const xfi_bound *src, const xfi_bound *dst, const int64_
     if (goes_on) row *= length[d];
   }
   return row < NARROW_ROW_BYTES && all >= NARROW_MOVE_BYTES;
+}
+
+/* Where both ranks send, requests to read would take from what flows the other way. */
+bool xfi_link_is_pushed_move(const xfi_link *link, const xfi_class *cls, const xfi_bound *src,
+                             const xfi_bound *dst, const int64_t *length)
+{
+  const bool both_ways = link->send != XFI_NO_FLOW && link->recv != XFI_NO_FLOW;
+  const int from = cls->src->elem_bytes;
+  const int to = cls->dst->elem_bytes;
+
+  if (from != to) return to < from;
+  return both_ways || is_narrow(src, dst, length, cls->src->n_dims, from);
 }
 
 /* The bounds of the peer's half of a flow: [*first, *end). */
@@ -261,7 +274,7 @@ static size_t count_allocations(const xfi_link *link, bool source, unsigned char
   return n;
 }
 
-/* Of a flow: are there narrow moves, and others? */
+/* Of a flow: are there moves to pull, and others to push? */
 static xfer_status look_at_moves(bool has[2], const xfer_plan *plan, const xfi_link *link,
                                  bool send)
 {
@@ -275,6 +288,7 @@ static xfer_status look_at_moves(bool has[2], const xfer_plan *plan, const xfi_l
     const xfi_move *move = &list->moves[i];
     const xfi_class *cls = xfi_plan_class(plan->moves, move->tensor);
     const xfi_bound *theirs;
+    const xfi_bound *ours;
     xfi_box box;
 
     if (xfi_run_broadcasts(plan, cls)) continue;
@@ -282,21 +296,20 @@ static xfer_status look_at_moves(bool has[2], const xfer_plan *plan, const xfi_l
     XFI_CHECK(theirs != NULL, XFER_ERR_INTERNAL, "rank %d did not describe tensor %u", link->rank,
               move->tensor);
     xfi_move_box(&box, cls, send ? &cls->sends : &cls->recvs, move);
-    has[xfi_link_is_narrow(theirs,
-                           send ? xfi_run_src(plan, move->tensor) : xfi_run_dst(plan, move->tensor),
-                           box.length, cls->src->n_dims, cls->src->elem_bytes)] = true;
+    ours = send ? xfi_run_src(plan, move->tensor) : xfi_run_dst(plan, move->tensor);
+    has[xfi_link_is_pushed_move(link, cls, send ? ours : theirs, send ? theirs : ours,
+                                box.length)] = true;
   }
 done:
   return st;
 }
 
 /* Who should copy a flow whose source lies in n_src allocations and its destination in n_dst. */
-static xfi_by choose(bool pulls, bool both_ways, size_t n_src, size_t n_dst, const bool has[2])
+static xfi_by choose(bool pulls, size_t n_src, size_t n_dst, const bool has[2])
 {
   if (!pulls) return n_dst <= n_src ? XFI_BY_PUSH : XFI_BY_PULL;
   if (n_src > n_dst + MANY_ALLOCATIONS) return XFI_BY_PUSH;
   if (n_dst > n_src + MANY_ALLOCATIONS) return XFI_BY_PULL;
-  if (both_ways) return XFI_BY_PUSH; /* requests to read take from what flows the other way */
   if (!has[1]) return XFI_BY_PULL;
   return has[0] ? XFI_BY_BOTH : XFI_BY_PUSH;
 }
@@ -306,19 +319,16 @@ static xfer_status choose_flows(xfi_link *link, const xfer_plan *plan)
   xfer_status st = XFER_OK;
   bool has[2];
   const bool pulls = plan->device->ops->pulls;
-  const bool both_ways = link->send != XFI_NO_FLOW && link->recv != XFI_NO_FLOW;
   unsigned char *seen = xfi_calloc(link->n_remotes, 1);
 
   XFI_CHECK(seen != NULL, XFER_ERR_NOMEM, "%zu allocations", link->n_remotes);
   if (link->send != XFI_NO_FLOW) {
     XFI_TRY(look_at_moves(has, plan, link, true));
-    link->send_by =
-        choose(pulls, both_ways, link->n_own_src, count_allocations(link, false, seen), has);
+    link->send_by = choose(pulls, link->n_own_src, count_allocations(link, false, seen), has);
   }
   if (link->recv != XFI_NO_FLOW) {
     XFI_TRY(look_at_moves(has, plan, link, false));
-    link->recv_by =
-        choose(pulls, both_ways, count_allocations(link, true, seen), link->n_own_dst, has);
+    link->recv_by = choose(pulls, count_allocations(link, true, seen), link->n_own_dst, has);
   }
 done:
   xfi_free(seen);

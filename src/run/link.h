@@ -95,8 +95,8 @@ static inline bool xfi_link_pulls(const xfi_link *link)
 }
 
 /* Does the sender push this move of a flow that is copied by both? `src` and `dst` are its ends. */
-bool xfi_link_is_narrow(const xfi_bound *src, const xfi_bound *dst, const int64_t *length,
-                        int n_dims, int elem_bytes);
+bool xfi_link_is_pushed_move(const xfi_link *link, const xfi_class *cls, const xfi_bound *src,
+                             const xfi_bound *dst, const int64_t *length);
 
 /* Peers in reach with which there is something to exchange, in whatever lane: where not directly,
  * only to hear of their failures. here[r]: rank r shares our process and device. */

@@ -125,7 +125,7 @@ static xfer_status put_flow(blob *b, uint64_t *n, const xfi_move_list *list, siz
     if (tensor == last || xfi_run_broadcasts(plan, cls)) continue;
     last = tensor;
     XFI_TRY(put_bound(b, half == OF_SRC ? xfi_run_src(plan, tensor) : xfi_run_dst(plan, tensor),
-                      cls->src->elem_bytes, half));
+                      (half == OF_SRC ? cls->src : cls->dst)->elem_bytes, half));
     ++*n;
   }
 done:

@@ -25,7 +25,8 @@ static xfer_status add_selfs(xfi_copies *copies, const xfer_plan *plan)
     xfi_move_box(&box, cls, &cls->recvs, move);
     memcpy(src.start, box.src_local, sizeof src.start);
     memcpy(dst.start, box.dst_local, sizeof dst.start);
-    XFI_TRY(xfi_copies_add(copies, &dst, &src, box.length, cls->dst->n_dims, cls->dst->elem_bytes));
+    XFI_TRY(xfi_copies_add(copies, &dst, &src, box.length, cls->dst->n_dims,
+                           xfi_run_elem(plan, cls, XFI_WHOLE_WAY)));
   }
 done:
   return st;
@@ -36,7 +37,7 @@ typedef struct zeroing {
   xfi_copies *copies;
   const xfi_bound *bound;
   const xfi_runs *runs; /* [n_dims] */
-  int elem_bytes;
+  xfi_elem elem;
   xfi_end at;
   int64_t length[XFER_MAX_DIMS];
 } zeroing;
@@ -60,7 +61,7 @@ static xfer_status zero_from(zeroing *z, int d)
         z->at.start[k] = 0;
         z->length[k] = z->bound->shape[k];
       }
-      XFI_TRY(xfi_copies_add(z->copies, &z->at, NULL, z->length, n_dims, z->elem_bytes));
+      XFI_TRY(xfi_copies_add(z->copies, &z->at, NULL, z->length, n_dims, z->elem));
     }
     if (last) break;
     z->at.start[d] = z->runs[d].at[i].local;
@@ -90,7 +91,7 @@ static xfer_status zero_box(zeroing *z, const xfer_layout *layout, size_t listed
 
     z->at.start[d] = start + inside;
     z->length[d] -= inside;
-    XFI_TRY(xfi_copies_add(z->copies, &z->at, NULL, z->length, n_dims, z->elem_bytes));
+    XFI_TRY(xfi_copies_add(z->copies, &z->at, NULL, z->length, n_dims, z->elem));
     z->at.start[d] = start;
     z->length[d] = inside;
   }
@@ -103,7 +104,8 @@ static xfer_status add_zeros(xfi_copies *copies, const xfer_plan *plan, size_t t
   const xfi_class *cls = xfi_plan_class(plan->moves, tensor);
   xfer_status st = XFER_OK;
   xfi_runs runs[XFER_MAX_DIMS];
-  zeroing z = {copies, xfi_run_dst(plan, tensor), runs, cls->dst->elem_bytes, {NULL, {0}}, {0}};
+  zeroing z = {copies, xfi_run_dst(plan, tensor), runs, {cls->dst->elem_bytes, NULL}, {NULL, {0}},
+               {0}};
 
   memset(runs, 0, sizeof runs);
   z.at.bound = z.bound;

@@ -122,7 +122,8 @@ static xfer_status add_grid(grid *all, size_t *n, const xfi_use *use, size_t own
     end.start[0] = bound->boxes[piece].row;
   else if (bound->pieces != NULL)
     end.start[bound->piece_dim] = piece * bound->piece_length;
-  XFI_TRY(xfi_copies_add(&copies, &end, NULL, length, bound->n_dims, use->elem_bytes));
+  XFI_TRY(xfi_copies_add(&copies, &end, NULL, length, bound->n_dims,
+                         (xfi_elem){use->elem_bytes, NULL}));
   if (copies.n == 0) goto done;
   *g = (grid){copies.at[0], copies.at[0].dst + reach(&copies.at[0]), owner};
   if (!ascends(g)) {

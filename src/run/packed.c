@@ -86,7 +86,7 @@ static uint64_t move_bytes(const xfer_plan *plan, const xfi_move *move, bool sen
 
   xfi_move_box(box, cls, send ? &cls->sends : &cls->recvs, move);
   if (xfi_run_broadcasts(plan, cls)) return 0;
-  return (uint64_t)(xfi_box_elems(box, cls->src->n_dims) * cls->src->elem_bytes);
+  return (uint64_t)(xfi_box_elems(box, cls->src->n_dims) * cls->wire_bytes);
 }
 
 static int by_round(const void *a, const void *b)
@@ -226,24 +226,27 @@ xfi_bound xfi_dense_bound(char *base, const int64_t *length, int n_dims, int ele
   return b;
 }
 
-xfer_status xfi_slot_copies(xfi_copies *copies, char *slot, bool to_slot, const xfi_bound *bound,
-                            const int64_t *start, const int64_t *length, int n_dims, int elem_bytes,
-                            int64_t first, int64_t end)
+xfer_status xfi_slot_copies(xfi_copies *copies, const xfer_plan *plan, const xfi_class *cls,
+                            char *slot, bool to_slot, const xfi_bound *bound, const int64_t *start,
+                            const int64_t *length, int64_t first, int64_t end)
 {
+  const xfi_elem elem = xfi_run_elem(plan, cls, to_slot ? XFI_TO_WIRE : XFI_FROM_WIRE);
+  const int n_dims = cls->src->n_dims;
+  const int wire = cls->wire_bytes;
   xfer_status st = XFER_OK;
   xfi_slice slices[XFI_MAX_SLICES];
   const int n = xfi_slice_box(slices, length, n_dims, first, end);
 
   for (int i = 0; i < n; i++) {
     const xfi_bound dense =
-        xfi_dense_bound(slot + slices[i].offset * elem_bytes, slices[i].length, n_dims, elem_bytes);
+        xfi_dense_bound(slot + slices[i].offset * wire, slices[i].length, n_dims, wire);
     const xfi_end in_slot = {&dense, {0}};
     xfi_end user = {bound, {0}};
 
     for (int d = 0; d < n_dims; d++)
       user.start[d] = start[d] + slices[i].start[d];
     XFI_TRY(xfi_copies_add(copies, to_slot ? &in_slot : &user, to_slot ? &user : &in_slot,
-                           slices[i].length, n_dims, elem_bytes));
+                           slices[i].length, n_dims, elem));
   }
 done:
   return st;
@@ -262,16 +265,16 @@ static xfer_status window_copies(xfi_copies *copies, const xfer_plan *plan, flow
     const xfi_class *cls = xfi_plan_class(plan->moves, move->tensor);
     xfi_box box;
     const uint64_t n_bytes = move_bytes(plan, move, f->send, &box);
-    const uint64_t elem = (uint64_t)cls->src->elem_bytes;
+    const uint64_t elem = (uint64_t)cls->wire_bytes;
     const uint64_t from = f->at > w->first ? f->at : w->first;
     const uint64_t to = f->at + n_bytes < w->end ? f->at + n_bytes : w->end;
 
     if (from < to)
-      XFI_TRY(xfi_slot_copies(
-          copies, slot + (from - w->first), f->send,
-          f->send ? xfi_run_src(plan, move->tensor) : xfi_run_dst(plan, move->tensor),
-          f->send ? box.src_local : box.dst_local, box.length, cls->src->n_dims, (int)elem,
-          (int64_t)((from - f->at) / elem), (int64_t)((to - f->at) / elem)));
+      XFI_TRY(xfi_slot_copies(copies, plan, cls, slot + (from - w->first), f->send,
+                              f->send ? xfi_run_src(plan, move->tensor)
+                                      : xfi_run_dst(plan, move->tensor),
+                              f->send ? box.src_local : box.dst_local, box.length,
+                              (int64_t)((from - f->at) / elem), (int64_t)((to - f->at) / elem)));
     if (f->at + n_bytes > w->end) break; /* the rest is the next window's */
     f->at += n_bytes;
     f->move++;
@@ -284,7 +287,8 @@ done:
 static bool is_unpacked(const xfi_copies *copies, size_t first, size_t n_bytes)
 {
   return n_bytes >= XFI_MIN_UNPACKED_BYTES && copies->n == first + 1 &&
-         copies->at[first].n_dims == 0 && (size_t)copies->at[first].run_bytes == n_bytes;
+         copies->at[first].convert == NULL && copies->at[first].n_dims == 0 &&
+         (size_t)copies->at[first].run_bytes == n_bytes;
 }
 
 static xfer_status add_window(xfi_step *step, const xfer_plan *plan, flow *f, const window *w,

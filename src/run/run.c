@@ -350,6 +350,7 @@ void xfi_run_report(const xfer_plan *plan, xfer_plan_report_data *r)
   r->predicted_ns = predict_ns(plan, r);
   r->committed_version = plan->version;
   r->torn = plan->n_begun != plan->n_complete || plan->state == XFI_TORN;
+  r->converted_tensors = m->n_converted;
   if (plan->direct != NULL) r->direct_bytes = xfi_direct_bytes(plan->direct);
   if (plan->pipeline == NULL) return;
   r->packed_bytes = plan->pipeline->sent_bytes;

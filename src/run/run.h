@@ -46,6 +46,7 @@ struct xfer_plan {
 
   xfi_binding **bindings; /* [n_tensors]; NULL where nothing is bound */
   uint32_t (*ends)[2];    /* of an exchange: see xfi_op_tensors; NULL: it is none */
+  xfi_convert *converts;  /* [n_classes]; see xfi_run_elem() */
   uint64_t window_bytes;  /* per peer and round, and of a broadcast; agreed */
 
   xfi_state state;
@@ -136,6 +137,16 @@ static inline const xfi_bound *xfi_run_dst(const xfer_plan *plan, size_t tensor)
 {
   return &plan->bindings[tensor]->dst;
 }
+
+/* ---- convert.c ---- */
+
+/* What kernels do to the elements of each class. */
+xfer_status xfi_run_fill_converts(xfer_plan *plan);
+
+/* The ways of elements: from a source to a destination's memory, or one half of that, the first
+ * into a slot and the second out of it. */
+typedef enum xfi_leg { XFI_WHOLE_WAY, XFI_TO_WIRE, XFI_FROM_WIRE } xfi_leg;
+xfi_elem xfi_run_elem(const xfer_plan *plan, const xfi_class *cls, xfi_leg leg);
 
 /* ---- bind.c ---- */
 
@@ -252,11 +263,11 @@ void xfi_schedule_destroy(xfi_schedule *schedule);
 void xfi_packed_measure(xfi_pipeline *pipeline, const xfi_schedule *schedule);
 xfer_status xfi_packed_add(xfi_pipeline *pipeline, xfi_schedule *schedule, const xfer_plan *plan);
 
-/* Append the copies between a slot at `slot` and elements [first, end) of a box, in row-major
- * order; the box starts at `start` of `bound`. */
-xfer_status xfi_slot_copies(xfi_copies *copies, char *slot, bool to_slot, const xfi_bound *bound,
-                            const int64_t *start, const int64_t *length, int n_dims, int elem_bytes,
-                            int64_t first, int64_t end);
+/* Append the copies between a slot at `slot` and elements [first, end) of a box of the class, in
+ * row-major order; the box starts at `start` of `bound`. */
+xfer_status xfi_slot_copies(xfi_copies *copies, const xfer_plan *plan, const xfi_class *cls,
+                            char *slot, bool to_slot, const xfi_bound *bound, const int64_t *start,
+                            const int64_t *length, int64_t first, int64_t end);
 
 /* The dense box of `length` at `base`, as a bound. */
 xfi_bound xfi_dense_bound(char *base, const int64_t *length, int n_dims, int elem_bytes);

@@ -187,9 +187,9 @@ static void no_name(input *in)
   if (in->rank == 1) in->tensors[2].name = NULL;
 }
 
-static void reserved_of_a_tensor(input *in)
+static void conversion_of_a_tensor(input *in)
 {
-  if (in->rank == 2) in->tensors[1].reserved = 7;
+  if (in->rank == 2) in->tensors[1].conversion = 7;
 }
 
 static void size_of_options(input *in)
@@ -332,7 +332,7 @@ static const bad cases[] = {
     {"a mesh above the comm", a_mesh_above_the_comm, ALL, XFER_ERR_ARG, {"rank 4", "4 ranks"}},
     {"a source with a hole", a_source_with_a_hole, 1, XFER_ERR_SHAPE, {"\"wide\"", "dim 0"}},
     {"no name", no_name, 1, XFER_ERR_ARG, {"tensor 2"}},
-    {"a reserved field of a tensor", reserved_of_a_tensor, 2, XFER_ERR_ARG, {"\"padded\""}},
+    {"a conversion that there is not", conversion_of_a_tensor, 2, XFER_ERR_ARG, {"\"padded\""}},
     {"a wrong struct_size", size_of_options, 0, XFER_ERR_ARG, {"struct_size is 3"}},
     {"an unknown lane", unknown_lane, 3, XFER_ERR_ARG, {"lane is 9"}},
     {"an unknown flag", unknown_flag, 3, XFER_ERR_UNSUPPORTED, {"flags", "0x40"}},

@@ -80,7 +80,7 @@ static xfer_layout *whole_layout(const box_case *c, int t, int s)
 
   if (xfer_mesh_create(&mesh, &side->n_ranks, 1, side->ranks) != XFER_OK) return NULL;
   desc.mesh = mesh;
-  desc.dtype = (int32_t)c->p.tensors[t].dtype;
+  desc.dtype = (int32_t)c->p.tensors[t].dtypes[s];
   desc.n_dims = o->n_dims;
   desc.shape = o->shape;
   desc.first = side->first;

@@ -48,7 +48,7 @@ static xfer_status make_layout(xfer_layout **layout, const box_case *c, int t, i
   int64_t own[2] = {0, 0};
   int at = -1;
 
-  desc.dtype = (int32_t)c->p.tensors[t].dtype;
+  desc.dtype = (int32_t)c->p.tensors[t].dtypes[s];
   desc.n_dims = o->n_dims;
   desc.shape = o->shape;
   desc.first = side->kind == BY_RANGES ? NULL : side->first;
@@ -158,7 +158,7 @@ static void place(rank_state *k, int t, int s)
   const problem_tensor *tensor = &k->c->p.tensors[t];
   const box_side *side = &k->c->sides[t][s];
   const int n = tensor->sides[s].n_dims;
-  const int64_t elem = (int64_t)xfer_dtype_size(tensor->dtype);
+  const int64_t elem = (int64_t)xfer_dtype_size(tensor->dtypes[s]);
   held_view *v = &k->views[t][s];
   int64_t *strides;
   void **bases;
@@ -219,11 +219,11 @@ static void fill(rank_state *k, uint64_t run)
       k->memory[s][i] = k->want[s][i] = (unsigned char)rng_next(&k->r);
     for (int t = 0; t < k->c->p.n_tensors; t++) {
       const held_view *v = &k->views[t][s];
-      const size_t elem = xfer_dtype_size(k->c->p.tensors[t].dtype);
+      const size_t elem = xfer_dtype_size(k->c->p.tensors[t].dtypes[s]);
       for (int64_t e = 0; e < v->held.n; e++) {
         const int64_t flat = v->held.flat[e];
-        const uint64_t value =
-            flat < 0 ? 0 : rng_mix(run * 1000 + (uint64_t)t + (uint64_t)flat * 0x9e3779b97f4a7c15u);
+        uint64_t value = rng_mix(run * 1000 + (uint64_t)t + (uint64_t)flat * 0x9e3779b97f4a7c15u);
+        value = flat < 0 ? 0 : problem_element(&k->c->p.tensors[t], s, value);
         if (s == SRC && flat >= 0) memcpy(k->memory[s] + v->offset[e], &value, elem);
         if (s == DST || flat >= 0) memcpy(k->want[s] + v->offset[e], &value, elem);
       }
@@ -251,7 +251,7 @@ static uint64_t bytes_to_arrive(const rank_state *k)
 {
   uint64_t n = 0;
   for (int t = 0; t < k->c->p.n_tensors; t++)
-    n += (uint64_t)k->views[t][DST].held.n * xfer_dtype_size(k->c->p.tensors[t].dtype);
+    n += (uint64_t)k->views[t][DST].held.n * problem_wire_bytes(&k->c->p.tensors[t]);
   return n;
 }
 
@@ -326,7 +326,8 @@ static bool plan_and_run(rank_state *k, bool corrupt)
 
   for (int t = 0; t < c->p.n_tensors; t++) {
     (void)snprintf(names[t], sizeof names[t], "t%d", t);
-    tensors[t] = (xfer_tensor){names[t], k->layouts[t][SRC], k->layouts[t][DST], 0};
+    tensors[t] = (xfer_tensor){names[t], k->layouts[t][SRC], k->layouts[t][DST],
+                               problem_conversion(&c->p.tensors[t])};
     covered = covered && c->is_covered[t];
   }
   if (covered && c->p.one_call) return run_calls(k, corrupt);

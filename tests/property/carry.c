@@ -165,8 +165,8 @@ static bool queries_agree(carrier *c, const job *j, char *why, size_t n_bytes)
   for (int i = 0; i < p->n_tensors; i++) {
     for (int s = SRC; s <= DST; s++) {
       char what[300];
-      if (layout_agrees(j->layouts[i][s], &p->tensors[i].sides[s], p->tensors[i].dtype, p->n_ranks,
-                        &r, &c->arena, what, sizeof what)) {
+      if (layout_agrees(j->layouts[i][s], &p->tensors[i].sides[s], p->tensors[i].dtypes[s],
+                        p->n_ranks, &r, &c->arena, what, sizeof what)) {
         continue;
       }
       (void)snprintf(why, n_bytes, "tensor %d, %s layout: %s", i,

@@ -48,7 +48,7 @@ static bool check_move(worker *w, const xfer_move *m, unsigned char *const *mark
 {
   if (m->tensor >= (uint64_t)w->p->n_tensors) return false;
   const problem_tensor *t = &w->p->tensors[m->tensor];
-  uint64_t n_bytes = xfer_dtype_size(t->dtype);
+  uint64_t n_bytes = problem_wire_bytes(t);
   bool sends = m->src_rank == w->rank, receives = m->dst_rank == w->rank;
   if (m->n_dims != t->sides[SRC].n_dims || (!sends && !receives)) return false;
   if (m->src_rank < 0 || m->src_rank >= w->p->n_ranks || m->dst_rank < 0 ||
@@ -127,7 +127,7 @@ void check_plan(worker *w, const xfer_plan *plan)
   if (!worked(w, xfer_plan_report(plan, &rep), "report")) return;
   for (int i = 0; i < w->p->n_tensors; i++) {
     const problem_tensor *t = &w->p->tensors[i];
-    uint64_t elem = xfer_dtype_size(t->dtype);
+    uint64_t elem = problem_wire_bytes(t);
     uint64_t whole = elem;
     for (int d = 0; d < t->sides[SRC].n_dims; d++)
       whole *= (uint64_t)t->sides[SRC].shape[d];
@@ -174,7 +174,8 @@ void check_simulation(worker *w, const xfer_plan *plan, const xfer_plan_options 
   char *text = NULL;
   for (int i = 0; i < w->p->n_tensors; i++) {
     (void)snprintf(names[i], sizeof names[i], "t%d", i);
-    tensors[i] = (xfer_tensor){names[i], w->job->layouts[i][SRC], w->job->layouts[i][DST], 0};
+    tensors[i] = (xfer_tensor){names[i], w->job->layouts[i][SRC], w->job->layouts[i][DST],
+                               problem_conversion(&w->p->tensors[i])};
   }
   if (!worked(w,
               xfer_plan_simulate(&sim, w->p->n_ranks, w->rank, tensors, (size_t)w->p->n_tensors,

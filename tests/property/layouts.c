@@ -108,9 +108,8 @@ xfer_status layouts_create(xfer_layout *layouts[2], const problem *p, int i)
   }
   for (int s = SRC; s <= DST; s++) {
     orc_side side = t->sides[s];
-    xfer_dtype dtype = t->dtype;
-    if (wrong_dtype && s == DST)
-      dtype = t->dtype == XFER_U8 ? XFER_F64 : (xfer_dtype)(t->dtype - 1);
+    xfer_dtype dtype = t->dtypes[s];
+    if (wrong_dtype && s == DST) dtype = dtype == XFER_U8 ? XFER_F64 : (xfer_dtype)(dtype - 1);
     if (wrong_rank && s == DST) side.ranks[p->culprit % side.n_ranks] = p->n_ranks + p->culprit;
     bool padded = t->has_pad[s] || differs(side.padded, side.shape, side.n_dims);
     xfer_status st = side_create(&layouts[s], &side, dtype, t->has_order[s], padded, &r);

@@ -7,6 +7,7 @@
 
 #include <string.h>
 
+#include "numbers.h"
 #include "rng.h"
 #include "sanitizer.h"
 
@@ -283,8 +284,9 @@ static void random_giving(rng *r, problem_tensor *t, int n_ranks)
 
 static void random_tensor(rng *r, problem *p, problem_tensor *t, int64_t n_elems)
 {
-  t->dtype = (xfer_dtype)rng_int(r, XFER_U8, XFER_F64);
-  if (n_elems > 100000 && rng_percent(r, 70)) t->dtype = XFER_F64;
+  t->dtypes[SRC] = (xfer_dtype)rng_int(r, XFER_U8, XFER_F64);
+  if (n_elems > 100000 && rng_percent(r, 70)) t->dtypes[SRC] = XFER_F64;
+  t->dtypes[DST] = t->dtypes[SRC];
   random_shape(r, t, n_elems);
   random_meshes(r, t, p->n_ranks);
   for (int s = SRC; s <= DST; s++) {
@@ -338,6 +340,72 @@ static void random_sibling(rng *r, problem *p, int i)
       t->sides[s].padded[t->fuse_dim] += more;
     }
   }
+}
+
+/* ---- conversions ---- */
+
+static void random_change(rng *r, problem_tensor *t)
+{
+  static const xfer_dtype from[] = {XFER_F32, XFER_BF16, XFER_F16};
+  static const xfer_dtype to[] = {XFER_F32, XFER_BF16, XFER_F16, XFER_F8E4M3, XFER_F8E5M2};
+
+  t->dtypes[SRC] = from[rng_below(r, 3)];
+  t->dtypes[DST] = to[rng_below(r, 5)];
+  t->change = (change)rng_int(r, CAST, SHIFTED);
+  t->by = t->change == CAST ? 0 : (float)rng_int(r, 1, 4000) / 128;
+  if (t->change == SHIFTED && rng_percent(r, 50)) t->by = -t->by;
+  t->from_line = false;
+}
+
+/* Tensors that share memory share their types. */
+static void random_changes(rng *r, problem *p)
+{
+  bool any = rng_percent(r, 40) && p->mischief == NO_MISCHIEF && !p->one_call;
+
+  for (int i = 0; any && i < p->n_tensors; i++) {
+    problem_tensor *t = &p->tensors[i];
+    const problem_tensor *before = i > 0 ? t - 1 : t;
+    if (t->fused[SRC] == APART && t->fused[DST] == APART) {
+      if (rng_percent(r, 70)) random_change(r, t);
+      continue;
+    }
+    memcpy(t->dtypes, before->dtypes, sizeof t->dtypes);
+    t->change = before->change;
+    t->by = before->by;
+    t->from_line = t->from_line && t->change == NO_CHANGE;
+  }
+}
+
+uint64_t problem_wire_bytes(const problem_tensor *t)
+{
+  const uint64_t src = xfer_dtype_size(t->dtypes[SRC]);
+  const uint64_t dst = xfer_dtype_size(t->dtypes[DST]);
+  return src < dst ? src : dst;
+}
+
+xfer_conversion problem_conversion(const problem_tensor *t)
+{
+  switch (t->change) {
+  case CAST:
+    return xfer_convert_cast();
+  case SCALED:
+    return xfer_convert_scale(t->by);
+  case SHIFTED:
+    return xfer_convert_add(t->by);
+  default:
+    return 0;
+  }
+}
+
+uint64_t problem_element(const problem_tensor *t, int side, uint64_t bits)
+{
+  const xfer_dtype from = t->dtypes[SRC];
+
+  if (side == SRC || t->change == NO_CHANGE) return bits;
+  if (t->change == CAST && from == t->dtypes[DST]) return bits;
+  bits &= (UINT64_C(1) << (8 * xfer_dtype_size(from))) - 1;
+  return number_converted(from, t->dtypes[DST], (uint32_t)bits, t->change == SCALED ? 1 / t->by : 1,
+                          t->change == SHIFTED ? t->by : 0);
 }
 
 /* ---- options ---- */
@@ -414,6 +482,8 @@ void problem_random(problem *p, uint64_t seed, uint64_t number)
   p->simulate = rng_percent(&r, 5);
   p->queries = rng_percent(&r, 10);
   random_mischief(&r, p);
+  r = rng_of(seed, number, 1); /* of its own: problems of before stay as they were */
+  random_changes(&r, p);
 }
 
 void problem_free(problem *p)

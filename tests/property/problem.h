@@ -23,8 +23,13 @@ typedef enum fusion {
   TIED          /* the same view, and the same values */
 } fusion;
 
+/* How the elements of a tensor change on the way. */
+typedef enum change { NO_CHANGE, CAST, SCALED, SHIFTED } change;
+
 typedef struct problem_tensor {
-  xfer_dtype dtype;
+  xfer_dtype dtypes[2];
+  change change;
+  float by; /* SCALED, SHIFTED */
   orc_side sides[2];
   bool
       has_order[2]; /* say the order in the layout's description, although it may be 0, 1, 2, ... */
@@ -82,6 +87,14 @@ size_t problem_line(char *text, size_t n_bytes, const problem_tensor *tensor);
 
 /* Everything about it, for a person. */
 void problem_print(FILE *file, const problem *p);
+
+/* Bytes of an element on its way. */
+uint64_t problem_wire_bytes(const problem_tensor *tensor);
+
+xfer_conversion problem_conversion(const problem_tensor *tensor);
+
+/* Random bits as an element of one side. */
+uint64_t problem_element(const problem_tensor *tensor, int side, uint64_t bits);
 
 void problem_free(problem *p);
 

@@ -135,7 +135,8 @@ static bool read_tensor(problem_tensor *t, const char *line, orc_arena *arena)
   if (n >= sizeof name) return false;
   memcpy(name, at, n);
   at += n + 1;
-  if (xfer_dtype_parse(&t->dtype, name) != XFER_OK) return false;
+  if (xfer_dtype_parse(&t->dtypes[SRC], name) != XFER_OK) return false;
+  t->dtypes[DST] = t->dtypes[SRC];
   orc_side *src = &t->sides[SRC], *dst = &t->sides[DST];
   for (src->n_dims = 0; !take(&at, "]");) {
     if (src->n_dims > 0 && !take(&at, ",")) return false;
@@ -238,7 +239,7 @@ static void put_side(writer *w, const orc_side *side, bool has_order)
 
 static void put_tensor(writer *w, const problem_tensor *t)
 {
-  put(w, "%s[", xfer_dtype_name(t->dtype));
+  put(w, "%s[", xfer_dtype_name(t->dtypes[SRC]));
   for (int d = 0; d < t->sides[SRC].n_dims; d++) {
     put(w, "%s%lld", d == 0 ? "" : ",", (long long)t->sides[SRC].shape[d]);
   }
@@ -276,6 +277,7 @@ void problem_print(FILE *file, const problem *p)
                                           " mischief=other dtype",
                                           " mischief=rank too high",
                                           " mischief=not bound"};
+  static const char *const changes[] = {"", "cast", "scaled", "shifted"};
   const xfer_plan_options *o = &p->options;
   fprintf(file,
           "  ranks=%d lane=%s window=%llu staging=%llu link=%llu message_ns=%llu domain=%u "
@@ -290,6 +292,9 @@ void problem_print(FILE *file, const problem *p)
     const problem_tensor *t = &p->tensors[i];
     fprintf(file, "    t%d%s%s%s: ", i, fusions[t->fused[SRC]],
             t->fused[SRC] != APART && t->fused[DST] != APART ? "/" : "", fusions[t->fused[DST]]);
+    if (t->change != NO_CHANGE)
+      fprintf(file, "%s %g to %s: ", changes[t->change], (double)t->by,
+              xfer_dtype_name(t->dtypes[DST]));
     print_tensor(file, t);
   }
 }

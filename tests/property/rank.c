@@ -98,6 +98,7 @@ static void write_values(const worker *w, unsigned char *bytes, int side, int i,
       flat = flat * (uint64_t)shape[d] + (uint64_t)index;
     }
     uint64_t value = zero ? 0 : rng_mix(key + flat * 0x9e3779b97f4a7c15u);
+    if (!zero) value = problem_element(&w->p->tensors[i], side, value);
     if (!zero || side == DST) memcpy(bytes + placed_offset(v, x), &value, (size_t)v->elem);
     for (int d = part->n_dims - 1; d >= 0 && ++x[d] == part->dims[d].n; d--)
       x[d] = 0;
@@ -201,7 +202,8 @@ static bool create_plan(worker *w, xfer_plan **plan)
 
   for (int i = 0; i < w->p->n_tensors; i++) {
     (void)snprintf(names[i], sizeof names[i], "t%d", i);
-    tensors[i] = (xfer_tensor){names[i], known_layout(w, i, SRC), known_layout(w, i, DST), 0};
+    tensors[i] = (xfer_tensor){names[i], known_layout(w, i, SRC), known_layout(w, i, DST),
+                               problem_conversion(&w->p->tensors[i])};
   }
   if (culprit && w->p->mischief == OTHER_NAME) names[w->p->n_tensors - 1][0] = 'u';
   if (culprit && w->p->mischief == OTHER_WINDOW)

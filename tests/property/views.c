@@ -132,7 +132,7 @@ int64_t views_place(placed *out, const problem *p, int side, const orc_part *par
 {
   cursor c = {r, 32, p->plain_views};
   for (int i = 0; i < p->n_tensors; i++) {
-    out[i] = (placed){.empty = true, .elem = (int64_t)xfer_dtype_size(p->tensors[i].dtype)};
+    out[i] = (placed){.empty = true, .elem = (int64_t)xfer_dtype_size(p->tensors[i].dtypes[side])};
     out[i].n_dims = p->tensors[i].sides[side].n_dims;
     for (int d = 0; has[i] && d < out[i].n_dims; d++)
       out[i].shape[d] = parts[i].dims[d].n;

@@ -18,6 +18,8 @@ SIMPLE = {
     "uint32_t": ctypes.c_uint32,
     "uint64_t": ctypes.c_uint64,
     "size_t": ctypes.c_size_t,
+    "float": ctypes.c_float,
+    "xfer_conversion": ctypes.c_uint64,
     "xfer_status": ctypes.c_int,
     "xfer_dtype": ctypes.c_int,
     "xfer_split_rule": ctypes.c_int,

@@ -36,11 +36,26 @@ uint64_t sim_id_at(const void *pointer)
 /* Bytes from the first to the last that one end touches. */
 static size_t span(const xfi_copy *copy, const int64_t *strides)
 {
-  int64_t n_bytes = copy->run_bytes;
+  int64_t n_bytes = strides == copy->src_stride ? xfi_copy_src_run(copy) : copy->run_bytes;
 
   for (int64_t d = 0; d < copy->n_dims; d++)
     n_bytes += (copy->extent[d] - 1) * strides[d];
   return (size_t)n_bytes;
+}
+
+/* The same of the run, which is cut between elements where they change. */
+static xfi_copy split_run(xfi_copy *rest)
+{
+  const int64_t unit = rest->convert == NULL ? 1 : rest->convert->dst_bytes;
+  const int64_t n_units = rest->run_bytes / unit;
+  xfi_copy first = *rest;
+
+  if (n_units < 2) return first;
+  first.run_bytes = unit * (1 + (int64_t)sim_draw((uint64_t)n_units - 1));
+  rest->run_bytes -= first.run_bytes;
+  rest->dst += first.run_bytes;
+  if (rest->src != NULL) rest->src += xfi_copy_src_run(&first);
+  return first;
 }
 
 /* Splits some of it off: along the first dim that has more than one index, else the run. */
@@ -51,13 +66,11 @@ static xfi_copy split(xfi_copy *rest)
 
   while (d < rest->n_dims && rest->extent[d] == 1)
     d++;
-  int64_t *whole = d < rest->n_dims ? &rest->extent[d] : &rest->run_bytes;
-  int64_t *some = d < rest->n_dims ? &first.extent[d] : &first.run_bytes;
-  if (*whole < 2) return first;
-  *some = 1 + (int64_t)sim_draw((uint64_t)*whole - 1);
-  *whole -= *some;
-  rest->dst += *some * (d < rest->n_dims ? rest->dst_stride[d] : 1);
-  if (rest->src != NULL) rest->src += *some * (d < rest->n_dims ? rest->src_stride[d] : 1);
+  if (d == rest->n_dims) return split_run(rest);
+  first.extent[d] = 1 + (int64_t)sim_draw((uint64_t)rest->extent[d] - 1);
+  rest->extent[d] -= first.extent[d];
+  rest->dst += first.extent[d] * rest->dst_stride[d];
+  if (rest->src != NULL) rest->src += first.extent[d] * rest->src_stride[d];
   return first;
 }
 

@@ -194,7 +194,7 @@ void sim_touched(const sim_op *op, const xfi_copy *copy)
       if (src != NULL) src += x[k] * copy->src_stride[k];
       dst += x[k] * copy->dst_stride[k];
     }
-    if (src != NULL) mark(op, src, (size_t)copy->run_bytes, false);
+    if (src != NULL) mark(op, src, (size_t)xfi_copy_src_run(copy), false);
     mark(op, dst, (size_t)copy->run_bytes, true);
     for (d = copy->n_dims - 1; d >= 0 && ++x[d] == copy->extent[d]; d--)
       x[d] = 0;

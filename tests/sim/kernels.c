@@ -31,6 +31,11 @@ xfer_status xfi_cuda_swapped_load(void)
   return load(SIM_KERNEL_SWAPPED, "load of the transpose kernel");
 }
 
+xfer_status xfi_cuda_converts_load(void)
+{
+  return load(SIM_KERNEL_CONVERTS, "load of the convert kernel");
+}
+
 xfer_status xfi_cuda_flags_load(void)
 {
   return load(SIM_KERNEL_FLAGS, "load of the flag kernel");
@@ -59,6 +64,10 @@ static xfi_copy copy_of(const xfi_cuda_piece *piece)
                    .run_bytes = piece->run_words << piece->word_log2,
                    .n_dims = piece->n_dims};
 
+  if (piece->convert.dst_bytes > 0) { /* words are elements */
+    copy.run_bytes *= piece->convert.dst_bytes;
+    copy.convert = &piece->convert;
+  }
   for (uint32_t d = 0; d < piece->n_dims; d++) {
     const uint32_t to = piece->n_dims - 1 - d;
     copy.extent[to] = piece->extent[d];
@@ -102,4 +111,9 @@ xfer_status xfi_cuda_copy_rows(const xfi_cuda_job *job, xfer_stream stream)
 xfer_status xfi_cuda_copy_swapped(const xfi_cuda_job *job, xfer_stream stream)
 {
   return launch(SIM_KERNEL_SWAPPED, job, stream, "transpose kernel");
+}
+
+xfer_status xfi_cuda_copy_converts(const xfi_cuda_job *job, xfer_stream stream)
+{
+  return launch(SIM_KERNEL_CONVERTS, job, stream, "convert kernel");
 }

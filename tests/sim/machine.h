@@ -182,7 +182,7 @@ bool sim_copy_part(const sim_op *op, xfi_copy *copy, uint64_t src_id, uint64_t d
 uint64_t sim_id_at(const void *pointer);
 
 /* Kernels that must be loaded, and launching one. */
-enum { SIM_KERNEL_ROWS, SIM_KERNEL_SWAPPED, SIM_KERNEL_FLAGS };
+enum { SIM_KERNEL_ROWS, SIM_KERNEL_SWAPPED, SIM_KERNEL_CONVERTS, SIM_KERNEL_FLAGS };
 cudaError_t sim_kernel_enqueue(int kernel, void *op, sim_stream *stream);
 
 /* ---- capture ------------------------------------------------------------------------------ */

@@ -75,8 +75,9 @@ static void check_box(const xfer_view *dst, const xfer_view *src, const int64_t 
       }
   memcpy(want, dst_memory, BYTES);
   memset(dst_memory, 0xAB, BYTES);
-  assert_int_equal(xfi_copies_add(&copies, &dst_end, zero ? NULL : &src_end, length, 3, 2),
-                   XFER_OK);
+  assert_int_equal(
+      xfi_copies_add(&copies, &dst_end, zero ? NULL : &src_end, length, 3, (xfi_elem){2, NULL}),
+      XFER_OK);
   xfi_ref_copy(copies.at, copies.n);
   assert_memory_equal(dst_memory, want, BYTES);
   xfi_copies_free(&copies);
@@ -133,7 +134,8 @@ static void test_a_scalar_is_one_copy(void **state)
 
   (void)state;
   assert_int_equal(xfi_bound_reach(&a, 0, 8), 8);
-  assert_int_equal(xfi_copies_add(&copies, &dst_end, &src_end, NULL, 0, 8), XFER_OK);
+  assert_int_equal(xfi_copies_add(&copies, &dst_end, &src_end, NULL, 0, (xfi_elem){8, NULL}),
+                   XFER_OK);
   assert_int_equal(copies.n, 1);
   xfi_ref_copy(copies.at, copies.n);
   assert_int_equal(to, 42);

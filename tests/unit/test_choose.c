@@ -14,7 +14,9 @@
 static xfi_class class_of(const char *line, tensor_list *list)
 {
   add_line(list, "w", 1, line);
-  return (xfi_class){.src = list->at[list->n - 1].src, .dst = list->at[list->n - 1].dst};
+  return (xfi_class){.src = list->at[list->n - 1].src,
+                     .dst = list->at[list->n - 1].dst,
+                     .wire_bytes = list->at[list->n - 1].src->elem_bytes};
 }
 
 static void test_a_stripe_is_at_least_one_mebibyte_and_one_of_at_most_eight(void **state)

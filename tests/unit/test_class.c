@@ -16,7 +16,10 @@ static xfer_status fill(xfi_class *cls, const tensor_list *list, int rank)
   xfi_tensor tensor = {.name = name};
   const xfi_plan plan = {.n_ranks = MAX_PLANS, .rank = rank, .tensors = &tensor, .n_tensors = 1};
 
-  *cls = (xfi_class){.src = list->at[0].src, .dst = list->at[0].dst, .n_tensors = 1};
+  *cls = (xfi_class){.src = list->at[0].src,
+                     .dst = list->at[0].dst,
+                     .wire_bytes = list->at[0].src->elem_bytes,
+                     .n_tensors = 1};
   xfi_scratch scratch = {0};
   const xfer_status st = xfi_class_fill(cls, &plan, &scratch);
 

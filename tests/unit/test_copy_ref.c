@@ -233,7 +233,7 @@ static void test_a_box_is_packed_and_unpacked_from_any_byte_to_any_byte(void **s
     xfi_strided_dim dims[XFI_COPY_DIMS];
 
     random_box(&copy, &n_bytes);
-    xfi_strided box = {copy.dst, copy.run_bytes, copy.n_dims};
+    xfi_strided box = {copy.dst, NULL, copy.run_bytes, copy.n_dims};
     for (int64_t d = 0; d < copy.n_dims; d++)
       dims[d] = (xfi_strided_dim){copy.extent[d], copy.dst_stride[d]};
     make_dense(copy.src_stride, &copy);

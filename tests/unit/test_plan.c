@@ -1,4 +1,5 @@
 /* Whole plans: what is refused, classes, order, sizes past 32 bits. */
+#include <math.h>
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -18,7 +19,7 @@ static void test_layouts_that_do_not_fit_are_named_with_their_values(void **stat
     const char *text;
   } cases[] = {
       {"u8[8] (1):R", "i8[8] (1):R", XFER_ERR_SHAPE,
-       "tensor \"bad\": the source is u8, the destination i8"},
+       "tensor \"bad\": the source is u8, the destination i8, and no conversion is asked for"},
       {"u8[8] (1):R", "u8[8,1] (1):R", XFER_ERR_SHAPE,
        "tensor \"bad\": the source has 1 dims, the destination 2"},
       {"u8[] (1):R", "u8[1] (1):R", XFER_ERR_SHAPE,
@@ -45,6 +46,66 @@ static void test_layouts_that_do_not_fit_are_named_with_their_values(void **stat
     }
     free_tensors(&list);
   }
+}
+
+static void test_conversions_go_from_floats_to_floats_and_travel_small(void **state)
+{
+  static const struct {
+    const char *src;
+    const char *dst;
+    xfi_kind kind;
+    float value;
+    xfer_status st;
+    uint64_t payload_bytes;
+    const char *text;
+  } cases[] = {
+      {"f32[6] (1):R", "bf16[6] (2):S0", XFI_KIND_CAST, 0, XFER_OK, 12, ""},
+      {"bf16[6] (1):R", "f32[6] (2):S0", XFI_KIND_CAST, 0, XFER_OK, 12, ""},
+      {"f32[6] (1):R", "f8e5m2[6] (2):S0", XFI_KIND_SCALE, 2, XFER_OK, 6, ""},
+      {"f16[6] (1):R", "f16[6] (2):S0", XFI_KIND_ADD, -1, XFER_OK, 12, ""},
+      {"u8[6] (1):R", "u8[6] (2):S0", XFI_KIND_CAST, 0, XFER_OK, 6, ""},
+      {"u8[6] (1):R", "bf16[6] (2):S0", XFI_KIND_CAST, 0, XFER_ERR_SHAPE, 0,
+       "tensor \"w\": there is no conversion from u8 to bf16"},
+      {"f8e4m3[6] (1):R", "bf16[6] (2):S0", XFI_KIND_CAST, 0, XFER_ERR_SHAPE, 0,
+       "tensor \"w\": there is no conversion from f8e4m3 to bf16"},
+      {"u8[6] (1):R", "u8[6] (2):S0", XFI_KIND_ADD, 1, XFER_ERR_SHAPE, 0,
+       "tensor \"w\": there is no conversion from u8 to u8"},
+  };
+
+  (void)state;
+  for (size_t c = 0; c < sizeof cases / sizeof *cases; c++) {
+    tensor_list list = {.n = 0};
+    xfi_plan *plan = NULL;
+
+    print_message("%s -> %s\n", cases[c].src, cases[c].dst);
+    add_layouts(&list, "w", 1, layout_of(cases[c].src), layout_of(cases[c].dst));
+    list.at[0].conversion = xfi_conversion_make(cases[c].kind, cases[c].value);
+    assert_int_equal(xfi_plan_create(&plan, 2, 1, list.at, list.n, &plain_options), cases[c].st);
+    if (cases[c].st != XFER_OK) assert_string_equal(xfi_last_error(), cases[c].text);
+    if (plan != NULL) {
+      assert_int_equal(plan->payload_bytes, cases[c].payload_bytes);
+      assert_int_equal(plan->in_bytes, cases[c].payload_bytes / 2);
+      assert_int_equal(plan->n_converted, strncmp(cases[c].src, "u8", 2) != 0);
+    }
+    xfi_plan_destroy(plan);
+    free_tensors(&list);
+  }
+}
+
+static void test_a_conversion_must_be_one(void **state)
+{
+  (void)state;
+  assert_int_equal(xfi_conversion_check(0, "w"), XFER_OK);
+  assert_int_equal(xfi_conversion_check(xfi_conversion_make(XFI_KIND_SCALE, 1e-30F), "w"), XFER_OK);
+  assert_int_equal(xfi_conversion_check(7, "w"), XFER_ERR_ARG);
+  assert_string_equal(xfi_last_error(), "tensor \"w\": conversion 0x7 is not known");
+  assert_int_equal(xfi_conversion_check(xfi_conversion_make(XFI_KIND_CAST, 1), "w"), XFER_ERR_ARG);
+  assert_int_equal(xfi_conversion_check(xfi_conversion_make(XFI_KIND_SCALE, 0), "w"), XFER_ERR_ARG);
+  assert_int_equal(xfi_conversion_check(xfi_conversion_make(XFI_KIND_SCALE, 1e-44F), "w"),
+                   XFER_ERR_ARG); /* nothing can be divided by it */
+  assert_int_equal(xfi_conversion_check(xfi_conversion_make(XFI_KIND_ADD, INFINITY), "w"),
+                   XFER_ERR_ARG);
+  assert_string_equal(xfi_last_error(), "tensor \"w\": conversion \"add\" by inf");
 }
 
 static void test_padding_may_differ_between_the_sides(void **state)
@@ -298,6 +359,8 @@ int main(void)
 {
   const struct CMUnitTest tests[] = {
       cmocka_unit_test(test_layouts_that_do_not_fit_are_named_with_their_values),
+      cmocka_unit_test(test_conversions_go_from_floats_to_floats_and_travel_small),
+      cmocka_unit_test(test_a_conversion_must_be_one),
       cmocka_unit_test(test_padding_may_differ_between_the_sides),
       cmocka_unit_test(test_bytes_of_all_tensors_must_fit_in_64_bits),
       cmocka_unit_test(test_bytes_of_a_rank_must_fit_in_64_bits),

@@ -14,9 +14,9 @@ static xfer_plan_report_data figures(void)
   xfer_plan_report_data report = XFER_PLAN_REPORT_INIT;
   uint64_t *at = &report.n_tensors;
 
-  for (uint64_t i = 0; i < 21; i++)
+  for (uint64_t i = 0; i < 22; i++)
     at[i] = 101 + i;
-  assert_int_equal(report.torn, 121);
+  assert_int_equal(report.converted_tensors, 122);
   return report;
 }
 
@@ -32,7 +32,7 @@ static const char *const names[] = {
     "self_bytes",    "zero_bytes",        "wire_bytes",   "out_bytes",     "n_send_peers",
     "n_recv_peers",  "broadcast_tensors", "direct_bytes", "packed_bytes",  "n_rounds",
     "staging_bytes", "window_bytes",      "bound_bytes",  "predicted_ns",  "committed_version",
-    "torn"};
+    "torn",          "converted_tensors"};
 
 static void test_the_summary_has_every_figure_and_peer(void **state)
 {
@@ -46,7 +46,7 @@ static void test_the_summary_has_every_figure_and_peer(void **state)
   add_line(&list, "w", 2, "f32[9,6] (3):S0 -> (3):S1");
   plan = plan_of(&list, 3, 1, &plain_options);
   assert_int_equal(xfi_plan_print(plan, &report, way_of, NULL, &text, false), XFER_OK);
-  for (int i = 0; i < 21; i++)
+  for (int i = 0; i < 22; i++)
     snprintf(want + strlen(want), 64, "  %-18s %d\n", names[i], 101 + i);
   strcat(want, "  from rank 0               2 moves               48 bytes, direct\n"
                "  from rank 2               2 moves               48 bytes, direct\n"
@@ -82,7 +82,7 @@ static void test_json_has_every_figure_tensor_and_move(void **state)
   plan = plan_of(&list, 2, 1, &plain_options);
   assert_int_equal(xfi_plan_print(plan, &report, way_of, NULL, &text, true), XFER_OK);
   print_message("%s\n", text);
-  for (int i = 0; i < 21; i++)
+  for (int i = 0; i < 22; i++)
     snprintf(want + strlen(want), 64, ",\n\"%s\":%d", names[i], 101 + i);
   strcat(want, tail);
   assert_string_equal(text, want);
@@ -114,6 +114,25 @@ static void test_json_of_a_source_and_of_a_broadcast(void **state)
   free_tensors(&list);
 }
 
+static void test_json_says_what_becomes_of_elements(void **state)
+{
+  (void)state;
+  const xfer_plan_report_data report = figures();
+  tensor_list list = {.n = 0};
+  char *text = NULL;
+  xfi_plan *plan;
+
+  add_layouts(&list, "w", 1, layout_of("f32[9,6] (3):S0"), layout_of("f8e4m3[9,6] (3):S1"));
+  list.at[0].conversion = xfi_conversion_make(XFI_KIND_SCALE, 0.5F);
+  plan = plan_of(&list, 3, 1, &plain_options);
+  assert_int_equal(xfi_plan_print(plan, &report, way_of, NULL, &text, true), XFER_OK);
+  assert_non_null(strstr(text, "{\"name\":\"w\",\"dtype\":\"f32\",\"shape\":[9,6],"
+                               "\"conversion\":\"scale 0.5\",\"to\":\"f8e4m3\"}"));
+  xfi_free(text);
+  xfi_plan_destroy(plan);
+  free_tensors(&list);
+}
+
 static void test_json_of_an_empty_plan(void **state)
 {
   (void)state;
@@ -123,8 +142,8 @@ static void test_json_of_an_empty_plan(void **state)
   xfi_plan *plan = plan_of(&list, 1, 0, &plain_options);
 
   assert_int_equal(xfi_plan_print(plan, &report, way_of, NULL, &text, true), XFER_OK);
-  assert_non_null(
-      strstr(text, ",\n\"torn\":121,\n\"peers\":[],\n\"tensors\":[],\n\"moves\":[]}\n"));
+  assert_non_null(strstr(
+      text, ",\n\"converted_tensors\":122,\n\"peers\":[],\n\"tensors\":[],\n\"moves\":[]}\n"));
   xfi_free(text);
   xfi_plan_destroy(plan);
 }
@@ -166,6 +185,7 @@ int main(void)
       cmocka_unit_test(test_the_summary_has_every_figure_and_peer),
       cmocka_unit_test(test_json_has_every_figure_tensor_and_move),
       cmocka_unit_test(test_json_of_a_source_and_of_a_broadcast),
+      cmocka_unit_test(test_json_says_what_becomes_of_elements),
       cmocka_unit_test(test_json_of_an_empty_plan),
       cmocka_unit_test(test_print_survives_each_failed_allocation),
   };

@@ -1,0 +1,37 @@
+/*
+ * Elements that change on the way: what one number becomes, and loops over many. ref/convert.c is
+ * the definition; kernels/cuda/convert.cu must equal it bit for bit.
+ */
+#ifndef XFI_CONVERT_H
+#define XFI_CONVERT_H
+
+#include <stdint.h>
+
+#include "xfer/xfer.h"
+
+/* What happens to a number, as f32, before it is rounded to the destination's type. */
+typedef enum xfi_convert_op {
+  XFI_CONVERT_AS_IT_IS = 0,
+  XFI_CONVERT_TIMES = 1,
+  XFI_CONVERT_PLUS = 2
+} xfi_convert_op;
+
+/* One conversion. The types are f32, bf16, f16; as a destination also f8e4m3 and f8e5m2. */
+typedef struct xfi_convert {
+  uint8_t from; /* xfer_dtype */
+  uint8_t to;
+  uint8_t src_bytes; /* of an element */
+  uint8_t dst_bytes;
+  uint32_t op; /* xfi_convert_op */
+  float value; /* of it */
+} xfi_convert;
+
+/*
+ * n elements, one after the other on both sides, which need not be aligned. Rounding is to nearest
+ * even; denormals count. What is too large becomes infinite in f32, bf16 and f16, and the largest
+ * number in f8 (saturation), infinities too. A NaN becomes the quiet NaN of its sign: 0x7fc00000,
+ * 0x7fc0, 0x7e00, 0x7f; bf16 to f32 as it is keeps its bits.
+ */
+void xfi_ref_convert(char *dst, const char *src, int64_t n, const xfi_convert *convert);
+
+#endif

@@ -1,0 +1,127 @@
+/* Conversions against those that are looked up in all values of a type. */
+#include "convert.h"
+
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+#include "numbers.h"
+
+enum { N_RANDOM = 400000 };
+
+static uint32_t convert(xfer_dtype from, int from_bytes, xfer_dtype to, int to_bytes, uint32_t bits,
+                        xfi_convert_op op, float value)
+{
+  const xfi_convert c = {(uint8_t)from,     (uint8_t)to, (uint8_t)from_bytes,
+                         (uint8_t)to_bytes, op,          value};
+  char src[2 * sizeof bits] = {0};
+  uint32_t got = 0;
+  char dst[2 * sizeof bits] = {0};
+
+  memcpy(src + 1, &bits, (size_t)from_bytes); /* neither side need be aligned */
+  xfi_ref_convert(dst + 1, src + 1, 1, &c);
+  memcpy(&got, dst + 1, (size_t)to_bytes);
+  return got;
+}
+
+static void check(const number_type *t, uint32_t bits)
+{
+  const uint32_t got = convert(XFER_F32, 4, t->dtype, t->n_bytes, bits, XFI_CONVERT_AS_IT_IS, 0);
+  const uint32_t wanted = number_nearest(t, (double)float_of(bits));
+
+  if (got != wanted) print_error("dtype %d of %08x: %x, not %x\n", t->dtype, bits, got, wanted);
+  assert_int_equal(got, wanted);
+}
+
+static uint32_t random_bits(void)
+{
+  static uint64_t state = 1;
+  uint64_t z = state += 0x9e3779b97f4a7c15u;
+
+  z = (z ^ (z >> 30)) * 0xbf58476d1ce4e5b9u;
+  z = (z ^ (z >> 27)) * 0x94d049bb133111ebu;
+  return (uint32_t)(z ^ (z >> 31));
+}
+
+static void test_rounding_f32_at_every_value_and_between(void **state)
+{
+  (void)state;
+  for (int k = 1; k < N_NUMBER_TYPES; k++) {
+    const number_type *t = &number_types[k];
+    const uint32_t sign = 1U << 31;
+
+    for (uint32_t v = 0; v <= t->largest; v++) {
+      const float at = (float)number_magnitude(t, v);
+      const float half = (float)((number_magnitude(t, v) + number_magnitude(t, v + 1)) / 2);
+
+      for (uint32_t by = 0; by < 3; by++) {
+        check(t, bits_of(at) + by);
+        check(t, (bits_of(half) + by - 1) | sign);
+        check(t, bits_of(half) + by - 1);
+      }
+    }
+    check(t, 0x7f800000);
+    check(t, 0xff800000);
+    check(t, 0x7f800001);
+    check(t, 0xffc12345);
+    check(t, 0xffffffff);
+    check(t, 0x7f7fffff);
+    check(t, sign);
+    for (int i = 0; i < N_RANDOM; i++)
+      check(t, random_bits());
+  }
+}
+
+/* Every pattern of the two 16-bit types, to all. */
+static void test_every_pattern_of_16_bits(void **state)
+{
+  (void)state;
+  for (int from = 1; from <= 2; from++)
+    for (int to = 0; to < N_NUMBER_TYPES; to++)
+      for (uint32_t v = 0; v < 0x10000 && to != from; v++) {
+        const number_type *f = &number_types[from];
+        const number_type *t = &number_types[to];
+        const uint32_t got = convert(f->dtype, 2, t->dtype, t->n_bytes, v, XFI_CONVERT_AS_IT_IS, 0);
+
+        assert_int_equal(got, number_converted(f->dtype, t->dtype, v, 1, 0));
+      }
+}
+
+/* The sum and the product are those of f32, and are rounded once more. */
+static void test_operations_come_before_rounding(void **state)
+{
+  (void)state;
+  for (int i = 0; i < N_RANDOM; i++) {
+    const uint32_t bits = random_bits();
+    const float value = float_of(0x3f000000 + (random_bits() & 0xffffff));
+    const float product = (float)((double)float_of(bits) * (double)value);
+    volatile float sum = float_of(bits) + value;
+    const number_type *t = &number_types[1 + i % (N_NUMBER_TYPES - 1)];
+
+    if (isnan(product)) continue;
+    assert_int_equal(convert(XFER_F32, 4, t->dtype, t->n_bytes, bits, XFI_CONVERT_TIMES, value),
+                     number_nearest(t, (double)product));
+    assert_int_equal(convert(XFER_F32, 4, t->dtype, t->n_bytes, bits, XFI_CONVERT_PLUS, value),
+                     number_nearest(t, (double)sum));
+    assert_int_equal(convert(XFER_F32, 4, XFER_F32, 4, bits, XFI_CONVERT_PLUS, value),
+                     bits_of(sum));
+  }
+  assert_int_equal(convert(XFER_BF16, 2, XFER_BF16, 2, 0x3f80, XFI_CONVERT_PLUS, -1), 0);
+  assert_int_equal(convert(XFER_BF16, 2, XFER_F32, 4, 0x3f80, XFI_CONVERT_PLUS, 1), 0x40000000);
+  assert_int_equal(convert(XFER_BF16, 2, XFER_F32, 4, 0x8000, XFI_CONVERT_AS_IT_IS, 0), 0x80000000);
+}
+
+int main(void)
+{
+  const struct CMUnitTest tests[] = {
+      cmocka_unit_test(test_rounding_f32_at_every_value_and_between),
+      cmocka_unit_test(test_every_pattern_of_16_bits),
+      cmocka_unit_test(test_operations_come_before_rounding),
+  };
+  return cmocka_run_group_tests(tests, NULL, NULL);
+}
