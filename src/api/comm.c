@@ -6,6 +6,7 @@
 #include "alloc.h"
 #include "error.h"
 #include "object.h"
+#include "trace.h"
 
 #define DEFAULT_TIMEOUT_MS 600000
 
@@ -18,12 +19,15 @@ xfer_status xfi_comm_wrap(xfer_comm **comm, xfi_comm *transport, xfi_device *dev
 {
   xfer_status st = XFER_OK;
   xfer_comm *c = xfi_calloc(1, sizeof *c);
+  xfi_span span;
 
   XFI_CHECK(c != NULL, XFER_ERR_NOMEM, "comm");
   c->transport = transport;
   c->device = device;
   c->timeout_ms = DEFAULT_TIMEOUT_MS;
   *comm = c;
+  span = xfi_span_begin(XFI_SYS_COMM, transport->rank, XFI_TRACK_CALLS, "comm");
+  xfi_span_end(&span, st, "%d ranks, xfer %s", transport->size, xfer_version());
 done:
   return st;
 }

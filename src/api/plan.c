@@ -8,6 +8,7 @@
 #include "error.h"
 #include "object.h"
 #include "options.h"
+#include "trace.h"
 
 /* False: of the layout only this rank's boxes are known. */
 static bool is_whole(const xfer_layout *layout)
@@ -41,12 +42,30 @@ xfer_status xfi_plan_options_copy(xfer_plan_options *out, const xfer_plan_option
   return given == NULL ? XFER_OK : xfi_options_copy(out, sizeof *out, given, "xfer_plan_options");
 }
 
+/* The end of a call that made or committed a plan: what it comes to. */
+static void say_plan(const xfi_span *span, const xfer_plan *plan)
+{
+  xfer_plan_report_data r = XFER_PLAN_REPORT_INIT;
+
+  xfi_run_report(plan, &r);
+  xfi_span_end(span, XFER_OK,
+               "%llu tensors in %llu classes, %llu moves; gets %llu bytes from %llu ranks, sends "
+               "%llu to %llu; direct %llu, packed %llu in %llu rounds, staging %llu",
+               (unsigned long long)r.n_tensors, (unsigned long long)r.n_classes,
+               (unsigned long long)r.n_moves, (unsigned long long)r.wire_bytes,
+               (unsigned long long)r.n_recv_peers, (unsigned long long)r.out_bytes,
+               (unsigned long long)r.n_send_peers, (unsigned long long)r.direct_bytes,
+               (unsigned long long)r.packed_bytes, (unsigned long long)r.n_rounds,
+               (unsigned long long)r.staging_bytes);
+}
+
 xfer_status xfer_plan_create(xfer_plan **plan, xfer_comm *comm, const xfer_tensor *tensors,
                              size_t n_tensors, const xfer_plan_options *given)
 {
   xfer_status st = XFER_OK;
   xfer_plan_options options;
   xfi_entered before;
+  xfi_span span;
 
   XFI_CHECK(comm != NULL, XFER_ERR_ARG, "plan: comm is NULL"); /* nobody to agree with */
   st = xfi_plan_options_copy(&options, given);
@@ -56,9 +75,14 @@ xfer_status xfer_plan_create(xfer_plan **plan, xfer_comm *comm, const xfer_tenso
     xfi_set_error("plan: no place for the plan");
     st = XFER_ERR_ARG;
   }
+  span = xfi_span_begin(XFI_SYS_PLAN, comm->transport->rank, XFI_TRACK_CALLS, "xfer_plan_create");
   xfi_device_enter(comm->device, &before);
   st = xfi_run_create(plan, comm->transport, comm->device, st, tensors, n_tensors, &options);
   xfi_device_leave(comm->device, &before);
+  if (st == XFER_OK)
+    say_plan(&span, *plan);
+  else
+    xfi_span_end(&span, st, "%s", "");
 done:
   return st;
 }
@@ -167,10 +191,16 @@ xfer_status xfer_plan_commit(xfer_plan *plan)
 {
   xfer_status st = XFER_OK;
   xfi_entered before;
+  xfi_span span;
 
   XFI_TRY(check_plan(plan));
   enter(plan, &before);
+  span = xfi_span_begin(XFI_SYS_PLAN, plan->moves->rank, XFI_TRACK_CALLS, "xfer_plan_commit");
   st = xfi_run_commit(plan);
+  if (st == XFER_OK)
+    say_plan(&span, plan);
+  else
+    xfi_span_end(&span, st, "%s", "");
   leave(plan, &before);
 done:
   return st;
@@ -180,10 +210,13 @@ xfer_status xfer_plan_run(xfer_plan *plan, uint64_t version, xfer_stream stream)
 {
   xfer_status st = XFER_OK;
   xfi_entered before;
+  xfi_span span;
 
   XFI_TRY(check_plan(plan));
   enter(plan, &before);
+  span = xfi_span_begin(XFI_SYS_RUN, plan->moves->rank, XFI_TRACK_CALLS, "xfer_plan_run");
   st = xfi_run_start(plan, version, stream);
+  xfi_span_end(&span, st, "version %llu", (unsigned long long)version);
   leave(plan, &before);
 done:
   return st;
@@ -193,10 +226,13 @@ xfer_status xfer_plan_wait(xfer_plan *plan, uint64_t timeout_ms)
 {
   xfer_status st = XFER_OK;
   xfi_entered before;
+  xfi_span span;
 
   XFI_TRY(check_plan(plan));
   enter(plan, &before);
+  span = xfi_span_begin(XFI_SYS_RUN, plan->moves->rank, XFI_TRACK_CALLS, "xfer_plan_wait");
   st = xfi_run_wait(plan, timeout_ms);
+  xfi_span_end(&span, st, "version %llu", (unsigned long long)plan->version);
   leave(plan, &before);
 done:
   return st;

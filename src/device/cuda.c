@@ -1,5 +1,6 @@
 /* A CUDA device: memory, streams and events, and the table of the rest. */
 #include "cuda_device.h"
+#include "cuda_nvtx.h"
 
 #include "alloc.h"
 #include "error.h"
@@ -290,6 +291,7 @@ xfer_status xfi_device_create_cuda(xfi_device **device)
       made->driver.device_attribute(&has_ops64, CU_DEVICE_ATTRIBUTE_CAN_USE_64_BIT_STREAM_MEM_OPS,
                                     made->ordinal); /* a CUdevice is an ordinal */
   made->has_ops64 = error == CUDA_SUCCESS && has_ops64 != 0;
+  xfi_cuda_nvtx();
   XFI_TRY(xfi_alarms_create(&made->base.alarms, xfi_cuda_begin_thread, made));
   *device = &made->base;
   made = NULL;

@@ -11,6 +11,7 @@
 
 #include "alloc.h"
 #include "error.h"
+#include "trace.h"
 #include "vec.h"
 
 /* What a channel carries, and how far it is. */
@@ -276,10 +277,16 @@ static void carry(void *context, size_t channel, char *slot, size_t n_bytes)
 
 xfer_status xfi_channels_run(xfi_channels *c, const xfer_plan *plan, xfi_deadline deadline)
 {
+  xfer_status st;
+  xfi_span span;
+
   if (c->n == 0) return XFER_OK;
+  span = xfi_span_begin(XFI_SYS_RUN, plan->moves->rank, XFI_TRACK_SHARED, "channels");
   for (size_t i = 0; i < c->n; i++) {
     c->loads[i].box = c->loads[i].dim = 0;
     c->loads[i].at = 0;
   }
-  return plan->comm->ops->stream(plan->comm, c->at, c->n, c->slot_bytes, carry, c, deadline);
+  st = plan->comm->ops->stream(plan->comm, c->at, c->n, c->slot_bytes, carry, c, deadline);
+  xfi_span_end(&span, st, "%zu channels", c->n);
+  return st;
 }

@@ -18,6 +18,7 @@
 #include <time.h>
 
 #include "error.h"
+#include "trace.h"
 
 /* With it a void flag is one that this rank gave up waiting for. */
 #define LATE (UINT64_C(1) << 61)
@@ -190,9 +191,14 @@ xfer_status xfi_direct_start(xfi_direct *d, xfer_plan *plan, xfer_stream stream)
   }
   for (int i = 0; i < d->n_groups; i++) {
     const xfi_group *g = &d->groups[i];
+    const xfi_span span =
+        xfi_span_begin(XFI_SYS_RUN, plan->moves->rank, XFI_TRACK_DIRECT + i, "direct copies");
 
-    XFI_TRY(start_group(d, plan, g, told ? &nothing : &d->tell,
-                        g->stream < 0 ? stream : d->streams[g->stream]));
+    st = start_group(d, plan, g, told ? &nothing : &d->tell,
+                     g->stream < 0 ? stream : d->streams[g->stream]);
+    xfi_span_end(&span, st, "with rank %d%s", g->ready.n > 0 ? g->ranks[0] : -1,
+                 g->ready.n > 1 ? " and others" : "");
+    XFI_TRY(st);
     told = true;
   }
 done:

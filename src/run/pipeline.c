@@ -11,6 +11,7 @@
 #include "channels.h"
 #include "error.h"
 #include "run.h"
+#include "trace.h"
 #include "vec.h"
 
 enum { GATHER, COMM, SCATTER };
@@ -186,20 +187,34 @@ bool xfi_pipeline_is_empty(const xfi_pipeline *p)
 
 /* ---- running ---- */
 
-static xfer_status launch(xfer_plan *plan, xfi_batch *batch, xfer_stream stream)
+static xfer_status launch(xfer_plan *plan, xfi_batch *batch, xfer_stream stream, xfi_track track)
 {
-  return batch == NULL ? XFER_OK : plan->device->ops->batch_launch(plan->device, batch, stream);
+  xfer_status st = XFER_OK;
+  xfi_span span;
+
+  if (batch == NULL) return XFER_OK;
+  span = xfi_span_begin(XFI_SYS_RUN, plan->moves->rank, (int)track,
+                        track == XFI_TRACK_GATHER ? "gather" : "scatter");
+  st = plan->device->ops->batch_launch(plan->device, batch, stream);
+  xfi_span_end(&span, st, "%s", "");
+  return st;
 }
 
 static xfer_status start_messages(xfer_plan *plan, const xfi_step *s, xfer_stream stream,
                                   xfi_deadline deadline)
 {
   const xfi_comm_ops *comm = plan->comm->ops;
+  const xfi_span span = xfi_span_begin(XFI_SYS_RUN, plan->moves->rank, XFI_TRACK_MESSAGES,
+                                       s->root >= 0 ? "broadcast" : "round");
+  xfer_status st;
 
   if (s->root >= 0)
-    return comm->broadcast(plan->comm, s->messages, s->n_sends, s->root, stream, deadline);
-  return comm->round(plan->comm, s->messages, s->n_sends, s->messages + s->n_sends, s->n_recvs,
+    st = comm->broadcast(plan->comm, s->messages, s->n_sends, s->root, stream, deadline);
+  else
+    st = comm->round(plan->comm, s->messages, s->n_sends, s->messages + s->n_sends, s->n_recvs,
                      stream, deadline);
+  xfi_span_end(&span, st, "%d messages sent, %d received", s->n_sends, s->n_recvs);
+  return st;
 }
 
 static xfer_status start_step(xfi_pipeline *p, xfer_plan *plan, size_t i, xfi_deadline deadline)
@@ -211,7 +226,7 @@ static xfer_status start_step(xfi_pipeline *p, xfer_plan *plan, size_t i, xfi_de
 
   if (s->gather_batch != NULL) {
     if (i >= 2) XFI_TRY(dev->stream_wait(plan->device, p->streams[GATHER], p->moved[parity]));
-    XFI_TRY(launch(plan, s->gather_batch, p->streams[GATHER]));
+    XFI_TRY(launch(plan, s->gather_batch, p->streams[GATHER], XFI_TRACK_GATHER));
     XFI_TRY(dev->event_record(plan->device, p->gathered[parity], p->streams[GATHER]));
     XFI_TRY(dev->stream_wait(plan->device, p->streams[COMM], p->gathered[parity]));
   }
@@ -220,7 +235,7 @@ static xfer_status start_step(xfi_pipeline *p, xfer_plan *plan, size_t i, xfi_de
   XFI_TRY(dev->event_record(plan->device, p->moved[parity], p->streams[COMM]));
   if (s->scatter_batch != NULL) {
     XFI_TRY(dev->stream_wait(plan->device, p->streams[SCATTER], p->moved[parity]));
-    XFI_TRY(launch(plan, s->scatter_batch, p->streams[SCATTER]));
+    XFI_TRY(launch(plan, s->scatter_batch, p->streams[SCATTER], XFI_TRACK_SCATTER));
   }
   XFI_TRY(dev->event_record(plan->device, p->scattered[parity], p->streams[SCATTER]));
 done:
@@ -232,9 +247,9 @@ static xfer_status start_alone(xfer_plan *plan, const xfi_step *s, xfer_stream s
 {
   xfer_status st = XFER_OK;
 
-  XFI_TRY(launch(plan, s->gather_batch, stream));
+  XFI_TRY(launch(plan, s->gather_batch, stream, XFI_TRACK_GATHER));
   XFI_TRY(start_messages(plan, s, stream, deadline));
-  XFI_TRY(launch(plan, s->scatter_batch, stream));
+  XFI_TRY(launch(plan, s->scatter_batch, stream, XFI_TRACK_SCATTER));
 done:
   return st;
 }

@@ -10,6 +10,7 @@
 
 #include "alloc.h"
 #include "error.h"
+#include "trace.h"
 
 xfi_deadline xfi_run_deadline(const xfer_plan *plan)
 {
@@ -61,6 +62,15 @@ xfer_status xfi_run_record(xfi_device *device, xfi_event *event, xfer_stream str
 
 /* ---- starting ---- */
 
+static xfer_status copy_locally(xfer_plan *plan, xfer_stream stream)
+{
+  const xfi_span span = xfi_span_begin(XFI_SYS_RUN, plan->moves->rank, XFI_TRACK_LOCAL, "copies");
+  const xfer_status st = plan->device->ops->batch_launch(plan->device, plan->local, stream);
+
+  xfi_span_end(&span, st, "%llu bytes", (unsigned long long)plan->moves->self_bytes);
+  return st;
+}
+
 static xfer_status enqueue(xfer_plan *plan, xfer_stream stream)
 {
   const xfi_device_ops *dev = plan->device->ops;
@@ -68,7 +78,7 @@ static xfer_status enqueue(xfer_plan *plan, xfer_stream stream)
 
   XFI_TRY(dev->event_record(plan->device, plan->started, stream));
   XFI_TRY(xfi_direct_start(plan->direct, plan, stream));
-  if (plan->local != NULL) XFI_TRY(dev->batch_launch(plan->device, plan->local, stream));
+  if (plan->local != NULL) XFI_TRY(copy_locally(plan, stream));
   XFI_TRY(xfi_pipeline_start(plan->pipeline, plan, stream, plan->run_ends));
   plan->is_sent = true;
   XFI_TRY(xfi_direct_finish(plan->direct, plan, stream));

@@ -3,6 +3,7 @@
 usage: test_programs.py BIN_DIR [MPIEXEC]
 """
 
+import json
 import os
 import pty
 import re
@@ -101,6 +102,60 @@ class TestValues(unittest.TestCase):
         status, _, err = run("xfer_plan", "--model", "/no/\x1b[31mwhere", "--train", "full", "--gen", "vllm:tp2")
         self.assertEqual(status, 1)
         self.assertIn("/no/\\x1b[31mwhere", err)
+
+
+class TestDebug(unittest.TestCase):
+    def debug(self, *args, **variables):
+        status, out, err = run("xfer_refit", "--problem", LINE, *args, env=os.environ | variables)
+        self.assertEqual(status, 0)
+        self.assertIn("refit ok", out)
+        return err.splitlines()
+
+    def test_nothing_is_said_unasked(self):
+        self.assertEqual(self.debug(), [])
+        self.assertEqual(self.debug(XFER_DEBUG="no such level", XFER_DEBUG_FILE="/nowhere/x"), [])
+
+    def test_levels_and_subsystems(self):
+        info = self.debug(XFER_DEBUG="INFO")
+        for line in info:
+            self.assertRegex(line, r"^\S+:\d+ \[[0-2]\] XFER INFO (COMM|PLAN) \w+: .*\d\.\d{3} ms$")
+        for call in ("comm", "xfer_plan_create", "xfer_plan_commit"):
+            self.assertEqual(sum(f" {call}: " in line for line in info), 3)
+        run_only = self.debug("--lane", "packed", XFER_DEBUG="TRACE", XFER_DEBUG_SUBSYS="RUN")
+        self.assertTrue(all(" XFER TRACE RUN " in line for line in run_only))
+        for step in ("gather", "round", "scatter", "copies", "xfer_plan_run", "xfer_plan_wait"):
+            self.assertTrue(any(f" {step}: " in line for line in run_only), step)
+        rest = self.debug(XFER_DEBUG="TRACE", XFER_DEBUG_SUBSYS="^RUN,COMM")
+        self.assertTrue(rest and all(" PLAN " in line for line in rest))
+
+    def test_file_of_a_process(self):
+        with tempfile.TemporaryDirectory() as folder:
+            self.assertEqual(self.debug(XFER_DEBUG="INFO", XFER_DEBUG_FILE=f"{folder}/%h.%p"), [])
+            (name,) = os.listdir(folder)
+            self.assertRegex(name, r"\.\d+$")
+            self.assertEqual(os.stat(os.path.join(folder, name)).st_size > 100, True)
+
+    def test_trace_has_a_track_for_each_way(self):
+        for lane, ways in (("direct", {"calls", "local", "direct"}), ("packed", {"calls", "local", "packed: gather", "packed: messages"})):
+            with self.subTest(lane=lane), tempfile.TemporaryDirectory() as folder:
+                path = os.path.join(folder, "trace")
+                self.debug("--lane", lane, "--trace", path)
+                with open(path, encoding="utf-8") as file:
+                    events = json.load(file)
+                names = {e["tid"]: e["args"]["name"] for e in events if e.get("ph") == "M"}
+                spans = [e for e in events if e.get("ph") == "X"]
+                self.assertTrue(all(e["tid"] in names and e["dur"] >= 0 for e in spans))
+                self.assertLessEqual({f"rank 0 {way}" for way in ways}, set(names.values()))
+                runs = [e for e in spans if e["name"] == "xfer_plan_run"]
+                self.assertEqual([e["args"] for e in runs], 3 * [{"status": "XFER_OK", "what": "version 1"}])
+
+    def test_info_has_what_a_report_needs(self):
+        out = run("xfer_info", env=os.environ | {"NCCL_X": "a\x1bb", "XFER_DEBUG": "INFO"})[1]
+        self.assertRegex(out, r"here: \d+ processors, \d\S* \wB of memory, Linux ")
+        self.assertIn("  NCCL_X=a\\x1bb\n", out)
+        self.assertIn("  XFER_DEBUG=INFO\n", out)
+        if MPIEXEC:
+            self.assertRegex(out, r"\nmpi: \w+")
 
 
 class TestTerminal(unittest.TestCase):

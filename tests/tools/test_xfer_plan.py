@@ -11,6 +11,7 @@ import subprocess
 import sys
 import tempfile
 import unittest
+import xml.etree.ElementTree
 
 BIN = "."
 MODEL = os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "refit", "data", "models", "qwen3-dense.json")
@@ -116,6 +117,25 @@ class TestProblem(unittest.TestCase):
         self.assertEqual([row.split()[0] for row in out[-7:]], list("0123456"))
         self.assertIn("rank 5", lines("--problem", self.LINE, "--rank", "5")[0])
         self.assertEqual(json.loads("\n".join(lines("--problem", self.LINE, "--rank", "5", "--json")))["rank"], 5)
+
+    def test_draw_has_every_shard(self):
+        out = lines("--problem", "bf16[6,4] (2,2)@0-3:S0,R -> (3)@6,5,4:S1", "--draw")
+        self.assertEqual((out[0], out[18]), ("before: (2,2):S0,R", "after: (3)@6,5,4:S1"))
+        labels = [row.strip("|").split() for row in out if re.search(r"\d", row) and ":" not in row]
+        self.assertEqual(labels, [["0-1"], ["2-3"], ["6", "|", "5"]])
+        status, _, err = run(*JOB, "--draw")
+        self.assertEqual(status, 2)
+        self.assertIn("--tensor names the one to draw", err)
+        self.assertIn("after: (1,2)@1-2:R,S0", "\n".join(lines(*JOB, "--draw", "--tensor", "model.layers.0.mlp.up_proj.weight")))
+
+    def test_svg_is_xml_with_the_shards(self):
+        with tempfile.TemporaryDirectory() as folder:
+            path = os.path.join(folder, "picture.svg")
+            self.assertEqual(lines("--problem", self.LINE, "--svg", path), [])
+            root = xml.etree.ElementTree.parse(path).getroot()
+            space = "{http://www.w3.org/2000/svg}"
+            self.assertEqual(len(root.findall(space + "rect")), 4)  # the third of 3 columns of 4 is empty
+            self.assertEqual([t.text for t in root.findall(space + "text") if t.get("class") == "r"], ["0-1", "2-3", "5", "6"])
 
     def test_bench_ends_with_its_line(self):
         self.assertRegex(

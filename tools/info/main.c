@@ -1,12 +1,15 @@
 /* xfer_info: which xfer this is, what it was built with, and what it finds here. */
-#include <dirent.h>
 #include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
+#include <sys/utsname.h>
 #include <unistd.h>
 
 #include <xfer/xfer.h>
 
 #include "args.h"
+#include "text.h"
+#include "vendors.h"
 
 #ifdef XFER_INFO_MPI
 static const char mpi[] = "mpi (libxfer_mpi)";
@@ -19,17 +22,25 @@ static const char cuda[] = "cuda and nccl (libxfer_nccl)";
 static const char cuda[] = "no cuda";
 #endif
 
-/* Entries of a directory that are not hidden; -1: there is no such directory. */
-static int count_entries(const char *path)
+extern char **environ;
+
+/* The variables that change what xfer and the libraries below it do. */
+static void print_environment(void)
 {
-  DIR *dir = opendir(path);
+  static const char *const prefixes[] = {"XFER_",     "NCCL_", "CUDA_",
+                                         "OMPI_MCA_", "UCX_",  "SLURM_NTASKS"};
   int n = 0;
 
-  if (dir == NULL) return -1;
-  for (const struct dirent *entry = readdir(dir); entry != NULL; entry = readdir(dir))
-    n += entry->d_name[0] != '.';
-  closedir(dir);
-  return n;
+  printf("environment:\n");
+  for (char **at = environ; *at != NULL; at++)
+    for (size_t i = 0; i < sizeof prefixes / sizeof *prefixes; i++) {
+      if (strncmp(*at, prefixes[i], strlen(prefixes[i])) != 0) continue;
+      printf("  ");
+      text_print(stdout, *at);
+      printf("\n");
+      n++;
+    }
+  if (n == 0) printf("  nothing of XFER_, NCCL_, CUDA_, OMPI_MCA_, UCX_\n");
 }
 
 static int parse(int argc, char **argv)
@@ -38,7 +49,9 @@ static int parse(int argc, char **argv)
   static const char *const examples[] = {"xfer_info", NULL};
   const arg_program program = {
       "xfer_info", "which xfer this is, what it was built with, and what it finds here",
-      "Prints what belongs into the report of a fault.", options, examples};
+      "Prints what belongs into the report of a fault: versions, devices, who can reach whose "
+      "memory, and the environment's variables that matter.",
+      options, examples};
 
   return args_parse(&program, argc, argv);
 }
@@ -48,14 +61,20 @@ int main(int argc, char **argv)
   const int status = parse(argc, argv);
 
   if (status != ARGS_GO_ON) return status;
-  const int gpus = count_entries("/proc/driver/nvidia/gpus");
+  struct utsname machine;
+
   printf("xfer %s\n", xfer_version());
   printf("built with: threads, %s, %s\n", mpi, cuda);
-  printf("here: %ld processors, %.1f GiB of memory, ", sysconf(_SC_NPROCESSORS_ONLN),
-         (double)sysconf(_SC_PHYS_PAGES) * (double)sysconf(_SC_PAGESIZE) / (1024.0 * 1024 * 1024));
-  if (gpus < 0)
-    printf("no NVIDIA driver\n");
-  else
-    printf("%d NVIDIA GPUs\n", gpus);
+  printf("here: %ld processors, %s of memory", sysconf(_SC_NPROCESSORS_ONLN),
+         text_bytes((double)sysconf(_SC_PHYS_PAGES) * (double)sysconf(_SC_PAGESIZE)).at);
+  if (uname(&machine) == 0) printf(", %s %s %s", machine.sysname, machine.release, machine.machine);
+  printf("\n");
+#ifdef XFER_INFO_MPI
+  info_mpi();
+#endif
+#ifdef XFER_INFO_CUDA
+  info_cuda();
+#endif
+  print_environment();
   return EXIT_SUCCESS;
 }

@@ -223,10 +223,14 @@ static int check(const plan_args *a)
     return args_wrong("--expect goes with --model, not with --problem");
   if (a->job.model != NULL && (a->regions || a->moves))
     return args_wrong("--regions and --moves go with --problem");
-  if (a->json + a->regions + a->moves + a->bench + (a->html != NULL) > 1)
-    return args_wrong("give only one of --json, --html, --regions, --moves and --bench");
-  if (a->html != NULL && (a->rank >= 0 || a->expect >= 0))
-    return args_wrong("--html has all ranks: it goes without --rank and --expect");
+  if (a->json + a->regions + a->moves + a->bench + a->draw + (a->html != NULL) + (a->svg != NULL) >
+      1)
+    return args_wrong(
+        "give only one of --json, --html, --draw, --svg, --regions, --moves and --bench");
+  if ((a->html != NULL || a->svg != NULL || a->draw) && (a->rank >= 0 || a->expect >= 0))
+    return args_wrong("pictures have all ranks: they go without --rank and --expect");
+  if (a->tensor != NULL && a->svg == NULL && !a->draw)
+    return args_wrong("--tensor goes with --draw or --svg");
   if (a->expect >= 0 && (a->rank >= 0 || a->json || a->bench))
     return args_wrong("%s does not go with --expect", a->rank >= 0 ? "--rank"
                                                       : a->json    ? "--json"
@@ -244,6 +248,9 @@ static int parse(plan_args *args, int argc, char **argv)
       {"--json", ARG_FLAG, &args->json, "the report as one JSON object", 0, 0},
       {"--html", ARG_TEXT, &args->html, "FILE  a page with pictures, for any browser; no network",
        0, 0},
+      {"--draw", ARG_FLAG, &args->draw, "one tensor's shards before and after", 0, 0},
+      {"--svg", ARG_TEXT, &args->svg, "FILE  the same as a picture for documents", 0, 0},
+      {"--tensor", ARG_TEXT, &args->tensor, "NAME  the one that --draw and --svg show", 0, 0},
       {"--regions", ARG_FLAG, &args->regions, "what each rank holds, one JSON line a rank", 0, 0},
       {"--moves", ARG_FLAG, &args->moves, "who sends what to whom, one JSON line a move", 0, 0},
       {"--expect", ARG_INT, &args->expect, "R  the local tensors that rank R binds, as JSON", 0,

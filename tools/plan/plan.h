@@ -13,6 +13,9 @@ typedef struct plan_args {
   int64_t rank;        /* -1: all ranks */
   int64_t expect;      /* print the local tensors of this rank; -1: no */
   const char *html;    /* NULL: no page */
+  const char *svg;     /* NULL: no picture */
+  const char *tensor;  /* to draw; NULL: the only one */
+  bool draw;
   bool json;
   bool regions;
   bool moves;

@@ -11,6 +11,7 @@
 #include <unistd.h>
 
 #include "args.h"
+#include "draw.h"
 #include "html.h"
 #include "text.h"
 #include "traffic.h"
@@ -97,6 +98,8 @@ int plan_report(const plan_whole *whole, const plan_args *args)
                       whole->n_ranks);
   if (args->rank >= 0) return print_rank(whole, args);
   if (args->html != NULL) return plan_html(whole, args);
+  if (args->svg != NULL) return plan_svg(whole, args);
+  if (args->draw) return plan_draw(whole, args);
   if (!plan_traffic_find(&traffic, whole, false)) return EXIT_FAILURE;
   for (int rank = 0; rank < whole->n_ranks; rank++)
     delivered += traffic.ranks[rank].in_bytes;

@@ -28,7 +28,7 @@ static bool keep_pairs(plan_traffic *t, const xfer_traffic *from, size_t n)
     t->pairs = grown;
     t->capacity = capacity;
   }
-  memcpy(t->pairs + t->n_pairs, from, n * sizeof *from);
+  if (n > 0) memcpy(t->pairs + t->n_pairs, from, n * sizeof *from);
   t->n_pairs += n;
   return true;
 }

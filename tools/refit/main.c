@@ -39,8 +39,25 @@ static int failed(const refit_args *args, const char *error)
   return result_failed(error, args->launch.json);
 }
 
+/* The library reads the variable when it makes the first comm. */
+static void ask_for_trace(const launch_options *options)
+{
+  char path[4096];
+  int rank = -1;
+
+#ifdef XFER_REFIT_MPI
+  if (strcmp(options->comm, "local") != 0) MPI_Comm_rank(MPI_COMM_WORLD, &rank);
+#endif
+  if (rank < 0)
+    snprintf(path, sizeof path, "%s", options->trace);
+  else
+    snprintf(path, sizeof path, "%s.%d", options->trace, rank);
+  setenv("XFER_TRACE", path, 1);
+}
+
 static int run_case(const refit_args *args, const refit_told *what)
 {
+  if (args->launch.trace != NULL) ask_for_trace(&args->launch);
 #ifdef XFER_REFIT_MPI
   if (strcmp(args->launch.comm, "local") != 0) return launch_processes(&args->launch, what);
 #endif
@@ -230,6 +247,9 @@ static int parse(refit_args *args, int argc, char **argv)
       {"--dump", ARG_TEXT, &run_options->dump, "DIR  each local tensor as RANK.NAME.bin", 0, 0},
       {"--dump-train", ARG_TEXT, &run_options->dump_train, "DIR  the same, of the training side", 0,
        0},
+      {"--trace", ARG_TEXT, &args->launch.trace,
+       "FILE  what every rank did when, for Chrome's tracing or Perfetto; of processes FILE.RANK",
+       0, 0},
       {"--json", ARG_FLAG, &args->launch.json, "one JSON object on stdout, and nothing else", 0, 0},
       {NULL, ARG_FLAG, NULL, NULL, 0, 0},
   };

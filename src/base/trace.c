@@ -1,0 +1,186 @@
+#include "trace.h"
+
+#include <pthread.h>
+#include <stdarg.h>
+#include <stdatomic.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "clock.h"
+
+typedef enum level { NONE, WARN, INFO, TRACE } level;
+
+enum { TRACKS = 64, MAX_NAMED = 4096 };
+
+static pthread_once_t once = PTHREAD_ONCE_INIT;
+static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
+static _Atomic(const xfi_ranges *) ranges;
+static level said = NONE;
+static int subsystems = XFI_SYS_COMM | XFI_SYS_PLAN | XFI_SYS_RUN;
+static FILE *lines; /* of XFER_DEBUG */
+static FILE *spans; /* of XFER_TRACE */
+static char host[64];
+static unsigned char named[MAX_NAMED / 8]; /* bits: tracks that have their name in the file */
+
+/* ---- the environment ---- */
+
+/* %h and %p of a name of a file. */
+static FILE *open_named(const char *name)
+{
+  char path[4096];
+  size_t n = 0;
+
+  for (; *name != '\0' && n + sizeof host < sizeof path; name++) {
+    if (name[0] == '%' && name[1] == 'h')
+      n += (size_t)snprintf(path + n, sizeof path - n, "%s", host);
+    else if (name[0] == '%' && name[1] == 'p')
+      n += (size_t)snprintf(path + n, sizeof path - n, "%ld", (long)getpid());
+    else
+      path[n++] = *name;
+    if (name[0] == '%' && (name[1] == 'h' || name[1] == 'p')) name++;
+  }
+  path[n] = '\0';
+  return n > 0 ? fopen(path, "we") : NULL;
+}
+
+static void read_subsystems(const char *list)
+{
+  static const struct {
+    const char *name;
+    int bit;
+  } all[] = {{"COMM", XFI_SYS_COMM}, {"PLAN", XFI_SYS_PLAN}, {"RUN", XFI_SYS_RUN}, {"ALL", 7}};
+  const bool without = list[0] == '^';
+  int given = 0;
+
+  for (list += without; *list != '\0'; list += strcspn(list, ",") + (strchr(list, ',') != NULL))
+    for (size_t i = 0; i < sizeof all / sizeof *all; i++)
+      if (strncmp(list, all[i].name, strlen(all[i].name)) == 0) given |= all[i].bit;
+  subsystems = without ? ~given : given;
+}
+
+static void close_spans(void)
+{
+  pthread_mutex_lock(&lock);
+  if (spans != NULL) {
+    fprintf(spans, "{}]\n");
+    fclose(spans);
+    spans = NULL;
+  }
+  pthread_mutex_unlock(&lock);
+}
+
+static void read_environment(void)
+{
+  static const char *const levels[] = {"", "WARN", "INFO", "TRACE"};
+  const char *debug = getenv("XFER_DEBUG");
+  const char *list = getenv("XFER_DEBUG_SUBSYS");
+  const char *file = getenv("XFER_DEBUG_FILE");
+  const char *trace = getenv("XFER_TRACE");
+
+  gethostname(host, sizeof host - 1);
+  for (int i = WARN; debug != NULL && i <= TRACE; i++)
+    if (strcmp(debug, levels[i]) == 0) said = (level)i;
+  if (list != NULL) read_subsystems(list);
+  if (said != NONE && file != NULL) lines = open_named(file);
+  if (said != NONE && lines == NULL) lines = stderr;
+  if (trace != NULL) spans = open_named(trace);
+  if (spans == NULL) return;
+  fprintf(spans, "[\n");
+  atexit(close_spans);
+}
+
+/* ---- writing ---- */
+
+static void write_line(level of, const xfi_span *span, double ms, const char *text)
+{
+  static const char *const levels[] = {"", "WARN", "INFO", "TRACE"};
+  static const char *const names[] = {"", "COMM", "PLAN", "", "RUN"};
+
+  fprintf(lines, "%s:%ld [%d] XFER %s %s %s: %s%s%.3f ms\n", host, (long)getpid(), span->rank,
+          levels[of], names[span->subsys], span->name, text, text[0] != '\0' ? ", " : "", ms);
+  fflush(lines);
+}
+
+/* What a track is called, once in the file. */
+static void name_track(const xfi_span *span, long id)
+{
+  static const char *const names[] = {
+      "calls",           "local", "shared memory", "packed: gather", "packed: messages",
+      "packed: scatter", "direct"};
+  const bool known = id >= 0 && id < MAX_NAMED;
+
+  if (known && (named[id / 8] & 1 << id % 8) != 0) return;
+  if (known) named[id / 8] |= (unsigned char)(1 << id % 8);
+  fprintf(
+      spans,
+      "{\"ph\":\"M\",\"name\":\"thread_name\",\"pid\":%ld,\"tid\":%ld,\"args\":{\"name\":\"rank "
+      "%d %s",
+      (long)getpid(), id, span->rank,
+      names[span->track < XFI_TRACK_DIRECT ? span->track : XFI_TRACK_DIRECT]);
+  if (span->track > XFI_TRACK_DIRECT) fprintf(spans, " %d", span->track - XFI_TRACK_DIRECT);
+  fprintf(spans, "\"}},\n");
+}
+
+static void write_span(const xfi_span *span, int64_t ended, xfer_status st, const char *text)
+{
+  const int track = span->track < TRACKS ? span->track : TRACKS - 1;
+  const long id = (long)span->rank * TRACKS + track;
+
+  name_track(span, id);
+  fprintf(spans,
+          "{\"ph\":\"X\",\"name\":\"%s\",\"pid\":%ld,\"tid\":%ld,\"ts\":%.3f,\"dur\":%.3f,"
+          "\"args\":{\"status\":\"%s\",\"what\":\"%s\"}},\n",
+          span->name, (long)getpid(), id, (double)span->began / 1e3,
+          (double)(ended - span->began) / 1e3, xfer_status_name(st), text);
+}
+
+/* No character that JSON would take for another. */
+static void make_plain(char *text)
+{
+  for (; *text != '\0'; text++)
+    if ((unsigned char)*text < ' ' || *text == '"' || *text == '\\') *text = '\'';
+}
+
+xfi_span xfi_span_begin(xfi_subsys subsys, int rank, int track, const char *name)
+{
+  xfi_span span = {name, subsys, rank, track, 0};
+  const xfi_ranges *profiler = atomic_load_explicit(&ranges, memory_order_acquire);
+
+  pthread_once(&once, read_environment);
+  if (profiler != NULL && track == XFI_TRACK_CALLS) profiler->push(name);
+  if (said != NONE || spans != NULL) span.began = xfi_now_ns();
+  return span;
+}
+
+void xfi_span_end(const xfi_span *span, xfer_status st, const char *fmt, ...)
+{
+  const xfi_ranges *profiler = atomic_load_explicit(&ranges, memory_order_acquire);
+  level of = span->subsys == XFI_SYS_RUN ? TRACE : INFO;
+  char text[XFI_ERROR_BYTES + 128] = "";
+  va_list args;
+
+  if (profiler != NULL && span->track == XFI_TRACK_CALLS) profiler->pop();
+  if (span->began == 0) return;
+  const int64_t ended = xfi_now_ns();
+  if (st == XFER_OK) {
+    va_start(args, fmt);
+    vsnprintf(text, sizeof text, fmt, args);
+    va_end(args);
+  } else {
+    of = WARN;
+    snprintf(text, sizeof text, "%s: %s", xfer_status_name(st), xfi_last_error());
+  }
+  make_plain(text);
+  pthread_mutex_lock(&lock);
+  if (lines != NULL && of <= said && (subsystems & (int)span->subsys) != 0)
+    write_line(of, span, (double)(ended - span->began) / 1e6, text);
+  if (spans != NULL) write_span(span, ended, st, text);
+  pthread_mutex_unlock(&lock);
+}
+
+void xfi_trace_ranges(const xfi_ranges *those)
+{
+  atomic_store_explicit(&ranges, those, memory_order_release);
+}

@@ -1,0 +1,53 @@
+/*
+ * What the library does, for people who look for a fault or for time: lines of XFER_DEBUG, in the
+ * manner of NCCL's, and spans of XFER_TRACE, a file that Chrome's tracing and Perfetto show.
+ * Nothing is written without these variables; a span then costs one load.
+ *
+ *   XFER_DEBUG         WARN (calls that fail), INFO (comms, plans, commits), TRACE (runs, their
+ * steps) XFER_DEBUG_SUBSYS  COMM, PLAN, RUN with commas, ^ before the list: all but these
+ *   XFER_DEBUG_FILE    in place of stderr; %h is the host, %p the process
+ *   XFER_TRACE         the file of spans; likewise
+ */
+#ifndef XFI_TRACE_H
+#define XFI_TRACE_H
+
+#include <stdint.h>
+
+#include "door.h"
+#include "error.h"
+
+typedef enum xfi_subsys { XFI_SYS_COMM = 1, XFI_SYS_PLAN = 2, XFI_SYS_RUN = 4 } xfi_subsys;
+
+/* Where a span is drawn: the calls of a rank; what its run does on the way to each kind of peer. */
+typedef enum xfi_track {
+  XFI_TRACK_CALLS = 0,
+  XFI_TRACK_LOCAL = 1,
+  XFI_TRACK_SHARED = 2,
+  XFI_TRACK_GATHER = 3,
+  XFI_TRACK_MESSAGES = 4,
+  XFI_TRACK_SCATTER = 5,
+  XFI_TRACK_DIRECT = 6 /* and one more for each further group of peers */
+} xfi_track;
+
+typedef struct xfi_span {
+  const char *name; /* outlives it */
+  xfi_subsys subsys;
+  int rank;
+  int track;     /* xfi_track */
+  int64_t began; /* 0: nobody looks */
+} xfi_span;
+
+/* The beginning of a call or of a step of a run. */
+xfi_span xfi_span_begin(xfi_subsys subsys, int rank, int track, const char *name);
+/* Its end; the text may say more. A failed call is a line of WARN with the last error. */
+__attribute__((format(printf, 3, 4))) void xfi_span_end(const xfi_span *span, xfer_status st,
+                                                        const char *fmt, ...);
+
+/* Spans of calls are also ranges of a profiler, once a vendor's library has said how. */
+typedef struct xfi_ranges {
+  void (*push)(const char *name);
+  void (*pop)(void);
+} xfi_ranges;
+XFI_DOOR void xfi_trace_ranges(const xfi_ranges *ranges);
+
+#endif
