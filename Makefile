@@ -2,7 +2,7 @@
 # To work on xfer use the presets: cmake --preset dev && cmake --build --preset dev && ctest --preset dev
 
 .POSIX:
-.PHONY: all refit deps wheel check check-deps frameworks coverage valgrind clean
+.PHONY: all refit deps deb wheel check check-deps frameworks coverage valgrind clean
 
 JOBS ?= $(shell nproc 2>/dev/null || echo 2)
 MODEL = models/qwen3-30b-a3b.json
@@ -20,6 +20,10 @@ refit: all
 # The Python package with libraries, programs and model tables inside, in build/dist/.
 wheel: check-deps
 	.ci/wheel
+
+# Debian packages, in build/package/, tried in a fresh root where mmdebstrap is there.
+deb: deps
+	.ci/packages $(JOBS)
 
 deps:
 	.ci/need build

@@ -17,6 +17,12 @@ fi
 rm -rf "$work"
 mkdir -p "$work/user"
 "$cmake" --install "$build" --prefix "$work/prefix" > "$work/install.log"
+for file_of in share/xfer/models/qwen3-4b.json share/xfer/rules/sides/vllm.json share/man/man1/xfer_plan.1 \
+  share/bash-completion/completions/xfer_refit share/doc/xfer/LICENSE share/doc/xfer/examples/01_one_process.c; do
+  [ -f "$work/prefix/$file_of" ] || { echo "not installed: $file_of"; exit 1; }
+done
+"$work/prefix/bin/xfer_plan" --model "$work/prefix/share/xfer/models/qwen3-4b.json" --train full --gen vllm:tp2 \
+  --rules "$work/prefix/share/xfer/rules" > /dev/null
 cp "$file" "$work/user/"
 cp "$source/tests/abi/user.cmake" "$work/user/CMakeLists.txt"
 libdir=$(dirname "$(find "$work/prefix" -name libxfer.so)")
@@ -33,7 +39,6 @@ if [ -z "$pkg_config" ]; then
 fi
 echo "== pkg-config"
 export PKG_CONFIG_PATH=$libdir/pkgconfig${PKG_CONFIG_PATH:+:$PKG_CONFIG_PATH}
-[ "$part" = core ] || cc=mpicc
 read -r -a flags <<< "$("$pkg_config" --cflags --libs "$package")"
 "$cc" -std=c11 "$file" -o "$work/user/by_pkg_config" "${flags[@]}" -Wl,-rpath,"$libdir" -lpthread
 "${run[@]}" "$work/user/by_pkg_config"
