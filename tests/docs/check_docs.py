@@ -5,8 +5,10 @@ usage: check_docs.py SOURCE_DIR XFER_PLAN
 
 import pathlib
 import re
+import shlex
 import subprocess
 import sys
+import tempfile
 
 SOURCE, XFER_PLAN = pathlib.Path(sys.argv[1]), sys.argv[2]
 PAGES = [SOURCE / "README.md", SOURCE / "CONTRIBUTING.md", *sorted((SOURCE / "docs").glob("*.md"))]
@@ -59,6 +61,24 @@ def check_problems(page, text):
             fail(page, f"{line}: {error!r} is said to follow; in fact {found!r}")
 
 
+def check_commands(page, text):
+    """Commands of xfer_plan and xfer_info end well, from the source's folder; pictures are what they draw."""
+    for line in re.findall(r"^    (xfer_(?:plan|info)\b[^\n]*)$", text, re.MULTILINE):
+        words = shlex.split(line, comments=True)
+        if "--model" in words and not (SOURCE / words[words.index("--model") + 1]).exists():
+            continue  # the reader's own
+        words[0] = str(pathlib.Path(XFER_PLAN).parent / words[0])
+        with tempfile.TemporaryDirectory() as folder:
+            picture = SOURCE / words[words.index("--svg") + 1] if "--svg" in words else None
+            if picture:
+                words[words.index("--svg") + 1] = f"{folder}/drawn"
+            done = subprocess.run(words, capture_output=True, text=True, timeout=60, check=False, cwd=SOURCE)
+            if done.returncode != 0:
+                fail(page, f"{line}: {done.stderr.strip()}")
+            elif picture and pathlib.Path(folder, "drawn").read_bytes() != picture.read_bytes():
+                fail(page, f"{picture.name} is not what {line} draws")
+
+
 def check_statuses():
     page = SOURCE / "docs/errors.md"
     header = (SOURCE / "include/xfer/status.h").read_text(encoding="utf-8")
@@ -72,6 +92,7 @@ for each in PAGES:
     check_code(each, content)
     check_links(each, content)
     check_problems(each, content)
+    check_commands(each, content)
 check_statuses()
 for failure in failures:
     print(failure)
