@@ -57,6 +57,15 @@ typedef enum xfer_lane {
   XFER_LANE_BROADCAST = 3 /**< Each owner broadcasts its part; ranks keep what they need. */
 } xfer_lane;
 
+/** Flags of a plan. */
+enum {
+  XFER_PLAN_VERIFY = 1 /**< Each run ends with a digest of what its sources and its destinations
+                            hold, at the cost of reading both once more where they lie;
+                            xfer_plan_wait() compares them, and replicas of sources among each
+                            other. Of a tensor that is converted replicas
+                            alone are compared. Not of an exchange. */
+};
+
 /** Options of a plan; zero is the default in every field. The same on every rank. */
 typedef struct xfer_plan_options {
   size_t struct_size;         /**< Set by XFER_PLAN_OPTIONS_INIT. */
@@ -188,7 +197,10 @@ XFER_API XFER_MUST_CHECK xfer_status xfer_plan_run(xfer_plan *plan, uint64_t ver
  *                           the others wait for this rank. Or a peer missed the run's deadline: the
  *                           text names it, and the run has failed.
  * @retval XFER_ERR_PEER    Another rank's run failed; destinations may be torn.
- * @retval XFER_ERR_MISMATCH  Ranks ran different versions; the text has two. None is committed.
+ * @retval XFER_ERR_MISMATCH  Ranks ran different versions; the text has two. Or the plan verifies,
+ *                            and a destination does not hold what the source does, or replicas of a
+ *                            source differ: the text names the tensor, the first index and two
+ *                            ranks. None is committed, and destinations count as torn.
  */
 XFER_API XFER_MUST_CHECK xfer_status xfer_plan_wait(xfer_plan *plan, uint64_t timeout_ms);
 
@@ -208,6 +220,50 @@ XFER_API XFER_MUST_CHECK xfer_status xfer_plan_test(const xfer_plan *plan, int *
  * restores the rest. After it bound memory may be freed.
  */
 XFER_API XFER_MUST_CHECK xfer_status xfer_plan_release(xfer_plan *plan);
+
+/** A digest of a tensor's elements. Compare all of it; it means nothing else. */
+typedef struct xfer_digest {
+  uint64_t word[2]; /**< Two independent sums. */
+} xfer_digest;
+
+/** The sides of a plan. */
+typedef enum xfer_plan_side {
+  XFER_PLAN_SRC = 0, /**< Sources. */
+  XFER_PLAN_DST = 1  /**< Destinations. */
+} xfer_plan_side;
+
+/**
+ * Digest each tensor as one side holds it now, where it lies.
+ *
+ * The digest depends on every element's bytes and on its index in the tensor, and on nothing else:
+ * not on layouts, views, ranks, lanes or devices. So after a run both sides have the same digest,
+ * unless the tensor is converted or an element that one side holds is held by nobody on the other;
+ * and so do two plans for the same weights. An element that several ranks hold is read from one of
+ * them: for the others see XFER_PLAN_VERIFY. It finds mistakes, not attacks.
+ *
+ * Collective; waits for the device. Reads each side's memory once.
+ *
+ * @param plan       Committed, no run in flight.
+ * @param digests    [n_digests] Receives each tensor's, the same on every rank.
+ * @param n_digests  The number of tensors.
+ * @param side       xfer_plan_side
+ * @param stream     What is already on it is done before memory is read. Ignored by host comms.
+ * @retval XFER_ERR_STATE  Not committed, a run in flight, bound memory freed or remapped, or
+ *                         `stream` capturing.
+ * @retval XFER_ERR_UNSUPPORTED  The plan is an exchange.
+ */
+XFER_API XFER_MUST_CHECK xfer_status xfer_plan_digest(xfer_plan *plan, xfer_digest *digests,
+                                                      size_t n_digests, int side,
+                                                      xfer_stream stream);
+
+/**
+ * Compare the replicas of each source: ranks that hold the same part by a Replicate axis, or equal
+ * boxes. Collective; waits for the device. Reads sources once. Parameters as xfer_plan_digest().
+ *
+ * @retval XFER_ERR_MISMATCH  They differ; the text names the tensor, the first index and two ranks.
+ * @retval XFER_ERR_STATE     As xfer_plan_digest().
+ */
+XFER_API XFER_MUST_CHECK xfer_status xfer_plan_check_replicas(xfer_plan *plan, xfer_stream stream);
 
 /** What a plan does on this rank, in figures. Start from XFER_PLAN_REPORT_INIT. */
 typedef struct xfer_plan_report_data {

@@ -21,7 +21,7 @@ enum {
 };
 static const int64_t ROWS_MAX = INT64_C(1) << 31; /* xfi_cuda_div's range */
 
-static xfi_cuda_div div_make(uint32_t d)
+xfi_cuda_div xfi_cuda_div_make(uint32_t d)
 {
   uint32_t shift = 0;
 
@@ -102,7 +102,7 @@ static xfi_cuda_piece piece_of(const xfi_copy *c, uint32_t word_log2)
   for (int64_t d = 0; d < c->n_dims; d++) {
     int64_t from = c->n_dims - 1 - d;
     piece.extent[d] = (uint32_t)c->extent[from];
-    piece.by_extent[d] = div_make(piece.extent[d]);
+    piece.by_extent[d] = xfi_cuda_div_make(piece.extent[d]);
     piece.src_stride[d] = c->src_stride[from];
     piece.dst_stride[d] = c->dst_stride[from];
   }
@@ -129,7 +129,7 @@ static xfer_status add_runs(xfi_cuda_table *table, const xfi_copy *c, xfi_cuda_p
     piece.tile_cols = (uint32_t)piece.run_words;
     piece.cols_per_row = 1;
   }
-  piece.by_tile_cols = div_make(piece.tile_cols);
+  piece.by_tile_cols = xfi_cuda_div_make(piece.tile_cols);
   int64_t row_tiles = (n_rows + piece.tile_rows - 1) / piece.tile_rows;
   return table_add(table, &piece, row_tiles * piece.cols_per_row);
 }

@@ -17,6 +17,7 @@
 #ifdef __cplusplus
 extern "C" {
 #endif
+#include "digest.h"
 #include "kernels.h"
 #include "xfer/xfer.h"
 
@@ -83,11 +84,58 @@ xfer_status xfi_cuda_compile(xfi_cuda_program *program, const xfi_copy *copies, 
                              int n_blocks);
 void xfi_cuda_program_free(xfi_cuda_program *program);
 
+/* Of a digest: a box made ready, dims from the fastest of memory to the slowest. */
+typedef struct xfi_cuda_summand {
+  const char *src;
+  int64_t offset; /* of the first run in the tensor's order */
+  int64_t run_bytes;
+  uint64_t factor;
+  int64_t cols_per_row; /* tiles across one run */
+  uint32_t slot;
+  uint32_t word_log2; /* memory and order are apart by a multiple of 1 << word_log2, at most 16 */
+  uint32_t n_rows;
+  uint32_t tile_rows; /* runs of a tile; 0: a tile is a part of one run */
+  uint32_t row_units; /* most units that a run meets, where tiles hold whole runs */
+  uint32_t n_dims;
+  xfi_cuda_div by_row_units;
+  uint32_t extent[XFI_COPY_DIMS];
+  xfi_cuda_div by_extent[XFI_COPY_DIMS];
+  int64_t src_stride[XFI_COPY_DIMS]; /* bytes */
+  int64_t dst_stride[XFI_COPY_DIMS];
+} xfi_cuda_summand;
+
+typedef struct xfi_cuda_digest_table {
+  xfi_cuda_summand *summands; /* [n_summands] */
+  int64_t *first_tile;        /* [n_summands + 1] */
+  size_t n_summands;
+  size_t summands_cap;
+  size_t first_tile_cap;
+} xfi_cuda_digest_table;
+
+/* One launch. All pointers are device memory; to `sums` it is added. */
+typedef struct xfi_cuda_digest_job {
+  const xfi_cuda_summand *summands;
+  const int64_t *first_tile;
+  int64_t n_summands;
+  int64_t n_tiles;
+  int n_blocks;
+  xfi_sum *sums;
+} xfi_cuda_digest_job;
+
+/* x / d by a multiplication. */
+xfi_cuda_div xfi_cuda_div_make(uint32_t d);
+
+/* Free with xfi_cuda_digest_table_free, also after a failure. */
+xfer_status xfi_cuda_digest_compile(xfi_cuda_digest_table *table, const xfi_digest_box *boxes,
+                                    size_t n_boxes);
+void xfi_cuda_digest_table_free(xfi_cuda_digest_table *table);
+
 /* One each per file of kernels, for: */
 xfer_status xfi_cuda_rows_load(void);
 xfer_status xfi_cuda_swapped_load(void);
 xfer_status xfi_cuda_converts_load(void);
 xfer_status xfi_cuda_flags_load(void);
+xfer_status xfi_cuda_digest_load(void);
 /* Loads the kernels on the current device. Left to itself the driver loads a kernel at its first
  * launch and waits for the device to be idle, which never comes while a stream waits for a flag
  * that this kernel is to set. */
@@ -97,13 +145,15 @@ static inline xfer_status xfi_cuda_kernels_load(void)
 
   if (st == XFER_OK) st = xfi_cuda_swapped_load();
   if (st == XFER_OK) st = xfi_cuda_converts_load();
-  return st == XFER_OK ? xfi_cuda_flags_load() : st;
+  if (st == XFER_OK) st = xfi_cuda_flags_load();
+  return st == XFER_OK ? xfi_cuda_digest_load() : st;
 }
 
 /* The launchers do nothing for an empty job, allocate nothing and do not synchronise. */
 xfer_status xfi_cuda_copy_rows(const xfi_cuda_job *job, xfer_stream stream);
 xfer_status xfi_cuda_copy_swapped(const xfi_cuda_job *job, xfer_stream stream);
 xfer_status xfi_cuda_copy_converts(const xfi_cuda_job *job, xfer_stream stream);
+xfer_status xfi_cuda_digest(const xfi_cuda_digest_job *job, xfer_stream stream);
 
 /* Store `value` to each flag, own or a peer's, after all earlier work on `stream` is visible to
  * whoever sees it; where *go is 0 (go NULL: never), made void. */

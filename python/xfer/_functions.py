@@ -124,6 +124,10 @@ CORE: dict[str, Prototype] = {
     "xfer_plan_wait": _f(STATUS, plan="plan", timeout_ms=c_uint64),
     "xfer_plan_test": _f(STATUS, plan="plan", over=_ints),
     "xfer_plan_release": _f(STATUS, plan="plan"),
+    "xfer_plan_digest": _f(
+        STATUS, plan="plan", digests=POINTER(s.Digest), n_digests=c_size_t, side=c_int, stream=c_void_p
+    ),
+    "xfer_plan_check_replicas": _f(STATUS, plan="plan", stream=c_void_p),
     "xfer_plan_report": _f(STATUS, plan="plan", report=POINTER(s.PlanReport)),
     "xfer_plan_move": _f(STATUS, plan="plan", i=c_size_t, move=POINTER(s.Move)),
     "xfer_plan_print": _f(STATUS, plan="plan", text=_out, json=c_int),

@@ -147,6 +147,7 @@ _PLAN_FIGURES = (
     "predicted_ns committed_version torn converted_tensors"
 )
 PlanReport = _struct("xfer_plan_report_data", struct_size=c_size_t, **dict.fromkeys(_PLAN_FIGURES.split(), c_uint64))
+Digest = _struct("xfer_digest", word=c_uint64 * 2)
 Move = _struct(
     "xfer_move",
     tensor=c_uint64,

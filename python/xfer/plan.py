@@ -21,6 +21,8 @@ if TYPE_CHECKING:
 
 __all__ = ["Plan", "PlanOptions", "redistribute"]
 
+_VERIFY = 1
+_SIDES = {"src": 0, "dst": 1}
 _LANES = {"auto": 0, "direct": 1, "packed": 2, "broadcast": 3}
 Tensors = Sequence[tuple[str, Layout | None, Layout | None]]
 
@@ -30,7 +32,8 @@ class PlanOptions(TypedDict, total=False):
 
     max_staging_bytes: upper bound on staging memory per rank. window_bytes: most bytes per peer and round.
     link_bytes_per_s, message_ns: for predicting. timeout_ms: deadline of every wait. lane: "auto", "direct", "packed"
-    or "broadcast". ranks_per_domain: ranks r with equal r // ranks_per_domain are near each other.
+    or "broadcast". ranks_per_domain: ranks r with equal r // ranks_per_domain are near each other. verify: each run
+    ends with a digest of what sources and destinations hold, which wait() compares.
     """
 
     max_staging_bytes: int
@@ -41,6 +44,7 @@ class PlanOptions(TypedDict, total=False):
     lane: str
     ranks_per_domain: int
     flags: int
+    verify: bool
 
 
 def options_struct(options: PlanOptions) -> Any:
@@ -53,6 +57,8 @@ def options_struct(options: PlanOptions) -> Any:
             if value not in _LANES:
                 raise ValueError(f"there is no lane {value!r}: it is one of {', '.join(_LANES)}")
             value = _LANES[str(value)]
+        if key == "verify":
+            key, value = "flags", struct.flags | (_VERIFY if value else 0)
         setattr(struct, key, value)
     return struct
 
@@ -239,6 +245,44 @@ class Plan(_handle.Handle):
         comm = self._on()
         with comm._alone():
             comm._call(lib.xfer_plan_release, self)
+
+    # ---- what memory holds
+
+    def digest(self, side: str, stream: Any = None) -> list[str]:
+        """Each tensor's digest as one side, "src" or "dst", holds it now: 32 hex digits. Collective; waits.
+
+        It depends on the bytes of every element and on its index, not on layouts, ranks or devices: after a run both
+        sides have the same. stream: see stream_pointer(); what is on it comes first. Raises StateError while a run is
+        in flight or before commit().
+        """
+        comm = self._on()
+        digests = (_structs.Digest * len(self))()
+        with comm._alone():
+            error: Exception | None = None
+            try:
+                number = _SIDES[side]
+                pointer = stream_pointer(stream, comm._device)
+            except KeyError:
+                error = ValueError(f"there is no side {side!r}: it is src or dst")
+            except Exception as wrong:
+                error = wrong
+            comm._agree(error)
+            comm._call(lib.xfer_plan_digest, self, digests, len(digests), number, pointer)
+        return [f"{d.word[0]:016x}{d.word[1]:016x}" for d in digests]
+
+    def check_replicas(self, stream: Any = None) -> None:
+        """Raise MismatchError, on all ranks, where ranks that hold the same part of a source hold other values; the
+        text names the tensor, the first index and two ranks. Collective; waits.
+        """
+        comm = self._on()
+        with comm._alone():
+            error: Exception | None = None
+            try:
+                pointer = stream_pointer(stream, comm._device)
+            except Exception as wrong:
+                error = wrong
+            comm._agree(error)
+            comm._call(lib.xfer_plan_check_replicas, self, pointer)
 
     # ---- looking at it
 

@@ -112,6 +112,8 @@ static const row rows[] = {
     FIELD(xfer_plan_report_data, committed_version),
     FIELD(xfer_plan_report_data, torn),
     FIELD(xfer_plan_report_data, converted_tensors),
+    SIZE(xfer_digest),
+    FIELD(xfer_digest, word),
     SIZE(xfer_move),
     FIELD(xfer_move, tensor),
     FIELD(xfer_move, src_rank),

@@ -267,6 +267,42 @@ done:
   return st;
 }
 
+xfer_status xfer_plan_digest(xfer_plan *plan, xfer_digest *digests, size_t n_digests, int side,
+                             xfer_stream stream)
+{
+  xfer_status st = XFER_OK;
+  xfer_status checked = XFER_OK;
+  xfi_entered before;
+
+  XFI_TRY(check_plan(plan));
+  if ((digests == NULL && n_digests > 0) || n_digests != plan->moves->n_tensors) {
+    xfi_set_error("digest: room for %zu at %p, the plan has %zu tensors", n_digests,
+                  (void *)digests, plan->moves->n_tensors);
+    checked = XFER_ERR_ARG;
+  } else if (side != XFER_PLAN_SRC && side != XFER_PLAN_DST) {
+    xfi_set_error("digest: side is %d", side);
+    checked = XFER_ERR_ARG;
+  }
+  enter(plan, &before);
+  st = xfi_run_digest(plan, digests, side == XFER_PLAN_SRC, checked, stream);
+  leave(plan, &before);
+done:
+  return st;
+}
+
+xfer_status xfer_plan_check_replicas(xfer_plan *plan, xfer_stream stream)
+{
+  xfer_status st = XFER_OK;
+  xfi_entered before;
+
+  XFI_TRY(check_plan(plan));
+  enter(plan, &before);
+  st = xfi_run_check_replicas(plan, stream);
+  leave(plan, &before);
+done:
+  return st;
+}
+
 xfer_status xfer_plan_report(const xfer_plan *plan, xfer_plan_report_data *report)
 {
   xfer_status st = XFER_OK;

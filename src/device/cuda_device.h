@@ -2,7 +2,8 @@
  * What the files of the CUDA device share, from the ground up. cuda_driver.c: the driver and what
  * failed calls say; cuda_page.c: where signals lie; cuda_flags.c: signals; cuda_look.c: what memory
  * is; cuda_chunk.c: peers' memory that is mapped chunk by chunk; cuda_map.c: peers' memory;
- * cuda_graph.c, cuda_batch.c: copies; cuda.c: memory, streams, events, and the table of it all.
+ * cuda_graph.c, cuda_batch.c: copies; cuda_digest.c: digests; cuda.c: memory, streams, events, and
+ * the table of it all.
  *
  * Callers have entered the device (device.h): it is current, and captures by other threads do not
  * forbid what we call.
@@ -187,5 +188,13 @@ xfer_status xfi_cuda_batch_create(xfi_device *device, xfi_batch **batch, const x
                                   size_t n_copies, bool beside, const xfi_guard *guard);
 void xfi_cuda_batch_destroy(xfi_device *device, xfi_batch *batch);
 xfer_status xfi_cuda_batch_launch(xfi_device *device, xfi_batch *batch, xfer_stream stream);
+
+/* ---- cuda_digest.c ---- */
+
+xfer_status xfi_cuda_digest_create(xfi_device *device, xfi_digest **digest,
+                                   const xfi_digest_box *boxes, size_t n_boxes, size_t n_slots);
+void xfi_cuda_digest_destroy(xfi_device *device, xfi_digest *digest);
+xfer_status xfi_cuda_digest_launch(xfi_device *device, xfi_digest *digest, xfer_stream stream);
+const xfi_sum *xfi_cuda_digest_sums(const xfi_digest *digest);
 
 #endif

@@ -15,13 +15,15 @@
 #include "alarm.h"
 #include "alloc.h"
 #include "clock.h"
+#include "digest.h"
 #include "door.h"
 #include "kernels.h"
 #include "xfer/xfer.h"
 
 typedef struct xfi_device xfi_device;
-typedef struct xfi_event xfi_event; /* a point on a stream */
-typedef struct xfi_batch xfi_batch; /* copies made ready to be launched many times */
+typedef struct xfi_event xfi_event;   /* a point on a stream */
+typedef struct xfi_batch xfi_batch;   /* copies made ready to be launched many times */
+typedef struct xfi_digest xfi_digest; /* likewise sums of what memory holds */
 
 /* Names an allocation to another process. Plain bytes, sent as they are. */
 typedef struct xfi_mem_handle {
@@ -99,6 +101,14 @@ typedef struct xfi_device_ops {
                               size_t n_copies, bool beside, const xfi_guard *guard);
   void (*batch_destroy)(xfi_device *device, xfi_batch *batch);
   xfer_status (*batch_launch)(xfi_device *device, xfi_batch *batch, xfer_stream stream);
+
+  /* Make sums of boxes ready; slots that no box names stay 0. The array is copied. */
+  xfer_status (*digest_create)(xfi_device *device, xfi_digest **digest, const xfi_digest_box *boxes,
+                               size_t n_boxes, size_t n_slots);
+  void (*digest_destroy)(xfi_device *device, xfi_digest *digest);
+  xfer_status (*digest_launch)(xfi_device *device, xfi_digest *digest, xfer_stream stream);
+  /* [n_slots] of the last launch, once its stream has passed it. */
+  const xfi_sum *(*digest_sums)(const xfi_digest *digest);
 
   /* NULL on a synchronous device, where a wait that ends in vain is an error at once. A guard says
    * no where one of `flags`, which are copied, was void when guard_check() came on its stream. If

@@ -15,6 +15,7 @@
 #include "alloc.h"
 #include "error.h"
 #include "futex.h"
+#include "host_digest.h"
 
 #include <pthread.h>
 #include <sched.h>
@@ -414,6 +415,10 @@ static const xfi_device_ops host_ops = {
     .batch_create = host_batch_create,
     .batch_destroy = host_batch_destroy,
     .batch_launch = host_batch_launch,
+    .digest_create = xfi_host_digest_create,
+    .digest_destroy = xfi_host_digest_destroy,
+    .digest_launch = xfi_host_digest_launch,
+    .digest_sums = xfi_host_digest_sums,
     .domain = host_domain,
     .mem_export = host_mem_export,
     .mem_import = host_mem_import,

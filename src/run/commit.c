@@ -6,6 +6,7 @@
 #include <string.h>
 
 #include "alloc.h"
+#include "count.h"
 #include "error.h"
 #include "run.h"
 #include "vec.h"
@@ -19,7 +20,9 @@ void xfi_run_drop_lanes(xfer_plan *plan)
   xfi_direct_destroy(plan->direct);
   xfi_pipeline_destroy(plan->pipeline, plan->device,
                        plan->comm != NULL && plan->comm->holds_memory);
+  xfi_verify_destroy(plan->verify, plan->device);
   xfi_free(plan->allocations);
+  plan->verify = NULL;
   plan->local = NULL;
   plan->direct = NULL;
   plan->pipeline = NULL;
@@ -109,6 +112,8 @@ static xfer_status commit_local(xfer_plan *plan)
   XFI_TRY(xfi_bindings_check(plan));
   XFI_TRY(note_allocations(plan));
   XFI_TRY(xfi_local_create(&plan->local, plan));
+  if ((plan->options.flags & XFER_PLAN_VERIFY) != 0)
+    XFI_TRY(xfi_verify_create(&plan->verify, plan));
 done:
   return st;
 }

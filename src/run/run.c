@@ -9,6 +9,7 @@
 #include <time.h>
 
 #include "alloc.h"
+#include "count.h"
 #include "error.h"
 #include "trace.h"
 
@@ -82,6 +83,7 @@ static xfer_status enqueue(xfer_plan *plan, xfer_stream stream)
   XFI_TRY(xfi_pipeline_start(plan->pipeline, plan, stream, plan->run_ends));
   plan->is_sent = true;
   XFI_TRY(xfi_direct_finish(plan->direct, plan, stream));
+  XFI_TRY(xfi_verify_start(plan, stream));
 done:
   if (st == XFER_OK) st = dev->event_record(plan->device, plan->finished, stream);
   if (st != XFER_OK) (void)xfi_run_record(plan->device, plan->finished, stream); /* what there is */
@@ -231,7 +233,8 @@ done:
 static xfer_status agree_on_run(const xfer_plan *plan, xfer_status mine, xfi_deadline deadline)
 {
   xfi_comm *comm = plan->comm;
-  const xfi_run_word word = {plan->run_version, mine};
+  const xfi_run_word word = {plan->run_version, mine,
+                             mine == XFER_OK ? xfi_verify_mine(plan) : (xfi_sum){{0, 0}}};
   const int last = comm->size - 1;
   xfer_status st = XFER_OK;
   bool failed = false;
@@ -250,6 +253,7 @@ static xfer_status agree_on_run(const xfer_plan *plan, xfer_status mine, xfi_dea
   XFI_CHECK(other == last, XFER_ERR_MISMATCH, "rank %d ran version %llu, rank %d version %llu",
             other, (unsigned long long)plan->words[other].version, last,
             (unsigned long long)plan->words[last].version);
+  XFI_TRY(xfi_verify_outcome(plan, deadline));
 done:
   return st;
 }

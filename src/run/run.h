@@ -7,7 +7,8 @@
  * ready and done;
  * - pipeline.c: streams to and from ranks that share memory (channels.c); steps of gather, message,
  *   scatter through staging slots, made of packed rounds (packed.c) and of broadcasts
- *   (broadcast_list.c, broadcast.c).
+ *   (broadcast_list.c, broadcast.c);
+ * - count.c, verify.c: digests of what sources and destinations hold.
  *
  * run.c starts them and waits; what may be called when is in state.c. All of it is written over the
  * tables of device.h and comm.h.
@@ -33,10 +34,12 @@ typedef struct xfi_binding {
 typedef struct xfi_run_word {
   uint64_t version;
   int64_t status;
+  xfi_sum sum; /* of a verified run (verify.c) */
 } xfi_run_word;
 
 typedef struct xfi_direct xfi_direct;
 typedef struct xfi_pipeline xfi_pipeline;
+typedef struct xfi_verify xfi_verify;
 
 struct xfer_plan {
   xfi_plan *moves;
@@ -63,6 +66,7 @@ struct xfer_plan {
   xfi_batch *local;
   xfi_direct *direct;
   xfi_pipeline *pipeline;
+  xfi_verify *verify; /* NULL: runs are not verified */
   xfi_event *started; /* on the caller's stream */
   xfi_event *finished;
   xfi_allocation *allocations; /* [n_allocations] what bound memory lay in at commit, ascending */
@@ -102,6 +106,12 @@ void xfi_run_abandon(xfer_plan *plan);
 /* Can a run begin on the stream? All that run itself checks. */
 xfer_status xfi_run_check(const xfer_plan *plan, uint64_t version, xfer_stream stream);
 xfer_status xfi_run_release(xfer_plan *plan);
+/* Each tensor's digest on one side. digests[n_tensors] of the plan; `checked` is what the caller's
+ * checks came to. Collective. */
+xfer_status xfi_run_digest(const xfer_plan *plan, xfer_digest *digests, bool source,
+                           xfer_status checked, xfer_stream stream);
+/* Are replicas of sources equal? Collective. */
+xfer_status xfi_run_check_replicas(const xfer_plan *plan, xfer_stream stream);
 void xfi_run_report(const xfer_plan *plan, xfer_plan_report_data *report);
 
 /* The plan's deadline for a wait that starts now. */

@@ -80,16 +80,20 @@ run() {
 times() { echo $(($1 * factor / 100 > 0 ? $1 * factor / 100 : 1)); }
 
 run kernels 1 120 env XFER_GPU_CASES="$(times 3000)" "$bin/test_kernels_cuda"
+run digest 1 120 env XFER_GPU_CASES="$(times 3000)" "$bin/test_digest_cuda"
 run device 1 120 "$bin/test_device_cuda"
 run device:connections 1 120 env CUDA_DEVICE_MAX_CONNECTIONS=1 "$bin/test_device_cuda"
 run rates 1 100 "$bin/bench_kernels"
 run rates:calls 1 100 "$bin/bench_device"
+run rates:digest 1 100 "$bin/bench_digest"
 sed -n '/^==== rates/,/^==== share/p' "$log"
 
 # The kernels under the sanitizer.
 for tool in memcheck racecheck initcheck; do
   run "sanitizer:$tool" 1 150 env XFER_GPU_CASES="$(times 40)" compute-sanitizer --tool $tool --error-exitcode 9 \
     "$bin/test_kernels_cuda" --small
+  run "sanitizer:digest:$tool" 1 150 env XFER_GPU_CASES="$(times 40)" compute-sanitizer --tool $tool --error-exitcode 9 \
+    "$bin/test_digest_cuda" --small
 done
 
 # Ranks that share what GPUs there are: the direct lane alone, over an all-gather.

@@ -37,6 +37,7 @@ typedef struct world {
   bool chunked;              /* tensors are mapped chunk by chunk, */
   bool leaves;               /* which other processes may map */
   uint64_t random;           /* the same on every rank */
+  uint32_t plan_flags;
 } world;
 
 static world w;
@@ -237,6 +238,7 @@ static xfer_plan *plan_make(const tensor *tensors, int n, uint32_t lane, uint64_
   options.lane = lane;
   options.window_bytes = window;
   options.timeout_ms = DEADLINE_MS;
+  options.flags = w.plan_flags;
   for (int i = 0; i < n; i++)
     list[i] = (xfer_tensor){.name = tensors[i].name, .src = tensors[i].src, .dst = tensors[i].dst};
   OK(xfer_plan_create(&plan, w.comm, list, (size_t)n, &options));
@@ -263,7 +265,9 @@ static void suite_random(int n_cases)
       tensor_make(&tensors[t], t, line, from_to(0, 1) == 1);
     }
     CUDA(cudaStreamSynchronize, (w.stream));
+    w.plan_flags = i % 3 == 0 ? XFER_PLAN_VERIFY : 0;
     xfer_plan *plan = plan_make(tensors, n, lane, window);
+    w.plan_flags = 0;
     OK(xfer_plan_commit(plan));
     for (uint64_t version = 1; version <= 2; version++) {
       poison(tensors, n);

@@ -484,6 +484,7 @@ void problem_random(problem *p, uint64_t seed, uint64_t number)
   random_mischief(&r, p);
   r = rng_of(seed, number, 1); /* of its own: problems of before stay as they were */
   random_changes(&r, p);
+  if (!p->null_options && number % 4 == 1) p->options.flags = XFER_PLAN_VERIFY;
 }
 
 void problem_free(problem *p)

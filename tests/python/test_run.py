@@ -93,6 +93,36 @@ def test_plan_runs_at_every_step_into_strided_and_pieced_memory():
     assert reports[4]["in_bytes"] == 0
 
 
+def test_both_sides_have_one_digest_until_a_byte_changes():
+    src, dst = xfer.parse_problem("bf16[8,6] (2,2):S0,R -> (4):S1b")
+    whole = np.arange(48, dtype=np.uint16).reshape(8, 6)
+
+    def work(comm):
+        mine = part_of(whole, src, comm.rank).copy()
+        got = np.zeros(dst.local_shape(comm.rank), np.uint16)
+        with xfer.Plan(comm, [("w", src, dst)], verify=True) as plan:
+            plan.bind("w", View(mine, dtype="bf16"), View(got, dtype="bf16"))
+            plan.commit()
+            plan.check_replicas()
+            plan.run(1)
+            plan.wait()
+            (before,) = plan.digest("src")
+            assert plan.digest("dst") == [before]
+            got[-1, 0] ^= 1
+            assert plan.digest("dst") != [before]
+            if comm.rank == 3:
+                mine[1, 2] += 1
+            for check in (plan.check_replicas, lambda: (plan.run(2), plan.wait())):
+                with pytest.raises(xfer.MismatchError, match=r'"w".* first at \[5,2\]: rank 3 .* than rank 2'):
+                    check()
+            assert plan.report()["committed_version"] == 1
+            with pytest.raises(ValueError if comm.rank == 1 else xfer.PeerError, match="there is no side"):
+                plan.digest("both" if comm.rank == 1 else "src")
+        return before
+
+    assert len(set(on_ranks(4, work))) == 1
+
+
 def test_rank_that_does_not_know_a_side_receives_it():
     src, dst = xfer.parse_problem("f32[8,6] (2):S0 -> (2)@2,3:S1")
     whole = np.arange(48, dtype=np.float32).reshape(8, 6)

@@ -41,6 +41,11 @@ xfer_status xfi_cuda_flags_load(void)
   return load(SIM_KERNEL_FLAGS, "load of the flag kernel");
 }
 
+xfer_status xfi_cuda_digest_load(void)
+{
+  return load(SIM_KERNEL_DIGEST, "load of the digest kernel");
+}
+
 static void ensure_loaded(int kernel, const sim_stream *stream)
 {
   const int device = sim_stream_device(stream);

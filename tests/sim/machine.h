@@ -1,8 +1,8 @@
 /*
  * What the files of the simulated machine share. machine.c: the lock, calls, devices; stream.c:
- * streams, events, steps; copy.c: copies, sets, kernels; words.c: waits and writes of words;
- * memory.c: allocations; chunks.c: mapping by pieces; capture.c: graphs; nccl.c: communicators;
- * guard.c: what must not happen; fault.c: calls that fail.
+ * streams, events, steps; copy.c: copies, sets, kernels; digest.c: digests; words.c: waits and
+ * writes of words; memory.c: allocations; chunks.c: mapping by pieces; capture.c: graphs; nccl.c:
+ * communicators; guard.c: what must not happen; fault.c: calls that fail.
  */
 #ifndef XFER_SIM_MACHINE_H
 #define XFER_SIM_MACHINE_H
@@ -182,7 +182,13 @@ bool sim_copy_part(const sim_op *op, xfi_copy *copy, uint64_t src_id, uint64_t d
 uint64_t sim_id_at(const void *pointer);
 
 /* Kernels that must be loaded, and launching one. */
-enum { SIM_KERNEL_ROWS, SIM_KERNEL_SWAPPED, SIM_KERNEL_CONVERTS, SIM_KERNEL_FLAGS };
+enum {
+  SIM_KERNEL_ROWS,
+  SIM_KERNEL_SWAPPED,
+  SIM_KERNEL_CONVERTS,
+  SIM_KERNEL_FLAGS,
+  SIM_KERNEL_DIGEST
+};
 cudaError_t sim_kernel_enqueue(int kernel, void *op, sim_stream *stream);
 
 /* ---- capture ------------------------------------------------------------------------------ */

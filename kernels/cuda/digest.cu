@@ -1,0 +1,235 @@
+/*
+ * Digests. Warps walk over tiles on their own and add up in registers, which they give to the sums
+ * when they come to another box. A tile of a long run is some blocks of 2 KiB of the tensor's
+ * order, in which a lane has four units and one chunk weight; of short ones it is several whole
+ * runs, unit by unit.
+ */
+#include "tiles.cuh"
+
+namespace {
+
+constexpr int THREADS = 512;
+constexpr int WARPS = THREADS / 32;
+constexpr int UNITS = 4; /* that a lane has in flight */
+constexpr int64_t UNIT = XFI_DIGEST_UNIT;
+constexpr int64_t BLOCK = UNITS * 32 * UNIT;
+constexpr int64_t TILE_BLOCKS = 8; /* as in digest_compile.c */
+
+__constant__ uint32_t keys[2][XFI_DIGEST_KEYS] = XFI_DIGEST_KEY_TABLE;
+
+struct unit {
+  uint32_t words[4];
+};
+
+/* Bytes lo to hi of the unit that would begin at `at`, the others being 0. */
+template <typename Word>
+__device__ __forceinline__ unit unit_load(const char *at, int64_t lo, int64_t hi)
+{
+  unit u = {};
+  if (lo <= 0 && hi >= UNIT) {
+    constexpr int N = UNIT / sizeof(Word);
+    Word words[N];
+#pragma unroll
+    for (int i = 0; i < N; i++)
+      words[i] = word_load<Word>(at + i * sizeof(Word));
+    memcpy(&u, words, sizeof u);
+    return u;
+  }
+#pragma unroll
+  for (int i = 0; i < (int)UNIT; i++) {
+    if (i >= lo && i < hi) u.words[i / 4] |= (uint32_t)(unsigned char)at[i] << (8 * (i % 4));
+  }
+  return u;
+}
+
+/* One block, of which the run has bytes [begin, end) of the order; `zero` is where the order's
+ * first byte would lie. */
+template <typename Word>
+__device__ __forceinline__ void add_block(uint64_t sum[2], const char *zero, int64_t block,
+                                          int64_t begin, int64_t end)
+{
+  const int64_t lane = threadIdx.x & 31;
+  const int64_t first = block * BLOCK + lane * UNIT;
+  uint64_t h[2] = {0, 0};
+  uint64_t weight[2];
+  unit units[UNITS];
+
+  if (block * BLOCK >= begin && (block + 1) * BLOCK <= end) {
+#pragma unroll
+    for (int u = 0; u < UNITS; u++)
+      units[u] = unit_load<Word>(zero + first + u * 32 * UNIT, 0, UNIT);
+  } else {
+#pragma unroll
+    for (int u = 0; u < UNITS; u++) {
+      const int64_t at = first + u * 32 * UNIT;
+      units[u] = unit_load<Word>(zero + at, begin - at, end - at);
+    }
+  }
+#pragma unroll
+  for (int u = 0; u < UNITS; u++) {
+#pragma unroll
+    for (int w = 0; w < 4; w++) {
+#pragma unroll
+      for (int s = 0; s < 2; s++)
+        h[s] += (uint64_t)units[u].words[w] * keys[s][4 * u + w];
+    }
+  }
+  xfi_digest_chunk(weight, (uint64_t)(block * 32 + lane));
+  sum[0] += h[0] * weight[0];
+  sum[1] += h[1] * weight[1];
+}
+
+/* Where run `row` begins, in memory and in the order. */
+__device__ __forceinline__ void row_at(const xfi_cuda_summand &s, uint32_t row, const char **src,
+                                       int64_t *offset)
+{
+  const uint32_t n_dims = s.n_dims;
+  int64_t from = 0;
+  int64_t to = s.offset;
+
+  for (uint32_t d = 0; d < n_dims; d++) {
+    const uint32_t rest = d + 1 < n_dims ? div_by(row, s.by_extent[d]) : 0;
+    const int64_t x = row - rest * s.extent[d];
+    from += x * s.src_stride[d];
+    to += x * s.dst_stride[d];
+    row = rest;
+  }
+  *src = s.src + from;
+  *offset = to;
+}
+
+template <typename Word>
+__device__ __forceinline__ void add_part(uint64_t sum[2], const xfi_cuda_summand &s, int64_t tile)
+{
+  const int64_t row = s.cols_per_row == 1 ? tile : tile / s.cols_per_row;
+  const int64_t col = tile - row * s.cols_per_row;
+  const char *src;
+  int64_t begin;
+
+  row_at(s, (uint32_t)row, &src, &begin);
+  const int64_t end = begin + s.run_bytes;
+  const int64_t first = begin / BLOCK + col * TILE_BLOCKS;
+  const int64_t last = min(first + TILE_BLOCKS, (end + BLOCK - 1) / BLOCK);
+  for (int64_t block = first; block < last; block++)
+    add_block<Word>(sum, src - begin, block, begin, end);
+}
+
+template <typename Word>
+__device__ __forceinline__ void add_runs(uint64_t sum[2], const xfi_cuda_summand &s, int64_t tile)
+{
+  const uint32_t first_row = (uint32_t)tile * s.tile_rows;
+  const uint32_t n_units = min(s.tile_rows, s.n_rows - first_row) * s.row_units;
+  const uint32_t lane = threadIdx.x & 31;
+
+  for (uint32_t first = lane; first < n_units; first += 32 * UNITS) {
+    unit units[UNITS];
+    int64_t number[UNITS];
+#pragma unroll
+    for (int u = 0; u < UNITS; u++) {
+      const uint32_t i = first + 32 * u;
+      units[u] = unit{};
+      number[u] = 0;
+      if (i < n_units) {
+        const uint32_t row = div_by(i, s.by_row_units);
+        const char *src;
+        int64_t begin;
+        row_at(s, first_row + row, &src, &begin);
+        number[u] = begin / UNIT + (i - row * s.row_units);
+        const int64_t at = number[u] * UNIT;
+        units[u] = unit_load<Word>(src + (at - begin), begin - at, begin + s.run_bytes - at);
+      }
+    }
+#pragma unroll
+    for (int u = 0; u < UNITS; u++) {
+      const uint32_t key = xfi_digest_key_of((uint64_t)number[u]);
+      uint64_t weight[2];
+      xfi_digest_chunk(weight, xfi_digest_chunk_of((uint64_t)number[u]));
+#pragma unroll
+      for (int k = 0; k < 2; k++) {
+        uint64_t h = 0;
+#pragma unroll
+        for (int w = 0; w < 4; w++)
+          h += (uint64_t)units[u].words[w] * keys[k][key + w];
+        sum[k] += h * weight[k];
+      }
+    }
+  }
+}
+
+template <typename Word>
+__device__ __forceinline__ void add_tile(uint64_t sum[2], const xfi_cuda_summand &s, int64_t tile)
+{
+  if (s.tile_rows == 0) {
+    add_part<Word>(sum, s, tile);
+  } else {
+    add_runs<Word>(sum, s, tile);
+  }
+}
+
+/* What the warp has of a box. */
+__device__ __forceinline__ void give(xfi_sum *sums, const xfi_cuda_summand &s, uint64_t sum[2])
+{
+#pragma unroll
+  for (int k = 0; k < 2; k++) {
+    unsigned long long total = sum[k];
+    for (int step = 16; step > 0; step /= 2)
+      total += __shfl_xor_sync(0xffffffffu, total, step);
+    if ((threadIdx.x & 31) == 0)
+      atomicAdd((unsigned long long *)&sums[s.slot].word[k], total * s.factor);
+    sum[k] = 0;
+  }
+}
+
+__global__ void __launch_bounds__(THREADS, 2)
+    digest_kernel(const xfi_cuda_summand *__restrict__ summands,
+                  const int64_t *__restrict__ first_tile, int64_t n_summands, int64_t n_tiles,
+                  xfi_sum *sums)
+{
+  const int64_t n_warps = (int64_t)gridDim.x * WARPS;
+  const int64_t begin = (int64_t)blockIdx.x * WARPS + threadIdx.x / 32;
+  uint64_t sum[2] = {0, 0};
+  int64_t at = 0;
+  int64_t of = -1; /* the box that `sum` is of */
+
+  for (int64_t t = begin; t < n_tiles; t += n_warps) {
+    at = piece_of(first_tile, n_summands, at, t);
+    if (of >= 0 && of != at) give(sums, summands[of], sum);
+    of = at;
+    const xfi_cuda_summand &s = summands[at];
+    const int64_t tile = t - first_tile[at];
+    switch (s.word_log2) {
+    case 0:
+      add_tile<unsigned char>(sum, s, tile);
+      break;
+    case 1:
+      add_tile<unsigned short>(sum, s, tile);
+      break;
+    case 2:
+      add_tile<unsigned int>(sum, s, tile);
+      break;
+    case 3:
+      add_tile<uint2>(sum, s, tile);
+      break;
+    default:
+      add_tile<uint4>(sum, s, tile);
+      break;
+    }
+  }
+  if (of >= 0) give(sums, summands[of], sum);
+}
+
+} // namespace
+
+extern "C" xfer_status xfi_cuda_digest_load(void)
+{
+  return load(digest_kernel, "digest kernel");
+}
+
+extern "C" xfer_status xfi_cuda_digest(const xfi_cuda_digest_job *job, xfer_stream stream)
+{
+  if (job->n_tiles == 0) return XFER_OK;
+  const int64_t useful = (job->n_tiles + WARPS - 1) / WARPS;
+  const unsigned n_blocks = (unsigned)(useful < job->n_blocks ? useful : job->n_blocks);
+  return launch(digest_kernel, n_blocks, THREADS, stream, "digest kernel", job->summands,
+                job->first_tile, job->n_summands, job->n_tiles, job->sums);
+}

@@ -1,0 +1,304 @@
+/* What a rank counts of a tensor, made ready for the device; and the digests that a caller asks
+ * for. */
+#include "count.h"
+
+#include <string.h>
+
+#include "alloc.h"
+#include "error.h"
+#include "held.h"
+#include "vec.h"
+
+void xfi_sum_add(xfi_sum *sum, xfi_sum other)
+{
+  sum->word[0] += other.word[0];
+  sum->word[1] += other.word[1];
+}
+
+bool xfi_sum_is_zero(xfi_sum sum)
+{
+  return (sum.word[0] | sum.word[1]) == 0;
+}
+
+/* ---- counting ---- */
+
+/* One side of a tensor on this rank. */
+typedef struct counter {
+  xfi_counted *list;
+  const xfer_layout *layout;
+  const xfi_bound *bound;
+  const xfi_within *within;
+  uint32_t slot;
+  uint64_t factor;
+} counter;
+
+/* A box of global indices that lies at `local` of the rank's part. */
+static xfer_status count_box(const counter *c, const int64_t *lo, const int64_t *length,
+                             const int64_t *local)
+{
+  const xfer_layout *l = c->layout;
+  xfer_status st = XFER_OK;
+  int64_t shape[XFER_MAX_DIMS];
+  int64_t size[XFER_MAX_DIMS];
+  xfi_copies copies = {NULL, 0, 0};
+  xfi_bound order;
+  xfi_end from = {c->bound, {0}};
+  xfi_end to = {&order, {0}};
+
+  for (int d = 0; d < l->n_dims; d++) {
+    int64_t end = lo[d] + length[d];
+
+    shape[d] = l->dims[d].size;
+    to.start[d] = lo[d];
+    if (c->within != NULL && c->within->lo[d] > lo[d]) to.start[d] = c->within->lo[d];
+    if (c->within != NULL && c->within->hi[d] < end) end = c->within->hi[d];
+    if (end <= to.start[d]) return XFER_OK;
+    from.start[d] = local[d] + (to.start[d] - lo[d]);
+    size[d] = end - to.start[d];
+  }
+  order = xfi_dense_bound((char *)XFI_DIGEST_ORIGIN, shape, l->n_dims, l->elem_bytes);
+  XFI_TRY(xfi_copies_add(&copies, &to, &from, size, l->n_dims, (xfi_elem){l->elem_bytes, NULL}));
+  XFI_TRY(xfi_vec_reserve(&c->list->at, &c->list->capacity, c->list->n + copies.n,
+                          sizeof *c->list->at));
+  for (size_t i = 0; i < copies.n; i++)
+    c->list->at[c->list->n++] = (xfi_digest_box){copies.at[i], c->factor, c->slot};
+done:
+  xfi_copies_free(&copies);
+  return st;
+}
+
+static xfer_status count_side(counter c, int rank, uint32_t turn)
+{
+  xfer_status st = XFER_OK;
+  xfi_held_list held = {NULL, 0, 0};
+
+  XFI_TRY(xfi_layout_held(&held, c.layout, rank, turn));
+  for (size_t i = 0; i < held.n; i++)
+    XFI_TRY(count_box(&c, held.at[i].lo, held.at[i].length, held.at[i].local));
+done:
+  xfi_held_list_free(&held);
+  return st;
+}
+
+/* What replica k of n counts with: over all replicas these add up to 0. */
+static uint64_t replica_factor(int k, int n)
+{
+  uint64_t mine[2];
+  uint64_t next[2];
+
+  xfi_digest_chunk(mine, (UINT64_C(1) << 61) + (uint64_t)k);
+  xfi_digest_chunk(next, (UINT64_C(1) << 61) + (uint64_t)((k + 1) % n));
+  return mine[0] - next[0];
+}
+
+/* A source part is read by one of its replicas in turn, as often as ranks hold it afterwards. */
+static uint64_t source_factor(const xfi_class *cls, const xfi_flow *flow, uint32_t turn,
+                              xfi_count what)
+{
+  const int n = xfi_part_n_replicas(cls->src, flow->mine);
+  uint64_t factor = 0;
+
+  if (what == XFI_COUNT_OWN_SRC) return 1;
+  if (what != XFI_COUNT_REPLICAS && (int)(turn % (uint32_t)n) == flow->my_replica)
+    factor = (uint64_t)xfi_part_n_replicas(cls->dst, flow->part);
+  if (what != XFI_COUNT_MOVED && n > 1) factor += replica_factor(flow->my_replica, n);
+  return factor;
+}
+
+static xfer_status count_sends(counter c, const xfi_class *cls, uint32_t ordinal, xfi_count what)
+{
+  const size_t before = c.list->n;
+  xfer_status st = XFER_OK;
+
+  for (size_t f = 0; f < cls->sends.n; f++) {
+    const xfi_flow *flow = &cls->sends.at[f];
+
+    /* Not by f: replicas of one part may have other parts too. */
+    c.factor = source_factor(cls, flow, ordinal + flow->mine + flow->part, what);
+    for (size_t i = 0; i < flow->n && c.factor != 0; i++) {
+      const xfi_box *box = &cls->sends.boxes[flow->first + i];
+
+      if (what == XFI_COUNT_OWN_SRC && c.list->n > before) return XFER_OK;
+      XFI_TRY(count_box(&c, box->lo, box->length, box->src_local));
+    }
+  }
+done:
+  return st;
+}
+
+static xfer_status count_recvs(counter c, const xfi_class *cls, xfi_count what)
+{
+  const size_t before = c.list->n;
+  xfer_status st = XFER_OK;
+
+  c.factor = what == XFI_COUNT_OWN_DST ? 1 : UINT64_MAX;
+  for (size_t i = 0; i < cls->recvs.n_boxes; i++) {
+    const xfi_box *box = &cls->recvs.boxes[i];
+
+    if (what == XFI_COUNT_OWN_DST && c.list->n > before) return XFER_OK;
+    XFI_TRY(count_box(&c, box->lo, box->length, box->dst_local));
+  }
+done:
+  return st;
+}
+
+xfer_status xfi_count_add(xfi_counted *list, const xfer_plan *plan, size_t tensor, uint32_t slot,
+                          xfi_count what, const xfi_within *within)
+{
+  const xfi_class *cls = xfi_plan_class(plan->moves, tensor);
+  const xfi_binding *b = plan->bindings[tensor];
+  const uint32_t ordinal = plan->moves->tensors[tensor].ordinal;
+  const int rank = plan->moves->rank;
+  xfer_status st = XFER_OK;
+  counter src = {list, cls->src, NULL, within, slot, 1};
+  counter dst = {list, cls->dst, NULL, within, slot, 1};
+
+  if (b == NULL) return XFER_OK; /* this rank has none of it */
+  src.bound = &b->src;
+  dst.bound = &b->dst;
+  if (what == XFI_COUNT_SRC) return count_side(src, rank, ordinal);
+  if (what == XFI_COUNT_DST) return count_side(dst, rank, ordinal);
+  if (cls->conversion != 0 && what == XFI_COUNT_MOVED) return XFER_OK; /* it is meant to differ */
+  if (cls->conversion != 0 && what == XFI_COUNT_RUN) what = XFI_COUNT_REPLICAS;
+  if (what != XFI_COUNT_OWN_DST) XFI_TRY(count_sends(src, cls, ordinal, what));
+  if (what != XFI_COUNT_REPLICAS && what != XFI_COUNT_OWN_SRC) XFI_TRY(count_recvs(dst, cls, what));
+done:
+  return st;
+}
+
+static xfer_status launch_and_wait(const xfer_plan *plan, xfi_digest *digest, xfi_event *event,
+                                   xfer_stream stream)
+{
+  const xfi_device_ops *dev = plan->device->ops;
+  xfer_status st = XFER_OK;
+
+  XFI_TRY(dev->digest_launch(plan->device, digest, stream));
+  XFI_TRY(dev->event_record(plan->device, event, stream));
+  XFI_TRY(dev->event_sync(plan->device, event, xfi_run_deadline(plan)));
+done:
+  return st;
+}
+
+xfer_status xfi_count_now(xfi_sum *sums, const xfer_plan *plan, size_t first, size_t n,
+                          xfi_count what, const xfi_within *within, xfer_stream stream)
+{
+  const xfi_device_ops *dev = plan->device->ops;
+  xfer_status st = XFER_OK;
+  xfi_counted list = {NULL, 0, 0};
+  xfi_digest *digest = NULL;
+  xfi_event *event = NULL;
+
+  for (size_t t = 0; t < n; t++)
+    XFI_TRY(xfi_count_add(&list, plan, first + t, (uint32_t)t, what, within));
+  XFI_TRY(dev->digest_create(plan->device, &digest, list.at, list.n, n));
+  XFI_TRY(dev->event_create(plan->device, &event));
+  XFI_TRY(launch_and_wait(plan, digest, event, stream));
+  memcpy(sums, dev->digest_sums(digest), n * sizeof *sums);
+done:
+  if (event != NULL) dev->event_destroy(plan->device, event);
+  if (digest != NULL) dev->digest_destroy(plan->device, digest);
+  xfi_free(list.at);
+  return st;
+}
+
+/* ---- what callers ask for ---- */
+
+/* May bound memory be read now? */
+static xfer_status check_readable(const xfer_plan *plan, xfer_stream stream)
+{
+  xfer_status st = XFER_OK;
+
+  XFI_CHECK(plan->state != XFI_RUNNING, XFER_ERR_STATE,
+            "a run is in flight: call xfer_plan_wait() before digesting");
+  XFI_CHECK(plan->state != XFI_UNCOMMITTED && plan->pipeline != NULL, XFER_ERR_STATE,
+            "the plan is not committed: call xfer_plan_commit() first");
+  XFI_CHECK(xfi_run_find_changed(plan) == NULL, XFER_ERR_STATE,
+            "bound memory was freed or remapped since the commit; bind and commit again");
+  XFI_TRY(plan->device->ops->stream_check(plan->device, stream));
+done:
+  return st;
+}
+
+static xfer_status check_kind(const xfer_plan *plan)
+{
+  xfer_status st = XFER_OK;
+
+  XFI_CHECK(plan->comm != NULL, XFER_ERR_STATE, "a simulated plan has no data");
+  XFI_CHECK(plan->ends == NULL, XFER_ERR_UNSUPPORTED,
+            "an exchange has no digests: its arrays are those of two ranks each");
+done:
+  return st;
+}
+
+/* Most bytes that one gathering of digests takes. */
+#define GATHER_BYTES ((size_t)16 << 20)
+
+/* sums[n] of this rank become those of all ranks together. */
+static xfer_status gather_sums(const xfer_plan *plan, xfi_sum *sums, size_t n)
+{
+  xfi_comm *comm = plan->comm;
+  const size_t row = (size_t)comm->size * sizeof *sums;
+  const size_t most = row > GATHER_BYTES ? 1 : GATHER_BYTES / row;
+  const size_t step = n < most ? n : most;
+  xfer_status st = XFER_OK;
+  xfi_sum *all = xfi_comm_calloc(comm, step, row);
+
+  XFI_CHECK(all != NULL, XFER_ERR_NOMEM, "digests of %zu tensors", step);
+  for (size_t first = 0; first < n; first += step) {
+    const size_t k = n - first < step ? n - first : step;
+
+    XFI_TRY(
+        comm->ops->all_gather(comm, all, sums + first, k * sizeof *sums, xfi_run_deadline(plan)));
+    memset(sums + first, 0, k * sizeof *sums);
+    for (size_t i = 0; i < (size_t)comm->size * k; i++)
+      xfi_sum_add(&sums[first + i % k], all[i]);
+  }
+done:
+  xfi_free(all);
+  return st;
+}
+
+xfer_status xfi_run_digest(const xfer_plan *plan, xfer_digest *digests, bool source,
+                           xfer_status checked, xfer_stream stream)
+{
+  const size_t n = plan->moves->n_tensors;
+  const xfi_count what = source ? XFI_COUNT_SRC : XFI_COUNT_DST;
+  xfer_status st = XFER_OK;
+  xfi_sum *sums = NULL;
+
+  XFI_TRY(check_kind(plan));
+  sums = xfi_comm_calloc(plan->comm, n, sizeof *sums);
+  XFI_CHECK(sums != NULL, XFER_ERR_NOMEM, "digests of %zu tensors", n);
+  if (checked == XFER_OK) checked = check_readable(plan, stream);
+  if (checked == XFER_OK) checked = xfi_count_now(sums, plan, 0, n, what, NULL, stream);
+  XFI_TRY(xfi_comm_agree(plan->comm, checked, xfi_run_deadline(plan)));
+  XFI_TRY(gather_sums(plan, sums, n));
+  for (size_t t = 0; t < n; t++)
+    memcpy(digests[t].word, sums[t].word, sizeof sums[t].word);
+done:
+  xfi_free(sums);
+  return st;
+}
+
+xfer_status xfi_run_check_replicas(const xfer_plan *plan, xfer_stream stream)
+{
+  const size_t n = plan->moves->n_tensors;
+  xfer_status st = XFER_OK;
+  xfer_status mine;
+  xfi_sum *sums = NULL;
+  xfi_sum total;
+
+  XFI_TRY(check_kind(plan));
+  sums = xfi_comm_calloc(plan->comm, n, sizeof *sums);
+  XFI_CHECK(sums != NULL, XFER_ERR_NOMEM, "digests of %zu tensors", n);
+  mine = check_readable(plan, stream);
+  if (mine == XFER_OK) mine = xfi_count_now(sums, plan, 0, n, XFI_COUNT_REPLICAS, NULL, stream);
+  XFI_TRY(xfi_comm_agree(plan->comm, mine, xfi_run_deadline(plan)));
+  total = xfi_verify_total(sums, n);
+  XFI_TRY(gather_sums(plan, &total, 1));
+  if (!xfi_sum_is_zero(total))
+    st = xfi_verify_explain(plan, sums, XFI_COUNT_REPLICAS, xfi_run_deadline(plan));
+done:
+  xfi_free(sums);
+  return st;
+}

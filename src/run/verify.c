@@ -1,0 +1,299 @@
+/*
+ * Verified runs: behind its copies a run counts what sources and destinations hold, and the ranks'
+ * words of it have the totals. And what to say where something is wrong: bisections over tensors
+ * and over the dims of one, each step a sum of all ranks.
+ */
+#include "count.h"
+
+#include <stdio.h>
+#include <string.h>
+
+#include "alloc.h"
+#include "error.h"
+
+struct xfi_verify {
+  xfi_digest *digest;
+};
+
+xfer_status xfi_verify_create(xfi_verify **verify, const xfer_plan *plan)
+{
+  const size_t n = plan->moves->n_tensors;
+  xfer_status st = XFER_OK;
+  xfi_counted list = {NULL, 0, 0};
+  xfi_verify *made = xfi_calloc(1, sizeof *made);
+
+  XFI_CHECK(made != NULL, XFER_ERR_NOMEM, "digests of %zu tensors", n);
+  for (size_t t = 0; t < n; t++)
+    XFI_TRY(xfi_count_add(&list, plan, t, (uint32_t)t, XFI_COUNT_RUN, NULL));
+  XFI_TRY(plan->device->ops->digest_create(plan->device, &made->digest, list.at, list.n, n));
+  *verify = made;
+  made = NULL;
+done:
+  xfi_verify_destroy(made, plan->device);
+  xfi_free(list.at);
+  return st;
+}
+
+void xfi_verify_destroy(xfi_verify *verify, xfi_device *device)
+{
+  if (verify == NULL) return;
+  if (verify->digest != NULL) device->ops->digest_destroy(device, verify->digest);
+  xfi_free(verify);
+}
+
+xfer_status xfi_verify_start(const xfer_plan *plan, xfer_stream stream)
+{
+  if (plan->verify == NULL) return XFER_OK;
+  return plan->device->ops->digest_launch(plan->device, plan->verify->digest, stream);
+}
+
+static void add_weighted(xfi_sum *total, xfi_sum sum, size_t tensor)
+{
+  uint64_t weight[2];
+
+  xfi_digest_chunk(weight, (UINT64_C(1) << 60) + tensor);
+  total->word[0] += weight[0] * sum.word[0];
+  total->word[1] += weight[1] * sum.word[1];
+}
+
+xfi_sum xfi_verify_total(const xfi_sum *sums, size_t n)
+{
+  xfi_sum total = {{0, 0}};
+
+  for (size_t t = 0; t < n; t++)
+    add_weighted(&total, sums[t], t);
+  return total;
+}
+
+static const xfi_sum *sums_of(const xfer_plan *plan)
+{
+  return plan->device->ops->digest_sums(plan->verify->digest);
+}
+
+xfi_sum xfi_verify_mine(const xfer_plan *plan)
+{
+  if (plan->verify == NULL) return (xfi_sum){{0, 0}};
+  return xfi_verify_total(sums_of(plan), plan->moves->n_tensors);
+}
+
+xfer_status xfi_verify_outcome(const xfer_plan *plan, xfi_deadline deadline)
+{
+  xfi_sum total = {{0, 0}};
+
+  if (plan->verify == NULL) return XFER_OK;
+  for (int r = 0; r < plan->comm->size; r++)
+    xfi_sum_add(&total, plan->words[r].sum);
+  if (xfi_sum_is_zero(total)) return XFER_OK;
+  return xfi_verify_explain(plan, sums_of(plan), XFI_COUNT_RUN, deadline);
+}
+
+/* ---- what is wrong ---- */
+
+/* Looking for it. All ranks take the same steps. */
+typedef struct search {
+  const xfer_plan *plan;
+  xfi_deadline deadline;
+  xfer_stream stream;
+  xfer_status status; /* of this rank, so far */
+  xfi_count what;
+  size_t tensor;
+  xfi_within within;
+} search;
+
+/* Is the sum of all ranks' sums 0? A rank that failed ends the search everywhere. */
+static xfer_status is_zero(const search *s, xfi_sum mine, bool *zero)
+{
+  xfi_comm *comm = s->plan->comm;
+  const xfi_run_word word = {0, s->status, mine};
+  xfer_status st = XFER_OK;
+  xfi_sum total = {{0, 0}};
+  bool failed = false;
+
+  XFI_TRY(comm->ops->all_gather(comm, s->plan->words, &word, sizeof word, s->deadline));
+  for (int r = 0; r < comm->size; r++) {
+    failed = failed || s->plan->words[r].status != XFER_OK;
+    xfi_sum_add(&total, s->plan->words[r].sum);
+  }
+  if (failed) return xfi_comm_agree(comm, s->status, s->deadline);
+  *zero = xfi_sum_is_zero(total);
+done:
+  return st;
+}
+
+/* The first tensor whose sums do not come to 0. */
+static xfer_status find_tensor(search *s, const xfi_sum *sums)
+{
+  size_t good = 0; /* so many tensors are all right */
+  size_t bad = s->plan->moves->n_tensors;
+  xfer_status st = XFER_OK;
+
+  while (bad - good > 1) {
+    const size_t mid = good + (bad - good) / 2;
+    bool zero = false;
+
+    XFI_TRY(is_zero(s, xfi_verify_total(sums, mid), &zero));
+    if (zero)
+      good = mid;
+    else
+      bad = mid;
+  }
+  s->tensor = good;
+done:
+  return st;
+}
+
+/* Count what is within once more. */
+static xfer_status count(search *s, bool *zero)
+{
+  xfi_sum sum = {{0, 0}};
+
+  if (s->status == XFER_OK)
+    s->status = xfi_count_now(&sum, s->plan, s->tensor, 1, s->what, &s->within, s->stream);
+  return is_zero(s, sum, zero);
+}
+
+/* The first index, in the order of the tensor, of those within. */
+static xfer_status find_index(search *s, int n_dims)
+{
+  xfer_status st = XFER_OK;
+
+  for (int d = 0; d < n_dims; d++) {
+    int64_t good = 0;
+    int64_t bad = s->within.hi[d];
+
+    while (bad - good > 1) {
+      const int64_t mid = good + (bad - good) / 2;
+      bool zero = false;
+
+      s->within.lo[d] = good;
+      s->within.hi[d] = mid;
+      XFI_TRY(count(s, &zero));
+      if (zero)
+        good = mid;
+      else
+        bad = mid;
+    }
+    s->within.lo[d] = good;
+    s->within.hi[d] = good + 1;
+  }
+done:
+  return st;
+}
+
+/* What a rank has of one element. */
+typedef struct own {
+  int64_t status;
+  uint64_t has[2]; /* as a source, as a destination */
+  xfi_sum sum[2];
+} own;
+
+static xfer_status look_at_own(const search *s, own *mine)
+{
+  xfer_status st = s->status;
+
+  for (int side = 0; side < 2 && st == XFER_OK; side++) {
+    const xfi_count what = side == 0 ? XFI_COUNT_OWN_SRC : XFI_COUNT_OWN_DST;
+    xfi_counted list = {NULL, 0, 0};
+
+    st = xfi_count_add(&list, s->plan, s->tensor, 0, what, &s->within);
+    mine->has[side] = list.n > 0;
+    xfi_free(list.at);
+    if (st != XFER_OK) break;
+    st = xfi_count_now(&mine->sum[side], s->plan, s->tensor, 1, what, &s->within, s->stream);
+  }
+  return st;
+}
+
+/* A rank that has the element as a source, and one that has another value on `side`; -1: none. */
+static void compare_own(const own *all, int n, int side, int *ref, int *other)
+{
+  *ref = *other = -1;
+  for (int r = 0; r < n && *ref < 0; r++)
+    if (all[r].has[0] != 0) *ref = r;
+  for (int r = 0; r < n && *ref >= 0 && *other < 0; r++)
+    if (all[r].has[side] != 0 && memcmp(&all[r].sum[side], &all[*ref].sum[0], sizeof(xfi_sum)) != 0)
+      *other = r;
+}
+
+static void index_text(char *text, size_t n_bytes, const search *s, int n_dims)
+{
+  size_t at = 0;
+
+  text[0] = '\0';
+  for (int d = 0; d < n_dims && at < n_bytes; d++)
+    at += (size_t)snprintf(text + at, n_bytes - at, "%s%lld", d == 0 ? "" : ",",
+                           (long long)s->within.lo[d]);
+}
+
+/* All ranks know tensor and index: say them, and who differs. */
+static xfer_status name_ranks(search *s)
+{
+  xfi_comm *comm = s->plan->comm;
+  const xfi_tensor *t = &s->plan->moves->tensors[s->tensor];
+  const int side = s->what == XFI_COUNT_REPLICAS ? 0 : 1;
+  xfer_status st = XFER_OK;
+  own mine = {XFER_OK, {0, 0}, {{{0, 0}}, {{0, 0}}}};
+  int ref;
+  int other;
+  char index[160];
+  own *all = xfi_comm_calloc(comm, (size_t)comm->size, sizeof *all);
+
+  XFI_CHECK(all != NULL, XFER_ERR_NOMEM, "%d ranks", comm->size);
+  s->status = look_at_own(s, &mine);
+  mine.status = s->status;
+  XFI_TRY(comm->ops->all_gather(comm, all, &mine, sizeof mine, s->deadline));
+  for (int r = 0; r < comm->size; r++)
+    if (all[r].status != XFER_OK) XFI_TRY(xfi_comm_agree(comm, s->status, s->deadline));
+  compare_own(all, comm->size, side, &ref, &other);
+  index_text(index, sizeof index, s, t->src->n_dims);
+  XFI_CHECK(other >= 0, XFER_ERR_MISMATCH, "tensor \"%.100s\": %s at [%s]", t->name,
+            side == 0 ? "replicas of the source differ" : "destinations differ from the source",
+            index);
+  XFI_CHECK(side == 1, XFER_ERR_MISMATCH,
+            "tensor \"%.100s\": replicas of the source differ, first at [%s]: rank %d has another "
+            "value than rank %d",
+            t->name, index, other, ref);
+  XFI_CHECK(false, XFER_ERR_MISMATCH,
+            "tensor \"%.100s\": rank %d did not get what rank %d has, first at [%s]", t->name,
+            other, ref, index);
+done:
+  xfi_free(all);
+  return st;
+}
+
+static xfer_status explain(search *s, const xfi_sum *sums)
+{
+  const xfi_plan *m = s->plan->moves;
+  xfer_status st = XFER_OK;
+  bool zero = true;
+
+  XFI_TRY(find_tensor(s, sums));
+  for (int d = 0; d < XFER_MAX_DIMS; d++)
+    s->within.hi[d] =
+        d < m->tensors[s->tensor].src->n_dims ? m->tensors[s->tensor].src->dims[d].size : 0;
+  if (s->what == XFI_COUNT_RUN) {
+    s->what = XFI_COUNT_REPLICAS;
+    XFI_TRY(count(s, &zero));
+    if (zero) s->what = XFI_COUNT_MOVED;
+  }
+  if (zero) XFI_TRY(count(s, &zero));
+  XFI_CHECK(!zero, XFER_ERR_MISMATCH,
+            "tensor \"%.100s\": sources and destinations differed, and do not any more",
+            m->tensors[s->tensor].name);
+  XFI_TRY(find_index(s, m->tensors[s->tensor].src->n_dims));
+  XFI_TRY(name_ranks(s));
+done:
+  return st;
+}
+
+xfer_status xfi_verify_explain(const xfer_plan *plan, const xfi_sum *sums, xfi_count what,
+                               xfi_deadline deadline)
+{
+  search s = {.plan = plan, .deadline = deadline, .what = what};
+  xfer_status st;
+
+  s.status = plan->device->ops->stream_create(plan->device, &s.stream);
+  st = explain(&s, sums);
+  plan->device->ops->stream_destroy(plan->device, s.stream);
+  return st;
+}
