@@ -16,127 +16,127 @@ namespace {
 
 constexpr int THREADS = 512;
 constexpr int WARPS = THREADS / 32;
-constexpr int IN_FLIGHT = 4; /* words that a lane loads before it stores the first */
+/* Words that a lane loads before it stores the first: twice those of rows.cu, on half as many
+ * lanes, since each needs more registers. */
+constexpr int IN_FLIGHT = 8;
+constexpr int IN_FLIGHT_OF_RUNS = 4;
 constexpr uint32_t SIGN = 0x80000000u;
 constexpr uint32_t NAN_F32 = 0x7fc00000u;
 
-/* ---- numbers, by the bytes of their type ---------------------------------------------------- */
+/* ---- numbers: bits in the low end of a register --------------------------------------------- */
 
-template <int n_bytes> struct bits_of;
-template <> struct bits_of<1> {
-  using type = uint8_t;
-};
-template <> struct bits_of<2> {
-  using type = uint16_t;
-};
-template <> struct bits_of<4> {
-  using type = uint32_t;
-};
-
-__device__ __forceinline__ float load_number(uint32_t bits, uint32_t type)
+template <int n_bytes> __device__ __forceinline__ float load_number(uint32_t bits, uint32_t type)
 {
-  (void)type;
-  return __uint_as_float(bits);
+  if (n_bytes == 4) return __uint_as_float(bits);
+  if (type == XFER_BF16) return __uint_as_float(bits << 16);
+  if ((bits & 0x7fff) > 0x7c00) return __uint_as_float((bits & 0x8000) << 16 | NAN_F32);
+  return __half2float(__ushort_as_half((unsigned short)bits));
 }
 
-__device__ __forceinline__ float load_number(uint16_t bits, uint32_t type)
+/* Not of a NaN. */
+template <int n_bytes> __device__ __forceinline__ uint32_t round_number(float x, uint32_t type)
 {
-  if (type == XFER_BF16) return __uint_as_float((uint32_t)bits << 16);
-  if ((bits & 0x7fff) > 0x7c00) return __uint_as_float((uint32_t)(bits & 0x8000) << 16 | NAN_F32);
-  return __half2float(__ushort_as_half(bits));
+  if (n_bytes == 4) return __float_as_uint(x);
+  if (n_bytes == 2 && type == XFER_BF16) return __bfloat16_as_ushort(__float2bfloat16_rn(x));
+  if (n_bytes == 2) return __half_as_ushort(__float2half_rn(x));
+  if (type == XFER_F8E4M3) return __nv_cvt_float_to_fp8(x, __NV_SATFINITE, __NV_E4M3);
+  return __nv_cvt_float_to_fp8(x, __NV_SATFINITE, __NV_E5M2);
 }
 
-__device__ __forceinline__ void round_number(float x, uint32_t type, uint32_t *bits)
+template <int n_bytes> __device__ __forceinline__ uint32_t nan_number(float x, uint32_t type)
 {
-  (void)type;
-  *bits = __float_as_uint(x);
-  if (x != x) *bits = (*bits & SIGN) | NAN_F32;
+  const uint32_t sign = (__float_as_uint(x) & SIGN) >> (32 - 8 * n_bytes);
+
+  if (n_bytes == 4) return sign | NAN_F32;
+  if (n_bytes == 2) return sign | (type == XFER_BF16 ? 0x7fc0 : 0x7e00);
+  return sign | 0x7f;
 }
 
-__device__ __forceinline__ void round_number(float x, uint32_t type, uint16_t *bits)
+template <int from_bytes, int to_bytes>
+__device__ __forceinline__ uint32_t convert_number(uint32_t bits, const xfi_convert &c)
 {
-  const uint32_t sign = (__float_as_uint(x) & SIGN) >> 16;
+  float x = load_number<from_bytes>(bits, c.from);
 
-  if (type == XFER_BF16)
-    *bits = x != x ? (uint16_t)(sign | 0x7fc0) : __bfloat16_as_ushort(__float2bfloat16_rn(x));
-  else
-    *bits = x != x ? (uint16_t)(sign | 0x7e00) : __half_as_ushort(__float2half_rn(x));
-}
-
-__device__ __forceinline__ void round_number(float x, uint32_t type, uint8_t *bits)
-{
-  const uint32_t sign = (__float_as_uint(x) & SIGN) >> 24;
-  uint8_t rounded;
-
-  if (type == XFER_F8E4M3)
-    rounded = __nv_cvt_float_to_fp8(x, __NV_SATFINITE, __NV_E4M3);
-  else
-    rounded = __nv_cvt_float_to_fp8(x, __NV_SATFINITE, __NV_E5M2);
-  *bits = x != x ? (uint8_t)(sign | 0x7f) : rounded;
-}
-
-template <typename From, typename To>
-__device__ __forceinline__ To convert_number(From bits, const xfi_convert &c)
-{
-  const float x = load_number(bits, c.from);
-  To to;
-
-  if (sizeof(From) == 2 && sizeof(To) == 4 && c.op == XFI_CONVERT_AS_IT_IS) {
-    to = (To)__float_as_uint(x); /* exact, and load_number() has seen to NaNs */
-    return to;
-  }
-  float y = x;
-  if (c.op == XFI_CONVERT_TIMES && x == x) y = __fmul_rn(x, c.value);
-  if (c.op == XFI_CONVERT_PLUS && x == x) y = __fadd_rn(x, c.value);
-  round_number(y, c.to, &to);
-  return to;
+  if (from_bytes == 2 && to_bytes == 4 && c.op == XFI_CONVERT_AS_IT_IS) return __float_as_uint(x);
+  if (x != x) return nan_number<to_bytes>(x, c.to);
+  if (c.op == XFI_CONVERT_TIMES) x = __fmul_rn(x, c.value);
+  if (c.op == XFI_CONVERT_PLUS) x = __fadd_rn(x, c.value);
+  return round_number<to_bytes>(x, c.to);
 }
 
 /* ---- words of N numbers --------------------------------------------------------------------- */
 
-template <int n_bytes> struct word_of;
-template <> struct word_of<1> {
-  using type = unsigned char;
-};
-template <> struct word_of<2> {
-  using type = unsigned short;
-};
-template <> struct word_of<4> {
-  using type = unsigned int;
-};
-template <> struct word_of<8> {
-  using type = uint2;
-};
-template <> struct word_of<16> {
-  using type = uint4;
+/* A word in registers. */
+template <int n_bytes> struct word {
+  uint32_t at[n_bytes < 4 ? 1 : n_bytes / 4];
 };
 
-template <typename Bits, int N> union word {
-  typename word_of<N *(int)sizeof(Bits)>::type all;
-  Bits at[N];
-};
+template <int n_bytes> __device__ __forceinline__ word<n_bytes> load_word(const char *from)
+{
+  word<n_bytes> w;
+
+  if constexpr (n_bytes == 1) {
+    w.at[0] = word_load<uint8_t>(from);
+  } else if constexpr (n_bytes == 2) {
+    w.at[0] = word_load<uint16_t>(from);
+  } else if constexpr (n_bytes == 4) {
+    w.at[0] = word_load<uint32_t>(from);
+  } else if constexpr (n_bytes == 8) {
+    const uint2 v = word_load<uint2>(from);
+    w.at[0] = v.x;
+    w.at[1] = v.y;
+  } else {
+    const uint4 v = word_load<uint4>(from);
+    w.at[0] = v.x;
+    w.at[1] = v.y;
+    w.at[2] = v.z;
+    w.at[3] = v.w;
+  }
+  return w;
+}
+
+template <int n_bytes> __device__ __forceinline__ void store_word(char *to, const word<n_bytes> &w)
+{
+  if constexpr (n_bytes == 1)
+    word_store<uint8_t>(to, (uint8_t)w.at[0]);
+  else if constexpr (n_bytes == 2)
+    word_store<uint16_t>(to, (uint16_t)w.at[0]);
+  else if constexpr (n_bytes == 4)
+    word_store<uint32_t>(to, w.at[0]);
+  else if constexpr (n_bytes == 8)
+    word_store<uint2>(to, make_uint2(w.at[0], w.at[1]));
+  else
+    word_store<uint4>(to, make_uint4(w.at[0], w.at[1], w.at[2], w.at[3]));
+}
+
+template <int N, int from_bytes, int to_bytes>
+__device__ __forceinline__ word<N * to_bytes> convert_word(const word<N * from_bytes> &from,
+                                                           const xfi_convert &c)
+{
+  word<N *to_bytes> to = {};
+
+#pragma unroll
+  for (int i = 0; i < N; i++) {
+    const uint32_t held = from.at[i * from_bytes / 4] >> (8 * (i * from_bytes % 4));
+    const uint32_t bits = from_bytes == 2 ? held & 0xffff : held;
+    to.at[i * to_bytes / 4] |= convert_number<from_bytes, to_bytes>(bits, c)
+                               << (8 * (i * to_bytes % 4));
+  }
+  return to;
+}
 
 template <int N, int from_bytes, int to_bytes> struct loops {
-  using from_bits = typename bits_of<from_bytes>::type;
-  using to_bits = typename bits_of<to_bytes>::type;
-  using from_word = word<from_bits, N>;
-  using to_word = word<to_bits, N>;
+  using from_word = word<N * from_bytes>;
 
   static __device__ __forceinline__ from_word load(const char *from)
   {
-    from_word w;
-    w.all = word_load<decltype(w.all)>(from);
-    return w;
+    return load_word<N * from_bytes>(from);
   }
 
   static __device__ __forceinline__ void store(char *to, const from_word &loaded,
                                                const xfi_convert &convert)
   {
-    to_word w;
-#pragma unroll
-    for (int i = 0; i < N; i++)
-      w.at[i] = convert_number<from_bits, to_bits>(loaded.at[i], convert);
-    word_store(to, w.all);
+    store_word<N * to_bytes>(to, convert_word<N, from_bytes, to_bytes>(loaded, convert));
   }
 
   /* Part of one run. */
@@ -164,11 +164,11 @@ template <int N, int from_bytes, int to_bytes> struct loops {
   {
     const uint32_t n_words = tile.rows * tile.cols;
 
-    for (uint32_t first = threadIdx.x & 31; first < n_words; first += 32 * IN_FLIGHT) {
-      from_word loaded[IN_FLIGHT];
-      int64_t to[IN_FLIGHT];
+    for (uint32_t first = threadIdx.x & 31; first < n_words; first += 32 * IN_FLIGHT_OF_RUNS) {
+      from_word loaded[IN_FLIGHT_OF_RUNS];
+      int64_t to[IN_FLIGHT_OF_RUNS];
 #pragma unroll
-      for (int u = 0; u < IN_FLIGHT; u++) {
+      for (int u = 0; u < IN_FLIGHT_OF_RUNS; u++) {
         const uint32_t i = first + 32 * u;
         if (i >= n_words) continue;
         const uint32_t row = div_by(i, piece.by_tile_cols);
@@ -179,7 +179,7 @@ template <int N, int from_bytes, int to_bytes> struct loops {
         loaded[u] = load(piece.src + from + col * (uint32_t)(N * from_bytes));
       }
 #pragma unroll
-      for (int u = 0; u < IN_FLIGHT; u++)
+      for (int u = 0; u < IN_FLIGHT_OF_RUNS; u++)
         if (first + 32 * u < n_words) store(piece.dst + to[u], loaded[u], convert);
     }
   }
@@ -227,7 +227,7 @@ __device__ __forceinline__ void convert_from(const xfi_cuda_piece &piece, const 
   }
 }
 
-__global__ void __launch_bounds__(THREADS, 2)
+__global__ void __launch_bounds__(THREADS, 1)
     convert_kernel(const xfi_cuda_piece *__restrict__ pieces,
                    const int64_t *__restrict__ first_tile, int64_t n_pieces, int64_t n_tiles,
                    const uint64_t *go)
@@ -258,7 +258,8 @@ extern "C" xfer_status xfi_cuda_copy_converts(const xfi_cuda_job *job, xfer_stre
 {
   if (job->n_tiles == 0) return XFER_OK;
   const int64_t useful = (job->n_tiles + WARPS - 1) / WARPS;
-  const unsigned n_blocks = (unsigned)(useful < job->n_blocks ? useful : job->n_blocks);
+  const int64_t most = job->n_blocks / 2; /* one of these has a multiprocessor to itself */
+  const unsigned n_blocks = (unsigned)(useful < most ? useful : most);
   return launch(convert_kernel, n_blocks, THREADS, stream, "convert kernel", job->pieces,
                 job->first_tile, job->n_pieces, job->n_tiles, job->go);
 }

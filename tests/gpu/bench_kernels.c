@@ -27,9 +27,11 @@ static int ascending(const void *a, const void *b)
   return (*x > *y) - (*x < *y);
 }
 
-/* Median of GB/s; job NULL: the copy engine. */
-static double measure(const xfi_cuda_job *rows, const xfi_cuda_job *swapped, char *dst,
-                      const char *src)
+/* The jobs of a program. */
+enum { ROWS, SWAPPED, CONVERTS, N_JOBS };
+
+/* Median of GB/s of n_bytes, read plus written; jobs NULL: the copy engine. */
+static double measure(const xfi_cuda_job *jobs, char *dst, const char *src, int64_t n_bytes)
 {
   cudaEvent_t begin = NULL;
   cudaEvent_t end = NULL;
@@ -39,10 +41,11 @@ static double measure(const xfi_cuda_job *rows, const xfi_cuda_job *swapped, cha
   CUDA(cudaEventCreate, (&end));
   for (int i = -2; i < REPEATS; i++) {
     CUDA(cudaEventRecord, (begin, NULL));
-    if (rows == NULL) {
+    if (jobs == NULL) {
       CUDA(cudaMemcpyAsync, (dst, src, (size_t)BYTES, cudaMemcpyDeviceToDevice, NULL));
-    } else if (xfi_cuda_copy_rows(rows, NULL) != XFER_OK ||
-               xfi_cuda_copy_swapped(swapped, NULL) != XFER_OK) {
+    } else if (xfi_cuda_copy_rows(&jobs[ROWS], NULL) != XFER_OK ||
+               xfi_cuda_copy_swapped(&jobs[SWAPPED], NULL) != XFER_OK ||
+               xfi_cuda_copy_converts(&jobs[CONVERTS], NULL) != XFER_OK) {
       fprintf(stderr, "%s\n", xfi_last_error());
       exit(1);
     }
@@ -53,7 +56,7 @@ static double measure(const xfi_cuda_job *rows, const xfi_cuda_job *swapped, cha
   CUDA(cudaEventDestroy, (begin));
   CUDA(cudaEventDestroy, (end));
   qsort(ms, REPEATS, sizeof ms[0], ascending);
-  return 2.0 * (double)BYTES / ((double)ms[REPEATS / 2] * 1e6);
+  return (double)n_bytes / ((double)ms[REPEATS / 2] * 1e6);
 }
 
 static xfi_cuda_job upload(const xfi_cuda_table *table, int n_blocks)
@@ -76,7 +79,7 @@ static xfi_cuda_job upload(const xfi_cuda_table *table, int n_blocks)
   return job;
 }
 
-static double run(const xfi_copy *copies, size_t n, int n_blocks)
+static double run_bytes(const xfi_copy *copies, size_t n, int n_blocks, int64_t n_bytes)
 {
   xfi_cuda_program program;
 
@@ -84,15 +87,59 @@ static double run(const xfi_copy *copies, size_t n, int n_blocks)
     fprintf(stderr, "%s\n", xfi_last_error());
     exit(1);
   }
-  xfi_cuda_job rows = upload(&program.rows, n_blocks);
-  xfi_cuda_job swapped = upload(&program.swapped, n_blocks);
-  double rate = measure(&rows, &swapped, NULL, NULL);
-  CUDA(cudaFree, ((void *)rows.pieces));
-  CUDA(cudaFree, ((void *)rows.first_tile));
-  CUDA(cudaFree, ((void *)swapped.pieces));
-  CUDA(cudaFree, ((void *)swapped.first_tile));
+  xfi_cuda_job jobs[N_JOBS] = {upload(&program.rows, n_blocks), upload(&program.swapped, n_blocks),
+                               upload(&program.converts, n_blocks)};
+  double rate = measure(jobs, NULL, NULL, n_bytes);
+  for (int i = 0; i < N_JOBS; i++) {
+    CUDA(cudaFree, ((void *)jobs[i].pieces));
+    CUDA(cudaFree, ((void *)jobs[i].first_tile));
+  }
   xfi_cuda_program_free(&program);
   return rate;
+}
+
+static double run(const xfi_copy *copies, size_t n, int n_blocks)
+{
+  return run_bytes(copies, n, n_blocks, 2 * BYTES);
+}
+
+/* Elements that change on the way, 2 GiB of the wider type: as one run, and as rows of 1536
+ * elements that lie two apart in the source. `flat` is what the copy kernel reaches. */
+static void conversions(const char *src, char *dst, double flat)
+{
+  static const struct {
+    const char *name;
+    xfi_convert convert;
+  } cases[] = {
+      {"f32 to bf16", {XFER_F32, XFER_BF16, 4, 2, XFI_CONVERT_AS_IT_IS, 0}},
+      {"f32 to f8e4m3, scaled", {XFER_F32, XFER_F8E4M3, 4, 1, XFI_CONVERT_TIMES, 3.5F}},
+      {"bf16 to f32", {XFER_BF16, XFER_F32, 2, 4, XFI_CONVERT_AS_IT_IS, 0}},
+      {"bf16 to f16", {XFER_BF16, XFER_F16, 2, 2, XFI_CONVERT_AS_IT_IS, 0}},
+      {"bf16 to f8e4m3, scaled", {XFER_BF16, XFER_F8E4M3, 2, 1, XFI_CONVERT_TIMES, 3.5F}},
+      {"bf16 plus 1", {XFER_BF16, XFER_BF16, 2, 2, XFI_CONVERT_PLUS, 1}},
+  };
+
+  for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+    const xfi_convert *v = &cases[i].convert;
+    const int64_t wide = v->src_bytes > v->dst_bytes ? v->src_bytes : v->dst_bytes;
+    const int64_t row = 1536;
+    const int64_t n = BYTES / wide / row;
+    const int64_t n_bytes = n * row * (v->src_bytes + v->dst_bytes);
+    xfi_copy c = {.src = src, .dst = dst, .run_bytes = n * row * v->dst_bytes, .convert = v};
+    const double whole = run_bytes(&c, 1, XFI_CUDA_BLOCKS_ALONE, n_bytes);
+
+    c = (xfi_copy){.src = src,
+                   .dst = dst,
+                   .run_bytes = row * v->dst_bytes,
+                   .convert = v,
+                   .n_dims = 1,
+                   .extent = {n},
+                   .src_stride = {2 * row * v->src_bytes},
+                   .dst_stride = {row * v->dst_bytes}};
+    const double rows = run_bytes(&c, 1, XFI_CUDA_BLOCKS_ALONE, n_bytes);
+    printf("%-34s one run %8.0f %8.3f   rows of 1536 %8.0f %8.3f\n", cases[i].name, whole,
+           whole / flat, rows, rows / flat);
+  }
 }
 
 /* Noise: equal bytes are copied faster. */
@@ -123,7 +170,7 @@ int main(void)
   CUDA(cudaMalloc, ((void **)&dst, (size_t)BYTES * 2));
   fill(src, BYTES * 2);
   printf("HBM, 2 GiB, GB/s read plus written, median of %d\n", REPEATS);
-  printf("%-34s %8.0f\n", "copy engine", measure(NULL, NULL, dst, src));
+  printf("%-34s %8.0f\n", "copy engine", measure(NULL, dst, src, 2 * BYTES));
   printf("%-34s", "kernel, blocks:");
   for (size_t b = 0; b < 5; b++)
     printf(" %8d", blocks[b]);
@@ -175,6 +222,7 @@ int main(void)
   double rate = run(many, PIECES, XFI_CUDA_BLOCKS_ALONE);
   printf("%d pieces of 384 KiB %50.0f %15.3f\n", PIECES, rate, rate / flat[3]);
   free(many);
+  conversions(src, dst, flat[3]);
   CUDA(cudaFree, (src));
   CUDA(cudaFree, (dst));
   return 0;

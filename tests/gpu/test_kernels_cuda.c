@@ -1,10 +1,9 @@
 /* The CUDA kernels against kernels/ref/, byte for byte; and flags. One process, one device: also
  * for the sanitizer. */
-#include "gpu.h"
+#include "on_device.h"
 
 #include "error.h"
 #include "kernels.h"
-#include "launch.h"
 
 #include <string.h>
 
@@ -29,38 +28,6 @@ static void arena_free(arena *a)
 {
   free(a->host);
   CUDA(cudaFree, (a->device));
-}
-
-/* Runs `copies`, whose pointers are device memory, as batch_launch would. */
-static void run_on_device(const xfi_copy *copies, size_t n_copies, int n_blocks)
-{
-  xfi_cuda_program program;
-  const xfi_cuda_table *tables[2] = {&program.rows, &program.swapped};
-  xfer_status (*launchers[2])(const xfi_cuda_job *, xfer_stream) = {xfi_cuda_copy_rows,
-                                                                    xfi_cuda_copy_swapped};
-
-  OK(xfi_cuda_compile(&program, copies, n_copies, n_blocks));
-  for (int i = 0; i < 2; i++) {
-    size_t n = tables[i]->n_pieces;
-    xfi_cuda_piece *pieces = NULL;
-    int64_t *first_tile = NULL;
-    if (n == 0) continue;
-    CUDA(cudaMalloc, ((void **)&pieces, n * sizeof *pieces));
-    CUDA(cudaMalloc, ((void **)&first_tile, (n + 1) * sizeof *first_tile));
-    CUDA(cudaMemcpy, (pieces, tables[i]->pieces, n * sizeof *pieces, cudaMemcpyHostToDevice));
-    CUDA(cudaMemcpy,
-         (first_tile, tables[i]->first_tile, (n + 1) * sizeof *first_tile, cudaMemcpyHostToDevice));
-    xfi_cuda_job job = {.pieces = pieces,
-                        .first_tile = first_tile,
-                        .n_pieces = (int64_t)n,
-                        .n_tiles = tables[i]->first_tile[n],
-                        .n_blocks = n_blocks};
-    OK(launchers[i](&job, NULL));
-    CUDA(cudaDeviceSynchronize, ());
-    CUDA(cudaFree, (pieces));
-    CUDA(cudaFree, (first_tile));
-  }
-  xfi_cuda_program_free(&program);
 }
 
 /* ---- random copies ------------------------------------------------------------------------ */

@@ -1,0 +1,147 @@
+/* The convert kernel against kernels/ref/, byte for byte: every pair of types, by words of several
+ * elements and by single ones, dense and strided. */
+#include "on_device.h"
+
+#include <string.h>
+
+enum { N_ELEMS = 1 << 20, GUARD = 64, POISON = 0xa5 };
+
+static const struct {
+  xfer_dtype dtype;
+  uint8_t n_bytes;
+} types[] = {{XFER_F32, 4}, {XFER_BF16, 2}, {XFER_F16, 2}, {XFER_F8E4M3, 1}, {XFER_F8E5M2, 1}};
+enum { N_FROM = 3, N_TO = 5 };
+
+/* Memory of both, with the same bytes. */
+typedef struct both {
+  char *host;
+  char *device;
+} both;
+
+static both both_make(size_t n_bytes)
+{
+  both made = {.host = calloc(1, n_bytes)};
+
+  assert_non_null(made.host);
+  CUDA(cudaMalloc, ((void **)&made.device, n_bytes));
+  return made;
+}
+
+static void both_free(both *b)
+{
+  free(b->host);
+  CUDA(cudaFree, (b->device));
+}
+
+/* Of f32 the values around each of bf16, whose upper half is each pattern; of 16 bits each pattern;
+ * then noise. */
+static void fill(char *memory, int n_bytes)
+{
+  static const uint32_t low[] = {0, 1, 0x7fff, 0x8000, 0x8001, 0xffff, 0x0fff, 0x1000, 0x1001};
+  uint64_t random = 5;
+
+  random_fill(&random, memory, (size_t)N_ELEMS * (size_t)n_bytes);
+  for (uint32_t i = 0; i < 0x10000; i++) {
+    const uint16_t half = (uint16_t)i;
+
+    if (n_bytes == 2) memcpy(memory + 2 * (size_t)i, &half, sizeof half);
+    for (size_t k = 0; k < sizeof low / sizeof *low && n_bytes == 4; k++) {
+      const uint32_t bits = i << 16 | low[k];
+      memcpy(memory + 4 * ((size_t)i * 9 + k), &bits, sizeof bits);
+    }
+  }
+}
+
+/* `c` has offsets for pointers. */
+static void check(const xfi_copy *c, const both *src, const both *dst, size_t dst_bytes,
+                  const char *what)
+{
+  char *seen = malloc(dst_bytes);
+  xfi_copy copy = *c;
+
+  memset(dst->host, POISON, dst_bytes);
+  CUDA(cudaMemset, (dst->device, POISON, dst_bytes));
+  copy.src = src->host + (intptr_t)c->src;
+  copy.dst = dst->host + (intptr_t)c->dst;
+  xfi_ref_copy(&copy, 1);
+  copy.src = src->device + (intptr_t)c->src;
+  copy.dst = dst->device + (intptr_t)c->dst;
+  run_on_device(&copy, 1, XFI_CUDA_BLOCKS_ALONE);
+  CUDA(cudaMemcpy, (seen, dst->device, dst_bytes, cudaMemcpyDeviceToHost));
+  for (size_t i = 0; i < dst_bytes; i++) {
+    if (seen[i] == dst->host[i]) continue;
+    print_error("%s, %d to %d, op %u: byte %zu is %02x, not %02x\n", what, c->convert->from,
+                c->convert->to, c->convert->op, i, (unsigned char)seen[i],
+                (unsigned char)dst->host[i]);
+    break;
+  }
+  assert_memory_equal(seen, dst->host, dst_bytes);
+  free(seen);
+}
+
+/* All elements as one run; from the second element on, so that words do not fit; and every other
+ * row of 24, by rows that are far apart in the destination. */
+static void check_pair(const xfi_convert *v, const both *src, const both *dst)
+{
+  const size_t dst_bytes = 2 * (size_t)N_ELEMS * v->dst_bytes + GUARD;
+  const int64_t row = 24;
+  xfi_copy c = {.run_bytes = (int64_t)N_ELEMS * v->dst_bytes, .convert = v};
+
+  check(&c, src, dst, dst_bytes, "one run");
+  c.src += v->src_bytes;
+  c.run_bytes -= v->dst_bytes;
+  check(&c, src, dst, dst_bytes, "one run from the second element on");
+  c = (xfi_copy){.run_bytes = row * v->dst_bytes,
+                 .convert = v,
+                 .n_dims = 2,
+                 .extent = {100, N_ELEMS / (2 * row) / 100},
+                 .src_stride = {2 * row * v->src_bytes, 200 * row * v->src_bytes},
+                 .dst_stride = {3 * row * v->dst_bytes, 300 * row * v->dst_bytes}};
+  check(&c, src, dst, dst_bytes, "rows");
+  c = (xfi_copy){.run_bytes = v->dst_bytes,
+                 .convert = v,
+                 .n_dims = 2,
+                 .extent = {700, 900},
+                 .src_stride = {v->src_bytes, 700 * v->src_bytes},
+                 .dst_stride = {900 * v->dst_bytes, v->dst_bytes}};
+  check(&c, src, dst, dst_bytes, "transposed");
+}
+
+static void test_each_pair_equals_ref(void **state)
+{
+  static const float values[] = {0, 3.7F, -1.0F};
+  both src;
+  both dst;
+
+  (void)state;
+  NEEDS_GPUS(1);
+  src = both_make((size_t)N_ELEMS * 4);
+  dst = both_make((size_t)N_ELEMS * 8 + GUARD);
+  for (int from = 0; from < N_FROM; from++) {
+    fill(src.host, types[from].n_bytes);
+    CUDA(cudaMemcpy,
+         (src.device, src.host, (size_t)N_ELEMS * types[from].n_bytes, cudaMemcpyHostToDevice));
+    for (int to = 0; to < N_TO; to++)
+      for (uint32_t op = XFI_CONVERT_AS_IT_IS; op <= XFI_CONVERT_PLUS; op++) {
+        const xfi_convert v = {(uint8_t)types[from].dtype,
+                               (uint8_t)types[to].dtype,
+                               types[from].n_bytes,
+                               types[to].n_bytes,
+                               op,
+                               values[op]};
+
+        if (from != to || op != XFI_CONVERT_AS_IT_IS) check_pair(&v, &src, &dst);
+      }
+  }
+  both_free(&src);
+  both_free(&dst);
+}
+
+int main(void)
+{
+  const struct CMUnitTest tests[] = {
+      cmocka_unit_test(test_each_pair_equals_ref),
+  };
+
+  return cmocka_run_group_tests_name("conversions", tests, NULL, NULL);
+}
