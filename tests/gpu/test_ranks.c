@@ -184,7 +184,7 @@ static void tensor_make(tensor *t, int index, const char *line, bool strided)
 {
   memset(t, 0, sizeof *t);
   (void)snprintf(t->name, sizeof t->name, "t%d", index);
-  (void)snprintf(t->line, sizeof t->line, "%s", line);
+  (void)snprintf(t->line, sizeof t->line, "%.*s", (int)sizeof t->line - 1, line);
   OK(xfer_problem_parse(&t->src, &t->dst, line));
   part_make(t, 0, strided);
   part_make(t, 1, strided);
