@@ -51,11 +51,6 @@ __global__ void guard_kernel(flag_list list, int n_flags, uint64_t *go)
   if (threadIdx.x == 0) *go = is_void ? 0 : 1;
 }
 
-__global__ void condition_kernel(cudaGraphConditionalHandle condition, const uint64_t *go)
-{
-  cudaGraphSetConditional(condition, *go == 0 ? 0 : 1);
-}
-
 flag_list list_of(uint64_t *const *flags, int n_flags)
 {
   flag_list list = {};
@@ -103,20 +98,4 @@ extern "C" xfer_status xfi_cuda_guard_check(uint64_t *const *flags, int n_flags,
 {
   return launch(guard_kernel, 1, FLAGS_PER_LAUNCH, stream, "guard kernel", list_of(flags, n_flags),
                 n_flags, go);
-}
-
-extern "C" xfer_status xfi_cuda_guard_node(cudaGraph_t graph, cudaGraphNode_t *node,
-                                           cudaGraphConditionalHandle condition, const uint64_t *go)
-{
-  void *arguments[] = {&condition, &go};
-  cudaKernelNodeParams params = {};
-  params.func = (void *)condition_kernel;
-  params.gridDim = dim3(1);
-  params.blockDim = dim3(1);
-  params.kernelParams = arguments;
-  const cudaError_t error = cudaGraphAddKernelNode(node, graph, NULL, 0, &params);
-  if (error == cudaSuccess) return XFER_OK;
-  (void)cudaGetLastError();
-  xfi_set_error("condition kernel: %s", cudaGetErrorString(error));
-  return XFER_ERR_CUDA;
 }

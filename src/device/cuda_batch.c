@@ -1,9 +1,8 @@
 /*
- * Copies made ready, in three kinds that run side by side:
+ * Copies made ready, in two kinds that run side by side:
  *
  * - the copy engine takes the largest ones of long rows: no multiprocessor, and the speed of the
  *   link. It cannot be stopped once it is enqueued, so it takes none with a strict guard;
- * - a graph (cuda_graph.c) takes regular ones of middling size, in one launch for all;
  * - one launch of the kernels takes the rest.
  *
  * Within one memory the kernels are as fast as the engine: gathers, scatters and what stays on a
@@ -20,33 +19,42 @@
 #include <time.h>
 
 /* Below, what lies between two engine operations, about 2.5 us, costs more than the engine gains
- * over the graph; and it reads a peer's short rows more slowly than kernels do. */
+ * over kernels; and it reads a peer's short rows more slowly than they do. */
 static const int64_t ENGINE_BYTES_MIN = INT64_C(16) << 20;
 static const int64_t ENGINE_ROW_BYTES_MIN = 16 << 10;
-/* A node of the graph costs some 10 us at commit. */
-static const int64_t GRAPH_BYTES_MIN = 64 << 10;
-static const int64_t GRAPH_ROW_BYTES_MIN = 512;
 static const int64_t PITCH_MAX = INT32_MAX; /* cudaDevAttrMaxPitch of every device so far */
-/* Of the engine's operations: a stream that waits for a flag takes about 1,000 before it holds up
- * the host. */
-enum { ENGINE_OPS_MAX = 256, GRAPH_OPS_MAX = 2048 };
+/* A stream that waits for a flag takes about 1,000 operations before it holds up the host. */
+enum { ENGINE_OPS_MAX = 256 };
 
-enum { KINDS = 3, JOIN_RETRIES = 100, JOIN_RETRY_NS = 1000 * 1000 };
+enum { JOIN_RETRIES = 100, JOIN_RETRY_NS = 1000 * 1000 };
+
+/* A 2-D copy by the engine; of height 1: a run. */
+typedef struct engine_op {
+  char *dst;
+  const char *src;
+  size_t dst_pitch;
+  size_t src_pitch;
+  size_t width;
+  size_t height;
+} engine_op;
+
+typedef struct engine_ops {
+  engine_op *at;
+  size_t n;
+} engine_ops;
 
 struct xfi_batch {
-  xfi_cuda_ops engine;
-  cudaGraphExec_t graph; /* NULL: none */
-  void *memory;          /* of the jobs' tables, on the device */
+  engine_ops engine;
+  void *memory; /* of the jobs' tables, on the device */
   xfi_cuda_job rows;
   xfi_cuda_job swapped;
   xfi_cuda_job converts;
-  int n_kinds;                  /* that have work */
-  cudaStream_t side[KINDS - 1]; /* [n_kinds - 1] */
+  cudaStream_t side; /* of the kernels where the engine has work too; NULL: they need none */
   cudaEvent_t fork;
-  cudaEvent_t join[KINDS - 1];
+  cudaEvent_t join;
 };
 
-/* ---- which copy is of which kind ---------------------------------------------------------- */
+/* ---- which copies the engine takes ---------------------------------------------------------- */
 
 /* A copy and what would become of it as 2-D operations. */
 typedef struct candidate {
@@ -56,19 +64,9 @@ typedef struct candidate {
   size_t index; /* keeps the order of equals */
 } candidate;
 
-/* What a kind takes. */
-typedef struct taste {
-  int64_t bytes_min; /* of an operation */
-  int64_t row_bytes_min;
-  int64_t n_ops_max;
-} taste;
-
-static const taste of_engine = {ENGINE_BYTES_MIN, ENGINE_ROW_BYTES_MIN, ENGINE_OPS_MAX};
-static const taste of_graph = {GRAPH_BYTES_MIN, GRAPH_ROW_BYTES_MIN, GRAPH_OPS_MAX};
-
-/* How many 2-D operations the copy takes; 0: it is not for this kind. Rows of a source may overlap
+/* How many 2-D operations the copy takes; 0: it is not for the engine. Rows of a source may overlap
  * each other, which only the kernels can do. */
-static int64_t count_ops(const taste *t, const xfi_copy *c, int64_t *bytes_per_op)
+static int64_t count_ops(const xfi_copy *c, int64_t *bytes_per_op)
 {
   const int64_t last = c->n_dims - 1;
   int64_t n_ops = 1;
@@ -76,9 +74,9 @@ static int64_t count_ops(const taste *t, const xfi_copy *c, int64_t *bytes_per_o
   for (int64_t d = 0; d < last; d++)
     n_ops *= c->extent[d];
   *bytes_per_op = c->run_bytes * (last >= 0 ? c->extent[last] : 1);
-  if (*bytes_per_op < t->bytes_min || n_ops > t->n_ops_max) return 0;
+  if (*bytes_per_op < ENGINE_BYTES_MIN || n_ops > ENGINE_OPS_MAX) return 0;
   if (last < 0) return n_ops;
-  if (c->run_bytes < t->row_bytes_min) return 0;
+  if (c->run_bytes < ENGINE_ROW_BYTES_MIN) return 0;
   if (c->src_stride[last] > PITCH_MAX || c->dst_stride[last] > PITCH_MAX) return 0;
   return c->src_stride[last] < c->run_bytes || c->dst_stride[last] < c->run_bytes ? 0 : n_ops;
 }
@@ -92,14 +90,14 @@ static int by_size(const void *a, const void *b)
   return (x->index > y->index) - (x->index < y->index);
 }
 
-static void add_ops(xfi_cuda_ops *ops, const candidate *from)
+static void add_ops(engine_ops *ops, const candidate *from)
 {
   const xfi_copy *c = &from->copy;
   const int64_t last = c->n_dims - 1;
   int64_t x[XFI_COPY_DIMS] = {0};
 
   for (int64_t i = 0; i < from->n_ops; i++) {
-    xfi_cuda_op op = {.dst = c->dst, .src = c->src, .width = (size_t)c->run_bytes, .height = 1};
+    engine_op op = {.dst = c->dst, .src = c->src, .width = (size_t)c->run_bytes, .height = 1};
     for (int64_t d = 0; d < last; d++) {
       op.dst += x[d] * c->dst_stride[d];
       op.src += x[d] * c->src_stride[d];
@@ -115,9 +113,10 @@ static void add_ops(xfi_cuda_ops *ops, const candidate *from)
   }
 }
 
-/* Gives the largest copies that a kind takes to it, and moves the others to the front of `rest`. */
-static xfer_status take(xfi_cuda_ops *ops, const taste *t, const xfi_cuda_device *device,
-                        xfi_copy *rest, size_t *n_rest)
+/* Gives the largest copies that the engine takes to it, and moves the others to the front of
+ * `rest`. */
+static xfer_status take(engine_ops *ops, const xfi_cuda_device *device, xfi_copy *rest,
+                        size_t *n_rest)
 {
   xfer_status st = XFER_OK;
   candidate *candidates = NULL;
@@ -133,19 +132,19 @@ static xfer_status take(xfi_cuda_ops *ops, const taste *t, const xfi_cuda_device
         rest[i].src != NULL && rest[i].convert == NULL &&
         (xfi_cuda_is_imported(device, rest[i].src) || xfi_cuda_is_imported(device, rest[i].dst));
 
-    c.n_ops = remote ? count_ops(t, &rest[i], &c.bytes_per_op) : 0;
+    c.n_ops = remote ? count_ops(&rest[i], &c.bytes_per_op) : 0;
     if (c.n_ops == 0)
       rest[n_left++] = rest[i];
     else
       candidates[n_candidates++] = c;
   }
   qsort(candidates, n_candidates, sizeof *candidates, by_size);
-  for (size_t i = 0; i < n_candidates && n_ops < t->n_ops_max; i++)
+  for (size_t i = 0; i < n_candidates && n_ops < ENGINE_OPS_MAX; i++)
     n_ops += candidates[i].n_ops;
-  ops->at = xfi_calloc((size_t)(n_ops < t->n_ops_max ? n_ops : t->n_ops_max), sizeof *ops->at);
+  ops->at = xfi_calloc((size_t)(n_ops < ENGINE_OPS_MAX ? n_ops : ENGINE_OPS_MAX), sizeof *ops->at);
   XFI_CHECK(ops->at != NULL, XFER_ERR_NOMEM, "%lld operations", (long long)n_ops);
   for (size_t i = 0; i < n_candidates; i++) {
-    if ((int64_t)ops->n + candidates[i].n_ops > t->n_ops_max)
+    if ((int64_t)ops->n + candidates[i].n_ops > ENGINE_OPS_MAX)
       rest[n_left++] = candidates[i].copy;
     else
       add_ops(ops, &candidates[i]);
@@ -209,16 +208,13 @@ done:
 
 /* ---- the device's operations -------------------------------------------------------------- */
 
-static xfer_status make_sides(xfi_batch *batch)
+static xfer_status make_side(xfi_batch *batch)
 {
   xfer_status st = XFER_OK;
 
-  if (batch->n_kinds < 2) return XFER_OK;
   XFI_CUDA_TRY(cudaEventCreateWithFlags, (&batch->fork, cudaEventDisableTiming));
-  for (int i = 0; i < batch->n_kinds - 1; i++) {
-    XFI_CUDA_TRY(cudaStreamCreateWithFlags, (&batch->side[i], cudaStreamNonBlocking));
-    XFI_CUDA_TRY(cudaEventCreateWithFlags, (&batch->join[i], cudaEventDisableTiming));
-  }
+  XFI_CUDA_TRY(cudaEventCreateWithFlags, (&batch->join, cudaEventDisableTiming));
+  XFI_CUDA_TRY(cudaStreamCreateWithFlags, (&batch->side, cudaStreamNonBlocking));
 done:
   return st;
 }
@@ -229,7 +225,6 @@ static xfer_status batch_fill(xfi_cuda_device *device, xfi_batch *batch, const x
   const int n_blocks = beside ? XFI_CUDA_BLOCKS_BESIDE : XFI_CUDA_BLOCKS_ALONE;
   xfer_status st = XFER_OK;
   xfi_cuda_program program = {.rows = {.pieces = NULL}};
-  xfi_cuda_ops in_graph = {NULL, 0};
   xfi_copy *rest = NULL;
   size_t n_rest = 0;
 
@@ -240,17 +235,12 @@ static xfer_status batch_fill(xfi_cuda_device *device, xfi_batch *batch, const x
     xfi_copy_simplify(&c);
     if (xfi_copy_bytes(&c) > 0) rest[n_rest++] = c;
   }
-  if (!xfi_cuda_guard_is_strict(guard))
-    XFI_TRY(take(&batch->engine, &of_engine, device, rest, &n_rest));
-  XFI_TRY(take(&in_graph, &of_graph, device, rest, &n_rest));
-  XFI_TRY(xfi_cuda_graph_create(&batch->graph, device, &in_graph, guard));
+  if (!xfi_cuda_guard_is_strict(guard)) XFI_TRY(take(&batch->engine, device, rest, &n_rest));
   XFI_TRY(xfi_cuda_compile(&program, rest, n_rest, n_blocks));
   XFI_TRY(upload(device, batch, &program, n_blocks, guard));
-  batch->n_kinds = (batch->engine.n > 0) + (batch->graph != NULL) + (n_rest > 0);
-  XFI_TRY(make_sides(batch));
+  if (batch->engine.n > 0 && n_rest > 0) XFI_TRY(make_side(batch));
 done:
   xfi_free(rest);
-  xfi_free(in_graph.at);
   xfi_cuda_program_free(&program);
   return st;
 }
@@ -274,23 +264,20 @@ void xfi_cuda_batch_destroy(xfi_device *base, xfi_batch *batch)
 {
   (void)base;
   if (batch == NULL) return;
-  for (int i = 0; i < KINDS - 1; i++) {
-    if (batch->side[i] != NULL) (void)cudaStreamDestroy(batch->side[i]);
-    if (batch->join[i] != NULL) (void)cudaEventDestroy(batch->join[i]);
-  }
+  if (batch->side != NULL) (void)cudaStreamDestroy(batch->side);
+  if (batch->join != NULL) (void)cudaEventDestroy(batch->join);
   if (batch->fork != NULL) (void)cudaEventDestroy(batch->fork);
-  if (batch->graph != NULL) (void)cudaGraphExecDestroy(batch->graph);
   if (batch->memory != NULL) (void)cudaFree(batch->memory);
   xfi_free(batch->engine.at);
   xfi_free(batch);
 }
 
-static xfer_status engine_launch(const xfi_cuda_ops *ops, xfer_stream stream)
+static xfer_status engine_launch(const engine_ops *ops, xfer_stream stream)
 {
   xfer_status st = XFER_OK;
 
   for (size_t i = 0; i < ops->n; i++) {
-    const xfi_cuda_op *op = &ops->at[i];
+    const engine_op *op = &ops->at[i];
     if (op->height == 1)
       XFI_CUDA_TRY(cudaMemcpyAsync, (op->dst, op->src, op->width, cudaMemcpyDefault, stream));
     else
@@ -301,55 +288,49 @@ done:
   return st;
 }
 
-/* The kinds before the last that has work go aside. */
-static xfer_status launch_kinds(xfi_batch *batch, int n_sides, xfer_stream stream)
+static xfer_status kernels_launch(const xfi_batch *batch, xfer_stream stream)
 {
   xfer_status st = XFER_OK;
-  int side = 0;
 
-  if (batch->rows.n_tiles > 0 || batch->swapped.n_tiles > 0 || batch->converts.n_tiles > 0) {
-    const xfer_stream at = side < n_sides ? batch->side[side++] : stream;
-    XFI_TRY(xfi_cuda_copy_rows(&batch->rows, at));
-    XFI_TRY(xfi_cuda_copy_swapped(&batch->swapped, at));
-    XFI_TRY(xfi_cuda_copy_converts(&batch->converts, at));
-  }
-  if (batch->graph != NULL)
-    XFI_CUDA_TRY(cudaGraphLaunch, (batch->graph, side < n_sides ? batch->side[side++] : stream));
-  XFI_TRY(engine_launch(&batch->engine, stream));
+  XFI_TRY(xfi_cuda_copy_rows(&batch->rows, stream));
+  XFI_TRY(xfi_cuda_copy_swapped(&batch->swapped, stream));
+  XFI_TRY(xfi_cuda_copy_converts(&batch->converts, stream));
 done:
   return st;
 }
 
 /* Later work on `stream` comes after what went aside: also where a launch failed, whatever the
  * device says meanwhile. */
-static xfer_status join_side(const xfi_batch *batch, int i, xfer_stream stream)
+static xfer_status join_side(const xfi_batch *batch, xfer_stream stream)
 {
   const struct timespec pause = {.tv_nsec = JOIN_RETRY_NS};
   cudaError_t error = cudaErrorUnknown;
 
   for (int n = 0; n < JOIN_RETRIES && error != cudaSuccess; n++) {
     if (n > 0) (void)nanosleep(&pause, NULL);
-    error = cudaEventRecord(batch->join[i], batch->side[i]);
-    if (error == cudaSuccess) error = cudaStreamWaitEvent(stream, batch->join[i], 0);
+    error = cudaEventRecord(batch->join, batch->side);
+    if (error == cudaSuccess) error = cudaStreamWaitEvent(stream, batch->join, 0);
   }
   return error == cudaSuccess ? XFER_OK : xfi_cuda_failed(error, "cudaStreamWaitEvent");
 }
 
 xfer_status xfi_cuda_batch_launch(xfi_device *base, xfi_batch *batch, xfer_stream stream)
 {
-  const int n_sides = batch->n_kinds > 1 ? batch->n_kinds - 1 : 0;
   xfer_status st = XFER_OK;
+  xfer_status joined;
 
   (void)base;
-  if (n_sides > 0) XFI_CUDA_TRY(cudaEventRecord, (batch->fork, stream));
-  for (int i = 0; i < n_sides; i++)
-    XFI_CUDA_TRY(cudaStreamWaitEvent, (batch->side[i], batch->fork, 0));
-  st = launch_kinds(batch, n_sides, stream);
-  for (int i = 0; i < n_sides; i++) {
-    const xfer_status joined = join_side(batch, i, stream);
-
-    if (st == XFER_OK) st = joined;
+  if (batch->side == NULL) {
+    XFI_TRY(kernels_launch(batch, stream));
+    XFI_TRY(engine_launch(&batch->engine, stream));
+    goto done;
   }
+  XFI_CUDA_TRY(cudaEventRecord, (batch->fork, stream));
+  XFI_CUDA_TRY(cudaStreamWaitEvent, (batch->side, batch->fork, 0));
+  st = kernels_launch(batch, batch->side);
+  if (st == XFER_OK) st = engine_launch(&batch->engine, stream);
+  joined = join_side(batch, stream);
+  if (st == XFER_OK) st = joined;
 done:
   return st;
 }

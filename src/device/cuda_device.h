@@ -2,8 +2,8 @@
  * What the files of the CUDA device share, from the ground up. cuda_driver.c: the driver and what
  * failed calls say; cuda_page.c: where signals lie; cuda_flags.c: signals; cuda_look.c: what memory
  * is; cuda_chunk.c: peers' memory that is mapped chunk by chunk; cuda_map.c: peers' memory;
- * cuda_graph.c, cuda_batch.c: copies; cuda_digest.c: digests; cuda.c: memory, streams, events, and
- * the table of it all.
+ * cuda_batch.c: copies; cuda_digest.c: digests; cuda.c: memory, streams, events, and the table of
+ * it all.
  *
  * Callers have entered the device (device.h): it is current, and captures by other threads do not
  * forbid what we call.
@@ -160,27 +160,6 @@ void xfi_cuda_unimport(xfi_device *device, void *base);
 void xfi_cuda_unimport_all(xfi_cuda_device *device);
 /* Is `pointer` in a peer's memory? */
 bool xfi_cuda_is_imported(const xfi_cuda_device *device, const void *pointer);
-
-/* ---- cuda_graph.c ---- */
-
-/* A 2-D copy; of height 1: a run. */
-typedef struct xfi_cuda_op {
-  char *dst;
-  const char *src;
-  size_t dst_pitch;
-  size_t src_pitch;
-  size_t width;
-  size_t height;
-} xfi_cuda_op;
-
-typedef struct xfi_cuda_ops {
-  xfi_cuda_op *at;
-  size_t n;
-} xfi_cuda_ops;
-
-/* *graph stays as it is where there are none. */
-xfer_status xfi_cuda_graph_create(cudaGraphExec_t *graph, const xfi_cuda_device *device,
-                                  const xfi_cuda_ops *ops, const xfi_guard *guard);
 
 /* ---- cuda_batch.c ---- */
 

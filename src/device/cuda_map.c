@@ -294,8 +294,15 @@ xfer_status xfi_cuda_import(xfi_device *base, const xfi_mem_handle *in, void **o
                     .origin = from.base,
                     .n_refs = 1};
   XFI_TRY(open_mapping(made, device, &from, deadline));
-  if (held_by(tsearch(made, &device->mappings, by_address)) != made ||
-      held_by(tsearch(made, &device->known, by_allocation)) != made) {
+  known = held_by(tsearch(made, &device->mappings, by_address));
+  if (known != NULL && known != made && known->kind == HANDLE_LOCAL && made->kind == HANDLE_LOCAL) {
+    /* Of memory that was freed, for a plan that has not heard of it. Nothing is mapped either way.
+     */
+    *out = made->base;
+    if (known->base == made->base) known->n_refs++;
+    goto done;
+  }
+  if (known != made || held_by(tsearch(made, &device->known, by_allocation)) != made) {
     forget(device, made);
     close_mapping(device, made);
     XFI_CHECK(false, XFER_ERR_NOMEM, "a mapping of %zu bytes", made->n_bytes);

@@ -101,7 +101,8 @@ static void join_group(xfi_group *g, xfi_direct *d, const xfi_link *link, int ra
 }
 
 /* The batch of a group whose peers are known, with its guard. */
-static xfer_status finish_group(xfi_group *g, const xfi_direct *d, const xfi_copies *copies)
+static xfer_status finish_group(xfi_group *g, const xfi_direct *d, const xfi_copies *copies,
+                                bool beside)
 {
   const xfi_device_ops *dev = d->device->ops;
   xfer_status st = XFER_OK;
@@ -116,7 +117,7 @@ static xfer_status finish_group(xfi_group *g, const xfi_direct *d, const xfi_cop
     XFI_TRY(dev->guard_create(d->device, &g->guard, &guarded, g->way == XFI_PUSH));
   }
   if (copies->n > 0)
-    XFI_TRY(dev->batch_create(d->device, &g->batch, copies->at, copies->n, false, g->guard));
+    XFI_TRY(dev->batch_create(d->device, &g->batch, copies->at, copies->n, beside, g->guard));
 done:
   return st;
 }
@@ -134,8 +135,9 @@ static const xfi_link *nth_link(const xfi_direct *d, int rank, size_t i)
   return &d->links.at[((size_t)rank + above + i) % d->links.n];
 }
 
-/* What goes one way: one group with everything, or one per peer with the streams dealt in turn. */
-static xfer_status make_way(xfi_direct *d, const xfer_plan *plan, int way, bool one)
+/* What goes one way: one group with everything, or one per peer with the streams dealt in turn,
+ * which may run `beside` other copies. */
+static xfer_status make_way(xfi_direct *d, const xfer_plan *plan, int way, bool one, bool beside)
 {
   xfer_status st = XFER_OK;
   xfi_copies copies = {NULL, 0, 0};
@@ -151,11 +153,11 @@ static xfer_status make_way(xfi_direct *d, const xfer_plan *plan, int way, bool 
     join_group(g, d, link, plan->moves->rank);
     XFI_TRY(add_flow(&copies, plan, link, way == XFI_PUSH, &ignored));
     if (one) continue;
-    XFI_TRY(finish_group(g, d, &copies));
+    XFI_TRY(finish_group(g, d, &copies, beside));
     g = NULL;
     copies.n = 0;
   }
-  if (g != NULL) XFI_TRY(finish_group(g, d, &copies));
+  if (g != NULL) XFI_TRY(finish_group(g, d, &copies, false));
 done:
   xfi_copies_free(&copies);
   return st;
@@ -166,19 +168,21 @@ static xfer_status make_groups(xfi_direct *d, const xfer_plan *plan)
   xfer_status st = XFER_OK;
   xfi_copies copies = {NULL, 0, 0};
   bool one = !d->device->ops->is_synchronous && d->links.n <= XFI_GUARD_FLAGS / 2;
+  int n = plan->local != NULL;
 
   d->groups = xfi_calloc(2 * d->links.n, sizeof *d->groups);
   XFI_CHECK(d->groups != NULL, XFER_ERR_NOMEM, "%zu links", d->links.n);
   for (size_t i = 0; i < d->links.n; i++) {
     const xfi_link *link = &d->links.at[i];
 
+    n += link_goes(link, XFI_PUSH) + link_goes(link, XFI_PULL);
     if (link_goes(link, XFI_PUSH)) XFI_TRY(add_flow(&copies, plan, link, true, &d->bytes));
     if (link_goes(link, XFI_PULL)) XFI_TRY(add_flow(&copies, plan, link, false, &d->bytes));
     copies.n = 0;
   }
   one = one && d->bytes <= ONE_BATCH_BYTES;
-  XFI_TRY(make_way(d, plan, XFI_PUSH, one));
-  XFI_TRY(make_way(d, plan, XFI_PULL, one));
+  XFI_TRY(make_way(d, plan, XFI_PUSH, one, n > 1));
+  XFI_TRY(make_way(d, plan, XFI_PULL, one, n > 1));
 done:
   xfi_copies_free(&copies);
   return st;

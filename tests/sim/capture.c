@@ -22,11 +22,6 @@ struct CUgraph_st {
   sim_op **ops; /* [n] */
   size_t n;
   size_t capacity;
-  struct CUgraph_st
-      *body;          /* of the one condition that a graph may have here; it has copies alone */
-  const uint64_t *go; /* what decides it; NULL: it holds */
-  xfi_copy *copies;   /* [n_copies] of a body */
-  size_t n_copies;
 };
 
 struct CUgraphExec_st {
@@ -163,9 +158,6 @@ static void graph_free(struct CUgraph_st *graph)
   for (size_t i = 0; i < graph->n; i++)
     sim_op_drop(graph->ops[i]);
   free(graph->ops);
-  free(graph->copies);
-  if (graph->body != NULL) graph_free(graph->body);
-  free(graph->body);
   memset(graph, 0, sizeof *graph);
 }
 
@@ -245,97 +237,6 @@ static void graph_copy(struct CUgraph_st *to, const struct CUgraph_st *from)
 {
   for (size_t i = 0; i < from->n; i++)
     graph_add(to, op_clone(from->ops[i]));
-  if (from->body == NULL) return;
-  to->go = from->go;
-  to->body = calloc(1, sizeof *to->body);
-  if (to->body == NULL) abort();
-  to->body->n_copies = from->body->n_copies;
-  to->body->copies = calloc(from->body->n_copies + 1, sizeof *to->body->copies);
-  if (to->body->copies == NULL) abort();
-  memcpy(to->body->copies, from->body->copies, from->body->n_copies * sizeof *to->body->copies);
-}
-
-/* ---- made by hand: a condition, and copies in its body ---- */
-
-cudaError_t CUDARTAPI cudaGraphCreate(cudaGraph_t *graph, unsigned flags)
-{
-  SIM_ENTER(SIM_SAFE);
-  (void)flags;
-  *graph = calloc(1, sizeof **graph);
-  if (*graph == NULL) abort();
-  return sim_leave(cudaSuccess);
-}
-
-cudaError_t CUDARTAPI cudaGraphConditionalHandleCreate(cudaGraphConditionalHandle *handle,
-                                                       cudaGraph_t graph, unsigned value,
-                                                       unsigned flags)
-{
-  SIM_ENTER(SIM_SAFE);
-  if (value != 1 || flags != cudaGraphCondAssignDefault) return sim_leave(cudaErrorNotSupported);
-  *handle = (cudaGraphConditionalHandle)(uintptr_t)graph;
-  return sim_leave(cudaSuccess);
-}
-
-/* A node is the graph that it is in. */
-static cudaGraphNode_t node_of(cudaGraph_t graph)
-{
-  return (cudaGraphNode_t)(void *)graph;
-}
-
-xfer_status xfi_cuda_guard_node(cudaGraph_t graph, cudaGraphNode_t *node,
-                                cudaGraphConditionalHandle condition, const uint64_t *go)
-{
-  const int refused = sim_enter("condition kernel", SIM_SAFE);
-
-  (void)condition;
-  if (refused == 0) graph->go = go;
-  *node = node_of(graph);
-  (void)sim_leave((cudaError_t)refused);
-  if (refused == 0) return XFER_OK;
-  (void)cudaGetLastError();
-  xfi_set_error("condition kernel: %s", cudaGetErrorString((cudaError_t)refused));
-  return XFER_ERR_CUDA;
-}
-
-cudaError_t CUDARTAPI cudaGraphAddNode(cudaGraphNode_t *node, cudaGraph_t graph,
-                                       const cudaGraphNode_t *before,
-                                       const cudaGraphEdgeData *edges, size_t n_before,
-                                       struct cudaGraphNodeParams *params)
-{
-  SIM_ENTER(SIM_SAFE);
-  (void)before, (void)edges, (void)n_before;
-  if (params->type != cudaGraphNodeTypeConditional || graph->body != NULL ||
-      params->conditional.handle != (cudaGraphConditionalHandle)(uintptr_t)graph)
-    return sim_leave(cudaErrorNotSupported);
-  graph->body = calloc(1, sizeof *graph->body);
-  if (graph->body == NULL) abort();
-  params->conditional.phGraph_out = &graph->body;
-  *node = node_of(graph);
-  return sim_leave(cudaSuccess);
-}
-
-cudaError_t CUDARTAPI cudaGraphAddMemcpyNode(cudaGraphNode_t *node, cudaGraph_t graph,
-                                             const cudaGraphNode_t *before, size_t n_before,
-                                             const struct cudaMemcpy3DParms *params)
-{
-  xfi_copy copy;
-
-  SIM_ENTER(SIM_SAFE);
-  (void)before, (void)n_before; /* copies of a graph are in no order */
-  const cudaError_t error = sim_copy_of_node(&copy, params);
-  if (error != cudaSuccess) return sim_leave(error);
-  graph->copies = realloc(graph->copies, (graph->n_copies + 1) * sizeof *graph->copies);
-  if (graph->copies == NULL) abort();
-  graph->copies[graph->n_copies++] = copy;
-  *node = node_of(graph);
-  return sim_leave(cudaSuccess);
-}
-
-cudaError_t CUDARTAPI cudaGraphUpload(cudaGraphExec_t exec, cudaStream_t stream)
-{
-  SIM_ENTER(SIM_SAFE);
-  (void)exec, (void)stream;
-  return sim_leave(cudaSuccess);
 }
 
 cudaError_t CUDARTAPI cudaGraphDestroy(cudaGraph_t graph)
@@ -381,8 +282,5 @@ cudaError_t CUDARTAPI cudaGraphLaunch(cudaGraphExec_t exec, cudaStream_t handle)
   SIM_ENTER(SIM_SAFE);
   for (size_t i = 0; i < exec->graph.n && error == cudaSuccess; i++)
     error = sim_enqueue(op_clone(exec->graph.ops[i]), sim_stream_of(handle));
-  if (error == cudaSuccess && exec->graph.body != NULL)
-    error = sim_copies_enqueue(exec->graph.body->copies, exec->graph.body->n_copies, NULL, 0,
-                               exec->graph.go, sim_stream_of(handle));
   return sim_leave(error);
 }

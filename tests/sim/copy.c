@@ -300,15 +300,6 @@ static cudaError_t box(xfi_copy *copy, const struct cudaMemcpy3DParms *p)
   return cudaSuccess;
 }
 
-cudaError_t sim_copy_of_node(xfi_copy *copy, const struct cudaMemcpy3DParms *p)
-{
-  const cudaError_t error = box(copy, p);
-
-  if (error != cudaSuccess) return error;
-  return place_of(copy->dst) <= PAGEABLE || place_of(copy->src) <= PAGEABLE ? cudaErrorInvalidValue
-                                                                            : cudaSuccess;
-}
-
 cudaError_t CUDARTAPI cudaMemcpy3DAsync(const struct cudaMemcpy3DParms *p, cudaStream_t stream)
 {
   xfi_copy copy;

@@ -175,8 +175,6 @@ void sim_touched(const sim_op *op, const xfi_copy *copy);
  * it begins it does nothing; go NULL: it goes. */
 cudaError_t sim_copies_enqueue(const xfi_copy *copies, size_t n, const void *table,
                                size_t table_bytes, const uint64_t *go, sim_stream *stream);
-/* What a node of a graph copies. */
-cudaError_t sim_copy_of_node(xfi_copy *copy, const struct cudaMemcpy3DParms *p);
 /* Does a part of *copy, which becomes the rest; true: nothing is left. */
 bool sim_copy_part(const sim_op *op, xfi_copy *copy, uint64_t src_id, uint64_t dst_id);
 uint64_t sim_id_at(const void *pointer);
