@@ -2,7 +2,7 @@
 # To work on xfer use the presets: cmake --preset dev && cmake --build --preset dev && ctest --preset dev
 
 .POSIX:
-.PHONY: all refit deps deb wheel check check-deps frameworks coverage valgrind clean
+.PHONY: mutants all refit deps deb wheel check check-deps frameworks coverage valgrind clean
 
 JOBS ?= $(shell nproc 2>/dev/null || echo 2)
 MODEL = models/qwen3-30b-a3b.json
@@ -56,3 +56,8 @@ valgrind: check-deps
 
 clean:
 	rm -rf build
+
+# What tests would not notice: 400 changes of the source, one at a time; hours. See docs/reliability.md.
+MUTANTS = --count 400
+mutants: check-deps
+	nice tests/mutants/mutants.py $(MUTANTS)

@@ -291,6 +291,47 @@ static void test_each_failed_allocation_is_reported_as_one(void **state)
   }
 }
 
+static void test_words_of_another_kind_are_refused(void **state)
+{
+  xfer_layout *layout = layout_of("f32[8,8] (2,2):S0,S1");
+  xfer_layout *back = NULL;
+  unsigned char *bytes = NULL;
+  size_t n_bytes = 0;
+  int64_t
+      words[25]; /* kind, dtype, 2 dims, 2 + 2 sizes, 2 axes, their sizes, 4 ranks, 2 cuts of 5 */
+
+  (void)state;
+  assert_int_equal(xfi_layout_write(layout, &bytes, &n_bytes), XFER_OK);
+  assert_int_equal(n_bytes, sizeof words);
+  memcpy(words, bytes, sizeof words);
+  words[0]++;
+  assert_int_equal(read_copy(&back, (unsigned char *)words, n_bytes), XFER_ERR_MISMATCH);
+  words[0]--;
+  assert_int_equal(words[15], 0);
+  assert_int_equal(words[20], 1);
+  words[20] = 0; /* the second cut is by the first one's axis */
+  assert_int_equal(read_copy(&back, (unsigned char *)words, n_bytes), XFER_ERR_MISMATCH);
+  assert_null(back);
+  xfi_free(bytes);
+  xfi_layout_destroy(layout);
+}
+
+static void test_tables_that_may_leave_out_elements_are_others(void **state)
+{
+  const xfer_run runs[] = {{0, 3, 0}, {3, 3, 0}};
+  const int64_t first[] = {0, 1, 2};
+  const int64_t lengths[] = {3, 3};
+  const xfer_run_table strict = {runs, first, lengths, 2, 0};
+  const xfer_run_table lax = {runs, first, lengths, 2, 1};
+  xfer_layout *a = layout_of_table(6, &strict, NULL);
+  xfer_layout *b = layout_of_table(6, &lax, NULL);
+
+  (void)state;
+  assert_memory_not_equal(a->digest, b->digest, sizeof a->digest);
+  xfi_layout_destroy(a);
+  xfi_layout_destroy(b);
+}
+
 int main(void)
 {
   const struct CMUnitTest tests[] = {
@@ -300,6 +341,8 @@ int main(void)
       cmocka_unit_test(test_every_changed_bit_and_byte_is_refused_or_read_as_what_it_is),
       cmocka_unit_test(test_every_changed_word_is_refused_or_read_as_what_it_is),
       cmocka_unit_test(test_random_words_are_refused),
+      cmocka_unit_test(test_words_of_another_kind_are_refused),
+      cmocka_unit_test(test_tables_that_may_leave_out_elements_are_others),
       cmocka_unit_test(test_each_failed_allocation_is_reported_as_one),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);

@@ -1,0 +1,306 @@
+/* Guards that no other test misses: each test here fails where its guard is taken out. Some ranks
+ * lie, through a transport that changes what they say. */
+#include "fault/fault.h"
+
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include <cmocka.h>
+
+#include "object.h"
+
+static xfer_comm *comms[N_RANKS];
+
+static void with_ranks(rank_body *body, void *context)
+{
+  make_comms(comms);
+  run_ranks(N_RANKS, body, context);
+  destroy_comms(comms);
+  assert_all_as_expected();
+}
+
+/* ---- what ranks say of themselves --------------------------------------------------------- */
+
+static const xfi_comm_ops *sound_ops;
+static _Thread_local int n_gatherings;
+
+/* Word 0 of the first thing that rank 1 says is one more: the version of its plans. */
+static xfer_status gather_of_a_liar(xfi_comm *comm, void *all, const void *mine, size_t n_bytes,
+                                    xfi_deadline deadline)
+{
+  uint64_t said[64];
+
+  if (comm->rank != 1 || n_gatherings++ > 0 || n_bytes > sizeof said)
+    return sound_ops->all_gather(comm, all, mine, n_bytes, deadline);
+  memcpy(said, mine, n_bytes);
+  said[0]++;
+  return sound_ops->all_gather(comm, all, said, n_bytes, deadline);
+}
+
+static void with_a_liar(rank_body *body)
+{
+  xfi_comm_ops ops;
+
+  make_comms(comms);
+  sound_ops = comms[0]->transport->ops;
+  ops = *sound_ops;
+  ops.all_gather = gather_of_a_liar;
+  for (int r = 0; r < N_RANKS; r++)
+    comms[r]->transport->ops = &ops;
+  run_ranks(N_RANKS, body, NULL);
+  destroy_comms(comms);
+  assert_all_as_expected();
+}
+
+static void plan_by_another_version(int rank, void *context)
+{
+  input in;
+  xfer_plan *plan = NULL;
+
+  (void)context;
+  n_gatherings = 0;
+  input_create(&in, rank);
+  expect(xfer_plan_create(&plan, comms[rank], in.tensors, in.n_tensors, &in.options) ==
+         XFER_ERR_MISMATCH);
+  expect(strstr(xfer_last_error(), "plans by version") != NULL);
+  expect(plan == NULL);
+  input_destroy(&in);
+}
+
+static void test_ranks_that_plan_by_another_version_are_refused(void **state)
+{
+  (void)state;
+  with_a_liar(plan_by_another_version);
+}
+
+/* ---- options ------------------------------------------------------------------------------ */
+
+static void give_bad_options(int rank, void *context)
+{
+  input in;
+  xfer_plan *plan = NULL;
+
+  (void)context;
+  input_create(&in, rank);
+  in.options.ranks_per_domain = (uint32_t)INT32_MAX + 1;
+  expect(xfer_plan_create(&plan, comms[rank], in.tensors, in.n_tensors, &in.options) ==
+         XFER_ERR_ARG);
+  expect(strstr(xfer_last_error(), "ranks_per_domain") != NULL);
+  in.options.ranks_per_domain = 0;
+  in.options.timeout_ms = (uint64_t)INT64_MAX + 1;
+  expect(xfer_plan_create(&plan, comms[rank], in.tensors, in.n_tensors, &in.options) ==
+         XFER_ERR_ARG);
+  expect(strstr(xfer_last_error(), "timeout_ms") != NULL);
+  input_destroy(&in);
+}
+
+static void test_options_past_their_bounds_are_refused(void **state)
+{
+  (void)state;
+  with_ranks(give_bad_options, NULL);
+}
+
+/* ---- E1: rounds --------------------------------------------------------------------------- */
+
+enum { MANY = 60 };
+
+static xfer_comm *many[MANY];
+static _Atomic int most_messages;
+
+static xfer_status round_that_counts(xfi_comm *comm, const xfi_message *sends, int n_sends,
+                                     const xfi_message *recvs, int n_recvs, xfer_stream stream,
+                                     xfi_deadline deadline)
+{
+  if (n_sends + n_recvs > most_messages) most_messages = n_sends + n_recvs;
+  return sound_ops->round(comm, sends, n_sends, recvs, n_recvs, stream, deadline);
+}
+
+/* Each of 60 ranks sends to each: 118 messages, were they one round. */
+static void each_to_each(int rank, void *context)
+{
+  xfer_layout *src = NULL;
+  xfer_layout *dst = NULL;
+  xfer_plan *plan = NULL;
+  xfer_plan_options options = XFER_PLAN_OPTIONS_INIT;
+  xfer_plan_report_data report = XFER_PLAN_REPORT_INIT;
+  unsigned char from[MANY];
+  unsigned char to[MANY];
+  const xfer_view src_view = xfer_view_dense(from);
+  const xfer_view dst_view = xfer_view_dense(to);
+
+  (void)context;
+  for (int i = 0; i < MANY; i++)
+    from[i] = (unsigned char)(3 * rank + 5 * i);
+  expect(xfer_problem_parse(&src, &dst, "u8[60,60] (60):S0 -> (60):S1") == XFER_OK);
+  const xfer_tensor tensor = {"w", src, dst, 0};
+  options.lane = XFER_LANE_PACKED;
+  options.timeout_ms = 60000;
+  expect(xfer_plan_create(&plan, many[rank], &tensor, 1, &options) == XFER_OK);
+  expect(xfer_plan_bind(plan, 0, &src_view, &dst_view) == XFER_OK);
+  expect(xfer_plan_commit(plan) == XFER_OK);
+  expect(xfer_plan_run(plan, 1, NULL) == XFER_OK);
+  expect(xfer_plan_wait(plan, 0) == XFER_OK);
+  expect(xfer_plan_report(plan, &report) == XFER_OK && report.n_rounds == 2);
+  for (int i = 0; i < MANY; i++)
+    expect(to[i] == (unsigned char)(3 * i + 5 * rank));
+  xfer_plan_destroy(plan);
+  xfer_layout_destroy(src);
+  xfer_layout_destroy(dst);
+}
+
+static void test_e1_a_round_has_at_most_64_messages(void **state)
+{
+  xfi_comm_ops ops;
+
+  (void)state;
+  assert_int_equal(xfer_comm_create_local(many, MANY), XFER_OK);
+  sound_ops = many[0]->transport->ops;
+  ops = *sound_ops;
+  ops.round = round_that_counts;
+  for (int r = 0; r < MANY; r++)
+    many[r]->transport->ops = &ops;
+  run_ranks(MANY, each_to_each, NULL);
+  for (int r = 0; r < MANY; r++)
+    xfer_comm_destroy(many[r]);
+  assert_all_as_expected();
+  assert_in_range(most_messages, 1, XFI_ROUND_MESSAGES);
+}
+
+/* ---- in place ----------------------------------------------------------------------------- */
+
+typedef struct in_place {
+  const char *line;            /* NULL: by a table that swaps the halves of rank 0's part */
+  xfer_status commit[N_RANKS]; /* what it comes to */
+} in_place;
+
+/* A layout of one rank whose second half lies before its first. */
+static xfer_layout *swapped_halves(void)
+{
+  static const xfer_run runs[] = {{4, 4, 0}, {0, 4, 4}};
+  static const int64_t first[] = {0, 2};
+  static const int64_t lengths[] = {8};
+  static const int64_t shape[] = {8};
+  static const xfer_run_table table = {runs, first, lengths, 1, 0};
+  const xfer_placement placement = xfer_shard_runs(0, &table);
+  const int one = 1;
+  xfer_layout_desc desc = XFER_LAYOUT_DESC_INIT;
+  xfer_layout *layout = NULL;
+  xfer_mesh *mesh = NULL;
+
+  expect(xfer_mesh_create(&mesh, &one, 1, NULL) == XFER_OK);
+  desc.mesh = mesh;
+  desc.dtype = XFER_U8;
+  desc.n_dims = 1;
+  desc.shape = shape;
+  desc.placements = &placement;
+  desc.n_placements = 1;
+  expect(xfer_layout_create(&layout, &desc) == XFER_OK);
+  xfer_mesh_destroy(mesh);
+  return layout;
+}
+
+static void bind_in_place(int rank, void *context)
+{
+  const in_place *p = context;
+  unsigned char memory[16] = {1, 2, 3, 4, 5, 6, 7, 8};
+  const xfer_view view = xfer_view_dense(memory);
+  xfer_layout *src = NULL;
+  xfer_layout *dst = NULL;
+  xfer_plan *plan = NULL;
+  xfer_status st;
+
+  expect(xfer_problem_parse(&src, &dst, p->line == NULL ? "u8[8] (1):R -> (1):R" : p->line) ==
+         XFER_OK);
+  if (p->line == NULL) {
+    xfer_layout_destroy(dst);
+    dst = swapped_halves();
+  }
+  const xfer_tensor tensor = {"w", src, dst, 0};
+  expect(xfer_plan_create(&plan, comms[rank], &tensor, 1, NULL) == XFER_OK);
+  expect(xfer_plan_bind(plan, 0, &view, &view) == XFER_OK);
+  st = xfer_plan_commit(plan);
+  if (st != p->commit[rank]) print_message("rank %d: %s\n", rank, xfer_status_name(st));
+  expect(st == p->commit[rank]);
+  xfer_plan_destroy(plan);
+  xfer_layout_destroy(src);
+  xfer_layout_destroy(dst);
+}
+
+static void test_a_tensor_is_in_place_only_where_each_element_stays(void **state)
+{
+  enum { FINE = XFER_OK, OTHERS = XFER_ERR_PEER, BAD = XFER_ERR_SHAPE };
+  static in_place plays[] = {
+      {"u8[8] (2)@0-1:S0 -> (2)@0-1:S0", {FINE, FINE, FINE, FINE}},
+      {"u8[8] (2)@0-1:S0 -> (2)@1,0:S0", {BAD, BAD, OTHERS, OTHERS}}, /* another part */
+      {NULL, {BAD, OTHERS, OTHERS, OTHERS}},                          /* other places */
+      {"u8[5] (1)@0:S0;pad=0:8 -> (1)@0:S0;pad=0:8", {BAD, OTHERS, OTHERS, OTHERS}}, /* zeros */
+  };
+
+  (void)state;
+  for (size_t i = 0; i < sizeof plays / sizeof *plays; i++) {
+    print_message("case %zu\n", i);
+    with_ranks(bind_in_place, &plays[i]);
+  }
+}
+
+/* ---- one call ----------------------------------------------------------------------------- */
+
+/* After a call that every rank means alike, one in which rank 1 means another source. */
+static void call_with_another_layout(int rank, void *context)
+{
+  int32_t from[4] = {rank, rank + 10, rank + 20, rank + 30};
+  int32_t to[4] = {-1, -1, -1, -1};
+  const xfer_view src_view = xfer_view_dense(from);
+  const xfer_view dst_view = xfer_view_dense(to);
+  xfer_layout *src[2];
+  xfer_layout *dst[2];
+
+  (void)context;
+  expect(xfer_problem_parse(&src[0], &dst[0], "i32[4] (2)@0-1:S0 -> (1)@2:R") == XFER_OK);
+  expect(xfer_problem_parse(&src[1], &dst[1], "i32[4] (2)@1,0:S0 -> (1)@2:R") == XFER_OK);
+  expect(xfer_redistribute(comms[rank], src[0], &src_view, dst[0], &dst_view, NULL) == XFER_OK);
+  expect(to[0] == (rank == 2 ? 0 : -1) && to[3] == (rank == 2 ? 11 : -1));
+  memset(to, 0xff, sizeof to);
+  expect(xfer_redistribute(comms[rank], src[rank == 1], &src_view, dst[0], &dst_view, NULL) ==
+         XFER_ERR_MISMATCH);
+  expect(to[0] == -1 && to[3] == -1);
+  for (int i = 0; i < 2; i++) {
+    xfer_layout_destroy(src[i]);
+    xfer_layout_destroy(dst[i]);
+  }
+}
+
+static void test_a_kept_plan_is_not_found_by_layouts_that_differ(void **state)
+{
+  (void)state;
+  with_ranks(call_with_another_layout, NULL);
+}
+
+/* ---- H2: what a binding believes ---------------------------------------------------------- */
+
+static void test_h2_sizes_and_names_that_are_not_ours_are_refused(void **state)
+{
+  (void)state;
+  assert_int_equal(xfer_abi_check("xfer_view", sizeof(xfer_view)), XFER_OK);
+  assert_int_equal(xfer_abi_check("xfer_view.strides", offsetof(xfer_view, strides)), XFER_OK);
+  assert_int_equal(xfer_abi_check("xfer_view.strides", offsetof(xfer_view, strides) + 8),
+                   XFER_ERR_MISMATCH);
+  assert_int_equal(xfer_abi_check("xfer_view.no_field", 0), XFER_ERR_ARG);
+  assert_int_equal(xfer_abi_check(NULL, 0), XFER_ERR_ARG);
+}
+
+int main(void)
+{
+  const struct CMUnitTest tests[] = {
+      cmocka_unit_test(test_ranks_that_plan_by_another_version_are_refused),
+      cmocka_unit_test(test_options_past_their_bounds_are_refused),
+      cmocka_unit_test(test_e1_a_round_has_at_most_64_messages),
+      cmocka_unit_test(test_a_tensor_is_in_place_only_where_each_element_stays),
+      cmocka_unit_test(test_a_kept_plan_is_not_found_by_layouts_that_differ),
+      cmocka_unit_test(test_h2_sizes_and_names_that_are_not_ours_are_refused),
+  };
+
+  return cmocka_run_group_tests(tests, NULL, NULL);
+}
