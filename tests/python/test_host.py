@@ -106,6 +106,18 @@ def test_a_gather_that_fails_is_said_on_all():
     assert in_processes(3, work) == [0, 0, 0]
 
 
+def test_a_late_process_is_named_at_the_deadline():
+    def work(rank, gather):
+        with xfer.Comm.host(gather, rank, 3) as comm:
+            comm.set_timeout(300)
+            if rank == 2:
+                time.sleep(1)
+            with pytest.raises((xfer.TimeoutError, xfer.CommError), match="rank 2 did not come before the deadline"):
+                move(comm)
+
+    assert in_processes(3, work) == [0, 0, 0]
+
+
 def test_wrong_ranks():
     for rank, size in ((2, 2), (-1, 1), (0, 0), (None, 2)):
         with pytest.raises(ValueError):

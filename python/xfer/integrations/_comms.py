@@ -1,0 +1,60 @@
+"""A comm of what a framework has: made once for each of its groups, and kept as long as that lives."""
+
+from __future__ import annotations
+
+import json
+import weakref
+from typing import Any
+
+from ..comm import Comm
+
+__all__ = ["comm_of", "drop_comm", "share"]
+
+_kept: dict[int, tuple[Any, Comm]] = {}  # by id() of the group; what is weakly known, or the address
+
+
+def _is_of_cpu(group: Any) -> bool:
+    """A torch ProcessGroup without NCCL."""
+    name = getattr(group, "name", None)
+    return callable(name) and "nccl" not in str(name()).lower() and hasattr(group, "rank")
+
+
+def _made(group: Any) -> Comm:
+    communicator = getattr(group, "nccl_communicator", None)  # of NeMo-RL's StatelessProcessGroup
+    if communicator is not None:
+        return Comm.nccl(communicator)
+    return Comm.host(group) if _is_of_cpu(group) else Comm.nccl(group)
+
+
+def comm_of(group: Any) -> Comm:
+    """The comm of a group, made at the first call. Collective over the group then.
+
+    group: a Comm (it is returned), a torch ProcessGroup (of gloo: host memory; of NCCL: GPUs), an nccl4py Communicator
+    or the address of an ncclComm_t, or an object with one as `nccl_communicator`.
+    """
+    if isinstance(group, Comm):
+        return group
+    key = group if isinstance(group, int) else id(group)
+    if key in _kept:
+        return _kept[key][1]
+    comm = _made(group)
+    try:
+        known: Any = weakref.ref(group, lambda _: drop_comm(key))
+    except TypeError:  # an address, whose owner says drop_comm()
+        known = group
+    _kept[key] = known, comm
+    return comm
+
+
+def drop_comm(group: Any) -> None:
+    """Close the comm that comm_of() made, if it did: before the group is given back, or once it has failed."""
+    kept = _kept.pop(group if isinstance(group, int) else id(group), None)
+    if kept is not None:
+        kept[1].close()
+
+
+def share(comm: Comm, record: Any) -> list[Any]:
+    """What each rank says, by rank, as JSON carries it. Collective."""
+    mine = json.dumps(record).encode()
+    n = max(int.from_bytes(each, "little") for each in comm.all_gather(len(mine).to_bytes(8, "little")))
+    return [json.loads(word) for word in comm.all_gather(mine.ljust(n))]

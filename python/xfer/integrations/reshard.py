@@ -1,0 +1,167 @@
+"""reshard() with the parameters of NCCL M2N's, and xferdtensor() with those of NeMo-RL's: each rank passes its own
+local tensor, everybody the meshes and placements of both sides.
+
+    import nemo_rl.weight_sync.xferdtensor as theirs
+    from xfer.integrations import reshard
+    theirs.xferdtensor = reshard.xferdtensor    # or `theirs._reshard = reshard.reshard`, which has even sizes only
+
+Planned once for each signature, in place on both sides, on any number of mesh axes and tensor dims.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Any
+
+from ..dtypes import dtype_name
+from ..layout import Layout, Placement, Replicate, Shard
+from ..memory import memory_of
+from ..mesh import Mesh
+from ..plan import redistribute
+from ._comms import comm_of, drop_comm
+
+__all__ = ["drop_comm", "reshard", "xferdtensor"]
+
+Axes = tuple[tuple[int, ...], tuple[int, ...]]  # sizes, and ranks row-major
+Cuts = tuple[int | None, ...]  # of each mesh axis the dim that it cuts; None: none
+
+
+def _axes(mesh: Any) -> Axes:
+    """Of nested lists of ranks, or what has them as a tensor `mesh`."""
+    mesh = getattr(mesh, "mesh", mesh)
+    rows = mesh.tolist() if hasattr(mesh, "tolist") else mesh
+    rows = [rows] if isinstance(rows, int) else rows
+    sizes = [len(rows)]
+    while rows and isinstance(rows[0], list | tuple):
+        sizes.append(len(rows[0]))
+        if any(len(row) != sizes[-1] for row in rows):
+            raise ValueError(f"a mesh with rows of different lengths: {mesh}")
+        rows = [each for row in rows for each in row]
+    return tuple(sizes), tuple(int(rank) for rank in rows)
+
+
+def _cuts(placements: Sequence[Any], n_dims: int) -> Cuts:
+    """Of placements of torch, of NCCL M2N or of vLLM, by the names of their classes."""
+    cuts: list[int | None] = []
+    for placement in placements:
+        kind = type(placement).__name__
+        if kind not in ("Shard", "Replicate"):
+            raise TypeError(f"{placement!r} is neither Shard nor Replicate")
+        cuts.append(range(n_dims)[placement.dim] if kind == "Shard" else None)
+    return tuple(cuts)
+
+
+@lru_cache(maxsize=4096)
+def _layout(axes: Axes, cuts: Cuts, shape: tuple[int, ...], dtype: str) -> Layout:
+    placements: list[Placement] = [Replicate() if dim is None else Shard(dim) for dim in cuts]
+    return Layout(Mesh(*axes), shape, dtype, placements)
+
+
+@dataclass(frozen=True)
+class _Side:
+    """What this rank knows of one side."""
+
+    axes: Axes
+    placements: Sequence[Any]
+    local: tuple[int, ...] | None
+    dtype: str | None
+
+    @classmethod
+    def of(cls, x: Any, mesh: Any, placements: Sequence[Any], local_shape: Any, dtype: Any) -> _Side:
+        if x is not None:
+            memory = memory_of(x)
+            local_shape, dtype = memory.shape, memory.dtype
+        local = None if local_shape is None else tuple(local_shape)
+        return cls(_axes(mesh), placements, local, None if dtype is None else dtype_name(dtype))
+
+    def shape(self) -> tuple[int, ...] | None:
+        """The global one, where all parts are equal."""
+        if self.local is None:
+            return None
+        cuts = _cuts(self.placements, len(self.local))
+        n_parts = [
+            math.prod(n for n, dim in zip(self.axes[0], cuts, strict=True) if dim == d) for d in range(len(self.local))
+        ]
+        return tuple(n * parts for n, parts in zip(self.local, n_parts, strict=True))
+
+
+def _layouts(src: _Side, dst: _Side, global_shape: Sequence[int] | None) -> list[Layout | None]:
+    """Of both sides; None on a rank that knows neither shape nor dtype, which hears them from the others."""
+    shape = (
+        (src.shape() if src.local is not None else dst.shape())
+        if global_shape is None
+        else tuple(int(n) for n in global_shape)
+    )
+    dtype = src.dtype or dst.dtype
+    if shape is None or dtype is None:
+        return [None, None]
+    return [_layout(side.axes, _cuts(side.placements, len(shape)), shape, dtype) for side in (src, dst)]
+
+
+def reshard(
+    src: Any,
+    dst: Any,
+    comm: Any,
+    stream: Any = None,
+    *,
+    src_mesh: Any,
+    src_placements: Sequence[Any],
+    dst_mesh: Any,
+    dst_placements: Sequence[Any],
+    global_shape: Sequence[int] | None = None,
+    src_local_shape: Sequence[int] | None = None,
+    src_dtype: Any = None,
+    dst_local_shape: Sequence[int] | None = None,
+    dst_dtype: Any = None,
+    handle: Any = None,
+) -> None:
+    """Move one tensor from the source mesh to the destination mesh. Collective over all ranks of the comm.
+
+    src, dst: this rank's parts, in any strides; None where it has none. comm: see comm_of().
+    src_mesh, dst_mesh: ranks of the comm in nested lists, or an object with them as `mesh`. placements: Shard(dim),
+    as torch.chunk cuts, or Replicate for each mesh axis, the outer axis first where two cut one dim.
+    global_shape: where it is left out all parts must be equal. A rank without a tensor hears shape and dtype from the
+    others, or gives them. stream: see stream_pointer(); on a GPU the call returns once enqueued.
+    handle: NCCL M2N's; not used.
+
+    Raises MismatchError where ranks say different things, ValueError where a tensor has another shape than its
+    placements say; on the other ranks PeerError.
+    """
+    del handle
+    comm = comm_of(comm)
+    try:
+        src_side = _Side.of(src, src_mesh, src_placements, src_local_shape, src_dtype)
+        dst_side = _Side.of(dst, dst_mesh, dst_placements, dst_local_shape, dst_dtype)
+        layouts = _layouts(src_side, dst_side, global_shape)
+    except Exception as wrong:
+        comm.agree(wrong)
+        raise
+    redistribute(comm, layouts[0], src, layouts[1], dst, stream)
+
+
+def xferdtensor(
+    src_tensor: Any,
+    src_mesh: Any,
+    src_placement: Sequence[Any],
+    dst_tensor: Any,
+    dst_mesh: Any,
+    dst_placement: Sequence[Any],
+    process_group: Any,
+    stream: Any = None,
+) -> None:
+    """NeMo-RL's: tensors are None or have `shape`, which is global, and `_local_tensor`. See reshard()."""
+    ref = src_tensor if src_tensor is not None else dst_tensor
+    reshard(
+        None if src_tensor is None else src_tensor._local_tensor,
+        None if dst_tensor is None else dst_tensor._local_tensor,
+        process_group,
+        stream,
+        src_mesh=src_mesh,
+        src_placements=src_placement,
+        dst_mesh=dst_mesh,
+        dst_placements=dst_placement,
+        global_shape=None if ref is None else tuple(ref.shape),
+    )

@@ -1,0 +1,124 @@
+"""reshard() and xferdtensor() as their callers call them: NCCL M2N's and NeMo-RL's parameters, by NumPy alone."""
+
+import random
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+from ranks import on_ranks, outcomes, part_of
+
+import xfer
+from xfer import Layout, Mesh, Replicate, Shard
+from xfer.integrations.reshard import reshard, xferdtensor
+
+
+class Ref:
+    """NeMo-RL's DTensorRef (nemo_rl/weight_sync/xferdtensor.py)."""
+
+    def __init__(self, local, shape):
+        self._local_tensor, self.shape = local, shape
+
+
+def mesh_info(ranks):
+    """NeMo-RL's MeshInfo: a tensor of ranks as `mesh`."""
+    return SimpleNamespace(mesh=np.array(ranks))
+
+
+def one_way(rng, n_ranks, n_dims, ranks):
+    """A mesh of some of the ranks, and placements."""
+    rng.shuffle(ranks)
+    sizes = rng.choice([s for s in ([1], [2], [4], [2, 2], [1, 2], [2, 1, 2]) if np.prod(s) <= len(ranks)])
+    mesh = np.array(ranks[: np.prod(sizes)]).reshape(sizes)
+    return mesh, [rng.choice([Replicate(), Shard(rng.randrange(n_dims))]) for _ in sizes]
+
+
+def test_random_meshes_uneven_sizes():
+    rng = random.Random(13)
+    n_ranks = 6
+    cases = []
+    for _ in range(60):
+        shape = [rng.randrange(1, 9) for _ in range(rng.randrange(1, 5))]
+        both = [one_way(rng, n_ranks, len(shape), list(range(n_ranks))) for _ in range(2)]
+        cases.append((shape, both))
+
+    def work(comm):
+        for shape, ((src_mesh, src_cuts), (dst_mesh, dst_cuts)) in cases:
+            whole = np.arange(np.prod(shape), dtype=np.float32).reshape(shape)
+            layouts = [
+                Layout(Mesh(mesh.shape, mesh.flatten().tolist()), shape, "f32", cuts)
+                for mesh, cuts in ((src_mesh, src_cuts), (dst_mesh, dst_cuts))
+            ]
+            src, wanted = (part_of(whole, layout, comm.rank) for layout in layouts)
+            dst = None if wanted is None else np.full_like(wanted, -1)
+            refs = [None if x is None else Ref(x, shape) for x in (src, dst)]
+            xferdtensor(refs[0], mesh_info(src_mesh), src_cuts, refs[1], mesh_info(dst_mesh), dst_cuts, comm)
+            assert wanted is None or np.array_equal(dst, wanted)
+
+    on_ranks(n_ranks, work)
+
+
+def test_each_side_passes_its_own_tensor_alone():
+    """As NeMo-RL calls `_reshard`: nested lists of ranks, no global shape, trainers first."""
+
+    def work(comm):
+        whole = np.arange(64, dtype=np.float32).reshape(8, 8)
+        trains = comm.rank < 2
+        src = np.ascontiguousarray(whole[4 * comm.rank : 4 * comm.rank + 4]) if trains else None
+        dst = None if trains else np.zeros((8, 2), np.float32)
+        for _ in range(3):
+            reshard(
+                src,
+                dst,
+                comm,
+                src_mesh=[0, 1],
+                src_placements=[Shard(0)],
+                dst_mesh=[[2, 3, 4, 5]],
+                dst_placements=[Replicate(), Shard(1)],
+            )
+        assert trains or np.array_equal(dst, whole[:, 2 * (comm.rank - 2) :][:, :2])
+
+    on_ranks(6, work)
+
+
+def test_a_rank_of_neither_side_takes_part():
+    def work(comm):
+        x = np.array([1.0 + comm.rank, 2.0])
+        meshes = {"src_mesh": [0], "src_placements": [Replicate()], "dst_mesh": [1], "dst_placements": [Replicate()]}
+        y = np.zeros(2)
+        reshard(x if comm.rank == 0 else None, y if comm.rank == 1 else None, comm, **meshes)
+        assert comm.rank != 1 or y.tolist() == [1.0, 2.0]
+
+    on_ranks(3, work)
+
+
+def test_what_one_rank_has_wrong_is_said_on_all():
+    class Partial:
+        pass
+
+    wrongs = [
+        ({"src_placements": [Partial()]}, TypeError, "neither Shard nor Replicate"),
+        ({"src_mesh": [[0, 1], [2]]}, ValueError, "rows of different lengths"),
+        ({"src_placements": [Shard(7)]}, IndexError, "range"),
+    ]
+
+    def work(comm):
+        for given, kind, words in wrongs:
+            meshes = {"src_mesh": [0, 1], "src_placements": [Shard(0)], "dst_mesh": [2], "dst_placements": [Shard(0)]}
+            if comm.rank == 1:
+                meshes.update(given)
+            src, dst = (np.ones((2, 2)), None) if comm.rank < 2 else (None, np.zeros((4, 2)))
+            with pytest.raises(kind if comm.rank == 1 else xfer.PeerError, match=words):
+                reshard(src, dst, comm, **meshes)
+        return True
+
+    assert outcomes(3, work) == [True] * 3
+
+
+def test_another_model_is_named():
+    def work(comm):
+        n = 4 if comm.rank < 2 else 6
+        src, dst = (np.ones(n // 2), None) if comm.rank < 2 else (None, np.zeros(n))
+        with pytest.raises((xfer.MismatchError, xfer.ShapeError, xfer.PeerError), match=r"\[4\]|\[6\]|\b6\b"):
+            reshard(src, dst, comm, src_mesh=[0, 1], src_placements=[Shard(0)], dst_mesh=[2], dst_placements=[Shard(0)])
+
+    on_ranks(3, work)
