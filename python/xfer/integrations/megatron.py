@@ -1,0 +1,63 @@
+"""A CopyService of Megatron-Core's resharding over xfer's exchange.
+
+    service = XferCopyService(group)                       # None: the default group
+    swap_model_weights(src_model, target_model, refit_method=service, group=group)
+
+The operations of a swap are planned once and found again at the next; they run as one batch, straight from and into
+the tensors that Megatron hands over, in any strides.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from megatron.core.resharding.copy_services.base import CopyService
+
+from ..exchange import exchange
+from ._comms import comm_of, drop_comm
+
+__all__ = ["XferCopyService"]
+
+
+class XferCopyService(CopyService):
+    """group: a torch ProcessGroup (of NCCL or of gloo), a Comm, or None: the default group. Collective over it.
+
+    run() raises on every rank what is wrong on one: an operation that only one end knows is named by its id.
+    """
+
+    requires_process_group_barrier = False  # run() returns when this rank's part is done, in the stream's order
+    supports_idle_ranks = True
+
+    def __init__(self, group: Any = None) -> None:
+        if group is None:
+            import torch.distributed
+
+            group = torch.distributed.group.WORLD
+        self.group, self._comm = group, comm_of(group)
+        self.rank, self.world_size = self._comm.rank, self._comm.size
+        self._sends: list[tuple[int, int, Any]] = []
+        self._recvs: list[tuple[int, int, Any]] = []
+
+    def submit_send(self, src_tensor: Any, dest_rank: int, task_id: int | None = None) -> None:
+        """Without ids the i-th send to a rank meets its i-th receive from here."""
+        number = _number(self._sends, dest_rank, task_id)
+        self._sends.append((dest_rank, number, src_tensor))
+
+    def submit_recv(self, dest_tensor: Any, src_rank: int, task_id: int | None = None) -> None:
+        """As submit_send()."""
+        number = _number(self._recvs, src_rank, task_id)
+        self._recvs.append((src_rank, number, dest_tensor))
+
+    def run(self) -> None:
+        """All that was submitted. Collective over the group, also for ranks that submitted nothing."""
+        sends, recvs = self._sends, self._recvs
+        self._sends, self._recvs = [], []
+        exchange(self._comm, sends, recvs)
+
+    def close(self) -> None:
+        """Give the comm back. Not collective."""
+        drop_comm(self.group)
+
+
+def _number(submitted: list[tuple[int, int, Any]], peer: int, task_id: int | None) -> int:
+    return sum(each[0] == peer for each in submitted) if task_id is None else task_id

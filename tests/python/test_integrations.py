@@ -1,0 +1,122 @@
+"""The drop-ins against stand-ins of the interfaces that they fill, with NumPy and threads. The frameworks themselves
+are in tests/frameworks."""
+
+import abc
+import sys
+import types
+
+import numpy as np
+import pytest
+from ranks import on_ranks, outcomes
+
+import xfer
+
+
+def stand_in(monkeypatch, name, **members):
+    """A module and its parents."""
+    parts = name.split(".")
+    for i in range(1, len(parts) + 1):
+        monkeypatch.setitem(sys.modules, ".".join(parts[:i]), types.ModuleType(".".join(parts[:i])))
+    for member, value in members.items():
+        setattr(sys.modules[name], member, value)
+
+
+@pytest.fixture
+def service_class(monkeypatch):
+    """megatron/core/resharding/copy_services/base.py of Megatron-Core 0.19.2."""
+
+    class CopyService(abc.ABC):
+        requires_process_group_barrier = True
+
+        @abc.abstractmethod
+        def submit_send(self, src_tensor, dest_rank, task_id=None): ...
+
+        @abc.abstractmethod
+        def submit_recv(self, dest_tensor, src_rank, task_id=None): ...
+
+        @abc.abstractmethod
+        def run(self): ...
+
+    stand_in(monkeypatch, "megatron.core.resharding.copy_services.base", CopyService=CopyService)
+    monkeypatch.delitem(sys.modules, "xfer.integrations.megatron", raising=False)
+    from xfer.integrations.megatron import XferCopyService
+
+    return XferCopyService
+
+
+def test_copy_service_carries_what_was_submitted(service_class):
+    """Into slices, from copies, to itself too, in another order on each end, and again with other tensors."""
+
+    def work(comm):
+        service = service_class(comm)
+        n, rank = comm.size, comm.rank
+        for step in range(3):
+            wholes = [np.zeros((n, 6), np.float32) for _ in range(2)]
+            for peer in reversed(range(n)):
+                service.submit_recv(wholes[0][peer, ::2], peer, task_id=100 * peer + rank)
+                service.submit_recv(wholes[1][peer], peer, task_id=10000 + 100 * peer + rank)
+            for peer in range(n):
+                service.submit_send(np.full(3, step + 10 * rank + peer, np.float32), peer, 100 * rank + peer)
+                service.submit_send(np.full(6, -rank, np.float32), peer, 10000 + 100 * rank + peer)
+            service.run()
+            assert [row[::2].tolist() for row in wholes[0]] == [[step + 10.0 * p + rank] * 3 for p in range(n)]
+            assert not wholes[0][:, 1::2].any()
+            assert [row.tolist() for row in wholes[1]] == [[-float(p)] * 6 for p in range(n)]
+        service.close()
+
+    on_ranks(4, work)
+
+
+def test_copy_service_without_ids_pairs_by_order(service_class):
+    def work(comm):
+        service = service_class(comm)
+        got = [np.zeros(2), np.zeros(2)]
+        if comm.rank == 0:
+            for value in (1.0, 2.0):
+                service.submit_send(np.full(2, value), 1)
+        else:
+            for x in got:
+                service.submit_recv(x, 0)
+        service.run()
+        assert comm.rank == 0 or [x[0] for x in got] == [1.0, 2.0]
+
+    on_ranks(2, work)
+
+
+def test_copy_service_names_an_operation_that_one_end_lacks(service_class):
+    def work(comm):
+        service = service_class(comm)
+        if comm.rank == 0:
+            service.submit_send(np.zeros(2), 1, task_id=77)
+        with pytest.raises(xfer.MismatchError, match="77"):
+            service.run()
+        service.run()  # of nothing: the failed one's are forgotten
+        return True
+
+    assert outcomes(3, work) == [True] * 3
+
+
+def test_vllm_knows_the_engines_by_the_entry_point(monkeypatch):
+    """vllm/distributed/weight_transfer/factory.py of vLLM 0.33.0: a second registration of a name is an error."""
+
+    class Factory:
+        def __init__(self):
+            self._registry = {}
+
+        def register_engine(self, name, module, class_name):
+            assert name not in self._registry
+            self._registry[name] = module, class_name
+
+    workers, trainers = Factory(), Factory()
+    stand_in(
+        monkeypatch,
+        "vllm.distributed.weight_transfer.factory",
+        WeightTransferEngineFactory=workers,
+        WeightTransferTrainerFactory=trainers,
+    )
+    from xfer.integrations import register_vllm
+
+    register_vllm()
+    register_vllm()
+    assert workers._registry == {"xfer": ("xfer.integrations.vllm", "XferWorkerEngine")}
+    assert trainers._registry == {"xfer": ("xfer.integrations.vllm", "XferTrainerEngine")}
