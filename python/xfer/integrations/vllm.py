@@ -1,0 +1,419 @@
+"""A pair of weight-transfer engines for vLLM, "xfer": trainers' shards go straight into the workers' parameters.
+
+    vllm serve MODEL --weight-transfer-config '{"backend": "xfer"}'
+
+    trainer = WeightTransferTrainerFactory.trainer_init(
+        XferTrainerInitInfo("127.0.0.1", 29600, n_trainers=8, world_size=12, rank=rank), client=client, source=source)
+    trainer.send_weights()        # after each step, on every trainer rank
+
+vLLM finds the engines by the entry point vllm.general_plugins; a trainer calls xfer.integrations.register_vllm().
+What is received how is _vllm_model.Destination; `engine.report` says it.
+"""
+
+from __future__ import annotations
+
+import threading
+import uuid
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from datetime import timedelta
+from typing import Any, ClassVar
+
+import torch
+from vllm.distributed.weight_transfer import base
+from vllm.distributed.weight_transfer.base import TrainerInitInfo, TrainerWeightTransferEngine, WeightTransferEngine
+
+from ..comm import Comm, nccl_id
+from ..dtypes import dtype_name, torch_dtype
+from ..layout import Layout, Placement, Replicate, Shard
+from ..mesh import Mesh
+from ..plan import Plan
+from ..torch import layouts_of
+from ._comms import share
+
+__all__ = ["XferTrainerEngine", "XferTrainerInitInfo", "XferWorkerEngine"]
+
+
+# ---- how trainers and workers meet
+
+
+@dataclass
+class XferInitInfo(base.WeightTransferInitInfo):
+    """What a worker is told: where the trainers' rank 0 listens, and how many they are."""
+
+    address: str
+    port: int
+    n_trainers: int
+    world_size: int
+    session: str = ""
+    timeout_s: float = 600.0
+    staged: list[str] = field(default_factory=list)
+
+
+@dataclass
+class XferUpdateInfo(base.WeightTransferUpdateInfo):
+    """What a worker is told of an update."""
+
+    version: int
+
+
+@dataclass
+class XferTrainerInitInfo(TrainerInitInfo):
+    """Of a trainer rank. address, port: where rank 0 listens. world_size: trainers and workers.
+
+    timeout_s: deadline of every wait. staged: patterns of vLLM's layers that are staged whatever their kernels do.
+    """
+
+    backend: ClassVar[str] = "xfer"
+    address: str
+    port: int
+    n_trainers: int
+    world_size: int
+    timeout_s: float = 600.0
+    staged: list[str] = field(default_factory=list)
+
+
+def _awaited(store: Any, key: str, rank: int, info: Any) -> Any:
+    """What a rank says in a store, or who did not come."""
+    try:
+        store.wait([key], timedelta(seconds=info.timeout_s))
+    except Exception as error:
+        who = f"trainer {rank}" if rank < info.n_trainers else f"worker {rank - info.n_trainers}"
+        raise TimeoutError(f"rank {rank} ({who}) did not come in {info.timeout_s:g} s") from error
+    return store.get(key)
+
+
+def _gather(store: Any, prefix: str, rank: int, info: Any) -> Callable[[bytes], list[bytes]]:
+    """An all-gather by a store."""
+    rounds = iter(range(1 << 62))
+
+    def gather(mine: bytes) -> list[bytes]:
+        at = f"{prefix}/{next(rounds)}"
+        store.set(f"{at}/{rank}", mine)
+        return [_awaited(store, f"{at}/{r}", r, info) for r in range(info.world_size)]
+
+    return gather
+
+
+def _store(info: Any, is_master: bool) -> Any:
+    return torch.distributed.TCPStore(
+        info.address, info.port, is_master=is_master, timeout=timedelta(seconds=info.timeout_s), wait_for_workers=False
+    )
+
+
+def _session(store: Any, info: Any) -> str:
+    """A word that this meeting's trainers share: rank 0 makes it and answers each that asks."""
+    word = uuid.uuid4().hex
+    if info.rank != 0:
+        store.set(f"xfer/asks/{info.rank}", word)
+        return str(_awaited(store, f"xfer/told/{word}", 0, info).decode())
+    for rank in range(1, info.n_trainers):
+        asked = _awaited(store, f"xfer/asks/{rank}", rank, info).decode()
+        store.delete_key(f"xfer/asks/{rank}")
+        store.set(f"xfer/told/{asked}", word)
+    return word
+
+
+def _comm(store: Any, info: Any, session: str, rank: int, device: Any) -> Comm:
+    """Of trainers, then workers. On GPUs over NCCL; the processes of CPUs must be of one host."""
+    prefix = f"xfer/{session}"
+    gather = _gather(store, prefix, rank, info)
+    if device.type == "cpu":
+        comm = Comm.host(gather, rank, info.world_size)
+    else:
+        words = gather(nccl_id() if rank == 0 else bytes(128))
+        comm = Comm.nccl(words[0], rank, info.world_size, device.index)
+    comm.set_timeout(int(info.timeout_s * 1000))
+    return comm
+
+
+def _agreed_plan(comm: Comm, tensors: Callable[[], list[Any]], timeout_s: float) -> Plan:
+    """A plan of what `tensors` returns on this rank; what it raises is raised on all. Collective."""
+    try:
+        made = tensors()
+    except Exception as error:
+        comm.agree(error)
+        raise
+    return Plan(comm, made, timeout_ms=int(timeout_s * 1000))
+
+
+class _Update:
+    """The plan of one pair of models, and its runs."""
+
+    def __init__(self, comm: Comm, plan: Plan) -> None:
+        self.comm, self.plan = comm, plan
+
+    def run(self, version: int, views: Callable[[], Iterator[tuple[str, Any, Any]]]) -> None:
+        """Bind what this rank has now, move it, wait. Collective."""
+        try:
+            for name, src, dst in views():
+                self.plan.bind(name, src, dst)
+        except Exception as error:
+            self.comm.agree(error)
+            raise
+        self.plan.commit()
+        self.plan.run(version)
+        self.plan.wait()
+
+
+# ---- workers
+
+
+class XferWorkerEngine(WeightTransferEngine):
+    """One in each worker. `report` says of each layer how its weights come, and why."""
+
+    init_info_cls = XferInitInfo
+    update_info_cls = XferUpdateInfo
+    supports_draft_weight_update = True
+
+    def __init__(self, config: Any, vllm_config: Any, device: Any, model: Any) -> None:
+        super().__init__(config, vllm_config, device, model)
+        self.report: dict[str, Any] = {}
+        self._comm: Comm | None = None
+        self._updates: dict[int, tuple[Any, _Update]] = {}  # by id() of the model
+        self._failed = ""
+
+    def init_transfer_engine(self, init_info: XferInitInfo) -> None:
+        """Meet the trainers, and plan with them. Collective."""
+        self.shutdown()
+        parallel = self.parallel_config
+        rank = init_info.n_trainers + parallel.data_parallel_index * parallel.world_size + parallel.rank
+        self._info, self._store = init_info, _store(init_info, is_master=False)
+        self._comm = _comm(self._store, init_info, init_info.session, rank, torch.device(self.device))
+        self._failed = ""
+        try:
+            self._plan()
+        except Exception:
+            self.shutdown()
+            raise
+
+    def _plan(self) -> tuple[Any, _Update]:
+        """Of the model that is to be updated. Collective."""
+        from ._vllm_model import Destination
+
+        assert self._comm is not None
+        said = next(each for each in share(self._comm, None) if each is not None)
+        table = {name: (torch_dtype(torch, dtype), tuple(shape)) for name, dtype, shape in said}
+        made: list[Any] = []
+
+        def tensors() -> list[Any]:
+            made.append(Destination(self.model, table, self.model_config.dtype, tuple(self._info.staged)))
+            return [(name, None, made[0].layout(name)) for name in table]
+
+        plan = _agreed_plan(self._comm, tensors, self._info.timeout_s)
+        self.report = made[0].report()
+        self._updates[id(self.model)] = made[0], _Update(self._comm, plan)
+        return self._updates[id(self.model)]
+
+    def start_weight_update(self) -> None:
+        """Nothing is touched yet: a trainer that does not come leaves the model as it is."""
+        if self._comm is None:
+            raise RuntimeError("xfer: there is no transfer engine: a trainer initializes it" + self._failed)
+
+    def receive_weights(self, update_info: XferUpdateInfo) -> None:
+        """Take part in the trainers' send_weights(). After a failure the model is old, or half new where the error
+        came while data moved; the trainers must initialize the engine again."""
+        destination = None
+        try:
+            assert self._comm is not None
+            known = self._updates.get(id(self.model))
+            if any(share(self._comm, known is None)):
+                known = self._plan()
+            assert known is not None
+            destination, update = known
+            update.run(update_info.version, lambda: _views(destination))
+            destination.finish()
+        except Exception as error:
+            if destination is not None:
+                destination.abandon()
+            self.shutdown()
+            self._failed = f"; the last update failed: {error}"
+            raise
+
+    def finish_weight_update(self) -> None:
+        """All was done when receive_weights() returned."""
+        if self._failed:
+            raise RuntimeError("xfer: the update failed" + self._failed)
+
+    def shutdown(self) -> None:
+        """Leave the trainers."""
+        for _, update in self._updates.values():
+            update.plan.close()
+        self._updates = {}
+        if self._comm is not None:
+            self._comm.close()
+        self._comm = None
+
+
+def _views(destination: Any) -> Iterator[tuple[str, Any, Any]]:
+    destination.begin()
+    for name in destination.checkpoint:
+        yield name, None, destination.view(name)
+
+
+# ---- trainers
+
+
+class _Source:
+    """A trainer's weights by the names of the checkpoint: a WeightSource of vLLM's, or a module or a state dict whose
+    DTensors are taken as they lie (FSDP2 over tensor parallelism too). A tensor that is no DTensor is whole on all."""
+
+    def __init__(self, source: Any, n_trainers: int) -> None:
+        self._source, self._everywhere = source, tuple(range(n_trainers))
+        self._is_theirs = isinstance(source, base.WeightSource)
+
+    def _state(self) -> dict[str, Any]:
+        state = self._source.state_dict() if isinstance(self._source, torch.nn.Module) else self._source
+        return {name: x for name, x in state.items() if isinstance(x, torch.Tensor)}
+
+    def table(self) -> list[Any]:
+        """[name, dtype, shape] of each."""
+        if self._is_theirs:
+            return [[m.name, dtype_name(m.dtype), list(m.shape)] for m in self._source.metadata]
+        return [[name, dtype_name(x.dtype), list(x.shape)] for name, x in self._state().items()]
+
+    def layouts(self) -> dict[str, Layout]:
+        if self._is_theirs:
+            return {m.name: self._layout_of(m) for m in self._source.metadata}
+        state = self._state()
+        whole = Mesh([len(self._everywhere)])
+        of_dtensors = layouts_of(state)
+        return {
+            name: of_dtensors.get(name) or Layout(whole, tuple(x.shape), x.dtype, [Replicate()])
+            for name, x in state.items()
+        }
+
+    def _layout_of(self, m: Any) -> Layout:
+        owners = self._everywhere if m.owners is None else m.owners
+        sizes = (len(owners),) if m.mesh_shape is None else m.mesh_shape
+        cuts = m.placements if self._source.implements_iter_local() and m.placements is not None else None
+        placements: list[Placement] = [Replicate() for _ in sizes]
+        if cuts is not None:
+            placements = [Shard(cut.dim) if isinstance(cut, base.Shard) else Replicate() for cut in cuts]
+        return Layout(Mesh(sizes, owners), m.shape, m.dtype, placements)
+
+    def views(self) -> Iterator[tuple[str, Any, Any]]:
+        if not self._is_theirs:
+            for name, x in self._state().items():
+                inside = not hasattr(x, "to_local") or x.device_mesh.get_coordinate() is not None
+                yield name, (x.to_local() if hasattr(x, "to_local") else x).detach() if inside else None, None
+            return
+        theirs = self._source
+        for name, x in theirs.iter_local() if theirs.implements_iter_local() else theirs.iter_full():
+            yield name, x.detach(), None
+
+
+class XferTrainerEngine(TrainerWeightTransferEngine):
+    """One on each trainer rank. An error names the rank that had it, on every rank; afterwards trainer_init() makes
+    another engine."""
+
+    init_info_cls = XferTrainerInitInfo
+    _stores: ClassVar[dict[tuple[str, int], Any]] = {}
+
+    def __init__(self, info: XferTrainerInitInfo, *, client: Any, source: Any) -> None:
+        super().__init__(client=client, source=source, is_sender=info.rank == 0, rank=info.rank)
+        self._info, self._version = info, 0
+        self._weights = _Source(source, info.n_trainers)
+        told = {
+            name: getattr(info, name) for name in ("address", "port", "n_trainers", "world_size", "timeout_s", "staged")
+        }
+        self._comm: Comm | None = None
+        self._update: _Update | None = None
+        where = info.address, info.port
+        if where not in self._stores:
+            self._stores[where] = _store(info, is_master=self.is_sender)
+        session = _session(self._stores[where], info)
+        self._call = _Call(lambda: client.init_weight_transfer_engine({**told, "session": session}), self.is_sender)
+        try:
+            self._comm = _comm(self._stores[where], info, session, info.rank, _device_of(source))
+            self._update = self._plan()
+        except BaseException as error:
+            self.shutdown()
+            self._call.raise_instead_of(error)
+            raise
+        self._call.result()
+
+    @classmethod
+    def trainer_init(cls, init_info: XferTrainerInitInfo, *, client: Any, source: Any = None) -> XferTrainerEngine:
+        """Meet the other trainers and the workers, and plan with them. Collective."""
+        return cls(init_info, client=client, source=source)
+
+    def _plan(self) -> _Update:
+        assert self._comm is not None
+        table = self._weights.table()
+        share(self._comm, table if self.is_sender else None)
+
+        def tensors() -> list[Any]:
+            layouts = self._weights.layouts()
+            return [(name, layouts[name], None) for name, _, _ in table]
+
+        return _Update(self._comm, _agreed_plan(self._comm, tensors, self._info.timeout_s))
+
+    def send_weights(self) -> None:
+        """One update: when it returns the workers have the weights. Collective over the trainers."""
+        if self._comm is None or self._update is None:
+            raise RuntimeError("xfer: this engine's last update failed; trainer_init() makes another")
+        self._version += 1
+        try:
+            if self.is_sender:
+                self.client.start_weight_update()
+            call = _Call(lambda: self.client.update_weights({"version": self._version}), self.is_sender)
+            try:
+                if any(share(self._comm, False)):  # a worker has another model to update, or does so for the first time
+                    self._update.plan.close()
+                    self._update = self._plan()
+                self._update.run(self._version, self._weights.views)
+            except Exception as error:
+                call.raise_instead_of(error)
+                raise
+            call.result()
+        except BaseException:
+            self.shutdown()
+            raise
+        if self.is_sender:
+            self.client.finish_weight_update()
+
+    def shutdown(self) -> None:
+        """Leave the workers."""
+        if self._update is not None:
+            self._update.plan.close()
+        if self._comm is not None:
+            self._comm.close()
+        self._update = self._comm = None
+
+
+def _device_of(source: Any) -> Any:
+    """Where the weights lie."""
+    if isinstance(source, base.WeightSource):
+        return torch.device("cuda", torch.cuda.current_device()) if torch.cuda.is_available() else torch.device("cpu")
+    state = source.state_dict() if isinstance(source, torch.nn.Module) else source
+    device: torch.device = next(x for x in state.values() if isinstance(x, torch.Tensor)).device
+    return device
+
+
+class _Call:
+    """A call of the inference side while this side takes part in what it does there."""
+
+    def __init__(self, function: Callable[[], Any], wanted: bool) -> None:
+        self._error: BaseException | None = None
+        self._thread = threading.Thread(target=self._run, args=(function,), daemon=True)
+        if wanted:
+            self._thread.start()
+
+    def _run(self, function: Callable[[], Any]) -> None:
+        try:
+            function()
+        except BaseException as error:
+            self._error = error
+
+    def result(self) -> None:
+        """Wait for it, and raise what it raised."""
+        if self._thread.ident is not None:
+            self._thread.join()
+        if self._error is not None:
+            raise self._error
+
+    def raise_instead_of(self, error: BaseException) -> None:
+        """Where the call itself failed before its workers came: that is why they did not."""
+        if self._error is not None and isinstance(error, TimeoutError):
+            raise self._error from error

@@ -1,0 +1,313 @@
+"""The engine pair "xfer" in real vLLM on CPU: trainers and workers in processes, reduced models, and what vLLM's own
+load_weights() makes of the same checkpoint.
+
+    vllm_pair.py FAMILY:tpN[:STAGED,...] ... | errors
+
+The workers run vLLM's own functions of its GPU worker for weight updates. What stands in for a device is that of
+tests/refit/frameworks/ask/ask_vllm.py.
+"""
+
+import os
+import pathlib
+import signal
+import socket
+import sys
+import tempfile
+import time
+import types
+import zlib
+
+HERE = pathlib.Path(__file__).resolve().parent
+sys.path[:0] = [str(HERE), str(HERE.parent / "refit" / "frameworks" / "ask")]
+import ask_vllm  # noqa: E402  it sets the environment
+import families  # noqa: E402
+import torch  # noqa: E402
+import torch.distributed as dist  # noqa: E402
+
+STORE = ask_vllm.patch()
+import vllm.distributed.parallel_state as ps  # noqa: E402
+import vllm.model_executor.layers.fused_moe  # noqa: E402
+import vllm.model_executor.model_loader.utils as loader  # noqa: E402
+import vllm.model_executor.models.registry  # noqa: E402, F401
+from processes import Rank, call  # noqa: E402
+from torch.distributed.tensor import DTensor, Replicate, Shard  # noqa: E402, F401
+from vllm.config import WeightTransferConfig, set_current_vllm_config  # noqa: E402
+from vllm.distributed.weight_transfer import base  # noqa: E402
+from vllm.distributed.weight_transfer.factory import (  # noqa: E402
+    WeightTransferEngineFactory,
+    WeightTransferTrainerFactory,
+)
+from vllm.v1.worker.gpu_worker import Worker  # noqa: E402
+
+from xfer.integrations import register_vllm  # noqa: E402
+from xfer.integrations.vllm import XferTrainerInitInfo  # noqa: E402
+
+N_TRAINERS = 2
+CHECKPOINTS = tempfile.mkdtemp(prefix="xfer-checkpoints-")
+# No device: what waits for one has nothing to wait for.
+torch.accelerator.synchronize = lambda *_: None
+
+
+def values(name, shape, version):
+    """Of a tensor of the checkpoint, the same on every rank; other ones in each version."""
+    seed = zlib.crc32(f"{name} {version}".encode())
+    return torch.randn(shape, generator=torch.Generator().manual_seed(seed))
+
+
+def state_of(table, version):
+    return {name: values(name, shape, version) for name, shape in table.items()}
+
+
+def tensors_of(model):
+    """Its parameters, and what attention derives from them."""
+    found = dict(model.named_parameters(remove_duplicate=False))
+    for name, module in model.named_modules():
+        found |= {f"{name}.{n}": x for n, x in vars(module).items() if n in ("W_UV", "W_UK_T")}
+    return found
+
+
+def bytes_of(x):
+    return x.detach().contiguous().view(torch.uint8)
+
+
+class Server:
+    """One worker of a vLLM with tensor parallelism: vLLM's methods for weight updates on a model of vLLM's."""
+
+    def __init__(self, family, tp, rank):
+        folder, _ = families.write(family, CHECKPOINTS)
+        self.table = families.FAMILIES[family]()[1]
+        dist.init_process_group("fake", store=STORE(), rank=rank, world_size=tp)
+        self.config = ask_vllm.make_config(folder, ask_vllm.parse(f"tp{tp}"), 0)
+        self.config.parallel_config.rank = rank
+        torch.set_default_dtype(torch.float32)
+        with set_current_vllm_config(self.config):
+            ps.init_distributed_environment(world_size=tp, rank=rank, local_rank=0, backend="fake")
+            ps.initialize_model_parallel(tp, 1, backend="fake")
+            self.model, self.twin = self._model(), self._model()
+        register_vllm()
+        register_vllm()
+        engine = WeightTransferEngineFactory.create_engine(
+            WeightTransferConfig(backend="xfer"), self.config, torch.device("cpu"), self.model
+        )
+        worker = Worker.__new__(Worker)
+        worker.vllm_config, worker.rank, worker.weight_transfer_engine = self.config, rank, engine
+        worker._weight_update_active = worker._weight_update_is_draft = False
+        worker.model_runner = types.SimpleNamespace(reset_lora_state=lambda: None)
+        self.worker, self.doomed = worker, False
+
+    def _model(self):
+        self.config.compilation_config.static_forward_context.clear()
+        model = loader.initialize_model(vllm_config=self.config)
+        self._load(model, 0)
+        return model
+
+    def _load(self, model, version):
+        """As vLLM loads."""
+        with set_current_vllm_config(self.config):
+            model.load_weights(iter(state_of(self.table, version).items()))
+            loader.process_weights_after_loading(model, self.config.model_config, torch.device("cpu"))
+
+    def init_weight_transfer_engine(self, info):
+        self.worker.init_weight_transfer_engine(info)
+
+    def start_weight_update(self):
+        self.worker.start_weight_update()
+
+    def update_weights(self, info):
+        if self.doomed:
+            os.kill(os.getpid(), signal.SIGKILL)
+        self.worker.update_weights(info)
+
+    def doom(self):
+        """It is killed in its next update."""
+        self.doomed = True
+
+    def finish_weight_update(self):
+        self.worker.finish_weight_update()
+
+    def differing(self, version):
+        """Names of the tensors whose bytes are not those of vLLM's own load, and how many there are."""
+        self._load(self.twin, version)
+        ours, theirs = (tensors_of(model) for model in (self.model, self.twin))
+        assert set(ours) == set(theirs), set(ours) ^ set(theirs)
+        equal = {n for n in ours if torch.equal(bytes_of(ours[n]), bytes_of(theirs[n]))}
+        return sorted(set(ours) - equal), len(ours)
+
+    def addresses(self):
+        return {n: x.data_ptr() for n, x in self.model.named_parameters()}
+
+    def report(self):
+        return self.worker.weight_transfer_engine.report
+
+
+class Chunks(base.WeightSource):
+    """Each tensor in chunks of dim 0 by trainers, as FSDP's; vLLM's own interface."""
+
+    def __init__(self, table, rank):
+        self.table, self.rank, self.version = table, rank, 0
+
+    @base.cached_property
+    def metadata(self):
+        cut = {"owners": tuple(range(N_TRAINERS)), "placements": (base.Shard(0),)}
+        return [base.ParamMeta(n, torch.float32, tuple(s), **(cut if s else {})) for n, s in self.table.items()]
+
+    def iter_local(self):
+        for name, x in state_of(self.table, self.version).items():
+            n = -(-x.shape[0] // N_TRAINERS)
+            yield name, x[self.rank * n : (self.rank + 1) * n]
+
+
+class Client:
+    """vLLM's VLLMWeightSyncClient to workers of other processes."""
+
+    def __init__(self, rpc):
+        self._rpc = rpc
+
+    def init_weight_transfer_engine(self, info):
+        self._rpc("init_weight_transfer_engine", info)
+
+    def start_weight_update(self):
+        self._rpc("start_weight_update")
+
+    def update_weights(self, info):
+        self._rpc("update_weights", info)
+
+    def finish_weight_update(self, weight_version=None):
+        self._rpc("finish_weight_update")
+
+
+class Trainer:
+    def __init__(self, table, rank, rpc):
+        self.source, self.rank, self.rpc, self.engine = Chunks(table, rank), rank, rpc, None
+        register_vllm()
+
+    def init(self, port, world, staged, timeout_s, sleep_s=0.0):
+        time.sleep(sleep_s)
+        info = XferTrainerInitInfo("127.0.0.1", port, N_TRAINERS, world, timeout_s, staged, rank=self.rank)
+        self.engine = WeightTransferTrainerFactory.trainer_init(info, client=Client(self.rpc), source=self.source)
+
+    def send(self, version, sleep_s=0.0):
+        time.sleep(sleep_s)
+        self.source.version = version
+        self.engine.send_weights()
+
+    def mistake(self, name, shape):
+        self.source = Chunks({**self.source.table, name: shape}, self.rank)
+
+
+def free_port():
+    with socket.socket() as s:
+        s.bind(("127.0.0.1", 0))
+        return s.getsockname()[1]
+
+
+class Case:
+    def __init__(self, family, tp):
+        self.family, self.tp, self.port = family, tp, free_port()
+        self.table = families.FAMILIES[family]()[1]
+        self.workers = [self.worker(rank) for rank in range(tp)]
+        self.trainers = [Rank(lambda rpc, r=rank: Trainer(self.table, r, rpc)) for rank in range(N_TRAINERS)]
+        self.trainers[0].rpc_to = self.workers
+
+    def worker(self, rank):
+        return Rank(lambda _: Server(self.family, self.tp, rank))
+
+    def all(self, name, *arguments, late=None):
+        """On all trainers. late: (trainer, seconds)."""
+        calls = dict.fromkeys(self.trainers, (name, *arguments))
+        if late is not None:
+            calls[self.trainers[late[0]]] = (name, *arguments, late[1])
+        return list(call(calls, 200).values())
+
+    def init(self, staged=(), timeout_s=60.0, **how):
+        return self.all("init", self.port, N_TRAINERS + self.tp, list(staged), timeout_s, **how)
+
+    def check(self, version):
+        answers = call(dict.fromkeys(self.workers, ("differing", version))).values()
+        for rank, (good, result) in enumerate(answers):
+            assert (good, result[0]) == (True, []), f"worker {rank}, version {version}: {result}"
+        return sum(result[1] for _, result in answers)
+
+    def close(self):
+        for rank in (*self.workers, *self.trainers):
+            rank.kill()
+
+
+def good(answers):
+    assert all(each[0] for each in answers), answers
+
+
+def exchange(family, tp, staged):
+    """Three versions, every parameter of every worker after each."""
+    case = Case(family, tp)
+    before = call(dict.fromkeys(case.workers, ("addresses",)))
+    good(case.init(staged))
+    n = 0
+    for version in (1, 2, 3):
+        good(case.all("send", version))
+        n += case.check(version)
+    report = call({case.workers[0]: ("report",)})[case.workers[0]][1]
+    assert call(dict.fromkeys(case.workers, ("addresses",))) == before, "a parameter has moved"
+    kinds = {k: v for k, v in report["bytes"].items() if v}
+    assert "staged" in kinds if staged else "staged" not in kinds, kinds
+    print(
+        f"{family} tp{tp} staged={staged}: {n} parameters equal to load_weights', bytes of worker 0: {kinds}",
+        flush=True,
+    )
+    case.close()
+
+
+def names_on_all(answers, words, but=()):
+    for rank, (fine, text) in enumerate(answers):
+        if rank not in but:
+            assert not fine, rank
+            assert any(word in text for word in words), (rank, text)
+
+
+def errors():
+    """One rank that dies, is late, or has another model: named on every rank, and the next update works."""
+    case = Case("qwen3_moe", 2)
+    good(case.init())
+    good(case.all("send", 1))
+    case.check(1)
+
+    began = time.monotonic()
+    good(call({case.workers[1]: ("doom",)}).values())  # rank 3 of the comm
+    names_on_all(case.all("send", 2), ["rank 3", "ended"])
+    assert time.monotonic() - began < 30
+    case.workers[1] = case.trainers[0].rpc_to[1] = case.worker(1)
+    good(case.init())
+    good(case.all("send", 3))
+    case.check(3)
+    print("a worker that is killed: named by all, and the next update works", flush=True)
+
+    good(case.init(timeout_s=3.0))
+    names_on_all(case.all("send", 4, late=(1, 8.0)), ["rank 1"])
+    good(case.init())
+    good(case.all("send", 5))
+    case.check(5)
+    print("a trainer that is late: named by all, and the next update works", flush=True)
+
+    wrong = next(n for n, s in case.table.items() if n.endswith("o_proj.weight"))
+    good(call(dict.fromkeys(case.trainers, ("mistake", wrong, (48, 24)))).values())
+    names_on_all(case.init(), ["rank 2", "rank 3"])
+    good(call(dict.fromkeys(case.trainers, ("mistake", wrong, case.table[wrong]))).values())
+    good(case.init())
+    good(case.all("send", 6))
+    case.check(6)
+    print("another model: named by all, and the next update works", flush=True)
+    case.close()
+
+
+def main():
+    for job in sys.argv[1:]:
+        if job == "errors":
+            errors()
+            continue
+        family, tp, *staged = job.split(":")
+        ask_vllm.warm(families.write(family, CHECKPOINTS)[0])
+        exchange(family, int(tp[2:]), staged[0].split(",") if staged else [])
+
+
+if __name__ == "__main__":
+    main()
