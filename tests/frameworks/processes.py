@@ -73,7 +73,7 @@ def call(calls, timeout_s=120):
         open_ |= {w.pipe: w for ws in asking.values() for w in ws["left"]}
         for pipe in wait(list(open_), 0.05):
             _take(pipe, open_[pipe], calls, results, asking)
-    return results
+    return {rank: results[rank] for rank in calls}
 
 
 def _take(pipe, rank, calls, results, asking):

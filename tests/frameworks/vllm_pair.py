@@ -1,7 +1,7 @@
 """The engine pair "xfer" in real vLLM on CPU: trainers and workers in processes, reduced models, and what vLLM's own
 load_weights() makes of the same checkpoint.
 
-    vllm_pair.py FAMILY:tpN[:STAGED,...] ... | errors
+    vllm_pair.py FAMILY:tpN[:STAGED,...] ... | errors | trl
 
 The workers run vLLM's own functions of its GPU worker for weight updates. What stands in for a device is that of
 tests/refit/frameworks/ask/ask_vllm.py.
@@ -40,6 +40,7 @@ from vllm.distributed.weight_transfer.factory import (  # noqa: E402
 from vllm.v1.worker.gpu_worker import Worker  # noqa: E402
 
 from xfer.integrations import register_vllm  # noqa: E402
+from xfer.integrations.trl import XferWeightTransfer  # noqa: E402
 from xfer.integrations.vllm import XferTrainerInitInfo  # noqa: E402
 
 N_TRAINERS = 2
@@ -175,6 +176,12 @@ class Client:
     def finish_weight_update(self, weight_version=None):
         self._rpc("finish_weight_update")
 
+    def pause(self):
+        self.paused = True
+
+    def resume(self):
+        self.paused = False
+
 
 class Trainer:
     def __init__(self, table, rank, rpc):
@@ -257,6 +264,33 @@ def exchange(family, tp, staged):
     case.close()
 
 
+class TrlTrainer:
+    """Rank 0 of TRL's trainer, as its _sync_weight_merged() drives the object."""
+
+    def __init__(self, table, port, tp, rpc):
+        self.table, self.client = table, Client(rpc)
+        self.transfer = XferWeightTransfer(self.client, tp, port=port, timeout_s=60.0)
+        self.transfer.init_weight_transfer()
+
+    def send(self, version):
+        self.transfer.pause()
+        assert self.client.paused
+        self.transfer.send_weights(iter(state_of(self.table, version).items()))
+        self.transfer.resume()
+
+
+def trl():
+    """Full tensors of one trainer through TRL's interface."""
+    case = Case("qwen3_moe", 2)
+    trainer = Rank(lambda rpc: TrlTrainer(case.table, case.port, case.tp, rpc), case.workers)
+    for version in (1, 2, 3):
+        good(call({trainer: ("send", version)}).values())
+        n = case.check(version)
+    print(f"qwen3_moe tp2 by TRL's object: {n} parameters equal to load_weights' in 3 versions", flush=True)
+    trainer.kill()
+    case.close()
+
+
 def names_on_all(answers, words, but=()):
     for rank, (fine, text) in enumerate(answers):
         if rank not in but:
@@ -301,8 +335,8 @@ def errors():
 
 def main():
     for job in sys.argv[1:]:
-        if job == "errors":
-            errors()
+        if job in ("errors", "trl"):
+            {"errors": errors, "trl": trl}[job]()
             continue
         family, tp, *staged = job.split(":")
         ask_vllm.warm(families.write(family, CHECKPOINTS)[0])

@@ -29,7 +29,7 @@ from ..layout import Layout, Placement, Replicate, Shard
 from ..mesh import Mesh
 from ..plan import Plan
 from ..torch import layouts_of
-from ._comms import share
+from ._comms import awaited, share, store_gather
 
 __all__ = ["XferTrainerEngine", "XferTrainerInitInfo", "XferWorkerEngine"]
 
@@ -73,26 +73,8 @@ class XferTrainerInitInfo(TrainerInitInfo):
     staged: list[str] = field(default_factory=list)
 
 
-def _awaited(store: Any, key: str, rank: int, info: Any) -> Any:
-    """What a rank says in a store, or who did not come."""
-    try:
-        store.wait([key], timedelta(seconds=info.timeout_s))
-    except Exception as error:
-        who = f"trainer {rank}" if rank < info.n_trainers else f"worker {rank - info.n_trainers}"
-        raise TimeoutError(f"rank {rank} ({who}) did not come in {info.timeout_s:g} s") from error
-    return store.get(key)
-
-
-def _gather(store: Any, prefix: str, rank: int, info: Any) -> Callable[[bytes], list[bytes]]:
-    """An all-gather by a store."""
-    rounds = iter(range(1 << 62))
-
-    def gather(mine: bytes) -> list[bytes]:
-        at = f"{prefix}/{next(rounds)}"
-        store.set(f"{at}/{rank}", mine)
-        return [_awaited(store, f"{at}/{r}", r, info) for r in range(info.world_size)]
-
-    return gather
+def _who(info: Any) -> Callable[[int], str]:
+    return lambda rank: f" (trainer {rank})" if rank < info.n_trainers else f" (worker {rank - info.n_trainers})"
 
 
 def _store(info: Any, is_master: bool) -> Any:
@@ -106,9 +88,9 @@ def _session(store: Any, info: Any) -> str:
     word = uuid.uuid4().hex
     if info.rank != 0:
         store.set(f"xfer/asks/{info.rank}", word)
-        return str(_awaited(store, f"xfer/told/{word}", 0, info).decode())
+        return str(awaited(store, f"xfer/told/{word}", 0, info.timeout_s, " (trainer 0)").decode())
     for rank in range(1, info.n_trainers):
-        asked = _awaited(store, f"xfer/asks/{rank}", rank, info).decode()
+        asked = awaited(store, f"xfer/asks/{rank}", rank, info.timeout_s, f" (trainer {rank})").decode()
         store.delete_key(f"xfer/asks/{rank}")
         store.set(f"xfer/told/{asked}", word)
     return word
@@ -116,8 +98,7 @@ def _session(store: Any, info: Any) -> str:
 
 def _comm(store: Any, info: Any, session: str, rank: int, device: Any) -> Comm:
     """Of trainers, then workers. On GPUs over NCCL; the processes of CPUs must be of one host."""
-    prefix = f"xfer/{session}"
-    gather = _gather(store, prefix, rank, info)
+    gather = store_gather(store, f"xfer/{session}", rank, info.world_size, info.timeout_s, _who(info))
     if device.type == "cpu":
         comm = Comm.host(gather, rank, info.world_size)
     else:

@@ -1,0 +1,66 @@
+"""DTensor state dicts, pushed by trainers and pulled by generators: the two calls of torchtitan's weight sync
+(torchstore's put_state_dict and get_state_dict), as one collective transfer into the generators' own tensors.
+
+    push_state_dict(trainer.state_dict(), comm)        # on every trainer rank
+    pull_state_dict(generator.state_dict(), comm)      # on every generator rank, at the same time
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+
+from ..comm import Comm
+from ..torch import Transfer
+from ._comms import comm_of
+
+__all__ = ["drop_state_dict", "pull_state_dict", "push_state_dict"]
+
+_kept: dict[tuple[int, str], tuple[Comm, Transfer, list[int]]] = {}
+
+
+def _move(group: Any, key: str, version: int | None, **side: Any) -> None:
+    comm = comm_of(group)
+    kept = _kept.get((id(comm), key))
+    if kept is None:
+        kept = _kept[id(comm), key] = comm, Transfer(comm, **side), [0]
+    else:
+        _bind(kept[1], **side)
+    kept[2][0] = version if version is not None else kept[2][0] + 1
+    try:
+        kept[1].step(kept[2][0])
+    except BaseException:
+        drop_state_dict(group, key)
+        raise
+
+
+def _bind(transfer: Transfer, source: Any = None, target: Any = None) -> None:
+    """The tensors of this time; where they lie as before, nothing is to be done."""
+    state = source if source is not None else target
+    for name, tensor in state.items():
+        if isinstance(tensor, torch.Tensor):
+            local = tensor.to_local() if hasattr(tensor, "to_local") else tensor
+            transfer.plan.bind(name, **{"src" if source is not None else "dst": local.detach()})
+    transfer.plan.commit()
+
+
+def push_state_dict(state_dict: Any, group: Any, key: str = "model", version: int | None = None) -> None:
+    """This rank's part of the weights, to those that pull. Collective over the group: each rank pushes or pulls.
+
+    group: see comm_of(). key: of transfers that differ in their tensors. version: must grow; None: it is counted.
+    Raises MismatchError where the two sides have other names, shapes or types, on all ranks.
+    """
+    _move(group, key, version, source=state_dict)
+
+
+def pull_state_dict(state_dict: Any, group: Any, key: str = "model", version: int | None = None) -> None:
+    """Into the tensors of `state_dict`, in place. See push_state_dict()."""
+    _move(group, key, version, target=state_dict)
+
+
+def drop_state_dict(group: Any, key: str = "model") -> None:
+    """Forget a transfer, whose tensors are then made out anew."""
+    kept = _kept.pop((id(comm_of(group)), key), None)
+    if kept is not None:
+        kept[1].close()

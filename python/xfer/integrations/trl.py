@@ -1,0 +1,97 @@
+"""The `weight_transfer=` object of TRL's asynchronous trainers, over the engine pair of vLLM.
+
+    trainer = AsyncGRPOTrainer(..., weight_transfer=XferWeightTransfer("http://localhost:8000", n_workers=4))
+
+TRL calls it on rank 0 with full tensors, all of which it keeps until the update is done. Trainers that do not want to
+gather let every rank make an XferTrainerEngine of its sharded model instead.
+"""
+
+from __future__ import annotations
+
+import json
+import urllib.request
+from collections.abc import Iterator
+from typing import Any
+
+from . import register_vllm
+from .vllm import XferTrainerEngine, XferTrainerInitInfo
+
+__all__ = ["HttpClient", "XferWeightTransfer"]
+
+
+class HttpClient:
+    """vLLM's routes for weight updates (VLLM_SERVER_DEV_MODE=1)."""
+
+    def __init__(self, url: str, timeout_s: float) -> None:
+        self._url, self._timeout_s = url.rstrip("/"), timeout_s
+
+    def _post(self, path: str, body: Any = None) -> None:
+        request = urllib.request.Request(
+            f"{self._url}/{path}",
+            data=json.dumps(body or {}).encode(),
+            headers={"Content-Type": "application/json"},
+            method="POST",
+        )
+        with urllib.request.urlopen(request, timeout=self._timeout_s):
+            pass
+
+    def init_weight_transfer_engine(self, init_info: dict[str, Any]) -> None:
+        self._post("init_weight_transfer_engine", {"init_info": init_info})
+
+    def start_weight_update(self) -> None:
+        self._post("start_weight_update")
+
+    def update_weights(self, update_info: Any) -> None:
+        self._post("update_weights", {"update_info": update_info})
+
+    def finish_weight_update(self, weight_version: str | None = None) -> None:
+        self._post("finish_weight_update", None if weight_version is None else {"weight_version": weight_version})
+
+    def pause(self) -> None:
+        self._post("pause?mode=keep")
+
+    def resume(self) -> None:
+        self._post("resume")
+
+
+class XferWeightTransfer:
+    """server: its address, or a client with the methods of HttpClient. n_workers: all workers of the server.
+
+    address, port: where this process listens for the workers. After an error the next send_weights() meets them anew.
+    """
+
+    def __init__(
+        self, server: Any, n_workers: int, address: str = "127.0.0.1", port: int = 29610, timeout_s: float = 600.0
+    ) -> None:
+        self._client = HttpClient(server, timeout_s) if isinstance(server, str) else server
+        self._info = XferTrainerInitInfo(address, port, 1, 1 + n_workers, timeout_s, rank=0)
+        self._engine: XferTrainerEngine | None = None
+        self._state: dict[str, Any] = {}
+
+    def init_weight_transfer(self) -> None:
+        """The workers are met at the first send_weights(), which says what there is."""
+        register_vllm()
+
+    def pause(self) -> None:
+        self._client.pause()
+
+    def send_weights(self, iterator: Iterator[tuple[str, Any]]) -> None:
+        """Returns when the workers have all of them."""
+        self._state.update((name, tensor.detach()) for name, tensor in iterator)
+        try:
+            if self._engine is None:
+                self._engine = XferTrainerEngine.trainer_init(self._info, client=self._client, source=self._state)
+            self._engine.send_weights()
+        except BaseException:
+            self._engine = None
+            raise
+        finally:
+            self._state.clear()
+
+    def resume(self) -> None:
+        self._client.resume()
+
+    def destroy(self) -> None:
+        if self._engine is not None:
+            self._engine.shutdown()
+        self._engine = None

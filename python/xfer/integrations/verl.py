@@ -1,0 +1,192 @@
+"""A checkpoint engine for verl, "xfer": every actor rank is a source of what it holds, and every rollout rank receives.
+
+    actor_rollout_ref.rollout.checkpoint_engine.backend=xfer
+    actor_rollout_ref.rollout.checkpoint_engine.custom_backend_module=xfer.integrations.verl
+
+verl hands full tensors to its engines, of which all actor ranks have a replica: they share the work, so that what rank
+0 alone would send comes from all of them. Buckets are planned at the first update and found again at the next.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import uuid
+from collections.abc import AsyncGenerator, Generator, Iterator
+from datetime import timedelta
+from typing import Any
+
+import torch
+from verl.checkpoint_engine.base import CheckpointEngine, CheckpointEngineRegistry
+
+from ..comm import Comm, nccl_id
+from ..dtypes import dtype_name, torch_dtype
+from ..layout import Layout, Replicate
+from ..mesh import Mesh
+from ..plan import Plan
+from ._comms import share, store_gather
+
+__all__ = ["XferCheckpointEngine"]
+
+Bucket = list[tuple[str, Any]]
+
+
+@CheckpointEngineRegistry.register("xfer")  # type: ignore[untyped-decorator, unused-ignore]
+class XferCheckpointEngine(CheckpointEngine):
+    """bucket_size: bytes of tensors that are under way together; a rollout rank holds one bucket.
+
+    timeout_s: deadline of every wait. device: of the received tensors; None: the current GPU if there is one.
+    """
+
+    def __init__(
+        self, bucket_size: int, is_master: bool = False, timeout_s: float = 600.0, device: str | None = None
+    ) -> None:
+        self.bucket_size, self.is_master, self.timeout_s = bucket_size, is_master, timeout_s
+        self._device = torch.device(device or ("cuda" if torch.cuda.is_available() else "cpu"))
+        self._store: Any = None
+        self._comm: Comm | None = None
+        self._made_of: Any = None
+        self._plans: dict[str, Plan] = {}
+        self._version = 0
+
+    # ---- meeting
+
+    def prepare(self) -> dict[str, Any]:
+        """Where the master listens; nothing on the others."""
+        if not self.is_master:
+            return {}
+        if self._store is None:
+            self._host = _own_address()
+            self._store = torch.distributed.TCPStore(
+                self._host, 0, is_master=True, timeout=timedelta(seconds=self.timeout_s), wait_for_workers=False
+            )
+        if self._comm is None:
+            self._session = uuid.uuid4().hex
+        return {"address": self._host, "port": self._store.port, "session": self._session}
+
+    @classmethod
+    def build_topology(
+        cls, actor_wg_world_size: int, rollout_world_size: int, metadata: list[dict[str, Any]]
+    ) -> tuple[dict[str, list[Any]], dict[str, list[Any]]]:
+        """Actors first."""
+        size = actor_wg_world_size + rollout_world_size
+        return tuple(  # type: ignore[return-value]
+            {
+                "rank": list(ranks),
+                "world_size": [size] * len(ranks),
+                "n_actors": [actor_wg_world_size] * len(ranks),
+                "master": [metadata[0]] * len(ranks),
+            }
+            for ranks in (range(actor_wg_world_size), range(actor_wg_world_size, size))
+        )
+
+    def init_process_group(self, rank: int, world_size: int, n_actors: int, master: dict[str, Any]) -> None:
+        """Meet the others; at once where they have met already."""
+        made_of = rank, world_size, n_actors, master["session"]
+        if self._comm is not None and made_of == self._made_of:
+            return
+        self._leave()
+        if self._store is None or not self.is_master:
+            self._store = torch.distributed.TCPStore(
+                master["address"], master["port"], is_master=False, timeout=timedelta(seconds=self.timeout_s)
+            )
+        gather = store_gather(self._store, f"xfer/{master['session']}", rank, world_size, self.timeout_s)
+        if self._device.type == "cpu":
+            self._comm = Comm.host(gather, rank, world_size)
+        else:
+            words = gather(nccl_id() if rank == 0 else bytes(128))
+            self._comm = Comm.nccl(words[0], rank, world_size, self._device.index)
+        self._comm.set_timeout(int(self.timeout_s * 1000))
+        self._made_of, self._n_actors = made_of, n_actors
+
+    def finalize(self) -> None:
+        """Between updates the ranks stay together, unless one failed."""
+
+    def _leave(self) -> None:
+        for plan in self._plans.values():
+            plan.close()
+        if self._comm is not None:
+            self._comm.close()
+        self._plans, self._comm, self._version = {}, None, 0
+
+    # ---- one update
+
+    async def send_weights(
+        self, weights: Generator[tuple[str, Any], None, None], global_steps: int | None = None
+    ) -> None:
+        """All actor ranks, each with all tensors. An error is raised on every rank, which then meet anew."""
+        for bucket in self._buckets(weights):
+            await self._in_thread(self._move, bucket)
+        await self._in_thread(self._move, [])
+
+    async def receive_weights(self, global_steps: int | None = None) -> AsyncGenerator[tuple[str, Any], None]:
+        """The tensors of a bucket are valid until the first of the next one is asked for."""
+        while bucket := await self._in_thread(self._move, None):
+            for name, tensor in bucket:
+                yield name, tensor
+
+    async def _in_thread(self, function: Any, *arguments: Any) -> Any:
+        try:
+            return await asyncio.get_running_loop().run_in_executor(None, function, *arguments)
+        except BaseException:
+            self._leave()
+            raise
+
+    def _buckets(self, weights: Iterator[tuple[str, Any]]) -> Iterator[Bucket]:
+        bucket: Bucket = []
+        n_bytes = 0
+        for name, tensor in weights:
+            size = tensor.numel() * tensor.element_size()
+            if bucket and n_bytes + size > self.bucket_size:
+                yield bucket
+                bucket, n_bytes = [], 0
+            bucket.append((name, tensor.detach().to(self._device)))
+            n_bytes += size
+        if bucket:
+            yield bucket
+
+    def _move(self, sent: Bucket | None) -> Bucket:
+        """A bucket from the actors to the rollout ranks, whose `sent` is None; an empty one ends an update."""
+        if self._comm is None:
+            raise RuntimeError("xfer: the ranks have not met: the last update failed, or there was none")
+        table = None if sent is None else [[name, dtype_name(x.dtype), list(x.shape)] for name, x in sent]
+        said = share(self._comm, table)
+        if any(each != said[0] for each in said[: self._n_actors]):
+            rank = next(r for r in range(self._n_actors) if said[r] != said[0])
+            raise RuntimeError(f"xfer: actor rank {rank} has other tensors than rank 0")
+        rows = said[0]
+        if not rows:
+            return []
+        bucket = sent if sent is not None else self._empty(rows)
+        plan = self._plan_of(rows)
+        for name, x in bucket:
+            plan.bind(name, *((x, None) if sent is not None else (None, x)))
+        plan.commit()
+        self._version += 1
+        plan.run(self._version)
+        plan.wait()
+        return bucket
+
+    def _empty(self, rows: list[Any]) -> Bucket:
+        return [
+            (n, torch.empty(shape, dtype=torch_dtype(torch, dtype), device=self._device)) for n, dtype, shape in rows
+        ]
+
+    def _plan_of(self, rows: list[Any]) -> Plan:
+        assert self._comm is not None
+        key = repr(rows)
+        if key not in self._plans:
+            actors = Mesh([self._n_actors])
+            rollouts = Mesh([self._comm.size - self._n_actors], range(self._n_actors, self._comm.size))
+            tensors = [
+                (name, *(Layout(mesh, shape, dtype, [Replicate()]) for mesh in (actors, rollouts)))
+                for name, dtype, shape in rows
+            ]
+            self._plans[key] = Plan(self._comm, tensors)
+        return self._plans[key]
+
+
+def _own_address() -> str:
+    """Of this host, as verl's own engines find it."""
+    import ray
+
+    return str(ray.util.get_node_ip_address()).strip("[]") if ray.is_initialized() else "127.0.0.1"
