@@ -98,9 +98,9 @@ static bool visit(const xfer_refit *refit, xfer_locals *locals, int rank, fill_s
     ok = xfer_locals_view(locals, t, &src, &dst, &has) == XFER_OK &&
          xfer_refit_tensor_get(refit, t, &info) == XFER_OK;
     if (ok && sum == NULL && (has & 1) != 0)
-      ok = fill_write(&info, tensors[t].src, rank, &src, NULL);
+      ok = fill_write(&(fill_job){&info, tensors[t].src, rank, &src, NULL, NULL});
     if (ok && sum != NULL && (has & 2) != 0)
-      ok = fill_check(&info, tensors[t].dst, rank, &dst, sum, NULL);
+      ok = fill_check(&(fill_job){&info, tensors[t].dst, rank, &dst, NULL, NULL}, sum);
   }
   return ok;
 }

@@ -308,7 +308,9 @@ static void *rank_main(void *context)
 
     MUST(xfer_locals_view(locals, t, &src, &dst, &has));
     MUST(xfer_refit_tensor_get(refit, t, &info));
-    if ((has & 2) != 0 && !fill_check(&info, tensors[t].dst, rank, &dst, &sum, NULL)) exit(1);
+    if ((has & 2) != 0 &&
+        !fill_check(&(fill_job){&info, tensors[t].dst, rank, &dst, NULL, NULL}, &sum))
+      exit(1);
     free(sources[t]);
   }
   j->wrong = sum.wrong;

@@ -135,7 +135,7 @@ static bool contents(const perf_case *c, size_t tensor, uint64_t *seed, int64_t 
   xfer_refit_tensor info;
 
   if (xfer_refit_tensor_get(c->refit, tensor, &info) != XFER_OK) return false;
-  *seed = perf_seed(info.hf) + (uint64_t)info.offset;
+  *seed = fill_box_seed(info.hf) + (uint64_t)info.offset;
   memcpy(strides, info.strides, sizeof info.strides);
   if (info.n_experts > 0) strides[0] = EXPERT_STRIDE;
   return true;
@@ -145,7 +145,7 @@ static bool each_part(const perf_case *c, const perf_world *w, perf_op op, uint6
 {
   for (size_t t = 0; t < c->n_tensors; t++) {
     const xfer_layout *layout = op == PERF_FILL ? c->tensors[t].src : c->tensors[t].dst;
-    uint64_t seed = perf_seed(c->tensors[t].name);
+    uint64_t seed = fill_box_seed(c->tensors[t].name);
     int64_t strides[XFER_MAX_DIMS] = {0};
     xfer_view src;
     xfer_view dst;

@@ -18,7 +18,7 @@ typedef struct walk {
   uint64_t n_bytes; /* visited */
   xfer_stream stream;
   int64_t local[XFER_MAX_DIMS]; /* the box that is being built */
-  perf_box box;
+  fill_box box;
 } walk;
 
 size_t perf_part_bytes(const xfer_layout *layout, int rank, int64_t *shape)
@@ -52,8 +52,8 @@ static int box_done(walk *w)
   }
   w->box.n_elems = n_elems;
   w->n_bytes += (uint64_t)n_elems * (uint64_t)w->box.elem_bytes;
-  return w->op == PERF_FILL ? perf_fill(&w->box, w->stream)
-                            : perf_check(&w->box, w->wrong, w->stream);
+  return w->op == PERF_FILL ? fill_box_write(&w->box, w->stream)
+                            : fill_box_check(&w->box, w->wrong, w->stream);
 }
 
 static int each_run(walk *w, int d, uint64_t index);

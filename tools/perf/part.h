@@ -2,7 +2,7 @@
 #ifndef PERF_PART_H
 #define PERF_PART_H
 
-#include "fill.h"
+#include "fill_box.h"
 
 #include <xfer/xfer.h>
 

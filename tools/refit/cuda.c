@@ -28,7 +28,50 @@ static bool cuda_copy(void *to, const void *from, size_t n_bytes)
          good(cudaDeviceSynchronize(), "cudaDeviceSynchronize");
 }
 
-const refit_device refit_cuda = {cuda_alloc, cuda_free, cuda_copy};
+static bool cuda_set(void *memory, int byte, size_t n_bytes)
+{
+  return good(cudaMemset(memory, byte, n_bytes), "cudaMemset") &&
+         good(cudaDeviceSynchronize(), "cudaDeviceSynchronize");
+}
+
+/* ---- filling and checking, on the default stream ---- */
+
+static unsigned long long *counts; /* on the device: wrong bytes, the digest */
+
+static bool make_counts(void)
+{
+  void *made = NULL;
+
+  if (counts != NULL) return true;
+  if (!cuda_alloc(&made, 2 * sizeof *counts)) return false;
+  counts = made;
+  return cuda_set(counts, 0, 2 * sizeof *counts);
+}
+
+static bool cuda_fill(const fill_box *box)
+{
+  return fill_box_write(box, NULL) == 0;
+}
+
+static bool cuda_check(const fill_box *box, bool zero)
+{
+  if (!make_counts()) return false;
+  return (zero ? fill_box_check_zero(box, counts, NULL) : fill_box_check_sums(box, counts, NULL)) ==
+         0;
+}
+
+static bool cuda_sums(uint64_t *wrong, uint64_t *digest)
+{
+  unsigned long long now[2];
+
+  if (!make_counts() || !cuda_copy(now, counts, sizeof now)) return false;
+  *wrong = now[0];
+  *digest = now[1];
+  return cuda_set(counts, 0, sizeof now);
+}
+
+const refit_device refit_cuda = {cuda_alloc, cuda_free,  cuda_copy, cuda_set,
+                                 cuda_fill,  cuda_check, cuda_sums};
 
 static int all_gather(void *context, void *all, const void *mine, size_t n_bytes)
 {

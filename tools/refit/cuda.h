@@ -3,6 +3,7 @@
 #define TOOLS_REFIT_CUDA_H
 
 #include <mpi.h>
+#include <xfer/xfer.h>
 
 #include "device.h"
 

@@ -1,16 +1,22 @@
-/* Where the tensors of a refit lie, if not in host memory. */
+/* Where the tensors of a refit lie, if not in host memory; they are filled and checked there. */
 #ifndef TOOLS_REFIT_DEVICE_H
 #define TOOLS_REFIT_DEVICE_H
 
 #include <stdbool.h>
 #include <stddef.h>
-#include <xfer/xfer.h>
+#include <stdint.h>
 
-/* False: after a message on stderr. */
+#include "../common/fill_box.h"
+
+/* All false: after a message on stderr. What is begun is done when sums() or copy() returns. */
 typedef struct refit_device {
   bool (*alloc)(void **memory, size_t n_bytes);
   void (*free)(void *memory);
-  bool (*copy)(void *to, const void *from, size_t n_bytes); /* done when it returns */
+  bool (*copy)(void *to, const void *from, size_t n_bytes);
+  bool (*set)(void *memory, int byte, size_t n_bytes);
+  bool (*fill)(const fill_box *box);
+  bool (*check)(const fill_box *box, bool zero);
+  bool (*sums)(uint64_t *wrong, uint64_t *digest); /* of all checks since it was last asked */
 } refit_device;
 
 #endif

@@ -88,45 +88,108 @@ static void do_line(const line *l, size_t size, fill_sum *sum)
   }
 }
 
+/* A box on the host: line by line along the dim whose elements lie closest. */
+static void do_box(const fill_box *box, bool zero, fill_sum *sum)
+{
+  int64_t index[XFER_MAX_DIMS] = {0};
+  int inner = box->n_dims - 1;
+  int d;
+
+  for (int k = 0; k < box->n_dims; k++)
+    if (box->length[k] > 1 && (box->length[inner] < 2 || box->stride[k] < box->stride[inner]))
+      inner = k;
+  do {
+    line l = {box->base, (int64_t)box->elem_bytes, 1, box->seed, 1, zero};
+
+    for (int k = 0; k < box->n_dims; k++) {
+      l.at += index[k] * box->stride[k];
+      l.index += (uint64_t)(index[k] * box->global_stride[k]);
+    }
+    if (box->n_dims > 0) {
+      l.n = box->length[inner];
+      l.step = box->stride[inner];
+      l.stride = (uint64_t)box->global_stride[inner];
+    }
+    do_line(&l, (size_t)box->elem_bytes, sum);
+    for (d = box->n_dims - 1; d >= 0; d--) { /* count up the other dims */
+      if (d == inner) continue;
+      if (++index[d] < box->length[d]) break;
+      index[d] = 0;
+    }
+  } while (d >= 0);
+}
+
 /* ---- walking a part ---- */
 
+/* Consecutive indices of a dim in one piece of the view; `global` -1: padding. */
+typedef struct stretch {
+  int64_t global;
+  int64_t local;
+  int64_t length;
+} stretch;
+
 typedef struct walk {
-  const xfer_refit_tensor *tensor;
-  const xfer_view *view;
+  const fill_job *job;
   int n_dims;
-  size_t size;
-  int64_t shape[XFER_MAX_DIMS];   /* of the part */
-  int64_t strides[XFER_MAX_DIMS]; /* in memory, bytes */
-  int64_t *global[XFER_MAX_DIMS]; /* [shape[d]] global index of each local one; -1: padding */
-  uint64_t *seeds;                /* [experts] of the table's names, else [1] */
-  int inner;                      /* the dim of lines */
-  fill_sum *sum;                  /* NULL: write */
-  const fill_watch *watch;        /* NULL: nobody */
+  int64_t shape[XFER_MAX_DIMS];      /* of the part */
+  int64_t strides[XFER_MAX_DIMS];    /* in memory, bytes */
+  stretch *stretches[XFER_MAX_DIMS]; /* [n[d]] */
+  size_t n[XFER_MAX_DIMS];
+  uint64_t *seeds; /* [experts] of the table's names, else [1] */
 } walk;
 
 static void walk_free(walk *w)
 {
   for (int d = 0; d < w->n_dims; d++)
-    free(w->global[d]);
+    free(w->stretches[d]);
   free(w->seeds);
 }
 
-static bool find_globals(walk *w, const xfer_layout *layout, int rank, int d)
+/* The longest stretch of a dim: a piece of the view, or an expert, whose name is its own. */
+static int64_t longest(const walk *w, int d)
 {
+  const xfer_view *v = w->job->view;
+
+  if (d == 0 && w->job->tensor->n_experts > 0) return 1;
+  if (v->kind == XFER_VIEW_PIECES && v->piece_dim == d) return w->shape[d] / v->n_pieces;
+  return w->shape[d];
+}
+
+/* [local, local + length) of a dim, in stretches that do not cross a multiple of the longest. */
+static void add_stretches(walk *w, int d, int64_t global, int64_t local, int64_t length)
+{
+  const int64_t most = longest(w, d);
+
+  while (length > 0) {
+    const int64_t left = most - local % most;
+    const int64_t n = length < left ? length : left;
+
+    w->stretches[d][w->n[d]++] = (stretch){global, local, n};
+    if (global >= 0) global += n;
+    local += n;
+    length -= n;
+  }
+}
+
+static bool find_stretches(walk *w, int d)
+{
+  const fill_job *job = w->job;
+  int64_t at = 0;
   size_t n = 0;
   xfer_run *runs = NULL;
-  bool ok = xfer_layout_runs(layout, rank, d, NULL, 0, &n) == XFER_OK;
+  bool ok = xfer_layout_runs(job->layout, job->rank, d, NULL, 0, &n) == XFER_OK;
+  const size_t pieces = w->shape[d] > 0 ? (size_t)(w->shape[d] / longest(w, d)) : 0;
 
-  w->global[d] = malloc((size_t)(w->shape[d] + 1) * sizeof **w->global);
+  w->stretches[d] = calloc(2 * n + pieces + 2, sizeof **w->stretches);
   runs = calloc(n + 1, sizeof *runs);
-  ok = ok && w->global[d] != NULL && runs != NULL &&
-       xfer_layout_runs(layout, rank, d, runs, n, &n) == XFER_OK;
-  for (int64_t i = 0; ok && i < w->shape[d]; i++)
-    w->global[d][i] = -1;
-  for (size_t r = 0; ok && r < n; r++) {
-    for (int64_t i = 0; i < runs[r].length; i++)
-      w->global[d][runs[r].local + i] = runs[r].global + i;
+  ok = ok && w->stretches[d] != NULL && runs != NULL &&
+       xfer_layout_runs(job->layout, job->rank, d, runs, n, &n) == XFER_OK;
+  for (size_t r = 0; ok && r < n; r++) { /* ascending in local */
+    add_stretches(w, d, -1, at, runs[r].local - at);
+    add_stretches(w, d, runs[r].global, runs[r].local, runs[r].length);
+    at = runs[r].local + runs[r].length;
   }
+  if (ok) add_stretches(w, d, -1, at, w->shape[d] - at);
   free(runs);
   return ok;
 }
@@ -134,163 +197,129 @@ static bool find_globals(walk *w, const xfer_layout *layout, int rank, int d)
 /* The seed of each expert's name, or of the one name. */
 static bool find_seeds(walk *w, int64_t n_experts)
 {
-  const char *hf = w->tensor->hf;
-  const char *place = w->tensor->n_experts > 0 ? strstr(hf, "{expert}") : NULL;
+  const xfer_refit_tensor *t = w->job->tensor;
+  const char *place = t->n_experts > 0 ? strstr(t->hf, "{expert}") : NULL;
   char name[1024];
 
   w->seeds = calloc((size_t)n_experts + 1, sizeof *w->seeds);
   if (w->seeds == NULL) return false;
-  w->seeds[0] = fnv1a(hf);
+  w->seeds[0] = fnv1a(t->hf);
   for (int64_t e = 0; place != NULL && e < n_experts; e++) {
-    snprintf(name, sizeof name, "%.*s%" PRId64 "%s", (int)(place - hf), hf,
-             w->tensor->first_expert + e, place + strlen("{expert}"));
+    snprintf(name, sizeof name, "%.*s%" PRId64 "%s", (int)(place - t->hf), t->hf,
+             t->first_expert + e, place + strlen("{expert}"));
     w->seeds[e] = fnv1a(name);
   }
   return true;
 }
 
-static void find_strides(walk *w)
+static bool walk_init(walk *w)
 {
-  int64_t stride = (int64_t)w->size;
-
-  for (int d = w->n_dims - 1; d >= 0; d--) {
-    w->strides[d] = w->view->kind == XFER_VIEW_DENSE ? stride : w->view->strides[d];
-    stride *= w->shape[d] > 0 ? w->shape[d] : 1;
-  }
-  w->inner = w->n_dims - 1;
-  for (int d = 0; d < w->n_dims; d++) {
-    const bool cut = w->view->kind == XFER_VIEW_PIECES && w->view->piece_dim == d;
-
-    if (w->shape[d] > 1 && !cut && (w->shape[w->inner] < 2 || w->strides[d] < w->strides[w->inner]))
-      w->inner = d;
-  }
-}
-
-static bool walk_init(walk *w, const xfer_layout *layout, int rank)
-{
+  const fill_job *job = w->job;
   int64_t global[XFER_MAX_DIMS];
+  int64_t stride = (int64_t)xfer_dtype_size(xfer_layout_dtype(job->layout));
   bool ok = true;
 
-  w->n_dims = xfer_layout_shape(layout, global);
-  w->size = xfer_dtype_size(xfer_layout_dtype(layout));
-  if (xfer_layout_local_shape(layout, rank, w->shape) != XFER_OK) return false;
+  w->n_dims = xfer_layout_shape(job->layout, global);
+  if (xfer_layout_local_shape(job->layout, job->rank, w->shape) != XFER_OK) return false;
+  for (int d = w->n_dims - 1; d >= 0; d--) {
+    w->strides[d] = job->view->kind == XFER_VIEW_DENSE ? stride : job->view->strides[d];
+    stride *= w->shape[d] > 0 ? w->shape[d] : 1;
+  }
   for (int d = 0; d < w->n_dims && ok; d++)
-    ok = find_globals(w, layout, rank, d);
-  ok = ok && find_seeds(w, w->n_dims > 0 ? global[0] : 0);
-  find_strides(w);
-  return ok;
+    ok = find_stretches(w, d);
+  return ok && find_seeds(w, w->n_dims > 0 ? global[0] : 0);
 }
 
-/* Where the element at `index` lies. */
-static char *address(const walk *w, const int64_t *index)
+/* The product of one stretch of each dim. True: padding. */
+static bool make_box(const walk *w, const size_t *chosen, fill_box *box)
 {
-  const xfer_view *v = w->view;
+  const xfer_refit_tensor *t = w->job->tensor;
+  const xfer_view *v = w->job->view;
   char *base = v->base;
   int64_t offset = 0;
+  bool zero = false;
 
+  *box = (fill_box){.n_elems = 1, .n_dims = w->n_dims};
+  box->elem_bytes = (int32_t)xfer_dtype_size(xfer_layout_dtype(w->job->layout));
+  box->seed = w->seeds[0] + (uint64_t)t->offset;
   for (int d = 0; d < w->n_dims; d++) {
-    int64_t i = index[d];
+    const stretch *s = &w->stretches[d][chosen[d]];
+    const bool expert = d == 0 && t->n_experts > 0;
+    int64_t local = s->local;
 
     if (v->kind == XFER_VIEW_PIECES && v->piece_dim == d) {
       const int64_t length = w->shape[d] / v->n_pieces;
 
-      base = v->pieces[i / length];
-      i %= length;
+      base = v->pieces[local / length];
+      local %= length;
     }
-    offset += i * w->strides[d];
+    offset += local * w->strides[d];
+    box->length[d] = s->length;
+    box->n_elems *= s->length;
+    box->stride[d] = w->strides[d];
+    box->global_stride[d] = expert ? 0 : t->strides[d];
+    zero = zero || s->global < 0;
+    if (s->global >= 0 && expert) box->seed += w->seeds[s->global] - w->seeds[0];
+    if (s->global >= 0 && !expert) box->seed += (uint64_t)(s->global * t->strides[d]);
   }
-  return base + offset;
+  box->base = base + offset;
+  return zero;
 }
 
-/* How many elements from `i` on in the inner dim make one line: neighbours on both sides. */
-static int64_t line_length(const walk *w, int64_t i)
+/* What is done with a box; false: after a message. */
+static bool visit(const fill_job *job, const fill_box *box, bool zero, fill_sum *sum)
 {
-  const int64_t *g = w->global[w->inner];
-  int64_t end = w->shape[w->inner], n = 1;
+  const uint64_t n_bytes = (uint64_t)box->n_elems * (uint64_t)box->elem_bytes;
+  bool ok = true;
 
-  if (w->view->kind == XFER_VIEW_PIECES && w->view->piece_dim == w->inner) {
-    const int64_t length = end / w->view->n_pieces;
-
-    end = (i / length + 1) * length;
-  }
-  if (g[i] < 0) {
-    while (i + n < end && g[i + n] < 0)
-      n++;
+  if (job->device == NULL) {
+    do_box(box, zero, sum);
   } else {
-    while (i + n < end && g[i + n] == g[i] + n)
-      n++;
+    if (sum != NULL) sum->bytes += n_bytes;
+    if (sum != NULL) ok = job->device->check(box, zero);
+    if (sum == NULL && !zero) ok = job->device->fill(box);
   }
-  return n;
+  if (job->watch != NULL) job->watch->done(job->watch->context, (double)n_bytes);
+  return ok;
 }
 
-static line make_line(const walk *w, const int64_t *index)
+static bool walk_part(const walk *w, fill_sum *sum)
 {
-  const xfer_refit_tensor *t = w->tensor;
-  line l = {address(w, index), (int64_t)w->size, 1, w->seeds[0] + (uint64_t)t->offset, 1, false};
+  size_t chosen[XFER_MAX_DIMS] = {0};
+  bool ok = true;
+  int d;
 
-  for (int d = 0; d < w->n_dims; d++) {
-    const int64_t g = w->global[d][index[d]];
+  for (d = 0; d < w->n_dims; d++) {
+    if (w->n[d] == 0) return true;
+  }
+  do {
+    fill_box box;
+    const bool zero = make_box(w, chosen, &box);
 
-    if (g < 0) l.zero = true;
-    if (g >= 0 && d == 0 && t->n_experts > 0) {
-      l.index += w->seeds[g] - w->seeds[0];
-    } else if (g >= 0) {
-      l.index += (uint64_t)(g * t->strides[d]);
+    ok = visit(w->job, &box, zero, sum);
+    for (d = w->n_dims - 1; d >= 0; d--) {
+      if (++chosen[d] < w->n[d]) break;
+      chosen[d] = 0;
     }
-  }
-  if (w->n_dims > 0) {
-    l.step = w->strides[w->inner];
-    l.stride = (uint64_t)t->strides[w->inner];
-    l.n = w->inner == 0 && t->n_experts > 0 ? 1 : line_length(w, index[w->inner]);
-  }
-  return l;
+  } while (ok && d >= 0);
+  return ok;
 }
 
-static void walk_part(const walk *w)
+static bool walk_all(const fill_job *job, fill_sum *sum)
 {
-  int64_t index[XFER_MAX_DIMS] = {0};
+  walk w = {.job = job};
+  const bool ok = walk_init(&w) && walk_part(&w, sum);
 
-  for (int d = 0; d < w->n_dims; d++) {
-    if (w->shape[d] == 0) return;
-  }
-  for (;;) {
-    const line l = make_line(w, index);
-    int d = w->n_dims - 1;
-
-    do_line(&l, w->size, w->sum);
-    if (w->watch != NULL) w->watch->done(w->watch->context, (double)l.n * (double)w->size);
-    if (w->n_dims == 0) return;
-    index[w->inner] += l.n;
-    if (index[w->inner] < w->shape[w->inner]) continue;
-    index[w->inner] = 0;
-    for (; d >= 0; d--) { /* count up the other dims */
-      if (d == w->inner) continue;
-      if (++index[d] < w->shape[d]) break;
-      index[d] = 0;
-    }
-    if (d < 0) return;
-  }
-}
-
-static bool walk_all(const xfer_refit_tensor *tensor, const xfer_layout *layout, int rank,
-                     const xfer_view *view, fill_sum *sum, const fill_watch *watch)
-{
-  walk w = {.tensor = tensor, .view = view, .sum = sum, .watch = watch};
-  const bool ok = walk_init(&w, layout, rank);
-
-  if (ok) walk_part(&w);
   walk_free(&w);
   return ok;
 }
 
-bool fill_write(const xfer_refit_tensor *tensor, const xfer_layout *layout, int rank,
-                const xfer_view *view, const fill_watch *watch)
+bool fill_write(const fill_job *job)
 {
-  return walk_all(tensor, layout, rank, view, NULL, watch);
+  return walk_all(job, NULL);
 }
 
-bool fill_check(const xfer_refit_tensor *tensor, const xfer_layout *layout, int rank,
-                const xfer_view *view, fill_sum *sum, const fill_watch *watch)
+bool fill_check(const fill_job *job, fill_sum *sum)
 {
-  return walk_all(tensor, layout, rank, view, sum, watch);
+  return walk_all(job, sum);
 }

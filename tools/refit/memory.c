@@ -20,17 +20,17 @@ static bool add_buffer(refit_memory *m, const char *name, bool is_dst, const int
   refit_buffer *b = &m->buffers[m->n_buffers];
   const size_t size = (size_t)count_bytes(shape, n_dims, elem_bytes);
 
-  *b = (refit_buffer){.name = name, .is_dst = is_dst, .n_bytes = size};
-  b->base = aligned_alloc(ALIGNMENT, (size + ALIGNMENT) / ALIGNMENT * ALIGNMENT);
-  if (b->base == NULL) return false;
-  m->n_buffers++;
-  return m->device == NULL || m->device->alloc(&b->twin, size);
-}
+  void *base = NULL;
 
-static bool give(xfer_locals *locals, const xfer_local *local, void *memory)
-{
-  return locals == NULL || xfer_locals_give(locals, local->side, local->name, local->dtype, memory,
-                                            local->shape, NULL, local->n_dims) == XFER_OK;
+  if (m->device != NULL) {
+    if (!m->device->alloc(&base, size)) return false;
+  } else {
+    base = aligned_alloc(ALIGNMENT, (size + ALIGNMENT) / ALIGNMENT * ALIGNMENT);
+  }
+  if (base == NULL) return false;
+  *b = (refit_buffer){name, is_dst, base, size};
+  m->n_buffers++;
+  return true;
 }
 
 static bool create_locals(refit_memory *m)
@@ -38,8 +38,6 @@ static bool create_locals(refit_memory *m)
   size_t n;
   bool ok = xfer_locals_create(&m->locals, m->what->refit, m->rank) == XFER_OK;
 
-  if (ok && m->device != NULL)
-    ok = xfer_locals_create(&m->twins, m->what->refit, m->rank) == XFER_OK;
   n = xfer_locals_count(m->locals);
   m->buffers = calloc(n + 1, sizeof *m->buffers);
   if (m->buffers == NULL) return false;
@@ -49,7 +47,8 @@ static bool create_locals(refit_memory *m)
     ok = xfer_locals_get(m->locals, i, &local) == XFER_OK &&
          add_buffer(m, local.name, local.side == XFER_SIDE_GEN, local.shape, local.n_dims,
                     xfer_dtype_size((xfer_dtype)local.dtype)) &&
-         give(m->locals, &local, m->buffers[i].base) && give(m->twins, &local, m->buffers[i].twin);
+         xfer_locals_give(m->locals, local.side, local.name, local.dtype, m->buffers[i].base,
+                          local.shape, NULL, local.n_dims) == XFER_OK;
   }
   return ok;
 }
@@ -115,37 +114,46 @@ uint64_t refit_memory_bytes(const refit_memory *memory, bool is_dst)
 void refit_memory_free(refit_memory *memory)
 {
   for (size_t i = 0; i < memory->n_buffers; i++) {
-    if (memory->buffers[i].twin != NULL) memory->device->free(memory->buffers[i].twin);
-    free(memory->buffers[i].base);
+    if (memory->device != NULL)
+      memory->device->free(memory->buffers[i].base);
+    else
+      free(memory->buffers[i].base);
   }
   free(memory->buffers);
   xfer_locals_destroy(memory->locals);
-  xfer_locals_destroy(memory->twins);
   memset(memory, 0, sizeof *memory);
 }
 
-bool refit_memory_upload(const refit_memory *memory, bool is_dst)
+bool refit_memory_set(const refit_memory *memory, int byte)
 {
-  for (size_t i = 0; memory->device != NULL && i < memory->n_buffers; i++) {
+  for (size_t i = 0; i < memory->n_buffers; i++) {
     const refit_buffer *b = &memory->buffers[i];
 
-    if (b->is_dst == is_dst && !memory->device->copy(b->twin, b->base, b->n_bytes)) return false;
+    if (!b->is_dst) continue;
+    if (memory->device == NULL) memset(b->base, byte, b->n_bytes);
+    if (memory->device != NULL && !memory->device->set(b->base, byte, b->n_bytes)) return false;
   }
   return true;
 }
 
-bool refit_memory_download(const refit_memory *memory)
+bool refit_memory_read(const refit_memory *memory, void *to, const refit_buffer *b, size_t first,
+                       size_t n_bytes)
 {
-  for (size_t i = 0; memory->device != NULL && i < memory->n_buffers; i++) {
-    const refit_buffer *b = &memory->buffers[i];
-
-    if (b->is_dst && !memory->device->copy(b->base, b->twin, b->n_bytes)) return false;
-  }
+  if (memory->device != NULL) return memory->device->copy(to, b->base + first, n_bytes);
+  memcpy(to, b->base + first, n_bytes);
   return true;
 }
 
-/* The parts of a problem line, on the device if there is one and `twins`. */
-static int part_views(const refit_memory *memory, bool twins, xfer_view *src, xfer_view *dst)
+bool refit_memory_write(const refit_memory *memory, const refit_buffer *b, size_t first,
+                        const void *from, size_t n_bytes)
+{
+  if (memory->device != NULL) return memory->device->copy(b->base + first, from, n_bytes);
+  memcpy(b->base + first, from, n_bytes);
+  return true;
+}
+
+/* The parts of a problem line. */
+static int part_views(const refit_memory *memory, xfer_view *src, xfer_view *dst)
 {
   int has = 0;
 
@@ -153,7 +161,7 @@ static int part_views(const refit_memory *memory, bool twins, xfer_view *src, xf
     const refit_buffer *b = &memory->buffers[i];
 
     if (b->n_bytes == 0) continue;
-    *(b->is_dst ? dst : src) = xfer_view_dense(twins && b->twin != NULL ? b->twin : b->base);
+    *(b->is_dst ? dst : src) = xfer_view_dense(b->base);
     has |= b->is_dst ? 2 : 1;
   }
   return has;
@@ -164,18 +172,17 @@ bool refit_memory_view(refit_memory *memory, size_t tensor, xfer_view *src, xfer
 {
   if (memory->locals != NULL)
     return xfer_locals_view(memory->locals, tensor, src, dst, has) == XFER_OK;
-  *has = part_views(memory, false, src, dst);
+  *has = part_views(memory, src, dst);
   return true;
 }
 
 bool refit_memory_bind(refit_memory *memory, xfer_plan *plan)
 {
-  xfer_locals *locals = memory->twins != NULL ? memory->twins : memory->locals;
   xfer_view src, dst;
   int has;
 
-  if (locals != NULL) return xfer_locals_bind(locals, plan) == XFER_OK;
-  has = part_views(memory, true, &src, &dst);
+  if (memory->locals != NULL) return xfer_locals_bind(memory->locals, plan) == XFER_OK;
+  has = part_views(memory, &src, &dst);
   return xfer_plan_bind(plan, 0, (has & 1) != 0 ? &src : NULL, (has & 2) != 0 ? &dst : NULL) ==
          XFER_OK;
 }

@@ -1,5 +1,5 @@
-/* The memory of one rank: a buffer for each local tensor of either side. With a device each has a
- * twin there, which is what the plan is given. */
+/* The memory of one rank: a buffer for each local tensor of either side, on the device if there is
+ * one. */
 #ifndef TOOLS_REFIT_MEMORY_H
 #define TOOLS_REFIT_MEMORY_H
 
@@ -8,16 +8,14 @@
 typedef struct refit_buffer {
   const char *name;
   bool is_dst;
-  char *base; /* on the host */
-  void *twin; /* on the device; NULL: there is none */
+  char *base;
   size_t n_bytes;
 } refit_buffer;
 
 typedef struct refit_memory {
   refit_buffer *buffers;
   size_t n_buffers;
-  xfer_locals *locals; /* of the host's memory; NULL: a problem line */
-  xfer_locals *twins;  /* of the device's; NULL: no device, or a problem line */
+  xfer_locals *locals; /* NULL: a problem line */
   const refit_device *device;
   const refit_case *what;
   int rank;
@@ -29,15 +27,18 @@ bool refit_memory_create(refit_memory *memory, const refit_case *what, const ref
 void refit_memory_free(refit_memory *memory);
 /* Bytes of the sources or of the destinations. */
 uint64_t refit_memory_bytes(const refit_memory *memory, bool is_dst);
-/* Bytes of the host's memory that refit_memory_create() would take for a rank. */
+/* Bytes that refit_memory_create() would take for a rank. */
 bool refit_memory_need(const refit_case *what, int rank, uint64_t *n_bytes);
-/* The sources or the destinations go to the device. */
-bool refit_memory_upload(const refit_memory *memory, bool is_dst);
-/* The destinations come back from it. */
-bool refit_memory_download(const refit_memory *memory);
+/* Every destination byte. */
+bool refit_memory_set(const refit_memory *memory, int byte);
+/* Between a buffer's bytes and host memory. */
+bool refit_memory_read(const refit_memory *memory, void *to, const refit_buffer *b, size_t first,
+                       size_t n_bytes);
+bool refit_memory_write(const refit_memory *memory, const refit_buffer *b, size_t first,
+                        const void *from, size_t n_bytes);
 /* Hands every view to the plan. */
 bool refit_memory_bind(refit_memory *memory, xfer_plan *plan);
-/* The views of a tensor on the host, as xfer_locals_view() gives them. */
+/* The views of a tensor, as xfer_locals_view() gives them. */
 bool refit_memory_view(refit_memory *memory, size_t tensor, xfer_view *src, xfer_view *dst,
                        int *has);
 /* What a tensor is in the table. */

@@ -131,7 +131,8 @@ static uint64_t free_memory(void)
   return kib * 1024;
 }
 
-/* What the ranks of a host will ask for is compared with what it has before any of it is. */
+/* What the ranks of a host will ask for is compared with what it has before any of it is; a device
+ * says itself what it lacks. */
 static bool enough_memory(state *s)
 {
   typedef struct need {
@@ -169,7 +170,7 @@ static bool make_plan(state *s, double *ms)
   *ms = now_ms() - start;
   if (!agree(s, ok, "plan")) return false;
   say(s, "memory", NULL, 0);
-  if (!enough_memory(s)) return false;
+  if (s->options->device == NULL && !enough_memory(s)) return false;
   ok = refit_memory_create(&s->memory, s->what, s->options->device, s->rank);
   if (!agree(s, ok, "memory")) return false;
   ok = refit_memory_bind(&s->memory, s->plan);
@@ -183,33 +184,45 @@ static void advance(void *context, double n_bytes)
   progress_add(context, n_bytes);
 }
 
-static bool fill_sources(state *s)
+/* A tensor's part of one side, `wanted` 1 or 2 as xfer_locals_view() has it. False: it failed. */
+static bool each_part(state *s, size_t t, int wanted, fill_sum *sum)
 {
+  const xfer_tensor *tensor = &s->what->tensors[t];
   const fill_watch watch = {advance, &s->progress};
-  bool ok = true;
+  xfer_refit_tensor info;
+  xfer_view views[2];
+  int has = 0;
 
-  say(s, "filling the sources:", NULL, (double)refit_memory_bytes(&s->memory, false));
-  for (size_t t = 0; t < s->what->n_tensors && ok && !interrupt_came(); t++) {
-    xfer_refit_tensor info;
-    xfer_view src, dst;
-    int has = 0;
-
-    ok = refit_memory_view(&s->memory, t, &src, &dst, &has) &&
-         refit_memory_tensor(&s->memory, t, &info);
-    if (ok && (has & 1) != 0)
-      ok = fill_write(&info, s->what->tensors[t].src, s->rank, &src, &watch);
-  }
-  return agree(s, ok && refit_memory_upload(&s->memory, false), "fill");
+  if (!refit_memory_view(&s->memory, t, &views[0], &views[1], &has) ||
+      !refit_memory_tensor(&s->memory, t, &info))
+    return false;
+  if ((has & wanted) == 0) return true;
+  const fill_job job = {&info,
+                        wanted == 1 ? tensor->src : tensor->dst,
+                        s->rank,
+                        &views[wanted - 1],
+                        s->options->device,
+                        &watch};
+  return sum == NULL ? fill_write(&job) : fill_check(&job, sum);
 }
 
-static bool poison(state *s)
+static bool each_tensor(state *s, int wanted, fill_sum *sum)
 {
-  for (size_t i = 0; i < s->memory.n_buffers; i++) {
-    const refit_buffer *b = &s->memory.buffers[i];
+  bool ok = true;
 
-    if (b->is_dst) memset(b->base, POISON, b->n_bytes);
-  }
-  return refit_memory_upload(&s->memory, true);
+  for (size_t t = 0; t < s->what->n_tensors && ok && !interrupt_came(); t++)
+    ok = each_part(s, t, wanted, sum);
+  return ok;
+}
+
+static bool fill_sources(state *s)
+{
+  const refit_device *device = s->options->device;
+  uint64_t none[2];
+
+  say(s, "filling the sources:", NULL, (double)refit_memory_bytes(&s->memory, false));
+  const bool ok = each_tensor(s, 1, NULL);
+  return agree(s, ok && (device == NULL || device->sums(&none[0], &none[1])), "fill");
 }
 
 static int compare_doubles(const void *a, const void *b)
@@ -232,7 +245,7 @@ static bool run_all(state *s, double *median)
   for (int64_t i = 0; i < n && ok; i++) {
     double mine, start;
 
-    ok = (i > 0 && i < n - 1) || poison(s);
+    ok = (i > 0 && i < n - 1) || refit_memory_set(&s->memory, POISON);
     ok = agree(s, ok, "runs"); /* all start together */
     start = now_ms();
     if (ok) { /* all wait, whatever their runs came to */
@@ -247,8 +260,7 @@ static bool run_all(state *s, double *median)
     }
     progress_add(&s->progress, 1);
   }
-  if (ok) ok = agree(s, refit_memory_download(&s->memory), "runs") && ms != NULL;
-  if (ok) {
+  if (ok && ms != NULL) {
     qsort(ms, (size_t)n, sizeof *ms, compare_doubles);
     *median = ms[n / 2];
   }
@@ -281,7 +293,11 @@ static bool corrupt(state *s)
 
     if (!b->is_dst) continue;
     for (uint64_t k = (before + step - 1) / step; k < n && k * step < before + b->n_bytes; k++) {
-      b->base[k * step - before] = (char)(b->base[k * step - before] ^ 0x10);
+      char byte;
+
+      if (!refit_memory_read(&s->memory, &byte, b, k * step - before, 1)) return false;
+      byte = (char)(byte ^ 0x10);
+      if (!refit_memory_write(&s->memory, b, k * step - before, &byte, 1)) return false;
     }
     before += b->n_bytes;
   }
@@ -291,20 +307,11 @@ static bool corrupt(state *s)
 static bool check(state *s, fill_sum *sum)
 {
   const uint64_t bytes = refit_memory_bytes(&s->memory, true);
-  const fill_watch watch = {advance, &s->progress};
-  bool ok = true;
+  const refit_device *device = s->options->device;
 
   say(s, "checking:", NULL, (double)bytes);
-  for (size_t t = 0; t < s->what->n_tensors && ok && !interrupt_came(); t++) {
-    xfer_refit_tensor info;
-    xfer_view src, dst;
-    int has = 0;
-
-    ok = refit_memory_view(&s->memory, t, &src, &dst, &has) &&
-         refit_memory_tensor(&s->memory, t, &info);
-    if (ok && (has & 2) != 0)
-      ok = fill_check(&info, s->what->tensors[t].dst, s->rank, &dst, sum, &watch);
-  }
+  bool ok = each_tensor(s, 2, sum);
+  if (ok && device != NULL) ok = device->sums(&sum->wrong, &sum->digest);
   if (ok && sum->bytes < bytes) sum->wrong += bytes - sum->bytes; /* bytes that belong to no part */
   return agree(s, ok, "check");
 }
@@ -312,16 +319,22 @@ static bool check(state *s, fill_sum *sum)
 enum { CHUNK_BYTES = 1 << 24 };
 
 /* False: errno. */
-static bool write_file(const char *path, const refit_buffer *b)
+static bool write_file(const refit_memory *memory, const char *path, const refit_buffer *b)
 {
   output out;
-  bool ok = true;
+  char *chunk = malloc(CHUNK_BYTES);
+  bool ok = chunk != NULL && output_begin(&out, path);
 
-  if (!output_begin(&out, path)) return false;
+  if (!ok) {
+    free(chunk);
+    return false;
+  }
   for (size_t at = 0, n; at < b->n_bytes && ok; at += n) {
     n = b->n_bytes - at < CHUNK_BYTES ? b->n_bytes - at : CHUNK_BYTES;
-    ok = !interrupt_came() && fwrite(b->base + at, 1, n, out.file) == n;
+    ok = !interrupt_came() && refit_memory_read(memory, chunk, b, at, n) &&
+         fwrite(chunk, 1, n, out.file) == n;
   }
+  free(chunk);
   return output_end(&out, ok);
 }
 
@@ -354,7 +367,7 @@ static bool dump(state *s)
     n = snprintf(path, sizeof path, "%s/%d.%s.bin", folder, s->rank, name);
     if (n < 0 || (size_t)n >= sizeof path)
       return refuse(s, "a path of %d characters cannot be written", n);
-    if (!write_file(path, b)) {
+    if (!write_file(&s->memory, path, b)) {
       strerror_r(errno, error, sizeof error);
       return refuse(s, "%.400s cannot be written: %s", path, error);
     }

@@ -1,6 +1,6 @@
-/* tools/perf/fill.cu for the simulated machine: the same values, by functions of the host that
- * streams call. */
-#include "perf/fill.h"
+/* tools/common/fill_box.cu for the simulated machine: the same values, by functions of the host
+ * that streams call. */
+#include "fill_box.h"
 
 #include <cuda_runtime_api.h>
 #include <stdbool.h>
@@ -9,7 +9,7 @@
 #include <string.h>
 
 typedef struct work {
-  perf_box box;
+  fill_box box;
   unsigned long long *wrong; /* NULL: fill */
   bool zero;
 } work;
@@ -36,7 +36,7 @@ static void one(work *w, char *at, uint64_t value)
 static void CUDART_CB all(void *context)
 {
   work *w = context;
-  const perf_box *box = &w->box;
+  const fill_box *box = &w->box;
 
   for (int64_t i = 0; i < box->n_elems; i++) {
     char *at = box->base;
@@ -53,7 +53,7 @@ static void CUDART_CB all(void *context)
   free(w);
 }
 
-static int launch(const perf_box *box, unsigned long long *wrong, bool zero, cudaStream_t stream)
+static int launch(const fill_box *box, unsigned long long *wrong, bool zero, cudaStream_t stream)
 {
   work *w = malloc(sizeof *w);
 
@@ -66,7 +66,7 @@ static int launch(const perf_box *box, unsigned long long *wrong, bool zero, cud
   return -1;
 }
 
-uint64_t perf_seed(const char *name)
+uint64_t fill_box_seed(const char *name)
 {
   uint64_t hash = 0xcbf29ce484222325u;
 
@@ -75,17 +75,17 @@ uint64_t perf_seed(const char *name)
   return hash;
 }
 
-int perf_fill(const perf_box *box, struct CUstream_st *stream)
+int fill_box_write(const fill_box *box, struct CUstream_st *stream)
 {
   return launch(box, NULL, false, stream);
 }
 
-int perf_check(const perf_box *box, unsigned long long *wrong, struct CUstream_st *stream)
+int fill_box_check(const fill_box *box, unsigned long long *wrong, struct CUstream_st *stream)
 {
   return launch(box, wrong, false, stream);
 }
 
-int perf_check_zero(const perf_box *box, unsigned long long *wrong, struct CUstream_st *stream)
+int fill_box_check_zero(const fill_box *box, unsigned long long *wrong, struct CUstream_st *stream)
 {
   return launch(box, wrong, true, stream);
 }

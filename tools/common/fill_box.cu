@@ -1,5 +1,5 @@
 /* Fill and check, one element per thread and step. */
-#include "fill.h"
+#include "fill_box.h"
 
 #include <cuda_runtime.h>
 #include <stdio.h>
@@ -18,7 +18,7 @@ __device__ __forceinline__ uint64_t mix(uint64_t x)
 }
 
 /* Where element i of the box lies, and its value. */
-__device__ __forceinline__ char *element(const perf_box &box, int64_t i, uint64_t *value)
+__device__ __forceinline__ char *element(const fill_box &box, int64_t i, uint64_t *value)
 {
   char *at = box.base;
   uint64_t index = box.seed;
@@ -34,7 +34,7 @@ __device__ __forceinline__ char *element(const perf_box &box, int64_t i, uint64_
   return at;
 }
 
-__global__ void fill_kernel(const perf_box box)
+__global__ void fill_kernel(const fill_box box)
 {
   const int64_t step = (int64_t)gridDim.x * blockDim.x;
 
@@ -58,10 +58,12 @@ __global__ void fill_kernel(const perf_box box)
   }
 }
 
-template <bool ZERO> __global__ void check_kernel(const perf_box box, unsigned long long *wrong)
+template <bool ZERO, bool DIGEST>
+__global__ void check_kernel(const fill_box box, unsigned long long *sums)
 {
   const int64_t step = (int64_t)gridDim.x * blockDim.x;
   unsigned long long bad = 0;
+  unsigned long long digest = 0;
 
   for (int64_t i = (int64_t)blockIdx.x * blockDim.x + threadIdx.x; i < box.n_elems; i += step) {
     uint64_t value;
@@ -82,16 +84,18 @@ template <bool ZERO> __global__ void check_kernel(const perf_box box, unsigned l
       seen = *reinterpret_cast<const uint64_t *>(at);
       break;
     }
+    if (DIGEST) digest += (seen + 1) * (value | 1);
     const uint64_t keep =
         box.elem_bytes == 8 ? ~(uint64_t)0 : ((uint64_t)1 << (8 * box.elem_bytes)) - 1;
     uint64_t differ = (seen ^ value) & keep;
     for (; differ != 0; differ >>= 8)
       bad += (differ & 0xff) != 0;
   }
-  if (bad != 0) atomicAdd(wrong, bad);
+  if (bad != 0) atomicAdd(&sums[0], bad);
+  if (DIGEST) atomicAdd(&sums[1], digest);
 }
 
-unsigned blocks_for(const perf_box *box)
+unsigned blocks_for(const fill_box *box)
 {
   const int64_t n = (box->n_elems + THREADS - 1) / THREADS;
   return (unsigned)(n < BLOCKS ? n : BLOCKS);
@@ -113,7 +117,7 @@ int launched(const char *what)
 
 } // namespace
 
-extern "C" uint64_t perf_seed(const char *name)
+extern "C" uint64_t fill_box_seed(const char *name)
 {
   uint64_t hash = 0xcbf29ce484222325u;
   for (; *name != '\0'; name++)
@@ -121,7 +125,7 @@ extern "C" uint64_t perf_seed(const char *name)
   return hash;
 }
 
-extern "C" int perf_fill(const perf_box *box, struct CUstream_st *stream)
+extern "C" int fill_box_write(const fill_box *box, struct CUstream_st *stream)
 {
   if (box->n_elems == 0) return 0;
   forget_errors();
@@ -129,20 +133,29 @@ extern "C" int perf_fill(const perf_box *box, struct CUstream_st *stream)
   return launched("fill");
 }
 
-extern "C" int perf_check(const perf_box *box, unsigned long long *wrong,
-                          struct CUstream_st *stream)
+extern "C" int fill_box_check(const fill_box *box, unsigned long long *wrong,
+                              struct CUstream_st *stream)
 {
   if (box->n_elems == 0) return 0;
   forget_errors();
-  check_kernel<false><<<blocks_for(box), THREADS, 0, stream>>>(*box, wrong);
+  check_kernel<false, false><<<blocks_for(box), THREADS, 0, stream>>>(*box, wrong);
   return launched("check");
 }
 
-extern "C" int perf_check_zero(const perf_box *box, unsigned long long *wrong,
-                               struct CUstream_st *stream)
+extern "C" int fill_box_check_zero(const fill_box *box, unsigned long long *wrong,
+                                   struct CUstream_st *stream)
 {
   if (box->n_elems == 0) return 0;
   forget_errors();
-  check_kernel<true><<<blocks_for(box), THREADS, 0, stream>>>(*box, wrong);
+  check_kernel<true, false><<<blocks_for(box), THREADS, 0, stream>>>(*box, wrong);
+  return launched("check");
+}
+
+extern "C" int fill_box_check_sums(const fill_box *box, unsigned long long *sums,
+                                   struct CUstream_st *stream)
+{
+  if (box->n_elems == 0) return 0;
+  forget_errors();
+  check_kernel<false, true><<<blocks_for(box), THREADS, 0, stream>>>(*box, sums);
   return launched("check");
 }
