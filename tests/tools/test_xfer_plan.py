@@ -181,6 +181,41 @@ class TestModel(unittest.TestCase):
         self.assertEqual([part["hf"] for part in weird["parts"]], [name])
 
 
+class TestSweep(unittest.TestCase):
+    """The times that docs/performance.md has for refits between two GPUs, within what it says of the prediction."""
+
+    MEASURED_MS = {"qwen3-30b-a3b": 154.8, "qwen3-4b": 21.1, "qwen3-32b": 167.1}
+    MODELS = os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "..", "models")
+
+    def sweep(self, model, train, *args):
+        path = os.path.join(self.MODELS, model + ".json")
+        return json.loads(lines("--model", path, "--train", train, "--json", "--sweep", *args)[0])
+
+    def test_prediction_is_calibrated(self):
+        for model, measured in self.MEASURED_MS.items():
+            (layout,) = self.sweep(model, "megatron:tp1", "1")["layouts"]
+            self.assertEqual(layout["gen"], "vllm:tp1")
+            self.assertAlmostEqual(layout["seconds"] * 1e3, measured, delta=0.02 * measured)
+
+    def test_layouts_are_those_of_the_plan_best_first(self):
+        found = self.sweep("qwen3-30b-a3b", "megatron:tp2,ep4,dp2", "8")
+        seconds = [layout["seconds"] for layout in found["layouts"]]
+        self.assertEqual(seconds, sorted(seconds))
+        self.assertGreater(found["refused"] + len(seconds), 15)
+        path = os.path.join(self.MODELS, "qwen3-30b-a3b.json")
+        for layout in found["layouts"][:2] + found["layouts"][-1:]:
+            (out,) = lines("--model", path, "--train", "megatron:tp2,ep4,dp2", "--gen", layout["gen"], "--json")
+            ranks = json.loads(out)["ranks"]
+            self.assertEqual(layout["wire_bytes"], sum(r["wire_bytes"] for r in ranks))
+            self.assertEqual(layout["busiest_bytes"], max(max(r["wire_bytes"], r["out_bytes"]) for r in ranks))
+
+    def test_slower_nic_is_slower(self):
+        fast, slow = (
+            self.sweep("qwen3-4b", "megatron:tp8", "8", "--nic", nic)["layouts"][0]["seconds"] for nic in ("100", "25")
+        )
+        self.assertAlmostEqual((slow - 0.0004) / (fast - 0.0004), 4, places=2)
+
+
 class TestCommandLine(unittest.TestCase):
     def test_wrong_command_line_is_one_sentence_and_status_2(self):
         line = TestProblem.LINE
@@ -193,6 +228,8 @@ class TestCommandLine(unittest.TestCase):
             (("--problem", "f32[x] (1):R -> (1):R"), "column 5: expected a digit after '['"),
             (("--problem", "f32[3] (2):S0e -> (1):R"), "EVEN"),
             (("--problem", line, "--rank", "-1"), "--rank takes"),
+            (("--problem", line, "--sweep", "8"), "--sweep goes with --model and --train"),
+            (JOB[:4] + ("--sweep", "8", "--rank", "1"), "--sweep prints its own table"),
             (("--problem", line, "--rank", "7"), "7 ranks"),
             (("--problem", line, "--rank=1x"), "'1x'"),
             (("--problem", line, "--rank", "99999999999999999999"), "--rank takes"),

@@ -16,6 +16,7 @@
 #include "model.h"
 #include "problem_ranks.h"
 #include "report.h"
+#include "sweep.h"
 
 /* ---- --regions ---- */
 
@@ -213,11 +214,23 @@ static int problem_main(const plan_args *args)
 
 /* ---- command line ---- */
 
+static int check_sweep(const plan_args *a)
+{
+  if (a->job.model == NULL || a->job.train == NULL || a->job.gen != NULL || a->problem != NULL)
+    return args_wrong("--sweep goes with --model and --train, in place of --gen");
+  if (a->regions || a->moves || a->bench || a->draw || a->html != NULL || a->svg != NULL ||
+      a->rank >= 0 || a->expect >= 0)
+    return args_wrong("--sweep prints its own table, or with --json its own object");
+  return 0;
+}
+
 /* Which options go together; 0, or ARGS_WRONG after a sentence. */
 static int check(const plan_args *a)
 {
-  const int wrong = job_check(&a->job, a->problem);
+  int wrong;
 
+  if (a->sweep > 0) return check_sweep(a);
+  wrong = job_check(&a->job, a->problem);
   if (wrong != 0) return wrong;
   if (a->problem != NULL && a->expect >= 0)
     return args_wrong("--expect goes with --model, not with --problem");
@@ -256,12 +269,20 @@ static int parse(plan_args *args, int argc, char **argv)
       {"--expect", ARG_INT, &args->expect, "R  the local tensors that rank R binds, as JSON", 0,
        INT_MAX},
       {"--bench", ARG_FLAG, &args->bench, "how long --rank plans, and in how much memory", 0, 0},
+      {"What if", ARG_GROUP, NULL, NULL, 0, 0},
+      {"--sweep", ARG_INT, &args->sweep,
+       "N  in place of --gen: vLLM's layouts of N GPUs, best first", 1, 8192},
+      {"--link", ARG_INT, &args->machine.link_gbs, "GB/S  of a GPU to others of its domain", 1,
+       1000000},
+      {"--nic", ARG_INT, &args->machine.nic_gbs, "GB/S  of a GPU beyond its domain", 1, 1000000},
+      {"--domain", ARG_INT, &args->machine.domain, "N  GPUs that NVLink joins", 1, 1000000},
       {NULL, ARG_FLAG, NULL, NULL, 0, 0},
   };
   static const char *const examples[] = {
       "xfer_plan --problem 'bf16[4096,11008] (2,4)@0-7:S0,R -> (4)@8-11:S1'",
       "xfer_plan --model models/qwen3-30b-a3b.json --train megatron:tp2,ep4,dp2 --gen vllm:tp4",
-      "xfer_plan --model models/qwen3-4b.json --train fsdp:dp8 --gen vllm:tp2 --expect 8", NULL};
+      "xfer_plan --model models/qwen3-4b.json --train fsdp:dp8 --gen vllm:tp2 --expect 8",
+      "xfer_plan --model models/qwen3-30b-a3b.json --train megatron:tp2,ep4,dp2 --sweep 8", NULL};
   static const char about[] =
       "Plans a redistribution of one tensor, or the refit of a whole model, as every rank of it "
       "would, with no ranks, no memory for tensors and no network, and prints what each rank "
@@ -275,14 +296,17 @@ static int parse(plan_args *args, int argc, char **argv)
 
 int main(int argc, char **argv)
 {
-  plan_args args = {.rank = -1, .expect = -1};
+  plan_args args = {.rank = -1, .expect = -1, .sweep = -1, .machine = {394, 49, 8}};
   int status = parse(&args, argc, argv);
 
   if (status != ARGS_GO_ON) return status;
   status = check(&args);
   if (status != 0) return status;
   interrupt_catch();
-  status = args.job.model != NULL ? plan_model_main(&args) : problem_main(&args);
+  if (args.sweep > 0)
+    status = plan_sweep(&args);
+  else
+    status = args.job.model != NULL ? plan_model_main(&args) : problem_main(&args);
   if (fflush(stdout) != 0 || ferror(stdout)) return args_failed("the output cannot be written");
   return interrupt_came() ? ARGS_INTERRUPTED : status;
 }

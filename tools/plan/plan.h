@@ -7,6 +7,13 @@
 
 #include "job.h"
 
+/* A machine as time sees it. */
+typedef struct machine {
+  int64_t link_gbs; /* GB/s of a GPU to others of its domain */
+  int64_t nic_gbs;  /* and beyond it */
+  int64_t domain;   /* GPUs that links join */
+} machine;
+
 typedef struct plan_args {
   const char *problem; /* NULL: job.model */
   job_args job;        /* job.model NULL: problem */
@@ -16,6 +23,8 @@ typedef struct plan_args {
   const char *svg;     /* NULL: no picture */
   const char *tensor;  /* to draw; NULL: the only one */
   bool draw;
+  int64_t sweep; /* GPUs to serve; -1: no */
+  machine machine;
   bool json;
   bool regions;
   bool moves;

@@ -1,0 +1,208 @@
+/*
+ * The time of a plan is that of its busiest rank: what it gets or sends within its domain at the
+ * link's speed, beyond it at the NIC's, both at once, and a fixed part. Link and fixed part are
+ * those that the rows of docs/performance.md show; the NIC's is what others report.
+ */
+#include "sweep.h"
+
+#include <inttypes.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "args.h"
+#include "interrupt.h"
+#include "report.h"
+#include "text.h"
+#include "traffic.h"
+
+#define FIXED_SECONDS 0.4e-3
+
+enum { SPEC_BYTES = 64, MAX_TRIED = 4096 };
+
+typedef struct tried {
+  char gen[SPEC_BYTES];
+  uint64_t held;    /* most bytes that a serving rank holds */
+  uint64_t wire;    /* over all ranks */
+  uint64_t busiest; /* the most that any rank gets or sends */
+  double imbalance; /* of it over the mean of those that do */
+  double seconds;
+} tried;
+
+typedef struct sweep {
+  tried *at;
+  size_t n;
+  size_t n_refused;
+} sweep;
+
+/* What a rank moves on each kind of wire. */
+typedef struct load {
+  double link_in, link_out, nic_in, nic_out;
+} load;
+
+static double larger(double a, double b)
+{
+  return a > b ? a : b;
+}
+
+static double slowest(const plan_traffic *t, int n_ranks, const machine *m)
+{
+  load *loads = calloc((size_t)n_ranks, sizeof *loads);
+  double most = -1;
+
+  for (size_t i = 0; loads != NULL && i < t->n_pairs; i++) {
+    const xfer_traffic *p = &t->pairs[i];
+    const bool near = p->src_rank / m->domain == p->dst_rank / m->domain;
+
+    if (p->src_rank == p->dst_rank) continue;
+    *(near ? &loads[p->dst_rank].link_in : &loads[p->dst_rank].nic_in) += (double)p->n_bytes;
+    *(near ? &loads[p->src_rank].link_out : &loads[p->src_rank].nic_out) += (double)p->n_bytes;
+  }
+  for (int r = 0; loads != NULL && r < n_ranks; r++) {
+    const double link = larger(loads[r].link_in, loads[r].link_out) / (1e9 * (double)m->link_gbs);
+    const double nic = larger(loads[r].nic_in, loads[r].nic_out) / (1e9 * (double)m->nic_gbs);
+
+    most = larger(most, larger(link, nic) + FIXED_SECONDS);
+  }
+  free(loads);
+  return most;
+}
+
+static void measure(tried *to, const plan_traffic *t, int n_ranks)
+{
+  uint64_t busy = 0;
+
+  for (int r = 0; r < n_ranks; r++) {
+    const xfer_plan_report_data *rank = &t->ranks[r];
+
+    to->wire += rank->wire_bytes;
+    if (rank->in_bytes > to->held) to->held = rank->in_bytes;
+    if (rank->bound_bytes > to->busiest) to->busiest = rank->bound_bytes;
+    busy += rank->bound_bytes > 0;
+  }
+  for (int r = 0; r < n_ranks && busy > 0; r++)
+    to->imbalance += (double)t->ranks[r].bound_bytes / (double)busy;
+  to->imbalance = to->imbalance > 0 ? (double)to->busiest / to->imbalance : 1;
+}
+
+/* Plans one layout; one that the model or the engine does not allow is counted. */
+static bool try_gen(sweep *s, const plan_args *args, const job *base, const char *gen)
+{
+  job_args with = args->job;
+  job made = {0};
+  plan_traffic traffic = {NULL};
+  tried *to = &s->at[s->n];
+  size_t n = 0;
+
+  with.gen = gen;
+  if (job_join(&made, &with, base->model, base->rules) != XFER_OK) {
+    s->n_refused++;
+    return true;
+  }
+  const int n_ranks = xfer_refit_ranks(made.refit);
+  const xfer_tensor *tensors = xfer_refit_tensors(made.refit, &n);
+  const plan_whole whole = {gen, n_ranks, tensors, n, n, 0, NULL};
+  bool ok = plan_traffic_find(&traffic, &whole, true);
+  if (ok) {
+    memset(to, 0, sizeof *to);
+    snprintf(to->gen, sizeof to->gen, "%s", gen);
+    measure(to, &traffic, n_ranks);
+    to->seconds = slowest(&traffic, n_ranks, &args->machine);
+    ok = to->seconds >= 0;
+    s->n++;
+  }
+  plan_traffic_free(&traffic);
+  job_destroy(&made);
+  return ok;
+}
+
+static int by_seconds(const void *a, const void *b)
+{
+  const tried *x = a;
+  const tried *y = b;
+
+  if (x->seconds != y->seconds) return x->seconds < y->seconds ? -1 : 1;
+  return strcmp(x->gen, y->gen);
+}
+
+static void print_text(const plan_args *args, const sweep *s)
+{
+  const machine *m = &args->machine;
+
+  printf("%" PRId64 " GPUs for vLLM, from %s; %" PRId64 " GB/s among %" PRId64 " GPUs, %" PRId64
+         " GB/s beyond\n\n%-28s %10s %10s %10s %9s %10s\n",
+         args->sweep, args->job.train, m->link_gbs, m->domain, m->nic_gbs, "generation",
+         "a GPU has", "on wire", "busiest", "over mean", "predicted");
+  for (size_t i = 0; i < s->n; i++) {
+    const tried *t = &s->at[i];
+
+    printf("%-28s %10s %10s %10s %9.3f %10s\n", t->gen, text_bytes((double)t->held).at,
+           text_bytes((double)t->wire).at, text_bytes((double)t->busiest).at, t->imbalance,
+           text_seconds(t->seconds).at);
+  }
+  if (s->n_refused > 0)
+    printf("\n%zu layouts are not for this model, such as heads or experts that do not divide\n",
+           s->n_refused);
+}
+
+static void print_json(const sweep *s)
+{
+  printf("{\"refused\":%zu,\"layouts\":[", s->n_refused);
+  for (size_t i = 0; i < s->n; i++) {
+    const tried *t = &s->at[i];
+
+    printf("%s{\"gen\":\"%s\",\"held_bytes\":%" PRIu64 ",\"wire_bytes\":%" PRIu64
+           ",\"busiest_bytes\":%" PRIu64 ",\"imbalance\":%.6f,\"seconds\":%.6f}",
+           i > 0 ? "," : "", t->gen, t->held, t->wire, t->busiest, t->imbalance, t->seconds);
+  }
+  printf("]}\n");
+}
+
+/* tp times dp times engines is the number of GPUs; each with and without expert parallelism. */
+static bool try_all(sweep *s, const plan_args *args, const job *base)
+{
+  const int64_t gpus = args->sweep;
+  bool ok = true;
+
+  for (int64_t tp = 1; tp <= gpus && ok; tp++) {
+    if (gpus % tp != 0) continue;
+    for (int64_t dp = 1; dp <= gpus / tp && ok; dp++) {
+      if (gpus / tp % dp != 0) continue;
+      for (int ep = 0; ep < 2 && ok && s->n < MAX_TRIED && !interrupt_came(); ep++) {
+        char gen[SPEC_BYTES];
+        int n = snprintf(gen, sizeof gen, "vllm:tp%" PRId64, tp);
+
+        if (dp > 1) n += snprintf(gen + n, sizeof gen - (size_t)n, ",dp%" PRId64, dp);
+        if (ep > 0 && tp * dp == 1) continue;
+        if (ep > 0) n += snprintf(gen + n, sizeof gen - (size_t)n, ",ep%" PRId64, tp * dp);
+        if (gpus / tp / dp > 1)
+          snprintf(gen + n, sizeof gen - (size_t)n, ",engines%" PRId64, gpus / tp / dp);
+        ok = try_gen(s, args, base, gen);
+      }
+    }
+  }
+  return ok && !interrupt_came();
+}
+
+int plan_sweep(const plan_args *args)
+{
+  job_args first = args->job;
+  job base = {0};
+  sweep s = {calloc(MAX_TRIED, sizeof *s.at), 0, 0};
+
+  first.gen = "full"; /* any: the model is read, and the training side tried */
+  int status = s.at == NULL ? args_failed("no memory for the layouts") : job_create(&base, &first);
+  if (status == EXIT_FAILURE && s.at != NULL) status = plan_failed();
+  if (status == 0) status = try_all(&s, args, &base) ? 0 : EXIT_FAILURE;
+  if (status == 0 && s.n == 0)
+    status = args_failed("no layout of %lld GPUs is for this model", (long long)args->sweep);
+  if (status == 0) {
+    qsort(s.at, s.n, sizeof *s.at, by_seconds);
+    if (args->json)
+      print_json(&s);
+    else
+      print_text(args, &s);
+  }
+  job_destroy(&base);
+  free(s.at);
+  return status;
+}
