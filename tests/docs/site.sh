@@ -11,5 +11,6 @@ cp -r "$source/docs/pictures" "$out/docs/"
 for page in "$source"/docs/*.md; do
   sed -E 's#\[([^]]*)\]\(\.\./[^)]*\)#\1#g' "$page" > "$out/docs/$(basename "$page")"
 done
+cp "$source/SECURITY.md" "$out/docs/security.md"
 "$mkdocs" build --strict --quiet --config-file "$out/mkdocs.yml" --site-dir "$out/html"
 [ "$(find "$out/html" -name index.html | wc -l)" -ge 12 ]

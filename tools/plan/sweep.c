@@ -189,9 +189,12 @@ int plan_sweep(const plan_args *args)
   job base = {0};
   sweep s = {calloc(MAX_TRIED, sizeof *s.at), 0, 0};
 
+  int status;
+
+  if (s.at == NULL) return args_failed("no memory for the layouts");
   first.gen = "full"; /* any: the model is read, and the training side tried */
-  int status = s.at == NULL ? args_failed("no memory for the layouts") : job_create(&base, &first);
-  if (status == EXIT_FAILURE && s.at != NULL) status = plan_failed();
+  status = job_create(&base, &first);
+  if (status == EXIT_FAILURE) status = plan_failed();
   if (status == 0) status = try_all(&s, args, &base) ? 0 : EXIT_FAILURE;
   if (status == 0 && s.n == 0)
     status = args_failed("no layout of %lld GPUs is for this model", (long long)args->sweep);
