@@ -225,7 +225,7 @@ static bool print_page(FILE *file, const plan_whole *whole, const plan_args *arg
 
 int plan_html(const plan_whole *whole, const plan_args *args)
 {
-  plan_traffic traffic = {NULL};
+  plan_traffic traffic = {.ranks = NULL};
   output out;
   bool ok;
 

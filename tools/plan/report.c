@@ -90,7 +90,7 @@ static void print_text(const plan_whole *whole, const xfer_plan_report_data *rep
 
 int plan_report(const plan_whole *whole, const plan_args *args)
 {
-  plan_traffic traffic = {NULL};
+  plan_traffic traffic = {.ranks = NULL};
   uint64_t delivered = 0;
 
   if (args->rank >= whole->n_ranks)

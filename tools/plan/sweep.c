@@ -89,7 +89,7 @@ static bool try_gen(sweep *s, const plan_args *args, const job *base, const char
 {
   job_args with = args->job;
   job made = {0};
-  plan_traffic traffic = {NULL};
+  plan_traffic traffic = {.ranks = NULL};
   tried *to = &s->at[s->n];
   size_t n = 0;
 
