@@ -21,7 +21,7 @@ for file_of in share/xfer/models/qwen3-4b.json share/xfer/rules/sides/vllm.json 
   share/bash-completion/completions/xfer_refit share/doc/xfer/LICENSE share/doc/xfer/examples/01_one_process.c; do
   [ -f "$work/prefix/$file_of" ] || { echo "not installed: $file_of"; exit 1; }
 done
-"$work/prefix/bin/xfer_plan" --model "$work/prefix/share/xfer/models/qwen3-4b.json" --train full --gen vllm:tp2 \
+"$work/prefix/bin/xfer_plan" --model qwen3-4b --train full --gen vllm:tp2 \
   --rules "$work/prefix/share/xfer/rules/sides" > /dev/null
 cp "$file" "$work/user/"
 cp "$source/tests/abi/user.cmake" "$work/user/CMakeLists.txt"

@@ -1,7 +1,9 @@
 #include "job.h"
 
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 #include "args.h"
 
@@ -189,13 +191,31 @@ xfer_status job_join(job *out, const job_args *args, xfer_model *model, const xf
   return st;
 }
 
+/* What is no file may be the name of a table that is installed beside this program: "qwen3-4b". */
+static const char *find_model(char *path, size_t size, const char *name)
+{
+  char program[3072];
+  ssize_t n;
+
+  if (strchr(name, '/') != NULL || access(name, F_OK) == 0) return name;
+  n = readlink("/proc/self/exe", program, sizeof program - 1);
+  for (int up = 0; up < 2 && n > 0; up++) /* from PREFIX/bin/xfer_plan to PREFIX */
+    while (n > 0 && program[--n] != '/') {
+    }
+  if (n <= 0) return name;
+  program[n] = '\0';
+  snprintf(path, size, "%s/share/xfer/models/%s.json", program, name);
+  return access(path, R_OK) == 0 ? path : name;
+}
+
 /* The model and the join; `made` has the rules and the sides. */
 static xfer_status join_model(job *made, const job_args *args, xfer_model_options *options)
 {
+  char path[4096];
   xfer_status st;
 
   options->rules = made->rules;
-  st = xfer_model_load(&made->model, args->model, options);
+  st = xfer_model_load(&made->model, find_model(path, sizeof path, args->model), options);
   if (st == XFER_OK) st = xfer_refit_create(&made->refit, made->model, made->train, made->gen);
   return st;
 }

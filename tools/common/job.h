@@ -27,7 +27,12 @@ typedef struct job_args {
 #define JOB_OPTIONS(job, problem)                                                                    \
   {"What is moved", ARG_GROUP, NULL, NULL, 0, 0},                                                    \
       {"--problem", ARG_TEXT, problem, "LINE  one tensor, in the problem language", 0, 0},           \
-      {"--model", ARG_TEXT, &(job)->model, "PATH  a model's table, or a checkpoint's folder", 0, 0}, \
+      {"--model",                                                                                    \
+       ARG_TEXT,                                                                                     \
+       &(job)->model,                                                                                \
+       "PATH  a model's table, a checkpoint's folder, or an installed table's name",                 \
+       0,                                                                                            \
+       0},                                                                                           \
       {"--train", ARG_TEXT, &(job)->train, "SPEC  who holds it, such as megatron:tp2,ep4,dp2",       \
        0,         0},                                                                                \
       {"--gen", ARG_TEXT, &(job)->gen, "SPEC  who gets it, such as vllm:tp4", 0, 0},                 \
