@@ -65,8 +65,7 @@ extern "C" xfer_status xfi_cuda_flags_load(void)
 {
   xfer_status st = load(set_kernel, "flag kernel");
   if (st == XFER_OK) st = load(spin_kernel, "flag wait");
-  if (st == XFER_OK) st = load(guard_kernel, "guard kernel");
-  return st == XFER_OK ? load(condition_kernel, "condition kernel") : st;
+  return st == XFER_OK ? load(guard_kernel, "guard kernel") : st;
 }
 
 extern "C" xfer_status xfi_cuda_flags_set(uint64_t *const *flags, int n_flags, uint64_t value,
