@@ -182,7 +182,7 @@ def main():
     for room, path, number, what, new in chosen:
         if time.monotonic() - began > args.seconds:
             break
-        old = (ROOT / path).read_text(encoding="utf-8").splitlines()[number]
+        old = (WORK / "tree" / path).read_text(encoding="utf-8").splitlines()[number]
         key = hashlib.sha256(f"{path}|{old.strip()}|{what}".encode()).hexdigest()[:12]
         verdict, by = try_one(room, path, number, new, args.jobs)
         if verdict == "survived" and key in equivalent:

@@ -316,6 +316,22 @@ static void test_words_of_another_kind_are_refused(void **state)
   xfi_layout_destroy(layout);
 }
 
+static void test_boxes_of_another_kind_are_refused(void **state)
+{
+  /* kind, bf16, 2 dims, their sizes, all known, ranks 0 and 1, 2 boxes, whose, bounds */
+  int64_t words[] = {
+      INT64_C(0x625f72656678), XFER_BF16, 2, 4, 4, 0, 2, 0, 1, 2, 0, 1, 2, 0, 0, 2, 4, 2, 0, 4, 4};
+  xfer_layout *back = NULL;
+
+  (void)state;
+  assert_int_equal(read_copy(&back, (unsigned char *)words, sizeof words), XFER_OK);
+  xfi_layout_destroy(back);
+  back = NULL;
+  words[0]++;
+  assert_int_equal(read_copy(&back, (unsigned char *)words, sizeof words), XFER_ERR_MISMATCH);
+  assert_null(back);
+}
+
 static void test_tables_that_may_leave_out_elements_are_others(void **state)
 {
   const xfer_run runs[] = {{0, 3, 0}, {3, 3, 0}};
@@ -342,6 +358,7 @@ int main(void)
       cmocka_unit_test(test_every_changed_word_is_refused_or_read_as_what_it_is),
       cmocka_unit_test(test_random_words_are_refused),
       cmocka_unit_test(test_words_of_another_kind_are_refused),
+      cmocka_unit_test(test_boxes_of_another_kind_are_refused),
       cmocka_unit_test(test_tables_that_may_leave_out_elements_are_others),
       cmocka_unit_test(test_each_failed_allocation_is_reported_as_one),
   };
