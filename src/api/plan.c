@@ -79,7 +79,7 @@ xfer_status xfer_plan_create(xfer_plan **plan, xfer_comm *comm, const xfer_tenso
   xfi_device_enter(comm->device, &before);
   st = xfi_run_create(plan, comm->transport, comm->device, st, tensors, n_tensors, &options);
   xfi_device_leave(comm->device, &before);
-  if (st == XFER_OK)
+  if (st == XFER_OK && plan != NULL)
     say_plan(&span, *plan);
   else
     xfi_span_end(&span, st, "%s", "");
