@@ -7,9 +7,12 @@ import itertools
 import json
 import os
 import re
+import resource
+import signal
 import subprocess
 import sys
 import tempfile
+import time
 import unittest
 import xml.etree.ElementTree
 
@@ -279,6 +282,29 @@ class TestCommandLine(unittest.TestCase):
         status, out, err = run("--problem", "f32[4] (1):R -> (1)@2147483647:R")
         self.assertEqual((status, out), (1, ""))
         self.assertRegex(err, r"\Axfer_plan: [^\n]+\n\Z")
+
+    def test_little_memory_is_said(self):
+        def few():
+            resource.setrlimit(resource.RLIMIT_AS, (200 << 20, 200 << 20))
+
+        def limited(*args):
+            words = [os.path.join(BIN, "xfer_plan"), *args]
+            return subprocess.run(words, capture_output=True, text=True, timeout=60, check=False, preexec_fn=few)
+
+        if limited("--version").returncode != 0:
+            self.skipTest("a sanitizer wants more")
+        for option in ((), ("--rank", "0")):
+            done = limited("--problem", "f32[3000000] (3000000):S0 -> (1):R", *option)
+            self.assertEqual((done.returncode, done.stdout), (1, ""))
+            self.assertRegex(done.stderr, r"\Axfer_plan: (an array of|no memory|\d+ ranks)[^\n]*\n\Z")
+
+    def test_work_that_takes_too_long_can_be_stopped(self):
+        words = [os.path.join(BIN, "xfer_plan"), "--problem", "f32[300000] (300000):S0 -> (300000):R"]
+        with subprocess.Popen(words, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
+            time.sleep(0.5)
+            process.send_signal(signal.SIGINT)
+            out, err = process.communicate(timeout=60)
+        self.assertEqual((process.returncode, out, err), (130, "", "xfer_plan: interrupted\n"))
 
     def test_full_disk_is_a_failure(self):
         if not os.path.exists("/dev/full"):
