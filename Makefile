@@ -38,6 +38,7 @@ FRAMEWORKS = build/frameworks
 frameworks: check-deps all
 	.ci/frameworks
 	tests/refit/frameworks/run $(FRAMEWORKS) build/bin
+	tests/frameworks/run $(FRAMEWORKS) build/lib/libxfer.so
 
 check-deps:
 	.ci/need build check

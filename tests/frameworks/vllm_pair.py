@@ -315,8 +315,8 @@ def errors():
     case.check(3)
     print("a worker that is killed: named by all, and the next update works", flush=True)
 
-    good(case.init(timeout_s=3.0))
-    names_on_all(case.all("send", 4, late=(1, 8.0)), ["rank 1"])
+    good(case.init(timeout_s=12.0))
+    names_on_all(case.all("send", 4, late=(1, 20.0)), ["rank 1"])
     good(case.init())
     good(case.all("send", 5))
     case.check(5)
