@@ -19,12 +19,36 @@ from .stream import stream_pointer
 if TYPE_CHECKING:
     from typing_extensions import Unpack
 
-__all__ = ["Plan", "PlanOptions", "redistribute"]
+__all__ = ["Conversion", "Plan", "PlanOptions", "redistribute"]
 
 _VERIFY = 1
 _SIDES = {"src": 0, "dst": 1}
 _LANES = {"auto": 0, "direct": 1, "packed": 2, "broadcast": 3}
-Tensors = Sequence[tuple[str, Layout | None, Layout | None]]
+
+
+class Conversion(int):
+    """What becomes of a tensor's elements on the way, which are f32, bf16 or f16 before.
+
+    All round to the destination's dtype, one of these, f8e4m3 or f8e5m2: once, to nearest even; f8 saturates.
+    """
+
+    @classmethod
+    def cast(cls) -> Conversion:
+        """Nothing else."""
+        return cls(lib.xfer_convert_cast())
+
+    @classmethod
+    def scale(cls, by: float) -> Conversion:
+        """Divided by `by` in f32 first: f8 with one scale for a tensor."""
+        return cls(lib.xfer_convert_scale(by))
+
+    @classmethod
+    def add(cls, value: float) -> Conversion:
+        """Plus `value` in f32 first: for norms that one side keeps as x and the other as 1 + x."""
+        return cls(lib.xfer_convert_add(value))
+
+
+Tensors = Sequence[tuple[str, Layout | None, Layout | None] | tuple[str, Layout | None, Layout | None, Conversion]]
 
 
 class PlanOptions(TypedDict, total=False):
@@ -65,8 +89,12 @@ def options_struct(options: PlanOptions) -> Any:
 
 def _rows(tensors: Tensors) -> Any:
     rows = (_structs.Tensor * len(tensors))()
-    for row, (name, src, dst) in zip(rows, tensors, strict=True):
+    for row, (name, src, dst, *conversion) in zip(rows, tensors, strict=True):
         row.name, row.src, row.dst = _structs.encoded(name, "name"), src, dst
+        if conversion:
+            if len(conversion) > 1 or not isinstance(conversion[0], Conversion):
+                raise TypeError(f"tensor {name!r}: after its layouts comes a Conversion")
+            row.conversion = conversion[0]
     return rows
 
 
@@ -77,8 +105,9 @@ def _reference(view: View | None) -> Any:
 class Plan(_handle.Handle):
     """Many tensors, planned once and run at every step. Collective.
 
-    tensors: [(name, source layout, destination layout), ...]; a rank that does not know one side's layouts gives None
-    for them and receives them from the others. Everything else must be the same on every rank and is compared.
+    tensors: [(name, source layout, destination layout), ...], with a Conversion after them where elements change on
+    the way; a rank that does not know one side's layouts gives None for them and receives them from the others.
+    Everything else must be the same on every rank and is compared.
 
     Raises MismatchError where ranks disagree, ShapeError where two layouts do not fit; see PlanOptions for `options`.
 
@@ -126,8 +155,8 @@ class Plan(_handle.Handle):
         self._refused = False
 
     def _note_tensors(self, tensors: Tensors) -> None:
-        self._layouts = [(src, dst) for _, src, dst in tensors]
-        self._index = {name: i for i, (name, _, _) in enumerate(tensors)}
+        self._layouts = [(tensor[1], tensor[2]) for tensor in tensors]
+        self._index = {tensor[0]: i for i, tensor in enumerate(tensors)}
 
     def _on(self) -> Comm:
         self._as_parameter_  # raises

@@ -48,7 +48,7 @@ static void CUDART_CB all(void *context)
       index += (uint64_t)(x * box->global_stride[d]);
       left /= box->length[d];
     }
-    one(w, at, mix(index));
+    one(w, at, fill_box_number(mix(index), box->number_bytes, box->elem_bytes));
   }
   free(w);
 }

@@ -30,7 +30,7 @@ __device__ __forceinline__ char *element(const fill_box &box, int64_t i, uint64_
     index += (uint64_t)(x * box.global_stride[d]);
     i = rest;
   }
-  *value = mix(index);
+  *value = fill_box_number(mix(index), box.number_bytes, box.elem_bytes);
   return at;
 }
 

@@ -63,7 +63,21 @@ bool perf_case_model(perf_case *c, const perf_world *w, const char *table, const
 
 /* ---- problem lines ------------------------------------------------------------------------ */
 
-bool perf_case_lines(perf_case *c, const perf_world *w, int n, perf_line_fn line)
+/* Another dtype for the source of a line. */
+static bool change_source(xfer_layout **source, const char *text, const char *from)
+{
+  char changed[256];
+  xfer_layout *ignored = NULL;
+
+  (void)snprintf(changed, sizeof changed, "%s%s", from, strchr(text, '['));
+  xfer_layout_destroy(*source);
+  *source = NULL;
+  if (xfer_problem_parse(source, &ignored, changed) != XFER_OK) return false;
+  xfer_layout_destroy(ignored);
+  return true;
+}
+
+bool perf_case_lines(perf_case *c, const perf_world *w, int n, perf_line_fn line, const char *from)
 {
   memset(c, 0, sizeof *c);
   c->own = calloc((size_t)n, sizeof *c->own);
@@ -78,7 +92,11 @@ bool perf_case_lines(perf_case *c, const perf_world *w, int n, perf_line_fn line
     line(w, i, text, sizeof text);
     if (xfer_problem_parse(&layouts[0], &layouts[1], text) != XFER_OK) return false;
     (void)snprintf(c->names[i], sizeof c->names[i], "tensor %d", i);
-    c->own[i] = (xfer_tensor){.name = c->names[i], .src = layouts[0], .dst = layouts[1]};
+    if (from != NULL && !change_source(&layouts[0], text, from)) return false;
+    c->own[i] = (xfer_tensor){.name = c->names[i],
+                              .src = layouts[0],
+                              .dst = layouts[1],
+                              .conversion = from != NULL ? xfer_convert_cast() : 0};
     c->n_tensors++;
     for (int side = 0; side < 2; side++) {
       size_t n_bytes = perf_part_bytes(layouts[side], w->rank, NULL);
@@ -141,6 +159,16 @@ static bool contents(const perf_case *c, size_t tensor, uint64_t *seed, int64_t 
   return true;
 }
 
+/* Of tensors whose elements change on the way: bytes of the smaller type. */
+static int number_bytes(const xfer_tensor *t)
+{
+  const size_t src = xfer_dtype_size(xfer_layout_dtype(t->src));
+  const size_t dst = xfer_dtype_size(xfer_layout_dtype(t->dst));
+
+  if (t->conversion == 0) return 0;
+  return (int)(src < dst ? src : dst);
+}
+
 static bool each_part(const perf_case *c, const perf_world *w, perf_op op, uint64_t *n_bytes)
 {
   for (size_t t = 0; t < c->n_tensors; t++) {
@@ -154,7 +182,8 @@ static bool each_part(const perf_case *c, const perf_world *w, perf_op op, uint6
     if ((has & (op == PERF_FILL ? 1 : 2)) == 0) continue;
     if (c->refit != NULL && !contents(c, t, &seed, strides)) return false;
     if (perf_part_of(op, layout, w->rank, op == PERF_FILL ? &src : &dst, seed,
-                     c->refit != NULL ? strides : NULL, w->wrong, n_bytes, w->stream) != 0)
+                     c->refit != NULL ? strides : NULL, number_bytes(&c->tensors[t]), w->wrong,
+                     n_bytes, w->stream) != 0)
       return false;
   }
   return true;

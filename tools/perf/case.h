@@ -35,9 +35,10 @@ typedef struct perf_case {
 /* A whole model between two sides, which start at ranks 0 and `gen_first`. */
 bool perf_case_model(perf_case *c, const perf_world *w, const char *table, const char *train,
                      const char *gen, int gen_first);
-/* `n` tensors; `line` writes the i-th in the problem language. */
+/* `n` tensors; `line` writes the i-th in the problem language. Its source is of dtype `from`, and
+ * cast on the way; NULL: of the line's. */
 typedef void (*perf_line_fn)(const perf_world *w, int i, char *text, size_t size);
-bool perf_case_lines(perf_case *c, const perf_world *w, int n, perf_line_fn line);
+bool perf_case_lines(perf_case *c, const perf_world *w, int n, perf_line_fn line, const char *from);
 void perf_case_free(perf_case *c, const perf_world *w);
 
 bool perf_case_bind(const perf_case *c, xfer_plan *plan);

@@ -150,7 +150,7 @@ static void one_to_all(perf_world *w)
   perf_case c;
 
   if (!perf_wanted(w, row.name) && !perf_wanted(w, direct.name)) return;
-  bool ok = perf_case_lines(&c, w, 400, mixed_line) && perf_case_fill(&c, w);
+  bool ok = perf_case_lines(&c, w, 400, mixed_line, NULL) && perf_case_fill(&c, w);
   if (perf_all(w, &failed, ok, "tensors")) {
     (void)perf_plan(w, &c, &row);
     (void)perf_plan(w, &c, &direct);
@@ -164,12 +164,65 @@ static void latencies(perf_world *w)
   perf_case c;
 
   if (!perf_wanted(w, "100 x 10 KB direct") && !perf_wanted(w, "100 x 10 KB packed")) return;
-  bool ok = perf_case_lines(&c, w, 100, small_line) && perf_case_fill(&c, w);
+  bool ok = perf_case_lines(&c, w, 100, small_line, NULL) && perf_case_fill(&c, w);
   if (perf_all(w, &failed, ok, "tensors")) {
     perf_small(w, &c, "100 x 10 KB direct", XFER_LANE_DIRECT, 60);
     perf_small(w, &c, "100 x 10 KB packed", XFER_LANE_PACKED, 150);
   }
   perf_case_free(&c, w);
+}
+
+/* ---- elements that change on the way -------------------------------------------------------- */
+
+enum { CONVERTED_TENSORS = 72 };
+
+/* The experts of 24 layers of Qwen3-30B-A3B, 29 GB of bf16: from whole experts to rows of each. */
+static void experts_line(const perf_world *w, int i, const char *dtype, char *text, size_t size)
+{
+  (void)snprintf(text, size, "%s[128,%s] (%d)@0-%d:S0 -> (%d)@%d-%d:S1", dtype,
+                 i % 3 == 2 ? "2048,768" : "768,2048", w->n_train, w->n_train - 1,
+                 w->size - w->n_train, w->n_train, w->size - 1);
+}
+
+static void bf16_line(const perf_world *w, int i, char *text, size_t size)
+{
+  experts_line(w, i, "bf16", text, size);
+}
+
+static void f8_line(const perf_world *w, int i, char *text, size_t size)
+{
+  experts_line(w, i, "f8e4m3", text, size);
+}
+
+/* Rates are of the bytes that arrive, which are those that travel. */
+static void conversions(perf_world *w)
+{
+  static const struct {
+    perf_plan_row row;
+    perf_line_fn line;
+    const char *from;
+  } cases[] = {
+      {{.name = "experts bf16", .of = CEILING_ENGINE, .bar = 0.95}, bf16_line, NULL},
+      {{.name = "experts f32 to bf16", .of = CEILING_ENGINE, .bar = 0.90}, bf16_line, "f32"},
+      {{.name = "experts bf16 to f8", .of = CEILING_ENGINE, .bar = 0.85}, f8_line, "bf16"},
+      {{.name = "f32 to bf16 packed",
+        .lane = XFER_LANE_PACKED,
+        .of = CEILING_SENDRECV,
+        .bar = 0.80},
+       bf16_line,
+       "f32"},
+  };
+
+  for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+    perf_row failed = {.name = cases[i].row.name};
+    perf_case c;
+
+    if (!perf_wanted(w, cases[i].row.name)) continue;
+    const bool ok = perf_case_lines(&c, w, CONVERTED_TENSORS, cases[i].line, cases[i].from) &&
+                    perf_case_fill(&c, w);
+    if (perf_all(w, &failed, ok, "tensors")) (void)perf_plan(w, &c, &cases[i].row);
+    perf_case_free(&c, w);
+  }
 }
 
 /* ---- rows of memory within one GPU -------------------------------------------------------- */
@@ -257,6 +310,7 @@ static int run(const perf_args *args)
   gather(&w, "gather rows of 384 B", 384, 0.90);
   gather(&w, "gather rows of 1536 B", 1536, 0.95);
   one_to_all(&w);
+  conversions(&w);
   models(&w);
   perf_barrier(&w);
   perf_table(&w);

@@ -110,11 +110,11 @@ static int load_runs(walk *w, const xfer_layout *layout, int rank)
 int perf_part(perf_op op, const xfer_layout *layout, int rank, const xfer_view *view, uint64_t seed,
               unsigned long long *wrong, xfer_stream stream)
 {
-  return perf_part_of(op, layout, rank, view, seed, NULL, wrong, NULL, stream);
+  return perf_part_of(op, layout, rank, view, seed, NULL, 0, wrong, NULL, stream);
 }
 
 int perf_part_of(perf_op op, const xfer_layout *layout, int rank, const xfer_view *view,
-                 uint64_t seed, const int64_t *strides, unsigned long long *wrong,
+                 uint64_t seed, const int64_t *strides, int number_bytes, unsigned long long *wrong,
                  uint64_t *n_bytes, xfer_stream stream)
 {
   walk w = {.op = op, .view = view, .wrong = wrong, .stream = stream};
@@ -128,6 +128,7 @@ int perf_part_of(perf_op op, const xfer_layout *layout, int rank, const xfer_vie
   w.n_dims = xfer_layout_shape(layout, shape);
   w.box.n_dims = w.n_dims;
   w.box.elem_bytes = (int32_t)stride;
+  w.box.number_bytes = number_bytes;
   for (int d = w.n_dims - 1; d >= 0; d--) {
     w.strides[d] = view->kind == XFER_VIEW_DENSE ? stride : view->strides[d];
     w.global_strides[d] = strides != NULL ? strides[d] : global_stride;

@@ -17,10 +17,11 @@ int perf_part(perf_op op, const xfer_layout *layout, int rank, const xfer_view *
 
 /*
  * The same where the tensor is part of a larger one: `strides`, in elements, of its dims there.
- * NULL: as above. Adds the bytes that it visits to *n_bytes unless that is NULL.
+ * NULL: as above. `number_bytes` as in fill.h. Adds the bytes that it visits to *n_bytes unless
+ * that is NULL.
  */
 int perf_part_of(perf_op op, const xfer_layout *layout, int rank, const xfer_view *view,
-                 uint64_t seed, const int64_t *strides, unsigned long long *wrong,
+                 uint64_t seed, const int64_t *strides, int number_bytes, unsigned long long *wrong,
                  uint64_t *n_bytes, xfer_stream stream);
 
 /* Bytes of a rank's part; 0 where it has none. Its shape in `shape` unless that is NULL. */
