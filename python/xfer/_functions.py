@@ -11,6 +11,7 @@ STATUS = object()  # a function that returns an xfer_status
 _out = POINTER(c_void_p)
 AllGather = CFUNCTYPE(c_int, c_void_p, c_void_p, c_void_p, c_size_t)
 Misc = CFUNCTYPE(None, c_void_p, c_char_p, c_int32, POINTER(c_int64), c_int, c_void_p)
+TrafficOf = CFUNCTYPE(c_int, c_void_p, c_int, POINTER(s.PlanReport), POINTER(s.Traffic), c_size_t)
 
 Prototype = tuple[Any, dict[str, Any]]
 
@@ -116,6 +117,15 @@ CORE: dict[str, Prototype] = {
         tensors=c_void_p,
         n_tensors=c_size_t,
         options=POINTER(s.PlanOptions),
+    ),
+    "xfer_plan_traffic": _f(
+        STATUS,
+        n_ranks=c_int,
+        tensors=c_void_p,
+        n_tensors=c_size_t,
+        options=POINTER(s.PlanOptions),
+        fn=TrafficOf,
+        context=c_void_p,
     ),
     "xfer_plan_destroy": _f(None, plan=c_void_p),
     "xfer_plan_bind": _f(STATUS, plan="plan", tensor=c_size_t, src_view=_views, dst_view=_views),

@@ -161,6 +161,14 @@ Move = _struct(
     n_dims=c_int32,
     broadcast=c_int32,
 )
+Traffic = _struct(
+    "xfer_traffic",
+    src_rank=c_int32,
+    dst_rank=c_int32,
+    n_bytes=c_uint64,
+    n_moves=c_uint64,
+    broadcast_bytes=c_uint64,
+)
 Operation = _struct(
     "xfer_operation",
     id=c_uint64,

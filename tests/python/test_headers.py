@@ -27,6 +27,7 @@ SIMPLE = {
     "MPI_Comm": ctypes.c_void_p,
     "xfer_all_gather_fn": _functions.AllGather,
     "xfer_misc_fn": _functions.Misc,
+    "xfer_traffic_fn": _functions.TrafficOf,
     "xfer_placement": _structs.Placement,
     "xfer_view": _structs.View,
     "xfer_operation": _structs.Operation,
