@@ -143,7 +143,8 @@ XFER_API XFER_MUST_CHECK xfer_status xfer_plan_bind(xfer_plan *plan, size_t tens
 /**
  * Get everything ready to run: check that all parts are bound and no destinations overlap, allocate
  * staging, exchange addresses, choose lanes. Collective. Again after a bind, or after bound memory
- * was freed or remapped; where nothing changed on any rank there is nothing to do.
+ * was freed or remapped; where nothing changed on any rank there is nothing to do, and where only
+ * addresses did, in memory that the commit before knew, little.
  *
  * @retval XFER_ERR_ARG    Memory that the device's copies cannot use, or a view that reaches past
  *                         its allocation; the text names the tensor.

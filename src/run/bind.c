@@ -64,6 +64,14 @@ done:
   return st;
 }
 
+static xfer_status bind_part(xfi_bound *bound, const xfer_view *view, const side *s,
+                             const int64_t *shape, const char *what)
+{
+  if (s->layout->boxes != NULL) return bind_boxes(bound, view, s, what);
+  return xfi_bound_set(bound, view, shape, s->layout->n_dims, s->layout->elem_bytes, what);
+}
+
+/* `bound` is all zero. */
 static xfer_status bind_side(xfi_bound *bound, const xfer_view *view, const xfi_class *cls,
                              int rank, bool source, const char *name)
 {
@@ -71,15 +79,12 @@ static xfer_status bind_side(xfi_bound *bound, const xfer_view *view, const xfi_
   int64_t shape[XFER_MAX_DIMS] = {0};
   char what[160];
 
-  if (!part_shape(shape, &s)) return XFER_OK;
-  if (view == NULL) {
-    xfi_bound_clear(bound);
-    return XFER_OK;
-  }
+  if (!part_shape(shape, &s) || view == NULL) return XFER_OK;
+  if (bind_part(bound, view, &s, shape, "") == XFER_OK) return XFER_OK;
+  /* Once more, for the text, which takes longer to make than all the rest. */
   snprintf(what, sizeof what, "tensor \"%.100s\", %s view", name,
            source ? "source" : "destination");
-  if (s.layout->boxes != NULL) return bind_boxes(bound, view, &s, what);
-  return xfi_bound_set(bound, view, shape, s.layout->n_dims, s.layout->elem_bytes, what);
+  return bind_part(bound, view, &s, shape, what);
 }
 
 void xfi_binding_destroy(xfi_binding *binding)
@@ -101,7 +106,8 @@ xfer_status xfi_run_bind(xfer_plan *plan, size_t tensor, const xfer_view *src_vi
   xfer_status st = XFER_OK;
   const xfi_class *cls;
   const char *name;
-  xfi_binding *fresh = NULL;
+  xfi_binding fresh = {.src = {.is_set = false}};
+  xfi_binding *bound;
 
   XFI_CHECK(plan->comm != NULL, XFER_ERR_STATE, "a simulated plan cannot be bound");
   XFI_TRY(xfi_state_allows(plan->state, XFI_CALL_BIND));
@@ -109,20 +115,25 @@ xfer_status xfi_run_bind(xfer_plan *plan, size_t tensor, const xfer_view *src_vi
             plan->moves->n_tensors);
   cls = xfi_plan_class(plan->moves, tensor);
   name = plan->moves->tensors[tensor].name;
-  fresh = xfi_calloc(1, sizeof *fresh);
-  XFI_CHECK(fresh != NULL, XFER_ERR_NOMEM, "tensor \"%s\"", name);
-  XFI_TRY(bind_side(&fresh->src, src_view, cls, plan->moves->rank, true, name));
-  XFI_TRY(bind_side(&fresh->dst, dst_view, cls, plan->moves->rank, false, name));
-  if (is_same_binding(plan->bindings[tensor], fresh)) {
+  XFI_TRY(bind_side(&fresh.src, src_view, cls, plan->moves->rank, true, name));
+  XFI_TRY(bind_side(&fresh.dst, dst_view, cls, plan->moves->rank, false, name));
+  if (is_same_binding(plan->bindings[tensor], &fresh)) {
     plan->state = xfi_state_after(plan->state, XFI_CALL_BIND, XFI_AS_IT_WAS);
     goto done;
   }
-  xfi_binding_destroy(plan->bindings[tensor]);
-  plan->bindings[tensor] = fresh;
-  fresh = NULL;
+  plan->keeps_lanes =
+      plan->keeps_lanes && plan->bindings[tensor] != NULL && xfi_rebind_keeps(plan, tensor, &fresh);
+  if (plan->bindings[tensor] == NULL) plan->bindings[tensor] = xfi_calloc(1, sizeof *bound);
+  bound = plan->bindings[tensor];
+  XFI_CHECK(bound != NULL, XFER_ERR_NOMEM, "tensor \"%s\"", name);
+  xfi_bound_clear(&bound->src);
+  xfi_bound_clear(&bound->dst);
+  *bound = fresh;
+  memset(&fresh, 0, sizeof fresh);
   plan->state = xfi_state_after(plan->state, XFI_CALL_BIND, XFI_ENDED);
 done:
-  xfi_binding_destroy(fresh);
+  xfi_bound_clear(&fresh.src);
+  xfi_bound_clear(&fresh.dst);
   return st;
 }
 

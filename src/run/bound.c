@@ -209,11 +209,9 @@ void xfi_bound_clear(xfi_bound *bound)
   memset(bound, 0, sizeof *bound);
 }
 
-/* Does a piece of both lie in the same memory in the same way? */
+/* Does a piece of both lie in the same way? */
 static bool same_piece(const xfi_bound *a, const xfi_bound *b, int64_t piece)
 {
-  if (xfi_bound_piece(a, piece) != xfi_bound_piece(b, piece)) return false;
-  if (a->boxes == NULL) return true;
   for (int d = 0; d < a->n_dims; d++)
     if (a->boxes[piece].length[d] != b->boxes[piece].length[d] ||
         a->boxes[piece].strides[d] != b->boxes[piece].strides[d])
@@ -223,11 +221,19 @@ static bool same_piece(const xfi_bound *a, const xfi_bound *b, int64_t piece)
 
 bool xfi_bound_equal(const xfi_bound *a, const xfi_bound *b)
 {
+  if (!xfi_bound_is_alike(a, b)) return false;
+  for (int64_t i = 0; i < a->n_pieces; i++)
+    if (xfi_bound_piece(a, i) != xfi_bound_piece(b, i)) return false;
+  return true;
+}
+
+bool xfi_bound_is_alike(const xfi_bound *a, const xfi_bound *b)
+{
   if (a->is_set != b->is_set || a->n_dims != b->n_dims || a->n_pieces != b->n_pieces) return false;
   if (a->piece_dim != b->piece_dim || (a->boxes == NULL) != (b->boxes == NULL)) return false;
   for (int d = 0; d < a->n_dims; d++)
     if (a->shape[d] != b->shape[d] || a->strides[d] != b->strides[d]) return false;
-  for (int64_t i = 0; i < a->n_pieces; i++)
+  for (int64_t i = 0; a->boxes != NULL && i < a->n_pieces; i++)
     if (!same_piece(a, b, i)) return false;
   return true;
 }

@@ -59,6 +59,8 @@ char *xfi_bound_address(const xfi_bound *bound, int64_t piece, const int64_t *in
 
 /* The same memory in the same way, or both not set. */
 bool xfi_bound_equal(const xfi_bound *a, const xfi_bound *b);
+/* Equal but for where the pieces are. */
+bool xfi_bound_is_alike(const xfi_bound *a, const xfi_bound *b);
 
 /* Bytes from the first to the last of a piece, which is not empty. */
 size_t xfi_bound_reach(const xfi_bound *bound, int64_t piece, int elem_bytes);

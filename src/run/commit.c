@@ -28,6 +28,7 @@ void xfi_run_drop_lanes(xfer_plan *plan)
   plan->pipeline = NULL;
   plan->allocations = NULL;
   plan->n_allocations = 0;
+  plan->keeps_lanes = false;
 }
 
 static xfer_status note_allocation(xfer_plan *plan, size_t *capacity, const void *pointer,
@@ -118,22 +119,29 @@ done:
   return st;
 }
 
+/* What a commit has to do with the lanes: nothing, give them other addresses, or make them. */
+typedef enum work { LANES_STAY, LANES_MOVE, LANES_MADE } work;
+
 /* What ranks tell each other as a commit begins. */
 typedef struct word {
   int32_t status;
-  int32_t changed;          /* lanes must be made */
+  uint16_t work;
+  uint16_t tells;           /* LANES_MOVE: peers have to know of addresses */
   uint64_t place;           /* see xfi_device */
   unsigned char domain[64]; /* ranks with equal ones may reach each other's memory */
 } word;
 
 /* All ranks' words; fails everywhere if some rank had failed before. */
-static xfer_status gather_words(word *all, const xfer_plan *plan, xfer_status mine,
+static xfer_status gather_words(word *all, const xfer_plan *plan, xfer_status mine, work own,
                                 xfi_deadline deadline)
 {
   xfi_comm *comm = plan->comm;
   xfer_status st = XFER_OK;
-  word said = {
-      mine, plan->state != XFI_COMMITTED && plan->state != XFI_REFUSED, plan->device->place, {0}};
+  word said = {mine,
+               (uint16_t)own,
+               plan->direct != NULL && xfi_direct_has_flows(plan->direct),
+               plan->device->place,
+               {0}};
   bool failed = false;
 
   plan->device->ops->domain(plan->device, said.domain);
@@ -221,28 +229,58 @@ done:
   return st;
 }
 
+/* What this rank needs. */
+static work find_work(xfer_plan *plan)
+{
+  /* Bound anew at the same addresses, which another allocation may have by now. */
+  if (xfi_run_find_changed(plan) != NULL) {
+    plan->keeps_lanes = false;
+    plan->state = xfi_state_after(plan->state, XFI_CALL_BIND, XFI_ENDED);
+  }
+  if (plan->state == XFI_COMMITTED || plan->state == XFI_REFUSED) return LANES_STAY;
+  return plan->keeps_lanes && plan->state == XFI_UNCOMMITTED ? LANES_MOVE : LANES_MADE;
+}
+
+/* *most: the most that a rank needs, which all do. */
+static xfer_status do_work(xfer_plan *plan, work *most, const word *words, xfi_deadline deadline)
+{
+  xfer_status st = XFER_OK;
+  bool tells = false;
+  bool moved = true;
+
+  for (int r = 0; r < plan->comm->size; r++) {
+    if (words[r].work > *most) *most = (work)words[r].work;
+    tells = tells || words[r].tells != 0;
+  }
+  if (*most == LANES_MOVE && tells) XFI_TRY(xfi_rebind_direct(plan, &moved, deadline));
+  if (!moved) *most = LANES_MADE;
+  if (*most == LANES_MADE) XFI_TRY(make_lanes(plan, words, deadline));
+done:
+  return st;
+}
+
 xfer_status xfi_run_commit_with(xfer_plan *plan, xfer_status mine)
 {
   const xfi_deadline deadline = xfi_run_deadline(plan);
   xfi_comm *comm = plan->comm;
   xfer_status st = XFER_OK;
   const xfer_status allowed = xfi_state_allows(plan->state, XFI_CALL_COMMIT);
-  bool changed = false;
+  const work own = allowed == XFER_OK ? find_work(plan) : LANES_STAY;
+  work most = own;
+  bool told = false; /* what all need is known to all */
   word *words = xfi_comm_calloc(comm, (size_t)comm->size, sizeof *words);
 
   XFI_CHECK(words != NULL, XFER_ERR_NOMEM, "%d ranks", comm->size);
   if (mine == XFER_OK) mine = allowed;
-  /* Bound anew at the same addresses, which another allocation may have by now. */
-  if (allowed == XFER_OK && xfi_run_find_changed(plan) != NULL)
-    plan->state = xfi_state_after(plan->state, XFI_CALL_BIND, XFI_ENDED);
-  st = gather_words(words, plan, mine, deadline);
-  for (int r = 0; r < comm->size && st == XFER_OK; r++)
-    changed = changed || words[r].changed != 0;
-  if (changed) st = make_lanes(plan, words, deadline);
+  if (mine == XFER_OK && own == LANES_MOVE) mine = xfi_rebind_local(plan);
+  st = gather_words(words, plan, mine, own, deadline);
+  told = st == XFER_OK;
+  if (told) st = do_work(plan, &most, words, deadline);
   if (allowed == XFER_OK)
     plan->state =
         xfi_state_after(plan->state, XFI_CALL_COMMIT, st == XFER_OK ? XFI_ENDED : XFI_FAILED);
-  if (st != XFER_OK && changed) xfi_run_drop_lanes(plan);
+  plan->keeps_lanes = st == XFER_OK;
+  if (st != XFER_OK && told && most != LANES_STAY) xfi_run_drop_lanes(plan);
 done:
   xfi_free(words);
   return st;

@@ -8,6 +8,7 @@
 
 #include "alloc.h"
 #include "error.h"
+#include "vec.h"
 
 /* Up to this many bytes all copies go in one batch on the caller's stream: fewer launches count
  * more than streams side by side. */
@@ -25,6 +26,7 @@ static xfer_status add_flow(xfi_copies *copies, const xfer_plan *plan, const xfi
   xfer_status st = XFER_OK;
   xfi_cursor cursor = {0, 0};
 
+  XFI_TRY(xfi_vec_reserve(&copies->at, &copies->capacity, copies->n + peer->n, sizeof *copies->at));
   for (size_t i = peer->first; i < peer->first + peer->n; i++) {
     const xfi_move *move = &list->moves[i];
     const xfi_class *cls = xfi_plan_class(plan->moves, move->tensor);
@@ -295,6 +297,47 @@ xfer_status xfi_direct_create(xfi_direct **direct, xfer_plan *plan, const bool *
 done:
   xfi_direct_destroy(d);
   return st;
+}
+
+/* The batch of a group anew. */
+static xfer_status move_group(xfi_group *g, const xfi_direct *d, const xfer_plan *plan)
+{
+  const xfi_device_ops *dev = d->device->ops;
+  xfer_status st = XFER_OK;
+  xfi_copies copies = {NULL, 0, 0};
+  uint64_t ignored = 0;
+
+  for (int i = 0; i < g->ready.n; i++)
+    for (size_t k = 0; k < d->links.n; k++)
+      if (d->links.at[k].rank == g->ranks[i])
+        XFI_TRY(add_flow(&copies, plan, &d->links.at[k], g->way == XFI_PUSH, &ignored));
+  if (g->batch != NULL) dev->batch_destroy(d->device, g->batch);
+  g->batch = NULL;
+  if (copies.n > 0)
+    XFI_TRY(dev->batch_create(d->device, &g->batch, copies.at, copies.n, false, g->guard));
+done:
+  xfi_copies_free(&copies);
+  return st;
+}
+
+xfer_status xfi_direct_move(xfi_direct *d, xfer_plan *plan, xfer_status *mine, bool *moved,
+                            xfi_deadline deadline)
+{
+  xfer_status st = XFER_OK;
+
+  XFI_TRY(xfi_links_move(&d->links, plan, d->page, mine, moved, deadline));
+  for (int g = 0; g < d->n_groups && *moved && *mine == XFER_OK; g++)
+    *mine = move_group(&d->groups[g], d, plan);
+done:
+  return st;
+}
+
+bool xfi_direct_has_flows(const xfi_direct *d)
+{
+  for (size_t i = 0; i < d->links.n; i++)
+    if (d->links.at[i].send_by != XFI_BY_NOBODY || d->links.at[i].recv_by != XFI_BY_NOBODY)
+      return true;
+  return false;
 }
 
 static void free_group(xfi_direct *d, xfi_group *g)

@@ -17,7 +17,8 @@ enum { XFI_WHY_BYTES = 160, XFI_WAY_BYTES = XFI_WHY_BYTES + 64 };
 typedef struct xfi_remote {
   xfi_mem_handle handle;
   uint64_t base; /* the peer's address */
-  char *mapped;  /* ours; NULL until it is mapped */
+  uint64_t n_bytes;
+  char *mapped; /* ours; NULL until it is mapped */
   bool is_mapped;
 } xfi_remote;
 
@@ -105,15 +106,19 @@ xfer_status xfi_links_list(xfi_links *links, xfer_plan *plan, const bool *same, 
  * without links. All ranks, see xfi_direct_create(). */
 xfer_status xfi_links_connect(xfi_links *links, xfer_plan *plan, uint64_t *page, xfer_status *mine,
                               xfi_deadline deadline);
+/* The same links, where all that was bound anew is alike: hear where it is now. *moved: what this
+ * rank copies to and from is mapped already; else the links are of no more use. All ranks. */
+xfer_status xfi_links_move(xfi_links *links, xfer_plan *plan, const uint64_t *page,
+                           xfer_status *mine, bool *moved, xfi_deadline deadline);
 void xfi_links_destroy(xfi_links *links, xfi_device *device);
 /* How a flow travels, in words: that of index `peer` in the plan's sends or receives. */
 const char *xfi_links_way(const xfi_links *links, const xfer_plan *plan, bool send, size_t peer);
 
 /* ---- link_describe.c ---- */
 
-/* What the peer has to know of our half of both flows. */
+/* What the peer has to know of our half of both flows. `again`: it has the handles. */
 xfer_status xfi_link_describe(xfi_bytes *out, const xfer_plan *plan, xfi_link *link,
-                              const uint64_t *page);
+                              const uint64_t *page, bool again);
 /* Take apart what the peer told us: link->bytes. Addresses stay as places until they are mapped. */
 xfer_status xfi_link_read(xfi_link *link);
 

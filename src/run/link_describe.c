@@ -2,7 +2,7 @@
  * What the two ends of a link tell each other, once each way:
  *
  *   n_allocations, page offset, n_bounds, n of them sources
- *   per allocation: handle, base
+ *   per allocation: handle, base, bytes
  *   per bound:      piece_dim, piece_length, n_pieces, by boxes?, strides, shape,
  *                   per piece: (allocation, offset); by boxes also what each box is
  */
@@ -132,23 +132,23 @@ done:
   return st;
 }
 
-static xfer_status put_allocations(xfi_bytes *out, const blob *b)
+static xfer_status put_allocations(xfi_bytes *out, const blob *b, bool again)
 {
   xfi_device *device = b->plan->device;
   xfer_status st = XFER_OK;
 
   for (size_t i = 0; i < b->n_told; i++) {
-    const uint64_t base = (uint64_t)(uintptr_t)b->told[i].at.base;
+    const uint64_t place[2] = {(uint64_t)(uintptr_t)b->told[i].at.base, b->told[i].at.n_bytes};
     xfi_mem_handle handle;
 
     memset(&handle, 0, sizeof handle);
-    st = device->ops->mem_export(device, b->told[i].at, &handle);
+    if (!again) st = device->ops->mem_export(device, b->told[i].at, &handle);
     if (st == XFER_ERR_UNSUPPORTED)
       memset(&handle, 0, sizeof handle); /* nobody can map it */
     else
       XFI_TRY(st);
     XFI_TRY(xfi_bytes_put(out, &handle, sizeof handle));
-    XFI_TRY(xfi_bytes_put(out, &base, sizeof base));
+    XFI_TRY(xfi_bytes_put(out, place, sizeof place));
   }
   st = XFER_OK;
 done:
@@ -157,7 +157,7 @@ done:
 
 /* Bounds first, into their own blob, since they make the list of allocations. */
 xfer_status xfi_link_describe(xfi_bytes *out, const xfer_plan *plan, xfi_link *link,
-                              const uint64_t *page)
+                              const uint64_t *page, bool again)
 {
   xfer_status st = XFER_OK;
   blob b = {.plan = plan};
@@ -183,7 +183,7 @@ xfer_status xfi_link_describe(xfi_bytes *out, const xfer_plan *plan, xfi_link *l
   head[2] = n_src + n_dst;
   head[3] = n_src;
   XFI_TRY(xfi_bytes_put(out, head, sizeof head));
-  XFI_TRY(put_allocations(out, &b));
+  XFI_TRY(put_allocations(out, &b, again));
   XFI_TRY(xfi_bytes_put(out, b.bytes.at, b.bytes.n));
 done:
   xfi_bytes_free(&b.bytes);
@@ -252,6 +252,7 @@ xfer_status xfi_link_read(xfi_link *link)
   for (size_t i = 0; i < link->n_remotes; i++) {
     xfi_reader_take(&r, &link->remotes[i].handle, sizeof link->remotes[i].handle);
     xfi_reader_take(&r, &link->remotes[i].base, sizeof link->remotes[i].base);
+    xfi_reader_take(&r, &link->remotes[i].n_bytes, sizeof link->remotes[i].n_bytes);
   }
   for (size_t i = 0; i < link->n_bounds; i++)
     XFI_TRY(read_bound(link, &r, i));

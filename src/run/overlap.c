@@ -107,12 +107,12 @@ static bool grids_meet(const grid *a, const grid *b)
   return false;
 }
 
-/* Append the grid of one piece of a view that is not empty. */
-static xfer_status add_grid(grid *all, size_t *n, const xfi_use *use, size_t owner, int64_t piece)
+/* Append the grid of one piece of a view that is not empty. `copies` is room. */
+static xfer_status add_grid(grid *all, size_t *n, const xfi_use *use, size_t owner, int64_t piece,
+                            xfi_copies *copies)
 {
   const xfi_bound *bound = use->bound;
   xfer_status st = XFER_OK;
-  xfi_copies copies = {NULL, 0, 0};
   xfi_end end = {bound, {0}};
   int64_t length[XFER_MAX_DIMS];
   grid *g = &all[*n];
@@ -122,10 +122,11 @@ static xfer_status add_grid(grid *all, size_t *n, const xfi_use *use, size_t own
     end.start[0] = bound->boxes[piece].row;
   else if (bound->pieces != NULL)
     end.start[bound->piece_dim] = piece * bound->piece_length;
-  XFI_TRY(xfi_copies_add(&copies, &end, NULL, length, bound->n_dims,
-                         (xfi_elem){use->elem_bytes, NULL}));
-  if (copies.n == 0) goto done;
-  *g = (grid){copies.at[0], copies.at[0].dst + reach(&copies.at[0]), owner};
+  copies->n = 0;
+  XFI_TRY(
+      xfi_copies_add(copies, &end, NULL, length, bound->n_dims, (xfi_elem){use->elem_bytes, NULL}));
+  if (copies->n == 0) goto done;
+  *g = (grid){copies->at[0], copies->at[0].dst + reach(&copies->at[0]), owner};
   if (!ascends(g)) {
     XFI_CHECK(use->is_source, XFER_ERR_SHAPE,
               "tensor \"%s\": the strides of its destination view make it overlap itself",
@@ -135,7 +136,6 @@ static xfer_status add_grid(grid *all, size_t *n, const xfi_use *use, size_t own
   }
   ++*n;
 done:
-  xfi_copies_free(&copies);
   return st;
 }
 
@@ -144,6 +144,7 @@ static xfer_status make_grids(grid **grids, size_t *n_grids, const xfi_use *uses
 {
   xfer_status st = XFER_OK;
   grid *all = NULL;
+  xfi_copies copies = {NULL, 0, 0};
   size_t n_all = 0;
 
   for (size_t i = 0; i < n; i++)
@@ -153,11 +154,12 @@ static xfer_status make_grids(grid **grids, size_t *n_grids, const xfi_use *uses
   n_all = 0;
   for (size_t i = 0; i < n; i++)
     for (int64_t p = 0; p < uses[i].bound->n_pieces; p++)
-      XFI_TRY(add_grid(all, &n_all, &uses[i], i, p));
+      XFI_TRY(add_grid(all, &n_all, &uses[i], i, p, &copies));
   *grids = all;
   *n_grids = n_all;
   all = NULL;
 done:
+  xfi_copies_free(&copies);
   xfi_free(all);
   return st;
 }

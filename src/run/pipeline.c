@@ -145,6 +145,40 @@ done:
   return st;
 }
 
+static void free_steps(xfi_pipeline *p, xfi_device *device)
+{
+  for (size_t i = 0; i < p->n_steps; i++) {
+    xfi_step *s = &p->steps[i];
+
+    if (s->gather_batch != NULL) device->ops->batch_destroy(device, s->gather_batch);
+    if (s->scatter_batch != NULL) device->ops->batch_destroy(device, s->scatter_batch);
+    xfi_copies_free(&s->gather);
+    xfi_copies_free(&s->scatter);
+    xfi_free(s->messages);
+  }
+  p->n_steps = 0;
+}
+
+xfer_status xfi_pipeline_move(xfi_pipeline *p, const xfer_plan *plan)
+{
+  xfer_status st = XFER_OK;
+  xfi_schedule *rounds = NULL;
+  uint64_t staging_bytes = 0; /* as before */
+
+  free_steps(p, plan->device);
+  xfi_channels_destroy(p->channels);
+  p->channels = NULL;
+  p->sent_bytes = 0;
+  XFI_TRY(xfi_channels_create(&p->channels, plan));
+  xfi_channels_measure(p->channels, &p->sent_bytes, &staging_bytes);
+  XFI_TRY(xfi_schedule_create(&rounds, plan));
+  XFI_TRY(xfi_packed_add(p, rounds, plan));
+  XFI_TRY(make_batches(p, plan->device));
+done:
+  xfi_schedule_destroy(rounds);
+  return st;
+}
+
 static void free_events(xfi_pipeline *p, xfi_device *device)
 {
   for (int i = 0; i < 3; i++) {
@@ -162,15 +196,7 @@ void xfi_pipeline_destroy(xfi_pipeline *p, xfi_device *device, bool abandoned)
 {
   if (p == NULL) return;
   xfi_channels_destroy(p->channels);
-  for (size_t i = 0; i < p->n_steps; i++) {
-    xfi_step *s = &p->steps[i];
-
-    if (s->gather_batch != NULL) device->ops->batch_destroy(device, s->gather_batch);
-    if (s->scatter_batch != NULL) device->ops->batch_destroy(device, s->scatter_batch);
-    xfi_copies_free(&s->gather);
-    xfi_copies_free(&s->scatter);
-    xfi_free(s->messages);
-  }
+  free_steps(p, device);
   free_events(p, device);
   if (p->slots != NULL && abandoned)
     xfi_abandon(p->slots);

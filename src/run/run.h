@@ -69,6 +69,7 @@ struct xfer_plan {
   xfi_verify *verify; /* NULL: runs are not verified */
   xfi_event *started; /* on the caller's stream */
   xfi_event *finished;
+  bool keeps_lanes; /* they serve what was bound since the commit too, at other addresses */
   xfi_allocation *allocations; /* [n_allocations] what bound memory lay in at commit, ascending */
   size_t n_allocations;
 };
@@ -169,6 +170,16 @@ xfer_status xfi_bindings_check(const xfer_plan *plan);
 /* Give back all that commit made. */
 void xfi_run_drop_lanes(xfer_plan *plan);
 
+/* ---- rebind.c ---- */
+
+/* Do the lanes need nothing but other addresses if a tensor is bound so? */
+bool xfi_rebind_keeps(const xfer_plan *plan, size_t tensor, const xfi_binding *fresh);
+/* Give them the new addresses, as far as this rank alone is concerned. */
+xfer_status xfi_rebind_local(xfer_plan *plan);
+/* The direct lane's. Collective. *moved is false, on all ranks alike, where some rank has to map
+ * something. */
+xfer_status xfi_rebind_direct(xfer_plan *plan, bool *moved, xfi_deadline deadline);
+
 /* ---- local.c ---- */
 
 /* Self-copies and ZERO elements as one batch. */
@@ -183,6 +194,12 @@ xfer_status xfi_direct_create(xfi_direct **direct, xfer_plan *plan, const bool *
                               const bool *here, xfer_status *mine, xfi_deadline deadline);
 /* Nothing of a run may be on its way. */
 void xfi_direct_destroy(xfi_direct *direct);
+/* The same lane at other addresses. *moved: what peers' views lie in now is mapped already; else
+ * the lane is of no more use. All ranks likewise. */
+xfer_status xfi_direct_move(xfi_direct *direct, xfer_plan *plan, xfer_status *mine, bool *moved,
+                            xfi_deadline deadline);
+/* Does a peer have to know where this rank's memory is? */
+bool xfi_direct_has_flows(const xfi_direct *direct);
 /* Which flows are carried directly: by index in plan->moves->sends.peers and recvs.peers. */
 bool xfi_direct_sends(const xfi_direct *direct, size_t peer);
 bool xfi_direct_receives(const xfi_direct *direct, size_t peer);
@@ -241,6 +258,8 @@ struct xfi_pipeline {
 /* Rounds and broadcasts for all that the direct lane does not carry. Collective; its last agreement
  * is the caller's to make. */
 xfer_status xfi_pipeline_create(xfi_pipeline **pipeline, const xfer_plan *plan);
+/* The same steps at other addresses, in the same slots. */
+xfer_status xfi_pipeline_move(xfi_pipeline *pipeline, const xfer_plan *plan);
 /* `abandoned`: messages may still be under way to or from the slots, so they are not freed. */
 void xfi_pipeline_destroy(xfi_pipeline *pipeline, xfi_device *device, bool abandoned);
 xfer_status xfi_pipeline_start(xfi_pipeline *pipeline, xfer_plan *plan, xfer_stream stream,

@@ -1,0 +1,115 @@
+/*
+ * Commit after binds that changed nothing but addresses: the lanes stay, with their flags, slots,
+ * streams and mappings, and get the new addresses. What is each rank's own is done before the ranks
+ * agree, so that they do so once; only the direct lane's peers are told anything.
+ */
+#include "alloc.h"
+#include "count.h"
+#include "error.h"
+#include "run.h"
+
+/* Does the commit know what the bytes lie in? Without any allocation the device cannot tell them
+ * apart, and reaches them all. */
+static bool is_known(const xfer_plan *plan, const xfi_bound *b, int elem_bytes)
+{
+  for (int64_t p = 0; b->is_set && plan->n_allocations > 0 && p < b->n_pieces; p++)
+    if (xfi_run_allocation(plan, xfi_bound_piece(b, p), xfi_bound_reach(b, p, elem_bytes)) == NULL)
+      return false;
+  return true;
+}
+
+bool xfi_rebind_keeps(const xfer_plan *plan, size_t tensor, const xfi_binding *fresh)
+{
+  const xfi_binding *old = plan->bindings[tensor];
+  const int elem_bytes = xfi_plan_class(plan->moves, tensor)->src->elem_bytes;
+
+  /* Where broadcasts are in place is settled by all ranks. */
+  return plan->moves->n_broadcast == 0 && xfi_bound_is_alike(&old->src, &fresh->src) &&
+         xfi_bound_is_alike(&old->dst, &fresh->dst) && is_known(plan, &fresh->src, elem_bytes) &&
+         is_known(plan, &fresh->dst, elem_bytes);
+}
+
+/* Marks what a bound view lies in. */
+static void mark_used(bool *used, const xfer_plan *plan, const xfi_bound *b, int elem_bytes)
+{
+  for (int64_t p = 0; b->is_set && p < b->n_pieces; p++) {
+    const xfi_allocation *at =
+        xfi_run_allocation(plan, xfi_bound_piece(b, p), xfi_bound_reach(b, p, elem_bytes));
+
+    if (at != NULL) used[at - plan->allocations] = true;
+  }
+}
+
+/* What nothing is bound to any more may be freed. */
+static xfer_status keep_used_allocations(xfer_plan *plan)
+{
+  xfer_status st = XFER_OK;
+  size_t n = 0;
+  bool *used = xfi_calloc(plan->n_allocations, sizeof *used);
+
+  XFI_CHECK(used != NULL, XFER_ERR_NOMEM, "%zu allocations", plan->n_allocations);
+  for (size_t t = 0; plan->n_allocations > 0 && t < plan->moves->n_tensors; t++) {
+    const int elem_bytes = xfi_plan_class(plan->moves, t)->src->elem_bytes;
+
+    if (plan->bindings[t] == NULL) continue;
+    mark_used(used, plan, &plan->bindings[t]->src, elem_bytes);
+    mark_used(used, plan, &plan->bindings[t]->dst, elem_bytes);
+  }
+  for (size_t i = 0; i < plan->n_allocations; i++)
+    if (used[i]) plan->allocations[n++] = plan->allocations[i];
+  plan->n_allocations = n;
+done:
+  xfi_free(used);
+  return st;
+}
+
+/* Nobody may have waited for it. */
+static xfer_status await_last_run(const xfer_plan *plan)
+{
+  if (plan->n_begun == 0) return XFER_OK;
+  return plan->device->ops->event_sync(plan->device, plan->finished, xfi_run_deadline(plan));
+}
+
+xfer_status xfi_rebind_local(xfer_plan *plan)
+{
+  xfer_status st = XFER_OK;
+
+  XFI_TRY(await_last_run(plan));
+  XFI_TRY(xfi_bindings_check(plan));
+  XFI_TRY(keep_used_allocations(plan));
+  if (plan->local != NULL) plan->device->ops->batch_destroy(plan->device, plan->local);
+  plan->local = NULL;
+  XFI_TRY(xfi_local_create(&plan->local, plan));
+  if (plan->verify != NULL) {
+    xfi_verify_destroy(plan->verify, plan->device);
+    plan->verify = NULL;
+    XFI_TRY(xfi_verify_create(&plan->verify, plan));
+  }
+  XFI_TRY(xfi_pipeline_move(plan->pipeline, plan));
+done:
+  return st;
+}
+
+xfer_status xfi_rebind_direct(xfer_plan *plan, bool *moved, xfi_deadline deadline)
+{
+  xfi_comm *comm = plan->comm;
+  xfer_status st = XFER_OK;
+  xfer_status mine = await_last_run(plan);
+  bool failed = false;
+  int32_t said[2];
+  int32_t(*all)[2] = xfi_comm_calloc(comm, (size_t)comm->size, sizeof *all);
+
+  XFI_CHECK(all != NULL, XFER_ERR_NOMEM, "%d ranks", comm->size);
+  XFI_TRY(xfi_direct_move(plan->direct, plan, &mine, moved, deadline));
+  said[0] = mine;
+  said[1] = *moved;
+  XFI_TRY(comm->ops->all_gather(comm, all, said, sizeof said, deadline));
+  for (int r = 0; r < comm->size; r++) {
+    failed = failed || all[r][0] != XFER_OK;
+    *moved = *moved && all[r][1] != 0;
+  }
+  if (failed) XFI_TRY(xfi_comm_agree(comm, mine, deadline)); /* for the text */
+done:
+  xfi_free(all);
+  return st;
+}

@@ -1,0 +1,237 @@
+/* Binds that change nothing but addresses: the next commit is one small agreement, with a word to
+ * the peers where they copy, and everything arrives. Ranks are threads. */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+#include "object.h"
+#include "unit/ranks.h"
+
+enum { N_RANKS = 4, N_TENSORS = 12, ROWS = 8, COLUMNS = 8, REBINDS = 200 };
+enum { PART = ROWS * COLUMNS / N_RANKS, ROOM = N_TENSORS * (PART + 4) + 64 };
+
+/* ---- calls between ranks are counted ------------------------------------------------------- */
+
+static const xfi_comm_ops *real;
+static xfi_comm_ops counting;
+static _Thread_local int n_gathers;
+static _Thread_local int n_exchanges;
+
+static xfer_status count_gather(xfi_comm *comm, void *all, const void *mine, size_t n_bytes,
+                                xfi_deadline deadline)
+{
+  n_gathers++;
+  return real->all_gather(comm, all, mine, n_bytes, deadline);
+}
+
+static xfer_status count_exchange(xfi_comm *comm, const xfi_message *sends, int n_sends,
+                                  const xfi_message *recvs, int n_recvs, xfi_deadline deadline)
+{
+  n_exchanges++;
+  return real->exchange(comm, sends, n_sends, recvs, n_recvs, deadline);
+}
+
+static void make_comms(xfer_comm **comms)
+{
+  assert_int_equal(xfer_comm_create_local(comms, N_RANKS), XFER_OK);
+  real = comms[0]->transport->ops;
+  counting = *real;
+  counting.all_gather = count_gather;
+  counting.exchange = count_exchange;
+  for (int r = 0; r < N_RANKS; r++)
+    comms[r]->transport->ops = &counting;
+}
+
+/* ---- a plan of rows to columns -------------------------------------------------------------- */
+
+typedef struct job {
+  xfer_comm *comms[N_RANKS];
+  uint32_t lane;
+  bool verifies; /* each run compares digests of what its addresses hold */
+} job;
+
+typedef struct memory {
+  uint32_t from[ROOM];
+  uint32_t to[ROOM];
+} memory;
+
+static uint32_t value_of(int tensor, int row, int column, int run)
+{
+  return (uint32_t)(((run * 16 + tensor) * ROWS + row) * COLUMNS + column) + 1;
+}
+
+static xfer_plan *make_plan(const job *j, int rank)
+{
+  xfer_plan_options options = XFER_PLAN_OPTIONS_INIT;
+  xfer_tensor tensors[N_TENSORS];
+  xfer_layout *src = NULL;
+  xfer_layout *dst = NULL;
+  xfer_plan *plan = NULL;
+
+  options.lane = j->lane;
+  options.flags = j->verifies ? XFER_PLAN_VERIFY : 0;
+  expect(xfer_problem_parse(&src, &dst, "u32[8,8] (4):S0 -> (4):S1") == XFER_OK);
+  for (int t = 0; t < N_TENSORS; t++)
+    tensors[t] = (xfer_tensor){"w", src, dst, 0};
+  expect(xfer_plan_create(&plan, j->comms[rank], tensors, N_TENSORS, &options) == XFER_OK);
+  xfer_layout_destroy(src);
+  xfer_layout_destroy(dst);
+  return plan;
+}
+
+/* `shift` words further on. */
+static void bind(xfer_plan *plan, memory *m, int shift)
+{
+  for (int t = 0; t < N_TENSORS; t++) {
+    const xfer_view src = xfer_view_dense(m->from + t * PART + shift);
+    const xfer_view dst = xfer_view_dense(m->to + t * PART + shift);
+
+    expect(xfer_plan_bind(plan, (size_t)t, &src, &dst) == XFER_OK);
+  }
+}
+
+static void fill(memory *m, int rank, int shift, int run)
+{
+  memset(m, 0, sizeof *m);
+  for (int t = 0; t < N_TENSORS; t++)
+    for (int i = 0; i < PART; i++)
+      m->from[t * PART + shift + i] =
+          value_of(t, rank * ROWS / N_RANKS + i / COLUMNS, i % COLUMNS, run);
+}
+
+static bool came(const memory *m, int rank, int shift, int run)
+{
+  uint32_t want[ROOM] = {0};
+
+  for (int t = 0; t < N_TENSORS; t++)
+    for (int i = 0; i < PART; i++)
+      want[t * PART + shift + i] = value_of(
+          t, i / (COLUMNS / N_RANKS), rank * COLUMNS / N_RANKS + i % (COLUMNS / N_RANKS), run);
+  return memcmp(want, m->to, sizeof want) == 0;
+}
+
+static void run_well(xfer_plan *plan, const memory *m, int rank, int shift, int run)
+{
+  expect(xfer_plan_run(plan, (uint64_t)run, NULL) == XFER_OK);
+  expect(xfer_plan_wait(plan, 0) == XFER_OK);
+  expect(came(m, rank, shift, run));
+}
+
+/* Every third time all ranks bind anew, else one of them alone. */
+static void rebind_often(int rank, void *context)
+{
+  const job *j = context;
+  const bool direct = j->lane == XFER_LANE_DIRECT;
+  xfer_plan *plan = make_plan(j, rank);
+  static memory memories[N_RANKS];
+  memory *m = &memories[rank];
+  int shift = 0;
+
+  bind(plan, m, 0);
+  expect(xfer_plan_commit(plan) == XFER_OK);
+  for (int run = 1; run <= REBINDS; run++) {
+    const xfi_direct *lane = plan->direct;
+
+    if (run % 3 == 0 || run % N_RANKS == rank) shift = run % 48;
+    fill(m, rank, shift, run);
+    bind(plan, m, shift);
+    n_gathers = n_exchanges = 0;
+    expect(xfer_plan_commit(plan) == XFER_OK);
+    expect(n_gathers == (direct ? 2 : 1));
+    expect(n_exchanges == (direct ? 2 : 0));
+    expect(plan->direct == lane); /* and not made anew */
+    run_well(plan, m, rank, shift, run);
+  }
+  xfer_plan_destroy(plan);
+}
+
+static void test_other_addresses_take_a_small_agreement(void **state)
+{
+  static const uint32_t lanes[] = {XFER_LANE_DIRECT, XFER_LANE_PACKED};
+
+  (void)state;
+  for (int i = 0; i < 4; i++) {
+    job j = {.lane = lanes[i % 2], .verifies = i >= 2};
+
+    make_comms(j.comms);
+    run_ranks(N_RANKS, rebind_often, &j);
+    for (int r = 0; r < N_RANKS; r++)
+      xfer_comm_destroy(j.comms[r]);
+    assert_all_as_expected();
+  }
+}
+
+/* What is no other address alone makes the lanes anew; what is wrong is an error of all ranks, and
+ * the next commit makes good. */
+static void change_more(int rank, void *context)
+{
+  const job *j = context;
+  xfer_plan *plan = make_plan(j, rank);
+  static memory memories[N_RANKS];
+  memory *m = &memories[rank];
+  xfer_view twice;
+  xfer_status st;
+
+  bind(plan, m, 0);
+  expect(xfer_plan_commit(plan) == XFER_OK);
+  fill(m, rank, 3, 1);
+  bind(plan, m, 3);
+  if (rank == 1) {
+    twice = xfer_view_dense(m->to + 4);
+    expect(xfer_plan_bind(plan, 5, NULL, &twice) == XFER_OK); /* no source, and over another */
+  }
+  st = xfer_plan_commit(plan);
+  expect(st == (rank == 1 ? XFER_ERR_STATE : XFER_ERR_PEER));
+  expect(xfer_plan_run(plan, 1, NULL) == XFER_ERR_STATE);
+  bind(plan, m, 3);
+  expect(xfer_plan_commit(plan) == XFER_OK);
+  run_well(plan, m, rank, 3, 1);
+  bind(plan, m, 5);
+  if (rank == 2) {
+    const xfer_view from = xfer_view_dense(m->from);
+
+    twice = xfer_view_dense(m->to + 6);
+    expect(xfer_plan_bind(plan, 5, &from, &twice) == XFER_OK);
+  }
+  expect(xfer_plan_commit(plan) == (rank == 2 ? XFER_ERR_SHAPE : XFER_ERR_PEER));
+  fill(m, rank, 7, 2);
+  bind(plan, m, 7);
+  expect(xfer_plan_commit(plan) == XFER_OK);
+  run_well(plan, m, rank, 7, 2);
+  expect(xfer_plan_release(plan) == XFER_OK);
+  fill(m, rank, 9, 3);
+  bind(plan, m, 9);
+  expect(xfer_plan_commit(plan) == XFER_OK);
+  run_well(plan, m, rank, 9, 3);
+  xfer_plan_destroy(plan);
+}
+
+static void test_what_is_more_or_wrong_is_made_good(void **state)
+{
+  static const uint32_t lanes[] = {XFER_LANE_DIRECT, XFER_LANE_PACKED};
+
+  (void)state;
+  for (int i = 0; i < 2; i++) {
+    job j = {.lane = lanes[i]};
+
+    make_comms(j.comms);
+    run_ranks(N_RANKS, change_more, &j);
+    for (int r = 0; r < N_RANKS; r++)
+      xfer_comm_destroy(j.comms[r]);
+    assert_all_as_expected();
+  }
+}
+
+int main(void)
+{
+  const struct CMUnitTest tests[] = {
+      cmocka_unit_test(test_other_addresses_take_a_small_agreement),
+      cmocka_unit_test(test_what_is_more_or_wrong_is_made_good),
+  };
+
+  return cmocka_run_group_tests(tests, NULL, NULL);
+}

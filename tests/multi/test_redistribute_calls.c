@@ -1,0 +1,125 @@
+/* Over MPI xfer_redistribute() and xfer_exchange() at other addresses each time: two gatherings a
+ * call and no other control, and everything arrives. */
+#include <stdio.h>
+#include <string.h>
+
+#include <mpi.h>
+
+#include "mpi_comm.h"
+#include "object.h"
+#include "xfer/mpi.h"
+
+enum { CALLS = 30, MOST_RANKS = 8, WIDTH = 16, ROOM = 2 * CALLS + MOST_RANKS * WIDTH };
+
+static const xfi_comm_ops *real;
+static xfi_comm_ops counting;
+static int n_gathers;
+static int n_exchanges;
+
+static xfer_status count_gather(xfi_comm *comm, void *all, const void *mine, size_t n_bytes,
+                                xfi_deadline deadline)
+{
+  n_gathers++;
+  return real->all_gather(comm, all, mine, n_bytes, deadline);
+}
+
+static xfer_status count_exchange(xfi_comm *comm, const xfi_message *sends, int n_sends,
+                                  const xfi_message *recvs, int n_recvs, xfi_deadline deadline)
+{
+  n_exchanges++;
+  return real->exchange(comm, sends, n_sends, recvs, n_recvs, deadline);
+}
+
+static int need(bool condition, int line)
+{
+  if (!condition) fprintf(stderr, "line %d: not so: %s\n", line, xfer_last_error());
+  return condition ? 0 : 1;
+}
+#define NEED(condition) failed += need(condition, __LINE__)
+
+/* Row r of each rank goes to rank r. */
+static int by_layouts(xfer_comm *comm, int rank, int size)
+{
+  static uint32_t from[ROOM];
+  static uint32_t to[ROOM];
+  xfer_layout *src = NULL;
+  xfer_layout *dst = NULL;
+  char line[80];
+  int failed = 0;
+
+  (void)snprintf(line, sizeof line, "u32[%d,%d] (%d):S1 -> (%d):S0", size, size * WIDTH, size,
+                 size);
+  NEED(xfer_problem_parse(&src, &dst, line) == XFER_OK);
+  for (int call = 0; call < CALLS; call++) {
+    const xfer_view source = xfer_view_dense(from + call);
+    const xfer_view target = xfer_view_dense(to + 2 * call);
+
+    memset(to, 0, sizeof to);
+    for (int i = 0; i < size * WIDTH; i++)
+      from[call + i] = (uint32_t)(1000 * call + 100 * rank + i);
+    n_gathers = n_exchanges = 0;
+    NEED(xfer_redistribute(comm, src, &source, dst, &target, NULL) == XFER_OK);
+    NEED(call == 0 || (n_gathers == 2 && n_exchanges == 0));
+    for (int i = 0; i < size * WIDTH; i++)
+      NEED(to[2 * call + i] ==
+           (uint32_t)(1000 * call + 100 * (i / WIDTH) + rank * WIDTH + i % WIDTH));
+  }
+  xfer_layout_destroy(src);
+  xfer_layout_destroy(dst);
+  return failed;
+}
+
+static int by_operations(xfer_comm *comm, int rank, int size)
+{
+  static uint32_t from[ROOM];
+  static uint32_t to[ROOM];
+  xfer_operation sends[MOST_RANKS];
+  xfer_operation recvs[MOST_RANKS];
+  xfer_view views[2][MOST_RANKS];
+  int failed = 0;
+
+  for (int p = 0; p < size; p++) {
+    sends[p] = xfer_operation_bytes(7, p, WIDTH * sizeof *from);
+    recvs[p] = xfer_operation_bytes(7, p, WIDTH * sizeof *to);
+  }
+  for (int call = 0; call < CALLS; call++) {
+    for (int p = 0; p < size; p++) {
+      views[0][p] = xfer_view_dense(from + call + p * WIDTH);
+      views[1][p] = xfer_view_dense(to + 2 * call + p * WIDTH);
+    }
+    for (int i = 0; i < size * WIDTH; i++)
+      from[call + i] = (uint32_t)(1000 * call + 100 * rank + i);
+    n_gathers = n_exchanges = 0;
+    NEED(xfer_exchange(comm, sends, views[0], (size_t)size, recvs, views[1], (size_t)size, NULL) ==
+         XFER_OK);
+    NEED(call == 0 || (n_gathers == 2 && n_exchanges == 0));
+    for (int i = 0; i < size * WIDTH; i++)
+      NEED(to[2 * call + i] ==
+           (uint32_t)(1000 * call + 100 * (i / WIDTH) + rank * WIDTH + i % WIDTH));
+  }
+  return failed;
+}
+
+int main(int argc, char **argv)
+{
+  int level = MPI_THREAD_SINGLE;
+  int rank = 0, size = 0, failed = 0;
+  xfer_comm *comm = NULL;
+
+  if (MPI_Init_thread(&argc, &argv, MPI_THREAD_FUNNELED, &level) != MPI_SUCCESS) return 1;
+  (void)MPI_Comm_rank(MPI_COMM_WORLD, &rank);
+  (void)MPI_Comm_size(MPI_COMM_WORLD, &size);
+  if (size > MOST_RANKS || xfer_comm_create_mpi(&comm, MPI_COMM_WORLD) != XFER_OK)
+    MPI_Abort(MPI_COMM_WORLD, 1);
+  real = comm->transport->ops;
+  counting = *real;
+  counting.all_gather = count_gather;
+  counting.exchange = count_exchange;
+  comm->transport->ops = &counting;
+  failed = by_layouts(comm, rank, size) + by_operations(comm, rank, size);
+  comm->transport->ops = real;
+  (void)MPI_Allreduce(MPI_IN_PLACE, &failed, 1, MPI_INT, MPI_MAX, MPI_COMM_WORLD);
+  xfer_comm_destroy(comm);
+  (void)MPI_Finalize();
+  return failed == 0 ? 0 : 1;
+}
