@@ -31,7 +31,10 @@ static void add_run(xfi_sum *sum, const char *run, int64_t offset, int64_t n_byt
     const int64_t n = n_bytes < left ? n_bytes : left;
     unsigned char unit[XFI_DIGEST_UNIT] = {0};
 
-    memcpy(unit + within, run, (size_t)n);
+    if (n == XFI_DIGEST_UNIT)
+      memcpy(unit, run, sizeof unit); /* of a constant size: one load */
+    else
+      memcpy(unit + within, run, (size_t)n);
     add_unit(sum, (uint64_t)(offset / XFI_DIGEST_UNIT), unit);
     run += n;
     offset += n;

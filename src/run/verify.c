@@ -269,8 +269,7 @@ static xfer_status explain(search *s, const xfi_sum *sums)
 
   XFI_TRY(find_tensor(s, sums));
   for (int d = 0; d < XFER_MAX_DIMS; d++)
-    s->within.hi[d] =
-        d < m->tensors[s->tensor].src->n_dims ? m->tensors[s->tensor].src->dims[d].size : 0;
+    s->within.hi[d] = m->tensors[s->tensor].src->dims[d].size; /* 0 past the last */
   if (s->what == XFI_COUNT_RUN) {
     s->what = XFI_COUNT_REPLICAS;
     XFI_TRY(count(s, &zero));

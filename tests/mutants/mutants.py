@@ -48,7 +48,7 @@ UNIT = {
     "layout": "test_table test_serial test_mesh test_cut test_dtype test_region test_layout test_problem test_boxes",
     "plan": "test_class test_choose test_moves test_cost test_plan test_print test_boxes test_proof test_traffic",
     "run": "",
-    "comm": "",
+    "comm": "test_comm_host",
 }
 SECONDS_PER_TEST = 60
 AT_ONCE = 5
