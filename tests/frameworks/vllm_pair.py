@@ -1,7 +1,7 @@
 """The engine pair "xfer" in real vLLM on CPU: trainers and workers in processes, reduced models, and what vLLM's own
 load_weights() makes of the same checkpoint.
 
-    vllm_pair.py FAMILY:tpN[:STAGED,...] ... | errors | trl
+    vllm_pair.py FAMILY:tpN[:STAGED,...] ... | errors | trl | dtensors
 
 The workers run vLLM's own functions of its GPU worker for weight updates. What stands in for a device is that of
 tests/refit/frameworks/ask/ask_vllm.py.
@@ -30,7 +30,8 @@ import vllm.model_executor.layers.fused_moe  # noqa: E402
 import vllm.model_executor.model_loader.utils as loader  # noqa: E402
 import vllm.model_executor.models.registry  # noqa: E402, F401
 from processes import Rank, call  # noqa: E402
-from torch.distributed.tensor import DTensor, Replicate, Shard  # noqa: E402, F401
+from torch.distributed.device_mesh import DeviceMesh  # noqa: E402
+from torch.distributed.tensor import Shard, distribute_tensor  # noqa: E402
 from vllm.config import WeightTransferConfig, set_current_vllm_config  # noqa: E402
 from vllm.distributed.weight_transfer import base  # noqa: E402
 from vllm.distributed.weight_transfer.factory import (  # noqa: E402
@@ -264,6 +265,40 @@ def exchange(family, tp, staged):
     case.close()
 
 
+class DTensorTrainer(Trainer):
+    """Its source is a state dict of DTensors, as FSDP2 cuts them."""
+
+    def __init__(self, table, rank, rpc, store):
+        super().__init__(table, rank, rpc)
+        dist.init_process_group("gloo", store=dist.FileStore(store, N_TRAINERS), rank=rank, world_size=N_TRAINERS)
+        self.table, self.mesh, self.source = table, DeviceMesh("cpu", list(range(N_TRAINERS))), {}
+        self._fill(0)
+
+    def _fill(self, version):
+        for name, x in state_of(self.table, version).items():
+            self.source[name] = distribute_tensor(x, self.mesh, [Shard(0)])
+
+    def send(self, version):
+        self._fill(version)
+        self.engine.send_weights()
+
+
+def dtensors():
+    """Trainers' DTensors as they lie."""
+    case = Case("qwen3_moe", 2)
+    store = f"{CHECKPOINTS}/store"
+    for old in case.trainers:
+        old.kill()
+    case.trainers = [Rank(lambda rpc, r=rank: DTensorTrainer(case.table, r, rpc, store)) for rank in range(N_TRAINERS)]
+    case.trainers[0].rpc_to = case.workers
+    good(case.init())
+    for version in (1, 2, 3):
+        good(case.all("send", version))
+        n = case.check(version)
+    print(f"qwen3_moe tp2 from DTensors: {n} parameters equal to load_weights' in 3 versions", flush=True)
+    case.close()
+
+
 class TrlTrainer:
     """Rank 0 of TRL's trainer, as its _sync_weight_merged() drives the object."""
 
@@ -333,10 +368,13 @@ def errors():
     case.close()
 
 
+OTHERS = {"errors": errors, "trl": trl, "dtensors": dtensors}
+
+
 def main():
     for job in sys.argv[1:]:
-        if job in ("errors", "trl"):
-            {"errors": errors, "trl": trl}[job]()
+        if job in OTHERS:
+            OTHERS[job]()
             continue
         family, tp, *staged = job.split(":")
         ask_vllm.warm(families.write(family, CHECKPOINTS)[0])
