@@ -2,7 +2,7 @@
 
 import numpy as np
 import pytest
-from ranks import as_view, on_ranks, part_of
+from ranks import as_view, on_ranks, outcomes, part_of
 
 import xfer
 from xfer import Conversion
@@ -43,7 +43,8 @@ def nearest(name, x):
         return np.where(np.isnan(x), np.copysign(np.float32(np.nan), x), x).astype(np.float32).view(np.uint32)
     n_exponent, n_fraction, largest, nan, saturates = TYPES[name]
     table = magnitudes(name)
-    wide = np.abs(x.astype(np.float64))  # a NaN among them is put right at the end
+    with np.errstate(invalid="ignore"):  # a NaN is put right at the end
+        wide = np.abs(x.astype(np.float64))
     above = np.clip(np.searchsorted(table, wide), 1, largest + 1)
     below = above - 1
     down, up = wide - table[below], table[above] - wide
@@ -113,3 +114,14 @@ def test_a_difference_of_dtypes_without_a_conversion_is_an_error():
     with pytest.raises(TypeError, match="comes a Conversion"):
         xfer.Plan.simulate(1, 0, [("w", src, dst, "cast")])
     assert xfer.Plan.simulate(1, 0, [("w", src, dst, Conversion.cast())]).report()["converted_tensors"] == 1
+
+
+def test_ranks_that_say_other_conversions_are_told_both():
+    src, dst = xfer.parse_problem("f32[4] (2):R -> (2):R")[0], xfer.parse_problem("bf16[4] (2):R -> (2):R")[1]
+
+    def work(comm):
+        xfer.Plan(comm, [("w", src, dst, Conversion.add(1) if comm.rank == 1 else Conversion.cast())])
+
+    for outcome in outcomes(2, work):
+        assert isinstance(outcome, xfer.MismatchError)
+        assert 'rank 1 has conversion "add 1", rank 0 has conversion "cast"' in str(outcome)
