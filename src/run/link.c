@@ -247,8 +247,7 @@ bool xfi_link_is_pushed_move(const xfi_link *link, const xfi_class *cls, const x
   const int from = cls->src->elem_bytes;
   const int to = cls->dst->elem_bytes;
 
-  if (from != to) return to < from;
-  return both_ways || is_narrow(src, dst, length, cls->src->n_dims, from);
+  return from != to ? to < from : both_ways || is_narrow(src, dst, length, cls->src->n_dims, from);
 }
 
 /* The bounds of the peer's half of a flow: [*first, *end). */
