@@ -207,8 +207,10 @@ XFER_API XFER_MUST_CHECK xfer_status xfer_side_place(xfer_side *side, const char
 XFER_API XFER_MUST_CHECK xfer_status xfer_side_give_whole(xfer_side *side, const char *pattern,
                                                           int rank);
 
-/** Say that the side holds the tensors that match `pattern` in another element type than the table:
- *  no conversion is done, so a refit in which the sides differ is refused by name. */
+/** Say that the side holds the tensors that match `pattern` in another element type than the table,
+ * as vLLM has the router of GLM-4.5 in f32: xfer_refit_tensors() then has a cast for those in which
+ * the sides differ, and a pair of types without one is refused by name. Ranks that know one side
+ * alone cannot know of it: both must be told both sides. */
 XFER_API XFER_MUST_CHECK xfer_status xfer_side_dtype(xfer_side *side, const char *pattern,
                                                      int32_t dtype);
 

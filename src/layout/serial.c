@@ -312,6 +312,8 @@ static xfer_status read_boxes(reader *r, xfer_layout **layout)
   XFI_CHECK(!r->no_memory, XFER_ERR_NOMEM, "a received layout of %lld boxes", (long long)n);
   XFI_CHECK(!r->failed && r->n_left == 0 && first[n_ranks] == n, XFER_ERR_MISMATCH,
             "a received layout is malformed: boxes");
+  for (int64_t i = 0; i < n_ranks; i++) /* of own boxes only the first rank's are looked at below */
+    XFI_CHECK(first[i] <= first[i + 1], XFER_ERR_MISMATCH, "a received layout is malformed: first");
   XFI_TRY(xfi_mesh_create(&mesh, &(int){(int)n_ranks}, 1, ranks));
   desc.mesh = is_own != 0 ? NULL : mesh;
   desc.shape = sizes;

@@ -1,11 +1,11 @@
-/* Joins the sides: every entry held on each, in one element type, and the list of tensors made of
- * them. */
+/* Joins the sides: every entry held on each, and the list of tensors made of them. */
 #include "join.h"
 
 #include "alloc.h"
 #include "dtype.h"
 #include "error.h"
 #include "names.h"
+#include "plan.h"
 
 #include <string.h>
 
@@ -207,19 +207,21 @@ done:
   return st;
 }
 
-/* Nothing is converted, so both sides must hold a tensor in one element type. */
-static xfer_status check_dtypes(const xfer_refit *refit)
+/* Element types differ where a side was told so, which asks for a cast. */
+static xfer_status cast_elements(const xfer_refit *refit)
 {
+  const xfer_conversion cast = xfi_conversion_make(XFI_KIND_CAST, 0);
   xfer_status st = XFER_OK;
 
   for (size_t i = 0; i < refit->n_tensors; i++) {
-    const xfer_tensor *t = &refit->tensors[i];
+    xfer_tensor *t = &refit->tensors[i];
 
-    if (t->src == NULL || t->dst == NULL) continue;
-    XFI_CHECK(t->src->dtype == t->dst->dtype, XFER_ERR_MISMATCH,
-              "\"%s\" is %s in \"%s\" and %s in \"%s\"", t->name,
+    if (t->src == NULL || t->dst == NULL || t->src->dtype == t->dst->dtype) continue;
+    XFI_CHECK(xfi_conversion_fits(cast, t->src, t->dst, t->name) == XFER_OK, XFER_ERR_MISMATCH,
+              "\"%s\" is %s in \"%s\" and %s in \"%s\", and there is no conversion", t->name,
               xfi_dtype_name((int)t->src->dtype), refit->sides[0].side->spec,
               xfi_dtype_name((int)t->dst->dtype), refit->sides[1].side->spec);
+    t->conversion = cast;
   }
 done:
   return st;
@@ -240,7 +242,7 @@ xfer_status xfi_refit_create(xfer_refit **refit, xfer_model *model, const xfer_s
   for (int s = 0; s < 2; s++)
     XFI_TRY(xfi_joined_check_parts(r, &r->sides[s]));
   if (train != NULL) XFI_TRY(check_known(r));
-  XFI_TRY(check_dtypes(r));
+  XFI_TRY(cast_elements(r));
   atomic_store(&model->frozen, true);
   *refit = r;
   r = NULL;

@@ -323,6 +323,7 @@ static xfer_status report_difference(xfi_comm *comm, const xfer_tensor *tensors,
   size_t length;
   char what[160];
   char mine[DESCRIPTION_BYTES] = {0};
+  char how[64];
 
   XFI_TRY(find_difference(&t, comm, tensors, n, deadline));
   length = strlen(tensors[t].name);
@@ -334,10 +335,9 @@ static xfer_status report_difference(xfi_comm *comm, const xfer_tensor *tensors,
   memset(mine, 0, sizeof mine);
   (void)xfi_problem_format(mine, sizeof mine, tensors[t].src, tensors[t].dst);
   XFI_TRY(compare_descriptions(comm, what, mine, deadline));
+  xfi_conversion_format(how, sizeof how, tensors[t].conversion);
   memset(mine, 0, sizeof mine);
-  (void)snprintf(mine, sizeof mine, "conversion \"");
-  xfi_conversion_format(mine + strlen(mine), sizeof mine - strlen(mine) - 1, tensors[t].conversion);
-  (void)strcat(mine, "\"");
+  (void)snprintf(mine, sizeof mine, "conversion \"%s\"", how);
   XFI_TRY(compare_descriptions(comm, what, mine, deadline));
   XFI_CHECK(false, XFER_ERR_MISMATCH, "%s: ranks have different run tables or boxes", what);
 done:

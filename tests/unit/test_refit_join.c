@@ -106,20 +106,6 @@ static void test_what_a_framework_would_refuse_is_refused_by_name(void **state)
   }
 }
 
-static void test_router_of_two_types_is_refused_by_name(void **state)
-{
-  static const char table[] = REFIT_TABLE(REFIT_DENSE_CONFIG, REFIT_P("mlp.gate.weight", "[8,16]"));
-  sides s = make(table, "megatron:", "vllm:");
-
-  (void)state;
-  assert_int_equal(xfer_side_dtype(s.gen, "*.mlp.gate.weight", XFER_F8E4M3), XFER_OK);
-  assert_int_equal(join(&s), XFER_ERR_MISMATCH);
-  assert_non_null(strstr(xfer_last_error(), "model.layers.0.mlp.gate.weight"));
-  assert_non_null(strstr(xfer_last_error(), "f8e4m3"));
-  assert_non_null(strstr(xfer_last_error(), "bf16"));
-  unmake(&s);
-}
-
 /* Plans on every rank; the proof that each destination element has a source is the plan's. */
 static void expect_plans(const sides *s)
 {
@@ -133,6 +119,36 @@ static void expect_plans(const sides *s)
                      XFER_OK);
     xfer_plan_destroy(plan);
   }
+}
+
+static void test_a_said_type_is_a_cast_or_refused_by_name(void **state)
+{
+  static const char table[] = REFIT_TABLE(REFIT_DENSE_CONFIG, REFIT_P("mlp.gate.weight", "[8,16]"));
+  sides s = make(table, "megatron:", "vllm:");
+  size_t n = 0;
+  size_t n_casts = 0;
+
+  (void)state;
+  assert_int_equal(xfer_side_dtype(s.gen, "*.mlp.gate.weight", XFER_F32), XFER_OK);
+  assert_int_equal(join(&s), XFER_OK);
+  const xfer_tensor *tensors = xfer_refit_tensors(s.refit, &n);
+  for (size_t t = 0; t < n; t++) {
+    const bool is_router = strstr(tensors[t].name, ".mlp.gate.weight") != NULL;
+
+    assert_true(tensors[t].conversion == (is_router ? xfer_convert_cast() : 0));
+    n_casts += is_router;
+  }
+  assert_true(n_casts > 0);
+  expect_plans(&s);
+  unmake(&s);
+
+  s = make(table, "megatron:", "vllm:");
+  assert_int_equal(xfer_side_dtype(s.gen, "*.mlp.gate.weight", XFER_I16), XFER_OK);
+  assert_int_equal(join(&s), XFER_ERR_MISMATCH);
+  assert_non_null(strstr(xfer_last_error(), "model.layers.0.mlp.gate.weight"));
+  assert_non_null(strstr(xfer_last_error(), "i16"));
+  assert_non_null(strstr(xfer_last_error(), "bf16"));
+  unmake(&s);
 }
 
 static void test_unknown_tensors_join_once_declared(void **state)
@@ -244,7 +260,7 @@ int main(void)
 {
   const struct CMUnitTest tests[] = {
       cmocka_unit_test(test_what_a_framework_would_refuse_is_refused_by_name),
-      cmocka_unit_test(test_router_of_two_types_is_refused_by_name),
+      cmocka_unit_test(test_a_said_type_is_a_cast_or_refused_by_name),
       cmocka_unit_test(test_unknown_tensors_join_once_declared),
       cmocka_unit_test(test_placed_on_both_sides_is_cut_on_both),
       cmocka_unit_test(test_scalars_travel),
