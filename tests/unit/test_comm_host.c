@@ -289,7 +289,7 @@ static int survives(int rank, meeting_place *place)
   comm->ops->destroy(comm);
   place->n_ranks = 2;
   comm = join_at(place, rank / 2, 4);
-  if (comm->ops->all_gather(comm, all, "yz" + rank / 2, 1, soon()) != XFER_OK) return 4;
+  if (comm->ops->all_gather(comm, all, &"yz"[rank / 2], 1, soon()) != XFER_OK) return 4;
   if (memcmp(all, "yz", 2) != 0) return 5;
   comm->ops->destroy(comm);
   return 0;
