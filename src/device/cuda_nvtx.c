@@ -6,6 +6,9 @@
 
 #include "trace.h"
 
+#include <pthread.h>
+#include <stddef.h>
+
 static void push(const char *name)
 {
   (void)nvtxRangePushA(name);
@@ -16,11 +19,19 @@ static void pop(void)
   (void)nvtxRangePop();
 }
 
-void xfi_cuda_nvtx(void)
+static void begin(void)
 {
   static const xfi_ranges nvtx = {push, pop};
 
+  nvtxInitialize(NULL); /* else the first ranges of several threads do it, without a lock */
   xfi_trace_ranges(&nvtx);
+}
+
+void xfi_cuda_nvtx(void)
+{
+  static pthread_once_t once = PTHREAD_ONCE_INIT;
+
+  (void)pthread_once(&once, begin);
 }
 #else
 void xfi_cuda_nvtx(void)
