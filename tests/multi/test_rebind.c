@@ -8,42 +8,16 @@
 
 #include <cmocka.h>
 
-#include "object.h"
+#include "counted_calls.h"
 #include "unit/ranks.h"
 
 enum { N_RANKS = 4, N_TENSORS = 12, ROWS = 8, COLUMNS = 8, REBINDS = 200 };
 enum { PART = ROWS * COLUMNS / N_RANKS, ROOM = N_TENSORS * (PART + 4) + 64 };
 
-/* ---- calls between ranks are counted ------------------------------------------------------- */
-
-static const xfi_comm_ops *real;
-static xfi_comm_ops counting;
-static _Thread_local int n_gathers;
-static _Thread_local int n_exchanges;
-
-static xfer_status count_gather(xfi_comm *comm, void *all, const void *mine, size_t n_bytes,
-                                xfi_deadline deadline)
-{
-  n_gathers++;
-  return real->all_gather(comm, all, mine, n_bytes, deadline);
-}
-
-static xfer_status count_exchange(xfi_comm *comm, const xfi_message *sends, int n_sends,
-                                  const xfi_message *recvs, int n_recvs, xfi_deadline deadline)
-{
-  n_exchanges++;
-  return real->exchange(comm, sends, n_sends, recvs, n_recvs, deadline);
-}
-
 static void make_comms(xfer_comm **comms)
 {
   assert_int_equal(xfer_comm_create_local(comms, N_RANKS), XFER_OK);
-  real = comms[0]->transport->ops;
-  counting = *real;
-  counting.all_gather = count_gather;
-  counting.exchange = count_exchange;
-  for (int r = 0; r < N_RANKS; r++)
-    comms[r]->transport->ops = &counting;
+  count_calls(comms, N_RANKS);
 }
 
 /* ---- a plan of rows to columns -------------------------------------------------------------- */
