@@ -10,21 +10,19 @@
 
 #include <cmocka.h>
 
+#include "property/rng.h"
+
 enum { BUFFER_BYTES = 1 << 16, N_CASES = 4000, GUARD = 0xa5 };
 
 static unsigned char source[BUFFER_BYTES];
 static unsigned char got[BUFFER_BYTES];
 static unsigned char wanted[BUFFER_BYTES];
 
-static uint64_t random_state;
+static rng random_numbers;
 
 static int64_t random_below(int64_t n)
 {
-  random_state += 0x9e3779b97f4a7c15u;
-  uint64_t z = random_state;
-  z = (z ^ (z >> 30)) * 0xbf58476d1ce4e5b9u;
-  z = (z ^ (z >> 27)) * 0x94d049bb133111ebu;
-  return (int64_t)((z ^ (z >> 31)) % (uint64_t)n);
+  return rng_below(&random_numbers, n);
 }
 
 static int setup(void **state)
@@ -111,7 +109,7 @@ static void check(const xfi_copy *copy)
 static void test_random_copies_equal_the_naive_one(void **state)
 {
   (void)state;
-  random_state = 1;
+  random_numbers.state = 1;
   for (int n = 0; n < N_CASES;) {
     xfi_copy copy;
     if (!random_copy(&copy)) continue;
@@ -123,7 +121,7 @@ static void test_random_copies_equal_the_naive_one(void **state)
 static void test_simplify_keeps_the_result(void **state)
 {
   (void)state;
-  random_state = 2;
+  random_numbers.state = 2;
   for (int n = 0; n < N_CASES;) {
     xfi_copy copy;
     if (!random_copy(&copy)) continue;
@@ -227,7 +225,7 @@ static void test_a_box_is_packed_and_unpacked_from_any_byte_to_any_byte(void **s
   int64_t n_bytes;
 
   (void)state;
-  random_state = 3;
+  random_numbers.state = 3;
   for (int n = 0; n < N_CASES; n++) {
     xfi_copy copy;
     xfi_strided_dim dims[XFI_COPY_DIMS];

@@ -10,18 +10,16 @@
 
 #include <cmocka.h>
 
+#include "property/rng.h"
+
 enum { BYTES = 3 << 12, N_CASES = 300 };
 
 static unsigned char bytes[BYTES];
-static uint64_t random_state;
+static rng random_numbers;
 
 static int64_t random_below(int64_t n)
 {
-  random_state += 0x9e3779b97f4a7c15u;
-  uint64_t z = random_state;
-  z = (z ^ (z >> 30)) * 0xbf58476d1ce4e5b9u;
-  z = (z ^ (z >> 27)) * 0x94d049bb133111ebu;
-  return (int64_t)((z ^ (z >> 31)) % (uint64_t)n);
+  return rng_below(&random_numbers, n);
 }
 
 static int setup(void **state)
