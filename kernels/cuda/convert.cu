@@ -257,9 +257,8 @@ extern "C" xfer_status xfi_cuda_converts_load(void)
 extern "C" xfer_status xfi_cuda_copy_converts(const xfi_cuda_job *job, xfer_stream stream)
 {
   if (job->n_tiles == 0) return XFER_OK;
-  const int64_t useful = (job->n_tiles + WARPS - 1) / WARPS;
-  const int64_t most = (job->n_blocks + 1) / 2; /* one of these has a multiprocessor to itself */
-  const unsigned n_blocks = (unsigned)(useful < most ? useful : most);
+  /* One of these has a multiprocessor to itself. */
+  const unsigned n_blocks = blocks_for(job->n_tiles, WARPS, (job->n_blocks + 1) / 2);
   return launch(convert_kernel, n_blocks, THREADS, stream, "convert kernel", job->pieces,
                 job->first_tile, job->n_pieces, job->n_tiles, job->go);
 }

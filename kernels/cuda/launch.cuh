@@ -26,6 +26,13 @@ static xfer_status launch(void (*kernel)(Parameters...), unsigned n_blocks, unsi
   return XFER_ERR_CUDA;
 }
 
+/* Blocks for n_tiles, so many to a block at a time: none without work, at most `most`. */
+static inline unsigned blocks_for(int64_t n_tiles, int64_t per_block, int64_t most)
+{
+  const int64_t useful = (n_tiles + per_block - 1) / per_block;
+  return (unsigned)(useful < most ? useful : most);
+}
+
 template <typename... Parameters>
 static xfer_status load(void (*kernel)(Parameters...), const char *what)
 {
