@@ -35,7 +35,7 @@ TESTS = [
         "test_broadcast", "test_exchange", "test_guards", "test_islands",
     )),
     "bin/random_problems --cases 250 --seed 1",
-    "bin/random_boxes --cases 150 --seed 1",
+    "bin/random_cases boxes --cases 150 --seed 1",
     "bin/schedules --cases 60 --seed 1 --comm gather",
     "bin/schedules --cases 60 --seed 2 --islands",
     "bin/trouble --cases 40 --seed 7",

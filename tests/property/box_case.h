@@ -6,7 +6,7 @@
 #ifndef BOX_CASE_H
 #define BOX_CASE_H
 
-#include "problem.h"
+#include "carry.h"
 
 /* One side of a tensor. */
 typedef struct box_side {
@@ -42,11 +42,9 @@ void box_case_make(box_case *c, uint64_t seed, uint64_t number);
 void box_case_free(box_case *c);
 void box_case_print(FILE *file, const box_case *c);
 
-/* What one rank does with it: make layouts, plan, run, compare. False: `why` says what is wrong.
- * All ranks of the comm must call it; it may have more than the case needs. `corrupt`: a byte is
- * flipped before comparing. *n_bytes receives how many bytes were to arrive. */
-bool box_case_rank(const box_case *c, xfer_comm *comm, bool corrupt, uint64_t *n_bytes, char *why,
-                   size_t n_why);
+/* What one rank does with it: make layouts, plan, run, compare. As random_case_rank(). */
+bool box_case_rank(const box_case *c, xfer_comm *comm, const rank_device *device, bool corrupt,
+                   char *why, size_t n_why);
 
 /* Planned by boxes, a side by placements that holds nothing twice gives the same moves. */
 bool box_case_same_moves(const box_case *c, char *why, size_t n_why);

@@ -17,6 +17,7 @@ typedef struct held_view {
 typedef struct rank_state {
   const box_case *c;
   xfer_comm *comm;
+  const rank_device *device; /* NULL: the host's memory */
   int rank;
   rng r;
   orc_arena arena;
@@ -255,6 +256,30 @@ static uint64_t bytes_to_arrive(const rank_state *k)
   return n;
 }
 
+static xfer_stream stream_of(const rank_state *k)
+{
+  return k->device != NULL ? k->device->stream(k->rank) : NULL;
+}
+
+/* All have filled their memory: from here on it may be touched, until end(). */
+static bool begin(rank_state *k, int run)
+{
+  const uint64_t hold = 0;
+  uint64_t all[ORC_MAX_RANKS * 2];
+  const xfer_status st = xfer_comm_all_gather(k->comm, all, &hold, sizeof hold);
+
+  if (st != XFER_OK) return say(k, "all-gather", st);
+  if (k->device != NULL) k->device->begin(k->rank, (uint64_t)run);
+  return true;
+}
+
+static bool end(rank_state *k, bool waited)
+{
+  if (k->device == NULL || k->device->end(k->rank, waited)) return true;
+  (void)snprintf(k->why, k->n_why, "rank %d: its stream failed", k->rank);
+  return false;
+}
+
 static bool run_plan(rank_state *k, xfer_plan *plan, bool corrupt)
 {
   const box_case *c = k->c;
@@ -271,13 +296,12 @@ static bool run_plan(rank_state *k, xfer_plan *plan, bool corrupt)
   if (st != XFER_OK) return bound ? say(k, "commit", st) : false;
   for (int run = 1; run <= c->p.n_runs; run++) {
     fill(k, (uint64_t)run);
-    uint64_t hold = 0; /* nobody writes to a peer before that has filled its memory */
-    uint64_t all[ORC_MAX_RANKS * 2];
-    st = xfer_comm_all_gather(k->comm, all, &hold, sizeof hold);
-    if (st != XFER_OK) return say(k, "all-gather", st);
-    st = xfer_plan_run(plan, (uint64_t)run, NULL);
+    if (!begin(k, run)) return false;
+    st = xfer_plan_run(plan, (uint64_t)run, stream_of(k));
     if (st == XFER_OK) st = xfer_plan_wait(plan, 0);
+    const bool ended = end(k, true);
     if (st != XFER_OK) return say(k, "run", st);
+    if (!ended) return false;
     if (corrupt && k->size[DST] > 0) k->memory[DST][k->size[DST] / 2] ^= 1;
     if (!compare(k)) return false;
   }
@@ -294,19 +318,18 @@ static bool run_plan(rank_state *k, xfer_plan *plan, bool corrupt)
 /* Tensor by tensor, in one call each; the second time the plan is kept. */
 static bool run_calls(rank_state *k, bool corrupt)
 {
-  uint64_t all[ORC_MAX_RANKS * 2];
-
   for (int run = 1; run <= 2; run++) {
-    uint64_t hold = 0;
+    xfer_status st = XFER_OK;
     fill(k, (uint64_t)run);
-    xfer_status st = xfer_comm_all_gather(k->comm, all, &hold, sizeof hold);
-    if (st != XFER_OK) return say(k, "all-gather", st);
-    for (int t = 0; t < k->c->p.n_tensors; t++) {
-      st = xfer_redistribute(
-          k->comm, k->layouts[t][SRC], k->views[t][SRC].is_set ? &k->views[t][SRC].view : NULL,
-          k->layouts[t][DST], k->views[t][DST].is_set ? &k->views[t][DST].view : NULL, NULL);
-      if (st != XFER_OK) return say(k, "redistribute", st);
-    }
+    if (!begin(k, run)) return false;
+    for (int t = 0; t < k->c->p.n_tensors && st == XFER_OK; t++)
+      st = xfer_redistribute(k->comm, k->layouts[t][SRC],
+                             k->views[t][SRC].is_set ? &k->views[t][SRC].view : NULL,
+                             k->layouts[t][DST],
+                             k->views[t][DST].is_set ? &k->views[t][DST].view : NULL, stream_of(k));
+    const bool ended = end(k, false);
+    if (st != XFER_OK) return say(k, "redistribute", st);
+    if (!ended) return false;
     if (corrupt && k->size[DST] > 0) k->memory[DST][k->size[DST] / 2] ^= 1;
     if (!compare(k)) return false;
   }
@@ -343,35 +366,54 @@ static bool plan_and_run(rank_state *k, bool corrupt)
   return right;
 }
 
-bool box_case_rank(const box_case *c, xfer_comm *comm, bool corrupt, uint64_t *n_bytes, char *why,
-                   size_t n_why)
+/* Memory of this size, with room before and behind. */
+static void take_memory(rank_state *k, int s)
 {
-  rank_state k = {.c = c, .comm = comm, .rank = xfer_comm_rank(comm), .why = why, .n_why = n_why};
+  const rank_device *device = k->device;
+
+  k->size[s] += 32;
+  k->memory[s] =
+      device != NULL ? device->alloc(k->rank, (size_t)k->size[s]) : malloc((size_t)k->size[s]);
+  k->want[s] = malloc((size_t)k->size[s]);
+  if (k->memory[s] == NULL || k->want[s] == NULL) abort();
+}
+
+static void give_memory(rank_state *k, int s)
+{
+  if (k->device != NULL)
+    k->device->release(k->memory[s]);
+  else
+    free(k->memory[s]);
+  free(k->want[s]);
+}
+
+bool box_case_rank(const box_case *c, xfer_comm *comm, const rank_device *device, bool corrupt,
+                   char *why, size_t n_why)
+{
+  rank_state k = {.c = c,
+                  .comm = comm,
+                  .device = device,
+                  .rank = xfer_comm_rank(comm),
+                  .why = why,
+                  .n_why = n_why};
   bool right;
 
+  if (device != NULL) device->enter(k.rank);
   k.r = rng_of(c->p.seed, c->p.number, 200 + (uint64_t)k.rank);
   k.size[SRC] = k.size[DST] = 32;
-  why[0] = '\0';
   right = make_layouts(&k);
   for (int t = 0; t < c->p.n_tensors; t++)
     for (int s = SRC; s <= DST; s++)
       place(&k, t, s);
-  for (int s = SRC; s <= DST; s++) {
-    k.size[s] += 32;
-    k.memory[s] = malloc((size_t)k.size[s]);
-    k.want[s] = malloc((size_t)k.size[s]);
-    if (k.memory[s] == NULL || k.want[s] == NULL) abort();
-  }
+  for (int s = SRC; s <= DST; s++)
+    take_memory(&k, s);
   settle_views(&k);
-  *n_bytes = bytes_to_arrive(&k);
   if (right) right = plan_and_run(&k, corrupt);
   for (int t = 0; t < c->p.n_tensors; t++)
     for (int s = SRC; s <= DST; s++)
       xfer_layout_destroy(k.layouts[t][s]);
-  for (int s = SRC; s <= DST; s++) {
-    free(k.memory[s]);
-    free(k.want[s]);
-  }
+  for (int s = SRC; s <= DST; s++)
+    give_memory(&k, s);
   orc_free(&k.arena);
   return right;
 }

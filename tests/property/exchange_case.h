@@ -35,8 +35,7 @@ typedef struct ex_case {
 /* Case `number` of `seed`, of at most `most` ranks. */
 void ex_case_make(ex_case *c, uint64_t seed, uint64_t number, int most);
 
-/* What one rank does with it, EX_CALLS times. False: `why` says what is wrong. All ranks of the
- * comm must call it; it may have more than the case needs. `device` NULL: the host's. */
+/* What one rank does with it, EX_CALLS times. As random_case_rank(). */
 bool ex_case_rank(const ex_case *c, xfer_comm *comm, const rank_device *device, bool corrupt,
                   char *why, size_t n_why);
 

@@ -1,58 +1,60 @@
 /*
- * Random problems by boxes, ranks being threads: random_boxes --cases N --seed S [--first K]
- * [--only K] [--threads T] [--corrupt]. Prints the first case that is wrong and how.
+ * random_cases boxes|exchanges --cases N --seed S [--first K] [--only K] [--threads T] [--corrupt
+ * 1]
+ *
+ * Random cases with ranks that are threads. Prints the first case that is wrong and how.
  */
 #include <inttypes.h>
 #include <pthread.h>
 #include <stdatomic.h>
-#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
 
-#include "box_case.h"
 #include "crew.h"
+#include "random_case.h"
 
 static struct {
   uint64_t cases, seed, first, threads, corrupt;
 } set = {1000, 1, 0, 0, 0};
+static case_kind kind;
+static const char *kind_name;
 
 static atomic_uint_fast64_t next_case, n_moved, n_refused, n_wrong;
 static pthread_mutex_t print_lock = PTHREAD_MUTEX_INITIALIZER;
 
 typedef struct job {
-  box_case c;
+  random_case c;
   xfer_comm *comms[ORC_MAX_RANKS];
   bool right[ORC_MAX_RANKS];
-  uint64_t n_bytes[ORC_MAX_RANKS];
   char why[ORC_MAX_RANKS][500];
 } job;
 
 static void work(void *context, int rank)
 {
   job *j = context;
-  j->right[rank] = box_case_rank(&j->c, j->comms[rank], set.corrupt != 0, &j->n_bytes[rank],
-                                 j->why[rank], sizeof j->why[rank]);
+
+  j->right[rank] = random_case_rank(&j->c, j->comms[rank], NULL, set.corrupt != 0, j->why[rank],
+                                    sizeof j->why[rank]);
 }
 
 static void print_wrong(const job *j, const char *why)
 {
   (void)pthread_mutex_lock(&print_lock);
-  printf("boxes FAILED: case %" PRIu64 ": %s\n", j->c.p.number, why);
-  box_case_print(stdout, &j->c);
-  printf("  again: random_boxes --seed %" PRIu64 " --only %" PRIu64 "\n", j->c.p.seed,
-         j->c.p.number);
+  printf("%s FAILED: case %" PRIu64 ": %s\n", kind_name, j->c.number, why);
+  random_case_print(stdout, &j->c);
+  printf("  again: random_cases %s --seed %" PRIu64 " --only %" PRIu64 "\n", kind_name, j->c.seed,
+         j->c.number);
   (void)fflush(stdout);
   (void)pthread_mutex_unlock(&print_lock);
 }
 
 static bool run_case(job *j, crew *c)
 {
-  const int n = j->c.p.n_ranks;
-  bool covered = true;
+  const int n = j->c.n_ranks;
   bool right = true;
 
-  if (!box_case_same_moves(&j->c, j->why[0], sizeof j->why[0])) {
+  if (!random_case_check(&j->c, j->why[0], sizeof j->why[0])) {
     print_wrong(j, j->why[0]);
     return false;
   }
@@ -66,9 +68,7 @@ static bool run_case(job *j, crew *c)
     if (!j->right[r] && right) print_wrong(j, j->why[r]);
     right = right && j->right[r];
   }
-  for (int t = 0; t < j->c.p.n_tensors; t++)
-    covered = covered && j->c.is_covered[t];
-  if (right) (void)atomic_fetch_add(covered ? &n_moved : &n_refused, 1);
+  if (right) (void)atomic_fetch_add(random_case_is_refused(&j->c) ? &n_refused : &n_moved, 1);
   return right;
 }
 
@@ -76,46 +76,59 @@ static void *carry_some(void *arg)
 {
   job *j = calloc(1, sizeof *j);
   crew *c = crew_create(ORC_MAX_RANKS);
+
   (void)arg;
   if (j == NULL || c == NULL) abort();
+  j->c.kind = kind;
   for (;;) {
     const uint64_t k = atomic_fetch_add(&next_case, 1);
+
     if (k >= set.first + set.cases || (n_wrong > 0 && set.corrupt == 0)) break;
-    box_case_make(&j->c, set.seed, k);
+    if (!random_case_make(&j->c, set.seed, k, ORC_MAX_RANKS)) abort();
     if (!run_case(j, c)) (void)atomic_fetch_add(&n_wrong, 1);
   }
   crew_destroy(c);
-  box_case_free(&j->c);
+  random_case_free(&j->c);
   free(j);
   return NULL;
 }
 
-int main(int argc, char **argv)
+static bool read_settings(int argc, char **argv)
 {
   const struct {
     const char *name;
     uint64_t *value;
   } known[] = {{"--cases", &set.cases},     {"--seed", &set.seed},  {"--first", &set.first},
                {"--threads", &set.threads}, {"--only", &set.first}, {"--corrupt", &set.corrupt}};
-  pthread_t threads[64];
 
-  for (int i = 1; i + 1 < argc; i += 2) {
+  if (argc < 2 || !case_kind_parse(&kind, argv[1])) return false;
+  kind_name = argv[1];
+  for (int i = 2; i + 1 < argc; i += 2) {
     size_t k = 0;
+
     while (k < sizeof known / sizeof *known && strcmp(known[k].name, argv[i]) != 0)
       k++;
-    if (k == sizeof known / sizeof *known) return 2;
+    if (k == sizeof known / sizeof *known) return false;
     *known[k].value = strtoull(argv[i + 1], NULL, 10);
     if (strcmp(argv[i], "--only") == 0) set.cases = 1;
   }
   if (set.threads == 0) set.threads = (uint64_t)sysconf(_SC_NPROCESSORS_ONLN);
   if (set.threads > 64) set.threads = 64;
+  return true;
+}
+
+int main(int argc, char **argv)
+{
+  pthread_t threads[64];
+
+  if (!read_settings(argc, argv)) return 2;
   atomic_store(&next_case, set.first);
   for (uint64_t i = 0; i < set.threads; i++)
     if (pthread_create(&threads[i], NULL, carry_some, NULL) != 0) abort();
   for (uint64_t i = 0; i < set.threads; i++)
     (void)pthread_join(threads[i], NULL);
-  printf("boxes %s: seed=%" PRIu64 " moved=%" PRIu64 " refused=%" PRIu64 " wrong=%" PRIu64 "\n",
-         n_wrong == 0 ? "ok" : "FAILED", set.seed, (uint64_t)n_moved, (uint64_t)n_refused,
-         (uint64_t)n_wrong);
+  printf("%s %s: seed=%" PRIu64 " moved=%" PRIu64 " refused=%" PRIu64 " wrong=%" PRIu64 "\n",
+         kind_name, n_wrong == 0 ? "ok" : "FAILED", set.seed, (uint64_t)n_moved,
+         (uint64_t)n_refused, (uint64_t)n_wrong);
   return n_wrong == 0 ? 0 : 1;
 }
