@@ -198,7 +198,9 @@ def write(block: Block, copy: Strided, most: int = 4096) -> None:
         for part in _slices(copy, outer, most):
             write(block, part, most // outer.n)
         return
-    block.boxes = [part for old in block.boxes for part in _without(old, box)]
+    near = [old for old in block.boxes if old.lo[0] < box.hi[0] and box.lo[0] < old.hi[0]]
+    if any(_overlap(old, box) for old in near):
+        block.boxes = [part for old in block.boxes for part in _without(old, box)]
     block.boxes.append(box)
 
 
@@ -216,9 +218,13 @@ def _box_of(block: Block, copy: Strided) -> Box:
     return Box(tuple(index), tuple(hi), copy.source, copy.of, tuple(strides))
 
 
+def _overlap(old: Box, new: Box) -> bool:
+    return all(a < c and b < d for a, b, c, d in zip(new.lo, old.lo, old.hi, new.hi, strict=True))
+
+
 def _without(old: Box, new: Box) -> Iterator[Box]:
     """What is left of a box where another was written over it."""
-    if not all(a < c and b < d for a, b, c, d in zip(new.lo, old.lo, old.hi, new.hi, strict=True)):
+    if not _overlap(old, new):
         yield old
         return
     lo, hi = list(old.lo), list(old.hi)

@@ -141,4 +141,11 @@ run examples:parity 2 60 mpirun -n 2 "$build/bin/04_moe_parity"
 run examples:xfer_refit 4 120 mpirun -n 4 "$build/bin/xfer_refit" --comm nccl --model models/qwen3-30b-a3b.json \
   --layers 0-1 --train megatron:tp2,ep2 --gen vllm:tp2
 
+# From Python: a whole update of Qwen3-30B-A3B through the engine pair for vLLM, beside vLLM's own way and xfer_perf.
+if python3 -c 'import torch' 2>/dev/null; then
+  run vllm:pair 2 240 env PYTHONPATH=python XFER_LIBRARY="$build/lib/libxfer.so.0" \
+    python3 tests/python/gpu_vllm.py "$build/bin"
+  sed -n '/^==== vllm/,/^==== /p' "$log"
+fi
+
 exit $failed

@@ -23,6 +23,7 @@ from vllm.model_executor.model_loader.reload import layerwise, meta
 from ..capture import Capture, TargetBox, capture
 from ..layout import Layout
 from ..memory import View
+from ._places import Places
 
 __all__ = ["Destination", "Way"]
 
@@ -182,6 +183,11 @@ class Destination:
         self.boxes = {name: boxes for name, boxes in self.found.boxes(checkpoint).items() if name not in self.whole}
         self.ways = self._classify(staged)
         self._swap()
+        self._names: dict[str, list[str]] = {}  # of the checkpoint, by parameter that takes something of it
+        for name, boxes in self.boxes.items():
+            for target in {box.target for box in boxes}:
+                self._names.setdefault(target, []).append(name)
+        self._places, self._moved = Places(), list(self._names)
 
     # ---- what goes where
 
@@ -236,6 +242,13 @@ class Destination:
         for name in self.whole:
             dtype, shape = self.checkpoint[name]
             self._whole_buffers[name] = torch.empty(shape, dtype=dtype, device=device)
+        live = [getattr(self._modules[layer], parameter) for layer, parameter in map(_split, self._names)]
+        targets = list(self._names)
+        self._moved = [targets[i] for i in self._places.moved(targets, live)]
+
+    def moved(self) -> list[str]:
+        """Names of the checkpoint whose memory has moved since the last begin() but one."""
+        return list(dict.fromkeys([*self.whole, *(name for target in self._moved for name in self._names[target])]))
 
     def view(self, name: str) -> View:
         """Where layout(name) lies now."""

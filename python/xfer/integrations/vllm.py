@@ -30,6 +30,7 @@ from ..mesh import Mesh
 from ..plan import Plan
 from ..torch import layouts_of
 from ._comms import awaited, share, store_gather
+from ._places import Places
 
 __all__ = ["XferTrainerEngine", "XferTrainerInitInfo", "XferWorkerEngine"]
 
@@ -123,12 +124,14 @@ class _Update:
 
     def __init__(self, comm: Comm, plan: Plan) -> None:
         self.comm, self.plan = comm, plan
+        self._is_bound = False
 
-    def run(self, version: int, views: Callable[[], Iterator[tuple[str, Any, Any]]]) -> None:
-        """Bind what this rank has now, move it, wait. Collective."""
+    def run(self, version: int, views: Callable[[bool], Iterator[tuple[str, Any, Any]]]) -> None:
+        """Bind what lies elsewhere than before, move the weights, wait. Collective. views: of everything or of that."""
         try:
-            for name, src, dst in views():
+            for name, src, dst in views(not self._is_bound):
                 self.plan.bind(name, src, dst)
+            self._is_bound = True
         except Exception as error:
             self.comm.agree(error)
             raise
@@ -202,7 +205,7 @@ class XferWorkerEngine(WeightTransferEngine):
                 known = self._plan()
             assert known is not None
             destination, update = known
-            update.run(update_info.version, lambda: _views(destination))
+            update.run(update_info.version, lambda everything: _views(destination, everything))
             destination.finish()
         except Exception as error:
             if destination is not None:
@@ -226,9 +229,9 @@ class XferWorkerEngine(WeightTransferEngine):
         self._comm = None
 
 
-def _views(destination: Any) -> Iterator[tuple[str, Any, Any]]:
+def _views(destination: Any, everything: bool) -> Iterator[tuple[str, Any, Any]]:
     destination.begin()
-    for name in destination.checkpoint:
+    for name in destination.checkpoint if everything else destination.moved():
         yield name, None, destination.view(name)
 
 
@@ -242,6 +245,7 @@ class _Source:
     def __init__(self, source: Any, n_trainers: int) -> None:
         self._source, self._everywhere = source, tuple(range(n_trainers))
         self._is_theirs = isinstance(source, base.WeightSource)
+        self._places = Places()
 
     def _state(self) -> dict[str, Any]:
         state = self._source.state_dict() if isinstance(self._source, torch.nn.Module) else self._source
@@ -273,15 +277,32 @@ class _Source:
             placements = [Shard(cut.dim) if isinstance(cut, base.Shard) else Replicate() for cut in cuts]
         return Layout(Mesh(sizes, owners), m.shape, m.dtype, placements)
 
-    def views(self) -> Iterator[tuple[str, Any, Any]]:
-        if not self._is_theirs:
-            for name, x in self._state().items():
-                inside = not hasattr(x, "to_local") or x.device_mesh.get_coordinate() is not None
-                yield name, (x.to_local() if hasattr(x, "to_local") else x).detach() if inside else None, None
-            return
-        theirs = self._source
-        for name, x in theirs.iter_local() if theirs.implements_iter_local() else theirs.iter_full():
-            yield name, x.detach(), None
+    def _parts(self) -> dict[str, Any]:
+        """What this rank has now, by name; a DTensor's local part."""
+        if self._is_theirs:
+            theirs = self._source
+            return dict(theirs.iter_local() if theirs.implements_iter_local() else theirs.iter_full())
+        state = self._source.state_dict() if isinstance(self._source, torch.nn.Module) else self._source
+        if set(map(type, state.values())) <= {torch.Tensor, torch.nn.Parameter}:
+            return dict(state)
+        return {name: _local(x) for name, x in self._state().items()}
+
+    def views(self, everything: bool) -> Iterator[tuple[str, Any, Any]]:
+        parts = self._parts()
+        have = {name: x for name, x in parts.items() if x is not None}
+        names = list(have)
+        moved = self._places.moved(names, list(have.values()))
+        for name in names if everything else [names[i] for i in moved]:
+            yield name, have[name].detach(), None
+        for name in parts.keys() - have.keys() if everything else ():
+            yield name, None, None
+
+
+def _local(tensor: Any) -> Any:
+    """A DTensor's part on this rank, None outside its mesh; another tensor as it is."""
+    if not hasattr(tensor, "to_local"):
+        return tensor
+    return tensor.to_local().detach() if tensor.device_mesh.get_coordinate() is not None else None
 
 
 class XferTrainerEngine(TrainerWeightTransferEngine):

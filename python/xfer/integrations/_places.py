@@ -1,0 +1,46 @@
+"""Where torch tensors lie, and which lie elsewhere than before: for 20,000 of them in a few milliseconds."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from operator import is_
+from typing import Any
+
+import torch
+
+__all__ = ["Places"]
+
+_Tensor = torch.Tensor
+
+
+class Places:
+    """Tensors by name as they were last seen. Addresses tell memory apart as long as what lay there is kept, as a plan
+    keeps what is bound to it."""
+
+    def __init__(self) -> None:
+        self._names: list[str] = []
+        self._tensors: list[Any] = []
+        self._where: list[list[Any]] = []
+        self._rows: set[Any] = set()
+
+    def moved(self, names: Sequence[str], tensors: Sequence[Any]) -> list[int]:
+        """Which of these were not there, or not in the same place, or of another type, at the last call."""
+        names, tensors, where = list(names), list(tensors), _where(tensors)
+        if (names, where) == (self._names, self._where) and all(map(is_, tensors, self._tensors)):
+            return []
+        rows = list(zip(names, *where[:2], map(_kind, tensors), strict=True))
+        known, self._rows = self._rows, set(rows)
+        self._names, self._tensors, self._where = names, tensors, where
+        return [i for i, row in enumerate(rows) if row not in known]
+
+
+def _where(tensors: Sequence[Any]) -> list[list[Any]]:
+    """Elements of a contiguous tensor lie as its address and its length say, whatever its shape."""
+    where = [list(map(_Tensor.data_ptr, tensors)), list(map(_Tensor.numel, tensors))]
+    if not all(map(_Tensor.is_contiguous, tensors)):
+        where.append([None if x.is_contiguous() else (x.shape, x.stride()) for x in tensors])
+    return where
+
+
+def _kind(x: Any) -> Any:
+    return x.dtype, None if x.is_contiguous() else (x.shape, x.stride())

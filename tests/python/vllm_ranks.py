@@ -1,0 +1,265 @@
+"""A trainer and a worker with the engine pair "xfer" between them, in processes, with vllm_stand_in in place of vLLM:
+what test_vllm.py and gpu_vllm.py do through processes.Rank."""
+
+import gc
+import os
+import signal
+import socket
+import time
+import types
+
+import torch
+import torch.distributed as dist
+import vllm_stand_in as stand_in
+
+BUCKET_BYTES = 1 << 30  # of vLLM's packed broadcast
+
+
+def free_port():
+    with socket.socket() as s:
+        s.bind(("127.0.0.1", 0))
+        return s.getsockname()[1]
+
+
+def n_bytes(shape):
+    return 2 * torch.Size(shape).numel()
+
+
+def buckets(table, most):
+    """[(name, shape), ...] as packed_tensor.py cuts them: a bucket ends with the tensor that goes past `most`."""
+    found, size = [], 0
+    for name, shape in table.items():
+        found.append((name, shape))
+        size += n_bytes(shape)
+        if size > most:
+            yield found
+            found, size = [], 0
+    if found:
+        yield found
+
+
+class Process:
+    """On one device; and torch's process group, for what is compared with."""
+
+    def __init__(self, config, device):
+        stand_in.install()
+        self.config, self.device, self.n_buckets = config, torch.device(device), 0
+        self.table = stand_in.checkpoint_of(config)
+        self.streams = None
+        if self.device.type == "cuda":
+            torch.cuda.set_device(self.device)
+            self.streams = [torch.cuda.Stream(self.device) for _ in range(2)]
+
+    def meet(self, port, rank, size):
+        kinds = "gloo" if self.streams is None else "cpu:gloo,cuda:nccl"
+        dist.init_process_group(kinds, init_method=f"tcp://127.0.0.1:{port}", rank=rank, world_size=size)
+        dist.broadcast(torch.zeros(1, device=self.device), 0)
+        self.synchronize()
+
+    def synchronize(self):
+        if self.streams is not None:
+            torch.cuda.synchronize(self.device)
+
+    def timed(self, function, n):
+        """Milliseconds of each of n calls that all make at once: from the first's begin to the last's end."""
+        spent = []
+        for _ in range(n):
+            self.synchronize()
+            dist.all_reduce(torch.zeros(1))
+            began = time.monotonic()
+            function()
+            self.synchronize()
+            span = torch.tensor([-began, time.monotonic()], dtype=torch.float64)
+            dist.all_reduce(span, dist.ReduceOp.MAX)
+            spent.append(1e3 * float(span.sum()))
+        return spent
+
+    def packed(self, n, most=BUCKET_BYTES):
+        """vLLM's packed broadcast, which takes two streams in turn."""
+        return self.timed(lambda: [self._on_next_stream(bucket) for bucket in buckets(self.table, most)], n)
+
+    def _on_next_stream(self, bucket):
+        if self.streams is None:
+            self.one_bucket(bucket)
+            return
+        stream = self.streams[self.n_buckets % 2]
+        self.n_buckets += 1
+        stream.synchronize()
+        with torch.cuda.stream(stream):
+            self.one_bucket(bucket)
+
+    def each(self, n):
+        """A broadcast for each tensor."""
+        return self.timed(lambda: [self.one_tensor(name, shape) for name, shape in self.table.items()], n)
+
+
+class Server(Process):
+    """One worker, with vLLM's calls around its engine. kernels: of Qwen3Moe."""
+
+    def __init__(self, config, device, tp=1, rank=0, **kernels):
+        super().__init__(config, device)
+        from xfer.integrations.vllm import XferWorkerEngine
+
+        self.tp, self.rank, self.doomed, self.late_s = tp, rank, False, 0.0
+        with self.device:
+            self.model = stand_in.Qwen3Moe(config, tp, rank, **kernels)
+        stand_in.record_metadata_for_reloading(self.model, self.device)
+        parallel = types.SimpleNamespace(data_parallel_index=0, world_size=tp, rank=rank)
+        model_config = types.SimpleNamespace(dtype=torch.bfloat16)
+        vllm_config = types.SimpleNamespace(parallel_config=parallel, model_config=model_config)
+        self.engine = XferWorkerEngine(None, vllm_config, self.device, self.model)
+
+    def init_weight_transfer_engine(self, fields):
+        self.engine.init_transfer_engine(self.engine.parse_init_info(fields))
+
+    def start_weight_update(self):
+        self.engine.start_weight_update()
+
+    def update_weights(self, fields):
+        time.sleep(self.late_s)
+        if self.doomed:
+            os.kill(os.getpid(), signal.SIGKILL)
+        self.engine.update_weights(fields)
+
+    def finish_weight_update(self):
+        self.engine.finish_weight_update()
+
+    def misbehave(self, doomed=False, late_s=0.0):
+        """From the next update on."""
+        self.doomed, self.late_s = doomed, late_s
+
+    def report(self):
+        return self.engine.report["bytes"]
+
+    # ---- what the parameters hold
+
+    def poison(self):
+        for x in self.model.parameters():
+            x.data.view(torch.int16).fill_(-21846)
+        self.synchronize()
+
+    def wrong(self, version):
+        """(elements that are not what they should be, elements, the first parameter with such)."""
+        names = {name for name, _ in self.model.named_parameters()}
+        n_wrong, n, first = 0, 0, None
+        for path, loaded in stand_in.expected(self.config, version, self.tp, self.rank, self.device):
+            layer = self.model.get_submodule(path)
+            for name, want in stand_in.processed(layer.quant_method, loaded).items():
+                names.remove(f"{path}.{name}")
+                x = getattr(layer, name).data.view(torch.int16)
+                differ = int((x != want).sum())
+                n_wrong, n = n_wrong + differ, n + x.numel()
+                first = f"{path}.{name}" if differ and first is None else first
+        return (n_wrong, n, first) if not names else (-1, n, f"not looked at: {min(names)}")
+
+    # ---- as vLLM's own back ends receive
+
+    def one_bucket(self, bucket):
+        sizes = [n_bytes(shape) for _, shape in bucket]
+        got = torch.empty(sum(sizes), dtype=torch.uint8, device=self.device)
+        dist.broadcast(got, 0)
+        rows = zip(bucket, got.split(sizes), strict=True)
+        self.model.load_weights([(name, x.view(torch.bfloat16).view(shape)) for (name, shape), x in rows])
+
+    def one_tensor(self, name, shape):
+        got = torch.empty(shape, dtype=torch.bfloat16, device=self.device)
+        dist.broadcast(got, 0)
+        self.model.load_weights([(name, got)])
+
+
+class Client:
+    """vLLM's VLLMWeightSyncClient to workers of other processes."""
+
+    def __init__(self, rpc):
+        self._rpc = rpc
+
+    def __getattr__(self, name):
+        return lambda *arguments: self._rpc(name, *arguments)
+
+
+class Chunks(stand_in.WeightSource):
+    """Each tensor in chunks of dim 0, one for each trainer."""
+
+    def __init__(self, trainer):
+        self._trainer, owners = trainer, tuple(range(trainer.size))
+        self._cut = {"owners": owners, "placements": (stand_in.Shard(0),)}
+
+    @property
+    def metadata(self):
+        table = self._trainer.table
+        return [stand_in.ParamMeta(name, torch.bfloat16, shape, **self._cut) for name, shape in table.items()]
+
+    def iter_local(self):
+        yield from self._trainer.state.items()
+
+
+class Trainer(Process):
+    """Trainer `rank` of `size`, each with a chunk of every tensor of the checkpoint."""
+
+    def __init__(self, rpc, config, device, size=1, rank=0):
+        super().__init__(config, device)
+        self.rpc, self.size, self.rank, self.engine, self.state = rpc, size, rank, None, {}
+
+    def _chunk(self, shape):
+        """(the first row, how many) of this rank's."""
+        n = -(-shape[0] // self.size)
+        begin = min(self.rank * n, shape[0])
+        return begin, min(n, shape[0] - begin)
+
+    def allocate(self, experts="listed"):
+        """experts: "listed", each tensor by itself, or "grouped", views of one tensor for a layer and projection."""
+        self.engine, self.state, groups = None, {}, {}
+        gc.collect()
+        if self.streams is not None:
+            torch.cuda.empty_cache()
+        for name, shape in self.table.items():
+            path, _, kind = name.removesuffix(".weight").rpartition(".")
+            group = f"{path.rpartition('.')[0]}.{kind}" if experts == "grouped" and ".experts." in path else name
+            groups.setdefault(group, []).append((name, (self._chunk(shape)[1], *shape[1:])))
+        for parts in groups.values():
+            whole = torch.empty((len(parts), *parts[0][1]), dtype=torch.bfloat16, device=self.device)
+            self.state |= {name: x for (name, _), x in zip(parts, whole.unbind(), strict=True)}
+
+    def fill(self, version):
+        """In place: the addresses stay."""
+        for name, x in self.state.items():
+            begin, n = self._chunk(self.table[name])
+            whole = stand_in.bits([name], self.table[name], version, self.device)[0]
+            x.view(torch.int16).copy_(whole.narrow(0, begin, n))
+        self.synchronize()
+
+    def reshape(self, name, shape):
+        """It has another model from now on."""
+        self.table = {**self.table, name: shape}
+
+    def init(self, port, world_size, staged=(), timeout_s=60.0, late_s=0.0):
+        from xfer.integrations.vllm import XferTrainerEngine, XferTrainerInitInfo
+
+        time.sleep(late_s)
+        where = "127.0.0.1", port, self.size, world_size, timeout_s, list(staged)
+        source = self.state if self.size == 1 else Chunks(self)
+        info = XferTrainerInitInfo(*where, rank=self.rank)
+        self.engine = XferTrainerEngine.trainer_init(info, client=Client(self.rpc), source=source)
+
+    def send(self, n=1, late_s=0.0):
+        """Milliseconds of each of n whole updates: the workers' calls and answers are in them."""
+        spent = []
+        time.sleep(late_s)
+        for _ in range(n):
+            self.synchronize()
+            began = time.monotonic()
+            self.engine.send_weights()
+            self.synchronize()
+            spent.append(1e3 * (time.monotonic() - began))
+        return spent
+
+    def shutdown(self):
+        self.engine.shutdown()
+
+    # ---- as vLLM's own back ends send
+
+    def one_bucket(self, bucket):
+        dist.broadcast(torch.cat([self.state[name].view(-1).view(torch.uint8) for name, _ in bucket]), 0)
+
+    def one_tensor(self, name, shape):
+        dist.broadcast(self.state[name], 0)
