@@ -20,6 +20,7 @@ from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.tensor import DTensor
 
 from ._dtensor import MEANINGS, Grid, Ranks, candidates, chosen, differ, grid_of, layout_in, mesh_of
+from ._flat import FlatPart, flat_parts, is_flat
 from .comm import Comm
 from .dtypes import dtype_name, torch_dtype
 from .errors import MismatchError
@@ -32,7 +33,17 @@ from .refit import Model, Refit, Side
 if TYPE_CHECKING:
     from typing_extensions import Unpack
 
-__all__ = ["ModelRefit", "Transfer", "layout_of", "layouts_of", "mesh_of", "redistribute"]
+__all__ = [
+    "FlatPart",
+    "ModelRefit",
+    "Transfer",
+    "flat_parts",
+    "is_flat",
+    "layout_of",
+    "layouts_of",
+    "mesh_of",
+    "redistribute",
+]
 
 Source = Any  # a torch.nn.Module, or a state dict
 
@@ -59,7 +70,9 @@ def layout_of(tensor: Any, ranks: Ranks = None, meaning: str | None = None) -> L
 
 
 def _tensors(source: Source) -> dict[str, Any]:
-    """The tensors of a module or a state dict by name."""
+    """The tensors of a module or a state dict by name; a FlatPart of what FSDP1 or ZeRO-3 cut."""
+    if isinstance(source, torch.nn.Module) and is_flat(source):
+        return flat_parts(source)
     state = source.state_dict() if isinstance(source, torch.nn.Module) else source
     return {name: tensor for name, tensor in state.items() if isinstance(tensor, torch.Tensor)}
 
@@ -71,6 +84,8 @@ def layouts_of(source: Source, ranks: Ranks = None) -> dict[str, Layout]:
 
 def _local(tensor: Any) -> Any:
     """The memory of this rank's part; None outside the mesh."""
+    if isinstance(tensor, FlatPart):
+        return tensor.memory
     if not isinstance(tensor, DTensor):
         return tensor.detach()
     if tensor.device_mesh.get_coordinate() is None:
@@ -218,6 +233,8 @@ def _layouts(
         if isinstance(tensor, DTensor):
             grid = grids[grid_of(tensor.device_mesh, ranks)]
             layouts[name] = chosen(candidates(tensor, rank, grid), grid, tensor, meaning)
+        elif isinstance(tensor, FlatPart):
+            layouts[name] = tensor.layout()
         else:
             whole = Mesh([len(everywhere)], everywhere)
             layouts[name] = Layout(whole, tuple(tensor.shape), tensor.dtype, [Replicate()])
@@ -228,9 +245,9 @@ class Transfer:
     """All tensors of a sharded module into those of another, planned once and moved at every step. Collective.
 
     source: a module or a state dict on the ranks that have the weights; target: likewise where they go; each None on
-    the other ranks. Both have the same names, and every rank of a side all of them. A tensor that is no DTensor is
-    whole on every rank of its side; one that several meshes have, as FSDP2 makes of what tp leaves whole, is the same
-    on each of them.
+    the other ranks. A module may be wrapped by FSDP1 or cut by ZeRO-3, see flat_parts(). Both have the same names, and
+    every rank of a side all of them. A tensor that is no DTensor is whole on every rank of its side; one that several
+    meshes have, as FSDP2 makes of what tp leaves whole, is the same on each of them.
 
         weights = Transfer(comm, source=trainer if trains else None, target=None if trains else server)
         for step in range(1, 1000):
@@ -250,10 +267,11 @@ class Transfer:
         meaning: str | None = None,
         **options: Unpack[PlanOptions],
     ) -> None:
-        have: list[dict[str, Any]] = [_tensors(side) if side is not None else {} for side in (source, target)]
+        have: list[dict[str, Any]] = [{}, {}]
         error: Exception | None = None
         meshes: list[Any] = [None, None]
         try:
+            have = [_tensors(side) if side is not None else {} for side in (source, target)]
             meshes = [
                 None if side is None else _meshes(h, ranks) for side, h in zip((source, target), have, strict=True)
             ]

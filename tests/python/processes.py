@@ -1,5 +1,6 @@
 """Ranks as forked processes, which do what the parent says and can be killed and replaced."""
 
+import contextlib
 import multiprocessing
 import os
 import signal
@@ -33,7 +34,8 @@ def _serve(make, pipe, rpc):
 
 
 class Rank:
-    """A process with an object made by make(rpc); rpc(name, arguments) calls all of `rpc_to`, of another process."""
+    """A process with an object made by make(rpc); rpc(name, arguments) calls all of `rpc_to`, of another process.
+    took_s: how long the last call took."""
 
     def __init__(self, make, rpc_to=()):
         self.rpc_to = list(rpc_to)
@@ -53,6 +55,7 @@ class Rank:
         their_asks.close()
 
     def begin(self, name, *arguments):
+        self.began, self.took_s = time.monotonic(), None
         self.pipe.send((name, arguments))
 
     def kill(self):
@@ -98,6 +101,8 @@ def _take(pipe, rank, calls, results, asking):
                 ask["errors"].append(result)
             if not ask["left"]:
                 del asking[asker]
-                asker.asks.send((not ask["errors"], ask["errors"][0] if ask["errors"] else None))
+                with contextlib.suppress(BrokenPipeError):  # it has ended
+                    asker.asks.send((not ask["errors"], ask["errors"][0] if ask["errors"] else None))
             return
+    rank.took_s = time.monotonic() - rank.began
     results[rank] = said if said is not None else (False, "ended")

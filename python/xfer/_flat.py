@@ -1,0 +1,106 @@
+"""Modules whose parameters are cut as flattened tensors: FSDP1's flat parameters and DeepSpeed's ZeRO-3 partitions.
+What a rank holds of each is one range of its row-major order, used where it lies.
+
+Source: torch 2.14.0, torch/distributed/fsdp/_flat_param.py (FlatParameter); DeepSpeed 0.19.8,
+deepspeed/runtime/zero/partition_parameters.py (`_partition_param`). These attributes are private to them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from .layout import Layout
+
+__all__ = ["FlatPart", "flat_parts", "is_flat"]
+
+_WRAPPERS = ("_fsdp_wrapped_module.", "_checkpoint_wrapped_module.")
+
+
+@dataclass(frozen=True)
+class FlatPart:
+    """The elements first <= i < last of the row-major order of a tensor, and the 1-D memory that holds them; where the
+    range reaches past the end that is padding."""
+
+    shape: tuple[int, ...]
+    first: int
+    last: int
+    memory: Any
+
+    @property
+    def dtype(self) -> Any:
+        """Of its elements."""
+        return self.memory.dtype
+
+    def layout(self) -> Layout:
+        """Of this rank's range; making a plan gathers the others'."""
+        return Layout.by_ranges(None, self.shape, self.dtype, (self.first, self.last))
+
+
+def _clean(name: str) -> str:
+    for wrapper in _WRAPPERS:
+        name = name.replace(wrapper, "")
+    return name
+
+
+def _handles(module: Any) -> Iterator[tuple[str, Any]]:
+    """(prefix, FlatParameter) of each module that FSDP1 wraps."""
+    for name, each in module.named_modules():
+        handle = getattr(each, "_handle", None)
+        if handle is not None and hasattr(getattr(handle, "flat_param", None), "_shard_param_infos"):
+            yield _clean(f"{name}." if name else ""), handle.flat_param
+
+
+def _of_fsdp(prefix: str, flat: Any) -> dict[str, FlatPart]:
+    local, parts = getattr(flat, "_local_shard", flat.data).detach(), {}  # it is set at the first forward
+    for name, shape, info in zip(flat._fqns, flat._shapes, flat._shard_param_infos, strict=True):
+        part = FlatPart(tuple(shape), 0, 0, local[:0])
+        if info.in_shard:
+            memory = local.narrow(0, info.offset_in_shard, info.numel_in_shard)
+            part = FlatPart(tuple(shape), info.intra_param_start_idx, info.intra_param_end_idx + 1, memory)
+        parts[prefix + name] = part
+    for tied in flat._shared_param_infos:
+        parts[prefix + _path(tied.module_name, tied.param_name)] = parts[
+            prefix + _path(tied.prim_module_name, tied.prim_param_name)
+        ]
+    return parts
+
+
+def _path(module: str, name: str) -> str:
+    return _clean(f"{module}.{name}" if module else name)
+
+
+def _of_zero(name: str, parameter: Any) -> FlatPart:
+    memory, n = parameter.ds_tensor.detach(), parameter.ds_tensor.ds_numel
+    if memory.numel() != n:
+        raise ValueError(f"{name!r}: its partition is not in memory: {memory.numel()} of {n} elements")
+    rank = getattr(parameter, "ds_zero_partition_rank", None)
+    if rank is None:
+        rank = torch.distributed.get_rank(parameter.ds_process_group)
+    return FlatPart(tuple(parameter.ds_shape), rank * n, (rank + 1) * n, memory)
+
+
+def is_flat(module: Any) -> bool:
+    """Does a module have flat parameters of FSDP1 or partitions of ZeRO-3?"""
+    return next(_handles(module), None) is not None or any(hasattr(p, "ds_tensor") for p in module.parameters())
+
+
+def flat_parts(module: Any) -> dict[str, Any]:
+    """What this rank holds of a module's state dict: a FlatPart of each parameter that is cut, and as it is each tensor
+    that is whole on all ranks. Nothing is gathered; the module must not be in a forward or backward pass."""
+    parts: dict[str, Any] = {}
+    flats = []
+    for prefix, flat in _handles(module):
+        parts.update(_of_fsdp(prefix, flat))
+        flats.append(flat)
+    for path, each in module.named_modules():
+        own = [(n, x) for n, x in each._parameters.items() if x is not None and all(x is not f for f in flats)]
+        own += [(n, x) for n, x in each._buffers.items() if x is not None and n not in each._non_persistent_buffers_set]
+        for n, x in own:
+            name = _path(path, n)
+            if name not in parts:
+                parts[name] = _of_zero(name, x) if hasattr(x, "ds_tensor") else x.detach()
+    return parts
