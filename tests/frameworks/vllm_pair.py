@@ -3,6 +3,8 @@ load_weights() makes of the same checkpoint.
 
     vllm_pair.py FAMILY:tpN[:STAGED,...] ... | errors | trl | dtensors
 
+It needs tests/python in the path.
+
 The workers run vLLM's own functions of its GPU worker for weight updates. What stands in for a device is that of
 tests/refit/frameworks/ask/ask_vllm.py.
 """
@@ -10,7 +12,6 @@ tests/refit/frameworks/ask/ask_vllm.py.
 import os
 import pathlib
 import signal
-import socket
 import sys
 import tempfile
 import time
@@ -29,7 +30,6 @@ import vllm.distributed.parallel_state as ps  # noqa: E402
 import vllm.model_executor.layers.fused_moe  # noqa: E402
 import vllm.model_executor.model_loader.utils as loader  # noqa: E402
 import vllm.model_executor.models.registry  # noqa: E402, F401
-from processes import Rank, call  # noqa: E402
 from torch.distributed.device_mesh import DeviceMesh  # noqa: E402
 from torch.distributed.tensor import Shard, distribute_tensor  # noqa: E402
 from vllm.config import WeightTransferConfig, set_current_vllm_config  # noqa: E402
@@ -39,6 +39,8 @@ from vllm.distributed.weight_transfer.factory import (  # noqa: E402
     WeightTransferTrainerFactory,
 )
 from vllm.v1.worker.gpu_worker import Worker  # noqa: E402
+from vllm_job import FAILURES, Job, goes_wrong  # noqa: E402
+from vllm_ranks import free_port  # noqa: E402
 
 from xfer.integrations import register_vllm  # noqa: E402
 from xfer.integrations.trl import XferWeightTransfer  # noqa: E402
@@ -95,7 +97,7 @@ class Server:
         worker.vllm_config, worker.rank, worker.weight_transfer_engine = self.config, rank, engine
         worker._weight_update_active = worker._weight_update_is_draft = False
         worker.model_runner = types.SimpleNamespace(reset_lora_state=lambda: None)
-        self.worker, self.doomed = worker, False
+        self.worker, self.doomed, self.late_s = worker, False, 0.0
 
     def _model(self):
         self.config.compilation_config.static_forward_context.clear()
@@ -116,24 +118,25 @@ class Server:
         self.worker.start_weight_update()
 
     def update_weights(self, info):
+        time.sleep(self.late_s)
         if self.doomed:
             os.kill(os.getpid(), signal.SIGKILL)
         self.worker.update_weights(info)
 
-    def doom(self):
-        """It is killed in its next update."""
-        self.doomed = True
+    def misbehave(self, doomed=False, late_s=0.0):
+        """From the next update on."""
+        self.doomed, self.late_s = doomed, late_s
 
     def finish_weight_update(self):
         self.worker.finish_weight_update()
 
-    def differing(self, version):
-        """Names of the tensors whose bytes are not those of vLLM's own load, and how many there are."""
+    def wrong(self, version):
+        """(tensors whose bytes are not those of vLLM's own load, tensors, the first of those)."""
         self._load(self.twin, version)
         ours, theirs = (tensors_of(model) for model in (self.model, self.twin))
         assert set(ours) == set(theirs), set(ours) ^ set(theirs)
         equal = {n for n in ours if torch.equal(bytes_of(ours[n]), bytes_of(theirs[n]))}
-        return sorted(set(ours) - equal), len(ours)
+        return len(ours) - len(equal), len(ours), min(set(ours) - equal, default=None)
 
     def addresses(self):
         return {n: x.data_ptr() for n, x in self.model.named_parameters()}
@@ -189,80 +192,54 @@ class Trainer:
         self.source, self.rank, self.rpc, self.engine = Chunks(table, rank), rank, rpc, None
         register_vllm()
 
-    def init(self, port, world, staged, timeout_s, sleep_s=0.0):
-        time.sleep(sleep_s)
-        info = XferTrainerInitInfo("127.0.0.1", port, N_TRAINERS, world, timeout_s, staged, rank=self.rank)
+    def init(self, port, world, staged=(), timeout_s=60.0):
+        info = XferTrainerInitInfo("127.0.0.1", port, N_TRAINERS, world, timeout_s, list(staged), rank=self.rank)
         self.engine = WeightTransferTrainerFactory.trainer_init(info, client=Client(self.rpc), source=self.source)
 
-    def send(self, version, sleep_s=0.0):
-        time.sleep(sleep_s)
+    def update(self, version, late_s=0.0):
+        time.sleep(late_s)
         self.source.version = version
         self.engine.send_weights()
 
-    def mistake(self, name, shape):
-        self.source = Chunks({**self.source.table, name: shape}, self.rank)
+    def join(self, version, port, world):
+        self.init(port, world)
+        self.update(version)
+
+    def vanish(self, _version):
+        os.kill(os.getpid(), signal.SIGKILL)
+
+    def reshape(self, name, shape):
+        self.source.table = {**self.source.table, name: shape}
 
 
-def free_port():
-    with socket.socket() as s:
-        s.bind(("127.0.0.1", 0))
-        return s.getsockname()[1]
-
-
-class Case:
-    def __init__(self, family, tp):
-        self.family, self.tp, self.port = family, tp, free_port()
-        self.table = families.FAMILIES[family]()[1]
-        self.workers = [self.worker(rank) for rank in range(tp)]
-        self.trainers = [Rank(lambda rpc, r=rank: Trainer(self.table, r, rpc)) for rank in range(N_TRAINERS)]
-        self.trainers[0].rpc_to = self.workers
-
-    def worker(self, rank):
-        return Rank(lambda _: Server(self.family, self.tp, rank))
-
-    def all(self, name, *arguments, late=None):
-        """On all trainers. late: (trainer, seconds)."""
-        calls = dict.fromkeys(self.trainers, (name, *arguments))
-        if late is not None:
-            calls[self.trainers[late[0]]] = (name, *arguments, late[1])
-        return list(call(calls, 200).values())
-
-    def init(self, staged=(), timeout_s=60.0, **how):
-        return self.all("init", self.port, N_TRAINERS + self.tp, list(staged), timeout_s, **how)
-
-    def check(self, version):
-        answers = call(dict.fromkeys(self.workers, ("differing", version))).values()
-        for rank, (good, result) in enumerate(answers):
-            assert (good, result[0]) == (True, []), f"worker {rank}, version {version}: {result}"
-        return sum(result[1] for _, result in answers)
-
-    def close(self):
-        for rank in (*self.workers, *self.trainers):
-            rank.kill()
-
-
-def good(answers):
-    assert all(each[0] for each in answers), answers
+def job_of(family, tp, make_trainer=None):
+    """make_trainer(table, rpc, rank)"""
+    table = families.FAMILIES[family]()[1]
+    make_trainer = make_trainer or (lambda table, rpc, rank: Trainer(table, rank, rpc))
+    other = "qwen3_moe" if family != "qwen3_moe" else "deepseek_v3"
+    return Job(
+        lambda rank: Server(family, tp, rank),
+        lambda rpc, rank: make_trainer(table, rpc, rank),
+        tp,
+        N_TRAINERS,
+        lambda rank: Server(other, tp, rank),
+    )
 
 
 def exchange(family, tp, staged):
     """Three versions, every parameter of every worker after each."""
-    case = Case(family, tp)
-    before = call(dict.fromkeys(case.workers, ("addresses",)))
-    good(case.init(staged))
-    n = 0
-    for version in (1, 2, 3):
-        good(case.all("send", version))
-        n += case.check(version)
-    report = call({case.workers[0]: ("report",)})[case.workers[0]][1]
-    assert call(dict.fromkeys(case.workers, ("addresses",))) == before, "a parameter has moved"
+    with job_of(family, tp) as job:
+        before = [job.worker_does(rank, "addresses") for rank in range(tp)]
+        job.init(staged)
+        n = sum(job.update(version) for version in (1, 2, 3))
+        report = job.worker_does(0, "report")
+        assert [job.worker_does(rank, "addresses") for rank in range(tp)] == before, "a parameter has moved"
     kinds = {k: v for k, v in report["bytes"].items() if v}
     assert "staged" in kinds if staged else "staged" not in kinds, kinds
     print(
         f"{family} tp{tp} staged={staged}: {n} parameters equal to load_weights', bytes of worker 0: {kinds}",
         flush=True,
     )
-    case.close()
 
 
 class DTensorTrainer(Trainer):
@@ -278,25 +255,18 @@ class DTensorTrainer(Trainer):
         for name, x in state_of(self.table, version).items():
             self.source[name] = distribute_tensor(x, self.mesh, [Shard(0)])
 
-    def send(self, version):
+    def update(self, version):
         self._fill(version)
         self.engine.send_weights()
 
 
 def dtensors():
     """Trainers' DTensors as they lie."""
-    case = Case("qwen3_moe", 2)
     store = f"{CHECKPOINTS}/store"
-    for old in case.trainers:
-        old.kill()
-    case.trainers = [Rank(lambda rpc, r=rank: DTensorTrainer(case.table, r, rpc, store)) for rank in range(N_TRAINERS)]
-    case.trainers[0].rpc_to = case.workers
-    good(case.init())
-    for version in (1, 2, 3):
-        good(case.all("send", version))
-        n = case.check(version)
+    with job_of("qwen3_moe", 2, lambda table, rpc, rank: DTensorTrainer(table, rank, rpc, store)) as job:
+        job.init()
+        n = sum(job.update(version) for version in (1, 2, 3))
     print(f"qwen3_moe tp2 from DTensors: {n} parameters equal to load_weights' in 3 versions", flush=True)
-    case.close()
 
 
 class TrlTrainer:
@@ -307,7 +277,7 @@ class TrlTrainer:
         self.transfer = XferWeightTransfer(self.client, tp, port=port, timeout_s=60.0)
         self.transfer.init_weight_transfer()
 
-    def send(self, version):
+    def update(self, version):
         self.transfer.pause()
         assert self.client.paused
         self.transfer.send_weights(iter(state_of(self.table, version).items()))
@@ -316,56 +286,23 @@ class TrlTrainer:
 
 def trl():
     """Full tensors of one trainer through TRL's interface."""
-    case = Case("qwen3_moe", 2)
-    trainer = Rank(lambda rpc: TrlTrainer(case.table, case.port, case.tp, rpc), case.workers)
-    for version in (1, 2, 3):
-        good(call({trainer: ("send", version)}).values())
-        n = case.check(version)
+    table, port = families.FAMILIES["qwen3_moe"]()[1], free_port()
+    make = lambda rpc, _: TrlTrainer(table, port, 2, rpc)  # noqa: E731
+    with Job(lambda rank: Server("qwen3_moe", 2, rank), make, 2, 1) as job:
+        n = sum(job.update(version) for version in (1, 2, 3))
     print(f"qwen3_moe tp2 by TRL's object: {n} parameters equal to load_weights' in 3 versions", flush=True)
-    trainer.kill()
-    case.close()
-
-
-def names_on_all(answers, words, but=()):
-    for rank, (fine, text) in enumerate(answers):
-        if rank not in but:
-            assert not fine, rank
-            assert any(word in text for word in words), (rank, text)
 
 
 def errors():
-    """One rank that dies, is late, or has another model: named on every rank, and the next update works."""
-    case = Case("qwen3_moe", 2)
-    good(case.init())
-    good(case.all("send", 1))
-    case.check(1)
-
-    began = time.monotonic()
-    good(call({case.workers[1]: ("doom",)}).values())  # rank 3 of the comm
-    names_on_all(case.all("send", 2), ["rank 3", "ended"])
-    assert time.monotonic() - began < 30
-    case.workers[1] = case.trainers[0].rpc_to[1] = case.worker(1)
-    good(case.init())
-    good(case.all("send", 3))
-    case.check(3)
-    print("a worker that is killed: named by all, and the next update works", flush=True)
-
-    good(case.init(timeout_s=12.0))
-    names_on_all(case.all("send", 4, late=(1, 20.0)), ["rank 1"])
-    good(case.init())
-    good(case.all("send", 5))
-    case.check(5)
-    print("a trainer that is late: named by all, and the next update works", flush=True)
-
-    wrong = next(n for n, s in case.table.items() if n.endswith("o_proj.weight"))
-    good(call(dict.fromkeys(case.trainers, ("mistake", wrong, (48, 24)))).values())
-    names_on_all(case.init(), ["rank 2", "rank 3"])
-    good(call(dict.fromkeys(case.trainers, ("mistake", wrong, case.table[wrong]))).values())
-    good(case.init())
-    good(case.all("send", 6))
-    case.check(6)
-    print("another model: named by all, and the next update works", flush=True)
-    case.close()
+    """What may go wrong in an update: named by all, and the next update works."""
+    for failure in FAILURES:
+        with job_of("qwen3_moe", 2) as job:
+            name = next(n for n in families.FAMILIES["qwen3_moe"]()[1] if n.endswith("o_proj.weight"))
+            shape = families.FAMILIES["qwen3_moe"]()[1][name]
+            job.mistake = name, shape, (2 * shape[0], *shape[1:])
+            job.init(timeout_s=30.0 if "late" in failure.__name__ else 60.0)
+            goes_wrong(job, failure)
+        print(f"{failure.__name__}: named by all, and the next update works", flush=True)
 
 
 OTHERS = {"errors": errors, "trl": trl, "dtensors": dtensors}

@@ -199,6 +199,7 @@ class Trainer(Process):
     def __init__(self, rpc, config, device, size=1, rank=0):
         super().__init__(config, device)
         self.rpc, self.size, self.rank, self.engine, self.state = rpc, size, rank, None, {}
+        self.allocate()
 
     def _chunk(self, shape):
         """(the first row, how many) of this rank's."""
@@ -208,7 +209,7 @@ class Trainer(Process):
 
     def allocate(self, experts="listed"):
         """experts: "listed", each tensor by itself, or "grouped", views of one tensor for a layer and projection."""
-        self.engine, self.state, groups = None, {}, {}
+        self.state, groups = {}, {}
         gc.collect()
         if self.streams is not None:
             torch.cuda.empty_cache()
@@ -231,6 +232,7 @@ class Trainer(Process):
     def reshape(self, name, shape):
         """It has another model from now on."""
         self.table = {**self.table, name: shape}
+        self.allocate()
 
     def init(self, port, world_size, staged=(), timeout_s=60.0, late_s=0.0):
         from xfer.integrations.vllm import XferTrainerEngine, XferTrainerInitInfo
@@ -241,10 +243,24 @@ class Trainer(Process):
         info = XferTrainerInitInfo(*where, rank=self.rank)
         self.engine = XferTrainerEngine.trainer_init(info, client=Client(self.rpc), source=source)
 
-    def send(self, n=1, late_s=0.0):
+    def update(self, version, late_s=0.0):
+        """One update of other values."""
+        time.sleep(late_s)
+        self.fill(version)
+        self.engine.send_weights()
+
+    def join(self, version, port, world_size):
+        """In the place of one that ended, while the others update."""
+        self.fill(version)
+        self.init(port, world_size)
+        self.engine.send_weights()
+
+    def vanish(self, _version):
+        os.kill(os.getpid(), signal.SIGKILL)
+
+    def send(self, n=1):
         """Milliseconds of each of n whole updates: the workers' calls and answers are in them."""
         spent = []
-        time.sleep(late_s)
         for _ in range(n):
             self.synchronize()
             began = time.monotonic()
@@ -255,6 +271,7 @@ class Trainer(Process):
 
     def shutdown(self):
         self.engine.shutdown()
+        self.engine = None
 
     # ---- as vLLM's own back ends send
 

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import threading
 import uuid
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from datetime import timedelta
 from typing import Any, ClassVar
@@ -28,7 +28,7 @@ from ..dtypes import dtype_name, torch_dtype
 from ..layout import Layout, Placement, Replicate, Shard
 from ..mesh import Mesh
 from ..plan import Plan
-from ..torch import layouts_of
+from ..torch import FlatPart, flat_parts, is_flat, layouts_of
 from ._comms import awaited, share, store_gather
 from ._places import Places
 
@@ -119,6 +119,16 @@ def _agreed_plan(comm: Comm, tensors: Callable[[], list[Any]], timeout_s: float)
     return Plan(comm, made, timeout_ms=int(timeout_s * 1000))
 
 
+def _agree(comm: Comm, work: Callable[[], None]) -> None:
+    """What `work` raises on this rank is raised on all; the others say comm.agree(). Collective."""
+    wrong: Exception | None = None
+    try:
+        work()
+    except Exception as error:
+        wrong = error
+    comm.agree(wrong)
+
+
 class _Update:
     """The plan of one pair of models, and its runs."""
 
@@ -190,23 +200,23 @@ class XferWorkerEngine(WeightTransferEngine):
         return self._updates[id(self.model)]
 
     def start_weight_update(self) -> None:
-        """Nothing is touched yet: a trainer that does not come leaves the model as it is."""
-        if self._comm is None:
-            raise RuntimeError("xfer: there is no transfer engine: a trainer initializes it" + self._failed)
+        """Nothing is touched yet: a trainer that does not come leaves the model as it is. What is wrong with a worker
+        is said in the update itself, where the others learn of it."""
 
     def receive_weights(self, update_info: XferUpdateInfo) -> None:
         """Take part in the trainers' send_weights(). After a failure the model is old, or half new where the error
-        came while data moved; the trainers must initialize the engine again."""
+        came while data moved; the trainers meet it anew at their next."""
         destination = None
         try:
-            assert self._comm is not None
+            if self._comm is None:
+                raise RuntimeError("xfer: there is no transfer engine: a trainer initializes it" + self._failed)
             known = self._updates.get(id(self.model))
             if any(share(self._comm, known is None)):
                 known = self._plan()
             assert known is not None
             destination, update = known
             update.run(update_info.version, lambda everything: _views(destination, everything))
-            destination.finish()
+            _agree(self._comm, destination.finish)
         except Exception as error:
             if destination is not None:
                 destination.abandon()
@@ -240,7 +250,7 @@ def _views(destination: Any, everything: bool) -> Iterator[tuple[str, Any, Any]]
 
 class _Source:
     """A trainer's weights by the names of the checkpoint: a WeightSource of vLLM's, or a module or a state dict whose
-    DTensors are taken as they lie (FSDP2 over tensor parallelism too). A tensor that is no DTensor is whole on all."""
+    DTensors are taken as they lie, and so is what FSDP1 or ZeRO-3 cut. All other tensors are whole on all trainers."""
 
     def __init__(self, source: Any, n_trainers: int) -> None:
         self._source, self._everywhere = source, tuple(range(n_trainers))
@@ -248,8 +258,7 @@ class _Source:
         self._places = Places()
 
     def _state(self) -> dict[str, Any]:
-        state = self._source.state_dict() if isinstance(self._source, torch.nn.Module) else self._source
-        return {name: x for name, x in state.items() if isinstance(x, torch.Tensor)}
+        return _state_of(self._source)
 
     def table(self) -> list[Any]:
         """[name, dtype, shape] of each."""
@@ -264,7 +273,7 @@ class _Source:
         whole = Mesh([len(self._everywhere)])
         of_dtensors = layouts_of(state)
         return {
-            name: of_dtensors.get(name) or Layout(whole, tuple(x.shape), x.dtype, [Replicate()])
+            name: of_dtensors.get(name) or (x.layout() if isinstance(x, FlatPart) else _replicated(x, whole))
             for name, x in state.items()
         }
 
@@ -282,10 +291,8 @@ class _Source:
         if self._is_theirs:
             theirs = self._source
             return dict(theirs.iter_local() if theirs.implements_iter_local() else theirs.iter_full())
-        state = self._source.state_dict() if isinstance(self._source, torch.nn.Module) else self._source
-        if set(map(type, state.values())) <= {torch.Tensor, torch.nn.Parameter}:
-            return dict(state)
-        return {name: _local(x) for name, x in self._state().items()}
+        state = self._state()
+        return state if _is_plain(state) else {name: _local(x) for name, x in state.items()}
 
     def views(self, everything: bool) -> Iterator[tuple[str, Any, Any]]:
         parts = self._parts()
@@ -298,42 +305,67 @@ class _Source:
             yield name, None, None
 
 
+def _is_plain(state: Mapping[str, Any]) -> bool:
+    return set(map(type, state.values())) <= {torch.Tensor, torch.nn.Parameter}
+
+
+def _state_of(source: Any) -> dict[str, Any]:
+    """The tensors of a module or a state dict, and a FlatPart of each that FSDP1 or ZeRO-3 cut."""
+    if isinstance(source, torch.nn.Module):
+        source = flat_parts(source) if is_flat(source) else source.state_dict()
+    if _is_plain(source):
+        return dict(source)
+    return {name: x for name, x in source.items() if isinstance(x, torch.Tensor | FlatPart)}
+
+
+def _replicated(tensor: Any, whole: Mesh) -> Layout:
+    return Layout(whole, tuple(tensor.shape), tensor.dtype, [Replicate()])
+
+
 def _local(tensor: Any) -> Any:
     """A DTensor's part on this rank, None outside its mesh; another tensor as it is."""
+    if isinstance(tensor, FlatPart):
+        return tensor.memory
     if not hasattr(tensor, "to_local"):
         return tensor
     return tensor.to_local().detach() if tensor.device_mesh.get_coordinate() is not None else None
 
 
 class XferTrainerEngine(TrainerWeightTransferEngine):
-    """One on each trainer rank. An error names the rank that had it, on every rank; afterwards trainer_init() makes
-    another engine."""
+    """One on each trainer rank. An error names the rank that had it, on every rank; the next send_weights() meets the
+    others anew, among them a process that came in the place of one that ended and called trainer_init()."""
 
     init_info_cls = XferTrainerInitInfo
-    _stores: ClassVar[dict[tuple[str, int], Any]] = {}
+    _stores: ClassVar[dict[tuple[str, int], Any]] = {}  # of rank 0, which listens as long as the process lives
 
     def __init__(self, info: XferTrainerInitInfo, *, client: Any, source: Any) -> None:
         super().__init__(client=client, source=source, is_sender=info.rank == 0, rank=info.rank)
-        self._info, self._version = info, 0
+        self._info, self._device = info, _device_of(source)
         self._weights = _Source(source, info.n_trainers)
-        told = {
-            name: getattr(info, name) for name in ("address", "port", "n_trainers", "world_size", "timeout_s", "staged")
-        }
         self._comm: Comm | None = None
         self._update: _Update | None = None
-        where = info.address, info.port
-        if where not in self._stores:
-            self._stores[where] = _store(info, is_master=self.is_sender)
-        session = _session(self._stores[where], info)
-        self._call = _Call(lambda: client.init_weight_transfer_engine({**told, "session": session}), self.is_sender)
+        self._is_shut_down = False
+        self._meet()
+
+    def _meet(self) -> None:
+        """The other trainers and the workers. Collective."""
+        info, where = self._info, (self._info.address, self._info.port)
+        if not self.is_sender:
+            store = _store(info, is_master=False)
+        else:
+            store = self._stores[where] = self._stores.get(where) or _store(info, is_master=True)
+        session = _session(store, info)
+        told = ("address", "port", "n_trainers", "world_size", "timeout_s", "staged")
+        init_info = {name: getattr(info, name) for name in told} | {"session": session}
+        call = _Call(lambda: self.client.init_weight_transfer_engine(init_info), self.is_sender)
         try:
-            self._comm = _comm(self._stores[where], info, session, info.rank, _device_of(source))
-            self._update = self._plan()
+            self._comm = _comm(store, info, session, info.rank, self._device)
+            self._update, self._version = self._plan(), 0
+            call.result()
         except BaseException as error:
-            self.shutdown()
-            self._call.raise_instead_of(error)
+            self._leave()
+            call.raise_instead_of(error)
             raise
-        self._call.result()
 
     @classmethod
     def trainer_init(cls, init_info: XferTrainerInitInfo, *, client: Any, source: Any = None) -> XferTrainerEngine:
@@ -353,43 +385,55 @@ class XferTrainerEngine(TrainerWeightTransferEngine):
 
     def send_weights(self) -> None:
         """One update: when it returns the workers have the weights. Collective over the trainers."""
-        if self._comm is None or self._update is None:
-            raise RuntimeError("xfer: this engine's last update failed; trainer_init() makes another")
+        if self._is_shut_down:
+            raise RuntimeError("xfer: this engine was shut down; trainer_init() makes another")
+        if self._update is None:
+            self._meet()
         self._version += 1
         try:
             if self.is_sender:
                 self.client.start_weight_update()
             call = _Call(lambda: self.client.update_weights({"version": self._version}), self.is_sender)
             try:
-                if any(share(self._comm, False)):  # a worker has another model to update, or does so for the first time
-                    self._update.plan.close()
-                    self._update = self._plan()
-                self._update.run(self._version, self._weights.views)
+                self._move()
             except Exception as error:
                 call.raise_instead_of(error)
                 raise
             call.result()
         except BaseException:
-            self.shutdown()
+            self._leave()
             raise
         if self.is_sender:
             self.client.finish_weight_update()
 
-    def shutdown(self) -> None:
-        """Leave the workers."""
+    def _move(self) -> None:
+        assert self._comm is not None
+        assert self._update is not None
+        if any(share(self._comm, False)):  # a worker has another model to update, or does so for the first time
+            self._update.plan.close()
+            self._update = self._plan()
+        self._update.run(self._version, self._weights.views)
+        self._comm.agree()  # what workers make of the weights
+
+    def _leave(self) -> None:
         if self._update is not None:
             self._update.plan.close()
         if self._comm is not None:
             self._comm.close()
         self._update = self._comm = None
 
+    def shutdown(self) -> None:
+        """Leave the workers."""
+        self._is_shut_down = True
+        self._leave()
+
 
 def _device_of(source: Any) -> Any:
     """Where the weights lie."""
     if isinstance(source, base.WeightSource):
         return torch.device("cuda", torch.cuda.current_device()) if torch.cuda.is_available() else torch.device("cpu")
-    state = source.state_dict() if isinstance(source, torch.nn.Module) else source
-    device: torch.device = next(x for x in state.values() if isinstance(x, torch.Tensor)).device
+    first = next(iter(_state_of(source).values()))
+    device: torch.device = (first.memory if isinstance(first, FlatPart) else first).device
     return device
 
 

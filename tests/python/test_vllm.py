@@ -1,0 +1,73 @@
+"""The engine pair for vLLM, with vllm_stand_in in the place of vLLM: CPUs, a process for each trainer and worker.
+Skipped where torch is not installed; tests/frameworks has the same in vLLM."""
+
+import pytest
+
+torch = pytest.importorskip("torch", reason="torch is not installed")
+
+import vllm_job  # noqa: E402
+import vllm_stand_in as stand_in  # noqa: E402
+from vllm_ranks import Server, Trainer  # noqa: E402
+
+import xfer.capture  # noqa: E402
+import xfer.torch  # noqa: E402
+
+# What the processes would otherwise each import anew.
+xfer.capture.capture(
+    stand_in.Qwen3Moe(stand_in.TINY), {n: ("bf16", s) for n, s in stand_in.checkpoint_of(stand_in.TINY).items()}
+)
+OTHER = stand_in.Config(2, 48, 4, 2, 16, 6, 24, 100)  # another hidden size
+
+
+def job(n_workers, n_trainers, **kernels):
+    return vllm_job.Job(
+        lambda rank: Server(stand_in.TINY, "cpu", n_workers, rank, **kernels),
+        lambda rpc, rank: Trainer(rpc, stand_in.TINY, "cpu", n_trainers, rank),
+        n_workers,
+        n_trainers,
+        lambda rank: Server(OTHER, "cpu", n_workers, rank),
+    )
+
+
+@pytest.mark.parametrize(
+    ("kernels", "kinds"),
+    [
+        ({}, {"in place"}),
+        ({"experts": stand_in.Swaps()}, {"in place", "swapped"}),
+        ({"experts": stand_in.Repacks()}, {"in place", "staged"}),
+        ({"experts": stand_in.Swaps(), "linears": stand_in.Repacks()}, {"in place", "swapped", "staged"}),
+    ],
+)
+@pytest.mark.parametrize(("n_workers", "n_trainers"), [(1, 1), (2, 1), (2, 3)])
+def test_updates_are_what_the_loader_and_the_kernels_make(n_workers, n_trainers, kernels, kinds):
+    with job(n_workers, n_trainers, **kernels) as pair:
+        pair.init()
+        for version in (1, 2, 3):
+            assert pair.update(version) > 20000
+        assert {kind for kind, n in pair.worker_does(0, "report").items() if n} == kinds
+
+
+def test_a_poisoned_parameter_is_seen():
+    with job(1, 1) as pair:
+        pair.init()
+        pair.update(1)
+        pair.worker_does(0, "poison")
+        assert pair.worker_does(0, "wrong", 1)[0] > 20000
+        assert pair.worker_does(0, "wrong", 2)[0] > 20000
+        pair.update(2)
+
+
+def test_patterns_of_layers_are_staged():
+    with job(1, 1) as pair:
+        pair.init(["*qkv_proj"])
+        for version in (1, 2):
+            pair.update(version)
+        assert pair.worker_does(0, "report")["staged"] > 0
+
+
+@pytest.mark.parametrize("failure", vllm_job.FAILURES, ids=lambda failure: failure.__name__)
+def test_all_say_who_it_was_and_the_next_update_works(failure):
+    with job(2, 2) as pair:
+        pair.mistake = "model.norm.weight", (32,), (40,)
+        pair.init(timeout_s=20.0 if "late" in failure.__name__ else 60.0)
+        vllm_job.goes_wrong(pair, failure)
