@@ -59,7 +59,7 @@ void world_case(uint64_t number)
   has_case = true;
 }
 
-void world_failed(const char *file, int line, const char *what)
+static void say_where(const char *file, int line, const char *what)
 {
   const char *short_name = strrchr(file, '/');
 
@@ -70,6 +70,11 @@ void world_failed(const char *file, int line, const char *what)
   if (has_case) fprintf(stderr, " --only %llu", (unsigned long long)case_number);
   fprintf(stderr, "\n");
   (void)fflush(NULL);
+}
+
+void world_failed(const char *file, int line, const char *what)
+{
+  say_where(file, line, what);
   _exit(1);
 }
 
@@ -336,7 +341,10 @@ xfer_plan *world_plan(int rank, const tensor *tensors, size_t n, xfer_lane lane,
     list[i] = (xfer_tensor){
         .name = names[i], .src = tensors[i].layouts[FROM], .dst = tensors[i].layouts[TO]};
   }
-  OK(xfer_plan_create(&plan, w.comms[rank], list, n, &options));
+  if (xfer_plan_create(&plan, w.comms[rank], list, n, &options) != XFER_OK) {
+    say_where(__FILE__, __LINE__, "a plan in good time");
+    _exit(WORLD_TOO_SLOW);
+  }
   for (size_t i = 0; i < n; i++) {
     const xfer_view src = xfer_view_dense(tensors[i].bytes[FROM]);
     const xfer_view dst = xfer_view_dense(tensors[i].bytes[TO]);

@@ -32,6 +32,9 @@ void world_set_seed(uint64_t seed);
 /* Say which case this is where something fails; time and patience begin anew. */
 void world_case(uint64_t number);
 
+/* End the process with this status: nothing was done to the ranks yet, and still a deadline passed,
+ * so the host is too loaded for it. */
+enum { WORLD_TOO_SLOW = 75 };
 /* Where a condition does not hold, say so and end the process. */
 void world_failed(const char *file, int line, const char *what);
 #define NEED(condition)                                                                            \
