@@ -204,7 +204,7 @@ static xfer_status report_difference(xfi_comm *comm, const xfi_operations *ops,
   XFI_TRY(find_pair(&src, &dst, all, comm->size));
   XFI_TRY(compare_pair(text, comm, ops, src, dst, deadline));
   XFI_TRY(comm->ops->all_gather(comm, texts, text, sizeof text, deadline));
-  XFI_CHECK(false, XFER_ERR_MISMATCH, "%s", texts[src]);
+  XFI_CHECK(false, XFER_ERR_MISMATCH, "%.*s", (int)TEXT_BYTES - 1, texts[src]);
 done:
   xfi_free(mine);
   xfi_free(all);

@@ -167,6 +167,21 @@ done:
   return st;
 }
 
+/* What ranks use was told. */
+static xfer_status check_uses(const gathering *g)
+{
+  xfer_status st = XFER_OK;
+
+  for (size_t i = 0; i < (size_t)g->comm->size * g->n_sides; i++) {
+    const uint32_t use = g->all_uses[i];
+
+    XFI_CHECK(use == NO_LIST || use == WHOLE || (use <= g->known.n && g->lists[use - 1] != NULL),
+              XFER_ERR_MISMATCH, "rank %zu has a list of boxes that nobody told", i / g->n_sides);
+  }
+done:
+  return st;
+}
+
 /* Every list to every rank, and who uses which. */
 static xfer_status exchange_lists(gathering *g)
 {
@@ -197,6 +212,7 @@ static xfer_status exchange_lists(gathering *g)
                                    g->deadline));
   for (size_t r = 0; r < size && st == XFER_OK; r++)
     st = read_lists(g, all + r * most, sizes[r]);
+  if (st == XFER_OK) st = check_uses(g);
   st = xfi_comm_agree(g->comm, st, g->deadline);
 done:
   xfi_bytes_free(&mine);
