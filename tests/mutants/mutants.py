@@ -1,16 +1,23 @@
 #!/usr/bin/env python3
-"""What tests would not notice: changes the library's source one place at a time and runs a fast set of tests.
+"""What tests would not notice: the library with its source changed in one place, and a set of tests.
 
-mutants.py [--count N] [--seed S] [--seconds T] [--rooms layout,plan,run,comm,base] [--only FILE:LINE] [--jobs J]
+mutants.py [--count N] [--seed S] [--rooms layout,plan,run,...] [--guards] [--only FILE[:LINE]] [--again FILE] [--sanitize]
 
-A copy of the tree is built in build/mutants once; each mutant compiles one file of it again. A mutant is *found* when
-a test fails, crashes or hangs, and *no program* when it does not compile or is the same program. The rest *survive* and
-are printed: each is a guard without a test, a guard that nothing needs, or listed with its reason in equivalent.txt.
+A copy of the tree with all changes in it is built once in build/mutants; which one is taken, the environment says at run
+time (changes.py). Tests are run once as they are, which says how long each takes and which places it comes by. Then
+each mutant is given to the tests that come by its place, the fastest first, until one fails, crashes or hangs: it is
+*found*. The rest *survive* and are printed: each is a guard without a test, one that nothing needs, or listed with its
+reason in equivalent.txt. --guards takes all guards instead of a sample, --again those that survived according to
+what an earlier call printed; --sanitize builds with the address and undefined sanitizers, as `make check` does too.
 """
 
 import argparse
+import collections
 import concurrent.futures
+import dataclasses
 import hashlib
+import json
+import os
 import pathlib
 import random
 import re
@@ -20,177 +27,249 @@ import subprocess
 import sys
 import time
 
+import changes
+
 HERE = pathlib.Path(__file__).resolve().parent
 ROOT = HERE.parents[1]
-WORK = ROOT / "build/mutants"
-OPTIONS = [
-    *("-DXFER_MPI=OFF", "-DXFER_CUDA=OFF", "-DXFER_TEST_STYLE=OFF", "-DXFER_TEST_ABI=OFF"),
-    "-DCMAKE_BUILD_TYPE=Debug",
+ROOMS = "api,base,comm,device,layout,plan,refit,run"
+LABELS = {"unit", "fault", "multi", "sim", "property"}
+# Too long for this; the shorter runs below take their place.
+LONG = re.compile(
+    r"layers_include|schedules_(?!notice)|trouble_|random_\w+_\d+$|processes_kill|e11_mapping|growth|copy_ref|digest_ref"
+    r"|refit_answers|test_killed"
+)
+SHORTER = [
+    "random_problems --cases 250 --seed 1",
+    "random_boxes --cases 150 --seed 1",
+    "random_exchanges --cases 40 --seed 1",
+    "schedules --cases 60 --seed 1",
+    "schedules --cases 60 --seed 1 --comm gather",
+    "schedules --cases 60 --seed 2 --islands",
 ]
-# Fast ones first; what a test links decides whether it is built again.
-TESTS = [
-    *(f"tests/bin/{name}" for name in (
-        "test_state", "test_overlap", "test_bound", "test_slice", "test_verify", "test_faults", "test_runs",
-        "test_bad_input", "test_comm_local", "test_box_layouts", "test_plan_memory", "test_mixed_lanes",
-        "test_broadcast", "test_exchange", "test_guards", "test_islands",
-    )),
-    "bin/random_problems --cases 250 --seed 1",
-    "bin/random_cases boxes --cases 150 --seed 1",
-    "bin/schedules --cases 60 --seed 1 --comm gather",
-    "bin/schedules --cases 60 --seed 2 --islands",
-    "bin/trouble --cases 40 --seed 7",
-    "tests/bin/test_allocations",
-    "tests/bin/test_lost_ranks",
-]  # fmt: skip
-UNIT = {
-    "base": "test_base_alarm test_base_alloc test_base_checked test_base_clock test_base_error test_base_options "
-    "test_base_text test_base_vec",
-    "layout": "test_table test_serial test_mesh test_cut test_dtype test_region test_layout test_problem test_boxes",
-    "plan": "test_class test_choose test_moves test_cost test_plan test_print test_boxes test_proof test_traffic",
-    "run": "",
-    "comm": "test_comm_host",
-}
-SECONDS_PER_TEST = 60
-AT_ONCE = 5
+AT_ONCE = 4  # most of them wait for each other's ranks
+MOST_TESTS = 12  # for one mutant
+MOST_SECONDS = 4  # of processor time for one test
 
 
-def changes(line):
-    """(what, new line) for each way to change a line of code."""
-    if re.match(r"\s*(/?\*|#|static const|return st;|case |XFI_CHECK\(false)", line):
-        return []
-    made = []
+@dataclasses.dataclass
+class Test:
+    name: str
+    command: list
+    environment: dict
+    passes: str = ""
+    seconds: float = 0.0  # of processor time, and some of waiting
+    waited: float = 0.0
+    reached: frozenset = frozenset()  # keys of mutants
 
-    def put(what, start, end, text):
-        made.append((what, line[:start] + text + line[end:]))
+    def limit(self):
+        return 4 * self.waited + 15
 
-    for m in re.finditer(r"XFI_CHECK\((.+?), XFER_ERR", line):
-        put("guard removed", m.start(1), m.end(1), f"true || ({m.group(1)})")
-    if '"' in line:
-        return made  # texts are not looked at
-    for m in re.finditer(r"(?<![-<>=!])(<=|>=|==|!=|<|>)(?![<>=])", line):
-        if line[max(0, m.start() - 1)] == " " and line[m.end() : m.end() + 1] == " ":
-            other = {"<": "<=", "<=": "<", ">": ">=", ">=": ">", "==": "!=", "!=": "=="}[m.group()]
-            put(f"{m.group()} is {other}", m.start(), m.end(), other)
-    for m in re.finditer(r" (&&|\|\|) ", line):
-        put("and is or", m.start(1), m.end(1), "||" if m.group(1) == "&&" else "&&")
-    for m in re.finditer(r" ([-+]) (?=[\w(])", line):
-        put("plus is minus", m.start(1), m.end(1), "-" if m.group(1) == "+" else "+")
-    if re.match(r"\s*if \((.+)\) (return|continue|break)\b.*;$", line):
-        put(
-            "early exit removed",
-            0,
-            len(line),
-            re.sub(r"if \((.+)\) (return|continue|break)\b", r"if (false && (\1)) \2", line),
-        )
-    if re.match(
-        r"\s+(XFI_TRY\(.+\);|[\w>.\-\[\]]+ (=|\+=|-=|\|=) [^=].*;|\(void\)[\w>.\-]+\(.*\);|xfi_\w+\(.*\);)\s*$", line
-    ) and not re.match(
-        r"\s+(const|int|size_t|u?int\d+_t|bool|char|xfer_\w+|xfi_\w+|static|struct|unsigned) +\*?\w+ =", line
-    ):
-        put("statement removed", 0, len(line), ";")
+    def passes_as(self, more, limit):
+        """None: it hangs."""
+        with subprocess.Popen(self.command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, start_new_session=True,
+                              env={**os.environ, **self.environment, **more}) as run:  # fmt: skip
+            try:
+                said, _ = run.communicate(timeout=limit)
+            except subprocess.TimeoutExpired:
+                os.killpg(run.pid, signal.SIGKILL)
+                run.communicate()
+                return None
+        if self.passes:
+            return re.search(self.passes, said.decode(errors="replace")) is not None
+        return run.returncode in (0, 77)
+
+
+@dataclasses.dataclass
+class Mutant:
+    path: pathlib.Path
+    line: int
+    code: str
+    change: changes.Change
+    key: str
+
+    def room(self):
+        return self.path.parts[1]
+
+
+def every_mutant(texts):
+    seen, made = collections.Counter(), []
+    for path, text in texts.items():
+        for change in changes.changes(text):
+            line, code = changes.line_of(text, change)
+            word = f"{path}|{code}|{change.what}"
+            key = hashlib.sha256(f"{word}{seen[word] or ''}".encode()).hexdigest()[:12]
+            seen[word] += 1
+            made.append(Mutant(path, line, code, change, key))
     return made
 
 
-def candidates(rooms):
-    for room in rooms:
-        for path in sorted((ROOT / "src" / room).glob("*.c")):
-            if path.name.startswith(("mpi", "nccl", "gather")):
-                continue  # not in this build
-            for number, line in enumerate(path.read_text(encoding="utf-8").splitlines()):
-                for what, new in changes(line):
-                    yield room, path.relative_to(ROOT), number, what, new
-
-
-def copy_tree():
-    files = subprocess.run(["git", "ls-files"], cwd=ROOT, check=True, capture_output=True, text=True).stdout.split("\n")
-    shutil.rmtree(WORK / "tree", ignore_errors=True)
+def copy_tree(tree):
+    """All files of ours, written only where they differ, so that what is built stays built."""
+    files = subprocess.run(["git", "ls-files", "-co", "--exclude-standard"], cwd=ROOT, check=True, capture_output=True,
+                           text=True).stdout.split("\n")  # fmt: skip
     for name in filter(None, files):
-        target = WORK / "tree" / name
-        target.parent.mkdir(parents=True, exist_ok=True)
-        shutil.copy2(ROOT / name, target)
+        if (ROOT / name).is_file() and not re.match(r"src/\w+/\w+\.c$", name):
+            write(tree / name, (ROOT / name).read_bytes())
+            shutil.copymode(ROOT / name, tree / name)
 
 
-def ninja(targets, jobs):
-    command = ["ninja", "-C", str(WORK / "build"), "-j", str(jobs), *targets]
-    return subprocess.run(command, capture_output=True, text=True).returncode == 0
+def write(path, data):
+    if not path.exists() or path.read_bytes() != data:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(data)
 
 
-def passes(test):
-    command = [str(WORK / "build" / test.split()[0]), *test.split()[1:]]
-    with subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, start_new_session=True) as run:
-        try:
-            return run.wait(SECONDS_PER_TEST) == 0
-        except subprocess.TimeoutExpired:
-            run.send_signal(signal.SIGKILL)
-            return False
+def build(tree, where, mutants, texts, jobs):
+    """Builds the tree with all mutants in it; those that are no program are returned."""
+    dropped = set()
+    while True:
+        for number, mutant in enumerate(mutants):
+            mutant.change.number = number
+        for path, text in texts.items():
+            of_file = [m.change for m in mutants if m.path == path and m.change.number not in dropped]
+            made = changes.instrumented(text, of_file, tree / "tests/mutants/mutant.h") if of_file else text
+            write(tree / path, made.encode())
+        run = subprocess.run(["ninja", "-C", str(where), "-k", "0", "-j", str(jobs), "all"], capture_output=True, text=True)
+        if run.returncode == 0:
+            return dropped
+        places = set(re.findall(r"(src/\w+/\w+\.c):(\d+):\d+: error", run.stdout))
+        lost = {m.change.number for m in mutants if (str(m.path), str(m.line)) in places} - dropped
+        if not lost:
+            sys.exit(f"the tree does not build:\n{run.stdout[-4000:]}")
+        dropped |= lost
 
 
-def try_one(room, path, number, new, jobs):
-    """found, survived or "no program"."""
-    target = WORK / "tree" / path
-    before = target.read_text(encoding="utf-8")
-    lines = before.splitlines()
-    lines[number] = new
-    units = [f"tests/bin/{name}" for name in UNIT[room].split()]
-    try:
-        target.write_text("\n".join(lines) + "\n", encoding="utf-8")
-        if not ninja([test.split()[0] for test in units + TESTS], jobs):
-            return "no program", ""
-        tests = units + TESTS
-        with concurrent.futures.ThreadPoolExecutor(AT_ONCE) as pool:  # most of them wait for each other's ranks
-            for test, fine in zip(tests, pool.map(passes, tests), strict=True):
-                if not fine:
-                    pool.shutdown(cancel_futures=True)
-                    return "found", test.split()[0].split("/")[-1]
-        return "survived", ""
-    finally:
-        target.write_text(before, encoding="utf-8")
+def all_tests(where):
+    shown = subprocess.run(["ctest", "--show-only=json-v1"], cwd=where, check=True, capture_output=True, text=True)
+    tests = []
+    for test in json.loads(shown.stdout)["tests"]:
+        said = {p["name"]: p["value"] for p in test["properties"]}
+        if LONG.search(test["name"]) or not LABELS & set(said.get("LABELS", [])) or "command" not in test:
+            continue
+        environment = dict(e.split("=", 1) for e in said.get("ENVIRONMENT", []))
+        passes = said.get("PASS_REGULAR_EXPRESSION", "")
+        tests.append(Test(test["name"], test["command"], environment, passes if isinstance(passes, str) else passes[0]))
+    for line in SHORTER:
+        program = where / "bin" / line.split()[0]
+        if program.exists():
+            tests.append(Test(line, [str(program), *line.split()[1:]], {}))
+    return tests
+
+
+def look(test, where, mutants):
+    """Runs a test as it is: how long, and which places it comes by."""
+    path = where / f"reached_{abs(hash(test.name))}"
+    path.write_bytes(bytes(1 << 16))
+    began, before = time.monotonic(), os.times()
+    fine = test.passes_as({"XFER_MUTANTS_REACHED": str(path)}, 300)
+    after, test.waited = os.times(), time.monotonic() - began
+    test.seconds = after[2] + after[3] - before[2] - before[3] + test.waited / 10
+    reached = path.read_bytes()
+    test.reached = frozenset(m.key for m in mutants if reached[m.change.number])
+    path.unlink()
+    return fine
+
+
+def look_at_all(tests, where, mutants):
+    """Those that pass as they are and are not long; what is known of a program that is the same is kept."""
+    path = where / "tests.json"
+    known = json.loads(path.read_text()) if path.exists() else {}
+    for test in tests:
+        program = next(p for p in map(pathlib.Path, reversed(test.command)) if p.is_file() and os.access(p, os.X_OK))
+        made = program.stat().st_mtime
+        row = known.get(test.name)
+        if row is None or row["made"] != made:
+            fine = look(test, where, mutants) or look(test, where, mutants)
+            row = {"made": made, "fine": fine, "seconds": test.seconds, "waited": test.waited, "reached": [*test.reached]}
+            known[test.name] = row
+            print(f"{test.name}: {test.seconds:.2f} s, {'passes' if fine else 'FAILS'}", file=sys.stderr, flush=True)
+        test.seconds, test.waited, test.reached = row["seconds"], row["waited"], frozenset(row["reached"])
+    path.write_text(json.dumps(known))
+    return [t for t in tests if known[t.name]["fine"] and t.seconds < MOST_SECONDS]
+
+
+def judge(mutant, tests, found_by):
+    """found, survived or not reached; and by which test."""
+    mine = [t for t in tests if mutant.key in t.reached]
+    if not mine:
+        return "survived", "no test comes by "
+    # First what found others of this file, then what is fast and comes by little else.
+    mine.sort(key=lambda t: t.seconds * len(t.reached) / (1 + 5 * found_by[(mutant.path, t.name)]))
+    with concurrent.futures.ThreadPoolExecutor(AT_ONCE) as pool:
+        more = {"XFER_MUTANT": str(mutant.change.number)}
+        mine = mine[:MOST_TESTS]
+        for test, fine in zip(mine, pool.map(lambda t: t.passes_as(more, t.limit()), mine), strict=True):
+            if fine is None or (not fine and not test.passes_as(more, test.limit())):  # twice: not by load
+                pool.shutdown(cancel_futures=True)
+                found_by[(mutant.path, test.name)] += 1
+                return "found", test.name + " "
+    return "survived", ""
 
 
 def known_equivalents():
-    path = HERE / "equivalent.txt"
-    rows = path.read_text(encoding="utf-8").splitlines() if path.exists() else []
+    rows = (HERE / "equivalent.txt").read_text(encoding="utf-8").splitlines()
     return {row.split("\t")[0] for row in rows if row and not row.startswith("#")}
 
 
+def choose(mutants, args):
+    if args.again:
+        rows = pathlib.Path(args.again).read_text(encoding="utf-8").splitlines()
+        keys = {row.split()[1] for row in rows if row.startswith("survived")}
+        return [m for m in mutants if m.key in keys]
+    if args.only:
+        return [m for m in mutants if f"{m.path}:{m.line}".endswith(args.only) or str(m.path).endswith(args.only)]
+    mutants = [m for m in mutants if m.room() in args.rooms.split(",") and (m.change.is_guard() or not args.guards)]
+    order = random.Random(args.seed)
+    return order.sample(mutants, min(args.count, len(mutants)))
+
+
+def prepared(args, texts, mutants):
+    """The tests, and the mutants that are no program."""
+    work = ROOT / "build/mutants" / ("sanitized" if args.sanitize else "plain")
+    copy_tree(work / "tree")
+    options = ["-DXFER_CUDA=OFF", "-DXFER_TEST_STYLE=OFF", "-DXFER_TEST_ABI=OFF", "-DXFER_EXAMPLES=OFF",
+               "-DCMAKE_BUILD_TYPE=Debug", "-DCMAKE_C_FLAGS_DEBUG=-O1 -w"]  # fmt: skip
+    options += ["-DXFER_SANITIZE=address,undefined"] if args.sanitize else ["-DXFER_HAVE_LIBFUZZER=0"]
+    for path, text in texts.items():  # so that globs find them
+        if not (work / "tree" / path).exists():
+            write(work / "tree" / path, text.encode())
+    configure = ["cmake", "-G", "Ninja", "-S", str(work / "tree"), "-B", str(work / "build"), *options]
+    subprocess.run(configure, check=True, stdout=subprocess.DEVNULL)
+    dropped = build(work / "tree", work / "build", mutants, texts, args.jobs)
+    tests = all_tests(work / "build")
+    tests = look_at_all(tests, work, mutants)
+    print(f"{len(tests)} tests, {sum(t.seconds for t in tests):.0f} s", file=sys.stderr)
+    return tests, dropped
+
+
 def main():
-    parser = argparse.ArgumentParser()
+    parser = argparse.ArgumentParser(description=__doc__.split("\n", maxsplit=1)[0])
     parser.add_argument("--count", type=int, default=400)
     parser.add_argument("--seed", type=int, default=1)
-    parser.add_argument("--seconds", type=float, default=1e9)
-    parser.add_argument("--rooms", default="layout,plan,run,comm,base")
+    parser.add_argument("--rooms", default=ROOMS)
+    parser.add_argument("--guards", action="store_true")
     parser.add_argument("--only", default="")
+    parser.add_argument("--again", default="")
+    parser.add_argument("--sanitize", action="store_true")
     parser.add_argument("--jobs", type=int, default=2)
     args = parser.parse_args()
 
-    every = list(candidates(args.rooms.split(",")))
-    chosen = random.Random(args.seed).sample(every, min(args.count, len(every)))
-    if args.only:
-        chosen = [c for c in every if f"{c[1]}:{c[2] + 1}".endswith(args.only)]
-    copy_tree()
-    subprocess.run(
-        ["cmake", "-G", "Ninja", "-S", str(WORK / "tree"), "-B", str(WORK / "build"), *OPTIONS],
-        check=True,
-        stdout=subprocess.DEVNULL,
-    )
-    tests = [f"tests/bin/{name}" for names in UNIT.values() for name in names.split()] + TESTS
-    if not ninja([test.split()[0] for test in tests], args.jobs) or not all(map(passes, tests)):
-        sys.exit("the tests do not pass as they are")
-
-    began, equivalent = time.monotonic(), known_equivalents()
-    counts = {"found": 0, "survived": 0, "no program": 0, "equivalent": 0}
-    for room, path, number, what, new in chosen:
-        if time.monotonic() - began > args.seconds:
-            break
-        old = (WORK / "tree" / path).read_text(encoding="utf-8").splitlines()[number]
-        key = hashlib.sha256(f"{path}|{old.strip()}|{what}".encode()).hexdigest()[:12]
-        verdict, by = try_one(room, path, number, new, args.jobs)
-        if verdict == "survived" and key in equivalent:
+    paths = sorted(p for room in ROOMS.split(",") for p in (ROOT / "src" / room).glob("*.c"))
+    texts = {p.relative_to(ROOT): p.read_text(encoding="utf-8") for p in paths}
+    mutants = every_mutant(texts)
+    tests, dropped = prepared(args, texts, mutants)
+    equivalent, found_by = known_equivalents(), collections.Counter()
+    counts = collections.Counter()
+    for mutant in choose(mutants, args):
+        verdict, by = "no program", ""
+        if mutant.change.number not in dropped:
+            verdict, by = judge(mutant, tests, found_by)
+        if verdict == "survived" and mutant.key in equivalent:
             verdict = "equivalent"
         counts[verdict] += 1
-        print(f"{verdict:10} {key} {path}:{number + 1} {what} {by}| {old.strip()}", flush=True)
+        print(f"{verdict:10} {mutant.key} {mutant.path}:{mutant.line} {mutant.change.what} {by}| {mutant.code}", flush=True)
     tried = counts["found"] + counts["survived"]
-    print(f"mutants: {len(every)} possible, {tried} tried, {counts['survived']} survive "
+    print(f"mutants: {len(mutants)} possible, {tried} tried, {counts['survived']} survive "
           f"({100 * counts['survived'] / max(tried, 1):.1f} %), {counts['equivalent']} equivalent, "
           f"{counts['no program']} no program")  # fmt: skip
 
