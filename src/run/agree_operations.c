@@ -119,7 +119,7 @@ static int print_array(char *text, size_t n_bytes, const told *t)
 {
   int n = snprintf(text, n_bytes, "%s[", xfi_dtype_name(t->dtype));
 
-  for (int d = 0; d < t->n_dims; d++)
+  for (int d = 0; d < t->n_dims && d < XFER_MAX_DIMS; d++) /* a peer may say any number */
     n +=
         snprintf(text + n, n_bytes - (size_t)n, "%s%lld", d > 0 ? "," : "", (long long)t->shape[d]);
   return n + snprintf(text + n, n_bytes - (size_t)n, "]");
