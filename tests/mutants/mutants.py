@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """What tests would not notice: the library with its source changed in one place, and a set of tests.
 
-mutants.py [--count N] [--seed S] [--rooms layout,plan,run,...] [--guards] [--only FILE[:LINE]] [--again FILE] [--sanitize]
+mutants.py [--count N] [--seed S] [--rooms layout,plan,run,...] [--guards] [--only FILE[:LINE]] [--again FILE] [--sanitize] [--fresh]
 
 A copy of the tree with all changes in it is built once in build/mutants; which one is taken, the environment says at run
 time (changes.py). Tests are run once as they are, which says how long each takes and which places it comes by. Then
@@ -9,6 +9,7 @@ each mutant is given to the tests that come by its place, the fastest first, unt
 *found*. The rest *survive* and are printed: each is a guard without a test, one that nothing needs, or listed with its
 reason in equivalent.txt. --guards takes all guards instead of a sample, --again those that survived according to
 what an earlier call printed; --sanitize builds with the address and undefined sanitizers, as `make check` does too.
+What each test comes by is kept in build/mutants, for which --fresh looks again.
 """
 
 import argparse
@@ -47,8 +48,9 @@ SHORTER = [
     "schedules --cases 60 --seed 2 --islands",
 ]
 AT_ONCE = 4  # most of them wait for each other's ranks
-MOST_TESTS = 12  # for one mutant
 MOST_SECONDS = 4  # of processor time for one test
+MOST_IN_ALL = 20  # for one mutant, beside those of CHEAP
+CHEAP = {"unit", "fault"}
 
 
 @dataclasses.dataclass
@@ -57,6 +59,7 @@ class Test:
     command: list
     environment: dict
     passes: str = ""
+    is_cheap: bool = False
     seconds: float = 0.0  # of processor time, and some of waiting
     waited: float = 0.0
     reached: frozenset = frozenset()  # keys of mutants
@@ -148,7 +151,9 @@ def all_tests(where):
             continue
         environment = dict(e.split("=", 1) for e in said.get("ENVIRONMENT", []))
         passes = said.get("PASS_REGULAR_EXPRESSION", "")
-        tests.append(Test(test["name"], test["command"], environment, passes if isinstance(passes, str) else passes[0]))
+        passes = passes if isinstance(passes, str) else passes[0]
+        cheap = bool(CHEAP & set(said["LABELS"])) and "/tests/bin/" in test["command"][0]
+        tests.append(Test(test["name"], test["command"], environment, passes, cheap))
     for line in SHORTER:
         program = where / "bin" / line.split()[0]
         if program.exists():
@@ -170,21 +175,27 @@ def look(test, where, mutants):
     return fine
 
 
-def look_at_all(tests, where, mutants):
-    """Those that pass as they are and are not long; what is known of a program that is the same is kept."""
+def look_at_all(tests, where, mutants, fresh):
+    """Those that pass as they are and are not long. What was seen in an earlier call is kept unless `fresh`."""
     path = where / "tests.json"
-    known = json.loads(path.read_text()) if path.exists() else {}
+    known = json.loads(path.read_text()) if path.exists() and not fresh else {"mutants": [m.key for m in mutants]}
     for test in tests:
-        program = next(p for p in map(pathlib.Path, reversed(test.command)) if p.is_file() and os.access(p, os.X_OK))
-        made = program.stat().st_mtime
-        row = known.get(test.name)
-        if row is None or row["made"] != made:
+        if test.name not in known:
             fine = look(test, where, mutants) or look(test, where, mutants)
-            row = {"made": made, "fine": fine, "seconds": test.seconds, "waited": test.waited, "reached": [*test.reached]}
+            row = {"fine": fine, "seconds": test.seconds, "waited": test.waited, "reached": [*test.reached]}
             known[test.name] = row
             print(f"{test.name}: {test.seconds:.2f} s, {'passes' if fine else 'FAILS'}", file=sys.stderr, flush=True)
+            path.write_text(json.dumps(known))
+        row = known[test.name]
         test.seconds, test.waited, test.reached = row["seconds"], row["waited"], frozenset(row["reached"])
-    path.write_text(json.dumps(known))
+    of_file = collections.defaultdict(set)
+    for mutant in mutants:
+        of_file[mutant.path].add(mutant.key)
+    seen = set(known["mutants"])
+    for mutant in [m for m in mutants if m.key not in seen]:  # new: where others of the file are
+        for test in tests:
+            if test.reached & of_file[mutant.path]:
+                test.reached |= {mutant.key}
     return [t for t in tests if known[t.name]["fine"] and t.seconds < MOST_SECONDS]
 
 
@@ -193,12 +204,16 @@ def judge(mutant, tests, found_by):
     mine = [t for t in tests if mutant.key in t.reached]
     if not mine:
         return "survived", "no test comes by "
-    # First what found others of this file, then what is fast and comes by little else.
-    mine.sort(key=lambda t: t.seconds * len(t.reached) / (1 + 5 * found_by[(mutant.path, t.name)]))
+    # First what found others of this file, then tests of single files and of faults, then what is fast.
+    mine.sort(key=lambda t: (not t.is_cheap, t.seconds) if found_by[(mutant.path, t.name)] == 0 else (False, -1))
+    spent, chosen = 0, []
+    for test in mine:
+        spent += 0 if test.is_cheap else test.seconds
+        if spent < MOST_IN_ALL:
+            chosen.append(test)
     with concurrent.futures.ThreadPoolExecutor(AT_ONCE) as pool:
         more = {"XFER_MUTANT": str(mutant.change.number)}
-        mine = mine[:MOST_TESTS]
-        for test, fine in zip(mine, pool.map(lambda t: t.passes_as(more, t.limit()), mine), strict=True):
+        for test, fine in zip(chosen, pool.map(lambda t: t.passes_as(more, t.limit()), chosen), strict=True):
             if fine is None or (not fine and not test.passes_as(more, test.limit())):  # twice: not by load
                 pool.shutdown(cancel_futures=True)
                 found_by[(mutant.path, test.name)] += 1
@@ -237,7 +252,7 @@ def prepared(args, texts, mutants):
     subprocess.run(configure, check=True, stdout=subprocess.DEVNULL)
     dropped = build(work / "tree", work / "build", mutants, texts, args.jobs)
     tests = all_tests(work / "build")
-    tests = look_at_all(tests, work, mutants)
+    tests = look_at_all(tests, work, mutants, args.fresh)
     print(f"{len(tests)} tests, {sum(t.seconds for t in tests):.0f} s", file=sys.stderr)
     return tests, dropped
 
@@ -251,6 +266,7 @@ def main():
     parser.add_argument("--only", default="")
     parser.add_argument("--again", default="")
     parser.add_argument("--sanitize", action="store_true")
+    parser.add_argument("--fresh", action="store_true")
     parser.add_argument("--jobs", type=int, default=2)
     args = parser.parse_args()
 
