@@ -86,6 +86,10 @@ static xfer_status agree_window(xfer_plan *plan, xfer_status mine)
   XFI_CHECK(all != NULL, XFER_ERR_NOMEM, "%d ranks", comm->size);
   XFI_TRY(comm->ops->all_gather(comm, all, most, sizeof most, xfi_run_deadline(plan)));
   for (int r = 0; r < comm->size; r++) {
+    XFI_CHECK(all[r][0] >= 0 && all[r][0] <= XFI_ROUND_MESSAGES && all[r][1] >= 0 &&
+                  all[r][1] <= XFI_ROUND_MESSAGES,
+              XFER_ERR_MISMATCH, "rank %d sends %d and receives %d messages in a round", r,
+              all[r][0], all[r][1]);
     if (all[r][0] + all[r][1] <= most[0] + most[1]) continue;
     most[0] = all[r][0];
     most[1] = all[r][1];
