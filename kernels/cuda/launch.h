@@ -21,13 +21,13 @@ extern "C" {
 #include "kernels.h"
 #include "xfer/xfer.h"
 
-/* Blocks of a launch that has the device to itself: two of 512 threads per multiprocessor of an
- * H200. More bytes in flight than that gained nothing. */
-#define XFI_CUDA_BLOCKS_ALONE 264
-/* Blocks of a launch beside others, or beside NCCL. 64 alone move 0.93 of what a link carries. Of
- * two GPUs that copy within themselves and to each other, more blocks in all than there are
- * multiprocessors make it 0.81 of the link, fewer 0.91. */
-#define XFI_CUDA_BLOCKS_BESIDE 48
+/* Of an H200. Launches that run side by side have no more blocks of 512 threads in all: those that
+ * share a multiprocessor with blocks that wait for a link move at their pace. With more the GPUs of
+ * a host that copy within themselves and to each other make 0.58 to 0.82 of the link, with as many
+ * 0.87 to 0.91. */
+#define XFI_CUDA_MULTIPROCESSORS 132
+/* Of a launch that has the device to itself. More bytes in flight than that gained nothing. */
+#define XFI_CUDA_BLOCKS_ALONE (2 * XFI_CUDA_MULTIPROCESSORS)
 
 /* x / d for 0 <= x < 2^31 and 1 <= d < 2^31, as (umulhi(x, magic) + x) >> shift (Granlund and
  * Montgomery). */

@@ -164,7 +164,7 @@ bool xfi_cuda_is_imported(const xfi_cuda_device *device, const void *pointer);
 /* ---- cuda_batch.c ---- */
 
 xfer_status xfi_cuda_batch_create(xfi_device *device, xfi_batch **batch, const xfi_copy *copies,
-                                  size_t n_copies, bool beside, const xfi_guard *guard);
+                                  size_t n_copies, int percent, const xfi_guard *guard);
 void xfi_cuda_batch_destroy(xfi_device *device, xfi_batch *batch);
 xfer_status xfi_cuda_batch_launch(xfi_device *device, xfi_batch *batch, xfer_stream stream);
 

@@ -95,10 +95,10 @@ typedef struct xfi_device_ops {
   xfer_status (*event_sync)(xfi_device *device, xfi_event *event, xfi_deadline deadline);
 
   /* Make copies ready. They may touch this device's memory and imported memory. The array is
-   * copied. `beside`: they leave room for what else the run does at the same time. `guard` NULL:
-   * none; else a launch copies nothing where the guard says no, but see guard_create(). */
+   * copied. `percent` of what computes on the device may copy, at most; 100: all of it. `guard`
+   * NULL: none; else a launch copies nothing where the guard says no, but see guard_create(). */
   xfer_status (*batch_create)(xfi_device *device, xfi_batch **batch, const xfi_copy *copies,
-                              size_t n_copies, bool beside, const xfi_guard *guard);
+                              size_t n_copies, int percent, const xfi_guard *guard);
   void (*batch_destroy)(xfi_device *device, xfi_batch *batch);
   xfer_status (*batch_launch)(xfi_device *device, xfi_batch *batch, xfer_stream stream);
 

@@ -145,12 +145,12 @@ static void host_batch_destroy(xfi_device *device, xfi_batch *batch)
 }
 
 static xfer_status host_batch_create(xfi_device *device, xfi_batch **out, const xfi_copy *copies,
-                                     size_t n_copies, bool beside, const xfi_guard *guard)
+                                     size_t n_copies, int percent, const xfi_guard *guard)
 {
   xfer_status st = XFER_OK;
   xfi_batch *batch = NULL;
 
-  (void)beside;
+  (void)percent;
   (void)guard; /* a wait that fails says so, and nothing is launched behind it */
   batch = xfi_calloc(1, sizeof *batch);
   XFI_CHECK(batch != NULL, XFER_ERR_NOMEM, "a batch of %zu copies", n_copies);

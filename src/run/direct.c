@@ -103,8 +103,7 @@ static void join_group(xfi_group *g, xfi_direct *d, const xfi_link *link, int ra
 }
 
 /* The batch of a group whose peers are known, with its guard. */
-static xfer_status finish_group(xfi_group *g, const xfi_direct *d, const xfi_copies *copies,
-                                bool beside)
+static xfer_status finish_group(xfi_group *g, const xfi_direct *d, const xfi_copies *copies)
 {
   const xfi_device_ops *dev = d->device->ops;
   xfer_status st = XFER_OK;
@@ -119,7 +118,7 @@ static xfer_status finish_group(xfi_group *g, const xfi_direct *d, const xfi_cop
     XFI_TRY(dev->guard_create(d->device, &g->guard, &guarded, g->way == XFI_PUSH));
   }
   if (copies->n > 0)
-    XFI_TRY(dev->batch_create(d->device, &g->batch, copies->at, copies->n, beside, g->guard));
+    XFI_TRY(dev->batch_create(d->device, &g->batch, copies->at, copies->n, g->percent, g->guard));
 done:
   return st;
 }
@@ -138,8 +137,8 @@ static const xfi_link *nth_link(const xfi_direct *d, int rank, size_t i)
 }
 
 /* What goes one way: one group with everything, or one per peer with the streams dealt in turn,
- * which may run `beside` other copies. */
-static xfer_status make_way(xfi_direct *d, const xfer_plan *plan, int way, bool one, bool beside)
+ * each with `percent` of the device. */
+static xfer_status make_way(xfi_direct *d, const xfer_plan *plan, int way, bool one, int percent)
 {
   xfer_status st = XFER_OK;
   xfi_copies copies = {NULL, 0, 0};
@@ -152,14 +151,15 @@ static xfer_status make_way(xfi_direct *d, const xfer_plan *plan, int way, bool 
     if (!link_goes(link, way)) continue;
     if (g == NULL)
       XFI_TRY(new_group(&g, d, way, one ? -1 : d->n_groups % d->device->ops->n_copy_streams));
+    g->percent = percent;
     join_group(g, d, link, plan->moves->rank);
     XFI_TRY(add_flow(&copies, plan, link, way == XFI_PUSH, &ignored));
     if (one) continue;
-    XFI_TRY(finish_group(g, d, &copies, beside));
+    XFI_TRY(finish_group(g, d, &copies));
     g = NULL;
     copies.n = 0;
   }
-  if (g != NULL) XFI_TRY(finish_group(g, d, &copies, false));
+  if (g != NULL) XFI_TRY(finish_group(g, d, &copies));
 done:
   xfi_copies_free(&copies);
   return st;
@@ -170,7 +170,8 @@ static xfer_status make_groups(xfi_direct *d, const xfer_plan *plan)
   xfer_status st = XFER_OK;
   xfi_copies copies = {NULL, 0, 0};
   bool one = !d->device->ops->is_synchronous && d->links.n <= XFI_GUARD_FLAGS / 2;
-  int n = plan->local != NULL;
+  int n = 0;
+  int percent;
 
   d->groups = xfi_calloc(2 * d->links.n, sizeof *d->groups);
   XFI_CHECK(d->groups != NULL, XFER_ERR_NOMEM, "%zu links", d->links.n);
@@ -183,8 +184,9 @@ static xfer_status make_groups(xfi_direct *d, const xfer_plan *plan)
     copies.n = 0;
   }
   one = one && d->bytes <= ONE_BATCH_BYTES;
-  XFI_TRY(make_way(d, plan, XFI_PUSH, one, n > 1));
-  XFI_TRY(make_way(d, plan, XFI_PULL, one, n > 1));
+  percent = one || n == 0 ? 100 : plan->local != NULL ? 200 / (2 * n + 1) : 100 / n; /* local.c */
+  XFI_TRY(make_way(d, plan, XFI_PUSH, one, percent));
+  XFI_TRY(make_way(d, plan, XFI_PULL, one, percent));
 done:
   xfi_copies_free(&copies);
   return st;
@@ -314,7 +316,7 @@ static xfer_status move_group(xfi_group *g, const xfi_direct *d, const xfer_plan
   if (g->batch != NULL) dev->batch_destroy(d->device, g->batch);
   g->batch = NULL;
   if (copies.n > 0)
-    XFI_TRY(dev->batch_create(d->device, &g->batch, copies.at, copies.n, false, g->guard));
+    XFI_TRY(dev->batch_create(d->device, &g->batch, copies.at, copies.n, g->percent, g->guard));
 done:
   xfi_copies_free(&copies);
   return st;

@@ -17,8 +17,9 @@ typedef struct xfi_group {
   xfi_flags left;
   xfi_flags started; /* on theirs */
   xfi_flags done;
-  int *ranks; /* [ready.n] */
-  int stream; /* index; -1: the caller's */
+  int *ranks;  /* [ready.n] */
+  int stream;  /* index; -1: the caller's */
+  int percent; /* of the device that it may have */
 } xfi_group;
 
 /* Own flags that streams may be waiting for. */

@@ -126,14 +126,16 @@ done:
   return st;
 }
 
-/* Would few blocks, which copy at some 1 TB/s, be done before what crosses the link at 0.4? With
- * all of them the other copies get 0.84 of the link in place of 0.93 (2 H200, colocated). */
-static bool is_beside(const xfi_plan *moves)
+/* Half as much of the device as a peer's copies get, where that is done before what crosses the
+ * link: it copies at some 1 TB/s, the link at 0.4. */
+static int local_percent(const xfi_plan *moves)
 {
   const uint64_t in = moves->in_bytes - moves->self_bytes - moves->zero_bytes;
   const uint64_t across = in > moves->out_bytes ? in : moves->out_bytes;
+  const size_t n_peers =
+      moves->sends.n_peers > moves->recvs.n_peers ? moves->sends.n_peers : moves->recvs.n_peers;
 
-  return moves->self_bytes + moves->zero_bytes <= 2 * across;
+  return moves->self_bytes + moves->zero_bytes > 2 * across ? 100 : (int)(100 / (2 * n_peers + 1));
 }
 
 xfer_status xfi_local_create(xfi_batch **batch, const xfer_plan *plan)
@@ -146,7 +148,7 @@ xfer_status xfi_local_create(xfi_batch **batch, const xfer_plan *plan)
     if (xfi_plan_class(plan->moves, t)->zero_bytes > 0) XFI_TRY(add_zeros(&copies, plan, t));
   if (copies.n > 0)
     XFI_TRY(plan->device->ops->batch_create(plan->device, batch, copies.at, copies.n,
-                                            is_beside(plan->moves), NULL));
+                                            local_percent(plan->moves), NULL));
 done:
   xfi_copies_free(&copies);
   return st;

@@ -43,6 +43,9 @@ char *xfi_pipeline_slot(const xfi_pipeline *p, size_t step, bool send)
                           : 2 * p->send_slot_bytes + parity * p->recv_slot_bytes);
 }
 
+/* Of the device, for gather and scatter beside each other and the messages between them. */
+#define SLOT_PERCENT 36
+
 static xfer_status make_batches(xfi_pipeline *p, xfi_device *device)
 {
   xfer_status st = XFER_OK;
@@ -51,11 +54,11 @@ static xfer_status make_batches(xfi_pipeline *p, xfi_device *device)
     xfi_step *s = &p->steps[i];
 
     if (s->gather.n > 0)
-      XFI_TRY(device->ops->batch_create(device, &s->gather_batch, s->gather.at, s->gather.n, true,
-                                        NULL));
+      XFI_TRY(device->ops->batch_create(device, &s->gather_batch, s->gather.at, s->gather.n,
+                                        SLOT_PERCENT, NULL));
     if (s->scatter.n > 0)
       XFI_TRY(device->ops->batch_create(device, &s->scatter_batch, s->scatter.at, s->scatter.n,
-                                        true, NULL));
+                                        SLOT_PERCENT, NULL));
     xfi_copies_free(&s->gather);
     xfi_copies_free(&s->scatter);
   }

@@ -161,7 +161,7 @@ static void fill(char *memory, int64_t n_bytes)
 int main(void)
 {
   static const int64_t row_bytes[] = {2, 16, 64, 128, 256, 384, 1536, 4096, 16384};
-  static const int blocks[] = {16, XFI_CUDA_BLOCKS_BESIDE, 132, XFI_CUDA_BLOCKS_ALONE, 528};
+  static const int blocks[] = {16, 48, 132, XFI_CUDA_BLOCKS_ALONE, 528};
   char *src = NULL;
   char *dst = NULL;
   double flat[5];

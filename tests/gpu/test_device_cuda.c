@@ -233,7 +233,7 @@ static void test_batch_of_engine_and_kernel_equals_ref(void **state)
       xfi_ref_copy(copies, 2);
     }
   }
-  OK(device->ops->batch_create(device, &batch, copies, 2, false, NULL));
+  OK(device->ops->batch_create(device, &batch, copies, 2, 100, NULL));
   for (int launch = 0; launch < 2; launch++) {
     CUDA(cudaMemset, (dst, POISON, n_bytes));
     CUDA(cudaDeviceSynchronize, ());
@@ -331,7 +331,7 @@ static void test_guarded_copies_do_nothing_where_a_flag_is_void(void **state)
   uint64_t *done = flags + 8;
   const xfi_copy copy = {.src = memory, .dst = memory + BYTES, .run_bytes = BYTES};
   OK(device->ops->guard_create(device, &guard, &(xfi_flags){watched, 2}, true));
-  OK(device->ops->batch_create(device, &batch, &copy, 1, false, guard));
+  OK(device->ops->batch_create(device, &batch, &copy, 1, 100, guard));
   for (int is_void = 0; is_void < 2; is_void++) {
     CUDA(cudaMemset, (memory, 1 + is_void, BYTES));
     device->ops->flags_store(device, flags, 5);
@@ -482,7 +482,7 @@ static void child_main(mailbox *box, int ordinal)
   }
   OK(device->ops->mem_import(device, &box->flag_handle, (void **)&flag_base, soon()));
   OK(device->ops->stream_create(device, &stream));
-  OK(device->ops->batch_create(device, &batch, copies, n, false, NULL));
+  OK(device->ops->batch_create(device, &batch, copies, n, 100, NULL));
   OK(device->ops->batch_launch(device, batch, stream));
   uint64_t *flag = (uint64_t *)(void *)(flag_base + box->flag_offset);
   OK(device->ops->flags_set(device, &(xfi_flags){&flag, 1}, NULL, 11, stream));

@@ -87,7 +87,7 @@ static void rebase(xfi_copy *to, const xfi_copy *from, size_t n, char *src, char
 
 static void test_random_copies_equal_ref(void **state)
 {
-  static const int blocks[] = {1, 7, XFI_CUDA_BLOCKS_BESIDE, XFI_CUDA_BLOCKS_ALONE};
+  static const int blocks[] = {1, 7, 48, XFI_CUDA_BLOCKS_ALONE};
   uint64_t random = 42;
   int n_cases = getenv("XFER_GPU_CASES") != NULL ? atoi(getenv("XFER_GPU_CASES")) : 3000;
   arena src;

@@ -247,7 +247,7 @@ static inline void told_exports_end(xfi_device *device)
 }
 
 static inline xfer_status told_batch_create(xfi_device *device, xfi_batch **out,
-                                            const xfi_copy *copies, size_t n_copies, bool beside,
+                                            const xfi_copy *copies, size_t n_copies, int percent,
                                             const xfi_guard *guard)
 {
   told_batch *batch = xfi_calloc(1, sizeof *batch);
@@ -257,7 +257,7 @@ static inline xfer_status told_batch_create(xfi_device *device, xfi_batch **out,
   if (batch == NULL || batch->copies == NULL)
     xfi_set_error("a batch of %zu copies", n_copies);
   else
-    st = host_ops->batch_create(device, &batch->made, copies, n_copies, beside, guard);
+    st = host_ops->batch_create(device, &batch->made, copies, n_copies, percent, guard);
   if (st == XFER_OK) {
     memcpy(batch->copies, copies, n_copies * sizeof *copies);
     batch->n_copies = n_copies;

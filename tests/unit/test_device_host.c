@@ -128,7 +128,7 @@ static void test_batch_copies_what_it_was_made_of(void **state)
                    .dst_stride = {1}};
   xfi_batch *batch = NULL;
 
-  assert_int_equal(device->ops->batch_create(device, &batch, &copy, 1, false, NULL), XFER_OK);
+  assert_int_equal(device->ops->batch_create(device, &batch, &copy, 1, 100, NULL), XFER_OK);
   copy = (xfi_copy){0}; /* it was copied */
   assert_int_equal(device->ops->batch_launch(device, batch, NULL), XFER_OK);
   assert_string_equal(to, "ace...");
@@ -145,7 +145,7 @@ static void test_batch_create_survives_each_failed_allocation(void **state)
 
   for (long n = 0; st != XFER_OK && n < 10; n++) {
     xfi_alloc_fail_after(n);
-    st = device->ops->batch_create(device, &batch, copies, 3, false, NULL);
+    st = device->ops->batch_create(device, &batch, copies, 3, 100, NULL);
     if (st != XFER_OK) assert_null(batch);
   }
   xfi_alloc_fail_after(-1);
