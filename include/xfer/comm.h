@@ -84,6 +84,31 @@ XFER_API int xfer_comm_size(const xfer_comm *comm);
  */
 XFER_API XFER_MUST_CHECK xfer_status xfer_comm_set_timeout(xfer_comm *comm, uint64_t timeout_ms);
 
+/** Give `n_bytes` of memory, aligned to 16 bytes; NULL: there are none. */
+typedef void *(*xfer_alloc_fn)(void *context, size_t n_bytes);
+/** Take memory back. */
+typedef void (*xfer_free_fn)(void *context, void *memory);
+
+/**
+ * Let the comm's staging memory come from the caller, as from torch's caching allocator. Local.
+ *
+ * The plans of a comm share one block, as large as the plan needs that needs most; a plan whose
+ * data goes directly needs none. From here on a commit that needs a larger block than there is
+ * calls `alloc`, and what uses the block before is waited for. The commit, or the last plan that is
+ * released or destroyed, calls `free` of a block that came from `alloc`, when nothing is on its way
+ * there any more; a block that a failed run may still touch is never given back.
+ *
+ * @param comm     The comm; on one with a CUDA device the block is that device's memory, which is
+ *                 current in both calls.
+ * @param alloc    NULL, with `free`: the library's own, as it was.
+ * @param free     Called by the thread that calls the library.
+ * @param context  Passed to both.
+ * @retval XFER_ERR_ARG  The comm is NULL, or one function of two.
+ * @since 0.1
+ */
+XFER_API XFER_MUST_CHECK xfer_status xfer_comm_set_staging(xfer_comm *comm, xfer_alloc_fn alloc,
+                                                           xfer_free_fn free, void *context);
+
 /**
  * Give every rank n_bytes of each rank. Collective; blocks. For small control data.
  *

@@ -368,7 +368,21 @@ XFER_API XFER_MUST_CHECK xfer_status xfer_locals_give(xfer_locals *locals, int s
                                                       int n_dims);
 
 /**
- * Bind all that was handed in to a plan of the refit's tensors. Local.
+ * Hand in a local tensor that lies elsewhere by now, or otherwise: in place of what was handed in
+ * under its name. Parameters as xfer_locals_give(). xfer_locals_bind() then binds what has changed.
+ *
+ * @retval XFER_ERR_MISMATCH  It is no tensor of this rank, or has another shape or type; the list
+ *                            has it as it was.
+ * @since 0.1
+ */
+XFER_API XFER_MUST_CHECK xfer_status xfer_locals_update(xfer_locals *locals, int side,
+                                                        const char *name, int32_t dtype, void *base,
+                                                        const int64_t *shape,
+                                                        const int64_t *strides, int n_dims);
+
+/**
+ * Bind all that was handed in to a plan of the refit's tensors; to the plan that it bound to last,
+ * what was handed in since. Local.
  *
  * @retval XFER_ERR_MISMATCH  Something is missing, not wanted, of the wrong shape or type, or not
  *                            merged (lora); the text has the first and their number,

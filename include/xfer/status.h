@@ -70,6 +70,38 @@ XFER_API const char *xfer_version(void);
  */
 XFER_API XFER_MUST_CHECK xfer_status xfer_abi_check(const char *name, size_t value);
 
+/* ---- what the library does ------------------------------------------------------------------ */
+
+/** How much is said. */
+typedef enum xfer_log_level {
+  XFER_LOG_NONE = 0, /**< Nothing. */
+  XFER_LOG_WARN = 1, /**< Calls that fail. */
+  XFER_LOG_INFO = 2, /**< Also comms, plans and commits. */
+  XFER_LOG_TRACE = 3 /**< Also runs and their steps. */
+} xfer_log_level;
+
+/**
+ * Told of one call or step when it ends.
+ *
+ * @param context  The caller's.
+ * @param level    xfer_log_level
+ * @param rank     Whose.
+ * @param line     One line, such as "PLAN xfer_plan_commit: ..., 1.250 ms"; valid during the call.
+ */
+typedef void (*xfer_log_fn)(void *context, int level, int rank, const char *line);
+
+/**
+ * Hand what the library does to a function, for a program's own log; XFER_DEBUG writes it to a file
+ * besides. For the whole process. Threads: safe; `fn` is called by threads that call the library,
+ * one at a time, and calls nothing of it.
+ *
+ * @param fn       NULL: nothing, as it was.
+ * @param context  Passed to it.
+ * @param level    xfer_log_level; what is above it is not told.
+ * @since 0.1
+ */
+XFER_API void xfer_log_set(xfer_log_fn fn, void *context, int level);
+
 /* ---- element types ------------------------------------------------------------------------ */
 
 /** Element types. Data is moved, never converted, so only the name and the size matter. */

@@ -11,6 +11,7 @@ with the arrays of torch, NumPy and CuPy; it has no arithmetic of its own.
 """
 
 from ._lib import lib as _c
+from ._log import log_to
 from ._version import __version__
 from .comm import Comm, nccl_id
 from .errors import *  # noqa: F403
@@ -58,6 +59,7 @@ __all__ = [
     "__version__",
     "exchange",
     "format_problem",
+    "log_to",
     "memory_of",
     "model_path",
     "nccl_id",

@@ -11,6 +11,9 @@ STATUS = object()  # a function that returns an xfer_status
 _out = POINTER(c_void_p)
 AllGather = CFUNCTYPE(c_int, c_void_p, c_void_p, c_void_p, c_size_t)
 Misc = CFUNCTYPE(None, c_void_p, c_char_p, c_int32, POINTER(c_int64), c_int, c_void_p)
+Alloc = CFUNCTYPE(c_void_p, c_void_p, c_size_t)
+Free = CFUNCTYPE(None, c_void_p, c_void_p)
+Log = CFUNCTYPE(None, c_void_p, c_int, c_int, c_char_p)
 TrafficOf = CFUNCTYPE(c_int, c_void_p, c_int, POINTER(s.PlanReport), POINTER(s.Traffic), c_size_t)
 
 Prototype = tuple[Any, dict[str, Any]]
@@ -28,6 +31,7 @@ CORE: dict[str, Prototype] = {
     "xfer_status_name": _f(c_char_p, status=c_int),
     "xfer_last_error": _f(c_char_p),
     "xfer_version": _f(c_char_p),
+    "xfer_log_set": _f(None, fn=Log, context=c_void_p, level=c_int),
     "xfer_abi_check": _f(STATUS, name=c_char_p, value=c_size_t),
     "xfer_dtype_size": _f(c_size_t, dtype=c_int),
     "xfer_dtype_name": _f(c_char_p, dtype=c_int),
@@ -69,6 +73,7 @@ CORE: dict[str, Prototype] = {
     "xfer_comm_size": _f(c_int, comm="comm"),
     "xfer_comm_all_gather": _f(STATUS, comm="comm", all=c_void_p, mine=c_void_p, n_bytes=c_size_t),
     "xfer_comm_set_timeout": _f(STATUS, comm="comm", timeout_ms=c_uint64),
+    "xfer_comm_set_staging": _f(STATUS, comm="comm", alloc=Alloc, free=Free, context=c_void_p),
     "xfer_comm_register": _f(STATUS, comm="comm", memory=c_void_p),
     "xfer_comm_unregister": _f(STATUS, comm="comm", memory=c_void_p),
     "xfer_redistribute": _f(
@@ -171,6 +176,17 @@ REFIT: dict[str, Prototype] = {
     "xfer_locals_get": _f(STATUS, locals="locals", i=c_size_t, local=POINTER(s.Local)),
     "xfer_locals_part": _f(STATUS, locals="locals", i=c_size_t, k=c_size_t, part=POINTER(s.LocalPart)),
     "xfer_locals_give": _f(
+        STATUS,
+        locals="locals",
+        side=c_int,
+        name=c_char_p,
+        dtype=c_int32,
+        base=c_void_p,
+        shape=_i64s,
+        strides=_i64s,
+        n_dims=c_int,
+    ),
+    "xfer_locals_update": _f(
         STATUS,
         locals="locals",
         side=c_int,

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator
 from ctypes import c_void_p, create_string_buffer
 from typing import Any
 
-from . import _bootstrap, _handle
+from . import _bootstrap, _functions, _handle
 from ._lib import lib, plugin
 from ._worker import Worker
 from .errors import CommError, MismatchError, PeerError, StateError
@@ -44,6 +44,7 @@ class Comm(_handle.Handle):
         self._worker: Worker | None = None
         self._on_main_only = False  # MPI_THREAD_FUNNELED: no other thread may call
         self._callback: _bootstrap.GatherCallback | None = None  # that C holds
+        self._staging: list[Any] = []  # likewise; blocks go by the functions that they came from
 
     # ---- makers
 
@@ -230,6 +231,21 @@ class Comm(_handle.Handle):
         """Set the deadline of each wait in the comm's own calls, and of plans that are made from here on without one
         of their own. Local; the same on every rank. 0: 10 minutes, as it was."""
         lib.xfer_comm_set_timeout(self, timeout_ms)
+
+    def set_staging(self, alloc: Callable[[int], int | None] | None, free: Callable[[int], None] | None) -> None:
+        """Let staging memory come from alloc(n_bytes), an address on the comm's device that is a multiple of 16, and
+        go by free(address); see xfer.torch.pool_staging(). None for both: the library's own, as it was. Local.
+
+        The plans of a comm share one block, as large as the plan needs that needs most. What alloc raises, or None, is
+        a NoMemoryError of the commit that asked.
+        """
+        callbacks = (_functions.Alloc(), _functions.Free())
+        if alloc is not None and free is not None:
+            callbacks = (_functions.Alloc(lambda _, n: alloc(n)), _functions.Free(lambda _, address: free(address)))
+        elif alloc is not None or free is not None:
+            raise TypeError("staging memory needs both alloc and free")
+        lib.xfer_comm_set_staging(self, *callbacks, None)
+        self._staging.append(callbacks)
 
     def register(self, x: Any) -> None:
         """Let the peers map memory now and keep it mapped, so that redistribute() can write straight into it. x: an

@@ -403,6 +403,15 @@ class Locals(_handle.Handle):
         A wrong one (name, shape, type) is noted and refused by bind(). Raises TypeError for what is no array, and
         ValueError for a read-only destination.
         """
+        self._hand_in(lib.xfer_locals_give, side, name, x, dtype)
+
+    def update(self, side: str, name: str, x: Any, dtype: Any = None) -> None:
+        """Hand in a local tensor that lies elsewhere by now: in place of what was handed in under its name. bind()
+        then binds what has changed. Raises also MismatchError, for a wrong name, shape or type; nothing changes then.
+        """
+        self._hand_in(lib.xfer_locals_update, side, name, x, dtype)
+
+    def _hand_in(self, function: Callable[..., Any], side: str, name: str, x: Any, dtype: Any) -> None:
         if side not in _SIDES:
             raise ValueError(f"there is no side {side!r}: it is train or gen")
         memory = memory_of(x)
@@ -413,7 +422,7 @@ class Locals(_handle.Handle):
             raise ValueError(f"the destination {name!r} is read-only")
         shape, strides = array(c_int64, memory.shape, "shape"), array(c_int64, memory.strides, "strides")
         n_dims = len(memory.shape)
-        lib.xfer_locals_give(self, _SIDES[side], encoded(name, "name"), code, memory.address, shape, strides, n_dims)
+        function(self, _SIDES[side], encoded(name, "name"), code, memory.address, shape, strides, n_dims)
         self._given[side, name] = memory
 
     def bind(self, plan: Plan) -> None:
@@ -429,6 +438,7 @@ class Locals(_handle.Handle):
                 if comm._device == HOST != memory.device:
                     raise ValueError(f"{name!r} is on a GPU, and this comm's memory is the host's")
             lib.xfer_locals_bind(self, plan)
+            plan._kept[:] = [kept for kept in plan._kept if kept[0] is not self]
             plan._kept.append((self, dict(self._given)))
         except Exception as wrong:
             plan._wrong = plan._wrong or wrong

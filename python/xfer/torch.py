@@ -42,10 +42,28 @@ __all__ = [
     "layout_of",
     "layouts_of",
     "mesh_of",
+    "pool_staging",
     "redistribute",
 ]
 
 Source = Any  # a torch.nn.Module, or a state dict
+
+
+# ---- memory
+
+
+def pool_staging(comm: Comm) -> None:
+    """Let the staging memory of a comm on a GPU come from torch's caching allocator, which then counts it. Local."""
+    device = comm.device
+    if device is None:
+        raise ValueError("torch has no pool of the host's memory")
+
+    def alloc(n_bytes: int) -> int:
+        address = torch.cuda.caching_allocator_alloc(n_bytes, device)
+        torch.cuda.current_stream(device).synchronize()  # what had it before; streams of our own have it next
+        return int(address)
+
+    comm.set_staging(alloc, torch.cuda.caching_allocator_delete)
 
 
 # ---- layouts

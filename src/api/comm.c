@@ -24,6 +24,8 @@ xfer_status xfi_comm_wrap(xfer_comm **comm, xfi_comm *transport, xfi_device *dev
   XFI_CHECK(c != NULL, XFER_ERR_NOMEM, "comm");
   c->transport = transport;
   c->device = device;
+  c->plans.comm = transport;
+  c->plans.device = device;
   c->timeout_ms = DEFAULT_TIMEOUT_MS;
   *comm = c;
   span = xfi_span_begin(XFI_SYS_COMM, transport->rank, XFI_TRACK_CALLS, "comm");
@@ -126,6 +128,19 @@ xfer_status xfer_comm_set_timeout(xfer_comm *comm, uint64_t timeout_ms)
   comm->timeout_ms = timeout_ms == 0 ? DEFAULT_TIMEOUT_MS : timeout_ms;
   for (int i = 0; i < XFI_CACHE_PLANS; i++)
     if (comm->kept[i].plan != NULL) comm->kept[i].plan->options.timeout_ms = comm->timeout_ms;
+done:
+  return st;
+}
+
+xfer_status xfer_comm_set_staging(xfer_comm *comm, xfer_alloc_fn alloc, xfer_free_fn free,
+                                  void *context)
+{
+  xfer_status st = XFER_OK;
+
+  XFI_CHECK(comm != NULL, XFER_ERR_ARG, "staging: comm is NULL");
+  XFI_CHECK((alloc == NULL) == (free == NULL), XFER_ERR_ARG,
+            "staging: one of alloc and free is NULL");
+  comm->plans.giver = (xfi_giver){alloc, free, context};
 done:
   return st;
 }

@@ -89,7 +89,7 @@ xfer_status xfer_plan_create_exchange(xfer_plan **plan, xfer_comm *comm,
     st = XFER_ERR_ARG;
   }
   xfi_device_enter(comm->device, &before);
-  st = xfi_run_create_exchange(plan, comm->transport, comm->device, st, &ops, &options);
+  st = xfi_run_create_exchange(plan, &comm->plans, st, &ops, &options);
   xfi_device_leave(comm->device, &before);
   xfi_operations_free(&ops);
 done:
@@ -189,7 +189,7 @@ static xfer_status make_kept(xfi_kept **out, xfer_comm *comm, const uint64_t dig
 
   options.timeout_ms = comm->timeout_ms;
   if (!mapped && comm->transport->ops->has_rounds) options.lane = XFER_LANE_PACKED;
-  XFI_TRY(xfi_run_create_exchange(&k->plan, comm->transport, comm->device, XFER_OK, ops, &options));
+  XFI_TRY(xfi_run_create_exchange(&k->plan, &comm->plans, XFER_OK, ops, &options));
   memcpy(k->src, digest, sizeof k->src);
   memset(k->dst, 0, sizeof k->dst);
   k->mapped = mapped;

@@ -65,20 +65,34 @@ done:
   return st;
 }
 
-xfer_status xfer_locals_give(xfer_locals *locals, int side, const char *name, int32_t dtype,
-                             void *base, const int64_t *shape, const int64_t *strides, int n_dims)
+static xfer_status hand_in(xfer_locals *locals, int side, const char *name, int32_t dtype,
+                           void *base, const int64_t *shape, const int64_t *strides, int n_dims,
+                           bool again)
 {
   xfer_status st = XFER_OK;
 
   XFI_CHECK(locals != NULL && name != NULL && (shape != NULL || n_dims == 0), XFER_ERR_ARG,
-            "xfer_locals_give: a pointer is NULL");
+            "xfer_locals_%s: a pointer is NULL", again ? "update" : "give");
   XFI_CHECK(side == XFER_SIDE_TRAIN || side == XFER_SIDE_GEN, XFER_ERR_ARG, "\"%s\": side %d", name,
             side);
   XFI_CHECK(n_dims >= 0 && n_dims <= XFER_MAX_DIMS, XFER_ERR_ARG, "\"%s\" with %d dims", name,
             n_dims);
-  XFI_TRY(xfi_locals_give(locals, side, name, (xfer_dtype)dtype, base, shape, strides, n_dims));
+  XFI_TRY(
+      xfi_locals_give(locals, side, name, (xfer_dtype)dtype, base, shape, strides, n_dims, again));
 done:
   return st;
+}
+
+xfer_status xfer_locals_give(xfer_locals *locals, int side, const char *name, int32_t dtype,
+                             void *base, const int64_t *shape, const int64_t *strides, int n_dims)
+{
+  return hand_in(locals, side, name, dtype, base, shape, strides, n_dims, false);
+}
+
+xfer_status xfer_locals_update(xfer_locals *locals, int side, const char *name, int32_t dtype,
+                               void *base, const int64_t *shape, const int64_t *strides, int n_dims)
+{
+  return hand_in(locals, side, name, dtype, base, shape, strides, n_dims, true);
 }
 
 xfer_status xfer_locals_view(xfer_locals *locals, size_t tensor, xfer_view *src, xfer_view *dst,
@@ -114,11 +128,17 @@ xfer_status xfer_locals_bind(xfer_locals *locals, xfer_plan *plan)
   st = xfi_locals_own(locals, &plan->device->ops->host_memory);
   xfi_device_leave(plan->device, &before);
   if (st != XFER_OK) goto done;
+  XFI_CHECK(plan->moves->n_tensors >= locals->refit->n_tensors, XFER_ERR_ARG,
+            "xfer_locals_bind: the plan has %zu tensors and the refit %zu", plan->moves->n_tensors,
+            locals->refit->n_tensors);
   for (size_t t = 0; t < locals->refit->n_tensors; t++) {
+    if (locals->bound_to == plan && plan->bindings[t] != NULL && !locals->moved[t]) continue;
     XFI_TRY(xfer_locals_view(locals, t, &src, &dst, &has));
     if (has == 0) continue;
     XFI_TRY(xfer_plan_bind(plan, t, (has & 1) != 0 ? &src : NULL, (has & 2) != 0 ? &dst : NULL));
   }
+  memset(locals->moved, 0, locals->refit->n_tensors * sizeof *locals->moved);
+  locals->bound_to = plan;
 done:
   return st;
 }

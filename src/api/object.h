@@ -29,6 +29,7 @@ typedef struct xfi_kept {
 struct xfer_comm {
   xfi_comm *transport;
   xfi_device *device;
+  xfi_plans plans;
   uint64_t timeout_ms; /* of its own calls, and of plans that have none */
   xfi_kept kept[XFI_CACHE_PLANS];
   uint64_t n_calls;

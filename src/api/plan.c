@@ -77,7 +77,7 @@ xfer_status xfer_plan_create(xfer_plan **plan, xfer_comm *comm, const xfer_tenso
   }
   span = xfi_span_begin(XFI_SYS_PLAN, comm->transport->rank, XFI_TRACK_CALLS, "xfer_plan_create");
   xfi_device_enter(comm->device, &before);
-  st = xfi_run_create(plan, comm->transport, comm->device, st, tensors, n_tensors, &options);
+  st = xfi_run_create(plan, &comm->plans, st, tensors, n_tensors, &options);
   xfi_device_leave(comm->device, &before);
   if (st == XFER_OK && plan != NULL)
     say_plan(&span, *plan);
@@ -310,7 +310,7 @@ xfer_status xfer_plan_report(const xfer_plan *plan, xfer_plan_report_data *repor
 
   XFI_TRY(check_plan(plan));
   XFI_CHECK(report != NULL, XFER_ERR_ARG, "report: no place for it");
-  xfi_run_report(plan, &full);
+  XFI_TRY(xfi_run_full_report(plan, &full));
   XFI_TRY(xfi_report_copy(report, &full, sizeof full, "xfer_plan_report_data"));
 done:
   return st;
@@ -363,7 +363,7 @@ xfer_status xfer_plan_print(const xfer_plan *plan, char **text, int json)
 
   XFI_TRY(check_plan(plan));
   XFI_CHECK(text != NULL, XFER_ERR_ARG, "print: no place for the text");
-  xfi_run_report(plan, &report);
+  XFI_TRY(xfi_run_full_report(plan, &report));
   XFI_TRY(xfi_plan_print(plan->moves, &report, xfi_direct_way, plan, text, json != 0));
 done:
   return st;

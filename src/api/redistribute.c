@@ -109,7 +109,7 @@ static xfer_status make_kept(xfi_kept **out, xfer_comm *comm, const given *key,
 
   options.timeout_ms = comm->timeout_ms;
   if (key->mapped == 0 && comm->transport->ops->has_rounds) options.lane = XFER_LANE_PACKED;
-  XFI_TRY(xfi_run_create(&k->plan, comm->transport, comm->device, XFER_OK, tensor, 1, &options));
+  XFI_TRY(xfi_run_create(&k->plan, &comm->plans, XFER_OK, tensor, 1, &options));
   memcpy(k->src, key->src, sizeof k->src);
   memcpy(k->dst, key->dst, sizeof k->dst);
   k->mapped = key->mapped != 0;

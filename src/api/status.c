@@ -1,7 +1,8 @@
 /*
- * The last error, the version.
+ * The last error, the version, the log.
  */
 #include "error.h"
+#include "trace.h"
 #include "xfer/xfer.h"
 
 #define TEXT_OF(x) #x
@@ -15,4 +16,9 @@ const char *xfer_last_error(void)
 const char *xfer_version(void)
 {
   return TEXT(XFER_VERSION_MAJOR) "." TEXT(XFER_VERSION_MINOR) "." TEXT(XFER_VERSION_PATCH);
+}
+
+void xfer_log_set(xfer_log_fn fn, void *context, int level)
+{
+  xfi_trace_tell(fn, context, level);
 }

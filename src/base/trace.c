@@ -10,14 +10,16 @@
 
 #include "clock.h"
 
-typedef enum level { NONE, WARN, INFO, TRACE } level;
-
 enum { TRACKS = 64, MAX_NAMED = 4096 };
 
 static pthread_once_t once = PTHREAD_ONCE_INIT;
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 static _Atomic(const xfi_ranges *) ranges;
-static level said = NONE;
+static int said = XFER_LOG_NONE; /* by XFER_DEBUG */
+static xfer_log_fn told;         /* under the lock */
+static void *told_context;
+static int told_level = XFER_LOG_NONE;
+static atomic_int wanted; /* the higher of both levels */
 static int subsystems = XFI_SYS_COMM | XFI_SYS_PLAN | XFI_SYS_RUN;
 static FILE *lines; /* of XFER_DEBUG */
 static FILE *spans; /* of XFER_TRACE */
@@ -80,11 +82,12 @@ static void read_environment(void)
   const char *trace = getenv("XFER_TRACE");
 
   gethostname(host, sizeof host - 1);
-  for (int i = WARN; debug != NULL && i <= TRACE; i++)
-    if (strcmp(debug, levels[i]) == 0) said = (level)i;
+  for (int i = XFER_LOG_WARN; debug != NULL && i <= XFER_LOG_TRACE; i++)
+    if (strcmp(debug, levels[i]) == 0) said = i;
+  atomic_store(&wanted, said);
   if (list != NULL) read_subsystems(list);
-  if (said != NONE && file != NULL) lines = open_named(file);
-  if (said != NONE && lines == NULL) lines = stderr;
+  if (said != XFER_LOG_NONE && file != NULL) lines = open_named(file);
+  if (said != XFER_LOG_NONE && lines == NULL) lines = stderr;
   if (trace != NULL) spans = open_named(trace);
   if (spans == NULL) return;
   fprintf(spans, "[\n");
@@ -93,13 +96,17 @@ static void read_environment(void)
 
 /* ---- writing ---- */
 
-static void write_line(level of, const xfi_span *span, double ms, const char *text)
+static void write_line(int level, const xfi_span *span, double ms, const char *text)
 {
   static const char *const levels[] = {"", "WARN", "INFO", "TRACE"};
   static const char *const names[] = {"", "COMM", "PLAN", "", "RUN"};
+  char line[XFI_ERROR_BYTES + 256];
 
-  fprintf(lines, "%s:%ld [%d] XFER %s %s %s: %s%s%.3f ms\n", host, (long)getpid(), span->rank,
-          levels[of], names[span->subsys], span->name, text, text[0] != '\0' ? ", " : "", ms);
+  snprintf(line, sizeof line, "%s %s: %s%s%.3f ms", names[span->subsys], span->name, text,
+           text[0] != '\0' ? ", " : "", ms);
+  if (told != NULL && level <= told_level) told(told_context, level, span->rank, line);
+  if (lines == NULL || level > said || (subsystems & (int)span->subsys) == 0) return;
+  fprintf(lines, "%s:%ld [%d] XFER %s %s\n", host, (long)getpid(), span->rank, levels[level], line);
   fflush(lines);
 }
 
@@ -150,14 +157,15 @@ xfi_span xfi_span_begin(xfi_subsys subsys, int rank, int track, const char *name
 
   pthread_once(&once, read_environment);
   if (profiler != NULL && track == XFI_TRACK_CALLS) profiler->push(name);
-  if (said != NONE || spans != NULL) span.began = xfi_now_ns();
+  if (atomic_load_explicit(&wanted, memory_order_relaxed) != XFER_LOG_NONE || spans != NULL)
+    span.began = xfi_now_ns();
   return span;
 }
 
 void xfi_span_end(const xfi_span *span, xfer_status st, const char *fmt, ...)
 {
   const xfi_ranges *profiler = atomic_load_explicit(&ranges, memory_order_acquire);
-  level of = span->subsys == XFI_SYS_RUN ? TRACE : INFO;
+  int level = span->subsys == XFI_SYS_RUN ? XFER_LOG_TRACE : XFER_LOG_INFO;
   char text[XFI_ERROR_BYTES + 128] = "";
   va_list args;
 
@@ -169,14 +177,24 @@ void xfi_span_end(const xfi_span *span, xfer_status st, const char *fmt, ...)
     vsnprintf(text, sizeof text, fmt, args);
     va_end(args);
   } else {
-    of = WARN;
+    level = XFER_LOG_WARN;
     snprintf(text, sizeof text, "%s: %s", xfer_status_name(st), xfi_last_error());
   }
   make_plain(text);
   pthread_mutex_lock(&lock);
-  if (lines != NULL && of <= said && (subsystems & (int)span->subsys) != 0)
-    write_line(of, span, (double)(ended - span->began) / 1e6, text);
+  write_line(level, span, (double)(ended - span->began) / 1e6, text);
   if (spans != NULL) write_span(span, ended, st, text);
+  pthread_mutex_unlock(&lock);
+}
+
+void xfi_trace_tell(xfer_log_fn fn, void *context, int level)
+{
+  pthread_once(&once, read_environment);
+  pthread_mutex_lock(&lock);
+  told = fn;
+  told_context = context;
+  told_level = fn == NULL ? XFER_LOG_NONE : level;
+  atomic_store(&wanted, said > told_level ? said : told_level);
   pthread_mutex_unlock(&lock);
 }
 

@@ -155,33 +155,35 @@ static bool shape_is(const xfi_local *local, const int64_t *shape, int n_dims)
   return true;
 }
 
+/* XFER_ERR_MISMATCH: it is not what it should be. */
 static xfer_status take(xfer_locals *locals, xfi_local *local, const char *name, xfer_dtype dtype,
                         void *base, const int64_t *shape, const int64_t *strides, int n_dims)
 {
   char want[128], have[128];
   xfer_status st = XFER_OK;
 
-  if (local->given)
-    return xfi_problem_add(locals, "\"%s\": \"%s\" is there twice", name, local->name);
-  local->given = true; /* wrong or not, it is not missing */
-  if (!shape_is(local, shape, n_dims)) {
-    format_shape(have, sizeof have, shape, n_dims);
-    format_shape(want, sizeof want, local->shape, local->n_dims);
-    return xfi_problem_add(locals, "\"%s\" is %s, its shape should be %s", name, have, want);
-  }
-  if (dtype != local->dtype) {
-    return xfi_problem_add(locals, "\"%s\" is %s, it should be %s", name,
-                           xfi_dtype_name((int)dtype), xfi_dtype_name((int)local->dtype));
-  }
-  if (base == NULL) return xfi_problem_add(locals, "\"%s\" has no address", name);
+  format_shape(have, sizeof have, shape, n_dims);
+  format_shape(want, sizeof want, local->shape, local->n_dims);
+  XFI_CHECK(shape_is(local, shape, n_dims), XFER_ERR_MISMATCH,
+            "\"%s\" is %s, its shape should be %s", name, have, want);
+  XFI_CHECK(dtype == local->dtype, XFER_ERR_MISMATCH, "\"%s\" is %s, it should be %s", name,
+            xfi_dtype_name((int)dtype), xfi_dtype_name((int)local->dtype));
+  XFI_CHECK(base != NULL, XFER_ERR_MISMATCH, "\"%s\" has no address", name);
+  local->given = true;
   local->base = base;
-  if (strides != NULL && n_dims > 0)
+  if (strides != NULL)
     memcpy(local->strides, strides, (size_t)n_dims * sizeof *strides);
+  else
+    xfi_local_make_dense(local);
+  for (int i = 0; i < local->n_parts; i++)
+    locals->moved[locals->parts[local->first_part + (size_t)i].tensor] = true;
+done:
   return st;
 }
 
 xfer_status xfi_locals_give(xfer_locals *locals, int side, const char *name, xfer_dtype dtype,
-                            void *base, const int64_t *shape, const int64_t *strides, int n_dims)
+                            void *base, const int64_t *shape, const int64_t *strides, int n_dims,
+                            bool again)
 {
   const xfer_side *s = locals->refit->sides[side].side;
   char *renamed = NULL;
@@ -190,23 +192,28 @@ xfer_status xfi_locals_give(xfer_locals *locals, int side, const char *name, xfe
 
   XFI_CHECK(s != NULL, XFER_ERR_ARG, "\"%s\": this refit does not know that side", name);
   if (is_ignored(s, name, shape, n_dims)) {
-    locals->n_ignored++;
+    locals->n_ignored += !again;
     return XFER_OK;
   }
   XFI_TRY(rename_given(&renamed, s, name));
   XFI_TRY(find_spelling(&local, locals, side, renamed));
   if (local != NULL && !local->unused) {
+    XFI_CHECK(again || !local->given, XFER_ERR_MISMATCH, "\"%s\": \"%s\" is there twice", name,
+              local->name);
+    XFI_CHECK(local->owned == NULL, XFER_ERR_MISMATCH, "\"%s\" is taken by the callback", name);
+    local->given = local->given || !again; /* wrong or not, it is not missing */
     XFI_TRY(take(locals, local, name, dtype, base, shape, strides, n_dims));
   } else if (local != NULL || is_tied_name(locals, s, renamed) || is_made(locals, side, renamed)) {
-    locals->n_ignored++;
-  } else if (strstr(name, "lora_") != NULL) {
-    XFI_TRY(xfi_problem_add(locals, "\"%s\" is not merged into its weight", name));
+    locals->n_ignored += !again;
   } else {
-    XFI_TRY(xfi_problem_add(locals, "\"%s\" is not a tensor of rank %d in \"%s\"", name,
-                            locals->rank, s->spec));
+    XFI_CHECK(strstr(name, "lora_") == NULL, XFER_ERR_MISMATCH,
+              "\"%s\" is not merged into its weight", name);
+    XFI_CHECK(false, XFER_ERR_MISMATCH, "\"%s\" is not a tensor of rank %d in \"%s\"", name,
+              locals->rank, s->spec);
   }
 done:
   xfi_free(renamed);
+  if (st == XFER_ERR_MISMATCH && !again) st = xfi_problem_add(locals, "%s", xfi_last_error());
   return st;
 }
 

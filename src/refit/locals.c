@@ -39,6 +39,7 @@ void xfi_locals_destroy(xfer_locals *locals)
     xfi_free(locals->local_of[s]);
     xfi_free(locals->pieces[s]);
   }
+  xfi_free(locals->moved);
   xfi_free(locals->problems);
   xfi_free(locals->parts);
   xfi_free(locals->at);
@@ -183,11 +184,20 @@ done:
 
 /* ---- local tensors ---- */
 
+void xfi_local_make_dense(xfi_local *local)
+{
+  int64_t stride = (int64_t)xfi_dtype_size((int)local->dtype);
+
+  for (int k = local->n_dims - 1; k >= 0; k--) {
+    local->strides[k] = stride;
+    stride *= local->shape[k] > 0 ? local->shape[k] : 1;
+  }
+}
+
 static xfer_status shape_local(xfi_local *local, const measured *all, int n)
 {
   const measured *m = &all[0];
   size_t n_bytes = xfi_dtype_size((int)local->dtype);
-  int64_t stride = (int64_t)n_bytes;
   xfer_status st = XFER_OK;
 
   local->n_dims = m->layout->n_dims - m->slot->each_expert;
@@ -205,10 +215,7 @@ static xfer_status shape_local(xfi_local *local, const measured *all, int n)
                 (long long)m->shape[d], (long long)all[i].shape[d], d);
     }
   }
-  for (int k = local->n_dims - 1; k >= 0; k--) {
-    local->strides[k] = stride;
-    stride *= local->shape[k] > 0 ? local->shape[k] : 1;
-  }
+  xfi_local_make_dense(local);
   local->n_bytes = n_bytes;
 done:
   return st;
@@ -414,6 +421,8 @@ xfer_status xfi_locals_create(xfer_locals **locals, const xfer_refit *refit, int
   XFI_CHECK(l != NULL, XFER_ERR_NOMEM, "the local tensors of rank %d", rank);
   l->refit = refit;
   l->rank = rank;
+  l->moved = xfi_calloc(refit->n_tensors, sizeof *l->moved);
+  XFI_CHECK(l->moved != NULL, XFER_ERR_NOMEM, "the local tensors of rank %d", rank);
   for (int s = 0; s < 2; s++) {
     l->local_of[s] = xfi_calloc(refit->n_tensors, sizeof *l->local_of[s]);
     XFI_CHECK(l->local_of[s] != NULL, XFER_ERR_NOMEM, "the local tensors of rank %d", rank);

@@ -44,6 +44,8 @@ struct xfer_locals {
   size_t *by_name[2]; /* [n_by_name] of each side */
   size_t n_by_name[2];
   int64_t *local_of[2]; /* [n_tensors] the (first) local tensor of a tensor; -1: none */
+  bool *moved;          /* [n_tensors] something of it was handed in since the last bind */
+  const void *bound_to; /* the plan of that bind; only compared */
   void **pieces[2];     /* of the views returned last, source and destination */
   size_t pieces_capacity[2];
   xfi_problem *problems; /* found while tensors were handed in */
@@ -58,9 +60,14 @@ struct xfer_locals {
 xfer_status xfi_locals_create(xfer_locals **locals, const xfer_refit *refit, int rank);
 void xfi_locals_destroy(xfer_locals *locals);
 
-/* give.c */
+/* Row-major without gaps. */
+void xfi_local_make_dense(xfi_local *local);
+
+/* give.c. `again`: in place of what was handed in before; what is wrong is XFER_ERR_MISMATCH then,
+ * and else a problem. */
 xfer_status xfi_locals_give(xfer_locals *locals, int side, const char *name, xfer_dtype dtype,
-                            void *base, const int64_t *shape, const int64_t *strides, int n_dims);
+                            void *base, const int64_t *shape, const int64_t *strides, int n_dims,
+                            bool again);
 /* Lists what is missing; misc tensors are not if a callback takes them. */
 xfer_status xfi_locals_complete(xfer_locals *locals);
 /* Memory for the misc tensors that a callback takes. */

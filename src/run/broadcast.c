@@ -41,7 +41,7 @@ static turn turn_from(const xfi_casts *casts, const xfer_plan *plan, size_t firs
 
 void xfi_broadcast_measure(xfi_pipeline *p, const xfi_casts *casts, const xfer_plan *plan)
 {
-  for (size_t i = 0; i < casts->n;) {
+  for (size_t i = 0; casts != NULL && i < casts->n;) {
     const turn t = turn_from(casts, plan, i);
     const uint64_t window = xfi_casts_window(plan);
     const uint64_t n_bytes = t.n_bytes < window ? t.n_bytes : window;
@@ -236,7 +236,7 @@ xfer_status xfi_broadcast_add(xfi_pipeline *p, const xfi_casts *casts, const xfe
 {
   xfer_status st = XFER_OK;
 
-  for (size_t i = 0; i < casts->n;) {
+  for (size_t i = 0; casts != NULL && i < casts->n;) {
     turn t = turn_from(casts, plan, i);
 
     XFI_TRY(add_turn(p, &t));

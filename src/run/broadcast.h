@@ -17,13 +17,13 @@ typedef struct xfi_cast {
   char *memory; /* broadcast in place: where this rank has the part; NULL: through slots */
 } xfi_cast;
 
-typedef struct xfi_casts {
+struct xfi_casts {
   xfi_flows *sources; /* [n_classes] all source parts of each broadcast class */
   size_t n_classes;
   xfi_cast *at; /* [n] by root, then in the plan's order */
   size_t n;
   size_t capacity;
-} xfi_casts;
+};
 
 /* Parts of at least this many bytes are looked at for broadcasting in place. */
 uint64_t xfi_casts_min_in_place(const xfer_plan *plan);
@@ -32,7 +32,9 @@ uint64_t xfi_casts_min_in_place(const xfer_plan *plan);
 uint64_t xfi_casts_window(const xfer_plan *plan);
 
 /* Collective. A part is broadcast in place if every rank has it, or is to have it, as one run. */
-xfer_status xfi_casts_create(xfi_casts *casts, const xfer_plan *plan);
+xfer_status xfi_casts_create(xfi_casts **casts, const xfer_plan *plan);
+/* The list alone: nothing is in place. Not collective. */
+xfer_status xfi_casts_list(xfi_casts **casts, const xfer_plan *plan);
 void xfi_casts_free(xfi_casts *casts);
 
 /* A part's boxes in its source, and box b of them; by boxes its src_local counts from its unit. */

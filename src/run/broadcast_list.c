@@ -12,11 +12,12 @@
 
 void xfi_casts_free(xfi_casts *casts)
 {
+  if (casts == NULL) return;
   for (size_t c = 0; casts->sources != NULL && c < casts->n_classes; c++)
     xfi_flows_free(&casts->sources[c]);
   xfi_free(casts->sources);
   xfi_free(casts->at);
-  memset(casts, 0, sizeof *casts);
+  xfi_free(casts);
 }
 
 /* All ranks wait for one root at a time, so a broadcast may be as long as several peers' windows.
@@ -94,11 +95,15 @@ done:
   return st;
 }
 
-static xfer_status list_casts(xfi_casts *casts, const xfer_plan *plan)
+xfer_status xfi_casts_list(xfi_casts **out, const xfer_plan *plan)
 {
   const xfi_plan *m = plan->moves;
   xfer_status st = XFER_OK;
+  xfi_casts *casts = NULL;
 
+  if (m->n_broadcast == 0) return XFER_OK;
+  casts = xfi_calloc(1, sizeof *casts);
+  XFI_CHECK(casts != NULL, XFER_ERR_NOMEM, "broadcasts");
   casts->n_classes = m->n_classes;
   casts->sources = xfi_calloc(m->n_classes, sizeof *casts->sources);
   XFI_CHECK(casts->sources != NULL, XFER_ERR_NOMEM, "%zu classes", m->n_classes);
@@ -109,7 +114,10 @@ static xfer_status list_casts(xfi_casts *casts, const xfer_plan *plan)
     if (xfi_run_broadcasts(plan, xfi_plan_class(m, m->order[i])))
       XFI_TRY(add_tensor(casts, m, m->order[i]));
   XFI_TRY(sort_casts(casts));
+  *out = casts;
+  casts = NULL;
 done:
+  xfi_casts_free(casts);
   return st;
 }
 
@@ -240,16 +248,16 @@ done:
   return st;
 }
 
-xfer_status xfi_casts_create(xfi_casts *casts, const xfer_plan *plan)
+xfer_status xfi_casts_create(xfi_casts **out, const xfer_plan *plan)
 {
   xfer_status st = XFER_OK;
   unsigned char *mine = NULL;
   size_t n_large = 0;
+  xfi_casts *casts = NULL;
 
-  memset(casts, 0, sizeof *casts);
   if (plan->moves->n_broadcast == 0) return XFER_OK;
-  st = list_casts(casts, plan);
-  for (size_t i = 0; i < casts->n && plan->comm->ops->recv_direct; i++)
+  st = xfi_casts_list(&casts, plan);
+  for (size_t i = 0; casts != NULL && i < casts->n && plan->comm->ops->recv_direct; i++)
     n_large += casts->at[i].n_bytes >= xfi_casts_min_in_place(plan);
   if (st == XFER_OK && n_large > 0) {
     mine = xfi_calloc(n_large, sizeof *mine);
@@ -258,7 +266,10 @@ xfer_status xfi_casts_create(xfi_casts *casts, const xfer_plan *plan)
   }
   XFI_TRY(xfi_comm_agree(plan->comm, st, xfi_run_deadline(plan)));
   if (n_large > 0) XFI_TRY(agree_on_memories(casts, plan, mine, n_large));
+  *out = casts;
+  casts = NULL;
 done:
+  xfi_casts_free(casts);
   xfi_free(mine);
   return st;
 }

@@ -42,10 +42,16 @@ struct xfi_channels {
 
 bool xfi_run_shares(const xfer_plan *plan, int peer)
 {
-  const xfi_comm_ops *comm = plan->comm->ops;
+  return plan->comm != NULL && plan->device->ops->is_synchronous &&
+         plan->comm->ops->shares != NULL && plan->comm->ops->shares(plan->comm, peer);
+}
 
-  return plan->device->ops->is_synchronous && comm->shares != NULL &&
-         comm->shares(plan->comm, peer);
+/* The window is half of what a peer may take of the staging memory. */
+static size_t slot_bytes_of(const xfer_plan *plan)
+{
+  const uint64_t n_bytes = 2 * plan->window_bytes / XFI_CHANNEL_SLOTS;
+
+  return n_bytes < XFI_CHANNEL_SLOT_BYTES ? (size_t)n_bytes : XFI_CHANNEL_SLOT_BYTES;
 }
 
 /* Elements between memory and the stream. */
@@ -193,14 +199,12 @@ done:
 xfer_status xfi_channels_create(xfi_channels **channels, const xfer_plan *plan)
 {
   const size_t most = plan->moves->sends.n_peers + plan->moves->recvs.n_peers;
-  /* The window is half of what a peer may take of the staging memory. */
-  const uint64_t slot_bytes = 2 * plan->window_bytes / XFI_CHANNEL_SLOTS;
   uint64_t recv_bytes = 0;
   xfer_status st = XFER_OK;
   xfi_channels *c = xfi_calloc(1, sizeof *c);
 
   XFI_CHECK(c != NULL, XFER_ERR_NOMEM, "channels");
-  c->slot_bytes = slot_bytes < XFI_CHANNEL_SLOT_BYTES ? (size_t)slot_bytes : XFI_CHANNEL_SLOT_BYTES;
+  c->slot_bytes = slot_bytes_of(plan);
   c->at = xfi_calloc(most, sizeof *c->at);
   c->loads = xfi_calloc(most, sizeof *c->loads);
   XFI_CHECK(c->at != NULL && c->loads != NULL, XFER_ERR_NOMEM, "%zu channels", most);
@@ -238,6 +242,15 @@ void xfi_channels_measure(const xfi_channels *c, uint64_t *sent_bytes, uint64_t 
     *sent_bytes += c->at[i].n_bytes;
     *staging_bytes += (uint64_t)XFI_CHANNEL_SLOTS * c->slot_bytes;
   }
+}
+
+uint64_t xfi_channels_foresee(const xfer_plan *plan)
+{
+  uint64_t n = 0;
+
+  for (size_t p = 0; p < plan->moves->sends.n_peers; p++)
+    n += xfi_run_shares(plan, plan->moves->sends.peers[p].rank);
+  return n * XFI_CHANNEL_SLOTS * slot_bytes_of(plan);
 }
 
 /* ---- running ---- */

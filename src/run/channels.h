@@ -17,6 +17,8 @@ size_t xfi_channels_count(const xfi_channels *channels);
 /* Add what this rank sends, and the slots for it. */
 void xfi_channels_measure(const xfi_channels *channels, uint64_t *sent_bytes,
                           uint64_t *staging_bytes);
+/* The most of a plan that has no channels yet. */
+uint64_t xfi_channels_foresee(const xfer_plan *plan);
 /* All of a run; blocks. */
 xfer_status xfi_channels_run(xfi_channels *channels, const xfer_plan *plan, xfi_deadline deadline);
 

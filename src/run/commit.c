@@ -18,8 +18,7 @@ void xfi_run_drop_lanes(xfer_plan *plan)
     (void)plan->device->ops->event_sync(plan->device, plan->finished, xfi_run_deadline(plan));
   if (plan->local != NULL) plan->device->ops->batch_destroy(plan->device, plan->local);
   xfi_direct_destroy(plan->direct);
-  xfi_pipeline_destroy(plan->pipeline, plan->device,
-                       plan->comm != NULL && plan->comm->holds_memory);
+  xfi_pipeline_destroy(plan->pipeline, plan);
   xfi_verify_destroy(plan->verify, plan->device);
   xfi_free(plan->allocations);
   plan->verify = NULL;
@@ -127,6 +126,7 @@ typedef struct word {
   int32_t status;
   uint16_t work;
   uint16_t tells;           /* LANES_MOVE: peers have to know of addresses */
+  uint64_t plan;            /* its number */
   uint64_t place;           /* see xfi_device */
   unsigned char domain[64]; /* ranks with equal ones may reach each other's memory */
 } word;
@@ -137,15 +137,18 @@ static xfer_status gather_words(word *all, const xfer_plan *plan, xfer_status mi
 {
   xfi_comm *comm = plan->comm;
   xfer_status st = XFER_OK;
-  word said = {mine,
-               (uint16_t)own,
-               plan->direct != NULL && xfi_direct_has_flows(plan->direct),
-               plan->device->place,
-               {0}};
+  word said = {
+      mine,         (uint16_t)own,       plan->direct != NULL && xfi_direct_has_flows(plan->direct),
+      plan->number, plan->device->place, {0}};
   bool failed = false;
 
   plan->device->ops->domain(plan->device, said.domain);
   XFI_TRY(comm->ops->all_gather(comm, all, &said, sizeof said, deadline));
+  for (int r = 0; r < comm->size; r++)
+    XFI_CHECK(all[r].plan == all[0].plan, XFER_ERR_MISMATCH,
+              "rank %d commits plan %llu of the comm and rank 0 plan %llu: all ranks use its plans "
+              "in one order",
+              r, (unsigned long long)all[r].plan, (unsigned long long)all[0].plan);
   for (int r = 0; r < comm->size; r++)
     failed = failed || all[r].status != XFER_OK;
   if (failed) st = xfi_comm_agree(comm, mine, deadline); /* for the text */
@@ -232,8 +235,9 @@ done:
 /* What this rank needs. */
 static work find_work(xfer_plan *plan)
 {
-  /* Bound anew at the same addresses, which another allocation may have by now. */
-  if (xfi_run_find_changed(plan) != NULL) {
+  /* Bound anew at the same addresses, which another allocation may have by now; or without slots.
+   */
+  if (xfi_run_find_changed(plan) != NULL || xfi_staging_is_lost(plan)) {
     plan->keeps_lanes = false;
     plan->state = xfi_state_after(plan->state, XFI_CALL_BIND, XFI_ENDED);
   }

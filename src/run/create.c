@@ -119,33 +119,35 @@ done:
 }
 
 /* An empty plan with its options. *checked becomes what they came to, too. */
-static xfer_status begin(xfer_plan **plan, xfi_comm *comm, xfi_device *device, xfer_status *checked,
+static xfer_status begin(xfer_plan **plan, xfi_plans *of, xfer_status *checked,
                          const xfer_plan_options *options)
 {
   xfer_status st = XFER_OK;
-  xfer_plan *p = xfi_comm_calloc(comm, 1, sizeof *p);
+  xfer_plan *p = xfi_comm_calloc(of->comm, 1, sizeof *p);
 
   XFI_CHECK(p != NULL, XFER_ERR_NOMEM, "plan");
   p->options = *options;
-  p->comm = comm;
-  p->device = device;
-  if (*checked == XFER_OK) *checked = fill_options(&p->options, device);
+  p->of = of;
+  p->comm = of->comm;
+  p->device = of->device;
+  p->number = of->n_created++;
+  if (*checked == XFER_OK) *checked = fill_options(&p->options, p->device);
   if (*checked != XFER_OK) p->options.timeout_ms = DEFAULT_TIMEOUT_MS;
   *plan = p;
 done:
   return st;
 }
 
-xfer_status xfi_run_create(xfer_plan **plan, xfi_comm *comm, xfi_device *device,
-                           xfer_status checked, const xfer_tensor *tensors, size_t n_tensors,
+xfer_status xfi_run_create(xfer_plan **plan, xfi_plans *of, xfer_status checked,
+                           const xfer_tensor *tensors, size_t n_tensors,
                            const xfer_plan_options *options)
 {
   xfer_status st = XFER_OK;
   xfi_agreed agreed = {NULL, 0};
   xfer_plan *p = NULL;
 
-  XFI_TRY(begin(&p, comm, device, &checked, options));
-  XFI_TRY(xfi_agree_tensors(&agreed, comm, checked, tensors, n_tensors, &p->options,
+  XFI_TRY(begin(&p, of, &checked, options));
+  XFI_TRY(xfi_agree_tensors(&agreed, of->comm, checked, tensors, n_tensors, &p->options,
                             xfi_run_deadline(p)));
   XFI_TRY(agree_window(p, make_plan(p, agreed.tensors, agreed.n_tensors, NULL)));
 
@@ -171,20 +173,19 @@ done:
   return st;
 }
 
-xfer_status xfi_run_create_exchange(xfer_plan **plan, xfi_comm *comm, xfi_device *device,
-                                    xfer_status checked, xfi_operations *ops,
-                                    const xfer_plan_options *options)
+xfer_status xfi_run_create_exchange(xfer_plan **plan, xfi_plans *of, xfer_status checked,
+                                    xfi_operations *ops, const xfer_plan_options *options)
 {
   xfer_status st = XFER_OK;
   xfer_plan *p = NULL;
 
-  XFI_TRY(begin(&p, comm, device, &checked, options));
+  XFI_TRY(begin(&p, of, &checked, options));
   if (checked == XFER_OK && (p->options.flags & XFER_PLAN_VERIFY) != 0) {
     xfi_set_error("an exchange has no digests: its arrays are those of two ranks each");
     checked = XFER_ERR_UNSUPPORTED;
   }
   if (checked == XFER_OK) checked = xfi_operations_sort(ops);
-  XFI_TRY(xfi_operations_agree(comm, checked, ops, &p->options, xfi_run_deadline(p)));
+  XFI_TRY(xfi_operations_agree(of->comm, checked, ops, &p->options, xfi_run_deadline(p)));
   XFI_TRY(agree_window(p, make_exchange(p, ops)));
 
   *plan = p;

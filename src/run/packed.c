@@ -150,8 +150,10 @@ static bool is_packed(const xfer_plan *plan, size_t p, bool send)
 {
   const xfi_move_list *list = send ? &plan->moves->sends : &plan->moves->recvs;
 
-  return !(send ? xfi_direct_sends(plan->direct, p) : xfi_direct_receives(plan->direct, p)) &&
-         !xfi_run_shares(plan, list->peers[p].rank);
+  if (plan->direct != NULL &&
+      (send ? xfi_direct_sends(plan->direct, p) : xfi_direct_receives(plan->direct, p)))
+    return false;
+  return !xfi_run_shares(plan, list->peers[p].rank);
 }
 
 xfer_status xfi_schedule_create(xfi_schedule **schedule, const xfer_plan *plan)
@@ -169,7 +171,8 @@ xfer_status xfi_schedule_create(xfi_schedule **schedule, const xfer_plan *plan)
     if (is_packed(plan, p, false)) XFI_TRY(add_flow(s, plan, &m->recvs.peers[p], false));
   if (s->n_windows > 0) qsort(s->windows, s->n_windows, sizeof *s->windows, by_round);
   XFI_CHECK(
-      s->n_windows == 0 || plan->comm->ops->round != NULL, XFER_ERR_UNSUPPORTED,
+      s->n_windows == 0 || plan->direct == NULL || plan->comm->ops->round != NULL,
+      XFER_ERR_UNSUPPORTED,
       "nothing can go between rank %d and rank %d, since this comm has no other way than direct "
       "copies; %s",
       m->rank, s->flows[s->windows[0].flow].peer->rank, first_reason(s, plan));

@@ -99,42 +99,46 @@ static size_t align_up(size_t n)
   return (n + XFI_SLOT_ALIGN - 1) / XFI_SLOT_ALIGN * XFI_SLOT_ALIGN;
 }
 
-/* Slots large enough for every step. */
-static xfer_status make_slots(xfi_pipeline *p, const xfi_schedule *rounds, const xfi_casts *casts,
-                              const xfer_plan *plan)
+/* What slots need that are large enough for every step. */
+static void measure_slots(xfi_pipeline *p, const xfi_schedule *rounds, const xfer_plan *plan)
 {
-  xfer_status st = XFER_OK;
-  void *slots = NULL;
-
   xfi_packed_measure(p, rounds);
-  xfi_broadcast_measure(p, casts, plan);
+  xfi_broadcast_measure(p, p->casts, plan);
   p->send_slot_bytes = align_up(p->send_slot_bytes);
   p->recv_slot_bytes = align_up(p->recv_slot_bytes);
   p->staging_bytes = 2 * (p->send_slot_bytes + p->recv_slot_bytes);
-  if (p->staging_bytes == 0) return XFER_OK;
-  XFI_TRY(plan->device->ops->alloc(plan->device, &slots, p->staging_bytes));
-  p->slots = slots;
+}
+
+/* In the slots there are. */
+static xfer_status add_steps(xfi_pipeline *p, xfi_schedule *rounds, const xfer_plan *plan)
+{
+  xfer_status st = XFER_OK;
+
+  XFI_TRY(xfi_packed_add(p, rounds, plan));
+  p->n_rounds = p->n_steps;
+  XFI_TRY(xfi_broadcast_add(p, p->casts, plan));
 done:
   return st;
 }
 
-xfer_status xfi_pipeline_create(xfi_pipeline **pipeline, const xfer_plan *plan)
+xfer_status xfi_pipeline_create(xfi_pipeline **pipeline, xfer_plan *plan)
 {
   xfer_status st = XFER_OK;
   xfi_pipeline *p = NULL;
   xfi_schedule *rounds = NULL;
-  xfi_casts casts;
+  xfi_casts *casts = NULL;
 
   XFI_TRY(xfi_casts_create(&casts, plan));
   p = xfi_calloc(1, sizeof *p);
   XFI_CHECK(p != NULL, XFER_ERR_NOMEM, "pipeline");
+  p->casts = casts;
+  casts = NULL;
   XFI_TRY(xfi_channels_create(&p->channels, plan));
   XFI_TRY(xfi_schedule_create(&rounds, plan));
-  XFI_TRY(make_slots(p, rounds, &casts, plan));
+  measure_slots(p, rounds, plan);
+  XFI_TRY(xfi_staging_join(plan, p));
   xfi_channels_measure(p->channels, &p->sent_bytes, &p->staging_bytes);
-  XFI_TRY(xfi_packed_add(p, rounds, plan));
-  p->n_rounds = p->n_steps;
-  XFI_TRY(xfi_broadcast_add(p, &casts, plan));
+  XFI_TRY(add_steps(p, rounds, plan));
   if (p->n_steps > 0) {
     if (!is_alone(p)) XFI_TRY(make_streams(p, plan->device));
     XFI_TRY(make_batches(p, plan->device));
@@ -142,9 +146,9 @@ xfer_status xfi_pipeline_create(xfi_pipeline **pipeline, const xfer_plan *plan)
   *pipeline = p;
   p = NULL;
 done:
-  xfi_pipeline_destroy(p, plan->device, false);
+  xfi_pipeline_destroy(p, plan);
   xfi_schedule_destroy(rounds);
-  xfi_casts_free(&casts);
+  xfi_casts_free(casts);
   return st;
 }
 
@@ -175,7 +179,7 @@ xfer_status xfi_pipeline_move(xfi_pipeline *p, const xfer_plan *plan)
   XFI_TRY(xfi_channels_create(&p->channels, plan));
   xfi_channels_measure(p->channels, &p->sent_bytes, &staging_bytes);
   XFI_TRY(xfi_schedule_create(&rounds, plan));
-  XFI_TRY(xfi_packed_add(p, rounds, plan));
+  XFI_TRY(add_steps(p, rounds, plan));
   XFI_TRY(make_batches(p, plan->device));
 done:
   xfi_schedule_destroy(rounds);
@@ -195,18 +199,34 @@ static void free_events(xfi_pipeline *p, xfi_device *device)
   }
 }
 
-void xfi_pipeline_destroy(xfi_pipeline *p, xfi_device *device, bool abandoned)
+void xfi_pipeline_destroy(xfi_pipeline *p, xfer_plan *plan)
 {
   if (p == NULL) return;
+  xfi_staging_leave(plan);
   xfi_channels_destroy(p->channels);
-  free_steps(p, device);
-  free_events(p, device);
-  if (p->slots != NULL && abandoned)
-    xfi_abandon(p->slots);
-  else if (p->slots != NULL)
-    device->ops->free(device, p->slots);
+  xfi_casts_free(p->casts);
+  free_steps(p, plan->device);
+  free_events(p, plan->device);
   xfi_free(p->steps);
   xfi_free(p);
+}
+
+xfer_status xfi_pipeline_foresee(uint64_t *staging_bytes, const xfer_plan *plan)
+{
+  xfer_status st = XFER_OK;
+  xfi_pipeline p = {0};
+  xfi_schedule *rounds = NULL;
+
+  *staging_bytes = 0;
+  if (plan->comm != NULL && !plan->comm->ops->has_rounds) return XFER_OK;
+  XFI_TRY(xfi_casts_list(&p.casts, plan));
+  XFI_TRY(xfi_schedule_create(&rounds, plan));
+  measure_slots(&p, rounds, plan);
+  *staging_bytes = p.staging_bytes + xfi_channels_foresee(plan);
+done:
+  xfi_schedule_destroy(rounds);
+  xfi_casts_free(p.casts);
+  return st;
 }
 
 bool xfi_pipeline_is_empty(const xfi_pipeline *p)
@@ -287,13 +307,19 @@ xfer_status xfi_pipeline_start(xfi_pipeline *p, xfer_plan *plan, xfer_stream str
                                xfi_deadline deadline)
 {
   const xfi_device_ops *dev = plan->device->ops;
+  xfi_event *before = xfi_staging_turn(plan);
   xfer_status st = XFER_OK;
 
   XFI_TRY(xfi_channels_run(p->channels, plan, deadline));
   if (p->n_steps == 0) return XFER_OK;
-  if (is_alone(p)) return start_alone(plan, &p->steps[0], stream, deadline);
-  for (int i = 0; i < 3; i++)
+  if (is_alone(p)) {
+    if (before != NULL) XFI_TRY(dev->stream_wait(plan->device, stream, before));
+    return start_alone(plan, &p->steps[0], stream, deadline);
+  }
+  for (int i = 0; i < 3; i++) {
     XFI_TRY(dev->stream_wait(plan->device, p->streams[i], plan->started));
+    if (before != NULL) XFI_TRY(dev->stream_wait(plan->device, p->streams[i], before));
+  }
   for (size_t i = 0; i < p->n_steps; i++)
     XFI_TRY(start_step(p, plan, i, deadline));
   for (int i = 0; i < 3; i++) {

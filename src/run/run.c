@@ -105,6 +105,8 @@ xfer_status xfi_run_check(const xfer_plan *plan, uint64_t version, xfer_stream s
   XFI_CHECK(changed == NULL, XFER_ERR_STATE,
             "memory at %p was freed or remapped since the commit; bind and commit again",
             changed->base);
+  XFI_CHECK(!xfi_staging_is_lost(plan), XFER_ERR_STATE,
+            "staging memory was left to a failed run of another plan; commit again");
   XFI_TRY(xfi_direct_check(plan->direct, plan->epoch + 1));
 done:
   return st;
@@ -161,10 +163,11 @@ static void leave(xfer_plan *plan)
   if (!xfi_pipeline_is_empty(plan->pipeline) && !(plan->is_sent && plan->device->alarms == NULL))
     plan->comm->ops->abort_data(plan->comm, why);
   for (int i = 0; i < 3 && plan->pipeline->streams[i] != NULL; i++) {
-    if (xfi_run_record(plan->device, plan->pipeline->ended[i], plan->pipeline->streams[i]) ==
-        XFER_OK)
-      (void)dev->event_sync(plan->device, plan->pipeline->ended[i],
-                            xfi_deadline_after(XFI_LEAVE_MS));
+    if (xfi_run_record(plan->device, plan->pipeline->ended[i], plan->pipeline->streams[i]) !=
+            XFER_OK ||
+        dev->event_sync(plan->device, plan->pipeline->ended[i], xfi_deadline_after(XFI_LEAVE_MS)) !=
+            XFER_OK)
+      xfi_staging_lose(plan->of);
   }
   if (xfi_direct_leave(plan->direct, plan) != XFER_OK)
     snprintf(left, sizeof left, "; %s", xfi_last_error());
@@ -233,7 +236,7 @@ done:
 static xfer_status agree_on_run(const xfer_plan *plan, xfer_status mine, xfi_deadline deadline)
 {
   xfi_comm *comm = plan->comm;
-  const xfi_run_word word = {plan->run_version, mine,
+  const xfi_run_word word = {plan->run_version, mine, plan->number,
                              mine == XFER_OK ? xfi_verify_mine(plan) : (xfi_sum){{0, 0}}};
   const int last = comm->size - 1;
   xfer_status st = XFER_OK;
@@ -248,6 +251,11 @@ static xfer_status agree_on_run(const xfer_plan *plan, xfer_status mine, xfi_dea
   for (int r = 0; r < comm->size; r++)
     failed = failed || plan->words[r].status != XFER_OK;
   if (failed) return xfi_comm_agree(comm, mine, deadline);
+  for (int r = 0; r < comm->size; r++)
+    XFI_CHECK(plan->words[r].plan == plan->words[0].plan, XFER_ERR_MISMATCH,
+              "rank %d waits for plan %llu of the comm and rank 0 for plan %llu: all ranks use its "
+              "plans in one order",
+              r, (unsigned long long)plan->words[r].plan, (unsigned long long)plan->words[0].plan);
   while (other < last && plan->words[other].version == plan->words[last].version)
     other++;
   XFI_CHECK(other == last, XFER_ERR_MISMATCH, "rank %d ran version %llu, rank %d version %llu",
@@ -370,4 +378,10 @@ void xfi_run_report(const xfer_plan *plan, xfer_plan_report_data *r)
   r->packed_bytes = plan->pipeline->sent_bytes;
   r->n_rounds = plan->pipeline->n_rounds;
   r->staging_bytes = plan->pipeline->staging_bytes;
+}
+
+xfer_status xfi_run_full_report(const xfer_plan *plan, xfer_plan_report_data *r)
+{
+  xfi_run_report(plan, r);
+  return plan->pipeline == NULL ? xfi_pipeline_foresee(&r->staging_bytes, plan) : XFER_OK;
 }

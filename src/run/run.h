@@ -21,6 +21,7 @@
 #include "device.h"
 #include "operations.h"
 #include "plan.h"
+#include "staging.h"
 #include "state.h"
 #include "traffic.h"
 
@@ -34,18 +35,22 @@ typedef struct xfi_binding {
 typedef struct xfi_run_word {
   uint64_t version;
   int64_t status;
-  xfi_sum sum; /* of a verified run (verify.c) */
+  uint64_t plan; /* its number */
+  xfi_sum sum;   /* of a verified run (verify.c) */
 } xfi_run_word;
 
 typedef struct xfi_direct xfi_direct;
-typedef struct xfi_pipeline xfi_pipeline;
 typedef struct xfi_verify xfi_verify;
 
 struct xfer_plan {
   xfi_plan *moves;
   xfer_plan_options options; /* defaults filled in */
-  xfi_comm *comm;            /* not owned; NULL: a simulation */
-  xfi_device *device;        /* not owned */
+  xfi_plans *of;             /* those of its comm; NULL: a simulation */
+  xfi_comm *comm;            /* theirs; not owned */
+  xfi_device *device;        /* likewise */
+  uint64_t number;           /* among them, the same on every rank */
+  xfer_plan *next;           /* with slots in their block; see staging.h */
+  bool is_staged;            /* it is in that list */
 
   xfi_binding **bindings; /* [n_tensors]; NULL where nothing is bound */
   uint32_t (*ends)[2];    /* of an exchange: see xfi_op_tensors; NULL: it is none */
@@ -75,15 +80,14 @@ struct xfer_plan {
 };
 
 /* tensors and options may be wrong: `checked` says what the caller's checks came to. Collective. */
-xfer_status xfi_run_create(xfer_plan **plan, xfi_comm *comm, xfi_device *device,
-                           xfer_status checked, const xfer_tensor *tensors, size_t n_tensors,
+xfer_status xfi_run_create(xfer_plan **plan, xfi_plans *of, xfer_status checked,
+                           const xfer_tensor *tensors, size_t n_tensors,
                            const xfer_plan_options *options);
 xfer_status xfi_run_simulate(xfer_plan **plan, int n_ranks, int rank, const xfer_tensor *tensors,
                              size_t n_tensors, const xfer_plan_options *options);
 /* Of an exchange; both lists may be wrong likewise. */
-xfer_status xfi_run_create_exchange(xfer_plan **plan, xfi_comm *comm, xfi_device *device,
-                                    xfer_status checked, xfi_operations *ops,
-                                    const xfer_plan_options *options);
+xfer_status xfi_run_create_exchange(xfer_plan **plan, xfi_plans *of, xfer_status checked,
+                                    xfi_operations *ops, const xfer_plan_options *options);
 /* What every rank gets from whom. */
 xfer_status xfi_run_traffic(int n_ranks, const xfer_tensor *tensors, size_t n_tensors,
                             const xfer_plan_options *given, xfi_traffic_fn fn, void *context);
@@ -113,7 +117,9 @@ xfer_status xfi_run_digest(const xfer_plan *plan, xfer_digest *digests, bool sou
                            xfer_status checked, xfer_stream stream);
 /* Are replicas of sources equal? Collective. */
 xfer_status xfi_run_check_replicas(const xfer_plan *plan, xfer_stream stream);
+/* Without staging_bytes of a plan that is not committed, which cost more: */
 void xfi_run_report(const xfer_plan *plan, xfer_plan_report_data *report);
+xfer_status xfi_run_full_report(const xfer_plan *plan, xfer_plan_report_data *report);
 
 /* The plan's deadline for a wait that starts now. */
 xfi_deadline xfi_run_deadline(const xfer_plan *plan);
@@ -236,9 +242,11 @@ typedef struct xfi_step {
 } xfi_step;
 
 typedef struct xfi_channels xfi_channels;
+typedef struct xfi_casts xfi_casts;
 
 struct xfi_pipeline {
   xfi_channels *channels;
+  xfi_casts *casts; /* NULL: nothing is broadcast */
   xfi_step *steps;
   size_t n_steps;
   size_t capacity;
@@ -246,7 +254,7 @@ struct xfi_pipeline {
   uint64_t sent_bytes;
   size_t send_slot_bytes; /* most that a step needs */
   size_t recv_slot_bytes;
-  char *slots; /* two send slots, two receive slots */
+  char *slots; /* two send slots, two receive slots, in the block of the comm's plans */
   uint64_t staging_bytes;
   xfer_stream streams[3]; /* gather, comm, scatter */
   xfi_event *gathered[2];
@@ -257,11 +265,12 @@ struct xfi_pipeline {
 
 /* Rounds and broadcasts for all that the direct lane does not carry. Collective; its last agreement
  * is the caller's to make. */
-xfer_status xfi_pipeline_create(xfi_pipeline **pipeline, const xfer_plan *plan);
-/* The same steps at other addresses, in the same slots. */
+xfer_status xfi_pipeline_create(xfi_pipeline **pipeline, xfer_plan *plan);
+/* The same steps at other addresses, of what is bound or of the slots. */
 xfer_status xfi_pipeline_move(xfi_pipeline *pipeline, const xfer_plan *plan);
-/* `abandoned`: messages may still be under way to or from the slots, so they are not freed. */
-void xfi_pipeline_destroy(xfi_pipeline *pipeline, xfi_device *device, bool abandoned);
+void xfi_pipeline_destroy(xfi_pipeline *pipeline, xfer_plan *plan);
+/* Staging memory of a plan that is not committed, where nothing goes directly nor in place. */
+xfer_status xfi_pipeline_foresee(uint64_t *staging_bytes, const xfer_plan *plan);
 xfer_status xfi_pipeline_start(xfi_pipeline *pipeline, xfer_plan *plan, xfer_stream stream,
                                xfi_deadline deadline);
 /* Does no peer wait for what it carries? */
@@ -282,7 +291,7 @@ char *xfi_pipeline_slot(const xfi_pipeline *pipeline, size_t step, bool send);
 /* Does the broadcast lane carry a class here? Not where the comm has no broadcast. */
 static inline bool xfi_run_broadcasts(const xfer_plan *plan, const xfi_class *cls)
 {
-  return cls->broadcast && plan->comm->ops->broadcast != NULL;
+  return cls->broadcast && (plan->comm == NULL || plan->comm->ops->broadcast != NULL);
 }
 
 typedef struct xfi_schedule xfi_schedule;

@@ -104,7 +104,7 @@ typedef struct search {
 static xfer_status is_zero(const search *s, xfi_sum mine, bool *zero)
 {
   xfi_comm *comm = s->plan->comm;
-  const xfi_run_word word = {0, s->status, mine};
+  const xfi_run_word word = {0, s->status, s->plan->number, mine};
   xfer_status st = XFER_OK;
   xfi_sum total = {{0, 0}};
   bool failed = false;

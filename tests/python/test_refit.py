@@ -116,6 +116,30 @@ def test_refit_moves_every_weight_to_where_vllm_has_it(table):
     on_ranks(3, work)
 
 
+def test_a_tensor_that_lies_elsewhere_is_updated_by_name(table):
+    refit = join(table)
+    name = "model.norm.weight"
+
+    def work(comm):
+        with refit.plan(comm) as plan, refit.locals(comm.rank) as locals_:
+            given = hand_in(locals_, comm.rank)
+            for step in range(1, 4):
+                locals_.bind(plan)
+                plan.commit()
+                plan.run(step)
+                locals_.wait(plan)
+                if comm.rank == 0:
+                    continue
+                np.testing.assert_array_equal(given[name], vllm_of(checkpoint(), comm.rank - 1)[name])
+                given[name] = np.zeros_like(given[name])
+                locals_.update("gen", name, given[name], "bf16")
+            with pytest.raises(xfer.MismatchError, match="no.such is not a tensor|no.such"):
+                locals_.update("gen" if comm.rank > 0 else "train", "no.such", np.zeros(3, np.uint16), "bf16")
+            assert len(plan._kept) == 1
+
+    on_ranks(3, work)
+
+
 def test_what_is_missing_is_an_error_on_all_ranks(table):
     refit = join(table)
 

@@ -1,6 +1,7 @@
 """Real redistributions with threads as ranks, against NumPy."""
 
 import json
+import logging
 
 import numpy as np
 import pytest
@@ -189,3 +190,67 @@ def test_simulated_plan_lists_its_moves():
         assert isinstance(json.loads(plan.text(json=True)), dict)
         with pytest.raises(xfer.StateError):
             plan.bind(0, src=np.zeros((4, 8), np.uint8))
+
+
+def test_staging_comes_from_the_caller_and_goes_back():
+    src, dst = xfer.parse_problem("f32[64,64] (2):S0 -> (2):S1")
+    whole = np.arange(64 * 64, dtype=np.float32).reshape(64, 64)
+
+    def work(comm):
+        blocks, sizes = {}, []
+
+        def alloc(n_bytes):
+            block = np.zeros(n_bytes + 16, np.uint8)
+            address = (block.ctypes.data + 15) // 16 * 16
+            blocks[address] = block
+            sizes.append(n_bytes)
+            return address
+
+        with pytest.raises(TypeError):
+            comm.set_staging(alloc, None)
+        comm.set_staging(alloc, blocks.pop)
+        got = np.zeros((64, 32), np.float32)
+        with xfer.Plan(comm, [("w", src, dst)], lane="packed") as plan:
+            foreseen = plan.report()["staging_bytes"]
+            plan.bind("w", part_of(whole, src, comm.rank), got)
+            plan.commit()
+            plan.run(1)
+            plan.wait()
+            np.testing.assert_array_equal(got, part_of(whole, dst, comm.rank))
+            assert sizes == [foreseen] == [plan.report()["staging_bytes"]]
+            assert len(blocks) == 1
+        assert not blocks
+        comm.set_staging(lambda _: None, blocks.pop)
+        with xfer.Plan(comm, [("w", src, dst)], lane="packed") as plan:
+            plan.bind("w", part_of(whole, src, comm.rank), got)
+            with pytest.raises(xfer.NoMemoryError, match="the caller gave no memory"):
+                plan.commit()
+        comm.set_staging(None, None)
+
+    on_ranks(2, work)
+
+
+def test_what_the_library_does_is_told_to_a_function_or_a_logger(caplog):
+    told = []
+    src, dst = xfer.parse_problem("f32[4] (1):R -> (1):R")
+
+    def work(comm):
+        with xfer.Plan(comm, [("w", src, dst)]) as plan:
+            plan.bind("w", np.ones(4, np.float32), np.zeros(4, np.float32))
+            plan.commit()
+
+    try:
+        xfer.log_to(lambda level, rank, line: told.append((level, rank, line)))
+        on_ranks(1, work)
+        assert any(level == "info" and rank == 0 and "xfer_plan_commit" in line for level, rank, line in told)
+        with caplog.at_level("INFO", logger="moves"):
+            xfer.log_to(logging.getLogger("moves"))
+            on_ranks(1, work)
+        assert any("rank 0: PLAN xfer_plan_create" in record.getMessage() for record in caplog.records)
+    finally:
+        xfer.log_to(None)
+    n = len(told)
+    on_ranks(1, work)
+    assert len(told) == n
+    with pytest.raises(ValueError, match="warn, info or trace"):
+        xfer.log_to(None, "loud")

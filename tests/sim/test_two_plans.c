@@ -1,4 +1,5 @@
-/* Two plans of one comm, one of which fails: the other's messages are not taken for its own. */
+/* Two plans of one comm in flight at once: they share slots, and where one fails the other's
+ * messages are not taken for its own. */
 #include "world.h"
 
 #include <string.h>
@@ -109,6 +110,56 @@ static void test_late_rank_packed(void)
   world_go(one_is_late);
 }
 
+/* All begin, on streams of their own, before one is waited for; plans come one by one, and what
+ * they share grows. */
+static void both_arrive(int rank)
+{
+  enum { MANY = 4, RUNS = 12 };
+  static const int64_t widths[MANY] = {3000, 40000, 900, 70000};
+  tensor tensors[MANY];
+  xfer_plan *plans[MANY];
+  cudaStream_t streams[MANY];
+
+  for (int n = 0; n < MANY; n++) {
+    tensor_make(&tensors[n], EACH_EACH, rank, widths[n]);
+    streams[n] = world_stream();
+    plans[n] = world_plan(rank, &tensors[n], 1, lane, 60000);
+    OK(xfer_plan_commit(plans[n]));
+    for (uint64_t i = 1; i <= RUNS; i++) {
+      const uint64_t version = (uint64_t)n * RUNS + i;
+
+      for (int p = 0; p <= n; p++) {
+        tensor_fill(&tensors[p], version + (uint64_t)p, LIVE);
+        tensor_open(&tensors[p], version);
+      }
+      ranks_barrier();
+      for (int p = 0; p <= n; p++)
+        OK(xfer_plan_run(plans[p], version, streams[p]));
+      for (int p = 0; p <= n; p++) {
+        OK(xfer_plan_wait(plans[p], 0));
+        tensor_close(&tensors[p]);
+        NEED(tensor_holds(&tensors[p], version + (uint64_t)p));
+      }
+      ranks_barrier();
+    }
+  }
+  NEED_NO_VIOLATION();
+}
+
+static void test_share_slots_packed(void)
+{
+  lane = XFER_LANE_PACKED;
+  world_make(3, COMM_NCCL, (sim_config){.seed = 0});
+  world_go(both_arrive);
+}
+
+static void test_share_slots_broadcast(void)
+{
+  lane = XFER_LANE_BROADCAST;
+  world_make(3, COMM_NCCL, (sim_config){.seed = 0});
+  world_go(both_arrive);
+}
+
 static void with_failing(const char *name, xfer_lane l)
 {
   failing = name;
@@ -151,6 +202,8 @@ int main(int argc, char **argv)
       {"two_plans_failed_broadcast", test_failed_broadcast},
       {"two_plans_failed_kernel_direct", test_failed_kernel_direct},
       {"two_plans_late_rank_packed", test_late_rank_packed},
+      {"two_plans_share_slots_packed", test_share_slots_packed},
+      {"two_plans_share_slots_broadcast", test_share_slots_broadcast},
   };
 
   return world_main(argc, argv, tests, sizeof tests / sizeof tests[0]);

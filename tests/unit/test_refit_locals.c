@@ -317,6 +317,45 @@ static void test_surplus_twice_and_lora_are_listed(void **state)
   unmake(&o);
 }
 
+/* In place of what was handed in before; what is wrong changes nothing, and is no problem. */
+static void test_an_update_takes_the_place_of_what_was_given(void **state)
+{
+  static const char *const other[] = {"other.weight", "model.norm.weight"};
+  const int64_t shape[] = {16}, wrong[] = {17}, strides[] = {6};
+  one o = make(REFIT_DENSE, "vllm:tp2", XFER_SIDE_GEN, other, 1);
+  xfer_view src, dst;
+  size_t n = 0, norm = 0;
+  int has = 0;
+
+  (void)state;
+  give_all(&o, XFER_SIDE_GEN, NULL);
+  for (const xfer_tensor *t = xfer_refit_tensors(o.refit, &n);
+       strcmp(t[norm].name, "model.norm.weight") != 0;)
+    norm++;
+  assert_true(norm < n);
+  assert_int_equal(xfer_locals_update(o.locals, XFER_SIDE_GEN, "other.weight", XFER_BF16,
+                                      memory + 64, shape, strides, 1),
+                   XFER_OK);
+  assert_int_equal(xfer_locals_update(o.locals, XFER_SIDE_GEN, "model.norm.weight", XFER_BF16,
+                                      memory, wrong, NULL, 1),
+                   XFER_ERR_MISMATCH);
+  assert_non_null(strstr(xfer_last_error(), "is [17], its shape should be [16]"));
+  assert_int_equal(xfer_locals_update(o.locals, XFER_SIDE_GEN, "model.nrom.weight", XFER_BF16,
+                                      memory, shape, NULL, 1),
+                   XFER_ERR_MISMATCH);
+  assert_int_equal(xfer_locals_view(o.locals, norm, &src, &dst, &has), XFER_OK);
+  assert_ptr_equal(dst.base, memory + 64);
+  assert_int_equal(dst.strides[0], 6);
+  assert_int_equal(xfer_locals_update(o.locals, XFER_SIDE_GEN, "model.norm.weight", XFER_BF16,
+                                      memory + 32, shape, NULL, 1),
+                   XFER_OK);
+  assert_int_equal(xfer_locals_view(o.locals, norm, &src, &dst, &has), XFER_OK);
+  assert_ptr_equal(dst.base, memory + 32);
+  assert_int_equal(dst.strides[0], 2);
+  assert_int_equal(count_problems(&o), 0);
+  unmake(&o);
+}
+
 /* Gate and up of one local tensor are its two halves, or alternate. */
 static void test_views_follow_what_the_kernels_did(void **state)
 {
@@ -359,6 +398,7 @@ int main(void)
       cmocka_unit_test(test_stars_take_the_shortest_text),
       cmocka_unit_test(test_what_is_wrong_is_listed),
       cmocka_unit_test(test_surplus_twice_and_lora_are_listed),
+      cmocka_unit_test(test_an_update_takes_the_place_of_what_was_given),
       cmocka_unit_test(test_views_follow_what_the_kernels_did),
   };
 

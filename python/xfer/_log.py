@@ -1,0 +1,37 @@
+"""What the library does, told to Python."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from typing import Any
+
+from . import _functions
+from ._lib import lib
+
+_LEVELS = {"warn": 1, "info": 2, "trace": 3}
+_NUMBERS = {1: logging.WARNING, 2: logging.INFO, 3: logging.DEBUG}
+_told: Any = None  # C holds it
+
+
+def log_to(where: logging.Logger | Callable[[str, int, str], None] | None, level: str = "info") -> None:
+    """Hand each line about what the library does to a Logger, or to a function of (level, rank, line); None: to nobody.
+
+    level: "warn", calls that fail; "info", also comms, plans and commits; "trace", also runs and their steps. For the
+    whole process. The function is called by any thread that calls the library, and calls nothing of it.
+    """
+    global _told
+    if level not in _LEVELS:
+        raise ValueError(f"there is no level {level!r}: it is warn, info or trace")
+    names = {number: name for name, number in _LEVELS.items()}
+    callback = _functions.Log()
+    if isinstance(where, logging.Logger):
+        logger = where
+        callback = _functions.Log(
+            lambda _, of, rank, line: logger.log(_NUMBERS[of], "rank %d: %s", rank, line.decode())
+        )
+    elif where is not None:
+        function = where
+        callback = _functions.Log(lambda _, of, rank, line: function(names[of], rank, line.decode()))
+    lib.xfer_log_set(callback, None, _LEVELS[level])
+    _told = callback

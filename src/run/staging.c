@@ -1,0 +1,132 @@
+/* Slots that the plans of a comm share. */
+#include "staging.h"
+
+#include "alloc.h"
+#include "error.h"
+#include "run.h"
+
+static xfer_status take_block(char **block, const xfi_plans *s, size_t n_bytes)
+{
+  xfer_status st = XFER_OK;
+  xfi_allocation found;
+  void *memory = NULL;
+
+  if (s->giver.alloc == NULL) {
+    XFI_TRY(s->device->ops->alloc(s->device, &memory, n_bytes));
+  } else {
+    memory = s->giver.alloc(s->giver.context, n_bytes);
+    XFI_CHECK(memory != NULL, XFER_ERR_NOMEM, "the caller gave no memory for %zu bytes of staging",
+              n_bytes);
+    st = s->device->ops->find_allocation(s->device, memory, n_bytes, &found);
+    if (st == XFER_OK && (uintptr_t)memory % XFI_SLOT_ALIGN != 0) {
+      xfi_set_error("the caller's staging memory at %p is not a multiple of %d", memory,
+                    XFI_SLOT_ALIGN);
+      st = XFER_ERR_ARG;
+    }
+    if (st != XFER_OK) s->giver.free(s->giver.context, memory);
+  }
+  XFI_TRY(st);
+  *block = memory;
+done:
+  return st;
+}
+
+static void give_block(xfi_plans *s)
+{
+  if (s->slots == NULL) return;
+  if (s->comm->holds_memory)
+    xfi_abandon(s->slots);
+  else if (s->from.free == NULL)
+    s->device->ops->free(s->device, s->slots);
+  else
+    s->from.free(s->from.context, s->slots);
+  s->slots = NULL;
+  s->n_bytes = 0;
+}
+
+static xfer_status await_runs(const xfi_plans *s)
+{
+  xfer_status st = XFER_OK;
+
+  for (const xfer_plan *q = s->first; q != NULL; q = q->next)
+    if (q->n_begun > 0)
+      XFI_TRY(s->device->ops->event_sync(s->device, q->finished, xfi_run_deadline(q)));
+done:
+  return st;
+}
+
+/* A larger block for all. Who cannot move there has to be committed again. */
+static xfer_status grow(xfi_plans *s, size_t n_bytes)
+{
+  xfer_status st = XFER_OK;
+  char *block = NULL;
+
+  XFI_TRY(await_runs(s));
+  XFI_TRY(take_block(&block, s, n_bytes));
+  give_block(s);
+  s->slots = block;
+  s->n_bytes = n_bytes;
+  s->from = s->giver;
+  for (xfer_plan *q = s->first; q != NULL; q = q->next) {
+    if (q->pipeline->slots == NULL) continue; /* lost before */
+    q->pipeline->slots = block;
+    if (xfi_pipeline_move(q->pipeline, q) != XFER_OK) q->pipeline->slots = NULL;
+  }
+done:
+  return st;
+}
+
+xfer_status xfi_staging_join(xfer_plan *plan, xfi_pipeline *p)
+{
+  xfi_plans *s = plan->of;
+  const size_t n_bytes = 2 * (p->send_slot_bytes + p->recv_slot_bytes);
+  xfer_status st = XFER_OK;
+
+  if (n_bytes == 0) return XFER_OK;
+  if (n_bytes > s->n_bytes) XFI_TRY(grow(s, n_bytes));
+  p->slots = s->slots;
+  plan->next = s->first;
+  s->first = plan;
+  plan->is_staged = true;
+done:
+  return st;
+}
+
+void xfi_staging_leave(xfer_plan *plan)
+{
+  xfi_plans *s = plan->of;
+  xfer_plan **at = &s->first;
+
+  if (!plan->is_staged) return;
+  while (*at != plan)
+    at = &(*at)->next;
+  *at = plan->next;
+  plan->is_staged = false;
+  if (s->last == plan) s->last = NULL;
+  if (s->first == NULL) give_block(s);
+}
+
+xfi_event *xfi_staging_turn(xfer_plan *plan)
+{
+  xfi_plans *s = plan->of;
+  const xfer_plan *before = s->last;
+
+  if (!plan->is_staged) return NULL;
+  s->last = plan;
+  return before != NULL && before != plan ? before->finished : NULL;
+}
+
+void xfi_staging_lose(xfi_plans *s)
+{
+  if (s->slots == NULL) return;
+  xfi_abandon(s->slots);
+  s->slots = NULL;
+  s->n_bytes = 0;
+  for (xfer_plan *q = s->first; q != NULL; q = q->next)
+    q->pipeline->slots = NULL;
+}
+
+bool xfi_staging_is_lost(const xfer_plan *plan)
+{
+  return plan->is_staged && plan->pipeline->slots == NULL;
+}

@@ -1,0 +1,47 @@
+/*
+ * What the plans of one comm share: the slots of their pipelines, one block that is as large as the
+ * plan needs that needs most, and a count by which ranks tell their plans apart.
+ *
+ * Steps have addresses in the block, so a larger one means new steps for all: that is done by the
+ * commit that needs it, once nothing is under way in the old one. On streams a run that uses the
+ * block comes after the last other plan's that did.
+ */
+#ifndef XFI_STAGING_H
+#define XFI_STAGING_H
+
+#include "comm.h"
+#include "device.h"
+
+typedef struct xfi_pipeline xfi_pipeline;
+
+/* Who gives memory for slots; all NULL: the device. */
+typedef struct xfi_giver {
+  xfer_alloc_fn alloc;
+  xfer_free_fn free;
+  void *context;
+} xfi_giver;
+
+typedef struct xfi_plans {
+  xfi_comm *comm;
+  xfi_device *device;
+  uint64_t n_created; /* the same on every rank */
+  xfi_giver giver;    /* of the next block */
+  xfi_giver from;     /* of this one */
+  char *slots;        /* NULL: none */
+  size_t n_bytes;
+  xfer_plan *first; /* those that have slots there, by xfer_plan.next */
+  xfer_plan *last;  /* whose run used them last; NULL: none */
+} xfi_plans;
+
+/* Slots for a pipeline of the plan's that is not the plan's yet. */
+xfer_status xfi_staging_join(xfer_plan *plan, xfi_pipeline *pipeline);
+/* It needs none any more; nothing of its runs is under way. The last one gives the block back. */
+void xfi_staging_leave(xfer_plan *plan);
+/* A run of the plan uses the block now: after this event, unless it is NULL. */
+xfi_event *xfi_staging_turn(xfer_plan *plan);
+/* Something of a run that failed may never end: leave the block to it. */
+void xfi_staging_lose(xfi_plans *plans);
+/* Was it lost after the plan was committed? */
+bool xfi_staging_is_lost(const xfer_plan *plan);
+
+#endif
