@@ -1,7 +1,7 @@
 """The engine pair "xfer" in real vLLM on CPU: trainers and workers in processes, reduced models, and what vLLM's own
 load_weights() makes of the same checkpoint.
 
-    vllm_pair.py FAMILY:tpN[:STAGED,...] ... | errors | trl | dtensors
+    vllm_pair.py FAMILY:tpN[:STAGED,...] ... | errors | trl | dtensors | eplb
 
 It needs tests/python in the path.
 
@@ -11,6 +11,7 @@ tests/refit/frameworks/ask/ask_vllm.py.
 
 import os
 import pathlib
+import re
 import signal
 import sys
 import tempfile
@@ -33,6 +34,7 @@ import vllm.model_executor.models.registry  # noqa: E402, F401
 from torch.distributed.device_mesh import DeviceMesh  # noqa: E402
 from torch.distributed.tensor import Shard, distribute_tensor  # noqa: E402
 from vllm.config import WeightTransferConfig, set_current_vllm_config  # noqa: E402
+from vllm.distributed.eplb.eplb_state import EplbLayerState  # noqa: E402
 from vllm.distributed.weight_transfer import base  # noqa: E402
 from vllm.distributed.weight_transfer.factory import (  # noqa: E402
     WeightTransferEngineFactory,
@@ -77,16 +79,17 @@ def bytes_of(x):
 class Server:
     """One worker of a vLLM with tensor parallelism: vLLM's methods for weight updates on a model of vLLM's."""
 
-    def __init__(self, family, tp, rank):
+    def __init__(self, family, tp, rank, layout=""):
         folder, _ = families.write(family, CHECKPOINTS)
         self.table = families.FAMILIES[family]()[1]
         dist.init_process_group("fake", store=STORE(), rank=rank, world_size=tp)
-        self.config = ask_vllm.make_config(folder, ask_vllm.parse(f"tp{tp}"), 0)
+        self.config = ask_vllm.make_config(folder, ask_vllm.parse(f"tp{tp}{layout}"), 0)
         self.config.parallel_config.rank = rank
         torch.set_default_dtype(torch.float32)
         with set_current_vllm_config(self.config):
             ps.init_distributed_environment(world_size=tp, rank=rank, local_rank=0, backend="fake")
             ps.initialize_model_parallel(tp, 1, backend="fake")
+            self.arranged = None
             self.model, self.twin = self._model(), self._model()
         register_vllm()
         register_vllm()
@@ -108,8 +111,27 @@ class Server:
     def _load(self, model, version):
         """As vLLM loads."""
         with set_current_vllm_config(self.config):
-            model.load_weights(iter(state_of(self.table, version).items()))
+            model.load_weights(iter(self._state(version).items()))
             loader.process_weights_after_loading(model, self.config.model_config, torch.device("cpu"))
+
+    def _state(self, version):
+        """The checkpoint; for a loader that does not know of EPLB each expert under the name of its slot."""
+        state = state_of(self.table, version)
+        if self.arranged is None:
+            return state
+        slot = re.compile(r"(?<=\.experts\.)\d+(?=\.)")
+        return {name: state[slot.sub(lambda found: str(self.arranged[int(found[0])]), name)] for name in state}
+
+    def arrange(self, experts):
+        """EPLB has moved experts: those of all workers' slots."""
+        self.arranged = experts
+        slots = torch.tensor([[experts.index(expert)] for expert in range(len(experts))])
+        for module in self.model.modules():
+            if hasattr(module, "routed_experts"):
+                state = EplbLayerState(
+                    logical_to_physical_map=slots, logical_replica_count=torch.ones(len(experts)).int()
+                )
+                module.router.eplb_state = state
 
     def init_weight_transfer_engine(self, info):
         self.worker.init_weight_transfer_engine(info)
@@ -293,6 +315,22 @@ def trl():
     print(f"qwen3_moe tp2 by TRL's object: {n} parameters equal to load_weights' in 3 versions", flush=True)
 
 
+def eplb():
+    """Experts spread over two workers, then moved: the router's maps say where to."""
+    table = families.FAMILIES["qwen3_moe"]()[1]
+    n = 1 + max(int(name.split(".experts.")[1].split(".")[0]) for name in table if ".experts." in name)
+    make = lambda rpc, rank: Trainer(table, rank, rpc)  # noqa: E731
+    with Job(lambda rank: Server("qwen3_moe", 2, rank, ",ep"), make, 2, N_TRAINERS) as job:
+        job.init()
+        total = job.update(1)
+        for version in (2, 3):
+            for rank in range(2):
+                job.worker_does(rank, "arrange", [(i * 3 + version) % n for i in range(n)])
+            total += job.update(version)
+        total += job.update(4)
+    print(f"qwen3_moe tp2,ep, experts moved twice: {total} parameters equal to load_weights'", flush=True)
+
+
 def errors():
     """What may go wrong in an update: named by all, and the next update works."""
     for failure in FAILURES:
@@ -305,7 +343,7 @@ def errors():
         print(f"{failure.__name__}: named by all, and the next update works", flush=True)
 
 
-OTHERS = {"errors": errors, "trl": trl, "dtensors": dtensors}
+OTHERS = {"errors": errors, "trl": trl, "dtensors": dtensors, "eplb": eplb}
 
 
 def main():

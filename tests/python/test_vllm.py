@@ -65,6 +65,18 @@ def test_patterns_of_layers_are_staged():
         assert pair.worker_does(0, "report")["staged"] > 0
 
 
+@pytest.mark.parametrize("experts", [stand_in.Keeps(), stand_in.Swaps(), stand_in.Repacks()])
+def test_experts_that_were_moved_are_followed(experts):
+    """EPLB: of 6 experts in 8 slots of two workers other ones are twice there, each in another slot."""
+    with job(2, 1, experts=experts, redundant=2) as pair:
+        pair.init()
+        arrangements = [[0, 1, 2, 3, 4, 5, 0, 1], [5, 5, 5, 0, 1, 2, 3, 4], [3, 2, 4, 4, 0, 1, 5, 2]]
+        for version, arranged in enumerate([arrangements[0], *arrangements, arrangements[0]], 1):
+            for rank in range(2):
+                pair.worker_does(rank, "arrange", arranged)
+            pair.update(version)
+
+
 @pytest.mark.parametrize("failure", vllm_job.FAILURES, ids=lambda failure: failure.__name__)
 def test_all_say_who_it_was_and_the_next_update_works(failure):
     with job(2, 2) as pair:

@@ -100,7 +100,7 @@ class Server(Process):
         super().__init__(config, device)
         from xfer.integrations.vllm import XferWorkerEngine
 
-        self.tp, self.rank, self.doomed, self.late_s = tp, rank, False, 0.0
+        self.tp, self.rank, self.doomed, self.late_s, self.slots = tp, rank, False, 0.0, None
         with self.device:
             self.model = stand_in.Qwen3Moe(config, tp, rank, **kernels)
         stand_in.record_metadata_for_reloading(self.model, self.device)
@@ -128,6 +128,12 @@ class Server(Process):
         """From the next update on."""
         self.doomed, self.late_s = doomed, late_s
 
+    def arrange(self, experts):
+        """EPLB has moved experts: those of all workers' slots."""
+        n = len(experts) // self.tp
+        self.slots = experts[self.rank * n : (self.rank + 1) * n]
+        self.model.arrange(experts)
+
     def report(self):
         return self.engine.report["bytes"]
 
@@ -142,7 +148,7 @@ class Server(Process):
         """(elements that are not what they should be, elements, the first parameter with such)."""
         names = {name for name, _ in self.model.named_parameters()}
         n_wrong, n, first = 0, 0, None
-        for path, loaded in stand_in.expected(self.config, version, self.tp, self.rank, self.device):
+        for path, loaded in stand_in.expected(self.config, version, self.tp, self.rank, self.device, self.slots):
             layer = self.model.get_submodule(path)
             for name, want in stand_in.processed(layer.quant_method, loaded).items():
                 names.remove(f"{path}.{name}")

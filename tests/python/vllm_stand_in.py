@@ -271,13 +271,16 @@ class _Layer(torch.nn.Module):
 
 
 class Qwen3Moe(torch.nn.Module):
-    """One worker's, of `tp`: its parameters' names and shapes are vLLM's. linears, experts: what their kernels do."""
+    """One worker's, of `tp`: its parameters' names and shapes are vLLM's. linears, experts: what their kernels do.
+    redundant: experts are whole and spread over the workers, these many twice, and EPLB moves them: see arrange()."""
 
-    def __init__(self, config, tp=1, rank=0, linears=None, experts=None):
+    def __init__(self, config, tp=1, rank=0, linears=None, experts=None, redundant=None):
         super().__init__()
         c, linears, experts = config, linears or Keeps(), experts or Keeps()
         heads, kv, inner, vocab = c.heads // tp, c.kv_heads // tp, c.intermediate // tp, c.vocab // tp
         self._config, self._tp, self._rank = config, tp, rank
+        self._n_slots = c.experts if redundant is None else c.experts + redundant
+        local, cut = (c.experts, inner) if redundant is None else (self._n_slots // tp, c.intermediate)
         self._add("model.embed_tokens", linears, weight=(vocab, c.hidden))
         for i in range(c.layers):
             layer, attention = f"model.layers.{i}", f"model.layers.{i}.self_attn"
@@ -288,10 +291,36 @@ class Qwen3Moe(torch.nn.Module):
             self._add(f"{attention}.q_norm", None, weight=(c.head,))
             self._add(f"{attention}.k_norm", None, weight=(c.head,))
             self._add(f"{layer}.mlp.gate", linears, weight=(c.experts, c.hidden))
-            shapes = {"w13_weight": (c.experts, 2 * inner, c.hidden), "w2_weight": (c.experts, c.hidden, inner)}
+            shapes = {"w13_weight": (local, 2 * cut, c.hidden), "w2_weight": (local, c.hidden, cut)}
             self._add(f"{layer}.mlp.experts.routed_experts", experts, **shapes)
         self._add("model.norm", None, weight=(c.hidden,))
         self._add("lm_head", linears, weight=(vocab, c.hidden))
+        self._begin = None if redundant is None else rank * local
+        if redundant is not None:
+            self.arrange([slot % c.experts for slot in range(self._n_slots)])
+
+    def arrange(self, experts):
+        """As EPLB leaves a layer: the expert in each slot of all workers."""
+        holders = [[slot for slot, e in enumerate(experts) if e == expert] for expert in range(self._config.experts)]
+        n = max(map(len, holders))
+        map_ = torch.tensor([each + [-1] * (n - len(each)) for each in holders])
+        state = types.SimpleNamespace(
+            logical_to_physical_map=map_, logical_replica_count=torch.tensor(list(map(len, holders)))
+        )
+        for name, layer in self.named_modules():
+            if name.endswith(".experts"):
+                layer.router = types.SimpleNamespace(eplb_state=state)
+                local, n = layer.routed_experts, layer.routed_experts.w2_weight.shape[0]
+                slots = [s - self._begin if self._begin <= s < self._begin + n else -1 for s in range(self._n_slots)]
+                local._expert_map = torch.tensor(slots)
+
+    def _slots(self, expert):
+        """Of this worker, that the loader fills with an expert: as EPLB began."""
+        if self._begin is None:
+            return [expert]
+        n = self._n_slots // self._tp
+        mine = range(self._begin, self._begin + n)
+        return [slot - self._begin for slot in mine if slot % self._config.experts == expert]
 
     def _add(self, path, method, **shapes):
         at = self
@@ -315,21 +344,25 @@ class Qwen3Moe(torch.nn.Module):
             if ".experts." in path:
                 path, _, expert = path.rpartition(".")
                 which = "w2_weight" if kind == "down_proj" else "w13_weight"
-                target, shard = (
-                    parameters[f"{path}.routed_experts.{which}"][int(expert)],
-                    self._shard(x, int(kind == "down_proj")),
-                )
-                target = target.narrow(0, shard.shape[0] if kind == "up_proj" else 0, shard.shape[0])
-            elif kind in rows:
+                shard = x if self._begin is not None else self._shard(x, int(kind == "down_proj"))
+                for slot in self._slots(int(expert)):
+                    target = parameters[f"{path}.routed_experts.{which}"][slot]
+                    _copy(target.narrow(0, shard.shape[0] if kind == "up_proj" else 0, shard.shape[0]), shard, name)
+                continue
+            if kind in rows:
                 begin, n = (each * c.head // self._tp for each in rows[kind])
                 target, shard = parameters[f"{path}.qkv_proj.weight"].narrow(0, begin, n), self._shard(x, 0)
             else:
                 target, shard = parameters[name], x
                 if kind in ("o_proj", "embed_tokens", "lm_head"):
                     shard = self._shard(x, int(kind == "o_proj"))
-            if target.shape != shard.shape:
-                raise ValueError(f"{name}: {tuple(shard.shape)} does not fit {tuple(target.shape)}")
-            target.copy_(shard)
+            _copy(target, shard, name)
+
+
+def _copy(target, shard, name):
+    if target.shape != shard.shape:
+        raise ValueError(f"{name}: {tuple(shard.shape)} does not fit {tuple(target.shape)}")
+    target.copy_(shard)
 
 
 # ---- values
@@ -345,8 +378,9 @@ def bits(names, shape, version, device="cpu"):
     return mixed.to(torch.int16).view(len(names), *shape)
 
 
-def expected(c, version, tp=1, rank=0, device="cpu"):
-    """(layer, {parameter: bits}) of one worker, as loaded: rows of heads, [gate; up] of experts, shards of tp."""
+def expected(c, version, tp=1, rank=0, device="cpu", slots=None):
+    """(layer, {parameter: bits}) of one worker, as loaded: rows of heads, [gate; up] of experts, shards of tp. slots:
+    the experts that it holds whole."""
 
     def whole(name, *shape):
         return bits([f"{name}.weight"], shape, version, device)[0]
@@ -370,9 +404,10 @@ def expected(c, version, tp=1, rank=0, device="cpu"):
         yield f"{at}.mlp.gate", {"weight": whole(f"{at}.mlp.gate", c.experts, c.hidden)}
         experts = {}
         for name in ("gate_proj", "up_proj", "down_proj"):
-            names = [f"{at}.mlp.experts.{e}.{name}.weight" for e in range(c.experts)]
+            names = [f"{at}.mlp.experts.{e}.{name}.weight" for e in slots or range(c.experts)]
             shape = (c.hidden, c.intermediate) if name == "down_proj" else (c.intermediate, c.hidden)
-            experts[name] = part(bits(names, shape, version, device), 2 if name == "down_proj" else 1)
+            whole_ones = bits(names, shape, version, device)
+            experts[name] = whole_ones if slots else part(whole_ones, 2 if name == "down_proj" else 1)
         w2 = experts.pop("down_proj")
         yield f"{at}.mlp.experts.routed_experts", {"w13_weight": torch.cat(list(experts.values()), 1), "w2_weight": w2}
 

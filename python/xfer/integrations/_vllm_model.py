@@ -24,6 +24,7 @@ from ..capture import Capture, TargetBox, capture
 from ..layout import Layout
 from ..memory import View
 from ._places import Places
+from ._vllm_experts import followed, slots_of
 
 __all__ = ["Destination", "Way"]
 
@@ -145,6 +146,10 @@ def _probe(layer: Any, loaded: set[str]) -> Way:
             each.__dict__.update(attributes | tensors)
 
 
+def _parameters(model: Any) -> Any:
+    return model.named_parameters(remove_duplicate=False)
+
+
 def _split(name: str) -> tuple[str, str]:
     layer, _, parameter = name.rpartition(".")
     return layer, parameter
@@ -178,10 +183,27 @@ class Destination:
         self._whole_buffers: dict[str, Any] = {}
         layers = [_Layer(layer) for layer in model.modules()]
         with _as_loaded(layers):
+            self._strides = {name: x.stride()[0] for name, x in _parameters(model) if x.dim() > 0}
             self.found: Capture = capture(model, checkpoint)
         self.whole = sorted({name for made in self.found.made for name in made.sources})
-        self.boxes = {name: boxes for name, boxes in self.found.boxes(checkpoint).items() if name not in self.whole}
+        boxes = self.found.boxes(checkpoint)
+        self._loaded = {name: each for name, each in boxes.items() if name not in self.whole}
         self.ways = self._classify(staged)
+        self._slots = slots_of(self._modules)
+        self._arrange()
+
+    def follow(self) -> Destination:
+        """This one, of the experts that its slots hold now."""
+        self._slots = slots_of(self._modules)
+        self._arrange()
+        return self
+
+    def is_rearranged(self) -> bool:
+        """Has EPLB moved experts since?"""
+        return slots_of(self._modules) != self._slots
+
+    def _arrange(self) -> None:
+        self.boxes = followed(self._loaded, self._slots, self._strides)
         self._swap()
         self._names: dict[str, list[str]] = {}  # of the checkpoint, by parameter that takes something of it
         for name, boxes in self.boxes.items():
@@ -194,7 +216,7 @@ class Destination:
     def _classify(self, patterns: tuple[str, ...]) -> dict[str, Way]:
         """By layer that takes something."""
         taken: dict[str, set[str]] = {}
-        for boxes in self.boxes.values():
+        for boxes in self._loaded.values():
             for box in boxes:
                 layer, parameter = _split(box.target)
                 taken.setdefault(layer, set()).add(parameter)
@@ -214,7 +236,7 @@ class Destination:
         return ways
 
     def _swap(self) -> None:
-        live = dict(self.model.named_parameters(remove_duplicate=False))
+        live = dict(_parameters(self.model))
         for boxes in self.boxes.values():
             for i, box in enumerate(boxes):
                 layer, parameter = _split(box.target)

@@ -181,8 +181,8 @@ class XferWorkerEngine(WeightTransferEngine):
             self.shutdown()
             raise
 
-    def _plan(self) -> tuple[Any, _Update]:
-        """Of the model that is to be updated. Collective."""
+    def _plan(self, before: Any = None) -> tuple[Any, _Update]:
+        """Of the model that is to be updated. Collective. before: its Destination, where it is known."""
         from ._vllm_model import Destination
 
         assert self._comm is not None
@@ -191,7 +191,10 @@ class XferWorkerEngine(WeightTransferEngine):
         made: list[Any] = []
 
         def tensors() -> list[Any]:
-            made.append(Destination(self.model, table, self.model_config.dtype, tuple(self._info.staged)))
+            if before is not None and before.checkpoint == table:
+                made.append(before.follow())
+            else:
+                made.append(Destination(self.model, table, self.model_config.dtype, tuple(self._info.staged)))
             return [(name, None, made[0].layout(name)) for name in table]
 
         plan = _agreed_plan(self._comm, tensors, self._info.timeout_s)
@@ -211,8 +214,8 @@ class XferWorkerEngine(WeightTransferEngine):
             if self._comm is None:
                 raise RuntimeError("xfer: there is no transfer engine: a trainer initializes it" + self._failed)
             known = self._updates.get(id(self.model))
-            if any(share(self._comm, known is None)):
-                known = self._plan()
+            if any(share(self._comm, known is None or known[0].is_rearranged())):
+                known = self._plan(known[0] if known else None)
             assert known is not None
             destination, update = known
             update.run(update_info.version, lambda everything: _views(destination, everything))
@@ -409,7 +412,7 @@ class XferTrainerEngine(TrainerWeightTransferEngine):
     def _move(self) -> None:
         assert self._comm is not None
         assert self._update is not None
-        if any(share(self._comm, False)):  # a worker has another model to update, or does so for the first time
+        if any(share(self._comm, False)):  # a worker has another model to update, or its experts have moved
             self._update.plan.close()
             self._update = self._plan()
         self._update.run(self._version, self._weights.views)

@@ -1,0 +1,76 @@
+"""Which expert each slot of a vLLM worker holds while expert-parallel load balancing (EPLB) moves experts about.
+
+A loader always loads as EPLB began: slot p of all ranks' slots holds expert p, or p modulo their number. What is
+recorded of it is put right by the maps that EPLB keeps for the router.
+Source: vLLM 0.33.0, distributed/eplb/eplb_state.py, model_executor/layers/fused_moe/{routed_experts,layer}.py.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any
+
+from ..capture import TargetBox
+
+__all__ = ["Slots", "followed", "slots_of"]
+
+Slots = dict[str, tuple[int | None, ...]]  # by layer: the expert in each of this worker's slots
+Boxes = dict[str, list[TargetBox]]  # by name in the checkpoint
+_EXPERT = re.compile(r"(?<=\.experts\.)\d+(?=\.)")
+
+
+def _state_of(layer: Any, runner: Any) -> Any:
+    for holder in (getattr(runner, "router", None), layer):
+        state = getattr(holder, "eplb_state", None)
+        if getattr(state, "logical_to_physical_map", None) is not None:
+            return state
+    return None
+
+
+def slots_of(modules: Mapping[str, Any]) -> Slots:
+    """Of all layers that EPLB arranges, now. modules: by path, as named_modules() has them."""
+    found: Slots = {}
+    for path, layer in modules.items():
+        state = _state_of(layer, modules.get(path.rpartition(".")[0]))
+        if state is None or not hasattr(layer, "_expert_map"):
+            continue
+        local = None if layer._expert_map is None else layer._expert_map.tolist()
+        experts: dict[int, int] = {}
+        rows = zip(state.logical_to_physical_map.tolist(), state.logical_replica_count.tolist(), strict=True)
+        for expert, (slots, n) in enumerate(rows):
+            for slot in slots[:n]:
+                experts[slot if local is None else local[slot]] = expert
+        experts.pop(-1, None)  # of other workers
+        found[path] = tuple(experts.get(slot) for slot in range(max(experts, default=-1) + 1))
+    return found
+
+
+def followed(boxes: Boxes, slots: Slots, strides: Mapping[str, int]) -> Boxes:
+    """The boxes that a loader recorded, for the experts that the slots hold now. strides: of the first dim of each
+    parameter as it is loaded, in elements."""
+    made: Boxes = {}
+    for name, each in boxes.items():
+        for box in each:
+            experts = slots.get(box.target.rpartition(".")[0])
+            parts = [(name, box)] if experts is None else _moved(name, box, experts, strides[box.target])
+            for other, part in parts:
+                made.setdefault(other, []).append(part)
+    return made
+
+
+def _moved(name: str, box: TargetBox, experts: tuple[int | None, ...], stride: int) -> list[tuple[str, TargetBox]]:
+    slot = box.target_offset // stride
+    if slot >= len(experts):  # of a shared expert
+        return [(name, box)]
+    if _EXPERT.search(name):
+        return [] if experts[slot] is None else [(_EXPERT.sub(str(experts[slot]), name), box)]
+    if not box.strides or box.strides[0] != stride:
+        raise ValueError(f"{name!r}: experts of EPLB that are neither listed nor along the first dim")
+    parts = []
+    for i in range(box.hi[0] - box.lo[0]):  # all experts in one tensor
+        if (expert := experts[slot + i]) is not None:
+            lo, hi = (expert, *box.lo[1:]), (expert + 1, *box.hi[1:])
+            parts.append((name, replace(box, lo=lo, hi=hi, target_offset=box.target_offset + i * stride)))
+    return parts
