@@ -19,10 +19,10 @@ xfer.capture.capture(
 OTHER = stand_in.Config(2, 48, 4, 2, 16, 6, 24, 100)  # another hidden size
 
 
-def job(n_workers, n_trainers, **kernels):
+def job(n_workers, n_trainers, dtype=torch.bfloat16, **kernels):
     return vllm_job.Job(
         lambda rank: Server(stand_in.TINY, "cpu", n_workers, rank, **kernels),
-        lambda rpc, rank: Trainer(rpc, stand_in.TINY, "cpu", n_trainers, rank),
+        lambda rpc, rank: Trainer(rpc, stand_in.TINY, "cpu", n_trainers, rank, dtype),
         n_workers,
         n_trainers,
         lambda rank: Server(OTHER, "cpu", n_workers, rank),
@@ -63,6 +63,14 @@ def test_patterns_of_layers_are_staged():
         for version in (1, 2):
             pair.update(version)
         assert pair.worker_does(0, "report")["staged"] > 0
+
+
+@pytest.mark.parametrize("experts", [stand_in.Keeps(), stand_in.Swaps(), stand_in.Repacks()])
+def test_f32_weights_are_rounded_to_the_workers_bf16(experts):
+    with job(2, 2, torch.float32, experts=experts) as pair:
+        pair.init()
+        for version in (1, 2):
+            pair.update(version)
 
 
 @pytest.mark.parametrize("experts", [stand_in.Keeps(), stand_in.Swaps(), stand_in.Repacks()])

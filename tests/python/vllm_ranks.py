@@ -193,17 +193,18 @@ class Chunks(stand_in.WeightSource):
     @property
     def metadata(self):
         table = self._trainer.table
-        return [stand_in.ParamMeta(name, torch.bfloat16, shape, **self._cut) for name, shape in table.items()]
+        return [stand_in.ParamMeta(name, self._trainer.dtype, shape, **self._cut) for name, shape in table.items()]
 
     def iter_local(self):
         yield from self._trainer.state.items()
 
 
 class Trainer(Process):
-    """Trainer `rank` of `size`, each with a chunk of every tensor of the checkpoint."""
+    """Trainer `rank` of `size`, each with a chunk of every tensor of the checkpoint, in bf16 or in f32."""
 
-    def __init__(self, rpc, config, device, size=1, rank=0):
+    def __init__(self, rpc, config, device, size=1, rank=0, dtype=torch.bfloat16):
         super().__init__(config, device)
+        self.dtype = dtype
         self.rpc, self.size, self.rank, self.engine, self.state = rpc, size, rank, None, {}
         self.allocate()
 
@@ -224,15 +225,18 @@ class Trainer(Process):
             group = f"{path.rpartition('.')[0]}.{kind}" if experts == "grouped" and ".experts." in path else name
             groups.setdefault(group, []).append((name, (self._chunk(shape)[1], *shape[1:])))
         for parts in groups.values():
-            whole = torch.empty((len(parts), *parts[0][1]), dtype=torch.bfloat16, device=self.device)
+            whole = torch.empty((len(parts), *parts[0][1]), dtype=self.dtype, device=self.device)
             self.state |= {name: x for (name, _), x in zip(parts, whole.unbind(), strict=True)}
 
     def fill(self, version):
         """In place: the addresses stay."""
         for name, x in self.state.items():
             begin, n = self._chunk(self.table[name])
-            whole = stand_in.bits([name], self.table[name], version, self.device)[0]
-            x.view(torch.int16).copy_(whole.narrow(0, begin, n))
+            mine = stand_in.bits([name], self.table[name], version, self.device)[0].narrow(0, begin, n)
+            if self.dtype == torch.float32:  # which rounds to it
+                x.view(torch.int32).copy_((mine.int() << 16) | 0x7531)
+            else:
+                x.view(torch.int16).copy_(mine)
         self.synchronize()
 
     def reshape(self, name, shape):

@@ -369,12 +369,13 @@ def _copy(target, shard, name):
 
 
 def bits(names, shape, version, device="cpu"):
-    """[name, *index] of int16, a function of the name, the row-major index and the version."""
+    """[name, *index] of int16, a function of the name, the row-major index and the version; finite as bf16."""
     seeds = [zlib.crc32(f"{name} {version}".encode()) - 2**31 for name in names]
     index = torch.arange(torch.Size(shape).numel(), dtype=torch.int32, device=device)
     index.mul_(-1640531535)
     mixed = index + torch.tensor(seeds, dtype=torch.int32, device=device)[:, None]
     mixed ^= mixed >> 15
+    mixed &= 0xBFFF
     return mixed.to(torch.int16).view(len(names), *shape)
 
 

@@ -21,6 +21,7 @@ from vllm.model_executor.layers.quantization.base_config import QuantizeMethodBa
 from vllm.model_executor.model_loader.reload import layerwise, meta
 
 from ..capture import Capture, TargetBox, capture
+from ..dtypes import dtype_name, torch_dtype
 from ..layout import Layout
 from ..memory import View
 from ._places import Places
@@ -28,6 +29,7 @@ from ._vllm_experts import followed, slots_of
 
 __all__ = ["Destination", "Way"]
 
+_CAST = {torch.float32, torch.bfloat16, torch.float16}  # to each other
 Checkpoint = Mapping[str, tuple[Any, tuple[int, ...]]]
 
 
@@ -181,9 +183,11 @@ class Destination:
         self._modules = dict(model.named_modules())
         self._staging: list[_Layer] = []
         self._whole_buffers: dict[str, Any] = {}
+        self._types: dict[str, Any] = {}
         layers = [_Layer(layer) for layer in model.modules()]
         with _as_loaded(layers):
             self._strides = {name: x.stride()[0] for name, x in _parameters(model) if x.dim() > 0}
+            self._dtypes = {name: x.dtype for name, x in (*_parameters(model), *model.named_buffers())}
             self.found: Capture = capture(model, checkpoint)
         self.whole = sorted({name for made in self.found.made for name in made.sources})
         boxes = self.found.boxes(checkpoint)
@@ -244,13 +248,27 @@ class Destination:
                     x = live[box.target]
                     boxes[i : i + 1] = _swapped(box, tuple(x.shape), x.stride())
 
-    def layout(self, name: str) -> Layout:
-        """This rank's boxes of a tensor, none if it takes nothing of it; all of one that the loader itself takes."""
+    def casts(self) -> dict[str, str]:
+        """What is of another floating-point type here than in the checkpoint: that type, by name."""
+        found = {}
+        for name, boxes in self.boxes.items():
+            types = {self._dtypes[box.target] for box in boxes}
+            if types != {self.checkpoint[name][0]} and types | {self.checkpoint[name][0]} <= _CAST:
+                found[name] = dtype_name(types.pop())  # of several: the others are refused where they are bound
+        return found
+
+    def layouts(self, casts: Mapping[str, str]) -> list[tuple[str, None, Layout]]:
+        """This rank's boxes of each tensor, none if it takes nothing of it; all of one that the loader itself takes.
+        casts: of all workers."""
+        self._types = {name: torch_dtype(torch, dtype) for name, dtype in casts.items()}
+        return [(name, None, self._layout(name)) for name in self.checkpoint]
+
+    def _layout(self, name: str) -> Layout:
         dtype, shape = self.checkpoint[name]
         boxes = [(box.lo, box.hi) for box in self.boxes.get(name, ())]
         if name in self.whole:
             boxes = [((0,) * len(shape), tuple(shape))]
-        return Layout.by_boxes(None, shape, dtype, boxes)
+        return Layout.by_boxes(None, shape, self._types.get(name, dtype), boxes)
 
     # ---- one update
 
@@ -282,11 +300,10 @@ class Destination:
             x = getattr(self._modules[layer], parameter).detach()
             size = [hi - lo for lo, hi in zip(box.lo, box.hi, strict=True)]
             parts.append(x.as_strided(size, box.strides, x.storage_offset() + box.target_offset))
-        dtype = self.checkpoint[name][0]
-        if parts and parts[0].dtype != dtype:
-            raise TypeError(
-                f"{name!r} is {dtype} at the trainer and {parts[0].dtype} in {self.boxes[name][0].target!r}"
-            )
+        dtype = self._types.get(name, self.checkpoint[name][0])
+        for part, box in zip(parts, self.boxes.get(name, ()), strict=True):
+            if part.dtype != dtype:
+                raise TypeError(f"{name!r} is {dtype} at the trainer and {part.dtype} in {box.target!r}")
         return View.of_boxes(parts, dtype=None if parts else dtype)
 
     def finish(self) -> None:

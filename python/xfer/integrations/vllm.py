@@ -27,7 +27,7 @@ from ..comm import Comm, nccl_id
 from ..dtypes import dtype_name, torch_dtype
 from ..layout import Layout, Placement, Replicate, Shard
 from ..mesh import Mesh
-from ..plan import Plan
+from ..plan import Conversion, Plan
 from ..torch import FlatPart, flat_parts, is_flat, layouts_of
 from ._comms import awaited, share, store_gather
 from ._places import Places
@@ -109,14 +109,22 @@ def _comm(store: Any, info: Any, session: str, rank: int, device: Any) -> Comm:
     return comm
 
 
-def _agreed_plan(comm: Comm, tensors: Callable[[], list[Any]], timeout_s: float) -> Plan:
-    """A plan of what `tensors` returns on this rank; what it raises is raised on all. Collective."""
+def _on_this_rank(comm: Comm, work: Callable[[], Any]) -> Any:
+    """What `work` returns; what it raises is raised on all, which are in another collective call or come to one."""
     try:
-        made = tensors()
+        return work()
     except Exception as error:
         comm.agree(error)
         raise
-    return Plan(comm, made, timeout_ms=int(timeout_s * 1000))
+
+
+def _plan_of(comm: Comm, layouts: Callable[[dict[str, Any]], Any], casts: Any, timeout_s: float) -> Plan:
+    """A plan of the rows (name, source layout, destination layout) of this rank. casts: of what workers hold in another
+    element type than trainers, that type by name; layouts() is called with all workers'. Collective."""
+    all_casts = {name: dtype for each in share(comm, casts) for name, dtype in each.items()}
+    rows = _on_this_rank(comm, lambda: layouts(all_casts))
+    cast = (Conversion.cast(),)
+    return Plan(comm, [(*row, *cast) if row[0] in all_casts else row for row in rows], timeout_ms=int(timeout_s * 1000))
 
 
 def _agree(comm: Comm, work: Callable[[], None]) -> None:
@@ -138,16 +146,15 @@ class _Update:
 
     def run(self, version: int, views: Callable[[bool], Iterator[tuple[str, Any, Any]]]) -> None:
         """Bind what lies elsewhere than before, move the weights, wait. Collective. views: of everything or of that."""
-        try:
-            for name, src, dst in views(not self._is_bound):
-                self.plan.bind(name, src, dst)
-            self._is_bound = True
-        except Exception as error:
-            self.comm.agree(error)
-            raise
+        _on_this_rank(self.comm, lambda: self._bind(views(not self._is_bound)))
         self.plan.commit()
         self.plan.run(version)
         self.plan.wait()
+
+    def _bind(self, views: Iterator[tuple[str, Any, Any]]) -> None:
+        for name, src, dst in views:
+            self.plan.bind(name, src, dst)
+        self._is_bound = True
 
 
 # ---- workers
@@ -188,18 +195,16 @@ class XferWorkerEngine(WeightTransferEngine):
         assert self._comm is not None
         said = next(each for each in share(self._comm, None) if each is not None)
         table = {name: (torch_dtype(torch, dtype), tuple(shape)) for name, dtype, shape in said}
-        made: list[Any] = []
 
-        def tensors() -> list[Any]:
+        def destination() -> Any:
             if before is not None and before.checkpoint == table:
-                made.append(before.follow())
-            else:
-                made.append(Destination(self.model, table, self.model_config.dtype, tuple(self._info.staged)))
-            return [(name, None, made[0].layout(name)) for name in table]
+                return before.follow()
+            return Destination(self.model, table, self.model_config.dtype, tuple(self._info.staged))
 
-        plan = _agreed_plan(self._comm, tensors, self._info.timeout_s)
-        self.report = made[0].report()
-        self._updates[id(self.model)] = made[0], _Update(self._comm, plan)
+        made = _on_this_rank(self._comm, destination)
+        plan = _plan_of(self._comm, made.layouts, made.casts(), self._info.timeout_s)
+        self.report = made.report()
+        self._updates[id(self.model)] = made, _Update(self._comm, plan)
         return self._updates[id(self.model)]
 
     def start_weight_update(self) -> None:
@@ -380,11 +385,11 @@ class XferTrainerEngine(TrainerWeightTransferEngine):
         table = self._weights.table()
         share(self._comm, table if self.is_sender else None)
 
-        def tensors() -> list[Any]:
-            layouts = self._weights.layouts()
-            return [(name, layouts[name], None) for name, _, _ in table]
+        def layouts(_casts: dict[str, Any]) -> list[Any]:
+            known = self._weights.layouts()
+            return [(name, known[name], None) for name, _, _ in table]
 
-        return _Update(self._comm, _agreed_plan(self._comm, tensors, self._info.timeout_s))
+        return _Update(self._comm, _plan_of(self._comm, layouts, {}, self._info.timeout_s))
 
     def send_weights(self) -> None:
         """One update: when it returns the workers have the weights. Collective over the trainers."""
