@@ -57,6 +57,29 @@ def test_a_poisoned_parameter_is_seen():
         pair.update(2)
 
 
+def test_a_draft_model_is_updated_by_itself():
+    with job(2, 2, draft=True) as pair:
+        pair.init()
+        n, main = pair.update(1), 1
+        for version, is_draft in ((2, True), (3, False), (4, True), (5, False)):
+            vllm_job.good(pair.trainers_do("update", version, 0.0, is_draft))
+            main = main if is_draft else version
+            for rank in range(2):
+                assert pair.worker_does(rank, "wrong", main)[0] == 0
+                n_wrong, n_draft, _ = pair.worker_does(rank, "wrong", version, True)
+                assert (n_wrong == 0) == is_draft
+                assert n_draft < n / 2
+
+
+def test_parameters_that_lie_elsewhere_after_a_sleep_are_found():
+    with job(2, 1) as pair:
+        pair.init()
+        for version in (1, 2, 3):
+            pair.update(version)
+            pair.worker_does(1, "sleep")
+        pair.update(4)
+
+
 def test_patterns_of_layers_are_staged():
     with job(1, 1) as pair:
         pair.init(["*qkv_proj"])

@@ -1,6 +1,7 @@
 """A trainer and a worker with the engine pair "xfer" between them, in processes, with vllm_stand_in in place of vLLM:
 what test_vllm.py and gpu_vllm.py do through processes.Rank."""
 
+import dataclasses
 import gc
 import os
 import signal
@@ -94,16 +95,20 @@ class Process:
 
 
 class Server(Process):
-    """One worker, with vLLM's calls around its engine. kernels: of Qwen3Moe."""
+    """One worker, with vLLM's calls around its engine. draft: it has a draft model too, the first layer. kernels: of
+    Qwen3Moe."""
 
-    def __init__(self, config, device, tp=1, rank=0, **kernels):
+    def __init__(self, config, device, tp=1, rank=0, draft=False, **kernels):
         super().__init__(config, device)
+        self.draft_config = dataclasses.replace(config, layers=1)
         from xfer.integrations.vllm import XferWorkerEngine
 
         self.tp, self.rank, self.doomed, self.late_s, self.slots = tp, rank, False, 0.0, None
         with self.device:
             self.model = stand_in.Qwen3Moe(config, tp, rank, **kernels)
-        stand_in.record_metadata_for_reloading(self.model, self.device)
+            self.draft = stand_in.Qwen3Moe(self.draft_config, tp, rank, **kernels) if draft else None
+        for model in (self.model, self.draft) if draft else (self.model,):
+            stand_in.record_metadata_for_reloading(model, self.device)
         parallel = types.SimpleNamespace(data_parallel_index=0, world_size=tp, rank=rank)
         model_config = types.SimpleNamespace(dtype=torch.bfloat16)
         vllm_config = types.SimpleNamespace(parallel_config=parallel, model_config=model_config)
@@ -115,6 +120,10 @@ class Server(Process):
     def start_weight_update(self):
         self.engine.start_weight_update()
 
+    def start_draft_weight_update(self):
+        self.engine.set_weight_update_target(self.draft, self.engine.model_config)
+        self.engine.start_weight_update()
+
     def update_weights(self, fields):
         time.sleep(self.late_s)
         if self.doomed:
@@ -123,6 +132,7 @@ class Server(Process):
 
     def finish_weight_update(self):
         self.engine.finish_weight_update()
+        self.engine.reset_weight_update_target()
 
     def misbehave(self, doomed=False, late_s=0.0):
         """From the next update on."""
@@ -137,6 +147,11 @@ class Server(Process):
     def report(self):
         return self.engine.report["bytes"]
 
+    def sleep(self):
+        """At level 2, and awake again: the parameters have other memory, with nothing in it."""
+        for x in self.model.parameters():
+            x.data = torch.full_like(x.data, 7)
+
     # ---- what the parameters hold
 
     def poison(self):
@@ -144,12 +159,13 @@ class Server(Process):
             x.data.view(torch.int16).fill_(-21846)
         self.synchronize()
 
-    def wrong(self, version):
+    def wrong(self, version, draft=False):
         """(elements that are not what they should be, elements, the first parameter with such)."""
-        names = {name for name, _ in self.model.named_parameters()}
+        model, config = (self.draft, self.draft_config) if draft else (self.model, self.config)
+        names = {name for name, _ in model.named_parameters()}
         n_wrong, n, first = 0, 0, None
-        for path, loaded in stand_in.expected(self.config, version, self.tp, self.rank, self.device, self.slots):
-            layer = self.model.get_submodule(path)
+        for path, loaded in stand_in.expected(config, version, self.tp, self.rank, self.device, self.slots):
+            layer = model.get_submodule(path)
             for name, want in stand_in.processed(layer.quant_method, loaded).items():
                 names.remove(f"{path}.{name}")
                 x = getattr(layer, name).data.view(torch.int16)
@@ -253,11 +269,11 @@ class Trainer(Process):
         info = XferTrainerInitInfo(*where, rank=self.rank)
         self.engine = XferTrainerEngine.trainer_init(info, client=Client(self.rpc), source=source)
 
-    def update(self, version, late_s=0.0):
+    def update(self, version, late_s=0.0, draft=False):
         """One update of other values."""
         time.sleep(late_s)
         self.fill(version)
-        self.engine.send_weights()
+        self.engine.send_weights(draft)
 
     def join(self, version, port, world_size):
         """In the place of one that ended, while the others update."""

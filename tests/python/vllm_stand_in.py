@@ -340,6 +340,8 @@ class Qwen3Moe(torch.nn.Module):
         c, parameters = self._config, dict(self.named_parameters())
         rows = {"q_proj": (0, c.heads), "k_proj": (c.heads, c.kv_heads), "v_proj": (c.heads + c.kv_heads, c.kv_heads)}
         for name, x in weights:
+            if name not in checkpoint_of(c):  # of layers that a draft model lacks
+                continue
             path, _, kind = name.removesuffix(".weight").rpartition(".")
             if ".experts." in path:
                 path, _, expert = path.rpartition(".")

@@ -17,6 +17,7 @@ import uuid
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from datetime import timedelta
+from functools import partial
 from typing import Any, ClassVar
 
 import torch
@@ -140,13 +141,13 @@ def _agree(comm: Comm, work: Callable[[], None]) -> None:
 class _Update:
     """The plan of one pair of models, and its runs."""
 
-    def __init__(self, comm: Comm, plan: Plan) -> None:
-        self.comm, self.plan = comm, plan
+    def __init__(self, comm: Comm, plan: Plan, views: Callable[[bool], Iterator[tuple[str, Any, Any]]]) -> None:
+        self.comm, self.plan, self._views = comm, plan, views
         self._is_bound = False
 
-    def run(self, version: int, views: Callable[[bool], Iterator[tuple[str, Any, Any]]]) -> None:
-        """Bind what lies elsewhere than before, move the weights, wait. Collective. views: of everything or of that."""
-        _on_this_rank(self.comm, lambda: self._bind(views(not self._is_bound)))
+    def run(self, version: int) -> None:
+        """Bind what lies elsewhere than before, move the weights, wait. Collective."""
+        _on_this_rank(self.comm, lambda: self._bind(self._views(not self._is_bound)))
         self.plan.commit()
         self.plan.run(version)
         self.plan.wait()
@@ -188,23 +189,26 @@ class XferWorkerEngine(WeightTransferEngine):
             self.shutdown()
             raise
 
-    def _plan(self, before: Any = None) -> tuple[Any, _Update]:
-        """Of the model that is to be updated. Collective. before: its Destination, where it is known."""
+    def _plan(self) -> tuple[Any, _Update]:
+        """Of the model that is to be updated. Collective."""
         from ._vllm_model import Destination
 
         assert self._comm is not None
+        known = self._updates.get(id(self.model))
         said = next(each for each in share(self._comm, None) if each is not None)
         table = {name: (torch_dtype(torch, dtype), tuple(shape)) for name, dtype, shape in said}
 
         def destination() -> Any:
-            if before is not None and before.checkpoint == table:
-                return before.follow()
+            if known is not None and known[0].checkpoint == table:
+                return known[0].follow()
             return Destination(self.model, table, self.model_config.dtype, tuple(self._info.staged))
 
         made = _on_this_rank(self._comm, destination)
         plan = _plan_of(self._comm, made.layouts, made.casts(), self._info.timeout_s)
         self.report = made.report()
-        self._updates[id(self.model)] = made, _Update(self._comm, plan)
+        if known is not None:
+            known[1].plan.close()
+        self._updates[id(self.model)] = made, _Update(self._comm, plan, lambda everything: _views(made, everything))
         return self._updates[id(self.model)]
 
     def start_weight_update(self) -> None:
@@ -219,11 +223,12 @@ class XferWorkerEngine(WeightTransferEngine):
             if self._comm is None:
                 raise RuntimeError("xfer: there is no transfer engine: a trainer initializes it" + self._failed)
             known = self._updates.get(id(self.model))
-            if any(share(self._comm, known is None or known[0].is_rearranged())):
-                known = self._plan(known[0] if known else None)
+            is_draft = self.model is not self._default_model
+            if _is_to_plan(share(self._comm, [is_draft, known is None or known[0].is_rearranged()])):
+                known = self._plan()
             assert known is not None
             destination, update = known
-            update.run(update_info.version, lambda everything: _views(destination, everything))
+            update.run(update_info.version)
             _agree(self._comm, destination.finish)
         except Exception as error:
             if destination is not None:
@@ -247,6 +252,11 @@ class XferWorkerEngine(WeightTransferEngine):
         self._comm = None
 
 
+def _is_to_plan(said: list[Any]) -> bool:
+    """Has a worker a model that is updated for the first time, or one whose experts have moved?"""
+    return any(each[1] for each in said if each is not None)
+
+
 def _views(destination: Any, everything: bool) -> Iterator[tuple[str, Any, Any]]:
     destination.begin()
     for name in destination.checkpoint if everything else destination.moved():
@@ -263,7 +273,6 @@ class _Source:
     def __init__(self, source: Any, n_trainers: int) -> None:
         self._source, self._everywhere = source, tuple(range(n_trainers))
         self._is_theirs = isinstance(source, base.WeightSource)
-        self._places = Places()
 
     def _state(self) -> dict[str, Any]:
         return _state_of(self._source)
@@ -302,11 +311,12 @@ class _Source:
         state = self._state()
         return state if _is_plain(state) else {name: _local(x) for name, x in state.items()}
 
-    def views(self, everything: bool) -> Iterator[tuple[str, Any, Any]]:
+    def views(self, places: Places, everything: bool) -> Iterator[tuple[str, Any, Any]]:
+        """Of what lies elsewhere than when they were called with these places before."""
         parts = self._parts()
         have = {name: x for name, x in parts.items() if x is not None}
         names = list(have)
-        moved = self._places.moved(names, list(have.values()))
+        moved = places.moved(names, list(have.values()))
         for name in names if everything else [names[i] for i in moved]:
             yield name, have[name].detach(), None
         for name in parts.keys() - have.keys() if everything else ():
@@ -351,7 +361,7 @@ class XferTrainerEngine(TrainerWeightTransferEngine):
         self._info, self._device = info, _device_of(source)
         self._weights = _Source(source, info.n_trainers)
         self._comm: Comm | None = None
-        self._update: _Update | None = None
+        self._updates: dict[bool, _Update] = {}  # by: of the draft model?
         self._is_shut_down = False
         self._meet()
 
@@ -368,7 +378,8 @@ class XferTrainerEngine(TrainerWeightTransferEngine):
         call = _Call(lambda: self.client.init_weight_transfer_engine(init_info), self.is_sender)
         try:
             self._comm = _comm(store, info, session, info.rank, self._device)
-            self._update, self._version = self._plan(), 0
+            self._plan(is_draft=False)
+            self._version = 0
             call.result()
         except BaseException as error:
             self._leave()
@@ -380,27 +391,32 @@ class XferTrainerEngine(TrainerWeightTransferEngine):
         """Meet the other trainers and the workers, and plan with them. Collective."""
         return cls(init_info, client=client, source=source)
 
-    def _plan(self) -> _Update:
+    def _plan(self, is_draft: bool) -> None:
         assert self._comm is not None
-        table = self._weights.table()
+        if is_draft in self._updates:
+            self._updates.pop(is_draft).plan.close()
+        table, places = self._weights.table(), Places()
         share(self._comm, table if self.is_sender else None)
 
         def layouts(_casts: dict[str, Any]) -> list[Any]:
             known = self._weights.layouts()
             return [(name, known[name], None) for name, _, _ in table]
 
-        return _Update(self._comm, _plan_of(self._comm, layouts, {}, self._info.timeout_s))
+        plan = _plan_of(self._comm, layouts, {}, self._info.timeout_s)
+        views = partial(self._weights.views, places)
+        self._updates[is_draft] = _Update(self._comm, plan, views)
 
-    def send_weights(self) -> None:
-        """One update: when it returns the workers have the weights. Collective over the trainers."""
+    def send_weights(self, draft: bool = False) -> None:
+        """One update: when it returns the workers have the weights. Collective over the trainers. draft: of the draft
+        model, which takes what its loader knows of the same source."""
         if self._is_shut_down:
             raise RuntimeError("xfer: this engine was shut down; trainer_init() makes another")
-        if self._update is None:
+        if self._comm is None:
             self._meet()
         self._version += 1
         try:
             if self.is_sender:
-                self.client.start_weight_update()
+                self.client.start_draft_weight_update() if draft else self.client.start_weight_update()
             call = _Call(lambda: self.client.update_weights({"version": self._version}), self.is_sender)
             try:
                 self._move()
@@ -416,19 +432,19 @@ class XferTrainerEngine(TrainerWeightTransferEngine):
 
     def _move(self) -> None:
         assert self._comm is not None
-        assert self._update is not None
-        if any(share(self._comm, False)):  # a worker has another model to update, or its experts have moved
-            self._update.plan.close()
-            self._update = self._plan()
-        self._update.run(self._version, self._weights.views)
+        said = share(self._comm, None)
+        is_draft = any(each[0] for each in said if each is not None)
+        if _is_to_plan(said):
+            self._plan(is_draft)
+        self._updates[is_draft].run(self._version)
         self._comm.agree()  # what workers make of the weights
 
     def _leave(self) -> None:
-        if self._update is not None:
-            self._update.plan.close()
+        for update in self._updates.values():
+            update.plan.close()
         if self._comm is not None:
             self._comm.close()
-        self._update = self._comm = None
+        self._updates, self._comm = {}, None
 
     def shutdown(self) -> None:
         """Leave the workers."""
