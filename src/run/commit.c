@@ -172,11 +172,18 @@ static xfer_status connect_peers(const xfer_plan *plan, xfer_status mine, xfi_de
   const int32_t said[2] = {mine, mine == XFER_OK && plan->pipeline->n_steps > 0};
   int32_t(*all)[2] = xfi_comm_calloc(comm, (size_t)comm->size, sizeof *all);
   bool *peers = xfi_comm_calloc(comm, (size_t)comm->size, sizeof *peers);
+  char why[XFI_ERROR_BYTES] = "";
   bool failed = false;
   bool used = false;
 
   XFI_CHECK(all != NULL && peers != NULL, XFER_ERR_NOMEM, "%d ranks", comm->size);
-  XFI_TRY(comm->ops->all_gather(comm, all, said, sizeof said, deadline));
+  if (mine != XFER_OK) snprintf(why, sizeof why, "%s", xfi_last_error());
+  st = comm->ops->all_gather(comm, all, said, sizeof said, deadline);
+  if (st != XFER_OK && mine != XFER_OK) { /* what broke the comm, maybe */
+    xfi_set_error("%s", why);
+    st = mine;
+  }
+  XFI_TRY(st);
   for (int r = 0; r < comm->size; r++) {
     failed = failed || all[r][0] != XFER_OK;
     used = used || all[r][1] != 0;

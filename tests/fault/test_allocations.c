@@ -5,6 +5,7 @@
  */
 #include "alloc.h"
 #include "fault/fault.h"
+#include "xfer/exchange.h"
 
 #include <setjmp.h>
 #include <stdarg.h>
@@ -13,10 +14,37 @@
 
 #include <cmocka.h>
 
-typedef enum call { CREATE, BIND, COMMIT, RUN, WAIT, RELEASE, RECOMMIT, REDISTRIBUTE } call;
+/* Up to RECOMMIT each needs those before it. */
+typedef enum call {
+  CREATE,
+  BIND,
+  COMMIT,
+  RUN,
+  WAIT,
+  RELEASE,
+  RECOMMIT,
+  REDISTRIBUTE,
+  EXCHANGE,
+  PLAN_EXCHANGE,
+  REGISTER,
+  DIGEST, /* these after WAIT */
+  REPLICAS,
+  COMMIT_ELSEWHERE
+} call;
 
-static const char *const call_names[] = {"create", "bind",    "commit",   "run",
-                                         "wait",   "release", "recommit", "redistribute"};
+static const char *const call_names[] = {"create",   "bind",
+                                         "commit",   "run",
+                                         "wait",     "release",
+                                         "recommit", "redistribute",
+                                         "exchange", "plan exchange",
+                                         "register", "digest",
+                                         "replicas", "commit elsewhere"};
+
+static call first_not_needed(call at)
+{
+  if (at >= DIGEST) return RELEASE;
+  return at >= REDISTRIBUTE ? CREATE : at;
+}
 
 /* What ranks are told: the agreement's three ways. */
 typedef enum told_as { ALL_KNOW, SOME_KNOW, THEY_DIFFER } told_as;
@@ -26,6 +54,7 @@ typedef struct turn {
   told_as told;
   uint32_t lane;
   int victim;
+  bool verify;
   long n; /* the allocation that fails */
   xfer_comm *comms[N_RANKS];
   outcome outcomes[N_RANKS];
@@ -42,9 +71,35 @@ static void forget_some(input *in)
   }
 }
 
+/* Eight bytes to the next rank, and from the one before. */
+static xfer_status exchange(xfer_plan **plan, input *in, xfer_comm *comm)
+{
+  const xfer_operation to = xfer_operation_bytes(7, (in->rank + 1) % N_RANKS, 8);
+  const xfer_operation from = xfer_operation_bytes(7, (in->rank + N_RANKS - 1) % N_RANKS, 8);
+  const xfer_view src = xfer_view_dense(in->src_memory[0]);
+  const xfer_view dst = xfer_view_dense(in->dst_memory[0]);
+
+  if (plan != NULL) return xfer_plan_create_exchange(plan, comm, &to, 1, &from, 1, &in->options);
+  return xfer_exchange(comm, &to, &src, 1, &from, &dst, 1, NULL);
+}
+
 static xfer_status make_call(call at, xfer_plan **plan, input *in, xfer_comm *comm)
 {
+  xfer_digest digests[N_TENSORS];
+
   switch (at) {
+  case EXCHANGE:
+    return exchange(NULL, in, comm);
+  case PLAN_EXCHANGE:
+    return exchange(plan, in, comm);
+  case REGISTER:
+    return xfer_comm_register(comm, in->dst_memory);
+  case DIGEST:
+    return xfer_plan_digest(*plan, digests, N_TENSORS, XFER_PLAN_DST, NULL);
+  case REPLICAS:
+    return xfer_plan_check_replicas(*plan, NULL);
+  case COMMIT_ELSEWHERE:
+    return xfer_plan_commit(*plan);
   case CREATE:
     return xfer_plan_create(plan, comm, in->tensors, in->n_tensors, &in->options);
   case BIND:
@@ -69,6 +124,7 @@ static void play(int rank, void *context)
 {
   turn *t = context;
   input in;
+  _Alignas(16) unsigned char elsewhere[N_TENSORS][PART_BYTES];
   xfer_plan *plan = NULL;
   xfer_status st = XFER_OK;
 
@@ -77,9 +133,16 @@ static void play(int rank, void *context)
   in.options.window_bytes = 32;
   if (t->told == SOME_KNOW) forget_some(&in);
   if (t->told == THEY_DIFFER && rank == 2) in.tensors[1].name = "other";
-  for (call c = CREATE; c < t->at && t->at != REDISTRIBUTE; c++)
+  if (t->verify) in.options.flags = XFER_PLAN_VERIFY;
+  for (call c = CREATE; c < first_not_needed(t->at); c++)
     expect(make_call(c, &plan, &in, t->comms[rank]) == XFER_OK);
 
+  if (t->at == COMMIT_ELSEWHERE) {
+    memcpy(elsewhere, in.src_memory, sizeof elsewhere);
+    for (size_t i = 0; i < N_TENSORS; i++)
+      in.src_views[i] = xfer_view_dense(elsewhere[i]);
+    expect(input_bind(&in, plan) == XFER_OK);
+  }
   if (rank == t->victim) xfi_alloc_fail_after(t->n);
   st = make_call(t->at, &plan, &in, t->comms[rank]);
   if (rank == t->victim) xfi_alloc_fail_after(-1);
@@ -109,6 +172,7 @@ static void assert_consistent(const turn *t)
 
     n_failed += o->st != XFER_OK;
     if (o->st == XFER_OK) continue;
+    if (r == t->victim) good = good && (o->st == XFER_ERR_NOMEM || o->st == XFER_ERR_MISMATCH);
     good = good && o->st != XFER_ERR_TIMEOUT && o->st != XFER_ERR_INTERNAL && o->text[0] != '\0';
     good = good && (t->at > COMMIT || t->untouched[r]);
   }
@@ -118,10 +182,10 @@ static void assert_consistent(const turn *t)
 }
 
 /* The n-th allocation of `victim` fails, until there are no more. */
-static void sweep(call at, told_as who, uint32_t lane, int victim)
+static void sweep_of(call at, told_as who, uint32_t lane, int victim, bool verify)
 {
   const xfer_status last = who == THEY_DIFFER ? XFER_ERR_MISMATCH : XFER_OK;
-  turn t = {.at = at, .told = who, .lane = lane, .victim = victim};
+  turn t = {.at = at, .told = who, .lane = lane, .victim = victim, .verify = verify};
 
   for (t.n = 0; t.n < 1000; t.n++) {
     make_comms(t.comms);
@@ -133,6 +197,11 @@ static void sweep(call at, told_as who, uint32_t lane, int victim)
   }
   print_message("%s, lane %u, rank %d: %ld allocations\n", call_names[at], lane, victim, t.n);
   assert_true(t.n < 1000);
+}
+
+static void sweep(call at, told_as who, uint32_t lane, int victim)
+{
+  sweep_of(at, who, lane, victim, false);
 }
 
 static void sweep_lanes(call at, told_as who)
@@ -209,6 +278,21 @@ static void test_redistribute_survives_each_failed_allocation(void **state)
     sweep(REDISTRIBUTE, victim == 1 ? SOME_KNOW : ALL_KNOW, XFER_LANE_AUTO, victim);
 }
 
+static void test_commit_with_digests_survives_each_failed_allocation(void **state)
+{
+  (void)state;
+  for (int victim = 0; victim < 2; victim++)
+    sweep_of(COMMIT, ALL_KNOW, XFER_LANE_PACKED, victim, true);
+}
+
+static void test_other_calls_survive_each_failed_allocation(void **state)
+{
+  (void)state;
+  for (call at = EXCHANGE; at <= COMMIT_ELSEWHERE; at++)
+    for (int victim = 0; victim < 2; victim++)
+      sweep(at, ALL_KNOW, XFER_LANE_AUTO, victim);
+}
+
 int main(void)
 {
   const struct CMUnitTest tests[] = {
@@ -220,6 +304,8 @@ int main(void)
       cmocka_unit_test(test_run_and_wait_allocate_nothing),
       cmocka_unit_test(test_release_and_commit_again_survive_each_failed_allocation),
       cmocka_unit_test(test_redistribute_survives_each_failed_allocation),
+      cmocka_unit_test(test_commit_with_digests_survives_each_failed_allocation),
+      cmocka_unit_test(test_other_calls_survive_each_failed_allocation),
   };
 
   return cmocka_run_group_tests(tests, NULL, NULL);

@@ -1,0 +1,356 @@
+/* What public functions refuse before they do anything: NULL where something must be, numbers past
+ * their range, fields that are reserved. Each with a text. */
+#include "refit_files.h"
+
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include <cmocka.h>
+
+#include <xfer/exchange.h>
+#include <xfer/refit.h>
+#include <xfer/xfer.h>
+
+/* The call answers `status`, with a text that has `words`. */
+#define REFUSED_AS(status, words, call)                                                            \
+  do {                                                                                             \
+    const xfer_status answer = (call);                                                             \
+    if (answer != (status) || strstr(xfer_last_error(), words) == NULL)                            \
+      fail_msg("%s: %s: %s", #call, xfer_status_name(answer), xfer_last_error());                  \
+  } while (0)
+#define REFUSED(words, call) REFUSED_AS(XFER_ERR_ARG, words, call)
+
+static xfer_layout *src, *dst;
+static xfer_plan *plan; /* simulated */
+static xfer_comm *comm; /* of one rank */
+static xfer_model *model;
+static xfer_side *train, *gen;
+static xfer_refit *refit;
+static xfer_locals *locals;
+
+static int begin(void **state)
+{
+  bool ok;
+
+  if (refit_files_begin(state) != 0) return 1;
+  ok = xfer_problem_parse(&src, &dst, "f32[4,4] (2)@0-1:S0 -> (2)@0-1:S1") == XFER_OK;
+  const xfer_tensor tensor = {.name = "w", .src = src, .dst = dst};
+  ok = ok && xfer_plan_simulate(&plan, 2, 0, &tensor, 1, NULL) == XFER_OK;
+  ok = ok && xfer_comm_create_local(&comm, 1) == XFER_OK;
+  ok = ok && xfer_model_load(&model, refit_write("table.json", REFIT_DENSE), NULL) == XFER_OK;
+  ok = ok && xfer_side_create(&train, "megatron:tp2", NULL) == XFER_OK;
+  ok = ok && xfer_side_create(&gen, "vllm:tp2,loaded", NULL) == XFER_OK;
+  ok = ok && xfer_refit_create(&refit, model, train, gen) == XFER_OK;
+  ok = ok && xfer_locals_create(&locals, refit, 0) == XFER_OK;
+  if (!ok) print_message("%s\n", xfer_last_error());
+  return ok ? 0 : 1;
+}
+
+static int end(void **state)
+{
+  xfer_locals_destroy(locals);
+  xfer_refit_destroy(refit);
+  xfer_side_destroy(gen);
+  xfer_side_destroy(train);
+  xfer_model_destroy(model);
+  xfer_comm_destroy(comm);
+  xfer_plan_destroy(plan);
+  xfer_layout_destroy(src);
+  xfer_layout_destroy(dst);
+  return refit_files_end(state);
+}
+
+static void test_layouts_refuse_null_and_what_is_not_there(void **state)
+{
+  const xfer_layout_desc desc = XFER_LAYOUT_DESC_INIT;
+  const xfer_boxes_desc boxes = XFER_BOXES_DESC_INIT;
+  const int one = 1;
+  const int64_t index[2] = {0, 4};
+  int64_t shape[2];
+  xfer_mesh *mesh;
+  xfer_layout *layout;
+  xfer_dtype dtype;
+  xfer_run run;
+  xfer_owner owner;
+  size_t n;
+
+  (void)state;
+  REFUSED("mesh", xfer_mesh_create(NULL, &one, 1, NULL));
+  REFUSED("mesh", xfer_mesh_create(&mesh, NULL, 1, NULL));
+  REFUSED("dtype", xfer_dtype_parse(NULL, "f32"));
+  REFUSED("dtype", xfer_dtype_parse(&dtype, NULL));
+  REFUSED("layout", xfer_layout_create(NULL, &desc));
+  REFUSED("layout", xfer_layout_create(&layout, NULL));
+  REFUSED("boxes", xfer_layout_create_boxes(NULL, &boxes));
+  REFUSED("boxes", xfer_layout_create_boxes(&layout, NULL));
+  REFUSED("flat ranges", xfer_layout_create_flat(NULL, &boxes));
+  REFUSED("flat ranges", xfer_layout_create_flat(&layout, NULL));
+  REFUSED("NULL", xfer_layout_local_shape(NULL, 0, shape));
+  REFUSED("NULL", xfer_layout_local_shape(src, 0, NULL));
+  REFUSED("not in the mesh", xfer_layout_local_shape(src, 2, shape));
+  REFUSED("NULL", xfer_layout_runs(NULL, 0, 0, &run, 1, &n));
+  REFUSED("NULL", xfer_layout_runs(src, 0, 0, NULL, 1, &n));
+  REFUSED("NULL", xfer_layout_runs(src, 0, 0, &run, 1, NULL));
+  REFUSED("dim", xfer_layout_runs(src, 0, 2, &run, 1, &n));
+  REFUSED("dim", xfer_layout_runs(src, 0, -3, &run, 1, &n));
+  REFUSED("NULL", xfer_layout_boxes(NULL, 0, shape, 0, &n));
+  REFUSED("NULL", xfer_layout_boxes(src, 0, NULL, 1, &n));
+  REFUSED("NULL", xfer_layout_boxes(src, 0, shape, 0, NULL));
+  REFUSED("NULL", xfer_layout_owners(NULL, index, &owner, 1, &n));
+  REFUSED("NULL", xfer_layout_owners(src, NULL, &owner, 1, &n));
+  REFUSED("NULL", xfer_layout_owners(src, index, NULL, 1, &n));
+  REFUSED("NULL", xfer_layout_owners(src, index, &owner, 1, NULL));
+  REFUSED("index 4 of 4", xfer_layout_owners(src, index, &owner, 1, &n));
+  REFUSED("problem", xfer_problem_parse(NULL, &layout, "f32[4] (1):R -> (1):R"));
+  REFUSED("problem", xfer_problem_parse(&layout, NULL, "f32[4] (1):R -> (1):R"));
+  REFUSED("problem", xfer_problem_parse(&layout, &layout, NULL));
+}
+
+static int no_row(void *context, int rank, const xfer_plan_report_data *report,
+                  const xfer_traffic *from, size_t n)
+{
+  (void)context;
+  (void)rank;
+  (void)report;
+  (void)from;
+  (void)n;
+  return 0;
+}
+
+static void test_plans_refuse_null_and_what_is_not_there(void **state)
+{
+  const xfer_tensor tensor = {.name = "w", .src = src, .dst = dst};
+  const xfer_tensor nameless = {.src = src, .dst = dst};
+  const xfer_tensor one_sided = {.name = "w", .src = src};
+  xfer_plan *made = NULL;
+  xfer_move move;
+  xfer_digest digest;
+  char *text;
+  int over;
+
+  (void)state;
+  REFUSED("comm is NULL", xfer_plan_create(&made, NULL, &tensor, 1, NULL));
+  REFUSED("no place", xfer_plan_create(NULL, comm, &tensor, 1, NULL));
+  REFUSED("tensors at NULL", xfer_plan_create(&made, comm, NULL, 1, NULL));
+  REFUSED("no place", xfer_plan_simulate(NULL, 2, 0, &tensor, 1, NULL));
+  REFUSED("rank 2 of 2", xfer_plan_simulate(&made, 2, 2, &tensor, 1, NULL));
+  REFUSED("rank -1 of 2", xfer_plan_simulate(&made, 2, -1, &tensor, 1, NULL));
+  REFUSED("tensors at NULL", xfer_plan_simulate(&made, 2, 0, NULL, 1, NULL));
+  REFUSED("has no name", xfer_plan_simulate(&made, 2, 0, &nameless, 1, NULL));
+  REFUSED("both layouts", xfer_plan_simulate(&made, 2, 0, &one_sided, 1, NULL));
+  REFUSED("nobody to tell", xfer_plan_traffic(2, &tensor, 1, NULL, NULL, NULL));
+  REFUSED("0 ranks", xfer_plan_traffic(0, &tensor, 1, NULL, no_row, NULL));
+  REFUSED("NULL", xfer_plan_bind(NULL, 0, NULL, NULL));
+  REFUSED("NULL", xfer_plan_commit(NULL));
+  REFUSED("NULL", xfer_plan_run(NULL, 1, NULL));
+  REFUSED("NULL", xfer_plan_wait(NULL, 0));
+  REFUSED("NULL", xfer_plan_test(NULL, &over));
+  REFUSED("no place", xfer_plan_test(plan, NULL));
+  REFUSED("NULL", xfer_plan_release(NULL));
+  REFUSED("NULL", xfer_plan_digest(NULL, &digest, 1, XFER_PLAN_SRC, NULL));
+  REFUSED("NULL", xfer_plan_check_replicas(NULL, NULL));
+  REFUSED("no place", xfer_plan_report(plan, NULL));
+  REFUSED("no place", xfer_plan_move(plan, 0, NULL));
+  REFUSED("past the last", xfer_plan_move(plan, 100, &move));
+  REFUSED("no place", xfer_plan_print(plan, NULL, 0));
+  REFUSED("NULL", xfer_plan_print(NULL, &text, 0));
+  REFUSED_AS(XFER_ERR_STATE, "simulated", xfer_plan_commit(plan));
+  REFUSED_AS(XFER_ERR_STATE, "simulated", xfer_plan_release(plan));
+  assert_null(made);
+}
+
+static int no_gather(void *context, void *all, const void *mine, size_t n_bytes)
+{
+  (void)context;
+  (void)all;
+  (void)mine;
+  (void)n_bytes;
+  return 1;
+}
+
+static void test_comms_refuse_null_and_what_is_not_there(void **state)
+{
+  xfer_comm *made = NULL;
+  xfer_operation operation = xfer_operation_bytes(1, 0, 4);
+  const xfer_operation to_nobody = xfer_operation_bytes(1, 1, 4);
+  const xfer_view view = xfer_view_dense(&made);
+  xfer_plan *exchange = NULL;
+  char byte = 0;
+
+  (void)state;
+  REFUSED("NULL", xfer_comm_create_local(NULL, 1));
+  REFUSED("0 ranks", xfer_comm_create_local(&made, 0));
+  REFUSED("NULL", xfer_comm_create_host(NULL, no_gather, NULL, 0, 1));
+  REFUSED("NULL", xfer_comm_create_host(&made, NULL, NULL, 0, 1));
+  REFUSED("rank 1 of 1", xfer_comm_create_host(&made, no_gather, NULL, 1, 1));
+  REFUSED("rank -1 of 1", xfer_comm_create_host(&made, no_gather, NULL, -1, 1));
+  REFUSED("rank 0 of 0", xfer_comm_create_host(&made, no_gather, NULL, 0, 0));
+  REFUSED("NULL", xfer_comm_set_timeout(NULL, 1));
+  REFUSED("ms", xfer_comm_set_timeout(comm, (uint64_t)INT64_MAX + 1));
+  REFUSED("NULL", xfer_comm_all_gather(NULL, &byte, &byte, 1));
+  REFUSED("NULL", xfer_comm_all_gather(comm, NULL, &byte, 1));
+  REFUSED("NULL", xfer_comm_all_gather(comm, &byte, NULL, 1));
+  REFUSED("NULL", xfer_comm_register(NULL, &byte));
+  REFUSED("NULL", xfer_comm_unregister(NULL, &byte));
+  REFUSED("not registered", xfer_comm_unregister(comm, &byte));
+  REFUSED("NULL", xfer_redistribute(NULL, src, &view, dst, &view, NULL));
+  REFUSED("NULL", xfer_exchange(NULL, NULL, NULL, 0, NULL, NULL, 0, NULL));
+  REFUSED("NULL", xfer_plan_create_exchange(&exchange, NULL, NULL, 0, NULL, 0, NULL));
+  REFUSED("NULL", xfer_plan_create_exchange(&exchange, comm, NULL, 1, NULL, 0, NULL));
+  REFUSED("operation 1", xfer_plan_create_exchange(&exchange, comm, &to_nobody, 1, NULL, 0, NULL));
+  operation.reserved = 1;
+  REFUSED("reserved", xfer_plan_create_exchange(&exchange, comm, &operation, 1, NULL, 0, NULL));
+  REFUSED("NULL", xfer_plan_bind_exchange(NULL, &view, &view));
+  REFUSED("no exchange", xfer_plan_bind_exchange(plan, &view, &view));
+  assert_null(made);
+  assert_null(exchange);
+}
+
+static void test_models_and_sides_refuse_null_and_what_is_not_there(void **state)
+{
+  xfer_rules *rules;
+  xfer_model *made = NULL;
+  xfer_side *side = NULL;
+  xfer_refit *joined = NULL;
+  xfer_model_options options = XFER_MODEL_OPTIONS_INIT;
+  const char *const half_a_rename[2] = {"a", NULL};
+  const char *const table = refit_path("table.json");
+  const int64_t shape[1] = {-1};
+  int coordinate;
+
+  (void)state;
+  REFUSED("NULL", xfer_rules_load(NULL, "rules"));
+  REFUSED("NULL", xfer_rules_load(&rules, NULL));
+  REFUSED("NULL", xfer_model_load(NULL, table, NULL));
+  REFUSED("NULL", xfer_model_load(&made, NULL, NULL));
+  options.layers_begin = -1;
+  REFUSED("layers -1 to 0", xfer_model_load(&made, table, &options));
+  options.layers_begin = 0;
+  options.experts_begin = 2;
+  options.experts_end = 2;
+  REFUSED("experts 2 to 2", xfer_model_load(&made, table, &options));
+  options.experts_begin = options.experts_end = 0;
+  options.quant = 9;
+  REFUSED("quant", xfer_model_load(&made, table, &options));
+  options.quant = XFER_QUANT_NONE;
+  options.n_renames = 1;
+  REFUSED("1 renames", xfer_model_load(&made, table, &options));
+  options.renames = half_a_rename;
+  REFUSED("rename 0 is NULL", xfer_model_load(&made, table, &options));
+  REFUSED("NULL", xfer_model_add(NULL, "a", XFER_F32, shape, 1));
+  REFUSED("NULL", xfer_model_add(model, NULL, XFER_F32, shape, 1));
+  REFUSED("NULL", xfer_model_add(model, "a", XFER_F32, NULL, 1));
+  REFUSED("dims", xfer_model_add(model, "a", XFER_F32, shape, XFER_MAX_DIMS + 1));
+  REFUSED_AS(XFER_ERR_STATE, "a refit was made", xfer_model_add(model, "a", XFER_F32, shape, 0));
+  assert_int_equal(xfer_model_load(&made, table, NULL), XFER_OK);
+  REFUSED("pattern", xfer_model_add(made, "a.{layer}", XFER_F32, shape, 0));
+  REFUSED("without a name", xfer_model_add(made, "", XFER_F32, shape, 0));
+  REFUSED("dtype", xfer_model_add(made, "a", 99, shape, 0));
+  REFUSED("size -1", xfer_model_add(made, "a", XFER_F32, shape, 1));
+  xfer_model_destroy(made);
+  REFUSED("NULL", xfer_side_create(NULL, "hf:tp2", NULL));
+  REFUSED("NULL", xfer_side_create(&side, NULL, NULL));
+  REFUSED("NULL", xfer_side_coordinate(NULL, "tp", 0, &coordinate));
+  REFUSED("NULL", xfer_side_coordinate(train, NULL, 0, &coordinate));
+  REFUSED("NULL", xfer_side_coordinate(train, "tp", 0, NULL));
+  REFUSED("NULL", xfer_side_rename(train, "a", NULL));
+  REFUSED("NULL", xfer_side_ignore(train, NULL));
+  REFUSED("NULL", xfer_side_ignore(NULL, "a"));
+  REFUSED("NULL", xfer_side_place(NULL, "a", 0));
+  REFUSED("none of the side's", xfer_side_give_whole(NULL, "a", 0));
+  REFUSED("none of the side's", xfer_side_give_whole(train, "a", 7));
+  REFUSED("element type", xfer_side_dtype(train, "a", 99));
+  REFUSED_AS(XFER_ERR_STATE, "a refit was made", xfer_side_ignore(train, "a"));
+  REFUSED("NULL", xfer_refit_create(NULL, model, train, gen));
+  REFUSED("NULL", xfer_refit_create(&joined, NULL, train, gen));
+  REFUSED("neither side", xfer_refit_create(&joined, model, NULL, NULL));
+  assert_null(joined);
+  assert_null(side);
+}
+
+static void test_refits_and_locals_refuse_null_and_what_is_not_there(void **state)
+{
+  xfer_refit_tensor tensor;
+  xfer_refit_report_data report;
+  xfer_locals *made = NULL;
+  xfer_local local;
+  xfer_local_part part;
+  xfer_view views[2];
+  const int64_t shape[1] = {1};
+  size_t n = 0;
+  int has;
+
+  (void)state;
+  (void)xfer_refit_tensors(refit, &n);
+  REFUSED("no tensor", xfer_refit_tensor_get(NULL, 0, &tensor));
+  REFUSED("no tensor", xfer_refit_tensor_get(refit, 0, NULL));
+  REFUSED("no tensor", xfer_refit_tensor_get(refit, n, &tensor));
+  REFUSED("NULL", xfer_refit_report(NULL, &report));
+  REFUSED("NULL", xfer_refit_report(refit, NULL));
+  REFUSED("argument", xfer_locals_create(NULL, refit, 0));
+  REFUSED("argument", xfer_locals_create(&made, NULL, 0));
+  REFUSED("argument", xfer_locals_create(&made, refit, -1));
+  REFUSED("", xfer_locals_get(NULL, 0, &local));
+  REFUSED("", xfer_locals_get(locals, 0, NULL));
+  REFUSED("", xfer_locals_get(locals, xfer_locals_count(locals), &local));
+  REFUSED("", xfer_locals_part(NULL, 0, 0, &part));
+  REFUSED("", xfer_locals_part(locals, 0, 0, NULL));
+  REFUSED("", xfer_locals_part(locals, xfer_locals_count(locals), 0, &part));
+  REFUSED("", xfer_locals_part(locals, 0, 1000, &part));
+  REFUSED("", xfer_locals_give(NULL, XFER_SIDE_TRAIN, "a", XFER_F32, &n, shape, NULL, 1));
+  REFUSED("", xfer_locals_give(locals, XFER_SIDE_TRAIN, NULL, XFER_F32, &n, shape, NULL, 1));
+  REFUSED("", xfer_locals_give(locals, XFER_SIDE_TRAIN, "a", XFER_F32, &n, NULL, NULL, 1));
+  REFUSED("side 9", xfer_locals_give(locals, 9, "a", XFER_F32, &n, shape, NULL, 1));
+  REFUSED("-1 dims", xfer_locals_give(locals, XFER_SIDE_GEN, "a", XFER_F32, &n, shape, NULL, -1));
+  REFUSED("no tensor", xfer_locals_view(NULL, 0, &views[0], &views[1], &has));
+  REFUSED("no tensor", xfer_locals_view(locals, 0, NULL, &views[1], &has));
+  REFUSED("no tensor", xfer_locals_view(locals, 0, &views[0], NULL, &has));
+  REFUSED("no tensor", xfer_locals_view(locals, 0, &views[0], &views[1], NULL));
+  REFUSED("no tensor", xfer_locals_view(locals, n, &views[0], &views[1], &has));
+  REFUSED("NULL", xfer_locals_bind(NULL, plan));
+  REFUSED("NULL", xfer_locals_bind(locals, NULL));
+  REFUSED("NULL", xfer_locals_take_misc(NULL, NULL, NULL));
+  REFUSED("NULL", xfer_locals_wait(NULL, plan, 0));
+  REFUSED("NULL", xfer_locals_wait(locals, NULL, 0));
+  assert_null(made);
+}
+
+/* What has no status has an answer for NULL. */
+static void test_null_is_destroyed_and_is_empty(void **state)
+{
+  size_t n = 1;
+
+  (void)state;
+  xfer_mesh_destroy(NULL);
+  xfer_layout_destroy(NULL);
+  xfer_plan_destroy(NULL);
+  xfer_comm_destroy(NULL);
+  xfer_rules_destroy(NULL);
+  xfer_model_destroy(NULL);
+  xfer_side_destroy(NULL);
+  xfer_refit_destroy(NULL);
+  xfer_locals_destroy(NULL);
+  xfer_text_free(NULL);
+  assert_int_equal(xfer_layout_shape(NULL, NULL), 0);
+  assert_int_equal(xfer_comm_rank(NULL), -1);
+  assert_int_equal(xfer_comm_size(NULL), 0);
+  assert_int_equal(xfer_refit_ranks(NULL), 0);
+  assert_null(xfer_refit_tensors(NULL, &n));
+  assert_int_equal(n, 0);
+}
+
+int main(void)
+{
+  const struct CMUnitTest tests[] = {
+      cmocka_unit_test(test_layouts_refuse_null_and_what_is_not_there),
+      cmocka_unit_test(test_plans_refuse_null_and_what_is_not_there),
+      cmocka_unit_test(test_comms_refuse_null_and_what_is_not_there),
+      cmocka_unit_test(test_models_and_sides_refuse_null_and_what_is_not_there),
+      cmocka_unit_test(test_refits_and_locals_refuse_null_and_what_is_not_there),
+      cmocka_unit_test(test_null_is_destroyed_and_is_empty),
+  };
+
+  return cmocka_run_group_tests(tests, begin, end);
+}
