@@ -65,7 +65,8 @@ XFER_API XFER_MUST_CHECK xfer_status xfer_comm_create_host(xfer_comm **comm,
                                                            xfer_all_gather_fn all_gather,
                                                            void *context, int rank, int size);
 
-/** Give a comm back; NULL is fine. Its plans must be gone. Not collective. */
+/** Give a comm back; NULL is fine. Its plans must be gone. Not collective: over NCCL it waits for
+ * the others of its host for 2 seconds at most, and what they still hold up ends without it. */
 XFER_API void xfer_comm_destroy(xfer_comm *comm);
 /** This rank. */
 XFER_API int xfer_comm_rank(const xfer_comm *comm);

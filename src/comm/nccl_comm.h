@@ -1,5 +1,5 @@
 /* What the files of the NCCL transport share. nccl.c: rounds and broadcasts; nccl_control.c: host
- * bytes; nccl_create.c: makers. */
+ * bytes; nccl_create.c: makers; nccl_end.c: the end. */
 #ifndef XFI_NCCL_COMM_H
 #define XFI_NCCL_COMM_H
 
@@ -82,6 +82,9 @@ xfer_status xfi_nccl_connect(xfi_comm *comm, const bool *peers, bool broadcasts,
                              xfi_deadline deadline);
 void xfi_nccl_abort_data(xfi_comm *comm, const char *why);
 xfer_status xfi_nccl_check_data(xfi_comm *comm);
+
+/* nccl_end.c: give both communicators back, waiting for no other rank for long. */
+void xfi_nccl_end(xfi_nccl_comm *comm);
 
 /* nccl_control.c */
 xfer_status xfi_nccl_all_gather(xfi_comm *comm, void *all, const void *mine, size_t n_bytes,

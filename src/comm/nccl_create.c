@@ -10,24 +10,7 @@
 #include <string.h>
 #include <time.h>
 
-enum {
-  CREATE_TIMEOUT_MS = 10 * 60 * 1000,
-  FINISH_TIMEOUT_MS = 5000, /* for finalising at destroy, before aborting instead */
-  PAUSE_NS = 20 * 1000
-};
-
-/* Lets NCCL flush what peers may still be reading; a rank that is gone must not hold us up. */
-static void nccl_finish(xfi_nccl *nccl)
-{
-  xfi_deadline deadline = xfi_deadline_after(FINISH_TIMEOUT_MS);
-
-  if (nccl->handle == NULL) return;
-  ncclResult_t result = ncclCommFinalize(nccl->handle);
-  if (xfi_nccl_launched(nccl, result, "ncclCommFinalize", deadline) != XFER_OK)
-    return; /* it aborted */
-  (void)ncclCommDestroy(nccl->handle);
-  nccl->handle = NULL;
-}
+enum { CREATE_TIMEOUT_MS = 10 * 60 * 1000, PAUSE_NS = 20 * 1000 };
 
 static void nccl_destroy(xfi_comm *base)
 {
@@ -35,8 +18,7 @@ static void nccl_destroy(xfi_comm *base)
 
   if (comm == NULL) return;
   xfi_alarm_clear(comm->alarms, &comm->alarm);
-  nccl_finish(&comm->data);
-  nccl_finish(&comm->control);
+  xfi_nccl_end(comm);
   (void)pthread_mutex_destroy(&comm->lock);
   if (comm->done != NULL) (void)cudaEventDestroy(comm->done);
   if (comm->control_done != NULL) (void)cudaEventDestroy(comm->control_done);

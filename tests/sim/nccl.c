@@ -96,6 +96,7 @@ struct ncclComm {
   int device;
   bool blocking;
   bool aborted;
+  bool leaves; /* in its destroy */
   int refs;
   launch *pending;
   uint64_t launched; /* kernels */
@@ -724,10 +725,21 @@ ncclResult_t ncclCommFinalize(ncclComm_t comm)
   return leave(comm->blocking || has_ended(comm) ? ncclSuccess : ncclInProgress);
 }
 
+static bool all_leave(void *context)
+{
+  const struct ncclComm *comm = context;
+
+  for (int r = 0; r < comm->job->size; r++)
+    if (comm->job->comms[r] != NULL && !comm->job->comms[r]->leaves) return false;
+  return true;
+}
+
 ncclResult_t ncclCommDestroy(ncclComm_t comm)
 {
   NCCL_ENTER();
   sim_wait_until(has_ended, comm, "an NCCL communicator to end");
+  comm->leaves = true;
+  if (sim.config.nccl_ends_together) sim_wait_until(all_leave, comm, "all ranks to destroy theirs");
   comm_release(comm);
   return leave(ncclSuccess);
 }

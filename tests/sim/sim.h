@@ -46,6 +46,7 @@ typedef struct sim_config {
   int connections;             /* hardware queues that a device's streams share; 0: one each */
   bool eager;                  /* never lag on purpose */
   bool deaf;                   /* streams do not wait for words: a tester must notice */
+  bool nccl_ends_together;     /* its destroy waits for that of all ranks, as within a host */
 } sim_config;
 
 /* Set the machine up, or change it. Nothing may be in flight. */

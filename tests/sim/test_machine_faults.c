@@ -393,6 +393,30 @@ static void test_e16_threads_of_the_library_take_no_signals(void)
   in_world(2, COMM_NCCL, (sim_config){.seed = 0}, live_a_while);
 }
 
+/* A rank gives its comm back while the other keeps its own for a while. */
+static void leave_alone(int rank)
+{
+  enum { KEPT_MS = 4000, SOON_MS = 3000 };
+  int64_t began;
+
+  commit_one(rank, RING, XFER_LANE_PACKED, TIMEOUT_MS);
+  world_run(plans[rank], &tensors[rank], 1, 1, world_stream());
+  xfer_plan_destroy(plans[rank]);
+  ranks_barrier();
+  began = world_ms();
+  if (rank == 1) world_sleep_ms(KEPT_MS);
+  xfer_comm_destroy(w.comms[rank]);
+  if (rank == 0) NEED(world_ms() - began < SOON_MS);
+  ranks_barrier();
+  w.comms[rank] = NULL;
+  plans[rank] = NULL;
+}
+
+static void test_a_comm_ends_before_its_peers(void)
+{
+  in_world(2, COMM_NCCL, (sim_config){.nccl_ends_together = true}, leave_alone);
+}
+
 /* 300 plans that have run, of 8 ranks: waits that are over take no room. */
 static void many_plans(int rank)
 {
@@ -433,6 +457,7 @@ int main(int argc, char **argv)
       {"e16_no_page_where_none_is_needed", test_e16_no_page_where_none_is_needed},
       {"e16_threads_of_the_library_take_no_signals",
        test_e16_threads_of_the_library_take_no_signals},
+      {"a_comm_ends_before_its_peers", test_a_comm_ends_before_its_peers},
       {"e16_waits_that_are_over_take_no_room", test_e16_waits_that_are_over_take_no_room},
   };
 

@@ -1,0 +1,122 @@
+/*
+ * The end of communicators. NCCL's destroy waits until all ranks of the host have come to it, while
+ * giving a comm back waits for no other rank: so a thread goes there. It is waited for a while,
+ * which is enough where the others come too; else it is left behind, and ends when they do or with
+ * the process.
+ */
+#include "nccl_comm.h"
+
+#include "alloc.h"
+
+#include <signal.h>
+
+enum {
+  FLUSH_MS = 5000, /* for what is on its way; then it is aborted */
+  AWAIT_MS = 2000
+};
+
+typedef struct ending {
+  xfi_nccl data;
+  xfi_nccl control;
+  int ordinal; /* of the CUDA device */
+  pthread_mutex_t lock;
+  pthread_cond_t ended;
+  bool is_over;
+  bool is_left; /* behind: the last one frees it */
+} ending;
+
+/* Lets NCCL flush what peers may still be reading. */
+static void end_one(xfi_nccl *nccl)
+{
+  const xfi_deadline deadline = xfi_deadline_after(FLUSH_MS);
+  ncclResult_t result;
+
+  if (nccl->handle == NULL) return;
+  result = ncclCommFinalize(nccl->handle);
+  if (xfi_nccl_launched(nccl, result, "ncclCommFinalize", deadline) == XFER_OK)
+    (void)ncclCommDestroy(nccl->handle);
+  nccl->handle = NULL;
+}
+
+static void ending_free(ending *e)
+{
+  (void)pthread_cond_destroy(&e->ended);
+  (void)pthread_mutex_destroy(&e->lock);
+  xfi_free(e);
+}
+
+static void *end_main(void *argument)
+{
+  ending *e = argument;
+  enum cudaStreamCaptureMode mode = cudaStreamCaptureModeRelaxed;
+  bool is_left;
+
+  (void)cudaThreadExchangeStreamCaptureMode(&mode); /* nothing of ours is captured */
+  (void)cudaSetDevice(e->ordinal);
+  end_one(&e->data);
+  end_one(&e->control);
+  (void)pthread_mutex_lock(&e->lock);
+  e->is_over = true;
+  is_left = e->is_left;
+  (void)pthread_cond_signal(&e->ended);
+  (void)pthread_mutex_unlock(&e->lock);
+  if (is_left) ending_free(e);
+  return NULL;
+}
+
+/* The program's signals are not for this thread. */
+static bool start_thread(ending *e)
+{
+  sigset_t all;
+  sigset_t before;
+  pthread_t thread;
+
+  (void)sigfillset(&all);
+  (void)pthread_sigmask(SIG_SETMASK, &all, &before);
+  const bool started = pthread_create(&thread, NULL, end_main, e) == 0;
+  (void)pthread_sigmask(SIG_SETMASK, &before, NULL);
+  if (started) (void)pthread_detach(thread);
+  return started;
+}
+
+static void await(ending *e)
+{
+  const struct timespec until = xfi_deadline_timespec(xfi_deadline_after(AWAIT_MS));
+  int error = 0;
+  bool is_over;
+
+  (void)pthread_mutex_lock(&e->lock);
+  while (!e->is_over && error == 0)
+    error = pthread_cond_timedwait(&e->ended, &e->lock, &until);
+  is_over = e->is_over;
+  e->is_left = !is_over;
+  (void)pthread_mutex_unlock(&e->lock);
+  if (is_over) ending_free(e);
+}
+
+void xfi_nccl_end(xfi_nccl_comm *comm)
+{
+  pthread_condattr_t attr;
+  ending *e = xfi_calloc(1, sizeof *e);
+
+  if (e == NULL) { /* at least it waits for no peer that has failed */
+    xfi_nccl_break(&comm->data, "");
+    xfi_nccl_break(&comm->control, "");
+    return;
+  }
+  e->data = comm->data;
+  e->control = comm->control;
+  e->ordinal = comm->ordinal;
+  comm->data.handle = comm->control.handle = NULL;
+  (void)pthread_condattr_init(&attr);
+  (void)pthread_condattr_setclock(&attr, CLOCK_MONOTONIC);
+  (void)pthread_cond_init(&e->ended, &attr);
+  (void)pthread_condattr_destroy(&attr);
+  (void)pthread_mutex_init(&e->lock, NULL);
+  if (!start_thread(e)) {
+    e->is_left = true;
+    (void)end_main(e);
+    return;
+  }
+  await(e);
+}
