@@ -5,6 +5,7 @@
 #ifndef XFI_CONVERT_H
 #define XFI_CONVERT_H
 
+#include <stdbool.h>
 #include <stdint.h>
 
 #include "xfer/xfer.h"
@@ -13,18 +14,31 @@
 typedef enum xfi_convert_op {
   XFI_CONVERT_AS_IT_IS = 0,
   XFI_CONVERT_TIMES = 1,
-  XFI_CONVERT_PLUS = 2
+  XFI_CONVERT_PLUS = 2,
+  /* Of blocks (block_scales.h): by the scale of its run; and the other way round, that is found. */
+  XFI_CONVERT_BLOCKS = 3,
+  XFI_CONVERT_AMAX = 4,
+  /* From what a block's elements come to, an f32, to its scale; by xfer_block_scale. */
+  XFI_CONVERT_TO_SCALE = 5
 } xfi_convert_op;
 
-/* One conversion. The types are f32, bf16, f16; as a destination also f8e4m3 and f8e5m2. */
+/* One conversion. The types are f32, bf16, f16; as a destination also f8e4m3 and f8e5m2; and from
+ * f32, which is a power of two then, f8e8m0. */
 typedef struct xfi_convert {
   uint8_t from; /* xfer_dtype */
   uint8_t to;
   uint8_t src_bytes; /* of an element */
   uint8_t dst_bytes;
-  uint32_t op; /* xfi_convert_op */
-  float value; /* of it */
+  uint32_t op;                 /* xfi_convert_op */
+  float value;                 /* of it */
+  uint32_t scale;              /* xfer_block_scale */
+  const int64_t *scale_stride; /* of blocks: [n_dims] of the copy, elements. Not owned */
 } xfi_convert;
+
+static inline bool xfi_convert_has_scales(const xfi_convert *convert)
+{
+  return convert->op == XFI_CONVERT_BLOCKS || convert->op == XFI_CONVERT_AMAX;
+}
 
 /*
  * n elements, one after the other on both sides, which need not be aligned. Rounding is to nearest
@@ -33,5 +47,9 @@ typedef struct xfi_convert {
  * 0x7fc0, 0x7e00, 0x7f; bf16 to f32 as it is keeps its bits.
  */
 void xfi_ref_convert(char *dst, const char *src, int64_t n, const xfi_convert *convert);
+
+/* A run of a copy whose runs have scales, by that. */
+void xfi_ref_run_with_scale(char *dst, const char *src, int64_t n, const xfi_convert *convert,
+                            float *scale);
 
 #endif

@@ -26,11 +26,18 @@ typedef struct xfi_copy {
   char *dst;
   int64_t run_bytes;          /* contiguous on both sides; at least 1 */
   const xfi_convert *convert; /* NULL: bytes stay as they are. Not owned */
+  float *scales;              /* of blocks: that of the first run */
   int64_t n_dims;             /* 0 to XFI_COPY_DIMS; 0: one run */
   int64_t extent[XFI_COPY_DIMS];
   int64_t src_stride[XFI_COPY_DIMS];
   int64_t dst_stride[XFI_COPY_DIMS];
 } xfi_copy;
+
+/* Do runs have scales? Such a copy keeps its dims as they are. */
+static inline bool xfi_copy_has_scales(const xfi_copy *copy)
+{
+  return copy->convert != NULL && xfi_convert_has_scales(copy->convert);
+}
 
 /* Bytes of a run in src. */
 static inline int64_t xfi_copy_src_run(const xfi_copy *copy)

@@ -41,6 +41,44 @@ XFER_API xfer_conversion xfer_convert_scale(float scale);
  * other as 1 + x. */
 XFER_API xfer_conversion xfer_convert_add(float value);
 
+/** What the scale of a block is, with amax the largest magnitude in it; 448 is the largest number
+ * of f8e4m3. */
+typedef enum xfer_block_scale {
+  XFER_SCALE_F32 = 0,   /**< max(amax, 1e-4) / 448. */
+  XFER_SCALE_POW2 = 1,  /**< 2^ceil(log2(that)), log2 rounded to f32: as torch and vLLM do it. */
+  XFER_SCALE_UE8M0 = 2, /**< The power of two not below that: as DeepGEMM does it. Of a bf16 source
+                             without infinities and NaNs the same as POW2. */
+  XFER_SCALE_MX = 3     /**< MXFP8's: as POW2 of max(amax, 2^-126) / 448, from 2^-127 to 2^127. */
+} xfer_block_scale;
+
+/**
+ * To f8e4m3 by blocks of `rows` x `columns` of the last two dims, ragged at the tensor's ends: x *
+ * (1 / scale) in f32, rounded to f8e4m3. Another tensor of the plan has the scales; see
+ * xfer_convert_scales_of().
+ *
+ * Blocks are the tensor's, whatever holds them: a rank that has a part of one asks the others for
+ * what theirs come to, before the first byte travels. Elements travel as f8e4m3, and no copy of the
+ * weights is made; each rank keeps the scales of what it holds, 4 bytes a block.
+ *
+ * By 128 x 128 and F32 or POW2 bit-equal to per_block_cast_to_fp8() of vLLM 0.33
+ * (vllm/utils/deep_gemm.py) in torch, F32 or UE8M0 to the function of that name of DeepGEMM
+ * (deep_gemm/utils/math.py), by 1 x 128 to its per_token_cast_to_fp8(), by 1 x 32 and MX to
+ * _mxfp8_e4m3_quantize_torch() of vLLM; but NaNs are all 0x7f.
+ *
+ * @param rows     1 to 65535.
+ * @param columns  1 to 65535.
+ * @param scale    xfer_block_scale
+ */
+XFER_API xfer_conversion xfer_convert_blocks(int rows, int columns, int scale);
+
+/**
+ * The scales of another tensor's blocks: of as many dims, and of size ceil(n / rows) and ceil(n /
+ * columns) in the last two. Such a tensor has no source layout, here NULL, and no source view. Its
+ * destination is f32, or where they are powers of two f8e8m0.
+ * @param tensor  Index into the array given at create. It has a conversion by blocks.
+ */
+XFER_API xfer_conversion xfer_convert_scales_of(size_t tensor);
+
 /** One tensor of a plan. */
 typedef struct xfer_tensor {
   const char *name;           /**< For errors and reports; part of what ranks must agree on. */

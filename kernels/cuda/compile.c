@@ -165,6 +165,30 @@ static xfer_status add_converting(xfi_cuda_table *table, const xfi_copy *c, int6
                   tile_bytes / (n_elems * wide));
 }
 
+/* Where runs have scales: words of as many elements as have 16 bytes in the source, or one by one.
+ */
+static xfer_status add_blocks(xfi_cuda_table *table, const xfi_copy *c, int64_t tile_bytes)
+{
+  const xfi_convert *v = c->convert;
+  const bool stores = v->op == XFI_CONVERT_BLOCKS;
+  int64_t n_elems = WORD_BYTES_MAX / v->src_bytes;
+  uint64_t src_bits = (uint64_t)(uintptr_t)c->src;
+  uint64_t dst_bits = (uint64_t)c->run_bytes | (stores ? (uint64_t)(uintptr_t)c->dst : 0);
+  xfi_cuda_piece piece;
+
+  for (int64_t d = 0; d < c->n_dims; d++) {
+    src_bits |= (uint64_t)c->src_stride[d];
+    if (stores) dst_bits |= (uint64_t)c->dst_stride[d];
+  }
+  if (src_bits % WORD_BYTES_MAX != 0 || dst_bits % (uint64_t)n_elems != 0) n_elems = 1;
+  piece = piece_of(c, (uint32_t)__builtin_ctzll((unsigned long long)n_elems));
+  piece.convert = *v;
+  piece.scales = c->scales;
+  for (int64_t d = 0; d < c->n_dims; d++)
+    piece.scale_stride[c->n_dims - 1 - d] = (uint32_t)v->scale_stride[d];
+  return add_runs(table, c, piece, c->run_bytes / n_elems, tile_bytes / (n_elems * v->src_bytes));
+}
+
 /* The dim along which src is fastest, if it is not dst's fastest and a tile pays; else -1. */
 static int64_t swapped_dim(const xfi_copy *c, uint32_t word_log2)
 {
@@ -217,9 +241,12 @@ static xfer_status add_copy(xfi_cuda_program *program, const xfi_copy *c, int64_
     high.extent[widest] -= low.extent[widest];
     high.dst += low.extent[widest] * c->dst_stride[widest];
     if (c->src != NULL) high.src += low.extent[widest] * c->src_stride[widest];
+    if (xfi_copy_has_scales(c))
+      high.scales += low.extent[widest] * c->convert->scale_stride[widest];
     XFI_TRY(add_copy(program, &low, tile_bytes));
     return add_copy(program, &high, tile_bytes);
   }
+  if (xfi_copy_has_scales(c)) return add_blocks(&program->blocks, c, tile_bytes);
   if (c->convert != NULL) return add_converting(&program->converts, c, tile_bytes);
   uint32_t word_log2 = word_log2_of(c);
   int64_t fast = swapped_dim(c, word_log2);
@@ -270,5 +297,7 @@ void xfi_cuda_program_free(xfi_cuda_program *program)
   xfi_free(program->swapped.first_tile);
   xfi_free(program->converts.pieces);
   xfi_free(program->converts.first_tile);
+  xfi_free(program->blocks.pieces);
+  xfi_free(program->blocks.first_tile);
   *program = (xfi_cuda_program){.rows = {.pieces = NULL}};
 }

@@ -8,6 +8,8 @@
  */
 #include "tiles.cuh"
 
+#include "block_scales.h"
+
 #include <cuda_bf16.h>
 #include <cuda_fp16.h>
 #include <cuda_fp8.h>
@@ -52,9 +54,21 @@ template <int n_bytes> __device__ __forceinline__ uint32_t nan_number(float x, u
   return sign | 0x7f;
 }
 
+/* From an amax to its scale. */
+__device__ __forceinline__ uint32_t scale_number(uint32_t amax, uint32_t how)
+{
+  const float eps = xfi_block_eps(how);
+
+  if (amax >= XFI_BLOCKS_INF) return xfi_scale_of_none(amax, how);
+  return xfi_scale_of(__float_as_uint(__fdiv_rn(fmaxf(__uint_as_float(amax), eps), 448)), how);
+}
+
 template <int from_bytes, int to_bytes>
 __device__ __forceinline__ uint32_t convert_number(uint32_t bits, const xfi_convert &c)
 {
+  if (from_bytes == 4 && to_bytes == 4 && c.op == XFI_CONVERT_TO_SCALE)
+    return scale_number(bits, c.scale);
+  if (from_bytes == 4 && to_bytes == 1 && c.to == XFER_F8E8M0) return bits >> 23 & 0xff;
   float x = load_number<from_bytes>(bits, c.from);
 
   if (from_bytes == 2 && to_bytes == 4 && c.op == XFI_CONVERT_AS_IT_IS) return __float_as_uint(x);

@@ -1,11 +1,11 @@
 /*
  * C launchers of the CUDA kernels, and the tables that they read.
  *
- * xfi_cuda_compile() turns copies into three tables: rows (kernels/cuda/rows.cu), where the fast
- * dims of both sides agree, swapped (kernels/cuda/swapped.cu), where they do not, and converts
- * (kernels/cuda/convert.cu), where elements change. A table is an array of pieces and the running
- * sum of their tiles; a warp (rows, converts) or a block (swapped) finds the piece of a tile by
- * searching the sum.
+ * xfi_cuda_compile() turns copies into four tables: rows (kernels/cuda/rows.cu), where the fast
+ * dims of both sides agree, swapped (kernels/cuda/swapped.cu), where they do not, converts
+ * (kernels/cuda/convert.cu), where elements change, and blocks (kernels/cuda/blocks.cu), where they
+ * do by scales. A table is an array of pieces and the running sum of their tiles; a warp (rows,
+ * converts, blocks) or a block of threads (swapped) finds the piece of a tile by searching the sum.
  */
 #ifndef XFI_CUDA_LAUNCH_H
 #define XFI_CUDA_LAUNCH_H
@@ -48,8 +48,10 @@ typedef struct xfi_cuda_piece {
   uint32_t tile_cols; /* words of each */
   uint32_t word_log2; /* a word has 1 << word_log2 bytes, 1 to 16; converts: so many elements */
   xfi_convert convert;
+  float *scales; /* blocks: that of the first run */
   uint32_t n_dims;
   xfi_cuda_div by_tile_cols;
+  uint32_t scale_stride[XFI_COPY_DIMS]; /* scales */
   uint32_t extent[XFI_COPY_DIMS];
   xfi_cuda_div by_extent[XFI_COPY_DIMS];
   int64_t src_stride[XFI_COPY_DIMS]; /* bytes */
@@ -78,6 +80,7 @@ typedef struct xfi_cuda_program {
   xfi_cuda_table rows;
   xfi_cuda_table swapped;
   xfi_cuda_table converts;
+  xfi_cuda_table blocks;
 } xfi_cuda_program;
 
 /* The tables of `copies`, for launches of about `n_blocks` blocks. Free with
@@ -136,6 +139,7 @@ void xfi_cuda_digest_table_free(xfi_cuda_digest_table *table);
 xfer_status xfi_cuda_rows_load(void);
 xfer_status xfi_cuda_swapped_load(void);
 xfer_status xfi_cuda_converts_load(void);
+xfer_status xfi_cuda_blocks_load(void);
 xfer_status xfi_cuda_flags_load(void);
 xfer_status xfi_cuda_digest_load(void);
 /* Loads the kernels on the current device. Left to itself the driver loads a kernel at its first
@@ -147,6 +151,7 @@ static inline xfer_status xfi_cuda_kernels_load(void)
 
   if (st == XFER_OK) st = xfi_cuda_swapped_load();
   if (st == XFER_OK) st = xfi_cuda_converts_load();
+  if (st == XFER_OK) st = xfi_cuda_blocks_load();
   if (st == XFER_OK) st = xfi_cuda_flags_load();
   return st == XFER_OK ? xfi_cuda_digest_load() : st;
 }
@@ -155,6 +160,7 @@ static inline xfer_status xfi_cuda_kernels_load(void)
 xfer_status xfi_cuda_copy_rows(const xfi_cuda_job *job, xfer_stream stream);
 xfer_status xfi_cuda_copy_swapped(const xfi_cuda_job *job, xfer_stream stream);
 xfer_status xfi_cuda_copy_converts(const xfi_cuda_job *job, xfer_stream stream);
+xfer_status xfi_cuda_copy_blocks(const xfi_cuda_job *job, xfer_stream stream);
 xfer_status xfi_cuda_digest(const xfi_cuda_digest_job *job, xfer_stream stream);
 
 /* Store `value` to each flag, own or a peer's, after all earlier work on `stream` is visible to

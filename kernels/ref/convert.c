@@ -6,6 +6,9 @@
 
 #include <string.h>
 
+#include "block_scales.h"
+#include "kernels.h"
+
 #define SIGN UINT32_C(0x80000000)
 #define F32_INF UINT32_C(0x7f800000)
 #define F32_NAN UINT32_C(0x7fc00000)
@@ -149,6 +152,84 @@ static inline float plus(float x, float value)
   return x != x ? x : x + value;
 }
 
+/* ---- blocks -------------------------------------------------------------------------------- */
+
+/* The exponent of a power of two; a NaN stays one. */
+static void to_exponents(char *dst, const char *src, int64_t n)
+{
+  for (int64_t i = 0; i < n; i++)
+    *(uint8_t *)(dst + i) = (uint8_t)(bits_of(load_f32(src + 4 * i)) >> 23);
+}
+
+static void to_scales(char *dst, const char *src, int64_t n, uint32_t how)
+{
+  for (int64_t i = 0; i < n; i++) {
+    const float amax = load_f32(src + 4 * i);
+    const float eps = xfi_block_eps(how);
+    uint32_t bits = bits_of(amax);
+
+    if (bits >= XFI_BLOCKS_INF)
+      bits = xfi_scale_of_none(bits, how);
+    else
+      bits = xfi_scale_of(bits_of((amax < eps ? eps : amax) / 448), how);
+    memcpy(dst + 4 * i, &bits, sizeof bits);
+  }
+}
+
+#define BLOCK_LOOPS(from, from_bytes)                                                              \
+  static void quantise_##from(char *dst, const char *src, int64_t n, float inverse)                \
+  {                                                                                                \
+    for (int64_t i = 0; i < n; i++) {                                                              \
+      const float x = load_##from(src + (from_bytes)*i) * inverse;                                 \
+                                                                                                   \
+      if (x == x)                                                                                  \
+        store_f8e4m3(dst + i, x);                                                                  \
+      else                                                                                         \
+        *(uint8_t *)(dst + i) = 0x7f;                                                              \
+    }                                                                                              \
+  }                                                                                                \
+  static uint32_t amax_##from(const char *src, int64_t n)                                          \
+  {                                                                                                \
+    uint32_t most = 0;                                                                             \
+                                                                                                   \
+    for (int64_t i = 0; i < n; i++) {                                                              \
+      const uint32_t magnitude = bits_of(load_##from(src + (from_bytes)*i)) & ~SIGN;               \
+                                                                                                   \
+      if (magnitude > most) most = magnitude;                                                      \
+    }                                                                                              \
+    return most;                                                                                   \
+  }
+
+BLOCK_LOOPS(f32, 4)
+BLOCK_LOOPS(bf16, 2)
+BLOCK_LOOPS(f16, 2)
+
+void xfi_ref_run_with_scale(char *dst, const char *src, int64_t n, const xfi_convert *convert,
+                            float *scale)
+{
+  const uint8_t from = convert->from;
+  uint32_t most;
+  uint32_t held;
+
+  if (convert->op == XFI_CONVERT_BLOCKS) {
+    const float inverse = 1 / *scale;
+
+    if (from == XFER_F32)
+      quantise_f32(dst, src, n, inverse);
+    else if (from == XFER_BF16)
+      quantise_bf16(dst, src, n, inverse);
+    else
+      quantise_f16(dst, src, n, inverse);
+    return;
+  }
+  if (from == XFER_F32)
+    most = amax_f32(src, n);
+  else
+    most = from == XFER_BF16 ? amax_bf16(src, n) : amax_f16(src, n);
+  memcpy(&held, scale, sizeof held);
+  if (most > held) memcpy(scale, &most, sizeof most);
+}
+
 /* ---- loops -------------------------------------------------------------------------------- */
 
 typedef void loop_fn(char *dst, const char *src, int64_t n, const xfi_convert *convert);
@@ -209,6 +290,14 @@ void xfi_ref_convert(char *dst, const char *src, int64_t n, const xfi_convert *c
   int row = 0;
   int column = 0;
 
+  if (convert->to == XFER_F8E8M0) {
+    to_exponents(dst, src, n);
+    return;
+  }
+  if (convert->op == XFI_CONVERT_TO_SCALE) {
+    to_scales(dst, src, n, convert->scale);
+    return;
+  }
   while (row < 2 && order[row] != convert->from)
     row++;
   while (column < 4 && order[column] != convert->to)

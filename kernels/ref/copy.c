@@ -85,7 +85,7 @@ static void merge_dims(xfi_copy *copy)
 
 void xfi_copy_simplify(xfi_copy *copy)
 {
-  if (xfi_copy_bytes(copy) == 0) return;
+  if (xfi_copy_bytes(copy) == 0 || xfi_copy_has_scales(copy)) return;
   drop_single_dims(copy);
   sort_dims(copy);
   merge_dims(copy);
@@ -228,10 +228,33 @@ static void copy_one(const xfi_copy *copy)
   }
 }
 
+/* Dims from d on, each run with its scale. */
+static void copy_with_scales(const xfi_copy *copy, int64_t d, char *dst, const char *src,
+                             float *scales)
+{
+  const int64_t *strides = copy->convert->scale_stride;
+
+  if (d == copy->n_dims) {
+    xfi_ref_run_with_scale(dst, src, copy->run_bytes / copy->convert->dst_bytes, copy->convert,
+                           scales);
+    return;
+  }
+  for (int64_t i = 0; i < copy->extent[d]; i++)
+    copy_with_scales(copy, d + 1, dst + i * copy->dst_stride[d], src + i * copy->src_stride[d],
+                     scales + i * strides[d]);
+}
+
 void xfi_ref_copy(const xfi_copy *copies, size_t n_copies)
 {
-  for (size_t i = 0; i < n_copies; i++)
-    if (xfi_copy_bytes(&copies[i]) != 0) copy_one(&copies[i]);
+  for (size_t i = 0; i < n_copies; i++) {
+    const xfi_copy *c = &copies[i];
+
+    if (xfi_copy_bytes(c) == 0) continue;
+    if (xfi_copy_has_scales(c))
+      copy_with_scales(c, 0, c->dst, c->src, c->scales);
+    else
+      copy_one(c);
+  }
 }
 
 /* ---- streams ------------------------------------------------------------------------------ */

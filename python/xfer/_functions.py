@@ -100,6 +100,8 @@ CORE: dict[str, Prototype] = {
     "xfer_convert_cast": _f(c_uint64),
     "xfer_convert_scale": _f(c_uint64, scale=c_float),
     "xfer_convert_add": _f(c_uint64, value=c_float),
+    "xfer_convert_blocks": _f(c_uint64, rows=c_int, columns=c_int, scale=c_int),
+    "xfer_convert_scales_of": _f(c_uint64, tensor=c_size_t),
     "xfer_plan_create_exchange": _f(
         STATUS,
         plan=_out,

@@ -23,6 +23,7 @@ __all__ = ["Conversion", "Plan", "PlanOptions", "redistribute"]
 
 _VERIFY = 1
 _SIDES = {"src": 0, "dst": 1}
+_SCALES = {"f32": 0, "pow2": 1, "ue8m0": 2, "mx": 3}
 _LANES = {"auto": 0, "direct": 1, "packed": 2, "broadcast": 3}
 
 
@@ -46,6 +47,25 @@ class Conversion(int):
     def add(cls, value: float) -> Conversion:
         """Plus `value` in f32 first: for norms that one side keeps as x and the other as 1 + x."""
         return cls(lib.xfer_convert_add(value))
+
+    @classmethod
+    def blocks(cls, rows: int, columns: int, scale: str = "f32") -> Conversion:
+        """To f8e4m3 by blocks of the last two dims, as vLLM and DeepGEMM quantise weights.
+
+        scale: "f32", amax / 448; "pow2", "ue8m0", powers of two as vLLM's and as DeepGEMM's code makes them; "mx",
+        those of MXFP8, for blocks of 1 x 32. Another tensor, with `scales_of`, has the scales.
+        """
+        if scale not in _SCALES:
+            raise ValueError(f"there is no scale {scale!r}: it is one of {', '.join(_SCALES)}")
+        return cls(lib.xfer_convert_blocks(rows, columns, _SCALES[scale]))
+
+    @classmethod
+    def scales_of(cls, tensor: int) -> Conversion:
+        """The scales of the blocks of another tensor, by its index: ceil(n / rows) by ceil(n / columns) of them.
+
+        Such a tensor has no source layout and no source view. Its destination is f32, or f8e8m0 for powers of two.
+        """
+        return cls(lib.xfer_convert_scales_of(tensor))
 
 
 Tensors = Sequence[tuple[str, Layout | None, Layout | None] | tuple[str, Layout | None, Layout | None, Conversion]]

@@ -24,11 +24,14 @@ static xfer_status check_tensors(const xfer_tensor *tensors, size_t n_tensors, b
 
   XFI_CHECK(n_tensors == 0 || tensors != NULL, XFER_ERR_ARG, "%zu tensors at NULL", n_tensors);
   for (size_t t = 0; t < n_tensors; t++) {
+    const bool made = xfi_conversion_kind(tensors[t].conversion) == XFI_KIND_SCALES;
+
     XFI_CHECK(tensors[t].name != NULL, XFER_ERR_ARG, "tensor %zu has no name", t);
     XFI_TRY(xfi_conversion_check(tensors[t].conversion, tensors[t].name));
-    XFI_CHECK(!both_sides || (tensors[t].src != NULL && tensors[t].dst != NULL), XFER_ERR_ARG,
+    if (!both_sides) continue;
+    XFI_CHECK((made || tensors[t].src != NULL) && tensors[t].dst != NULL, XFER_ERR_ARG,
               "tensor %zu \"%s\": a simulation needs both layouts", t, tensors[t].name);
-    XFI_CHECK(!both_sides || (is_whole(tensors[t].src) && is_whole(tensors[t].dst)), XFER_ERR_ARG,
+    XFI_CHECK((made || is_whole(tensors[t].src)) && is_whole(tensors[t].dst), XFER_ERR_ARG,
               "tensor %zu \"%s\": a simulation needs every rank's boxes", t, tensors[t].name);
   }
 done:

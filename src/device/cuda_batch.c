@@ -52,6 +52,7 @@ struct xfi_batch {
   xfi_cuda_job rows;
   xfi_cuda_job swapped;
   xfi_cuda_job converts;
+  xfi_cuda_job blocks;
   cudaStream_t side; /* of the kernels where the engine has work too; NULL: they need none */
   cudaEvent_t fork;
   cudaEvent_t join;
@@ -189,7 +190,8 @@ static xfer_status upload(xfi_cuda_device *device, xfi_batch *batch,
   char *host = NULL;
   const size_t swapped_at = table_bytes(&program->rows);
   const size_t converts_at = swapped_at + table_bytes(&program->swapped);
-  const size_t n_bytes = converts_at + table_bytes(&program->converts);
+  const size_t blocks_at = converts_at + table_bytes(&program->converts);
+  const size_t n_bytes = blocks_at + table_bytes(&program->blocks);
 
   if (n_bytes == 0) return XFER_OK;
   host = xfi_calloc(1, n_bytes);
@@ -200,7 +202,10 @@ static xfer_status upload(xfi_cuda_device *device, xfi_batch *batch,
                                (char *)batch->memory + swapped_at, n_blocks);
   batch->converts = table_place(&program->converts, host + converts_at,
                                 (char *)batch->memory + converts_at, n_blocks);
-  batch->rows.go = batch->swapped.go = batch->converts.go = xfi_cuda_guard_go(guard);
+  batch->blocks =
+      table_place(&program->blocks, host + blocks_at, (char *)batch->memory + blocks_at, n_blocks);
+  batch->rows.go = batch->swapped.go = batch->converts.go = batch->blocks.go =
+      xfi_cuda_guard_go(guard);
   XFI_CUDA_TRY(cudaMemcpyAsync,
                (batch->memory, host, n_bytes, cudaMemcpyHostToDevice, device->aside));
   XFI_CUDA_TRY(cudaStreamSynchronize, (device->aside));
@@ -299,6 +304,7 @@ static xfer_status kernels_launch(const xfi_batch *batch, xfer_stream stream)
   XFI_TRY(xfi_cuda_copy_rows(&batch->rows, stream));
   XFI_TRY(xfi_cuda_copy_swapped(&batch->swapped, stream));
   XFI_TRY(xfi_cuda_copy_converts(&batch->converts, stream));
+  XFI_TRY(xfi_cuda_copy_blocks(&batch->blocks, stream));
 done:
   return st;
 }

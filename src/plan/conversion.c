@@ -1,6 +1,8 @@
 /*
  * Conversions of a tensor as a number: the kind in the low byte, the bits of its value in the upper
- * half, the rest 0. What a conversion does to an element is in kernels/convert.h.
+ * half; of blocks the xfer_block_scale in the second byte, columns and rows in the upper quarters;
+ * of scales the tensor in the upper half; the rest 0. What a conversion does to an element is in
+ * kernels/convert.h.
  */
 #include <math.h>
 #include <stdio.h>
@@ -11,14 +13,23 @@
 #include "plan.h"
 
 #define KIND_MASK UINT64_C(0xff)
+#define SCALE_SHIFT 8
+#define SCALE_MASK UINT64_C(0xff)
 #define VALUE_SHIFT 32
+#define ROWS_SHIFT 48
+#define SIZE_MASK UINT64_C(0xffff)
 
 /* By xfi_kind. */
 static const struct {
   const char *name;
   bool has_value;
-} kinds[] = {{"", false}, {"cast", false}, {"scale", true}, {"add", true}};
+} kinds[] = {{"", false},   {"cast", false},   {"scale", true},
+             {"add", true}, {"blocks", false}, {"scales", false}};
 enum { N_KINDS = sizeof kinds / sizeof *kinds };
+
+/* By xfer_block_scale. */
+static const char *const scales[] = {"f32", "pow2", "ue8m0", "mx"};
+enum { N_SCALES = sizeof scales / sizeof *scales };
 
 xfer_conversion xfi_conversion_make(xfi_kind kind, float value)
 {
@@ -42,10 +53,44 @@ float xfi_conversion_value(xfer_conversion c)
   return value;
 }
 
+xfer_conversion xfi_conversion_of_blocks(uint32_t rows, uint32_t columns, uint32_t scale)
+{
+  return (uint64_t)XFI_KIND_BLOCKS | (scale & SCALE_MASK) << SCALE_SHIFT |
+         (columns & SIZE_MASK) << VALUE_SHIFT | (rows & SIZE_MASK) << ROWS_SHIFT;
+}
+
+xfer_conversion xfi_conversion_of_scales(size_t tensor)
+{
+  return (uint64_t)XFI_KIND_SCALES | (uint64_t)tensor << VALUE_SHIFT;
+}
+
+uint32_t xfi_conversion_rows(xfer_conversion c)
+{
+  return (uint32_t)(c >> ROWS_SHIFT & SIZE_MASK);
+}
+
+uint32_t xfi_conversion_columns(xfer_conversion c)
+{
+  return (uint32_t)(c >> VALUE_SHIFT & SIZE_MASK);
+}
+
+uint32_t xfi_conversion_scale(xfer_conversion c)
+{
+  return (uint32_t)(c >> SCALE_SHIFT & SCALE_MASK);
+}
+
+size_t xfi_conversion_tensor(xfer_conversion c)
+{
+  return (size_t)(c >> VALUE_SHIFT);
+}
+
 xfer_conversion xfi_conversion_settle(xfer_conversion given, const xfer_layout *src,
                                       const xfer_layout *dst)
 {
-  return xfi_conversion_kind(given) == XFI_KIND_CAST && src->dtype == dst->dtype ? 0 : given;
+  const xfi_kind kind = xfi_conversion_kind(given);
+
+  if ((kind == XFI_KIND_CAST || kind == XFI_KIND_SCALES) && src->dtype == dst->dtype) return 0;
+  return kind == XFI_KIND_SCALES ? xfi_conversion_of_scales(0) : given;
 }
 
 static bool is_float(xfer_dtype dtype)
@@ -58,15 +103,37 @@ static bool is_f8(xfer_dtype dtype)
   return dtype == XFER_F8E4M3 || dtype == XFER_F8E5M2;
 }
 
+static bool converts(xfi_kind kind, xfer_dtype from, xfer_dtype to)
+{
+  if (kind == XFI_KIND_SCALES) return from == XFER_F32 && to == XFER_F8E8M0;
+  if (kind == XFI_KIND_BLOCKS) return is_float(from) && to == XFER_F8E4M3;
+  return is_float(from) && (is_float(to) || is_f8(to));
+}
+
+/* Does the number say a kind, and nothing that the kind does not have? */
+static bool is_known(xfer_conversion c)
+{
+  const xfi_kind kind = xfi_conversion_kind(c);
+
+  if (kind == XFI_KIND_BLOCKS)
+    return c == xfi_conversion_of_blocks(xfi_conversion_rows(c), xfi_conversion_columns(c),
+                                         xfi_conversion_scale(c)) &&
+           xfi_conversion_rows(c) > 0 && xfi_conversion_columns(c) > 0 &&
+           xfi_conversion_scale(c) < N_SCALES;
+  if (kind == XFI_KIND_SCALES) return c == xfi_conversion_of_scales(xfi_conversion_tensor(c));
+  return (int)kind < N_KINDS &&
+         c == xfi_conversion_make(kind, kinds[kind].has_value ? xfi_conversion_value(c) : 0);
+}
+
 xfer_status xfi_conversion_check(xfer_conversion c, const char *name)
 {
   const xfi_kind kind = xfi_conversion_kind(c);
   const float value = xfi_conversion_value(c);
   xfer_status st = XFER_OK;
 
-  XFI_CHECK(
-      (int)kind < N_KINDS && c == xfi_conversion_make(kind, kinds[kind].has_value ? value : 0),
-      XFER_ERR_ARG, "tensor \"%s\": conversion %#llx is not known", name, (unsigned long long)c);
+  XFI_CHECK(is_known(c), XFER_ERR_ARG, "tensor \"%s\": conversion %#llx is not known", name,
+            (unsigned long long)c);
+  if (!kinds[kind].has_value) return XFER_OK;
   XFI_CHECK(isfinite(value) && (kind != XFI_KIND_SCALE || (value > 0 && isfinite(1 / value))),
             XFER_ERR_ARG, "tensor \"%s\": conversion \"%s\" by %g", name, kinds[kind].name,
             (double)value);
@@ -86,7 +153,7 @@ xfer_status xfi_conversion_fits(xfer_conversion c, const xfer_layout *src, const
               "tensor \"%s\": the source is %s, the destination %s, and no conversion is asked for",
               name, from, to);
   else
-    XFI_CHECK(is_float(src->dtype) && (is_float(dst->dtype) || is_f8(dst->dtype)), XFER_ERR_SHAPE,
+    XFI_CHECK(converts(xfi_conversion_kind(c), src->dtype, dst->dtype), XFER_ERR_SHAPE,
               "tensor \"%s\": there is no conversion from %s to %s", name, from, to);
 done:
   return st;
@@ -98,6 +165,9 @@ void xfi_conversion_format(char *text, size_t n, xfer_conversion c)
 
   if (kinds[kind].has_value)
     (void)snprintf(text, n, "%s %.9g", kinds[kind].name, (double)xfi_conversion_value(c));
+  else if (kind == XFI_KIND_BLOCKS)
+    (void)snprintf(text, n, "%s %ux%u %s", kinds[kind].name, xfi_conversion_rows(c),
+                   xfi_conversion_columns(c), scales[xfi_conversion_scale(c)]);
   else
     (void)snprintf(text, n, "%s", kinds[kind].name);
 }

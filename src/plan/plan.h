@@ -200,13 +200,24 @@ typedef enum xfi_kind {
   XFI_KIND_NONE = 0, /* their numbers are part of what ranks agree on */
   XFI_KIND_CAST = 1,
   XFI_KIND_SCALE = 2,
-  XFI_KIND_ADD = 3
+  XFI_KIND_ADD = 3,
+  XFI_KIND_BLOCKS = 4, /* to f8e4m3 with a scale for each block; see scales.h */
+  XFI_KIND_SCALES = 5  /* the scales of such a tensor */
 } xfi_kind;
 
 xfer_conversion xfi_conversion_make(xfi_kind kind, float value);
+xfer_conversion xfi_conversion_of_blocks(uint32_t rows, uint32_t columns, uint32_t scale);
+xfer_conversion xfi_conversion_of_scales(size_t tensor);
 xfi_kind xfi_conversion_kind(xfer_conversion c);
 float xfi_conversion_value(xfer_conversion c);
-/* A cast that changes nothing is none. */
+/* Of blocks; `scale`: an xfer_block_scale. */
+uint32_t xfi_conversion_rows(xfer_conversion c);
+uint32_t xfi_conversion_columns(xfer_conversion c);
+uint32_t xfi_conversion_scale(xfer_conversion c);
+/* Of scales: whose. */
+size_t xfi_conversion_tensor(xfer_conversion c);
+/* A cast that changes nothing is none; so are scales as they are, and of others it is the same
+ * whose they are. */
 xfer_conversion xfi_conversion_settle(xfer_conversion given, const xfer_layout *src,
                                       const xfer_layout *dst);
 /* Is it one? */

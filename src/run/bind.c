@@ -107,6 +107,7 @@ xfer_status xfi_run_bind(xfer_plan *plan, size_t tensor, const xfer_view *src_vi
   const xfi_class *cls;
   const char *name;
   xfi_binding fresh = {.src = {.is_set = false}};
+  xfer_view scales;
   xfi_binding *bound;
 
   XFI_CHECK(plan->comm != NULL, XFER_ERR_STATE, "a simulated plan cannot be bound");
@@ -115,7 +116,9 @@ xfer_status xfi_run_bind(xfer_plan *plan, size_t tensor, const xfer_view *src_vi
             plan->moves->n_tensors);
   cls = xfi_plan_class(plan->moves, tensor);
   name = plan->moves->tensors[tensor].name;
+  if (xfi_quant_source(plan->quant, tensor, &scales)) src_view = &scales;
   XFI_TRY(bind_side(&fresh.src, src_view, cls, plan->moves->rank, true, name));
+  fresh.src.blocks = xfi_quant_blocks(plan->quant, tensor);
   XFI_TRY(bind_side(&fresh.dst, dst_view, cls, plan->moves->rank, false, name));
   if (is_same_binding(plan->bindings[tensor], &fresh)) {
     plan->state = xfi_state_after(plan->state, XFI_CALL_BIND, XFI_AS_IT_WAS);

@@ -6,6 +6,7 @@
 #include <string.h>
 
 #include "alloc.h"
+#include "blocks.h"
 #include "checked.h"
 #include "error.h"
 #include "vec.h"
@@ -287,6 +288,8 @@ static xfer_status add_whole(xfi_copies *copies, const xfi_end *dst, const xfi_e
   xfer_status st = XFER_OK;
   xfi_copy *copy;
 
+  if (src != NULL && elem.convert != NULL && xfi_convert_has_scales(elem.convert))
+    return xfi_blocks_add(copies, dst, src, length, elem.convert);
   XFI_TRY(xfi_vec_reserve(&copies->at, &copies->capacity, copies->n + 1, sizeof *copies->at));
   copy = &copies->at[copies->n];
   *copy =

@@ -18,6 +18,9 @@ typedef struct xfi_bound_box {
   int64_t strides[XFER_MAX_DIMS]; /* bytes */
 } xfi_bound_box;
 
+/* Of a source that is quantised by blocks (blocks.h). */
+typedef struct xfi_blocks xfi_blocks;
+
 /* A view with the shape of the part that it holds. Every kind of view becomes pieces: a dense or
  * strided one is one piece. Also what a slot is. */
 typedef struct xfi_bound {
@@ -31,6 +34,7 @@ typedef struct xfi_bound {
   char **pieces; /* [n_pieces], owned; NULL: the one piece is `only` */
   char *only;
   xfi_bound_box *boxes; /* [n_pieces], owned: each piece is a box. NULL: the fields above hold */
+  const xfi_blocks *blocks; /* not owned; NULL: it is not quantised by blocks */
 } xfi_bound;
 
 /* Check a view against the shape of its part and copy it. `what` names tensor and side for errors.

@@ -42,7 +42,8 @@ struct xfi_channels {
 
 bool xfi_run_shares(const xfer_plan *plan, int peer)
 {
-  return plan->comm != NULL && plan->device->ops->is_synchronous &&
+  /* A stream of a box does not know of its blocks. */
+  return plan->comm != NULL && plan->quant == NULL && plan->device->ops->is_synchronous &&
          plan->comm->ops->shares != NULL && plan->comm->ops->shares(plan->comm, peer);
 }
 

@@ -20,6 +20,7 @@ void xfi_run_drop_lanes(xfer_plan *plan)
   xfi_direct_destroy(plan->direct);
   xfi_pipeline_destroy(plan->pipeline, plan);
   xfi_verify_destroy(plan->verify, plan->device);
+  if (plan->quant != NULL) xfi_quant_drop(plan->quant);
   xfi_free(plan->allocations);
   plan->verify = NULL;
   plan->local = NULL;
@@ -111,6 +112,7 @@ static xfer_status commit_local(xfer_plan *plan)
 
   XFI_TRY(xfi_bindings_check(plan));
   XFI_TRY(note_allocations(plan));
+  XFI_TRY(xfi_quant_prepare(plan));
   XFI_TRY(xfi_local_create(&plan->local, plan));
   if ((plan->options.flags & XFER_PLAN_VERIFY) != 0)
     XFI_TRY(xfi_verify_create(&plan->verify, plan));
@@ -265,6 +267,8 @@ static xfer_status do_work(xfer_plan *plan, work *most, const word *words, xfi_d
   }
   if (*most == LANES_MOVE && tells) XFI_TRY(xfi_rebind_direct(plan, &moved, deadline));
   if (!moved) *most = LANES_MADE;
+  if (*most == LANES_MADE && xfi_quant_asks(plan) != NULL)
+    XFI_TRY(xfi_run_commit(xfi_quant_asks(plan)));
   if (*most == LANES_MADE) XFI_TRY(make_lanes(plan, words, deadline));
 done:
   return st;
@@ -304,6 +308,7 @@ xfer_status xfi_run_release(xfer_plan *plan)
   XFI_CHECK(plan->comm != NULL, XFER_ERR_STATE, "a simulated plan has nothing to release");
   XFI_TRY(xfi_comm_agree(plan->comm, xfi_state_allows(plan->state, XFI_CALL_RELEASE),
                          xfi_run_deadline(plan)));
+  if (xfi_quant_asks(plan) != NULL) XFI_TRY(xfi_run_release(xfi_quant_asks(plan)));
   xfi_run_drop_lanes(plan);
   plan->state = xfi_state_after(plan->state, XFI_CALL_RELEASE, XFI_ENDED);
   XFI_TRY(

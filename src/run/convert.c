@@ -21,6 +21,8 @@ static xfi_convert convert_of(const xfi_class *cls)
   } else if (kind == XFI_KIND_ADD) {
     convert.op = XFI_CONVERT_PLUS;
     convert.value = value;
+  } else if (kind == XFI_KIND_BLOCKS) {
+    convert.op = XFI_CONVERT_BLOCKS; /* copies have their own: blocks.c */
   }
   return convert;
 }

@@ -5,6 +5,7 @@
 #include "alloc.h"
 #include "error.h"
 #include "run.h"
+#include "scales.h"
 
 #define DEFAULT_LINK_BYTES_PER_S UINT64_C(350000000000)
 #define DEFAULT_MESSAGE_NS UINT64_C(30000)
@@ -144,16 +145,22 @@ xfer_status xfi_run_create(xfer_plan **plan, xfi_plans *of, xfer_status checked,
 {
   xfer_status st = XFER_OK;
   xfi_agreed agreed = {NULL, 0};
+  xfi_scale_tensors scaled = {NULL, NULL, 0};
   xfer_plan *p = NULL;
 
   XFI_TRY(begin(&p, of, &checked, options));
-  XFI_TRY(xfi_agree_tensors(&agreed, of->comm, checked, tensors, n_tensors, &p->options,
-                            xfi_run_deadline(p)));
-  XFI_TRY(agree_window(p, make_plan(p, agreed.tensors, agreed.n_tensors, NULL)));
+  if (checked == XFER_OK) checked = xfi_scale_tensors_make(&scaled, tensors, n_tensors);
+  XFI_TRY(xfi_agree_tensors(&agreed, of->comm, checked, scaled.at == NULL ? tensors : scaled.at,
+                            n_tensors, &p->options, xfi_run_deadline(p)));
+  st = make_plan(p, agreed.tensors, agreed.n_tensors, NULL);
+  if (st == XFER_OK) st = xfi_quant_create(&p->quant, p, agreed.tensors);
+  XFI_TRY(agree_window(p, st));
+  XFI_TRY(xfi_quant_connect(p));
 
   *plan = p;
   p = NULL;
 done:
+  xfi_scale_tensors_free(&scaled);
   xfi_agreed_free(&agreed);
   xfi_run_destroy(p);
   return st;
@@ -202,19 +209,23 @@ xfer_status xfi_run_simulate(xfer_plan **plan, int n_ranks, int rank, const xfer
   xfi_plan_options moves;
   int sends;
   int recvs;
+  xfi_scale_tensors scaled = {NULL, NULL, 0};
   xfer_plan *p = xfi_calloc(1, sizeof *p);
 
   XFI_CHECK(p != NULL, XFER_ERR_NOMEM, "plan");
   p->options = *options;
   XFI_TRY(fill_options(&p->options, NULL));
   moves = moves_options(&p->options, NULL);
-  XFI_TRY(xfi_plan_create(&p->moves, n_ranks, rank, tensors, n_tensors, &moves));
+  XFI_TRY(xfi_scale_tensors_make(&scaled, tensors, n_tensors));
+  XFI_TRY(xfi_plan_create(&p->moves, n_ranks, rank, scaled.at == NULL ? tensors : scaled.at,
+                          n_tensors, &moves));
   xfi_packed_most(&sends, &recvs, p->moves);
   XFI_TRY(set_window(p, sends, recvs));
 
   *plan = p;
   p = NULL;
 done:
+  xfi_scale_tensors_free(&scaled);
   xfi_run_destroy(p);
   return st;
 }
@@ -224,12 +235,16 @@ xfer_status xfi_run_traffic(int n_ranks, const xfer_tensor *tensors, size_t n_te
 {
   xfer_status st = XFER_OK;
   xfer_plan_options options = *given;
+  xfi_scale_tensors scaled = {NULL, NULL, 0};
   xfi_plan_options moves;
 
   XFI_TRY(fill_options(&options, NULL));
   moves = moves_options(&options, NULL);
-  XFI_TRY(xfi_traffic(n_ranks, tensors, n_tensors, &moves, fn, context));
+  XFI_TRY(xfi_scale_tensors_make(&scaled, tensors, n_tensors));
+  XFI_TRY(xfi_traffic(n_ranks, scaled.at == NULL ? tensors : scaled.at, n_tensors, &moves, fn,
+                      context));
 done:
+  xfi_scale_tensors_free(&scaled);
   return st;
 }
 
@@ -238,6 +253,7 @@ void xfi_run_destroy(xfer_plan *plan)
   if (plan == NULL) return;
   xfi_run_abandon(plan);
   if (plan->device != NULL) xfi_run_drop_lanes(plan);
+  xfi_quant_destroy(plan->quant);
   for (size_t t = 0; plan->bindings != NULL && plan->moves != NULL && t < plan->moves->n_tensors;
        t++)
     xfi_binding_destroy(plan->bindings[t]);

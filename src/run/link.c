@@ -2,13 +2,8 @@
  * Making links: find who may be reached, tell each other what our halves look like, map, decide who
  * copies. Both ends have both halves' descriptions and tell each other what they could map, so they
  * decide alike.
- *
- * Who copies a flow. Where reading a peer's memory is as fast as writing it (device.h), its
- * receiver pulls: it writes its own memory only, whatever becomes of the sender. But narrow rows
- * are pushed, which is faster, and so is what becomes smaller on the way, and all where both ranks
- * send; and so is a flow from many allocations into few, since each that is not ours must be
- * mapped. Elsewhere the side that has fewer to map copies. A side that cannot map leaves it to the
- * other; where neither can, the flow takes the packed lane.
+ * Who should copy a flow is in link_choose.c. A side that cannot map leaves it to the other; where
+ * neither can, the flow takes the packed lane.
  */
 #include "link.h"
 
@@ -19,12 +14,6 @@
 #include "alloc.h"
 #include "bytes.h"
 #include "error.h"
-
-/* Rows below this are pushed, in moves of at least that many bytes. */
-#define NARROW_ROW_BYTES (INT64_C(32) << 10)
-#define NARROW_MOVE_BYTES (INT64_C(256) << 10)
-/* So many more allocations to map count for more than which way is faster. */
-#define MANY_ALLOCATIONS 256
 
 /* ---- who may be reached ---- */
 
@@ -220,120 +209,6 @@ static xfer_status exchange_verdicts(xfi_links *links, talk *t, const xfer_plan 
   return post_exchange(&t->post, plan, links->n, deadline);
 }
 
-/* ---- who should copy ---- */
-
-/* The rows of a move are short on some side. */
-static bool is_narrow(const xfi_bound *src, const xfi_bound *dst, const int64_t *length, int n_dims,
-                      int elem_bytes)
-{
-  int64_t row = elem_bytes; /* what is contiguous on both sides */
-  int64_t all = elem_bytes;
-  bool goes_on = true;
-
-  for (int d = n_dims - 1; d >= 0; d--) {
-    all *= length[d];
-    if (length[d] == 1) continue;
-    goes_on = goes_on && src->strides[d] == row && dst->strides[d] == row;
-    if (goes_on) row *= length[d];
-  }
-  return row < NARROW_ROW_BYTES && all >= NARROW_MOVE_BYTES;
-}
-
-/* Where both ranks send, requests to read would take from what flows the other way. */
-bool xfi_link_is_pushed_move(const xfi_link *link, const xfi_class *cls, const xfi_bound *src,
-                             const xfi_bound *dst, const int64_t *length)
-{
-  const bool both_ways = link->send != XFI_NO_FLOW && link->recv != XFI_NO_FLOW;
-  const int from = cls->src->elem_bytes;
-  const int to = cls->dst->elem_bytes;
-
-  return from != to ? to < from : both_ways || is_narrow(src, dst, length, cls->src->n_dims, from);
-}
-
-/* The bounds of the peer's half of a flow: [*first, *end). */
-static void flow_bounds(const xfi_link *link, bool source, size_t *first, size_t *end)
-{
-  *first = source ? 0 : link->n_src_bounds;
-  *end = source ? link->n_src_bounds : link->n_bounds;
-}
-
-/* How many allocations the peer's half of a flow lies in; a mark in `seen` for each of them. */
-static size_t count_allocations(const xfi_link *link, bool source, unsigned char *seen)
-{
-  size_t n = 0;
-  size_t first;
-  size_t end;
-
-  flow_bounds(link, source, &first, &end);
-  memset(seen, 0, link->n_remotes);
-  for (size_t p = link->first_place[first]; p < link->first_place[end]; p++) {
-    n += seen[link->places[p][0]] == 0;
-    seen[link->places[p][0]] = 1;
-  }
-  return n;
-}
-
-/* Of a flow: are there moves to pull, and others to push? */
-static xfer_status look_at_moves(bool has[2], const xfer_plan *plan, const xfi_link *link,
-                                 bool send)
-{
-  const xfi_move_list *list = send ? &plan->moves->sends : &plan->moves->recvs;
-  const xfi_peer *peer = &list->peers[send ? link->send : link->recv];
-  xfer_status st = XFER_OK;
-  xfi_cursor cursor = {0, 0};
-
-  has[0] = has[1] = false;
-  for (size_t i = peer->first; i < peer->first + peer->n && !(has[0] && has[1]); i++) {
-    const xfi_move *move = &list->moves[i];
-    const xfi_class *cls = xfi_plan_class(plan->moves, move->tensor);
-    const xfi_bound *theirs;
-    const xfi_bound *ours;
-    xfi_box box;
-
-    if (xfi_run_broadcasts(plan, cls)) continue;
-    theirs = xfi_link_bound(link, move->tensor, !send, &cursor);
-    XFI_CHECK(theirs != NULL, XFER_ERR_INTERNAL, "rank %d did not describe tensor %u", link->rank,
-              move->tensor);
-    xfi_move_box(&box, cls, send ? &cls->sends : &cls->recvs, move);
-    ours = send ? xfi_run_src(plan, move->tensor) : xfi_run_dst(plan, move->tensor);
-    has[xfi_link_is_pushed_move(link, cls, send ? ours : theirs, send ? theirs : ours,
-                                box.length)] = true;
-  }
-done:
-  return st;
-}
-
-/* Who should copy a flow whose source lies in n_src allocations and its destination in n_dst. */
-static xfi_by choose(bool pulls, size_t n_src, size_t n_dst, const bool has[2])
-{
-  if (!pulls) return n_dst <= n_src ? XFI_BY_PUSH : XFI_BY_PULL;
-  if (n_src > n_dst + MANY_ALLOCATIONS) return XFI_BY_PUSH;
-  if (n_dst > n_src + MANY_ALLOCATIONS) return XFI_BY_PULL;
-  if (!has[1]) return XFI_BY_PULL;
-  return has[0] ? XFI_BY_BOTH : XFI_BY_PUSH;
-}
-
-static xfer_status choose_flows(xfi_link *link, const xfer_plan *plan)
-{
-  xfer_status st = XFER_OK;
-  bool has[2];
-  const bool pulls = plan->device->ops->pulls;
-  unsigned char *seen = xfi_calloc(link->n_remotes, 1);
-
-  XFI_CHECK(seen != NULL, XFER_ERR_NOMEM, "%zu allocations", link->n_remotes);
-  if (link->send != XFI_NO_FLOW) {
-    XFI_TRY(look_at_moves(has, plan, link, true));
-    link->send_by = choose(pulls, link->n_own_src, count_allocations(link, false, seen), has);
-  }
-  if (link->recv != XFI_NO_FLOW) {
-    XFI_TRY(look_at_moves(has, plan, link, false));
-    link->recv_by = choose(pulls, count_allocations(link, true, seen), link->n_own_dst, has);
-  }
-done:
-  xfi_free(seen);
-  return st;
-}
-
 /* ---- mapping ---- */
 
 /* XFER_OK with *mapped false: out of reach, which is no error, and why. */
@@ -365,7 +240,7 @@ static xfer_status map_flow(xfi_link *link, xfi_device *device, bool source, ver
   size_t first;
   size_t end;
 
-  flow_bounds(link, source, &first, &end);
+  xfi_link_flow_bounds(link, source, &first, &end);
   for (size_t p = link->first_place[first]; p < link->first_place[end] && mapped; p++)
     XFI_TRY(map_remote(link, link->places[p][0], device, v->why, &mapped, deadline));
   *(source ? &v->can_pull : &v->can_push) = mapped;
@@ -404,10 +279,10 @@ static void settle(xfi_link *link, int rank, const verdict *mine, const verdict 
 {
   const bool signals = mine->can_signal != 0 && theirs->can_signal != 0;
 
-  link->send_by =
-      settle_flow(link->send_by, signals && mine->can_push, signals && theirs->can_pull);
-  link->recv_by =
-      settle_flow(link->recv_by, signals && theirs->can_push, signals && mine->can_pull);
+  link->send_by = settle_flow(link->send_by, signals && mine->can_push,
+                              signals && theirs->can_pull && !link->only_push[1]);
+  link->recv_by = settle_flow(link->recv_by, signals && theirs->can_push,
+                              signals && mine->can_pull && !link->only_push[0]);
   if (mine->why[0] != '\0')
     snprintf(link->way, sizeof link->way, "packed: rank %d cannot map rank %d: %s", rank,
              link->rank, mine->why);
@@ -454,7 +329,7 @@ xfer_status xfi_links_connect(xfi_links *links, xfer_plan *plan, uint64_t *page,
   XFI_TRY(talk_make(&t, plan, links->n));
   XFI_TRY(exchange_descriptions(links, &t, plan, page, false, mine, deadline));
   for (size_t i = 0; i < links->n && *mine == XFER_OK; i++)
-    if (links->at[i].bytes != NULL) *mine = choose_flows(&links->at[i], plan);
+    if (links->at[i].bytes != NULL) *mine = xfi_link_choose(&links->at[i], plan);
   for (int attempt = 0; attempt < 2; attempt++) {
     for (size_t i = 0; i < links->n && *mine == XFER_OK; i++)
       if (links->at[i].bytes != NULL)
@@ -480,7 +355,7 @@ static bool is_flow_mapped(const xfi_link *link, bool source)
   size_t first;
   size_t end;
 
-  flow_bounds(link, source, &first, &end);
+  xfi_link_flow_bounds(link, source, &first, &end);
   for (size_t p = link->first_place[first]; p < link->first_place[end]; p++)
     if (!link->remotes[link->places[p][0]].is_mapped) return false;
   return true;
@@ -593,7 +468,7 @@ const xfi_bound *xfi_link_bound(const xfi_link *link, uint32_t tensor, bool sour
   size_t first;
   size_t end;
 
-  flow_bounds(link, source, &first, &end);
+  xfi_link_flow_bounds(link, source, &first, &end);
   if (cursor->n == 0 || tensor != cursor->tensor) cursor->n++;
   cursor->tensor = tensor;
   return first + cursor->n <= end ? &link->bounds[first + cursor->n - 1] : NULL;

@@ -44,13 +44,14 @@ static inline uint64_t *xfi_word(uint64_t *page, int rank, int which)
 /* One peer: both flows between us, and its half of each. */
 typedef struct xfi_link {
   int rank;
-  size_t send;             /* index in plan->moves->sends.peers; XFI_NO_FLOW: none */
-  size_t recv;             /* likewise */
-  xfi_by send_by;          /* who copies what we send */
-  xfi_by recv_by;          /* and what we receive */
-  bool is_here;            /* of our process and on our device */
-  size_t n_own_src;        /* allocations that what we send lies in */
-  size_t n_own_dst;        /* and what we receive */
+  size_t send;       /* index in plan->moves->sends.peers; XFI_NO_FLOW: none */
+  size_t recv;       /* likewise */
+  xfi_by send_by;    /* who copies what we send */
+  xfi_by recv_by;    /* and what we receive */
+  bool only_push[2]; /* what we receive, and what we send: nobody but its sender can copy it */
+  bool is_here;      /* of our process and on our device */
+  size_t n_own_src;  /* allocations that what we send lies in */
+  size_t n_own_dst;  /* and what we receive */
   char way[XFI_WAY_BYTES]; /* what is said of a flow that nobody copies */
 
   unsigned char *bytes; /* what the peer told us */
@@ -113,6 +114,13 @@ xfer_status xfi_links_move(xfi_links *links, xfer_plan *plan, const uint64_t *pa
 void xfi_links_destroy(xfi_links *links, xfi_device *device);
 /* How a flow travels, in words: that of index `peer` in the plan's sends or receives. */
 const char *xfi_links_way(const xfi_links *links, const xfer_plan *plan, bool send, size_t peer);
+
+/* ---- link_choose.c ---- */
+
+/* Who should copy what: send_by and recv_by. */
+xfer_status xfi_link_choose(xfi_link *link, const xfer_plan *plan);
+/* The bounds of the peer's half of a flow: [*first, *end). */
+void xfi_link_flow_bounds(const xfi_link *link, bool source, size_t *first, size_t *end);
 
 /* ---- link_describe.c ---- */
 

@@ -79,6 +79,7 @@ xfer_status xfi_rebind_local(xfer_plan *plan)
   XFI_TRY(keep_used_allocations(plan));
   if (plan->local != NULL) plan->device->ops->batch_destroy(plan->device, plan->local);
   plan->local = NULL;
+  XFI_TRY(xfi_quant_prepare(plan));
   XFI_TRY(xfi_local_create(&plan->local, plan));
   if (plan->verify != NULL) {
     xfi_verify_destroy(plan->verify, plan->device);

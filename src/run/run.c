@@ -77,6 +77,7 @@ static xfer_status enqueue(xfer_plan *plan, xfer_stream stream)
   const xfi_device_ops *dev = plan->device->ops;
   xfer_status st = XFER_OK;
 
+  XFI_TRY(xfi_quant_start(plan, stream));
   XFI_TRY(dev->event_record(plan->device, plan->started, stream));
   XFI_TRY(xfi_direct_start(plan->direct, plan, stream));
   if (plan->local != NULL) XFI_TRY(copy_locally(plan, stream));
@@ -232,6 +233,18 @@ done:
   return st;
 }
 
+/* The same of what came before the lanes, which have ended. */
+static xfer_status await_asks(xfer_plan *asks)
+{
+  xfer_status st = asks->run_status;
+
+  if (st == XFER_OK)
+    st = asks->device->ops->event_sync(asks->device, asks->finished, asks->run_ends);
+  if (st == XFER_OK) st = xfi_direct_outcome(asks->direct, asks);
+  if (st == XFER_OK) complete(asks);
+  return st;
+}
+
 /* Every rank's word of the run. */
 static xfer_status agree_on_run(const xfer_plan *plan, xfer_status mine, xfi_deadline deadline)
 {
@@ -277,6 +290,19 @@ static xfi_deadline agreement_deadline(const xfer_plan *plan, xfi_deadline deadl
                             : at_ns + INT64_C(2000000) * XFI_LEAVE_MS};
 }
 
+/* What ranks told each other before the lanes, of a run whose part here has come to `mine`: that
+ * too is over. */
+static xfer_status end_asks(xfer_plan *asks, xfer_status mine)
+{
+  if (mine == XFER_OK && asks->state == XFI_RUNNING) mine = await_asks(asks);
+  if (mine != XFER_OK) {
+    leave(asks);
+    if (asks->state == XFI_RUNNING || asks->state == XFI_REFUSED)
+      asks->state = xfi_state_after(asks->state, XFI_CALL_WAIT, XFI_FAILED);
+  }
+  return mine;
+}
+
 xfer_status xfi_run_wait(xfer_plan *plan, uint64_t timeout_ms)
 {
   const xfi_deadline deadline = timeout_ms == 0 || timeout_ms > INT64_MAX
@@ -295,6 +321,7 @@ xfer_status xfi_run_wait(xfer_plan *plan, uint64_t timeout_ms)
     XFI_CHECK(false, XFER_ERR_TIMEOUT, "run %llu is not complete on rank %d yet; wait again",
               (unsigned long long)plan->epoch, plan->moves->rank);
   }
+  if (xfi_quant_asks(plan) != NULL) mine = end_asks(xfi_quant_asks(plan), mine);
   if (mine != XFER_OK) leave(plan);
   st = agree_on_run(plan, mine, agreement_deadline(plan, deadline));
   if (st == XFER_OK) {

@@ -2,6 +2,7 @@
  * Carrying a plan out. A public plan is moves (plan/), bindings (bind.c), and the lanes that
  * commit.c makes of both:
  *
+ * - quant.c, quant_cuts.c: scales of what is quantised by blocks, before all else;
  * - local.c: copies within this rank, and zeroing;
  * - direct.c, direct_run.c, link*.c: copies to and from mapped memory of peers, with flags for
  * ready and done;
@@ -40,6 +41,7 @@ typedef struct xfi_run_word {
 } xfi_run_word;
 
 typedef struct xfi_direct xfi_direct;
+typedef struct xfi_quant xfi_quant;
 typedef struct xfi_verify xfi_verify;
 
 struct xfer_plan {
@@ -55,6 +57,7 @@ struct xfer_plan {
   xfi_binding **bindings; /* [n_tensors]; NULL where nothing is bound */
   uint32_t (*ends)[2];    /* of an exchange: see xfi_op_tensors; NULL: it is none */
   xfi_convert *converts;  /* [n_classes]; see xfi_run_elem() */
+  xfi_quant *quant;       /* NULL: no tensor is quantised by blocks, on any rank */
   uint64_t window_bytes;  /* per peer and round, and of a broadcast; agreed */
 
   xfi_state state;
@@ -164,6 +167,28 @@ xfer_status xfi_run_fill_converts(xfer_plan *plan);
  * into a slot and the second out of it. */
 typedef enum xfi_leg { XFI_WHOLE_WAY, XFI_TO_WIRE, XFI_FROM_WIRE } xfi_leg;
 xfi_elem xfi_run_elem(const xfer_plan *plan, const xfi_class *cls, xfi_leg leg);
+
+/* ---- quant.c ---- */
+
+/* tensors: the plan's, with the conversions as given. NULL where none has blocks. */
+xfer_status xfi_quant_create(xfi_quant **quant, const xfer_plan *plan, const xfer_tensor *tensors);
+void xfi_quant_destroy(xfi_quant *quant);
+/* The part that ranks do together. Collective. */
+xfer_status xfi_quant_connect(xfer_plan *plan);
+/* What ranks tell each other before the lanes begin, to be committed and released with them; NULL:
+ * nothing. */
+xfer_plan *xfi_quant_asks(const xfer_plan *plan);
+/* Device memory that it has as long as the plan. */
+size_t xfi_quant_bytes(const xfi_quant *quant);
+/* The source of a tensor of scales; false: it is none. */
+bool xfi_quant_source(const xfi_quant *quant, size_t tensor, xfer_view *view);
+/* Of the source of a tensor that is quantised; else NULL. */
+const xfi_blocks *xfi_quant_blocks(const xfi_quant *quant, size_t tensor);
+/* Make ready, again after a bind, and give back what runs before the lanes. */
+xfer_status xfi_quant_prepare(xfer_plan *plan);
+void xfi_quant_drop(xfi_quant *quant);
+/* Enqueue it. */
+xfer_status xfi_quant_start(const xfer_plan *plan, xfer_stream stream);
 
 /* ---- bind.c ---- */
 

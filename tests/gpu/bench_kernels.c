@@ -28,7 +28,7 @@ static int ascending(const void *a, const void *b)
 }
 
 /* The jobs of a program. */
-enum { ROWS, SWAPPED, CONVERTS, N_JOBS };
+enum { ROWS, SWAPPED, CONVERTS, BLOCKS, N_JOBS };
 
 /* Median of GB/s of n_bytes, read plus written; jobs NULL: the copy engine. */
 static double measure(const xfi_cuda_job *jobs, char *dst, const char *src, int64_t n_bytes)
@@ -45,7 +45,8 @@ static double measure(const xfi_cuda_job *jobs, char *dst, const char *src, int6
       CUDA(cudaMemcpyAsync, (dst, src, (size_t)BYTES, cudaMemcpyDeviceToDevice, NULL));
     } else if (xfi_cuda_copy_rows(&jobs[ROWS], NULL) != XFER_OK ||
                xfi_cuda_copy_swapped(&jobs[SWAPPED], NULL) != XFER_OK ||
-               xfi_cuda_copy_converts(&jobs[CONVERTS], NULL) != XFER_OK) {
+               xfi_cuda_copy_converts(&jobs[CONVERTS], NULL) != XFER_OK ||
+               xfi_cuda_copy_blocks(&jobs[BLOCKS], NULL) != XFER_OK) {
       fprintf(stderr, "%s\n", xfi_last_error());
       exit(1);
     }
@@ -88,7 +89,8 @@ static double run_bytes(const xfi_copy *copies, size_t n, int n_blocks, int64_t 
     exit(1);
   }
   xfi_cuda_job jobs[N_JOBS] = {upload(&program.rows, n_blocks), upload(&program.swapped, n_blocks),
-                               upload(&program.converts, n_blocks)};
+                               upload(&program.converts, n_blocks),
+                               upload(&program.blocks, n_blocks)};
   double rate = measure(jobs, NULL, NULL, n_bytes);
   for (int i = 0; i < N_JOBS; i++) {
     CUDA(cudaFree, ((void *)jobs[i].pieces));
@@ -111,12 +113,12 @@ static void conversions(const char *src, char *dst, double flat)
     const char *name;
     xfi_convert convert;
   } cases[] = {
-      {"f32 to bf16", {XFER_F32, XFER_BF16, 4, 2, XFI_CONVERT_AS_IT_IS, 0}},
-      {"f32 to f8e4m3, scaled", {XFER_F32, XFER_F8E4M3, 4, 1, XFI_CONVERT_TIMES, 3.5F}},
-      {"bf16 to f32", {XFER_BF16, XFER_F32, 2, 4, XFI_CONVERT_AS_IT_IS, 0}},
-      {"bf16 to f16", {XFER_BF16, XFER_F16, 2, 2, XFI_CONVERT_AS_IT_IS, 0}},
-      {"bf16 to f8e4m3, scaled", {XFER_BF16, XFER_F8E4M3, 2, 1, XFI_CONVERT_TIMES, 3.5F}},
-      {"bf16 plus 1", {XFER_BF16, XFER_BF16, 2, 2, XFI_CONVERT_PLUS, 1}},
+      {"f32 to bf16", {XFER_F32, XFER_BF16, 4, 2, XFI_CONVERT_AS_IT_IS, 0, 0, NULL}},
+      {"f32 to f8e4m3, scaled", {XFER_F32, XFER_F8E4M3, 4, 1, XFI_CONVERT_TIMES, 3.5F, 0, NULL}},
+      {"bf16 to f32", {XFER_BF16, XFER_F32, 2, 4, XFI_CONVERT_AS_IT_IS, 0, 0, NULL}},
+      {"bf16 to f16", {XFER_BF16, XFER_F16, 2, 2, XFI_CONVERT_AS_IT_IS, 0, 0, NULL}},
+      {"bf16 to f8e4m3, scaled", {XFER_BF16, XFER_F8E4M3, 2, 1, XFI_CONVERT_TIMES, 3.5F, 0, NULL}},
+      {"bf16 plus 1", {XFER_BF16, XFER_BF16, 2, 2, XFI_CONVERT_PLUS, 1, 0, NULL}},
   };
 
   for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
@@ -139,6 +141,53 @@ static void conversions(const char *src, char *dst, double flat)
     const double rows = run_bytes(&c, 1, XFI_CUDA_BLOCKS_ALONE, n_bytes);
     printf("%-34s one run %8.0f %8.3f   rows of 1536 %8.0f %8.3f\n", cases[i].name, whole,
            whole / flat, rows, rows / flat);
+  }
+}
+
+/* Blocks of a bf16 matrix of 4096 columns, 2 GiB: their amaxes, of bytes read, and elements by
+ * their scales, of bytes read and written. Their scales follow. */
+static void in_blocks(const char *src, char *dst, double flat)
+{
+  static const struct {
+    const char *name;
+    int64_t rows;
+    int64_t columns;
+  } cases[] = {{"bf16 to blocks of 128 x 128", 128, 128},
+               {"bf16 to blocks of 1 x 128", 1, 128},
+               {"bf16 to blocks of 1 x 32", 1, 32}};
+  const int64_t row = 4096;
+  const int64_t n_rows = BYTES / (2 * row);
+
+  for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+    const int64_t r = cases[i].rows;
+    const int64_t c = cases[i].columns;
+    const int64_t by_quantise[XFI_COPY_DIMS] = {row / c, 0, 1};
+    const int64_t by_amax[XFI_COPY_DIMS] = {row / c, 1, 0};
+    const xfi_convert amax = {XFER_BF16, XFER_F8E4M3, 2, 1, XFI_CONVERT_AMAX, 0, 0, by_amax};
+    const xfi_convert quantise = {XFER_BF16,          XFER_F8E4M3, 2, 1,
+                                  XFI_CONVERT_BLOCKS, 0,           0, by_quantise};
+    float *scales = (float *)(void *)(dst + n_rows * row);
+    const xfi_copy find = {.src = src,
+                           .run_bytes = c,
+                           .convert = &amax,
+                           .scales = scales,
+                           .n_dims = 3,
+                           .extent = {n_rows / r, row / c, r},
+                           .src_stride = {2 * r * row, 2 * c, 2 * row}};
+    const xfi_copy by = {.src = src,
+                         .dst = dst,
+                         .run_bytes = c,
+                         .convert = &quantise,
+                         .scales = scales,
+                         .n_dims = 3,
+                         .extent = {n_rows / r, r, row / c},
+                         .src_stride = {2 * r * row, 2 * row, 2 * c},
+                         .dst_stride = {r * row, row, c}};
+    const double finds = run_bytes(&find, 1, XFI_CUDA_BLOCKS_ALONE, 2 * n_rows * row);
+    const double makes = run_bytes(&by, 1, XFI_CUDA_BLOCKS_ALONE, 3 * n_rows * row);
+
+    printf("%-34s amax    %8.0f %8.3f   quantise     %8.0f %8.3f\n", cases[i].name, finds,
+           finds / flat, makes, makes / flat);
   }
 }
 
@@ -223,6 +272,7 @@ int main(void)
   printf("%d pieces of 384 KiB %50.0f %15.3f\n", PIECES, rate, rate / flat[3]);
   free(many);
   conversions(src, dst, flat[3]);
+  in_blocks(src, dst, flat[3]);
   CUDA(cudaFree, (src));
   CUDA(cudaFree, (dst));
   return 0;

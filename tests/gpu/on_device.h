@@ -11,12 +11,13 @@
 static inline void run_on_device(const xfi_copy *copies, size_t n_copies, int n_blocks)
 {
   xfi_cuda_program program;
-  const xfi_cuda_table *tables[] = {&program.rows, &program.swapped, &program.converts};
+  const xfi_cuda_table *tables[] = {&program.rows, &program.swapped, &program.converts,
+                                    &program.blocks};
   xfer_status (*launchers[])(const xfi_cuda_job *, xfer_stream) = {
-      xfi_cuda_copy_rows, xfi_cuda_copy_swapped, xfi_cuda_copy_converts};
+      xfi_cuda_copy_rows, xfi_cuda_copy_swapped, xfi_cuda_copy_converts, xfi_cuda_copy_blocks};
 
   OK(xfi_cuda_compile(&program, copies, n_copies, n_blocks));
-  for (int i = 0; i < 3; i++) {
+  for (int i = 0; i < 4; i++) {
     size_t n = tables[i]->n_pieces;
     xfi_cuda_piece *pieces = NULL;
     int64_t *first_tile = NULL;

@@ -123,12 +123,12 @@ static void test_each_pair_equals_ref(void **state)
          (src.device, src.host, (size_t)N_ELEMS * types[from].n_bytes, cudaMemcpyHostToDevice));
     for (int to = 0; to < N_TO; to++)
       for (uint32_t op = XFI_CONVERT_AS_IT_IS; op <= XFI_CONVERT_PLUS; op++) {
-        const xfi_convert v = {(uint8_t)types[from].dtype,
-                               (uint8_t)types[to].dtype,
-                               types[from].n_bytes,
-                               types[to].n_bytes,
-                               op,
-                               values[op]};
+        const xfi_convert v = {.from = (uint8_t)types[from].dtype,
+                               .to = (uint8_t)types[to].dtype,
+                               .src_bytes = types[from].n_bytes,
+                               .dst_bytes = types[to].n_bytes,
+                               .op = op,
+                               .value = values[op]};
 
         if (from != to || op != XFI_CONVERT_AS_IT_IS) check_pair(&v, &src, &dst);
       }

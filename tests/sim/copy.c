@@ -43,17 +43,23 @@ static size_t span(const xfi_copy *copy, const int64_t *strides)
   return (size_t)n_bytes;
 }
 
-/* The same of the run, which is cut between elements where they change. */
+/* What is not cut: where elements change, one of them. */
+static int64_t unit_of(const xfi_copy *copy)
+{
+  return copy->convert == NULL ? 1 : copy->convert->dst_bytes;
+}
+
+/* The same of the run. */
 static xfi_copy split_run(xfi_copy *rest)
 {
-  const int64_t unit = rest->convert == NULL ? 1 : rest->convert->dst_bytes;
+  const int64_t unit = unit_of(rest);
   const int64_t n_units = rest->run_bytes / unit;
   xfi_copy first = *rest;
 
   if (n_units < 2) return first;
   first.run_bytes = unit * (1 + (int64_t)sim_draw((uint64_t)n_units - 1));
   rest->run_bytes -= first.run_bytes;
-  rest->dst += first.run_bytes;
+  if (rest->dst != NULL) rest->dst += first.run_bytes; /* amaxes have none */
   if (rest->src != NULL) rest->src += xfi_copy_src_run(&first);
   return first;
 }
@@ -71,20 +77,34 @@ static xfi_copy split(xfi_copy *rest)
   rest->extent[d] -= first.extent[d];
   rest->dst += first.extent[d] * rest->dst_stride[d];
   if (rest->src != NULL) rest->src += first.extent[d] * rest->src_stride[d];
+  if (xfi_copy_has_scales(rest)) rest->scales += first.extent[d] * rest->convert->scale_stride[d];
   return first;
+}
+
+/* The scales that a copy reads, or makes if it finds amaxes, which write nothing else. */
+static bool touch_scales(const sim_op *op, const xfi_copy *copy)
+{
+  size_t n = 1;
+
+  for (int64_t d = 0; d < copy->n_dims; d++)
+    n += (size_t)((copy->extent[d] - 1) * copy->convert->scale_stride[d]);
+  return sim_touch(op, copy->scales, n * sizeof *copy->scales,
+                   copy->convert->op == XFI_CONVERT_AMAX, sim_id_at(copy->scales));
 }
 
 bool sim_copy_part(const sim_op *op, xfi_copy *copy, uint64_t src_id, uint64_t dst_id)
 {
-  const bool whole = sim_draw(3) == 0 || xfi_copy_bytes(copy) < 2;
+  /* Nothing is done twice: what is converted in place would not stand it. */
+  const bool whole = sim_draw(3) == 0 || xfi_copy_bytes(copy) < 2 * unit_of(copy);
   const xfi_copy now = whole ? *copy : split(copy);
 
   if (xfi_copy_bytes(&now) == 0) return true;
   const bool fine =
-      sim_touch(op, now.dst, span(&now, now.dst_stride), true, dst_id) &&
+      (!xfi_copy_has_scales(&now) || touch_scales(op, &now)) &&
+      (now.dst == NULL || sim_touch(op, now.dst, span(&now, now.dst_stride), true, dst_id)) &&
       (now.src == NULL || sim_touch(op, now.src, span(&now, now.src_stride), false, src_id));
   if (!fine) return true;
-  sim_touched(op, &now);
+  if (now.dst != NULL) sim_touched(op, &now);
   xfi_ref_copy(&now, 1);
   return whole;
 }

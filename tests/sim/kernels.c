@@ -36,6 +36,11 @@ xfer_status xfi_cuda_converts_load(void)
   return load(SIM_KERNEL_CONVERTS, "load of the convert kernel");
 }
 
+xfer_status xfi_cuda_blocks_load(void)
+{
+  return load(SIM_KERNEL_BLOCKS, "load of the block kernel");
+}
+
 xfer_status xfi_cuda_flags_load(void)
 {
   return load(SIM_KERNEL_FLAGS, "load of the flag kernel");
@@ -72,6 +77,7 @@ static xfi_copy copy_of(const xfi_cuda_piece *piece)
   if (piece->convert.dst_bytes > 0) { /* words are elements */
     copy.run_bytes *= piece->convert.dst_bytes;
     copy.convert = &piece->convert;
+    copy.scales = piece->scales;
   }
   for (uint32_t d = 0; d < piece->n_dims; d++) {
     const uint32_t to = piece->n_dims - 1 - d;
@@ -121,4 +127,9 @@ xfer_status xfi_cuda_copy_swapped(const xfi_cuda_job *job, xfer_stream stream)
 xfer_status xfi_cuda_copy_converts(const xfi_cuda_job *job, xfer_stream stream)
 {
   return launch(SIM_KERNEL_CONVERTS, job, stream, "convert kernel");
+}
+
+xfer_status xfi_cuda_copy_blocks(const xfi_cuda_job *job, xfer_stream stream)
+{
+  return launch(SIM_KERNEL_BLOCKS, job, stream, "block kernel");
 }

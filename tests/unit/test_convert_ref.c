@@ -17,8 +17,12 @@ enum { N_RANDOM = 400000 };
 static uint32_t convert(xfer_dtype from, int from_bytes, xfer_dtype to, int to_bytes, uint32_t bits,
                         xfi_convert_op op, float value)
 {
-  const xfi_convert c = {(uint8_t)from,     (uint8_t)to, (uint8_t)from_bytes,
-                         (uint8_t)to_bytes, op,          value};
+  const xfi_convert c = {.from = (uint8_t)from,
+                         .to = (uint8_t)to,
+                         .src_bytes = (uint8_t)from_bytes,
+                         .dst_bytes = (uint8_t)to_bytes,
+                         .op = op,
+                         .value = value};
   char src[2 * sizeof bits] = {0};
   uint32_t got = 0;
   char dst[2 * sizeof bits] = {0};

@@ -1,0 +1,267 @@
+/* Where scales of blocks are, from where the blocks are. */
+#include "scales.h"
+
+#include <string.h>
+
+#include "alloc.h"
+#include "boxes.h"
+#include "error.h"
+#include "vec.h"
+
+void xfi_conversion_block(int64_t *block, xfer_conversion c, int n_dims)
+{
+  for (int d = 0; d < n_dims; d++)
+    block[d] = 1;
+  if (n_dims > 1) block[n_dims - 2] = xfi_conversion_rows(c);
+  if (n_dims > 0) block[n_dims - 1] = xfi_conversion_columns(c);
+}
+
+void xfi_scale_regions_free(xfi_scale_regions *regions)
+{
+  xfi_free(regions->at);
+  *regions = (xfi_scale_regions){NULL, 0, 0};
+}
+
+/* `r` has its elements. */
+static xfer_status add_region(xfi_scale_regions *regions, const xfi_scale_region *r, int n_dims,
+                              const int64_t *block)
+{
+  xfer_status st = XFER_OK;
+  xfi_scale_region *added;
+
+  for (int d = 0; d < n_dims; d++)
+    if (r->length[d] <= 0) return XFER_OK;
+  XFI_TRY(xfi_vec_reserve(&regions->at, &regions->capacity, regions->n + 1, sizeof *regions->at));
+  added = &regions->at[regions->n++];
+  *added = *r;
+  for (int d = 0; d < n_dims; d++) {
+    added->cell[d] = r->lo[d] / block[d];
+    added->n_cells[d] = (r->lo[d] + r->length[d] - 1) / block[d] + 1 - added->cell[d];
+  }
+done:
+  return st;
+}
+
+/* Dims before d of `r` are set: each run of the others. */
+static xfer_status add_products(xfi_scale_regions *regions, xfi_scale_region *r, int d,
+                                const xfi_runs *runs, int n_dims, const int64_t *block)
+{
+  xfer_status st = XFER_OK;
+
+  if (d == n_dims) return add_region(regions, r, n_dims, block);
+  for (size_t i = 0; i < runs[d].n; i++) {
+    r->lo[d] = runs[d].at[i].global;
+    r->length[d] = runs[d].at[i].length;
+    r->local[d] = runs[d].at[i].local;
+    XFI_TRY(add_products(regions, r, d + 1, runs, n_dims, block));
+  }
+done:
+  return st;
+}
+
+static xfer_status list_placed(xfi_scale_regions *regions, const xfer_layout *l, int rank,
+                               const int64_t *block)
+{
+  xfer_status st = XFER_OK;
+  xfi_scale_region r;
+  xfi_runs runs[XFER_MAX_DIMS];
+  xfi_place place;
+
+  memset(runs, 0, sizeof runs);
+  if (!xfi_layout_place(l, rank, &place)) return XFER_OK;
+  for (int d = 0; d < l->n_dims; d++)
+    XFI_TRY(xfi_dim_runs(&l->dims[d], place.part[d], &runs[d]));
+  XFI_TRY(add_products(regions, &r, 0, runs, l->n_dims, block));
+done:
+  for (int d = 0; d < l->n_dims; d++)
+    xfi_runs_free(&runs[d]);
+  return st;
+}
+
+static xfer_status list_boxes(xfi_scale_regions *regions, const xfer_layout *l, int rank,
+                              const int64_t *block)
+{
+  xfer_status st = XFER_OK;
+  size_t first;
+  const size_t n = xfi_boxes_of(&first, l, rank);
+
+  for (size_t i = first; i < first + n; i++) {
+    const int64_t *bounds = xfi_listed_bounds(l, i);
+    xfi_scale_region r;
+
+    for (int d = 0; d < l->n_dims; d++) {
+      const int64_t hi = bounds[l->n_dims + d];
+
+      r.lo[d] = bounds[d];
+      r.length[d] = (hi < l->dims[d].size ? hi : l->dims[d].size) - bounds[d];
+      r.local[d] = d == 0 ? l->boxes->rows[i] : 0;
+    }
+    XFI_TRY(add_region(regions, &r, l->n_dims, block));
+  }
+done:
+  return st;
+}
+
+xfer_status xfi_scale_regions_list(xfi_scale_regions *regions, const xfer_layout *layout, int rank,
+                                   const int64_t *block)
+{
+  return layout->boxes == NULL ? list_placed(regions, layout, rank, block)
+                               : list_boxes(regions, layout, rank, block);
+}
+
+/* ---- the source of a tensor of scales ------------------------------------------------------- */
+
+/* Each rank's cells, as boxes. */
+static xfer_status list_cells(xfi_bounds *cells, int64_t *first, const xfer_layout *weights,
+                              const int64_t *block)
+{
+  const int n_dims = weights->n_dims;
+  xfer_status st = XFER_OK;
+  xfi_scale_regions regions = {NULL, 0, 0};
+  int64_t bounds[2 * XFER_MAX_DIMS];
+
+  for (int p = 0; p < weights->mesh->size; p++) {
+    regions.n = 0;
+    XFI_TRY(xfi_scale_regions_list(&regions, weights, weights->mesh->ranks[p], block));
+    for (size_t i = 0; i < regions.n; i++) {
+      for (int d = 0; d < n_dims; d++) {
+        bounds[d] = regions.at[i].cell[d];
+        bounds[n_dims + d] = bounds[d] + regions.at[i].n_cells[d];
+      }
+      XFI_TRY(xfi_bounds_add(cells, n_dims, bounds));
+    }
+    first[p + 1] = (int64_t)cells->n;
+  }
+done:
+  xfi_scale_regions_free(&regions);
+  return st;
+}
+
+static xfer_status make_source(xfer_layout **made, const xfer_layout *weights, xfer_conversion c)
+{
+  xfer_status st = XFER_OK;
+  xfer_boxes_desc desc = XFER_BOXES_DESC_INIT;
+  xfi_bounds cells = {NULL, 0, 0};
+  int64_t block[XFER_MAX_DIMS];
+  int64_t shape[XFER_MAX_DIMS];
+  const bool is_own = weights->boxes != NULL && weights->boxes->is_own;
+  int64_t *first = xfi_calloc((size_t)weights->mesh->size + 1, sizeof *first);
+
+  XFI_CHECK(first != NULL, XFER_ERR_NOMEM, "%d ranks", weights->mesh->size);
+  xfi_conversion_block(block, c, weights->n_dims);
+  for (int d = 0; d < weights->n_dims; d++)
+    shape[d] = (weights->dims[d].size + block[d] - 1) / block[d];
+  XFI_TRY(list_cells(&cells, first, weights, block));
+  desc.mesh = is_own ? NULL : weights->mesh;
+  desc.dtype = XFER_F32;
+  desc.n_dims = weights->n_dims;
+  desc.shape = shape;
+  desc.first = first;
+  desc.bounds = cells.at;
+  XFI_TRY(xfi_layout_create_boxes(made, &desc));
+done:
+  xfi_free(cells.at);
+  xfi_free(first);
+  return st;
+}
+
+/* A source that was made, and of what. */
+typedef struct source {
+  const xfer_layout *weights;
+  xfer_conversion conversion;
+} source;
+
+/* One that was made before of the same weights, or another. */
+static xfer_status find_source(const xfer_layout **found, xfi_scale_tensors *tensors,
+                               source *sources, const xfer_tensor *weights)
+{
+  xfer_status st = XFER_OK;
+
+  for (size_t i = tensors->n_made; i-- > 0;) { /* a model's tensors repeat the last few */
+    const uint64_t *digest = sources[i].weights->digest;
+
+    if (memcmp(digest, weights->src->digest, sizeof weights->src->digest) != 0 ||
+        sources[i].conversion != weights->conversion)
+      continue;
+    *found = tensors->made[i];
+    return XFER_OK;
+  }
+  XFI_TRY(make_source(&tensors->made[tensors->n_made], weights->src, weights->conversion));
+  sources[tensors->n_made] = (source){weights->src, weights->conversion};
+  *found = tensors->made[tensors->n_made++];
+done:
+  return st;
+}
+
+/* A tensor of scales: of which weights, and that all is as it should be. */
+static xfer_status check_scales(const xfer_tensor *given, size_t n, size_t t, bool *has_scales)
+{
+  const size_t of = xfi_conversion_tensor(given[t].conversion);
+  xfer_status st = XFER_OK;
+
+  XFI_CHECK(of < n && xfi_conversion_kind(given[of].conversion) == XFI_KIND_BLOCKS, XFER_ERR_ARG,
+            "tensor \"%s\": scales of tensor %zu, which is not quantised by blocks", given[t].name,
+            of);
+  XFI_CHECK(!has_scales[of], XFER_ERR_ARG, "tensor \"%s\": tensor \"%s\" has scales already",
+            given[t].name, given[of].name);
+  XFI_CHECK(given[t].src == NULL, XFER_ERR_ARG,
+            "tensor \"%s\": scales are made, and have no source layout", given[t].name);
+  XFI_CHECK(given[t].dst == NULL || given[t].dst->dtype != XFER_F8E8M0 ||
+                xfi_conversion_scale(given[of].conversion) != XFER_SCALE_F32,
+            XFER_ERR_SHAPE, "tensor \"%s\": scales that are no powers of two as f8e8m0",
+            given[t].name);
+  XFI_CHECK(given[of].src == NULL || given[of].src->n_dims <= XFI_SCALE_DIMS, XFER_ERR_UNSUPPORTED,
+            "tensor \"%s\": blocks of a tensor of more than %d dims", given[of].name,
+            XFI_SCALE_DIMS);
+  has_scales[of] = true;
+done:
+  return st;
+}
+
+xfer_status xfi_scale_tensors_make(xfi_scale_tensors *tensors, const xfer_tensor *given, size_t n)
+{
+  xfer_status st = XFER_OK;
+  size_t n_blocks = 0;
+  source *sources = NULL;
+  bool *has_scales = NULL;
+
+  for (size_t t = 0; t < n; t++) {
+    const xfi_kind kind = xfi_conversion_kind(given[t].conversion);
+
+    n_blocks += kind == XFI_KIND_BLOCKS || kind == XFI_KIND_SCALES;
+  }
+  if (n_blocks == 0) return XFER_OK;
+  tensors->at = xfi_calloc(n, sizeof *tensors->at);
+  tensors->made = xfi_calloc(n_blocks, sizeof(xfer_layout *));
+  sources = xfi_calloc(n_blocks, sizeof *sources);
+  has_scales = xfi_calloc(n, sizeof *has_scales);
+  XFI_CHECK(tensors->at != NULL && tensors->made != NULL && sources != NULL && has_scales != NULL,
+            XFER_ERR_NOMEM, "%zu tensors", n);
+  memcpy(tensors->at, given, n * sizeof *given);
+  for (size_t t = 0; t < n; t++) {
+    const size_t of = xfi_conversion_tensor(given[t].conversion);
+
+    if (xfi_conversion_kind(given[t].conversion) != XFI_KIND_SCALES) continue;
+    XFI_TRY(check_scales(given, n, t, has_scales));
+    if (given[of].src != NULL)
+      XFI_TRY(find_source(&tensors->at[t].src, tensors, sources, &given[of]));
+  }
+  for (size_t t = 0; t < n; t++)
+    XFI_CHECK(xfi_conversion_kind(given[t].conversion) != XFI_KIND_BLOCKS || has_scales[t],
+              XFER_ERR_ARG, "tensor \"%s\" is quantised by blocks, and no tensor has its scales",
+              given[t].name);
+done:
+  xfi_free(sources);
+  xfi_free(has_scales);
+  if (st != XFER_OK) xfi_scale_tensors_free(tensors);
+  return st;
+}
+
+void xfi_scale_tensors_free(xfi_scale_tensors *tensors)
+{
+  for (size_t i = 0; i < tensors->n_made; i++)
+    xfi_layout_destroy(tensors->made[i]);
+  xfi_free(tensors->made);
+  xfi_free(tensors->at);
+  *tensors = (xfi_scale_tensors){NULL, NULL, 0};
+}

@@ -1,0 +1,231 @@
+/* Boxes cut where blocks end. */
+#include "blocks.h"
+
+#include <string.h>
+
+#include "alloc.h"
+#include "error.h"
+#include "vec.h"
+
+/* ---- a rank's part ---- */
+
+/* Strides of the scales in the dims of both kinds of copies. */
+static void set_strides(xfi_block_box *box, const xfi_blocks *blocks)
+{
+  const int n_dims = blocks->n_dims;
+  int64_t stride = 1;
+  int quantise = 0;
+
+  for (int d = n_dims - 1; d >= 0; d--) {
+    box->cell_stride[d] = stride;
+    stride *= box->at.n_cells[d];
+  }
+  for (int d = 0; d < n_dims; d++) {
+    box->quantise_stride[quantise++] = box->cell_stride[d];
+    if (blocks->block[d] > 1) quantise++;
+    box->amax_stride[d] = box->cell_stride[d];
+  }
+}
+
+static xfi_convert convert_of(const xfer_layout *layout, xfi_convert_op op, const int64_t *strides)
+{
+  return (xfi_convert){.from = (uint8_t)layout->dtype,
+                       .to = XFER_F8E4M3,
+                       .src_bytes = (uint8_t)layout->elem_bytes,
+                       .dst_bytes = 1,
+                       .op = (uint32_t)op,
+                       .scale_stride = strides};
+}
+
+xfer_status xfi_blocks_make(xfi_blocks *blocks, const xfer_layout *layout, int rank,
+                            xfer_conversion conversion)
+{
+  xfer_status st = XFER_OK;
+  xfi_scale_regions regions = {NULL, 0, 0};
+
+  blocks->n_dims = layout->n_dims;
+  xfi_conversion_block(blocks->block, conversion, layout->n_dims);
+  XFI_TRY(xfi_scale_regions_list(&regions, layout, rank, blocks->block));
+  blocks->boxes = xfi_calloc(regions.n, sizeof *blocks->boxes);
+  XFI_CHECK(blocks->boxes != NULL, XFER_ERR_NOMEM, "%zu boxes", regions.n);
+  for (; blocks->n < regions.n; blocks->n++) {
+    xfi_block_box *box = &blocks->boxes[blocks->n];
+
+    box->at = regions.at[blocks->n];
+    set_strides(box, blocks);
+    box->quantise = convert_of(layout, XFI_CONVERT_BLOCKS, box->quantise_stride);
+    box->amax = convert_of(layout, XFI_CONVERT_AMAX, box->amax_stride);
+    box->combine = (xfi_convert){XFER_F32, XFER_F8E4M3, sizeof(float),   1, XFI_CONVERT_AMAX,
+                                 0,        0,           box->cell_stride};
+  }
+done:
+  xfi_scale_regions_free(&regions);
+  return st;
+}
+
+static size_t n_cells(const xfi_block_box *box, int n_dims)
+{
+  size_t n = 1;
+
+  for (int d = 0; d < n_dims; d++)
+    n *= (size_t)box->at.n_cells[d];
+  return n;
+}
+
+size_t xfi_blocks_n_scales(const xfi_blocks *blocks)
+{
+  size_t n = 0;
+
+  for (size_t i = 0; i < blocks->n; i++)
+    n += n_cells(&blocks->boxes[i], blocks->n_dims);
+  return n;
+}
+
+void xfi_blocks_place(xfi_blocks *blocks, float *scales)
+{
+  for (size_t i = 0; i < blocks->n; i++) {
+    blocks->boxes[i].scales = scales;
+    scales += n_cells(&blocks->boxes[i], blocks->n_dims);
+  }
+}
+
+void xfi_blocks_free(xfi_blocks *blocks)
+{
+  xfi_free(blocks->boxes);
+  *blocks = (xfi_blocks){.n = 0};
+}
+
+/* ---- copies ---- */
+
+/* A box that is being cut. In dims before the one that is looked at it is n[d] blocks, and inner[d]
+ * elements of each. */
+typedef struct cut {
+  xfi_copies *copies;
+  const xfi_blocks *blocks;
+  const xfi_block_box *box;
+  const xfi_end *dst; /* NULL: amaxes */
+  const xfi_end *src;
+  int64_t global[XFER_MAX_DIMS]; /* of the whole box's first element */
+  int64_t offset[XFER_MAX_DIMS]; /* from there */
+  int64_t n[XFER_MAX_DIMS];
+  int64_t inner[XFER_MAX_DIMS];
+} cut;
+
+/* One more dim of a copy. */
+static void add_dim(xfi_copy *copy, int64_t extent, int64_t src_stride, int64_t dst_stride)
+{
+  copy->extent[copy->n_dims] = extent;
+  copy->src_stride[copy->n_dims] = src_stride;
+  copy->dst_stride[copy->n_dims++] = dst_stride;
+}
+
+/* Where the box begins that is cut so far. */
+static char *address_of(const cut *c, const xfi_end *end, const int64_t **strides)
+{
+  const int64_t piece = xfi_bound_piece_at(end->bound, end->start);
+  int64_t index[XFER_MAX_DIMS];
+
+  for (int d = 0; d < c->blocks->n_dims; d++)
+    index[d] = end->start[d] + c->offset[d];
+  *strides = xfi_bound_strides(end->bound, piece);
+  return xfi_bound_address(end->bound, piece, index);
+}
+
+static float *scale_of(const cut *c)
+{
+  float *scales = c->box->scales;
+
+  for (int d = 0; d < c->blocks->n_dims; d++)
+    scales += ((c->global[d] + c->offset[d]) / c->blocks->block[d] - c->box->at.cell[d]) *
+              c->box->cell_stride[d];
+  return scales;
+}
+
+/* Blocks lie in the last dim one element after the other on both sides: that is the run. */
+static bool has_run(const cut *c, const int64_t *src, const int64_t *dst)
+{
+  const int last = c->blocks->n_dims - 1;
+
+  return c->blocks->block[last] > 1 && src[last] == c->box->quantise.src_bytes &&
+         (c->dst == NULL || dst[last] == c->box->quantise.dst_bytes);
+}
+
+static xfer_status add_copy(const cut *c)
+{
+  static const int64_t none[XFER_MAX_DIMS] = {0};
+  const int n_dims = c->blocks->n_dims;
+  const int64_t *block = c->blocks->block;
+  const int64_t *dst_stride = none;
+  const int64_t *src_stride;
+  xfi_copies *copies = c->copies;
+  xfer_status st = XFER_OK;
+  xfi_copy copy = {.run_bytes = 1, .scales = scale_of(c)};
+  bool run;
+
+  copy.convert = c->dst == NULL ? &c->box->amax : &c->box->quantise;
+  copy.src = address_of(c, c->src, &src_stride);
+  if (c->dst != NULL) copy.dst = address_of(c, c->dst, &dst_stride);
+  run = has_run(c, src_stride, dst_stride);
+  for (int d = 0; d < n_dims; d++) {
+    add_dim(&copy, c->n[d], block[d] * src_stride[d], block[d] * dst_stride[d]);
+    if (c->dst != NULL && block[d] > 1 && !(run && d == n_dims - 1))
+      add_dim(&copy, c->inner[d], src_stride[d], dst_stride[d]);
+  }
+  for (int d = 0; d < n_dims && c->dst == NULL; d++)
+    if (block[d] > 1 && !(run && d == n_dims - 1)) add_dim(&copy, c->inner[d], src_stride[d], 0);
+  if (run) copy.run_bytes = c->inner[n_dims - 1];
+  XFI_TRY(xfi_vec_reserve(&copies->at, &copies->capacity, copies->n + 1, sizeof *copies->at));
+  copies->at[copies->n++] = copy;
+done:
+  return st;
+}
+
+/* Cut dims d and on: in each the block that is begun, the whole ones, and the last. */
+static xfer_status cut_from(cut *c, const int64_t *length, int d)
+{
+  xfer_status st = XFER_OK;
+
+  if (d == c->blocks->n_dims) return add_copy(c);
+  for (int64_t at = 0, block = c->blocks->block[d]; at < length[d];) {
+    const int64_t left = length[d] - at;
+    const int64_t in_block = block - (c->global[d] + at) % block;
+
+    c->offset[d] = at;
+    c->n[d] = in_block == block && left >= block ? left / block : 1;
+    c->inner[d] = left < in_block ? left : in_block;
+    at += c->n[d] * c->inner[d];
+    XFI_TRY(cut_from(c, length, d + 1));
+  }
+done:
+  return st;
+}
+
+static const xfi_block_box *find_box(const xfi_blocks *blocks, const int64_t *local)
+{
+  for (size_t i = 0; i < blocks->n; i++) {
+    const xfi_scale_region *r = &blocks->boxes[i].at;
+    int d = 0;
+
+    while (d < blocks->n_dims && local[d] >= r->local[d] && local[d] < r->local[d] + r->length[d])
+      d++;
+    if (d == blocks->n_dims) return &blocks->boxes[i];
+  }
+  return NULL;
+}
+
+xfer_status xfi_blocks_add(xfi_copies *copies, const xfi_end *dst, const xfi_end *src,
+                           const int64_t *length, const xfi_convert *convert)
+{
+  xfer_status st = XFER_OK;
+  cut c = {.copies = copies, .blocks = src->bound->blocks, .src = src};
+
+  XFI_CHECK(c.blocks != NULL, XFER_ERR_INTERNAL, "scales that are a peer's");
+  c.box = find_box(c.blocks, src->start);
+  XFI_CHECK(c.box != NULL, XFER_ERR_INTERNAL, "a box without scales");
+  if (convert->op == XFI_CONVERT_BLOCKS) c.dst = dst;
+  for (int d = 0; d < c.blocks->n_dims; d++)
+    c.global[d] = c.box->at.lo[d] + (src->start[d] - c.box->at.local[d]);
+  XFI_TRY(cut_from(&c, length, 0));
+done:
+  return st;
+}

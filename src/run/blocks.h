@@ -1,0 +1,45 @@
+/*
+ * Copies that quantise by blocks, and those that find what blocks come to: a box is cut where
+ * blocks end, so that each run of a copy has one scale.
+ */
+#ifndef XFI_RUN_BLOCKS_H
+#define XFI_RUN_BLOCKS_H
+
+#include "bound.h"
+#include "scales.h"
+
+/* A box of a rank's source part with its scales. The strides are those of a copy's dims: of
+ * `quantise` each dim's blocks, then what is in them; of `amax` first all dims' blocks. */
+typedef struct xfi_block_box {
+  xfi_scale_region at;
+  float *scales; /* of at.n_cells, row-major */
+  int64_t cell_stride[XFI_COPY_DIMS];
+  int64_t quantise_stride[XFI_COPY_DIMS];
+  int64_t amax_stride[XFI_COPY_DIMS];
+  xfi_convert quantise;
+  xfi_convert amax;
+  xfi_convert combine; /* amaxes of others */
+} xfi_block_box;
+
+/* A rank's source part of a tensor that is quantised by blocks. */
+struct xfi_blocks {
+  int n_dims;
+  int64_t block[XFER_MAX_DIMS];
+  xfi_block_box *boxes; /* [n] */
+  size_t n;
+};
+
+/* The boxes of a part. */
+xfer_status xfi_blocks_make(xfi_blocks *blocks, const xfer_layout *layout, int rank,
+                            xfer_conversion conversion);
+/* How many scales they have; and these one after the other, from `scales` on. */
+size_t xfi_blocks_n_scales(const xfi_blocks *blocks);
+void xfi_blocks_place(xfi_blocks *blocks, float *scales);
+void xfi_blocks_free(xfi_blocks *blocks);
+
+/* Append the copies of a box that crosses no piece boundary, by the op of `convert`. Of AMAX `dst`
+ * is not looked at. */
+xfer_status xfi_blocks_add(xfi_copies *copies, const xfi_end *dst, const xfi_end *src,
+                           const int64_t *length, const xfi_convert *convert);
+
+#endif

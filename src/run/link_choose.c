@@ -1,0 +1,136 @@
+/*
+ * Who copies a flow. Where reading a peer's memory is as fast as writing it (device.h), its
+ * receiver pulls: it writes its own memory only, whatever becomes of the sender. But narrow rows
+ * are pushed, which is faster, and so is what becomes smaller on the way, and all where both ranks
+ * send; and so is a flow from many allocations into few, since each that is not ours must be
+ * mapped. Elsewhere the side that has fewer to map copies. What is quantised by
+ * blocks is pushed always, since its sender has the scales.
+ */
+#include "alloc.h"
+#include "error.h"
+#include "link.h"
+
+#include <string.h>
+
+/* Rows below this are pushed, in moves of at least that many bytes. */
+#define NARROW_ROW_BYTES (INT64_C(32) << 10)
+#define NARROW_MOVE_BYTES (INT64_C(256) << 10)
+/* So many more allocations to map count for more than which way is faster. */
+#define MANY_ALLOCATIONS 256
+
+/* The rows of a move are short on some side. */
+static bool is_narrow(const xfi_bound *src, const xfi_bound *dst, const int64_t *length, int n_dims,
+                      int elem_bytes)
+{
+  int64_t row = elem_bytes; /* what is contiguous on both sides */
+  int64_t all = elem_bytes;
+  bool goes_on = true;
+
+  for (int d = n_dims - 1; d >= 0; d--) {
+    all *= length[d];
+    if (length[d] == 1) continue;
+    goes_on = goes_on && src->strides[d] == row && dst->strides[d] == row;
+    if (goes_on) row *= length[d];
+  }
+  return row < NARROW_ROW_BYTES && all >= NARROW_MOVE_BYTES;
+}
+
+/* Where both ranks send, requests to read would take from what flows the other way. */
+bool xfi_link_is_pushed_move(const xfi_link *link, const xfi_class *cls, const xfi_bound *src,
+                             const xfi_bound *dst, const int64_t *length)
+{
+  const bool both_ways = link->send != XFI_NO_FLOW && link->recv != XFI_NO_FLOW;
+  const int from = cls->src->elem_bytes;
+  const int to = cls->dst->elem_bytes;
+
+  return from != to ? to < from : both_ways || is_narrow(src, dst, length, cls->src->n_dims, from);
+}
+
+void xfi_link_flow_bounds(const xfi_link *link, bool source, size_t *first, size_t *end)
+{
+  *first = source ? 0 : link->n_src_bounds;
+  *end = source ? link->n_src_bounds : link->n_bounds;
+}
+
+/* How many allocations the peer's half of a flow lies in; a mark in `seen` for each of them. */
+static size_t count_allocations(const xfi_link *link, bool source, unsigned char *seen)
+{
+  size_t n = 0;
+  size_t first;
+  size_t end;
+
+  xfi_link_flow_bounds(link, source, &first, &end);
+  memset(seen, 0, link->n_remotes);
+  for (size_t p = link->first_place[first]; p < link->first_place[end]; p++) {
+    n += seen[link->places[p][0]] == 0;
+    seen[link->places[p][0]] = 1;
+  }
+  return n;
+}
+
+/* Of a flow: are there moves to pull, and others to push? And such that only their sender can copy,
+ * which has the scales? */
+static xfer_status look_at_moves(bool has[2], const xfer_plan *plan, xfi_link *link, bool send)
+{
+  const xfi_move_list *list = send ? &plan->moves->sends : &plan->moves->recvs;
+  const xfi_peer *peer = &list->peers[send ? link->send : link->recv];
+  xfer_status st = XFER_OK;
+  xfi_cursor cursor = {0, 0};
+
+  has[0] = has[1] = false;
+  for (size_t i = peer->first; i < peer->first + peer->n; i++) {
+    const xfi_move *move = &list->moves[i];
+    const xfi_class *cls = xfi_plan_class(plan->moves, move->tensor);
+    const xfi_bound *theirs;
+    const xfi_bound *ours;
+    xfi_box box;
+
+    if (xfi_run_broadcasts(plan, cls)) continue;
+    if (xfi_conversion_kind(cls->conversion) == XFI_KIND_BLOCKS) link->only_push[send] = true;
+    if (has[0] && has[1]) continue;
+    theirs = xfi_link_bound(link, move->tensor, !send, &cursor);
+    XFI_CHECK(theirs != NULL, XFER_ERR_INTERNAL, "rank %d did not describe tensor %u", link->rank,
+              move->tensor);
+    xfi_move_box(&box, cls, send ? &cls->sends : &cls->recvs, move);
+    ours = send ? xfi_run_src(plan, move->tensor) : xfi_run_dst(plan, move->tensor);
+    has[xfi_link_is_pushed_move(link, cls, send ? ours : theirs, send ? theirs : ours,
+                                box.length)] = true;
+  }
+done:
+  return st;
+}
+
+/* Who should copy a flow whose source lies in n_src allocations and its destination in n_dst. */
+static xfi_by choose(bool pulls, size_t n_src, size_t n_dst, const bool has[2], bool only_push)
+{
+  if (only_push && pulls && has[0]) return XFI_BY_BOTH;
+  if (only_push) return XFI_BY_PUSH;
+  if (!pulls) return n_dst <= n_src ? XFI_BY_PUSH : XFI_BY_PULL;
+  if (n_src > n_dst + MANY_ALLOCATIONS) return XFI_BY_PUSH;
+  if (n_dst > n_src + MANY_ALLOCATIONS) return XFI_BY_PULL;
+  if (!has[1]) return XFI_BY_PULL;
+  return has[0] ? XFI_BY_BOTH : XFI_BY_PUSH;
+}
+
+xfer_status xfi_link_choose(xfi_link *link, const xfer_plan *plan)
+{
+  xfer_status st = XFER_OK;
+  bool has[2];
+  const bool pulls = plan->device->ops->pulls;
+  unsigned char *seen = xfi_calloc(link->n_remotes, 1);
+
+  XFI_CHECK(seen != NULL, XFER_ERR_NOMEM, "%zu allocations", link->n_remotes);
+  if (link->send != XFI_NO_FLOW) {
+    XFI_TRY(look_at_moves(has, plan, link, true));
+    link->send_by = choose(pulls, link->n_own_src, count_allocations(link, false, seen), has,
+                           link->only_push[1]);
+  }
+  if (link->recv != XFI_NO_FLOW) {
+    XFI_TRY(look_at_moves(has, plan, link, false));
+    link->recv_by = choose(pulls, count_allocations(link, true, seen), link->n_own_dst, has,
+                           link->only_push[0]);
+  }
+done:
+  xfi_free(seen);
+  return st;
+}

@@ -1,0 +1,306 @@
+/* Scales of blocks, from commit to run. */
+#include "quant.h"
+
+#include <string.h>
+
+#include "alloc.h"
+#include "error.h"
+#include "vec.h"
+
+enum { ALIGN = 16 };
+
+static size_t aligned(size_t n_bytes)
+{
+  return (n_bytes + ALIGN - 1) / ALIGN * ALIGN;
+}
+
+/* ---- with the plan ---- */
+
+/* The pairs, with what this rank holds of each; tables are not there yet. */
+static xfer_status list_pairs(xfi_quant *q, const xfer_plan *plan, const xfer_tensor *tensors)
+{
+  const xfi_plan *m = plan->moves;
+  xfer_status st = XFER_OK;
+
+  for (size_t t = 0; t < m->n_tensors; t++) {
+    const size_t of = xfi_conversion_tensor(tensors[t].conversion);
+    xfi_quant_pair *pair = &q->pairs[q->n_pairs];
+
+    if (xfi_conversion_kind(tensors[t].conversion) != XFI_KIND_SCALES) continue;
+    q->n_pairs++;
+    pair->weights = (uint32_t)of;
+    pair->scales = (uint32_t)t;
+    pair->cut = SIZE_MAX;
+    q->of[of] = q->of[t] = pair;
+    if (xfi_mesh_find(m->tensors[of].src->mesh, m->rank) < 0) continue;
+    XFI_TRY(xfi_blocks_make(&pair->blocks, m->tensors[of].src, m->rank, tensors[of].conversion));
+    pair->n_scales = xfi_blocks_n_scales(&pair->blocks);
+    q->n_table_bytes += aligned(pair->n_scales * sizeof(float));
+  }
+done:
+  return st;
+}
+
+static xfer_status place_tables(xfi_quant *q)
+{
+  xfer_status st = XFER_OK;
+  char *at;
+
+  if (q->n_table_bytes == 0) return XFER_OK;
+  XFI_TRY(q->device->ops->alloc(q->device, &q->tables, q->n_table_bytes));
+  at = q->tables;
+  for (size_t i = 0; i < q->n_pairs; i++) {
+    q->pairs[i].table = (float *)(void *)at;
+    xfi_blocks_place(&q->pairs[i].blocks, q->pairs[i].table);
+    at += aligned(q->pairs[i].n_scales * sizeof(float));
+  }
+done:
+  return st;
+}
+
+static xfer_status place_heard(xfi_quant *q)
+{
+  xfer_status st = XFER_OK;
+  char *at;
+
+  for (size_t i = 0; i < q->n_cuts; i++)
+    q->n_heard_bytes += aligned(q->cuts[i].n_bytes);
+  if (q->n_heard_bytes == 0) return XFER_OK;
+  XFI_TRY(q->device->ops->alloc(q->device, &q->heard, q->n_heard_bytes));
+  at = q->heard;
+  for (size_t i = 0; i < q->n_cuts; i++) {
+    q->cuts[i].memory = at;
+    at += aligned(q->cuts[i].n_bytes);
+  }
+done:
+  return st;
+}
+
+xfer_status xfi_quant_create(xfi_quant **quant, const xfer_plan *plan, const xfer_tensor *tensors)
+{
+  const size_t n = plan->moves->n_tensors;
+  xfer_status st = XFER_OK;
+  size_t n_pairs = 0;
+  xfi_quant *q = NULL;
+
+  for (size_t t = 0; t < n; t++)
+    n_pairs += xfi_conversion_kind(tensors[t].conversion) == XFI_KIND_SCALES;
+  if (n_pairs == 0) return XFER_OK;
+  q = xfi_calloc(1, sizeof *q);
+  XFI_CHECK(q != NULL, XFER_ERR_NOMEM, "scales");
+  q->device = plan->device;
+  q->pairs = xfi_calloc(n_pairs, sizeof *q->pairs);
+  q->of = xfi_calloc(n, sizeof(const xfi_quant_pair *));
+  XFI_CHECK(q->pairs != NULL && q->of != NULL, XFER_ERR_NOMEM, "scales of %zu tensors", n_pairs);
+  XFI_TRY(list_pairs(q, plan, tensors));
+  XFI_TRY(place_tables(q));
+  XFI_TRY(xfi_quant_find_cuts(q, plan));
+  XFI_TRY(place_heard(q));
+  *quant = q;
+  q = NULL;
+done:
+  xfi_quant_destroy(q);
+  return st;
+}
+
+xfer_status xfi_quant_connect(xfer_plan *plan)
+{
+  xfi_quant *q = plan->quant;
+  xfer_status st = XFER_OK;
+
+  if (q == NULL) return XFER_OK;
+  XFI_TRY(xfi_quant_connect_cuts(q, plan));
+  for (size_t i = 0; i < q->n_pairs; i++)
+    XFI_TRY(xfi_run_bind(plan, q->pairs[i].scales, NULL, NULL));
+done:
+  return st;
+}
+
+void xfi_quant_drop(xfi_quant *q)
+{
+  xfi_batch **const batches[] = {&q->clear, &q->amax, &q->combine, &q->finish};
+
+  for (size_t i = 0; i < sizeof batches / sizeof *batches; i++) {
+    if (*batches[i] != NULL) q->device->ops->batch_destroy(q->device, *batches[i]);
+    *batches[i] = NULL;
+  }
+}
+
+void xfi_quant_destroy(xfi_quant *q)
+{
+  if (q == NULL) return;
+  xfi_run_destroy(q->asks);
+  xfi_quant_drop(q);
+  for (size_t i = 0; q->pairs != NULL && i < q->n_pairs; i++)
+    xfi_blocks_free(&q->pairs[i].blocks);
+  xfi_quant_free_cuts(q);
+  if (q->tables != NULL) q->device->ops->free(q->device, q->tables);
+  if (q->heard != NULL) q->device->ops->free(q->device, q->heard);
+  xfi_free(q->pairs);
+  xfi_free(q->of);
+  xfi_free(q);
+}
+
+xfer_plan *xfi_quant_asks(const xfer_plan *plan)
+{
+  return plan->quant == NULL ? NULL : plan->quant->asks;
+}
+
+size_t xfi_quant_bytes(const xfi_quant *q)
+{
+  return q == NULL ? 0 : q->n_table_bytes + q->n_heard_bytes;
+}
+
+bool xfi_quant_source(const xfi_quant *q, size_t tensor, xfer_view *view)
+{
+  const xfi_quant_pair *pair = q == NULL ? NULL : q->of[tensor];
+
+  if (pair == NULL || pair->scales != tensor) return false;
+  *view = (xfer_view){.kind = XFER_VIEW_DENSE, .base = pair->table};
+  return true;
+}
+
+const xfi_blocks *xfi_quant_blocks(const xfi_quant *q, size_t tensor)
+{
+  const xfi_quant_pair *pair = q == NULL ? NULL : q->of[tensor];
+
+  return pair == NULL || pair->weights != tensor ? NULL : &pair->blocks;
+}
+
+/* ---- with its lanes ---- */
+
+static xfer_status make_batch(xfi_batch **batch, const xfi_quant *q, const xfi_copies *copies)
+{
+  if (copies->n == 0) return XFER_OK;
+  return q->device->ops->batch_create(q->device, batch, copies->at, copies->n, false, NULL);
+}
+
+static xfer_status add_copy(xfi_copies *copies, const xfi_copy *copy)
+{
+  xfer_status st = XFER_OK;
+
+  XFI_TRY(xfi_vec_reserve(&copies->at, &copies->capacity, copies->n + 1, sizeof *copies->at));
+  copies->at[copies->n++] = *copy;
+done:
+  return st;
+}
+
+static xfer_status prepare_clear(xfi_quant *q)
+{
+  xfi_copy all = {.dst = q->tables, .run_bytes = (int64_t)q->n_table_bytes};
+
+  return make_batch(&q->clear, q, &(xfi_copies){&all, q->n_table_bytes > 0, 1});
+}
+
+/* Of all that this rank holds. */
+static xfer_status prepare_amax(xfi_quant *q, const xfer_plan *plan)
+{
+  xfer_status st = XFER_OK;
+  xfi_copies copies = {NULL, 0, 0};
+
+  for (size_t i = 0; i < q->n_pairs; i++) {
+    const xfi_quant_pair *pair = &q->pairs[i];
+
+    for (size_t k = 0; k < pair->blocks.n; k++) {
+      const xfi_block_box *box = &pair->blocks.boxes[k];
+      xfi_end end = {xfi_run_src(plan, pair->weights), {0}};
+
+      memcpy(end.start, box->at.local, sizeof end.start);
+      XFI_TRY(xfi_copies_add(&copies, &end, &end, box->at.length, pair->blocks.n_dims,
+                             (xfi_elem){1, &box->amax}));
+    }
+  }
+  XFI_TRY(make_batch(&q->amax, q, &copies));
+done:
+  xfi_copies_free(&copies);
+  return st;
+}
+
+static xfer_status prepare_combine(xfi_quant *q)
+{
+  xfer_status st = XFER_OK;
+  xfi_copies copies = {NULL, 0, 0};
+
+  for (size_t i = 0; i < q->n_cuts; i++)
+    for (size_t k = 0; k < q->cuts[i].n_heard; k++) {
+      xfi_copy copy = q->cuts[i].heard[k].copy;
+
+      copy.src = q->cuts[i].memory + q->cuts[i].heard[k].at;
+      XFI_TRY(add_copy(&copies, &copy));
+    }
+  XFI_TRY(make_batch(&q->combine, q, &copies));
+done:
+  xfi_copies_free(&copies);
+  return st;
+}
+
+/* In place; pairs whose scales are made alike lie side by side and are one copy. */
+static xfer_status prepare_finish(xfi_quant *q, const xfer_plan *plan)
+{
+  static const xfi_convert by[] = {
+#define BY(how) {XFER_F32, XFER_F32, 4, 4, XFI_CONVERT_TO_SCALE, 0, how, NULL}
+      BY(XFER_SCALE_F32), BY(XFER_SCALE_POW2), BY(XFER_SCALE_UE8M0), BY(XFER_SCALE_MX)};
+  xfer_status st = XFER_OK;
+  xfi_copies copies = {NULL, 0, 0};
+
+  for (size_t i = 0; i < q->n_pairs; i++) {
+    const xfi_quant_pair *pair = &q->pairs[i];
+    const xfi_class *cls = xfi_plan_class(plan->moves, pair->weights);
+    const xfi_convert *how = &by[xfi_conversion_scale(cls->conversion)];
+    xfi_copy *last = copies.n > 0 ? &copies.at[copies.n - 1] : NULL;
+    const xfi_copy copy = {.src = (char *)pair->table,
+                           .dst = (char *)pair->table,
+                           .run_bytes = (int64_t)aligned(pair->n_scales * sizeof(float)),
+                           .convert = how};
+
+    if (pair->n_scales == 0) continue;
+    if (last != NULL && last->convert == how && last->dst + last->run_bytes == copy.dst)
+      last->run_bytes += copy.run_bytes;
+    else
+      XFI_TRY(add_copy(&copies, &copy));
+  }
+  XFI_TRY(make_batch(&q->finish, q, &copies));
+done:
+  xfi_copies_free(&copies);
+  return st;
+}
+
+xfer_status xfi_quant_prepare(xfer_plan *plan)
+{
+  xfi_quant *q = plan->quant;
+  xfer_status st = XFER_OK;
+
+  if (q == NULL) return XFER_OK;
+  xfi_quant_drop(q);
+  XFI_TRY(prepare_clear(q));
+  XFI_TRY(prepare_amax(q, plan));
+  XFI_TRY(prepare_combine(q));
+  XFI_TRY(prepare_finish(q, plan));
+done:
+  return st;
+}
+
+/* ---- with a run ---- */
+
+static xfer_status launch(const xfi_quant *q, xfi_batch *batch, xfer_stream stream)
+{
+  return batch == NULL ? XFER_OK : q->device->ops->batch_launch(q->device, batch, stream);
+}
+
+xfer_status xfi_quant_start(const xfer_plan *plan, xfer_stream stream)
+{
+  const xfi_quant *q = plan->quant;
+  xfer_status st = XFER_OK;
+
+  if (q == NULL) return XFER_OK;
+  XFI_TRY(launch(q, q->clear, stream));
+  XFI_TRY(launch(q, q->amax, stream));
+  if (q->asks != NULL) {
+    XFI_TRY(xfi_run_follow(q->asks, stream));
+    XFI_TRY(xfi_run_start(q->asks, q->asks->n_begun + 1, stream));
+    XFI_TRY(launch(q, q->combine, stream));
+  }
+  XFI_TRY(launch(q, q->finish, stream));
+done:
+  return st;
+}

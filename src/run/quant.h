@@ -1,0 +1,71 @@
+/*
+ * Quantisation by blocks, the part that comes before the lanes: each rank finds what the blocks
+ * come to of which it holds elements (kernels/block_scales.h), hears of those that it holds in part
+ * what they come to elsewhere, and makes scales of it. From then on the scales are a tensor as any
+ * other, whose sources are these tables, and an element is converted by the scale that its rank
+ * has.
+ */
+#ifndef XFI_RUN_QUANT_H
+#define XFI_RUN_QUANT_H
+
+#include "blocks.h"
+#include "run.h"
+
+/* A tensor and its scales. */
+typedef struct xfi_quant_pair {
+  uint32_t weights;
+  uint32_t scales;
+  xfi_blocks blocks; /* of this rank */
+  float *table;      /* [n_scales] where these lie */
+  size_t n_scales;
+  size_t cut; /* in quant->cuts; SIZE_MAX: no two parts share a block */
+} xfi_quant_pair;
+
+/* Amaxes of others: where they are heard, in bytes of a cut's memory, and the copy from there. */
+typedef struct xfi_quant_heard {
+  size_t at;
+  xfi_copy copy;
+} xfi_quant_heard;
+
+/* What parts that share blocks tell each other of one tensor: a tensor with a dim more, which has
+ * an index for each box of cells (a unit, see quant_cuts.c). */
+typedef struct xfi_quant_cut {
+  size_t pair;
+  xfer_layout *src;
+  xfer_layout *dst;
+  void **told; /* [n_told] this rank's boxes that others ask for, in order */
+  size_t n_told;
+  xfi_quant_heard *heard; /* [n_heard] */
+  size_t n_heard;
+  char *memory; /* [n_bytes] of dst, dense */
+  size_t n_bytes;
+} xfi_quant_cut;
+
+struct xfi_quant {
+  const xfi_quant_pair **of; /* [n_tensors] of the plan; NULL: neither weights nor scales */
+  xfi_quant_pair *pairs;     /* [n_pairs] */
+  size_t n_pairs;
+  xfi_quant_cut *cuts; /* [n_cuts] */
+  size_t n_cuts;
+  void *tables; /* [n_table_bytes] */
+  size_t n_table_bytes;
+  void *heard; /* [n_heard_bytes] */
+  size_t n_heard_bytes;
+  xfi_device *device;
+  xfer_plan *asks; /* carries the cuts; NULL: none */
+  xfi_batch *clear;
+  xfi_batch *amax;
+  xfi_batch *combine;
+  xfi_batch *finish;
+};
+
+/* ---- quant_cuts.c ---- */
+
+/* What ranks have to tell each other, all of them alike: quant->cuts and the pairs' places there.
+ */
+xfer_status xfi_quant_find_cuts(xfi_quant *quant, const xfer_plan *plan);
+void xfi_quant_free_cuts(xfi_quant *quant);
+/* Once all memory is there. Collective. */
+xfer_status xfi_quant_connect_cuts(xfi_quant *quant, const xfer_plan *plan);
+
+#endif

@@ -1,0 +1,311 @@
+/*
+ * Blocks that several parts hold. Of the weights' source each box that some rank has, all its
+ * replicas together, is a unit. Where the cells of two units meet, each knows the amaxes of part of
+ * a block only, so each is told the other's: units are the first dim of a tensor of amaxes, of
+ * which a rank's source is its own units' and its destination what others have in common with them.
+ * An ordinary plan carries that.
+ */
+#include "quant.h"
+
+#include <string.h>
+
+#include "alloc.h"
+#include "boxes.h"
+#include "error.h"
+#include "vec.h"
+
+/* While the cuts of a tensor are found: its source's boxes, their cells in the same order, and both
+ * layouts as they are made, a row of 2 (n_dims + 1) words for each box. */
+typedef struct finding {
+  xfer_layout *units;
+  const xfer_layout *cells;
+  const int64_t *block;
+  uint32_t *seen; /* [n_units] 1 + the last listed box that met it */
+  xfi_units met;  /* units that a listed box meets, itself not */
+  xfi_bounds src;
+  xfi_bounds dst;
+  int64_t *src_first; /* [mesh size + 1] */
+  int64_t *dst_first;
+} finding;
+
+static void end_finding(finding *f)
+{
+  xfi_layout_destroy(f->units);
+  xfi_free(f->seen);
+  xfi_free(f->met.at);
+  xfi_free(f->src.at);
+  xfi_free(f->dst.at);
+  xfi_free(f->src_first);
+  xfi_free(f->dst_first);
+}
+
+/* The boxes of the weights' source, as the regions of which the cells are. */
+static xfer_status make_units(xfer_layout **units, const xfer_layout *weights, const int64_t *block)
+{
+  const int n_dims = weights->n_dims;
+  xfer_status st = XFER_OK;
+  xfer_boxes_desc desc = XFER_BOXES_DESC_INIT;
+  xfi_scale_regions regions = {NULL, 0, 0};
+  xfi_bounds list = {NULL, 0, 0};
+  int64_t bounds[2 * XFER_MAX_DIMS];
+  int64_t shape[XFER_MAX_DIMS];
+  int64_t *first = xfi_calloc((size_t)weights->mesh->size + 1, sizeof *first);
+
+  XFI_CHECK(first != NULL, XFER_ERR_NOMEM, "%d ranks", weights->mesh->size);
+  for (int i = 0; i < weights->mesh->size; i++) {
+    regions.n = 0;
+    XFI_TRY(xfi_scale_regions_list(&regions, weights, weights->mesh->ranks[i], block));
+    for (size_t k = 0; k < regions.n; k++) {
+      for (int d = 0; d < n_dims; d++) {
+        bounds[d] = regions.at[k].lo[d];
+        bounds[n_dims + d] = bounds[d] + regions.at[k].length[d];
+      }
+      XFI_TRY(xfi_bounds_add(&list, n_dims, bounds));
+    }
+    first[i + 1] = (int64_t)list.n;
+  }
+  for (int d = 0; d < n_dims; d++)
+    shape[d] = weights->dims[d].size;
+  desc.mesh = weights->mesh;
+  desc.dtype = (int32_t)weights->dtype;
+  desc.n_dims = n_dims;
+  desc.shape = shape;
+  desc.first = first;
+  desc.bounds = list.at;
+  XFI_TRY(xfi_layout_create_boxes(units, &desc));
+done:
+  xfi_scale_regions_free(&regions);
+  xfi_free(list.at);
+  xfi_free(first);
+  return st;
+}
+
+/* Other units that share a block with a listed box. */
+static xfer_status meet_others(finding *f, size_t listed)
+{
+  const uint32_t mark = (uint32_t)listed + 1;
+  const xfi_boxes *b = f->cells->boxes;
+  xfer_status st = XFER_OK;
+  xfi_units cells = {NULL, 0, 0};
+
+  f->met.n = 0;
+  f->seen[f->units->boxes->unit_of[listed]] = mark;
+  XFI_TRY(xfi_boxes_meet(&cells, f->cells, xfi_listed_bounds(f->cells, listed)));
+  for (size_t i = 0; i < cells.n; i++)
+    for (uint32_t h = b->first_holder[cells.at[i]]; h < b->first_holder[cells.at[i] + 1]; h++) {
+      const uint32_t unit = f->units->boxes->unit_of[b->holders[h]];
+
+      if (f->seen[unit] == mark) continue;
+      f->seen[unit] = mark;
+      XFI_TRY(xfi_vec_reserve(&f->met.at, &f->met.capacity, f->met.n + 1, sizeof *f->met.at));
+      f->met.at[f->met.n++] = unit;
+    }
+done:
+  xfi_free(cells.at);
+  return st;
+}
+
+/* `unit` in front, then what its cells have in common with those of a listed box. */
+static xfer_status add_cells(xfi_bounds *list, const finding *f, uint32_t unit, size_t listed)
+{
+  const int n_dims = f->units->n_dims;
+  const int64_t *a = xfi_unit_bounds(f->units, unit);
+  const int64_t *b = xfi_listed_bounds(f->cells, listed);
+  int64_t row[2 * XFER_MAX_DIMS];
+
+  row[0] = unit;
+  row[n_dims + 1] = (int64_t)unit + 1;
+  for (int d = 0; d < n_dims; d++) {
+    const int64_t lo = a[d] / f->block[d];
+    const int64_t hi = (a[n_dims + d] - 1) / f->block[d] + 1;
+
+    row[1 + d] = lo > b[d] ? lo : b[d];
+    row[n_dims + 2 + d] = hi < b[n_dims + d] ? hi : b[n_dims + d];
+  }
+  return xfi_bounds_add(list, n_dims + 1, row);
+}
+
+/* The amaxes of a part of a box. */
+static xfer_status add_heard(xfi_quant_cut *cut, size_t *capacity, const xfi_block_box *box,
+                             const int64_t *row, int n_dims)
+{
+  xfer_status st = XFER_OK;
+  int64_t stride = (int64_t)sizeof(float);
+  xfi_copy copy = {
+      .run_bytes = 1, .convert = &box->combine, .scales = box->scales, .n_dims = n_dims};
+
+  for (int d = n_dims - 1; d >= 0; d--) {
+    copy.extent[d] = row[n_dims + 2 + d] - row[1 + d];
+    copy.src_stride[d] = stride;
+    copy.scales += (row[1 + d] - box->at.cell[d]) * box->cell_stride[d];
+    stride *= copy.extent[d];
+  }
+  XFI_TRY(xfi_vec_reserve(&cut->heard, capacity, cut->n_heard + 1, sizeof *cut->heard));
+  cut->heard[cut->n_heard++] = (xfi_quant_heard){cut->n_bytes, copy};
+  cut->n_bytes += (size_t)stride;
+done:
+  return st;
+}
+
+/* One rank's boxes, `mine` if it is this one. */
+static xfer_status list_rank(finding *f, xfi_quant_cut *cut, size_t *capacity, int position,
+                             const xfi_blocks *mine)
+{
+  const xfi_boxes *b = f->units->boxes;
+  const int n_dims = f->units->n_dims;
+  xfer_status st = XFER_OK;
+
+  for (int64_t i = b->first[position]; i < b->first[position + 1]; i++) {
+    const xfi_block_box *box = mine == NULL ? NULL : &mine->boxes[i - b->first[position]];
+
+    XFI_TRY(meet_others(f, (size_t)i));
+    if (f->met.n == 0) continue;
+    XFI_TRY(add_cells(&f->src, f, b->unit_of[i], (size_t)i));
+    if (box != NULL) cut->told[cut->n_told++] = box->scales;
+    for (size_t k = 0; k < f->met.n; k++) {
+      XFI_TRY(add_cells(&f->dst, f, f->met.at[k], (size_t)i));
+      if (box != NULL)
+        XFI_TRY(add_heard(cut, capacity, box, f->dst.at + (f->dst.n - 1) * 2 * (size_t)(n_dims + 1),
+                          n_dims));
+    }
+  }
+done:
+  return st;
+}
+
+static xfer_status make_layout(xfer_layout **layout, const finding *f, const xfi_bounds *list,
+                               const int64_t *first)
+{
+  xfer_boxes_desc desc = XFER_BOXES_DESC_INIT;
+  int64_t shape[XFER_MAX_DIMS];
+
+  shape[0] = f->units->boxes->n_units;
+  for (int d = 0; d < f->cells->n_dims; d++)
+    shape[1 + d] = f->cells->dims[d].size;
+  desc.mesh = f->cells->mesh;
+  desc.dtype = XFER_F32;
+  desc.n_dims = f->cells->n_dims + 1;
+  desc.shape = shape;
+  desc.first = first;
+  desc.bounds = list->at;
+  return xfi_layout_create_boxes(layout, &desc);
+}
+
+static void clear_cut(xfi_quant_cut *cut)
+{
+  xfi_layout_destroy(cut->src);
+  xfi_layout_destroy(cut->dst);
+  xfi_free(cut->told);
+  xfi_free(cut->heard);
+  *cut = (xfi_quant_cut){.pair = 0};
+}
+
+/* All ranks' lists, of which this one is `rank`. */
+static xfer_status list_ranks(finding *f, xfi_quant_cut *cut, const xfi_blocks *mine, int rank)
+{
+  const xfer_mesh *mesh = f->units->mesh;
+  xfer_status st = XFER_OK;
+  size_t capacity = 0;
+
+  f->seen = xfi_calloc(f->units->boxes->n_units, sizeof *f->seen);
+  f->src_first = xfi_calloc((size_t)mesh->size + 1, sizeof *f->src_first);
+  f->dst_first = xfi_calloc((size_t)mesh->size + 1, sizeof *f->dst_first);
+  cut->told = xfi_calloc(mine->n, sizeof(void *));
+  XFI_CHECK(f->seen != NULL && f->src_first != NULL && f->dst_first != NULL && cut->told != NULL,
+            XFER_ERR_NOMEM, "%d ranks", mesh->size);
+  for (int i = 0; i < mesh->size; i++) {
+    XFI_TRY(list_rank(f, cut, &capacity, i, mesh->ranks[i] == rank ? mine : NULL));
+    f->src_first[i + 1] = (int64_t)f->src.n;
+    f->dst_first[i + 1] = (int64_t)f->dst.n;
+  }
+done:
+  return st;
+}
+
+/* What is cut of a pair, as the next of quant->cuts; nothing, if no two units share a block. */
+static xfer_status find_cut(xfi_quant *q, size_t p, const xfi_plan *m)
+{
+  xfi_quant_pair *pair = &q->pairs[p];
+  xfi_quant_cut *cut = &q->cuts[q->n_cuts];
+  const xfi_tensor *weights = &m->tensors[pair->weights];
+  xfer_status st = XFER_OK;
+  int64_t block[XFER_MAX_DIMS];
+  finding f = {.cells = m->tensors[pair->scales].src, .block = block};
+
+  xfi_conversion_block(block, weights->conversion, weights->src->n_dims);
+  XFI_TRY(make_units(&f.units, weights->src, block));
+  if (!f.cells->boxes->overlap && f.cells->boxes->n_units == f.units->boxes->n_units) goto done;
+  XFI_TRY(list_ranks(&f, cut, &pair->blocks, m->rank));
+  XFI_TRY(make_layout(&cut->src, &f, &f.src, f.src_first));
+  XFI_TRY(make_layout(&cut->dst, &f, &f.dst, f.dst_first));
+  cut->pair = p;
+  pair->cut = q->n_cuts++;
+done:
+  if (pair->cut == SIZE_MAX) clear_cut(cut);
+  end_finding(&f);
+  return st;
+}
+
+/* Tensors of one class have the same cuts: the one before this had none. */
+static bool is_whole(const xfi_quant *q, size_t p, const xfi_plan *m)
+{
+  const xfi_tensor *weights = &m->tensors[q->pairs[p].weights];
+  const xfi_tensor *before = p == 0 ? weights : &m->tensors[q->pairs[p - 1].weights];
+
+  return p > 0 && q->pairs[p - 1].cut == SIZE_MAX && before->conversion == weights->conversion &&
+         memcmp(before->src->digest, weights->src->digest, sizeof weights->src->digest) == 0;
+}
+
+xfer_status xfi_quant_find_cuts(xfi_quant *q, const xfer_plan *plan)
+{
+  xfer_status st = XFER_OK;
+
+  q->cuts = xfi_calloc(q->n_pairs, sizeof *q->cuts);
+  XFI_CHECK(q->cuts != NULL, XFER_ERR_NOMEM, "%zu tensors", q->n_pairs);
+  for (size_t p = 0; p < q->n_pairs; p++)
+    if (!is_whole(q, p, plan->moves)) XFI_TRY(find_cut(q, p, plan->moves));
+done:
+  return st;
+}
+
+void xfi_quant_free_cuts(xfi_quant *q)
+{
+  for (size_t i = 0; q->cuts != NULL && i < q->n_cuts; i++)
+    clear_cut(&q->cuts[i]);
+  xfi_free(q->cuts);
+}
+
+/* Where a rank's tables and what it hears are. */
+static xfer_status bind_cut(xfi_quant *q, size_t i)
+{
+  const xfi_quant_cut *cut = &q->cuts[i];
+  const xfer_view dst = {.kind = XFER_VIEW_DENSE, .base = cut->memory};
+  xfer_view src = {.kind = XFER_VIEW_BOXES,
+                   .n_dims = cut->src->n_dims,
+                   .n_pieces = (int64_t)cut->n_told,
+                   .pieces = cut->told};
+
+  return xfi_run_bind(q->asks, i, &src, &dst);
+}
+
+xfer_status xfi_quant_connect_cuts(xfi_quant *q, const xfer_plan *plan)
+{
+  xfer_plan_options options = plan->options;
+  xfer_status st = XFER_OK;
+  xfer_tensor *tensors = NULL;
+
+  if (q->n_cuts == 0) return XFER_OK; /* on all ranks */
+  options.flags = 0;
+  tensors = xfi_calloc(q->n_cuts, sizeof *tensors);
+  for (size_t i = 0; tensors != NULL && i < q->n_cuts; i++)
+    tensors[i] = (xfer_tensor){plan->moves->tensors[q->pairs[q->cuts[i].pair].weights].name,
+                               q->cuts[i].src, q->cuts[i].dst, 0};
+  if (tensors == NULL) xfi_set_error("%zu tensors", q->n_cuts);
+  XFI_TRY(xfi_run_create(&q->asks, plan->of, tensors == NULL ? XFER_ERR_NOMEM : XFER_OK, tensors,
+                         q->n_cuts, &options));
+  for (size_t i = 0; i < q->n_cuts; i++)
+    XFI_TRY(bind_cut(q, i));
+done:
+  xfi_free(tensors);
+  return st;
+}

@@ -1,0 +1,345 @@
+/*
+ * Block quantisation on ranks that are threads, and (in tests/sim) on simulated GPUs of which half
+ * cannot reach the other: sources that cut blocks and such that do not, beside a tensor that is not
+ * converted, run twice, bound anew between. What is expected is made element by element from the
+ * formula, by the numbers of tests/numbers.h.
+ */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include <cmocka.h>
+#include <stdbool.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "../unit/ranks.h"
+#include "numbers.h"
+#ifdef BLOCKS_ON_SIM
+#include "../sim/refit_place.h"
+#else
+#include "refit_place.h"
+#endif
+
+enum {
+  N_RANKS = 4,
+  ROWS = 150,
+  COLUMNS = 208,
+  ELEMS = ROWS * COLUMNS,
+  N_CASES = 6,
+  N_TENSORS = 13
+};
+
+/* Blocks, where they come from, and where they and their scales go. */
+typedef struct blocks_case {
+  int rows;
+  int columns;
+  int scale;
+  const char *src;
+  const char *dst;
+  const char *scales;
+} blocks_case;
+
+static const blocks_case cases[N_CASES] = {
+    {128, 128, XFER_SCALE_F32, "(2)@0-1:S0", "(2)@2-3:S1", "(4)@0-3:R"},
+    {128, 128, XFER_SCALE_POW2, "(2,2)@0-3:S0,S1", "(4)@0-3:R", "(2)@1-2:S0"},
+    {16, 16, XFER_SCALE_F32, "(2)@0-1:S1", "(2)@2-3:S0", "(2)@2-3:S0"},
+    {1, 16, XFER_SCALE_UE8M0, "(1)@1:R", "(3)@1-3:S0", "(3)@1-3:S0"},
+    {1, 32, XFER_SCALE_MX, "(2,2)@0-3:R,S0", "(2)@0-1:S0", "(2)@2-3:S1"},
+    {64, 1, XFER_SCALE_F32, "(3)@1-3:S0", "(1)@0:R", "(1)@0:R"},
+};
+
+static int ceil_div(int a, int b)
+{
+  return (a + b - 1) / b;
+}
+
+/* The bf16 of element i in one run. */
+static uint16_t element(int tensor, int run, int i)
+{
+  const uint32_t of = (uint32_t)tensor * 40503 + (uint32_t)run * 977;
+  const uint32_t z = (uint32_t)i * 2654435761U ^ of * 2246822519U;
+  const uint32_t exponent = 110 + (z >> 16) % 30;
+
+  if (z % 17 == 0) return 0;
+  return (uint16_t)((z & 0x8000) | exponent << 7 | (z & 0x7f));
+}
+
+static double value(int tensor, int run, int i)
+{
+  return number_value(number_type_of(XFER_BF16), element(tensor, run, i));
+}
+
+/* What a case comes to in one run: elements, and scales by cell, as bytes where they are exponents.
+ */
+typedef struct answer {
+  uint8_t eight[ELEMS];
+  float scales[ELEMS];
+  uint8_t exponents[ELEMS];
+} answer;
+
+static answer *answers[2][N_CASES];
+
+/* The scale of a block of which the largest magnitude is `amax`. */
+static float scale_of(double amax, int how, int *exponent)
+{
+  const double eps = how == XFER_SCALE_MX ? 0x1p-126 : (double)1e-4F;
+  const float scale = (float)(amax > eps ? amax : eps) / 448;
+
+  *exponent = 0;
+  if (how == XFER_SCALE_F32) return scale;
+  *exponent = frexpf(scale, exponent) > 0.5F ? *exponent : *exponent - 1;
+  return ldexpf(1, *exponent);
+}
+
+static void answer_block(answer *a, int c, int run, int row, int column)
+{
+  const blocks_case *b = &cases[c];
+  const int cell = row * ceil_div(COLUMNS, b->columns) + column;
+  double amax = 0;
+  int exponent;
+
+  for (int pass = 0; pass < 2; pass++) {
+    for (int i = row * b->rows; i < (row + 1) * b->rows && i < ROWS; i++)
+      for (int j = column * b->columns; j < (column + 1) * b->columns && j < COLUMNS; j++) {
+        const double x = value(2 * c, run, i * COLUMNS + j);
+
+        if (pass == 0)
+          amax = fabs(x) > amax ? fabs(x) : amax;
+        else
+          a->eight[i * COLUMNS + j] = (uint8_t)number_nearest(
+              number_type_of(XFER_F8E4M3), (double)((float)x * (1 / a->scales[cell])));
+      }
+    a->scales[cell] = scale_of(amax, b->scale, &exponent);
+    a->exponents[cell] = (uint8_t)(exponent + 127);
+  }
+}
+
+static void make_answers(void)
+{
+  for (int run = 0; run < 2; run++)
+    for (int c = 0; c < N_CASES; c++) {
+      answers[run][c] = calloc(1, sizeof(answer));
+      if (answers[run][c] == NULL) abort();
+      for (int i = 0; i < ceil_div(ROWS, cases[c].rows); i++)
+        for (int j = 0; j < ceil_div(COLUMNS, cases[c].columns); j++)
+          answer_block(answers[run][c], c, run, i, j);
+    }
+}
+
+static void free_answers(void)
+{
+  for (int run = 0; run < 2; run++)
+    for (int c = 0; c < N_CASES; c++)
+      free(answers[run][c]);
+}
+
+static bool has_exponents(int c)
+{
+  return cases[c].scale == XFER_SCALE_UE8M0 || cases[c].scale == XFER_SCALE_MX;
+}
+
+/* ---- one rank ---- */
+
+static void layouts_of(xfer_layout **src, xfer_layout **dst, int c, bool of_scales)
+{
+  const blocks_case *b = &cases[c];
+  const int rows = of_scales ? ceil_div(ROWS, b->rows) : ROWS;
+  const int columns = of_scales ? ceil_div(COLUMNS, b->columns) : COLUMNS;
+  const char *dtype = of_scales ? has_exponents(c) ? "f8e8m0" : "f32" : "f8e4m3";
+  xfer_layout *other = NULL;
+  char line[160];
+
+  (void)snprintf(line, sizeof line, "bf16[%d,%d] %s -> %s", rows, columns, b->src, b->dst);
+  expect(xfer_problem_parse(src, &other, line) == XFER_OK);
+  xfer_layout_destroy(other);
+  (void)snprintf(line, sizeof line, "%s[%d,%d] %s -> %s", dtype, rows, columns, b->src,
+                 of_scales ? b->scales : b->dst);
+  expect(xfer_problem_parse(&other, dst, line) == XFER_OK);
+  xfer_layout_destroy(other);
+  if (!of_scales) return;
+  xfer_layout_destroy(*src);
+  *src = NULL;
+}
+
+/* Memory for a rank's part, and the global index of each row and column in it. */
+typedef struct part {
+  char *memory;
+  int64_t shape[2];
+  int rows[ROWS];
+  int columns[COLUMNS];
+} part;
+
+static void indices_of(int *indices, const xfer_layout *layout, int rank, int dim)
+{
+  xfer_run runs[8];
+  size_t n = 0;
+
+  expect(xfer_layout_runs(layout, rank, dim, runs, 8, &n) == XFER_OK && n <= 8);
+  for (size_t i = 0; i < n && i < 8; i++)
+    for (int64_t k = 0; k < runs[i].length; k++)
+      indices[runs[i].local + k] = (int)(runs[i].global + k);
+}
+
+static part part_of(const xfer_layout *layout, int rank)
+{
+  part p = {.memory = NULL};
+
+  if (layout == NULL || xfer_layout_local_shape(layout, rank, p.shape) != XFER_OK) return p;
+  p.memory = place_take(
+      (size_t)(p.shape[0] * p.shape[1]) * xfer_dtype_size(xfer_layout_dtype(layout)) + 1);
+  if (p.memory == NULL) abort();
+  indices_of(p.rows, layout, rank, 0);
+  indices_of(p.columns, layout, rank, 1);
+  return p;
+}
+
+/* The index in the whole of element i of a part. */
+static int index_of(const part *p, int64_t i, int n_columns)
+{
+  return p->rows[i / p->shape[1]] * n_columns + p->columns[i % p->shape[1]];
+}
+
+static int64_t n_elems(const part *p)
+{
+  return p->memory == NULL ? 0 : p->shape[0] * p->shape[1];
+}
+
+static void fill(const part *p, int tensor, int run)
+{
+  for (int64_t i = 0; i < n_elems(p); i++) {
+    const uint16_t x = element(tensor, run, index_of(p, i, COLUMNS));
+
+    memcpy(p->memory + 2 * i, &x, sizeof x);
+  }
+}
+
+/* Does a part have its elements of a whole array? */
+static void check(const part *p, const void *whole, size_t n_bytes, int n_columns)
+{
+  int n_wrong = 0;
+
+  for (int64_t i = 0; i < n_elems(p); i++)
+    n_wrong +=
+        memcmp(p->memory + (size_t)i * n_bytes,
+               (const char *)whole + (size_t)index_of(p, i, n_columns) * n_bytes, n_bytes) != 0;
+  expect(n_wrong == 0);
+}
+
+typedef struct job {
+  xfer_comm *comms[N_RANKS];
+  xfer_lane lane;
+} job;
+
+/* Of each case the weights and their scales, then one that stays as it is. */
+static void list_tensors(xfer_tensor *tensors)
+{
+  for (int c = 0; c < N_CASES; c++) {
+    xfer_tensor *t = &tensors[2 * c];
+
+    t[0] = (xfer_tensor){.name = "weights",
+                         .conversion =
+                             xfer_convert_blocks(cases[c].rows, cases[c].columns, cases[c].scale)};
+    t[1] = (xfer_tensor){.name = "scales", .conversion = xfer_convert_scales_of((size_t)(2 * c))};
+    for (int k = 0; k < 2; k++)
+      layouts_of((xfer_layout **)&t[k].src, (xfer_layout **)&t[k].dst, c, k == 1);
+  }
+  tensors[N_TENSORS - 1] = (xfer_tensor){.name = "plain"};
+  expect(xfer_problem_parse((xfer_layout **)&tensors[N_TENSORS - 1].src,
+                            (xfer_layout **)&tensors[N_TENSORS - 1].dst,
+                            "bf16[150,208] (2)@0-1:S0 -> (2)@2-3:S1") == XFER_OK);
+}
+
+static void run_and_check(xfer_plan *plan, const part *src, const part *dst, int run)
+{
+  for (int t = 0; t < N_TENSORS; t++)
+    fill(&src[t], t, run);
+  expect(xfer_plan_commit(plan) == XFER_OK);
+  expect(xfer_plan_run(plan, (uint64_t)run + 1, NULL) == XFER_OK);
+  expect(xfer_plan_wait(plan, 0) == XFER_OK);
+  for (int c = 0; c < N_CASES; c++) {
+    const answer *a = answers[run][c];
+    const int n_columns = ceil_div(COLUMNS, cases[c].columns);
+
+    check(&dst[2 * c], a->eight, 1, COLUMNS);
+    if (has_exponents(c))
+      check(&dst[2 * c + 1], a->exponents, 1, n_columns);
+    else
+      check(&dst[2 * c + 1], a->scales, sizeof *a->scales, n_columns);
+  }
+  for (int64_t i = 0; i < n_elems(&dst[N_TENSORS - 1]); i++) {
+    const uint16_t x = element(N_TENSORS - 1, run, index_of(&dst[N_TENSORS - 1], i, COLUMNS));
+
+    expect(memcmp(dst[N_TENSORS - 1].memory + 2 * i, &x, sizeof x) == 0);
+  }
+}
+
+static void carry(int rank, void *context)
+{
+  const job *j = context;
+  xfer_plan_options options = XFER_PLAN_OPTIONS_INIT;
+  xfer_plan_report_data report = XFER_PLAN_REPORT_INIT;
+  xfer_tensor tensors[N_TENSORS];
+  xfer_plan *plan = NULL;
+  part src[2][N_TENSORS];
+  part dst[N_TENSORS];
+
+  place_enter(rank);
+  options.lane = j->lane;
+  options.flags = XFER_PLAN_VERIFY;
+  options.window_bytes = 3000;
+  list_tensors(tensors);
+  expect(xfer_plan_create(&plan, j->comms[rank], tensors, N_TENSORS, &options) == XFER_OK);
+  for (int t = 0; t < N_TENSORS; t++) {
+    src[0][t] = part_of(tensors[t].src, rank);
+    src[1][t] = part_of(tensors[t].src, rank);
+    dst[t] = part_of(tensors[t].dst, rank);
+  }
+  for (int run = 0; run < 2; run++) {
+    for (int t = 0; t < N_TENSORS; t++) {
+      const xfer_view from = xfer_view_dense(src[run][t].memory);
+      const xfer_view to = xfer_view_dense(dst[t].memory);
+
+      expect(xfer_plan_bind(plan, (size_t)t, src[run][t].memory == NULL ? NULL : &from,
+                            dst[t].memory == NULL ? NULL : &to) == XFER_OK);
+    }
+    run_and_check(plan, src[run], dst, run);
+  }
+  expect(xfer_plan_report(plan, &report) == XFER_OK);
+  expect(report.converted_tensors == 8); /* of six, and of two the scales */
+  xfer_plan_destroy(plan);
+  for (int t = 0; t < N_TENSORS; t++) {
+    for (int run = 0; run < 2; run++)
+      if (src[run][t].memory != NULL) place_give(src[run][t].memory);
+    if (dst[t].memory != NULL) place_give(dst[t].memory);
+    xfer_layout_destroy((xfer_layout *)tensors[t].src);
+    xfer_layout_destroy((xfer_layout *)tensors[t].dst);
+  }
+}
+
+static void test_blocks_on_all_lanes(void **state)
+{
+  static const xfer_lane lanes[] = {XFER_LANE_AUTO, XFER_LANE_PACKED, XFER_LANE_BROADCAST};
+
+  (void)state;
+  make_answers();
+  for (size_t i = 0; i < sizeof lanes / sizeof *lanes; i++) {
+    job j = {.lane = lanes[i]};
+
+    assert_int_equal(place_make_comms(j.comms, N_RANKS), XFER_OK);
+    run_ranks(N_RANKS, carry, &j);
+    for (int r = 0; r < N_RANKS; r++)
+      xfer_comm_destroy(j.comms[r]);
+    assert_all_as_expected();
+  }
+  free_answers();
+}
+
+int main(void)
+{
+  const struct CMUnitTest tests[] = {cmocka_unit_test(test_blocks_on_all_lanes)};
+
+  return cmocka_run_group_tests(tests, NULL, NULL);
+}
