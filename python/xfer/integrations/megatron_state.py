@@ -1,0 +1,156 @@
+"""A whole refit between two Megatron models of any parallel sizes, by what their sharded_state_dict() says.
+
+    with StateTransfer(group, source=trainer.sharded_state_dict() if trains else None,
+                       target=None if trains else server.sharded_state_dict()) as weights:
+        weights.step(step)
+
+Keys, global shapes and offsets are those of Megatron's distributed checkpoints, so pipeline stages, tensor, expert and
+data parallelism need no rule here. Data goes from and into the parameters themselves.
+Source: Megatron-Core 0.19.2, core/dist_checkpointing/mapping.py.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import TYPE_CHECKING, Any
+
+from ..dtypes import dtype_name
+from ..errors import MismatchError
+from ..layout import Layout
+from ..memory import View, memory_of
+from ..plan import Plan, PlanOptions
+from ._comms import comm_of, share
+
+if TYPE_CHECKING:
+    from typing_extensions import Unpack
+
+__all__ = ["StateTransfer"]
+
+Pieces = dict[str, list[Any]]  # ShardedTensors by key
+
+
+def _sharded(state: Any) -> Iterator[Any]:
+    """The ShardedTensors of a nested state; those that a factory builds are views of its tensor."""
+    if isinstance(state, Mapping):
+        state = state.values()
+    elif hasattr(state, "build_fn"):
+        for each in _sharded(state.build()):
+            if not _is_within(each.data, state.data):
+                raise ValueError(f"{each.key!r} is a copy of the parameter: it cannot be used in place")
+            yield each
+        return
+    elif hasattr(state, "prepend_axis_num"):
+        yield state
+        return
+    elif not isinstance(state, list | tuple):
+        return  # an object of the checkpoint, no tensor
+    for each in state:
+        yield from _sharded(each)
+
+
+def _is_within(part: Any, whole: Any) -> bool:
+    storage = getattr(part, "untyped_storage", None)
+    if storage is None:
+        return getattr(part, "base", None) is not None or part is whole
+    return bool(storage().data_ptr() == whole.untyped_storage().data_ptr())
+
+
+def _pieces(state: Any) -> Pieces:
+    found: Pieces = {}
+    for each in _sharded(state):
+        if each.data is None:
+            raise ValueError(f"{each.key!r} has no data")
+        found.setdefault(each.key, []).append(each)
+    return found
+
+
+def _box(piece: Any) -> tuple[tuple[int, ...], tuple[int, ...]]:
+    sizes = (1,) * piece.prepend_axis_num + tuple(piece.local_shape)
+    return tuple(piece.global_offset), tuple(o + n for o, n in zip(piece.global_offset, sizes, strict=True))
+
+
+def _view(pieces: list[Any]) -> View | None:
+    arrays = [getattr(p.data, "detach", lambda p=p: p.data)()[(None,) * p.prepend_axis_num] for p in pieces]
+    return View.of_boxes(arrays) if arrays else None
+
+
+def _described(pieces: Pieces) -> dict[str, Any]:
+    """{key: [dtype, global shape, may the shapes of both sides differ]}"""
+    rows = {}
+    for key, each in pieces.items():
+        piece = each[0]
+        dtype = dtype_name(memory_of(piece.data).dtype)
+        rows[key] = [dtype, list(piece.global_shape), bool(getattr(piece, "allow_shape_mismatch", False))]
+    return rows
+
+
+def _joined(said: list[Any], side: int) -> dict[str, Any]:
+    """What all ranks of a side say."""
+    joined: dict[str, Any] = {}
+    first: dict[str, int] = {}
+    for rank, each in enumerate(said):
+        for key, row in each[side].items():
+            if joined.setdefault(key, row) != row:
+                raise MismatchError(f"{key!r} is {joined[key][:2]} on rank {first[key]} and {row[:2]} on rank {rank}")
+            first.setdefault(key, rank)
+    return joined
+
+
+def _shape(key: str, src: Any, dst: Any) -> list[int]:
+    """What both sides hold of a tensor; padding of the one that is larger is left alone, or zeroed."""
+    if src[0] != dst[0]:
+        raise MismatchError(f"{key!r} is {src[0]} in the source and {dst[0]} in the target")
+    if src[1] != dst[1] and not (src[2] and dst[2] and len(src[1]) == len(dst[1])):
+        raise MismatchError(f"{key!r} is of shape {src[1]} in the source and {dst[1]} in the target")
+    return [min(pair) for pair in zip(src[1], dst[1], strict=True)]
+
+
+class StateTransfer:
+    """group: see comm_of(). source, target: a sharded state dict, on the ranks that have one; a rank may have both.
+    Planned once; the parameters must stay where they are. Collective.
+
+    A tensor of the target that the source lacks is an error; one that the target lacks is left out. What is wrong on
+    one rank is raised on all.
+    """
+
+    def __init__(self, group: Any, *, source: Any = None, target: Any = None, **options: Unpack[PlanOptions]) -> None:
+        comm = comm_of(group)
+        have: list[Pieces] = [{}, {}]
+        mine: list[dict[str, Any]] = [{}, {}]
+        error: Exception | None = None
+        try:
+            have = [_pieces(source), _pieces(target)]
+            mine = [_described(pieces) for pieces in have]
+        except Exception as wrong:
+            error = wrong
+        comm.agree(error)
+        said = share(comm, mine)  # the same everywhere: what follows is wrong on all ranks or on none
+        sides = [_joined(said, side) for side in (0, 1)]
+        for key in sorted(sides[1].keys() - sides[0].keys()):
+            raise MismatchError(f"{key!r} is in the target alone")
+        names = sorted(sides[1])
+        shapes = {key: _shape(key, sides[0][key], sides[1][key]) for key in names}
+
+        def layout(key: str, side: int) -> Layout:
+            boxes = [_box(piece) for piece in have[side].get(key, [])]
+            return Layout.by_boxes(None, shapes[key], sides[0][key][0], boxes)
+
+        self.plan = Plan(comm, [(key, layout(key, 0), layout(key, 1)) for key in names], **options)
+        for key in names:
+            self.plan.bind(key, *(_view(pieces.get(key, [])) for pieces in have))
+        self.plan.commit()
+
+    def step(self, version: int, stream: Any = None) -> None:
+        """Move all tensors and wait until they are there on every rank. Collective."""
+        self.plan.run(version, stream)
+        self.plan.wait()
+
+    def close(self) -> None:
+        """Give the plan back."""
+        self.plan.close()
+
+    def __enter__(self) -> StateTransfer:
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        self.close()

@@ -1,0 +1,181 @@
+"""Refits by sharded state dicts, with NumPy and threads. Source of the stand-ins: Megatron-Core 0.19.2,
+core/dist_checkpointing/mapping.py, and what its layers build (MLP's factory for gate and up in one tensor)."""
+
+import dataclasses
+
+import numpy as np
+import pytest
+from ranks import on_ranks, outcomes
+
+import xfer
+from xfer.integrations.megatron_state import StateTransfer
+
+
+@dataclasses.dataclass
+class ShardedTensor:
+    key: str
+    data: object
+    local_shape: tuple
+    global_shape: tuple
+    global_offset: tuple
+    prepend_axis_num: int = 0
+    allow_shape_mismatch: bool = False
+
+
+@dataclasses.dataclass
+class ShardedObject:
+    key: str
+    data: object
+    global_shape: tuple
+    global_offset: tuple
+
+
+@dataclasses.dataclass
+class ShardedTensorFactory:
+    key: str
+    data: object
+    build_fn: object
+
+    def build(self):
+        return self.build_fn(self.key, self.data)
+
+
+LAYERS, HIDDEN, INNER = 4, 6, 8
+SHAPES = {
+    "qkv": (LAYERS, 12, HIDDEN),
+    "fc1": (LAYERS, 2 * INNER, HIDDEN),
+    "norm": (LAYERS, HIDDEN),
+    "embed": (10, HIDDEN),
+}
+
+
+def whole(key, version):
+    shape = SHAPES[key]
+    return (np.arange(np.prod(shape)) + 1000.0 * version + len(key)).astype(np.float32).reshape(shape)
+
+
+def piece(key, data, layer, dim, index, **more):
+    """A shard along dim of one layer's tensor."""
+    offset = [0] * data.ndim
+    offset[dim] = index * data.shape[dim]
+    return ShardedTensor(key, data, data.shape, SHAPES[key], (layer, *offset), 1, **more)
+
+
+def model(tp, pp, rank, version, vocab=10):
+    """(sharded state dict, {key: what it should hold}) of rank (pp, tp); version None: nothing yet."""
+    stage, t = divmod(rank, tp)
+    state, right = {"layers": []}, []
+    layers = range(stage * LAYERS // pp, (stage + 1) * LAYERS // pp)
+
+    def own(wanted):
+        x = np.full(wanted.shape, -1, np.float32) if version is None else wanted.copy()
+        right.append((x, wanted))
+        return x
+
+    for layer in layers:
+        v = 1 if version is None else version
+        n = INNER // tp
+        gate_up = whole("fc1", v)[layer].reshape(2, INNER, HIDDEN)[:, t * n : (t + 1) * n].reshape(2 * n, HIDDEN)
+
+        def halves(key, data, layer=layer):
+            n = data.shape[0] // 2
+            parts = []
+            for half in (0, 1):
+                part = data[half * n : (half + 1) * n]
+                offset = (layer, half * INNER + t * n, 0)
+                parts.append(ShardedTensor(key, part, part.shape, SHAPES[key], offset, 1))
+            return parts
+
+        state["layers"].append(
+            {
+                "qkv": piece("qkv", own(np.split(whole("qkv", v)[layer], tp)[t]), layer, 0, t),
+                "fc1": ShardedTensorFactory("fc1", own(gate_up), halves),
+                "norm": piece("norm", own(whole("norm", v)[layer]), layer, 0, 0),
+                "_extra_state": ShardedObject("extra", b"", (LAYERS,), (layer,)),
+            }
+        )
+    if stage == 0:
+        n = vocab // tp
+        rows = np.zeros((vocab, HIDDEN), np.float32)
+        rows[:10] = whole("embed", 1 if version is None else version)
+        offset = (t * n, 0)
+        data = own(rows[t * n : (t + 1) * n])
+        state["embed"] = ShardedTensor("embed", data, data.shape, (vocab, HIDDEN), offset, 0, True)
+    return state, right
+
+
+@pytest.mark.parametrize(
+    ("src", "dst", "vocabs"), [((2, 2), (1, 1), (10, 10)), ((1, 2), (2, 1), (12, 10)), ((2, 1), (4, 2), (10, 12))]
+)
+def test_models_of_other_parallel_sizes(src, dst, vocabs):
+    n = src[0] * src[1]
+
+    def work(comm):
+        trains = comm.rank < n
+        if trains:
+            state, _ = model(*src, comm.rank, 1, vocabs[0])
+        else:
+            state, right = model(*dst, comm.rank - n, None, vocabs[1])
+        side = {"source" if trains else "target": state}
+        with StateTransfer(comm, **side) as weights:
+            weights.step(1)
+            for x, wanted in [] if trains else right:
+                assert x.tolist() == wanted.tolist()
+        return True
+
+    assert all(on_ranks(n + dst[0] * dst[1], work))
+
+
+def test_on_the_same_ranks():
+    def work(comm):
+        (source, _), (target, right) = model(2, 1, comm.rank, 1), model(1, 2, comm.rank, None)
+        with StateTransfer(comm, source=source, target=target) as weights:
+            weights.step(1)
+        assert all((x == wanted).all() for x, wanted in right)
+
+    on_ranks(2, work)
+
+
+def changed(what):
+    state, _ = model(1, 1, 0, None)
+    state |= what
+    return state
+
+
+@pytest.mark.parametrize(
+    ("target", "text"),
+    [
+        (
+            {
+                "more": piece("norm", np.zeros(6, np.float32), 0, 0, 0),
+                "m": ShardedTensor("new", np.zeros(2), (2,), (2,), (0,)),
+            },
+            "'new' is in the target alone",
+        ),
+        (
+            {"embed": ShardedTensor("embed", np.zeros((10, 6)), (10, 6), (10, 6), (0, 0))},
+            "is f32 in the source and f64",
+        ),
+        (
+            {"embed": ShardedTensor("embed", np.zeros((9, 6), np.float32), (9, 6), (9, 6), (0, 0))},
+            r"\[10, 6\] in the source and \[9, 6\]",
+        ),
+        ({"embed": ShardedTensor("embed", None, (9, 6), (9, 6), (0, 0))}, "'embed' has no data"),
+        (
+            {
+                "f": ShardedTensorFactory(
+                    "fc1", np.zeros(4), lambda key, x: [ShardedTensor(key, x + 1, (4,), (4,), (0,))]
+                )
+            },
+            "is a copy of the parameter",
+        ),
+    ],
+)
+def test_what_does_not_fit_is_said_by_all(target, text):
+    def work(comm):
+        side = {"source": model(1, 1, 0, 1)[0]} if comm.rank == 0 else {"target": changed(target)}
+        with pytest.raises((xfer.XferError, ValueError), match=text):
+            StateTransfer(comm, **side)
+        return True
+
+    assert outcomes(2, work) == [True, True]
