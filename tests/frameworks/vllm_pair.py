@@ -1,7 +1,7 @@
 """The engine pair "xfer" in real vLLM on CPU: trainers and workers in processes, reduced models, and what vLLM's own
 load_weights() makes of the same checkpoint.
 
-    vllm_pair.py FAMILY:tpN[:STAGED,...] ... | errors | trl | dtensors | eplb
+    vllm_pair.py FAMILY:tpN[:STAGED,...] ... | errors | trl | dtensors | eplb | guide
 
 It needs tests/python in the path.
 
@@ -31,7 +31,9 @@ import vllm.distributed.parallel_state as ps  # noqa: E402
 import vllm.model_executor.layers.fused_moe  # noqa: E402
 import vllm.model_executor.model_loader.utils as loader  # noqa: E402
 import vllm.model_executor.models.registry  # noqa: E402, F401
+import vllm_guide  # noqa: E402
 from torch.distributed.device_mesh import DeviceMesh  # noqa: E402
+from torch.distributed.fsdp import fully_shard  # noqa: E402
 from torch.distributed.tensor import Shard, distribute_tensor  # noqa: E402
 from vllm.config import WeightTransferConfig, set_current_vllm_config  # noqa: E402
 from vllm.distributed.eplb.eplb_state import EplbLayerState  # noqa: E402
@@ -41,7 +43,7 @@ from vllm.distributed.weight_transfer.factory import (  # noqa: E402
     WeightTransferTrainerFactory,
 )
 from vllm.v1.worker.gpu_worker import Worker  # noqa: E402
-from vllm_job import FAILURES, Job, goes_wrong  # noqa: E402
+from vllm_job import FAILURES, Job, goes_wrong, good  # noqa: E402
 from vllm_ranks import free_port  # noqa: E402
 
 from xfer.integrations import register_vllm  # noqa: E402
@@ -291,6 +293,56 @@ def dtensors():
     print(f"qwen3_moe tp2 from DTensors: {n} parameters equal to load_weights' in 3 versions", flush=True)
 
 
+def module_of(table):
+    """Parameters of these names and shapes, as a transformer's modules hold them."""
+    root = torch.nn.Module()
+    for name, shape in table.items():
+        at = root
+        *parents, last = name.split(".")
+        for parent in parents:
+            if parent not in at._modules:
+                at.add_module(parent, torch.nn.Module())
+            at = at._modules[parent]
+        at.register_parameter(last, torch.nn.Parameter(torch.zeros(shape)))
+    return root
+
+
+class GuideTrainer:
+    """FSDP2, and the lines of the guide."""
+
+    def __init__(self, table, rank, rpc, port, store):
+        dist.init_process_group("gloo", store=dist.FileStore(store, N_TRAINERS), rank=rank, world_size=N_TRAINERS)
+        self.table, self.rank, self.client, self.port, self.engine = table, rank, Client(rpc), port, None
+        self.model = module_of(table)
+        mesh = DeviceMesh("cpu", list(range(N_TRAINERS)))
+        for layer in self.model.model.layers.children():
+            fully_shard(layer, mesh=mesh)
+        fully_shard(self.model, mesh=mesh)
+
+    def init(self):
+        self.engine = vllm_guide.meet(self.rank, N_TRAINERS, 2, self.client, self.model, port=self.port)
+
+    def update(self, version):
+        for name, parameter in self.model.named_parameters():
+            whole = values(name, self.table[name], version)
+            parameter.to_local().detach().copy_(
+                distribute_tensor(whole, parameter.device_mesh, parameter.placements).to_local()
+            )
+        vllm_guide.step(self.rank, self.client, self.engine)
+        return not getattr(self.client, "paused", False)
+
+
+def guide():
+    """The guide of docs/frameworks.md."""
+    store, port = f"{CHECKPOINTS}/guide", free_port()
+    make = lambda table, rpc, rank: GuideTrainer(table, rank, rpc, port, store)  # noqa: E731
+    with job_of("qwen3_moe", 2, make) as job:
+        good(job.trainers_do("init"))
+        n = sum(job.update(version) for version in (1, 2, 3))
+        kinds = job.worker_does(0, "report")["bytes"]
+    print(f"qwen3_moe tp2 by the guide, from FSDP2: {n} parameters equal to load_weights', {kinds}", flush=True)
+
+
 class TrlTrainer:
     """Rank 0 of TRL's trainer, as its _sync_weight_merged() drives the object."""
 
@@ -343,7 +395,7 @@ def errors():
         print(f"{failure.__name__}: named by all, and the next update works", flush=True)
 
 
-OTHERS = {"errors": errors, "trl": trl, "dtensors": dtensors, "eplb": eplb}
+OTHERS = {"errors": errors, "trl": trl, "dtensors": dtensors, "eplb": eplb, "guide": guide}
 
 
 def main():

@@ -1,0 +1,24 @@
+"""The trainer's side of the guide in docs/frameworks.md, line by line; tests/frameworks/vllm_pair.py runs it with FSDP2
+and vLLM."""
+
+from vllm.distributed.weight_transfer.factory import WeightTransferTrainerFactory
+
+from xfer.integrations import register_vllm
+from xfer.integrations.vllm import XferTrainerInitInfo
+
+
+def meet(rank, n_trainers, n_workers, client, model, address="127.0.0.1", port=29600):
+    """On every trainer rank, once."""
+    register_vllm()
+    world_size = n_trainers + n_workers
+    info = XferTrainerInitInfo(address, port, n_trainers, world_size, rank=rank)
+    return WeightTransferTrainerFactory.trainer_init(info, client=client, source=model)
+
+
+def step(rank, client, engine):
+    """On every trainer rank, after each of its steps."""
+    if rank == 0:
+        client.pause()
+    engine.send_weights()
+    if rank == 0:
+        client.resume()
