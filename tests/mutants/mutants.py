@@ -49,7 +49,7 @@ SHORTER = [
 ]
 AT_ONCE = 4  # most of them wait for each other's ranks
 MOST_SECONDS = 4  # of processor time for one test
-MOST_IN_ALL = 20  # for one mutant, beside those of CHEAP
+MOST_IN_ALL = 10  # for one mutant, beside those of CHEAP
 CHEAP = {"unit", "fault"}
 
 
