@@ -89,6 +89,13 @@ static void give_bad_options(int rank, void *context)
          XFER_ERR_ARG);
   expect(strstr(xfer_last_error(), "ranks_per_domain") != NULL);
   in.options.ranks_per_domain = 0;
+  in.options.lane = XFER_LANE_BROADCAST;
+  in.options.max_staging_bytes = 63;
+  expect(xfer_plan_create(&plan, comms[rank], in.tensors, in.n_tensors, &in.options) ==
+         XFER_ERR_ARG);
+  expect(strstr(xfer_last_error(), "max_staging_bytes 63 is too small for") != NULL);
+  in.options.max_staging_bytes = 0;
+  in.options.lane = XFER_LANE_AUTO;
   in.options.timeout_ms = (uint64_t)INT64_MAX + 1;
   expect(xfer_plan_create(&plan, comms[rank], in.tensors, in.n_tensors, &in.options) ==
          XFER_ERR_ARG);

@@ -18,7 +18,7 @@
 #include "plugin.h"
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
-const char *__asan_default_options(void);
+__attribute__((visibility("default"))) const char *__asan_default_options(void);
 
 /* A peer may speak of any number of bytes: who has not that much says so. */
 const char *__asan_default_options(void)

@@ -9,6 +9,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/resource.h>
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
 
@@ -54,6 +55,12 @@ static void replay(const char *path)
 
 int main(int argc, char **argv)
 {
+#if !defined(__SANITIZE_ADDRESS__) && !defined(__SANITIZE_THREAD__)
+  /* A peer may speak of any number of bytes: who has not that much says so. */
+  const struct rlimit memory = {64 << 20, 64 << 20};
+
+  (void)setrlimit(RLIMIT_DATA, &memory);
+#endif
   DIR *corpus = argc == 2 ? opendir(argv[1]) : NULL;
   char path[4096];
 

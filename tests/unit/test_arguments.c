@@ -68,7 +68,9 @@ static void test_layouts_refuse_null_and_what_is_not_there(void **state)
   const xfer_boxes_desc boxes = XFER_BOXES_DESC_INIT;
   const int one = 1;
   const int64_t index[2] = {0, 4};
-  int64_t shape[2];
+  const int64_t first[2] = {0, 1};
+  int64_t shape[2] = {4, 4};
+  xfer_boxes_desc own = XFER_BOXES_DESC_INIT;
   xfer_mesh *mesh;
   xfer_layout *layout;
   xfer_dtype dtype;
@@ -85,6 +87,14 @@ static void test_layouts_refuse_null_and_what_is_not_there(void **state)
   REFUSED("layout", xfer_layout_create(&layout, NULL));
   REFUSED("boxes", xfer_layout_create_boxes(NULL, &boxes));
   REFUSED("boxes", xfer_layout_create_boxes(&layout, NULL));
+  own.dtype = XFER_U8;
+  own.n_dims = 1;
+  own.shape = shape;
+  own.first = first;
+  REFUSED("boxes at NULL", xfer_layout_create_boxes(&layout, &own));
+  own.n_dims = XFER_MAX_DIMS + 1;
+  REFUSED("dims", xfer_layout_create_boxes(&layout, &own));
+  REFUSED("dims", xfer_layout_create_flat(&layout, &own));
   REFUSED("flat ranges", xfer_layout_create_flat(NULL, &boxes));
   REFUSED("flat ranges", xfer_layout_create_flat(&layout, NULL));
   REFUSED("NULL", xfer_layout_local_shape(NULL, 0, shape));
@@ -124,6 +134,9 @@ static void test_plans_refuse_null_and_what_is_not_there(void **state)
   const xfer_tensor tensor = {.name = "w", .src = src, .dst = dst};
   const xfer_tensor nameless = {.src = src, .dst = dst};
   const xfer_tensor one_sided = {.name = "w", .src = src};
+  const int64_t bounds[2] = {0, 1};
+  xfer_boxes_desc desc = XFER_BOXES_DESC_INIT;
+  xfer_layout *own = NULL;
   xfer_plan *made = NULL;
   xfer_move move;
   xfer_digest digest;
@@ -140,8 +153,17 @@ static void test_plans_refuse_null_and_what_is_not_there(void **state)
   REFUSED("tensors at NULL", xfer_plan_simulate(&made, 2, 0, NULL, 1, NULL));
   REFUSED("has no name", xfer_plan_simulate(&made, 2, 0, &nameless, 1, NULL));
   REFUSED("both layouts", xfer_plan_simulate(&made, 2, 0, &one_sided, 1, NULL));
+  desc.dtype = XFER_U8;
+  desc.n_dims = 1;
+  desc.shape = &bounds[1];
+  desc.first = bounds; /* one box */
+  desc.bounds = bounds;
+  assert_int_equal(xfer_layout_create_boxes(&own, &desc), XFER_OK);
+  const xfer_tensor of_own_boxes = {.name = "w", .src = own, .dst = own};
+  REFUSED("every rank's boxes", xfer_plan_simulate(&made, 2, 0, &of_own_boxes, 1, NULL));
+  xfer_layout_destroy(own);
   REFUSED("nobody to tell", xfer_plan_traffic(2, &tensor, 1, NULL, NULL, NULL));
-  REFUSED("0 ranks", xfer_plan_traffic(0, &tensor, 1, NULL, no_row, NULL));
+  REFUSED("traffic of 0 ranks", xfer_plan_traffic(0, &tensor, 1, NULL, no_row, NULL));
   REFUSED("NULL", xfer_plan_bind(NULL, 0, NULL, NULL));
   REFUSED("NULL", xfer_plan_commit(NULL));
   REFUSED("NULL", xfer_plan_run(NULL, 1, NULL));
