@@ -208,9 +208,11 @@ XFER_API XFER_MUST_CHECK xfer_status xfer_side_give_whole(xfer_side *side, const
                                                           int rank);
 
 /** Say that the side holds the tensors that match `pattern` in another element type than the table,
- * as vLLM has the router of GLM-4.5 in f32: xfer_refit_tensors() then has a cast for those in which
- * the sides differ, and a pair of types without one is refused by name. Ranks that know one side
- * alone cannot know of it: both must be told both sides. */
+ * as vLLM has the router of GLM-4.5 in f32: xfer_refit_tensors() then has a conversion for those in
+ * which the sides differ, and a pair of types without one is refused by name. Where the model's
+ * weights are f8e4m3 with block scales and the training side is told bf16 or f32 ("*" will do),
+ * they are quantised on the way: their scales are made, and the training side has none. Ranks that
+ * know one side alone cannot know of it: both must be told both sides. */
 XFER_API XFER_MUST_CHECK xfer_status xfer_side_dtype(xfer_side *side, const char *pattern,
                                                      int32_t dtype);
 

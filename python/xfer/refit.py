@@ -15,7 +15,7 @@ from ._structs import array, encoded
 from .comm import Comm
 from .layout import Layout
 from .memory import HOST, Memory, memory_of
-from .plan import Plan, PlanOptions
+from .plan import Conversion, Plan, PlanOptions, Tensors
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack
@@ -248,11 +248,16 @@ class Refit(_handle.Handle):
         super().__init__()
         lib.xfer_refit_create(self._out(), model, train, gen)
 
-    def tensors(self) -> list[tuple[str, Layout | None, Layout | None]]:
-        """[(name, source layout, destination layout), ...] for a Plan or Plan.simulate()."""
+    def tensors(self) -> Tensors:
+        """[(name, source layout, destination layout), ...] for a Plan or Plan.simulate(), and a Conversion after them
+        where the sides were told other element types."""
         n = c_size_t()
         rows = lib.xfer_refit_tensors(self, byref(n))
-        return [(row.name.decode(), self._borrow(row.src), self._borrow(row.dst)) for row in rows[: n.value]]
+        found = []
+        for row in rows[: n.value]:
+            layouts = (row.name.decode(), self._borrow(row.src), self._borrow(row.dst))
+            found.append((*layouts, Conversion(row.conversion)) if row.conversion else layouts)
+        return found
 
     def _borrow(self, pointer: int | None) -> Layout | None:
         if pointer is None:

@@ -93,11 +93,12 @@ static const xfer_layout *layout_at(const xfi_joined *joined, size_t entry, int 
   return joined->side == NULL ? NULL : joined->held[entry].layouts[k < 0 ? 0 : k];
 }
 
-/* A side that is known to have none of it leaves nothing to move. */
+/* A side that is known to have none of it leaves nothing to move, unless it is made on the way. */
 static bool is_absent(const xfer_refit *refit, size_t entry)
 {
   for (int s = 0; s < 2; s++) {
-    if (refit->sides[s].side != NULL && refit->sides[s].held[entry].absent) return true;
+    if (refit->sides[s].side == NULL || !refit->sides[s].held[entry].absent) continue;
+    if (s != XFER_SIDE_TRAIN || !refit->sides[s].held[entry].made) return true;
   }
   return false;
 }
@@ -207,22 +208,65 @@ done:
   return st;
 }
 
-/* Element types differ where a side was told so, which asks for a cast. */
-static xfer_status cast_elements(const xfer_refit *refit)
+/* The scales of a tensor that is quantised on the way; -1: the model has none. */
+static int64_t scales_of(const xfer_refit *refit, size_t tensor)
 {
-  const xfer_conversion cast = xfi_conversion_make(XFI_KIND_CAST, 0);
+  const xfer_model *model = refit->model;
+  const size_t weights = refit->entry_of[tensor];
+
+  for (size_t i = 0; i < model->n_entries; i++) {
+    const xfi_entry *e = &model->entries[i];
+    const int layer = refit->layer_of[tensor];
+    int k = 0;
+
+    if (e->scale_of < 0 || (size_t)e->scale_of != weights || refit->tensor_of[i] == NULL) continue;
+    if (layer >= 0) k = xfi_find_int(e->layers, e->n_layers, model->entries[weights].layers[layer]);
+    if (k >= 0) return refit->tensor_of[i][k];
+  }
+  return -1;
+}
+
+/* By blocks, where the model's weights have scales; else a cast. */
+static xfer_status convert_tensor(const xfer_refit *refit, size_t i)
+{
+  xfer_tensor *t = &refit->tensors[i];
+  const int64_t *block = refit->model->entries[refit->entry_of[i]].block;
+  const int64_t scales = block[0] > 0 ? scales_of(refit, i) : -1;
+  xfer_status st = XFER_OK;
+
+  t->conversion = xfi_conversion_make(XFI_KIND_CAST, 0);
+  if (scales >= 0 && t->dst->dtype == XFER_F8E4M3) {
+    t->conversion =
+        xfi_conversion_of_blocks((uint32_t)block[0], (uint32_t)block[1], XFER_SCALE_F32);
+    refit->tensors[scales].src = NULL;
+    refit->tensors[scales].conversion = xfi_conversion_of_scales(i);
+  }
+  XFI_CHECK(xfi_conversion_check(t->conversion, t->name) == XFER_OK &&
+                xfi_conversion_fits(t->conversion, t->src, t->dst, t->name) == XFER_OK,
+            XFER_ERR_MISMATCH,
+            "\"%s\" is %s in \"%s\" and %s in \"%s\", and there is no conversion", t->name,
+            xfi_dtype_name((int)t->src->dtype), refit->sides[0].side->spec,
+            xfi_dtype_name((int)t->dst->dtype), refit->sides[1].side->spec);
+done:
+  return st;
+}
+
+/* Element types differ where a side was told so, which asks for a conversion. */
+static xfer_status convert_elements(const xfer_refit *refit)
+{
   xfer_status st = XFER_OK;
 
   for (size_t i = 0; i < refit->n_tensors; i++) {
-    xfer_tensor *t = &refit->tensors[i];
+    const xfer_tensor *t = &refit->tensors[i];
 
     if (t->src == NULL || t->dst == NULL || t->src->dtype == t->dst->dtype) continue;
-    XFI_CHECK(xfi_conversion_fits(cast, t->src, t->dst, t->name) == XFER_OK, XFER_ERR_MISMATCH,
-              "\"%s\" is %s in \"%s\" and %s in \"%s\", and there is no conversion", t->name,
-              xfi_dtype_name((int)t->src->dtype), refit->sides[0].side->spec,
-              xfi_dtype_name((int)t->dst->dtype), refit->sides[1].side->spec);
-    t->conversion = cast;
+    XFI_TRY(convert_tensor(refit, i));
   }
+  for (size_t i = 0; i < refit->n_tensors; i++)
+    XFI_CHECK(refit->sides[0].side == NULL || refit->tensors[i].conversion != 0 ||
+                  !refit->sides[0].held[refit->entry_of[i]].made,
+              XFER_ERR_MISMATCH, "\"%s\" are scales of weights that are not quantised on the way",
+              refit->tensors[i].name);
 done:
   return st;
 }
@@ -242,7 +286,7 @@ xfer_status xfi_refit_create(xfer_refit **refit, xfer_model *model, const xfer_s
   for (int s = 0; s < 2; s++)
     XFI_TRY(xfi_joined_check_parts(r, &r->sides[s]));
   if (train != NULL) XFI_TRY(check_known(r));
-  XFI_TRY(cast_elements(r));
+  XFI_TRY(convert_elements(r));
   atomic_store(&model->frozen, true);
   *refit = r;
   r = NULL;

@@ -435,19 +435,52 @@ done:
   return st;
 }
 
+/* The element type that the side has an entry in. */
+static xfer_status dtype_of(xfer_dtype *dtype, const xfi_placing *p, const xfi_entry *entry)
+{
+  const xfi_said *said;
+  xfer_status st = XFER_OK;
+
+  XFI_TRY(find_said(&said, &p->side->dtypes, entry));
+  *dtype = said != NULL ? (xfer_dtype)said->value : entry->dtype;
+done:
+  return st;
+}
+
+/* Are these the scales of weights that the side was told to have in another type? It has none. */
+static xfer_status are_made(bool *made, const xfi_placing *p, const xfi_entry *entry)
+{
+  xfer_status st = XFER_OK;
+  xfer_dtype dtype;
+
+  *made = false;
+  if (entry->scale_of < 0) return XFER_OK;
+  XFI_TRY(dtype_of(&dtype, p, &p->model->entries[entry->scale_of]));
+  *made = dtype != p->model->entries[entry->scale_of].dtype;
+done:
+  return st;
+}
+
 xfer_status xfi_held_make(xfi_held *held, xfi_placing *p, size_t at)
 {
-  const xfi_entry *entry = &p->model->entries[at];
-  const xfi_said *place, *whole, *dtype;
+  xfi_entry own = p->model->entries[at];
+  const xfi_entry *entry = &own;
+  const xfi_said *place, *whole;
   bool ignored = false;
   plan of = {.set = {.one_rank = -1}};
   xfer_status st = XFER_OK;
 
   XFI_TRY(find_said(&place, &p->side->places_said, entry));
   XFI_TRY(find_said(&whole, &p->side->wholes, entry));
-  XFI_TRY(find_said(&dtype, &p->side->dtypes, entry));
-  of.dtype = dtype != NULL ? (xfer_dtype)dtype->value : entry->dtype;
+  XFI_TRY(dtype_of(&of.dtype, p, entry));
+  if (of.dtype != own.dtype) own.block[0] = own.block[1] = 0; /* no blocks that it could cut */
   of.place = place;
+  XFI_TRY(are_made(&held->made, p, entry));
+  if (held->made) {
+    held->absent = of.set.all = true;
+    XFI_TRY(xfi_slot_plain(&held->slot, p, entry));
+    return make_layouts(held, p, entry, &of);
+  }
   if (place != NULL || whole != NULL) {
     if (place == NULL) of.set.one_rank = p->side->ranks[whole->value];
     XFI_TRY(xfi_slot_plain(&held->slot, p, entry));

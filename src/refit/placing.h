@@ -32,6 +32,7 @@ typedef struct xfi_held {
   bool unknown;          /* no rule holds it: whole, on every rank of the side */
   bool hook;             /* the framework makes other values of it */
   bool absent;           /* the side has none of it */
+  bool made;             /* likewise, since they are scales of weights that it has unquantised */
 } xfi_held;
 
 /* Ranks that hold an entry together: those of some stages, one rank, or all. */

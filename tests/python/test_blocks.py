@@ -226,7 +226,9 @@ def test_what_cannot_be_is_said():
         ("s", None, eight, Conversion.scales_of(0)),
     )
     refused(
-        xfer.ArgError, "scales of tensor 1, which is not quantised by blocks", ("s", None, scales, Conversion.scales_of(1))
+        xfer.ArgError,
+        "scales of tensor 1, which is not quantised by blocks",
+        ("s", None, scales, Conversion.scales_of(1)),
     )
     refused(
         xfer.ArgError,

@@ -151,6 +151,38 @@ static void test_a_said_type_is_a_cast_or_refused_by_name(void **state)
   unmake(&s);
 }
 
+static void test_weights_that_a_trainer_has_unquantised_get_their_scales_on_the_way(void **state)
+{
+  /* tp8 of the trainer cuts blocks of 512 rows, which it does not have */
+  sides s = make(REFIT_TABLE(FP8, FP8_MLP(512)), "megatron:tp8", "vllm:");
+  size_t n = 0;
+  size_t n_pairs = 0;
+
+  (void)state;
+  assert_int_equal(xfer_side_dtype(s.train, "*", XFER_BF16), XFER_OK);
+  assert_int_equal(join(&s), XFER_OK);
+  const xfer_tensor *tensors = xfer_refit_tensors(s.refit, &n);
+  for (size_t t = 0; t < n; t++) {
+    if (strstr(tensors[t].name, "scale_inv") != NULL) continue;
+    assert_true(tensors[t].conversion == xfer_convert_blocks(128, 128, XFER_SCALE_F32));
+    for (size_t k = 0; k < n; k++) {
+      if (tensors[k].conversion != xfer_convert_scales_of(t)) continue;
+      assert_null(tensors[k].src);
+      assert_int_equal(strncmp(tensors[k].name, tensors[t].name, strlen(tensors[t].name)), 0);
+      n_pairs++;
+    }
+  }
+  assert_true(n_pairs == 2 && n == 4);
+  expect_plans(&s);
+  unmake(&s);
+
+  s = make(REFIT_TABLE(FP8, FP8_MLP(512)), "megatron:", "vllm:");
+  assert_int_equal(xfer_side_dtype(s.gen, "*", XFER_BF16), XFER_OK);
+  assert_int_equal(join(&s), XFER_ERR_MISMATCH);
+  assert_non_null(strstr(xfer_last_error(), "there is no conversion"));
+  unmake(&s);
+}
+
 static void test_unknown_tensors_join_once_declared(void **state)
 {
   static const char table[] =
@@ -261,6 +293,7 @@ int main(void)
   const struct CMUnitTest tests[] = {
       cmocka_unit_test(test_what_a_framework_would_refuse_is_refused_by_name),
       cmocka_unit_test(test_a_said_type_is_a_cast_or_refused_by_name),
+      cmocka_unit_test(test_weights_that_a_trainer_has_unquantised_get_their_scales_on_the_way),
       cmocka_unit_test(test_unknown_tensors_join_once_declared),
       cmocka_unit_test(test_placed_on_both_sides_is_cut_on_both),
       cmocka_unit_test(test_scalars_travel),
