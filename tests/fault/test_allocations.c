@@ -293,6 +293,25 @@ static void test_other_calls_survive_each_failed_allocation(void **state)
       sweep(at, ALL_KNOW, XFER_LANE_AUTO, victim);
 }
 
+static void test_making_comms_survives_each_failed_allocation(void **state)
+{
+  xfer_comm *comms[N_RANKS] = {NULL};
+  xfer_status st = XFER_ERR_NOMEM;
+  long n;
+
+  (void)state;
+  for (n = 0; st != XFER_OK && n < 1000; n++) {
+    xfi_alloc_fail_after(n);
+    st = xfer_comm_create_local(comms, N_RANKS);
+    xfi_alloc_fail_after(-1);
+    assert_true(st == XFER_OK || st == XFER_ERR_NOMEM);
+    if (st != XFER_OK) assert_null(comms[0]);
+  }
+  print_message("comms: %ld allocations\n", n - 1);
+  assert_int_equal(st, XFER_OK);
+  destroy_comms(comms);
+}
+
 int main(void)
 {
   const struct CMUnitTest tests[] = {
@@ -306,6 +325,7 @@ int main(void)
       cmocka_unit_test(test_redistribute_survives_each_failed_allocation),
       cmocka_unit_test(test_commit_with_digests_survives_each_failed_allocation),
       cmocka_unit_test(test_other_calls_survive_each_failed_allocation),
+      cmocka_unit_test(test_making_comms_survives_each_failed_allocation),
   };
 
   return cmocka_run_group_tests(tests, NULL, NULL);

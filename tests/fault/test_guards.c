@@ -75,6 +75,47 @@ static void test_ranks_that_plan_by_another_version_are_refused(void **state)
   with_a_liar(plan_by_another_version);
 }
 
+/* ---- boxes of one's own ------------------------------------------------------------------- */
+
+/* Every rank has a row of its own; rank 1 takes it for another type. */
+static void plan_by_own_boxes(int rank, void *context)
+{
+  const int64_t shape[2] = {N_RANKS, 8};
+  const int64_t first[2] = {0, 1};
+  const int64_t bounds[4] = {rank, 0, rank + 1, 8};
+  const bool other = *(const bool *)context && rank == 1;
+  xfer_boxes_desc desc = XFER_BOXES_DESC_INIT;
+  xfer_layout *own = NULL;
+  xfer_plan *plan = NULL;
+  xfer_status st;
+
+  desc.dtype = other ? XFER_I8 : XFER_U8;
+  desc.n_dims = 2;
+  desc.shape = shape;
+  desc.first = first;
+  desc.bounds = bounds;
+  expect(xfer_layout_create_boxes(&own, &desc) == XFER_OK);
+  const xfer_tensor tensor = {.name = "w", .src = own, .dst = own};
+  st = xfer_plan_create(&plan, comms[rank], &tensor, 1, NULL);
+  if (*(const bool *)context) {
+    expect(st == XFER_ERR_MISMATCH);
+    expect(strstr(xfer_last_error(), "another dtype") != NULL);
+  } else {
+    expect(st == XFER_OK);
+  }
+  xfer_plan_destroy(plan);
+  xfer_layout_destroy(own);
+}
+
+static void test_own_boxes_of_another_type_are_refused(void **state)
+{
+  bool differ[] = {false, true};
+
+  (void)state;
+  for (int i = 0; i < 2; i++)
+    with_ranks(plan_by_own_boxes, &differ[i]);
+}
+
 /* ---- options ------------------------------------------------------------------------------ */
 
 static void give_bad_options(int rank, void *context)
@@ -302,6 +343,7 @@ int main(void)
 {
   const struct CMUnitTest tests[] = {
       cmocka_unit_test(test_ranks_that_plan_by_another_version_are_refused),
+      cmocka_unit_test(test_own_boxes_of_another_type_are_refused),
       cmocka_unit_test(test_options_past_their_bounds_are_refused),
       cmocka_unit_test(test_e1_a_round_has_at_most_64_messages),
       cmocka_unit_test(test_a_tensor_is_in_place_only_where_each_element_stays),

@@ -1,15 +1,18 @@
 #!/usr/bin/env python3
 """What tests would not notice: the library with its source changed in one place, and a set of tests.
 
-mutants.py [--count N] [--seed S] [--rooms layout,plan,run,...] [--guards] [--only FILE[:LINE]] [--again FILE] [--sanitize] [--fresh]
+mutants.py [--count N] [--seed S] [--rooms layout,plan,run,...] [--guards] [--only FILE[:LINE]] [--again FILE]
+           [--but FILE] [--sanitize] [--fresh] [--jobs J]
 
 A copy of the tree with all changes in it is built once in build/mutants; which one is taken, the environment says at run
 time (changes.py). Tests are run once as they are, which says how long each takes and which places it comes by. Then
-each mutant is given to the tests that come by its place, the fastest first, until one fails, crashes or hangs: it is
-*found*. The rest *survive* and are printed: each is a guard without a test, one that nothing needs, or listed with its
-reason in equivalent.txt. --guards takes all guards instead of a sample, --again those that survived according to
-what an earlier call printed; --sanitize builds with the address and undefined sanitizers, as `make check` does too.
-What each test comes by is kept in build/mutants, for which --fresh looks again.
+each mutant is given to tests that come by its place, until one fails, crashes or hangs: it is *found*. The rest
+*survive* and are printed: each is a guard without a test, one that nothing needs, or listed with its reason in
+equivalent.txt.
+
+--guards takes guards only, --again those that survived according to what an earlier call printed, --but all but those
+that it judged. --sanitize builds with the address and undefined sanitizers, as `make check` does too. What each test
+comes by is kept in build/mutants; --fresh looks again.
 """
 
 import argparse
@@ -231,6 +234,10 @@ def choose(mutants, args):
         rows = pathlib.Path(args.again).read_text(encoding="utf-8").splitlines()
         keys = {row.split()[1] for row in rows if row.startswith("survived")}
         return [m for m in mutants if m.key in keys]
+    if args.but:
+        rows = pathlib.Path(args.but).read_text(encoding="utf-8").splitlines()
+        judged = {row.split()[1] for row in rows if row.startswith(("found", "survived", "equivalent", "no program"))}
+        mutants = [m for m in mutants if m.key not in judged]
     if args.only:
         return [m for m in mutants if f"{m.path}:{m.line}".endswith(args.only) or str(m.path).endswith(args.only)]
     mutants = [m for m in mutants if m.room() in args.rooms.split(",") and (m.change.is_guard() or not args.guards)]
@@ -265,6 +272,7 @@ def main():
     parser.add_argument("--guards", action="store_true")
     parser.add_argument("--only", default="")
     parser.add_argument("--again", default="")
+    parser.add_argument("--but", default="")
     parser.add_argument("--sanitize", action="store_true")
     parser.add_argument("--fresh", action="store_true")
     parser.add_argument("--jobs", type=int, default=2)
