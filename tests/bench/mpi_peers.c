@@ -2,7 +2,8 @@
  * How fast plans are between processes of one host, beside what one would write over MPI: MPI's own
  * all-to-all and persistent messages with subarray types, and messages packed by hand. A matrix
  * that some ranks hold by rows goes to ranks that hold it by columns. The ways take turns, so that
- * what else the machine does meets all alike; each way's bytes are checked.
+ * what else the machine does meets all alike; each way's bytes are checked. "redistribute" is
+ * xfer_redistribute() at other addresses in each call.
  *
  *   mpirun -n 2 mpi_peers [ROUNDS]
  *   mpirun -n 8 mpi_peers [ROUNDS [TENSORS]]
@@ -18,9 +19,11 @@
 #include <xfer/mpi.h>
 #include <xfer/xfer.h>
 
-enum { MAX_RANKS = 64, MAX_ROUNDS = 1001, N_WAYS = 4 };
+enum { MAX_RANKS = 64, MAX_ROUNDS = 1001, PLAN = 0, BEST_OF = 4, REDISTRIBUTE = 4, N_WAYS = 5 };
+enum { N_PLACES = 64, PLACE_BYTES = 64 }; /* at which arrays of "redistribute" begin in turn */
 
-static const char *const way_names[N_WAYS] = {"xfer", "Alltoallw", "persistent", "by hand"};
+static const char *const way_names[N_WAYS] = {"xfer", "Alltoallw", "persistent", "by hand",
+                                              "redistribute"};
 
 /* An n x n matrix of float: which ranks hold its rows, and which get its columns. */
 typedef struct workload {
@@ -49,6 +52,9 @@ typedef struct prepared {
   int n_persistent;
   float *send_buffer; /* [n_dst][rows][cols], then as much to receive */
   float *recv_buffer;
+  xfer_layout *layouts[2]; /* source, destination */
+  char *arrays[2];
+  int n_calls;
 } prepared;
 
 static void need(xfer_status st, const char *what)
@@ -141,9 +147,9 @@ static xfer_layout *make_layout(int n_ranks, int first_rank, int64_t rows, int64
 
 static void make_plan(prepared *p, const workload *w)
 {
-  xfer_layout *src = make_layout(w->n_src, 0, w->n, w->n, 0);
-  xfer_layout *dst = make_layout(w->n_dst, w->first_dst, w->n, w->n, 1);
-  const xfer_tensor tensor = {"matrix", src, dst, 0};
+  p->layouts[0] = make_layout(w->n_src, 0, w->n, w->n, 0);
+  p->layouts[1] = make_layout(w->n_dst, w->first_dst, w->n, w->n, 1);
+  const xfer_tensor tensor = {"matrix", p->layouts[0], p->layouts[1], 0};
   const xfer_view src_view = xfer_view_dense(w->src);
   const xfer_view dst_view = xfer_view_dense(w->dst);
 
@@ -151,8 +157,21 @@ static void make_plan(prepared *p, const workload *w)
   need(xfer_plan_create(&p->plan, p->comm, &tensor, 1, NULL), "plan");
   need(xfer_plan_bind(p->plan, 0, &src_view, &dst_view), "bind");
   need(xfer_plan_commit(p->plan), "commit");
-  xfer_layout_destroy(src);
-  xfer_layout_destroy(dst);
+}
+
+/* Where the next call's array of one side begins. */
+static char *next_array(const prepared *p, int side)
+{
+  return p->arrays[side] + p->n_calls % N_PLACES * PLACE_BYTES;
+}
+
+static void redistribute(prepared *p)
+{
+  const xfer_view src = xfer_view_dense(next_array(p, 0));
+  const xfer_view dst = xfer_view_dense(next_array(p, 1));
+
+  need(xfer_redistribute(p->comm, p->layouts[0], &src, p->layouts[1], &dst, NULL), "redistribute");
+  p->n_calls++;
 }
 
 /* Rows [rows] x columns [cols] of a matrix of `pitch` columns, from (row, col). */
@@ -253,7 +272,7 @@ static void run_by_hand(const prepared *p, const workload *w)
 static void run_way(int way, prepared *p, const workload *w)
 {
   switch (way) {
-  case 0:
+  case PLAN:
     need(xfer_plan_run(p->plan, ++p->version, NULL), "run");
     need(xfer_plan_wait(p->plan, 0), "wait");
     break;
@@ -264,6 +283,9 @@ static void run_way(int way, prepared *p, const workload *w)
   case 2:
     MPI_Startall(p->n_persistent, p->persistent);
     MPI_Waitall(p->n_persistent, p->persistent, MPI_STATUSES_IGNORE);
+    break;
+  case REDISTRIBUTE:
+    redistribute(p);
     break;
   default:
     run_by_hand(p, w);
@@ -303,11 +325,15 @@ static double time_way(int way, prepared *p, const workload *w)
 
 static int check_way(int way, prepared *p, const workload *w)
 {
+  const size_t part = (size_t)w->n * (size_t)w->n * sizeof(float);
+  char *const arrays[2] = {next_array(p, 0), next_array(p, 1)};
   int n_wrong = 0;
   int all = 0;
 
   fill(w, (uint64_t)way + 1);
+  if (way == REDISTRIBUTE) memcpy(arrays[0], w->src, part / (size_t)w->n_src);
   run_way(way, p, w);
+  if (way == REDISTRIBUTE) memcpy(w->dst, arrays[1], part / (size_t)w->n_dst);
   n_wrong = count_wrong(w, (uint64_t)way + 1);
   MPI_Allreduce(&n_wrong, &all, 1, MPI_INT, MPI_SUM, w->comm);
   if (all > 0 && w->rank == 0) fprintf(stderr, "%s: %d elements wrong\n", way_names[way], all);
@@ -327,6 +353,8 @@ static int measure(const char *name, const workload *w, int n_rounds)
   memset(&p, 0, sizeof p);
   p.send_buffer = room(part / (size_t)w->n_src);
   p.recv_buffer = room(part / (size_t)w->n_dst);
+  p.arrays[0] = room(part / (size_t)w->n_src + N_PLACES * PLACE_BYTES);
+  p.arrays[1] = room(part / (size_t)w->n_dst + N_PLACES * PLACE_BYTES);
   make_plan(&p, w);
   make_types(&p, w);
   make_persistent(&p, w);
@@ -339,14 +367,19 @@ static int measure(const char *name, const workload *w, int n_rounds)
     n_wrong += check_way(way, &p, w);
   for (int way = 0; way < N_WAYS; way++) {
     times[way] = 1e3 * median(seconds[way], n_rounds);
-    if (way > 0 && times[way] < best) best = times[way];
+    if (way > PLAN && way < BEST_OF && times[way] < best) best = times[way];
   }
   if (w->rank == 0)
-    printf("%-8s %4d MiB %10.3f %10.3f %10.3f %10.3f %12.2f\n", name, (int)(part >> 20), times[0],
-           times[1], times[2], times[3], times[0] / best);
+    printf("%-8s %5d KiB %10.3f %10.3f %10.3f %10.3f %12.2f %12.3f %12.2f\n", name,
+           (int)(part >> 10), times[PLAN], times[1], times[2], times[3], times[PLAN] / best,
+           times[REDISTRIBUTE], times[REDISTRIBUTE] / times[1]);
   free_types(&p, w);
   xfer_plan_destroy(p.plan);
   xfer_comm_destroy(p.comm);
+  for (int side = 0; side < 2; side++) {
+    xfer_layout_destroy(p.layouts[side]);
+    free(p.arrays[side]);
+  }
   free(p.send_buffer);
   free(p.recv_buffer);
   return n_wrong;
@@ -354,7 +387,7 @@ static int measure(const char *name, const workload *w, int n_rounds)
 
 static int measure_sizes(const char *name, int n_src, int first_dst, int n_rounds)
 {
-  static const int sides[] = {512, 4096}; /* 1 and 64 MiB */
+  static const int sides[] = {64, 512, 4096}; /* 16 KiB, 1 and 64 MiB */
   workload w = {MPI_COMM_WORLD, 0, 0, n_src, first_dst, 0, 0, NULL, NULL};
   int n_wrong = 0;
 
@@ -445,8 +478,9 @@ int main(int argc, char **argv)
   MPI_Comm_size(MPI_COMM_WORLD, &size);
   if (n_rounds < 1 || n_rounds > MAX_ROUNDS || size > MAX_RANKS || n_tensors < 0) return 2;
   if (rank == 0)
-    printf("%-8s %8s %10s %10s %10s %10s %12s\n", "ranks", "size", "xfer ms", way_names[1],
-           way_names[2], way_names[3], "xfer / best");
+    printf("%-8s %9s %10s %10s %10s %10s %12s %12s %12s\n", "ranks", "size", "xfer ms",
+           way_names[1], way_names[2], way_names[3], "xfer / best", way_names[REDISTRIBUTE],
+           "/ Alltoallw");
   if (size >= 4 && size % 2 == 0) {
     snprintf(name, sizeof name, "%d -> %d", size / 2, size / 2);
     n_wrong += measure_sizes(name, size / 2, size / 2, n_rounds);
