@@ -229,7 +229,8 @@ static xfer_status exchange(xfer_comm *comm, xfi_operations *ops, const xfer_vie
   k->used = ++comm->n_calls;
   st = xfi_run_follow(k->plan, stream);
   if (st == XFER_OK) st = xfi_run_bind_exchange(k->plan, sends, recvs);
-  st = xfi_kept_run(comm, k, st, stream);
+  XFI_TRY(xfi_run_commit_with(k->plan, st));
+  st = xfi_kept_run(comm, k, stream);
 done:
   return st;
 }

@@ -30,12 +30,10 @@ xfer_status xfi_kept_check(const xfer_comm *comm, xfer_stream stream)
   return st == XFER_OK ? comm->device->ops->stream_check(comm->device, stream) : st;
 }
 
-xfer_status xfi_kept_run(xfer_comm *comm, xfi_kept *k, xfer_status bound, xfer_stream stream)
+xfer_status xfi_kept_run(xfer_comm *comm, xfi_kept *k, xfer_stream stream)
 {
-  xfer_status st = xfi_run_commit_with(k->plan, bound);
+  xfer_status st = xfi_run_start(k->plan, k->plan->version + 1, stream);
 
-  if (st != XFER_OK) return st;
-  st = xfi_run_start(k->plan, k->plan->version + 1, stream);
   if (st != XFER_OK) (void)xfi_run_follow(k->plan, stream); /* tells the others; keeps the text */
   if (st == XFER_OK && comm->device->ops->is_synchronous) st = xfi_run_follow(k->plan, stream);
   return st;

@@ -46,9 +46,8 @@ xfi_kept *xfi_kept_free_entry(xfer_comm *comm);
 /* What this rank can say before anything is done: an earlier call that failed after it returned,
  * and a stream on which nothing may be put. */
 xfer_status xfi_kept_check(const xfer_comm *comm, xfer_stream stream);
-/* Commit, run, and order `stream` after it. `bound`: what binding came to on this rank. Collective.
- */
-xfer_status xfi_kept_run(xfer_comm *comm, xfi_kept *kept, xfer_status bound, xfer_stream stream);
+/* Run it, committed, and order `stream` after it. Collective. */
+xfer_status xfi_kept_run(xfer_comm *comm, xfi_kept *kept, xfer_stream stream);
 
 /* Of a wait of the comm's own that begins now. */
 xfi_deadline xfi_comm_deadline(const xfer_comm *comm);

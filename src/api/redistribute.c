@@ -2,7 +2,9 @@
  * One tensor, one call: the plan API with a plan that the comm keeps.
  *
  * Ranks first settle which tensor they mean, since one that was not told a layout cannot find the
- * plan by itself. Every rank keeps the same plans, because every rank made the same calls.
+ * plan by itself. Every rank keeps the same plans, because every rank made the same calls. A rank
+ * that does find one begins its commit before it has heard of the others: where all have found the
+ * same, one all-gather settles both.
  */
 #include <string.h>
 
@@ -21,8 +23,10 @@ typedef struct given {
   int32_t mapped; /* 1: its memory can stay mapped */
   int32_t status; /* what its own checks came to */
   int32_t reserved;
+  xfi_commit_word commit; /* of the plan that it found; its number is NO_PLAN: none */
 } given;
 
+#define NO_PLAN UINT64_MAX
 static const uint64_t nothing[2] = {0, 0};
 
 static bool is_own(const xfer_layout *layout)
@@ -50,18 +54,23 @@ static void digest_of_all(uint64_t digest[2], const given *all, int n, size_t at
 }
 
 /* The digests that all ranks mean, if none has failed: of each side, those of the lowest rank that
- * knows it. A rank
- * that was given something else finds no kept plan and lets xfi_run_create() say how it differs. */
-static xfer_status settle(given *all_mean, bool *differ, const xfer_comm *of, const given *mine)
+ * knows it. A rank that was given something else finds no kept plan and lets xfi_run_create() say
+ * how it differs. words: of the commit, if all have begun that of one plan; *begun says so. */
+static xfer_status settle(given *all_mean, bool *differ, xfi_commit_word *words, bool *begun,
+                          const xfer_comm *of, const given *mine, xfi_deadline deadline)
 {
   xfi_comm *comm = of->transport;
-  const xfi_deadline deadline = xfi_comm_deadline(of);
   xfer_status st = XFER_OK;
   bool failed = false;
   given *all = xfi_comm_calloc(comm, (size_t)comm->size, sizeof *all);
 
   XFI_CHECK(all != NULL, XFER_ERR_NOMEM, "%d ranks", comm->size);
   XFI_TRY(comm->ops->all_gather(comm, all, mine, sizeof *mine, deadline));
+  *begun = mine->commit.plan != NO_PLAN;
+  for (int r = 0; r < comm->size; r++) {
+    words[r] = all[r].commit;
+    *begun = *begun && words[r].plan == mine->commit.plan;
+  }
   for (int r = 0; r < comm->size; r++)
     failed = failed || all[r].status != XFER_OK;
   if (failed) XFI_TRY(xfi_comm_agree(comm, (xfer_status)mine->status, deadline)); /* for the text */
@@ -118,29 +127,53 @@ done:
   return st;
 }
 
+static xfer_status bind(const xfi_kept *k, const xfer_view *src_view, const xfer_view *dst_view,
+                        xfer_stream stream)
+{
+  xfer_status st = XFER_OK;
+
+  XFI_TRY(xfi_run_follow(k->plan, stream));
+  st = xfi_run_bind(k->plan, 0, src_view, dst_view);
+done:
+  return st;
+}
+
 static xfer_status redistribute(xfer_comm *comm, const xfer_tensor *tensor,
                                 const xfer_view *src_view, const xfer_view *dst_view,
                                 xfer_stream stream)
 {
+  const xfi_deadline deadline = xfi_comm_deadline(comm);
   xfer_status st = XFER_OK;
-  given mine = {{0, 0}, {0, 0}, 0, 0, XFER_OK, 0};
+  given mine = {.commit = {.plan = NO_PLAN}};
   given key;
   bool differ = false;
+  bool begun = false;
+  xfi_kept *found = NULL;
   xfi_kept *k = NULL;
+  xfi_commit_word *words =
+      xfi_comm_calloc(comm->transport, (size_t)comm->transport->size, sizeof *words);
 
+  XFI_CHECK(words != NULL, XFER_ERR_NOMEM, "%d ranks", comm->transport->size);
   if (tensor->src != NULL) memcpy(mine.src, tensor->src->digest, sizeof mine.src);
   if (tensor->dst != NULL) memcpy(mine.dst, tensor->dst->digest, sizeof mine.dst);
   mine.own = (is_own(tensor->src) ? 1 : 0) | (is_own(tensor->dst) ? 2 : 0);
   mine.mapped = xfi_comm_is_registered(comm, src_view) && xfi_comm_is_registered(comm, dst_view);
   mine.status = xfi_kept_check(comm, stream);
-  XFI_TRY(settle(&key, &differ, comm, &mine));
+  if (mine.status == XFER_OK && mine.own == 0) found = find_kept(comm, &mine);
+  if (found != NULL)
+    mine.commit = xfi_commit_begin(found->plan, bind(found, src_view, dst_view, stream));
+  XFI_TRY(settle(&key, &differ, words, &begun, comm, &mine, deadline));
   k = differ ? NULL : find_kept(comm, &key);
+  begun = begun && k == found;
   if (k == NULL) XFI_TRY(make_kept(&k, comm, &key, tensor));
   k->used = ++comm->n_calls;
-  st = xfi_run_follow(k->plan, stream);
-  if (st == XFER_OK) st = xfi_run_bind(k->plan, 0, src_view, dst_view);
-  st = xfi_kept_run(comm, k, st, stream);
+  if (begun)
+    XFI_TRY(xfi_commit_end(k->plan, words, deadline));
+  else
+    XFI_TRY(xfi_run_commit_with(k->plan, bind(k, src_view, dst_view, stream)));
+  st = xfi_kept_run(comm, k, stream);
 done:
+  xfi_free(words);
   return st;
 }
 

@@ -123,29 +123,14 @@ done:
 /* What a commit has to do with the lanes: nothing, give them other addresses, or make them. */
 typedef enum work { LANES_STAY, LANES_MOVE, LANES_MADE } work;
 
-/* What ranks tell each other as a commit begins. */
-typedef struct word {
-  int32_t status;
-  uint16_t work;
-  uint16_t tells;           /* LANES_MOVE: peers have to know of addresses */
-  uint64_t plan;            /* its number */
-  uint64_t place;           /* see xfi_device */
-  unsigned char domain[64]; /* ranks with equal ones may reach each other's memory */
-} word;
-
-/* All ranks' words; fails everywhere if some rank had failed before. */
-static xfer_status gather_words(word *all, const xfer_plan *plan, xfer_status mine, work own,
-                                xfi_deadline deadline)
+/* All ranks mean this plan, and none has failed before; else all fail. */
+static xfer_status check_words(const xfer_plan *plan, const xfi_commit_word *all,
+                               xfi_deadline deadline)
 {
   xfi_comm *comm = plan->comm;
   xfer_status st = XFER_OK;
-  word said = {
-      mine,         (uint16_t)own,       plan->direct != NULL && xfi_direct_has_flows(plan->direct),
-      plan->number, plan->device->place, {0}};
   bool failed = false;
 
-  plan->device->ops->domain(plan->device, said.domain);
-  XFI_TRY(comm->ops->all_gather(comm, all, &said, sizeof said, deadline));
   for (int r = 0; r < comm->size; r++)
     XFI_CHECK(all[r].plan == all[0].plan, XFER_ERR_MISMATCH,
               "rank %d commits plan %llu of the comm and rank 0 plan %llu: all ranks use its plans "
@@ -153,7 +138,7 @@ static xfer_status gather_words(word *all, const xfer_plan *plan, xfer_status mi
               r, (unsigned long long)all[r].plan, (unsigned long long)all[0].plan);
   for (int r = 0; r < comm->size; r++)
     failed = failed || all[r].status != XFER_OK;
-  if (failed) st = xfi_comm_agree(comm, mine, deadline); /* for the text */
+  if (failed) st = xfi_comm_agree(comm, all[comm->rank].status, deadline); /* for the text */
 done:
   return st;
 }
@@ -202,12 +187,12 @@ done:
 }
 
 /* Lanes in the order in which they take what is left: local, direct, pipeline. */
-static xfer_status make_lanes(xfer_plan *plan, const word *words, xfi_deadline deadline)
+static xfer_status make_lanes(xfer_plan *plan, const xfi_commit_word *words, xfi_deadline deadline)
 {
   xfi_comm *comm = plan->comm;
   xfer_status st = XFER_OK;
   xfer_status mine;
-  const word *own = &words[comm->rank];
+  const xfi_commit_word *own = &words[comm->rank];
   bool *same = xfi_comm_calloc(comm, (size_t)comm->size, sizeof *same);
   bool *here = xfi_comm_calloc(comm, (size_t)comm->size, sizeof *here);
 
@@ -255,7 +240,8 @@ static work find_work(xfer_plan *plan)
 }
 
 /* *most: the most that a rank needs, which all do. */
-static xfer_status do_work(xfer_plan *plan, work *most, const word *words, xfi_deadline deadline)
+static xfer_status do_work(xfer_plan *plan, work *most, const xfi_commit_word *words,
+                           xfi_deadline deadline)
 {
   xfer_status st = XFER_OK;
   bool tells = false;
@@ -274,28 +260,57 @@ done:
   return st;
 }
 
+xfi_commit_word xfi_commit_begin(xfer_plan *plan, xfer_status mine)
+{
+  const xfer_status allowed = xfi_state_allows(plan->state, XFI_CALL_COMMIT);
+  const work own = allowed == XFER_OK ? find_work(plan) : LANES_STAY;
+  xfi_commit_word said = {
+      XFER_OK,      (uint16_t)own,       plan->direct != NULL && xfi_direct_has_flows(plan->direct),
+      plan->number, plan->device->place, {0}};
+
+  if (mine == XFER_OK) mine = allowed;
+  if (mine == XFER_OK && own == LANES_MOVE) mine = xfi_rebind_local(plan);
+  said.status = mine;
+  plan->device->ops->domain(plan->device, said.domain);
+  return said;
+}
+
+/* What is known of the plan once its commit came to `st`. */
+static void conclude(xfer_plan *plan, xfer_status st)
+{
+  if (xfi_state_allows(plan->state, XFI_CALL_COMMIT) == XFER_OK)
+    plan->state =
+        xfi_state_after(plan->state, XFI_CALL_COMMIT, st == XFER_OK ? XFI_ENDED : XFI_FAILED);
+  plan->keeps_lanes = st == XFER_OK;
+}
+
+xfer_status xfi_commit_end(xfer_plan *plan, const xfi_commit_word *words, xfi_deadline deadline)
+{
+  work most = (work)words[plan->comm->rank].work;
+  xfer_status st = check_words(plan, words, deadline);
+  const bool told = st == XFER_OK; /* what all need is known to all */
+
+  if (told) st = do_work(plan, &most, words, deadline);
+  conclude(plan, st);
+  if (st != XFER_OK && told && most != LANES_STAY) xfi_run_drop_lanes(plan);
+  return st;
+}
+
 xfer_status xfi_run_commit_with(xfer_plan *plan, xfer_status mine)
 {
   const xfi_deadline deadline = xfi_run_deadline(plan);
   xfi_comm *comm = plan->comm;
   xfer_status st = XFER_OK;
-  const xfer_status allowed = xfi_state_allows(plan->state, XFI_CALL_COMMIT);
-  const work own = allowed == XFER_OK ? find_work(plan) : LANES_STAY;
-  work most = own;
-  bool told = false; /* what all need is known to all */
-  word *words = xfi_comm_calloc(comm, (size_t)comm->size, sizeof *words);
+  xfi_commit_word own;
+  xfi_commit_word *words = xfi_comm_calloc(comm, (size_t)comm->size, sizeof *words);
 
   XFI_CHECK(words != NULL, XFER_ERR_NOMEM, "%d ranks", comm->size);
-  if (mine == XFER_OK) mine = allowed;
-  if (mine == XFER_OK && own == LANES_MOVE) mine = xfi_rebind_local(plan);
-  st = gather_words(words, plan, mine, own, deadline);
-  told = st == XFER_OK;
-  if (told) st = do_work(plan, &most, words, deadline);
-  if (allowed == XFER_OK)
-    plan->state =
-        xfi_state_after(plan->state, XFI_CALL_COMMIT, st == XFER_OK ? XFI_ENDED : XFI_FAILED);
-  plan->keeps_lanes = st == XFER_OK;
-  if (st != XFER_OK && told && most != LANES_STAY) xfi_run_drop_lanes(plan);
+  own = xfi_commit_begin(plan, mine);
+  st = comm->ops->all_gather(comm, words, &own, sizeof own, deadline);
+  if (st == XFER_OK)
+    st = xfi_commit_end(plan, words, deadline);
+  else
+    conclude(plan, st);
 done:
   xfi_free(words);
   return st;

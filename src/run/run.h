@@ -102,6 +102,22 @@ xfer_status xfi_run_bind_exchange(xfer_plan *plan, const xfer_view *sends, const
 xfer_status xfi_run_commit(xfer_plan *plan);
 /* Likewise, where this rank may have failed already: all ranks fail. */
 xfer_status xfi_run_commit_with(xfer_plan *plan, xfer_status mine);
+
+/* The same in two, around an all-gather of the caller's. What ranks tell each other: */
+typedef struct xfi_commit_word {
+  int32_t status;
+  uint16_t work;            /* what has to be done with the lanes */
+  uint16_t tells;           /* peers have to know of addresses */
+  uint64_t plan;            /* its number */
+  uint64_t place;           /* see xfi_device */
+  unsigned char domain[64]; /* ranks with equal ones may reach each other's memory */
+} xfi_commit_word;
+/* Local. If the others turn out to mean another plan, this one wants a commit before its next run.
+ */
+xfi_commit_word xfi_commit_begin(xfer_plan *plan, xfer_status mine);
+/* words[size of the comm], this rank's from xfi_commit_begin(). Collective. */
+xfer_status xfi_commit_end(xfer_plan *plan, const xfi_commit_word *words, xfi_deadline deadline);
+
 xfer_status xfi_run_start(xfer_plan *plan, uint64_t version, xfer_stream stream);
 xfer_status xfi_run_wait(xfer_plan *plan, uint64_t timeout_ms);
 /* Would wait not wait for this rank's part any more, whatever came of it? */
