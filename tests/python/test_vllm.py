@@ -19,10 +19,10 @@ xfer.capture.capture(
 OTHER = stand_in.Config(2, 48, 4, 2, 16, 6, 24, 100)  # another hidden size
 
 
-def job(n_workers, n_trainers, dtype=torch.bfloat16, **kernels):
+def job(n_workers, n_trainers, dtype=torch.bfloat16, old=False, **kernels):
     return vllm_job.Job(
         lambda rank: Server(stand_in.TINY, "cpu", n_workers, rank, **kernels),
-        lambda rpc, rank: Trainer(rpc, stand_in.TINY, "cpu", n_trainers, rank, dtype),
+        lambda rpc, rank: Trainer(rpc, stand_in.TINY, "cpu", n_trainers, rank, dtype, old),
         n_workers,
         n_trainers,
         lambda rank: Server(OTHER, "cpu", n_workers, rank),
@@ -45,6 +45,14 @@ def test_updates_are_what_the_loader_and_the_kernels_make(n_workers, n_trainers,
         for version in (1, 2, 3):
             assert pair.update(version) > 20000
         assert {kind for kind, n in pair.worker_does(0, "report").items() if n} == kinds
+
+
+@pytest.mark.parametrize("n_trainers", [1, 3])
+def test_sources_of_before_vllm_0_33(n_trainers):
+    with job(2, n_trainers, old=True) as pair:
+        pair.init()
+        for version in (1, 2):
+            pair.update(version)
 
 
 def test_a_poisoned_parameter_is_seen():

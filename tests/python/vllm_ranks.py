@@ -42,8 +42,8 @@ def buckets(table, most):
 class Process:
     """On one device; and torch's process group, for what is compared with."""
 
-    def __init__(self, config, device):
-        stand_in.install()
+    def __init__(self, config, device, old=False):
+        stand_in.install(old)
         self.config, self.device, self.n_buckets = config, torch.device(device), 0
         self.table = stand_in.checkpoint_of(config)
         self.streams = None
@@ -215,12 +215,32 @@ class Chunks(stand_in.WeightSource):
         yield from self._trainer.state.items()
 
 
-class Trainer(Process):
-    """Trainer `rank` of `size`, each with a chunk of every tensor of the checkpoint, in bf16 or in f32."""
+class Names(stand_in.OldWeightSource):
+    """Whole tensors, every n-th on one of n trainers, as pipeline stages or experts are; vLLM's before 0.33."""
 
-    def __init__(self, rpc, config, device, size=1, rank=0, dtype=torch.bfloat16):
-        super().__init__(config, device)
-        self.dtype = dtype
+    def __init__(self, trainer):
+        self._trainer = trainer
+
+    def held_names(self):
+        return list(self._trainer.table)[self._trainer.rank :: self._trainer.size]
+
+    def metadata(self):
+        return [stand_in.OldParamMeta(name, torch.bfloat16, shape) for name, shape in self._trainer.table.items()]
+
+    def __iter__(self):
+        held = set(self.held_names())
+        for name, shape in self._trainer.table.items():
+            made = stand_in.bits([name], shape, self._trainer.version)[0].view(torch.bfloat16)
+            yield name, made if name in held else None
+
+
+class Trainer(Process):
+    """Trainer `rank` of `size`, each with a chunk of every tensor of the checkpoint, in bf16 or in f32. old: with the
+    WeightSource that vLLM had before 0.33."""
+
+    def __init__(self, rpc, config, device, size=1, rank=0, dtype=torch.bfloat16, old=False):
+        super().__init__(config, device, old)
+        self.dtype, self.old, self.version = dtype, old, 0
         self.rpc, self.size, self.rank, self.engine, self.state = rpc, size, rank, None, {}
         self.allocate()
 
@@ -246,6 +266,7 @@ class Trainer(Process):
 
     def fill(self, version):
         """In place: the addresses stay."""
+        self.version = version
         for name, x in self.state.items():
             begin, n = self._chunk(self.table[name])
             mine = stand_in.bits([name], self.table[name], version, self.device)[0].narrow(0, begin, n)
@@ -265,7 +286,7 @@ class Trainer(Process):
 
         time.sleep(late_s)
         where = "127.0.0.1", port, self.size, world_size, timeout_s, list(staged)
-        source = self.state if self.size == 1 else Chunks(self)
+        source = Names(self) if self.old else self.state if self.size == 1 else Chunks(self)
         info = XferTrainerInitInfo(*where, rank=self.rank)
         self.engine = XferTrainerEngine.trainer_init(info, client=Client(self.rpc), source=source)
 

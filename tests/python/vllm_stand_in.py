@@ -53,6 +53,26 @@ class WeightSource(abc.ABC):
         raise NotImplementedError
 
 
+class OldWeightSource(abc.ABC):
+    """Of 0.29 to 0.32."""
+
+    @abc.abstractmethod
+    def metadata(self): ...
+
+    @abc.abstractmethod
+    def __iter__(self): ...
+
+    def held_names(self):
+        return None
+
+
+@dataclasses.dataclass(frozen=True)
+class OldParamMeta:
+    name: str
+    dtype: torch.dtype
+    shape: tuple
+
+
 class WeightTransferInitInfo(abc.ABC):  # noqa: B024
     pass
 
@@ -91,8 +111,8 @@ class WeightTransferEngine:
 
 
 class TrainerWeightTransferEngine:
-    def __init__(self, *, client, source=None, is_sender=True, rank=0):
-        self.is_sender, self.rank, self.client, self.source = is_sender, rank, client, source
+    def __init__(self, *, client, source=None, is_sender=True):  # 0.33 takes `rank` too
+        self.is_sender, self.client, self.source = is_sender, client, source
 
 
 # ---- model_executor/model_loader/reload
@@ -183,12 +203,15 @@ def _module(name, **members):
     vars(sys.modules[name]).update(members)
 
 
-def install():
-    """In the place of vLLM in this process."""
-    here = globals()
+def install(old=False):
+    """In the place of vLLM in this process; old: as 0.29 to 0.32 are."""
+    here = dict(globals())
     base = ("Replicate", "Shard", "ParamMeta", "WeightSource", "WeightTransferInitInfo", "WeightTransferUpdateInfo")
     base += ("TrainerInitInfo", "WeightTransferEngine", "TrainerWeightTransferEngine")
     layerwise = ("get_layer_params_buffers", "get_layerwise_info", "_layerwise_process", "_place_kernel_tensors")
+    if old:
+        base = base[2:]  # without placements
+        here |= {"ParamMeta": OldParamMeta, "WeightSource": OldWeightSource}
     _module("vllm.distributed.weight_transfer.base", **{name: here[name] for name in base})
     _module("vllm.model_executor.layers.attention", is_deferred_attention_layer=lambda _: False)
     _module("vllm.model_executor.layers.quantization.base_config", QuantizeMethodBase=QuantizeMethodBase)

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import threading
 import uuid
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from datetime import timedelta
 from functools import partial
@@ -25,13 +25,11 @@ from vllm.distributed.weight_transfer import base
 from vllm.distributed.weight_transfer.base import TrainerInitInfo, TrainerWeightTransferEngine, WeightTransferEngine
 
 from ..comm import Comm, nccl_id
-from ..dtypes import dtype_name, torch_dtype
-from ..layout import Layout, Placement, Replicate, Shard
-from ..mesh import Mesh
+from ..dtypes import torch_dtype
 from ..plan import Conversion, Plan
-from ..torch import FlatPart, flat_parts, is_flat, layouts_of
 from ._comms import awaited, share, store_gather
 from ._places import Places
+from ._vllm_source import source_of
 
 __all__ = ["XferTrainerEngine", "XferTrainerInitInfo", "XferWorkerEngine"]
 
@@ -266,89 +264,6 @@ def _views(destination: Any, everything: bool) -> Iterator[tuple[str, Any, Any]]
 # ---- trainers
 
 
-class _Source:
-    """A trainer's weights by the names of the checkpoint: a WeightSource of vLLM's, or a module or a state dict whose
-    DTensors are taken as they lie, and so is what FSDP1 or ZeRO-3 cut. All other tensors are whole on all trainers."""
-
-    def __init__(self, source: Any, n_trainers: int) -> None:
-        self._source, self._everywhere = source, tuple(range(n_trainers))
-        self._is_theirs = isinstance(source, base.WeightSource)
-
-    def _state(self) -> dict[str, Any]:
-        return _state_of(self._source)
-
-    def table(self) -> list[Any]:
-        """[name, dtype, shape] of each."""
-        if self._is_theirs:
-            return [[m.name, dtype_name(m.dtype), list(m.shape)] for m in self._source.metadata]
-        return [[name, dtype_name(x.dtype), list(x.shape)] for name, x in self._state().items()]
-
-    def layouts(self) -> dict[str, Layout]:
-        if self._is_theirs:
-            return {m.name: self._layout_of(m) for m in self._source.metadata}
-        state = self._state()
-        whole = Mesh([len(self._everywhere)])
-        of_dtensors = layouts_of(state)
-        return {
-            name: of_dtensors.get(name) or (x.layout() if isinstance(x, FlatPart) else _replicated(x, whole))
-            for name, x in state.items()
-        }
-
-    def _layout_of(self, m: Any) -> Layout:
-        owners = self._everywhere if m.owners is None else m.owners
-        sizes = (len(owners),) if m.mesh_shape is None else m.mesh_shape
-        cuts = m.placements if self._source.implements_iter_local() and m.placements is not None else None
-        placements: list[Placement] = [Replicate() for _ in sizes]
-        if cuts is not None:
-            placements = [Shard(cut.dim) if isinstance(cut, base.Shard) else Replicate() for cut in cuts]
-        return Layout(Mesh(sizes, owners), m.shape, m.dtype, placements)
-
-    def _parts(self) -> dict[str, Any]:
-        """What this rank has now, by name; a DTensor's local part."""
-        if self._is_theirs:
-            theirs = self._source
-            return dict(theirs.iter_local() if theirs.implements_iter_local() else theirs.iter_full())
-        state = self._state()
-        return state if _is_plain(state) else {name: _local(x) for name, x in state.items()}
-
-    def views(self, places: Places, everything: bool) -> Iterator[tuple[str, Any, Any]]:
-        """Of what lies elsewhere than when they were called with these places before."""
-        parts = self._parts()
-        have = {name: x for name, x in parts.items() if x is not None}
-        names = list(have)
-        moved = places.moved(names, list(have.values()))
-        for name in names if everything else [names[i] for i in moved]:
-            yield name, have[name].detach(), None
-        for name in parts.keys() - have.keys() if everything else ():
-            yield name, None, None
-
-
-def _is_plain(state: Mapping[str, Any]) -> bool:
-    return set(map(type, state.values())) <= {torch.Tensor, torch.nn.Parameter}
-
-
-def _state_of(source: Any) -> dict[str, Any]:
-    """The tensors of a module or a state dict, and a FlatPart of each that FSDP1 or ZeRO-3 cut."""
-    if isinstance(source, torch.nn.Module):
-        source = flat_parts(source) if is_flat(source) else source.state_dict()
-    if _is_plain(source):
-        return dict(source)
-    return {name: x for name, x in source.items() if isinstance(x, torch.Tensor | FlatPart)}
-
-
-def _replicated(tensor: Any, whole: Mesh) -> Layout:
-    return Layout(whole, tuple(tensor.shape), tensor.dtype, [Replicate()])
-
-
-def _local(tensor: Any) -> Any:
-    """A DTensor's part on this rank, None outside its mesh; another tensor as it is."""
-    if isinstance(tensor, FlatPart):
-        return tensor.memory
-    if not hasattr(tensor, "to_local"):
-        return tensor
-    return tensor.to_local().detach() if tensor.device_mesh.get_coordinate() is not None else None
-
-
 class XferTrainerEngine(TrainerWeightTransferEngine):
     """One on each trainer rank. An error names the rank that had it, on every rank; the next send_weights() meets the
     others anew, among them a process that came in the place of one that ended and called trainer_init()."""
@@ -357,9 +272,10 @@ class XferTrainerEngine(TrainerWeightTransferEngine):
     _stores: ClassVar[dict[tuple[str, int], Any]] = {}  # of rank 0, which listens as long as the process lives
 
     def __init__(self, info: XferTrainerInitInfo, *, client: Any, source: Any) -> None:
-        super().__init__(client=client, source=source, is_sender=info.rank == 0, rank=info.rank)
-        self._info, self._device = info, _device_of(source)
-        self._weights = _Source(source, info.n_trainers)
+        super().__init__(client=client, source=source, is_sender=info.rank == 0)
+        self.rank, self._info = info.rank, info
+        self._weights = source_of(source, info.n_trainers)
+        self._device = self._weights.device
         self._comm: Comm | None = None
         self._updates: dict[bool, _Update] = {}  # by: of the draft model?
         self._is_shut_down = False
@@ -450,15 +366,6 @@ class XferTrainerEngine(TrainerWeightTransferEngine):
         """Leave the workers."""
         self._is_shut_down = True
         self._leave()
-
-
-def _device_of(source: Any) -> Any:
-    """Where the weights lie."""
-    if isinstance(source, base.WeightSource):
-        return torch.device("cuda", torch.cuda.current_device()) if torch.cuda.is_available() else torch.device("cpu")
-    first = next(iter(_state_of(source).values()))
-    device: torch.device = (first.memory if isinstance(first, FlatPart) else first).device
-    return device
 
 
 class _Call:

@@ -1,0 +1,146 @@
+"""A trainer's weights by the names of the checkpoint: a module or a state dict, whose shards are taken as they lie, or
+a WeightSource of vLLM's, of which 0.33 changed the interface.
+
+Source: vLLM 0.29.0 to 0.33.0, distributed/weight_transfer/base.py.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import torch
+from vllm.distributed.weight_transfer import base
+
+from ..dtypes import dtype_name
+from ..layout import Layout, Placement, Replicate, Shard
+from ..mesh import Mesh
+from ..torch import FlatPart, flat_parts, is_flat, layouts_of
+from ._places import Places
+
+__all__ = ["Source", "source_of"]
+
+
+class Source:
+    """A module or a state dict: DTensors, and what FSDP1 or ZeRO-3 cut, as they lie; all else is whole everywhere."""
+
+    def __init__(self, source: Any, n_trainers: int) -> None:
+        self._source, self._everywhere = source, Mesh([n_trainers])
+
+    @property
+    def device(self) -> Any:
+        """Where the weights lie."""
+        first = next(iter(_state_of(self._source).values()))
+        return (first.memory if isinstance(first, FlatPart) else first).device
+
+    def table(self) -> list[Any]:
+        """[name, dtype, shape] of each."""
+        return [[name, dtype_name(x.dtype), list(x.shape)] for name, x in _state_of(self._source).items()]
+
+    def layouts(self) -> dict[str, Layout]:
+        """Who holds what of each."""
+        state = _state_of(self._source)
+        of_dtensors = layouts_of(state)
+        return {
+            name: of_dtensors.get(name) or (x.layout() if isinstance(x, FlatPart) else self._whole(x))
+            for name, x in state.items()
+        }
+
+    def _whole(self, x: Any) -> Layout:
+        return Layout(self._everywhere, tuple(x.shape), x.dtype, [Replicate()])
+
+    def parts(self) -> dict[str, Any]:
+        """What this rank has now of each; None: nothing."""
+        state = _state_of(self._source)
+        return state if _is_plain(state) else {name: _local(x) for name, x in state.items()}
+
+    def views(self, places: Places, everything: bool) -> Iterator[tuple[str, Any, Any]]:
+        """Of what lies elsewhere than when they were called with these places before."""
+        parts = self.parts()
+        have = {name: x for name, x in parts.items() if x is not None}
+        names = list(have)
+        moved = places.moved(names, list(have.values()))
+        for name in names if everything else [names[i] for i in moved]:
+            yield name, have[name].detach(), None
+        for name in parts.keys() - have.keys() if everything else ():
+            yield name, None, None
+
+
+class _WeightSource(Source):
+    """vLLM's since 0.33: parts by owners, mesh and placements."""
+
+    @property
+    def device(self) -> Any:
+        return torch.device("cuda", torch.cuda.current_device()) if torch.cuda.is_available() else torch.device("cpu")
+
+    def _metadata(self) -> Any:
+        return self._source.metadata
+
+    def table(self) -> list[Any]:
+        return [[m.name, dtype_name(m.dtype), list(m.shape)] for m in self._metadata()]
+
+    def layouts(self) -> dict[str, Layout]:
+        return {m.name: self._layout(m) for m in self._metadata()}
+
+    def _layout(self, m: Any) -> Layout:
+        if m.owners is None:
+            return self._whole(m)
+        sizes = (len(m.owners),) if m.mesh_shape is None else m.mesh_shape
+        placements: list[Placement] = [Replicate() for _ in sizes]
+        if self._source.implements_iter_local() and m.placements is not None:
+            placements = [Shard(cut.dim) if isinstance(cut, base.Shard) else Replicate() for cut in m.placements]
+        return Layout(Mesh(sizes, m.owners), m.shape, m.dtype, placements)
+
+    def parts(self) -> dict[str, Any]:
+        theirs = self._source
+        return dict(theirs.iter_local() if theirs.implements_iter_local() else theirs.iter_full())
+
+
+class _OldWeightSource(_WeightSource):
+    """vLLM's before 0.33: whole tensors of the names that a rank holds, None for the others."""
+
+    def _metadata(self) -> Any:
+        return self._source.metadata()
+
+    def layouts(self) -> dict[str, Layout]:
+        held = getattr(self._source, "held_names", lambda: None)()
+        if held is None:
+            return {m.name: self._whole(m) for m in self._metadata()}
+        held = set(held)
+        boxes = {m.name: [((0,) * len(m.shape), tuple(m.shape))] if m.name in held else [] for m in self._metadata()}
+        return {m.name: Layout.by_boxes(None, m.shape, m.dtype, boxes[m.name]) for m in self._metadata()}
+
+    def parts(self) -> dict[str, Any]:
+        return dict(iter(self._source))
+
+
+def source_of(source: Any, n_trainers: int) -> Source:
+    """By what it is."""
+    if not isinstance(source, base.WeightSource):
+        return Source(source, n_trainers)
+    return (_WeightSource if hasattr(source, "implements_iter_local") else _OldWeightSource)(source, n_trainers)
+
+
+# ---- modules and state dicts
+
+
+def _is_plain(state: Mapping[str, Any]) -> bool:
+    return set(map(type, state.values())) <= {torch.Tensor, torch.nn.Parameter}
+
+
+def _state_of(source: Any) -> dict[str, Any]:
+    """The tensors, and a FlatPart of each that FSDP1 or ZeRO-3 cut."""
+    if isinstance(source, torch.nn.Module):
+        source = flat_parts(source) if is_flat(source) else source.state_dict()
+    if _is_plain(source):
+        return dict(source)
+    return {name: x for name, x in source.items() if isinstance(x, torch.Tensor | FlatPart)}
+
+
+def _local(tensor: Any) -> Any:
+    """A DTensor's part on this rank, None outside its mesh; another tensor as it is."""
+    if isinstance(tensor, FlatPart):
+        return tensor.memory
+    if not hasattr(tensor, "to_local"):
+        return tensor
+    return tensor.to_local().detach() if tensor.device_mesh.get_coordinate() is not None else None
