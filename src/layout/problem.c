@@ -4,6 +4,7 @@
  */
 #include "problem.h"
 
+#include <ctype.h>
 #include <limits.h>
 #include <stdbool.h>
 #include <string.h>
@@ -435,7 +436,23 @@ done:
   return st;
 }
 
-/* dtype "[" [int {"," int}] "]" " " side " -> " side */
+/* [dtype " "], where the destination's is another */
+static xfer_status parse_dtype(parser *p, head *h)
+{
+  const char *end = p->at + strcspn(p->at, " ({");
+  char name[8] = "";
+  xfer_status st = XFER_OK;
+
+  if (end == p->at || *end != ' ' || !isalpha((unsigned char)*p->at)) return XFER_OK;
+  if ((size_t)(end - p->at) < sizeof name) memcpy(name, p->at, (size_t)(end - p->at));
+  XFI_CHECK(xfi_dtype_parse(&h->dtype, name) == XFER_OK, XFER_ERR_ARG,
+            "column %d: expected '(' or '{', or a dtype and a blank", column(p, p->at));
+  p->at = end + 1;
+done:
+  return st;
+}
+
+/* dtype "[" [int {"," int}] "]" " " side " -> " [dtype " "] side */
 xfer_status xfi_problem_parse(xfer_layout **src, xfer_layout **dst, const char *line)
 {
   parser p = {line, line};
@@ -450,6 +467,7 @@ xfer_status xfi_problem_parse(xfer_layout **src, xfer_layout **dst, const char *
             column(&p, p.at));
   XFI_TRY(parse_side(&p, &h, &from));
   XFI_CHECK(take(&p, " -> "), XFER_ERR_ARG, "column %d: expected ' -> '", column(&p, p.at));
+  XFI_TRY(parse_dtype(&p, &h));
   XFI_TRY(parse_side(&p, &h, &to));
   XFI_CHECK(*p.at == '\0', XFER_ERR_ARG, "column %d: expected the end of the line",
             column(&p, p.at));

@@ -37,9 +37,9 @@ static void put_head(out *o, const xfer_layout *l)
   put(o, "] ");
 }
 
-static bool same_head(const xfer_layout *a, const xfer_layout *b)
+static bool same_shape(const xfer_layout *a, const xfer_layout *b)
 {
-  bool same = a->dtype == b->dtype && a->n_dims == b->n_dims;
+  bool same = a->n_dims == b->n_dims;
 
   for (int d = 0; same && d < a->n_dims; d++)
     same = a->dims[d].size == b->dims[d].size;
@@ -188,7 +188,10 @@ size_t xfi_problem_format(char *text, size_t n_bytes, const xfer_layout *src,
   else
     put(&o, "?");
   put(&o, " -> ");
-  if (src != NULL && dst != NULL && !same_head(src, dst)) put_head(&o, dst); /* for error texts */
+  if (src != NULL && dst != NULL && !same_shape(src, dst))
+    put_head(&o, dst); /* for error texts */
+  else if (src != NULL && dst != NULL && src->dtype != dst->dtype)
+    put(&o, "%s ", xfi_dtype_name((int)dst->dtype));
   if (dst != NULL)
     put_side(&o, dst);
   else

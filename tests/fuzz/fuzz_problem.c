@@ -330,9 +330,9 @@ static void check_problem(const char *line)
   int n_ranks = 0;
   xfer_plan *plan = NULL;
   by_boxes[0] = strstr(text, "] {") != NULL;
-  by_boxes[1] = strstr(text, "-> {") != NULL;
-  if (is_small(src2, &n_ranks, by_boxes[0]) && is_small(dst2, &n_ranks, by_boxes[1]) &&
-      may_plan(&tensor, n_ranks, &plan))
+  by_boxes[1] = strchr(strstr(text, " -> "), '{') != NULL;
+  if (xfer_layout_dtype(src2) == xfer_layout_dtype(dst2) && is_small(src2, &n_ranks, by_boxes[0]) &&
+      is_small(dst2, &n_ranks, by_boxes[1]) && may_plan(&tensor, n_ranks, &plan))
     for (int rank = 0; rank < n_ranks; rank++)
       check_rank(&tensor, n_ranks, rank);
   xfer_plan_destroy(plan);

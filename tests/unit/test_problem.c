@@ -119,6 +119,9 @@ static void test_format_writes_the_canonical_line(void **state)
        "u8[9,4] (2):S0 -> (2):S1;pad=0:16;pad=1:8"},
       {"f64[576460752303423486] (1):R -> (1)@2147483647:R", NULL},
       {"u8[1] (1):S0f9223372036854775807 -> (1):R", NULL},
+      {"bf16[8,4] (2):S0 -> f8e4m3 (2):S1", NULL},
+      {"f32[] (1):R -> bf16 {0=[]}", NULL},
+      {"f32[3] (1):R -> f32 (1):R", "f32[3] (1):R -> (1):R"},
   };
   for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
     xfer_layout *src = NULL;
@@ -240,7 +243,7 @@ static void test_format_says_what_is_unknown_different_or_has_no_spelling(void *
   xfi_problem_format(text, sizeof text, NULL, NULL);
   assert_string_equal(text, "? -> ?");
   xfi_problem_format(text, sizeof text, src, dst);
-  assert_string_equal(text, "i16[7] (2):S0x -> f32[7] (1)@2:R");
+  assert_string_equal(text, "i16[7] (2):S0x -> f32 (1)@2:R");
   destroy(src, dst);
   xfi_layout_destroy(other);
   xfi_mesh_destroy(mesh);

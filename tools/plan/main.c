@@ -203,7 +203,7 @@ static int problem_main(const plan_args *args)
     status = args_failed("a problem of %lld ranks is too large", (long long)n_ranks);
   } else {
     xfer_problem_format(line, n, src, dst);
-    const xfer_tensor tensor = {line, src, dst, 0};
+    const xfer_tensor tensor = {line, src, dst, xfer_convert_cast()};
     status = run_problem(args, &tensor, (int)n_ranks);
   }
   free(line);

@@ -74,6 +74,12 @@ static int run_problem(const refit_args *args)
   const xfer_status st = xfer_problem_parse(&src, &dst, args->problem);
   if (st == XFER_ERR_NOMEM) return failed(args, xfer_last_error());
   if (st != XFER_OK) return args_wrong("--problem: %s", xfer_last_error());
+  if (xfer_layout_dtype(src) != xfer_layout_dtype(dst)) {
+    xfer_layout_destroy(src);
+    xfer_layout_destroy(dst);
+    return args_wrong("--problem: two element types; what is converted cannot be checked byte by "
+                      "byte");
+  }
   const xfer_tensor tensor = {"problem", src, dst, 0};
   int64_t shape[XFER_MAX_DIMS];
   const int n_dims = xfer_layout_shape(src, shape);
