@@ -244,7 +244,10 @@ static xfer_status batch_fill(xfi_cuda_device *device, xfi_batch *batch, const x
     xfi_copy_simplify(&c);
     if (xfi_copy_bytes(&c) > 0) rest[n_rest++] = c;
   }
-  if (!xfi_cuda_guard_is_strict(guard)) XFI_TRY(take(&batch->engine, device, rest, &n_rest));
+  if (!xfi_cuda_guard_is_strict(guard)) {
+    n_rest = xfi_cuda_join(device, rest, n_rest);
+    XFI_TRY(take(&batch->engine, device, rest, &n_rest));
+  }
   XFI_TRY(xfi_cuda_compile(&program, rest, n_rest, n_blocks));
   XFI_TRY(upload(device, batch, &program, n_blocks, guard));
   if (batch->engine.n > 0 && n_rest > 0) XFI_TRY(make_side(batch));

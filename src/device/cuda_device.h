@@ -2,8 +2,8 @@
  * What the files of the CUDA device share, from the ground up. cuda_driver.c: the driver and what
  * failed calls say; cuda_page.c: where signals lie; cuda_flags.c: signals; cuda_look.c: what memory
  * is; cuda_chunk.c: peers' memory that is mapped chunk by chunk; cuda_map.c: peers' memory;
- * cuda_batch.c: copies; cuda_digest.c: digests; cuda.c: memory, streams, events, and the table of
- * it all.
+ * cuda_join.c, cuda_batch.c: copies; cuda_digest.c: digests; cuda.c: memory, streams, events, and
+ * the table of it all.
  *
  * Callers have entered the device (device.h): it is current, and captures by other threads do not
  * forbid what we call.
@@ -160,6 +160,14 @@ void xfi_cuda_unimport(xfi_device *device, void *base);
 void xfi_cuda_unimport_all(xfi_cuda_device *device);
 /* Is `pointer` in a peer's memory? */
 bool xfi_cuda_is_imported(const xfi_cuda_device *device, const void *pointer);
+/* Which of a peer's allocations, as mapped here. */
+bool xfi_cuda_mapped(const xfi_cuda_device *device, const void *pointer, const char **base,
+                     size_t *n_bytes);
+
+/* ---- cuda_join.c ---- */
+
+/* Join what can be; the new number of copies, which are in another order. */
+size_t xfi_cuda_join(const xfi_cuda_device *device, xfi_copy *copies, size_t n);
 
 /* ---- cuda_batch.c ---- */
 

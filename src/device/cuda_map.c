@@ -185,6 +185,17 @@ bool xfi_cuda_is_imported(const xfi_cuda_device *device, const void *pointer)
   return mapping_at(device, pointer) != NULL;
 }
 
+bool xfi_cuda_mapped(const xfi_cuda_device *device, const void *pointer, const char **base,
+                     size_t *n_bytes)
+{
+  const mapping *found = mapping_at(device, pointer);
+
+  if (found == NULL) return false;
+  *base = found->base;
+  *n_bytes = found->n_bytes;
+  return true;
+}
+
 /* Same process: every address is valid here; only the way between the devices may have to be
  * opened. */
 static xfer_status reach_within_process(xfi_cuda_device *device, const handle *from)
