@@ -442,7 +442,11 @@ static xfer_status dtype_of(xfer_dtype *dtype, const xfi_placing *p, const xfi_e
   xfer_status st = XFER_OK;
 
   XFI_TRY(find_said(&said, &p->side->dtypes, entry));
-  *dtype = said != NULL ? (xfer_dtype)said->value : entry->dtype;
+  *dtype = entry->dtype;
+  if (said != NULL)
+    *dtype = (xfer_dtype)said->value;
+  else if (p->side->dtype != 0 && entry->dtype != XFER_F32)
+    *dtype = p->side->dtype;
 done:
   return st;
 }

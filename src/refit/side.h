@@ -57,6 +57,7 @@ struct xfer_side {
   int *places; /* [size] where each is in `ranks` */
   xfi_map *maps;
   size_t n_maps, maps_cap;
+  xfer_dtype dtype;     /* of what the model has not in f32; 0: as the model has it */
   bool partial, strict; /* see xfer_side_options */
   xfi_saids renames, ignores, places_said, wholes, dtypes;
 };

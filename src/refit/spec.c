@@ -2,6 +2,7 @@
 #include "side.h"
 
 #include "alloc.h"
+#include "dtype.h"
 #include "error.h"
 #include "text.h"
 
@@ -143,6 +144,18 @@ done:
   return st;
 }
 
+static xfer_status parse_dtype(xfer_side *side, const char *value, const char *end)
+{
+  char name[8] = "";
+  xfer_status st = XFER_OK;
+
+  if ((size_t)(end - value) < sizeof name) memcpy(name, value, (size_t)(end - value));
+  XFI_CHECK(xfi_dtype_parse(&side->dtype, name) == XFER_OK, XFER_ERR_ARG,
+            "dtype=%.*s: no element type is called that", (int)(end - value), value);
+done:
+  return st;
+}
+
 static bool is_word(const char *text, size_t n, const char *word)
 {
   return strlen(word) == n && strncmp(text, word, n) == 0;
@@ -209,6 +222,7 @@ static xfer_status no_item(const xfer_side *side, const char *item, size_t n)
       list_word(text, sizeof text, key, "=");
   if (rules->takes_layers) list_word(text, sizeof text, "layers=", "");
   if (rules->takes_map) list_word(text, sizeof text, "map=", "");
+  list_word(text, sizeof text, "dtype=", "");
   xfi_set_error("\"%s\": no item \"%.*s\" there; it has %s", side->spec, (int)n, item, text);
   return XFER_ERR_ARG;
 }
@@ -263,6 +277,9 @@ static xfer_status parse_item(xfer_side *side, const char *text, const char *end
   } else if (equals != NULL && is_word(text, n, "map") && side->rules->takes_map) {
     XFI_TRY(see(side, s, text, n));
     XFI_TRY(parse_map(side, equals + 1, end));
+  } else if (equals != NULL && is_word(text, n, "dtype")) {
+    XFI_TRY(see(side, s, text, n));
+    XFI_TRY(parse_dtype(side, equals + 1, end));
   } else if (equals != NULL) {
     XFI_TRY(see(side, s, text, n));
     XFI_TRY(parse_choice(side, text, n, equals + 1, end));

@@ -102,6 +102,18 @@ static int run_problem(const refit_args *args)
   return status;
 }
 
+/* What is converted cannot be checked byte by byte. 0, or ARGS_WRONG after a sentence. */
+static int check_unconverted(const refit_case *what)
+{
+  for (size_t t = 0; t < what->n_tensors; t++)
+    if (what->tensors[t].conversion != 0)
+      return args_wrong(
+          "\"%s\" would be converted, which cannot be checked byte by byte; xfer_plan "
+          "plans it",
+          what->tensors[t].name);
+  return 0;
+}
+
 static int run_model(const refit_args *args)
 {
   job made = {0};
@@ -119,6 +131,11 @@ static int run_model(const refit_args *args)
   what.payload_bytes = report.payload_bytes;
   refit_told all = {what, what, what.n_ranks};
   xfer_refit *train = NULL, *gen = NULL;
+  status = check_unconverted(&what);
+  if (status != 0) {
+    job_destroy(&made);
+    return status;
+  }
   if (!args->one_sided) {
     status = run_case(args, &all);
   } else if (xfer_refit_create(&train, made.model, made.train, NULL) != XFER_OK ||
