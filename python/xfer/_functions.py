@@ -26,6 +26,17 @@ def _f(result: Any, **parameters: Any) -> Prototype:
 _i64s, _ints, _sizes = POINTER(c_int64), POINTER(c_int), POINTER(c_size_t)
 _views = POINTER(s.View)
 _operations = POINTER(s.Operation)
+_handed_in = _f(
+    STATUS,
+    locals="locals",
+    side=c_int,
+    name=c_char_p,
+    dtype=c_int32,
+    base=c_void_p,
+    shape=_i64s,
+    strides=_i64s,
+    n_dims=c_int,
+)
 
 CORE: dict[str, Prototype] = {
     "xfer_status_name": _f(c_char_p, status=c_int),
@@ -177,28 +188,8 @@ REFIT: dict[str, Prototype] = {
     "xfer_locals_count": _f(c_size_t, locals="locals"),
     "xfer_locals_get": _f(STATUS, locals="locals", i=c_size_t, local=POINTER(s.Local)),
     "xfer_locals_part": _f(STATUS, locals="locals", i=c_size_t, k=c_size_t, part=POINTER(s.LocalPart)),
-    "xfer_locals_give": _f(
-        STATUS,
-        locals="locals",
-        side=c_int,
-        name=c_char_p,
-        dtype=c_int32,
-        base=c_void_p,
-        shape=_i64s,
-        strides=_i64s,
-        n_dims=c_int,
-    ),
-    "xfer_locals_update": _f(
-        STATUS,
-        locals="locals",
-        side=c_int,
-        name=c_char_p,
-        dtype=c_int32,
-        base=c_void_p,
-        shape=_i64s,
-        strides=_i64s,
-        n_dims=c_int,
-    ),
+    "xfer_locals_give": _handed_in,
+    "xfer_locals_update": _handed_in,
     "xfer_locals_bind": _f(STATUS, locals="locals", plan="plan"),
     "xfer_locals_problem": _f(c_char_p, locals="locals", i=c_size_t),
     "xfer_locals_ignored": _f(c_size_t, locals="locals"),
