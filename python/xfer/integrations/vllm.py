@@ -143,17 +143,18 @@ class _Update:
         self.comm, self.plan, self._views = comm, plan, views
         self._is_bound = False
 
-    def run(self, version: int) -> None:
-        """Bind what lies elsewhere than before, move the weights, wait. Collective."""
-        _on_this_rank(self.comm, lambda: self._bind(self._views(not self._is_bound)))
+    def fresh(self) -> list[tuple[str, Any, Any]]:
+        """What lies elsewhere than before, to be bound. What this raises is raised on all."""
+        return list(_on_this_rank(self.comm, lambda: list(self._views(not self._is_bound))))
+
+    def run(self, version: int, fresh: list[tuple[str, Any, Any]]) -> None:
+        """Bind that, move the weights, wait. Collective."""
+        for name, src, dst in fresh:
+            self.plan.bind(name, src, dst)
+        self._is_bound = True
         self.plan.commit()
         self.plan.run(version)
         self.plan.wait()
-
-    def _bind(self, views: Iterator[tuple[str, Any, Any]]) -> None:
-        for name, src, dst in views:
-            self.plan.bind(name, src, dst)
-        self._is_bound = True
 
 
 # ---- workers
@@ -226,7 +227,7 @@ class XferWorkerEngine(WeightTransferEngine):
                 known = self._plan()
             assert known is not None
             destination, update = known
-            update.run(update_info.version)
+            update.run(update_info.version, update.fresh())
             _agree(self._comm, destination.finish)
         except Exception as error:
             if destination is not None:
@@ -253,6 +254,12 @@ class XferWorkerEngine(WeightTransferEngine):
 def _is_to_plan(said: list[Any]) -> bool:
     """Has a worker a model that is updated for the first time, or one whose experts have moved?"""
     return any(each[1] for each in said if each is not None)
+
+
+def _check_models(said: list[Any], draft: bool) -> None:
+    for rank, each in enumerate(said):
+        if each is not None and each[0] != draft:
+            raise ValueError(f"rank {rank} updates its {'draft' if each[0] else 'main'} model, the trainers the other")
 
 
 def _views(destination: Any, everything: bool) -> Iterator[tuple[str, Any, Any]]:
@@ -307,7 +314,7 @@ class XferTrainerEngine(TrainerWeightTransferEngine):
         """Meet the other trainers and the workers, and plan with them. Collective."""
         return cls(init_info, client=client, source=source)
 
-    def _plan(self, is_draft: bool) -> None:
+    def _plan(self, is_draft: bool) -> _Update:
         assert self._comm is not None
         if is_draft in self._updates:
             self._updates.pop(is_draft).plan.close()
@@ -321,6 +328,7 @@ class XferTrainerEngine(TrainerWeightTransferEngine):
         plan = _plan_of(self._comm, layouts, {}, self._info.timeout_s)
         views = partial(self._weights.views, places)
         self._updates[is_draft] = _Update(self._comm, plan, views)
+        return self._updates[is_draft]
 
     def send_weights(self, draft: bool = False) -> None:
         """One update: when it returns the workers have the weights. Collective over the trainers. draft: of the draft
@@ -335,7 +343,7 @@ class XferTrainerEngine(TrainerWeightTransferEngine):
                 self.client.start_draft_weight_update() if draft else self.client.start_weight_update()
             call = _Call(lambda: self.client.update_weights({"version": self._version}), self.is_sender)
             try:
-                self._move()
+                self._move(draft)
             except Exception as error:
                 call.raise_instead_of(error)
                 raise
@@ -346,13 +354,16 @@ class XferTrainerEngine(TrainerWeightTransferEngine):
         if self.is_sender:
             self.client.finish_weight_update()
 
-    def _move(self) -> None:
+    def _move(self, draft: bool) -> None:
         assert self._comm is not None
+        update = self._updates.get(draft)
+        fresh = [] if update is None else update.fresh()  # while the workers are being called
         said = share(self._comm, None)
-        is_draft = any(each[0] for each in said if each is not None)
-        if _is_to_plan(said):
-            self._plan(is_draft)
-        self._updates[is_draft].run(self._version)
+        _on_this_rank(self._comm, lambda: _check_models(said, draft))
+        if update is None or _is_to_plan(said):
+            update = self._plan(draft)
+            fresh = update.fresh()
+        update.run(self._version, fresh)
         self._comm.agree()  # what workers make of the weights
 
     def _leave(self) -> None:
