@@ -95,8 +95,9 @@ static void test_layouts_refuse_null_and_what_is_not_there(void **state)
   own.n_dims = XFER_MAX_DIMS + 1;
   REFUSED("dims", xfer_layout_create_boxes(&layout, &own));
   REFUSED("dims", xfer_layout_create_flat(&layout, &own));
-  REFUSED("flat ranges", xfer_layout_create_flat(NULL, &boxes));
-  REFUSED("flat ranges", xfer_layout_create_flat(&layout, NULL));
+  REFUSED("flat ranges: an argument", xfer_layout_create_flat(NULL, &boxes));
+  REFUSED("flat ranges: an argument", xfer_layout_create_flat(&layout, NULL));
+  REFUSED("flat ranges: shape and bounds", xfer_layout_create_flat(&layout, &boxes));
   REFUSED("NULL", xfer_layout_local_shape(NULL, 0, shape));
   REFUSED("NULL", xfer_layout_local_shape(src, 0, NULL));
   REFUSED("not in the mesh", xfer_layout_local_shape(src, 2, shape));
@@ -180,6 +181,9 @@ static void test_plans_refuse_null_and_what_is_not_there(void **state)
   REFUSED("NULL", xfer_plan_print(NULL, &text, 0));
   REFUSED_AS(XFER_ERR_STATE, "simulated", xfer_plan_commit(plan));
   REFUSED_AS(XFER_ERR_STATE, "simulated", xfer_plan_release(plan));
+  REFUSED_AS(XFER_ERR_STATE, "simulated", xfer_plan_bind(plan, 0, NULL, NULL));
+  REFUSED_AS(XFER_ERR_STATE, "simulated", xfer_plan_digest(plan, &digest, 1, XFER_PLAN_SRC, NULL));
+  REFUSED_AS(XFER_ERR_STATE, "simulated", xfer_plan_check_replicas(plan, NULL));
   assert_null(made);
 }
 
