@@ -77,6 +77,7 @@ static size_t count_rows(const xfi_cuda_device *device, const xfi_copy *at, size
   size_t rows = 1;
 
   if (n < 2 || at->src == NULL || at->n_dims == XFI_COPY_DIMS) return 1;
+  if (xfi_copy_has_scales(at)) return 1; /* each row has its own */
   const int64_t src_step = at[1].src - at[0].src;
   const int64_t dst_step = at[1].dst - at[0].dst;
   if (by_form(&at[0], &at[1]) != 0 || src_step <= 0 || dst_step <= 0) return 1;

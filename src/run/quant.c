@@ -103,15 +103,26 @@ done:
   return st;
 }
 
-xfer_status xfi_quant_connect(xfer_plan *plan)
+/* The tables as sources of both plans. */
+static xfer_status bind_tables(xfer_plan *plan)
 {
   xfi_quant *q = plan->quant;
   xfer_status st = XFER_OK;
 
-  if (q == NULL) return XFER_OK;
-  XFI_TRY(xfi_quant_connect_cuts(q, plan));
+  XFI_TRY(xfi_quant_bind_cuts(q));
   for (size_t i = 0; i < q->n_pairs; i++)
     XFI_TRY(xfi_run_bind(plan, q->pairs[i].scales, NULL, NULL));
+done:
+  return st;
+}
+
+xfer_status xfi_quant_connect(xfer_plan *plan)
+{
+  xfer_status st = XFER_OK;
+
+  if (plan->quant == NULL) return XFER_OK; /* on all ranks */
+  XFI_TRY(xfi_quant_plan_cuts(plan->quant, plan));
+  XFI_TRY(xfi_comm_agree(plan->comm, bind_tables(plan), xfi_run_deadline(plan)));
 done:
   return st;
 }

@@ -65,7 +65,9 @@ struct xfi_quant {
  */
 xfer_status xfi_quant_find_cuts(xfi_quant *quant, const xfer_plan *plan);
 void xfi_quant_free_cuts(xfi_quant *quant);
-/* Once all memory is there. Collective. */
-xfer_status xfi_quant_connect_cuts(xfi_quant *quant, const xfer_plan *plan);
+/* The plan that carries them. Collective. */
+xfer_status xfi_quant_plan_cuts(xfi_quant *quant, const xfer_plan *plan);
+/* Where they are on this rank. */
+xfer_status xfi_quant_bind_cuts(xfi_quant *quant);
 
 #endif

@@ -275,7 +275,6 @@ void xfi_quant_free_cuts(xfi_quant *q)
   xfi_free(q->cuts);
 }
 
-/* Where a rank's tables and what it hears are. */
 static xfer_status bind_cut(xfi_quant *q, size_t i)
 {
   const xfi_quant_cut *cut = &q->cuts[i];
@@ -288,7 +287,17 @@ static xfer_status bind_cut(xfi_quant *q, size_t i)
   return xfi_run_bind(q->asks, i, &src, &dst);
 }
 
-xfer_status xfi_quant_connect_cuts(xfi_quant *q, const xfer_plan *plan)
+xfer_status xfi_quant_bind_cuts(xfi_quant *q)
+{
+  xfer_status st = XFER_OK;
+
+  for (size_t i = 0; i < q->n_cuts; i++)
+    XFI_TRY(bind_cut(q, i));
+done:
+  return st;
+}
+
+xfer_status xfi_quant_plan_cuts(xfi_quant *q, const xfer_plan *plan)
 {
   xfer_plan_options options = plan->options;
   xfer_status st = XFER_OK;
@@ -303,8 +312,6 @@ xfer_status xfi_quant_connect_cuts(xfi_quant *q, const xfer_plan *plan)
   if (tensors == NULL) xfi_set_error("%zu tensors", q->n_cuts);
   XFI_TRY(xfi_run_create(&q->asks, plan->of, tensors == NULL ? XFER_ERR_NOMEM : XFER_OK, tensors,
                          q->n_cuts, &options));
-  for (size_t i = 0; i < q->n_cuts; i++)
-    XFI_TRY(bind_cut(q, i));
 done:
   xfi_free(tensors);
   return st;
