@@ -28,19 +28,15 @@ class Places:
         names, tensors, where = list(names), list(tensors), _where(tensors)
         if (names, where) == (self._names, self._where) and all(map(is_, tensors, self._tensors)):
             return []
-        rows = list(zip(names, *where[:2], map(_kind, tensors), strict=True))
+        rows = [(name, x.data_ptr(), x.dtype, x.shape, x.stride()) for name, x in zip(names, tensors, strict=True)]
         known, self._rows = self._rows, set(rows)
         self._names, self._tensors, self._where = names, tensors, where
         return [i for i, row in enumerate(rows) if row not in known]
 
 
 def _where(tensors: Sequence[Any]) -> list[list[Any]]:
-    """Elements of a contiguous tensor lie as its address and its length say, whatever its shape."""
-    where = [list(map(_Tensor.data_ptr, tensors)), list(map(_Tensor.numel, tensors))]
+    """What tells of the same objects that they lie as before; of tensors that are not contiguous, the strides too."""
+    where = [list(map(_Tensor.data_ptr, tensors))]
     if not all(map(_Tensor.is_contiguous, tensors)):
-        where.append([None if x.is_contiguous() else (x.shape, x.stride()) for x in tensors])
+        where.append([x.stride() for x in tensors])
     return where
-
-
-def _kind(x: Any) -> Any:
-    return x.dtype, None if x.is_contiguous() else (x.shape, x.stride())

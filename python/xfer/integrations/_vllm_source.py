@@ -57,7 +57,7 @@ class Source:
     def views(self, places: Places, everything: bool) -> Iterator[tuple[str, Any, Any]]:
         """Of what lies elsewhere than when they were called with these places before."""
         parts = self.parts()
-        have = {name: x for name, x in parts.items() if x is not None}
+        have = parts if _is_plain(parts) else {name: x for name, x in parts.items() if x is not None}
         names = list(have)
         moved = places.moved(names, list(have.values()))
         for name in names if everything else [names[i] for i in moved]:

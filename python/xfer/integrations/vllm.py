@@ -223,7 +223,8 @@ class XferWorkerEngine(WeightTransferEngine):
                 raise RuntimeError("xfer: there is no transfer engine: a trainer initializes it" + self._failed)
             known = self._updates.get(id(self.model))
             is_draft = self.model is not self._default_model
-            if _is_to_plan(share(self._comm, [is_draft, known is None or known[0].is_rearranged()])):
+            to_plan = known is None or known[0].is_rearranged()
+            if _is_to_plan(self._comm.all_gather(bytes([is_draft, to_plan]))):
                 known = self._plan()
             assert known is not None
             destination, update = known
@@ -251,14 +252,14 @@ class XferWorkerEngine(WeightTransferEngine):
         self._comm = None
 
 
-def _is_to_plan(said: list[Any]) -> bool:
+def _is_to_plan(said: list[bytes]) -> bool:
     """Has a worker a model that is updated for the first time, or one whose experts have moved?"""
-    return any(each[1] for each in said if each is not None)
+    return any(each[1] for each in said)
 
 
-def _check_models(said: list[Any], draft: bool) -> None:
+def _check_models(said: list[bytes], draft: bool) -> None:
     for rank, each in enumerate(said):
-        if each is not None and each[0] != draft:
+        if each[0] != draft:
             raise ValueError(f"rank {rank} updates its {'draft' if each[0] else 'main'} model, the trainers the other")
 
 
@@ -358,7 +359,7 @@ class XferTrainerEngine(TrainerWeightTransferEngine):
         assert self._comm is not None
         update = self._updates.get(draft)
         fresh = [] if update is None else update.fresh()  # while the workers are being called
-        said = share(self._comm, None)
+        said = self._comm.all_gather(bytes([draft, False]))
         _on_this_rank(self._comm, lambda: _check_models(said, draft))
         if update is None or _is_to_plan(said):
             update = self._plan(draft)
