@@ -24,6 +24,7 @@ typedef struct gather_comm {
   xfi_comm base;
   xfer_all_gather_fn all_gather;
   void *context;
+  uint64_t *words;      /* [2 * size] what ranks say before an exchange: it needs no memory */
   pthread_mutex_t lock; /* guards the reason, which abort() may set from any thread */
   bool broken;
   char why[WHY_BYTES];
@@ -128,6 +129,20 @@ static void fill_envelopes(char *bytes, const xfi_message *sends, int n_sends)
   }
 }
 
+/* Have all ranks memory for what comes? */
+static xfer_status agree_on_memory(xfi_comm *base, bool mine, uint64_t *all, xfi_deadline deadline)
+{
+  const uint64_t said = mine;
+  xfer_status st = XFER_OK;
+
+  XFI_TRY(gather_all_gather(base, all, &said, sizeof said, deadline));
+  XFI_CHECK(mine, XFER_ERR_NOMEM, "no memory for an exchange among %d ranks", base->size);
+  for (int r = 0; r < base->size; r++)
+    XFI_CHECK(all[r] != 0, XFER_ERR_PEER, "rank %d has no memory for an exchange", r);
+done:
+  return st;
+}
+
 static xfer_status gather_exchange(xfi_comm *base, const xfi_message *sends, int n_sends,
                                    const xfi_message *recvs, int n_recvs, xfi_deadline deadline)
 {
@@ -135,14 +150,12 @@ static xfer_status gather_exchange(xfi_comm *base, const xfi_message *sends, int
   size_t size = (size_t)base->size;
   uint64_t mine_bytes = 0;
   uint64_t most = 0;
-  uint64_t *all_bytes = NULL;
+  uint64_t *all_bytes = ((gather_comm *)base)->words;
   char *mine = NULL;
   char *all = NULL;
 
   for (int i = 0; i < n_sends; i++)
     mine_bytes += sizeof(envelope) + sends[i].n_bytes;
-  all_bytes = xfi_calloc(size, sizeof *all_bytes);
-  XFI_CHECK(all_bytes != NULL, XFER_ERR_NOMEM, "an exchange among %zu ranks", size);
   XFI_TRY(gather_all_gather(base, all_bytes, &mine_bytes, sizeof mine_bytes, deadline));
   for (size_t r = 0; r < size; r++) {
     if (all_bytes[r] > most) most = all_bytes[r];
@@ -150,9 +163,7 @@ static xfer_status gather_exchange(xfi_comm *base, const xfi_message *sends, int
   if (most == 0) goto done;
   mine = xfi_calloc(1, most);
   all = xfi_calloc(size, most);
-  if (mine == NULL || all == NULL) gather_abort(base, "a rank had no memory for an exchange");
-  XFI_CHECK(mine != NULL && all != NULL, XFER_ERR_NOMEM, "an exchange of %zu times %llu bytes",
-            size, (unsigned long long)most);
+  XFI_TRY(agree_on_memory(base, mine != NULL && all != NULL, all_bytes + size, deadline));
   fill_envelopes(mine, sends, n_sends);
   XFI_TRY(gather_all_gather(base, all, mine, most, deadline));
   for (size_t r = 0; r < size; r++) {
@@ -160,7 +171,6 @@ static xfer_status gather_exchange(xfi_comm *base, const xfi_message *sends, int
     XFI_TRY(open_envelopes(base, all + r * most, all_bytes[r], (int)r, recvs, n_recvs));
   }
 done:
-  xfi_free(all_bytes);
   xfi_free(mine);
   xfi_free(all);
   return st;
@@ -172,6 +182,7 @@ static void gather_destroy(xfi_comm *base)
 
   if (comm == NULL) return;
   (void)pthread_mutex_destroy(&comm->lock);
+  xfi_free(comm->words);
   xfi_free(comm);
 }
 
@@ -200,7 +211,12 @@ xfer_status xfer_comm_create_cuda(xfer_comm **comm, xfer_all_gather_fn all_gathe
   made->all_gather = all_gather;
   made->context = context;
   (void)pthread_mutex_init(&made->lock, NULL);
+  made->words = xfi_calloc(2 * (size_t)size, sizeof *made->words);
   st = xfi_device_create_cuda(&device);
+  if (st == XFER_OK && made->words == NULL) {
+    xfi_set_error("a CUDA comm of %d ranks", size);
+    st = XFER_ERR_NOMEM;
+  }
   /* A rank without a device would leave the others waiting in their first call. */
   XFI_TRY(xfi_comm_agree(&made->base, st, xfi_deadline_after(INT64_MAX)));
   XFI_TRY(xfi_comm_wrap(comm, &made->base, device));

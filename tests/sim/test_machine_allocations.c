@@ -29,6 +29,7 @@ void *__wrap_xfi_calloc(size_t n, size_t size)
 }
 
 static xfer_lane lane;
+static comm_kind kind;
 static int victim;
 static long at;
 static xfer_status said[RANKS];
@@ -68,7 +69,7 @@ static void sweep_commit(void)
   for (victim = 0; victim < RANKS; victim++)
     for (at = 0, has_failed = true; has_failed && at < MOST; at++) {
       has_failed = false;
-      world_make(RANKS, COMM_NCCL, (sim_config){.seed = 0});
+      world_make(RANKS, kind, (sim_config){.seed = 0});
       world_go(commit);
       world_destroy();
       n_failed += has_failed;
@@ -80,18 +81,28 @@ static void sweep_commit(void)
 static void test_commit_direct(void)
 {
   lane = XFER_LANE_DIRECT;
+  kind = COMM_NCCL;
+  sweep_commit();
+}
+
+static void test_commit_gather(void)
+{
+  lane = XFER_LANE_DIRECT;
+  kind = COMM_GATHER;
   sweep_commit();
 }
 
 static void test_commit_packed(void)
 {
   lane = XFER_LANE_PACKED;
+  kind = COMM_NCCL;
   sweep_commit();
 }
 
 int main(int argc, char **argv)
 {
   static const world_test tests[] = {{"allocations_commit_direct", test_commit_direct},
+                                     {"allocations_commit_gather", test_commit_gather},
                                      {"allocations_commit_packed", test_commit_packed}};
 
   return world_main(argc, argv, tests, sizeof tests / sizeof *tests);
