@@ -183,7 +183,7 @@ const xfi_blocks *xfi_quant_blocks(const xfi_quant *q, size_t tensor)
 static xfer_status make_batch(xfi_batch **batch, const xfi_quant *q, const xfi_copies *copies)
 {
   if (copies->n == 0) return XFER_OK;
-  return q->device->ops->batch_create(q->device, batch, copies->at, copies->n, false, NULL);
+  return q->device->ops->batch_create(q->device, batch, copies->at, copies->n, 100, NULL);
 }
 
 static xfer_status add_copy(xfi_copies *copies, const xfi_copy *copy)
