@@ -216,7 +216,7 @@ static void run_all(int round, int rank, uint64_t run)
     said[p][rank] = xfer_plan_wait(plans[p][rank], 0);
     need_prompt(round, began, "xfer_plan_wait comes back in time");
     tensor_close(&tensors[p][rank]);
-    if (said[p][rank] != XFER_OK)
+    if (said[p][rank] != XFER_OK && tensors[p][rank].n_bytes[TO] > 0)
       memset(tensors[p][rank].bytes[TO], LIVE, tensors[p][rank].n_bytes[TO]);
   }
   if (holds) (void)pthread_join(helper, NULL);
