@@ -21,6 +21,7 @@ from torch.distributed.tensor import DTensor
 
 from ._dtensor import MEANINGS, Grid, Ranks, candidates, chosen, differ, grid_of, layout_in, mesh_of
 from ._flat import FlatPart, flat_parts, is_flat
+from ._steps import Steps
 from .comm import Comm
 from .dtypes import dtype_name, torch_dtype
 from .errors import MismatchError
@@ -259,7 +260,7 @@ def _layouts(
     return layouts
 
 
-class Transfer:
+class Transfer(Steps):
     """All tensors of a sharded module into those of another, planned once and moved at every step. Collective.
 
     source: a module or a state dict on the ranks that have the weights; target: likewise where they go; each None on
@@ -313,26 +314,8 @@ class Transfer:
             self.plan.bind(name, *(_local(side[name]) if name in side else None for side in have))
         self.plan.commit()
 
-    def step(self, version: int, stream: Any = None) -> None:
-        """Move all tensors and wait until they are there on every rank. Collective."""
-        self.plan.run(version, stream)
-        self.plan.wait()
 
-    def close(self) -> None:
-        """Give the plan back."""
-        self.plan.close()
-
-    def __enter__(self) -> Transfer:
-        return self
-
-    def __exit__(self, *exception: object) -> None:
-        self.close()
-
-    def __repr__(self) -> str:
-        return f"<Transfer of {self.plan!r}>"
-
-
-class ModelRefit:
+class ModelRefit(Steps):
     """A trainer's weights into an engine's, by the rules of both frameworks. Collective. See docs/refit.md.
 
     model: a Model, or what makes one. train, gen: Sides, or SPECs such as "fsdp:dp4" and "vllm:tp2,loaded"; the ranks
@@ -378,12 +361,6 @@ class ModelRefit:
         """Give everything back."""
         for each in (self.plan, self.locals, self.refit):
             each.close()
-
-    def __enter__(self) -> ModelRefit:
-        return self
-
-    def __exit__(self, *exception: object) -> None:
-        self.close()
 
     def __repr__(self) -> str:
         return f"<ModelRefit of {self.refit!r}>"

@@ -14,6 +14,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
+from .._steps import Steps
 from ..dtypes import dtype_name
 from ..errors import MismatchError
 from ..layout import Layout
@@ -105,7 +106,7 @@ def _shape(key: str, src: Any, dst: Any) -> list[int]:
     return [min(pair) for pair in zip(src[1], dst[1], strict=True)]
 
 
-class StateTransfer:
+class StateTransfer(Steps):
     """group: see comm_of(). source, target: a sharded state dict, on the ranks that have one; a rank may have both.
     Planned once; the parameters must stay where they are. Collective.
 
@@ -139,18 +140,3 @@ class StateTransfer:
         for key in names:
             self.plan.bind(key, *(_view(pieces.get(key, [])) for pieces in have))
         self.plan.commit()
-
-    def step(self, version: int, stream: Any = None) -> None:
-        """Move all tensors and wait until they are there on every rank. Collective."""
-        self.plan.run(version, stream)
-        self.plan.wait()
-
-    def close(self) -> None:
-        """Give the plan back."""
-        self.plan.close()
-
-    def __enter__(self) -> StateTransfer:
-        return self
-
-    def __exit__(self, *exception: object) -> None:
-        self.close()

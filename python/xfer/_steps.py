@@ -1,0 +1,36 @@
+"""What moves the same tensors at every step, by a plan of its own."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from .plan import Plan
+
+if TYPE_CHECKING:
+    from typing_extensions import Self
+
+__all__ = ["Steps"]
+
+
+class Steps:
+    """A committed plan, given back with it. A context manager."""
+
+    plan: Plan
+
+    def step(self, version: int, stream: Any = None) -> None:
+        """Move all tensors and wait until they are there on every rank. Collective."""
+        self.plan.run(version, stream)
+        self.plan.wait()
+
+    def close(self) -> None:
+        """Give the plan back."""
+        self.plan.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        self.close()
+
+    def __repr__(self) -> str:
+        return f"<{type(self).__name__} of {self.plan!r}>"
