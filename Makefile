@@ -2,7 +2,7 @@
 # To work on xfer use the presets: cmake --preset dev && cmake --build --preset dev && ctest --preset dev
 
 .POSIX:
-.PHONY: mutants all refit deps deb wheel check check-deps frameworks coverage valgrind clean
+.PHONY: all refit deps deb wheel check check-deps docs-check frameworks coverage valgrind mutants clean
 
 JOBS ?= $(shell nproc 2>/dev/null || echo 2)
 MODEL = models/qwen3-30b-a3b.json
@@ -13,16 +13,18 @@ GEN = vllm:tp4
 all: deps
 	cmake --preset release -DXFER_TESTS=OFF
 	cmake --build --preset release --parallel $(JOBS)
+	@echo 'The programs are in build/bin, the libraries in build/lib.'
 
 refit: all
 	build/bin/xfer_refit --model $(MODEL) --layers 0-1 --train $(TRAIN) --gen $(GEN)
 
 # The Python package with libraries, programs and model tables inside, in build/dist/.
-wheel: check-deps
+wheel: deps
 	.ci/wheel
 
 # Debian packages, in build/package/, tried in a fresh root where mmdebstrap is there.
-deb: deps
+deb:
+	.ci/need build deb
 	.ci/packages $(JOBS)
 
 deps:
@@ -42,6 +44,11 @@ frameworks: check-deps all
 
 check-deps:
 	.ci/need build check
+
+# Every command of README and guides, as written, in a fresh clone: in a fresh root of SUITE where mmdebstrap is there.
+SUITE = bookworm
+docs-check:
+	.ci/docs $(SUITE)
 
 coverage: check-deps
 	.ci/need coverage

@@ -50,7 +50,7 @@ class Build(build_py):
         core = cmake("core", "-DXFER_MPI=OFF", "-DXFER_CUDA=OFF")
         subprocess.run(["cmake", "--install", core, "--prefix", prefix, "--strip"], check=True)
         self.put(package / "lib", prefix / "lib" / "libxfer.so.0")
-        self.jansson(package / "lib")
+        self.jansson(package / "lib", prefix / "lib" / "libxfer.so.0")
         for program in sorted((prefix / "bin").iterdir()):
             self.put(package / "bin", program)
         for table in sorted((SOURCE / "models").glob("*.json")):
@@ -62,10 +62,10 @@ class Build(build_py):
             options = ["-DXFER_MPI=OFF", "-DXFER_CUDA=AUTO", f"-DCMAKE_CUDA_COMPILER={toolkit}/bin/nvcc"]
             self.plugin(package / "lib" / where, where, "nccl", *options, f"-DCUDAToolkit_ROOT={toolkit}")
 
-    def jansson(self, folder):
+    def jansson(self, folder, library):
         """The one library that libxfer needs beside the C library's: it looks for it in its own folder first. (The
         archive of Debian cannot be linked into a shared library.)"""
-        linked = subprocess.run(["ldd", folder / "libxfer.so.0"], check=True, capture_output=True, text=True).stdout
+        linked = subprocess.run(["ldd", library], check=True, capture_output=True, text=True).stdout
         found = re.search(r"libjansson\S* => (\S+)", linked)
         if found:  # not, where it was linked in
             path = pathlib.Path(found.group(1))
