@@ -10,6 +10,7 @@
 #include "options.h"
 #include "report.h"
 
+#include <errno.h>
 #include <string.h>
 #include <sys/stat.h>
 
@@ -64,7 +65,7 @@ xfer_status xfer_model_load(xfer_model **model, const char *path, const xfer_mod
   XFI_TRY(xfi_options_copy(&o, sizeof o, options, "xfer_model_options"));
   XFI_TRY(check_options(&o));
   XFI_TRY(xfi_model_create(&m, o.rules));
-  XFI_CHECK(stat(path, &info) == 0, XFER_ERR_IO, "%s cannot be read", path);
+  XFI_CHECK(stat(path, &info) == 0, XFER_ERR_IO, "%s cannot be read: %s", path, strerror(errno));
   XFI_TRY(S_ISDIR(info.st_mode) ? xfi_checkpoint_read(m, path, &o) : xfi_table_read(m, path, &o));
   XFI_TRY(xfi_model_finish(m, &o));
   *model = m;

@@ -16,6 +16,7 @@
 #include "vec.h"
 
 #include <dirent.h>
+#include <errno.h>
 #include <jansson.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -124,8 +125,9 @@ static xfer_status read_header(folder *f, const char *file)
 
   XFI_TRY(join_path(path, sizeof path, f->path, file));
   in = fopen(path, "rb");
-  XFI_CHECK(in != NULL && fread(head, 1, sizeof head, in) == sizeof head, XFER_ERR_IO,
-            "%s cannot be read", path);
+  XFI_CHECK(in != NULL, XFER_ERR_IO, "%s cannot be read: %s", path, strerror(errno));
+  XFI_CHECK(fread(head, 1, sizeof head, in) == sizeof head, XFER_ERR_IO,
+            "%s ends before its header", path);
   for (int i = 7; i >= 0; i--)
     n = n << 8 | head[i];
   XFI_CHECK(n > 0 && n <= MAX_HEADER, XFER_ERR_IO, "%s: a header of %llu bytes", path,
@@ -190,7 +192,7 @@ static xfer_status list_files(folder *f, const json_t *index)
     }
   } else {
     dir = opendir(f->path);
-    XFI_CHECK(dir != NULL, XFER_ERR_IO, "%s cannot be read", f->path);
+    XFI_CHECK(dir != NULL, XFER_ERR_IO, "%s cannot be read: %s", f->path, strerror(errno));
     for (const struct dirent *e = readdir(dir); e != NULL; e = readdir(dir)) {
       size_t k = strlen(e->d_name);
 

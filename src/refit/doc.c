@@ -4,6 +4,7 @@
 #include "error.h"
 
 #include <ctype.h>
+#include <errno.h>
 #include <jansson.h>
 #include <stdio.h>
 #include <string.h>
@@ -18,12 +19,12 @@ xfer_status xfi_file_read(char **text, size_t *n_chars, const char *path)
   FILE *in = NULL;
   xfer_status st = XFER_OK;
 
-  XFI_CHECK(stat(path, &info) == 0, XFER_ERR_IO, "%s cannot be read", path);
+  XFI_CHECK(stat(path, &info) == 0, XFER_ERR_IO, "%s cannot be read: %s", path, strerror(errno));
   XFI_CHECK(S_ISREG(info.st_mode), XFER_ERR_IO, "%s is no regular file", path);
   XFI_CHECK(info.st_size <= MAX_FILE, XFER_ERR_IO, "%s has %lld bytes", path,
             (long long)info.st_size);
   in = fopen(path, "rb");
-  XFI_CHECK(in != NULL, XFER_ERR_IO, "%s cannot be read", path);
+  XFI_CHECK(in != NULL, XFER_ERR_IO, "%s cannot be read: %s", path, strerror(errno));
   all = xfi_calloc((size_t)info.st_size + 1, 1);
   XFI_CHECK(all != NULL, XFER_ERR_NOMEM, "the text of %s", path);
   *n_chars = fread(all, 1, (size_t)info.st_size, in);

@@ -6,6 +6,7 @@
 #include "vec.h"
 
 #include <dirent.h>
+#include <errno.h>
 #include <jansson.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -112,7 +113,7 @@ static xfer_status list_folder(char ***names, size_t *n, const char *folder)
   DIR *dir = opendir(folder);
   xfer_status st = XFER_OK;
 
-  XFI_CHECK(dir != NULL, XFER_ERR_IO, "%s cannot be read as a folder", folder);
+  XFI_CHECK(dir != NULL, XFER_ERR_IO, "%s cannot be read as a folder: %s", folder, strerror(errno));
   for (const struct dirent *e = readdir(dir); e != NULL; e = readdir(dir)) {
     size_t k = strlen(e->d_name);
 

@@ -5,8 +5,10 @@ usage: test_programs.py BIN_DIR [MPIEXEC]
 
 import json
 import os
+import pathlib
 import pty
 import re
+import shlex
 import signal
 import subprocess
 import sys
@@ -102,6 +104,57 @@ class TestValues(unittest.TestCase):
         status, _, err = run("xfer_plan", "--model", "/no/\x1b[31mwhere", "--train", "full", "--gen", "vllm:tp2")
         self.assertEqual(status, 1)
         self.assertIn("/no/\\x1b[31mwhere", err)
+
+
+class TestOutput(unittest.TestCase):
+    def test_output_that_cannot_be_written_is_a_failure(self):
+        printed = [(program, option) for program in PROGRAMS for option in ("--help", "--version")]
+        printed += [("xfer_info",), *((program, "--problem", LINE) for program in PROGRAMS[:2])]
+        for words in printed:
+            with self.subTest(words=words), open("/dev/full", "w", encoding="utf-8") as full:
+                done = subprocess.run(command(*words), stdout=full, stderr=subprocess.PIPE, text=True, check=False)
+                self.assertEqual((done.returncode, done.stderr), (1, f"{words[0]}: the output cannot be written\n"))
+
+    def test_a_closed_stdout_is_no_file_of_the_program(self):
+        with tempfile.TemporaryDirectory() as folder:
+            trace = os.path.join(folder, "trace")
+            words = shlex.join(command("xfer_refit", "--problem", LINE, "--trace", trace))
+            done = subprocess.run(["bash", "-c", f"{words} >&-"], capture_output=True, text=True, check=False)
+            self.assertEqual((done.returncode, done.stderr), (1, "xfer_refit: the output cannot be written\n"))
+            with open(trace, encoding="utf-8") as file:
+                json.load(file)
+
+    def test_what_is_no_file_stays_what_it_is(self):
+        with tempfile.TemporaryDirectory() as folder:
+            pipe, link, target = (os.path.join(folder, name) for name in ("pipe", "link", "target"))
+            os.mkfifo(pipe)
+            with subprocess.Popen(command("xfer_plan", "--problem", LINE, "--svg", pipe)) as process:
+                with open(pipe, encoding="utf-8") as file:
+                    self.assertRegex(file.read(), r"(?s)\A<svg .*</svg>\n\Z")
+                self.assertEqual(process.wait(timeout=60), 0)
+            pathlib.Path(target).write_text("", encoding="utf-8")
+            os.symlink("target", link)
+            self.assertEqual(run("xfer_plan", "--problem", LINE, "--svg", link), (0, "", ""))
+            self.assertTrue(os.path.islink(link) and os.path.getsize(target) > 0)
+            self.assertEqual(sorted(os.listdir(folder)), ["link", "pipe", "target"])
+        for option in ("--html", "--svg"):
+            status, _, err = run("xfer_plan", "--problem", LINE, option, "/dev/full")
+            self.assertEqual((status, err), (1, "xfer_plan: /dev/full cannot be written: No space left on device\n"))
+
+    def test_a_trace_that_cannot_be_written(self):
+        for path, why in (("/nowhere/x", "No such file or directory"), ("/", "Is a directory")):
+            status, out, err = run("xfer_refit", "--problem", LINE, "--trace", path)
+            self.assertEqual((status, out), (1, ""))
+            self.assertEqual(err, f"refit FAILED: rank 0: trace: {path} cannot be written: {why}\n")
+
+
+class TestModelNames(unittest.TestCase):
+    def test_a_name_of_no_table(self):
+        status, out, err = run("xfer_plan", "--model", "nosuch", "--train", "full", "--gen", "vllm")
+        self.assertEqual((status, out), (2, ""))
+        self.assertRegex(err, r"\Axfer_plan: --model nosuch: there is no such file, and [^\n]*\n\Z")
+        status, _, err = run("xfer_plan", "--model", "no/such", "--train", "full", "--gen", "vllm")
+        self.assertEqual((status, err), (1, "xfer_plan: no/such cannot be read: No such file or directory\n"))
 
 
 class TestDebug(unittest.TestCase):

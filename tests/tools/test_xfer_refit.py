@@ -41,7 +41,7 @@ class TestRefit(unittest.TestCase):
     def test_failure_is_one_line_on_stderr(self):
         for args, text in (
             (("--problem", "f32[4] (1)@2147483647:R -> (1):R"), "a problem of 2147483648 ranks is too large"),
-            (("--problem", "f32[4] (1)@2147483646:R -> (1):R"), "ranks are too many"),
+            (("--problem", "f32[4] (2147483647):S0 -> (1):R"), "a problem of 2147483647 ranks is too large"),
             (("--problem", "f32[4] (1)@40000:R -> (1):R"), "40001 ranks are too many"),
             (("--problem", LINE, "--corrupt", "100000000"), "there are only 96 bytes, not 100000000"),
             (JOB + ("--corrupt", "100000000"), "bytes, not 100000000"),

@@ -2,6 +2,7 @@
 #include "args.h"
 
 #include <assert.h>
+#include <fcntl.h>
 #include <stdarg.h>
 #include <stdlib.h>
 #include <string.h>
@@ -40,6 +41,12 @@ int args_failed(const char *fmt, ...)
   say(fmt, args);
   va_end(args);
   return EXIT_FAILURE;
+}
+
+int args_end(int status)
+{
+  return fflush(stdout) == 0 && ferror(stdout) == 0 ? status
+                                                    : args_failed("the output cannot be written");
 }
 
 /* What k, M, G or T at the end of a number multiplies by, also as KiB and so on; 0: no suffix. */
@@ -191,12 +198,21 @@ static bool parse_common(const arg_program *program, int argc, char **argv)
   return false;
 }
 
+/* Where stdout or stderr was closed, the next file that is opened would get what is printed. What
+ * takes their place cannot be written. */
+static void keep_standard_files(void)
+{
+  for (int fd = 0; fd <= 2; fd++)
+    if (fcntl(fd, F_GETFD) < 0) (void)!open("/dev/null", O_RDONLY);
+}
+
 int args_parse(const arg_program *program, int argc, char **argv)
 {
   arg_option options[ARGS_MAX_OPTIONS];
   arg_program whole = *program;
   size_t n = 0;
 
+  keep_standard_files();
   program_name = program->name;
   while (program->options[n].name != NULL)
     n++;
@@ -204,6 +220,6 @@ int args_parse(const arg_program *program, int argc, char **argv)
   memcpy(options, program->options, n * sizeof *options);
   memcpy(options + n, COMMON, sizeof COMMON);
   whole.options = options;
-  if (parse_common(&whole, argc, argv)) return EXIT_SUCCESS;
+  if (parse_common(&whole, argc, argv)) return args_end(EXIT_SUCCESS);
   return parse_all(options, argc, argv) ? ARGS_GO_ON : ARGS_WRONG;
 }

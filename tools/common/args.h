@@ -50,6 +50,9 @@ int args_parse(const arg_program *program, int argc, char **argv);
  * command line, returning ARGS_WRONG; of what failed, returning EXIT_FAILURE. */
 __attribute__((format(printf, 1, 2))) int args_wrong(const char *fmt, ...);
 __attribute__((format(printf, 1, 2))) int args_failed(const char *fmt, ...);
+/* How a program ends that has printed: with `status`, or if stdout did not take it all, with a
+ * failure. */
+int args_end(int status);
 
 /* ---- as text (args_print.c), with the options that every program has ---- */
 

@@ -21,6 +21,8 @@ void interrupt_catch(void)
   sigemptyset(&action.sa_mask);
   sigaction(SIGINT, &action, NULL);
   sigaction(SIGTERM, &action, NULL);
+  sigaction(SIGHUP, &action, NULL);
+  signal(SIGXFSZ, SIG_IGN); /* a write past the limit fails, and says so */
 }
 
 bool interrupt_came(void)

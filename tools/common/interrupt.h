@@ -4,7 +4,7 @@
 
 #include <stdbool.h>
 
-/* SIGINT and SIGTERM. */
+/* SIGINT, SIGTERM and SIGHUP. */
 void interrupt_catch(void);
 /* Has one come? */
 bool interrupt_came(void);

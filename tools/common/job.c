@@ -1,5 +1,6 @@
 #include "job.h"
 
+#include <dirent.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -191,31 +192,70 @@ xfer_status job_join(job *out, const job_args *args, xfer_model *model, const xf
   return st;
 }
 
-/* What is no file may be the name of a table that is installed beside this program: "qwen3-4b". */
-static const char *find_model(char *path, size_t size, const char *name)
-{
-  char program[3072];
-  ssize_t n;
+enum { MAX_PATH = 4096 };
 
-  if (strchr(name, '/') != NULL || access(name, F_OK) == 0) return name;
-  n = readlink("/proc/self/exe", program, sizeof program - 1);
-  for (int up = 0; up < 2 && n > 0; up++) /* from PREFIX/bin/xfer_plan to PREFIX */
+/* Where tables are installed beside this program, which is PREFIX/bin/xfer_plan. */
+static void find_tables(char folder[MAX_PATH])
+{
+  char program[MAX_PATH - 32];
+  ssize_t n = readlink("/proc/self/exe", program, sizeof program - 1);
+
+  for (int up = 0; up < 2 && n > 0; up++)
     while (n > 0 && program[--n] != '/') {
     }
-  if (n <= 0) return name;
-  program[n] = '\0';
-  snprintf(path, size, "%s/share/xfer/models/%s.json", program, name);
-  return access(path, R_OK) == 0 ? path : name;
+  program[n > 0 ? n : 0] = '\0';
+  snprintf(folder, MAX_PATH, "%s/share/xfer/models", program);
+}
+
+static int is_table(const struct dirent *entry)
+{
+  const size_t n = strlen(entry->d_name);
+
+  return n > 5 && strcmp(entry->d_name + n - 5, ".json") == 0;
+}
+
+/* The names of a folder's tables; "": it has none. */
+static void list_tables(char *text, size_t size, const char *folder)
+{
+  struct dirent **entries = NULL;
+  const int n = scandir(folder, &entries, is_table, alphasort);
+  size_t at = 0;
+
+  text[0] = '\0';
+  for (int i = 0; i < n; i++) {
+    if (at < size)
+      at += (size_t)snprintf(text + at, size - at, " %.*s", (int)strlen(entries[i]->d_name) - 5,
+                             entries[i]->d_name);
+    free(entries[i]);
+  }
+  free(entries);
+}
+
+/* What is no file may be the name of an installed table: "qwen3-4b". 0, or ARGS_WRONG after a
+ * sentence. */
+static int find_model(char path[MAX_PATH], const char *name)
+{
+  char folder[MAX_PATH], tables[800];
+  const int n = snprintf(path, MAX_PATH, "%s", name);
+
+  if (n >= MAX_PATH) return args_wrong("--model: a path of %d characters", n);
+  if (strchr(name, '/') != NULL || strchr(name, '.') != NULL || access(name, F_OK) == 0) return 0;
+  find_tables(folder);
+  if (snprintf(path, MAX_PATH, "%s/%s.json", folder, name) < MAX_PATH && access(path, R_OK) == 0)
+    return 0;
+  list_tables(tables, sizeof tables, folder);
+  return args_wrong("--model %s: there is no such file, and %s%s", name,
+                    tables[0] != '\0' ? "the installed tables are" : "no tables are installed",
+                    tables);
 }
 
 /* The model and the join; `made` has the rules and the sides. */
-static xfer_status join_model(job *made, const job_args *args, xfer_model_options *options)
+static xfer_status join_model(job *made, const char *path, xfer_model_options *options)
 {
-  char path[4096];
   xfer_status st;
 
   options->rules = made->rules;
-  st = xfer_model_load(&made->model, find_model(path, sizeof path, args->model), options);
+  st = xfer_model_load(&made->model, path, options);
   if (st == XFER_OK) st = xfer_refit_create(&made->refit, made->model, made->train, made->gen);
   return st;
 }
@@ -225,6 +265,7 @@ int job_create(job *out, const job_args *args)
   xfer_model_options options = XFER_MODEL_OPTIONS_INIT;
   job made = {0};
   rename_list renames = {NULL, NULL, 0};
+  char path[MAX_PATH];
   int status = parse_options(&options, args);
   xfer_status st = XFER_OK;
 
@@ -236,7 +277,8 @@ int job_create(job *out, const job_args *args)
     st = make_sides(&made, args, made.rules);
     if (st == XFER_ERR_ARG) status = args_wrong("%s", xfer_last_error());
   }
-  if (status == 0 && st == XFER_OK) st = join_model(&made, args, &options);
+  if (status == 0 && st == XFER_OK) status = find_model(path, args->model);
+  if (status == 0 && st == XFER_OK) st = join_model(&made, path, &options);
   free_renames(&renames);
   if (status == 0 && st != XFER_OK) status = EXIT_FAILURE;
   if (status == 0)

@@ -1,4 +1,5 @@
-/* Files that are there complete or not at all: written under another name, then renamed. */
+/* Files that are there complete or not at all: written under another name, then renamed. A pipe or
+ * a device is written as it is. */
 #ifndef TOOLS_OUTPUT_H
 #define TOOLS_OUTPUT_H
 

@@ -76,5 +76,5 @@ int main(int argc, char **argv)
   info_cuda();
 #endif
   print_environment();
-  return EXIT_SUCCESS;
+  return args_end(EXIT_SUCCESS);
 }

@@ -191,16 +191,18 @@ static int problem_main(const plan_args *args)
 {
   xfer_layout *src = NULL;
   xfer_layout *dst = NULL;
+  const int64_t n_ranks = problem_ranks(args->problem);
   int status = EXIT_FAILURE;
 
+  if (problem_is_too_large(n_ranks))
+    return args_failed("a problem of %lld ranks is too large", (long long)n_ranks);
   const xfer_status st = xfer_problem_parse(&src, &dst, args->problem);
   if (st == XFER_ERR_NOMEM) return plan_failed();
   if (st != XFER_OK) return args_wrong("--problem: %s", xfer_last_error());
-  const int64_t n_ranks = problem_ranks(args->problem);
   const size_t n = xfer_problem_format(NULL, 0, src, dst) + 1;
   char *line = malloc(n);
-  if (line == NULL || n_ranks > INT_MAX) {
-    status = args_failed("a problem of %lld ranks is too large", (long long)n_ranks);
+  if (line == NULL) {
+    status = args_failed("no memory for the problem");
   } else {
     xfer_problem_format(line, n, src, dst);
     const xfer_tensor tensor = {line, src, dst, xfer_convert_cast()};
@@ -307,6 +309,6 @@ int main(int argc, char **argv)
     status = plan_sweep(&args);
   else
     status = args.job.model != NULL ? plan_model_main(&args) : problem_main(&args);
-  if (fflush(stdout) != 0 || ferror(stdout)) return args_failed("the output cannot be written");
+  status = args_end(status);
   return interrupt_came() ? ARGS_INTERRUPTED : status;
 }

@@ -76,6 +76,10 @@ static void print_text(const plan_whole *whole, const xfer_plan_report_data *rep
            text_bytes((double)whole->refit->ruled_bytes).at,
            text_bytes((double)whole->refit->misc_bytes).at, whole->refit->hooks,
            text_bytes((double)whole->refit->largest_bytes).at);
+  if (whole->refit != NULL && whole->refit->ruled_bytes == 0)
+    printf(
+        "No rule knows these tensors, so each goes whole to every rank: is the model_type one of "
+        "docs/models.md?\n");
   printf("\n%6s %10s %10s %10s %10s %6s %6s %10s\n", "rank", "gets", "of itself", "from wire",
          "sends", "from", "to", "predicted");
   for (int rank = 0; rank < whole->n_ranks; rank++) {

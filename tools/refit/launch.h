@@ -14,9 +14,8 @@ typedef struct refit_told {
 
 typedef struct launch_options {
   refit_options run;
-  const char *comm;  /* "local", "mpi", "nccl", "cuda" */
-  uint64_t line;     /* a hash of the command line, which must be the same in every process */
-  const char *trace; /* a file for spans; NULL: none */
+  const char *comm; /* "local", "mpi", "nccl", "cuda" */
+  uint64_t line;    /* a hash of the command line, which must be the same in every process */
   bool json;
 } launch_options;
 

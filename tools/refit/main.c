@@ -7,7 +7,6 @@
  * Ranks are threads, or with --comm mpi processes; with nccl or cuda processes on GPUs.
  */
 #include <inttypes.h>
-#include <limits.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -39,25 +38,26 @@ static int failed(const refit_args *args, const char *error)
   return result_failed(error, args->launch.json);
 }
 
-/* The library reads the variable when it makes the first comm. */
-static void ask_for_trace(const launch_options *options)
+/* The library reads the variable when it makes the first comm. Of processes each has a file. */
+static void ask_for_trace(launch_options *options)
 {
-  char path[4096];
+  static char path[4096];
   int rank = -1;
 
 #ifdef XFER_REFIT_MPI
   if (strcmp(options->comm, "local") != 0) MPI_Comm_rank(MPI_COMM_WORLD, &rank);
 #endif
   if (rank < 0)
-    snprintf(path, sizeof path, "%s", options->trace);
+    snprintf(path, sizeof path, "%s", options->run.trace);
   else
-    snprintf(path, sizeof path, "%s.%d", options->trace, rank);
+    snprintf(path, sizeof path, "%s.%d", options->run.trace, rank);
   setenv("XFER_TRACE", path, 1);
+  options->run.trace = path;
 }
 
-static int run_case(const refit_args *args, const refit_told *what)
+static int run_case(refit_args *args, const refit_told *what)
 {
-  if (args->launch.trace != NULL) ask_for_trace(&args->launch);
+  if (args->launch.run.trace != NULL) ask_for_trace(&args->launch);
 #ifdef XFER_REFIT_MPI
   if (strcmp(args->launch.comm, "local") != 0) return launch_processes(&args->launch, what);
 #endif
@@ -66,11 +66,17 @@ static int run_case(const refit_args *args, const refit_told *what)
 
 /* ---- what to run ---- */
 
-static int run_problem(const refit_args *args)
+static int run_problem(refit_args *args)
 {
   xfer_layout *src = NULL, *dst = NULL;
+  const int64_t n_ranks = problem_ranks(args->problem);
+  char error[64];
   int status;
 
+  if (problem_is_too_large(n_ranks)) {
+    snprintf(error, sizeof error, "a problem of %" PRId64 " ranks is too large", n_ranks);
+    return failed(args, error);
+  }
   const xfer_status st = xfer_problem_parse(&src, &dst, args->problem);
   if (st == XFER_ERR_NOMEM) return failed(args, xfer_last_error());
   if (st != XFER_OK) return args_wrong("--problem: %s", xfer_last_error());
@@ -83,20 +89,12 @@ static int run_problem(const refit_args *args)
   const xfer_tensor tensor = {"problem", src, dst, 0};
   int64_t shape[XFER_MAX_DIMS];
   const int n_dims = xfer_layout_shape(src, shape);
-  const int64_t n_ranks = problem_ranks(args->problem);
   refit_case what = {(int)n_ranks, &tensor, 1, NULL, 1, xfer_dtype_size(xfer_layout_dtype(src))};
 
   for (int d = 0; d < n_dims; d++)
     what.payload_bytes *= (uint64_t)shape[d];
   const refit_told all = {what, what, what.n_ranks};
-  if (n_ranks <= INT_MAX) {
-    status = run_case(args, &all);
-  } else {
-    char error[64];
-
-    snprintf(error, sizeof error, "a problem of %" PRId64 " ranks is too large", n_ranks);
-    status = failed(args, error);
-  }
+  status = run_case(args, &all);
   xfer_layout_destroy(src);
   xfer_layout_destroy(dst);
   return status;
@@ -114,7 +112,7 @@ static int check_unconverted(const refit_case *what)
   return 0;
 }
 
-static int run_model(const refit_args *args)
+static int run_model(refit_args *args)
 {
   job made = {0};
   xfer_refit_report_data report = XFER_REFIT_REPORT_INIT;
@@ -220,6 +218,8 @@ static int check_args(refit_args *args)
     return args_wrong("--dump wants the name of a folder");
   if (args->launch.run.dump_train != NULL && args->launch.run.dump_train[0] == '\0')
     return args_wrong("--dump-train wants the name of a folder");
+  if (args->launch.run.trace != NULL && args->launch.run.trace[0] == '\0')
+    return args_wrong("--trace wants the name of a file");
   while (strcmp(args->lane, LANES[lane]) != 0) /* it is one of the choices */
     lane++;
   args->launch.run.plan.lane = lane;
@@ -229,10 +229,7 @@ static int check_args(refit_args *args)
 
 static int run(refit_args *args)
 {
-  const int status = args->problem != NULL ? run_problem(args) : run_model(args);
-
-  if (fflush(stdout) != 0 || ferror(stdout)) return args_failed("the output cannot be written");
-  return status;
+  return args_end(args->problem != NULL ? run_problem(args) : run_model(args));
 }
 
 /* A number that differs where the words do. */
@@ -270,7 +267,7 @@ static int parse(refit_args *args, int argc, char **argv)
       {"--dump", ARG_TEXT, &run_options->dump, "DIR  each local tensor as RANK.NAME.bin", 0, 0},
       {"--dump-train", ARG_TEXT, &run_options->dump_train, "DIR  the same, of the training side", 0,
        0},
-      {"--trace", ARG_TEXT, &args->launch.trace,
+      {"--trace", ARG_TEXT, &run_options->trace,
        "FILE  what every rank did when, for Chrome's tracing or Perfetto; of processes FILE.RANK",
        0, 0},
       {"--json", ARG_FLAG, &args->launch.json, "one JSON object on stdout, and nothing else", 0, 0},

@@ -1,6 +1,7 @@
 #include "rank.h"
 
 #include <errno.h>
+#include <fcntl.h>
 #include <inttypes.h>
 #include <stdarg.h>
 #include <stdio.h>
@@ -110,11 +111,26 @@ static bool make_folder(state *s, const char *path)
   return refuse(s, "the folder %.300s cannot be written: %s", path, error);
 }
 
-static bool make_folders(state *s)
+/* Did the library get its file? It is not the one to fail for a trace. */
+static bool has_trace(state *s)
+{
+  const char *path = s->options->trace;
+  const int file = path != NULL ? open(path, O_WRONLY | O_CREAT | O_CLOEXEC, 0666) : -1;
+  char error[128] = "";
+
+  if (path != NULL && file < 0) {
+    strerror_r(errno, error, sizeof error);
+    return refuse(s, "%.300s cannot be written: %s", path, error);
+  }
+  if (file >= 0) close(file);
+  return true;
+}
+
+static bool make_files(state *s)
 {
   const bool ok = make_folder(s, s->options->dump) && make_folder(s, s->options->dump_train);
 
-  return agree(s, ok, "dump");
+  return agree(s, ok, "dump") && agree(s, has_trace(s), "trace");
 }
 
 /* Bytes that can be had without swapping, as the kernel estimates it; 0: not known. */
@@ -409,7 +425,7 @@ bool refit_rank(xfer_comm *comm, const refit_case *what, const refit_options *op
              .error = error};
   fill_sum sum = {0, 0, 0};
   refit_result r = {0};
-  const bool ok = make_folders(&s) && make_plan(&s, &r.plan_ms) && fill_sources(&s) &&
+  const bool ok = make_files(&s) && make_plan(&s, &r.plan_ms) && fill_sources(&s) &&
                   run_all(&s, &r.ms) && agree(&s, corrupt(&s), "corrupt") &&
                   agree(&s, dump(&s), "dump") && check(&s, &sum) && gather(&s, &sum, &r);
 

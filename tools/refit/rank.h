@@ -24,6 +24,7 @@ typedef struct refit_options {
   int64_t corrupt;            /* destination bytes to flip after the last run */
   const char *dump;           /* folder for the destinations; NULL: none */
   const char *dump_train;     /* and for the sources */
+  const char *trace;          /* the file of spans, which the library writes; NULL: none */
   const refit_device *device; /* of the comm; NULL: host memory */
 } refit_options;
 
