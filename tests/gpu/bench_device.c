@@ -2,13 +2,11 @@
  * What the calls of device/cuda.c cost: looking at allocations, CUDA IPC by size and number, and
  * flags. Two processes; the second is on another GPU where there is one.
  */
+#include "bench.h"
 #include "device.h"
 #include "error.h"
 
-#include <cuda_runtime_api.h>
 #include <sched.h>
-#include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
 #include <sys/wait.h>
@@ -23,22 +21,6 @@ typedef struct mailbox {
   xfi_mem_handle handles[N_SIZES][N_BUFFERS];
   xfi_mem_handle page[2];
 } mailbox;
-
-#define OK(call)                                                                                   \
-  do {                                                                                             \
-    if ((call) != XFER_OK) {                                                                       \
-      fprintf(stderr, "%s: %s\n", #call, xfi_last_error());                                        \
-      exit(1);                                                                                     \
-    }                                                                                              \
-  } while (0)
-#define CUDA(function, arguments)                                                                  \
-  do {                                                                                             \
-    cudaError_t error = function arguments;                                                        \
-    if (error != cudaSuccess) {                                                                    \
-      fprintf(stderr, "%s: %s\n", #function, cudaGetErrorString(error));                           \
-      exit(1);                                                                                     \
-    }                                                                                              \
-  } while (0)
 
 static void await(const mailbox *box, int step)
 {

@@ -1,57 +1,15 @@
 /* The digest kernel: GB/s of memory read, beside what cudaMemcpyAsync within the device reads and
  * writes together and beside the memory's nominal rate. */
+#include "bench.h"
 #include "digest.h"
 #include "error.h"
 #include "launch.h"
 
-#include <cuda_runtime_api.h>
-#include <stdio.h>
-#include <stdlib.h>
-
-enum { REPEATS = 15 };
 static const int64_t BYTES = INT64_C(4) << 30;
 
-static void check(cudaError_t error, const char *call)
+static void enqueue(void *job)
 {
-  if (error == cudaSuccess) return;
-  fprintf(stderr, "%s: %s\n", call, cudaGetErrorString(error));
-  exit(1);
-}
-#define CUDA(function, arguments) check(function arguments, #function)
-
-static int ascending(const void *a, const void *b)
-{
-  const float *x = a;
-  const float *y = b;
-
-  return (*x > *y) - (*x < *y);
-}
-
-/* Median of milliseconds; job NULL: a copy of n_bytes. */
-static double measure(const xfi_cuda_digest_job *job, char *dst, const char *src, int64_t n_bytes)
-{
-  cudaEvent_t begin = NULL;
-  cudaEvent_t end = NULL;
-  float ms[REPEATS];
-
-  CUDA(cudaEventCreate, (&begin));
-  CUDA(cudaEventCreate, (&end));
-  for (int i = -2; i < REPEATS; i++) {
-    CUDA(cudaEventRecord, (begin, NULL));
-    if (job == NULL) {
-      CUDA(cudaMemcpyAsync, (dst, src, (size_t)n_bytes, cudaMemcpyDeviceToDevice, NULL));
-    } else if (xfi_cuda_digest(job, NULL) != XFER_OK) {
-      fprintf(stderr, "%s\n", xfi_last_error());
-      exit(1);
-    }
-    CUDA(cudaEventRecord, (end, NULL));
-    CUDA(cudaEventSynchronize, (end));
-    if (i >= 0) CUDA(cudaEventElapsedTime, (&ms[i], begin, end));
-  }
-  CUDA(cudaEventDestroy, (begin));
-  CUDA(cudaEventDestroy, (end));
-  qsort(ms, REPEATS, sizeof ms[0], ascending);
-  return (double)ms[REPEATS / 2];
+  OK(xfi_cuda_digest(job, NULL));
 }
 
 static double run(const xfi_digest_box *boxes, size_t n, int n_blocks)
@@ -64,10 +22,7 @@ static double run(const xfi_digest_box *boxes, size_t n, int n_blocks)
 
   for (size_t i = 0; i < n; i++)
     n_bytes += xfi_copy_bytes(&boxes[i].copy);
-  if (xfi_cuda_digest_compile(&table, boxes, n) != XFER_OK) {
-    fprintf(stderr, "%s\n", xfi_last_error());
-    exit(1);
-  }
+  OK(xfi_cuda_digest_compile(&table, boxes, n));
   CUDA(cudaMalloc, (&summands, table.n_summands * sizeof *table.summands));
   CUDA(cudaMalloc, (&first_tile, (table.n_summands + 1) * sizeof *table.first_tile));
   CUDA(cudaMalloc, ((void **)&job.sums, n * sizeof *job.sums));
@@ -79,7 +34,7 @@ static double run(const xfi_digest_box *boxes, size_t n, int n_blocks)
   job.first_tile = first_tile;
   job.n_summands = (int64_t)table.n_summands;
   job.n_tiles = table.first_tile[table.n_summands];
-  const double ms = measure(&job, NULL, NULL, 0);
+  const double ms = bench_median_ms(enqueue, &job);
   CUDA(cudaFree, (summands));
   CUDA(cudaFree, (first_tile));
   CUDA(cudaFree, (job.sums));
@@ -100,23 +55,6 @@ static xfi_digest_box rows(const char *src, int64_t offset, int64_t n, int64_t r
                           .factor = 1};
 }
 
-/* Noise, which draws the power that weights do. */
-static void fill(char *memory, int64_t n_bytes)
-{
-  enum { CHUNK = 1 << 24 };
-  unsigned char *noise = malloc(CHUNK);
-  uint32_t state = 1;
-
-  if (noise == NULL) exit(1);
-  for (size_t i = 0; i < CHUNK; i++) {
-    state = state * 1664525u + 1013904223u;
-    noise[i] = (unsigned char)(state >> 24);
-  }
-  for (int64_t at = 0; at < n_bytes; at += CHUNK)
-    CUDA(cudaMemcpy, (memory + at, noise, CHUNK, cudaMemcpyHostToDevice));
-  free(noise);
-}
-
 int main(void)
 {
   static const int64_t row_bytes[] = {2, 16, 64, 256, 384, 768, 1536, 4096, 5632, 16384};
@@ -131,10 +69,10 @@ int main(void)
   const double nominal = 2.0 * (double)khz * 1e3 * (double)bits / 8 / 1e9;
   CUDA(cudaMalloc, ((void **)&src, (size_t)BYTES));
   CUDA(cudaMalloc, ((void **)&dst, (size_t)BYTES));
-  fill(src, BYTES);
+  bench_fill(src, BYTES);
   printf("digest, 4 GiB, GB/s read, median of %d; of the memory's nominal %.0f\n", REPEATS,
          nominal);
-  const double copied = 2.0 * (double)BYTES / (measure(NULL, dst, src, BYTES) * 1e6);
+  const double copied = 2.0 * (double)BYTES / (bench_copy_ms(dst, src, BYTES) * 1e6);
   printf("%-40s %8.0f %8.3f\n", "cudaMemcpyAsync, read plus written", copied, copied / nominal);
   for (size_t b = 0; b < sizeof blocks / sizeof *blocks; b++) {
     const xfi_digest_box box = rows(src, 0, 1, BYTES, 0);

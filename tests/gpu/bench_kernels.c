@@ -1,63 +1,23 @@
 /* The gather kernel beside the copy engine and a plain copy by the same kernel: GB/s of HBM, read
  * plus written. */
+#include "bench.h"
 #include "error.h"
 #include "kernels.h"
 #include "launch.h"
 
-#include <cuda_runtime_api.h>
-#include <stdio.h>
-#include <stdlib.h>
-
-enum { REPEATS = 15 };
 static const int64_t BYTES = INT64_C(2) << 30;
-
-static void check(cudaError_t error, const char *call)
-{
-  if (error == cudaSuccess) return;
-  fprintf(stderr, "%s: %s\n", call, cudaGetErrorString(error));
-  exit(1);
-}
-#define CUDA(function, arguments) check(function arguments, #function)
-
-static int ascending(const void *a, const void *b)
-{
-  const float *x = a;
-  const float *y = b;
-
-  return (*x > *y) - (*x < *y);
-}
 
 /* The jobs of a program. */
 enum { ROWS, SWAPPED, CONVERTS, BLOCKS, N_JOBS };
 
-/* Median of GB/s of n_bytes, read plus written; jobs NULL: the copy engine. */
-static double measure(const xfi_cuda_job *jobs, char *dst, const char *src, int64_t n_bytes)
+static void enqueue(void *context)
 {
-  cudaEvent_t begin = NULL;
-  cudaEvent_t end = NULL;
-  float ms[REPEATS];
+  const xfi_cuda_job *jobs = context;
 
-  CUDA(cudaEventCreate, (&begin));
-  CUDA(cudaEventCreate, (&end));
-  for (int i = -2; i < REPEATS; i++) {
-    CUDA(cudaEventRecord, (begin, NULL));
-    if (jobs == NULL) {
-      CUDA(cudaMemcpyAsync, (dst, src, (size_t)BYTES, cudaMemcpyDeviceToDevice, NULL));
-    } else if (xfi_cuda_copy_rows(&jobs[ROWS], NULL) != XFER_OK ||
-               xfi_cuda_copy_swapped(&jobs[SWAPPED], NULL) != XFER_OK ||
-               xfi_cuda_copy_converts(&jobs[CONVERTS], NULL) != XFER_OK ||
-               xfi_cuda_copy_blocks(&jobs[BLOCKS], NULL) != XFER_OK) {
-      fprintf(stderr, "%s\n", xfi_last_error());
-      exit(1);
-    }
-    CUDA(cudaEventRecord, (end, NULL));
-    CUDA(cudaEventSynchronize, (end));
-    if (i >= 0) CUDA(cudaEventElapsedTime, (&ms[i], begin, end));
-  }
-  CUDA(cudaEventDestroy, (begin));
-  CUDA(cudaEventDestroy, (end));
-  qsort(ms, REPEATS, sizeof ms[0], ascending);
-  return (double)n_bytes / ((double)ms[REPEATS / 2] * 1e6);
+  OK(xfi_cuda_copy_rows(&jobs[ROWS], NULL));
+  OK(xfi_cuda_copy_swapped(&jobs[SWAPPED], NULL));
+  OK(xfi_cuda_copy_converts(&jobs[CONVERTS], NULL));
+  OK(xfi_cuda_copy_blocks(&jobs[BLOCKS], NULL));
 }
 
 static xfi_cuda_job upload(const xfi_cuda_table *table, int n_blocks)
@@ -84,14 +44,11 @@ static double run_bytes(const xfi_copy *copies, size_t n, int n_blocks, int64_t 
 {
   xfi_cuda_program program;
 
-  if (xfi_cuda_compile(&program, copies, n, n_blocks) != XFER_OK) {
-    fprintf(stderr, "%s\n", xfi_last_error());
-    exit(1);
-  }
+  OK(xfi_cuda_compile(&program, copies, n, n_blocks));
   xfi_cuda_job jobs[N_JOBS] = {upload(&program.rows, n_blocks), upload(&program.swapped, n_blocks),
                                upload(&program.converts, n_blocks),
                                upload(&program.blocks, n_blocks)};
-  double rate = measure(jobs, NULL, NULL, n_bytes);
+  const double rate = (double)n_bytes / (bench_median_ms(enqueue, jobs) * 1e6);
   for (int i = 0; i < N_JOBS; i++) {
     CUDA(cudaFree, ((void *)jobs[i].pieces));
     CUDA(cudaFree, ((void *)jobs[i].first_tile));
@@ -191,22 +148,6 @@ static void in_blocks(const char *src, char *dst, double flat)
   }
 }
 
-/* Noise: equal bytes are copied faster. */
-static void fill(char *memory, int64_t n_bytes)
-{
-  enum { CHUNK = 1 << 24 };
-  unsigned char *noise = malloc(CHUNK);
-  uint32_t state = 1;
-
-  for (size_t i = 0; i < CHUNK; i++) {
-    state = state * 1664525u + 1013904223u;
-    noise[i] = (unsigned char)(state >> 24);
-  }
-  for (int64_t at = 0; at < n_bytes; at += CHUNK)
-    CUDA(cudaMemcpy, (memory + at, noise, CHUNK, cudaMemcpyHostToDevice));
-  free(noise);
-}
-
 int main(void)
 {
   static const int64_t row_bytes[] = {2, 16, 64, 128, 256, 384, 1536, 4096, 16384};
@@ -217,9 +158,10 @@ int main(void)
 
   CUDA(cudaMalloc, ((void **)&src, (size_t)BYTES * 2));
   CUDA(cudaMalloc, ((void **)&dst, (size_t)BYTES * 2));
-  fill(src, BYTES * 2);
+  bench_fill(src, BYTES * 2);
   printf("HBM, 2 GiB, GB/s read plus written, median of %d\n", REPEATS);
-  printf("%-34s %8.0f\n", "copy engine", measure(NULL, dst, src, 2 * BYTES));
+  printf("%-34s %8.0f\n", "copy engine",
+         2.0 * (double)BYTES / (bench_copy_ms(dst, src, BYTES) * 1e6));
   printf("%-34s", "kernel, blocks:");
   for (size_t b = 0; b < 5; b++)
     printf(" %8d", blocks[b]);
