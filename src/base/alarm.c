@@ -4,9 +4,9 @@
 
 #include "alloc.h"
 #include "error.h"
+#include "thread.h"
 
 #include <pthread.h>
-#include <signal.h>
 
 struct xfi_alarms {
   pthread_mutex_t lock; /* of all below, and of the alarms that are set */
@@ -79,19 +79,6 @@ static void *alarms_main(void *argument)
   return NULL;
 }
 
-/* The program's signals are not for this thread. */
-static bool start_thread(xfi_alarms *alarms)
-{
-  sigset_t all;
-  sigset_t before;
-
-  (void)sigfillset(&all);
-  (void)pthread_sigmask(SIG_SETMASK, &all, &before);
-  const bool started = pthread_create(&alarms->thread, NULL, alarms_main, alarms) == 0;
-  (void)pthread_sigmask(SIG_SETMASK, &before, NULL);
-  return started;
-}
-
 static void alarms_free(xfi_alarms *alarms)
 {
   (void)pthread_cond_destroy(&alarms->wake);
@@ -115,7 +102,7 @@ xfer_status xfi_alarms_create(xfi_alarms **out, void (*begin)(void *context), vo
   (void)pthread_cond_init(&alarms->rung, &attr);
   (void)pthread_condattr_destroy(&attr);
   (void)pthread_mutex_init(&alarms->lock, NULL);
-  if (!start_thread(alarms)) {
+  if (!xfi_thread_start(&alarms->thread, alarms_main, alarms)) {
     alarms_free(alarms);
     alarms = NULL;
   }

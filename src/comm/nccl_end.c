@@ -7,8 +7,7 @@
 #include "nccl_comm.h"
 
 #include "alloc.h"
-
-#include <signal.h>
+#include "thread.h"
 
 enum {
   FLUSH_MS = 5000, /* for what is on its way; then it is aborted */
@@ -64,21 +63,6 @@ static void *end_main(void *argument)
   return NULL;
 }
 
-/* The program's signals are not for this thread. */
-static bool start_thread(ending *e)
-{
-  sigset_t all;
-  sigset_t before;
-  pthread_t thread;
-
-  (void)sigfillset(&all);
-  (void)pthread_sigmask(SIG_SETMASK, &all, &before);
-  const bool started = pthread_create(&thread, NULL, end_main, e) == 0;
-  (void)pthread_sigmask(SIG_SETMASK, &before, NULL);
-  if (started) (void)pthread_detach(thread);
-  return started;
-}
-
 static void await(ending *e)
 {
   const struct timespec until = xfi_deadline_timespec(xfi_deadline_after(AWAIT_MS));
@@ -97,6 +81,7 @@ static void await(ending *e)
 void xfi_nccl_end(xfi_nccl_comm *comm)
 {
   pthread_condattr_t attr;
+  pthread_t thread;
   ending *e = xfi_calloc(1, sizeof *e);
 
   if (e == NULL) { /* at least it waits for no peer that has failed */
@@ -113,10 +98,11 @@ void xfi_nccl_end(xfi_nccl_comm *comm)
   (void)pthread_cond_init(&e->ended, &attr);
   (void)pthread_condattr_destroy(&attr);
   (void)pthread_mutex_init(&e->lock, NULL);
-  if (!start_thread(e)) {
+  if (!xfi_thread_start(&thread, end_main, e)) {
     e->is_left = true;
     (void)end_main(e);
     return;
   }
+  (void)pthread_detach(thread);
   await(e);
 }

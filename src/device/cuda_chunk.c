@@ -14,12 +14,12 @@
 
 #include "alloc.h"
 #include "error.h"
+#include "thread.h"
 #include "vec.h"
 
 #include <errno.h>
 #include <poll.h>
 #include <pthread.h>
-#include <signal.h>
 #include <stddef.h>
 #include <stdio.h>
 #include <string.h>
@@ -247,19 +247,6 @@ static void offers_free(xfi_cuda_offers *offers)
   xfi_free(offers);
 }
 
-/* The program's signals are not for this thread. */
-static bool start_thread(xfi_cuda_offers *offers)
-{
-  sigset_t all;
-  sigset_t before;
-
-  (void)sigfillset(&all);
-  (void)pthread_sigmask(SIG_SETMASK, &all, &before);
-  const bool started = pthread_create(&offers->thread, NULL, serve_main, offers) == 0;
-  (void)pthread_sigmask(SIG_SETMASK, &before, NULL);
-  return started;
-}
-
 /* XFER_ERR_UNSUPPORTED: the system does not let us; other processes then cannot map the memory. */
 static xfer_status offers_open(xfi_cuda_offers **out, const xfi_cuda_device *device)
 {
@@ -287,7 +274,8 @@ static xfer_status offers_open(xfi_cuda_offers **out, const xfi_cuda_device *dev
                 bind(offers->listener, (struct sockaddr *)&address, n_bytes) == 0 &&
                 listen(offers->listener, BACKLOG) == 0,
             XFER_ERR_UNSUPPORTED, "a socket for peers that map our memory: %s", strerror(errno));
-  XFI_CHECK(start_thread(offers), XFER_ERR_UNSUPPORTED, "no thread for peers that map our memory");
+  XFI_CHECK(xfi_thread_start(&offers->thread, serve_main, offers), XFER_ERR_UNSUPPORTED,
+            "no thread for peers that map our memory");
   *out = offers;
   offers = NULL;
 done:
