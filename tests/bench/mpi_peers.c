@@ -122,33 +122,19 @@ static int count_wrong(const workload *w, uint64_t round)
 
 /* ---- the ways ---- */
 
-static xfer_layout *make_layout(int n_ranks, int first_rank, int64_t rows, int64_t cols, int dim)
+/* A square's rows over the ranks 0 .. n_src - 1, its columns over n_dst ranks from first_dst on. */
+static void rows_to_columns(xfer_layout *layouts[2], int64_t n, int n_src, int first_dst, int n_dst)
 {
-  const xfer_placement placement = xfer_shard(dim);
-  const int64_t shape[2] = {rows, cols};
-  xfer_layout_desc desc = XFER_LAYOUT_DESC_INIT;
-  xfer_mesh *mesh = NULL;
-  xfer_layout *layout = NULL;
-  int ranks[MAX_RANKS];
+  char line[128];
 
-  for (int i = 0; i < n_ranks; i++)
-    ranks[i] = first_rank + i;
-  need(xfer_mesh_create(&mesh, &n_ranks, 1, ranks), "mesh");
-  desc.mesh = mesh;
-  desc.dtype = XFER_F32;
-  desc.n_dims = 2;
-  desc.shape = shape;
-  desc.placements = &placement;
-  desc.n_placements = 1;
-  need(xfer_layout_create(&layout, &desc), "layout");
-  xfer_mesh_destroy(mesh);
-  return layout;
+  snprintf(line, sizeof line, "f32[%lld,%lld] (%d):S0 -> (%d)@%d-%d:S1", (long long)n, (long long)n,
+           n_src, n_dst, first_dst, first_dst + n_dst - 1);
+  need(xfer_problem_parse(&layouts[0], &layouts[1], line), line);
 }
 
 static void make_plan(prepared *p, const workload *w)
 {
-  p->layouts[0] = make_layout(w->n_src, 0, w->n, w->n, 0);
-  p->layouts[1] = make_layout(w->n_dst, w->first_dst, w->n, w->n, 1);
+  rows_to_columns(p->layouts, w->n, w->n_src, w->first_dst, w->n_dst);
   const xfer_tensor tensor = {"matrix", p->layouts[0], p->layouts[1], 0};
   const xfer_view src_view = xfer_view_dense(w->src);
   const xfer_view dst_view = xfer_view_dense(w->dst);
@@ -412,8 +398,7 @@ static int measure_sizes(const char *name, int n_src, int first_dst, int n_round
 /* Seconds to make a plan for n_tensors of 64 x 64, rows to columns, over all ranks. */
 static double time_setup(int n_tensors, int size, xfer_comm *comm)
 {
-  xfer_layout *src = make_layout(size, 0, 64, 64, 0);
-  xfer_layout *dst = make_layout(size, 0, 64, 64, 1);
+  xfer_layout *layouts[2];
   const size_t part = 4096 / (size_t)size + 64;
   float *memory = room(2 * (size_t)n_tensors * part * sizeof(float));
   xfer_tensor *tensors = room((size_t)n_tensors * sizeof *tensors);
@@ -423,9 +408,10 @@ static double time_setup(int n_tensors, int size, xfer_comm *comm)
   double mine;
   double all = 0;
 
+  rows_to_columns(layouts, 64, size, 0, size);
   for (int t = 0; t < n_tensors; t++) {
     snprintf(names[t], sizeof names[t], "t%d", t);
-    tensors[t] = (xfer_tensor){names[t], src, dst, 0};
+    tensors[t] = (xfer_tensor){names[t], layouts[0], layouts[1], 0};
   }
   MPI_Barrier(MPI_COMM_WORLD);
   start = MPI_Wtime();
@@ -440,8 +426,8 @@ static double time_setup(int n_tensors, int size, xfer_comm *comm)
   mine = MPI_Wtime() - start;
   MPI_Allreduce(&mine, &all, 1, MPI_DOUBLE, MPI_MAX, MPI_COMM_WORLD);
   xfer_plan_destroy(plan);
-  xfer_layout_destroy(src);
-  xfer_layout_destroy(dst);
+  xfer_layout_destroy(layouts[0]);
+  xfer_layout_destroy(layouts[1]);
   free(memory);
   free(tensors);
   free(names);
