@@ -1,57 +1,23 @@
 """Models, sides, joins and locals: a tiny Qwen3 from one whole copy to vLLM's ranks, against NumPy's slices."""
 
-import json
 import pathlib
 
 import numpy as np
 import pytest
 from ranks import on_ranks, outcomes
+from tiny_model import ATTENTION, MLP, TinyModel
 
 import xfer
 from xfer import Model, Refit, Side
 
 FAMILIES = pathlib.Path(__file__).parents[2] / "rules/families"
-HIDDEN, HEADS, KV, HEAD, INNER, VOCAB = 16, 4, 2, 4, 12, 128
-ATTENTION, MLP = "model.layers.0.self_attn", "model.layers.0.mlp"
-SHAPES = {
-    "model.embed_tokens.weight": (VOCAB, HIDDEN),
-    "model.layers.0.input_layernorm.weight": (HIDDEN,),
-    "model.layers.0.post_attention_layernorm.weight": (HIDDEN,),
-    f"{ATTENTION}.q_proj.weight": (HEADS * HEAD, HIDDEN),
-    f"{ATTENTION}.k_proj.weight": (KV * HEAD, HIDDEN),
-    f"{ATTENTION}.v_proj.weight": (KV * HEAD, HIDDEN),
-    f"{ATTENTION}.o_proj.weight": (HIDDEN, HEADS * HEAD),
-    f"{ATTENTION}.q_norm.weight": (HEAD,),
-    f"{ATTENTION}.k_norm.weight": (HEAD,),
-    f"{MLP}.gate_proj.weight": (INNER, HIDDEN),
-    f"{MLP}.up_proj.weight": (INNER, HIDDEN),
-    f"{MLP}.down_proj.weight": (HIDDEN, INNER),
-    "model.norm.weight": (HIDDEN,),
-    "lm_head.weight": (VOCAB, HIDDEN),
-}
-CONFIG = {
-    "vocab_size": VOCAB,
-    "head_dim": HEAD,
-    "qk_norm": True,
-    "hidden_size": HIDDEN,
-    "num_hidden_layers": 1,
-    "num_attention_heads": HEADS,
-    "num_key_value_heads": KV,
-    "intermediate_size": INNER,
-    "tie_word_embeddings": False,
-}
-
-
-def write_table(folder):
-    params = [{"name": name, "shape": list(shape), "dtype": "bf16"} for name, shape in SHAPES.items()]
-    path = folder / "tiny.json"
-    path.write_text(json.dumps({"name": "tiny", "format": "xfer-model-v1", "config": CONFIG, "params": params}))
-    return path
+TINY = TinyModel(hidden=16, heads=4, kv=2, head=4, inner=12, vocab=128)
+SHAPES = TINY.shapes()
 
 
 @pytest.fixture
 def table(tmp_path):
-    return write_table(tmp_path)
+    return TINY.write_table(tmp_path)
 
 
 def checkpoint():
@@ -164,7 +130,11 @@ def test_locals_are_listed(table):
     locals_ = refit.locals(1)
     by_name = {local.name: (local, locals_.parts(i)) for i, local in enumerate(locals_)}
     local, parts = by_name[f"{ATTENTION}.qkv_proj.weight"]
-    assert (local.side, local.dtype, local.shape) == ("gen", "bf16", ((HEADS + 2 * KV) * HEAD // 2, HIDDEN))
+    assert (local.side, local.dtype, local.shape) == (
+        "gen",
+        "bf16",
+        ((TINY.heads + 2 * TINY.kv) * TINY.head // 2, TINY.hidden),
+    )
     assert [(p.begin, p.end) for p in parts] == [(0, 8), (8, 12), (12, 16)]
     names = [name for name, _, _ in refit.tensors()]
     assert [names[p.tensor].rsplit(".", 2)[-2] for p in parts] == ["q_proj", "k_proj", "v_proj"]

@@ -1,52 +1,15 @@
 """A bf16 trainer whose shards cut blocks, refitted into vLLM's ranks that serve fp8 with block scales."""
 
-import json
-
 import numpy as np
 from ranks import on_ranks, part_of
 from test_blocks import numbers, quantised
+from tiny_model import ATTENTION, MLP, TinyModel
 
 from xfer import Model, Refit, Side
 
-HIDDEN, HEADS, KV, HEAD, INNER, VOCAB = 256, 2, 2, 128, 512, 128
-ATTENTION, MLP = "model.layers.0.self_attn", "model.layers.0.mlp"
-QUANTISED = {
-    f"{ATTENTION}.q_proj.weight": (HEADS * HEAD, HIDDEN),
-    f"{ATTENTION}.k_proj.weight": (KV * HEAD, HIDDEN),
-    f"{ATTENTION}.v_proj.weight": (KV * HEAD, HIDDEN),
-    f"{ATTENTION}.o_proj.weight": (HIDDEN, HEADS * HEAD),
-    f"{MLP}.gate_proj.weight": (INNER, HIDDEN),
-    f"{MLP}.up_proj.weight": (INNER, HIDDEN),
-    f"{MLP}.down_proj.weight": (HIDDEN, INNER),
-}
-PLAIN = {
-    "model.embed_tokens.weight": (VOCAB, HIDDEN),
-    "model.layers.0.input_layernorm.weight": (HIDDEN,),
-    "model.layers.0.post_attention_layernorm.weight": (HIDDEN,),
-    f"{ATTENTION}.q_norm.weight": (HEAD,),
-    f"{ATTENTION}.k_norm.weight": (HEAD,),
-    "model.norm.weight": (HIDDEN,),
-    "lm_head.weight": (VOCAB, HIDDEN),
-}
-CONFIG = {
-    "vocab_size": VOCAB,
-    "head_dim": HEAD,
-    "qk_norm": True,
-    "hidden_size": HIDDEN,
-    "num_hidden_layers": 1,
-    "num_attention_heads": HEADS,
-    "num_key_value_heads": KV,
-    "intermediate_size": INNER,
-    "tie_word_embeddings": False,
-}
+TINY = TinyModel(hidden=256, heads=2, kv=2, head=128, inner=512, vocab=128)
+QUANTISED, PLAIN = TINY.matrices(), TINY.others()
 TRAINERS, SERVERS = 3, 2
-
-
-def write_table(folder):
-    params = [{"name": n, "shape": list(shape), "dtype": "bf16"} for n, shape in {**QUANTISED, **PLAIN}.items()]
-    path = folder / "tiny.json"
-    path.write_text(json.dumps({"name": "tiny", "format": "xfer-model-v1", "config": CONFIG, "params": params}))
-    return path
 
 
 def served(whole, rank):
@@ -67,14 +30,14 @@ def served(whole, rank):
 
 def test_a_bf16_trainer_refits_a_server_of_fp8_blocks(tmp_path):
     trained, whole = {}, {}
-    for i, (name, shape) in enumerate({**QUANTISED, **PLAIN}.items()):
+    for i, (name, shape) in enumerate(TINY.shapes().items()):
         x, bits = numbers((1, *shape) if len(shape) == 1 else shape, i, with_nan=False)
         trained[name] = whole[name] = bits.reshape(shape)
         if name in QUANTISED:
             whole[name], whole[f"{name}_scale_inv"] = quantised(x, 128, 128, "f32")
     train = Side(f"fsdp:dp{TRAINERS},dtype=bf16")
     gen = Side(f"vllm:tp{SERVERS},loaded", first_rank=TRAINERS)
-    refit = Refit(Model(write_table(tmp_path), quant="fp8_block128"), train, gen)
+    refit = Refit(Model(TINY.write_table(tmp_path), quant="fp8_block128"), train, gen)
     sources = {name: src for name, src, *_ in refit.tensors()}
     assert sum(len(t) == 4 for t in refit.tensors()) == 2 * len(QUANTISED)
 
