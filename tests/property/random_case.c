@@ -1,5 +1,6 @@
 #include "random_case.h"
 
+#include <stdlib.h>
 #include <string.h>
 
 static const char *const names[] = {"boxes", "exchanges"};
@@ -12,6 +13,22 @@ bool case_kind_parse(case_kind *kind, const char *name)
     return true;
   }
   return false;
+}
+
+bool random_case_settings(case_kind *kind, uint64_t *cases, const case_setting *known, size_t n,
+                          int argc, char **argv)
+{
+  if (argc < 2 || !case_kind_parse(kind, argv[1])) return false;
+  for (int i = 2; i + 1 < argc; i += 2) {
+    size_t k = 0;
+
+    while (k < n && strcmp(known[k].name, argv[i]) != 0)
+      k++;
+    if (k == n) return false;
+    *known[k].value = strtoull(argv[i + 1], NULL, 10);
+    if (strcmp(argv[i], "--only") == 0) *cases = 1;
+  }
+  return true;
 }
 
 bool random_case_make(random_case *c, uint64_t seed, uint64_t number, int most)

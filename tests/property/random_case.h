@@ -13,6 +13,17 @@ typedef enum case_kind { CASE_BOXES, CASE_EXCHANGES } case_kind;
 /* "boxes", "exchanges" */
 bool case_kind_parse(case_kind *kind, const char *name);
 
+/* A number that a program is told by "--name N". */
+typedef struct case_setting {
+  const char *name;
+  uint64_t *value;
+} case_setting;
+
+/* "boxes" or "exchanges", then settings out of `known`; with "--only" there is one of `cases`.
+ * False: something else is there. */
+bool random_case_settings(case_kind *kind, uint64_t *cases, const case_setting *known, size_t n,
+                          int argc, char **argv);
+
 typedef struct random_case {
   case_kind kind;
   uint64_t seed;

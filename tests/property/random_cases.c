@@ -8,7 +8,6 @@
 #include <pthread.h>
 #include <stdatomic.h>
 #include <stdlib.h>
-#include <string.h>
 #include <unistd.h>
 
 #include "crew.h"
@@ -95,23 +94,13 @@ static void *carry_some(void *arg)
 
 static bool read_settings(int argc, char **argv)
 {
-  const struct {
-    const char *name;
-    uint64_t *value;
-  } known[] = {{"--cases", &set.cases},     {"--seed", &set.seed},  {"--first", &set.first},
-               {"--threads", &set.threads}, {"--only", &set.first}, {"--corrupt", &set.corrupt}};
+  const case_setting known[] = {{"--cases", &set.cases},     {"--seed", &set.seed},
+                                {"--first", &set.first},     {"--only", &set.first},
+                                {"--threads", &set.threads}, {"--corrupt", &set.corrupt}};
 
-  if (argc < 2 || !case_kind_parse(&kind, argv[1])) return false;
+  if (!random_case_settings(&kind, &set.cases, known, sizeof known / sizeof *known, argc, argv))
+    return false;
   kind_name = argv[1];
-  for (int i = 2; i + 1 < argc; i += 2) {
-    size_t k = 0;
-
-    while (k < sizeof known / sizeof *known && strcmp(known[k].name, argv[i]) != 0)
-      k++;
-    if (k == sizeof known / sizeof *known) return false;
-    *known[k].value = strtoull(argv[i + 1], NULL, 10);
-    if (strcmp(argv[i], "--only") == 0) set.cases = 1;
-  }
   if (set.threads == 0) set.threads = (uint64_t)sysconf(_SC_NPROCESSORS_ONLN);
   if (set.threads > 64) set.threads = 64;
   return true;

@@ -9,7 +9,6 @@
 #include <inttypes.h>
 #include <stdio.h>
 #include <stdlib.h>
-#include <string.h>
 #include <unistd.h>
 
 #include "cases.h"
@@ -68,24 +67,13 @@ static bool run_case(job *j)
 
 static bool read_settings(int argc, char **argv, case_kind *kind)
 {
-  const struct {
-    const char *name;
-    uint64_t *value;
-  } known[] = {{"--cases", &n_cases}, {"--seed", &seed},       {"--first", &first},
-               {"--only", &first},    {"--comm", &comm},       {"--islands", &islands},
-               {"--deaf", &deaf},     {"--ranks", &most_ranks}};
+  const case_setting known[] = {{"--cases", &n_cases}, {"--seed", &seed},
+                                {"--first", &first},   {"--only", &first},
+                                {"--comm", &comm},     {"--islands", &islands},
+                                {"--deaf", &deaf},     {"--ranks", &most_ranks}};
 
-  if (argc < 2 || !case_kind_parse(kind, argv[1])) return false;
-  for (int i = 2; i + 1 < argc; i += 2) {
-    size_t k = 0;
-
-    while (k < sizeof known / sizeof *known && strcmp(known[k].name, argv[i]) != 0)
-      k++;
-    if (k == sizeof known / sizeof *known) return false;
-    *known[k].value = strtoull(argv[i + 1], NULL, 10);
-    if (strcmp(argv[i], "--only") == 0) n_cases = 1;
-  }
-  return most_ranks <= SIM_DEVICES;
+  return random_case_settings(kind, &n_cases, known, sizeof known / sizeof *known, argc, argv) &&
+         most_ranks <= SIM_DEVICES;
 }
 
 int main(int argc, char **argv)
