@@ -1,8 +1,8 @@
 /*
  * What the files of the simulated machine share. machine.c: the lock, calls, devices; stream.c:
- * streams, events, steps; copy.c: copies, sets, kernels; digest.c: digests; words.c: waits and
- * writes of words; memory.c: allocations; chunks.c: mapping by pieces; capture.c: graphs; nccl.c:
- * communicators; guard.c: what must not happen; fault.c: calls that fail.
+ * streams, steps; event.c: events; copy.c: copies, sets, kernels; digest.c: digests; words.c: waits
+ * and writes of words; memory.c: allocations; chunks.c: mapping by pieces; capture.c: graphs;
+ * nccl*.c: communicators; guard.c: what must not happen; fault.c: calls that fail.
  */
 #ifndef XFER_SIM_MACHINE_H
 #define XFER_SIM_MACHINE_H
@@ -116,6 +116,8 @@ bool sim_stream_is_blocking(const sim_stream *stream);
 bool sim_step(void);
 /* Make steps, and let others make theirs, until done(context). */
 void sim_wait_until(bool (*done)(void *context), void *context, const char *what);
+/* What a look at a stream or an event does to the machine. */
+void sim_poll_steps(void);
 void sim_wait_device(int device);
 void sim_streams_dump(void);
 bool sim_is_idle(void);

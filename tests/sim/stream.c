@@ -1,5 +1,5 @@
 /*
- * Streams, events and steps.
+ * Streams and steps.
  *
  * Which stream goes on is drawn as in probabilistic concurrency testing (Burckhardt and others,
  * 2010): streams have random weights, the heaviest that can go on does, and now and then a weight
@@ -31,15 +31,6 @@ struct CUstream_st {
 };
 struct sim_stream {
   struct CUstream_st s;
-};
-
-struct CUevent_st {
-  int refs;
-  uint64_t recorded; /* times */
-  uint64_t passed;
-  int device;
-  bool blocking;
-  sim_capture *capture; /* last recorded in */
 };
 
 static sim_stream *active[4096]; /* [n_active] with operations */
@@ -269,7 +260,7 @@ void sim_wait_until(bool (*done)(void *context), void *context, const char *what
 
 /* A look at a stream or an event lets the machine go on by some steps, or none. One that is in vain
  * takes a while, since a rank that does nothing else holds up the others. */
-static void poll_steps(void)
+void sim_poll_steps(void)
 {
   bool moved = true;
 
@@ -408,7 +399,7 @@ cudaError_t CUDARTAPI cudaStreamQuery(cudaStream_t handle)
   until u = {sim_stream_of(handle), sim.last_seq};
   const cudaError_t error = refuse_capturing(u.stream);
   if (error != cudaSuccess) return sim_leave(error);
-  poll_steps();
+  sim_poll_steps();
   return sim_leave(has_passed(&u) ? cudaSuccess : cudaErrorNotReady);
 }
 
@@ -446,180 +437,4 @@ cudaError_t CUDARTAPI cudaLaunchHostFunc(cudaStream_t stream, cudaHostFn_t funct
   op->function = function;
   op->context = context;
   return sim_leave(sim_enqueue(op, sim_stream_of(stream)));
-}
-
-/* ---- events ------------------------------------------------------------------------------- */
-
-typedef struct event_op {
-  sim_op op;
-  struct CUevent_st *event;
-  uint64_t version;
-} event_op;
-
-static void event_release(struct CUevent_st *event)
-{
-  if (--event->refs == 0) free(event);
-}
-
-static void event_drop(sim_op *op)
-{
-  event_release(((event_op *)(void *)op)->event);
-}
-
-static bool record_step(sim_op *op)
-{
-  event_op *o = (event_op *)(void *)op;
-
-  if (o->version > o->event->passed) o->event->passed = o->version;
-  return true;
-}
-
-static bool wait_ready(sim_op *op)
-{
-  const event_op *o = (const event_op *)(const void *)op;
-
-  return o->event->passed >= o->version;
-}
-
-static bool wait_step(sim_op *op)
-{
-  (void)op;
-  return true;
-}
-
-static const sim_op_class record_class = {
-    .name = "event record", .step = record_step, .drop = event_drop};
-static const sim_op_class wait_class = {
-    .name = "wait for an event", .ready = wait_ready, .step = wait_step, .drop = event_drop};
-
-static cudaError_t event_enqueue(const sim_op_class *cls, struct CUevent_st *event,
-                                 uint64_t version, sim_stream *stream)
-{
-  event_op *op = sim_op_make(cls, sizeof *op);
-
-  op->event = event;
-  op->version = version;
-  event->refs++;
-  return sim_enqueue(op, stream);
-}
-
-cudaError_t CUDARTAPI cudaEventCreateWithFlags(cudaEvent_t *out, unsigned flags)
-{
-  SIM_ENTER(SIM_SAFE);
-  struct CUevent_st *event = calloc(1, sizeof *event);
-  if (event == NULL) abort();
-  event->refs = 1;
-  event->device = sim_self()->device;
-  event->blocking = (flags & cudaEventBlockingSync) != 0;
-  sim.counts.events++;
-  *out = event;
-  return sim_leave(cudaSuccess);
-}
-
-cudaError_t CUDARTAPI cudaEventCreate(cudaEvent_t *event)
-{
-  return cudaEventCreateWithFlags(event, cudaEventDefault);
-}
-
-cudaError_t CUDARTAPI cudaEventDestroy(cudaEvent_t event)
-{
-  SIM_ENTER(SIM_SAFE);
-  if (event == NULL) return sim_leave(cudaErrorInvalidResourceHandle);
-  sim.counts.events--;
-  event_release(event);
-  return sim_leave(cudaSuccess);
-}
-
-cudaError_t CUDARTAPI cudaEventRecord(cudaEvent_t event, cudaStream_t handle)
-{
-  SIM_ENTER(SIM_SAFE);
-  sim_stream *stream = sim_stream_of(handle);
-  if (event->device != stream->s.device) return sim_leave(cudaErrorInvalidResourceHandle);
-  event->capture = stream->s.capture;
-  if (stream->s.capture == NULL) event->recorded++;
-  if (stream->s.capture != NULL && !sim_capture_is_valid(stream->s.capture))
-    return sim_leave(cudaErrorStreamCaptureInvalidated);
-  if (stream->s.capture != NULL) return sim_leave(cudaSuccess); /* an edge of its graph */
-  return sim_leave(event_enqueue(&record_class, event, event->recorded, stream));
-}
-
-cudaError_t CUDARTAPI cudaEventRecordWithFlags(cudaEvent_t event, cudaStream_t stream,
-                                               unsigned flags)
-{
-  (void)flags;
-  return cudaEventRecord(event, stream);
-}
-
-/* An event that was last recorded in a capture has passed nothing once that is over. */
-static void forget_ended(struct CUevent_st *event)
-{
-  if (event->capture != NULL && sim_capture_is_over(event->capture)) event->capture = NULL;
-}
-
-cudaError_t CUDARTAPI cudaStreamWaitEvent(cudaStream_t handle, cudaEvent_t event, unsigned flags)
-{
-  SIM_ENTER(SIM_SAFE);
-  sim_stream *stream = sim_stream_of(handle);
-  (void)flags;
-  forget_ended(event);
-  if (event->capture != NULL && stream->s.capture == NULL && stream->s.order != LEGACY) {
-    sim_capture_join(event->capture, stream);
-    return sim_leave(cudaSuccess);
-  }
-  if (event->capture != NULL && event->capture == stream->s.capture) return sim_leave(cudaSuccess);
-  if (stream->s.capture != NULL || event->capture != NULL) { /* of two captures, or of none */
-    if (stream->s.capture != NULL) sim_capture_invalidate(stream->s.capture);
-    return sim_leave(cudaErrorStreamCaptureIsolation);
-  }
-  if (event->recorded == 0) return sim_leave(cudaSuccess);
-  return sim_leave(event_enqueue(&wait_class, event, event->recorded, stream));
-}
-
-typedef struct event_until {
-  const struct CUevent_st *event;
-  uint64_t version;
-} event_until;
-
-static bool event_has_passed(void *context)
-{
-  const event_until *u = context;
-
-  return u->event->passed >= u->version;
-}
-
-static cudaError_t refuse_captured(struct CUevent_st *event)
-{
-  forget_ended(event);
-  if (event->capture == NULL) return cudaSuccess;
-  sim_capture_invalidate(event->capture);
-  return cudaErrorCapturedEvent;
-}
-
-cudaError_t CUDARTAPI cudaEventQuery(cudaEvent_t event)
-{
-  SIM_ENTER(SIM_UNSAFE);
-  const cudaError_t error = refuse_captured(event);
-  if (error != cudaSuccess) return sim_leave(error);
-  poll_steps();
-  return sim_leave(event->passed >= event->recorded ? cudaSuccess : cudaErrorNotReady);
-}
-
-cudaError_t CUDARTAPI cudaEventSynchronize(cudaEvent_t event)
-{
-  SIM_ENTER(SIM_UNSAFE);
-  const cudaError_t error = refuse_captured(event);
-  event_until u = {event, event->recorded};
-  if (error != cudaSuccess) return sim_leave(error);
-  event->refs++;
-  sim_wait_until(event_has_passed, &u, "an event");
-  event_release(event);
-  return sim_leave(cudaSuccess);
-}
-
-cudaError_t CUDARTAPI cudaEventElapsedTime(float *ms, cudaEvent_t from, cudaEvent_t to)
-{
-  SIM_ENTER(SIM_SAFE);
-  *ms = 0.001f; /* not simulated */
-  return sim_leave(from->passed < from->recorded || to->passed < to->recorded ? cudaErrorNotReady
-                                                                              : cudaSuccess);
 }
