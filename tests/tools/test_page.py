@@ -44,7 +44,14 @@ found.part = tipText();
 const colour = () => getComputedStyle(document.body).backgroundColor, before = colour();
 document.getElementById("theme").click();
 found.themes = [before, colour()];
-document.title = JSON.stringify(found);
+const trace = async texts => { const d = new DataTransfer(); texts.forEach((t, i) => d.items.add(new File([t], `trace.${i}`))); $("trace").files = d.files; await readRun(d.files); };
+(async () => {
+  await trace(["not a trace"]);
+  found.notrun = [$("runkey").textContent, $("run").hidden];
+  await trace(TRACES);
+  found.run = [point("run", 0.6, 0.02), painted("run") > 2, $("runkey").textContent];
+  document.title = JSON.stringify(found);
+})();
 </script>"""
 
 
@@ -123,12 +130,23 @@ class TestPage(unittest.TestCase):
 
 
 class TestBrowser(unittest.TestCase):
+    def traces(self, folder):
+        """Of two runs of three ranks; of the second file the end is missing, as of a program that was killed."""
+        path = os.path.join(folder, "trace")
+        words = ("--problem", "f32[6,4] (2):S0 -> (3):S1", "--lane", "packed", "--iters", "2", "--trace", path)
+        subprocess.run([os.path.join(BIN, "xfer_refit"), *words], check=True, timeout=60, stdout=subprocess.DEVNULL)
+        with open(path, encoding="utf-8") as file:
+            text = file.read()
+        other = text.replace('"pid":', '"pid":9').replace("rank ", "rank 1")
+        return [text, other[: other.rindex("{}]")]]
+
     def use(self, args, search):
         if not CHROMIUM:
             self.skipTest("no Chromium")
         with tempfile.TemporaryDirectory() as folder:
             path = os.path.join(folder, "page.html")
-            page = make(path, *args) + ACTIONS.replace("SEARCH", json.dumps(search))
+            actions = ACTIONS.replace("SEARCH", json.dumps(search)).replace("TRACES", json.dumps(self.traces(folder)))
+            page = make(path, *args) + actions
             with open(path, "w", encoding="utf-8") as file:
                 file.write(page)
             done = subprocess.run(
@@ -149,6 +167,12 @@ class TestBrowser(unittest.TestCase):
         self.assertGreater(found["rects"], 1)
         self.assertRegex(found["part"], r"^ranks \d\S*\n\[0, \d+\)")
         self.assertNotEqual(*found["themes"])
+        self.assertEqual(found["notrun"], ["there is no run in these files", True])
+        tip, painted, key = found["run"]
+        self.assertRegex(tip, r"^rank \d+ calls(\nxfer_plan_\w+: .*\n\d\S* \w+ to \d\S* \w+)?$")
+        self.assertTrue(painted)
+        self.assertIn("xfer_plan_run", key)
+        self.assertNotIn("xfer_plan_create", key)
 
     def test_page_of_8_ranks(self):
         self.check(self.use(EIGHT, "layers.7.MLP"), 400, 4)
