@@ -89,7 +89,7 @@ find_spelling(xfi_local **local, const xfer_locals *locals, int side,
     XFI_TRY(xfi_glob_rename(&other, from, to, name));
     if (other == NULL) continue;
     *local = find_local(locals, side, other);
-    if (*local == NULL && strcmp(to, "*") == 0 && strlen(other) < strlen(name))
+    if (*local == NULL && strlen(other) < strlen(name))
       XFI_TRY(find_spelling(local, locals, side, other));
     xfi_free(other);
     other = NULL;

@@ -110,7 +110,7 @@ xfer_status xfi_grid_make(xfer_side *side, const xfer_side_options *options)
   int n_listed = 0;
   xfer_status st = XFER_OK;
 
-  side->pp = 1;
+  side->pp = side->chunks = 1;
   for (int a = 0; a < r->n_ranks; a++) {
     XFI_TRY(eval_size(side, r->rank_sizes[a], &side->axis_sizes[a]));
     n *= side->axis_sizes[a];
@@ -122,11 +122,15 @@ xfer_status xfi_grid_make(xfer_side *side, const xfer_side_options *options)
   XFI_TRY(make_ranks(side, options));
   XFI_TRY(make_grid(side, &side->dense, &r->dense));
   XFI_TRY(make_grid(side, &side->experts, &r->experts));
+  if (r->chunks != NULL) XFI_TRY(eval_size(side, r->chunks, &side->chunks));
+  XFI_CHECK(side->chunks <= INT_MAX / side->pp, XFER_ERR_OVERFLOW, "\"%s\": %d chunks", side->spec,
+            side->chunks);
   if (side->stage_layers != NULL) {
     while (side->stage_layers[n_listed] >= 0)
       n_listed++;
-    XFI_CHECK(n_listed == side->pp, XFER_ERR_ARG, "\"%s\": layers= lists %d stages, pp is %d",
-              side->spec, n_listed, side->pp);
+    XFI_CHECK(n_listed == side->pp * side->chunks, XFER_ERR_ARG,
+              "\"%s\": layers= lists %d stages, there are %d", side->spec, n_listed,
+              side->pp * side->chunks);
   }
 done:
   return st;
@@ -243,18 +247,18 @@ done:
  * last. */
 static xfer_status stage_count(const xfer_side *side, int n_layers, int stage, int *count)
 {
-  int rest = n_layers % side->pp;
+  int n_stages = side->pp * side->chunks, rest = n_layers % n_stages;
   xfer_status st = XFER_OK;
 
-  *count = n_layers / side->pp;
+  *count = n_layers / n_stages;
   if (side->stage_layers != NULL) {
     *count = side->stage_layers[stage];
   } else if (side->rules->balanced_layers) {
-    *count += stage < side->pp - 1 && stage >= side->pp - 1 - rest;
+    *count += stage < n_stages - 1 && stage >= n_stages - 1 - rest;
   } else {
     XFI_CHECK(rest == 0, XFER_ERR_ARG,
-              "\"%s\": pp %d does not divide %d layers; list them with layers=", side->spec,
-              side->pp, n_layers);
+              "\"%s\": %d stages do not divide %d layers; list them with layers=", side->spec,
+              n_stages, n_layers);
   }
 done:
   return st;
@@ -267,7 +271,7 @@ xfer_status xfi_side_stages(const xfer_side *side, const xfer_model *model, int 
   xfer_status st = XFER_OK;
 
   XFI_CHECK(of != NULL, XFER_ERR_NOMEM, "the stages of %d layers", model->n_layers);
-  for (int stage = 0; stage < side->pp; stage++) {
+  for (int stage = 0; stage < side->pp * side->chunks; stage++) {
     int count;
 
     XFI_TRY(stage_count(side, model->n_layers, stage, &count));

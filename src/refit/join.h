@@ -17,7 +17,7 @@ typedef struct xfi_group {
 typedef struct xfi_joined {
   xfer_side *side; /* NULL: not known here */
   xfi_placing placing;
-  int *stages;     /* [model->n_layers] */
+  int *stages;     /* [model->n_layers] virtual */
   xfi_held *held;  /* [n_entries] */
   size_t *by_name; /* [n_entries] */
   xfi_group *groups;

@@ -6,6 +6,7 @@
 #include "dtype.h"
 #include "error.h"
 #include "names.h"
+#include "text.h"
 #include "vec.h"
 
 #include <stdio.h>
@@ -19,6 +20,7 @@ typedef struct measured {
   const xfi_slot *slot;
   const xfer_layout *layout;
   xfi_place place;
+  int chunk;                    /* of the model, in which it is */
   int64_t shape[XFER_MAX_DIMS]; /* of the rank's part */
 } measured;
 
@@ -221,6 +223,23 @@ done:
   return st;
 }
 
+/* The chunks of a model in one process have the same names: their number goes before. */
+static xfer_status name_local(char **name, const xfer_side *side, const measured *m,
+                              const char *pattern, int layer, int expert, int number)
+{
+  xfi_text text = {0};
+  xfer_status st = XFER_OK;
+
+  if (side->chunks > 1 && !m->slot->own_names)
+    xfi_text_printf(&text, "%s%d.", side->rules->chunk_prefix, m->chunk);
+  xfi_text_printf(&text, "%s", pattern);
+  XFI_TRY(xfi_text_status(&text));
+  XFI_TRY(xfi_name_fill(name, xfi_text_get(&text), layer, expert, number));
+done:
+  xfi_text_free(&text);
+  return st;
+}
+
 static xfer_status add_local(xfer_locals *locals, int side, const measured *all, int n, int layer,
                              int expert, int number)
 {
@@ -240,7 +259,7 @@ static xfer_status add_local(xfer_locals *locals, int side, const measured *all,
     pattern = slot->last;
   }
   XFI_TRY(shape_local(&local, all, n));
-  XFI_TRY(xfi_name_fill(&local.name, pattern, layer, expert, number));
+  XFI_TRY(name_local(&local.name, joined->side, &all[0], pattern, layer, expert, number));
   if (slot->made != NULL) XFI_TRY(xfi_name_fill(&local.made, slot->made, layer, expert, number));
   local.made_dtype = slot->made_dtype;
   XFI_TRY(add_parts(locals, &local, all, n));
@@ -325,6 +344,17 @@ static int layer_number(const xfi_joined *joined, const xfer_model *model, const
   return n;
 }
 
+/* What comes before the layers is in the first chunk, what comes after them in the last. */
+static int chunk_of(const xfi_joined *joined, const xfer_model *model, const measured *m, int layer,
+                    int stage)
+{
+  const xfer_side *side = joined->side;
+
+  if (model->entries[m->entry].stack == XFI_LAYERS)
+    return joined->stages[xfi_find_int(model->layers, model->n_layers, layer)] / side->pp;
+  return stage == side->pp - 1 ? side->chunks - 1 : 0;
+}
+
 static xfer_status add_group_layer(xfer_locals *locals, int side, const xfi_group *group, int layer,
                                    bool unused)
 {
@@ -335,6 +365,8 @@ static xfer_status add_group_layer(xfer_locals *locals, int side, const xfi_grou
 
   if (n == 0) return XFER_OK;
   number = layer_number(joined, locals->refit->model, &all[0], layer);
+  all[0].chunk = chunk_of(joined, locals->refit->model, &all[0], layer,
+                          xfi_side_stage_of(joined->side, locals->rank));
   if (all[0].slot->each_expert) return add_each_expert(locals, side, all, n, number);
   return add_local(locals, side, all, n, number, -1, -1);
 }

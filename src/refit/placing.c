@@ -293,7 +293,8 @@ int xfi_placing_stage(const xfi_placing *p, const xfi_entry *entry, int k)
                ? xfi_find_int(p->model->layers, p->model->n_layers, entry->layers[k])
                : -1;
 
-  return at < 0 ? p->side->pp - 1 : p->stages[at]; /* extra layers are on the last stage */
+  return at < 0 ? p->side->pp - 1
+                : p->stages[at] % p->side->pp; /* extra layers are on the last stage */
 }
 
 static xfer_status choose_stages(xfi_holders *set, const xfi_placing *p, const xfi_entry *entry,

@@ -133,7 +133,9 @@ typedef struct xfi_side_rules {
   const char *kernel_forms; /* an expression that must hold; NULL: always */
   int n_ranks;              /* order of ranks, fastest first */
   const char *rank_names[XFI_MAX_AXES], *rank_sizes[XFI_MAX_AXES];
-  const char *stage; /* which of them counts pipeline stages; NULL: none */
+  const char *stage;        /* which of them counts pipeline stages; NULL: none */
+  const char *chunks;       /* how many parts of the model a stage has; NULL: one */
+  const char *chunk_prefix; /* before a chunk's number in the names of several */
   xfi_grid_rule dense, experts;
   bool even;                    /* sizes must divide; else as torch.chunk does */
   bool balanced_layers;         /* layers that do not divide go to the stages before the last */

@@ -551,6 +551,8 @@ static xfer_status read_side(xfer_rules *rules, const xfi_doc *doc)
                           {"kernel_forms", EXPR, &s->kernel_forms, false},
                           {"ranks", LIST, &ranks, true},
                           {"stage", TEXT, &s->stage, false},
+                          {"chunks", EXPR, &s->chunks, false},
+                          {"chunk_prefix", TEXT, &s->chunk_prefix, false},
                           {"dense", LIST, &dense, true},
                           {"experts", LIST, &experts, true},
                           {"even", FLAG, &s->even, false},
@@ -570,7 +572,7 @@ static xfer_status read_side(xfer_rules *rules, const xfi_doc *doc)
                           {"spellings", PAIRS, &s->spellings, false},
                           {"tied_names", TEXTS, &s->tied_names, false},
                           {"locals", LIST, &locals, true}};
-  s->name = "";
+  s->name = s->chunk_prefix = "";
   XFI_TRY(READ(doc, doc->root, "a side", fields));
   XFI_TRY(check_items(doc, s));
   XFI_TRY(check_require(doc, s->require));

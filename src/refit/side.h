@@ -46,10 +46,12 @@ struct xfer_side {
   xfi_var vars[XFI_MAX_ITEMS];    /* the SPEC's items: numbers, 1 or 0 for flags and choices */
   char *var_names[XFI_MAX_ITEMS]; /* of choices; owned */
   int n_vars;
-  int pp; /* stages */
+  int pp;     /* stages */
+  int chunks; /* parts of the model on each of them; virtual stage v is chunk v / pp of stage v % pp
+               */
   int axis_sizes[XFI_MAX_AXES];
   xfi_grid dense, experts;
-  int *stage_layers; /* [pp] as listed; NULL: even */
+  int *stage_layers; /* [pp * chunks] as listed; NULL: even */
   uint32_t weights;  /* OR of xfer_weights */
   int size;
   int *ranks;  /* [size] of the comm, in the side's order */
@@ -96,7 +98,7 @@ int xfi_side_place_of(const xfer_side *side, int rank);
 int xfi_grid_cut_of(const xfi_grid *grid, int place);
 /* See xfer_side_coordinate(). */
 xfer_status xfi_side_coordinate(const xfer_side *side, const char *axis, int rank, int *coordinate);
-/* The stage of the i-th kept layer, for each. [model->n_layers] */
+/* The virtual stage of the i-th kept layer, for each. [model->n_layers] */
 xfer_status xfi_side_stages(const xfer_side *side, const xfer_model *model, int **stages);
 
 #endif

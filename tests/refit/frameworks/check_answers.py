@@ -133,6 +133,9 @@ def filled(tensor, flat, names):
         return np.where(tensor < 0, 0, (x ^ (x >> np.uint64(31))).astype(np.uint32))
 
 
+OF_OTHERS = ("visual.", "vision_tower.", "multi_modal_projector.")  # parts of a model that are no text
+
+
 class Case:
     """One family in one layout: what is compared, and what was found."""
 
@@ -190,10 +193,15 @@ class Case:
         side = "gen" if self.serves else "train"
         lines = (json.loads(line) for line in output.splitlines() if line.startswith("{"))
         mine = {line["name"]: line for line in lines if line["side"] == side}
+        aliases = {}
+        for p in params:
+            aliases.setdefault(p.get("alias"), []).append(p["name"])
         for p in params:
             name = p["name"].removeprefix("language_model.") if self.serves else p["name"]
             line = mine.pop(name, None)
-            if "alias" in p or name.startswith("visual.") or 0 in p["shape"]:
+            if line is None and "alias" not in p:
+                line = mine.pop(next((a for a in aliases.get(p["name"], ()) if a in mine), None), None)
+            if "alias" in p or name.startswith(OF_OTHERS) or 0 in p["shape"]:
                 if line is not None:
                     self.differ(rank, name, f"is a second name of {p.get('alias')}; xfer lists it")
             elif line is None:

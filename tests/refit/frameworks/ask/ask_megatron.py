@@ -1,7 +1,7 @@
 """What Megatron-Core and Megatron-Bridge themselves make of a checkpoint: every parameter of every rank, and where each of its elements comes from.
 
     ask_megatron.py --ck FOLDER_OF_CHECKPOINTS --out FOLDER FAMILY:SPEC...
-    SPEC: items of xfer's megatron side, with commas: tp2,pp2,ep4,etp1,dp2,vdiv128,layers=1+2,mla_down=fused, and seq (experts not grouped); dp as there (ranks/(tp*cp*pp))
+    SPEC: items of xfer's megatron side, with commas: tp2,pp2,vpp2,ep4,etp1,dp2,vdiv128,layers=1+2,mla_down=fused, and seq (experts not grouped); dp as there (ranks/(tp*cp*pp))
 
 The world is real: one forked child a rank, over gloo.  Bridge's provider builds the model, Bridge's mappings load it.
 """
@@ -29,7 +29,7 @@ import families
 
 
 def parse(spec):
-    out = dict(tp=1, pp=1, cp=1, ep=1, etp=1, dp=1, vdiv=128, layers=None, seq=False, fused=False)
+    out = dict(tp=1, pp=1, vpp=1, cp=1, ep=1, etp=1, dp=1, vdiv=128, layers=None, seq=False, fused=False)
     for item in spec.split(","):
         if item == "seq":  # experts one by one, not grouped: not an item of xfer
             out["seq"] = True
@@ -44,7 +44,7 @@ def parse(spec):
                 parts += [int(n)] * int(times or 1)
             out["layers"] = parts
             continue
-        for key in ("vdiv", "etp", "tp", "pp", "cp", "ep", "dp"):
+        for key in ("vdiv", "vpp", "etp", "tp", "pp", "cp", "ep", "dp"):
             if item.startswith(key):
                 out[key] = int(item[len(key):])
                 break
@@ -100,13 +100,15 @@ def patch():
 
 
 def build(folder, p):
-    """The provider of Bridge -> the model of this rank, not yet loaded."""
+    """The provider of Bridge -> the model of this rank, not yet loaded: a list, one for each virtual stage."""
     from megatron.bridge import AutoBridge
     from megatron.core import parallel_state
     bridge = AutoBridge.from_hf_pretrained(folder)
     provider = bridge.to_megatron_provider(load_weights=False)
     provider.tensor_model_parallel_size = p["tp"]
     provider.pipeline_model_parallel_size = p["pp"]
+    if p["vpp"] > 1:
+        provider.virtual_pipeline_model_parallel_size = p["vpp"]
     provider.context_parallel_size = p["cp"]
     provider.expert_model_parallel_size = p["ep"]
     provider.expert_tensor_parallel_size = p["etp"]
@@ -125,16 +127,23 @@ def build(folder, p):
     if p["fused"]:
         provider.mla_down_proj_fusion = True
     if p["layers"]:
-        if len(set(p["layers"])) > 1:
-            provider.num_layers_in_first_pipeline_stage = p["layers"][0]
-            provider.num_layers_in_last_pipeline_stage = p["layers"][-1]
+        stages = [sum(p["layers"][s::p["pp"]]) for s in range(p["pp"])]
+        if len(set(stages)) > 1:
+            provider.num_layers_in_first_pipeline_stage = stages[0]
+            if p["vpp"] == 1 or p["pp"] > 2:  # with both Megatron divides by the stages between
+                provider.num_layers_in_last_pipeline_stage = stages[-1]
     provider.finalize()
-    first = parallel_state.is_pipeline_first_stage()
-    last = parallel_state.is_pipeline_last_stage()
+    first = parallel_state.is_pipeline_first_stage(ignore_virtual=True)
+    last = parallel_state.is_pipeline_last_stage(ignore_virtual=True)
     from megatron.core.process_groups_config import ProcessGroupCollection
     provider._pg_collection = ProcessGroupCollection.use_mpu_process_groups()
-    model = provider.provide(pre_process=first, post_process=last)
-    return bridge, provider, model
+    if p["vpp"] == 1:
+        return bridge, provider, [provider.provide(pre_process=first, post_process=last)]
+    models = []
+    for v in range(p["vpp"]):
+        models.append(provider.provide(pre_process=first and v == 0, post_process=last and v == p["vpp"] - 1, vp_stage=v))
+        models[-1].vp_stage = v
+    return bridge, provider, models
 
 
 def sharded(model):
@@ -176,35 +185,48 @@ def sharded(model):
     return out
 
 
+def dump_all(models, table):
+    """The parameters; those of virtual stages under the names of Megatron's checkpoints."""
+    import readback
+    if len(models) == 1:
+        return readback.dump(models[0], table)
+    out = []
+    for v, model in enumerate(models):
+        for p in readback.dump(model, table):
+            out.append(dict(p, name=f"model{v}." + p["name"]))
+    return out
+
+
 def one_rank(family, p, rank, world, folder, rendezvous):
     import datetime
     from megatron.core import parallel_state
     from megatron.core.tensor_parallel.random import model_parallel_cuda_manual_seed
-    import readback
     os.environ.update(RANK=str(rank), WORLD_SIZE=str(world), LOCAL_RANK="0", LOCAL_WORLD_SIZE=str(world))
     dist.init_process_group("gloo", init_method=f"file://{rendezvous}", rank=rank, world_size=world,
                             timeout=datetime.timedelta(seconds=240))
     parallel_state.initialize_model_parallel(
-        tensor_model_parallel_size=p["tp"], pipeline_model_parallel_size=p["pp"], context_parallel_size=p["cp"],
+        tensor_model_parallel_size=p["tp"], pipeline_model_parallel_size=p["pp"],
+        virtual_pipeline_model_parallel_size=p["vpp"] if p["vpp"] > 1 else None, context_parallel_size=p["cp"],
         expert_model_parallel_size=p["ep"], expert_tensor_parallel_size=p["etp"])
     try:
         model_parallel_cuda_manual_seed(1)
     except Exception:
         pass
-    bridge, provider, model = build(folder, p)
+    bridge, provider, models = build(folder, p)
     _, table = families.FAMILIES[family]()
-    for t in model.parameters():
-        t.data.fill_(float("nan"))
-    for _, t in model.named_buffers():
-        if t.dtype.is_floating_point:
+    for model in models:
+        for t in model.parameters():
             t.data.fill_(float("nan"))
-    result = {"class": type(model).__name__, "provider": type(provider).__name__}
+        for _, t in model.named_buffers():
+            if t.dtype.is_floating_point:
+                t.data.fill_(float("nan"))
+    result = {"class": type(models[0]).__name__, "provider": type(provider).__name__}
     try:
-        result["sharded"] = sharded(model)
+        result["sharded"] = sharded(models[0]) if p["vpp"] == 1 else {}
     except Exception:
         result["sharded_error"] = traceback.format_exc()[-1500:]
     try:
-        tasks = bridge.get_conversion_tasks([model])
+        tasks = bridge.get_conversion_tasks(models)
         names = {}
         for task in tasks:
             if task is None or task.megatron_module is None:
@@ -214,12 +236,12 @@ def one_rank(family, p, rank, world, folder, rendezvous):
     except Exception:
         result["mapping_error"] = traceback.format_exc()[-1500:]
     try:
-        bridge.load_hf_weights([model])
-        result["params"] = readback.dump(model, table)
+        bridge.load_hf_weights(models)
+        result["params"] = dump_all(models, table)
     except AttributeError:  # Bridge has no mapping for some parameter: names and shapes alone
         result["load_error"] = traceback.format_exc()[-800:]
         result["params"] = [{"name": n, "shape": list(t.shape), "dtype": str(t.dtype).replace("torch.", "")}
-                            for n, t in model.named_parameters()]
+                            for n, t in models[0].named_parameters()]
     dist.barrier()
     return result
 

@@ -88,6 +88,15 @@ def patch():
         from vllm.model_executor.layers.fused_moe.oracle.fp8 import Fp8MoeBackend
         f.select_fp8_moe_backend = lambda *a, **k: (Fp8MoeBackend.TRITON, TritonExperts)
     c.current_platform = Sees(c.current_platform)
+    # Sparse attention is refused on CPU when a backend is chosen, which holds no weight.
+    from vllm.platforms.cpu import CpuPlatform
+    choose = CpuPlatform.get_attn_backend_cls.__func__
+
+    def without_sparse(cls, *args, **kwargs):
+        plain = lambda x: x._replace(use_sparse=False) if hasattr(x, "use_sparse") else x
+        return choose(cls, *[plain(a) for a in args], **{k: plain(v) for k, v in kwargs.items()})
+
+    CpuPlatform.get_attn_backend_cls = classmethod(without_sparse)
     return FakeStore
 
 

@@ -1,0 +1,135 @@
+"""Reduced models whose tensors transformers itself names: what it would save of a model of that configuration."""
+import collections
+import json
+import os
+import struct
+import tempfile
+
+OTHERS = ("__metadata__", "visual", "vision", "projector")  # no tensors of the text model
+
+
+def saved(config):
+    """The configuration, and {name: shape} of the checkpoint that transformers writes of a model of it."""
+    import torch
+    import transformers
+    with tempfile.TemporaryDirectory() as folder:
+        with open(os.path.join(folder, "config.json"), "w") as file:
+            json.dump(config, file)
+        said = transformers.AutoConfig.from_pretrained(folder)
+        model = getattr(transformers, config["architectures"][0])(said).to(torch.float32)
+        model.save_pretrained(folder)
+        with open(os.path.join(folder, "model.safetensors"), "rb") as file:
+            (n,) = struct.unpack("<Q", file.read(8))
+            header = json.loads(file.read(n))
+    names = sorted(name for name in header if not any(word in name for word in OTHERS))
+    return config, collections.OrderedDict((name, tuple(header[name]["shape"])) for name in names)
+
+
+COMMON = dict(hidden_size=64, intermediate_size=96, vocab_size=1000, num_hidden_layers=2, num_attention_heads=16,
+              num_key_value_heads=4, head_dim=32, rms_norm_eps=1e-6, hidden_act="silu", max_position_embeddings=512,
+              rope_theta=10000.0, tie_word_embeddings=False, pad_token_id=None, bos_token_id=1, eos_token_id=2)
+
+
+def of(architecture, model_type, without=(), **more):
+    config = {**COMMON, **more, "model_type": model_type, "architectures": [architecture]}
+    return lambda: saved({key: value for key, value in config.items() if key not in without})
+
+
+def wide(architecture, model_type, without=(), **more):
+    """A model whose heads are as wide as its hidden size says."""
+    return of(architecture, model_type, ("head_dim", *without), **{"hidden_size": 512, **more})
+
+
+MOE = dict(moe_intermediate_size=48, num_experts=16, num_experts_per_tok=2, norm_topk_prob=True, decoder_sparse_step=1,
+           mlp_only_layers=[])
+MLA = dict(kv_lora_rank=32, q_lora_rank=48, qk_rope_head_dim=16, qk_nope_head_dim=32, v_head_dim=32,
+           moe_intermediate_size=48, n_routed_experts=8, n_shared_experts=1, num_experts_per_tok=2,
+           first_k_dense_replace=1, moe_layer_freq=1, n_group=2, topk_group=1, topk_method="noaux_tc",
+           scoring_func="sigmoid", norm_topk_prob=True, routed_scaling_factor=2.5, num_key_value_heads=16,
+           num_nextn_predict_layers=0)
+INDEXER = dict(index_head_dim=128, index_n_heads=8, index_topk=64)
+GEMMA = dict(hidden_activation="gelu_pytorch_tanh", query_pre_attn_scalar=32)
+MAMBA = dict(mamba_n_heads=16, mamba_d_head=64, mamba_n_groups=1, mamba_d_state=16, mamba_d_conv=4, mamba_expand=2)
+VISION = dict(depth=2, hidden_size=32, intermediate_size=64, num_heads=8, in_channels=3, patch_size=4,
+              spatial_merge_size=2, temporal_patch_size=2, out_hidden_size=64, hidden_act="gelu_pytorch_tanh")
+TOKENS = dict(image_token_id=990, video_token_id=991, vision_start_token_id=992, vision_end_token_id=993)
+
+
+def seeing(architecture, model_type, vision, text, **more):
+    """A model that sees: its text part in a configuration of its own."""
+    tied = {} if model_type == "gemma3" else {"tie_word_embeddings": True}  # Gemma's do not say it
+    text = {**COMMON, "model_type": model_type + "_text", **text}
+    text.pop("tie_word_embeddings")
+    return lambda: saved({**more, **tied, "architectures": [architecture], "model_type": model_type,
+                          "text_config": {**text, **tied}, "vision_config": vision})
+
+
+FAMILIES = {
+    "qwen2": wide("Qwen2ForCausalLM", "qwen2", num_key_value_heads=2, vocab_size=1003, tie_word_embeddings=True),
+    "qwen2_heads": wide("Qwen2ForCausalLM", "qwen2", num_attention_heads=14, num_key_value_heads=2, hidden_size=448),
+    "llama_bias": of("LlamaForCausalLM", "llama", attention_bias=True, mlp_bias=True, tie_word_embeddings=True),
+    "mistral": of("MistralForCausalLM", "mistral", sliding_window=64),
+    "ministral3": of("Ministral3ForCausalLM", "ministral3",
+                     rope_parameters={"rope_type": "default", "rope_theta": 10000.0}),
+    "mixtral": of("MixtralForCausalLM", "mixtral", num_local_experts=8, num_experts_per_tok=2, sliding_window=None),
+    "qwen2_moe": wide("Qwen2MoeForCausalLM", "qwen2_moe", **{**MOE, "decoder_sparse_step": 2}, num_hidden_layers=4,
+                      shared_expert_intermediate_size=96),
+    "qwen3_moe_mixed": of("Qwen3MoeForCausalLM", "qwen3_moe", **{**MOE, "mlp_only_layers": [0]},
+                          tie_word_embeddings=True),
+    "phi3": wide("Phi3ForCausalLM", "phi3"),
+    "phimoe": wide("PhimoeForCausalLM", "phimoe", num_local_experts=8, num_experts_per_tok=2, attention_bias=True,
+                   lm_head_bias=True, sliding_window=None),
+    "gemma": of("GemmaForCausalLM", "gemma", ("tie_word_embeddings",), **GEMMA),
+    "gemma2": of("Gemma2ForCausalLM", "gemma2", ("tie_word_embeddings",), **GEMMA),
+    "gemma3_multi": seeing(
+        "Gemma3ForConditionalGeneration", "gemma3",
+        dict(model_type="siglip_vision_model", hidden_size=32, intermediate_size=64, num_hidden_layers=1,
+             num_attention_heads=4, image_size=32, patch_size=8),
+        dict(GEMMA, sliding_window=64, layer_types=["sliding_attention", "full_attention"],
+             rope_local_base_freq=10000.0),
+        mm_tokens_per_image=4, image_token_index=990, boi_token_index=991, eoi_token_index=992),
+    "olmo2": of("Olmo2ForCausalLM", "olmo2"),
+    "olmo3": of("Olmo3ForCausalLM", "olmo3", sliding_window=64),
+    "olmoe": wide("OlmoeForCausalLM", "olmoe", num_experts=8, num_experts_per_tok=2),
+    "olmoe_mha": wide("OlmoeForCausalLM", "olmoe", num_experts=8, num_experts_per_tok=2, num_key_value_heads=16),
+    "granite": wide("GraniteForCausalLM", "granite", tie_word_embeddings=True),
+    "granitemoe": wide("GraniteMoeForCausalLM", "granitemoe", num_local_experts=8, num_experts_per_tok=2),
+    "granitemoehybrid": wide("GraniteMoeHybridForCausalLM", "granitemoehybrid", num_local_experts=8,
+                             num_experts_per_tok=2, shared_intermediate_size=96, layer_types=["mamba", "attention"],
+                             **MAMBA),
+    "smollm3": wide("SmolLM3ForCausalLM", "smollm3", no_rope_layers=[1, 0], tie_word_embeddings=True),
+    "seed_oss": of("SeedOssForCausalLM", "seed_oss", attention_bias=True),
+    "ernie4_5": of("Ernie4_5ForCausalLM", "ernie4_5", use_bias=False),
+    "arcee": of("ArceeForCausalLM", "arcee", hidden_act="relu2"),
+    "hunyuan_v1_dense": of("HunYuanDenseV1ForCausalLM", "hunyuan_v1_dense"),
+    "exaone4": of("Exaone4ForCausalLM", "exaone4", sliding_window=None, layer_types=["full_attention"] * 2),
+    "cohere2": wide("Cohere2ForCausalLM", "cohere2", ("tie_word_embeddings",), sliding_window=64, layer_norm_eps=1e-5,
+                    logit_scale=0.25),
+    "nemotron": of("NemotronForCausalLM", "nemotron", hidden_act="relu2", norm_eps=1e-5),
+    "glm": of("GlmForCausalLM", "glm", attention_bias=True, partial_rotary_factor=0.5),
+    "glm4": of("Glm4ForCausalLM", "glm4", attention_bias=True, partial_rotary_factor=0.5),
+    "glm4_moe_lite": of("Glm4MoeLiteForCausalLM", "glm4_moe_lite", ("head_dim",), **MLA),
+    "deepseek_v2": of("DeepseekV2ForCausalLM", "deepseek_v2", ("head_dim",),
+                      **{**MLA, "n_shared_experts": 2, "topk_method": "group_limited_greedy",
+                         "scoring_func": "softmax"}),
+    "deepseek_v32": of("DeepseekV32ForCausalLM", "deepseek_v32", ("head_dim",), **MLA, **INDEXER),
+    "glm_moe_dsa": of("GlmMoeDsaForCausalLM", "glm_moe_dsa", ("head_dim",), **{**MLA, "n_group": 1}, **INDEXER),
+    "qwen3_vl": seeing("Qwen3VLForConditionalGeneration", "qwen3_vl",
+                       dict(VISION, model_type="qwen3_vl", num_position_embeddings=64, deepstack_visual_indexes=[0]),
+                       dict(rope_scaling={"rope_type": "default", "mrope_section": [8, 4, 4],
+                                          "mrope_interleaved": True}), **TOKENS),
+    "qwen3_5": seeing("Qwen3_5ForConditionalGeneration", "qwen3_5",
+                      dict(VISION, model_type="qwen3_5", num_position_embeddings=64),
+                      dict(num_hidden_layers=4, num_key_value_heads=2,
+                           layer_types=["linear_attention"] * 3 + ["full_attention"], linear_num_key_heads=8,
+                           linear_num_value_heads=16, linear_key_head_dim=16, linear_value_head_dim=16,
+                           linear_conv_kernel_dim=4,
+                           rope_parameters={"rope_type": "default", "rope_theta": 10000.0,
+                                            "partial_rotary_factor": 0.25, "mrope_section": [2, 1, 1],
+                                            "mrope_interleaved": True}), **TOKENS),
+    "qwen2_5_vl": wide("Qwen2_5_VLForConditionalGeneration", "qwen2_5_vl",
+                       rope_scaling={"rope_type": "default", "mrope_section": [8, 4, 4]}, **TOKENS,
+                       vision_config=dict({k: v for k, v in VISION.items() if k != "in_channels"}, in_chans=3,
+                                          model_type="qwen2_5_vl", hidden_act="silu", out_hidden_size=512,
+                                          fullatt_block_indexes=[1], window_size=16, tokens_per_second=2)),
+}
