@@ -97,11 +97,20 @@ typedef enum xfer_lane {
 
 /** Flags of a plan. */
 enum {
-  XFER_PLAN_VERIFY = 1 /**< Each run ends with a digest of what its sources and its destinations
+  XFER_PLAN_VERIFY = 1, /**< Each run ends with a digest of what its sources and its destinations
                             hold, at the cost of reading both once more where they lie;
                             xfer_plan_wait() compares them, and replicas of sources among each
                             other. Of a tensor that is converted replicas
                             alone are compared. Not of an exchange. */
+  XFER_PLAN_STAGED = 2  /**< All of a run is received into staging memory of the plan's, as much as
+                            this rank's destinations take; xfer_plan_wait() writes it into the
+                            destinations once every rank has everything, and with XFER_PLAN_VERIFY
+                            once digests agree. So what fails before leaves destinations as they
+                            were, whole and of the version before, and the report says 0 for `torn`;
+                            1 only where the writing itself failed. Until the wait destinations are
+                            the old ones; nobody may use them while it writes. Not of an exchange.
+                            The memory is there from commit to release, apart from
+                            max_staging_bytes; xfer_comm_set_staging() may give it. */
 };
 
 /** Options of a plan; zero is the default in every field. The same on every rank. */

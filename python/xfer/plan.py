@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 __all__ = ["Conversion", "Plan", "PlanOptions", "redistribute"]
 
-_VERIFY = 1
+_FLAGS = {"verify": 1, "staged": 2}
 _SIDES = {"src": 0, "dst": 1}
 _SCALES = {"f32": 0, "pow2": 1, "ue8m0": 2, "mx": 3}
 _LANES = {"auto": 0, "direct": 1, "packed": 2, "broadcast": 3}
@@ -77,7 +77,8 @@ class PlanOptions(TypedDict, total=False):
     max_staging_bytes: upper bound on staging memory per rank. window_bytes: most bytes per peer and round.
     link_bytes_per_s, message_ns: for predicting. timeout_ms: deadline of every wait. lane: "auto", "direct", "packed"
     or "broadcast". ranks_per_domain: ranks r with equal r // ranks_per_domain are near each other. verify: each run
-    ends with a digest of what sources and destinations hold, which wait() compares.
+    ends with a digest of what sources and destinations hold, which wait() compares. staged: destinations are written by
+    wait(), once every rank has everything, so that a failed run leaves the old ones whole; takes as much memory as they.
     """
 
     max_staging_bytes: int
@@ -89,6 +90,7 @@ class PlanOptions(TypedDict, total=False):
     ranks_per_domain: int
     flags: int
     verify: bool
+    staged: bool
 
 
 def options_struct(options: PlanOptions) -> Any:
@@ -101,8 +103,8 @@ def options_struct(options: PlanOptions) -> Any:
             if value not in _LANES:
                 raise ValueError(f"there is no lane {value!r}: it is one of {', '.join(_LANES)}")
             value = _LANES[str(value)]
-        if key == "verify":
-            key, value = "flags", struct.flags | (_VERIFY if value else 0)
+        if key in _FLAGS:
+            key, value = "flags", struct.flags | (_FLAGS[key] if value else 0)
         setattr(struct, key, value)
     return struct
 

@@ -87,9 +87,18 @@ static xfer_status bind_side(xfi_bound *bound, const xfer_view *view, const xfi_
   return bind_part(bound, view, &s, shape, what);
 }
 
+xfer_status xfi_bind_shadow(const xfer_plan *plan, size_t tensor, void *memory)
+{
+  const xfer_view dense = xfer_view_dense(memory);
+
+  return bind_side(&plan->bindings[tensor]->shadow, &dense, xfi_plan_class(plan->moves, tensor),
+                   plan->moves->rank, false, plan->moves->tensors[tensor].name);
+}
+
 void xfi_binding_destroy(xfi_binding *binding)
 {
   if (binding == NULL) return;
+  xfi_bound_clear(&binding->shadow);
   xfi_bound_clear(&binding->src);
   xfi_bound_clear(&binding->dst);
   xfi_free(binding);

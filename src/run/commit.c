@@ -20,6 +20,7 @@ void xfi_run_drop_lanes(xfer_plan *plan)
   xfi_direct_destroy(plan->direct);
   xfi_pipeline_destroy(plan->pipeline, plan);
   xfi_verify_destroy(plan->verify, plan->device);
+  xfi_shadow_destroy(plan);
   if (plan->quant != NULL) xfi_quant_drop(plan->quant);
   xfi_free(plan->allocations);
   plan->verify = NULL;
@@ -64,9 +65,9 @@ static int by_base(const void *a, const void *b)
 }
 
 /* Those of one view of tensor t. */
-static xfer_status note_view(xfer_plan *plan, size_t *capacity, size_t t, bool source)
+static xfer_status note_view(xfer_plan *plan, size_t *capacity, size_t t, const xfi_bound *b)
 {
-  const xfi_bound *b = source ? xfi_run_src(plan, t) : xfi_run_dst(plan, t);
+  const bool source = b == xfi_run_src(plan, t);
   const xfi_class *cls = xfi_plan_class(plan->moves, t);
   const int elem_bytes = (source ? cls->src : cls->dst)->elem_bytes;
   xfer_status st = XFER_OK;
@@ -92,8 +93,9 @@ static xfer_status note_allocations(xfer_plan *plan)
 
   for (size_t t = 0; t < plan->moves->n_tensors; t++) {
     if (plan->bindings[t] == NULL) continue;
-    XFI_TRY(note_view(plan, &capacity, t, true));
-    XFI_TRY(note_view(plan, &capacity, t, false));
+    XFI_TRY(note_view(plan, &capacity, t, xfi_run_src(plan, t)));
+    XFI_TRY(note_view(plan, &capacity, t, &plan->bindings[t]->dst));
+    XFI_TRY(note_view(plan, &capacity, t, &plan->bindings[t]->shadow));
   }
   if (plan->n_allocations == 0) goto done;
   qsort(plan->allocations, plan->n_allocations, sizeof *plan->allocations, by_base);
@@ -111,6 +113,7 @@ static xfer_status commit_local(xfer_plan *plan)
   xfer_status st = XFER_OK;
 
   XFI_TRY(xfi_bindings_check(plan));
+  XFI_TRY(xfi_shadow_create(plan));
   XFI_TRY(note_allocations(plan));
   XFI_TRY(xfi_quant_prepare(plan));
   XFI_TRY(xfi_local_create(&plan->local, plan));

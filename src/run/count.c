@@ -155,7 +155,7 @@ xfer_status xfi_count_add(xfi_counted *list, const xfer_plan *plan, size_t tenso
 
   if (b == NULL) return XFER_OK; /* this rank has none of it */
   src.bound = &b->src;
-  dst.bound = &b->dst;
+  dst.bound = what == XFI_COUNT_DST ? &b->dst : xfi_run_dst(plan, tensor);
   if (what == XFI_COUNT_SRC) return count_side(src, rank, ordinal);
   if (what == XFI_COUNT_DST) return count_side(dst, rank, ordinal);
   if (cls->conversion != 0 && what == XFI_COUNT_MOVED) return XFER_OK; /* it is meant to differ */

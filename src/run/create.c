@@ -17,8 +17,8 @@ static xfer_status fill_options(xfer_plan_options *o, const xfi_device *device)
   xfer_status st = XFER_OK;
 
   XFI_CHECK(o->lane <= XFER_LANE_BROADCAST, XFER_ERR_ARG, "plan option lane is %u", o->lane);
-  XFI_CHECK((o->flags & ~(uint32_t)XFER_PLAN_VERIFY) == 0, XFER_ERR_UNSUPPORTED,
-            "plan option flags is %#x", o->flags);
+  XFI_CHECK((o->flags & ~(uint32_t)(XFER_PLAN_VERIFY | XFER_PLAN_STAGED)) == 0,
+            XFER_ERR_UNSUPPORTED, "plan option flags is %#x", o->flags);
   XFI_CHECK(o->reserved == 0, XFER_ERR_UNSUPPORTED, "plan option reserved is %#x", o->reserved);
   XFI_CHECK(o->window_bytes <= XFI_MESSAGE_BYTES, XFER_ERR_ARG,
             "plan option window_bytes is %llu, above 1 GiB", (unsigned long long)o->window_bytes);
@@ -187,8 +187,8 @@ xfer_status xfi_run_create_exchange(xfer_plan **plan, xfi_plans *of, xfer_status
   xfer_plan *p = NULL;
 
   XFI_TRY(begin(&p, of, &checked, options));
-  if (checked == XFER_OK && (p->options.flags & XFER_PLAN_VERIFY) != 0) {
-    xfi_set_error("an exchange has no digests: its arrays are those of two ranks each");
+  if (checked == XFER_OK && p->options.flags != 0) {
+    xfi_set_error("an exchange has no flags: its arrays are those of two ranks each");
     checked = XFER_ERR_UNSUPPORTED;
   }
   if (checked == XFER_OK) checked = xfi_operations_sort(ops);

@@ -24,9 +24,9 @@ bool xfi_rebind_keeps(const xfer_plan *plan, size_t tensor, const xfi_binding *f
   const int elem_bytes = xfi_plan_class(plan->moves, tensor)->src->elem_bytes;
 
   /* Where broadcasts are in place is settled by all ranks. */
-  return plan->moves->n_broadcast == 0 && xfi_bound_is_alike(&old->src, &fresh->src) &&
-         xfi_bound_is_alike(&old->dst, &fresh->dst) && is_known(plan, &fresh->src, elem_bytes) &&
-         is_known(plan, &fresh->dst, elem_bytes);
+  return plan->moves->n_broadcast == 0 && !xfi_run_is_staged(plan) &&
+         xfi_bound_is_alike(&old->src, &fresh->src) && xfi_bound_is_alike(&old->dst, &fresh->dst) &&
+         is_known(plan, &fresh->src, elem_bytes) && is_known(plan, &fresh->dst, elem_bytes);
 }
 
 /* Marks what a bound view lies in. */

@@ -167,11 +167,15 @@ static void leave(xfer_plan *plan)
     if (xfi_run_record(plan->device, plan->pipeline->ended[i], plan->pipeline->streams[i]) !=
             XFER_OK ||
         dev->event_sync(plan->device, plan->pipeline->ended[i], xfi_deadline_after(XFI_LEAVE_MS)) !=
-            XFER_OK)
+            XFER_OK) {
       xfi_staging_lose(plan->of);
+      xfi_shadow_lose(plan);
+    }
   }
-  if (xfi_direct_leave(plan->direct, plan) != XFER_OK)
+  if (xfi_direct_leave(plan->direct, plan) != XFER_OK) {
     snprintf(left, sizeof left, "; %s", xfi_last_error());
+    xfi_shadow_lose(plan);
+  }
   xfi_set_error("%.300s%.200s", why, left);
 }
 
@@ -324,6 +328,8 @@ xfer_status xfi_run_wait(xfer_plan *plan, uint64_t timeout_ms)
   if (xfi_quant_asks(plan) != NULL) mine = end_asks(xfi_quant_asks(plan), mine);
   if (mine != XFER_OK) leave(plan);
   st = agree_on_run(plan, mine, agreement_deadline(plan, deadline));
+  if (st == XFER_OK && xfi_run_is_staged(plan))
+    st = xfi_shadow_write(plan, agreement_deadline(plan, deadline));
   if (st == XFER_OK) {
     complete(plan);
     goto done;
@@ -398,17 +404,24 @@ void xfi_run_report(const xfer_plan *plan, xfer_plan_report_data *r)
   r->bound_bytes = r->wire_bytes > r->out_bytes ? r->wire_bytes : r->out_bytes;
   r->predicted_ns = predict_ns(plan, r);
   r->committed_version = plan->version;
-  r->torn = plan->n_begun != plan->n_complete || plan->state == XFI_TORN;
+  r->torn = xfi_run_is_staged(plan) ? plan->is_half_written
+                                    : plan->n_begun != plan->n_complete || plan->state == XFI_TORN;
   r->converted_tensors = m->n_converted;
   if (plan->direct != NULL) r->direct_bytes = xfi_direct_bytes(plan->direct);
   if (plan->pipeline == NULL) return;
   r->packed_bytes = plan->pipeline->sent_bytes;
   r->n_rounds = plan->pipeline->n_rounds;
-  r->staging_bytes = plan->pipeline->staging_bytes;
+  r->staging_bytes = plan->pipeline->staging_bytes + xfi_shadow_bytes(plan);
 }
 
 xfer_status xfi_run_full_report(const xfer_plan *plan, xfer_plan_report_data *r)
 {
+  xfer_status st = XFER_OK;
+
   xfi_run_report(plan, r);
-  return plan->pipeline == NULL ? xfi_pipeline_foresee(&r->staging_bytes, plan) : XFER_OK;
+  if (plan->pipeline != NULL) return XFER_OK;
+  XFI_TRY(xfi_pipeline_foresee(&r->staging_bytes, plan));
+  r->staging_bytes += xfi_shadow_bytes(plan);
+done:
+  return st;
 }

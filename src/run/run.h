@@ -9,7 +9,8 @@
  * - pipeline.c: streams to and from ranks that share memory (channels.c); steps of gather, message,
  *   scatter through staging slots, made of packed rounds (packed.c) and of broadcasts
  *   (broadcast_list.c, broadcast.c);
- * - count.c, verify.c: digests of what sources and destinations hold.
+ * - count.c, verify.c: digests of what sources and destinations hold;
+ * - shadow.c: what the lanes of a staged plan write in place of destinations.
  *
  * run.c starts them and waits; what may be called when is in state.c. All of it is written over the
  * tables of device.h and comm.h.
@@ -30,6 +31,7 @@
 typedef struct xfi_binding {
   xfi_bound src;
   xfi_bound dst;
+  xfi_bound shadow; /* what lanes write in place of dst; not set: dst */
 } xfi_binding;
 
 /* What a rank says of a run when it waits for it. */
@@ -42,6 +44,7 @@ typedef struct xfi_run_word {
 
 typedef struct xfi_direct xfi_direct;
 typedef struct xfi_quant xfi_quant;
+typedef struct xfi_shadow xfi_shadow;
 typedef struct xfi_verify xfi_verify;
 
 struct xfer_plan {
@@ -52,7 +55,7 @@ struct xfer_plan {
   xfi_device *device;        /* likewise */
   uint64_t number;           /* among them, the same on every rank */
   xfer_plan *next;           /* with slots in their block; see staging.h */
-  bool is_staged;            /* it is in that list */
+  bool has_slots;            /* it is in that list */
 
   xfi_binding **bindings; /* [n_tensors]; NULL where nothing is bound */
   uint32_t (*ends)[2];    /* of an exchange: see xfi_op_tensors; NULL: it is none */
@@ -68,6 +71,7 @@ struct xfer_plan {
   uint64_t n_complete;
   xfer_status run_status; /* what enqueuing it came to */
   xfi_deadline run_ends;  /* its deadline */
+  bool is_half_written;   /* of a staged plan: destinations may be torn */
   bool is_sent;           /* all of its messages are in the comm's hands */
   xfi_run_word *words;    /* [size of the comm] for wait, which allocates nothing */
 
@@ -75,6 +79,7 @@ struct xfer_plan {
   xfi_direct *direct;
   xfi_pipeline *pipeline;
   xfi_verify *verify; /* NULL: runs are not verified */
+  xfi_shadow *shadow; /* NULL: lanes write into the destinations */
   xfi_event *started; /* on the caller's stream */
   xfi_event *finished;
   bool keeps_lanes; /* they serve what was bound since the commit too, at other addresses */
@@ -169,9 +174,17 @@ static inline const xfi_bound *xfi_run_src(const xfer_plan *plan, size_t tensor)
   return &plan->bindings[tensor]->src;
 }
 
+/* Where the lanes write it. */
 static inline const xfi_bound *xfi_run_dst(const xfer_plan *plan, size_t tensor)
 {
-  return &plan->bindings[tensor]->dst;
+  const xfi_binding *b = plan->bindings[tensor];
+
+  return b->shadow.is_set ? &b->shadow : &b->dst;
+}
+
+static inline bool xfi_run_is_staged(const xfer_plan *plan)
+{
+  return (plan->options.flags & XFER_PLAN_STAGED) != 0;
 }
 
 /* ---- convert.c ---- */
@@ -209,6 +222,8 @@ xfer_status xfi_quant_start(const xfer_plan *plan, xfer_stream stream);
 /* ---- bind.c ---- */
 
 void xfi_binding_destroy(xfi_binding *binding);
+/* A dense shadow of a tensor's destination. */
+xfer_status xfi_bind_shadow(const xfer_plan *plan, size_t tensor, void *memory);
 /* Every part that is not empty is bound, and no destinations overlap. */
 xfer_status xfi_bindings_check(const xfer_plan *plan);
 
@@ -216,6 +231,18 @@ xfer_status xfi_bindings_check(const xfer_plan *plan);
 
 /* Give back all that commit made. */
 void xfi_run_drop_lanes(xfer_plan *plan);
+
+/* ---- shadow.c ---- */
+
+/* Shadows of all destinations, where the plan is staged; what it made is the plan's, whatever it
+ * returns. */
+xfer_status xfi_shadow_create(xfer_plan *plan);
+void xfi_shadow_destroy(xfer_plan *plan);
+uint64_t xfi_shadow_bytes(const xfer_plan *plan);
+/* Something of a run that failed may still write there: leave them to it. */
+void xfi_shadow_lose(xfer_plan *plan);
+/* Of a run that is complete on all ranks: write the destinations. Collective. */
+xfer_status xfi_shadow_write(xfer_plan *plan, xfi_deadline deadline);
 
 /* ---- rebind.c ---- */
 

@@ -5,7 +5,7 @@
 #include "error.h"
 #include "run.h"
 
-static xfer_status take_block(char **block, const xfi_plans *s, size_t n_bytes)
+xfer_status xfi_staging_take(char **block, const xfi_plans *s, size_t n_bytes)
 {
   xfer_status st = XFER_OK;
   xfi_allocation found;
@@ -31,15 +31,20 @@ done:
   return st;
 }
 
+void xfi_staging_give(const xfi_plans *s, char *block, const xfi_giver *from)
+{
+  if (s->comm->holds_memory)
+    xfi_abandon(block);
+  else if (from->free == NULL)
+    s->device->ops->free(s->device, block);
+  else
+    from->free(from->context, block);
+}
+
 static void give_block(xfi_plans *s)
 {
   if (s->slots == NULL) return;
-  if (s->comm->holds_memory)
-    xfi_abandon(s->slots);
-  else if (s->from.free == NULL)
-    s->device->ops->free(s->device, s->slots);
-  else
-    s->from.free(s->from.context, s->slots);
+  xfi_staging_give(s, s->slots, &s->from);
   s->slots = NULL;
   s->n_bytes = 0;
 }
@@ -62,7 +67,7 @@ static xfer_status grow(xfi_plans *s, size_t n_bytes)
   char *block = NULL;
 
   XFI_TRY(await_runs(s));
-  XFI_TRY(take_block(&block, s, n_bytes));
+  XFI_TRY(xfi_staging_take(&block, s, n_bytes));
   give_block(s);
   s->slots = block;
   s->n_bytes = n_bytes;
@@ -87,7 +92,7 @@ xfer_status xfi_staging_join(xfer_plan *plan, xfi_pipeline *p)
   p->slots = s->slots;
   plan->next = s->first;
   s->first = plan;
-  plan->is_staged = true;
+  plan->has_slots = true;
 done:
   return st;
 }
@@ -97,11 +102,11 @@ void xfi_staging_leave(xfer_plan *plan)
   xfi_plans *s = plan->of;
   xfer_plan **at = &s->first;
 
-  if (!plan->is_staged) return;
+  if (!plan->has_slots) return;
   while (*at != plan)
     at = &(*at)->next;
   *at = plan->next;
-  plan->is_staged = false;
+  plan->has_slots = false;
   if (s->last == plan) s->last = NULL;
   if (s->first == NULL) give_block(s);
 }
@@ -111,7 +116,7 @@ xfi_event *xfi_staging_turn(xfer_plan *plan)
   xfi_plans *s = plan->of;
   const xfer_plan *before = s->last;
 
-  if (!plan->is_staged) return NULL;
+  if (!plan->has_slots) return NULL;
   s->last = plan;
   return before != NULL && before != plan ? before->finished : NULL;
 }
@@ -128,5 +133,5 @@ void xfi_staging_lose(xfi_plans *s)
 
 bool xfi_staging_is_lost(const xfer_plan *plan)
 {
-  return plan->is_staged && plan->pipeline->slots == NULL;
+  return plan->has_slots && plan->pipeline->slots == NULL;
 }

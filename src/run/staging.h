@@ -33,6 +33,10 @@ typedef struct xfi_plans {
   xfer_plan *last;  /* whose run used them last; NULL: none */
 } xfi_plans;
 
+/* Memory from whoever gives it now, and back to who gave it; what a transport may still touch is
+ * left to it. */
+xfer_status xfi_staging_take(char **block, const xfi_plans *plans, size_t n_bytes);
+void xfi_staging_give(const xfi_plans *plans, char *block, const xfi_giver *from);
 /* Slots for a pipeline of the plan's that is not the plan's yet. */
 xfer_status xfi_staging_join(xfer_plan *plan, xfi_pipeline *pipeline);
 /* It needs none any more; nothing of its runs is under way. The last one gives the block back. */

@@ -40,7 +40,7 @@ static const cell table[XFI_N_CALLS][XFI_N_STATES] =
                 [XFI_COMMITTED] = {NULL, {XFI_RUNNING, XFI_RUNNING, XFI_REFUSED}},
                 [XFI_RUNNING] = {IN_FLIGHT, {XFI_RUNNING, XFI_RUNNING, XFI_RUNNING}},
                 [XFI_REFUSED] = {NULL, {XFI_RUNNING, XFI_RUNNING, XFI_REFUSED}},
-                [XFI_TORN] = {"the last run failed and left destinations torn: call "
+                [XFI_TORN] = {"the last run failed and may have left destinations torn: call "
                               "xfer_plan_commit() before the next",
                               {XFI_TORN, XFI_TORN, XFI_TORN}},
             },

@@ -46,6 +46,12 @@ typedef struct point {
   meeting_place *first, *second;
 } point;
 
+/* Half of the points: there destinations stay whole, the old ones or the new ones. */
+static bool is_staged(const point *p)
+{
+  return p->victim % 2 != 0;
+}
+
 static long until_signal = -1;
 static const point *now;
 
@@ -102,7 +108,7 @@ static void play(const point *p, int rank)
   input_create(&in, rank);
   in.options.lane = p->lane;
   in.options.window_bytes = 32;
-  in.options.flags = XFER_PLAN_VERIFY;
+  in.options.flags = XFER_PLAN_VERIFY | (is_staged(p) ? XFER_PLAN_STAGED : 0);
   in.options.timeout_ms = p->signal == SIGSTOP ? DEADLINE_MS : 20000;
   for (step s = CREATE; s < p->at; s++) {
     expect(take(s, &plan, &in, comm) == XFER_OK);
@@ -161,6 +167,7 @@ static bool is_right(const point *p)
     good = good && (o->st == XFER_OK || seen->hit);
     good = good && (p->at > COMMIT || seen->untouched[r]);
     good = good && (p->at < RUN_AND_WAIT || o->st != XFER_OK || seen->delivered[r]);
+    good = good && (!is_staged(p) || seen->untouched[r] || seen->delivered[r]);
     good = good && (r == p->victim || seen->ms[r] < DEADLINE_MS + LEAVE_MS + SLACK_MS);
     good = good && (!seen->hit || r == p->victim || seen->went_on[r]);
   }

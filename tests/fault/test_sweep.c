@@ -41,6 +41,12 @@ typedef struct point {
   const char *call; /* that failed; NULL: there were fewer */
 } point;
 
+/* Half of the points: there destinations stay whole, the old ones or the new ones. */
+static bool is_staged(const point *p)
+{
+  return p->victim % 2 != 0;
+}
+
 static void play(int rank, void *context)
 {
   point *p = context;
@@ -51,7 +57,7 @@ static void play(int rank, void *context)
   input_create(&in, rank);
   in.options.lane = p->lane;
   in.options.window_bytes = 32;
-  in.options.flags = XFER_PLAN_VERIFY;
+  in.options.flags = XFER_PLAN_VERIFY | (is_staged(p) ? XFER_PLAN_STAGED : 0);
   for (step s = CREATE; s < p->at; s++) {
     expect(take(s, &plan, &in, p->comms[rank]) == XFER_OK);
     if (s == CREATE) expect(input_bind(&in, plan) == XFER_OK);
@@ -81,6 +87,7 @@ static bool is_right(const point *p)
       good = good && o->st != XFER_ERR_TIMEOUT && o->st != XFER_ERR_INTERNAL && o->text[0] != '\0';
     good = good && (p->at > COMMIT || p->untouched[r]);
     good = good && (p->at < RUN_AND_WAIT || o->st != XFER_OK || p->delivered[r]);
+    good = good && (!is_staged(p) || p->untouched[r] || p->delivered[r]);
   }
   return good && (n_failed == 0 || n_failed == N_RANKS);
 }

@@ -159,7 +159,7 @@ void check_report_after(worker *w, const xfer_plan *plan, uint64_t version)
   if (!worked(w, xfer_plan_report(plan, &rep), "report")) return;
   check_figure(w, "committed_version", rep.committed_version, version);
   check_figure(w, "torn", rep.torn, 0);
-  if (!w->p->null_options && o->max_staging_bytes != 0 &&
+  if (!w->p->null_options && o->max_staging_bytes != 0 && (o->flags & XFER_PLAN_STAGED) == 0 &&
       rep.staging_bytes > o->max_staging_bytes) {
     wrong(w, "staging_bytes %llu above the cap", (unsigned long long)rep.staging_bytes);
   }

@@ -484,7 +484,8 @@ void problem_random(problem *p, uint64_t seed, uint64_t number)
   random_mischief(&r, p);
   r = rng_of(seed, number, 1); /* of its own: problems of before stay as they were */
   random_changes(&r, p);
-  if (!p->null_options && number % 4 == 1) p->options.flags = XFER_PLAN_VERIFY;
+  if (!p->null_options && number % 4 == 1) p->options.flags |= XFER_PLAN_VERIFY;
+  if (!p->null_options && number % 8 < 2) p->options.flags |= XFER_PLAN_STAGED;
 }
 
 void problem_free(problem *p)

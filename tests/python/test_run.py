@@ -51,7 +51,8 @@ def test_redistribute_takes_plain_arrays():
     on_ranks(4, work)
 
 
-def test_plan_runs_at_every_step_into_strided_and_pieced_memory():
+@pytest.mark.parametrize("options", [{}, {"staged": True, "verify": True}])
+def test_plan_runs_at_every_step_into_strided_and_pieced_memory(options):
     tensors = [
         ("rows", *xfer.parse_problem("f32[8,6] (2):S0 -> (2)@2,3:S1")),
         ("experts", *xfer.parse_problem("f32[4,3,5] (2):S0 -> (2)@2,3:S1b")),
@@ -59,7 +60,7 @@ def test_plan_runs_at_every_step_into_strided_and_pieced_memory():
 
     def work(comm):
         sources, targets = {}, {}
-        with xfer.Plan(comm, tensors, lane="packed", window_bytes=64) as plan:
+        with xfer.Plan(comm, tensors, lane="packed", window_bytes=64, **options) as plan:
             for i, (name, src, dst) in enumerate(tensors):
                 if comm.rank < 2:
                     sources[i] = np.zeros(src.local_shape(comm.rank), np.float32)
