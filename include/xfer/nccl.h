@@ -36,7 +36,8 @@ struct ncclComm;
  * over NCCL.
  *
  * Collective: all ranks of `nccl`, with nothing of theirs in flight on it.
- * Stream: none of the caller's; blocks until all ranks have come, at most 10 minutes.
+ * Stream: none of the caller's; blocks until all ranks have come, at most 10 minutes, but within
+ * `nccl` itself for as long as NCCL does, if that is a blocking one. Where one fails, all fail.
  * Threads: safe on different communicators.
  *
  * @param comm  Receives the comm; the caller owns it.
@@ -44,6 +45,7 @@ struct ncclComm;
  * @retval XFER_ERR_ARG      `nccl` is NULL or belongs to another device than the current one.
  * @retval XFER_ERR_COMM     NCCL failed; the text quotes it.
  * @retval XFER_ERR_CUDA     CUDA failed, or there is no device.
+ * @retval XFER_ERR_PEER     Another rank failed; the text quotes it.
  * @retval XFER_ERR_TIMEOUT  A rank did not come.
  * @since 0.1
  */
@@ -64,7 +66,7 @@ XFER_API XFER_MUST_CHECK xfer_status xfer_nccl_id(unsigned char id[XFER_NCCL_ID_
  * Make a comm from an id that every rank knows.
  *
  * Collective: all `size` ranks with the same id. An id serves for one comm.
- * Stream: none; blocks until all ranks have come, at most 10 minutes.
+ * Stream: none; blocks until all ranks have come, at most 10 minutes. Where one fails, all fail.
  * Threads: safe.
  *
  * @param comm  Receives the comm; the caller owns it.
@@ -74,6 +76,7 @@ XFER_API XFER_MUST_CHECK xfer_status xfer_nccl_id(unsigned char id[XFER_NCCL_ID_
  * @retval XFER_ERR_ARG      `rank` or `size` is out of range.
  * @retval XFER_ERR_COMM     NCCL failed; the text quotes it.
  * @retval XFER_ERR_CUDA     CUDA failed, or there is no device.
+ * @retval XFER_ERR_PEER     Another rank failed; the text quotes it.
  * @retval XFER_ERR_TIMEOUT  A rank did not come.
  * @since 0.1
  */

@@ -196,34 +196,46 @@ static const xfi_comm_ops gather_ops = {
     .abort = gather_abort,
 };
 
-xfer_status xfer_comm_create_cuda(xfer_comm **comm, xfer_all_gather_fn all_gather, void *context,
-                                  int rank, int size)
+/* Local: the transport, the device and the public comm around both. */
+static xfer_status assemble(xfer_comm **comm, const gather_comm *like)
 {
   xfer_status st = XFER_OK;
-  gather_comm *made = NULL;
+  gather_comm *made = xfi_calloc(1, sizeof *made);
   xfi_device *device = NULL;
 
-  XFI_CHECK(comm != NULL && all_gather != NULL, XFER_ERR_ARG, "comm or all_gather is NULL");
-  XFI_CHECK(size >= 1 && rank >= 0 && rank < size, XFER_ERR_ARG, "rank %d of %d", rank, size);
-  made = xfi_calloc(1, sizeof *made);
   XFI_CHECK(made != NULL, XFER_ERR_NOMEM, "a CUDA comm");
-  made->base = (xfi_comm){.ops = &gather_ops, .rank = rank, .size = size};
-  made->all_gather = all_gather;
-  made->context = context;
+  *made = *like;
   (void)pthread_mutex_init(&made->lock, NULL);
-  made->words = xfi_calloc(2 * (size_t)size, sizeof *made->words);
-  st = xfi_device_create_cuda(&device);
-  if (st == XFER_OK && made->words == NULL) {
-    xfi_set_error("a CUDA comm of %d ranks", size);
-    st = XFER_ERR_NOMEM;
-  }
-  /* A rank without a device would leave the others waiting in their first call. */
-  XFI_TRY(xfi_comm_agree(&made->base, st, xfi_deadline_after(INT64_MAX)));
+  made->words = xfi_calloc(2 * (size_t)like->base.size, sizeof *made->words);
+  XFI_CHECK(made->words != NULL, XFER_ERR_NOMEM, "a CUDA comm of %d ranks", like->base.size);
+  XFI_TRY(xfi_device_create_cuda(&device));
   XFI_TRY(xfi_comm_wrap(comm, &made->base, device));
   made = NULL;
   device = NULL;
 done:
   if (made != NULL) gather_destroy(&made->base);
   if (device != NULL) device->ops->destroy(device);
+  return st;
+}
+
+xfer_status xfer_comm_create_cuda(xfer_comm **comm, xfer_all_gather_fn all_gather, void *context,
+                                  int rank, int size)
+{
+  xfer_status st = XFER_OK;
+  xfer_comm *made = NULL;
+  gather_comm first = {.base = {.ops = &gather_ops, .rank = rank, .size = size},
+                       .all_gather = all_gather,
+                       .context = context};
+
+  XFI_CHECK(comm != NULL && all_gather != NULL, XFER_ERR_ARG, "comm or all_gather is NULL");
+  XFI_CHECK(size >= 1 && rank >= 0 && rank < size, XFER_ERR_ARG, "rank %d of %d", rank, size);
+  st = assemble(&made, &first);
+  /* A rank that has none would leave the others waiting in their first call. */
+  (void)pthread_mutex_init(&first.lock, NULL);
+  st = xfi_comm_agree(&first.base, st, xfi_deadline_after(INT64_MAX));
+  (void)pthread_mutex_destroy(&first.lock);
+  if (st != XFER_OK) xfer_comm_destroy(made);
+  if (st == XFER_OK) *comm = made;
+done:
   return st;
 }

@@ -1,4 +1,9 @@
-/* NCCL comms: made, borrowed from, given back. */
+/* NCCL comms: made, borrowed from, given back.
+ *
+ * A rank first makes what it needs to speak to others. What fails afterwards and before NCCL has
+ * joined the ranks is kept, told to all once they are joined, and ends the comm everywhere; a rank
+ * that cannot speak leaves the others to their deadline.
+ */
 #include "nccl_comm.h"
 
 #include "alloc.h"
@@ -7,6 +12,7 @@
 #include "xfer/nccl.h"
 
 #include <sched.h>
+#include <stdio.h>
 #include <string.h>
 #include <time.h>
 
@@ -17,7 +23,7 @@ static void nccl_destroy(xfi_comm *base)
   xfi_nccl_comm *comm = xfi_nccl_of(base);
 
   if (comm == NULL) return;
-  xfi_alarm_clear(comm->alarms, &comm->alarm);
+  if (comm->alarms != NULL) xfi_alarm_clear(comm->alarms, &comm->alarm);
   xfi_nccl_end(comm);
   (void)pthread_mutex_destroy(&comm->lock);
   if (comm->done != NULL) (void)cudaEventDestroy(comm->done);
@@ -49,57 +55,83 @@ static const xfi_comm_ops nccl_ops = {
     .check_data = xfi_nccl_check_data,
 };
 
-static xfer_status transport_create(xfi_comm **transport, xfi_alarms *alarms,
-                                    const ncclUniqueId *id, int rank, int size)
+/* Local: what this rank needs to speak, not connected yet. What it made is the caller's, whatever
+ * it returns. */
+static xfer_status control_create(xfi_nccl_comm **comm, int rank, int size)
 {
   xfer_status st = XFER_OK;
-  xfi_nccl_comm *made = NULL;
-  ncclConfig_t config = NCCL_CONFIG_INITIALIZER;
-  xfi_deadline deadline = xfi_deadline_after(CREATE_TIMEOUT_MS);
+  xfi_nccl_comm *made = xfi_calloc(1, sizeof *made);
 
-  made = xfi_calloc(1, sizeof *made);
+  *comm = made;
   XFI_CHECK(made != NULL, XFER_ERR_NOMEM, "an NCCL comm");
   made->base = (xfi_comm){.ops = &nccl_ops, .rank = rank, .size = size};
-  made->alarms = alarms;
   made->alarm.ring = xfi_nccl_ring;
   (void)pthread_mutex_init(&made->lock, NULL);
-  XFI_NCCL_CUDA_TRY(cudaGetDevice, (&made->ordinal));
-  XFI_NCCL_CUDA_TRY(cudaEventCreateWithFlags, (&made->done, cudaEventDisableTiming));
   XFI_NCCL_CUDA_TRY(cudaEventCreateWithFlags, (&made->control_done, cudaEventDisableTiming));
   XFI_NCCL_CUDA_TRY(cudaStreamCreateWithFlags, (&made->control_stream, cudaStreamNonBlocking));
   XFI_NCCL_CUDA_TRY(cudaMalloc, ((void **)&made->device_bytes, XFI_NCCL_CONTROL_BYTES));
   XFI_NCCL_CUDA_TRY(cudaHostAlloc,
                     ((void **)&made->host_bytes, XFI_NCCL_CONTROL_BYTES, cudaHostAllocDefault));
+done:
+  return st;
+}
+
+/* Local: the device, and the public comm around both, which owns `made` on success. */
+static xfer_status assemble(xfer_comm **comm, xfi_nccl_comm *made)
+{
+  xfer_status st = XFER_OK;
+  xfi_device *device = NULL;
+
+  XFI_NCCL_CUDA_TRY(cudaGetDevice, (&made->ordinal));
+  XFI_NCCL_CUDA_TRY(cudaEventCreateWithFlags, (&made->done, cudaEventDisableTiming));
+  XFI_TRY(xfi_device_create_cuda(&device));
+  XFI_TRY(xfi_comm_wrap(comm, &made->base, device));
+  made->alarms = device->alarms;
+  device = NULL;
+done:
+  if (device != NULL) device->ops->destroy(device);
+  return st;
+}
+
+/* All ranks: connect them for control. */
+static xfer_status join(xfi_nccl_comm *comm, const ncclUniqueId *id, xfi_deadline deadline)
+{
+  xfer_status st = XFER_OK;
+  ncclConfig_t config = NCCL_CONFIG_INITIALIZER;
+
   config.blocking = 0;
   config.commName = "xfer control";
   config.minCTAs = 1;
   config.maxCTAs = 1;
-  ncclResult_t result = ncclCommInitRankConfig(&made->control.handle, size, *id, rank, &config);
-  XFI_CHECK(made->control.handle != NULL, XFER_ERR_COMM, "ncclCommInitRankConfig: %s: %s",
+  ncclResult_t result =
+      ncclCommInitRankConfig(&comm->control.handle, comm->base.size, *id, comm->base.rank, &config);
+  XFI_CHECK(comm->control.handle != NULL, XFER_ERR_COMM, "ncclCommInitRankConfig: %s: %s",
             ncclGetErrorString(result), ncclGetLastError(NULL));
-  XFI_TRY(xfi_nccl_launched(&made->control, result, "ncclCommInitRankConfig", deadline));
-  *transport = &made->base;
-  made = NULL;
+  XFI_TRY(xfi_nccl_launched(&comm->control, result, "ncclCommInitRankConfig", deadline));
 done:
-  if (made != NULL) nccl_destroy(&made->base);
   return st;
 }
 
-static xfer_status comm_create(xfer_comm **comm, const ncclUniqueId *id, int rank, int size)
+/* Takes `made`, whatever comes of it. */
+static xfer_status comm_create(xfer_comm **comm, xfi_nccl_comm *made, const ncclUniqueId *id,
+                               xfi_deadline deadline)
 {
-  xfer_status st = XFER_OK;
-  xfi_device *device = NULL;
-  xfi_comm *transport = NULL;
+  xfer_comm *whole = NULL;
+  xfer_status st = assemble(&whole, made);
+  const xfer_status mine = st;
+  char why[XFI_ERROR_BYTES];
 
-  XFI_TRY(xfi_device_create_cuda(&device));
-  XFI_TRY(transport_create(&transport, device->alarms, id, rank, size));
-  XFI_TRY(xfi_comm_wrap(comm, transport, device));
-  transport = NULL;
-  device = NULL;
+  (void)snprintf(why, sizeof why, "%s", xfi_last_error());
+  XFI_TRY(join(made, id, deadline));
+  xfi_set_error("%s", why);
+  XFI_TRY(xfi_comm_agree(&made->base, mine, deadline));
+  *comm = whole;
+  return XFER_OK;
 done:
-  if (transport != NULL) transport->ops->destroy(transport);
-  if (device != NULL) device->ops->destroy(device);
-  return st;
+  if (mine != XFER_OK) xfi_set_error("%s", why); /* our own error goes first */
+  if (whole == NULL) nccl_destroy(&made->base);
+  xfer_comm_destroy(whole);
+  return mine != XFER_OK ? mine : st;
 }
 
 /* ---- makers ------------------------------------------------------------------------------- */
@@ -124,13 +156,18 @@ xfer_status xfer_comm_create_nccl_id(xfer_comm **comm, const unsigned char id[XF
                                      int rank, int size)
 {
   xfer_status st = XFER_OK;
+  xfi_nccl_comm *made = NULL;
+  const xfi_deadline deadline = xfi_deadline_after(CREATE_TIMEOUT_MS);
   ncclUniqueId copy;
 
   XFI_CHECK(comm != NULL && id != NULL, XFER_ERR_ARG, "comm or id is NULL");
   XFI_CHECK(size >= 1 && rank >= 0 && rank < size, XFER_ERR_ARG, "rank %d of %d", rank, size);
   memcpy(&copy, id, sizeof copy);
-  st = comm_create(comm, &copy, rank, size);
+  XFI_TRY(control_create(&made, rank, size));
+  st = comm_create(comm, made, &copy, deadline);
+  made = NULL;
 done:
+  if (made != NULL) nccl_destroy(&made->base);
   return st;
 }
 
@@ -140,11 +177,10 @@ typedef struct id_message {
   char valid[XFER_NCCL_ID_BYTES];
 } id_message;
 
-/* Wait for what is on `stream` and in the borrowed communicator. */
-static xfer_status borrowed_wait(ncclComm_t nccl, cudaEvent_t event)
+/* Wait for what is on the control stream and in the borrowed communicator. */
+static xfer_status borrowed_wait(ncclComm_t nccl, cudaEvent_t event, xfi_deadline deadline)
 {
   xfer_status st = XFER_OK;
-  xfi_deadline deadline = xfi_deadline_after(CREATE_TIMEOUT_MS);
   struct timespec pause = {.tv_sec = 0, .tv_nsec = PAUSE_NS};
   cudaError_t error = cudaErrorNotReady;
 
@@ -166,10 +202,9 @@ done:
 
 /* Until a group or call on a borrowed communicator, which may be non-blocking, has been launched.
  */
-static xfer_status borrowed_launched(ncclComm_t nccl, ncclResult_t result)
+static xfer_status borrowed_launched(ncclComm_t nccl, ncclResult_t result, xfi_deadline deadline)
 {
   xfer_status st = XFER_OK;
-  xfi_deadline deadline = xfi_deadline_after(CREATE_TIMEOUT_MS);
   ncclResult_t state = result;
 
   while (result == ncclInProgress || state == ncclInProgress) {
@@ -187,59 +222,68 @@ done:
 }
 
 /* Rank 0's message to everybody, over the borrowed communicator. */
-static xfer_status borrowed_broadcast(ncclComm_t nccl, id_message *message)
+static xfer_status borrowed_broadcast(ncclComm_t nccl, const xfi_nccl_comm *made,
+                                      id_message *message, xfi_deadline deadline)
 {
   xfer_status st = XFER_OK;
-  cudaStream_t stream = NULL;
-  cudaEvent_t event = NULL;
-  void *bytes = NULL;
+  char *bytes = made->device_bytes;
+  const cudaStream_t stream = made->control_stream;
 
-  XFI_NCCL_CUDA_TRY(cudaStreamCreateWithFlags, (&stream, cudaStreamNonBlocking));
-  XFI_NCCL_CUDA_TRY(cudaEventCreateWithFlags, (&event, cudaEventDisableTiming));
-  XFI_NCCL_CUDA_TRY(cudaMalloc, (&bytes, sizeof *message));
+  memcpy(made->host_bytes, message, sizeof *message);
   XFI_NCCL_CUDA_TRY(cudaMemcpyAsync,
-                    (bytes, message, sizeof *message, cudaMemcpyHostToDevice, stream));
+                    (bytes, made->host_bytes, sizeof *message, cudaMemcpyHostToDevice, stream));
   ncclResult_t result = ncclBroadcast(bytes, bytes, sizeof *message, ncclInt8, 0, nccl, stream);
-  XFI_TRY(borrowed_launched(nccl, result));
-  XFI_NCCL_CUDA_TRY(cudaEventRecord, (event, stream));
-  XFI_TRY(borrowed_wait(nccl, event));
+  XFI_TRY(borrowed_launched(nccl, result, deadline));
   XFI_NCCL_CUDA_TRY(cudaMemcpyAsync,
-                    (message, bytes, sizeof *message, cudaMemcpyDeviceToHost, stream));
-  XFI_NCCL_CUDA_TRY(cudaStreamSynchronize, (stream));
+                    (made->host_bytes, bytes, sizeof *message, cudaMemcpyDeviceToHost, stream));
+  XFI_NCCL_CUDA_TRY(cudaEventRecord, (made->control_done, stream));
+  XFI_TRY(borrowed_wait(nccl, made->control_done, deadline));
+  memcpy(message, made->host_bytes, sizeof *message);
 done:
-  /* After a missed deadline NCCL may still touch these: the caller's communicator holds them, so
-   * they are leaked. */
-  if (st != XFER_ERR_TIMEOUT) {
-    if (bytes != NULL) (void)cudaFree(bytes);
-    if (event != NULL) (void)cudaEventDestroy(event);
-    if (stream != NULL) (void)cudaStreamDestroy(stream);
-  }
+  return st;
+}
+
+/* What the communicator says of this rank. */
+static xfer_status borrowed_rank(ncclComm_t nccl, int *rank, int *size)
+{
+  xfer_status st = XFER_OK;
+  int ordinal = 0;
+  int current = 0;
+
+  XFI_NCCL_CUDA_TRY(cudaGetDevice, (&current));
+  ncclResult_t result = ncclCommUserRank(nccl, rank);
+  if (result == ncclSuccess) result = ncclCommCount(nccl, size);
+  if (result == ncclSuccess) result = ncclCommCuDevice(nccl, &ordinal);
+  XFI_CHECK(result == ncclSuccess, XFER_ERR_COMM, "the borrowed communicator: %s",
+            ncclGetErrorString(result));
+  XFI_CHECK(ordinal == current, XFER_ERR_ARG,
+            "the communicator's rank %d is on CUDA device %d; the current device is %d", *rank,
+            ordinal, current);
+done:
   return st;
 }
 
 xfer_status xfer_comm_create_nccl(xfer_comm **comm, struct ncclComm *nccl)
 {
   xfer_status st = XFER_OK;
+  const xfi_deadline deadline = xfi_deadline_after(CREATE_TIMEOUT_MS);
+  xfi_nccl_comm *made = NULL;
   id_message message = {.valid = {0}};
   int rank = 0;
   int size = 0;
-  int ordinal = 0;
-  int current = 0;
 
   XFI_CHECK(comm != NULL && nccl != NULL, XFER_ERR_ARG, "comm or nccl is NULL");
-  XFI_NCCL_CUDA_TRY(cudaGetDevice, (&current));
-  ncclResult_t result = ncclCommUserRank(nccl, &rank);
-  if (result == ncclSuccess) result = ncclCommCount(nccl, &size);
-  if (result == ncclSuccess) result = ncclCommCuDevice(nccl, &ordinal);
-  XFI_CHECK(result == ncclSuccess, XFER_ERR_COMM, "the borrowed communicator: %s",
-            ncclGetErrorString(result));
-  XFI_CHECK(ordinal == current, XFER_ERR_ARG,
-            "the communicator's rank %d is on CUDA device %d; the current device is %d", rank,
-            ordinal, current);
+  XFI_TRY(borrowed_rank(nccl, &rank, &size));
+  XFI_TRY(control_create(&made, rank, size));
   if (rank == 0 && ncclGetUniqueId(&message.id) == ncclSuccess) message.valid[0] = 1;
-  XFI_TRY(borrowed_broadcast(nccl, &message));
+  st = borrowed_broadcast(nccl, made, &message, deadline);
+  /* After a missed deadline the caller's communicator may still touch what was made. */
+  if (st == XFER_ERR_TIMEOUT) made = NULL;
+  XFI_TRY(st);
   XFI_CHECK(message.valid[0] == 1, XFER_ERR_COMM, "rank 0: ncclGetUniqueId failed");
-  st = comm_create(comm, &message.id, rank, size);
+  st = comm_create(comm, made, &message.id, deadline);
+  made = NULL;
 done:
+  if (made != NULL) nccl_destroy(&made->base);
   return st;
 }

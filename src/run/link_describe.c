@@ -81,7 +81,6 @@ static xfer_status put_address(blob *b, const void *pointer, size_t n_bytes, int
   told *t;
 
   XFI_TRY(find_told(b, &index, pointer, n_bytes));
-  XFI_CHECK(b->told != NULL && index > 0, XFER_ERR_INTERNAL, "an allocation was not told");
   t = &b->told[index - 1];
   t->halves |= half;
   XFI_TRY(put_words(

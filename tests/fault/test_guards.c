@@ -6,9 +6,11 @@
 #include <stdarg.h>
 #include <stddef.h>
 #include <stdint.h>
+#include <unistd.h>
 
 #include <cmocka.h>
 
+#include "direct.h"
 #include "object.h"
 
 static xfer_comm *comms[N_RANKS];
@@ -148,6 +150,108 @@ static void test_options_past_their_bounds_are_refused(void **state)
 {
   (void)state;
   with_ranks(give_bad_options, NULL);
+}
+
+/* ---- scales ------------------------------------------------------------------------------- */
+
+static void test_weights_have_scales_once(void **state)
+{
+  xfer_layout *weights[2] = {NULL, NULL};
+  xfer_layout *scales[2] = {NULL, NULL};
+  xfer_plan *plan = NULL;
+
+  (void)state;
+  assert_int_equal(xfer_problem_parse(&weights[0], &weights[1], "f32[4,4] (1):R -> f8e4m3 (1):R"),
+                   XFER_OK);
+  assert_int_equal(xfer_problem_parse(&scales[0], &scales[1], "f32[2,2] (1):R -> (1):R"), XFER_OK);
+  const xfer_tensor tensors[] = {
+      {"w", weights[0], weights[1], xfer_convert_blocks(2, 2, XFER_SCALE_F32)},
+      {"s", NULL, scales[1], xfer_convert_scales_of(0)},
+      {"again", NULL, scales[1], xfer_convert_scales_of(0)}};
+  assert_int_equal(xfer_plan_simulate(&plan, 1, 0, tensors, 2, NULL), XFER_OK);
+  xfer_plan_destroy(plan);
+  plan = NULL;
+  assert_int_equal(xfer_plan_simulate(&plan, 1, 0, tensors, 3, NULL), XFER_ERR_ARG);
+  assert_non_null(strstr(xfer_last_error(), "has scales already"));
+  assert_null(plan);
+  for (int i = 0; i < 2; i++) {
+    xfer_layout_destroy(weights[i]);
+    xfer_layout_destroy(scales[i]);
+  }
+}
+
+/* ---- peers that are late, or leave -------------------------------------------------------- */
+
+enum { SHORT_MS = 100 };
+
+static xfer_plan *plans[N_RANKS];
+static const xfi_device_ops *sound_device;
+static _Thread_local xfer_plan *left_by_1; /* the plan in which rank 1 leaves this rank */
+
+/* Rank 1 says READY and leaves at once. */
+static xfer_status sync_and_be_left(xfi_device *device, const xfi_flags *set, const xfi_flags *wait,
+                                    uint64_t value, xfer_stream stream, xfi_deadline deadline,
+                                    int *late)
+{
+  const xfer_status st = sound_device->flags_sync(device, set, wait, value, stream, deadline, late);
+
+  if (left_by_1 != NULL)
+    __atomic_store_n(xfi_word(left_by_1->direct->page, 1, XFI_LEFT),
+                     left_by_1->epoch | XFI_FLAG_VOID, __ATOMIC_SEQ_CST);
+  return st;
+}
+
+static void run_a_ring(int rank, void *context)
+{
+  const bool leaves = *(const bool *)context;
+  unsigned char memory[2][8] = {{0}, {0}};
+  const xfer_view src_view = xfer_view_dense(memory[0]);
+  const xfer_view dst_view = xfer_view_dense(memory[1]);
+  xfer_plan_options options = XFER_PLAN_OPTIONS_INIT;
+  xfer_layout *src = NULL;
+  xfer_layout *dst = NULL;
+  xfi_device_ops ops;
+  xfer_status st = XFER_OK;
+
+  options.lane = XFER_LANE_DIRECT;
+  expect(xfer_problem_parse(&src, &dst, "u8[16] (2)@0-1:S0 -> (2)@1,0:S0") == XFER_OK);
+  const xfer_tensor tensor = {"w", src, dst, 0};
+  expect(xfer_plan_create(&plans[rank], comms[rank], &tensor, 1, &options) == XFER_OK);
+  expect(xfer_plan_bind(plans[rank], 0, &src_view, &dst_view) == XFER_OK);
+  expect(xfer_plan_commit(plans[rank]) == XFER_OK);
+  plans[rank]->options.timeout_ms = SHORT_MS;
+  if (rank == 0 && leaves) {
+    sound_device = plans[rank]->device->ops;
+    ops = *sound_device;
+    ops.flags_sync = sync_and_be_left;
+    plans[rank]->device->ops = &ops;
+    left_by_1 = plans[rank];
+  }
+  if (rank != 1 || leaves)
+    st = xfer_plan_run(plans[rank], 1, NULL);
+  else
+    (void)usleep(3 * SHORT_MS * 1000);
+  if (rank == 0) {
+    expect(st == (leaves ? XFER_ERR_PEER : XFER_ERR_TIMEOUT));
+    expect(strstr(xfer_last_error(), leaves ? "rank 1 failed and left the plan's runs"
+                                            : "rank 1 did not start in run 1") != NULL);
+  }
+  if (rank == 0 && leaves) {
+    left_by_1 = NULL;
+    plans[rank]->device->ops = sound_device;
+  }
+  xfer_plan_destroy(plans[rank]);
+  xfer_layout_destroy(src);
+  xfer_layout_destroy(dst);
+}
+
+static void test_e5_a_peer_that_is_late_or_leaves_is_named_by_run(void **state)
+{
+  bool leaves[] = {false, true};
+
+  (void)state;
+  for (int i = 0; i < 2; i++)
+    with_ranks(run_a_ring, &leaves[i]);
 }
 
 /* ---- E1: rounds --------------------------------------------------------------------------- */
@@ -345,6 +449,8 @@ int main(void)
       cmocka_unit_test(test_ranks_that_plan_by_another_version_are_refused),
       cmocka_unit_test(test_own_boxes_of_another_type_are_refused),
       cmocka_unit_test(test_options_past_their_bounds_are_refused),
+      cmocka_unit_test(test_weights_have_scales_once),
+      cmocka_unit_test(test_e5_a_peer_that_is_late_or_leaves_is_named_by_run),
       cmocka_unit_test(test_e1_a_round_has_at_most_64_messages),
       cmocka_unit_test(test_a_tensor_is_in_place_only_where_each_element_stays),
       cmocka_unit_test(test_a_kept_plan_is_not_found_by_layouts_that_differ),

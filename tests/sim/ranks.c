@@ -161,67 +161,144 @@ static int all_gather(void *context, void *all, const void *mine, size_t n_bytes
 
 /* ---- comms -------------------------------------------------------------------------------- */
 
-typedef struct making {
-  xfer_comm **comms;
+struct ranks_meeting {
   comm_kind kind;
   int n_ranks;
   unsigned char id[XFER_NCCL_ID_BYTES];
   ncclUniqueId borrowed;
+  ncclComm_t own[RANKS_MAX]; /* each rank's of it */
   seat *seats;
+};
+
+static bool borrows(const ranks_meeting *meeting)
+{
+  return meeting->kind == COMM_BORROWED || meeting->kind == COMM_UNBLOCKED;
+}
+
+bool ranks_come(ranks_meeting *meeting, int rank)
+{
+  ncclComm_t *own = &meeting->own[rank];
+  ncclConfig_t config = NCCL_CONFIG_INITIALIZER;
+  ncclResult_t result = ncclSuccess;
+  const struct timespec pause = {.tv_nsec = 100 * 1000};
+
+  if (!borrows(meeting)) return true;
+  config.blocking = meeting->kind == COMM_BORROWED;
+  result = ncclCommInitRankConfig(own, meeting->n_ranks, meeting->borrowed, rank, &config);
+  while (result == ncclInProgress) {
+    (void)nanosleep(&pause, NULL);
+    if (ncclCommGetAsyncError(*own, &result) != ncclSuccess) return false;
+  }
+  return result == ncclSuccess;
+}
+
+void ranks_go(ranks_meeting *meeting, int rank)
+{
+  if (borrows(meeting)) (void)ncclCommDestroy(meeting->own[rank]);
+}
+
+xfer_status ranks_make_comm(xfer_comm **comm, const ranks_meeting *meeting, int rank)
+{
+  const int n = meeting->n_ranks;
+
+  *comm = NULL;
+  switch (meeting->kind) {
+  case COMM_NCCL:
+    return xfer_comm_create_nccl_id(comm, meeting->id, rank, n);
+  case COMM_BORROWED:
+  case COMM_UNBLOCKED:
+    return xfer_comm_create_nccl(comm, meeting->own[rank]);
+  case COMM_GATHER:
+    return xfer_comm_create_cuda(comm, all_gather, &meeting->seats[rank], rank, n);
+  }
+  return XFER_ERR_INTERNAL;
+}
+
+static seat *seats_make(int n_ranks)
+{
+  gathering *g = calloc(1, sizeof *g);
+  seat *seats = calloc((size_t)n_ranks, sizeof *seats);
+
+  if (g == NULL || seats == NULL) abort();
+  (void)pthread_mutex_init(&g->lock, NULL);
+  (void)pthread_cond_init(&g->all, NULL);
+  g->size = n_ranks;
+  for (int r = 0; r < n_ranks; r++)
+    seats[r] = (seat){g, r};
+  return seats;
+}
+
+static void seats_free(seat *seats)
+{
+  gathering *g = seats->g;
+
+  (void)pthread_cond_destroy(&g->all);
+  (void)pthread_mutex_destroy(&g->lock);
+  free(g->bytes[0]);
+  free(g->bytes[1]);
+  free(g);
+  free(seats);
+}
+
+ranks_meeting *ranks_meet(int n_ranks, comm_kind kind)
+{
+  ranks_meeting *m = calloc(1, sizeof *m);
+  bool met = true;
+
+  if (m == NULL) abort();
+  *m = (ranks_meeting){.kind = kind, .n_ranks = n_ranks};
+  if (kind == COMM_NCCL) met = xfer_nccl_id(m->id) == XFER_OK;
+  if (borrows(m)) met = ncclGetUniqueId(&m->borrowed) == ncclSuccess;
+  if (kind == COMM_GATHER) m->seats = seats_make(n_ranks);
+  if (met) return m;
+  free(m);
+  return NULL;
+}
+
+void ranks_meeting_free(ranks_meeting *meeting)
+{
+  if (meeting->seats != NULL) seats_free(meeting->seats);
+  free(meeting);
+}
+
+typedef struct making {
+  ranks_meeting *meeting;
+  xfer_comm **comms;
   xfer_status status[RANKS_MAX];
 } making;
 
 static void make_one(void *context, int rank)
 {
   making *m = context;
-  xfer_comm **comm = &m->comms[rank];
-  ncclComm_t nccl = NULL;
 
-  *comm = NULL;
-  switch (m->kind) {
-  case COMM_NCCL:
-    m->status[rank] = xfer_comm_create_nccl_id(comm, m->id, rank, m->n_ranks);
-    break;
-  case COMM_BORROWED:
-    if (ncclCommInitRank(&nccl, m->n_ranks, m->borrowed, rank) != ncclSuccess) abort();
-    m->status[rank] = xfer_comm_create_nccl(comm, nccl);
-    if (ncclCommDestroy(nccl) != ncclSuccess) abort();
-    break;
-  case COMM_GATHER:
-    m->status[rank] = xfer_comm_create_cuda(comm, all_gather, &m->seats[rank], rank, m->n_ranks);
-    break;
-  }
+  if (!ranks_come(m->meeting, rank)) abort();
+  m->status[rank] = ranks_make_comm(&m->comms[rank], m->meeting, rank);
+  ranks_go(m->meeting, rank);
 }
 
 /* Kept to the end: a comm does not say when it no longer needs its context. */
-static seat *seats_make(int n_ranks)
+static void keep(ranks_meeting *meeting)
 {
-  static seat *kept[4096];
+  static ranks_meeting *kept[4096];
   static size_t n_kept;
-  gathering *g = calloc(1, sizeof *g);
-  seat *seats = calloc((size_t)n_ranks, sizeof *seats);
 
-  if (g == NULL || seats == NULL || n_kept == sizeof kept / sizeof kept[0]) abort();
-  (void)pthread_mutex_init(&g->lock, NULL);
-  (void)pthread_cond_init(&g->all, NULL);
-  g->size = n_ranks;
-  for (int r = 0; r < n_ranks; r++)
-    seats[r] = (seat){g, r};
-  kept[n_kept++] = seats;
-  return seats;
+  if (n_kept == sizeof kept / sizeof kept[0]) abort();
+  kept[n_kept++] = meeting;
 }
 
 xfer_status ranks_make_comms(xfer_comm **comms, int n_ranks, comm_kind kind, int n_devices)
 {
-  making m = {.comms = comms, .kind = kind, .n_ranks = n_ranks};
+  making m = {.meeting = ranks_meet(n_ranks, kind), .comms = comms};
 
-  if (kind == COMM_NCCL && xfer_nccl_id(m.id) != XFER_OK) return XFER_ERR_COMM;
-  if (kind == COMM_BORROWED && ncclGetUniqueId(&m.borrowed) != ncclSuccess) return XFER_ERR_COMM;
-  if (kind == COMM_GATHER) m.seats = seats_make(n_ranks);
+  if (m.meeting == NULL) return XFER_ERR_COMM;
   if (!ranks_run(n_ranks, n_devices, make_one, &m, START_SECONDS)) {
     sim_dump(); /* the threads that are left have `m`, so nothing can go on */
     abort();
   }
+  if (kind == COMM_GATHER)
+    keep(m.meeting);
+  else
+    ranks_meeting_free(m.meeting);
   for (int r = 0; r < n_ranks; r++)
     if (m.status[r] != XFER_OK) return m.status[r];
   return XFER_OK;

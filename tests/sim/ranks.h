@@ -8,12 +8,22 @@
 typedef enum comm_kind {
   COMM_NCCL,     /* xfer_comm_create_nccl_id() */
   COMM_BORROWED, /* xfer_comm_create_nccl() */
-  COMM_GATHER    /* xfer_comm_create_cuda(), over memory of this process */
+  COMM_GATHER,   /* xfer_comm_create_cuda(), over memory of this process */
+  COMM_UNBLOCKED /* xfer_comm_create_nccl(), of a communicator that does not block */
 } comm_kind;
 
 /* All ranks' comms, rank r on device r modulo n_devices. Of a gather comm, at most MAX_GATHERS live
  * at once. */
 xfer_status ranks_make_comms(xfer_comm **comms, int n_ranks, comm_kind kind, int n_devices);
+
+/* The same where ranks make theirs by themselves: what they must know of each other, for as long as
+ * their comms live, and each rank's own call. */
+typedef struct ranks_meeting ranks_meeting;
+ranks_meeting *ranks_meet(int n_ranks, comm_kind kind); /* NULL: there is no id */
+bool ranks_come(ranks_meeting *meeting, int rank);      /* each rank, first */
+xfer_status ranks_make_comm(xfer_comm **comm, const ranks_meeting *meeting, int rank);
+void ranks_go(ranks_meeting *meeting, int rank); /* each rank, when its comm is made, or is not */
+void ranks_meeting_free(ranks_meeting *meeting);
 
 /* Run work(context, rank) on a thread for each rank, with sim_rank() said and its device current;
  * false: they are not back after so many seconds, and their threads still run. */

@@ -116,6 +116,25 @@ static void test_chunks_between_devices(void)
   in_world(3, COMM_GATHER, (sim_config){.seed = 0}, chunks_work);
 }
 
+/* Where the driver has no addresses for what a peer gives away, that is said. */
+static void no_addresses(int rank)
+{
+  const sim_fault fault = {
+      .name = "cuMemAddressReserve", .rank = SIM_NO_RANK, .percent = 100, .code = 2};
+
+  make_chunked(rank, TIMEOUT_MS);
+  ranks_barrier();
+  if (rank == 0) sim_fault_add(&fault);
+  ranks_barrier();
+  NEED(xfer_plan_commit(plans[rank]) != XFER_OK);
+  NEED(strstr(xfer_last_error(), "no addresses for") != NULL);
+}
+
+static void test_chunks_without_addresses(void)
+{
+  in_world(2, COMM_GATHER, (sim_config){.seed = 0}, no_addresses);
+}
+
 static int64_t took_ms[WORLD_RANKS];
 
 static void stuck_exporter(int rank)
@@ -443,6 +462,7 @@ int main(int argc, char **argv)
 {
   static const world_test tests[] = {
       {"chunks_between_devices", test_chunks_between_devices},
+      {"chunks_without_addresses", test_chunks_without_addresses},
       {"e9_two_ranks_on_one_device_with_the_default_stream",
        test_e9_two_ranks_on_one_device_with_the_default_stream},
       {"e9_four_ranks_on_two_devices_with_the_default_stream",

@@ -154,14 +154,18 @@ int world_main(int argc, char **argv, const world_test *tests, size_t n)
 
 /* ---- ranks -------------------------------------------------------------------------------- */
 
-void world_make(int n, comm_kind kind, sim_config config)
+void world_clear(int n, sim_config config)
 {
   config.seed = seed;
   if (config.n_devices == 0) config.n_devices = n;
   sim_setup(&config);
-  w.n = n;
-  w.n_devices = config.n_devices;
-  OK(ranks_make_comms(w.comms, n, kind, config.n_devices));
+  w = (world){.n = n, .n_devices = config.n_devices};
+}
+
+void world_make(int n, comm_kind kind, sim_config config)
+{
+  world_clear(n, config);
+  OK(ranks_make_comms(w.comms, n, kind, w.n_devices));
 }
 
 static void work_of(void *context, int rank)

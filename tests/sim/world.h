@@ -60,6 +60,8 @@ extern world w;
 
 /* The comms of n ranks. config->seed is set here; n_devices 0: one for each rank. */
 void world_make(int n, comm_kind kind, sim_config config);
+/* The same without comms. */
+void world_clear(int n, sim_config config);
 /* work(rank) on each rank's thread. */
 void world_go(void (*work)(int rank));
 void world_destroy(void);

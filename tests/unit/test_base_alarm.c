@@ -11,6 +11,7 @@
 #include <unistd.h>
 
 #include "alarm.h"
+#include "alloc.h"
 
 typedef struct bell {
   xfi_alarm alarm;
@@ -121,6 +122,17 @@ static void test_many_alarms_ring_each_at_its_time(void **state)
   }
 }
 
+static void test_no_memory_for_alarms(void **state)
+{
+  xfi_alarms *made = NULL;
+
+  (void)state;
+  xfi_alloc_fail_after(0);
+  assert_int_equal(xfi_alarms_create(&made, NULL, NULL), XFER_ERR_NOMEM);
+  xfi_alloc_fail_after(-1);
+  assert_null(made);
+}
+
 int main(void)
 {
   const struct CMUnitTest tests[] = {
@@ -129,6 +141,7 @@ int main(void)
       cmocka_unit_test(test_an_alarm_that_was_cleared_or_put_off_does_not_ring),
       cmocka_unit_test(test_clearing_waits_for_an_alarm_that_rings),
       cmocka_unit_test(test_many_alarms_ring_each_at_its_time),
+      cmocka_unit_test(test_no_memory_for_alarms),
   };
   return cmocka_run_group_tests(tests, setup, teardown);
 }

@@ -1,16 +1,21 @@
 /* Ranks that meet over sockets of one host: as threads, what they exchange; as processes, that one
  * that is killed, late or of another mind is named by all others, and that these may go on.
  */
+#ifndef _GNU_SOURCE
+#define _GNU_SOURCE /* struct ucred */
+#endif
 #include "alloc.h"
 #include "unit/comm_checks.h"
 #include "unit/meeting.h"
 
+#include <errno.h>
 #include <setjmp.h>
 #include <signal.h>
 #include <stdarg.h>
 #include <stddef.h>
 #include <stdint.h>
 #include <sys/mman.h>
+#include <sys/socket.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -202,6 +207,64 @@ static void test_create_survives_each_failed_allocation(void **state)
   (void)munmap(place, sizeof *place);
 }
 
+/* ---- of the program's link: a peer of another user, and a socket that accepts nobody ---- */
+
+int __real_getsockopt(int socket, int level, int name, void *value, socklen_t *n);
+int __wrap_getsockopt(int socket, int level, int name, void *value, socklen_t *n);
+int __real_accept4(int socket, struct sockaddr *address, socklen_t *n, int flags);
+int __wrap_accept4(int socket, struct sockaddr *address, socklen_t *n, int flags);
+
+static _Thread_local bool meets_a_stranger;
+static _Thread_local bool accepts_nobody;
+
+int __wrap_getsockopt(int socket, int level, int name, void *value, socklen_t *n)
+{
+  const int result = __real_getsockopt(socket, level, name, value, n);
+
+  if (meets_a_stranger && name == SO_PEERCRED) ((struct ucred *)value)->uid++;
+  return result;
+}
+
+int __wrap_accept4(int socket, struct sockaddr *address, socklen_t *n, int flags)
+{
+  if (!accepts_nobody) return __real_accept4(socket, address, n, flags);
+  errno = EMFILE;
+  return -1;
+}
+
+static void join_in_trouble(int rank, void *context)
+{
+  visitor v = {context, rank, 0, -1};
+  xfi_comm *comm = NULL;
+  const bool own = meets_a_stranger || accepts_nobody;
+
+  expect(xfi_comm_create_host(&comm, gather_there, &v, rank, 2) ==
+         (own ? XFER_ERR_COMM : XFER_ERR_PEER));
+  expect(error_has(meets_a_stranger ? "rank 0 is another user's process"
+                   : own            ? "1 ranks did not connect"
+                                    : "rank "));
+  expect(comm == NULL);
+}
+
+static void meet_a_stranger(int rank, void *context)
+{
+  meets_a_stranger = rank == 1;
+  join_in_trouble(rank, context);
+}
+
+static void accept_nobody(int rank, void *context)
+{
+  accepts_nobody = rank == 0;
+  join_in_trouble(rank, context);
+}
+
+static void test_a_rank_that_meets_a_stranger_or_nobody_fails_on_all(void **state)
+{
+  (void)state;
+  with_threads(2, meet_a_stranger);
+  with_threads(2, accept_nobody);
+}
+
 /* ---- processes ---------------------------------------------------------------------------- */
 
 typedef int process_body(int rank, meeting_place *place);
@@ -296,6 +359,7 @@ int main(void)
       cmocka_unit_test(test_a_rank_that_left_is_named),
       cmocka_unit_test(test_a_rank_that_cannot_join_fails_on_all),
       cmocka_unit_test(test_create_survives_each_failed_allocation),
+      cmocka_unit_test(test_a_rank_that_meets_a_stranger_or_nobody_fails_on_all),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);
 }

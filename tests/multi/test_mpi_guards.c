@@ -1,0 +1,240 @@
+/* What the comm over MPI refuses, two ranks, each way in no time: communicators and threads that it
+ * cannot use, calls that the two do not mean alike, and a rank that does not come. The core's door
+ * is played by the test, and so is what MPI says of its threads. */
+#include "alloc.h"
+#include "device.h"
+#include "error.h"
+#include "mpi_comm.h"
+#include "plugin.h"
+#include "xfer/mpi.h"
+
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+enum { RANKS = 2, SHORT_MS = 100, LONG_MS = 60000 };
+
+struct xfer_comm {
+  xfi_comm *transport;
+  xfi_device *device;
+};
+
+xfer_status xfi_comm_wrap(xfer_comm **comm, xfi_comm *transport, xfi_device *device)
+{
+  xfer_comm *made = xfi_calloc(1, sizeof *made);
+
+  if (made == NULL) return XFER_ERR_NOMEM;
+  *made = (xfer_comm){transport, device};
+  *comm = made;
+  return XFER_OK;
+}
+
+void xfer_comm_destroy(xfer_comm *comm)
+{
+  if (comm == NULL) return;
+  comm->transport->ops->destroy(comm->transport);
+  comm->device->ops->destroy(comm->device);
+  xfi_free(comm);
+}
+
+static int rank;
+static int level_said = MPI_THREAD_MULTIPLE;
+static int is_main_said = 1;
+
+int MPI_Query_thread(int *level)
+{
+  *level = level_said;
+  return MPI_SUCCESS;
+}
+
+int MPI_Is_thread_main(int *is_main)
+{
+  *is_main = is_main_said;
+  return MPI_SUCCESS;
+}
+
+static void assert_text(const char *words)
+{
+  if (strstr(xfi_last_error(), words) == NULL)
+    fail_msg("rank %d: \"%s\" lacks \"%s\"", rank, xfi_last_error(), words);
+}
+
+static void test_an_intercommunicator_is_refused(void **state)
+{
+  MPI_Comm own = MPI_COMM_NULL;
+  MPI_Comm both = MPI_COMM_NULL;
+  xfer_comm *comm = NULL;
+
+  (void)state;
+  assert_int_equal(MPI_Comm_split(MPI_COMM_WORLD, rank, 0, &own), MPI_SUCCESS);
+  assert_int_equal(MPI_Intercomm_create(own, 0, MPI_COMM_WORLD, 1 - rank, 1, &both), MPI_SUCCESS);
+  assert_int_equal(xfer_comm_create_mpi(&comm, both), XFER_ERR_ARG);
+  assert_text("inter-communicator");
+  assert_null(comm);
+  (void)MPI_Comm_free(&both);
+  (void)MPI_Comm_free(&own);
+}
+
+static void test_threads_that_mpi_forbids_fail_on_all(void **state)
+{
+  static const struct {
+    int level;
+    int is_main;
+    const char *text;
+  } cases[] = {{MPI_THREAD_SINGLE, 1, "MPI_THREAD_FUNNELED is needed"},
+               {MPI_THREAD_FUNNELED, 0, "the main thread must make the comm"}};
+
+  (void)state;
+  for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+    xfer_comm *comm = NULL;
+
+    if (rank == 1) level_said = cases[i].level;
+    if (rank == 1) is_main_said = cases[i].is_main;
+    assert_int_equal(xfer_comm_create_mpi(&comm, MPI_COMM_WORLD),
+                     rank == 1 ? XFER_ERR_UNSUPPORTED : XFER_ERR_PEER);
+    assert_text(cases[i].text);
+    assert_null(comm);
+    level_said = MPI_THREAD_MULTIPLE;
+    is_main_said = 1;
+  }
+}
+
+/* ---- calls -------------------------------------------------------------------------------- */
+
+typedef void play_fn(xfi_comm *comm, bool by_messages);
+
+/* In shared memory, then as between hosts. */
+static void in_both_ways(play_fn *play)
+{
+  for (int by_messages = 0; by_messages < 2; by_messages++) {
+    xfer_comm *comm = NULL;
+
+    assert_int_equal(xfer_comm_create_mpi(&comm, MPI_COMM_WORLD), XFER_OK);
+    if (by_messages) ((xfi_mpi_comm *)comm->transport)->segments->has_all = false;
+    play(comm->transport, by_messages);
+    (void)MPI_Barrier(MPI_COMM_WORLD);
+    xfer_comm_destroy(comm);
+  }
+}
+
+static void gather_other_sizes(xfi_comm *comm, bool by_messages)
+{
+  char all[RANKS * 24];
+
+  (void)by_messages;
+  assert_int_equal(comm->ops->all_gather(comm, all, "bytes, bytes, and bytes", rank == 0 ? 16 : 24,
+                                         xfi_deadline_after(LONG_MS)),
+                   XFER_ERR_MISMATCH);
+  assert_text(rank == 0 ? "all_gather of 16 bytes on rank 0, of 24 on rank 1"
+                        : "all_gather of 24 bytes on rank 1, of 16 on rank 0");
+}
+
+static void test_gathers_of_other_sizes_fail_everywhere(void **state)
+{
+  (void)state;
+  in_both_ways(gather_other_sizes);
+}
+
+/* E6: a rank that meets the others' next gathering. */
+static void gather_another(xfi_comm *comm, bool by_messages)
+{
+  char all[RANKS];
+
+  if (!by_messages) return;
+  if (rank == 0) ((xfi_mpi_comm *)comm)->n_gatherings += 1;
+  assert_int_equal(comm->ops->all_gather(comm, all, "x", 1, xfi_deadline_after(LONG_MS)),
+                   XFER_ERR_MISMATCH);
+  assert_text("meets all_gather");
+}
+
+static void test_e6_another_gathering_fails_everywhere(void **state)
+{
+  (void)state;
+  in_both_ways(gather_another);
+}
+
+static void gather_alone(xfi_comm *comm, bool by_messages)
+{
+  char all[RANKS];
+
+  (void)by_messages;
+  if (rank == 0) {
+    assert_int_equal(comm->ops->all_gather(comm, all, "x", 1, xfi_deadline_after(SHORT_MS)),
+                     XFER_ERR_TIMEOUT);
+    assert_text("all_gather: rank 1 did not come before the deadline");
+  }
+  (void)MPI_Barrier(MPI_COMM_WORLD);
+  if (rank == 1)
+    assert_int_equal(comm->ops->all_gather(comm, all, "x", 1, xfi_deadline_after(LONG_MS)),
+                     XFER_ERR_COMM);
+}
+
+static void test_e5_a_rank_that_does_not_gather_is_named(void **state)
+{
+  (void)state;
+  in_both_ways(gather_alone);
+}
+
+static void exchange_alone(xfi_comm *comm, bool by_messages)
+{
+  char byte = 0;
+  const xfi_message from_1 = {&byte, 1, 1};
+
+  (void)by_messages;
+  if (rank == 0) {
+    assert_int_equal(comm->ops->exchange(comm, NULL, 0, &from_1, 1, xfi_deadline_after(SHORT_MS)),
+                     XFER_ERR_TIMEOUT);
+    assert_text("exchange: rank 1 did not come before the deadline");
+  }
+}
+
+static void test_e5_a_rank_that_sends_nothing_is_named(void **state)
+{
+  (void)state;
+  in_both_ways(exchange_alone);
+}
+
+/* F1: what MPI's counts could not hold either. */
+static void send_too_much(xfi_comm *comm, bool by_messages)
+{
+  char byte = 0;
+  const xfi_message to_1 = {&byte, XFI_MESSAGE_BYTES + 1, 1};
+
+  (void)by_messages;
+  if (rank == 0) {
+    assert_int_equal(comm->ops->round(comm, &to_1, 1, NULL, 0, NULL, xfi_deadline_after(LONG_MS)),
+                     XFER_ERR_OVERFLOW);
+    assert_text("at most 1073741824");
+  }
+}
+
+static void test_f1_a_message_above_1_gib_is_refused(void **state)
+{
+  (void)state;
+  in_both_ways(send_too_much);
+}
+
+int main(int argc, char **argv)
+{
+  const struct CMUnitTest tests[] = {
+      cmocka_unit_test(test_an_intercommunicator_is_refused),
+      cmocka_unit_test(test_threads_that_mpi_forbids_fail_on_all),
+      cmocka_unit_test(test_gathers_of_other_sizes_fail_everywhere),
+      cmocka_unit_test(test_e6_another_gathering_fails_everywhere),
+      cmocka_unit_test(test_e5_a_rank_that_does_not_gather_is_named),
+      cmocka_unit_test(test_e5_a_rank_that_sends_nothing_is_named),
+      cmocka_unit_test(test_f1_a_message_above_1_gib_is_refused),
+  };
+  int level = 0;
+
+  if (MPI_Init_thread(&argc, &argv, MPI_THREAD_FUNNELED, &level) != MPI_SUCCESS) return 1;
+  (void)MPI_Comm_rank(MPI_COMM_WORLD, &rank);
+  int failed = cmocka_run_group_tests(tests, NULL, NULL);
+  (void)MPI_Allreduce(MPI_IN_PLACE, &failed, 1, MPI_INT, MPI_MAX, MPI_COMM_WORLD);
+  (void)MPI_Finalize();
+  return failed;
+}

@@ -1,0 +1,111 @@
+/* What the makers of comms on devices refuse, and memory that a rank cannot use. */
+#include "world.h"
+
+#include <nccl.h>
+#include <string.h>
+
+static int no_gather(void *context, void *all, const void *mine, size_t n_bytes)
+{
+  (void)context;
+  (void)all;
+  (void)mine;
+  (void)n_bytes;
+  return 1;
+}
+
+#define REFUSED(words, call)                                                                       \
+  do {                                                                                             \
+    NEED((call) == XFER_ERR_ARG);                                                                  \
+    NEED(strstr(xfer_last_error(), words) != NULL);                                                \
+  } while (0)
+
+static void test_makers_refuse_null_and_what_is_not_there(void)
+{
+  unsigned char id[XFER_NCCL_ID_BYTES] = {0};
+  const sim_fault no_id = {
+      .name = "ncclGetUniqueId", .rank = SIM_NO_RANK, .nth = 1, .code = 3}; /* internal error */
+  xfer_comm *comm = NULL;
+
+  world_clear(2, (sim_config){.seed = 0});
+  REFUSED("NULL", xfer_comm_create_cuda(NULL, no_gather, NULL, 0, 1));
+  REFUSED("NULL", xfer_comm_create_cuda(&comm, NULL, NULL, 0, 1));
+  REFUSED("rank 1 of 1", xfer_comm_create_cuda(&comm, no_gather, NULL, 1, 1));
+  REFUSED("rank -1 of 1", xfer_comm_create_cuda(&comm, no_gather, NULL, -1, 1));
+  REFUSED("rank 0 of 0", xfer_comm_create_cuda(&comm, no_gather, NULL, 0, 0));
+  REFUSED("NULL", xfer_comm_create_nccl_id(NULL, id, 0, 1));
+  REFUSED("NULL", xfer_comm_create_nccl_id(&comm, NULL, 0, 1));
+  REFUSED("rank 1 of 1", xfer_comm_create_nccl_id(&comm, id, 1, 1));
+  REFUSED("rank 0 of 0", xfer_comm_create_nccl_id(&comm, id, 0, 0));
+  REFUSED("NULL", xfer_comm_create_nccl(&comm, NULL));
+  REFUSED("NULL", xfer_nccl_id(NULL));
+  sim_fault_add(&no_id);
+  NEED(xfer_nccl_id(id) == XFER_ERR_COMM);
+  NEED(strstr(xfer_last_error(), "ncclGetUniqueId") != NULL);
+  NEED(comm == NULL);
+}
+
+static void bind_foreign(int rank)
+{
+  const int other = (rank + 1) % w.n;
+  xfer_plan *plan;
+  tensor t;
+
+  NEED(cudaSetDevice(other) == cudaSuccess);
+  tensor_make(&t, EACH_EACH, rank, 100);
+  NEED(cudaSetDevice(rank) == cudaSuccess);
+  plan = world_plan(rank, &t, 1, XFER_LANE_AUTO, 20000);
+  NEED(xfer_plan_commit(plan) == XFER_ERR_ARG);
+  NEED(strstr(xfer_last_error(), "is memory of CUDA device") != NULL);
+  xfer_plan_destroy(plan);
+}
+
+static void test_memory_of_another_device_is_refused(void)
+{
+  world_make(2, COMM_NCCL, (sim_config){.seed = 0});
+  world_go(bind_foreign);
+}
+
+static xfer_status borrow(ncclComm_t nccl, int device, const sim_fault *fault)
+{
+  xfer_comm *comm = NULL;
+  xfer_status st;
+
+  NEED(cudaSetDevice(device) == cudaSuccess);
+  if (fault != NULL) sim_fault_add(fault);
+  st = xfer_comm_create_nccl(&comm, nccl);
+  sim_fault_clear();
+  xfer_comm_destroy(comm);
+  return st;
+}
+
+static void test_a_borrowed_communicator_is_asked_who_it_is(void)
+{
+  static const char *const questions[] = {"ncclCommUserRank", "ncclCommCount", "ncclCommCuDevice"};
+  ncclUniqueId id;
+  ncclComm_t nccl = NULL;
+
+  world_clear(2, (sim_config){.seed = 0});
+  NEED(ncclGetUniqueId(&id) == ncclSuccess);
+  NEED(ncclCommInitRank(&nccl, 1, id, 0) == ncclSuccess);
+  NEED(borrow(nccl, 0, NULL) == XFER_OK);
+  NEED(borrow(nccl, 1, NULL) == XFER_ERR_ARG);
+  NEED(strstr(xfer_last_error(), "is on CUDA device 0; the current device is 1") != NULL);
+  for (size_t i = 0; i < sizeof questions / sizeof *questions; i++) {
+    const sim_fault fault = {.name = questions[i], .rank = SIM_NO_RANK, .nth = 1, .code = 3};
+
+    NEED(borrow(nccl, 0, &fault) == XFER_ERR_COMM);
+    NEED(strstr(xfer_last_error(), "the borrowed communicator") != NULL);
+  }
+  NEED(ncclCommDestroy(nccl) == ncclSuccess);
+}
+
+int main(int argc, char **argv)
+{
+  static const world_test tests[] = {
+      {"makers_refuse_null_and_what_is_not_there", test_makers_refuse_null_and_what_is_not_there},
+      {"memory_of_another_device_is_refused", test_memory_of_another_device_is_refused},
+      {"a_borrowed_communicator_is_asked_who_it_is",
+       test_a_borrowed_communicator_is_asked_who_it_is}};
+
+  return world_main(argc, argv, tests, sizeof tests / sizeof *tests);
+}

@@ -1,0 +1,92 @@
+/* What every transport shares, over one in which the test plays the other ranks: gatherings that
+ * are not the same one everywhere, and no memory to agree with. */
+#include "alloc.h"
+#include "comm.h"
+#include "error.h"
+
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+enum { FEW = 3, MANY = 1025 }; /* ranks; of more than 1024 an agreement needs memory */
+
+static int n_aborts;
+
+static void note_abort(xfi_comm *comm, const char *why)
+{
+  (void)comm;
+  (void)why;
+  n_aborts++;
+}
+
+/* All others say the same as this rank. */
+static xfer_status echo(xfi_comm *comm, void *all, const void *mine, size_t n_bytes,
+                        xfi_deadline deadline)
+{
+  (void)deadline;
+  for (size_t r = 0; r < (size_t)comm->size; r++)
+    memcpy((char *)all + r * n_bytes, mine, n_bytes);
+  return XFER_OK;
+}
+
+static size_t changed_word; /* of what the last rank says first: its number, its size */
+
+static xfer_status echo_changed(xfi_comm *comm, void *all, const void *mine, size_t n_bytes,
+                                xfi_deadline deadline)
+{
+  uint64_t *last = (uint64_t *)(void *)((char *)all + (size_t)(comm->size - 1) * n_bytes);
+  const xfer_status st = echo(comm, all, mine, n_bytes, deadline);
+
+  last[changed_word]++;
+  return st;
+}
+
+static const xfi_comm_ops ops = {.name = "echo", .all_gather = echo, .abort = note_abort};
+
+static void test_gatherings_that_are_not_the_same_fail(void **state)
+{
+  static const char *const texts[] = {"meets all_gather", "all_gather of 8 bytes on rank 0, of 9"};
+  xfi_comm comm = {.ops = &ops, .size = FEW};
+  uint64_t mine = 7;
+  uint64_t all[FEW] = {0};
+
+  (void)state;
+  assert_int_equal(xfi_comm_gather(&comm, all, &mine, sizeof mine, echo, (xfi_deadline){0}),
+                   XFER_OK);
+  assert_int_equal(all[FEW - 1], 7);
+  for (changed_word = 0; changed_word < 2; changed_word++) {
+    n_aborts = 0;
+    assert_int_equal(
+        xfi_comm_gather(&comm, all, &mine, sizeof mine, echo_changed, (xfi_deadline){0}),
+        XFER_ERR_MISMATCH);
+    assert_non_null(strstr(xfi_last_error(), texts[changed_word]));
+    assert_int_equal(n_aborts, 1);
+  }
+}
+
+static void test_many_ranks_need_memory_to_agree(void **state)
+{
+  xfi_comm comm = {.ops = &ops, .size = MANY};
+
+  (void)state;
+  n_aborts = 0;
+  assert_int_equal(xfi_comm_agree(&comm, XFER_OK, (xfi_deadline){0}), XFER_OK);
+  xfi_alloc_fail_after(0);
+  assert_int_equal(xfi_comm_agree(&comm, XFER_OK, (xfi_deadline){0}), XFER_ERR_NOMEM);
+  xfi_alloc_fail_after(-1);
+  assert_int_equal(n_aborts, 1); /* the others wait for this rank */
+}
+
+int main(void)
+{
+  const struct CMUnitTest tests[] = {
+      cmocka_unit_test(test_gatherings_that_are_not_the_same_fail),
+      cmocka_unit_test(test_many_ranks_need_memory_to_agree),
+  };
+
+  return cmocka_run_group_tests(tests, NULL, NULL);
+}
