@@ -3,6 +3,7 @@
 usage: check_docs.py SOURCE_DIR XFER_PLAN
 """
 
+import json
 import pathlib
 import re
 import shlex
@@ -82,6 +83,26 @@ def check_commands(page, text):
                 fail(page, f"{picture.name} is not what {line} draws")
 
 
+def check_predictions():
+    """Of the table of "What if": the sweep predicts so, and each measured time stands in the row of its workload."""
+    page = SOURCE / "docs/performance.md"
+    text = page.read_text(encoding="utf-8")
+    table = text[text.index("(predicted / measured ms)") :].split("\n\n")[1]
+    experts = ("qwen3-30b-a3b", ("megatron:tp2,dp2,ep4", "megatron:tp2,ep2", "megatron:tp1"))
+    small = ("qwen3-4b", ("megatron:tp2,dp2", "megatron:tp2", "megatron:tp1"))
+    dense = ("qwen3-32b", ("megatron:tp4", "megatron:tp2", "megatron:tp1"))
+    for line, (model, trains) in zip(table.splitlines()[2:], (experts, experts, small, dense), strict=True):
+        name, *cells = (cell.strip() for cell in line.strip("|").split("|"))
+        measured = re.search(rf"^\| {re.escape(name)} \|.*$", text, re.MULTILINE).group(0)
+        for cell, train, n in zip(cells, trains, (4, 2, 1), strict=True):
+            words = [XFER_PLAN, "--model", f"models/{model}.json", "--train", train, "--sweep", str(n), "--json"]
+            done = subprocess.run(words, capture_output=True, text=True, timeout=60, check=True, cwd=SOURCE)
+            (layout,) = (at for at in json.loads(done.stdout)["layouts"] if at["gen"] == f"vllm:tp{n}")
+            predicted, was = cell.split(" / ")
+            if f"{1e3 * layout['seconds']:.1f}" != predicted or was not in measured:
+                fail(page, f"{name}, {n} -> {n}: {cell}; predicted are {1e3 * layout['seconds']:.1f} ms")
+
+
 def check_statuses():
     page = SOURCE / "docs/errors.md"
     header = (SOURCE / "include/xfer/status.h").read_text(encoding="utf-8")
@@ -97,6 +118,7 @@ for each in PAGES:
     check_problems(each, content)
     check_commands(each, content)
 check_statuses()
+check_predictions()
 for failure in failures:
     print(failure)
 print("docs FAILED" if failures else f"docs ok: {len(PAGES)} pages")

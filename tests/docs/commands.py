@@ -1,6 +1,6 @@
 """The commands of the pages: what a reader copies from their code blocks.
 
-usage: commands.py SOURCE_DIR [--all]
+usage: commands.py SOURCE_DIR [--fresh] [--all]
 
 Prints a bash script that tries them one after the other, as written, in one shell in SOURCE_DIR's clone: README's
 Install first, then the pages in the order in which README names them. `.ci/docs` runs it where nothing else is.
@@ -11,15 +11,15 @@ import re
 import shlex
 import sys
 
-FIRST_WORDS = (
-    r"xfer_\w+|make|cmake|ctest|mpirun|python3?|pip|cc|vllm|export|\.|source|cp|cd"  # a line that begins so is a command
-)
+# A line that begins so is a command.
+FIRST_WORDS = r"xfer_\w+|make|cmake|ctest|mpirun|python3?|pip|cc|vllm|apt-get|export|\.|source|cp|cd"
 COMMAND = re.compile(rf"(?:[A-Z_]+=\S+ )*(?:{FIRST_WORDS}) +\S|make$|xfer_info$")
-# What is left out, unless --all asks for it; and what no machine without GPUs can do.
+# What is left out: unless --all asks for it, unless the system is a --fresh one, and on a machine without GPUs.
 LONG = [
     (r"make check|ctest", "all tests: 20 minutes, and its own run"),
     (r"make (frameworks|mutants)", "half an hour or more, and its own run"),
 ]
+NOT_FRESH = [(r"^apt-get", "changes this system")]
 NOT_HERE = [
     (r"vllm serve|VLLM_", "wants vLLM and GPUs"),
     (r"--comm nccl|--comm cuda|xfer_perf", "wants GPUs"),
@@ -79,7 +79,8 @@ def install_first(text, found):
     return sorted(found, key=lambda at: not begin <= at[0] <= end)
 
 
-def script(source, everything):
+def script(source, fresh, everything):
+    reasons = NOT_HERE + ([] if everything else LONG) + ([] if fresh else NOT_FRESH)
     lines = [PROLOGUE]
     for page in [*pages(source), *([source / "CONTRIBUTING.md"] if everything else [])]:
         text = page.read_text(encoding="utf-8")
@@ -89,11 +90,11 @@ def script(source, everything):
         found = list(commands(text))
         for number, command in install_first(text, found) if page.name == "README.md" else found:
             where = f"{page.relative_to(source)}:{number}"
-            left_out = [why for pattern, why in NOT_HERE + ([] if everything else LONG) if re.search(pattern, command)]
+            left_out = [why for pattern, why in reasons if re.search(pattern, command)]
             words = ["left_out" if left_out else "try", where, command, *left_out[:1]]
             lines.append(shlex.join(words))
     return "\n".join([*lines, 'exit "$failed"'])
 
 
 if __name__ == "__main__":
-    print(script(pathlib.Path(sys.argv[1]), "--all" in sys.argv))
+    print(script(pathlib.Path(sys.argv[1]), "--fresh" in sys.argv, "--all" in sys.argv))
