@@ -1,3 +1,4 @@
+/* How many ranks a line of the problem language has, from its text alone. */
 #ifndef TOOLS_PROBLEM_RANKS_H
 #define TOOLS_PROBLEM_RANKS_H
 

@@ -1,3 +1,4 @@
+/* What CUDA and NCCL say of themselves and of the devices here. */
 #include <stdio.h>
 
 #include <cuda_runtime_api.h>
@@ -50,7 +51,10 @@ void info_cuda(void)
   (void)cudaDriverGetVersion(&driver);
   (void)ncclGetVersion(&nccl);
   print_version("cuda:", runtime);
-  print_version(", driver for", driver);
+  if (driver > 0)
+    print_version(", driver for", driver);
+  else
+    printf(", no driver");
   printf("; nccl: %d.%d.%d\n", nccl / 10000, nccl % 10000 / 100, nccl % 100);
   const cudaError_t error = cudaGetDeviceCount(&n);
   if (error != cudaSuccess) printf("gpus: none: %s\n", cudaGetErrorString(error));

@@ -1,3 +1,4 @@
+/* Which MPI the library was built with. */
 #include <stdio.h>
 #include <string.h>
 
