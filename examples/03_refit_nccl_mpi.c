@@ -19,11 +19,11 @@ enum { N_STEPS = 3 };
 
 static void need(int ok, const char *what, const char *why)
 {
-  if (!ok) fprintf(stderr, "%s: %s\n", what, why);
+  if (!ok) fprintf(stderr, "%s: %s\n", what, why ? why : cudaGetErrorString(cudaGetLastError()));
   if (!ok) MPI_Abort(MPI_COMM_WORLD, 1);
 }
 #define XFER(call) need((call) == XFER_OK, #call, xfer_last_error())
-#define CUDA(call) need((call) == cudaSuccess, #call, "CUDA failed")
+#define CUDA(call) need((call) == cudaSuccess, #call, NULL)
 
 /* Each process of a host takes a GPU of its own; NCCL's id travels over MPI. */
 static xfer_comm *make_comm(int rank, int size)
