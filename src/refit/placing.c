@@ -436,9 +436,13 @@ done:
   return st;
 }
 
-/* The element type that the side has an entry in. */
-static xfer_status dtype_of(xfer_dtype *dtype, const xfi_placing *p, const xfi_entry *entry)
+/* The element type that the side has an entry in: as the caller said, as the rule says, or as the
+ * model has it. */
+static xfer_status dtype_of(xfer_dtype *dtype, const xfi_placing *p, const xfi_entry *entry,
+                            const xfi_local_rule *rule)
 {
+  const bool plain =
+      entry->dtype == XFER_F32 || entry->dtype == XFER_BF16 || entry->dtype == XFER_F16;
   const xfi_said *said;
   xfer_status st = XFER_OK;
 
@@ -446,6 +450,8 @@ static xfer_status dtype_of(xfer_dtype *dtype, const xfi_placing *p, const xfi_e
   *dtype = entry->dtype;
   if (said != NULL)
     *dtype = (xfer_dtype)said->value;
+  else if (rule != NULL && rule->dtype != 0 && plain)
+    *dtype = (xfer_dtype)rule->dtype;
   else if (p->side->dtype != 0 && entry->dtype != XFER_F32)
     *dtype = p->side->dtype;
 done:
@@ -460,7 +466,7 @@ static xfer_status are_made(bool *made, const xfi_placing *p, const xfi_entry *e
 
   *made = false;
   if (entry->scale_of < 0) return XFER_OK;
-  XFI_TRY(dtype_of(&dtype, p, &p->model->entries[entry->scale_of]));
+  XFI_TRY(dtype_of(&dtype, p, &p->model->entries[entry->scale_of], NULL));
   *made = dtype != p->model->entries[entry->scale_of].dtype;
 done:
   return st;
@@ -477,7 +483,7 @@ xfer_status xfi_held_make(xfi_held *held, xfi_placing *p, size_t at)
 
   XFI_TRY(find_said(&place, &p->side->places_said, entry));
   XFI_TRY(find_said(&whole, &p->side->wholes, entry));
-  XFI_TRY(dtype_of(&of.dtype, p, entry));
+  XFI_TRY(dtype_of(&of.dtype, p, entry, NULL));
   if (of.dtype != own.dtype) own.block[0] = own.block[1] = 0; /* no blocks that it could cut */
   of.place = place;
   XFI_TRY(are_made(&held->made, p, entry));
@@ -501,6 +507,7 @@ xfer_status xfi_held_make(xfi_held *held, xfi_placing *p, size_t at)
     return hold_unruled(held, p, entry, &of);
   }
   XFI_TRY(check_rule(p, entry, of.rule));
+  XFI_TRY(dtype_of(&of.dtype, p, entry, of.rule));
   XFI_TRY(xfi_slot_make(&held->slot, p, entry, of.rule));
   XFI_TRY(make_layouts(held, p, entry, &of));
   held->hook = of.rule->hook;

@@ -91,6 +91,7 @@ typedef struct xfi_local_rule {
   bool hook;
   const char *made; /* what the framework makes of the rank's share */
   int made_dtype;
+  int dtype;                 /* of its elements, whatever the checkpoint's; 0: those */
   const char *refuse, *says; /* says also: why the values differ, with "refuse" absent */
 } xfi_local_rule;
 

@@ -308,6 +308,17 @@ static xfer_status read_made(const xfi_doc *doc, const json_t *made, xfi_local_r
   return XFER_OK;
 }
 
+static xfer_status read_dtype(const xfi_doc *doc, const json_t *object, const char *name,
+                              xfi_local_rule *r)
+{
+  xfer_dtype dtype = 0;
+
+  if (name != NULL && xfi_dtype_parse(&dtype, name) != XFER_OK)
+    return BAD(doc, json_object_get(object, "dtype"), "\"%.60s\" is no element type", name);
+  r->dtype = (int)dtype;
+  return XFER_OK;
+}
+
 static xfer_status read_choice(const xfi_doc *doc, const json_t *object, const char *name,
                                const char *value, const char *const *choices, int *which)
 {
@@ -324,7 +335,7 @@ static xfer_status read_local(const xfi_doc *doc, const json_t *object, xfi_loca
   static const char *const CUTS[] = {"none", "rows", "columns", "vocabulary", NULL};
   static const char *const STAGES[] = {"first", "last", NULL};
   const json_t *parts = NULL, *each = NULL, *made = NULL;
-  const char *cut = NULL, *stage = NULL;
+  const char *cut = NULL, *stage = NULL, *dtype = NULL;
   int which;
   const field fields[] = {{"local", TEXT, &r->local, false},
                           {"parts", LIST, &parts, false},
@@ -346,6 +357,7 @@ static xfer_status read_local(const xfi_doc *doc, const json_t *object, xfi_loca
                           {"bias_first", EXPR, &r->bias_first, false},
                           {"hook", FLAG, &r->hook, false},
                           {"made", TEXTS, &made, false},
+                          {"dtype", TEXT, &dtype, false},
                           {"refuse", EXPR, &r->refuse, false},
                           {"says", TEXT, &r->says, false}};
   xfer_status st = XFER_OK;
@@ -366,6 +378,7 @@ static xfer_status read_local(const xfi_doc *doc, const json_t *object, xfi_loca
   XFI_TRY(read_choice(doc, object, "stage", stage, STAGES, &which));
   r->last_stage = which == 1;
   XFI_TRY(read_made(doc, made, r));
+  XFI_TRY(read_dtype(doc, object, dtype, r));
   if (r->local == NULL && r->absent == NULL && r->says == NULL)
     return BAD(doc, object, "a local tensor needs \"local\", its name");
   if (r->says == NULL && r->refuse != NULL)

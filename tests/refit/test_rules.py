@@ -134,12 +134,29 @@ def check_walkthrough(options):
     return len(files["expect.json"])
 
 
+def check_refused(options):
+    """What transformers cuts as one tensor, and no rule says so, is refused with a sentence."""
+    config = {"model_type": "phi3", "hidden_size": 8, "intermediate_size": 4, "vocab_size": 128, "num_hidden_layers": 1,
+              "num_attention_heads": 4, "num_key_value_heads": 2, "head_dim": 2}
+    tensors = {"model.layers.0.self_attn.qkv_proj.weight": [16, 8], "model.layers.0.mlp.gate_up_proj.weight": [8, 8],
+               "model.layers.0.mlp.down_proj.weight": [8, 4]}
+    with tempfile.TemporaryDirectory() as folder:
+        write_header(folder, tensors)
+        with open(os.path.join(folder, "config.json"), "w", encoding="utf-8") as file:
+            json.dump(config, file)
+        for spec, refused in (("hf:tp1", False), ("hf:tp2", True)):
+            status, said = plan(options, "--model", folder, "--train", spec, "--gen", "full")
+            if (status != 0) != refused or (refused and "cuts what lies in one tensor as one" not in said):
+                sys.exit(f"rules FAILED: phi3 on {spec}: {said}")
+
+
 def main():
     parser = argparse.ArgumentParser()
     parser.add_argument("--bin", required=True)
     parser.add_argument("--root", required=True)
     options = parser.parse_args()
     n = check_malformed(options)
+    check_refused(options)
     print(f"rules ok: malformed={n} walkthrough={check_walkthrough(options)}")
 
 

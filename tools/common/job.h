@@ -65,6 +65,9 @@ int job_check(const job_args *args, const char *problem);
 /* 0; ARGS_WRONG after a sentence on stderr about the options, the SPECs among them; else
  * EXIT_FAILURE, with xfer_last_error(). */
 int job_create(job *out, const job_args *args);
+/* What only the serving side's rules have in another element type, such as routers in f32, goes as
+ * the model has it from now on: bytes can be checked then. */
+xfer_status job_keep_elements(job *made, const job_args *args);
 /* The sides and the refit of a model that is read already, which stays the caller's, as do the
  * rules (NULL: the library's own). */
 xfer_status job_join(job *out, const job_args *args, xfer_model *model, const xfer_rules *rules);

@@ -89,7 +89,7 @@ static int run_problem(refit_args *args)
   const xfer_tensor tensor = {"problem", src, dst, 0};
   int64_t shape[XFER_MAX_DIMS];
   const int n_dims = xfer_layout_shape(src, shape);
-  refit_case what = {(int)n_ranks, &tensor, 1, NULL, 1, xfer_dtype_size(xfer_layout_dtype(src))};
+  refit_case what = {(int)n_ranks, &tensor, 1, NULL, 1, xfer_dtype_size(xfer_layout_dtype(src)), 0};
 
   for (int d = 0; d < n_dims; d++)
     what.payload_bytes *= (uint64_t)shape[d];
@@ -121,12 +121,14 @@ static int run_model(refit_args *args)
 
   if (status == EXIT_FAILURE) return failed(args, xfer_last_error());
   if (status != 0) return status;
+  if (job_keep_elements(&made, &args->job) != XFER_OK) return failed(args, xfer_last_error());
   if (xfer_refit_report(made.refit, &report) != XFER_OK) return failed(args, xfer_last_error());
   what.n_ranks = xfer_refit_ranks(made.refit);
   what.tensors = xfer_refit_tensors(made.refit, &what.n_tensors);
   what.refit = made.refit;
   what.names = report.hf_tensors;
   what.payload_bytes = report.payload_bytes;
+  what.misc_bytes = report.misc_bytes;
   refit_told all = {what, what, what.n_ranks};
   xfer_refit *train = NULL, *gen = NULL;
   status = check_unconverted(&what);

@@ -16,6 +16,7 @@ typedef struct refit_case {
   const xfer_refit *refit; /* NULL: tensors[0] alone, from a problem line */
   uint64_t names;          /* tensors by their names outside */
   uint64_t payload_bytes;  /* of these */
+  uint64_t misc_bytes;     /* of these, what no rule places: whole to every rank that serves */
 } refit_case;
 
 typedef struct refit_options {

@@ -23,11 +23,12 @@ int result_failed(const char *error, bool json)
 
 static void print_json(const refit_case *what, const refit_result *r)
 {
-  printf("{\"ok\":%s,\"tensors\":%" PRIu64 ",\"bytes\":%" PRIu64 ",\"moved\":%" PRIu64
-         ",\"wrong\":%" PRIu64 ",\"checked\":%" PRIu64 ",\"digest\":\"%016" PRIx64
-         "\",\"ms\":%.3f,\"plan_ms\":%.3f,\"ranks\":%d}\n",
-         r->wrong_bytes == 0 ? "true" : "false", what->names, what->payload_bytes, r->moved_bytes,
-         r->wrong_bytes, r->checked_bytes, r->digest, r->ms, r->plan_ms, what->n_ranks);
+  printf("{\"ok\":%s,\"tensors\":%" PRIu64 ",\"bytes\":%" PRIu64 ",\"misc\":%" PRIu64
+         ",\"moved\":%" PRIu64 ",\"wrong\":%" PRIu64 ",\"checked\":%" PRIu64
+         ",\"digest\":\"%016" PRIx64 "\",\"ms\":%.3f,\"plan_ms\":%.3f,\"ranks\":%d}\n",
+         r->wrong_bytes == 0 ? "true" : "false", what->names, what->payload_bytes, what->misc_bytes,
+         r->moved_bytes, r->wrong_bytes, r->checked_bytes, r->digest, r->ms, r->plan_ms,
+         what->n_ranks);
 }
 
 /* In units that people read. */
@@ -42,6 +43,9 @@ static void print_summary(const refit_case *what, const refit_result *r)
          text_bytes((double)r->moved_bytes).at, text_seconds(seconds).at,
          text_bytes(seconds > 0 ? (double)r->moved_bytes / seconds : 0).at,
          text_bytes((double)r->checked_bytes).at);
+  if (what->misc_bytes > 0)
+    printf("%s of it no rule places: whole to every rank that serves (misc)\n",
+           text_bytes((double)what->misc_bytes).at);
 }
 
 int result_print(const refit_case *what, const refit_result *r, bool json)

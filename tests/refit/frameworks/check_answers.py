@@ -41,15 +41,15 @@ def unpack(runs):
     return np.where(tensor == NEVER, ZERO, tensor), np.where(tensor < 0, 0, flat)
 
 
-def write_checkpoint(folder, answer):
+def write_checkpoint(folder, answer, dtype="F32", size_of=4):
     """config.json and the header of a safetensors file: no element is ever read."""
     with open(os.path.join(folder, "config.json"), "w", encoding="utf-8") as file:
         json.dump(answer["config"], file)
     scaled = {name[:-len("_scale_inv")] for name, _ in answer["hf"] if name.endswith("_scale_inv")}
     header, at = {}, 0
     for name, shape in answer["hf"]:
-        size = int(np.prod(shape)) * (1 if name in scaled else 4)
-        header[name] = {"dtype": "F8_E4M3" if name in scaled else "F32", "shape": shape, "data_offsets": [at, at + size]}
+        size = int(np.prod(shape)) * (1 if name in scaled else size_of)
+        header[name] = {"dtype": "F8_E4M3" if name in scaled else dtype, "shape": shape, "data_offsets": [at, at + size]}
         at += size
     text = json.dumps(header).encode()
     with open(os.path.join(folder, "model.safetensors"), "wb") as file:
@@ -177,6 +177,19 @@ class Case:
         if dump:
             shutil.rmtree(dump)
 
+    def check_types(self):
+        """Which of its parameters the engine has in f32 though the model is bf16."""
+        with tempfile.TemporaryDirectory() as folder:
+            write_checkpoint(folder, self.answer, "BF16", 2)
+            done = subprocess.run([self.program("xfer_plan"), "--model", folder, "--train", "full", "--gen",
+                                   "vllm:tp1,loaded", "--expect", "1"], capture_output=True, text=True)
+        lines = [json.loads(line) for line in done.stdout.splitlines() if line.startswith("{")]
+        mine = {line["name"] for line in lines if line["side"] == "gen" and line["dtype"] == "f32"}
+        want = {name.removeprefix("language_model.") for name in self.answer["f32"]}
+        for name in mine ^ want:
+            self.differ(0, name, f"is f32 {'here' if name in mine else 'in the engine'} alone")
+        self.n_same += len(mine & want)
+
     def program(self, name):
         return os.path.join(self.options.bin, name)
 
@@ -274,6 +287,8 @@ def main():
             for layout in layouts:
                 case = Case(answer, layout, options)
                 case.run(folder)
+                if layout is layouts[0] and "f32" in answer:
+                    case.check_types()
                 if any("draft" in rank for rank in layout["ranks"]):
                     case.run(folder, layout["spec"] + ",draft", "draft")
                 cases.append(case)

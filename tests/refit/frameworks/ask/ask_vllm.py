@@ -100,10 +100,10 @@ def patch():
     return FakeStore
 
 
-def make_config(folder, p, dp_rank):
+def make_config(folder, p, dp_rank, dtype="float32"):
     from vllm.config import (CacheConfig, CompilationConfig, DeviceConfig, LoadConfig, ModelConfig, ParallelConfig,
                              SchedulerConfig, VllmConfig)
-    model = ModelConfig(model=folder, tokenizer=folder, skip_tokenizer_init=True, dtype="float32", seed=0,
+    model = ModelConfig(model=folder, tokenizer=folder, skip_tokenizer_init=True, dtype=dtype, seed=0,
                         max_model_len=256, enforce_eager=True)
     extra = {}
     if p["dp"] > 1:
@@ -218,6 +218,21 @@ def one_rank(family, p, rank, folder, FakeStore, with_mtp):
     return result
 
 
+def types(folder, FakeStore):
+    """The parameters of a model of bf16 that are f32."""
+    from vllm.config import set_current_vllm_config
+    import vllm.distributed.parallel_state as ps
+    from vllm.model_executor.model_loader.utils import initialize_model
+    dist.init_process_group("fake", store=FakeStore(), rank=0, world_size=1)
+    vllm_config = make_config(folder, parse("tp1"), 0, "bfloat16")
+    torch.set_default_dtype(torch.bfloat16)
+    with set_current_vllm_config(vllm_config):
+        ps.init_distributed_environment(world_size=1, rank=0, local_rank=0, backend="fake")
+        ps.initialize_model_parallel(1, 1, backend="fake")
+        model = initialize_model(vllm_config=vllm_config)
+    return sorted(name for name, t in model.named_parameters() if t.dtype == torch.float32)
+
+
 def warm(folder):
     """The slow look at the model class, once for all children."""
     from vllm.model_executor.model_loader.utils import get_model_architecture
@@ -254,6 +269,7 @@ def main():
     a.add_argument("--ck", required=True)
     a.add_argument("--out", required=True)
     a.add_argument("--mtp", action="store_true")
+    a.add_argument("--types", action="store_true", help="which parameters of a bf16 model are f32; no layouts then")
     a.add_argument("jobs", nargs="+")
     o = a.parse_args()
     FakeStore = patch()
@@ -274,6 +290,11 @@ def main():
                   "platform": type(current_platform).__name__, "family": family, "layout": layout, **p,
                   "hf": [[n, list(s)] for n, s in table.items()], "ranks": []}
         warm(folder)
+        if o.types:
+            result["f32"] = in_child(lambda: types(folder, FakeStore))
+            print(job, "f32", result["f32"], flush=True)
+            codes.save(os.path.join(o.out, f"vllm.{family}.types.json.gz"), result)
+            continue
         for rank in range(world):
             got = in_child(lambda: one_rank(family, p, rank, folder, FakeStore, o.mtp))
             result["ranks"].append(got)

@@ -46,6 +46,9 @@ def main():
             "framework": data["framework"], "version": data["version"], "family": data["family"],
             "config": dict(config, torch_dtype="float32"), "transposed": data["family"] in TRANSPOSED,
             "hf": data["hf"], "layouts": []})
+        if "f32" in data:
+            answer["f32"] = data["f32"]
+            continue
         answer["layouts"].append({"spec": spec_of(data), "ranks": [rank_of(rank) for rank in data["ranks"]]})
     os.makedirs(target, exist_ok=True)
     for (framework, family), answer in answers.items():
