@@ -31,22 +31,15 @@ static xfer_status add_flow(xfi_copies *copies, const xfer_plan *plan, const xfi
     const xfi_move *move = &list->moves[i];
     const xfi_class *cls = xfi_plan_class(plan->moves, move->tensor);
     const int n_dims = cls->src->n_dims;
-    xfi_end src = {NULL, {0}};
-    xfi_end dst = {NULL, {0}};
+    xfi_end src;
+    xfi_end dst;
     xfi_box box;
 
     if (xfi_run_broadcasts(plan, cls)) continue;
     xfi_move_box(&box, cls, send ? &cls->sends : &cls->recvs, move);
-    src.bound =
-        send ? xfi_run_src(plan, move->tensor) : xfi_link_bound(link, move->tensor, true, &cursor);
-    dst.bound =
-        send ? xfi_link_bound(link, move->tensor, false, &cursor) : xfi_run_dst(plan, move->tensor);
-    XFI_CHECK(src.bound != NULL && dst.bound != NULL, XFER_ERR_INTERNAL,
-              "rank %d did not describe tensor %u", link->rank, move->tensor);
-    if (both && xfi_link_is_pushed_move(link, cls, src.bound, dst.bound, box.length) != send)
+    XFI_TRY(xfi_link_ends(&src, &dst, plan, link, send, move, &box, &cursor));
+    if (both && xfi_link_is_pushed_move(link, cls, &src, &dst, box.length) != send)
       continue; /* the peer's */
-    memcpy(src.start, box.src_local, sizeof src.start);
-    memcpy(dst.start, box.dst_local, sizeof dst.start);
     XFI_TRY(xfi_copies_add(copies, &dst, &src, box.length, n_dims,
                            xfi_run_elem(plan, cls, XFI_WHOLE_WAY)));
     *bytes += (uint64_t)(xfi_box_elems(&box, n_dims) * cls->wire_bytes);

@@ -96,10 +96,6 @@ static inline bool xfi_link_pulls(const xfi_link *link)
   return link->recv_by == XFI_BY_PULL || link->recv_by == XFI_BY_BOTH;
 }
 
-/* Does the sender push this move of a flow that is copied by both? `src` and `dst` are its ends. */
-bool xfi_link_is_pushed_move(const xfi_link *link, const xfi_class *cls, const xfi_bound *src,
-                             const xfi_bound *dst, const int64_t *length);
-
 /* Peers in reach with which there is something to exchange, in whatever lane: where not directly,
  * only to hear of their failures. here[r]: rank r shares our process and device. */
 xfer_status xfi_links_list(xfi_links *links, xfer_plan *plan, const bool *same, const bool *here);
@@ -141,5 +137,12 @@ typedef struct xfi_cursor {
  * there, whatever numbers they have. */
 const xfi_bound *xfi_link_bound(const xfi_link *link, uint32_t tensor, bool source,
                                 xfi_cursor *cursor);
+/* Where a move of the flow from us (`send`) or to us lies on both sides. `cursor` as of
+ * xfi_link_bound(). */
+xfer_status xfi_link_ends(xfi_end *src, xfi_end *dst, const xfer_plan *plan, const xfi_link *link,
+                          bool send, const xfi_move *move, const xfi_box *box, xfi_cursor *cursor);
+/* Does the sender push this move of a flow that is copied by both? `src` and `dst` are its ends. */
+bool xfi_link_is_pushed_move(const xfi_link *link, const xfi_class *cls, const xfi_end *src,
+                             const xfi_end *dst, const int64_t *length);
 
 #endif

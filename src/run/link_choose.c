@@ -18,10 +18,17 @@
 /* So many more allocations to map count for more than which way is faster. */
 #define MANY_ALLOCATIONS 256
 
+static const int64_t *strides_of(const xfi_end *end)
+{
+  return xfi_bound_strides(end->bound, xfi_bound_piece_at(end->bound, end->start));
+}
+
 /* The rows of a move are short on some side. */
-static bool is_narrow(const xfi_bound *src, const xfi_bound *dst, const int64_t *length, int n_dims,
+static bool is_narrow(const xfi_end *src, const xfi_end *dst, const int64_t *length, int n_dims,
                       int elem_bytes)
 {
+  const int64_t *src_strides = strides_of(src);
+  const int64_t *dst_strides = strides_of(dst);
   int64_t row = elem_bytes; /* what is contiguous on both sides */
   int64_t all = elem_bytes;
   bool goes_on = true;
@@ -29,15 +36,15 @@ static bool is_narrow(const xfi_bound *src, const xfi_bound *dst, const int64_t 
   for (int d = n_dims - 1; d >= 0; d--) {
     all *= length[d];
     if (length[d] == 1) continue;
-    goes_on = goes_on && src->strides[d] == row && dst->strides[d] == row;
+    goes_on = goes_on && src_strides[d] == row && dst_strides[d] == row;
     if (goes_on) row *= length[d];
   }
   return row < NARROW_ROW_BYTES && all >= NARROW_MOVE_BYTES;
 }
 
 /* Where both ranks send, requests to read would take from what flows the other way. */
-bool xfi_link_is_pushed_move(const xfi_link *link, const xfi_class *cls, const xfi_bound *src,
-                             const xfi_bound *dst, const int64_t *length)
+bool xfi_link_is_pushed_move(const xfi_link *link, const xfi_class *cls, const xfi_end *src,
+                             const xfi_end *dst, const int64_t *length)
 {
   const bool both_ways = link->send != XFI_NO_FLOW && link->recv != XFI_NO_FLOW;
   const int from = cls->src->elem_bytes;
@@ -68,6 +75,22 @@ static size_t count_allocations(const xfi_link *link, bool source, unsigned char
   return n;
 }
 
+xfer_status xfi_link_ends(xfi_end *src, xfi_end *dst, const xfer_plan *plan, const xfi_link *link,
+                          bool send, const xfi_move *move, const xfi_box *box, xfi_cursor *cursor)
+{
+  xfer_status st = XFER_OK;
+  const xfi_bound *theirs = xfi_link_bound(link, move->tensor, !send, cursor);
+
+  XFI_CHECK(theirs != NULL, XFER_ERR_INTERNAL, "rank %d did not describe tensor %u", link->rank,
+            move->tensor);
+  src->bound = send ? xfi_run_src(plan, move->tensor) : theirs;
+  dst->bound = send ? theirs : xfi_run_dst(plan, move->tensor);
+  memcpy(src->start, box->src_local, sizeof src->start);
+  memcpy(dst->start, box->dst_local, sizeof dst->start);
+done:
+  return st;
+}
+
 /* Of a flow: are there moves to pull, and others to push? And such that only their sender can copy,
  * which has the scales? */
 static xfer_status look_at_moves(bool has[2], const xfer_plan *plan, xfi_link *link, bool send)
@@ -81,20 +104,16 @@ static xfer_status look_at_moves(bool has[2], const xfer_plan *plan, xfi_link *l
   for (size_t i = peer->first; i < peer->first + peer->n; i++) {
     const xfi_move *move = &list->moves[i];
     const xfi_class *cls = xfi_plan_class(plan->moves, move->tensor);
-    const xfi_bound *theirs;
-    const xfi_bound *ours;
+    xfi_end src;
+    xfi_end dst;
     xfi_box box;
 
     if (xfi_run_broadcasts(plan, cls)) continue;
     if (xfi_conversion_kind(cls->conversion) == XFI_KIND_BLOCKS) link->only_push[send] = true;
     if (has[0] && has[1]) continue;
-    theirs = xfi_link_bound(link, move->tensor, !send, &cursor);
-    XFI_CHECK(theirs != NULL, XFER_ERR_INTERNAL, "rank %d did not describe tensor %u", link->rank,
-              move->tensor);
     xfi_move_box(&box, cls, send ? &cls->sends : &cls->recvs, move);
-    ours = send ? xfi_run_src(plan, move->tensor) : xfi_run_dst(plan, move->tensor);
-    has[xfi_link_is_pushed_move(link, cls, send ? ours : theirs, send ? theirs : ours,
-                                box.length)] = true;
+    XFI_TRY(xfi_link_ends(&src, &dst, plan, link, send, move, &box, &cursor));
+    has[xfi_link_is_pushed_move(link, cls, &src, &dst, box.length)] = true;
   }
 done:
   return st;

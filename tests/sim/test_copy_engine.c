@@ -1,0 +1,116 @@
+/* Long rows are for the copy engine of the rank that receives them, however the layouts say where
+ * they are: what a rank writes in another's memory it cannot have. */
+#include "world.h"
+
+#include <stdio.h>
+#include <string.h>
+
+enum { TENSORS = 8, BYTES = 8 << 20 }; /* as few as it takes: 64 MiB */
+
+static xfer_layout *layout_of(const xfer_mesh *mesh, int holder, bool by_boxes)
+{
+  const int64_t shape[1] = {BYTES};
+  const int64_t bounds[2] = {0, BYTES};
+  const int64_t first[3] = {0, holder == 0, 1};
+  xfer_boxes_desc boxes = XFER_BOXES_DESC_INIT;
+  xfer_layout_desc desc = XFER_LAYOUT_DESC_INIT;
+  xfer_layout *layout = NULL;
+  xfer_mesh *one = NULL;
+  const int size = 1;
+  const xfer_placement replicate = xfer_replicate();
+
+  if (by_boxes) {
+    boxes.mesh = mesh;
+    boxes.dtype = XFER_U8;
+    boxes.n_dims = 1;
+    boxes.shape = shape;
+    boxes.first = first;
+    boxes.bounds = bounds;
+    OK(xfer_layout_create_boxes(&layout, &boxes));
+    return layout;
+  }
+  OK(xfer_mesh_create(&one, &size, 1, &holder));
+  desc.mesh = one;
+  desc.dtype = XFER_U8;
+  desc.n_dims = 1;
+  desc.shape = shape;
+  desc.placements = &replicate;
+  desc.n_placements = 1;
+  OK(xfer_layout_create(&layout, &desc));
+  xfer_mesh_destroy(one);
+  return layout;
+}
+
+static bool by_boxes;
+
+static void one_to_the_other(int rank)
+{
+  const int size = 2;
+  xfer_plan_options options = XFER_PLAN_OPTIONS_INIT;
+  xfer_tensor tensors[TENSORS];
+  char names[TENSORS][8];
+  char *memory = world_alloc((size_t)TENSORS * BYTES);
+  cudaStream_t stream = world_stream();
+  xfer_plan *plan = NULL;
+  xfer_mesh *both = NULL;
+  uint64_t before;
+
+  OK(xfer_mesh_create(&both, &size, 1, NULL));
+  memset(memory, 7 * rank, (size_t)TENSORS * BYTES);
+  for (int i = 0; i < TENSORS; i++) {
+    (void)snprintf(names[i], sizeof names[i], "t%d", i);
+    tensors[i] = (xfer_tensor){
+        .name = names[i], .src = layout_of(both, 1, by_boxes), .dst = layout_of(both, 0, by_boxes)};
+  }
+  options.lane = XFER_LANE_DIRECT;
+  OK(xfer_plan_create(&plan, w.comms[rank], tensors, TENSORS, &options));
+  for (int i = 0; i < TENSORS; i++) {
+    void *at = memory + (size_t)i * BYTES;
+    const bool boxed = by_boxes;
+    const xfer_view view = boxed ? xfer_view_boxes(&at, 1, NULL, 1) : xfer_view_dense(at);
+    OK(xfer_plan_bind(plan, (size_t)i, rank == 1 ? &view : NULL, rank == 0 ? &view : NULL));
+  }
+  OK(xfer_plan_commit(plan));
+  ranks_barrier();
+  before = sim_calls_of("cudaMemcpyAsync") + sim_calls_of("cudaMemcpy2DAsync");
+  ranks_barrier();
+  OK(xfer_plan_run(plan, 1, stream));
+  OK(xfer_plan_wait(plan, 0));
+  NEED(rank == 1 || (memory[0] == 7 && memory[(size_t)TENSORS * BYTES - 1] == 7));
+  ranks_barrier();
+  NEED(sim_calls_of("cudaMemcpyAsync") + sim_calls_of("cudaMemcpy2DAsync") > before);
+  ranks_barrier();
+  xfer_plan_destroy(plan);
+  for (int i = 0; i < TENSORS; i++) {
+    xfer_layout_destroy((xfer_layout *)(uintptr_t)tensors[i].src);
+    xfer_layout_destroy((xfer_layout *)(uintptr_t)tensors[i].dst);
+  }
+  xfer_mesh_destroy(both);
+  world_free(memory);
+}
+
+static void go(bool boxes)
+{
+  by_boxes = boxes;
+  world_make(2, COMM_GATHER, (sim_config){.eager = true});
+  world_go(one_to_the_other);
+  world_destroy();
+}
+
+static void test_placements(void)
+{
+  go(false);
+}
+
+static void test_boxes(void)
+{
+  go(true);
+}
+
+int main(int argc, char **argv)
+{
+  static const world_test tests[] = {{"engine_takes_placements", test_placements},
+                                     {"engine_takes_boxes", test_boxes}};
+
+  return world_main(argc, argv, tests, sizeof tests / sizeof tests[0]);
+}
