@@ -245,6 +245,14 @@ class TestMpi(unittest.TestCase):
         self.assertEqual((status, out), (2, ""))
         self.assertEqual(len(re.findall("mpirun started 3 processes, .*; give --comm mpi", err)), 1)
 
+    def test_what_the_build_lacks_is_said_once(self):
+        if "no cuda" not in run("xfer_info")[1]:
+            self.skipTest("this build has CUDA")
+        words = ("--comm", "nccl", "--problem", LINE)
+        status, out, err = run("xfer_refit", *words, before=(MPIEXEC, "-n", "3"))
+        self.assertEqual((status, out), (2, ""))
+        self.assertEqual(err.count("this build has no CUDA; xfer_info says what it has\n"), 1)
+
     def test_ranks_with_other_options(self):
         words = command("xfer_refit", "--comm", "mpi", "--problem", LINE)
         status, out, err = run("xfer_refit", *words[1:], "--iters", "2", before=(MPIEXEC, "-n", "2", *words, ":", "-n", "1"))

@@ -183,27 +183,40 @@ static int check_threads(void)
   const long n = started_with(&rank);
 
   if (n <= 1) return 0;
-  if (rank > 0) return ARGS_WRONG; /* one of them says it */
+  if (rank > 0) return ARGS_WRONG; /* the first says it */
   return args_wrong(
       "mpirun started %ld processes, and each would do the whole job in threads; give "
       "--comm mpi, or nccl or cuda for GPUs",
       n);
 }
 
-/* Ranks that are processes, with GPUs or without. */
-static int check_processes(refit_args *args)
+/* What this build lacks for ranks that are processes, with GPUs or without; NULL: nothing. */
+static const char *lacks(refit_args *args)
 {
 #ifndef XFER_REFIT_MPI
-  return args_wrong("--comm %s: this build has no MPI", args->launch.comm);
+  (void)args;
+  return "MPI";
 #else
-  if (strcmp(args->launch.comm, "mpi") == 0) return 0;
+  if (strcmp(args->launch.comm, "mpi") == 0) return NULL;
 #ifdef XFER_REFIT_CUDA
   args->launch.run.device = &refit_cuda;
-  return 0;
+  return NULL;
 #else
-  return args_wrong("--comm %s: this build has no CUDA", args->launch.comm);
+  return "CUDA";
 #endif
 #endif
+}
+
+static int check_processes(refit_args *args)
+{
+  const char *what = lacks(args);
+  long rank = 0;
+
+  if (what == NULL) return 0;
+  (void)started_with(&rank);
+  if (rank > 0) return ARGS_WRONG;
+  return args_wrong("--comm %s: this build has no %s; xfer_info says what it has",
+                    args->launch.comm, what);
 }
 
 static int check_args(refit_args *args)
