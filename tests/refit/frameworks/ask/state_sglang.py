@@ -1,0 +1,111 @@
+"""What SGLang makes of a checkpoint, as its published source says it, by NumPy: answers as ask_vllm.py writes them.
+
+    state_sglang.py --out FOLDER FAMILY:LAYOUT...       LAYOUT: tp4 | tp4,ep2 | tp4,dp2,ep2
+
+SGLang needs a GPU even to be imported, so this is no answer of its own but what these files say: layers/linear.py,
+vocab_parallel_embedding.py, dp_attention.py, moe/fused_moe_triton/layer.py, distributed/parallel_state.py, and
+models/qwen2.py, qwen3.py, qwen3_moe.py. Of the ranks of tp the fastest axis is attention's tp (tp / dp of them); the
+experts' tp (tp / ep of them) is the fastest, too, then ep.
+"""
+import argparse
+import os
+
+import numpy as np
+
+import codes
+import families
+
+
+def parse(layout):
+    out = dict(tp=1, dp=1, ep=1)
+    for item in layout.split(","):
+        out[item[:2]] = int(item[2:])
+    return out
+
+
+def cut(x, dim, rank, n):
+    """The even n-th of a dim."""
+    size = x.shape[dim] // n
+    return np.take(x, range(rank * size, (rank + 1) * size), dim)
+
+
+def heads(x, count, d, rank, n):
+    """The rows of a rank's heads: one that several ranks have where there are too few."""
+    if count >= n:
+        return cut(x, 0, rank, n)
+    head = rank // (n // count)
+    return x[head * d:(head + 1) * d]
+
+
+def vocabulary(x, rank, n):
+    padded = -(-x.shape[0] // 64) * 64
+    return cut(np.concatenate([x, np.zeros((padded - x.shape[0],) + x.shape[1:], x.dtype)]), 0, rank, n)
+
+
+def layer(config, get, prefix, a, n_a, e, n_e, m, n_m):
+    """The parameters of one layer by name."""
+    d, out, attn, mlp = config["head_dim"], {}, prefix + "self_attn.", prefix + "mlp."
+    for suffix in ("weight", "bias"):
+        if get(attn + "q_proj." + suffix) is not None:
+            out[attn + "qkv_proj." + suffix] = np.concatenate([
+                heads(get(attn + "q_proj." + suffix), config["num_attention_heads"], d, a, n_a),
+                *(heads(get(attn + f"{x}_proj." + suffix), config["num_key_value_heads"], d, a, n_a) for x in "kv")])
+    out[attn + "o_proj.weight"] = cut(get(attn + "o_proj.weight"), 1, a, n_a)
+    if get(mlp + "gate_proj.weight") is not None:
+        out[mlp + "gate_up_proj.weight"] = np.concatenate([cut(get(mlp + x + "_proj.weight"), 0, a, n_a)
+                                                           for x in ("gate", "up")])
+        out[mlp + "down_proj.weight"] = cut(get(mlp + "down_proj.weight"), 1, a, n_a)
+    else:
+        mine = range(e * config["num_experts"] // n_e, (e + 1) * config["num_experts"] // n_e)
+        expert = lambda x, name: get(mlp + f"experts.{x}.{name}_proj.weight")
+        out[mlp + "experts.w13_weight"] = np.stack([np.concatenate([cut(expert(x, "gate"), 0, m, n_m),
+                                                                    cut(expert(x, "up"), 0, m, n_m)]) for x in mine])
+        out[mlp + "experts.w2_weight"] = np.stack([cut(expert(x, "down"), 1, m, n_m) for x in mine])
+        out[mlp + "gate.weight"] = get(mlp + "gate.weight")
+    for name in ("input_layernorm", "post_attention_layernorm", "self_attn.q_norm", "self_attn.k_norm"):
+        if get(prefix + name + ".weight") is not None:
+            out[prefix + name + ".weight"] = get(prefix + name + ".weight")
+    return out
+
+
+def rank_of(config, get, p, rank):
+    """{name: codes} of one rank."""
+    n_a, n_m = p["tp"] // p["dp"], p["tp"] // p["ep"]
+    a, m, e = rank % n_a, rank % n_m, rank // n_m
+    out = {"model.embed_tokens.weight": vocabulary(get("model.embed_tokens.weight"), a, n_a)}
+    for l in range(config["num_hidden_layers"]):
+        out.update(layer(config, get, f"model.layers.{l}.", a, n_a, e, p["ep"], m, n_m))
+    out["model.norm.weight"] = get("model.norm.weight")
+    if get("lm_head.weight") is not None:
+        out["lm_head.weight"] = vocabulary(get("lm_head.weight"), a, n_a)
+    return out
+
+
+def main():
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--out", required=True)
+    parser.add_argument("jobs", nargs="+")
+    options = parser.parse_args()
+    os.makedirs(options.out, exist_ok=True)
+    for job in options.jobs:
+        family, _, text = job.partition(":")
+        p = parse(text)
+        config, table = families.FAMILIES[family]()
+        config = dict(config, head_dim=config.get("head_dim") or config["hidden_size"] // config["num_attention_heads"])
+        bases = families.bases(table)
+        get = lambda name: np.arange(bases[name], bases[name] + int(np.prod(table[name]))).reshape(table[name]) \
+            if name in table else None
+        ranks = []
+        for rank in range(p["tp"]):
+            params = [{"name": name, "shape": list(x.shape), "runs": codes.pack(*codes.split(x.reshape(-1), bases, list(table)))}
+                      for name, x in rank_of(config, get, p, rank).items()]
+            ranks.append({"params": params})
+        spec = f"sglang:tp{p['tp']},dp{p['dp']},ep{p['ep']},loaded" + (",dp_lm_head" if p["dp"] > 1 else "")
+        codes.save(os.path.join(options.out, f"sglang.{family}.{text}.json.gz"), {
+            "framework": "sglang", "version": "source of 2026", "family": family, "layout": text, "spec": spec,
+            "hf": [[name, list(shape)] for name, shape in table.items()], "ranks": ranks})
+        print(job, len(ranks[0]["params"]), flush=True)
+
+
+if __name__ == "__main__":
+    main()
