@@ -5,8 +5,10 @@
  *
  * Of a staged plan destinations are whole, then: those of the run before.
  *
- * Rank 1 is killed at WHEN. Started by a launcher that lets the others live; since it may not tell
- * how they ended, each that found all as it should be says so.
+ * Rank 1 is killed at WHEN: a moment, or kill-N, in its N-th call of the transport; or at stop-N is
+ * stopped there for longer than anybody waits. The others make a new comm without it and move
+ * something. Started by a launcher that lets the others live; since it may not tell how they ended,
+ * each that found all as it should be says so. (All calls in turn: tests/multi/kill_all.sh.)
  */
 #include "clock.h"
 #include "object.h"
@@ -19,6 +21,7 @@
 #include <unistd.h>
 
 enum { KILLED = 1, SIDE = 2048, SOON_MS = 10000, SLOTS_BEFORE = 7 };
+enum { STOPPED_S = 8, DEADLINE_MS = 2000 }; /* of one that is stopped */
 
 static const char *const moments[] = {"create",     "commit",      "first-slot", "later-slot",
                                       "before-run", "before-wait", "second-run"};
@@ -33,14 +36,42 @@ static int n_slots;
 static int n_floats;
 static xfi_carry_fn *carry;
 
+static long at_call = -1; /* of the transport; -1: at a moment */
+static long n_calls;
+static bool is_stopped;  /* not killed */
+static bool by_messages; /* no rank shares memory with another: a death is found by the deadline */
+
+/* Another process lets it go on. */
+static void stop_for_a_while(void)
+{
+  const pid_t self = getpid();
+
+  if (fork() == 0) {
+    (void)sleep(STOPPED_S);
+    (void)kill(self, SIGCONT);
+    _exit(0);
+  }
+  (void)raise(SIGSTOP);
+}
+
 static void die_at(int now)
 {
   if (world_rank == KILLED && now == moment) (void)raise(SIGKILL);
 }
 
+static void come_to_a_call(void)
+{
+  if (world_rank != KILLED || n_calls++ != at_call) return;
+  if (is_stopped)
+    stop_for_a_while();
+  else
+    (void)raise(SIGKILL);
+}
+
 static xfer_status gather_or_die(xfi_comm *comm, void *all, const void *mine, size_t n_bytes,
                                  xfi_deadline deadline)
 {
+  come_to_a_call();
   if (n_gathers++ == 1) die_at(CREATE); /* the others are in the second one then */
   if (n_gathers >= 2) die_at(COMMIT);
   return mpi_ops->all_gather(comm, all, mine, n_bytes, deadline);
@@ -56,8 +87,31 @@ static void carry_or_die(void *context, size_t channel, char *slot, size_t n_byt
 static xfer_status stream_or_die(xfi_comm *comm, xfi_channel *channels, size_t n, size_t slot_bytes,
                                  xfi_carry_fn *carries, void *context, xfi_deadline deadline)
 {
+  come_to_a_call();
   carry = carries;
   return mpi_ops->stream(comm, channels, n, slot_bytes, carry_or_die, context, deadline);
+}
+
+static xfer_status exchange_or_die(xfi_comm *comm, const xfi_message *sends, int n_sends,
+                                   const xfi_message *recvs, int n_recvs, xfi_deadline deadline)
+{
+  come_to_a_call();
+  return mpi_ops->exchange(comm, sends, n_sends, recvs, n_recvs, deadline);
+}
+
+static xfer_status round_or_die(xfi_comm *comm, const xfi_message *sends, int n_sends,
+                                const xfi_message *recvs, int n_recvs, xfer_stream stream,
+                                xfi_deadline deadline)
+{
+  come_to_a_call();
+  return mpi_ops->round(comm, sends, n_sends, recvs, n_recvs, stream, deadline);
+}
+
+static bool shares_none(const xfi_comm *comm, int peer)
+{
+  (void)comm;
+  (void)peer;
+  return false;
 }
 
 static xfer_comm *make_comm(void)
@@ -68,7 +122,10 @@ static xfer_comm *make_comm(void)
   mpi_ops = comm->transport->ops;
   comm_ops = *mpi_ops;
   comm_ops.all_gather = gather_or_die;
+  comm_ops.exchange = exchange_or_die;
+  comm_ops.round = round_or_die;
   comm_ops.stream = stream_or_die;
+  if (by_messages) comm_ops.shares = shares_none;
   comm->transport->ops = &comm_ops;
   return comm;
 }
@@ -77,7 +134,7 @@ enum { N_FLOATS = SIDE * SIDE };
 
 static bool is_staged(void)
 {
-  return moment % 2 == 0;
+  return at_call >= 0 || moment % 2 == 0;
 }
 
 static void fill(float *floats, float value)
@@ -86,13 +143,38 @@ static void fill(float *floats, float value)
     floats[i] = value;
 }
 
-static bool is_whole(const float *floats)
+/* What stands in all of them where all are of one run. */
+static bool is_whole(const float *floats, xfer_status st)
 {
-  const float wanted = moment == SECOND_RUN ? 1 : 0;
+  const float wanted = st == XFER_OK ? 2 : moment == SECOND_RUN ? 1 : floats[0];
 
   for (size_t i = 0; i < (size_t)n_floats; i++)
     if (floats[i] != wanted) return false;
-  return true;
+  return moment == N_MOMENTS || wanted == (moment == SECOND_RUN);
+}
+
+/* Those that are left, in a comm of their own, give each other a number each. */
+static bool go_on(MPI_Comm others, int n)
+{
+  xfer_comm *comm = NULL;
+  xfer_layout *layouts[2] = {NULL, NULL};
+  char problem[64];
+  int32_t all[16] = {0};
+
+  (void)snprintf(problem, sizeof problem, "i32[%d] (%d):S0 -> (%d):R", n, n, n);
+  bool right = xfer_comm_create_mpi(&comm, others) == XFER_OK &&
+               xfer_problem_parse(&layouts[0], &layouts[1], problem) == XFER_OK;
+  const int32_t mine = right ? xfer_comm_rank(comm) + 10 : 0;
+  const xfer_view src = xfer_view_dense((void *)(uintptr_t)&mine);
+  const xfer_view dst = xfer_view_dense(all);
+
+  right = right && xfer_redistribute(comm, layouts[0], &src, layouts[1], &dst, NULL) == XFER_OK;
+  for (int r = 0; r < n; r++)
+    right = right && all[r] == r + 10;
+  xfer_layout_destroy(layouts[0]);
+  xfer_layout_destroy(layouts[1]);
+  xfer_comm_destroy(comm);
+  return right;
 }
 
 /* What each rank does, up to the first call that fails. */
@@ -106,6 +188,7 @@ static xfer_status play(xfer_comm *comm, xfer_plan **plan, xfer_layout *const *l
   xfer_status st;
 
   options.flags = is_staged() ? XFER_PLAN_STAGED : 0;
+  options.timeout_ms = is_stopped || by_messages ? DEADLINE_MS : 0;
   st = xfer_plan_create(plan, comm, &tensor, 1, &options);
   if (st == XFER_OK) st = xfer_plan_bind(*plan, 0, &src, &dst);
   n_gathers = 10; /* of the commit from now on */
@@ -144,6 +227,9 @@ int main(int argc, char **argv)
 
   for (int i = 0; argc > 1 && i < N_MOMENTS; i++)
     if (strcmp(argv[1], moments[i]) == 0) moment = i;
+  if (argc > 1 && moment == N_MOMENTS) at_call = strtol(argv[1] + 5, NULL, 10); /* kill-N, stop-N */
+  by_messages = argc > 2;
+  is_stopped = argc > 1 && strncmp(argv[1], "stop-", 5) == 0;
   (void)MPI_Init_thread(&argc, &argv, MPI_THREAD_FUNNELED, &level);
   (void)MPI_Comm_rank(MPI_COMM_WORLD, &world_rank);
   (void)MPI_Comm_size(MPI_COMM_WORLD, &size);
@@ -152,6 +238,8 @@ int main(int argc, char **argv)
   n_floats = SIDE * (SIDE / size); /* at least, of each rank */
   char *memory = calloc(2 * N_FLOATS, sizeof(float));
   if (memory == NULL || xfer_problem_parse(&layouts[0], &layouts[1], problem) != XFER_OK) _exit(1);
+  MPI_Comm others = MPI_COMM_NULL;
+  (void)MPI_Comm_split(MPI_COMM_WORLD, world_rank == KILLED, world_rank, &others);
   xfer_comm *comm = make_comm();
   n_mapped = maps_segments();
   const int64_t start = xfi_now_ns();
@@ -160,13 +248,19 @@ int main(int argc, char **argv)
   xfer_plan_destroy(plan);
   xfer_comm_destroy(comm);
   const int64_t ms = (xfi_now_ns() - start) / 1000000;
-  const bool whole = !is_staged() || is_whole((float *)(void *)memory + N_FLOATS);
+  const bool whole = !is_staged() || is_whole((float *)(void *)memory + N_FLOATS, st);
+  const bool is_lost = world_rank == KILLED && is_stopped; /* whatever it finds */
+  const bool may_end = at_call >= 0 && st == XFER_OK;      /* it had said its last word */
   free(memory);
-  const int is_right = whole && st != XFER_OK && strstr(why, "rank 1") != NULL && ms < SOON_MS &&
-                       n_mapped == size && maps_segments() == 0;
+  const int is_right =
+      whole && maps_segments() == 0 &&
+      (is_lost || may_end ||
+       (st != XFER_OK && strstr(why, "rank 1") != NULL && ms < SOON_MS && n_mapped == size)) &&
+      (world_rank == KILLED || go_on(others, size - 1));
   (void)printf("%s%s: rank %d after %lld ms, %d segments then %d: %s: %s\n",
-               is_right ? "as expected" : "WRONG", whole ? "" : ", half written", world_rank,
-               (long long)ms, n_mapped, maps_segments(), xfer_status_name(st), why);
+               is_right ? "as expected" : "WRONG",
+               whole ? is_lost && n_calls > at_call ? ", stopped" : "" : ", half written",
+               world_rank, (long long)ms, n_mapped, maps_segments(), xfer_status_name(st), why);
   (void)fflush(stdout);
   _exit(0); /* MPI_Finalize would wait for the lost one */
 }

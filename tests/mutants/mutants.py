@@ -40,7 +40,7 @@ LABELS = {"unit", "fault", "multi", "sim", "property"}
 # Too long for this; the shorter runs below take their place.
 LONG = re.compile(
     r"layers_include|schedules_(?!notice)|trouble_|random_\w+_\d+$|processes_kill|e11_mapping|growth|copy_ref|digest_ref"
-    r"|refit_answers|test_killed"
+    r"|refit_answers"
 )
 SHORTER = [
     "random_problems --cases 250 --seed 1",

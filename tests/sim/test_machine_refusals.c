@@ -80,7 +80,8 @@ static xfer_status borrow(ncclComm_t nccl, int device, const sim_fault *fault)
 
 static void test_a_borrowed_communicator_is_asked_who_it_is(void)
 {
-  static const char *const questions[] = {"ncclCommUserRank", "ncclCommCount", "ncclCommCuDevice"};
+  static const char *const questions[] = {"ncclCommUserRank", "ncclCommCount", "ncclCommCuDevice",
+                                          "ncclBroadcast"};
   ncclUniqueId id;
   ncclComm_t nccl = NULL;
 
@@ -99,11 +100,37 @@ static void test_a_borrowed_communicator_is_asked_who_it_is(void)
   NEED(ncclCommDestroy(nccl) == ncclSuccess);
 }
 
+/* Rank 0 has no id for the communicator of a plan's messages. */
+static void commit_without_id(int rank)
+{
+  const sim_fault no_id = {.name = "ncclGetUniqueId", .rank = 0, .nth = 1, .code = 3};
+  xfer_plan *plan;
+  tensor t;
+
+  tensor_make(&t, EACH_EACH, rank, 100);
+  plan = world_plan(rank, &t, 1, XFER_LANE_PACKED, 20000);
+  ranks_barrier();
+  if (rank == 0) sim_fault_add(&no_id);
+  ranks_barrier();
+  NEED(xfer_plan_commit(plan) != XFER_OK);
+  NEED(strstr(xfer_last_error(), "rank 0: ncclGetUniqueId failed") != NULL);
+  OK(xfer_plan_commit(plan));
+  world_run(plan, &t, 1, 1, NULL);
+  xfer_plan_destroy(plan);
+}
+
+static void test_a_commit_without_an_id_fails_on_all(void)
+{
+  world_make(2, COMM_NCCL, (sim_config){.seed = 0});
+  world_go(commit_without_id);
+}
+
 int main(int argc, char **argv)
 {
   static const world_test tests[] = {
       {"makers_refuse_null_and_what_is_not_there", test_makers_refuse_null_and_what_is_not_there},
       {"memory_of_another_device_is_refused", test_memory_of_another_device_is_refused},
+      {"a_commit_without_an_id_fails_on_all", test_a_commit_without_an_id_fails_on_all},
       {"a_borrowed_communicator_is_asked_who_it_is",
        test_a_borrowed_communicator_is_asked_who_it_is}};
 

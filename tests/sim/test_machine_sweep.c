@@ -328,8 +328,8 @@ static played play(tally *sum)
   if (!is_right) sum->wrong++;
   if (!is_right)
     say("WRONG");
-  else if (verbose)
-    say("right");
+  else if (verbose || slow_now)
+    say(slow_now ? "slow" : "right");
   recover();
   return PLAYED;
 }
@@ -341,16 +341,19 @@ static int only_ranks;
 
 static void sweep_step(tally *sum, const char *call, size_t which)
 {
+  /* Allocations are few. */
+  const int stride = call != NULL && call[0] == '\0' ? (every + 9) / 10 : every;
+
   now.call = call;
   for (now.victim = 0; now.victim < now.n_ranks; now.victim++) {
     played how = PLAYED;
 
-    now.n = (long)((size_t)now.victim * 7 + (size_t)now.at * 11 + which * 5) % every;
+    now.n = (long)((size_t)now.victim * 7 + (size_t)now.at * 11 + which * 5) % stride;
     while (how != NO_SUCH_CALL && now.n < MOST) {
       how = play(sum);
       NEED(how != TOO_SLOW || limit_ms < LIMIT_MOST);
       if (how == TOO_SLOW) limit_ms *= 2;
-      if (how == PLAYED) now.n += every;
+      if (how == PLAYED) now.n += stride;
     }
   }
 }

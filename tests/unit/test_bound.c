@@ -237,9 +237,27 @@ static void test_a_view_that_does_not_fit_leaves_the_bound_as_it_was(void **stat
   assert_memory_equal(&b, &before, sizeof b);
 }
 
+static void test_no_memory_for_boxes(void **state)
+{
+  char memory[8];
+  const xfer_view view = xfer_view_dense(memory);
+  xfi_bound_box *boxes = xfi_calloc(2, sizeof *boxes);
+  xfi_bound bound = {.is_set = false};
+
+  (void)state;
+  assert_non_null(boxes);
+  boxes[0] = (xfi_bound_box){.length = {2}};
+  boxes[1] = (xfi_bound_box){.row = 2, .length = {6}};
+  xfi_alloc_fail_after(0);
+  assert_int_equal(xfi_bound_set_boxes(&bound, &view, boxes, 2, 1, 1, "w"), XFER_ERR_NOMEM);
+  xfi_alloc_fail_after(-1);
+  assert_false(bound.is_set);
+}
+
 int main(void)
 {
   const struct CMUnitTest tests[] = {
+      cmocka_unit_test(test_no_memory_for_boxes),
       cmocka_unit_test(test_copies_between_any_two_kinds_of_views),
       cmocka_unit_test(test_a_scalar_is_one_copy),
       cmocka_unit_test(test_strides_of_dims_with_one_index_are_not_looked_at),

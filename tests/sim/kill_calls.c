@@ -1,0 +1,193 @@
+/*
+ * kill_calls [--every K] [--ranks N] [--seed S]
+ *
+ * Ranks are processes with a simulated GPU each, over the caller's all-gather. One of them is
+ * killed in its n-th call of CUDA, for every K-th n, from the making of its comm to the release of
+ * its plan. The others come back in time, do not say that all is well where it is not, and where
+ * the plan is staged, half of the points, hold the old weights or the new ones; then they make a
+ * new comm without it and finish a refit. The last line has the number of points.
+ */
+#include "world.h"
+
+#include <signal.h>
+#include <stdatomic.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+enum { MOST_RANKS = 4, TURNS = 400, WORD = 8192, WIDTH = 3000, OLD = 0x77 };
+enum { DEADLINE_MS = 1000, PATIENCE_MS = 2000, SLACK_MS = 6000, MOST_CALLS = 4000 };
+
+/* An all-gather of processes, in memory that they share; it fails where one does not come. */
+typedef struct place {
+  int n_ranks;
+  _Atomic int n_given[TURNS];
+  unsigned char bytes[TURNS][MOST_RANKS][WORD];
+} place;
+
+typedef struct visitor {
+  place *at;
+  int rank;
+  int turn;
+} visitor;
+
+static int gather(void *context, void *all, const void *mine, size_t n_bytes)
+{
+  visitor *v = context;
+  const int turn = v->turn++;
+  const int64_t until = world_ms() + PATIENCE_MS;
+
+  if (turn >= TURNS || n_bytes > WORD) return 2;
+  memcpy(v->at->bytes[turn][v->rank], mine, n_bytes);
+  (void)atomic_fetch_add(&v->at->n_given[turn], 1);
+  while (atomic_load(&v->at->n_given[turn]) < v->at->n_ranks) {
+    if (world_ms() > until) return 1;
+    (void)usleep(200);
+  }
+  for (int r = 0; r < v->at->n_ranks; r++)
+    memcpy((char *)all + (size_t)r * n_bytes, v->at->bytes[turn][r], n_bytes);
+  return 0;
+}
+
+static place *open_place(int n_ranks)
+{
+  place *made = mmap(NULL, sizeof *made, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+
+  if (made == MAP_FAILED) abort();
+  made->n_ranks = n_ranks;
+  return made;
+}
+
+/* One point, and what its processes say. */
+typedef struct point {
+  int victim;
+  long n;
+  place *first, *second;
+  bool staged;
+} point;
+
+enum { RIGHT = 0, LATE = 3, WRONG_BYTES, HALF_WRITTEN, NOT_AGAIN };
+static const char *const verdicts[] = {"right",        "?",          "?", "late", "wrong bytes",
+                                       "half written", "no new comm"};
+
+/* The life of a plan; the first failure. *slowest: of its calls. */
+static xfer_status live(const tensor *t, visitor *v, bool staged, int64_t *slowest)
+{
+  xfer_plan_options options = XFER_PLAN_OPTIONS_INIT;
+  const xfer_tensor list = {.name = "t", .src = t->layouts[FROM], .dst = t->layouts[TO]};
+  const xfer_view src = xfer_view_dense(t->bytes[FROM]);
+  const xfer_view dst = xfer_view_dense(t->bytes[TO]);
+  xfer_comm *comm = NULL;
+  xfer_plan *plan = NULL;
+  xfer_status st = XFER_OK;
+
+  options.timeout_ms = DEADLINE_MS;
+  options.flags = staged ? XFER_PLAN_STAGED : 0;
+  for (int step = 0; step < 6 && st == XFER_OK; step++) {
+    const int64_t began = world_ms();
+
+    if (step == 0) st = xfer_comm_create_cuda(&comm, gather, v, v->rank, v->at->n_ranks);
+    if (step == 1) st = xfer_plan_create(&plan, comm, &list, 1, &options);
+    if (step == 1 && st == XFER_OK) st = xfer_plan_bind(plan, 0, &src, &dst);
+    if (step == 2) st = xfer_plan_commit(plan);
+    if (step == 3) st = xfer_plan_run(plan, 1, NULL);
+    if (step == 4) st = xfer_plan_wait(plan, 0);
+    if (step == 5 && xfer_plan_release(plan) != XFER_OK) step = 6; /* the run is complete */
+    if (world_ms() - began > *slowest) *slowest = world_ms() - began;
+  }
+  xfer_plan_destroy(plan);
+  xfer_comm_destroy(comm);
+  return st;
+}
+
+/* Those that are left. */
+static bool again(const point *p, int rank)
+{
+  visitor v = {p->second, rank - (rank > p->victim), 0};
+  int64_t slowest = 0;
+  tensor t;
+
+  w.n = p->second->n_ranks;
+  tensor_make(&t, EACH_EACH, v.rank, WIDTH);
+  tensor_fill(&t, 2, OLD);
+  return live(&t, &v, false, &slowest) == XFER_OK && tensor_holds(&t, 2);
+}
+
+static int play(const point *p, int rank)
+{
+  visitor v = {p->first, rank, 0};
+  int64_t slowest = 0;
+  tensor t;
+
+  world_clear(p->first->n_ranks, (sim_config){.n_devices = p->first->n_ranks});
+  sim_rank(rank);
+  NEED(cudaSetDevice(rank) == cudaSuccess);
+  tensor_make(&t, EACH_EACH, rank, WIDTH);
+  sim_guard_drop(t.guards[FROM]); /* runs are other processes' too */
+  sim_guard_drop(t.guards[TO]);
+  tensor_fill(&t, 1, OLD);
+  if (rank == p->victim)
+    sim_fault_add(&(sim_fault){.rank = rank, .nth = (uint64_t)p->n, .kills = true});
+  const xfer_status st = live(&t, &v, p->staged, &slowest);
+  if (rank == p->victim) return RIGHT; /* it makes fewer calls */
+  if (slowest > DEADLINE_MS + PATIENCE_MS + SLACK_MS) return LATE;
+  if (st == XFER_OK && !tensor_holds(&t, 1)) return WRONG_BYTES;
+  if (p->staged && !tensor_is_all(&t, OLD) && !tensor_holds(&t, 1)) return HALF_WRITTEN;
+  return again(p, rank) ? RIGHT : NOT_AGAIN;
+}
+
+/* False: the victim makes fewer calls. */
+static bool try_point(int n_ranks, point *p, long *n_wrong)
+{
+  pid_t children[MOST_RANKS];
+  bool killed = false;
+
+  p->first = open_place(n_ranks);
+  p->second = open_place(n_ranks - 1);
+  for (int r = 0; r < n_ranks; r++) {
+    children[r] = fork();
+    if (children[r] == 0) _exit(play(p, r));
+    if (children[r] < 0) abort();
+  }
+  for (int r = 0; r < n_ranks; r++) {
+    int status = 0;
+    if (waitpid(children[r], &status, 0) != children[r]) abort();
+    if (r == p->victim) killed = WIFSIGNALED(status) && WTERMSIG(status) == SIGKILL;
+    if (r == p->victim || (WIFEXITED(status) && WEXITSTATUS(status) == RIGHT)) continue;
+    ++*n_wrong;
+    printf("call %ld of rank %d%s: rank %d: %s\n", p->n, p->victim, p->staged ? ", staged" : "", r,
+           WIFEXITED(status) && WEXITSTATUS(status) <= NOT_AGAIN ? verdicts[WEXITSTATUS(status)]
+                                                                 : "it died");
+  }
+  (void)munmap(p->first, sizeof *p->first);
+  (void)munmap(p->second, sizeof *p->second);
+  return killed;
+}
+
+int main(int argc, char **argv)
+{
+  long every = 1;
+  int n_ranks = 3;
+  long n_points = 0;
+  long n_wrong = 0;
+
+  for (int i = 1; i + 1 < argc; i += 2) {
+    if (strcmp(argv[i], "--every") == 0) every = atol(argv[i + 1]);
+    if (strcmp(argv[i], "--ranks") == 0) n_ranks = atoi(argv[i + 1]);
+    if (strcmp(argv[i], "--seed") == 0) world_set_seed(strtoull(argv[i + 1], NULL, 10));
+  }
+  if (n_ranks < 2 || n_ranks > MOST_RANKS || every < 1) return 2;
+  for (int victim = 0; victim < n_ranks; victim++) {
+    point p = {.victim = victim, .staged = victim % 2 != 0};
+    for (p.n = 1 + victim % every; p.n < MOST_CALLS; p.n += every) {
+      if (!try_point(n_ranks, &p, &n_wrong)) break;
+      n_points++;
+    }
+  }
+  printf("kills %s: points=%ld wrong=%ld\n", n_wrong == 0 && n_points > 2 ? "ok" : "FAILED",
+         n_points, n_wrong);
+  return n_wrong == 0 && n_points > 2 ? 0 : 1;
+}
