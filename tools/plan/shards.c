@@ -35,33 +35,53 @@ static bool add_rank(shard *part, int rank)
   return true;
 }
 
-/* The part of `mine`, which becomes one of the list if there is none like it. */
-static shard *place(shards *out, shard *mine)
+static size_t hash_boxes(const shard *part, int n_dims)
 {
-  for (size_t i = 0; i < out->n; i++) {
-    if (!same_boxes(&out->at[i], mine, out->n_dims)) continue;
+  size_t h = part->n_boxes;
+
+  for (size_t i = 0; i < 2 * (size_t)n_dims * part->n_boxes; i++)
+    h = (h ^ (size_t)part->bounds[i]) * (size_t)0x9e3779b97f4a7c15 >> 1;
+  return h;
+}
+
+/* The part of `mine`, which becomes one of the list if there is none like it. `slots` has for
+ * hashes modulo their number, a power of two, one more than the index of a part; 0: none. */
+static shard *place(shards *out, shard *mine, size_t *slots, size_t n_slots)
+{
+  size_t slot = hash_boxes(mine, out->n_dims) & (n_slots - 1);
+
+  for (; slots[slot] != 0; slot = (slot + 1) & (n_slots - 1)) {
+    shard *known = &out->at[slots[slot] - 1];
+
+    if (!same_boxes(known, mine, out->n_dims)) continue;
     free(mine->bounds);
-    return &out->at[i];
+    return known;
   }
-  out->at[out->n] = *mine;
-  return &out->at[out->n++];
+  out->at[out->n++] = *mine;
+  slots[slot] = out->n;
+  return &out->at[out->n - 1];
 }
 
 bool shards_find(shards *out, const xfer_layout *layout, int n_ranks)
 {
+  size_t n_slots = 2;
   bool ok;
 
   memset(out, 0, sizeof *out);
+  while (n_slots < 2 * (size_t)n_ranks)
+    n_slots *= 2;
+  size_t *slots = calloc(n_slots, sizeof *slots);
   out->n_dims = xfer_layout_shape(layout, out->shape);
   out->at = calloc((size_t)n_ranks, sizeof *out->at);
-  ok = out->at != NULL;
+  ok = out->at != NULL && slots != NULL;
   for (int r = 0; r < n_ranks && ok; r++) {
     shard mine;
 
     ok = boxes_of(&mine, layout, r, out->n_dims);
     if (!ok) free(mine.bounds);
-    if (ok && mine.bounds != NULL) ok = add_rank(place(out, &mine), r);
+    if (ok && mine.bounds != NULL) ok = add_rank(place(out, &mine, slots, n_slots), r);
   }
+  free(slots);
   if (!ok) shards_free(out);
   return ok;
 }
