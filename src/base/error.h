@@ -21,7 +21,8 @@ XFI_DOOR __attribute__((format(printf, 1, 2))) void xfi_set_error(const char *fm
  * xfi_set_error. */
 XFI_DOOR const char *xfi_last_error(void);
 
-/* Both need `xfer_status st` in scope and a label `done`. */
+/* Both need `xfer_status st` in scope and a label `done`. The text is a literal and its arguments;
+ * of XFER_ERR_NOMEM it says what there was no memory for. */
 #define XFI_TRY(call)                                                                              \
   do {                                                                                             \
     st = (call);                                                                                   \
@@ -31,8 +32,11 @@ XFI_DOOR const char *xfi_last_error(void);
 #define XFI_CHECK(cond, status, ...)                                                               \
   do {                                                                                             \
     if (!(cond)) {                                                                                 \
-      xfi_set_error(__VA_ARGS__);                                                                  \
       st = (status);                                                                               \
+      if (st == XFER_ERR_NOMEM)                                                                    \
+        xfi_set_error("no memory for " __VA_ARGS__);                                               \
+      else                                                                                         \
+        xfi_set_error(__VA_ARGS__);                                                                \
       goto done;                                                                                   \
     }                                                                                              \
   } while (0)

@@ -66,8 +66,7 @@ xfer_status xfi_comm_gather(xfi_comm *comm, void *all, const void *mine, size_t 
   head *heads = xfi_calloc(size, sizeof *heads);
   char *rests = xfi_calloc(rest > 0 ? size : 0, rest);
 
-  XFI_CHECK(heads != NULL && rests != NULL, XFER_ERR_NOMEM, "no memory to gather %zu bytes",
-            n_bytes);
+  XFI_CHECK(heads != NULL && rests != NULL, XFER_ERR_NOMEM, "a gathering of %zu bytes", n_bytes);
   if (first > 0) memcpy(own.bytes, mine, first);
   XFI_TRY(gather(comm, heads, &own, sizeof own, deadline));
   XFI_TRY(compare_heads(heads, comm, &own));
@@ -105,7 +104,7 @@ static xfer_status share_text(xfi_comm *comm, char quote[TEXT_BYTES], const char
   char *texts = NULL;
 
   texts = xfi_comm_calloc(comm, (size_t)comm->size, TEXT_BYTES);
-  XFI_CHECK(texts != NULL, XFER_ERR_NOMEM, "no memory to learn of a failure");
+  XFI_CHECK(texts != NULL, XFER_ERR_NOMEM, "the texts of a failure");
   XFI_TRY(comm->ops->all_gather(comm, texts, mine, TEXT_BYTES, deadline));
   memcpy(quote, texts + (size_t)failed * TEXT_BYTES, TEXT_BYTES);
   quote[TEXT_BYTES - 1] = '\0';
@@ -127,7 +126,7 @@ xfer_status xfi_comm_agree(xfi_comm *comm, xfer_status mine, xfi_deadline deadli
   if (mine != XFER_OK) (void)snprintf(text, sizeof text, "%s", xfi_last_error());
   if (comm->size > STACK_RANKS) {
     statuses = xfi_comm_calloc(comm, (size_t)comm->size, sizeof *statuses);
-    XFI_CHECK(statuses != NULL, XFER_ERR_NOMEM, "no memory to agree among %d ranks", comm->size);
+    XFI_CHECK(statuses != NULL, XFER_ERR_NOMEM, "an agreement of %d ranks", comm->size);
   }
   st = comm->ops->all_gather(comm, statuses, &status, sizeof status, deadline);
   if (st == XFER_OK) {

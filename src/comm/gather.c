@@ -136,7 +136,7 @@ static xfer_status agree_on_memory(xfi_comm *base, bool mine, uint64_t *all, xfi
   xfer_status st = XFER_OK;
 
   XFI_TRY(gather_all_gather(base, all, &said, sizeof said, deadline));
-  XFI_CHECK(mine, XFER_ERR_NOMEM, "no memory for an exchange among %d ranks", base->size);
+  XFI_CHECK(mine, XFER_ERR_NOMEM, "an exchange among %d ranks", base->size);
   for (int r = 0; r < base->size; r++)
     XFI_CHECK(all[r] != 0, XFER_ERR_PEER, "rank %d has no memory for an exchange", r);
 done:

@@ -107,7 +107,7 @@ static xfer_status slots_check(const xfi_local_rank *me, uint32_t generation, si
   for (int r = 0; r < me->base.size; r++)
     XFI_CHECK(!ranks[r].slots[generation % 2].failed,
               r == me->base.rank ? XFER_ERR_NOMEM : XFER_ERR_PEER,
-              "all_gather: no memory for %zu bytes on rank %d", n_bytes, r);
+              "an all_gather of %zu bytes on rank %d, which has not enough", n_bytes, r);
 done:
   return st;
 }

@@ -95,7 +95,7 @@ static xfer_status transport_create(xfi_mpi_comm **out, MPI_Comm comm, MPI_Comm 
 
   XFI_TRY(xfi_mpi_check(MPI_Comm_size(comm, &size), "MPI_Comm_size"));
   t = xfi_calloc(1, sizeof *t);
-  XFI_CHECK(t != NULL, XFER_ERR_NOMEM, "no memory for a comm of %d ranks", size);
+  XFI_CHECK(t != NULL, XFER_ERR_NOMEM, "a comm of %d ranks", size);
   (void)pthread_mutex_init(&t->failure_lock, NULL); /* cannot fail without attributes */
   t->base = (xfi_comm){.ops = &mpi_ops, .size = size};
   XFI_TRY(xfi_mpi_check(MPI_Comm_rank(comm, &t->base.rank), "MPI_Comm_rank"));
@@ -111,7 +111,7 @@ static xfer_status transport_create(xfi_mpi_comm **out, MPI_Comm comm, MPI_Comm 
   t->telling = xfi_calloc((size_t)size, sizeof(MPI_Request));
   t->is_waiting = xfi_calloc((size_t)size, sizeof *t->is_waiting);
   XFI_CHECK(t->out != NULL && t->in != NULL && t->telling != NULL && t->is_waiting != NULL,
-            XFER_ERR_NOMEM, "no memory for a comm of %d ranks", size);
+            XFER_ERR_NOMEM, "a comm of %d ranks", size);
   for (int r = 0; r < size; r++)
     t->telling[r] = MPI_REQUEST_NULL;
   XFI_TRY(xfi_mpi_reserve(t, XFI_ROUND_MESSAGES));

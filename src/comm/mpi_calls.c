@@ -281,7 +281,7 @@ static xfer_status packet_make(mpi_packet *packet, const xfi_message *sends, int
   size_t n_bytes = 0;
 
   packet->messages = xfi_calloc((size_t)n, sizeof *packet->messages);
-  XFI_CHECK(packet->messages != NULL, XFER_ERR_NOMEM, "no memory for %d messages", n);
+  XFI_CHECK(packet->messages != NULL, XFER_ERR_NOMEM, "%d messages", n);
   for (int i = 0; i < n; i++) {
     packet->messages[i] = i < n_sends ? sends[i] : recvs[i - n_sends];
     size_t more = packet->messages[i].n_bytes;
@@ -289,7 +289,7 @@ static xfer_status packet_make(mpi_packet *packet, const xfi_message *sends, int
               "exchange: a message of %zu bytes", more);
   }
   packet->bytes = xfi_calloc(n_bytes, 1);
-  XFI_CHECK(packet->bytes != NULL, XFER_ERR_NOMEM, "no memory for %zu bytes of messages", n_bytes);
+  XFI_CHECK(packet->bytes != NULL, XFER_ERR_NOMEM, "%zu bytes of messages", n_bytes);
   unsigned char *at = packet->bytes;
   for (int i = 0; i < n; i++) {
     if (i < n_sends) memcpy(at, sends[i].data, sends[i].n_bytes);

@@ -74,7 +74,7 @@ xfer_status xfi_segments_create(xfi_segments **segments, int size, int rank, MPI
   xfi_segments *s = xfi_calloc(1, sizeof *s);
   size_t n;
 
-  XFI_CHECK(s != NULL, XFER_ERR_NOMEM, "no memory for a comm of %d ranks", size);
+  XFI_CHECK(s != NULL, XFER_ERR_NOMEM, "a comm of %d ranks", size);
   s->size = size;
   s->file = -1;
   (void)MPI_Comm_size(host, &s->n_places);
@@ -90,7 +90,7 @@ xfer_status xfi_segments_create(xfi_segments **segments, int size, int rank, MPI
   s->at = xfi_calloc(n, sizeof *s->at);
   XFI_CHECK(s->cards != NULL && s->ranks != NULL && s->places != NULL && s->pids != NULL &&
                 s->mapped != NULL && s->seen != NULL && s->at != NULL,
-            XFER_ERR_NOMEM, "no memory for a comm of %d ranks", size);
+            XFER_ERR_NOMEM, "a comm of %d ranks", size);
   for (int r = 0; r < size; r++)
     s->places[r] = -1;
   if (s->n_places > 1) make_own(s, rank, token);

@@ -15,7 +15,7 @@ xfer_status xfi_staging_take(char **block, const xfi_plans *s, size_t n_bytes)
     XFI_TRY(s->device->ops->alloc(s->device, &memory, n_bytes));
   } else {
     memory = s->giver.alloc(s->giver.context, n_bytes);
-    XFI_CHECK(memory != NULL, XFER_ERR_NOMEM, "the caller gave no memory for %zu bytes of staging",
+    XFI_CHECK(memory != NULL, XFER_ERR_NOMEM, "%zu bytes of staging: the caller gave no memory",
               n_bytes);
     st = s->device->ops->find_allocation(s->device, memory, n_bytes, &found);
     if (st == XFER_OK && (uintptr_t)memory % XFI_SLOT_ALIGN != 0) {

@@ -86,6 +86,22 @@ static void test_check_and_try_jump_with_status_and_text(void **state)
   assert_string_equal(xfi_last_error(), "value -4 is negative");
 }
 
+static xfer_status without_memory(const void *memory)
+{
+  xfer_status st = XFER_OK;
+
+  XFI_CHECK(memory != NULL, XFER_ERR_NOMEM, "%d ranks", 7);
+done:
+  return st;
+}
+
+static void test_text_without_memory_says_for_what(void **state)
+{
+  (void)state;
+  assert_int_equal(without_memory(NULL), XFER_ERR_NOMEM);
+  assert_string_equal(xfi_last_error(), "no memory for 7 ranks");
+}
+
 int main(void)
 {
   const struct CMUnitTest tests[] = {
@@ -93,6 +109,7 @@ int main(void)
       cmocka_unit_test(test_long_text_is_cut),
       cmocka_unit_test(test_text_may_quote_the_last_one),
       cmocka_unit_test(test_check_and_try_jump_with_status_and_text),
+      cmocka_unit_test(test_text_without_memory_says_for_what),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);
 }
