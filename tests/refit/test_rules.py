@@ -38,7 +38,7 @@ def mutations(text):
     yield "two roots", text + "{}"
     yield "a name twice", text.replace("{", '{"format": "x", ', 1)
     n = sum(1 for _ in objects(good))
-    for i in range(0, n, max(1, n // 24)):
+    for i in range(0, n, max(1, n // 8)):
         bad = copy.deepcopy(good)
         place = list(objects(bad))[i]
         if isinstance(place, dict):
