@@ -173,6 +173,12 @@ static void test_weights_have_scales_once(void **state)
   plan = NULL;
   assert_int_equal(xfer_plan_simulate(&plan, 1, 0, tensors, 3, NULL), XFER_ERR_ARG);
   assert_non_null(strstr(xfer_last_error(), "has scales already"));
+  assert_int_equal(xfer_plan_simulate(&plan, 1, 0, tensors, 1, NULL), XFER_ERR_ARG);
+  assert_non_null(strstr(xfer_last_error(), "\"w\""));
+  const xfer_tensor of_none[] = {{"w", scales[0], scales[1], 0},
+                                 {"s", NULL, scales[1], xfer_convert_scales_of(0)}};
+  assert_int_equal(xfer_plan_simulate(&plan, 1, 0, of_none, 2, NULL), XFER_ERR_ARG);
+  assert_non_null(strstr(xfer_last_error(), "which is not quantised by blocks"));
   assert_null(plan);
   for (int i = 0; i < 2; i++) {
     xfer_layout_destroy(weights[i]);

@@ -19,7 +19,13 @@
 #include <unistd.h>
 
 enum { MOST_RANKS = 4, TURNS = 400, WORD = 8192, WIDTH = 3000, OLD = 0x77 };
-enum { DEADLINE_MS = 1000, PATIENCE_MS = 2000, SLACK_MS = 6000, MOST_CALLS = 4000 };
+enum {
+  DEADLINE_MS = 1000,
+  PATIENCE_MS = 2000,
+  SLACK_MS = 6000,
+  AGAIN_MS = 20000,
+  MOST_CALLS = 4000
+};
 
 /* An all-gather of processes, in memory that they share; it fails where one does not come. */
 typedef struct place {
@@ -31,6 +37,7 @@ typedef struct place {
 typedef struct visitor {
   place *at;
   int rank;
+  int64_t patience_ms;
   int turn;
 } visitor;
 
@@ -38,7 +45,7 @@ static int gather(void *context, void *all, const void *mine, size_t n_bytes)
 {
   visitor *v = context;
   const int turn = v->turn++;
-  const int64_t until = world_ms() + PATIENCE_MS;
+  const int64_t until = world_ms() + v->patience_ms;
 
   if (turn >= TURNS || n_bytes > WORD) return 2;
   memcpy(v->at->bytes[turn][v->rank], mine, n_bytes);
@@ -103,22 +110,24 @@ static xfer_status live(const tensor *t, visitor *v, bool staged, int64_t *slowe
   return st;
 }
 
-/* Those that are left. */
+/* Those that are left, which may come one after the other's deadline. */
 static bool again(const point *p, int rank)
 {
-  visitor v = {p->second, rank - (rank > p->victim), 0};
+  visitor v = {p->second, rank - (rank > p->victim), AGAIN_MS, 0};
   int64_t slowest = 0;
   tensor t;
 
   w.n = p->second->n_ranks;
   tensor_make(&t, EACH_EACH, v.rank, WIDTH);
   tensor_fill(&t, 2, OLD);
-  return live(&t, &v, false, &slowest) == XFER_OK && tensor_holds(&t, 2);
+  if (live(&t, &v, false, &slowest) == XFER_OK && tensor_holds(&t, 2)) return true;
+  fprintf(stderr, "rank %d, in %lld ms at most: %s\n", rank, (long long)slowest, xfer_last_error());
+  return false;
 }
 
 static int play(const point *p, int rank)
 {
-  visitor v = {p->first, rank, 0};
+  visitor v = {p->first, rank, PATIENCE_MS, 0};
   int64_t slowest = 0;
   tensor t;
 

@@ -13,6 +13,34 @@ static int no_gather(void *context, void *all, const void *mine, size_t n_bytes)
   return 1;
 }
 
+static int64_t gather_ms;
+
+static int slow_gather(void *context, void *all, const void *mine, size_t n_bytes)
+{
+  (void)context;
+  world_sleep_ms(gather_ms);
+  memcpy(all, mine, n_bytes);
+  return 0;
+}
+
+/* It cannot be interrupted, but what comes too late is of no use. */
+static void test_a_gather_that_comes_back_late_is_noticed(void)
+{
+  xfer_comm *comm = NULL;
+  char all = 0;
+
+  world_clear(1, (sim_config){.seed = 0});
+  OK(xfer_comm_create_cuda(&comm, slow_gather, NULL, 0, 1));
+  OK(xfer_comm_all_gather(comm, &all, "x", 1));
+  OK(xfer_comm_set_timeout(comm, 20));
+  gather_ms = 60;
+  NEED(xfer_comm_all_gather(comm, &all, "x", 1) == XFER_ERR_TIMEOUT);
+  NEED(strstr(xfer_last_error(), "came back after the deadline") != NULL);
+  gather_ms = 0;
+  NEED(xfer_comm_all_gather(comm, &all, "x", 1) == XFER_ERR_COMM);
+  xfer_comm_destroy(comm);
+}
+
 #define REFUSED(words, call)                                                                       \
   do {                                                                                             \
     NEED((call) == XFER_ERR_ARG);                                                                  \
@@ -129,6 +157,7 @@ int main(int argc, char **argv)
 {
   static const world_test tests[] = {
       {"makers_refuse_null_and_what_is_not_there", test_makers_refuse_null_and_what_is_not_there},
+      {"a_gather_that_comes_back_late_is_noticed", test_a_gather_that_comes_back_late_is_noticed},
       {"memory_of_another_device_is_refused", test_memory_of_another_device_is_refused},
       {"a_commit_without_an_id_fails_on_all", test_a_commit_without_an_id_fails_on_all},
       {"a_borrowed_communicator_is_asked_who_it_is",

@@ -69,6 +69,7 @@ static void test_layouts_refuse_null_and_what_is_not_there(void **state)
   const int one = 1;
   const int64_t index[2] = {0, 4};
   const int64_t first[2] = {0, 1};
+  const int64_t past[2] = {0, 2};
   int64_t shape[2] = {4, 4};
   xfer_boxes_desc own = XFER_BOXES_DESC_INIT;
   xfer_mesh *mesh;
@@ -98,6 +99,11 @@ static void test_layouts_refuse_null_and_what_is_not_there(void **state)
   REFUSED("flat ranges: an argument", xfer_layout_create_flat(NULL, &boxes));
   REFUSED("flat ranges: an argument", xfer_layout_create_flat(&layout, NULL));
   REFUSED("flat ranges: shape and bounds", xfer_layout_create_flat(&layout, &boxes));
+  own.n_dims = 0;
+  own.first = NULL;
+  own.bounds = past;
+  REFUSED_AS(XFER_ERR_UNSUPPORTED, "past the end of a scalar",
+             xfer_layout_create_flat(&layout, &own));
   REFUSED("NULL", xfer_layout_local_shape(NULL, 0, shape));
   REFUSED("NULL", xfer_layout_local_shape(src, 0, NULL));
   REFUSED("not in the mesh", xfer_layout_local_shape(src, 2, shape));
@@ -208,6 +214,7 @@ static void test_comms_refuse_null_and_what_is_not_there(void **state)
   (void)state;
   REFUSED("NULL", xfer_comm_create_local(NULL, 1));
   REFUSED("0 ranks", xfer_comm_create_local(&made, 0));
+  REFUSED("-1 ranks", xfer_comm_create_local(&made, -1));
   REFUSED("NULL", xfer_comm_create_host(NULL, no_gather, NULL, 0, 1));
   REFUSED("NULL", xfer_comm_create_host(&made, NULL, NULL, 0, 1));
   REFUSED("rank 1 of 1", xfer_comm_create_host(&made, no_gather, NULL, 1, 1));

@@ -58,6 +58,12 @@ static void test_gatherings_that_are_not_the_same_fail(void **state)
   assert_int_equal(xfi_comm_gather(&comm, all, &mine, sizeof mine, echo, (xfi_deadline){0}),
                    XFER_OK);
   assert_int_equal(all[FEW - 1], 7);
+  n_aborts = 0;
+  xfi_alloc_fail_after(0);
+  assert_int_equal(xfi_comm_gather(&comm, all, &mine, sizeof mine, echo, (xfi_deadline){0}),
+                   XFER_ERR_NOMEM);
+  xfi_alloc_fail_after(-1);
+  assert_int_equal(n_aborts, 1);
   for (changed_word = 0; changed_word < 2; changed_word++) {
     n_aborts = 0;
     assert_int_equal(
@@ -81,10 +87,26 @@ static void test_many_ranks_need_memory_to_agree(void **state)
   assert_int_equal(n_aborts, 1); /* the others wait for this rank */
 }
 
+/* Whose text it is cannot be told then, but that some rank failed can. */
+static void test_no_memory_for_the_text_of_a_failure(void **state)
+{
+  xfi_comm comm = {.ops = &ops, .size = FEW};
+
+  (void)state;
+  n_aborts = 0;
+  xfi_set_error("the cause");
+  xfi_alloc_fail_after(0);
+  assert_int_equal(xfi_comm_agree(&comm, XFER_ERR_ARG, (xfi_deadline){0}), XFER_ERR_ARG);
+  xfi_alloc_fail_after(-1);
+  assert_string_equal(xfi_last_error(), "the cause");
+  assert_int_equal(n_aborts, 1);
+}
+
 int main(void)
 {
   const struct CMUnitTest tests[] = {
       cmocka_unit_test(test_gatherings_that_are_not_the_same_fail),
+      cmocka_unit_test(test_no_memory_for_the_text_of_a_failure),
       cmocka_unit_test(test_many_ranks_need_memory_to_agree),
   };
 
