@@ -81,7 +81,7 @@ class Test:
                 run.communicate()
                 return None
         if self.passes:
-            return re.search(self.passes, said.decode(errors="replace")) is not None
+            return re.search(self.passes, said.decode(errors="replace"), re.S) is not None
         return run.returncode in (0, 77)
 
 
