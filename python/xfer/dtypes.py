@@ -1,12 +1,13 @@
 """Element types: the library's names, and what torch, NumPy, DLPack and the buffer protocol call them.
 
-Data is moved, never converted, so types are compared by kind: bf16 is not f16, and i32 is not f32.
+Types are compared by kind: bf16 is not f16, and i32 is not f32. A tensor changes its type where a Conversion says so.
 """
 
 from __future__ import annotations
 
 import sys
 from ctypes import byref, c_int
+from functools import cache
 from typing import Any
 
 from ._lib import lib
@@ -66,11 +67,16 @@ def dtype_name(dtype: Any) -> str:
     return ours
 
 
+@cache
+def _code_of(name: str) -> int:
+    code = c_int()
+    lib.xfer_dtype_parse(byref(code), name.encode())
+    return code.value
+
+
 def dtype_code(dtype: Any) -> int:
     """The xfer_dtype of a dtype."""
-    code = c_int()
-    lib.xfer_dtype_parse(byref(code), dtype_name(dtype).encode())
-    return code.value
+    return _code_of(dtype_name(dtype))
 
 
 def torch_dtype(torch: Any, dtype: Any) -> Any:
@@ -79,6 +85,7 @@ def torch_dtype(torch: Any, dtype: Any) -> Any:
     return getattr(torch, next(name for name, each in _NAMES.items() if each == ours))
 
 
+@cache
 def itemsize(name: str) -> int:
     """Bytes of one element of a dtype by the library's name."""
     return int(lib.xfer_dtype_size(dtype_code(name)))

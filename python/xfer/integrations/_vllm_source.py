@@ -7,6 +7,8 @@ Source: vLLM 0.29.0 to 0.33.0, distributed/weight_transfer/base.py.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from functools import partial
+from operator import is_not
 from typing import Any
 
 import torch
@@ -51,13 +53,13 @@ class Source:
 
     def parts(self) -> dict[str, Any]:
         """What this rank has now of each; None: nothing."""
-        state = _state_of(self._source)
-        return state if _is_plain(state) else {name: _local(x) for name, x in state.items()}
+        state = self._source if isinstance(self._source, dict) else _state_of(self._source)
+        return state if _is_plain(state) else {name: _local(x) for name, x in _state_of(state).items()}
 
     def views(self, places: Places, everything: bool) -> Iterator[tuple[str, Any, Any]]:
         """Of what lies elsewhere than when they were called with these places before."""
         parts = self.parts()
-        have = parts if _is_plain(parts) else {name: x for name, x in parts.items() if x is not None}
+        have = parts if all(map(_is_there, parts.values())) else {n: x for n, x in parts.items() if x is not None}
         names = list(have)
         moved = places.moved(names, list(have.values()))
         for name in names if everything else [names[i] for i in moved]:
@@ -122,6 +124,8 @@ def source_of(source: Any, n_trainers: int) -> Source:
 
 
 # ---- modules and state dicts
+
+_is_there = partial(is_not, None)
 
 
 def _is_plain(state: Mapping[str, Any]) -> bool:
