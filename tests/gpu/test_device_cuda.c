@@ -1,5 +1,5 @@
 /* device/cuda.c behind its table: memory, streams, batches, flags and guards. */
-#include "cuda_device.h"
+#include "made_device.h"
 
 #include "chunks.h"
 

@@ -1,5 +1,5 @@
 /* device/cuda.c behind its table: the memory of peers, of this process and of another. */
-#include "cuda_device.h"
+#include "made_device.h"
 
 #include "chunks.h"
 

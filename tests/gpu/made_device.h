@@ -1,6 +1,6 @@
 /* A CUDA device behind its table, with deadlines that no working test reaches. */
-#ifndef XFER_TEST_CUDA_DEVICE_H
-#define XFER_TEST_CUDA_DEVICE_H
+#ifndef XFER_TEST_MADE_DEVICE_H
+#define XFER_TEST_MADE_DEVICE_H
 
 #include "gpu.h"
 
