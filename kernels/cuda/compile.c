@@ -16,6 +16,8 @@ enum {
   /* One round of loads of a warp: less would leave lanes idle. */
   TILE_BYTES_MIN = 2 * 1024,
   TILE_WORDS_MAX = 2048,
+  /* A line along dim 0 is a tile if it has so many: kernels go along one without dividing. */
+  LINE_WORDS_MIN = 128,
   WARPS_PER_BLOCK = 16,
   SWAP_EXTENT_MIN = 8 /* below, a square tile is mostly empty */
 };
@@ -87,6 +89,7 @@ static xfer_status table_add(xfi_cuda_table *table, const xfi_cuda_piece *piece,
   table->pieces[table->n_pieces] = *piece;
   table->first_tile[table->n_pieces + 1] = table->first_tile[table->n_pieces] + n_tiles;
   table->n_pieces++;
+  table->kinds |= UINT32_C(1) << piece->kind;
 done:
   xfi_free(pieces);
   xfi_free(first_tile);
@@ -126,6 +129,9 @@ static xfer_status add_runs(xfi_cuda_table *table, const xfi_copy *c, xfi_cuda_p
     piece.cols_per_row = (piece.run_words + tile_words - 1) / tile_words;
   } else {
     piece.tile_rows = (uint32_t)(tile_words / piece.run_words);
+    if (piece.tile_rows > piece.extent[0] &&
+        piece.extent[0] * piece.run_words >= LINE_WORDS_MIN) /* then there is a dim */
+      piece.tile_rows = piece.extent[0];
     piece.tile_cols = (uint32_t)piece.run_words;
     piece.cols_per_row = 1;
   }
@@ -161,6 +167,9 @@ static xfer_status add_converting(xfi_cuda_table *table, const xfi_copy *c, int6
   if (src_bits % src_word != 0 || dst_bits % dst_word != 0) n_elems = 1;
   piece = piece_of(c, (uint32_t)__builtin_ctzll((unsigned long long)n_elems));
   piece.convert = *v;
+  piece.kind = XFI_CUDA_CONVERT + 5 * xfi_cuda_type(v->from) + xfi_cuda_type(v->to);
+  if (n_elems == 1 || v->op == XFI_CONVERT_TO_SCALE || v->to == XFER_F8E8M0)
+    piece.kind = XFI_CUDA_CONVERT_ONE_BY_ONE;
   return add_runs(table, c, piece, c->run_bytes / v->dst_bytes / n_elems,
                   tile_bytes / (n_elems * wide));
 }
@@ -184,6 +193,9 @@ static xfer_status add_blocks(xfi_cuda_table *table, const xfi_copy *c, int64_t 
   piece = piece_of(c, (uint32_t)__builtin_ctzll((unsigned long long)n_elems));
   piece.convert = *v;
   piece.scales = c->scales;
+  piece.kind = XFI_CUDA_QUANTISE + xfi_cuda_type(v->from);
+  if (!stores) piece.kind = v->src_bytes == 4 ? XFI_CUDA_AMAX_OF_4_BYTES : XFI_CUDA_AMAX_OF_2_BYTES;
+  if (n_elems == 1) piece.kind = XFI_CUDA_BLOCKS_ONE_BY_ONE;
   for (int64_t d = 0; d < c->n_dims; d++)
     piece.scale_stride[c->n_dims - 1 - d] = (uint32_t)v->scale_stride[d];
   return add_runs(table, c, piece, c->run_bytes / n_elems, tile_bytes / (n_elems * v->src_bytes));

@@ -36,6 +36,35 @@ typedef struct xfi_cuda_div {
   uint32_t shift;
 } xfi_cuda_div;
 
+/* Kinds of pieces in the tables of converts and of blocks; each has a kernel to itself. */
+enum {
+  XFI_CUDA_CONVERT = 0, /* + 5 * xfi_cuda_type() of the source + that of the destination */
+  XFI_CUDA_CONVERT_ONE_BY_ONE = 15,
+  XFI_CUDA_N_CONVERTS = 16,
+  XFI_CUDA_QUANTISE = 0, /* + xfi_cuda_type() of the source */
+  XFI_CUDA_AMAX_OF_4_BYTES = 3,
+  XFI_CUDA_AMAX_OF_2_BYTES = 4,
+  XFI_CUDA_BLOCKS_ONE_BY_ONE = 5,
+  XFI_CUDA_N_BLOCKS = 6
+};
+
+/* 0 to 4 of the types that elements have. */
+static inline uint32_t xfi_cuda_type(int dtype)
+{
+  switch (dtype) {
+  case XFER_F32:
+    return 0;
+  case XFER_BF16:
+    return 1;
+  case XFER_F16:
+    return 2;
+  case XFER_F8E4M3:
+    return 3;
+  default:
+    return 4;
+  }
+}
+
 /* A copy made ready: words instead of bytes, dims from the fastest of dst to the slowest. Of
  * converts a word is a number of elements. */
 typedef struct xfi_cuda_piece {
@@ -49,6 +78,7 @@ typedef struct xfi_cuda_piece {
   uint32_t word_log2; /* a word has 1 << word_log2 bytes, 1 to 16; converts: so many elements */
   xfi_convert convert;
   float *scales; /* blocks: that of the first run */
+  uint32_t kind; /* converts, blocks */
   uint32_t n_dims;
   xfi_cuda_div by_tile_cols;
   uint32_t scale_stride[XFI_COPY_DIMS]; /* scales */
@@ -64,6 +94,7 @@ typedef struct xfi_cuda_job {
   const int64_t *first_tile;    /* [n_pieces + 1] */
   int64_t n_pieces;
   int64_t n_tiles;
+  uint32_t kinds;     /* a bit for each that there are */
   int n_blocks;       /* at most so many */
   const uint64_t *go; /* 0 there: copy nothing; NULL: go */
 } xfi_cuda_job;
@@ -74,6 +105,7 @@ typedef struct xfi_cuda_table {
   int64_t *first_tile;    /* [n_pieces + 1] */
   size_t n_pieces;
   size_t cap;
+  uint32_t kinds; /* a bit for each that there are */
 } xfi_cuda_table;
 
 typedef struct xfi_cuda_program {

@@ -172,8 +172,5 @@ extern "C" xfer_status xfi_cuda_rows_load(void)
 
 extern "C" xfer_status xfi_cuda_copy_rows(const xfi_cuda_job *job, xfer_stream stream)
 {
-  if (job->n_tiles == 0) return XFER_OK;
-  const unsigned n_blocks = blocks_for(job->n_tiles, WARPS, job->n_blocks);
-  return launch(rows_kernel, n_blocks, THREADS, stream, "copy kernel", job->pieces, job->first_tile,
-                job->n_pieces, job->n_tiles, job->go);
+  return launch_job(rows_kernel, job, THREADS, WARPS, job->n_blocks, "copy kernel", stream);
 }

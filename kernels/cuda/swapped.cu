@@ -111,9 +111,7 @@ extern "C" xfer_status xfi_cuda_swapped_load(void)
 
 extern "C" xfer_status xfi_cuda_copy_swapped(const xfi_cuda_job *job, xfer_stream stream)
 {
-  if (job->n_tiles == 0) return XFER_OK;
   /* These blocks are half as large as those of rows.cu, which n_blocks counts. */
-  const unsigned n_blocks = blocks_for(job->n_tiles, 1, 2 * (int64_t)job->n_blocks);
-  return launch(swapped_kernel, n_blocks, THREADS, stream, "transpose kernel", job->pieces,
-                job->first_tile, job->n_pieces, job->n_tiles, job->go);
+  return launch_job(swapped_kernel, job, THREADS, 1, 2 * (int64_t)job->n_blocks, "transpose kernel",
+                    stream);
 }

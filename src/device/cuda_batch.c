@@ -180,6 +180,7 @@ static xfi_cuda_job table_place(const xfi_cuda_table *table, char *to, char *at,
                         .first_tile = (const int64_t *)(void *)(at + n_bytes),
                         .n_pieces = (int64_t)table->n_pieces,
                         .n_tiles = table->first_tile[table->n_pieces],
+                        .kinds = table->kinds,
                         .n_blocks = n_blocks};
 }
 

@@ -37,6 +37,7 @@ static xfi_cuda_job upload(const xfi_cuda_table *table, int n_blocks)
   job.first_tile = first_tile;
   job.n_pieces = (int64_t)n;
   job.n_tiles = table->first_tile[n];
+  job.kinds = table->kinds;
   return job;
 }
 

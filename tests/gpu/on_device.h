@@ -31,6 +31,7 @@ static inline void run_on_device(const xfi_copy *copies, size_t n_copies, int n_
                         .first_tile = first_tile,
                         .n_pieces = (int64_t)n,
                         .n_tiles = tables[i]->first_tile[n],
+                        .kinds = tables[i]->kinds,
                         .n_blocks = n_blocks};
     OK(launchers[i](&job, NULL));
     CUDA(cudaDeviceSynchronize, ());

@@ -1,0 +1,242 @@
+/*
+ * The walk of the kernels that copy runs, from tiles to words. Warps walk over tiles on their own:
+ * no barrier, no shared memory. A tile is a part of one long run, or several whole short runs;
+ * either way neighbouring lanes touch neighbouring words.
+ *
+ * What becomes of a word is an Op:
+ *
+ *   Op(piece, tile)                     of one tile
+ *   loaded                              what a lane holds of a word between load() and store()
+ *   IN_FLIGHT                           words that it loads before it stores the first
+ *   SRC_BYTES, DST_BYTES                of a word
+ *   load(from, block)                   `block`: the index of the run's scale
+ *   store(to, word)
+ *   end()                               after the last word
+ *
+ * All lanes call store_words() and end() at once.
+ */
+#ifndef XFI_CUDA_WORDS_CUH
+#define XFI_CUDA_WORDS_CUH
+
+#include "tiles.cuh"
+
+/* Where a run begins, and its scale. */
+struct run_at {
+  int64_t src;
+  int64_t dst;
+  uint32_t block;
+};
+
+static __device__ __forceinline__ run_at run_of(const xfi_cuda_piece &piece, uint32_t row)
+{
+  run_at at = {0, 0, 0};
+  const uint32_t n_dims = piece.n_dims;
+
+#pragma unroll 1
+  for (uint32_t d = 0; d < n_dims; d++) {
+    const uint32_t rest = d + 1 < n_dims ? div_by(row, piece.by_extent[d]) : 0;
+    const uint32_t x = row - rest * piece.extent[d];
+    at.src += (int64_t)x * piece.src_stride[d];
+    at.dst += (int64_t)x * piece.dst_stride[d];
+    at.block += x * piece.scale_stride[d];
+    row = rest;
+  }
+  return at;
+}
+
+/* The first n words of a lane. to(): where the next one goes. */
+template <typename Op, typename To>
+static __device__ __forceinline__ void store_words(Op &op, const typename Op::loaded *words, int n,
+                                                   To to)
+{
+#pragma unroll
+  for (int u = 0; u < Op::IN_FLIGHT; u++) {
+    char *const at = to();
+    if (u < n) op.store(at, words[u]);
+  }
+}
+
+/* All lanes go through each loop together, also those that have no word left, which load the first
+ * one again: nothing branches between loads. */
+
+/* Part of one run: nothing to divide. */
+template <typename Op>
+static __device__ __forceinline__ void do_part(Op &op, const xfi_cuda_piece &piece,
+                                               const tile_at &tile)
+{
+  const run_at run = run_of(piece, (uint32_t)tile.row);
+  const char *const src = piece.src + run.src + tile.col * Op::SRC_BYTES;
+  char *const dst = piece.dst + run.dst + tile.col * Op::DST_BYTES;
+
+#pragma unroll 1
+  for (uint32_t first = 0; first < tile.cols; first += 32 * Op::IN_FLIGHT) {
+    typename Op::loaded words[Op::IN_FLIGHT];
+    uint32_t to = first + (threadIdx.x & 31);
+    int n = 0;
+#pragma unroll
+    for (int u = 0; u < Op::IN_FLIGHT; u++) {
+      const uint32_t i = to + 32 * u;
+      const bool is_one = i < tile.cols;
+      words[u] = op.load(src + (is_one ? i : 0) * (uint32_t)Op::SRC_BYTES, run.block);
+      n += is_one;
+    }
+    store_words(op, words, n, [&] {
+      char *const at = dst + to * (uint32_t)Op::DST_BYTES;
+      to += 32;
+      return at;
+    });
+  }
+}
+
+/* Several runs in a line along dim 0. A lane keeps its place instead of dividing for each word:
+ * divisions cost a twentieth of the rate. */
+template <typename Op>
+static __device__ __forceinline__ void do_line(Op &op, const xfi_cuda_piece &piece,
+                                               const tile_at &tile)
+{
+  const uint32_t lane = threadIdx.x & 31;
+  const uint32_t n_words = tile.rows * tile.cols;
+  const uint32_t step_rows = div_by(32, piece.by_tile_cols);
+  const uint32_t step_cols = 32 - step_rows * tile.cols;
+  const int64_t src_stride = piece.src_stride[0];
+  const int64_t dst_stride = piece.dst_stride[0];
+  const uint32_t block_stride = piece.scale_stride[0];
+  const run_at run = run_of(piece, (uint32_t)tile.row);
+  const char *const src = piece.src + run.src;
+  char *const dst = piece.dst + run.dst;
+  uint32_t row = div_by(lane, piece.by_tile_cols);
+  uint32_t col = lane - row * tile.cols;
+
+#pragma unroll 1
+  for (uint32_t first = 0; first < n_words; first += 32 * Op::IN_FLIGHT) {
+    typename Op::loaded words[Op::IN_FLIGHT];
+    char *to[Op::IN_FLIGHT];
+    int n = 0;
+    int next = 0;
+#pragma unroll
+    for (int u = 0; u < Op::IN_FLIGHT; u++) {
+      const bool is_one = row < tile.rows;
+      const uint32_t r = is_one ? row : 0;
+      const uint32_t c = is_one ? col : 0;
+      words[u] =
+          op.load(src + r * src_stride + c * (uint32_t)Op::SRC_BYTES, run.block + r * block_stride);
+      to[u] = dst + r * dst_stride + c * (uint32_t)Op::DST_BYTES;
+      n += is_one;
+      row += step_rows;
+      col += step_cols;
+      if (col >= tile.cols) {
+        col -= tile.cols;
+        row++;
+      }
+    }
+    store_words(op, words, n, [&] { return to[next++]; });
+  }
+}
+
+/* Several runs in more than one line. */
+template <typename Op>
+static __device__ __forceinline__ void do_runs(Op &op, const xfi_cuda_piece &piece,
+                                               const tile_at &tile)
+{
+  const uint32_t n_words = tile.rows * tile.cols;
+
+#pragma unroll 1
+  for (uint32_t first = 0; first < n_words; first += 32 * Op::IN_FLIGHT) {
+    typename Op::loaded words[Op::IN_FLIGHT];
+    char *to[Op::IN_FLIGHT];
+    int n = 0;
+    int next = 0;
+#pragma unroll
+    for (int u = 0; u < Op::IN_FLIGHT; u++) {
+      const uint32_t i = first + 32 * u + (threadIdx.x & 31);
+      const uint32_t word = i < n_words ? i : 0;
+      const uint32_t row = div_by(word, piece.by_tile_cols);
+      const uint32_t col = word - row * tile.cols;
+      const run_at run = run_of(piece, (uint32_t)tile.row + row);
+      words[u] = op.load(piece.src + run.src + col * (uint32_t)Op::SRC_BYTES, run.block);
+      to[u] = piece.dst + run.dst + col * (uint32_t)Op::DST_BYTES;
+      n += i < n_words;
+    }
+    store_words(op, words, n, [&] { return to[next++]; });
+  }
+}
+
+template <typename Op>
+static __device__ __forceinline__ void do_tile(const xfi_cuda_piece &piece, const tile_at &tile)
+{
+  Op op(piece, tile);
+
+  if (tile.rows == 1) {
+    do_part(op, piece, tile);
+  } else {
+    const uint32_t row = (uint32_t)tile.row;
+    const uint32_t in_line = row - div_by(row, piece.by_extent[0]) * piece.extent[0];
+    if (in_line + tile.rows <= piece.extent[0])
+      do_line(op, piece, tile);
+    else
+      do_runs(op, piece, tile);
+  }
+  op.end();
+}
+
+/* ---- kernels -------------------------------------------------------------------------------- */
+
+static constexpr int KIND_THREADS = 512;
+
+using kind_fn = void (*)(const xfi_cuda_piece *, const int64_t *, int64_t, int64_t, uint32_t,
+                         const uint64_t *);
+
+/* The tiles of the pieces of one kind; Do()(piece, tile) does one. */
+template <typename Do>
+static __global__ void __launch_bounds__(KIND_THREADS, 1)
+    kind_kernel(const xfi_cuda_piece *__restrict__ pieces, const int64_t *__restrict__ first_tile,
+                int64_t n_pieces, int64_t n_tiles, uint32_t kind, const uint64_t *go)
+{
+  if (go != NULL && *go == 0) return;
+  const int64_t n_warps = (int64_t)gridDim.x * (KIND_THREADS / 32);
+  int64_t at = 0;
+
+  for (int64_t t = (int64_t)blockIdx.x * (KIND_THREADS / 32) + threadIdx.x / 32; t < n_tiles;
+       t += n_warps) {
+    at = piece_of(first_tile, n_pieces, at, t);
+    const xfi_cuda_piece &piece = pieces[at];
+    if (piece.kind == kind) Do()(piece, tile_of(piece, t - first_tile[at]));
+  }
+}
+
+/* A kernel of one Op: of several the compiler makes a mixture that runs out of registers. */
+template <typename Op> struct only {
+  __device__ __forceinline__ void operator()(const xfi_cuda_piece &piece, const tile_at &tile) const
+  {
+    do_tile<Op>(piece, tile);
+  }
+};
+
+/* Those of the kinds that the job has, one after the other. A block has a multiprocessor to itself,
+ * where of rows.cu's there are two. */
+template <int n_kinds>
+static xfer_status launch_kinds(const kind_fn (&kernels)[n_kinds], const xfi_cuda_job *job,
+                                const char *what, xfer_stream stream)
+{
+  const unsigned n_blocks =
+      blocks_for(job->n_tiles, KIND_THREADS / 32, ((int64_t)job->n_blocks + 1) / 2);
+  xfer_status st = XFER_OK;
+
+  for (uint32_t kind = 0; kind < n_kinds && st == XFER_OK; kind++)
+    if ((job->kinds >> kind & 1) != 0)
+      st = launch(kernels[kind], n_blocks, KIND_THREADS, stream, what, job->pieces, job->first_tile,
+                  job->n_pieces, job->n_tiles, kind, job->go);
+  return st;
+}
+
+template <int n_kinds>
+static xfer_status load_kinds(const kind_fn (&kernels)[n_kinds], const char *what)
+{
+  xfer_status st = XFER_OK;
+
+  for (int kind = 0; kind < n_kinds && st == XFER_OK; kind++)
+    st = load(kernels[kind], what);
+  return st;
+}
+
+#endif
