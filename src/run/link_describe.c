@@ -58,7 +58,7 @@ static xfer_status find_told(blob *b, uint32_t *index, const void *pointer, size
   xfer_status st = XFER_OK;
   xfi_allocation found;
 
-  *index = known == NULL ? 0 : b->of_plan[known - b->plan->allocations];
+  *index = known == NULL || b->n_told == 0 ? 0 : b->of_plan[known - b->plan->allocations];
   if (*index > 0) return XFER_OK;
   if (known != NULL) {
     XFI_TRY(tell(b, index, known));
