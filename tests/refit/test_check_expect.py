@@ -57,7 +57,7 @@ class Sizes(unittest.TestCase):
             kind = re.sub(r"layers\.\d+", "", group.name)
             if kind not in shapes:
                 shapes[kind] = list(vllm_model.load(group, rank, model, set()).shape)
-            name, dtype, shape = group.name, group.dtype, shapes[kind]
+            name, dtype, shape = group.name, check_expect.dtype_of(group.name, group), shapes[kind]
             if group.kind == "hook":
                 name = name.replace("backbone", "model").replace("A_log", "A")
                 dtype, shape = "f32", [shape[0] // rank.tp_size]
