@@ -145,7 +145,12 @@ static xfer_status write_own(xfer_plan *plan, xfi_deadline deadline)
   XFI_TRY(xfi_run_record(plan->device, s->written, s->stream));
   XFI_TRY(dev->event_sync(plan->device, s->written, deadline));
 done:
-  if (st != XFER_OK) s->is_lost = true;
+  if (st != XFER_OK) {
+    s->is_lost = true;
+    /* asked once more: nothing is written once we are back */
+    if (xfi_run_record(plan->device, s->written, s->stream) == XFER_OK)
+      (void)dev->event_sync(plan->device, s->written, deadline);
+  }
   return st;
 }
 
