@@ -5,145 +5,14 @@
 #include "alloc.h"
 #include "dtype.h"
 #include "error.h"
+#include "rules_fields.h"
 #include "vec.h"
 
-#include <jansson.h>
 #include <string.h>
 
 #define BAD(doc, value, ...) xfi_rules_bad((doc), (value), __VA_ARGS__)
-
-__attribute__((format(printf, 3, 4))) static xfer_status
-xfi_rules_bad(const xfi_doc *doc, const json_t *value, const char *fmt, ...)
-{
-  char text[256];
-  va_list args;
-
-  va_start(args, fmt);
-  vsnprintf(text, sizeof text, fmt, args);
-  va_end(args);
-  xfi_set_error("%s: line %d: %s", doc->where, xfi_doc_line(doc, value), text);
-  return XFER_ERR_IO;
-}
-
-/* ---- fields of an object ---- */
-
-typedef enum kind {
-  TEXT,   /* a string that is not empty */
-  EXPR,   /* a string that is an expression, or a whole number */
-  TEXTS,  /* a list of strings */
-  EXPRS,  /* an object: names and expressions */
-  PAIRS,  /* a list of [string, string] */
-  FLAG,   /* true or false */
-  LIST,   /* any list */
-  OBJECT, /* any object */
-} kind;
-
-typedef struct field {
-  const char *name;
-  kind kind;
-  void *to; /* const char **, const json_t ** or bool * */
-  bool needed;
-} field;
-
-static const char *const KINDS[] = {"a text",
-                                    "an expression",
-                                    "a list of texts",
-                                    "an object of expressions",
-                                    "a list of pairs of texts",
-                                    "true or false",
-                                    "a list",
-                                    "an object"};
-
-static bool is_text(const json_t *value)
-{
-  return json_is_string(value) && json_string_length(value) > 0 &&
-         strlen(json_string_value(value)) == json_string_length(value);
-}
-
-static xfer_status check_expr(const xfi_doc *doc, const json_t *value)
-{
-  xfer_status st = XFER_OK;
-
-  if (xfi_expr_check(json_string_value(value)) != XFER_OK)
-    st = BAD(doc, value, "\"%.100s\" is no expression", json_string_value(value));
-  return st;
-}
-
-static bool is_kind(const json_t *value, kind k)
-{
-  const char *name;
-  const json_t *child;
-  size_t i;
-
-  if (k == TEXT || k == EXPR) return is_text(value);
-  if (k == FLAG) return json_is_boolean(value);
-  if (k == LIST || k == TEXTS || k == PAIRS) {
-    if (!json_is_array(value)) return false;
-    json_array_foreach((json_t *)(uintptr_t)value, i, child)
-    {
-      if (k == TEXTS && !is_text(child)) return false;
-      if (k == PAIRS && (json_array_size(child) != 2 || !is_text(json_array_get(child, 0)) ||
-                         !is_text(json_array_get(child, 1))))
-        return false;
-    }
-    return true;
-  }
-  if (!json_is_object(value)) return false;
-  json_object_foreach((json_t *)(uintptr_t)value, name, child)
-  {
-    if (k == EXPRS && !is_text(child)) return false;
-  }
-  return true;
-}
-
-static void store(const field *f, const json_t *value)
-{
-  if (f->to == NULL) return;
-  if (f->kind == TEXT || f->kind == EXPR)
-    *(const char **)f->to = json_string_value(value);
-  else if (f->kind == FLAG)
-    *(bool *)f->to = json_is_true(value);
-  else
-    *(const json_t **)f->to = value;
-}
-
-static xfer_status read_fields(const xfi_doc *doc, const json_t *object, const char *what,
-                               const field *fields, size_t n)
-{
-  const char *key, *name;
-  const json_t *value, *child;
-  size_t k;
-  xfer_status st = XFER_OK;
-
-  if (!json_is_object(object)) return BAD(doc, object, "%s is no object", what);
-  json_object_foreach((json_t *)(uintptr_t)object, key, value)
-  {
-    for (k = 0; k < n && strcmp(fields[k].name, key) != 0;)
-      k++;
-    if (k == n)
-      return BAD(doc, json_is_boolean(value) ? object : value, "%s has no field \"%.60s\"", what,
-                 key);
-    if (!is_kind(value, fields[k].kind))
-      return BAD(doc, json_is_boolean(value) || json_is_null(value) ? object : value,
-                 "\"%s\" of %s must be %s", key, what, KINDS[fields[k].kind]);
-    if (fields[k].kind == EXPR) XFI_TRY(check_expr(doc, value));
-    if (fields[k].kind == EXPRS) {
-      json_object_foreach((json_t *)(uintptr_t)value, name, child)
-      {
-        XFI_TRY(check_expr(doc, child));
-      }
-    }
-    store(&fields[k], value);
-  }
-  for (k = 0; k < n; k++) {
-    if (fields[k].needed && json_object_get(object, fields[k].name) == NULL)
-      return BAD(doc, object, "%s needs \"%s\"", what, fields[k].name);
-  }
-done:
-  return st;
-}
 #define READ(doc, object, what, fields)                                                            \
-  read_fields((doc), (object), (what), (fields), sizeof(fields) / sizeof *(fields))
+  xfi_rules_fields((doc), (object), (what), (fields), sizeof(fields) / sizeof *(fields))
 
 /* [[expression, sentence], ..] */
 static xfer_status check_require(const xfi_doc *doc, const json_t *list)
@@ -154,7 +23,7 @@ static xfer_status check_require(const xfi_doc *doc, const json_t *list)
 
   json_array_foreach((json_t *)(uintptr_t)list, i, pair)
   {
-    XFI_TRY(check_expr(doc, json_array_get(pair, 0)));
+    XFI_TRY(xfi_rules_check_expr(doc, json_array_get(pair, 0)));
   }
 done:
   return st;
@@ -168,17 +37,18 @@ static xfer_status read_segment(const xfi_doc *doc, const json_t *list, xfi_segm
   const json_t *unit = json_array_get(list, 2);
   xfer_status st = XFER_OK;
 
-  if (json_array_size(list) != 3 || !is_text(json_array_get(list, 0)) ||
-      !is_text(json_array_get(list, 1)))
+  if (json_array_size(list) != 3 || !xfi_rules_is_text(json_array_get(list, 0)) ||
+      !xfi_rules_is_text(json_array_get(list, 1)))
     return BAD(doc, list, "rows are [name, how many times, rows]");
   segment->name = json_string_value(json_array_get(list, 0));
   segment->count = json_string_value(json_array_get(list, 1));
-  XFI_TRY(check_expr(doc, json_array_get(list, 1)));
-  if (is_text(unit)) {
+  XFI_TRY(xfi_rules_check_expr(doc, json_array_get(list, 1)));
+  if (xfi_rules_is_text(unit)) {
     segment->unit = json_string_value(unit);
-    return check_expr(doc, unit);
+    return xfi_rules_check_expr(doc, unit);
   }
-  if (!is_kind(unit, PAIRS) || json_array_size(unit) == 0 || json_array_size(unit) > XFI_MAX_SUBS)
+  if (!xfi_rules_is(unit, PAIRS) || json_array_size(unit) == 0 ||
+      json_array_size(unit) > XFI_MAX_SUBS)
     return BAD(doc, list, "what repeats is rows, or up to %d of [name, rows]", XFI_MAX_SUBS);
   segment->n_subs = (int)json_array_size(unit);
   for (int i = 0; i < segment->n_subs; i++) {
@@ -186,7 +56,7 @@ static xfer_status read_segment(const xfi_doc *doc, const json_t *list, xfi_segm
 
     segment->sub_names[i] = json_string_value(json_array_get(sub, 0));
     segment->sub_rows[i] = json_string_value(json_array_get(sub, 1));
-    XFI_TRY(check_expr(doc, json_array_get(sub, 1)));
+    XFI_TRY(xfi_rules_check_expr(doc, json_array_get(sub, 1)));
   }
 done:
   return st;
@@ -228,7 +98,7 @@ static xfer_status read_dims(const xfi_doc *doc, const json_t *dims, const json_
   if (json_array_size(shape) > 4 || (t->n_dims > 0 && json_array_size(shape) != (size_t)t->n_dims))
     return BAD(doc, shape, "a shape of %zu dims", json_array_size(shape));
   for (size_t i = 0; i < json_array_size(shape); i++) {
-    XFI_TRY(check_expr(doc, json_array_get(shape, i)));
+    XFI_TRY(xfi_rules_check_expr(doc, json_array_get(shape, i)));
     t->shape[i] = json_string_value(json_array_get(shape, i));
   }
 done:
@@ -238,15 +108,15 @@ done:
 static xfer_status read_tensor(const xfi_doc *doc, const json_t *object, xfi_tensor_rule *t)
 {
   const json_t *rows = NULL, *holds = NULL, *dims = NULL, *shape = NULL;
-  const field fields[] = {{"name", TEXT, &t->name, true},
-                          {"suffix", TEXT, &t->suffix, false},
-                          {"when", EXPR, &t->when, false},
-                          {"role", TEXT, &t->role, false},
-                          {"rows", LIST, &rows, false},
-                          {"holds", LIST, &holds, false},
-                          {"dims", TEXTS, &dims, false},
-                          {"shape", TEXTS, &shape, false},
-                          {"alternate", FLAG, &t->alternate, false}};
+  const xfi_field fields[] = {{"name", TEXT, &t->name, true},
+                              {"suffix", TEXT, &t->suffix, false},
+                              {"when", EXPR, &t->when, false},
+                              {"role", TEXT, &t->role, false},
+                              {"rows", LIST, &rows, false},
+                              {"holds", LIST, &holds, false},
+                              {"dims", TEXTS, &dims, false},
+                              {"shape", TEXTS, &shape, false},
+                              {"alternate", FLAG, &t->alternate, false}};
   xfer_status st = XFER_OK;
 
   t->source = object;
@@ -273,13 +143,13 @@ done:
 static xfer_status read_part(const xfi_doc *doc, const json_t *value, xfi_part_rule *part)
 {
   const char *few = NULL, *order = NULL;
-  const field fields[] = {{"of", TEXT, &part->role, true},
-                          {"take", TEXT, &part->take, false},
-                          {"few", TEXT, &few, false},
-                          {"order", TEXT, &order, false}};
+  const xfi_field fields[] = {{"of", TEXT, &part->role, true},
+                              {"take", TEXT, &part->take, false},
+                              {"few", TEXT, &few, false},
+                              {"order", TEXT, &order, false}};
   xfer_status st = XFER_OK;
 
-  if (is_text(value)) {
+  if (xfi_rules_is_text(value)) {
     part->role = json_string_value(value);
     return XFER_OK;
   }
@@ -337,29 +207,29 @@ static xfer_status read_local(const xfi_doc *doc, const json_t *object, xfi_loca
   const json_t *parts = NULL, *each = NULL, *made = NULL;
   const char *cut = NULL, *stage = NULL, *dtype = NULL;
   int which;
-  const field fields[] = {{"local", TEXT, &r->local, false},
-                          {"parts", LIST, &parts, false},
-                          {"each", LIST, &each, false},
-                          {"with", TEXTS, &r->with, false},
-                          {"without", TEXTS, &r->without, false},
-                          {"when", EXPR, &r->when, false},
-                          {"cut", TEXT, &cut, false},
-                          {"groups", EXPR, &r->groups, false},
-                          {"whole", EXPR, &r->whole, false},
-                          {"reverse", EXPR, &r->reverse, false},
-                          {"alternate", EXPR, &r->alternate, false},
-                          {"transpose", EXPR, &r->transpose, false},
-                          {"absent", EXPR, &r->absent, false},
-                          {"everywhere", EXPR, &r->everywhere, false},
-                          {"both_ends", EXPR, &r->both_ends, false},
-                          {"stage", TEXT, &stage, false},
-                          {"last_name", TEXT, &r->last_name, false},
-                          {"bias_first", EXPR, &r->bias_first, false},
-                          {"hook", FLAG, &r->hook, false},
-                          {"made", TEXTS, &made, false},
-                          {"dtype", TEXT, &dtype, false},
-                          {"refuse", EXPR, &r->refuse, false},
-                          {"says", TEXT, &r->says, false}};
+  const xfi_field fields[] = {{"local", TEXT, &r->local, false},
+                              {"parts", LIST, &parts, false},
+                              {"each", LIST, &each, false},
+                              {"with", TEXTS, &r->with, false},
+                              {"without", TEXTS, &r->without, false},
+                              {"when", EXPR, &r->when, false},
+                              {"cut", TEXT, &cut, false},
+                              {"groups", EXPR, &r->groups, false},
+                              {"whole", EXPR, &r->whole, false},
+                              {"reverse", EXPR, &r->reverse, false},
+                              {"alternate", EXPR, &r->alternate, false},
+                              {"transpose", EXPR, &r->transpose, false},
+                              {"absent", EXPR, &r->absent, false},
+                              {"everywhere", EXPR, &r->everywhere, false},
+                              {"both_ends", EXPR, &r->both_ends, false},
+                              {"stage", TEXT, &stage, false},
+                              {"last_name", TEXT, &r->last_name, false},
+                              {"bias_first", EXPR, &r->bias_first, false},
+                              {"hook", FLAG, &r->hook, false},
+                              {"made", TEXTS, &made, false},
+                              {"dtype", TEXT, &dtype, false},
+                              {"refuse", EXPR, &r->refuse, false},
+                              {"says", TEXT, &r->says, false}};
   xfer_status st = XFER_OK;
 
   r->source = object;
@@ -445,9 +315,9 @@ static xfer_status read_family_sides(const xfi_doc *doc, const json_t *sides, xf
   {
     xfi_family_side *s = &f->sides[f->n_sides++];
     const json_t *locals = NULL;
-    const field fields[] = {{"set", EXPRS, &s->set, false},
-                            {"require", PAIRS, &s->require, false},
-                            {"locals", LIST, &locals, false}};
+    const xfi_field fields[] = {{"set", EXPRS, &s->set, false},
+                                {"require", PAIRS, &s->require, false},
+                                {"locals", LIST, &locals, false}};
 
     s->side = name;
     XFI_TRY(READ(doc, object, "a side of a family", fields));
@@ -469,17 +339,17 @@ static xfer_status read_family(xfer_rules *rules, const xfi_doc *doc)
                           sizeof *rules->families));
   f = &rules->families[rules->n_families++];
   f->doc = doc;
-  const field fields[] = {{"format", TEXT, NULL, true},
-                          {"family", TEXT, &f->name, true},
-                          {"about", TEXT, NULL, false},
-                          {"include", TEXTS, &f->include, false},
-                          {"model_type", TEXTS, &f->model_types, false},
-                          {"recognise", TEXTS, &f->recognise, false},
-                          {"config", EXPRS, &f->config, false},
-                          {"prefixes", TEXTS, &f->prefixes, false},
-                          {"scaled", TEXTS, &f->scaled, false},
-                          {"tensors", LIST, &tensors, false},
-                          {"sides", OBJECT, &sides, false}};
+  const xfi_field fields[] = {{"format", TEXT, NULL, true},
+                              {"family", TEXT, &f->name, true},
+                              {"about", TEXT, NULL, false},
+                              {"include", TEXTS, &f->include, false},
+                              {"model_type", TEXTS, &f->model_types, false},
+                              {"recognise", TEXTS, &f->recognise, false},
+                              {"config", EXPRS, &f->config, false},
+                              {"prefixes", TEXTS, &f->prefixes, false},
+                              {"scaled", TEXTS, &f->scaled, false},
+                              {"tensors", LIST, &tensors, false},
+                              {"sides", OBJECT, &sides, false}};
   f->name = ""; /* what is half read is never looked for by name, but is freed */
   XFI_TRY(READ(doc, doc->root, "a family", fields));
   f->tensors = xfi_calloc(json_array_size(tensors) + 1, sizeof *f->tensors);
@@ -510,11 +380,11 @@ static xfer_status read_axes(const xfi_doc *doc, const json_t *list, int *n, con
     return BAD(doc, list, "more than %d axes", XFI_MAX_AXES);
   json_array_foreach((json_t *)(uintptr_t)list, i, axis)
   {
-    if (!is_kind(axis, TEXTS) || json_array_size(axis) != (uses == NULL ? 2 : 3))
+    if (!xfi_rules_is(axis, TEXTS) || json_array_size(axis) != (uses == NULL ? 2 : 3))
       return BAD(doc, axis, "an axis is [name, size%s]", uses == NULL ? "" : ", use");
     names[i] = json_string_value(json_array_get(axis, 0));
     sizes[i] = json_string_value(json_array_get(axis, 1));
-    XFI_TRY(check_expr(doc, json_array_get(axis, 1)));
+    XFI_TRY(xfi_rules_check_expr(doc, json_array_get(axis, 1)));
     if (uses != NULL) {
       XFI_TRY(
           read_choice(doc, axis, "use", json_string_value(json_array_get(axis, 2)), USES, &which));
@@ -538,7 +408,7 @@ static xfer_status check_items(const xfi_doc *doc, const xfi_side_rules *s)
   }
   json_object_foreach((json_t *)(uintptr_t)s->choices, name, value)
   {
-    if (!is_kind(value, TEXTS) || json_array_size(value) == 0)
+    if (!xfi_rules_is(value, TEXTS) || json_array_size(value) == 0)
       return BAD(doc, value, "the choices of \"%.60s\" are no list of texts", name);
   }
   return XFER_OK;
@@ -554,37 +424,37 @@ static xfer_status read_side(xfer_rules *rules, const xfi_doc *doc)
       xfi_vec_reserve(&rules->sides, &rules->sides_cap, rules->n_sides + 1, sizeof *rules->sides));
   s = &rules->sides[rules->n_sides++];
   s->doc = doc;
-  const field fields[] = {{"format", TEXT, NULL, true},
-                          {"side", TEXT, &s->name, true},
-                          {"about", TEXT, NULL, false},
-                          {"numbers", OBJECT, &s->numbers, false},
-                          {"choices", OBJECT, &s->choices, false},
-                          {"flags", TEXTS, &s->flags, false},
-                          {"require", PAIRS, &s->require, false},
-                          {"kernel_forms", EXPR, &s->kernel_forms, false},
-                          {"ranks", LIST, &ranks, true},
-                          {"stage", TEXT, &s->stage, false},
-                          {"chunks", EXPR, &s->chunks, false},
-                          {"chunk_prefix", TEXT, &s->chunk_prefix, false},
-                          {"dense", LIST, &dense, true},
-                          {"experts", LIST, &experts, true},
-                          {"even", FLAG, &s->even, false},
-                          {"balanced_layers", FLAG, &s->balanced_layers, false},
-                          {"takes_layers", FLAG, &s->takes_layers, false},
-                          {"takes_map", FLAG, &s->takes_map, false},
-                          {"stage_numbers", FLAG, &s->stage_numbers, false},
-                          {"free_blocks", FLAG, &s->free_blocks, false},
-                          {"expert_cut", TEXT, &s->expert_cut, true},
-                          {"round_robin", EXPR, &s->round_robin, false},
-                          {"vocabulary", EXPR, &s->vocab, false},
-                          {"layers", TEXT, &s->block_main, false},
-                          {"extra_layers", TEXT, &s->block_mtp, false},
-                          {"absent_layers", EXPR, &s->absent_main, false},
-                          {"absent_extra_layers", EXPR, &s->absent_mtp, false},
-                          {"holds_unknown", EXPR, &s->holds_unknown, false},
-                          {"spellings", PAIRS, &s->spellings, false},
-                          {"tied_names", TEXTS, &s->tied_names, false},
-                          {"locals", LIST, &locals, true}};
+  const xfi_field fields[] = {{"format", TEXT, NULL, true},
+                              {"side", TEXT, &s->name, true},
+                              {"about", TEXT, NULL, false},
+                              {"numbers", OBJECT, &s->numbers, false},
+                              {"choices", OBJECT, &s->choices, false},
+                              {"flags", TEXTS, &s->flags, false},
+                              {"require", PAIRS, &s->require, false},
+                              {"kernel_forms", EXPR, &s->kernel_forms, false},
+                              {"ranks", LIST, &ranks, true},
+                              {"stage", TEXT, &s->stage, false},
+                              {"chunks", EXPR, &s->chunks, false},
+                              {"chunk_prefix", TEXT, &s->chunk_prefix, false},
+                              {"dense", LIST, &dense, true},
+                              {"experts", LIST, &experts, true},
+                              {"even", FLAG, &s->even, false},
+                              {"balanced_layers", FLAG, &s->balanced_layers, false},
+                              {"takes_layers", FLAG, &s->takes_layers, false},
+                              {"takes_map", FLAG, &s->takes_map, false},
+                              {"stage_numbers", FLAG, &s->stage_numbers, false},
+                              {"free_blocks", FLAG, &s->free_blocks, false},
+                              {"expert_cut", TEXT, &s->expert_cut, true},
+                              {"round_robin", EXPR, &s->round_robin, false},
+                              {"vocabulary", EXPR, &s->vocab, false},
+                              {"layers", TEXT, &s->block_main, false},
+                              {"extra_layers", TEXT, &s->block_mtp, false},
+                              {"absent_layers", EXPR, &s->absent_main, false},
+                              {"absent_extra_layers", EXPR, &s->absent_mtp, false},
+                              {"holds_unknown", EXPR, &s->holds_unknown, false},
+                              {"spellings", PAIRS, &s->spellings, false},
+                              {"tied_names", TEXTS, &s->tied_names, false},
+                              {"locals", LIST, &locals, true}};
   s->name = s->chunk_prefix = "";
   XFI_TRY(READ(doc, doc->root, "a side", fields));
   XFI_TRY(check_items(doc, s));

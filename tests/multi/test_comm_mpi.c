@@ -1,10 +1,8 @@
 /* The comm over MPI, run with several numbers of ranks. The core's door is played by the test, so
  * that what it hands over can be seen.
  */
-#include "alloc.h"
-#include "device.h"
 #include "mpi_comm.h"
-#include "plugin.h"
+#include "played_core.h"
 #include "unit/comm_checks.h"
 #include "xfer/mpi.h"
 
@@ -17,29 +15,6 @@
 #include <cmocka.h>
 
 enum { SHORT_MS = 200 };
-
-struct xfer_comm {
-  xfi_comm *transport;
-  xfi_device *device;
-};
-
-xfer_status xfi_comm_wrap(xfer_comm **comm, xfi_comm *transport, xfi_device *device)
-{
-  xfer_comm *made = xfi_calloc(1, sizeof *made);
-
-  if (made == NULL) return XFER_ERR_NOMEM;
-  *made = (xfer_comm){transport, device};
-  *comm = made;
-  return XFER_OK;
-}
-
-void xfer_comm_destroy(xfer_comm *comm)
-{
-  if (comm == NULL) return;
-  comm->transport->ops->destroy(comm->transport);
-  comm->device->ops->destroy(comm->device);
-  xfi_free(comm);
-}
 
 static int world_rank;
 static int world_size;

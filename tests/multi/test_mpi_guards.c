@@ -1,11 +1,9 @@
 /* What the comm over MPI refuses, two ranks, each way in no time: communicators and threads that it
  * cannot use, calls that the two do not mean alike, and a rank that does not come. The core's door
  * is played by the test, and so is what MPI says of its threads. */
-#include "alloc.h"
-#include "device.h"
 #include "error.h"
 #include "mpi_comm.h"
-#include "plugin.h"
+#include "played_core.h"
 #include "xfer/mpi.h"
 
 #include <setjmp.h>
@@ -17,29 +15,6 @@
 #include <cmocka.h>
 
 enum { RANKS = 2, SHORT_MS = 100, LONG_MS = 60000 };
-
-struct xfer_comm {
-  xfi_comm *transport;
-  xfi_device *device;
-};
-
-xfer_status xfi_comm_wrap(xfer_comm **comm, xfi_comm *transport, xfi_device *device)
-{
-  xfer_comm *made = xfi_calloc(1, sizeof *made);
-
-  if (made == NULL) return XFER_ERR_NOMEM;
-  *made = (xfer_comm){transport, device};
-  *comm = made;
-  return XFER_OK;
-}
-
-void xfer_comm_destroy(xfer_comm *comm)
-{
-  if (comm == NULL) return;
-  comm->transport->ops->destroy(comm->transport);
-  comm->device->ops->destroy(comm->device);
-  xfi_free(comm);
-}
 
 static int rank;
 static int level_said = MPI_THREAD_MULTIPLE;

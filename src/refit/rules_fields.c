@@ -1,0 +1,117 @@
+#include "rules_fields.h"
+
+#include <string.h>
+
+#include "error.h"
+#include "expr.h"
+
+xfer_status xfi_rules_bad(const xfi_doc *doc, const json_t *value, const char *fmt, ...)
+{
+  char text[256];
+  va_list args;
+
+  va_start(args, fmt);
+  vsnprintf(text, sizeof text, fmt, args);
+  va_end(args);
+  xfi_set_error("%s: line %d: %s", doc->where, xfi_doc_line(doc, value), text);
+  return XFER_ERR_IO;
+}
+
+static const char *const KINDS[] = {"a text",
+                                    "an expression",
+                                    "a list of texts",
+                                    "an object of expressions",
+                                    "a list of pairs of texts",
+                                    "true or false",
+                                    "a list",
+                                    "an object"};
+
+bool xfi_rules_is_text(const json_t *value)
+{
+  return json_is_string(value) && json_string_length(value) > 0 &&
+         strlen(json_string_value(value)) == json_string_length(value);
+}
+
+xfer_status xfi_rules_check_expr(const xfi_doc *doc, const json_t *value)
+{
+  xfer_status st = XFER_OK;
+
+  if (xfi_expr_check(json_string_value(value)) != XFER_OK)
+    st = xfi_rules_bad(doc, value, "\"%.100s\" is no expression", json_string_value(value));
+  return st;
+}
+
+bool xfi_rules_is(const json_t *value, xfi_kind k)
+{
+  const char *name;
+  const json_t *child;
+  size_t i;
+
+  if (k == TEXT || k == EXPR) return xfi_rules_is_text(value);
+  if (k == FLAG) return json_is_boolean(value);
+  if (k == LIST || k == TEXTS || k == PAIRS) {
+    if (!json_is_array(value)) return false;
+    json_array_foreach((json_t *)(uintptr_t)value, i, child)
+    {
+      if (k == TEXTS && !xfi_rules_is_text(child)) return false;
+      if (k == PAIRS &&
+          (json_array_size(child) != 2 || !xfi_rules_is_text(json_array_get(child, 0)) ||
+           !xfi_rules_is_text(json_array_get(child, 1))))
+        return false;
+    }
+    return true;
+  }
+  if (!json_is_object(value)) return false;
+  json_object_foreach((json_t *)(uintptr_t)value, name, child)
+  {
+    if (k == EXPRS && !xfi_rules_is_text(child)) return false;
+  }
+  return true;
+}
+
+static void store(const xfi_field *f, const json_t *value)
+{
+  if (f->to == NULL) return;
+  if (f->kind == TEXT || f->kind == EXPR)
+    *(const char **)f->to = json_string_value(value);
+  else if (f->kind == FLAG)
+    *(bool *)f->to = json_is_true(value);
+  else
+    *(const json_t **)f->to = value;
+}
+
+xfer_status xfi_rules_fields(const xfi_doc *doc, const json_t *object, const char *what,
+                             const xfi_field *fields, size_t n)
+{
+  const char *key, *name;
+  const json_t *value, *child;
+  size_t k;
+  xfer_status st = XFER_OK;
+
+  if (!json_is_object(object)) return xfi_rules_bad(doc, object, "%s is no object", what);
+  json_object_foreach((json_t *)(uintptr_t)object, key, value)
+  {
+    for (k = 0; k < n && strcmp(fields[k].name, key) != 0;)
+      k++;
+    if (k == n)
+      return xfi_rules_bad(doc, json_is_boolean(value) ? object : value,
+                           "%s has no field \"%.60s\"", what, key);
+    if (!xfi_rules_is(value, fields[k].kind))
+      return xfi_rules_bad(doc, json_is_boolean(value) || json_is_null(value) ? object : value,
+                           "\"%s\" of %s must be %s", key, what, KINDS[fields[k].kind]);
+    if (fields[k].kind == EXPR) XFI_TRY(xfi_rules_check_expr(doc, value));
+    if (fields[k].kind == EXPRS) {
+      json_object_foreach((json_t *)(uintptr_t)value, name, child)
+      {
+        XFI_TRY(xfi_rules_check_expr(doc, child));
+      }
+    }
+    store(&fields[k], value);
+  }
+  for (k = 0; k < n; k++) {
+    if (fields[k].needed && json_object_get(object, fields[k].name) == NULL)
+      return xfi_rules_bad(doc, object, "%s needs \"%s\"", what, fields[k].name);
+  }
+done:
+  return st;
+}

@@ -1,0 +1,43 @@
+/* The fields of a JSON object of rules: each is named in one place; what no field is called is an
+ * error, with its line. For rules_fields.c and rules_read.c alone: kinds have short names. */
+#ifndef XFI_RULES_FIELDS_H
+#define XFI_RULES_FIELDS_H
+
+#include <jansson.h>
+#include <stdbool.h>
+
+#include "doc.h"
+#include "xfer/xfer.h"
+
+typedef enum xfi_kind {
+  TEXT,   /* a string that is not empty */
+  EXPR,   /* a string that is an expression, or a whole number */
+  TEXTS,  /* a list of strings */
+  EXPRS,  /* an object: names and expressions */
+  PAIRS,  /* a list of [string, string] */
+  FLAG,   /* true or false */
+  LIST,   /* any list */
+  OBJECT, /* any object */
+} xfi_kind;
+
+typedef struct xfi_field {
+  const char *name;
+  xfi_kind kind;
+  void *to; /* const char **, const json_t ** or bool * */
+  bool needed;
+} xfi_field;
+
+/* XFER_ERR_IO, with the file and the line of `value` before the text. */
+__attribute__((format(printf, 3, 4))) xfer_status
+xfi_rules_bad(const xfi_doc *doc, const json_t *value, const char *fmt, ...);
+
+/* A string that is not empty and has no NUL. */
+bool xfi_rules_is_text(const json_t *value);
+bool xfi_rules_is(const json_t *value, xfi_kind k);
+/* A string that is an expression. */
+xfer_status xfi_rules_check_expr(const xfi_doc *doc, const json_t *value);
+/* Read the `n` fields of an object; `what` it is, for errors. */
+xfer_status xfi_rules_fields(const xfi_doc *doc, const json_t *object, const char *what,
+                             const xfi_field *fields, size_t n);
+
+#endif
