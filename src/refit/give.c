@@ -146,6 +146,18 @@ static void format_shape(char *text, size_t size, const int64_t *shape, int n_di
   xfi_text_printf(&out, "]");
 }
 
+/* Without the last dims that are one with those before them, down to as many as wanted: blocks and
+ * the bytes in them are the columns of packed weights. */
+static int merge_dims(int64_t *shape, int64_t *strides, int n_dims, int wanted)
+{
+  for (; n_dims > wanted && n_dims > 1; n_dims--) {
+    if (strides != NULL && strides[n_dims - 2] != strides[n_dims - 1] * shape[n_dims - 1]) break;
+    shape[n_dims - 2] *= shape[n_dims - 1];
+    if (strides != NULL) strides[n_dims - 2] = strides[n_dims - 1];
+  }
+  return n_dims;
+}
+
 static bool shape_is(const xfi_local *local, const int64_t *shape, int n_dims)
 {
   if (local->n_dims != n_dims) return false;
@@ -155,15 +167,16 @@ static bool shape_is(const xfi_local *local, const int64_t *shape, int n_dims)
   return true;
 }
 
-/* XFER_ERR_MISMATCH: it is not what it should be. */
+/* XFER_ERR_MISMATCH: it is not what it should be. Changes shape and strides. */
 static xfer_status take(xfer_locals *locals, xfi_local *local, const char *name, xfer_dtype dtype,
-                        void *base, const int64_t *shape, const int64_t *strides, int n_dims)
+                        void *base, int64_t *shape, int64_t *strides, int n_dims)
 {
   char want[128], have[128];
   xfer_status st = XFER_OK;
 
   format_shape(have, sizeof have, shape, n_dims);
   format_shape(want, sizeof want, local->shape, local->n_dims);
+  n_dims = merge_dims(shape, strides, n_dims, local->n_dims);
   XFI_CHECK(shape_is(local, shape, n_dims), XFER_ERR_MISMATCH,
             "\"%s\" is %s, its shape should be %s", name, have, want);
   XFI_CHECK(dtype == local->dtype, XFER_ERR_MISMATCH, "\"%s\" is %s, it should be %s", name,
@@ -186,6 +199,7 @@ xfer_status xfi_locals_give(xfer_locals *locals, int side, const char *name, xfe
                             bool again)
 {
   const xfer_side *s = locals->refit->sides[side].side;
+  int64_t sizes[XFER_MAX_DIMS] = {0}, steps[XFER_MAX_DIMS] = {0};
   char *renamed = NULL;
   xfi_local *local = NULL;
   xfer_status st = XFER_OK;
@@ -202,7 +216,9 @@ xfer_status xfi_locals_give(xfer_locals *locals, int side, const char *name, xfe
               local->name);
     XFI_CHECK(local->owned == NULL, XFER_ERR_MISMATCH, "\"%s\" is taken by the callback", name);
     local->given = local->given || !again; /* wrong or not, it is not missing */
-    XFI_TRY(take(locals, local, name, dtype, base, shape, strides, n_dims));
+    if (n_dims > 0) memcpy(sizes, shape, (size_t)n_dims * sizeof *shape);
+    if (n_dims > 0 && strides != NULL) memcpy(steps, strides, (size_t)n_dims * sizeof *strides);
+    XFI_TRY(take(locals, local, name, dtype, base, sizes, strides == NULL ? NULL : steps, n_dims));
   } else if (local != NULL || is_tied_name(locals, s, renamed) || is_made(locals, side, renamed)) {
     locals->n_ignored += !again;
   } else {

@@ -460,8 +460,9 @@ done:
 
 static void split_names(xfer_model *model)
 {
-  for (size_t i = 0; i < model->n_entries; i++)
-    xfi_roles_split_name(model, &model->entries[i]);
+  for (size_t i = 0; i < model->n_entries; i++) {
+    if (!model->entries[i].matched) xfi_roles_split_name(model, &model->entries[i]);
+  }
 }
 
 xfer_status xfi_model_finish(xfer_model *model, const xfer_model_options *options)

@@ -137,8 +137,8 @@ static xfer_status find_rule(const xfi_tensor_rule **rule, const xfer_model *mod
       const xfi_tensor_rule *r = &model->all[f]->tensors[i];
       bool fits;
 
-      if (!is_named(r, e) || (r->suffix != NULL && strcmp(r->suffix, e->suffix) != 0 &&
-                              !(e->suffix[0] == '\0' && strcmp(r->suffix, "bias") == 0)))
+      if (!is_named(r, e) ||
+          (r->suffix != NULL && strcmp(r->suffix, e->suffix) != 0 && e->suffix[0] != '\0'))
         continue;
       (*n_named)++;
       XFI_TRY(rule_fits(&fits, model, r, e));
@@ -238,6 +238,17 @@ done:
   return st;
 }
 
+/* Columns in two dims, as blocks and what is in them, are one dim of the join. */
+static void merge_columns(xfi_entry *e, const xfi_tensor_rule *rule)
+{
+  int last = e->n_dims - 1;
+
+  if (rule->n_dims < 2 || rule->dims[last] != rule->dims[last - 1]) return;
+  e->shape[last - 1] *= e->shape[last];
+  e->strides[last - 1] = e->strides[last];
+  e->n_dims--;
+}
+
 /* From the checkpoint's dims to ours: experts, rows, columns. */
 static void turn(xfi_entry *e, const xfi_tensor_rule *rule)
 {
@@ -246,9 +257,10 @@ static void turn(xfi_entry *e, const xfi_tensor_rule *rule)
   int at[3] = {-1, -1, -1}, n = 0;
 
   if (rule->n_dims == 0) return;
+  merge_columns(e, rule);
   memcpy(shape, e->shape, sizeof shape);
   memcpy(strides, e->strides, sizeof strides);
-  for (int d = 0; d < rule->n_dims; d++)
+  for (int d = 0; d < e->n_dims; d++)
     at[strchr(OURS, rule->dims[d]) - OURS] = d;
   for (int k = 0; k < 3; k++) {
     if (at[k] < 0) continue;
@@ -325,6 +337,20 @@ static xfer_status refuse_form(const xfer_model *model, const xfi_entry *e)
   return XFER_ERR_UNSUPPORTED;
 }
 
+/* Names without one of the suffixes: "experts.gate_up_proj" is a weight,
+ * "experts.gate_up_proj_bias" a bias, and others are what the rule says. */
+static void set_suffix(xfi_entry *e, const xfi_tensor_rule *rule)
+{
+  size_t n;
+
+  if (e->suffix[0] != '\0' || (rule->suffix == NULL && rule->n_dims == 0)) return;
+  e->suffix = rule->suffix != NULL ? rule->suffix : "weight";
+  n = strlen(e->suffix);
+  if (e->n_stem > n && strncmp(e->stem + e->n_stem - n, e->suffix, n) == 0 &&
+      e->stem[e->n_stem - n - 1] == '.')
+    e->n_stem -= n + 1;
+}
+
 static xfer_status match(xfer_model *model, size_t *at)
 {
   xfi_entry *e = &model->entries[*at];
@@ -338,9 +364,7 @@ static xfer_status match(xfer_model *model, size_t *at)
     if (n_named > 0 && e->n_experts == 0 && e->n_dims > 1) return refuse_form(model, e);
     return XFER_OK;
   }
-  /* "experts.gate_up_proj" is a weight, "experts.gate_up_proj_bias" a bias. */
-  if (rule->n_dims > 0 && e->suffix[0] == '\0')
-    e->suffix = rule->suffix != NULL ? rule->suffix : "weight";
+  set_suffix(e, rule);
   turn(e, rule);
   if (rule->n_holds > 0) {
     XFI_TRY(take_apart(model, *at, rule));

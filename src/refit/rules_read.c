@@ -82,15 +82,18 @@ static xfer_status read_dims(const xfi_doc *doc, const json_t *dims, const json_
   int seen[3] = {0};
   xfer_status st = XFER_OK;
 
-  if (json_array_size(dims) > 3) return BAD(doc, dims, "more than three dims");
+  if (json_array_size(dims) > sizeof t->dims) return BAD(doc, dims, "more than four dims");
   for (size_t i = 0; i < json_array_size(dims); i++) {
     const char *word = json_string_value(json_array_get(dims, i));
     int k = 0;
 
     while (k < 3 && strcmp(WORDS[k], word) != 0)
       k++;
-    if (k == 3 || seen[k]++ > 0)
-      return BAD(doc, dims, "dims are \"experts\", \"rows\" and \"columns\", each once");
+    if (k == 3 || (seen[k]++ > 0 && (k < 2 || seen[k] > 2 || i + 1 < json_array_size(dims) ||
+                                     t->dims[i - 1] != 'c')))
+      return BAD(doc, dims,
+                 "dims are \"experts\", \"rows\" and \"columns\", each once, but for columns in "
+                 "the last two");
     t->dims[t->n_dims++] = *WORDS[k];
   }
   if (t->n_dims > 0 && seen[1] == 0) return BAD(doc, dims, "dims without \"rows\"");

@@ -390,6 +390,51 @@ static void test_views_follow_what_the_kernels_did(void **state)
   }
 }
 
+#define PACKED                                                                                     \
+  REFIT_TABLE(                                                                                     \
+      "\"model_type\":\"gpt_oss\",\"num_hidden_layers\":1,\"hidden_size\":64,"                     \
+      "\"intermediate_size\":64,\"num_local_experts\":4,\"num_attention_heads\":4",                \
+      "{\"name\":\"model.layers.0.mlp.experts.gate_up_proj_blocks\",\"shape\":[4,128,2,16],"       \
+      "\"dtype\":\"u8\"},"                                                                         \
+      "{\"name\":\"model.layers.0.mlp.experts.down_proj_blocks\",\"shape\":[4,64,2,16],"           \
+      "\"dtype\":\"u8\"}")
+
+/* The checkpoint has blocks and their bytes in two dims, the engine in one: both are taken where
+ * they lie one after the other, and gate and up stay every other row. */
+static void test_blocks_of_packed_weights_are_columns(void **state)
+{
+  static const char name[] = "model.layers.0.mlp.experts.gate_up_proj_blocks";
+  static const char engine[] = "model.layers.0.mlp.experts.routed_experts.w13_weight";
+  const int64_t blocks[] = {4, 128, 2, 16}, flat[] = {4, 128, 32}, half[] = {4, 64, 32};
+  const int64_t apart[] = {128 * 64, 64, 32, 1};
+  one o = make(PACKED, "full", XFER_SIDE_TRAIN, NULL, 0);
+  xfer_view src, dst;
+  int has = 0;
+
+  (void)state;
+  assert_true(has_local(&o, name, flat, 3));
+  assert_int_equal(
+      xfer_locals_update(o.locals, XFER_SIDE_TRAIN, name, XFER_U8, memory, blocks, apart, 4),
+      XFER_ERR_MISMATCH);
+  assert_non_null(
+      strstr(xfer_last_error(), "is [4, 128, 2, 16], its shape should be [4, 128, 32]"));
+  give_all(&o, XFER_SIDE_TRAIN, NULL);
+  assert_int_equal(
+      xfer_locals_update(o.locals, XFER_SIDE_TRAIN, name, XFER_U8, memory, blocks, NULL, 4),
+      XFER_OK);
+  for (size_t part = 0; part < 2; part++) { /* gate, then up */
+    assert_int_equal(xfer_locals_view(o.locals, part, &src, &dst, &has), XFER_OK);
+    assert_int_equal((char *)src.base - memory, part * 32);
+    assert_int_equal(src.strides[0], 128 * 32);
+    assert_int_equal(src.strides[1], 64);
+    assert_int_equal(src.strides[2], 1);
+  }
+  unmake(&o);
+  o = make(PACKED, "vllm:tp2", XFER_SIDE_GEN, NULL, 0);
+  assert_true(has_local(&o, engine, half, 3));
+  unmake(&o);
+}
+
 int main(void)
 {
   const struct CMUnitTest tests[] = {
@@ -400,6 +445,7 @@ int main(void)
       cmocka_unit_test(test_surplus_twice_and_lora_are_listed),
       cmocka_unit_test(test_an_update_takes_the_place_of_what_was_given),
       cmocka_unit_test(test_views_follow_what_the_kernels_did),
+      cmocka_unit_test(test_blocks_of_packed_weights_are_columns),
   };
 
   return cmocka_run_group_tests(tests, refit_files_begin, refit_files_end);

@@ -24,6 +24,7 @@ import torch.distributed as dist
 
 import codes
 import families
+import packed
 
 
 def parse(layout):
@@ -87,6 +88,14 @@ def patch():
     if hasattr(f, "select_fp8_moe_backend"):
         from vllm.model_executor.layers.fused_moe.oracle.fp8 import Fp8MoeBackend
         f.select_fp8_moe_backend = lambda *a, **k: (Fp8MoeBackend.TRITON, TritonExperts)
+    # mxfp4 and int4: no kernel of CPU's here; these leave the weights as they are loaded.
+    import vllm.model_executor.layers.quantization.mxfp4 as x
+    x.select_mxfp4_moe_backend = lambda *a, **k: (x.Mxfp4MoeBackend.EMULATION, TritonExperts)
+    x.Mxfp4Config.get_supported_act_dtypes = classmethod(lambda cls: [torch.bfloat16, torch.float32])
+    import vllm.model_executor.layers.quantization.compressed_tensors.compressed_tensors_moe.compressed_tensors_moe_wna16 as w
+    w.select_wna16_moe_backend = lambda *a, **k: (w.WNA16MoEBackend.TRITON, TritonExperts)
+    from vllm.model_executor.layers.quantization.compressed_tensors.compressed_tensors import CompressedTensorsConfig as T
+    T.get_supported_act_dtypes = classmethod(lambda cls: [torch.bfloat16, torch.float32])
     c.current_platform = Sees(c.current_platform)
     # Sparse attention is refused on CPU when a backend is chosen, which holds no weight.
     from vllm.platforms.cpu import CpuPlatform
@@ -157,7 +166,19 @@ def poison(model):
         t.data.fill_(float("nan") if t.dtype.is_floating_point else 0)
 
 
-def dump_model(model, table):
+def load(model, table):
+    """Loads codes; the names that were loaded, and for packed weights their values put together."""
+    if not packed.is_packed(table):
+        return model.load_weights((n, values_of(n, table)) for n in table), None
+    total, loaded = packed.Sum(), None
+    for at in range(packed.DIGITS):
+        poison(model)
+        loaded = model.load_weights((n, packed.digits(n, values_of(n, table), at)) for n in table)
+        total.add(model, at)
+    return loaded, total
+
+
+def dump_model(model, table, total=None):
     names = list(table)
     bases = families.bases(table)
     out, seen = [], {}
@@ -167,8 +188,8 @@ def dump_model(model, table):
             record["alias"] = seen[t.data_ptr()]
         else:
             seen[t.data_ptr()] = name
-            hf, flat, note = decode(name, t, names, bases)
-            if t.element_size() == 1:
+            hf, flat, note = decode(name, t if total is None else total.values(name), names, bases)
+            if t.element_size() == 1 and total is None:
                 note = "fp8: shape alone"
             else:
                 record["runs"] = codes.pack(hf, flat)
@@ -207,8 +228,8 @@ def one_rank(family, p, rank, folder, FakeStore, with_mtp):
         ps.initialize_model_parallel(p["tp"], p["pp"], backend="fake")
         model = initialize_model(vllm_config=vllm_config)
         poison(model)
-        loaded = model.load_weights((n, values_of(n, table)) for n in table)
-    result = {"class": type(model).__name__, "params": dump_model(model, table),
+        loaded, total = load(model, table)
+    result = {"class": type(model).__name__, "params": dump_model(model, table, total),
               "unloaded": sorted(set(n for n, _ in model.named_parameters()) - set(loaded or []))[:50]}
     if with_mtp:
         try:

@@ -11,6 +11,7 @@ import sys
 
 import codes
 import families
+import packed
 
 TRANSPOSED = ("gpt_oss", "llama4", "qwen3_vl_moe")  # experts are [E, columns, rows] in their checkpoints
 
@@ -46,6 +47,8 @@ def main():
             "framework": data["framework"], "version": data["version"], "family": data["family"],
             "config": dict(config, torch_dtype="float32"), "transposed": data["family"] in TRANSPOSED,
             "hf": data["hf"], "layouts": []})
+        if packed.is_packed(dict(data["hf"])):
+            answer["types"] = packed.TYPES
         if "f32" in data:
             answer["f32"] = data["f32"]
             continue

@@ -1,0 +1,99 @@
+"""Reduced models whose experts' weights are packed: mxfp4 of gpt-oss, int4 of Kimi-K2 (compressed-tensors).
+
+Bytes and bf16 hold no code of 24 bits, so a checkpoint is loaded three times: each time with one more byte of all codes.
+"""
+import numpy as np
+
+# The element types of a checkpoint by the ends of its names; all else is f32.
+TYPES = {"_blocks": "U8", "_scales": "U8", ".weight_packed": "I32", ".weight_shape": "I32"}
+SIZES = {"U8": 1, "I32": 4, "F32": 4}
+DIGITS = 3
+
+
+def type_of(name):
+    return next((dtype for end, dtype in TYPES.items() if name.endswith(end)), "F32")
+
+
+def is_packed(table):
+    return any(type_of(name) != "F32" for name in table)
+
+
+def gpt_oss_mxfp4(make, table):
+    """`make` is gpt_oss() of families.py: blocks of 32 values are 16 bytes and a scale."""
+    config, plain = make(i=128)
+    config["quantization_config"] = {"quant_method": "mxfp4",
+                                     "modules_to_not_convert": ["model.layers.*.self_attn", "model.layers.*.mlp.router",
+                                                                "model.embed_tokens", "lm_head"]}
+    for name, shape in plain.items():
+        if not name.endswith("_proj"):
+            table.add(name, *shape)
+            continue
+        experts, columns, rows = shape
+        table.add(name + "_blocks", experts, rows, columns // 32, 16)
+        table.add(name + "_scales", experts, rows, columns // 32)
+    return config, table
+
+
+def kimi_int4(make, table):
+    """`make` is deepseek_v3() of families.py: int4 by groups of 32, eight in a word."""
+    config, plain = make(mi=128)
+    del config["num_nextn_predict_layers"]
+    config["quantization_config"] = {
+        "quant_method": "compressed-tensors", "format": "pack-quantized", "quantization_status": "compressed",
+        "config_groups": {"group_0": {
+            "targets": ["Linear"], "input_activations": None, "output_activations": None,
+            "weights": {"num_bits": 4, "group_size": 32, "strategy": "group", "symmetric": True, "type": "int",
+                        "dynamic": False, "actorder": None, "block_structure": None, "observer": "minmax",
+                        "observer_kwargs": {}}}},
+        "ignore": ["lm_head", "re:.*self_attn.*", "re:.*shared_experts.*", "re:.*mlp\\.(gate|up|gate_up|down)_proj.*"],
+        "kv_cache_scheme": None}
+    for name, shape in plain.items():
+        if f"layers.{config['num_hidden_layers']}." in name:
+            continue
+        if ".mlp.experts." not in name:
+            table.add(name, *shape)
+            continue
+        table.add(name + "_packed", shape[0], shape[1] // 8)
+        table.add(name + "_scale", shape[0], shape[1] // 32)
+        table.add(name + "_shape", 2)
+    return config, table
+
+
+def kimi_k25(make, table):
+    """The same as the text part of a model that sees; its checkpoint's names are of the whole."""
+    text, plain = kimi_int4(make, type(table)())
+    quantised = text.pop("quantization_config")
+    quantised["ignore"] = [x if x.startswith("re:") else "language_model." + x for x in quantised["ignore"]]
+    text.update(model_type="deepseek_v3", rope_parameters={"rope_type": "default", "rope_theta": 10000.0})
+    vision = dict(patch_size=14, init_pos_emb_height=4, init_pos_emb_width=4, init_pos_emb_time=2, num_attention_heads=2,
+                  num_hidden_layers=1, hidden_size=32, intermediate_size=64, mm_hidden_size=32, text_hidden_size=64)
+    config = dict(architectures=["KimiK25ForConditionalGeneration"], model_type="kimi_k25", text_config=text,
+                  vision_config=vision, quantization_config=quantised, tie_word_embeddings=False, image_token_id=990,
+                  media_placeholder_token_id=990)
+    for name, shape in plain.items():
+        table.add("language_model." + name, *shape)
+    return config, table
+
+
+def digits(name, values, at):
+    """Byte `at` of the codes, in the element type of the checkpoint."""
+    import torch
+    dtype = {"U8": torch.uint8, "I32": torch.int32, "F32": torch.float32}[type_of(name)]
+    return (values.to(torch.int64) >> 8 * at & 255).to(dtype)
+
+
+class Sum:
+    """The parameters of a model, put together from what each load left."""
+
+    def __init__(self):
+        self.of, self.bad = {}, {}
+
+    def add(self, model, at):
+        import torch
+        for name, t in model.named_parameters(remove_duplicate=False):
+            v = t.detach().to(torch.float64)
+            self.bad[name] = self.bad.get(name, torch.zeros_like(v, dtype=torch.bool)) | torch.isnan(v)
+            self.of[name] = self.of.get(name, torch.zeros_like(v)) + torch.nan_to_num(v) * 256 ** at
+
+    def values(self, name):
+        return self.of[name].masked_fill(self.bad[name], float("nan"))
