@@ -7,6 +7,8 @@ from collections.abc import Sequence
 from ctypes import POINTER, Structure, c_char_p, c_int32, c_int64, c_size_t, c_uint32, c_uint64, c_void_p
 from typing import Any
 
+from .errors import ArgError
+
 MAX_DIMS = 8
 _dims = c_int64 * MAX_DIMS
 _INTEGERS = {ctypes.c_int, c_int32, c_int64, c_size_t, c_uint32, c_uint64}
@@ -28,6 +30,13 @@ def checked(c_type: Any, value: Any, name: str) -> Any:
     elif c_type is c_char_p and value is not None and b"\0" in value:
         raise ValueError(f"{name} has a NUL in it")
     return value
+
+
+def needed(kind: str, value: Any, name: str) -> Any:
+    """As checked(), of an object that may not be left out."""
+    if value is None:
+        raise ArgError(f"{name} is None, not a {kind}")
+    return checked(kind, value, name)
 
 
 def encoded(text: Any, name: str) -> bytes:

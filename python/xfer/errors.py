@@ -2,6 +2,7 @@
 
 What Python itself finds wrong (a wrong type, a shape that does not fit) is a TypeError, ValueError or OverflowError on
 the rank that has it; the other ranks of a collective call get a PeerError with the rank and the sentence.
+What is left out or malformed is an ArgError.
 """
 
 from __future__ import annotations

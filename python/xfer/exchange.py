@@ -113,7 +113,7 @@ class Exchange(Plan):
     """
 
     def __init__(self, comm: Comm, sends: Operations, recvs: Operations, **options: Unpack[PlanOptions]) -> None:
-        _structs.checked("comm", comm, "comm")
+        _structs.needed("comm", comm, "comm")
         self._begin(comm, comm.rank)
         self._note_tensors(())
         self._sides: _Sides | None = None
@@ -168,6 +168,7 @@ def exchange(comm: Comm, sends: Operations, recvs: Operations, stream: Any = Non
     Raises MismatchError where the two ends of an operation differ, and what is wrong with an array (TypeError,
     ValueError) on the rank that has it, with PeerError on the others.
     """
+    _structs.needed("comm", comm, "comm")
     with comm._alone():
         error: Exception | None = None
         try:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, TypedDict
 from . import _handle, _structs
 from ._lib import lib
 from .comm import Comm
-from .errors import StateError, XferError
+from .errors import ArgError, StateError, XferError
 from .layout import Layout
 from .memory import HOST, View, view_of
 from .stream import stream_pointer
@@ -110,8 +110,13 @@ def options_struct(options: PlanOptions) -> Any:
 
 
 def _rows(tensors: Tensors) -> Any:
+    if not isinstance(tensors, Sequence):
+        raise ArgError(f"tensors is a {type(tensors).__name__}, not a list")
     rows = (_structs.Tensor * len(tensors))()
-    for row, (name, src, dst, *conversion) in zip(rows, tensors, strict=True):
+    for row, tensor in zip(rows, tensors, strict=True):
+        if not isinstance(tensor, Sequence) or len(tensor) < 3:
+            raise ArgError(f"a tensor is (name, source layout, destination layout), not {tensor!r}")
+        name, src, dst, *conversion = tensor
         row.name, row.src, row.dst = _structs.encoded(name, "name"), src, dst
         if conversion:
             if len(conversion) > 1 or not isinstance(conversion[0], Conversion):
@@ -144,7 +149,7 @@ class Plan(_handle.Handle):
     _kind = "plan"
 
     def __init__(self, comm: Comm, tensors: Tensors, **options: Unpack[PlanOptions]) -> None:
-        _structs.checked("comm", comm, "comm")
+        _structs.needed("comm", comm, "comm")
         self._begin(comm, comm.rank)
         self._note_tensors(())
         with comm._alone():
@@ -163,8 +168,8 @@ class Plan(_handle.Handle):
         """The plan that `rank` of `n_ranks` would make, with no comm and no memory; it can be looked at, not run."""
         plan = cls.__new__(cls)
         plan._begin(None, rank)
-        plan._note_tensors(tensors)
         rows, struct = _rows(tensors), options_struct(options)
+        plan._note_tensors(tensors)
         lib.xfer_plan_simulate(plan._out(), n_ranks, rank, rows, len(rows), byref(struct))
         return plan
 
@@ -423,6 +428,7 @@ def redistribute(
     Raises MismatchError where ranks disagree about the layouts, ShapeError where layouts or views do not fit, and what
     is wrong with an array (TypeError, ValueError) on the rank that has it, with PeerError on the others.
     """
+    _structs.needed("comm", comm, "comm")
     with comm._alone():
         error: Exception | None = None
         try:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import numbers
 import os
 import pathlib
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -13,6 +14,7 @@ from . import _functions, _handle, _structs, dtypes
 from ._lib import lib
 from ._structs import array, encoded
 from .comm import Comm
+from .errors import ArgError
 from .layout import Layout
 from .memory import HOST, Memory, memory_of
 from .plan import Conversion, Plan, PlanOptions, Tensors
@@ -29,6 +31,15 @@ _SIDES = {"train": 0, "gen": 1}
 
 def _texts(values: Sequence[str], name: str) -> Any:
     return array(c_char_p, [encoded(value, name) for value in values], name)
+
+
+def _range(value: Any, name: str) -> tuple[int, int]:
+    """(0, 0) of None."""
+    if value is None:
+        return 0, 0
+    if not isinstance(value, Sequence) or [isinstance(end, numbers.Integral) for end in value] != [True, True]:
+        raise ArgError(f"{name} is {value!r}, not two numbers (begin, end)")
+    return int(value[0]), int(value[1])
 
 
 def model_path(name: str) -> pathlib.Path:
@@ -89,14 +100,15 @@ class Model(_handle.Handle):
         path = os.fspath(source)
         if not os.path.exists(path) and os.sep not in path and not path.endswith(".json"):
             path = str(model_path(path))
+        kept, kept_experts = _range(layers, "layers"), _range(experts, "experts")
         if quant not in _QUANTS:
             raise ValueError(f"there is no quant {quant!r}: it is fp8_block128 or None")
         options = _structs.sized(
             _structs.ModelOptions,
-            layers_begin=layers[0] if layers else 0,
-            layers_end=layers[1] if layers else 0,
-            experts_begin=experts[0] if experts else 0,
-            experts_end=experts[1] if experts else 0,
+            layers_begin=kept[0],
+            layers_end=kept[1],
+            experts_begin=kept_experts[0],
+            experts_end=kept_experts[1],
             ends=int(ends),
             quant=_QUANTS[quant],
             extra=encoded(extra, "extra") if extra is not None else None,

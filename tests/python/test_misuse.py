@@ -136,6 +136,25 @@ def test_alone(name):
     assert str(caught.value)
 
 
+@pytest.mark.parametrize(
+    ("call", "sentence"),
+    [
+        (lambda: Plan(None, []), "comm is None"),
+        (lambda: Plan.simulate(2, 0, None), "tensors is a NoneType"),
+        (lambda: Plan.simulate(2, 0, [("w", HALF)]), "a tensor is"),
+        (lambda: xfer.Exchange(None, [], []), "comm is None"),
+        (lambda: xfer.exchange(None, [], []), "comm is None"),
+        (lambda: xfer.redistribute(None, HALF, MINE, WHOLE, new()), "comm is None"),
+        (lambda: Model("qwen3-4b", layers="x"), "layers is 'x'"),
+        (lambda: Model("qwen3-4b", layers=3), "layers is 3"),
+        (lambda: Model("qwen3-4b", experts=(0, "1")), "experts is"),
+    ],
+)
+def test_what_is_missing_or_malformed_is_an_error_of_the_argument(call, sentence):
+    with pytest.raises(xfer.XferError, match=f"XFER_ERR_ARG: {sentence}"):
+        call()
+
+
 def plan_of(comm):
     return Plan(comm, [("w", HALF, WHOLE)])
 
