@@ -109,6 +109,42 @@ static bool is_same_binding(const xfi_binding *a, const xfi_binding *b)
   return a != NULL && xfi_bound_equal(&a->src, &b->src) && xfi_bound_equal(&a->dst, &b->dst);
 }
 
+/* Is one side bound by a view that differs in its address alone? After a commit what is not bound
+ * is empty. */
+static bool is_elsewhere(const xfi_bound *bound, const xfer_view *view, int elem_bytes)
+{
+  return !bound->is_set || (view != NULL && xfi_bound_lies_as(bound, view, elem_bytes));
+}
+
+static bool move_bound(xfi_bound *bound, const xfer_view *view)
+{
+  if (!bound->is_set || bound->only == view->base) return false;
+  bound->only = view->base;
+  return true;
+}
+
+/* What most binds after a commit are: other addresses of views that were checked before. False:
+ * this is none. */
+static bool bind_elsewhere(xfer_plan *plan, size_t tensor, const xfer_view *src_view,
+                           const xfer_view *dst_view)
+{
+  const xfi_class *cls = xfi_plan_class(plan->moves, tensor);
+  xfi_binding *b = plan->bindings[tensor];
+  bool src_moved;
+  bool dst_moved;
+
+  if (!plan->keeps_lanes || b == NULL || xfi_run_is_staged(plan)) return false;
+  if (!is_elsewhere(&b->src, src_view, cls->src->elem_bytes) ||
+      !is_elsewhere(&b->dst, dst_view, cls->dst->elem_bytes))
+    return false;
+  src_moved = move_bound(&b->src, src_view);
+  dst_moved = move_bound(&b->dst, dst_view);
+  plan->state = xfi_state_after(plan->state, XFI_CALL_BIND,
+                                src_moved || dst_moved ? XFI_ENDED : XFI_AS_IT_WAS);
+  if (src_moved || dst_moved) plan->keeps_lanes = xfi_rebind_keeps(plan, tensor);
+  return true;
+}
+
 xfer_status xfi_run_bind(xfer_plan *plan, size_t tensor, const xfer_view *src_view,
                          const xfer_view *dst_view)
 {
@@ -126,6 +162,7 @@ xfer_status xfi_run_bind(xfer_plan *plan, size_t tensor, const xfer_view *src_vi
   cls = xfi_plan_class(plan->moves, tensor);
   name = plan->moves->tensors[tensor].name;
   if (xfi_quant_source(plan->quant, tensor, &scales)) src_view = &scales;
+  if (bind_elsewhere(plan, tensor, src_view, dst_view)) return XFER_OK;
   XFI_TRY(bind_side(&fresh.src, src_view, cls, plan->moves->rank, true, name));
   fresh.src.blocks = xfi_quant_blocks(plan->quant, tensor);
   XFI_TRY(bind_side(&fresh.dst, dst_view, cls, plan->moves->rank, false, name));
@@ -133,14 +170,16 @@ xfer_status xfi_run_bind(xfer_plan *plan, size_t tensor, const xfer_view *src_vi
     plan->state = xfi_state_after(plan->state, XFI_CALL_BIND, XFI_AS_IT_WAS);
     goto done;
   }
-  plan->keeps_lanes =
-      plan->keeps_lanes && plan->bindings[tensor] != NULL && xfi_rebind_keeps(plan, tensor, &fresh);
   if (plan->bindings[tensor] == NULL) plan->bindings[tensor] = xfi_calloc(1, sizeof *bound);
   bound = plan->bindings[tensor];
   XFI_CHECK(bound != NULL, XFER_ERR_NOMEM, "tensor \"%s\"", name);
+  plan->keeps_lanes = plan->keeps_lanes && xfi_bound_is_alike(&bound->src, &fresh.src) &&
+                      xfi_bound_is_alike(&bound->dst, &fresh.dst);
+  xfi_bound_clear(&bound->shadow);
   xfi_bound_clear(&bound->src);
   xfi_bound_clear(&bound->dst);
   *bound = fresh;
+  plan->keeps_lanes = plan->keeps_lanes && xfi_rebind_keeps(plan, tensor);
   memset(&fresh, 0, sizeof fresh);
   plan->state = xfi_state_after(plan->state, XFI_CALL_BIND, XFI_ENDED);
 done:
@@ -214,13 +253,15 @@ static bool stays_in_place(const xfi_class *cls, const xfi_binding *b, int rank)
   return n_bytes == cls->dst_bytes;
 }
 
-static xfer_status check_disjoint(const xfer_plan *plan)
+xfer_status xfi_bindings_check_disjoint(const xfer_plan *plan)
 {
   const size_t n_tensors = plan->moves->n_tensors;
   xfer_status st = XFER_OK;
-  xfi_use *uses = xfi_calloc(n_tensors, 2 * sizeof *uses);
+  xfi_use *uses = NULL;
   size_t n = 0;
 
+  if (plan->moves->in_bytes == 0) return XFER_OK; /* this rank only reads */
+  uses = xfi_calloc(n_tensors, 2 * sizeof *uses);
   XFI_CHECK(uses != NULL, XFER_ERR_NOMEM, "%zu tensors", n_tensors);
   for (size_t t = 0; t < n_tensors; t++) {
     const xfi_binding *b = plan->bindings[t];
@@ -245,7 +286,7 @@ xfer_status xfi_bindings_check(const xfer_plan *plan)
   xfer_status st = XFER_OK;
 
   XFI_TRY(check_all_bound(plan));
-  XFI_TRY(check_disjoint(plan));
+  XFI_TRY(xfi_bindings_check_disjoint(plan));
 done:
   return st;
 }

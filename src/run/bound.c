@@ -127,7 +127,7 @@ xfer_status xfi_bound_set(xfi_bound *bound, const xfer_view *view, const int64_t
   if (view->kind == XFER_VIEW_DENSE) {
     (void)dense_strides(b.strides, b.shape, n_dims, elem_bytes);
   } else {
-    int64_t in_piece[XFER_MAX_DIMS];
+    int64_t in_piece[XFER_MAX_DIMS] = {0};
 
     xfi_bound_shape(in_piece, &b, 0);
     XFI_TRY(check_dims(view, n_dims, what));
@@ -243,6 +243,23 @@ void xfi_copies_free(xfi_copies *copies)
 {
   xfi_free(copies->at);
   *copies = (xfi_copies){NULL, 0, 0};
+}
+
+bool xfi_bound_lies_as(const xfi_bound *bound, const xfer_view *view, int elem_bytes)
+{
+  int64_t dense[XFER_MAX_DIMS];
+  const int64_t *strides = view->strides;
+
+  if (bound->pieces != NULL || view->base == NULL || view->reserved != 0) return false;
+  if (view->kind == XFER_VIEW_DENSE) {
+    (void)dense_strides(dense, bound->shape, bound->n_dims, elem_bytes);
+    strides = dense;
+  } else if (view->kind != XFER_VIEW_STRIDED || view->n_dims != bound->n_dims) {
+    return false;
+  }
+  for (int d = 0; d < bound->n_dims; d++)
+    if (strides[d] != bound->strides[d]) return false;
+  return true;
 }
 
 /* ---- copies between bounds ---- */

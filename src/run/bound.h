@@ -66,6 +66,9 @@ bool xfi_bound_equal(const xfi_bound *a, const xfi_bound *b);
 /* Equal but for where the pieces are. */
 bool xfi_bound_is_alike(const xfi_bound *a, const xfi_bound *b);
 
+/* Is the view the bound's, at any address? Found for one array, dense or strided. */
+bool xfi_bound_lies_as(const xfi_bound *bound, const xfer_view *view, int elem_bytes);
+
 /* Bytes from the first to the last of a piece, which is not empty. */
 size_t xfi_bound_reach(const xfi_bound *bound, int64_t piece, int elem_bytes);
 

@@ -320,7 +320,7 @@ xfer_status xfi_direct_move(xfi_direct *d, xfer_plan *plan, xfer_status *mine, b
 {
   xfer_status st = XFER_OK;
 
-  XFI_TRY(xfi_links_move(&d->links, plan, d->page, mine, moved, deadline));
+  XFI_TRY(xfi_links_move(&d->links, plan, mine, moved, deadline));
   for (int g = 0; g < d->n_groups && *moved && *mine == XFER_OK; g++)
     *mine = move_group(&d->groups[g], d, plan);
 done:

@@ -166,13 +166,13 @@ done:
 
 /* Descriptions go between ranks that have not failed. */
 static xfer_status exchange_descriptions(xfi_links *links, talk *t, const xfer_plan *plan,
-                                         const uint64_t *page, bool again, xfer_status *mine,
+                                         const uint64_t *page, xfer_status *mine,
                                          xfi_deadline deadline)
 {
   xfer_status st = XFER_OK;
 
   for (size_t i = 0; i < links->n && *mine == XFER_OK; i++)
-    *mine = xfi_link_describe(&t->ours[i], plan, &links->at[i], page, again);
+    *mine = xfi_link_describe(&t->ours[i], plan, &links->at[i], page);
   t->post.n = 0;
   for (size_t i = 0; i < links->n; i++) {
     t->greetings[0][i].n_bytes = *mine == XFER_OK ? t->ours[i].n : 0;
@@ -292,7 +292,7 @@ static void settle(xfi_link *link, int rank, const verdict *mine, const verdict 
 }
 
 /* From (allocation, offset) to addresses, where the allocation is mapped. */
-static void resolve_bounds(xfi_link *link)
+void xfi_link_resolve(xfi_link *link)
 {
   for (size_t i = 0; i < link->n_bounds; i++) {
     for (int64_t p = 0; p < link->bounds[i].n_pieces; p++) {
@@ -315,7 +315,7 @@ static xfer_status resolve(xfi_link *link, xfi_device *device)
               XFER_ERR_PEER, "rank %d has failed and left", link->rank);
     link->page = page;
   }
-  resolve_bounds(link);
+  xfi_link_resolve(link);
 done:
   return st;
 }
@@ -327,7 +327,7 @@ xfer_status xfi_links_connect(xfi_links *links, xfer_plan *plan, uint64_t *page,
   talk t = {0};
 
   XFI_TRY(talk_make(&t, plan, links->n));
-  XFI_TRY(exchange_descriptions(links, &t, plan, page, false, mine, deadline));
+  XFI_TRY(exchange_descriptions(links, &t, plan, page, mine, deadline));
   for (size_t i = 0; i < links->n && *mine == XFER_OK; i++)
     if (links->at[i].bytes != NULL) *mine = xfi_link_choose(&links->at[i], plan);
   for (int attempt = 0; attempt < 2; attempt++) {
@@ -344,81 +344,6 @@ xfer_status xfi_links_connect(xfi_links *links, xfer_plan *plan, uint64_t *page,
   }
 done:
   talk_free(&t);
-  return st;
-}
-
-/* ---- other addresses ---- */
-
-/* Is all that the peer's half of a flow lies in mapped? */
-static bool is_flow_mapped(const xfi_link *link, bool source)
-{
-  size_t first;
-  size_t end;
-
-  xfi_link_flow_bounds(link, source, &first, &end);
-  for (size_t p = link->first_place[first]; p < link->first_place[end]; p++)
-    if (!link->remotes[link->places[p][0]].is_mapped) return false;
-  return true;
-}
-
-/* `fresh` is what the peer says now: its mappings are those of `link`, and then it takes its place.
- * False: it needs another one. */
-static bool take_over(xfi_link *link, xfi_link *fresh)
-{
-  const xfi_link old = *link;
-
-  for (size_t i = 0; i < fresh->n_remotes; i++) {
-    xfi_remote *to = &fresh->remotes[i];
-
-    for (size_t n = 0; n < old.n_remotes && !to->is_mapped; n++) {
-      xfi_remote *from = &old.remotes[(i + n) % old.n_remotes];
-
-      if (!from->is_mapped || from->base != to->base || from->n_bytes != to->n_bytes) continue;
-      *to = *from;
-      from->is_mapped = false;
-    }
-  }
-  if (xfi_link_pushes(link) && !is_flow_mapped(fresh, false)) return false;
-  if (xfi_link_pulls(link) && !is_flow_mapped(fresh, true)) return false;
-  *link = *fresh;
-  *fresh = old;
-  fresh->page = NULL;
-  link->page = old.page;
-  link->send = old.send;
-  link->recv = old.recv;
-  link->send_by = old.send_by;
-  link->recv_by = old.recv_by;
-  link->is_here = old.is_here;
-  memcpy(link->way, old.way, sizeof link->way);
-  resolve_bounds(link);
-  return true;
-}
-
-xfer_status xfi_links_move(xfi_links *links, xfer_plan *plan, const uint64_t *page,
-                           xfer_status *mine, bool *moved, xfi_deadline deadline)
-{
-  xfer_status st = XFER_OK;
-  xfi_links fresh = {xfi_comm_calloc(plan->comm, links->n, sizeof *fresh.at), links->n};
-  talk t = {0};
-
-  XFI_CHECK(fresh.at != NULL, XFER_ERR_NOMEM, "%zu links", links->n);
-  for (size_t i = 0; i < links->n; i++) {
-    const xfi_link *link = &links->at[i];
-
-    fresh.at[i] = (xfi_link){
-        .rank = link->rank,
-        .send = link->send_by == XFI_BY_NOBODY ? XFI_NO_FLOW : link->send,
-        .recv = link->recv_by == XFI_BY_NOBODY ? XFI_NO_FLOW : link->recv,
-    };
-  }
-  XFI_TRY(talk_make(&t, plan, links->n));
-  XFI_TRY(exchange_descriptions(&fresh, &t, plan, page, true, mine, deadline));
-  *moved = *mine == XFER_OK;
-  for (size_t i = 0; i < links->n && *moved; i++)
-    *moved = fresh.at[i].bytes != NULL && take_over(&links->at[i], &fresh.at[i]);
-done:
-  talk_free(&t);
-  xfi_links_destroy(&fresh, plan->device); /* and mappings that are not needed any more */
   return st;
 }
 

@@ -41,17 +41,25 @@ static inline uint64_t *xfi_word(uint64_t *page, int rank, int which)
   return page + (size_t)rank * XFI_WORDS + which;
 }
 
+/* Where a piece is by now. */
+typedef struct xfi_place_now {
+  uint64_t base; /* of its allocation */
+  uint64_t n_bytes;
+  uint64_t address;
+} xfi_place_now;
+
 /* One peer: both flows between us, and its half of each. */
 typedef struct xfi_link {
   int rank;
-  size_t send;       /* index in plan->moves->sends.peers; XFI_NO_FLOW: none */
-  size_t recv;       /* likewise */
-  xfi_by send_by;    /* who copies what we send */
-  xfi_by recv_by;    /* and what we receive */
-  bool only_push[2]; /* what we receive, and what we send: nobody but its sender can copy it */
-  bool is_here;      /* of our process and on our device */
-  size_t n_own_src;  /* allocations that what we send lies in */
-  size_t n_own_dst;  /* and what we receive */
+  size_t send;         /* index in plan->moves->sends.peers; XFI_NO_FLOW: none */
+  size_t recv;         /* likewise */
+  xfi_by send_by;      /* who copies what we send */
+  xfi_by recv_by;      /* and what we receive */
+  bool only_push[2];   /* what we receive, and what we send: nobody but its sender can copy it */
+  bool is_here;        /* of our process and on our device */
+  size_t n_own_src;    /* allocations that what we send lies in */
+  size_t n_own_dst;    /* and what we receive */
+  size_t n_own_places; /* pieces of our half of both flows */
   char way[XFI_WAY_BYTES]; /* what is said of a flow that nobody copies */
 
   unsigned char *bytes; /* what the peer told us */
@@ -103,13 +111,18 @@ xfer_status xfi_links_list(xfi_links *links, xfer_plan *plan, const bool *same, 
  * without links. All ranks, see xfi_direct_create(). */
 xfer_status xfi_links_connect(xfi_links *links, xfer_plan *plan, uint64_t *page, xfer_status *mine,
                               xfi_deadline deadline);
-/* The same links, where all that was bound anew is alike: hear where it is now. *moved: what this
- * rank copies to and from is mapped already; else the links are of no more use. All ranks. */
-xfer_status xfi_links_move(xfi_links *links, xfer_plan *plan, const uint64_t *page,
-                           xfer_status *mine, bool *moved, xfi_deadline deadline);
+/* From places to addresses, in what is mapped. */
+void xfi_link_resolve(xfi_link *link);
 void xfi_links_destroy(xfi_links *links, xfi_device *device);
 /* How a flow travels, in words: that of index `peer` in the plan's sends or receives. */
 const char *xfi_links_way(const xfi_links *links, const xfer_plan *plan, bool send, size_t peer);
+
+/* ---- link_move.c ---- */
+
+/* The same links, where all that was bound anew is alike: hear where it is now. *moved: what this
+ * rank copies to and from is mapped already; else the links are of no more use. All ranks. */
+xfer_status xfi_links_move(xfi_links *links, xfer_plan *plan, xfer_status *mine, bool *moved,
+                           xfi_deadline deadline);
 
 /* ---- link_choose.c ---- */
 
@@ -120,9 +133,11 @@ void xfi_link_flow_bounds(const xfi_link *link, bool source, size_t *first, size
 
 /* ---- link_describe.c ---- */
 
-/* What the peer has to know of our half of both flows. `again`: it has the handles. */
+/* What the peer has to know of our half of both flows. */
 xfer_status xfi_link_describe(xfi_bytes *out, const xfer_plan *plan, xfi_link *link,
-                              const uint64_t *page, bool again);
+                              const uint64_t *page);
+/* Where its pieces are now: now[n_own_places]. */
+xfer_status xfi_link_tell(xfi_place_now *now, const xfer_plan *plan, const xfi_link *link);
 /* Take apart what the peer told us: link->bytes. Addresses stay as places until they are mapped. */
 xfer_status xfi_link_read(xfi_link *link);
 

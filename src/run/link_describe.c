@@ -5,6 +5,8 @@
  *   per allocation: handle, base, bytes
  *   per bound:      piece_dim, piece_length, n_pieces, by boxes?, strides, shape,
  *                   per piece: (allocation, offset); by boxes also what each box is
+ *
+ * And where pieces are later, when they lie elsewhere in the same allocations, in that order.
  */
 #include <string.h>
 
@@ -31,7 +33,9 @@ typedef struct blob {
   told *told; /* [n_told] */
   size_t n_told;
   size_t told_capacity;
-  uint32_t *of_plan; /* [plan->n_allocations]: 1 + the index in `told` */
+  uint32_t *of_plan;  /* [plan->n_allocations]: 1 + the index in `told` */
+  size_t n_places;    /* put so far */
+  xfi_place_now *now; /* NULL: the description itself is put; else only where pieces are */
 } blob;
 
 static xfer_status put_words(blob *b, const uint64_t *words, size_t n)
@@ -91,12 +95,40 @@ done:
   return st;
 }
 
+static xfer_status put_place_now(blob *b, const void *pointer, size_t n_bytes)
+{
+  const xfi_allocation *known = xfi_run_allocation(b->plan, pointer, n_bytes);
+  xfer_status st = XFER_OK;
+  xfi_allocation found;
+
+  if (known == NULL) {
+    XFI_TRY(b->plan->device->ops->find_allocation(b->plan->device, pointer, n_bytes, &found));
+    known = &found;
+  }
+  b->now[b->n_places++] = (xfi_place_now){(uint64_t)(uintptr_t)known->base, known->n_bytes,
+                                          (uint64_t)(uintptr_t)pointer};
+done:
+  return st;
+}
+
+static xfer_status put_bound_now(blob *b, const xfi_bound *bound, int elem_bytes)
+{
+  xfer_status st = XFER_OK;
+
+  for (int64_t i = 0; i < bound->n_pieces; i++)
+    XFI_TRY(put_place_now(b, xfi_bound_piece(bound, i), xfi_bound_reach(bound, i, elem_bytes)));
+done:
+  return st;
+}
+
 static xfer_status put_bound(blob *b, const xfi_bound *bound, int elem_bytes, int half)
 {
   const uint64_t head[4] = {(uint64_t)bound->piece_dim, (uint64_t)bound->piece_length,
                             (uint64_t)bound->n_pieces, bound->boxes != NULL};
   xfer_status st = XFER_OK;
 
+  if (b->now != NULL) return put_bound_now(b, bound, elem_bytes);
+  b->n_places += (size_t)bound->n_pieces;
   XFI_TRY(put_words(b, head, 4));
   XFI_TRY(xfi_bytes_put(&b->bytes, bound->strides, sizeof bound->strides));
   XFI_TRY(xfi_bytes_put(&b->bytes, bound->shape, sizeof bound->shape));
@@ -131,7 +163,7 @@ done:
   return st;
 }
 
-static xfer_status put_allocations(xfi_bytes *out, const blob *b, bool again)
+static xfer_status put_allocations(xfi_bytes *out, const blob *b)
 {
   xfi_device *device = b->plan->device;
   xfer_status st = XFER_OK;
@@ -141,7 +173,7 @@ static xfer_status put_allocations(xfi_bytes *out, const blob *b, bool again)
     xfi_mem_handle handle;
 
     memset(&handle, 0, sizeof handle);
-    if (!again) st = device->ops->mem_export(device, b->told[i].at, &handle);
+    st = device->ops->mem_export(device, b->told[i].at, &handle);
     if (st == XFER_ERR_UNSUPPORTED)
       memset(&handle, 0, sizeof handle); /* nobody can map it */
     else
@@ -156,7 +188,7 @@ done:
 
 /* Bounds first, into their own blob, since they make the list of allocations. */
 xfer_status xfi_link_describe(xfi_bytes *out, const xfer_plan *plan, xfi_link *link,
-                              const uint64_t *page, bool again)
+                              const uint64_t *page)
 {
   xfer_status st = XFER_OK;
   blob b = {.plan = plan};
@@ -172,6 +204,7 @@ xfer_status xfi_link_describe(xfi_bytes *out, const xfer_plan *plan, xfi_link *l
   b.bytes.n = 0;
   XFI_TRY(put_flow(&b, &n_src, &plan->moves->sends, link->send, OF_SRC));
   XFI_TRY(put_flow(&b, &n_dst, &plan->moves->recvs, link->recv, OF_DST));
+  link->n_own_places = b.n_places;
   link->n_own_src = link->n_own_dst = 0;
   for (size_t i = 0; i < b.n_told; i++) {
     link->n_own_src += (b.told[i].halves & OF_SRC) != 0;
@@ -182,12 +215,24 @@ xfer_status xfi_link_describe(xfi_bytes *out, const xfer_plan *plan, xfi_link *l
   head[2] = n_src + n_dst;
   head[3] = n_src;
   XFI_TRY(xfi_bytes_put(out, head, sizeof head));
-  XFI_TRY(put_allocations(out, &b, again));
+  XFI_TRY(put_allocations(out, &b));
   XFI_TRY(xfi_bytes_put(out, b.bytes.at, b.bytes.n));
 done:
   xfi_bytes_free(&b.bytes);
   xfi_free(b.told);
   xfi_free(b.of_plan);
+  return st;
+}
+
+xfer_status xfi_link_tell(xfi_place_now *now, const xfer_plan *plan, const xfi_link *link)
+{
+  xfer_status st = XFER_OK;
+  blob b = {.plan = plan, .now = now};
+  uint64_t n;
+
+  XFI_TRY(put_flow(&b, &n, &plan->moves->sends, link->send, OF_SRC));
+  XFI_TRY(put_flow(&b, &n, &plan->moves->recvs, link->recv, OF_DST));
+done:
   return st;
 }
 

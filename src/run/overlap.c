@@ -4,7 +4,8 @@
  * Each view is a set of equal runs on a grid. With its dims sorted by falling stride its runs come
  * in ascending order of address, provided that a step of a dim clears all that lies inside it; a
  * destination view that does not have this property is refused, a source counts as all that lies
- * between its ends. Views are swept by address; two whose extents meet are walked side by side.
+ * between its ends. Views are swept by address, as extents; only two whose extents meet become
+ * grids, and are walked side by side.
  */
 #include <stdlib.h>
 #include <string.h>
@@ -13,19 +14,34 @@
 #include "bound.h"
 #include "error.h"
 
-/* One piece of a view: runs of `copy.run_bytes` at copy.dst + grid. */
+/* From the first to the last byte of one piece of a view. */
+typedef struct extent {
+  const char *start;
+  const char *end;
+  size_t owner; /* index of the view */
+  int64_t piece;
+} extent;
+
+/* The piece: runs of `copy.run_bytes` at copy.dst + grid. */
 typedef struct grid {
   xfi_copy copy;
-  const char *end; /* one past its last byte */
-  size_t owner;    /* index of the view */
+  bool is_made;
 } grid;
+
+typedef struct sweep {
+  const xfi_use *uses;
+  extent *at;  /* [n] */
+  grid *grids; /* likewise; NULL: none was needed so far */
+  size_t n;
+  xfi_copies copies; /* room */
+} sweep;
 
 static int by_address(const void *a, const void *b)
 {
-  const grid *x = a;
-  const grid *y = b;
+  const extent *x = a;
+  const extent *y = b;
 
-  if (x->copy.dst != y->copy.dst) return x->copy.dst < y->copy.dst ? -1 : 1;
+  if (x->start != y->start) return x->start < y->start ? -1 : 1;
   return (x->owner > y->owner) - (x->owner < y->owner);
 }
 
@@ -39,16 +55,6 @@ static bool ascends(const grid *g)
     inside += g->copy.dst_stride[d] * (g->copy.extent[d] - 1);
   }
   return true;
-}
-
-/* Bytes from the first to the last. Strides are positive. */
-static int64_t reach(const xfi_copy *copy)
-{
-  int64_t n = copy->run_bytes;
-
-  for (int64_t d = 0; d < copy->n_dims; d++)
-    n += copy->dst_stride[d] * (copy->extent[d] - 1);
-  return n;
 }
 
 /* A walk over a grid's runs. */
@@ -107,60 +113,119 @@ static bool grids_meet(const grid *a, const grid *b)
   return false;
 }
 
-/* Append the grid of one piece of a view that is not empty. `copies` is room. */
-static xfer_status add_grid(grid *all, size_t *n, const xfi_use *use, size_t owner, int64_t piece,
-                            xfi_copies *copies)
+/* ---- extents ---- */
+
+/* Returns whether each dim's step clears all that lies inside it, dims taken as they are: if not,
+ * another order may do. *n_bytes: from the first to the last; 0: the piece is empty. */
+static bool measure(int64_t *n_bytes, const xfi_use *use, int64_t piece)
+{
+  const int64_t *strides = xfi_bound_strides(use->bound, piece);
+  int64_t shape[XFER_MAX_DIMS];
+  int64_t inside = use->elem_bytes;
+  bool clears = true;
+
+  xfi_bound_shape(shape, use->bound, piece);
+  *n_bytes = 0;
+  for (int d = use->bound->n_dims - 1; d >= 0; d--) {
+    if (shape[d] == 0) return true;
+    clears = clears && (shape[d] == 1 || strides[d] >= inside);
+    inside += strides[d] * (shape[d] - 1);
+  }
+  *n_bytes = inside;
+  return clears;
+}
+
+static xfer_status make_grid(grid *g, sweep *s, const xfi_use *use, int64_t piece)
 {
   const xfi_bound *bound = use->bound;
   xfer_status st = XFER_OK;
   xfi_end end = {bound, {0}};
   int64_t length[XFER_MAX_DIMS];
-  grid *g = &all[*n];
 
   xfi_bound_shape(length, bound, piece);
   if (bound->boxes != NULL)
     end.start[0] = bound->boxes[piece].row;
   else if (bound->pieces != NULL)
     end.start[bound->piece_dim] = piece * bound->piece_length;
-  copies->n = 0;
-  XFI_TRY(
-      xfi_copies_add(copies, &end, NULL, length, bound->n_dims, (xfi_elem){use->elem_bytes, NULL}));
-  if (copies->n == 0) goto done;
-  *g = (grid){copies->at[0], copies->at[0].dst + reach(&copies->at[0]), owner};
-  if (!ascends(g)) {
-    XFI_CHECK(use->is_source, XFER_ERR_SHAPE,
-              "tensor \"%s\": the strides of its destination view make it overlap itself",
-              use->name);
-    g->copy.n_dims = 0;
-    g->copy.run_bytes = g->end - g->copy.dst;
-  }
-  ++*n;
+  s->copies.n = 0;
+  XFI_TRY(xfi_copies_add(&s->copies, &end, NULL, length, bound->n_dims,
+                         (xfi_elem){use->elem_bytes, NULL}));
+  *g = (grid){s->copies.at[0], true};
 done:
   return st;
 }
 
-/* One grid per piece of every view that is not empty. */
-static xfer_status make_grids(grid **grids, size_t *n_grids, const xfi_use *uses, size_t n)
+/* Append the extent of one piece, unless that is empty. */
+static xfer_status add_extent(sweep *s, size_t owner, int64_t piece)
+{
+  const xfi_use *use = &s->uses[owner];
+  const char *start = xfi_bound_piece(use->bound, piece);
+  xfer_status st = XFER_OK;
+  int64_t n_bytes;
+  const bool clears = measure(&n_bytes, use, piece);
+  grid g;
+
+  if (!clears && !use->is_source) {
+    XFI_TRY(make_grid(&g, s, use, piece));
+    XFI_CHECK(ascends(&g), XFER_ERR_SHAPE,
+              "tensor \"%s\": the strides of its destination view make it overlap itself",
+              use->name);
+  }
+  if (n_bytes > 0) s->at[s->n++] = (extent){start, start + n_bytes, owner, piece};
+done:
+  return st;
+}
+
+/* One for each piece of every view, by address. */
+static xfer_status make_extents(sweep *s, size_t n)
 {
   xfer_status st = XFER_OK;
-  grid *all = NULL;
-  xfi_copies copies = {NULL, 0, 0};
-  size_t n_all = 0;
+  bool is_sorted = true;
 
   for (size_t i = 0; i < n; i++)
-    n_all += (size_t)uses[i].bound->n_pieces;
-  all = xfi_calloc(n_all, sizeof *all);
-  XFI_CHECK(all != NULL, XFER_ERR_NOMEM, "%zu views", n_all);
-  n_all = 0;
+    s->n += (size_t)s->uses[i].bound->n_pieces;
+  s->at = xfi_calloc(s->n, sizeof *s->at);
+  XFI_CHECK(s->at != NULL, XFER_ERR_NOMEM, "%zu views", s->n);
+  s->n = 0;
   for (size_t i = 0; i < n; i++)
-    for (int64_t p = 0; p < uses[i].bound->n_pieces; p++)
-      XFI_TRY(add_grid(all, &n_all, &uses[i], i, p, &copies));
-  *grids = all;
-  *n_grids = n_all;
-  all = NULL;
+    for (int64_t p = 0; p < s->uses[i].bound->n_pieces; p++)
+      XFI_TRY(add_extent(s, i, p));
+  for (size_t i = 1; i < s->n && is_sorted; i++)
+    is_sorted = by_address(&s->at[i - 1], &s->at[i]) <= 0;
+  if (!is_sorted) qsort(s->at, s->n, sizeof *s->at, by_address);
 done:
-  xfi_copies_free(&copies);
-  xfi_free(all);
+  return st;
+}
+
+/* ---- those that meet ---- */
+
+static xfer_status need_grid(sweep *s, size_t i)
+{
+  grid *g = &s->grids[i];
+  const extent *e = &s->at[i];
+  xfer_status st = XFER_OK;
+
+  if (g->is_made) return XFER_OK;
+  XFI_TRY(make_grid(g, s, &s->uses[e->owner], e->piece));
+  if (!ascends(g)) { /* a source */
+    g->copy.n_dims = 0;
+    g->copy.run_bytes = e->end - e->start;
+  }
+done:
+  return st;
+}
+
+/* Extents i and k meet: do their runs? */
+static xfer_status runs_meet(bool *meet, sweep *s, size_t i, size_t k)
+{
+  xfer_status st = XFER_OK;
+
+  if (s->grids == NULL) s->grids = xfi_calloc(s->n, sizeof *s->grids);
+  XFI_CHECK(s->grids != NULL, XFER_ERR_NOMEM, "%zu views", s->n);
+  XFI_TRY(need_grid(s, i));
+  XFI_TRY(need_grid(s, k));
+  *meet = grids_meet(&s->grids[k], &s->grids[i]);
+done:
   return st;
 }
 
@@ -186,29 +251,41 @@ static void say_overlap(const xfi_use *a, const xfi_use *b)
                   a->is_source ? a->name : b->name, a->is_source ? b->name : a->name);
 }
 
+/* Against the extents before it that are not over yet. */
+static xfer_status check_extent(sweep *s, size_t i, size_t first_open)
+{
+  xfer_status st = XFER_OK;
+
+  for (size_t k = first_open; k < i; k++) {
+    const xfi_use *a = &s->uses[s->at[k].owner];
+    const xfi_use *b = &s->uses[s->at[i].owner];
+    bool meet = false;
+
+    if (s->at[k].end <= s->at[i].start || may_meet(a, b)) continue;
+    XFI_TRY(runs_meet(&meet, s, i, k));
+    if (!meet || is_tie(a, b)) continue;
+    say_overlap(a, b);
+    return XFER_ERR_SHAPE;
+  }
+done:
+  return st;
+}
+
 xfer_status xfi_uses_check_disjoint(const xfi_use *uses, size_t n)
 {
   xfer_status st = XFER_OK;
-  grid *grids = NULL;
-  size_t n_grids = 0;
-  size_t first_open = 0; /* grids before it end at or before the current one */
+  sweep s = {.uses = uses};
+  size_t first_open = 0; /* extents before it end at or before the current one */
 
-  XFI_TRY(make_grids(&grids, &n_grids, uses, n));
-  qsort(grids, n_grids, sizeof *grids, by_address);
-  for (size_t i = 0; i < n_grids && st == XFER_OK; i++) {
-    while (first_open < i && grids[first_open].end <= grids[i].copy.dst)
+  XFI_TRY(make_extents(&s, n));
+  for (size_t i = 0; i < s.n; i++) {
+    while (first_open < i && s.at[first_open].end <= s.at[i].start)
       first_open++;
-    for (size_t k = first_open; k < i && st == XFER_OK; k++) {
-      const xfi_use *a = &uses[grids[k].owner];
-      const xfi_use *b = &uses[grids[i].owner];
-
-      if (grids[k].end <= grids[i].copy.dst || may_meet(a, b)) continue;
-      if (!grids_meet(&grids[k], &grids[i]) || is_tie(a, b)) continue;
-      say_overlap(a, b);
-      st = XFER_ERR_SHAPE;
-    }
+    XFI_TRY(check_extent(&s, i, first_open));
   }
 done:
-  xfi_free(grids);
+  xfi_copies_free(&s.copies);
+  xfi_free(s.grids);
+  xfi_free(s.at);
   return st;
 }

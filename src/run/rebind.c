@@ -18,15 +18,15 @@ static bool is_known(const xfer_plan *plan, const xfi_bound *b, int elem_bytes)
   return true;
 }
 
-bool xfi_rebind_keeps(const xfer_plan *plan, size_t tensor, const xfi_binding *fresh)
+bool xfi_rebind_keeps(const xfer_plan *plan, size_t tensor)
 {
-  const xfi_binding *old = plan->bindings[tensor];
-  const int elem_bytes = xfi_plan_class(plan->moves, tensor)->src->elem_bytes;
+  const xfi_binding *b = plan->bindings[tensor];
+  const xfi_class *cls = xfi_plan_class(plan->moves, tensor);
 
   /* Where broadcasts are in place is settled by all ranks. */
   return plan->moves->n_broadcast == 0 && !xfi_run_is_staged(plan) &&
-         xfi_bound_is_alike(&old->src, &fresh->src) && xfi_bound_is_alike(&old->dst, &fresh->dst) &&
-         is_known(plan, &fresh->src, elem_bytes) && is_known(plan, &fresh->dst, elem_bytes);
+         is_known(plan, &b->src, cls->src->elem_bytes) &&
+         is_known(plan, &b->dst, cls->dst->elem_bytes);
 }
 
 /* Marks what a bound view lies in. */
@@ -49,11 +49,11 @@ static xfer_status keep_used_allocations(xfer_plan *plan)
 
   XFI_CHECK(used != NULL, XFER_ERR_NOMEM, "%zu allocations", plan->n_allocations);
   for (size_t t = 0; plan->n_allocations > 0 && t < plan->moves->n_tensors; t++) {
-    const int elem_bytes = xfi_plan_class(plan->moves, t)->src->elem_bytes;
+    const xfi_class *cls = xfi_plan_class(plan->moves, t);
 
     if (plan->bindings[t] == NULL) continue;
-    mark_used(used, plan, &plan->bindings[t]->src, elem_bytes);
-    mark_used(used, plan, &plan->bindings[t]->dst, elem_bytes);
+    mark_used(used, plan, &plan->bindings[t]->src, cls->src->elem_bytes);
+    mark_used(used, plan, &plan->bindings[t]->dst, cls->dst->elem_bytes);
   }
   for (size_t i = 0; i < plan->n_allocations; i++)
     if (used[i]) plan->allocations[n++] = plan->allocations[i];
@@ -75,7 +75,7 @@ xfer_status xfi_rebind_local(xfer_plan *plan)
   xfer_status st = XFER_OK;
 
   XFI_TRY(await_last_run(plan));
-  XFI_TRY(xfi_bindings_check(plan));
+  XFI_TRY(xfi_bindings_check_disjoint(plan));
   XFI_TRY(keep_used_allocations(plan));
   if (plan->local != NULL) plan->device->ops->batch_destroy(plan->device, plan->local);
   plan->local = NULL;

@@ -226,6 +226,8 @@ void xfi_binding_destroy(xfi_binding *binding);
 xfer_status xfi_bind_shadow(const xfer_plan *plan, size_t tensor, void *memory);
 /* Every part that is not empty is bound, and no destinations overlap. */
 xfer_status xfi_bindings_check(const xfer_plan *plan);
+/* The latter alone, of a plan that was committed before. */
+xfer_status xfi_bindings_check_disjoint(const xfer_plan *plan);
 
 /* ---- commit.c ---- */
 
@@ -246,8 +248,10 @@ xfer_status xfi_shadow_write(xfer_plan *plan, xfi_deadline deadline);
 
 /* ---- rebind.c ---- */
 
-/* Do the lanes need nothing but other addresses if a tensor is bound so? */
-bool xfi_rebind_keeps(const xfer_plan *plan, size_t tensor, const xfi_binding *fresh);
+/* Do the lanes need nothing but other addresses, now that a tensor is bound as before but
+ * elsewhere?
+ */
+bool xfi_rebind_keeps(const xfer_plan *plan, size_t tensor);
 /* Give them the new addresses, as far as this rank alone is concerned. */
 xfer_status xfi_rebind_local(xfer_plan *plan);
 /* The direct lane's. Collective. *moved is false, on all ranks alike, where some rank has to map

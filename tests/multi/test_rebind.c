@@ -57,13 +57,20 @@ static xfer_plan *make_plan(const job *j, int rank)
   return plan;
 }
 
-/* `shift` words further on. */
+/* `shift` words further on, told in turn in two ways that come to the same; every third tensor has
+ * a piece for each of its source's rows. */
 static void bind(xfer_plan *plan, memory *m, int shift)
 {
-  for (int t = 0; t < N_TENSORS; t++) {
-    const xfer_view src = xfer_view_dense(m->from + t * PART + shift);
-    const xfer_view dst = xfer_view_dense(m->to + t * PART + shift);
+  static const int64_t strides[2] = {4 * COLUMNS, 4};
 
+  for (int t = 0; t < N_TENSORS; t++) {
+    uint32_t *from = m->from + t * PART + shift;
+    void *const rows[PART / COLUMNS] = {from, from + COLUMNS};
+    const xfer_view dst = xfer_view_dense(m->to + t * PART + shift);
+    xfer_view src =
+        (shift + t) % 2 == 0 ? xfer_view_dense(from) : xfer_view_strided(from, strides, 2);
+
+    if (t % 3 == 0) src = xfer_view_pieces(rows, PART / COLUMNS, 0, strides, 2);
     expect(xfer_plan_bind(plan, (size_t)t, &src, &dst) == XFER_OK);
   }
 }
@@ -116,7 +123,7 @@ static void rebind_often(int rank, void *context)
     n_gathers = n_exchanges = 0;
     expect(xfer_plan_commit(plan) == XFER_OK);
     expect(n_gathers == (direct ? 2 : 1));
-    expect(n_exchanges == (direct ? 2 : 0));
+    expect(n_exchanges == (direct ? 1 : 0));
     expect(plan->direct == lane); /* and not made anew */
     run_well(plan, m, rank, shift, run);
   }

@@ -1,6 +1,7 @@
 /*
  * Each call of CUDA and NCCL, and each allocation of the code that makes them, fails in turn on one
- * rank, in each step of a plan's life: comm, plan, commit, run, wait, release.
+ * rank, in each step of a plan's life: comm, plan, commit, commit at other addresses, run, wait,
+ * release.
  *
  *   test_machine_sweep [--seed S] [--every K] [--ranks N] NAME     every K-th of them
  *
@@ -54,8 +55,9 @@ xfi_deadline __wrap_xfi_deadline_after(int64_t timeout_ms)
 
 /* ---- one point ---------------------------------------------------------------------------- */
 
-typedef enum step { COMM, PLAN, COMMIT, RUN, WAIT, RELEASE, STEPS } step;
-static const char *const step_names[] = {"comm", "plan", "commit", "run", "wait", "release"};
+typedef enum step { COMM, PLAN, COMMIT, MOVE, RUN, WAIT, RELEASE, STEPS } step;
+static const char *const step_names[] = {"comm", "plan", "commit", "move",
+                                         "run",  "wait", "release"};
 
 typedef struct point {
   comm_kind kind;
@@ -83,18 +85,25 @@ static void wrong(int rank, const char *what)
   is_right = false;
 }
 
-/* Half of the points: there destinations stay whole, the old ones or the new ones. */
+/* Half of the points: there destinations stay whole, the old ones or the new ones. But where lanes
+ * move, which those of staged plans do not. */
 static bool is_staged(void)
 {
-  return now.victim % 2 != 0;
+  return now.at != MOVE && now.victim % 2 != 0;
+}
+
+static void bind_at(xfer_plan *plan, const tensor *t, size_t offset)
+{
+  const xfer_view src = xfer_view_dense(t->bytes[FROM] + offset);
+  const xfer_view dst = xfer_view_dense(t->bytes[TO] + offset);
+
+  OK(xfer_plan_bind(plan, 0, &src, &dst));
 }
 
 static xfer_plan *plan_of(int rank, tensor *t, xfer_status *st)
 {
   xfer_plan_options options = XFER_PLAN_OPTIONS_INIT;
   const xfer_tensor list = {.name = "t", .src = t->layouts[FROM], .dst = t->layouts[TO]};
-  const xfer_view src = xfer_view_dense(t->bytes[FROM]);
-  const xfer_view dst = xfer_view_dense(t->bytes[TO]);
   xfer_plan *plan = NULL;
 
   options.lane = (uint32_t)now.lane;
@@ -102,7 +111,7 @@ static xfer_plan *plan_of(int rank, tensor *t, xfer_status *st)
   options.flags =
       (now.kind == COMM_GATHER ? XFER_PLAN_VERIFY : 0) | (is_staged() ? XFER_PLAN_STAGED : 0);
   *st = xfer_plan_create(&plan, w.comms[rank], &list, 1, &options);
-  if (*st == XFER_OK) OK(xfer_plan_bind(plan, 0, &src, &dst));
+  if (*st == XFER_OK) bind_at(plan, t, TENSOR_ROOM);
   return plan;
 }
 
@@ -119,6 +128,9 @@ static xfer_status take(step at, int rank, tensor *t, xfer_plan **plan, cudaStre
     *plan = plan_of(rank, t, &st);
     return st;
   case COMMIT:
+    return xfer_plan_commit(*plan);
+  case MOVE:
+    bind_at(*plan, t, 0);
     return xfer_plan_commit(*plan);
   case RUN:
     tensor_open(t, 1);
@@ -168,9 +180,9 @@ static void go_on(int rank, tensor *t, xfer_plan **plan, cudaStream_t stream)
   if (!same && now.at == WAIT && !tensor_holds(t, 1)) wrong(rank, "complete, but not on all ranks");
   if (!same && now.at != RUN && now.at != RELEASE) {
     if (said[rank] != XFER_OK) return;
-    if (take(now.at + 1, rank, t, plan, stream) == XFER_OK && now.at != COMMIT)
+    if (take(now.at + 1, rank, t, plan, stream) == XFER_OK && now.at != MOVE)
       wrong(rank, "the next step works, though one rank is not in it");
-    if (now.at == COMMIT && take(WAIT, rank, t, plan, stream) == XFER_OK)
+    if (now.at == MOVE && take(WAIT, rank, t, plan, stream) == XFER_OK)
       wrong(rank, "a run works, though one rank is not in it");
     return;
   }

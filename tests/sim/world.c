@@ -268,7 +268,7 @@ void tensor_make(tensor *t, form shape, int rank, int64_t width)
   for (int side = FROM; side <= TO; side++) {
     t->n_bytes[side] = bytes_of(t, side);
     if (t->n_bytes[side] == 0) continue;
-    t->bytes[side] = world_alloc(t->n_bytes[side]);
+    t->bytes[side] = world_alloc(t->n_bytes[side] + TENSOR_ROOM);
     t->guards[side] = sim_guard(rank, t->bytes[side], t->n_bytes[side]);
   }
 }

@@ -87,6 +87,8 @@ typedef struct tensor {
 } tensor;
 
 enum { FROM = 0, TO = 1 };
+/* Each part's allocation goes on for so long. */
+enum { TENSOR_ROOM = 16 };
 
 void tensor_make(tensor *t, form shape, int rank, int64_t width);
 void tensor_free(tensor *t);

@@ -230,15 +230,18 @@ static void test_large_views_are_compared_without_walking_them(void **state)
 
 static void test_each_failed_allocation_is_an_error(void **state)
 {
-  part p = {.n_dims = 1, .shape = {3}, .elem_bytes = 4};
+  const int64_t comb[2] = {64, 8};
+  part combs[2] = {{.n_dims = 2, .shape = {3, 8}, .elem_bytes = 4},
+                   {.n_dims = 2, .shape = {3, 8}, .elem_bytes = 4}};
   xfer_status st = XFER_ERR_NOMEM;
   long n = 0;
 
   (void)state;
-  p.view = xfer_view_dense(memory);
+  combs[0].view = xfer_view_strided(memory, comb, 2);
+  combs[1].view = xfer_view_strided(memory + 4, comb, 2); /* looked at run by run */
   for (; st != XFER_OK && n < 20; n++) {
     xfi_alloc_fail_after(n);
-    st = check(&p, 1);
+    st = check(combs, 2);
     xfi_alloc_fail_after(-1);
     if (st != XFER_OK) assert_int_equal(st, XFER_ERR_NOMEM);
   }
