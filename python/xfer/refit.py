@@ -215,8 +215,9 @@ class Side(_handle.Handle):
         lib.xfer_side_give_whole(self, encoded(pattern, "pattern"), rank)
 
     def dtype(self, pattern: str, dtype: Any) -> None:
-        """The side holds the tensors that match in another element type than the table."""
-        lib.xfer_side_dtype(self, encoded(pattern, "pattern"), dtypes.dtype_code(dtype))
+        """The side holds the tensors that match in another element type than the table; None: as the table has them,
+        whatever its rules say of type and values."""
+        lib.xfer_side_dtype(self, encoded(pattern, "pattern"), 0 if dtype is None else dtypes.dtype_code(dtype))
 
     def __repr__(self) -> str:
         return self._repr("" if self.closed else f"{self.spec} of {self.size} ranks")

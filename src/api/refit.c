@@ -184,7 +184,8 @@ xfer_status xfer_side_dtype(xfer_side *side, const char *pattern, int32_t dtype)
 {
   xfer_status st = XFER_OK;
 
-  XFI_CHECK(xfi_dtype_size(dtype) > 0, XFER_ERR_ARG, "%d is no element type", (int)dtype);
+  XFI_CHECK(dtype == 0 || xfi_dtype_size(dtype) > 0, XFER_ERR_ARG, "%d is no element type",
+            (int)dtype);
   XFI_TRY(say(side, offsetof(xfer_side, dtypes), pattern, NULL, dtype));
 done:
   return st;

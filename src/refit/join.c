@@ -226,15 +226,34 @@ static int64_t scales_of(const xfer_refit *refit, size_t tensor)
   return -1;
 }
 
-/* By blocks, where the model's weights have scales; else a cast. */
-static xfer_status convert_tensor(const xfer_refit *refit, size_t i)
+/* By how much the serving side's values are above the training side's. Ranks that know one side
+ * alone would not know of it. */
+static xfer_status difference(int64_t *more, const xfer_refit *refit, size_t i)
+{
+  int64_t less[2] = {0, 0};
+  xfer_status st = XFER_OK;
+
+  for (int s = 0; s < 2; s++)
+    if (refit->sides[s].side != NULL) less[s] = refit->sides[s].held[refit->entry_of[i]].less;
+  *more = less[XFER_SIDE_TRAIN] - less[XFER_SIDE_GEN];
+  XFI_CHECK(*more == 0 || (refit->tensors[i].src != NULL && refit->tensors[i].dst != NULL),
+            XFER_ERR_UNSUPPORTED,
+            "\"%s\" is held as the checkpoint's value less %lld, so all ranks must be told both "
+            "sides",
+            refit->tensors[i].name, (long long)(less[0] != 0 ? less[0] : less[1]));
+done:
+  return st;
+}
+
+/* By a number, or by blocks, where the model's weights have scales; else a cast. */
+static xfer_status convert_tensor(const xfer_refit *refit, size_t i, int64_t more)
 {
   xfer_tensor *t = &refit->tensors[i];
   const int64_t *block = refit->model->entries[refit->entry_of[i]].block;
   const int64_t scales = block[0] > 0 ? scales_of(refit, i) : -1;
   xfer_status st = XFER_OK;
 
-  t->conversion = xfi_conversion_make(XFI_KIND_CAST, 0);
+  t->conversion = xfi_conversion_make(more != 0 ? XFI_KIND_ADD : XFI_KIND_CAST, (float)more);
   if (scales >= 0 && t->dst->dtype == XFER_F8E4M3) {
     t->conversion =
         xfi_conversion_of_blocks((uint32_t)block[0], (uint32_t)block[1], XFER_SCALE_F32);
@@ -251,16 +270,19 @@ done:
   return st;
 }
 
-/* Element types differ where a side was told so, which asks for a conversion. */
+/* Element types differ where a side was told so, and values where its rule says so, which asks for
+ * a conversion. */
 static xfer_status convert_elements(const xfer_refit *refit)
 {
   xfer_status st = XFER_OK;
 
   for (size_t i = 0; i < refit->n_tensors; i++) {
     const xfer_tensor *t = &refit->tensors[i];
+    int64_t more;
 
-    if (t->src == NULL || t->dst == NULL || t->src->dtype == t->dst->dtype) continue;
-    XFI_TRY(convert_tensor(refit, i));
+    XFI_TRY(difference(&more, refit, i));
+    if (t->src == NULL || t->dst == NULL || (more == 0 && t->src->dtype == t->dst->dtype)) continue;
+    XFI_TRY(convert_tensor(refit, i, more));
   }
   for (size_t i = 0; i < refit->n_tensors; i++)
     XFI_CHECK(refit->sides[0].side == NULL || refit->tensors[i].conversion != 0 ||

@@ -449,11 +449,25 @@ static xfer_status dtype_of(xfer_dtype *dtype, const xfi_placing *p, const xfi_e
   XFI_TRY(find_said(&said, &p->side->dtypes, entry));
   *dtype = entry->dtype;
   if (said != NULL)
-    *dtype = (xfer_dtype)said->value;
+    *dtype = said->value == 0 ? entry->dtype : (xfer_dtype)said->value;
   else if (rule != NULL && rule->dtype != 0 && plain)
     *dtype = (xfer_dtype)rule->dtype;
   else if (p->side->dtype != 0 && entry->dtype != XFER_F32)
     *dtype = p->side->dtype;
+done:
+  return st;
+}
+
+/* What the side's values are less than the checkpoint's, unless the caller said that they are not.
+ */
+static xfer_status less_of(int64_t *less, const xfi_placing *p, const xfi_entry *entry,
+                           const xfi_local_rule *rule)
+{
+  const xfi_said *said;
+  xfer_status st = XFER_OK;
+
+  XFI_TRY(find_said(&said, &p->side->dtypes, entry));
+  if (said == NULL || said->value != 0) XFI_TRY(xfi_placing_eval(less, p, entry, rule->less));
 done:
   return st;
 }
@@ -510,6 +524,7 @@ xfer_status xfi_held_make(xfi_held *held, xfi_placing *p, size_t at)
   XFI_TRY(dtype_of(&of.dtype, p, entry, of.rule));
   XFI_TRY(xfi_slot_make(&held->slot, p, entry, of.rule));
   XFI_TRY(make_layouts(held, p, entry, &of));
+  XFI_TRY(less_of(&held->less, p, entry, of.rule));
   held->hook = of.rule->hook;
   held->misc = of.rule->made != NULL;
 done:

@@ -33,6 +33,7 @@ typedef struct xfi_held {
   bool hook;             /* the framework makes other values of it */
   bool absent;           /* the side has none of it */
   bool made;             /* likewise, since they are scales of weights that it has unquantised */
+  int64_t less;          /* the side's values are the checkpoint's less this */
 } xfi_held;
 
 /* Ranks that hold an entry together: those of some stages, one rank, or all. */

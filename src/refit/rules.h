@@ -92,6 +92,7 @@ typedef struct xfi_local_rule {
   const char *made; /* what the framework makes of the rank's share */
   int made_dtype;
   int dtype;                 /* of its elements, whatever the checkpoint's; 0: those */
+  const char *less;          /* its values are the checkpoint's less this; NULL: those */
   const char *refuse, *says; /* says also: why the values differ, with "refuse" absent */
 } xfi_local_rule;
 

@@ -231,6 +231,7 @@ static xfer_status read_local(const xfi_doc *doc, const json_t *object, xfi_loca
                               {"hook", FLAG, &r->hook, false},
                               {"made", TEXTS, &made, false},
                               {"dtype", TEXT, &dtype, false},
+                              {"less", EXPR, &r->less, false},
                               {"refuse", EXPR, &r->refuse, false},
                               {"says", TEXT, &r->says, false}};
   xfer_status st = XFER_OK;

@@ -1,5 +1,6 @@
 """Models, sides, joins and locals: a tiny Qwen3 from one whole copy to vLLM's ranks, against NumPy's slices."""
 
+import json
 import pathlib
 
 import numpy as np
@@ -255,3 +256,60 @@ def test_ranks_items_and_rules(table, tmp_path):
         Side("full", ranks=[0, 1])
     with pytest.raises(OverflowError):
         Side("vllm:", items={"tp": 2**32})
+
+
+NORM = "model.layers.{}.linear_attn.norm.weight"
+
+
+@pytest.fixture
+def gated_delta_net(tmp_path):
+    """Of Qwen3-Next what Megatron holds as other values, and a norm that it does not."""
+    config = {"model_type": "qwen3_next", "num_hidden_layers": 2, "hidden_size": 8}
+    params = [{"name": NORM.format(layer), "shape": [24], "dtype": "bf16"} for layer in (0, 1)]
+    params.append({"name": "model.norm.weight", "shape": [8], "dtype": "bf16"})
+    path = tmp_path / "table.json"
+    path.write_text(json.dumps({"format": "xfer-model-v1", "config": config, "params": params}))
+    return path
+
+
+def test_norms_that_megatron_holds_less_one_arrive_as_the_checkpoint_has_them(gated_delta_net):
+    bits = np.random.default_rng(7).integers(0x3B00, 0x4000, (2, 24)).astype(np.uint16)  # 0.002 to 2, as bf16
+    bits[:, ::3] |= 0x8000
+    zero_centred = (bits.astype(np.uint32) << 16).view(np.float32)
+    words = (zero_centred + np.float32(1)).view(np.uint32)
+    want = ((words + 0x7FFF + (words >> 16 & 1)) >> 16).astype(np.uint16)  # to nearest even
+    plain = np.arange(8, dtype=np.uint16)
+
+    def refit(train, gen):
+        return Refit(Model(gated_delta_net), Side(train), Side(gen, first_rank=Side(train).size))
+
+    def work(comm):
+        joined = refit("megatron:pp2", "vllm:tp2,loaded")
+        with joined.plan(comm) as plan, joined.locals(comm.rank) as locals_:
+            got = np.zeros((2, 24), np.uint16)
+            if comm.rank < 2:  # each stage has a layer, which it calls 0
+                name = "decoder.layers.0.self_attention.out_norm.weight"
+                locals_.give("train", name, bits[comm.rank], dtype="bf16")
+                if comm.rank == 1:
+                    locals_.give("train", "decoder.final_layernorm.weight", plain, dtype="bf16")
+            else:
+                last = np.zeros(8, np.uint16)
+                for layer in (0, 1):
+                    locals_.give("gen", NORM.format(layer), got[layer], dtype="bf16")
+                locals_.give("gen", "model.norm.weight", last, dtype="bf16")
+            locals_.bind(plan)
+            plan.commit()
+            plan.run(1)
+            locals_.wait(plan)
+            assert locals_.problems() == []
+        if comm.rank >= 2:
+            np.testing.assert_array_equal(got, want)
+            np.testing.assert_array_equal(last, plain)
+
+    on_ranks(4, work)
+    # One side alone could not know of it; told so, the sides hold the same.
+    with pytest.raises(xfer.XferError, match="as the checkpoint's value less 1, so all ranks must be told both sides"):
+        Refit(Model(gated_delta_net), Side("megatron:"), None)
+    kept = Side("megatron:")
+    kept.dtype("*", None)
+    Refit(Model(gated_delta_net), kept, None)

@@ -175,6 +175,9 @@ static xfer_status make_sides(job *made, const job_args *args, const xfer_rules 
   }
   if (st == XFER_OK) st = say_each(made, args->ignore, say_ignore);
   if (st == XFER_OK) st = say_each(made, args->whole, say_whole);
+  for (int s = 0; s < 2 && st == XFER_OK && args->as_model; s++)
+    if (strstr(s == 0 ? args->train : args->gen, "dtype=") == NULL)
+      st = xfer_side_dtype(s == 0 ? made->train : made->gen, "*", 0);
   return st;
 }
 
@@ -189,53 +192,6 @@ xfer_status job_join(job *out, const job_args *args, xfer_model *model, const xf
   } else {
     job_destroy(&made);
   }
-  return st;
-}
-
-/* The layers of a name are one pattern: those in which an element type is told must be all. */
-static xfer_status say_element(xfer_side *gen, const xfer_refit *refit, size_t t)
-{
-  const xfer_tensor *tensor = &xfer_refit_tensors(refit, &(size_t){0})[t];
-  xfer_refit_tensor what;
-  char number[16], pattern[512];
-  const char *at = NULL;
-  const xfer_status st = xfer_refit_tensor_get(refit, t, &what);
-
-  if (st != XFER_OK) return st;
-  snprintf(number, sizeof number, ".%d.", what.layer);
-  if (what.layer >= 0) at = strstr(tensor->name, number);
-  if (at == NULL)
-    snprintf(pattern, sizeof pattern, "%s", tensor->name);
-  else
-    snprintf(pattern, sizeof pattern, "%.*s.*.%s", (int)(at - tensor->name), tensor->name,
-             at + strlen(number));
-  return xfer_side_dtype(gen, pattern, (int32_t)xfer_layout_dtype(tensor->src));
-}
-
-xfer_status job_keep_elements(job *made, const job_args *args)
-{
-  size_t n, n_kept = 0;
-  const xfer_tensor *tensors = xfer_refit_tensors(made->refit, &n);
-  job again = {0};
-  xfer_status st;
-
-  if (strstr(args->train, "dtype=") != NULL || strstr(args->gen, "dtype=") != NULL) return XFER_OK;
-  st = make_sides(&again, args, made->rules);
-  for (size_t t = 0; t < n && st == XFER_OK; t++) {
-    if (tensors[t].conversion == 0) continue;
-    st = say_element(again.gen, made->refit, t);
-    n_kept++;
-  }
-  if (st == XFER_OK && n_kept > 0) {
-    const job old = *made;
-
-    st = xfer_refit_create(&again.refit, made->model, again.train, again.gen);
-    if (st == XFER_OK) {
-      *made = (job){old.rules, old.model, again.train, again.gen, again.refit};
-      again = (job){NULL, NULL, old.train, old.gen, old.refit};
-    }
-  }
-  job_destroy(&again);
   return st;
 }
 

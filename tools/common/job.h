@@ -21,6 +21,8 @@ typedef struct job_args {
   const char *whole;  /* "PATTERN@RANK", likewise: a training rank has these whole */
   const char *rules;  /* a folder of rules beside the library's own; NULL: none */
   bool partial;       /* of weights that lie in one tensor, some may be ignored */
+  bool as_model;      /* elements as the model has them, unless a SPEC says dtype=: bytes can be
+                         checked then */
 } job_args;
 
 /* The rows of a table of options that fill a job_args and the line of --problem. */
@@ -65,9 +67,6 @@ int job_check(const job_args *args, const char *problem);
 /* 0; ARGS_WRONG after a sentence on stderr about the options, the SPECs among them; else
  * EXIT_FAILURE, with xfer_last_error(). */
 int job_create(job *out, const job_args *args);
-/* What only the serving side's rules have in another element type, such as routers in f32, goes as
- * the model has it from now on: bytes can be checked then. */
-xfer_status job_keep_elements(job *made, const job_args *args);
 /* The sides and the refit of a model that is read already, which stays the caller's, as do the
  * rules (NULL: the library's own). */
 xfer_status job_join(job *out, const job_args *args, xfer_model *model, const xfer_rules *rules);

@@ -198,7 +198,8 @@ static int print_parts(const xfer_refit *refit, const xfer_locals *locals, const
   return 1;
 }
 
-static void print_head(const xfer_local *local, const char *name, int32_t dtype)
+static void print_head(const xfer_local *local, const char *name, int32_t dtype,
+                       xfer_conversion conversion)
 {
   printf("{\"side\":\"%s\",\"name\":", local->side == XFER_SIDE_TRAIN ? "train" : "gen");
   print_name(name, -1);
@@ -206,8 +207,18 @@ static void print_head(const xfer_local *local, const char *name, int32_t dtype)
   for (int d = 0; d < local->n_dims; d++)
     printf("%s%" PRId64, d > 0 ? "," : "", local->shape[d]);
   printf("],\"dtype\":\"%s\",", xfer_dtype_name((xfer_dtype)dtype));
+  if (conversion != 0) printf("\"conversion\":%" PRIu64 ",", conversion);
   if (local->expert >= 0) printf("\"expert\":%d,", local->expert);
   printf("\"parts\":[");
+}
+
+/* Of the first part; all have one. */
+static xfer_conversion conversion_of(const xfer_refit *refit, const xfer_locals *locals, size_t i)
+{
+  xfer_local_part part;
+
+  if (xfer_locals_part(locals, i, 0, &part) != XFER_OK) return 0;
+  return xfer_refit_tensors(refit, NULL)[part.tensor].conversion;
 }
 
 static int print_local(const xfer_refit *refit, const xfer_locals *locals, size_t i, int rank)
@@ -220,9 +231,9 @@ static int print_local(const xfer_refit *refit, const xfer_locals *locals, size_
   /* Where the framework makes other values of what it gets, its own tensor is listed, and after
    * "hook" the name under which the values to make it of arrive. */
   if (local.made != NULL)
-    print_head(&local, local.made, local.made_dtype);
+    print_head(&local, local.made, local.made_dtype, 0);
   else
-    print_head(&local, local.name, local.dtype);
+    print_head(&local, local.name, local.dtype, conversion_of(refit, locals, i));
   for (int k = 0; k < local.n_parts && !failed;) {
     k += print_parts(refit, locals, &local, i, rank, k, &comma, &failed);
   }

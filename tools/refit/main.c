@@ -117,11 +117,13 @@ static int run_model(refit_args *args)
   job made = {0};
   xfer_refit_report_data report = XFER_REFIT_REPORT_INIT;
   refit_case what = {0};
-  int status = job_create(&made, &args->job);
+  int status;
+
+  args->job.as_model = true;
+  status = job_create(&made, &args->job);
 
   if (status == EXIT_FAILURE) return failed(args, xfer_last_error());
   if (status != 0) return status;
-  if (job_keep_elements(&made, &args->job) != XFER_OK) return failed(args, xfer_last_error());
   if (xfer_refit_report(made.refit, &report) != XFER_OK) return failed(args, xfer_last_error());
   what.n_ranks = xfer_refit_ranks(made.refit);
   what.tensors = xfer_refit_tensors(made.refit, &what.n_tensors);

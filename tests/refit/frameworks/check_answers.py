@@ -24,9 +24,6 @@ import numpy as np
 HERE = os.path.dirname(os.path.abspath(__file__))
 ZERO, NEVER = -1, -2  # numbers of no tensor: zeros or padding; not written by the loader
 
-# What is refused, and of what else an answer can still be compared: the value is what is ignored.
-LEFT_OUT = {("megatron", "qwen3_next"): ("*.linear_attn.norm.weight", "self_attention.out_norm.weight")}
-
 # What xfer refuses though the framework does not, and words of the sentence that says why.
 REFUSED = {("megatron", "deepseek_v2lite"): "puts a norm into linear_q_proj that no checkpoint has"}
 
@@ -66,6 +63,11 @@ class Checkpoint:
         # Blocks and the bytes in them are the columns of a matrix; the order of elements is the same.
         self.shape = [[*s[:-2], s[-2] * s[-1]] if name.endswith("_blocks") else s for name, s in answer["hf"]]
         self.turned = re.compile(r"experts\.(gate_up|down)_proj$") if answer["transposed"] else None
+
+    def code(self, tensor, flat):
+        """What an element holds in the checkpoint that the framework read: elements are counted from 1."""
+        sizes = [int(np.prod(shape)) for shape in self.shape]
+        return np.cumsum([1] + sizes)[tensor] + flat
 
     def experts(self, pattern):
         """{expert: number of its tensor} of a name with {expert}."""
@@ -122,6 +124,13 @@ class Checkpoint:
         return None
 
 
+def added(conversion):
+    """The number that a conversion of xfer_convert_add() adds."""
+    if conversion & 0xffffffff != 3:
+        raise ValueError(f"conversion {conversion:#x} adds nothing")
+    return struct.unpack("<f", struct.pack("<I", conversion >> 32))[0]
+
+
 TYPES = {"u8": np.uint8}  # of elements that are no words of 4 bytes
 
 
@@ -159,12 +168,6 @@ class Case:
         spec = spec or self.layout["spec"]
         sides = ["--train", "full", "--gen", spec] if self.serves else ["--train", spec, "--gen", "full"]
         args = ["--model", folder, *sides]
-        left_out = LEFT_OUT.get((self.answer["framework"], self.answer["family"]))
-        if left_out:
-            refused = subprocess.run([self.program("xfer_plan"), *args], capture_output=True, text=True)
-            if refused.returncode == 0:
-                self.differ(0, left_out[0], "is accepted, though its values are others")
-            args += ["--ignore", left_out[0]]
         dump = self.dump(args) if self.options.bytes and what == "params" else None
         for rank, held in enumerate(self.layout["ranks"]):
             done = subprocess.run([self.program("xfer_plan"), *args, "--expect", str(rank + self.serves)],
@@ -179,7 +182,7 @@ class Case:
                                 f"{self.refusal if done.returncode != 0 else 'no'}")
                 break
             if what in held:
-                self.compare(rank, held[what], done.stdout, left_out, held.get("unloaded", False), dump)
+                self.compare(rank, held[what], done.stdout, held.get("unloaded", False), dump)
         if dump:
             shutil.rmtree(dump)
 
@@ -208,7 +211,7 @@ class Case:
         shutil.rmtree(folder)
         return None
 
-    def compare(self, rank, params, output, left_out, unloaded, dump):
+    def compare(self, rank, params, output, unloaded, dump):
         side = "gen" if self.serves else "train"
         lines = (json.loads(line) for line in output.splitlines() if line.startswith("{"))
         mine = {line["name"]: line for line in lines if line["side"] == side}
@@ -226,8 +229,7 @@ class Case:
             elif line is None and name.endswith("_weight_shape"):
                 self.n_same += 1  # two figures of the unpacked weight, which the engine never reads
             elif line is None:
-                if not left_out or left_out[1] not in name:
-                    self.differ(rank, name, "xfer has no such tensor")
+                self.differ(rank, name, "xfer has no such tensor")
             elif line["shape"] != p["shape"]:
                 self.differ(rank, name, f"is {p['shape']}, xfer says {line['shape']}")
             elif "runs" in p and "note" not in p:
@@ -244,6 +246,11 @@ class Case:
         if isinstance(got, str):
             self.differ(rank, name, got)
             return
+        if "conversion" in line:  # values are others by a number: so is the code that the framework was read to hold
+            more = added(line["conversion"]) * (1 if self.serves else -1)
+            if np.any(self.checkpoint.code(tensor, flat) != self.checkpoint.code(*got) + more):
+                self.differ(rank, name, f"are not the checkpoint's values and {more}")
+            tensor, flat = got
         wrong = np.flatnonzero((tensor != got[0]) | (flat != np.where(got[0] < 0, 0, got[1])))
         if len(wrong):
             self.differ(rank, name, f"{len(wrong)} of {len(tensor)} elements differ, the first at {wrong[0]}")
