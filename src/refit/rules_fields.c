@@ -41,7 +41,7 @@ xfer_status xfi_rules_check_expr(const xfi_doc *doc, const json_t *value)
   return st;
 }
 
-bool xfi_rules_is(const json_t *value, xfi_kind k)
+bool xfi_rules_is(const json_t *value, xfi_field_kind k)
 {
   const char *name;
   const json_t *child;

@@ -9,7 +9,7 @@
 #include "doc.h"
 #include "xfer/xfer.h"
 
-typedef enum xfi_kind {
+typedef enum xfi_field_kind {
   TEXT,   /* a string that is not empty */
   EXPR,   /* a string that is an expression, or a whole number */
   TEXTS,  /* a list of strings */
@@ -18,11 +18,11 @@ typedef enum xfi_kind {
   FLAG,   /* true or false */
   LIST,   /* any list */
   OBJECT, /* any object */
-} xfi_kind;
+} xfi_field_kind;
 
 typedef struct xfi_field {
   const char *name;
-  xfi_kind kind;
+  xfi_field_kind kind;
   void *to; /* const char **, const json_t ** or bool * */
   bool needed;
 } xfi_field;
@@ -33,7 +33,7 @@ xfi_rules_bad(const xfi_doc *doc, const json_t *value, const char *fmt, ...);
 
 /* A string that is not empty and has no NUL. */
 bool xfi_rules_is_text(const json_t *value);
-bool xfi_rules_is(const json_t *value, xfi_kind k);
+bool xfi_rules_is(const json_t *value, xfi_field_kind k);
 /* A string that is an expression. */
 xfer_status xfi_rules_check_expr(const xfi_doc *doc, const json_t *value);
 /* Read the `n` fields of an object; `what` it is, for errors. */
