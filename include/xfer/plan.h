@@ -79,6 +79,32 @@ XFER_API xfer_conversion xfer_convert_blocks(int rows, int columns, int scale);
  */
 XFER_API xfer_conversion xfer_convert_scales_of(size_t tensor);
 
+/** What the functions above make. */
+typedef enum xfer_conversion_kind {
+  XFER_CONVERSION_NONE = 0,
+  XFER_CONVERSION_CAST = 1,
+  XFER_CONVERSION_SCALE = 2,
+  XFER_CONVERSION_ADD = 3,
+  XFER_CONVERSION_BLOCKS = 4,
+  XFER_CONVERSION_SCALES = 5
+} xfer_conversion_kind;
+
+/** A conversion taken apart, such as those of xfer_refit_tensors(). */
+typedef struct xfer_conversion_data {
+  int32_t kind;      /**< xfer_conversion_kind */
+  float value;       /**< Of SCALE and ADD; of others 0. */
+  int32_t rows;      /**< Of BLOCKS. */
+  int32_t columns;   /**< Of BLOCKS. */
+  int32_t scale;     /**< Of BLOCKS: xfer_block_scale. */
+  uint32_t reserved; /**< 0. */
+  uint64_t tensor;   /**< Of SCALES: whose. */
+} xfer_conversion_data;
+
+/** Take a conversion apart. @retval XFER_ERR_ARG It is none that the functions above make. @since
+ * 0.1 */
+XFER_API XFER_MUST_CHECK xfer_status xfer_conversion_get(xfer_conversion conversion,
+                                                         xfer_conversion_data *data);
+
 /** One tensor of a plan. */
 typedef struct xfer_tensor {
   const char *name;           /**< For errors and reports; part of what ranks must agree on. */

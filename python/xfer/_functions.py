@@ -108,6 +108,7 @@ CORE: dict[str, Prototype] = {
         n_recvs=c_size_t,
         stream=c_void_p,
     ),
+    "xfer_conversion_get": _f(STATUS, conversion=c_uint64, data=POINTER(s.ConversionData)),
     "xfer_convert_cast": _f(c_uint64),
     "xfer_convert_scale": _f(c_uint64, scale=c_float),
     "xfer_convert_add": _f(c_uint64, value=c_float),

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ctypes
 from collections.abc import Sequence
-from ctypes import POINTER, Structure, c_char_p, c_int32, c_int64, c_size_t, c_uint32, c_uint64, c_void_p
+from ctypes import POINTER, Structure, c_char_p, c_float, c_int32, c_int64, c_size_t, c_uint32, c_uint64, c_void_p
 from typing import Any
 
 from .errors import ArgError
@@ -137,6 +137,16 @@ View = _struct(
     box_strides=POINTER(c_int64),
 )
 Tensor = _struct("xfer_tensor", name=c_char_p, src="layout", dst="layout", conversion=c_uint64)
+ConversionData = _struct(
+    "xfer_conversion_data",
+    kind=c_int32,
+    value=c_float,
+    rows=c_int32,
+    columns=c_int32,
+    scale=c_int32,
+    reserved=c_uint32,
+    tensor=c_uint64,
+)
 PlanOptions = _struct(
     "xfer_plan_options",
     struct_size=c_size_t,

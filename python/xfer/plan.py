@@ -33,6 +33,22 @@ class Conversion(int):
     All round to the destination's dtype, one of these, f8e4m3 or f8e5m2: once, to nearest even; f8 saturates.
     """
 
+    def __repr__(self) -> str:
+        data = _structs.ConversionData()
+        try:
+            lib.xfer_conversion_get(int(self), byref(data))
+        except ArgError:
+            return f"Conversion({int(self):#x})"
+        scale = next((name for name, number in _SCALES.items() if number == data.scale), "")
+        return (
+            "Conversion(0)",
+            "Conversion.cast()",
+            f"Conversion.scale({data.value:.9g})",
+            f"Conversion.add({data.value:.9g})",
+            f"Conversion.blocks({data.rows}, {data.columns}, {scale!r})",
+            f"Conversion.scales_of({data.tensor})",
+        )[data.kind]
+
     @classmethod
     def cast(cls) -> Conversion:
         """Nothing else."""

@@ -1,4 +1,5 @@
-/* The makers of conversions. */
+/* Conversions made and taken apart. */
+#include "error.h"
 #include "plan.h"
 
 xfer_conversion xfer_convert_cast(void)
@@ -27,4 +28,33 @@ xfer_conversion xfer_convert_blocks(int rows, int columns, int scale)
 xfer_conversion xfer_convert_scales_of(size_t tensor)
 {
   return xfi_conversion_of_scales(tensor);
+}
+
+_Static_assert(XFER_CONVERSION_NONE == (int)XFI_KIND_NONE &&
+                   XFER_CONVERSION_CAST == (int)XFI_KIND_CAST &&
+                   XFER_CONVERSION_SCALE == (int)XFI_KIND_SCALE &&
+                   XFER_CONVERSION_ADD == (int)XFI_KIND_ADD &&
+                   XFER_CONVERSION_BLOCKS == (int)XFI_KIND_BLOCKS &&
+                   XFER_CONVERSION_SCALES == (int)XFI_KIND_SCALES,
+               "kinds count alike");
+
+xfer_status xfer_conversion_get(xfer_conversion conversion, xfer_conversion_data *data)
+{
+  const xfi_kind kind = xfi_conversion_kind(conversion);
+  xfer_conversion_data d = {.kind = (int32_t)kind};
+  xfer_status st = XFER_OK;
+
+  XFI_CHECK(data != NULL, XFER_ERR_ARG, "xfer_conversion_get: a pointer is NULL");
+  XFI_CHECK(xfi_conversion_is_known(conversion), XFER_ERR_ARG, "conversion %#llx is not known",
+            (unsigned long long)conversion);
+  if (kind == XFI_KIND_SCALE || kind == XFI_KIND_ADD) d.value = xfi_conversion_value(conversion);
+  if (kind == XFI_KIND_SCALES) d.tensor = xfi_conversion_tensor(conversion);
+  if (kind == XFI_KIND_BLOCKS) {
+    d.rows = (int32_t)xfi_conversion_rows(conversion);
+    d.columns = (int32_t)xfi_conversion_columns(conversion);
+    d.scale = (int32_t)xfi_conversion_scale(conversion);
+  }
+  *data = d;
+done:
+  return st;
 }

@@ -110,8 +110,7 @@ static bool converts(xfi_kind kind, xfer_dtype from, xfer_dtype to)
   return is_float(from) && (is_float(to) || is_f8(to));
 }
 
-/* Does the number say a kind, and nothing that the kind does not have? */
-static bool is_known(xfer_conversion c)
+bool xfi_conversion_is_known(xfer_conversion c)
 {
   const xfi_kind kind = xfi_conversion_kind(c);
 
@@ -131,8 +130,8 @@ xfer_status xfi_conversion_check(xfer_conversion c, const char *name)
   const float value = xfi_conversion_value(c);
   xfer_status st = XFER_OK;
 
-  XFI_CHECK(is_known(c), XFER_ERR_ARG, "tensor \"%s\": conversion %#llx is not known", name,
-            (unsigned long long)c);
+  XFI_CHECK(xfi_conversion_is_known(c), XFER_ERR_ARG,
+            "tensor \"%s\": conversion %#llx is not known", name, (unsigned long long)c);
   if (!kinds[kind].has_value) return XFER_OK;
   XFI_CHECK(isfinite(value) && (kind != XFI_KIND_SCALE || (value > 0 && isfinite(1 / value))),
             XFER_ERR_ARG, "tensor \"%s\": conversion \"%s\" by %g", name, kinds[kind].name,

@@ -220,7 +220,9 @@ size_t xfi_conversion_tensor(xfer_conversion c);
  * whose they are. */
 xfer_conversion xfi_conversion_settle(xfer_conversion given, const xfer_layout *src,
                                       const xfer_layout *dst);
-/* Is it one? */
+/* Does it say a kind, and nothing that the kind does not have? */
+bool xfi_conversion_is_known(xfer_conversion c);
+/* The same as a status, and is its value one? */
 xfer_status xfi_conversion_check(xfer_conversion c, const char *name);
 /* Does it go from one layout's dtype to the other's? */
 xfer_status xfi_conversion_fits(xfer_conversion c, const xfer_layout *src, const xfer_layout *dst,

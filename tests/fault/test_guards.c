@@ -186,6 +186,28 @@ static void test_weights_have_scales_once(void **state)
   }
 }
 
+static void conversions_are_taken_apart(void **state)
+{
+  xfer_conversion_data data;
+
+  (void)state;
+  assert_int_equal(xfer_conversion_get(xfer_convert_cast(), NULL), XFER_ERR_ARG);
+  assert_int_equal(xfer_conversion_get(UINT64_MAX, &data), XFER_ERR_ARG);
+  assert_non_null(strstr(xfer_last_error(), "is not known"));
+  assert_int_equal(xfer_conversion_get(0, &data), XFER_OK);
+  assert_int_equal(data.kind, XFER_CONVERSION_NONE);
+  assert_int_equal(xfer_conversion_get(xfer_convert_add(-1.0F), &data), XFER_OK);
+  assert_int_equal(data.kind, XFER_CONVERSION_ADD);
+  assert_true(data.value < -0.5F && data.rows == 0 && data.tensor == 0);
+  assert_int_equal(xfer_conversion_get(xfer_convert_blocks(128, 32, XFER_SCALE_MX), &data),
+                   XFER_OK);
+  assert_int_equal(data.kind, XFER_CONVERSION_BLOCKS);
+  assert_true(data.rows == 128 && data.columns == 32 && data.scale == XFER_SCALE_MX);
+  assert_int_equal(xfer_conversion_get(xfer_convert_scales_of(70000), &data), XFER_OK);
+  assert_int_equal(data.kind, XFER_CONVERSION_SCALES);
+  assert_int_equal(data.tensor, 70000);
+}
+
 /* ---- peers that are late, or leave -------------------------------------------------------- */
 
 enum { SHORT_MS = 100 };
@@ -452,6 +474,7 @@ static void test_h2_sizes_and_names_that_are_not_ours_are_refused(void **state)
 int main(void)
 {
   const struct CMUnitTest tests[] = {
+      cmocka_unit_test(conversions_are_taken_apart),
       cmocka_unit_test(test_ranks_that_plan_by_another_version_are_refused),
       cmocka_unit_test(test_own_boxes_of_another_type_are_refused),
       cmocka_unit_test(test_options_past_their_bounds_are_refused),

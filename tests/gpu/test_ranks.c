@@ -175,8 +175,9 @@ static void part_make(tensor *t, int side, bool strided)
 static void tensor_fill(const tensor *t)
 {
   if (t->n_bytes[0] == 0) return;
-  EXPECT(perf_part(PERF_FILL, t->src, w.ranks.rank, &t->views[0], fill_box_seed(t->name), NULL,
-                   w.stream) == 0,
+  const perf_content content = {.seed = fill_box_seed(t->name)};
+  EXPECT(perf_part(PERF_FILL, t->src, w.ranks.rank, &t->views[0], &content, NULL, NULL, w.stream) ==
+             0,
          "fill");
 }
 
@@ -217,8 +218,9 @@ static void check(const tensor *tensors, int n)
 {
   for (int i = 0; i < n; i++) {
     if (tensors[i].n_bytes[1] == 0) continue;
-    EXPECT(perf_part(PERF_CHECK, tensors[i].dst, w.ranks.rank, &tensors[i].views[1],
-                     fill_box_seed(tensors[i].name), w.wrong, w.stream) == 0,
+    const perf_content content = {.seed = fill_box_seed(tensors[i].name)};
+    EXPECT(perf_part(PERF_CHECK, tensors[i].dst, w.ranks.rank, &tensors[i].views[1], &content,
+                     w.wrong, NULL, w.stream) == 0,
            "check");
   }
 }

@@ -69,8 +69,7 @@ static void run_line(char *line, bool nccl)
   for (char *word = strtok_r(line, " ", &rest); word != NULL && n_words < WORDS_MAX;
        word = strtok_r(NULL, " ", &rest))
     words[n_words++] = word;
-  if (args_parse(&program, n_words, words) != ARGS_GO_ON || job_create(&made, &args) != 0 ||
-      job_keep_elements(&made, &args) != XFER_OK)
+  if (args_parse(&program, n_words, words) != ARGS_GO_ON || job_create(&made, &args) != 0)
     die(whole, xfer_last_error());
   what.n_ranks = xfer_refit_ranks(made.refit);
   what.tensors = xfer_refit_tensors(made.refit, &what.n_tensors);

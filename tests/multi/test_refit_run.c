@@ -107,9 +107,11 @@ static bool visit(const xfer_refit *refit, xfer_locals *locals, int rank, fill_s
     ok = xfer_locals_view(locals, t, &src, &dst, &has) == XFER_OK &&
          xfer_refit_tensor_get(refit, t, &info) == XFER_OK;
     if (ok && sum == NULL && (has & 1) != 0)
-      ok = fill_write(&(fill_job){&info, tensors[t].src, rank, &src, NULL, NULL});
+      ok = fill_write(
+          &(fill_job){.tensor = &info, .layout = tensors[t].src, .rank = rank, .view = &src});
     if (ok && sum != NULL && (has & 2) != 0)
-      ok = fill_check(&(fill_job){&info, tensors[t].dst, rank, &dst, NULL, NULL}, sum);
+      ok = fill_check(
+          &(fill_job){.tensor = &info, .layout = tensors[t].dst, .rank = rank, .view = &dst}, sum);
   }
   return ok;
 }

@@ -309,7 +309,9 @@ static void *rank_main(void *context)
     MUST(xfer_locals_view(locals, t, &src, &dst, &has));
     MUST(xfer_refit_tensor_get(refit, t, &info));
     if ((has & 2) != 0 &&
-        !fill_check(&(fill_job){&info, tensors[t].dst, rank, &dst, NULL, NULL}, &sum))
+        !fill_check(
+            &(fill_job){.tensor = &info, .layout = tensors[t].dst, .rank = rank, .view = &dst},
+            &sum))
       exit(1);
     free(sources[t]);
   }

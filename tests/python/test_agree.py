@@ -92,7 +92,7 @@ def test_destinations(wrong, kind, words):
         ([("w", LAYOUT, 5)], {}, TypeError, "not a layout"),
         ([("w\0", LAYOUT, LAYOUT)], {}, ValueError, "NUL"),
         ([(3, LAYOUT, LAYOUT)], {}, TypeError, "name is a int"),
-        ([("w", LAYOUT)], {}, ValueError, "unpack"),
+        ([("w", LAYOUT)], {}, ValueError, "a tensor is (name"),
         ([("w", LAYOUT, LAYOUT)], {"colour": 3}, TypeError, "colour"),
         ([("w", LAYOUT, LAYOUT)], {"lane": "fast"}, ValueError, "fast"),
         ([("w", LAYOUT, LAYOUT)], {"window_bytes": -1}, OverflowError, "window_bytes"),

@@ -116,6 +116,13 @@ def test_a_difference_of_dtypes_without_a_conversion_is_an_error():
     assert xfer.Plan.simulate(1, 0, [("w", src, dst, Conversion.cast())]).report()["converted_tensors"] == 1
 
 
+def test_a_conversion_says_what_it_does():
+    for said in ("cast()", "scale(0.5)", "add(-1)", "blocks(128, 64, 'mx')", "blocks(1, 32, 'f32')", "scales_of(7)"):
+        assert repr(eval(f"Conversion.{said}")) == f"Conversion.{said}"
+    assert repr(Conversion(0)) == "Conversion(0)"
+    assert repr(Conversion.blocks(0, 128)) == "Conversion(0xffffffffffffffff)"
+
+
 def test_ranks_that_say_other_conversions_are_told_both():
     src, dst = xfer.parse_problem("f32[4] (2):R -> (2):R")[0], xfer.parse_problem("bf16[4] (2):R -> (2):R")[1]
 

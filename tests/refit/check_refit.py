@@ -18,7 +18,7 @@ import hf_shards
 import specs
 import vllm_loader
 import vllm_model
-from hf_model import TableError, load_model
+from hf_model import TableError, held_in, load_model
 
 _STEP = 1 << 22  # elements compared at a time
 
@@ -153,6 +153,8 @@ def main(arguments=None):
     try:
         model = load_model(args.model, args.layers, args.experts, args.ends, args.quant, args.extra)
         train, gen = specs.parse(args.train), specs.parse(args.gen)
+        if "dtype" in train.values:
+            model = held_in(model, train.values["dtype"])
         tensors = expected(model, gen, args.expert_map, args.misc)
         n_files, n_bytes = check_dump(args.dump, tensors, train.world, args.misc)
     except (Mismatch, TableError, specs.SpecError, OSError, ValueError, KeyError) as error:

@@ -11,6 +11,8 @@ import re
 
 import numpy as np
 
+import converted
+
 ELEMENT_BYTES = {
     "bf16": 2,
     "f16": 2,
@@ -115,7 +117,13 @@ class Narrowed:
     def load(self):
         """The box's values as raw words."""
         t = self.tensor
-        return fill(t.name, t.shape, t.dtype, self.start, self.shape)
+        if t.source is None:
+            return fill(t.name, t.shape, t.dtype, self.start, self.shape)
+        if t.scales_of is not None:
+            return t.scales_of.box_scales(self.start, self.shape).view("<u4")
+        if t.dtype == "f8e4m3":
+            return t.box_quantised(self.start, self.shape)
+        return converted.rounded(t.box_numbers(self.start, self.shape), t.dtype)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -125,6 +133,25 @@ class HfTensor:
     name: str
     shape: tuple
     dtype: str
+    source: str = None  # the dtype that the training side has it in, and it is converted
+    scales_of: "HfTensor" = None  # of these weights, quantised on the way
+
+    def box_numbers(self, start, size):
+        """What the source has in a box."""
+        return converted.of_words(fill(self.name, self.shape, "i64", start, size), self.source)
+
+    def box_scales(self, start, size):
+        """The scales of a box of blocks."""
+        first = [s * FP8_BLOCK for s in start]
+        last = [min((s + n) * FP8_BLOCK, whole) for s, n, whole in zip(start, size, self.shape)]
+        return converted.scales(self.box_numbers(first, [b - a for a, b in zip(first, last)]))
+
+    def box_quantised(self, start, size):
+        """A box of the weights, by way of the blocks that it has a part of."""
+        first = [s // FP8_BLOCK * FP8_BLOCK for s in start]
+        last = [min(ceil_div(s + n, FP8_BLOCK) * FP8_BLOCK, whole) for s, n, whole in zip(start, size, self.shape)]
+        all_of = converted.quantised(self.box_numbers(first, [b - a for a, b in zip(first, last)]))
+        return all_of[tuple(slice(s - f, s - f + n) for s, f, n in zip(start, first, size))]
 
     @property
     def whole(self):
@@ -232,3 +259,17 @@ def load_model(path, layers=None, experts=None, ends=False, quant=None, extra=()
         raise TableError("the selection keeps no tensor")
     numbers = sorted({t.expert for t in by_name.values() if t.expert is not None})
     return Model(table.get("name", path), table.get("config", {}), by_name, numbers)
+
+
+def held_in(model, dtype):
+    """The same model where the training side has all in `dtype` that the table has not in f32."""
+    scaled = {name + "_scale_inv" for name, t in model.tensors.items() if t.dtype == "f8e4m3"}
+    tensors = {}
+    for name, t in model.tensors.items():
+        weights = name.removesuffix("_scale_inv")
+        if name in scaled:
+            t = dataclasses.replace(t, source=dtype, scales_of=tensors[weights])
+        elif t.dtype not in ("f32", dtype):
+            t = dataclasses.replace(t, source=dtype)
+        tensors[name] = t
+    return dataclasses.replace(model, tensors=tensors)

@@ -39,6 +39,9 @@ KINDS = [
 REPLICATED = (r"(norm|norm_f|layernorm|latent_proj|kv_a_proj_with_mqa|\.gate|\.router)\.(weight|bias)$"
               r"|\.o_proj\.bias$|\.gate\.e_score_correction_bias$|kv_a_proj_with_mqa\.weight_scale_inv$")
 
+# Nemotron-H makes its router with params_dtype=torch.float32 (nemotron_h.py), whatever the checkpoint has.
+ROUTERS_F32 = r"\.mixer\.gate\.weight$"
+
 
 @dataclasses.dataclass
 class Group:
@@ -99,6 +102,8 @@ def parameters(model, hooks_sharded=False):
         param, kind, shard = target(name, by_name)
         if kind == "hook":
             param, kind = (name, "column") if hooks_sharded else (tensor.name, "hook")
+        if re.search(ROUTERS_F32, name) and tensor.dtype != "f32":
+            tensor = dataclasses.replace(tensor, dtype="f32", source=tensor.source or tensor.dtype)
         group = groups.setdefault(param, Group(param, kind, tensor.dtype, tensor.layer, {}))
         if group.dtype != tensor.dtype:
             raise TableError(f"{name}: {tensor.dtype} does not go into {param}, which is {group.dtype}")

@@ -1,5 +1,5 @@
 /* Fill and check, one element per thread and step. */
-#include "fill_box.h"
+#include "fill_number.h"
 
 #include <cuda_runtime.h>
 #include <stdio.h>
@@ -8,14 +8,6 @@ namespace {
 
 constexpr int THREADS = 256;
 constexpr int BLOCKS = 2048;
-
-__device__ __forceinline__ uint64_t mix(uint64_t x)
-{
-  x += 0x9e3779b97f4a7c15u;
-  x = (x ^ (x >> 30)) * 0xbf58476d1ce4e5b9u;
-  x = (x ^ (x >> 27)) * 0x94d049bb133111ebu;
-  return x ^ (x >> 31);
-}
 
 /* Where element i of the box lies, and its value. */
 __device__ __forceinline__ char *element(const fill_box &box, int64_t i, uint64_t *value)
@@ -30,7 +22,7 @@ __device__ __forceinline__ char *element(const fill_box &box, int64_t i, uint64_
     index += (uint64_t)(x * box.global_stride[d]);
     i = rest;
   }
-  *value = fill_box_number(mix(index), box.number_bytes, box.elem_bytes);
+  *value = fill_expect(&box.change, fill_mix(index), 0);
   return at;
 }
 
@@ -58,6 +50,30 @@ __global__ void fill_kernel(const fill_box box)
   }
 }
 
+__device__ __forceinline__ uint64_t read(const char *at, int elem_bytes)
+{
+  switch (elem_bytes) {
+  case 1:
+    return *reinterpret_cast<const uint8_t *>(at);
+  case 2:
+    return *reinterpret_cast<const uint16_t *>(at);
+  case 4:
+    return *reinterpret_cast<const uint32_t *>(at);
+  default:
+    return *reinterpret_cast<const uint64_t *>(at);
+  }
+}
+
+__device__ __forceinline__ unsigned wrong_bytes(uint64_t seen, uint64_t value, int elem_bytes)
+{
+  const uint64_t keep = elem_bytes == 8 ? ~(uint64_t)0 : ((uint64_t)1 << (8 * elem_bytes)) - 1;
+  unsigned bad = 0;
+
+  for (uint64_t differ = (seen ^ value) & keep; differ != 0; differ >>= 8)
+    bad += (differ & 0xff) != 0;
+  return bad;
+}
+
 template <bool ZERO, bool DIGEST>
 __global__ void check_kernel(const fill_box box, unsigned long long *sums)
 {
@@ -67,29 +83,48 @@ __global__ void check_kernel(const fill_box box, unsigned long long *sums)
 
   for (int64_t i = (int64_t)blockIdx.x * blockDim.x + threadIdx.x; i < box.n_elems; i += step) {
     uint64_t value;
-    uint64_t seen = 0;
     const char *const at = element(box, i, &value);
+    const uint64_t seen = read(at, box.elem_bytes);
     if (ZERO) value = 0;
-    switch (box.elem_bytes) {
-    case 1:
-      seen = *reinterpret_cast<const uint8_t *>(at);
-      break;
-    case 2:
-      seen = *reinterpret_cast<const uint16_t *>(at);
-      break;
-    case 4:
-      seen = *reinterpret_cast<const uint32_t *>(at);
-      break;
-    default:
-      seen = *reinterpret_cast<const uint64_t *>(at);
-      break;
-    }
     if (DIGEST) digest += (seen + 1) * (value | 1);
-    const uint64_t keep =
-        box.elem_bytes == 8 ? ~(uint64_t)0 : ((uint64_t)1 << (8 * box.elem_bytes)) - 1;
-    uint64_t differ = (seen ^ value) & keep;
-    for (; differ != 0; differ >>= 8)
-      bad += (differ & 0xff) != 0;
+    bad += wrong_bytes(seen, value, box.elem_bytes);
+  }
+  if (bad != 0) atomicAdd(&sums[0], bad);
+  if (DIGEST) atomicAdd(&sums[1], digest);
+}
+
+/* A block of threads for each block of the tensor: its scale first. */
+template <bool DIGEST>
+__global__ void check_blocks_kernel(const fill_box box, unsigned long long *sums)
+{
+  __shared__ unsigned amax; /* bits: of numbers without a sign they order as the numbers do */
+  const int64_t n_blocks = fill_blocks_count(&box);
+  unsigned long long bad = 0;
+  unsigned long long digest = 0;
+
+  for (int64_t k = blockIdx.x; k < n_blocks; k += gridDim.x) {
+    const fill_block b = fill_block_at(&box, k);
+    const int64_t width = b.whole[3] - b.whole[2];
+    const int64_t n_whole = (b.whole[1] - b.whole[0]) * width;
+    const int64_t n_part = (b.part[1] - b.part[0]) * (b.part[3] - b.part[2]);
+    float most = 0;
+    __syncthreads();
+    if (threadIdx.x == 0) amax = 0;
+    __syncthreads();
+    for (int64_t i = threadIdx.x; i < n_whole; i += blockDim.x) {
+      const uint64_t mixed =
+          fill_block_mix(&box, &b, b.whole[0] + i / width, b.whole[2] + i % width);
+      most = fmaxf(most, fabsf(fill_value(mixed, box.change.from)));
+    }
+    atomicMax(&amax, __float_as_uint(most));
+    __syncthreads();
+    const float scale = fill_scale(__uint_as_float(amax));
+    for (int64_t i = threadIdx.x; i < n_part; i += blockDim.x) {
+      uint64_t value;
+      const uint64_t seen = read(fill_block_element(&box, &b, i, scale, &value), box.elem_bytes);
+      if (DIGEST) digest += (seen + 1) * (value | 1);
+      bad += wrong_bytes(seen, value, box.elem_bytes);
+    }
   }
   if (bad != 0) atomicAdd(&sums[0], bad);
   if (DIGEST) atomicAdd(&sums[1], digest);
@@ -117,14 +152,6 @@ int launched(const char *what)
 
 } // namespace
 
-extern "C" uint64_t fill_box_seed(const char *name)
-{
-  uint64_t hash = 0xcbf29ce484222325u;
-  for (; *name != '\0'; name++)
-    hash = (hash ^ (unsigned char)*name) * 0x100000001b3u;
-  return hash;
-}
-
 extern "C" int fill_box_write(const fill_box *box, struct CUstream_st *stream)
 {
   if (box->n_elems == 0) return 0;
@@ -133,29 +160,36 @@ extern "C" int fill_box_write(const fill_box *box, struct CUstream_st *stream)
   return launched("fill");
 }
 
-extern "C" int fill_box_check(const fill_box *box, unsigned long long *wrong,
-                              struct CUstream_st *stream)
+namespace {
+
+template <bool ZERO, bool DIGEST>
+int check(const fill_box *box, unsigned long long *sums, struct CUstream_st *stream)
 {
   if (box->n_elems == 0) return 0;
   forget_errors();
-  check_kernel<false, false><<<blocks_for(box), THREADS, 0, stream>>>(*box, wrong);
+  if (!ZERO && box->change.block[0] > 0)
+    check_blocks_kernel<DIGEST><<<BLOCKS, THREADS, 0, stream>>>(*box, sums);
+  else
+    check_kernel<ZERO, DIGEST><<<blocks_for(box), THREADS, 0, stream>>>(*box, sums);
   return launched("check");
+}
+
+} // namespace
+
+extern "C" int fill_box_check(const fill_box *box, unsigned long long *wrong,
+                              struct CUstream_st *stream)
+{
+  return check<false, false>(box, wrong, stream);
 }
 
 extern "C" int fill_box_check_zero(const fill_box *box, unsigned long long *wrong,
                                    struct CUstream_st *stream)
 {
-  if (box->n_elems == 0) return 0;
-  forget_errors();
-  check_kernel<true, false><<<blocks_for(box), THREADS, 0, stream>>>(*box, wrong);
-  return launched("check");
+  return check<true, false>(box, wrong, stream);
 }
 
 extern "C" int fill_box_check_sums(const fill_box *box, unsigned long long *sums,
                                    struct CUstream_st *stream)
 {
-  if (box->n_elems == 0) return 0;
-  forget_errors();
-  check_kernel<false, true><<<blocks_for(box), THREADS, 0, stream>>>(*box, sums);
-  return launched("check");
+  return check<false, true>(box, sums, stream);
 }

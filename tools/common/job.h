@@ -11,8 +11,9 @@ typedef struct job_args {
   const char *model; /* a table, or the folder of a checkpoint */
   const char *train; /* SPECs */
   const char *gen;
-  const char *layers;  /* "A-B", NULL: all */
-  const char *experts; /* "A-B", NULL: all */
+  const char *train_dtype; /* NULL: as the model has it, or the SPEC says */
+  const char *layers;      /* "A-B", NULL: all */
+  const char *experts;     /* "A-B", NULL: all */
   bool ends;
   const char *quant;  /* NULL: as the table is */
   const char *extra;  /* NULL: none */
@@ -21,8 +22,6 @@ typedef struct job_args {
   const char *whole;  /* "PATTERN@RANK", likewise: a training rank has these whole */
   const char *rules;  /* a folder of rules beside the library's own; NULL: none */
   bool partial;       /* of weights that lie in one tensor, some may be ignored */
-  bool as_model;      /* elements as the model has them, unless a SPEC says dtype=: bytes can be
-                         checked then */
 } job_args;
 
 /* The rows of a table of options that fill a job_args and the line of --problem. */
@@ -38,6 +37,13 @@ typedef struct job_args {
       {"--train", ARG_TEXT, &(job)->train, "SPEC  who holds it, such as megatron:tp2,ep4,dp2",       \
        0,         0},                                                                                \
       {"--gen", ARG_TEXT, &(job)->gen, "SPEC  who gets it, such as vllm:tp4", 0, 0},                 \
+      {"--train-dtype",                                                                              \
+       ARG_CHOICE,                                                                                   \
+       &(job)->train_dtype,                                                                          \
+       "f32|bf16|f16  the training side has in this what the model has not in f32; it is "           \
+       "converted on the way",                                                                       \
+       0,                                                                                            \
+       0},                                                                                           \
       {"--layers", ARG_TEXT, &(job)->layers, "A-B  only these layers of the model", 0, 0},           \
       {"--experts", ARG_TEXT, &(job)->experts, "A-B  only these experts of each layer", 0, 0},       \
       {"--ends", ARG_FLAG, &(job)->ends, "with --layers, the tensors outside the layers too", 0, 0}, \

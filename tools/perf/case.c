@@ -1,6 +1,8 @@
 /* Models and problem lines as memory of one rank, filled and checked on the device. */
 #include "case.h"
 
+#include "fill_change.h"
+
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -77,8 +79,42 @@ static bool change_source(xfer_layout **source, const char *text, const char *fr
   return true;
 }
 
-bool perf_case_lines(perf_case *c, const perf_world *w, int n, perf_line_fn line, const char *from)
+/* The i-th tensor of the lines: with blocks weights and their scales alternate. */
+static bool add_line(perf_case *c, const perf_world *w, const perf_lines *lines, int i)
 {
+  const bool is_scales = lines->scales != NULL && i % 2 == 1;
+  const int number = lines->scales != NULL ? i / 2 : i;
+  xfer_conversion conversion = lines->from != NULL ? xfer_convert_cast() : 0;
+  xfer_layout *layouts[2] = {NULL, NULL};
+  char text[256];
+
+  (is_scales ? lines->scales : lines->line)(w, number, text, sizeof text);
+  if (xfer_problem_parse(&layouts[0], &layouts[1], text) != XFER_OK) return false;
+  if (is_scales) {
+    xfer_layout_destroy(layouts[0]);
+    layouts[0] = NULL;
+    conversion = xfer_convert_scales_of((size_t)i - 1);
+  } else if (lines->from != NULL && !change_source(&layouts[0], text, lines->from)) {
+    return false;
+  }
+  if (lines->scales != NULL && !is_scales)
+    conversion = xfer_convert_blocks(128, 128, XFER_SCALE_F32);
+  (void)snprintf(c->names[i], sizeof c->names[i], "tensor %d", i);
+  c->own[i] = (xfer_tensor){c->names[i], layouts[0], layouts[1], conversion};
+  c->n_tensors++;
+  for (int side = 0; side < 2; side++) {
+    size_t n_bytes = layouts[side] != NULL ? perf_part_bytes(layouts[side], w->rank, NULL) : 0;
+    if (n_bytes == 0) continue;
+    if (!add_buffer(c, w, n_bytes, side == 1)) return false;
+    c->views[i][side] = xfer_view_dense(c->buffers[c->n_buffers - 1].base);
+  }
+  return true;
+}
+
+bool perf_case_lines(perf_case *c, const perf_world *w, const perf_lines *lines)
+{
+  const int n = lines->scales != NULL ? 2 * lines->n : lines->n;
+
   memset(c, 0, sizeof *c);
   c->own = calloc((size_t)n, sizeof *c->own);
   c->names = calloc((size_t)n, sizeof *c->names);
@@ -86,25 +122,8 @@ bool perf_case_lines(perf_case *c, const perf_world *w, int n, perf_line_fn line
   c->buffers = calloc(2 * (size_t)n, sizeof *c->buffers);
   if (c->own == NULL || c->names == NULL || c->views == NULL || c->buffers == NULL) return false;
   c->tensors = c->own;
-  for (int i = 0; i < n; i++) {
-    char text[256];
-    xfer_layout *layouts[2] = {NULL, NULL};
-    line(w, i, text, sizeof text);
-    if (xfer_problem_parse(&layouts[0], &layouts[1], text) != XFER_OK) return false;
-    (void)snprintf(c->names[i], sizeof c->names[i], "tensor %d", i);
-    if (from != NULL && !change_source(&layouts[0], text, from)) return false;
-    c->own[i] = (xfer_tensor){.name = c->names[i],
-                              .src = layouts[0],
-                              .dst = layouts[1],
-                              .conversion = from != NULL ? xfer_convert_cast() : 0};
-    c->n_tensors++;
-    for (int side = 0; side < 2; side++) {
-      size_t n_bytes = perf_part_bytes(layouts[side], w->rank, NULL);
-      if (n_bytes == 0) continue;
-      if (!add_buffer(c, w, n_bytes, side == 1)) return false;
-      c->views[i][side] = xfer_view_dense(c->buffers[c->n_buffers - 1].base);
-    }
-  }
+  for (int i = 0; i < n; i++)
+    if (!add_line(c, w, lines, i)) return false;
   return true;
 }
 
@@ -159,31 +178,34 @@ static bool contents(const perf_case *c, size_t tensor, uint64_t *seed, int64_t 
   return true;
 }
 
-/* Of tensors whose elements change on the way: bytes of the smaller type. */
-static int number_bytes(const xfer_tensor *t)
+/* What a tensor's source holds, or what must arrive. */
+static bool content_of(const perf_case *c, size_t t, bool is_source, perf_content *content,
+                       int64_t *strides)
 {
-  const size_t src = xfer_dtype_size(xfer_layout_dtype(t->src));
-  const size_t dst = xfer_dtype_size(xfer_layout_dtype(t->dst));
+  size_t of;
 
-  if (t->conversion == 0) return 0;
-  return (int)(src < dst ? src : dst);
+  if (!fill_change_of(c->tensors, t, is_source, &content->change, &of)) return false;
+  if (content->change.block[0] > 0) fill_change_extent(c->tensors[of].src, content->extent);
+  content->seed = fill_box_seed(c->tensors[of].name);
+  if (c->refit == NULL) return true;
+  content->strides = strides;
+  return contents(c, of, &content->seed, strides);
 }
 
 static bool each_part(const perf_case *c, const perf_world *w, perf_op op, uint64_t *n_bytes)
 {
   for (size_t t = 0; t < c->n_tensors; t++) {
     const xfer_layout *layout = op == PERF_FILL ? c->tensors[t].src : c->tensors[t].dst;
-    uint64_t seed = fill_box_seed(c->tensors[t].name);
+    perf_content content = {0};
     int64_t strides[XFER_MAX_DIMS] = {0};
     xfer_view src;
     xfer_view dst;
     int has = 0;
     if (!perf_case_view(c, t, &src, &dst, &has)) return false;
     if ((has & (op == PERF_FILL ? 1 : 2)) == 0) continue;
-    if (c->refit != NULL && !contents(c, t, &seed, strides)) return false;
-    if (perf_part_of(op, layout, w->rank, op == PERF_FILL ? &src : &dst, seed,
-                     c->refit != NULL ? strides : NULL, number_bytes(&c->tensors[t]), w->wrong,
-                     n_bytes, w->stream) != 0)
+    if (!content_of(c, t, op == PERF_FILL, &content, strides) ||
+        perf_part(op, layout, w->rank, op == PERF_FILL ? &src : &dst, &content, w->wrong, n_bytes,
+                  w->stream) != 0)
       return false;
   }
   return true;

@@ -35,10 +35,15 @@ typedef struct perf_case {
 /* A whole model between two sides, which start at ranks 0 and `gen_first`. */
 bool perf_case_model(perf_case *c, const perf_world *w, const char *table, const char *train,
                      const char *gen, int gen_first);
-/* `n` tensors; `line` writes the i-th in the problem language. Its source is of dtype `from`, and
- * cast on the way; NULL: of the line's. */
+/* Writes the i-th tensor in the problem language. */
 typedef void (*perf_line_fn)(const perf_world *w, int i, char *text, size_t size);
-bool perf_case_lines(perf_case *c, const perf_world *w, int n, perf_line_fn line, const char *from);
+typedef struct perf_lines {
+  int n;
+  perf_line_fn line;
+  const char *from;    /* the sources' dtype, converted on the way; NULL: the lines' */
+  perf_line_fn scales; /* of blocks of 128 x 128, whose source is not used; NULL: no blocks */
+} perf_lines;
+bool perf_case_lines(perf_case *c, const perf_world *w, const perf_lines *lines);
 void perf_case_free(perf_case *c, const perf_world *w);
 
 bool perf_case_bind(const perf_case *c, xfer_plan *plan);

@@ -150,7 +150,8 @@ static void one_to_all(perf_world *w)
   perf_case c;
 
   if (!perf_wanted(w, row.name) && !perf_wanted(w, direct.name)) return;
-  bool ok = perf_case_lines(&c, w, 400, mixed_line, NULL) && perf_case_fill(&c, w);
+  bool ok =
+      perf_case_lines(&c, w, &(perf_lines){.n = 400, .line = mixed_line}) && perf_case_fill(&c, w);
   if (perf_all(w, &failed, ok, "tensors")) {
     (void)perf_plan(w, &c, &row);
     (void)perf_plan(w, &c, &direct);
@@ -164,7 +165,8 @@ static void latencies(perf_world *w)
   perf_case c;
 
   if (!perf_wanted(w, "100 x 10 KB direct") && !perf_wanted(w, "100 x 10 KB packed")) return;
-  bool ok = perf_case_lines(&c, w, 100, small_line, NULL) && perf_case_fill(&c, w);
+  bool ok =
+      perf_case_lines(&c, w, &(perf_lines){.n = 100, .line = small_line}) && perf_case_fill(&c, w);
   if (perf_all(w, &failed, ok, "tensors")) {
     perf_small(w, &c, "100 x 10 KB direct", XFER_LANE_DIRECT, 60);
     perf_small(w, &c, "100 x 10 KB packed", XFER_LANE_PACKED, 150);
@@ -194,23 +196,40 @@ static void f8_line(const perf_world *w, int i, char *text, size_t size)
   experts_line(w, i, "f8e4m3", text, size);
 }
 
+/* Whole blocks of 128 x 128 on every rank. */
+static void blocks_line(const perf_world *w, int i, char *text, size_t size)
+{
+  (void)snprintf(text, size, "f8e4m3[128,%s] (%d)@0-%d:S0 -> (%d)@%d-%d:S%d",
+                 i % 3 == 2 ? "2048,768" : "768,2048", w->n_train, w->n_train - 1,
+                 w->size - w->n_train, w->n_train, w->size - 1, i % 3 == 2 ? 1 : 2);
+}
+
+static void scales_line(const perf_world *w, int i, char *text, size_t size)
+{
+  (void)snprintf(text, size, "f32[128,%s] (1)@0:R -> (%d)@%d-%d:S%d", i % 3 == 2 ? "16,6" : "6,16",
+                 w->size - w->n_train, w->n_train, w->size - 1, i % 3 == 2 ? 1 : 2);
+}
+
 /* Rates are of the bytes that arrive, which are those that travel. */
 static void conversions(perf_world *w)
 {
   static const struct {
     perf_plan_row row;
-    perf_line_fn line;
-    const char *from;
+    perf_lines lines;
   } cases[] = {
-      {{.name = "experts bf16", .of = CEILING_ENGINE, .bar = 0.95}, bf16_line, NULL},
-      {{.name = "experts f32 to bf16", .of = CEILING_ENGINE, .bar = 0.90}, bf16_line, "f32"},
-      {{.name = "experts bf16 to f8", .of = CEILING_ENGINE, .bar = 0.85}, f8_line, "bf16"},
+      {{.name = "experts bf16", .of = CEILING_ENGINE, .bar = 0.95},
+       {CONVERTED_TENSORS, bf16_line, NULL, NULL}},
+      {{.name = "experts f32 to bf16", .of = CEILING_ENGINE, .bar = 0.90},
+       {CONVERTED_TENSORS, bf16_line, "f32", NULL}},
+      {{.name = "experts bf16 to f8", .of = CEILING_ENGINE, .bar = 0.85},
+       {CONVERTED_TENSORS, f8_line, "bf16", NULL}},
+      {{.name = "experts bf16 to f8 blocks", .of = CEILING_ENGINE, .bar = 0.81},
+       {CONVERTED_TENSORS, blocks_line, "bf16", scales_line}},
       {{.name = "f32 to bf16 packed",
         .lane = XFER_LANE_PACKED,
         .of = CEILING_SENDRECV,
         .bar = 0.80},
-       bf16_line,
-       "f32"},
+       {CONVERTED_TENSORS, bf16_line, "f32", NULL}},
   };
 
   for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
@@ -218,8 +237,7 @@ static void conversions(perf_world *w)
     perf_case c;
 
     if (!perf_wanted(w, cases[i].row.name)) continue;
-    const bool ok = perf_case_lines(&c, w, CONVERTED_TENSORS, cases[i].line, cases[i].from) &&
-                    perf_case_fill(&c, w);
+    const bool ok = perf_case_lines(&c, w, &cases[i].lines) && perf_case_fill(&c, w);
     if (perf_all(w, &failed, ok, "tensors")) (void)perf_plan(w, &c, &cases[i].row);
     perf_case_free(&c, w);
   }

@@ -2,6 +2,8 @@
  * end. */
 #include "part.h"
 
+#include "fill_change.h"
+
 #include <stdio.h>
 #include <stdlib.h>
 
@@ -11,6 +13,7 @@ typedef struct walk {
   int n_dims;
   int64_t strides[XFER_MAX_DIMS]; /* bytes */
   int64_t global_strides[XFER_MAX_DIMS];
+  int64_t steps[XFER_MAX_DIMS];  /* rows of the tensor that has the numbers, for one of a dim */
   xfer_run *runs[XFER_MAX_DIMS]; /* [n_runs[d]] */
   size_t n_runs[XFER_MAX_DIMS];
   int64_t piece_length; /* indices of piece_dim; 0: one piece */
@@ -63,6 +66,7 @@ static int one_run(walk *w, int d, uint64_t seed, int64_t global, int64_t length
 {
   w->local[d] = local;
   w->box.length[d] = length;
+  if (d >= w->n_dims - 2) w->box.first[d - w->n_dims + 2] = global * w->steps[d];
   return each_run(w, d + 1, seed + (uint64_t)(global * w->global_strides[d]));
 }
 
@@ -107,15 +111,9 @@ static int load_runs(walk *w, const xfer_layout *layout, int rank)
   return 0;
 }
 
-int perf_part(perf_op op, const xfer_layout *layout, int rank, const xfer_view *view, uint64_t seed,
-              unsigned long long *wrong, xfer_stream stream)
-{
-  return perf_part_of(op, layout, rank, view, seed, NULL, 0, wrong, NULL, stream);
-}
-
-int perf_part_of(perf_op op, const xfer_layout *layout, int rank, const xfer_view *view,
-                 uint64_t seed, const int64_t *strides, int number_bytes, unsigned long long *wrong,
-                 uint64_t *n_bytes, xfer_stream stream)
+int perf_part(perf_op op, const xfer_layout *layout, int rank, const xfer_view *view,
+              const perf_content *content, unsigned long long *wrong, uint64_t *n_bytes,
+              xfer_stream stream)
 {
   walk w = {.op = op, .view = view, .wrong = wrong, .stream = stream};
   int64_t shape[XFER_MAX_DIMS] = {0};
@@ -126,12 +124,17 @@ int perf_part_of(perf_op op, const xfer_layout *layout, int rank, const xfer_vie
 
   if (perf_part_bytes(layout, rank, local) == 0) return 0;
   w.n_dims = xfer_layout_shape(layout, shape);
-  w.box.n_dims = w.n_dims;
-  w.box.elem_bytes = (int32_t)stride;
-  w.box.number_bytes = number_bytes;
+  w.box = (fill_box){.n_dims = w.n_dims,
+                     .elem_bytes = (int32_t)stride,
+                     .change = content->change,
+                     .extent = {content->extent[0], content->extent[1]}};
+  for (int d = 0; d < 2 && content->change.is_scales; d++)
+    shape[w.n_dims - 2 + d] = content->extent[d];
   for (int d = w.n_dims - 1; d >= 0; d--) {
     w.strides[d] = view->kind == XFER_VIEW_DENSE ? stride : view->strides[d];
-    w.global_strides[d] = strides != NULL ? strides[d] : global_stride;
+    w.steps[d] = fill_change_step(&w.box.change, w.n_dims, d);
+    w.global_strides[d] =
+        (content->strides != NULL ? content->strides[d] : global_stride) * w.steps[d];
     w.box.stride[d] = w.strides[d];
     w.box.global_stride[d] = w.global_strides[d];
     stride *= local[d];
@@ -140,7 +143,7 @@ int perf_part_of(perf_op op, const xfer_layout *layout, int rank, const xfer_vie
   if (view->kind == XFER_VIEW_PIECES) w.piece_length = local[view->piece_dim] / view->n_pieces;
   failed = load_runs(&w, layout, rank);
   if (failed != 0) fprintf(stderr, "runs: %s\n", xfer_last_error());
-  if (failed == 0) failed = each_run(&w, 0, seed);
+  if (failed == 0) failed = each_run(&w, 0, content->seed);
   if (n_bytes != NULL) *n_bytes += w.n_bytes;
   for (int d = 0; d < w.n_dims; d++)
     free(w.runs[d]);

@@ -8,21 +8,22 @@
 
 typedef enum perf_op { PERF_FILL, PERF_CHECK } perf_op;
 
-/*
- * Fill, or check and add to *wrong, the elements of `layout` that `rank` holds where `view` says.
- * Both 0, or -1 with a message on stderr.
- */
-int perf_part(perf_op op, const xfer_layout *layout, int rank, const xfer_view *view, uint64_t seed,
-              unsigned long long *wrong, xfer_stream stream);
+/* What a tensor holds. */
+typedef struct perf_content {
+  uint64_t seed;
+  const int64_t *strides; /* in elements, of its dims in the tensor that it is a part of; NULL: it
+                             is whole */
+  fill_change change;
+  int64_t extent[2]; /* with blocks: as in fill_box.h */
+} perf_content;
 
 /*
- * The same where the tensor is part of a larger one: `strides`, in elements, of its dims there.
- * NULL: as above. `number_bytes` as in fill.h. Adds the bytes that it visits to *n_bytes unless
- * that is NULL.
+ * Fill, or check and add to *wrong, the elements of `layout` that `rank` holds where `view` says.
+ * Adds the bytes that it visits to *n_bytes unless that is NULL. 0, or -1 with a message on stderr.
  */
-int perf_part_of(perf_op op, const xfer_layout *layout, int rank, const xfer_view *view,
-                 uint64_t seed, const int64_t *strides, int number_bytes, unsigned long long *wrong,
-                 uint64_t *n_bytes, xfer_stream stream);
+int perf_part(perf_op op, const xfer_layout *layout, int rank, const xfer_view *view,
+              const perf_content *content, unsigned long long *wrong, uint64_t *n_bytes,
+              xfer_stream stream);
 
 /* Bytes of a rank's part; 0 where it has none. Its shape in `shape` unless that is NULL. */
 size_t perf_part_bytes(const xfer_layout *layout, int rank, int64_t *shape);

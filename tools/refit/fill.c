@@ -1,123 +1,11 @@
 #include "fill.h"
 
+#include "../common/fill_change.h"
+
 #include <inttypes.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-
-/* ---- the function ---- */
-
-static inline uint64_t mix(uint64_t x)
-{
-  x += UINT64_C(0x9e3779b97f4a7c15);
-  x = (x ^ (x >> 30)) * UINT64_C(0xbf58476d1ce4e5b9);
-  x = (x ^ (x >> 27)) * UINT64_C(0x94d049bb133111eb);
-  return x ^ (x >> 31);
-}
-
-static uint64_t fnv1a(const char *text)
-{
-  uint64_t h = UINT64_C(0xcbf29ce484222325);
-
-  for (; *text != '\0'; text++)
-    h = (h ^ (unsigned char)*text) * UINT64_C(0x100000001b3);
-  return h;
-}
-
-/* A stretch of elements: the i-th lies at `at` + i * step bytes and has index `index` + i * stride.
- */
-typedef struct line {
-  char *at;
-  int64_t step;
-  int64_t n;
-  uint64_t index; /* seed included */
-  uint64_t stride;
-  bool zero; /* padding */
-} line;
-
-/* One loop for each size of element; the compiler unrolls them where the elements are neighbours.
- */
-#define DEFINE_LINES(T)                                                                            \
-  static void write_##T(const line *l)                                                             \
-  {                                                                                                \
-    if (l->step == (int64_t)sizeof(T) && l->stride == 1) {                                         \
-      T *restrict at = (T *)(void *)l->at;                                                         \
-      for (int64_t i = 0; i < l->n; i++)                                                           \
-        at[i] = (T)mix(l->index + (uint64_t)i);                                                    \
-      return;                                                                                      \
-    }                                                                                              \
-    for (int64_t i = 0; i < l->n; i++) {                                                           \
-      *(T *)(void *)(l->at + i * l->step) = (T)mix(l->index + (uint64_t)i * l->stride);            \
-    }                                                                                              \
-  }                                                                                                \
-  static void check_##T(const line *l, fill_sum *sum)                                              \
-  {                                                                                                \
-    uint64_t differ = 0, digest = 0;                                                               \
-    for (int64_t i = 0; i < l->n; i++) {                                                           \
-      const uint64_t want = l->zero ? 0 : mix(l->index + (uint64_t)i * l->stride);                 \
-      const T have = *(const T *)(const void *)(l->at + i * l->step);                              \
-      differ |= (uint64_t)(T)(have ^ (T)want);                                                     \
-      digest += ((uint64_t)have + 1) * (want | 1);                                                 \
-    }                                                                                              \
-    sum->bytes += (uint64_t)l->n * sizeof(T);                                                      \
-    if (!l->zero) sum->digest += digest;                                                           \
-    for (int64_t i = 0; i < l->n && differ != 0; i++) {                                            \
-      const uint64_t want = l->zero ? 0 : mix(l->index + (uint64_t)i * l->stride);                 \
-      T have = *(const T *)(const void *)(l->at + i * l->step);                                    \
-      for (have = (T)(have ^ (T)want); have != 0; have = (T)(have >> 4 >> 4))                      \
-        sum->wrong += (have & 255) != 0;                                                           \
-    }                                                                                              \
-  }
-DEFINE_LINES(uint8_t)
-DEFINE_LINES(uint16_t)
-DEFINE_LINES(uint32_t)
-DEFINE_LINES(uint64_t)
-
-static void do_line(const line *l, size_t size, fill_sum *sum)
-{
-  if (sum == NULL) {
-    if (size == 1) write_uint8_t(l);
-    if (size == 2) write_uint16_t(l);
-    if (size == 4) write_uint32_t(l);
-    if (size == 8) write_uint64_t(l);
-  } else {
-    if (size == 1) check_uint8_t(l, sum);
-    if (size == 2) check_uint16_t(l, sum);
-    if (size == 4) check_uint32_t(l, sum);
-    if (size == 8) check_uint64_t(l, sum);
-  }
-}
-
-/* A box on the host: line by line along the dim whose elements lie closest. */
-static void do_box(const fill_box *box, bool zero, fill_sum *sum)
-{
-  int64_t index[XFER_MAX_DIMS] = {0};
-  int inner = box->n_dims - 1;
-  int d;
-
-  for (int k = 0; k < box->n_dims; k++)
-    if (box->length[k] > 1 && (box->length[inner] < 2 || box->stride[k] < box->stride[inner]))
-      inner = k;
-  do {
-    line l = {box->base, (int64_t)box->elem_bytes, 1, box->seed, 1, zero};
-
-    for (int k = 0; k < box->n_dims; k++) {
-      l.at += index[k] * box->stride[k];
-      l.index += (uint64_t)(index[k] * box->global_stride[k]);
-    }
-    if (box->n_dims > 0) {
-      l.n = box->length[inner];
-      l.step = box->stride[inner];
-      l.stride = (uint64_t)box->global_stride[inner];
-    }
-    do_line(&l, (size_t)box->elem_bytes, sum);
-    for (d = box->n_dims - 1; d >= 0; d--) { /* count up the other dims */
-      if (d == inner) continue;
-      if (++index[d] < box->length[d]) break;
-      index[d] = 0;
-    }
-  } while (d >= 0);
-}
 
 /* ---- walking a part ---- */
 
@@ -203,11 +91,11 @@ static bool find_seeds(walk *w, int64_t n_experts)
 
   w->seeds = calloc((size_t)n_experts + 1, sizeof *w->seeds);
   if (w->seeds == NULL) return false;
-  w->seeds[0] = fnv1a(t->hf);
+  w->seeds[0] = fill_box_seed(t->hf);
   for (int64_t e = 0; place != NULL && e < n_experts; e++) {
     snprintf(name, sizeof name, "%.*s%" PRId64 "%s", (int)(place - t->hf), t->hf,
              t->first_expert + e, place + strlen("{expert}"));
-    w->seeds[e] = fnv1a(name);
+    w->seeds[e] = fill_box_seed(name);
   }
   return true;
 }
@@ -239,12 +127,14 @@ static bool make_box(const walk *w, const size_t *chosen, fill_box *box)
   int64_t offset = 0;
   bool zero = false;
 
-  *box = (fill_box){.n_elems = 1, .n_dims = w->n_dims};
+  *box = (fill_box){.n_elems = 1, .n_dims = w->n_dims, .change = w->job->change};
+  memcpy(box->extent, w->job->extent, sizeof box->extent);
   box->elem_bytes = (int32_t)xfer_dtype_size(xfer_layout_dtype(w->job->layout));
   box->seed = w->seeds[0] + (uint64_t)t->offset;
   for (int d = 0; d < w->n_dims; d++) {
     const stretch *s = &w->stretches[d][chosen[d]];
     const bool expert = d == 0 && t->n_experts > 0;
+    const int64_t step = fill_change_step(&w->job->change, w->n_dims, d);
     int64_t local = s->local;
 
     if (v->kind == XFER_VIEW_PIECES && v->piece_dim == d) {
@@ -257,10 +147,11 @@ static bool make_box(const walk *w, const size_t *chosen, fill_box *box)
     box->length[d] = s->length;
     box->n_elems *= s->length;
     box->stride[d] = w->strides[d];
-    box->global_stride[d] = expert ? 0 : t->strides[d];
+    box->global_stride[d] = expert ? 0 : t->strides[d] * step;
+    if (d >= w->n_dims - 2) box->first[d - w->n_dims + 2] = s->global * step;
     zero = zero || s->global < 0;
     if (s->global >= 0 && expert) box->seed += w->seeds[s->global] - w->seeds[0];
-    if (s->global >= 0 && !expert) box->seed += (uint64_t)(s->global * t->strides[d]);
+    if (s->global >= 0 && !expert) box->seed += (uint64_t)(s->global * step * t->strides[d]);
   }
   box->base = base + offset;
   return zero;
@@ -273,7 +164,7 @@ static bool visit(const fill_job *job, const fill_box *box, bool zero, fill_sum 
   bool ok = true;
 
   if (job->device == NULL) {
-    do_box(box, zero, sum);
+    sum == NULL ? fill_host_write(box) : fill_host_check(box, zero, sum);
   } else {
     if (sum != NULL) sum->bytes += n_bytes;
     if (sum != NULL) ok = job->device->check(box, zero);

@@ -1,7 +1,7 @@
 /*
- * The contents of a tensor as a function of its name and the global index, so that every rank
- * writes and checks its own part without the others: element i, row-major in the checkpoint's
- * tensor, is the low bytes, little-endian, of splitmix64(fnv1a64(name) + i). Padding is zero.
+ * A rank's part of a tensor, filled and checked box by box, so that every rank writes and checks
+ * its own without the others; what elements are is in ../common/fill_box.h, i being their row-major
+ * index in the checkpoint's tensor. Padding is zero.
  */
 #ifndef TOOLS_REFIT_FILL_H
 #define TOOLS_REFIT_FILL_H
@@ -9,13 +9,8 @@
 #include <stdbool.h>
 #include <xfer/refit.h>
 
+#include "../common/fill_host.h"
 #include "device.h"
-
-typedef struct fill_sum {
-  uint64_t wrong;  /* bytes that are not what they should be */
-  uint64_t bytes;  /* checked */
-  uint64_t digest; /* of the elements and their global indices, whoever holds them */
-} fill_sum;
 
 /* Told of each box that is done. */
 typedef struct fill_watch {
@@ -25,7 +20,9 @@ typedef struct fill_watch {
 
 /* A rank's part of a tensor, and where it lies. */
 typedef struct fill_job {
-  const xfer_refit_tensor *tensor;
+  const xfer_refit_tensor *tensor; /* whose numbers they are: of scales the weights */
+  fill_change change;
+  int64_t extent[2]; /* of its last two dims */
   const xfer_layout *layout;
   int rank;
   const xfer_view *view;

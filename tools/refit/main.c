@@ -15,6 +15,7 @@
 #endif
 
 #include "args.h"
+#include "fill_change.h"
 #include "interrupt.h"
 #include "job.h"
 #include "launch.h"
@@ -80,13 +81,9 @@ static int run_problem(refit_args *args)
   const xfer_status st = xfer_problem_parse(&src, &dst, args->problem);
   if (st == XFER_ERR_NOMEM) return failed(args, xfer_last_error());
   if (st != XFER_OK) return args_wrong("--problem: %s", xfer_last_error());
-  if (xfer_layout_dtype(src) != xfer_layout_dtype(dst)) {
-    xfer_layout_destroy(src);
-    xfer_layout_destroy(dst);
-    return args_wrong("--problem: two element types; what is converted cannot be checked byte by "
-                      "byte");
-  }
-  const xfer_tensor tensor = {"problem", src, dst, 0};
+  const xfer_conversion cast =
+      xfer_layout_dtype(src) != xfer_layout_dtype(dst) ? xfer_convert_cast() : 0;
+  const xfer_tensor tensor = {"problem", src, dst, cast};
   int64_t shape[XFER_MAX_DIMS];
   const int n_dims = xfer_layout_shape(src, shape);
   refit_case what = {(int)n_ranks, &tensor, 1, NULL, 1, xfer_dtype_size(xfer_layout_dtype(src)), 0};
@@ -100,15 +97,22 @@ static int run_problem(refit_args *args)
   return status;
 }
 
-/* What is converted cannot be checked byte by byte. 0, or ARGS_WRONG after a sentence. */
-static int check_unconverted(const refit_case *what)
+/* 0, or ARGS_WRONG after a sentence. */
+static int check_conversions(const refit_case *what, bool one_sided)
 {
-  for (size_t t = 0; t < what->n_tensors; t++)
-    if (what->tensors[t].conversion != 0)
+  fill_change change;
+  size_t of;
+
+  for (size_t t = 0; t < what->n_tensors; t++) {
+    if (what->tensors[t].conversion != 0 && one_sided)
       return args_wrong(
-          "\"%s\" would be converted, which cannot be checked byte by byte; xfer_plan "
-          "plans it",
+          "--one-sided: \"%s\" is converted, of which a rank that knows one side alone "
+          "cannot know",
           what->tensors[t].name);
+    if (!fill_change_of(what->tensors, t, false, &change, &of))
+      return args_wrong("\"%s\" is converted in a way that is not checked here; xfer_plan plans it",
+                        what->tensors[t].name);
+  }
   return 0;
 }
 
@@ -117,10 +121,7 @@ static int run_model(refit_args *args)
   job made = {0};
   xfer_refit_report_data report = XFER_REFIT_REPORT_INIT;
   refit_case what = {0};
-  int status;
-
-  args->job.as_model = true;
-  status = job_create(&made, &args->job);
+  int status = job_create(&made, &args->job);
 
   if (status == EXIT_FAILURE) return failed(args, xfer_last_error());
   if (status != 0) return status;
@@ -133,7 +134,7 @@ static int run_model(refit_args *args)
   what.misc_bytes = report.misc_bytes;
   refit_told all = {what, what, what.n_ranks};
   xfer_refit *train = NULL, *gen = NULL;
-  status = check_unconverted(&what);
+  status = check_conversions(&what, args->one_sided);
   if (status != 0) {
     job_destroy(&made);
     return status;

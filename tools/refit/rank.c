@@ -10,6 +10,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include "../common/fill_change.h"
 #include "fill.h"
 #include "interrupt.h"
 #include "memory.h"
@@ -207,18 +208,23 @@ static bool each_part(state *s, size_t t, int wanted, fill_sum *sum)
   const fill_watch watch = {advance, &s->progress};
   xfer_refit_tensor info;
   xfer_view views[2];
+  size_t of;
   int has = 0;
+  fill_job job = {&info,
+                  {0},
+                  {0},
+                  wanted == 1 ? tensor->src : tensor->dst,
+                  s->rank,
+                  &views[wanted - 1],
+                  s->options->device,
+                  &watch};
 
-  if (!refit_memory_view(&s->memory, t, &views[0], &views[1], &has) ||
-      !refit_memory_tensor(&s->memory, t, &info))
-    return false;
+  if (!refit_memory_view(&s->memory, t, &views[0], &views[1], &has)) return false;
   if ((has & wanted) == 0) return true;
-  const fill_job job = {&info,
-                        wanted == 1 ? tensor->src : tensor->dst,
-                        s->rank,
-                        &views[wanted - 1],
-                        s->options->device,
-                        &watch};
+  if (!fill_change_of(s->what->tensors, t, wanted == 1, &job.change, &of) ||
+      !refit_memory_tensor(&s->memory, of, &info))
+    return false;
+  if (job.change.block[0] > 0) fill_change_extent(s->what->tensors[of].src, job.extent);
   return sum == NULL ? fill_write(&job) : fill_check(&job, sum);
 }
 

@@ -134,8 +134,8 @@ def added(conversion):
 TYPES = {"u8": np.uint8}  # of elements that are no words of 4 bytes
 
 
-def filled(tensor, flat, names):
-    """The 4 bytes with which xfer_refit fills each element."""
+def filled(tensor, flat, names, converted):
+    """The 4 bytes with which xfer_refit fills each element; of a tensor that is converted an f32 of any value."""
     seeds = [0] * (len(names) + 1)
     for i, name in enumerate(names):
         seeds[i] = 14695981039346656037
@@ -145,7 +145,10 @@ def filled(tensor, flat, names):
         x = np.array(seeds, np.uint64)[tensor] + flat.astype(np.uint64) + np.uint64(0x9E3779B97F4A7C15)
         x = (x ^ (x >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
         x = (x ^ (x >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
-        return np.where(tensor < 0, 0, (x ^ (x >> np.uint64(31))).astype(np.uint32))
+        x ^= x >> np.uint64(31)
+        if converted:
+            x = (x & np.uint64(0x807FFFFF)) | (((x >> np.uint64(32)) % np.uint64(14) + np.uint64(120)) << np.uint64(23))
+        return np.where(tensor < 0, 0, x.astype(np.uint32))
 
 
 OF_OTHERS = ("visual.", "vision_tower.", "multi_modal_projector.", "mm_projector.")  # parts of a model that are no text
@@ -256,7 +259,10 @@ class Case:
             self.differ(rank, name, f"{len(wrong)} of {len(tensor)} elements differ, the first at {wrong[0]}")
             return
         if dump:
-            want = filled(tensor, flat, list(self.checkpoint.number)).astype(TYPES.get(line["dtype"], np.uint32))
+            want = filled(tensor, flat, list(self.checkpoint.number), "conversion" in line)
+            if "conversion" in line and self.serves:
+                want = (want.view(np.float32) + np.float32(added(line["conversion"]))).view(np.uint32)
+            want = want.astype(TYPES.get(line["dtype"], np.uint32))
             path = os.path.join(dump, f"{rank + self.serves}.{name}.bin")
             have = np.fromfile(path, want.dtype) if os.path.exists(path) else np.zeros(0, want.dtype)
             counts = tensor >= 0 if not self.serves else slice(None)  # xfer_refit fills a source's padding with anything
