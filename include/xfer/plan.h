@@ -152,7 +152,9 @@ typedef struct xfer_plan_options {
                                    xfer_comm_set_timeout(). */
   uint32_t lane;              /**< xfer_lane */
   uint32_t ranks_per_domain;  /**< Ranks r with equal r / ranks_per_domain are near each other;
-                                   sources in the same domain are preferred. 0: no domains. */
+                                   sources in the same domain are preferred, and what comes from
+                                   other domains for several ranks of one comes once: they share it
+                                   out and relay it to each other. 0: no domains. */
   uint32_t flags;             /**< OR of XFER_PLAN_*. */
   uint32_t reserved;          /**< Must be 0. */
 } xfer_plan_options;
@@ -368,11 +370,16 @@ typedef struct xfer_plan_report_data {
   uint64_t committed_version; /**< Of the last complete run; 0 also where there is none yet. */
   uint64_t torn;              /**< 1: a failed run left destinations half new. */
   uint64_t converted_tensors; /**< Tensors whose elements change on the way. */
+  uint64_t crossed_bytes;     /**< Of wire_bytes, received from ranks of other domains
+                                   (xfer_plan_options.ranks_per_domain), broadcasts aside; 0 where there
+                                   are no domains. */
+  uint64_t relayed_bytes; /**< Of wire_bytes, received from ranks of this domain that got them for
+                               all of it: without that they would have crossed to this rank too. */
 } xfer_plan_report_data;
 #define XFER_PLAN_REPORT_INIT                                                                      \
   {                                                                                                \
     sizeof(xfer_plan_report_data), 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0,  \
-        0                                                                                          \
+        0, 0, 0                                                                                    \
   }
 
 /** Fill `report`: the fields that its struct_size has. Local; may be called in any state. */
@@ -391,6 +398,9 @@ typedef struct xfer_move {
   uint64_t n_bytes;                 /**< Of the box. */
   int32_t n_dims;                   /**< Of the tensor. */
   int32_t broadcast;                /**< 1: carried by the broadcast lane. */
+  int32_t relayed;                  /**< 1: src_rank has it from another rank in the same run, so
+                                         src_local is a place in its destination part. */
+  int32_t reserved;                 /**< 0 */
 } xfer_move;
 
 /**
@@ -407,6 +417,7 @@ typedef struct xfer_traffic {
   uint64_t n_bytes;         /**< In all. */
   uint64_t n_moves;         /**< In as many boxes. */
   uint64_t broadcast_bytes; /**< Of n_bytes, carried by the broadcast lane. */
+  uint64_t relayed_bytes;   /**< Of n_bytes, what src_rank has from another rank in the same run. */
 } xfer_traffic;
 
 /**
@@ -415,7 +426,8 @@ typedef struct xfer_traffic {
  * @param context  The caller's.
  * @param rank     Who gets it.
  * @param report   Figures of the receiving half: tensors, classes, payload_bytes, in_bytes,
- *                 self_bytes, zero_bytes, wire_bytes, n_recv_peers, broadcast_tensors.
+ *                 self_bytes, zero_bytes, wire_bytes, n_recv_peers, broadcast_tensors,
+ *                 crossed_bytes, relayed_bytes.
  * @param from     [n] One for each rank that sends to it, itself among them; valid during the call.
  * @param n        Length of `from`.
  * @return 0 to go on; else this was the last call.

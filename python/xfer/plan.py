@@ -92,9 +92,10 @@ class PlanOptions(TypedDict, total=False):
 
     max_staging_bytes: upper bound on staging memory per rank. window_bytes: most bytes per peer and round.
     link_bytes_per_s, message_ns: for predicting. timeout_ms: deadline of every wait. lane: "auto", "direct", "packed"
-    or "broadcast". ranks_per_domain: ranks r with equal r // ranks_per_domain are near each other. verify: each run
-    ends with a digest of what sources and destinations hold, which wait() compares. staged: destinations are written
-    by wait(), once every rank has everything, so that a failed run leaves the old ones whole; takes as much memory.
+    or "broadcast". ranks_per_domain: ranks r with equal r // ranks_per_domain are near each other, and what several of
+    them want from elsewhere comes to them once, to be relayed among them. verify: each run ends with a digest of what
+    sources and destinations hold, which wait() compares. staged: destinations are written by wait(), once every rank
+    has everything, so that a failed run leaves the old ones whole; takes as much memory.
     """
 
     max_staging_bytes: int

@@ -113,6 +113,7 @@ typedef struct told {
 static bool tell(void *context, const xfi_plan *plan, const xfi_traffic_row *row)
 {
   const told *to = context;
+  const int64_t size = plan->options.ranks_per_domain;
   xfer_plan_report_data report = XFER_PLAN_REPORT_INIT;
 
   report.n_tensors = plan->n_tensors;
@@ -126,6 +127,13 @@ static bool tell(void *context, const xfi_plan *plan, const xfi_traffic_row *row
     if (row->from[i].src_rank != row->rank) continue;
     report.self_bytes = row->from[i].n_bytes;
     report.n_recv_peers--;
+  }
+  for (size_t i = 0; i < row->n; i++) {
+    const uint64_t not_broadcast = row->from[i].n_bytes - row->from[i].broadcast_bytes;
+
+    report.relayed_bytes += row->from[i].relayed_bytes;
+    if (size > 0 && row->from[i].src_rank / size != row->rank / size)
+      report.crossed_bytes += not_broadcast;
   }
   report.wire_bytes = report.in_bytes - report.self_bytes - report.zero_bytes;
   return to->fn(to->context, row->rank, &report, row->from, row->n) == 0;
@@ -322,30 +330,29 @@ done:
 xfer_status xfer_plan_move(const xfer_plan *plan, size_t i, xfer_move *move)
 {
   xfer_status st = XFER_OK;
-  const xfi_move_list *lists[3];
-  int l = 0;
+  xfi_listing lists[XFI_LISTINGS];
+  int n = 0;
+  size_t at = i;
 
   XFI_TRY(check_plan(plan));
   XFI_CHECK(move != NULL, XFER_ERR_ARG, "move: no place for it");
-  lists[0] = &plan->moves->selfs;
-  lists[1] = &plan->moves->recvs;
-  lists[2] = &plan->moves->sends;
-  for (size_t at = i; l < 3; at -= lists[l++]->n_moves) {
+  n = xfi_plan_listings(lists, plan->moves);
+  for (int l = 0; l < n; at -= lists[l++].list->n_moves) {
     const xfi_move *m;
     const xfi_class *cls;
     xfi_box box;
 
-    if (at >= lists[l]->n_moves) continue;
-    m = &lists[l]->moves[at];
+    if (at >= lists[l].list->n_moves) continue;
+    m = &lists[l].list->moves[at];
     cls = xfi_plan_class(plan->moves, m->tensor);
-    xfi_move_box(&box, cls, l == 2 ? &cls->sends : &cls->recvs, m);
     memset(move, 0, sizeof *move);
+    move->n_bytes = xfi_listing_box(&box, &lists[l], plan->moves, m);
     move->tensor = m->tensor;
-    move->src_rank = l == 2 ? plan->moves->rank : m->peer;
-    move->dst_rank = l == 2 ? m->peer : plan->moves->rank;
+    move->src_rank = lists[l].send ? plan->moves->rank : m->peer;
+    move->dst_rank = lists[l].send ? m->peer : plan->moves->rank;
     move->n_dims = cls->src->n_dims;
     move->broadcast = cls->broadcast;
-    move->n_bytes = (uint64_t)(xfi_box_elems(&box, move->n_dims) * cls->wire_bytes);
+    move->relayed = lists[l].of != plan->moves;
     for (int d = 0; d < move->n_dims; d++) {
       move->lo[d] = box.lo[d];
       move->hi[d] = box.lo[d] + box.length[d];

@@ -13,6 +13,9 @@
 /* A stripe is worth a message of its own from this size on; more than MAX_STRIPES gain nothing. */
 #define MIN_STRIPE_BYTES (INT64_C(1) << 20)
 #define MAX_STRIPES 8
+/* Ranks of a domain share a box that has as much for each; of a smaller one fewer take anything. */
+#define MIN_SHARE_BYTES (INT64_C(16) << 10)
+#define MAX_SHARES 256
 
 int64_t xfi_box_elems(const xfi_box *box, int n_dims)
 {
@@ -31,13 +34,19 @@ static int stripe_dim(const xfi_box *box, int n_dims, int n)
   return -1;
 }
 
-int xfi_stripe_count(const xfi_class *cls, const xfi_box *box, int n_replicas)
+int xfi_stripe_count(const xfi_class *cls, const xfi_box *box, int n_replicas, int n_sharers)
 {
-  int64_t n = xfi_box_elems(box, cls->src->n_dims) * cls->wire_bytes / MIN_STRIPE_BYTES;
+  const int64_t n_bytes = xfi_box_elems(box, cls->src->n_dims) * cls->wire_bytes;
+  int64_t n_shares = n_bytes / MIN_SHARE_BYTES;
+  int64_t n = n_bytes / MIN_STRIPE_BYTES;
 
   if (cls->broadcast) return 1;
   if (n > n_replicas) n = n_replicas;
   if (n > MAX_STRIPES) n = MAX_STRIPES;
+  if (n_shares > n_sharers) n_shares = n_sharers;
+  if (n_shares > MAX_SHARES) n_shares = MAX_SHARES;
+  if (n < 1) n = 1;
+  if (n_shares > 1) n = (n + n_shares - 1) / n_shares * n_shares; /* as many for each */
   return n > 1 && stripe_dim(box, cls->src->n_dims, (int)n) >= 0 ? (int)n : 1;
 }
 
@@ -86,21 +95,40 @@ uint64_t xfi_move_bytes(const xfi_class *cls, const xfi_flows *flows, const xfi_
   return (uint64_t)(elems * cls->wire_bytes);
 }
 
-/* The ranks of `domain` that hold the part take turns; -1: none does. */
-static int nearby_source(const xfi_plan *plan, const xfer_layout *src, uint32_t part, int domain,
-                         uint64_t turn)
+void xfi_domain_of(int *first, int *end, const xfi_plan *plan, int rank)
 {
   const int64_t size = plan->options.ranks_per_domain;
-  const int64_t first = domain * size;
-  const int64_t end = first + size < plan->n_ranks ? first + size : plan->n_ranks;
+  const int64_t begin = rank / size * size;
+
+  *first = (int)begin;
+  *end = (int)(begin + size < plan->n_ranks ? begin + size : plan->n_ranks);
+}
+
+int xfi_count_near(const xfi_plan *plan, const xfer_layout *src, uint32_t part, int rank)
+{
+  int first;
+  int end;
   int n = 0;
 
-  for (int64_t r = first; r < end; r++)
-    n += xfi_part_replica(src, part, (int)r) >= 0;
+  xfi_domain_of(&first, &end, plan, rank);
+  for (int r = first; r < end; r++)
+    n += xfi_part_replica(src, part, r) >= 0;
+  return n;
+}
+
+/* The ranks of a rank's domain that hold the part take turns; -1: none does. */
+static int nearby_source(const xfi_plan *plan, const xfer_layout *src, uint32_t part, int rank,
+                         uint64_t turn)
+{
+  int n = xfi_count_near(plan, src, part, rank);
+  int first;
+  int end;
+
   if (n == 0) return -1;
   n = (int)(turn % (uint64_t)n);
-  for (int64_t r = first; r < end; r++)
-    if (xfi_part_replica(src, part, (int)r) >= 0 && n-- == 0) return (int)r;
+  xfi_domain_of(&first, &end, plan, rank);
+  for (int r = first; r < end; r++)
+    if (xfi_part_replica(src, part, r) >= 0 && n-- == 0) return r;
   return -1;
 }
 
@@ -125,8 +153,7 @@ int xfi_choose_source(const xfi_plan *plan, const xfi_class *cls, const xfi_turn
 {
   if (xfi_part_replica(cls->src, turn->src_part, dst_rank) >= 0) return dst_rank;
   if (plan->options.ranks_per_domain > 0 && !cls->broadcast) {
-    const int domain = (int)((uint32_t)dst_rank / plan->options.ranks_per_domain);
-    const int rank = nearby_source(plan, cls->src, turn->src_part, domain,
+    const int rank = nearby_source(plan, cls->src, turn->src_part, dst_rank,
                                    number_of(cls, turn) + (uint64_t)turn->stripe);
 
     if (rank >= 0) return rank;

@@ -213,7 +213,7 @@ static xfer_status add_flow(xfi_flows *flows, const xfi_pieces *lists, const gro
 
   XFI_TRY(xfi_vec_reserve(&flows->at, &flows->capacity, flows->n + 1, sizeof *flows->at));
   flow = &flows->at[flows->n];
-  *flow = (xfi_flow){mine, my_replica, 0, flows->n_boxes, 0};
+  *flow = (xfi_flow){mine, my_replica, 0, flows->n_boxes, 0, {1, 0}};
   for (d = 0; d < n_dims; d++) {
     at[d] = groups[d].first;
     flow->part += (uint32_t)xfi_dim_position(other, d, lists[d].at[at[d]].part);
@@ -422,6 +422,11 @@ xfer_status xfi_class_fill_receives(xfi_class *cls, const xfi_plan *plan, xfi_sc
 
   XFI_TRY(measure_dst(cls, plan->rank));
   XFI_TRY(fill_flows(cls, plan, false, scratch));
+  for (size_t f = 0; f < cls->recvs.n; f++) {
+    xfi_flow *flow = &cls->recvs.at[f];
+
+    flow->sharers = xfi_find_sharers(plan, cls, flow->part, flow->mine, plan->rank);
+  }
 done:
   return st;
 }

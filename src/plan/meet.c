@@ -374,7 +374,7 @@ static xfer_status make_flows(xfi_flows *flows, xfi_scratch *s)
 
     if (i == 0 || x->src_part != s->order[i - 1]->src_part ||
         x->dst_part != s->order[i - 1]->dst_part)
-      flows->at[flows->n++] = (xfi_flow){x->mine, x->my_replica, x->part, i, 0};
+      flows->at[flows->n++] = (xfi_flow){x->mine, x->my_replica, x->part, i, 0, {1, 0}};
     flows->at[flows->n - 1].n++;
     flows->boxes[i] = x->box;
   }

@@ -2,9 +2,9 @@
  * Moves: the flows of each class, once per tensor, with the peer that each box comes from or goes
  * to.
  *
- * A receiver asks choose.c for the source of each stripe. A sender steps through the destination
- * replicas that can have chosen it: the choice adds the replica's number to a rotation and takes it
- * modulo the number of sources, so they lie n_sources apart.
+ * A receiver asks choose.c for the source of each stripe that it takes. A sender steps through the
+ * destination replicas that can have chosen it: the choice adds the replica's number to a rotation
+ * and takes it modulo the number of sources, so they lie n_sources apart.
  */
 #include "moves.h"
 
@@ -16,9 +16,24 @@
 #include "error.h"
 #include "vec.h"
 
-/* `peer_bytes`: what each rank's moves come to, by rank; NULL: not asked for. */
-static xfer_status add_move(xfi_move_list *list, xfi_move move, uint64_t *peer_bytes,
-                            uint64_t n_bytes)
+xfer_status xfi_peer_bytes_make(xfi_peer_bytes *bytes, int n_ranks)
+{
+  xfer_status st = XFER_OK;
+
+  bytes->sent = xfi_calloc((size_t)n_ranks, sizeof *bytes->sent);
+  bytes->received = xfi_calloc((size_t)n_ranks, sizeof *bytes->received);
+  XFI_CHECK(bytes->sent != NULL && bytes->received != NULL, XFER_ERR_NOMEM, "%d ranks", n_ranks);
+done:
+  return st;
+}
+
+void xfi_peer_bytes_free(xfi_peer_bytes *bytes)
+{
+  xfi_free(bytes->sent);
+  xfi_free(bytes->received);
+}
+
+xfer_status xfi_move_add(xfi_move_list *list, xfi_move move, uint64_t *peer_bytes, uint64_t n_bytes)
 {
   xfer_status st = XFER_OK;
 
@@ -29,16 +44,10 @@ done:
   return st;
 }
 
-/* What goes to and comes from each rank, [n_ranks] each, broadcasts left out. */
-typedef struct traffic {
-  uint64_t *sent;
-  uint64_t *received;
-} traffic;
-
 /* A box of a flow from this rank's source part, for one tensor. */
 typedef struct send_job {
   xfi_plan *plan;
-  const traffic *bytes;
+  const xfi_peer_bytes *bytes;
   const xfi_class *cls;
   uint32_t tensor;
   size_t box; /* in cls->sends */
@@ -46,49 +55,87 @@ typedef struct send_job {
   xfi_turn turn; /* its dst_replica varies */
 } send_job;
 
-/* Offer one stripe to one destination replica. */
-static xfer_status try_send(send_job *job, int replica)
+/* Offer one stripe to one destination rank, which is next in turn. */
+static xfer_status try_send(send_job *job, int peer)
 {
   xfi_plan *plan = job->plan;
   xfer_status st = XFER_OK;
   uint64_t n_bytes;
-  xfi_move move = {job->tensor, 0, (uint32_t)job->box, (uint16_t)job->turn.stripe,
+  xfi_move move = {job->tensor, peer, (uint32_t)job->box, (uint16_t)job->turn.stripe,
                    (uint16_t)job->turn.n_stripes};
 
-  job->turn.dst_replica = replica;
-  move.peer = xfi_part_rank(job->cls->dst, job->turn.dst_part, replica);
   if (move.peer == plan->rank) return XFER_OK; /* a self-copy, found on the receiving side */
   if (xfi_choose_source(plan, job->cls, &job->turn, move.peer) != plan->rank) return XFER_OK;
   n_bytes = xfi_move_bytes(job->cls, &job->cls->sends, &move);
   XFI_CHECK(xfi_add_fits(plan->out_bytes, n_bytes, &plan->out_bytes), XFER_ERR_OVERFLOW,
             "the bytes that rank %d sends do not fit in 64 bits", plan->rank);
-  XFI_TRY(add_move(&plan->sends, move, job->cls->broadcast ? NULL : job->bytes->sent, n_bytes));
+  XFI_TRY(xfi_move_add(&plan->sends, move, job->cls->broadcast ? NULL : job->bytes->sent, n_bytes));
 done:
   return st;
 }
 
-/* Every destination replica that can have chosen this rank for a stripe. */
+/* Every destination replica that can have chosen this rank for a stripe: without domains. */
 static xfer_status send_stripe(send_job *job)
 {
   const xfi_class *cls = job->cls;
-  const bool rotates = !cls->broadcast && job->plan->options.ranks_per_domain == 0;
-  const int step = rotates ? xfi_part_n_replicas(cls->src, job->turn.src_part) : 1;
+  const int step = cls->broadcast ? 1 : xfi_part_n_replicas(cls->src, job->turn.src_part);
   const int n_replicas = xfi_part_n_replicas(cls->dst, job->turn.dst_part);
   xfer_status st = XFER_OK;
   int first = 0;
 
-  if (rotates) {
+  if (!cls->broadcast) {
     job->turn.dst_replica = 0;
     first = job->my_replica - xfi_choose_replica(cls, &job->turn);
     if (first < 0) first += step;
   }
-  for (int r = first; r < n_replicas; r += step)
-    XFI_TRY(try_send(job, r));
+  for (int r = first; r < n_replicas; r += step) {
+    job->turn.dst_replica = r;
+    XFI_TRY(try_send(job, xfi_part_rank(cls->dst, job->turn.dst_part, r)));
+  }
 done:
   return st;
 }
 
-static xfer_status send_tensor(xfi_plan *plan, uint32_t tensor, const traffic *bytes)
+/* All stripes of a box to a destination replica, that the ranks of its domain do not share out
+ * otherwise. */
+static xfer_status send_to_domain(send_job *job, int replica)
+{
+  const xfi_class *cls = job->cls;
+  const int rank = xfi_part_rank(cls->dst, job->turn.dst_part, replica);
+  const xfi_sharers sharers =
+      xfi_find_sharers(job->plan, cls, job->turn.src_part, job->turn.dst_part, rank);
+  xfer_status st = XFER_OK;
+
+  job->turn.dst_replica = xfi_turn_replica(job->plan, sharers, rank, replica);
+  job->turn.n_stripes =
+      xfi_stripe_count(cls, &cls->sends.boxes[job->box],
+                       xfi_part_n_replicas(cls->src, job->turn.src_part), sharers.n);
+  for (job->turn.stripe = 0; job->turn.stripe < job->turn.n_stripes; job->turn.stripe++)
+    if (xfi_taker(cls, &job->turn, sharers.n) == sharers.index) XFI_TRY(try_send(job, rank));
+done:
+  return st;
+}
+
+static xfer_status send_box(send_job *job)
+{
+  const xfi_class *cls = job->cls;
+  const int n_replicas = xfi_part_n_replicas(cls->dst, job->turn.dst_part);
+  xfer_status st = XFER_OK;
+
+  if (job->plan->options.ranks_per_domain > 0 && !cls->broadcast) {
+    for (int r = 0; r < n_replicas; r++)
+      XFI_TRY(send_to_domain(job, r));
+    return XFER_OK;
+  }
+  job->turn.n_stripes = xfi_stripe_count(cls, &cls->sends.boxes[job->box],
+                                         xfi_part_n_replicas(cls->src, job->turn.src_part), 1);
+  for (; job->turn.stripe < job->turn.n_stripes; job->turn.stripe++)
+    XFI_TRY(send_stripe(job));
+done:
+  return st;
+}
+
+static xfer_status send_tensor(xfi_plan *plan, uint32_t tensor, const xfi_peer_bytes *bytes)
 {
   const xfi_class *cls = xfi_plan_class(plan, tensor);
   send_job job = {.plan = plan, .bytes = bytes, .cls = cls, .tensor = tensor};
@@ -99,14 +146,9 @@ static xfer_status send_tensor(xfi_plan *plan, uint32_t tensor, const traffic *b
 
     job.my_replica = flow->my_replica;
     for (size_t b = 0; b < flow->n; b++) {
-      const xfi_box *box = &cls->sends.boxes[flow->first + b];
-      const int n_replicas = xfi_part_n_replicas(cls->src, flow->mine);
-
       job.box = flow->first + b;
       job.turn = (xfi_turn){plan->tensors[tensor].ordinal, b, 0, 1, flow->mine, flow->part, 0};
-      job.turn.n_stripes = xfi_stripe_count(cls, box, n_replicas);
-      for (; job.turn.stripe < job.turn.n_stripes; job.turn.stripe++)
-        XFI_TRY(send_stripe(&job));
+      XFI_TRY(send_box(&job));
     }
   }
 done:
@@ -114,7 +156,7 @@ done:
 }
 
 static xfer_status receive_box(xfi_plan *plan, uint32_t tensor, const xfi_flow *flow,
-                               size_t box_in_flow, const traffic *bytes)
+                               size_t box_in_flow, const xfi_peer_bytes *bytes)
 {
   const xfi_class *cls = xfi_plan_class(plan, tensor);
   xfer_status st = XFER_OK;
@@ -125,22 +167,24 @@ static xfer_status receive_box(xfi_plan *plan, uint32_t tensor, const xfi_flow *
   if (xfi_part_replica(cls->src, flow->part, plan->rank) >= 0) {
     move.peer = plan->rank;
     plan->self_bytes += xfi_move_bytes(cls, &cls->recvs, &move);
-    return add_move(&plan->selfs, move, NULL, 0);
+    return xfi_move_add(&plan->selfs, move, NULL, 0);
   }
-  turn.n_stripes =
-      xfi_stripe_count(cls, &cls->recvs.boxes[move.box], xfi_part_n_replicas(cls->src, flow->part));
+  turn.n_stripes = xfi_stripe_count(cls, &cls->recvs.boxes[move.box],
+                                    xfi_part_n_replicas(cls->src, flow->part), flow->sharers.n);
+  turn.dst_replica = xfi_turn_replica(plan, flow->sharers, plan->rank, flow->my_replica);
   move.n_stripes = (uint16_t)turn.n_stripes;
   for (; turn.stripe < turn.n_stripes; turn.stripe++) {
+    if (xfi_taker(cls, &turn, flow->sharers.n) != flow->sharers.index) continue;
     move.stripe = (uint16_t)turn.stripe;
     move.peer = xfi_choose_source(plan, cls, &turn, plan->rank);
-    XFI_TRY(add_move(&plan->recvs, move, cls->broadcast ? NULL : bytes->received,
-                     xfi_move_bytes(cls, &cls->recvs, &move)));
+    XFI_TRY(xfi_move_add(&plan->recvs, move, cls->broadcast ? NULL : bytes->received,
+                         xfi_move_bytes(cls, &cls->recvs, &move)));
   }
 done:
   return st;
 }
 
-static xfer_status receive_tensor(xfi_plan *plan, uint32_t tensor, const traffic *bytes)
+static xfer_status receive_tensor(xfi_plan *plan, uint32_t tensor, const xfi_peer_bytes *bytes)
 {
   const xfi_class *cls = xfi_plan_class(plan, tensor);
   xfer_status st = XFER_OK;
@@ -156,9 +200,7 @@ done:
   return st;
 }
 
-/* Sort moves by peer, keeping the order within one, and list the peers. */
-static xfer_status group_by_peer(const xfi_plan *plan, xfi_move_list *list,
-                                 const uint64_t *peer_bytes)
+xfer_status xfi_moves_group(const xfi_plan *plan, xfi_move_list *list, const uint64_t *peer_bytes)
 {
   xfer_status st = XFER_OK;
   xfi_move *sorted = xfi_calloc(list->n_moves, sizeof *sorted);
@@ -206,23 +248,21 @@ done:
 
 xfer_status xfi_moves_fill(xfi_plan *plan)
 {
-  const size_t n_ranks = (size_t)plan->n_ranks;
   xfer_status st = XFER_OK;
   xfi_scratch scratch = {0};
-  const traffic bytes = {xfi_calloc(n_ranks, sizeof *bytes.sent),
-                         xfi_calloc(n_ranks, sizeof *bytes.received)};
+  xfi_peer_bytes bytes = {NULL, NULL};
 
-  XFI_CHECK(bytes.sent != NULL && bytes.received != NULL, XFER_ERR_NOMEM, "%zu ranks", n_ranks);
+  XFI_TRY(xfi_peer_bytes_make(&bytes, plan->n_ranks));
   for (size_t i = 0; i < plan->n_tensors; i++) {
     XFI_TRY(fill_class(plan, plan->order[i], &scratch));
     XFI_TRY(send_tensor(plan, plan->order[i], &bytes));
     XFI_TRY(receive_tensor(plan, plan->order[i], &bytes));
   }
-  XFI_TRY(group_by_peer(plan, &plan->sends, bytes.sent));
-  XFI_TRY(group_by_peer(plan, &plan->recvs, bytes.received));
+  XFI_TRY(xfi_moves_group(plan, &plan->sends, bytes.sent));
+  XFI_TRY(xfi_moves_group(plan, &plan->recvs, bytes.received));
+  XFI_TRY(xfi_relay_fill(plan));
 done:
-  xfi_free(bytes.sent);
-  xfi_free(bytes.received);
+  xfi_peer_bytes_free(&bytes);
   xfi_scratch_free(&scratch);
   return st;
 }

@@ -134,8 +134,7 @@ static void set_ordinals(xfi_plan *plan)
     plan->tensors[t].ordinal += xfi_plan_class(plan, t)->first_ordinal;
 }
 
-/* Largest elements first, so that packed streams never misalign one. */
-static xfer_status set_order(xfi_plan *plan, const uint32_t *given)
+xfer_status xfi_plan_set_order(xfi_plan *plan, const uint32_t *given)
 {
   xfer_status st = XFER_OK;
   size_t n = 0;
@@ -166,7 +165,7 @@ xfer_status xfi_plan_classify(xfi_plan **plan, int n_ranks, int rank, const xfer
   p->n_tensors = n_tensors;
   XFI_TRY(add_tensors(p, tensors));
   set_ordinals(p);
-  XFI_TRY(set_order(p, options->order));
+  XFI_TRY(xfi_plan_set_order(p, options->order));
   p->options.order = NULL;
   for (size_t c = 0; c < p->n_classes; c++)
     XFI_TRY(check_class(p, &p->classes[c]));
@@ -203,6 +202,8 @@ static void free_list(xfi_move_list *list)
 void xfi_plan_destroy(xfi_plan *plan)
 {
   if (plan == NULL) return;
+  if (plan->relay != NULL) plan->relay->tensors = NULL; /* they are the plan's */
+  xfi_plan_destroy(plan->relay);
   for (size_t t = 0; plan->tensors != NULL && t < plan->n_tensors; t++) {
     xfi_free(plan->tensors[t].name);
     xfi_layout_destroy(plan->tensors[t].src);

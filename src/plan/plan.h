@@ -30,6 +30,13 @@ typedef struct xfi_box {
                     xfi_move_box() knows the rank */
 } xfi_box;
 
+/* Ranks of one domain that hold the same destination part, and none of which has the source part
+ * that it comes from: it comes to them once (relay.c). */
+typedef struct xfi_sharers {
+  int n;     /* 1 or less: it is not shared */
+  int index; /* of the rank that is looked at, among them by rank */
+} xfi_sharers;
+
 /* What a part of this rank's exchanges with one part of the other side: boxes[first .. first + n),
  * ascending in `lo`. */
 typedef struct xfi_flow {
@@ -38,6 +45,7 @@ typedef struct xfi_flow {
   uint32_t part;  /* of the other side */
   size_t first;
   size_t n;
+  xfi_sharers sharers; /* of receives */
 } xfi_flow;
 
 typedef struct xfi_flows {
@@ -122,8 +130,9 @@ typedef struct xfi_plan {
   uint64_t self_bytes;
   uint64_t zero_bytes;
   uint64_t out_bytes;
-  size_t n_broadcast; /* tensors that take the broadcast lane */
-  size_t n_converted; /* tensors with a conversion */
+  size_t n_broadcast;     /* tensors that take the broadcast lane */
+  size_t n_converted;     /* tensors with a conversion */
+  struct xfi_plan *relay; /* see relay.c; NULL: no domains */
 } xfi_plan;
 
 /* tensors: both layouts known. Copied. */
@@ -133,6 +142,10 @@ xfer_status xfi_plan_create(xfi_plan **plan, int n_ranks, int rank, const xfer_t
 xfer_status xfi_plan_classify(xfi_plan **plan, int n_ranks, int rank, const xfer_tensor *tensors,
                               size_t n_tensors, const xfi_plan_options *options);
 void xfi_plan_destroy(xfi_plan *plan);
+
+/* Sets plan->order: largest elements first, so that packed streams never misalign one; or as
+ * given. */
+xfer_status xfi_plan_set_order(xfi_plan *plan, const uint32_t *given);
 
 static inline const xfi_class *xfi_plan_class(const xfi_plan *plan, size_t tensor)
 {
@@ -173,8 +186,8 @@ void xfi_flows_free(xfi_flows *flows);
 
 /* ---- who sends what to whom (choose.c) ---- */
 
-/* How many stripes a box is cut into, one of n_replicas sources each. */
-int xfi_stripe_count(const xfi_class *cls, const xfi_box *box, int n_replicas);
+/* How many stripes a box is cut into, one of n_replicas sources and to one of n_sharers each. */
+int xfi_stripe_count(const xfi_class *cls, const xfi_box *box, int n_replicas, int n_sharers);
 
 /* A stripe of a box of a flow, for one tensor and destination. */
 typedef struct xfi_turn {
@@ -190,9 +203,29 @@ typedef struct xfi_turn {
 /* The replica of the source part whose turn it is. */
 int xfi_choose_replica(const xfi_class *cls, const xfi_turn *turn);
 
+/* The ranks of a rank's domain: [*first, *end). Where there are domains. */
+void xfi_domain_of(int *first, int *end, const xfi_plan *plan, int rank);
+/* How many of them hold a source part. */
+int xfi_count_near(const xfi_plan *plan, const xfer_layout *src, uint32_t part, int rank);
+
 /* The rank that sends to dst_rank. */
 int xfi_choose_source(const xfi_plan *plan, const xfi_class *cls, const xfi_turn *turn,
                       int dst_rank);
+
+/* ---- once per domain (relay.c) ---- */
+
+/* Those that share with `rank` what comes from the source part to its destination part. */
+xfi_sharers xfi_find_sharers(const xfi_plan *plan, const xfi_class *cls, uint32_t src_part,
+                             uint32_t dst_part, int rank);
+/* What stands for a rank's replica in turns of what it shares: its domain, as all that share have
+ * the same sources. */
+int xfi_turn_replica(const xfi_plan *plan, xfi_sharers sharers, int rank, int replica);
+/* The index of the one that takes a stripe. */
+int xfi_taker(const xfi_class *cls, const xfi_turn *turn, int n_sharers);
+/* The rank with that index among those that share with `rank`. */
+int xfi_sharer(const xfi_plan *plan, const xfi_class *cls, uint32_t dst_part, int rank, int index);
+/* Make plan->relay of a plan with all its moves. */
+xfer_status xfi_relay_fill(xfi_plan *plan);
 
 /* ---- conversions (conversion.c) ---- */
 
@@ -232,8 +265,22 @@ void xfi_conversion_format(char *text, size_t n, xfer_conversion c);
 
 /* ---- as text (print.c) ---- */
 
-/* How data travels to or from sends.peers[peer] or recvs.peers[peer]; NULL: that is not settled. */
-typedef const char *(*xfi_way_fn)(const void *context, bool send, size_t peer);
+/* The lists of a plan's moves, in the order in which they are told. */
+typedef struct xfi_listing {
+  const xfi_move_list *list;
+  const xfi_plan *of; /* the plan or its relay */
+  bool send;
+} xfi_listing;
+enum { XFI_LISTINGS = 5 };
+/* How many there are. */
+int xfi_plan_listings(xfi_listing lists[XFI_LISTINGS], const xfi_plan *plan);
+/* A move of one of them, and its bytes as they are counted. */
+uint64_t xfi_listing_box(xfi_box *box, const xfi_listing *from, const xfi_plan *plan,
+                         const xfi_move *move);
+
+/* How data travels to or from sends.peers[peer] or recvs.peers[peer] of a plan or of its relay;
+ * NULL: that is not settled. */
+typedef const char *(*xfi_way_fn)(const void *context, bool relay, bool send, size_t peer);
 
 xfer_status xfi_plan_print(const xfi_plan *plan, const xfer_plan_report_data *report,
                            xfi_way_fn way, const void *context, char **text, bool json);

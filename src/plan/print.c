@@ -27,7 +27,7 @@ static const figure figures[] = {
     FIGURE(direct_bytes),      FIGURE(packed_bytes),      FIGURE(n_rounds),
     FIGURE(staging_bytes),     FIGURE(window_bytes),      FIGURE(bound_bytes),
     FIGURE(predicted_ns),      FIGURE(committed_version), FIGURE(torn),
-    FIGURE(converted_tensors),
+    FIGURE(converted_tensors), FIGURE(crossed_bytes),     FIGURE(relayed_bytes),
 };
 enum { N_FIGURES = sizeof figures / sizeof *figures };
 
@@ -44,15 +44,39 @@ static void print_ints(xfi_text *text, const int64_t *at, int n)
   xfi_text_printf(text, "]");
 }
 
-static void json_move(xfi_text *text, const xfi_plan *plan, const xfi_move *move, bool send)
+int xfi_plan_listings(xfi_listing lists[XFI_LISTINGS], const xfi_plan *plan)
+{
+  const xfi_plan *relay = plan->relay;
+
+  lists[0] = (xfi_listing){&plan->selfs, plan, false};
+  lists[1] = (xfi_listing){&plan->recvs, plan, false};
+  lists[2] = (xfi_listing){&plan->sends, plan, true};
+  if (relay == NULL) return 3;
+  lists[3] = (xfi_listing){&relay->recvs, relay, false};
+  lists[4] = (xfi_listing){&relay->sends, relay, true};
+  return XFI_LISTINGS;
+}
+
+uint64_t xfi_listing_box(xfi_box *box, const xfi_listing *from, const xfi_plan *plan,
+                         const xfi_move *move)
+{
+  const xfi_class *cls = xfi_plan_class(from->of, move->tensor);
+
+  xfi_move_box(box, cls, from->send ? &cls->sends : &cls->recvs, move);
+  return (uint64_t)(xfi_box_elems(box, cls->dst->n_dims) *
+                    xfi_plan_class(plan, move->tensor)->wire_bytes);
+}
+
+static void json_move(xfi_text *text, const xfi_plan *plan, const xfi_listing *from,
+                      const xfi_move *move)
 {
   const xfi_class *cls = xfi_plan_class(plan, move->tensor);
   const int n_dims = cls->src->n_dims;
   xfi_box box;
 
-  xfi_move_box(&box, cls, send ? &cls->sends : &cls->recvs, move);
+  (void)xfi_listing_box(&box, from, plan, move);
   xfi_text_printf(text, "{\"tensor\":%u,\"src\":%d,\"dst\":%d,\"lo\":", move->tensor,
-                  send ? plan->rank : move->peer, send ? move->peer : plan->rank);
+                  from->send ? plan->rank : move->peer, from->send ? move->peer : plan->rank);
   print_ints(text, box.lo, n_dims);
   xfi_text_printf(text, ",\"length\":");
   print_ints(text, box.length, n_dims);
@@ -60,19 +84,21 @@ static void json_move(xfi_text *text, const xfi_plan *plan, const xfi_move *move
   print_ints(text, box.src_local, n_dims);
   xfi_text_printf(text, ",\"dst_local\":");
   print_ints(text, box.dst_local, n_dims);
-  xfi_text_printf(text, ",\"broadcast\":%s}", cls->broadcast ? "true" : "false");
+  xfi_text_printf(text, ",\"broadcast\":%s%s}", cls->broadcast ? "true" : "false",
+                  from->of != plan ? ",\"relayed\":true" : "");
 }
 
 static void json_moves(xfi_text *text, const xfi_plan *plan)
 {
-  const xfi_move_list *lists[3] = {&plan->selfs, &plan->recvs, &plan->sends};
+  xfi_listing lists[XFI_LISTINGS];
+  const int n = xfi_plan_listings(lists, plan);
   const char *comma = "";
 
   xfi_text_printf(text, ",\n\"moves\":[");
-  for (int l = 0; l < 3; l++)
-    for (size_t i = 0; i < lists[l]->n_moves; i++, comma = ",") {
+  for (int l = 0; l < n; l++)
+    for (size_t i = 0; i < lists[l].list->n_moves; i++, comma = ",") {
       xfi_text_printf(text, "%s\n", comma);
-      json_move(text, plan, &lists[l]->moves[i], l == 2);
+      json_move(text, plan, &lists[l], &lists[l].list->moves[i]);
     }
   xfi_text_printf(text, "]");
 }
@@ -112,40 +138,41 @@ typedef struct ways {
   const void *context;
 } ways;
 
-static void json_peers(xfi_text *text, const xfi_plan *plan, const ways *w)
+static void json_peer(xfi_text *text, const xfi_peer *peer, bool send, bool relay, const char *way)
 {
-  const char *comma = "";
-
-  xfi_text_printf(text, ",\n\"peers\":[");
-  for (int send = 0; send < 2; send++) {
-    const xfi_move_list *list = send ? &plan->sends : &plan->recvs;
-
-    for (size_t p = 0; p < list->n_peers; p++, comma = ",") {
-      const char *way = w->of(w->context, send != 0, p);
-
-      xfi_text_printf(text, "%s\n{\"%s\":%d,\"bytes\":%" PRIu64 ",\"way\":", comma,
-                      send ? "to" : "from", list->peers[p].rank, list->peers[p].n_bytes);
-      if (way == NULL)
-        xfi_text_printf(text, "null}");
-      else
-        xfi_text_json(text, way);
-      if (way != NULL) xfi_text_printf(text, "}");
-    }
-  }
-  xfi_text_printf(text, "]");
+  xfi_text_printf(text, "\n{\"%s\":%d,\"bytes\":%" PRIu64 ",%s\"way\":", send ? "to" : "from",
+                  peer->rank, peer->n_bytes, relay ? "\"relayed\":true," : "");
+  if (way == NULL)
+    xfi_text_printf(text, "null");
+  else
+    xfi_text_json(text, way);
+  xfi_text_printf(text, "}");
 }
 
-static void people_peers(xfi_text *text, const xfi_plan *plan, const ways *w, bool send)
+static void people_peer(xfi_text *text, const xfi_peer *peer, bool send, bool relay,
+                        const char *way)
 {
-  const xfi_move_list *list = send ? &plan->sends : &plan->recvs;
+  xfi_text_printf(text, "  %s rank %s%-6d %10zu moves %16" PRIu64 " bytes%s%s%s\n",
+                  send ? "to" : "from", send ? "  " : "", peer->rank, peer->n, peer->n_bytes,
+                  relay ? ", relayed" : "", way == NULL ? "" : ", ", way == NULL ? "" : way);
+}
 
-  for (size_t p = 0; p < list->n_peers; p++) {
-    const char *way = w->of(w->context, send, p);
+/* Those of the plan, then those of its relay. */
+static void print_peers(xfi_text *text, const xfi_plan *plan, const ways *w, bool json)
+{
+  xfi_listing lists[XFI_LISTINGS];
+  const int n = xfi_plan_listings(lists, plan);
+  const char *comma = "";
 
-    xfi_text_printf(text, "  %s rank %s%-6d %10zu moves %16" PRIu64 " bytes%s%s\n",
-                    send ? "to" : "from", send ? "  " : "", list->peers[p].rank, list->peers[p].n,
-                    list->peers[p].n_bytes, way == NULL ? "" : ", ", way == NULL ? "" : way);
-  }
+  for (int l = 1; l < n; l++)
+    for (size_t p = 0; p < lists[l].list->n_peers; p++, comma = ",") {
+      const xfi_peer *peer = &lists[l].list->peers[p];
+      const bool relay = lists[l].of != plan;
+      const char *way = w->of(w->context, relay, lists[l].send, p);
+
+      if (json) xfi_text_printf(text, "%s", comma);
+      (json ? json_peer : people_peer)(text, peer, lists[l].send, relay, way);
+    }
 }
 
 static void people_summary(xfi_text *text, const xfi_plan *plan,
@@ -154,8 +181,7 @@ static void people_summary(xfi_text *text, const xfi_plan *plan,
   xfi_text_printf(text, "plan of rank %d of %d\n", plan->rank, plan->n_ranks);
   for (int i = 0; i < N_FIGURES; i++)
     xfi_text_printf(text, "  %-18s %" PRIu64 "\n", figures[i].name, figure_value(report, i));
-  people_peers(text, plan, w, false);
-  people_peers(text, plan, w, true);
+  print_peers(text, plan, w, false);
 }
 
 xfer_status xfi_plan_print(const xfi_plan *plan, const xfer_plan_report_data *report,
@@ -169,7 +195,9 @@ xfer_status xfi_plan_print(const xfi_plan *plan, const xfer_plan_report_data *re
     xfi_text_printf(&out, "{\"rank\":%d,\"n_ranks\":%d", plan->rank, plan->n_ranks);
     for (int i = 0; i < N_FIGURES; i++)
       xfi_text_printf(&out, ",\n\"%s\":%" PRIu64, figures[i].name, figure_value(report, i));
-    json_peers(&out, plan, &w);
+    xfi_text_printf(&out, ",\n\"peers\":[");
+    print_peers(&out, plan, &w, true);
+    xfi_text_printf(&out, "]");
     json_tensors(&out, plan);
     json_moves(&out, plan);
     xfi_text_printf(&out, "}\n");

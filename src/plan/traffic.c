@@ -5,8 +5,8 @@
  * replica, changes is who sends: it is added to the turn of the source (choose.c). So a class and a
  * part have one *intake*, found once; a rank's own is that with the turns shifted. Tensors of a
  * class differ in their ordinals alone, which follow each other: turns repeat after as many as
- * there are sources, and are counted rather than listed. The cost is that of the pairs of ranks
- * that exchange something, class by class, whatever the number of tensors.
+ * there are sources, and ranks that share, and are counted rather than listed. The cost is that of
+ * the pairs of ranks that exchange something, class by class, whatever the number of tensors.
  */
 #include "traffic.h"
 
@@ -98,7 +98,7 @@ static xfer_status add_stream(survey *s, intake *in, const xfi_class *cls, const
   for (size_t b = 0; b < flow->n; b++) {
     const xfi_box *box = &cls->recvs.boxes[flow->first + b];
     xfi_move move = {0, 0, (uint32_t)(flow->first + b), 0, 1};
-    xfi_turn turn = {0, b, 0, xfi_stripe_count(cls, box, n_replicas), flow->part, flow->mine, 0};
+    xfi_turn turn = {0, b, 0, xfi_stripe_count(cls, box, n_replicas, 1), flow->part, flow->mine, 0};
 
     made.n_moves += (uint32_t)cls->n_tensors;
     made.n_bytes += cls->n_tensors * xfi_move_bytes(cls, &cls->recvs, &move);
@@ -173,7 +173,7 @@ done:
 /* ---- a rank's row ---- */
 
 static xfer_status add(survey *s, int src_rank, const xfi_class *cls, uint64_t n_bytes,
-                       uint64_t n_moves)
+                       uint64_t n_moves, bool is_relayed)
 {
   xfer_status st = XFER_OK;
   xfi_traffic_row *row = &s->row;
@@ -188,17 +188,57 @@ static xfer_status add(survey *s, int src_rank, const xfi_class *cls, uint64_t n
   from->n_bytes += n_bytes;
   from->n_moves += n_moves;
   if (cls->broadcast) from->broadcast_bytes += n_bytes;
+  if (is_relayed) from->relayed_bytes += n_bytes;
 done:
   return st;
+}
+
+/* One stripe of so many tensors, from whom it comes: who takes it for the domain has it from its
+ * source. */
+static xfer_status add_turn(survey *s, const xfi_class *cls, const xfi_flow *flow,
+                            const xfi_turn *turn, const xfi_move *move, uint64_t times)
+{
+  const xfi_plan *plan = s->plan;
+  const int taker = xfi_taker(cls, turn, flow->sharers.n);
+  const uint64_t n_bytes = times * xfi_move_bytes(cls, &cls->recvs, move);
+
+  if (taker == flow->sharers.index)
+    return add(s, xfi_choose_source(plan, cls, turn, plan->rank), cls, n_bytes, times, false);
+  return add(s, xfi_sharer(plan, cls, flow->mine, plan->rank, taker), cls, n_bytes, times, true);
+}
+
+static size_t common_multiple(size_t a, size_t b)
+{
+  size_t x = a;
+  size_t y = b;
+
+  while (y != 0) {
+    const size_t rest = x % y;
+
+    x = y;
+    y = rest;
+  }
+  return a / x * b;
+}
+
+/* After so many tensors of a class everything comes from the same ranks again. */
+static size_t period_of(const xfi_plan *plan, const xfi_class *cls, const xfi_flow *flow)
+{
+  const int n_near = xfi_count_near(plan, cls->src, flow->part, plan->rank);
+  const int n_sources = n_near > 0 ? n_near : xfi_part_n_replicas(cls->src, flow->part);
+
+  return common_multiple((size_t)n_sources, flow->sharers.n > 1 ? (size_t)flow->sharers.n : 1);
 }
 
 /* Sources near the destination come first: turn by turn, as the plan itself does. */
 static xfer_status add_by_turns(survey *s, const xfi_class *cls, const xfi_flow *flow)
 {
   const int n_replicas = xfi_part_n_replicas(cls->src, flow->part);
+  const size_t period = period_of(s->plan, cls, flow);
+  const size_t n = period < cls->n_tensors ? period : cls->n_tensors;
   xfer_status st = XFER_OK;
 
-  for (size_t i = 0; i < cls->n_tensors * flow->n; i++) {
+  for (size_t i = 0; i < n * flow->n; i++) {
     const size_t b = i % flow->n;
     xfi_move move = {0, 0, (uint32_t)(flow->first + b), 0, 1};
     xfi_turn turn = {cls->first_ordinal + (uint32_t)(i / flow->n),
@@ -209,12 +249,14 @@ static xfer_status add_by_turns(survey *s, const xfi_class *cls, const xfi_flow 
                      flow->mine,
                      flow->my_replica};
 
-    turn.n_stripes = xfi_stripe_count(cls, &cls->recvs.boxes[move.box], n_replicas);
+    turn.n_stripes =
+        xfi_stripe_count(cls, &cls->recvs.boxes[move.box], n_replicas, flow->sharers.n);
+    turn.dst_replica = xfi_turn_replica(s->plan, flow->sharers, s->plan->rank, flow->my_replica);
     move.n_stripes = (uint16_t)turn.n_stripes;
     for (; turn.stripe < turn.n_stripes; turn.stripe++) {
       move.stripe = (uint16_t)turn.stripe;
-      XFI_TRY(add(s, xfi_choose_source(s->plan, cls, &turn, s->plan->rank), cls,
-                  xfi_move_bytes(cls, &cls->recvs, &move), 1));
+      XFI_TRY(add_turn(s, cls, flow, &turn, &move,
+                       (cls->n_tensors - i / flow->n + period - 1) / period));
     }
   }
 done:
@@ -229,13 +271,13 @@ static xfer_status add_stream_to_row(survey *s, const xfi_class *cls, const inta
   xfer_status st = XFER_OK;
 
   if (xfi_part_replica(cls->src, from->part, s->row.rank) >= 0)
-    return add(s, s->row.rank, cls, from->n_bytes, from->n_moves);
+    return add(s, s->row.rank, cls, from->n_bytes, from->n_moves, false);
   for (size_t i = 0; i < from->n; i++) {
     const share *one = &in->shares[from->first + i];
     const int replica = one->replica + shift;
 
     XFI_TRY(add(s, xfi_part_rank(cls->src, from->part, replica < n ? replica : replica - n), cls,
-                one->n_bytes, one->n_moves));
+                one->n_bytes, one->n_moves, false));
   }
 done:
   return st;

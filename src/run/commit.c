@@ -14,6 +14,7 @@
 /* All that commit made. What a run that nobody waited for may still do is waited for. */
 void xfi_run_drop_lanes(xfer_plan *plan)
 {
+  if (plan->relay != NULL) xfi_run_drop_lanes(plan->relay);
   if (plan->n_begun > 0)
     (void)plan->device->ops->event_sync(plan->device, plan->finished, xfi_run_deadline(plan));
   if (plan->local != NULL) plan->device->ops->batch_destroy(plan->device, plan->local);
@@ -83,6 +84,20 @@ static xfer_status note_view(xfer_plan *plan, size_t *capacity, size_t t, const 
   return st;
 }
 
+/* A relay's are its plan's. */
+static xfer_status copy_allocations(xfer_plan *plan, const xfer_plan *from)
+{
+  const size_t n = from->n_allocations;
+  xfer_status st = XFER_OK;
+
+  plan->allocations = xfi_calloc(n, sizeof *plan->allocations);
+  XFI_CHECK(plan->allocations != NULL, XFER_ERR_NOMEM, "%zu allocations", n);
+  if (n > 0) memcpy(plan->allocations, from->allocations, n * sizeof *plan->allocations);
+  plan->n_allocations = n;
+done:
+  return st;
+}
+
 /* Which allocations bound memory lies in, each once, for run to look at again. Also finds memory
  * that copies cannot use. */
 static xfer_status note_allocations(xfer_plan *plan)
@@ -91,6 +106,7 @@ static xfer_status note_allocations(xfer_plan *plan)
   size_t capacity = 0;
   size_t n = 0; /* the last one kept */
 
+  if (plan->main != NULL) return copy_allocations(plan, plan->main);
   for (size_t t = 0; t < plan->moves->n_tensors; t++) {
     if (plan->bindings[t] == NULL) continue;
     XFI_TRY(note_view(plan, &capacity, t, xfi_run_src(plan, t)));
@@ -234,7 +250,8 @@ static work find_work(xfer_plan *plan)
 {
   /* Bound anew at the same addresses, which another allocation may have by now; or without slots.
    */
-  if (xfi_run_find_changed(plan) != NULL || xfi_staging_is_lost(plan)) {
+  if (xfi_run_find_changed(plan) != NULL || xfi_staging_is_lost(plan) ||
+      (plan->relay != NULL && xfi_staging_is_lost(plan->relay))) {
     plan->keeps_lanes = false;
     plan->state = xfi_state_after(plan->state, XFI_CALL_BIND, XFI_ENDED);
   }
@@ -259,6 +276,7 @@ static xfer_status do_work(xfer_plan *plan, work *most, const xfi_commit_word *w
   if (*most == LANES_MADE && xfi_quant_asks(plan) != NULL)
     XFI_TRY(xfi_run_commit(xfi_quant_asks(plan)));
   if (*most == LANES_MADE) XFI_TRY(make_lanes(plan, words, deadline));
+  if (*most == LANES_MADE && plan->relay != NULL) XFI_TRY(xfi_run_relay_commit(plan));
 done:
   return st;
 }

@@ -73,29 +73,77 @@ done:
   return st;
 }
 
+/* Messages in a round: sent and received by a plan's lanes, and by its relay's. */
+typedef struct most {
+  int32_t own[2];
+  int32_t relay[2];
+} most;
+
+static most most_of(const xfi_plan *moves)
+{
+  most m = {{0, 0}, {0, 0}};
+
+  xfi_packed_most(&m.own[0], &m.own[1], moves);
+  if (moves->relay != NULL) xfi_packed_most(&m.relay[0], &m.relay[1], moves->relay);
+  return m;
+}
+
+static xfer_status check_said(const int32_t n[2], int rank)
+{
+  xfer_status st = XFER_OK;
+
+  XFI_CHECK(n[0] >= 0 && n[0] <= XFI_ROUND_MESSAGES && n[1] >= 0 && n[1] <= XFI_ROUND_MESSAGES,
+            XFER_ERR_MISMATCH, "rank %d sends %d and receives %d messages in a round", rank, n[0],
+            n[1]);
+done:
+  return st;
+}
+
+static void take_more(int32_t to[2], const int32_t from[2])
+{
+  if (from[0] + from[1] <= to[0] + to[1]) return;
+  to[0] = from[0];
+  to[1] = from[1];
+}
+
+/* Windows, and the relay if there is one on any rank. Here alone, but what may fail does on all. */
+static xfer_status settle_windows(xfer_plan *plan, const most *m)
+{
+  xfer_status st = XFER_OK;
+
+  XFI_TRY(set_window(plan, m->own[0], m->own[1]));
+  if (m->relay[0] + m->relay[1] == 0) return XFER_OK;
+  st = xfi_run_relay_create(plan);
+  if (plan->comm != NULL) st = xfi_comm_agree(plan->comm, st, xfi_run_deadline(plan));
+  XFI_TRY(st);
+  XFI_TRY(set_window(plan->relay, m->relay[0], m->relay[1]));
+done:
+  return st;
+}
+
 /* The most messages in a round of any rank. Collective; `mine` is this rank's status so far. */
 static xfer_status agree_window(xfer_plan *plan, xfer_status mine)
 {
   xfi_comm *comm = plan->comm;
   xfer_status st = XFER_OK;
-  int32_t most[2] = {0, 0};
-  int32_t(*all)[2] = NULL;
+  most m = {{0, 0}, {0, 0}};
+  most *all = NULL;
 
   XFI_TRY(xfi_comm_agree(comm, mine, xfi_run_deadline(plan)));
-  xfi_packed_most(&most[0], &most[1], plan->moves);
+  m = most_of(plan->moves);
   all = xfi_comm_calloc(comm, (size_t)comm->size, sizeof *all);
   XFI_CHECK(all != NULL, XFER_ERR_NOMEM, "%d ranks", comm->size);
-  XFI_TRY(comm->ops->all_gather(comm, all, most, sizeof most, xfi_run_deadline(plan)));
+  XFI_TRY(comm->ops->all_gather(comm, all, &m, sizeof m, xfi_run_deadline(plan)));
   for (int r = 0; r < comm->size; r++) {
-    XFI_CHECK(all[r][0] >= 0 && all[r][0] <= XFI_ROUND_MESSAGES && all[r][1] >= 0 &&
-                  all[r][1] <= XFI_ROUND_MESSAGES,
-              XFER_ERR_MISMATCH, "rank %d sends %d and receives %d messages in a round", r,
-              all[r][0], all[r][1]);
-    if (all[r][0] + all[r][1] <= most[0] + most[1]) continue;
-    most[0] = all[r][0];
-    most[1] = all[r][1];
+    XFI_TRY(check_said(all[r].own, r));
+    XFI_TRY(check_said(all[r].relay, r));
+    XFI_CHECK(plan->moves->relay != NULL || all[r].relay[0] + all[r].relay[1] == 0,
+              XFER_ERR_MISMATCH, "rank %d relays %d messages in a round", r,
+              all[r].relay[0] + all[r].relay[1]);
+    take_more(m.own, all[r].own);
+    take_more(m.relay, all[r].relay);
   }
-  XFI_TRY(set_window(plan, most[0], most[1]));
+  XFI_TRY(settle_windows(plan, &m));
 done:
   xfi_free(all);
   return st;
@@ -207,8 +255,7 @@ xfer_status xfi_run_simulate(xfer_plan **plan, int n_ranks, int rank, const xfer
 {
   xfer_status st = XFER_OK;
   xfi_plan_options moves;
-  int sends;
-  int recvs;
+  most m;
   xfi_scale_tensors scaled = {NULL, NULL, 0};
   xfer_plan *p = xfi_calloc(1, sizeof *p);
 
@@ -219,8 +266,8 @@ xfer_status xfi_run_simulate(xfer_plan **plan, int n_ranks, int rank, const xfer
   XFI_TRY(xfi_scale_tensors_make(&scaled, tensors, n_tensors));
   XFI_TRY(xfi_plan_create(&p->moves, n_ranks, rank, scaled.at == NULL ? tensors : scaled.at,
                           n_tensors, &moves));
-  xfi_packed_most(&sends, &recvs, p->moves);
-  XFI_TRY(set_window(p, sends, recvs));
+  m = most_of(p->moves);
+  XFI_TRY(settle_windows(p, &m));
 
   *plan = p;
   p = NULL;
@@ -251,6 +298,8 @@ done:
 void xfi_run_destroy(xfer_plan *plan)
 {
   if (plan == NULL) return;
+  xfi_run_destroy(plan->relay);
+  plan->relay = NULL;
   xfi_run_abandon(plan);
   if (plan->device != NULL) xfi_run_drop_lanes(plan);
   xfi_quant_destroy(plan->quant);
@@ -265,6 +314,6 @@ void xfi_run_destroy(xfer_plan *plan)
     plan->device->ops->event_destroy(plan->device, plan->started);
   if (plan->device != NULL && plan->finished != NULL)
     plan->device->ops->event_destroy(plan->device, plan->finished);
-  xfi_plan_destroy(plan->moves);
+  if (plan->main == NULL) xfi_plan_destroy(plan->moves); /* a relay's are of its plan's */
   xfi_free(plan);
 }

@@ -382,9 +382,9 @@ bool xfi_direct_receives(const xfi_direct *direct, size_t peer)
   return direct->recvs[peer];
 }
 
-const char *xfi_direct_way(const void *plan, bool send, size_t peer)
+const char *xfi_direct_way(const void *plan, bool relay, bool send, size_t peer)
 {
-  const xfer_plan *p = plan;
+  const xfer_plan *p = relay ? ((const xfer_plan *)plan)->relay : plan;
 
   return p->direct == NULL ? NULL : xfi_links_way(&p->direct->links, p, send, peer);
 }

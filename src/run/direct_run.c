@@ -288,13 +288,18 @@ static xfer_status await_event(const xfi_direct *d, xfi_event *event, xfi_deadli
   return st == XFER_ERR_TIMEOUT ? st : XFER_OK;
 }
 
+void xfi_direct_give_up(xfi_direct *d, const xfer_plan *plan)
+{
+  for (int i = 0; i < d->watch.flags.n; i++)
+    (void)give_up(d->watch.flags.at[i], plan->epoch);
+}
+
 /* What this rank has enqueued ends: its streams wait for nothing any more. */
-static xfer_status drain(const xfi_direct *d, const xfer_plan *plan, xfi_deadline deadline)
+static xfer_status drain(xfi_direct *d, const xfer_plan *plan, xfi_deadline deadline)
 {
   xfer_status st = XFER_OK;
 
-  for (int i = 0; i < d->watch.flags.n; i++)
-    (void)give_up(d->watch.flags.at[i], plan->epoch);
+  xfi_direct_give_up(d, plan);
   for (int i = 0; i < d->n_streams; i++) {
     XFI_TRY(xfi_run_record(d->device, d->ended[i], d->streams[i]));
     XFI_TRY(await_event(d, d->ended[i], deadline));

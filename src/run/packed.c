@@ -139,7 +139,7 @@ static const char *first_reason(const xfi_schedule *s, const xfer_plan *plan)
 {
   const flow *f = &s->flows[s->windows[0].flow];
   const xfi_peer *peers = f->send ? plan->moves->sends.peers : plan->moves->recvs.peers;
-  const char *way = xfi_direct_way(plan, f->send, (size_t)(f->peer - peers));
+  const char *way = xfi_direct_way(plan, false, f->send, (size_t)(f->peer - peers));
   const char *colon = strchr(way, ':');
 
   return colon == NULL ? way : colon + 2;

@@ -24,7 +24,7 @@ bool xfi_rebind_keeps(const xfer_plan *plan, size_t tensor)
   const xfi_class *cls = xfi_plan_class(plan->moves, tensor);
 
   /* Where broadcasts are in place is settled by all ranks. */
-  return plan->moves->n_broadcast == 0 && !xfi_run_is_staged(plan) &&
+  return plan->moves->n_broadcast == 0 && !xfi_run_is_staged(plan) && plan->relay == NULL &&
          is_known(plan, &b->src, cls->src->elem_bytes) &&
          is_known(plan, &b->dst, cls->dst->elem_bytes);
 }

@@ -23,6 +23,7 @@ const xfi_allocation *xfi_run_find_changed(const xfer_plan *plan)
   const xfi_device_ops *dev = plan->device->ops;
   size_t i = plan->n_allocations;
 
+  if (plan->main != NULL) return NULL; /* it is looked at there */
   if (dev->find_changed != NULL)
     i = dev->find_changed(plan->device, plan->allocations, plan->n_allocations);
   return i < plan->n_allocations ? &plan->allocations[i] : NULL;
@@ -84,6 +85,7 @@ static xfer_status enqueue(xfer_plan *plan, xfer_stream stream)
   XFI_TRY(xfi_pipeline_start(plan->pipeline, plan, stream, plan->run_ends));
   plan->is_sent = true;
   XFI_TRY(xfi_direct_finish(plan->direct, plan, stream));
+  if (plan->relay != NULL) XFI_TRY(xfi_run_start(plan->relay, plan->relay->n_begun + 1, stream));
   XFI_TRY(xfi_verify_start(plan, stream));
 done:
   if (st == XFER_OK) st = dev->event_record(plan->device, plan->finished, stream);
@@ -109,6 +111,7 @@ xfer_status xfi_run_check(const xfer_plan *plan, uint64_t version, xfer_stream s
   XFI_CHECK(!xfi_staging_is_lost(plan), XFER_ERR_STATE,
             "staging memory was left to a failed run of another plan; commit again");
   XFI_TRY(xfi_direct_check(plan->direct, plan->epoch + 1));
+  if (plan->relay != NULL) XFI_TRY(xfi_direct_check(plan->relay->direct, plan->relay->epoch + 1));
 done:
   return st;
 }
@@ -125,6 +128,19 @@ static void break_order(const xfer_plan *plan)
   xfi_set_error("%s", why);
 }
 
+static void not_sent(xfer_plan *plan)
+{
+  plan->is_sent = false;
+  if (plan->relay != NULL) plan->relay->is_sent = false;
+}
+
+/* The messages of a run that did not send all of them. */
+static void break_messages(xfer_plan *plan)
+{
+  if (!plan->is_sent) break_order(plan);
+  if (plan->relay != NULL && !plan->relay->is_sent) break_order(plan->relay);
+}
+
 xfer_status xfi_run_start(xfer_plan *plan, uint64_t version, xfer_stream stream)
 {
   xfer_status st = xfi_run_check(plan, version, stream);
@@ -133,50 +149,88 @@ xfer_status xfi_run_start(xfer_plan *plan, uint64_t version, xfer_stream stream)
     plan->state = xfi_state_after(plan->state, XFI_CALL_RUN, XFI_FAILED);
     if (plan->state != XFI_REFUSED) return st;
     plan->run_status = st;
-    plan->is_sent = false;
-    if (st == XFER_ERR_PEER) break_order(plan);
+    not_sent(plan);
+    if (st == XFER_ERR_PEER) break_messages(plan);
     return st;
   }
-  plan->is_sent = false;
+  not_sent(plan);
   plan->epoch++;
   plan->n_begun++;
   plan->run_version = version;
-  plan->run_ends = xfi_run_deadline(plan);
+  plan->run_ends = plan->main != NULL ? plan->main->run_ends : xfi_run_deadline(plan);
   plan->state = xfi_state_after(plan->state, XFI_CALL_RUN, XFI_ENDED);
   plan->run_status = enqueue(plan, stream);
-  if (plan->run_status != XFER_OK && !plan->is_sent) break_order(plan);
+  if (plan->run_status != XFER_OK) break_messages(plan);
   return plan->run_status;
 }
 
 /* ---- ending ---- */
 
-/* This rank's part of a run came to nothing, or another's did: tell peers, and let nothing of it go
- * on. Keeps the text of what happened, and adds what may still happen. */
-static void leave(xfer_plan *plan)
+/* The messages of a run that came to nothing. */
+static void end_messages(xfer_plan *plan, const char *why)
 {
-  const xfi_device_ops *dev = plan->device->ops;
-  char why[XFI_ERROR_BYTES];
-  char left[XFI_ERROR_BYTES] = "";
-
-  snprintf(why, sizeof why, "%s", xfi_last_error());
   if (plan->state != XFI_RUNNING) plan->epoch++; /* the one that others may be in */
   /* Messages on a device may be waiting still, though all were handed over. */
   if (!xfi_pipeline_is_empty(plan->pipeline) && !(plan->is_sent && plan->device->alarms == NULL))
     plan->comm->ops->abort_data(plan->comm, why);
+}
+
+/* Tell peers, and let nothing of it go on. `left`: what may still happen. */
+static void leave_lanes(xfer_plan *plan, char left[XFI_ERROR_BYTES])
+{
+  const xfi_device_ops *dev = plan->device->ops;
+  xfer_plan *owner = plan->main != NULL ? plan->main : plan; /* of the shadow */
+
   for (int i = 0; i < 3 && plan->pipeline->streams[i] != NULL; i++) {
     if (xfi_run_record(plan->device, plan->pipeline->ended[i], plan->pipeline->streams[i]) !=
             XFER_OK ||
         dev->event_sync(plan->device, plan->pipeline->ended[i], xfi_deadline_after(XFI_LEAVE_MS)) !=
             XFER_OK) {
       xfi_staging_lose(plan->of);
-      xfi_shadow_lose(plan);
+      xfi_shadow_lose(owner);
     }
   }
   if (xfi_direct_leave(plan->direct, plan) != XFER_OK) {
-    snprintf(left, sizeof left, "; %s", xfi_last_error());
-    xfi_shadow_lose(plan);
+    snprintf(left, XFI_ERROR_BYTES, "; %s", xfi_last_error());
+    xfi_shadow_lose(owner);
+  }
+}
+
+/* This rank's part of a run came to nothing, or another's did: tell peers, and let nothing of it go
+ * on. On a stream a relay comes between its plan's lanes and the end of the run, so no wait of
+ * either may hold up the other's end. Keeps the text of what happened, and adds what may still
+ * happen. */
+static void leave(xfer_plan *plan)
+{
+  xfer_plan *relay = plan->relay;
+  char why[XFI_ERROR_BYTES];
+  char left[XFI_ERROR_BYTES] = "";
+
+  snprintf(why, sizeof why, "%s", xfi_last_error());
+  end_messages(plan, why);
+  if (relay != NULL) {
+    end_messages(relay, why);
+    xfi_direct_give_up(plan->direct, plan);
+    xfi_direct_give_up(relay->direct, relay);
+  }
+  leave_lanes(plan, left);
+  if (relay != NULL) {
+    leave_lanes(relay, left);
+    if (relay->state == XFI_RUNNING || relay->state == XFI_REFUSED)
+      relay->state = xfi_state_after(relay->state, XFI_CALL_WAIT, XFI_FAILED);
   }
   xfi_set_error("%.300s%.200s", why, left);
+}
+
+/* Did all signals of a run come, whose work on this rank has ended? */
+static xfer_status outcome(const xfer_plan *plan)
+{
+  xfer_status st = XFER_OK;
+
+  XFI_TRY(xfi_direct_outcome(plan->direct, plan));
+  if (plan->relay != NULL) XFI_TRY(xfi_direct_outcome(plan->relay->direct, plan->relay));
+done:
+  return st;
 }
 
 void xfi_run_abandon(xfer_plan *plan)
@@ -187,7 +241,7 @@ void xfi_run_abandon(xfer_plan *plan)
   if (plan->state == XFI_RUNNING) {
     if (st == XFER_OK)
       st = plan->device->ops->event_sync(plan->device, plan->finished, plan->run_ends);
-    if (st == XFER_OK) st = xfi_direct_outcome(plan->direct, plan);
+    if (st == XFER_OK) st = outcome(plan);
     if (st != XFER_OK) leave(plan);
   }
   if (plan->state == XFI_COMMITTED || plan->state == XFI_REFUSED) {
@@ -201,6 +255,7 @@ static void complete(xfer_plan *plan)
   plan->version = plan->run_version;
   plan->n_complete = plan->n_begun;
   plan->state = xfi_state_after(XFI_RUNNING, XFI_CALL_WAIT, XFI_ENDED);
+  if (plan->relay != NULL) complete(plan->relay);
 }
 
 enum { LOOK_MS = 20 }; /* between two looks at whether a peer has left */
@@ -223,6 +278,7 @@ static xfer_status await_part(const xfer_plan *plan, xfi_deadline deadline, bool
     st = dev->event_sync(plan->device, plan->finished, next);
     if (st != XFER_ERR_TIMEOUT) break;
     XFI_TRY(xfi_direct_check(plan->direct, plan->epoch));
+    if (plan->relay != NULL) XFI_TRY(xfi_direct_check(plan->relay->direct, plan->relay->epoch));
     XFI_CHECK(!xfi_deadline_expired(last), XFER_ERR_TIMEOUT,
               "the work of run %llu is not done in time", (unsigned long long)plan->epoch);
     st = XFER_ERR_TIMEOUT;
@@ -232,7 +288,7 @@ static xfer_status await_part(const xfer_plan *plan, xfi_deadline deadline, bool
   }
   XFI_TRY(st);
   XFI_TRY(plan->comm->ops->check_data != NULL ? plan->comm->ops->check_data(plan->comm) : XFER_OK);
-  XFI_TRY(xfi_direct_outcome(plan->direct, plan));
+  XFI_TRY(outcome(plan));
 done:
   return st;
 }
@@ -244,7 +300,7 @@ static xfer_status await_asks(xfer_plan *asks)
 
   if (st == XFER_OK)
     st = asks->device->ops->event_sync(asks->device, asks->finished, asks->run_ends);
-  if (st == XFER_OK) st = xfi_direct_outcome(asks->direct, asks);
+  if (st == XFER_OK) st = outcome(asks);
   if (st == XFER_OK) complete(asks);
   return st;
 }
@@ -361,7 +417,7 @@ xfer_status xfi_run_follow(xfer_plan *plan, xfer_stream stream)
   if (plan->state != XFI_RUNNING) return XFER_OK;
   st = plan->run_status;
   if (st == XFER_OK) st = plan->device->ops->stream_wait(plan->device, stream, plan->finished);
-  if (st == XFER_OK) st = xfi_direct_outcome(plan->direct, plan);
+  if (st == XFER_OK) st = outcome(plan);
   if (st == XFER_OK) {
     complete(plan);
   } else {
@@ -384,6 +440,18 @@ static uint64_t predict_ns(const xfer_plan *plan, const xfer_plan_report_data *r
   return ns < 9e18 ? (uint64_t)ns : INT64_MAX;
 }
 
+/* Slots are used in turn. */
+static void add_lanes(const xfer_plan *plan, xfer_plan_report_data *r)
+{
+  const xfi_pipeline *p = plan->pipeline;
+
+  if (plan->direct != NULL) r->direct_bytes += xfi_direct_bytes(plan->direct);
+  if (p == NULL) return;
+  r->packed_bytes += p->sent_bytes;
+  r->n_rounds += p->n_rounds;
+  if (p->staging_bytes > r->staging_bytes) r->staging_bytes = p->staging_bytes;
+}
+
 void xfi_run_report(const xfer_plan *plan, xfer_plan_report_data *r)
 {
   const xfi_plan *m = plan->moves;
@@ -401,26 +469,28 @@ void xfi_run_report(const xfer_plan *plan, xfer_plan_report_data *r)
   r->n_recv_peers = m->recvs.n_peers;
   r->broadcast_tensors = m->n_broadcast;
   r->window_bytes = plan->window_bytes;
-  r->bound_bytes = r->wire_bytes > r->out_bytes ? r->wire_bytes : r->out_bytes;
-  r->predicted_ns = predict_ns(plan, r);
   r->committed_version = plan->version;
   r->torn = xfi_run_is_staged(plan) ? plan->is_half_written
                                     : plan->n_begun != plan->n_complete || plan->state == XFI_TORN;
   r->converted_tensors = m->n_converted;
-  if (plan->direct != NULL) r->direct_bytes = xfi_direct_bytes(plan->direct);
-  if (plan->pipeline == NULL) return;
-  r->packed_bytes = plan->pipeline->sent_bytes;
-  r->n_rounds = plan->pipeline->n_rounds;
-  r->staging_bytes = plan->pipeline->staging_bytes + xfi_shadow_bytes(plan);
+  add_lanes(plan, r);
+  xfi_run_relay_report(plan, r);
+  if (plan->relay != NULL) add_lanes(plan->relay, r);
+  if (plan->pipeline != NULL) r->staging_bytes += xfi_shadow_bytes(plan);
+  r->bound_bytes = r->wire_bytes > r->out_bytes ? r->wire_bytes : r->out_bytes;
+  r->predicted_ns = predict_ns(plan, r);
 }
 
 xfer_status xfi_run_full_report(const xfer_plan *plan, xfer_plan_report_data *r)
 {
   xfer_status st = XFER_OK;
+  uint64_t relay_bytes = 0;
 
   xfi_run_report(plan, r);
   if (plan->pipeline != NULL) return XFER_OK;
   XFI_TRY(xfi_pipeline_foresee(&r->staging_bytes, plan));
+  if (plan->relay != NULL) XFI_TRY(xfi_pipeline_foresee(&relay_bytes, plan->relay));
+  if (relay_bytes > r->staging_bytes) r->staging_bytes = relay_bytes;
   r->staging_bytes += xfi_shadow_bytes(plan);
 done:
   return st;

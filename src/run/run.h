@@ -9,6 +9,7 @@
  * - pipeline.c: streams to and from ranks that share memory (channels.c); steps of gather, message,
  *   scatter through staging slots, made of packed rounds (packed.c) and of broadcasts
  *   (broadcast_list.c, broadcast.c);
+ * - relay.c: what ranks of a domain pass on to each other, after all these;
  * - count.c, verify.c: digests of what sources and destinations hold;
  * - shadow.c: what the lanes of a staged plan write in place of destinations.
  *
@@ -80,6 +81,8 @@ struct xfer_plan {
   xfi_pipeline *pipeline;
   xfi_verify *verify; /* NULL: runs are not verified */
   xfi_shadow *shadow; /* NULL: lanes write into the destinations */
+  xfer_plan *relay;   /* see relay.c; NULL: ranks pass nothing on */
+  xfer_plan *main;    /* of a relay: whose destinations it reads and writes; NULL: it is none */
   xfi_event *started; /* on the caller's stream */
   xfi_event *finished;
   bool keeps_lanes; /* they serve what was bound since the commit too, at other addresses */
@@ -167,19 +170,19 @@ enum { XFI_RETRIES = 100, XFI_RETRY_NS = 1000 * 1000 };
 /* Record whatever the device says meanwhile: an event that is not recorded seems to have passed. */
 xfer_status xfi_run_record(xfi_device *device, xfi_event *event, xfer_stream stream);
 
-/* The bound source or destination of a tensor; commit has checked that it is there where it is
+/* Where the lanes write a tensor's destination; commit has checked that it is bound where it is
  * needed. */
-static inline const xfi_bound *xfi_run_src(const xfer_plan *plan, size_t tensor)
-{
-  return &plan->bindings[tensor]->src;
-}
-
-/* Where the lanes write it. */
 static inline const xfi_bound *xfi_run_dst(const xfer_plan *plan, size_t tensor)
 {
-  const xfi_binding *b = plan->bindings[tensor];
+  const xfi_binding *b = (plan->main != NULL ? plan->main : plan)->bindings[tensor];
 
   return b->shadow.is_set ? &b->shadow : &b->dst;
+}
+
+/* And where they read its source. */
+static inline const xfi_bound *xfi_run_src(const xfer_plan *plan, size_t tensor)
+{
+  return plan->main != NULL ? xfi_run_dst(plan, tensor) : &plan->bindings[tensor]->src;
 }
 
 static inline bool xfi_run_is_staged(const xfer_plan *plan)
@@ -218,6 +221,15 @@ xfer_status xfi_quant_prepare(xfer_plan *plan);
 void xfi_quant_drop(xfi_quant *quant);
 /* Enqueue it. */
 xfer_status xfi_quant_start(const xfer_plan *plan, xfer_stream stream);
+
+/* ---- relay.c ---- */
+
+/* The relay of a plan whose moves have one, on any rank. */
+xfer_status xfi_run_relay_create(xfer_plan *plan);
+/* Its lanes, once the plan has its own. Collective. */
+xfer_status xfi_run_relay_commit(xfer_plan *plan);
+/* Add what it does to the figures of its plan. */
+void xfi_run_relay_report(const xfer_plan *plan, xfer_plan_report_data *report);
 
 /* ---- bind.c ---- */
 
@@ -283,8 +295,8 @@ bool xfi_direct_sends(const xfi_direct *direct, size_t peer);
 bool xfi_direct_receives(const xfi_direct *direct, size_t peer);
 uint64_t xfi_direct_bytes(const xfi_direct *direct); /* that this rank copies */
 /* How a flow travels, in words, by index in plan->moves->sends.peers or recvs.peers; NULL: not
- * committed. An xfi_way_fn of a plan. */
-const char *xfi_direct_way(const void *plan, bool send, size_t peer);
+ * committed; `relay`: of the plan's relay. An xfi_way_fn of a plan. */
+const char *xfi_direct_way(const void *plan, bool relay, bool send, size_t peer);
 /* ---- direct_run.c ---- */
 
 /* Enqueue: tell peers that this rank's memory is ready, copy, and tell them that it is done. */
@@ -295,6 +307,8 @@ xfer_status xfi_direct_finish(xfi_direct *direct, xfer_plan *plan, xfer_stream s
 xfer_status xfi_direct_check(const xfi_direct *direct, uint64_t epoch);
 /* Of a run whose work on this rank has ended: did all signals come? Names who was late. */
 xfer_status xfi_direct_outcome(const xfi_direct *direct, const xfer_plan *plan);
+/* This rank's streams wait for none of its peers any more. */
+void xfi_direct_give_up(xfi_direct *direct, const xfer_plan *plan);
 /* A run failed: tell peers, let this rank's streams go, and return once nobody touches its memory
  * any more. XFER_ERR_TIMEOUT names a peer that may still do. */
 xfer_status xfi_direct_leave(xfi_direct *direct, const xfer_plan *plan);

@@ -12,7 +12,7 @@
 #include "error.h"
 
 /* A change of the plan's arithmetic or of the messages between ranks changes this. */
-#define PLAN_VERSION 4
+#define PLAN_VERSION 5
 
 void xfi_statement_begin(xfi_statement *said, xfi_subject subject, xfer_status mine,
                          const xfer_plan_options *options)

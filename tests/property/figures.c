@@ -41,7 +41,7 @@ static uint64_t move_hash(uint64_t h, const xfer_move *m)
     h = rng_mix(h + (uint64_t)m->src_local[d]);
     h = rng_mix(h ^ (uint64_t)m->dst_local[d]);
   }
-  return rng_mix(h + (uint64_t)m->broadcast);
+  return rng_mix(h + (uint64_t)m->broadcast + 2 * (uint64_t)m->relayed);
 }
 
 static bool check_move(worker *w, const xfer_move *m, unsigned char *const *marks)
@@ -49,6 +49,8 @@ static bool check_move(worker *w, const xfer_move *m, unsigned char *const *mark
   if (m->tensor >= (uint64_t)w->p->n_tensors) return false;
   const problem_tensor *t = &w->p->tensors[m->tensor];
   uint64_t n_bytes = problem_wire_bytes(t);
+  const int64_t size = w->p->null_options ? 0 : w->p->options.ranks_per_domain;
+  const int from = m->relayed ? DST : SRC;
   bool sends = m->src_rank == w->rank, receives = m->dst_rank == w->rank;
   if (m->n_dims != t->sides[SRC].n_dims || (!sends && !receives)) return false;
   if (m->src_rank < 0 || m->src_rank >= w->p->n_ranks || m->dst_rank < 0 ||
@@ -57,8 +59,10 @@ static bool check_move(worker *w, const xfer_move *m, unsigned char *const *mark
   for (int d = 0; d < m->n_dims; d++)
     n_bytes *= (uint64_t)(m->hi[d] - m->lo[d]);
   if (n_bytes != m->n_bytes) return false;
-  if (sends &&
-      !(w->has[SRC][m->tensor] && dims_hold(&w->parts[m->tensor][SRC], m->lo, m->hi, m->src_local)))
+  if (sends && !(w->has[from][m->tensor] &&
+                 dims_hold(&w->parts[m->tensor][from], m->lo, m->hi, m->src_local)))
+    return false;
+  if (m->relayed && (size == 0 || sends == receives || m->src_rank / size != m->dst_rank / size))
     return false;
   if (receives) {
     const orc_part *part = &w->parts[m->tensor][DST];
@@ -69,6 +73,9 @@ static bool check_move(worker *w, const xfer_move *m, unsigned char *const *mark
   if (sends) w->rec->to[m->dst_rank] = move_hash(w->rec->to[m->dst_rank], m);
   if (sends && !receives) w->rec->out_bytes += m->n_bytes;
   if (receives && !sends) w->rec->wire_bytes += m->n_bytes;
+  if (receives && m->relayed) w->rec->relayed_bytes += m->n_bytes;
+  if (receives && size > 0 && !m->broadcast && m->src_rank / size != m->dst_rank / size)
+    w->rec->crossed_bytes += m->n_bytes;
   return true;
 }
 
@@ -150,6 +157,8 @@ void check_plan(worker *w, const xfer_plan *plan)
   check_moves(w, plan, rep.n_moves);
   check_figure(w, "wire_bytes by moves", w->rec->wire_bytes, rep.wire_bytes);
   check_figure(w, "out_bytes", rep.out_bytes, w->rec->out_bytes);
+  check_figure(w, "crossed_bytes", rep.crossed_bytes, w->rec->crossed_bytes);
+  check_figure(w, "relayed_bytes", rep.relayed_bytes, w->rec->relayed_bytes);
 }
 
 void check_report_after(worker *w, const xfer_plan *plan, uint64_t version)

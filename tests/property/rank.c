@@ -357,7 +357,7 @@ void rank_work(void *context, int rank)
   if (j->device != NULL) j->device->enter(rank);
   orc_reset(&rec->arena);
   rec->why[0] = '\0';
-  rec->wire_bytes = rec->out_bytes = 0;
+  rec->wire_bytes = rec->out_bytes = rec->crossed_bytes = rec->relayed_bytes = 0;
   memset(rec->refusals, 0, sizeof rec->refusals);
   memset(rec->to, 0, sizeof rec->to);
   memset(rec->from, 0, sizeof rec->from);

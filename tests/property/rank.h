@@ -25,7 +25,7 @@ typedef struct rank_record {
   xfer_status refusals[MAX_TENSORS + 1]; /* of the plan, or of each tensor */
   uint64_t to[ORC_MAX_RANKS];            /* a hash of the moves to each rank, in order */
   uint64_t from[ORC_MAX_RANKS];
-  uint64_t wire_bytes, out_bytes;
+  uint64_t wire_bytes, out_bytes, crossed_bytes, relayed_bytes;
 } rank_record;
 
 /* A set of statuses: bit -status. */

@@ -23,7 +23,7 @@
 #include <unistd.h>
 
 enum { LIVE = 0x77, LIMIT_MS = 300, LIMIT_MOST = 20000, LEAVE_MS = 2000, SLACK_MS = 6000 };
-enum { MOST = 1000, WIDTH = 3000 };
+enum { MOST = 1000, WIDTH = 3000, RELAYED_WIDTH = 40000 };
 
 static int64_t limit_ms = LIMIT_MS; /* of every wait; longer where the host is too slow for it */
 
@@ -62,6 +62,7 @@ static const char *const step_names[] = {"comm", "plan", "commit", "move",
 typedef struct point {
   comm_kind kind;
   xfer_lane lane;
+  bool relays;
   int n_ranks;
   step at;
   int victim;
@@ -108,6 +109,7 @@ static xfer_plan *plan_of(int rank, tensor *t, xfer_status *st)
 
   options.lane = (uint32_t)now.lane;
   options.timeout_ms = (uint64_t)limit_ms;
+  options.ranks_per_domain = world_ranks_per_domain(t->shape);
   options.flags =
       (now.kind == COMM_GATHER ? XFER_PLAN_VERIFY : 0) | (is_staged() ? XFER_PLAN_STAGED : 0);
   *st = xfer_plan_create(&plan, w.comms[rank], &list, 1, &options);
@@ -221,7 +223,10 @@ static void live(int rank)
   xfer_plan *plan = NULL;
   tensor t;
 
-  tensor_make(&t, now.lane == XFER_LANE_BROADCAST ? FROM_FIRST : EACH_EACH, rank, WIDTH);
+  if (now.relays)
+    tensor_make(&t, FROM_LAST, rank, RELAYED_WIDTH);
+  else
+    tensor_make(&t, now.lane == XFER_LANE_BROADCAST ? FROM_FIRST : EACH_EACH, rank, WIDTH);
   tensor_fill(&t, 1, LIVE);
   w.comms[rank] = NULL;
   NEED(ranks_come(meeting, rank));
@@ -370,7 +375,7 @@ static void sweep_step(tally *sum, const char *call, size_t which)
   }
 }
 
-static void sweep(comm_kind kind, xfer_lane lane, step first, step last)
+static void sweep_form(comm_kind kind, xfer_lane lane, bool relays, step first, step last)
 {
   static const char *const others[] = {NULL, "", "ncclGroupEnd", "ncclCommGetAsyncError",
                                        "cudaGetDevice"};
@@ -379,7 +384,7 @@ static void sweep(comm_kind kind, xfer_lane lane, step first, step last)
   for (int n = 2; n <= 4; n++) {
     if (only_ranks != 0 && n != only_ranks) continue;
     world_clear(n, (sim_config){.seed = 0});
-    now = (point){.kind = kind, .lane = lane, .n_ranks = n};
+    now = (point){.kind = kind, .lane = lane, .relays = relays, .n_ranks = n};
     for (now.at = first; now.at <= last; now.at++)
       for (size_t i = 0; i < sizeof others / sizeof *others; i++)
         sweep_step(&sum, others[i], i);
@@ -390,6 +395,11 @@ static void sweep(comm_kind kind, xfer_lane lane, step first, step last)
          (long long)limit_ms, sum.points, sum.failed, sum.by_deadline, sum.n_slow, sum.parted,
          sum.leaks, sum.wrong);
   NEED(sum.points > 2 && sum.wrong == 0);
+}
+
+static void sweep(comm_kind kind, xfer_lane lane, step first, step last)
+{
+  sweep_form(kind, lane, false, first, last);
 }
 
 static void test_comm_nccl(void)
@@ -427,13 +437,18 @@ static void test_life_broadcast(void)
   sweep(COMM_NCCL, XFER_LANE_BROADCAST, PLAN, RELEASE);
 }
 
+static void test_life_relayed(void)
+{
+  sweep_form(COMM_NCCL, XFER_LANE_PACKED, true, PLAN, RELEASE);
+}
+
 int main(int argc, char **argv)
 {
   static const world_test tests[] = {
-      {"sweep_comm_nccl", test_comm_nccl},          {"sweep_comm_borrowed", test_comm_borrowed},
-      {"sweep_comm_gather", test_comm_gather},      {"sweep_life_direct", test_life_direct},
-      {"sweep_life_gather", test_life_gather},      {"sweep_life_packed", test_life_packed},
-      {"sweep_life_broadcast", test_life_broadcast}};
+      {"sweep_comm_nccl", test_comm_nccl},           {"sweep_comm_borrowed", test_comm_borrowed},
+      {"sweep_comm_gather", test_comm_gather},       {"sweep_life_direct", test_life_direct},
+      {"sweep_life_gather", test_life_gather},       {"sweep_life_packed", test_life_packed},
+      {"sweep_life_broadcast", test_life_broadcast}, {"sweep_life_relayed", test_life_relayed}};
   int kept = 1;
 
   for (int i = 1; i < argc; i++) {

@@ -101,7 +101,7 @@ static void draw(uint64_t number)
   now.captures = rng_percent(&r, 25) && !set.calm;
   for (int p = 0; p < now.n_plans; p++) {
     now.plans[p] = (plan_case){
-        .shape = (form)rng_int(&r, RING, FROM_FIRST),
+        .shape = (form)rng_int(&r, RING, FROM_LAST),
         .lane = now.kind == COMM_GATHER ? XFER_LANE_DIRECT : (xfer_lane)rng_int(&r, 0, 3),
         .width = rng_percent(&r, 90) ? rng_int(&r, 1, 20000) : rng_int(&r, 100000, 3000000),
         .comm = p % now.n_comms};

@@ -244,6 +244,10 @@ static void line_of(char *line, size_t n_bytes, form shape, int64_t width)
     (void)snprintf(line, n_bytes, "u8[%lld] (1)@0:R -> (%d)@1-%d:R", wide, w.n - 1, w.n - 1);
     return;
   }
+  if (shape == FROM_LAST) {
+    (void)snprintf(line, n_bytes, "u8[%lld] (1)@%d:R -> (%d):R", wide, w.n - 1, w.n - 1);
+    return;
+  }
   at = (size_t)snprintf(line, n_bytes, "u8[%lld] (%d)@0-%d:S0 -> (%d)@", wide * w.n, w.n, w.n - 1,
                         w.n);
   for (int r = 0; r < w.n; r++)
@@ -255,7 +259,8 @@ static size_t bytes_of(const tensor *t, int side)
 {
   if (t->shape == RING) return (size_t)t->width;
   if (t->shape == EACH_EACH) return (size_t)t->width * (size_t)w.n;
-  return (t->rank == 0) == (side == FROM) ? (size_t)t->width : 0;
+  return (t->rank == (t->shape == FROM_FIRST ? 0 : w.n - 1)) == (side == FROM) ? (size_t)t->width
+                                                                               : 0;
 }
 
 void tensor_make(tensor *t, form shape, int rank, int64_t width)
@@ -289,7 +294,7 @@ static uint64_t global_of(const tensor *t, int side, uint64_t i)
   const uint64_t n = (uint64_t)w.n;
   const uint64_t rank = (uint64_t)t->rank;
 
-  if (t->shape == FROM_FIRST) return i;
+  if (t->shape == FROM_FIRST || t->shape == FROM_LAST) return i;
   if (side == FROM) return rank * bytes_of(t, side) + i;
   if (t->shape == RING) return (rank + n - 1) % n * width + i;
   return i / width * width * n + rank * width + i % width;
@@ -336,6 +341,11 @@ void tensor_close(const tensor *t)
 
 /* ---- plans -------------------------------------------------------------------------------- */
 
+uint32_t world_ranks_per_domain(form shape)
+{
+  return shape == FROM_LAST ? (uint32_t)w.n - 1 : 0;
+}
+
 xfer_plan *world_plan(int rank, const tensor *tensors, size_t n, xfer_lane lane,
                       uint64_t timeout_ms)
 {
@@ -347,6 +357,7 @@ xfer_plan *world_plan(int rank, const tensor *tensors, size_t n, xfer_lane lane,
   NEED(list != NULL && names != NULL);
   options.lane = (uint32_t)lane;
   options.timeout_ms = timeout_ms;
+  options.ranks_per_domain = world_ranks_per_domain(tensors[0].shape);
   for (size_t i = 0; i < n; i++) {
     (void)snprintf(names[i], sizeof names[i], "t%zu", i);
     list[i] = (xfer_tensor){

@@ -71,9 +71,10 @@ void world_sleep_ms(int64_t ms);
 /* ---- tensors ------------------------------------------------------------------------------ */
 
 typedef enum form {
-  RING,      /* rank r's bytes go to rank r + 1 */
-  EACH_EACH, /* rows become columns: each rank has some for each */
-  FROM_FIRST /* rank 0's bytes go to all others, */
+  RING,       /* rank r's bytes go to rank r + 1 */
+  EACH_EACH,  /* rows become columns: each rank has some for each */
+  FROM_FIRST, /* rank 0's bytes go to all others, */
+  FROM_LAST   /* the last rank's do, which are one domain: from 3 ranks on they relay them */
 } form;
 
 typedef struct tensor {
@@ -101,6 +102,8 @@ bool tensor_is_all(const tensor *t, int byte);
 void tensor_open(const tensor *t, uint64_t run);
 void tensor_close(const tensor *t);
 
+/* What a plan of tensors of that form says of domains. */
+uint32_t world_ranks_per_domain(form shape);
 /* A plan of n tensors, bound, not committed. */
 xfer_plan *world_plan(int rank, const tensor *tensors, size_t n, xfer_lane lane,
                       uint64_t timeout_ms);

@@ -50,7 +50,7 @@ static void test_a_stripe_is_at_least_one_mebibyte_and_one_of_at_most_eight(void
                   (long long)box.length[1]);
     cls.broadcast = cases[c].broadcast;
     assert_int_equal(xfi_box_elems(&box, 2), box.length[0] * box.length[1]);
-    assert_int_equal(xfi_stripe_count(&cls, &box, cls.src->n_replicas), cases[c].n);
+    assert_int_equal(xfi_stripe_count(&cls, &box, cls.src->n_replicas, 1), cases[c].n);
     free_tensors(&list);
   }
 }
@@ -64,9 +64,9 @@ static void test_a_box_with_no_dim_long_enough_is_not_cut(void **state)
 
   for (int d = 0; d < 8; d++)
     box.length[d] = 7; /* 46 MB, but only 7 long */
-  assert_int_equal(xfi_stripe_count(&cls, &box, cls.src->n_replicas), 1);
+  assert_int_equal(xfi_stripe_count(&cls, &box, cls.src->n_replicas, 1), 1);
   box.length[6] = 8;
-  assert_int_equal(xfi_stripe_count(&cls, &box, cls.src->n_replicas), 8);
+  assert_int_equal(xfi_stripe_count(&cls, &box, cls.src->n_replicas, 1), 8);
   free_tensors(&list);
 }
 

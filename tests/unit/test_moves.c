@@ -77,21 +77,29 @@ static void check_list(const xfi_plan *plan, const xfi_move_list *list)
   assert_int_equal(at, list->n_moves);
 }
 
-/* Moves into this rank, selfs included, add up to its part without ZERO elements; what each of them
- * writes was proved by class.c, so that bytes suffice. */
-static void check_bytes(const xfi_plan *plan)
+static uint64_t bytes_in(const xfi_plan *plan)
 {
-  uint64_t wire = 0;
-  uint64_t self = 0;
-  uint64_t out = 0;
+  uint64_t n = 0;
 
   for (size_t i = 0; i < plan->recvs.n_moves; i++) {
     const xfi_class *cls = xfi_plan_class(plan, plan->recvs.moves[i].tensor);
     xfi_box box;
 
     xfi_move_box(&box, cls, &cls->recvs, &plan->recvs.moves[i]);
-    wire += bytes_of(cls, &box);
+    n += bytes_of(cls, &box);
   }
+  return n;
+}
+
+/* Moves into this rank, selfs and relayed ones included, add up to its part without ZERO elements;
+ * what each of them writes was proved by class.c, so that bytes suffice. */
+static void check_bytes(const xfi_plan *plan)
+{
+  uint64_t wire;
+  uint64_t self = 0;
+  uint64_t out = 0;
+
+  wire = bytes_in(plan) + (plan->relay == NULL ? 0 : bytes_in(plan->relay));
   for (size_t i = 0; i < plan->selfs.n_moves; i++) {
     const xfi_class *cls = xfi_plan_class(plan, plan->selfs.moves[i].tensor);
 
@@ -111,6 +119,21 @@ static void check_bytes(const xfi_plan *plan)
   assert_int_equal(plan->in_bytes, wire + self + plan->zero_bytes);
 }
 
+/* What is relayed stays in the domain, and both ends have one list of it. */
+static void check_relay(xfi_plan *const *plans, int n_ranks, int rank, int size)
+{
+  const xfi_plan *relay = plans[rank]->relay;
+
+  if (relay == NULL) return;
+  check_list(relay, &relay->sends);
+  check_list(relay, &relay->recvs);
+  for (int peer = 0; peer < n_ranks; peer++) {
+    if (peer == rank) continue;
+    check_pair(relay, plans[peer]->relay);
+    if (peer / size != rank / size) assert_null(find_peer(&relay->recvs, peer));
+  }
+}
+
 static void check_problem(const tensor_list *list, int n_ranks, const xfi_plan_options *options)
 {
   xfi_plan *plans[MAX_PLANS];
@@ -122,6 +145,7 @@ static void check_problem(const tensor_list *list, int n_ranks, const xfi_plan_o
     check_bytes(plans[r]);
     for (int peer = 0; peer < n_ranks; peer++)
       if (peer != r) check_pair(plans[r], plans[peer]);
+    check_relay(plans, n_ranks, r, (int)options->ranks_per_domain);
   }
   free_plans(plans, n_ranks);
 }
@@ -349,6 +373,119 @@ static void test_near_sources_are_preferred_and_share(void **state)
   free_tensors(&list);
 }
 
+/* ---- once per domain ---- */
+
+static bool holds(const xfer_layout *layout, uint32_t part, int first, int end)
+{
+  for (int r = first; r < end; r++)
+    if (xfi_part_replica(layout, part, r) >= 0) return true;
+  return false;
+}
+
+/* Of each source part, what no rank of the domain has is needed there once, however many want it:
+ * layouts of one tensor by placements that hold no index twice in one rank. */
+static uint64_t needed_in_domain(xfi_plan *const *plans, int first, int end)
+{
+  uint64_t n = 0;
+
+  for (int r = first; r < end; r++) {
+    const xfi_class *cls = xfi_plan_class(plans[r], 0);
+
+    for (size_t f = 0; cls->in_dst && f < cls->recvs.n; f++) {
+      const xfi_flow *flow = &cls->recvs.at[f];
+
+      if (holds(cls->src, flow->part, first, end) || holds(cls->dst, flow->mine, first, r))
+        continue; /* it is here; it has been counted */
+      for (size_t b = 0; b < flow->n; b++)
+        n += bytes_of(cls, &cls->recvs.boxes[flow->first + b]) * cls->n_tensors;
+    }
+  }
+  return n;
+}
+
+static uint64_t bytes_across(const xfi_plan *plan, int size)
+{
+  uint64_t n = 0;
+
+  for (size_t p = 0; p < plan->recvs.n_peers; p++)
+    if (plan->recvs.peers[p].rank / size != plan->rank / size) n += plan->recvs.peers[p].n_bytes;
+  return n;
+}
+
+static void test_what_ranks_of_a_domain_want_crosses_to_it_once(void **state)
+{
+  (void)state;
+  static const struct {
+    const char *line;
+    size_t n_tensors;
+    int n_ranks;
+    int size;
+    uint64_t fewer; /* times */
+  } cases[] = {
+      {"u8[64,65536] (1):R -> (8)@4-11:R", 1, 12, 4, 4},       /* all of it to each */
+      {"u8[64,65536] (4):S0 -> (4,2)@8-15:R,S0", 2, 16, 8, 4}, /* TP2 x DP4 */
+      {"bf16[96,40] (2):S1 -> (2,3)@3-8:R,S0", 3, 9, 3, 1},    /* a replica in each domain */
+      {"bf16[96,40] (2):S1 -> (3,2)@3-8:S0,R", 5, 9, 6, 1},    /* near, or alone */
+      {"u8[8388608,3] (2,2):R,S1 -> (4)@4-7:R", 1, 8, 4, 4},   /* stripes of two sources */
+      {"u8[8388608,3] (2,2):R,S1 -> (3)@4-6:R", 1, 7, 4, 3},   /* uneven shares */
+      {"u8[30] (2):S0 -> (4)@4-7:R", 40, 8, 4, 4},             /* too small to be shared out */
+      {"f32[7,9] (3):S0 -> (4,2)@12,5,13,4,14,7,15,6:R,S1b", 9, 16, 4, 4},
+  };
+
+  for (size_t c = 0; c < sizeof cases / sizeof *cases; c++) {
+    const int n_ranks = cases[c].n_ranks;
+    const int size = cases[c].size;
+    xfi_plan_options options = {XFER_LANE_PACKED, 0, NULL};
+    tensor_list list = {.n = 0};
+    xfi_plan *plans[MAX_PLANS];
+    uint64_t before = 0;
+    uint64_t after = 0;
+
+    print_message("%s\n", cases[c].line);
+    add_line(&list, "w", cases[c].n_tensors, cases[c].line);
+    plans_of(plans, &list, n_ranks, &options);
+    for (int r = 0; r < n_ranks; r++)
+      before += bytes_across(plans[r], size);
+    free_plans(plans, n_ranks);
+    options.ranks_per_domain = (uint32_t)size;
+    check_problem(&list, n_ranks, &options);
+    plans_of(plans, &list, n_ranks, &options);
+    for (int first = 0; first < n_ranks; first += size) {
+      const int end = first + size < n_ranks ? first + size : n_ranks;
+      uint64_t here = 0;
+
+      for (int r = first; r < end; r++)
+        here += bytes_across(plans[r], size);
+      assert_int_equal(here, needed_in_domain(plans, first, end));
+      after += here;
+    }
+    if (cases[c].fewer > 1) assert_int_equal(before, after * cases[c].fewer);
+    free_plans(plans, n_ranks);
+    free_tensors(&list);
+  }
+}
+
+static void test_ranks_of_a_domain_receive_alike(void **state)
+{
+  (void)state;
+  xfi_plan_options options = {XFER_LANE_PACKED, 4, NULL};
+  tensor_list list = {.n = 0};
+  xfi_plan *plans[8];
+
+  add_line(&list, "large", 1, "u8[64,65536] (4):R -> (4)@4-7:R"); /* a quarter of it to each */
+  add_line(&list, "small", 40, "u8[30] (4):R -> (4)@4-7:R");      /* or in turn */
+  plans_of(plans, &list, 8, &options);
+  for (int r = 0; r < 4; r++)
+    assert_int_equal(plans[r]->out_bytes, (64 * 65536 + 40 * 30) / 4);
+  for (int r = 4; r < 8; r++) {
+    assert_int_equal(bytes_in(plans[r]), (64 * 65536 + 40 * 30) / 4);
+    assert_int_equal(bytes_in(plans[r]->relay), (64 * 65536 + 40 * 30) / 4 * 3);
+    assert_int_equal(plans[r]->relay->out_bytes, (64 * 65536 + 40 * 30) / 4 * 3);
+  }
+  free_plans(plans, 8);
+  free_tensors(&list);
+}
+
 /* ---- failed allocations ---- */
 
 static xfer_status make(void *context)
@@ -382,6 +519,8 @@ int main(void)
       cmocka_unit_test(test_source_replicas_share_the_work),
       cmocka_unit_test(test_a_ranks_moves_do_not_grow_with_the_number_of_ranks),
       cmocka_unit_test(test_near_sources_are_preferred_and_share),
+      cmocka_unit_test(test_what_ranks_of_a_domain_want_crosses_to_it_once),
+      cmocka_unit_test(test_ranks_of_a_domain_receive_alike),
       cmocka_unit_test(test_growing_lists_survive_each_failed_allocation),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);

@@ -8,31 +8,34 @@
 
 #include "plans_of.h"
 
+enum { N_FIGURES = 24 };
+
 /* Each figure has its own value, so that none can stand for another. */
 static xfer_plan_report_data figures(void)
 {
   xfer_plan_report_data report = XFER_PLAN_REPORT_INIT;
   uint64_t *at = &report.n_tensors;
 
-  for (uint64_t i = 0; i < 22; i++)
+  for (uint64_t i = 0; i < N_FIGURES; i++)
     at[i] = 101 + i;
-  assert_int_equal(report.converted_tensors, 122);
+  assert_int_equal(report.relayed_bytes, 100 + N_FIGURES);
   return report;
 }
 
-static const char *way_of(const void *context, bool send, size_t peer)
+static const char *way_of(const void *context, bool relay, bool send, size_t peer)
 {
   assert_null(context);
+  if (relay) return "direct";
   if (send && peer == 1) return NULL;
   return send ? "packed: no \"way\"" : "direct";
 }
 
 static const char *const names[] = {
-    "n_tensors",     "n_classes",         "n_moves",      "payload_bytes", "in_bytes",
-    "self_bytes",    "zero_bytes",        "wire_bytes",   "out_bytes",     "n_send_peers",
-    "n_recv_peers",  "broadcast_tensors", "direct_bytes", "packed_bytes",  "n_rounds",
-    "staging_bytes", "window_bytes",      "bound_bytes",  "predicted_ns",  "committed_version",
-    "torn",          "converted_tensors"};
+    "n_tensors",     "n_classes",         "n_moves",       "payload_bytes", "in_bytes",
+    "self_bytes",    "zero_bytes",        "wire_bytes",    "out_bytes",     "n_send_peers",
+    "n_recv_peers",  "broadcast_tensors", "direct_bytes",  "packed_bytes",  "n_rounds",
+    "staging_bytes", "window_bytes",      "bound_bytes",   "predicted_ns",  "committed_version",
+    "torn",          "converted_tensors", "crossed_bytes", "relayed_bytes"};
 
 static void test_the_summary_has_every_figure_and_peer(void **state)
 {
@@ -46,7 +49,7 @@ static void test_the_summary_has_every_figure_and_peer(void **state)
   add_line(&list, "w", 2, "f32[9,6] (3):S0 -> (3):S1");
   plan = plan_of(&list, 3, 1, &plain_options);
   assert_int_equal(xfi_plan_print(plan, &report, way_of, NULL, &text, false), XFER_OK);
-  for (int i = 0; i < 22; i++)
+  for (int i = 0; i < N_FIGURES; i++)
     snprintf(want + strlen(want), 64, "  %-18s %d\n", names[i], 101 + i);
   strcat(want, "  from rank 0               2 moves               48 bytes, direct\n"
                "  from rank 2               2 moves               48 bytes, direct\n"
@@ -82,7 +85,7 @@ static void test_json_has_every_figure_tensor_and_move(void **state)
   plan = plan_of(&list, 2, 1, &plain_options);
   assert_int_equal(xfi_plan_print(plan, &report, way_of, NULL, &text, true), XFER_OK);
   print_message("%s\n", text);
-  for (int i = 0; i < 22; i++)
+  for (int i = 0; i < N_FIGURES; i++)
     snprintf(want + strlen(want), 64, ",\n\"%s\":%d", names[i], 101 + i);
   strcat(want, tail);
   assert_string_equal(text, want);
@@ -142,8 +145,8 @@ static void test_json_of_an_empty_plan(void **state)
   xfi_plan *plan = plan_of(&list, 1, 0, &plain_options);
 
   assert_int_equal(xfi_plan_print(plan, &report, way_of, NULL, &text, true), XFER_OK);
-  assert_non_null(strstr(
-      text, ",\n\"converted_tensors\":122,\n\"peers\":[],\n\"tensors\":[],\n\"moves\":[]}\n"));
+  assert_non_null(
+      strstr(text, ",\n\"relayed_bytes\":124,\n\"peers\":[],\n\"tensors\":[],\n\"moves\":[]}\n"));
   xfi_free(text);
   xfi_plan_destroy(plan);
 }

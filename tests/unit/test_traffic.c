@@ -21,9 +21,10 @@ typedef struct seen {
 /* The same figures from one rank's moves. */
 static void count_moves(const xfi_plan *plan, xfer_traffic *counted)
 {
-  const xfi_move_list *lists[] = {&plan->recvs, &plan->selfs};
+  const xfi_move_list *lists[] = {&plan->recvs, &plan->selfs,
+                                  plan->relay == NULL ? NULL : &plan->relay->recvs};
 
-  for (int l = 0; l < 2; l++) {
+  for (int l = 0; l < 3 && lists[l] != NULL; l++) {
     for (size_t i = 0; i < lists[l]->n_moves; i++) {
       const xfi_move *m = &lists[l]->moves[i];
       const xfi_class *cls = xfi_plan_class(plan, m->tensor);
@@ -32,6 +33,7 @@ static void count_moves(const xfi_plan *plan, xfer_traffic *counted)
       counted[m->peer].n_bytes += n_bytes;
       counted[m->peer].n_moves++;
       if (cls->broadcast) counted[m->peer].broadcast_bytes += n_bytes;
+      if (l == 2) counted[m->peer].relayed_bytes += n_bytes;
     }
   }
 }
@@ -40,7 +42,7 @@ static bool compare_row(void *context, const xfi_plan *classes, const xfi_traffi
 {
   seen *s = context;
   xfi_plan *plan = plan_of(s->list, N_RANKS, row->rank, s->options);
-  xfer_traffic counted[N_RANKS] = {{0, 0, 0, 0, 0}};
+  xfer_traffic counted[N_RANKS] = {{0, 0, 0, 0, 0, 0}};
   size_t n = 0;
 
   count_moves(plan, counted);
@@ -58,6 +60,7 @@ static bool compare_row(void *context, const xfi_plan *classes, const xfi_traffi
     assert_int_equal(row->from[i].n_bytes, want->n_bytes);
     assert_int_equal(row->from[i].n_moves, want->n_moves);
     assert_int_equal(row->from[i].broadcast_bytes, want->broadcast_bytes);
+    assert_int_equal(row->from[i].relayed_bytes, want->relayed_bytes);
   }
   xfi_plan_destroy(plan);
   return true;
@@ -81,11 +84,9 @@ static void test_rows_are_those_of_moves(void **state)
 {
   (void)state;
   tensor_list list;
-  const xfi_plan_options options[] = {{XFER_LANE_AUTO, 0, NULL},
-                                      {XFER_LANE_DIRECT, 0, NULL},
-                                      {XFER_LANE_BROADCAST, 0, NULL},
-                                      {XFER_LANE_DIRECT, 8, NULL},
-                                      {XFER_LANE_AUTO, 5, NULL}};
+  const xfi_plan_options options[] = {{XFER_LANE_AUTO, 0, NULL},      {XFER_LANE_DIRECT, 0, NULL},
+                                      {XFER_LANE_BROADCAST, 0, NULL}, {XFER_LANE_DIRECT, 8, NULL},
+                                      {XFER_LANE_AUTO, 5, NULL},      {XFER_LANE_PACKED, 4, NULL}};
 
   fill_list(&list);
   for (size_t o = 0; o < sizeof options / sizeof *options; o++) {

@@ -110,16 +110,17 @@ static void print_move(const xfer_move *m)
   printf("{\"src\":%d,\"dst\":%d,\"box\":[", (int)m->src_rank, (int)m->dst_rank);
   for (int d = 0; d < m->n_dims; d++)
     printf("%s[%" PRId64 ",%" PRId64 "]", d > 0 ? "," : "", m->lo[d], m->hi[d]);
-  printf("],\"bytes\":%" PRIu64 "}\n", m->n_bytes);
+  printf("],\"bytes\":%" PRIu64 "%s}\n", m->n_bytes, m->relayed ? ",\"relayed\":true" : "");
 }
 
 /* The moves into one rank, so that each move of the plan is printed once over all ranks. */
-static bool print_moves(const xfer_tensor *tensor, int n_ranks, int rank)
+static bool print_moves(const xfer_tensor *tensor, int n_ranks, int rank, int64_t domain)
 {
+  const xfer_plan_options options = plan_options(domain);
   xfer_plan_report_data report = XFER_PLAN_REPORT_INIT;
   xfer_plan *plan = NULL;
   xfer_move move;
-  bool ok = xfer_plan_simulate(&plan, n_ranks, rank, tensor, 1, NULL) == XFER_OK &&
+  bool ok = xfer_plan_simulate(&plan, n_ranks, rank, tensor, 1, &options) == XFER_OK &&
             xfer_plan_report(plan, &report) == XFER_OK;
 
   for (size_t i = 0; ok && i < report.n_moves; i++) {
@@ -166,8 +167,8 @@ static int run_problem(const plan_args *args, const xfer_tensor *tensor, int n_r
     const int last = args->rank >= 0 ? (int)args->rank : n_ranks - 1;
 
     for (int rank = first; rank <= last; rank++) {
-      const bool ok =
-          args->regions ? print_regions(tensor, rank) : print_moves(tensor, n_ranks, rank);
+      const bool ok = args->regions ? print_regions(tensor, rank)
+                                    : print_moves(tensor, n_ranks, rank, args->machine.domain);
       if (!ok) return plan_failed();
     }
     return EXIT_SUCCESS;
@@ -180,7 +181,8 @@ static int run_problem(const plan_args *args, const xfer_tensor *tensor, int n_r
       xfer_plan_report(plan, &report) != XFER_OK) {
     plan_failed();
   } else {
-    const plan_whole whole = {tensor->name, n_ranks, tensor, 1, 1, report.payload_bytes, NULL};
+    const plan_whole whole = {
+        tensor->name, n_ranks, tensor, 1, 1, report.payload_bytes, NULL, args->machine.domain};
     status = plan_report(&whole, args);
   }
   xfer_plan_destroy(plan);
@@ -277,7 +279,8 @@ static int parse(plan_args *args, int argc, char **argv)
       {"--link", ARG_INT, &args->machine.link_gbs, "GB/S  of a GPU to others of its domain", 1,
        1000000},
       {"--nic", ARG_INT, &args->machine.nic_gbs, "GB/S  of a GPU beyond its domain", 1, 1000000},
-      {"--domain", ARG_INT, &args->machine.domain, "N  GPUs that NVLink joins", 1, 1000000},
+      {"--domain", ARG_INT, &args->machine.domain,
+       "N  GPUs that NVLink joins: what crosses beyond (--sweep: 8)", 1, 1000000},
       {NULL, ARG_FLAG, NULL, NULL, 0, 0},
   };
   static const char *const examples[] = {
@@ -298,13 +301,14 @@ static int parse(plan_args *args, int argc, char **argv)
 
 int main(int argc, char **argv)
 {
-  plan_args args = {.rank = -1, .expect = -1, .sweep = -1, .machine = {394, 49, 8}};
+  plan_args args = {.rank = -1, .expect = -1, .sweep = -1, .machine = {394, 49, 0}};
   int status = parse(&args, argc, argv);
 
   if (status != ARGS_GO_ON) return status;
   status = check(&args);
   if (status != 0) return status;
   interrupt_catch();
+  if (args.sweep > 0 && args.machine.domain == 0) args.machine.domain = 8;
   if (args.sweep > 0)
     status = plan_sweep(&args);
   else

@@ -53,8 +53,9 @@ static int run(const plan_args *args, const job *made)
   if (args->bench) return plan_bench(plan_rank, &work, (int)args->rank);
   if (xfer_refit_report(made->refit, &report) != XFER_OK) return plan_failed();
 
-  const plan_whole whole = {args->job.model,      n_ranks, tensors, n, report.hf_tensors,
-                            report.payload_bytes, &report};
+  const plan_whole whole = {
+      args->job.model,     n_ranks, tensors, n, report.hf_tensors, report.payload_bytes, &report,
+      args->machine.domain};
   return plan_report(&whole, args);
 }
 

@@ -24,11 +24,12 @@ int plan_failed(void)
 static int print_rank(const plan_whole *whole, const plan_args *args)
 {
   const int rank = (int)args->rank;
+  const xfer_plan_options options = plan_options(whole->domain);
   xfer_plan *plan = NULL;
   char *text = NULL;
   int status = EXIT_SUCCESS;
 
-  if (xfer_plan_simulate(&plan, whole->n_ranks, rank, whole->tensors, whole->n_tensors, NULL) !=
+  if (xfer_plan_simulate(&plan, whole->n_ranks, rank, whole->tensors, whole->n_tensors, &options) !=
           XFER_OK ||
       xfer_plan_print(plan, &text, args->json ? 1 : 0) != XFER_OK) {
     status = plan_failed();
@@ -57,10 +58,28 @@ static void print_json(const plan_whole *whole, const xfer_plan_report_data *rep
     const xfer_plan_report_data *r = &reports[rank];
 
     printf("%s{\"rank\":%d,\"in_bytes\":%" PRIu64 ",\"self_bytes\":%" PRIu64
-           ",\"out_bytes\":%" PRIu64 ",\"wire_bytes\":%" PRIu64 "}",
+           ",\"out_bytes\":%" PRIu64 ",\"wire_bytes\":%" PRIu64,
            rank > 0 ? "," : "", rank, r->in_bytes, r->self_bytes, r->out_bytes, r->wire_bytes);
+    if (whole->domain > 0)
+      printf(",\"crossed_bytes\":%" PRIu64 ",\"relayed_bytes\":%" PRIu64, r->crossed_bytes,
+             r->relayed_bytes);
+    printf("}");
   }
   printf("]}\n");
+}
+
+/* What comes to ranks from beyond their domains, and what of it they need not get themselves. */
+static void print_crossed(const plan_whole *whole, const xfer_plan_report_data *reports)
+{
+  uint64_t crossed = 0;
+  uint64_t relayed = 0;
+
+  for (int rank = 0; rank < whole->n_ranks; rank++) {
+    crossed += reports[rank].crossed_bytes;
+    relayed += reports[rank].relayed_bytes;
+  }
+  printf("\n%s cross between domains of %" PRId64 " ranks, which relay %s that would cross too\n",
+         text_bytes((double)crossed).at, whole->domain, text_bytes((double)relayed).at);
 }
 
 static void print_text(const plan_whole *whole, const xfer_plan_report_data *reports,
@@ -90,6 +109,7 @@ static void print_text(const plan_whole *whole, const xfer_plan_report_data *rep
            text_bytes((double)r->wire_bytes).at, text_bytes((double)r->out_bytes).at,
            r->n_recv_peers, r->n_send_peers, text_seconds((double)r->predicted_ns / 1e9).at);
   }
+  if (whole->domain > 0) print_crossed(whole, reports);
 }
 
 int plan_report(const plan_whole *whole, const plan_args *args)

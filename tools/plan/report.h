@@ -18,7 +18,17 @@ typedef struct plan_whole {
   uint64_t names;                      /* tensors by their names outside, each once */
   uint64_t payload_bytes;              /* of these */
   const xfer_refit_report_data *refit; /* NULL: not a model */
+  int64_t domain;                      /* ranks that links join; 0: that is not known */
 } plan_whole;
+
+/* What a plan is made with. */
+static inline xfer_plan_options plan_options(int64_t domain)
+{
+  xfer_plan_options options = XFER_PLAN_OPTIONS_INIT;
+
+  options.ranks_per_domain = (uint32_t)domain;
+  return options;
+}
 
 /* As args asks: the report of all ranks, or with args->rank the plan of that one. Returns the exit
  * status. */

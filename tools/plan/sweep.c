@@ -1,7 +1,8 @@
 /*
  * The time of a plan is that of its busiest rank: what it gets or sends within its domain at the
- * link's speed, beyond it at the NIC's, both at once, and a fixed part. Link and fixed part are
- * those that the rows of docs/performance.md show; the NIC's is what others report.
+ * link's speed, beyond it at the NIC's, both at once, then what ranks of a domain relay, and a
+ * fixed part. Link and fixed part are those that the rows of docs/performance.md show; the NIC's is
+ * what others report.
  */
 #include "sweep.h"
 
@@ -36,7 +37,7 @@ typedef struct sweep {
 
 /* What a rank moves on each kind of wire. */
 typedef struct load {
-  double link_in, link_out, nic_in, nic_out;
+  double link_in, link_out, nic_in, nic_out, relay_in, relay_out;
 } load;
 
 static double larger(double a, double b)
@@ -54,14 +55,20 @@ static double slowest(const plan_traffic *t, int n_ranks, const machine *m)
     const bool near = p->src_rank / m->domain == p->dst_rank / m->domain;
 
     if (p->src_rank == p->dst_rank) continue;
-    *(near ? &loads[p->dst_rank].link_in : &loads[p->dst_rank].nic_in) += (double)p->n_bytes;
-    *(near ? &loads[p->src_rank].link_out : &loads[p->src_rank].nic_out) += (double)p->n_bytes;
+    const double at_once = (double)(p->n_bytes - p->relayed_bytes);
+    *(near ? &loads[p->dst_rank].link_in : &loads[p->dst_rank].nic_in) += at_once;
+    *(near ? &loads[p->src_rank].link_out : &loads[p->src_rank].nic_out) += at_once;
+    loads[p->dst_rank].relay_in += (double)p->relayed_bytes;
+    loads[p->src_rank].relay_out += (double)p->relayed_bytes;
   }
   for (int r = 0; loads != NULL && r < n_ranks; r++) {
     const double link = larger(loads[r].link_in, loads[r].link_out) / (1e9 * (double)m->link_gbs);
     const double nic = larger(loads[r].nic_in, loads[r].nic_out) / (1e9 * (double)m->nic_gbs);
 
-    most = larger(most, larger(link, nic) + FIXED_SECONDS);
+    const double relay =
+        larger(loads[r].relay_in, loads[r].relay_out) / (1e9 * (double)m->link_gbs);
+
+    most = larger(most, larger(link, nic) + relay + FIXED_SECONDS);
   }
   free(loads);
   return most;
@@ -100,7 +107,7 @@ static bool try_gen(sweep *s, const plan_args *args, const job *base, const char
   }
   const int n_ranks = xfer_refit_ranks(made.refit);
   const xfer_tensor *tensors = xfer_refit_tensors(made.refit, &n);
-  const plan_whole whole = {gen, n_ranks, tensors, n, n, 0, NULL};
+  const plan_whole whole = {gen, n_ranks, tensors, n, n, 0, NULL, args->machine.domain};
   bool ok = plan_traffic_find(&traffic, &whole, true);
   if (ok) {
     memset(to, 0, sizeof *to);

@@ -65,6 +65,7 @@ static void predict(xfer_plan_report_data *r)
 bool plan_traffic_find(plan_traffic *traffic, const plan_whole *whole, bool pairs)
 {
   survey s = {.traffic = traffic, .pairs = pairs, .memory = true};
+  const xfer_plan_options options = plan_options(whole->domain);
   xfer_status st = XFER_OK;
 
   memset(traffic, 0, sizeof *traffic);
@@ -72,7 +73,7 @@ bool plan_traffic_find(plan_traffic *traffic, const plan_whole *whole, bool pair
   s.memory = traffic->ranks != NULL;
   progress_begin(&s.bar, true, "planning", "ranks", whole->n_ranks);
   if (s.memory)
-    st = xfer_plan_traffic(whole->n_ranks, whole->tensors, whole->n_tensors, NULL, take, &s);
+    st = xfer_plan_traffic(whole->n_ranks, whole->tensors, whole->n_tensors, &options, take, &s);
   progress_end(&s.bar);
   for (int rank = 0; s.memory && rank < whole->n_ranks; rank++)
     predict(&traffic->ranks[rank]);

@@ -1,0 +1,213 @@
+/*
+ * Relays: what several ranks of a domain want and none of them has crosses to them once.
+ *
+ * Ranks of a domain that hold the same destination part share what comes to it from a source part
+ * that no rank of the domain holds. Each box is cut in stripes, and each stripe goes to one of
+ * them, its *taker*, which gives it to the others: so that all of them receive, and every byte
+ * crosses to the domain once. Both are closed forms, like the choice of sources.
+ *
+ * What takers give is a plan over the same tensors: from destination part to destination part, of
+ * elements as they are there. It runs once what crosses has come (run/relay.c).
+ */
+#include <string.h>
+
+#include "alloc.h"
+#include "boxes.h"
+#include "checked.h"
+#include "error.h"
+#include "moves.h"
+#include "plan.h"
+
+/* ---- who shares ---- */
+
+xfi_sharers xfi_find_sharers(const xfi_plan *plan, const xfi_class *cls, uint32_t src_part,
+                             uint32_t dst_part, int rank)
+{
+  xfi_sharers sharers = {0, 0};
+  int first;
+  int end;
+
+  if (plan->options.ranks_per_domain < 2 || cls->broadcast) return (xfi_sharers){1, 0};
+  xfi_domain_of(&first, &end, plan, rank);
+  for (int r = first; r < end; r++) {
+    if (xfi_part_replica(cls->src, src_part, r) >= 0) return (xfi_sharers){1, 0};
+    if (xfi_part_replica(cls->dst, dst_part, r) < 0) continue;
+    sharers.n++;
+    sharers.index += r < rank;
+  }
+  return sharers;
+}
+
+int xfi_turn_replica(const xfi_plan *plan, xfi_sharers sharers, int rank, int replica)
+{
+  return sharers.n > 1 ? (int)((uint32_t)rank / plan->options.ranks_per_domain) : replica;
+}
+
+int xfi_taker(const xfi_class *cls, const xfi_turn *turn, int n_sharers)
+{
+  const uint64_t first = (uint64_t)xfi_part_first(cls->dst, turn->dst_part) + turn->ordinal;
+
+  if (n_sharers <= 1) return 0;
+  return (int)((first + turn->box + (uint64_t)turn->stripe) % (uint64_t)n_sharers);
+}
+
+int xfi_sharer(const xfi_plan *plan, const xfi_class *cls, uint32_t dst_part, int rank, int index)
+{
+  int first;
+  int end;
+
+  xfi_domain_of(&first, &end, plan, rank);
+  for (int r = first; r < end; r++)
+    if (xfi_part_replica(cls->dst, dst_part, r) >= 0 && index-- == 0) return r;
+  return -1;
+}
+
+/* ---- what takers give ---- */
+
+/* The same tensors, each from its destination to its destination. */
+static xfer_status make_classes(xfi_plan *relay, const xfi_plan *plan)
+{
+  xfer_status st = XFER_OK;
+
+  relay->classes = xfi_calloc(plan->n_classes, sizeof *relay->classes);
+  XFI_CHECK(relay->classes != NULL, XFER_ERR_NOMEM, "%zu classes", plan->n_classes);
+  relay->n_classes = plan->n_classes;
+  for (size_t c = 0; c < plan->n_classes; c++) {
+    const xfi_class *from = &plan->classes[c];
+    xfi_class *cls = &relay->classes[c];
+
+    cls->src = cls->dst = from->dst;
+    cls->wire_bytes = from->dst->elem_bytes;
+    cls->first_tensor = from->first_tensor;
+    cls->n_tensors = from->n_tensors;
+    cls->first_ordinal = from->first_ordinal;
+  }
+done:
+  return st;
+}
+
+/* The unit that this rank holds at a local row of its boxes, and where it begins. */
+static uint32_t unit_at(int64_t *row, const xfer_layout *layout, int rank, int64_t local)
+{
+  size_t first;
+  size_t i;
+
+  for (i = xfi_boxes_of(&first, layout, rank); i > 1; i--)
+    if (layout->boxes->rows[first + i - 1] <= local) break;
+  *row = layout->boxes->rows[first + i - 1];
+  return layout->boxes->unit_of[first + i - 1];
+}
+
+static xfer_status copy_boxes(xfi_flows *to, const xfi_flows *from)
+{
+  xfer_status st = XFER_OK;
+
+  to->boxes = xfi_calloc(from->n_boxes, sizeof *to->boxes);
+  XFI_CHECK(to->boxes != NULL, XFER_ERR_NOMEM, "%zu boxes", from->n_boxes);
+  memcpy(to->boxes, from->boxes, from->n_boxes * sizeof *to->boxes);
+  to->n_boxes = to->boxes_capacity = from->n_boxes;
+done:
+  return st;
+}
+
+/* The boxes that this rank receives, where they lie in its part and in others' alike. */
+static xfer_status fill_class(xfi_class *cls, const xfi_class *from, int rank)
+{
+  xfer_status st = XFER_OK;
+  const bool listed = cls->dst->boxes != NULL && cls->dst->n_dims > 0;
+
+  if (cls->is_filled) return XFER_OK;
+  XFI_TRY(copy_boxes(&cls->sends, &from->recvs));
+  XFI_TRY(copy_boxes(&cls->recvs, &from->recvs));
+  for (size_t b = 0; b < from->recvs.n_boxes; b++) {
+    xfi_box *out = &cls->sends.boxes[b];
+    xfi_box *in = &cls->recvs.boxes[b];
+    int64_t row = 0;
+
+    memcpy(in->src_local, in->dst_local, sizeof in->src_local);
+    if (listed) in->unit = unit_at(&row, cls->dst, rank, in->dst_local[0]);
+    in->src_local[0] -= row;
+    out->unit = in->unit;
+    memcpy(out->src_local, in->dst_local, sizeof out->src_local);
+    memcpy(out->dst_local, in->src_local, sizeof out->dst_local);
+  }
+  cls->is_filled = true;
+done:
+  return st;
+}
+
+/* What comes of one stripe on this rank: it takes it, or gets it from who does. */
+static xfer_status add_stripe(xfi_plan *plan, const xfi_flow *flow, const xfi_turn *turn,
+                              xfi_move move, const xfi_peer_bytes *bytes)
+{
+  const xfi_class *cls = xfi_plan_class(plan, move.tensor);
+  xfi_plan *relay = plan->relay;
+  const uint64_t n_bytes = xfi_move_bytes(cls, &cls->recvs, &move);
+  const int taker = xfi_taker(cls, turn, flow->sharers.n);
+  xfer_status st = XFER_OK;
+
+  if (taker != flow->sharers.index) {
+    move.peer = xfi_sharer(plan, cls, flow->mine, plan->rank, taker);
+    return xfi_move_add(&relay->recvs, move, bytes->received, n_bytes);
+  }
+  for (int i = 0; i < flow->sharers.n; i++) {
+    if (i == taker) continue;
+    move.peer = xfi_sharer(plan, cls, flow->mine, plan->rank, i);
+    XFI_CHECK(xfi_add_fits(relay->out_bytes, n_bytes, &relay->out_bytes), XFER_ERR_OVERFLOW,
+              "the bytes that rank %d sends do not fit in 64 bits", plan->rank);
+    XFI_TRY(xfi_move_add(&relay->sends, move, bytes->sent, n_bytes));
+  }
+done:
+  return st;
+}
+
+static xfer_status add_tensor(xfi_plan *plan, uint32_t tensor, const xfi_peer_bytes *bytes)
+{
+  const xfi_class *cls = xfi_plan_class(plan, tensor);
+  xfer_status st = XFER_OK;
+
+  for (size_t f = 0; f < cls->recvs.n; f++) {
+    const xfi_flow *flow = &cls->recvs.at[f];
+    const int n_replicas = xfi_part_n_replicas(cls->src, flow->part);
+
+    if (flow->sharers.n <= 1) continue;
+    XFI_TRY(fill_class(&plan->relay->classes[plan->tensors[tensor].class_index], cls, plan->rank));
+    for (size_t b = 0; b < flow->n; b++) {
+      const size_t box = flow->first + b;
+      const int n = xfi_stripe_count(cls, &cls->recvs.boxes[box], n_replicas, flow->sharers.n);
+      xfi_turn turn = {plan->tensors[tensor].ordinal, b, 0, n, flow->part, flow->mine, 0};
+
+      for (; turn.stripe < n; turn.stripe++)
+        XFI_TRY(add_stripe(plan, flow, &turn,
+                           (xfi_move){tensor, 0, (uint32_t)box, (uint16_t)turn.stripe, (uint16_t)n},
+                           bytes));
+    }
+  }
+done:
+  return st;
+}
+
+xfer_status xfi_relay_fill(xfi_plan *plan)
+{
+  xfer_status st = XFER_OK;
+  xfi_peer_bytes bytes = {NULL, NULL};
+  xfi_plan *relay;
+
+  if (plan->options.ranks_per_domain < 2 || plan->n_broadcast == plan->n_tensors) return XFER_OK;
+  relay = plan->relay = xfi_calloc(1, sizeof *relay);
+  XFI_CHECK(relay != NULL, XFER_ERR_NOMEM, "relays");
+  relay->n_ranks = plan->n_ranks;
+  relay->rank = plan->rank;
+  relay->tensors = plan->tensors;
+  relay->n_tensors = plan->n_tensors;
+  XFI_TRY(make_classes(relay, plan));
+  XFI_TRY(xfi_plan_set_order(relay, NULL)); /* elements are the destination's here */
+  XFI_TRY(xfi_peer_bytes_make(&bytes, plan->n_ranks));
+  for (size_t i = 0; i < relay->n_tensors; i++)
+    XFI_TRY(add_tensor(plan, relay->order[i], &bytes));
+  XFI_TRY(xfi_moves_group(relay, &relay->sends, bytes.sent));
+  XFI_TRY(xfi_moves_group(relay, &relay->recvs, bytes.received));
+done:
+  xfi_peer_bytes_free(&bytes);
+  return st;
+}
