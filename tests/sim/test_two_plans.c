@@ -160,6 +160,58 @@ static void test_share_slots_broadcast(void)
   world_go(both_arrive);
 }
 
+/* A plan for each group of tensors, on one stream: an event between them passes when the first
+ * group is there, though the second waits for a rank that has not begun it. */
+static void groups_end_in_turn(int rank)
+{
+  static const int64_t widths[PLANS] = {5000, 9000};
+  tensor tensors[PLANS];
+  xfer_plan *plans[PLANS];
+  const cudaStream_t stream = world_stream();
+  cudaEvent_t first_ended;
+  int over = -1;
+
+  NEED(cudaEventCreateWithFlags(&first_ended, cudaEventDisableTiming) == cudaSuccess);
+  for (int p = 0; p < PLANS; p++) {
+    tensor_make(&tensors[p], EACH_EACH, rank, widths[p]);
+    plans[p] = world_plan(rank, &tensors[p], 1, lane, 60000);
+    OK(xfer_plan_commit(plans[p]));
+    tensor_fill(&tensors[p], 1 + (uint64_t)p, LIVE);
+    tensor_open(&tensors[p], 1);
+  }
+  ranks_barrier();
+  OK(xfer_plan_run(plans[0], 1, stream));
+  NEED(cudaEventRecord(first_ended, stream) == cudaSuccess);
+  if (rank == 0) OK(xfer_plan_run(plans[1], 1, stream));
+  NEED(cudaEventSynchronize(first_ended) == cudaSuccess);
+  NEED(tensor_holds(&tensors[0], 1));
+  if (rank == 0) OK(xfer_plan_test(plans[1], &over));
+  NEED(rank != 0 || over == 0);
+  ranks_barrier();
+  if (rank != 0) OK(xfer_plan_run(plans[1], 1, stream));
+  for (int p = 0; p < PLANS; p++) {
+    OK(xfer_plan_wait(plans[p], 0));
+    tensor_close(&tensors[p]);
+    NEED(tensor_holds(&tensors[p], 1 + (uint64_t)p));
+  }
+  NEED(cudaEventDestroy(first_ended) == cudaSuccess);
+  NEED_NO_VIOLATION();
+}
+
+static void test_groups_packed(void)
+{
+  lane = XFER_LANE_PACKED;
+  world_make(2, COMM_NCCL, (sim_config){.seed = 0});
+  world_go(groups_end_in_turn);
+}
+
+static void test_groups_direct(void)
+{
+  lane = XFER_LANE_DIRECT;
+  world_make(3, COMM_GATHER, (sim_config){.seed = 0});
+  world_go(groups_end_in_turn);
+}
+
 static void with_failing(const char *name, xfer_lane l)
 {
   failing = name;
@@ -204,6 +256,8 @@ int main(int argc, char **argv)
       {"two_plans_late_rank_packed", test_late_rank_packed},
       {"two_plans_share_slots_packed", test_share_slots_packed},
       {"two_plans_share_slots_broadcast", test_share_slots_broadcast},
+      {"two_plans_event_between_groups_packed", test_groups_packed},
+      {"two_plans_event_between_groups_direct", test_groups_direct},
   };
 
   return world_main(argc, argv, tests, sizeof tests / sizeof tests[0]);
