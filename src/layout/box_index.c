@@ -23,7 +23,7 @@ static void widen(int64_t *bounds, const int64_t *by, int n_dims)
   }
 }
 
-static bool meet(const int64_t *a, const int64_t *b, int n_dims)
+bool xfi_bounds_meet(const int64_t *a, const int64_t *b, int n_dims)
 {
   for (int d = 0; d < n_dims; d++)
     if (a[d] >= b[n_dims + d] || b[d] >= a[n_dims + d]) return false;
@@ -67,7 +67,7 @@ static xfer_status meet_leaf(xfi_units *units, const xfer_layout *l, const int64
   const uint64_t first = (uint64_t)leaf * XFI_LEAF;
 
   for (uint64_t u = first; u < first + XFI_LEAF && u < l->boxes->n_units; u++) {
-    if (!meet(xfi_unit_bounds(l, (uint32_t)u), bounds, l->n_dims)) continue;
+    if (!xfi_bounds_meet(xfi_unit_bounds(l, (uint32_t)u), bounds, l->n_dims)) continue;
     XFI_TRY(xfi_vec_reserve(&units->at, &units->capacity, units->n + 1, sizeof *units->at));
     units->at[units->n++] = (uint32_t)u;
   }
@@ -82,7 +82,7 @@ xfer_status xfi_boxes_meet(xfi_units *units, const xfer_layout *layout, const in
   uint32_t node = 1;
 
   while (node != 0) { /* in order; a node that is left out takes all below it along */
-    if (meet(node_at(layout, node), bounds, layout->n_dims)) {
+    if (xfi_bounds_meet(node_at(layout, node), bounds, layout->n_dims)) {
       if (node < n_leaves) {
         node *= 2;
         continue;
@@ -150,7 +150,7 @@ xfer_status xfi_bounds_subtract(xfi_bounds *list, size_t from, int n_dims, const
     int64_t whole[2 * XFER_MAX_DIMS] = {0};
 
     if (n_words > 0) memcpy(whole, list->at + i * n_words, n_words * sizeof *whole);
-    if (meet(whole, bounds, n_dims)) {
+    if (xfi_bounds_meet(whole, bounds, n_dims)) {
       XFI_TRY(add_rest(list, n_dims, whole, bounds));
       continue;
     }

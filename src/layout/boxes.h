@@ -66,6 +66,9 @@ int xfi_boxes_replica(const xfi_boxes *boxes, uint32_t part, int position);
 /* The listed box by which `rank` holds a unit; it does. */
 size_t xfi_boxes_listed(const xfer_layout *layout, uint32_t unit, int rank);
 
+/* Have they elements in common? Of empty ones: it may say so. */
+bool xfi_bounds_meet(const int64_t *a, const int64_t *b, int n_dims);
+
 /* Elements between the bounds. */
 int64_t xfi_bounds_elems(const int64_t *bounds, int n_dims);
 

@@ -47,29 +47,32 @@ static int by_parts(const void *a, const void *b)
   return 0;
 }
 
-/* `box` has all but the place on this rank's side. */
-static xfer_status add_met(meeting *m, const own *mine, uint32_t part, const xfi_box *box)
+/* Another one, of which all but the box is known. */
+static xfer_status new_met(met **out, meeting *m, const own *mine, uint32_t part, uint32_t unit)
 {
   const bool is_source = m->look->is_source;
   xfer_status st = XFER_OK;
-  met *x;
-  int64_t *local;
 
   XFI_TRY(xfi_vec_reserve(&m->s->met, &m->s->met_capacity, m->s->n_met + 1, sizeof *m->s->met));
-  x = &m->s->met[m->s->n_met++];
-  *x = (met){.mine = mine->part,
-             .part = part,
-             .my_replica = mine->replica,
-             .src_part = is_source ? mine->part : part,
-             .dst_part = is_source ? part : mine->part,
-             .dst_unit = is_source ? box->unit : mine->unit,
-             .n_dims = m->look->mine->n_dims,
-             .box = *box};
-  local = is_source ? x->box.src_local : x->box.dst_local;
-  for (int d = 0; d < x->n_dims; d++)
-    local[d] = mine->local[d] + (box->lo[d] - mine->bounds[d]);
+  *out = &m->s->met[m->s->n_met++];
+  **out = (met){.mine = mine->part,
+                .part = part,
+                .my_replica = mine->replica,
+                .src_part = is_source ? mine->part : part,
+                .dst_part = is_source ? part : mine->part,
+                .dst_unit = is_source ? unit : mine->unit,
+                .n_dims = m->look->mine->n_dims};
 done:
   return st;
+}
+
+/* Its box lies where on this rank's side? */
+static void set_own_local(met *x, const own *mine, bool is_source)
+{
+  int64_t *local = is_source ? x->box.src_local : x->box.dst_local;
+
+  for (int d = 0; d < x->n_dims; d++)
+    local[d] = mine->local[d] + (x->box.lo[d] - mine->bounds[d]);
 }
 
 /* What `bounds` of a unit of the other side has in common with a box of this rank's. */
@@ -77,22 +80,25 @@ static xfer_status meet_bounds(meeting *m, const own *mine, uint32_t unit, const
 {
   const xfer_layout *other = m->look->other;
   const int64_t *whole = xfi_unit_bounds(other, unit);
+  const bool is_source = m->look->is_source;
   const int n = other->n_dims;
-  xfi_box box;
-  int64_t *local = m->look->is_source ? box.dst_local : box.src_local;
+  xfer_status st = XFER_OK;
+  met *x;
 
-  memset(&box, 0, sizeof box);
-  box.unit = unit;
+  if (!xfi_bounds_meet(bounds, mine->bounds, n)) return XFER_OK;
+  XFI_TRY(new_met(&x, m, mine, other->boxes->part_of[unit], unit));
+  x->box.unit = unit;
   for (int d = 0; d < n; d++) {
     const int64_t lo = bounds[d] > mine->bounds[d] ? bounds[d] : mine->bounds[d];
     const int64_t hi = bounds[n + d] < mine->bounds[n + d] ? bounds[n + d] : mine->bounds[n + d];
 
-    if (lo >= hi) return XFER_OK;
-    box.lo[d] = lo;
-    box.length[d] = hi - lo;
-    local[d] = lo - whole[d];
+    x->box.lo[d] = lo;
+    x->box.length[d] = hi - lo;
+    (is_source ? x->box.dst_local : x->box.src_local)[d] = lo - whole[d];
   }
-  return add_met(m, mine, other->boxes->part_of[unit], &box);
+  set_own_local(x, mine, is_source);
+done:
+  return st;
 }
 
 static xfer_status meet_boxes(meeting *m, const own *mine)
@@ -134,10 +140,18 @@ static xfer_status meet_placements(meeting *m, const own *mine)
         xfi_pieces_add(&lists[d], &(xfi_runs){&run, 1, 1}, &other->dims[d], m->look->is_source));
   }
   XFI_TRY(xfi_flows_add(&m->s->flows, lists, other, mine->part, mine->replica));
-  for (size_t f = 0; f < m->s->flows.n; f++)
-    for (size_t b = 0; b < m->s->flows.at[f].n; b++)
-      XFI_TRY(add_met(m, mine, m->s->flows.at[f].part,
-                      &m->s->flows.boxes[m->s->flows.at[f].first + b]));
+  for (size_t f = 0; f < m->s->flows.n; f++) {
+    const xfi_flow *flow = &m->s->flows.at[f];
+
+    for (size_t b = 0; b < flow->n; b++) {
+      const xfi_box *box = &m->s->flows.boxes[flow->first + b];
+      met *x;
+
+      XFI_TRY(new_met(&x, m, mine, flow->part, box->unit));
+      x->box = *box;
+      set_own_local(x, mine, m->look->is_source);
+    }
+  }
 done:
   for (int d = 0; d < n; d++)
     xfi_free(lists[d].at);
