@@ -16,7 +16,7 @@
 
 /* ---- copies ---- */
 
-/* What this rank copies of one flow: `send`: from us to the peer. */
+/* What this rank copies of one flow: `send`: from us to the peer. copies NULL: only *bytes. */
 static xfer_status add_flow(xfi_copies *copies, const xfer_plan *plan, const xfi_link *link,
                             bool send, uint64_t *bytes)
 {
@@ -26,7 +26,9 @@ static xfer_status add_flow(xfi_copies *copies, const xfer_plan *plan, const xfi
   xfer_status st = XFER_OK;
   xfi_cursor cursor = {0, 0};
 
-  XFI_TRY(xfi_vec_reserve(&copies->at, &copies->capacity, copies->n + peer->n, sizeof *copies->at));
+  if (copies != NULL)
+    XFI_TRY(
+        xfi_vec_reserve(&copies->at, &copies->capacity, copies->n + peer->n, sizeof *copies->at));
   for (size_t i = peer->first; i < peer->first + peer->n; i++) {
     const xfi_move *move = &list->moves[i];
     const xfi_class *cls = xfi_plan_class(plan->moves, move->tensor);
@@ -36,13 +38,16 @@ static xfer_status add_flow(xfi_copies *copies, const xfer_plan *plan, const xfi
     xfi_box box;
 
     if (xfi_run_broadcasts(plan, cls)) continue;
-    xfi_move_box(&box, cls, send ? &cls->sends : &cls->recvs, move);
-    XFI_TRY(xfi_link_ends(&src, &dst, plan, link, send, move, &box, &cursor));
-    if (both && xfi_link_is_pushed_move(link, cls, &src, &dst, box.length) != send)
-      continue; /* the peer's */
-    XFI_TRY(xfi_copies_add(copies, &dst, &src, box.length, n_dims,
-                           xfi_run_elem(plan, cls, XFI_WHOLE_WAY)));
-    *bytes += (uint64_t)(xfi_box_elems(&box, n_dims) * cls->wire_bytes);
+    if (copies != NULL || both) {
+      xfi_move_box(&box, cls, send ? &cls->sends : &cls->recvs, move);
+      XFI_TRY(xfi_link_ends(&src, &dst, plan, link, send, move, &box, &cursor));
+      if (both && xfi_link_is_pushed_move(link, cls, &src, &dst, box.length) != send)
+        continue; /* the peer's */
+    }
+    if (copies != NULL)
+      XFI_TRY(xfi_copies_add(copies, &dst, &src, box.length, n_dims,
+                             xfi_run_elem(plan, cls, XFI_WHOLE_WAY)));
+    *bytes += xfi_move_bytes(cls, send ? &cls->sends : &cls->recvs, move);
   }
 done:
   return st;
@@ -161,7 +166,6 @@ done:
 static xfer_status make_groups(xfi_direct *d, const xfer_plan *plan)
 {
   xfer_status st = XFER_OK;
-  xfi_copies copies = {NULL, 0, 0};
   bool one = !d->device->ops->is_synchronous && d->links.n <= XFI_GUARD_FLAGS / 2;
   int n = 0;
   int percent;
@@ -172,16 +176,14 @@ static xfer_status make_groups(xfi_direct *d, const xfer_plan *plan)
     const xfi_link *link = &d->links.at[i];
 
     n += link_goes(link, XFI_PUSH) + link_goes(link, XFI_PULL);
-    if (link_goes(link, XFI_PUSH)) XFI_TRY(add_flow(&copies, plan, link, true, &d->bytes));
-    if (link_goes(link, XFI_PULL)) XFI_TRY(add_flow(&copies, plan, link, false, &d->bytes));
-    copies.n = 0;
+    if (link_goes(link, XFI_PUSH)) XFI_TRY(add_flow(NULL, plan, link, true, &d->bytes));
+    if (link_goes(link, XFI_PULL)) XFI_TRY(add_flow(NULL, plan, link, false, &d->bytes));
   }
   one = one && d->bytes <= ONE_BATCH_BYTES;
   percent = one || n == 0 ? 100 : plan->local != NULL ? 200 / (2 * n + 1) : 100 / n; /* local.c */
   XFI_TRY(make_way(d, plan, XFI_PUSH, one, percent));
   XFI_TRY(make_way(d, plan, XFI_PULL, one, percent));
 done:
-  xfi_copies_free(&copies);
   return st;
 }
 

@@ -27,19 +27,23 @@ static const int64_t *strides_of(const xfi_end *end)
 static bool is_narrow(const xfi_end *src, const xfi_end *dst, const int64_t *length, int n_dims,
                       int elem_bytes)
 {
-  const int64_t *src_strides = strides_of(src);
-  const int64_t *dst_strides = strides_of(dst);
+  const int64_t *src_strides;
+  const int64_t *dst_strides;
   int64_t row = elem_bytes; /* what is contiguous on both sides */
   int64_t all = elem_bytes;
   bool goes_on = true;
 
-  for (int d = n_dims - 1; d >= 0; d--) {
+  for (int d = 0; d < n_dims; d++)
     all *= length[d];
+  if (all < NARROW_MOVE_BYTES) return false;
+  src_strides = strides_of(src);
+  dst_strides = strides_of(dst);
+  for (int d = n_dims - 1; d >= 0; d--) {
     if (length[d] == 1) continue;
     goes_on = goes_on && src_strides[d] == row && dst_strides[d] == row;
     if (goes_on) row *= length[d];
   }
-  return row < NARROW_ROW_BYTES && all >= NARROW_MOVE_BYTES;
+  return row < NARROW_ROW_BYTES;
 }
 
 /* Where both ranks send, requests to read would take from what flows the other way. */
@@ -91,8 +95,8 @@ done:
   return st;
 }
 
-/* Of a flow: are there moves to pull, and others to push? And such that only their sender can copy,
- * which has the scales? */
+/* Of a flow: are there moves to pull, and others to push, where that is asked? And such that only
+ * their sender can copy, which has the scales? */
 static xfer_status look_at_moves(bool has[2], const xfer_plan *plan, xfi_link *link, bool send)
 {
   const xfi_move_list *list = send ? &plan->moves->sends : &plan->moves->recvs;
@@ -110,7 +114,7 @@ static xfer_status look_at_moves(bool has[2], const xfer_plan *plan, xfi_link *l
 
     if (xfi_run_broadcasts(plan, cls)) continue;
     if (xfi_conversion_kind(cls->conversion) == XFI_KIND_BLOCKS) link->only_push[send] = true;
-    if (has[0] && has[1]) continue;
+    if (!plan->device->ops->pulls || (has[0] && has[1])) continue;
     xfi_move_box(&box, cls, send ? &cls->sends : &cls->recvs, move);
     XFI_TRY(xfi_link_ends(&src, &dst, plan, link, send, move, &box, &cursor));
     has[xfi_link_is_pushed_move(link, cls, &src, &dst, box.length)] = true;

@@ -38,6 +38,9 @@ typedef struct blob {
   xfi_place_now *now; /* NULL: the description itself is put; else only where pieces are */
 } blob;
 
+/* Of a bound of one piece: head, strides, shape, place. */
+enum { BOUND_WORDS = 4 + 2 * XFER_MAX_DIMS + 2 };
+
 static xfer_status put_words(blob *b, const uint64_t *words, size_t n)
 {
   return xfi_bytes_put(&b->bytes, words, n * sizeof *words);
@@ -149,6 +152,9 @@ static xfer_status put_flow(blob *b, uint64_t *n, const xfi_move_list *list, siz
 
   *n = 0;
   if (peer == XFI_NO_FLOW) return XFER_OK;
+  if (b->now == NULL) /* as if each tensor had one piece and one move */
+    XFI_TRY(xfi_vec_reserve(&b->bytes.at, &b->bytes.capacity,
+                            b->bytes.n + list->peers[peer].n * BOUND_WORDS * sizeof(uint64_t), 1));
   for (size_t i = 0; i < list->peers[peer].n; i++) {
     const uint32_t tensor = list->moves[list->peers[peer].first + i].tensor;
     const xfi_class *cls = xfi_plan_class(plan->moves, tensor);
@@ -162,6 +168,8 @@ static xfer_status put_flow(blob *b, uint64_t *n, const xfi_move_list *list, siz
 done:
   return st;
 }
+
+enum { ALLOCATION_BYTES = sizeof(xfi_mem_handle) + 2 * sizeof(uint64_t) };
 
 static xfer_status put_allocations(xfi_bytes *out, const blob *b)
 {
@@ -214,6 +222,8 @@ xfer_status xfi_link_describe(xfi_bytes *out, const xfer_plan *plan, xfi_link *l
   head[1] = page_at[1];
   head[2] = n_src + n_dst;
   head[3] = n_src;
+  XFI_TRY(xfi_vec_reserve(&out->at, &out->capacity,
+                          sizeof head + b.n_told * (size_t)ALLOCATION_BYTES + b.bytes.n, 1));
   XFI_TRY(xfi_bytes_put(out, head, sizeof head));
   XFI_TRY(put_allocations(out, &b));
   XFI_TRY(xfi_bytes_put(out, b.bytes.at, b.bytes.n));
