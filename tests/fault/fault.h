@@ -35,6 +35,15 @@ typedef struct input {
   _Alignas(16) unsigned char dst_memory[N_TENSORS][PART_BYTES];
 } input;
 
+/* Lanes, each alone; and packed with domains of two, the second of which wants "copied" twice and
+ * relays it. */
+static const struct {
+  uint32_t lane;
+  uint32_t ranks_per_domain;
+} ways[] = {
+    {XFER_LANE_DIRECT, 0}, {XFER_LANE_PACKED, 0}, {XFER_LANE_BROADCAST, 0}, {XFER_LANE_PACKED, 2}};
+enum { N_WAYS = sizeof ways / sizeof *ways };
+
 /* What a call came to, with its text. */
 typedef struct outcome {
   xfer_status st;

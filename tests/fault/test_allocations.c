@@ -55,6 +55,7 @@ typedef struct turn {
   call at;
   told_as told;
   uint32_t lane;
+  uint32_t ranks_per_domain;
   int victim;
   bool verify;
   long n; /* the allocation that fails */
@@ -132,6 +133,7 @@ static void play(int rank, void *context)
 
   input_create(&in, rank);
   in.options.lane = t->lane;
+  in.options.ranks_per_domain = t->ranks_per_domain;
   in.options.window_bytes = 32;
   if (t->told == SOME_KNOW) forget_some(&in);
   if (t->told == THEY_DIFFER && rank == 2) in.tensors[1].name = "other";
@@ -185,12 +187,11 @@ static void assert_consistent(const turn *t)
 
 /* The n-th allocation of `victim` fails, until there are no more; then a few in vain, so that one
  * whose failure went unseen is not taken for the end. */
-static void sweep_of(call at, told_as who, uint32_t lane, int victim, bool verify)
+static void sweep_of(turn t)
 {
-  const xfer_status last = who == THEY_DIFFER ? XFER_ERR_MISMATCH : XFER_OK;
-  turn t = {.at = at, .told = who, .lane = lane, .victim = victim, .verify = verify};
+  const xfer_status last = t.told == THEY_DIFFER ? XFER_ERR_MISMATCH : XFER_OK;
   /* A bind that fails is done again for its text, and may be well then. */
-  const bool binds = at == BIND || at == REDISTRIBUTE || at == EXCHANGE;
+  const bool binds = t.at == BIND || t.at == REDISTRIBUTE || t.at == EXCHANGE;
   int n_right = 0;
 
   for (t.n = 0; n_right < MORE && t.n < 1000; t.n++) {
@@ -199,7 +200,7 @@ static void sweep_of(call at, told_as who, uint32_t lane, int victim, bool verif
     destroy_comms(t.comms);
     assert_all_as_expected();
     assert_consistent(&t);
-    if (t.outcomes[victim].st == last) {
+    if (t.outcomes[t.victim].st == last) {
       n_right++;
     } else {
       if (n_right > 0 && !binds) print_outcomes(&t);
@@ -208,27 +209,36 @@ static void sweep_of(call at, told_as who, uint32_t lane, int victim, bool verif
     }
   }
   t.n -= MORE;
-  print_message("%s, lane %u, rank %d: %ld allocations\n", call_names[at], lane, victim, t.n);
+  print_message("%s, lane %u, domains of %u, rank %d: %ld allocations\n", call_names[t.at], t.lane,
+                t.ranks_per_domain, t.victim, t.n);
   assert_true(t.n < 1000);
 }
 
 static void sweep(call at, told_as who, uint32_t lane, int victim)
 {
-  sweep_of(at, who, lane, victim, false);
+  sweep_of((turn){.at = at, .told = who, .lane = lane, .victim = victim});
 }
 
 static void sweep_lanes(call at, told_as who)
 {
-  for (uint32_t lane = XFER_LANE_DIRECT; lane <= XFER_LANE_BROADCAST; lane++)
+  for (int way = 0; way < N_WAYS; way++)
     for (int victim = 0; victim < N_RANKS; victim++)
-      sweep(at, who, lane, victim);
+      sweep_of((turn){.at = at,
+                      .told = who,
+                      .lane = ways[way].lane,
+                      .ranks_per_domain = ways[way].ranks_per_domain,
+                      .victim = victim});
 }
 
 static void test_create_survives_each_failed_allocation(void **state)
 {
   (void)state;
   for (int victim = 0; victim < N_RANKS; victim++)
-    sweep(CREATE, ALL_KNOW, XFER_LANE_AUTO, victim);
+    for (uint32_t size = 0; size <= 2; size += 2)
+      sweep_of((turn){.at = CREATE,
+                      .lane = size == 0 ? XFER_LANE_AUTO : XFER_LANE_PACKED,
+                      .ranks_per_domain = size,
+                      .victim = victim});
 }
 
 static void test_create_survives_each_failed_allocation_where_some_do_not_know_a_side(void **state)
@@ -295,7 +305,7 @@ static void test_commit_with_digests_survives_each_failed_allocation(void **stat
 {
   (void)state;
   for (int victim = 0; victim < 2; victim++)
-    sweep_of(COMMIT, ALL_KNOW, XFER_LANE_PACKED, victim, true);
+    sweep_of((turn){.at = COMMIT, .lane = XFER_LANE_PACKED, .victim = victim, .verify = true});
 }
 
 static void test_other_calls_survive_each_failed_allocation(void **state)

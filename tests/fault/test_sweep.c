@@ -31,7 +31,7 @@ static bool fails_now(const char *call)
 
 typedef struct point {
   step at;
-  uint32_t lane;
+  int way;
   int victim;
   long n; /* the call that fails */
   xfer_comm *comms[N_RANKS];
@@ -55,7 +55,8 @@ static void play(int rank, void *context)
   xfer_status st;
 
   input_create(&in, rank);
-  in.options.lane = p->lane;
+  in.options.lane = ways[p->way].lane;
+  in.options.ranks_per_domain = ways[p->way].ranks_per_domain;
   in.options.window_bytes = 32;
   in.options.flags = XFER_PLAN_VERIFY | (is_staged(p) ? XFER_PLAN_STAGED : 0);
   for (step s = CREATE; s < p->at; s++) {
@@ -93,9 +94,9 @@ static bool is_right(const point *p)
 }
 
 /* The n-th call of `victim` fails, until it makes no more; returns how many there were. */
-static long sweep(step at, uint32_t lane, int victim, long *n_wrong)
+static long sweep(step at, int way, int victim, long *n_wrong)
 {
-  point p = {.at = at, .lane = lane, .victim = victim};
+  point p = {.at = at, .way = way, .victim = victim};
 
   for (p.n = 0; p.n < 1000; p.n++) {
     make_comms(p.comms);
@@ -105,7 +106,8 @@ static long sweep(step at, uint32_t lane, int victim, long *n_wrong)
     destroy_comms(p.comms);
     assert_all_as_expected();
     if (!is_right(&p)) {
-      print_message("%s, lane %u: call %ld of rank %d, %s\n", step_names[at], lane, p.n, victim,
+      print_message("%s, lane %u, domains of %u: call %ld of rank %d, %s\n", step_names[at],
+                    ways[way].lane, ways[way].ranks_per_domain, p.n, victim,
                     p.call == NULL ? "none" : p.call);
       for (int r = 0; r < N_RANKS; r++)
         print_message("  rank %d: %s %s\n", r, xfer_status_name(p.outcomes[r].st),
@@ -124,9 +126,9 @@ static void test_e5_each_failed_call_ends_all_ranks_alike(void **state)
 
   (void)state;
   for (step at = CREATE; at < N_STEPS; at++)
-    for (uint32_t lane = XFER_LANE_DIRECT; lane <= XFER_LANE_BROADCAST; lane++)
+    for (int way = 0; way < N_WAYS; way++)
       for (int victim = 0; victim < N_RANKS; victim++)
-        n_points += sweep(at, lane, victim, &n_wrong);
+        n_points += sweep(at, way, victim, &n_wrong);
   print_message("calls of transport and device that failed: %ld, wrong: %ld\n", n_points, n_wrong);
   assert_true(n_points > 300);
   assert_int_equal(n_wrong, 0);

@@ -107,6 +107,7 @@ done
 run share:repeat:8 1 150 "$bin/test_ranks" repeat 8 gather "$(times 300)"
 run share:connections:8 1 150 env CUDA_DEVICE_MAX_CONNECTIONS=1 "$bin/test_ranks" repeat 8 gather "$(times 100)"
 run share:redistribute:8 1 150 "$bin/test_ranks" redistribute 8 gather "$(times 200)"
+run share:domains:8 1 150 "$bin/test_ranks" domains 8 gather "$(times 60)"
 run share:remap:4 1 100 "$bin/test_ranks" remap 4 gather 6
 run share:chunks:1 1 100 "$bin/test_ranks" chunks 1 gather 3
 run share:chunks:4 1 100 "$bin/test_ranks" chunks 4 gather 3
@@ -123,6 +124,9 @@ for n in 1 2 4 8; do
   run "nccl:remap:$n" $n 100 "$bin/test_ranks" remap $n nccl 6
   run "nccl:chunks:$n" $n 100 "$bin/test_ranks" chunks $n nccl 3
   run "nccl:redistribute:$n" $n 100 "$bin/test_ranks" redistribute $n nccl "$(times 2000)"
+done
+for n in 2 3 4 8; do
+  run "nccl:domains:$n" $n 150 "$bin/test_ranks" domains $n nccl "$(times 100)"
 done
 for n in 2 4 8; do
   run "nccl:kill:$n" $n 100 "$bin/test_ranks" kill $n nccl 1

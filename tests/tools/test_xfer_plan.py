@@ -52,6 +52,19 @@ class TestProblem(unittest.TestCase):
             ],
         )
 
+    def test_domains_say_what_crosses(self):
+        line = "bf16[4096,8192] (8)@0-7:S0 -> (4,2)@8-15:R,S0"  # TP2 x DP4 on a host of eight
+        (out,) = lines("--problem", line, "--json", "--domain", "8")
+        ranks = json.loads(out)["ranks"]
+        self.assertEqual(sum(r["crossed_bytes"] for r in ranks), 2 * 4096 * 8192)
+        self.assertEqual(sum(r["relayed_bytes"] for r in ranks), 3 * 2 * 4096 * 8192)
+        self.assertEqual({r["crossed_bytes"] for r in ranks[8:]}, {2 * 4096 * 8192 // 8})
+        self.assertIn("67.1 MB cross", lines("--problem", line, "--domain", "8")[-1])
+        moves = [json.loads(move) for move in lines("--problem", line, "--moves", "--domain", "8")]
+        self.assertTrue(all(m.get("relayed", False) == (m["src"] >= 8) for m in moves))
+        (out,) = lines("--problem", line, "--json")
+        self.assertNotIn("crossed_bytes", json.loads(out)["ranks"][0])
+
     def test_regions_of_empty_parts_and_scalars(self):
         self.assertEqual(
             lines("--problem", "f32[1] (2):S0 -> (2):R", "--regions", "--rank", "1"),
@@ -207,7 +220,8 @@ class TestSweep(unittest.TestCase):
         self.assertGreater(found["refused"] + len(seconds), 15)
         path = os.path.join(self.MODELS, "qwen3-30b-a3b.json")
         for layout in found["layouts"][:2] + found["layouts"][-1:]:
-            (out,) = lines("--model", path, "--train", "megatron:tp2,ep4,dp2", "--gen", layout["gen"], "--json")
+            job = ("--model", path, "--train", "megatron:tp2,ep4,dp2", "--gen", layout["gen"])
+            (out,) = lines(*job, "--json", "--domain", "8")
             ranks = json.loads(out)["ranks"]
             self.assertEqual(layout["wire_bytes"], sum(r["wire_bytes"] for r in ranks))
             self.assertEqual(layout["busiest_bytes"], max(max(r["wire_bytes"], r["out_bytes"]) for r in ranks))

@@ -124,12 +124,17 @@ static void models(perf_world *w)
   one_model(w, &dense, "qwen3-32b", &DENSE_MODEL);
 }
 
-/* Tensor i of 400: ten sizes from 20 KB to 63 MB, 8 GB in all. */
-static void mixed_line(const perf_world *w, int i, char *text, size_t size)
+/* Of tensor i of 400: ten sizes from 20 KB to 63 MB, 8 GB in all. */
+static int mixed_rows(int i)
 {
   static const int rows[] = {10, 100, 500, 1000, 2000, 5000, 10000, 20000, 30000, 31390};
 
-  (void)snprintf(text, size, "bf16[%d,1000] (1)@0:R -> (%d)@1-%d:R", rows[i % 10], w->size - 1,
+  return rows[i % 10];
+}
+
+static void mixed_line(const perf_world *w, int i, char *text, size_t size)
+{
+  (void)snprintf(text, size, "bf16[%d,1000] (1)@0:R -> (%d)@1-%d:R", mixed_rows(i), w->size - 1,
                  w->size - 1);
 }
 
@@ -155,6 +160,36 @@ static void one_to_all(perf_world *w)
   if (perf_all(w, &failed, ok, "tensors")) {
     (void)perf_plan(w, &c, &row);
     (void)perf_plan(w, &c, &direct);
+  }
+  perf_case_free(&c, w);
+}
+
+/* The same from those that train to each that generates: as if each half were a host. */
+static void halves_line(const perf_world *w, int i, char *text, size_t size)
+{
+  (void)snprintf(text, size, "bf16[%d,1000] (%d)@0-%d:S0 -> (%d)@%d-%d:R", mixed_rows(i),
+                 w->n_train, w->n_train - 1, w->size - w->n_train, w->n_train, w->size - 1);
+}
+
+/* To each over the packed lane; then once to all of them, which relay it to each other. */
+static void one_to_domain(perf_world *w)
+{
+  const perf_plan_row rows[] = {
+      {.name = "8 GB to each packed", .lane = XFER_LANE_PACKED, .of = CEILING_SENDRECV},
+      {.name = "8 GB relayed",
+       .lane = XFER_LANE_PACKED,
+       .of = CEILING_SENDRECV,
+       .ranks_per_domain = (uint32_t)w->n_train}};
+  perf_row failed = {.name = rows[0].name};
+  perf_case c;
+
+  if (w->size != 2 * w->n_train || w->n_train < 2) return; /* nobody to relay to */
+  if (!perf_wanted(w, rows[0].name) && !perf_wanted(w, rows[1].name)) return;
+  const bool ok =
+      perf_case_lines(&c, w, &(perf_lines){.n = 400, .line = halves_line}) && perf_case_fill(&c, w);
+  if (perf_all(w, &failed, ok, "tensors")) {
+    (void)perf_plan(w, &c, &rows[0]);
+    (void)perf_plan(w, &c, &rows[1]);
   }
   perf_case_free(&c, w);
 }
@@ -328,6 +363,7 @@ static int run(const perf_args *args)
   gather(&w, "gather rows of 384 B", 384, 0.90);
   gather(&w, "gather rows of 1536 B", 1536, 0.95);
   one_to_all(&w);
+  one_to_domain(&w);
   conversions(&w);
   models(&w);
   perf_barrier(&w);

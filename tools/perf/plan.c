@@ -45,6 +45,7 @@ static bool create(perf_world *w, running *r)
   double began;
 
   options.lane = r->what->lane;
+  options.ranks_per_domain = r->what->ranks_per_domain;
   options.timeout_ms = TIMEOUT_MS;
   st = xfer_plan_create(&r->plan, w->comm, r->c->tensors, r->c->n_tensors, &options);
   if (!perf_all(w, r->row, st == XFER_OK, "create")) return false;

@@ -11,6 +11,7 @@ typedef struct perf_plan_row {
   double bar;
   bool colocated; /* compare with the slower of what the wire and the memory can do */
   bool reads_too; /* GB/s count bytes read plus written */
+  uint32_t ranks_per_domain;
 } perf_plan_row;
 
 /*

@@ -1,0 +1,82 @@
+/* A rank of test_ranks: its comm, its GPU, and tensors there that are filled and checked. */
+#ifndef TESTS_GPU_RANK_WORLD_H
+#define TESTS_GPU_RANK_WORLD_H
+
+#include "perf/ranks.h"
+
+#include <xfer/xfer.h>
+
+#include <cuda_runtime_api.h>
+#include <nccl.h>
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+enum { TENSORS_MAX = 8, DEADLINE_MS = 8000 };
+
+typedef struct world {
+  perf_ranks ranks;
+  xfer_comm *comm;
+  ncclComm_t borrowed;
+  bool has_nccl;
+  cudaStream_t stream;
+  unsigned long long *wrong; /* on the device */
+  bool chunked;              /* tensors are mapped chunk by chunk, */
+  bool leaves;               /* which other processes may map */
+  uint64_t random;           /* the same on every rank */
+  uint32_t plan_flags;
+  uint32_t ranks_per_domain;
+} world;
+
+extern world w;
+
+/* Ends the process; the others notice. */
+void die(const char *file, int line, const char *what, const char *why);
+#define CUDA(function, arguments)                                                                  \
+  do {                                                                                             \
+    cudaError_t error = function arguments;                                                        \
+    if (error != cudaSuccess) die(__FILE__, __LINE__, #function, cudaGetErrorString(error));       \
+  } while (0)
+#define OK(call)                                                                                   \
+  do {                                                                                             \
+    if ((call) != XFER_OK) die(__FILE__, __LINE__, #call, xfer_last_error());                      \
+  } while (0)
+#define EXPECT(condition, why)                                                                     \
+  do {                                                                                             \
+    if (!(condition)) die(__FILE__, __LINE__, #condition, why);                                    \
+  } while (0)
+
+/* The world of this rank, with a comm of a kind; exits where there are too few GPUs. */
+void world_make(const char *kind, uint64_t seed);
+int64_t from_to(int64_t a, int64_t b);
+/* So far, once the stream is done. */
+unsigned long long wrong_bytes(void);
+
+/* ---- tensors ------------------------------------------------------------------------------ */
+
+typedef struct tensor {
+  char name[32];
+  char line[256];
+  xfer_layout *src;
+  xfer_layout *dst;
+  xfer_view views[2]; /* source, destination */
+  char *memory[2];
+  size_t n_bytes[2]; /* of memory; 0: no part */
+} tensor;
+
+/* In new memory; the source is filled. */
+void tensor_make(tensor *t, int index, const char *line, bool strided);
+void tensor_fill(const tensor *t);
+void tensor_free(tensor *t);
+/* Of n tensors, on the stream: destinations lose what they have, or wrong bytes are counted. */
+void poison(const tensor *tensors, int n);
+void check(const tensor *tensors, int n);
+/* Bound, not committed. */
+xfer_plan *plan_make(const tensor *tensors, int n, uint32_t lane, uint64_t window);
+void bind_all(xfer_plan *plan, const tensor *tensors, int n);
+
+/* ---- once per domain (rank_domains.c) ------------------------------------------------------ */
+
+void suite_domains(int n_runs);
+
+#endif
