@@ -30,6 +30,15 @@ done:
   return st;
 }
 
+/* The row of a unit that comes i-th. */
+static int64_t turned(const xfi_block *b, int64_t i)
+{
+  const int64_t half = b->size / 2;
+
+  if (b->order == XFI_PAIRS_APART) return i < half ? 2 * i : 2 * (i - half) + 1;
+  return i / 2 + (i % 2 != 0 ? half : 0);
+}
+
 /* Rows [from, to) of a unit. */
 static xfer_status add_unit(xfi_stretches *rows, const xfi_block *b, int64_t unit, int64_t from,
                             int64_t to)
@@ -37,10 +46,9 @@ static xfer_status add_unit(xfi_stretches *rows, const xfi_block *b, int64_t uni
   int64_t base = b->offset + unit * b->stride;
   xfer_status st = XFER_OK;
 
-  if (!b->pairs_apart) return add_rows(rows, b->part, base + from, to - from);
+  if (b->order == XFI_AS_IT_IS) return add_rows(rows, b->part, base + from, to - from);
   for (int64_t i = from; i < to; i++)
-    XFI_TRY(
-        add_rows(rows, b->part, base + (i < b->size / 2 ? 2 * i : 2 * (i - b->size / 2) + 1), 1));
+    XFI_TRY(add_rows(rows, b->part, base + turned(b, i), 1));
 done:
   return st;
 }
@@ -50,7 +58,7 @@ static xfer_status add_units(xfi_stretches *rows, const xfi_block *b, int64_t lo
 {
   xfer_status st = XFER_OK;
 
-  if (b->stride == b->size && !b->pairs_apart)
+  if (b->stride == b->size && b->order == XFI_AS_IT_IS)
     return add_rows(rows, b->part, b->offset + lo * b->size, (hi - lo) * b->size);
   for (int64_t u = lo; u < hi; u++)
     XFI_TRY(add_unit(rows, b, u, 0, b->size));
@@ -65,6 +73,8 @@ static bool is_few(const xfi_fusing *f, const xfi_block *b)
 
 static xfer_status block_rows(const xfi_fusing *f, const xfi_block *b, int r, xfi_stretches *rows)
 {
+  xfer_status st = XFER_OK;
+
   if (f->whole || f->n == 1) return add_units(rows, b, 0, b->count);
   if (is_few(f, b)) {
     int64_t unit = r / (f->n / b->count);
@@ -81,9 +91,18 @@ static xfer_status block_rows(const xfi_fusing *f, const xfi_block *b, int r, xf
 
     if (lo > all) lo = all;
     if (n > all - lo) n = all - lo;
-    return add_rows(rows, b->part, b->offset + lo, n);
+    if (b->order == XFI_AS_IT_IS) return add_rows(rows, b->part, b->offset + lo, n);
+    for (int64_t u = lo / b->size; u * b->size < lo + n; u++) {
+      int64_t at = u * b->size;
+
+      XFI_TRY(add_unit(rows, b, u, lo > at ? lo - at : 0,
+                       lo + n - at < b->size ? lo + n - at : b->size));
+    }
+    return XFER_OK;
   }
-  return add_units(rows, b, 0, b->count);
+  XFI_TRY(add_units(rows, b, 0, b->count));
+done:
+  return st;
 }
 
 /* The stretch [begin, end) of all groups. */
@@ -116,7 +135,7 @@ done:
   return st;
 }
 
-xfer_status xfi_fusing_rows(const xfi_fusing *fusing, int r, xfi_stretches *rows)
+static xfer_status rows_of(const xfi_fusing *fusing, int r, xfi_stretches *rows)
 {
   xfer_status st = XFER_OK;
 
@@ -125,6 +144,45 @@ xfer_status xfi_fusing_rows(const xfi_fusing *fusing, int r, xfi_stretches *rows
     XFI_TRY(block_rows(fusing, &fusing->blocks[k], r, rows));
 done:
   return st;
+}
+
+/* The i-th of n chunks of `all`, as they lie one after the other. */
+static xfer_status add_chunk(xfi_stretches *rows, const xfi_stretches *all, int i, int n)
+{
+  int64_t total = 0, at = 0, each, lo, hi;
+  xfer_status st = XFER_OK;
+
+  for (size_t k = 0; k < all->n; k++)
+    total += all->at[k].length;
+  each = xfi_ceil_div(total, n);
+  lo = i * each;
+  hi = lo + each < total ? lo + each : total;
+  for (size_t k = 0; k < all->n; at += all->at[k++].length) {
+    const xfi_stretch *s = &all->at[k];
+    int64_t from = lo > at ? lo - at : 0, to = hi - at < s->length ? hi - at : s->length;
+
+    if (from < to) XFI_TRY(add_rows(rows, s->part, s->global + from, to - from));
+  }
+done:
+  return st;
+}
+
+xfer_status xfi_fusing_rows(const xfi_fusing *fusing, int r, xfi_stretches *rows)
+{
+  xfi_stretches all = {0};
+  xfer_status st = XFER_OK;
+
+  if (fusing->inner == 0) return rows_of(fusing, r, rows);
+  XFI_TRY(rows_of(fusing, r % fusing->n, &all));
+  XFI_TRY(add_chunk(rows, &all, r / fusing->n, fusing->inner));
+done:
+  xfi_stretches_free(&all);
+  return st;
+}
+
+int xfi_fusing_ranks(const xfi_fusing *fusing)
+{
+  return fusing->n * (fusing->inner > 0 ? fusing->inner : 1);
 }
 
 xfer_status xfi_fusing_check(const xfi_fusing *f, const char *what, const char *spec)
@@ -275,11 +333,12 @@ static xfer_status make_table(xfi_spread *spread, int axis, int dim, const xfi_f
 {
   maker m = {0};
   xfi_stretches all = {0};
-  int shape = ROWS_WHOLE | (rows % f->n == 0 ? ROWS_EVEN : 0);
+  const int n = xfi_fusing_ranks(f);
+  int shape = ROWS_WHOLE | (rows % n == 0 ? ROWS_EVEN : 0);
   xfer_status st = XFER_OK;
 
-  for (int r = 0; r < f->n; r++) {
-    int64_t local = 0, each = rows / f->n;
+  for (int r = 0; r < n; r++) {
+    int64_t local = 0, each = rows / n;
 
     XFI_TRY(part_rows(f, part, r, &all));
     for (size_t i = 0; i < all.n; i++) {
@@ -313,7 +372,8 @@ static const xfi_block *plain_block(const xfi_fusing *f, int part)
     const xfi_block *b = &f->blocks[k];
 
     if (b->part != part) continue;
-    if (found != NULL || b->offset != 0 || b->stride != b->size || b->pairs_apart) return NULL;
+    if (found != NULL || b->offset != 0 || b->stride != b->size || b->order != XFI_AS_IT_IS)
+      return NULL;
     found = b;
   }
   return found;
@@ -332,7 +392,7 @@ xfer_status xfi_cut_rows(xfi_spread *spread, int axis, int dim, const xfi_fusing
   xfer_status st = XFER_OK;
 
   XFI_TRY(xfi_fusing_check(f, what, spec));
-  if (b == NULL || b->count * b->size != rows || (in_groups(f) && !f->whole))
+  if (b == NULL || b->count * b->size != rows || (in_groups(f) && !f->whole) || f->inner > 0)
     return make_table(spread, axis, dim, f, part, rows, scale, what, spec);
   if (f->whole || n == 1) return XFER_OK;
   if (is_few(f, b)) { /* several ranks have the same */

@@ -16,7 +16,8 @@ enum { XFI_MAX_BLOCKS = 16 };
 typedef struct xfi_block {
   int part; /* which of the weights */
   int64_t offset, count, size, stride;
-  bool few_replicate, few_one, pairs_apart;
+  bool few_replicate, few_one;
+  xfi_order order;
 } xfi_block;
 
 typedef struct xfi_fusing {
@@ -24,6 +25,7 @@ typedef struct xfi_fusing {
   xfi_block blocks[XFI_MAX_BLOCKS];
   int n_parts;
   int n;          /* ranks that share the rows; 1: all is whole */
+  int inner;      /* of what each of them has, FSDP's ranks have a chunk each; 0: not here */
   bool whole;     /* whatever n is */
   bool even;      /* units must divide; else rows are shared as torch.chunk does */
   int64_t groups; /* 0: each block by itself */
@@ -43,6 +45,8 @@ typedef struct xfi_stretches {
 
 /* Refuses what does not divide; `what` and `spec` are for the sentence. */
 xfer_status xfi_fusing_check(const xfi_fusing *fusing, const char *what, const char *spec);
+/* How many ranks share the rows: of tensor parallelism, which counts fastest, and FSDP. */
+int xfi_fusing_ranks(const xfi_fusing *fusing);
 /* The rows of the r-th rank; appended. */
 xfer_status xfi_fusing_rows(const xfi_fusing *fusing, int r, xfi_stretches *rows);
 void xfi_stretches_free(xfi_stretches *rows);

@@ -253,6 +253,11 @@ static xfer_status stage_count(const xfer_side *side, int n_layers, int stage, i
   *count = n_layers / n_stages;
   if (side->stage_layers != NULL) {
     *count = side->stage_layers[stage];
+  } else if (side->rules->end_layers && n_stages > 1) {
+    *count = (n_layers + 2) / n_stages + (stage < (n_layers + 2) % n_stages) -
+             (stage == 0 || stage == n_stages - 1);
+    XFI_CHECK(n_layers + 2 >= n_stages, XFER_ERR_ARG, "\"%s\": %d stages of %d layers", side->spec,
+              n_stages, n_layers);
   } else if (side->rules->balanced_layers) {
     *count += stage < n_stages - 1 && stage >= n_stages - 1 - rest;
   } else {

@@ -86,7 +86,7 @@ static bool is_plain(const xfi_slot *slot)
   for (int i = 0; i < slot->fusing.n_blocks; i++) {
     const xfi_block *b = &slot->fusing.blocks[i];
 
-    if (b->pairs_apart || b->stride != b->size) return false;
+    if (b->order != XFI_AS_IT_IS || b->stride != b->size) return false;
   }
   return true;
 }
@@ -137,7 +137,9 @@ static xfer_status add_placed(xfer_locals *locals, xfi_local *local, const measu
   const xfi_joined *joined = &locals->refit->sides[local->side];
   const xfi_entry *entry = &locals->refit->model->entries[m->entry];
   const xfi_grid *grid = entry->experts ? &joined->side->experts : &joined->side->dense;
-  int r = xfi_grid_cut_of(grid, xfi_side_place_of(joined->side, locals->rank));
+  int place = xfi_side_place_of(joined->side, locals->rank);
+  int r = m->slot->fusing.inner > 0 ? place % xfi_fusing_ranks(&m->slot->fusing)
+                                    : xfi_grid_cut_of(grid, place);
   int64_t rows = m->shape[m->slot->fuse_dim];
   placed *all = NULL;
   size_t n = 0;

@@ -228,7 +228,7 @@ static xfer_status add_blocks(xfi_fusing *f, int number, const xfi_entry *entry,
   if (part != NULL) {
     b.few_replicate = part->few_replicate;
     b.few_one = part->few_one;
-    b.pairs_apart = part->pairs_apart;
+    b.order = part->order;
   }
   if (entry->n_segments == 0) {
     b.count = rows;
@@ -326,6 +326,22 @@ static void swap_last_dims(xfi_slot *slot, int n_dims)
   slot->order[n_dims - 2] = last;
 }
 
+/* FSDP cuts what tensor parallelism leaves, as it lies there: through several weights, or through
+ * rows that are turned. 0: through rows as they are, or none. */
+static int inner_ranks(const xfi_slot *slot, const xfi_entry *entry, const xfi_grid *grid,
+                       const xfi_local_rule *rule)
+{
+  bool as_it_is = slot->n_slots == 1;
+
+  for (int k = 0; k < slot->fusing.n_blocks; k++)
+    as_it_is = as_it_is && slot->fusing.blocks[k].order == XFI_AS_IT_IS;
+  if (as_it_is || rule == NULL || rule->cut > XFI_CUT_ROWS || entry->experts ||
+      slot->fusing.alternate || grid->cut != 0 || grid->rule->n_axes < 2 ||
+      grid->rule->uses[1] != XFI_AXIS_FSDP || grid->sizes[1] == 1)
+    return 0;
+  return grid->sizes[1];
+}
+
 /* How many ranks share the rows. */
 static void set_cut(xfi_slot *slot, const xfi_placing *placing, const xfi_entry *entry,
                     const xfi_local_rule *rule, bool whole)
@@ -334,6 +350,7 @@ static void set_cut(xfi_slot *slot, const xfi_placing *placing, const xfi_entry 
   bool cut = rule != NULL && rule->cut == XFI_CUT_ROWS;
 
   slot->fusing.n = grid->cut < 0 ? 1 : grid->sizes[grid->cut];
+  slot->fusing.inner = inner_ranks(slot, entry, grid, rule);
   slot->fusing.whole = whole || !cut;
   slot->fusing.even = placing->side->rules->even;
 }

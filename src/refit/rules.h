@@ -59,13 +59,16 @@ typedef enum xfi_cut_kind {
   XFI_CUT_VOCAB
 } xfi_cut_kind;
 
+/* Rotary pairs of a unit's rows: turned to halves, first every other row, then those between; or
+ * halves turned to pairs. */
+typedef enum xfi_order { XFI_AS_IT_IS = 0, XFI_PAIRS_APART, XFI_PAIRS_TOGETHER } xfi_order;
+
 typedef struct xfi_part_rule {
   const char *role;
   const char *take;   /* a segment, or a sub of one; NULL: all rows */
   bool few_replicate; /* where there are fewer units than ranks, several ranks have the same */
   bool few_one;       /* the same, if there is one unit alone */
-  bool pairs_apart;   /* in each unit first every other row, then those between: rotary pairs to
-                         halves */
+  xfi_order order;    /* of the rows of each unit */
 } xfi_part_rule;
 
 /* A local tensor of a side. */
@@ -141,6 +144,8 @@ typedef struct xfi_side_rules {
   xfi_grid_rule dense, experts;
   bool even;                    /* sizes must divide; else as torch.chunk does */
   bool balanced_layers;         /* layers that do not divide go to the stages before the last */
+  bool end_layers;              /* embedding and output layer count as a layer of their stage, and
+                                   the remainder goes to the first stages */
   bool takes_layers, takes_map; /* items layers= and map= */
   bool stage_numbers;           /* layers count from 0 in each stage */
   bool free_blocks;             /* FSDP may cut inside blocks of scales */

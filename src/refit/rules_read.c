@@ -142,10 +142,23 @@ done:
 
 /* ---- local tensors of a side ---- */
 
+static xfer_status read_choice(const xfi_doc *doc, const json_t *object, const char *name,
+                               const char *value, const char *const *choices, int *which)
+{
+  *which = 0;
+  if (value == NULL) return XFER_OK;
+  for (; choices[*which] != NULL; (*which)++) {
+    if (strcmp(choices[*which], value) == 0) return XFER_OK;
+  }
+  return BAD(doc, object, "\"%s\" cannot be \"%.60s\"", name, value);
+}
+
 /* "attn.q" or {"of": "attn.q", "take": "gate", "few": "replicate"} */
 static xfer_status read_part(const xfi_doc *doc, const json_t *value, xfi_part_rule *part)
 {
+  static const char *const ORDERS[] = {"as_it_is", "pairs_apart", "pairs_together", NULL};
   const char *few = NULL, *order = NULL;
+  int which;
   const xfi_field fields[] = {{"of", TEXT, &part->role, true},
                               {"take", TEXT, &part->take, false},
                               {"few", TEXT, &few, false},
@@ -157,8 +170,8 @@ static xfer_status read_part(const xfi_doc *doc, const json_t *value, xfi_part_r
     return XFER_OK;
   }
   XFI_TRY(READ(doc, value, "a part", fields));
-  part->pairs_apart = order != NULL && strcmp(order, "pairs_apart") == 0;
-  if (order != NULL && !part->pairs_apart) return BAD(doc, value, "\"order\" is \"pairs_apart\"");
+  XFI_TRY(read_choice(doc, value, "order", order, ORDERS, &which));
+  part->order = (xfi_order)which;
   if (few == NULL) return XFER_OK;
   part->few_replicate = strcmp(few, "replicate") == 0;
   part->few_one = strcmp(few, "one") == 0;
@@ -190,17 +203,6 @@ static xfer_status read_dtype(const xfi_doc *doc, const json_t *object, const ch
     return BAD(doc, json_object_get(object, "dtype"), "\"%.60s\" is no element type", name);
   r->dtype = (int)dtype;
   return XFER_OK;
-}
-
-static xfer_status read_choice(const xfi_doc *doc, const json_t *object, const char *name,
-                               const char *value, const char *const *choices, int *which)
-{
-  *which = 0;
-  if (value == NULL) return XFER_OK;
-  for (; choices[*which] != NULL; (*which)++) {
-    if (strcmp(choices[*which], value) == 0) return XFER_OK;
-  }
-  return BAD(doc, object, "\"%s\" cannot be \"%.60s\"", name, value);
 }
 
 static xfer_status read_local(const xfi_doc *doc, const json_t *object, xfi_local_rule *r)
@@ -444,6 +446,7 @@ static xfer_status read_side(xfer_rules *rules, const xfi_doc *doc)
                               {"experts", LIST, &experts, true},
                               {"even", FLAG, &s->even, false},
                               {"balanced_layers", FLAG, &s->balanced_layers, false},
+                              {"end_layers", FLAG, &s->end_layers, false},
                               {"takes_layers", FLAG, &s->takes_layers, false},
                               {"takes_map", FLAG, &s->takes_map, false},
                               {"stage_numbers", FLAG, &s->stage_numbers, false},

@@ -131,17 +131,18 @@ done:
 /* ---- FSDP: cuts what the others left, along the first dim of the framework's own tensor ---- */
 
 static xfer_status cut_fsdp(xfi_spread *spread, const xfi_placing *placing, const xfi_entry *entry,
-                            const xfi_slot *slot, int axis, int tp)
+                            const xfi_local_rule *rule, const xfi_slot *slot, int axis, int tp)
 {
   const xfer_side *side = placing->side;
   int dim = slot->each_expert ? 1 : 0;
   const xfer_placement *cut = tp < 0 ? NULL : &spread->placements[tp];
   int n = spread->shape[axis];
   bool free_blocks = side->rules->free_blocks;
-  int64_t length = dim < entry->n_dims ? entry->shape[dim] : 1;
+  int64_t length = dim < entry->n_dims ? entry->shape[dim] : 1, whole;
   xfer_status st = XFER_OK;
 
-  if (entry->n_dims <= dim || n == 1) return XFER_OK;
+  XFI_TRY(xfi_placing_eval(&whole, placing, entry, rule->whole));
+  if (entry->n_dims <= dim || n == 1 || whole != 0) return XFER_OK;
   XFI_CHECK(slot->n_slots == 1 || slot->fuse_dim != dim, XFER_ERR_UNSUPPORTED,
             "\"%s\" holds several weights, and \"%s\" cuts through them", entry->pattern,
             side->spec);
@@ -173,6 +174,10 @@ xfer_status xfi_spread_make(xfi_spread *spread, const xfi_placing *placing, cons
 
   memset(spread, 0, sizeof *spread);
   add_axis(spread, grid->replicas);
+  if (slot->fusing.inner > 0)
+    return xfi_cut_rows(spread, add_axis(spread, xfi_fusing_ranks(&slot->fusing)), slot->fuse_dim,
+                        &slot->fusing, slot->slot, entry->shape[slot->fuse_dim], 0, entry->pattern,
+                        placing->side->spec);
   for (int a = grid->rule->n_axes - 1; a >= 0; a--)
     at[a] = add_axis(spread, grid->sizes[a]);
   for (int a = grid->rule->n_axes - 1; a >= 0; a--) {
@@ -184,7 +189,7 @@ xfer_status xfi_spread_make(xfi_spread *spread, const xfi_placing *placing, cons
   }
   for (int a = 0; a < grid->rule->n_axes; a++) {
     if (grid->rule->uses[a] == XFI_AXIS_FSDP)
-      XFI_TRY(cut_fsdp(spread, placing, entry, slot, at[a], tp));
+      XFI_TRY(cut_fsdp(spread, placing, entry, rule, slot, at[a], tp));
   }
 done:
   return st;

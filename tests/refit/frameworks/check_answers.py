@@ -159,7 +159,7 @@ class Case:
 
     def __init__(self, answer, layout, options):
         self.answer, self.layout, self.options = answer, layout, options
-        self.serves = answer["framework"] != "megatron"
+        self.serves = answer["framework"] not in ("megatron", "torchtitan")
         self.checkpoint = Checkpoint(answer)
         self.differences, self.n_same, self.refusal = [], 0, None
 
