@@ -119,11 +119,74 @@ static void test_d2_h1_a_rank_that_is_missing_leaves_old_weights_whole(void **st
   with_ranks(miss_a_run);
 }
 
+/* Two boxes that do not stack, so that a shadow is in pieces; nothing of it is left behind. */
+static void test_boxes_bound_anew_go_to_their_new_place(void **state)
+{
+  enum { COLUMNS = 8, LEFT = 3, N = 2 * COLUMNS };
+  static const int64_t shape[] = {2, COLUMNS};
+  static const int64_t first[] = {0, 2};
+  static const int64_t bounds[] = {0, 0, 2, LEFT, 0, LEFT, 2, COLUMNS};
+  uint8_t from[N];
+  uint8_t to[2][N];
+  xfer_boxes_desc desc = XFER_BOXES_DESC_INIT;
+  xfer_layout *parsed[2] = {NULL, NULL};
+  xfer_plan_options options = XFER_PLAN_OPTIONS_INIT;
+  const xfer_view src = xfer_view_dense(from);
+  xfer_tensor tensor = {"w", NULL, NULL, 0};
+  xfer_layout *boxes = NULL;
+  xfer_mesh *mesh = NULL;
+  xfer_comm *comm = NULL;
+  xfer_plan *plan = NULL;
+
+  (void)state;
+  for (int i = 0; i < N; i++)
+    from[i] = (uint8_t)(i + 1);
+  memset(to, 0, sizeof to);
+  assert_int_equal(xfer_mesh_create(&mesh, &(int){1}, 1, NULL), XFER_OK);
+  desc.mesh = mesh;
+  desc.dtype = XFER_U8;
+  desc.n_dims = 2;
+  desc.shape = shape;
+  desc.first = first;
+  desc.bounds = bounds;
+  assert_int_equal(xfer_layout_create_boxes(&boxes, &desc), XFER_OK);
+  assert_int_equal(xfer_problem_parse(&parsed[0], &parsed[1], "u8[2,8] (1):S0 -> (1):S0"), XFER_OK);
+  tensor.src = parsed[0];
+  tensor.dst = boxes;
+  options.flags = XFER_PLAN_STAGED;
+  assert_int_equal(xfer_comm_create_local(&comm, 1), XFER_OK);
+  assert_int_equal(xfer_plan_create(&plan, comm, &tensor, 1, &options), XFER_OK);
+  for (int i = 0; i < 2; i++) {
+    const xfer_view dst = xfer_view_dense(to[i]);
+
+    assert_int_equal(xfer_plan_bind(plan, 0, &src, &dst), XFER_OK);
+    assert_int_equal(xfer_plan_commit(plan), XFER_OK);
+  }
+  assert_int_equal(xfer_plan_run(plan, 0, NULL), XFER_OK);
+  assert_int_equal(xfer_plan_wait(plan, 0), XFER_OK);
+  for (int i = 0; i < N; i++) {
+    const int row = i / COLUMNS;
+    const int column = i % COLUMNS;
+    const int at =
+        column < LEFT ? row * LEFT + column : 2 * LEFT + row * (COLUMNS - LEFT) + column - LEFT;
+
+    assert_int_equal(to[0][i], 0);
+    assert_int_equal(to[1][at], from[i]);
+  }
+  xfer_plan_destroy(plan);
+  xfer_comm_destroy(comm);
+  xfer_layout_destroy(boxes);
+  xfer_layout_destroy(parsed[0]);
+  xfer_layout_destroy(parsed[1]);
+  xfer_mesh_destroy(mesh);
+}
+
 int main(void)
 {
   const struct CMUnitTest tests[] = {
       cmocka_unit_test(test_destinations_are_old_until_the_wait),
       cmocka_unit_test(test_d2_h1_a_rank_that_is_missing_leaves_old_weights_whole),
+      cmocka_unit_test(test_boxes_bound_anew_go_to_their_new_place),
   };
 
   return cmocka_run_group_tests(tests, NULL, NULL);
