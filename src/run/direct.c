@@ -16,9 +16,26 @@
 
 /* ---- copies ---- */
 
-/* What this rank copies of one flow: `send`: from us to the peer. copies NULL: only *bytes. */
-static xfer_status add_flow(xfi_copies *copies, const xfer_plan *plan, const xfi_link *link,
-                            bool send, uint64_t *bytes)
+/* By what has to be known of blocks before they begin, see quant.c. */
+typedef struct flows {
+  xfi_copies parts[XFI_QUANT_PARTS];
+} flows;
+
+static void empty_flows(flows *f)
+{
+  for (int k = 0; k < XFI_QUANT_PARTS; k++)
+    f->parts[k].n = 0;
+}
+
+static void free_flows(flows *f)
+{
+  for (int k = 0; k < XFI_QUANT_PARTS; k++)
+    xfi_copies_free(&f->parts[k]);
+}
+
+/* What this rank copies of one flow: `send`: from us to the peer. f NULL: only *bytes. */
+static xfer_status add_flow(flows *f, const xfer_plan *plan, const xfi_link *link, bool send,
+                            uint64_t *bytes)
 {
   const xfi_move_list *list = send ? &plan->moves->sends : &plan->moves->recvs;
   const xfi_peer *peer = &list->peers[send ? link->send : link->recv];
@@ -26,9 +43,9 @@ static xfer_status add_flow(xfi_copies *copies, const xfer_plan *plan, const xfi
   xfer_status st = XFER_OK;
   xfi_cursor cursor = {0, 0};
 
-  if (copies != NULL)
-    XFI_TRY(
-        xfi_vec_reserve(&copies->at, &copies->capacity, copies->n + peer->n, sizeof *copies->at));
+  if (f != NULL)
+    XFI_TRY(xfi_vec_reserve(&f->parts->at, &f->parts->capacity, f->parts->n + peer->n,
+                            sizeof *f->parts->at));
   for (size_t i = peer->first; i < peer->first + peer->n; i++) {
     const xfi_move *move = &list->moves[i];
     const xfi_class *cls = xfi_plan_class(plan->moves, move->tensor);
@@ -38,15 +55,15 @@ static xfer_status add_flow(xfi_copies *copies, const xfer_plan *plan, const xfi
     xfi_box box;
 
     if (xfi_run_broadcasts(plan, cls)) continue;
-    if (copies != NULL || both) {
+    if (f != NULL || both) {
       xfi_move_box(&box, cls, send ? &cls->sends : &cls->recvs, move);
       XFI_TRY(xfi_link_ends(&src, &dst, plan, link, send, move, &box, &cursor));
       if (both && xfi_link_is_pushed_move(link, cls, &src, &dst, box.length) != send)
         continue; /* the peer's */
     }
-    if (copies != NULL)
-      XFI_TRY(xfi_copies_add(copies, &dst, &src, box.length, n_dims,
-                             xfi_run_elem(plan, cls, XFI_WHOLE_WAY)));
+    if (f != NULL)
+      XFI_TRY(xfi_copies_add(&f->parts[xfi_quant_part(plan->quant, move->tensor)], &dst, &src,
+                             box.length, n_dims, xfi_run_elem(plan, cls, XFI_WHOLE_WAY)));
     *bytes += xfi_move_bytes(cls, send ? &cls->sends : &cls->recvs, move);
   }
 done:
@@ -100,8 +117,31 @@ static void join_group(xfi_group *g, xfi_direct *d, const xfi_link *link, int ra
   add_flag(&g->done, xfi_word(link->page, rank, XFI_DONE + g->way));
 }
 
-/* The batch of a group whose peers are known, with its guard. */
-static xfer_status finish_group(xfi_group *g, const xfi_direct *d, const xfi_copies *copies)
+static xfer_status make_batches(xfi_group *g, const xfi_direct *d, const flows *f)
+{
+  xfer_status st = XFER_OK;
+
+  for (int k = 0; k < XFI_QUANT_PARTS; k++) {
+    const xfi_copies *copies = &f->parts[k];
+
+    if (copies->n > 0)
+      XFI_TRY(d->device->ops->batch_create(d->device, &g->batches[k], copies->at, copies->n,
+                                           g->percent, g->guard));
+  }
+done:
+  return st;
+}
+
+static void drop_batches(xfi_group *g, const xfi_direct *d)
+{
+  for (int k = 0; k < XFI_QUANT_PARTS; k++) {
+    if (g->batches[k] != NULL) d->device->ops->batch_destroy(d->device, g->batches[k]);
+    g->batches[k] = NULL;
+  }
+}
+
+/* The batches of a group whose peers are known, with its guard. */
+static xfer_status finish_group(xfi_group *g, const xfi_direct *d, const flows *f)
 {
   const xfi_device_ops *dev = d->device->ops;
   xfer_status st = XFER_OK;
@@ -115,8 +155,7 @@ static xfer_status finish_group(xfi_group *g, const xfi_direct *d, const xfi_cop
     }
     XFI_TRY(dev->guard_create(d->device, &g->guard, &guarded, g->way == XFI_PUSH));
   }
-  if (copies->n > 0)
-    XFI_TRY(dev->batch_create(d->device, &g->batch, copies->at, copies->n, g->percent, g->guard));
+  XFI_TRY(make_batches(g, d, f));
 done:
   return st;
 }
@@ -139,7 +178,7 @@ static const xfi_link *nth_link(const xfi_direct *d, int rank, size_t i)
 static xfer_status make_way(xfi_direct *d, const xfer_plan *plan, int way, bool one, int percent)
 {
   xfer_status st = XFER_OK;
-  xfi_copies copies = {NULL, 0, 0};
+  flows f = {{{NULL, 0, 0}}};
   uint64_t ignored = 0;
   xfi_group *g = NULL;
 
@@ -151,15 +190,15 @@ static xfer_status make_way(xfi_direct *d, const xfer_plan *plan, int way, bool 
       XFI_TRY(new_group(&g, d, way, one ? -1 : d->n_groups % d->device->ops->n_copy_streams));
     g->percent = percent;
     join_group(g, d, link, plan->moves->rank);
-    XFI_TRY(add_flow(&copies, plan, link, way == XFI_PUSH, &ignored));
+    XFI_TRY(add_flow(&f, plan, link, way == XFI_PUSH, &ignored));
     if (one) continue;
-    XFI_TRY(finish_group(g, d, &copies));
+    XFI_TRY(finish_group(g, d, &f));
     g = NULL;
-    copies.n = 0;
+    empty_flows(&f);
   }
-  if (g != NULL) XFI_TRY(finish_group(g, d, &copies));
+  if (g != NULL) XFI_TRY(finish_group(g, d, &f));
 done:
-  xfi_copies_free(&copies);
+  free_flows(&f);
   return st;
 }
 
@@ -296,24 +335,21 @@ done:
   return st;
 }
 
-/* The batch of a group anew. */
+/* The batches of a group anew. */
 static xfer_status move_group(xfi_group *g, const xfi_direct *d, const xfer_plan *plan)
 {
-  const xfi_device_ops *dev = d->device->ops;
   xfer_status st = XFER_OK;
-  xfi_copies copies = {NULL, 0, 0};
+  flows f = {{{NULL, 0, 0}}};
   uint64_t ignored = 0;
 
   for (int i = 0; i < g->ready.n; i++)
     for (size_t k = 0; k < d->links.n; k++)
       if (d->links.at[k].rank == g->ranks[i])
-        XFI_TRY(add_flow(&copies, plan, &d->links.at[k], g->way == XFI_PUSH, &ignored));
-  if (g->batch != NULL) dev->batch_destroy(d->device, g->batch);
-  g->batch = NULL;
-  if (copies.n > 0)
-    XFI_TRY(dev->batch_create(d->device, &g->batch, copies.at, copies.n, g->percent, g->guard));
+        XFI_TRY(add_flow(&f, plan, &d->links.at[k], g->way == XFI_PUSH, &ignored));
+  drop_batches(g, d);
+  XFI_TRY(make_batches(g, d, &f));
 done:
-  xfi_copies_free(&copies);
+  free_flows(&f);
   return st;
 }
 
@@ -341,7 +377,7 @@ static void free_group(xfi_direct *d, xfi_group *g)
 {
   const xfi_device_ops *dev = d->device->ops;
 
-  if (g->batch != NULL) dev->batch_destroy(d->device, g->batch);
+  drop_batches(g, d);
   if (g->guard != NULL) dev->guard_destroy(d->device, g->guard);
   xfi_free(g->ready.at);
   xfi_free(g->left.at);

@@ -11,9 +11,9 @@ enum { XFI_PUSH, XFI_PULL };
 /* Copies one way that wait for the same peers and run on one stream. */
 typedef struct xfi_group {
   int way;
-  xfi_batch *batch;
-  xfi_guard *guard; /* where the device has any */
-  xfi_flags ready;  /* on our page */
+  xfi_batch *batches[XFI_QUANT_PARTS]; /* one after the other */
+  xfi_guard *guard;                    /* where the device has any */
+  xfi_flags ready;                     /* on our page */
   xfi_flags left;
   xfi_flags started; /* on theirs */
   xfi_flags done;

@@ -134,7 +134,11 @@ static xfer_status start_group(const xfi_direct *d, const xfer_plan *plan, const
     dev->flags_store(d->device, g->done.at[i], plan->epoch | XFI_FLAG_VOID);
   XFI_TRY(st);
   if (g->guard != NULL) XFI_TRY(dev->guard_check(d->device, g->guard, stream));
-  if (g->batch != NULL) XFI_TRY(dev->batch_launch(d->device, g->batch, stream));
+  for (int k = 0; k < XFI_QUANT_PARTS; k++) {
+    if (g->batches[k] == NULL) continue;
+    XFI_TRY(xfi_quant_await(plan, k, stream));
+    XFI_TRY(dev->batch_launch(d->device, g->batches[k], stream));
+  }
   XFI_TRY(dev->flags_set(d->device, &g->done, g->guard, plan->epoch, stream));
 done:
   return st;
@@ -183,6 +187,7 @@ xfer_status xfi_direct_start(xfi_direct *d, xfer_plan *plan, xfer_stream stream)
   if (d->may_share && dev->stream_is_shared(d->device, stream)) {
     XFI_TRY(meet(d, plan));
     stream = d->streams[d->n_streams - 1];
+    XFI_TRY(xfi_quant_await(plan, XFI_QUANT_PARTS - 1, stream));
   }
   /* One call sets and waits where both are on the caller's stream. */
   if (!told && (d->n_groups == 0 || d->groups[0].stream >= 0)) {

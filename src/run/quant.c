@@ -127,13 +127,21 @@ done:
   return st;
 }
 
+static void drop_batch(const xfi_quant *q, xfi_batch **batch)
+{
+  if (*batch != NULL) q->device->ops->batch_destroy(q->device, *batch);
+  *batch = NULL;
+}
+
 void xfi_quant_drop(xfi_quant *q)
 {
-  xfi_batch **const batches[] = {&q->clear, &q->amax, &q->combine, &q->finish};
-
-  for (size_t i = 0; i < sizeof batches / sizeof *batches; i++) {
-    if (*batches[i] != NULL) q->device->ops->batch_destroy(q->device, *batches[i]);
-    *batches[i] = NULL;
+  drop_batch(q, &q->clear);
+  drop_batch(q, &q->combine);
+  for (int k = 0; k < XFI_QUANT_PARTS; k++) {
+    drop_batch(q, &q->amax[k]);
+    drop_batch(q, &q->finish[k]);
+    if (q->ready[k] != NULL) q->device->ops->event_destroy(q->device, q->ready[k]);
+    q->ready[k] = NULL;
   }
 }
 
@@ -203,8 +211,47 @@ static xfer_status prepare_clear(xfi_quant *q)
   return make_batch(&q->clear, q, &(xfi_copies){&all, q->n_table_bytes > 0, 1});
 }
 
-/* Of all that this rank holds. */
-static xfer_status prepare_amax(xfi_quant *q, const xfer_plan *plan)
+/* Up to so many elements are no part of their own: what the lanes could do meanwhile is less than
+ * the launches take. */
+#define PART_ELEMS (UINT64_C(8) << 20)
+
+/* About as many as this rank holds. */
+static uint64_t elems_of(const xfi_quant_pair *pair, const xfer_plan *plan)
+{
+  const xfer_conversion c = xfi_plan_class(plan->moves, pair->weights)->conversion;
+
+  return (uint64_t)pair->n_scales * xfi_conversion_rows(c) * xfi_conversion_columns(c);
+}
+
+/* Not where ranks have to hear of each other before any scale is known. */
+static xfer_status make_parts(xfi_quant *q, const xfer_plan *plan)
+{
+  xfer_status st = XFER_OK;
+  uint64_t n_elems = 0;
+  uint64_t seen = 0;
+  uint64_t most;
+
+  for (size_t i = 0; i < q->n_pairs; i++)
+    n_elems += elems_of(&q->pairs[i], plan);
+  most = q->asks == NULL ? n_elems / PART_ELEMS : 1;
+  q->n_parts = most < 1 ? 1 : most < XFI_QUANT_PARTS ? (int)most : XFI_QUANT_PARTS;
+  for (size_t i = 0; i < q->n_pairs; i++) {
+    q->pairs[i].part = seen < n_elems ? (int)(seen * (uint64_t)q->n_parts / n_elems) : 0;
+    seen += elems_of(&q->pairs[i], plan);
+  }
+  for (int k = 1; k < q->n_parts; k++)
+    XFI_TRY(q->device->ops->event_create(q->device, &q->ready[k]));
+done:
+  return st;
+}
+
+int xfi_quant_part(const xfi_quant *q, size_t tensor)
+{
+  return q == NULL || q->of[tensor] == NULL ? 0 : q->of[tensor]->part;
+}
+
+/* Of all that this rank holds of a part. */
+static xfer_status prepare_amax(xfi_quant *q, const xfer_plan *plan, int part)
 {
   xfer_status st = XFER_OK;
   xfi_copies copies = {NULL, 0, 0};
@@ -212,7 +259,7 @@ static xfer_status prepare_amax(xfi_quant *q, const xfer_plan *plan)
   for (size_t i = 0; i < q->n_pairs; i++) {
     const xfi_quant_pair *pair = &q->pairs[i];
 
-    for (size_t k = 0; k < pair->blocks.n; k++) {
+    for (size_t k = 0; pair->part == part && k < pair->blocks.n; k++) {
       const xfi_block_box *box = &pair->blocks.boxes[k];
       xfi_end end = {xfi_run_src(plan, pair->weights), {0}};
 
@@ -221,7 +268,7 @@ static xfer_status prepare_amax(xfi_quant *q, const xfer_plan *plan)
                              (xfi_elem){1, &box->amax}));
     }
   }
-  XFI_TRY(make_batch(&q->amax, q, &copies));
+  XFI_TRY(make_batch(&q->amax[part], q, &copies));
 done:
   xfi_copies_free(&copies);
   return st;
@@ -246,7 +293,7 @@ done:
 }
 
 /* In place; pairs whose scales are made alike lie side by side and are one copy. */
-static xfer_status prepare_finish(xfi_quant *q, const xfer_plan *plan)
+static xfer_status prepare_finish(xfi_quant *q, const xfer_plan *plan, int part)
 {
   static const xfi_convert by[] = {
 #define BY(how) {XFER_F32, XFER_F32, 4, 4, XFI_CONVERT_TO_SCALE, 0, how, NULL}
@@ -264,13 +311,13 @@ static xfer_status prepare_finish(xfi_quant *q, const xfer_plan *plan)
                            .run_bytes = (int64_t)aligned(pair->n_scales * sizeof(float)),
                            .convert = how};
 
-    if (pair->n_scales == 0) continue;
+    if (pair->n_scales == 0 || pair->part != part) continue;
     if (last != NULL && last->convert == how && last->dst + last->run_bytes == copy.dst)
       last->run_bytes += copy.run_bytes;
     else
       XFI_TRY(add_copy(&copies, &copy));
   }
-  XFI_TRY(make_batch(&q->finish, q, &copies));
+  XFI_TRY(make_batch(&q->finish[part], q, &copies));
 done:
   xfi_copies_free(&copies);
   return st;
@@ -283,10 +330,13 @@ xfer_status xfi_quant_prepare(xfer_plan *plan)
 
   if (q == NULL) return XFER_OK;
   xfi_quant_drop(q);
+  XFI_TRY(make_parts(q, plan));
   XFI_TRY(prepare_clear(q));
-  XFI_TRY(prepare_amax(q, plan));
   XFI_TRY(prepare_combine(q));
-  XFI_TRY(prepare_finish(q, plan));
+  for (int k = 0; k < q->n_parts; k++) {
+    XFI_TRY(prepare_amax(q, plan, k));
+    XFI_TRY(prepare_finish(q, plan, k));
+  }
 done:
   return st;
 }
@@ -305,13 +355,36 @@ xfer_status xfi_quant_start(const xfer_plan *plan, xfer_stream stream)
 
   if (q == NULL) return XFER_OK;
   XFI_TRY(launch(q, q->clear, stream));
-  XFI_TRY(launch(q, q->amax, stream));
+  XFI_TRY(launch(q, q->amax[0], stream));
   if (q->asks != NULL) {
     XFI_TRY(xfi_run_follow(q->asks, stream));
     XFI_TRY(xfi_run_start(q->asks, q->asks->n_begun + 1, stream));
     XFI_TRY(launch(q, q->combine, stream));
   }
-  XFI_TRY(launch(q, q->finish, stream));
+  XFI_TRY(launch(q, q->finish[0], stream));
 done:
   return st;
+}
+
+xfer_status xfi_quant_start_rest(const xfer_plan *plan, xfer_stream stream)
+{
+  const xfi_quant *q = plan->quant;
+  xfer_status st = XFER_OK;
+
+  for (int k = 1; q != NULL && k < q->n_parts; k++) {
+    XFI_TRY(launch(q, q->amax[k], stream));
+    XFI_TRY(launch(q, q->finish[k], stream));
+    XFI_TRY(q->device->ops->event_record(q->device, q->ready[k], stream));
+  }
+done:
+  return st;
+}
+
+xfer_status xfi_quant_await(const xfer_plan *plan, int part, xfer_stream stream)
+{
+  const xfi_quant *q = plan->quant;
+
+  if (q != NULL && part >= q->n_parts) part = q->n_parts - 1;
+  if (q == NULL || part == 0) return XFER_OK;
+  return q->device->ops->stream_wait(q->device, stream, q->ready[part]);
 }

@@ -19,6 +19,7 @@ typedef struct xfi_quant_pair {
   float *table;      /* [n_scales] where these lie */
   size_t n_scales;
   size_t cut; /* in quant->cuts; SIZE_MAX: no two parts share a block */
+  int part;   /* of a run, see run.h */
 } xfi_quant_pair;
 
 /* Amaxes of others: where they are heard, in bytes of a cut's memory, and the copy from there. */
@@ -54,9 +55,11 @@ struct xfi_quant {
   xfi_device *device;
   xfer_plan *asks; /* carries the cuts; NULL: none */
   xfi_batch *clear;
-  xfi_batch *amax;
   xfi_batch *combine;
-  xfi_batch *finish;
+  int n_parts;
+  xfi_batch *amax[XFI_QUANT_PARTS];
+  xfi_batch *finish[XFI_QUANT_PARTS];
+  xfi_event *ready[XFI_QUANT_PARTS]; /* of parts that are not the first */
 };
 
 /* ---- quant_cuts.c ---- */

@@ -80,6 +80,7 @@ static xfer_status enqueue(xfer_plan *plan, xfer_stream stream)
 
   XFI_TRY(xfi_quant_start(plan, stream));
   XFI_TRY(dev->event_record(plan->device, plan->started, stream));
+  XFI_TRY(xfi_quant_start_rest(plan, stream));
   XFI_TRY(xfi_direct_start(plan->direct, plan, stream));
   if (plan->local != NULL) XFI_TRY(copy_locally(plan, stream));
   XFI_TRY(xfi_pipeline_start(plan->pipeline, plan, stream, plan->run_ends));

@@ -219,8 +219,15 @@ const xfi_blocks *xfi_quant_blocks(const xfi_quant *quant, size_t tensor);
 /* Make ready, again after a bind, and give back what runs before the lanes. */
 xfer_status xfi_quant_prepare(xfer_plan *plan);
 void xfi_quant_drop(xfi_quant *quant);
-/* Enqueue it. */
+/* Large sources are looked at in parts, so that the first of them travel meanwhile. */
+enum { XFI_QUANT_PARTS = 4 };
+/* Of a tensor, and of its scales. */
+int xfi_quant_part(const xfi_quant *quant, size_t tensor);
+/* Enqueue it: up to what the first part needs; the rest; and on another stream the wait for a part,
+ * if there are so many; else for the last. */
 xfer_status xfi_quant_start(const xfer_plan *plan, xfer_stream stream);
+xfer_status xfi_quant_start_rest(const xfer_plan *plan, xfer_stream stream);
+xfer_status xfi_quant_await(const xfer_plan *plan, int part, xfer_stream stream);
 
 /* ---- relay.c ---- */
 

@@ -319,6 +319,102 @@ static void carry(int rank, void *context)
   }
 }
 
+/* ---- weights that travel while others are looked at ----------------------------------------- */
+
+enum { LARGE_ROWS = 4096, LARGE_COLUMNS = 2112, LARGE = LARGE_ROWS * LARGE_COLUMNS, N_LARGE = 2 };
+
+/* A power of two in all of a block's elements, halved up to six times. */
+static int top_of(int tensor, int run, int i)
+{
+  const int row = i / LARGE_COLUMNS / 128;
+  const int column = i % LARGE_COLUMNS / 128;
+
+  return (row * 7 + column * 3 + tensor + run) % 40;
+}
+
+static void fill_large(char *memory, int tensor, int run)
+{
+  for (int i = 0; i < LARGE; i++) {
+    const uint16_t x = (uint16_t)((i % 3 == 0) << 15 | (120 + top_of(tensor, run, i) - i % 7) << 7);
+
+    memcpy(memory + 2 * (size_t)i, &x, sizeof x);
+  }
+}
+
+/* 448 in e4m3 is 0x7e, and half of a number eight less. */
+static void check_large(const uint8_t *eight, const char *scales, int tensor, int run)
+{
+  const int n_columns = ceil_div(LARGE_COLUMNS, 128);
+  int n_wrong = 0;
+
+  for (int i = 0; i < LARGE; i++) {
+    const int row = i / LARGE_COLUMNS / 128;
+    const int cell = row * n_columns + i % LARGE_COLUMNS / 128;
+    const float want = ldexpf(1, 120 + top_of(tensor, run, i) - 127) / 448;
+
+    n_wrong += eight[i] != ((i % 3 == 0) << 7 | (0x7e - 8 * (i % 7)));
+    n_wrong += memcmp(scales + (size_t)cell * sizeof want, &want, sizeof want) != 0;
+  }
+  expect(n_wrong == 0);
+}
+
+static void carry_large(int rank, void *context)
+{
+  const job *j = context;
+  xfer_tensor tensors[2 * N_LARGE];
+  char *memory[2 * N_LARGE] = {NULL};
+  xfer_plan *plan = NULL;
+
+  place_enter(rank);
+  for (int t = 0; t < 2 * N_LARGE; t++) {
+    xfer_layout *src = NULL;
+    xfer_layout *dst = NULL;
+
+    expect(xfer_problem_parse(&src, &dst,
+                              t % 2 == 0 ? "bf16[4096,2112] (1)@0:R -> f8e4m3 (1)@2:R"
+                                         : "f32[32,17] (1)@0:R -> (1)@2:R") == XFER_OK);
+    if (t % 2 == 1) xfer_layout_destroy(src);
+    tensors[t] = (xfer_tensor){"large", t % 2 == 0 ? src : NULL, dst,
+                               t % 2 == 0 ? xfer_convert_blocks(128, 128, XFER_SCALE_F32)
+                                          : xfer_convert_scales_of((size_t)t - 1)};
+    if (rank == 2 || (rank == 0 && t % 2 == 0)) memory[t] = place_take(2 * (size_t)LARGE);
+  }
+  expect(xfer_plan_create(&plan, j->comms[rank], tensors, 2 * N_LARGE, NULL) == XFER_OK);
+  for (int t = 0; t < 2 * N_LARGE; t++) {
+    const xfer_view view = xfer_view_dense(memory[t]);
+
+    expect(xfer_plan_bind(plan, (size_t)t, rank == 0 && t % 2 == 0 ? &view : NULL,
+                          rank == 2 ? &view : NULL) == XFER_OK);
+  }
+  expect(xfer_plan_commit(plan) == XFER_OK);
+  for (int run = 0; run < 2; run++) {
+    for (int t = 0; rank == 0 && t < N_LARGE; t++)
+      fill_large(memory[2 * t], t, run);
+    expect(xfer_plan_run(plan, (uint64_t)run, NULL) == XFER_OK);
+    expect(xfer_plan_wait(plan, 0) == XFER_OK);
+    for (int t = 0; rank == 2 && t < N_LARGE; t++)
+      check_large((const uint8_t *)memory[2 * t], memory[2 * t + 1], t, run);
+  }
+  xfer_plan_destroy(plan);
+  for (int t = 0; t < 2 * N_LARGE; t++) {
+    if (memory[t] != NULL) place_give(memory[t]);
+    xfer_layout_destroy((xfer_layout *)tensors[t].src);
+    xfer_layout_destroy((xfer_layout *)tensors[t].dst);
+  }
+}
+
+static void test_large_weights_in_parts(void **state)
+{
+  job j = {.lane = XFER_LANE_AUTO};
+
+  (void)state;
+  assert_int_equal(place_make_comms(j.comms, N_RANKS), XFER_OK);
+  run_ranks(N_RANKS, carry_large, &j);
+  for (int r = 0; r < N_RANKS; r++)
+    xfer_comm_destroy(j.comms[r]);
+  assert_all_as_expected();
+}
+
 static void test_blocks_on_all_lanes(void **state)
 {
   static const xfer_lane lanes[] = {XFER_LANE_AUTO, XFER_LANE_PACKED, XFER_LANE_BROADCAST};
@@ -339,7 +435,8 @@ static void test_blocks_on_all_lanes(void **state)
 
 int main(void)
 {
-  const struct CMUnitTest tests[] = {cmocka_unit_test(test_blocks_on_all_lanes)};
+  const struct CMUnitTest tests[] = {cmocka_unit_test(test_blocks_on_all_lanes),
+                                     cmocka_unit_test(test_large_weights_in_parts)};
 
   return cmocka_run_group_tests(tests, NULL, NULL);
 }
