@@ -243,28 +243,27 @@ done:
 
 /* ---- layers ---- */
 
-/* Layers of a stage: as listed; even; or the remainder goes, one each, to the stages before the
- * last. */
+/* Layers of a stage: as listed; even; or the remainder goes, one each, where the side has it. */
 static xfer_status stage_count(const xfer_side *side, int n_layers, int stage, int *count)
 {
-  int n_stages = side->pp * side->chunks, rest = n_layers % n_stages;
+  const xfi_spare spare = side->rules->spare_layers;
+  const int n_stages = side->pp * side->chunks, last = n_stages - 1;
+  const int ends = spare == XFI_SPARE_FIRST && n_stages > 1; /* count as a layer each */
+  const int rest = (n_layers + 2 * ends) % n_stages;
   xfer_status st = XFER_OK;
 
-  *count = n_layers / n_stages;
+  *count = (n_layers + 2 * ends) / n_stages;
   if (side->stage_layers != NULL) {
     *count = side->stage_layers[stage];
-  } else if (side->rules->end_layers && n_stages > 1) {
-    *count = (n_layers + 2) / n_stages + (stage < (n_layers + 2) % n_stages) -
-             (stage == 0 || stage == n_stages - 1);
-    XFI_CHECK(n_layers + 2 >= n_stages, XFER_ERR_ARG, "\"%s\": %d stages of %d layers", side->spec,
-              n_stages, n_layers);
-  } else if (side->rules->balanced_layers) {
-    *count += stage < n_stages - 1 && stage >= n_stages - 1 - rest;
-  } else {
-    XFI_CHECK(rest == 0, XFER_ERR_ARG,
-              "\"%s\": %d stages do not divide %d layers; list them with layers=", side->spec,
-              n_stages, n_layers);
+    return XFER_OK;
   }
+  XFI_CHECK(*count >= ends && (rest == 0 || spare != XFI_SPARE_NONE), XFER_ERR_ARG,
+            "\"%s\": %d stages do not divide %d layers; list them with layers=", side->spec,
+            n_stages, n_layers);
+  *count += spare == XFI_SPARE_FIRST  ? stage < rest
+            : spare == XFI_SPARE_LAST ? stage > last - rest
+                                      : stage < last && stage >= last - rest;
+  *count -= ends && (stage == 0 || stage == last);
 done:
   return st;
 }

@@ -130,6 +130,15 @@ typedef struct xfi_grid_rule {
   xfi_axis_use uses[XFI_MAX_AXES];
 } xfi_grid_rule;
 
+/* Layers that do not divide by the stages: refused; to the last stages; to those before the last;
+ * or embedding and output layer count as a layer of their stage, and then to the first. */
+typedef enum xfi_spare {
+  XFI_SPARE_NONE = 0,
+  XFI_SPARE_LAST,
+  XFI_SPARE_INNER,
+  XFI_SPARE_FIRST
+} xfi_spare;
+
 typedef struct xfi_side_rules {
   const xfi_doc *doc;
   const char *name;
@@ -142,16 +151,14 @@ typedef struct xfi_side_rules {
   const char *chunks;       /* how many parts of the model a stage has; NULL: one */
   const char *chunk_prefix; /* before a chunk's number in the names of several */
   xfi_grid_rule dense, experts;
-  bool even;                    /* sizes must divide; else as torch.chunk does */
-  bool balanced_layers;         /* layers that do not divide go to the stages before the last */
-  bool end_layers;              /* embedding and output layer count as a layer of their stage, and
-                                   the remainder goes to the first stages */
-  bool takes_layers, takes_map; /* items layers= and map= */
-  bool stage_numbers;           /* layers count from 0 in each stage */
-  bool free_blocks;             /* FSDP may cut inside blocks of scales */
-  const char *expert_cut;       /* "even", "balanced", "chunk" */
-  const char *round_robin;      /* an expression; NULL: never */
-  const char *vocab;            /* the vocabulary is padded to a multiple; NULL: not */
+  bool even;                          /* sizes must divide; else as torch.chunk does */
+  xfi_spare spare_layers;             /* where layers go that do not divide by the stages */
+  bool takes_layers, takes_map;       /* items layers= and map= */
+  bool stage_numbers;                 /* layers count from 0 in each stage */
+  bool free_blocks;                   /* FSDP may cut inside blocks of scales */
+  const char *expert_cut;             /* "even", "balanced", "chunk" */
+  const char *round_robin;            /* an expression; NULL: never */
+  const char *vocab;                  /* the vocabulary is padded to a multiple; NULL: not */
   const char *block_main, *block_mtp; /* what {block} stands for */
   const char *absent_main,
       *absent_mtp;           /* the model's own layers, or its extra ones, are not held */

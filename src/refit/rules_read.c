@@ -422,7 +422,10 @@ static xfer_status check_items(const xfi_doc *doc, const xfi_side_rules *s)
 
 static xfer_status read_side(xfer_rules *rules, const xfi_doc *doc)
 {
+  static const char *const SPARES[] = {"none", "last", "inner", "first", NULL};
   const json_t *ranks = NULL, *dense = NULL, *experts = NULL, *locals = NULL;
+  const char *spare = NULL;
+  int which;
   xfi_side_rules *s;
   xfer_status st = XFER_OK;
 
@@ -445,8 +448,7 @@ static xfer_status read_side(xfer_rules *rules, const xfi_doc *doc)
                               {"dense", LIST, &dense, true},
                               {"experts", LIST, &experts, true},
                               {"even", FLAG, &s->even, false},
-                              {"balanced_layers", FLAG, &s->balanced_layers, false},
-                              {"end_layers", FLAG, &s->end_layers, false},
+                              {"spare_layers", TEXT, &spare, false},
                               {"takes_layers", FLAG, &s->takes_layers, false},
                               {"takes_map", FLAG, &s->takes_map, false},
                               {"stage_numbers", FLAG, &s->stage_numbers, false},
@@ -470,6 +472,8 @@ static xfer_status read_side(xfer_rules *rules, const xfi_doc *doc)
       strcmp(s->expert_cut, "chunk") != 0)
     return BAD(doc, json_object_get(doc->root, "expert_cut"),
                "\"expert_cut\" is \"even\", \"balanced\" or \"chunk\"");
+  XFI_TRY(read_choice(doc, doc->root, "spare_layers", spare, SPARES, &which));
+  s->spare_layers = (xfi_spare)which;
   XFI_TRY(read_axes(doc, ranks, &s->n_ranks, s->rank_names, s->rank_sizes, NULL));
   XFI_TRY(read_axes(doc, dense, &s->dense.n_axes, s->dense.names, s->dense.sizes, s->dense.uses));
   XFI_TRY(read_axes(doc, experts, &s->experts.n_axes, s->experts.names, s->experts.sizes,

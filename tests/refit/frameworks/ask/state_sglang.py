@@ -1,10 +1,10 @@
 """What SGLang makes of a checkpoint, as its published source says it, by NumPy: answers as ask_vllm.py writes them.
 
-    state_sglang.py --out FOLDER FAMILY:LAYOUT...       LAYOUT: tp4 | tp4,ep2 | tp4,dp2,ep2
+    state_sglang.py --out FOLDER FAMILY:LAYOUT...       LAYOUT: tp4 | tp4,ep2 | tp4,dp2,ep2 | tp2,pp2
 
 SGLang needs a GPU even to be imported, so this is no answer of its own but what these files say: layers/linear.py,
 vocab_parallel_embedding.py, dp_attention.py, moe/fused_moe_triton/layer.py, distributed/parallel_state.py, and
-models/qwen2.py, qwen3.py, qwen3_moe.py. Of the ranks of tp the fastest axis is attention's tp (tp / dp of them); the
+models/llama.py, qwen2.py, qwen3.py, qwen3_moe.py, and for stages distributed/utils.py (0.5.23). Of the ranks of tp the fastest axis is attention's tp (tp / dp of them); the
 experts' tp (tp / ep of them) is the fastest, too, then ep.
 """
 import argparse
@@ -17,7 +17,7 @@ import families
 
 
 def parse(layout):
-    out = dict(tp=1, dp=1, ep=1)
+    out = dict(tp=1, dp=1, ep=1, pp=1)
     for item in layout.split(","):
         out[item[:2]] = int(item[2:])
     return out
@@ -71,14 +71,28 @@ def layer(config, get, prefix, a, n_a, e, n_e, m, n_m):
 def rank_of(config, get, p, rank):
     """{name: codes} of one rank."""
     n_a, n_m = p["tp"] // p["dp"], p["tp"] // p["ep"]
+    stage, rank = divmod(rank, p["tp"])
     a, m, e = rank % n_a, rank % n_m, rank // n_m
-    out = {"model.embed_tokens.weight": vocabulary(get("model.embed_tokens.weight"), a, n_a)}
-    for l in range(config["num_hidden_layers"]):
+    first, last, out = stage == 0, stage == p["pp"] - 1, {}
+    if first:
+        out["model.embed_tokens.weight"] = vocabulary(get("model.embed_tokens.weight"), a, n_a)
+    for l in stage_layers(config["num_hidden_layers"], stage, p["pp"]):
         out.update(layer(config, get, f"model.layers.{l}.", a, n_a, e, p["ep"], m, n_m))
-    out["model.norm.weight"] = get("model.norm.weight")
-    if get("lm_head.weight") is not None:
-        out["lm_head.weight"] = vocabulary(get("lm_head.weight"), a, n_a)
+    if last:
+        out["model.norm.weight"] = get("model.norm.weight")
+    if get("lm_head.weight") is not None:  # of Llama every stage makes and loads one
+        if last or config["model_type"] == "llama":
+            out["lm_head.weight"] = vocabulary(get("lm_head.weight"), a, n_a)
+    elif last and not first:  # tied: a copy of its own
+        out["lm_head.weight"] = vocabulary(get("model.embed_tokens.weight"), a, n_a)
     return out
+
+
+def stage_layers(n, stage, n_stages):
+    """The last stages have one more where the number does not divide."""
+    base, more = divmod(n, n_stages)
+    begin = stage * base + max(0, stage - (n_stages - more))
+    return range(begin, begin + base + (stage >= n_stages - more))
 
 
 def main():
@@ -96,11 +110,11 @@ def main():
         get = lambda name: np.arange(bases[name], bases[name] + int(np.prod(table[name]))).reshape(table[name]) \
             if name in table else None
         ranks = []
-        for rank in range(p["tp"]):
+        for rank in range(p["tp"] * p["pp"]):
             params = [{"name": name, "shape": list(x.shape), "runs": codes.pack(*codes.split(x.reshape(-1), bases, list(table)))}
                       for name, x in rank_of(config, get, p, rank).items()]
             ranks.append({"params": params})
-        spec = f"sglang:tp{p['tp']},dp{p['dp']},ep{p['ep']},loaded" + (",dp_lm_head" if p["dp"] > 1 else "")
+        spec = f"sglang:tp{p['tp']},dp{p['dp']},ep{p['ep']},pp{p['pp']},loaded" + (",dp_lm_head" if p["dp"] > 1 else "")
         codes.save(os.path.join(options.out, f"sglang.{family}.{text}.json.gz"), {
             "framework": "sglang", "version": "source of 2026", "family": family, "layout": text, "spec": spec,
             "hf": [[name, list(shape)] for name, shape in table.items()], "ranks": ranks})
