@@ -9,6 +9,7 @@
  * What takers give is a plan over the same tensors: from destination part to destination part, of
  * elements as they are there. It runs once what crosses has come (run/relay.c).
  */
+#include <stdlib.h>
 #include <string.h>
 
 #include "alloc.h"
@@ -45,10 +46,11 @@ int xfi_turn_replica(const xfi_plan *plan, xfi_sharers sharers, int rank, int re
 
 int xfi_taker(const xfi_class *cls, const xfi_turn *turn, int n_sharers)
 {
-  const uint64_t first = (uint64_t)xfi_part_first(cls->dst, turn->dst_part) + turn->ordinal;
+  const int first =
+      xfi_part_first(cls->src, turn->src_part) + xfi_part_first(cls->dst, turn->dst_part);
+  const uint64_t number = (uint64_t)first + turn->ordinal + turn->box + (uint64_t)turn->stripe;
 
-  if (n_sharers <= 1) return 0;
-  return (int)((first + turn->box + (uint64_t)turn->stripe) % (uint64_t)n_sharers);
+  return n_sharers <= 1 ? 0 : (int)(number % (uint64_t)n_sharers);
 }
 
 int xfi_sharer(const xfi_plan *plan, const xfi_class *cls, uint32_t dst_part, int rank, int index)
@@ -110,6 +112,44 @@ done:
   return st;
 }
 
+/* A shared flow, by where it begins. */
+typedef struct begun {
+  xfi_flow flow;
+  const xfi_box *box;
+  int n_dims;
+} begun;
+
+static int by_begin(const void *a, const void *b)
+{
+  const begun *x = a;
+  const begun *y = b;
+
+  for (int d = 0; d < x->n_dims; d++)
+    if (x->box->lo[d] != y->box->lo[d]) return x->box->lo[d] < y->box->lo[d] ? -1 : 1;
+  return (x->flow.mine > y->flow.mine) - (x->flow.mine < y->flow.mine);
+}
+
+/* The flows that are shared. One rank gives what comes from several source parts, whose numbers
+ * differ between layouts by boxes and by placements: so they go in the order of the tensor. */
+static xfer_status copy_flows(xfi_flows *to, const xfi_flows *from, int n_dims)
+{
+  xfer_status st = XFER_OK;
+  begun *order = xfi_calloc(from->n, sizeof *order);
+
+  to->at = xfi_calloc(from->n, sizeof *to->at);
+  XFI_CHECK(order != NULL && to->at != NULL, XFER_ERR_NOMEM, "%zu flows", from->n);
+  to->capacity = from->n;
+  for (size_t f = 0; f < from->n; f++)
+    if (from->at[f].sharers.n > 1)
+      order[to->n++] = (begun){from->at[f], &from->boxes[from->at[f].first], n_dims};
+  if (to->n > 0) qsort(order, to->n, sizeof *order, by_begin);
+  for (size_t f = 0; f < to->n; f++)
+    to->at[f] = order[f].flow;
+done:
+  xfi_free(order);
+  return st;
+}
+
 /* The boxes that this rank receives, where they lie in its part and in others' alike. */
 static xfer_status fill_class(xfi_class *cls, const xfi_class *from, int rank)
 {
@@ -117,6 +157,8 @@ static xfer_status fill_class(xfi_class *cls, const xfi_class *from, int rank)
   const bool listed = cls->dst->boxes != NULL && cls->dst->n_dims > 0;
 
   if (cls->is_filled) return XFER_OK;
+  XFI_TRY(copy_flows(&cls->recvs, &from->recvs, cls->dst->n_dims));
+  if (cls->recvs.n == 0) goto done;
   XFI_TRY(copy_boxes(&cls->sends, &from->recvs));
   XFI_TRY(copy_boxes(&cls->recvs, &from->recvs));
   for (size_t b = 0; b < from->recvs.n_boxes; b++) {
@@ -131,8 +173,8 @@ static xfer_status fill_class(xfi_class *cls, const xfi_class *from, int rank)
     memcpy(out->src_local, in->dst_local, sizeof out->src_local);
     memcpy(out->dst_local, in->src_local, sizeof out->dst_local);
   }
-  cls->is_filled = true;
 done:
+  cls->is_filled = st == XFER_OK;
   return st;
 }
 
@@ -164,14 +206,14 @@ done:
 static xfer_status add_tensor(xfi_plan *plan, uint32_t tensor, const xfi_peer_bytes *bytes)
 {
   const xfi_class *cls = xfi_plan_class(plan, tensor);
+  xfi_class *own = &plan->relay->classes[plan->tensors[tensor].class_index];
   xfer_status st = XFER_OK;
 
-  for (size_t f = 0; f < cls->recvs.n; f++) {
-    const xfi_flow *flow = &cls->recvs.at[f];
+  XFI_TRY(fill_class(own, cls, plan->rank));
+  for (size_t f = 0; f < own->recvs.n; f++) {
+    const xfi_flow *flow = &own->recvs.at[f];
     const int n_replicas = xfi_part_n_replicas(cls->src, flow->part);
 
-    if (flow->sharers.n <= 1) continue;
-    XFI_TRY(fill_class(&plan->relay->classes[plan->tensors[tensor].class_index], cls, plan->rank));
     for (size_t b = 0; b < flow->n; b++) {
       const size_t box = flow->first + b;
       const int n = xfi_stripe_count(cls, &cls->recvs.boxes[box], n_replicas, flow->sharers.n);

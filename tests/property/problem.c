@@ -435,7 +435,7 @@ static void random_options(rng *r, problem *p)
     const uint64_t tiny = (uint64_t)rng_below(r, 4096) + 1;
     if (n_bytes <= 1 << 18) o->max_staging_bytes = tiny; /* else steps without end */
   }
-  if (rng_percent(r, 30)) o->ranks_per_domain = (uint32_t)rng_int(r, 1, p->n_ranks);
+  if (rng_percent(r, 40)) o->ranks_per_domain = (uint32_t)rng_int(r, 1, p->n_ranks / 2 + 1);
   if (rng_percent(r, 15)) o->link_bytes_per_s = (uint64_t)1 << rng_int(r, 10, 45);
   if (rng_percent(r, 15)) o->message_ns = (uint64_t)1 << rng_int(r, 0, 40);
   o->timeout_ms = 60000;

@@ -119,6 +119,29 @@ static void check_bytes(const xfi_plan *plan)
   assert_int_equal(plan->in_bytes, wire + self + plan->zero_bytes);
 }
 
+/* Of the boxes that moves are cut from. */
+static int compare_begins(const xfi_plan *plan, const xfi_move *a, const xfi_move *b)
+{
+  const xfi_class *cls = xfi_plan_class(plan, a->tensor);
+  const xfi_box *x = &cls->recvs.boxes[a->box];
+  const xfi_box *y = &cls->recvs.boxes[b->box];
+
+  for (int d = 0; d < cls->src->n_dims; d++)
+    if (x->lo[d] != y->lo[d]) return x->lo[d] < y->lo[d] ? -1 : 1;
+  return a->stripe < b->stripe ? -1 : 1;
+}
+
+/* What one rank gives of a tensor goes in the tensor's order, whatever its source's parts are. */
+static void check_order(const xfi_plan *relay)
+{
+  for (size_t i = 1; i < relay->recvs.n_moves; i++) {
+    const xfi_move *a = &relay->recvs.moves[i - 1];
+    const xfi_move *b = &relay->recvs.moves[i];
+
+    if (a->tensor == b->tensor && a->peer == b->peer) assert_true(compare_begins(relay, a, b) < 0);
+  }
+}
+
 /* What is relayed stays in the domain, and both ends have one list of it. */
 static void check_relay(xfi_plan *const *plans, int n_ranks, int rank, int size)
 {
@@ -127,6 +150,7 @@ static void check_relay(xfi_plan *const *plans, int n_ranks, int rank, int size)
   if (relay == NULL) return;
   check_list(relay, &relay->sends);
   check_list(relay, &relay->recvs);
+  check_order(relay);
   for (int peer = 0; peer < n_ranks; peer++) {
     if (peer == rank) continue;
     check_pair(relay, plans[peer]->relay);
@@ -162,6 +186,7 @@ static const struct {
     {"u8[19] (2,3):S0f3,S0 -> (3,2)@5,4,3,2,1,0:S0,S0f4", 6},
     {"u8[40,40] (2,2):S0f5,S1f5 -> (4)@4-7:S0f3", 8},
     {"f16[9,9] (4):R -> (2,4):S0,R", 8},
+    {"f16[44,12] (2,2):S1,S0 -> {4=[0:44,0:12];5=[0:44,0:12];6=[0:44,0:12]}", 8},
     {"f16[9,9] (4)@4-7:R -> (2,2)@0-3:R,S0;pad=0:13", 8},
     {"u8[8388608,3] (2,2):R,S1 -> (4)@4-7:S0", 8},   /* stripes of 2 */
     {"f32[3,8388608] (8):R -> (4,4)@8-23:R,S0", 24}, /* stripes along dim 1 */
