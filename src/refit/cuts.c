@@ -68,7 +68,8 @@ done:
 
 static bool is_few(const xfi_fusing *f, const xfi_block *b)
 {
-  return b->count < f->n && b->count > 0 && (b->few_replicate || (b->few_one && b->count == 1));
+  return b->count < f->n && b->count > 0 &&
+         (b->few == XFI_FEW_REPLICATE || (b->few == XFI_FEW_ONE && b->count == 1));
 }
 
 static xfer_status block_rows(const xfi_fusing *f, const xfi_block *b, int r, xfi_stretches *rows)
@@ -185,7 +186,8 @@ int xfi_fusing_ranks(const xfi_fusing *fusing)
   return fusing->n * (fusing->inner > 0 ? fusing->inner : 1);
 }
 
-xfer_status xfi_fusing_check(const xfi_fusing *f, const char *what, const char *spec)
+/* Refuses what does not divide; `what` and `spec` are for the sentence. */
+static xfer_status check_fusing(const xfi_fusing *f, const char *what, const char *spec)
 {
   int64_t rows = 0;
   xfer_status st = XFER_OK;
@@ -391,7 +393,7 @@ xfer_status xfi_cut_rows(xfi_spread *spread, int axis, int dim, const xfi_fusing
   int n = f->n;
   xfer_status st = XFER_OK;
 
-  XFI_TRY(xfi_fusing_check(f, what, spec));
+  XFI_TRY(check_fusing(f, what, spec));
   if (b == NULL || b->count * b->size != rows || (in_groups(f) && !f->whole) || f->inner > 0)
     return make_table(spread, axis, dim, f, part, rows, scale, what, spec);
   if (f->whole || n == 1) return XFER_OK;

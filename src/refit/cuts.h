@@ -16,7 +16,7 @@ enum { XFI_MAX_BLOCKS = 16 };
 typedef struct xfi_block {
   int part; /* which of the weights */
   int64_t offset, count, size, stride;
-  bool few_replicate, few_one;
+  xfi_few few;
   xfi_order order;
 } xfi_block;
 
@@ -43,8 +43,6 @@ typedef struct xfi_stretches {
   size_t n, capacity;
 } xfi_stretches;
 
-/* Refuses what does not divide; `what` and `spec` are for the sentence. */
-xfer_status xfi_fusing_check(const xfi_fusing *fusing, const char *what, const char *spec);
 /* How many ranks share the rows: of tensor parallelism, which counts fastest, and FSDP. */
 int xfi_fusing_ranks(const xfi_fusing *fusing);
 /* The rows of the r-th rank; appended. */

@@ -12,7 +12,8 @@
 
 enum { MAX_FILE = 256 << 20 };
 
-xfer_status xfi_file_read(char **text, size_t *n_chars, const char *path)
+/* All of a regular file, with a zero after its end. Anything else, such as a pipe, is refused. */
+static xfer_status read_file(char **text, size_t *n_chars, const char *path)
 {
   struct stat info;
   char *all = NULL;
@@ -87,7 +88,7 @@ xfer_status xfi_doc_read(xfi_doc *doc, const char *path)
   xfer_status st = XFER_OK;
 
   memset(doc, 0, sizeof *doc);
-  XFI_TRY(xfi_file_read(&text, &n, path));
+  XFI_TRY(read_file(&text, &n, path));
   XFI_TRY(xfi_doc_parse(doc, path, text, n));
 done:
   xfi_free(text);

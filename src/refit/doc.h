@@ -16,9 +16,6 @@ typedef struct xfi_doc {
   struct json_t *root; /* an object or a list */
 } xfi_doc;
 
-/* All of a regular file, with a zero after its end. Anything else, such as a pipe, is refused. */
-xfer_status xfi_file_read(char **text, size_t *n_chars, const char *path);
-
 /* Infinity and NaN, which some programs write into JSON, are read as null. */
 xfer_status xfi_doc_read(xfi_doc *doc, const char *path);
 xfer_status xfi_doc_parse(xfi_doc *doc, const char *where, const char *text, size_t n_chars);

@@ -16,7 +16,8 @@
 #include <stdio.h>
 #include <string.h>
 
-xfer_status xfi_problem_add(xfer_locals *locals, const char *fmt, ...)
+static __attribute__((format(printf, 2, 3))) xfer_status add_problem(xfer_locals *locals,
+                                                                     const char *fmt, ...)
 {
   char text[512];
   va_list args;
@@ -104,10 +105,7 @@ static bool is_ignored(const xfer_side *side, const char *name, const int64_t *s
   for (int d = 0; d < n_dims; d++) {
     if (shape[d] == 0) return true;
   }
-  for (size_t i = 0; i < side->ignores.n; i++) {
-    if (xfi_glob_match(side->ignores.at[i].pattern, name)) return true;
-  }
-  return strstr(name, "_extra_state") != NULL;
+  return xfi_saids_match(&side->ignores, name) || strstr(name, "_extra_state") != NULL;
 }
 
 /* With tied weights the output layer is a second name of the embedding. */
@@ -229,7 +227,7 @@ xfer_status xfi_locals_give(xfer_locals *locals, int side, const char *name, xfe
   }
 done:
   xfi_free(renamed);
-  if (st == XFER_ERR_MISMATCH && !again) st = xfi_problem_add(locals, "%s", xfi_last_error());
+  if (st == XFER_ERR_MISMATCH && !again) st = add_problem(locals, "%s", xfi_last_error());
   return st;
 }
 
@@ -248,8 +246,8 @@ xfer_status xfi_locals_complete(xfer_locals *locals)
     const xfi_local *local = &locals->at[i];
 
     if (local->given || local->unused || local->n_bytes == 0 || is_taken(locals, local)) continue;
-    XFI_TRY(xfi_problem_add(locals, "\"%s\" of rank %d in \"%s\" is missing", local->name,
-                            locals->rank, locals->refit->sides[local->side].side->spec));
+    XFI_TRY(add_problem(locals, "\"%s\" of rank %d in \"%s\" is missing", local->name, locals->rank,
+                        locals->refit->sides[local->side].side->spec));
   }
   locals->listed = true;
 done:

@@ -106,13 +106,9 @@ static bool is_absent(const xfer_refit *refit, size_t entry)
 static bool is_ignored(const xfer_refit *refit, const char *name)
 {
   for (int s = 0; s < 2; s++) {
-    const xfi_saids *ignores;
+    const xfer_side *side = refit->sides[s].side;
 
-    if (refit->sides[s].side == NULL) continue;
-    ignores = &refit->sides[s].side->ignores;
-    for (size_t i = 0; i < ignores->n; i++) {
-      if (xfi_glob_match(ignores->at[i].pattern, name)) return true;
-    }
+    if (side != NULL && xfi_saids_match(&side->ignores, name)) return true;
   }
   return strstr(name, "_extra_state") != NULL;
 }

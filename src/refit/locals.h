@@ -72,8 +72,6 @@ xfer_status xfi_locals_give(xfer_locals *locals, int side, const char *name, xfe
 xfer_status xfi_locals_complete(xfer_locals *locals);
 /* Memory for the misc tensors that a callback takes. */
 xfer_status xfi_locals_own(xfer_locals *locals, const xfi_host_memory *memory);
-xfer_status xfi_problem_add(xfer_locals *locals, const char *fmt, ...)
-    __attribute__((format(printf, 2, 3)));
 
 /* view.c: *has is 0 where the rank has no part of the tensor on that side, or an empty one. Pieces
  * are valid until the next call for the same side. */

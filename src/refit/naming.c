@@ -226,8 +226,7 @@ static xfer_status add_blocks(xfi_fusing *f, int number, const xfi_entry *entry,
   xfer_status st = XFER_OK;
 
   if (part != NULL) {
-    b.few_replicate = part->few_replicate;
-    b.few_one = part->few_one;
+    b.few = part->few;
     b.order = part->order;
   }
   if (entry->n_segments == 0) {

@@ -145,7 +145,8 @@ done:
   return st;
 }
 
-xfer_status xfi_entry_matches(bool *matches, const xfi_entry *entry, const char *pattern)
+/* *matches: the pattern fits every name the entry stands for; false: none. Else an error. */
+static xfer_status entry_matches(bool *matches, const xfi_entry *entry, const char *pattern)
 {
   int n;
   xfer_status st = XFER_OK;
@@ -170,7 +171,7 @@ static xfer_status find_said(const xfi_said **said, const xfi_saids *saids, cons
   for (size_t i = 0; i < saids->n && *said == NULL; i++) {
     bool matches;
 
-    XFI_TRY(xfi_entry_matches(&matches, entry, saids->at[i].pattern));
+    XFI_TRY(entry_matches(&matches, entry, saids->at[i].pattern));
     if (matches) *said = &saids->at[i];
   }
 done:
@@ -287,7 +288,8 @@ done:
 
 /* ---- which stages ---- */
 
-int xfi_placing_stage(const xfi_placing *p, const xfi_entry *entry, int k)
+/* The stage of an entry's k-th layer, for those in the layers. */
+static int stage_of(const xfi_placing *p, const xfi_entry *entry, int k)
 {
   int at = entry->stack == XFI_LAYERS
                ? xfi_find_int(p->model->layers, p->model->n_layers, entry->layers[k])
@@ -335,7 +337,7 @@ static xfer_status layout_of(xfi_held *held, xfi_placing *p, const xfi_entry *en
   if (entry->stack == XFI_OUTSIDE || k < 0)
     XFI_TRY(choose_stages(&set, p, entry, of->rule));
   else
-    set.first_stage = set.last_stage = xfi_placing_stage(p, entry, k);
+    set.first_stage = set.last_stage = stage_of(p, entry, k);
   if (!whole && of->rule != NULL)
     XFI_TRY(
         xfi_spread_make(&spread, p, entry, of->rule, &held->slot, k < 0 ? -1 : entry->layers[k]));
@@ -358,7 +360,7 @@ static int like_before(const xfi_placing *p, const xfi_entry *entry, const plan 
 
     if (maps) continue;
     if (of->set.all || of->set.one_rank >= 0) return i;
-    if (xfi_placing_stage(p, entry, i) == xfi_placing_stage(p, entry, k)) return i;
+    if (stage_of(p, entry, i) == stage_of(p, entry, k)) return i;
     if (side->n_maps < 2) return -1; /* stages follow each other */
   }
   return -1;

@@ -98,11 +98,7 @@ xfer_status xfi_spread_make(xfi_spread *spread, const xfi_placing *placing, cons
 xfer_status xfi_spread_place(xfi_spread *spread, const xfi_placing *placing, const xfi_entry *entry,
                              int dim);
 
-/* The stage of an entry's k-th layer, for those in the layers. */
-int xfi_placing_stage(const xfi_placing *placing, const xfi_entry *entry, int k);
-/* *matches: the pattern fits every name the entry stands for; false: none. Else an error. */
-xfer_status xfi_entry_matches(bool *matches, const xfi_entry *entry, const char *pattern);
-/* The same, but a part of the names is enough. */
+/* Does the pattern fit any name the entry stands for? */
 xfer_status xfi_entry_touches(bool *touches, const xfi_entry *entry, const char *pattern);
 
 #endif

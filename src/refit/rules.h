@@ -63,18 +63,21 @@ typedef enum xfi_cut_kind {
  * halves turned to pairs. */
 typedef enum xfi_order { XFI_AS_IT_IS = 0, XFI_PAIRS_APART, XFI_PAIRS_TOGETHER } xfi_order;
 
+/* Fewer units than ranks: refused; or several ranks have the same if there is one alone, or always.
+ */
+typedef enum xfi_few { XFI_FEW_REFUSE = 0, XFI_FEW_ONE, XFI_FEW_REPLICATE } xfi_few;
+
 typedef struct xfi_part_rule {
   const char *role;
-  const char *take;   /* a segment, or a sub of one; NULL: all rows */
-  bool few_replicate; /* where there are fewer units than ranks, several ranks have the same */
-  bool few_one;       /* the same, if there is one unit alone */
-  xfi_order order;    /* of the rows of each unit */
+  const char *take; /* a segment, or a sub of one; NULL: all rows */
+  xfi_few few;
+  xfi_order order; /* of the rows of each unit */
 } xfi_part_rule;
 
 /* A local tensor of a side. */
 typedef struct xfi_local_rule {
   const struct json_t *source;
-  const char *local; /* its name; see xfi_slot_name() */
+  const char *local; /* its name; see naming.c */
   bool each;         /* each of the parts makes a local tensor of its own */
   int n_parts;
   xfi_part_rule parts[XFI_MAX_PARTS];
@@ -151,12 +154,12 @@ typedef struct xfi_side_rules {
   const char *chunks;       /* how many parts of the model a stage has; NULL: one */
   const char *chunk_prefix; /* before a chunk's number in the names of several */
   xfi_grid_rule dense, experts;
-  bool even;                          /* sizes must divide; else as torch.chunk does */
-  xfi_spare spare_layers;             /* where layers go that do not divide by the stages */
-  bool takes_layers, takes_map;       /* items layers= and map= */
-  bool stage_numbers;                 /* layers count from 0 in each stage */
-  bool free_blocks;                   /* FSDP may cut inside blocks of scales */
-  const char *expert_cut;             /* "even", "balanced", "chunk" */
+  bool even;                    /* sizes must divide; else as torch.chunk does */
+  xfi_spare spare_layers;       /* where layers go that do not divide by the stages */
+  bool takes_layers, takes_map; /* items layers= and map= */
+  bool stage_numbers;           /* layers count from 0 in each stage */
+  bool free_blocks;             /* FSDP may cut inside blocks of scales */
+  xfer_split_rule expert_cut;
   const char *round_robin;            /* an expression; NULL: never */
   const char *vocab;                  /* the vocabulary is padded to a multiple; NULL: not */
   const char *block_main, *block_mtp; /* what {block} stands for */

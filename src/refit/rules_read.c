@@ -157,6 +157,7 @@ static xfer_status read_choice(const xfi_doc *doc, const json_t *object, const c
 static xfer_status read_part(const xfi_doc *doc, const json_t *value, xfi_part_rule *part)
 {
   static const char *const ORDERS[] = {"as_it_is", "pairs_apart", "pairs_together", NULL};
+  static const char *const FEWS[] = {"refuse", "one", "replicate", NULL};
   const char *few = NULL, *order = NULL;
   int which;
   const xfi_field fields[] = {{"of", TEXT, &part->role, true},
@@ -165,6 +166,7 @@ static xfer_status read_part(const xfi_doc *doc, const json_t *value, xfi_part_r
                               {"order", TEXT, &order, false}};
   xfer_status st = XFER_OK;
 
+  *part = (xfi_part_rule){0};
   if (xfi_rules_is_text(value)) {
     part->role = json_string_value(value);
     return XFER_OK;
@@ -172,11 +174,8 @@ static xfer_status read_part(const xfi_doc *doc, const json_t *value, xfi_part_r
   XFI_TRY(READ(doc, value, "a part", fields));
   XFI_TRY(read_choice(doc, value, "order", order, ORDERS, &which));
   part->order = (xfi_order)which;
-  if (few == NULL) return XFER_OK;
-  part->few_replicate = strcmp(few, "replicate") == 0;
-  part->few_one = strcmp(few, "one") == 0;
-  if (!part->few_replicate && !part->few_one)
-    return BAD(doc, value, "\"few\" is \"replicate\" or \"one\"");
+  XFI_TRY(read_choice(doc, value, "few", few, FEWS, &which));
+  part->few = (xfi_few)which;
 done:
   return st;
 }
@@ -422,9 +421,10 @@ static xfer_status check_items(const xfi_doc *doc, const xfi_side_rules *s)
 
 static xfer_status read_side(xfer_rules *rules, const xfi_doc *doc)
 {
+  static const char *const CUTS[] = {"chunk", "balanced", "even", NULL}; /* by xfer_split_rule */
   static const char *const SPARES[] = {"none", "last", "inner", "first", NULL};
   const json_t *ranks = NULL, *dense = NULL, *experts = NULL, *locals = NULL;
-  const char *spare = NULL;
+  const char *spare = NULL, *cut = NULL;
   int which;
   xfi_side_rules *s;
   xfer_status st = XFER_OK;
@@ -453,7 +453,7 @@ static xfer_status read_side(xfer_rules *rules, const xfi_doc *doc)
                               {"takes_map", FLAG, &s->takes_map, false},
                               {"stage_numbers", FLAG, &s->stage_numbers, false},
                               {"free_blocks", FLAG, &s->free_blocks, false},
-                              {"expert_cut", TEXT, &s->expert_cut, true},
+                              {"expert_cut", TEXT, &cut, true},
                               {"round_robin", EXPR, &s->round_robin, false},
                               {"vocabulary", EXPR, &s->vocab, false},
                               {"layers", TEXT, &s->block_main, false},
@@ -468,10 +468,8 @@ static xfer_status read_side(xfer_rules *rules, const xfi_doc *doc)
   XFI_TRY(READ(doc, doc->root, "a side", fields));
   XFI_TRY(check_items(doc, s));
   XFI_TRY(check_require(doc, s->require));
-  if (strcmp(s->expert_cut, "even") != 0 && strcmp(s->expert_cut, "balanced") != 0 &&
-      strcmp(s->expert_cut, "chunk") != 0)
-    return BAD(doc, json_object_get(doc->root, "expert_cut"),
-               "\"expert_cut\" is \"even\", \"balanced\" or \"chunk\"");
+  XFI_TRY(read_choice(doc, doc->root, "expert_cut", cut, CUTS, &which));
+  s->expert_cut = (xfer_split_rule)which;
   XFI_TRY(read_choice(doc, doc->root, "spare_layers", spare, SPARES, &which));
   s->spare_layers = (xfi_spare)which;
   XFI_TRY(read_axes(doc, ranks, &s->n_ranks, s->rank_names, s->rank_sizes, NULL));

@@ -46,6 +46,14 @@ void xfi_side_destroy(xfer_side *side)
   xfi_free(side);
 }
 
+bool xfi_saids_match(const xfi_saids *saids, const char *name)
+{
+  for (size_t i = 0; i < saids->n; i++) {
+    if (xfi_glob_match(saids->at[i].pattern, name)) return true;
+  }
+  return false;
+}
+
 xfer_status xfi_said_add(xfi_saids *saids, const char *pattern, const char *to, int value)
 {
   xfi_said said = {.value = value};

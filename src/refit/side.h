@@ -67,11 +67,12 @@ struct xfer_side {
 xfer_status xfi_side_create(xfer_side **side, const char *spec, const xfer_side_options *options);
 xfer_side *xfi_side_share(const xfer_side *side);
 void xfi_side_destroy(xfer_side *side);
+/* Does a pattern match the name? */
+bool xfi_saids_match(const xfi_saids *saids, const char *name);
 xfer_status xfi_said_add(xfi_saids *saids, const char *pattern, const char *to, int value);
 
 /* spec.c: the items of the SPEC, then those of the options. */
 xfer_status xfi_spec_parse(xfer_side *side, const char *spec, const xfer_side_options *options);
-int64_t xfi_side_var(const xfer_side *side, const char *name);
 xfi_scope xfi_side_scope(const xfer_side *side, const xfi_scope *next);
 
 /* maps.c: expert maps, of a file or of the options. */

@@ -25,7 +25,7 @@ enum { N_WEIGHTS = sizeof WEIGHTS / sizeof *WEIGHTS };
 
 /* ---- variables ---- */
 
-int64_t xfi_side_var(const xfer_side *side, const char *name)
+static int64_t side_var(const xfer_side *side, const char *name)
 {
   for (int i = 0; i < side->n_vars; i++) {
     if (strcmp(side->vars[i].name, name) == 0) return side->vars[i].value;
@@ -311,7 +311,7 @@ static xfer_status join_weights(xfer_side *side, const xfer_side_options *o)
 
   for (int i = 0; i < N_WEIGHTS; i++) {
     all |= WEIGHTS[i].bit;
-    if (xfi_side_var(side, WEIGHTS[i].name) != 0) side->weights |= WEIGHTS[i].bit;
+    if (side_var(side, WEIGHTS[i].name) != 0) side->weights |= WEIGHTS[i].bit;
   }
   XFI_CHECK((o->weights & ~all) == 0, XFER_ERR_ARG, "weights %#x: an unknown bit",
             (unsigned)o->weights);

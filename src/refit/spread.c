@@ -118,12 +118,10 @@ static xfer_status cut_experts(xfi_spread *spread, const xfi_placing *placing,
   XFI_TRY(xfi_placing_eval(&round_robin, placing, entry, r->round_robin));
   if (map != NULL || round_robin != 0)
     return xfi_cut_map(spread, axis, n, map, entry->shape[0], entry->pattern, side->spec);
-  XFI_CHECK(r->expert_cut[0] != 'e' || entry->shape[0] % n == 0, XFER_ERR_SHAPE,
+  XFI_CHECK(r->expert_cut != XFER_EVEN || entry->shape[0] % n == 0, XFER_ERR_SHAPE,
             "\"%s\": %lld experts do not divide by ep %d", entry->pattern,
             (long long)entry->shape[0], n);
-  spread->placements[axis] = r->expert_cut[0] == 'e'   ? xfer_shard_rule(0, XFER_EVEN)
-                             : r->expert_cut[0] == 'b' ? xfer_shard_rule(0, XFER_BALANCED)
-                                                       : xfer_shard(0);
+  spread->placements[axis] = xfer_shard_rule(0, r->expert_cut);
 done:
   return st;
 }
