@@ -258,7 +258,7 @@ class TestCommandLine(unittest.TestCase):
             (("--model", "m"), "--train and --gen"),
             (("--model", "m", "--train", "t", "--gen", "g", "--moves"), "go with --problem"),
             (JOB + ("--quant", "int4"), "--quant int4: want fp8_block128"),
-            (("--model", MODEL, "--train", "mega", "--gen", "full"), "there are fsdp full hf megatron sglang vllm"),
+            (("--model", MODEL, "--train", "mega", "--gen", "full"), "there are fsdp full hf megatron sglang torchtitan vllm"),
             (("--model", MODEL, "--train", "full", "--gen", "hf:pp2"), 'no item "pp2" there; it has tpN'),
             (JOB + ("--ignore", "m" * 4096 + "*"), "a pattern of 4097 characters"),
             (JOB + ("--whole", "a@0," + "m" * 5000), "a pattern of 5000 characters"),

@@ -99,7 +99,7 @@ class TestCommandLine(unittest.TestCase):
             (("--problem", LINE, "--train", "foo", "--layers", "a"), "--train goes with --model"),
             (("--problem", "f32[4] (1:R -> (1):R"), "column"),
             (JOB + ("--whole", "a@3"), "rank 3 is none of the side's"),
-            (JOB[:3] + ("mega", "--gen", "full"), "there are fsdp full hf megatron sglang vllm"),
+            (JOB[:3] + ("mega", "--gen", "full"), "there are fsdp full hf megatron sglang torchtitan vllm"),
             (("--problem", LINE, "--dump", ""), "--dump wants the name of a folder"),
             (("--problem", LINE, "--comm", "x"), "--comm x: want local|mpi|nccl|cuda"),
             *(
