@@ -10,8 +10,8 @@ import numpy as np
 WORDS = {"bf16": np.uint16, "f32": np.uint32, "f8e4m3": np.uint8}
 
 
-def values(name, shape, dtype):
-    """All values of a tensor by the documented fill function."""
+def mixed(name, shape):
+    """The documented fill function of all elements of a tensor, with all of its bits."""
     seed = 14695981039346656037
     for byte in bytes(name, "ascii"):
         seed = (seed ^ byte) * 1099511628211 % 2**64
@@ -20,8 +20,21 @@ def values(name, shape, dtype):
         x = x + np.uint64(0x9E3779B97F4A7C15)
         x = (x ^ (x >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
         x = (x ^ (x >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
-        x = x ^ (x >> np.uint64(31))
-    return (x & np.uint64(2 ** (8 * np.dtype(WORDS[dtype]).itemsize) - 1)).astype(WORDS[dtype]).reshape(shape)
+        return (x ^ (x >> np.uint64(31))).reshape(shape)
+
+
+def values(name, shape, dtype):
+    """All values of a tensor that arrives as it is."""
+    return (mixed(name, shape) & np.uint64(2 ** (8 * np.dtype(WORDS[dtype]).itemsize) - 1)).astype(WORDS[dtype])
+
+
+def as_f32(name, shape):
+    """All values of a bf16 tensor that arrives in f32: numbers, whose sign, exponent and mantissa are bits of the fill."""
+    numbers = []
+    for word in mixed(name, shape).reshape(-1).tolist():
+        sign, exponent, mantissa = word >> 31 & 1, (word >> 32) % 14 - 7, word >> 16 & 127
+        numbers.append((-1) ** sign * (1 + mantissa / 128) * 2.0**exponent)
+    return np.array(numbers, np.float32).view(np.uint32).reshape(shape)
 
 
 def checkpoint(path):
@@ -130,7 +143,6 @@ def vllm(path, tp, moe_tp=None):
             "mlp.gate.e_score_correction_bias",
             "mlp.router.weight",
             "mlp.router.bias",
-            "mixer.gate.weight",
             "mixer.gate.e_score_correction_bias",
             "mixer.fc1_latent_proj.weight",
             "mixer.fc2_latent_proj.weight",
@@ -139,6 +151,8 @@ def vllm(path, tp, moe_tp=None):
                 continue
             if (x := take(name, base)) is not None:
                 out[to + name] = whole(x)
+        if (x := take("mixer.gate.weight", base)) is not None:
+            out[f"{to}mixer.gate.weight"] = whole(as_f32(f"{base}mixer.gate.weight", x.shape))
         _mamba(out, config, hf, base, to, tp)
         _experts(out, hf, base, to, moe_tp)
     return out
