@@ -108,8 +108,8 @@ struct xfi_comm {
 xfer_status xfi_comm_create_local(xfi_comm **comms, int n_ranks);
 
 /* Processes (or threads) of one host, which meet by the caller's all-gather. */
-xfer_status xfi_comm_create_host(xfi_comm **comm, xfer_all_gather_fn all_gather, void *context,
-                                 int rank, int size);
+XFI_DOOR xfer_status xfi_comm_create_host(xfi_comm **comm, xfer_all_gather_fn all_gather,
+                                          void *context, int rank, int size);
 
 /* All ranks: the first of our own error, a peer's (XFER_ERR_PEER, naming the lowest failed rank and
  * quoting its text; one that failed by itself goes before one that says PEER), OK. What each

@@ -37,6 +37,7 @@ typedef struct xfi_nccl_comm {
   cudaEvent_t control_done;
   char *device_bytes; /* [XFI_NCCL_CONTROL_BYTES] */
   char *host_bytes;   /* likewise, pinned */
+  xfi_comm *host;     /* between processes of one host, in place of that; NULL: there are others */
 
   /* Rounds and broadcasts: made by the first commit that has any, and again after an abort. Guarded
    * by lock, since the alarm looks at what is in flight. */
@@ -87,6 +88,10 @@ xfer_status xfi_nccl_check_data(xfi_comm *comm);
 void xfi_nccl_end(xfi_nccl_comm *comm);
 
 /* nccl_control.c */
+/* All ranks: if they are processes of one host, host bytes go between them without a device from
+ * here on. */
+xfer_status xfi_nccl_meet_on_host(xfi_nccl_comm *comm, const unsigned char domain[64],
+                                  xfi_deadline deadline);
 xfer_status xfi_nccl_all_gather(xfi_comm *comm, void *all, const void *mine, size_t n_bytes,
                                 xfi_deadline deadline);
 xfer_status xfi_nccl_exchange(xfi_comm *comm, const xfi_message *sends, int n_sends,

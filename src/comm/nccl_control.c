@@ -1,14 +1,16 @@
 /*
  * Host bytes over NCCL: small messages of planning and agreement, staged through a pinned buffer
- * and its twin on the device. Slow and rare; the same private communicator as the data, so that no
- * two communicators can be ordered differently on two ranks.
+ * and its twin on the device. Slow and rare. Between processes of one host they go over sockets
+ * instead (host.c), once these have met.
  */
 #include "nccl_comm.h"
 
+#include "alloc.h"
 #include "error.h"
 
 #include <string.h>
 #include <time.h>
+#include <unistd.h>
 
 enum { SPIN_NS = 200 * 1000, PAUSE_NS = 20 * 1000 };
 
@@ -89,7 +91,64 @@ done:
 xfer_status xfi_nccl_all_gather(xfi_comm *base, void *all, const void *mine, size_t n_bytes,
                                 xfi_deadline deadline)
 {
+  xfi_comm *host = xfi_nccl_of(base)->host;
+
+  if (host != NULL) return host->ops->all_gather(host, all, mine, n_bytes, deadline);
   return xfi_comm_gather(base, all, mine, n_bytes, gather, deadline);
+}
+
+/* ---- on one host -------------------------------------------------------------------------- */
+
+/* By which ranks know whether they are processes of one host. */
+typedef struct address {
+  unsigned char domain[64];
+  int64_t pid;
+} address;
+
+typedef struct meeting {
+  xfi_comm *comm;
+  xfi_deadline deadline;
+} meeting;
+
+static int gather_to_meet(void *context, void *all, const void *mine, size_t n_bytes)
+{
+  const meeting *m = context;
+
+  return (int)m->comm->ops->all_gather(m->comm, all, mine, n_bytes, m->deadline);
+}
+
+/* Threads of one process take NCCL's way, as processes of several hosts do. */
+static bool are_processes_of_one_host(const address *all, int n)
+{
+  for (int r = 0; r < n; r++) {
+    if (memcmp(all[r].domain, all[0].domain, sizeof all[0].domain) != 0) return false;
+    for (int k = 0; k < r; k++)
+      if (all[k].pid == all[r].pid) return false;
+  }
+  return n > 1;
+}
+
+xfer_status xfi_nccl_meet_on_host(xfi_nccl_comm *comm, const unsigned char domain[64],
+                                  xfi_deadline deadline)
+{
+  xfer_status st = XFER_OK;
+  address mine = {.pid = getpid()};
+  address *all = xfi_calloc((size_t)comm->base.size, sizeof *all);
+  meeting m = {&comm->base, deadline};
+
+  memcpy(mine.domain, domain, sizeof mine.domain);
+  if (all == NULL) xfi_set_error("%d ranks", comm->base.size);
+  st = xfi_comm_agree(&comm->base, all == NULL ? XFER_ERR_NOMEM : XFER_OK, deadline);
+  if (st != XFER_OK || all == NULL) goto done;
+  XFI_TRY(comm->base.ops->all_gather(&comm->base, all, &mine, sizeof mine, deadline));
+  if (!are_processes_of_one_host(all, comm->base.size)) goto done;
+  /* What fails on one rank fails on all, and it stays as it is. */
+  if (xfi_comm_create_host(&comm->host, gather_to_meet, &m, comm->base.rank, comm->base.size) !=
+      XFER_OK)
+    st = xfi_nccl_usable(&comm->control);
+done:
+  xfi_free(all);
+  return st;
 }
 
 /* ---- exchange ----------------------------------------------------------------------------- */
@@ -194,6 +253,8 @@ xfer_status xfi_nccl_exchange(xfi_comm *base, const xfi_message *sends, int n_se
   group_side recv;
   bool more = n_sends + n_recvs > 0;
 
+  if (comm->host != NULL)
+    return comm->host->ops->exchange(comm->host, sends, n_sends, recvs, n_recvs, deadline);
   XFI_TRY(xfi_nccl_usable(&comm->control)); /* as in gather() */
   for (size_t c = 0; more; c++) {
     more = false;

@@ -24,6 +24,7 @@ static void nccl_destroy(xfi_comm *base)
 
   if (comm == NULL) return;
   if (comm->alarms != NULL) xfi_alarm_clear(comm->alarms, &comm->alarm);
+  if (comm->host != NULL) comm->host->ops->destroy(comm->host);
   xfi_nccl_end(comm);
   (void)pthread_mutex_destroy(&comm->lock);
   if (comm->done != NULL) (void)cudaEventDestroy(comm->done);
@@ -36,6 +37,9 @@ static void nccl_destroy(xfi_comm *base)
 
 static void nccl_abort(xfi_comm *base, const char *why)
 {
+  xfi_comm *host = xfi_nccl_of(base)->host;
+
+  if (host != NULL) host->ops->abort(host, why);
   xfi_nccl_break(&xfi_nccl_of(base)->control, why);
   xfi_nccl_abort_data(base, why);
 }
@@ -77,7 +81,7 @@ done:
 }
 
 /* Local: the device, and the public comm around both, which owns `made` on success. */
-static xfer_status assemble(xfer_comm **comm, xfi_nccl_comm *made)
+static xfer_status assemble(xfer_comm **comm, xfi_nccl_comm *made, unsigned char domain[64])
 {
   xfer_status st = XFER_OK;
   xfi_device *device = NULL;
@@ -85,6 +89,7 @@ static xfer_status assemble(xfer_comm **comm, xfi_nccl_comm *made)
   XFI_NCCL_CUDA_TRY(cudaGetDevice, (&made->ordinal));
   XFI_NCCL_CUDA_TRY(cudaEventCreateWithFlags, (&made->done, cudaEventDisableTiming));
   XFI_TRY(xfi_device_create_cuda(&device));
+  device->ops->domain(device, domain);
   XFI_TRY(xfi_comm_wrap(comm, &made->base, device));
   made->alarms = device->alarms;
   device = NULL;
@@ -117,7 +122,8 @@ static xfer_status comm_create(xfer_comm **comm, xfi_nccl_comm *made, const nccl
                                xfi_deadline deadline)
 {
   xfer_comm *whole = NULL;
-  xfer_status st = assemble(&whole, made);
+  unsigned char domain[64] = {0};
+  xfer_status st = assemble(&whole, made, domain);
   const xfer_status mine = st;
   char why[XFI_ERROR_BYTES];
 
@@ -125,6 +131,7 @@ static xfer_status comm_create(xfer_comm **comm, xfi_nccl_comm *made, const nccl
   XFI_TRY(join(made, id, deadline));
   xfi_set_error("%s", why);
   XFI_TRY(xfi_comm_agree(&made->base, mine, deadline));
+  XFI_TRY(xfi_nccl_meet_on_host(made, domain, deadline));
   *comm = whole;
   return XFER_OK;
 done:

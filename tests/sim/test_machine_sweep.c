@@ -34,6 +34,17 @@ void *__wrap_xfi_calloc(size_t n, size_t size);
 xfi_deadline __real_xfi_deadline_after(int64_t timeout_ms);
 xfi_deadline __wrap_xfi_deadline_after(int64_t timeout_ms);
 
+pid_t __real_getpid(void);
+pid_t __wrap_getpid(void);
+
+static bool are_processes; /* ranks are taken for them while they make a comm */
+static _Thread_local int rank_that_meets = -1;
+
+pid_t __wrap_getpid(void)
+{
+  return rank_that_meets >= 0 ? 1000 + rank_that_meets : __real_getpid();
+}
+
 static _Atomic long until_failure = -1; /* allocations; < 0: none fails */
 static _Atomic bool has_failed;
 static _Thread_local bool is_victim;
@@ -123,7 +134,9 @@ static xfer_status take(step at, int rank, tensor *t, xfer_plan **plan, cudaStre
 
   switch (at) {
   case COMM:
+    rank_that_meets = are_processes ? rank : -1;
     st = ranks_make_comm(&w.comms[rank], meeting, rank);
+    rank_that_meets = -1;
     if (st == XFER_OK) OK(xfer_comm_set_timeout(w.comms[rank], (uint64_t)limit_ms));
     return st;
   case PLAN:
@@ -407,6 +420,19 @@ static void test_comm_nccl(void)
   sweep(COMM_NCCL, XFER_LANE_AUTO, COMM, COMM);
 }
 
+/* Its control goes over sockets. */
+static void test_comm_host(void)
+{
+  are_processes = true;
+  sweep(COMM_NCCL, XFER_LANE_AUTO, COMM, COMM);
+}
+
+static void test_life_host(void)
+{
+  are_processes = true;
+  sweep(COMM_NCCL, XFER_LANE_PACKED, PLAN, RELEASE);
+}
+
 static void test_comm_borrowed(void)
 {
   sweep(COMM_UNBLOCKED, XFER_LANE_AUTO, COMM, COMM);
@@ -446,6 +472,7 @@ int main(int argc, char **argv)
 {
   static const world_test tests[] = {
       {"sweep_comm_nccl", test_comm_nccl},           {"sweep_comm_borrowed", test_comm_borrowed},
+      {"sweep_comm_host", test_comm_host},           {"sweep_life_host", test_life_host},
       {"sweep_comm_gather", test_comm_gather},       {"sweep_life_direct", test_life_direct},
       {"sweep_life_gather", test_life_gather},       {"sweep_life_packed", test_life_packed},
       {"sweep_life_broadcast", test_life_broadcast}, {"sweep_life_relayed", test_life_relayed}};

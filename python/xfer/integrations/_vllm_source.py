@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from functools import partial
-from operator import is_not
+from operator import is_, is_not
 from typing import Any
 
 import torch
@@ -28,6 +28,7 @@ class Source:
 
     def __init__(self, source: Any, n_trainers: int) -> None:
         self._source, self._everywhere = source, Mesh([n_trainers])
+        self._plain: list[Any] = []  # tensors of which that is known
 
     @property
     def device(self) -> Any:
@@ -54,12 +55,20 @@ class Source:
     def parts(self) -> dict[str, Any]:
         """What this rank has now of each; None: nothing."""
         state = self._source if isinstance(self._source, dict) else _state_of(self._source)
-        return state if _is_plain(state) else {name: _local(x) for name, x in _state_of(state).items()}
+        if self._are_plain(state) or _is_plain(state):
+            self._plain = list(state.values())
+            return state
+        return {name: _local(x) for name, x in _state_of(state).items()}
+
+    def _are_plain(self, parts: dict[str, Any]) -> bool:
+        """Are these the same objects that were plain tensors when they were looked at?"""
+        return len(parts) == len(self._plain) > 0 and all(map(is_, parts.values(), self._plain))
 
     def views(self, places: Places, everything: bool) -> Iterator[tuple[str, Any, Any]]:
         """Of what lies elsewhere than when they were called with these places before."""
         parts = self.parts()
-        have = parts if all(map(_is_there, parts.values())) else {n: x for n, x in parts.items() if x is not None}
+        is_whole = self._are_plain(parts) or all(map(_is_there, parts.values()))
+        have = parts if is_whole else {n: x for n, x in parts.items() if x is not None}
         names = list(have)
         moved = places.moved(names, list(have.values()))
         for name in names if everything else [names[i] for i in moved]:
