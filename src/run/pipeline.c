@@ -318,6 +318,7 @@ xfer_status xfi_pipeline_start(xfi_pipeline *p, xfer_plan *plan, xfer_stream str
   }
   for (int i = 0; i < 3; i++) {
     XFI_TRY(dev->stream_wait(plan->device, p->streams[i], plan->started));
+    XFI_TRY(xfi_quant_await(plan, XFI_QUANT_PARTS - 1, p->streams[i]));
     if (before != NULL) XFI_TRY(dev->stream_wait(plan->device, p->streams[i], before));
   }
   for (size_t i = 0; i < p->n_steps; i++)

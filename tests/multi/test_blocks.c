@@ -361,6 +361,7 @@ static void check_large(const uint8_t *eight, const char *scales, int tensor, in
 static void carry_large(int rank, void *context)
 {
   const job *j = context;
+  xfer_plan_options options = XFER_PLAN_OPTIONS_INIT;
   xfer_tensor tensors[2 * N_LARGE];
   char *memory[2 * N_LARGE] = {NULL};
   xfer_plan *plan = NULL;
@@ -379,7 +380,8 @@ static void carry_large(int rank, void *context)
                                           : xfer_convert_scales_of((size_t)t - 1)};
     if (rank == 2 || (rank == 0 && t % 2 == 0)) memory[t] = place_take(2 * (size_t)LARGE);
   }
-  expect(xfer_plan_create(&plan, j->comms[rank], tensors, 2 * N_LARGE, NULL) == XFER_OK);
+  options.lane = j->lane;
+  expect(xfer_plan_create(&plan, j->comms[rank], tensors, 2 * N_LARGE, &options) == XFER_OK);
   for (int t = 0; t < 2 * N_LARGE; t++) {
     const xfer_view view = xfer_view_dense(memory[t]);
 
@@ -403,34 +405,33 @@ static void carry_large(int rank, void *context)
   }
 }
 
-static void test_large_weights_in_parts(void **state)
-{
-  job j = {.lane = XFER_LANE_AUTO};
-
-  (void)state;
-  assert_int_equal(place_make_comms(j.comms, N_RANKS), XFER_OK);
-  run_ranks(N_RANKS, carry_large, &j);
-  for (int r = 0; r < N_RANKS; r++)
-    xfer_comm_destroy(j.comms[r]);
-  assert_all_as_expected();
-}
-
-static void test_blocks_on_all_lanes(void **state)
+static void on_all_lanes(void (*work)(int rank, void *context))
 {
   static const xfer_lane lanes[] = {XFER_LANE_AUTO, XFER_LANE_PACKED, XFER_LANE_BROADCAST};
 
-  (void)state;
-  make_answers();
   for (size_t i = 0; i < sizeof lanes / sizeof *lanes; i++) {
     job j = {.lane = lanes[i]};
 
     assert_int_equal(place_make_comms(j.comms, N_RANKS), XFER_OK);
-    run_ranks(N_RANKS, carry, &j);
+    run_ranks(N_RANKS, work, &j);
     for (int r = 0; r < N_RANKS; r++)
       xfer_comm_destroy(j.comms[r]);
     assert_all_as_expected();
   }
+}
+
+static void test_blocks_on_all_lanes(void **state)
+{
+  (void)state;
+  make_answers();
+  on_all_lanes(carry);
   free_answers();
+}
+
+static void test_large_weights_in_parts(void **state)
+{
+  (void)state;
+  on_all_lanes(carry_large);
 }
 
 int main(void)
