@@ -1,5 +1,5 @@
-# A layer is an object library whose include path holds its own directory and those of the layers it uses, nothing
-# else, so that a wrong #include does not compile. tests/layers.py proves it.
+# A layer is an object library whose include path holds its own directory, the folders in it, and those of the layers it
+# uses, nothing else, so that a wrong #include does not compile. tests/layers.py proves it.
 
 set(XFER_LAYERS "")
 
@@ -9,12 +9,13 @@ function(xfer_add_directory_if_present dir)
   endif()
 endfunction()
 
-# xfer_layer(plan USES layout base SOURCES plan.c moves.c [PRIVATE_LIBS xfi_xxhash])
-# Called in the layer's own CMakeLists.txt; sources are relative to it.
+# xfer_layer(plan USES layout base SOURCES plan.c moves.c [FOLDERS folder] [PRIVATE_LIBS xfi_xxhash])
+# Called in the layer's own CMakeLists.txt; sources and folders are relative to it.
 function(xfer_layer name)
-  cmake_parse_arguments(PARSE_ARGV 1 L "" "" "USES;SOURCES;PRIVATE_LIBS")
+  cmake_parse_arguments(PARSE_ARGV 1 L "" "" "USES;FOLDERS;SOURCES;PRIVATE_LIBS")
   add_library(xfi_${name} OBJECT ${L_SOURCES})
-  target_include_directories(xfi_${name} PUBLIC ${CMAKE_CURRENT_SOURCE_DIR} ${PROJECT_SOURCE_DIR}/include)
+  list(TRANSFORM L_FOLDERS PREPEND ${CMAKE_CURRENT_SOURCE_DIR}/)
+  target_include_directories(xfi_${name} PUBLIC ${CMAKE_CURRENT_SOURCE_DIR} ${L_FOLDERS} ${PROJECT_SOURCE_DIR}/include)
   target_link_libraries(xfi_${name} PRIVATE xfi_flags ${L_PRIVATE_LIBS})
   set(closure ${name})
   foreach(used IN LISTS L_USES)
@@ -26,8 +27,7 @@ function(xfer_layer name)
     list(APPEND closure ${below})
   endforeach()
   list(REMOVE_DUPLICATES closure)
-  set_target_properties(xfi_${name} PROPERTIES
-    XFER_CLOSURE "${closure}" XFER_PRIVATE_LIBS "${L_PRIVATE_LIBS}" XFER_DIR ${CMAKE_CURRENT_SOURCE_DIR})
+  set_target_properties(xfi_${name} PROPERTIES XFER_CLOSURE "${closure}" XFER_PRIVATE_LIBS "${L_PRIVATE_LIBS}")
   set_property(GLOBAL APPEND PROPERTY XFER_LAYERS ${name})
 endfunction()
 
@@ -50,7 +50,7 @@ function(xfer_link_layers target)
 endfunction()
 
 # From the ground up: a layer uses only earlier ones.
-foreach(dir IN ITEMS src/base src/layout src/plan kernels src/device src/comm src/run src/refit src/api)
+foreach(dir IN ITEMS src/base src/layout src/plan kernels src/device src/comm src/copies src/agree src/run src/refit src/api)
   xfer_add_directory_if_present(${dir})
 endforeach()
 get_property(XFER_LAYERS GLOBAL PROPERTY XFER_LAYERS)

@@ -20,9 +20,11 @@ USES = {
     "kernels": ["base"],
     "device": ["base", "kernels"],
     "comm": ["base"],
-    "run": ["plan", "layout", "device", "comm", "kernels", "base"],
+    "copies": ["plan", "layout", "kernels", "base"],
+    "agree": ["plan", "layout", "comm", "base"],
+    "run": ["agree", "copies", "plan", "layout", "device", "comm", "kernels", "base"],
     "refit": ["plan", "layout", "base"],
-    "api": ["base", "layout", "plan", "kernels", "device", "comm", "run", "refit"],
+    "api": ["base", "layout", "plan", "kernels", "device", "comm", "copies", "agree", "run", "refit"],
 }
 PURE = ["layout", "plan", "refit"]
 VENDORS = {"mpi": r"mpi\.h", "nccl": r"nccl\w*\.h", "cuda": r"cuda\w*\.h"}
@@ -74,8 +76,9 @@ def main():
     errors = []
     n_checked = 0
     for name, (_, dirs) in layers.items():
-        for other, (home, _) in layers.items():
-            for header in sorted(home.glob("*.h")):
+        for other, (home, others) in layers.items():
+            folders = {path for path in map(pathlib.Path, others) if home in (path, *path.parents)}
+            for header in sorted(h for folder in folders for h in folder.glob("*.h")):
                 allowed = other == name or other in USES[name]
                 found = finds(args.cc, dirs, header.name, header)
                 n_checked += 1

@@ -3,7 +3,7 @@
  * what happens when calls are refused, deadlines pass and ranks die. check.py runs it.
  *
  * Each rank copies into the memory of the next. A rank is two processes: its host, which makes
- * the calls, and its stream, which carries out what the host has enqueued (src/run/direct_run.c)
+ * the calls, and its stream, which carries out what the host has enqueued (src/run/direct/direct_run.c)
  * and whose waits an alarm ends at the run's deadline. What a call makes of a plan's state is read
  * from the table in src/run/state.c.
  *

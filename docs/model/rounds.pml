@@ -4,7 +4,7 @@
  * rest of a plan's life.
  *
  * Each rank sends ROUNDS messages to the next. A rank is its host, which makes the calls, and its
- * streams (src/run/pipeline.c): one gathers what goes into a slot, one calls the comm, one scatters
+ * streams (src/run/pipeline/pipeline.c): one gathers what goes into a slot, one calls the comm, one scatters
  * what came. The comm's call ends on a rank when its message was taken and it has taken one. A
  * message has no name, so it goes to whoever asks next.
  *

@@ -35,7 +35,7 @@ import changes
 
 HERE = pathlib.Path(__file__).resolve().parent
 ROOT = HERE.parents[1]
-ROOMS = "api,base,comm,device,layout,plan,refit,run"
+ROOMS = "agree,api,base,comm,copies,device,layout,plan,refit,run"
 LABELS = {"unit", "fault", "multi", "sim", "property"}
 # Too long for this; the shorter runs below take their place.
 LONG = re.compile(
@@ -114,7 +114,7 @@ def copy_tree(tree):
     files = subprocess.run(["git", "ls-files", "-co", "--exclude-standard"], cwd=ROOT, check=True, capture_output=True,
                            text=True).stdout.split("\n")  # fmt: skip
     for name in filter(None, files):
-        if (ROOT / name).is_file() and not re.match(r"src/\w+/\w+\.c$", name):
+        if (ROOT / name).is_file() and not re.match(r"src/(\w+/)+\w+\.c$", name):
             write(tree / name, (ROOT / name).read_bytes())
             shutil.copymode(ROOT / name, tree / name)
 
@@ -138,7 +138,7 @@ def build(tree, where, mutants, texts, jobs):
         run = subprocess.run(["ninja", "-C", str(where), "-k", "0", "-j", str(jobs), "all"], capture_output=True, text=True)
         if run.returncode == 0:
             return dropped
-        places = set(re.findall(r"(src/\w+/\w+\.c):(\d+):\d+: error", run.stdout))
+        places = set(re.findall(r"(src/(?:\w+/)+\w+\.c):(\d+):\d+: error", run.stdout))
         lost = {m.change.number for m in mutants if (str(m.path), str(m.line)) in places} - dropped
         if not lost:
             sys.exit(f"the tree does not build:\n{run.stdout[-4000:]}")
@@ -278,7 +278,7 @@ def main():
     parser.add_argument("--jobs", type=int, default=2)
     args = parser.parse_args()
 
-    paths = sorted(p for room in ROOMS.split(",") for p in (ROOT / "src" / room).glob("*.c"))
+    paths = sorted(p for room in ROOMS.split(",") for p in (ROOT / "src" / room).rglob("*.c"))
     texts = {p.relative_to(ROOT): p.read_text(encoding="utf-8") for p in paths}
     mutants = every_mutant(texts)
     tests, dropped = prepared(args, texts, mutants)
