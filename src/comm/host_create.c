@@ -39,6 +39,8 @@ typedef struct hello {
 } hello;
 
 typedef struct meeting {
+  int rank;
+  int size;
   xfi_host_comm *comm;
   xfer_all_gather_fn all_gather;
   void *context;
@@ -74,7 +76,7 @@ static xfer_status listen_here(meeting *m)
   unsigned char random[NAME_BYTES / 2];
   struct sockaddr_un address;
   xfer_status st = XFER_OK;
-  word *own = &m->words[m->comm->base.rank];
+  word *own = &m->words[m->rank];
 
   XFI_CHECK(getrandom(random, sizeof random, 0) == (ssize_t)sizeof random, XFER_ERR_COMM,
             "no random name for a socket: %s", strerror(errno));
@@ -87,7 +89,7 @@ static xfer_status listen_here(meeting *m)
     m->listener[is_alarm] = socket(AF_UNIX, type_of(is_alarm) | SOCK_NONBLOCK, 0);
     XFI_CHECK(m->listener[is_alarm] >= 0 &&
                   bind(m->listener[is_alarm], (struct sockaddr *)&address, n_bytes) == 0 &&
-                  listen(m->listener[is_alarm], m->comm->base.size) == 0,
+                  listen(m->listener[is_alarm], m->size) == 0,
               XFER_ERR_COMM, "a socket for the other ranks: %s", strerror(errno));
   }
 done:
@@ -98,9 +100,8 @@ done:
  * be called by some ranks alone. */
 static xfer_status tell(meeting *m, xfer_status mine)
 {
-  const int rank = m->comm->base.rank;
   xfer_status st = XFER_OK;
-  word own = m->words[rank];
+  word own = m->words[m->rank];
   int answer;
 
   own.status = (int32_t)mine;
@@ -110,7 +111,7 @@ static xfer_status tell(meeting *m, xfer_status mine)
   if (mine != XFER_OK) return mine;
   XFI_CHECK(answer == 0, XFER_ERR_COMM, "the caller's all-gather of %zu bytes answered %d",
             sizeof own, answer);
-  for (int r = 0; r < m->comm->base.size; r++)
+  for (int r = 0; r < m->size; r++)
     XFI_CHECK(m->words[r].status == XFER_OK, XFER_ERR_PEER, "rank %d: %.*s", r, WORD_TEXT_BYTES - 1,
               m->words[r].text);
 done:
@@ -126,7 +127,7 @@ static int *end_of(xfi_host_peer *peer, int is_alarm)
 static xfer_status connect_to(meeting *m, int rank, int is_alarm)
 {
   int *end = end_of(&m->comm->peers[rank], is_alarm);
-  hello said = {.rank = m->comm->base.rank, .is_alarm = is_alarm};
+  hello said = {.rank = m->rank, .is_alarm = is_alarm};
   struct sockaddr_un address;
   xfer_status st = XFER_OK;
   const socklen_t n_bytes = address_of(&address, m->words[rank].name, is_alarm);
@@ -146,12 +147,12 @@ done:
 static bool take(meeting *m, int is_alarm, int made)
 {
   hello said = {.rank = -1};
-  const word *own = &m->words[m->comm->base.rank];
+  const word *own = &m->words[m->rank];
   const ssize_t n = recv(made, &said, sizeof said, MSG_DONTWAIT);
 
   if (n != (ssize_t)sizeof said || !is_same_user(made) || said.is_alarm != is_alarm ||
-      memcmp(said.name, own->name, NAME_BYTES) != 0 || said.rank <= m->comm->base.rank ||
-      said.rank >= m->comm->base.size || *end_of(&m->comm->peers[said.rank], is_alarm) >= 0) {
+      memcmp(said.name, own->name, NAME_BYTES) != 0 || said.rank <= m->rank ||
+      said.rank >= m->size || *end_of(&m->comm->peers[said.rank], is_alarm) >= 0) {
     (void)close(made);
     return false;
   }
@@ -161,7 +162,7 @@ static bool take(meeting *m, int is_alarm, int made)
 
 static xfer_status accept_all(meeting *m, int is_alarm)
 {
-  int n_missing = m->comm->base.size - 1 - m->comm->base.rank;
+  int n_missing = m->size - 1 - m->rank;
   xfer_status st = XFER_OK;
 
   while (n_missing > 0) {
@@ -178,7 +179,7 @@ static xfer_status connect_below(meeting *m)
 {
   xfer_status st = XFER_OK;
 
-  for (int r = 0; r < m->comm->base.rank; r++) {
+  for (int r = 0; r < m->rank; r++) {
     XFI_TRY(connect_to(m, r, 0));
     XFI_TRY(connect_to(m, r, 1));
   }
@@ -197,22 +198,23 @@ done:
 }
 
 /* Local. What it has made is in *m, whatever it returns. */
-static xfer_status prepare(meeting *m, int rank, int size)
+static xfer_status prepare(meeting *m)
 {
   xfer_status st = XFER_OK;
+  const size_t size = (size_t)m->size;
   xfi_host_comm *comm = xfi_calloc(1, sizeof *comm);
 
-  XFI_CHECK(comm != NULL, XFER_ERR_NOMEM, "a comm of %d ranks", size);
+  XFI_CHECK(comm != NULL, XFER_ERR_NOMEM, "a comm of %d ranks", m->size);
   m->comm = comm;
-  comm->base = (xfi_comm){.ops = &xfi_host_ops, .rank = rank, .size = size};
+  comm->base = (xfi_comm){.ops = &xfi_host_ops, .rank = m->rank, .size = m->size};
   (void)pthread_mutex_init(&comm->lock, NULL); /* cannot fail without attributes */
-  comm->peers = xfi_calloc((size_t)size, sizeof *comm->peers);
-  comm->polled = xfi_calloc(2 * (size_t)size, sizeof *comm->polled);
-  m->words = xfi_calloc((size_t)size, sizeof *m->words);
-  XFI_CHECK(comm->peers != NULL && comm->polled != NULL && m->words != NULL, XFER_ERR_NOMEM,
-            "a comm of %d ranks", size);
-  for (int r = 0; r < size; r++)
-    comm->peers[r] = (xfi_host_peer){.data = -1, .alarm = -1, .is_deaf = r == rank};
+  comm->peers = xfi_calloc(size, sizeof *comm->peers);
+  comm->polled = xfi_calloc(2 * size, sizeof *comm->polled);
+  XFI_CHECK(comm->peers != NULL && comm->polled != NULL, XFER_ERR_NOMEM, "a comm of %d ranks",
+            m->size);
+  for (int r = 0; r < m->size; r++)
+    comm->peers[r] = (xfi_host_peer){.data = -1, .alarm = -1, .is_deaf = r == m->rank};
+  XFI_TRY(listen_here(m));
 done:
   return st;
 }
@@ -220,11 +222,13 @@ done:
 xfer_status xfi_comm_create_host(xfi_comm **comm, xfer_all_gather_fn all_gather, void *context,
                                  int rank, int size)
 {
-  meeting m = {.all_gather = all_gather, .context = context, .listener = {-1, -1}};
+  meeting m = {rank, size, .all_gather = all_gather, .context = context, .listener = {-1, -1}};
   xfer_status st = XFER_OK;
 
-  XFI_TRY(prepare(&m, rank, size)); /* without this memory there is no word to the others */
-  st = tell(&m, listen_here(&m));
+  m.words = xfi_calloc((size_t)size, sizeof *m.words);
+  XFI_CHECK(m.words != NULL, XFER_ERR_NOMEM, /* without this there is no word to the others */
+            "a comm of %d ranks", size);
+  st = tell(&m, prepare(&m));
   st = tell(&m, st == XFER_OK ? connect_below(&m) : st);
   st = tell(&m, st == XFER_OK ? accept_above(&m) : st);
   XFI_TRY(st);

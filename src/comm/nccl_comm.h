@@ -32,7 +32,7 @@ typedef struct xfi_nccl_comm {
 
   /* Host bytes. On few channels, so that it takes little memory; used by the caller's thread alone,
    * which waits for each call, so it never stands beside the other in different orders. */
-  xfi_nccl control;
+  xfi_nccl control; /* ended once there is a `host` */
   cudaStream_t control_stream;
   cudaEvent_t control_done;
   char *device_bytes; /* [XFI_NCCL_CONTROL_BYTES] */
@@ -84,8 +84,10 @@ xfer_status xfi_nccl_connect(xfi_comm *comm, const bool *peers, bool broadcasts,
 void xfi_nccl_abort_data(xfi_comm *comm, const char *why);
 xfer_status xfi_nccl_check_data(xfi_comm *comm);
 
-/* nccl_end.c: give both communicators back, waiting for no other rank for long. */
+/* nccl_end.c: give both communicators back, or that for host bytes, waiting for no other rank for
+ * long. */
 void xfi_nccl_end(xfi_nccl_comm *comm);
+void xfi_nccl_end_control(xfi_nccl_comm *comm);
 
 /* nccl_control.c */
 /* All ranks: if they are processes of one host, host bytes go between them without a device from

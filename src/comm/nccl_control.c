@@ -135,6 +135,7 @@ xfer_status xfi_nccl_meet_on_host(xfi_nccl_comm *comm, const unsigned char domai
   address mine = {.pid = getpid()};
   address *all = xfi_calloc((size_t)comm->base.size, sizeof *all);
   meeting m = {&comm->base, deadline};
+  xfi_comm *host = NULL;
 
   memcpy(mine.domain, domain, sizeof mine.domain);
   if (all == NULL) xfi_set_error("%d ranks", comm->base.size);
@@ -142,10 +143,13 @@ xfer_status xfi_nccl_meet_on_host(xfi_nccl_comm *comm, const unsigned char domai
   if (st != XFER_OK || all == NULL) goto done;
   XFI_TRY(comm->base.ops->all_gather(&comm->base, all, &mine, sizeof mine, deadline));
   if (!are_processes_of_one_host(all, comm->base.size)) goto done;
-  /* What fails on one rank fails on all, and it stays as it is. */
-  if (xfi_comm_create_host(&comm->host, gather_to_meet, &m, comm->base.rank, comm->base.size) !=
-      XFER_OK)
+  if (xfi_comm_create_host(&host, gather_to_meet, &m, comm->base.rank, comm->base.size) ==
+      XFER_OK) {
+    comm->host = host;
+    xfi_nccl_end_control(comm); /* its buffers on the device are some 10 MiB */
+  } else {                      /* what fails on one rank fails on all, and it stays as it is */
     st = xfi_nccl_usable(&comm->control);
+  }
 done:
   xfi_free(all);
   return st;

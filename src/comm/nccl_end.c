@@ -15,8 +15,7 @@ enum {
 };
 
 typedef struct ending {
-  xfi_nccl data;
-  xfi_nccl control;
+  xfi_nccl nccl[2];
   int ordinal; /* of the CUDA device */
   pthread_mutex_t lock;
   pthread_cond_t ended;
@@ -52,8 +51,8 @@ static void *end_main(void *argument)
 
   (void)cudaThreadExchangeStreamCaptureMode(&mode); /* nothing of ours is captured */
   (void)cudaSetDevice(e->ordinal);
-  end_one(&e->data);
-  end_one(&e->control);
+  end_one(&e->nccl[0]);
+  end_one(&e->nccl[1]);
   (void)pthread_mutex_lock(&e->lock);
   e->is_over = true;
   is_left = e->is_left;
@@ -78,21 +77,25 @@ static void await(ending *e)
   if (is_over) ending_free(e);
 }
 
-void xfi_nccl_end(xfi_nccl_comm *comm)
+/* Takes both; the second may be NULL. */
+static void end(int ordinal, xfi_nccl *first, xfi_nccl *second)
 {
   pthread_condattr_t attr;
   pthread_t thread;
   ending *e = xfi_calloc(1, sizeof *e);
 
   if (e == NULL) { /* at least it waits for no peer that has failed */
-    xfi_nccl_break(&comm->data, "");
-    xfi_nccl_break(&comm->control, "");
+    xfi_nccl_break(first, "");
+    if (second != NULL) xfi_nccl_break(second, "");
     return;
   }
-  e->data = comm->data;
-  e->control = comm->control;
-  e->ordinal = comm->ordinal;
-  comm->data.handle = comm->control.handle = NULL;
+  e->ordinal = ordinal;
+  e->nccl[0] = *first;
+  first->handle = NULL;
+  if (second != NULL) {
+    e->nccl[1] = *second;
+    second->handle = NULL;
+  }
   (void)pthread_condattr_init(&attr);
   (void)pthread_condattr_setclock(&attr, CLOCK_MONOTONIC);
   (void)pthread_cond_init(&e->ended, &attr);
@@ -105,4 +108,14 @@ void xfi_nccl_end(xfi_nccl_comm *comm)
   }
   (void)pthread_detach(thread);
   await(e);
+}
+
+void xfi_nccl_end(xfi_nccl_comm *comm)
+{
+  end(comm->ordinal, &comm->data, &comm->control);
+}
+
+void xfi_nccl_end_control(xfi_nccl_comm *comm)
+{
+  end(comm->ordinal, &comm->control, NULL);
 }

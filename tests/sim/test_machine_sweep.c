@@ -420,10 +420,26 @@ static void test_comm_nccl(void)
   sweep(COMM_NCCL, XFER_LANE_AUTO, COMM, COMM);
 }
 
-/* Its control goes over sockets. */
+static void control_is_given_back(int rank)
+{
+  NEED(ranks_come(meeting, rank));
+  OK(take(COMM, rank, NULL, NULL, NULL));
+  ranks_barrier();
+  NEED(sim_calls_of("ncclCommDestroy") == 2);
+  xfer_comm_destroy(w.comms[rank]);
+  ranks_go(meeting, rank);
+}
+
+/* Its control goes over sockets, and NCCL's communicator for it is given back. */
 static void test_comm_host(void)
 {
   are_processes = true;
+  world_clear(2, (sim_config){.seed = 0});
+  now = (point){.kind = COMM_NCCL, .n_ranks = 2};
+  meeting = ranks_meet(now.n_ranks, now.kind);
+  NEED(meeting != NULL);
+  world_go(control_is_given_back);
+  ranks_meeting_free(meeting);
   sweep(COMM_NCCL, XFER_LANE_AUTO, COMM, COMM);
 }
 
