@@ -1,5 +1,6 @@
 #include "trace.h"
 
+#include <errno.h>
 #include <pthread.h>
 #include <stdarg.h>
 #include <stdatomic.h>
@@ -21,8 +22,8 @@ static void *told_context;
 static int told_level = XFER_LOG_NONE;
 static atomic_int wanted; /* the higher of both levels */
 static int subsystems = XFI_SYS_COMM | XFI_SYS_PLAN | XFI_SYS_RUN;
-static FILE *lines; /* of XFER_DEBUG */
-static FILE *spans; /* of XFER_TRACE */
+static FILE *lines;           /* of XFER_DEBUG */
+static _Atomic(FILE *) spans; /* of XFER_TRACE */
 static char host[64];
 static unsigned char named[MAX_NAMED / 8]; /* bits: tracks that have their name in the file */
 
@@ -44,7 +45,7 @@ static FILE *open_named(const char *name)
     if (name[0] == '%' && (name[1] == 'h' || name[1] == 'p')) name++;
   }
   path[n] = '\0';
-  return n > 0 ? fopen(path, "we") : NULL;
+  return fopen(path, "we");
 }
 
 static void read_subsystems(const char *list)
@@ -62,13 +63,31 @@ static void read_subsystems(const char *list)
   subsystems = without ? ~given : given;
 }
 
+/* Who asks for a file and does not get it should not look for the reason elsewhere. */
+static void say_not_written(const char *variable, int error)
+{
+  char why[128] = "";
+
+  (void)strerror_r(error, why, sizeof why);
+  fprintf(stderr, "xfer: the file of %s cannot be written: %s\n", variable, why);
+}
+
+/* No more is written. Under the lock. */
+static void end_spans(void)
+{
+  FILE *file = atomic_exchange(&spans, NULL);
+  const bool failed = ferror(file) != 0;
+  const int why = errno;
+
+  if (fclose(file) != 0 || failed) say_not_written("XFER_TRACE", failed ? why : errno);
+}
+
 static void close_spans(void)
 {
   pthread_mutex_lock(&lock);
   if (spans != NULL) {
     fprintf(spans, "{}]\n");
-    fclose(spans);
-    spans = NULL;
+    end_spans();
   }
   pthread_mutex_unlock(&lock);
 }
@@ -88,7 +107,10 @@ static void read_environment(void)
   if (list != NULL) read_subsystems(list);
   if (said != XFER_LOG_NONE && file != NULL) lines = open_named(file);
   if (said != XFER_LOG_NONE && lines == NULL) lines = stderr;
-  if (trace != NULL) spans = open_named(trace);
+  if (trace != NULL && trace[0] != '\0') {
+    spans = open_named(trace);
+    if (spans == NULL) say_not_written("XFER_TRACE", errno);
+  }
   if (spans == NULL) return;
   fprintf(spans, "[\n");
   atexit(close_spans);
@@ -107,7 +129,9 @@ static void write_line(int level, const xfi_span *span, double ms, const char *t
   if (told != NULL && level <= told_level) told(told_context, level, span->rank, line);
   if (lines == NULL || level > said || (subsystems & (int)span->subsys) == 0) return;
   fprintf(lines, "%s:%ld [%d] XFER %s %s\n", host, (long)getpid(), span->rank, levels[level], line);
-  fflush(lines);
+  if (fflush(lines) == 0 || lines == stderr) return;
+  say_not_written("XFER_DEBUG_FILE", errno);
+  lines = stderr;
 }
 
 /* What a track is called, once in the file. */
@@ -141,6 +165,7 @@ static void write_span(const xfi_span *span, int64_t ended, xfer_status st, cons
           "\"args\":{\"status\":\"%s\",\"what\":\"%s\"}},\n",
           span->name, (long)getpid(), id, (double)span->began / 1e3,
           (double)(ended - span->began) / 1e3, xfer_status_name(st), text);
+  if (ferror(spans) != 0) end_spans(); /* what comes after a gap is worth nothing */
 }
 
 /* No character that JSON would take for another. */

@@ -147,6 +147,23 @@ class TestOutput(unittest.TestCase):
             self.assertEqual((status, out), (1, ""))
             self.assertEqual(err, f"refit FAILED: rank 0: trace: {path} cannot be written: {why}\n")
 
+    def test_a_trace_or_a_log_on_a_full_disk(self):
+        cut = r"xfer: the file of {} cannot be written: No space left on device\n"
+        status, out, err = run("xfer_refit", "--problem", LINE, "--trace", "/dev/full")
+        self.assertEqual(status, 0)
+        self.assertIn("refit ok", out)
+        self.assertRegex(err, r"\A" + cut.format("XFER_TRACE") + r"\Z")
+        words = command("xfer_refit", "--problem", LINE)
+        for variable, value, said in (
+            ("XFER_TRACE", "/dev/full", r"\A" + cut.format("XFER_TRACE") + r"\Z"),
+            ("XFER_TRACE", "/nowhere/x", r"\Axfer: the file of XFER_TRACE cannot be written: No such file or directory\n\Z"),
+            ("XFER_DEBUG_FILE", "/dev/full", r"\A" + cut.format("XFER_DEBUG_FILE") + r"(\S+ \[\d\] XFER .*\n)+\Z"),
+        ):
+            environment = os.environ | {variable: value, "XFER_DEBUG": "TRACE" if "DEBUG" in variable else ""}
+            done = subprocess.run(words, capture_output=True, text=True, check=False, env=environment)
+            self.assertEqual(done.returncode, 0)
+            self.assertRegex(done.stderr, said)
+
 
 class TestModelNames(unittest.TestCase):
     def test_a_name_of_no_table(self):
