@@ -177,7 +177,7 @@ static void end_messages(xfer_plan *plan, const char *why)
 }
 
 /* Tell peers, and let nothing of it go on. `left`: what may still happen. */
-static void leave_lanes(xfer_plan *plan, char left[XFI_ERROR_BYTES])
+static void leave_lanes(xfer_plan *plan, xfi_deadline deadline, char left[XFI_ERROR_BYTES])
 {
   const xfi_device_ops *dev = plan->device->ops;
   xfer_plan *owner = plan->main != NULL ? plan->main : plan; /* of the shadow */
@@ -185,13 +185,12 @@ static void leave_lanes(xfer_plan *plan, char left[XFI_ERROR_BYTES])
   for (int i = 0; i < 3 && plan->pipeline->streams[i] != NULL; i++) {
     if (xfi_run_record(plan->device, plan->pipeline->ended[i], plan->pipeline->streams[i]) !=
             XFER_OK ||
-        dev->event_sync(plan->device, plan->pipeline->ended[i], xfi_deadline_after(XFI_LEAVE_MS)) !=
-            XFER_OK) {
+        dev->event_sync(plan->device, plan->pipeline->ended[i], deadline) != XFER_OK) {
       xfi_staging_lose(plan->of);
       xfi_shadow_lose(owner);
     }
   }
-  if (xfi_direct_leave(plan->direct, plan) != XFER_OK) {
+  if (xfi_direct_leave(plan->direct, plan, deadline) != XFER_OK) {
     snprintf(left, XFI_ERROR_BYTES, "; %s", xfi_last_error());
     xfi_shadow_lose(owner);
   }
@@ -201,7 +200,7 @@ static void leave_lanes(xfer_plan *plan, char left[XFI_ERROR_BYTES])
  * on. On a stream a relay comes between its plan's lanes and the end of the run, so no wait of
  * either may hold up the other's end. Keeps the text of what happened, and adds what may still
  * happen. */
-static void leave(xfer_plan *plan)
+static void leave(xfer_plan *plan, xfi_deadline deadline)
 {
   xfer_plan *relay = plan->relay;
   char why[XFI_ERROR_BYTES];
@@ -214,9 +213,9 @@ static void leave(xfer_plan *plan)
     xfi_direct_give_up(plan->direct, plan);
     xfi_direct_give_up(relay->direct, relay);
   }
-  leave_lanes(plan, left);
+  leave_lanes(plan, deadline, left);
   if (relay != NULL) {
-    leave_lanes(relay, left);
+    leave_lanes(relay, deadline, left);
     if (relay->state == XFI_RUNNING || relay->state == XFI_REFUSED)
       relay->state = xfi_state_after(relay->state, XFI_CALL_WAIT, XFI_FAILED);
   }
@@ -243,11 +242,11 @@ void xfi_run_abandon(xfer_plan *plan)
     if (st == XFER_OK)
       st = plan->device->ops->event_sync(plan->device, plan->finished, plan->run_ends);
     if (st == XFER_OK) st = outcome(plan);
-    if (st != XFER_OK) leave(plan);
+    if (st != XFER_OK) leave(plan, xfi_deadline_after(XFI_LEAVE_MS));
   }
   if (plan->state == XFI_COMMITTED || plan->state == XFI_REFUSED) {
     plan->epoch++;
-    (void)xfi_direct_leave(plan->direct, plan);
+    (void)xfi_direct_leave(plan->direct, plan, xfi_deadline_after(XFI_LEAVE_MS));
   }
 }
 
@@ -353,11 +352,11 @@ static xfi_deadline agreement_deadline(const xfer_plan *plan, xfi_deadline deadl
 
 /* What ranks told each other before the lanes, of a run whose part here has come to `mine`: that
  * too is over. */
-static xfer_status end_asks(xfer_plan *asks, xfer_status mine)
+static xfer_status end_asks(xfer_plan *asks, xfer_status mine, xfi_deadline leaves)
 {
   if (mine == XFER_OK && asks->state == XFI_RUNNING) mine = await_asks(asks);
   if (mine != XFER_OK) {
-    leave(asks);
+    leave(asks, leaves);
     if (asks->state == XFI_RUNNING || asks->state == XFI_REFUSED)
       asks->state = xfi_state_after(asks->state, XFI_CALL_WAIT, XFI_FAILED);
   }
@@ -382,8 +381,9 @@ xfer_status xfi_run_wait(xfer_plan *plan, uint64_t timeout_ms)
     XFI_CHECK(false, XFER_ERR_TIMEOUT, "run %llu is not complete on rank %d yet; wait again",
               (unsigned long long)plan->epoch, plan->moves->rank);
   }
-  if (xfi_quant_asks(plan) != NULL) mine = end_asks(xfi_quant_asks(plan), mine);
-  if (mine != XFER_OK) leave(plan);
+  const xfi_deadline leaves = xfi_deadline_after(XFI_LEAVE_MS);
+  if (xfi_quant_asks(plan) != NULL) mine = end_asks(xfi_quant_asks(plan), mine, leaves);
+  if (mine != XFER_OK) leave(plan, leaves);
   st = agree_on_run(plan, mine, agreement_deadline(plan, deadline));
   if (st == XFER_OK && xfi_run_is_staged(plan))
     st = xfi_shadow_write(plan, agreement_deadline(plan, deadline));
@@ -391,7 +391,7 @@ xfer_status xfi_run_wait(xfer_plan *plan, uint64_t timeout_ms)
     complete(plan);
     goto done;
   }
-  if (mine == XFER_OK) leave(plan);
+  if (mine == XFER_OK) leave(plan, xfi_deadline_after(XFI_LEAVE_MS));
   plan->state = xfi_state_after(plan->state, XFI_CALL_WAIT, XFI_FAILED);
 done:
   return st;
@@ -422,7 +422,7 @@ xfer_status xfi_run_follow(xfer_plan *plan, xfer_stream stream)
   if (st == XFER_OK) {
     complete(plan);
   } else {
-    leave(plan);
+    leave(plan, xfi_deadline_after(XFI_LEAVE_MS));
     plan->state = xfi_state_after(plan->state, XFI_CALL_WAIT, XFI_FAILED);
   }
   return st;

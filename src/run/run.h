@@ -162,8 +162,10 @@ const xfi_allocation *xfi_run_find_changed(const xfer_plan *plan);
 const xfi_allocation *xfi_run_allocation(const xfer_plan *plan, const void *pointer,
                                          size_t n_bytes);
 
-/* How long a rank waits, once a run has failed, for what is on its way to end. */
-#define XFI_LEAVE_MS 2000
+/* How long a rank waits, once a run has failed, for what is on its way to end. What a wait may take
+ * beyond the deadline is twice that: waits on streams are let go at the deadline and end, and then
+ * what is left of the run is left. */
+#define XFI_LEAVE_MS 1000
 
 /* Of a device that may say something else than "not yet" for a while. */
 enum { XFI_RETRIES = 100, XFI_RETRY_NS = 1000 * 1000 };
@@ -318,7 +320,7 @@ xfer_status xfi_direct_outcome(const xfi_direct *direct, const xfer_plan *plan);
 void xfi_direct_give_up(xfi_direct *direct, const xfer_plan *plan);
 /* A run failed: tell peers, let this rank's streams go, and return once nobody touches its memory
  * any more. XFER_ERR_TIMEOUT names a peer that may still do. */
-xfer_status xfi_direct_leave(xfi_direct *direct, const xfer_plan *plan);
+xfer_status xfi_direct_leave(xfi_direct *direct, const xfer_plan *plan, xfi_deadline deadline);
 
 /* ---- pipeline.c ---- */
 

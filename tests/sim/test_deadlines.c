@@ -367,6 +367,40 @@ static void test_e10_peers_are_told_broadcast(void)
   in_world(3, COMM_NCCL, XFER_LANE_BROADCAST, refused);
 }
 
+/* ---- E5: a rank that does not come -------------------------------------------------------- */
+
+enum { LEAVING_MS = 2000, SLACK_MS = 700 }; /* beyond the deadline; of this host */
+
+/* The last rank is elsewhere: neither its run nor its wait comes. */
+static void alone(int rank)
+{
+  make(rank, 0, EACH_EACH, SHORT_MS);
+  run_well(rank, 0, 1);
+  tensor_fill(&tensors[0][rank], 2, LIVE);
+  tensor_open(&tensors[0][rank], 2);
+  ranks_barrier();
+  if (rank != w.n - 1) {
+    (void)!xfer_plan_run(plans[0][rank], 2, streams[0][rank]);
+    need_failed_wait(rank, 0, SHORT_MS + LEAVING_MS + SLACK_MS);
+  }
+  ranks_barrier();
+}
+
+static void test_e5_waits_end_in_time_direct(void)
+{
+  in_world(3, COMM_NCCL, XFER_LANE_DIRECT, alone);
+}
+
+static void test_e5_waits_end_in_time_packed(void)
+{
+  in_world(3, COMM_NCCL, XFER_LANE_PACKED, alone);
+}
+
+static void test_e5_waits_end_in_time_broadcast(void)
+{
+  in_world(3, COMM_NCCL, XFER_LANE_BROADCAST, alone);
+}
+
 int main(int argc, char **argv)
 {
   static const world_test tests[] = {
@@ -382,6 +416,9 @@ int main(int argc, char **argv)
       {"e5_short_wait_on_all_ranks_packed", test_e5_short_wait_on_all_ranks_packed},
       {"e5_short_wait_on_one_rank_nccl", test_e5_short_wait_on_one_rank_nccl},
       {"e5_short_wait_on_one_rank_packed", test_e5_short_wait_on_one_rank_packed},
+      {"e5_waits_end_in_time_direct", test_e5_waits_end_in_time_direct},
+      {"e5_waits_end_in_time_packed", test_e5_waits_end_in_time_packed},
+      {"e5_waits_end_in_time_broadcast", test_e5_waits_end_in_time_broadcast},
       {"looking_does_not_block_nccl", test_looking_does_not_block_nccl},
       {"looking_does_not_block_packed", test_looking_does_not_block_packed},
       {"e8_nothing_is_touched_after_a_failed_wait_direct",

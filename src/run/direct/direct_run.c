@@ -314,9 +314,8 @@ done:
   return st;
 }
 
-xfer_status xfi_direct_leave(xfi_direct *d, const xfer_plan *plan)
+xfer_status xfi_direct_leave(xfi_direct *d, const xfer_plan *plan, xfi_deadline deadline)
 {
-  const xfi_deadline deadline = xfi_deadline_after(XFI_LEAVE_MS);
   xfer_status st = XFER_OK;
   xfer_status drained;
   int late;
