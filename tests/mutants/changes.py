@@ -181,6 +181,12 @@ def line_of(text, change):
     return text.count("\n", 0, start) + 1, text[start : text.find("\n", start)].strip()
 
 
+def function_of(text, change):
+    """The name of the function that a change lies in."""
+    head = text[: text.rindex(")\n{\n", 0, change.start)]
+    return re.findall(r"^\w.*?(\w+)\(", head, re.M)[-1]
+
+
 def instrumented(text, chosen, header):
     """The file with all chosen changes in it; its lines keep their numbers."""
 

@@ -10,9 +10,9 @@ each mutant is given to tests that come by its place, until one fails, crashes o
 *survive* and are printed: each is a guard without a test, one that nothing needs, or listed with its reason in
 equivalent.txt.
 
---guards takes guards only, --again those that survived according to what an earlier call printed, --but all but those
-that it judged. --sanitize builds with the address and undefined sanitizers, as `make check` does too. What each test
-comes by is kept in build/mutants; --fresh looks again.
+--guards takes guards only, in a build of their own; --again those that survived according to what an earlier call
+printed, and gives them to longer tests, too; --but all but those that it judged. --sanitize builds with the address and
+undefined sanitizers, as `make check` does too. What each test comes by is kept in build/mutants; --fresh looks again.
 """
 
 import argparse
@@ -51,9 +51,10 @@ SHORTER = [
     "schedules --cases 60 --seed 2 --islands",
 ]
 AT_ONCE = 4  # most of them wait for each other's ranks
-MOST_SECONDS = 4  # of processor time for one test
-MOST_IN_ALL = 10  # for one mutant, beside those of CHEAP
+MOST_SECONDS = 4, 20  # of processor time for one test; of what is tried again
+MOST_IN_ALL = 10, 60  # for one mutant, beside those of CHEAP; likewise
 CHEAP = {"unit", "fault"}
+SOURCE = re.compile(r"src/\w+/[\w/]+\.c")
 
 
 @dataclasses.dataclass
@@ -102,7 +103,7 @@ def every_mutant(texts):
     for path, text in texts.items():
         for change in changes.changes(text):
             line, code = changes.line_of(text, change)
-            word = f"{path}|{code}|{change.what}"
+            word = f"{changes.function_of(text, change)}|{code}|{change.what}"  # files may be moved and cut in two
             key = hashlib.sha256(f"{word}{seen[word] or ''}".encode()).hexdigest()[:12]
             seen[word] += 1
             made.append(Mutant(path, line, code, change, key))
@@ -114,7 +115,7 @@ def copy_tree(tree):
     files = subprocess.run(["git", "ls-files", "-co", "--exclude-standard"], cwd=ROOT, check=True, capture_output=True,
                            text=True).stdout.split("\n")  # fmt: skip
     for name in filter(None, files):
-        if (ROOT / name).is_file() and not re.match(r"src/(\w+/)+\w+\.c$", name):
+        if (ROOT / name).is_file() and not SOURCE.fullmatch(name):
             write(tree / name, (ROOT / name).read_bytes())
             shutil.copymode(ROOT / name, tree / name)
 
@@ -138,7 +139,7 @@ def build(tree, where, mutants, texts, jobs):
         run = subprocess.run(["ninja", "-C", str(where), "-k", "0", "-j", str(jobs), "all"], capture_output=True, text=True)
         if run.returncode == 0:
             return dropped
-        places = set(re.findall(r"(src/(?:\w+/)+\w+\.c):(\d+):\d+: error", run.stdout))
+        places = set(re.findall(r"(src/\w+/[\w/]+\.c):(\d+):\d+: error", run.stdout))
         lost = {m.change.number for m in mutants if (str(m.path), str(m.line)) in places} - dropped
         if not lost:
             sys.exit(f"the tree does not build:\n{run.stdout[-4000:]}")
@@ -199,12 +200,12 @@ def look_at_all(tests, where, mutants, fresh):
         for test in tests:
             if test.reached & of_file[mutant.path]:
                 test.reached |= {mutant.key}
-    return [t for t in tests if known[t.name]["fine"] and t.seconds < MOST_SECONDS]
+    return [t for t in tests if known[t.name]["fine"]]
 
 
-def judge(mutant, tests, found_by):
+def judge(mutant, tests, found_by, again):
     """found, survived or not reached; and by which test."""
-    mine = [t for t in tests if mutant.key in t.reached]
+    mine = [t for t in tests if mutant.key in t.reached and t.seconds < MOST_SECONDS[again]]
     if not mine:
         return "survived", "no test comes by "
     # First what found others of this file, then tests of single files and of faults, then what is fast.
@@ -212,7 +213,7 @@ def judge(mutant, tests, found_by):
     spent, chosen = 0, []
     for test in mine:
         spent += 0 if test.is_cheap else test.seconds
-        if spent < MOST_IN_ALL:
+        if spent < MOST_IN_ALL[again]:
             chosen.append(test)
     with concurrent.futures.ThreadPoolExecutor(AT_ONCE) as pool:
         more = {"XFER_MUTANT": str(mutant.change.number)}
@@ -224,9 +225,12 @@ def judge(mutant, tests, found_by):
     return "survived", ""
 
 
-def known_equivalents():
+def known_equivalents(mutants):
     rows = (HERE / "equivalent.txt").read_text(encoding="utf-8").splitlines()
-    return {row.split("\t")[0] for row in rows if row and not row.startswith("#")}
+    keys = {row.split("\t")[0] for row in rows if row and not row.startswith("#")}
+    for key in keys - {m.key for m in mutants}:
+        print(f"equivalent.txt: no place in src has {key} any more", file=sys.stderr)
+    return keys
 
 
 def choose(mutants, args):
@@ -240,18 +244,21 @@ def choose(mutants, args):
         mutants = [m for m in mutants if m.key not in judged]
     if args.only:
         return [m for m in mutants if f"{m.path}:{m.line}".endswith(args.only) or str(m.path).endswith(args.only)]
-    mutants = [m for m in mutants if m.room() in args.rooms.split(",") and (m.change.is_guard() or not args.guards)]
+    mutants = [m for m in mutants if m.room() in args.rooms.split(",")]
     order = random.Random(args.seed)
     return order.sample(mutants, min(args.count, len(mutants)))
 
 
 def prepared(args, texts, mutants):
     """The tests, and the mutants that are no program."""
-    work = ROOT / "build/mutants" / ("sanitized" if args.sanitize else "plain")
+    work = ROOT / "build/mutants" / (("sanitized" if args.sanitize else "plain") + ("_guards" if args.guards else ""))
     copy_tree(work / "tree")
     options = ["-DXFER_CUDA=OFF", "-DXFER_TEST_STYLE=OFF", "-DXFER_TEST_ABI=OFF", "-DXFER_EXAMPLES=OFF",
                "-DCMAKE_BUILD_TYPE=Debug", "-DCMAKE_C_FLAGS_DEBUG=-O1 -w"]  # fmt: skip
     options += ["-DXFER_SANITIZE=address,undefined"] if args.sanitize else ["-DXFER_HAVE_LIBFUZZER=0"]
+    for path in (work / "tree/src").rglob("*.c"):  # what was moved since
+        if path.relative_to(work / "tree") not in texts:
+            path.unlink()
     for path, text in texts.items():  # so that globs find them
         if not (work / "tree" / path).exists():
             write(work / "tree" / path, text.encode())
@@ -281,13 +288,14 @@ def main():
     paths = sorted(p for room in ROOMS.split(",") for p in (ROOT / "src" / room).rglob("*.c"))
     texts = {p.relative_to(ROOT): p.read_text(encoding="utf-8") for p in paths}
     mutants = every_mutant(texts)
+    equivalent, found_by = known_equivalents(mutants), collections.Counter()
+    mutants = [m for m in mutants if m.change.is_guard() or not args.guards]
     tests, dropped = prepared(args, texts, mutants)
-    equivalent, found_by = known_equivalents(), collections.Counter()
     counts = collections.Counter()
     for mutant in choose(mutants, args):
         verdict, by = "no program", ""
         if mutant.change.number not in dropped:
-            verdict, by = judge(mutant, tests, found_by)
+            verdict, by = judge(mutant, tests, found_by, bool(args.again))
         if verdict == "survived" and mutant.key in equivalent:
             verdict = "equivalent"
         counts[verdict] += 1
