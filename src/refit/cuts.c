@@ -467,14 +467,15 @@ done:
   return st;
 }
 
-xfer_status xfi_cut_first_only(xfi_spread *spread, int axis, int n, int dim, int64_t length)
+xfer_status xfi_cut_roomy(xfi_spread *spread, int axis, int n, int dim, int64_t length,
+                          int64_t each, int64_t room)
 {
   maker m = {0};
   xfer_status st = XFER_OK;
 
-  for (int r = 0; r < n; r++) {
-    XFI_TRY(table_run(&m, 0, r == 0 ? length : 0, 0));
-    XFI_TRY(table_coord(&m, length));
+  for (int64_t r = 0, left = length; r < n; r++, left -= left < each ? left : each) {
+    XFI_TRY(table_run(&m, r * each, left < each ? left : each, 0));
+    XFI_TRY(table_coord(&m, room));
   }
   XFI_TRY(table_place(&m, spread, axis, dim, true));
 done:

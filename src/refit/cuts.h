@@ -71,7 +71,9 @@ xfer_status xfi_cut_rows(xfi_spread *spread, int axis, int dim, const xfi_fusing
 /* Experts by a map, or round robin where it is NULL. */
 xfer_status xfi_cut_map(xfi_spread *spread, int axis, int n, const xfi_map *map, int64_t n_experts,
                         const char *what, const char *spec);
-/* The first of n ranks has all of dim `dim`, the others zeros. */
-xfer_status xfi_cut_first_only(xfi_spread *spread, int axis, int n, int dim, int64_t length);
+/* n ranks take `each` of dim `dim` one after the other, as long as there is any of its `length`;
+ * each has `room`, and zeros where it has nothing. */
+xfer_status xfi_cut_roomy(xfi_spread *spread, int axis, int n, int dim, int64_t length,
+                          int64_t each, int64_t room);
 
 #endif

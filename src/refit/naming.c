@@ -403,6 +403,9 @@ static xfer_status shape_slot(xfi_slot *slot, const xfi_placing *placing, const 
   XFI_CHECK(alternate == 0 || !scaled, XFER_ERR_UNSUPPORTED,
             "\"%s\": rows with block scales cannot be interleaved", entry->pattern);
   slot->fusing.alternate = alternate != 0 && slot->n_slots > 1;
+  XFI_CHECK(rule->units[0] == NULL || slot->fusing.alternate || slot->n_slots == 1,
+            XFER_ERR_UNSUPPORTED, "\"%s\": units of several weights that lie one after the other",
+            entry->pattern);
   if (transpose != 0 && entry->n_dims == 3) swap_last_dims(slot, 3);
 done:
   return st;

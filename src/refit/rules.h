@@ -94,6 +94,9 @@ typedef struct xfi_local_rule {
   bool last_stage;        /* else the first */
   const char *last_name;  /* on the last stage of several */
   const char *bias_first; /* the bias is on the first of the ranks that cut, zero on the others */
+  const char *units[2];   /* of the dim that is cut: how many, shared out whole; and the multiple of
+                             them for which each rank has room; NULL: see `even` of the side */
+  const char *across[2];  /* likewise of the dim that is not cut, which has room for a multiple */
   bool hook;
   const char *made; /* what the framework makes of the rank's share */
   int made_dtype;

@@ -204,11 +204,26 @@ static xfer_status read_dtype(const xfi_doc *doc, const json_t *object, const ch
   return XFER_OK;
 }
 
+/* [how many there are, the multiple of them for which there is room] */
+static xfer_status read_units(const xfi_doc *doc, const json_t *list, const char *units[2])
+{
+  xfer_status st = XFER_OK;
+
+  if (list != NULL && json_array_size(list) != 2)
+    return BAD(doc, list, "units are [how many, a multiple of them]");
+  for (size_t i = 0; i < json_array_size(list); i++) {
+    XFI_TRY(xfi_rules_check_expr(doc, json_array_get(list, i)));
+    units[i] = json_string_value(json_array_get(list, i));
+  }
+done:
+  return st;
+}
+
 static xfer_status read_local(const xfi_doc *doc, const json_t *object, xfi_local_rule *r)
 {
   static const char *const CUTS[] = {"none", "rows", "columns", "vocabulary", NULL};
   static const char *const STAGES[] = {"first", "last", NULL};
-  const json_t *parts = NULL, *each = NULL, *made = NULL;
+  const json_t *parts = NULL, *each = NULL, *made = NULL, *units = NULL, *across = NULL;
   const char *cut = NULL, *stage = NULL, *dtype = NULL;
   int which;
   const xfi_field fields[] = {{"local", TEXT, &r->local, false},
@@ -229,6 +244,8 @@ static xfer_status read_local(const xfi_doc *doc, const json_t *object, xfi_loca
                               {"stage", TEXT, &stage, false},
                               {"last_name", TEXT, &r->last_name, false},
                               {"bias_first", EXPR, &r->bias_first, false},
+                              {"units", TEXTS, &units, false},
+                              {"across", TEXTS, &across, false},
                               {"hook", FLAG, &r->hook, false},
                               {"made", TEXTS, &made, false},
                               {"dtype", TEXT, &dtype, false},
@@ -254,6 +271,8 @@ static xfer_status read_local(const xfi_doc *doc, const json_t *object, xfi_loca
   r->last_stage = which == 1;
   XFI_TRY(read_made(doc, made, r));
   XFI_TRY(read_dtype(doc, object, dtype, r));
+  XFI_TRY(read_units(doc, units, r->units));
+  XFI_TRY(read_units(doc, across, r->across));
   if (r->local == NULL && r->absent == NULL && r->says == NULL)
     return BAD(doc, object, "a local tensor needs \"local\", its name");
   if (r->says == NULL && r->refuse != NULL)

@@ -77,27 +77,81 @@ done:
 
 /* ---- tensor parallelism ---- */
 
+/* What each of n ranks has of `length`, which is so many units, and for how much it has room. */
+static xfer_status share_units(const xfi_placing *placing, const xfi_entry *entry,
+                               const char *const units[2], int64_t length, int n, int64_t *each,
+                               int64_t *room)
+{
+  int64_t count, multiple;
+  xfer_status st = XFER_OK;
+
+  XFI_TRY(xfi_placing_eval(&count, placing, entry, units[0]));
+  XFI_TRY(xfi_placing_eval(&multiple, placing, entry, units[1]));
+  XFI_CHECK(count > 0 && length % count == 0 && multiple > 0 && multiple < 1 << 20, XFER_ERR_SHAPE,
+            "\"%s\": %lld does not divide into %lld units, by multiples of %lld", entry->pattern,
+            (long long)length, (long long)count, (long long)multiple);
+  *each = xfi_ceil_div(count, n) * (length / count);
+  *room = xfi_ceil_div(xfi_ceil_div(count, n), multiple) * multiple * (length / count);
+done:
+  return st;
+}
+
+/* By whole units, where that is not an even cut. */
+static xfer_status cut_units(xfi_spread *spread, const xfi_placing *placing, const xfi_entry *entry,
+                             const xfi_local_rule *rule, int axis, int dim)
+{
+  int n = spread->shape[axis];
+  int64_t length = entry->shape[dim], each, room;
+  xfer_status st = XFER_OK;
+
+  XFI_TRY(share_units(placing, entry, rule->units, length, n, &each, &room));
+  if (each * n == length && each == room) return cut_dim(spread, placing->side, entry, axis, dim);
+  XFI_TRY(xfi_cut_roomy(spread, axis, n, dim, length, each, room));
+done:
+  return st;
+}
+
+/* The dim that is not cut has room for more than there is. */
+static xfer_status widen(xfi_spread *spread, const xfi_placing *placing, const xfi_entry *entry,
+                         const xfi_local_rule *rule, int dim)
+{
+  int64_t all;
+  xfer_status st = XFER_OK;
+
+  memcpy(spread->padded_shape, entry->shape, sizeof spread->padded_shape);
+  XFI_TRY(share_units(placing, entry, rule->across, entry->shape[dim], 1, &all,
+                      &spread->padded_shape[dim]));
+  spread->padded = true;
+done:
+  return st;
+}
+
 static xfer_status cut_tp(xfi_spread *spread, const xfi_placing *placing, const xfi_entry *entry,
                           const xfi_local_rule *rule, const xfi_slot *slot, int axis)
 {
   int64_t whole, first;
   bool bias = strcmp(entry->suffix, "bias") == 0;
-  int rows = entry->experts ? 1 : 0;
+  int rows = entry->experts ? 1 : 0, last = entry->n_dims - 1, n = spread->shape[axis];
+  int across = rule->cut == XFI_CUT_COLS ? rows : last > rows ? last : -1;
   xfer_status st = XFER_OK;
 
   XFI_TRY(xfi_placing_eval(&whole, placing, entry, rule->whole));
   if (rule->cut == XFI_CUT_NONE || entry->n_dims <= rows) return XFER_OK;
+  if (rule->across[0] != NULL && across >= 0) XFI_TRY(widen(spread, placing, entry, rule, across));
+  if (rule->units[0] != NULL && whole == 0 && (rule->cut == XFI_CUT_ROWS || !bias))
+    return cut_units(spread, placing, entry, rule, axis, rule->cut == XFI_CUT_ROWS ? rows : last);
   if (rule->cut == XFI_CUT_ROWS)
     return xfi_cut_rows(spread, axis, rows, &slot->fusing, slot->slot, entry->shape[rows],
                         entry->n_dims - rows > 1 ? entry->block[0] : 0, entry->pattern,
                         placing->side->spec);
   if (whole != 0) return XFER_OK;
   if (rule->cut == XFI_CUT_VOCAB) return cut_vocab(spread, placing, entry, axis);
-  if (!bias) return cut_dim(spread, placing->side, entry, axis, entry->n_dims - 1);
+  if (!bias) return cut_dim(spread, placing->side, entry, axis, last);
   XFI_TRY(xfi_placing_eval(&first, placing, entry, rule->bias_first));
   /* Partial sums are added up over the ranks, so only one of them adds the bias. */
-  if (first != 0 && spread->shape[axis] > 1)
-    XFI_TRY(xfi_cut_first_only(spread, axis, spread->shape[axis], rows, entry->shape[rows]));
+  if (first != 0 && n > 1)
+    XFI_TRY(xfi_cut_roomy(spread, axis, n, rows, entry->shape[rows], entry->shape[rows],
+                          spread->padded ? spread->padded_shape[rows] : entry->shape[rows]));
 done:
   return st;
 }

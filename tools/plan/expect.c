@@ -101,7 +101,8 @@ static int print_part(const xfer_refit *refit, const xfer_local *local, int rank
   return failed;
 }
 
-static bool is_whole(const xfer_layout *layout, int rank, int dim)
+/* Are the rank's `length` the whole dim, and no more? */
+static bool is_whole(const xfer_layout *layout, int rank, int dim, int64_t length)
 {
   int64_t shape[XFER_MAX_DIMS];
   xfer_run run;
@@ -109,7 +110,7 @@ static bool is_whole(const xfer_layout *layout, int rank, int dim)
 
   xfer_layout_shape(layout, shape);
   return xfer_layout_runs(layout, rank, dim, &run, 1, &n_runs) == XFER_OK && n_runs == 1 &&
-         run.global == 0 && run.length == shape[dim];
+         run.global == 0 && run.length == shape[dim] && length == shape[dim];
 }
 
 /* The other dims in which the rank does not hold the whole of the tensor. */
@@ -125,10 +126,12 @@ static int print_other_dims(const xfer_refit *refit, const xfer_local *local, in
     const int d = local->dims[k];
     const table_index to = {d == 0 && info.n_experts > 0 ? info.first_expert : 0, 1};
 
-    if (d == part->tensor_dim || (to.first == 0 && is_whole(layout, rank, d))) continue;
+    if (d == part->tensor_dim || (to.first == 0 && is_whole(layout, rank, d, local->shape[k])))
+      continue;
     printf(",{\"hf\":");
     print_name(info.hf, local->expert);
-    printf(",\"dim\":%d,\"local\":[0,%" PRId64 "],\"global\":", k, local->shape[k]);
+    printf(",\"dim\":%d,\"local\":[0,%" PRId64 "],\"global\":", k,
+           count_valid(layout, rank, d, 0, local->shape[k]));
     failed = print_ranges(layout, rank, d, 0, local->shape[k], to);
     printf("}");
   }
@@ -160,6 +163,7 @@ static int print_both(const xfer_refit *refit, const xfer_local *local, int rank
 static int print_parts(const xfer_refit *refit, const xfer_locals *locals, const xfer_local *local,
                        size_t i, int rank, int k, const char **comma, bool *failed)
 {
+  const xfer_tensor *tensor;
   xfer_local_part part;
   xfer_refit_tensor info;
   table_index to = {0, 1};
@@ -171,12 +175,9 @@ static int print_parts(const xfer_refit *refit, const xfer_locals *locals, const
   n = (part.end - part.begin + part.step - 1) / part.step;
   if (info.half_dim == part.tensor_dim && part.tensor_dim >= 0)
     to = (table_index){info.half_first, info.half_step};
-  if (part.step == 1) {
-    const xfer_tensor *tensor = &xfer_refit_tensors(refit, NULL)[part.tensor];
-
-    n = count_valid(local->side == XFER_SIDE_TRAIN ? tensor->src : tensor->dst, rank,
-                    part.tensor_dim, part.first, n);
-  }
+  tensor = &xfer_refit_tensors(refit, NULL)[part.tensor];
+  n = count_valid(local->side == XFER_SIDE_TRAIN ? tensor->src : tensor->dst, rank, part.tensor_dim,
+                  part.first, n);
   if (n == 0) return 1; /* padding and zeros are no part of anything */
   printf("%s", *comma);
   *comma = ",";

@@ -1,6 +1,7 @@
 """What vLLM itself makes of a checkpoint: every parameter of every rank, and where each of its elements comes from.
 
     ask_vllm.py --ck FOLDER_OF_CHECKPOINTS --out FOLDER FAMILY:LAYOUT...     LAYOUT: tp4 | tp2,ep | tp2,dp2,ep | tp2,pp2 | tp4,ep,rr
+                                                                             tp4,mxfp4=triton (of packed.MXFP4)
 
 One forked child a rank; the process group is torch's "fake" one of the real size, so that nothing is communicated.
 """
@@ -27,11 +28,16 @@ import families
 import packed
 
 
+KERNEL = None  # the kernel of mxfp4 that pads as it wants
+
+
 def parse(layout):
     out = dict(tp=1, dp=1, pp=1, ep=False, rr=False)
     for item in layout.split(","):
         if item in ("ep", "rr"):
             out[item] = True
+        elif "=" in item:
+            out.update([item.split("=")])
         else:
             out[item[:2]] = int(item[2:])
     return out
@@ -90,7 +96,7 @@ def patch():
         f.select_fp8_moe_backend = lambda *a, **k: (Fp8MoeBackend.TRITON, TritonExperts)
     # mxfp4 and int4: no kernel of CPU's here; these leave the weights as they are loaded.
     import vllm.model_executor.layers.quantization.mxfp4 as x
-    x.select_mxfp4_moe_backend = lambda *a, **k: (x.Mxfp4MoeBackend.EMULATION, TritonExperts)
+    x.select_mxfp4_moe_backend = lambda *a, **k: (x.Mxfp4MoeBackend[packed.MXFP4[KERNEL]], TritonExperts)
     x.Mxfp4Config.get_supported_act_dtypes = classmethod(lambda cls: [torch.bfloat16, torch.float32])
     import vllm.model_executor.layers.quantization.compressed_tensors.compressed_tensors_moe.compressed_tensors_moe_wna16 as w
     w.select_wna16_moe_backend = lambda *a, **k: (w.WNA16MoEBackend.TRITON, TritonExperts)
@@ -215,6 +221,8 @@ def mtp(vllm_config, family, table):
 
 
 def one_rank(family, p, rank, folder, FakeStore, with_mtp):
+    global KERNEL
+    KERNEL = p.get("mxfp4")
     from vllm.config import set_current_vllm_config
     import vllm.distributed.parallel_state as ps
     from vllm.model_executor.model_loader.utils import initialize_model

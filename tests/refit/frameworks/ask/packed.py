@@ -8,6 +8,9 @@ import numpy as np
 TYPES = {"_blocks": "U8", "_scales": "U8", ".weight_packed": "I32", ".weight_shape": "I32"}
 SIZES = {"U8": 1, "I32": 4, "F32": 4}
 DIGITS = 3
+# Kernels of mxfp4 by xfer's words, which pad the experts; None: blocks alone are made whole.
+MXFP4 = {None: "EMULATION", "triton": "TRITON", "marlin": "MARLIN", "trtllm": "FLASHINFER_TRTLLM_MXFP4_BF16",
+         "cutlass": "FLASHINFER_CUTLASS_MXFP4_BF16"}
 
 
 def type_of(name):
@@ -18,9 +21,9 @@ def is_packed(table):
     return any(type_of(name) != "F32" for name in table)
 
 
-def gpt_oss_mxfp4(make, table):
+def gpt_oss_mxfp4(make, table, **sizes):
     """`make` is gpt_oss() of families.py: blocks of 32 values are 16 bytes and a scale."""
-    config, plain = make(i=128)
+    config, plain = make(**{"i": 128, **sizes})
     config["quantization_config"] = {"quant_method": "mxfp4",
                                      "modules_to_not_convert": ["model.layers.*.self_attn", "model.layers.*.mlp.router",
                                                                 "model.embed_tokens", "lm_head"]}

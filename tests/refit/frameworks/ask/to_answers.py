@@ -21,7 +21,8 @@ def spec_of(data):
     if data["framework"] != "vllm":
         return data["spec"] + (",experts=local" if data["layout"].endswith(",seq") else "")
     out = f"vllm:tp{data['tp']},pp{data['pp']},dp{data['dp']},loaded"
-    return out + (f",ep{data['tp'] * data['dp']}" if data["ep"] else "") + (",round_robin" if data.get("rr") else "")
+    out += (f",ep{data['tp'] * data['dp']}" if data["ep"] else "") + (",round_robin" if data.get("rr") else "")
+    return out + (f",mxfp4={data['mxfp4']}" if "mxfp4" in data else "")
 
 
 def rank_of(rank):
