@@ -2,6 +2,7 @@
  * Plans that a comm keeps for calls that plan, bind and run in one. Every rank keeps the same, at
  * the same places.
  */
+#include "direct.h"
 #include "object.h"
 
 xfi_kept *xfi_kept_free_entry(xfer_comm *comm)

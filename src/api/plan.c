@@ -5,6 +5,7 @@
 
 #include "alloc.h"
 #include "boxes.h"
+#include "direct.h"
 #include "error.h"
 #include "object.h"
 #include "options.h"

@@ -48,6 +48,16 @@ static int64_t dense_strides(int64_t *strides, const int64_t *shape, int n_dims,
   return stride;
 }
 
+xfi_bound xfi_bound_dense(char *base, const int64_t *shape, int n_dims, int elem_bytes)
+{
+  xfi_bound b = {
+      .is_set = true, .n_dims = n_dims, .n_pieces = 1, .piece_length = INT64_MAX, .only = base};
+
+  if (n_dims > 0) memcpy(b.shape, shape, (size_t)n_dims * sizeof *shape);
+  (void)dense_strides(b.strides, shape, n_dims, elem_bytes);
+  return b;
+}
+
 /* Strides given for a piece: positive where they count, and reaching no further than 2^62. */
 static xfer_status copy_strides(int64_t *strides, const int64_t *given, const int64_t *shape,
                                 int n_dims, int elem_bytes, const char *what)
@@ -110,9 +120,8 @@ xfer_status xfi_bound_set(xfi_bound *bound, const xfer_view *view, const int64_t
                           int elem_bytes, const char *what)
 {
   xfer_status st = XFER_OK;
-  xfi_bound b = {.is_set = true, .n_dims = n_dims, .n_pieces = 1, .piece_length = INT64_MAX};
+  xfi_bound b = xfi_bound_dense(view->base, shape, n_dims, elem_bytes);
 
-  if (n_dims > 0) memcpy(b.shape, shape, (size_t)n_dims * sizeof *shape);
   XFI_CHECK(view->kind >= XFER_VIEW_DENSE && view->kind <= XFER_VIEW_BOXES, XFER_ERR_ARG,
             "%s: view kind %d", what, (int)view->kind);
   XFI_CHECK(view->kind != XFER_VIEW_BOXES, XFER_ERR_SHAPE,
@@ -122,11 +131,8 @@ xfer_status xfi_bound_set(xfi_bound *bound, const xfer_view *view, const int64_t
     XFI_TRY(copy_pieces(&b, view, what));
   } else {
     XFI_CHECK(view->base != NULL, XFER_ERR_ARG, "%s: the view's base is NULL", what);
-    b.only = view->base;
   }
-  if (view->kind == XFER_VIEW_DENSE) {
-    (void)dense_strides(b.strides, b.shape, n_dims, elem_bytes);
-  } else {
+  if (view->kind != XFER_VIEW_DENSE) {
     int64_t in_piece[XFER_MAX_DIMS] = {0};
 
     xfi_bound_shape(in_piece, &b, 0);

@@ -45,6 +45,8 @@ xfer_status xfi_bound_set(xfi_bound *bound, const xfer_view *view, const int64_t
  * bound's, also on failure; empty ones are left out. */
 xfer_status xfi_bound_set_boxes(xfi_bound *bound, const xfer_view *view, xfi_bound_box *boxes,
                                 int64_t n, int n_dims, int elem_bytes, const char *what);
+/* The dense box of `shape` at `base`. */
+xfi_bound xfi_bound_dense(char *base, const int64_t *shape, int n_dims, int elem_bytes);
 void xfi_bound_clear(xfi_bound *bound);
 
 static inline char *xfi_bound_piece(const xfi_bound *bound, int64_t i)

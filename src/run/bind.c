@@ -6,9 +6,10 @@
 #include <string.h>
 
 #include "alloc.h"
+#include "bind.h"
 #include "boxes.h"
 #include "error.h"
-#include "run.h"
+#include "quant.h"
 
 /* One side of a class on this rank. */
 typedef struct side {

@@ -6,9 +6,13 @@
 #include <string.h>
 
 #include "alloc.h"
+#include "bind.h"
 #include "count.h"
+#include "direct.h"
 #include "error.h"
-#include "run.h"
+#include "lanes.h"
+#include "pipeline.h"
+#include "quant.h"
 #include "vec.h"
 
 /* All that commit made. What a run that nobody waited for may still do is waited for. */

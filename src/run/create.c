@@ -3,8 +3,11 @@
  */
 #include "agree.h"
 #include "alloc.h"
+#include "bind.h"
 #include "error.h"
-#include "run.h"
+#include "lanes.h"
+#include "pipeline.h"
+#include "quant.h"
 #include "scales.h"
 
 #define DEFAULT_LINK_BYTES_PER_S UINT64_C(350000000000)

@@ -7,7 +7,7 @@
 #include "alloc.h"
 #include "boxes.h"
 #include "error.h"
-#include "run.h"
+#include "lanes.h"
 #include "vec.h"
 
 static xfer_status add_selfs(xfi_copies *copies, const xfer_plan *plan)

@@ -4,9 +4,13 @@
  * agree, so that they do so once; only the direct lane's peers are told anything.
  */
 #include "alloc.h"
+#include "bind.h"
 #include "count.h"
+#include "direct.h"
 #include "error.h"
-#include "run.h"
+#include "lanes.h"
+#include "pipeline.h"
+#include "quant.h"
 
 /* Does the commit know what the bytes lie in? Without any allocation the device cannot tell them
  * apart, and reaches them all. */

@@ -6,7 +6,7 @@
  */
 #include "alloc.h"
 #include "error.h"
-#include "run.h"
+#include "lanes.h"
 
 xfer_status xfi_run_relay_create(xfer_plan *plan)
 {

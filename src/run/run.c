@@ -10,7 +10,11 @@
 
 #include "alloc.h"
 #include "count.h"
+#include "direct.h"
 #include "error.h"
+#include "lanes.h"
+#include "pipeline.h"
+#include "quant.h"
 #include "trace.h"
 
 xfi_deadline xfi_run_deadline(const xfer_plan *plan)

@@ -6,9 +6,10 @@
  * One block holds those of all tensors, dense, from one commit to the next.
  */
 #include "alloc.h"
+#include "bind.h"
 #include "boxes.h"
 #include "error.h"
-#include "run.h"
+#include "lanes.h"
 #include "trace.h"
 
 enum { ALIGN = 256 }; /* as device memory is */

@@ -3,7 +3,7 @@
 #define XFI_DIRECT_H
 
 #include "link.h"
-#include "run.h"
+#include "quant.h"
 
 /* The ways of a copy: by whom it is done. */
 enum { XFI_PUSH, XFI_PULL };
@@ -51,5 +51,42 @@ struct xfi_direct {
 
 /* Rings when the deadline of a run has come: no stream waits any longer. */
 int64_t xfi_direct_ring(xfi_alarm *alarm, int64_t now_ns);
+
+/* All ranks take part, also one that has failed: *mine is what it came to so far, and becomes what
+ * this rank's part came to. Maps what can be mapped; the rest is left to the packed lane. same[r]:
+ * rank r may be in reach; here[r]: it shares our process and device. */
+xfer_status xfi_direct_create(xfi_direct **direct, xfer_plan *plan, const bool *same,
+                              const bool *here, xfer_status *mine, xfi_deadline deadline);
+/* Nothing of a run may be on its way. */
+void xfi_direct_destroy(xfi_direct *direct);
+/* The same lane at other addresses. *moved: what peers' views lie in now is mapped already; else
+ * the lane is of no more use. All ranks likewise. */
+xfer_status xfi_direct_move(xfi_direct *direct, xfer_plan *plan, xfer_status *mine, bool *moved,
+                            xfi_deadline deadline);
+/* Does a peer have to know where this rank's memory is? */
+bool xfi_direct_has_flows(const xfi_direct *direct);
+/* Which flows are carried directly: by index in plan->moves->sends.peers and recvs.peers. */
+bool xfi_direct_sends(const xfi_direct *direct, size_t peer);
+bool xfi_direct_receives(const xfi_direct *direct, size_t peer);
+uint64_t xfi_direct_bytes(const xfi_direct *direct); /* that this rank copies */
+/* How a flow travels, in words, by index in plan->moves->sends.peers or recvs.peers; NULL: not
+ * committed; `relay`: of the plan's relay. An xfi_way_fn of a plan. */
+const char *xfi_direct_way(const void *plan, bool relay, bool send, size_t peer);
+
+/* ---- direct_run.c ---- */
+
+/* Enqueue: tell peers that this rank's memory is ready, copy, and tell them that it is done. */
+xfer_status xfi_direct_start(xfi_direct *direct, xfer_plan *plan, xfer_stream stream);
+/* Enqueue on `stream`: wait until peers have done theirs. */
+xfer_status xfi_direct_finish(xfi_direct *direct, xfer_plan *plan, xfer_stream stream);
+/* XFER_ERR_PEER with its name if a peer takes no part in run `epoch`. */
+xfer_status xfi_direct_check(const xfi_direct *direct, uint64_t epoch);
+/* Of a run whose work on this rank has ended: did all signals come? Names who was late. */
+xfer_status xfi_direct_outcome(const xfi_direct *direct, const xfer_plan *plan);
+/* This rank's streams wait for none of its peers any more. */
+void xfi_direct_give_up(xfi_direct *direct, const xfer_plan *plan);
+/* A run failed: tell peers, let this rank's streams go, and return once nobody touches its memory
+ * any more. XFER_ERR_TIMEOUT names a peer that may still do. */
+xfer_status xfi_direct_leave(xfi_direct *direct, const xfer_plan *plan, xfi_deadline deadline);
 
 #endif

@@ -87,7 +87,7 @@ static xfer_status scatter_slice(xfi_copies *copies, const xfer_plan *plan, uint
 {
   const xfi_class *cls = xfi_plan_class(plan->moves, tensor);
   const int n_dims = cls->src->n_dims;
-  const xfi_bound dense = xfi_dense_bound(slot, slice->length, n_dims, cls->wire_bytes);
+  const xfi_bound dense = xfi_bound_dense(slot, slice->length, n_dims, cls->wire_bytes);
   const xfi_elem elem = xfi_run_elem(plan, cls, XFI_FROM_WIRE);
   xfer_status st = XFER_OK;
 

@@ -161,7 +161,7 @@ static xfer_status find_run(char **run, xfi_copies *scratch, const xfi_bound *bo
   const int n_dims = cls->src->n_dims;
   xfer_status st = XFER_OK;
   const int elem = cls->wire_bytes;
-  const xfi_bound dense = xfi_dense_bound(xfi_bound_piece(bound, 0), length, n_dims, elem);
+  const xfi_bound dense = xfi_bound_dense(xfi_bound_piece(bound, 0), length, n_dims, elem);
   const xfi_end in_order = {&dense, {0}};
   xfi_end end = {bound, {0}};
 

@@ -10,6 +10,7 @@
 #include <string.h>
 
 #include "alloc.h"
+#include "direct.h"
 #include "error.h"
 #include "trace.h"
 #include "vec.h"

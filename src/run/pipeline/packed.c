@@ -12,6 +12,7 @@
 
 #include "alloc.h"
 #include "channels.h"
+#include "direct.h"
 #include "error.h"
 #include "slice.h"
 #include "vec.h"
@@ -215,20 +216,6 @@ void xfi_packed_measure(xfi_pipeline *p, const xfi_schedule *s)
 
 /* ---- steps ---- */
 
-xfi_bound xfi_dense_bound(char *base, const int64_t *length, int n_dims, int elem_bytes)
-{
-  xfi_bound b = {
-      .is_set = true, .n_dims = n_dims, .n_pieces = 1, .piece_length = INT64_MAX, .only = base};
-  int64_t stride = elem_bytes;
-
-  for (int d = n_dims - 1; d >= 0; d--) {
-    b.shape[d] = length[d];
-    b.strides[d] = stride;
-    stride *= length[d];
-  }
-  return b;
-}
-
 xfer_status xfi_slot_copies(xfi_copies *copies, const xfer_plan *plan, const xfi_class *cls,
                             char *slot, bool to_slot, const xfi_bound *bound, const int64_t *start,
                             const int64_t *length, int64_t first, int64_t end)
@@ -242,7 +229,7 @@ xfer_status xfi_slot_copies(xfi_copies *copies, const xfer_plan *plan, const xfi
 
   for (int i = 0; i < n; i++) {
     const xfi_bound dense =
-        xfi_dense_bound(slot + slices[i].offset * wire, slices[i].length, n_dims, wire);
+        xfi_bound_dense(slot + slices[i].offset * wire, slices[i].length, n_dims, wire);
     const xfi_end in_slot = {&dense, {0}};
     xfi_end user = {bound, {0}};
 

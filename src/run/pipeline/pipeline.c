@@ -10,7 +10,7 @@
 #include "broadcast.h"
 #include "channels.h"
 #include "error.h"
-#include "run.h"
+#include "quant.h"
 #include "trace.h"
 #include "vec.h"
 

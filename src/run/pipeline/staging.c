@@ -3,7 +3,7 @@
 
 #include "alloc.h"
 #include "error.h"
-#include "run.h"
+#include "pipeline.h"
 
 xfer_status xfi_staging_take(char **block, const xfi_plans *s, size_t n_bytes)
 {

@@ -11,6 +11,9 @@
 #include "blocks.h"
 #include "run.h"
 
+/* Large sources are looked at in parts, so that the first of them travel meanwhile. */
+enum { XFI_QUANT_PARTS = 4 };
+
 /* A tensor and its scales. */
 typedef struct xfi_quant_pair {
   uint32_t weights;
@@ -61,6 +64,31 @@ struct xfi_quant {
   xfi_batch *finish[XFI_QUANT_PARTS];
   xfi_event *ready[XFI_QUANT_PARTS]; /* of parts that are not the first */
 };
+
+/* tensors: the plan's, with the conversions as given. NULL where none has blocks. */
+xfer_status xfi_quant_create(xfi_quant **quant, const xfer_plan *plan, const xfer_tensor *tensors);
+void xfi_quant_destroy(xfi_quant *quant);
+/* The part that ranks do together. Collective. */
+xfer_status xfi_quant_connect(xfer_plan *plan);
+/* What ranks tell each other before the lanes begin, to be committed and released with them; NULL:
+ * nothing. */
+xfer_plan *xfi_quant_asks(const xfer_plan *plan);
+/* Device memory that it has as long as the plan. */
+size_t xfi_quant_bytes(const xfi_quant *quant);
+/* The source of a tensor of scales; false: it is none. */
+bool xfi_quant_source(const xfi_quant *quant, size_t tensor, xfer_view *view);
+/* Of the source of a tensor that is quantised; else NULL. */
+const xfi_blocks *xfi_quant_blocks(const xfi_quant *quant, size_t tensor);
+/* Make ready, again after a bind, and give back what runs before the lanes. */
+xfer_status xfi_quant_prepare(xfer_plan *plan);
+void xfi_quant_drop(xfi_quant *quant);
+/* Of a tensor, and of its scales. */
+int xfi_quant_part(const xfi_quant *quant, size_t tensor);
+/* Enqueue it: up to what the first part needs; the rest; and on another stream the wait for a part,
+ * if there are so many; else for the last. */
+xfer_status xfi_quant_start(const xfer_plan *plan, xfer_stream stream);
+xfer_status xfi_quant_start_rest(const xfer_plan *plan, xfer_stream stream);
+xfer_status xfi_quant_await(const xfer_plan *plan, int part, xfer_stream stream);
 
 /* ---- quant_cuts.c ---- */
 

@@ -56,7 +56,7 @@ static xfer_status count_box(const counter *c, const int64_t *lo, const int64_t 
     from.start[d] = local[d] + (to.start[d] - lo[d]);
     size[d] = end - to.start[d];
   }
-  order = xfi_dense_bound((char *)XFI_DIGEST_ORIGIN, shape, l->n_dims, l->elem_bytes);
+  order = xfi_bound_dense((char *)XFI_DIGEST_ORIGIN, shape, l->n_dims, l->elem_bytes);
   XFI_TRY(xfi_copies_add(&copies, &to, &from, size, l->n_dims, (xfi_elem){l->elem_bytes, NULL}));
   XFI_TRY(xfi_vec_reserve(&c->list->at, &c->list->capacity, c->list->n + copies.n,
                           sizeof *c->list->at));

@@ -1,0 +1,29 @@
+/*
+ * What is bound, looked at by a commit: is it all, and what of the lanes may stay?
+ */
+#ifndef XFI_BIND_H
+#define XFI_BIND_H
+
+#include "run.h"
+
+void xfi_binding_destroy(xfi_binding *binding);
+/* A dense shadow of a tensor's destination. */
+xfer_status xfi_bind_shadow(const xfer_plan *plan, size_t tensor, void *memory);
+/* Every part that is not empty is bound, and no destinations overlap. */
+xfer_status xfi_bindings_check(const xfer_plan *plan);
+/* The latter alone, of a plan that was committed before. */
+xfer_status xfi_bindings_check_disjoint(const xfer_plan *plan);
+
+/* ---- rebind.c ---- */
+
+/* Do the lanes need nothing but other addresses, now that a tensor is bound as before but
+ * elsewhere?
+ */
+bool xfi_rebind_keeps(const xfer_plan *plan, size_t tensor);
+/* Give them the new addresses, as far as this rank alone is concerned. */
+xfer_status xfi_rebind_local(xfer_plan *plan);
+/* The direct lane's. Collective. *moved is false, on all ranks alike, where some rank has to map
+ * something. */
+xfer_status xfi_rebind_direct(xfer_plan *plan, bool *moved, xfi_deadline deadline);
+
+#endif
