@@ -7,7 +7,7 @@ torch = pytest.importorskip("torch", reason="torch is not installed")
 
 import vllm_job  # noqa: E402
 import vllm_stand_in as stand_in  # noqa: E402
-from vllm_ranks import Server, Trainer  # noqa: E402
+from vllm_ranks import Process, Server, Trainer  # noqa: E402
 
 import xfer.capture  # noqa: E402
 import xfer.torch  # noqa: E402
@@ -17,6 +17,12 @@ xfer.capture.capture(
     stand_in.Qwen3Moe(stand_in.TINY), {n: ("bf16", s) for n, s in stand_in.checkpoint_of(stand_in.TINY).items()}
 )
 OTHER = stand_in.Config(2, 48, 4, 2, 16, 6, 24, 100)  # another hidden size
+
+
+@pytest.fixture
+def two_plans(monkeypatch):
+    """For a model of this size, too."""
+    monkeypatch.setattr(Process, "many", 8)
 
 
 def job(n_workers, n_trainers, dtype=torch.bfloat16, old=False, **kernels):
@@ -47,6 +53,7 @@ def test_updates_are_what_the_loader_and_the_kernels_make(n_workers, n_trainers,
         assert {kind for kind, n in pair.worker_does(0, "report").items() if n} == kinds
 
 
+@pytest.mark.usefixtures("two_plans")
 @pytest.mark.parametrize("n_trainers", [1, 3])
 def test_sources_of_before_vllm_0_33(n_trainers):
     with job(2, n_trainers, old=True) as pair:
@@ -65,6 +72,7 @@ def test_a_poisoned_parameter_is_seen():
         pair.update(2)
 
 
+@pytest.mark.usefixtures("two_plans")
 def test_a_draft_model_is_updated_by_itself():
     with job(2, 2, draft=True) as pair:
         pair.init()
@@ -79,6 +87,7 @@ def test_a_draft_model_is_updated_by_itself():
                 assert n_draft < n / 2
 
 
+@pytest.mark.usefixtures("two_plans")
 def test_parameters_that_lie_elsewhere_after_a_sleep_are_found():
     with job(2, 1) as pair:
         pair.init()
@@ -88,6 +97,7 @@ def test_parameters_that_lie_elsewhere_after_a_sleep_are_found():
         pair.update(4)
 
 
+@pytest.mark.usefixtures("two_plans")
 def test_patterns_of_layers_are_staged():
     with job(1, 1) as pair:
         pair.init(["*qkv_proj"])
@@ -104,6 +114,7 @@ def test_f32_weights_are_rounded_to_the_workers_bf16(experts):
             pair.update(version)
 
 
+@pytest.mark.usefixtures("two_plans")
 @pytest.mark.parametrize("experts", [stand_in.Keeps(), stand_in.Swaps(), stand_in.Repacks()])
 def test_experts_that_were_moved_are_followed(experts):
     """EPLB: of 6 experts in 8 slots of two workers other ones are twice there, each in another slot."""
@@ -116,6 +127,7 @@ def test_experts_that_were_moved_are_followed(experts):
             pair.update(version)
 
 
+@pytest.mark.usefixtures("two_plans")
 @pytest.mark.parametrize("failure", vllm_job.FAILURES, ids=lambda failure: failure.__name__)
 def test_all_say_who_it_was_and_the_next_update_works(failure):
     with job(2, 2) as pair:

@@ -285,6 +285,7 @@ class Destination:
         live = [getattr(self._modules[layer], parameter) for layer, parameter in map(_split, self._names)]
         targets = list(self._names)
         self._moved = [targets[i] for i in self._places.moved(targets, live)]
+        self._attention = list(filter(is_deferred_attention_layer, self.model.modules()))
 
     def moved(self) -> list[str]:
         """Names of the checkpoint whose memory has moved since the last begin() but one."""
@@ -312,9 +313,8 @@ class Destination:
             self.model.load_weights(iter(self._whole_buffers.items()))
         for layer in self._staging:
             layer.process()
-        for layer in self.model.modules():
-            if is_deferred_attention_layer(layer):
-                layer.process_weights_after_loading(self._dtype)
+        for layer in self._attention:
+            layer.process_weights_after_loading(self._dtype)
         self._staging, self._whole_buffers = [], {}
 
     def abandon(self) -> None:

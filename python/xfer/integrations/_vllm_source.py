@@ -6,9 +6,9 @@ Source: vLLM 0.29.0 to 0.33.0, distributed/weight_transfer/base.py.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from functools import partial
-from operator import is_, is_not
+from operator import is_not
 from typing import Any
 
 import torch
@@ -28,7 +28,7 @@ class Source:
 
     def __init__(self, source: Any, n_trainers: int) -> None:
         self._source, self._everywhere = source, Mesh([n_trainers])
-        self._plain: list[Any] = []  # tensors of which that is known
+        self._parts: dict[str, Any] = {}
 
     @property
     def device(self) -> Any:
@@ -55,26 +55,36 @@ class Source:
     def parts(self) -> dict[str, Any]:
         """What this rank has now of each; None: nothing."""
         state = self._source if isinstance(self._source, dict) else _state_of(self._source)
-        if self._are_plain(state) or _is_plain(state):
-            self._plain = list(state.values())
-            return state
-        return {name: _local(x) for name, x in _state_of(state).items()}
+        return state if _is_plain(state) else {name: _local(x) for name, x in _state_of(state).items()}
 
-    def _are_plain(self, parts: dict[str, Any]) -> bool:
-        """Are these the same objects that were plain tensors when they were looked at?"""
-        return len(parts) == len(self._plain) > 0 and all(map(is_, parts.values(), self._plain))
+    def begin(self) -> None:
+        """An update."""
+        self._parts = self.parts()
 
-    def views(self, places: Places, everything: bool) -> Iterator[tuple[str, Any, Any]]:
-        """Of what lies elsewhere than when they were called with these places before."""
-        parts = self.parts()
-        is_whole = self._are_plain(parts) or all(map(_is_there, parts.values()))
-        have = parts if is_whole else {n: x for n, x in parts.items() if x is not None}
-        names = list(have)
-        moved = places.moved(names, list(have.values()))
-        for name in names if everything else [names[i] for i in moved]:
-            yield name, have[name].detach(), None
-        for name in parts.keys() - have.keys() if everything else ():
-            yield name, None, None
+    def views_of(self, names: list[str]) -> Callable[[bool], Iterator[tuple[str, Any, Any]]]:
+        """A function that gives name, memory and None of those that lie elsewhere than when it was called before, or,
+        with True, of all."""
+        places = Places()
+        held: list[str] = []
+
+        def views(everything: bool) -> Iterator[tuple[str, Any, Any]]:
+            have = names
+            tensors: list[Any] = list(map(self._parts.get, names))
+            if not all(map(_is_there, tensors)):
+                have = [name for name, x in zip(names, tensors, strict=True) if x is not None]
+                tensors = list(filter(_is_there, tensors))
+            if everything:
+                held[:] = have
+            if have != held:
+                changed = sorted(set(have) ^ set(held))
+                raise ValueError(f"{changed[0]!r} is not held as it was when the engines planned")
+            moved = places.moved(have, tensors)
+            for i in range(len(have)) if everything else moved:
+                yield have[i], tensors[i].detach(), None
+            for name in set(names).difference(have) if everything else ():
+                yield name, None, None
+
+        return views
 
 
 class _WeightSource(Source):

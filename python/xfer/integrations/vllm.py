@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import threading
 import uuid
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from datetime import timedelta
 from functools import partial
@@ -28,7 +28,6 @@ from ..comm import Comm, nccl_id
 from ..dtypes import torch_dtype
 from ..plan import Conversion, Plan
 from ._comms import awaited, share, store_gather
-from ._places import Places
 from ._vllm_source import source_of
 
 __all__ = ["XferTrainerEngine", "XferTrainerInitInfo", "XferWorkerEngine"]
@@ -117,13 +116,37 @@ def _on_this_rank(comm: Comm, work: Callable[[], Any]) -> Any:
         raise
 
 
-def _plan_of(comm: Comm, layouts: Callable[[dict[str, Any]], Any], casts: Any, timeout_s: float) -> Plan:
-    """A plan of the rows (name, source layout, destination layout) of this rank. casts: of what workers hold in another
-    element type than trainers, that type by name; layouts() is called with all workers'. Collective."""
+def _plans_of(comm: Comm, layouts: Callable[[dict[str, Any]], Any], casts: Any, timeout_s: float) -> dict[str, Plan]:
+    """Plans of the rows (name, source layout, destination layout) of this rank, one for each portion of them; which
+    one each name has. casts: of what workers hold in another element type than trainers, that type by name; layouts()
+    is called with all workers'. Collective."""
     all_casts = {name: dtype for each in share(comm, casts) for name, dtype in each.items()}
     rows = _on_this_rank(comm, lambda: layouts(all_casts))
     cast = (Conversion.cast(),)
-    return Plan(comm, [(*row, *cast) if row[0] in all_casts else row for row in rows], timeout_ms=int(timeout_s * 1000))
+    plans: dict[str, Plan] = {}
+    try:
+        for portion in _portions([(*row, *cast) if row[0] in all_casts else row for row in rows]):
+            plan = Plan(comm, portion, timeout_ms=int(timeout_s * 1000))
+            plans |= dict.fromkeys((row[0] for row in portion), plan)
+    except Exception:
+        _close(plans)
+        raise
+    return plans
+
+
+MANY = 1024  # tensors, of which two plans are made
+
+
+def _portions(rows: list[Any]) -> list[list[Any]]:
+    """An update moves the first while it looks where what is in the second lies now, which takes some 10 ms for 20,000
+    tensors."""
+    first = len(rows) // 8 if len(rows) >= MANY else 0
+    return [rows[:first], rows[first:]] if first else [rows]
+
+
+def _close(plans: dict[str, Plan]) -> None:
+    for plan in dict.fromkeys(plans.values()):
+        plan.close()
 
 
 def _agree(comm: Comm, work: Callable[[], None]) -> None:
@@ -137,24 +160,47 @@ def _agree(comm: Comm, work: Callable[[], None]) -> None:
 
 
 class _Update:
-    """The plan of one pair of models, and its runs."""
+    """The plans of one pair of models, and their runs. begin() comes before each; views_of(names) is a function that
+    gives name, source and destination of those that lie elsewhere than before, or, with True, of all."""
 
-    def __init__(self, comm: Comm, plan: Plan, views: Callable[[bool], Iterator[tuple[str, Any, Any]]]) -> None:
-        self.comm, self.plan, self._views = comm, plan, views
-        self._is_bound = False
+    def __init__(
+        self,
+        comm: Comm,
+        plans: dict[str, Plan],
+        begin: Callable[[], None],
+        views_of: Callable[[list[str]], Callable[[bool], Iterable[tuple[str, Any, Any]]]],
+    ) -> None:
+        names: dict[Plan, list[str]] = {}
+        for name, plan in plans.items():
+            names.setdefault(plan, []).append(name)
+        self._comm, self._begin, self._is_bound = comm, begin, False
+        self._portions = [(plan, views_of(of_plan)) for plan, of_plan in names.items()]
+        self._fresh: list[tuple[str, Any, Any]] = []
 
-    def fresh(self) -> list[tuple[str, Any, Any]]:
-        """What lies elsewhere than before, to be bound. What this raises is raised on all."""
-        return list(_on_this_rank(self.comm, lambda: list(self._views(not self._is_bound))))
+    def look(self) -> None:
+        """Where the first portion lies; run() comes next. What this raises is raised on all."""
+        _on_this_rank(self._comm, self._begin)
+        self._fresh = self._look(0)
 
-    def run(self, version: int, fresh: list[tuple[str, Any, Any]]) -> None:
-        """Bind that, move the weights, wait. Collective."""
-        for name, src, dst in fresh:
-            self.plan.bind(name, src, dst)
-        self._is_bound = True
-        self.plan.commit()
-        self.plan.run(version)
-        self.plan.wait()
+    def _look(self, i: int) -> list[tuple[str, Any, Any]]:
+        found: list[tuple[str, Any, Any]] = []
+        _on_this_rank(self._comm, lambda: found.extend(self._portions[i][1](not self._is_bound)))
+        return found
+
+    def run(self, version: int) -> None:
+        """Bind what is elsewhere, move the weights, wait. Collective."""
+        for i, (plan, _) in enumerate(self._portions):
+            for name, src, dst in self._look(i) if i > 0 else self._fresh:
+                plan.bind(name, src, dst)
+            plan.commit()
+            plan.run(version)
+        self._is_bound, self._fresh = True, []
+        for plan, _ in self._portions:
+            plan.wait()
+
+    def close(self) -> None:
+        for plan, _ in self._portions:
+            plan.close()
 
 
 # ---- workers
@@ -203,11 +249,11 @@ class XferWorkerEngine(WeightTransferEngine):
             return Destination(self.model, table, self.model_config.dtype, tuple(self._info.staged))
 
         made = _on_this_rank(self._comm, destination)
-        plan = _plan_of(self._comm, made.layouts, made.casts(), self._info.timeout_s)
+        plans = _plans_of(self._comm, made.layouts, made.casts(), self._info.timeout_s)
         self.report = made.report()
         if known is not None:
-            known[1].plan.close()
-        self._updates[id(self.model)] = made, _Update(self._comm, plan, lambda everything: _views(made, everything))
+            known[1].close()
+        self._updates[id(self.model)] = made, _Update(self._comm, plans, made.begin, partial(_views_of, made))
         return self._updates[id(self.model)]
 
     def start_weight_update(self) -> None:
@@ -217,18 +263,23 @@ class XferWorkerEngine(WeightTransferEngine):
     def receive_weights(self, update_info: XferUpdateInfo) -> None:
         """Take part in the trainers' send_weights(). After a failure the model is old, or half new where the error
         came while data moved; the trainers meet it anew at their next."""
-        destination = None
+        destination: Any = None
         try:
             if self._comm is None:
                 raise RuntimeError("xfer: there is no transfer engine: a trainer initializes it" + self._failed)
-            known = self._updates.get(id(self.model))
+            destination, update = self._updates.get(id(self.model), (None, None))
+            if update is not None and destination.is_rearranged():
+                update = None
+            if update is not None:
+                update.look()  # while the trainers do
             is_draft = self.model is not self._default_model
-            to_plan = known is None or known[0].is_rearranged()
-            if _is_to_plan(self._comm.all_gather(bytes([is_draft, to_plan]))):
-                known = self._plan()
-            assert known is not None
-            destination, update = known
-            update.run(update_info.version, update.fresh())
+            if _is_to_plan(self._comm.all_gather(bytes([is_draft, update is None]))):
+                if destination is not None:
+                    destination.abandon()
+                destination, update = self._plan()
+                update.look()
+            assert update is not None
+            update.run(update_info.version)
             _agree(self._comm, destination.finish)
         except Exception as error:
             if destination is not None:
@@ -245,7 +296,7 @@ class XferWorkerEngine(WeightTransferEngine):
     def shutdown(self) -> None:
         """Leave the trainers."""
         for _, update in self._updates.values():
-            update.plan.close()
+            update.close()
         self._updates = {}
         if self._comm is not None:
             self._comm.close()
@@ -263,10 +314,15 @@ def _check_models(said: list[bytes], draft: bool) -> None:
             raise ValueError(f"rank {rank} updates its {'draft' if each[0] else 'main'} model, the trainers the other")
 
 
-def _views(destination: Any, everything: bool) -> Iterator[tuple[str, Any, Any]]:
-    destination.begin()
-    for name in destination.checkpoint if everything else destination.moved():
-        yield name, None, destination.view(name)
+def _views_of(destination: Any, names: list[str]) -> Callable[[bool], Iterator[tuple[str, Any, Any]]]:
+    known = dict.fromkeys(names)
+
+    def views(everything: bool) -> Iterator[tuple[str, Any, Any]]:
+        for name in known if everything else destination.moved():
+            if name in known:
+                yield name, None, destination.view(name)
+
+    return views
 
 
 # ---- trainers
@@ -318,17 +374,17 @@ class XferTrainerEngine(TrainerWeightTransferEngine):
     def _plan(self, is_draft: bool) -> _Update:
         assert self._comm is not None
         if is_draft in self._updates:
-            self._updates.pop(is_draft).plan.close()
-        table, places = self._weights.table(), Places()
+            self._updates.pop(is_draft).close()
+        table = self._weights.table()
         share(self._comm, table if self.is_sender else None)
 
         def layouts(_casts: dict[str, Any]) -> list[Any]:
             known = self._weights.layouts()
             return [(name, known[name], None) for name, _, _ in table]
 
-        plan = _plan_of(self._comm, layouts, {}, self._info.timeout_s)
-        views = partial(self._weights.views, places)
-        self._updates[is_draft] = _Update(self._comm, plan, views)
+        plans = _plans_of(self._comm, layouts, {}, self._info.timeout_s)
+        weights = self._weights
+        self._updates[is_draft] = _Update(self._comm, plans, weights.begin, weights.views_of)
         return self._updates[is_draft]
 
     def send_weights(self, draft: bool = False) -> None:
@@ -358,18 +414,19 @@ class XferTrainerEngine(TrainerWeightTransferEngine):
     def _move(self, draft: bool) -> None:
         assert self._comm is not None
         update = self._updates.get(draft)
-        fresh = [] if update is None else update.fresh()  # while the workers are being called
+        if update is not None:
+            update.look()  # while the workers are being called
         said = self._comm.all_gather(bytes([draft, False]))
         _on_this_rank(self._comm, lambda: _check_models(said, draft))
         if update is None or _is_to_plan(said):
             update = self._plan(draft)
-            fresh = update.fresh()
-        update.run(self._version, fresh)
+            update.look()
+        update.run(self._version)
         self._comm.agree()  # what workers make of the weights
 
     def _leave(self) -> None:
         for update in self._updates.values():
-            update.plan.close()
+            update.close()
         if self._comm is not None:
             self._comm.close()
         self._updates, self._comm = {}, None
