@@ -238,8 +238,8 @@ done:
   return st;
 }
 
-/* Columns in two dims, as blocks and what is in them, are one dim of the join. */
-static void merge_columns(xfi_entry *e, const xfi_tensor_rule *rule)
+/* Two dims that are one of the join, as blocks and what is in them are columns. */
+static void merge_dims(xfi_entry *e, const xfi_tensor_rule *rule)
 {
   int last = e->n_dims - 1;
 
@@ -257,7 +257,7 @@ static void turn(xfi_entry *e, const xfi_tensor_rule *rule)
   int at[3] = {-1, -1, -1}, n = 0;
 
   if (rule->n_dims == 0) return;
-  merge_columns(e, rule);
+  merge_dims(e, rule);
   memcpy(shape, e->shape, sizeof shape);
   memcpy(strides, e->strides, sizeof strides);
   for (int d = 0; d < e->n_dims; d++)

@@ -79,7 +79,7 @@ static xfer_status read_dims(const xfi_doc *doc, const json_t *dims, const json_
                              xfi_tensor_rule *t)
 {
   static const char *const WORDS[] = {"experts", "rows", "columns"};
-  int seen[3] = {0};
+  bool seen[3] = {false};
   xfer_status st = XFER_OK;
 
   if (json_array_size(dims) > sizeof t->dims) return BAD(doc, dims, "more than four dims");
@@ -89,14 +89,14 @@ static xfer_status read_dims(const xfi_doc *doc, const json_t *dims, const json_
 
     while (k < 3 && strcmp(WORDS[k], word) != 0)
       k++;
-    if (k == 3 || (seen[k]++ > 0 && (k < 2 || seen[k] > 2 || i + 1 < json_array_size(dims) ||
-                                     t->dims[i - 1] != 'c')))
+    if (k == 3 || (seen[k] && (i + 1 < json_array_size(dims) || t->dims[i - 1] != *WORDS[k])))
       return BAD(doc, dims,
-                 "dims are \"experts\", \"rows\" and \"columns\", each once, but for columns in "
-                 "the last two");
+                 "dims are \"experts\", \"rows\" and \"columns\", each once, but that the last "
+                 "two may be one");
+    seen[k] = true;
     t->dims[t->n_dims++] = *WORDS[k];
   }
-  if (t->n_dims > 0 && seen[1] == 0) return BAD(doc, dims, "dims without \"rows\"");
+  if (t->n_dims > 0 && !seen[1]) return BAD(doc, dims, "dims without \"rows\"");
   if (shape == NULL) return XFER_OK;
   if (json_array_size(shape) > 4 || (t->n_dims > 0 && json_array_size(shape) != (size_t)t->n_dims))
     return BAD(doc, shape, "a shape of %zu dims", json_array_size(shape));

@@ -25,7 +25,8 @@ HERE = os.path.dirname(os.path.abspath(__file__))
 ZERO, NEVER = -1, -2  # numbers of no tensor: zeros or padding; not written by the loader
 
 # What xfer refuses though the framework does not, and words of the sentence that says why.
-REFUSED = {("megatron", "deepseek_v2lite"): "puts a norm into linear_q_proj that no checkpoint has"}
+REFUSED = {("vllm", "deepseek_v3_tied"): "ties no output layer",
+           ("megatron", "deepseek_v2lite"): "puts a norm into linear_q_proj that no checkpoint has"}
 
 
 def unpack(runs):
@@ -60,8 +61,9 @@ class Checkpoint:
 
     def __init__(self, answer):
         self.number = {name: i for i, (name, _) in enumerate(answer["hf"])}
-        # Blocks and the bytes in them are the columns of a matrix; the order of elements is the same.
-        self.shape = [[*s[:-2], s[-2] * s[-1]] if name.endswith("_blocks") else s for name, s in answer["hf"]]
+        # Two dims that are one of the join; the order of elements is the same.
+        self.shape = [[*s[:-2], s[-2] * s[-1]] if name.endswith(("_blocks", "moe_statics.e_score_correction_bias"))
+                      else s for name, s in answer["hf"]]
         self.turned = re.compile(r"experts\.(gate_up|down)_proj$") if answer["transposed"] else None
 
     def code(self, tensor, flat):

@@ -64,7 +64,55 @@ def seeing(architecture, model_type, vision, text, **more):
                           "text_config": {**text, **tied}, "vision_config": vision})
 
 
+GDN = dict(linear_num_key_heads=4, linear_num_value_heads=12, linear_key_head_dim=16, linear_value_head_dim=8,
+           linear_conv_kernel_dim=4)
+
+
+def granite_4(**more):
+    return wide("GraniteMoeHybridForCausalLM", "granitemoehybrid",
+                **{**dict(MAMBA, num_local_experts=8, num_experts_per_tok=2, layer_types=["mamba", "attention"]), **more})
+
+
+# Shipped families in sizes and forms that their models do not have, but their configurations allow.
+OTHER_FORMS = {
+    "llama_kv1": of("LlamaForCausalLM", "llama", num_key_value_heads=1, num_hidden_layers=5, tie_word_embeddings=True),
+    "qwen3_bias": of("Qwen3ForCausalLM", "qwen3", attention_bias=True, num_attention_heads=12, num_key_value_heads=6,
+                     vocab_size=1003),
+    "cohere": wide("CohereForCausalLM", "cohere", ("tie_word_embeddings",), use_qk_norm=True, layer_norm_eps=1e-5,
+                   logit_scale=0.25),
+    "cohere_bias": wide("CohereForCausalLM", "cohere", ("tie_word_embeddings",), use_qk_norm=False, layer_norm_eps=1e-5,
+                        logit_scale=0.25, attention_bias=True),
+    "ernie4_5_bias": of("Ernie4_5ForCausalLM", "ernie4_5", use_bias=True, tie_word_embeddings=True),
+    "ernie4_5_moe": of("Ernie4_5_MoeForCausalLM", "ernie4_5_moe", moe_intermediate_size=48, moe_num_experts=6, moe_k=2,
+                       moe_num_shared_experts=2, moe_layer_start_index=1, moe_layer_interval=1, moe_layer_end_index=-1,
+                       use_bias=True, tie_word_embeddings=True),
+    "olmo2_kv4": of("Olmo2ForCausalLM", "olmo2", num_key_value_heads=4, attention_bias=True),
+    "qwen3_moe_tied": of("Qwen3MoeForCausalLM", "qwen3_moe",
+                         **{**MOE, "num_experts": 10, "decoder_sparse_step": 2, "num_hidden_layers": 4},
+                         tie_word_embeddings=True, num_key_value_heads=2, attention_bias=True),
+    "qwen2_moe_some": wide("Qwen2MoeForCausalLM", "qwen2_moe", **{**MOE, "mlp_only_layers": [1], "num_experts": 6},
+                           shared_expert_intermediate_size=64, tie_word_embeddings=True, num_key_value_heads=2),
+    "deepseek_v3_shared2": of("DeepseekV3ForCausalLM", "deepseek_v3", ("head_dim",),
+                              **{**MLA, "n_shared_experts": 2, "first_k_dense_replace": 2, "n_routed_experts": 12,
+                                 "n_group": 3, "num_hidden_layers": 4}),
+    "deepseek_v3_tied": of("DeepseekV3ForCausalLM", "deepseek_v3", ("head_dim",), **{**MLA, "tie_word_embeddings": True}),
+    "granite_4_dense": granite_4(num_local_experts=0, num_experts_per_tok=0, shared_intermediate_size=96,
+                                 tie_word_embeddings=True),
+    "granite_4_groups": granite_4(mamba_n_groups=8, shared_intermediate_size=64, num_hidden_layers=3,
+                                  layer_types=["mamba", "attention", "mamba"], num_key_value_heads=2),
+    "qwen3_next_wide": of("Qwen3NextForCausalLM", "qwen3_next",
+                          **{**MOE, **GDN, "num_experts": 6, "mlp_only_layers": [0], "num_hidden_layers": 4},
+                          num_key_value_heads=2, layer_types=["linear_attention", "full_attention"] * 2,
+                          shared_expert_intermediate_size=64, partial_rotary_factor=0.25),
+    "nemotron_h_dense": of("NemotronHForCausalLM", "nemotron_h", hybrid_override_pattern="M-M*", num_hidden_layers=4,
+                           attention_head_dim=32, mamba_num_heads=16, mamba_head_dim=8, n_groups=2, ssm_state_size=16,
+                           conv_kernel=4, mlp_hidden_act="relu2", use_bias=False, mlp_bias=True, attention_bias=True,
+                           mamba_proj_bias=False, use_conv_bias=True, chunk_size=128, layer_norm_epsilon=1e-5,
+                           num_key_value_heads=2),
+}
+
 FAMILIES = {
+    **OTHER_FORMS,
     "qwen2": wide("Qwen2ForCausalLM", "qwen2", num_key_value_heads=2, vocab_size=1003, tie_word_embeddings=True),
     "qwen2_heads": wide("Qwen2ForCausalLM", "qwen2", num_attention_heads=14, num_key_value_heads=2, hidden_size=448),
     "llama_bias": of("LlamaForCausalLM", "llama", attention_bias=True, mlp_bias=True, tie_word_embeddings=True),
