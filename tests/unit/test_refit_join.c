@@ -57,10 +57,12 @@ static void test_what_a_framework_would_refuse_is_refused_by_name(void **state)
   } cases[] = {
       {REFIT_DENSE, "megatron:", "vllm:tp3", "vocabulary"},
       {REFIT_TABLE(REFIT_DENSE_CONFIG, REFIT_ATTENTION), "megatron:", "vllm:tp3", "q_proj"},
-      {REFIT_DENSE, "megatron:tp64", "vllm:", "proj"},
+      {REFIT_DENSE, "megatron:tp64", "vllm:", "that lie together do not divide"},
+      {REFIT_TABLE(REFIT_DENSE_CONFIG, REFIT_P("mlp.down_proj.weight", "[16,32]")),
+       "megatron:", "vllm:tp3", "does not divide by the 3 ranks"},
       {REFIT_DENSE, "megatron:pp3", "vllm:", "layers"},
-      {REFIT_DENSE, "megatron:pp2,layers=2+1", "vllm:", "layers"},
-      {REFIT_DENSE, "megatron:pp2,layers=1+0", "vllm:", "layers"},
+      {REFIT_DENSE, "megatron:pp2,layers=2+1", "vllm:", "lists more than"},
+      {REFIT_DENSE, "megatron:pp2,layers=1+0", "vllm:", "lists 1 layers"},
       {REFIT_TABLE(FP8, FP8_MLP(512)), "megatron:", "vllm:tp8", "block"},
       {REFIT_TABLE(FP8, FP8_MLP(512)), "megatron:tp8", "vllm:", "block"},
       /* a layer lacks k_proj: the model was mutilated */

@@ -4,6 +4,8 @@
 #include <stddef.h>
 #include <stdint.h>
 
+#include <sys/resource.h>
+
 #include <cmocka.h>
 
 #include <xfer/refit.h>
@@ -42,68 +44,103 @@ static void test_table_counts_its_tensors_and_bytes(void **state)
   xfer_model_destroy(model);
 }
 
+static void expect_said(const char *word)
+{
+  print_message("  %s\n", xfer_last_error());
+  assert_non_null(strstr(xfer_last_error(), word));
+}
+
 static void test_malformed_tables_are_refused(void **state)
 {
-  static const char *const cases[] = {
-      "",
-      "[]",
-      "{\"format\":\"other\"}",
-      "{\"format\":\"xfer-model-v1\"}",
-      REFIT_TABLE("", "7"),
-      REFIT_TABLE("", ""),
-      REFIT_TABLE("", "{}"),
-      REFIT_TABLE("", "{\"name\":\"a\",\"pattern\":\"b\",\"shape\":[1],\"dtype\":\"bf16\"}"),
-      REFIT_TABLE("", "{\"name\":\"a\",\"shape\":[1],\"dtype\":\"bf15\"}"),
-      REFIT_TABLE("", "{\"name\":\"a\",\"shape\":[1]}"),
-      REFIT_TABLE("", "{\"name\":\"a\",\"shape\":[-1],\"dtype\":\"bf16\"}"),
-      REFIT_TABLE("", "{\"name\":\"a\",\"shape\":[1.5],\"dtype\":\"bf16\"}"),
-      REFIT_TABLE("", "{\"name\":\"a\",\"shape\":3,\"dtype\":\"bf16\"}"),
-      REFIT_TABLE("", "{\"name\":\"a\",\"shape\":[1,1,1,1,1,1,1,1,1],\"dtype\":\"bf16\"}"),
-      REFIT_TABLE("", "{\"name\":\"a\",\"shape\":[4294967296,4294967296],\"dtype\":\"bf16\"}"),
-      REFIT_TABLE("", "{\"name\":\"a.{layer}\",\"shape\":[1],\"dtype\":\"bf16\"}"),
-      REFIT_TABLE("", "{\"pattern\":\"a\",\"layer\":[0,1],\"shape\":[1],\"dtype\":\"bf16\"}"),
-      REFIT_TABLE("",
-                  "{\"pattern\":\"a.{layer}\",\"layer\":[3,1],\"shape\":[1],\"dtype\":\"bf16\"}"),
-      REFIT_TABLE("", "{\"pattern\":\"a.{layer}\",\"layer\":[1],\"shape\":[1],\"dtype\":\"bf16\"}"),
-      REFIT_TABLE(
-          "", "{\"pattern\":\"a.{layer}\",\"layer_list\":[2,1],\"shape\":[1],\"dtype\":\"bf16\"}"),
-      REFIT_TABLE(
-          "", "{\"pattern\":\"a.{layer}\",\"layer_list\":[-1],\"shape\":[1],\"dtype\":\"bf16\"}"),
-      REFIT_TABLE(
-          "",
-          "{\"pattern\":\"a.{layer}.{expert}\",\"layer\":[0,1],\"shape\":[1],\"dtype\":\"bf16\"}"),
-      REFIT_TABLE("", "{\"name\":\"a\",\"shape\":[1],\"dtype\":\"bf16\"},{\"name\":\"a\",\"shape\":"
-                      "[1],\"dtype\":\"bf16\"}"),
-      REFIT_TABLE("\"num_attention_heads\":-1",
-                  "{\"name\":\"a\",\"shape\":[1],\"dtype\":\"bf16\"}"),
-      REFIT_TABLE("\"hidden_size\":\"x\"", "{\"name\":\"a\",\"shape\":[1],\"dtype\":\"bf16\"}"),
-      REFIT_TABLE("\"weight_block_size\":[128]",
-                  "{\"name\":\"a\",\"shape\":[1],\"dtype\":\"bf16\"}"),
-      REFIT_TABLE("\"weight_block_size\":[0,1]",
-                  "{\"name\":\"a\",\"shape\":[1],\"dtype\":\"bf16\"}"),
+  static const struct {
+    const char *text, *word;
+  } cases[] = {
+      {"", "expected near end"},
+      {"[]", "its format is \"\""},
+      {"{\"format\":\"other\"}", "its format is \"other\""},
+      {"{\"format\":\"xfer-model-v1\"}", "no list \"params\""},
+      {REFIT_TABLE("", "7"), "is no object"},
+      {REFIT_TABLE("", ""), "no tensor is left"},
+      {REFIT_TABLE("", "{}"), "needs either"},
+      {REFIT_TABLE("", "{\"name\":\"a\",\"pattern\":\"b\",\"shape\":[1],\"dtype\":\"bf16\"}"),
+       "needs either"},
+      {REFIT_TABLE("", "{\"name\":\"a\",\"shape\":[1],\"dtype\":\"bf15\"}"), "is called \"bf15\""},
+      {REFIT_TABLE("", "{\"name\":\"a\",\"shape\":[1]}"), "is called \"\""},
+      {REFIT_TABLE("", "{\"name\":\"a\",\"shape\":[-1],\"dtype\":\"bf16\"}"), "dim 0 of its shape"},
+      {REFIT_TABLE("", "{\"name\":\"a\",\"shape\":[1.5],\"dtype\":\"bf16\"}"),
+       "dim 0 of its shape"},
+      {REFIT_TABLE("", "{\"name\":\"a\",\"shape\":3,\"dtype\":\"bf16\"}"), "has no shape"},
+      {REFIT_TABLE("", "{\"name\":\"a\",\"shape\":[1,1,1,1,1,1,1,1,1],\"dtype\":\"bf16\"}"),
+       "has no shape"},
+      {REFIT_TABLE("", "{\"name\":\"a\",\"shape\":[4294967296,4294967296],\"dtype\":\"bf16\"}"),
+       "63 bits"},
+      {REFIT_TABLE("", "{\"name\":\"a.{layer}\",\"shape\":[1],\"dtype\":\"bf16\"}"),
+       "is a pattern"},
+      {REFIT_TABLE("", "{\"pattern\":\"a\",\"layer\":[0,1],\"shape\":[1],\"dtype\":\"bf16\"}"),
+       "a list of layers go together"},
+      {REFIT_TABLE("",
+                   "{\"pattern\":\"a.{layer}\",\"layer\":[3,1],\"shape\":[1],\"dtype\":\"bf16\"}"),
+       "[first, last]"},
+      {REFIT_TABLE("",
+                   "{\"pattern\":\"a.{layer}\",\"layer\":[1],\"shape\":[1],\"dtype\":\"bf16\"}"),
+       "[first, last]"},
+      {REFIT_TABLE(
+           "", "{\"pattern\":\"a.{layer}\",\"layer_list\":[2,1],\"shape\":[1],\"dtype\":\"bf16\"}"),
+       "must ascend"},
+      {REFIT_TABLE(
+           "", "{\"pattern\":\"a.{layer}\",\"layer_list\":[-1],\"shape\":[1],\"dtype\":\"bf16\"}"),
+       "layer -1"},
+      {REFIT_TABLE(
+           "",
+           "{\"pattern\":\"a.{layer}.{expert}\",\"layer\":[0,1],\"shape\":[1],\"dtype\":\"bf16\"}"),
+       "a range of experts go together"},
+      {REFIT_TABLE("",
+                   "{\"name\":\"a\",\"shape\":[1],\"dtype\":\"bf16\"},{\"name\":\"a\",\"shape\":"
+                   "[1],\"dtype\":\"bf16\"}"),
+       "are one name"},
+      {REFIT_TABLE("\"num_attention_heads\":-1",
+                   "{\"name\":\"a\",\"shape\":[1],\"dtype\":\"bf16\"}"),
+       "num_attention_heads"},
+      {REFIT_TABLE("\"hidden_size\":\"x\"", "{\"name\":\"a\",\"shape\":[1],\"dtype\":\"bf16\"}"),
+       "hidden_size"},
+      {REFIT_TABLE("\"weight_block_size\":[128]",
+                   "{\"name\":\"a\",\"shape\":[1],\"dtype\":\"bf16\"}"),
+       "not two numbers"},
+      {REFIT_TABLE("\"weight_block_size\":[0,1]",
+                   "{\"name\":\"a\",\"shape\":[1],\"dtype\":\"bf16\"}"),
+       "not two numbers"},
       /* k_proj with rows that the configuration does not make */
-      REFIT_TABLE(REFIT_DENSE_CONFIG, REFIT_P("self_attn.k_proj.weight", "[9,16]")),
+      {REFIT_TABLE(REFIT_DENSE_CONFIG, REFIT_P("self_attn.k_proj.weight", "[9,16]")), "make 8"},
       /* scales without a weight, without a block, of a wrong size */
-      REFIT_TABLE("\"weight_block_size\":[128,128]",
-                  REFIT_P("mlp.down_proj.weight_scale_inv", "[1,1]")),
-      REFIT_TABLE("", REFIT_P("mlp.down_proj.weight_scale_inv",
-                              "[1,1]") "," REFIT_P("mlp.down_proj.weight", "[16,16]")),
-      REFIT_TABLE("\"weight_block_size\":[8,8]",
-                  REFIT_P("mlp.down_proj.weight_scale_inv",
-                          "[1,1]") "," REFIT_P("mlp.down_proj.weight", "[16,16]")),
+      {REFIT_TABLE("\"weight_block_size\":[128,128]",
+                   REFIT_P("mlp.down_proj.weight_scale_inv", "[1,1]")),
+       "no weight beside it"},
+      {REFIT_TABLE("", REFIT_P("mlp.down_proj.weight_scale_inv",
+                               "[1,1]") "," REFIT_P("mlp.down_proj.weight", "[16,16]")),
+       "no weight_block_size"},
+      {REFIT_TABLE("\"weight_block_size\":[8,8]",
+                   REFIT_P("mlp.down_proj.weight_scale_inv",
+                           "[1,1]") "," REFIT_P("mlp.down_proj.weight", "[16,16]")),
+       "1 blocks in dim 0"},
       /* fused experts that do not show their form */
-      REFIT_TABLE("\"hidden_size\":16", REFIT_P("mlp.experts.gate_up_proj", "[4,16,16]")),
-      REFIT_TABLE("\"hidden_size\":16", REFIT_P("mlp.experts.down_proj", "[4,16,8]")),
+      {REFIT_TABLE("\"hidden_size\":16", REFIT_P("mlp.experts.gate_up_proj", "[4,16,16]")),
+       "in which form"},
+      {REFIT_TABLE("\"hidden_size\":16", REFIT_P("mlp.experts.down_proj", "[4,16,8]")),
+       "in which form"},
+      {REFIT_TABLE("",
+                   "{\"pattern\":\"a.{layer}\",\"layer_list\":3,\"shape\":[1],\"dtype\":\"bf16\"}"),
+       "layer_list is no list"},
+      {REFIT_TABLE("", "{\"name\":\"\",\"shape\":[1],\"dtype\":\"bf16\"}"), "without a name"},
   };
 
   (void)state;
   for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
     xfer_model *model = NULL;
 
-    print_message("%.100s\n", cases[i]);
-    assert_int_not_equal(load(&model, cases[i]), XFER_OK);
+    print_message("%.100s\n", cases[i].text);
+    assert_int_not_equal(load(&model, cases[i].text), XFER_OK);
     assert_null(model);
-    assert_int_not_equal(strlen(xfer_last_error()), 0);
+    expect_said(cases[i].word);
   }
 }
 
@@ -162,8 +199,13 @@ static void test_quantised_projections_get_scales(void **state)
   assert_int_equal(report.payload_bytes,
                    2 * (2 * 100 * 16 + 16) + 2 * (16 * 16 * 2 + 8 * 16 * 2 + 3 * 32 * 16) + 4 * 14);
   xfer_model_destroy(model);
+  refit_write("table.json", REFIT_TABLE("", "{\"name\":\"model.layers.0.mlp.up_proj.weight\","
+                                            "\"shape\":[128,128],\"dtype\":\"f8e4m3\"}"));
+  assert_int_equal(xfer_model_load(&model, refit_path("table.json"), &options), XFER_ERR_ARG);
+  expect_said("is f8e4m3 already");
   options.quant = 7;
   assert_int_equal(xfer_model_load(&model, refit_path("table.json"), &options), XFER_ERR_ARG);
+  expect_said("quant");
 }
 
 static void test_added_tensors_join_the_table(void **state)
@@ -260,44 +302,86 @@ static void test_checkpoint_names_become_stacked_experts(void **state)
   xfer_model_destroy(model);
 }
 
+static void refuse_folder(const char *name, const char *word)
+{
+  xfer_model *model = NULL;
+
+  assert_int_equal(xfer_model_load(&model, refit_path(name), NULL), XFER_ERR_IO);
+  assert_null(model);
+  expect_said(word);
+}
+
 static void test_checkpoint_that_is_broken_is_refused(void **state)
 {
-  static const char *const headers[] = {
-      "",
-      "[]",
-      "{",
-      "{" EXPERT(0, 0, "up") "," EXPERT(0, 2, "up") "}", /* expert 1 is missing */
-      "{\"a\":{\"dtype\":\"X9\",\"shape\":[1]}}",
-      "{\"a\":{\"dtype\":\"F32\"}}",
-      "{\"a\":{\"dtype\":\"F32\",\"shape\":[-1]}}",
-      "{\"a\":{\"dtype\":\"F32\",\"shape\":[3],\"data_offsets\":[8,16]}}",
-      "{\"a{\":{\"dtype\":\"F32\",\"shape\":[1]}}",
-      "{}",
+  static const struct {
+    const char *text, *word;
+  } headers[] = {
+      {"", "of 0 bytes"},
+      {"[]", "no JSON object"},
+      {"{", "no JSON object"},
+      {"{" EXPERT(0, 0, "up") "," EXPERT(0, 2, "up") "}", "no expert 1"},
+      /* expert 1 is missing */
+      {"{\"a\":{\"dtype\":\"X9\",\"shape\":[1]}}", "is called \"X9\""},
+      {"{\"a\":{\"dtype\":\"F32\"}}", "has no shape"},
+      {"{\"a\":{\"dtype\":\"F32\",\"shape\":[-1]}}", "dim 0 of its shape"},
+      {"{\"a\":{\"dtype\":\"F32\",\"shape\":[3],\"data_offsets\":[8,16]}}", "data_offsets"},
+      {"{\"a{\":{\"dtype\":\"F32\",\"shape\":[1]}}", "no name of a tensor"},
+      {"{}", "has no tensor"},
+  };
+
+  static const struct {
+    const char *text, *word;
+  } indices[] = {
+      {"{\"weight_map\":{\"a\":\"a.safetensors\",\"b\":\"a.safetensors\"}}", "2"},
+      {"{\"weight_map\":{\"a\":\"../a.safetensors\"}}", "no file for \"a\""},
+      {"{\"weight_map\":{\"a\":3}}", "no file for \"a\""},
+      {"{\"weight_map\":[]}", "no weight_map"},
+      {"{\"weight_map\":{\"a\":\"b.safetensors\"}}", "b.safetensors cannot be read"},
   };
 
   (void)state;
   mkdir(refit_path("bad"), 0777);
   refit_write("bad/config.json", "{}");
   for (size_t i = 0; i < sizeof headers / sizeof *headers; i++) {
-    xfer_model *model = NULL;
 
-    print_message("%s\n", headers[i]);
-    refit_write_header("bad/a.safetensors", headers[i]);
-    assert_int_equal(xfer_model_load(&model, refit_path("bad"), NULL), XFER_ERR_IO);
-    assert_null(model);
+    print_message("%s\n", headers[i].text);
+    refit_write_header("bad/a.safetensors", headers[i].text);
+    refuse_folder("bad", headers[i].word);
   }
-  xfer_model *model = NULL;
-  refit_write("bad/a.safetensors", "1234567"); /* too short for a length */
-  assert_int_equal(xfer_model_load(&model, refit_path("bad"), NULL), XFER_ERR_IO);
+  refit_write("bad/a.safetensors", "1234567");
+  refuse_folder("bad", "ends before its header");
   refit_write("bad/a.safetensors", "zzzzzzzzzzzz"); /* a length beyond the file */
-  assert_int_equal(xfer_model_load(&model, refit_path("bad"), NULL), XFER_ERR_IO);
+  refuse_folder("bad", "a header of");
   refit_write_header("bad/a.safetensors", "{" EXPERT(0, 0, "up") "}");
-  refit_write("bad/model.safetensors.index.json",
-              "{\"weight_map\":{\"a\":\"a.safetensors\",\"b\":\"a.safetensors\"}}");
-  assert_int_equal(xfer_model_load(&model, refit_path("bad"), NULL),
-                   XFER_ERR_IO); /* two tensors, one there */
-  refit_write("bad/model.safetensors.index.json", "{\"weight_map\":{\"a\":\"../a.safetensors\"}}");
-  assert_int_equal(xfer_model_load(&model, refit_path("bad"), NULL), XFER_ERR_IO);
+  for (size_t i = 0; i < sizeof indices / sizeof *indices; i++) {
+    refit_write("bad/model.safetensors.index.json", indices[i].text);
+    refuse_folder("bad", indices[i].word);
+  }
+  mkdir(refit_path("none"), 0777);
+  refit_write("none/config.json", "{}");
+  refuse_folder("none", "has no *.safetensors");
+  refit_write("none/config.json", "[]");
+  refuse_folder("none", "no object");
+}
+
+/* What is there and cannot be opened, or is too large. */
+static void test_files_that_cannot_be_read_are_refused(void **state)
+{
+  struct rlimit before;
+  xfer_model *model = NULL;
+
+  (void)state;
+  assert_int_equal(truncate(refit_write("large.json", ""), INT64_C(1) << 33), 0);
+  assert_int_equal(xfer_model_load(&model, refit_path("large.json"), NULL), XFER_ERR_IO);
+  expect_said("has 8589934592 bytes");
+  refit_write("small.json", "{}");
+  assert_int_equal(getrlimit(RLIMIT_NOFILE, &before), 0);
+  const struct rlimit none = {3, before.rlim_max};
+  assert_int_equal(setrlimit(RLIMIT_NOFILE, &none), 0);
+  const xfer_status st = xfer_model_load(&model, refit_path("small.json"), NULL);
+  assert_int_equal(setrlimit(RLIMIT_NOFILE, &before), 0);
+  assert_int_equal(st, XFER_ERR_IO);
+  expect_said("cannot be read: Too many open files");
 }
 
 int main(void)
@@ -312,6 +396,7 @@ int main(void)
       cmocka_unit_test(test_renames_lead_to_known_names),
       cmocka_unit_test(test_checkpoint_names_become_stacked_experts),
       cmocka_unit_test(test_checkpoint_that_is_broken_is_refused),
+      cmocka_unit_test(test_files_that_cannot_be_read_are_refused),
   };
 
   return cmocka_run_group_tests(tests, refit_files_begin, refit_files_end);

@@ -95,7 +95,7 @@ static void test_fused_experts_have_the_form_of_their_model_type(void **state)
 static void test_ranks_and_items_of_a_side_may_be_given_as_lists(void **state)
 {
   static const int32_t ranks[] = {7, 3, 5, 1}, twice[] = {1, 2, 3, 1}, values[] = {4, 1};
-  static const char *const names[] = {"tp", "round_robin"};
+  static const char *const names[] = {"tp", "round_robin"}, *const in_spec[] = {"layers=2+2"};
   xfer_side_options options = XFER_SIDE_OPTIONS_INIT;
   xfer_side *made = NULL;
   int at = -1;
@@ -126,6 +126,16 @@ static void test_ranks_and_items_of_a_side_may_be_given_as_lists(void **state)
   options.n_ranks = 3;
   assert_int_equal(side(&made, "vllm:", &options), XFER_ERR_ARG);
   expect_error("3 are listed");
+  options.item_names = in_spec;
+  assert_int_equal(side(&made, "vllm:", &options), XFER_ERR_ARG);
+  expect_error("in the SPEC");
+  options = (xfer_side_options)XFER_SIDE_OPTIONS_INIT;
+  options.first_rank = -1;
+  assert_int_equal(side(&made, "vllm:tp2", &options), XFER_ERR_ARG);
+  expect_error("first_rank -1");
+  options.first_rank = INT32_MAX;
+  assert_int_equal(side(&made, "vllm:tp2", &options), XFER_ERR_ARG);
+  expect_error("first_rank 2147483647");
 }
 
 /* Joins REFIT_DENSE from Megatron to vLLM with one pattern ignored. */

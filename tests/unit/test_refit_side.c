@@ -54,62 +54,64 @@ static void test_spec_gives_its_number_of_ranks(void **state)
 
 static void test_spec_that_is_wrong_is_refused_with_a_sentence(void **state)
 {
-  static const char *const cases[] = {
-      "",
-      "nemo:tp2",
-      "megatron",
-      "megatron:tp",
-      "megatron:tp0",
-      "megatron:tp2,",
-      "megatron:,tp2",
-      "megatron:tp2,,pp2",
-      "megatron:tp2,tp2",
-      "megatron:tpx",
-      "megatron:tp-2",
-      "megatron:tp 2",
-      "megatron:engines2",
-      "vllm:cp2",
-      "hf:dp2",
-      "full:tp2",
-      "megatron:ep3,dp4",
-      "megatron:ep4,etp2,dp4",
-      "megatron:tp2,dtype=bf17",
-      "megatron:tp2,dtype=",
-      "fsdp:dp2,dtype=bf16,dtype=f32",
-      "megatron:pp2,layers=3",
-      "megatron:pp2,layers=3+",
-      "megatron:pp2,layers=+3",
-      "megatron:pp2,layers=3x",
-      "megatron:pp2,layers=0x3+2",
-      "megatron:layers",
-      "megatron:mla_down=half",
-      "megatron:mla_down",
-      "vllm:tp4,ep2",
-      "vllm:tp4,round_robin",
-      "vllm:loaded,up_first",
-      "vllm:tp1000000000",
-      "vllm:tp99999999999",
-      "vllm:tp65536,dp65536",
-      "fsdp:dp3,ep2",
-      "fsdp:cp2",
-      "vllm:tp2,ep2,map=",
-      "vllm:tp2,ep2,map=/nonexistent.json",
-      "vllm:transposed,transposed",
+  static const struct {
+    const char *spec, *word;
+  } cases[] = {
+      {"", "no framework is called"},
+      {"nemo:tp2", "no framework is called"},
+      {"megatron", ""},
+      {"megatron:tp", "wants a number"},
+      {"megatron:tp0", "wants a number"},
+      {"megatron:tp2,", "an empty item"},
+      {"megatron:,tp2", "an empty item"},
+      {"megatron:tp2,,pp2", "an empty item"},
+      {"megatron:tp2,tp2", "given twice"},
+      {"megatron:tpx", "no item"},
+      {"megatron:tp-2", "no item"},
+      {"megatron:tp 2", "no item"},
+      {"megatron:engines2", "no item"},
+      {"vllm:cp2", "no item"},
+      {"hf:dp2", "no item"},
+      {"full:tp2", "no item"},
+      {"megatron:ep3,dp4", "do not divide the 4"},
+      {"megatron:ep4,etp2,dp4", "do not divide the 4"},
+      {"megatron:tp2,dtype=bf17", "no element type"},
+      {"megatron:tp2,dtype=", "no element type"},
+      {"fsdp:dp2,dtype=bf16,dtype=f32", "given twice"},
+      {"megatron:pp2,layers=3", "lists 1 stages"},
+      {"megatron:pp2,layers=3+", "want counts"},
+      {"megatron:pp2,layers=+3", "want counts"},
+      {"megatron:pp2,layers=3x", "want counts"},
+      {"megatron:pp2,layers=0x3+2", "want counts"},
+      {"megatron:layers", "no item"},
+      {"megatron:mla_down=half", "want one of"},
+      {"megatron:mla_down", "no item"},
+      {"vllm:tp4,ep2", "knows 1 and dp x tp"},
+      {"vllm:tp4,round_robin", "without ep"},
+      {"vllm:loaded,up_first", "loaded says"},
+      {"vllm:tp1000000000", "wants a number"},
+      {"vllm:tp99999999999", "wants a number"},
+      {"vllm:tp65536,dp65536", "more ranks than"},
+      {"fsdp:dp3,ep2", "does not divide"},
+      {"fsdp:cp2", "no item"},
+      {"vllm:tp2,ep2,map=", "wants a file"},
+      {"vllm:tp2,ep2,map=/nonexistent.json", "cannot be read"},
+      {"vllm:transposed,transposed", "given twice"},
   };
 
   (void)state;
   for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
     xfer_side *side = NULL;
 
-    print_message("%s\n", cases[i]);
-    if (strcmp(cases[i], "megatron") == 0) { /* no item at all is one rank */
-      assert_int_equal(make(&side, cases[i]), XFER_OK);
+    print_message("%s\n", cases[i].spec);
+    if (strcmp(cases[i].spec, "megatron") == 0) { /* no item at all is one rank */
+      assert_int_equal(make(&side, cases[i].spec), XFER_OK);
       xfer_side_destroy(side);
       continue;
     }
-    assert_int_not_equal(make(&side, cases[i]), XFER_OK);
+    assert_int_not_equal(make(&side, cases[i].spec), XFER_OK);
     assert_null(side);
-    assert_int_not_equal(strlen(xfer_last_error()), 0);
+    assert_non_null(strstr(xfer_last_error(), cases[i].word));
   }
 }
 
@@ -147,6 +149,8 @@ static void test_expert_map_is_checked(void **state)
   assert_int_equal(xfer_side_create(&side, "vllm:tp4,ep4", &options), XFER_ERR_ARG);
   assert_int_equal(xfer_side_create(&side, "vllm:tp2", &options), XFER_ERR_ARG);
   assert_int_equal(xfer_side_create(&side, "vllm:tp2,ep2,round_robin", &options), XFER_ERR_ARG);
+  assert_int_equal(xfer_side_create(&side, "full:", &options), XFER_ERR_ARG);
+  assert_non_null(strstr(xfer_last_error(), "takes no expert map"));
   options.map_first = descending;
   assert_int_equal(xfer_side_create(&side, "vllm:tp2,ep2", &options), XFER_ERR_ARG);
 
@@ -156,12 +160,29 @@ static void test_expert_map_is_checked(void **state)
   snprintf(spec, sizeof spec, "vllm:tp2,ep2,map=%s", refit_write("map.json", "[[0,1],[2,3]]"));
   assert_int_equal(xfer_side_create(&side, spec, &options), XFER_OK);
   xfer_side_destroy(side);
-  refit_write("map.json", "[[0,1],[2,\"x\"]]");
-  assert_int_equal(xfer_side_create(&side, spec, &options), XFER_ERR_IO);
-  refit_write("map.json", "[[0,1,2,3]]");
+  static const struct {
+    const char *text, *word;
+    xfer_status status;
+  } maps[] = {
+      {"[[0,1],[2,\"x\"]]", "entry 1 is no expert", XFER_ERR_IO},
+      {"[[0,1,2,3]]", "map", XFER_ERR_ARG},
+      {"{", "line 1", XFER_ERR_IO},
+      {"{}", "an empty expert map", XFER_ERR_IO},
+      {"[]", "want a list of a list", XFER_ERR_IO},
+      {"{\"3x\":[[0,1],[2,3]]}", "is no layer", XFER_ERR_IO},
+  };
+  for (size_t i = 0; i < sizeof maps / sizeof *maps; i++) {
+    refit_write("map.json", maps[i].text);
+    assert_int_equal(xfer_side_create(&side, spec, &options), maps[i].status);
+    print_message("%s: %s\n", maps[i].text, xfer_last_error());
+    assert_non_null(strstr(xfer_last_error(), maps[i].word));
+  }
+  options.map_experts = experts;
+  options.map_first = first;
+  options.n_map = 2;
+  refit_write("map.json", "[[0,1],[2,3]]");
   assert_int_equal(xfer_side_create(&side, spec, &options), XFER_ERR_ARG);
-  refit_write("map.json", "{");
-  assert_int_equal(xfer_side_create(&side, spec, &options), XFER_ERR_IO);
+  assert_non_null(strstr(xfer_last_error(), "or has one"));
 }
 
 static void test_patterns_are_checked(void **state)
