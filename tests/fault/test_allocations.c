@@ -29,18 +29,16 @@ typedef enum call {
   EXCHANGE,
   PLAN_EXCHANGE,
   REGISTER,
+  UNREGISTER,
   DIGEST, /* these after WAIT */
   REPLICAS,
   COMMIT_ELSEWHERE
 } call;
 
-static const char *const call_names[] = {"create",   "bind",
-                                         "commit",   "run",
-                                         "wait",     "release",
-                                         "recommit", "redistribute",
-                                         "exchange", "plan exchange",
-                                         "register", "digest",
-                                         "replicas", "commit elsewhere"};
+static const char *const call_names[] = {
+    "create",   "bind",       "commit",       "run",      "wait",
+    "release",  "recommit",   "redistribute", "exchange", "plan exchange",
+    "register", "unregister", "digest",       "replicas", "commit elsewhere"};
 
 static call first_not_needed(call at)
 {
@@ -57,8 +55,8 @@ typedef struct turn {
   uint32_t lane;
   uint32_t ranks_per_domain;
   int victim;
-  bool verify;
-  long n; /* the allocation that fails */
+  bool verify; /* and staged */
+  long n;      /* the allocation that fails */
   xfer_comm *comms[N_RANKS];
   outcome outcomes[N_RANKS];
   bool untouched[N_RANKS];
@@ -97,6 +95,8 @@ static xfer_status make_call(call at, xfer_plan **plan, input *in, xfer_comm *co
     return exchange(plan, in, comm);
   case REGISTER:
     return xfer_comm_register(comm, in->dst_memory);
+  case UNREGISTER:
+    return xfer_comm_unregister(comm, in->dst_memory);
   case DIGEST:
     return xfer_plan_digest(*plan, digests, N_TENSORS, XFER_PLAN_DST, NULL);
   case REPLICAS:
@@ -137,10 +137,11 @@ static void play(int rank, void *context)
   in.options.window_bytes = 32;
   if (t->told == SOME_KNOW) forget_some(&in);
   if (t->told == THEY_DIFFER && rank == 2) in.tensors[1].name = "other";
-  if (t->verify) in.options.flags = XFER_PLAN_VERIFY;
+  if (t->verify) in.options.flags = XFER_PLAN_VERIFY | XFER_PLAN_STAGED;
   for (call c = CREATE; c < first_not_needed(t->at); c++)
     expect(make_call(c, &plan, &in, t->comms[rank]) == XFER_OK);
 
+  if (t->at == UNREGISTER) expect(xfer_comm_register(t->comms[rank], in.dst_memory) == XFER_OK);
   if (t->at == COMMIT_ELSEWHERE) {
     memcpy(elsewhere, in.src_memory, sizeof elsewhere);
     for (size_t i = 0; i < N_TENSORS; i++)
@@ -301,7 +302,7 @@ static void test_redistribute_survives_each_failed_allocation(void **state)
     sweep(REDISTRIBUTE, victim == 1 ? SOME_KNOW : ALL_KNOW, XFER_LANE_AUTO, victim);
 }
 
-static void test_commit_with_digests_survives_each_failed_allocation(void **state)
+static void test_staged_commit_with_digests_survives_each_failed_allocation(void **state)
 {
   (void)state;
   for (int victim = 0; victim < 2; victim++)
@@ -346,7 +347,7 @@ int main(void)
       cmocka_unit_test(test_run_and_wait_allocate_nothing),
       cmocka_unit_test(test_release_and_commit_again_survive_each_failed_allocation),
       cmocka_unit_test(test_redistribute_survives_each_failed_allocation),
-      cmocka_unit_test(test_commit_with_digests_survives_each_failed_allocation),
+      cmocka_unit_test(test_staged_commit_with_digests_survives_each_failed_allocation),
       cmocka_unit_test(test_other_calls_survive_each_failed_allocation),
       cmocka_unit_test(test_making_comms_survives_each_failed_allocation),
   };

@@ -158,6 +158,7 @@ static void test_weights_have_scales_once(void **state)
 {
   xfer_layout *weights[2] = {NULL, NULL};
   xfer_layout *scales[2] = {NULL, NULL};
+  xfer_layout *powers[2] = {NULL, NULL};
   xfer_plan *plan = NULL;
 
   (void)state;
@@ -179,8 +180,14 @@ static void test_weights_have_scales_once(void **state)
                                  {"s", NULL, scales[1], xfer_convert_scales_of(0)}};
   assert_int_equal(xfer_plan_simulate(&plan, 1, 0, of_none, 2, NULL), XFER_ERR_ARG);
   assert_non_null(strstr(xfer_last_error(), "which is not quantised by blocks"));
+  assert_int_equal(xfer_problem_parse(&powers[0], &powers[1], "f8e8m0[2,2] (1):R -> (1):R"),
+                   XFER_OK);
+  const xfer_tensor no_powers[] = {tensors[0], {"s", NULL, powers[1], xfer_convert_scales_of(0)}};
+  assert_int_equal(xfer_plan_simulate(&plan, 1, 0, no_powers, 2, NULL), XFER_ERR_SHAPE);
+  assert_non_null(strstr(xfer_last_error(), "no powers of two"));
   assert_null(plan);
   for (int i = 0; i < 2; i++) {
+    xfer_layout_destroy(powers[i]);
     xfer_layout_destroy(weights[i]);
     xfer_layout_destroy(scales[i]);
   }

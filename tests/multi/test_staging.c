@@ -211,6 +211,7 @@ static void refuse(int rank, void *context)
   xfer_plan *plans[2];
 
   expect(xfer_comm_set_staging(j->comms[rank], give, NULL, g) == XFER_ERR_ARG);
+  expect(xfer_comm_set_staging(NULL, give, take_back, g) == XFER_ERR_ARG);
   expect(xfer_comm_set_staging(j->comms[rank], give, take_back, g) == XFER_OK);
   plans[0] = make_plan(j, rank, 0);
   expect(xfer_plan_commit(plans[0]) == XFER_OK);

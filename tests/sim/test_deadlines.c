@@ -5,6 +5,7 @@
 #include "world.h"
 
 #include <stdlib.h>
+#include <string.h>
 
 enum { WIDTH = 5000, SHORT_MS = 300, LONG_MS = 20000, LIVE = 0x77, STREAMS = 2 };
 
@@ -159,9 +160,12 @@ static void test_e1_deadline_of_one_plan_spares_the_other(void)
   in_world(2, COMM_GATHER, XFER_LANE_DIRECT, e1_other_plan);
 }
 
-/* Rank 1's run is refused, since its memory moved; telling rank 0 does not open it. */
+/* Rank 1's run is refused, since its memory moved; telling rank 0 does not open it. So is a look at
+ * what it holds. */
 static void refused(int rank)
 {
+  xfer_digest digest;
+
   make(rank, 0, RING, LONG_MS);
   run_well(rank, 0, 1);
   ranks_barrier();
@@ -171,6 +175,9 @@ static void refused(int rank)
   }
   tensor_fill(&tensors[0][rank], 2, LIVE);
   ranks_barrier();
+  NEED(xfer_plan_digest(plans[0][rank], &digest, 1, XFER_PLAN_SRC, streams[0][rank]) ==
+       (rank == 1 ? XFER_ERR_STATE : XFER_ERR_PEER));
+  NEED(strstr(xfer_last_error(), "freed or remapped") != NULL);
   if (rank == 0) tensor_open(&tensors[0][0], 2);
   const xfer_status st = xfer_plan_run(plans[0][rank], 2, streams[0][rank]);
   NEED(rank == 1 ? st == XFER_ERR_STATE : st == XFER_OK || st == XFER_ERR_PEER);

@@ -110,6 +110,7 @@ static void test_a_borrowed_communicator_is_asked_who_it_is(void)
 {
   static const char *const questions[] = {"ncclCommUserRank", "ncclCommCount", "ncclCommCuDevice",
                                           "ncclBroadcast"};
+  static const char *const makers[] = {"ncclGetUniqueId", "ncclCommInitRankConfig"};
   ncclUniqueId id;
   ncclComm_t nccl = NULL;
 
@@ -124,6 +125,12 @@ static void test_a_borrowed_communicator_is_asked_who_it_is(void)
 
     NEED(borrow(nccl, 0, &fault) == XFER_ERR_COMM);
     NEED(strstr(xfer_last_error(), "the borrowed communicator") != NULL);
+  }
+  for (size_t i = 0; i < sizeof makers / sizeof *makers; i++) {
+    const sim_fault fault = {.name = makers[i], .rank = SIM_NO_RANK, .nth = 1, .code = 3};
+
+    NEED(borrow(nccl, 0, &fault) == XFER_ERR_COMM);
+    NEED(strstr(xfer_last_error(), makers[i]) != NULL);
   }
   NEED(ncclCommDestroy(nccl) == ncclSuccess);
 }

@@ -84,8 +84,8 @@ static void test_layouts_refuse_null_and_what_is_not_there(void **state)
   REFUSED("mesh", xfer_mesh_create(&mesh, NULL, 1, NULL));
   REFUSED("dtype", xfer_dtype_parse(NULL, "f32"));
   REFUSED("dtype", xfer_dtype_parse(&dtype, NULL));
-  REFUSED("layout", xfer_layout_create(NULL, &desc));
-  REFUSED("layout", xfer_layout_create(&layout, NULL));
+  REFUSED("layout: an argument", xfer_layout_create(NULL, &desc));
+  REFUSED("layout: an argument", xfer_layout_create(&layout, NULL));
   REFUSED("boxes", xfer_layout_create_boxes(NULL, &boxes));
   REFUSED("boxes", xfer_layout_create_boxes(&layout, NULL));
   own.dtype = XFER_U8;
