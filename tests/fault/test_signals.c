@@ -38,7 +38,7 @@ typedef struct shared {
 
 typedef struct point {
   step at;
-  uint32_t lane;
+  int way; /* of fault.h */
   int victim;
   int signal;
   long n; /* the call that it is raised in */
@@ -106,7 +106,8 @@ static void play(const point *p, int rank)
   now = p;
   replace_calls(comm);
   input_create(&in, rank);
-  in.options.lane = p->lane;
+  in.options.lane = ways[p->way].lane;
+  in.options.ranks_per_domain = ways[p->way].ranks_per_domain;
   in.options.window_bytes = 32;
   in.options.flags = XFER_PLAN_VERIFY | (is_staged(p) ? XFER_PLAN_STAGED : 0);
   in.options.timeout_ms = p->signal == SIGSTOP ? DEADLINE_MS : 20000;
@@ -194,8 +195,9 @@ static bool try_point(point *p)
   good = wait_for_all(p, children);
   good = good && is_right(p);
   if (!good) {
-    print_message("%s, lane %u: signal %d in call %ld of rank %d\n", step_names[p->at], p->lane,
-                  p->signal, p->n, p->victim);
+    print_message("%s, lane %u, domains of %u: signal %d in call %ld of rank %d\n",
+                  step_names[p->at], ways[p->way].lane, ways[p->way].ranks_per_domain, p->signal,
+                  p->n, p->victim);
     for (int r = 0; r < N_RANKS; r++)
       print_message("  rank %d after %lld ms: %s %s%s\n", r, (long long)p->seen->ms[r],
                     xfer_status_name(p->seen->outcomes[r].st), p->seen->outcomes[r].text,
@@ -225,9 +227,9 @@ static void signals(int signal, long every)
   long n_wrong = 0;
 
   for (step at = CREATE; at < N_STEPS; at++)
-    for (uint32_t lane = XFER_LANE_PACKED; lane <= XFER_LANE_BROADCAST; lane++)
+    for (int way = 1; way < N_WAYS; way++) /* nothing is direct between processes without GPUs */
       for (int victim = 0; victim < N_RANKS; victim++)
-        sweep((point){.at = at, .lane = lane, .victim = victim, .signal = signal}, every, &n_points,
+        sweep((point){.at = at, .way = way, .victim = victim, .signal = signal}, every, &n_points,
               &n_wrong);
   print_message("signal %d: %ld points, wrong: %ld\n", signal, n_points, n_wrong);
   assert_true(n_points > 5);

@@ -51,8 +51,8 @@ SHORTER = [
     "schedules --cases 60 --seed 2 --islands",
 ]
 AT_ONCE = 4  # most of them wait for each other's ranks
-MOST_SECONDS = 4, 20  # of processor time for one test; of what is tried again
-MOST_IN_ALL = 10, 60  # for one mutant, beside those of CHEAP; likewise
+MOST_SECONDS = 4, 10  # of processor time for one test; of what is tried again
+MOST_IN_ALL = 10, 25  # for one mutant, beside those of CHEAP; likewise
 CHEAP = {"unit", "fault"}
 SOURCE = re.compile(r"src/\w+/[\w/]+\.c")
 
