@@ -89,7 +89,7 @@ XFER_API XFER_MUST_CHECK xfer_status xfer_comm_create_nccl_id(
  *
  * Ranks may share a device. Only ranks of one host whose memory can be mapped reach each other:
  * committing a plan that needs another pair fails with XFER_ERR_UNSUPPORTED. A deadline cannot
- * interrupt `all_gather`.
+ * interrupt `all_gather`, which should have one of its own; what it gives late is used.
  *
  * Collective: all `size` ranks; calls `all_gather`.
  * Stream: none.

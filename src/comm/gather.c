@@ -57,23 +57,21 @@ done:
   return st;
 }
 
+/* The deadline is the caller's function's. Where it comes back late on one rank alone, that rank
+ * must go on like the others, which would else wait in their next call for good. */
 static xfer_status call(xfi_comm *base, void *all, const void *mine, size_t n_bytes,
                         xfi_deadline deadline)
 {
   gather_comm *comm = (gather_comm *)base;
   xfer_status st = XFER_OK;
 
+  (void)deadline;
   XFI_TRY(gather_usable(comm));
   if (n_bytes == 0) goto done;
   int answer = comm->all_gather(comm->context, all, mine, n_bytes);
   if (answer != 0) gather_abort(base, "the caller's all-gather failed");
   XFI_CHECK(answer == 0, XFER_ERR_COMM, "the caller's all-gather of %zu bytes answered %d", n_bytes,
             answer);
-  bool late = xfi_deadline_expired(
-      deadline); /* it cannot be interrupted, only found to have been too slow */
-  if (late) gather_abort(base, "the caller's all-gather came back after the deadline");
-  XFI_CHECK(!late, XFER_ERR_TIMEOUT,
-            "the caller's all-gather of %zu bytes came back after the deadline", n_bytes);
 done:
   return st;
 }

@@ -23,8 +23,8 @@ static int slow_gather(void *context, void *all, const void *mine, size_t n_byte
   return 0;
 }
 
-/* It cannot be interrupted, but what comes too late is of no use. */
-static void test_a_gather_that_comes_back_late_is_noticed(void)
+/* On this rank alone: the others go on, and would wait for it in their next. */
+static void test_a_gather_that_comes_back_late_is_used(void)
 {
   xfer_comm *comm = NULL;
   char all = 0;
@@ -34,10 +34,8 @@ static void test_a_gather_that_comes_back_late_is_noticed(void)
   OK(xfer_comm_all_gather(comm, &all, "x", 1));
   OK(xfer_comm_set_timeout(comm, 20));
   gather_ms = 60;
-  NEED(xfer_comm_all_gather(comm, &all, "x", 1) == XFER_ERR_TIMEOUT);
-  NEED(strstr(xfer_last_error(), "came back after the deadline") != NULL);
-  gather_ms = 0;
-  NEED(xfer_comm_all_gather(comm, &all, "x", 1) == XFER_ERR_COMM);
+  OK(xfer_comm_all_gather(comm, &all, "y", 1));
+  NEED(all == 'y');
   xfer_comm_destroy(comm);
 }
 
@@ -164,7 +162,7 @@ int main(int argc, char **argv)
 {
   static const world_test tests[] = {
       {"makers_refuse_null_and_what_is_not_there", test_makers_refuse_null_and_what_is_not_there},
-      {"a_gather_that_comes_back_late_is_noticed", test_a_gather_that_comes_back_late_is_noticed},
+      {"a_gather_that_comes_back_late_is_used", test_a_gather_that_comes_back_late_is_used},
       {"memory_of_another_device_is_refused", test_memory_of_another_device_is_refused},
       {"a_commit_without_an_id_fails_on_all", test_a_commit_without_an_id_fails_on_all},
       {"a_borrowed_communicator_is_asked_who_it_is",
