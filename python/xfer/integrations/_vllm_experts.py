@@ -14,7 +14,7 @@ from typing import Any
 
 from ..capture import TargetBox
 
-__all__ = ["Slots", "followed", "slots_of"]
+__all__ = ["Slots", "followed", "layers_of", "slots_of"]
 
 Slots = dict[str, tuple[int | None, ...]]  # by layer: the expert in each of this worker's slots
 Boxes = dict[str, list[TargetBox]]  # by name in the checkpoint
@@ -29,12 +29,18 @@ def _state_of(layer: Any, runner: Any) -> Any:
     return None
 
 
-def slots_of(modules: Mapping[str, Any]) -> Slots:
-    """Of all layers that EPLB arranges, now. modules: by path, as named_modules() has them."""
+def layers_of(modules: Mapping[str, Any]) -> dict[str, tuple[Any, Any]]:
+    """The layers that have experts, and what runs each. modules: by path, as named_modules() has them."""
+    have = {path: layer for path, layer in modules.items() if hasattr(layer, "_expert_map")}
+    return {path: (layer, modules.get(path.rpartition(".")[0])) for path, layer in have.items()}
+
+
+def slots_of(layers: Mapping[str, tuple[Any, Any]]) -> Slots:
+    """Of all of layers_of() that EPLB arranges, now."""
     found: Slots = {}
-    for path, layer in modules.items():
-        state = _state_of(layer, modules.get(path.rpartition(".")[0]))
-        if state is None or not hasattr(layer, "_expert_map"):
+    for path, (layer, runner) in layers.items():
+        state = _state_of(layer, runner)
+        if state is None:
             continue
         local = None if layer._expert_map is None else layer._expert_map.tolist()
         experts: dict[int, int] = {}

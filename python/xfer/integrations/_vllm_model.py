@@ -25,7 +25,7 @@ from ..dtypes import dtype_name, torch_dtype
 from ..layout import Layout
 from ..memory import View
 from ._places import Places
-from ._vllm_experts import followed, slots_of
+from ._vllm_experts import followed, layers_of, slots_of
 
 __all__ = ["Destination", "Way"]
 
@@ -193,18 +193,20 @@ class Destination:
         boxes = self.found.boxes(checkpoint)
         self._loaded = {name: each for name, each in boxes.items() if name not in self.whole}
         self.ways = self._classify(staged)
-        self._slots = slots_of(self._modules)
+        self._attention = list(filter(is_deferred_attention_layer, self._modules.values()))
+        self._experts = layers_of(self._modules)
+        self._slots = slots_of(self._experts)
         self._arrange()
 
     def follow(self) -> Destination:
         """This one, of the experts that its slots hold now."""
-        self._slots = slots_of(self._modules)
+        self._slots = slots_of(self._experts)
         self._arrange()
         return self
 
     def is_rearranged(self) -> bool:
         """Has EPLB moved experts since?"""
-        return slots_of(self._modules) != self._slots
+        return slots_of(self._experts) != self._slots
 
     def _arrange(self) -> None:
         self.boxes = followed(self._loaded, self._slots, self._strides)
@@ -285,7 +287,6 @@ class Destination:
         live = [getattr(self._modules[layer], parameter) for layer, parameter in map(_split, self._names)]
         targets = list(self._names)
         self._moved = [targets[i] for i in self._places.moved(targets, live)]
-        self._attention = list(filter(is_deferred_attention_layer, self.model.modules()))
 
     def moved(self) -> list[str]:
         """Names of the checkpoint whose memory has moved since the last begin() but one."""
