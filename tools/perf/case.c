@@ -86,7 +86,7 @@ static bool add_line(perf_case *c, const perf_world *w, const perf_lines *lines,
   const int number = lines->scales != NULL ? i / 2 : i;
   xfer_conversion conversion = lines->from != NULL ? xfer_convert_cast() : 0;
   xfer_layout *layouts[2] = {NULL, NULL};
-  char text[256];
+  char text[PERF_LINE_BYTES];
 
   (is_scales ? lines->scales : lines->line)(w, number, text, sizeof text);
   if (xfer_problem_parse(&layouts[0], &layouts[1], text) != XFER_OK) return false;

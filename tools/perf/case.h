@@ -35,6 +35,7 @@ typedef struct perf_case {
 /* A whole model between two sides, which start at ranks 0 and `gen_first`. */
 bool perf_case_model(perf_case *c, const perf_world *w, const char *table, const char *train,
                      const char *gen, int gen_first);
+enum { PERF_LINE_BYTES = 256 };
 /* Writes the i-th tensor in the problem language. */
 typedef void (*perf_line_fn)(const perf_world *w, int i, char *text, size_t size);
 typedef struct perf_lines {

@@ -26,6 +26,8 @@ typedef struct perf_args {
   int64_t iters;
   const char *only;
   const char *models;
+  const char *problem;
+  int64_t tensors;
   bool json;
   bool quick;
 } perf_args;
@@ -52,6 +54,15 @@ static const specs SMALL_MODEL = {{"megatron:tp1", "megatron:tp2", "megatron:tp2
 static const specs DENSE_MODEL = {{"megatron:tp1", "megatron:tp2", "megatron:tp4"},
                                   {"vllm:tp1", "vllm:tp2", "vllm:tp4"}};
 
+static void add_failed(perf_world *w, const perf_row *failed)
+{
+  perf_row *row = perf_row_new(w, failed->name);
+
+  if (row == NULL) return;
+  *row = *failed;
+  perf_row_done(w, row);
+}
+
 /* The memory of a model, filled; if it cannot be had, a row says why. */
 static bool make_model(perf_world *w, perf_case *c, const char *name, const char *table,
                        const specs *s, bool colocated)
@@ -63,11 +74,7 @@ static bool make_model(perf_world *w, perf_case *c, const char *name, const char
   ok = ok && perf_case_fill(c, w);
   CUDA(w, cudaStreamSynchronize, (w->stream));
   if (perf_all(w, &failed, ok, "model")) return true;
-  perf_row *row = perf_row_new(w, name);
-  if (row != NULL) {
-    *row = failed;
-    perf_row_done(w, row);
-  }
+  add_failed(w, &failed);
   perf_case_free(c, w);
   return false;
 }
@@ -320,6 +327,33 @@ static void gather(perf_world *w, const char *name, int64_t row_bytes, double ba
   }
 }
 
+/* ---- problems of the caller ---------------------------------------------------------------- */
+
+static void problem_line(const perf_world *w, int i, char *text, size_t size)
+{
+  (void)i;
+  (void)snprintf(text, size, "%s", w->problem);
+}
+
+static void problem(perf_world *w, int n_tensors)
+{
+  const perf_plan_row rows[] = {
+      {.name = "problem", .of = CEILING_ENGINE},
+      {.name = "problem packed", .lane = XFER_LANE_PACKED, .of = CEILING_SENDRECV}};
+  perf_row failed = {.name = rows[0].name, .wrong = -1};
+  perf_case c;
+
+  const bool ok = perf_case_lines(&c, w, &(perf_lines){.n = n_tensors, .line = problem_line}) &&
+                  perf_case_fill(&c, w);
+  if (perf_all(w, &failed, ok, "tensors")) {
+    for (size_t i = 0; i < sizeof rows / sizeof *rows; i++)
+      (void)perf_plan(w, &c, &rows[i]);
+  } else {
+    add_failed(w, &failed);
+  }
+  perf_case_free(&c, w);
+}
+
 /* ---- command line ------------------------------------------------------------------------- */
 
 static void print_world(const perf_world *w)
@@ -342,14 +376,28 @@ static void print_world(const perf_world *w)
           w->nccl_mib);
 }
 
+static void workloads(perf_world *w)
+{
+  latencies(w);
+  gather(w, "gather rows of 128 B", 128, 0.85);
+  gather(w, "gather rows of 384 B", 384, 0.90);
+  gather(w, "gather rows of 1536 B", 1536, 0.95);
+  one_to_all(w);
+  one_to_domain(w);
+  conversions(w);
+  models(w);
+}
+
 static int run(const perf_args *args)
 {
   perf_world w = {.iters = (int)args->iters,
+                  .problem = args->problem,
                   .quick = args->quick,
                   .json = args->json,
                   .only = args->only,
                   .models = args->models};
   double wrong = 0;
+  bool failed = false;
 
   (void)perf_ranks_start(&w.ranks, (int)args->gpus, 0);
   w.rank = w.ranks.rank;
@@ -358,26 +406,25 @@ static int run(const perf_args *args)
   perf_world_start(&w);
   print_world(&w);
   perf_ceilings(&w);
-  latencies(&w);
-  gather(&w, "gather rows of 128 B", 128, 0.85);
-  gather(&w, "gather rows of 384 B", 384, 0.90);
-  gather(&w, "gather rows of 1536 B", 1536, 0.95);
-  one_to_all(&w);
-  one_to_domain(&w);
-  conversions(&w);
-  models(&w);
+  const int first = w.n_rows;
+  if (args->problem != NULL)
+    problem(&w, (int)args->tensors);
+  else
+    workloads(&w);
   perf_barrier(&w);
   perf_table(&w);
   if (args->json) perf_json(&w);
-  for (int i = 0; i < w.n_rows; i++)
+  for (int i = 0; i < w.n_rows; i++) {
     wrong += w.rows[i].wrong > 0 ? w.rows[i].wrong : 0;
+    failed = failed || (args->problem != NULL && i >= first && w.rows[i].wrong < 0);
+  }
   perf_world_end(&w);
-  return wrong > 0 ? EXIT_FAILURE : EXIT_SUCCESS;
+  return wrong > 0 || failed ? EXIT_FAILURE : EXIT_SUCCESS;
 }
 
 int main(int argc, char **argv)
 {
-  perf_args args = {.gpus = 2, .iters = 7, .models = "models"};
+  perf_args args = {.gpus = 2, .iters = 7, .models = "models", .tensors = 1};
   const arg_option options[] = {
       {"What is measured", ARG_GROUP, NULL, NULL, 0, 0},
       {"--gpus", ARG_INT, &args.gpus, "N  2, 4 or 8 of the host's GPUs", 2, 8},
@@ -385,13 +432,18 @@ int main(int argc, char **argv)
       {"--only", ARG_TEXT, &args.only, "TEXTS  rows whose names contain one of them, with commas",
        0, 0},
       {"--models", ARG_TEXT, &args.models, "DIR  where the model tables are", 0, 0},
+      {"--problem", ARG_TEXT, &args.problem, "LINE  a redistribution, in place of all else", 0, 0},
+      {"--tensors", ARG_INT, &args.tensors, "N  tensors of it in one plan", 1, 100000},
       {"--quick", ARG_FLAG, &args.quick, "smaller ceilings, fewer latencies", 0, 0},
       {"--json", ARG_FLAG, &args.json, "the rows as one JSON object on stdout; text goes to stderr",
        0, 0},
       {NULL, ARG_FLAG, NULL, NULL, 0, 0},
   };
   static const char *const examples[] = {"xfer_perf --gpus 8",
-                                         "xfer_perf --gpus 4 --only ceiling --json", NULL};
+                                         "xfer_perf --gpus 4 --only ceiling --json",
+                                         "xfer_perf --quick --tensors 48 --problem "
+                                         "'bf16[8192,8192] (1)@0:S0 -> (1)@1:S1'",
+                                         NULL};
   static const char about[] =
       "One process for each GPU, started by itself; the first half of them train and the second "
       "half generate. First what the machine can do, then whole models and other workloads "
@@ -405,5 +457,13 @@ int main(int argc, char **argv)
   if (status != ARGS_GO_ON) return status;
   if (args.gpus != 2 && args.gpus != 4 && args.gpus != 8)
     return args_wrong("--gpus %lld: want 2, 4 or 8", (long long)args.gpus);
+  if (args.problem != NULL) {
+    xfer_layout *layouts[2] = {NULL, NULL};
+    const xfer_status st = xfer_problem_parse(&layouts[0], &layouts[1], args.problem);
+    xfer_layout_destroy(layouts[0]);
+    xfer_layout_destroy(layouts[1]);
+    if (st != XFER_OK) return args_wrong("--problem: %s", xfer_last_error());
+    if (strlen(args.problem) >= PERF_LINE_BYTES) return args_wrong("--problem: too long");
+  }
   return run(&args);
 }

@@ -61,6 +61,7 @@ typedef struct perf_world {
   bool json;        /* stdout is for one JSON object */
   const char *only; /* parts of rows' names, with commas; NULL: all */
   const char *models;
+  const char *problem; /* the line in use of --problem */
 } perf_world;
 
 /* Ends the process. */
