@@ -6,8 +6,7 @@
 
 #include "alloc.h"
 #include "error.h"
-
-#include <string.h>
+#include "vec.h"
 
 enum {
   WORD_BYTES_MAX = 16,
@@ -21,7 +20,7 @@ enum {
   WARPS_PER_BLOCK = 16,
   SWAP_EXTENT_MIN = 8 /* below, a square tile is mostly empty */
 };
-static const int64_t ROWS_MAX = INT64_C(1) << 31; /* xfi_cuda_div's range */
+static const int64_t RUNS_MAX = INT64_C(1) << 31; /* xfi_cuda_div's range */
 
 xfi_cuda_div xfi_cuda_div_make(uint32_t d)
 {
@@ -33,11 +32,11 @@ xfi_cuda_div xfi_cuda_div_make(uint32_t d)
   return (xfi_cuda_div){.magic = (uint32_t)magic, .shift = shift};
 }
 
-static void dims_swap(xfi_copy *c, int64_t a, int64_t b)
+void xfi_cuda_swap_dims(xfi_copy *c, int64_t a, int64_t b)
 {
-  int64_t extent = c->extent[a];
-  int64_t src = c->src_stride[a];
-  int64_t dst = c->dst_stride[a];
+  const int64_t extent = c->extent[a];
+  const int64_t src = c->src_stride[a];
+  const int64_t dst = c->dst_stride[a];
 
   c->extent[a] = c->extent[b];
   c->src_stride[a] = c->src_stride[b];
@@ -45,6 +44,27 @@ static void dims_swap(xfi_copy *c, int64_t a, int64_t b)
   c->extent[b] = extent;
   c->src_stride[b] = src;
   c->dst_stride[b] = dst;
+}
+
+bool xfi_cuda_halve(xfi_copy halves[2], int64_t *n_runs, const xfi_copy *c)
+{
+  int64_t widest = 0;
+  int64_t low;
+
+  *n_runs = 1;
+  for (int64_t d = 0; d < c->n_dims; d++) {
+    *n_runs *= c->extent[d];
+    if (c->extent[d] > c->extent[widest]) widest = d;
+  }
+  if (*n_runs < RUNS_MAX) return false;
+  low = c->extent[widest] / 2;
+  halves[0] = halves[1] = *c;
+  halves[0].extent[widest] = low;
+  halves[1].extent[widest] -= low;
+  halves[1].dst += low * c->dst_stride[widest];
+  if (c->src != NULL) halves[1].src += low * c->src_stride[widest];
+  if (xfi_copy_has_scales(c)) halves[1].scales += low * c->convert->scale_stride[widest];
+  return true;
 }
 
 /* log2 of the widest word that divides both addresses, all strides and the run. */
@@ -63,36 +83,18 @@ static uint32_t word_log2_of(const xfi_copy *c)
   return log2;
 }
 
-static xfer_status table_add(xfi_cuda_table *table, const xfi_cuda_piece *piece, int64_t n_tiles)
+static xfer_status table_add(xfi_cuda_table *t, const xfi_cuda_piece *piece, int64_t n_tiles)
 {
+  const size_t n = t->n_pieces;
   xfer_status st = XFER_OK;
-  xfi_cuda_piece *pieces = NULL;
-  int64_t *first_tile = NULL;
 
-  if (table->n_pieces == table->cap) {
-    size_t cap = table->cap != 0 ? 2 * table->cap : 16;
-    pieces = xfi_calloc(cap, sizeof *pieces);
-    first_tile = xfi_calloc(cap + 1, sizeof *first_tile);
-    XFI_CHECK(pieces != NULL && first_tile != NULL, XFER_ERR_NOMEM, "a table of %zu copies", cap);
-    if (table->n_pieces != 0) {
-      memcpy(pieces, table->pieces, table->n_pieces * sizeof *pieces);
-      memcpy(first_tile, table->first_tile, (table->n_pieces + 1) * sizeof *first_tile);
-    }
-    xfi_free(table->pieces);
-    xfi_free(table->first_tile);
-    table->pieces = pieces;
-    table->first_tile = first_tile;
-    table->cap = cap;
-    pieces = NULL;
-    first_tile = NULL;
-  }
-  table->pieces[table->n_pieces] = *piece;
-  table->first_tile[table->n_pieces + 1] = table->first_tile[table->n_pieces] + n_tiles;
-  table->n_pieces++;
-  table->kinds |= UINT32_C(1) << piece->kind;
+  XFI_TRY(xfi_vec_reserve(&t->pieces, &t->pieces_cap, n + 1, sizeof *t->pieces));
+  XFI_TRY(xfi_vec_reserve(&t->first_tile, &t->first_tile_cap, n + 2, sizeof *t->first_tile));
+  t->pieces[n] = *piece;
+  t->first_tile[n + 1] = t->first_tile[n] + n_tiles;
+  t->n_pieces++;
+  t->kinds |= UINT32_C(1) << piece->kind;
 done:
-  xfi_free(pieces);
-  xfi_free(first_tile);
   return st;
 }
 
@@ -223,7 +225,7 @@ static xfer_status add_swapped(xfi_cuda_table *table, const xfi_copy *copy, uint
   int64_t side = word_log2 <= 2 ? 64 : 32; /* as in swapped.cu */
   int64_t n_tiles = 1;
 
-  dims_swap(&c, fast, c.n_dims - 2); /* becomes the piece's dim 1 */
+  xfi_cuda_swap_dims(&c, fast, c.n_dims - 2); /* becomes the piece's dim 1 */
   xfi_cuda_piece piece = piece_of(&c, word_log2);
   piece.run_words = 1;
   piece.cols_per_row = (piece.extent[0] + side - 1) / side;
@@ -234,36 +236,24 @@ static xfer_status add_swapped(xfi_cuda_table *table, const xfi_copy *copy, uint
   return table_add(table, &piece, n_tiles);
 }
 
-/* Adds one merged copy; halves it as long as it has more runs than 31 bits count. */
+/* Adds one merged copy, in as many parts as its runs need. */
 static xfer_status add_copy(xfi_cuda_program *program, const xfi_copy *c, int64_t tile_bytes)
 {
+  xfi_cuda_table *tables = program->tables;
   xfer_status st = XFER_OK;
-  int64_t n_rows = 1;
+  xfi_copy halves[2];
+  int64_t n_runs;
 
-  for (int64_t d = 0; d < c->n_dims; d++)
-    n_rows *= c->extent[d];
-  if (n_rows >= ROWS_MAX) {
-    int64_t widest = 0;
-    for (int64_t d = 1; d < c->n_dims; d++) {
-      if (c->extent[d] > c->extent[widest]) widest = d;
-    }
-    xfi_copy low = *c;
-    xfi_copy high = *c;
-    low.extent[widest] /= 2;
-    high.extent[widest] -= low.extent[widest];
-    high.dst += low.extent[widest] * c->dst_stride[widest];
-    if (c->src != NULL) high.src += low.extent[widest] * c->src_stride[widest];
-    if (xfi_copy_has_scales(c))
-      high.scales += low.extent[widest] * c->convert->scale_stride[widest];
-    XFI_TRY(add_copy(program, &low, tile_bytes));
-    return add_copy(program, &high, tile_bytes);
+  if (xfi_cuda_halve(halves, &n_runs, c)) {
+    XFI_TRY(add_copy(program, &halves[0], tile_bytes));
+    return add_copy(program, &halves[1], tile_bytes);
   }
-  if (xfi_copy_has_scales(c)) return add_blocks(&program->blocks, c, tile_bytes);
-  if (c->convert != NULL) return add_converting(&program->converts, c, tile_bytes);
-  uint32_t word_log2 = word_log2_of(c);
-  int64_t fast = swapped_dim(c, word_log2);
-  if (fast >= 0) return add_swapped(&program->swapped, c, word_log2, fast);
-  return add_rows(&program->rows, c, word_log2, tile_bytes);
+  if (xfi_copy_has_scales(c)) return add_blocks(&tables[XFI_CUDA_BLOCKS], c, tile_bytes);
+  if (c->convert != NULL) return add_converting(&tables[XFI_CUDA_CONVERTS], c, tile_bytes);
+  const uint32_t word_log2 = word_log2_of(c);
+  const int64_t fast = swapped_dim(c, word_log2);
+  if (fast >= 0) return add_swapped(&tables[XFI_CUDA_SWAPPED], c, word_log2, fast);
+  return add_rows(&tables[XFI_CUDA_ROWS], c, word_log2, tile_bytes);
 done:
   return st;
 }
@@ -285,7 +275,7 @@ xfer_status xfi_cuda_compile(xfi_cuda_program *program, const xfi_copy *copies, 
                              int n_blocks)
 {
   xfer_status st = XFER_OK;
-  xfi_cuda_program made = {.rows = {.pieces = NULL}};
+  xfi_cuda_program made = {0};
   int64_t tile_bytes = tile_bytes_for(copies, n_copies, n_blocks);
 
   for (size_t i = 0; i < n_copies; i++) {
@@ -295,7 +285,7 @@ xfer_status xfi_cuda_compile(xfi_cuda_program *program, const xfi_copy *copies, 
     XFI_TRY(add_copy(&made, &c, tile_bytes));
   }
   *program = made;
-  made = (xfi_cuda_program){.rows = {.pieces = NULL}};
+  made = (xfi_cuda_program){0};
 done:
   xfi_cuda_program_free(&made);
   return st;
@@ -303,13 +293,9 @@ done:
 
 void xfi_cuda_program_free(xfi_cuda_program *program)
 {
-  xfi_free(program->rows.pieces);
-  xfi_free(program->rows.first_tile);
-  xfi_free(program->swapped.pieces);
-  xfi_free(program->swapped.first_tile);
-  xfi_free(program->converts.pieces);
-  xfi_free(program->converts.first_tile);
-  xfi_free(program->blocks.pieces);
-  xfi_free(program->blocks.first_tile);
-  *program = (xfi_cuda_program){.rows = {.pieces = NULL}};
+  for (int k = 0; k < XFI_CUDA_N_TABLES; k++) {
+    xfi_free(program->tables[k].pieces);
+    xfi_free(program->tables[k].first_tile);
+  }
+  *program = (xfi_cuda_program){0};
 }

@@ -10,7 +10,6 @@ enum {
   TILE_BLOCKS = 8,
   TILE_UNITS = 1024
 };
-static const int64_t ROWS_MAX = INT64_C(1) << 31; /* xfi_cuda_div's range */
 
 /* The lowest of the bits, at most that of 16. */
 static uint32_t log2_of(uint64_t bits)
@@ -26,20 +25,9 @@ static uint32_t log2_of(uint64_t bits)
 /* Lanes go along what is fastest in memory. */
 static void sort_by_memory(xfi_copy *c)
 {
-  for (int64_t d = 1; d < c->n_dims; d++) {
-    for (int64_t at = d; at > 0 && c->src_stride[at - 1] > c->src_stride[at]; at--) {
-      const int64_t extent = c->extent[at];
-      const int64_t src = c->src_stride[at];
-      const int64_t dst = c->dst_stride[at];
-
-      c->extent[at] = c->extent[at - 1];
-      c->src_stride[at] = c->src_stride[at - 1];
-      c->dst_stride[at] = c->dst_stride[at - 1];
-      c->extent[at - 1] = extent;
-      c->src_stride[at - 1] = src;
-      c->dst_stride[at - 1] = dst;
-    }
-  }
+  for (int64_t d = 1; d < c->n_dims; d++)
+    for (int64_t at = d; at > 0 && c->src_stride[at - 1] > c->src_stride[at]; at--)
+      xfi_cuda_swap_dims(c, at - 1, at);
 }
 
 static xfi_cuda_summand summand_of(const xfi_digest_box *box, int64_t n_rows)
@@ -80,29 +68,17 @@ static xfi_cuda_summand summand_of(const xfi_digest_box *box, int64_t n_rows)
   return s;
 }
 
-/* Halves the box as long as it has more runs than 31 bits count. */
+/* In as many parts as its runs need. */
 static xfer_status add_box(xfi_cuda_digest_table *table, const xfi_digest_box *box)
 {
-  const xfi_copy *c = &box->copy;
   xfer_status st = XFER_OK;
-  int64_t n_rows = 1;
-  int64_t widest = 0;
+  xfi_copy halves[2];
+  int64_t n_rows;
   xfi_cuda_summand *s;
 
-  for (int64_t d = 0; d < c->n_dims; d++) {
-    n_rows *= c->extent[d];
-    if (c->extent[d] > c->extent[widest]) widest = d;
-  }
-  if (n_rows >= ROWS_MAX) {
-    xfi_digest_box low = *box;
-    xfi_digest_box high = *box;
-
-    low.copy.extent[widest] /= 2;
-    high.copy.extent[widest] -= low.copy.extent[widest];
-    high.copy.dst += low.copy.extent[widest] * c->dst_stride[widest];
-    high.copy.src += low.copy.extent[widest] * c->src_stride[widest];
-    XFI_TRY(add_box(table, &low));
-    return add_box(table, &high);
+  if (xfi_cuda_halve(halves, &n_rows, &box->copy)) {
+    XFI_TRY(add_box(table, &(xfi_digest_box){halves[0], box->factor, box->slot}));
+    return add_box(table, &(xfi_digest_box){halves[1], box->factor, box->slot});
   }
   XFI_TRY(xfi_vec_reserve(&table->summands, &table->summands_cap, table->n_summands + 1,
                           sizeof *table->summands));

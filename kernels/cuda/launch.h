@@ -104,15 +104,16 @@ typedef struct xfi_cuda_table {
   xfi_cuda_piece *pieces; /* [n_pieces] */
   int64_t *first_tile;    /* [n_pieces + 1] */
   size_t n_pieces;
-  size_t cap;
+  size_t pieces_cap;
+  size_t first_tile_cap;
   uint32_t kinds; /* a bit for each that there are */
 } xfi_cuda_table;
 
+/* The tables of copies, each with a launch of its own. */
+enum { XFI_CUDA_ROWS, XFI_CUDA_SWAPPED, XFI_CUDA_CONVERTS, XFI_CUDA_BLOCKS, XFI_CUDA_N_TABLES };
+
 typedef struct xfi_cuda_program {
-  xfi_cuda_table rows;
-  xfi_cuda_table swapped;
-  xfi_cuda_table converts;
-  xfi_cuda_table blocks;
+  xfi_cuda_table tables[XFI_CUDA_N_TABLES];
 } xfi_cuda_program;
 
 /* The tables of `copies`, for launches of about `n_blocks` blocks. Free with
@@ -161,6 +162,10 @@ typedef struct xfi_cuda_digest_job {
 
 /* x / d by a multiplication. */
 xfi_cuda_div xfi_cuda_div_make(uint32_t d);
+/* Exchange two dims. */
+void xfi_cuda_swap_dims(xfi_copy *copy, int64_t a, int64_t b);
+/* Has a copy more runs than 31 bits count? Then its halves. */
+bool xfi_cuda_halve(xfi_copy halves[2], int64_t *n_runs, const xfi_copy *copy);
 
 /* Free with xfi_cuda_digest_table_free, also after a failure. */
 xfer_status xfi_cuda_digest_compile(xfi_cuda_digest_table *table, const xfi_digest_box *boxes,
@@ -193,6 +198,15 @@ xfer_status xfi_cuda_copy_rows(const xfi_cuda_job *job, xfer_stream stream);
 xfer_status xfi_cuda_copy_swapped(const xfi_cuda_job *job, xfer_stream stream);
 xfer_status xfi_cuda_copy_converts(const xfi_cuda_job *job, xfer_stream stream);
 xfer_status xfi_cuda_copy_blocks(const xfi_cuda_job *job, xfer_stream stream);
+/* One of each table. */
+static inline xfer_status xfi_cuda_copy_all(const xfi_cuda_job *jobs, xfer_stream stream)
+{
+  xfer_status st = xfi_cuda_copy_rows(&jobs[XFI_CUDA_ROWS], stream);
+
+  if (st == XFER_OK) st = xfi_cuda_copy_swapped(&jobs[XFI_CUDA_SWAPPED], stream);
+  if (st == XFER_OK) st = xfi_cuda_copy_converts(&jobs[XFI_CUDA_CONVERTS], stream);
+  return st == XFER_OK ? xfi_cuda_copy_blocks(&jobs[XFI_CUDA_BLOCKS], stream) : st;
+}
 xfer_status xfi_cuda_digest(const xfi_cuda_digest_job *job, xfer_stream stream);
 
 /* Store `value` to each flag, own or a peer's, after all earlier work on `stream` is visible to

@@ -49,10 +49,7 @@ typedef struct engine_ops {
 struct xfi_batch {
   engine_ops engine;
   void *memory; /* of the jobs' tables, on the device */
-  xfi_cuda_job rows;
-  xfi_cuda_job swapped;
-  xfi_cuda_job converts;
-  xfi_cuda_job blocks;
+  xfi_cuda_job jobs[XFI_CUDA_N_TABLES];
   cudaStream_t side; /* of the kernels where the engine has work too; NULL: they need none */
   cudaEvent_t fork;
   cudaEvent_t join;
@@ -189,24 +186,22 @@ static xfer_status upload(xfi_cuda_device *device, xfi_batch *batch,
 {
   xfer_status st = XFER_OK;
   char *host = NULL;
-  const size_t swapped_at = table_bytes(&program->rows);
-  const size_t converts_at = swapped_at + table_bytes(&program->swapped);
-  const size_t blocks_at = converts_at + table_bytes(&program->converts);
-  const size_t n_bytes = blocks_at + table_bytes(&program->blocks);
+  size_t first[XFI_CUDA_N_TABLES];
+  size_t n_bytes = 0;
 
+  for (int k = 0; k < XFI_CUDA_N_TABLES; k++) {
+    first[k] = n_bytes;
+    n_bytes += table_bytes(&program->tables[k]);
+  }
   if (n_bytes == 0) return XFER_OK;
   host = xfi_calloc(1, n_bytes);
   XFI_CHECK(host != NULL, XFER_ERR_NOMEM, "%zu bytes of descriptors", n_bytes);
   XFI_CUDA_TRY(cudaMalloc, (&batch->memory, n_bytes));
-  batch->rows = table_place(&program->rows, host, batch->memory, n_blocks);
-  batch->swapped = table_place(&program->swapped, host + swapped_at,
-                               (char *)batch->memory + swapped_at, n_blocks);
-  batch->converts = table_place(&program->converts, host + converts_at,
-                                (char *)batch->memory + converts_at, n_blocks);
-  batch->blocks =
-      table_place(&program->blocks, host + blocks_at, (char *)batch->memory + blocks_at, n_blocks);
-  batch->rows.go = batch->swapped.go = batch->converts.go = batch->blocks.go =
-      xfi_cuda_guard_go(guard);
+  for (int k = 0; k < XFI_CUDA_N_TABLES; k++) {
+    batch->jobs[k] = table_place(&program->tables[k], host + first[k],
+                                 (char *)batch->memory + first[k], n_blocks);
+    batch->jobs[k].go = xfi_cuda_guard_go(guard);
+  }
   XFI_CUDA_TRY(cudaMemcpyAsync,
                (batch->memory, host, n_bytes, cudaMemcpyHostToDevice, device->aside));
   XFI_CUDA_TRY(cudaStreamSynchronize, (device->aside));
@@ -234,7 +229,7 @@ static xfer_status batch_fill(xfi_cuda_device *device, xfi_batch *batch, const x
   const int share = XFI_CUDA_MULTIPROCESSORS * percent / 100;
   const int n_blocks = percent == 100 ? XFI_CUDA_BLOCKS_ALONE : share > 0 ? share : 1;
   xfer_status st = XFER_OK;
-  xfi_cuda_program program = {.rows = {.pieces = NULL}};
+  xfi_cuda_program program = {0};
   xfi_copy *rest = NULL;
   size_t n_rest = 0;
 
@@ -301,18 +296,6 @@ done:
   return st;
 }
 
-static xfer_status kernels_launch(const xfi_batch *batch, xfer_stream stream)
-{
-  xfer_status st = XFER_OK;
-
-  XFI_TRY(xfi_cuda_copy_rows(&batch->rows, stream));
-  XFI_TRY(xfi_cuda_copy_swapped(&batch->swapped, stream));
-  XFI_TRY(xfi_cuda_copy_converts(&batch->converts, stream));
-  XFI_TRY(xfi_cuda_copy_blocks(&batch->blocks, stream));
-done:
-  return st;
-}
-
 /* Later work on `stream` comes after what went aside: also where a launch failed, whatever the
  * device says meanwhile. */
 static xfer_status join_side(const xfi_batch *batch, xfer_stream stream)
@@ -335,13 +318,13 @@ xfer_status xfi_cuda_batch_launch(xfi_device *base, xfi_batch *batch, xfer_strea
 
   (void)base;
   if (batch->side == NULL) {
-    XFI_TRY(kernels_launch(batch, stream));
+    XFI_TRY(xfi_cuda_copy_all(batch->jobs, stream));
     XFI_TRY(engine_launch(&batch->engine, stream));
     goto done;
   }
   XFI_CUDA_TRY(cudaEventRecord, (batch->fork, stream));
   XFI_CUDA_TRY(cudaStreamWaitEvent, (batch->side, batch->fork, 0));
-  st = kernels_launch(batch, batch->side);
+  st = xfi_cuda_copy_all(batch->jobs, batch->side);
   if (st == XFER_OK) st = engine_launch(&batch->engine, stream);
   joined = join_side(batch, stream);
   if (st == XFER_OK) st = joined;

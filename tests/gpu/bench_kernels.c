@@ -7,17 +7,9 @@
 
 static const int64_t BYTES = INT64_C(2) << 30;
 
-/* The jobs of a program. */
-enum { ROWS, SWAPPED, CONVERTS, BLOCKS, N_JOBS };
-
 static void enqueue(void *context)
 {
-  const xfi_cuda_job *jobs = context;
-
-  OK(xfi_cuda_copy_rows(&jobs[ROWS], NULL));
-  OK(xfi_cuda_copy_swapped(&jobs[SWAPPED], NULL));
-  OK(xfi_cuda_copy_converts(&jobs[CONVERTS], NULL));
-  OK(xfi_cuda_copy_blocks(&jobs[BLOCKS], NULL));
+  OK(xfi_cuda_copy_all(context, NULL));
 }
 
 static xfi_cuda_job upload(const xfi_cuda_table *table, int n_blocks)
@@ -46,11 +38,11 @@ static double run_bytes(const xfi_copy *copies, size_t n, int n_blocks, int64_t 
   xfi_cuda_program program;
 
   OK(xfi_cuda_compile(&program, copies, n, n_blocks));
-  xfi_cuda_job jobs[N_JOBS] = {upload(&program.rows, n_blocks), upload(&program.swapped, n_blocks),
-                               upload(&program.converts, n_blocks),
-                               upload(&program.blocks, n_blocks)};
+  xfi_cuda_job jobs[XFI_CUDA_N_TABLES];
+  for (int i = 0; i < XFI_CUDA_N_TABLES; i++)
+    jobs[i] = upload(&program.tables[i], n_blocks);
   const double rate = (double)n_bytes / (bench_median_ms(enqueue, jobs) * 1e6);
-  for (int i = 0; i < N_JOBS; i++) {
+  for (int i = 0; i < XFI_CUDA_N_TABLES; i++) {
     CUDA(cudaFree, ((void *)jobs[i].pieces));
     CUDA(cudaFree, ((void *)jobs[i].first_tile));
   }
