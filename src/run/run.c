@@ -450,7 +450,7 @@ static void add_lanes(const xfer_plan *plan, xfer_plan_report_data *r)
 {
   const xfi_pipeline *p = plan->pipeline;
 
-  if (plan->direct != NULL) r->direct_bytes += xfi_direct_bytes(plan->direct);
+  if (plan->direct != NULL) r->direct_bytes += plan->direct->bytes;
   if (p == NULL) return;
   r->packed_bytes += p->sent_bytes;
   r->n_rounds += p->n_rounds;

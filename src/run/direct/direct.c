@@ -97,11 +97,9 @@ static xfer_status new_group(xfi_group **out, xfi_direct *d, int way, int stream
 
   g->way = way;
   g->stream = stream;
-  g->ranks = xfi_calloc(d->links.n, sizeof *g->ranks);
-  XFI_CHECK(g->ranks != NULL, XFER_ERR_NOMEM, "%zu peers", d->links.n);
+  g->links = xfi_calloc(d->links.n, sizeof(const xfi_link *));
+  XFI_CHECK(g->links != NULL, XFER_ERR_NOMEM, "%zu peers", d->links.n);
   XFI_TRY(make_flags(&g->ready, d->links.n));
-  XFI_TRY(make_flags(&g->left, d->links.n));
-  XFI_TRY(make_flags(&g->started, d->links.n));
   XFI_TRY(make_flags(&g->done, d->links.n));
   *out = g;
 done:
@@ -110,10 +108,8 @@ done:
 
 static void join_group(xfi_group *g, xfi_direct *d, const xfi_link *link, int rank)
 {
-  g->ranks[g->ready.n] = link->rank;
+  g->links[g->ready.n] = link;
   add_flag(&g->ready, xfi_word(d->page, link->rank, XFI_READY));
-  add_flag(&g->left, xfi_word(d->page, link->rank, XFI_LEFT));
-  add_flag(&g->started, xfi_word(link->page, rank, XFI_STARTED + g->way));
   add_flag(&g->done, xfi_word(link->page, rank, XFI_DONE + g->way));
 }
 
@@ -151,7 +147,7 @@ static xfer_status finish_group(xfi_group *g, const xfi_direct *d, const flows *
   if (dev->guard_create != NULL) {
     for (int i = 0; i < g->ready.n; i++) {
       add_flag(&guarded, g->ready.at[i]);
-      add_flag(&guarded, g->left.at[i]);
+      add_flag(&guarded, xfi_word(d->page, g->links[i]->rank, XFI_LEFT));
     }
     XFI_TRY(dev->guard_create(d->device, &g->guard, &guarded, g->way == XFI_PUSH));
   }
@@ -257,17 +253,12 @@ static xfer_status list_waits(xfi_direct *d, int rank)
   XFI_TRY(make_flags(&d->tell, d->links.n));
   XFI_TRY(make_flags(&d->await, 2 * d->links.n));
   XFI_TRY(make_flags(&d->watch.flags, 4 * d->links.n));
-  d->await_ranks = xfi_calloc(2 * d->links.n, sizeof *d->await_ranks);
-  XFI_CHECK(d->await_ranks != NULL, XFER_ERR_NOMEM, "%zu links", d->links.n);
   for (size_t i = 0; i < d->links.n; i++) {
     const xfi_link *link = &d->links.at[i];
     const bool by[2] = {xfi_link_is_pushed(link), xfi_link_is_pulled(link)};
 
-    for (int way = XFI_PUSH; way <= XFI_PULL; way++) {
-      if (!by[way]) continue;
-      d->await_ranks[d->await.n] = link->rank;
-      add_flag(&d->await, xfi_word(d->page, link->rank, XFI_DONE + way));
-    }
+    for (int way = XFI_PUSH; way <= XFI_PULL; way++)
+      if (by[way]) add_flag(&d->await, xfi_word(d->page, link->rank, XFI_DONE + way));
     if (by[XFI_PUSH] || by[XFI_PULL]) add_flag(&d->tell, xfi_word(link->page, rank, XFI_READY));
   }
   for (int g = 0; g < d->n_groups; g++)
@@ -343,9 +334,7 @@ static xfer_status move_group(xfi_group *g, const xfi_direct *d, const xfer_plan
   uint64_t ignored = 0;
 
   for (int i = 0; i < g->ready.n; i++)
-    for (size_t k = 0; k < d->links.n; k++)
-      if (d->links.at[k].rank == g->ranks[i])
-        XFI_TRY(add_flow(&f, plan, &d->links.at[k], g->way == XFI_PUSH, &ignored));
+    XFI_TRY(add_flow(&f, plan, g->links[i], g->way == XFI_PUSH, &ignored));
   drop_batches(g, d);
   XFI_TRY(make_batches(g, d, &f));
 done:
@@ -380,10 +369,8 @@ static void free_group(xfi_direct *d, xfi_group *g)
   drop_batches(g, d);
   if (g->guard != NULL) dev->guard_destroy(d->device, g->guard);
   xfi_free(g->ready.at);
-  xfi_free(g->left.at);
-  xfi_free(g->started.at);
   xfi_free(g->done.at);
-  xfi_free(g->ranks);
+  xfi_free(g->links);
 }
 
 void xfi_direct_destroy(xfi_direct *d)
@@ -403,21 +390,10 @@ void xfi_direct_destroy(xfi_direct *d)
   xfi_free(d->groups);
   xfi_free(d->tell.at);
   xfi_free(d->await.at);
-  xfi_free(d->await_ranks);
   xfi_free(d->watch.flags.at);
   xfi_free(d->streams);
   xfi_free(d->ended);
   xfi_free(d);
-}
-
-bool xfi_direct_sends(const xfi_direct *direct, size_t peer)
-{
-  return direct->sends[peer];
-}
-
-bool xfi_direct_receives(const xfi_direct *direct, size_t peer)
-{
-  return direct->recvs[peer];
 }
 
 const char *xfi_direct_way(const void *plan, bool relay, bool send, size_t peer)
@@ -425,9 +401,4 @@ const char *xfi_direct_way(const void *plan, bool relay, bool send, size_t peer)
   const xfer_plan *p = relay ? ((const xfer_plan *)plan)->relay : plan;
 
   return p->direct == NULL ? NULL : xfi_links_way(&p->direct->links, p, send, peer);
-}
-
-uint64_t xfi_direct_bytes(const xfi_direct *direct)
-{
-  return direct->bytes;
 }

@@ -14,12 +14,10 @@ typedef struct xfi_group {
   xfi_batch *batches[XFI_QUANT_PARTS]; /* one after the other */
   xfi_guard *guard;                    /* where the device has any */
   xfi_flags ready;                     /* on our page */
-  xfi_flags left;
-  xfi_flags started; /* on theirs */
-  xfi_flags done;
-  int *ranks;  /* [ready.n] */
-  int stream;  /* index; -1: the caller's */
-  int percent; /* of the device that it may have */
+  xfi_flags done;                      /* on theirs */
+  const xfi_link **links;              /* [ready.n] */
+  int stream;                          /* index; -1: the caller's */
+  int percent;                         /* of the device that it may have */
 } xfi_group;
 
 /* Own flags that streams may be waiting for. */
@@ -33,15 +31,14 @@ typedef struct xfi_watch {
 struct xfi_direct {
   xfi_device *device;
   xfi_links links;
-  bool *sends; /* [n peers] */
-  bool *recvs;
-  uint64_t bytes;
+  bool *sends;    /* [n peers] which flows it carries */
+  bool *recvs;    /* likewise */
+  uint64_t bytes; /* that this rank copies */
   uint64_t *page; /* [n_ranks][XFI_WORDS]; NULL without links */
   xfi_group *groups;
   int n_groups;
   xfi_flags tell;  /* READY on pages of peers that copy for us */
   xfi_flags await; /* DONE on our page by the same peers */
-  int *await_ranks;
   xfi_watch watch;
   xfer_stream *streams;
   xfi_event **ended; /* [n_streams] */
@@ -65,10 +62,11 @@ xfer_status xfi_direct_move(xfi_direct *direct, xfer_plan *plan, xfer_status *mi
                             xfi_deadline deadline);
 /* Does a peer have to know where this rank's memory is? */
 bool xfi_direct_has_flows(const xfi_direct *direct);
-/* Which flows are carried directly: by index in plan->moves->sends.peers and recvs.peers. */
-bool xfi_direct_sends(const xfi_direct *direct, size_t peer);
-bool xfi_direct_receives(const xfi_direct *direct, size_t peer);
-uint64_t xfi_direct_bytes(const xfi_direct *direct); /* that this rank copies */
+/* Is a flow carried directly? By index in plan->moves->sends.peers and recvs.peers. */
+static inline bool xfi_direct_carries(const xfi_direct *direct, bool send, size_t peer)
+{
+  return direct != NULL && (send ? direct->sends : direct->recvs)[peer];
+}
 /* How a flow travels, in words, by index in plan->moves->sends.peers or recvs.peers; NULL: not
  * committed; `relay`: of the plan's relay. An xfi_way_fn of a plan. */
 const char *xfi_direct_way(const void *plan, bool relay, bool send, size_t peer);

@@ -77,12 +77,23 @@ int64_t xfi_direct_ring(xfi_alarm *alarm, int64_t now_ns)
 
 #define LEFT_TEXT "rank %d failed and left the plan's runs"
 
-static xfer_status check_left(const xfi_flags *left, const int *ranks, uint64_t epoch)
+/* Whose word of our page it is. */
+static int rank_of(const xfi_direct *d, const uint64_t *word)
+{
+  return (int)((size_t)(word - d->page) / XFI_WORDS);
+}
+
+static bool has_left(const xfi_direct *d, const xfi_link *link, uint64_t epoch)
+{
+  return is_void(xfi_word(d->page, link->rank, XFI_LEFT), epoch);
+}
+
+static xfer_status check_group(const xfi_direct *d, const xfi_group *g, uint64_t epoch)
 {
   xfer_status st = XFER_OK;
 
-  for (int i = 0; i < left->n; i++)
-    XFI_CHECK(!is_void(left->at[i], epoch), XFER_ERR_PEER, LEFT_TEXT, ranks[i]);
+  for (int i = 0; i < g->ready.n; i++)
+    XFI_CHECK(!has_left(d, g->links[i], epoch), XFER_ERR_PEER, LEFT_TEXT, g->links[i]->rank);
 done:
   return st;
 }
@@ -92,28 +103,26 @@ xfer_status xfi_direct_check(const xfi_direct *d, uint64_t epoch)
   xfer_status st = XFER_OK;
 
   for (size_t i = 0; i < d->links.n; i++)
-    XFI_CHECK(!is_void(xfi_word(d->page, d->links.at[i].rank, XFI_LEFT), epoch), XFER_ERR_PEER,
-              LEFT_TEXT, d->links.at[i].rank);
+    XFI_CHECK(!has_left(d, &d->links.at[i], epoch), XFER_ERR_PEER, LEFT_TEXT, d->links.at[i].rank);
 done:
   return st;
 }
 
 /* Tell, then wait. Without alarms a wait is over when the call returns: late, or in vain? */
 static xfer_status sync_flags(const xfi_direct *d, const xfer_plan *plan, const xfi_flags *set,
-                              const xfi_flags *wait, const int *ranks, xfer_stream stream,
-                              const char *what)
+                              const xfi_flags *wait, xfer_stream stream, const char *what)
 {
   xfer_status st = XFER_OK;
   int late = 0;
 
   if (set->n + wait->n == 0) return XFER_OK;
   st = d->device->ops->flags_sync(d->device, set, wait, plan->epoch, stream, plan->run_ends, &late);
-  XFI_CHECK(st != XFER_ERR_TIMEOUT, XFER_ERR_TIMEOUT, LATE_TEXT, ranks[late], what,
+  XFI_CHECK(st != XFER_ERR_TIMEOUT, XFER_ERR_TIMEOUT, LATE_TEXT, rank_of(d, wait->at[late]), what,
             (unsigned long long)plan->epoch);
   XFI_TRY(st);
   for (int i = 0; d->device->alarms == NULL && i < wait->n; i++)
     XFI_CHECK(!is_void(wait->at[i], plan->epoch), XFER_ERR_PEER, "rank %d failed in this run",
-              ranks[i]);
+              rank_of(d, wait->at[i]));
 done:
   return st;
 }
@@ -126,10 +135,12 @@ static xfer_status start_group(const xfi_direct *d, const xfer_plan *plan, const
   const xfi_device_ops *dev = d->device->ops;
   xfer_status st = XFER_OK;
 
-  XFI_TRY(sync_flags(d, plan, tell, &g->ready, g->ranks, stream, NOT_STARTED));
-  for (int i = 0; i < g->started.n; i++)
-    dev->flags_store(d->device, g->started.at[i], plan->epoch);
-  st = check_left(&g->left, g->ranks, plan->epoch);
+  XFI_TRY(sync_flags(d, plan, tell, &g->ready, stream, NOT_STARTED));
+  for (int i = 0; i < g->ready.n; i++)
+    dev->flags_store(d->device,
+                     xfi_word(g->links[i]->page, plan->moves->rank, XFI_STARTED + g->way),
+                     plan->epoch);
+  st = check_group(d, g, plan->epoch);
   for (int i = 0; st != XFER_OK && i < g->done.n; i++) /* nothing was started after all */
     dev->flags_store(d->device, g->done.at[i], plan->epoch | XFI_FLAG_VOID);
   XFI_TRY(st);
@@ -191,7 +202,7 @@ xfer_status xfi_direct_start(xfi_direct *d, xfer_plan *plan, xfer_stream stream)
   }
   /* One call sets and waits where both are on the caller's stream. */
   if (!told && (d->n_groups == 0 || d->groups[0].stream >= 0)) {
-    XFI_TRY(sync_flags(d, plan, &d->tell, &nothing, NULL, stream, NOT_STARTED));
+    XFI_TRY(sync_flags(d, plan, &d->tell, &nothing, stream, NOT_STARTED));
     told = true;
   }
   for (int i = 0; i < d->n_groups; i++) {
@@ -201,7 +212,7 @@ xfer_status xfi_direct_start(xfi_direct *d, xfer_plan *plan, xfer_stream stream)
 
     st = start_group(d, plan, g, told ? &nothing : &d->tell,
                      g->stream < 0 ? stream : d->streams[g->stream]);
-    xfi_span_end(&span, st, "with rank %d%s", g->ready.n > 0 ? g->ranks[0] : -1,
+    xfi_span_end(&span, st, "with rank %d%s", g->links[0]->rank,
                  g->ready.n > 1 ? " and others" : "");
     XFI_TRY(st);
     told = true;
@@ -220,7 +231,7 @@ xfer_status xfi_direct_finish(xfi_direct *d, xfer_plan *plan, xfer_stream stream
     XFI_TRY(dev->event_record(d->device, d->ended[i], d->streams[i]));
     XFI_TRY(dev->stream_wait(d->device, stream, d->ended[i]));
   }
-  XFI_TRY(sync_flags(d, plan, &nothing, &d->await, d->await_ranks, stream, NOT_FINISHED));
+  XFI_TRY(sync_flags(d, plan, &nothing, &d->await, stream, NOT_FINISHED));
 done:
   return st;
 }
@@ -232,17 +243,14 @@ xfer_status xfi_direct_outcome(const xfi_direct *d, const xfer_plan *plan)
   const uint64_t *late = __atomic_load_n(&d->watch.late, __ATOMIC_SEQ_CST);
   xfer_status st = XFER_OK;
 
-  if (late != NULL) {
-    const size_t word = (size_t)(late - d->page);
-
-    XFI_CHECK(false, XFER_ERR_TIMEOUT, LATE_TEXT, (int)(word / XFI_WORDS),
-              word % XFI_WORDS == XFI_READY ? NOT_STARTED : NOT_FINISHED,
+  if (late != NULL)
+    XFI_CHECK(false, XFER_ERR_TIMEOUT, LATE_TEXT, rank_of(d, late),
+              (size_t)(late - d->page) % XFI_WORDS == XFI_READY ? NOT_STARTED : NOT_FINISHED,
               (unsigned long long)plan->epoch);
-  }
   XFI_TRY(xfi_direct_check(d, plan->epoch));
   for (int i = 0; i < d->await.n; i++)
     XFI_CHECK(!is_void(d->await.at[i], plan->epoch), XFER_ERR_PEER, "rank %d failed in this run",
-              d->await_ranks[i]);
+              rank_of(d, d->await.at[i]));
 done:
   return st;
 }
@@ -332,7 +340,7 @@ xfer_status xfi_direct_leave(xfi_direct *d, const xfer_plan *plan, xfi_deadline 
   late = await_rest(d, plan, deadline);
   XFI_TRY(drained);
   XFI_CHECK(late < 0, XFER_ERR_TIMEOUT, "rank %d may still copy to or from this rank's memory",
-            d->await_ranks[late]);
+            rank_of(d, d->await.at[late]));
 done:
   return st;
 }

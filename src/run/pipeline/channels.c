@@ -188,10 +188,8 @@ static xfer_status add_all(xfi_channels *c, const xfer_plan *plan, bool send)
     first++;
   for (size_t i = 0; i < list->n_peers; i++) {
     const size_t p = (send ? first + i : first + list->n_peers - 1 - i) % list->n_peers;
-    const bool is_direct =
-        send ? xfi_direct_sends(plan->direct, p) : xfi_direct_receives(plan->direct, p);
 
-    if (!is_direct && xfi_run_shares(plan, list->peers[p].rank))
+    if (!xfi_direct_carries(plan->direct, send, p) && xfi_run_shares(plan, list->peers[p].rank))
       XFI_TRY(add_channel(c, plan, list, &list->peers[p], send));
   }
 done:

@@ -151,10 +151,7 @@ static bool is_packed(const xfer_plan *plan, size_t p, bool send)
 {
   const xfi_move_list *list = send ? &plan->moves->sends : &plan->moves->recvs;
 
-  if (plan->direct != NULL &&
-      (send ? xfi_direct_sends(plan->direct, p) : xfi_direct_receives(plan->direct, p)))
-    return false;
-  return !xfi_run_shares(plan, list->peers[p].rank);
+  return !xfi_direct_carries(plan->direct, send, p) && !xfi_run_shares(plan, list->peers[p].rank);
 }
 
 xfer_status xfi_schedule_create(xfi_schedule **schedule, const xfer_plan *plan)
