@@ -84,11 +84,8 @@ static xfer_status make_streams(xfi_pipeline *p, xfi_device *device)
   for (int i = 0; i < 3; i++) {
     XFI_TRY(device->ops->stream_create(device, &p->streams[i]));
     XFI_TRY(device->ops->event_create(device, &p->ended[i]));
-  }
-  for (int i = 0; i < 2; i++) {
-    XFI_TRY(device->ops->event_create(device, &p->gathered[i]));
-    XFI_TRY(device->ops->event_create(device, &p->moved[i]));
-    XFI_TRY(device->ops->event_create(device, &p->scattered[i]));
+    XFI_TRY(device->ops->event_create(device, &p->done_with[i][0]));
+    XFI_TRY(device->ops->event_create(device, &p->done_with[i][1]));
   }
 done:
   return st;
@@ -191,11 +188,8 @@ static void free_events(xfi_pipeline *p, xfi_device *device)
   for (int i = 0; i < 3; i++) {
     if (p->streams[i] != NULL) device->ops->stream_destroy(device, p->streams[i]);
     if (p->ended[i] != NULL) device->ops->event_destroy(device, p->ended[i]);
-  }
-  for (int i = 0; i < 2; i++) {
-    if (p->gathered[i] != NULL) device->ops->event_destroy(device, p->gathered[i]);
-    if (p->moved[i] != NULL) device->ops->event_destroy(device, p->moved[i]);
-    if (p->scattered[i] != NULL) device->ops->event_destroy(device, p->scattered[i]);
+    for (int k = 0; k < 2; k++)
+      if (p->done_with[i][k] != NULL) device->ops->event_destroy(device, p->done_with[i][k]);
   }
 }
 
@@ -274,19 +268,21 @@ static xfer_status start_step(xfi_pipeline *p, xfer_plan *plan, size_t i, xfi_de
   xfer_status st = XFER_OK;
 
   if (s->gather_batch != NULL) {
-    if (i >= 2) XFI_TRY(dev->stream_wait(plan->device, p->streams[GATHER], p->moved[parity]));
+    if (i >= 2)
+      XFI_TRY(dev->stream_wait(plan->device, p->streams[GATHER], p->done_with[COMM][parity]));
     XFI_TRY(launch(plan, s->gather_batch, p->streams[GATHER], XFI_TRACK_GATHER));
-    XFI_TRY(dev->event_record(plan->device, p->gathered[parity], p->streams[GATHER]));
-    XFI_TRY(dev->stream_wait(plan->device, p->streams[COMM], p->gathered[parity]));
+    XFI_TRY(dev->event_record(plan->device, p->done_with[GATHER][parity], p->streams[GATHER]));
+    XFI_TRY(dev->stream_wait(plan->device, p->streams[COMM], p->done_with[GATHER][parity]));
   }
-  if (i >= 2) XFI_TRY(dev->stream_wait(plan->device, p->streams[COMM], p->scattered[parity]));
+  if (i >= 2)
+    XFI_TRY(dev->stream_wait(plan->device, p->streams[COMM], p->done_with[SCATTER][parity]));
   XFI_TRY(start_messages(plan, s, p->streams[COMM], deadline));
-  XFI_TRY(dev->event_record(plan->device, p->moved[parity], p->streams[COMM]));
+  XFI_TRY(dev->event_record(plan->device, p->done_with[COMM][parity], p->streams[COMM]));
   if (s->scatter_batch != NULL) {
-    XFI_TRY(dev->stream_wait(plan->device, p->streams[SCATTER], p->moved[parity]));
+    XFI_TRY(dev->stream_wait(plan->device, p->streams[SCATTER], p->done_with[COMM][parity]));
     XFI_TRY(launch(plan, s->scatter_batch, p->streams[SCATTER], XFI_TRACK_SCATTER));
   }
-  XFI_TRY(dev->event_record(plan->device, p->scattered[parity], p->streams[SCATTER]));
+  XFI_TRY(dev->event_record(plan->device, p->done_with[SCATTER][parity], p->streams[SCATTER]));
 done:
   return st;
 }

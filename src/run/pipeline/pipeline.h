@@ -34,10 +34,8 @@ struct xfi_pipeline {
   size_t recv_slot_bytes;
   char *slots; /* two send slots, two receive slots, in the block of the comm's plans */
   uint64_t staging_bytes;
-  xfer_stream streams[3]; /* gather, comm, scatter */
-  xfi_event *gathered[2];
-  xfi_event *moved[2]; /* the comm call is done */
-  xfi_event *scattered[2];
+  xfer_stream streams[3];     /* gather, comm, scatter */
+  xfi_event *done_with[3][2]; /* what a stream did for a step, by the step's slot */
   xfi_event *ended[3];
 };
 
