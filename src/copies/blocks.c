@@ -5,7 +5,6 @@
 
 #include "alloc.h"
 #include "error.h"
-#include "vec.h"
 
 /* ---- a rank's part ---- */
 
@@ -157,8 +156,6 @@ static xfer_status add_copy(const cut *c)
   const int64_t *block = c->blocks->block;
   const int64_t *dst_stride = none;
   const int64_t *src_stride;
-  xfi_copies *copies = c->copies;
-  xfer_status st = XFER_OK;
   xfi_copy copy = {.run_bytes = 1, .scales = scale_of(c)};
   bool run;
 
@@ -174,10 +171,7 @@ static xfer_status add_copy(const cut *c)
   for (int d = 0; d < n_dims && c->dst == NULL; d++)
     if (block[d] > 1 && !(run && d == n_dims - 1)) add_dim(&copy, c->inner[d], src_stride[d], 0);
   if (run) copy.run_bytes = c->inner[n_dims - 1];
-  XFI_TRY(xfi_vec_reserve(&copies->at, &copies->capacity, copies->n + 1, sizeof *copies->at));
-  copies->at[copies->n++] = copy;
-done:
-  return st;
+  return xfi_copies_push(c->copies, &copy);
 }
 
 /* Cut dims d and on: in each the block that is begun, the whole ones, and the last. */

@@ -24,6 +24,15 @@ void xfi_bound_shape(int64_t *shape, const xfi_bound *bound, int64_t piece)
     shape[d] = min64(whole[d], d == bound->piece_dim ? bound->piece_length : INT64_MAX);
 }
 
+void xfi_bound_start(int64_t *start, const xfi_bound *bound, int64_t piece)
+{
+  for (int d = 0; d < bound->n_dims; d++)
+    start[d] = bound->boxes == NULL && d == bound->piece_dim && piece > 0
+                   ? piece * bound->piece_length
+                   : 0;
+  if (bound->boxes != NULL) start[0] = bound->boxes[piece].row;
+}
+
 size_t xfi_bound_reach(const xfi_bound *bound, int64_t piece, int elem_bytes)
 {
   const int64_t *strides = xfi_bound_strides(bound, piece);
@@ -251,6 +260,16 @@ void xfi_copies_free(xfi_copies *copies)
   *copies = (xfi_copies){NULL, 0, 0};
 }
 
+xfer_status xfi_copies_push(xfi_copies *copies, const xfi_copy *copy)
+{
+  xfer_status st = XFER_OK;
+
+  XFI_TRY(xfi_vec_reserve(&copies->at, &copies->capacity, copies->n + 1, sizeof *copies->at));
+  copies->at[copies->n++] = *copy;
+done:
+  return st;
+}
+
 bool xfi_bound_lies_as(const xfi_bound *bound, const xfer_view *view, int elem_bytes)
 {
   int64_t dense[XFER_MAX_DIMS];
@@ -291,14 +310,11 @@ char *xfi_bound_address(const xfi_bound *b, int64_t piece, const int64_t *index)
 {
   const int64_t *strides = xfi_bound_strides(b, piece);
   char *p = xfi_bound_piece(b, piece);
+  int64_t first[XFER_MAX_DIMS];
 
-  for (int d = 0; d < b->n_dims; d++) {
-    int64_t first = 0; /* index of the piece */
-
-    if (b->boxes != NULL && d == 0) first = b->boxes[piece].row;
-    if (b->boxes == NULL && d == b->piece_dim) first = piece * b->piece_length;
-    p += (index[d] - first) * strides[d];
-  }
+  xfi_bound_start(first, b, piece);
+  for (int d = 0; d < b->n_dims; d++)
+    p += (index[d] - first[d]) * strides[d];
   return p;
 }
 
@@ -308,28 +324,23 @@ static xfer_status add_whole(xfi_copies *copies, const xfi_end *dst, const xfi_e
 {
   const int64_t dst_piece = xfi_bound_piece_at(dst->bound, dst->start);
   const int64_t src_piece = src == NULL ? 0 : xfi_bound_piece_at(src->bound, src->start);
-  xfer_status st = XFER_OK;
-  xfi_copy *copy;
+  xfi_copy copy;
 
   if (src != NULL && elem.convert != NULL && xfi_convert_has_scales(elem.convert))
     return xfi_blocks_add(copies, dst, src, length, elem.convert);
-  XFI_TRY(xfi_vec_reserve(&copies->at, &copies->capacity, copies->n + 1, sizeof *copies->at));
-  copy = &copies->at[copies->n];
-  *copy =
+  copy =
       (xfi_copy){.src = src == NULL ? NULL : xfi_bound_address(src->bound, src_piece, src->start),
                  .dst = xfi_bound_address(dst->bound, dst_piece, dst->start),
                  .run_bytes = elem.bytes,
                  .convert = elem.convert,
                  .n_dims = n_dims};
   for (int d = 0; d < n_dims; d++) {
-    copy->extent[d] = length[d];
-    copy->src_stride[d] = src == NULL ? 0 : xfi_bound_strides(src->bound, src_piece)[d];
-    copy->dst_stride[d] = xfi_bound_strides(dst->bound, dst_piece)[d];
+    copy.extent[d] = length[d];
+    copy.src_stride[d] = src == NULL ? 0 : xfi_bound_strides(src->bound, src_piece)[d];
+    copy.dst_stride[d] = xfi_bound_strides(dst->bound, dst_piece)[d];
   }
-  xfi_copy_simplify(copy);
-  copies->n++;
-done:
-  return st;
+  xfi_copy_simplify(&copy);
+  return xfi_copies_push(copies, &copy);
 }
 
 /* Can a box cross piece boundaries? No move crosses those of boxes. */

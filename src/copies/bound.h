@@ -74,8 +74,9 @@ bool xfi_bound_lies_as(const xfi_bound *bound, const xfer_view *view, int elem_b
 /* Bytes from the first to the last of a piece, which is not empty. */
 size_t xfi_bound_reach(const xfi_bound *bound, int64_t piece, int elem_bytes);
 
-/* The shape of a piece. */
+/* The shape of a piece; and where it starts. */
 void xfi_bound_shape(int64_t *shape, const xfi_bound *bound, int64_t piece);
+void xfi_bound_start(int64_t *start, const xfi_bound *bound, int64_t piece);
 
 /* A growing list of copies. */
 typedef struct xfi_copies {
@@ -84,17 +85,14 @@ typedef struct xfi_copies {
   size_t capacity;
 } xfi_copies;
 void xfi_copies_free(xfi_copies *copies);
+/* Append one as it is. */
+xfer_status xfi_copies_push(xfi_copies *copies, const xfi_copy *copy);
 
 /* What elements of a copy are. */
 typedef struct xfi_elem {
   int bytes;                  /* of one in the destination */
   const xfi_convert *convert; /* on the way there; NULL: none */
 } xfi_elem;
-
-static inline int xfi_elem_src_bytes(xfi_elem elem)
-{
-  return elem.convert == NULL ? elem.bytes : elem.convert->src_bytes;
-}
 
 /* A box in somebody's memory: where it starts in local indices. src NULL in add: zero the box. */
 typedef struct xfi_end {

@@ -143,10 +143,7 @@ static xfer_status make_grid(grid *g, sweep *s, const xfi_use *use, int64_t piec
   int64_t length[XFER_MAX_DIMS];
 
   xfi_bound_shape(length, bound, piece);
-  if (bound->boxes != NULL)
-    end.start[0] = bound->boxes[piece].row;
-  else if (bound->pieces != NULL)
-    end.start[bound->piece_dim] = piece * bound->piece_length;
+  xfi_bound_start(end.start, bound, piece);
   s->copies.n = 0;
   XFI_TRY(xfi_copies_add(&s->copies, &end, NULL, length, bound->n_dims,
                          (xfi_elem){use->elem_bytes, NULL}));

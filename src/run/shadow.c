@@ -7,7 +7,6 @@
  */
 #include "alloc.h"
 #include "bind.h"
-#include "boxes.h"
 #include "error.h"
 #include "lanes.h"
 #include "trace.h"
@@ -41,34 +40,21 @@ uint64_t xfi_shadow_bytes(const xfer_plan *plan)
   return n_bytes;
 }
 
-/* All of this rank's part, box by box, since copies cross none. */
+/* All of this rank's part, by the pieces of its destination. */
 static xfer_status add_writes(xfi_copies *copies, const xfer_plan *plan, size_t tensor)
 {
-  const xfer_layout *l = xfi_plan_class(plan->moves, tensor)->dst;
-  const xfi_elem elem = {l->elem_bytes, NULL};
+  const xfi_elem elem = {xfi_plan_class(plan->moves, tensor)->dst->elem_bytes, NULL};
   const xfi_binding *b = plan->bindings[tensor];
   xfi_end live = {&b->dst, {0}};
   xfi_end shadow = {&b->shadow, {0}};
   int64_t length[XFER_MAX_DIMS];
   xfer_status st = XFER_OK;
-  size_t first;
-  size_t n;
 
-  if (l->boxes == NULL) {
-    const xfi_place *place = &xfi_plan_class(plan->moves, tensor)->dst_place;
-
-    for (int d = 0; d < l->n_dims; d++)
-      length[d] = xfi_dim_length(&l->dims[d], place->part[d]);
-    return xfi_copies_add(copies, &live, &shadow, length, l->n_dims, elem);
-  }
-  n = xfi_boxes_of(&first, l, plan->moves->rank);
-  for (size_t i = first; i < first + n; i++) {
-    const int64_t *bounds = xfi_listed_bounds(l, i);
-
-    for (int d = 0; d < l->n_dims; d++)
-      length[d] = bounds[l->n_dims + d] - bounds[d];
-    live.start[0] = shadow.start[0] = l->boxes->rows[i];
-    XFI_TRY(xfi_copies_add(copies, &live, &shadow, length, l->n_dims, elem));
+  for (int64_t p = 0; p < b->dst.n_pieces; p++) {
+    xfi_bound_shape(length, &b->dst, p);
+    xfi_bound_start(live.start, &b->dst, p);
+    xfi_bound_start(shadow.start, &b->dst, p);
+    XFI_TRY(xfi_copies_add(copies, &live, &shadow, length, b->dst.n_dims, elem));
   }
 done:
   return st;

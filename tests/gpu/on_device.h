@@ -26,11 +26,11 @@ static inline void run_on_device(const xfi_copy *copies, size_t n_copies, int n_
     CUDA(cudaMemcpy,
          (first_tile, table->first_tile, (n + 1) * sizeof *first_tile, cudaMemcpyHostToDevice));
     jobs[i] = (xfi_cuda_job){.pieces = pieces,
-                        .first_tile = first_tile,
-                        .n_pieces = (int64_t)n,
-                        .n_tiles = table->first_tile[n],
-                        .kinds = table->kinds,
-                        .n_blocks = n_blocks};
+                             .first_tile = first_tile,
+                             .n_pieces = (int64_t)n,
+                             .n_tiles = table->first_tile[n],
+                             .kinds = table->kinds,
+                             .n_blocks = n_blocks};
   }
   OK(xfi_cuda_copy_all(jobs, NULL));
   CUDA(cudaDeviceSynchronize, ());

@@ -12,7 +12,8 @@
 typedef struct xfi_cast {
   int root;
   uint32_t tensor;
-  size_t flow; /* in the sources of the tensor's class */
+  size_t order; /* in the plan */
+  size_t flow;  /* in the sources of the tensor's class */
   uint64_t n_bytes;
   char *memory; /* broadcast in place: where this rank has the part; NULL: through slots */
 } xfi_cast;
@@ -24,9 +25,6 @@ struct xfi_casts {
   size_t n;
   size_t capacity;
 };
-
-/* Parts of at least this many bytes are looked at for broadcasting in place. */
-uint64_t xfi_casts_min_in_place(const xfer_plan *plan);
 
 /* Bytes of a window through slots. */
 uint64_t xfi_casts_window(const xfer_plan *plan);

@@ -31,11 +31,6 @@ uint64_t xfi_casts_window(const xfer_plan *plan)
   return window < cap ? window : cap;
 }
 
-uint64_t xfi_casts_min_in_place(const xfer_plan *plan)
-{
-  return plan->window_bytes < XFI_MIN_UNPACKED_BYTES ? plan->window_bytes : XFI_MIN_UNPACKED_BYTES;
-}
-
 /* ---- what is broadcast ---- */
 
 static int by_root(const void *a, const void *b)
@@ -44,26 +39,7 @@ static int by_root(const void *a, const void *b)
   const xfi_cast *y = b;
 
   if (x->root != y->root) return x->root < y->root ? -1 : 1;
-  return (x->flow > y->flow) - (x->flow < y->flow);
-}
-
-/* A stable sort by root: the sequence number stands in `flow` meanwhile. */
-static xfer_status sort_casts(xfi_casts *casts)
-{
-  xfer_status st = XFER_OK;
-  size_t *flows = xfi_calloc(casts->n, sizeof *flows);
-
-  XFI_CHECK(flows != NULL, XFER_ERR_NOMEM, "%zu broadcasts", casts->n);
-  for (size_t i = 0; i < casts->n; i++) {
-    flows[i] = casts->at[i].flow;
-    casts->at[i].flow = i;
-  }
-  if (casts->n > 0) qsort(casts->at, casts->n, sizeof *casts->at, by_root);
-  for (size_t i = 0; i < casts->n; i++)
-    casts->at[i].flow = flows[casts->at[i].flow];
-done:
-  xfi_free(flows);
-  return st;
+  return (x->order > y->order) - (x->order < y->order);
 }
 
 static uint64_t flow_bytes(const xfi_class *cls, const xfi_flows *flows, const xfi_flow *flow)
@@ -89,7 +65,8 @@ static xfer_status add_tensor(xfi_casts *casts, const xfi_plan *m, uint32_t tens
     if (n_bytes == 0) continue;
     root = xfi_part_rank(cls->src, turn.src_part, xfi_choose_replica(cls, &turn));
     XFI_TRY(xfi_vec_reserve(&casts->at, &casts->capacity, casts->n + 1, sizeof *casts->at));
-    casts->at[casts->n++] = (xfi_cast){root, tensor, f, n_bytes, NULL};
+    casts->at[casts->n] = (xfi_cast){root, tensor, casts->n, f, n_bytes, NULL};
+    casts->n++;
   }
 done:
   return st;
@@ -113,7 +90,7 @@ xfer_status xfi_casts_list(xfi_casts **out, const xfer_plan *plan)
   for (size_t i = 0; i < m->n_tensors; i++)
     if (xfi_run_broadcasts(plan, xfi_plan_class(m, m->order[i])))
       XFI_TRY(add_tensor(casts, m, m->order[i]));
-  XFI_TRY(sort_casts(casts));
+  if (casts->n > 0) qsort(casts->at, casts->n, sizeof *casts->at, by_root);
   *out = casts;
   casts = NULL;
 done:
@@ -152,6 +129,12 @@ xfi_flow xfi_cast_needed(const xfi_casts *casts, const xfer_plan *plan, const xf
 }
 
 /* ---- what goes in place ---- */
+
+/* Parts of at least this many bytes are looked at for it. */
+static uint64_t min_in_place(const xfer_plan *plan)
+{
+  return plan->window_bytes < XFI_MIN_UNPACKED_BYTES ? plan->window_bytes : XFI_MIN_UNPACKED_BYTES;
+}
 
 /* Where a box is one run of the bound's memory in row-major order; NULL if it is not. `scratch` is
  * empty. */
@@ -218,7 +201,7 @@ static xfer_status find_memories(xfi_casts *casts, const xfer_plan *plan, unsign
   for (size_t i = 0, k = 0; i < casts->n; i++) {
     xfi_cast *c = &casts->at[i];
 
-    if (c->n_bytes < xfi_casts_min_in_place(plan)) continue;
+    if (c->n_bytes < min_in_place(plan)) continue;
     XFI_TRY(find_memory(&c->memory, &scratch, casts, plan, c));
     mine[k++] = c->memory != NULL;
   }
@@ -238,7 +221,7 @@ static xfer_status agree_on_memories(xfi_casts *casts, const xfer_plan *plan,
   XFI_CHECK(all != NULL, XFER_ERR_NOMEM, "%zu broadcasts", n_large);
   XFI_TRY(comm->ops->all_gather(comm, all, mine, n_large, xfi_run_deadline(plan)));
   for (size_t i = 0, k = 0; i < casts->n; i++) {
-    if (casts->at[i].n_bytes < xfi_casts_min_in_place(plan)) continue;
+    if (casts->at[i].n_bytes < min_in_place(plan)) continue;
     for (size_t r = 0; r < (size_t)comm->size; r++)
       if (all[r * n_large + k] == 0) casts->at[i].memory = NULL;
     k++;
@@ -258,7 +241,7 @@ xfer_status xfi_casts_create(xfi_casts **out, const xfer_plan *plan)
   if (plan->moves->n_broadcast == 0) return XFER_OK;
   st = xfi_casts_list(&casts, plan);
   for (size_t i = 0; casts != NULL && i < casts->n && plan->comm->ops->recv_direct; i++)
-    n_large += casts->at[i].n_bytes >= xfi_casts_min_in_place(plan);
+    n_large += casts->at[i].n_bytes >= min_in_place(plan);
   if (st == XFER_OK && n_large > 0) {
     mine = xfi_calloc(n_large, sizeof *mine);
     if (mine == NULL) xfi_set_error("%zu broadcasts", n_large);

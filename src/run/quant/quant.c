@@ -5,7 +5,6 @@
 
 #include "alloc.h"
 #include "error.h"
-#include "vec.h"
 
 enum { ALIGN = 16 };
 
@@ -165,11 +164,6 @@ xfer_plan *xfi_quant_asks(const xfer_plan *plan)
   return plan->quant == NULL ? NULL : plan->quant->asks;
 }
 
-size_t xfi_quant_bytes(const xfi_quant *q)
-{
-  return q == NULL ? 0 : q->n_table_bytes + q->n_heard_bytes;
-}
-
 bool xfi_quant_source(const xfi_quant *q, size_t tensor, xfer_view *view)
 {
   const xfi_quant_pair *pair = q == NULL ? NULL : q->of[tensor];
@@ -192,16 +186,6 @@ static xfer_status make_batch(xfi_batch **batch, const xfi_quant *q, const xfi_c
 {
   if (copies->n == 0) return XFER_OK;
   return q->device->ops->batch_create(q->device, batch, copies->at, copies->n, 100, NULL);
-}
-
-static xfer_status add_copy(xfi_copies *copies, const xfi_copy *copy)
-{
-  xfer_status st = XFER_OK;
-
-  XFI_TRY(xfi_vec_reserve(&copies->at, &copies->capacity, copies->n + 1, sizeof *copies->at));
-  copies->at[copies->n++] = *copy;
-done:
-  return st;
 }
 
 static xfer_status prepare_clear(xfi_quant *q)
@@ -284,7 +268,7 @@ static xfer_status prepare_combine(xfi_quant *q)
       xfi_copy copy = q->cuts[i].heard[k].copy;
 
       copy.src = q->cuts[i].memory + q->cuts[i].heard[k].at;
-      XFI_TRY(add_copy(&copies, &copy));
+      XFI_TRY(xfi_copies_push(&copies, &copy));
     }
   XFI_TRY(make_batch(&q->combine, q, &copies));
 done:
@@ -315,7 +299,7 @@ static xfer_status prepare_finish(xfi_quant *q, const xfer_plan *plan, int part)
     if (last != NULL && last->convert == how && last->dst + last->run_bytes == copy.dst)
       last->run_bytes += copy.run_bytes;
     else
-      XFI_TRY(add_copy(&copies, &copy));
+      XFI_TRY(xfi_copies_push(&copies, &copy));
   }
   XFI_TRY(make_batch(&q->finish[part], q, &copies));
 done:

@@ -73,8 +73,6 @@ xfer_status xfi_quant_connect(xfer_plan *plan);
 /* What ranks tell each other before the lanes begin, to be committed and released with them; NULL:
  * nothing. */
 xfer_plan *xfi_quant_asks(const xfer_plan *plan);
-/* Device memory that it has as long as the plan. */
-size_t xfi_quant_bytes(const xfi_quant *quant);
 /* The source of a tensor of scales; false: it is none. */
 bool xfi_quant_source(const xfi_quant *quant, size_t tensor, xfer_view *view);
 /* Of the source of a tensor that is quantised; else NULL. */
