@@ -92,32 +92,6 @@ done:
 
 /* ---- telling each other ---- */
 
-/* Messages of one kind, one to and one from each link. */
-typedef struct post {
-  xfi_message *at; /* [2 * n]: sends, then receives */
-  size_t n;        /* of links that take part */
-} post;
-
-static void post_add(post *p, int rank, void *to, size_t n_to, void *from, size_t n_from,
-                     size_t n_links)
-{
-  p->at[p->n] = (xfi_message){to, n_to, rank};
-  p->at[n_links + p->n] = (xfi_message){from, n_from, rank};
-  p->n++;
-}
-
-static xfer_status post_exchange(const post *p, const xfer_plan *plan, size_t n_links,
-                                 xfi_deadline deadline)
-{
-  return plan->comm->ops->exchange(plan->comm, p->at, (int)p->n, p->at + n_links, (int)p->n,
-                                   deadline);
-}
-
-/* What goes before a description. */
-typedef struct greeting {
-  uint64_t n_bytes; /* 0: this rank has failed */
-} greeting;
-
 /* What each end says of its attempt at the two flows of a link. */
 typedef struct verdict {
   unsigned char can_push;
@@ -129,9 +103,9 @@ typedef struct verdict {
 /* Room for telling each other, by link. */
 typedef struct talk {
   size_t n;
-  post post;
-  xfi_bytes *ours;        /* descriptions */
-  greeting *greetings[2]; /* ours, theirs */
+  xfi_message *messages; /* [2 * n]: sends, then receives */
+  xfi_bytes *ours;       /* descriptions */
+  uint64_t *sizes[2];    /* of descriptions, ours and theirs; 0: that rank has failed */
   verdict *verdicts[2];
 } talk;
 
@@ -140,9 +114,9 @@ static void talk_free(talk *t)
   for (size_t i = 0; t->ours != NULL && i < t->n; i++)
     xfi_bytes_free(&t->ours[i]);
   xfi_free(t->ours);
-  xfi_free(t->post.at);
+  xfi_free(t->messages);
   for (int k = 0; k < 2; k++) {
-    xfi_free(t->greetings[k]);
+    xfi_free(t->sizes[k]);
     xfi_free(t->verdicts[k]);
   }
 }
@@ -153,15 +127,29 @@ static xfer_status talk_make(talk *t, const xfer_plan *plan, size_t n)
 
   t->n = n;
   t->ours = xfi_comm_calloc(plan->comm, n, sizeof *t->ours);
-  t->post.at = xfi_comm_calloc(plan->comm, 2 * n, sizeof *t->post.at);
-  XFI_CHECK(t->ours != NULL && t->post.at != NULL, XFER_ERR_NOMEM, "%zu links", n);
+  t->messages = xfi_comm_calloc(plan->comm, 2 * n, sizeof *t->messages);
+  XFI_CHECK(t->ours != NULL && t->messages != NULL, XFER_ERR_NOMEM, "%zu links", n);
   for (int k = 0; k < 2; k++) {
-    t->greetings[k] = xfi_comm_calloc(plan->comm, n, sizeof *t->greetings[k]);
+    t->sizes[k] = xfi_comm_calloc(plan->comm, n, sizeof *t->sizes[k]);
     t->verdicts[k] = xfi_comm_calloc(plan->comm, n, sizeof *t->verdicts[k]);
-    XFI_CHECK(t->greetings[k] != NULL && t->verdicts[k] != NULL, XFER_ERR_NOMEM, "%zu links", n);
+    XFI_CHECK(t->sizes[k] != NULL && t->verdicts[k] != NULL, XFER_ERR_NOMEM, "%zu links", n);
   }
 done:
   return st;
+}
+
+/* The n_bytes that are said to each link, and those that it says. */
+static xfer_status swap(const talk *t, const xfi_links *links, const xfer_plan *plan, void *ours,
+                        void *theirs, size_t n_bytes, xfi_deadline deadline)
+{
+  for (size_t i = 0; i < t->n; i++) {
+    const int rank = links->at[i].rank;
+
+    t->messages[i] = (xfi_message){(char *)ours + i * n_bytes, n_bytes, rank};
+    t->messages[t->n + i] = (xfi_message){(char *)theirs + i * n_bytes, n_bytes, rank};
+  }
+  return plan->comm->ops->exchange(plan->comm, t->messages, (int)t->n, t->messages + t->n,
+                                   (int)t->n, deadline);
 }
 
 /* Descriptions go between ranks that have not failed. */
@@ -170,43 +158,30 @@ static xfer_status exchange_descriptions(xfi_links *links, talk *t, const xfer_p
                                          xfi_deadline deadline)
 {
   xfer_status st = XFER_OK;
+  size_t n = 0; /* of links that take part */
 
   for (size_t i = 0; i < links->n && *mine == XFER_OK; i++)
     *mine = xfi_link_describe(&t->ours[i], plan, &links->at[i], page);
-  t->post.n = 0;
-  for (size_t i = 0; i < links->n; i++) {
-    t->greetings[0][i].n_bytes = *mine == XFER_OK ? t->ours[i].n : 0;
-    post_add(&t->post, links->at[i].rank, &t->greetings[0][i], sizeof(greeting),
-             &t->greetings[1][i], sizeof(greeting), links->n);
-  }
-  XFI_TRY(post_exchange(&t->post, plan, links->n, deadline));
-  t->post.n = 0;
+  for (size_t i = 0; i < links->n; i++)
+    t->sizes[0][i] = *mine == XFER_OK ? t->ours[i].n : 0;
+  XFI_TRY(swap(t, links, plan, t->sizes[0], t->sizes[1], sizeof **t->sizes, deadline));
   for (size_t i = 0; i < links->n && *mine == XFER_OK; i++) {
     xfi_link *link = &links->at[i];
 
-    link->n_bytes = t->greetings[1][i].n_bytes;
+    link->n_bytes = t->sizes[1][i];
     if (link->n_bytes == 0) continue; /* the peer has failed, as all will hear at the end */
     link->bytes = xfi_comm_calloc(plan->comm, link->n_bytes, 1);
     XFI_CHECK(link->bytes != NULL, XFER_ERR_NOMEM, "%zu bytes from rank %d", link->n_bytes,
               link->rank);
-    post_add(&t->post, link->rank, t->ours[i].at, t->ours[i].n, link->bytes, link->n_bytes,
-             links->n);
+    t->messages[n] = (xfi_message){t->ours[i].at, t->ours[i].n, link->rank};
+    t->messages[t->n + n++] = (xfi_message){link->bytes, link->n_bytes, link->rank};
   }
-  XFI_TRY(post_exchange(&t->post, plan, links->n, deadline));
+  XFI_TRY(plan->comm->ops->exchange(plan->comm, t->messages, (int)n, t->messages + t->n, (int)n,
+                                    deadline));
   for (size_t i = 0; i < links->n && *mine == XFER_OK; i++)
     if (links->at[i].bytes != NULL) *mine = xfi_link_read(&links->at[i]);
 done:
   return st;
-}
-
-static xfer_status exchange_verdicts(xfi_links *links, talk *t, const xfer_plan *plan,
-                                     xfi_deadline deadline)
-{
-  t->post.n = 0;
-  for (size_t i = 0; i < links->n; i++)
-    post_add(&t->post, links->at[i].rank, &t->verdicts[0][i], sizeof(verdict), &t->verdicts[1][i],
-             sizeof(verdict), links->n);
-  return post_exchange(&t->post, plan, links->n, deadline);
 }
 
 /* ---- mapping ---- */
@@ -335,7 +310,7 @@ xfer_status xfi_links_connect(xfi_links *links, xfer_plan *plan, uint64_t *page,
       if (links->at[i].bytes != NULL)
         *mine = try_flows(&links->at[i], plan->device, &t.verdicts[0][i], &t.verdicts[1][i],
                           attempt > 0, deadline);
-    XFI_TRY(exchange_verdicts(links, &t, plan, deadline));
+    XFI_TRY(swap(&t, links, plan, t.verdicts[0], t.verdicts[1], sizeof **t.verdicts, deadline));
   }
   for (size_t i = 0; i < links->n && *mine == XFER_OK; i++) {
     if (links->at[i].bytes == NULL) continue;
