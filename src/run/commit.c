@@ -88,20 +88,6 @@ static xfer_status note_view(xfer_plan *plan, size_t *capacity, size_t t, const 
   return st;
 }
 
-/* A relay's are its plan's. */
-static xfer_status copy_allocations(xfer_plan *plan, const xfer_plan *from)
-{
-  const size_t n = from->n_allocations;
-  xfer_status st = XFER_OK;
-
-  plan->allocations = xfi_calloc(n, sizeof *plan->allocations);
-  XFI_CHECK(plan->allocations != NULL, XFER_ERR_NOMEM, "%zu allocations", n);
-  if (n > 0) memcpy(plan->allocations, from->allocations, n * sizeof *plan->allocations);
-  plan->n_allocations = n;
-done:
-  return st;
-}
-
 /* Which allocations bound memory lies in, each once, for run to look at again. Also finds memory
  * that copies cannot use. */
 static xfer_status note_allocations(xfer_plan *plan)
@@ -110,7 +96,7 @@ static xfer_status note_allocations(xfer_plan *plan)
   size_t capacity = 0;
   size_t n = 0; /* the last one kept */
 
-  if (plan->main != NULL) return copy_allocations(plan, plan->main);
+  if (plan->main != NULL) return XFER_OK; /* it uses those of its plan */
   for (size_t t = 0; t < plan->moves->n_tensors; t++) {
     if (plan->bindings[t] == NULL) continue;
     XFI_TRY(note_view(plan, &capacity, t, xfi_run_src(plan, t)));
@@ -174,37 +160,51 @@ static void mark_peers(bool *peers, const xfi_pipeline *p)
       peers[p->steps[i].messages[m].peer] = true;
 }
 
-/* Connect what connects lazily, where messages will go: nothing where none will. All ranks. */
-static xfer_status connect_peers(const xfer_plan *plan, xfer_status mine, xfi_deadline deadline)
+xfer_status xfi_run_hear(int *n_said, const xfer_plan *plan, xfer_status mine, bool said,
+                         xfi_deadline deadline)
 {
   xfi_comm *comm = plan->comm;
   xfer_status st = XFER_OK;
-  const int32_t said[2] = {mine, mine == XFER_OK && plan->pipeline->n_steps > 0};
+  const int32_t word[2] = {mine, said};
   int32_t(*all)[2] = xfi_comm_calloc(comm, (size_t)comm->size, sizeof *all);
-  bool *peers = xfi_comm_calloc(comm, (size_t)comm->size, sizeof *peers);
   char why[XFI_ERROR_BYTES] = "";
   bool failed = false;
-  bool used = false;
 
-  XFI_CHECK(all != NULL && peers != NULL, XFER_ERR_NOMEM, "%d ranks", comm->size);
+  XFI_CHECK(all != NULL, XFER_ERR_NOMEM, "%d ranks", comm->size);
   if (mine != XFER_OK) snprintf(why, sizeof why, "%s", xfi_last_error());
-  st = comm->ops->all_gather(comm, all, said, sizeof said, deadline);
+  st = comm->ops->all_gather(comm, all, word, sizeof word, deadline);
   if (st != XFER_OK && mine != XFER_OK) { /* what broke the comm, maybe */
     xfi_set_error("%s", why);
     st = mine;
   }
   XFI_TRY(st);
+  *n_said = 0;
   for (int r = 0; r < comm->size; r++) {
     failed = failed || all[r][0] != XFER_OK;
-    used = used || all[r][1] != 0;
+    *n_said += all[r][1] != 0;
   }
-  if (failed) XFI_TRY(xfi_comm_agree(comm, mine, deadline)); /* for the text */
-  if (!used || comm->ops->connect == NULL) goto done;
+  if (failed) st = xfi_comm_agree(comm, mine, deadline); /* for the text */
+done:
+  xfi_free(all);
+  return st;
+}
+
+/* Connect what connects lazily, where messages will go: nothing where none will. All ranks. */
+static xfer_status connect_peers(const xfer_plan *plan, xfer_status mine, xfi_deadline deadline)
+{
+  xfi_comm *comm = plan->comm;
+  xfer_status st = XFER_OK;
+  bool *peers = xfi_comm_calloc(comm, (size_t)comm->size, sizeof *peers);
+  int n_used = 0;
+
+  XFI_CHECK(peers != NULL, XFER_ERR_NOMEM, "%d ranks", comm->size);
+  XFI_TRY(
+      xfi_run_hear(&n_used, plan, mine, mine == XFER_OK && plan->pipeline->n_steps > 0, deadline));
+  if (n_used == 0 || comm->ops->connect == NULL) goto done;
   mark_peers(peers, plan->pipeline);
   st = comm->ops->connect(comm, peers, plan->moves->n_broadcast > 0, deadline);
   XFI_TRY(xfi_comm_agree(comm, st, deadline));
 done:
-  xfi_free(all);
   xfi_free(peers);
   return st;
 }

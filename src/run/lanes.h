@@ -8,6 +8,10 @@
 
 /* ---- commit.c ---- */
 
+/* On how many ranks is it as `said`, besides the status of each? All fail where one has failed.
+ * Collective. */
+xfer_status xfi_run_hear(int *n_said, const xfer_plan *plan, xfer_status mine, bool said,
+                         xfi_deadline deadline);
 /* Give back all that commit made. */
 void xfi_run_drop_lanes(xfer_plan *plan);
 

@@ -97,24 +97,13 @@ done:
 
 xfer_status xfi_rebind_direct(xfer_plan *plan, bool *moved, xfi_deadline deadline)
 {
-  xfi_comm *comm = plan->comm;
   xfer_status st = XFER_OK;
   xfer_status mine = await_last_run(plan);
-  bool failed = false;
-  int32_t said[2];
-  int32_t(*all)[2] = xfi_comm_calloc(comm, (size_t)comm->size, sizeof *all);
+  int n_moved = 0;
 
-  XFI_CHECK(all != NULL, XFER_ERR_NOMEM, "%d ranks", comm->size);
   XFI_TRY(xfi_direct_move(plan->direct, plan, &mine, moved, deadline));
-  said[0] = mine;
-  said[1] = *moved;
-  XFI_TRY(comm->ops->all_gather(comm, all, said, sizeof said, deadline));
-  for (int r = 0; r < comm->size; r++) {
-    failed = failed || all[r][0] != XFER_OK;
-    *moved = *moved && all[r][1] != 0;
-  }
-  if (failed) XFI_TRY(xfi_comm_agree(comm, mine, deadline)); /* for the text */
+  XFI_TRY(xfi_run_hear(&n_moved, plan, mine, *moved, deadline));
+  *moved = n_moved == plan->comm->size;
 done:
-  xfi_free(all);
   return st;
 }

@@ -45,10 +45,11 @@ static int by_base(const void *a, const void *b)
 const xfi_allocation *xfi_run_allocation(const xfer_plan *plan, const void *pointer, size_t n_bytes)
 {
   const xfi_allocation wanted = {(void *)pointer, 1, 0}; /* only compared */
+  const xfer_plan *owner = xfi_run_owner(plan);
   const xfi_allocation *found = NULL;
 
-  if (plan->n_allocations > 0)
-    found = bsearch(&wanted, plan->allocations, plan->n_allocations, sizeof wanted, by_base);
+  if (owner->n_allocations > 0)
+    found = bsearch(&wanted, owner->allocations, owner->n_allocations, sizeof wanted, by_base);
   if (found == NULL || (const char *)pointer + n_bytes > (const char *)found->base + found->n_bytes)
     return NULL; /* of chunks beside each other several count as one, so it may be another */
   return found;
@@ -200,6 +201,13 @@ static void leave_lanes(xfer_plan *plan, xfi_deadline deadline, char left[XFI_ER
   }
 }
 
+/* Of a plan inside a plan, which nobody waits for by itself. */
+static void fail_run(xfer_plan *plan)
+{
+  if (plan->state == XFI_RUNNING || plan->state == XFI_REFUSED)
+    plan->state = xfi_state_after(plan->state, XFI_CALL_WAIT, XFI_FAILED);
+}
+
 /* This rank's part of a run came to nothing, or another's did: tell peers, and let nothing of it go
  * on. On a stream a relay comes between its plan's lanes and the end of the run, so no wait of
  * either may hold up the other's end. Keeps the text of what happened, and adds what may still
@@ -220,8 +228,7 @@ static void leave(xfer_plan *plan, xfi_deadline deadline)
   leave_lanes(plan, deadline, left);
   if (relay != NULL) {
     leave_lanes(relay, deadline, left);
-    if (relay->state == XFI_RUNNING || relay->state == XFI_REFUSED)
-      relay->state = xfi_state_after(relay->state, XFI_CALL_WAIT, XFI_FAILED);
+    fail_run(relay);
   }
   xfi_set_error("%.300s%.200s", why, left);
 }
@@ -361,8 +368,7 @@ static xfer_status end_asks(xfer_plan *asks, xfer_status mine, xfi_deadline leav
   if (mine == XFER_OK && asks->state == XFI_RUNNING) mine = await_asks(asks);
   if (mine != XFER_OK) {
     leave(asks, leaves);
-    if (asks->state == XFI_RUNNING || asks->state == XFI_REFUSED)
-      asks->state = xfi_state_after(asks->state, XFI_CALL_WAIT, XFI_FAILED);
+    fail_run(asks);
   }
   return mine;
 }

@@ -172,11 +172,17 @@ enum { XFI_RETRIES = 100, XFI_RETRY_NS = 1000 * 1000 };
 /* Record whatever the device says meanwhile: an event that is not recorded seems to have passed. */
 xfer_status xfi_run_record(xfi_device *device, xfi_event *event, xfer_stream stream);
 
+/* Whose bindings, allocations and shadows a plan uses: a relay its plan's. */
+static inline const xfer_plan *xfi_run_owner(const xfer_plan *plan)
+{
+  return plan->main != NULL ? plan->main : plan;
+}
+
 /* Where the lanes write a tensor's destination; commit has checked that it is bound where it is
  * needed. */
 static inline const xfi_bound *xfi_run_dst(const xfer_plan *plan, size_t tensor)
 {
-  const xfi_binding *b = (plan->main != NULL ? plan->main : plan)->bindings[tensor];
+  const xfi_binding *b = xfi_run_owner(plan)->bindings[tensor];
 
   return b->shadow.is_set ? &b->shadow : &b->dst;
 }

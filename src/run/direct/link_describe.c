@@ -33,7 +33,7 @@ typedef struct blob {
   told *told; /* [n_told] */
   size_t n_told;
   size_t told_capacity;
-  uint32_t *of_plan;  /* [plan->n_allocations]: 1 + the index in `told` */
+  uint32_t *of_plan;  /* [n_allocations] of the plan: 1 + the index in `told` */
   size_t n_places;    /* put so far */
   xfi_place_now *now; /* NULL: the description itself is put; else only where pieces are */
 } blob;
@@ -65,11 +65,13 @@ static xfer_status find_told(blob *b, uint32_t *index, const void *pointer, size
   xfer_status st = XFER_OK;
   xfi_allocation found;
 
-  *index = known == NULL || b->n_told == 0 ? 0 : b->of_plan[known - b->plan->allocations];
+  uint32_t *seen = known == NULL ? NULL : &b->of_plan[known - xfi_run_owner(b->plan)->allocations];
+
+  *index = seen == NULL ? 0 : *seen;
   if (*index > 0) return XFER_OK;
-  if (known != NULL) {
+  if (seen != NULL) {
     XFI_TRY(tell(b, index, known));
-    b->of_plan[known - b->plan->allocations] = *index;
+    *seen = *index;
     return XFER_OK;
   }
   XFI_TRY(b->plan->device->ops->find_allocation(b->plan->device, pointer, n_bytes, &found));
@@ -198,6 +200,7 @@ done:
 xfer_status xfi_link_describe(xfi_bytes *out, const xfer_plan *plan, xfi_link *link,
                               const uint64_t *page)
 {
+  const size_t n_known = xfi_run_owner(plan)->n_allocations;
   xfer_status st = XFER_OK;
   blob b = {.plan = plan};
   uint64_t page_at[2];
@@ -205,8 +208,8 @@ xfer_status xfi_link_describe(xfi_bytes *out, const xfer_plan *plan, xfi_link *l
   uint64_t n_src;
   uint64_t n_dst;
 
-  b.of_plan = xfi_calloc(plan->n_allocations, sizeof *b.of_plan);
-  XFI_CHECK(b.of_plan != NULL, XFER_ERR_NOMEM, "%zu allocations", plan->n_allocations);
+  b.of_plan = xfi_calloc(n_known, sizeof *b.of_plan);
+  XFI_CHECK(b.of_plan != NULL, XFER_ERR_NOMEM, "%zu allocations", n_known);
   XFI_TRY(put_address(&b, page, sizeof *page, 0));
   memcpy(page_at, b.bytes.at, sizeof page_at);
   b.bytes.n = 0;
