@@ -14,6 +14,7 @@
 #include "alloc.h"
 #include "bytes.h"
 #include "error.h"
+#include "numbers.h"
 #include "problem.h"
 #include "statement.h"
 #include "vec.h"
@@ -52,28 +53,34 @@ static const xfer_layout **side_of(xfer_tensor *t, int side)
   return side == 0 ? &t->src : &t->dst;
 }
 
-/* Index of a layout in `known`, appended (and written to `layouts`) when it is new. */
-static xfer_status layout_index(uint64_t *index, const xfer_layout *layout,
-                                const xfer_layout **known, uint64_t *n_known, xfi_bytes *layouts)
+xfer_status xfi_agree_put_layout(xfi_bytes *out, const xfer_layout *layout)
 {
   xfer_status st = XFER_OK;
   unsigned char *bytes = NULL;
   uint64_t n_bytes;
   size_t n;
 
-  for (uint64_t i = *n_known; i-- > 0;) { /* a model's tensors repeat the last few */
-    *index = i;
-    if (known[i] == layout || memcmp(known[i]->digest, layout->digest, sizeof layout->digest) == 0)
-      return XFER_OK;
-  }
   XFI_TRY(xfi_layout_write(layout, &bytes, &n));
   n_bytes = n;
-  XFI_TRY(xfi_bytes_put(layouts, &n_bytes, sizeof n_bytes));
-  XFI_TRY(xfi_bytes_put(layouts, bytes, n));
-  *index = *n_known;
-  known[(*n_known)++] = layout;
+  XFI_TRY(xfi_bytes_put(out, &n_bytes, sizeof n_bytes));
+  XFI_TRY(xfi_bytes_put(out, bytes, n));
 done:
   xfi_free(bytes);
+  return st;
+}
+
+xfer_status xfi_agree_take_layout(xfer_layout **layout, xfi_reader *r)
+{
+  xfer_status st = XFER_OK;
+  uint64_t n_bytes;
+
+  xfi_reader_take(r, &n_bytes, sizeof n_bytes);
+  XFI_CHECK(!r->failed && n_bytes <= r->n_left, XFER_ERR_MISMATCH,
+            "a received list of layouts is malformed");
+  XFI_TRY(xfi_layout_read(layout, r->at, n_bytes));
+  r->at += n_bytes;
+  r->n_left -= n_bytes;
+done:
   return st;
 }
 
@@ -81,48 +88,33 @@ done:
 static xfer_status make_parcel(xfi_bytes *p, const xfi_agreed *agreed, const xfer_tensor *tensors)
 {
   xfer_status st = XFER_OK;
-  const xfer_layout **known = xfi_calloc(2 * agreed->n_tensors, sizeof(xfer_layout *));
-  uint64_t n_known = 0;
+  uint64_t n_layouts;
+  xfi_numbers known = {0};
   xfi_bytes layouts = {NULL, 0, 0};
   xfi_bytes uses = {NULL, 0, 0};
 
-  XFI_CHECK(known != NULL, XFER_ERR_NOMEM, "%zu tensors", agreed->n_tensors);
+  XFI_TRY(xfi_numbers_create(&known, NULL, 2 * agreed->n_tensors));
   for (size_t t = 0; t < agreed->n_tensors; t++) {
     for (int side = 0; side < 2; side++) {
       xfer_tensor given = tensors[t];
       const xfer_layout *layout = *side_of(&given, side);
       uint64_t use[3] = {t, (uint64_t)side, 0};
+      const size_t n_before = known.n;
 
       if (layout == NULL || *side_of(&agreed->tensors[t], side) != NULL) continue;
-      XFI_TRY(layout_index(&use[2], layout, known, &n_known, &layouts));
+      use[2] = xfi_number_of(&known, layout->digest);
+      if (known.n > n_before) XFI_TRY(xfi_agree_put_layout(&layouts, layout));
       XFI_TRY(xfi_bytes_put(&uses, use, sizeof use));
     }
   }
-  XFI_TRY(xfi_bytes_put(p, &n_known, sizeof n_known));
+  n_layouts = known.n;
+  XFI_TRY(xfi_bytes_put(p, &n_layouts, sizeof n_layouts));
   XFI_TRY(xfi_bytes_put(p, layouts.at, layouts.n));
   XFI_TRY(xfi_bytes_put(p, uses.at, uses.n));
 done:
-  xfi_free(known);
+  xfi_numbers_free(&known);
   xfi_bytes_free(&layouts);
   xfi_bytes_free(&uses);
-  return st;
-}
-
-static xfer_status read_layouts(xfi_reader *r, xfer_layout **layouts, uint64_t n)
-{
-  xfer_status st = XFER_OK;
-
-  for (uint64_t i = 0; i < n; i++) {
-    uint64_t n_bytes;
-
-    xfi_reader_take(r, &n_bytes, sizeof n_bytes);
-    XFI_CHECK(!r->failed && n_bytes <= r->n_left, XFER_ERR_MISMATCH,
-              "a received list of layouts is malformed");
-    XFI_TRY(xfi_layout_read(&layouts[i], r->at, n_bytes));
-    r->at += n_bytes;
-    r->n_left -= n_bytes;
-  }
-done:
   return st;
 }
 
@@ -139,7 +131,8 @@ static xfer_status read_parcel(xfi_agreed *agreed, const xfi_bytes *p)
             "a received list of layouts is malformed");
   layouts = xfi_calloc(n, sizeof(xfer_layout *));
   XFI_CHECK(layouts != NULL, XFER_ERR_NOMEM, "%llu layouts", (unsigned long long)n);
-  XFI_TRY(read_layouts(&r, layouts, n));
+  for (uint64_t i = 0; i < n; i++)
+    XFI_TRY(xfi_agree_take_layout(&layouts[i], &r));
   while (r.n_left > 0) {
     const xfer_layout **slot;
     uint64_t use[3];

@@ -5,6 +5,7 @@
 #ifndef XFI_AGREE_H
 #define XFI_AGREE_H
 
+#include "bytes.h"
 #include "comm.h"
 #include "plan.h"
 
@@ -22,6 +23,10 @@ xfer_status xfi_agree_tensors(xfi_agreed *agreed, xfi_comm *comm, xfer_status mi
                               const xfer_tensor *tensors, size_t n_tensors,
                               const xfer_plan_options *options, xfi_deadline deadline);
 void xfi_agreed_free(xfi_agreed *agreed);
+
+/* A layout for another rank, its length before it; and one that another rank sent. */
+xfer_status xfi_agree_put_layout(xfi_bytes *out, const xfer_layout *layout);
+xfer_status xfi_agree_take_layout(xfer_layout **layout, xfi_reader *reader);
 
 /* ---- layouts by boxes of which every rank knows its own only (agree_own.c) ---- */
 

@@ -127,22 +127,15 @@ done:
 static xfer_status write_mine(xfi_bytes *out, gathering *g)
 {
   xfer_status st = XFER_OK;
-  unsigned char *bytes = NULL;
 
   for (size_t i = 0; i < g->n_mine; i++) {
-    uint64_t head[2] = {xfi_number_of(&g->known, g->mine[i]->digest), 0};
-    size_t n;
+    const uint64_t number = xfi_number_of(&g->known, g->mine[i]->digest);
 
-    if (g->tellers[head[0]] != g->comm->rank) continue;
-    XFI_TRY(xfi_layout_write(g->mine[i], &bytes, &n));
-    head[1] = n;
-    XFI_TRY(xfi_bytes_put(out, head, sizeof head));
-    XFI_TRY(xfi_bytes_put(out, bytes, n));
-    xfi_free(bytes);
-    bytes = NULL;
+    if (g->tellers[number] != g->comm->rank) continue;
+    XFI_TRY(xfi_bytes_put(out, &number, sizeof number));
+    XFI_TRY(xfi_agree_put_layout(out, g->mine[i]));
   }
 done:
-  xfi_free(bytes);
   return st;
 }
 
@@ -152,16 +145,13 @@ static xfer_status read_lists(gathering *g, const unsigned char *bytes, size_t n
   xfi_reader r = {bytes, n_bytes, false};
 
   while (r.n_left > 0) {
-    uint64_t head[2];
+    uint64_t number;
 
-    xfi_reader_take(&r, head, sizeof head);
-    XFI_CHECK(!r.failed && head[0] < g->known.n && head[1] <= r.n_left && g->lists[head[0]] == NULL,
-              XFER_ERR_MISMATCH, "a received list of boxes is malformed");
-    XFI_TRY(xfi_layout_read(&g->lists[head[0]], r.at, head[1]));
-    XFI_CHECK(is_own(g->lists[head[0]]), XFER_ERR_MISMATCH,
+    xfi_reader_take(&r, &number, sizeof number);
+    XFI_CHECK(!r.failed && number < g->known.n && g->lists[number] == NULL, XFER_ERR_MISMATCH,
               "a received list of boxes is malformed");
-    r.at += head[1];
-    r.n_left -= head[1];
+    XFI_TRY(xfi_agree_take_layout(&g->lists[number], &r));
+    XFI_CHECK(is_own(g->lists[number]), XFER_ERR_MISMATCH, "a received list of boxes is malformed");
   }
 done:
   return st;
