@@ -94,7 +94,6 @@ static xfer_status check_raw(const xfi_raw *raw, size_t dtype_size)
   xfer_status st = XFER_OK;
 
   XFI_CHECK(raw->pattern[0] != '\0', XFER_ERR_IO, "a tensor without a name");
-  XFI_CHECK(dtype_size > 0, XFER_ERR_IO, "\"%s\" has no known element type", raw->pattern);
   XFI_CHECK(n_dims <= XFER_MAX_DIMS, XFER_ERR_IO, "\"%s\" has %d dims, more than %d", raw->pattern,
             n_dims, XFER_MAX_DIMS);
   XFI_CHECK((raw->n_layers > 0) == (strstr(raw->pattern, "{layer}") != NULL), XFER_ERR_IO,

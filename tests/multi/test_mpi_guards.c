@@ -211,5 +211,7 @@ int main(int argc, char **argv)
   int failed = cmocka_run_group_tests(tests, NULL, NULL);
   (void)MPI_Allreduce(MPI_IN_PLACE, &failed, 1, MPI_INT, MPI_MAX, MPI_COMM_WORLD);
   (void)MPI_Finalize();
+  xfer_comm *late = NULL;
+  if (xfer_comm_create_mpi(&late, MPI_COMM_WORLD) != XFER_ERR_STATE) failed = 1;
   return failed;
 }

@@ -111,13 +111,15 @@ def every_mutant(texts):
 
 
 def copy_tree(tree):
-    """All files of ours, written only where they differ, so that what is built stays built."""
+    """All files of ours and no other, written only where they differ, so that what is built stays built."""
     files = subprocess.run(["git", "ls-files", "-co", "--exclude-standard"], cwd=ROOT, check=True, capture_output=True,
                            text=True).stdout.split("\n")  # fmt: skip
     for name in filter(None, files):
         if (ROOT / name).is_file() and not SOURCE.fullmatch(name):
             write(tree / name, (ROOT / name).read_bytes())
             shutil.copymode(ROOT / name, tree / name)
+    for path in [p for p in tree.rglob("*") if p.is_file() and not (ROOT / p.relative_to(tree)).is_file()]:
+        path.unlink()  # moved since
 
 
 def write(path, data):
@@ -256,9 +258,6 @@ def prepared(args, texts, mutants):
     options = ["-DXFER_CUDA=OFF", "-DXFER_TEST_STYLE=OFF", "-DXFER_TEST_ABI=OFF", "-DXFER_EXAMPLES=OFF",
                "-DCMAKE_BUILD_TYPE=Debug", "-DCMAKE_C_FLAGS_DEBUG=-O1 -w"]  # fmt: skip
     options += ["-DXFER_SANITIZE=address,undefined"] if args.sanitize else ["-DXFER_HAVE_LIBFUZZER=0"]
-    for path in (work / "tree/src").rglob("*.c"):  # what was moved since
-        if path.relative_to(work / "tree") not in texts:
-            path.unlink()
     for path, text in texts.items():  # so that globs find them
         if not (work / "tree" / path).exists():
             write(work / "tree" / path, text.encode())

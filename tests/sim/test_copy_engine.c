@@ -107,10 +107,76 @@ static void test_boxes(void)
   go(true);
 }
 
+/* ---- rows apart ---------------------------------------------------------------------------- */
+
+enum { PLANES = 2, ROWS = 1024, ROW = 65536, GAP = 512, SMALL = 3000 };
+
+static unsigned char value(int64_t plane, int64_t row, int64_t at)
+{
+  return (unsigned char)(plane * 31 + row * 7 + at % 251);
+}
+
+/* Planes of rows with gaps between them, which are 2-D operations of the copy engine's, one for
+ * each plane; and what is too small for it, which kernels take meanwhile. */
+static void rows_to_the_other(int rank)
+{
+  static const char *const lines[2] = {"u8[2,1024,65536] (1)@1:R -> (1)@0:R",
+                                       "u8[3000] (1)@1:R -> (1)@0:R"};
+  const int64_t strides[3] = {ROWS * (ROW + GAP) + GAP, ROW + GAP, 1};
+  const size_t n_bytes = PLANES * (size_t)strides[0];
+  xfer_plan_options options = XFER_PLAN_OPTIONS_INIT;
+  xfer_layout *layouts[2][2] = {{NULL}};
+  xfer_tensor tensors[2];
+  unsigned char *memory = world_alloc(n_bytes + SMALL);
+  const xfer_view views[2] = {xfer_view_strided(memory, strides, 3),
+                              xfer_view_dense(memory + n_bytes)};
+  xfer_plan *plan = NULL;
+
+  memset(memory, 0xee, n_bytes + SMALL);
+  for (int64_t r = 0; rank == 1 && r < (int64_t)PLANES * ROWS; r++)
+    for (int64_t i = 0; i < ROW; i++)
+      memory[r / ROWS * strides[0] + r % ROWS * strides[1] + i] = value(r / ROWS, r % ROWS, i);
+  if (rank == 1) memset(memory + n_bytes, 9, SMALL);
+  for (int i = 0; i < 2; i++) {
+    OK(xfer_problem_parse(&layouts[i][0], &layouts[i][1], lines[i]));
+    tensors[i] = (xfer_tensor){
+        .name = i == 0 ? "rows" : "small", .src = layouts[i][0], .dst = layouts[i][1]};
+  }
+  options.lane = XFER_LANE_DIRECT;
+  OK(xfer_plan_create(&plan, w.comms[rank], tensors, 2, &options));
+  for (size_t i = 0; i < 2; i++)
+    OK(xfer_plan_bind(plan, i, rank == 1 ? &views[i] : NULL, rank == 0 ? &views[i] : NULL));
+  OK(xfer_plan_commit(plan));
+  OK(xfer_plan_run(plan, 1, world_stream()));
+  OK(xfer_plan_wait(plan, 0));
+  NEED(sim_calls_of("cudaMemcpy2DAsync") == PLANES);
+  for (int64_t r = 0; rank == 0 && r < (int64_t)PLANES * ROWS; r++) {
+    const unsigned char *row = memory + r / ROWS * strides[0] + r % ROWS * strides[1];
+
+    for (int64_t i = 0; i < ROW; i += 127)
+      NEED(row[i] == value(r / ROWS, r % ROWS, i));
+    NEED(row[ROW] == 0xee && row[ROW + GAP - 1] == 0xee);
+  }
+  NEED(memory[n_bytes] == 9 && memory[n_bytes + SMALL - 1] == 9);
+  ranks_barrier();
+  xfer_plan_destroy(plan);
+  for (int i = 0; i < 4; i++)
+    xfer_layout_destroy(layouts[i / 2][i % 2]);
+  world_free(memory);
+}
+
+static void test_rows(void)
+{
+  world_make(2, COMM_GATHER, (sim_config){.eager = true});
+  world_go(rows_to_the_other);
+  world_destroy();
+}
+
 int main(int argc, char **argv)
 {
   static const world_test tests[] = {{"engine_takes_placements", test_placements},
-                                     {"engine_takes_boxes", test_boxes}};
+                                     {"engine_takes_boxes", test_boxes},
+                                     {"engine_takes_rows", test_rows}};
 
   return world_main(argc, argv, tests, sizeof tests / sizeof tests[0]);
 }

@@ -100,10 +100,13 @@ static void sweep(const char *path)
   print_message("%ld allocations\n", n - 1);
 }
 
+/* Twice, since the library keeps its own rules once they are read: from there on far fewer
+ * allocations come before those of a side, which the first sweep so leaves out. */
 static void test_each_failed_allocation_of_a_table_is_survived(void **state)
 {
   (void)state;
-  sweep(refit_write("table.json", TABLE));
+  for (int i = 0; i < 2; i++)
+    sweep(refit_write("table.json", TABLE));
 }
 
 static void test_each_failed_allocation_of_a_checkpoint_is_survived(void **state)

@@ -340,6 +340,10 @@ static void test_an_update_takes_the_place_of_what_was_given(void **state)
                                       memory, wrong, NULL, 1),
                    XFER_ERR_MISMATCH);
   assert_non_null(strstr(xfer_last_error(), "is [17], its shape should be [16]"));
+  assert_int_equal(xfer_locals_update(o.locals, XFER_SIDE_GEN, "model.norm.weight", XFER_BF16, NULL,
+                                      shape, NULL, 1),
+                   XFER_ERR_MISMATCH);
+  assert_non_null(strstr(xfer_last_error(), "has no address"));
   assert_int_equal(xfer_locals_update(o.locals, XFER_SIDE_GEN, "model.nrom.weight", XFER_BF16,
                                       memory, shape, NULL, 1),
                    XFER_ERR_MISMATCH);

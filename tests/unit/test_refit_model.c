@@ -130,6 +130,11 @@ static void test_malformed_tables_are_refused(void **state)
       {REFIT_TABLE("",
                    "{\"pattern\":\"a.{layer}\",\"layer_list\":3,\"shape\":[1],\"dtype\":\"bf16\"}"),
        "layer_list is no list"},
+      {REFIT_TABLE(
+           "",
+           "{\"pattern\":\"a.{layer}\",\"layer_list\":[\"x\"],\"shape\":[1],\"dtype\":\"bf16\"}"),
+       "entry 0 of layer_list is no layer"},
+      {REFIT_TABLE("\"num_hidden_layers\":1048576", REFIT_N("a", "[1]")), "1048576 layers"},
       {REFIT_TABLE("", "{\"name\":\"\",\"shape\":[1],\"dtype\":\"bf16\"}"), "without a name"},
   };
 
@@ -234,10 +239,13 @@ static void test_added_tensors_join_the_table(void **state)
 
   assert_int_equal(load(&model, REFIT_DENSE), XFER_OK);
   assert_int_equal(xfer_model_add(model, "x", 99, shape, 1), XFER_ERR_ARG);
+  expect_said("dtype 99");
   assert_int_equal(xfer_model_add(model, "", XFER_F32, shape, 1), XFER_ERR_ARG);
   assert_int_equal(xfer_model_add(model, "x", XFER_F32, &negative, 1), XFER_ERR_ARG);
+  expect_said("size -1 of dim 0");
   assert_int_equal(xfer_model_add(model, "x.{layer}", XFER_F32, shape, 1), XFER_ERR_ARG);
   assert_int_equal(xfer_model_add(model, "x", XFER_F32, shape, 9), XFER_ERR_ARG);
+  expect_said("9 dims");
   report_of(model);
   assert_int_equal(xfer_model_add(model, "x", XFER_F32, shape, 1), XFER_ERR_STATE);
   xfer_model_destroy(model);
@@ -362,6 +370,10 @@ static void test_checkpoint_that_is_broken_is_refused(void **state)
   refuse_folder("none", "has no *.safetensors");
   refit_write("none/config.json", "[]");
   refuse_folder("none", "no object");
+  refit_write("none/config.json", "{}");
+  refit_write_header("none/a.safetensors", "{" EXPERT(0, 0, "up") "}");
+  refit_write_header("none/b.safetensors", "{" EXPERT(0, 0, "up") "}");
+  refuse_folder("none", "is there twice");
 }
 
 /* What is there and cannot be opened, or is too large. */

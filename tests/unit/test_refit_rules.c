@@ -60,6 +60,12 @@ static void test_rules_of_a_folder_add_a_family(void **state)
               "{\n\"format\":\"xfer-family-v1\",\n\"family\":\"x\",\n\"oops\":\"1\"}");
   assert_int_equal(xfer_rules_load(&rules, refit_path("rules")), XFER_ERR_IO);
   expect_error("a.json: line 4: a family has no field \"oops\"");
+  refit_write("rules/a.json",
+              "{\"format\":\"xfer-family-v1\",\"family\":\"x\",\"include\":[\"y\"]}");
+  assert_int_equal(xfer_rules_load(&rules, refit_path("rules")), XFER_ERR_IO);
+  expect_error("no family is called \"y\"");
+  assert_int_equal(xfer_rules_load(&rules, "/nowhere/x"), XFER_ERR_IO);
+  expect_error("cannot be read as a folder");
   refit_write("rules/a.json", FAMILY);
   assert_int_equal(xfer_rules_load(&rules, refit_path("rules")), XFER_OK);
   assert_int_equal(side(&train, "megatron:tp2", NULL), XFER_OK);
@@ -130,6 +136,13 @@ static void test_ranks_and_items_of_a_side_may_be_given_as_lists(void **state)
   assert_int_equal(side(&made, "vllm:", &options), XFER_ERR_ARG);
   expect_error("in the SPEC");
   options = (xfer_side_options)XFER_SIDE_OPTIONS_INIT;
+  options.n_items = 1;
+  assert_int_equal(side(&made, "vllm:tp2", &options), XFER_ERR_ARG);
+  expect_error("1 items without names");
+  options.n_items = -1;
+  assert_int_equal(side(&made, "vllm:tp2", &options), XFER_ERR_ARG);
+  expect_error("-1 items");
+  options.n_items = 0;
   options.first_rank = -1;
   assert_int_equal(side(&made, "vllm:tp2", &options), XFER_ERR_ARG);
   expect_error("first_rank -1");
