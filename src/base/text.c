@@ -109,6 +109,16 @@ char *xfi_text_take(xfi_text *text)
   return chars;
 }
 
+xfer_status xfi_text_end(xfi_text *text, char **string)
+{
+  xfer_status st;
+
+  (void)text_room(text, 0);
+  st = text->st;
+  *string = xfi_text_take(text);
+  return st;
+}
+
 void xfi_text_free(xfi_text *text)
 {
   if (!text->fixed) xfi_free(text->chars);

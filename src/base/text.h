@@ -40,6 +40,9 @@ xfer_status xfi_text_status(const xfi_text *text);
  * for a fixed text. */
 char *xfi_text_take(xfi_text *text);
 
+/* Hands the string over like xfi_text_take(), or says what went wrong. */
+xfer_status xfi_text_end(xfi_text *text, char **string);
+
 /* Frees what a growing text holds; it is empty again. */
 void xfi_text_free(xfi_text *text);
 

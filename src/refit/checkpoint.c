@@ -15,12 +15,12 @@
 #include "names.h"
 #include "vec.h"
 
-#include <dirent.h>
 #include <errno.h>
 #include <jansson.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 enum { MAX_HEADER = 256 << 20 };
 
@@ -37,28 +37,15 @@ typedef struct folder {
   const char *path;
   record *records;
   size_t n, capacity;
-  char **files;
-  size_t n_files, files_capacity;
+  xfi_folder files;
 } folder;
 
 static void folder_free(folder *f)
 {
   for (size_t i = 0; i < f->n; i++)
     xfi_free(f->records[i].pattern);
-  for (size_t i = 0; i < f->n_files; i++)
-    xfi_free(f->files[i]);
   xfi_free(f->records);
-  xfi_free(f->files);
-}
-
-static xfer_status join_path(char *path, size_t size, const char *where, const char *file)
-{
-  xfer_status st = XFER_OK;
-
-  XFI_CHECK((size_t)snprintf(path, size, "%s/%s", where, file) < size, XFER_ERR_IO,
-            "the path %s/%s is too long", where, file);
-done:
-  return st;
+  xfi_folder_free(&f->files);
 }
 
 /* ---- headers ---- */
@@ -79,32 +66,18 @@ static bool fits_offsets(const record *r, const json_t *offsets)
 
 static xfer_status read_record(folder *f, const char *file, const char *name, const json_t *object)
 {
-  const char *dtype = json_string_value(json_object_get(object, "dtype"));
-  const json_t *shape = json_object_get(object, "shape");
   char pattern[XFI_NAME_BYTES];
   record r = {0};
   xfer_status st = XFER_OK;
 
   XFI_CHECK(strchr(name, '{') == NULL, XFER_ERR_IO, "%s: \"%s\" is no name of a tensor", file,
             name);
-  XFI_CHECK(dtype != NULL && xfi_dtype_find(&r.dtype, dtype), XFER_ERR_IO,
-            "%s: \"%s\": no element type is called \"%s\"", file, name, dtype == NULL ? "" : dtype);
-  XFI_CHECK(json_is_array(shape) && json_array_size(shape) <= XFER_MAX_DIMS, XFER_ERR_IO,
-            "%s: \"%s\" has no shape of at most %d dims", file, name, XFER_MAX_DIMS);
-  r.n_dims = (int)json_array_size(shape);
-  for (int d = 0; d < r.n_dims; d++) {
-    const json_t *size = json_array_get(shape, (size_t)d);
-
-    XFI_CHECK(json_is_integer(size) && json_integer_value(size) >= 0, XFER_ERR_IO,
-              "%s: \"%s\": dim %d of its shape is no size", file, name, d);
-    r.shape[d] = json_integer_value(size);
-  }
+  XFI_TRY(xfi_raw_read(&r.dtype, r.shape, &r.n_dims, object, file, name));
   XFI_CHECK(fits_offsets(&r, json_object_get(object, "data_offsets")), XFER_ERR_IO,
             "%s: \"%s\": its data_offsets do not have the bytes of its shape", file, name);
   XFI_TRY(xfi_name_split(pattern, &r.layer, &r.expert, name));
   XFI_TRY(xfi_vec_reserve(&f->records, &f->capacity, f->n + 1, sizeof *f->records));
-  r.pattern = xfi_strdup(pattern);
-  XFI_CHECK(r.pattern != NULL, XFER_ERR_NOMEM, "the name \"%s\"", name);
+  XFI_TRY(xfi_name_copy(&r.pattern, pattern));
   f->records[f->n++] = r;
 done:
   return st;
@@ -112,7 +85,7 @@ done:
 
 static xfer_status read_header(folder *f, const char *file)
 {
-  char path[4096];
+  char path[XFI_PATH_BYTES];
   unsigned char head[8];
   uint64_t n = 0;
   char *text = NULL;
@@ -123,7 +96,7 @@ static xfer_status read_header(folder *f, const char *file)
   json_t *object;
   xfer_status st = XFER_OK;
 
-  XFI_TRY(join_path(path, sizeof path, f->path, file));
+  XFI_TRY(xfi_path_join(path, f->path, file));
   in = fopen(path, "rb");
   XFI_CHECK(in != NULL, XFER_ERR_IO, "%s cannot be read: %s", path, strerror(errno));
   XFI_CHECK(fread(head, 1, sizeof head, in) == sizeof head, XFER_ERR_IO,
@@ -152,23 +125,6 @@ done:
 
 /* ---- which files ---- */
 
-static int compare_texts(const void *a, const void *b)
-{
-  return strcmp(*(char *const *)a, *(char *const *)b);
-}
-
-static xfer_status add_file(folder *f, const char *file)
-{
-  xfer_status st = XFER_OK;
-
-  XFI_TRY(xfi_vec_reserve(&f->files, &f->files_capacity, f->n_files + 1, sizeof *f->files));
-  f->files[f->n_files] = xfi_strdup(file);
-  XFI_CHECK(f->files[f->n_files] != NULL, XFER_ERR_NOMEM, "the name of %s", file);
-  f->n_files++;
-done:
-  return st;
-}
-
 /* The files that the index names, or all there are. The index' count of tensors is checked
  * afterwards. */
 static xfer_status list_files(folder *f, const json_t *index)
@@ -176,68 +132,40 @@ static xfer_status list_files(folder *f, const json_t *index)
   const json_t *map = json_object_get(index, "weight_map");
   const char *name;
   json_t *file;
-  DIR *dir = NULL;
-  size_t n = 0;
   xfer_status st = XFER_OK;
 
-  if (index != NULL) {
-    XFI_CHECK(json_is_object(map), XFER_ERR_IO, "%s: its index has no weight_map", f->path);
-    json_object_foreach((json_t *)(uintptr_t)map, name, file)
-    {
-      const char *text = json_string_value(file);
+  if (index == NULL) return xfi_folder_list(&f->files, f->path, ".safetensors");
+  XFI_CHECK(json_is_object(map), XFER_ERR_IO, "%s: its index has no weight_map", f->path);
+  json_object_foreach((json_t *)(uintptr_t)map, name, file)
+  {
+    const char *text = json_string_value(file);
 
-      XFI_CHECK(text != NULL && strchr(text, '/') == NULL, XFER_ERR_IO,
-                "%s: its index has no file for \"%s\"", f->path, name);
-      XFI_TRY(add_file(f, text));
-    }
-  } else {
-    dir = opendir(f->path);
-    XFI_CHECK(dir != NULL, XFER_ERR_IO, "%s cannot be read: %s", f->path, strerror(errno));
-    for (const struct dirent *e = readdir(dir); e != NULL; e = readdir(dir)) {
-      size_t k = strlen(e->d_name);
-
-      if (k > 12 && strcmp(e->d_name + k - 12, ".safetensors") == 0)
-        XFI_TRY(add_file(f, e->d_name));
-    }
+    XFI_CHECK(text != NULL && strchr(text, '/') == NULL, XFER_ERR_IO,
+              "%s: its index has no file for \"%s\"", f->path, name);
+    XFI_TRY(xfi_folder_add(&f->files, text));
   }
-  if (f->n_files > 0) qsort(f->files, f->n_files, sizeof *f->files, compare_texts);
-  for (size_t i = 0; i < f->n_files; i++) { /* each file once */
-    if (n > 0 && strcmp(f->files[n - 1], f->files[i]) == 0) {
-      xfi_free(f->files[i]);
-    } else {
-      f->files[n++] = f->files[i];
-    }
-  }
-  f->n_files = n;
-  XFI_CHECK(n > 0, XFER_ERR_IO, "%s has no *.safetensors", f->path);
+  xfi_folder_sort(&f->files);
 done:
-  if (dir != NULL) closedir(dir);
   return st;
 }
 
 static xfer_status read_headers(folder *f)
 {
-  char path[4096];
-  json_error_t error;
-  json_t *index = NULL;
-  FILE *in = NULL;
+  char path[XFI_PATH_BYTES];
+  xfi_doc index = {0};
   xfer_status st = XFER_OK;
 
-  XFI_TRY(join_path(path, sizeof path, f->path, "model.safetensors.index.json"));
-  in = fopen(path, "rb");
-  if (in != NULL) {
-    index = json_loadf(in, 0, &error);
-    XFI_CHECK(index != NULL, XFER_ERR_IO, "%s: line %d: %s", path, error.line, error.text);
-  }
-  XFI_TRY(list_files(f, index));
-  for (size_t i = 0; i < f->n_files; i++)
-    XFI_TRY(read_header(f, f->files[i]));
-  XFI_CHECK(index == NULL || json_object_size(json_object_get(index, "weight_map")) == f->n,
+  XFI_TRY(xfi_path_join(path, f->path, "model.safetensors.index.json"));
+  if (access(path, F_OK) == 0) XFI_TRY(xfi_doc_read(&index, path));
+  XFI_TRY(list_files(f, index.root));
+  for (size_t i = 0; i < f->files.n; i++)
+    XFI_TRY(read_header(f, f->files.names[i]));
+  XFI_CHECK(index.root == NULL ||
+                json_object_size(json_object_get(index.root, "weight_map")) == f->n,
             XFER_ERR_IO, "%s: its index names %zu tensors, its files have %zu", f->path,
-            json_object_size(json_object_get(index, "weight_map")), f->n);
+            json_object_size(json_object_get(index.root, "weight_map")), f->n);
 done:
-  if (in != NULL) fclose(in);
-  json_decref(index);
+  xfi_doc_free(&index);
   return st;
 }
 
@@ -324,13 +252,13 @@ done:
 xfer_status xfi_checkpoint_read(xfer_model *model, const char *path,
                                 const xfer_model_options *options)
 {
-  char config[4096];
+  char config[XFI_PATH_BYTES];
   folder f = {.path = path};
   size_t end;
   xfer_status st = XFER_OK;
 
   XFI_CHECK(options->extra == NULL, XFER_ERR_ARG, "%s: a checkpoint has no extra_params", path);
-  XFI_TRY(join_path(config, sizeof config, path, "config.json"));
+  XFI_TRY(xfi_path_join(config, path, "config.json"));
   XFI_TRY(xfi_doc_read(&model->config, config));
   XFI_CHECK(json_is_object(model->config.root), XFER_ERR_IO, "%s: line 1: no object", config);
   model->top = model->config.root;

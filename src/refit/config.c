@@ -185,43 +185,42 @@ done:
   return st;
 }
 
-/* A family's words come first, its own before those of what it includes; each may use those of the
- * configuration. One that has no value here is left out: only what asks for it fails. */
+/* Words may use the figures, and words that are there already. */
+static void set_scopes(xfer_model *model, size_t n_figures)
+{
+  model->figures = (xfi_scope){model->vars, n_figures, NULL};
+  model->scope = (xfi_scope){model->vars + n_figures, model->n_vars - n_figures, &model->figures};
+}
+
+/* A family's words count before those of what it includes. One that has no value here is left out:
+ * only what asks for it fails. */
 xfer_status xfi_config_vars(xfer_model *model)
 {
   const json_t *text = text_part(model->top);
-  xfi_scope figures = {NULL, 0, NULL};
-  size_t n_figures, n_words;
+  size_t n_figures;
   xfer_status st = XFER_OK;
 
   model->n_vars = 0;
+  XFI_TRY(xfi_vec_reserve(&model->vars, &model->vars_cap, 1, sizeof *model->vars));
   if (text != NULL) XFI_TRY(add_figures(model, text));
   XFI_TRY(add_figures(model, model->top));
   n_figures = model->n_vars;
+  set_scopes(model, n_figures);
   for (int i = 0; i < model->n_all; i++) {
     const char *name;
     const json_t *expr;
 
     json_object_foreach((json_t *)(uintptr_t)model->all[i]->config, name, expr)
     {
-      xfi_scope words;
+      const xfi_scope words = {model->scope.vars, model->scope.n_vars, NULL};
       int64_t value;
 
-      figures = (xfi_scope){model->vars, n_figures, NULL};
-      words = (xfi_scope){n_figures < model->n_vars ? model->vars + n_figures : NULL,
-                          model->n_vars - n_figures, &figures};
-      if (xfi_expr_eval(&value, json_string_value(expr), &words) != XFER_OK) continue;
-      words.next = NULL;
-      if (!xfi_scope_find(&words, name, strlen(name), &(int64_t){0}))
-        XFI_TRY(add_var(model, name, value));
+      if (xfi_expr_eval(&value, json_string_value(expr), &model->scope) != XFER_OK) continue;
+      if (xfi_scope_find(&words, name, strlen(name), &(int64_t){0})) continue;
+      XFI_TRY(add_var(model, name, value));
+      set_scopes(model, n_figures);
     }
   }
-  n_words = model->n_vars - n_figures; /* move them to the front */
-  XFI_TRY(xfi_vec_reserve(&model->vars, &model->vars_cap, model->n_vars + n_words,
-                          sizeof *model->vars));
-  if (n_words == 0) return XFER_OK;
-  memmove(model->vars + n_words, model->vars, model->n_vars * sizeof *model->vars);
-  memcpy(model->vars, model->vars + model->n_vars, n_words * sizeof *model->vars);
 done:
   return st;
 }

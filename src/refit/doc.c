@@ -2,15 +2,89 @@
 
 #include "alloc.h"
 #include "error.h"
+#include "names.h"
+#include "vec.h"
 
 #include <ctype.h>
+#include <dirent.h>
 #include <errno.h>
 #include <jansson.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
 
 enum { MAX_FILE = 256 << 20 };
+
+/* ---- folders ---- */
+
+xfer_status xfi_path_join(char path[XFI_PATH_BYTES], const char *folder, const char *file)
+{
+  xfer_status st = XFER_OK;
+
+  XFI_CHECK(snprintf(path, XFI_PATH_BYTES, "%s/%s", folder, file) < XFI_PATH_BYTES, XFER_ERR_IO,
+            "the path %s/%s is too long", folder, file);
+done:
+  return st;
+}
+
+xfer_status xfi_folder_add(xfi_folder *folder, const char *name)
+{
+  xfer_status st = XFER_OK;
+
+  XFI_TRY(xfi_vec_reserve(&folder->names, &folder->capacity, folder->n + 1, sizeof *folder->names));
+  XFI_TRY(xfi_name_copy(&folder->names[folder->n], name));
+  folder->n++;
+done:
+  return st;
+}
+
+static int compare_texts(const void *a, const void *b)
+{
+  return strcmp(*(char *const *)a, *(char *const *)b);
+}
+
+void xfi_folder_sort(xfi_folder *folder)
+{
+  size_t n = 0;
+
+  if (folder->n > 0) qsort(folder->names, folder->n, sizeof *folder->names, compare_texts);
+  for (size_t i = 0; i < folder->n; i++) {
+    if (n > 0 && strcmp(folder->names[n - 1], folder->names[i]) == 0)
+      xfi_free(folder->names[i]);
+    else
+      folder->names[n++] = folder->names[i];
+  }
+  folder->n = n;
+}
+
+xfer_status xfi_folder_list(xfi_folder *folder, const char *path, const char *ending)
+{
+  const size_t k = strlen(ending);
+  DIR *dir = opendir(path);
+  xfer_status st = XFER_OK;
+
+  XFI_CHECK(dir != NULL, XFER_ERR_IO, "%s cannot be read as a folder: %s", path, strerror(errno));
+  for (const struct dirent *e = readdir(dir); e != NULL; e = readdir(dir)) {
+    const size_t n = strlen(e->d_name);
+
+    if (n > k && strcmp(e->d_name + n - k, ending) == 0) XFI_TRY(xfi_folder_add(folder, e->d_name));
+  }
+  XFI_CHECK(folder->n > 0, XFER_ERR_IO, "%s has no *%s", path, ending);
+  xfi_folder_sort(folder);
+done:
+  if (dir != NULL) closedir(dir);
+  return st;
+}
+
+void xfi_folder_free(xfi_folder *folder)
+{
+  for (size_t i = 0; i < folder->n; i++)
+    xfi_free(folder->names[i]);
+  xfi_free(folder->names);
+}
+
+/* ---- documents ---- */
 
 /* All of a regular file, with a zero after its end. Anything else, such as a pipe, is refused. */
 static xfer_status read_file(char **text, size_t *n_chars, const char *path)

@@ -1,4 +1,4 @@
-/* A JSON file, and where in it a value stands: what errors in data that people write must say. */
+/* Files: those of a folder, and a JSON file, of which errors say where a value stands. */
 #ifndef XFI_DOC_H
 #define XFI_DOC_H
 
@@ -20,6 +20,20 @@ typedef struct xfi_doc {
 xfer_status xfi_doc_read(xfi_doc *doc, const char *path);
 xfer_status xfi_doc_parse(xfi_doc *doc, const char *where, const char *text, size_t n_chars);
 void xfi_doc_free(xfi_doc *doc);
+
+/* The files of a folder with that ending, or any list of names: ascending, each once. */
+typedef struct xfi_folder {
+  char **names;
+  size_t n, capacity;
+} xfi_folder;
+
+xfer_status xfi_folder_list(xfi_folder *folder, const char *path, const char *ending);
+xfer_status xfi_folder_add(xfi_folder *folder, const char *name);
+void xfi_folder_sort(xfi_folder *folder);
+void xfi_folder_free(xfi_folder *folder);
+
+enum { XFI_PATH_BYTES = 4096 };
+xfer_status xfi_path_join(char path[XFI_PATH_BYTES], const char *folder, const char *file);
 
 /* The line in which a value of the document begins, from 1. */
 int xfi_doc_line(const xfi_doc *doc, const struct json_t *value);

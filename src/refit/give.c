@@ -14,6 +14,7 @@
 #include <jansson.h>
 #include <stdarg.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
 static __attribute__((format(printf, 2, 3))) xfer_status add_problem(xfer_locals *locals,
@@ -28,9 +29,7 @@ static __attribute__((format(printf, 2, 3))) xfer_status add_problem(xfer_locals
   va_end(args);
   XFI_TRY(xfi_vec_reserve(&locals->problems, &locals->problems_capacity, locals->n_problems + 1,
                           sizeof *locals->problems));
-  locals->problems[locals->n_problems].text = xfi_strdup(text);
-  XFI_CHECK(locals->problems[locals->n_problems].text != NULL, XFER_ERR_NOMEM,
-            "a list of problems");
+  XFI_TRY(xfi_name_copy(&locals->problems[locals->n_problems].text, text));
   locals->n_problems++;
 done:
   return st;
@@ -38,21 +37,13 @@ done:
 
 static xfi_local *find_local(const xfer_locals *locals, int side, const char *name)
 {
-  size_t lo = 0, hi = locals->n_by_name[side];
+  const xfi_name_ref key = {name, 0};
+  const xfi_name_ref *found = NULL;
 
-  while (lo < hi) {
-    size_t mid = lo + (hi - lo) / 2;
-    xfi_local *local = &locals->at[locals->by_name[side][mid]];
-    int c = strcmp(local->name, name);
-
-    if (c == 0) return local;
-    if (c < 0) {
-      lo = mid + 1;
-    } else {
-      hi = mid;
-    }
-  }
-  return NULL;
+  if (locals->n_by_name[side] > 0)
+    found = bsearch(&key, locals->by_name[side], locals->n_by_name[side], sizeof key,
+                    xfi_compare_names);
+  return found == NULL ? NULL : &locals->at[found->at];
 }
 
 /* The name after the side's renames; the caller frees it. */
@@ -61,8 +52,7 @@ static xfer_status rename_given(char **renamed, const xfer_side *side, const cha
   char *next = NULL;
   xfer_status st = XFER_OK;
 
-  *renamed = xfi_strdup(name);
-  XFI_CHECK(*renamed != NULL, XFER_ERR_NOMEM, "the name \"%s\"", name);
+  XFI_TRY(xfi_name_copy(renamed, name));
   for (size_t i = 0; i < side->renames.n; i++) {
     XFI_TRY(xfi_glob_rename(&next, side->renames.at[i].pattern, side->renames.at[i].to, *renamed));
     if (next == NULL) continue;
@@ -111,11 +101,9 @@ static bool is_ignored(const xfer_side *side, const char *name, const int64_t *s
 /* With tied weights the output layer is a second name of the embedding. */
 static bool is_tied_name(const xfer_locals *locals, const xfer_side *side, const char *name)
 {
-  const xfer_model *model = locals->refit->model;
-  const xfi_scope scope = {model->vars, model->n_vars, NULL};
   int64_t tied = 0;
 
-  if (!xfi_scope_find(&scope, "tied", 4, &tied) || tied == 0) return false;
+  if (!xfi_scope_find(&locals->refit->model->scope, "tied", 4, &tied) || tied == 0) return false;
   for (size_t i = 0; i < json_array_size(side->rules->tied_names); i++) {
     if (strcmp(json_string_value(json_array_get(side->rules->tied_names, i)), name) == 0)
       return true;

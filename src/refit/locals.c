@@ -394,39 +394,31 @@ done:
 
 /* ---- by name ---- */
 
-typedef struct name_ref {
-  const char *name;
-  size_t local;
-} name_ref;
-
-static int compare_refs(const void *a, const void *b)
+int xfi_compare_names(const void *a, const void *b)
 {
-  const name_ref *x = a, *y = b;
+  const xfi_name_ref *x = a, *y = b;
 
   return strcmp(x->name, y->name);
 }
 
 static xfer_status sort_names(xfer_locals *locals, int side)
 {
-  name_ref *refs = xfi_calloc(locals->n, sizeof *refs);
+  xfi_name_ref *refs = xfi_calloc(locals->n, sizeof *refs);
   size_t n = 0;
   xfer_status st = XFER_OK;
 
-  locals->by_name[side] = xfi_calloc(locals->n, sizeof *locals->by_name[side]);
-  XFI_CHECK(refs != NULL && locals->by_name[side] != NULL, XFER_ERR_NOMEM, "%zu names", locals->n);
+  locals->by_name[side] = refs;
+  XFI_CHECK(refs != NULL, XFER_ERR_NOMEM, "%zu names", locals->n);
   for (size_t i = 0; i < locals->n; i++) {
-    if (locals->at[i].side == side) refs[n++] = (name_ref){locals->at[i].name, i};
+    if (locals->at[i].side == side) refs[n++] = (xfi_name_ref){locals->at[i].name, i};
   }
-  qsort(refs, n, sizeof *refs, compare_refs);
-  for (size_t i = 0; i < n; i++) {
-    locals->by_name[side][i] = refs[i].local;
-    XFI_CHECK(i == 0 || strcmp(refs[i].name, refs[i - 1].name) != 0, XFER_ERR_ARG,
+  qsort(refs, n, sizeof *refs, xfi_compare_names);
+  for (size_t i = 1; i < n; i++)
+    XFI_CHECK(strcmp(refs[i].name, refs[i - 1].name) != 0, XFER_ERR_ARG,
               "\"%s\": two tensors are called \"%s\"", locals->refit->sides[side].side->spec,
               refs[i].name);
-  }
   locals->n_by_name[side] = n;
 done:
-  xfi_free(refs);
   return st;
 }
 

@@ -29,6 +29,14 @@ typedef struct xfi_local {
   void (*free)(void *memory);
 } xfi_local;
 
+/* A local tensor's name and its place in the list. */
+typedef struct xfi_name_ref {
+  const char *name;
+  size_t at;
+} xfi_name_ref;
+
+int xfi_compare_names(const void *a, const void *b);
+
 typedef struct xfi_problem {
   char *text;
 } xfi_problem;
@@ -41,7 +49,7 @@ struct xfer_locals {
   size_t n_listed; /* the others are unused */
   xfer_local_part *parts;
   size_t n_parts, parts_capacity;
-  size_t *by_name[2]; /* [n_by_name] of each side */
+  xfi_name_ref *by_name[2]; /* [n_by_name] of each side, ascending */
   size_t n_by_name[2];
   int64_t *local_of[2]; /* [n_tensors] the (first) local tensor of a tensor; -1: none */
   bool *moved;          /* [n_tensors] something of it was handed in since the last bind */

@@ -153,6 +153,23 @@ done:
   return st;
 }
 
+/* What an entry has for itself. */
+static xfer_status own_lists(xfi_entry *entry, const char *pattern, const char *known,
+                             const char *name, const int *layers)
+{
+  xfer_status st = XFER_OK;
+
+  entry->pattern = entry->known = entry->name = NULL;
+  entry->layers = xfi_calloc((size_t)entry->n_layers, sizeof *entry->layers);
+  XFI_CHECK(entry->layers != NULL, XFER_ERR_NOMEM, "the layers of \"%s\"", pattern);
+  if (entry->n_layers > 0) memcpy(entry->layers, layers, (size_t)entry->n_layers * sizeof *layers);
+  XFI_TRY(xfi_name_copy(&entry->pattern, pattern));
+  XFI_TRY(xfi_name_copy(&entry->known, known));
+  XFI_TRY(xfi_name_copy(&entry->name, name));
+done:
+  return st;
+}
+
 static xfer_status entry_init(xfi_entry *entry, const xfi_raw *raw,
                               const xfer_model_options *options, uint64_t *renamed)
 {
@@ -166,14 +183,7 @@ static xfer_status entry_init(xfi_entry *entry, const xfi_raw *raw,
                        .suffix = "",
                        .stem = "",
                        .scale_of = -1};
-  entry->pattern = xfi_strdup(raw->pattern);
-  entry->known = xfi_strdup(raw->pattern);
-  entry->name = xfi_strdup(raw->pattern);
-  entry->layers = xfi_calloc((size_t)raw->n_layers, sizeof *entry->layers);
-  XFI_CHECK(entry->pattern != NULL && entry->known != NULL && entry->name != NULL &&
-                entry->layers != NULL,
-            XFER_ERR_NOMEM, "the entry of \"%s\"", raw->pattern);
-  if (raw->n_layers > 0) memcpy(entry->layers, raw->layers, (size_t)raw->n_layers * sizeof(int));
+  XFI_TRY(own_lists(entry, raw->pattern, raw->pattern, raw->pattern, raw->layers));
   XFI_TRY(rename_entry(entry, options, renamed));
 done:
   return st;
@@ -236,18 +246,12 @@ done:
 
 xfer_status xfi_model_double(xfer_model *model, size_t at)
 {
-  xfi_entry copy = model->entries[at];
+  const xfi_entry *e = &model->entries[at];
+  xfi_entry copy = *e;
   xfer_status st = XFER_OK;
 
-  copy.pattern = xfi_strdup(copy.pattern);
-  copy.known = xfi_strdup(copy.known);
-  copy.name = xfi_strdup(copy.name);
-  copy.layers = xfi_calloc((size_t)copy.n_layers, sizeof *copy.layers);
-  XFI_CHECK(copy.pattern != NULL && copy.known != NULL && copy.name != NULL && copy.layers != NULL,
-            XFER_ERR_NOMEM, "the entry of \"%s\"", model->entries[at].pattern);
-  if (copy.n_layers > 0)
-    memcpy(copy.layers, model->entries[at].layers, (size_t)copy.n_layers * sizeof *copy.layers);
-  copy.stem = copy.known + (model->entries[at].stem - model->entries[at].known);
+  XFI_TRY(own_lists(&copy, e->pattern, e->known, e->name, e->layers));
+  copy.stem = copy.known + (e->stem - e->known);
   XFI_TRY(open_gap(model, at));
   model->entries[at + 1] = copy;
   memset(&copy, 0, sizeof copy);

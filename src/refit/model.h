@@ -78,9 +78,10 @@ struct xfer_model {
   const xfi_family *all[XFI_MAX_INCLUDES];
   int n_all;
   const char *model_type; /* "" where the configuration has none */
-  xfi_var *vars;          /* what rules may ask: the family's words, then the configuration's */
+  xfi_var *vars;          /* the configuration's figures, then the family's words */
   size_t n_vars, vars_cap;
-  int64_t block[2]; /* of fp8 scales */
+  xfi_scope scope, figures; /* what rules may ask: the words, then the figures */
+  int64_t block[2];         /* of fp8 scales */
   xfi_entry *entries;
   size_t n_entries, entries_cap;
   int *layers; /* [n_layers] the model's own layers that are kept, ascending */
@@ -129,14 +130,15 @@ xfer_status xfi_model_double(xfer_model *model, size_t at);
 xfer_status xfi_table_read(xfer_model *model, const char *path, const xfer_model_options *options);
 xfer_status xfi_checkpoint_read(xfer_model *model, const char *path,
                                 const xfer_model_options *options);
-/* A dtype by its spelling in a table or in a safetensors header; false: unknown. */
-bool xfi_dtype_find(xfer_dtype *dtype, const char *name);
+/* "dtype" and "shape" of one tensor, in a table or in the header of a safetensors file `where`. */
+xfer_status xfi_raw_read(xfer_dtype *dtype, int64_t *shape, int *n_dims,
+                         const struct json_t *object, const char *where, const char *name);
 
 /* config.c: from model->top: the family by its model_type, and the block of fp8 scales. */
 xfer_status xfi_config_read(xfer_model *model);
 /* The family of a model without model_type, by the names it has. */
 void xfi_config_recognise(xfer_model *model);
-/* model->vars */
+/* model->scope */
 xfer_status xfi_config_vars(xfer_model *model);
 
 /* scales.c: makes fp8 weights of those that the family scales; finds the weight of each scale. */

@@ -78,7 +78,6 @@ xfer_status xfi_glob_rename(char **renamed, const char *from, const char *to, co
   capture captures[XFI_GLOB_STARS + 1] = {{NULL, 0}};
   int star = 0;
   xfi_text text = {0};
-  xfer_status st = XFER_OK;
 
   *renamed = NULL;
   if (!match(from, name, captures)) return XFER_OK;
@@ -90,11 +89,16 @@ xfer_status xfi_glob_rename(char **renamed, const char *from, const char *to, co
       xfi_text_add(&text, to, 1);
     }
   }
-  XFI_TRY(xfi_text_status(&text));
-  *renamed = text.n_chars == 0 ? xfi_strdup("") : xfi_text_take(&text);
-  XFI_CHECK(*renamed != NULL, XFER_ERR_NOMEM, "the new name of \"%s\"", name);
+  return xfi_text_end(&text, renamed);
+}
+
+xfer_status xfi_name_copy(char **copy, const char *name)
+{
+  xfer_status st = XFER_OK;
+
+  *copy = xfi_strdup(name);
+  XFI_CHECK(*copy != NULL, XFER_ERR_NOMEM, "the name \"%s\"", name);
 done:
-  xfi_text_free(&text);
   return st;
 }
 
@@ -113,7 +117,6 @@ static void fill_number(xfi_text *text, const char **at, const char *place, int 
 xfer_status xfi_name_fill(char **name, const char *pattern, int layer, int expert, int local)
 {
   xfi_text text = {0};
-  xfer_status st = XFER_OK;
 
   for (const char *at = pattern; *at != '\0';) {
     bool done = false;
@@ -123,12 +126,7 @@ xfer_status xfi_name_fill(char **name, const char *pattern, int layer, int exper
     if (!done) fill_number(&text, &at, "{local}", local, &done);
     if (!done) xfi_text_add(&text, at++, 1);
   }
-  XFI_TRY(xfi_text_status(&text));
-  *name = xfi_text_take(&text);
-  XFI_CHECK(*name != NULL, XFER_ERR_NOMEM, "the name \"%s\"", pattern);
-done:
-  xfi_text_free(&text);
-  return st;
+  return xfi_text_end(&text, name);
 }
 
 /* Replaces the number after `word` by `place`; -1: there is none. */

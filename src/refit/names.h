@@ -19,6 +19,8 @@ xfer_status xfi_glob_check(const char *from, const char *to);
  * only. */
 xfer_status xfi_glob_rename(char **renamed, const char *from, const char *to, const char *name);
 
+xfer_status xfi_name_copy(char **copy, const char *name);
+
 /* "a.layers.3.experts.7.w" -> "a.layers.{layer}.experts.{expert}.w": a pattern of XFI_NAME_BYTES, 3
  * and 7; -1: no such number. */
 xfer_status xfi_name_split(char *pattern, int *layer, int *expert, const char *name);

@@ -13,6 +13,7 @@
 #include "text.h"
 
 #include <jansson.h>
+#include <stdio.h>
 #include <string.h>
 
 void xfi_slot_free(xfi_slot *slot)
@@ -178,7 +179,6 @@ static xfer_status make_name(char **name, const xfi_placing *placing, const xfi_
                       : entry->stack == XFI_EXTRA ? r->block_mtp
                                                   : NULL;
   xfi_text text = {0};
-  xfer_status st = XFER_OK;
 
   for (const char *at = template; *at != '\0';) {
     if (take(&at, "{block}"))
@@ -196,12 +196,7 @@ static xfer_status make_name(char **name, const xfi_placing *placing, const xfi_
     else
       xfi_text_add(&text, at++, 1);
   }
-  XFI_TRY(xfi_text_status(&text));
-  *name = xfi_text_take(&text);
-  XFI_CHECK(*name != NULL, XFER_ERR_NOMEM, "the name \"%s\"", template);
-done:
-  xfi_text_free(&text);
-  return st;
+  return xfi_text_end(&text, name);
 }
 
 /* ---- which weights lie in it ---- */
@@ -382,8 +377,7 @@ xfer_status xfi_slot_plain(xfi_slot *slot, const xfi_placing *placing, const xfi
   xfer_status st = XFER_OK;
 
   slot_begin(slot, entry);
-  slot->local = xfi_strdup(entry->pattern);
-  XFI_CHECK(slot->local != NULL, XFER_ERR_NOMEM, "the name \"%s\"", entry->pattern);
+  XFI_TRY(xfi_name_copy(&slot->local, entry->pattern));
   XFI_TRY(as_checkpoint(slot, placing, entry));
   set_cut(slot, placing, entry, NULL, true);
 done:
@@ -422,13 +416,10 @@ xfer_status xfi_slot_make(xfi_slot *slot, const xfi_placing *placing, const xfi_
   if (rule->last_name != NULL && placing->side->pp > 1)
     XFI_TRY(make_name(&slot->last, placing, entry, rule->last_name));
   if (rule->made != NULL) {
-    xfi_text text = {0};
+    char name[128];
 
-    xfi_text_printf(&text, "{block}~.%s", rule->made);
-    st = xfi_text_status(&text);
-    if (st == XFER_OK) st = make_name(&slot->made, placing, entry, xfi_text_get(&text));
-    xfi_text_free(&text);
-    XFI_TRY(st);
+    snprintf(name, sizeof name, "{block}~.%s", rule->made);
+    XFI_TRY(make_name(&slot->made, placing, entry, name));
     slot->made_dtype = rule->made_dtype;
   }
   if (strstr(rule->local, "{name}") != NULL) {

@@ -36,8 +36,7 @@ done:
 
 static xfer_status add_set(xfi_placing *p, const json_t *set)
 {
-  const xfi_scope above = {p->model->vars, p->model->n_vars, NULL};
-  const xfi_scope scope = xfi_side_scope(p->side, &above);
+  const xfi_scope scope = xfi_side_scope(p->side, &p->model->scope);
   const char *name;
   const json_t *expr;
   xfer_status st = XFER_OK;
@@ -49,26 +48,6 @@ static xfer_status add_set(xfi_placing *p, const json_t *set)
     XFI_TRY(xfi_expr_eval(&value, json_string_value(expr), &scope));
     XFI_TRY(xfi_vec_reserve(&p->set, &p->set_cap, p->n_set + 1, sizeof *p->set));
     p->set[p->n_set++] = (xfi_var){name, value};
-  }
-done:
-  return st;
-}
-
-static xfer_status check_require(const xfi_placing *p, const json_t *list)
-{
-  char sentence[256];
-  xfer_status st = XFER_OK;
-
-  for (size_t i = 0; i < json_array_size(list); i++) {
-    const json_t *pair = json_array_get(list, i);
-    int64_t holds;
-
-    XFI_TRY(xfi_expr_eval(&holds, json_string_value(json_array_get(pair, 0)), &p->scopes[0]));
-    if (holds != 0) continue;
-    xfi_expr_print(sentence, sizeof sentence, json_string_value(json_array_get(pair, 1)),
-                   &p->scopes[0]);
-    XFI_CHECK(false, XFER_ERR_UNSUPPORTED, "\"%s\" and family \"%s\": %s", p->side->spec,
-              p->model->family->name, sentence);
   }
 done:
   return st;
@@ -96,11 +75,11 @@ xfer_status xfi_placing_open(xfi_placing *p, const xfer_side *side, const xfer_m
   XFI_TRY(add_rules(p, side->rules->locals, side->rules->n_locals));
   XFI_TRY(xfi_vec_reserve(&p->set, &p->set_cap, p->n_set + 1, sizeof *p->set));
   p->set[p->n_set++] = (xfi_var){"extra_layers", model->n_extra};
-  p->scopes[2] = (xfi_scope){model->vars, model->n_vars, NULL};
-  p->scopes[1] = xfi_side_scope(side, &p->scopes[2]);
+  p->scopes[1] = xfi_side_scope(side, &model->scope);
   p->scopes[0] = (xfi_scope){p->set, p->n_set, &p->scopes[1]};
   for (int i = 0; i < n; i++)
-    XFI_TRY(check_require(p, said[i]->require));
+    XFI_TRY(xfi_rules_require(said[i]->require, &p->scopes[0], XFER_ERR_UNSUPPORTED,
+                              "\"%s\" and family \"%s\"", side->spec, model->family->name));
 done:
   return st;
 }

@@ -66,7 +66,7 @@ typedef struct xfi_placing {
   size_t n_rules, rules_cap;
   xfi_var *set; /* the family's words for this side */
   size_t n_set, set_cap;
-  xfi_scope scopes[3]; /* set, then items, then the model's */
+  xfi_scope scopes[2]; /* set, then items; then the model's */
   const int *stages;   /* [model->n_layers] virtual */
   xfi_meshes meshes;
 } xfi_placing;

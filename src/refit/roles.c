@@ -102,7 +102,6 @@ static bool is_named(const xfi_tensor_rule *rule, const xfi_entry *e)
 static xfer_status rule_fits(bool *fits, const xfer_model *model, const xfi_tensor_rule *rule,
                              const xfi_entry *e)
 {
-  const xfi_scope scope = {model->vars, model->n_vars, NULL};
   bool scale = strcmp(e->suffix, "weight_scale_inv") == 0;
   int first = e->n_experts > 0; /* dim 0 is ours, not the checkpoint's */
   int n = e->n_dims - first, said = 0;
@@ -110,14 +109,14 @@ static xfer_status rule_fits(bool *fits, const xfer_model *model, const xfi_tens
   xfer_status st = XFER_OK;
 
   *fits = false;
-  if (rule->when != NULL) XFI_TRY(xfi_expr_eval(&value, rule->when, &scope));
+  if (rule->when != NULL) XFI_TRY(xfi_expr_eval(&value, rule->when, &model->scope));
   if (rule->when != NULL && value == 0) return XFER_OK;
   if (rule->n_dims > 0 && rule->n_dims != n) return XFER_OK;
   while (said < 4 && rule->shape[said] != NULL)
     said++;
   if (said > 0 && said != n) return XFER_OK;
   for (int d = 0; d < said && !scale; d++) {
-    XFI_TRY(xfi_expr_eval(&value, rule->shape[d], &scope));
+    XFI_TRY(xfi_expr_eval(&value, rule->shape[d], &model->scope));
     if (value != e->shape[first + d]) return XFER_OK;
   }
   *fits = true;
@@ -201,14 +200,13 @@ done:
 static xfer_status set_rows(const xfer_model *model, xfi_entry *e, const xfi_segment_rule *rules,
                             int n)
 {
-  const xfi_scope scope = {model->vars, model->n_vars, NULL};
   bool scale = strcmp(e->suffix, "weight_scale_inv") == 0;
   int64_t rows = e->shape[e->experts ? 1 : 0], total = 0;
   xfer_status st = XFER_OK;
 
   e->n_segments = n;
   for (int i = 0; i < n; i++) {
-    XFI_TRY(make_segment(&e->segments[i], &rules[i], &scope));
+    XFI_TRY(make_segment(&e->segments[i], &rules[i], &model->scope));
     if (scale && model->block[0] > 0)
       XFI_TRY(scale_segment(&e->segments[i], model->block[0], n == 1, e));
     total += e->segments[i].count * e->segments[i].unit;
@@ -227,15 +225,10 @@ static xfer_status name_held(xfi_entry *e, const char *role)
 {
   const char *dot = strrchr(role, '.');
   xfi_text text = {0};
-  xfer_status st = XFER_OK;
 
   xfi_text_printf(&text, "%s[%s]", e->pattern, dot == NULL ? role : dot + 1);
-  XFI_TRY(xfi_text_status(&text));
   xfi_free(e->name);
-  e->name = xfi_text_take(&text);
-done:
-  xfi_text_free(&text);
-  return st;
+  return xfi_text_end(&text, &e->name);
 }
 
 /* Two dims that are one of the join, as blocks and what is in them are columns. */
@@ -285,10 +278,9 @@ static xfer_status take_apart(xfer_model *model, size_t at, const xfi_tensor_rul
     XFI_TRY(xfi_model_double(model, at));
   for (int i = 0; i < n; i++) {
     xfi_entry *e = &model->entries[at + (size_t)i];
-    const xfi_scope scope = {model->vars, model->n_vars, NULL};
     xfi_segment s;
 
-    XFI_TRY(make_segment(&s, &rule->holds[i], &scope));
+    XFI_TRY(make_segment(&s, &rule->holds[i], &model->scope));
     if (strcmp(e->suffix, "weight_scale_inv") == 0 && model->block[0] > 0)
       XFI_TRY(scale_segment(&s, model->block[0], false, e));
     rows = s.count * s.unit;
@@ -506,12 +498,8 @@ done:
 
 bool xfi_model_has(const xfer_model *model, const xfi_entry *entry, const char *role)
 {
-  const xfi_roles *roles = roles_of(model, entry, 0);
-
-  for (int i = 0; i < model->n_roles; i++) {
-    if ((roles->bits[i / 64] >> i % 64 & 1) != 0 && strcmp(model->roles[i], role) == 0) return true;
-  }
-  return false;
+  return xfi_model_find(model, role, NULL, entry, entry->n_layers > 0 ? entry->layers[0] : -1) !=
+         NULL;
 }
 
 bool xfi_model_has_anywhere(const xfer_model *model, const xfi_entry *entry, const char *role)

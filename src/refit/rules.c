@@ -5,11 +5,9 @@
 #include "error.h"
 #include "vec.h"
 
-#include <dirent.h>
-#include <errno.h>
 #include <jansson.h>
+#include <stdarg.h>
 #include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
 
 static void clear_family(xfi_family *f)
@@ -101,57 +99,24 @@ done:
   return st;
 }
 
-static int compare_texts(const void *a, const void *b)
-{
-  return strcmp(*(char *const *)a, *(char *const *)b);
-}
-
-/* The *.json of a folder, by name. */
-static xfer_status list_folder(char ***names, size_t *n, const char *folder)
-{
-  size_t capacity = 0;
-  DIR *dir = opendir(folder);
-  xfer_status st = XFER_OK;
-
-  XFI_CHECK(dir != NULL, XFER_ERR_IO, "%s cannot be read as a folder: %s", folder, strerror(errno));
-  for (const struct dirent *e = readdir(dir); e != NULL; e = readdir(dir)) {
-    size_t k = strlen(e->d_name);
-
-    if (k < 6 || strcmp(e->d_name + k - 5, ".json") != 0) continue;
-    XFI_TRY(xfi_vec_reserve(names, &capacity, *n + 1, sizeof **names));
-    (*names)[*n] = xfi_strdup(e->d_name);
-    XFI_CHECK((*names)[*n] != NULL, XFER_ERR_NOMEM, "the files of %s", folder);
-    (*n)++;
-  }
-  XFI_CHECK(*n > 0, XFER_ERR_IO, "%s has no *.json", folder);
-  qsort(*names, *n, sizeof **names, compare_texts);
-done:
-  if (dir != NULL) closedir(dir);
-  return st;
-}
-
 xfer_status xfi_rules_load(xfer_rules **rules, const char *folder)
 {
-  char **names = NULL;
-  char path[4096];
-  size_t n = 0;
+  xfi_folder files = {0};
+  char path[XFI_PATH_BYTES];
   xfer_rules *r = NULL;
   xfer_status st = XFER_OK;
 
-  XFI_TRY(list_folder(&names, &n, folder));
+  XFI_TRY(xfi_folder_list(&files, folder, ".json"));
   XFI_TRY(create(&r));
-  for (size_t i = 0; i < n; i++) {
-    XFI_CHECK((size_t)snprintf(path, sizeof path, "%s/%s", folder, names[i]) < sizeof path,
-              XFER_ERR_IO, "the path %s/%s is too long", folder, names[i]);
+  for (size_t i = 0; i < files.n; i++) {
+    XFI_TRY(xfi_path_join(path, folder, files.names[i]));
     XFI_TRY(add_file(r, path, NULL));
   }
   XFI_TRY(xfi_rules_check(r));
   *rules = r;
   r = NULL;
 done:
-  for (size_t i = 0; i < n; i++)
-    xfi_free(names[i]);
-  xfi_free(names);
+  xfi_folder_free(&files);
   xfi_rules_destroy(r);
   return st;
 }
@@ -200,6 +165,29 @@ int xfi_family_all(const xfer_rules *rules, const xfi_family *family,
     }
   }
   return n;
+}
+
+xfer_status xfi_rules_require(const json_t *list, const xfi_scope *scope, xfer_status refusal,
+                              const char *who, ...)
+{
+  char text[256], name[256];
+  va_list args;
+  xfer_status st = XFER_OK;
+
+  for (size_t i = 0; i < json_array_size(list); i++) {
+    const json_t *pair = json_array_get(list, i);
+    int64_t holds;
+
+    XFI_TRY(xfi_expr_eval(&holds, json_string_value(json_array_get(pair, 0)), scope));
+    if (holds != 0) continue;
+    va_start(args, who);
+    vsnprintf(name, sizeof name, who, args);
+    va_end(args);
+    xfi_expr_print(text, sizeof text, json_string_value(json_array_get(pair, 1)), scope);
+    XFI_CHECK(false, refusal, "%s: %s", name, text);
+  }
+done:
+  return st;
 }
 
 xfer_status xfi_rules_check(const xfer_rules *rules)

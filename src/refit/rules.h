@@ -91,7 +91,7 @@ typedef struct xfi_local_rule {
   const char *absent; /* the side has none of it */
   const char *everywhere,
       *both_ends;         /* outside the layers: on each stage; on the first and the last */
-  bool last_stage;        /* else the first */
+  int last_stage;         /* 0: the first */
   const char *last_name;  /* on the last stage of several */
   const char *bias_first; /* the bias is on the first of the ranks that cut, zero on the others */
   const char *units[2];   /* of the dim that is cut: how many, shared out whole; and the multiple of
@@ -198,6 +198,13 @@ xfer_status xfi_rules_check(const xfer_rules *rules);
 
 const xfi_family *xfi_rules_family(const xfer_rules *rules, const char *name);
 const xfi_side_rules *xfi_rules_side(const xfer_rules *rules, const char *name, size_t n_chars);
+
+/* The first sentence of a "require" whose expression does not hold is an error, after what the
+ * format says. */
+__attribute__((format(printf, 4, 5))) xfer_status xfi_rules_require(const struct json_t *list,
+                                                                    const xfi_scope *scope,
+                                                                    xfer_status refusal,
+                                                                    const char *who, ...);
 
 /* A family and all that it includes, itself first. */
 enum { XFI_MAX_INCLUDES = 16 };

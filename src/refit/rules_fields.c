@@ -2,6 +2,7 @@
 
 #include <string.h>
 
+#include "dtype.h"
 #include "error.h"
 #include "expr.h"
 
@@ -23,6 +24,8 @@ static const char *const KINDS[] = {"a text",
                                     "an object of expressions",
                                     "a list of pairs of texts",
                                     "true or false",
+                                    "a text",
+                                    "a text",
                                     "a list",
                                     "an object"};
 
@@ -47,7 +50,7 @@ bool xfi_rules_is(const json_t *value, xfi_field_kind k)
   const json_t *child;
   size_t i;
 
-  if (k == TEXT || k == EXPR) return xfi_rules_is_text(value);
+  if (k == TEXT || k == EXPR || k == CHOICE || k == DTYPE) return xfi_rules_is_text(value);
   if (k == FLAG) return json_is_boolean(value);
   if (k == LIST || k == TEXTS || k == PAIRS) {
     if (!json_is_array(value)) return false;
@@ -69,15 +72,34 @@ bool xfi_rules_is(const json_t *value, xfi_field_kind k)
   return true;
 }
 
-static void store(const xfi_field *f, const json_t *value)
+int xfi_rules_choice(const char *const *choices, const char *text)
 {
-  if (f->to == NULL) return;
-  if (f->kind == TEXT || f->kind == EXPR)
+  for (int k = 0; choices[k] != NULL; k++) {
+    if (strcmp(choices[k], text) == 0) return k;
+  }
+  return -1;
+}
+
+/* False: it is none of the choices. */
+static bool store(const xfi_field *f, const json_t *value)
+{
+  xfer_dtype dtype;
+
+  if (f->to == NULL) return true;
+  if (f->kind == CHOICE) {
+    *(int *)f->to = xfi_rules_choice(f->choices, json_string_value(value));
+    return *(int *)f->to >= 0;
+  }
+  if (f->kind == DTYPE) {
+    if (xfi_dtype_parse(&dtype, json_string_value(value)) != XFER_OK) return false;
+    *(int *)f->to = (int)dtype;
+  } else if (f->kind == TEXT || f->kind == EXPR)
     *(const char **)f->to = json_string_value(value);
   else if (f->kind == FLAG)
     *(bool *)f->to = json_is_true(value);
   else
     *(const json_t **)f->to = value;
+  return true;
 }
 
 xfer_status xfi_rules_fields(const xfi_doc *doc, const json_t *object, const char *what,
@@ -106,7 +128,9 @@ xfer_status xfi_rules_fields(const xfi_doc *doc, const json_t *object, const cha
         XFI_TRY(xfi_rules_check_expr(doc, child));
       }
     }
-    store(&fields[k], value);
+    if (!store(&fields[k], value))
+      return xfi_rules_bad(doc, value, "\"%s\" of %s cannot be \"%.60s\"", key, what,
+                           json_string_value(value));
   }
   for (k = 0; k < n; k++) {
     if (fields[k].needed && json_object_get(object, fields[k].name) == NULL)

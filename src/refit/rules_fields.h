@@ -16,6 +16,8 @@ typedef enum xfi_field_kind {
   EXPRS,  /* an object: names and expressions */
   PAIRS,  /* a list of [string, string] */
   FLAG,   /* true or false */
+  CHOICE, /* a string of a list; the number of it is stored */
+  DTYPE,  /* the name of an element type */
   LIST,   /* any list */
   OBJECT, /* any object */
 } xfi_field_kind;
@@ -23,8 +25,9 @@ typedef enum xfi_field_kind {
 typedef struct xfi_field {
   const char *name;
   xfi_field_kind kind;
-  void *to; /* const char **, const json_t ** or bool * */
+  void *to; /* const char **, const json_t **, bool *, or int * of a choice and an element type */
   bool needed;
+  const char *const *choices; /* ended by NULL */
 } xfi_field;
 
 /* XFER_ERR_IO, with the file and the line of `value` before the text. */
@@ -34,6 +37,8 @@ xfi_rules_bad(const xfi_doc *doc, const json_t *value, const char *fmt, ...);
 /* A string that is not empty and has no NUL. */
 bool xfi_rules_is_text(const json_t *value);
 bool xfi_rules_is(const json_t *value, xfi_field_kind k);
+/* The number of a string in a list that ends with NULL; -1: none. */
+int xfi_rules_choice(const char *const *choices, const char *text);
 /* A string that is an expression. */
 xfer_status xfi_rules_check_expr(const xfi_doc *doc, const json_t *value);
 /* Read the `n` fields of an object; `what` it is, for errors. */

@@ -13,6 +13,14 @@
 #define BAD(doc, value, ...) xfi_rules_bad((doc), (value), __VA_ARGS__)
 #define READ(doc, object, what, fields)                                                            \
   xfi_rules_fields((doc), (object), (what), (fields), sizeof(fields) / sizeof *(fields))
+#define FIELD(name, kind, to)                                                                      \
+  {                                                                                                \
+    (name), (kind), (to), false, NULL                                                              \
+  }
+#define NEEDED(name, kind, to)                                                                     \
+  {                                                                                                \
+    (name), (kind), (to), true, NULL                                                               \
+  }
 
 /* [[expression, sentence], ..] */
 static xfer_status check_require(const xfi_doc *doc, const json_t *list)
@@ -111,15 +119,15 @@ done:
 static xfer_status read_tensor(const xfi_doc *doc, const json_t *object, xfi_tensor_rule *t)
 {
   const json_t *rows = NULL, *holds = NULL, *dims = NULL, *shape = NULL;
-  const xfi_field fields[] = {{"name", TEXT, &t->name, true},
-                              {"suffix", TEXT, &t->suffix, false},
-                              {"when", EXPR, &t->when, false},
-                              {"role", TEXT, &t->role, false},
-                              {"rows", LIST, &rows, false},
-                              {"holds", LIST, &holds, false},
-                              {"dims", TEXTS, &dims, false},
-                              {"shape", TEXTS, &shape, false},
-                              {"alternate", FLAG, &t->alternate, false}};
+  const xfi_field fields[] = {NEEDED("name", TEXT, &t->name),
+                              FIELD("suffix", TEXT, &t->suffix),
+                              FIELD("when", EXPR, &t->when),
+                              FIELD("role", TEXT, &t->role),
+                              FIELD("rows", LIST, &rows),
+                              FIELD("holds", LIST, &holds),
+                              FIELD("dims", TEXTS, &dims),
+                              FIELD("shape", TEXTS, &shape),
+                              FIELD("alternate", FLAG, &t->alternate)};
   xfer_status st = XFER_OK;
 
   t->source = object;
@@ -142,42 +150,22 @@ done:
 
 /* ---- local tensors of a side ---- */
 
-static xfer_status read_choice(const xfi_doc *doc, const json_t *object, const char *name,
-                               const char *value, const char *const *choices, int *which)
-{
-  *which = 0;
-  if (value == NULL) return XFER_OK;
-  for (; choices[*which] != NULL; (*which)++) {
-    if (strcmp(choices[*which], value) == 0) return XFER_OK;
-  }
-  return BAD(doc, object, "\"%s\" cannot be \"%.60s\"", name, value);
-}
-
 /* "attn.q" or {"of": "attn.q", "take": "gate", "few": "replicate"} */
 static xfer_status read_part(const xfi_doc *doc, const json_t *value, xfi_part_rule *part)
 {
   static const char *const ORDERS[] = {"as_it_is", "pairs_apart", "pairs_together", NULL};
   static const char *const FEWS[] = {"refuse", "one", "replicate", NULL};
-  const char *few = NULL, *order = NULL;
-  int which;
-  const xfi_field fields[] = {{"of", TEXT, &part->role, true},
-                              {"take", TEXT, &part->take, false},
-                              {"few", TEXT, &few, false},
-                              {"order", TEXT, &order, false}};
-  xfer_status st = XFER_OK;
+  const xfi_field fields[] = {NEEDED("of", TEXT, &part->role),
+                              FIELD("take", TEXT, &part->take),
+                              {"few", CHOICE, &part->few, false, FEWS},
+                              {"order", CHOICE, &part->order, false, ORDERS}};
 
   *part = (xfi_part_rule){0};
   if (xfi_rules_is_text(value)) {
     part->role = json_string_value(value);
     return XFER_OK;
   }
-  XFI_TRY(READ(doc, value, "a part", fields));
-  XFI_TRY(read_choice(doc, value, "order", order, ORDERS, &which));
-  part->order = (xfi_order)which;
-  XFI_TRY(read_choice(doc, value, "few", few, FEWS, &which));
-  part->few = (xfi_few)which;
-done:
-  return st;
+  return READ(doc, value, "a part", fields);
 }
 
 static xfer_status read_made(const xfi_doc *doc, const json_t *made, xfi_local_rule *r)
@@ -185,22 +173,11 @@ static xfer_status read_made(const xfi_doc *doc, const json_t *made, xfi_local_r
   xfer_dtype dtype = XFER_F32;
 
   if (made == NULL) return XFER_OK;
-  if (json_array_size(made) != 2 ||
+  if (json_array_size(made) != 2 || json_string_length(json_array_get(made, 0)) > 100 ||
       xfi_dtype_parse(&dtype, json_string_value(json_array_get(made, 1))) != XFER_OK)
     return BAD(doc, made, "\"made\" is [name, element type]");
   r->made = json_string_value(json_array_get(made, 0));
   r->made_dtype = (int)dtype;
-  return XFER_OK;
-}
-
-static xfer_status read_dtype(const xfi_doc *doc, const json_t *object, const char *name,
-                              xfi_local_rule *r)
-{
-  xfer_dtype dtype = 0;
-
-  if (name != NULL && xfi_dtype_parse(&dtype, name) != XFER_OK)
-    return BAD(doc, json_object_get(object, "dtype"), "\"%.60s\" is no element type", name);
-  r->dtype = (int)dtype;
   return XFER_OK;
 }
 
@@ -224,34 +201,32 @@ static xfer_status read_local(const xfi_doc *doc, const json_t *object, xfi_loca
   static const char *const CUTS[] = {"none", "rows", "columns", "vocabulary", NULL};
   static const char *const STAGES[] = {"first", "last", NULL};
   const json_t *parts = NULL, *each = NULL, *made = NULL, *units = NULL, *across = NULL;
-  const char *cut = NULL, *stage = NULL, *dtype = NULL;
-  int which;
-  const xfi_field fields[] = {{"local", TEXT, &r->local, false},
-                              {"parts", LIST, &parts, false},
-                              {"each", LIST, &each, false},
-                              {"with", TEXTS, &r->with, false},
-                              {"without", TEXTS, &r->without, false},
-                              {"when", EXPR, &r->when, false},
-                              {"cut", TEXT, &cut, false},
-                              {"groups", EXPR, &r->groups, false},
-                              {"whole", EXPR, &r->whole, false},
-                              {"reverse", EXPR, &r->reverse, false},
-                              {"alternate", EXPR, &r->alternate, false},
-                              {"transpose", EXPR, &r->transpose, false},
-                              {"absent", EXPR, &r->absent, false},
-                              {"everywhere", EXPR, &r->everywhere, false},
-                              {"both_ends", EXPR, &r->both_ends, false},
-                              {"stage", TEXT, &stage, false},
-                              {"last_name", TEXT, &r->last_name, false},
-                              {"bias_first", EXPR, &r->bias_first, false},
-                              {"units", TEXTS, &units, false},
-                              {"across", TEXTS, &across, false},
-                              {"hook", FLAG, &r->hook, false},
-                              {"made", TEXTS, &made, false},
-                              {"dtype", TEXT, &dtype, false},
-                              {"less", EXPR, &r->less, false},
-                              {"refuse", EXPR, &r->refuse, false},
-                              {"says", TEXT, &r->says, false}};
+  const xfi_field fields[] = {FIELD("local", TEXT, &r->local),
+                              FIELD("parts", LIST, &parts),
+                              FIELD("each", LIST, &each),
+                              FIELD("with", TEXTS, &r->with),
+                              FIELD("without", TEXTS, &r->without),
+                              FIELD("when", EXPR, &r->when),
+                              {"cut", CHOICE, &r->cut, false, CUTS},
+                              FIELD("groups", EXPR, &r->groups),
+                              FIELD("whole", EXPR, &r->whole),
+                              FIELD("reverse", EXPR, &r->reverse),
+                              FIELD("alternate", EXPR, &r->alternate),
+                              FIELD("transpose", EXPR, &r->transpose),
+                              FIELD("absent", EXPR, &r->absent),
+                              FIELD("everywhere", EXPR, &r->everywhere),
+                              FIELD("both_ends", EXPR, &r->both_ends),
+                              {"stage", CHOICE, &r->last_stage, false, STAGES},
+                              FIELD("last_name", TEXT, &r->last_name),
+                              FIELD("bias_first", EXPR, &r->bias_first),
+                              FIELD("units", TEXTS, &units),
+                              FIELD("across", TEXTS, &across),
+                              FIELD("hook", FLAG, &r->hook),
+                              FIELD("made", TEXTS, &made),
+                              FIELD("dtype", DTYPE, &r->dtype),
+                              FIELD("less", EXPR, &r->less),
+                              FIELD("refuse", EXPR, &r->refuse),
+                              FIELD("says", TEXT, &r->says)};
   xfer_status st = XFER_OK;
 
   r->source = object;
@@ -265,12 +240,7 @@ static xfer_status read_local(const xfi_doc *doc, const json_t *object, xfi_loca
     return BAD(doc, parts, "a local tensor of %d parts", r->n_parts);
   for (int i = 0; i < r->n_parts && !r->each; i++)
     XFI_TRY(read_part(doc, json_array_get(parts, (size_t)i), &r->parts[i]));
-  XFI_TRY(read_choice(doc, object, "cut", cut, CUTS, &which));
-  r->cut = (xfi_cut_kind)which;
-  XFI_TRY(read_choice(doc, object, "stage", stage, STAGES, &which));
-  r->last_stage = which == 1;
   XFI_TRY(read_made(doc, made, r));
-  XFI_TRY(read_dtype(doc, object, dtype, r));
   XFI_TRY(read_units(doc, units, r->units));
   XFI_TRY(read_units(doc, across, r->across));
   if (r->local == NULL && r->absent == NULL && r->says == NULL)
@@ -339,9 +309,8 @@ static xfer_status read_family_sides(const xfi_doc *doc, const json_t *sides, xf
   {
     xfi_family_side *s = &f->sides[f->n_sides++];
     const json_t *locals = NULL;
-    const xfi_field fields[] = {{"set", EXPRS, &s->set, false},
-                                {"require", PAIRS, &s->require, false},
-                                {"locals", LIST, &locals, false}};
+    const xfi_field fields[] = {FIELD("set", EXPRS, &s->set), FIELD("require", PAIRS, &s->require),
+                                FIELD("locals", LIST, &locals)};
 
     s->side = name;
     XFI_TRY(READ(doc, object, "a side of a family", fields));
@@ -363,17 +332,17 @@ static xfer_status read_family(xfer_rules *rules, const xfi_doc *doc)
                           sizeof *rules->families));
   f = &rules->families[rules->n_families++];
   f->doc = doc;
-  const xfi_field fields[] = {{"format", TEXT, NULL, true},
-                              {"family", TEXT, &f->name, true},
-                              {"about", TEXT, NULL, false},
-                              {"include", TEXTS, &f->include, false},
-                              {"model_type", TEXTS, &f->model_types, false},
-                              {"recognise", TEXTS, &f->recognise, false},
-                              {"config", EXPRS, &f->config, false},
-                              {"prefixes", TEXTS, &f->prefixes, false},
-                              {"scaled", TEXTS, &f->scaled, false},
-                              {"tensors", LIST, &tensors, false},
-                              {"sides", OBJECT, &sides, false}};
+  const xfi_field fields[] = {NEEDED("format", TEXT, NULL),
+                              NEEDED("family", TEXT, &f->name),
+                              FIELD("about", TEXT, NULL),
+                              FIELD("include", TEXTS, &f->include),
+                              FIELD("model_type", TEXTS, &f->model_types),
+                              FIELD("recognise", TEXTS, &f->recognise),
+                              FIELD("config", EXPRS, &f->config),
+                              FIELD("prefixes", TEXTS, &f->prefixes),
+                              FIELD("scaled", TEXTS, &f->scaled),
+                              FIELD("tensors", LIST, &tensors),
+                              FIELD("sides", OBJECT, &sides)};
   f->name = ""; /* what is half read is never looked for by name, but is freed */
   XFI_TRY(READ(doc, doc->root, "a family", fields));
   f->tensors = xfi_calloc(json_array_size(tensors) + 1, sizeof *f->tensors);
@@ -397,7 +366,6 @@ static xfer_status read_axes(const xfi_doc *doc, const json_t *list, int *n, con
   static const char *const USES[] = {"cut", "experts", "fsdp", NULL};
   const json_t *axis;
   size_t i;
-  int which;
   xfer_status st = XFER_OK;
 
   if (json_array_size(list) > XFI_MAX_AXES)
@@ -409,11 +377,10 @@ static xfer_status read_axes(const xfi_doc *doc, const json_t *list, int *n, con
     names[i] = json_string_value(json_array_get(axis, 0));
     sizes[i] = json_string_value(json_array_get(axis, 1));
     XFI_TRY(xfi_rules_check_expr(doc, json_array_get(axis, 1)));
-    if (uses != NULL) {
-      XFI_TRY(
-          read_choice(doc, axis, "use", json_string_value(json_array_get(axis, 2)), USES, &which));
-      uses[i] = (xfi_axis_use)which;
-    }
+    if (uses == NULL) continue;
+    if (xfi_rules_choice(USES, json_string_value(json_array_get(axis, 2))) < 0)
+      return BAD(doc, axis, "the use of an axis is \"cut\", \"experts\" or \"fsdp\"");
+    uses[i] = (xfi_axis_use)xfi_rules_choice(USES, json_string_value(json_array_get(axis, 2)));
   }
   *n = (int)json_array_size(list);
 done:
@@ -443,8 +410,6 @@ static xfer_status read_side(xfer_rules *rules, const xfi_doc *doc)
   static const char *const CUTS[] = {"chunk", "balanced", "even", NULL}; /* by xfer_split_rule */
   static const char *const SPARES[] = {"none", "last", "inner", "first", NULL};
   const json_t *ranks = NULL, *dense = NULL, *experts = NULL, *locals = NULL;
-  const char *spare = NULL, *cut = NULL;
-  int which;
   xfi_side_rules *s;
   xfer_status st = XFER_OK;
 
@@ -452,45 +417,41 @@ static xfer_status read_side(xfer_rules *rules, const xfi_doc *doc)
       xfi_vec_reserve(&rules->sides, &rules->sides_cap, rules->n_sides + 1, sizeof *rules->sides));
   s = &rules->sides[rules->n_sides++];
   s->doc = doc;
-  const xfi_field fields[] = {{"format", TEXT, NULL, true},
-                              {"side", TEXT, &s->name, true},
-                              {"about", TEXT, NULL, false},
-                              {"numbers", OBJECT, &s->numbers, false},
-                              {"choices", OBJECT, &s->choices, false},
-                              {"flags", TEXTS, &s->flags, false},
-                              {"require", PAIRS, &s->require, false},
-                              {"kernel_forms", EXPR, &s->kernel_forms, false},
-                              {"ranks", LIST, &ranks, true},
-                              {"stage", TEXT, &s->stage, false},
-                              {"chunks", EXPR, &s->chunks, false},
-                              {"chunk_prefix", TEXT, &s->chunk_prefix, false},
-                              {"dense", LIST, &dense, true},
-                              {"experts", LIST, &experts, true},
-                              {"even", FLAG, &s->even, false},
-                              {"spare_layers", TEXT, &spare, false},
-                              {"takes_layers", FLAG, &s->takes_layers, false},
-                              {"takes_map", FLAG, &s->takes_map, false},
-                              {"stage_numbers", FLAG, &s->stage_numbers, false},
-                              {"free_blocks", FLAG, &s->free_blocks, false},
-                              {"expert_cut", TEXT, &cut, true},
-                              {"round_robin", EXPR, &s->round_robin, false},
-                              {"vocabulary", EXPR, &s->vocab, false},
-                              {"layers", TEXT, &s->block_main, false},
-                              {"extra_layers", TEXT, &s->block_mtp, false},
-                              {"absent_layers", EXPR, &s->absent_main, false},
-                              {"absent_extra_layers", EXPR, &s->absent_mtp, false},
-                              {"holds_unknown", EXPR, &s->holds_unknown, false},
-                              {"spellings", PAIRS, &s->spellings, false},
-                              {"tied_names", TEXTS, &s->tied_names, false},
-                              {"locals", LIST, &locals, true}};
+  const xfi_field fields[] = {NEEDED("format", TEXT, NULL),
+                              NEEDED("side", TEXT, &s->name),
+                              FIELD("about", TEXT, NULL),
+                              FIELD("numbers", OBJECT, &s->numbers),
+                              FIELD("choices", OBJECT, &s->choices),
+                              FIELD("flags", TEXTS, &s->flags),
+                              FIELD("require", PAIRS, &s->require),
+                              FIELD("kernel_forms", EXPR, &s->kernel_forms),
+                              NEEDED("ranks", LIST, &ranks),
+                              FIELD("stage", TEXT, &s->stage),
+                              FIELD("chunks", EXPR, &s->chunks),
+                              FIELD("chunk_prefix", TEXT, &s->chunk_prefix),
+                              NEEDED("dense", LIST, &dense),
+                              NEEDED("experts", LIST, &experts),
+                              FIELD("even", FLAG, &s->even),
+                              {"spare_layers", CHOICE, &s->spare_layers, false, SPARES},
+                              FIELD("takes_layers", FLAG, &s->takes_layers),
+                              FIELD("takes_map", FLAG, &s->takes_map),
+                              FIELD("stage_numbers", FLAG, &s->stage_numbers),
+                              FIELD("free_blocks", FLAG, &s->free_blocks),
+                              {"expert_cut", CHOICE, &s->expert_cut, true, CUTS},
+                              FIELD("round_robin", EXPR, &s->round_robin),
+                              FIELD("vocabulary", EXPR, &s->vocab),
+                              FIELD("layers", TEXT, &s->block_main),
+                              FIELD("extra_layers", TEXT, &s->block_mtp),
+                              FIELD("absent_layers", EXPR, &s->absent_main),
+                              FIELD("absent_extra_layers", EXPR, &s->absent_mtp),
+                              FIELD("holds_unknown", EXPR, &s->holds_unknown),
+                              FIELD("spellings", PAIRS, &s->spellings),
+                              FIELD("tied_names", TEXTS, &s->tied_names),
+                              NEEDED("locals", LIST, &locals)};
   s->name = s->chunk_prefix = "";
   XFI_TRY(READ(doc, doc->root, "a side", fields));
   XFI_TRY(check_items(doc, s));
   XFI_TRY(check_require(doc, s->require));
-  XFI_TRY(read_choice(doc, doc->root, "expert_cut", cut, CUTS, &which));
-  s->expert_cut = (xfer_split_rule)which;
-  XFI_TRY(read_choice(doc, doc->root, "spare_layers", spare, SPARES, &which));
-  s->spare_layers = (xfi_spare)which;
   XFI_TRY(read_axes(doc, ranks, &s->n_ranks, s->rank_names, s->rank_sizes, NULL));
   XFI_TRY(read_axes(doc, dense, &s->dense.n_axes, s->dense.names, s->dense.sizes, s->dense.uses));
   XFI_TRY(read_axes(doc, experts, &s->experts.n_axes, s->experts.names, s->experts.sizes,

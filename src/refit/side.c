@@ -61,10 +61,8 @@ xfer_status xfi_said_add(xfi_saids *saids, const char *pattern, const char *to, 
 
   XFI_TRY(xfi_glob_check(pattern, to));
   XFI_TRY(xfi_vec_reserve(&saids->at, &saids->capacity, saids->n + 1, sizeof *saids->at));
-  said.pattern = xfi_strdup(pattern);
-  said.to = to == NULL ? NULL : xfi_strdup(to);
-  XFI_CHECK(said.pattern != NULL && (to == NULL || said.to != NULL), XFER_ERR_NOMEM,
-            "the pattern \"%s\"", pattern);
+  XFI_TRY(xfi_name_copy(&said.pattern, pattern));
+  if (to != NULL) XFI_TRY(xfi_name_copy(&said.to, to));
   saids->at[saids->n++] = said;
   memset(&said, 0, sizeof said);
 done:
@@ -83,8 +81,7 @@ xfer_status xfi_side_create(xfer_side **side, const char *spec, const xfer_side_
   s = xfi_calloc(1, sizeof *s);
   XFI_CHECK(s != NULL, XFER_ERR_NOMEM, "the side \"%s\"", spec);
   atomic_store(&s->n_refs, 1);
-  s->spec = xfi_strdup(spec);
-  XFI_CHECK(s->spec != NULL, XFER_ERR_NOMEM, "the side \"%s\"", spec);
+  XFI_TRY(xfi_name_copy(&s->spec, spec));
   if (o.rules != NULL)
     s->set = xfi_rules_share(o.rules);
   else

@@ -55,12 +55,11 @@ static xfer_status add_var(xfer_side *side, const char *name, const char *tail, 
             side->rules->name);
   if (tail != NULL) {
     xfi_text_printf(&text, "%s_%s", name, tail);
-    XFI_TRY(xfi_text_status(&text));
-    name = side->var_names[side->n_vars] = xfi_text_take(&text);
+    XFI_TRY(xfi_text_end(&text, &side->var_names[side->n_vars]));
+    name = side->var_names[side->n_vars];
   }
   side->vars[side->n_vars++] = (xfi_var){name, value};
 done:
-  xfi_text_free(&text);
   return st;
 }
 
@@ -169,10 +168,9 @@ static bool is_flag(const xfer_side *side, const char *text, size_t n)
   return false;
 }
 
-/* An item is given once; `seen` holds the names so far. */
+/* An item is given once; these are the names so far. */
 typedef struct seen {
-  const char *names[XFI_MAX_ITEMS];
-  size_t lengths[XFI_MAX_ITEMS];
+  char names[XFI_MAX_ITEMS][64];
   int n;
 } seen;
 
@@ -181,12 +179,11 @@ static xfer_status see(const xfer_side *side, seen *s, const char *name, size_t 
   xfer_status st = XFER_OK;
 
   for (int i = 0; i < s->n; i++) {
-    XFI_CHECK(s->lengths[i] != n || strncmp(s->names[i], name, n) != 0, XFER_ERR_ARG,
-              "\"%s\": %.*s is given twice", side->spec, (int)n, name);
+    XFI_CHECK(!is_word(name, n, s->names[i]), XFER_ERR_ARG, "\"%s\": %.*s is given twice",
+              side->spec, (int)n, name);
   }
   XFI_CHECK(s->n < XFI_MAX_ITEMS, XFER_ERR_ARG, "\"%s\" has too many items", side->spec);
-  s->names[s->n] = name;
-  s->lengths[s->n++] = n;
+  snprintf(s->names[s->n++], sizeof *s->names, "%.*s", (int)n, name);
 done:
   return st;
 }
@@ -261,42 +258,45 @@ done:
   return st;
 }
 
+static xfer_status parse_number(xfer_side *side, const char *text, size_t n, const char *end)
+{
+  const int value = number(text + n, end);
+  char name[64];
+  xfer_status st = XFER_OK;
+
+  snprintf(name, sizeof name, "%.*s", (int)n, text);
+  if (n == 0 || n >= sizeof name || json_object_get(side->rules->numbers, name) == NULL)
+    return no_item(side, text, (size_t)(end - text));
+  XFI_CHECK(value > 0, XFER_ERR_ARG, "\"%s\": %.*s wants a number from 1", side->spec,
+            (int)(end - text), text);
+  set_var(side, text, n, value);
+done:
+  return st;
+}
+
+/* A flag, NAME=VALUE, or a name with its number behind it. */
 static xfer_status parse_item(xfer_side *side, const char *text, const char *end, seen *s)
 {
   const char *equals = memchr(text, '=', (size_t)(end - text));
-  size_t n = equals != NULL ? (size_t)(equals - text) : (size_t)(end - text);
-  int value;
+  const bool flag = equals == NULL && is_flag(side, text, (size_t)(end - text));
+  size_t n = (size_t)((equals != NULL ? equals : end) - text);
   xfer_status st = XFER_OK;
 
-  if (equals == NULL && is_flag(side, text, n)) {
-    XFI_TRY(see(side, s, text, n));
+  while (equals == NULL && !flag && n > 0 && isdigit((unsigned char)text[n - 1]))
+    n--;
+  XFI_TRY(see(side, s, text, n));
+  if (flag)
     set_var(side, text, n, 1);
-  } else if (equals != NULL && is_word(text, n, "layers") && side->rules->takes_layers) {
-    XFI_TRY(see(side, s, text, n));
+  else if (equals == NULL)
+    XFI_TRY(parse_number(side, text, n, end));
+  else if (is_word(text, n, "layers") && side->rules->takes_layers)
     XFI_TRY(parse_layers(side, equals + 1, end));
-  } else if (equals != NULL && is_word(text, n, "map") && side->rules->takes_map) {
-    XFI_TRY(see(side, s, text, n));
+  else if (is_word(text, n, "map") && side->rules->takes_map)
     XFI_TRY(parse_map(side, equals + 1, end));
-  } else if (equals != NULL && is_word(text, n, "dtype")) {
-    XFI_TRY(see(side, s, text, n));
+  else if (is_word(text, n, "dtype"))
     XFI_TRY(parse_dtype(side, equals + 1, end));
-  } else if (equals != NULL) {
-    XFI_TRY(see(side, s, text, n));
+  else
     XFI_TRY(parse_choice(side, text, n, equals + 1, end));
-  } else {
-    char name[64];
-
-    while (n > 0 && isdigit((unsigned char)text[n - 1]))
-      n--;
-    snprintf(name, sizeof name, "%.*s", (int)n, text);
-    if (n == 0 || n >= sizeof name || json_object_get(side->rules->numbers, name) == NULL)
-      return no_item(side, text, (size_t)(end - text));
-    XFI_TRY(see(side, s, text, n));
-    value = number(text + n, end);
-    XFI_CHECK(value > 0, XFER_ERR_ARG, "\"%s\": %.*s wants a number from 1", side->spec,
-              (int)(end - text), text);
-    set_var(side, text, n, value);
-  }
 done:
   return st;
 }
@@ -319,25 +319,6 @@ static xfer_status join_weights(xfer_side *side, const xfer_side_options *o)
   if (side->weights == 0) side->weights = o->weights;
   for (int i = 0; i < N_WEIGHTS; i++)
     set_var(side, WEIGHTS[i].name, strlen(WEIGHTS[i].name), (side->weights & WEIGHTS[i].bit) != 0);
-done:
-  return st;
-}
-
-static xfer_status check_require(const xfer_side *side, const json_t *list)
-{
-  const xfi_scope scope = xfi_side_scope(side, NULL);
-  char sentence[256];
-  xfer_status st = XFER_OK;
-
-  for (size_t i = 0; i < json_array_size(list); i++) {
-    const json_t *pair = json_array_get(list, i);
-    int64_t holds;
-
-    XFI_TRY(xfi_expr_eval(&holds, json_string_value(json_array_get(pair, 0)), &scope));
-    if (holds != 0) continue;
-    xfi_expr_print(sentence, sizeof sentence, json_string_value(json_array_get(pair, 1)), &scope);
-    XFI_CHECK(false, XFER_ERR_ARG, "\"%s\": %s", side->spec, sentence);
-  }
 done:
   return st;
 }
@@ -380,10 +361,7 @@ static xfer_status parse_options(xfer_side *side, const xfer_side_options *o, se
     XFI_CHECK(strncmp(item, "layers=", 7) != 0 && strncmp(item, "map=", 4) != 0, XFER_ERR_ARG,
               "\"%s\": say %s in the SPEC", side->spec, item);
     if (is_flag(side, name, strlen(name)) && o->item_values[i] == 0) continue;
-    XFI_TRY(see(side, s, name, strlen(name)));
-    s->n--; /* parse_item() sees it again, in memory that goes */
     XFI_TRY(parse_item(side, item, item + k, s));
-    s->names[s->n - 1] = name;
   }
 done:
   return st;
@@ -394,6 +372,7 @@ xfer_status xfi_spec_parse(xfer_side *side, const char *spec, const xfer_side_op
   const char *colon = strchr(spec, ':');
   size_t n = colon == NULL ? strlen(spec) : (size_t)(colon - spec);
   seen s = {.n = 0};
+  xfi_scope scope;
   char known[LISTED_BYTES] = "";
   xfer_status st = XFER_OK;
 
@@ -403,6 +382,7 @@ xfer_status xfi_spec_parse(xfer_side *side, const char *spec, const xfer_side_op
   XFI_CHECK(side->rules != NULL, XFER_ERR_ARG,
             "\"%s\": no framework is called \"%.*s\"; there are %s", spec, (int)n, spec, known);
   XFI_TRY(add_vars(side));
+  scope = xfi_side_scope(side, NULL);
   for (const char *at = colon == NULL ? "" : colon + 1; *at != '\0';) {
     const char *end = strchr(at, ',');
 
@@ -416,7 +396,7 @@ xfer_status xfi_spec_parse(xfer_side *side, const char *spec, const xfer_side_op
   if (options->n_map > 0) XFI_TRY(xfi_map_copy(side, options));
   set_var(side, "map", 3, side->n_maps > 0);
   XFI_TRY(join_weights(side, options));
-  XFI_TRY(check_require(side, side->rules->require));
+  XFI_TRY(xfi_rules_require(side->rules->require, &scope, XFER_ERR_ARG, "\"%s\"", spec));
   XFI_TRY(check_forms(side));
 done:
   return st;

@@ -26,14 +26,33 @@ static const struct {
     {"I64", XFER_I64},        {"F64", XFER_F64},
 };
 
-bool xfi_dtype_find(xfer_dtype *dtype, const char *name)
+xfer_status xfi_raw_read(xfer_dtype *dtype, int64_t *shape, int *n_dims, const json_t *object,
+                         const char *where, const char *name)
 {
-  for (size_t i = 0; i < sizeof DTYPES / sizeof *DTYPES; i++) {
-    if (strcmp(DTYPES[i].name, name) != 0) continue;
-    *dtype = DTYPES[i].dtype;
-    return true;
+  const char *spelling = json_string_value(json_object_get(object, "dtype"));
+  const json_t *list = json_object_get(object, "shape");
+  const size_t n_known = sizeof DTYPES / sizeof *DTYPES;
+  size_t k = 0;
+  xfer_status st = XFER_OK;
+
+  if (spelling == NULL) spelling = "";
+  while (k < n_known && strcmp(DTYPES[k].name, spelling) != 0)
+    k++;
+  XFI_CHECK(k < n_known, XFER_ERR_IO, "%s: \"%s\": no element type is called \"%s\"", where, name,
+            spelling);
+  *dtype = DTYPES[k].dtype;
+  XFI_CHECK(json_is_array(list) && json_array_size(list) <= XFER_MAX_DIMS, XFER_ERR_IO,
+            "%s: \"%s\" has no shape of at most %d dims", where, name, XFER_MAX_DIMS);
+  *n_dims = (int)json_array_size(list);
+  for (int d = 0; d < *n_dims; d++) {
+    const json_t *size = json_array_get(list, (size_t)d);
+
+    XFI_CHECK(json_is_integer(size) && json_integer_value(size) >= 0, XFER_ERR_IO,
+              "%s: \"%s\": dim %d of its shape is no size", where, name, d);
+    shape[d] = json_integer_value(size);
   }
-  return false;
+done:
+  return st;
 }
 
 /* ---- tensors ---- */
@@ -95,31 +114,10 @@ done:
   return st;
 }
 
-static xfer_status read_shape(const reader *r, const json_t *object, const char *name,
-                              int64_t *shape, int *n_dims)
-{
-  const json_t *list = json_object_get(object, "shape");
-  xfer_status st = XFER_OK;
-
-  XFI_CHECK(json_is_array(list) && json_array_size(list) <= XFER_MAX_DIMS, XFER_ERR_IO,
-            "%s: \"%s\" has no shape of at most %d dims", r->path, name, XFER_MAX_DIMS);
-  *n_dims = (int)json_array_size(list);
-  for (int d = 0; d < *n_dims; d++) {
-    const json_t *size = json_array_get(list, (size_t)d);
-
-    XFI_CHECK(json_is_integer(size) && json_integer_value(size) >= 0, XFER_ERR_IO,
-              "%s: \"%s\": dim %d of its shape is no size", r->path, name, d);
-    shape[d] = json_integer_value(size);
-  }
-done:
-  return st;
-}
-
 static xfer_status read_tensor(reader *r, const json_t *object)
 {
   const char *name = json_string_value(json_object_get(object, "name"));
   const char *pattern = json_string_value(json_object_get(object, "pattern"));
-  const char *dtype = json_string_value(json_object_get(object, "dtype"));
   const json_t *experts = json_object_get(object, "expert");
   int64_t shape[XFER_MAX_DIMS];
   xfi_raw raw = {.pattern = pattern == NULL ? name : pattern, .shape = shape};
@@ -128,10 +126,7 @@ static xfer_status read_tensor(reader *r, const json_t *object)
   XFI_CHECK((name == NULL) != (pattern == NULL), XFER_ERR_IO,
             "%s: a tensor needs either \"name\" or \"pattern\"", r->path);
   if (name == NULL) name = pattern;
-  XFI_CHECK(dtype != NULL && xfi_dtype_find(&raw.dtype, dtype), XFER_ERR_IO,
-            "%s: \"%s\": no element type is called \"%s\"", r->path, name,
-            dtype == NULL ? "" : dtype);
-  XFI_TRY(read_shape(r, object, name, shape, &raw.n_dims));
+  XFI_TRY(xfi_raw_read(&raw.dtype, shape, &raw.n_dims, object, r->path, name));
   XFI_CHECK(pattern != NULL || strchr(name, '{') == NULL, XFER_ERR_IO,
             "%s: \"%s\" is a pattern, not a name", r->path, name);
   XFI_TRY(read_layers(r, object, name, &raw));
