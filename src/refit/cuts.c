@@ -17,6 +17,7 @@ void xfi_stretches_free(xfi_stretches *rows)
 static xfer_status add_rows(xfi_stretches *rows, int part, int64_t global, int64_t length)
 {
   xfi_stretch *last = rows->n > 0 ? &rows->at[rows->n - 1] : NULL;
+  const int64_t at = last == NULL ? 0 : last->at + last->length;
   xfer_status st = XFER_OK;
 
   if (length <= 0) return XFER_OK;
@@ -25,7 +26,7 @@ static xfer_status add_rows(xfi_stretches *rows, int part, int64_t global, int64
     return XFER_OK;
   }
   XFI_TRY(xfi_vec_reserve(&rows->at, &rows->capacity, rows->n + 1, sizeof *rows->at));
-  rows->at[rows->n++] = (xfi_stretch){part, global, length};
+  rows->at[rows->n++] = (xfi_stretch){part, global, length, at};
 done:
   return st;
 }
@@ -168,7 +169,7 @@ done:
   return st;
 }
 
-xfer_status xfi_fusing_rows(const xfi_fusing *fusing, int r, xfi_stretches *rows)
+static xfer_status fusing_rows(const xfi_fusing *fusing, int r, xfi_stretches *rows)
 {
   xfi_stretches all = {0};
   xfer_status st = XFER_OK;
@@ -178,6 +179,29 @@ xfer_status xfi_fusing_rows(const xfi_fusing *fusing, int r, xfi_stretches *rows
   XFI_TRY(add_chunk(rows, &all, r / fusing->n, fusing->inner));
 done:
   xfi_stretches_free(&all);
+  return st;
+}
+
+static int compare_stretches(const void *a, const void *b)
+{
+  const xfi_stretch *x = a, *y = b;
+
+  return (x->global > y->global) - (x->global < y->global);
+}
+
+xfer_status xfi_fusing_part(const xfi_fusing *fusing, int part, int r, xfi_stretches *rows)
+{
+  size_t n = 0;
+  xfer_status st = XFER_OK;
+
+  rows->n = 0;
+  XFI_TRY(fusing_rows(fusing, r, rows));
+  for (size_t i = 0; i < rows->n; i++) {
+    if (rows->at[i].part == part) rows->at[n++] = rows->at[i];
+  }
+  rows->n = n;
+  if (n > 1) qsort(rows->at, n, sizeof *rows->at, compare_stretches);
+done:
   return st;
 }
 
@@ -301,33 +325,6 @@ done:
   return st;
 }
 
-static int compare_stretches(const void *a, const void *b)
-{
-  const xfi_stretch *x = a, *y = b;
-
-  return (x->global > y->global) - (x->global < y->global);
-}
-
-/* The rows of one part on a rank, ascending: the order in which a layout counts them. Where they
- * lie in the local tensor is the view's matter. */
-static xfer_status part_rows(const xfi_fusing *f, int part, int r, xfi_stretches *all)
-{
-  size_t n = 0;
-  xfer_status st = XFER_OK;
-
-  all->n = 0;
-  XFI_TRY(xfi_fusing_rows(f, r, all));
-  for (size_t i = 0; i < all->n; i++) {
-    if (all->at[i].part == part) all->at[n++] = all->at[i];
-  }
-  if (n > 1) qsort(all->at, n, sizeof *all->at, compare_stretches);
-  all->n = 0;
-  for (size_t i = 0; i < n; i++) /* joins neighbours; never more than it has read */
-    XFI_TRY(add_rows(all, part, all->at[i].global, all->at[i].length));
-done:
-  return st;
-}
-
 typedef enum shape_of { ROWS_WHOLE = 1, ROWS_EVEN = 2 } shape_of;
 
 static xfer_status make_table(xfi_spread *spread, int axis, int dim, const xfi_fusing *f, int part,
@@ -340,19 +337,23 @@ static xfer_status make_table(xfi_spread *spread, int axis, int dim, const xfi_f
   xfer_status st = XFER_OK;
 
   for (int r = 0; r < n; r++) {
-    int64_t local = 0, each = rows / n;
+    int64_t local = 0, each = rows / n, first = 0;
+    int n_runs = 0;
 
-    XFI_TRY(part_rows(f, part, r, &all));
-    for (size_t i = 0; i < all.n; i++) {
-      const xfi_stretch *s = &all.at[i];
+    XFI_TRY(xfi_fusing_part(f, part, r, &all));
+    for (size_t i = 0; i < all.n; n_runs++) {
+      int64_t begin = all.at[i].global, end = begin;
 
-      XFI_TRY(check_scale(s->global, s->global + s->length, rows, scale, what, spec));
-      XFI_TRY(table_run(&m, s->global, s->length, local));
-      local += s->length;
+      for (; i < all.n && all.at[i].global == end; i++)
+        end += all.at[i].length;
+      XFI_TRY(check_scale(begin, end, rows, scale, what, spec));
+      XFI_TRY(table_run(&m, begin, end - begin, local));
+      local += end - begin;
+      first = begin;
     }
     XFI_TRY(table_coord(&m, local));
-    if (all.n != 1 || local != rows) shape &= ~ROWS_WHOLE;
-    if (all.n != 1 || all.at[0].global != r * each || local != each) shape &= ~ROWS_EVEN;
+    if (n_runs != 1 || local != rows) shape &= ~ROWS_WHOLE;
+    if (n_runs != 1 || first != r * each || local != each) shape &= ~ROWS_EVEN;
   }
   if ((shape & ROWS_WHOLE) != 0) goto done;
   if ((shape & ROWS_EVEN) != 0)

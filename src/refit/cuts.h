@@ -32,10 +32,10 @@ typedef struct xfi_fusing {
   bool alternate; /* afterwards: a row of the first part, one of the second, .. */
 } xfi_fusing;
 
-/* Rows of one part, in the order of the local tensor. */
+/* Rows of one part, and where they lie among the rows of the rank. */
 typedef struct xfi_stretch {
   int part;
-  int64_t global, length;
+  int64_t global, length, at;
 } xfi_stretch;
 
 typedef struct xfi_stretches {
@@ -45,8 +45,8 @@ typedef struct xfi_stretches {
 
 /* How many ranks share the rows: of tensor parallelism, which counts fastest, and FSDP. */
 int xfi_fusing_ranks(const xfi_fusing *fusing);
-/* The rows of the r-th rank; appended. */
-xfer_status xfi_fusing_rows(const xfi_fusing *fusing, int r, xfi_stretches *rows);
+/* The rows that the r-th rank has of a part, ascending, as a layout counts them. */
+xfer_status xfi_fusing_part(const xfi_fusing *fusing, int part, int r, xfi_stretches *rows);
 void xfi_stretches_free(xfi_stretches *rows);
 
 /* ---- how the ranks of a stage hold one weight ---- */

@@ -29,7 +29,7 @@ static __attribute__((format(printf, 2, 3))) xfer_status add_problem(xfer_locals
   va_end(args);
   XFI_TRY(xfi_vec_reserve(&locals->problems, &locals->problems_capacity, locals->n_problems + 1,
                           sizeof *locals->problems));
-  XFI_TRY(xfi_name_copy(&locals->problems[locals->n_problems].text, text));
+  XFI_TRY(xfi_name_copy(&locals->problems[locals->n_problems], text));
   locals->n_problems++;
 done:
   return st;
@@ -95,7 +95,7 @@ static bool is_ignored(const xfer_side *side, const char *name, const int64_t *s
   for (int d = 0; d < n_dims; d++) {
     if (shape[d] == 0) return true;
   }
-  return xfi_saids_match(&side->ignores, name) || strstr(name, "_extra_state") != NULL;
+  return xfi_side_ignores(side, name);
 }
 
 /* With tied weights the output layer is a second name of the embedding. */

@@ -80,8 +80,29 @@ done:
   return st;
 }
 
+/* The stage, and in *place the place in it, of the i-th rank. */
+static int divide(const xfer_side *side, int i, int *place)
+{
+  int stage = 0, stride = 1;
+
+  *place = 0;
+  for (int a = 0; a < side->rules->n_ranks; a++) {
+    int size = side->axis_sizes[a];
+
+    if (a == side->stage_axis) {
+      stage = i % size;
+    } else {
+      *place += stride * (i % size);
+      stride *= size;
+    }
+    i /= size;
+  }
+  return stage;
+}
+
 static xfer_status make_ranks(xfer_side *side, const xfer_side_options *o)
 {
+  int stage, place;
   xfer_status st = XFER_OK;
 
   XFI_CHECK(o->first_rank >= 0 && side->size <= INT_MAX - o->first_rank, XFER_ERR_ARG,
@@ -92,11 +113,15 @@ static xfer_status make_ranks(xfer_side *side, const xfer_side_options *o)
   side->ranks = xfi_calloc((size_t)side->size, sizeof *side->ranks);
   side->sorted = xfi_calloc((size_t)side->size, sizeof *side->sorted);
   side->places = xfi_calloc((size_t)side->size, sizeof *side->places);
-  XFI_CHECK(side->ranks != NULL && side->sorted != NULL && side->places != NULL, XFER_ERR_NOMEM,
-            "%d ranks", side->size);
+  side->staged = xfi_calloc((size_t)side->size, sizeof *side->staged);
+  XFI_CHECK(side->ranks != NULL && side->sorted != NULL && side->places != NULL &&
+                side->staged != NULL,
+            XFER_ERR_NOMEM, "%d ranks", side->size);
   for (int i = 0; i < side->size; i++) {
     side->ranks[i] = o->n_ranks > 0 ? o->ranks[i] : o->first_rank + i;
     XFI_CHECK(side->ranks[i] >= 0, XFER_ERR_ARG, "\"%s\": rank %d", side->spec, side->ranks[i]);
+    stage = divide(side, i, &place);
+    side->staged[stage * xfi_side_stage_size(side) + place] = side->ranks[i];
   }
   XFI_TRY(sort_ranks(side));
 done:
@@ -111,12 +136,15 @@ xfer_status xfi_grid_make(xfer_side *side, const xfer_side_options *options)
   xfer_status st = XFER_OK;
 
   side->pp = side->chunks = 1;
+  side->stage_axis = -1;
   for (int a = 0; a < r->n_ranks; a++) {
     XFI_TRY(eval_size(side, r->rank_sizes[a], &side->axis_sizes[a]));
     n *= side->axis_sizes[a];
     XFI_CHECK(n <= INT_MAX, XFER_ERR_OVERFLOW, "\"%s\" has more ranks than an int counts",
               side->spec);
-    if (r->stage != NULL && strcmp(r->rank_names[a], r->stage) == 0) side->pp = side->axis_sizes[a];
+    if (r->stage == NULL || strcmp(r->rank_names[a], r->stage) != 0) continue;
+    side->stage_axis = a;
+    side->pp = side->axis_sizes[a];
   }
   side->size = (int)n;
   XFI_TRY(make_ranks(side, options));
@@ -141,52 +169,12 @@ int xfi_side_stage_size(const xfer_side *side)
   return side->size / side->pp;
 }
 
-static bool is_stage(const xfer_side *side, int axis)
-{
-  return side->rules->stage != NULL &&
-         strcmp(side->rules->rank_names[axis], side->rules->stage) == 0;
-}
-
-int xfi_side_rank(const xfer_side *side, int stage, int i)
-{
-  int at = 0, stride = 1;
-
-  for (int a = 0; a < side->rules->n_ranks; a++) {
-    int size = side->axis_sizes[a];
-
-    at += stride * (is_stage(side, a) ? stage : i % size);
-    if (!is_stage(side, a)) i /= size;
-    stride *= size;
-  }
-  return side->ranks[at];
-}
-
 /* Where the rank is in the side's order; -1: nowhere. */
 static int find_rank(const xfer_side *side, int rank)
 {
   int at = xfi_find_int(side->sorted, side->size, rank);
 
   return at < 0 ? -1 : side->places[at];
-}
-
-/* The stage, and in *place the place in it, of the i-th rank. */
-static int divide(const xfer_side *side, int i, int *place)
-{
-  int stage = 0, stride = 1;
-
-  *place = 0;
-  for (int a = 0; a < side->rules->n_ranks; a++) {
-    int size = side->axis_sizes[a];
-
-    if (is_stage(side, a)) {
-      stage = i % size;
-    } else {
-      *place += stride * (i % size);
-      stride *= size;
-    }
-    i /= size;
-  }
-  return stage;
 }
 
 int xfi_side_stage_of(const xfer_side *side, int rank)

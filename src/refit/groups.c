@@ -24,58 +24,6 @@ static int compare_keys(const void *a, const void *b)
   return (x->entry > y->entry) - (x->entry < y->entry);
 }
 
-/* In one layer, each of the slots must be there, once, in one element type. */
-static xfer_status check_layer(const xfi_joined *joined, const xfer_model *model,
-                               const xfi_group *group, int layer)
-{
-  const xfi_entry *first = &model->entries[joined->by_name[group->begin]];
-  const xfi_slot *slot = &joined->held[joined->by_name[group->begin]].slot;
-  const xfi_entry *held = NULL;
-  int n = 0;
-  xfer_status st = XFER_OK;
-
-  for (size_t i = group->begin; i < group->end; i++) {
-    const xfi_entry *e = &model->entries[joined->by_name[i]];
-    const xfi_slot *s = &joined->held[joined->by_name[i]].slot;
-
-    if (!xfi_entry_has_layer(e, layer)) continue;
-    XFI_CHECK(s->n_slots == slot->n_slots && s->slot == n, XFER_ERR_SHAPE,
-              "\"%s\" of layer %d in \"%s\": part %d of %d is missing or there twice (at \"%s\")",
-              s->local, layer, joined->side->spec, n + 1, s->n_slots, e->pattern);
-    XFI_CHECK(held == NULL || held->dtype == e->dtype, XFER_ERR_MISMATCH,
-              "\"%s\" is %s and \"%s\" is %s, but they lie in one tensor, \"%s\"", held->pattern,
-              xfi_dtype_name((int)held->dtype), e->pattern, xfi_dtype_name((int)e->dtype),
-              s->local);
-    held = e;
-    n++;
-  }
-  XFI_CHECK(n == slot->n_slots, XFER_ERR_SHAPE,
-            "\"%s\" of layer %d in \"%s\" has %d parts, %d are there (\"%s\")", slot->local, layer,
-            joined->side->spec, slot->n_slots, n, first->pattern);
-done:
-  return st;
-}
-
-static xfer_status check_group(const xfi_joined *joined, const xfer_model *model,
-                               const xfi_group *group)
-{
-  xfer_status st = XFER_OK;
-
-  if (group->end - group->begin == 1 &&
-      joined->held[joined->by_name[group->begin]].slot.n_slots == 1) {
-    return XFER_OK;
-  }
-  for (size_t i = group->begin; i < group->end; i++) {
-    const xfi_entry *e = &model->entries[joined->by_name[i]];
-
-    if (e->n_layers == 0) XFI_TRY(check_layer(joined, model, group, -1));
-    for (int k = 0; k < e->n_layers; k++)
-      XFI_TRY(check_layer(joined, model, group, e->layers[k]));
-  }
-done:
-  return st;
-}
-
 xfer_status xfi_joined_group(xfi_joined *joined, const xfer_model *model)
 {
   size_t n = model->n_entries;
@@ -98,54 +46,71 @@ xfer_status xfi_joined_group(xfi_joined *joined, const xfer_model *model)
       joined->groups[joined->n_groups++] = (xfi_group){i, i + 1};
     }
   }
-  for (size_t f = 0; f < joined->n_groups; f++)
-    XFI_TRY(check_group(joined, model, &joined->groups[f]));
 done:
   xfi_free(keys);
   return st;
 }
 
-/* ---- ignored parts ---- */
+/* ---- checks ---- */
 
-static xfer_status check_group_layer(const xfer_refit *refit, const xfi_joined *joined,
-                                     const xfi_group *group, int layer)
+/* In one layer: each of the slots, once, in one element type; and all ignored or none. */
+static xfer_status check_layer(const xfer_refit *refit, const xfi_joined *joined,
+                               const xfi_group *group, int layer)
 {
-  const char *ignored = NULL, *kept = NULL;
+  const xfi_slot *slot = &joined->held[joined->by_name[group->begin]].slot;
+  const bool partial = joined->side->partial || refit->n_ignored == refit->n_absent;
+  const xfi_entry *held = NULL, *ignored = NULL, *kept = NULL;
+  int n = 0;
   xfer_status st = XFER_OK;
 
   for (size_t i = group->begin; i < group->end; i++) {
-    size_t entry = joined->by_name[i];
-    const xfi_entry *e = &refit->model->entries[entry];
-    int k = layer < 0 ? 0 : xfi_find_int(e->layers, e->n_layers, layer);
+    const size_t at = joined->by_name[i];
+    const xfi_entry *e = &refit->model->entries[at];
+    const xfi_slot *s = &joined->held[at].slot;
 
     if (!xfi_entry_has_layer(e, layer)) continue;
-    *(refit->tensor_of[entry][k] < 0 ? &ignored : &kept) = e->name;
+    XFI_CHECK(s->n_slots == slot->n_slots && s->slot == n, XFER_ERR_SHAPE,
+              "\"%s\" of layer %d in \"%s\": part %d of %d is missing or there twice (at \"%s\")",
+              s->local, layer, joined->side->spec, n + 1, s->n_slots, e->pattern);
+    XFI_CHECK(held == NULL || held->dtype == e->dtype, XFER_ERR_MISMATCH,
+              "\"%s\" is %s and \"%s\" is %s, but they lie in one tensor, \"%s\"", held->pattern,
+              xfi_dtype_name((int)held->dtype), e->pattern, xfi_dtype_name((int)e->dtype),
+              s->local);
+    held = e;
+    n++;
+    if (refit->tensor_of[at][layer < 0 ? 0 : xfi_find_int(e->layers, e->n_layers, layer)] < 0)
+      ignored = e;
+    else
+      kept = e;
   }
+  XFI_CHECK(n == slot->n_slots, XFER_ERR_SHAPE,
+            "\"%s\" of layer %d in \"%s\" has %d parts, %d are there (\"%s\")", slot->local, layer,
+            joined->side->spec, slot->n_slots, n,
+            refit->model->entries[joined->by_name[group->begin]].pattern);
   XFI_CHECK(
-      ignored == NULL || kept == NULL, XFER_ERR_ARG,
+      ignored == NULL || kept == NULL || partial, XFER_ERR_ARG,
       "\"%s\" is ignored, \"%s\" is not, but they lie in one tensor of \"%s\"; partial allows "
       "it",
-      ignored, kept, joined->side->spec);
+      ignored->name, kept->name, joined->side->spec);
 done:
   return st;
 }
 
-xfer_status xfi_joined_check_parts(const xfer_refit *refit, const xfi_joined *joined)
+xfer_status xfi_joined_check(const xfer_refit *refit, const xfi_joined *joined)
 {
   xfer_status st = XFER_OK;
 
-  if (joined->side == NULL || joined->side->partial || refit->n_ignored == refit->n_absent)
-    return XFER_OK;
   for (size_t g = 0; g < joined->n_groups; g++) {
     const xfi_group *group = &joined->groups[g];
+    const bool alone = group->end - group->begin == 1 &&
+                       joined->held[joined->by_name[group->begin]].slot.n_slots == 1;
 
-    if (group->end - group->begin < 2) continue;
-    for (size_t i = group->begin; i < group->end; i++) {
+    for (size_t i = group->begin; i < group->end && !alone; i++) {
       const xfi_entry *e = &refit->model->entries[joined->by_name[i]];
 
-      if (e->n_layers == 0) XFI_TRY(check_group_layer(refit, joined, group, -1));
+      if (e->n_layers == 0) XFI_TRY(check_layer(refit, joined, group, -1));
       for (int k = 0; k < e->n_layers; k++)
-        XFI_TRY(check_group_layer(refit, joined, group, e->layers[k]));
+        XFI_TRY(check_layer(refit, joined, group, e->layers[k]));
     }
   }
 done:

@@ -108,9 +108,9 @@ static bool is_ignored(const xfer_refit *refit, const char *name)
   for (int s = 0; s < 2; s++) {
     const xfer_side *side = refit->sides[s].side;
 
-    if (side != NULL && xfi_saids_match(&side->ignores, name)) return true;
+    if (side != NULL && xfi_side_ignores(side, name)) return true;
   }
-  return strstr(name, "_extra_state") != NULL;
+  return false;
 }
 
 static xfer_status add_tensor(xfer_refit *refit, size_t entry, int k)
@@ -300,9 +300,9 @@ xfer_status xfi_refit_create(xfer_refit **refit, xfer_model *model, const xfer_s
   XFI_TRY(join_side(&r->sides[XFER_SIDE_TRAIN], model, train));
   XFI_TRY(join_side(&r->sides[XFER_SIDE_GEN], model, gen));
   XFI_TRY(list_tensors(r));
-  XFI_CHECK(r->n_tensors > 0, XFER_ERR_ARG, "nothing is left to refit: all tensors are ignored");
   for (int s = 0; s < 2; s++)
-    XFI_TRY(xfi_joined_check_parts(r, &r->sides[s]));
+    XFI_TRY(xfi_joined_check(r, &r->sides[s]));
+  XFI_CHECK(r->n_tensors > 0, XFER_ERR_ARG, "nothing is left to refit: all tensors are ignored");
   if (train != NULL) XFI_TRY(check_known(r));
   XFI_TRY(convert_elements(r));
   atomic_store(&model->frozen, true);

@@ -41,9 +41,9 @@ xfer_status xfi_refit_create(xfer_refit **refit, xfer_model *model, const xfer_s
                              const xfer_side *gen);
 void xfi_refit_destroy(xfer_refit *refit);
 
-/* groups.c: sorts, and checks that every slot is there once. */
+/* groups.c: finds the groups. */
 xfer_status xfi_joined_group(xfi_joined *joined, const xfer_model *model);
-/* Of weights that lie in one tensor, all are ignored or none. */
-xfer_status xfi_joined_check_parts(const xfer_refit *refit, const xfi_joined *joined);
+/* Every slot is there once; and of weights that lie in one tensor, all are ignored or none. */
+xfer_status xfi_joined_check(const xfer_refit *refit, const xfi_joined *joined);
 
 #endif

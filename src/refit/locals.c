@@ -35,7 +35,7 @@ void xfi_locals_destroy(xfer_locals *locals)
     if (locals->at[i].owned != NULL) locals->at[i].free(locals->at[i].owned);
   }
   for (size_t i = 0; i < locals->n_problems; i++)
-    xfi_free(locals->problems[i].text);
+    xfi_free(locals->problems[i]);
   for (int s = 0; s < 2; s++) {
     xfi_free(locals->by_name[s]);
     xfi_free(locals->local_of[s]);
@@ -91,45 +91,6 @@ static bool is_plain(const xfi_slot *slot)
   return true;
 }
 
-/* A stretch of one weight: where it lies in the local tensor, and in the rank's part of the weight,
- * which counts its rows in ascending order. */
-typedef struct placed {
-  int64_t global, length, fused, first;
-} placed;
-
-static int compare_placed(const void *a, const void *b)
-{
-  const placed *x = a, *y = b;
-
-  return (x->global > y->global) - (x->global < y->global);
-}
-
-static xfer_status place_rows(placed **all, size_t *n, const xfi_slot *slot, int r)
-{
-  xfi_stretches rows = {0};
-  int64_t fused = 0, first = 0;
-  xfer_status st = XFER_OK;
-
-  *n = 0;
-  XFI_TRY(xfi_fusing_rows(&slot->fusing, r, &rows));
-  *all = xfi_calloc(rows.n, sizeof **all);
-  XFI_CHECK(*all != NULL, XFER_ERR_NOMEM, "the rows of \"%s\"", slot->local);
-  for (size_t i = 0; i < rows.n; i++) {
-    const xfi_stretch *s = &rows.at[i];
-
-    if (s->part == slot->slot) (*all)[(*n)++] = (placed){s->global, s->length, fused, 0};
-    fused += s->length;
-  }
-  if (*n > 1) qsort(*all, *n, sizeof **all, compare_placed);
-  for (size_t i = 0; i < *n; i++) {
-    (*all)[i].first = first;
-    first += (*all)[i].length;
-  }
-done:
-  xfi_stretches_free(&rows);
-  return st;
-}
-
 /* The parts of a weight that shares its local tensor, or lies in it in another order. */
 static xfer_status add_placed(xfer_locals *locals, xfi_local *local, const measured *m,
                               xfer_local_part part)
@@ -141,8 +102,7 @@ static xfer_status add_placed(xfer_locals *locals, xfi_local *local, const measu
   int r = m->slot->fusing.inner > 0 ? place % xfi_fusing_ranks(&m->slot->fusing)
                                     : xfi_grid_cut_of(grid, place);
   int64_t rows = m->shape[m->slot->fuse_dim];
-  placed *all = NULL;
-  size_t n = 0;
+  xfi_stretches all = {0};
   xfer_status st = XFER_OK;
 
   if (m->slot->fusing.alternate) {
@@ -151,15 +111,15 @@ static xfer_status add_placed(xfer_locals *locals, xfi_local *local, const measu
     part.end = rows == 0 ? part.begin : part.begin + (rows - 1) * part.step + 1;
     return add_part(locals, local, &part);
   }
-  XFI_TRY(place_rows(&all, &n, m->slot, r));
-  for (size_t i = 0; i < n; i++) {
-    part.begin = all[i].fused;
-    part.end = all[i].fused + all[i].length;
-    part.first = all[i].first;
+  XFI_TRY(xfi_fusing_part(&m->slot->fusing, m->slot->slot, r, &all));
+  for (size_t i = 0; i < all.n; i++) {
+    part.begin = all.at[i].at;
+    part.end = part.begin + all.at[i].length;
     XFI_TRY(add_part(locals, local, &part));
+    part.first += all.at[i].length;
   }
 done:
-  xfi_free(all);
+  xfi_stretches_free(&all);
   return st;
 }
 

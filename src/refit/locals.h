@@ -37,10 +37,6 @@ typedef struct xfi_name_ref {
 
 int xfi_compare_names(const void *a, const void *b);
 
-typedef struct xfi_problem {
-  char *text;
-} xfi_problem;
-
 struct xfer_locals {
   const xfer_refit *refit;
   int rank;
@@ -56,9 +52,8 @@ struct xfer_locals {
   const void *bound_to; /* the plan of that bind; only compared */
   void **pieces[2];     /* of the views returned last, source and destination */
   size_t pieces_capacity[2];
-  xfi_problem *problems; /* found while tensors were handed in */
+  char **problems; /* found while tensors were handed in */
   size_t n_problems, problems_capacity;
-  size_t n_missing_listed;
   size_t n_ignored;
   bool listed; /* missing ones are among the problems */
   xfer_misc_fn misc_fn;

@@ -42,20 +42,14 @@ done:
 
 /* ---- finding the rule ---- */
 
-static bool has_all(const xfer_model *model, const xfi_entry *entry, const json_t *roles)
-{
-  for (size_t i = 0; i < json_array_size(roles); i++) {
-    if (!xfi_model_has(model, entry, json_string_value(json_array_get(roles, i)))) return false;
-  }
-  return true;
-}
+typedef bool (*has_fn)(const xfer_model *model, const xfi_entry *entry, const char *role);
 
-/* What one layer lacks and another has is lost, not left out. */
-static bool has_none(const xfer_model *model, const xfi_entry *entry, const json_t *roles)
+/* Has it each of the roles, or none of them? */
+static bool has_roles(const xfer_model *model, const xfi_entry *entry, const json_t *roles,
+                      has_fn has, bool wanted)
 {
   for (size_t i = 0; i < json_array_size(roles); i++) {
-    if (xfi_model_has_anywhere(model, entry, json_string_value(json_array_get(roles, i))))
-      return false;
+    if (has(model, entry, json_string_value(json_array_get(roles, i))) != wanted) return false;
   }
   return true;
 }
@@ -108,8 +102,9 @@ xfer_status xfi_rule_find(const xfi_local_rule **rule, const xfi_placing *placin
     int64_t holds;
 
     if (!has_parts(placing, entry, r)) continue;
-    if (!has_all(placing->model, entry, r->with)) continue;
-    if (!has_none(placing->model, entry, r->without)) continue;
+    if (!has_roles(placing->model, entry, r->with, xfi_model_has, true)) continue;
+    /* What one layer lacks and another has is lost, not left out. */
+    if (!has_roles(placing->model, entry, r->without, xfi_model_has_anywhere, false)) continue;
     XFI_TRY(xfi_placing_eval(&holds, placing, entry, r->when != NULL ? r->when : "1"));
     if (holds == 0) continue;
     *rule = r;

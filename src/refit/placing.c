@@ -172,9 +172,9 @@ static int stage_at(const xfi_holders *h, int i)
 static xfer_status make_mesh(xfer_mesh **mesh, const xfer_side *side, const xfi_spread *spread,
                              const xfi_holders *holders)
 {
-  int per_stage = xfi_side_stage_size(side);
+  const size_t per_stage = (size_t)xfi_side_stage_size(side);
   int shape[XFER_MAX_DIMS];
-  int n_axes = 0, n = 0;
+  int n_axes = 0;
   int *ranks = NULL;
   xfer_status st = XFER_OK;
 
@@ -185,10 +185,9 @@ static xfer_status make_mesh(xfer_mesh **mesh, const xfer_side *side, const xfi_
   if (n_stages(holders) > 1) shape[n_axes++] = n_stages(holders);
   for (int a = 0; a < spread->n_axes; a++)
     shape[n_axes++] = spread->shape[a];
-  for (int s = 0; s < n_stages(holders); s++) {
-    for (int i = 0; i < per_stage; i++)
-      ranks[n++] = xfi_side_rank(side, stage_at(holders, s), i);
-  }
+  for (int s = 0; s < n_stages(holders); s++)
+    memcpy(&ranks[(size_t)s * per_stage], &side->staged[(size_t)stage_at(holders, s) * per_stage],
+           per_stage * sizeof *ranks);
   st = xfi_mesh_create(mesh, shape, n_axes, ranks);
 done:
   xfi_free(ranks);

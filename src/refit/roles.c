@@ -379,8 +379,7 @@ static xfer_status check_stacked(const xfer_model *model, const xfi_entry *e)
                 strstr(e->stem, "experts.") == NULL,
             XFER_ERR_UNSUPPORTED,
             "\"%s\" holds experts in one tensor, and no rule of model_type \"%s\" says in which "
-            "form; model_type decides it (gpt_oss: columns alternate, llama4 and qwen3_vl_moe: "
-            "halves)",
+            "form: gate and up as halves or alternating, of rows or of columns",
             e->pattern, model->model_type);
 done:
   return st;

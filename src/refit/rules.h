@@ -36,11 +36,10 @@ typedef struct xfi_segment_rule {
 
 /* One name of a family. */
 typedef struct xfi_tensor_rule {
-  const struct json_t *source; /* for errors */
-  const char *name;            /* after the family's prefix, without ".weight" and the like */
-  const char *suffix;          /* NULL: any */
-  const char *when;            /* an expression; NULL: always */
-  const char *role;            /* NULL: it holds several */
+  const char *name;   /* after the family's prefix, without ".weight" and the like */
+  const char *suffix; /* NULL: any */
+  const char *when;   /* an expression; NULL: always */
+  const char *role;   /* NULL: it holds several */
   int n_segments;
   xfi_segment_rule segments[XFI_MAX_SEGMENTS];
   int n_holds;                           /* several weights in one tensor */
@@ -76,7 +75,6 @@ typedef struct xfi_part_rule {
 
 /* A local tensor of a side. */
 typedef struct xfi_local_rule {
-  const struct json_t *source;
   const char *local; /* its name; see naming.c */
   bool each;         /* each of the parts makes a local tensor of its own */
   int n_parts;

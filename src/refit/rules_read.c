@@ -130,7 +130,6 @@ static xfer_status read_tensor(const xfi_doc *doc, const json_t *object, xfi_ten
                               FIELD("alternate", FLAG, &t->alternate)};
   xfer_status st = XFER_OK;
 
-  t->source = object;
   XFI_TRY(READ(doc, object, "a tensor", fields));
   if ((t->role == NULL) == (holds == NULL))
     return BAD(doc, object, "\"%.80s\" needs either \"role\" or \"holds\"", t->name);
@@ -229,7 +228,6 @@ static xfer_status read_local(const xfi_doc *doc, const json_t *object, xfi_loca
                               FIELD("says", TEXT, &r->says)};
   xfer_status st = XFER_OK;
 
-  r->source = object;
   XFI_TRY(READ(doc, object, "a local tensor", fields));
   if ((parts == NULL) == (each == NULL))
     return BAD(doc, object, "a local tensor needs either \"parts\" or \"each\"");

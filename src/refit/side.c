@@ -41,17 +41,18 @@ void xfi_side_destroy(xfer_side *side)
   xfi_free(side->ranks);
   xfi_free(side->sorted);
   xfi_free(side->places);
+  xfi_free(side->staged);
   xfi_free(side->spec);
   xfi_rules_destroy(side->set);
   xfi_free(side);
 }
 
-bool xfi_saids_match(const xfi_saids *saids, const char *name)
+bool xfi_side_ignores(const xfer_side *side, const char *name)
 {
-  for (size_t i = 0; i < saids->n; i++) {
-    if (xfi_glob_match(saids->at[i].pattern, name)) return true;
+  for (size_t i = 0; i < side->ignores.n; i++) {
+    if (xfi_glob_match(side->ignores.at[i].pattern, name)) return true;
   }
-  return false;
+  return strstr(name, "_extra_state") != NULL;
 }
 
 xfer_status xfi_said_add(xfi_saids *saids, const char *pattern, const char *to, int value)

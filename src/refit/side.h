@@ -50,6 +50,7 @@ struct xfer_side {
   int chunks; /* parts of the model on each of them; virtual stage v is chunk v / pp of stage v % pp
                */
   int axis_sizes[XFI_MAX_AXES];
+  int stage_axis; /* of these; -1: none */
   xfi_grid dense, experts;
   int *stage_layers; /* [pp * chunks] as listed; NULL: even */
   uint32_t weights;  /* OR of xfer_weights */
@@ -57,6 +58,7 @@ struct xfer_side {
   int *ranks;  /* [size] of the comm, in the side's order */
   int *sorted; /* [size] ranks ascending, and */
   int *places; /* [size] where each is in `ranks` */
+  int *staged; /* [pp][ranks of a stage] of the comm, in the order in which both grids count */
   xfi_map *maps;
   size_t n_maps, maps_cap;
   xfer_dtype dtype;     /* of what the model has not in f32; 0: as the model has it */
@@ -67,8 +69,8 @@ struct xfer_side {
 xfer_status xfi_side_create(xfer_side **side, const char *spec, const xfer_side_options *options);
 xfer_side *xfi_side_share(const xfer_side *side);
 void xfi_side_destroy(xfer_side *side);
-/* Does a pattern match the name? */
-bool xfi_saids_match(const xfi_saids *saids, const char *name);
+/* Did the caller say so of the name, or is it a module's own state and no tensor? */
+bool xfi_side_ignores(const xfer_side *side, const char *name);
 xfer_status xfi_said_add(xfi_saids *saids, const char *pattern, const char *to, int value);
 
 /* spec.c: the items of the SPEC, then those of the options. */
@@ -89,8 +91,6 @@ void xfi_maps_free(xfer_side *side);
 xfer_status xfi_grid_make(xfer_side *side, const xfer_side_options *options);
 /* Ranks of one stage; each stage has as many. */
 int xfi_side_stage_size(const xfer_side *side);
-/* The i-th rank of a stage, in the order in which both grids count. */
-int xfi_side_rank(const xfer_side *side, int stage, int i);
 /* The stage of a rank; -1: not on this side. */
 int xfi_side_stage_of(const xfer_side *side, int rank);
 /* Its place in the stage. */
