@@ -1,9 +1,8 @@
-/* Arithmetic that says when it does not fit. For every product, sum or narrowing that a caller can
- * influence. */
+/* Arithmetic that says when it does not fit. For every product or sum that a caller can influence.
+ */
 #ifndef XFI_CHECKED_H
 #define XFI_CHECKED_H
 
-#include <limits.h>
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
@@ -28,14 +27,6 @@ static inline bool xfi_imul_fits(int64_t a, int64_t b, int64_t *out)
 static inline bool xfi_iadd_fits(int64_t a, int64_t b, int64_t *out)
 {
   return !__builtin_add_overflow(a, b, out);
-}
-
-/* Narrowing, for interfaces that count in int, such as MPI's. */
-static inline bool xfi_to_int(int64_t value, int *out)
-{
-  if (value < INT_MIN || value > INT_MAX) return false;
-  *out = (int)value;
-  return true;
 }
 
 #endif

@@ -39,26 +39,11 @@ static void test_elements_fit_in_both_directions(void **state)
   assert_false(xfi_iadd_fits(INT64_MIN, -1, &out));
 }
 
-static void test_to_int_keeps_int_and_refuses_the_rest(void **state)
-{
-  (void)state;
-  int out = 7;
-
-  assert_true(xfi_to_int(INT_MAX, &out));
-  assert_int_equal(out, INT_MAX);
-  assert_true(xfi_to_int(INT_MIN, &out));
-  assert_int_equal(out, INT_MIN);
-  assert_false(xfi_to_int((int64_t)INT_MAX + 1, &out));
-  assert_false(xfi_to_int((int64_t)INT_MIN - 1, &out));
-  assert_int_equal(out, INT_MIN);
-}
-
 int main(void)
 {
   const struct CMUnitTest tests[] = {
       cmocka_unit_test(test_sizes_fit_up_to_size_max),
       cmocka_unit_test(test_elements_fit_in_both_directions),
-      cmocka_unit_test(test_to_int_keeps_int_and_refuses_the_rest),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);
 }
