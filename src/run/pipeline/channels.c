@@ -232,7 +232,7 @@ void xfi_channels_destroy(xfi_channels *c)
 
 size_t xfi_channels_count(const xfi_channels *c)
 {
-  return c->n;
+  return c == NULL ? 0 : c->n;
 }
 
 void xfi_channels_measure(const xfi_channels *c, uint64_t *sent_bytes, uint64_t *staging_bytes)

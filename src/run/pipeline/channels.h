@@ -13,7 +13,7 @@ bool xfi_run_shares(const xfer_plan *plan, int peer);
 
 xfer_status xfi_channels_create(xfi_channels **channels, const xfer_plan *plan);
 void xfi_channels_destroy(xfi_channels *channels);
-size_t xfi_channels_count(const xfi_channels *channels);
+size_t xfi_channels_count(const xfi_channels *channels); /* of NULL: 0 */
 /* Add what this rank sends, and the slots for it. */
 void xfi_channels_measure(const xfi_channels *channels, uint64_t *sent_bytes,
                           uint64_t *staging_bytes);

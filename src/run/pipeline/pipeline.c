@@ -106,14 +106,18 @@ static void measure_slots(xfi_pipeline *p, const xfi_schedule *rounds, const xfe
   p->staging_bytes = 2 * (p->send_slot_bytes + p->recv_slot_bytes);
 }
 
-/* In the slots there are. */
-static xfer_status add_steps(xfi_pipeline *p, xfi_schedule *rounds, const xfer_plan *plan)
+/* Channels, and steps in the slots there are. */
+static xfer_status make_steps(xfi_pipeline *p, xfi_schedule *rounds, const xfer_plan *plan,
+                              uint64_t *staging_bytes)
 {
   xfer_status st = XFER_OK;
 
+  XFI_TRY(xfi_channels_create(&p->channels, plan));
+  xfi_channels_measure(p->channels, &p->sent_bytes, staging_bytes);
   XFI_TRY(xfi_packed_add(p, rounds, plan));
   p->n_rounds = p->n_steps;
   XFI_TRY(xfi_broadcast_add(p, p->casts, plan));
+  XFI_TRY(make_batches(p, plan->device));
 done:
   return st;
 }
@@ -130,16 +134,11 @@ xfer_status xfi_pipeline_create(xfi_pipeline **pipeline, xfer_plan *plan)
   XFI_CHECK(p != NULL, XFER_ERR_NOMEM, "pipeline");
   p->casts = casts;
   casts = NULL;
-  XFI_TRY(xfi_channels_create(&p->channels, plan));
   XFI_TRY(xfi_schedule_create(&rounds, plan));
   measure_slots(p, rounds, plan);
   XFI_TRY(xfi_staging_join(plan, p));
-  xfi_channels_measure(p->channels, &p->sent_bytes, &p->staging_bytes);
-  XFI_TRY(add_steps(p, rounds, plan));
-  if (p->n_steps > 0) {
-    if (!is_alone(p)) XFI_TRY(make_streams(p, plan->device));
-    XFI_TRY(make_batches(p, plan->device));
-  }
+  XFI_TRY(make_steps(p, rounds, plan, &p->staging_bytes));
+  if (p->n_steps > 0 && !is_alone(p)) XFI_TRY(make_streams(p, plan->device));
   *pipeline = p;
   p = NULL;
 done:
@@ -169,15 +168,12 @@ xfer_status xfi_pipeline_move(xfi_pipeline *p, const xfer_plan *plan)
   xfi_schedule *rounds = NULL;
   uint64_t staging_bytes = 0; /* as before */
 
+  XFI_TRY(xfi_schedule_create(&rounds, plan));
   free_steps(p, plan->device);
   xfi_channels_destroy(p->channels);
   p->channels = NULL;
   p->sent_bytes = 0;
-  XFI_TRY(xfi_channels_create(&p->channels, plan));
-  xfi_channels_measure(p->channels, &p->sent_bytes, &staging_bytes);
-  XFI_TRY(xfi_schedule_create(&rounds, plan));
-  XFI_TRY(add_steps(p, rounds, plan));
-  XFI_TRY(make_batches(p, plan->device));
+  XFI_TRY(make_steps(p, rounds, plan, &staging_bytes));
 done:
   xfi_schedule_destroy(rounds);
   return st;
