@@ -439,6 +439,32 @@ static void test_blocks_of_packed_weights_are_columns(void **state)
   unmake(&o);
 }
 
+/* One view has all experts of a layer, which therefore lie alike. */
+static void test_c1_experts_with_other_strides_are_refused_by_name(void **state)
+{
+  static const char name[] = "model.layers.1.mlp.experts.3.down_proj.weight";
+  const int64_t shape[] = {16, 8}, apart[] = {64, 2};
+  one o = make(MOE, "full", XFER_SIDE_TRAIN, NULL, 0);
+  xfer_view src, dst;
+  int has = 0, n_refused = 0;
+  size_t n = 0;
+
+  (void)state;
+  give_all(&o, XFER_SIDE_TRAIN, NULL);
+  assert_int_equal(
+      xfer_locals_update(o.locals, XFER_SIDE_TRAIN, name, XFER_BF16, memory, shape, apart, 2),
+      XFER_OK);
+  (void)xfer_refit_tensors(o.refit, &n);
+  for (size_t t = 0; t < n; t++) {
+    if (xfer_locals_view(o.locals, t, &src, &dst, &has) == XFER_OK) continue;
+    assert_non_null(
+        strstr(xfer_last_error(), "experts.3.down_proj.weight\" have different strides"));
+    n_refused++;
+  }
+  assert_int_equal(n_refused, 1);
+  unmake(&o);
+}
+
 int main(void)
 {
   const struct CMUnitTest tests[] = {
@@ -450,6 +476,7 @@ int main(void)
       cmocka_unit_test(test_an_update_takes_the_place_of_what_was_given),
       cmocka_unit_test(test_views_follow_what_the_kernels_did),
       cmocka_unit_test(test_blocks_of_packed_weights_are_columns),
+      cmocka_unit_test(test_c1_experts_with_other_strides_are_refused_by_name),
   };
 
   return cmocka_run_group_tests(tests, refit_files_begin, refit_files_end);
