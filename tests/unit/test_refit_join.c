@@ -65,6 +65,18 @@ static void test_what_a_framework_would_refuse_is_refused_by_name(void **state)
       {REFIT_DENSE, "megatron:pp2,layers=1+0", "vllm:", "lists 1 layers"},
       {REFIT_TABLE(FP8, FP8_MLP(512)), "megatron:", "vllm:tp8", "block"},
       {REFIT_TABLE(FP8, FP8_MLP(512)), "megatron:tp8", "vllm:", "block"},
+      /* A5: 12 heads go over 6 ranks, their 4 of keys and values do not */
+      {REFIT_TABLE("\"num_hidden_layers\":2,\"hidden_size\":48,\"num_attention_heads\":12,"
+                   "\"num_key_value_heads\":4,\"head_dim\":4",
+                   REFIT_P("self_attn.q_proj.weight", "[48,48]") "," REFIT_P(
+                       "self_attn.k_proj.weight", "[16,48]") "," REFIT_P("self_attn.v_proj.weight",
+                                                                         "[16,48]")),
+       "megatron:", "vllm:tp6", "tp 6 is no multiple of 4 key/value heads"},
+      {REFIT_TABLE("\"num_hidden_layers\":2,\"hidden_size\":16,\"num_experts\":4,"
+                   "\"moe_intermediate_size\":8,\"model_type\":\"qwen3_moe\"",
+                   "{\"pattern\":\"model.layers.{layer}.mlp.experts.{expert}.down_proj.weight\","
+                   "\"layer\":[0,1],\"expert\":[0,3],\"shape\":[16,8],\"dtype\":\"bf16\"}"),
+       "megatron:ep3,dp3", "vllm:", "4 experts do not divide by ep 3"},
       /* a layer lacks k_proj: the model was mutilated */
       {REFIT_TABLE(REFIT_DENSE_CONFIG,
                    REFIT_P("self_attn.q_proj.weight", "[16,16]") "," REFIT_P(
