@@ -56,7 +56,8 @@ static void test_what_a_framework_would_refuse_is_refused_by_name(void **state)
     const char *table, *train, *gen, *word;
   } cases[] = {
       {REFIT_DENSE, "megatron:", "vllm:tp3", "vocabulary"},
-      {REFIT_TABLE(REFIT_DENSE_CONFIG, REFIT_ATTENTION), "megatron:", "vllm:tp3", "q_proj"},
+      {REFIT_TABLE(REFIT_DENSE_CONFIG, REFIT_ATTENTION), "megatron:", "vllm:tp3",
+       "4 heads or groups do not divide"},
       {REFIT_DENSE, "megatron:tp64", "vllm:", "that lie together do not divide"},
       {REFIT_TABLE(REFIT_DENSE_CONFIG, REFIT_P("mlp.down_proj.weight", "[16,32]")),
        "megatron:", "vllm:tp3", "does not divide by the 3 ranks"},

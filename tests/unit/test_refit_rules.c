@@ -102,6 +102,8 @@ static void test_ranks_and_items_of_a_side_may_be_given_as_lists(void **state)
 {
   static const int32_t ranks[] = {7, 3, 5, 1}, twice[] = {1, 2, 3, 1}, values[] = {4, 1};
   static const char *const names[] = {"tp", "round_robin"}, *const in_spec[] = {"layers=2+2"};
+  char long_name[200] = "";
+  const char *const too_long = long_name;
   xfer_side_options options = XFER_SIDE_OPTIONS_INIT;
   xfer_side *made = NULL;
   int at = -1;
@@ -135,6 +137,10 @@ static void test_ranks_and_items_of_a_side_may_be_given_as_lists(void **state)
   options.item_names = in_spec;
   assert_int_equal(side(&made, "vllm:", &options), XFER_ERR_ARG);
   expect_error("in the SPEC");
+  memset(long_name, 'x', sizeof long_name - 1);
+  options.item_names = &too_long;
+  assert_int_equal(side(&made, "vllm:", &options), XFER_ERR_ARG);
+  expect_error("too long a name");
   options = (xfer_side_options)XFER_SIDE_OPTIONS_INIT;
   options.n_items = 1;
   assert_int_equal(side(&made, "vllm:tp2", &options), XFER_ERR_ARG);

@@ -151,6 +151,9 @@ static void test_expert_map_is_checked(void **state)
   assert_int_equal(xfer_side_create(&side, "vllm:tp2,ep2,round_robin", &options), XFER_ERR_ARG);
   assert_int_equal(xfer_side_create(&side, "full:", &options), XFER_ERR_ARG);
   assert_non_null(strstr(xfer_last_error(), "takes no expert map"));
+  options.map_first = NULL;
+  assert_int_equal(xfer_side_create(&side, "vllm:tp2,ep2", &options), XFER_ERR_ARG);
+  assert_non_null(strstr(xfer_last_error(), "without its lists"));
   options.map_first = descending;
   assert_int_equal(xfer_side_create(&side, "vllm:tp2,ep2", &options), XFER_ERR_ARG);
 
