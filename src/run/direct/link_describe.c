@@ -210,6 +210,7 @@ xfer_status xfi_link_describe(xfi_bytes *out, const xfer_plan *plan, xfi_link *l
 
   b.of_plan = xfi_calloc(n_known, sizeof *b.of_plan);
   XFI_CHECK(b.of_plan != NULL, XFER_ERR_NOMEM, "%zu allocations", n_known);
+  XFI_TRY(xfi_vec_reserve(&b.told, &b.told_capacity, 1, sizeof *b.told)); /* the page's at least */
   XFI_TRY(put_address(&b, page, sizeof *page, 0));
   memcpy(page_at, b.bytes.at, sizeof page_at);
   b.bytes.n = 0;

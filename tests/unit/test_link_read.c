@@ -1,0 +1,123 @@
+/* What a peer tells of its memory: read as it is said, or refused where it cannot be so. */
+#include "link.h"
+
+#include "alloc.h"
+#include "error.h"
+
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+/* One allocation; one destination of one piece in it. */
+typedef struct told {
+  struct {
+    uint64_t n_remotes, page_offset, n_bounds, n_src_bounds;
+  } head;
+  struct {
+    xfi_mem_handle handle;
+    uint64_t base, n_bytes;
+  } remote;
+  struct {
+    uint64_t piece_dim, piece_length, n_pieces, has_boxes;
+    int64_t strides[XFER_MAX_DIMS], shape[XFER_MAX_DIMS];
+  } bound;
+  uint64_t place[2];
+} told;
+
+static told good(void)
+{
+  told t;
+
+  memset(&t, 0, sizeof t);
+  t.head.n_remotes = t.head.n_bounds = t.bound.n_pieces = 1;
+  t.remote.n_bytes = 64;
+  t.place[1] = 16;
+  return t;
+}
+
+static void release(xfi_link *link)
+{
+  for (size_t i = 0; i < link->n_bounds && link->bounds != NULL; i++)
+    xfi_bound_clear(&link->bounds[i]);
+  xfi_free(link->remotes);
+  xfi_free(link->bounds);
+  xfi_free(link->first_place);
+  xfi_free(link->places);
+}
+
+static xfer_status read_told(told t, size_t n_bytes)
+{
+  xfi_link link = {.rank = 3, .bytes = (unsigned char *)&t, .n_bytes = n_bytes};
+  const xfer_status st = xfi_link_read(&link);
+
+  if (st == XFER_OK) {
+    assert_int_equal(link.n_places, 1);
+    assert_int_equal(link.places[0][1], 16);
+    assert_int_equal(link.remotes[0].n_bytes, 64);
+  }
+  release(&link);
+  return st;
+}
+
+static void refused(told t, size_t n_bytes)
+{
+  assert_int_equal(read_told(t, n_bytes), XFER_ERR_MISMATCH);
+  assert_string_equal(xfi_last_error(), "rank 3 sent a malformed description");
+}
+
+static void test_what_is_well_formed_is_read(void **state)
+{
+  (void)state;
+  assert_int_equal(sizeof(told), sizeof good().head + sizeof(xfi_mem_handle) + 16 +
+                                     sizeof good().bound + sizeof good().place);
+  assert_int_equal(read_told(good(), sizeof(told)), XFER_OK);
+}
+
+static void test_what_is_cut_is_refused(void **state)
+{
+  (void)state;
+  for (size_t n = 0; n < sizeof(told); n++) {
+    refused(good(), n);
+  }
+}
+
+#define REFUSED(field, value)                                                                      \
+  do {                                                                                             \
+    told t = good();                                                                               \
+    t.field = (value);                                                                             \
+    refused(t, sizeof t);                                                                          \
+  } while (0)
+
+static void test_numbers_that_cannot_be_are_refused(void **state)
+{
+  (void)state;
+  REFUSED(head.n_remotes, 0);
+  REFUSED(head.n_remotes, sizeof(told));
+  REFUSED(head.n_remotes, UINT64_MAX);
+  REFUSED(head.n_bounds, sizeof(told));
+  REFUSED(head.n_bounds, UINT64_MAX);
+  REFUSED(head.n_src_bounds, 2);
+  REFUSED(bound.piece_dim, XFER_MAX_DIMS);
+  REFUSED(bound.piece_dim, UINT64_MAX);
+  REFUSED(bound.n_pieces, 0);
+  REFUSED(bound.n_pieces, 17);
+  REFUSED(bound.n_pieces, UINT64_MAX);
+  REFUSED(bound.has_boxes, 1);
+  REFUSED(place[0], 1);
+  REFUSED(place[0], UINT64_MAX);
+}
+
+int main(void)
+{
+  const struct CMUnitTest tests[] = {
+      cmocka_unit_test(test_what_is_well_formed_is_read),
+      cmocka_unit_test(test_what_is_cut_is_refused),
+      cmocka_unit_test(test_numbers_that_cannot_be_are_refused),
+  };
+
+  return cmocka_run_group_tests(tests, NULL, NULL);
+}
