@@ -134,3 +134,39 @@ def test_all_say_who_it_was_and_the_next_update_works(failure):
         pair.mistake = "model.norm.weight", (32,), (40,)
         pair.init(timeout_s=20.0 if "late" in failure.__name__ else 60.0)
         vllm_job.goes_wrong(pair, failure)
+
+
+@pytest.mark.usefixtures("two_plans")
+@pytest.mark.parametrize("nth", [1, 2])
+def test_a_run_that_one_rank_cannot_begin_is_told_to_all(nth):
+    with job(2, 2) as pair:
+        pair.init()
+        pair.update(1)
+        pair.worker_does(1, "fail_call", "xfer.plan", "Plan", "run", nth, ("no number",))
+        pair.fails(["rank 3"])
+        pair.update(3)
+
+
+@pytest.mark.usefixtures("two_plans")
+@pytest.mark.parametrize("method", ["begin", "materialize", "process"])
+def test_a_layer_that_cannot_be_staged_leaves_the_others(method):
+    with job(1, 1, linears=stand_in.Repacks()) as pair:
+        pair.init()
+        pair.update(1)
+        pair.worker_does(0, "fail_call", "xfer.integrations._vllm_model", "_Layer", method, 2)
+        pair.fails(["rank 1"])
+        n_wrong, n, _ = pair.worker_does(0, "wrong", 1)
+        assert (n_wrong == 0) == (method != "process")
+        assert n_wrong < n
+        pair.update(3)
+
+
+def test_a_weight_that_is_new_since_the_engines_planned_is_refused():
+    with job(1, 1) as pair:
+        pair.init()
+        pair.update(1)
+        good = vllm_job.good
+        good(pair.trainers_do("add", "model.other.weight"))
+        pair.fails(["'model.other.weight' was not there"])
+        good(pair.trainers_do("drop", "model.other.weight"))
+        pair.update(3)

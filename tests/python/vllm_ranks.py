@@ -3,6 +3,8 @@ what test_vllm.py and gpu_vllm.py do through processes.Rank."""
 
 import dataclasses
 import gc
+import importlib
+import itertools
 import os
 import signal
 import socket
@@ -145,6 +147,20 @@ class Server(Process):
         """From the next update on."""
         self.doomed, self.late_s = doomed, late_s
 
+    def fail_call(self, module, kind, method, nth, arguments=None):
+        """The nth call of a method from now on: with other arguments, or it raises."""
+        whose = getattr(importlib.import_module(module), kind)
+        call, calls = getattr(whose, method), itertools.count(1)
+
+        def failing(one, *given):
+            if next(calls) != nth:
+                return call(one, *given)
+            if arguments is None:
+                raise MemoryError("no memory in a test")
+            return call(one, *arguments)
+
+        setattr(whose, method, failing)
+
     def arrange(self, experts):
         """EPLB has moved experts: those of all workers' slots."""
         n = len(experts) // self.tp
@@ -274,14 +290,20 @@ class Trainer(Process):
     def fill(self, version):
         """In place: the addresses stay."""
         self.version = version
-        for name, x in self.state.items():
-            begin, n = self._chunk(self.table[name])
+        for name in self.table:
+            x, (begin, n) = self.state[name], self._chunk(self.table[name])
             mine = stand_in.bits([name], self.table[name], version, self.device)[0].narrow(0, begin, n)
             if self.dtype == torch.float32:  # which rounds to it
                 x.view(torch.int32).copy_((mine.int() << 16) | 0x7531)
             else:
                 x.view(torch.int16).copy_(mine)
         self.synchronize()
+
+    def add(self, name):
+        self.state[name] = torch.zeros(4, dtype=self.dtype)
+
+    def drop(self, name):
+        del self.state[name]
 
     def reshape(self, name, shape):
         """It has another model from now on."""

@@ -83,12 +83,14 @@ class _Layer:
 
 @contextlib.contextmanager
 def _as_loaded(layers: list[_Layer]) -> Iterator[None]:
-    for layer in layers:
-        layer.begin()
+    begun = []
     try:
+        for layer in layers:
+            layer.begin()
+            begun.append(layer)
         yield
     finally:
-        for layer in layers:
+        for layer in begun:
             layer.give_back()
 
 
@@ -216,6 +218,8 @@ class Destination:
             for target in {box.target for box in boxes}:
                 self._names.setdefault(target, []).append(name)
         self._places, self._moved = Places(), list(self._names)
+        staged = {target for target in self._names if self.ways[_split(target)[0]].kind == "staged"}
+        self.passing = [*self.whole, *dict.fromkeys(name for target in staged for name in self._names[target])]
 
     # ---- what goes where
 
@@ -276,9 +280,9 @@ class Destination:
 
     def begin(self) -> None:
         """Memory for what is staged, before views are asked for."""
-        self._staging = [_Layer(self._modules[name]) for name, way in self.ways.items() if way.kind == "staged"]
-        for layer in self._staging:
+        for layer in [_Layer(self._modules[name]) for name, way in self.ways.items() if way.kind == "staged"]:
             layer.begin()
+            self._staging.append(layer)
             layer.materialize()
         device = next(self.model.parameters()).device
         for name in self.whole:
@@ -290,7 +294,7 @@ class Destination:
 
     def moved(self) -> list[str]:
         """Names of the checkpoint whose memory has moved since the last begin() but one."""
-        return list(dict.fromkeys([*self.whole, *(name for target in self._moved for name in self._names[target])]))
+        return list(dict.fromkeys([*self.passing, *(name for target in self._moved for name in self._names[target])]))
 
     def view(self, name: str) -> View:
         """Where layout(name) lies now."""
@@ -312,17 +316,18 @@ class Destination:
         """All is there: what the loader makes itself, what kernels make of staged layers, what attention derives."""
         if self.whole:
             self.model.load_weights(iter(self._whole_buffers.items()))
-        for layer in self._staging:
-            layer.process()
+        while self._staging:
+            self._staging[0].process()
+            del self._staging[0]
         for layer in self._attention:
             layer.process_weights_after_loading(self._dtype)
-        self._staging, self._whole_buffers = [], {}
+        self._whole_buffers = {}
 
     def abandon(self) -> None:
         """The update failed: staged layers keep what they had."""
-        for layer in self._staging:
-            layer.give_back()
-        self._staging, self._whole_buffers = [], {}
+        while self._staging:
+            self._staging.pop().give_back()
+        self._whole_buffers = {}
 
     def report(self) -> dict[str, Any]:
         """Bytes by kind, and of each layer how its weights come and why."""

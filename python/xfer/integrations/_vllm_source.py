@@ -57,9 +57,17 @@ class Source:
         state = self._source if isinstance(self._source, dict) else _state_of(self._source)
         return state if _is_plain(state) else {name: _local(x) for name, x in _state_of(state).items()}
 
-    def begin(self) -> None:
-        """An update."""
+    def begin(self, planned: set[str]) -> None:
+        """An update of these names. A new one is refused here; what is gone, where it is looked at."""
         self._parts = self.parts()
+        if len(self._parts) != len(planned):
+            new = sorted(self._parts.keys() - planned)
+            if new:
+                raise ValueError(f"{new[0]!r} was not there when the engines planned")
+
+    def end(self) -> None:
+        """Nothing of the update is kept but what is bound."""
+        self._parts = {}
 
     def views_of(self, names: list[str]) -> Callable[[bool], Iterator[tuple[str, Any, Any]]]:
         """A function that gives name, memory and None of those that lie elsewhere than when it was called before, or,

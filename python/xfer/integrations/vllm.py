@@ -15,6 +15,7 @@ from __future__ import annotations
 import threading
 import uuid
 from collections.abc import Callable, Iterable, Iterator
+from contextlib import suppress
 from dataclasses import dataclass, field
 from datetime import timedelta
 from functools import partial
@@ -122,6 +123,8 @@ def _plans_of(comm: Comm, layouts: Callable[[dict[str, Any]], Any], casts: Any, 
     is called with all workers'. Collective."""
     all_casts = {name: dtype for each in share(comm, casts) for name, dtype in each.items()}
     rows = _on_this_rank(comm, lambda: layouts(all_casts))
+    if not rows:
+        raise ValueError("the trainers have no weights to send")
     cast = (Conversion.cast(),)
     plans: dict[str, Plan] = {}
     try:
@@ -161,7 +164,8 @@ def _agree(comm: Comm, work: Callable[[], None]) -> None:
 
 class _Update:
     """The plans of one pair of models, and their runs. begin() comes before each; views_of(names) is a function that
-    gives name, source and destination of those that lie elsewhere than before, or, with True, of all."""
+    gives name, source and destination of those that lie elsewhere than before, or, with True, of all. passing: names
+    whose memory is for one update."""
 
     def __init__(
         self,
@@ -169,12 +173,14 @@ class _Update:
         plans: dict[str, Plan],
         begin: Callable[[], None],
         views_of: Callable[[list[str]], Callable[[bool], Iterable[tuple[str, Any, Any]]]],
+        passing: Iterable[str] = (),
     ) -> None:
         names: dict[Plan, list[str]] = {}
         for name, plan in plans.items():
             names.setdefault(plan, []).append(name)
         self._comm, self._begin, self._is_bound = comm, begin, False
         self._portions = [(plan, views_of(of_plan)) for plan, of_plan in names.items()]
+        self._passing = [(name, plans[name]) for name in passing]
         self._fresh: list[tuple[str, Any, Any]] = []
 
     def look(self) -> None:
@@ -189,14 +195,32 @@ class _Update:
 
     def run(self, version: int) -> None:
         """Bind what is elsewhere, move the weights, wait. Collective."""
-        for i, (plan, _) in enumerate(self._portions):
-            for name, src, dst in self._look(i) if i > 0 else self._fresh:
-                plan.bind(name, src, dst)
-            plan.commit()
-            plan.run(version)
-        self._is_bound, self._fresh = True, []
-        for plan, _ in self._portions:
+        running: list[Plan] = []
+        wrong: Exception | None = None
+        try:
+            for i, (plan, _) in enumerate(self._portions):
+                if running:
+                    self._comm.agree(wrong)
+                for name, src, dst in self._look(i) if running else self._fresh:
+                    plan.bind(name, src, dst)
+                plan.commit()
+                running.append(plan)
+                try:
+                    plan.run(version)
+                except Exception as error:  # the others learn of it where all come next
+                    wrong = error
+        except Exception:
+            for plan in running:
+                with suppress(Exception):
+                    plan.wait()
+            raise
+        for plan in running:
             plan.wait()
+        if wrong is not None:
+            raise wrong
+        self._is_bound, self._fresh = True, []
+        for name, plan in self._passing:
+            plan.bind(name, None, None)
 
     def close(self) -> None:
         for plan, _ in self._portions:
@@ -253,7 +277,10 @@ class XferWorkerEngine(WeightTransferEngine):
         self.report = made.report()
         if known is not None:
             known[1].close()
-        self._updates[id(self.model)] = made, _Update(self._comm, plans, made.begin, partial(_views_of, made))
+        self._updates[id(self.model)] = (
+            made,
+            _Update(self._comm, plans, made.begin, partial(_views_of, made), made.passing),
+        )
         return self._updates[id(self.model)]
 
     def start_weight_update(self) -> None:
@@ -268,24 +295,26 @@ class XferWorkerEngine(WeightTransferEngine):
             if self._comm is None:
                 raise RuntimeError("xfer: there is no transfer engine: a trainer initializes it" + self._failed)
             destination, update = self._updates.get(id(self.model), (None, None))
-            if update is not None and destination.is_rearranged():
+            if update is not None and _on_this_rank(self._comm, destination.is_rearranged):
                 update = None
             if update is not None:
                 update.look()  # while the trainers do
             is_draft = self.model is not self._default_model
             if _is_to_plan(self._comm.all_gather(bytes([is_draft, update is None]))):
                 if destination is not None:
-                    destination.abandon()
+                    _on_this_rank(self._comm, destination.abandon)
                 destination, update = self._plan()
                 update.look()
             assert update is not None
             update.run(update_info.version)
             _agree(self._comm, destination.finish)
         except Exception as error:
-            if destination is not None:
-                destination.abandon()
-            self.shutdown()
-            self._failed = f"; the last update failed: {error}"
+            try:
+                if destination is not None:
+                    destination.abandon()
+            finally:
+                self.shutdown()
+                self._failed = f"; the last update failed: {error}"
             raise
 
     def finish_weight_update(self) -> None:
@@ -383,8 +412,8 @@ class XferTrainerEngine(TrainerWeightTransferEngine):
             return [(name, known[name], None) for name, _, _ in table]
 
         plans = _plans_of(self._comm, layouts, {}, self._info.timeout_s)
-        weights = self._weights
-        self._updates[is_draft] = _Update(self._comm, plans, weights.begin, weights.views_of)
+        begin = partial(self._weights.begin, {name for name, _, _ in table})
+        self._updates[is_draft] = _Update(self._comm, plans, begin, self._weights.views_of)
         return self._updates[is_draft]
 
     def send_weights(self, draft: bool = False) -> None:
@@ -422,9 +451,11 @@ class XferTrainerEngine(TrainerWeightTransferEngine):
             update = self._plan(draft)
             update.look()
         update.run(self._version)
+        self._weights.end()
         self._comm.agree()  # what workers make of the weights
 
     def _leave(self) -> None:
+        self._weights.end()
         for update in self._updates.values():
             update.close()
         if self._comm is not None:
