@@ -55,7 +55,7 @@ typedef int (*xfer_all_gather_fn)(void *context, void *all, const void *mine, si
  * @param rank        This rank, 0 to size - 1.
  * @param size        The number of ranks.
  * @retval XFER_ERR_ARG    An argument is NULL, or `rank` or `size` is out of range. Found before
- * the others are asked, as is XFER_ERR_NOMEM: the rank returns alone.
+ * the others are asked: the rank returns alone, as it does without memory for what they say.
  * @retval XFER_ERR_COMM   `all_gather` failed, or a rank cannot be reached: it is on another host.
  * @retval XFER_ERR_NOMEM  Out of memory.
  * @retval XFER_ERR_PEER   Another rank failed; the text names it and quotes its own.

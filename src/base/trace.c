@@ -106,7 +106,10 @@ static void read_environment(void)
   atomic_store(&wanted, said);
   if (list != NULL) read_subsystems(list);
   if (said != XFER_LOG_NONE && file != NULL) lines = open_named(file);
-  if (said != XFER_LOG_NONE && lines == NULL) lines = stderr;
+  if (said != XFER_LOG_NONE && lines == NULL) {
+    if (file != NULL && file[0] != '\0') say_not_written("XFER_DEBUG_FILE", errno);
+    lines = stderr;
+  }
   if (trace != NULL && trace[0] != '\0') {
     spans = open_named(trace);
     if (spans == NULL) say_not_written("XFER_TRACE", errno);
@@ -118,9 +121,15 @@ static void read_environment(void)
 
 /* ---- writing ---- */
 
-static void write_line(int level, const xfi_span *span, double ms, const char *text)
+static void print_line(int level, const xfi_span *span, const char *line)
 {
   static const char *const levels[] = {"", "WARN", "INFO", "TRACE"};
+
+  fprintf(lines, "%s:%ld [%d] XFER %s %s\n", host, (long)getpid(), span->rank, levels[level], line);
+}
+
+static void write_line(int level, const xfi_span *span, double ms, const char *text)
+{
   static const char *const names[] = {"", "COMM", "PLAN", "", "RUN"};
   char line[XFI_ERROR_BYTES + 256];
 
@@ -128,10 +137,12 @@ static void write_line(int level, const xfi_span *span, double ms, const char *t
            text[0] != '\0' ? ", " : "", ms);
   if (told != NULL && level <= told_level) told(told_context, level, span->rank, line);
   if (lines == NULL || level > said || (subsystems & (int)span->subsys) == 0) return;
-  fprintf(lines, "%s:%ld [%d] XFER %s %s\n", host, (long)getpid(), span->rank, levels[level], line);
+  print_line(level, span, line);
   if (fflush(lines) == 0 || lines == stderr) return;
   say_not_written("XFER_DEBUG_FILE", errno);
+  (void)fclose(lines);
   lines = stderr;
+  print_line(level, span, line);
 }
 
 /* What a track is called, once in the file. */

@@ -8,7 +8,6 @@
 #include "comm.h"
 
 #include "alloc.h"
-#include "checked.h"
 #include "device.h"
 #include "error.h"
 #include "plugin.h"

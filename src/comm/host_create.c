@@ -209,11 +209,11 @@ static xfer_status prepare(meeting *m)
   comm->base = (xfi_comm){.ops = &xfi_host_ops, .rank = m->rank, .size = m->size};
   (void)pthread_mutex_init(&comm->lock, NULL); /* cannot fail without attributes */
   comm->peers = xfi_calloc(size, sizeof *comm->peers);
-  comm->polled = xfi_calloc(2 * size, sizeof *comm->polled);
-  XFI_CHECK(comm->peers != NULL && comm->polled != NULL, XFER_ERR_NOMEM, "a comm of %d ranks",
-            m->size);
+  XFI_CHECK(comm->peers != NULL, XFER_ERR_NOMEM, "a comm of %d ranks", m->size);
   for (int r = 0; r < m->size; r++)
     comm->peers[r] = (xfi_host_peer){.data = -1, .alarm = -1, .is_deaf = r == m->rank};
+  comm->polled = xfi_calloc(2 * size, sizeof *comm->polled);
+  XFI_CHECK(comm->polled != NULL, XFER_ERR_NOMEM, "a comm of %d ranks", m->size);
   XFI_TRY(listen_here(m));
 done:
   return st;

@@ -147,8 +147,8 @@ xfer_status xfi_nccl_meet_on_host(xfi_nccl_comm *comm, const unsigned char domai
       XFER_OK) {
     comm->host = host;
     xfi_nccl_end_control(comm); /* its buffers on the device are some 10 MiB */
-  } else {                      /* what fails on one rank fails on all, and it stays as it is */
-    st = xfi_nccl_usable(&comm->control);
+  } else {
+    st = xfi_nccl_usable(&comm->control); /* what failed on one rank failed on all: it stays */
   }
 done:
   xfi_free(all);

@@ -97,7 +97,8 @@ static xfer_status read_dims(const xfi_doc *doc, const json_t *dims, const json_
 
     while (k < 3 && strcmp(WORDS[k], word) != 0)
       k++;
-    if (k == 3 || (seen[k] && (i + 1 < json_array_size(dims) || t->dims[i - 1] != *WORDS[k])))
+    if (k == 3 ||
+        (seen[k] && (k == 0 || i + 1 < json_array_size(dims) || t->dims[i - 1] != *WORDS[k])))
       return BAD(doc, dims,
                  "dims are \"experts\", \"rows\" and \"columns\", each once, but that the last "
                  "two may be one");
@@ -231,6 +232,8 @@ static xfer_status read_local(const xfi_doc *doc, const json_t *object, xfi_loca
   XFI_TRY(READ(doc, object, "a local tensor", fields));
   if ((parts == NULL) == (each == NULL))
     return BAD(doc, object, "a local tensor needs either \"parts\" or \"each\"");
+  if ((units != NULL || across != NULL) && r->cut != XFI_CUT_ROWS && r->cut != XFI_CUT_COLS)
+    return BAD(doc, object, "\"units\" and \"across\" are of what is cut by rows or columns");
   r->each = each != NULL;
   if (each != NULL) parts = each;
   r->n_parts = (int)json_array_size(parts);

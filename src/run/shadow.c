@@ -132,9 +132,10 @@ static xfer_status write_own(xfer_plan *plan, xfi_deadline deadline)
   XFI_TRY(xfi_run_record(plan->device, s->written, s->stream));
   XFI_TRY(dev->event_sync(plan->device, s->written, deadline));
 done:
-  if (st != XFER_OK) /* asked once more: nothing is written once we are back, or it is left there */
-    s->is_lost = xfi_run_record(plan->device, s->written, s->stream) != XFER_OK ||
-                 dev->event_sync(plan->device, s->written, deadline) != XFER_OK;
+  /* Asked once more: nothing is written once we are back, or it is left there. */
+  if (st != XFER_OK && (xfi_run_record(plan->device, s->written, s->stream) != XFER_OK ||
+                        dev->event_sync(plan->device, s->written, deadline) != XFER_OK))
+    s->is_lost = true;
   return st;
 }
 

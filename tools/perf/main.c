@@ -418,6 +418,7 @@ static int run(const perf_args *args)
     wrong += w.rows[i].wrong > 0 ? w.rows[i].wrong : 0;
     failed = failed || (args->problem != NULL && i >= first && w.rows[i].wrong < 0);
   }
+  failed = failed || (args->problem != NULL && w.n_rows == first);
   perf_world_end(&w);
   return wrong > 0 || failed ? EXIT_FAILURE : EXIT_SUCCESS;
 }
@@ -457,6 +458,7 @@ int main(int argc, char **argv)
   if (status != ARGS_GO_ON) return status;
   if (args.gpus != 2 && args.gpus != 4 && args.gpus != 8)
     return args_wrong("--gpus %lld: want 2, 4 or 8", (long long)args.gpus);
+  if (args.problem == NULL && args.tensors != 1) return args_wrong("--tensors: of what --problem?");
   if (args.problem != NULL) {
     xfer_layout *layouts[2] = {NULL, NULL};
     const xfer_status st = xfer_problem_parse(&layouts[0], &layouts[1], args.problem);

@@ -131,7 +131,10 @@ double perf_plan(perf_world *w, const perf_case *c, const perf_plan_row *what)
   if (r.row == NULL) return 0;
   if (create(w, &r)) {
     r.row->grown_mib = perf_max(w, perf_used_mib(w) - before);
-    if (checked_run(w, &r) && timed_runs(w, &r) && checked_run(w, &r)) rate(w, &r);
+    if (checked_run(w, &r) && timed_runs(w, &r) && checked_run(w, &r))
+      rate(w, &r);
+    else
+      r.row->wrong = -1;
   }
   xfer_plan_destroy(r.plan);
   perf_row_done(w, r.row);

@@ -187,6 +187,14 @@ static long started_with(long *rank)
   return 1;
 }
 
+/* The first process says what is wrong. A launcher ends all when one has failed, so the others give
+ * it the time. */
+static int leave_it_to_the_first(void)
+{
+  (void)sleep(1);
+  return ARGS_WRONG;
+}
+
 /* Ranks that are threads: one process is enough. */
 static int check_threads(void)
 {
@@ -194,7 +202,7 @@ static int check_threads(void)
   const long n = started_with(&rank);
 
   if (n <= 1) return 0;
-  if (rank > 0) return ARGS_WRONG; /* the first says it */
+  if (rank > 0) return leave_it_to_the_first();
   return args_wrong(
       "mpirun started %ld processes, and each would do the whole job in threads; give "
       "--comm mpi, or nccl or cuda for GPUs",
@@ -225,7 +233,7 @@ static int check_processes(refit_args *args)
 
   if (what == NULL) return 0;
   (void)started_with(&rank);
-  if (rank > 0) return ARGS_WRONG;
+  if (rank > 0) return leave_it_to_the_first();
   return args_wrong("--comm %s: this build has no %s; xfer_info says what it has",
                     args->launch.comm, what);
 }

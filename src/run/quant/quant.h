@@ -22,7 +22,7 @@ typedef struct xfi_quant_pair {
   float *table;      /* [n_scales] where these lie */
   size_t n_scales;
   size_t cut; /* in quant->cuts; SIZE_MAX: no two parts share a block */
-  int part;   /* of a run, see run.h */
+  int part;   /* of a run, below XFI_QUANT_PARTS */
 } xfi_quant_pair;
 
 /* Amaxes of others: where they are heard, in bytes of a cut's memory, and the copy from there. */
