@@ -201,9 +201,13 @@ static void leave_lanes(xfer_plan *plan, xfi_deadline deadline, char left[XFI_ER
   }
 }
 
-/* Of a plan inside a plan, which nobody waits for by itself. */
+/* Of a plan inside a plan, which nobody waits for by itself; also of a run that it did not come to
+ * here: else its end would leave the next run too, over the words that others may still look for.
+ */
 static void fail_run(xfer_plan *plan)
 {
+  if (plan->state == XFI_COMMITTED)
+    plan->state = xfi_state_after(plan->state, XFI_CALL_RUN, XFI_FAILED);
   if (plan->state == XFI_RUNNING || plan->state == XFI_REFUSED)
     plan->state = xfi_state_after(plan->state, XFI_CALL_WAIT, XFI_FAILED);
 }
