@@ -1,4 +1,5 @@
-"""What the documents say is so: code is cut from tested files, links lead somewhere, problem lines and errors are real.
+"""What the documents say is so: code is cut from tested files, links lead somewhere, problem lines and errors are real,
+and nothing tells how it came to be.
 
 usage: check_docs.py SOURCE_DIR XFER_PLAN
 """
@@ -16,6 +17,8 @@ from commands import blocks, commands
 SOURCE, XFER_PLAN = pathlib.Path(sys.argv[1]), sys.argv[2]
 PAGES = [SOURCE / "README.md", SOURCE / "CONTRIBUTING.md", *sorted((SOURCE / "docs").glob("*.md"))]
 CUT_FROM = {"c": ["examples/*.c", "tests/*/*.c", "src/refit/*.c"], "python": ["tests/python/*.py", "examples/python/*.py"]}
+# A page says what is. What was, and how it came to be, is for the history of the source.
+DIARY = r"\b(now|no longer|previously|formerly|any ?more|so far|recently|used to be|was once|these days)\b"
 failures = []
 
 
@@ -37,6 +40,15 @@ def check_code(page, text):
         for line in code.splitlines():
             if bare(line) and bare(line) not in known:
                 fail(page, f"no tested file has the line {line.strip()!r}")
+
+
+def check_words(page, text):
+    """No diary, and no path of somebody's machine."""
+    prose = re.sub(r"^```.*?^```|^    .*?$|`[^`\n]*`", "", text, flags=re.MULTILINE | re.DOTALL)
+    for word in re.findall(DIARY, prose, re.IGNORECASE):
+        fail(page, f"a page says what is, without {word!r}")
+    for path in re.findall(r"(?<![\w.])/(?:work|home|tmp|mnt)/[\w./-]+", text):
+        fail(page, f"{path} is a path of one machine")
 
 
 def check_links(page, text):
@@ -114,9 +126,11 @@ def check_statuses():
 for each in PAGES:
     content = each.read_text(encoding="utf-8")
     check_code(each, content)
+    check_words(each, content)
     check_links(each, content)
     check_problems(each, content)
     check_commands(each, content)
+check_words(SOURCE / "CHANGELOG.md", (SOURCE / "CHANGELOG.md").read_text(encoding="utf-8"))
 check_statuses()
 check_predictions()
 for failure in failures:
