@@ -107,7 +107,7 @@ xfer_status xfi_mpi_all_gather(xfi_comm *comm, void *all, const void *mine, size
   xfer_status st = XFER_OK;
   xfi_mpi_comm *t = (xfi_mpi_comm *)comm;
 
-  XFI_TRY(xfi_mpi_check_broken(t));
+  XFI_TRY(xfi_mpi_check_begin(t));
   st = t->segments->has_all ? xfi_mpi_gather_shared(t, all, mine, n_bytes, deadline)
                             : gather_by_messages(t, all, mine, n_bytes, deadline);
   if (st != XFER_OK) (void)xfi_mpi_fail(t, st);

@@ -82,6 +82,8 @@ void xfi_mpi_tell_all(xfi_mpi_comm *t);
 xfer_status xfi_mpi_fail(xfi_mpi_comm *t, xfer_status st);
 /* XFER_ERR_COMM with its text if the comm is broken, by whomever. */
 xfer_status xfi_mpi_check_broken(xfi_mpi_comm *t);
+/* The same before a call that needs no message, without MPI where all failures come by memory. */
+xfer_status xfi_mpi_check_begin(xfi_mpi_comm *t);
 /* Starts to listen for notices. */
 void xfi_mpi_hear(xfi_mpi_comm *t);
 /* Who was not waiting with us in a gathering that we gave up? -1: nobody, it was about to end. */

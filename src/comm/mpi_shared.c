@@ -270,7 +270,7 @@ xfer_status xfi_mpi_stream(xfi_comm *comm, xfi_channel *channels, size_t n, size
 {
   xfi_mpi_comm *t = (xfi_mpi_comm *)comm;
   streams s = {t, channels, n, slot_bytes, carry, context, n};
-  xfer_status st = xfi_mpi_check_broken(t);
+  xfer_status st = xfi_mpi_check_begin(t);
 
   assert(slot_bytes > 0 && slot_bytes <= XFI_CHANNEL_SLOT_BYTES);
   if (st != XFER_OK) return st;

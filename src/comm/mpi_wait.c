@@ -125,12 +125,10 @@ static void look_for_alarm(xfi_mpi_comm *t)
   t->has_told = true;
 }
 
-xfer_status xfi_mpi_check_broken(xfi_mpi_comm *t)
+static xfer_status say_broken(xfi_mpi_comm *t)
 {
   xfer_status st = XFER_OK;
 
-  look_for_alarm(t);
-  listen_once(t);
   if (!atomic_load(&t->broken)) return XFER_OK;
   xfi_mpi_tell_all(t);
   (void)pthread_mutex_lock(&t->failure_lock);
@@ -138,6 +136,22 @@ xfer_status xfi_mpi_check_broken(xfi_mpi_comm *t)
 done:
   (void)pthread_mutex_unlock(&t->failure_lock);
   return st;
+}
+
+xfer_status xfi_mpi_check_broken(xfi_mpi_comm *t)
+{
+  look_for_alarm(t);
+  listen_once(t);
+  return say_broken(t);
+}
+
+/* MPI_Test() may give the core away, and with more ranks than cores all others run before this one
+ * does again. */
+xfer_status xfi_mpi_check_begin(xfi_mpi_comm *t)
+{
+  if (!t->segments->has_all) return xfi_mpi_check_broken(t);
+  look_for_alarm(t);
+  return say_broken(t);
 }
 
 xfer_status xfi_mpi_fail(xfi_mpi_comm *t, xfer_status st)
