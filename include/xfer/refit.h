@@ -211,8 +211,9 @@ XFER_API XFER_MUST_CHECK xfer_status xfer_side_give_whole(xfer_side *side, const
  * as vLLM has the router of GLM-4.5 in f32: xfer_refit_tensors() then has a conversion for those in
  * which the sides differ, and a pair of types without one is refused by name. Where the model's
  * weights are f8e4m3 with block scales and the training side is told bf16 or f32 ("*" will do),
- * they are quantised on the way: their scales are made, and the training side has none. Ranks that
- * know one side alone cannot know of it: both must be told both sides.
+ * they are quantised on the way: their scales are made, and the training side has none. Of a side
+ * whose SPEC says quant= it says which weights are not quantised. Ranks that know one side alone
+ * cannot know of it: both must be told both sides.
  * 0: elements as the table has them, whatever the side's rules say of their type and values. */
 XFER_API XFER_MUST_CHECK xfer_status xfer_side_dtype(xfer_side *side, const char *pattern,
                                                      int32_t dtype);

@@ -204,6 +204,10 @@ xfer_status xfi_config_vars(xfer_model *model)
   XFI_TRY(xfi_vec_reserve(&model->vars, &model->vars_cap, 1, sizeof *model->vars));
   if (text != NULL) XFI_TRY(add_figures(model, text));
   XFI_TRY(add_figures(model, model->top));
+  if (model->block[0] > 0) {
+    XFI_TRY(add_var(model, "block_rows", model->block[0]));
+    XFI_TRY(add_var(model, "block_columns", model->block[1]));
+  }
   n_figures = model->n_vars;
   set_scopes(model, n_figures);
   for (int i = 0; i < model->n_all; i++) {

@@ -60,6 +60,7 @@ static xfer_status check_layer(const xfer_refit *refit, const xfi_joined *joined
   const xfi_slot *slot = &joined->held[joined->by_name[group->begin]].slot;
   const bool partial = joined->side->partial || refit->n_ignored == refit->n_absent;
   const xfi_entry *held = NULL, *ignored = NULL, *kept = NULL;
+  xfer_dtype dtype = 0;
   int n = 0;
   xfer_status st = XFER_OK;
 
@@ -67,18 +68,21 @@ static xfer_status check_layer(const xfer_refit *refit, const xfi_joined *joined
     const size_t at = joined->by_name[i];
     const xfi_entry *e = &refit->model->entries[at];
     const xfi_slot *s = &joined->held[at].slot;
+    const int k = layer < 0 ? 0 : xfi_find_int(e->layers, e->n_layers, layer);
+    xfer_dtype mine;
 
     if (!xfi_entry_has_layer(e, layer)) continue;
+    mine = joined->held[at].layouts[k]->dtype;
     XFI_CHECK(s->n_slots == slot->n_slots && s->slot == n, XFER_ERR_SHAPE,
               "\"%s\" of layer %d in \"%s\": part %d of %d is missing or there twice (at \"%s\")",
               s->local, layer, joined->side->spec, n + 1, s->n_slots, e->pattern);
-    XFI_CHECK(held == NULL || held->dtype == e->dtype, XFER_ERR_MISMATCH,
+    XFI_CHECK(held == NULL || dtype == mine, XFER_ERR_MISMATCH,
               "\"%s\" is %s and \"%s\" is %s, but they lie in one tensor, \"%s\"", held->pattern,
-              xfi_dtype_name((int)held->dtype), e->pattern, xfi_dtype_name((int)e->dtype),
-              s->local);
+              xfi_dtype_name((int)dtype), e->pattern, xfi_dtype_name((int)mine), s->local);
     held = e;
+    dtype = mine;
     n++;
-    if (refit->tensor_of[at][layer < 0 ? 0 : xfi_find_int(e->layers, e->n_layers, layer)] < 0)
+    if (refit->tensor_of[at][k] < 0)
       ignored = e;
     else
       kept = e;

@@ -45,6 +45,50 @@ void xfi_refit_destroy(xfer_refit *refit)
   xfi_free(refit);
 }
 
+/* ---- the model ---- */
+
+static xfer_status check_same(const xfi_quant *quant, const int64_t block[2], const char *scales,
+                              xfer_dtype dtype, const xfer_side *side, const char *who)
+{
+  xfer_status st = XFER_OK;
+
+  XFI_CHECK(block[0] == quant->block[0] && block[1] == quant->block[1] && dtype == quant->dtype &&
+                strcmp(scales, quant->scales) == 0,
+            XFER_ERR_UNSUPPORTED,
+            "\"%s\" quantises by blocks of %lld x %lld with %s in %s, %s by %lld x %lld with %s in "
+            "%s",
+            side->spec, (long long)quant->block[0], (long long)quant->block[1], quant->scales,
+            xfi_dtype_name((int)quant->dtype), who, (long long)block[0], (long long)block[1],
+            scales, xfi_dtype_name((int)dtype));
+done:
+  return st;
+}
+
+/* As a side quantises it; a table with scales is quantised already. */
+static xfer_status share_model(xfer_model **made, xfer_model *model, const xfer_side *train,
+                               const xfer_side *gen)
+{
+  const xfer_side *side = gen != NULL && gen->quant != NULL ? gen : train;
+  const xfi_entry *scale = NULL;
+  xfi_quant quant, other;
+  xfer_status st = XFER_OK;
+
+  if (side != NULL && side->quant != NULL) {
+    XFI_TRY(xfi_quant_find(&quant, side->quant, model));
+    if (train != NULL && train->quant != NULL) {
+      XFI_TRY(xfi_quant_find(&other, train->quant, model));
+      XFI_TRY(check_same(&quant, other.block, other.scales, other.dtype, side, train->spec));
+    }
+    for (size_t i = 0; i < model->n_entries && scale == NULL; i++)
+      if (model->entries[i].is_scale) scale = &model->entries[i];
+    if (scale == NULL) return xfi_model_quantise(made, model, &quant);
+    XFI_TRY(check_same(&quant, model->block, scale->suffix, scale->dtype, side, "the model is"));
+  }
+  *made = xfi_model_share(model);
+done:
+  return st;
+}
+
 /* ---- one side ---- */
 
 /* What a caller said by a pattern must be said of something. */
@@ -251,8 +295,10 @@ static xfer_status convert_tensor(const xfer_refit *refit, size_t i, int64_t mor
 
   t->conversion = xfi_conversion_make(more != 0 ? XFI_KIND_ADD : XFI_KIND_CAST, (float)more);
   if (scales >= 0 && t->dst->dtype == XFER_F8E4M3) {
-    t->conversion =
-        xfi_conversion_of_blocks((uint32_t)block[0], (uint32_t)block[1], XFER_SCALE_F32);
+    const bool bytes = refit->tensors[scales].dst->dtype == XFER_F8E8M0;
+
+    t->conversion = xfi_conversion_of_blocks((uint32_t)block[0], (uint32_t)block[1],
+                                             bytes ? XFER_SCALE_MX : XFER_SCALE_F32);
     refit->tensors[scales].src = NULL;
     refit->tensors[scales].conversion = xfi_conversion_of_scales(i);
   }
@@ -296,9 +342,9 @@ xfer_status xfi_refit_create(xfer_refit **refit, xfer_model *model, const xfer_s
   xfer_status st = XFER_OK;
 
   XFI_CHECK(r != NULL, XFER_ERR_NOMEM, "a refit");
-  r->model = xfi_model_share(model);
-  XFI_TRY(join_side(&r->sides[XFER_SIDE_TRAIN], model, train));
-  XFI_TRY(join_side(&r->sides[XFER_SIDE_GEN], model, gen));
+  XFI_TRY(share_model(&r->model, model, train, gen));
+  XFI_TRY(join_side(&r->sides[XFER_SIDE_TRAIN], r->model, train));
+  XFI_TRY(join_side(&r->sides[XFER_SIDE_GEN], r->model, gen));
   XFI_TRY(list_tensors(r));
   for (int s = 0; s < 2; s++)
     XFI_TRY(xfi_joined_check(r, &r->sides[s]));

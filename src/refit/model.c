@@ -49,7 +49,7 @@ static void entry_clear(xfi_entry *entry)
   memset(entry, 0, sizeof *entry);
 }
 
-void xfi_model_destroy(xfer_model *model)
+void xfi_model_destroy(xfer_model *model) /* NOLINT(misc-no-recursion): a base has none */
 {
   if (model == NULL || atomic_fetch_sub(&model->n_refs, 1) != 1) return;
   for (size_t i = 0; i < model->n_entries; i++)
@@ -61,6 +61,7 @@ void xfi_model_destroy(xfer_model *model)
   xfi_free(model->vars);
   xfi_doc_free(&model->config);
   xfi_rules_destroy(model->rules);
+  xfi_model_destroy(model->base);
   xfi_free(model);
 }
 
@@ -179,6 +180,7 @@ static xfer_status entry_init(xfi_entry *entry, const xfi_raw *raw,
                        .first_expert = raw->first_expert,
                        .n_experts = raw->n_experts,
                        .dtype = raw->dtype,
+                       .table_dtype = raw->dtype,
                        .n_held = 1,
                        .suffix = "",
                        .stem = "",
@@ -244,14 +246,23 @@ done:
   return st;
 }
 
-xfer_status xfi_model_double(xfer_model *model, size_t at)
+static xfer_status copy_entry(xfi_entry *copy, const xfi_entry *e)
 {
-  const xfi_entry *e = &model->entries[at];
-  xfi_entry copy = *e;
   xfer_status st = XFER_OK;
 
-  XFI_TRY(own_lists(&copy, e->pattern, e->known, e->name, e->layers));
-  copy.stem = copy.known + (e->stem - e->known);
+  *copy = *e;
+  XFI_TRY(own_lists(copy, e->pattern, e->known, e->name, e->layers));
+  copy->stem = copy->known + (e->stem - e->known);
+done:
+  return st;
+}
+
+xfer_status xfi_model_double(xfer_model *model, size_t at)
+{
+  xfi_entry copy;
+  xfer_status st = XFER_OK;
+
+  XFI_TRY(copy_entry(&copy, &model->entries[at]));
   XFI_TRY(open_gap(model, at));
   model->entries[at + 1] = copy;
   memset(&copy, 0, sizeof copy);
@@ -468,8 +479,22 @@ static void split_names(xfer_model *model)
   }
 }
 
+/* What follows from names and roles. */
+static xfer_status settle(xfer_model *model)
+{
+  xfer_status st = XFER_OK;
+
+  XFI_TRY(check_unique(model));
+  XFI_TRY(collect_layers(model));
+  XFI_TRY(xfi_roles_collect(model));
+  XFI_TRY(xfi_scales_pair(model));
+done:
+  return st;
+}
+
 xfer_status xfi_model_finish(xfer_model *model, const xfer_model_options *options)
 {
+  static const xfi_quant BLOCK128 = {{128, 128}, "weight_scale_inv", XFER_F32};
   xfer_status st = XFER_OK;
 
   XFI_CHECK(model->n_config_layers == 0 || options->layers_end <= model->n_config_layers,
@@ -485,16 +510,39 @@ xfer_status xfi_model_finish(xfer_model *model, const xfer_model_options *option
   if (!model->scanned) XFI_TRY(select_ranges(model, options));
   XFI_CHECK(model->n_entries > 0, XFER_ERR_ARG, "no tensor is left to refit");
   XFI_TRY(xfi_roles_find(model));
-  if (!model->scanned && options->quant == XFER_QUANT_FP8_BLOCK128) {
-    XFI_TRY(xfi_scales_make(model, options));
-    split_names(model);
-    XFI_TRY(xfi_roles_find(model));
-  }
+  if (!model->scanned && options->quant == XFER_QUANT_FP8_BLOCK128)
+    XFI_TRY(xfi_scales_make(model, &BLOCK128));
   model->scanned = true;
-  XFI_TRY(check_unique(model));
-  XFI_TRY(collect_layers(model));
-  XFI_TRY(xfi_roles_collect(model));
-  XFI_TRY(xfi_scales_pair(model));
+  XFI_TRY(settle(model));
 done:
+  return st;
+}
+
+xfer_status xfi_model_quantise(xfer_model **made, xfer_model *model, const xfi_quant *quant)
+{
+  xfer_model *m = NULL;
+  xfer_status st = XFER_OK;
+
+  XFI_TRY(xfi_model_create(&m, model->rules));
+  m->base = xfi_model_share(model);
+  m->top = model->top;
+  m->family = model->family;
+  memcpy(m->all, model->all, sizeof m->all);
+  m->n_all = model->n_all;
+  m->model_type = model->model_type;
+  m->scope = model->scope;
+  m->figures = model->figures;
+  m->n_config_layers = model->n_config_layers;
+  XFI_TRY(xfi_vec_reserve(&m->entries, &m->entries_cap, model->n_entries, sizeof *m->entries));
+  for (size_t i = 0; i < model->n_entries; i++) {
+    m->n_entries++;
+    XFI_TRY(copy_entry(&m->entries[i], &model->entries[i]));
+  }
+  XFI_TRY(xfi_scales_make(m, quant));
+  XFI_TRY(settle(m));
+  *made = m;
+  m = NULL;
+done:
+  xfi_model_destroy(m);
   return st;
 }

@@ -42,7 +42,8 @@ typedef struct xfi_entry {
   int n_dims;
   int64_t shape[XFER_MAX_DIMS]; /* as the join has it */
   xfer_dtype dtype;
-  int64_t offset; /* home, in elements of the checkpoint's tensor */
+  xfer_dtype table_dtype; /* the checkpoint's; `dtype` may be what it is quantised to */
+  int64_t offset;         /* home, in elements of the checkpoint's tensor */
   int64_t strides[XFER_MAX_DIMS];
   int order[XFER_MAX_DIMS]; /* the checkpoint's dim k is dim order[k] here */
   bool experts;             /* dim 0 counts experts */
@@ -59,8 +60,9 @@ typedef struct xfi_entry {
       held; /* several weights in one tensor of the checkpoint, and which this is; 1, 0: alone */
   bool alternate;
   int64_t held_first; /* row of the first */
-  int scale_of;       /* index of the weight whose scales these are; -1: they are no scales */
-  int64_t block[2];   /* a weight with scales: the size of a block; 0: none */
+  bool is_scale;
+  int scale_of;     /* index of the weight whose scales these are; -1: they are no scales */
+  int64_t block[2]; /* a weight with scales: the size of a block; 0: none */
 } xfi_entry;
 
 enum { XFI_MAX_ROLES = 128 };
@@ -68,10 +70,18 @@ typedef struct xfi_roles {
   uint64_t bits[XFI_MAX_ROLES / 64];
 } xfi_roles;
 
+/* A way to quantise weights, of one model. */
+typedef struct xfi_quant {
+  int64_t block[2]; /* rows and columns */
+  const char *scales;
+  xfer_dtype dtype;
+} xfi_quant;
+
 struct xfer_model {
   atomic_int n_refs;
   atomic_bool frozen; /* a refit was made of it */
   xfer_rules *rules;
+  xfer_model *base;         /* that this one is, as sides quantise it; NULL: it is the table's */
   xfi_doc config;           /* config.json, or the table */
   const struct json_t *top; /* the configuration in it */
   const xfi_family *family; /* NULL: no rules of this model_type */
@@ -122,6 +132,8 @@ xfer_status xfi_model_append_name(xfer_model *model, const xfi_raw *raw,
 xfer_status xfi_model_add(xfer_model *model, const xfi_raw *raw);
 /* After the last append: ranges, roles, scales, kinds of layers, checks. */
 xfer_status xfi_model_finish(xfer_model *model, const xfer_model_options *options);
+/* The model as sides have it that quantise it so. */
+xfer_status xfi_model_quantise(xfer_model **made, xfer_model *model, const xfi_quant *quant);
 /* A copy of the entry behind it, over the layers [first, end) of its list. */
 xfer_status xfi_model_split(xfer_model *model, size_t at, int first, int end);
 xfer_status xfi_model_double(xfer_model *model, size_t at);
@@ -142,7 +154,8 @@ void xfi_config_recognise(xfer_model *model);
 xfer_status xfi_config_vars(xfer_model *model);
 
 /* scales.c: makes fp8 weights of those that the family scales; finds the weight of each scale. */
-xfer_status xfi_scales_make(xfer_model *model, const xfer_model_options *options);
+xfer_status xfi_quant_find(xfi_quant *quant, const xfi_quant_rule *rule, const xfer_model *model);
+xfer_status xfi_scales_make(xfer_model *model, const xfi_quant *quant);
 xfer_status xfi_scales_pair(xfer_model *model);
 
 /* roles.c: what each entry is. */
@@ -150,6 +163,9 @@ void xfi_roles_split_name(const xfer_model *model, xfi_entry *entry);
 xfer_status xfi_roles_find(xfer_model *model);
 xfer_status xfi_roles_collect(xfer_model *model);
 bool xfi_role_matches(const char *pattern, const char *role);
+/* Of an entry's rows: what they are in blocks of so many. */
+xfer_status xfi_roles_scale(xfi_segment *segment, int64_t block, bool alone,
+                            const xfi_entry *entry);
 /* Does the entry's kind of layer have the role? Outside the layers: does anything there? */
 bool xfi_model_has(const xfer_model *model, const xfi_entry *entry, const char *role);
 /* Does any layer of its stack? */

@@ -392,6 +392,14 @@ static xfer_status shape_slot(xfi_slot *slot, const xfi_placing *placing, const 
   XFI_CHECK(alternate == 0 || !scaled, XFER_ERR_UNSUPPORTED,
             "\"%s\": rows with block scales cannot be interleaved", entry->pattern);
   slot->fusing.alternate = alternate != 0 && slot->n_slots > 1;
+  XFI_CHECK(
+      entry->block[0] == 0 || slot->slot + 1 == slot->n_slots ||
+          entry->shape[slot->fuse_dim] % entry->block[0] == 0,
+      XFER_ERR_UNSUPPORTED,
+      "\"%s\": its %lld rows are no whole number of blocks of %lld, and others follow them in "
+      "one tensor of \"%s\"",
+      entry->pattern, (long long)entry->shape[slot->fuse_dim], (long long)entry->block[0],
+      placing->side->spec);
   XFI_CHECK(rule->units[0] == NULL || slot->fusing.alternate || slot->n_slots == 1,
             XFER_ERR_UNSUPPORTED, "\"%s\": units of several weights that lie one after the other",
             entry->pattern);

@@ -421,18 +421,19 @@ done:
 static xfer_status dtype_of(xfer_dtype *dtype, const xfi_placing *p, const xfi_entry *entry,
                             const xfi_local_rule *rule)
 {
+  const bool quantised = p->side->quant != NULL && entry->block[0] > 0;
   const bool plain =
       entry->dtype == XFER_F32 || entry->dtype == XFER_BF16 || entry->dtype == XFER_F16;
   const xfi_said *said;
   xfer_status st = XFER_OK;
 
   XFI_TRY(find_said(&said, &p->side->dtypes, entry));
-  *dtype = entry->dtype;
+  *dtype = quantised || p->model->base == NULL ? entry->dtype : entry->table_dtype;
   if (said != NULL)
-    *dtype = said->value == 0 ? entry->dtype : (xfer_dtype)said->value;
+    *dtype = said->value == 0 ? *dtype : (xfer_dtype)said->value;
   else if (rule != NULL && rule->dtype != 0 && plain)
     *dtype = (xfer_dtype)rule->dtype;
-  else if (p->side->dtype != 0 && entry->dtype != XFER_F32)
+  else if (p->side->dtype != 0 && entry->dtype != XFER_F32 && !quantised && entry->scale_of < 0)
     *dtype = p->side->dtype;
 done:
   return st;

@@ -75,6 +75,7 @@ void xfi_roles_split_name(const xfer_model *model, xfi_entry *entry)
         strcmp(end - k, SUFFIXES[i]) != 0)
       continue;
     entry->suffix = SUFFIXES[i];
+    entry->is_scale = i == 0;
     entry->n_stem -= k + 1;
     break;
   }
@@ -102,7 +103,6 @@ static bool is_named(const xfi_tensor_rule *rule, const xfi_entry *e)
 static xfer_status rule_fits(bool *fits, const xfer_model *model, const xfi_tensor_rule *rule,
                              const xfi_entry *e)
 {
-  bool scale = strcmp(e->suffix, "weight_scale_inv") == 0;
   int first = e->n_experts > 0; /* dim 0 is ours, not the checkpoint's */
   int n = e->n_dims - first, said = 0;
   int64_t value;
@@ -115,7 +115,7 @@ static xfer_status rule_fits(bool *fits, const xfer_model *model, const xfi_tens
   while (said < 4 && rule->shape[said] != NULL)
     said++;
   if (said > 0 && said != n) return XFER_OK;
-  for (int d = 0; d < said && !scale; d++) {
+  for (int d = 0; d < said && !e->is_scale; d++) {
     XFI_TRY(xfi_expr_eval(&value, rule->shape[d], &model->scope));
     if (value != e->shape[first + d]) return XFER_OK;
   }
@@ -172,7 +172,7 @@ done:
 }
 
 /* Scales have a row for each block of rows: whole units where a unit is whole blocks. */
-static xfer_status scale_segment(xfi_segment *s, int64_t block, bool alone, const xfi_entry *e)
+xfer_status xfi_roles_scale(xfi_segment *s, int64_t block, bool alone, const xfi_entry *e)
 {
   xfer_status st = XFER_OK;
 
@@ -200,15 +200,14 @@ done:
 static xfer_status set_rows(const xfer_model *model, xfi_entry *e, const xfi_segment_rule *rules,
                             int n)
 {
-  bool scale = strcmp(e->suffix, "weight_scale_inv") == 0;
   int64_t rows = e->shape[e->experts ? 1 : 0], total = 0;
   xfer_status st = XFER_OK;
 
   e->n_segments = n;
   for (int i = 0; i < n; i++) {
     XFI_TRY(make_segment(&e->segments[i], &rules[i], &model->scope));
-    if (scale && model->block[0] > 0)
-      XFI_TRY(scale_segment(&e->segments[i], model->block[0], n == 1, e));
+    if (e->is_scale && model->block[0] > 0)
+      XFI_TRY(xfi_roles_scale(&e->segments[i], model->block[0], n == 1, e));
     total += e->segments[i].count * e->segments[i].unit;
   }
   XFI_CHECK(n == 0 || total == rows, XFER_ERR_SHAPE,
@@ -281,8 +280,7 @@ static xfer_status take_apart(xfer_model *model, size_t at, const xfi_tensor_rul
     xfi_segment s;
 
     XFI_TRY(make_segment(&s, &rule->holds[i], &model->scope));
-    if (strcmp(e->suffix, "weight_scale_inv") == 0 && model->block[0] > 0)
-      XFI_TRY(scale_segment(&s, model->block[0], false, e));
+    if (e->is_scale && model->block[0] > 0) XFI_TRY(xfi_roles_scale(&s, model->block[0], false, e));
     rows = s.count * s.unit;
     XFI_CHECK(rows <= total - first && (!rule->alternate || rows * n == total), XFER_ERR_SHAPE,
               "\"%s\" has %lld rows, too few for what it holds", e->pattern, (long long)total);

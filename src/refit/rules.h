@@ -20,7 +20,8 @@
 enum {
   XFI_MAX_PARTS = 8,    /* of a local tensor */
   XFI_MAX_SEGMENTS = 8, /* of the rows of a tensor */
-  XFI_MAX_SUBS = 6      /* of what repeats in a segment */
+  XFI_MAX_SUBS = 6,     /* of what repeats in a segment */
+  XFI_MAX_QUANTS = 4    /* of a side */
 };
 
 /* Rows that repeat: `count` times `unit` rows, which may have parts of their own. Each of these is
@@ -103,6 +104,14 @@ typedef struct xfi_local_rule {
   const char *refuse, *says; /* says also: why the values differ, with "refuse" absent */
 } xfi_local_rule;
 
+/* A way to quantise weights: to f8e4m3 by blocks, with a tensor of scales beside each. */
+typedef struct xfi_quant_rule {
+  const char *name;
+  const char *block[2]; /* expressions: rows and columns */
+  const char *scales;   /* their suffix, where the weight has "weight" */
+  int dtype;            /* theirs: f32, or f8e8m0 as MXFP8 has them */
+} xfi_quant_rule;
+
 /* What a family says of one side. */
 typedef struct xfi_family_side {
   const char *side;
@@ -168,6 +177,8 @@ typedef struct xfi_side_rules {
       *absent_mtp;           /* the model's own layers, or its extra ones, are not held */
   const char *holds_unknown; /* tensors of no rule are held whole */
   const struct json_t *spellings, *tied_names;
+  int n_quants;
+  xfi_quant_rule quants[XFI_MAX_QUANTS];
   xfi_local_rule *locals;
   size_t n_locals;
 } xfi_side_rules;

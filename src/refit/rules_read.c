@@ -181,16 +181,16 @@ static xfer_status read_made(const xfi_doc *doc, const json_t *made, xfi_local_r
   return XFER_OK;
 }
 
-/* [how many there are, the multiple of them for which there is room] */
-static xfer_status read_units(const xfi_doc *doc, const json_t *list, const char *units[2])
+/* Two expressions, or nothing; `what` they are, for the sentence. */
+static xfer_status read_two(const xfi_doc *doc, const json_t *list, const char *two[2],
+                            const char *what)
 {
   xfer_status st = XFER_OK;
 
-  if (list != NULL && json_array_size(list) != 2)
-    return BAD(doc, list, "units are [how many, a multiple of them]");
+  if (list != NULL && json_array_size(list) != 2) return BAD(doc, list, "%s", what);
   for (size_t i = 0; i < json_array_size(list); i++) {
     XFI_TRY(xfi_rules_check_expr(doc, json_array_get(list, i)));
-    units[i] = json_string_value(json_array_get(list, i));
+    two[i] = json_string_value(json_array_get(list, i));
   }
 done:
   return st;
@@ -242,8 +242,8 @@ static xfer_status read_local(const xfi_doc *doc, const json_t *object, xfi_loca
   for (int i = 0; i < r->n_parts && !r->each; i++)
     XFI_TRY(read_part(doc, json_array_get(parts, (size_t)i), &r->parts[i]));
   XFI_TRY(read_made(doc, made, r));
-  XFI_TRY(read_units(doc, units, r->units));
-  XFI_TRY(read_units(doc, across, r->across));
+  XFI_TRY(read_two(doc, units, r->units, "units are [how many, a multiple of them]"));
+  XFI_TRY(read_two(doc, across, r->across, "units are [how many, a multiple of them]"));
   if (r->local == NULL && r->absent == NULL && r->says == NULL)
     return BAD(doc, object, "a local tensor needs \"local\", its name");
   if (r->says == NULL && r->refuse != NULL)
@@ -406,11 +406,46 @@ static xfer_status check_items(const xfi_doc *doc, const xfi_side_rules *s)
   return XFER_OK;
 }
 
+static xfer_status read_quant(const xfi_doc *doc, const json_t *object, xfi_quant_rule *q)
+{
+  static const char WEIGHT[] = "weight_";
+  const json_t *block = NULL;
+  const xfi_field fields[] = {NEEDED("name", TEXT, &q->name), NEEDED("block", TEXTS, &block),
+                              NEEDED("scales", TEXT, &q->scales),
+                              NEEDED("dtype", DTYPE, &q->dtype)};
+  xfer_status st = XFER_OK;
+
+  XFI_TRY(READ(doc, object, "a way to quantise", fields));
+  XFI_TRY(read_two(doc, block, q->block, "a block is [rows, columns]"));
+  if (strncmp(q->scales, WEIGHT, sizeof WEIGHT - 1) != 0)
+    return BAD(doc, object, "scales are called \"%s..\", not \"%.60s\"", WEIGHT, q->scales);
+  if (q->dtype != XFER_F32 && q->dtype != XFER_F8E8M0)
+    return BAD(doc, object, "scales are f32 or f8e8m0");
+done:
+  return st;
+}
+
+static xfer_status read_quants(const xfi_doc *doc, const json_t *list, xfi_side_rules *s)
+{
+  size_t i;
+  const json_t *object;
+  xfer_status st = XFER_OK;
+
+  if (json_array_size(list) > XFI_MAX_QUANTS)
+    return BAD(doc, list, "more than %d ways to quantise", XFI_MAX_QUANTS);
+  json_array_foreach((json_t *)(uintptr_t)list, i, object)
+  {
+    XFI_TRY(read_quant(doc, object, &s->quants[s->n_quants++]));
+  }
+done:
+  return st;
+}
+
 static xfer_status read_side(xfer_rules *rules, const xfi_doc *doc)
 {
   static const char *const CUTS[] = {"chunk", "balanced", "even", NULL}; /* by xfer_split_rule */
   static const char *const SPARES[] = {"none", "last", "inner", "first", NULL};
-  const json_t *ranks = NULL, *dense = NULL, *experts = NULL, *locals = NULL;
+  const json_t *ranks = NULL, *dense = NULL, *experts = NULL, *locals = NULL, *quants = NULL;
   xfi_side_rules *s;
   xfer_status st = XFER_OK;
 
@@ -448,11 +483,13 @@ static xfer_status read_side(xfer_rules *rules, const xfi_doc *doc)
                               FIELD("holds_unknown", EXPR, &s->holds_unknown),
                               FIELD("spellings", PAIRS, &s->spellings),
                               FIELD("tied_names", TEXTS, &s->tied_names),
+                              FIELD("quants", LIST, &quants),
                               NEEDED("locals", LIST, &locals)};
   s->name = s->chunk_prefix = "";
   XFI_TRY(READ(doc, doc->root, "a side", fields));
   XFI_TRY(check_items(doc, s));
   XFI_TRY(check_require(doc, s->require));
+  XFI_TRY(read_quants(doc, quants, s));
   XFI_TRY(read_axes(doc, ranks, &s->n_ranks, s->rank_names, s->rank_sizes, NULL));
   XFI_TRY(read_axes(doc, dense, &s->dense.n_axes, s->dense.names, s->dense.sizes, s->dense.uses));
   XFI_TRY(read_axes(doc, experts, &s->experts.n_axes, s->experts.names, s->experts.sizes,

@@ -1,19 +1,32 @@
 /* Scales of fp8 weights: made of a table's weights, and paired with those that they are of. */
 #include "model.h"
 
+#include "alloc.h"
 #include "error.h"
-#include "names.h"
+#include "text.h"
 
 #include <jansson.h>
-#include <stdio.h>
 #include <string.h>
 
 /* ---- making them ---- */
 
+xfer_status xfi_quant_find(xfi_quant *quant, const xfi_quant_rule *rule, const xfer_model *model)
+{
+  xfer_status st = XFER_OK;
+
+  *quant = (xfi_quant){.scales = rule->scales, .dtype = (xfer_dtype)rule->dtype};
+  for (int d = 0; d < 2; d++) {
+    XFI_TRY(xfi_expr_eval(&quant->block[d], rule->block[d], &model->scope));
+    XFI_CHECK(quant->block[d] > 0 && quant->block[d] < 1 << 16, XFER_ERR_UNSUPPORTED,
+              "quant=%s by blocks of %lld", rule->name, (long long)quant->block[d]);
+  }
+done:
+  return st;
+}
+
 static bool is_quantised(const xfer_model *model, const xfi_entry *entry)
 {
-  if (entry->role == NULL || entry->n_held > 1 || strcmp(entry->suffix, "weight") != 0)
-    return false;
+  if (entry->role == NULL || strcmp(entry->suffix, "weight") != 0) return false;
   if (entry->n_dims != (entry->experts ? 3 : 2)) return false;
   for (int f = 0; f < model->n_all; f++) {
     for (size_t i = 0; i < json_array_size(model->all[f]->scaled); i++) {
@@ -25,33 +38,66 @@ static bool is_quantised(const xfer_model *model, const xfi_entry *entry)
   return false;
 }
 
-xfer_status xfi_scales_make(xfer_model *model, const xfer_model_options *options)
+/* The name with what the suffix has more than "weight" behind its first n characters. */
+static xfer_status lengthen(char **name, size_t n, const char *suffix)
 {
-  size_t n = model->n_entries;
-  char pattern[XFI_NAME_BYTES + 16];
+  xfi_text text = {0};
+  char *made = NULL;
   xfer_status st = XFER_OK;
 
-  for (size_t i = 0; i < n; i++) {
-    const xfi_entry *e = &model->entries[i];
-    int64_t shape[2];
-    xfi_raw raw = {.pattern = pattern,
-                   .layers = e->layers,
-                   .n_layers = e->n_layers,
-                   .first_expert = e->first_expert,
-                   .n_experts = e->n_experts,
-                   .shape = shape,
-                   .n_dims = 2,
-                   .dtype = XFER_F32};
+  xfi_text_printf(&text, "%.*s%s%s", (int)n, *name, suffix + strlen("weight"), *name + n);
+  XFI_TRY(xfi_text_end(&text, &made));
+  xfi_free(*name);
+  *name = made;
+done:
+  return st;
+}
+
+/* The copy of a weight becomes its scales. */
+static xfer_status become_scales(xfi_entry *e, const xfi_quant *quant)
+{
+  const size_t n_pattern = strlen(e->pattern), stem = (size_t)(e->stem - e->known);
+  const int rows = e->n_dims - 2;
+  int64_t stride = 1;
+  xfer_status st = XFER_OK;
+
+  XFI_CHECK(!e->alternate, XFER_ERR_UNSUPPORTED,
+            "\"%s\": rows of several weights that alternate have no blocks", e->pattern);
+  XFI_TRY(lengthen(&e->pattern, n_pattern, quant->scales));
+  XFI_TRY(lengthen(&e->name, n_pattern, quant->scales));
+  XFI_TRY(lengthen(&e->known, strlen(e->known), quant->scales));
+  e->stem = e->known + stem;
+  e->suffix = quant->scales;
+  e->is_scale = true;
+  e->dtype = e->table_dtype = quant->dtype;
+  for (int i = 0; i < e->n_segments; i++)
+    XFI_TRY(xfi_roles_scale(&e->segments[i], quant->block[0], e->n_segments == 1, e));
+  for (int d = 0; d < 2; d++)
+    e->shape[rows + d] = xfi_ceil_div(e->shape[rows + d], quant->block[d]);
+  for (int d = e->n_dims - 1; d >= 0; d--) {
+    e->strides[d] = stride;
+    stride *= e->shape[d];
+  }
+  e->held_first /= quant->block[0];
+  e->offset = e->held_first * e->strides[rows];
+done:
+  return st;
+}
+
+xfer_status xfi_scales_make(xfer_model *model, const xfi_quant *quant)
+{
+  xfer_status st = XFER_OK;
+
+  for (size_t i = model->n_entries; i-- > 0;) {
+    xfi_entry *e = &model->entries[i];
 
     if (!is_quantised(model, e)) continue;
     XFI_CHECK(e->dtype != XFER_F8E4M3, XFER_ERR_ARG, "\"%s\" is f8e4m3 already", e->pattern);
-    snprintf(pattern, sizeof pattern, "%s_scale_inv", e->pattern);
-    shape[0] = xfi_ceil_div(e->shape[e->n_dims - 2], 128);
-    shape[1] = xfi_ceil_div(e->shape[e->n_dims - 1], 128);
+    XFI_TRY(xfi_model_double(model, i));
     model->entries[i].dtype = XFER_F8E4M3;
-    XFI_TRY(xfi_model_append(model, &raw, options));
+    XFI_TRY(become_scales(&model->entries[i + 1], quant));
   }
-  model->block[0] = model->block[1] = 128;
+  memcpy(model->block, quant->block, sizeof model->block);
 done:
   return st;
 }
@@ -66,7 +112,8 @@ static xfi_entry *weight_of(const xfer_model *model, const xfi_entry *scale)
     if (e->n_stem != scale->n_stem ||
         strncmp(e->known, scale->known, (size_t)(scale->stem - scale->known) + scale->n_stem) != 0)
       continue;
-    if (strcmp(e->suffix, "weight") != 0 || e->stack != scale->stack) continue;
+    if (strcmp(e->suffix, "weight") != 0 || e->stack != scale->stack || e->held != scale->held)
+      continue;
     if (xfi_entry_has_layer(e, scale->n_layers > 0 ? scale->layers[0] : -1)) return e;
   }
   return NULL;
@@ -106,7 +153,7 @@ xfer_status xfi_scales_pair(xfer_model *model)
     memset(model->entries[i].block, 0, sizeof model->entries[i].block);
   }
   for (size_t i = 0; i < model->n_entries; i++) {
-    if (strcmp(model->entries[i].suffix, "weight_scale_inv") == 0) XFI_TRY(pair_scale(model, i));
+    if (model->entries[i].is_scale) XFI_TRY(pair_scale(model, i));
   }
 done:
   return st;

@@ -61,8 +61,9 @@ struct xfer_side {
   int *staged; /* [pp][ranks of a stage] of the comm, in the order in which both grids count */
   xfi_map *maps;
   size_t n_maps, maps_cap;
-  xfer_dtype dtype;     /* of what the model has not in f32; 0: as the model has it */
-  bool partial, strict; /* see xfer_side_options */
+  xfer_dtype dtype;            /* of what the model has not in f32; 0: as the model has it */
+  const xfi_quant_rule *quant; /* how it has weights quantised; NULL: as the model has them */
+  bool partial, strict;        /* see xfer_side_options */
   xfi_saids renames, ignores, places_said, wholes, dtypes;
 };
 

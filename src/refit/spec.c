@@ -160,6 +160,33 @@ static bool is_word(const char *text, size_t n, const char *word)
   return strlen(word) == n && strncmp(text, word, n) == 0;
 }
 
+enum { LISTED_BYTES = 256 };
+
+/* Adds " WORD" to a list, as far as there is room. */
+static void list_word(char *text, size_t size, const char *word, const char *after)
+{
+  const size_t n = strlen(text);
+
+  snprintf(text + n, size - n, "%s%s%s", n > 0 ? " " : "", word, after);
+}
+
+static xfer_status parse_quant(xfer_side *side, const char *value, const char *end)
+{
+  char known[LISTED_BYTES] = "";
+  xfer_status st = XFER_OK;
+
+  for (int i = 0; i < side->rules->n_quants; i++) {
+    const xfi_quant_rule *quant = &side->rules->quants[i];
+
+    if (is_word(value, (size_t)(end - value), quant->name)) side->quant = quant;
+    list_word(known, sizeof known, quant->name, "");
+  }
+  XFI_CHECK(side->quant != NULL, XFER_ERR_ARG, "\"%s\": quant=%.*s: want one of %s", side->spec,
+            (int)(end - value), value, known);
+done:
+  return st;
+}
+
 static bool is_flag(const xfer_side *side, const char *text, size_t n)
 {
   for (size_t i = 0; i < json_array_size(side->rules->flags); i++) {
@@ -188,16 +215,6 @@ done:
   return st;
 }
 
-enum { LISTED_BYTES = 256 };
-
-/* Adds " WORD" to a list, as far as there is room. */
-static void list_word(char *text, size_t size, const char *word, const char *after)
-{
-  const size_t n = strlen(text);
-
-  snprintf(text + n, size - n, "%s%s%s", n > 0 ? " " : "", word, after);
-}
-
 static void list_words(char *text, size_t size, const json_t *words)
 {
   for (size_t i = 0; i < json_array_size(words); i++)
@@ -220,6 +237,7 @@ static xfer_status no_item(const xfer_side *side, const char *item, size_t n)
   if (rules->takes_layers) list_word(text, sizeof text, "layers=", "");
   if (rules->takes_map) list_word(text, sizeof text, "map=", "");
   list_word(text, sizeof text, "dtype=", "");
+  if (rules->n_quants > 0) list_word(text, sizeof text, "quant=", "");
   xfi_set_error("\"%s\": no item \"%.*s\" there; it has %s", side->spec, (int)n, item, text);
   return XFER_ERR_ARG;
 }
@@ -295,6 +313,8 @@ static xfer_status parse_item(xfer_side *side, const char *text, const char *end
     XFI_TRY(parse_map(side, equals + 1, end));
   else if (is_word(text, n, "dtype"))
     XFI_TRY(parse_dtype(side, equals + 1, end));
+  else if (is_word(text, n, "quant") && side->rules->n_quants > 0)
+    XFI_TRY(parse_quant(side, equals + 1, end));
   else
     XFI_TRY(parse_choice(side, text, n, equals + 1, end));
 done:

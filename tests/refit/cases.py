@@ -37,8 +37,10 @@ CASES = {
                                          ("megatron:tp2,ep4,dp2", "vllm:tp4,ep4,map=MAP")],
     "qwen3-moe-blocks": [("megatron:ep4,dp4", "vllm:tp2"), ("megatron:tp2,ep2", "vllm:tp2,ep2"),
                          ("full", "vllm:tp4"), ("fsdp:dp2", "vllm:tp2,transposed"),
-                         ("megatron:tp2,ep4,dp2,dtype=f32", "vllm:tp2"), ("fsdp:dp3,dtype=bf16", "vllm:tp4,ep4"),
-                         ("fsdp:dp2,dtype=f16", "vllm:tp2,up_first,transposed")],
+                         ("megatron:tp2,ep4,dp2,dtype=f32", "vllm:tp2,quant=fp8_per_block"),
+                         ("fsdp:dp3", "vllm:tp4,ep4,quant=fp8_per_block"), ("fsdp:dp3", "full:quant=fp8_per_block"),
+                         ("fsdp:dp2,dtype=f16", "vllm:tp2,up_first,transposed,quant=fp8_per_block"),
+                         ("megatron:tp2,ep4,dp2", "vllm:tp4,quant=mxfp8"), ("fsdp:dp3,dtype=f32", "vllm:tp2,ep2,quant=mxfp8")],
     "llama": COMMON,
     "kimi-k2-bf16": COMMON + MOE + [("megatron:tp2,mla_down=sharded", "vllm:tp2"),
                                     ("megatron:tp2,mla_down=fused", "vllm:tp4"),
@@ -62,4 +64,6 @@ MAPS = {
     "MAP8": [[7, 0, 1], [1, 2, 3], [3, 4, 5], [5, 6, 0]],
 }
 
-EXTRA = {"qwen3-moe-blocks": ["--quant", "fp8_block128"]}
+def options_of(model, gen):
+    """What a model needs beside its SPECs: fp8 weights on both sides, unless one of them quantises."""
+    return ["--quant", "fp8_block128"] if model == "qwen3-moe-blocks" and "quant=" not in gen else []

@@ -151,10 +151,11 @@ def main(arguments=None):
     """Run the check; return the exit status."""
     args = parse_arguments(arguments)
     try:
-        model = load_model(args.model, args.layers, args.experts, args.ends, args.quant, args.extra)
         train, gen = specs.parse(args.train), specs.parse(args.gen)
-        if "dtype" in train.values:
-            model = held_in(model, train.values["dtype"])
+        quant = gen.values.get("quant", args.quant)
+        model = load_model(args.model, args.layers, args.experts, args.ends, quant, args.extra)
+        if "dtype" in train.values or "quant" in gen.values:
+            model = held_in(model, train.values.get("dtype", "bf16"))
         tensors = expected(model, gen, args.expert_map, args.misc)
         n_files, n_bytes = check_dump(args.dump, tensors, train.world, args.misc)
     except (Mismatch, TableError, specs.SpecError, OSError, ValueError, KeyError) as error:

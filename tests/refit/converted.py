@@ -7,7 +7,6 @@ and as much of the low 23 bits of w as mantissa as the source's type has.
 import numpy as np
 
 _MANTISSA = {"f32": 23, "bf16": 7, "f16": 10}
-_BLOCK = 128
 
 
 def of_words(words, dtype):
@@ -53,15 +52,25 @@ def rounded(x, dtype):
     return (np.where((below < above) | ((below == above) & is_even), low, next_one) >> np.uint32(16)).astype("<u2")
 
 
-def scales(x):
-    """Of an array whose last two dims begin with a block: each block's scale, f32."""
+def scales(x, block, dtype):
+    """Of an array whose last two dims begin with a block: each block's scale, as f32; those of type f8e8m0 are
+    powers of two, as _mxfp8_e4m3_quantize_torch() of vLLM makes them."""
     amax = np.abs(x)
-    for dim in (-2, -1):
-        amax = np.maximum.reduceat(amax, np.arange(0, amax.shape[dim], _BLOCK), axis=dim)
-    return np.maximum(amax.astype(np.float32), np.float32(1e-4)) / np.float32(448)
+    for dim, size in zip((-2, -1), block):
+        amax = np.maximum.reduceat(amax, np.arange(0, amax.shape[dim], size), axis=dim)
+    if dtype == "f32":
+        return np.maximum(amax.astype(np.float32), np.float32(1e-4)) / np.float32(448)
+    exact = np.maximum(amax.astype(np.float32), np.float32(2.0**-126)) / np.float32(448)
+    power = np.ceil(np.log2(exact.astype(np.float64)).astype(np.float32))
+    return np.exp2(power.clip(-127, 127)).astype(np.float32)
 
 
-def quantised(x):
-    """The f8e4m3 words of such an array."""
-    each = scales(x).repeat(_BLOCK, -2).repeat(_BLOCK, -1)[..., : x.shape[-2], : x.shape[-1]]
+def scale_words(each, dtype):
+    """The words of scales."""
+    return each.view("<u4") if dtype == "f32" else (each.view("<u4") >> 23).astype("<u1")
+
+
+def quantised(x, block, dtype):
+    """The f8e4m3 words of such an array, whose scales are of that type."""
+    each = scales(x, block, dtype).repeat(block[0], -2).repeat(block[1], -1)[..., : x.shape[-2], : x.shape[-1]]
     return rounded(x.astype(np.float32) * (np.float32(1) / each), "f8e4m3")

@@ -20,13 +20,27 @@ ELEMENT_BYTES = {
     "f64": 8,
     "f8e4m3": 1,
     "f8e5m2": 1,
+    "f8e8m0": 1,
     "i8": 1,
     "u8": 1,
     "i32": 4,
     "i64": 8,
 }
-FP8_BLOCK = 128
 _CHUNK = 32768  # elements worked on at a time: they stay in the L2 cache
+
+
+@dataclasses.dataclass(frozen=True)
+class Quant:
+    """A way to quantise weights: rows and columns of a block, what is behind a weight's name in that of its scales, and
+    the scales' dtype."""
+
+    block: tuple
+    suffix: str
+    dtype: str
+
+
+QUANTS = {"fp8_per_block": Quant((128, 128), "_scale_inv", "f32"), "mxfp8": Quant((1, 32), "_scale", "f8e8m0")}
+QUANTS["fp8_block128"] = QUANTS["fp8_per_block"]  # as --quant calls it
 
 
 class TableError(Exception):
@@ -120,7 +134,7 @@ class Narrowed:
         if t.source is None:
             return fill(t.name, t.shape, t.dtype, self.start, self.shape)
         if t.scales_of is not None:
-            return t.scales_of.box_scales(self.start, self.shape).view("<u4")
+            return converted.scale_words(t.scales_of.box_scales(self.start, self.shape), t.dtype)
         if t.dtype == "f8e4m3":
             return t.box_quantised(self.start, self.shape)
         return converted.rounded(t.box_numbers(self.start, self.shape), t.dtype)
@@ -135,6 +149,7 @@ class HfTensor:
     dtype: str
     source: str = None  # the dtype that the training side has it in, and it is converted
     scales_of: "HfTensor" = None  # of these weights, quantised on the way
+    quant: Quant = QUANTS["fp8_per_block"]  # of a weight with scales, and of these
 
     def box_numbers(self, start, size):
         """What the source has in a box."""
@@ -142,16 +157,24 @@ class HfTensor:
 
     def box_scales(self, start, size):
         """The scales of a box of blocks."""
-        first = [s * FP8_BLOCK for s in start]
-        last = [min((s + n) * FP8_BLOCK, whole) for s, n, whole in zip(start, size, self.shape)]
-        return converted.scales(self.box_numbers(first, [b - a for a, b in zip(first, last)]))
+        block = self.quant.block
+        first = [s * b for s, b in zip(start, block)]
+        last = [min((s + n) * b, whole) for s, n, b, whole in zip(start, size, block, self.shape)]
+        return converted.scales(self.box_numbers(first, [b - a for a, b in zip(first, last)]), block, self.quant.dtype)
 
     def box_quantised(self, start, size):
         """A box of the weights, by way of the blocks that it has a part of."""
-        first = [s // FP8_BLOCK * FP8_BLOCK for s in start]
-        last = [min(ceil_div(s + n, FP8_BLOCK) * FP8_BLOCK, whole) for s, n, whole in zip(start, size, self.shape)]
-        all_of = converted.quantised(self.box_numbers(first, [b - a for a, b in zip(first, last)]))
+        block = self.quant.block
+        first = [s // b * b for s, b in zip(start, block)]
+        last = [min(ceil_div(s + n, b) * b, whole) for s, n, b, whole in zip(start, size, block, self.shape)]
+        numbers = self.box_numbers(first, [b - a for a, b in zip(first, last)])
+        all_of = converted.quantised(numbers, block, self.quant.dtype)
         return all_of[tuple(slice(s - f, s - f + n) for s, f, n in zip(start, first, size))]
+
+    @property
+    def is_scales(self):
+        """Scales of a weight beside it."""
+        return self.name.endswith(("weight_scale_inv", "weight_scale"))
 
     @property
     def whole(self):
@@ -209,17 +232,17 @@ def _expand(params):
             yield HfTensor(param["pattern"].format(**dict(zip(keys, values))), shape, dtype)
 
 
-def _quantize_fp8(tensors):
-    """fp8_block128: the linear layers' weights become f8e4m3 with f32 scales, one per 128 x 128 block."""
+def _quantised(tensors, quant):
+    """The linear layers' weights become f8e4m3, with scales beside them."""
     for t in tensors:
         if not re.search(r"\.(q|k|v|o|gate|up|down)_proj\.weight$", t.name):
             yield t
             continue
         if t.dtype not in ("bf16", "f16", "f32"):
             raise TableError(f"--quant: {t.name} is {t.dtype} already")
-        yield HfTensor(t.name, t.shape, "f8e4m3")
-        blocks = tuple(ceil_div(n, FP8_BLOCK) for n in t.shape)
-        yield HfTensor(t.name + "_scale_inv", blocks, "f32")
+        yield HfTensor(t.name, t.shape, "f8e4m3", quant=quant)
+        blocks = tuple(ceil_div(n, size) for n, size in zip(t.shape, quant.block))
+        yield HfTensor(t.name + quant.suffix, blocks, quant.dtype, quant=quant)
 
 
 def _kept(tensor, layers, experts, ends):
@@ -241,10 +264,8 @@ def load_model(path, layers=None, experts=None, ends=False, quant=None, extra=()
     for name in extra:
         params += table["extra_params"][name]
     tensors = _expand(params)
-    if quant == "fp8_block128":
-        tensors = _quantize_fp8(tensors)
-    elif quant is not None:
-        raise TableError(f"unknown --quant {quant}")
+    if quant is not None:
+        tensors = _quantised(tensors, QUANTS[quant])
 
     by_name = {}
     for t in tensors:
@@ -263,12 +284,11 @@ def load_model(path, layers=None, experts=None, ends=False, quant=None, extra=()
 
 def held_in(model, dtype):
     """The same model where the training side has all in `dtype` that the table has not in f32."""
-    scaled = {name + "_scale_inv" for name, t in model.tensors.items() if t.dtype == "f8e4m3"}
+    weights = {name + t.quant.suffix: name for name, t in model.tensors.items() if t.dtype == "f8e4m3"}
     tensors = {}
     for name, t in model.tensors.items():
-        weights = name.removesuffix("_scale_inv")
-        if name in scaled:
-            t = dataclasses.replace(t, source=dtype, scales_of=tensors[weights])
+        if name in weights:
+            t = dataclasses.replace(t, source=dtype, scales_of=tensors[weights[name]])
         elif t.dtype not in ("f32", dtype):
             t = dataclasses.replace(t, source=dtype)
         tensors[name] = t

@@ -8,9 +8,9 @@ import re
 
 import numpy as np
 
-from hf_model import FP8_BLOCK, TableError, ceil_div
+from hf_model import TableError, ceil_div
 from specs import SpecError
-from vllm_loader import SCALE, mamba_segments
+from vllm_loader import mamba_segments
 
 # The TP dim of a tensor by its name; the first that matches counts, none: whole on every TP rank.
 TP_DIMS = [
@@ -65,14 +65,14 @@ def tp_runs(model, tensor, tp_size, tp, is_fsdp):
     return runs
 
 
-def in_blocks(runs, n, name):
-    """Runs of a weight's dim of n elements as runs of its scales."""
+def in_blocks(runs, n, size, name):
+    """Runs of a weight's dim of n elements as runs of its scales, of which each is of so many."""
     scaled = []
     for start, length in runs:
         end = start + length
-        if start % FP8_BLOCK != 0 or (end % FP8_BLOCK != 0 and end != n):
+        if start % size != 0 or (end % size != 0 and end != n):
             raise TableError(f"{name}: the cut [{start}, {end}) of {n} is not one of fp8 blocks")
-        scaled.append((start // FP8_BLOCK, ceil_div(end, FP8_BLOCK) - start // FP8_BLOCK))
+        scaled.append((start // size, ceil_div(end, size) - start // size))
     return scaled
 
 
@@ -101,7 +101,7 @@ def shards(model, spec):
 
 def rank_runs(model, tensor, size, tp, dp, is_fsdp=False):
     """For every dim the runs of one rank: EP first, then TP, then FSDP over dim 0; None if the rank has no part."""
-    weight = model.tensors[tensor.name[:-len(SCALE)]] if tensor.name.endswith(SCALE) else tensor
+    weight = model.tensors[tensor.name.removesuffix(tensor.quant.suffix)] if tensor.is_scales else tensor
     runs = tp_runs(model, weight, size["tp"], tp, is_fsdp)
     fsdp_size, fsdp = size["dp"], dp
     if re.search(FUSED_EXPERTS, weight.name) or weight.expert is not None:
@@ -115,6 +115,7 @@ def rank_runs(model, tensor, size, tp, dp, is_fsdp=False):
                 return None
     if runs:
         runs[0] = chunk_runs(runs[0], fsdp_size, fsdp)
-    has_blocks = weight is not tensor or weight.name + SCALE in model.tensors
-    blocks = [in_blocks(r, n, weight.name) for r, n in zip(runs, weight.shape)] if has_blocks else runs
+    if weight.name + weight.quant.suffix not in model.tensors:
+        return runs
+    blocks = [in_blocks(r, n, size, weight.name) for r, n, size in zip(runs, weight.shape, weight.quant.block)]
     return blocks if weight is not tensor else runs

@@ -71,7 +71,7 @@ def parse(text):
             if int(sized[2]) < 1:
                 raise SpecError(f"'{item}' in '{text}'")
             spec.size[key] = int(sized[2])
-        elif "=" in item and (side == "megatron" or key == "dtype" or (side == "vllm" and key == "map")):
+        elif "=" in item and (side == "megatron" or key in ("dtype", "quant") or (side == "vllm" and key == "map")):
             spec.values[key] = item.partition("=")[2]
         elif item in FLAGS.get(side, ()):
             spec.flags.add(item)

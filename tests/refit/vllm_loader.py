@@ -9,11 +9,10 @@ import json
 
 import numpy as np
 
-from hf_model import FP8_BLOCK, TableError, ceil_div, words
+from hf_model import TableError, ceil_div, words
 from specs import SpecError
 
 VOCAB_PADDING = 64
-SCALE = "_scale_inv"
 
 
 @dataclasses.dataclass
@@ -95,15 +94,15 @@ def divide(n, parts, what):
     return n // parts
 
 
-def in_blocks(n, name):
+def in_blocks(n, tensor, dim):
     """A size of a weight as a size of its scales: a shard must be whole blocks."""
-    return divide(n, FP8_BLOCK, f"{name}: a shard in fp8 blocks")
+    return divide(n, tensor.quant.block[dim], f"{tensor.name}: a shard in fp8 blocks")
 
 
-def check_blocks(size, tensor):
+def check_blocks(size, tensor, dim=0):
     """vLLM refuses a shard of an fp8 weight that is not whole blocks."""
     if tensor.dtype == "f8e4m3":
-        in_blocks(size, tensor.name)
+        in_blocks(size, tensor, dim)
 
 
 def load_vocab(rank, tensor):
@@ -121,7 +120,7 @@ def load_shard(rank, tensor, dim):
     """ColumnParallelLinear (dim 0) and RowParallelLinear (dim 1): an even split of one dim."""
     size = divide(tensor.shape[dim], rank.tp_size, tensor.name)
     if rank.tp_size > 1:
-        check_blocks(size, tensor)
+        check_blocks(size, tensor, dim)
     return tensor.whole.narrow(dim, rank.tp * size, size).load()
 
 
@@ -152,8 +151,8 @@ def load_qkv(rank, config, tensors):
             local_heads, shard = divide(heads[which], rank.tp_size, tensor.name), rank.tp
         rows = local_heads * config["head_dim"]
         check_blocks(rows, tensor)
-        if tensor.name.endswith(SCALE):
-            rows = in_blocks(rows, tensor.name)
+        if tensor.is_scales:
+            rows = in_blocks(rows, tensor, 0)
         parts.append(tensor.whole.narrow(0, shard * rows, rows).load())
     return np.concatenate(parts)
 
@@ -198,7 +197,7 @@ def load_w13(rank, experts, form):
     if "up_first" in form:
         parts.reverse()
     first = experts[0]["up"]
-    if "interleaved" in form and first.name.endswith(SCALE):
+    if "interleaved" in form and first.is_scales:
         raise TableError(f"{first.name}: rows of two blocks cannot interleave")
     size = divide(first.shape[0], rank.moe_tp_size, first.name)
     check_blocks(size, first)
@@ -218,7 +217,7 @@ def load_w2(rank, experts, form):
     first = experts[0]["down"]
     size = divide(first.shape[1], rank.moe_tp_size, first.name)
     if rank.moe_tp_size > 1:
-        check_blocks(size, first)
+        check_blocks(size, first, 1)
     param = np.zeros((len(rank.local_experts), first.shape[0], size), words(first.dtype))
     for local, expert in enumerate(rank.local_experts):
         param[local] = experts[expert]["down"].whole.narrow(1, rank.moe_tp * size, size).load()

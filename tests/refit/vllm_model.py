@@ -25,11 +25,11 @@ MERGED_ORDER = {"qkv_proj": ("q", "k", "v"), "gate_up_proj": ("gate", "up"), "fu
 # How a parameter is loaded, by the end of its name; the first that matches counts, none: replicated.
 KINDS = [
     (r"(embed_tokens|embedding|lm_head)\.weight", "vocab"),
-    (r"\.qkv_proj\.(weight|bias|weight_scale_inv)", "qkv"),
-    (r"\.gate_up_proj\.(weight|bias|weight_scale_inv)", "merged"),
-    (r"\.fused_qkv_a_proj\.(weight|weight_scale_inv)", "replicated"),
-    (r"\.(o_proj|down_proj|out_proj)\.(weight|weight_scale_inv)", "row"),
-    (r"\.(up_proj|q_proj|q_b_proj|kv_b_proj)\.(weight|bias|weight_scale_inv)", "column"),
+    (r"\.qkv_proj\.(weight|bias|weight_scale(?:_inv)?)", "qkv"),
+    (r"\.gate_up_proj\.(weight|bias|weight_scale(?:_inv)?)", "merged"),
+    (r"\.fused_qkv_a_proj\.(weight|weight_scale(?:_inv)?)", "replicated"),
+    (r"\.(o_proj|down_proj|out_proj)\.(weight|weight_scale(?:_inv)?)", "row"),
+    (r"\.(up_proj|q_proj|q_b_proj|kv_b_proj)\.(weight|bias|weight_scale(?:_inv)?)", "column"),
     (r"\.mixer\.in_proj\.weight", "segments"),
     (r"\.mixer\.conv1d\.(weight|bias)", "segments"),
     (r"\.mixer\.(D|dt_bias|norm\.weight)", "column"),
@@ -63,7 +63,7 @@ def renamed(name, is_gpt_oss):
 
 def target(name, names):
     """(parameter name, kind, shard id) of a tensor; `names` are all renamed names of the table."""
-    expert = re.fullmatch(r"(.*\.experts)\.(\d+)\.(gate|up|down)_proj\.(weight(?:_scale_inv)?)", name)
+    expert = re.fullmatch(r"(.*\.experts)\.(\d+)\.(gate|up|down)_proj\.(weight(?:_scale(?:_inv)?)?)", name)
     if expert:
         base, number, part, what = expert.groups()
         which = "w2" if part == "down" else "w13"

@@ -21,7 +21,8 @@
   "\"dtype\":\"bf16\"}"
 #define TABLE                                                                                      \
   REFIT_TABLE(REFIT_DENSE_CONFIG                                                                   \
-              ",\"model_type\":\"qwen3_vl_moe\",\"num_experts\":4,\"moe_intermediate_size\":12",   \
+              ",\"model_type\":\"qwen3_vl_moe\",\"num_experts\":4,\"moe_intermediate_size\":12,"   \
+              "\"weight_block_size\":[2,4]",                                                       \
               REFIT_ENDS "," REFIT_ATTENTION "," EXPERTS "," REFIT_N("x.weight", "[2]"))
 
 static char memory[1 << 16];
@@ -66,7 +67,8 @@ static xfer_status do_all(const char *path, const char *const *renames)
   st = xfer_model_load(&model, path, &options);
   if (st == XFER_OK) st = xfer_side_create(&train, "megatron:tp4,pp2,layers=1+1", NULL);
   side.first_rank = 8;
-  if (st == XFER_OK) st = xfer_side_create(&gen, "vllm:tp2,ep2,round_robin", &side);
+  if (st == XFER_OK)
+    st = xfer_side_create(&gen, "vllm:tp2,ep2,round_robin,quant=fp8_per_block", &side);
   if (st == XFER_OK) st = xfer_side_give_whole(train, "x.*", 0);
   if (st == XFER_OK) st = xfer_side_rename(gen, "a*", "b*");
   if (st == XFER_OK) st = xfer_refit_create(&refit, model, train, gen);

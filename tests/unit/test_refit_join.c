@@ -198,6 +198,93 @@ static void test_weights_that_a_trainer_has_unquantised_get_their_scales_on_the_
   unmake(&s);
 }
 
+#define BLOCKS(size) REFIT_DENSE_CONFIG ",\"weight_block_size\":" size
+#define GPT_OSS                                                                                    \
+  REFIT_TABLE(REFIT_DENSE_CONFIG                                                                   \
+              ",\"model_type\":\"gpt_oss\",\"num_local_experts\":4,\"intermediate_size\":32",      \
+              REFIT_P("mlp.experts.gate_up_proj", "[4,16,64]"))
+
+static void test_ways_to_quantise_that_do_not_fit_are_refused(void **state)
+{
+  static const struct {
+    const char *table, *train, *gen, *word;
+  } cases[] = {
+      {REFIT_TABLE(FP8, FP8_MLP(512)), "full", "vllm:quant=mxfp8",
+       "1 x 32 with weight_scale in f8e8m0, the model is by 128 x 128 with weight_scale_inv in "
+       "f32"},
+      {REFIT_DENSE, "full:quant=fp8_per_block", "vllm:quant=mxfp8", "full:quant=fp8_per_block by"},
+      {REFIT_DENSE, "full:quant=fp8_per_block", "vllm:", "there is no conversion"},
+      {REFIT_TABLE(BLOCKS("[70000,8]"), REFIT_DENSE_PARAMS), "full", "vllm:quant=fp8_per_block",
+       "blocks of 70000"},
+      {REFIT_DENSE, "full", "vllm:quant=fp8_per_block", "no whole number of blocks of 128"},
+      {REFIT_TABLE(BLOCKS("[8,16]"), REFIT_DENSE_PARAMS), "full", "vllm:tp2,quant=fp8_per_block",
+       "multiple of the block of"},
+      {GPT_OSS, "full", "vllm:quant=fp8_per_block", "that alternate have no blocks"},
+      {"", "full", "vllm:quant=fp8", "want one of fp8_per_block mxfp8"},
+      {"", "full", "megatron:quant=mxfp8", "no item \"quant\""},
+  };
+
+  (void)state;
+  for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+    print_message("%s -> %s: %s\n", cases[i].train, cases[i].gen, cases[i].word);
+    if (cases[i].table[0] == '\0') {
+      xfer_side *side = NULL;
+
+      assert_int_equal(xfer_side_create(&side, cases[i].gen, NULL), XFER_ERR_ARG);
+    } else {
+      sides s = make(cases[i].table, cases[i].train, cases[i].gen);
+
+      assert_int_not_equal(join(&s), XFER_OK);
+      unmake(&s);
+    }
+    print_message("  %s\n", xfer_last_error());
+    assert_non_null(strstr(xfer_last_error(), cases[i].word));
+  }
+}
+
+/* What an engine has by its SPEC, less what was said of single weights. */
+static void test_a_side_that_quantises_has_scales_beside_its_weights(void **state)
+{
+  static const struct {
+    const char *gen;
+    int32_t rows, columns;
+    xfer_block_scale scale;
+    xfer_dtype scales;
+  } cases[] = {{"vllm:quant=fp8_per_block", 8, 16, XFER_SCALE_F32, XFER_F32},
+               {"vllm:quant=mxfp8,dtype=f16", 1, 32, XFER_SCALE_MX, XFER_F8E8M0}};
+
+  (void)state;
+  for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+    sides s = make(REFIT_TABLE(BLOCKS("[8,16]"), REFIT_DENSE_PARAMS), "megatron:tp2,dtype=f32",
+                   cases[i].gen);
+    const xfer_tensor *tensors;
+    size_t n = 0, n_quantised = 0, n_scales = 0;
+
+    assert_int_equal(xfer_side_dtype(s.gen, "*.o_proj.weight", XFER_BF16), XFER_OK);
+    assert_int_equal(join(&s), XFER_OK);
+    tensors = xfer_refit_tensors(s.refit, &n);
+    for (size_t t = 0; t < n; t++) {
+      const xfer_dtype type = (xfer_dtype)xfer_layout_dtype(tensors[t].dst);
+
+      if (strstr(tensors[t].name, "o_proj") != NULL) {
+        assert_true(type == XFER_BF16 && tensors[t].conversion == xfer_convert_cast());
+      } else if (strstr(tensors[t].name, "weight_scale") != NULL) {
+        assert_true(type == cases[i].scales && tensors[t].src == NULL);
+        n_scales++;
+      } else if (type == XFER_F8E4M3) {
+        assert_true(tensors[t].conversion ==
+                    xfer_convert_blocks(cases[i].rows, cases[i].columns, cases[i].scale));
+        n_quantised++;
+      } else {
+        assert_true(type == (i == 0 ? XFER_BF16 : XFER_F16));
+      }
+    }
+    assert_true(n_quantised == 2 * 6 && n_scales == n_quantised);
+    expect_plans(&s);
+    unmake(&s);
+  }
+}
+
 static void test_unknown_tensors_join_once_declared(void **state)
 {
   static const char table[] =
@@ -309,6 +396,8 @@ int main(void)
       cmocka_unit_test(test_what_a_framework_would_refuse_is_refused_by_name),
       cmocka_unit_test(test_a_said_type_is_a_cast_or_refused_by_name),
       cmocka_unit_test(test_weights_that_a_trainer_has_unquantised_get_their_scales_on_the_way),
+      cmocka_unit_test(test_ways_to_quantise_that_do_not_fit_are_refused),
+      cmocka_unit_test(test_a_side_that_quantises_has_scales_beside_its_weights),
       cmocka_unit_test(test_unknown_tensors_join_once_declared),
       cmocka_unit_test(test_placed_on_both_sides_is_cut_on_both),
       cmocka_unit_test(test_scalars_travel),

@@ -465,6 +465,27 @@ static void test_c1_experts_with_other_strides_are_refused_by_name(void **state)
   unmake(&o);
 }
 
+/* vLLM's parameters of MXFP8's scales are bytes. */
+static void test_scales_that_are_powers_of_two_may_be_bytes(void **state)
+{
+  static const char name[] = "model.layers.0.mlp.gate_up_proj.weight_scale";
+  const int64_t shape[] = {64, 1};
+  one o = make(REFIT_DENSE, "vllm:quant=mxfp8", XFER_SIDE_GEN, NULL, 0);
+
+  (void)state;
+  assert_true(has_local(&o, name, shape, 2));
+  assert_int_equal(xfer_locals_give(o.locals, XFER_SIDE_GEN, name, XFER_U8, memory, shape, NULL, 2),
+                   XFER_OK);
+  assert_int_equal(
+      xfer_locals_update(o.locals, XFER_SIDE_GEN, name, XFER_F8E8M0, memory, shape, NULL, 2),
+      XFER_OK);
+  assert_int_equal(
+      xfer_locals_update(o.locals, XFER_SIDE_GEN, name, XFER_I8, memory, shape, NULL, 2),
+      XFER_ERR_MISMATCH);
+  assert_non_null(strstr(xfer_last_error(), "is i8, it should be f8e8m0"));
+  unmake(&o);
+}
+
 int main(void)
 {
   const struct CMUnitTest tests[] = {
@@ -476,6 +497,7 @@ int main(void)
       cmocka_unit_test(test_an_update_takes_the_place_of_what_was_given),
       cmocka_unit_test(test_views_follow_what_the_kernels_did),
       cmocka_unit_test(test_blocks_of_packed_weights_are_columns),
+      cmocka_unit_test(test_scales_that_are_powers_of_two_may_be_bytes),
       cmocka_unit_test(test_c1_experts_with_other_strides_are_refused_by_name),
   };
 

@@ -118,7 +118,7 @@ __global__ void check_blocks_kernel(const fill_box box, unsigned long long *sums
     }
     atomicMax(&amax, __float_as_uint(most));
     __syncthreads();
-    const float scale = fill_scale(__uint_as_float(amax));
+    const float scale = fill_scale(&box.change, __uint_as_float(amax));
     for (int64_t i = threadIdx.x; i < n_part; i += blockDim.x) {
       uint64_t value;
       const uint64_t seen = read(fill_block_element(&box, &b, i, scale, &value), box.elem_bytes);

@@ -34,6 +34,7 @@ typedef struct fill_change {
   float summand;    /* 0: none */
   int32_t block[2]; /* rows and columns of the last two dims that have a scale; 0: no blocks */
   bool is_scales;   /* elements are the scales of such blocks */
+  bool powers;      /* which are powers of two, as MXFP8's */
 } fill_change;
 
 /* A box of a tensor in local memory. */

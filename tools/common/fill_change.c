@@ -34,12 +34,14 @@ bool fill_change_of(const xfer_tensor *tensors, size_t t, bool is_source, fill_c
     *of = (size_t)c.tensor;
     if (xfer_conversion_get(tensors[*of].conversion, &c) != XFER_OK) return false;
   }
-  if (c.kind == XFER_CONVERSION_BLOCKS && c.scale != XFER_SCALE_F32) return false;
+  if (c.kind == XFER_CONVERSION_BLOCKS && c.scale != XFER_SCALE_F32 && c.scale != XFER_SCALE_MX)
+    return false;
   change->from = format_of(tensors[*of].src);
   change->to = is_source ? change->from : format_of(tensors[t].dst);
   if (is_source) return true;
   if (c.kind == XFER_CONVERSION_SCALE) change->factor = 1.0F / c.value;
   if (c.kind == XFER_CONVERSION_ADD) change->summand = c.value;
+  change->powers = c.kind == XFER_CONVERSION_BLOCKS && c.scale == XFER_SCALE_MX;
   change->block[0] = c.rows;
   change->block[1] = c.columns;
   return true;

@@ -154,7 +154,7 @@ static void check_blocks(const fill_box *box, fill_sum *sum)
     }
     for (int64_t i = 0; i < n; i++) {
       uint64_t want;
-      const char *at = fill_block_element(box, &b, i, fill_scale(amax), &want);
+      const char *at = fill_block_element(box, &b, i, fill_scale(&box->change, amax), &want);
 
       compare(at, want, (size_t)box->elem_bytes, sum);
     }

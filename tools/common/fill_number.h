@@ -89,10 +89,23 @@ FILL_FN uint64_t fill_encode(float x, int32_t to)
   }
 }
 
-/* Of the largest magnitude in a block. */
-FILL_FN float fill_scale(float amax)
+/* 2^ceil(log2(x)) of a normal number, log2 being rounded to f32. */
+FILL_FN float fill_power(float x)
 {
-  return (amax > 1e-4f ? amax : 1e-4f) / 448.0f;
+  const uint32_t whole = fill_bits(x) & 0x7f800000u;
+  const int k = (int)(whole >> 23) - 127;
+  const double log2 = k + ((double)x / (double)fill_float(whole) - 1) * 1.4426950408889634;
+
+  return fill_float(whole + ((float)log2 > (float)k ? 1u << 23 : 0)); /* near 2^k it is that */
+}
+
+/* Of the largest magnitude in a block. */
+FILL_FN float fill_scale(const fill_change *c, float amax)
+{
+  const float least = c->powers ? 1.17549435e-38f : 1e-4f;
+  const float scale = (amax > least ? amax : least) / 448.0f;
+
+  return c->powers ? fill_power(scale) : scale;
 }
 
 /* What is there for a mixed index; of blocks with the scale of its own. */
