@@ -87,9 +87,10 @@ template <int from_bytes> struct quantise_one {
 
 /* ---- amaxes --------------------------------------------------------------------------------- */
 
-/* A lane keeps the amax of the block that it was last in, and settles it with the lanes that have
- * the same runs before one of them tells the table. Magnitudes are compared as bits: of 2-byte
- * types two at once. */
+/* A lane keeps the amax of the block that it was last in. The lanes that have the same runs settle
+ * amaxes among themselves before the table is told: of many at once each lane ends with its share
+ * of the words, so that eight words take eight shuffles however many lanes have them. Magnitudes
+ * are compared as bits: of 2-byte types two at once. */
 template <int from_bytes, int n_bytes> struct amax {
   struct loaded {
     word<n_bytes> numbers;
@@ -126,13 +127,17 @@ template <int from_bytes, int n_bytes> struct amax {
     }
     end();
     largest = 0;
+    uint32_t to[IN_FLIGHT];
 #pragma unroll
     for (int u = 0; u < IN_FLIGHT; u++)
-      tell(words[u].block, found[u]);
+      to[u] = words[u].block;
+    settle(found, to, 1);
   }
   __device__ __forceinline__ void end() const
   {
-    tell(block, largest);
+    uint32_t found[1] = {largest};
+    uint32_t to[1] = {block};
+    settle(found, to, 1);
   }
 
 private:
@@ -154,14 +159,39 @@ private:
       found = larger(found, bits & (from_bytes == 4 ? 0x7fffffffu : 0x7fff7fffu));
     return found;
   }
-  __device__ __forceinline__ void tell(uint32_t to, uint32_t found) const
+  /* Lanes that are less than `apart` from each other already have different words. */
+  template <int n>
+  __device__ __forceinline__ void settle(uint32_t (&found)[n], uint32_t (&to)[n],
+                                         uint32_t apart) const
   {
-    const uint32_t lane = threadIdx.x & 31;
+    if constexpr (n > 1) {
+      if (apart < lanes) {
+        const bool upper = (threadIdx.x & apart) != 0;
+        uint32_t half[n / 2];
+        uint32_t half_to[n / 2];
 
 #pragma unroll
-    for (uint32_t apart = 16; apart > 0; apart /= 2)
-      if (apart < lanes) found = larger(found, __shfl_xor_sync(ALL, found, apart));
-    if ((lane & (lanes - 1)) != 0 || found == 0) return;
+        for (int i = 0; i < n / 2; i++) {
+          const uint32_t low = found[i];
+          const uint32_t high = found[i + n / 2];
+          const uint32_t theirs = __shfl_xor_sync(ALL, upper ? low : high, apart);
+          half[i] = larger(upper ? high : low, theirs);
+          half_to[i] = upper ? to[i + n / 2] : to[i];
+        }
+        settle(half, half_to, 2 * apart);
+        return;
+      }
+    }
+    for (uint32_t by = apart; by < lanes; by *= 2)
+      found[0] =
+          larger(found[0], __shfl_xor_sync(ALL, found[0], by)); /* the only one that is left */
+    if ((threadIdx.x & (lanes - 1) & ~(apart - 1)) != 0) return;
+#pragma unroll
+    for (int i = 0; i < n; i++)
+      if (found[i] != 0) tell(to[i], found[i]);
+  }
+  __device__ __forceinline__ void tell(uint32_t to, uint32_t found) const
+  {
     if (from_bytes == 2)
       found = __float_as_uint(load_number<from_bytes>(max(found >> 16, found & 0xffff), type));
     atomicMax(reinterpret_cast<unsigned *>(scales + to), found);

@@ -176,6 +176,38 @@ static xfer_status add_converting(xfi_cuda_table *table, const xfi_copy *c, int6
                   tile_bytes / (n_elems * wide));
 }
 
+static bool continues(const xfi_cuda_piece *piece, uint32_t d, uint32_t inner)
+{
+  const int64_t n = piece->extent[inner];
+
+  return piece->src_stride[d] == n * piece->src_stride[inner] &&
+         piece->dst_stride[d] == n * piece->dst_stride[inner] &&
+         piece->scale_stride[d] == n * piece->scale_stride[inner];
+}
+
+/* Dims of one run are dropped, and those that go on where the one below ends joined with it: what
+ * xfi_copy_simplify does where runs have no scales. */
+static void join_dims(xfi_cuda_piece *piece)
+{
+  uint32_t n_dims = 0;
+
+  for (uint32_t d = 0; d < piece->n_dims; d++) {
+    const uint32_t extent = piece->extent[d];
+
+    if (extent == 1) continue;
+    if (n_dims > 0 && continues(piece, d, n_dims - 1)) {
+      piece->extent[n_dims - 1] *= extent;
+    } else {
+      piece->extent[n_dims] = extent;
+      piece->src_stride[n_dims] = piece->src_stride[d];
+      piece->dst_stride[n_dims] = piece->dst_stride[d];
+      piece->scale_stride[n_dims++] = piece->scale_stride[d];
+    }
+    piece->by_extent[n_dims - 1] = xfi_cuda_div_make(piece->extent[n_dims - 1]);
+  }
+  piece->n_dims = n_dims;
+}
+
 /* Where runs have scales: words of as many elements as have 16 bytes in the source, or one by one.
  */
 static xfer_status add_blocks(xfi_cuda_table *table, const xfi_copy *c, int64_t tile_bytes)
@@ -200,6 +232,7 @@ static xfer_status add_blocks(xfi_cuda_table *table, const xfi_copy *c, int64_t 
   if (n_elems == 1) piece.kind = XFI_CUDA_BLOCKS_ONE_BY_ONE;
   for (int64_t d = 0; d < c->n_dims; d++)
     piece.scale_stride[c->n_dims - 1 - d] = (uint32_t)v->scale_stride[d];
+  join_dims(&piece);
   return add_runs(table, c, piece, c->run_bytes / n_elems, tile_bytes / (n_elems * v->src_bytes));
 }
 

@@ -94,8 +94,8 @@ static void conversions(const char *src, char *dst, double flat)
   }
 }
 
-/* Blocks of a bf16 matrix of 4096 columns, 2 GiB: their amaxes, of bytes read, and elements by
- * their scales, of bytes read and written. Their scales follow. */
+/* Blocks of a bf16 matrix of 4096 columns, 2 GiB: their amaxes, of the matrix's bytes, and
+ * elements by their scales, of bytes read, scales too, and written. Their scales follow. */
 static void in_blocks(const char *src, char *dst, double flat)
 {
   static const struct {
@@ -134,7 +134,8 @@ static void in_blocks(const char *src, char *dst, double flat)
                          .src_stride = {2 * r * row, 2 * row, 2 * c},
                          .dst_stride = {r * row, row, c}};
     const double finds = run_bytes(&find, 1, XFI_CUDA_BLOCKS_ALONE, 2 * n_rows * row);
-    const double makes = run_bytes(&by, 1, XFI_CUDA_BLOCKS_ALONE, 3 * n_rows * row);
+    const int64_t n_scales = n_rows / r * (row / c);
+    const double makes = run_bytes(&by, 1, XFI_CUDA_BLOCKS_ALONE, 3 * n_rows * row + 4 * n_scales);
 
     printf("%-34s amax    %8.0f %8.3f   quantise     %8.0f %8.3f\n", cases[i].name, finds,
            finds / flat, makes, makes / flat);

@@ -9,6 +9,8 @@ typedef struct part {
   xfi_copy copy;
   uint64_t src_id;
   uint64_t dst_id;
+  xfi_convert convert; /* with scales: what `copy` points to, and this to the strides; else 0 */
+  int64_t scale_stride[XFI_COPY_DIMS];
 } part;
 
 typedef struct copy_op {
@@ -109,6 +111,18 @@ bool sim_copy_part(const sim_op *op, xfi_copy *copy, uint64_t src_id, uint64_t d
   return whole;
 }
 
+/* Parts move about. */
+static part *part_at(copy_op *o, size_t i)
+{
+  part *p = &o->parts[i];
+
+  if (p->convert.dst_bytes > 0) {
+    p->convert.scale_stride = p->scale_stride;
+    p->copy.convert = &p->convert;
+  }
+  return p;
+}
+
 static bool copies_step(sim_op *op)
 {
   copy_op *o = (copy_op *)(void *)op;
@@ -121,7 +135,8 @@ static bool copies_step(sim_op *op)
   o->has_begun = true;
   for (uint64_t i = 0; i < most && o->n > 0; i++) {
     const size_t at = (size_t)sim_draw(o->n);
-    if (!sim_copy_part(op, &o->parts[at].copy, o->parts[at].src_id, o->parts[at].dst_id)) continue;
+    part *p = part_at(o, at);
+    if (!sim_copy_part(op, &p->copy, p->src_id, p->dst_id)) continue;
     o->parts[at] = o->parts[--o->n];
   }
   return o->n == 0;
@@ -161,8 +176,15 @@ static copy_op *copies_make(const sim_op_class *cls, const xfi_copy *copies, siz
   op->parts = calloc(n + 1, sizeof *op->parts);
   if (op->parts == NULL) abort();
   op->n = n;
-  for (size_t i = 0; i < n; i++)
-    op->parts[i] = (part){copies[i], sim_id_at(copies[i].src), sim_id_at(copies[i].dst)};
+  for (size_t i = 0; i < n; i++) {
+    part *p = &op->parts[i];
+
+    *p = (part){copies[i], sim_id_at(copies[i].src), sim_id_at(copies[i].dst), {0}, {0}};
+    if (!xfi_copy_has_scales(&p->copy)) continue;
+    p->convert = *p->copy.convert;
+    memcpy(p->scale_stride, p->convert.scale_stride,
+           (size_t)p->copy.n_dims * sizeof *p->scale_stride);
+  }
   return op;
 }
 

@@ -66,8 +66,14 @@ cudaError_t sim_kernel_enqueue(int kernel, void *op, sim_stream *stream)
   return sim_enqueue(op, stream);
 }
 
+/* What a copy with scales points to. */
+typedef struct pointed {
+  xfi_convert convert;
+  int64_t strides[XFI_COPY_DIMS];
+} pointed;
+
 /* From the fastest dim first, in words, to a copy. */
-static xfi_copy copy_of(const xfi_cuda_piece *piece)
+static xfi_copy copy_of(const xfi_cuda_piece *piece, pointed *held)
 {
   xfi_copy copy = {.src = piece->src,
                    .dst = piece->dst,
@@ -76,7 +82,9 @@ static xfi_copy copy_of(const xfi_cuda_piece *piece)
 
   if (piece->convert.dst_bytes > 0) { /* words are elements */
     copy.run_bytes *= piece->convert.dst_bytes;
-    copy.convert = &piece->convert;
+    held->convert = piece->convert;
+    held->convert.scale_stride = held->strides;
+    copy.convert = xfi_convert_has_scales(&piece->convert) ? &held->convert : &piece->convert;
     copy.scales = piece->scales;
   }
   for (uint32_t d = 0; d < piece->n_dims; d++) {
@@ -84,6 +92,7 @@ static xfi_copy copy_of(const xfi_cuda_piece *piece)
     copy.extent[to] = piece->extent[d];
     copy.src_stride[to] = piece->src_stride[d];
     copy.dst_stride[to] = piece->dst_stride[d];
+    held->strides[to] = piece->scale_stride[d];
   }
   return copy;
 }
@@ -99,12 +108,14 @@ static xfer_status launch(int kernel, const xfi_cuda_job *job, xfer_stream handl
   if (refused == 0) {
     sim_stream *stream = sim_stream_of(handle);
     xfi_copy *copies = calloc((size_t)job->n_pieces, sizeof *copies);
-    if (copies == NULL) abort();
+    pointed *parts = calloc((size_t)job->n_pieces, sizeof *parts);
+    if (copies == NULL || parts == NULL) abort();
     for (int64_t i = 0; i < job->n_pieces; i++)
-      copies[i] = copy_of(&job->pieces[i]);
+      copies[i] = copy_of(&job->pieces[i], &parts[i]);
     ensure_loaded(kernel, stream);
     error = sim_copies_enqueue(copies, (size_t)job->n_pieces, job->pieces,
                                (size_t)job->n_pieces * sizeof *job->pieces, job->go, stream);
+    free(parts);
     free(copies);
   }
   (void)sim_leave(error);
