@@ -21,7 +21,7 @@ static xfer_status make_offer(offer *mine, xfi_registered *entry, const xfer_com
 {
   const xfi_device_ops *dev = comm->device->ops;
   xfer_status st = XFER_OK;
-  xfi_allocation found = {NULL, 0, 0};
+  xfi_allocation found = {.base = NULL};
 
   memset(mine, 0, sizeof *mine);
   dev->domain(comm->device, mine->domain);
@@ -200,7 +200,7 @@ void xfi_comm_free_registered(xfer_comm *comm)
 
 static bool is_registered(const xfer_comm *comm, const void *pointer)
 {
-  xfi_allocation found = {NULL, 0, 0};
+  xfi_allocation found = {.base = NULL};
 
   if (comm->device->ops->find_allocation(comm->device, pointer, 1, &found) != XFER_OK) return false;
   for (size_t i = 0; i < comm->n_registered; i++)

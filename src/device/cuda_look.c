@@ -95,6 +95,8 @@ xfer_status xfi_cuda_find_allocation(xfi_device *base, const void *pointer, size
                   xfi_cuda_look(device, end, &seen) == XFER_OK && seen.ordinal == device->ordinal,
               XFER_ERR_ARG, "%zu bytes from %p are wanted; the allocation ends after %zu", n_bytes,
               pointer, (size_t)(end - (const char *)pointer));
+    if ((found->id & OF_SEVERAL) == 0) found->chunk_bytes = found->n_bytes; /* of the first */
+    if (seen.n_bytes != found->chunk_bytes) found->chunk_bytes = 0;
     found->n_bytes += seen.n_bytes;
     found->id = id_of_several(found->id, seen.id);
   }
@@ -102,24 +104,40 @@ done:
   return st;
 }
 
-/* The id of what is there now; 0: nothing, or chunks cut in another way. */
-static uint64_t id_now(const xfi_cuda_device *device, const xfi_allocation *then)
+/* The last answer of the driver: allocations in chunks have their ends in common. */
+typedef struct asked {
+  CUdeviceptr at;
+  unsigned long long id;
+} asked;
+
+/* The bytes of the chunk that begins there; 0: none does. */
+static size_t chunk_at(const xfi_cuda_device *device, const xfi_allocation *then, CUdeviceptr at)
 {
-  unsigned long long id = 0;
+  CUdeviceptr base = 0;
+  size_t n_bytes = 0;
+
+  if (then->chunk_bytes > 0) return then->chunk_bytes; /* ids tell whether they are still there */
+  if (device->driver.address_range(&base, &n_bytes, at) != CUDA_SUCCESS || base != at) return 0;
+  return n_bytes;
+}
+
+/* The id of what is there now; 0: nothing, or chunks cut in another way. */
+static uint64_t id_now(const xfi_cuda_device *device, const xfi_allocation *then, asked *last)
+{
   uint64_t all = 0;
   CUdeviceptr at = (CUdeviceptr)(uintptr_t)then->base;
   const CUdeviceptr end = at + then->n_bytes;
 
   while (at < end) {
-    CUdeviceptr base = at;
-    size_t n_bytes = then->n_bytes;
+    const size_t n_bytes =
+        (then->id & OF_SEVERAL) != 0 ? chunk_at(device, then, at) : then->n_bytes;
 
-    if (device->driver.pointer_attribute(&id, CU_POINTER_ATTRIBUTE_BUFFER_ID, at) != CUDA_SUCCESS)
+    if (n_bytes == 0) return 0;
+    if (at != last->at && device->driver.pointer_attribute(
+                              &last->id, CU_POINTER_ATTRIBUTE_BUFFER_ID, at) != CUDA_SUCCESS)
       return 0;
-    if ((then->id & OF_SEVERAL) != 0 &&
-        (device->driver.address_range(&base, &n_bytes, at) != CUDA_SUCCESS || base != at))
-      return 0;
-    all = all == 0 ? id : id_of_several(all, id);
+    last->at = at;
+    all = all == 0 ? last->id : id_of_several(all, last->id);
     at += n_bytes;
   }
   return all;
@@ -128,10 +146,11 @@ static uint64_t id_now(const xfi_cuda_device *device, const xfi_allocation *then
 /* Once per run and allocation: asks for the id alone, which takes half the time. */
 size_t xfi_cuda_find_changed(xfi_device *base, const xfi_allocation *then, size_t n)
 {
-  xfi_cuda_device *device = xfi_cuda(base);
+  const xfi_cuda_device *device = xfi_cuda(base);
+  asked last = {0, 0};
   size_t i = 0;
 
-  while (i < n && id_now(device, &then[i]) == then[i].id)
+  while (i < n && id_now(device, &then[i], &last) == then[i].id)
     i++;
   return i;
 }

@@ -39,9 +39,10 @@ typedef struct xfi_entered {
 /* What bytes belong to. Equal before and after means: the same, still living allocation. Memory
  * that is mapped chunk by chunk counts as the chunks that hold the bytes. */
 typedef struct xfi_allocation {
-  void *base;     /* of the allocation that holds the bytes */
-  size_t n_bytes; /* from base */
-  uint64_t id;    /* never used again for another allocation; 0: the device cannot tell */
+  void *base;         /* of the allocation that holds the bytes */
+  size_t n_bytes;     /* from base */
+  uint64_t id;        /* never used again for another allocation; 0: the device cannot tell */
+  size_t chunk_bytes; /* of each of several chunks; 0: there is one, or they differ in size */
 } xfi_allocation;
 
 /* Flags are 64-bit words that only grow, in memory of flags_alloc(). This bit says that the value

@@ -44,7 +44,7 @@ static int by_base(const void *a, const void *b)
 
 const xfi_allocation *xfi_run_allocation(const xfer_plan *plan, const void *pointer, size_t n_bytes)
 {
-  const xfi_allocation wanted = {(void *)pointer, 1, 0}; /* only compared */
+  const xfi_allocation wanted = {.base = (void *)pointer, .n_bytes = 1}; /* only compared */
   const xfer_plan *owner = xfi_run_owner(plan);
   const xfi_allocation *found = NULL;
 

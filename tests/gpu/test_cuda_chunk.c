@@ -187,7 +187,7 @@ static xfi_allocation chunks(int first, int n)
 {
   const uint64_t base = BASE + (uint64_t)first * CHUNK;
 
-  return (xfi_allocation){(void *)(uintptr_t)base, (size_t)n * CHUNK, 1};
+  return (xfi_allocation){.base = (void *)(uintptr_t)base, .n_bytes = (size_t)n * CHUNK, .id = 1};
 }
 
 void xfi_cuda_begin_thread(void *unused)

@@ -149,7 +149,7 @@ static inline xfer_status told_find_allocation(xfi_device *device, const void *p
   }
   (void)pthread_mutex_lock(&w->lock);
   const arena *a = arena_at(w, pointer, &owner);
-  if (a != NULL) *found = (xfi_allocation){a->base, ARENA_BYTES, a->id};
+  if (a != NULL) *found = (xfi_allocation){.base = a->base, .n_bytes = ARENA_BYTES, .id = a->id};
   (void)pthread_mutex_unlock(&w->lock);
   if (a != NULL) return XFER_OK;
   const xfer_status st = host_ops->find_allocation(device, pointer, n_bytes, found);
