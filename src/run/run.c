@@ -280,10 +280,11 @@ static xfer_status await_part(const xfer_plan *plan, xfi_deadline deadline, bool
 {
   const xfi_device_ops *dev = plan->device->ops;
   xfer_status st = XFER_ERR_TIMEOUT;
-  /* By then all waits have been let go. */
+  /* By then all waits have been let go, and half of the time is left in which others still wait for
+   * this rank's word after it has left. */
   const xfi_deadline last = {plan->run_ends.at_ns == INT64_MAX
                                  ? INT64_MAX
-                                 : plan->run_ends.at_ns + XFI_LEAVE_MS * INT64_C(1000000)};
+                                 : plan->run_ends.at_ns + XFI_LEAVE_MS * INT64_C(500000)};
 
   *is_late = false;
   while (st == XFER_ERR_TIMEOUT) {
