@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import contextlib
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from ctypes import c_void_p, create_string_buffer
 from typing import Any
 
@@ -24,6 +23,26 @@ def nccl_id() -> bytes:
     made = create_string_buffer(_bootstrap.NCCL_ID_BYTES)
     plugin("nccl").xfer_nccl_id(made)
     return made.raw
+
+
+class _Alone:
+    """A comm while one thread has it. A generator would take several times as long, at each run()."""
+
+    __slots__ = ("_comm",)
+
+    def __init__(self, comm: Comm) -> None:
+        self._comm = comm
+
+    def __enter__(self) -> None:
+        comm = self._comm
+        comm._as_parameter_  # raises
+        if not comm._busy.acquire(blocking=False):
+            why = "a call on it was interrupted" if comm._is_stuck() else "another thread is using it"
+            raise StateError(f"rank {comm.rank}: the comm cannot be used now: {why}")
+
+    def __exit__(self, *exception: object) -> None:
+        if not self._comm._is_stuck():
+            self._comm._busy.release()
 
 
 class Comm(_handle.Handle):
@@ -160,18 +179,9 @@ class Comm(_handle.Handle):
 
     # ---- collective calls
 
-    @contextlib.contextmanager
-    def _alone(self) -> Iterator[None]:
+    def _alone(self) -> _Alone:
         """One thread at a time."""
-        self._as_parameter_  # raises
-        if not self._busy.acquire(blocking=False):
-            why = "a call on it was interrupted" if self._is_stuck() else "another thread is using it"
-            raise StateError(f"rank {self.rank}: the comm cannot be used now: {why}")
-        try:
-            yield
-        finally:
-            if not self._is_stuck():
-                self._busy.release()
+        return _Alone(self)
 
     def _is_stuck(self) -> bool:
         return self._worker is not None and self._worker.stuck

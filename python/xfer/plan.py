@@ -270,14 +270,15 @@ class Plan(_handle.Handle):
             self._refused = True
             try:
                 pointer = stream_pointer(stream, comm._device)
-                version = _structs.checked(c_uint64, version, "version")
-            except Exception:
+                if comm._device == HOST:
+                    comm._call(lib.xfer_plan_run, self, version, None)
+                else:
+                    lib.xfer_plan_run(self, version, pointer)
+            except XferError:
+                raise
+            except Exception:  # of an argument: C has not seen it
                 self._refuse()
                 raise
-            if comm._device == HOST:
-                comm._call(lib.xfer_plan_run, self, version, None)
-            else:
-                lib.xfer_plan_run(self, version, pointer)
             self._refused = False
 
     def _refuse(self) -> None:

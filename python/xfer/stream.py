@@ -12,7 +12,8 @@ def _current(device: int) -> int:
     """Of the framework that is loaded: torch's current stream, else CuPy's; else the default stream."""
     torch = sys.modules.get("torch")
     if torch is not None and torch.cuda.is_initialized():
-        return int(torch.cuda.current_stream(device).cuda_stream)
+        raw = getattr(torch._C, "_cuda_getCurrentRawStream", None)  # what torch's own compiler calls: no object is made
+        return int(raw(device) if raw is not None else torch.cuda.current_stream(device).cuda_stream)
     cupy = sys.modules.get("cupy")
     if cupy is not None:
         return int(cupy.cuda.get_current_stream().ptr)
