@@ -59,7 +59,7 @@ class TestProblem(unittest.TestCase):
         self.assertEqual(sum(r["crossed_bytes"] for r in ranks), 2 * 4096 * 8192)
         self.assertEqual(sum(r["relayed_bytes"] for r in ranks), 3 * 2 * 4096 * 8192)
         self.assertEqual({r["crossed_bytes"] for r in ranks[8:]}, {2 * 4096 * 8192 // 8})
-        self.assertIn("67.1 MB cross", lines("--problem", line, "--domain", "8")[-1])
+        self.assertIn("67.1 MB cross", "\n".join(lines("--problem", line, "--domain", "8")))
         moves = [json.loads(move) for move in lines("--problem", line, "--moves", "--domain", "8")]
         self.assertTrue(all(m.get("relayed", False) == (m["src"] >= 8) for m in moves))
         (out,) = lines("--problem", line, "--json")
@@ -116,13 +116,14 @@ class TestProblem(unittest.TestCase):
         self.assertEqual([r["in_bytes"] for r in report["ranks"]], [0, 0, 0, 0, 0, 24, 24])
         self.assertEqual(sum(r["out_bytes"] for r in report["ranks"]), 48)
         for rank, r in enumerate(report["ranks"]):
-            self.assertEqual(set(r), {"rank", "in_bytes", "self_bytes", "out_bytes", "wire_bytes"})
+            self.assertEqual(set(r), {"rank", "in_bytes", "self_bytes", "out_bytes", "wire_bytes", "seconds"})
             self.assertEqual(r["rank"], rank)
 
     def test_json_counts_self_copies_and_padding(self):
         (out,) = lines("--problem", "f32[3] (1):R -> (2):S0;pad=0:8", "--json")
         report = json.loads(out)
         self.assertEqual((report["payload_bytes"], report["delivered_bytes"]), (12, 32))
+        self.assertLess(report["ranks"][0].pop("seconds"), 1e-4)
         self.assertEqual(
             report["ranks"][0], {"rank": 0, "in_bytes": 16, "self_bytes": 12, "out_bytes": 0, "wire_bytes": 0}
         )
@@ -130,7 +131,7 @@ class TestProblem(unittest.TestCase):
     def test_text_report_has_a_row_a_rank(self):
         out = lines("--problem", self.LINE)
         self.assertEqual(out[0], "bf16[6,4] (2,2):S0,R -> (3)@6,5,4:S1")
-        self.assertEqual([row.split()[0] for row in out[-7:]], list("0123456"))
+        self.assertEqual(re.findall(r"^ +(\d) ", "\n".join(out), re.MULTILINE), list("0123456"))
         self.assertIn("rank 5", lines("--problem", self.LINE, "--rank", "5")[0])
         self.assertEqual(json.loads("\n".join(lines("--problem", self.LINE, "--rank", "5", "--json")))["rank"], 5)
 
@@ -198,20 +199,35 @@ class TestModel(unittest.TestCase):
 
 
 class TestSweep(unittest.TestCase):
-    """The times that docs/performance.md has for refits between two GPUs, within what it says of the prediction."""
+    """Predicted times; that they are those which docs/performance.md has beside measured ones is docs_say_what_is's."""
 
-    MEASURED_MS = {"qwen3-30b-a3b": 154.8, "qwen3-4b": 21.1, "qwen3-32b": 167.1}
     MODELS = os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "..", "models")
 
     def sweep(self, model, train, *args):
         path = os.path.join(self.MODELS, model + ".json")
         return json.loads(lines("--model", path, "--train", train, "--json", "--sweep", *args)[0])
 
-    def test_prediction_is_calibrated(self):
-        for model, measured in self.MEASURED_MS.items():
-            (layout,) = self.sweep(model, "megatron:tp1", "1")["layouts"]
-            self.assertEqual(layout["gen"], "vllm:tp1")
-            self.assertAlmostEqual(layout["seconds"] * 1e3, measured, delta=0.02 * measured)
+    def test_what_was_never_measured_is_said(self):
+        path = os.path.join(self.MODELS, "qwen3-4b.json")
+        for domain, calibrated in (("8", True), ("4", False)):
+            found = self.sweep("qwen3-4b", "megatron:tp4", "4", "--domain", domain)["layouts"]
+            self.assertEqual({layout["calibrated"] for layout in found}, {calibrated})
+            text = "\n".join(lines("--model", path, "--train", "megatron:tp4", "--sweep", "4", "--domain", domain))
+            self.assertEqual("ms *" in text and "no such transfer was measured" in text, not calibrated)
+
+    def test_packed_lane_and_an_allocation_for_each_expert_take_longer(self):
+        direct, packed = (self.sweep("qwen3-30b-a3b", "megatron:tp2,ep4,dp2", "4", *lane) for lane in ((), ("--packed",)))
+        grouped = self.sweep("qwen3-30b-a3b", "megatron:tp2,ep4,dp2,experts=stacked", "4")
+        fastest = [found["layouts"][0]["seconds"] for found in (grouped, direct, packed)]
+        self.assertEqual(fastest, sorted(set(fastest)))
+
+    def test_as_many_tensors_take_as_many_bytes(self):
+        one, ten = (
+            json.loads(lines("--problem", "u8[1000] (1)@0:R -> (1)@1:R", "--json", "--tensors", n)[0]) for n in ("1", "10")
+        )
+        self.assertEqual((ten["tensors"], ten["delivered_bytes"]), (10, 10000))
+        self.assertEqual(ten["payload_bytes"], 10 * one["payload_bytes"])
+        self.assertGreater(ten["ranks"][1]["seconds"], one["ranks"][1]["seconds"])
 
     def test_layouts_are_those_of_the_plan_best_first(self):
         found = self.sweep("qwen3-30b-a3b", "megatron:tp2,ep4,dp2", "8")
@@ -227,10 +243,10 @@ class TestSweep(unittest.TestCase):
             self.assertEqual(layout["busiest_bytes"], max(max(r["wire_bytes"], r["out_bytes"]) for r in ranks))
 
     def test_slower_nic_is_slower(self):
-        fast, slow = (
-            self.sweep("qwen3-4b", "megatron:tp8", "8", "--nic", nic)["layouts"][0]["seconds"] for nic in ("100", "25")
+        fast, less, slow = (
+            self.sweep("qwen3-4b", "megatron:tp8", "8", "--nic", nic)["layouts"][0]["seconds"] for nic in ("100", "50", "25")
         )
-        self.assertAlmostEqual((slow - 0.0004) / (fast - 0.0004), 4, places=2)
+        self.assertAlmostEqual((slow - less) / (less - fast), 2, places=2)
 
 
 class TestCommandLine(unittest.TestCase):
@@ -247,6 +263,8 @@ class TestCommandLine(unittest.TestCase):
             (("--problem", line, "--rank", "-1"), "--rank takes"),
             (("--problem", line, "--sweep", "8"), "--sweep goes with --model and --train"),
             (JOB[:4] + ("--sweep", "8", "--rank", "1"), "--sweep prints its own table"),
+            (JOB + ("--tensors", "2"), "--tensors goes with --problem"),
+            (("--problem", line, "--tensors", "2", "--moves"), "--tensors goes with a report"),
             (("--problem", line, "--rank", "7"), "7 ranks"),
             (("--problem", line, "--rank=1x"), "'1x'"),
             (("--problem", line, "--rank", "99999999999999999999"), "--rank takes"),

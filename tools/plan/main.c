@@ -134,7 +134,8 @@ static bool print_moves(const xfer_tensor *tensor, int n_ranks, int rank, int64_
 /* ---- --bench ---- */
 
 typedef struct problem_work {
-  const xfer_tensor *tensor;
+  const xfer_tensor *tensors; /* [n_tensors], all alike */
+  size_t n_tensors;
   int n_ranks;
 } problem_work;
 
@@ -143,9 +144,9 @@ static bool plan_problem(void *context, int rank, uint64_t *n_tensors, uint64_t 
   const problem_work *work = context;
   xfer_plan_report_data report = XFER_PLAN_REPORT_INIT;
   xfer_plan *plan = NULL;
-  const bool ok =
-      xfer_plan_simulate(&plan, work->n_ranks, rank, work->tensor, 1, NULL) == XFER_OK &&
-      xfer_plan_report(plan, &report) == XFER_OK;
+  const bool ok = xfer_plan_simulate(&plan, work->n_ranks, rank, work->tensors, work->n_tensors,
+                                     NULL) == XFER_OK &&
+                  xfer_plan_report(plan, &report) == XFER_OK;
 
   *n_tensors = report.n_tensors;
   *n_moves = report.n_moves;
@@ -155,20 +156,21 @@ static bool plan_problem(void *context, int rank, uint64_t *n_tensors, uint64_t 
 
 /* ---- --problem ---- */
 
-static int run_problem(const plan_args *args, const xfer_tensor *tensor, int n_ranks)
+static int run_problem(const plan_args *args, problem_work *work)
 {
-  problem_work work = {tensor, n_ranks};
+  const xfer_tensor *tensor = work->tensors;
+  const int n_ranks = work->n_ranks;
 
   if (args->rank >= n_ranks)
     return args_wrong("--rank %lld: the problem has %d ranks", (long long)args->rank, n_ranks);
-  if (args->bench) return plan_bench(plan_problem, &work, (int)args->rank);
+  if (args->bench) return plan_bench(plan_problem, work, (int)args->rank);
   if (args->regions || args->moves) {
     const int first = args->rank >= 0 ? (int)args->rank : 0;
     const int last = args->rank >= 0 ? (int)args->rank : n_ranks - 1;
 
     for (int rank = first; rank <= last; rank++) {
       const bool ok = args->regions ? print_regions(tensor, rank)
-                                    : print_moves(tensor, n_ranks, rank, args->machine.domain);
+                                    : print_moves(tensor, n_ranks, rank, args->domain);
       if (!ok) return plan_failed();
     }
     return EXIT_SUCCESS;
@@ -181,8 +183,14 @@ static int run_problem(const plan_args *args, const xfer_tensor *tensor, int n_r
       xfer_plan_report(plan, &report) != XFER_OK) {
     plan_failed();
   } else {
-    const plan_whole whole = {
-        tensor->name, n_ranks, tensor, 1, 1, report.payload_bytes, NULL, args->machine.domain};
+    const plan_whole whole = {.title = tensor->name,
+                              .n_ranks = n_ranks,
+                              .tensors = tensor,
+                              .n_tensors = work->n_tensors,
+                              .names = work->n_tensors,
+                              .payload_bytes = work->n_tensors * report.payload_bytes,
+                              .domain = args->domain,
+                              .machine = &args->machine};
     status = plan_report(&whole, args);
   }
   xfer_plan_destroy(plan);
@@ -202,14 +210,18 @@ static int problem_main(const plan_args *args)
   if (st == XFER_ERR_NOMEM) return plan_failed();
   if (st != XFER_OK) return args_wrong("--problem: %s", xfer_last_error());
   const size_t n = xfer_problem_format(NULL, 0, src, dst) + 1;
+  const size_t n_tensors = (size_t)args->tensors;
   char *line = malloc(n);
-  if (line == NULL) {
+  xfer_tensor *tensors = calloc(n_tensors, sizeof *tensors);
+  if (line == NULL || tensors == NULL) {
     status = args_failed("no memory for the problem");
   } else {
     xfer_problem_format(line, n, src, dst);
-    const xfer_tensor tensor = {line, src, dst, xfer_convert_cast()};
-    status = run_problem(args, &tensor, (int)n_ranks);
+    for (size_t i = 0; i < n_tensors; i++)
+      tensors[i] = (xfer_tensor){line, src, dst, xfer_convert_cast()};
+    status = run_problem(args, &(problem_work){tensors, n_tensors, (int)n_ranks});
   }
+  free(tensors);
   free(line);
   xfer_layout_destroy(src);
   xfer_layout_destroy(dst);
@@ -238,6 +250,9 @@ static int check(const plan_args *a)
   if (wrong != 0) return wrong;
   if (a->problem != NULL && a->expect >= 0)
     return args_wrong("--expect goes with --model, not with --problem");
+  if (a->job.model != NULL && a->tensors > 1) return args_wrong("--tensors goes with --problem");
+  if (a->tensors > 1 && (a->regions || a->moves || a->draw || a->svg != NULL))
+    return args_wrong("--tensors goes with a report: one tensor is like another");
   if (a->job.model != NULL && (a->regions || a->moves))
     return args_wrong("--regions and --moves go with --problem");
   if (a->json + a->regions + a->moves + a->bench + a->draw + (a->html != NULL) + (a->svg != NULL) >
@@ -279,8 +294,12 @@ static int parse(plan_args *args, int argc, char **argv)
       {"--link", ARG_INT, &args->machine.link_gbs, "GB/S  of a GPU to others of its domain", 1,
        1000000},
       {"--nic", ARG_INT, &args->machine.nic_gbs, "GB/S  of a GPU beyond its domain", 1, 1000000},
-      {"--domain", ARG_INT, &args->machine.domain,
-       "N  GPUs that NVLink joins: what crosses beyond (--sweep: 8)", 1, 1000000},
+      {"--domain", ARG_INT, &args->domain,
+       "N  GPUs that NVLink joins: what crosses beyond (times: 8)", 1, 1000000},
+      {"--tensors", ARG_INT, &args->tensors, "N  as many tensors of --problem in one plan", 1,
+       100000},
+      {"--packed", ARG_FLAG, &args->machine.packed,
+       "by NCCL, as where GPUs cannot map each other's memory", 0, 0},
       {NULL, ARG_FLAG, NULL, NULL, 0, 0},
   };
   static const char *const examples[] = {
@@ -301,14 +320,15 @@ static int parse(plan_args *args, int argc, char **argv)
 
 int main(int argc, char **argv)
 {
-  plan_args args = {.rank = -1, .expect = -1, .sweep = -1, .machine = {394, 49, 0}};
+  plan_args args = {
+      .rank = -1, .expect = -1, .sweep = -1, .tensors = 1, .machine = {394, 49, 8, false}};
   int status = parse(&args, argc, argv);
 
   if (status != ARGS_GO_ON) return status;
   status = check(&args);
   if (status != 0) return status;
   interrupt_catch();
-  if (args.sweep > 0 && args.machine.domain == 0) args.machine.domain = 8;
+  if (args.domain > 0) args.machine.domain = args.domain;
   if (args.sweep > 0)
     status = plan_sweep(&args);
   else

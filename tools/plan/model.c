@@ -53,9 +53,16 @@ static int run(const plan_args *args, const job *made)
   if (args->bench) return plan_bench(plan_rank, &work, (int)args->rank);
   if (xfer_refit_report(made->refit, &report) != XFER_OK) return plan_failed();
 
-  const plan_whole whole = {
-      args->job.model,     n_ranks, tensors, n, report.hf_tensors, report.payload_bytes, &report,
-      args->machine.domain};
+  const plan_whole whole = {.title = args->job.model,
+                            .n_ranks = n_ranks,
+                            .tensors = tensors,
+                            .n_tensors = n,
+                            .names = report.hf_tensors,
+                            .payload_bytes = report.payload_bytes,
+                            .refit = &report,
+                            .joined = made->refit,
+                            .domain = args->domain,
+                            .machine = &args->machine};
   return plan_report(&whole, args);
 }
 

@@ -12,6 +12,7 @@ typedef struct machine {
   int64_t link_gbs; /* GB/s of a GPU to others of its domain */
   int64_t nic_gbs;  /* and beyond it */
   int64_t domain;   /* GPUs that links join */
+  bool packed;      /* they cannot map each other's memory, or are not to */
 } machine;
 
 typedef struct plan_args {
@@ -23,7 +24,9 @@ typedef struct plan_args {
   const char *svg;     /* NULL: no picture */
   const char *tensor;  /* to draw; NULL: the only one */
   bool draw;
-  int64_t sweep; /* GPUs to serve; -1: no */
+  int64_t sweep;   /* GPUs to serve; -1: no */
+  int64_t tensors; /* as many of the problem's */
+  int64_t domain;  /* 0: not said; machine.domain is a usual one then */
   machine machine;
   bool json;
   bool regions;

@@ -13,6 +13,7 @@
 #include "args.h"
 #include "draw.h"
 #include "html.h"
+#include "predict.h"
 #include "text.h"
 #include "traffic.h"
 
@@ -63,7 +64,7 @@ static void print_json(const plan_whole *whole, const xfer_plan_report_data *rep
     if (whole->domain > 0)
       printf(",\"crossed_bytes\":%" PRIu64 ",\"relayed_bytes\":%" PRIu64, r->crossed_bytes,
              r->relayed_bytes);
-    printf("}");
+    printf(",\"seconds\":%.9g}", (double)r->predicted_ns / 1e9);
   }
   printf("]}\n");
 }
@@ -82,9 +83,10 @@ static void print_crossed(const plan_whole *whole, const xfer_plan_report_data *
          text_bytes((double)crossed).at, whole->domain, text_bytes((double)relayed).at);
 }
 
-static void print_text(const plan_whole *whole, const xfer_plan_report_data *reports,
-                       uint64_t delivered)
+static void print_text(const plan_whole *whole, const plan_traffic *traffic, uint64_t delivered)
 {
+  const xfer_plan_report_data *reports = traffic->ranks;
+
   text_print(stdout, whole->title);
   printf("\n%" PRIu64 " tensor%s of %s; %s delivered; %d rank%s\n", whole->names,
          whole->names == 1 ? "" : "s", text_bytes((double)whole->payload_bytes).at,
@@ -110,6 +112,7 @@ static void print_text(const plan_whole *whole, const xfer_plan_report_data *rep
            r->n_recv_peers, r->n_send_peers, text_seconds((double)r->predicted_ns / 1e9).at);
   }
   if (whole->domain > 0) print_crossed(whole, reports);
+  predict_print_machine(whole->machine, traffic->guessed);
 }
 
 int plan_report(const plan_whole *whole, const plan_args *args)
@@ -130,7 +133,7 @@ int plan_report(const plan_whole *whole, const plan_args *args)
   if (args->json)
     print_json(whole, traffic.ranks, delivered);
   else
-    print_text(whole, traffic.ranks, delivered);
+    print_text(whole, &traffic, delivered);
   plan_traffic_free(&traffic);
   return EXIT_SUCCESS;
 }

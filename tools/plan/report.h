@@ -18,7 +18,9 @@ typedef struct plan_whole {
   uint64_t names;                      /* tensors by their names outside, each once */
   uint64_t payload_bytes;              /* of these */
   const xfer_refit_report_data *refit; /* NULL: not a model */
+  const xfer_refit *joined;            /* likewise */
   int64_t domain;                      /* ranks that links join; 0: that is not known */
+  const machine *machine;              /* what times are predicted for */
 } plan_whole;
 
 /* What a plan is made with. */

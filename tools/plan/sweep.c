@@ -1,9 +1,4 @@
-/*
- * The time of a plan is that of its busiest rank: what it gets or sends within its domain at the
- * link's speed, beyond it at the NIC's, both at once, then what ranks of a domain relay, and a
- * fixed part. Link and fixed part are those that the rows of docs/performance.md show; the NIC's is
- * what others report.
- */
+/* The time of a plan is that of its slowest rank; predict.c knows how long that takes. */
 #include "sweep.h"
 
 #include <inttypes.h>
@@ -12,11 +7,10 @@
 
 #include "args.h"
 #include "interrupt.h"
+#include "predict.h"
 #include "report.h"
 #include "text.h"
 #include "traffic.h"
-
-#define FIXED_SECONDS 0.4e-3
 
 enum { SPEC_BYTES = 64, MAX_TRIED = 4096 };
 
@@ -27,6 +21,7 @@ typedef struct tried {
   uint64_t busiest; /* the most that any rank gets or sends */
   double imbalance; /* of it over the mean of those that do */
   double seconds;
+  bool guessed; /* in part */
 } tried;
 
 typedef struct sweep {
@@ -34,45 +29,6 @@ typedef struct sweep {
   size_t n;
   size_t n_refused;
 } sweep;
-
-/* What a rank moves on each kind of wire. */
-typedef struct load {
-  double link_in, link_out, nic_in, nic_out, relay_in, relay_out;
-} load;
-
-static double larger(double a, double b)
-{
-  return a > b ? a : b;
-}
-
-static double slowest(const plan_traffic *t, int n_ranks, const machine *m)
-{
-  load *loads = calloc((size_t)n_ranks, sizeof *loads);
-  double most = -1;
-
-  for (size_t i = 0; loads != NULL && i < t->n_pairs; i++) {
-    const xfer_traffic *p = &t->pairs[i];
-    const bool near = p->src_rank / m->domain == p->dst_rank / m->domain;
-
-    if (p->src_rank == p->dst_rank) continue;
-    const double at_once = (double)(p->n_bytes - p->relayed_bytes);
-    *(near ? &loads[p->dst_rank].link_in : &loads[p->dst_rank].nic_in) += at_once;
-    *(near ? &loads[p->src_rank].link_out : &loads[p->src_rank].nic_out) += at_once;
-    loads[p->dst_rank].relay_in += (double)p->relayed_bytes;
-    loads[p->src_rank].relay_out += (double)p->relayed_bytes;
-  }
-  for (int r = 0; loads != NULL && r < n_ranks; r++) {
-    const double link = larger(loads[r].link_in, loads[r].link_out) / (1e9 * (double)m->link_gbs);
-    const double nic = larger(loads[r].nic_in, loads[r].nic_out) / (1e9 * (double)m->nic_gbs);
-
-    const double relay =
-        larger(loads[r].relay_in, loads[r].relay_out) / (1e9 * (double)m->link_gbs);
-
-    most = larger(most, larger(link, nic) + relay + FIXED_SECONDS);
-  }
-  free(loads);
-  return most;
-}
 
 static void measure(tried *to, const plan_traffic *t, int n_ranks)
 {
@@ -84,6 +40,8 @@ static void measure(tried *to, const plan_traffic *t, int n_ranks)
     to->wire += rank->wire_bytes;
     if (rank->in_bytes > to->held) to->held = rank->in_bytes;
     if (rank->bound_bytes > to->busiest) to->busiest = rank->bound_bytes;
+    if ((double)rank->predicted_ns > 1e9 * to->seconds)
+      to->seconds = (double)rank->predicted_ns / 1e9;
     busy += rank->bound_bytes > 0;
   }
   for (int r = 0; r < n_ranks && busy > 0; r++)
@@ -107,14 +65,19 @@ static bool try_gen(sweep *s, const plan_args *args, const job *base, const char
   }
   const int n_ranks = xfer_refit_ranks(made.refit);
   const xfer_tensor *tensors = xfer_refit_tensors(made.refit, &n);
-  const plan_whole whole = {gen, n_ranks, tensors, n, n, 0, NULL, args->machine.domain};
-  bool ok = plan_traffic_find(&traffic, &whole, true);
+  const plan_whole whole = {.title = gen,
+                            .n_ranks = n_ranks,
+                            .tensors = tensors,
+                            .n_tensors = n,
+                            .joined = made.refit,
+                            .domain = args->machine.domain,
+                            .machine = &args->machine};
+  const bool ok = plan_traffic_find(&traffic, &whole, false);
   if (ok) {
     memset(to, 0, sizeof *to);
     snprintf(to->gen, sizeof to->gen, "%s", gen);
     measure(to, &traffic, n_ranks);
-    to->seconds = slowest(&traffic, n_ranks, &args->machine);
-    ok = to->seconds >= 0;
+    to->guessed = traffic.guessed;
     s->n++;
   }
   plan_traffic_free(&traffic);
@@ -133,19 +96,20 @@ static int by_seconds(const void *a, const void *b)
 
 static void print_text(const plan_args *args, const sweep *s)
 {
-  const machine *m = &args->machine;
+  bool guessed = false;
 
-  printf("%" PRId64 " GPUs for vLLM, from %s; %" PRId64 " GB/s among %" PRId64 " GPUs, %" PRId64
-         " GB/s beyond\n\n%-28s %10s %10s %10s %9s %10s\n",
-         args->sweep, args->job.train, m->link_gbs, m->domain, m->nic_gbs, "generation",
-         "a GPU has", "on wire", "busiest", "over mean", "predicted");
+  printf("%" PRId64 " GPUs for vLLM, from %s\n\n%-28s %10s %10s %10s %9s %10s\n", args->sweep,
+         args->job.train, "generation", "a GPU has", "on wire", "busiest", "over mean",
+         "predicted");
   for (size_t i = 0; i < s->n; i++) {
     const tried *t = &s->at[i];
 
-    printf("%-28s %10s %10s %10s %9.3f %10s\n", t->gen, text_bytes((double)t->held).at,
+    printf("%-28s %10s %10s %10s %9.3f %10s%s\n", t->gen, text_bytes((double)t->held).at,
            text_bytes((double)t->wire).at, text_bytes((double)t->busiest).at, t->imbalance,
-           text_seconds(t->seconds).at);
+           text_seconds(t->seconds).at, t->guessed ? " *" : "");
+    guessed = guessed || t->guessed;
   }
+  predict_print_machine(&args->machine, guessed);
   if (s->n_refused > 0)
     printf("\n%zu layouts are not for this model, such as heads or experts that do not divide\n",
            s->n_refused);
@@ -158,8 +122,9 @@ static void print_json(const sweep *s)
     const tried *t = &s->at[i];
 
     printf("%s{\"gen\":\"%s\",\"held_bytes\":%" PRIu64 ",\"wire_bytes\":%" PRIu64
-           ",\"busiest_bytes\":%" PRIu64 ",\"imbalance\":%.6f,\"seconds\":%.6f}",
-           i > 0 ? "," : "", t->gen, t->held, t->wire, t->busiest, t->imbalance, t->seconds);
+           ",\"busiest_bytes\":%" PRIu64 ",\"imbalance\":%.6f,\"seconds\":%.6f,\"calibrated\":%s}",
+           i > 0 ? "," : "", t->gen, t->held, t->wire, t->busiest, t->imbalance, t->seconds,
+           t->guessed ? "false" : "true");
   }
   printf("]}\n");
 }

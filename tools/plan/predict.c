@@ -1,0 +1,115 @@
+/*
+ * A rank is done when its slowest way is: what it gets or sends within its domain at the link's
+ * speed, beyond it at the NIC's, copies in its own memory; then what ranks of a domain relay.
+ *
+ * The constants are fitted to the rows of docs/performance.md, on H200 GPUs of one host; "What if"
+ * there has each row beside its prediction. NIC and relays have the machine's figures and nothing
+ * else: no such row was measured.
+ */
+#include "predict.h"
+
+#include <inttypes.h>
+#include <stdio.h>
+
+/* To begin; the host's look at each allocation. */
+#define START_SECONDS 10e-6
+#define ALLOCATION_SECONDS 0.33e-6
+/* What the link loses between two pieces, but no more than this part of the time; and to each
+ * further rank that data comes from, of which no more than four were measured. */
+#define GAP_SECONDS 1.7e-6
+#define MOST_GAPS 0.078
+#define FURTHER_PEER 0.029
+#define MOST_PEERS 4.0
+/* Sending and receiving at once, of the smaller one's time. */
+#define BOTH_WAYS 0.10
+/* NCCL's broadcast, and the packed lane, of the link's speed; the packed lane's begin, and more for
+ * each rank that data comes from. */
+#define BROADCAST_SPEED 0.914
+#define PACKED_SPEED 0.85
+#define PACKED_START_SECONDS 30e-6
+#define PACKED_PEER_SECONDS 55e-6
+#define PACKED_FURTHER_PEER 0.037
+#define PACKED_BOTH_WAYS 0.39
+/* A copy in one GPU's memory, read plus written. */
+#define MEMORY_BYTES_PER_S 3.9e12
+
+static double larger(double a, double b)
+{
+  return a > b ? a : b;
+}
+
+static double smaller(double a, double b)
+{
+  return a < b ? a : b;
+}
+
+void predict_add(rank_load *loads, const xfer_traffic *pair, const machine *m)
+{
+  rank_load *src = &loads[pair->src_rank];
+  rank_load *dst = &loads[pair->dst_rank];
+  const double one_by_one = (double)(pair->n_bytes - pair->relayed_bytes - pair->broadcast_bytes);
+
+  if (src == dst) {
+    dst->self += (double)pair->n_bytes;
+    return;
+  }
+  dst->broadcast_in += (double)pair->broadcast_bytes; /* the root sends them once, as all do */
+  dst->relay_in += (double)pair->relayed_bytes;
+  src->relay_out += (double)pair->relayed_bytes;
+  if (pair->src_rank / m->domain == pair->dst_rank / m->domain) {
+    dst->link_in += one_by_one;
+    src->link_out += one_by_one;
+    dst->link_in_squares += one_by_one * one_by_one;
+  } else {
+    dst->nic_in += one_by_one;
+    src->nic_out += one_by_one;
+  }
+}
+
+/* What goes over the link, without what comes before it. */
+static double link_seconds(const rank_load *l, const machine *m, double peers, double allocations)
+{
+  const double speed = 1e9 * (double)m->link_gbs;
+  const double in = l->link_in / speed;
+  const double out = l->link_out / speed;
+  const double most = larger(in, out);
+
+  if (m->packed)
+    return (most * (1 + PACKED_FURTHER_PEER * (peers - 1)) + PACKED_BOTH_WAYS * smaller(in, out)) /
+           PACKED_SPEED;
+  const double gaps = smaller(GAP_SECONDS * allocations, MOST_GAPS * most);
+  const double crowd = FURTHER_PEER * (peers - 1) * most;
+  return most + larger(gaps, crowd) + BOTH_WAYS * smaller(in, out);
+}
+
+double predict_seconds(const rank_load *l, const machine *m, double allocations)
+{
+  const double peers = l->link_in_squares > 0
+                           ? smaller(l->link_in * l->link_in / l->link_in_squares, MOST_PEERS)
+                           : 1;
+  const double link_speed = 1e9 * (double)m->link_gbs;
+  const double link =
+      link_seconds(l, m, peers, allocations) + l->broadcast_in / (BROADCAST_SPEED * link_speed);
+  const double nic = larger(l->nic_in, l->nic_out) / (1e9 * (double)m->nic_gbs);
+  const double memory = 2 * l->self / MEMORY_BYTES_PER_S;
+  const double relay = larger(l->relay_in, l->relay_out) / link_speed;
+  const double begin =
+      m->packed ? PACKED_START_SECONDS + PACKED_PEER_SECONDS * peers : START_SECONDS;
+
+  return begin + ALLOCATION_SECONDS * allocations + larger(larger(link, nic), memory) + relay;
+}
+
+bool predict_is_guess(const rank_load *l)
+{
+  return l->nic_in + l->nic_out + l->relay_in + l->relay_out > 0;
+}
+
+void predict_print_machine(const machine *m, bool guessed)
+{
+  printf("\npredicted: %" PRId64 " GPUs a domain, %" PRId64
+         " GB/s of each to others of it, %" PRId64 " GB/s beyond (--domain, --link, --nic)%s\n",
+         m->domain, m->link_gbs, m->nic_gbs, m->packed ? ", packed lane" : "");
+  if (guessed)
+    printf("* what crosses between domains, or is relayed in one, is taken from these figures "
+           "alone: no such transfer was measured\n");
+}
