@@ -203,7 +203,7 @@ def model_refit(comm):
         source = {name: distribute_tensor(bits(x), mesh, [Shard(0)], src_data_rank=None) for name, x in w.items()}
     elif comm.rank < 6:
         target = {name: torch.zeros_like(bits(x)) for name, x in tiny.vllm_of(w, comm.rank - 4).items()}
-    table = tiny.write_table(pathlib.Path(tempfile.mkdtemp()))
+    table = tiny.TINY.write_table(pathlib.Path(tempfile.mkdtemp()))
     with xfer.torch.ModelRefit(
         comm, xfer.Model(table), "fsdp:dp4", "vllm:tp2,loaded", source=source, target=target
     ) as refit:
