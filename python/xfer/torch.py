@@ -43,6 +43,7 @@ __all__ = [
     "layout_of",
     "layouts_of",
     "mesh_of",
+    "meshes_of",
     "pool_staging",
     "redistribute",
 ]
@@ -96,9 +97,48 @@ def _tensors(source: Source) -> dict[str, Any]:
     return {name: tensor for name, tensor in state.items() if isinstance(tensor, torch.Tensor)}
 
 
-def layouts_of(source: Source, ranks: Ranks = None) -> dict[str, Layout]:
-    """Layouts of the DTensors of a module (FSDP2, tensor parallelism) or a state dict, by name."""
-    return {n: layout_of(t, ranks) for n, t in _tensors(source).items() if isinstance(t, DTensor)}
+def meshes_of(source: Source, ranks: Ranks = None) -> dict[str, Any]:
+    """The meshes of this rank's DTensors, by the first name that lies on each: what layouts_of() takes of all ranks.
+    JSON can hold it."""
+    grids: dict[Grid, str] = {}
+    for name, tensor in _tensors(source).items():
+        if isinstance(tensor, DTensor):
+            grids.setdefault(grid_of(tensor.device_mesh, ranks), name)
+    return {name: [grid.sizes, grid.ranks] for grid, name in grids.items()}
+
+
+def _all_replicas(mine: Grid, name: str, theirs: Sequence[dict[str, Any] | None]) -> Grid:
+    """A mesh, with those that other ranks have for the same tensor."""
+    meshes = {(tuple(each[name][0]), tuple(each[name][1])) for each in theirs if each is not None and name in each}
+    found = sorted(meshes, key=lambda mesh: min(mesh[1]))
+    together = tuple(rank for _, numbers in found for rank in numbers)
+    if len(set(together)) < len(together) or any(sizes != mine.sizes for sizes, _ in found):
+        raise ValueError(f"{name!r} lies on meshes that overlap or differ in shape: {found}")
+    return Grid(mine.sizes, together)
+
+
+def layouts_of(
+    source: Source,
+    ranks: Ranks = None,
+    meshes: Sequence[dict[str, Any] | None] | None = None,
+    meaning: str | None = None,
+) -> dict[str, Layout]:
+    """Layouts of the DTensors of a module (FSDP2, tensor parallelism) or a state dict, by name.
+
+    meshes: what meshes_of() gives on each rank of the comm, None on those without the module. Then a tensor that
+    several meshes have, as FSDP2 makes one for each rank of tp of what tp leaves whole, is the same on each of them.
+    meaning: as in layout_of().
+    """
+    layouts = {}
+    grids: dict[Grid, Grid] = {}
+    for name, tensor in _tensors(source).items():
+        if isinstance(tensor, DTensor):
+            grid = grid_of(tensor.device_mesh, ranks)
+            if grid not in grids:
+                grids[grid] = grid if meshes is None else _all_replicas(grid, name, meshes)
+            found = candidates(tensor, _our_rank(ranks), grids[grid])
+            layouts[name] = chosen(found, grids[grid], tensor, meaning)
+    return layouts
 
 
 def _local(tensor: Any) -> Any:
@@ -217,44 +257,16 @@ def _empty(
 # ---- modules
 
 
-def _meshes(tensors: Mapping[str, Any], ranks: Ranks) -> dict[str, Any]:
-    """Each mesh of this rank's tensors, by the first name that lies on it."""
-    grids: dict[Grid, str] = {}
-    for name, tensor in tensors.items():
-        if isinstance(tensor, DTensor):
-            grids.setdefault(grid_of(tensor.device_mesh, ranks), name)
-    return {name: [grid.sizes, grid.ranks] for grid, name in grids.items()}
-
-
-def _all_replicas(mine: Grid, name: str, theirs: Sequence[dict[str, Any] | None]) -> Grid:
-    """A mesh, with those that other ranks have for the same tensor: FSDP2 over dp leaves one for each rank of tp."""
-    meshes = {(tuple(each[name][0]), tuple(each[name][1])) for each in theirs if each is not None and name in each}
-    found = sorted(meshes, key=lambda mesh: min(mesh[1]))
-    together = tuple(rank for _, numbers in found for rank in numbers)
-    if len(set(together)) < len(together) or any(sizes != mine.sizes for sizes, _ in found):
-        raise ValueError(f"{name!r} lies on meshes that overlap or differ in shape: {found}")
-    return Grid(mine.sizes, together)
-
-
 def _layouts(
-    tensors: Mapping[str, Any],
-    theirs: Sequence[dict[str, Any] | None],
-    rank: int,
-    ranks: Ranks,
-    meaning: str | None,
+    tensors: Mapping[str, Any], meshes: Sequence[dict[str, Any] | None], ranks: Ranks, meaning: str | None
 ) -> dict[str, Layout]:
     """Of one side's tensors; a tensor that is no DTensor is whole on every rank of the side."""
-    first = {Grid(tuple(sizes), tuple(numbers)): name for name, (sizes, numbers) in (theirs[rank] or {}).items()}
-    grids = {grid: _all_replicas(grid, name, theirs) for grid, name in first.items()}
-    everywhere = [r for r, has in enumerate(theirs) if has is not None]
-    layouts = {}
+    everywhere = [r for r, has in enumerate(meshes) if has is not None]
+    layouts = layouts_of(tensors, ranks, meshes, meaning)
     for name, tensor in tensors.items():
-        if isinstance(tensor, DTensor):
-            grid = grids[grid_of(tensor.device_mesh, ranks)]
-            layouts[name] = chosen(candidates(tensor, rank, grid), grid, tensor, meaning)
-        elif isinstance(tensor, FlatPart):
+        if isinstance(tensor, FlatPart):
             layouts[name] = tensor.layout()
-        else:
+        elif not isinstance(tensor, DTensor):
             whole = Mesh([len(everywhere)], everywhere)
             layouts[name] = Layout(whole, tuple(tensor.shape), tensor.dtype, [Replicate()])
     return layouts
@@ -292,7 +304,7 @@ class Transfer(Steps):
         try:
             have = [_tensors(side) if side is not None else {} for side in (source, target)]
             meshes = [
-                None if side is None else _meshes(h, ranks) for side, h in zip((source, target), have, strict=True)
+                None if side is None else meshes_of(h, ranks) for side, h in zip((source, target), have, strict=True)
             ]
             if None not in meshes and set(have[0]) != set(have[1]):
                 lacking = min(set(have[0]) ^ set(have[1]))
@@ -304,7 +316,7 @@ class Transfer(Steps):
         try:
             for side in (0, 1):
                 theirs = [each[side] for each in said]
-                layouts[side] = _layouts(have[side], theirs, comm.rank, ranks, meaning)
+                layouts[side] = _layouts(have[side], theirs, ranks, meaning)
         except Exception as wrong:
             error = error or wrong
         comm.agree(error)

@@ -32,7 +32,7 @@ import vllm.model_executor.layers.fused_moe  # noqa: E402
 import vllm.model_executor.model_loader.utils as loader  # noqa: E402
 import vllm.model_executor.models.registry  # noqa: E402, F401
 import vllm_guide  # noqa: E402
-from torch.distributed.device_mesh import DeviceMesh  # noqa: E402
+from torch.distributed.device_mesh import DeviceMesh, init_device_mesh  # noqa: E402
 from torch.distributed.fsdp import fully_shard  # noqa: E402
 from torch.distributed.tensor import Shard, distribute_tensor  # noqa: E402
 from vllm.config import WeightTransferConfig, set_current_vllm_config  # noqa: E402
@@ -212,12 +212,14 @@ class Client:
 
 
 class Trainer:
+    n_trainers = N_TRAINERS
+
     def __init__(self, table, rank, rpc):
         self.source, self.rank, self.rpc, self.engine = Chunks(table, rank), rank, rpc, None
         register_vllm()
 
     def init(self, port, world, staged=(), timeout_s=60.0):
-        info = XferTrainerInitInfo("127.0.0.1", port, N_TRAINERS, world, timeout_s, list(staged), rank=self.rank)
+        info = XferTrainerInitInfo("127.0.0.1", port, self.n_trainers, world, timeout_s, list(staged), rank=self.rank)
         self.engine = WeightTransferTrainerFactory.trainer_init(info, client=Client(self.rpc), source=self.source)
 
     def update(self, version, late_s=0.0):
@@ -236,7 +238,7 @@ class Trainer:
         self.source.table = {**self.source.table, name: shape}
 
 
-def job_of(family, tp, make_trainer=None):
+def job_of(family, tp, make_trainer=None, n_trainers=N_TRAINERS):
     """make_trainer(table, rpc, rank)"""
     table = families.FAMILIES[family]()[1]
     make_trainer = make_trainer or (lambda table, rpc, rank: Trainer(table, rank, rpc))
@@ -245,7 +247,7 @@ def job_of(family, tp, make_trainer=None):
         lambda rank: Server(family, tp, rank),
         lambda rpc, rank: make_trainer(table, rpc, rank),
         tp,
-        N_TRAINERS,
+        n_trainers,
         lambda rank: Server(other, tp, rank),
     )
 
@@ -284,15 +286,6 @@ class DTensorTrainer(Trainer):
         self.engine.send_weights()
 
 
-def dtensors():
-    """Trainers' DTensors as they lie."""
-    store = f"{CHECKPOINTS}/store"
-    with job_of("qwen3_moe", 2, lambda table, rpc, rank: DTensorTrainer(table, rank, rpc, store)) as job:
-        job.init()
-        n = sum(job.update(version) for version in (1, 2, 3))
-    print(f"qwen3_moe tp2 from DTensors: {n} parameters equal to load_weights' in 3 versions", flush=True)
-
-
 def module_of(table):
     """Parameters of these names and shapes, as a transformer's modules hold them."""
     root = torch.nn.Module()
@@ -305,6 +298,57 @@ def module_of(table):
             at = at._modules[parent]
         at.register_parameter(last, torch.nn.Parameter(torch.zeros(shape)))
     return root
+
+
+class FsdpOverTp(Trainer):
+    """A module whose matrices are cut by tensor parallelism, and all of it by FSDP2 above that."""
+
+    N_DP, N_TP = 2, 2
+    n_trainers = N_DP * N_TP
+
+    def __init__(self, table, rank, rpc, store):
+        super().__init__(table, rank, rpc)
+        n = self.n_trainers
+        dist.init_process_group("gloo", store=dist.FileStore(store, n), rank=rank, world_size=n)
+        mesh = init_device_mesh("cpu", (self.N_DP, self.N_TP), mesh_dim_names=("dp", "tp"))
+        self.table, self.source = table, module_of(table)
+        for name, shape in table.items():
+            if self._dim(name) is not None:
+                parent, _, last = name.rpartition(".")
+                cut = distribute_tensor(torch.zeros(shape), mesh["tp"], [Shard(self._dim(name))])
+                setattr(self.source.get_submodule(parent), last, torch.nn.Parameter(cut))
+        for layer in self.source.model.layers.children():
+            fully_shard(layer, mesh=mesh["dp"])
+        fully_shard(self.source, mesh=mesh["dp"])
+        kinds = {type(cut).__name__ for x in self.source.parameters() for cut in x.placements}
+        assert "_StridedShard" in kinds, kinds
+
+    def _dim(self, name):
+        """That tensor parallelism cuts; None: it leaves the tensor whole."""
+        if len(self.table[name]) != 2 or "mlp.gate." in name:
+            return None
+        return 1 if "o_proj" in name or "down_proj" in name else 0
+
+    def update(self, version):
+        dp, tp = divmod(self.rank, self.N_TP)
+        for name, parameter in self.source.named_parameters():
+            x = values(name, self.table[name], version)
+            if self._dim(name) is not None:
+                x = x.tensor_split(self.N_TP, self._dim(name))[tp]
+            n = -(-len(x) // self.N_DP)
+            parameter.to_local().detach().copy_(x[dp * n : (dp + 1) * n])
+        self.engine.send_weights()
+
+
+def dtensors():
+    """Trainers' DTensors as they lie."""
+    for maker in (DTensorTrainer, FsdpOverTp):
+        store = f"{CHECKPOINTS}/{maker.__name__}"
+        make = lambda table, rpc, rank, m=maker, s=store: m(table, rank, rpc, s)  # noqa: E731
+        with job_of("qwen3_moe", 2, make, maker.n_trainers) as job:
+            job.init()
+            n = sum(job.update(version) for version in (1, 2, 3))
+        print(f"qwen3_moe tp2 from {maker.__name__}: {n} parameters equal to load_weights' in 3 versions", flush=True)
 
 
 class GuideTrainer:

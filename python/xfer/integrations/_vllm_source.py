@@ -17,7 +17,7 @@ from vllm.distributed.weight_transfer import base
 from ..dtypes import dtype_name
 from ..layout import Layout, Placement, Replicate, Shard
 from ..mesh import Mesh
-from ..torch import FlatPart, flat_parts, is_flat, layouts_of
+from ..torch import FlatPart, flat_parts, is_flat, layouts_of, meshes_of
 from ._places import Places
 
 __all__ = ["Source", "source_of"]
@@ -40,10 +40,14 @@ class Source:
         """[name, dtype, shape] of each."""
         return [[name, dtype_name(x.dtype), list(x.shape)] for name, x in _state_of(self._source).items()]
 
-    def layouts(self) -> dict[str, Layout]:
-        """Who holds what of each."""
+    def meshes(self) -> dict[str, Any]:
+        """What layouts() of the other trainers needs of this rank."""
+        return meshes_of(_state_of(self._source))
+
+    def layouts(self, meshes: list[Any]) -> dict[str, Layout]:
+        """Who holds what of each. meshes: of all ranks; None where there are no weights."""
         state = _state_of(self._source)
-        of_dtensors = layouts_of(state)
+        of_dtensors = layouts_of(state, meshes=meshes)
         return {
             name: of_dtensors.get(name) or (x.layout() if isinstance(x, FlatPart) else self._whole(x))
             for name, x in state.items()
@@ -108,7 +112,10 @@ class _WeightSource(Source):
     def table(self) -> list[Any]:
         return [[m.name, dtype_name(m.dtype), list(m.shape)] for m in self._metadata()]
 
-    def layouts(self) -> dict[str, Layout]:
+    def meshes(self) -> dict[str, Any]:
+        return {}
+
+    def layouts(self, meshes: list[Any]) -> dict[str, Layout]:
         return {m.name: self._layout(m) for m in self._metadata()}
 
     def _layout(self, m: Any) -> Layout:
@@ -131,7 +138,7 @@ class _OldWeightSource(_WeightSource):
     def _metadata(self) -> Any:
         return self._source.metadata()
 
-    def layouts(self) -> dict[str, Layout]:
+    def layouts(self, meshes: list[Any]) -> dict[str, Layout]:
         held = getattr(self._source, "held_names", lambda: None)()
         if held is None:
             return {m.name: self._whole(m) for m in self._metadata()}

@@ -264,7 +264,7 @@ class XferWorkerEngine(WeightTransferEngine):
 
         assert self._comm is not None
         known = self._updates.get(id(self.model))
-        said = next(each for each in share(self._comm, None) if each is not None)
+        said = next(each["table"] for each in share(self._comm, None) if each and each["table"] is not None)
         table = {name: (torch_dtype(torch, dtype), tuple(shape)) for name, dtype, shape in said}
 
         def destination() -> Any:
@@ -405,10 +405,11 @@ class XferTrainerEngine(TrainerWeightTransferEngine):
         if is_draft in self._updates:
             self._updates.pop(is_draft).close()
         table = self._weights.table()
-        share(self._comm, table if self.is_sender else None)
+        words = {"table": table if self.is_sender else None, "meshes": self._weights.meshes()}
+        said = share(self._comm, words)
 
         def layouts(_casts: dict[str, Any]) -> list[Any]:
-            known = self._weights.layouts()
+            known = self._weights.layouts([each and each["meshes"] for each in said])
             return [(name, known[name], None) for name, _, _ in table]
 
         plans = _plans_of(self._comm, layouts, {}, self._info.timeout_s)
