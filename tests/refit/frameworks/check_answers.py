@@ -128,11 +128,10 @@ class Checkpoint:
 
 def added(conversion):
     """The number that a conversion of xfer_convert_add() adds."""
-    if conversion & 0xffffffff != 3:
-        raise ValueError(f"conversion {conversion:#x} adds nothing")
     return struct.unpack("<f", struct.pack("<I", conversion >> 32))[0]
 
 
+ADD = 3  # the low byte of such a conversion
 TYPES = {"u8": np.uint8}  # of elements that are no words of 4 bytes
 
 
@@ -153,6 +152,10 @@ def filled(tensor, flat, names, converted):
         return np.where(tensor < 0, 0, x.astype(np.uint32))
 
 
+# Blocks that are refused, and why.
+NO_BLOCKS = ["rows of several weights that alternate have no blocks", "are no whole number of blocks of 16",
+             "vLLM ties no output layer of this family"]
+SCALES = ".weight_scale_inv"
 OF_OTHERS = ("visual.", "vision_tower.", "multi_modal_projector.", "mm_projector.")  # parts of a model that are no text
 
 
@@ -168,12 +171,12 @@ class Case:
     def differ(self, rank, name, text):
         self.differences.append(f"rank {rank} {name}: {text}")
 
-    def run(self, folder, spec=None, what="params"):
-        """Compares every rank; `spec` and `what` are for the draft model of an engine."""
-        spec = spec or self.layout["spec"]
+    def run(self, folder, more="", what="params"):
+        """Compares every rank; `more` items of the SPEC and `what` are for the draft model of an engine."""
+        spec = self.layout["spec"] + more
         sides = ["--train", "full", "--gen", spec] if self.serves else ["--train", spec, "--gen", "full"]
         args = ["--model", folder, *sides]
-        dump = self.dump(args) if self.options.bytes and what == "params" else None
+        dump = self.dump(args) if self.options.bytes and not more else None
         for rank, held in enumerate(self.layout["ranks"]):
             done = subprocess.run([self.program("xfer_plan"), *args, "--expect", str(rank + self.serves)],
                                   capture_output=True, text=True)
@@ -190,6 +193,31 @@ class Case:
                 self.compare(rank, held[what], done.stdout, held.get("unloaded", False), dump)
         if dump:
             shutil.rmtree(dump)
+
+    def run_quantised(self):
+        """Compares every rank where the engine has the weights quantised of a checkpoint that has not."""
+        plain = dict(self.answer, hf=[[name, shape] for name, shape in self.answer["hf"] if not name.endswith(SCALES)])
+        with tempfile.TemporaryDirectory() as folder:
+            write_checkpoint(folder, plain, "BF16", 2)
+            self.run(folder, ",quant=fp8_per_block")
+
+    def check_scaled(self, want):
+        """Which of its parameters the engine quantises, in the first layer that has them or another."""
+        config = dict(self.answer["config"], weight_block_size=[16, 16])
+        with tempfile.TemporaryDirectory() as folder:
+            write_checkpoint(folder, dict(self.answer, config=config), "BF16", 2)
+            done = subprocess.run([self.program("xfer_plan"), "--model", folder, "--train", "full", "--gen",
+                                   "vllm:tp1,loaded,quant=fp8_per_block", "--expect", "1"], capture_output=True, text=True)
+        if done.returncode != 0 and not any(said in done.stderr for said in NO_BLOCKS):
+            self.differ(0, "quant=fp8_per_block", done.stderr.strip())
+        if done.returncode != 0:
+            return
+        lines = [json.loads(line) for line in done.stdout.splitlines() if line.startswith("{")]
+        mine = {re.sub(r"\.\d+\.", ".N.", line["name"]) for line in lines if line["dtype"] == "f8e4m3"}
+        want = {name for name in want if not name.startswith(OF_OTHERS)}
+        for name in mine ^ want:
+            self.differ(0, name, f"is fp8 {'here' if name in mine else 'in the engine'} alone")
+        self.n_same += len(mine & want)
 
     def check_types(self):
         """Which of its parameters the engine has in f32 though the model is bf16."""
@@ -237,6 +265,8 @@ class Case:
                 self.differ(rank, name, "xfer has no such tensor")
             elif line["shape"] != p["shape"]:
                 self.differ(rank, name, f"is {p['shape']}, xfer says {line['shape']}")
+            elif (p.get("note") == "fp8: shape alone") != (line["dtype"] == "f8e4m3"):
+                self.differ(rank, name, f"is {line['dtype']} here, and {'' if 'note' in p else 'not '}fp8 in the engine")
             elif "runs" in p and "note" not in p:
                 self.compare_elements(rank, name, p, line, dump)
             else:
@@ -251,7 +281,7 @@ class Case:
         if isinstance(got, str):
             self.differ(rank, name, got)
             return
-        if "conversion" in line:  # values are others by a number: so is the code that the framework was read to hold
+        if line.get("conversion", 0) & 0xff == ADD:  # values are others by a number: so is the code that the framework was read to hold
             more = added(line["conversion"]) * (1 if self.serves else -1)
             if np.any(self.checkpoint.code(tensor, flat) != self.checkpoint.code(*got) + more):
                 self.differ(rank, name, f"are not the checkpoint's values and {more}")
@@ -296,6 +326,11 @@ def main():
     parser.add_argument("--table")
     parser.add_argument("files", nargs="*")
     options = parser.parse_args()
+    scaled = {}
+    for folder in {os.path.dirname(path) for path in options.files} or {os.path.join(HERE, "answers")}:
+        if os.path.exists(os.path.join(folder, "vllm.scaled.json")):
+            with open(os.path.join(folder, "vllm.scaled.json"), encoding="utf-8") as file:
+                scaled.update(json.load(file))
     cases = []
     for path in options.files or sorted(glob.glob(os.path.join(HERE, "answers", "*.json.xz"))):
         if not os.path.basename(path).startswith(options.only):
@@ -312,8 +347,12 @@ def main():
                 case.run(folder)
                 if layout is layouts[0] and "f32" in answer:
                     case.check_types()
+                if layout is layouts[0] and answer["framework"] == "vllm" and answer["family"] in scaled:
+                    case.check_scaled(scaled[answer["family"]])
                 if any("draft" in rank for rank in layout["ranks"]):
-                    case.run(folder, layout["spec"] + ",draft", "draft")
+                    case.run(folder, ",draft", "draft")
+                if any(name.endswith(SCALES) for name, _ in answer["hf"]):
+                    case.run_quantised()
                 cases.append(case)
                 state = "different" if case.differences else "refused" if case.refusal else "same"
                 print(f"{answer['family']:16} {state:9} {case.n_same:6} {layout['spec']}", flush=True)

@@ -8,7 +8,9 @@ One forked child a rank; the process group is torch's "fake" one of the real siz
 import argparse
 import json
 import os
+import re
 import sys
+import tempfile
 import traceback
 
 os.environ.setdefault("VLLM_TARGET_DEVICE", "cpu")
@@ -23,11 +25,14 @@ import numpy as np
 import torch
 import torch.distributed as dist
 
+import blocks
 import codes
 import families
 import packed
 
 
+# Of the cache, where a model is fp8: gone once all is loaded.
+CACHE_SCALES = (".attn.q_scale", ".attn.k_scale", ".attn.v_scale", ".attn.prob_scale")
 KERNEL = None  # the kernel of mxfp4 that pads as it wants
 
 
@@ -136,7 +141,7 @@ def values_of(name, table):
     """The codes of a tensor; A_log is small, so that exp() of it can be undone."""
     base, shape = families.bases(table)[name], table[name]
     n = int(np.prod(shape))
-    if families.is_fp8(name) and name.replace(".weight", ".weight_scale_inv") in table:
+    if name + "_scale_inv" in table:
         return torch.zeros(shape, dtype=torch.float8_e4m3fn)
     if name.endswith("A_log"):
         return torch.log(torch.arange(1, n + 1, dtype=torch.float64)).float().reshape(shape)
@@ -189,6 +194,8 @@ def dump_model(model, table, total=None):
     bases = families.bases(table)
     out, seen = [], {}
     for name, t in model.named_parameters(remove_duplicate=False):
+        if name.endswith(CACHE_SCALES):
+            continue
         record = {"name": name, "shape": list(t.shape), "dtype": str(t.dtype).replace("torch.", "")}
         if t.data_ptr() in seen and t.numel() > 0:
             record["alias"] = seen[t.data_ptr()]
@@ -247,8 +254,8 @@ def one_rank(family, p, rank, folder, FakeStore, with_mtp):
     return result
 
 
-def types(folder, FakeStore):
-    """The parameters of a model of bf16 that are f32."""
+def whole_model(folder, FakeStore):
+    """The parameters of a model of bf16, or of fp8 where its configuration says so; nothing is loaded."""
     from vllm.config import set_current_vllm_config
     import vllm.distributed.parallel_state as ps
     from vllm.model_executor.model_loader.utils import initialize_model
@@ -258,8 +265,22 @@ def types(folder, FakeStore):
     with set_current_vllm_config(vllm_config):
         ps.init_distributed_environment(world_size=1, rank=0, local_rank=0, backend="fake")
         ps.initialize_model_parallel(1, 1, backend="fake")
-        model = initialize_model(vllm_config=vllm_config)
-    return sorted(name for name, t in model.named_parameters() if t.dtype == torch.float32)
+        return dict(initialize_model(vllm_config=vllm_config).named_parameters())
+
+
+def types(folder, FakeStore):
+    """Those that are f32."""
+    return sorted(name for name, t in whole_model(folder, FakeStore).items() if t.dtype == torch.float32)
+
+
+def scaled(config, table, folder, FakeStore):
+    """Those that have scales where all is fp8 by blocks but what published checkpoints leave; of layers one name."""
+    import vllm.model_executor.layers.quantization.fp8 as f
+    f.validate_fp8_block_shape = lambda *a, **k: None  # names alone count, and reduced models have odd sizes
+    with open(os.path.join(folder, "config.json"), "w") as file:
+        json.dump(blocks.fp8(dict(config, torch_dtype="bfloat16"), table, families.Table())[0], file)
+    names = (re.sub(r"\.\d+\.", ".N.", n.removeprefix("language_model.")) for n in whole_model(folder, FakeStore))
+    return sorted({n.removesuffix("_scale_inv") for n in names if n.endswith("_scale_inv")})
 
 
 def warm(folder):
@@ -299,6 +320,7 @@ def main():
     a.add_argument("--out", required=True)
     a.add_argument("--mtp", action="store_true")
     a.add_argument("--types", action="store_true", help="which parameters of a bf16 model are f32; no layouts then")
+    a.add_argument("--scaled", action="store_true", help="which parameters of an fp8 model have scales; no layouts then")
     a.add_argument("jobs", nargs="+")
     o = a.parse_args()
     FakeStore = patch()
@@ -314,11 +336,17 @@ def main():
         p = parse(layout)
         folder, _ = families.write(family, o.ck)
         world = p["tp"] * p["pp"] * p["dp"]
-        _, table = families.FAMILIES[family]()
+        config, table = families.FAMILIES[family]()
         result = {"framework": "vllm", "version": vllm.__version__, "torch": torch.__version__,
                   "platform": type(current_platform).__name__, "family": family, "layout": layout, **p,
                   "hf": [[n, list(s)] for n, s in table.items()], "ranks": []}
         warm(folder)
+        if o.scaled:
+            with tempfile.TemporaryDirectory() as own:
+                result["scaled"] = in_child(lambda: scaled(config, table, own, FakeStore))
+            print(job, "scaled", result["scaled"], flush=True)
+            codes.save(os.path.join(o.out, f"vllm.{family}.scaled.json.gz"), result)
+            continue
         if o.types:
             result["f32"] = in_child(lambda: types(folder, FakeStore))
             print(job, "f32", result["f32"], flush=True)

@@ -40,9 +40,12 @@ def rank_of(rank):
 
 def main():
     source, target = sys.argv[1:]
-    answers = {}
+    answers, scaled = {}, {}
     for path in sorted(glob.glob(os.path.join(source, "*.json.gz"))):
         data = codes.load(path)
+        if "scaled" in data:
+            scaled[data["family"]] = data["scaled"]
+            continue
         config = families.FAMILIES[data["family"]]()[0]
         answer = answers.setdefault((data["framework"], data["family"]), {
             "framework": data["framework"], "version": data["version"], "family": data["family"],
@@ -55,6 +58,9 @@ def main():
             continue
         answer["layouts"].append({"spec": spec_of(data), "ranks": [rank_of(rank) for rank in data["ranks"]]})
     os.makedirs(target, exist_ok=True)
+    if scaled:
+        with open(os.path.join(target, "vllm.scaled.json"), "w", encoding="utf-8") as file:
+            json.dump(scaled, file, indent=0)
     for (framework, family), answer in answers.items():
         with lzma.open(os.path.join(target, f"{framework}.{family}.json.xz"), "wt", preset=9) as file:
             json.dump(answer, file, separators=(",", ":"))
