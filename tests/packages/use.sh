@@ -1,0 +1,30 @@
+#!/bin/sh
+# use.sh: what a user does first with the packages, in a root that has them, gcc and pkg-config: compiles the examples
+# by plain gcc, moves a first tensor, runs the programs. Without MPI's own headers and without /proc a part is left out.
+set -eu
+export HOME=/root OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1
+. /etc/os-release
+model=qwen3-30b-a3b # found beside the program, which asks /proc where that is
+if [ ! -e /proc/self/exe ]; then
+  echo "left out: models by their names, which want /proc"
+  model=/usr/share/xfer/models/$model.json
+fi
+
+cd /usr/share/doc/xfer/examples
+gcc 01_one_process.c -o /one $(pkg-config --cflags --libs xfer) -lpthread
+/one
+if command -v mpirun > /dev/null && pkg-config --exists xfer_mpi; then
+  gcc 02_two_meshes_mpi.c -o /two $(pkg-config --cflags --libs xfer_mpi)
+  mpirun --oversubscribe -n 2 /two
+else
+  echo "left out: MPI, which is not here"
+fi
+if ldd /usr/bin/xfer_refit | grep -q 'not found'; then
+  echo "left out: xfer_info and xfer_refit, which want MPI's library"
+else
+  xfer_info
+  xfer_refit --problem 'bf16[4096,11008] (2,4)@0-7:S0,R -> (4)@8-11:S1'
+fi
+xfer_plan --model "$model" --train megatron:tp2,ep4,dp2 --gen vllm:tp4 | sed -n 1,5p
+xfer_plan --model "$model" --train megatron:tp2,ep4,dp2 --sweep 8 | sed -n 1,5p
+echo "packages used: $PRETTY_NAME, $(gcc --version | sed -n 1p), $(ldd --version | sed -n 1p)"
