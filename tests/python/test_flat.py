@@ -1,5 +1,5 @@
 """FSDP1's flat parameters and ZeRO-3's partitions as they lie. Skipped where torch is not installed. DeepSpeed is a
-stand-in: the attributes that its 0.19.8 sets in `_partition_param`."""
+stand-in: the attributes that its 0.19.8 sets in `_partition_param`; tests/frameworks has the real one."""
 
 import datetime
 import math
