@@ -31,6 +31,7 @@ typedef struct record {
   xfer_dtype dtype;
   int n_dims;
   int64_t shape[XFER_MAX_DIMS];
+  int64_t begin, end; /* of its bytes in its file; 0: the file does not say */
 } record;
 
 typedef struct folder {
@@ -51,17 +52,39 @@ static void folder_free(folder *f)
 /* ---- headers ---- */
 
 /* Where the file says that the tensor's bytes are must have as many as its shape. */
-static bool fits_offsets(const record *r, const json_t *offsets)
+static bool read_offsets(record *r, const json_t *offsets)
 {
-  const int64_t begin = json_integer_value(json_array_get(offsets, 0));
-  const int64_t end = json_integer_value(json_array_get(offsets, 1));
   int64_t n_bytes = (int64_t)xfer_dtype_size(r->dtype);
-  bool fits = begin >= 0 && end >= begin;
 
+  r->begin = json_integer_value(json_array_get(offsets, 0));
+  r->end = json_integer_value(json_array_get(offsets, 1));
+  bool fits = r->begin >= 0 && r->end >= r->begin;
   if (offsets == NULL) return true; /* nothing here reads the bytes */
   for (int d = 0; d < r->n_dims; d++)
     fits = fits && xfi_imul_fits(n_bytes, r->shape[d], &n_bytes);
-  return fits && end - begin == n_bytes;
+  return fits && r->end - r->begin == n_bytes;
+}
+
+static int compare_offsets(const void *a, const void *b)
+{
+  const record *x = a, *y = b;
+
+  if (x->begin != y->begin) return x->begin < y->begin ? -1 : 1;
+  return (x->end > y->end) - (x->end < y->end);
+}
+
+/* No byte of a file is of two tensors. */
+static xfer_status check_offsets(record *records, size_t n, const char *file)
+{
+  xfer_status st = XFER_OK;
+
+  qsort(records, n, sizeof *records, compare_offsets);
+  for (size_t i = 1; i < n; i++)
+    XFI_CHECK(records[i].begin >= records[i - 1].end, XFER_ERR_IO,
+              "%s: the data_offsets of \"%s\" begin at %lld, within those of \"%s\"", file,
+              records[i].pattern, (long long)records[i].begin, records[i - 1].pattern);
+done:
+  return st;
 }
 
 static xfer_status read_record(folder *f, const char *file, const char *name, const json_t *object)
@@ -73,7 +96,7 @@ static xfer_status read_record(folder *f, const char *file, const char *name, co
   XFI_CHECK(strchr(name, '{') == NULL, XFER_ERR_IO, "%s: \"%s\" is no name of a tensor", file,
             name);
   XFI_TRY(xfi_raw_read(&r.dtype, r.shape, &r.n_dims, object, file, name));
-  XFI_CHECK(fits_offsets(&r, json_object_get(object, "data_offsets")), XFER_ERR_IO,
+  XFI_CHECK(read_offsets(&r, json_object_get(object, "data_offsets")), XFER_ERR_IO,
             "%s: \"%s\": its data_offsets do not have the bytes of its shape", file, name);
   XFI_TRY(xfi_name_split(pattern, &r.layer, &r.expert, name));
   XFI_TRY(xfi_vec_reserve(&f->records, &f->capacity, f->n + 1, sizeof *f->records));
@@ -88,6 +111,7 @@ static xfer_status read_header(folder *f, const char *file)
   char path[XFI_PATH_BYTES];
   unsigned char head[8];
   uint64_t n = 0;
+  const size_t first = f->n;
   char *text = NULL;
   FILE *in = NULL;
   json_t *root = NULL;
@@ -116,6 +140,7 @@ static xfer_status read_header(folder *f, const char *file)
   {
     if (strcmp(name, "__metadata__") != 0) XFI_TRY(read_record(f, path, name, object));
   }
+  if (f->n > first) XFI_TRY(check_offsets(f->records + first, f->n - first, path));
 done:
   if (in != NULL) fclose(in);
   xfi_free(text);

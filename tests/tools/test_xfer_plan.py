@@ -32,6 +32,23 @@ def lines(*args):
     return out.splitlines()
 
 
+def cpu_seconds(*args):
+    """Processor time of xfer_plan, and the lines that it printed."""
+    before = resource.getrusage(resource.RUSAGE_CHILDREN)
+    out = lines(*args)
+    after = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime, out
+
+
+def few():
+    resource.setrlimit(resource.RLIMIT_AS, (200 << 20, 200 << 20))
+
+
+def limited(*args):
+    words = [os.path.join(BIN, "xfer_plan"), *args]
+    return subprocess.run(words, capture_output=True, text=True, timeout=60, check=False, preexec_fn=few)
+
+
 def elements(region):
     """{global index: local index} of {"shape": ..., "runs": ...}."""
     dims = [[(start + i, local + i) for start, length, local in runs for i in range(length)] for runs in region["runs"]]
@@ -316,19 +333,34 @@ class TestCommandLine(unittest.TestCase):
         self.assertRegex(err, r"\Axfer_plan: [^\n]+\n\Z")
 
     def test_little_memory_is_said(self):
-        def few():
-            resource.setrlimit(resource.RLIMIT_AS, (200 << 20, 200 << 20))
-
-        def limited(*args):
-            words = [os.path.join(BIN, "xfer_plan"), *args]
-            return subprocess.run(words, capture_output=True, text=True, timeout=60, check=False, preexec_fn=few)
-
         if limited("--version").returncode != 0:
             self.skipTest("a sanitizer wants more")
         for option in ((), ("--rank", "0")):
             done = limited("--problem", "f32[3000000] (3000000):S0 -> (1):R", *option)
             self.assertEqual((done.returncode, done.stdout), (1, ""))
             self.assertRegex(done.stderr, r"\Axfer_plan: (an array of|no memory|\d+ ranks)[^\n]*\n\Z")
+
+    def test_large_models_and_many_ranks_take_seconds(self):
+        """Of processor time; 1.0 and 1.2 s where docs/performance.md has its figures from."""
+        if limited("--version").returncode != 0:
+            self.skipTest("a sanitizer takes longer")
+        kimi = os.path.join(TestSweep.MODELS, "kimi-k2.json")
+        train = "megatron:pp16,ep32,dp256,layers=3+14x4+2"
+        seconds, out = cpu_seconds("--model", kimi, "--train", train, "--gen", "vllm:tp8,engines512")
+        self.assertIn("8192 ranks", out[1])
+        self.assertLess(seconds, 5)
+        with open(os.path.join(TestSweep.MODELS, "qwen3-4b.json"), encoding="utf-8") as file:
+            table = json.load(file)
+        table["config"]["num_hidden_layers"] = 100000
+        for param in table["params"]:
+            if "layer" in param:
+                param["layer"] = [0, 99999]
+        with tempfile.NamedTemporaryFile("w", suffix=".json") as file:
+            json.dump(table, file)
+            file.flush()
+            seconds, out = cpu_seconds("--model", file.name, "--train", "full", "--gen", "vllm:tp2")
+        self.assertIn("1100002 tensors", out[1])
+        self.assertLess(seconds, 3)
 
     def test_work_that_takes_too_long_can_be_stopped(self):
         words = [os.path.join(BIN, "xfer_plan"), "--problem", "f32[300000] (300000):S0 -> (300000):R"]

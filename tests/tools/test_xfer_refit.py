@@ -51,6 +51,10 @@ class TestRefit(unittest.TestCase):
             (("--problem", "u8[1000000,1000000,1000] (1):R -> (1):R"), "need 2.0 PB of memory"),
             (("--problem", LINE, "--corrupt", "3"), " wrong=3 "),
             (("--model", "/nowhere", *JOB[2:]), "/nowhere"),
+            (JOB + ("--experts", "0-1"), "experts 0 to 1 are wanted; the model has 0"),
+            (JOB + ("--ignore", "nothing.*"), "nothing.*"),
+            (JOB[:5] + ("vllm:tp2", "--ignore", "*.q_proj.weight"), 'q_proj.weight" is ignored'),
+            (JOB + ("--ignore", "*"), "nothing is left"),
         ):
             with self.subTest(args=args):
                 status, out, err = run(*args)

@@ -282,9 +282,11 @@ static void test_renames_lead_to_known_names(void **state)
 
 /* ---- checkpoints ---- */
 
-#define EXPERT(l, e, p)                                                                            \
+#define EXPERT_AT(l, e, p, offsets)                                                                \
   "\"model.layers." #l ".mlp.experts." #e "." p                                                    \
-  "_proj.weight\":{\"dtype\":\"BF16\",\"shape\":[8,16],\"data_offsets\":[0,256]}"
+  "_proj.weight\":{\"dtype\":\"BF16\",\"shape\":[8,16],\"data_offsets\":" offsets "}"
+#define EXPERT(l, e, p) EXPERT_AT(l, e, p, "[0,256]")
+#define SECOND(l, e, p) EXPERT_AT(l, e, p, "[256,512]")
 
 static void test_checkpoint_names_become_stacked_experts(void **state)
 {
@@ -297,8 +299,8 @@ static void test_checkpoint_names_become_stacked_experts(void **state)
   mkdir(refit_path("hf"), 0777);
   refit_write("hf/config.json", "{\"text_config\":{\"num_hidden_layers\":2,\"hidden_size\":16}}");
   refit_write_header("hf/a.safetensors",
-                     "{\"__metadata__\":{}," EXPERT(0, 0, "up") "," EXPERT(1, 1, "up") "}");
-  refit_write_header("hf/b.safetensors", "{" EXPERT(0, 1, "up") "," EXPERT(1, 0, "up") "}");
+                     "{\"__metadata__\":{}," EXPERT(0, 0, "up") "," SECOND(1, 1, "up") "}");
+  refit_write_header("hf/b.safetensors", "{" EXPERT(0, 1, "up") "," SECOND(1, 0, "up") "}");
   assert_int_equal(xfer_model_load(&model, refit_path("hf"), NULL), XFER_OK);
   assert_int_equal(xfer_side_create(&full, "full", NULL), XFER_OK);
   assert_int_equal(xfer_refit_create(&refit, model, full, NULL), XFER_OK);
@@ -327,7 +329,8 @@ static void test_checkpoint_that_is_broken_is_refused(void **state)
       {"", "of 0 bytes"},
       {"[]", "no JSON object"},
       {"{", "no JSON object"},
-      {"{" EXPERT(0, 0, "up") "," EXPERT(0, 2, "up") "}", "no expert 1"},
+      {"{" EXPERT(0, 0, "up") "," SECOND(0, 2, "up") "}", "no expert 1"},
+      {"{" EXPERT(0, 0, "up") "," EXPERT_AT(0, 1, "up", "[255,511]") "}", "begin at 255, within"},
       /* expert 1 is missing */
       {"{\"a\":{\"dtype\":\"X9\",\"shape\":[1]}}", "is called \"X9\""},
       {"{\"a\":{\"dtype\":\"F32\"}}", "has no shape"},

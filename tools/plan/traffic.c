@@ -55,13 +55,16 @@ static int take(void *context, int rank, const xfer_plan_report_data *report,
   return !s->memory || interrupt_came();
 }
 
+/* Of more tensors the count of a rank's own takes longer than their plan. */
+enum { MANY_TENSORS = 200000 };
+
 /* How many allocations a rank has its parts in, where every local tensor is one. */
 static double allocations_of(const plan_whole *whole, int rank)
 {
   xfer_locals *locals = NULL;
   double n = (double)whole->n_tensors;
 
-  if (whole->joined == NULL) return n;
+  if (whole->joined == NULL || whole->n_tensors > MANY_TENSORS) return n;
   if (xfer_locals_create(&locals, whole->joined, rank) == XFER_OK)
     n = (double)xfer_locals_count(locals);
   xfer_locals_destroy(locals);
