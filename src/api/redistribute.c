@@ -3,8 +3,8 @@
  *
  * Ranks first settle which tensor they mean, since one that was not told a layout cannot find the
  * plan by itself. Every rank keeps the same plans, because every rank made the same calls. A rank
- * that does find one begins its commit before it has heard of the others: where all have found the
- * same, one all-gather settles both.
+ * that does find one begins its commit, and to send, before it has heard of the others: where all
+ * have found the same, one all-gather settles both, and with it all that fits is there.
  */
 #include <string.h>
 
@@ -55,9 +55,11 @@ static void digest_of_all(uint64_t digest[2], const given *all, int n, size_t at
 
 /* The digests that all ranks mean, if none has failed: of each side, those of the lowest rank that
  * knows it. A rank that was given something else finds no kept plan and lets xfi_run_create() say
- * how it differs. words: of the commit, if all have begun that of one plan; *begun says so. */
+ * how it differs. words: of the commit, if all have begun that of the plan found; *begun says so.
+ */
 static xfer_status settle(given *all_mean, bool *differ, xfi_commit_word *words, bool *begun,
-                          const xfer_comm *of, const given *mine, xfi_deadline deadline)
+                          const xfer_comm *of, const given *mine, const xfi_kept *found,
+                          xfi_deadline deadline)
 {
   xfi_comm *comm = of->transport;
   xfer_status st = XFER_OK;
@@ -66,11 +68,12 @@ static xfer_status settle(given *all_mean, bool *differ, xfi_commit_word *words,
 
   XFI_CHECK(all != NULL, XFER_ERR_NOMEM, "%d ranks", comm->size);
   XFI_TRY(comm->ops->all_gather(comm, all, mine, sizeof *mine, deadline));
-  *begun = mine->commit.plan != NO_PLAN;
+  *begun = found != NULL;
   for (int r = 0; r < comm->size; r++) {
     words[r] = all[r].commit;
     *begun = *begun && words[r].plan == mine->commit.plan;
   }
+  if (found != NULL && !xfi_commit_leads_on(words, comm->size)) xfi_commit_take_back(found->plan);
   for (int r = 0; r < comm->size; r++)
     failed = failed || all[r].status != XFER_OK;
   if (failed) XFI_TRY(xfi_comm_agree(comm, (xfer_status)mine->status, deadline)); /* for the text */
@@ -160,9 +163,11 @@ static xfer_status redistribute(xfer_comm *comm, const xfer_tensor *tensor,
   mine.mapped = xfi_comm_is_registered(comm, src_view) && xfi_comm_is_registered(comm, dst_view);
   mine.status = xfi_kept_check(comm, stream);
   if (mine.status == XFER_OK && mine.own == 0) found = find_kept(comm, &mine);
-  if (found != NULL)
+  if (found != NULL) {
     mine.commit = xfi_commit_begin(found->plan, bind(found, src_view, dst_view, stream));
-  XFI_TRY(settle(&key, &differ, words, &begun, comm, &mine, deadline));
+    xfi_commit_send(found->plan, &mine.commit);
+  }
+  XFI_TRY(settle(&key, &differ, words, &begun, comm, &mine, found, deadline));
   k = differ ? NULL : find_kept(comm, &key);
   begun = begun && k == found;
   if (k == NULL) XFI_TRY(make_kept(&k, comm, &key, tensor));

@@ -38,7 +38,7 @@ typedef struct xfi_channel {
   int peer; /* at most one channel each way per peer */
   bool send;
   uint64_t n_bytes; /* equal on both ends, > 0 */
-  uint64_t n_done;  /* of them; the comm's own */
+  uint64_t n_done;  /* of them; 0, then the comm's own */
 } xfi_channel;
 
 /* Put the channel's next n_bytes into the slot, or take them from it. */
@@ -81,6 +81,12 @@ typedef struct xfi_comm_ops {
    * is touched by `carry` alone, so never after the call. */
   xfer_status (*stream)(xfi_comm *comm, xfi_channel *channels, size_t n, size_t slot_bytes,
                         xfi_carry_fn *carry, void *context, xfi_deadline deadline);
+  /* What there are free slots for of what a stream() of these channels will send; waits for
+   * nothing. The next call for them is that stream(), or stream_undo(), after which ranks meet in a
+   * call that all make before any of them streams. */
+  void (*stream_begin)(xfi_comm *comm, xfi_channel *channels, size_t n, size_t slot_bytes,
+                       xfi_carry_fn *carry, void *context);
+  void (*stream_undo)(xfi_comm *comm, xfi_channel *channels, size_t n, size_t slot_bytes);
   /* All ranks, before the first run: connect what connects lazily, to the ranks of peers[] and, if
    * asked, for broadcasts; also after abort_data(). NULL: nothing to do. */
   xfer_status (*connect)(xfi_comm *comm, const bool *peers, bool broadcasts, xfi_deadline deadline);

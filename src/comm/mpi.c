@@ -81,6 +81,8 @@ static const xfi_comm_ops mpi_ops = {
     .broadcast = xfi_mpi_broadcast,
     .shares = xfi_mpi_shares,
     .stream = xfi_mpi_stream,
+    .stream_begin = xfi_mpi_stream_begin,
+    .stream_undo = xfi_mpi_stream_undo,
     .abort = mpi_abort,
     .abort_data = mpi_abort,
 };

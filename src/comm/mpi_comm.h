@@ -95,6 +95,9 @@ xfer_status xfi_mpi_reserve(xfi_mpi_comm *t, int n);
 bool xfi_mpi_shares(const xfi_comm *comm, int peer);
 xfer_status xfi_mpi_stream(xfi_comm *comm, xfi_channel *channels, size_t n, size_t slot_bytes,
                            xfi_carry_fn *carry, void *context, xfi_deadline deadline);
+void xfi_mpi_stream_begin(xfi_comm *comm, xfi_channel *channels, size_t n, size_t slot_bytes,
+                          xfi_carry_fn *carry, void *context);
+void xfi_mpi_stream_undo(xfi_comm *comm, xfi_channel *channels, size_t n, size_t slot_bytes);
 /* Where all ranks share memory. */
 xfer_status xfi_mpi_gather_shared(xfi_mpi_comm *t, void *all, const void *mine, size_t n_bytes,
                                   xfi_deadline deadline);

@@ -171,6 +171,7 @@ typedef struct streams {
   size_t slot_bytes;
   xfi_carry_fn *carry;
   void *context;
+  bool rings;    /* somebody may wait for what is moved */
   size_t n_left; /* channels that are not done */
 } streams;
 
@@ -224,7 +225,17 @@ static xfer_status move_slot(streams *s, size_t i)
   c->n_done += n;
   if (c->n_done == c->n_bytes) s->n_left--;
   atomic_store_explicit(ours, count + 1, memory_order_release);
-  xfi_segment_ring(xfi_segment_of(s->t->segments, c->peer), s->t->base.rank);
+  if (s->rings) xfi_segment_ring(xfi_segment_of(s->t->segments, c->peer), s->t->base.rank);
+done:
+  return st;
+}
+
+static xfer_status move_slots(streams *s, size_t i)
+{
+  xfer_status st = XFER_OK;
+
+  while (s->channels[i].n_done < s->channels[i].n_bytes && can_move(s, &s->channels[i]))
+    XFI_TRY(move_slot(s, i));
 done:
   return st;
 }
@@ -257,8 +268,7 @@ static xfer_status stream_all(streams *s, xfi_deadline deadline)
 
   while (s->n_left > 0) {
     for (size_t i = 0; i < s->n; i++)
-      while (s->channels[i].n_done < s->channels[i].n_bytes && can_move(s, &s->channels[i]))
-        XFI_TRY(move_slot(s, i));
+      XFI_TRY(move_slots(s, i));
     if (s->n_left > 0) XFI_TRY(await(&any, deadline));
   }
 done:
@@ -269,14 +279,38 @@ xfer_status xfi_mpi_stream(xfi_comm *comm, xfi_channel *channels, size_t n, size
                            xfi_carry_fn *carry, void *context, xfi_deadline deadline)
 {
   xfi_mpi_comm *t = (xfi_mpi_comm *)comm;
-  streams s = {t, channels, n, slot_bytes, carry, context, n};
+  streams s = {t, channels, n, slot_bytes, carry, context, true, 0};
   xfer_status st = xfi_mpi_check_begin(t);
 
   assert(slot_bytes > 0 && slot_bytes <= XFI_CHANNEL_SLOT_BYTES);
   if (st != XFER_OK) return st;
   for (size_t i = 0; i < n; i++)
-    channels[i].n_done = 0;
+    s.n_left += channels[i].n_done < channels[i].n_bytes;
   st = stream_all(&s, deadline);
   if (st != XFER_OK) (void)xfi_mpi_fail(t, st);
   return st;
+}
+
+void xfi_mpi_stream_begin(xfi_comm *comm, xfi_channel *channels, size_t n, size_t slot_bytes,
+                          xfi_carry_fn *carry, void *context)
+{
+  streams s = {(xfi_mpi_comm *)comm, channels, n, slot_bytes, carry, context, false, n};
+
+  for (size_t i = 0; i < n; i++)
+    if (channels[i].send) (void)move_slots(&s, i); /* a sender's labels are right */
+}
+
+/* Nobody looks at the slots before the stream. */
+void xfi_mpi_stream_undo(xfi_comm *comm, xfi_channel *channels, size_t n, size_t slot_bytes)
+{
+  const streams s = {.t = (xfi_mpi_comm *)comm};
+
+  for (size_t i = 0; i < n; i++) {
+    xfi_channel *c = &channels[i];
+    xfi_ring *ring = ring_of(&s, c);
+
+    if (c->n_done > 0)
+      (void)atomic_fetch_sub(&ring->n_filled, (c->n_done + slot_bytes - 1) / slot_bytes);
+    c->n_done = 0;
+  }
 }

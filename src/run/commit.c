@@ -7,6 +7,7 @@
 
 #include "alloc.h"
 #include "bind.h"
+#include "channels.h"
 #include "count.h"
 #include "direct.h"
 #include "error.h"
@@ -298,6 +299,26 @@ xfi_commit_word xfi_commit_begin(xfer_plan *plan, xfer_status mine)
   said.status = mine;
   plan->device->ops->domain(plan->device, said.domain);
   return said;
+}
+
+void xfi_commit_send(xfer_plan *plan, const xfi_commit_word *own)
+{
+  if (own->status == XFER_OK && own->work != LANES_MADE)
+    xfi_channels_begin(plan->pipeline->channels, plan);
+}
+
+bool xfi_commit_leads_on(const xfi_commit_word *words, int n_ranks)
+{
+  for (int r = 0; r < n_ranks; r++)
+    if (words[r].plan != words[0].plan || words[r].status != XFER_OK ||
+        words[r].work == LANES_MADE || words[r].tells != 0)
+      return false;
+  return true;
+}
+
+void xfi_commit_take_back(xfer_plan *plan)
+{
+  if (plan->pipeline != NULL) xfi_channels_undo(plan->pipeline->channels, plan);
 }
 
 /* What is known of the plan once its commit came to `st`. */

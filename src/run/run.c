@@ -9,6 +9,7 @@
 #include <time.h>
 
 #include "alloc.h"
+#include "channels.h"
 #include "count.h"
 #include "direct.h"
 #include "error.h"
@@ -156,7 +157,8 @@ xfer_status xfi_run_start(xfer_plan *plan, uint64_t version, xfer_stream stream)
     if (plan->state != XFI_REFUSED) return st;
     plan->run_status = st;
     not_sent(plan);
-    if (st == XFER_ERR_PEER) break_messages(plan);
+    if (st == XFER_ERR_PEER || xfi_channels_have_begun(plan->pipeline->channels))
+      break_messages(plan);
     return st;
   }
   not_sent(plan);

@@ -123,6 +123,11 @@ typedef struct xfi_commit_word {
 /* Local. If the others turn out to mean another plan, this one wants a commit before its next run.
  */
 xfi_commit_word xfi_commit_begin(xfer_plan *plan, xfer_status mine);
+/* Where a run follows at once: begin to send before the others are heard of, which they look at in
+ * the run. Taken back, before ranks meet again, unless all their words lead straight there. */
+void xfi_commit_send(xfer_plan *plan, const xfi_commit_word *own);
+bool xfi_commit_leads_on(const xfi_commit_word *words, int n_ranks);
+void xfi_commit_take_back(xfer_plan *plan);
 /* words[size of the comm], this rank's from xfi_commit_begin(). Collective. */
 xfer_status xfi_commit_end(xfer_plan *plan, const xfi_commit_word *words, xfi_deadline deadline);
 

@@ -30,10 +30,12 @@ typedef struct load {
 
 struct xfi_channels {
   xfi_channel *at; /* [n] */
-  load *loads;     /* [n] */
+  load *loads;     /* [n_loads], of which n are used */
   size_t n;
+  size_t n_loads; /* two for each peer */
   size_t slot_bytes;
   bool past_cache;
+  bool has_begun; /* some of the next run lies in slots */
 };
 
 /* From so many bytes that a rank receives, little of them would stay in its cache. */
@@ -154,7 +156,6 @@ static void free_load(load *l)
 {
   xfi_free(l->boxes);
   xfi_free(l->dims);
-  memset(l, 0, sizeof *l);
 }
 
 static xfer_status add_channel(xfi_channels *c, const xfer_plan *plan, const xfi_move_list *list,
@@ -164,14 +165,12 @@ static xfer_status add_channel(xfi_channels *c, const xfer_plan *plan, const xfi
   xfi_channel channel = {peer->rank, send, 0, 0};
   xfer_status st = XFER_OK;
 
-  c->n++; /* whatever it comes to is freed */
+  l->n_boxes = l->n_dims = 0;
   XFI_TRY(xfi_vec_reserve(&l->boxes, &l->boxes_capacity, peer->n, sizeof *l->boxes));
   for (size_t i = 0; i < peer->n; i++)
     XFI_TRY(add_move(l, &channel.n_bytes, plan, &list->moves[peer->first + i], send));
-  c->at[c->n - 1] = channel;
-  if (channel.n_bytes > 0) goto done;
-  free_load(l); /* all of it is broadcast */
-  c->n--;
+  c->at[c->n] = channel;
+  c->n += channel.n_bytes > 0; /* else all of it is broadcast */
 done:
   return st;
 }
@@ -196,10 +195,24 @@ done:
   return st;
 }
 
+xfer_status xfi_channels_move(xfi_channels *c, const xfer_plan *plan)
+{
+  uint64_t recv_bytes = 0;
+  xfer_status st = XFER_OK;
+
+  c->n = 0;
+  XFI_TRY(add_all(c, plan, false));
+  for (size_t i = 0; i < c->n; i++)
+    recv_bytes += c->at[i].n_bytes;
+  c->past_cache = recv_bytes >= PAST_CACHE_BYTES;
+  XFI_TRY(add_all(c, plan, true));
+done:
+  return st;
+}
+
 xfer_status xfi_channels_create(xfi_channels **channels, const xfer_plan *plan)
 {
   const size_t most = plan->moves->sends.n_peers + plan->moves->recvs.n_peers;
-  uint64_t recv_bytes = 0;
   xfer_status st = XFER_OK;
   xfi_channels *c = xfi_calloc(1, sizeof *c);
 
@@ -208,11 +221,8 @@ xfer_status xfi_channels_create(xfi_channels **channels, const xfer_plan *plan)
   c->at = xfi_calloc(most, sizeof *c->at);
   c->loads = xfi_calloc(most, sizeof *c->loads);
   XFI_CHECK(c->at != NULL && c->loads != NULL, XFER_ERR_NOMEM, "%zu channels", most);
-  XFI_TRY(add_all(c, plan, false));
-  for (size_t i = 0; i < c->n; i++)
-    recv_bytes += c->at[i].n_bytes;
-  c->past_cache = recv_bytes >= PAST_CACHE_BYTES;
-  XFI_TRY(add_all(c, plan, true));
+  c->n_loads = most;
+  XFI_TRY(xfi_channels_move(c, plan));
   *channels = c;
   c = NULL;
 done:
@@ -223,7 +233,7 @@ done:
 void xfi_channels_destroy(xfi_channels *c)
 {
   if (c == NULL) return;
-  for (size_t i = 0; c->loads != NULL && i < c->n; i++)
+  for (size_t i = 0; c->loads != NULL && i < c->n_loads; i++)
     free_load(&c->loads[i]);
   xfi_free(c->loads);
   xfi_free(c->at);
@@ -288,6 +298,35 @@ static void carry(void *context, size_t channel, char *slot, size_t n_bytes)
   }
 }
 
+static void rewind_all(xfi_channels *c)
+{
+  for (size_t i = 0; i < c->n; i++) {
+    c->loads[i].box = c->loads[i].dim = 0;
+    c->loads[i].at = 0;
+    c->at[i].n_done = 0;
+  }
+}
+
+void xfi_channels_begin(xfi_channels *c, const xfer_plan *plan)
+{
+  if (c->n == 0) return;
+  rewind_all(c);
+  plan->comm->ops->stream_begin(plan->comm, c->at, c->n, c->slot_bytes, carry, c);
+  c->has_begun = true;
+}
+
+void xfi_channels_undo(xfi_channels *c, const xfer_plan *plan)
+{
+  if (!c->has_begun) return;
+  plan->comm->ops->stream_undo(plan->comm, c->at, c->n, c->slot_bytes);
+  c->has_begun = false;
+}
+
+bool xfi_channels_have_begun(const xfi_channels *c)
+{
+  return c != NULL && c->has_begun;
+}
+
 xfer_status xfi_channels_run(xfi_channels *c, const xfer_plan *plan, xfi_deadline deadline)
 {
   xfer_status st;
@@ -295,10 +334,8 @@ xfer_status xfi_channels_run(xfi_channels *c, const xfer_plan *plan, xfi_deadlin
 
   if (c->n == 0) return XFER_OK;
   span = xfi_span_begin(XFI_SYS_RUN, plan->moves->rank, XFI_TRACK_SHARED, "channels");
-  for (size_t i = 0; i < c->n; i++) {
-    c->loads[i].box = c->loads[i].dim = 0;
-    c->loads[i].at = 0;
-  }
+  if (!c->has_begun) rewind_all(c);
+  c->has_begun = false;
   st = plan->comm->ops->stream(plan->comm, c->at, c->n, c->slot_bytes, carry, c, deadline);
   xfi_span_end(&span, st, "%zu channels", c->n);
   return st;

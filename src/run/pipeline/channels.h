@@ -12,6 +12,8 @@
 bool xfi_run_shares(const xfer_plan *plan, int peer);
 
 xfer_status xfi_channels_create(xfi_channels **channels, const xfer_plan *plan);
+/* The same at other addresses. */
+xfer_status xfi_channels_move(xfi_channels *channels, const xfer_plan *plan);
 void xfi_channels_destroy(xfi_channels *channels);
 size_t xfi_channels_count(const xfi_channels *channels); /* of NULL: 0 */
 /* Add what this rank sends, and the slots for it. */
@@ -19,6 +21,12 @@ void xfi_channels_measure(const xfi_channels *channels, uint64_t *sent_bytes,
                           uint64_t *staging_bytes);
 /* The most of a plan that has no channels yet. */
 uint64_t xfi_channels_foresee(const xfer_plan *plan);
+/* What there are free slots for of what the next run sends; the plan has its addresses, and nobody
+ * looks at it before the ranks have met. */
+void xfi_channels_begin(xfi_channels *channels, const xfer_plan *plan);
+/* There will be no such run. Before ranks meet again. */
+void xfi_channels_undo(xfi_channels *channels, const xfer_plan *plan);
+bool xfi_channels_have_begun(const xfi_channels *channels); /* of NULL: no */
 /* All of a run; blocks. */
 xfer_status xfi_channels_run(xfi_channels *channels, const xfer_plan *plan, xfi_deadline deadline);
 

@@ -106,13 +106,13 @@ static void measure_slots(xfi_pipeline *p, const xfi_schedule *rounds, const xfe
   p->staging_bytes = 2 * (p->send_slot_bytes + p->recv_slot_bytes);
 }
 
-/* Channels, and steps in the slots there are. */
+/* In the slots there are, once there are channels. */
 static xfer_status make_steps(xfi_pipeline *p, xfi_schedule *rounds, const xfer_plan *plan,
                               uint64_t *staging_bytes)
 {
   xfer_status st = XFER_OK;
 
-  XFI_TRY(xfi_channels_create(&p->channels, plan));
+  p->sent_bytes = 0;
   xfi_channels_measure(p->channels, &p->sent_bytes, staging_bytes);
   XFI_TRY(xfi_packed_add(p, rounds, plan));
   p->n_rounds = p->n_steps;
@@ -137,6 +137,7 @@ xfer_status xfi_pipeline_create(xfi_pipeline **pipeline, xfer_plan *plan)
   XFI_TRY(xfi_schedule_create(&rounds, plan));
   measure_slots(p, rounds, plan);
   XFI_TRY(xfi_staging_join(plan, p));
+  XFI_TRY(xfi_channels_create(&p->channels, plan));
   XFI_TRY(make_steps(p, rounds, plan, &p->staging_bytes));
   if (p->n_steps > 0 && !is_alone(p)) XFI_TRY(make_streams(p, plan->device));
   *pipeline = p;
@@ -168,11 +169,10 @@ xfer_status xfi_pipeline_move(xfi_pipeline *p, const xfer_plan *plan)
   xfi_schedule *rounds = NULL;
   uint64_t staging_bytes = 0; /* as before */
 
+  XFI_TRY(xfi_channels_move(p->channels, plan));
+  if (p->n_steps == 0) return XFER_OK;
   XFI_TRY(xfi_schedule_create(&rounds, plan));
   free_steps(p, plan->device);
-  xfi_channels_destroy(p->channels);
-  p->channels = NULL;
-  p->sent_bytes = 0;
   XFI_TRY(make_steps(p, rounds, plan, &staging_bytes));
 done:
   xfi_schedule_destroy(rounds);
