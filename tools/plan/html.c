@@ -216,6 +216,11 @@ static bool print_page(FILE *file, const plan_whole *whole, const plan_args *arg
   }
   fprintf(file, "\",\"version\":\"%s\",\"ranks\":%d,\"names\":%" PRIu64 ",\"payload\":%" PRIu64,
           xfer_version(), whole->n_ranks, whole->names, whole->payload_bytes);
+  fprintf(file,
+          ",\"machine\":{\"link\":%" PRId64 ",\"nic\":%" PRId64 ",\"domain\":%" PRId64
+          ",\"guessed\":%s}",
+          whole->machine->link_gbs, whole->machine->nic_gbs, whole->machine->domain,
+          traffic->guessed ? "true" : "false");
   print_ranks(file, traffic->ranks, whole->n_ranks);
   ok = print_pairs(file, traffic, whole->n_ranks) && print_tensors(file, whole);
   fputc('}', file);
