@@ -21,7 +21,8 @@ enum {
   XFI_MAX_PARTS = 8,    /* of a local tensor */
   XFI_MAX_SEGMENTS = 8, /* of the rows of a tensor */
   XFI_MAX_SUBS = 6,     /* of what repeats in a segment */
-  XFI_MAX_QUANTS = 4    /* of a side */
+  XFI_MAX_QUANTS = 4,   /* of a side */
+  XFI_ITEM_BYTES = 64   /* of the name of an item of a SPEC */
 };
 
 /* Rows that repeat: `count` times `unit` rows, which may have parts of their own. Each of these is

@@ -388,22 +388,38 @@ done:
   return st;
 }
 
+static xfer_status check_name(const xfi_doc *doc, const json_t *at, const char *name)
+{
+  if (strlen(name) < XFI_ITEM_BYTES) return XFER_OK;
+  return BAD(doc, at, "the item \"%.60s..\" has a name of more than %d characters", name,
+             XFI_ITEM_BYTES - 1);
+}
+
 static xfer_status check_items(const xfi_doc *doc, const xfi_side_rules *s)
 {
   const char *name;
   const json_t *value;
+  size_t i;
+  xfer_status st = XFER_OK;
 
   json_object_foreach((json_t *)(uintptr_t)s->numbers, name, value)
   {
+    XFI_TRY(check_name(doc, value, name));
     if (!json_is_integer(value) || json_integer_value(value) < 0)
       return BAD(doc, value, "the number \"%.60s\" is not from 0", name);
   }
   json_object_foreach((json_t *)(uintptr_t)s->choices, name, value)
   {
+    XFI_TRY(check_name(doc, value, name));
     if (!xfi_rules_is(value, TEXTS) || json_array_size(value) == 0)
       return BAD(doc, value, "the choices of \"%.60s\" are no list of texts", name);
   }
-  return XFER_OK;
+  json_array_foreach((json_t *)(uintptr_t)s->flags, i, value)
+  {
+    XFI_TRY(check_name(doc, value, json_string_value(value)));
+  }
+done:
+  return st;
 }
 
 static xfer_status read_quant(const xfi_doc *doc, const json_t *object, xfi_quant_rule *q)

@@ -197,23 +197,9 @@ static bool is_flag(const xfer_side *side, const char *text, size_t n)
 
 /* An item is given once; these are the names so far. */
 typedef struct seen {
-  char names[XFI_MAX_ITEMS][64];
+  char names[XFI_MAX_ITEMS][XFI_ITEM_BYTES];
   int n;
 } seen;
-
-static xfer_status see(const xfer_side *side, seen *s, const char *name, size_t n)
-{
-  xfer_status st = XFER_OK;
-
-  for (int i = 0; i < s->n; i++) {
-    XFI_CHECK(!is_word(name, n, s->names[i]), XFER_ERR_ARG, "\"%s\": %.*s is given twice",
-              side->spec, (int)n, name);
-  }
-  XFI_CHECK(s->n < XFI_MAX_ITEMS, XFER_ERR_ARG, "\"%s\" has too many items", side->spec);
-  snprintf(s->names[s->n++], sizeof *s->names, "%.*s", (int)n, name);
-done:
-  return st;
-}
 
 static void list_words(char *text, size_t size, const json_t *words)
 {
@@ -240,6 +226,21 @@ static xfer_status no_item(const xfer_side *side, const char *item, size_t n)
   if (rules->n_quants > 0) list_word(text, sizeof text, "quant=", "");
   xfi_set_error("\"%s\": no item \"%.*s\" there; it has %s", side->spec, (int)n, item, text);
   return XFER_ERR_ARG;
+}
+
+static xfer_status see(const xfer_side *side, seen *s, const char *name, size_t n)
+{
+  xfer_status st = XFER_OK;
+
+  if (n >= sizeof *s->names) return no_item(side, name, n);
+  for (int i = 0; i < s->n; i++) {
+    XFI_CHECK(!is_word(name, n, s->names[i]), XFER_ERR_ARG, "\"%s\": %.*s is given twice",
+              side->spec, (int)n, name);
+  }
+  XFI_CHECK(s->n < XFI_MAX_ITEMS, XFER_ERR_ARG, "\"%s\" has too many items", side->spec);
+  snprintf(s->names[s->n++], sizeof *s->names, "%.*s", (int)n, name);
+done:
+  return st;
 }
 
 static xfer_status parse_choice(xfer_side *side, const char *name, size_t n, const char *value,
@@ -279,11 +280,11 @@ done:
 static xfer_status parse_number(xfer_side *side, const char *text, size_t n, const char *end)
 {
   const int value = number(text + n, end);
-  char name[64];
+  char name[XFI_ITEM_BYTES];
   xfer_status st = XFER_OK;
 
   snprintf(name, sizeof name, "%.*s", (int)n, text);
-  if (n == 0 || n >= sizeof name || json_object_get(side->rules->numbers, name) == NULL)
+  if (n == 0 || json_object_get(side->rules->numbers, name) == NULL)
     return no_item(side, text, (size_t)(end - text));
   XFI_CHECK(value > 0, XFER_ERR_ARG, "\"%s\": %.*s wants a number from 1", side->spec,
             (int)(end - text), text);

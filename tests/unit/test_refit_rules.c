@@ -45,6 +45,79 @@ static xfer_status side(xfer_side **out, const char *spec, const xfer_side_optio
   return xfer_side_create(out, spec, &options);
 }
 
+#define SIDE(more, local)                                                                          \
+  "{\"format\":\"xfer-side-v1\",\"side\":\"mine\",\"numbers\":{\"tp\":1},\"ranks\":[[\"tp\","      \
+  "\"tp\"]],"                                                                                      \
+  "\"dense\":[[\"tp\",\"tp\",\"cut\"]],\"experts\":[],\"expert_cut\":\"even\",\n" more             \
+  "\"locals\":[\n{\"each\":[\"*\"],\"local\":\"@.%\"" local "}]}"
+#define QUANT(block, scales, dtype)                                                                \
+  "\"quants\":[{\"name\":\"q\",\"block\":" block ",\"scales\":\"" scales "\",\"dtype\":\"" dtype   \
+  "\"}],\n"
+#define LONG "a_name_that_is_longer_than_sixty_three_characters_which_is_as_long_as_any_may_be"
+
+static void test_fields_of_a_side_say_what_they_want(void **state)
+{
+  static const struct {
+    const char *rules, *word;
+  } cases[] = {
+      {SIDE("", ",\"units\":[\"2\",\"1\"]"), "line 3: \"units\" and \"across\" are of what is cut"},
+      {SIDE("", ",\"cut\":\"vocabulary\",\"across\":[\"2\",\"1\"]"),
+       "are of what is cut by rows or"},
+      {SIDE("", ",\"cut\":\"rows\",\"units\":[\"2\"]"), "line 3: units are [how many, a multiple"},
+      {SIDE("", ",\"cut\":\"rows\",\"across\":[\"2\",\"1\",\"1\"]"),
+       "units are [how many, a multiple"},
+      {SIDE("", ",\"cut\":\"rows\",\"units\":[\"2\",\"1 +\"]"), "\"1 +\" is no expression"},
+      {SIDE(QUANT("[\"8\"]", "weight_scale", "f32"), ""), "line 2: a block is [rows, columns]"},
+      {SIDE(QUANT("[\"8\",\"(\"]", "weight_scale", "f32"), ""), "\"(\" is no expression"},
+      {SIDE(QUANT("[\"8\",\"8\"]", "scales", "f32"), ""), "scales are called \"weight_..\", not"},
+      {SIDE(QUANT("[\"8\",\"8\"]", "weight_scale", "bf16"), ""), "scales are f32 or f8e8m0"},
+      {SIDE("\"quants\":[1,2,3,4,5],", ""), "more than 4 ways to quantise"},
+      {SIDE("\"flags\":[\"" LONG "\"],", ""), "has a name of more than 63 characters"},
+      {SIDE("\"choices\":{\"" LONG "\":[\"a\"]},", ""), "has a name of more than 63 characters"},
+  };
+  xfer_rules *rules = NULL;
+
+  (void)state;
+  mkdir(refit_path("sides"), 0777);
+  for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+    refit_write("sides/a.json", cases[i].rules);
+    assert_int_equal(xfer_rules_load(&rules, refit_path("sides")), XFER_ERR_IO);
+    expect_error(cases[i].word);
+  }
+}
+
+static void test_units_that_do_not_divide_are_refused_by_name(void **state)
+{
+  static const struct {
+    const char *local, *word;
+  } cases[] = {
+      {SIDE("", ",\"cut\":\"rows\",\"units\":[\"7\",\"1\"]"), "does not divide into 7 units"},
+      {SIDE("", ",\"cut\":\"columns\",\"across\":[\"0\",\"1\"]"), "does not divide into 0 units"},
+      {SIDE("", ",\"cut\":\"rows\",\"units\":[\"1\",\"0\"]"), "by multiples of 0"},
+  };
+
+  (void)state;
+  mkdir(refit_path("units"), 0777);
+  for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+    xfer_side_options options = XFER_SIDE_OPTIONS_INIT;
+    xfer_rules *rules = NULL;
+    xfer_model *model = NULL;
+    xfer_side *gen = NULL;
+    xfer_refit *refit = NULL;
+
+    refit_write("units/a.json", cases[i].local);
+    assert_int_equal(xfer_rules_load(&rules, refit_path("units")), XFER_OK);
+    options.rules = rules;
+    assert_int_equal(xfer_side_create(&gen, "mine:tp2", &options), XFER_OK);
+    assert_int_equal(load(&model, REFIT_DENSE, NULL), XFER_OK);
+    assert_int_equal(xfer_refit_create(&refit, model, NULL, gen), XFER_ERR_SHAPE);
+    expect_error(cases[i].word);
+    xfer_side_destroy(gen);
+    xfer_model_destroy(model);
+    xfer_rules_destroy(rules);
+  }
+}
+
 static void test_rules_of_a_folder_add_a_family(void **state)
 {
   xfer_rules *rules = NULL;
@@ -274,6 +347,8 @@ static void test_maps_may_differ_by_layer(void **state)
 int main(void)
 {
   const struct CMUnitTest tests[] = {
+      cmocka_unit_test(test_fields_of_a_side_say_what_they_want),
+      cmocka_unit_test(test_units_that_do_not_divide_are_refused_by_name),
       cmocka_unit_test(test_rules_of_a_folder_add_a_family),
       cmocka_unit_test(test_fused_experts_have_the_form_of_their_model_type),
       cmocka_unit_test(test_ranks_and_items_of_a_side_may_be_given_as_lists),

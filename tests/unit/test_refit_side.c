@@ -67,6 +67,7 @@ static void test_spec_that_is_wrong_is_refused_with_a_sentence(void **state)
       {"megatron:tp2,,pp2", "an empty item"},
       {"megatron:tp2,tp2", "given twice"},
       {"megatron:tpx", "no item"},
+      {"megatron:an_item_whose_name_is_longer_than_any_that_a_side_of_rules_may_have=1", "no item"},
       {"megatron:tp-2", "no item"},
       {"megatron:tp 2", "no item"},
       {"megatron:engines2", "no item"},

@@ -4,7 +4,8 @@
 
 SGLang needs a GPU even to be imported, so this is no answer of its own but what these files say: layers/linear.py,
 vocab_parallel_embedding.py, dp_attention.py, moe/fused_moe_triton/layer.py, distributed/parallel_state.py, and
-models/llama.py, qwen2.py, qwen3.py, qwen3_moe.py, and for stages distributed/utils.py (0.5.23). Of the ranks of tp the fastest axis is attention's tp (tp / dp of them); the
+models/llama.py, qwen2.py, qwen3.py, qwen3_moe.py, deepseek_v2.py (shared experts apart: --disable-shared-experts-fusion, and
+no DeepEP), and for stages distributed/utils.py (0.5.23). Of the ranks of tp the fastest axis is attention's tp (tp / dp of them); the
 experts' tp (tp / ep of them) is the fastest, too, then ep.
 """
 import argparse
@@ -42,26 +43,54 @@ def vocabulary(x, rank, n):
     return cut(np.concatenate([x, np.zeros((padded - x.shape[0],) + x.shape[1:], x.dtype)]), 0, rank, n)
 
 
+def latent_attention(config, get, attn, a, n_a):
+    """DeepseekV2AttentionMLA: what goes down is whole, what goes up is cut by heads."""
+    out = {}
+    for name in ("q_a_layernorm", "kv_a_layernorm"):
+        if get(attn + name + ".weight") is not None:
+            out[attn + name + ".weight"] = get(attn + name + ".weight")
+    down = get(attn + "kv_a_proj_with_mqa.weight")
+    if get(attn + "q_a_proj.weight") is None:
+        out[attn + "kv_a_proj_with_mqa.weight"] = down
+    else:
+        out[attn + "fused_qkv_a_proj_with_mqa.weight"] = np.concatenate([get(attn + "q_a_proj.weight"), down])
+    for name in ("q_proj", "q_b_proj", "kv_b_proj"):
+        if get(attn + name + ".weight") is not None:
+            out[attn + name + ".weight"] = cut(get(attn + name + ".weight"), 0, a, n_a)
+    return out
+
+
+def gated(get, name, r, n):
+    """gate_up_proj and down_proj of an MLP."""
+    return {name + "gate_up_proj.weight": np.concatenate([cut(get(name + x + "_proj.weight"), 0, r, n) for x in ("gate", "up")]),
+            name + "down_proj.weight": cut(get(name + "down_proj.weight"), 1, r, n)}
+
+
 def layer(config, get, prefix, a, n_a, e, n_e, m, n_m):
     """The parameters of one layer by name."""
     d, out, attn, mlp = config["head_dim"], {}, prefix + "self_attn.", prefix + "mlp."
+    if get(attn + "kv_a_proj_with_mqa.weight") is not None:
+        out.update(latent_attention(config, get, attn, a, n_a))
     for suffix in ("weight", "bias"):
-        if get(attn + "q_proj." + suffix) is not None:
+        if get(attn + "k_proj." + suffix) is not None:
             out[attn + "qkv_proj." + suffix] = np.concatenate([
                 heads(get(attn + "q_proj." + suffix), config["num_attention_heads"], d, a, n_a),
                 *(heads(get(attn + f"{x}_proj." + suffix), config["num_key_value_heads"], d, a, n_a) for x in "kv")])
     out[attn + "o_proj.weight"] = cut(get(attn + "o_proj.weight"), 1, a, n_a)
     if get(mlp + "gate_proj.weight") is not None:
-        out[mlp + "gate_up_proj.weight"] = np.concatenate([cut(get(mlp + x + "_proj.weight"), 0, a, n_a)
-                                                           for x in ("gate", "up")])
-        out[mlp + "down_proj.weight"] = cut(get(mlp + "down_proj.weight"), 1, a, n_a)
+        out.update(gated(get, mlp, a, n_a))
     else:
-        mine = range(e * config["num_experts"] // n_e, (e + 1) * config["num_experts"] // n_e)
+        n = config.get("num_experts") or config["n_routed_experts"]
+        mine = range(e * n // n_e, (e + 1) * n // n_e)
         expert = lambda x, name: get(mlp + f"experts.{x}.{name}_proj.weight")
         out[mlp + "experts.w13_weight"] = np.stack([np.concatenate([cut(expert(x, "gate"), 0, m, n_m),
                                                                     cut(expert(x, "up"), 0, m, n_m)]) for x in mine])
         out[mlp + "experts.w2_weight"] = np.stack([cut(expert(x, "down"), 1, m, n_m) for x in mine])
         out[mlp + "gate.weight"] = get(mlp + "gate.weight")
+        if get(mlp + "gate.e_score_correction_bias") is not None:
+            out[mlp + "gate.e_score_correction_bias"] = get(mlp + "gate.e_score_correction_bias")
+        if get(mlp + "shared_experts.gate_proj.weight") is not None:
+            out.update(gated(get, mlp + "shared_experts.", a, n_a))
     for name in ("input_layernorm", "post_attention_layernorm", "self_attn.q_norm", "self_attn.k_norm"):
         if get(prefix + name + ".weight") is not None:
             out[prefix + name + ".weight"] = get(prefix + name + ".weight")
@@ -114,7 +143,8 @@ def main():
             params = [{"name": name, "shape": list(x.shape), "runs": codes.pack(*codes.split(x.reshape(-1), bases, list(table)))}
                       for name, x in rank_of(config, get, p, rank).items()]
             ranks.append({"params": params})
-        spec = f"sglang:tp{p['tp']},dp{p['dp']},ep{p['ep']},pp{p['pp']},loaded" + (",dp_lm_head" if p["dp"] > 1 else "")
+        spec = f"sglang:tp{p['tp']},dp{p['dp']},ep{p['ep']},pp{p['pp']},loaded" + (",dp_lm_head" if p["dp"] > 1 else "") \
+            + (",shared_apart" if "n_shared_experts" in config else "")
         codes.save(os.path.join(options.out, f"sglang.{family}.{text}.json.gz"), {
             "framework": "sglang", "version": "source of 2026", "family": family, "layout": text, "spec": spec,
             "hf": [[name, list(shape)] for name, shape in table.items()], "ranks": ranks})
