@@ -157,6 +157,8 @@ static xfer_status gather_exchange(xfi_comm *base, const xfi_message *sends, int
   for (size_t r = 0; r < size; r++) {
     if (all_bytes[r] > most) most = all_bytes[r];
   }
+  XFI_CHECK(most > 0 || n_recvs == 0, XFER_ERR_MISMATCH, "rank %d sent less than rank %d expects",
+            recvs[0].peer, base->rank);
   if (most == 0) goto done;
   mine = xfi_calloc(1, most);
   all = xfi_calloc(size, most);

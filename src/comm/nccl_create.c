@@ -110,8 +110,6 @@ static xfer_status join(xfi_nccl_comm *comm, const ncclUniqueId *id, xfi_deadlin
   config.maxCTAs = 1;
   ncclResult_t result =
       ncclCommInitRankConfig(&comm->control.handle, comm->base.size, *id, comm->base.rank, &config);
-  XFI_CHECK(comm->control.handle != NULL, XFER_ERR_COMM, "ncclCommInitRankConfig: %s: %s",
-            ncclGetErrorString(result), ncclGetLastError(NULL));
   XFI_TRY(xfi_nccl_launched(&comm->control, result, "ncclCommInitRankConfig", deadline));
 done:
   return st;
@@ -284,8 +282,10 @@ xfer_status xfer_comm_create_nccl(xfer_comm **comm, struct ncclComm *nccl)
   XFI_TRY(control_create(&made, rank, size));
   if (rank == 0 && ncclGetUniqueId(&message.id) == ncclSuccess) message.valid[0] = 1;
   st = borrowed_broadcast(nccl, made, &message, deadline);
-  /* After a missed deadline the caller's communicator may still touch what was made. */
-  if (st == XFER_ERR_TIMEOUT) made = NULL;
+  /* What is still on its way touches what was made, and may be so for as long as the caller's
+   * communicator lives. */
+  if (st != XFER_OK && cudaEventQuery(made->control_done) == cudaErrorNotReady) made = NULL;
+  (void)cudaGetLastError();
   XFI_TRY(st);
   XFI_CHECK(message.valid[0] == 1, XFER_ERR_COMM, "rank 0: ncclGetUniqueId failed");
   st = comm_create(comm, made, &message.id, deadline);

@@ -24,7 +24,6 @@
 #include <stdio.h>
 #include <string.h>
 #include <sys/eventfd.h>
-#include <sys/random.h>
 #include <sys/socket.h>
 #include <sys/time.h>
 #include <sys/un.h>
@@ -247,13 +246,23 @@ static void offers_free(xfi_cuda_offers *offers)
   xfi_free(offers);
 }
 
+/* Of this process, whose number is random, and of no other offers. */
+static void choose_name(xfi_cuda_offers *offers)
+{
+  static _Atomic uint64_t n_names;
+  char name[XFI_CUDA_SOCKET_BYTES + 1];
+
+  (void)snprintf(name, sizeof name, "xfer-%016llx%016llx",
+                 (unsigned long long)offers->device->base.place, (unsigned long long)++n_names);
+  memcpy(offers->name, name, sizeof offers->name);
+}
+
 /* XFER_ERR_UNSUPPORTED: the system does not let us; other processes then cannot map the memory. */
 static xfer_status offers_open(xfi_cuda_offers **out, const xfi_cuda_device *device)
 {
   xfer_status st = XFER_OK;
   xfi_cuda_offers *offers = NULL;
   struct sockaddr_un address;
-  unsigned char random[(XFI_CUDA_SOCKET_BYTES - 5) / 2];
 
   offers = xfi_calloc(1, sizeof *offers);
   XFI_CHECK(offers != NULL, XFER_ERR_NOMEM, "a socket for peers");
@@ -262,13 +271,7 @@ static xfer_status offers_open(xfi_cuda_offers **out, const xfi_cuda_device *dev
   (void)pthread_mutex_init(&offers->lock, NULL);
   offers->listener = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
   offers->stop = eventfd(0, EFD_CLOEXEC);
-  XFI_CHECK(getrandom(random, sizeof random, 0) == (ssize_t)sizeof random, XFER_ERR_UNSUPPORTED,
-            "no random name for a socket: %s", strerror(errno));
-  memcpy(offers->name, "xfer-", 5);
-  for (size_t i = 0; i < sizeof random; i++) {
-    offers->name[5 + 2 * i] = "0123456789abcdef"[random[i] >> 4];
-    offers->name[6 + 2 * i] = "0123456789abcdef"[random[i] & 15];
-  }
+  choose_name(offers);
   const socklen_t n_bytes = socket_address(&address, offers->name);
   XFI_CHECK(offers->listener >= 0 && offers->stop >= 0 &&
                 bind(offers->listener, (struct sockaddr *)&address, n_bytes) == 0 &&
@@ -322,20 +325,17 @@ static xfer_status ask(int *connected, const char *name, const request *wanted,
   struct sockaddr_un address;
   const socklen_t n_bytes = socket_address(&address, name);
   int made = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0);
-  ssize_t n;
+  ssize_t n = -1;
 
-  XFI_CHECK(made >= 0, XFER_ERR_UNSUPPORTED, "no socket: %s", strerror(errno));
-  set_deadline(made, deadline);
-  AGAIN(n, connect(made, (struct sockaddr *)&address, n_bytes));
-  XFI_CHECK(n == 0 || !xfi_deadline_expired(deadline), XFER_ERR_TIMEOUT,
-            "a peer whose memory is to be mapped did not answer in time");
-  XFI_CHECK(n == 0, XFER_ERR_UNSUPPORTED, "the socket of a peer whose memory is to be mapped: %s",
-            strerror(errno));
-  XFI_CHECK(is_same_user(made), XFER_ERR_UNSUPPORTED,
+  if (made >= 0) {
+    set_deadline(made, deadline);
+    AGAIN(n, connect(made, (struct sockaddr *)&address, n_bytes));
+  }
+  XFI_CHECK(n != 0 || is_same_user(made), XFER_ERR_UNSUPPORTED,
             "the process whose memory is to be mapped is another user's");
-  AGAIN(n, send(made, wanted, sizeof *wanted, MSG_NOSIGNAL));
-  XFI_CHECK(n == (ssize_t)sizeof *wanted, XFER_ERR_UNSUPPORTED, "a peer did not answer: %s",
-            strerror(errno));
+  if (n == 0) AGAIN(n, send(made, wanted, sizeof *wanted, MSG_NOSIGNAL));
+  XFI_CHECK(n == (ssize_t)sizeof *wanted, XFER_ERR_UNSUPPORTED,
+            "the socket of a peer whose memory is to be mapped: %s", strerror(errno));
   *connected = made;
   made = -1;
 done:
@@ -356,8 +356,6 @@ static xfer_status map_chunk(const xfi_cuda_device *device, int socket, CUdevice
 
   set_deadline(socket, deadline); /* others may be before us, and a chunk takes about 1 ms */
   const bool received = receive_reply(socket, &said, &file);
-  XFI_CHECK(received || !xfi_deadline_expired(deadline), XFER_ERR_TIMEOUT,
-            "a peer whose memory is to be mapped did not answer in time");
   XFI_CHECK(received && said.n_bytes <= most, XFER_ERR_UNSUPPORTED,
             "a peer's memory, mapped chunk by chunk, was not made to leave its process");
   error = driver->import_handle(&chunk, (void *)(intptr_t)file, /* NOLINT: as the driver wants it */
@@ -409,6 +407,10 @@ xfer_status xfi_cuda_chunks_map(const xfi_cuda_device *device,
   *mapped = (char *)(uintptr_t)at; /* NOLINT: the driver's pointers are integers */
   at = 0;
 done:
+  if (st != XFER_OK && xfi_deadline_expired(deadline)) {
+    xfi_set_error("a peer whose memory is to be mapped did not answer in time");
+    st = XFER_ERR_TIMEOUT;
+  }
   if (at != 0) unmap(device, at, n_mapped, n_bytes);
   if (socket >= 0) (void)close(socket);
   return st;

@@ -131,9 +131,10 @@ xfer_status xfi_cuda_page_open(const xfi_cuda_file *file, size_t n_bytes, char *
 
   (void)snprintf(path, sizeof path, "/proc/%d/fd/%d", file->process, file->number);
   int here = open(path, O_RDWR | O_CLOEXEC | O_NONBLOCK);
-  XFI_CHECK(here >= 0, XFER_ERR_UNSUPPORTED, "%s, a peer's flags: %s", path, strerror(errno));
-  XFI_CHECK(fstat(here, &about) == 0 && about.st_dev == file->device && about.st_ino == file->inode,
-            XFER_ERR_UNSUPPORTED, "%s is not a peer's flags any more", path);
+  XFI_CHECK(here >= 0 && fstat(here, &about) == 0 && about.st_dev == file->device &&
+                about.st_ino == file->inode,
+            XFER_ERR_UNSUPPORTED, "%s is not a peer's flags any more: %s", path,
+            here < 0 ? strerror(errno) : "another file");
   XFI_TRY(page_map(here, n_bytes, file->by_streams != 0, mapped));
 done:
   if (here >= 0) (void)close(here);

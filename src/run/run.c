@@ -188,6 +188,7 @@ static void leave_lanes(xfer_plan *plan, xfi_deadline deadline, char left[XFI_ER
 {
   const xfi_device_ops *dev = plan->device->ops;
   xfer_plan *owner = plan->main != NULL ? plan->main : plan; /* of the shadow */
+  const xfi_deadline now = {0};
 
   for (int i = 0; i < 3 && plan->pipeline->streams[i] != NULL; i++) {
     if (xfi_run_record(plan->device, plan->pipeline->ended[i], plan->pipeline->streams[i]) !=
@@ -200,6 +201,8 @@ static void leave_lanes(xfer_plan *plan, xfi_deadline deadline, char left[XFI_ER
   if (xfi_direct_leave(plan->direct, plan, deadline) != XFER_OK) {
     snprintf(left, XFI_ERROR_BYTES, "; %s", xfi_last_error());
     xfi_shadow_lose(owner);
+    if (dev->event_sync(plan->device, plan->finished, now) != XFER_OK)
+      xfi_staging_lose(plan->of); /* one round alone is on the caller's stream */
   }
 }
 

@@ -200,7 +200,8 @@ static bool says(const xfer_plan *plan, const char *words)
 }
 
 /* Memory in chunks that leave the process is written directly; unmapped and mapped anew at the same
- * addresses, it is a named error until it is bound again. Chunks that do not leave take slots. */
+ * addresses, it is a named error until it is bound again. Chunks that do not leave take slots,
+ * or cannot be sent. */
 static void suite_chunks(int n_rounds)
 {
   tensor tensors[TENSORS_MAX];
@@ -225,9 +226,17 @@ static void suite_chunks(int n_rounds)
   }
   xfer_plan_destroy(plan);
   EXPECT(perf_ranks_barrier(&w.ranks) == 0, "a rank did not come");
+  w.leaves = false;
+  renew(tensors, n);
+  if (!w.has_nccl && w.ranks.size > 1) {
+    plan = plan_make(tensors, n, XFER_LANE_AUTO, 0);
+    EXPECT(xfer_plan_commit(plan) == XFER_ERR_UNSUPPORTED, "there is a way after all");
+    EXPECT(strstr(xfer_last_error(), "neither of cudaMalloc nor in chunks") != NULL,
+           xfer_last_error());
+    xfer_plan_destroy(plan);
+    EXPECT(perf_ranks_barrier(&w.ranks) == 0, "a rank did not come");
+  }
   if (w.has_nccl) {
-    w.leaves = false;
-    renew(tensors, n);
     plan = plan_make(tensors, n, XFER_LANE_AUTO, 0);
     OK(xfer_plan_commit(plan));
     EXPECT(!says(plan, "direct: "), "what does not leave was mapped");

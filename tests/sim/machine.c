@@ -474,7 +474,8 @@ cudaError_t CUDARTAPI cudaGetDriverEntryPointByVersion(const char *name, void **
   (void)flags;
   for (size_t t = 0; t < sizeof tables / sizeof tables[0]; t++) {
     for (const sim_function *f = tables[t]; f->name != NULL; f++)
-      if (strcmp(f->name, name) == 0)
+      if (strcmp(f->name, name) == 0 &&
+          (sim.config.lacks == NULL || strcmp(name, sim.config.lacks) != 0))
         memcpy(&found, &f->function, sizeof found); /* C has no cast between the two */
   }
   *function = found;

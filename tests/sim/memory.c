@@ -292,7 +292,7 @@ cudaError_t CUDARTAPI cudaHostGetDevicePointer(void **out, void *pointer, unsign
   const sim_memory *found = sim_memory_at(pointer);
   if (found == NULL || (found->kind != SIM_REGISTERED && found->kind != SIM_PINNED))
     return sim_leave(cudaErrorInvalidValue);
-  *out = pointer;
+  *out = (char *)pointer + (sim.config.maps_elsewhere ? 4096 : 0);
   return sim_leave(cudaSuccess);
 }
 

@@ -47,6 +47,8 @@ typedef struct sim_config {
   bool eager;                  /* never lag on purpose */
   bool deaf;                   /* streams do not wait for words: a tester must notice */
   bool nccl_ends_together;     /* its destroy waits for that of all ranks, as within a host */
+  const char *lacks;           /* a function that the driver has not; NULL: it has all */
+  bool maps_elsewhere;         /* devices have another address for registered host memory */
 } sim_config;
 
 /* Set the machine up, or change it. Nothing may be in flight. */

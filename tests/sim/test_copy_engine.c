@@ -107,6 +107,40 @@ static void test_boxes(void)
   go(true);
 }
 
+/* ---- memory that is short ------------------------------------------------------------------ */
+
+void *__real_xfi_calloc(size_t n, size_t size);
+void *__wrap_xfi_calloc(size_t n, size_t size);
+
+static _Thread_local bool is_victim;
+static long until_failure = -1; /* of the victim's allocations; < 0: none fails */
+static _Atomic bool has_failed;
+
+void *__wrap_xfi_calloc(size_t n, size_t size)
+{
+  if (!is_victim || until_failure < 0 || until_failure-- > 0) return __real_xfi_calloc(n, size);
+  has_failed = true;
+  return NULL;
+}
+
+/* Each of the allocations that rank 0's device makes in a commit fails in turn; then none does. */
+static void commit_without_memory(int rank, xfer_plan *plan)
+{
+  bool again = true;
+
+  is_victim = rank == 0;
+  for (long n = 0; again; n++) {
+    ranks_barrier();
+    has_failed = false;
+    if (is_victim) until_failure = n;
+    const xfer_status st = xfer_plan_commit(plan);
+    ranks_barrier();
+    if (is_victim) until_failure = -1;
+    again = has_failed;
+    NEED(st == (!again ? XFER_OK : is_victim ? XFER_ERR_NOMEM : XFER_ERR_PEER));
+  }
+}
+
 /* ---- rows apart ---------------------------------------------------------------------------- */
 
 enum { PLANES = 2, ROWS = 1024, ROW = 65536, GAP = 512, SMALL = 3000 };
@@ -146,7 +180,7 @@ static void rows_to_the_other(int rank)
   OK(xfer_plan_create(&plan, w.comms[rank], tensors, 2, &options));
   for (size_t i = 0; i < 2; i++)
     OK(xfer_plan_bind(plan, i, rank == 1 ? &views[i] : NULL, rank == 0 ? &views[i] : NULL));
-  OK(xfer_plan_commit(plan));
+  commit_without_memory(rank, plan);
   OK(xfer_plan_run(plan, 1, world_stream()));
   OK(xfer_plan_wait(plan, 0));
   NEED(sim_calls_of("cudaMemcpy2DAsync") == PLANES);

@@ -204,6 +204,48 @@ static void test_e1_refused_rank_keeps_its_memory_nccl(void)
   in_world(2, COMM_NCCL, XFER_LANE_DIRECT, refused);
 }
 
+/* ---- E6: a word that says no more than that nothing came ----------------------------------- */
+
+static _Atomic bool is_let_go;
+
+/* Ranks 1 and 2 have halves for rank 0, and nothing for each other. Rank 2 fails; rank 0 meets that
+ * and says so to rank 1, which is not to take the end of its wait for rank 0's copies. */
+static void one_of_two_fails(int rank)
+{
+  const sim_fault fault = {.name = "cudaEventRecord", .rank = 2, .nth = 1, .code = 1};
+  xfer_tensor list = {.name = "t"};
+  xfer_layout *src = NULL;
+  xfer_layout *dst = NULL;
+  void *memory = world_alloc(400);
+  const xfer_view view = xfer_view_dense(memory);
+  const cudaStream_t stream = world_stream();
+  xfer_plan *plan = NULL;
+
+  OK(xfer_problem_parse(&src, &dst, "u8[400] (2)@1-2:S0 -> (1)@0:R"));
+  list.src = src;
+  list.dst = dst;
+  OK(xfer_plan_create(&plan, w.comms[rank], &list, 1, NULL));
+  OK(xfer_plan_bind(plan, 0, &view, &view));
+  OK(xfer_plan_commit(plan));
+  ranks_barrier();
+  if (rank == 2) sim_fault_add(&fault);
+  NEED((xfer_plan_run(plan, 1, stream) == XFER_OK) == (rank != 2));
+  ranks_barrier();
+  if (rank == 1) NEED(cudaStreamSynchronize(stream) == cudaSuccess);
+  if (rank == 1) is_let_go = true;
+  while (rank == 0 && !is_let_go)
+    world_sleep_ms(1);
+  if (rank == 0) world_sleep_ms(300); /* rank 1 comes to its wait */
+  NEED(xfer_plan_wait(plan, 0) != XFER_OK);
+  NEED(rank != 1 || strstr(xfer_last_error(), "rank 0 failed in this run") != NULL);
+  NEED_NO_VIOLATION();
+}
+
+static void test_e6_a_peer_of_a_peer_that_failed_is_told(void)
+{
+  in_world(3, COMM_GATHER, XFER_LANE_DIRECT, one_of_two_fails);
+}
+
 /* ---- E5: a wait that is too short --------------------------------------------------------- */
 
 /* The device takes 150 ms; a wait of 20 ms says so and harms nothing. `both`: all ranks wait so. */
@@ -432,6 +474,7 @@ int main(int argc, char **argv)
        test_e8_nothing_is_touched_after_a_failed_wait_direct},
       {"e8_nothing_is_touched_after_a_failed_wait_packed",
        test_e8_nothing_is_touched_after_a_failed_wait_packed},
+      {"e6_a_peer_of_a_peer_that_failed_is_told", test_e6_a_peer_of_a_peer_that_failed_is_told},
       {"e10_peers_are_told_packed", test_e10_peers_are_told_packed},
       {"e10_peers_are_told_broadcast", test_e10_peers_are_told_broadcast},
   };

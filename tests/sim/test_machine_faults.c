@@ -2,8 +2,6 @@
  * tests are rows of the review of the engine. */
 #include "world.h"
 
-#include <cuda.h>
-#include <cudaTypedefs.h>
 #include <pthread.h>
 #include <signal.h>
 #include <stdio.h>
@@ -49,117 +47,21 @@ static void test_e9_four_ranks_on_two_devices_with_the_default_stream(void)
   in_world(4, COMM_GATHER, (sim_config){.n_devices = 2}, on_legacy_stream);
 }
 
-/* ---- E11: mapping by chunks obeys the plan's deadline ------------------------------------- */
-
-static void *driver(const char *name)
+/* Rank 1 does not run: rank 0 puts nothing on the stream that they share, and gives up. */
+static void alone_on_legacy_stream(int rank)
 {
-  void *found = NULL;
-
-  NEED(cudaGetDriverEntryPointByVersion(name, &found, 12000, cudaEnableDefault, NULL) ==
-           cudaSuccess &&
-       found != NULL);
-  return found;
-}
-#define DRIVER(type, name, arguments)                                                              \
-  do {                                                                                             \
-    type driver_function = NULL;                                                                   \
-    void *driver_found = driver(#name);                                                            \
-    memcpy(&driver_function, &driver_found, sizeof driver_function);                               \
-    NEED(driver_function arguments == CUDA_SUCCESS);                                               \
-  } while (0)
-
-/* One chunk of the current device that may leave the process. */
-static void *chunk_alloc(size_t n_bytes)
-{
-  CUmemAllocationProp prop = {.type = CU_MEM_ALLOCATION_TYPE_PINNED,
-                              .requestedHandleTypes = CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR,
-                              .location = {.type = CU_MEM_LOCATION_TYPE_DEVICE}};
-  CUmemAccessDesc access = {.flags = CU_MEM_ACCESS_FLAGS_PROT_READWRITE};
-  CUmemGenericAllocationHandle chunk = 0;
-  CUdeviceptr base = 0;
-
-  NEED(cudaGetDevice(&prop.location.id) == cudaSuccess);
-  access.location = prop.location;
-  DRIVER(PFN_cuMemAddressReserve_v10020, cuMemAddressReserve, (&base, n_bytes, 0, 0, 0));
-  DRIVER(PFN_cuMemCreate_v10020, cuMemCreate, (&chunk, n_bytes, &prop, 0));
-  DRIVER(PFN_cuMemMap_v10020, cuMemMap, (base, n_bytes, 0, chunk, 0));
-  DRIVER(PFN_cuMemRelease_v10020, cuMemRelease, (chunk));
-  DRIVER(PFN_cuMemSetAccess_v10020, cuMemSetAccess, (base, n_bytes, &access, 1));
-  return (void *)(uintptr_t)base; /* NOLINT: the driver's pointers are integers */
-}
-
-static void make_chunked(int rank, uint64_t timeout_ms)
-{
-  tensor *t = &tensors[rank];
-
-  tensor_make(t, RING, rank, WIDTH);
-  for (int side = FROM; side <= TO; side++) {
-    sim_guard_drop(t->guards[side]);
-    NEED(cudaFree(t->bytes[side]) == cudaSuccess);
-    t->bytes[side] = chunk_alloc((size_t)2 * MIB);
-    t->guards[side] = sim_guard(rank, t->bytes[side], t->n_bytes[side]);
+  commit_one(rank, EACH_EACH, XFER_LANE_DIRECT, SHORT_MS);
+  world_run(plans[rank], &tensors[rank], 1, 1, NULL);
+  if (rank == 0) {
+    NEED(xfer_plan_run(plans[0], 2, NULL) == XFER_ERR_TIMEOUT);
+    NEED(strstr(xfer_last_error(), "rank 1 did not start in run 2") != NULL);
   }
-  plans[rank] = world_plan(rank, t, 1, XFER_LANE_DIRECT, timeout_ms);
-}
-
-static void chunks_work(int rank)
-{
-  make_chunked(rank, TIMEOUT_MS);
-  OK(xfer_plan_commit(plans[rank]));
-  for (uint64_t version = 1; version < 10; version++)
-    world_run(plans[rank], &tensors[rank], 1, version, world_stream());
-}
-
-/* Memory in chunks, between two devices of one process: by the socket, as between processes. */
-static void test_chunks_between_devices(void)
-{
-  in_world(3, COMM_GATHER, (sim_config){.seed = 0}, chunks_work);
-}
-
-/* Where the driver has no addresses for what a peer gives away, that is said. */
-static void no_addresses(int rank)
-{
-  const sim_fault fault = {
-      .name = "cuMemAddressReserve", .rank = SIM_NO_RANK, .percent = 100, .code = 2};
-
-  make_chunked(rank, TIMEOUT_MS);
   ranks_barrier();
-  if (rank == 0) sim_fault_add(&fault);
-  ranks_barrier();
-  NEED(xfer_plan_commit(plans[rank]) != XFER_OK);
-  NEED(strstr(xfer_last_error(), "no addresses for") != NULL);
 }
 
-static void test_chunks_without_addresses(void)
+static void test_e9_a_rank_that_does_not_come_to_the_default_stream(void)
 {
-  in_world(2, COMM_GATHER, (sim_config){.seed = 0}, no_addresses);
-}
-
-static int64_t took_ms[WORLD_RANKS];
-
-static void stuck_exporter(int rank)
-{
-  make_chunked(rank, SHORT_MS);
-  ranks_barrier();
-  const int64_t began = world_ms();
-  const xfer_status st = xfer_plan_commit(plans[rank]);
-  took_ms[rank] = world_ms() - began;
-  NEED(st != XFER_OK || took_ms[rank] < 5000);
-}
-
-/* One rank's driver is stuck for 12 s while it gives a chunk away: that rank may be so too, the
- * other one not. */
-static void test_e11_mapping_by_chunks_obeys_the_deadline(void)
-{
-  const sim_fault fault = {.name = "cuMemExportToShareableHandle",
-                           .rank = SIM_NO_RANK,
-                           .nth = 1,
-                           .delay_us = 12 * 1000 * 1000};
-
-  world_make(2, COMM_NCCL, (sim_config){.seed = 0});
-  sim_fault_add(&fault);
-  world_go(stuck_exporter);
-  NEED(took_ms[0] < 7000 || took_ms[1] < 7000);
+  in_world(2, COMM_GATHER, (sim_config){.n_devices = 1}, alone_on_legacy_stream);
 }
 
 /* ---- E12: a control call that fails ------------------------------------------------------- */
@@ -461,13 +363,12 @@ static void test_e16_waits_that_are_over_take_no_room(void)
 int main(int argc, char **argv)
 {
   static const world_test tests[] = {
-      {"chunks_between_devices", test_chunks_between_devices},
-      {"chunks_without_addresses", test_chunks_without_addresses},
       {"e9_two_ranks_on_one_device_with_the_default_stream",
        test_e9_two_ranks_on_one_device_with_the_default_stream},
       {"e9_four_ranks_on_two_devices_with_the_default_stream",
        test_e9_four_ranks_on_two_devices_with_the_default_stream},
-      {"e11_mapping_by_chunks_obeys_the_deadline", test_e11_mapping_by_chunks_obeys_the_deadline},
+      {"e9_a_rank_that_does_not_come_to_the_default_stream",
+       test_e9_a_rank_that_does_not_come_to_the_default_stream},
       {"e12_failed_all_gather_breaks_the_comm", test_e12_failed_all_gather_breaks_the_comm},
       {"e12_failed_copy_breaks_the_comm", test_e12_failed_copy_breaks_the_comm},
       {"e12_failed_record_breaks_the_comm", test_e12_failed_record_breaks_the_comm},

@@ -1,4 +1,8 @@
 /* What the makers of comms on devices refuse, and memory that a rank cannot use. */
+#include "clock.h"
+#include "comm.h"
+#include "object.h"
+
 #include "world.h"
 
 #include <nccl.h>
@@ -22,6 +26,98 @@ static int slow_gather(void *context, void *all, const void *mine, size_t n_byte
   memcpy(all, mine, n_bytes);
   return 0;
 }
+
+/* ---- a peer that lies --------------------------------------------------------------------- */
+
+/* What rank 1 says in an exchange that is to bring 8 bytes, and what becomes of it. */
+typedef struct lie {
+  uint64_t in_all; /* bytes of its messages, with what stands before each, */
+  uint64_t has_memory;
+  uint64_t n_bytes; /* and of its message */
+  xfer_status st;
+  const char *says;
+} lie;
+
+static const lie *now;
+static int n_said;
+
+/* The other of two ranks says what this one does, and then lies. Its words stand behind the number
+ * of the gathering and their own. */
+static int gather_of_a_liar(void *context, void *all, const void *mine, size_t n_bytes)
+{
+  enum { HEAD_BYTES = 16 };
+  unsigned char *theirs = (unsigned char *)all + n_bytes;
+
+  (void)context;
+  memcpy(all, mine, n_bytes);
+  memcpy(theirs, mine, n_bytes);
+  if (now == NULL) return 0;
+  const int64_t to = 0;
+  const uint64_t words[3] = {now->in_all, now->has_memory, (uint64_t)to};
+  memcpy(theirs + HEAD_BYTES, &words[n_said], sizeof *words);
+  if (n_said == 2) memcpy(theirs + HEAD_BYTES + sizeof to, &now->n_bytes, sizeof now->n_bytes);
+  if (n_said == 2) memset(theirs + HEAD_BYTES + 2 * sizeof to, 7, 8);
+  n_said++;
+  return 0;
+}
+
+static void test_a_peer_that_lies_in_an_exchange_is_found(void)
+{
+  static const lie lies[] = {{24, 1, 8, XFER_OK, ""},
+                             {24, 1, 9, XFER_ERR_INTERNAL, "a message of rank 1 is cut"},
+                             {24, 1, 4, XFER_ERR_MISMATCH, "4 bytes that rank 0 did not expect"},
+                             {24, 1, 0, XFER_ERR_MISMATCH, "rank 1 sent less than rank 0 expects"},
+                             {0, 1, 0, XFER_ERR_MISMATCH, "rank 1 sent less than rank 0 expects"},
+                             {24, 0, 8, XFER_ERR_PEER, "rank 1 has no memory for an exchange"}};
+
+  world_clear(1, (sim_config){.seed = 0});
+  for (size_t i = 0; i < sizeof lies / sizeof *lies; i++) {
+    unsigned char bytes[8] = {0};
+    const xfi_message from_1 = {bytes, sizeof bytes, 1};
+    xfer_comm *comm = NULL;
+    xfi_comm *transport;
+
+    now = NULL;
+    OK(xfer_comm_create_cuda(&comm, gather_of_a_liar, NULL, 0, 2));
+    transport = comm->transport;
+    now = &lies[i];
+    n_said = 0;
+    NEED(transport->ops->exchange(transport, NULL, 0, &from_1, 1, xfi_deadline_after(1000)) ==
+         lies[i].st);
+    if (lies[i].st != XFER_OK) NEED(strstr(xfer_last_error(), lies[i].says) != NULL);
+    NEED((bytes[7] == 7) == (lies[i].st == XFER_OK));
+    xfer_comm_destroy(comm);
+  }
+}
+
+/* ---- what a driver may lack --------------------------------------------------------------- */
+
+static void commit_without_pages(int rank)
+{
+  xfer_plan *plan;
+  tensor t;
+
+  tensor_make(&t, EACH_EACH, rank, 100);
+  plan = world_plan(rank, &t, 1, XFER_LANE_DIRECT, 20000);
+  NEED(xfer_plan_commit(plan) == XFER_ERR_UNSUPPORTED);
+  NEED(strstr(xfer_last_error(), "another address for registered memory") != NULL);
+  xfer_plan_destroy(plan);
+}
+
+static void test_a_driver_that_cannot_serve_is_refused(void)
+{
+  xfer_comm *comm = NULL;
+
+  world_clear(1, (sim_config){.lacks = "cuMemMap"});
+  NEED(xfer_comm_create_cuda(&comm, slow_gather, NULL, 0, 1) == XFER_ERR_UNSUPPORTED);
+  NEED(strstr(xfer_last_error(), "the CUDA driver has no cuMemMap of CUDA 12.0") != NULL);
+  NEED(comm == NULL);
+  world_make(2, COMM_GATHER, (sim_config){.maps_elsewhere = true});
+  world_go(commit_without_pages);
+  world_destroy();
+}
+
+/* ---- makers ------------------------------------------------------------------------------- */
 
 /* On this rank alone: the others go on, and would wait for it in their next. */
 static void test_a_gather_that_comes_back_late_is_used(void)
@@ -161,6 +257,8 @@ static void test_a_commit_without_an_id_fails_on_all(void)
 int main(int argc, char **argv)
 {
   static const world_test tests[] = {
+      {"a_peer_that_lies_in_an_exchange_is_found", test_a_peer_that_lies_in_an_exchange_is_found},
+      {"a_driver_that_cannot_serve_is_refused", test_a_driver_that_cannot_serve_is_refused},
       {"makers_refuse_null_and_what_is_not_there", test_makers_refuse_null_and_what_is_not_there},
       {"a_gather_that_comes_back_late_is_used", test_a_gather_that_comes_back_late_is_used},
       {"memory_of_another_device_is_refused", test_memory_of_another_device_is_refused},

@@ -297,6 +297,8 @@ static void judge(tally *sum)
     late = late || said[r] == XFER_ERR_TIMEOUT;
     if (said[r] == XFER_ERR_INTERNAL || (said[r] != XFER_OK && texts[r][0] == '\0'))
       wrong(r, "an error without a reason");
+    if (r == now.victim && has_failed && said[r] != XFER_OK && said[r] != XFER_ERR_NOMEM)
+      wrong(r, "an allocation that failed is told so");
     if (took_ms[r] > limit_ms + LEAVE_MS) slow = true;
     if (took_ms[r] > limit_ms + LEAVE_MS + SLACK_MS) wrong(r, "an end in time");
   }
@@ -449,6 +451,36 @@ static void test_life_host(void)
   sweep(COMM_NCCL, XFER_LANE_PACKED, PLAN, RELEASE);
 }
 
+static const sim_fault lost = {.name = "ncclCommGetAsyncError", .rank = 0, .nth = 1, .code = 3};
+
+/* Both use the communicator that is lent; then rank 1 does not come to what rank 0 asks of it. What
+ * that may still touch is left to it. */
+static void borrow_alone(int rank)
+{
+  NEED(ranks_come(meeting, rank));
+  OK(ranks_make_comm(&w.comms[rank], meeting, rank));
+  xfer_comm_destroy(w.comms[rank]);
+  ranks_barrier();
+  if (rank == 0) {
+    NEED(ranks_make_comm(&w.comms[0], meeting, 0) == XFER_ERR_TIMEOUT);
+    NEED(strstr(xfer_last_error(), "not all ranks of the borrowed communicator") != NULL);
+    sim_fault_add(&lost);
+    NEED(ranks_make_comm(&w.comms[0], meeting, 0) == XFER_ERR_COMM);
+    NEED(strstr(xfer_last_error(), "the borrowed communicator: ") != NULL);
+    sim_fault_clear();
+  }
+  ranks_barrier();
+}
+
+static void test_comm_lent_by_one(void)
+{
+  world_clear(2, (sim_config){.seed = 0});
+  now = (point){.kind = COMM_BORROWED, .n_ranks = 2};
+  meeting = ranks_meet(now.n_ranks, now.kind);
+  NEED(meeting != NULL);
+  world_go(borrow_alone);
+}
+
 static void test_comm_borrowed(void)
 {
   sweep(COMM_UNBLOCKED, XFER_LANE_AUTO, COMM, COMM);
@@ -487,11 +519,12 @@ static void test_life_relayed(void)
 int main(int argc, char **argv)
 {
   static const world_test tests[] = {
-      {"sweep_comm_nccl", test_comm_nccl},           {"sweep_comm_borrowed", test_comm_borrowed},
-      {"sweep_comm_host", test_comm_host},           {"sweep_life_host", test_life_host},
-      {"sweep_comm_gather", test_comm_gather},       {"sweep_life_direct", test_life_direct},
-      {"sweep_life_gather", test_life_gather},       {"sweep_life_packed", test_life_packed},
-      {"sweep_life_broadcast", test_life_broadcast}, {"sweep_life_relayed", test_life_relayed}};
+      {"sweep_comm_nccl", test_comm_nccl},         {"sweep_comm_borrowed", test_comm_borrowed},
+      {"comm_lent_by_one", test_comm_lent_by_one}, {"sweep_comm_host", test_comm_host},
+      {"sweep_life_host", test_life_host},         {"sweep_comm_gather", test_comm_gather},
+      {"sweep_life_direct", test_life_direct},     {"sweep_life_gather", test_life_gather},
+      {"sweep_life_packed", test_life_packed},     {"sweep_life_broadcast", test_life_broadcast},
+      {"sweep_life_relayed", test_life_relayed}};
   int kept = 1;
 
   for (int i = 1; i < argc; i++) {

@@ -212,6 +212,50 @@ static void test_groups_direct(void)
   world_go(groups_end_in_turn);
 }
 
+/* Rank 0's device is busy with other work for longer than a failed run is waited for: what the run
+ * left in the slots may still be read, so no other plan may use them. */
+static void one_does_not_end(int rank)
+{
+  enum { SHORT_MS = 300 };
+  static const int64_t widths[PLANS] = {5000, 9000};
+  tensor tensors[PLANS];
+  xfer_plan *plans[PLANS];
+  cudaStream_t streams[PLANS];
+
+  for (int p = 0; p < PLANS; p++) {
+    tensor_make(&tensors[p], EACH_EACH, rank, widths[p]);
+    streams[p] = world_stream();
+    plans[p] = world_plan(rank, &tensors[p], 1, lane, SHORT_MS);
+    OK(xfer_plan_commit(plans[p]));
+    world_run(plans[p], &tensors[p], 1, 1, streams[p]);
+  }
+  tensor_open(&tensors[0], 2);
+  ranks_barrier();
+  if (rank == 0) sim_hold(0, true);
+  ranks_barrier();
+  (void)!xfer_plan_run(plans[0], 2, streams[0]);
+  if (rank == 0) {
+    NEED(xfer_plan_wait(plans[0], 0) != XFER_OK);
+    NEED(strstr(xfer_last_error(), "the work of run 2 is not done in time") != NULL);
+    NEED(xfer_plan_run(plans[1], 2, streams[1]) == XFER_ERR_STATE);
+    NEED(strstr(xfer_last_error(), "staging memory was left to a failed run") != NULL);
+    sim_hold(0, false);
+  }
+  ranks_barrier();
+  if (rank != 0) NEED(xfer_plan_wait(plans[0], 0) != XFER_OK);
+  ranks_barrier();
+  NEED(sim_settle(10000));
+  tensor_close(&tensors[0]);
+  NEED_NO_VIOLATION();
+}
+
+static void test_a_device_that_does_not_end(void)
+{
+  lane = XFER_LANE_PACKED;
+  world_make(2, COMM_NCCL, (sim_config){.seed = 0});
+  world_go(one_does_not_end);
+}
+
 static void with_failing(const char *name, xfer_lane l)
 {
   failing = name;
@@ -253,6 +297,7 @@ int main(int argc, char **argv)
       {"two_plans_failed_send_packed", test_failed_send_packed},
       {"two_plans_failed_broadcast", test_failed_broadcast},
       {"two_plans_failed_kernel_direct", test_failed_kernel_direct},
+      {"two_plans_a_device_that_does_not_end", test_a_device_that_does_not_end},
       {"two_plans_late_rank_packed", test_late_rank_packed},
       {"two_plans_share_slots_packed", test_share_slots_packed},
       {"two_plans_share_slots_broadcast", test_share_slots_broadcast},

@@ -108,7 +108,7 @@ done:
   return st;
 }
 
-/* Tell, then wait. Without alarms a wait is over when the call returns: late, or in vain? */
+/* Tell, then wait. Whether it was in vain is looked at later: in check_group(), or at the end. */
 static xfer_status sync_flags(const xfi_direct *d, const xfer_plan *plan, const xfi_flags *set,
                               const xfi_flags *wait, xfer_stream stream, const char *what)
 {
@@ -117,13 +117,8 @@ static xfer_status sync_flags(const xfi_direct *d, const xfer_plan *plan, const 
 
   if (set->n + wait->n == 0) return XFER_OK;
   st = d->device->ops->flags_sync(d->device, set, wait, plan->epoch, stream, plan->run_ends, &late);
-  XFI_CHECK(st != XFER_ERR_TIMEOUT, XFER_ERR_TIMEOUT, LATE_TEXT, rank_of(d, wait->at[late]), what,
-            (unsigned long long)plan->epoch);
-  XFI_TRY(st);
-  for (int i = 0; d->device->alarms == NULL && i < wait->n; i++)
-    XFI_CHECK(!is_void(wait->at[i], plan->epoch), XFER_ERR_PEER, "rank %d failed in this run",
-              rank_of(d, wait->at[i]));
-done:
+  if (st == XFER_ERR_TIMEOUT && wait->at != NULL)
+    xfi_set_error(LATE_TEXT, rank_of(d, wait->at[late]), what, (unsigned long long)plan->epoch);
   return st;
 }
 

@@ -1,0 +1,247 @@
+/* Memory that is mapped chunk by chunk, of ranks on two devices of one process: by a socket, as
+ * between processes; and what may go wrong there. */
+#ifndef _GNU_SOURCE
+#define _GNU_SOURCE /* struct ucred */
+#endif
+#include "world.h"
+
+#include <cuda.h>
+#include <cudaTypedefs.h>
+#include <errno.h>
+#include <string.h>
+#include <sys/socket.h>
+
+enum { WIDTH = 3000, TIMEOUT_MS = 20000, SHORT_MS = 1000, MIB = 1 << 20 };
+
+static tensor tensors[WORLD_RANKS];
+static xfer_plan *plans[WORLD_RANKS];
+
+static void in_world(int n, comm_kind kind, sim_config config, void (*work)(int rank))
+{
+  world_make(n, kind, config);
+  world_go(work);
+  NEED_NO_VIOLATION();
+}
+
+static void *driver(const char *name)
+{
+  void *found = NULL;
+
+  NEED(cudaGetDriverEntryPointByVersion(name, &found, 12000, cudaEnableDefault, NULL) ==
+           cudaSuccess &&
+       found != NULL);
+  return found;
+}
+#define DRIVER(type, name, arguments)                                                              \
+  do {                                                                                             \
+    type driver_function = NULL;                                                                   \
+    void *driver_found = driver(#name);                                                            \
+    memcpy(&driver_function, &driver_found, sizeof driver_function);                               \
+    NEED(driver_function arguments == CUDA_SUCCESS);                                               \
+  } while (0)
+
+/* One chunk of the current device. */
+static void *chunk_alloc(size_t n_bytes, bool leaves)
+{
+  CUmemAllocationProp prop = {.type = CU_MEM_ALLOCATION_TYPE_PINNED,
+                              .requestedHandleTypes = leaves
+                                                          ? CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR
+                                                          : CU_MEM_HANDLE_TYPE_NONE,
+                              .location = {.type = CU_MEM_LOCATION_TYPE_DEVICE}};
+  CUmemAccessDesc access = {.flags = CU_MEM_ACCESS_FLAGS_PROT_READWRITE};
+  CUmemGenericAllocationHandle chunk = 0;
+  CUdeviceptr base = 0;
+
+  NEED(cudaGetDevice(&prop.location.id) == cudaSuccess);
+  access.location = prop.location;
+  DRIVER(PFN_cuMemAddressReserve_v10020, cuMemAddressReserve, (&base, n_bytes, 0, 0, 0));
+  DRIVER(PFN_cuMemCreate_v10020, cuMemCreate, (&chunk, n_bytes, &prop, 0));
+  DRIVER(PFN_cuMemMap_v10020, cuMemMap, (base, n_bytes, 0, chunk, 0));
+  DRIVER(PFN_cuMemRelease_v10020, cuMemRelease, (chunk));
+  DRIVER(PFN_cuMemSetAccess_v10020, cuMemSetAccess, (base, n_bytes, &access, 1));
+  return (void *)(uintptr_t)base; /* NOLINT: the driver's pointers are integers */
+}
+
+static void make_chunked(int rank, bool leaves, xfer_lane lane, uint64_t timeout_ms)
+{
+  tensor *t = &tensors[rank];
+
+  tensor_make(t, RING, rank, WIDTH);
+  for (int side = FROM; side <= TO; side++) {
+    sim_guard_drop(t->guards[side]);
+    NEED(cudaFree(t->bytes[side]) == cudaSuccess);
+    t->bytes[side] = chunk_alloc((size_t)2 * MIB, leaves);
+    t->guards[side] = sim_guard(rank, t->bytes[side], t->n_bytes[side]);
+  }
+  plans[rank] = world_plan(rank, t, 1, lane, timeout_ms);
+}
+
+static void chunks_work(int rank)
+{
+  make_chunked(rank, true, XFER_LANE_DIRECT, TIMEOUT_MS);
+  OK(xfer_plan_commit(plans[rank]));
+  for (uint64_t version = 1; version < 10; version++)
+    world_run(plans[rank], &tensors[rank], 1, version, world_stream());
+}
+
+/* Memory in chunks, between two devices of one process: by the socket, as between processes. */
+static void test_chunks_between_devices(void)
+{
+  in_world(3, COMM_GATHER, (sim_config){.seed = 0}, chunks_work);
+}
+
+/* Chunks that do not leave their process are another device's alone within it, too. */
+static void chunks_stay(int rank)
+{
+  xfer_plan_report_data report = XFER_PLAN_REPORT_INIT;
+
+  make_chunked(rank, false, XFER_LANE_AUTO, TIMEOUT_MS);
+  OK(xfer_plan_commit(plans[rank]));
+  OK(xfer_plan_report(plans[rank], &report));
+  NEED(report.direct_bytes == 0);
+  world_run(plans[rank], &tensors[rank], 1, 1, world_stream());
+}
+
+static void test_chunks_that_stay_are_packed(void)
+{
+  in_world(2, COMM_NCCL, (sim_config){.seed = 0}, chunks_stay);
+}
+
+/* What goes wrong between one who offers chunks and one who maps them: calls of the driver, and of
+ * the system, which are the program's link's. */
+typedef struct trouble {
+  const char *call; /* of the driver, which fails; NULL: */
+  int nth_socket;   /* of a rank: from it on there is none; 0: */
+  bool by_rank;     /* whom the other end is another user's for: a rank, or who serves it */
+  const char *says;
+} trouble;
+
+static const trouble *now;
+static _Thread_local bool is_rank;
+static _Thread_local int n_sockets;
+
+int __real_getsockopt(int file, int level, int name, void *value, socklen_t *n_bytes);
+int __wrap_getsockopt(int file, int level, int name, void *value, socklen_t *n_bytes);
+int __real_socket(int domain, int type, int protocol);
+int __wrap_socket(int domain, int type, int protocol);
+
+int __wrap_getsockopt(int file, int level, int name, void *value, socklen_t *n_bytes)
+{
+  const int result = __real_getsockopt(file, level, name, value, n_bytes);
+
+  if (now != NULL && now->call == NULL && now->nth_socket == 0 && name == SO_PEERCRED &&
+      is_rank == now->by_rank)
+    ((struct ucred *)value)->uid++;
+  return result;
+}
+
+int __wrap_socket(int domain, int type, int protocol)
+{
+  if (now == NULL || now->nth_socket == 0 || ++n_sockets < now->nth_socket)
+    return __real_socket(domain, type, protocol);
+  errno = EMFILE;
+  return -1;
+}
+
+/* A commit fails, and says why; the next works. */
+static void chunks_fail(int rank)
+{
+  static const trouble troubles[] = {
+      {"cuMemAddressReserve", 0, false, "no addresses for"},
+      {"cuMemRetainAllocationHandle", 0, false, "was not made to leave its process"},
+      {"cuMemExportToShareableHandle", 0, false, "was not made to leave its process"},
+      {"cuMemImportFromShareableHandle", 0, false, "a chunk of a peer's memory: "},
+      {"cuMemMap", 0, false, "a chunk of a peer's memory: "},
+      {"cuMemSetAccess", 0, false, "cannot reach a peer's memory that is mapped chunk by chunk"},
+      {NULL, 1, false, "is not of cudaMalloc"},
+      {NULL, 2, false, "the socket of a peer whose memory is to be mapped: Too many open files"},
+      {NULL, 0, true, "the process whose memory is to be mapped is another user's"},
+      {NULL, 0, false, "cannot map rank"}};
+
+  is_rank = true;
+  make_chunked(rank, true, XFER_LANE_DIRECT, TIMEOUT_MS);
+  for (size_t i = 0; i < sizeof troubles / sizeof *troubles; i++) {
+    const sim_fault fault = {
+        .name = troubles[i].call, .rank = SIM_NO_RANK, .percent = 100, .code = 2};
+
+    ranks_barrier();
+    now = &troubles[i];
+    n_sockets = 0;
+    if (rank == 0 && now->call != NULL) sim_fault_add(&fault);
+    ranks_barrier();
+    NEED(xfer_plan_commit(plans[rank]) != XFER_OK);
+    if (strstr(xfer_last_error(), now->says) == NULL) world_failed(__FILE__, __LINE__, now->says);
+    ranks_barrier();
+    now = NULL;
+    if (rank == 0) sim_fault_clear();
+    ranks_barrier();
+    OK(xfer_plan_commit(plans[rank]));
+    world_run(plans[rank], &tensors[rank], 1, i + 1, world_stream());
+    OK(xfer_plan_release(plans[rank]));
+  }
+}
+
+static void test_chunks_that_cannot_be_mapped(void)
+{
+  in_world(2, COMM_GATHER, (sim_config){.seed = 0}, chunks_fail);
+}
+
+/* The driver takes longer to give a chunk away than the commit may take. */
+static void chunks_come_late(int rank)
+{
+  make_chunked(rank, true, XFER_LANE_DIRECT, SHORT_MS / 4);
+  NEED(xfer_plan_commit(plans[rank]) != XFER_OK);
+  NEED(strstr(xfer_last_error(), "is to be mapped did not answer in time") != NULL);
+}
+
+static void test_chunks_that_come_too_late(void)
+{
+  const sim_fault fault = {.name = "cuMemExportToShareableHandle",
+                           .rank = SIM_NO_RANK,
+                           .percent = 100,
+                           .delay_us = 500 * SHORT_MS};
+
+  world_make(2, COMM_GATHER, (sim_config){.seed = 0});
+  sim_fault_add(&fault);
+  world_go(chunks_come_late);
+}
+
+static int64_t took_ms[WORLD_RANKS];
+
+static void stuck_exporter(int rank)
+{
+  make_chunked(rank, true, XFER_LANE_DIRECT, SHORT_MS);
+  ranks_barrier();
+  const int64_t began = world_ms();
+  const xfer_status st = xfer_plan_commit(plans[rank]);
+  took_ms[rank] = world_ms() - began;
+  NEED(st != XFER_OK || took_ms[rank] < 5000);
+}
+
+/* E11: mapping by chunks obeys the plan's deadline. One rank's driver is stuck for 12 s while it
+ * gives a chunk away: that rank may be so too, the other one not. */
+static void test_e11_mapping_by_chunks_obeys_the_deadline(void)
+{
+  const sim_fault fault = {.name = "cuMemExportToShareableHandle",
+                           .rank = SIM_NO_RANK,
+                           .nth = 1,
+                           .delay_us = 12 * 1000 * 1000};
+
+  world_make(2, COMM_NCCL, (sim_config){.seed = 0});
+  sim_fault_add(&fault);
+  world_go(stuck_exporter);
+  NEED(took_ms[0] < 7000 || took_ms[1] < 7000);
+}
+
+int main(int argc, char **argv)
+{
+  static const world_test tests[] = {
+      {"chunks_between_devices", test_chunks_between_devices},
+      {"chunks_that_stay_are_packed", test_chunks_that_stay_are_packed},
+      {"chunks_that_cannot_be_mapped", test_chunks_that_cannot_be_mapped},
+      {"chunks_that_come_too_late", test_chunks_that_come_too_late},
+      {"e11_mapping_by_chunks_obeys_the_deadline", test_e11_mapping_by_chunks_obeys_the_deadline},
+  };
+
+  return world_main(argc, argv, tests, sizeof tests / sizeof tests[0]);
+}
