@@ -47,7 +47,9 @@ static call first_not_needed(call at)
 }
 
 /* What ranks are told: the agreement's three ways. */
-typedef enum told_as { ALL_KNOW, SOME_KNOW, THEY_DIFFER } told_as;
+typedef enum told_as { ALL_KNOW, SOME_KNOW, THEY_DIFFER, OPTIONS_DIFFER } told_as;
+
+static _Thread_local bool differs; /* this rank's exchange */
 
 typedef struct turn {
   call at;
@@ -75,7 +77,7 @@ static void forget_some(input *in)
 /* Eight bytes to the next rank, and from the one before. */
 static xfer_status exchange(xfer_plan **plan, input *in, xfer_comm *comm)
 {
-  const xfer_operation to = xfer_operation_bytes(7, (in->rank + 1) % N_RANKS, 8);
+  const xfer_operation to = xfer_operation_bytes(7, (in->rank + 1) % N_RANKS, differs ? 9 : 8);
   const xfer_operation from = xfer_operation_bytes(7, (in->rank + N_RANKS - 1) % N_RANKS, 8);
   const xfer_view src = xfer_view_dense(in->src_memory[0]);
   const xfer_view dst = xfer_view_dense(in->dst_memory[0]);
@@ -137,6 +139,8 @@ static void play(int rank, void *context)
   in.options.window_bytes = 32;
   if (t->told == SOME_KNOW) forget_some(&in);
   if (t->told == THEY_DIFFER && rank == 2) in.tensors[1].name = "other";
+  if (t->told == OPTIONS_DIFFER && rank == 2) in.options.message_ns = 1;
+  differs = t->told == THEY_DIFFER && rank == 2;
   if (t->verify) in.options.flags = XFER_PLAN_VERIFY | XFER_PLAN_STAGED;
   for (call c = CREATE; c < first_not_needed(t->at); c++)
     expect(make_call(c, &plan, &in, t->comms[rank]) == XFER_OK);
@@ -190,7 +194,7 @@ static void assert_consistent(const turn *t)
  * whose failure went unseen is not taken for the end. */
 static void sweep_of(turn t)
 {
-  const xfer_status last = t.told == THEY_DIFFER ? XFER_ERR_MISMATCH : XFER_OK;
+  const xfer_status last = t.told >= THEY_DIFFER ? XFER_ERR_MISMATCH : XFER_OK;
   /* A bind that fails is done again for its text, and may be well then. */
   const bool binds = t.at == BIND || t.at == REDISTRIBUTE || t.at == EXCHANGE;
   int n_right = 0;
@@ -254,6 +258,9 @@ static void test_create_survives_each_failed_allocation_where_ranks_differ(void 
   (void)state;
   for (int victim = 0; victim < N_RANKS; victim++)
     sweep(CREATE, THEY_DIFFER, XFER_LANE_AUTO, victim);
+  sweep(CREATE, OPTIONS_DIFFER, XFER_LANE_AUTO, 1);
+  sweep(PLAN_EXCHANGE, THEY_DIFFER, XFER_LANE_AUTO, 1);
+  sweep(PLAN_EXCHANGE, THEY_DIFFER, XFER_LANE_AUTO, 2);
 }
 
 static void test_bind_survives_each_failed_allocation(void **state)
@@ -314,7 +321,8 @@ static void test_other_calls_survive_each_failed_allocation(void **state)
   (void)state;
   for (call at = EXCHANGE; at <= COMMIT_ELSEWHERE; at++)
     for (int victim = 0; victim < 2; victim++)
-      sweep(at, ALL_KNOW, XFER_LANE_AUTO, victim);
+      sweep(at, ALL_KNOW, at == COMMIT_ELSEWHERE ? XFER_LANE_DIRECT : XFER_LANE_AUTO, victim);
+  sweep(COMMIT_ELSEWHERE, ALL_KNOW, XFER_LANE_PACKED, 1);
 }
 
 static void test_making_comms_survives_each_failed_allocation(void **state)

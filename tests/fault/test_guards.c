@@ -12,6 +12,7 @@
 
 #include "direct.h"
 #include "object.h"
+#include "statement.h"
 
 static xfer_comm *comms[N_RANKS];
 
@@ -26,29 +27,69 @@ static void with_ranks(rank_body *body, void *context)
 /* ---- what ranks say of themselves --------------------------------------------------------- */
 
 static const xfi_comm_ops *sound_ops;
-static _Thread_local int n_gatherings;
+static _Thread_local bool has_lied;
 
-/* Word 0 of the first thing that rank 1 says is one more: the version of its plans. */
+/* What rank 1 says once, and what all ranks then say of it. */
+typedef struct lie {
+  size_t n_bytes; /* of the gathering */
+  size_t at;      /* the word of 32 bits, and its value */
+  uint32_t value;
+  const char *says;
+} lie;
+
+static const lie lies[] = {
+    {sizeof(xfi_statement), offsetof(xfi_statement, version) / 4, 1000, "plans by version 1000"},
+    /* most messages in a round: sent, received, relayed; but nobody relays */
+    {16, 0, XFI_ROUND_MESSAGES + 1, "rank 1 sends 65 and receives"},
+    {16, 1, UINT32_MAX, "receives -1 messages"},
+    {16, 2, 1, "rank 1 relays 1 messages"},
+};
+static const lie *told;
+
 static xfer_status gather_of_a_liar(xfi_comm *comm, void *all, const void *mine, size_t n_bytes,
                                     xfi_deadline deadline)
 {
-  uint64_t said[64];
+  uint32_t said[128];
 
-  if (comm->rank != 1 || n_gatherings++ > 0 || n_bytes > sizeof said)
+  if (comm->rank != 1 || has_lied || n_bytes != told->n_bytes || n_bytes > sizeof said)
     return sound_ops->all_gather(comm, all, mine, n_bytes, deadline);
+  has_lied = true;
   memcpy(said, mine, n_bytes);
-  said[0]++;
+  said[told->at] = told->value;
   return sound_ops->all_gather(comm, all, said, n_bytes, deadline);
 }
 
-static void with_a_liar(rank_body *body)
+static _Thread_local unsigned char parcel[4096];
+static size_t false_word; /* of the last three of a list of layouts, from its end */
+
+/* Whoever sends the others layouts that they lack says that the last is of no tensor, of no side,
+ * or one that is not in the list. */
+static xfer_status exchange_of_a_liar(xfi_comm *comm, const xfi_message *sends, int n_sends,
+                                      const xfi_message *recvs, int n_recvs, xfi_deadline deadline)
+{
+  const uint64_t no_such = 1000;
+  xfi_message said[N_RANKS];
+
+  expect(n_sends < N_RANKS && (n_sends == 0 || sends[0].n_bytes <= sizeof parcel));
+  for (int i = 0; i < n_sends; i++) {
+    memcpy(parcel, sends[0].data, sends[0].n_bytes);
+    memcpy(parcel + sends[0].n_bytes - 8 * false_word, &no_such, sizeof no_such);
+    said[i] = (xfi_message){parcel, sends[i].n_bytes, sends[i].peer};
+  }
+  return sound_ops->exchange(comm, said, n_sends, recvs, n_recvs, deadline);
+}
+
+static void with_liars(rank_body *body, bool in_exchanges)
 {
   xfi_comm_ops ops;
 
   make_comms(comms);
   sound_ops = comms[0]->transport->ops;
   ops = *sound_ops;
-  ops.all_gather = gather_of_a_liar;
+  if (in_exchanges)
+    ops.exchange = exchange_of_a_liar;
+  else
+    ops.all_gather = gather_of_a_liar;
   for (int r = 0; r < N_RANKS; r++)
     comms[r]->transport->ops = &ops;
   run_ranks(N_RANKS, body, NULL);
@@ -56,25 +97,52 @@ static void with_a_liar(rank_body *body)
   assert_all_as_expected();
 }
 
-static void plan_by_another_version(int rank, void *context)
+static void plan_with_a_liar(int rank, void *context)
 {
   input in;
   xfer_plan *plan = NULL;
 
   (void)context;
-  n_gatherings = 0;
+  has_lied = false;
   input_create(&in, rank);
   expect(xfer_plan_create(&plan, comms[rank], in.tensors, in.n_tensors, &in.options) ==
          XFER_ERR_MISMATCH);
-  expect(strstr(xfer_last_error(), "plans by version") != NULL);
+  expect(strstr(xfer_last_error(), told->says) != NULL);
   expect(plan == NULL);
   input_destroy(&in);
 }
 
-static void test_ranks_that_plan_by_another_version_are_refused(void **state)
+static void test_a_rank_that_says_what_cannot_be_is_named(void **state)
 {
   (void)state;
-  with_a_liar(plan_by_another_version);
+  for (size_t i = 0; i < sizeof lies / sizeof *lies; i++) {
+    told = &lies[i];
+    print_message("%s\n", told->says);
+    with_liars(plan_with_a_liar, false);
+  }
+}
+
+/* Rank 3 was told no sources. */
+static void plan_by_a_false_parcel(int rank, void *context)
+{
+  input in;
+  xfer_plan *plan = NULL;
+
+  (void)context;
+  input_create(&in, rank);
+  for (size_t t = 0; t < N_TENSORS && rank == 3; t++)
+    in.tensors[t].src = NULL;
+  expect(xfer_plan_create(&plan, comms[rank], in.tensors, in.n_tensors, &in.options) != XFER_OK);
+  expect(strstr(xfer_last_error(), "a received list of layouts is malformed") != NULL);
+  expect(plan == NULL);
+  input_destroy(&in);
+}
+
+static void test_layouts_of_what_is_not_there_are_refused(void **state)
+{
+  (void)state;
+  for (false_word = 1; false_word <= 3; false_word++)
+    with_liars(plan_by_a_false_parcel, true);
 }
 
 /* ---- boxes of one's own ------------------------------------------------------------------- */
@@ -123,6 +191,8 @@ static void test_own_boxes_of_another_type_are_refused(void **state)
 static void give_bad_options(int rank, void *context)
 {
   input in;
+  xfer_layout *from = NULL;
+  xfer_layout *to = NULL;
   xfer_plan *plan = NULL;
 
   (void)context;
@@ -137,6 +207,12 @@ static void give_bad_options(int rank, void *context)
   expect(xfer_plan_create(&plan, comms[rank], in.tensors, in.n_tensors, &in.options) ==
          XFER_ERR_ARG);
   expect(strstr(xfer_last_error(), "max_staging_bytes 63 is too small for") != NULL);
+  expect(xfer_problem_parse(&from, &to, "u8[8] (1)@0:R -> (1)@1:R") == XFER_OK);
+  const xfer_tensor one = {"one message", from, to, 0};
+  expect(xfer_plan_create(&plan, comms[rank], &one, 1, &in.options) == XFER_ERR_ARG);
+  expect(strstr(xfer_last_error(), "max_staging_bytes 63 is too small for a broadcast") != NULL);
+  xfer_layout_destroy(from);
+  xfer_layout_destroy(to);
   in.options.max_staging_bytes = 0;
   in.options.lane = XFER_LANE_AUTO;
   in.options.timeout_ms = (uint64_t)INT64_MAX + 1;
@@ -491,7 +567,8 @@ int main(void)
 {
   const struct CMUnitTest tests[] = {
       cmocka_unit_test(conversions_are_taken_apart),
-      cmocka_unit_test(test_ranks_that_plan_by_another_version_are_refused),
+      cmocka_unit_test(test_a_rank_that_says_what_cannot_be_is_named),
+      cmocka_unit_test(test_layouts_of_what_is_not_there_are_refused),
       cmocka_unit_test(test_own_boxes_of_another_type_are_refused),
       cmocka_unit_test(test_options_past_their_bounds_are_refused),
       cmocka_unit_test(test_weights_have_scales_once),

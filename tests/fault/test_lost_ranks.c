@@ -2,6 +2,7 @@
  * says that its destinations are torn, nobody touches memory that was given back, and where all
  * ranks are still there the next commit makes the plan whole.
  */
+#include "error.h"
 #include "fault/fault.h"
 #include "run.h"
 
@@ -17,6 +18,7 @@ enum { SHORT_MS = 500, LATE_MS = 1200, LOST = 3, MOST_JOBS = 8 };
 
 typedef struct job {
   uint32_t lane;
+  uint32_t ranks_per_domain;
   bool waits; /* the others call wait after their failed run */
   xfer_comm *comms[N_RANKS];
   input inputs[N_RANKS];
@@ -48,6 +50,7 @@ static void begin(job *j, int rank, uint64_t run_timeout_ms)
 
   input_create(in, rank);
   in->options.lane = j->lane;
+  in->options.ranks_per_domain = j->ranks_per_domain;
   in->options.window_bytes = 32;
   in->options.timeout_ms = LONG_MS;
   expect(xfer_plan_create(&j->plans[rank], j->comms[rank], in->tensors, in->n_tensors,
@@ -334,6 +337,85 @@ static void test_plans_have_the_comms_deadline_or_their_own(void **state)
   play_all(&all);
 }
 
+/* ---- relays -------------------------------------------------------------------------------- */
+
+/* Of the ways, the one whose ranks 2 and 3 are a domain and relay to each other what they want. */
+enum { RELAYING_WAY = 3, FAILING = 3, LATE = 2, WAIT_MS = 20000 };
+
+static _Thread_local const xfi_device_ops *sound_device;
+static _Atomic bool late_is_there; /* it has what comes from outside, and looks at its relays */
+static _Atomic bool failed_is_gone;
+static _Atomic bool late_is_over;
+static _Thread_local int n_checks; /* of streams, in a run: of the plan, then of its relays */
+
+static void await(const _Atomic bool *flag)
+{
+  for (int ms = 0; ms < WAIT_MS && !*flag; ms++)
+    sleep_ms(1);
+  expect(*flag);
+}
+
+static xfer_status check_late(xfi_device *device, xfer_stream stream)
+{
+  if (++n_checks == 2) {
+    late_is_there = true;
+    await(&failed_is_gone);
+  }
+  return sound_device->stream_check(device, stream);
+}
+
+static xfer_status unpack_never(xfi_device *device, xfi_batch *batch, xfer_stream stream)
+{
+  (void)device, (void)batch, (void)stream;
+  await(&late_is_there);
+  xfi_set_error("for the test");
+  return XFER_ERR_CUDA;
+}
+
+/* Rank 3 fails before its relays, and gives its plan back; rank 2 comes to its own after that. */
+static void relay_to_one_that_left(int rank, void *context)
+{
+  job *j = context;
+  input *in = &j->inputs[rank];
+  xfer_plan *plan;
+  xfi_device_ops ops;
+  xfer_status st;
+
+  begin(j, rank, LONG_MS);
+  plan = j->plans[rank];
+  sound_device = plan->device->ops;
+  ops = *sound_device;
+  ops.stream_check = rank == LATE ? check_late : ops.stream_check;
+  ops.batch_launch = rank == FAILING ? unpack_never : ops.batch_launch;
+  plan->device->ops = &ops;
+  expect(plan->relay != NULL);
+  st = xfer_plan_run(plan, 1, NULL);
+  expect((rank != FAILING && rank != LATE) || st != XFER_OK);
+  if (rank == LATE) expect(strstr(xfer_last_error(), "rank 3 failed and left") != NULL);
+  plan->device->ops = sound_device;
+  if (rank == FAILING) {
+    plan->comm->ops->abort(plan->comm, "for the test"); /* else wait would wait for the others */
+    expect(xfer_plan_wait(plan, 0) != XFER_OK);
+  }
+  end(j, rank);
+  if (rank == LATE) late_is_over = true;
+  if (rank != FAILING) return;
+  memset(in->dst_memory, POISON, sizeof in->dst_memory); /* which is nobody's but ours now */
+  failed_is_gone = true;
+  await(&late_is_over);
+  expect(is_untouched(in));
+}
+
+static void test_a_peer_that_relays_late_touches_nothing_of_one_that_left(void **state)
+{
+  jobs all = {.n = 1, .body = relay_to_one_that_left};
+
+  (void)state;
+  all.at[0].lane = ways[RELAYING_WAY].lane;
+  all.at[0].ranks_per_domain = ways[RELAYING_WAY].ranks_per_domain;
+  play_all(&all);
+}
+
 /* ---- a life without faults ---------------------------------------------------------------- */
 
 static void run_well(job *j, int rank, uint64_t version)
@@ -389,6 +471,7 @@ int main(void)
       cmocka_unit_test(test_a_failed_redistribution_does_not_spoil_the_next),
       cmocka_unit_test(test_a_comm_has_a_deadline_of_its_own),
       cmocka_unit_test(test_plans_have_the_comms_deadline_or_their_own),
+      cmocka_unit_test(test_a_peer_that_relays_late_touches_nothing_of_one_that_left),
       cmocka_unit_test(test_release_rebind_and_destroy_in_any_state),
   };
 

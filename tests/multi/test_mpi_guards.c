@@ -193,6 +193,26 @@ static void test_f1_a_message_above_1_gib_is_refused(void **state)
   in_both_ways(send_too_much);
 }
 
+/* Rank 0 has no room for copies of its messages, then none for what is in them. */
+static void exchange_without_memory(xfi_comm *comm, bool by_messages)
+{
+  char byte[2] = {1, 0};
+  const xfi_message to = {&byte[0], 1, 1 - rank};
+  const xfi_message from = {&byte[1], 1, 1 - rank};
+  xfer_status st;
+
+  if (rank == 0) xfi_alloc_fail_after(by_messages);
+  st = comm->ops->exchange(comm, &to, 1, &from, 1, xfi_deadline_after(LONG_MS));
+  xfi_alloc_fail_after(-1);
+  assert_int_equal(st, rank == 0 ? XFER_ERR_NOMEM : XFER_ERR_COMM);
+}
+
+static void test_an_exchange_without_memory_fails_on_both(void **state)
+{
+  (void)state;
+  in_both_ways(exchange_without_memory);
+}
+
 int main(int argc, char **argv)
 {
   const struct CMUnitTest tests[] = {
@@ -202,6 +222,7 @@ int main(int argc, char **argv)
       cmocka_unit_test(test_e6_another_gathering_fails_everywhere),
       cmocka_unit_test(test_e5_a_rank_that_does_not_gather_is_named),
       cmocka_unit_test(test_e5_a_rank_that_sends_nothing_is_named),
+      cmocka_unit_test(test_an_exchange_without_memory_fails_on_both),
       cmocka_unit_test(test_f1_a_message_above_1_gib_is_refused),
   };
   int level = 0;

@@ -126,6 +126,18 @@ static void take(void *context, const char *name, int32_t dtype, const int64_t *
     (*taken)++;
 }
 
+/* A plan of something else has no place for the model's tensors. */
+static bool is_refused_elsewhere(const job *j, int rank, xfer_locals *locals)
+{
+  xfer_plan *other = NULL;
+  const bool refused = xfer_plan_create(&other, j->comms[rank], NULL, 0, NULL) == XFER_OK &&
+                       xfer_locals_bind(locals, other) == XFER_ERR_ARG &&
+                       strstr(xfer_last_error(), "the plan has 0 tensors and the refit") != NULL;
+
+  xfer_plan_destroy(other);
+  return refused;
+}
+
 static bool run(job *j, int rank, xfer_refit *refit, xfer_plan **plan, xfer_locals **locals,
                 memory *m)
 {
@@ -139,7 +151,7 @@ static bool run(job *j, int rank, xfer_refit *refit, xfer_plan **plan, xfer_loca
     ok = hand_in(*locals, m, i) && xfer_locals_bind(*locals, *plan) == XFER_OK &&
          visit(refit, *locals, rank, NULL) && xfer_plan_commit(*plan) == XFER_OK &&
          xfer_plan_run(*plan, i, NULL) == XFER_OK && xfer_locals_wait(*locals, *plan, 0) == XFER_OK;
-  return ok;
+  return ok && is_refused_elsewhere(j, rank, *locals);
 }
 
 static void body(int rank, void *context)

@@ -377,22 +377,87 @@ static xfer_status round_that_flips(xfi_comm *comm, const xfi_message *sends, in
   return st;
 }
 
-static void test_d1_a_bit_that_is_lost_on_the_way_fails_the_run(void **state)
+/* Where ranks say what they have of the one element, none says anything. */
+static xfer_status gather_without_sums(xfi_comm *comm, void *all, const void *mine, size_t n_bytes,
+                                       xfi_deadline deadline)
 {
-  play p = sound();
+  enum { SUMS_AT = 24, SUMS_BYTES = 32 };
+  unsigned char said[SUMS_AT + SUMS_BYTES] = {0};
+
+  if (n_bytes != sizeof said) return sound_ops->all_gather(comm, all, mine, n_bytes, deadline);
+  memcpy(said, mine, SUMS_AT);
+  return sound_ops->all_gather(comm, all, said, n_bytes, deadline);
+}
+
+static void lose_a_bit(play p, bool without_sums)
+{
   xfi_comm_ops ops;
 
-  (void)state;
   p.lane = XFER_LANE_PACKED;
   p.wait = XFER_ERR_MISMATCH;
-  p.says = "tensor \"gate\": rank 2 did not get what rank 0 has, first at [0,";
   assert_int_equal(xfer_comm_create_local(p.comms, RANKS), XFER_OK);
   sound_ops = p.comms[0]->transport->ops;
   ops = *sound_ops;
   ops.round = round_that_flips;
+  if (without_sums) ops.all_gather = gather_without_sums;
   for (int r = 0; r < RANKS; r++)
     p.comms[r]->transport->ops = &ops;
   run_ranks(RANKS, verify, &p);
+  for (int r = 0; r < RANKS; r++)
+    xfer_comm_destroy(p.comms[r]);
+  assert_all_as_expected();
+}
+
+static void test_d1_a_bit_that_is_lost_on_the_way_fails_the_run(void **state)
+{
+  play p = sound();
+
+  (void)state;
+  p.says = "tensor \"gate\": rank 2 did not get what rank 0 has, first at [0,";
+  lose_a_bit(p, false);
+  p.says = "tensor \"gate\": destinations differ from the source at [0,";
+  lose_a_bit(p, true);
+}
+
+/* ---- in passing ---- */
+
+static const xfi_device_ops *sound_device;
+static _Thread_local unsigned char *passing; /* a byte that is another one while a run looks */
+
+static xfer_status launch_in_passing(xfi_device *device, xfi_digest *digest, xfer_stream stream)
+{
+  xfer_status st;
+
+  *passing ^= 1;
+  st = sound_device->digest_launch(device, digest, stream);
+  *passing ^= 1;
+  return st;
+}
+
+static void differ_in_passing(int rank, void *context)
+{
+  const play *p = context;
+  rank_state *s = open_plan(rank, p);
+  xfi_device_ops ops = *sound_device;
+
+  ops.digest_launch = launch_in_passing;
+  passing = &s->bytes[0][1][0];
+  if (rank == 2) s->plan->device->ops = &ops;
+  expect(xfer_plan_run(s->plan, 5, NULL) == XFER_OK);
+  s->plan->device->ops = sound_device;
+  expect_text(xfer_plan_wait(s->plan, 0), XFER_ERR_MISMATCH,
+              "tensor \"gate\": sources and destinations differed, and do not any more");
+  close_plan(s, p->n_tensors);
+}
+
+static void test_what_differed_in_passing_is_told_so(void **state)
+{
+  play p = sound();
+
+  (void)state;
+  assert_int_equal(xfer_comm_create_local(p.comms, RANKS), XFER_OK);
+  sound_device = p.comms[0]->device->ops;
+  run_ranks(RANKS, differ_in_passing, &p);
   for (int r = 0; r < RANKS; r++)
     xfer_comm_destroy(p.comms[r]);
   assert_all_as_expected();
@@ -449,6 +514,7 @@ int main(void)
       cmocka_unit_test(test_a1_a_replicated_scalar_that_differs_is_named),
       cmocka_unit_test(test_a1_the_first_index_of_many_is_named),
       cmocka_unit_test(test_d1_a_bit_that_is_lost_on_the_way_fails_the_run),
+      cmocka_unit_test(test_what_differed_in_passing_is_told_so),
       cmocka_unit_test(test_what_cannot_be_digested_now_is_refused_by_all),
   };
 

@@ -5,6 +5,8 @@
 #include <stdint.h>
 
 #include <cmocka.h>
+#include <errno.h>
+#include <pthread.h>
 #include <signal.h>
 #include <stdatomic.h>
 #include <string.h>
@@ -48,6 +50,32 @@ static void await(const bell *b, int n)
 {
   for (int i = 0; i < 5000 && atomic_load(&b->n_rung) < n; i++)
     (void)usleep(1000);
+}
+
+static bool has_no_threads;
+
+int __real_pthread_create(pthread_t *thread, const pthread_attr_t *attr, void *(*main)(void *),
+                          void *argument);
+int __wrap_pthread_create(pthread_t *thread, const pthread_attr_t *attr, void *(*main)(void *),
+                          void *argument);
+
+int __wrap_pthread_create(pthread_t *thread, const pthread_attr_t *attr, void *(*main)(void *),
+                          void *argument)
+{
+  return has_no_threads ? EAGAIN : __real_pthread_create(thread, attr, main, argument);
+}
+
+static void test_without_memory_or_a_thread_there_are_no_alarms(void **state)
+{
+  xfi_alarms *none = NULL;
+
+  (void)state;
+  xfi_alloc_fail_after(0);
+  assert_int_equal(xfi_alarms_create(&none, NULL, NULL), XFER_ERR_NOMEM);
+  has_no_threads = true;
+  assert_int_equal(xfi_alarms_create(&none, NULL, NULL), XFER_ERR_NOMEM);
+  has_no_threads = false;
+  assert_null(none);
 }
 
 static void test_an_alarm_rings_at_its_deadline_and_not_before(void **state)
@@ -136,6 +164,7 @@ static void test_no_memory_for_alarms(void **state)
 int main(void)
 {
   const struct CMUnitTest tests[] = {
+      cmocka_unit_test(test_without_memory_or_a_thread_there_are_no_alarms),
       cmocka_unit_test(test_an_alarm_rings_at_its_deadline_and_not_before),
       cmocka_unit_test(test_an_alarm_rings_again_as_often_as_it_asks),
       cmocka_unit_test(test_an_alarm_that_was_cleared_or_put_off_does_not_ring),
