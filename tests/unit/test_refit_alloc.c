@@ -27,6 +27,10 @@
 
 static char memory[1 << 16];
 
+/* So many times all is well at the end of a sweep: an allocation whose failure goes unseen is not
+ * taken for the end. */
+enum { MORE = 3 };
+
 static xfer_status give_and_view(xfer_locals *locals, const xfer_refit *refit)
 {
   xfer_status st = XFER_OK;
@@ -89,17 +93,19 @@ static xfer_status do_all(const char *path, const char *const *renames)
 static void sweep(const char *path)
 {
   static const char *const renames[] = {"x.*", "x.*"};
-  xfer_status st = XFER_ERR_NOMEM;
+  int n_right = 0;
   long n = 0;
 
-  for (; st != XFER_OK && n < 100000; n++) {
+  for (; n_right < MORE && n < 100000; n++) {
     xfi_alloc_fail_after(n);
-    st = do_all(path, renames);
+    const xfer_status st = do_all(path, renames);
     if (st != XFER_OK) assert_int_not_equal(strlen(xfer_last_error()), 0);
+    assert_true(st == XFER_OK || n_right == 0);
+    n_right += st == XFER_OK;
   }
   xfi_alloc_fail_after(-1);
-  assert_int_equal(st, XFER_OK);
-  print_message("%ld allocations\n", n - 1);
+  assert_int_equal(n_right, MORE);
+  print_message("%ld allocations\n", n - MORE);
 }
 
 /* Twice, since the library keeps its own rules once they are read: from there on far fewer
@@ -123,15 +129,17 @@ static void test_each_failed_allocation_of_a_checkpoint_is_survived(void **state
                      "{\"model.norm.weight\":{\"dtype\":\"BF16\",\"shape\":[16]},"
                      "\"x.weight\":{\"dtype\":\"F32\",\"shape\":[2]}}");
   xfer_model *model = NULL;
-  xfer_status st = XFER_ERR_NOMEM;
-  for (long n = 0; st != XFER_OK && n < 10000; n++) {
+  int n_right = 0;
+  for (long n = 0; n_right < MORE && n < 10000; n++) {
     xfi_alloc_fail_after(n);
-    st = xfer_model_load(&model, refit_path("hf"), NULL);
-    assert_true(st == XFER_OK || (st == XFER_ERR_NOMEM && model == NULL));
+    const xfer_status st = xfer_model_load(&model, refit_path("hf"), NULL);
+    assert_true(st == XFER_OK || (st == XFER_ERR_NOMEM && model == NULL && n_right == 0));
+    n_right += st == XFER_OK;
+    xfer_model_destroy(model);
+    model = NULL;
   }
   xfi_alloc_fail_after(-1);
-  assert_int_equal(st, XFER_OK);
-  xfer_model_destroy(model);
+  assert_int_equal(n_right, MORE);
 }
 
 int main(void)

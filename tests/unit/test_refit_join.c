@@ -50,6 +50,10 @@ static void unmake(sides *s)
   "{\"pattern\":\"model.layers.{layer}.mlp.up_proj.weight_scale_inv\",\"layer\":[0,1],\"shape\":[" \
   "4,2],\"dtype\":\"f32\"}"
 
+#define PHI3                                                                                       \
+  REFIT_TABLE(REFIT_DENSE_CONFIG ",\"model_type\":\"phi3\",\"intermediate_size\":32",              \
+              REFIT_P("self_attn.qkv_proj.weight", "[32,16]"))
+
 static void test_what_a_framework_would_refuse_is_refused_by_name(void **state)
 {
   static const struct {
@@ -92,7 +96,14 @@ static void test_what_a_framework_would_refuse_is_refused_by_name(void **state)
                            "[32,16]") ","
                                       "{\"name\":\"model.layers.1.mlp.gate_proj.weight\",\"shape\":"
                                       "[32,16],\"dtype\":\"bf16\"}"),
-       "megatron:", "vllm:", "part"},
+       "megatron:", "vllm:", "with a part that is missing in layer 0: mlp.gate"},
+      {REFIT_TABLE("\"num_hidden_layers\":2,\"hidden_size\":16,\"num_attention_heads\":3,"
+                   "\"num_key_value_heads\":2,\"head_dim\":4",
+                   REFIT_P("self_attn.q_proj.weight", "[12,16]") "," REFIT_P(
+                       "self_attn.k_proj.weight", "[8,16]") "," REFIT_P("self_attn.v_proj.weight",
+                                                                        "[8,16]")),
+       "megatron:", "vllm:", "3 heads or parts do not divide by 2 groups"},
+      {PHI3, "hf:tp2", "vllm:", "transformers cuts what lies in one tensor as one"},
       /* gate and up of different types in one tensor */
       {REFIT_TABLE(REFIT_DENSE_CONFIG,
                    REFIT_P("mlp.up_proj.weight",
@@ -285,6 +296,45 @@ static void test_a_side_that_quantises_has_scales_beside_its_weights(void **stat
   }
 }
 
+static void test_what_is_said_of_unknown_tensors_must_fit_them(void **state)
+{
+  static const struct {
+    const char *pattern;
+    int dim;
+    const char *word;
+  } cases[] = {
+      {"*.oracle.*", 2, "has 2 dims, none of them dim 2"},
+      {"model.layers.1.oracle.*", 1, "in 1 of its 2 layers; it must match in all or none"}};
+
+  (void)state;
+  for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+    sides s = make(REFIT_TABLE(REFIT_DENSE_CONFIG, REFIT_P("oracle.delphi.weight", "[16,16]")),
+                   "megatron:tp2", "vllm:tp2");
+
+    assert_int_equal(xfer_side_place(s.train, cases[i].pattern, cases[i].dim), XFER_OK);
+    assert_int_equal(xfer_side_place(s.gen, "*.oracle.*", 1), XFER_OK);
+    assert_int_not_equal(join(&s), XFER_OK);
+    print_message("  %s\n", xfer_last_error());
+    assert_non_null(strstr(xfer_last_error(), cases[i].word));
+    unmake(&s);
+  }
+}
+
+/* Ranks of one side alone would not know by how much the other's values differ. */
+static void test_values_that_differ_by_side_need_both_sides(void **state)
+{
+  sides s = make(REFIT_TABLE(REFIT_DENSE_CONFIG ",\"model_type\":\"qwen3_next\","
+                                                "\"linear_value_head_dim\":8",
+                             REFIT_P("linear_attn.norm.weight", "[8]")),
+                 "megatron:", "vllm:");
+
+  (void)state;
+  assert_int_equal(xfer_refit_create(&s.refit, s.model, s.train, NULL), XFER_ERR_UNSUPPORTED);
+  print_message("  %s\n", xfer_last_error());
+  assert_non_null(strstr(xfer_last_error(), "all ranks must be told both sides"));
+  unmake(&s);
+}
+
 static void test_unknown_tensors_join_once_declared(void **state)
 {
   static const char table[] =
@@ -398,6 +448,8 @@ int main(void)
       cmocka_unit_test(test_weights_that_a_trainer_has_unquantised_get_their_scales_on_the_way),
       cmocka_unit_test(test_ways_to_quantise_that_do_not_fit_are_refused),
       cmocka_unit_test(test_a_side_that_quantises_has_scales_beside_its_weights),
+      cmocka_unit_test(test_what_is_said_of_unknown_tensors_must_fit_them),
+      cmocka_unit_test(test_values_that_differ_by_side_need_both_sides),
       cmocka_unit_test(test_unknown_tensors_join_once_declared),
       cmocka_unit_test(test_placed_on_both_sides_is_cut_on_both),
       cmocka_unit_test(test_scalars_travel),

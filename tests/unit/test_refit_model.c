@@ -134,6 +134,12 @@ static void test_malformed_tables_are_refused(void **state)
            "",
            "{\"pattern\":\"a.{layer}\",\"layer_list\":[\"x\"],\"shape\":[1],\"dtype\":\"bf16\"}"),
        "entry 0 of layer_list is no layer"},
+      {REFIT_TABLE("", "{\"pattern\":\"a.{expert}\",\"expert\":[0,1],\"shape\":[1,1,1,1,1,1,1,1],"
+                       "\"dtype\":\"bf16\"}"),
+       "has 9 dims, more than 8"},
+      {REFIT_TABLE("", "{\"pattern\":\"a.{expert}\",\"expert\":[0,7],\"shape\":[1073741824,"
+                       "1073741824],\"dtype\":\"bf16\"}"),
+       "63 bits"},
       {REFIT_TABLE("\"num_hidden_layers\":1048576", REFIT_N("a", "[1]")), "1048576 layers"},
       {REFIT_TABLE("", "{\"name\":\"\",\"shape\":[1],\"dtype\":\"bf16\"}"), "without a name"},
   };
@@ -147,6 +153,20 @@ static void test_malformed_tables_are_refused(void **state)
     assert_null(model);
     expect_said(cases[i].word);
   }
+}
+
+static void test_a_name_that_is_too_long_is_refused(void **state)
+{
+  char name[600];
+  char text[1000];
+  xfer_model *model = NULL;
+
+  (void)state;
+  memset(name, 'a', sizeof name - 1);
+  name[sizeof name - 1] = '\0';
+  (void)snprintf(text, sizeof text, REFIT_TABLE("", REFIT_N("%s", "[1]")), name);
+  assert_int_equal(load(&model, text), XFER_ERR_IO);
+  expect_said("a tensor name of 599 characters");
 }
 
 static void test_unreadable_paths_are_refused(void **state)
@@ -188,6 +208,11 @@ static void test_ranges_keep_what_they_say(void **state)
   options = (xfer_model_options)XFER_MODEL_OPTIONS_INIT;
   options.extra = "mtp";
   assert_int_equal(xfer_model_load(&model, path, &options), XFER_ERR_ARG);
+  mkdir(refit_path("plain"), 0777);
+  refit_write("plain/config.json", "{}");
+  refit_write_header("plain/a.safetensors", "{\"a\":{\"dtype\":\"F32\",\"shape\":[1]}}");
+  assert_int_equal(xfer_model_load(&model, refit_path("plain"), &options), XFER_ERR_ARG);
+  expect_said("has no extra_params");
 }
 
 static void test_quantised_projections_get_scales(void **state)
@@ -404,6 +429,7 @@ int main(void)
   const struct CMUnitTest tests[] = {
       cmocka_unit_test(test_table_counts_its_tensors_and_bytes),
       cmocka_unit_test(test_malformed_tables_are_refused),
+      cmocka_unit_test(test_a_name_that_is_too_long_is_refused),
       cmocka_unit_test(test_unreadable_paths_are_refused),
       cmocka_unit_test(test_ranges_keep_what_they_say),
       cmocka_unit_test(test_quantised_projections_get_scales),

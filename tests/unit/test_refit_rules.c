@@ -137,6 +137,14 @@ static void test_rules_of_a_folder_add_a_family(void **state)
               "{\"format\":\"xfer-family-v1\",\"family\":\"x\",\"include\":[\"y\"]}");
   assert_int_equal(xfer_rules_load(&rules, refit_path("rules")), XFER_ERR_IO);
   expect_error("no family is called \"y\"");
+  refit_write("rules/a.json", "{\"format\":\"xfer-family-v1\",\"family\":\"x\","
+                              "\"config\":{\"tied\":\"1 +\"}}");
+  assert_int_equal(xfer_rules_load(&rules, refit_path("rules")), XFER_ERR_IO);
+  expect_error("\"1 +\" is no expression");
+  refit_write("rules/a.json", "{\"format\":\"xfer-family-v1\",\"family\":\"x\","
+                              "\"sides\":{\"nemo\":{\"set\":{\"a\":\"1\"}}}}");
+  assert_int_equal(xfer_rules_load(&rules, refit_path("rules")), XFER_ERR_IO);
+  expect_error("no side is called \"nemo\"");
   assert_int_equal(xfer_rules_load(&rules, "/nowhere/x"), XFER_ERR_IO);
   expect_error("cannot be read as a folder");
   refit_write("rules/a.json", FAMILY);
@@ -156,14 +164,50 @@ static void test_rules_of_a_folder_add_a_family(void **state)
   xfer_rules_destroy(NULL);
 }
 
+/* q, k and v in one tensor of as many rows as the configuration says. */
+static void test_a_tensor_has_the_rows_of_what_it_holds(void **state)
+{
+  static const struct {
+    const char *table, *word;
+  } cases[] = {{REFIT_TABLE(REFIT_DENSE_CONFIG ",\"model_type\":\"mine\",\"qkv_rows\":31",
+                            REFIT_P("self_attn.qkv_proj.weight", "[31,16]")),
+                "has 31 rows, too few for what it holds"},
+               {REFIT_TABLE(REFIT_DENSE_CONFIG ",\"model_type\":\"mine\",\"qkv_rows\":33",
+                            REFIT_P("self_attn.qkv_proj.weight", "[33,16]")),
+                "has 33 rows; what it holds makes 32"}};
+  xfer_rules *rules = NULL;
+  xfer_model *model = NULL;
+
+  (void)state;
+  mkdir(refit_path("held"), 0777);
+  refit_write(
+      "held/a.json",
+      "{\"format\":\"xfer-family-v1\",\"family\":\"mine\",\"model_type\":[\"mine\"],"
+      "\"include\":[\"decoder\"],\"tensors\":[{\"name\":\"layers.{layer}.self_attn.qkv_proj\","
+      "\"dims\":[\"rows\",\"columns\"],\"holds\":[[\"attn.q\",\"heads\",\"head_dim\"],"
+      "[\"attn.k\",\"kv_heads\",\"head_dim\"],[\"attn.v\",\"kv_heads\",\"head_dim\"]],"
+      "\"shape\":[\"qkv_rows\",\"hidden\"]}]}");
+  assert_int_equal(xfer_rules_load(&rules, refit_path("held")), XFER_OK);
+  for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+    assert_int_equal(load(&model, cases[i].table, rules), XFER_ERR_SHAPE);
+    expect_error(cases[i].word);
+  }
+  xfer_rules_destroy(rules);
+}
+
 static void test_fused_experts_have_the_form_of_their_model_type(void **state)
 {
+  xfer_model_options options = XFER_MODEL_OPTIONS_INIT;
   xfer_model *model = NULL;
 
   (void)state;
   assert_int_equal(load(&model, EXPERTS("qwen3_vl_moe"), NULL), XFER_OK);
   xfer_model_destroy(model);
   model = NULL;
+  options.experts_end = 2;
+  assert_int_equal(xfer_model_load(&model, refit_path("table.json"), &options),
+                   XFER_ERR_UNSUPPORTED);
+  expect_error("the checkpoint holds all experts in one tensor");
   assert_int_equal(load(&model, EXPERTS("llama"), NULL), XFER_ERR_UNSUPPORTED);
   expect_error("model_type");
   assert_int_equal(load(&model, EXPERTS("qwen3_5_moe"), NULL), XFER_ERR_UNSUPPORTED);
@@ -341,6 +385,12 @@ static void test_maps_may_differ_by_layer(void **state)
   assert_true(n == 3 && runs[0].global == 3 && runs[1].global == 2 && runs[2].global == 1);
   xfer_refit_destroy(refit);
   xfer_side_destroy(gen);
+  refit = NULL;
+  snprintf(spec, sizeof spec, "vllm:tp2,ep2,map=%s", refit_write("map.json", "[[0,1],[2,4]]"));
+  assert_int_equal(side(&gen, spec, NULL), XFER_OK);
+  assert_int_equal(xfer_refit_create(&refit, model, NULL, gen), XFER_ERR_ARG);
+  expect_error("the expert map has expert 4");
+  xfer_side_destroy(gen);
   xfer_model_destroy(model);
 }
 
@@ -350,6 +400,7 @@ int main(void)
       cmocka_unit_test(test_fields_of_a_side_say_what_they_want),
       cmocka_unit_test(test_units_that_do_not_divide_are_refused_by_name),
       cmocka_unit_test(test_rules_of_a_folder_add_a_family),
+      cmocka_unit_test(test_a_tensor_has_the_rows_of_what_it_holds),
       cmocka_unit_test(test_fused_experts_have_the_form_of_their_model_type),
       cmocka_unit_test(test_ranks_and_items_of_a_side_may_be_given_as_lists),
       cmocka_unit_test(test_what_is_ignored_is_not_silent),

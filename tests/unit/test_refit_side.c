@@ -76,6 +76,8 @@ static void test_spec_that_is_wrong_is_refused_with_a_sentence(void **state)
       {"full:tp2", "no item"},
       {"megatron:ep3,dp4", "do not divide the 4"},
       {"megatron:ep4,etp2,dp4", "do not divide the 4"},
+      {"megatron:pp65536,vpp65536", "65536 chunks"},
+      {"megatron:pp2,layers=", "lists no stage"},
       {"megatron:tp2,dtype=bf17", "no element type"},
       {"megatron:tp2,dtype=", "no element type"},
       {"fsdp:dp2,dtype=bf16,dtype=f32", "given twice"},
