@@ -116,6 +116,11 @@ xfer_status xfi_comm_create_local(xfi_comm **comms, int n_ranks);
 /* Processes (or threads) of one host, which meet by the caller's all-gather. */
 XFI_DOOR xfer_status xfi_comm_create_host(xfi_comm **comm, xfer_all_gather_fn all_gather,
                                           void *context, int rank, int size);
+/* Of such a comm, by who makes calls. What all ranks do apart from it, their `number`-th time (from
+ * 1), came to nothing here: tell those that may wait for it there. The comm goes on. */
+XFI_DOOR void xfi_host_warn(xfi_comm *comm, uint64_t number, const char *why);
+/* Has a rank told so of that time (XFER_ERR_PEER), or ended, or broken the comm? */
+XFI_DOOR xfer_status xfi_host_heed(xfi_comm *comm, uint64_t number);
 
 /* All ranks: the first of our own error, a peer's (XFER_ERR_PEER, naming the lowest failed rank and
  * quoting its text; one that failed by itself goes before one that says PEER), OK. What each

@@ -25,6 +25,7 @@
 enum { LOOK_MS = 50 }; /* between looks whether another thread broke the comm */
 enum { TO, FROM };     /* a peer */
 enum { GATHER, EXCHANGE, ROUND, BROADCAST };
+enum { WARNING = '\1' }; /* xfi_host_warning */
 
 static const char *const calls[] = {"all_gather", "exchange", "round", "broadcast"};
 
@@ -40,17 +41,6 @@ static bool set_broken(xfi_host_comm *comm, const char *why)
   return first;
 }
 
-static void host_abort(xfi_comm *base, const char *why)
-{
-  xfi_host_comm *comm = (xfi_host_comm *)base;
-
-  if (!set_broken(comm, why)) return;
-  for (int r = 0; r < base->size; r++) {
-    if (r == base->rank) continue;
-    (void)send(comm->peers[r].alarm, comm->why, strlen(comm->why) + 1, MSG_NOSIGNAL | MSG_DONTWAIT);
-  }
-}
-
 static xfer_status check_broken(xfi_host_comm *comm)
 {
   xfer_status st = XFER_OK;
@@ -63,24 +53,66 @@ done:
   return st;
 }
 
+static void tell_all(const xfi_host_comm *comm, const void *packet, size_t n_bytes)
+{
+  for (int r = 0; r < comm->base.size; r++)
+    if (r != comm->base.rank)
+      (void)send(comm->peers[r].alarm, packet, n_bytes, MSG_NOSIGNAL | MSG_DONTWAIT);
+}
+
+static void host_abort(xfi_comm *base, const char *why)
+{
+  xfi_host_comm *comm = (xfi_host_comm *)base;
+
+  if (set_broken(comm, why)) tell_all(comm, comm->why, strlen(comm->why) + 1);
+}
+
 /* Takes what came from a peer's alarm. */
 static void hear(xfi_host_comm *comm, int rank)
 {
   xfi_host_peer *peer = &comm->peers[rank];
-  char why[XFI_HOST_WHY_BYTES];
+  xfi_host_warning said;
+  char *why = (char *)&said;
 
   while (!peer->is_deaf) {
-    const ssize_t n = recv(peer->alarm, why, sizeof why, MSG_DONTWAIT);
+    const ssize_t n = recv(peer->alarm, &said, sizeof said, MSG_DONTWAIT);
     if (n < 0 && errno == EINTR) continue;
     if (n < 0 && errno == EAGAIN) return;
     peer->is_deaf = n <= 0;
     if (n <= 0) return;
     why[n - 1] = '\0';
-    if (why[0] == '\0')
+    if (n == sizeof said && said.kind == WARNING)
+      comm->warning = said;
+    else if (why[0] == '\0')
       peer->has_left = true;
     else
       (void)set_broken(comm, why); /* it has told everybody */
   }
+}
+
+void xfi_host_warn(xfi_comm *base, uint64_t number, const char *why)
+{
+  xfi_host_warning warning = {.kind = WARNING, .number = number};
+
+  (void)snprintf(warning.why, sizeof warning.why, "rank %d: %s", base->rank, why);
+  tell_all((xfi_host_comm *)base, &warning, sizeof warning);
+}
+
+xfer_status xfi_host_heed(xfi_comm *base, uint64_t number)
+{
+  xfi_host_comm *comm = (xfi_host_comm *)base;
+  xfer_status st = XFER_OK;
+
+  for (int r = 0; r < base->size; r++)
+    hear(comm, r);
+  XFI_TRY(check_broken(comm));
+  XFI_CHECK(comm->warning.number != number || comm->warning.kind != WARNING, XFER_ERR_PEER, "%s",
+            comm->warning.why);
+  for (int r = 0; r < base->size; r++)
+    XFI_CHECK(r == base->rank || !comm->peers[r].is_deaf, XFER_ERR_COMM, "rank %d has %s", r,
+              comm->peers[r].has_left ? "left the comm" : "ended");
+done:
+  return st;
 }
 
 /* A peer's socket is closed, or failed with an errno. */

@@ -26,12 +26,19 @@ typedef struct xfi_parcel {
 } xfi_parcel;
 
 typedef struct xfi_host_peer {
-  int data;      /* -1: this rank itself */
-  int alarm;     /* a packet of why the comm is broken, or an empty word before it is closed */
-  bool has_left; /* it said so */
-  bool is_deaf;  /* nothing more comes from its alarm */
+  int data;  /* -1: this rank itself */
+  int alarm; /* packets: why the comm is broken, a warning, or an empty word before it is closed */
+  bool has_left;         /* it said so */
+  bool is_deaf;          /* nothing more comes from its alarm */
   size_t next_parcel[2]; /* to it and from it; none: the number of parcels */
 } xfi_host_peer;
+
+/* What all ranks do apart from the comm, their `number`-th time, came to nothing on one of them. */
+typedef struct xfi_host_warning {
+  char kind; /* '\1', with which no text begins */
+  uint64_t number;
+  char why[XFI_HOST_WHY_BYTES];
+} xfi_host_warning;
 
 typedef struct xfi_host_comm {
   xfi_comm base;
@@ -42,6 +49,7 @@ typedef struct xfi_host_comm {
   _Atomic bool broken;
   pthread_mutex_t lock; /* guards `why`, which abort() may set from any thread */
   char why[XFI_HOST_WHY_BYTES];
+  xfi_host_warning warning; /* the last one that came */
 } xfi_host_comm;
 
 extern const xfi_comm_ops xfi_host_ops;

@@ -20,6 +20,7 @@
 enum {
   WATCH_MS = 500,     /* between two looks: each may hold up a run that is just being enqueued */
   SPIN_POLLS = 10000, /* polls before yielding the processor for longer */
+  HEED_POLLS = 256,   /* some 20 ms of those */
   PAUSE_NS = 20 * 1000
 };
 
@@ -54,10 +55,21 @@ xfer_status xfi_nccl_failed(xfi_nccl *nccl, ncclResult_t result, const char *cal
   return XFER_ERR_COMM;
 }
 
+xfer_status xfi_nccl_heed(xfi_nccl *nccl, int polls)
+{
+  xfer_status st = XFER_OK;
+
+  if (nccl->host == NULL || polls % HEED_POLLS != 0) return XFER_OK;
+  st = xfi_host_heed(nccl->host, nccl->number);
+  if (st != XFER_OK) xfi_nccl_break(nccl, xfi_last_error());
+  return st;
+}
+
 xfer_status xfi_nccl_launched(xfi_nccl *nccl, ncclResult_t result, const char *call,
                               xfi_deadline deadline)
 {
   ncclResult_t state = ncclInProgress;
+  xfer_status st = XFER_OK;
 
   if (result != ncclSuccess && result != ncclInProgress) return xfi_nccl_failed(nccl, result, call);
   for (int polls = 0;; polls++) {
@@ -74,9 +86,12 @@ xfer_status xfi_nccl_launched(xfi_nccl *nccl, ncclResult_t result, const char *c
       (void)sched_yield();
     } else {
       struct timespec pause = {.tv_sec = 0, .tv_nsec = PAUSE_NS};
+      XFI_TRY(xfi_nccl_heed(nccl, polls));
       (void)nanosleep(&pause, NULL);
     }
   }
+done:
+  return st;
 }
 
 static void break_data(xfi_nccl_comm *comm, const char *why)
@@ -296,6 +311,8 @@ static xfer_status make_data(xfi_nccl_comm *comm, xfi_deadline deadline)
   xfi_nccl_abort_data(&comm->base, "a rank makes a new one");
   XFI_CHECK(all[0].has_id != 0, XFER_ERR_COMM, "rank 0: ncclGetUniqueId failed");
   comm->data.why[0] = '\0';
+  comm->data.host = comm->host;
+  comm->data.number++;
   config.blocking = 0;
   config.commName = "xfer";
   ncclResult_t result = ncclCommInitRankConfig(&comm->data.handle, comm->base.size, all[0].id,
@@ -357,5 +374,7 @@ xfer_status xfi_nccl_connect(xfi_comm *base, const bool *peers, bool broadcasts,
     XFI_TRY(xfi_nccl_control_wait(comm, &comm->data, deadline));
   }
 done:
+  if (st != XFER_OK && st != XFER_ERR_PEER && comm->host != NULL)
+    xfi_host_warn(comm->host, comm->data.number, xfi_last_error());
   return st;
 }

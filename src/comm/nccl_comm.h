@@ -23,6 +23,8 @@ enum {
 typedef struct xfi_nccl {
   ncclComm_t handle;            /* NULL: none, or aborted */
   char why[XFI_NCCL_WHY_BYTES]; /* it was aborted; "" : it was not */
+  xfi_comm *host;               /* NULL, or where others tell that they do not come to it */
+  uint64_t number;              /* of the times that the ranks made one */
 } xfi_nccl;
 
 typedef struct xfi_nccl_comm {
@@ -66,6 +68,8 @@ xfer_status xfi_nccl_failed(xfi_nccl *nccl, ncclResult_t result, const char *cal
  * progress". */
 xfer_status xfi_nccl_launched(xfi_nccl *nccl, ncclResult_t result, const char *call,
                               xfi_deadline deadline);
+/* Where others are awaited: now and then, have they told that they do not come? */
+xfer_status xfi_nccl_heed(xfi_nccl *nccl, int polls);
 xfer_status xfi_nccl_cuda_failed(cudaError_t error, const char *call);
 /* One group on `stream`: at most one send and one receive per peer. */
 xfer_status xfi_nccl_group(xfi_nccl *nccl, const xfi_message *sends, int n_sends,

@@ -20,6 +20,7 @@ xfer_status xfi_nccl_control_wait(xfi_nccl_comm *comm, xfi_nccl *nccl, xfi_deadl
   int64_t began = xfi_now_ns();
   cudaError_t error = cudaSuccess;
   ncclResult_t state = ncclSuccess;
+  int polls = 0;
 
   XFI_NCCL_CUDA_TRY(cudaEventRecord, (comm->control_done, comm->control_stream));
   while ((error = cudaEventQuery(comm->control_done)) == cudaErrorNotReady) {
@@ -37,6 +38,7 @@ xfer_status xfi_nccl_control_wait(xfi_nccl_comm *comm, xfi_nccl *nccl, xfi_deadl
     }
     if (xfi_now_ns() - began > SPIN_NS) {
       struct timespec pause = {.tv_sec = 0, .tv_nsec = PAUSE_NS};
+      XFI_TRY(xfi_nccl_heed(nccl, ++polls));
       (void)nanosleep(&pause, NULL);
     }
   }

@@ -445,9 +445,30 @@ static void test_comm_host(void)
   sweep(COMM_NCCL, XFER_LANE_AUTO, COMM, COMM);
 }
 
+/* What NCCL refuses to one rank while the others wait for it is known at once. */
+static void refused_to_one(const char *call)
+{
+  tally sum = {0};
+
+  limit_ms = LIMIT_MOST;
+  world_clear(3, (sim_config){.seed = 0});
+  now = (point){.kind = COMM_NCCL,
+                .lane = XFER_LANE_PACKED,
+                .n_ranks = 3,
+                .at = COMMIT,
+                .victim = 1,
+                .call = call};
+  NEED(play(&sum) == PLAYED && sum.wrong == 0 && sum.failed == 1 && sum.by_deadline == 0);
+  for (int r = 0; r < now.n_ranks; r++)
+    NEED(took_ms[r] < limit_ms / 2 && (r == now.victim || strstr(texts[r], "rank 1") != NULL));
+  limit_ms = LIMIT_MS;
+}
+
 static void test_life_host(void)
 {
   are_processes = true;
+  refused_to_one("ncclCommInitRankConfig");
+  refused_to_one("ncclGroupEnd");
   sweep(COMM_NCCL, XFER_LANE_PACKED, PLAN, RELEASE);
 }
 
