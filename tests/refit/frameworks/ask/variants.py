@@ -15,8 +15,9 @@ def saved(config):
     with tempfile.TemporaryDirectory() as folder:
         with open(os.path.join(folder, "config.json"), "w") as file:
             json.dump(config, file)
-        said = transformers.AutoConfig.from_pretrained(folder)
-        model = getattr(transformers, config["architectures"][0])(said).to(torch.float32)
+        make = getattr(transformers, config["architectures"][0])
+        said = make.config_class.from_pretrained(folder)  # vLLM has model types of its own in AutoConfig
+        model = make(said).to(torch.float32)
         model.save_pretrained(folder)
         with open(os.path.join(folder, "model.safetensors"), "rb") as file:
             (n,) = struct.unpack("<Q", file.read(8))
