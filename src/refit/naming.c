@@ -333,14 +333,14 @@ static int inner_ranks(const xfi_slot *slot, const xfi_entry *entry, const xfi_g
 
 /* How many ranks share the rows. */
 static void set_cut(xfi_slot *slot, const xfi_placing *placing, const xfi_entry *entry,
-                    const xfi_local_rule *rule, bool whole)
+                    const xfi_local_rule *rule)
 {
   const xfi_grid *grid = entry->experts ? &placing->side->experts : &placing->side->dense;
   bool cut = rule != NULL && rule->cut == XFI_CUT_ROWS;
 
   slot->fusing.n = grid->cut < 0 ? 1 : grid->sizes[grid->cut];
   slot->fusing.inner = inner_ranks(slot, entry, grid, rule);
-  slot->fusing.whole = whole || !cut;
+  slot->fusing.whole = slot->whole || !cut;
   slot->fusing.even = placing->side->rules->even;
 }
 
@@ -374,7 +374,7 @@ xfer_status xfi_slot_plain(xfi_slot *slot, const xfi_placing *placing, const xfi
   slot_begin(slot, entry);
   XFI_TRY(xfi_name_copy(&slot->local, entry->pattern));
   XFI_TRY(as_checkpoint(slot, placing, entry));
-  set_cut(slot, placing, entry, NULL, true);
+  set_cut(slot, placing, entry, NULL);
 done:
   return st;
 }
@@ -415,6 +415,8 @@ xfer_status xfi_slot_make(xfi_slot *slot, const xfi_placing *placing, const xfi_
   xfer_status st = XFER_OK;
 
   slot_begin(slot, entry);
+  XFI_TRY(xfi_placing_eval(&whole, placing, entry, rule->whole));
+  slot->whole = whole != 0;
   XFI_TRY(make_name(&slot->local, placing, entry, rule->local));
   if (rule->last_name != NULL && placing->side->pp > 1)
     XFI_TRY(make_name(&slot->last, placing, entry, rule->last_name));
@@ -433,8 +435,7 @@ xfer_status xfi_slot_make(xfi_slot *slot, const xfi_placing *placing, const xfi_
     XFI_TRY(xfi_placing_eval(&slot->fusing.groups, placing, entry, rule->groups));
     XFI_TRY(shape_slot(slot, placing, entry, rule));
   }
-  XFI_TRY(xfi_placing_eval(&whole, placing, entry, rule->whole));
-  set_cut(slot, placing, entry, rule, whole != 0);
+  set_cut(slot, placing, entry, rule);
 done:
   return st;
 }

@@ -15,6 +15,7 @@ typedef struct xfi_slot {
   char *made;  /* what the framework makes of it, likewise; NULL: nothing */
   int made_dtype;
   int order[XFER_MAX_DIMS]; /* order[k]: the tensor's dim that is dim k of the local tensor */
+  bool whole;               /* no rank has a part of it alone */
   bool own_names;           /* the checkpoint's own name and number of the layer */
   bool each_expert;         /* one local tensor per expert; dim 0 is none of theirs */
   int slot, n_slots;        /* of the weights that lie in one, by their first block */

@@ -152,25 +152,6 @@ done:
 
 /* ---- rows ---- */
 
-static xfer_status make_segment(xfi_segment *s, const xfi_segment_rule *rule,
-                                const xfi_scope *scope)
-{
-  xfer_status st = XFER_OK;
-
-  *s = (xfi_segment){.name = rule->name, .n_subs = rule->n_subs};
-  XFI_TRY(xfi_expr_eval(&s->count, rule->count, scope));
-  if (rule->unit != NULL) XFI_TRY(xfi_expr_eval(&s->unit, rule->unit, scope));
-  for (int i = 0; i < rule->n_subs; i++) {
-    s->sub_names[i] = rule->sub_names[i];
-    XFI_TRY(xfi_expr_eval(&s->sub_rows[i], rule->sub_rows[i], scope));
-    s->unit += s->sub_rows[i];
-  }
-  XFI_CHECK(s->count >= 0 && s->unit >= 0 && s->count < 1 << 30 && s->unit < 1 << 30,
-            XFER_ERR_SHAPE, "\"%s\" times \"%s\" is no number of rows", rule->count, rule->name);
-done:
-  return st;
-}
-
 /* Scales have a row for each block of rows: whole units where a unit is whole blocks. */
 xfer_status xfi_roles_scale(xfi_segment *s, int64_t block, bool alone, const xfi_entry *e)
 {
@@ -197,6 +178,27 @@ done:
   return st;
 }
 
+/* Of an entry; `alone`: no other segment follows or comes before. */
+static xfer_status make_segment(xfi_segment *s, const xfi_segment_rule *rule,
+                                const xfer_model *model, const xfi_entry *e, bool alone)
+{
+  xfer_status st = XFER_OK;
+
+  *s = (xfi_segment){.name = rule->name, .n_subs = rule->n_subs};
+  XFI_TRY(xfi_expr_eval(&s->count, rule->count, &model->scope));
+  if (rule->unit != NULL) XFI_TRY(xfi_expr_eval(&s->unit, rule->unit, &model->scope));
+  for (int i = 0; i < rule->n_subs; i++) {
+    s->sub_names[i] = rule->sub_names[i];
+    XFI_TRY(xfi_expr_eval(&s->sub_rows[i], rule->sub_rows[i], &model->scope));
+    s->unit += s->sub_rows[i];
+  }
+  XFI_CHECK(s->count >= 0 && s->unit >= 0 && s->count < 1 << 30 && s->unit < 1 << 30,
+            XFER_ERR_SHAPE, "\"%s\" times \"%s\" is no number of rows", rule->count, rule->name);
+  if (e->is_scale && model->block[0] > 0) XFI_TRY(xfi_roles_scale(s, model->block[0], alone, e));
+done:
+  return st;
+}
+
 static xfer_status set_rows(const xfer_model *model, xfi_entry *e, const xfi_segment_rule *rules,
                             int n)
 {
@@ -205,9 +207,7 @@ static xfer_status set_rows(const xfer_model *model, xfi_entry *e, const xfi_seg
 
   e->n_segments = n;
   for (int i = 0; i < n; i++) {
-    XFI_TRY(make_segment(&e->segments[i], &rules[i], &model->scope));
-    if (e->is_scale && model->block[0] > 0)
-      XFI_TRY(xfi_roles_scale(&e->segments[i], model->block[0], n == 1, e));
+    XFI_TRY(make_segment(&e->segments[i], &rules[i], model, e, n == 1));
     total += e->segments[i].count * e->segments[i].unit;
   }
   XFI_CHECK(n == 0 || total == rows, XFER_ERR_SHAPE,
@@ -279,8 +279,7 @@ static xfer_status take_apart(xfer_model *model, size_t at, const xfi_tensor_rul
     xfi_entry *e = &model->entries[at + (size_t)i];
     xfi_segment s;
 
-    XFI_TRY(make_segment(&s, &rule->holds[i], &model->scope));
-    if (e->is_scale && model->block[0] > 0) XFI_TRY(xfi_roles_scale(&s, model->block[0], false, e));
+    XFI_TRY(make_segment(&s, &rule->holds[i], model, e, false));
     rows = s.count * s.unit;
     XFI_CHECK(rows <= total - first && (!rule->alternate || rows * n == total), XFER_ERR_SHAPE,
               "\"%s\" has %lld rows, too few for what it holds", e->pattern, (long long)total);

@@ -158,8 +158,7 @@ typedef struct xfi_side_rules {
   const char *name;
   const struct json_t *numbers, *choices, *flags; /* items of a SPEC */
   const struct json_t *require;
-  const char *kernel_forms; /* an expression that must hold; NULL: always */
-  int n_ranks;              /* order of ranks, fastest first */
+  int n_ranks; /* order of ranks, fastest first */
   const char *rank_names[XFI_MAX_AXES], *rank_sizes[XFI_MAX_AXES];
   const char *stage;        /* which of them counts pipeline stages; NULL: none */
   const char *chunks;       /* how many parts of the model a stage has; NULL: one */

@@ -476,7 +476,6 @@ static xfer_status read_side(xfer_rules *rules, const xfi_doc *doc)
                               FIELD("choices", OBJECT, &s->choices),
                               FIELD("flags", TEXTS, &s->flags),
                               FIELD("require", PAIRS, &s->require),
-                              FIELD("kernel_forms", EXPR, &s->kernel_forms),
                               NEEDED("ranks", LIST, &ranks),
                               FIELD("stage", TEXT, &s->stage),
                               FIELD("chunks", EXPR, &s->chunks),

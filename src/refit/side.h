@@ -53,7 +53,6 @@ struct xfer_side {
   int stage_axis; /* of these; -1: none */
   xfi_grid dense, experts;
   int *stage_layers; /* [pp * chunks] as listed; NULL: even */
-  uint32_t weights;  /* OR of xfer_weights */
   int size;
   int *ranks;  /* [size] of the comm, in the side's order */
   int *sorted; /* [size] ranks ascending, and */

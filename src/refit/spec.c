@@ -324,38 +324,21 @@ done:
 
 /* ---- what fits together ---- */
 
-/* The flags of xfer_weights come from the SPEC or from the options. */
-static xfer_status join_weights(xfer_side *side, const xfer_side_options *o)
+/* What the options say of weights, where the SPEC says nothing of them. */
+static xfer_status take_weights(xfer_side *side, const xfer_side_options *o)
 {
   uint32_t all = 0;
+  bool said = false;
   xfer_status st = XFER_OK;
 
   for (int i = 0; i < N_WEIGHTS; i++) {
     all |= WEIGHTS[i].bit;
-    if (side_var(side, WEIGHTS[i].name) != 0) side->weights |= WEIGHTS[i].bit;
+    said = said || side_var(side, WEIGHTS[i].name) != 0;
   }
   XFI_CHECK((o->weights & ~all) == 0, XFER_ERR_ARG, "weights %#x: an unknown bit",
             (unsigned)o->weights);
-  if (side->rules->kernel_forms == NULL) return XFER_OK;
-  if (side->weights == 0) side->weights = o->weights;
-  for (int i = 0; i < N_WEIGHTS; i++)
-    set_var(side, WEIGHTS[i].name, strlen(WEIGHTS[i].name), (side->weights & WEIGHTS[i].bit) != 0);
-done:
-  return st;
-}
-
-static xfer_status check_forms(const xfer_side *side)
-{
-  const xfi_scope scope = xfi_side_scope(side, NULL);
-  int64_t holds = 1;
-  xfer_status st = XFER_OK;
-
-  if (side->rules->kernel_forms != NULL)
-    XFI_TRY(xfi_expr_eval(&holds, side->rules->kernel_forms, &scope));
-  XFI_CHECK(holds != 0, XFER_ERR_ARG,
-            "\"%s\" must say what its kernels did to the weights after loading: loaded, up_first, "
-            "interleaved or transposed",
-            side->spec);
+  for (int i = 0; i < N_WEIGHTS && !said; i++)
+    set_var(side, WEIGHTS[i].name, strlen(WEIGHTS[i].name), (o->weights & WEIGHTS[i].bit) != 0);
 done:
   return st;
 }
@@ -416,9 +399,8 @@ xfer_status xfi_spec_parse(xfer_side *side, const char *spec, const xfer_side_op
   XFI_TRY(parse_options(side, options, &s));
   if (options->n_map > 0) XFI_TRY(xfi_map_copy(side, options));
   set_var(side, "map", 3, side->n_maps > 0);
-  XFI_TRY(join_weights(side, options));
+  XFI_TRY(take_weights(side, options));
   XFI_TRY(xfi_rules_require(side->rules->require, &scope, XFER_ERR_ARG, "\"%s\"", spec));
-  XFI_TRY(check_forms(side));
 done:
   return st;
 }

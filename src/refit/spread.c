@@ -129,22 +129,21 @@ done:
 static xfer_status cut_tp(xfi_spread *spread, const xfi_placing *placing, const xfi_entry *entry,
                           const xfi_local_rule *rule, const xfi_slot *slot, int axis)
 {
-  int64_t whole, first;
+  int64_t first;
   bool bias = strcmp(entry->suffix, "bias") == 0;
   int rows = entry->experts ? 1 : 0, last = entry->n_dims - 1, n = spread->shape[axis];
   int across = rule->cut == XFI_CUT_COLS ? rows : last > rows ? last : -1;
   xfer_status st = XFER_OK;
 
-  XFI_TRY(xfi_placing_eval(&whole, placing, entry, rule->whole));
   if (rule->cut == XFI_CUT_NONE || entry->n_dims <= rows) return XFER_OK;
   if (rule->across[0] != NULL && across >= 0) XFI_TRY(widen(spread, placing, entry, rule, across));
-  if (rule->units[0] != NULL && whole == 0 && (rule->cut == XFI_CUT_ROWS || !bias))
+  if (rule->units[0] != NULL && !slot->whole && (rule->cut == XFI_CUT_ROWS || !bias))
     return cut_units(spread, placing, entry, rule, axis, rule->cut == XFI_CUT_ROWS ? rows : last);
   if (rule->cut == XFI_CUT_ROWS)
     return xfi_cut_rows(spread, axis, rows, &slot->fusing, slot->slot, entry->shape[rows],
                         entry->n_dims - rows > 1 ? entry->block[0] : 0, entry->pattern,
                         placing->side->spec);
-  if (whole != 0) return XFER_OK;
+  if (slot->whole) return XFER_OK;
   if (rule->cut == XFI_CUT_VOCAB) return cut_vocab(spread, placing, entry, axis);
   if (!bias) return cut_dim(spread, placing->side, entry, axis, last);
   XFI_TRY(xfi_placing_eval(&first, placing, entry, rule->bias_first));
@@ -183,18 +182,17 @@ done:
 /* ---- FSDP: cuts what the others left, along the first dim of the framework's own tensor ---- */
 
 static xfer_status cut_fsdp(xfi_spread *spread, const xfi_placing *placing, const xfi_entry *entry,
-                            const xfi_local_rule *rule, const xfi_slot *slot, int axis, int tp)
+                            const xfi_slot *slot, int axis, int tp)
 {
   const xfer_side *side = placing->side;
   int dim = slot->each_expert ? 1 : 0;
   const xfer_placement *cut = tp < 0 ? NULL : &spread->placements[tp];
   int n = spread->shape[axis];
   bool free_blocks = side->rules->free_blocks;
-  int64_t length = dim < entry->n_dims ? entry->shape[dim] : 1, whole;
+  int64_t length = dim < entry->n_dims ? entry->shape[dim] : 1;
   xfer_status st = XFER_OK;
 
-  XFI_TRY(xfi_placing_eval(&whole, placing, entry, rule->whole));
-  if (entry->n_dims <= dim || n == 1 || whole != 0) return XFER_OK;
+  if (entry->n_dims <= dim || n == 1 || slot->whole) return XFER_OK;
   XFI_CHECK(slot->n_slots == 1 || slot->fuse_dim != dim, XFER_ERR_UNSUPPORTED,
             "\"%s\" holds several weights, and \"%s\" cuts through them", entry->pattern,
             side->spec);
@@ -241,7 +239,7 @@ xfer_status xfi_spread_make(xfi_spread *spread, const xfi_placing *placing, cons
   }
   for (int a = 0; a < grid->rule->n_axes; a++) {
     if (grid->rule->uses[a] == XFI_AXIS_FSDP)
-      XFI_TRY(cut_fsdp(spread, placing, entry, rule, slot, at[a], tp));
+      XFI_TRY(cut_fsdp(spread, placing, entry, slot, at[a], tp));
   }
 done:
   return st;

@@ -36,7 +36,7 @@ CASES = {
                                          ("megatron:ep8,dp8", "vllm:tp8"), ("megatron:cp2,tp2,ep4,dp2", "vllm:tp2"),
                                          ("megatron:tp2,ep4,dp2", "vllm:tp4,ep4,map=MAP")],
     "qwen3-moe-blocks": [("megatron:ep4,dp4", "vllm:tp2"), ("megatron:tp2,ep2", "vllm:tp2,ep2"),
-                         ("full", "vllm:tp4"), ("fsdp:dp2", "vllm:tp2,transposed"),
+                         ("full", "vllm:tp4"),
                          ("megatron:tp2,ep4,dp2,dtype=f32", "vllm:tp2,quant=fp8_per_block"),
                          ("fsdp:dp3", "vllm:tp4,ep4,quant=fp8_per_block"), ("fsdp:dp3", "full:quant=fp8_per_block"),
                          ("fsdp:dp2,dtype=f16", "vllm:tp2,up_first,transposed,quant=fp8_per_block"),

@@ -347,11 +347,11 @@ def main():
                 case.run(folder)
                 if layout is layouts[0] and "f32" in answer:
                     case.check_types()
-                if layout is layouts[0] and answer["framework"] == "vllm" and answer["family"] in scaled:
+                if layout is layouts[0] and not options.layouts and answer["framework"] == "vllm" and answer["family"] in scaled:
                     case.check_scaled(scaled[answer["family"]])
                 if any("draft" in rank for rank in layout["ranks"]):
                     case.run(folder, ",draft", "draft")
-                if any(name.endswith(SCALES) for name, _ in answer["hf"]):
+                if any(name.endswith(SCALES) for name, _ in answer["hf"]) and not options.layouts:
                     case.run_quantised()
                 cases.append(case)
                 state = "different" if case.differences else "refused" if case.refusal else "same"
