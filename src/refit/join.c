@@ -64,28 +64,91 @@ done:
   return st;
 }
 
-/* As a side quantises it; a table with scales is quantised already. */
+/* How a side quantises the model; `by` NULL: none does, or the table is quantised already. */
+static xfer_status find_quant(xfi_quant *quant, const xfer_side **by, const xfer_model *model,
+                              const xfer_side *train, const xfer_side *gen)
+{
+  const xfer_side *side = gen != NULL && gen->quant != NULL ? gen : train;
+  xfi_quant other;
+  xfer_status st = XFER_OK;
+
+  *by = NULL;
+  if (side == NULL || side->quant == NULL) return XFER_OK;
+  XFI_TRY(xfi_quant_find(quant, side->quant, model));
+  if (train != NULL && train->quant != NULL) {
+    XFI_TRY(xfi_quant_find(&other, train->quant, model));
+    XFI_TRY(check_same(quant, other.block, other.scales, other.dtype, side, train->spec));
+  }
+  for (size_t i = 0; i < model->n_entries; i++) {
+    const xfi_entry *e = &model->entries[i];
+
+    if (!e->is_scale) continue;
+    return check_same(quant, model->block, e->suffix, e->dtype, side, "the model is");
+  }
+  *by = side;
+done:
+  return st;
+}
+
+/* Layers of which something else was said than of the others become entries of their own. */
+static xfer_status part_said(xfer_model *model, const xfi_saids *saids)
+{
+  bool *matches = NULL;
+  xfer_status st = XFER_OK;
+
+  for (size_t s = 0; s < saids->n; s++) {
+    for (size_t i = 0; i < model->n_entries; i++) {
+      const xfi_entry *e = &model->entries[i];
+
+      xfi_free(matches);
+      matches = xfi_calloc((size_t)e->n_layers, sizeof *matches);
+      XFI_CHECK(matches != NULL, XFER_ERR_NOMEM, "the layers of \"%s\"", e->pattern);
+      for (int k = 0; k < e->n_layers; k++)
+        XFI_TRY(xfi_entry_matches(&matches[k], e, saids->at[s].pattern, k));
+      XFI_TRY(xfi_model_part(model, i, matches));
+    }
+  }
+done:
+  xfi_free(matches);
+  return st;
+}
+
+static bool has_said(const xfer_side *side)
+{
+  return side != NULL && side->places_said.n + side->wholes.n + side->dtypes.n > 0;
+}
+
+/* The model as this refit has it: the caller's, or a copy of it. */
 static xfer_status share_model(xfer_model **made, xfer_model *model, const xfer_side *train,
                                const xfer_side *gen)
 {
-  const xfer_side *side = gen != NULL && gen->quant != NULL ? gen : train;
-  const xfi_entry *scale = NULL;
-  xfi_quant quant, other;
+  const xfer_side *const sides[] = {train, gen};
+  const xfer_side *by;
+  xfer_model *copy = NULL;
+  xfi_quant quant;
   xfer_status st = XFER_OK;
 
-  if (side != NULL && side->quant != NULL) {
-    XFI_TRY(xfi_quant_find(&quant, side->quant, model));
-    if (train != NULL && train->quant != NULL) {
-      XFI_TRY(xfi_quant_find(&other, train->quant, model));
-      XFI_TRY(check_same(&quant, other.block, other.scales, other.dtype, side, train->spec));
-    }
-    for (size_t i = 0; i < model->n_entries && scale == NULL; i++)
-      if (model->entries[i].is_scale) scale = &model->entries[i];
-    if (scale == NULL) return xfi_model_quantise(made, model, &quant);
-    XFI_TRY(check_same(&quant, model->block, scale->suffix, scale->dtype, side, "the model is"));
+  XFI_TRY(find_quant(&quant, &by, model, train, gen));
+  if (by == NULL && !has_said(train) && !has_said(gen)) {
+    *made = xfi_model_share(model);
+    return XFER_OK;
   }
-  *made = xfi_model_share(model);
+  XFI_TRY(xfi_model_copy(&copy, model));
+  if (by != NULL) {
+    XFI_TRY(xfi_scales_make(copy, &quant));
+    copy->quantised = true;
+  }
+  for (int s = 0; s < 2; s++) {
+    if (!has_said(sides[s])) continue;
+    XFI_TRY(part_said(copy, &sides[s]->places_said));
+    XFI_TRY(part_said(copy, &sides[s]->wholes));
+    XFI_TRY(part_said(copy, &sides[s]->dtypes));
+  }
+  XFI_TRY(xfi_model_settle(copy));
+  *made = copy;
+  copy = NULL;
 done:
+  xfi_model_destroy(copy);
   return st;
 }
 

@@ -271,20 +271,25 @@ done:
   return st;
 }
 
-xfer_status xfi_model_split(xfer_model *model, size_t at, int first, int end)
+xfer_status xfi_model_part(xfer_model *model, size_t at, const bool *stays)
 {
   xfi_entry *e, *rest;
-  int n;
+  int n = model->entries[at].n_layers, n_staying = 0;
   xfer_status st = XFER_OK;
 
+  for (int k = 0; k < n; k++)
+    n_staying += stays[k];
+  if (n_staying == 0 || n_staying == n) return XFER_OK;
   XFI_TRY(xfi_model_double(model, at));
   e = &model->entries[at];
   rest = e + 1;
-  n = end - first;
-  memcpy(rest->layers, e->layers + first, (size_t)n * sizeof *e->layers);
-  rest->n_layers = n;
-  memmove(e->layers + first, e->layers + end, (size_t)(e->n_layers - end) * sizeof *e->layers);
-  e->n_layers -= n;
+  e->n_layers = rest->n_layers = 0;
+  for (int k = 0; k < n; k++) {
+    if (stays[k])
+      e->layers[e->n_layers++] = e->layers[k];
+    else
+      rest->layers[rest->n_layers++] = rest->layers[k];
+  }
 done:
   return st;
 }
@@ -479,8 +484,7 @@ static void split_names(xfer_model *model)
   }
 }
 
-/* What follows from names and roles. */
-static xfer_status settle(xfer_model *model)
+xfer_status xfi_model_settle(xfer_model *model)
 {
   xfer_status st = XFER_OK;
 
@@ -513,12 +517,12 @@ xfer_status xfi_model_finish(xfer_model *model, const xfer_model_options *option
   if (!model->scanned && options->quant == XFER_QUANT_FP8_BLOCK128)
     XFI_TRY(xfi_scales_make(model, &BLOCK128));
   model->scanned = true;
-  XFI_TRY(settle(model));
+  XFI_TRY(xfi_model_settle(model));
 done:
   return st;
 }
 
-xfer_status xfi_model_quantise(xfer_model **made, xfer_model *model, const xfi_quant *quant)
+xfer_status xfi_model_copy(xfer_model **made, xfer_model *model)
 {
   xfer_model *m = NULL;
   xfer_status st = XFER_OK;
@@ -533,13 +537,12 @@ xfer_status xfi_model_quantise(xfer_model **made, xfer_model *model, const xfi_q
   m->scope = model->scope;
   m->figures = model->figures;
   m->n_config_layers = model->n_config_layers;
+  memcpy(m->block, model->block, sizeof m->block);
   XFI_TRY(xfi_vec_reserve(&m->entries, &m->entries_cap, model->n_entries, sizeof *m->entries));
   for (size_t i = 0; i < model->n_entries; i++) {
     m->n_entries++;
     XFI_TRY(copy_entry(&m->entries[i], &model->entries[i]));
   }
-  XFI_TRY(xfi_scales_make(m, quant));
-  XFI_TRY(settle(m));
   *made = m;
   m = NULL;
 done:

@@ -81,7 +81,8 @@ struct xfer_model {
   atomic_int n_refs;
   atomic_bool frozen; /* a refit was made of it */
   xfer_rules *rules;
-  xfer_model *base;         /* that this one is, as sides quantise it; NULL: it is the table's */
+  xfer_model *base;         /* that this one is a copy of; NULL: none */
+  bool quantised;           /* a side quantises it: tables have what they have by table_dtype */
   xfi_doc config;           /* config.json, or the table */
   const struct json_t *top; /* the configuration in it */
   const xfi_family *family; /* NULL: no rules of this model_type */
@@ -132,10 +133,12 @@ xfer_status xfi_model_append_name(xfer_model *model, const xfi_raw *raw,
 xfer_status xfi_model_add(xfer_model *model, const xfi_raw *raw);
 /* After the last append: ranges, roles, scales, kinds of layers, checks. */
 xfer_status xfi_model_finish(xfer_model *model, const xfer_model_options *options);
-/* The model as sides have it that quantise it so. */
-xfer_status xfi_model_quantise(xfer_model **made, xfer_model *model, const xfi_quant *quant);
-/* A copy of the entry behind it, over the layers [first, end) of its list. */
-xfer_status xfi_model_split(xfer_model *model, size_t at, int first, int end);
+/* What follows from names and roles. */
+xfer_status xfi_model_settle(xfer_model *model);
+/* A copy for one refit, to be changed and then settled. */
+xfer_status xfi_model_copy(xfer_model **made, xfer_model *model);
+/* Those of its layers that do not stay, if any do, become an entry behind it. [n_layers] */
+xfer_status xfi_model_part(xfer_model *model, size_t at, const bool *stays);
 xfer_status xfi_model_double(xfer_model *model, size_t at);
 
 /* The two readers. Each reads `model->config` and appends; neither finishes. */

@@ -95,53 +95,33 @@ void xfi_placing_close(xfi_placing *p)
 
 /* ---- what the caller said ---- */
 
-static xfer_status count_matches(int *n, const xfi_entry *entry, const char *pattern)
+xfer_status xfi_entry_matches(bool *matches, const xfi_entry *entry, const char *pattern, int k)
 {
   char *name = NULL;
   xfer_status st = XFER_OK;
 
-  *n = 0;
-  for (int k = 0; k < entry->n_layers; k++) {
-    XFI_TRY(xfi_name_fill(&name, entry->name, entry->layers[k], -1, -1));
-    *n += xfi_glob_match(pattern, name);
-    xfi_free(name);
-    name = NULL;
-  }
+  *matches = xfi_glob_match(pattern, entry->pattern) || xfi_glob_match(pattern, entry->name);
+  if (*matches || entry->n_layers == 0) return XFER_OK;
+  XFI_TRY(xfi_name_fill(&name, entry->name, entry->layers[k], -1, -1));
+  *matches = xfi_glob_match(pattern, name);
 done:
+  xfi_free(name);
   return st;
 }
 
 xfer_status xfi_entry_touches(bool *touches, const xfi_entry *entry, const char *pattern)
 {
-  int n;
   xfer_status st = XFER_OK;
 
-  *touches = xfi_glob_match(pattern, entry->pattern) || xfi_glob_match(pattern, entry->name);
-  if (*touches) return XFER_OK;
-  XFI_TRY(count_matches(&n, entry, pattern));
-  *touches = n > 0;
+  *touches = false;
+  for (int k = 0; k < (entry->n_layers > 0 ? entry->n_layers : 1) && !*touches; k++)
+    XFI_TRY(xfi_entry_matches(touches, entry, pattern, k));
 done:
   return st;
 }
 
-/* *matches: the pattern fits every name the entry stands for; false: none. Else an error. */
-static xfer_status entry_matches(bool *matches, const xfi_entry *entry, const char *pattern)
-{
-  int n;
-  xfer_status st = XFER_OK;
-
-  *matches = xfi_glob_match(pattern, entry->pattern);
-  if (*matches || entry->n_layers == 0) return XFER_OK;
-  XFI_TRY(count_matches(&n, entry, pattern));
-  XFI_CHECK(n == 0 || n == entry->n_layers, XFER_ERR_UNSUPPORTED,
-            "\"%s\" matches \"%s\" in %d of its %d layers; it must match in all or none", pattern,
-            entry->pattern, n, entry->n_layers);
-  *matches = n > 0;
-done:
-  return st;
-}
-
-/* The first thing that the caller said of the entry; NULL: nothing. */
+/* The first thing that the caller said of the entry, all of whose layers are alike in that; NULL:
+ * nothing. */
 static xfer_status find_said(const xfi_said **said, const xfi_saids *saids, const xfi_entry *entry)
 {
   xfer_status st = XFER_OK;
@@ -150,7 +130,7 @@ static xfer_status find_said(const xfi_said **said, const xfi_saids *saids, cons
   for (size_t i = 0; i < saids->n && *said == NULL; i++) {
     bool matches;
 
-    XFI_TRY(entry_matches(&matches, entry, saids->at[i].pattern));
+    XFI_TRY(xfi_entry_matches(&matches, entry, saids->at[i].pattern, 0));
     if (matches) *said = &saids->at[i];
   }
 done:
@@ -428,7 +408,7 @@ static xfer_status dtype_of(xfer_dtype *dtype, const xfi_placing *p, const xfi_e
   xfer_status st = XFER_OK;
 
   XFI_TRY(find_said(&said, &p->side->dtypes, entry));
-  *dtype = quantised || p->model->base == NULL ? entry->dtype : entry->table_dtype;
+  *dtype = quantised || !p->model->quantised ? entry->dtype : entry->table_dtype;
   if (said != NULL)
     *dtype = said->value == 0 ? *dtype : (xfer_dtype)said->value;
   else if (rule != NULL && rule->dtype != 0 && plain)

@@ -38,7 +38,8 @@ static const char *skip_prefix(const xfer_model *model, const char *known)
 /* Layers past the last of the configuration are extra ones. */
 static xfer_status split_extra(xfer_model *model, size_t at)
 {
-  xfi_entry *e = &model->entries[at];
+  const xfi_entry *e = &model->entries[at];
+  bool *own = NULL;
   int n = 0;
   xfer_status st = XFER_OK;
 
@@ -46,9 +47,13 @@ static xfer_status split_extra(xfer_model *model, size_t at)
   while (n < e->n_layers && e->layers[n] < model->n_config_layers)
     n++;
   if (n == e->n_layers) return XFER_OK;
-  if (n > 0) XFI_TRY(xfi_model_split(model, at, n, e->n_layers));
+  own = xfi_calloc((size_t)e->n_layers, sizeof *own);
+  XFI_CHECK(own != NULL, XFER_ERR_NOMEM, "the layers of \"%s\"", e->pattern);
+  memset(own, true, (size_t)n * sizeof *own);
+  XFI_TRY(xfi_model_part(model, at, own));
   model->entries[at + (n > 0)].stack = XFI_EXTRA;
 done:
+  xfi_free(own);
   return st;
 }
 
@@ -441,28 +446,16 @@ static const xfi_roles *roles_of(const xfer_model *model, const xfi_entry *e, in
 /* Layers with other roles than the first become an entry of their own. */
 static xfer_status split_kinds(xfer_model *model, size_t at)
 {
-  const xfi_entry *all = &model->entries[at];
-  xfi_entry *same, *others;
-  int n = all->n_layers, k = 1;
+  const xfi_entry *e = &model->entries[at];
+  bool *same = xfi_calloc((size_t)e->n_layers, sizeof *same);
   xfer_status st = XFER_OK;
 
-  while (k < n && memcmp(roles_of(model, all, 0), roles_of(model, all, k), sizeof(xfi_roles)) == 0)
-    k++;
-  if (k >= n) return XFER_OK;
-  XFI_TRY(xfi_model_double(model, at));
-  same = &model->entries[at];
-  others = same + 1;
-  same->n_layers = others->n_layers = 0;
-  for (k = 0; k < n; k++) {
-    const xfi_roles *table = model->layer_roles[same->stack];
-    int layer = same->layers[k];
-
-    if (memcmp(&table[same->layers[0]], &table[layer], sizeof *table) == 0)
-      same->layers[same->n_layers++] = layer;
-    else
-      others->layers[others->n_layers++] = layer;
-  }
+  XFI_CHECK(same != NULL, XFER_ERR_NOMEM, "the layers of \"%s\"", e->pattern);
+  for (int k = 0; k < e->n_layers; k++)
+    same[k] = memcmp(roles_of(model, e, 0), roles_of(model, e, k), sizeof(xfi_roles)) == 0;
+  XFI_TRY(xfi_model_part(model, at, same));
 done:
+  xfi_free(same);
   return st;
 }
 

@@ -272,12 +272,14 @@ static void test_a_side_that_quantises_has_scales_beside_its_weights(void **stat
     size_t n = 0, n_quantised = 0, n_scales = 0;
 
     assert_int_equal(xfer_side_dtype(s.gen, "*.o_proj.weight", XFER_BF16), XFER_OK);
+    assert_int_equal(xfer_side_dtype(s.gen, "model.layers.1.mlp.*", XFER_BF16), XFER_OK);
     assert_int_equal(join(&s), XFER_OK);
     tensors = xfer_refit_tensors(s.refit, &n);
     for (size_t t = 0; t < n; t++) {
       const xfer_dtype type = (xfer_dtype)xfer_layout_dtype(tensors[t].dst);
 
-      if (strstr(tensors[t].name, "o_proj") != NULL) {
+      if (strstr(tensors[t].name, "o_proj") != NULL ||
+          strstr(tensors[t].name, "layers.1.mlp.") != NULL) {
         assert_true(type == XFER_BF16 && tensors[t].conversion == xfer_convert_cast());
       } else if (strstr(tensors[t].name, "weight_scale") != NULL) {
         assert_true(type == cases[i].scales && tensors[t].src == NULL);
@@ -290,10 +292,24 @@ static void test_a_side_that_quantises_has_scales_beside_its_weights(void **stat
         assert_true(type == (i == 0 ? XFER_BF16 : XFER_F16));
       }
     }
-    assert_true(n_quantised == 2 * 6 && n_scales == n_quantised);
+    assert_true(n_quantised == 6 + 3 && n_scales == n_quantised);
     expect_plans(&s);
     unmake(&s);
   }
+}
+
+static void test_what_lies_in_one_tensor_is_quantised_or_not(void **state)
+{
+  sides s =
+      make(REFIT_TABLE(BLOCKS("[8,16]"), REFIT_DENSE_PARAMS), "full", "vllm:quant=fp8_per_block");
+
+  (void)state;
+  assert_int_equal(xfer_side_dtype(s.gen, "model.layers.1.mlp.gate_proj.*", XFER_BF16), XFER_OK);
+  assert_int_equal(join(&s), XFER_ERR_MISMATCH);
+  print_message("  %s\n", xfer_last_error());
+  assert_non_null(
+      strstr(xfer_last_error(), "is bf16 and \"model.layers.{layer}.mlp.up_proj.weight\""));
+  unmake(&s);
 }
 
 static void test_what_is_said_of_unknown_tensors_must_fit_them(void **state)
@@ -302,9 +318,8 @@ static void test_what_is_said_of_unknown_tensors_must_fit_them(void **state)
     const char *pattern;
     int dim;
     const char *word;
-  } cases[] = {
-      {"*.oracle.*", 2, "has 2 dims, none of them dim 2"},
-      {"model.layers.1.oracle.*", 1, "in 1 of its 2 layers; it must match in all or none"}};
+  } cases[] = {{"*.oracle.*", 2, "has 2 dims, none of them dim 2"},
+               {"model.layers.1.oracle.*", 1, "says where 1 tensors are, the first"}};
 
   (void)state;
   for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
@@ -450,6 +465,7 @@ int main(void)
       cmocka_unit_test(test_a_side_that_quantises_has_scales_beside_its_weights),
       cmocka_unit_test(test_what_is_said_of_unknown_tensors_must_fit_them),
       cmocka_unit_test(test_values_that_differ_by_side_need_both_sides),
+      cmocka_unit_test(test_what_lies_in_one_tensor_is_quantised_or_not),
       cmocka_unit_test(test_unknown_tensors_join_once_declared),
       cmocka_unit_test(test_placed_on_both_sides_is_cut_on_both),
       cmocka_unit_test(test_scalars_travel),
