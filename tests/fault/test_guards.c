@@ -60,20 +60,21 @@ static xfer_status gather_of_a_liar(xfi_comm *comm, void *all, const void *mine,
 }
 
 static _Thread_local unsigned char parcel[4096];
-static size_t false_word; /* of the last three of a list of layouts, from its end */
+static size_t false_word; /* of the last three of a list of layouts, from its end; or the second */
 
 /* Whoever sends the others layouts that they lack says that the last is of no tensor, of no side,
- * or one that is not in the list. */
+ * or one that is not in the list; or that the first has more bytes than there are. */
 static xfer_status exchange_of_a_liar(xfi_comm *comm, const xfi_message *sends, int n_sends,
                                       const xfi_message *recvs, int n_recvs, xfi_deadline deadline)
 {
-  const uint64_t no_such = 1000;
+  const uint64_t no_such = 1 << 20;
   xfi_message said[N_RANKS];
 
   expect(n_sends < N_RANKS && (n_sends == 0 || sends[0].n_bytes <= sizeof parcel));
   for (int i = 0; i < n_sends; i++) {
     memcpy(parcel, sends[0].data, sends[0].n_bytes);
-    memcpy(parcel + sends[0].n_bytes - 8 * false_word, &no_such, sizeof no_such);
+    memcpy(parcel + (false_word <= 3 ? sends[0].n_bytes - 8 * false_word : 8), &no_such,
+           sizeof no_such);
     said[i] = (xfi_message){parcel, sends[i].n_bytes, sends[i].peer};
   }
   return sound_ops->exchange(comm, said, n_sends, recvs, n_recvs, deadline);
@@ -141,7 +142,7 @@ static void plan_by_a_false_parcel(int rank, void *context)
 static void test_layouts_of_what_is_not_there_are_refused(void **state)
 {
   (void)state;
-  for (false_word = 1; false_word <= 3; false_word++)
+  for (false_word = 1; false_word <= 4; false_word++)
     with_liars(plan_by_a_false_parcel, true);
 }
 

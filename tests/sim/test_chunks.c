@@ -120,6 +120,8 @@ static const trouble *now;
 static _Thread_local bool is_rank;
 static _Thread_local int n_sockets;
 
+/* libxfer.so has such calls, too. */
+#pragma GCC visibility push(default)
 int __real_getsockopt(int file, int level, int name, void *value, socklen_t *n_bytes);
 int __wrap_getsockopt(int file, int level, int name, void *value, socklen_t *n_bytes);
 int __real_socket(int domain, int type, int protocol);
@@ -141,6 +143,47 @@ int __wrap_socket(int domain, int type, int protocol)
     return __real_socket(domain, type, protocol);
   errno = EMFILE;
   return -1;
+}
+
+/* ---- signals ------------------------------------------------------------------------------ */
+
+enum { CONNECT, SEND, RECV, SENDMSG, RECVMSG };
+static _Atomic bool signals_come;
+static _Thread_local unsigned met; /* bit: a signal came in this thread's first such call */
+
+static bool is_interrupted(int call)
+{
+  if (!signals_come || (met >> call & 1) != 0) return false;
+  met |= 1U << call;
+  errno = EINTR;
+  return true;
+}
+
+#define INTERRUPTED(type, name, which, parameters, arguments)                                      \
+  type __real_##name parameters;                                                                   \
+  type __wrap_##name parameters;                                                                   \
+  type __wrap_##name parameters                                                                    \
+  {                                                                                                \
+    return is_interrupted(which) ? -1 : __real_##name arguments;                                   \
+  }
+
+INTERRUPTED(int, connect, CONNECT, (int file, const struct sockaddr *to, socklen_t n_bytes),
+            (file, to, n_bytes))
+INTERRUPTED(ssize_t, send, SEND, (int file, const void *bytes, size_t n_bytes, int flags),
+            (file, bytes, n_bytes, flags))
+INTERRUPTED(ssize_t, recv, RECV, (int file, void *bytes, size_t n_bytes, int flags),
+            (file, bytes, n_bytes, flags))
+INTERRUPTED(ssize_t, sendmsg, SENDMSG, (int file, const struct msghdr *message, int flags),
+            (file, message, flags))
+INTERRUPTED(ssize_t, recvmsg, RECVMSG, (int file, struct msghdr *message, int flags),
+            (file, message, flags))
+#pragma GCC visibility pop
+
+/* A signal in each call of the socket does no harm. */
+static void test_chunks_between_signals(void)
+{
+  signals_come = true;
+  in_world(3, COMM_GATHER, (sim_config){.seed = 0}, chunks_work);
 }
 
 /* A commit fails, and says why; the next works. */
@@ -238,6 +281,7 @@ int main(int argc, char **argv)
   static const world_test tests[] = {
       {"chunks_between_devices", test_chunks_between_devices},
       {"chunks_that_stay_are_packed", test_chunks_that_stay_are_packed},
+      {"chunks_between_signals", test_chunks_between_signals},
       {"chunks_that_cannot_be_mapped", test_chunks_that_cannot_be_mapped},
       {"chunks_that_come_too_late", test_chunks_that_come_too_late},
       {"e11_mapping_by_chunks_obeys_the_deadline", test_e11_mapping_by_chunks_obeys_the_deadline},

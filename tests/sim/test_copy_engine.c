@@ -141,6 +141,60 @@ static void commit_without_memory(int rank, xfer_plan *plan)
   }
 }
 
+/* ---- calls that fail ----------------------------------------------------------------------- */
+
+/* Each call of rank 0 fails in turn in a commit; then none does. */
+static void commit_with_failing_calls(int rank, xfer_plan *plan)
+{
+  static _Atomic bool again;
+  uint64_t n = 0;
+
+  again = true;
+  for (ranks_barrier(); again; ranks_barrier()) {
+    const sim_fault fault = {.rank = 0, .nth = ++n, .code = cudaErrorInitializationError};
+    const uint64_t before = sim_count().faults;
+
+    ranks_barrier();
+    if (rank == 0) sim_fault_add(&fault);
+    ranks_barrier();
+    const xfer_status st = xfer_plan_commit(plan);
+    ranks_barrier();
+    if (rank == 0) sim_fault_clear();
+    if (rank == 0) again = sim_count().faults != before;
+    ranks_barrier();
+    NEED(again || st == XFER_OK);
+    OK(xfer_plan_release(plan));
+  }
+  OK(xfer_plan_commit(plan));
+}
+
+/* A copy of the engine's fails in a run, or what keeps it beside the kernels: the run fails on
+ * both, and the next works. */
+static void run_with_failing_calls(int rank, xfer_plan *plan, cudaStream_t stream)
+{
+  static const struct {
+    const char *name;
+    uint64_t nth;
+  } calls[] = {{"cudaMemcpy2DAsync", 1},   {"copy kernel", 1},         {"cudaEventRecord", 2},
+               {"cudaStreamWaitEvent", 1}, {"cudaStreamWaitEvent", 2}, {"cudaEventRecord", 3}};
+
+  for (size_t i = 0; i < sizeof calls / sizeof *calls; i++) {
+    const sim_fault fault = {
+        .name = calls[i].name, .rank = 0, .nth = calls[i].nth, .code = cudaErrorUnknown};
+
+    ranks_barrier();
+    if (rank == 0) sim_fault_add(&fault);
+    ranks_barrier();
+    const xfer_status st = xfer_plan_run(plan, i + 1, stream);
+    const xfer_status told = xfer_plan_wait(plan, 0);
+    ranks_barrier();
+    if (rank == 0) sim_fault_clear();
+    NEED(st == XFER_OK || told != XFER_OK);
+    ranks_barrier();
+    OK(xfer_plan_commit(plan));
+  }
+}
+
 /* ---- rows apart ---------------------------------------------------------------------------- */
 
 enum { PLANES = 2, ROWS = 1024, ROW = 65536, GAP = 512, SMALL = 3000 };
@@ -164,6 +218,7 @@ static void rows_to_the_other(int rank)
   unsigned char *memory = world_alloc(n_bytes + SMALL);
   const xfer_view views[2] = {xfer_view_strided(memory, strides, 3),
                               xfer_view_dense(memory + n_bytes)};
+  const cudaStream_t stream = world_stream();
   xfer_plan *plan = NULL;
 
   memset(memory, 0xee, n_bytes + SMALL);
@@ -181,9 +236,13 @@ static void rows_to_the_other(int rank)
   for (size_t i = 0; i < 2; i++)
     OK(xfer_plan_bind(plan, i, rank == 1 ? &views[i] : NULL, rank == 0 ? &views[i] : NULL));
   commit_without_memory(rank, plan);
-  OK(xfer_plan_run(plan, 1, world_stream()));
+  commit_with_failing_calls(rank, plan);
+  run_with_failing_calls(rank, plan, stream);
+  const uint64_t before = sim_calls_of("cudaMemcpy2DAsync");
+  ranks_barrier();
+  OK(xfer_plan_run(plan, 10, stream));
   OK(xfer_plan_wait(plan, 0));
-  NEED(sim_calls_of("cudaMemcpy2DAsync") == PLANES);
+  NEED(sim_calls_of("cudaMemcpy2DAsync") == before + PLANES);
   for (int64_t r = 0; rank == 0 && r < (int64_t)PLANES * ROWS; r++) {
     const unsigned char *row = memory + r / ROWS * strides[0] + r % ROWS * strides[1];
 

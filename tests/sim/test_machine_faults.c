@@ -35,6 +35,8 @@ static void on_legacy_stream(int rank)
   commit_one(rank, EACH_EACH, XFER_LANE_DIRECT, 5000);
   for (uint64_t version = 1; version < 20; version++)
     world_run(plans[rank], &tensors[rank], 1, version, NULL);
+  NEED(xfer_plan_run(plans[rank], 20, cudaStreamPerThread) == XFER_ERR_UNSUPPORTED);
+  NEED(strstr(xfer_last_error(), "another one on each thread") != NULL);
 }
 
 static void test_e9_two_ranks_on_one_device_with_the_default_stream(void)

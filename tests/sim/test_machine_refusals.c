@@ -1,12 +1,19 @@
 /* What the makers of comms on devices refuse, and memory that a rank cannot use. */
+#ifndef _GNU_SOURCE
+#define _GNU_SOURCE /* memfd_create */
+#endif
 #include "clock.h"
 #include "comm.h"
 #include "object.h"
 
 #include "world.h"
 
+#include <errno.h>
+#include <fcntl.h>
 #include <nccl.h>
 #include <string.h>
+#include <sys/mman.h>
+#include <unistd.h>
 
 static int no_gather(void *context, void *all, const void *mine, size_t n_bytes)
 {
@@ -117,6 +124,85 @@ static void test_a_driver_that_cannot_serve_is_refused(void)
   world_destroy();
 }
 
+/* ---- what the system may refuse ----------------------------------------------------------- */
+
+typedef enum refusal { NOTHING, FILE_OF_PAGE, ROOM, ADDRESSES, PEERS_FILE, SAME_FILE } refusal;
+
+static _Thread_local refusal refused; /* what this thread's calls for pages of flags meet */
+
+int __real_memfd_create(const char *name, unsigned flags);
+int __wrap_memfd_create(const char *name, unsigned flags);
+int __real_ftruncate(int file, off_t n_bytes);
+int __wrap_ftruncate(int file, off_t n_bytes);
+void *__real_mmap(void *at, size_t n_bytes, int access, int flags, int file, off_t from);
+void *__wrap_mmap(void *at, size_t n_bytes, int access, int flags, int file, off_t from);
+int __real_open(const char *path, int flags, ...);
+int __wrap_open(const char *path, int flags, ...);
+
+static int say(int error)
+{
+  errno = error;
+  return -1;
+}
+
+int __wrap_memfd_create(const char *name, unsigned flags)
+{
+  return refused == FILE_OF_PAGE ? say(EMFILE) : __real_memfd_create(name, flags);
+}
+
+int __wrap_ftruncate(int file, off_t n_bytes)
+{
+  return refused == ROOM ? say(ENOSPC) : __real_ftruncate(file, n_bytes);
+}
+
+void *__wrap_mmap(void *at, size_t n_bytes, int access, int flags, int file, off_t from)
+{
+  if (refused != ADDRESSES || flags != MAP_SHARED)
+    return __real_mmap(at, n_bytes, access, flags, file, from);
+  (void)say(ENOMEM);
+  return MAP_FAILED;
+}
+
+int __wrap_open(const char *path, int flags, ...)
+{
+  if (refused == PEERS_FILE) return say(EACCES);
+  return __real_open(refused == SAME_FILE ? "/dev/null" : path, flags);
+}
+
+/* Rank 0 has no page, or cannot reach that of rank 1: all are told why, and the next commit works.
+ */
+static void commit_without_system(int rank)
+{
+  static const char *const says[] = {"",
+                                     "of shared memory: Too many open files",
+                                     "of shared memory: No space left on device",
+                                     "of flags: Cannot allocate memory",
+                                     "is not a peer's flags any more: Permission denied",
+                                     "is not a peer's flags any more: another file"};
+  xfer_plan *plan;
+  tensor t;
+
+  tensor_make(&t, EACH_EACH, rank, 100);
+  plan = world_plan(rank, &t, 1, XFER_LANE_DIRECT, 20000);
+  for (refusal what = FILE_OF_PAGE; what <= SAME_FILE; what++) {
+    refused = rank == 0 ? what : NOTHING;
+    NEED(xfer_plan_commit(plan) != XFER_OK);
+    refused = NOTHING;
+    if (strstr(xfer_last_error(), says[what]) == NULL) world_failed(__FILE__, __LINE__, says[what]);
+    OK(xfer_plan_commit(plan));
+    world_run(plan, &t, 1, what, NULL);
+    OK(xfer_plan_release(plan));
+  }
+  xfer_plan_destroy(plan);
+}
+
+static void test_pages_that_the_system_refuses(void)
+{
+  world_make(2, COMM_GATHER, (sim_config){.seed = 0});
+  world_go(commit_without_system);
+  world_destroy();
+}
+
 /* ---- makers ------------------------------------------------------------------------------- */
 
 /* On this rank alone: the others go on, and would wait for it in their next. */
@@ -154,6 +240,8 @@ static void test_makers_refuse_null_and_what_is_not_there(void)
   REFUSED("rank 1 of 1", xfer_comm_create_cuda(&comm, no_gather, NULL, 1, 1));
   REFUSED("rank -1 of 1", xfer_comm_create_cuda(&comm, no_gather, NULL, -1, 1));
   REFUSED("rank 0 of 0", xfer_comm_create_cuda(&comm, no_gather, NULL, 0, 0));
+  NEED(xfer_comm_create_cuda(&comm, no_gather, NULL, 0, 2) == XFER_ERR_COMM);
+  NEED(strstr(xfer_last_error(), "the caller's all-gather of 128 bytes answered 1") != NULL);
   REFUSED("NULL", xfer_comm_create_nccl_id(NULL, id, 0, 1));
   REFUSED("NULL", xfer_comm_create_nccl_id(&comm, NULL, 0, 1));
   REFUSED("rank 1 of 1", xfer_comm_create_nccl_id(&comm, id, 1, 1));
@@ -258,6 +346,7 @@ int main(int argc, char **argv)
 {
   static const world_test tests[] = {
       {"a_peer_that_lies_in_an_exchange_is_found", test_a_peer_that_lies_in_an_exchange_is_found},
+      {"pages_that_the_system_refuses", test_pages_that_the_system_refuses},
       {"a_driver_that_cannot_serve_is_refused", test_a_driver_that_cannot_serve_is_refused},
       {"makers_refuse_null_and_what_is_not_there", test_makers_refuse_null_and_what_is_not_there},
       {"a_gather_that_comes_back_late_is_used", test_a_gather_that_comes_back_late_is_used},

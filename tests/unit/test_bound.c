@@ -218,6 +218,7 @@ static void test_a_view_that_does_not_fit_leaves_the_bound_as_it_was(void **stat
       {xfer_view_pieces(pieces, 2, 3, strides, 3), XFER_ERR_SHAPE, "along dim 3"},
       {xfer_view_pieces(pieces, 2, -1, strides, 3), XFER_ERR_SHAPE, "along dim -1"},
       {{.kind = -1}, XFER_ERR_ARG, "view kind -1"},
+      {{.kind = XFER_VIEW_BOXES}, XFER_ERR_SHAPE, "a view by boxes of a layout that is by"},
   };
   xfer_view good = xfer_view_dense(memory);
   xfi_bound b = bind(&good, shape, 3, 2);
@@ -241,11 +242,15 @@ static void test_no_memory_for_boxes(void **state)
 {
   char memory[8];
   const xfer_view view = xfer_view_dense(memory);
+  xfer_view reserved = view;
   xfi_bound_box *boxes = xfi_calloc(2, sizeof *boxes);
   xfi_bound bound = {.is_set = false};
 
   (void)state;
   assert_non_null(boxes);
+  reserved.reserved = 1;
+  assert_int_equal(xfi_bound_set_boxes(&bound, &reserved, NULL, 2, 1, 1, "w"), XFER_ERR_ARG);
+  assert_non_null(strstr(xfi_last_error(), "a reserved field of the view is not 0"));
   boxes[0] = (xfi_bound_box){.length = {2}};
   boxes[1] = (xfi_bound_box){.row = 2, .length = {6}};
   xfi_alloc_fail_after(0);
