@@ -61,7 +61,7 @@ class Member:
         )
         with contextlib.suppress(Exception):
             random.model_parallel_cuda_manual_seed(1)
-        bridge, _, self.model = ask_megatron.build(folder, p)
+        bridge, _, (self.model,) = ask_megatron.build(folder, p)
         bridge.load_hf_weights([self.model])
         if not is_source:
             self.right = {name: x.detach().clone() for name, x in self.model.named_parameters()}
