@@ -17,26 +17,26 @@
 #define MIN_SHARE_BYTES (INT64_C(16) << 10)
 #define MAX_SHARES 256
 
-int64_t xfi_box_elems(const xfi_box *box, int n_dims)
+int64_t xfi_box_elems(const int64_t *length, int n_dims)
 {
   int64_t n = 1;
 
   for (int d = 0; d < n_dims; d++)
-    n *= box->length[d];
+    n *= length[d];
   return n;
 }
 
 /* The outermost dim long enough for n stripes, or -1. */
-static int stripe_dim(const xfi_box *box, int n_dims, int n)
+static int stripe_dim(const int64_t *length, int n_dims, int n)
 {
   for (int d = 0; d < n_dims; d++)
-    if (box->length[d] >= n) return d;
+    if (length[d] >= n) return d;
   return -1;
 }
 
-int xfi_stripe_count(const xfi_class *cls, const xfi_box *box, int n_replicas, int n_sharers)
+int xfi_stripe_count(const xfi_class *cls, const int64_t *length, int n_replicas, int n_sharers)
 {
-  const int64_t n_bytes = xfi_box_elems(box, cls->src->n_dims) * cls->wire_bytes;
+  const int64_t n_bytes = xfi_box_elems(length, cls->src->n_dims) * cls->wire_bytes;
   int64_t n_shares = n_bytes / MIN_SHARE_BYTES;
   int64_t n = n_bytes / MIN_STRIPE_BYTES;
 
@@ -47,7 +47,7 @@ int xfi_stripe_count(const xfi_class *cls, const xfi_box *box, int n_replicas, i
   if (n_shares > MAX_SHARES) n_shares = MAX_SHARES;
   if (n < 1) n = 1;
   if (n_shares > 1) n = (n + n_shares - 1) / n_shares * n_shares; /* as many for each */
-  return n > 1 && stripe_dim(box, cls->src->n_dims, (int)n) >= 0 ? (int)n : 1;
+  return n > 1 && stripe_dim(length, cls->src->n_dims, (int)n) >= 0 ? (int)n : 1;
 }
 
 /* length * i / n for 0 <= i <= n, without the product, which need not fit. */
@@ -69,11 +69,11 @@ void xfi_move_box(xfi_box *box, const xfi_class *cls, const xfi_flows *flows, co
   int d;
   int64_t start;
 
-  *box = flows->boxes[move->box];
+  *box = xfi_flows_box(flows, move->box);
   xfi_box_resolve(send ? box->dst_local : box->src_local, box->unit, send ? cls->dst : cls->src,
                   move->peer);
   if (n <= 1) return;
-  d = stripe_dim(box, cls->src->n_dims, n);
+  d = stripe_dim(box->length, cls->src->n_dims, n);
   start = share(box->length[d], move->stripe, n);
   box->length[d] = share(box->length[d], move->stripe + 1, n) - start;
   box->lo[d] += start;
@@ -83,14 +83,14 @@ void xfi_move_box(xfi_box *box, const xfi_class *cls, const xfi_flows *flows, co
 
 uint64_t xfi_move_bytes(const xfi_class *cls, const xfi_flows *flows, const xfi_move *move)
 {
-  const xfi_box *box = &flows->boxes[move->box];
+  const int64_t *length = xfi_flows_length(flows, move->box);
   const int n = move->n_stripes;
-  int64_t elems = xfi_box_elems(box, cls->src->n_dims);
+  int64_t elems = xfi_box_elems(length, cls->src->n_dims);
 
   if (n > 1) {
-    const int64_t length = box->length[stripe_dim(box, cls->src->n_dims, n)];
+    const int64_t cut = length[stripe_dim(length, cls->src->n_dims, n)];
 
-    elems = elems / length * (share(length, move->stripe + 1, n) - share(length, move->stripe, n));
+    elems = elems / cut * (share(cut, move->stripe + 1, n) - share(cut, move->stripe, n));
   }
   return (uint64_t)(elems * cls->wire_bytes);
 }

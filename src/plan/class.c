@@ -219,25 +219,22 @@ static xfer_status add_flow(xfi_flows *flows, const xfi_pieces *lists, const gro
     flow->part += (uint32_t)xfi_dim_position(other, d, lists[d].at[at[d]].part);
   }
   do {
-    xfi_box *box;
+    xfi_box box;
 
-    XFI_TRY(xfi_vec_reserve(&flows->boxes, &flows->boxes_capacity, flows->n_boxes + 1,
-                            sizeof *flows->boxes));
-    box = &flows->boxes[flows->n_boxes++];
-    box->unit = XFI_NO_UNIT;
+    box.unit = XFI_NO_UNIT;
     for (d = 0; d < n_dims; d++) {
       const xfi_piece *p = &lists[d].at[at[d]];
 
-      box->lo[d] = p->global;
-      box->length[d] = p->length;
-      box->src_local[d] = p->src_local;
-      box->dst_local[d] = p->dst_local;
+      box.lo[d] = p->global;
+      box.length[d] = p->length;
+      box.src_local[d] = p->src_local;
+      box.dst_local[d] = p->dst_local;
     }
+    XFI_TRY(xfi_flows_reserve(flows, n_dims, flows->n_boxes + 1));
+    xfi_flows_put(flows, flows->n_boxes++, &box);
     for (d = n_dims - 1; d >= 0 && ++at[d] == groups[d].end; d--)
       at[d] = groups[d].first;
   } while (d >= 0);
-  XFI_CHECK(flows->n_boxes <= UINT32_MAX, XFER_ERR_UNSUPPORTED, "more than %u boxes in one tensor",
-            UINT32_MAX);
   flow->n = flows->n_boxes - flow->first;
   flows->n++;
 done:
@@ -440,12 +437,6 @@ xfer_status xfi_class_fill(xfi_class *cls, const xfi_plan *plan, xfi_scratch *sc
   if (xfi_class_find_dst(cls, plan->rank)) XFI_TRY(xfi_class_fill_receives(cls, plan, scratch));
 done:
   return st;
-}
-
-void xfi_flows_free(xfi_flows *flows)
-{
-  xfi_free(flows->at);
-  xfi_free(flows->boxes);
 }
 
 void xfi_class_free(xfi_class *cls)

@@ -144,11 +144,11 @@ static xfer_status meet_placements(meeting *m, const own *mine)
     const xfi_flow *flow = &m->s->flows.at[f];
 
     for (size_t b = 0; b < flow->n; b++) {
-      const xfi_box *box = &m->s->flows.boxes[flow->first + b];
+      const xfi_box box = xfi_flows_box(&m->s->flows, flow->first + b);
       met *x;
 
-      XFI_TRY(new_met(&x, m, mine, flow->part, box->unit));
-      x->box = *box;
+      XFI_TRY(new_met(&x, m, mine, flow->part, box.unit));
+      x->box = box;
       set_own_local(x, mine, m->look->is_source);
     }
   }
@@ -256,7 +256,7 @@ static xfer_status prove_box(meeting *m, const own *mine, const met *in, size_t 
   int64_t sum = 0;
 
   for (size_t i = 0; i < n; i++)
-    sum += xfi_box_elems(&in[i].box, n_dims);
+    sum += xfi_box_elems(in[i].box.length, n_dims);
   if (sum < whole) return say_missing(m, mine, in, n);
   if (n == 1 && sum == whole) return XFER_OK;
   starts = xfi_calloc(n, sizeof *starts);
@@ -361,14 +361,13 @@ done:
 /* ---- flows ---- */
 
 /* Sort what was met and put it into flows. */
-static xfer_status make_flows(xfi_flows *flows, xfi_scratch *s)
+static xfer_status make_flows(xfi_flows *flows, xfi_scratch *s, int n_dims)
 {
   const size_t n = s->n_met;
   xfer_status st = XFER_OK;
   size_t n_flows = 0;
   bool sorted = true;
 
-  XFI_CHECK(n <= UINT32_MAX, XFER_ERR_UNSUPPORTED, "more than %u boxes in one tensor", UINT32_MAX);
   XFI_TRY(xfi_vec_reserve(&s->order, &s->order_capacity, n, sizeof(met *)));
   for (size_t i = 0; i < n; i++) {
     s->order[i] = &s->met[i];
@@ -379,10 +378,10 @@ static xfer_status make_flows(xfi_flows *flows, xfi_scratch *s)
     n_flows += i == 0 || s->order[i]->src_part != s->order[i - 1]->src_part ||
                s->order[i]->dst_part != s->order[i - 1]->dst_part;
   flows->at = xfi_calloc(n_flows, sizeof *flows->at);
-  flows->boxes = xfi_calloc(n, sizeof *flows->boxes);
-  XFI_CHECK(flows->at != NULL && flows->boxes != NULL, XFER_ERR_NOMEM, "%zu boxes", n);
+  XFI_CHECK(flows->at != NULL, XFER_ERR_NOMEM, "%zu flows", n_flows);
+  XFI_TRY(xfi_flows_reserve(flows, n_dims, n));
   flows->capacity = n_flows;
-  flows->boxes_capacity = flows->n_boxes = n;
+  flows->n_boxes = n;
   for (size_t i = 0; i < n; i++) {
     const met *x = s->order[i];
 
@@ -390,7 +389,7 @@ static xfer_status make_flows(xfi_flows *flows, xfi_scratch *s)
         x->dst_part != s->order[i - 1]->dst_part)
       flows->at[flows->n++] = (xfi_flow){x->mine, x->my_replica, x->part, i, 0, {1, 0}};
     flows->at[flows->n - 1].n++;
-    flows->boxes[i] = x->box;
+    xfi_flows_put(flows, i, &x->box);
   }
 done:
   return st;
@@ -416,7 +415,7 @@ xfer_status xfi_meet_fill(const xfi_look *look)
     XFI_TRY(each_listed(&m, xfi_mesh_find(look->mine->mesh, look->plan->rank)));
   else
     XFI_TRY(each_product(&m, look->is_source ? &look->cls->src_place : &look->cls->dst_place));
-  XFI_TRY(make_flows(look->flows, m.s));
+  XFI_TRY(make_flows(look->flows, m.s, look->mine->n_dims));
 done:
   return st;
 }
@@ -445,7 +444,7 @@ xfer_status xfi_meet_sources(xfi_flows *flows, const xfer_layout *src)
       }
     }
   }
-  XFI_TRY(make_flows(flows, &s));
+  XFI_TRY(make_flows(flows, &s, n));
 done:
   xfi_scratch_free(&s);
   return st;

@@ -108,7 +108,7 @@ static xfer_status send_to_domain(send_job *job, int replica)
 
   job->turn.dst_replica = xfi_turn_replica(job->plan, sharers, rank, replica);
   job->turn.n_stripes =
-      xfi_stripe_count(cls, &cls->sends.boxes[job->box],
+      xfi_stripe_count(cls, xfi_flows_length(&cls->sends, job->box),
                        xfi_part_n_replicas(cls->src, job->turn.src_part), sharers.n);
   for (job->turn.stripe = 0; job->turn.stripe < job->turn.n_stripes; job->turn.stripe++)
     if (xfi_taker(cls, &job->turn, sharers.n) == sharers.index) XFI_TRY(try_send(job, rank));
@@ -127,7 +127,7 @@ static xfer_status send_box(send_job *job)
       XFI_TRY(send_to_domain(job, r));
     return XFER_OK;
   }
-  job->turn.n_stripes = xfi_stripe_count(cls, &cls->sends.boxes[job->box],
+  job->turn.n_stripes = xfi_stripe_count(cls, xfi_flows_length(&cls->sends, job->box),
                                          xfi_part_n_replicas(cls->src, job->turn.src_part), 1);
   for (; job->turn.stripe < job->turn.n_stripes; job->turn.stripe++)
     XFI_TRY(send_stripe(job));
@@ -169,7 +169,7 @@ static xfer_status receive_box(xfi_plan *plan, uint32_t tensor, const xfi_flow *
     plan->self_bytes += xfi_move_bytes(cls, &cls->recvs, &move);
     return xfi_move_add(&plan->selfs, move, NULL, 0);
   }
-  turn.n_stripes = xfi_stripe_count(cls, &cls->recvs.boxes[move.box],
+  turn.n_stripes = xfi_stripe_count(cls, xfi_flows_length(&cls->recvs, move.box),
                                     xfi_part_n_replicas(cls->src, flow->part), flow->sharers.n);
   turn.dst_replica = xfi_turn_replica(plan, flow->sharers, plan->rank, flow->my_replica);
   move.n_stripes = (uint16_t)turn.n_stripes;

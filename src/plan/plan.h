@@ -48,13 +48,16 @@ typedef struct xfi_flow {
   xfi_sharers sharers; /* of receives */
 } xfi_flow;
 
+/* Boxes take words for the dims there are, since plans have many: `unit`, then n_dims each of `lo`,
+ * `length`, `src_local`, `dst_local`. */
 typedef struct xfi_flows {
   xfi_flow *at;
   size_t n;
   size_t capacity;
-  xfi_box *boxes;
+  int n_dims;
+  int64_t *boxes; /* [n_boxes][1 + 4 n_dims] */
   size_t n_boxes;
-  size_t boxes_capacity;
+  size_t boxes_capacity; /* words */
 } xfi_flows;
 
 typedef struct xfi_class {
@@ -165,7 +168,31 @@ uint64_t xfi_move_bytes(const xfi_class *cls, const xfi_flows *flows, const xfi_
 /* Where a box of `layout` lies on `rank`, from where it lies in its unit. */
 void xfi_box_resolve(int64_t *local, uint32_t unit, const xfer_layout *layout, int rank);
 /* Elements of a box. */
-int64_t xfi_box_elems(const xfi_box *box, int n_dims);
+int64_t xfi_box_elems(const int64_t *length, int n_dims);
+
+/* ---- boxes of flows (flows.c) ---- */
+
+static inline size_t xfi_flows_box_words(const xfi_flows *flows)
+{
+  return 1 + 4 * (size_t)flows->n_dims;
+}
+
+static inline const int64_t *xfi_flows_lo(const xfi_flows *flows, size_t box)
+{
+  return flows->boxes + box * xfi_flows_box_words(flows) + 1;
+}
+
+static inline const int64_t *xfi_flows_length(const xfi_flows *flows, size_t box)
+{
+  return xfi_flows_lo(flows, box) + flows->n_dims;
+}
+
+xfi_box xfi_flows_box(const xfi_flows *flows, size_t box);
+/* In place of the one that is there, or of the next one, for which there is room. */
+void xfi_flows_put(xfi_flows *flows, size_t at, const xfi_box *box);
+/* Room for so many boxes in all; of no other number of dims than before. */
+xfer_status xfi_flows_reserve(xfi_flows *flows, int n_dims, size_t n_boxes);
+void xfi_flows_free(xfi_flows *flows);
 
 /* ---- classes (class.c) ---- */
 
@@ -182,12 +209,12 @@ void xfi_class_free(xfi_class *cls);
 /* Every source part of a class, whoever holds it: one flow each, whose boxes are what it is read
  * from; by boxes, their units are the source's. */
 xfer_status xfi_class_sources(xfi_flows *flows, const xfi_class *cls);
-void xfi_flows_free(xfi_flows *flows);
 
 /* ---- who sends what to whom (choose.c) ---- */
 
-/* How many stripes a box is cut into, one of n_replicas sources and to one of n_sharers each. */
-int xfi_stripe_count(const xfi_class *cls, const xfi_box *box, int n_replicas, int n_sharers);
+/* How many stripes a box of this length is cut into, one of n_replicas sources and to one of
+ * n_sharers each. */
+int xfi_stripe_count(const xfi_class *cls, const int64_t *length, int n_replicas, int n_sharers);
 
 /* A stripe of a box of a flow, for one tensor and destination. */
 typedef struct xfi_turn {

@@ -63,7 +63,7 @@ uint64_t xfi_listing_box(xfi_box *box, const xfi_listing *from, const xfi_plan *
   const xfi_class *cls = xfi_plan_class(from->of, move->tensor);
 
   xfi_move_box(box, cls, from->send ? &cls->sends : &cls->recvs, move);
-  return (uint64_t)(xfi_box_elems(box, cls->dst->n_dims) *
+  return (uint64_t)(xfi_box_elems(box->length, cls->dst->n_dims) *
                     xfi_plan_class(plan, move->tensor)->wire_bytes);
 }
 

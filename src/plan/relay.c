@@ -100,22 +100,10 @@ static uint32_t unit_at(int64_t *row, const xfer_layout *layout, int rank, int64
   return layout->boxes->unit_of[first + i - 1];
 }
 
-static xfer_status copy_boxes(xfi_flows *to, const xfi_flows *from)
-{
-  xfer_status st = XFER_OK;
-
-  to->boxes = xfi_calloc(from->n_boxes, sizeof *to->boxes);
-  XFI_CHECK(to->boxes != NULL, XFER_ERR_NOMEM, "%zu boxes", from->n_boxes);
-  memcpy(to->boxes, from->boxes, from->n_boxes * sizeof *to->boxes);
-  to->n_boxes = to->boxes_capacity = from->n_boxes;
-done:
-  return st;
-}
-
 /* A shared flow, by where it begins. */
 typedef struct begun {
   xfi_flow flow;
-  const xfi_box *box;
+  const int64_t *lo;
   int n_dims;
 } begun;
 
@@ -125,7 +113,7 @@ static int by_begin(const void *a, const void *b)
   const begun *y = b;
 
   for (int d = 0; d < x->n_dims; d++)
-    if (x->box->lo[d] != y->box->lo[d]) return x->box->lo[d] < y->box->lo[d] ? -1 : 1;
+    if (x->lo[d] != y->lo[d]) return x->lo[d] < y->lo[d] ? -1 : 1;
   return (x->flow.mine > y->flow.mine) - (x->flow.mine < y->flow.mine);
 }
 
@@ -141,7 +129,7 @@ static xfer_status copy_flows(xfi_flows *to, const xfi_flows *from, int n_dims)
   to->capacity = from->n;
   for (size_t f = 0; f < from->n; f++)
     if (from->at[f].sharers.n > 1)
-      order[to->n++] = (begun){from->at[f], &from->boxes[from->at[f].first], n_dims};
+      order[to->n++] = (begun){from->at[f], xfi_flows_lo(from, from->at[f].first), n_dims};
   if (to->n > 0) qsort(order, to->n, sizeof *order, by_begin);
   for (size_t f = 0; f < to->n; f++)
     to->at[f] = order[f].flow;
@@ -159,19 +147,21 @@ static xfer_status fill_class(xfi_class *cls, const xfi_class *from, int rank)
   if (cls->is_filled) return XFER_OK;
   XFI_TRY(copy_flows(&cls->recvs, &from->recvs, cls->dst->n_dims));
   if (cls->recvs.n == 0) goto done;
-  XFI_TRY(copy_boxes(&cls->sends, &from->recvs));
-  XFI_TRY(copy_boxes(&cls->recvs, &from->recvs));
+  XFI_TRY(xfi_flows_reserve(&cls->sends, cls->dst->n_dims, from->recvs.n_boxes));
+  XFI_TRY(xfi_flows_reserve(&cls->recvs, cls->dst->n_dims, from->recvs.n_boxes));
   for (size_t b = 0; b < from->recvs.n_boxes; b++) {
-    xfi_box *out = &cls->sends.boxes[b];
-    xfi_box *in = &cls->recvs.boxes[b];
+    xfi_box in = xfi_flows_box(&from->recvs, b);
+    xfi_box out;
     int64_t row = 0;
 
-    memcpy(in->src_local, in->dst_local, sizeof in->src_local);
-    if (listed) in->unit = unit_at(&row, cls->dst, rank, in->dst_local[0]);
-    in->src_local[0] -= row;
-    out->unit = in->unit;
-    memcpy(out->src_local, in->dst_local, sizeof out->src_local);
-    memcpy(out->dst_local, in->src_local, sizeof out->dst_local);
+    memcpy(in.src_local, in.dst_local, sizeof in.src_local);
+    if (listed) in.unit = unit_at(&row, cls->dst, rank, in.dst_local[0]);
+    in.src_local[0] -= row;
+    out = in;
+    memcpy(out.src_local, in.dst_local, sizeof out.src_local);
+    memcpy(out.dst_local, in.src_local, sizeof out.dst_local);
+    xfi_flows_put(&cls->sends, cls->sends.n_boxes++, &out);
+    xfi_flows_put(&cls->recvs, cls->recvs.n_boxes++, &in);
   }
 done:
   cls->is_filled = st == XFER_OK;
@@ -216,7 +206,8 @@ static xfer_status add_tensor(xfi_plan *plan, uint32_t tensor, const xfi_peer_by
 
     for (size_t b = 0; b < flow->n; b++) {
       const size_t box = flow->first + b;
-      const int n = xfi_stripe_count(cls, &cls->recvs.boxes[box], n_replicas, flow->sharers.n);
+      const int n =
+          xfi_stripe_count(cls, xfi_flows_length(&cls->recvs, box), n_replicas, flow->sharers.n);
       xfi_turn turn = {plan->tensors[tensor].ordinal, b, 0, n, flow->part, flow->mine, 0};
 
       for (; turn.stripe < n; turn.stripe++)

@@ -96,9 +96,10 @@ static xfer_status add_stream(survey *s, intake *in, const xfi_class *cls, const
   XFI_TRY(xfi_vec_reserve(&s->turns, &s->turns_capacity, (size_t)n_replicas, sizeof *s->turns));
   memset(s->turns, 0, (size_t)n_replicas * sizeof *s->turns);
   for (size_t b = 0; b < flow->n; b++) {
-    const xfi_box *box = &cls->recvs.boxes[flow->first + b];
+    const int64_t *length = xfi_flows_length(&cls->recvs, flow->first + b);
     xfi_move move = {0, 0, (uint32_t)(flow->first + b), 0, 1};
-    xfi_turn turn = {0, b, 0, xfi_stripe_count(cls, box, n_replicas, 1), flow->part, flow->mine, 0};
+    xfi_turn turn = {0,          b,          0, xfi_stripe_count(cls, length, n_replicas, 1),
+                     flow->part, flow->mine, 0};
 
     made.n_moves += (uint32_t)cls->n_tensors;
     made.n_bytes += cls->n_tensors * xfi_move_bytes(cls, &cls->recvs, &move);
@@ -250,7 +251,7 @@ static xfer_status add_by_turns(survey *s, const xfi_class *cls, const xfi_flow 
                      flow->my_replica};
 
     turn.n_stripes =
-        xfi_stripe_count(cls, &cls->recvs.boxes[move.box], n_replicas, flow->sharers.n);
+        xfi_stripe_count(cls, xfi_flows_length(&cls->recvs, move.box), n_replicas, flow->sharers.n);
     turn.dst_replica = xfi_turn_replica(s->plan, flow->sharers, s->plan->rank, flow->my_replica);
     move.n_stripes = (uint16_t)turn.n_stripes;
     for (; turn.stripe < turn.n_stripes; turn.stripe++) {

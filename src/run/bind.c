@@ -244,11 +244,11 @@ static bool stays_in_place(const xfi_class *cls, const xfi_binding *b, int rank)
   for (size_t f = 0; f < recvs->n; f++) {
     if (xfi_part_replica(cls->src, recvs->at[f].part, rank) < 0) return false;
     for (size_t i = 0; i < recvs->at[f].n; i++) {
-      xfi_box box = recvs->boxes[recvs->at[f].first + i];
+      xfi_box box = xfi_flows_box(recvs, recvs->at[f].first + i);
 
       xfi_box_resolve(box.src_local, box.unit, cls->src, rank);
       if (memcmp(box.src_local, box.dst_local, n) != 0) return false;
-      n_bytes += (uint64_t)(xfi_box_elems(&box, cls->src->n_dims) * cls->src->elem_bytes);
+      n_bytes += (uint64_t)(xfi_box_elems(box.length, cls->src->n_dims) * cls->src->elem_bytes);
     }
   }
   return n_bytes == cls->dst_bytes;

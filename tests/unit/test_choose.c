@@ -49,8 +49,8 @@ static void test_a_stripe_is_at_least_one_mebibyte_and_one_of_at_most_eight(void
     print_message("%s: %lld x %lld\n", cases[c].line, (long long)box.length[0],
                   (long long)box.length[1]);
     cls.broadcast = cases[c].broadcast;
-    assert_int_equal(xfi_box_elems(&box, 2), box.length[0] * box.length[1]);
-    assert_int_equal(xfi_stripe_count(&cls, &box, cls.src->n_replicas, 1), cases[c].n);
+    assert_int_equal(xfi_box_elems(box.length, 2), box.length[0] * box.length[1]);
+    assert_int_equal(xfi_stripe_count(&cls, box.length, cls.src->n_replicas, 1), cases[c].n);
     free_tensors(&list);
   }
 }
@@ -64,9 +64,9 @@ static void test_a_box_with_no_dim_long_enough_is_not_cut(void **state)
 
   for (int d = 0; d < 8; d++)
     box.length[d] = 7; /* 46 MB, but only 7 long */
-  assert_int_equal(xfi_stripe_count(&cls, &box, cls.src->n_replicas, 1), 1);
+  assert_int_equal(xfi_stripe_count(&cls, box.length, cls.src->n_replicas, 1), 1);
   box.length[6] = 8;
-  assert_int_equal(xfi_stripe_count(&cls, &box, cls.src->n_replicas, 1), 8);
+  assert_int_equal(xfi_stripe_count(&cls, box.length, cls.src->n_replicas, 1), 8);
   free_tensors(&list);
 }
 
@@ -81,9 +81,11 @@ static void test_stripes_tile_a_box_of_any_length(void **state)
   for (size_t c = 0; c < sizeof lengths / sizeof *lengths; c++) {
     for (uint16_t n = 1; n <= 8; n++) {
       xfi_box whole = {{5, 100}, {1, lengths[c]}, {6, 200}, {7, 300}, 0};
-      xfi_flows flows = {.boxes = &whole, .n_boxes = 1};
+      int64_t words[1 + 4 * 2];
+      xfi_flows flows = {.n_dims = 2, .boxes = words, .n_boxes = 1};
       int64_t at = 0;
 
+      xfi_flows_put(&flows, 0, &whole);
       print_message("%lld in %d\n", (long long)lengths[c], n);
       for (uint16_t s = 0; s < n; s++) {
         const xfi_move move = {0, 0, 0, s, n};

@@ -54,22 +54,22 @@ static void test_flows_of_a_known_class(void **state)
   assert_int_equal(cls.recvs.n_boxes, 2);
   assert_int_equal(cls.recvs.at[0].part, 0);
   assert_int_equal(cls.recvs.at[1].part, 1);
-  assert_memory_equal(cls.recvs.boxes[0].lo, boxes[0].lo, 16);
-  assert_memory_equal(cls.recvs.boxes[0].length, boxes[0].length, 16);
-  assert_memory_equal(cls.recvs.boxes[1].lo, boxes[1].lo, 16);
-  assert_memory_equal(cls.recvs.boxes[1].length, boxes[1].length, 16);
-  assert_memory_equal(cls.recvs.boxes[1].src_local, boxes[1].src_local, 16);
-  assert_memory_equal(cls.recvs.boxes[1].dst_local, boxes[1].dst_local, 16);
+  assert_memory_equal(xfi_flows_box(&cls.recvs, 0).lo, boxes[0].lo, 16);
+  assert_memory_equal(xfi_flows_box(&cls.recvs, 0).length, boxes[0].length, 16);
+  assert_memory_equal(xfi_flows_box(&cls.recvs, 1).lo, boxes[1].lo, 16);
+  assert_memory_equal(xfi_flows_box(&cls.recvs, 1).length, boxes[1].length, 16);
+  assert_memory_equal(xfi_flows_box(&cls.recvs, 1).src_local, boxes[1].src_local, 16);
+  assert_memory_equal(xfi_flows_box(&cls.recvs, 1).dst_local, boxes[1].dst_local, 16);
   xfi_class_free(&cls);
   cls = filled(&list, 0);
   assert_false(cls.in_dst);
   assert_int_equal(cls.recvs.n, 0);
   assert_int_equal(cls.sends.n, 2);
   assert_int_equal(cls.sends.at[1].part, 1);
-  assert_memory_equal(cls.sends.boxes[1].lo, boxes[2].lo, 16);
-  assert_memory_equal(cls.sends.boxes[1].length, boxes[2].length, 16);
-  assert_memory_equal(cls.sends.boxes[1].src_local, boxes[2].src_local, 16);
-  assert_int_equal(cls.sends.boxes[1].dst_local[1], 0);
+  assert_memory_equal(xfi_flows_box(&cls.sends, 1).lo, boxes[2].lo, 16);
+  assert_memory_equal(xfi_flows_box(&cls.sends, 1).length, boxes[2].length, 16);
+  assert_memory_equal(xfi_flows_box(&cls.sends, 1).src_local, boxes[2].src_local, 16);
+  assert_int_equal(xfi_flows_box(&cls.sends, 1).dst_local[1], 0);
   xfi_class_free(&cls);
   cls = filled(&list, 7);
   assert_false(cls.in_src);
@@ -96,14 +96,14 @@ static void check_ends(const xfi_class *from, const xfi_class *to, int n_dims)
   if (out == NULL) return;
   assert_int_equal(out->n, in->n);
   for (size_t b = 0; b < out->n; b++) {
-    const xfi_box *x = &from->sends.boxes[out->first + b];
-    const xfi_box *y = &to->recvs.boxes[in->first + b];
-    const size_t n = (size_t)n_dims * sizeof *x->lo;
+    const xfi_box x = xfi_flows_box(&from->sends, out->first + b);
+    const xfi_box y = xfi_flows_box(&to->recvs, in->first + b);
+    const size_t n = (size_t)n_dims * sizeof *x.lo;
 
-    assert_memory_equal(x->lo, y->lo, n);
-    assert_memory_equal(x->length, y->length, n);
-    assert_memory_equal(x->src_local, y->src_local, n);
-    assert_memory_equal(x->dst_local, y->dst_local, n);
+    assert_memory_equal(x.lo, y.lo, n);
+    assert_memory_equal(x.length, y.length, n);
+    assert_memory_equal(x.src_local, y.src_local, n);
+    assert_memory_equal(x.dst_local, y.dst_local, n);
   }
 }
 
@@ -300,8 +300,8 @@ static void test_source_flows_hold_each_element_once(void **state)
     for (size_t f = 0; f < flows.n; f++)
       assert_true(f == 0 || flows.at[f - 1].part < flows.at[f].part);
     for (size_t b = 0; b < flows.n_boxes; b++)
-      for (int64_t x = 0; x < flows.boxes[b].length[0]; x++)
-        seen[flows.boxes[b].lo[0] + x]++;
+      for (int64_t x = 0; x < xfi_flows_length(&flows, b)[0]; x++)
+        seen[xfi_flows_lo(&flows, b)[0] + x]++;
     for (int x = 0; x < 6; x++)
       assert_int_equal(seen[x], 1);
     xfi_flows_free(&flows);

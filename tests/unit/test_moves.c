@@ -21,9 +21,9 @@ static const xfi_peer *find_peer(const xfi_move_list *list, int rank)
   return NULL;
 }
 
-static uint64_t bytes_of(const xfi_class *cls, const xfi_box *box)
+static uint64_t bytes_of(const xfi_class *cls, const int64_t *length)
 {
-  return (uint64_t)(xfi_box_elems(box, cls->src->n_dims) * cls->src->elem_bytes);
+  return (uint64_t)(xfi_box_elems(length, cls->src->n_dims) * cls->src->elem_bytes);
 }
 
 /* What `from` sends to `to` is what `to` receives, in the same order, place by place. */
@@ -57,7 +57,7 @@ static void check_pair(const xfi_plan *from, const xfi_plan *to)
       assert_int_equal(sent.src_local[d], got.src_local[d]);
       assert_int_equal(sent.dst_local[d], got.dst_local[d]);
     }
-    if (!cls->broadcast) n_bytes += bytes_of(cls, &sent);
+    if (!cls->broadcast) n_bytes += bytes_of(cls, sent.length);
   }
   assert_int_equal(out->n_bytes, n_bytes);
   assert_int_equal(in->n_bytes, n_bytes);
@@ -86,7 +86,7 @@ static uint64_t bytes_in(const xfi_plan *plan)
     xfi_box box;
 
     xfi_move_box(&box, cls, &cls->recvs, &plan->recvs.moves[i]);
-    n += bytes_of(cls, &box);
+    n += bytes_of(cls, box.length);
   }
   return n;
 }
@@ -105,14 +105,14 @@ static void check_bytes(const xfi_plan *plan)
 
     assert_int_equal(plan->selfs.moves[i].peer, plan->rank);
     assert_int_equal(plan->selfs.moves[i].n_stripes, 1);
-    self += bytes_of(cls, &cls->recvs.boxes[plan->selfs.moves[i].box]);
+    self += bytes_of(cls, xfi_flows_length(&cls->recvs, plan->selfs.moves[i].box));
   }
   for (size_t i = 0; i < plan->sends.n_moves; i++) {
     const xfi_class *cls = xfi_plan_class(plan, plan->sends.moves[i].tensor);
     xfi_box box;
 
     xfi_move_box(&box, cls, &cls->sends, &plan->sends.moves[i]);
-    out += bytes_of(cls, &box);
+    out += bytes_of(cls, box.length);
   }
   assert_int_equal(plan->self_bytes, self);
   assert_int_equal(plan->out_bytes, out);
@@ -123,11 +123,11 @@ static void check_bytes(const xfi_plan *plan)
 static int compare_begins(const xfi_plan *plan, const xfi_move *a, const xfi_move *b)
 {
   const xfi_class *cls = xfi_plan_class(plan, a->tensor);
-  const xfi_box *x = &cls->recvs.boxes[a->box];
-  const xfi_box *y = &cls->recvs.boxes[b->box];
+  const int64_t *x = xfi_flows_lo(&cls->recvs, a->box);
+  const int64_t *y = xfi_flows_lo(&cls->recvs, b->box);
 
   for (int d = 0; d < cls->src->n_dims; d++)
-    if (x->lo[d] != y->lo[d]) return x->lo[d] < y->lo[d] ? -1 : 1;
+    if (x[d] != y[d]) return x[d] < y[d] ? -1 : 1;
   return a->stripe < b->stripe ? -1 : 1;
 }
 
@@ -326,7 +326,7 @@ static void check_sharing(const char *name, const tensor_list *list, int n_ranks
       xfi_box box;
 
       xfi_move_box(&box, cls, &cls->recvs, move);
-      add_demand(&d, holders(cls->src, move->peer), (double)bytes_of(cls, &box));
+      add_demand(&d, holders(cls->src, move->peer), (double)bytes_of(cls, box.length));
     }
   }
   least = least_possible_maximum(&d);
@@ -422,7 +422,7 @@ static uint64_t needed_in_domain(xfi_plan *const *plans, int first, int end)
       if (holds(cls->src, flow->part, first, end) || holds(cls->dst, flow->mine, first, r))
         continue; /* it is here; it has been counted */
       for (size_t b = 0; b < flow->n; b++)
-        n += bytes_of(cls, &cls->recvs.boxes[flow->first + b]) * cls->n_tensors;
+        n += bytes_of(cls, xfi_flows_length(&cls->recvs, flow->first + b)) * cls->n_tensors;
     }
   }
   return n;

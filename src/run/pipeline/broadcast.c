@@ -92,7 +92,7 @@ static xfer_status scatter_slice(xfi_copies *copies, const xfer_plan *plan, uint
   xfer_status st = XFER_OK;
 
   for (size_t b = 0; b < flow->n; b++) {
-    const xfi_box *box = &cls->recvs.boxes[flow->first + b];
+    const xfi_box box = xfi_flows_box(&cls->recvs, flow->first + b);
     xfi_end src = {&dense, {0}};
     xfi_end dst = {xfi_run_dst(plan, tensor), {0}};
     int64_t length[XFER_MAX_DIMS];
@@ -100,14 +100,14 @@ static xfer_status scatter_slice(xfi_copies *copies, const xfer_plan *plan, uint
 
     for (int d = 0; d < n_dims; d++) {
       const int64_t origin = source->lo[d] + slice->start[d];
-      const int64_t lo = origin > box->lo[d] ? origin : box->lo[d];
+      const int64_t lo = origin > box.lo[d] ? origin : box.lo[d];
       const int64_t a_end = origin + slice->length[d];
-      const int64_t b_end = box->lo[d] + box->length[d];
+      const int64_t b_end = box.lo[d] + box.length[d];
 
       length[d] = (a_end < b_end ? a_end : b_end) - lo;
       empty = empty || length[d] <= 0;
       src.start[d] = lo - origin;
-      dst.start[d] = box->dst_local[d] + (lo - box->lo[d]);
+      dst.start[d] = box.dst_local[d] + (lo - box.lo[d]);
     }
     if (!empty) XFI_TRY(xfi_copies_add(copies, &dst, &src, length, n_dims, elem));
   }
@@ -154,13 +154,13 @@ static xfer_status add_part(xfi_step *step, const turn *t, const xfi_cast *c, ui
   uint64_t at = 0; /* bytes of the part before the box */
 
   for (size_t b = 0; b < source->n && at < end; b++) {
-    const xfi_box *box = xfi_cast_box(t->casts, t->plan, c, b);
-    const uint64_t n_bytes = (uint64_t)xfi_box_elems(box, cls->src->n_dims) * elem;
+    const xfi_box box = xfi_cast_box(t->casts, t->plan, c, b);
+    const uint64_t n_bytes = (uint64_t)xfi_box_elems(box.length, cls->src->n_dims) * elem;
     const uint64_t from = at > first ? at : first;
     const uint64_t to = at + n_bytes < end ? at + n_bytes : end;
 
     if (from < to)
-      XFI_TRY(add_box(step, t->plan, c, box, &needed, (int64_t)((from - at) / elem),
+      XFI_TRY(add_box(step, t->plan, c, &box, &needed, (int64_t)((from - at) / elem),
                       (int64_t)((to - at) / elem), slot + (from - first)));
     at += n_bytes;
   }

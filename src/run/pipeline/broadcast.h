@@ -37,8 +37,7 @@ void xfi_casts_free(xfi_casts *casts);
 
 /* A part's boxes in its source, and box b of them; by boxes its src_local counts from its unit. */
 const xfi_flow *xfi_cast_source(const xfi_casts *casts, const xfer_plan *plan, const xfi_cast *c);
-const xfi_box *xfi_cast_box(const xfi_casts *casts, const xfer_plan *plan, const xfi_cast *c,
-                            size_t b);
+xfi_box xfi_cast_box(const xfi_casts *casts, const xfer_plan *plan, const xfi_cast *c, size_t b);
 
 /* This rank's boxes of a part, in its class's recvs; n 0: it needs nothing of it, or holds it. */
 xfi_flow xfi_cast_needed(const xfi_casts *casts, const xfer_plan *plan, const xfi_cast *c);

@@ -47,7 +47,7 @@ static uint64_t flow_bytes(const xfi_class *cls, const xfi_flows *flows, const x
   int64_t n = 0;
 
   for (size_t b = 0; b < flow->n; b++)
-    n += xfi_box_elems(&flows->boxes[flow->first + b], cls->src->n_dims);
+    n += xfi_box_elems(xfi_flows_length(flows, flow->first + b), cls->src->n_dims);
   return (uint64_t)(n * cls->wire_bytes);
 }
 
@@ -103,12 +103,11 @@ const xfi_flow *xfi_cast_source(const xfi_casts *casts, const xfer_plan *plan, c
   return &casts->sources[plan->moves->tensors[c->tensor].class_index].at[c->flow];
 }
 
-const xfi_box *xfi_cast_box(const xfi_casts *casts, const xfer_plan *plan, const xfi_cast *c,
-                            size_t b)
+xfi_box xfi_cast_box(const xfi_casts *casts, const xfer_plan *plan, const xfi_cast *c, size_t b)
 {
   const xfi_flows *flows = &casts->sources[plan->moves->tensors[c->tensor].class_index];
 
-  return &flows->boxes[flows->at[c->flow].first + b];
+  return xfi_flows_box(flows, flows->at[c->flow].first + b);
 }
 
 xfi_flow xfi_cast_needed(const xfi_casts *casts, const xfer_plan *plan, const xfi_cast *c)
@@ -162,8 +161,8 @@ static xfer_status find_memory(char **memory, xfi_copies *scratch, const xfi_cas
 {
   const xfi_class *cls = xfi_plan_class(plan->moves, c->tensor);
   const xfi_flow *source = xfi_cast_source(casts, plan, c);
-  const xfi_box *all = xfi_cast_box(casts, plan, c, 0);
-  const size_t n = sizeof *all->lo * (size_t)cls->src->n_dims;
+  const xfi_box all = xfi_cast_box(casts, plan, c, 0);
+  const size_t n = sizeof *all.lo * (size_t)cls->src->n_dims;
   xfer_status st = XFER_OK;
 
   *memory = NULL;
@@ -172,21 +171,20 @@ static xfer_status find_memory(char **memory, xfi_copies *scratch, const xfi_cas
       NULL)
     return XFER_OK; /* what travels is not what lies there */
   if (c->root == plan->moves->rank) {
-    xfi_box box = *all;
+    xfi_box box = all;
 
     xfi_box_resolve(box.src_local, box.unit, cls->src, c->root);
     XFI_TRY(
         find_run(memory, scratch, xfi_run_src(plan, c->tensor), box.src_local, box.length, cls));
   } else {
     const xfi_flow needed = xfi_cast_needed(casts, plan, c);
-    const xfi_box *box;
+    xfi_box box;
 
     if (needed.n != 1) return XFER_OK;
-    box = &cls->recvs.boxes[needed.first];
-    if (memcmp(box->lo, all->lo, n) != 0 || memcmp(box->length, all->length, n) != 0)
-      return XFER_OK;
+    box = xfi_flows_box(&cls->recvs, needed.first);
+    if (memcmp(box.lo, all.lo, n) != 0 || memcmp(box.length, all.length, n) != 0) return XFER_OK;
     XFI_TRY(
-        find_run(memory, scratch, xfi_run_dst(plan, c->tensor), box->dst_local, box->length, cls));
+        find_run(memory, scratch, xfi_run_dst(plan, c->tensor), box.dst_local, box.length, cls));
   }
 done:
   return st;

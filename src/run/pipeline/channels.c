@@ -144,7 +144,7 @@ static xfer_status add_move(load *l, uint64_t *n_bytes, const xfer_plan *plan, c
   xfi_move_box(&box, cls, send ? &cls->sends : &cls->recvs, move);
   bound = send ? xfi_run_src(plan, move->tensor) : xfi_run_dst(plan, move->tensor);
   start = send ? box.src_local : box.dst_local;
-  *n_bytes += (uint64_t)(xfi_box_elems(&box, s.n_dims) * s.wire_bytes);
+  *n_bytes += (uint64_t)(xfi_box_elems(box.length, s.n_dims) * s.wire_bytes);
   if (bound->pieces != NULL && bound->boxes == NULL && s.n_dims > 0)
     return add_in_pieces(l, bound, start, box.length, &s, 0);
   piece = xfi_bound_piece_at(bound, start); /* of boxes a move has its ends in one each */

@@ -87,7 +87,7 @@ static uint64_t move_bytes(const xfer_plan *plan, const xfi_move *move, bool sen
 
   xfi_move_box(box, cls, send ? &cls->sends : &cls->recvs, move);
   if (xfi_run_broadcasts(plan, cls)) return 0;
-  return (uint64_t)(xfi_box_elems(box, cls->src->n_dims) * cls->wire_bytes);
+  return (uint64_t)(xfi_box_elems(box->length, cls->src->n_dims) * cls->wire_bytes);
 }
 
 static int by_round(const void *a, const void *b)

@@ -116,10 +116,10 @@ static xfer_status count_sends(counter c, const xfi_class *cls, uint32_t ordinal
     /* Not by f: replicas of one part may have other parts too. */
     c.factor = source_factor(cls, flow, ordinal + flow->mine + flow->part, what);
     for (size_t i = 0; i < flow->n && c.factor != 0; i++) {
-      const xfi_box *box = &cls->sends.boxes[flow->first + i];
+      const xfi_box box = xfi_flows_box(&cls->sends, flow->first + i);
 
       if (what == XFI_COUNT_OWN_SRC && c.list->n > before) return XFER_OK;
-      XFI_TRY(count_box(&c, box->lo, box->length, box->src_local));
+      XFI_TRY(count_box(&c, box.lo, box.length, box.src_local));
     }
   }
 done:
@@ -133,10 +133,10 @@ static xfer_status count_recvs(counter c, const xfi_class *cls, xfi_count what)
 
   c.factor = what == XFI_COUNT_OWN_DST ? 1 : UINT64_MAX;
   for (size_t i = 0; i < cls->recvs.n_boxes; i++) {
-    const xfi_box *box = &cls->recvs.boxes[i];
+    const xfi_box box = xfi_flows_box(&cls->recvs, i);
 
     if (what == XFI_COUNT_OWN_DST && c.list->n > before) return XFER_OK;
-    XFI_TRY(count_box(&c, box->lo, box->length, box->dst_local));
+    XFI_TRY(count_box(&c, box.lo, box.length, box.dst_local));
   }
 done:
   return st;

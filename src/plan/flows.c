@@ -1,0 +1,55 @@
+/* The boxes of flows, as few words as they need. */
+#include <string.h>
+
+#include "alloc.h"
+#include "error.h"
+#include "plan.h"
+#include "vec.h"
+
+xfi_box xfi_flows_box(const xfi_flows *flows, size_t box)
+{
+  const size_t n = (size_t)flows->n_dims;
+  const int64_t *words = flows->boxes + box * xfi_flows_box_words(flows);
+  xfi_box out = {.unit = (uint32_t)words[0]};
+
+  for (size_t d = 0; d < n; d++) {
+    out.lo[d] = words[1 + d];
+    out.length[d] = words[1 + n + d];
+    out.src_local[d] = words[1 + 2 * n + d];
+    out.dst_local[d] = words[1 + 3 * n + d];
+  }
+  return out;
+}
+
+void xfi_flows_put(xfi_flows *flows, size_t at, const xfi_box *box)
+{
+  const size_t n = (size_t)flows->n_dims;
+  int64_t *words = flows->boxes + at * xfi_flows_box_words(flows);
+
+  words[0] = box->unit;
+  for (size_t d = 0; d < n; d++) {
+    words[1 + d] = box->lo[d];
+    words[1 + n + d] = box->length[d];
+    words[1 + 2 * n + d] = box->src_local[d];
+    words[1 + 3 * n + d] = box->dst_local[d];
+  }
+}
+
+xfer_status xfi_flows_reserve(xfi_flows *flows, int n_dims, size_t n_boxes)
+{
+  xfer_status st = XFER_OK;
+
+  XFI_CHECK(n_boxes <= UINT32_MAX, XFER_ERR_UNSUPPORTED, "more than %u boxes in one tensor",
+            UINT32_MAX);
+  flows->n_dims = n_dims;
+  st = xfi_vec_reserve(&flows->boxes, &flows->boxes_capacity, n_boxes * xfi_flows_box_words(flows),
+                       sizeof *flows->boxes);
+done:
+  return st;
+}
+
+void xfi_flows_free(xfi_flows *flows)
+{
+  xfi_free(flows->at);
+  xfi_free(flows->boxes);
+}
