@@ -262,7 +262,7 @@ static xfer_status list_box_owners(const xfer_layout *layout, const int64_t *ind
       const int64_t *given = xfi_listed_bounds(layout, b->holders[h]);
 
       for (int d = 0; d < layout->n_dims; d++)
-        owner.local[d] = index[d] - given[d] + (d == 0 ? b->rows[b->holders[h]] : 0);
+        owner.local[d] = index[d] - given[d] + (d == 0 ? b->listed[b->holders[h]].row : 0);
       if (*n < capacity) owners[*n] = owner;
     }
   }

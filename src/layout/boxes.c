@@ -16,8 +16,7 @@ void xfi_boxes_destroy(xfi_boxes *boxes)
   if (boxes == NULL) return;
   xfi_free(boxes->first);
   xfi_free(boxes->bounds);
-  xfi_free(boxes->rows);
-  xfi_free(boxes->unit_of);
+  xfi_free(boxes->listed);
   xfi_free(boxes->unit_bounds);
   xfi_free(boxes->first_holder);
   xfi_free(boxes->holders);
@@ -82,10 +81,9 @@ static xfer_status copy_given(xfer_layout *l, const xfer_boxes_desc *desc)
   XFI_CHECK(n * n_words == 0 || desc->bounds != NULL, XFER_ERR_ARG, "%zu boxes at NULL", n);
   b->first = xfi_calloc((size_t)n_ranks + 1, sizeof *b->first);
   b->bounds = xfi_calloc(n * n_words, sizeof *b->bounds);
-  b->rows = xfi_calloc(n, sizeof *b->rows);
-  b->unit_of = xfi_calloc(n, sizeof *b->unit_of);
-  XFI_CHECK(b->first != NULL && b->bounds != NULL && b->rows != NULL && b->unit_of != NULL,
-            XFER_ERR_NOMEM, "%zu boxes", n);
+  b->listed = xfi_calloc(n, sizeof *b->listed);
+  XFI_CHECK(b->first != NULL && b->bounds != NULL && b->listed != NULL, XFER_ERR_NOMEM, "%zu boxes",
+            n);
   memcpy(b->first, desc->first, ((size_t)n_ranks + 1) * sizeof *b->first);
   if (n * n_words > 0) memcpy(b->bounds, desc->bounds, n * n_words * sizeof *b->bounds);
   for (int p = 0; p < n_ranks; p++) {
@@ -99,7 +97,7 @@ static xfer_status copy_given(xfer_layout *l, const xfer_boxes_desc *desc)
       const int64_t *box = xfi_listed_bounds(l, (size_t)i);
 
       XFI_TRY(check_box(l, box, l->mesh->ranks[p], i - b->first[p], &bytes));
-      b->rows[i] = row;
+      b->listed[i].row = row;
       if (l->n_dims == 0) continue;
       XFI_CHECK(xfi_iadd_fits(row, box[l->n_dims] - box[0], &row) && row <= INT64_MAX / 2,
                 XFER_ERR_OVERFLOW, "the boxes of rank %d have more than 2^62 rows",
@@ -154,17 +152,10 @@ static size_t make_keys(key *keys, int64_t *clipped, const xfer_layout *l, const
   size_t n = 0;
 
   for (size_t i = 0; i < (size_t)b->first[l->mesh->size]; i++) {
-    const int64_t *given = xfi_listed_bounds(l, i);
     int64_t *c = clipped + n * 2 * (size_t)n_dims;
-    bool empty = false;
 
-    for (int d = 0; d < n_dims; d++) {
-      c[d] = given[d];
-      c[n_dims + d] = given[n_dims + d] < l->dims[d].size ? given[n_dims + d] : l->dims[d].size;
-      empty = empty || c[d] >= c[n_dims + d];
-    }
-    b->unit_of[i] = XFI_NO_UNIT;
-    if (!empty) keys[n++] = (key){c, 2 * (uint32_t)n_dims, (uint32_t)i, 0};
+    b->listed[i].unit = XFI_NO_UNIT;
+    if (xfi_listed_clip(c, l, i)) keys[n++] = (key){c, 2 * (uint32_t)n_dims, (uint32_t)i, 0};
   }
   sort_keys(keys, n);
   for (size_t i = 1; i < n; i++) {
@@ -197,7 +188,8 @@ static xfer_status fill_units(xfer_layout *l, const key *keys, size_t n)
       b->n_units++;
     }
     b->holders[i] = keys[i].listed;
-    b->unit_of[keys[i].listed] = b->n_units - 1;
+    b->listed[keys[i].listed].unit = b->n_units - 1;
+    b->listed[keys[i].listed].replica = (int)((uint32_t)i - b->first_holder[b->n_units - 1]);
     b->first_holder[b->n_units] = (uint32_t)i + 1;
     b->n_held += (double)xfi_bounds_elems(keys[i].bounds, l->n_dims);
   }
@@ -244,6 +236,8 @@ static xfer_status fill_parts(xfi_boxes *b, const uint32_t *position)
       b->part_first[b->n_parts] = b->part_first[b->n_parts - 1] + (uint32_t)n_at;
     }
     b->part_of[u] = slots[slot] - 1;
+    for (size_t i = 0; i < n_at; i++)
+      b->listed[b->holders[b->first_holder[u] + i]].part = b->part_of[u];
   }
 done:
   xfi_free(slots);

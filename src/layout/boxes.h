@@ -15,16 +15,24 @@
 
 #define XFI_NO_UNIT UINT32_MAX
 
+/* What is known of a listed box, in one place: planning looks up those of one rank in many layouts.
+ */
+typedef struct xfi_listed {
+  int64_t row;   /* local index in dim 0 of its first row */
+  uint32_t unit; /* XFI_NO_UNIT: outside the shape */
+  uint32_t part; /* of the unit */
+  int replica;   /* of the part, its rank's */
+} xfi_listed;
+
 /* Bounds are n_dims words lo, then n_dims words hi. `listed` boxes are those of the mesh's ranks,
  * one list after the other. */
 struct xfi_boxes {
-  bool is_own;       /* of one rank, which is not known; a plan gathers the others' */
-  bool overlap;      /* some units share elements */
-  double n_held;     /* elements in all lists together, ZERO elements left out */
-  int64_t *first;    /* [mesh size + 1] listed boxes of a position */
-  int64_t *bounds;   /* [listed][2 n_dims] as given */
-  int64_t *rows;     /* [listed] local index in dim 0 of the first row */
-  uint32_t *unit_of; /* [listed] XFI_NO_UNIT: outside the shape */
+  bool is_own;        /* of one rank, which is not known; a plan gathers the others' */
+  bool overlap;       /* some units share elements */
+  double n_held;      /* elements in all lists together, ZERO elements left out */
+  int64_t *first;     /* [mesh size + 1] listed boxes of a position */
+  int64_t *bounds;    /* [listed][2 n_dims] as given */
+  xfi_listed *listed; /* [listed] */
   uint32_t n_units;
   int64_t *unit_bounds;   /* [n_units][2 n_dims] clipped, ascending */
   uint32_t *first_holder; /* [n_units + 1] */
@@ -37,7 +45,8 @@ struct xfi_boxes {
   int64_t *tree;        /* [2 n_leaves][2 n_dims] node 1 is the root; leaves are XFI_LEAF units */
 };
 
-enum { XFI_LEAF = 4 };
+/* Side by side in memory: to look at all of them takes less than the nodes that tell them apart. */
+enum { XFI_LEAF = 16 };
 
 static inline const int64_t *xfi_unit_bounds(const xfer_layout *layout, uint32_t unit)
 {
@@ -47,6 +56,24 @@ static inline const int64_t *xfi_unit_bounds(const xfer_layout *layout, uint32_t
 static inline const int64_t *xfi_listed_bounds(const xfer_layout *layout, size_t listed)
 {
   return layout->boxes->bounds + listed * 2 * (size_t)layout->n_dims;
+}
+
+/* What of a listed box lies inside the shape: the bounds of its unit, if it has one. False: none.
+ */
+static inline bool xfi_listed_clip(int64_t *clipped, const xfer_layout *layout, size_t listed)
+{
+  const int64_t *given = xfi_listed_bounds(layout, listed);
+  const int n_dims = layout->n_dims;
+  bool inside = true;
+
+  for (int d = 0; d < n_dims; d++) {
+    const int64_t hi = given[n_dims + d];
+
+    clipped[d] = given[d];
+    clipped[n_dims + d] = hi < layout->dims[d].size ? hi : layout->dims[d].size;
+    inside = inside && clipped[d] < clipped[n_dims + d];
+  }
+  return inside;
 }
 
 xfer_status xfi_layout_create_boxes(xfer_layout **layout, const xfer_boxes_desc *desc);

@@ -64,19 +64,20 @@ typedef struct xfi_dim {
 /* What each rank of a layout by boxes holds (boxes.h); NULL: the layout is by placements. */
 typedef struct xfi_boxes xfi_boxes;
 
+/* What plans look at in many layouts stands at the beginning. */
 struct xfer_layout {
   atomic_int n_refs;
-  xfer_mesh *mesh;
-  xfi_boxes *boxes;
   xfer_dtype dtype;
   int elem_bytes;
   int n_dims;
-  xfi_dim dims[XFER_MAX_DIMS];
+  xfer_mesh *mesh;
+  xfi_boxes *boxes;
+  uint64_t digest[2]; /* of all that says who holds what: equal means equal */
+  int64_t n_elems;    /* product of sizes; n_elems * elem_bytes fits in 63 bits, padded sizes too */
+  int n_replicas;     /* product of the sizes of */
   int n_replica_axes; /* axes that no dim is split by */
   int replica_axes[XFER_MAX_DIMS];
-  int n_replicas;     /* product of their sizes */
-  int64_t n_elems;    /* product of sizes; n_elems * elem_bytes fits in 63 bits, padded sizes too */
-  uint64_t digest[2]; /* of everything above: equal means equal */
+  xfi_dim dims[XFER_MAX_DIMS];
 };
 
 xfer_status xfi_layout_create(xfer_layout **layout, const xfer_layout_desc *desc);

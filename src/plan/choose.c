@@ -59,7 +59,7 @@ static int64_t share(int64_t length, int i, int n)
 void xfi_box_resolve(int64_t *local, uint32_t unit, const xfer_layout *layout, int rank)
 {
   if (layout->boxes == NULL || layout->n_dims == 0) return;
-  local[0] += layout->boxes->rows[xfi_boxes_listed(layout, unit, rank)];
+  local[0] += layout->boxes->listed[xfi_boxes_listed(layout, unit, rank)].row;
 }
 
 void xfi_move_box(xfi_box *box, const xfi_class *cls, const xfi_flows *flows, const xfi_move *move)

@@ -327,10 +327,10 @@ static void measure_listed(xfi_class *cls, int rank)
 
   for (size_t i = (size_t)b->first[position]; i < (size_t)b->first[position + 1]; i++) {
     int64_t n = xfi_bounds_elems(xfi_listed_bounds(cls->dst, i), n_dims);
+    int64_t clipped[2 * XFER_MAX_DIMS];
 
     cls->dst_bytes += (uint64_t)(n * cls->wire_bytes);
-    if (b->unit_of[i] != XFI_NO_UNIT)
-      n -= xfi_bounds_elems(xfi_unit_bounds(cls->dst, b->unit_of[i]), n_dims);
+    if (xfi_listed_clip(clipped, cls->dst, i)) n -= xfi_bounds_elems(clipped, n_dims);
     cls->zero_bytes += (uint64_t)(n * cls->wire_bytes);
   }
 }

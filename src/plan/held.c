@@ -62,7 +62,7 @@ static xfer_status add_listed(xfi_held_list *list, const xfer_layout *layout, si
   xfer_status st = XFER_OK;
   xfi_bounds bounds = {NULL, 0, 0};
 
-  XFI_TRY(xfi_boxes_read_from(&bounds, layout, layout->boxes->unit_of[listed]));
+  XFI_TRY(xfi_boxes_read_from(&bounds, layout, layout->boxes->listed[listed].unit));
   for (size_t i = 0; i < bounds.n; i++) {
     const int64_t *b = bounds.at + i * 2 * (size_t)n_dims;
     xfi_held held = {{0}, {0}, {0}};
@@ -70,7 +70,7 @@ static xfer_status add_listed(xfi_held_list *list, const xfer_layout *layout, si
     for (int d = 0; d < n_dims; d++) {
       held.lo[d] = b[d];
       held.length[d] = b[n_dims + d] - b[d];
-      held.local[d] = b[d] - given[d] + (d == 0 ? layout->boxes->rows[listed] : 0);
+      held.local[d] = b[d] - given[d] + (d == 0 ? layout->boxes->listed[listed].row : 0);
     }
     XFI_TRY(add(list, &held));
   }
@@ -87,7 +87,7 @@ static xfer_status add_boxes(xfi_held_list *list, const xfer_layout *layout, int
   const size_t n = xfi_boxes_of(&first, layout, rank);
 
   for (size_t i = first; i < first + n; i++) {
-    const uint32_t unit = layout->boxes->unit_of[i];
+    const uint32_t unit = layout->boxes->listed[i].unit;
     uint32_t part;
 
     if (unit == XFI_NO_UNIT) continue;

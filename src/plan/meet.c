@@ -301,22 +301,21 @@ static xfer_status each_listed(meeting *m, int position)
 
   for (size_t i = (size_t)b->first[position]; i < (size_t)b->first[position + 1]; i++) {
     const int64_t *given = xfi_listed_bounds(l, i);
-    own mine = {.unit = b->unit_of[i]};
+    const xfi_listed *box = &b->listed[i];
+    own mine = {.part = box->part, .replica = box->replica, .unit = box->unit};
 
-    if (mine.unit == XFI_NO_UNIT) continue;
-    mine.part = b->part_of[mine.unit];
-    mine.replica = xfi_boxes_replica(b, mine.part, position);
+    if (!xfi_listed_clip(mine.bounds, l, i)) continue;
     m->s->bounds.n = 0;
-    if (m->look->is_source)
+    if (m->look->is_source && b->overlap)
       XFI_TRY(xfi_boxes_read_from(&m->s->bounds, l, mine.unit));
     else
-      XFI_TRY(xfi_bounds_add(&m->s->bounds, n, xfi_unit_bounds(l, mine.unit)));
+      XFI_TRY(xfi_bounds_add(&m->s->bounds, n, mine.bounds));
     for (size_t k = 0; k < m->s->bounds.n; k++) {
       if (n > 0)
         memcpy(mine.bounds, m->s->bounds.at + k * 2 * (size_t)n,
                2 * (size_t)n * sizeof *mine.bounds);
       for (int d = 0; d < n; d++)
-        mine.local[d] = mine.bounds[d] - given[d] + (d == 0 ? b->rows[i] : 0);
+        mine.local[d] = mine.bounds[d] - given[d] + (d == 0 ? b->listed[i].row : 0);
       XFI_TRY(meet_own(m, &mine));
     }
   }

@@ -95,9 +95,9 @@ static uint32_t unit_at(int64_t *row, const xfer_layout *layout, int rank, int64
   size_t i;
 
   for (i = xfi_boxes_of(&first, layout, rank); i > 1; i--)
-    if (layout->boxes->rows[first + i - 1] <= local) break;
-  *row = layout->boxes->rows[first + i - 1];
-  return layout->boxes->unit_of[first + i - 1];
+    if (layout->boxes->listed[first + i - 1].row <= local) break;
+  *row = layout->boxes->listed[first + i - 1].row;
+  return layout->boxes->listed[first + i - 1].unit;
 }
 
 /* A shared flow, by where it begins. */

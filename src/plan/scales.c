@@ -94,7 +94,7 @@ static xfer_status list_boxes(xfi_scale_regions *regions, const xfer_layout *l, 
 
       r.lo[d] = bounds[d];
       r.length[d] = (hi < l->dims[d].size ? hi : l->dims[d].size) - bounds[d];
-      r.local[d] = d == 0 ? l->boxes->rows[i] : 0;
+      r.local[d] = d == 0 ? l->boxes->listed[i].row : 0;
     }
     XFI_TRY(add_region(regions, &r, l->n_dims, block));
   }

@@ -56,7 +56,7 @@ static xfer_status bind_boxes(xfi_bound *bound, const xfer_view *view, const sid
   for (size_t i = 0; i < n; i++) {
     const int64_t *bounds = xfi_listed_bounds(l, first + i);
 
-    boxes[i].row = l->boxes->rows[first + i];
+    boxes[i].row = l->boxes->listed[first + i].row;
     for (int d = 0; d < l->n_dims; d++)
       boxes[i].length[d] = bounds[l->n_dims + d] - bounds[d];
   }

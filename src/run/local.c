@@ -81,7 +81,7 @@ static xfer_status zero_box(zeroing *z, const xfer_layout *layout, size_t listed
   xfer_status st = XFER_OK;
 
   for (int d = 0; d < n_dims; d++) {
-    z->at.start[d] = d == 0 ? layout->boxes->rows[listed] : 0;
+    z->at.start[d] = d == 0 ? layout->boxes->listed[listed].row : 0;
     z->length[d] = given[n_dims + d] - given[d];
   }
   for (int d = 0; d < n_dims; d++) {

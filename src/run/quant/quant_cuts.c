@@ -89,11 +89,11 @@ static xfer_status meet_others(finding *f, size_t listed)
   xfi_units cells = {NULL, 0, 0};
 
   f->met.n = 0;
-  f->seen[f->units->boxes->unit_of[listed]] = mark;
+  f->seen[f->units->boxes->listed[listed].unit] = mark;
   XFI_TRY(xfi_boxes_meet(&cells, f->cells, xfi_listed_bounds(f->cells, listed)));
   for (size_t i = 0; i < cells.n; i++)
     for (uint32_t h = b->first_holder[cells.at[i]]; h < b->first_holder[cells.at[i] + 1]; h++) {
-      const uint32_t unit = f->units->boxes->unit_of[b->holders[h]];
+      const uint32_t unit = f->units->boxes->listed[b->holders[h]].unit;
 
       if (f->seen[unit] == mark) continue;
       f->seen[unit] = mark;
@@ -160,7 +160,7 @@ static xfer_status list_rank(finding *f, xfi_quant_cut *cut, size_t *capacity, i
 
     XFI_TRY(meet_others(f, (size_t)i));
     if (f->met.n == 0) continue;
-    XFI_TRY(add_cells(&f->src, f, b->unit_of[i], (size_t)i));
+    XFI_TRY(add_cells(&f->src, f, b->listed[i].unit, (size_t)i));
     if (box != NULL) cut->told[cut->n_told++] = box->scales;
     for (size_t k = 0; k < f->met.n; k++) {
       XFI_TRY(add_cells(&f->dst, f, f->met.at[k], (size_t)i));
