@@ -88,6 +88,7 @@ bool xfi_entry_has_layer(const xfi_entry *entry, int layer)
 
 /* ---- appending ---- */
 
+/* No size is negative: who read it, or was given it, saw to it. */
 static xfer_status check_raw(const xfi_raw *raw, size_t dtype_size)
 {
   int n_dims = raw->n_dims + (raw->n_experts > 0);
@@ -105,12 +106,9 @@ static xfer_status check_raw(const xfi_raw *raw, size_t dtype_size)
     XFI_CHECK(raw->layers[i] >= 0 && (i == 0 || raw->layers[i] > raw->layers[i - 1]), XFER_ERR_IO,
               "\"%s\": layers must ascend from 0", raw->pattern);
   }
-  for (int d = 0; d < raw->n_dims; d++) {
-    XFI_CHECK(raw->shape[d] >= 0, XFER_ERR_IO, "\"%s\": size %lld of dim %d", raw->pattern,
-              (long long)raw->shape[d], d);
+  for (int d = 0; d < raw->n_dims; d++)
     XFI_CHECK(xfi_imul_fits(bytes, raw->shape[d], &bytes), XFER_ERR_OVERFLOW,
               "\"%s\" has more bytes than 63 bits count", raw->pattern);
-  }
   XFI_CHECK(raw->n_experts == 0 || xfi_imul_fits(bytes, raw->n_experts, &bytes), XFER_ERR_OVERFLOW,
             "\"%s\" has more bytes than 63 bits count", raw->pattern);
 done:

@@ -55,7 +55,7 @@ static xfer_status give_and_view(xfer_locals *locals, const xfer_refit *refit)
 }
 
 /* All that a rank does before it has a plan. */
-static xfer_status do_all(const char *path, const char *const *renames)
+static xfer_status do_all(const char *path, const char *gen_spec, const char *const *renames)
 {
   xfer_model_options options = XFER_MODEL_OPTIONS_INIT;
   xfer_side_options side = XFER_SIDE_OPTIONS_INIT;
@@ -71,8 +71,7 @@ static xfer_status do_all(const char *path, const char *const *renames)
   st = xfer_model_load(&model, path, &options);
   if (st == XFER_OK) st = xfer_side_create(&train, "megatron:tp4,pp2,layers=1+1", NULL);
   side.first_rank = 8;
-  if (st == XFER_OK)
-    st = xfer_side_create(&gen, "vllm:tp2,ep2,round_robin,quant=fp8_per_block", &side);
+  if (st == XFER_OK) st = xfer_side_create(&gen, gen_spec, &side);
   if (st == XFER_OK) st = xfer_side_give_whole(train, "x.*", 0);
   if (st == XFER_OK) st = xfer_side_rename(gen, "a*", "b*");
   if (st == XFER_OK) st = xfer_refit_create(&refit, model, train, gen);
@@ -90,7 +89,7 @@ static xfer_status do_all(const char *path, const char *const *renames)
   return st;
 }
 
-static void sweep(const char *path)
+static void sweep(const char *path, const char *gen_spec)
 {
   static const char *const renames[] = {"x.*", "x.*"};
   int n_right = 0;
@@ -98,7 +97,7 @@ static void sweep(const char *path)
 
   for (; n_right < MORE && n < 100000; n++) {
     xfi_alloc_fail_after(n);
-    const xfer_status st = do_all(path, renames);
+    const xfer_status st = do_all(path, gen_spec, renames);
     if (st != XFER_OK) assert_int_not_equal(strlen(xfer_last_error()), 0);
     assert_true(st == XFER_OK || n_right == 0);
     n_right += st == XFER_OK;
@@ -109,12 +108,17 @@ static void sweep(const char *path)
 }
 
 /* Twice, since the library keeps its own rules once they are read: from there on far fewer
- * allocations come before those of a side, which the first sweep so leaves out. */
+ * allocations come before those of a side, which the first sweep so leaves out. Then with a map. */
 static void test_each_failed_allocation_of_a_table_is_survived(void **state)
 {
+  char with_map[300];
+
   (void)state;
   for (int i = 0; i < 2; i++)
-    sweep(refit_write("table.json", TABLE));
+    sweep(refit_write("table.json", TABLE), "vllm:tp2,ep2,round_robin,quant=fp8_per_block");
+  (void)snprintf(with_map, sizeof with_map, "vllm:tp2,ep2,map=%s",
+                 refit_write("map.json", "[[0,2],[3,1]]"));
+  sweep(refit_path("table.json"), with_map);
 }
 
 static void test_each_failed_allocation_of_a_checkpoint_is_survived(void **state)

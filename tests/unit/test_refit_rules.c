@@ -86,36 +86,106 @@ static void test_fields_of_a_side_say_what_they_want(void **state)
   }
 }
 
-static void test_units_that_do_not_divide_are_refused_by_name(void **state)
+/* As SIDE, with axes and a list of local tensors. */
+#define AXES(dense, locals)                                                                        \
+  "{\"format\":\"xfer-side-v1\",\"side\":\"mine\",\"numbers\":{\"tp\":1,\"dp\":1},\"ranks\":[["    \
+  "\"tp\","                                                                                        \
+  "\"tp\"],[\"dp\",\"dp\"]],\"dense\":[" dense                                                     \
+  "],\"experts\":[],\"expert_cut\":\"even\",\"locals\":[" locals                                   \
+  "{\"each\":[\"*\"],\"local\":\"{name}\"}]}"
+#define TP "[\"tp\",\"tp\",\"cut\"]"
+#define FSDP "[\"dp\",\"dp\",\"fsdp\"]"
+#define GATE_UP(more)                                                                              \
+  "{\"parts\":[\"mlp.gate\",\"mlp.up\"],\"local\":\"l.{layer}.gate_up\",\"cut\":\"rows\"" more "}" \
+  ","
+#define SEVEN(x) "\"" x "t\",\"" x "u\",\"" x "v\",\"" x "w\",\"" x "x\",\"" x "y\",\"" x "z\","
+#define GATE REFIT_P("mlp.gate_proj.weight", "[32,16]")
+#define SCALED                                                                                     \
+  REFIT_TABLE(                                                                                     \
+      REFIT_DENSE_CONFIG ",\"weight_block_size\":[8,8]",                                           \
+      GATE "," REFIT_P("mlp.gate_proj.weight_scale_inv", "[4,2]") "," REFIT_P(                     \
+          "mlp.up_proj.weight", "[32,16]") "," REFIT_P("mlp.up_proj.weight_scale_inv", "[4,2]"))
+
+/* Rules that can be read, and what they make of a SPEC; of a model and a rank with a table. */
+static void refuse(const char *text, const char *spec, const char *table, const char *placed,
+                   const char *word)
+{
+  xfer_side_options options = XFER_SIDE_OPTIONS_INIT;
+  xfer_rules *rules = NULL;
+  xfer_model *model = NULL;
+  xfer_side *gen = NULL;
+  xfer_refit *refit = NULL;
+  xfer_locals *locals = NULL;
+  xfer_status st;
+
+  refit_write("units/a.json", text);
+  assert_int_equal(xfer_rules_load(&rules, refit_path("units")), XFER_OK);
+  options.rules = rules;
+  st = xfer_side_create(&gen, spec, &options);
+  if (table != NULL) {
+    assert_int_equal(st, XFER_OK);
+    assert_int_equal(load(&model, table, NULL), XFER_OK);
+    if (placed != NULL) assert_int_equal(xfer_side_place(gen, placed, 0), XFER_OK);
+    st = xfer_refit_create(&refit, model, NULL, gen);
+    if (st == XFER_OK) st = xfer_locals_create(&locals, refit, 0);
+  }
+  assert_int_not_equal(st, XFER_OK);
+  expect_error(word);
+  xfer_refit_destroy(refit);
+  xfer_side_destroy(gen);
+  xfer_model_destroy(model);
+  xfer_rules_destroy(rules);
+}
+
+static void test_what_rules_cannot_do_is_refused_by_name(void **state)
 {
   static const struct {
-    const char *local, *word;
+    const char *rules, *spec, *table, *word;
   } cases[] = {
-      {SIDE("", ",\"cut\":\"rows\",\"units\":[\"7\",\"1\"]"), "does not divide into 7 units"},
-      {SIDE("", ",\"cut\":\"columns\",\"across\":[\"0\",\"1\"]"), "does not divide into 0 units"},
-      {SIDE("", ",\"cut\":\"rows\",\"units\":[\"1\",\"0\"]"), "by multiples of 0"},
+      {SIDE("", ",\"cut\":\"rows\",\"units\":[\"7\",\"1\"]"), "mine:tp2", REFIT_DENSE,
+       "does not divide into 7 units"},
+      {SIDE("", ",\"cut\":\"columns\",\"across\":[\"0\",\"1\"]"), "mine:tp2", REFIT_DENSE,
+       "does not divide into 0 units"},
+      {SIDE("", ",\"cut\":\"rows\",\"units\":[\"1\",\"0\"]"), "mine:tp2", REFIT_DENSE,
+       "by multiples of 0"},
+      {SIDE("", ",\"cut\":\"rows\",\"units\":[\"nothing\",\"1\"]"), "mine:tp2", REFIT_DENSE,
+       "the configuration has no \"nothing\""},
+      {SIDE("", ",\"cut\":\"rows\",\"units\":[\"9223372036854775807 + 1\",\"1\"]"), "mine:tp2",
+       REFIT_DENSE, "has no value that 63 bits hold"},
+      {SIDE("\"vocabulary\":\"0\",", ",\"cut\":\"vocabulary\""), "mine:tp2", REFIT_DENSE,
+       "a vocabulary in units of 0"},
+      {SIDE(QUANT("[\"0\",\"8\"]", "weight_scale", "f32"), ""), "mine:quant=q", REFIT_DENSE,
+       "quant=q by blocks of 0"},
+      {SIDE("", ""), "mine:", REFIT_DENSE, "two tensors are called"},
+      {AXES("[\"tp\",\"tp - 2\",\"cut\"]", ""), "mine:tp2", NULL, "an axis of 0 ranks"},
+      {AXES("[\"tp\",\"3\",\"cut\"]", ""), "mine:tp2", NULL, "the axes of 3 ranks do not divide"},
+      {AXES("[\"tp\",\"65536\",\"cut\"],[\"dp\",\"65536\",\"fsdp\"]", ""), "mine:tp2", NULL,
+       "has more ranks than an int counts"},
+      {AXES(TP ",[\"cp\",\"1\",\"fsdp\"]," FSDP, GATE_UP("")), "mine:dp2", REFIT_DENSE,
+       "holds several weights, and"},
+      {AXES(TP, GATE_UP(",\"units\":[\"2\",\"1\"]")), "mine:tp2", REFIT_DENSE,
+       "units of several weights that lie one after the other"},
+      {AXES(TP, GATE_UP(",\"alternate\":\"1\"")), "mine:tp2", SCALED,
+       "rows with block scales cannot be interleaved"},
+      {AXES(TP, "{\"each\":[\"mlp.*\"],\"local\":\"{name}\",\"cut\":\"columns\"},"), "mine:tp8",
+       SCALED, "2 per shard of dim 1 in \"mine:tp8\" is not a multiple of the block of 8"},
+      {SIDE("\"flags\":[" SEVEN("a") SEVEN("b") SEVEN("c") SEVEN("d") SEVEN("e") SEVEN("f")
+                SEVEN("g") "\"h\"],",
+            ""),
+       "mine:tp2", NULL, "has too many items"},
+      {AXES(TP, GATE_UP("")), "mine:tp2",
+       REFIT_TABLE(REFIT_DENSE_CONFIG, GATE "," REFIT_P("mlp.up_proj.weight", "[32,8]")),
+       "its parts have sizes 16 and 8"},
+      {AXES(TP, "{\"each\":[\"attn.q\"],\"local\":\"model.layers.{layer}.mlp.down_proj.weight\"},"),
+       "mine:tp2", REFIT_DENSE, "part 2 of 1 is missing or there twice"},
   };
 
   (void)state;
   mkdir(refit_path("units"), 0777);
-  for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
-    xfer_side_options options = XFER_SIDE_OPTIONS_INIT;
-    xfer_rules *rules = NULL;
-    xfer_model *model = NULL;
-    xfer_side *gen = NULL;
-    xfer_refit *refit = NULL;
-
-    refit_write("units/a.json", cases[i].local);
-    assert_int_equal(xfer_rules_load(&rules, refit_path("units")), XFER_OK);
-    options.rules = rules;
-    assert_int_equal(xfer_side_create(&gen, "mine:tp2", &options), XFER_OK);
-    assert_int_equal(load(&model, REFIT_DENSE, NULL), XFER_OK);
-    assert_int_equal(xfer_refit_create(&refit, model, NULL, gen), XFER_ERR_SHAPE);
-    expect_error(cases[i].word);
-    xfer_side_destroy(gen);
-    xfer_model_destroy(model);
-    xfer_rules_destroy(rules);
-  }
+  for (size_t i = 0; i < sizeof cases / sizeof *cases; i++)
+    refuse(cases[i].rules, cases[i].spec, cases[i].table, NULL, cases[i].word);
+  refuse(AXES(FSDP "," TP, ""), "mine:tp2", REFIT_DENSE, "lm_head.*",
+         "tp is not the axis that counts fastest");
 }
 
 static void test_rules_of_a_folder_add_a_family(void **state)
@@ -169,12 +239,16 @@ static void test_a_tensor_has_the_rows_of_what_it_holds(void **state)
 {
   static const struct {
     const char *table, *word;
-  } cases[] = {{REFIT_TABLE(REFIT_DENSE_CONFIG ",\"model_type\":\"mine\",\"qkv_rows\":31",
-                            REFIT_P("self_attn.qkv_proj.weight", "[31,16]")),
-                "has 31 rows, too few for what it holds"},
-               {REFIT_TABLE(REFIT_DENSE_CONFIG ",\"model_type\":\"mine\",\"qkv_rows\":33",
-                            REFIT_P("self_attn.qkv_proj.weight", "[33,16]")),
-                "has 33 rows; what it holds makes 32"}};
+  } cases[] = {
+      {REFIT_TABLE(REFIT_DENSE_CONFIG ",\"model_type\":\"mine\",\"qkv_rows\":31,\"fewer\":0",
+                   REFIT_P("self_attn.qkv_proj.weight", "[31,16]")),
+       "has 31 rows, too few for what it holds"},
+      {REFIT_TABLE(REFIT_DENSE_CONFIG ",\"model_type\":\"mine\",\"qkv_rows\":33,\"fewer\":0",
+                   REFIT_P("self_attn.qkv_proj.weight", "[33,16]")),
+       "has 33 rows; what it holds makes 32"},
+      {REFIT_TABLE(REFIT_DENSE_CONFIG ",\"model_type\":\"mine\",\"qkv_rows\":32,\"fewer\":9",
+                   REFIT_P("self_attn.qkv_proj.weight", "[32,16]")),
+       "is no number of rows"}};
   xfer_rules *rules = NULL;
   xfer_model *model = NULL;
 
@@ -185,7 +259,7 @@ static void test_a_tensor_has_the_rows_of_what_it_holds(void **state)
       "{\"format\":\"xfer-family-v1\",\"family\":\"mine\",\"model_type\":[\"mine\"],"
       "\"include\":[\"decoder\"],\"tensors\":[{\"name\":\"layers.{layer}.self_attn.qkv_proj\","
       "\"dims\":[\"rows\",\"columns\"],\"holds\":[[\"attn.q\",\"heads\",\"head_dim\"],"
-      "[\"attn.k\",\"kv_heads\",\"head_dim\"],[\"attn.v\",\"kv_heads\",\"head_dim\"]],"
+      "[\"attn.k\",\"kv_heads - fewer\",\"head_dim\"],[\"attn.v\",\"kv_heads\",\"head_dim\"]],"
       "\"shape\":[\"qkv_rows\",\"hidden\"]}]}");
   assert_int_equal(xfer_rules_load(&rules, refit_path("held")), XFER_OK);
   for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
@@ -218,7 +292,9 @@ static void test_fused_experts_have_the_form_of_their_model_type(void **state)
 static void test_ranks_and_items_of_a_side_may_be_given_as_lists(void **state)
 {
   static const int32_t ranks[] = {7, 3, 5, 1}, twice[] = {1, 2, 3, 1}, values[] = {4, 1};
+  static const int32_t negative[] = {0, 1, -1, 2};
   static const char *const names[] = {"tp", "round_robin"}, *const in_spec[] = {"layers=2+2"};
+  static const char *const no_name[] = {NULL};
   char long_name[200] = "";
   const char *const too_long = long_name;
   xfer_side_options options = XFER_SIDE_OPTIONS_INIT;
@@ -248,12 +324,18 @@ static void test_ranks_and_items_of_a_side_may_be_given_as_lists(void **state)
   options.ranks = twice;
   assert_int_equal(side(&made, "vllm:", &options), XFER_ERR_ARG);
   expect_error("rank 1 is given twice");
+  options.ranks = negative;
+  assert_int_equal(side(&made, "vllm:", &options), XFER_ERR_ARG);
+  expect_error("rank -1");
   options.n_ranks = 3;
   assert_int_equal(side(&made, "vllm:", &options), XFER_ERR_ARG);
   expect_error("3 are listed");
   options.item_names = in_spec;
   assert_int_equal(side(&made, "vllm:", &options), XFER_ERR_ARG);
   expect_error("in the SPEC");
+  options.item_names = no_name;
+  assert_int_equal(side(&made, "vllm:", &options), XFER_ERR_ARG);
+  expect_error("item 0 is NULL");
   memset(long_name, 'x', sizeof long_name - 1);
   options.item_names = &too_long;
   assert_int_equal(side(&made, "vllm:", &options), XFER_ERR_ARG);
@@ -398,7 +480,7 @@ int main(void)
 {
   const struct CMUnitTest tests[] = {
       cmocka_unit_test(test_fields_of_a_side_say_what_they_want),
-      cmocka_unit_test(test_units_that_do_not_divide_are_refused_by_name),
+      cmocka_unit_test(test_what_rules_cannot_do_is_refused_by_name),
       cmocka_unit_test(test_rules_of_a_folder_add_a_family),
       cmocka_unit_test(test_a_tensor_has_the_rows_of_what_it_holds),
       cmocka_unit_test(test_fused_experts_have_the_form_of_their_model_type),
