@@ -286,7 +286,7 @@ static void test_a_side_that_quantises_has_scales_beside_its_weights(void **stat
         n_scales++;
       } else if (type == XFER_F8E4M3) {
         assert_true(tensors[t].conversion ==
-                    xfer_convert_blocks(cases[i].rows, cases[i].columns, cases[i].scale));
+                    xfer_convert_blocks(cases[i].rows, cases[i].columns, (int)cases[i].scale));
         n_quantised++;
       } else {
         assert_true(type == (i == 0 ? XFER_BF16 : XFER_F16));
