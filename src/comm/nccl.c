@@ -311,8 +311,6 @@ static xfer_status make_data(xfi_nccl_comm *comm, xfi_deadline deadline)
   xfi_nccl_abort_data(&comm->base, "a rank makes a new one");
   XFI_CHECK(all[0].has_id != 0, XFER_ERR_COMM, "rank 0: ncclGetUniqueId failed");
   comm->data.why[0] = '\0';
-  comm->data.host = comm->host;
-  comm->data.number++;
   config.blocking = 0;
   config.commName = "xfer";
   ncclResult_t result = ncclCommInitRankConfig(&comm->data.handle, comm->base.size, all[0].id,
@@ -366,6 +364,8 @@ xfer_status xfi_nccl_connect(xfi_comm *base, const bool *peers, bool broadcasts,
   xfer_status st = XFER_OK;
   const xfi_message first = {comm->device_bytes, XFI_NCCL_SLOT_BYTES, 0};
 
+  comm->data.host = comm->host;
+  comm->data.number++;
   XFI_TRY(make_data(comm, deadline));
   for (int s = 1; s < base->size; s += XFI_NCCL_SLOTS)
     XFI_TRY(greet_block(comm, peers, s, deadline));
@@ -376,5 +376,6 @@ xfer_status xfi_nccl_connect(xfi_comm *base, const bool *peers, bool broadcasts,
 done:
   if (st != XFER_OK && st != XFER_ERR_PEER && comm->host != NULL)
     xfi_host_warn(comm->host, comm->data.number, xfi_last_error());
+  comm->data.host = NULL;
   return st;
 }

@@ -23,8 +23,8 @@ enum {
 typedef struct xfi_nccl {
   ncclComm_t handle;            /* NULL: none, or aborted */
   char why[XFI_NCCL_WHY_BYTES]; /* it was aborted; "" : it was not */
-  xfi_comm *host;               /* NULL, or where others tell that they do not come to it */
-  uint64_t number;              /* of the times that the ranks made one */
+  xfi_comm *host;  /* while ranks connect: where others tell that they do not; else NULL */
+  uint64_t number; /* of the times that they did */
 } xfi_nccl;
 
 typedef struct xfi_nccl_comm {

@@ -282,9 +282,11 @@ xfer_status xfer_comm_create_nccl(xfer_comm **comm, struct ncclComm *nccl)
   XFI_TRY(control_create(&made, rank, size));
   if (rank == 0 && ncclGetUniqueId(&message.id) == ncclSuccess) message.valid[0] = 1;
   st = borrowed_broadcast(nccl, made, &message, deadline);
-  /* What is still on its way touches what was made, and may be so for as long as the caller's
-   * communicator lives. */
-  if (st != XFER_OK && cudaEventQuery(made->control_done) == cudaErrorNotReady) made = NULL;
+  /* What is still on its way, or not launched yet, touches what was made, and may be so for as long
+   * as the caller's communicator lives. */
+  if (st == XFER_ERR_TIMEOUT ||
+      (st != XFER_OK && cudaEventQuery(made->control_done) == cudaErrorNotReady))
+    made = NULL;
   (void)cudaGetLastError();
   XFI_TRY(st);
   XFI_CHECK(message.valid[0] == 1, XFER_ERR_COMM, "rank 0: ncclGetUniqueId failed");

@@ -74,7 +74,7 @@ struct xfer_layout {
   xfi_boxes *boxes;
   uint64_t digest[2]; /* of all that says who holds what: equal means equal */
   int64_t n_elems;    /* product of sizes; n_elems * elem_bytes fits in 63 bits, padded sizes too */
-  int n_replicas;     /* product of the sizes of */
+  int n_replicas;     /* product of the sizes of replica_axes */
   int n_replica_axes; /* axes that no dim is split by */
   int replica_axes[XFER_MAX_DIMS];
   xfi_dim dims[XFER_MAX_DIMS];
