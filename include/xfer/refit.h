@@ -214,7 +214,8 @@ XFER_API XFER_MUST_CHECK xfer_status xfer_side_give_whole(xfer_side *side, const
  * they are quantised on the way: their scales are made, and the training side has none. Of a side
  * whose SPEC says quant= it says which weights are not quantised. Ranks that know one side alone
  * cannot know of it: both must be told both sides.
- * 0: elements as the table has them, whatever the side's rules say of their type and values. */
+ * 0: elements as the table has them, or as quant= of the side's SPEC has them quantised, whatever
+ * the side's rules say of their type and values. */
 XFER_API XFER_MUST_CHECK xfer_status xfer_side_dtype(xfer_side *side, const char *pattern,
                                                      int32_t dtype);
 

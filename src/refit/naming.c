@@ -353,6 +353,22 @@ static void slot_begin(xfi_slot *slot, const xfi_entry *entry)
   slot->n_slots = 1;
 }
 
+/* A block of scales is of one weight's rows. */
+static xfer_status check_blocks(const xfi_slot *slot, const xfi_placing *placing,
+                                const xfi_entry *entry)
+{
+  const int64_t block = entry->block[0], rows = entry->shape[slot->fuse_dim];
+  xfer_status st = XFER_OK;
+
+  XFI_CHECK(
+      block == 0 || slot->slot + 1 == slot->n_slots || rows % block == 0, XFER_ERR_UNSUPPORTED,
+      "\"%s\": its %lld rows are no whole number of blocks of %lld, and others follow them in "
+      "one tensor of \"%s\"",
+      entry->name, (long long)rows, (long long)block, placing->side->spec);
+done:
+  return st;
+}
+
 /* Dims and rows as the checkpoint has them. */
 static xfer_status as_checkpoint(xfi_slot *slot, const xfi_placing *placing, const xfi_entry *entry)
 {
@@ -362,6 +378,7 @@ static xfer_status as_checkpoint(xfi_slot *slot, const xfi_placing *placing, con
   slot->each_expert = entry->n_experts > 0;
   memcpy(slot->order, entry->order, sizeof slot->order);
   XFI_TRY(add_held(slot, placing, entry));
+  XFI_TRY(check_blocks(slot, placing, entry));
   slot->fusing.alternate = entry->alternate;
 done:
   return st;
@@ -392,14 +409,7 @@ static xfer_status shape_slot(xfi_slot *slot, const xfi_placing *placing, const 
   XFI_CHECK(alternate == 0 || !scaled, XFER_ERR_UNSUPPORTED,
             "\"%s\": rows with block scales cannot be interleaved", entry->pattern);
   slot->fusing.alternate = alternate != 0 && slot->n_slots > 1;
-  XFI_CHECK(
-      entry->block[0] == 0 || slot->slot + 1 == slot->n_slots ||
-          entry->shape[slot->fuse_dim] % entry->block[0] == 0,
-      XFER_ERR_UNSUPPORTED,
-      "\"%s\": its %lld rows are no whole number of blocks of %lld, and others follow them in "
-      "one tensor of \"%s\"",
-      entry->pattern, (long long)entry->shape[slot->fuse_dim], (long long)entry->block[0],
-      placing->side->spec);
+  XFI_TRY(check_blocks(slot, placing, entry));
   XFI_CHECK(rule->units[0] == NULL || slot->fusing.alternate || slot->n_slots == 1,
             XFER_ERR_UNSUPPORTED, "\"%s\": units of several weights that lie one after the other",
             entry->pattern);

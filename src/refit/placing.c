@@ -402,18 +402,18 @@ static xfer_status dtype_of(xfer_dtype *dtype, const xfi_placing *p, const xfi_e
                             const xfi_local_rule *rule)
 {
   const bool quantised = p->side->quant != NULL && entry->block[0] > 0;
-  const bool plain =
-      entry->dtype == XFER_F32 || entry->dtype == XFER_BF16 || entry->dtype == XFER_F16;
   const xfi_said *said;
+  bool plain;
   xfer_status st = XFER_OK;
 
   XFI_TRY(find_said(&said, &p->side->dtypes, entry));
   *dtype = quantised || !p->model->quantised ? entry->dtype : entry->table_dtype;
+  plain = *dtype == XFER_F32 || *dtype == XFER_BF16 || *dtype == XFER_F16;
   if (said != NULL)
     *dtype = said->value == 0 ? *dtype : (xfer_dtype)said->value;
   else if (rule != NULL && rule->dtype != 0 && plain)
     *dtype = (xfer_dtype)rule->dtype;
-  else if (p->side->dtype != 0 && entry->dtype != XFER_F32 && !quantised && entry->scale_of < 0)
+  else if (p->side->dtype != 0 && *dtype != XFER_F32 && !quantised && entry->scale_of < 0)
     *dtype = p->side->dtype;
 done:
   return st;

@@ -144,10 +144,31 @@ done:
   return st;
 }
 
+/* Layers of scales whose weights are another entry's become an entry of their own. */
+static xfer_status part_scale(xfer_model *model, size_t at)
+{
+  const xfi_entry *scale = &model->entries[at], *weight = weight_of(model, scale);
+  bool *beside = NULL;
+  xfer_status st = XFER_OK;
+
+  if (weight == NULL) return XFER_OK; /* refused when they are paired */
+  beside = xfi_calloc((size_t)scale->n_layers, sizeof *beside);
+  XFI_CHECK(beside != NULL, XFER_ERR_NOMEM, "the layers of \"%s\"", scale->pattern);
+  for (int k = 0; k < scale->n_layers; k++)
+    beside[k] = xfi_entry_has_layer(weight, scale->layers[k]);
+  XFI_TRY(xfi_model_part(model, at, beside));
+done:
+  xfi_free(beside);
+  return st;
+}
+
 xfer_status xfi_scales_pair(xfer_model *model)
 {
   xfer_status st = XFER_OK;
 
+  for (size_t i = 0; i < model->n_entries; i++) {
+    if (model->entries[i].is_scale) XFI_TRY(part_scale(model, i));
+  }
   for (size_t i = 0; i < model->n_entries; i++) {
     model->entries[i].scale_of = -1;
     memset(model->entries[i].block, 0, sizeof model->entries[i].block);

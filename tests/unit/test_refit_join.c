@@ -214,6 +214,9 @@ static void test_weights_that_a_trainer_has_unquantised_get_their_scales_on_the_
   REFIT_TABLE(REFIT_DENSE_CONFIG                                                                   \
               ",\"model_type\":\"gpt_oss\",\"num_local_experts\":4,\"intermediate_size\":32",      \
               REFIT_P("mlp.experts.gate_up_proj", "[4,16,64]"))
+#define PHI3_BLOCKS                                                                                \
+  REFIT_TABLE(BLOCKS("[16,16]") ",\"model_type\":\"phi3\",\"intermediate_size\":32",               \
+              REFIT_P("self_attn.qkv_proj.weight", "[32,16]"))
 
 static void test_ways_to_quantise_that_do_not_fit_are_refused(void **state)
 {
@@ -230,6 +233,8 @@ static void test_ways_to_quantise_that_do_not_fit_are_refused(void **state)
       {REFIT_DENSE, "full", "vllm:quant=fp8_per_block", "no whole number of blocks of 128"},
       {REFIT_TABLE(BLOCKS("[8,16]"), REFIT_DENSE_PARAMS), "full", "vllm:tp2,quant=fp8_per_block",
        "multiple of the block of"},
+      {PHI3_BLOCKS, "full", "full:quant=fp8_per_block",
+       "its 8 rows are no whole number of blocks of 16"},
       {GPT_OSS, "full", "vllm:quant=fp8_per_block", "that alternate have no blocks"},
       {"", "full", "vllm:quant=fp8", "want one of fp8_per_block mxfp8"},
       {"", "full", "megatron:quant=mxfp8", "no item \"quant\""},
@@ -294,6 +299,69 @@ static void test_a_side_that_quantises_has_scales_beside_its_weights(void **stat
     }
     assert_true(n_quantised == 6 + 3 && n_scales == n_quantised);
     expect_plans(&s);
+    unmake(&s);
+  }
+}
+
+/* A pattern that is of weights alone takes their scales along. */
+static void test_scales_are_of_the_layers_that_their_weights_have(void **state)
+{
+  static const char *const layers[] = {"model.layers.0.", "model.layers.1."};
+
+  (void)state;
+  for (int k = 0; k < 2; k++) {
+    sides s = make(REFIT_TABLE(BLOCKS("[8,16]"), REFIT_DENSE_PARAMS), "megatron:tp2",
+                   "vllm:quant=fp8_per_block");
+    const xfer_tensor *tensors;
+    size_t n = 0, n_scales = 0;
+    char pattern[64];
+
+    snprintf(pattern, sizeof pattern, "%s*.weight", layers[k]);
+    assert_int_equal(xfer_side_dtype(s.gen, pattern, XFER_BF16), XFER_OK);
+    assert_int_equal(join(&s), XFER_OK);
+    tensors = xfer_refit_tensors(s.refit, &n);
+    for (size_t t = 0; t < n; t++) {
+      const bool own = strncmp(tensors[t].name, layers[k], strlen(layers[k])) == 0;
+      const bool scale = strstr(tensors[t].name, "weight_scale_inv") != NULL;
+      const bool proj = strstr(tensors[t].name, "_proj.weight") != NULL;
+
+      assert_false(own && scale);
+      n_scales += scale;
+      if (!scale)
+        assert_int_equal(xfer_layout_dtype(tensors[t].dst), proj && !own ? XFER_F8E4M3 : XFER_BF16);
+    }
+    assert_int_equal(n_scales, 7);
+    expect_plans(&s);
+    unmake(&s);
+
+    s = make(REFIT_TABLE(FP8, FP8_MLP(448)), "megatron:tp2", "vllm:");
+    assert_int_equal(xfer_side_give_whole(s.train, pattern, 0), XFER_OK);
+    assert_int_equal(join(&s), XFER_ERR_UNSUPPORTED);
+    print_message("  %s\n", xfer_last_error());
+    assert_non_null(strstr(xfer_last_error(), "multiple of the block of"));
+    unmake(&s);
+  }
+}
+
+/* dtype= asks what the table has, not what the other side makes of it. */
+static void test_a_type_for_all_but_f32_is_of_the_table(void **state)
+{
+  static const char *const gens[] = {"vllm:", "vllm:quant=fp8_per_block"};
+
+  (void)state;
+  for (int k = 0; k < 2; k++) {
+    sides s = make(REFIT_TABLE(BLOCKS("[8,16]"),
+                               "{\"pattern\":\"model.layers.{layer}.mlp.down_proj.weight\","
+                               "\"layer\":[0,1],\"shape\":[16,32],\"dtype\":\"f32\"}"),
+                   "megatron:dtype=bf16", gens[k]);
+    const xfer_tensor *tensors;
+    size_t n = 0;
+
+    assert_int_equal(join(&s), XFER_OK);
+    tensors = xfer_refit_tensors(s.refit, &n);
+    for (size_t t = 0; t < n; t++)
+      if (tensors[t].src != NULL) assert_int_equal(xfer_layout_dtype(tensors[t].src), XFER_F32);
+    assert_int_equal(n, k == 0 ? 2 : 4);
     unmake(&s);
   }
 }
@@ -463,6 +531,8 @@ int main(void)
       cmocka_unit_test(test_weights_that_a_trainer_has_unquantised_get_their_scales_on_the_way),
       cmocka_unit_test(test_ways_to_quantise_that_do_not_fit_are_refused),
       cmocka_unit_test(test_a_side_that_quantises_has_scales_beside_its_weights),
+      cmocka_unit_test(test_scales_are_of_the_layers_that_their_weights_have),
+      cmocka_unit_test(test_a_type_for_all_but_f32_is_of_the_table),
       cmocka_unit_test(test_what_is_said_of_unknown_tensors_must_fit_them),
       cmocka_unit_test(test_values_that_differ_by_side_need_both_sides),
       cmocka_unit_test(test_what_lies_in_one_tensor_is_quantised_or_not),
