@@ -7,6 +7,7 @@ torch = pytest.importorskip("torch", reason="torch is not installed")
 
 import vllm_job  # noqa: E402
 import vllm_stand_in as stand_in  # noqa: E402
+from processes import call  # noqa: E402
 from vllm_ranks import Process, Server, Trainer  # noqa: E402
 
 import xfer.capture  # noqa: E402
@@ -170,3 +171,12 @@ def test_a_weight_that_is_new_since_the_engines_planned_is_refused():
         pair.fails(["'model.other.weight' was not there"])
         good(pair.trainers_do("drop", "model.other.weight"))
         pair.update(3)
+
+
+def test_what_a_trainer_cannot_say_of_its_weights_is_told_to_all():
+    with job(2, 2) as pair:
+        failing = "fail_call", "xfer.integrations._vllm_source", "_WeightSource", "table", 1
+        vllm_job.good([call({pair.trainers[1]: failing})[pair.trainers[1]]])
+        for fine, text in pair.trainers_do("init", pair.port, pair.world):
+            assert not fine
+            assert "no memory in a test" in text

@@ -102,6 +102,20 @@ class Process:
         """A broadcast for each tensor."""
         return self.timed(lambda: [self.one_tensor(name, shape) for name, shape in self.table.items()], n)
 
+    def fail_call(self, module, kind, method, nth, arguments=None):
+        """The nth call of a method from now on: with other arguments, or it raises."""
+        whose = getattr(importlib.import_module(module), kind)
+        call, calls = getattr(whose, method), itertools.count(1)
+
+        def failing(one, *given):
+            if next(calls) != nth:
+                return call(one, *given)
+            if arguments is None:
+                raise MemoryError("no memory in a test")
+            return call(one, *arguments)
+
+        setattr(whose, method, failing)
+
 
 class Server(Process):
     """One worker, with vLLM's calls around its engine. draft: it has a draft model too, the first layer. kernels: of
@@ -146,20 +160,6 @@ class Server(Process):
     def misbehave(self, doomed=False, late_s=0.0):
         """From the next update on."""
         self.doomed, self.late_s = doomed, late_s
-
-    def fail_call(self, module, kind, method, nth, arguments=None):
-        """The nth call of a method from now on: with other arguments, or it raises."""
-        whose = getattr(importlib.import_module(module), kind)
-        call, calls = getattr(whose, method), itertools.count(1)
-
-        def failing(one, *given):
-            if next(calls) != nth:
-                return call(one, *given)
-            if arguments is None:
-                raise MemoryError("no memory in a test")
-            return call(one, *arguments)
-
-        setattr(whose, method, failing)
 
     def arrange(self, experts):
         """EPLB has moved experts: those of all workers' slots."""

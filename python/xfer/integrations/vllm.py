@@ -404,9 +404,8 @@ class XferTrainerEngine(TrainerWeightTransferEngine):
         assert self._comm is not None
         if is_draft in self._updates:
             self._updates.pop(is_draft).close()
-        table = self._weights.table()
-        words = {"table": table if self.is_sender else None, "meshes": self._weights.meshes()}
-        said = share(self._comm, words)
+        table, meshes = _on_this_rank(self._comm, lambda: (self._weights.table(), self._weights.meshes()))
+        said = share(self._comm, {"table": table if self.is_sender else None, "meshes": meshes})
 
         def layouts(_casts: dict[str, Any]) -> list[Any]:
             known = self._weights.layouts([each and each["meshes"] for each in said])
