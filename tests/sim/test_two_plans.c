@@ -9,22 +9,30 @@ enum { PLANS = 2, TIMEOUT_MS = 1500, LIVE = 0x77 };
 static const char *failing;
 static xfer_lane lane;
 
-/* Rank 0's run of the first plan fails in the middle; then both ranks run the second, whose
- * messages have other sizes. Where NCCL is asked to match the two, all is lost. */
-static void one_fails(int rank)
+/* A rank's plans, whose messages differ in size, after a run of each. */
+static void make_both(int rank, tensor *tensors, xfer_plan **plans, cudaStream_t *streams,
+                      uint64_t timeout_ms)
 {
   static const int64_t widths[PLANS] = {5000, 9000};
-  tensor tensors[PLANS];
-  xfer_plan *plans[PLANS];
-  cudaStream_t streams[PLANS];
 
   for (int p = 0; p < PLANS; p++) {
     tensor_make(&tensors[p], EACH_EACH, rank, widths[p]);
     streams[p] = world_stream();
-    plans[p] = world_plan(rank, &tensors[p], 1, lane, TIMEOUT_MS);
+    plans[p] = world_plan(rank, &tensors[p], 1, lane, timeout_ms);
     OK(xfer_plan_commit(plans[p]));
     world_run(plans[p], &tensors[p], 1, 1, streams[p]);
   }
+}
+
+/* Rank 0's run of the first plan fails in the middle; then both ranks run the second, whose
+ * messages have other sizes. Where NCCL is asked to match the two, all is lost. */
+static void one_fails(int rank)
+{
+  tensor tensors[PLANS];
+  xfer_plan *plans[PLANS];
+  cudaStream_t streams[PLANS];
+
+  make_both(rank, tensors, plans, streams, TIMEOUT_MS);
   for (uint64_t nth = 1; nth < 8; nth++) {
     const uint64_t version = 2 * nth;
     const sim_fault fault = {
@@ -217,18 +225,11 @@ static void test_groups_direct(void)
 static void one_does_not_end(int rank)
 {
   enum { SHORT_MS = 300 };
-  static const int64_t widths[PLANS] = {5000, 9000};
   tensor tensors[PLANS];
   xfer_plan *plans[PLANS];
   cudaStream_t streams[PLANS];
 
-  for (int p = 0; p < PLANS; p++) {
-    tensor_make(&tensors[p], EACH_EACH, rank, widths[p]);
-    streams[p] = world_stream();
-    plans[p] = world_plan(rank, &tensors[p], 1, lane, SHORT_MS);
-    OK(xfer_plan_commit(plans[p]));
-    world_run(plans[p], &tensors[p], 1, 1, streams[p]);
-  }
+  make_both(rank, tensors, plans, streams, SHORT_MS);
   tensor_open(&tensors[0], 2);
   ranks_barrier();
   if (rank == 0) sim_hold(0, true);
