@@ -340,9 +340,47 @@ class FsdpOverTp(Trainer):
         self.engine.send_weights()
 
 
+class Stages(Trainer):
+    """Stages of a pipeline: each rank has a module of its stage's layers, which FSDP2 cuts over the stage's ranks."""
+
+    N_STAGES, N_DP = 2, 2
+    n_trainers = N_STAGES * N_DP
+
+    def __init__(self, table, rank, rpc, store):
+        super().__init__(table, rank, rpc)
+        n = self.n_trainers
+        dist.init_process_group("gloo", store=dist.FileStore(store, n), rank=rank, world_size=n)
+        mesh = init_device_mesh("cpu", (self.N_STAGES, self.N_DP), mesh_dim_names=("pp", "dp"))["dp"]
+        n_layers = 1 + max(int(name.split(".")[2]) for name in table if name.startswith("model.layers."))
+        self.table = {n: s for n, s in table.items() if self._stage(n, n_layers) == rank // self.N_DP}
+        assert 0 < len(self.table) < len(table)
+        self.source = module_of(self.table)
+        for layer in self.source.model.layers.children():
+            fully_shard(layer, mesh=mesh)
+        fully_shard(self.source, mesh=mesh)
+
+    def _stage(self, name, n_layers):
+        if name.startswith("model.layers."):
+            return int(name.split(".")[2]) * self.N_STAGES // n_layers
+        return 0 if "embed" in name else self.N_STAGES - 1
+
+    def update(self, version):
+        fill(self.source, self.table, version)
+        self.engine.send_weights()
+
+
+def fill(module, table, version):
+    """The parts of a module's DTensors."""
+    for name, parameter in module.named_parameters():
+        whole = values(name, table[name], version)
+        parameter.to_local().detach().copy_(
+            distribute_tensor(whole, parameter.device_mesh, parameter.placements).to_local()
+        )
+
+
 def dtensors():
     """Trainers' DTensors as they lie."""
-    for maker in (DTensorTrainer, FsdpOverTp):
+    for maker in (DTensorTrainer, FsdpOverTp, Stages):
         store = f"{CHECKPOINTS}/{maker.__name__}"
         make = lambda table, rpc, rank, m=maker, s=store: m(table, rank, rpc, s)  # noqa: E731
         with job_of("qwen3_moe", 2, make, maker.n_trainers) as job:
@@ -367,11 +405,7 @@ class GuideTrainer:
         self.engine = vllm_guide.meet(self.rank, N_TRAINERS, 2, self.client, self.model, port=self.port)
 
     def update(self, version):
-        for name, parameter in self.model.named_parameters():
-            whole = values(name, self.table[name], version)
-            parameter.to_local().detach().copy_(
-                distribute_tensor(whole, parameter.device_mesh, parameter.placements).to_local()
-            )
+        fill(self.model, self.table, version)
         vllm_guide.step(self.rank, self.client, self.engine)
         return not getattr(self.client, "paused", False)
 

@@ -26,10 +26,10 @@ def two_plans(monkeypatch):
     monkeypatch.setattr(Process, "many", 8)
 
 
-def job(n_workers, n_trainers, dtype=torch.bfloat16, old=False, **kernels):
+def job(n_workers, n_trainers, dtype=torch.bfloat16, old=False, stages=False, **kernels):
     return vllm_job.Job(
         lambda rank: Server(stand_in.TINY, "cpu", n_workers, rank, **kernels),
-        lambda rpc, rank: Trainer(rpc, stand_in.TINY, "cpu", n_trainers, rank, dtype, old),
+        lambda rpc, rank: Trainer(rpc, stand_in.TINY, "cpu", n_trainers, rank, dtype, old, stages),
         n_workers,
         n_trainers,
         lambda rank: Server(OTHER, "cpu", n_workers, rank),
@@ -61,6 +61,18 @@ def test_sources_of_before_vllm_0_33(n_trainers):
         pair.init()
         for version in (1, 2):
             pair.update(version)
+
+
+@pytest.mark.usefixtures("two_plans")
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float32])
+def test_stages_of_a_pipeline_have_their_own_layers_only(dtype):
+    with job(2, 2, dtype, stages=True) as pair:
+        pair.mistake = "model.embed_tokens.weight", (100, 32), (102, 32)
+        pair.init()
+        for version in (1, 2):
+            pair.update(version)
+        vllm_job.trainer_has_another_model(pair)
+        pair.update(3)
 
 
 def test_a_poisoned_parameter_is_seen():

@@ -259,23 +259,35 @@ class Names(stand_in.OldWeightSource):
 
 class Trainer(Process):
     """Trainer `rank` of `size`, each with a chunk of every tensor of the checkpoint, in bf16 or in f32. old: with the
-    WeightSource that vLLM had before 0.33."""
+    WeightSource that vLLM had before 0.33. stages: each with whole tensors of its own layers, as stages of a pipeline;
+    the embedding is on the first and on the last."""
 
-    def __init__(self, rpc, config, device, size=1, rank=0, dtype=torch.bfloat16, old=False):
+    def __init__(self, rpc, config, device, size=1, rank=0, dtype=torch.bfloat16, old=False, stages=False):
         super().__init__(config, device, old)
-        self.dtype, self.old, self.version = dtype, old, 0
+        self.dtype, self.old, self.stages, self.version = dtype, old, stages, 0
+        if stages:
+            self.table = {name: shape for name, shape in self.table.items() if rank in self._stages(name, size)}
         self.rpc, self.size, self.rank, self.engine, self.state = rpc, size, rank, None, {}
         self.allocate()
 
+    def _stages(self, name, size):
+        """That hold a tensor."""
+        if name.startswith("model.layers."):
+            return [int(name.split(".")[2]) * size // self.config.layers]
+        return [0, size - 1] if "embed" in name else [size - 1]
+
     def _chunk(self, shape):
         """(the first row, how many) of this rank's."""
+        if self.stages:
+            return 0, shape[0]
         n = -(-shape[0] // self.size)
         begin = min(self.rank * n, shape[0])
         return begin, min(n, shape[0] - begin)
 
     def allocate(self, experts="listed"):
         """experts: "listed", each tensor by itself, or "grouped", views of one tensor for a layer and projection."""
-        self.state, groups = {}, {}
+        groups = {}
+        self.state.clear()
         gc.collect()
         if self.streams is not None:
             torch.cuda.empty_cache()
@@ -315,7 +327,7 @@ class Trainer(Process):
 
         time.sleep(late_s)
         where = "127.0.0.1", port, self.size, world_size, timeout_s, list(staged)
-        source = Names(self) if self.old else self.state if self.size == 1 else Chunks(self)
+        source = Names(self) if self.old else self.state if self.size == 1 or self.stages else Chunks(self)
         info = XferTrainerInitInfo(*where, rank=self.rank)
         self.engine = XferTrainerEngine.trainer_init(info, client=Client(self.rpc), source=source)
 

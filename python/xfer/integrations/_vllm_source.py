@@ -1,11 +1,14 @@
 """A trainer's weights by the names of the checkpoint: a module or a state dict, whose shards are taken as they lie, or
-a WeightSource of vLLM's, of which 0.33 changed the interface.
+a WeightSource of vLLM's, of which 0.33 changed the interface. Each trainer may hold some of the names only, as stages
+of a pipeline do.
 
 Source: vLLM 0.29.0 to 0.33.0, distributed/weight_transfer/base.py.
 """
 
 from __future__ import annotations
 
+import hashlib
+import json
 from collections.abc import Callable, Iterator, Mapping
 from functools import partial
 from operator import is_not
@@ -14,17 +17,51 @@ from typing import Any
 import torch
 from vllm.distributed.weight_transfer import base
 
+from ..comm import Comm
 from ..dtypes import dtype_name
+from ..errors import MismatchError
 from ..layout import Layout, Placement, Replicate, Shard
 from ..mesh import Mesh
 from ..torch import FlatPart, flat_parts, is_flat, layouts_of, meshes_of
+from ._comms import share
 from ._places import Places
 
-__all__ = ["Source", "source_of"]
+__all__ = ["Source", "joined", "source_of", "tables_of"]
+
+Table = list[Any]  # [name, dtype, shape] of each tensor
+Holders = dict[str, tuple[int, ...]]  # the ranks that have each tensor
+
+
+def tables_of(comm: Comm, mine: Table | None, note: Any = None) -> tuple[list[Table | None], list[Any]]:
+    """The tables of all ranks, and their notes; None: a rank has no weights. One of several that are equal is told by
+    the first rank alone. Collective."""
+    digest = None if mine is None else hashlib.sha256(json.dumps(mine).encode()).hexdigest()
+    said = share(comm, [digest, note])
+    digests = [each[0] for each in said]
+    told = share(comm, mine if mine is not None and digests.index(digest) == comm.rank else None)
+    return [None if each is None else told[digests.index(each)] for each in digests], [each[1] for each in said]
+
+
+def joined(tables: list[Table | None]) -> tuple[Table, Holders]:
+    """What the trainers have together, and who holds each tensor; all ranks come to the same."""
+    groups: dict[int, list[int]] = {}  # ranks, by id() of a table that they have in common
+    for rank, table in enumerate(tables):
+        if table:
+            groups.setdefault(id(table), []).append(rank)
+    rows: dict[str, tuple[int, Any]] = {}  # by name: the first rank that has it, and its row
+    holders: Holders = {}
+    for ranks in map(tuple, groups.values()):
+        for row in tables[ranks[0]] or ():
+            first, known = rows.setdefault(row[0], (ranks[0], row))
+            if known != row:
+                raise MismatchError(f"{row[0]!r} is {known[1:]} on rank {first} and {row[1:]} on rank {ranks[0]}")
+            holders[row[0]] = (*holders[row[0]], *ranks) if row[0] in holders else ranks
+    return [row for _, row in rows.values()], holders
 
 
 class Source:
-    """A module or a state dict: DTensors, and what FSDP1 or ZeRO-3 cut, as they lie; all else is whole everywhere."""
+    """A module or a state dict: DTensors, and what FSDP1 or ZeRO-3 cut, as they lie; all else is whole on each trainer
+    that has it."""
 
     def __init__(self, source: Any, n_trainers: int) -> None:
         self._source, self._everywhere = source, Mesh([n_trainers])
@@ -36,25 +73,23 @@ class Source:
         first = next(iter(_state_of(self._source).values()))
         return (first.memory if isinstance(first, FlatPart) else first).device
 
-    def table(self) -> list[Any]:
-        """[name, dtype, shape] of each."""
+    def table(self) -> Table:
+        """Of what this rank has."""
         return [[name, dtype_name(x.dtype), list(x.shape)] for name, x in _state_of(self._source).items()]
 
     def meshes(self) -> dict[str, Any]:
         """What layouts() of the other trainers needs of this rank."""
         return meshes_of(_state_of(self._source))
 
-    def layouts(self, meshes: list[Any]) -> dict[str, Layout]:
-        """Who holds what of each. meshes: of all ranks; None where there are no weights."""
+    def layouts(self, meshes: list[Any], holders: Holders) -> dict[str, Layout]:
+        """Who holds what of each that this rank has. meshes: of all ranks; None where there are no weights."""
         state = _state_of(self._source)
         of_dtensors = layouts_of(state, meshes=meshes)
+        having = {ranks: Mesh([len(ranks)], ranks) for ranks in {holders[name] for name in state}}
         return {
-            name: of_dtensors.get(name) or (x.layout() if isinstance(x, FlatPart) else self._whole(x))
+            name: of_dtensors.get(name) or (x.layout() if isinstance(x, FlatPart) else _whole(x, having[holders[name]]))
             for name, x in state.items()
         }
-
-    def _whole(self, x: Any) -> Layout:
-        return Layout(self._everywhere, tuple(x.shape), x.dtype, [Replicate()])
 
     def parts(self) -> dict[str, Any]:
         """What this rank has now of each; None: nothing."""
@@ -109,18 +144,18 @@ class _WeightSource(Source):
     def _metadata(self) -> Any:
         return self._source.metadata
 
-    def table(self) -> list[Any]:
+    def table(self) -> Table:
         return [[m.name, dtype_name(m.dtype), list(m.shape)] for m in self._metadata()]
 
     def meshes(self) -> dict[str, Any]:
         return {}
 
-    def layouts(self, meshes: list[Any]) -> dict[str, Layout]:
+    def layouts(self, meshes: list[Any], holders: Holders) -> dict[str, Layout]:
         return {m.name: self._layout(m) for m in self._metadata()}
 
     def _layout(self, m: Any) -> Layout:
         if m.owners is None:
-            return self._whole(m)
+            return _whole(m, self._everywhere)
         sizes = (len(m.owners),) if m.mesh_shape is None else m.mesh_shape
         placements: list[Placement] = [Replicate() for _ in sizes]
         if self._source.implements_iter_local() and m.placements is not None:
@@ -138,10 +173,10 @@ class _OldWeightSource(_WeightSource):
     def _metadata(self) -> Any:
         return self._source.metadata()
 
-    def layouts(self, meshes: list[Any]) -> dict[str, Layout]:
+    def layouts(self, meshes: list[Any], holders: Holders) -> dict[str, Layout]:
         held = getattr(self._source, "held_names", lambda: None)()
         if held is None:
-            return {m.name: self._whole(m) for m in self._metadata()}
+            return {m.name: _whole(m, self._everywhere) for m in self._metadata()}
         held = set(held)
         boxes = {m.name: [((0,) * len(m.shape), tuple(m.shape))] if m.name in held else [] for m in self._metadata()}
         return {m.name: Layout.by_boxes(None, m.shape, m.dtype, boxes[m.name]) for m in self._metadata()}
@@ -155,6 +190,10 @@ def source_of(source: Any, n_trainers: int) -> Source:
     if not isinstance(source, base.WeightSource):
         return Source(source, n_trainers)
     return (_WeightSource if hasattr(source, "implements_iter_local") else _OldWeightSource)(source, n_trainers)
+
+
+def _whole(x: Any, holders: Mesh) -> Layout:
+    return Layout(holders, tuple(x.shape), x.dtype, [Replicate()])
 
 
 # ---- modules and state dicts

@@ -29,7 +29,7 @@ from ..comm import Comm, nccl_id
 from ..dtypes import torch_dtype
 from ..plan import Conversion, Plan
 from ._comms import awaited, share, store_gather
-from ._vllm_source import source_of
+from ._vllm_source import joined, source_of, tables_of
 
 __all__ = ["XferTrainerEngine", "XferTrainerInitInfo", "XferWorkerEngine"]
 
@@ -264,7 +264,7 @@ class XferWorkerEngine(WeightTransferEngine):
 
         assert self._comm is not None
         known = self._updates.get(id(self.model))
-        said = next(each["table"] for each in share(self._comm, None) if each and each["table"] is not None)
+        said, _ = joined(tables_of(self._comm, None)[0])
         table = {name: (torch_dtype(torch, dtype), tuple(shape)) for name, dtype, shape in said}
 
         def destination() -> Any:
@@ -405,11 +405,12 @@ class XferTrainerEngine(TrainerWeightTransferEngine):
         if is_draft in self._updates:
             self._updates.pop(is_draft).close()
         table, meshes = _on_this_rank(self._comm, lambda: (self._weights.table(), self._weights.meshes()))
-        said = share(self._comm, {"table": table if self.is_sender else None, "meshes": meshes})
+        tables, said = tables_of(self._comm, table, meshes)
+        everything, holders = joined(tables)
 
         def layouts(_casts: dict[str, Any]) -> list[Any]:
-            known = self._weights.layouts([each and each["meshes"] for each in said])
-            return [(name, known[name], None) for name, _, _ in table]
+            known = self._weights.layouts(said, holders)
+            return [(name, known.get(name), None) for name, _, _ in everything]
 
         plans = _plans_of(self._comm, layouts, {}, self._info.timeout_s)
         begin = partial(self._weights.begin, {name for name, _, _ in table})
