@@ -303,9 +303,10 @@ static void conversions_are_taken_apart(void **state)
 
 /* ---- peers that are late, or leave -------------------------------------------------------- */
 
-enum { SHORT_MS = 100 };
+enum { SHORT_MS = 100, AMPLE_MS = 60000 };
 
 static xfer_plan *plans[N_RANKS];
+static _Atomic bool has_run; /* rank 0 */
 static const xfi_device_ops *sound_device;
 static _Thread_local xfer_plan *left_by_1; /* the plan in which rank 1 leaves this rank */
 
@@ -340,7 +341,7 @@ static void run_a_ring(int rank, void *context)
   expect(xfer_plan_create(&plans[rank], comms[rank], &tensor, 1, &options) == XFER_OK);
   expect(xfer_plan_bind(plans[rank], 0, &src_view, &dst_view) == XFER_OK);
   expect(xfer_plan_commit(plans[rank]) == XFER_OK);
-  plans[rank]->options.timeout_ms = SHORT_MS;
+  plans[rank]->options.timeout_ms = leaves ? AMPLE_MS : SHORT_MS;
   if (rank == 0 && leaves) {
     sound_device = plans[rank]->device->ops;
     ops = *sound_device;
@@ -348,10 +349,10 @@ static void run_a_ring(int rank, void *context)
     plans[rank]->device->ops = &ops;
     left_by_1 = plans[rank];
   }
-  if (rank != 1 || leaves)
-    st = xfer_plan_run(plans[rank], 1, NULL);
-  else
-    (void)usleep(3 * SHORT_MS * 1000);
+  if (rank != 1 || leaves) st = xfer_plan_run(plans[rank], 1, NULL);
+  if (rank == 0) has_run = true;
+  while (rank == 1 && !has_run)
+    (void)usleep(1000);
   if (rank == 0) {
     expect(st == (leaves ? XFER_ERR_PEER : XFER_ERR_TIMEOUT));
     expect(strstr(xfer_last_error(), leaves ? "rank 1 failed and left the plan's runs"
@@ -371,8 +372,10 @@ static void test_e5_a_peer_that_is_late_or_leaves_is_named_by_run(void **state)
   bool leaves[] = {false, true};
 
   (void)state;
-  for (int i = 0; i < 2; i++)
+  for (int i = 0; i < 2; i++) {
+    has_run = false;
     with_ranks(run_a_ring, &leaves[i]);
+  }
 }
 
 /* ---- E1: rounds --------------------------------------------------------------------------- */

@@ -74,9 +74,10 @@ int sim_fault_of(const char *name)
     if (!applies(&faults[i], name)) continue;
     const sim_fault f = faults[i].fault;
     if (f.kills) (void)kill(getpid(), SIGKILL);
-    if (f.delay_us > 0) {
+    for (int64_t slept = 0; f.delay_us < 0 ? n_faults > 0 : slept < f.delay_us;
+         slept += f.delay_us) {
       (void)pthread_mutex_unlock(&sim.lock);
-      sim_sleep_us(f.delay_us);
+      sim_sleep_us(f.delay_us < 0 ? 1000 : f.delay_us);
       (void)pthread_mutex_lock(&sim.lock);
     }
     if (f.code != 0) return f.code;

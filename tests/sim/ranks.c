@@ -1,5 +1,6 @@
 #include "ranks.h"
 
+#include "run.h"
 #include "sim.h"
 
 #include <cuda_runtime_api.h>
@@ -13,6 +14,11 @@
 #include <xfer/nccl.h>
 
 enum { RANKS_MAX = 64, START_SECONDS = 60 };
+
+void ranks_set_timeout(xfer_plan *plan, uint64_t timeout_ms)
+{
+  plan->options.timeout_ms = timeout_ms;
+}
 
 /* ---- threads ------------------------------------------------------------------------------ */
 

@@ -33,4 +33,8 @@ bool ranks_run(int n_ranks, int n_devices, void (*work)(void *context, int rank)
 /* Among the threads of ranks_run(): all come, then all go. */
 void ranks_barrier(void);
 
+/* How long a plan's commits and runs wait from now on: short only for what is to fail, since a
+ * loaded host is slow in what is to work. */
+void ranks_set_timeout(xfer_plan *plan, uint64_t timeout_ms);
+
 #endif

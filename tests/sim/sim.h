@@ -109,7 +109,7 @@ typedef struct sim_fault {
   uint64_t nth;     /* the nth such call from here on, from 1; 0: each with chance `percent` */
   int percent;
   int code;         /* what it returns; 0: it works */
-  int64_t delay_us; /* and it takes so long */
+  int64_t delay_us; /* and it takes so long; < 0: until sim_fault_clear() */
   bool kills;       /* it ends the process instead */
 } sim_fault;
 void sim_fault_add(const sim_fault *fault);

@@ -232,7 +232,8 @@ static void test_chunks_that_cannot_be_mapped(void)
 /* The driver takes longer to give a chunk away than the commit may take. */
 static void chunks_come_late(int rank)
 {
-  make_chunked(rank, true, XFER_LANE_DIRECT, SHORT_MS / 4);
+  make_chunked(rank, true, XFER_LANE_DIRECT, TIMEOUT_MS);
+  ranks_set_timeout(plans[rank], SHORT_MS / 2);
   NEED(xfer_plan_commit(plans[rank]) != XFER_OK);
   NEED(strstr(xfer_last_error(), "is to be mapped did not answer in time") != NULL);
 }
@@ -242,38 +243,33 @@ static void test_chunks_that_come_too_late(void)
   const sim_fault fault = {.name = "cuMemExportToShareableHandle",
                            .rank = SIM_NO_RANK,
                            .percent = 100,
-                           .delay_us = 500 * SHORT_MS};
+                           .delay_us = 1000 * SHORT_MS};
 
   world_make(2, COMM_GATHER, (sim_config){.seed = 0});
   sim_fault_add(&fault);
   world_go(chunks_come_late);
 }
 
-static int64_t took_ms[WORLD_RANKS];
-
+/* Who comes back from a commit lets the driver go on. */
 static void stuck_exporter(int rank)
 {
-  make_chunked(rank, true, XFER_LANE_DIRECT, SHORT_MS);
+  make_chunked(rank, true, XFER_LANE_DIRECT, TIMEOUT_MS);
+  ranks_set_timeout(plans[rank], SHORT_MS);
   ranks_barrier();
-  const int64_t began = world_ms();
-  const xfer_status st = xfer_plan_commit(plans[rank]);
-  took_ms[rank] = world_ms() - began;
-  NEED(st != XFER_OK || took_ms[rank] < 5000);
+  NEED(xfer_plan_commit(plans[rank]) != XFER_OK);
+  sim_fault_clear();
 }
 
-/* E11: mapping by chunks obeys the plan's deadline. One rank's driver is stuck for 12 s while it
- * gives a chunk away: that rank may be so too, the other one not. */
+/* E11: mapping by chunks obeys the plan's deadline. One rank's driver is stuck while it gives a
+ * chunk away: that rank may be so too, the other one not. */
 static void test_e11_mapping_by_chunks_obeys_the_deadline(void)
 {
-  const sim_fault fault = {.name = "cuMemExportToShareableHandle",
-                           .rank = SIM_NO_RANK,
-                           .nth = 1,
-                           .delay_us = 12 * 1000 * 1000};
+  const sim_fault fault = {
+      .name = "cuMemExportToShareableHandle", .rank = SIM_NO_RANK, .nth = 1, .delay_us = -1};
 
   world_make(2, COMM_NCCL, (sim_config){.seed = 0});
   sim_fault_add(&fault);
   world_go(stuck_exporter);
-  NEED(took_ms[0] < 7000 || took_ms[1] < 7000);
 }
 
 int main(int argc, char **argv)

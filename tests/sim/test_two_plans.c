@@ -4,21 +4,20 @@
 
 #include <string.h>
 
-enum { PLANS = 2, TIMEOUT_MS = 1500, LIVE = 0x77 };
+enum { PLANS = 2, TIMEOUT_MS = 1500, LONG_MS = 60000, LIVE = 0x77 };
 
 static const char *failing;
 static xfer_lane lane;
 
 /* A rank's plans, whose messages differ in size, after a run of each. */
-static void make_both(int rank, tensor *tensors, xfer_plan **plans, cudaStream_t *streams,
-                      uint64_t timeout_ms)
+static void make_both(int rank, tensor *tensors, xfer_plan **plans, cudaStream_t *streams)
 {
   static const int64_t widths[PLANS] = {5000, 9000};
 
   for (int p = 0; p < PLANS; p++) {
     tensor_make(&tensors[p], EACH_EACH, rank, widths[p]);
     streams[p] = world_stream();
-    plans[p] = world_plan(rank, &tensors[p], 1, lane, timeout_ms);
+    plans[p] = world_plan(rank, &tensors[p], 1, lane, LONG_MS);
     OK(xfer_plan_commit(plans[p]));
     world_run(plans[p], &tensors[p], 1, 1, streams[p]);
   }
@@ -32,7 +31,7 @@ static void one_fails(int rank)
   xfer_plan *plans[PLANS];
   cudaStream_t streams[PLANS];
 
-  make_both(rank, tensors, plans, streams, TIMEOUT_MS);
+  make_both(rank, tensors, plans, streams);
   for (uint64_t nth = 1; nth < 8; nth++) {
     const uint64_t version = 2 * nth;
     const sim_fault fault = {
@@ -42,6 +41,7 @@ static void one_fails(int rank)
     for (int p = 0; p < PLANS; p++) {
       tensor_fill(&tensors[p], version + (uint64_t)p, LIVE);
       tensor_open(&tensors[p], version);
+      ranks_set_timeout(plans[p], TIMEOUT_MS);
     }
     ranks_barrier();
     if (rank == 0) sim_fault_add(&fault);
@@ -61,6 +61,7 @@ static void one_fails(int rank)
     for (int p = 0; p < PLANS; p++) {
       const xfer_view src = xfer_view_dense(tensors[p].bytes[FROM]);
       const xfer_view dst = xfer_view_dense(tensors[p].bytes[TO]);
+      ranks_set_timeout(plans[p], LONG_MS);
       OK(xfer_plan_bind(plans[p], 0, &src, &dst));
       all = xfer_plan_commit(plans[p]) == XFER_OK && all;
     }
@@ -85,12 +86,14 @@ static void one_is_late(int rank)
   for (int p = 0; p < PLANS; p++) {
     tensor_make(&tensors[p], EACH_EACH, rank, widths[p]);
     streams[p] = world_stream();
-    plans[p] = world_plan(rank, &tensors[p], 1, lane, SHORT_MS + 3 * (uint64_t)p);
+    plans[p] = world_plan(rank, &tensors[p], 1, lane, LONG_MS);
     OK(xfer_plan_commit(plans[p]));
   }
   for (uint64_t i = 1; i <= 12 && usable; i++) {
-    for (int p = 0; p < PLANS; p++)
+    for (int p = 0; p < PLANS; p++) {
       tensor_fill(&tensors[p], i + (uint64_t)p, LIVE);
+      ranks_set_timeout(plans[p], SHORT_MS + 3 * (uint64_t)p);
+    }
     ranks_barrier();
     if (rank == 1) world_sleep_ms(SHORT_MS - 3 + (int64_t)i);
     for (int p = 0; p < PLANS; p++)
@@ -106,6 +109,8 @@ static void one_is_late(int rank)
     NEED(sim_settle(10000));
     ranks_barrier(); /* what comes next makes it busy again */
     NEED_NO_VIOLATION();
+    for (int p = 0; p < PLANS; p++)
+      ranks_set_timeout(plans[p], LONG_MS);
     for (int p = 0; p < PLANS; p++)
       usable = xfer_plan_commit(plans[p]) == XFER_OK && usable;
   }
@@ -229,7 +234,8 @@ static void one_does_not_end(int rank)
   xfer_plan *plans[PLANS];
   cudaStream_t streams[PLANS];
 
-  make_both(rank, tensors, plans, streams, SHORT_MS);
+  make_both(rank, tensors, plans, streams);
+  ranks_set_timeout(plans[0], SHORT_MS);
   tensor_open(&tensors[0], 2);
   ranks_barrier();
   if (rank == 0) sim_hold(0, true);

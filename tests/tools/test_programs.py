@@ -16,6 +16,8 @@ import tempfile
 import time
 import unittest
 
+from interrupting import interrupt
+
 BIN, MPIEXEC = ".", None
 PROGRAMS = ("xfer_plan", "xfer_refit", "xfer_info")
 LINE = "f32[6,4] (2):S0 -> (3):S1"
@@ -248,8 +250,7 @@ class TestTerminal(unittest.TestCase):
         with tempfile.TemporaryDirectory() as folder:
             words = command("xfer_refit", "--problem", SLOW.format(40000), "--dump", folder)
             with subprocess.Popen(words, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
-                time.sleep(0.3)
-                process.send_signal(signal.SIGINT)
+                interrupt(process)
                 out, err = process.communicate(timeout=60)
             self.assertEqual((process.returncode, out, os.listdir(folder)), (130, "", []))
             self.assertRegex(err, r"\Arefit FAILED: rank 0: [^\n]*interrupted\n\Z")

@@ -13,6 +13,7 @@ enum { MOST_RANKS = 7, MOST_WORD = 4096 };
 typedef struct meeting_place {
   int n_ranks;
   _Atomic int n_given[8]; /* by turns, counted up for as long as the place is used */
+  _Atomic int n_gave_up;  /* ranks that no longer wait for one that is late */
   unsigned char bytes[8][MOST_RANKS][MOST_WORD];
 } meeting_place;
 
