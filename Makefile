@@ -2,7 +2,7 @@
 # To work on xfer use the presets: cmake --preset dev && cmake --build --preset dev && ctest --preset dev
 
 .POSIX:
-.PHONY: all refit deps deb wheel check check-deps docs-check frameworks coverage valgrind mutants clean
+.PHONY: all refit deps deb wheel check check-deps site docs-check frameworks coverage valgrind mutants clean
 
 JOBS ?= $(shell nproc 2>/dev/null || echo 2)
 MODEL = models/qwen3-30b-a3b.json
@@ -44,6 +44,10 @@ frameworks: check-deps all
 
 check-deps:
 	.ci/need build check
+
+# The pages of README, docs and the reference of C, Python and the programs: build/site/html/index.html.
+site: check-deps all
+	docs/site/build.sh build build/site
 
 # Every command of README and guides, as written, in a fresh clone: in a fresh root of SUITE where mmdebstrap is there.
 SUITE = bookworm
