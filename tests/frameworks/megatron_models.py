@@ -43,25 +43,30 @@ def size_of(spec):
     return p["tp"] * p["pp"] * p["cp"] * p["dp"]
 
 
+def model_of(folder, spec, rank, store):
+    """(bridge, [this rank's model]) of a world of its own, as trainers and servers have."""
+    p = ask_megatron.parse(spec)
+    os.environ.update(RANK=str(rank), WORLD_SIZE=str(size_of(spec)), LOCAL_RANK="0")
+    dist.init_process_group("gloo", init_method=f"file://{store}", rank=rank, world_size=size_of(spec), timeout=LIMIT)
+    parallel_state.initialize_model_parallel(
+        tensor_model_parallel_size=p["tp"],
+        pipeline_model_parallel_size=p["pp"],
+        context_parallel_size=p["cp"],
+        expert_model_parallel_size=p["ep"],
+        expert_tensor_parallel_size=p["etp"],
+    )
+    with contextlib.suppress(Exception):
+        random.model_parallel_cuda_manual_seed(1)
+    bridge, _, models = ask_megatron.build(folder, p)
+    return bridge, models
+
+
 class Member:
-    """One rank of one of the two models; each model has a world of its own, as trainers and servers have."""
+    """One rank of one of the two models."""
 
     def __init__(self, folder, spec, rank, store, is_source):
-        self.is_source, p = is_source, ask_megatron.parse(spec)
-        os.environ.update(RANK=str(rank), WORLD_SIZE=str(size_of(spec)), LOCAL_RANK="0")
-        dist.init_process_group(
-            "gloo", init_method=f"file://{store}", rank=rank, world_size=size_of(spec), timeout=LIMIT
-        )
-        parallel_state.initialize_model_parallel(
-            tensor_model_parallel_size=p["tp"],
-            pipeline_model_parallel_size=p["pp"],
-            context_parallel_size=p["cp"],
-            expert_model_parallel_size=p["ep"],
-            expert_tensor_parallel_size=p["etp"],
-        )
-        with contextlib.suppress(Exception):
-            random.model_parallel_cuda_manual_seed(1)
-        bridge, _, (self.model,) = ask_megatron.build(folder, p)
+        self.is_source = is_source
+        bridge, (self.model,) = model_of(folder, spec, rank, store)
         bridge.load_hf_weights([self.model])
         if not is_source:
             self.right = {name: x.detach().clone() for name, x in self.model.named_parameters()}

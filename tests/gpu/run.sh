@@ -152,6 +152,10 @@ run examples:xfer_refit 4 120 mpirun -n 4 "$build/bin/xfer_refit" --comm nccl --
 if python3 -c 'import torch' 2>/dev/null; then
   run vllm:pair 2 240 env PYTHONPATH=python XFER_LIBRARY="$build/lib/libxfer.so.0" \
     python3 tests/python/gpu_vllm.py "$build/bin"
+  if [ -e "$build/carried/cumem/cumem_allocator.abi3.so" ]; then # of vLLM's wheel: tests/python/vllm_cumem.py
+    run vllm:sleep 2 120 env PYTHONPATH=python XFER_LIBRARY="$build/lib/libxfer.so.0" \
+      XFER_VLLM_CUMEM="$build/carried/cumem" python3 tests/python/gpu_sleep.py
+  fi
   sed -n '/^==== vllm/,/^==== /p' "$log"
 fi
 

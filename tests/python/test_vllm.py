@@ -111,6 +111,26 @@ def test_parameters_that_lie_elsewhere_after_a_sleep_are_found():
 
 
 @pytest.mark.usefixtures("two_plans")
+@pytest.mark.parametrize("experts", [stand_in.Keeps(), stand_in.Repacks()])
+def test_an_update_of_a_worker_that_sleeps_is_refused_and_touches_nothing(experts):
+    """In memory as vLLM's sleep mode has it, which comes back at the same addresses with other pages."""
+    with job(2, 2, experts=experts) as pair:
+        for rank in range(2):
+            pair.worker_does(rank, "pool")
+        pair.init()
+        pair.update(1)
+        for rank in range(2):
+            pair.worker_does(rank, "doze")
+            pair.worker_does(rank, "wake")
+        pair.update(2)
+        pair.worker_does(1, "doze")
+        for _ in range(2):  # planned, and while they meet anew
+            pair.fails(["rank 3 failed: RuntimeError: the memory of 'weights' is asleep"])
+        pair.worker_does(1, "wake")
+        pair.update(4)
+
+
+@pytest.mark.usefixtures("two_plans")
 def test_patterns_of_layers_are_staged():
     with job(1, 1) as pair:
         pair.init(["*qkv_proj"])

@@ -1,6 +1,7 @@
 """A trainer and a worker with the engine pair "xfer" between them, in processes, with vllm_stand_in in place of vLLM:
 what test_vllm.py and gpu_vllm.py do through processes.Rank."""
 
+import contextlib
 import dataclasses
 import gc
 import importlib
@@ -127,7 +128,7 @@ class Server(Process):
         from xfer.integrations.vllm import XferWorkerEngine
 
         self.tp, self.rank, self.doomed, self.late_s, self.slots = tp, rank, False, 0.0, None
-        with self.device:
+        with self.device, self.memory():
             self.model = stand_in.Qwen3Moe(config, tp, rank, **kernels)
             self.draft = stand_in.Qwen3Moe(self.draft_config, tp, rank, **kernels) if draft else None
         for model in (self.model, self.draft) if draft else (self.model,):
@@ -136,6 +137,10 @@ class Server(Process):
         model_config = types.SimpleNamespace(dtype=torch.bfloat16)
         vllm_config = types.SimpleNamespace(parallel_config=parallel, model_config=model_config)
         self.engine = XferWorkerEngine(None, vllm_config, self.device, self.model)
+
+    def memory(self):
+        """Of the models."""
+        return contextlib.nullcontext()
 
     def init_weight_transfer_engine(self, fields):
         self.engine.init_transfer_engine(self.engine.parse_init_info(fields))
@@ -174,6 +179,18 @@ class Server(Process):
         """At level 2, and awake again: the parameters have other memory, with nothing in it."""
         for x in self.model.parameters():
             x.data = torch.full_like(x.data, 7)
+
+    def pool(self):
+        """The parameters go into the memory of vLLM's sleep mode."""
+        stand_in.CuMemAllocator.instance = allocator = stand_in.CuMemAllocator()
+        for x in self.model.parameters():
+            x.data = allocator.take(x.data)
+
+    def doze(self):
+        stand_in.CuMemAllocator.instance.sleep()
+
+    def wake(self):
+        stand_in.CuMemAllocator.instance.wake_up()
 
     # ---- what the parameters hold
 

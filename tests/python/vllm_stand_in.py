@@ -6,6 +6,7 @@ model_executor/models/qwen3_moe.py. tests/frameworks runs the pair in vLLM itsel
 """
 
 import abc
+import ctypes
 import dataclasses
 import functools
 import sys
@@ -42,6 +43,9 @@ class WeightSource(abc.ABC):
     @property
     @abc.abstractmethod
     def metadata(self): ...
+
+    def owned_names(self, rank):
+        return [m.name for m in self.metadata if m.owners is None or rank in m.owners]
 
     def implements_iter_local(self):
         return type(self).iter_local is not WeightSource.iter_local
@@ -216,8 +220,47 @@ def install(old=False):
     _module("vllm.model_executor.layers.attention", is_deferred_attention_layer=lambda _: False)
     _module("vllm.model_executor.layers.quantization.base_config", QuantizeMethodBase=QuantizeMethodBase)
     _module("vllm.model_executor.model_loader.reload.layerwise", **{name: here[name] for name in layerwise})
+    _module("vllm.device_allocator.cumem", CuMemAllocator=CuMemAllocator)
     meta = {"restore_layer_on_meta": restore_layer_on_meta, "materialize_layer": materialize_layer}
     _module("vllm.model_executor.model_loader.reload.meta", **meta)
+
+
+# ---- device_allocator/cumem.py
+
+
+class CuMemAllocator:
+    """The pool of the weights' memory, here of the host: sleep() takes the pages and leaves the addresses, and a touch
+    ends the process; wake_up() gives other pages to the same addresses."""
+
+    instance = None
+    _NONE, _READ_WRITE, _ANONYMOUS, _FIXED = 0, 3, 0x22, 0x10  # of mmap()
+
+    def __init__(self):
+        self.pointer_to_data = {}
+        self._mmap = ctypes.CDLL(None, use_errno=True).mmap
+        self._mmap.restype = ctypes.c_void_p
+        self._mmap.argtypes = [ctypes.c_void_p, ctypes.c_size_t, *[ctypes.c_int] * 3, ctypes.c_long]
+
+    def take(self, x):
+        """A tensor's memory, from the pool."""
+        n = -(-x.numel() * x.element_size() // 4096) * 4096
+        at = self._mmap(None, n, self._READ_WRITE, self._ANONYMOUS, -1, 0)
+        self.pointer_to_data[at] = types.SimpleNamespace(tag="weights", is_asleep=False, n_bytes=n)
+        room = torch.frombuffer((ctypes.c_char * n).from_address(at), dtype=torch.uint8)
+        made = room[: x.numel() * x.element_size()].view(x.dtype).view(x.shape)
+        return made.copy_(x)
+
+    def _map(self, asleep):
+        for at, data in self.pointer_to_data.items():
+            protection = self._NONE if asleep else self._READ_WRITE
+            assert self._mmap(at, data.n_bytes, protection, self._ANONYMOUS | self._FIXED, -1, 0) == at
+            data.is_asleep = asleep
+
+    def sleep(self):
+        self._map(asleep=True)
+
+    def wake_up(self):
+        self._map(asleep=False)
 
 
 # ---- what kernels make of weights
@@ -372,7 +415,7 @@ class Qwen3Moe(torch.nn.Module):
                 shard = x if self._begin is not None else self._shard(x, int(kind == "down_proj"))
                 for slot in self._slots(int(expert)):
                     target = parameters[f"{path}.routed_experts.{which}"][slot]
-                    _copy(target.narrow(0, shard.shape[0] if kind == "up_proj" else 0, shard.shape[0]), shard, name)
+                    _copy(target.narrow(0, shard.shape[0] if kind == "up_proj" else 0, shard.shape[0]), shard)
                 continue
             if kind in rows:
                 begin, n = (each * c.head // self._tp for each in rows[kind])
@@ -381,12 +424,11 @@ class Qwen3Moe(torch.nn.Module):
                 target, shard = parameters[name], x
                 if kind in ("o_proj", "embed_tokens", "lm_head"):
                     shard = self._shard(x, int(kind == "o_proj"))
-            _copy(target, shard, name)
+            _copy(target, shard)
 
 
-def _copy(target, shard, name):
-    if target.shape != shard.shape:
-        raise ValueError(f"{name}: {tuple(shard.shape)} does not fit {tuple(target.shape)}")
+def _copy(target, shard):
+    assert target.shape == shard.shape  # which is all that vLLM's say
     target.copy_(shard)
 
 

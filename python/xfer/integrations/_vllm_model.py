@@ -10,9 +10,11 @@ layer is staged: received as loaded, processed, and copied into the live paramet
 from __future__ import annotations
 
 import contextlib
+import sys
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from fnmatch import fnmatch
+from functools import partial
 from typing import Any
 
 import torch
@@ -27,7 +29,7 @@ from ..memory import View
 from ._places import Places
 from ._vllm_experts import followed, layers_of, slots_of
 
-__all__ = ["Destination", "Way"]
+__all__ = ["Destination", "Way", "check_awake"]
 
 _CAST = {torch.float32, torch.bfloat16, torch.float16}  # to each other
 Checkpoint = Mapping[str, tuple[Any, tuple[int, ...]]]
@@ -150,6 +152,37 @@ def _probe(layer: Any, loaded: set[str]) -> Way:
             each.__dict__.update(attributes | tensors)
 
 
+def check_awake() -> None:
+    """vLLM's sleep mode takes the memory of weights and leaves their addresses: whoever touches these ends the process,
+    or spoils its GPU. Source: vLLM 0.33.0, device_allocator/cumem.py."""
+    pool = sys.modules.get("vllm.device_allocator.cumem")
+    allocator = getattr(getattr(pool, "CuMemAllocator", None), "instance", None)
+    for data in getattr(allocator, "pointer_to_data", {}).values():
+        if getattr(data, "is_asleep", False) and data.tag != "kv_cache":
+            raise RuntimeError(
+                f"the memory of {data.tag!r} is asleep: wake_up(tags=['weights']) comes before an update"
+            )
+
+
+def _load(model: Any, weights: Iterator[tuple[str, Any]]) -> None:
+    """By the model's loader, whose errors often say nothing, here with the tensor that it had last."""
+    last: list[tuple[str, Any]] = []
+
+    def noted() -> Iterator[tuple[str, Any]]:
+        for each in weights:
+            last[:] = [each]
+            yield each
+
+    try:
+        model.load_weights(noted())
+    except Exception as error:
+        if not last:
+            raise
+        name, x = last[0]
+        what = f"vLLM's loader does not take {name!r}, {dtype_name(x.dtype)}{list(x.shape)}"
+        raise ValueError(f"{what}: {type(error).__name__}: {error}".rstrip(": ")) from error
+
+
 def _parameters(model: Any) -> Any:
     return model.named_parameters(remove_duplicate=False)
 
@@ -190,7 +223,7 @@ class Destination:
         with _as_loaded(layers):
             self._strides = {name: x.stride()[0] for name, x in _parameters(model) if x.dim() > 0}
             self._dtypes = {name: x.dtype for name, x in (*_parameters(model), *model.named_buffers())}
-            self.found: Capture = capture(model, checkpoint)
+            self.found: Capture = capture(model, checkpoint, partial(_load, model))
         self.whole = sorted({name for made in self.found.made for name in made.sources})
         boxes = self.found.boxes(checkpoint)
         self._loaded = {name: each for name, each in boxes.items() if name not in self.whole}

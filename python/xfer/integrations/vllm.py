@@ -260,14 +260,15 @@ class XferWorkerEngine(WeightTransferEngine):
 
     def _plan(self) -> tuple[Any, _Update]:
         """Of the model that is to be updated. Collective."""
-        from ._vllm_model import Destination
-
         assert self._comm is not None
         known = self._updates.get(id(self.model))
         said, _ = joined(tables_of(self._comm, None)[0])
         table = {name: (torch_dtype(torch, dtype), tuple(shape)) for name, dtype, shape in said}
 
         def destination() -> Any:
+            from ._vllm_model import Destination
+
+            _check_awake()
             if known is not None and known[0].checkpoint == table:
                 return known[0].follow()
             return Destination(self.model, table, self.model_config.dtype, tuple(self._info.staged))
@@ -294,6 +295,7 @@ class XferWorkerEngine(WeightTransferEngine):
         try:
             if self._comm is None:
                 raise RuntimeError("xfer: there is no transfer engine: a trainer initializes it" + self._failed)
+            _on_this_rank(self._comm, _check_awake)
             destination, update = self._updates.get(id(self.model), (None, None))
             if update is not None and _on_this_rank(self._comm, destination.is_rearranged):
                 update = None
@@ -330,6 +332,12 @@ class XferWorkerEngine(WeightTransferEngine):
         if self._comm is not None:
             self._comm.close()
         self._comm = None
+
+
+def _check_awake() -> None:
+    from ._vllm_model import check_awake
+
+    check_awake()
 
 
 def _is_to_plan(said: list[bytes]) -> bool:

@@ -1,0 +1,53 @@
+"""ExportedSource over a stand-in of Megatron-Bridge 0.6.2's AutoBridge; tests/frameworks/vllm_megatron.py has the real
+one. Skipped where torch is not installed."""
+
+import types
+
+import pytest
+
+torch = pytest.importorskip("torch", reason="torch is not installed")
+
+import vllm_stand_in as stand_in  # noqa: E402
+
+SHAPES = {"embed": (10, 4), "a": (8, 4), "b": (4,), "c": (8, 4), "d": (6, 2), "head": (10, 4)}
+N_WORDS = 9  # the tenth row is padding
+
+
+class Bridge:
+    """Gives every rank whole tensors, with the padding of the vocabulary."""
+
+    hf_pretrained = types.SimpleNamespace(config=types.SimpleNamespace(vocab_size=N_WORDS))
+
+    def get_conversion_tasks(self, _models):
+        names = {"embed": "embedding.word_embeddings.weight", "head": "output_layer.weight", "a": "decoder.a.weight"}
+        tasks = [
+            types.SimpleNamespace(global_param_name=theirs, mapping=types.SimpleNamespace(hf_param=name))
+            for name, theirs in names.items()
+        ]
+        return [*tasks, None]
+
+    def export_hf_weights(self, _models, show_progress=True, cpu=False):
+        assert not show_progress
+        for i, (name, shape) in enumerate(SHAPES.items()):
+            yield name, torch.full(shape, float(i))
+
+
+def test_each_rank_keeps_its_share_of_what_is_exported(monkeypatch):
+    stand_in.install()
+    from xfer.integrations.megatron_export import ExportedSource
+
+    kept, loads = [], []
+    for rank in range(3):
+        monkeypatch.setattr(torch.distributed, "get_rank", lambda rank=rank: rank)
+        monkeypatch.setattr(torch.distributed, "get_world_size", lambda: 3)
+        source = ExportedSource(Bridge(), [None], cpu=True)
+        assert [m.name for m in source.metadata] == list(SHAPES)
+        mine = dict(source.iter_full())
+        assert {n: tuple(x.shape) for n, x in mine.items()} == {
+            m.name: m.shape for m in source.metadata if m.owners == (rank,)
+        }
+        kept += mine
+        loads.append(sum(x.numel() for x in mine.values()))
+    assert sorted(kept) == sorted(SHAPES)
+    assert {m.name: m.shape[0] for m in source.metadata if m.name in ("embed", "head")} == {"embed": 9, "head": 9}
+    assert max(loads) - min(loads) <= 36
