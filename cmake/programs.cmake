@@ -25,7 +25,7 @@ set(XFER_TEST_ENVIRONMENT
 function(xfer_test_properties name)
   cmake_parse_arguments(PARSE_ARGV 1 T "" "LABEL;TIMEOUT;PROCESSORS;LEAKS" "")
   if(NOT T_TIMEOUT)
-    set(T_TIMEOUT 120)
+    set(T_TIMEOUT 300) # seconds are enough where nothing else runs
   endif()
   if(NOT T_PROCESSORS)
     set(T_PROCESSORS 1)

@@ -13,7 +13,8 @@
 #include <string.h>
 
 enum {
-  YIELDS = 1000, /* before sleeping: to be woken costs more than a turn of all others */
+  YIELDS = 1000,   /* before sleeping: to be woken costs more than a turn of all others, */
+  YIELDING_MS = 2, /* which on a loaded host may be any time */
   NAP_NS = 1000000,
   LOOK_FOR_LOST = 16 /* naps between looks */
 };
@@ -60,9 +61,12 @@ static xfer_status await(const awaited *what, xfi_deadline deadline)
   xfi_segment *own = xfi_segment_of(t->segments, t->base.rank);
   const uint32_t sleeping = what->ringer < 0 ? XFI_ASLEEP : (uint32_t)what->ringer;
   xfer_status st = XFER_OK;
+  xfi_deadline yielding = {0};
+  int n_naps = 0;
 
   for (int looks = 0; !what->is_there(what); looks++) {
-    if (looks < YIELDS) {
+    if (looks == 0) yielding = xfi_deadline_after(YIELDING_MS);
+    if (looks < YIELDS && !xfi_deadline_expired(yielding)) {
       (void)sched_yield();
       continue;
     }
@@ -70,7 +74,7 @@ static xfer_status await(const awaited *what, xfi_deadline deadline)
     XFI_CHECK(!xfi_deadline_expired(deadline), XFER_ERR_TIMEOUT,
               "%s: rank %d did not come before the deadline", what->name,
               what->find_late(what, false));
-    if ((looks - YIELDS) % LOOK_FOR_LOST == LOOK_FOR_LOST - 1) XFI_TRY(check_lost(what));
+    if (++n_naps % LOOK_FOR_LOST == 0) XFI_TRY(check_lost(what));
     nap(own, what, sleeping, deadline);
   }
 done:

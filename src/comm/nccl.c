@@ -18,10 +18,10 @@
 #include <time.h>
 
 enum {
-  WATCH_MS = 500,     /* between two looks: each may hold up a run that is just being enqueued */
-  SPIN_POLLS = 10000, /* polls before yielding the processor for longer */
-  HEED_POLLS = 256,   /* some 20 ms of those */
-  PAUSE_NS = 20 * 1000
+  WATCH_MS = 500, /* between two looks: each may hold up a run that is just being enqueued */
+  SPIN_MS = 5,    /* then polls yield the processor for longer, */
+  PAUSE_NS = 20 * 1000,
+  HEED_POLLS = 256 /* and some 20 ms of those are between two looks for warnings */
 };
 
 xfer_status xfi_nccl_cuda_failed(cudaError_t error, const char *call)
@@ -68,11 +68,13 @@ xfer_status xfi_nccl_heed(xfi_nccl *nccl, int polls)
 xfer_status xfi_nccl_launched(xfi_nccl *nccl, ncclResult_t result, const char *call,
                               xfi_deadline deadline)
 {
+  const xfi_deadline spin = xfi_deadline_after(SPIN_MS);
   ncclResult_t state = ncclInProgress;
   xfer_status st = XFER_OK;
+  int n_pauses = 0;
 
   if (result != ncclSuccess && result != ncclInProgress) return xfi_nccl_failed(nccl, result, call);
-  for (int polls = 0;; polls++) {
+  for (;;) {
     result = ncclCommGetAsyncError(nccl->handle, &state);
     if (result != ncclSuccess) return xfi_nccl_failed(nccl, result, call);
     if (state == ncclSuccess) return XFER_OK;
@@ -82,11 +84,11 @@ xfer_status xfi_nccl_launched(xfi_nccl *nccl, ncclResult_t result, const char *c
       xfi_nccl_break(nccl, xfi_last_error());
       return XFER_ERR_TIMEOUT;
     }
-    if (polls < SPIN_POLLS) {
+    if (!xfi_deadline_expired(spin)) {
       (void)sched_yield();
     } else {
       struct timespec pause = {.tv_sec = 0, .tv_nsec = PAUSE_NS};
-      XFI_TRY(xfi_nccl_heed(nccl, polls));
+      XFI_TRY(xfi_nccl_heed(nccl, ++n_pauses));
       (void)nanosleep(&pause, NULL);
     }
   }
