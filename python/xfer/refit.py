@@ -54,8 +54,8 @@ def model_path(name: str) -> pathlib.Path:
 
 
 class Rules(_handle.Handle):
-    """What is known of model families and of the frameworks that hold them: the library's own, and the `*.json` files of
-    a folder, which come in place of the library's where they have the same name. See docs/adding-a-model.md.
+    """What is known of model families and of the frameworks that hold them: the library's own, and the `*.json` files
+    of a folder, which come in place of the library's where they have the same name. See docs/adding-a-model.md.
 
     Raises FileError for what is unreadable or malformed, with file and line.
     """

@@ -61,6 +61,8 @@ def test_sources_of_before_vllm_0_33(n_trainers):
         pair.init()
         for version in (1, 2):
             pair.update(version)
+            for _, (kept, made) in pair.trainers_do("kept"):
+                assert kept == 0 < made
 
 
 @pytest.mark.usefixtures("two_plans")

@@ -11,6 +11,7 @@ import signal
 import socket
 import time
 import types
+import weakref
 
 import torch
 import torch.distributed as dist
@@ -270,8 +271,9 @@ class Names(stand_in.OldWeightSource):
     def __iter__(self):
         held = set(self.held_names())
         for name, shape in self._trainer.table.items():
-            made = stand_in.bits([name], shape, self._trainer.version)[0].view(torch.bfloat16)
-            yield name, made if name in held else None
+            made = stand_in.bits([name], shape, self._trainer.version)[0].numpy()
+            self._trainer.made.append(weakref.ref(made))
+            yield name, torch.from_numpy(made).view(torch.bfloat16) if name in held else None
 
 
 class Trainer(Process):
@@ -285,6 +287,7 @@ class Trainer(Process):
         if stages:
             self.table = {name: shape for name, shape in self.table.items() if rank in self._stages(name, size)}
         self.rpc, self.size, self.rank, self.engine, self.state = rpc, size, rank, None, {}
+        self.made = []  # memory of tensors that were made for an update
         self.allocate()
 
     def _stages(self, name, size):
@@ -353,6 +356,11 @@ class Trainer(Process):
         time.sleep(late_s)
         self.fill(version)
         self.engine.send_weights(draft)
+
+    def kept(self):
+        """How many of the tensors that were made for updates are still there, of how many."""
+        gc.collect()
+        return sum(x() is not None for x in self.made), len(self.made)
 
     def join(self, version, port, world_size):
         """In the place of one that ended, while the others update."""

@@ -63,9 +63,11 @@ class Source:
     """A module or a state dict: DTensors, and what FSDP1 or ZeRO-3 cut, as they lie; all else is whole on each trainer
     that has it."""
 
-    def __init__(self, source: Any, n_trainers: int) -> None:
+    def __init__(self, source: Any, n_trainers: int, passing: bool = False) -> None:
+        """passing: its tensors are made for one update, and let go after it."""
         self._source, self._everywhere = source, Mesh([n_trainers])
         self._parts: dict[str, Any] = {}
+        self.passing = passing
 
     @property
     def device(self) -> Any:
@@ -125,8 +127,9 @@ class Source:
             if have != held:
                 changed = sorted(set(have) ^ set(held))
                 raise ValueError(f"{changed[0]!r} is not held as it was when the engines planned")
-            moved = places.moved(have, tensors)
-            for i in range(len(have)) if everything else moved:
+            everywhere = range(len(have))
+            moved = everywhere if self.passing else places.moved(have, tensors)
+            for i in everywhere if everything else moved:
                 yield have[i], tensors[i].detach(), None
             for name in set(names).difference(have) if everything else ():
                 yield name, None, None
@@ -135,7 +138,14 @@ class Source:
 
 
 class _WeightSource(Source):
-    """vLLM's since 0.33: parts by owners, mesh and placements."""
+    """vLLM's since 0.33: parts by owners, mesh and placements, or whole tensors, which are gathered for each update."""
+
+    def __init__(self, source: Any, n_trainers: int) -> None:
+        super().__init__(source, n_trainers, passing=not self._is_local(source))
+
+    @staticmethod
+    def _is_local(source: Any) -> bool:
+        return bool(getattr(source, "implements_iter_local", lambda: False)())  # before 0.33 there was none
 
     @property
     def device(self) -> Any:
@@ -158,13 +168,13 @@ class _WeightSource(Source):
             return _whole(m, self._everywhere)
         sizes = (len(m.owners),) if m.mesh_shape is None else m.mesh_shape
         placements: list[Placement] = [Replicate() for _ in sizes]
-        if self._source.implements_iter_local() and m.placements is not None:
+        if self._is_local(self._source) and m.placements is not None:
             placements = [Shard(cut.dim) if isinstance(cut, base.Shard) else Replicate() for cut in m.placements]
         return Layout(Mesh(sizes, m.owners), m.shape, m.dtype, placements)
 
     def parts(self) -> dict[str, Any]:
         theirs = self._source
-        return dict(theirs.iter_local() if theirs.implements_iter_local() else theirs.iter_full())
+        return dict(theirs.iter_local() if self._is_local(theirs) else theirs.iter_full())
 
 
 class _OldWeightSource(_WeightSource):
@@ -187,6 +197,8 @@ class _OldWeightSource(_WeightSource):
 
 def source_of(source: Any, n_trainers: int) -> Source:
     """By what it is."""
+    if isinstance(source, Source):
+        return source
     if not isinstance(source, base.WeightSource):
         return Source(source, n_trainers)
     return (_WeightSource if hasattr(source, "implements_iter_local") else _OldWeightSource)(source, n_trainers)

@@ -14,6 +14,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from . import register_vllm
+from ._vllm_source import Source
 from .vllm import XferTrainerEngine, XferTrainerInitInfo
 
 __all__ = ["HttpClient", "XferWeightTransfer"]
@@ -80,7 +81,8 @@ class XferWeightTransfer:
         self._state.update((name, tensor.detach()) for name, tensor in iterator)
         try:
             if self._engine is None:
-                self._engine = XferTrainerEngine.trainer_init(self._info, client=self._client, source=self._state)
+                source = Source(self._state, 1, passing=True)
+                self._engine = XferTrainerEngine.trainer_init(self._info, client=self._client, source=source)
             self._engine.send_weights()
         except BaseException:
             self._engine = None

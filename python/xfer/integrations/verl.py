@@ -10,8 +10,10 @@ verl hands full tensors to its engines, of which all actor ranks have a replica:
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import uuid
 from collections.abc import AsyncGenerator, Generator, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from datetime import timedelta
 from typing import Any
 
@@ -42,6 +44,7 @@ class XferCheckpointEngine(CheckpointEngine):
     ) -> None:
         self.bucket_size, self.is_master, self.timeout_s = bucket_size, is_master, timeout_s
         self._device = torch.device(device or ("cuda" if torch.cuda.is_available() else "cpu"))
+        self._thread = ThreadPoolExecutor(1)  # what waits for other ranks, one after the other
         self._store: Any = None
         self._comm: Comm | None = None
         self._made_of: Any = None
@@ -81,6 +84,11 @@ class XferCheckpointEngine(CheckpointEngine):
 
     def init_process_group(self, rank: int, world_size: int, n_actors: int, master: dict[str, Any]) -> None:
         """Meet the others; at once where they have met already."""
+        if self._device == torch.device("cuda"):  # of this thread, which is the one that verl has set it in
+            self._device = torch.device("cuda", torch.cuda.current_device())
+        self._thread.submit(self._meet, rank, world_size, n_actors, master).result()
+
+    def _meet(self, rank: int, world_size: int, n_actors: int, master: dict[str, Any]) -> None:
         made_of = rank, world_size, n_actors, master["session"]
         if self._comm is not None and made_of == self._made_of:
             return
@@ -114,22 +122,40 @@ class XferCheckpointEngine(CheckpointEngine):
         self, weights: Generator[tuple[str, Any], None, None], global_steps: int | None = None
     ) -> None:
         """All actor ranks, each with all tensors. An error is raised on every rank, which then meet anew."""
-        for bucket in self._buckets(weights):
+        buckets = self._buckets(weights)
+        bucket: Bucket | None = None
+        while bucket != []:
+            try:
+                bucket = next(buckets, [])
+            except Exception as error:
+                await self._in_thread(self._refuse, error)
             await self._in_thread(self._move, bucket)
-        await self._in_thread(self._move, [])
 
     async def receive_weights(self, global_steps: int | None = None) -> AsyncGenerator[tuple[str, Any], None]:
         """The tensors of a bucket are valid until the first of the next one is asked for."""
-        while bucket := await self._in_thread(self._move, None):
-            for name, tensor in bucket:
-                yield name, tensor
+        is_done = False
+        try:
+            while bucket := await self._in_thread(self._move, None):
+                for name, tensor in bucket:
+                    yield name, tensor
+            is_done = True
+        finally:
+            if not is_done:  # the caller has given up
+                self._thread.submit(self._leave)
 
     async def _in_thread(self, function: Any, *arguments: Any) -> Any:
+        """Cancelled, this rank leaves the others once the function has come back."""
         try:
-            return await asyncio.get_running_loop().run_in_executor(None, function, *arguments)
+            return await asyncio.get_running_loop().run_in_executor(self._thread, function, *arguments)
         except BaseException:
-            self._leave()
+            self._thread.submit(self._leave)
             raise
+
+    def _refuse(self, error: Exception) -> None:
+        """What the actor cannot give is raised on all ranks."""
+        if self._comm is not None:
+            self._comm.agree(error)
+        raise error
 
     def _buckets(self, weights: Iterator[tuple[str, Any]]) -> Iterator[Bucket]:
         bucket: Bucket = []
@@ -143,6 +169,13 @@ class XferCheckpointEngine(CheckpointEngine):
             n_bytes += size
         if bucket:
             yield bucket
+
+    def _settle(self) -> Any:
+        """What was begun on the tensors is done when another thread uses them; in it, their device is the current."""
+        if self._device.type == "cpu":
+            return contextlib.nullcontext()
+        torch.cuda.synchronize(self._device)
+        return torch.cuda.device(self._device)
 
     def _move(self, sent: Bucket | None) -> Bucket:
         """A bucket from the actors to the rollout ranks, whose `sent` is None; an empty one ends an update."""
@@ -162,8 +195,11 @@ class XferCheckpointEngine(CheckpointEngine):
             plan.bind(name, *((x, None) if sent is not None else (None, x)))
         plan.commit()
         self._version += 1
-        plan.run(self._version)
+        with self._settle():
+            plan.run(self._version)
         plan.wait()
+        for name, _ in bucket:  # else the plan keeps them until its next run
+            plan.bind(name, None, None)
         return bucket
 
     def _empty(self, rows: list[Any]) -> Bucket:

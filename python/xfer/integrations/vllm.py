@@ -422,7 +422,8 @@ class XferTrainerEngine(TrainerWeightTransferEngine):
 
         plans = _plans_of(self._comm, layouts, {}, self._info.timeout_s)
         begin = partial(self._weights.begin, {name for name, _, _ in table})
-        self._updates[is_draft] = _Update(self._comm, plans, begin, self._weights.views_of)
+        passing = [name for name, _, _ in table] if self._weights.passing else ()
+        self._updates[is_draft] = _Update(self._comm, plans, begin, self._weights.views_of, passing)
         return self._updates[is_draft]
 
     def send_weights(self, draft: bool = False) -> None:

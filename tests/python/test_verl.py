@@ -1,0 +1,132 @@
+"""verl's checkpoint engine "xfer" over a stand-in of verl's base classes: CPUs, a process for each rank. Skipped where
+torch is not installed; tests/frameworks/verl_engine.py has verl's own.
+Source: verl 0.9.1, checkpoint_engine/base.py."""
+
+import asyncio
+import gc
+import sys
+import time
+import types
+import weakref
+
+import pytest
+
+torch = pytest.importorskip("torch", reason="torch is not installed")
+
+from processes import Rank, call  # noqa: E402
+from vllm_job import good  # noqa: E402
+
+N_ACTORS, N_ROLLOUTS = 2, 2
+SHAPES = {f"w{i}": (64, 16 + i) for i in range(6)}
+BUCKET = 10_000  # bytes: three buckets
+
+
+class Registry:
+    @staticmethod
+    def register(name):
+        assert name == "xfer"
+        return lambda engine: engine
+
+
+def engine_class():
+    for name in ("verl", "verl.checkpoint_engine", "verl.checkpoint_engine.base", "ray"):
+        sys.modules[name] = types.ModuleType(name)
+    sys.modules["ray"].is_initialized = lambda: False
+    base = sys.modules["verl.checkpoint_engine.base"]
+    base.CheckpointEngine, base.CheckpointEngineRegistry = object, Registry
+    from xfer.integrations.verl import XferCheckpointEngine
+
+    return XferCheckpointEngine
+
+
+class Peer:
+    def __init__(self, is_master):
+        self.kind = engine_class()
+        self.engine = self.kind(BUCKET, is_master=is_master, timeout_s=20.0, device="cpu")
+
+    def prepare(self):
+        return self.engine.prepare()
+
+    def topology(self, metadata):
+        return self.kind.build_topology(N_ACTORS, N_ROLLOUTS, metadata)
+
+    def meet(self, arguments):
+        self.engine.init_process_group(**arguments)
+
+    def _state(self, version, seen, stops_at=None):
+        for i, (name, shape) in enumerate(SHAPES.items()):
+            if i == stops_at:
+                raise ValueError(f"no {name} here")
+            x = torch.full(shape, float(version + i))
+            seen.append(weakref.ref(x))
+            yield name, x
+
+    def send(self, version, stops_at=None, late_s=0.0):
+        """How many tensors are still there after it."""
+        time.sleep(late_s)
+        seen = []
+        asyncio.run(self.engine.send_weights(self._state(version, seen, stops_at), version))
+        gc.collect()
+        return sum(x() is not None for x in seen)
+
+    def receive(self, version, limit_s=60.0, only=None):
+        """How many tensors are still there after it. only: it takes no more."""
+        seen = []
+        asyncio.run(asyncio.wait_for(self._receive(version, seen, only), limit_s))
+        gc.collect()
+        return sum(x() is not None for x in seen)
+
+    async def _receive(self, version, seen, only):
+        got = []
+        async for name, x in self.engine.receive_weights(version):
+            assert x.shape == SHAPES[name]
+            assert (x == float(version + len(got))).all()
+            got.append(name)
+            seen.append(weakref.ref(x))
+            if len(got) == only:
+                return
+        assert got == list(SHAPES)
+
+
+@pytest.fixture
+def peers():
+    ranks = [Rank(lambda _, r=rank: Peer(r == 0)) for rank in range(N_ACTORS + N_ROLLOUTS)]
+    yield ranks
+    for rank in ranks:
+        rank.kill()
+
+
+def meet(peers):
+    metadata = [each for _, each in call(dict.fromkeys(peers, ("prepare",))).values()]
+    sides = call({peers[0]: ("topology", metadata)})[peers[0]][1]
+    rows = [{key: values[i] for key, values in side.items()} for side in sides for i in range(len(side["rank"]))]
+    good(call({rank: ("meet", row) for rank, row in zip(peers, rows, strict=True)}).values())
+
+
+def update(peers, version, **instead):
+    """instead: of rank{n} what it does."""
+    does = [("send", version)] * N_ACTORS + [("receive", version)] * N_ROLLOUTS
+    return list(call({rank: instead.get(f"rank{i}", does[i]) for i, rank in enumerate(peers)}).values())
+
+
+def test_no_rank_keeps_tensors_of_an_update(peers):
+    for version in (1, 2):
+        meet(peers)
+        assert update(peers, version) == [(True, 0)] * len(peers)
+
+
+def test_what_an_actor_cannot_give_is_told_to_all(peers):
+    meet(peers)
+    answers = update(peers, 1, rank1=("send", 1, 4))
+    assert all(not fine and "no w4 here" in text for fine, text in answers), answers
+    meet(peers)
+    assert update(peers, 2) == [(True, 0)] * len(peers)
+
+
+@pytest.mark.parametrize("gives_up", [("receive", 1, 0.5), ("receive", 1, 60.0, 1)], ids=["cancelled", "enough"])
+def test_a_rollout_that_gives_up_lets_the_others_go(peers, gives_up):
+    meet(peers)
+    answers = update(peers, 1, rank0=("send", 1, None, 2.0), rank3=gives_up)
+    assert not any(fine for fine, _ in answers[:N_ACTORS]), answers
+    meet(peers)
+    assert update(peers, 2) == [(True, 0)] * len(peers)
