@@ -40,7 +40,11 @@ static xfer_status driver_function(void *function, const char *name)
   void *found = NULL;
   enum cudaDriverEntryPointQueryResult result = cudaDriverEntryPointSymbolNotFound;
 
+#if CUDART_VERSION >= 12050
   XFI_CUDA_TRY(cudaGetDriverEntryPointByVersion, (name, &found, 12000, cudaEnableDefault, &result));
+#else /* as of the toolkit's own version, from 12.0 to 12.4: for ours the same */
+  XFI_CUDA_TRY(cudaGetDriverEntryPoint, (name, &found, cudaEnableDefault, &result));
+#endif
   XFI_CHECK(result == cudaDriverEntryPointSuccess && found != NULL, XFER_ERR_UNSUPPORTED,
             "the CUDA driver has no %s of CUDA 12.0", name);
   memcpy(function, &found, sizeof found); /* C has no cast between the two kinds of pointer */
