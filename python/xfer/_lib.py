@@ -80,13 +80,51 @@ for _each in STRUCTS:
 # ---- plug-ins
 
 
-def _preload_vendor() -> None:
+def _loaded(soname: str) -> bool:
+    """Whether the process has that library already."""
+    try:
+        ctypes.CDLL(soname, mode=os.RTLD_LAZY | os.RTLD_NOLOAD)
+    except OSError:
+        return False
+    return True
+
+
+def _driver_cuda() -> int | None:
+    """The newest CUDA that this machine's driver can run, as 12 or 13; None without a driver."""
+    version = c_int(0)
+    try:
+        failed = ctypes.CDLL("libcuda.so.1").cuDriverGetVersion(ctypes.byref(version))
+    except (OSError, AttributeError):
+        return None
+    return version.value // 1000 if failed == 0 and version.value > 0 else None
+
+
+def _fitting(built: list[int]) -> list[int]:
+    """Of the CUDA versions that there are plug-ins for, those to try, best first: that of the runtime which the process
+    has, torch's for one; else those which the driver can run, the newest first. Raises where none fits."""
+    has = [version for version in range(20, 11, -1) if _loaded(f"libcudart.so.{version}")]
+    driver = _driver_cuda()
+    if has:
+        fitting, why = [v for v in has if v in built], f"the process has the runtime of CUDA {has[0]}"
+    else:
+        fitting = sorted((v for v in built if driver is None or v <= driver), reverse=True)
+        why = f"the driver runs CUDA {driver} at most"
+    if not fitting:
+        ours = " and ".join(str(version) for version in sorted(built))
+        raise UnsupportedError(f"libxfer_nccl is here for CUDA {ours}, but {why}; XFER_LIBRARY may name another build")
+    return fitting
+
+
+def _preload_vendor(cuda: str) -> None:
     """NCCL and the CUDA runtime from the `nvidia-...` wheels, where the process has neither yet: a plug-in names them
     by their sonames alone, and finds what is loaded already."""
+    runtime = f"libcudart.so.{cuda}"
     for site in sys.path:
         nvidia = pathlib.Path(site) / "nvidia"
-        for pattern in ("cu1?/lib/libcudart.so.1?", "cuda_runtime/lib/libcudart.so.1?", "nccl/lib/libnccl.so.2"):
+        for pattern in (f"cu{cuda}/lib/{runtime}", f"cuda_runtime/lib/{runtime}", "nccl/lib/libnccl.so.2"):
             for found in sorted(nvidia.glob(pattern)):
+                if _loaded(found.name):
+                    continue
                 try:
                     ctypes.CDLL(str(found), mode=ctypes.RTLD_GLOBAL)
                 except OSError:  # of another machine: the plug-in itself says what it lacks
@@ -94,11 +132,18 @@ def _preload_vendor() -> None:
 
 
 def _candidates(name: str) -> Iterator[str]:
-    """Where a plug-in may be: one in a folder of its CUDA version, one beside the library, one of the system."""
+    """Where a plug-in may be: in folders of CUDA versions, as in a wheel; else beside the library, or the system's."""
     stem = f"libxfer_{name}.so"
     beside = pathlib.Path(PATH).parent
+    of_cuda = {int(p.parent.name[2:]): str(p) for p in beside.glob(f"cu[0-9][0-9]/{stem}.0")}
+    if of_cuda:
+        for version in _fitting(list(of_cuda)):
+            _preload_vendor(str(version))
+            yield of_cuda[version]
+        return
+    if name == "nccl":
+        _preload_vendor("1?")
     if os.sep in PATH:
-        yield from (str(p) for p in sorted(beside.glob(f"cu*/{stem}.0"), reverse=True))
         yield from (str(beside / each) for each in (f"{stem}.0", stem) if (beside / each).exists())
     yield f"{stem}.0"
 
@@ -117,8 +162,6 @@ def _load_first(name: str) -> ctypes.CDLL:
 @functools.cache
 def plugin(name: str) -> SimpleNamespace:
     """The functions of libxfer_nccl or libxfer_mpi, and as `library` what it was loaded from."""
-    if name == "nccl":
-        _preload_vendor()
     library = _load_first(name)
     functions = _functions_of(library, _functions.PLUGINS[name])
     functions.library = library

@@ -1,0 +1,72 @@
+"""Which build of a plug-in is loaded, of those for several versions of CUDA that a wheel holds."""
+
+import pathlib
+import subprocess
+import sys
+
+import pytest
+
+import xfer
+from xfer import _lib
+
+
+@pytest.fixture
+def machine(monkeypatch):
+    """What the process has loaded and what the driver says, as told."""
+
+    def told(loaded=(), driver=None):
+        monkeypatch.setattr(_lib, "_loaded", lambda soname: soname in {f"libcudart.so.{v}" for v in loaded})
+        monkeypatch.setattr(_lib, "_driver_cuda", lambda: driver)
+
+    return told
+
+
+@pytest.mark.parametrize(
+    ("loaded", "driver", "order"),
+    [
+        ([], None, [13, 12]),  # import works without a driver
+        ([], 13, [13, 12]),
+        ([], 12, [12]),
+        ([12], 13, [12]),  # torch's runtime, though the driver could more
+        ([13, 12], 13, [13, 12]),
+    ],
+)
+def test_the_cuda_of_the_process_then_of_the_driver(machine, loaded, driver, order):
+    machine(loaded, driver)
+    assert _lib._fitting([12, 13]) == order
+
+
+@pytest.mark.parametrize(
+    ("loaded", "driver", "why"),
+    [
+        ([12], 13, "is here for CUDA 13, but the process has the runtime of CUDA 12"),
+        ([], 12, "is here for CUDA 13, but the driver runs CUDA 12 at most"),
+    ],
+)
+def test_none_that_fits_is_said(machine, loaded, driver, why):
+    machine(loaded, driver)
+    with pytest.raises(xfer.UnsupportedError, match=why):
+        _lib._fitting([13])
+
+
+def test_a_folder_of_builds_is_one_of_a_wheel(machine, monkeypatch, tmp_path):
+    for version in (12, 13):
+        folder = tmp_path / f"cu{version}"
+        folder.mkdir()
+        (folder / "libxfer_nccl.so.0").write_bytes(b"")
+    (tmp_path / "libxfer_mpi.so.0").write_bytes(b"")
+    monkeypatch.setattr(_lib, "PATH", str(tmp_path / "libxfer.so.0"))
+    monkeypatch.setattr(_lib, "_preload_vendor", lambda _: None)
+    machine(driver=13)
+    tried = [str(pathlib.Path(path).relative_to(tmp_path)) for path in _lib._candidates("nccl")]
+    assert tried == ["cu13/libxfer_nccl.so.0", "cu12/libxfer_nccl.so.0"]
+    assert next(_lib._candidates("mpi")) == str(tmp_path / "libxfer_mpi.so.0")
+    with pytest.raises(xfer.UnsupportedError, match=r"cu13/libxfer_nccl\.so\.0.*cu12/libxfer_nccl\.so\.0"):
+        _lib._load_first("nccl")
+
+
+def test_what_the_process_has_is_seen():
+    assert _lib._loaded("libc.so.6")
+    looked = "from xfer import _lib; print(_lib._loaded('libcudart.so.13'))"
+    done = subprocess.run([sys.executable, "-c", looked], capture_output=True, text=True, timeout=60, check=False)
+    assert done.stdout == "False\n", done.stderr
