@@ -102,6 +102,7 @@ void xfer_comm_destroy(xfer_comm *comm)
   for (int i = 0; i < XFI_CACHE_PLANS; i++)
     xfi_run_destroy(comm->kept[i].plan);
   xfi_comm_free_registered(comm);
+  xfi_free(comm->heard);
   comm->transport->ops->destroy(comm->transport);
   xfi_device_leave(comm->device, &before);
   comm->device->ops->destroy(comm->device);

@@ -9,10 +9,11 @@ xfi_kept *xfi_kept_free_entry(xfer_comm *comm)
 {
   xfi_kept *oldest = &comm->kept[0];
 
-  for (int i = 0; i < XFI_CACHE_PLANS; i++) {
+  for (int i = 0; i < comm->n_kept; i++) {
     if (comm->kept[i].plan == NULL) return &comm->kept[i];
     if (comm->kept[i].used < oldest->used) oldest = &comm->kept[i];
   }
+  if (comm->n_kept < XFI_CACHE_PLANS) return &comm->kept[comm->n_kept++];
   xfi_run_destroy(oldest->plan);
   oldest->plan = NULL;
   return oldest;
@@ -22,7 +23,7 @@ xfer_status xfi_kept_check(const xfer_comm *comm, xfer_stream stream)
 {
   xfer_status st = XFER_OK;
 
-  for (int i = 0; i < XFI_CACHE_PLANS && st == XFER_OK; i++) {
+  for (int i = 0; i < comm->n_kept && st == XFER_OK; i++) {
     const xfer_plan *plan = comm->kept[i].plan;
 
     if (plan != NULL && plan->state == XFI_RUNNING)

@@ -32,10 +32,12 @@ struct xfer_comm {
   xfi_plans plans;
   uint64_t timeout_ms; /* of its own calls, and of plans that have none */
   xfi_kept kept[XFI_CACHE_PLANS];
+  int n_kept; /* entries from here on were never used */
   uint64_t n_calls;
   xfi_registered *registered;
   size_t n_registered;
   size_t registered_capacity;
+  void *heard; /* room for what ranks say to xfer_redistribute(); NULL: it was never called */
 };
 
 /* The library's own of what a caller gave; NULL: all defaults. */

@@ -53,20 +53,41 @@ static void digest_of_all(uint64_t digest[2], const given *all, int n, size_t at
   digest[1] = hash.high64;
 }
 
+/* What the ranks say. */
+typedef struct heard {
+  given *all;             /* [size of the comm] */
+  xfi_commit_word *words; /* likewise; of the commit, if all have begun that of the plan found */
+} heard;
+
+/* Room for it, which stays the comm's. */
+static xfer_status find_room(heard *room, xfer_comm *comm)
+{
+  const size_t size = (size_t)comm->transport->size;
+  xfer_status st = XFER_OK;
+
+  if (comm->heard == NULL)
+    comm->heard = xfi_comm_calloc(comm->transport, size, sizeof *room->all + sizeof *room->words);
+  XFI_CHECK(comm->heard != NULL, XFER_ERR_NOMEM, "%zu ranks", size);
+  room->all = comm->heard;
+  room->words = (xfi_commit_word *)(room->all + size);
+done:
+  return st;
+}
+
 /* The digests that all ranks mean, if none has failed: of each side, those of the lowest rank that
  * knows it. A rank that was given something else finds no kept plan and lets xfi_run_create() say
- * how it differs. words: of the commit, if all have begun that of the plan found; *begun says so.
+ * how it differs. *begun: all have begun the commit of the plan found.
  */
-static xfer_status settle(given *all_mean, bool *differ, xfi_commit_word *words, bool *begun,
+static xfer_status settle(given *all_mean, bool *differ, const heard *room, bool *begun,
                           const xfer_comm *of, const given *mine, const xfi_kept *found,
                           xfi_deadline deadline)
 {
   xfi_comm *comm = of->transport;
   xfer_status st = XFER_OK;
   bool failed = false;
-  given *all = xfi_comm_calloc(comm, (size_t)comm->size, sizeof *all);
+  given *all = room->all;
+  xfi_commit_word *words = room->words;
 
-  XFI_CHECK(all != NULL, XFER_ERR_NOMEM, "%d ranks", comm->size);
   XFI_TRY(comm->ops->all_gather(comm, all, mine, sizeof *mine, deadline));
   *begun = found != NULL;
   for (int r = 0; r < comm->size; r++) {
@@ -96,13 +117,12 @@ static xfer_status settle(given *all_mean, bool *differ, xfi_commit_word *words,
   if ((all_mean->own & 1) != 0) digest_of_all(all_mean->src, all, comm->size, offsetof(given, src));
   if ((all_mean->own & 2) != 0) digest_of_all(all_mean->dst, all, comm->size, offsetof(given, dst));
 done:
-  xfi_free(all);
   return st;
 }
 
 static xfi_kept *find_kept(xfer_comm *comm, const given *key)
 {
-  for (int i = 0; i < XFI_CACHE_PLANS; i++) {
+  for (int i = 0; i < comm->n_kept; i++) {
     xfi_kept *k = &comm->kept[i];
 
     if (k->plan != NULL && k->plan->ends == NULL && is_same(k->src, key->src) &&
@@ -153,10 +173,9 @@ static xfer_status redistribute(xfer_comm *comm, const xfer_tensor *tensor,
   bool begun = false;
   xfi_kept *found = NULL;
   xfi_kept *k = NULL;
-  xfi_commit_word *words =
-      xfi_comm_calloc(comm->transport, (size_t)comm->transport->size, sizeof *words);
+  heard room;
 
-  XFI_CHECK(words != NULL, XFER_ERR_NOMEM, "%d ranks", comm->transport->size);
+  XFI_TRY(find_room(&room, comm));
   if (tensor->src != NULL) memcpy(mine.src, tensor->src->digest, sizeof mine.src);
   if (tensor->dst != NULL) memcpy(mine.dst, tensor->dst->digest, sizeof mine.dst);
   mine.own = (is_own(tensor->src) ? 1 : 0) | (is_own(tensor->dst) ? 2 : 0);
@@ -167,18 +186,17 @@ static xfer_status redistribute(xfer_comm *comm, const xfer_tensor *tensor,
     mine.commit = xfi_commit_begin(found->plan, bind(found, src_view, dst_view, stream));
     xfi_commit_send(found->plan, &mine.commit);
   }
-  XFI_TRY(settle(&key, &differ, words, &begun, comm, &mine, found, deadline));
+  XFI_TRY(settle(&key, &differ, &room, &begun, comm, &mine, found, deadline));
   k = differ ? NULL : find_kept(comm, &key);
   begun = begun && k == found;
   if (k == NULL) XFI_TRY(make_kept(&k, comm, &key, tensor));
   k->used = ++comm->n_calls;
   if (begun)
-    XFI_TRY(xfi_commit_end(k->plan, words, deadline));
+    XFI_TRY(xfi_commit_end(k->plan, room.words, deadline));
   else
     XFI_TRY(xfi_run_commit_with(k->plan, bind(k, src_view, dst_view, stream)));
   st = xfi_kept_run(comm, k, stream);
 done:
-  xfi_free(words);
   return st;
 }
 

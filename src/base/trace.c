@@ -198,20 +198,16 @@ xfi_span xfi_span_begin(xfi_subsys subsys, int rank, int track, const char *name
   return span;
 }
 
-void xfi_span_end(const xfi_span *span, xfer_status st, const char *fmt, ...)
+/* Of a span that somebody looks at. */
+__attribute__((format(printf, 3, 0))) static void tell_end(const xfi_span *span, xfer_status st,
+                                                           const char *fmt, va_list args)
 {
-  const xfi_ranges *profiler = atomic_load_explicit(&ranges, memory_order_acquire);
+  const int64_t ended = xfi_now_ns();
   int level = span->subsys == XFI_SYS_RUN ? XFER_LOG_TRACE : XFER_LOG_INFO;
   char text[XFI_ERROR_BYTES + 128] = "";
-  va_list args;
 
-  if (profiler != NULL && span->track == XFI_TRACK_CALLS) profiler->pop();
-  if (span->began == 0) return;
-  const int64_t ended = xfi_now_ns();
   if (st == XFER_OK) {
-    va_start(args, fmt);
     vsnprintf(text, sizeof text, fmt, args);
-    va_end(args);
   } else {
     level = XFER_LOG_WARN;
     snprintf(text, sizeof text, "%s: %s", xfer_status_name(st), xfi_last_error());
@@ -221,6 +217,18 @@ void xfi_span_end(const xfi_span *span, xfer_status st, const char *fmt, ...)
   write_line(level, span, (double)(ended - span->began) / 1e6, text);
   if (spans != NULL) write_span(span, ended, st, text);
   pthread_mutex_unlock(&lock);
+}
+
+void xfi_span_end(const xfi_span *span, xfer_status st, const char *fmt, ...)
+{
+  const xfi_ranges *profiler = atomic_load_explicit(&ranges, memory_order_acquire);
+  va_list args;
+
+  if (profiler != NULL && span->track == XFI_TRACK_CALLS) profiler->pop();
+  if (span->began == 0) return;
+  va_start(args, fmt);
+  tell_end(span, st, fmt, args);
+  va_end(args);
 }
 
 void xfi_trace_tell(xfer_log_fn fn, void *context, int level)

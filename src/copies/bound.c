@@ -118,6 +118,7 @@ static xfer_status copy_pieces(xfi_bound *b, const xfer_view *view, const char *
     b->pieces[i] = view->pieces[i];
     XFI_CHECK(b->pieces[i] != NULL, XFER_ERR_ARG, "%s: piece %lld is NULL", what, (long long)i);
   }
+  b->only = b->pieces[0]; /* of one piece, which is as good as an array */
   b->n_pieces = view->n_pieces;
   b->piece_dim = d;
   b->piece_length = b->shape[d] / view->n_pieces;

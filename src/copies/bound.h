@@ -63,6 +63,23 @@ static inline const int64_t *xfi_bound_strides(const xfi_bound *bound, int64_t p
 int64_t xfi_bound_piece_at(const xfi_bound *bound, const int64_t *index);
 char *xfi_bound_address(const xfi_bound *bound, int64_t piece, const int64_t *index);
 
+/* An address in a bound view that is one array: moves along with it. */
+typedef struct xfi_anchor {
+  const xfi_bound *bound; /* NULL: no address */
+  uintptr_t offset;       /* bytes from its `only` */
+} xfi_anchor;
+
+static inline xfi_anchor xfi_anchor_at(const xfi_bound *bound, const void *address)
+{
+  return bound == NULL ? (xfi_anchor){NULL, 0}
+                       : (xfi_anchor){bound, (uintptr_t)address - (uintptr_t)bound->only};
+}
+
+static inline char *xfi_anchor_address(const xfi_anchor *anchor)
+{
+  return anchor->bound == NULL ? NULL : (char *)((uintptr_t)anchor->bound->only + anchor->offset);
+}
+
 /* The same memory in the same way, or both not set. */
 bool xfi_bound_equal(const xfi_bound *a, const xfi_bound *b);
 /* Equal but for where the pieces are. */

@@ -28,12 +28,15 @@ typedef struct grid {
   bool is_made;
 } grid;
 
+enum { FEW = 8 }; /* extents that need no memory, and are sorted by hand */
+
 typedef struct sweep {
   const xfi_use *uses;
-  extent *at;  /* [n] */
+  extent *at;  /* [n]; `few`, or memory */
   grid *grids; /* likewise; NULL: none was needed so far */
   size_t n;
   xfi_copies copies; /* room */
+  extent few[FEW];
 } sweep;
 
 static int by_address(const void *a, const void *b)
@@ -173,23 +176,37 @@ done:
   return st;
 }
 
+static void sort(sweep *s)
+{
+  bool is_sorted = true;
+
+  for (size_t i = 1; i < s->n && is_sorted; i++)
+    is_sorted = by_address(&s->at[i - 1], &s->at[i]) <= 0;
+  if (!is_sorted && s->n > FEW) qsort(s->at, s->n, sizeof *s->at, by_address);
+  for (size_t i = 1; !is_sorted && s->n <= FEW && i < s->n; i++) {
+    const extent one = s->at[i];
+    size_t k = i;
+
+    for (; k > 0 && by_address(&s->at[k - 1], &one) > 0; k--)
+      s->at[k] = s->at[k - 1];
+    s->at[k] = one;
+  }
+}
+
 /* One for each piece of every view, by address. */
 static xfer_status make_extents(sweep *s, size_t n)
 {
   xfer_status st = XFER_OK;
-  bool is_sorted = true;
 
   for (size_t i = 0; i < n; i++)
     s->n += (size_t)s->uses[i].bound->n_pieces;
-  s->at = xfi_calloc(s->n, sizeof *s->at);
+  s->at = s->n <= FEW ? s->few : xfi_calloc(s->n, sizeof *s->at);
   XFI_CHECK(s->at != NULL, XFER_ERR_NOMEM, "%zu views", s->n);
   s->n = 0;
   for (size_t i = 0; i < n; i++)
     for (int64_t p = 0; p < s->uses[i].bound->n_pieces; p++)
       XFI_TRY(add_extent(s, i, p));
-  for (size_t i = 1; i < s->n && is_sorted; i++)
-    is_sorted = by_address(&s->at[i - 1], &s->at[i]) <= 0;
-  if (!is_sorted) qsort(s->at, s->n, sizeof *s->at, by_address);
+  sort(s);
 done:
   return st;
 }
@@ -283,6 +300,6 @@ xfer_status xfi_uses_check_disjoint(const xfi_use *uses, size_t n)
 done:
   xfi_copies_free(&s.copies);
   xfi_free(s.grids);
-  xfi_free(s.at);
+  if (s.at != s.few) xfi_free(s.at);
   return st;
 }

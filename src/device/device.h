@@ -102,6 +102,9 @@ typedef struct xfi_device_ops {
                               size_t n_copies, int percent, const xfi_guard *guard);
   void (*batch_destroy)(xfi_device *device, xfi_batch *batch);
   xfer_status (*batch_launch)(xfi_device *device, xfi_batch *batch, xfer_stream stream);
+  /* Its copies, in order: other addresses may be written there while it is not launched. NULL: such
+   * a batch is made anew. */
+  xfi_copy *(*batch_copies)(xfi_batch *batch);
 
   /* Make sums of boxes ready; slots that no box names stay 0. The array is copied. */
   xfer_status (*digest_create)(xfi_device *device, xfi_digest **digest, const xfi_digest_box *boxes,

@@ -168,6 +168,11 @@ done:
   return st;
 }
 
+static xfi_copy *host_batch_copies(xfi_batch *batch)
+{
+  return batch->copies;
+}
+
 static xfer_status host_batch_launch(xfi_device *device, xfi_batch *batch, xfer_stream stream)
 {
   (void)device, (void)stream;
@@ -415,6 +420,7 @@ static const xfi_device_ops host_ops = {
     .batch_create = host_batch_create,
     .batch_destroy = host_batch_destroy,
     .batch_launch = host_batch_launch,
+    .batch_copies = host_batch_copies,
     .digest_create = xfi_host_digest_create,
     .digest_destroy = xfi_host_digest_destroy,
     .digest_launch = xfi_host_digest_launch,

@@ -258,11 +258,12 @@ xfer_status xfi_bindings_check_disjoint(const xfer_plan *plan)
 {
   const size_t n_tensors = plan->moves->n_tensors;
   xfer_status st = XFER_OK;
-  xfi_use *uses = NULL;
+  xfi_use few[2] = {{.bound = NULL}}; /* of one tensor */
+  xfi_use *uses = few;
   size_t n = 0;
 
   if (plan->moves->in_bytes == 0) return XFER_OK; /* this rank only reads */
-  uses = xfi_calloc(n_tensors, 2 * sizeof *uses);
+  if (n_tensors > 1) uses = xfi_calloc(n_tensors, 2 * sizeof *uses);
   XFI_CHECK(uses != NULL, XFER_ERR_NOMEM, "%zu tensors", n_tensors);
   for (size_t t = 0; t < n_tensors; t++) {
     const xfi_binding *b = plan->bindings[t];
@@ -278,7 +279,7 @@ xfer_status xfi_bindings_check_disjoint(const xfer_plan *plan)
   }
   XFI_TRY(xfi_uses_check_disjoint(uses, n));
 done:
-  xfi_free(uses);
+  if (uses != few) xfi_free(uses);
   return st;
 }
 

@@ -22,7 +22,7 @@ void xfi_run_drop_lanes(xfer_plan *plan)
   if (plan->relay != NULL) xfi_run_drop_lanes(plan->relay);
   if (plan->n_begun > 0)
     (void)plan->device->ops->event_sync(plan->device, plan->finished, xfi_run_deadline(plan));
-  if (plan->local != NULL) plan->device->ops->batch_destroy(plan->device, plan->local);
+  xfi_local_destroy(plan->local, plan->device);
   xfi_direct_destroy(plan->direct);
   xfi_pipeline_destroy(plan->pipeline, plan);
   xfi_verify_destroy(plan->verify, plan->device);
@@ -297,7 +297,8 @@ xfi_commit_word xfi_commit_begin(xfer_plan *plan, xfer_status mine)
   if (mine == XFER_OK) mine = allowed;
   if (mine == XFER_OK && own == LANES_MOVE) mine = xfi_rebind_local(plan);
   said.status = mine;
-  plan->device->ops->domain(plan->device, said.domain);
+  if (own == LANES_MADE) plan->device->ops->domain(plan->device, plan->domain); /* stays so */
+  memcpy(said.domain, plan->domain, sizeof said.domain);
   return said;
 }
 

@@ -17,8 +17,16 @@ void xfi_run_drop_lanes(xfer_plan *plan);
 
 /* ---- local.c ---- */
 
-/* Self-copies and ZERO elements as one batch. */
-xfer_status xfi_local_create(xfi_batch **batch, const xfer_plan *plan);
+/* Self-copies and ZERO elements as one batch; NULL: there are none. */
+struct xfi_local {
+  xfi_batch *batch;
+  xfi_anchor *ends; /* [n][2] source and destination of each copy; NULL: a view is in pieces */
+  size_t n;
+};
+xfer_status xfi_local_create(xfi_local **local, const xfer_plan *plan);
+/* The same at other addresses. */
+xfer_status xfi_local_move(xfer_plan *plan);
+void xfi_local_destroy(xfi_local *local, xfi_device *device);
 
 /* ---- relay.c ---- */
 

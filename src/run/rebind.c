@@ -49,10 +49,12 @@ static xfer_status keep_used_allocations(xfer_plan *plan)
 {
   xfer_status st = XFER_OK;
   size_t n = 0;
-  bool *used = xfi_calloc(plan->n_allocations, sizeof *used);
+  bool *used = NULL;
 
+  if (plan->n_allocations == 0) return XFER_OK;
+  used = xfi_calloc(plan->n_allocations, sizeof *used);
   XFI_CHECK(used != NULL, XFER_ERR_NOMEM, "%zu allocations", plan->n_allocations);
-  for (size_t t = 0; plan->n_allocations > 0 && t < plan->moves->n_tensors; t++) {
+  for (size_t t = 0; t < plan->moves->n_tensors; t++) {
     const xfi_class *cls = xfi_plan_class(plan->moves, t);
 
     if (plan->bindings[t] == NULL) continue;
@@ -81,10 +83,8 @@ xfer_status xfi_rebind_local(xfer_plan *plan)
   XFI_TRY(await_last_run(plan));
   XFI_TRY(xfi_bindings_check_disjoint(plan));
   XFI_TRY(keep_used_allocations(plan));
-  if (plan->local != NULL) plan->device->ops->batch_destroy(plan->device, plan->local);
-  plan->local = NULL;
   XFI_TRY(xfi_quant_prepare(plan));
-  XFI_TRY(xfi_local_create(&plan->local, plan));
+  XFI_TRY(xfi_local_move(plan));
   if (plan->verify != NULL) {
     xfi_verify_destroy(plan->verify, plan->device);
     plan->verify = NULL;

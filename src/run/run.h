@@ -44,6 +44,7 @@ typedef struct xfi_run_word {
 } xfi_run_word;
 
 typedef struct xfi_direct xfi_direct;
+typedef struct xfi_local xfi_local;
 typedef struct xfi_quant xfi_quant;
 typedef struct xfi_shadow xfi_shadow;
 typedef struct xfi_verify xfi_verify;
@@ -76,7 +77,7 @@ struct xfer_plan {
   bool is_sent;           /* all of its messages are in the comm's hands */
   xfi_run_word *words;    /* [size of the comm] for wait, which allocates nothing */
 
-  xfi_batch *local;
+  xfi_local *local;
   xfi_direct *direct;
   xfi_pipeline *pipeline;
   xfi_verify *verify; /* NULL: runs are not verified */
@@ -85,7 +86,8 @@ struct xfer_plan {
   xfer_plan *main;    /* of a relay: whose destinations it reads and writes; NULL: it is none */
   xfi_event *started; /* on the caller's stream */
   xfi_event *finished;
-  bool keeps_lanes; /* they serve what was bound since the commit too, at other addresses */
+  unsigned char domain[64]; /* of its device, once the lanes were made */
+  bool keeps_lanes;         /* they serve what was bound since the commit too, at other addresses */
   xfi_allocation *allocations; /* [n_allocations] what bound memory lay in at commit, ascending */
   size_t n_allocations;
 };

@@ -328,6 +328,7 @@ static inline told_device *told_device_create(world *w, int rank)
   told_ops.mem_unimport = told_mem_unimport;
   told_ops.exports_end = told_exports_end;
   told_ops.batch_create = told_batch_create;
+  told_ops.batch_copies = NULL; /* as GPUs have it */
   told_ops.batch_destroy = told_batch_destroy;
   told_ops.batch_launch = told_batch_launch;
   host->ops->destroy(host);

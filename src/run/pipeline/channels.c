@@ -20,6 +20,8 @@ typedef struct load {
   xfi_strided *boxes; /* [n_boxes] */
   size_t n_boxes;
   size_t boxes_capacity;
+  xfi_anchor *anchors; /* [n_boxes] where they begin */
+  size_t anchors_capacity;
   xfi_strided_dim *dims; /* [n_dims] of all boxes, one after the other */
   size_t n_dims;
   size_t dims_capacity;
@@ -35,6 +37,7 @@ struct xfi_channels {
   size_t n_loads; /* two for each peer */
   size_t slot_bytes;
   bool past_cache;
+  bool in_pieces; /* some view is, so that anchors say nothing */
   bool has_begun; /* some of the next run lies in slots */
 };
 
@@ -64,6 +67,7 @@ typedef struct shape {
   int memory_bytes; /* of an element */
   int wire_bytes;
   const xfi_convert *convert; /* between them; NULL: none */
+  const xfi_bound *bound;
 } shape;
 
 /* A box in one piece of memory, with as few dims as it has. */
@@ -91,6 +95,9 @@ static xfer_status add_strided(load *l, char *base, const int64_t *length, const
   XFI_TRY(xfi_vec_reserve(&l->boxes, &l->boxes_capacity, l->n_boxes + 1, sizeof *l->boxes));
   XFI_TRY(xfi_vec_reserve(&l->dims, &l->dims_capacity, l->n_dims + (size_t)box.n_dims,
                           sizeof *l->dims));
+  XFI_TRY(
+      xfi_vec_reserve(&l->anchors, &l->anchors_capacity, l->boxes_capacity, sizeof *l->anchors));
+  l->anchors[l->n_boxes] = xfi_anchor_at(s->bound, base);
   l->boxes[l->n_boxes++] = box;
   for (int64_t d = box.n_dims; d > 0; d--)
     l->dims[l->n_dims++] = dims[d - 1];
@@ -100,9 +107,10 @@ done:
 
 /* A box of a view in pieces: its dims before `d` are single. Cut into boxes that follow each other
  * in its stream and lie in one piece each. */
-static xfer_status add_in_pieces(load *l, const xfi_bound *b, const int64_t *start,
-                                 const int64_t *length, const shape *s, int d)
+static xfer_status add_in_pieces(load *l, const int64_t *start, const int64_t *length,
+                                 const shape *s, int d)
 {
+  const xfi_bound *b = s->bound;
   xfer_status st = XFER_OK;
   int64_t from[XFER_MAX_DIMS];
   int64_t part[XFER_MAX_DIMS];
@@ -121,32 +129,33 @@ static xfer_status add_in_pieces(load *l, const xfi_bound *b, const int64_t *sta
       XFI_TRY(add_strided(l, xfi_bound_address(b, xfi_bound_piece_at(b, from), from), part,
                           b->strides, s));
     else
-      XFI_TRY(add_in_pieces(l, b, from, part, s, d + 1));
+      XFI_TRY(add_in_pieces(l, from, part, s, d + 1));
     from[d] += part[d];
   }
 done:
   return st;
 }
 
-static xfer_status add_move(load *l, uint64_t *n_bytes, const xfer_plan *plan, const xfi_move *move,
-                            bool send)
+/* *in_pieces becomes true where the move's view is. */
+static xfer_status add_move(load *l, uint64_t *n_bytes, bool *in_pieces, const xfer_plan *plan,
+                            const xfi_move *move, bool send)
 {
   const xfi_class *cls = xfi_plan_class(plan->moves, move->tensor);
   const xfi_elem elem = xfi_run_elem(plan, cls, send ? XFI_TO_WIRE : XFI_FROM_WIRE);
+  const xfi_bound *bound = send ? xfi_run_src(plan, move->tensor) : xfi_run_dst(plan, move->tensor);
   const shape s = {cls->src->n_dims, (send ? cls->src : cls->dst)->elem_bytes, cls->wire_bytes,
-                   elem.convert};
-  const xfi_bound *bound;
+                   elem.convert, bound};
   const int64_t *start;
   int64_t piece;
   xfi_box box;
 
   if (xfi_run_broadcasts(plan, cls)) return XFER_OK;
   xfi_move_box(&box, cls, send ? &cls->sends : &cls->recvs, move);
-  bound = send ? xfi_run_src(plan, move->tensor) : xfi_run_dst(plan, move->tensor);
   start = send ? box.src_local : box.dst_local;
   *n_bytes += (uint64_t)(xfi_box_elems(box.length, s.n_dims) * s.wire_bytes);
+  *in_pieces = *in_pieces || bound->pieces != NULL;
   if (bound->pieces != NULL && bound->boxes == NULL && s.n_dims > 0)
-    return add_in_pieces(l, bound, start, box.length, &s, 0);
+    return add_in_pieces(l, start, box.length, &s, 0);
   piece = xfi_bound_piece_at(bound, start); /* of boxes a move has its ends in one each */
   return add_strided(l, xfi_bound_address(bound, piece, start), box.length,
                      xfi_bound_strides(bound, piece), &s);
@@ -156,6 +165,7 @@ static void free_load(load *l)
 {
   xfi_free(l->boxes);
   xfi_free(l->dims);
+  xfi_free(l->anchors);
 }
 
 static xfer_status add_channel(xfi_channels *c, const xfer_plan *plan, const xfi_move_list *list,
@@ -168,7 +178,8 @@ static xfer_status add_channel(xfi_channels *c, const xfer_plan *plan, const xfi
   l->n_boxes = l->n_dims = 0;
   XFI_TRY(xfi_vec_reserve(&l->boxes, &l->boxes_capacity, peer->n, sizeof *l->boxes));
   for (size_t i = 0; i < peer->n; i++)
-    XFI_TRY(add_move(l, &channel.n_bytes, plan, &list->moves[peer->first + i], send));
+    XFI_TRY(
+        add_move(l, &channel.n_bytes, &c->in_pieces, plan, &list->moves[peer->first + i], send));
   c->at[c->n] = channel;
   c->n += channel.n_bytes > 0; /* else all of it is broadcast */
 done:
@@ -195,7 +206,7 @@ done:
   return st;
 }
 
-xfer_status xfi_channels_move(xfi_channels *c, const xfer_plan *plan)
+static xfer_status fill(xfi_channels *c, const xfer_plan *plan)
 {
   uint64_t recv_bytes = 0;
   xfer_status st = XFER_OK;
@@ -222,12 +233,21 @@ xfer_status xfi_channels_create(xfi_channels **channels, const xfer_plan *plan)
   c->loads = xfi_calloc(most, sizeof *c->loads);
   XFI_CHECK(c->at != NULL && c->loads != NULL, XFER_ERR_NOMEM, "%zu channels", most);
   c->n_loads = most;
-  XFI_TRY(xfi_channels_move(c, plan));
+  XFI_TRY(fill(c, plan));
   *channels = c;
   c = NULL;
 done:
   xfi_channels_destroy(c);
   return st;
+}
+
+xfer_status xfi_channels_move(xfi_channels *c, const xfer_plan *plan)
+{
+  if (c->in_pieces) return fill(c, plan);
+  for (size_t i = 0; i < c->n; i++)
+    for (size_t k = 0; k < c->loads[i].n_boxes; k++)
+      c->loads[i].boxes[k].base = xfi_anchor_address(&c->loads[i].anchors[k]);
+  return XFER_OK;
 }
 
 void xfi_channels_destroy(xfi_channels *c)
