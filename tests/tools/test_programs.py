@@ -21,6 +21,8 @@ from interrupting import interrupt
 BIN, MPIEXEC = ".", None
 PROGRAMS = ("xfer_plan", "xfer_refit", "xfer_info")
 LINE = "f32[6,4] (2):S0 -> (3):S1"
+UMASK = os.umask(0)
+os.umask(UMASK)
 SLOW = "u8[{},10000] (1):R -> (1):R"  # 40000 are some seconds of filling and checking
 
 
@@ -143,6 +145,19 @@ class TestOutput(unittest.TestCase):
             status, _, err = run("xfer_plan", "--problem", LINE, option, "/dev/full")
             self.assertEqual((status, err), (1, "xfer_plan: /dev/full cannot be written: No space left on device\n"))
 
+    def test_files_of_others_are_left_alone(self):
+        """Beside a file, only it is written; and under no name that another might have put a link to."""
+        with tempfile.TemporaryDirectory() as folder:
+            path = pathlib.Path(folder)
+            for name in ("a.svg.partial", "victim"):
+                (path / name).write_text("kept", encoding="utf-8")
+            os.symlink("victim", path / "b.svg.partial")
+            for name in ("a.svg", "b.svg", "x" * 251 + ".svg"):
+                self.assertEqual(run("xfer_plan", "--problem", LINE, "--svg", str(path / name)), (0, "", ""))
+                self.assertEqual((path / name).stat().st_mode & 0o777, 0o666 & ~UMASK)
+            self.assertEqual({(path / name).read_text(encoding="utf-8") for name in ("a.svg.partial", "victim")}, {"kept"})
+            self.assertEqual(len(os.listdir(folder)), 6)
+
     def test_a_trace_that_cannot_be_written(self):
         for path, why in (("/nowhere/x", "No such file or directory"), ("/", "Is a directory")):
             status, out, err = run("xfer_refit", "--problem", LINE, "--trace", path)
@@ -254,6 +269,21 @@ class TestTerminal(unittest.TestCase):
                 out, err = process.communicate(timeout=60)
             self.assertEqual((process.returncode, out, os.listdir(folder)), (130, "", []))
             self.assertRegex(err, r"\Arefit FAILED: rank 0: [^\n]*interrupted\n\Z")
+
+    def test_an_interrupt_while_files_are_written(self):
+        with tempfile.TemporaryDirectory() as folder:
+            pipe = os.path.join(folder, "0.problem.bin")
+            os.mkfifo(pipe)
+            words = command("xfer_refit", "--problem", SLOW.format(4000), "--dump", folder)
+            with subprocess.Popen(words, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
+                with open(pipe, "rb") as file:
+                    file.read(1)
+                    interrupt(process)
+                    while file.read(1 << 20):
+                        pass
+                out, err = process.communicate(timeout=60)
+            self.assertEqual((process.returncode, out), (130, ""))
+            self.assertEqual(err, "refit FAILED: rank 0: dump: interrupted\n")
 
 
 @unittest.skipUnless(len(sys.argv) > 2 and sys.argv[2], "no MPI")

@@ -72,7 +72,8 @@ class TestRefit(unittest.TestCase):
     def test_dumped_files_stay_in_their_folder(self):
         with open(MODEL, encoding="utf-8") as file:
             table = json.load(file)
-        table["params"].append({"name": "../evil\n/x", "shape": [3], "dtype": "bf16"})
+        for name in ("../evil\n/x", "a/b", "a%2fb"):
+            table["params"].append({"name": name, "shape": [3], "dtype": "bf16"})
         with tempfile.TemporaryDirectory() as folder:
             path = os.path.join(folder, "table.json")
             with open(path, "w", encoding="utf-8") as file:
@@ -80,8 +81,21 @@ class TestRefit(unittest.TestCase):
             dump = os.path.join(folder, "a")
             status, _, err = run("--model", path, *JOB[2:], "--dump", dump)
             self.assertEqual((status, err), (0, ""))
-            self.assertIn("1...%2fevil%0a%2fx.bin", os.listdir(dump))
+            self.assertLessEqual({"1...%2fevil%0a%2fx.bin", "1.a%2fb.bin", "1.a%252fb.bin"}, set(os.listdir(dump)))
             self.assertEqual(sorted(os.listdir(folder)), ["a", "table.json"])
+
+    def test_a_folder_for_each_side(self):
+        with tempfile.TemporaryDirectory() as folder:
+            here, link = os.path.join(folder, "ds"), os.path.join(folder, "link")
+            os.symlink(folder, link)
+            for other in (here, here + "/", os.path.join(link, "ds"), os.path.join(folder, ".", "ds")):
+                status, out, err = run("--problem", LINE, "--dump", here, "--dump-train", other)
+                self.assertEqual((status, out), (2, ""))
+                self.assertRegex(err, r"\Axfer_refit: --dump and --dump-train want a folder each")
+            self.assertEqual(run("--problem", LINE, "--dump", folder, "--dump-train", link)[0], 2)
+            self.assertEqual(os.listdir(folder), ["link"])
+            self.assertEqual(run("--problem", LINE, "--dump", here, "--dump-train", here + "t")[0], 0)
+            self.assertEqual({len(os.listdir(path)) for path in (here, here + "t")}, {3, 2})
 
     def test_a_full_disk_leaves_no_file(self):
         """A limit on the size of files stands for a full disk."""

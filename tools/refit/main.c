@@ -21,6 +21,7 @@
 #include "interrupt.h"
 #include "job.h"
 #include "launch.h"
+#include "output.h"
 #include "problem_ranks.h"
 #include "result.h"
 #ifdef XFER_REFIT_CUDA
@@ -238,22 +239,33 @@ static int check_processes(refit_args *args)
                     args->launch.comm, what);
 }
 
+/* Both sides have tensors of the same names. */
+static int check_files(const refit_options *options)
+{
+  if (options->dump != NULL && options->dump[0] == '\0')
+    return args_wrong("--dump wants the name of a folder");
+  if (options->dump_train != NULL && options->dump_train[0] == '\0')
+    return args_wrong("--dump-train wants the name of a folder");
+  if (options->trace != NULL && options->trace[0] == '\0')
+    return args_wrong("--trace wants the name of a file");
+  if (options->dump != NULL && options->dump_train != NULL &&
+      output_is_same(options->dump, options->dump_train))
+    return args_wrong(
+        "--dump and --dump-train want a folder each: their files have the same names");
+  return 0;
+}
+
 static int check_args(refit_args *args)
 {
   static const char *const LANES[] = {"auto", "direct", "packed",
                                       "broadcast"}; /* as xfer_lane counts */
-  const int wrong = job_check(&args->job, args->problem);
+  int wrong = job_check(&args->job, args->problem);
   uint32_t lane = 0;
 
+  if (wrong == 0) wrong = check_files(&args->launch.run);
   if (wrong != 0) return wrong;
   if (args->problem != NULL && args->one_sided)
     return args_wrong("--one-sided goes with --model, not with --problem");
-  if (args->launch.run.dump != NULL && args->launch.run.dump[0] == '\0')
-    return args_wrong("--dump wants the name of a folder");
-  if (args->launch.run.dump_train != NULL && args->launch.run.dump_train[0] == '\0')
-    return args_wrong("--dump-train wants the name of a folder");
-  if (args->launch.run.trace != NULL && args->launch.run.trace[0] == '\0')
-    return args_wrong("--trace wants the name of a file");
   while (strcmp(args->lane, LANES[lane]) != 0) /* it is one of the choices */
     lane++;
   args->launch.run.plan.lane = lane;

@@ -360,7 +360,7 @@ static bool write_file(const refit_memory *memory, const char *path, const refit
   return output_end(&out, ok);
 }
 
-/* A tensor's name as one of a file: no folders, no control characters. */
+/* A tensor's name as one of a file: no folders, no control characters; no two names become one. */
 static void name_file(char *text, size_t size, const char *name)
 {
   size_t n = 0;
@@ -368,7 +368,7 @@ static void name_file(char *text, size_t size, const char *name)
   for (; *name != '\0' && n + 4 < size; name++) {
     const unsigned char c = (unsigned char)*name;
 
-    if (c < 0x20 || c == 0x7f || c == '/')
+    if (c < 0x20 || c == 0x7f || c == '/' || c == '%')
       n += (size_t)snprintf(text + n, size - n, "%%%02x", c);
     else
       text[n++] = *name;
@@ -390,6 +390,7 @@ static bool dump(state *s)
     if (n < 0 || (size_t)n >= sizeof path)
       return refuse(s, "a path of %d characters cannot be written", n);
     if (!write_file(&s->memory, path, b)) {
+      if (interrupt_came()) return refuse(s, "interrupted");
       strerror_r(errno, error, sizeof error);
       return refuse(s, "%.400s cannot be written: %s", path, error);
     }
