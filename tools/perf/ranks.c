@@ -21,7 +21,6 @@ struct perf_shared {
   atomic_int arrived;
   atomic_int phase;
   atomic_int attached;
-  volatile int word;
   char slots[RANKS_MAX][SLOT_BYTES];
 };
 
@@ -73,33 +72,6 @@ int perf_ranks_all_gather(void *context, void *all, const void *mine, size_t n_b
     if (perf_ranks_barrier(ranks) != 0) return -1;
   }
   return 0;
-}
-
-static double combined(perf_ranks *ranks, double mine, int sum)
-{
-  double all[RANKS_MAX] = {0};
-  double result = 0;
-
-  if (perf_ranks_all_gather(ranks, all, &mine, sizeof mine) != 0) return -1;
-  result = all[0];
-  for (int r = 1; r < ranks->size; r++)
-    result = sum ? result + all[r] : (all[r] > result ? all[r] : result);
-  return result;
-}
-
-double perf_ranks_max(perf_ranks *ranks, double mine)
-{
-  return combined(ranks, mine, 0);
-}
-
-double perf_ranks_sum(perf_ranks *ranks, double mine)
-{
-  return combined(ranks, mine, 1);
-}
-
-volatile int *perf_ranks_word(perf_ranks *ranks)
-{
-  return &ranks->shared->word;
 }
 
 /* ---- start -------------------------------------------------------------------------------- */

@@ -31,11 +31,4 @@ int perf_ranks_barrier(perf_ranks *ranks);
 /* An xfer_all_gather_fn; context is the perf_ranks. */
 int perf_ranks_all_gather(void *context, void *all, const void *mine, size_t n_bytes);
 
-/* Of one number per rank. */
-double perf_ranks_max(perf_ranks *ranks, double mine);
-double perf_ranks_sum(perf_ranks *ranks, double mine);
-
-/* A word in the shared memory that tests may use as they like, e.g. to say when to die. */
-volatile int *perf_ranks_word(perf_ranks *ranks);
-
 #endif
