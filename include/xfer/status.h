@@ -85,7 +85,8 @@ typedef enum xfer_log_level {
  *
  * @param context  The caller's.
  * @param level    xfer_log_level
- * @param rank     Whose.
+ * @param rank     Whose; -1: the process', whose file of XFER_DEBUG_FILE or XFER_TRACE was given
+ * up.
  * @param line     One line, such as "PLAN xfer_plan_commit: ..., 1.250 ms"; valid during the call.
  */
 typedef void (*xfer_log_fn)(void *context, int level, int rank, const char *line);

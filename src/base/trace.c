@@ -63,13 +63,19 @@ static void read_subsystems(const char *list)
   subsystems = without ? ~given : given;
 }
 
-/* Who asks for a file and does not get it should not look for the reason elsewhere. */
+/* Who asks for a file and does not get it should not look for the reason elsewhere. A program that
+ * has its own log has it there, with errno set. */
 static void say_not_written(const char *variable, int error)
 {
-  char why[128] = "";
+  char why[128] = "", line[256];
 
   (void)strerror_r(error, why, sizeof why);
-  fprintf(stderr, "xfer: the file of %s cannot be written: %s\n", variable, why);
+  snprintf(line, sizeof line, "the file of %s cannot be written: %s", variable, why);
+  errno = error;
+  if (told != NULL && told_level >= XFER_LOG_WARN)
+    told(told_context, XFER_LOG_WARN, -1, line);
+  else
+    fprintf(stderr, "xfer: %s\n", line);
 }
 
 /* No more is written. Under the lock. */

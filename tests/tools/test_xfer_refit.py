@@ -15,6 +15,9 @@ import unittest
 BIN = "."
 MODEL = os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "refit", "data", "models", "qwen3-dense.json")
 JOB = ("--model", MODEL, "--train", "full", "--gen", "hf:tp2")
+MANY = 32768
+if os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") > 200 << 30:
+    MANY = 40000  # which are too many for Linux
 LINE = "f32[6,4] (2):S0 -> (3):S1"
 
 
@@ -28,6 +31,10 @@ def run(*args, **options):
 def limit_files():
     signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
     resource.setrlimit(resource.RLIMIT_FSIZE, (4096, 4096))
+
+
+def limit_memory():
+    resource.setrlimit(resource.RLIMIT_AS, (200 << 20, 200 << 20))
 
 
 class TestRefit(unittest.TestCase):
@@ -49,6 +56,7 @@ class TestRefit(unittest.TestCase):
             (("--problem", LINE, "--dump", os.path.abspath(__file__)), "cannot be written: Not a directory"),
             (("--problem", LINE, "--dump", "/" + "x" * 5000), "File name too long"),
             (("--problem", "u8[1000000,1000000,1000] (1):R -> (1):R"), "need 2.0 PB of memory"),
+            (("--problem", f"u8[4] ({MANY}):S0 -> (1):R"), f"{MANY} ranks "),
             (("--problem", LINE, "--corrupt", "3"), " wrong=3 "),
             (("--model", "/nowhere", *JOB[2:]), "/nowhere"),
             (JOB + ("--experts", "0-1"), "experts 0 to 1 are wanted; the model has 0"),
@@ -96,6 +104,13 @@ class TestRefit(unittest.TestCase):
             self.assertEqual(os.listdir(folder), ["link"])
             self.assertEqual(run("--problem", LINE, "--dump", here, "--dump-train", here + "t")[0], 0)
             self.assertEqual({len(os.listdir(path)) for path in (here, here + "t")}, {3, 2})
+
+    def test_little_memory_is_said(self):
+        status, out, err = run("--problem", "u8[210000000] (1):R -> (1):R", preexec_fn=limit_memory)
+        if run("--version", preexec_fn=limit_memory)[0] != 0:
+            self.skipTest("a sanitizer wants more")
+        self.assertEqual((status, out), (1, ""))
+        self.assertEqual(err, "refit FAILED: rank 0: memory: no memory for a tensor of 210 MB\n")
 
     def test_a_full_disk_leaves_no_file(self):
         """A limit on the size of files stands for a full disk."""

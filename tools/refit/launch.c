@@ -12,7 +12,9 @@
 #ifdef XFER_REFIT_CUDA
 #include "cuda.h"
 #endif
+#include "memory.h"
 #include "result.h"
+#include "text.h"
 
 static const refit_case *told(const refit_told *what, int rank)
 {
@@ -22,6 +24,10 @@ static const refit_case *told(const refit_told *what, int rank)
 /* ---- threads ---- */
 
 enum { MAX_THREADS = 1 << 15 }; /* as many as Linux grants a process by default */
+
+/* What a rank keeps of each other while all of them plan, commit and agree, as measured: of 1,000
+ * ranks 164 bytes, of 2,000 211 and of 3,000 143. */
+enum { PAIR_BYTES = 212 };
 
 typedef struct rank_thread {
   pthread_t thread;
@@ -42,17 +48,31 @@ static void *thread_main(void *context)
   return NULL;
 }
 
+/* Can the ranks be threads here? False: `error` says why not. */
+static bool may_be_threads(int n_ranks, char *error, size_t size)
+{
+  const uint64_t needed = (uint64_t)n_ranks * (uint64_t)n_ranks * PAIR_BYTES;
+  const uint64_t available = refit_memory_available();
+
+  if (n_ranks > MAX_THREADS)
+    snprintf(error, size, "%d ranks are too many to be threads; %d is the most", n_ranks,
+             MAX_THREADS);
+  else if (available > 0 && needed > available)
+    snprintf(error, size, "%d ranks that are threads need %s of memory to plan, %s are free",
+             n_ranks, text_bytes((double)needed).at, text_bytes((double)available).at);
+  else
+    return true;
+  return false;
+}
+
 int launch_threads(const launch_options *options, const refit_told *all)
 {
   const refit_case *what = &all->train;
   char error[128];
   int status;
 
-  if (what->n_ranks > MAX_THREADS) {
-    snprintf(error, sizeof error, "%d ranks are too many to be threads; %d is the most",
-             what->n_ranks, MAX_THREADS);
+  if (!may_be_threads(what->n_ranks, error, sizeof error))
     return result_failed(error, options->json);
-  }
   rank_thread *threads = calloc((size_t)what->n_ranks, sizeof *threads);
   xfer_comm **comms = calloc((size_t)what->n_ranks, sizeof(xfer_comm *));
   const bool memory = threads != NULL && comms != NULL;

@@ -6,7 +6,6 @@
  *
  * Ranks are threads, or with --comm mpi processes; with nccl or cuda processes on GPUs.
  */
-#include <fcntl.h>
 #include <inttypes.h>
 #include <stdlib.h>
 #include <string.h>
@@ -24,6 +23,7 @@
 #include "output.h"
 #include "problem_ranks.h"
 #include "result.h"
+#include "trace.h"
 #ifdef XFER_REFIT_CUDA
 #include "cuda.h"
 #endif
@@ -42,27 +42,15 @@ static int failed(const refit_args *args, const char *error)
   return result_failed(error, args->launch.json);
 }
 
-/* The library reads the variable when it makes the first comm. Of processes each has a file. Where
- * it cannot be written, rank.c says so. */
-static void ask_for_trace(launch_options *options)
+/* Of processes each has a file. Where it cannot be written, rank.c says so. */
+static void ask_for_trace(const launch_options *options)
 {
-  static char path[4096];
   int rank = -1;
-  int file;
 
 #ifdef XFER_REFIT_MPI
   if (strcmp(options->comm, "local") != 0) MPI_Comm_rank(MPI_COMM_WORLD, &rank);
 #endif
-  if (rank < 0)
-    snprintf(path, sizeof path, "%s", options->run.trace);
-  else
-    snprintf(path, sizeof path, "%s.%d", options->run.trace, rank);
-  file = open(path, O_WRONLY | O_CREAT | O_CLOEXEC, 0666);
-  if (file >= 0) {
-    close(file);
-    setenv("XFER_TRACE", path, 1);
-  }
-  options->run.trace = path;
+  trace_ask(options->run.trace, rank);
 }
 
 static int run_case(refit_args *args, const refit_told *what)

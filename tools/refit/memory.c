@@ -1,5 +1,6 @@
 #include "memory.h"
 
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -23,10 +24,11 @@ static bool add_buffer(refit_memory *m, const char *name, bool is_dst, const int
   void *base = NULL;
 
   if (m->device != NULL) {
-    if (!m->device->alloc(&base, size)) return false;
+    if (!m->device->alloc(&base, size)) base = NULL;
   } else {
     base = aligned_alloc(ALIGNMENT, (size + ALIGNMENT) / ALIGNMENT * ALIGNMENT);
   }
+  if (base == NULL) m->lacks = size;
   if (base == NULL) return false;
   *b = (refit_buffer){name, is_dst, base, size};
   m->n_buffers++;
@@ -40,6 +42,7 @@ static bool create_locals(refit_memory *m)
 
   n = xfer_locals_count(m->locals);
   m->buffers = calloc(n + 1, sizeof *m->buffers);
+  if (m->buffers == NULL) m->lacks = (n + 1) * sizeof *m->buffers;
   if (m->buffers == NULL) return false;
   for (size_t i = 0; i < n && ok; i++) {
     xfer_local local;
@@ -59,6 +62,7 @@ static bool create_parts(refit_memory *m)
   bool ok = true;
 
   m->buffers = calloc(2, sizeof *m->buffers);
+  if (m->buffers == NULL) m->lacks = 2 * sizeof *m->buffers;
   if (m->buffers == NULL) return false;
   for (int side = 0; side < 2 && ok; side++) {
     const xfer_layout *layout = side == 0 ? t->src : t->dst;
@@ -100,6 +104,19 @@ bool refit_memory_need(const refit_case *what, int rank, uint64_t *n_bytes)
   }
   xfer_locals_destroy(locals);
   return ok;
+}
+
+uint64_t refit_memory_available(void)
+{
+  static const char key[] = "MemAvailable:";
+  FILE *file = fopen("/proc/meminfo", "r");
+  char line[256];
+  uint64_t kib = 0;
+
+  while (file != NULL && kib == 0 && fgets(line, sizeof line, file) != NULL)
+    if (strncmp(line, key, sizeof key - 1) == 0) kib = strtoull(line + sizeof key - 1, NULL, 10);
+  if (file != NULL) fclose(file);
+  return kib * 1024;
 }
 
 uint64_t refit_memory_bytes(const refit_memory *memory, bool is_dst)

@@ -19,9 +19,10 @@ typedef struct refit_memory {
   const refit_device *device;
   const refit_case *what;
   int rank;
+  size_t lacks; /* bytes of a tensor that could not be had */
 } refit_memory;
 
-/* False: xfer_last_error() or, if that is empty, no memory. `device` NULL: host memory. */
+/* False: xfer_last_error(), or memory->lacks is not 0. `device` NULL: host memory. */
 bool refit_memory_create(refit_memory *memory, const refit_case *what, const refit_device *device,
                          int rank);
 void refit_memory_free(refit_memory *memory);
@@ -29,6 +30,8 @@ void refit_memory_free(refit_memory *memory);
 uint64_t refit_memory_bytes(const refit_memory *memory, bool is_dst);
 /* Bytes that refit_memory_create() would take for a rank. */
 bool refit_memory_need(const refit_case *what, int rank, uint64_t *n_bytes);
+/* Bytes that this host can give without swapping, as the kernel estimates it; 0: not known. */
+uint64_t refit_memory_available(void);
 /* Every destination byte. */
 bool refit_memory_set(const refit_memory *memory, int byte);
 /* Between a buffer's bytes and host memory. */

@@ -1,7 +1,6 @@
 #include "rank.h"
 
 #include <errno.h>
-#include <fcntl.h>
 #include <inttypes.h>
 #include <stdarg.h>
 #include <stdio.h>
@@ -17,6 +16,7 @@
 #include "output.h"
 #include "progress.h"
 #include "text.h"
+#include "trace.h"
 
 enum { POISON = 0xa5 };
 
@@ -46,11 +46,6 @@ static void say(state *s, const char *what, const char *unit, double total)
 
 /* ---- agreement ---- */
 
-typedef struct verdict {
-  int ok;
-  char error[REFIT_ERROR_BYTES];
-} verdict;
-
 /* False, and why. */
 __attribute__((format(printf, 2, 3))) static bool refuse(state *s, const char *fmt, ...)
 {
@@ -62,36 +57,58 @@ __attribute__((format(printf, 2, 3))) static bool refuse(state *s, const char *f
   return false;
 }
 
+/* Is this memory there? */
+static bool had(state *s, const void *memory, size_t n_bytes)
+{
+  return memory != NULL || refuse(s, "no memory for %s", text_bytes((double)n_bytes).at);
+}
+
+/* The error of rank `of` to all, in pieces: whole, each rank would take them from all. */
+static bool share_error(state *s, int of, const char mine[REFIT_ERROR_BYTES])
+{
+  enum { PIECE = 16 };
+  char *all = calloc((size_t)s->n_ranks, PIECE);
+  bool ok = all != NULL;
+
+  for (size_t at = 0; ok && at < REFIT_ERROR_BYTES; at += PIECE) {
+    ok = xfer_comm_all_gather(s->comm, all, mine + at, PIECE) == XFER_OK;
+    if (ok) memcpy(s->error + at, all + (size_t)of * PIECE, PIECE);
+    if (ok && memchr(s->error + at, '\0', PIECE) != NULL) break;
+  }
+  free(all);
+  return ok;
+}
+
 /* True if all ranks say so; else the first failed rank's error is everybody's. No rank may leave
  * before. */
 static bool agree(state *s, bool ok, const char *what)
 {
-  verdict *all = calloc((size_t)s->n_ranks, sizeof *all);
-  verdict mine = {ok, ""};
-  bool every = true;
+  char *all = calloc((size_t)s->n_ranks, 1);
+  char mine[REFIT_ERROR_BYTES] = "";
+  char fine;
+  int first = 0;
 
   if (ok && interrupt_came()) {
     ok = false;
     snprintf(s->why, sizeof s->why, "interrupted");
   }
-  mine.ok = ok;
+  fine = (char)ok;
   if (!ok) {
     const char *why = s->why[0] != '\0' ? s->why : xfer_last_error();
 
-    snprintf(mine.error, sizeof mine.error, "rank %d: %s: %.600s", s->rank, what,
+    snprintf(mine, sizeof mine, "rank %d: %s: %.600s", s->rank, what,
              why[0] != '\0' ? why : "no memory");
   }
-  if (all == NULL || xfer_comm_all_gather(s->comm, all, &mine, sizeof mine) != XFER_OK) {
-    snprintf(s->error, REFIT_ERROR_BYTES, "rank %d: %s: %.500s", s->rank, what, xfer_last_error());
-    free(all);
-    return false;
-  }
-  for (int r = 0; r < s->n_ranks && every; r++) {
-    every = all[r].ok != 0;
-    if (!every) memcpy(s->error, all[r].error, sizeof all[r].error);
-  }
+  bool told =
+      had(s, all, (size_t)s->n_ranks) && xfer_comm_all_gather(s->comm, all, &fine, 1) == XFER_OK;
+  while (told && first < s->n_ranks && all[first] != 0)
+    first++;
+  if (told && first < s->n_ranks) told = share_error(s, first, mine);
+  if (!told)
+    snprintf(s->error, REFIT_ERROR_BYTES, "rank %d: %s: %.500s", s->rank, what,
+             all == NULL ? s->why : xfer_last_error());
   free(all);
-  return every;
+  return told && first == s->n_ranks;
 }
 
 /* ---- steps ---- */
@@ -112,19 +129,15 @@ static bool make_folder(state *s, const char *path)
   return refuse(s, "the folder %.300s cannot be written: %s", path, error);
 }
 
-/* Did the library get its file? It is not the one to fail for a trace. */
+/* Does the library write its file? It is not the one to fail for a trace. */
 static bool has_trace(state *s)
 {
-  const char *path = s->options->trace;
-  const int file = path != NULL ? open(path, O_WRONLY | O_CREAT | O_CLOEXEC, 0666) : -1;
+  const char *path;
   char error[128] = "";
 
-  if (path != NULL && file < 0) {
-    strerror_r(errno, error, sizeof error);
-    return refuse(s, "%.300s cannot be written: %s", path, error);
-  }
-  if (file >= 0) close(file);
-  return true;
+  if (s->options->trace == NULL || trace_is_written(&path)) return true;
+  strerror_r(errno, error, sizeof error);
+  return refuse(s, "%.300s cannot be written: %s", path, error);
 }
 
 static bool make_files(state *s)
@@ -134,18 +147,16 @@ static bool make_files(state *s)
   return agree(s, ok, "dump") && agree(s, has_trace(s), "trace");
 }
 
-/* Bytes that can be had without swapping, as the kernel estimates it; 0: not known. */
-static uint64_t free_memory(void)
+/* One number for each name of a host. */
+static uint64_t host_number(void)
 {
-  static const char key[] = "MemAvailable:";
-  FILE *file = fopen("/proc/meminfo", "r");
-  char line[256];
-  uint64_t kib = 0;
+  char name[64] = "";
+  uint64_t h = UINT64_C(0xcbf29ce484222325);
 
-  while (file != NULL && kib == 0 && fgets(line, sizeof line, file) != NULL)
-    if (strncmp(line, key, sizeof key - 1) == 0) kib = strtoull(line + sizeof key - 1, NULL, 10);
-  if (file != NULL) fclose(file);
-  return kib * 1024;
+  gethostname(name, sizeof name - 1);
+  for (const char *c = name; *c != '\0'; c++)
+    h = (h ^ (unsigned char)*c) * UINT64_C(0x100000001b3);
+  return h;
 }
 
 /* What the ranks of a host will ask for is compared with what it has before any of it is; a device
@@ -153,23 +164,23 @@ static uint64_t free_memory(void)
 static bool enough_memory(state *s)
 {
   typedef struct need {
-    char host[64];
+    uint64_t host; /* a number for its name */
     uint64_t n_bytes;
   } need;
   need *all = calloc((size_t)s->n_ranks, sizeof *all);
-  need mine = {.n_bytes = 0};
+  need mine = {.host = host_number()};
   uint64_t here = 0;
-  const bool counted = all != NULL && refit_memory_need(s->what, s->rank, &mine.n_bytes);
+  const bool counted = had(s, all, (size_t)s->n_ranks * sizeof *all) &&
+                       refit_memory_need(s->what, s->rank, &mine.n_bytes);
   bool ok;
 
-  gethostname(mine.host, sizeof mine.host - 1);
   ok = agree(s, counted, "memory") && all != NULL &&
        xfer_comm_all_gather(s->comm, all, &mine, sizeof mine) == XFER_OK;
   for (int r = 0; r < s->n_ranks && ok; r++)
-    if (strcmp(all[r].host, mine.host) == 0) here += all[r].n_bytes;
+    if (all[r].host == mine.host) here += all[r].n_bytes;
   free(all);
   if (!ok) return false;
-  const uint64_t available = free_memory();
+  const uint64_t available = refit_memory_available();
   if (available > 0 && here > available)
     ok = refuse(s, "the ranks of this host need %s of memory, %s are free; --layers takes a part",
                 text_bytes((double)here).at, text_bytes((double)available).at);
@@ -189,6 +200,8 @@ static bool make_plan(state *s, double *ms)
   say(s, "memory", NULL, 0);
   if (s->options->device == NULL && !enough_memory(s)) return false;
   ok = refit_memory_create(&s->memory, s->what, s->options->device, s->rank);
+  if (!ok && s->memory.lacks > 0)
+    (void)refuse(s, "no memory for a tensor of %s", text_bytes((double)s->memory.lacks).at);
   if (!agree(s, ok, "memory")) return false;
   ok = refit_memory_bind(&s->memory, s->plan);
   if (!agree(s, ok, "bind")) return false;
@@ -261,7 +274,9 @@ static bool run_all(state *s, double *median)
   const int64_t n = s->options->iters;
   double *ms = calloc((size_t)n, sizeof *ms);
   double *all = calloc((size_t)s->n_ranks, sizeof *all);
-  bool ok = agree(s, ms != NULL && all != NULL, "runs") && ms != NULL && all != NULL;
+  bool ok = had(s, ms, (size_t)n * sizeof *ms) && had(s, all, (size_t)s->n_ranks * sizeof *all);
+
+  ok = agree(s, ok, "runs") && ms != NULL && all != NULL;
 
   say(s, "running:", "runs", (double)n);
   for (int64_t i = 0; i < n && ok; i++) {
@@ -300,7 +315,7 @@ static bool corrupt(state *s)
   uint64_t before = 0, total = 0;
   bool ok;
 
-  ok = agree(s, all != NULL, "corrupt") && all != NULL &&
+  ok = agree(s, had(s, all, (size_t)s->n_ranks * sizeof *all), "corrupt") && all != NULL &&
        xfer_comm_all_gather(s->comm, all, &mine, sizeof mine) == XFER_OK;
   for (int r = 0; r < s->n_ranks && ok; r++) {
     if (r < s->rank) before += all[r];
@@ -403,8 +418,10 @@ static bool gather(state *s, const fill_sum *sum, refit_result *result)
 {
   xfer_plan_report_data report = XFER_PLAN_REPORT_INIT;
   uint64_t *all = calloc((size_t)s->n_ranks, 4 * sizeof *all);
-  bool ok = agree(s, all != NULL && xfer_plan_report(s->plan, &report) == XFER_OK, "report") &&
-            all != NULL;
+  bool ok = had(s, all, (size_t)s->n_ranks * 4 * sizeof *all) &&
+            xfer_plan_report(s->plan, &report) == XFER_OK;
+
+  ok = agree(s, ok, "report") && all != NULL;
   const uint64_t mine[4] = {report.self_bytes + report.wire_bytes, sum->wrong, sum->bytes,
                             sum->digest};
 
@@ -434,7 +451,8 @@ bool refit_rank(xfer_comm *comm, const refit_case *what, const refit_options *op
   refit_result r = {0};
   const bool ok = make_files(&s) && make_plan(&s, &r.plan_ms) && fill_sources(&s) &&
                   run_all(&s, &r.ms) && agree(&s, corrupt(&s), "corrupt") &&
-                  agree(&s, dump(&s), "dump") && check(&s, &sum) && gather(&s, &sum, &r);
+                  agree(&s, dump(&s), "dump") && check(&s, &sum) && gather(&s, &sum, &r) &&
+                  agree(&s, has_trace(&s), "trace");
 
   if (ok) *result = r;
   xfer_plan_destroy(s.plan);
