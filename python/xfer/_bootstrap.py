@@ -5,24 +5,20 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
-import itertools
 import socket
 import sys
 import time
-from collections import defaultdict
 from collections.abc import Callable, Iterator
 from ctypes import byref, c_char_p, c_int
 from typing import Any
 
 from ._functions import AllGather
+from ._store import Gather, awaited, is_store, session, store_gather
 from .errors import CommError, CudaError, TimeoutError, UnsupportedError
 
 NCCL_ID_BYTES = 128
 _WAIT_S = 600
 _HELLO = b"xfer id, please: "
-_counts: defaultdict[str, Iterator[int]] = defaultdict(itertools.count)  # comms made of one group, in order
-
-Gather = Callable[[bytes], list[bytes]]
 
 
 def _module_of(x: Any) -> str:
@@ -186,10 +182,10 @@ def nccl_unique_id(
     if _torch_of(source) is not None:
         rank, size = source.rank(), source.size()
         store = source.get_group_store()
-        key = f"xfer/id/{next(_counts[source.group_name])}"
+        key = f"xfer/id/{session(store, 'xfer/id', rank, size, _WAIT_S)}"
         if rank == 0:
             store.set(key, _tell(made))
-        return _told(store.get(key)), rank, size
+        return _told(awaited(store, key, 0, _WAIT_S)), rank, size
     if _module_of(source) == "mpi4py":
         rank, size = source.Get_rank(), source.Get_size()
         return _told(source.bcast(_tell(made) if rank == 0 else None, 0)), rank, size
@@ -212,31 +208,17 @@ def _gather_of_torch(torch: Any, group: Any) -> Gather:
     return gather
 
 
-def _gather_of_store(store: Any, rank: int, size: int) -> Gather:
-    round_of = itertools.count()
-    comm = next(_counts["store"])
-
-    def gather(mine: bytes) -> list[bytes]:
-        n = next(round_of)
-        store.set(f"xfer/{comm}/{n}/{rank}", mine)
-        got = [store.get(f"xfer/{comm}/{n}/{r}") for r in range(size)]
-        if n > 0:  # all ranks have come to this round, so they have read the last
-            store.delete_key(f"xfer/{comm}/{n - 1}/{rank}")
-        return got
-
-    return gather
-
-
-def all_gather(source: Any, rank: int | None, size: int | None) -> tuple[Gather, int, int]:
-    """(a function that gathers bytes, this rank, the number of ranks)."""
+def all_gather(source: Any, rank: int | None, size: int | None, prefix: str) -> tuple[Gather, int, int]:
+    """(a function that gathers bytes, this rank, the number of ranks). prefix: of the keys in a store. Collective."""
     torch = _torch_of(source)
     if torch is not None:
         return _gather_of_torch(torch, source), source.rank(), source.size()
     if _module_of(source) == "mpi4py":
         return source.Dup().allgather, source.Get_rank(), source.Get_size()
-    if hasattr(source, "set") and hasattr(source, "get") and hasattr(source, "delete_key"):
+    if is_store(source):
         rank, size = _needs_rank(rank, size, "a store")
-        return _gather_of_store(source, rank, size), rank, size
+        prefix = f"{prefix}/{session(source, prefix, rank, size, _WAIT_S)}"
+        return store_gather(source, prefix, rank, size, _WAIT_S), rank, size
     if callable(source):
         return source, *_needs_rank(rank, size, "a function")
     raise TypeError(f"a {type(source).__name__} is neither a group, nor a communicator, a store, or a function")

@@ -78,17 +78,18 @@ class Comm(_handle.Handle):
         return comms
 
     @classmethod
-    def host(cls, gather: Any, rank: int | None = None, size: int | None = None) -> Comm:
+    def host(cls, gather: Any, rank: int | None = None, size: int | None = None, prefix: str = "xfer") -> Comm:
         """Of processes of one host, over sockets, which meet by an all-gather. Host memory. Collective.
 
-        gather: as in cuda(); used to meet and not afterwards. A process that ends, or a rank that misses a deadline,
-        ends the waits of all others with an error that names it.
+        gather, prefix: as in cuda(); used to meet and not afterwards. A process that ends, or a rank that misses a
+        deadline, ends the waits of all others with an error that names it.
 
-        Raises CommError where the all-gather fails or a rank is on another host, PeerError where another rank failed.
+        Raises CommError where the all-gather fails or a rank is on another host, PeerError where another rank failed,
+        TimeoutError where a rank does not come to a store in 10 minutes.
         """
         made = cls()
-        function, rank, size = _bootstrap.all_gather(gather, rank, size)
         made._on_main_only = _is_mpi(gather) and _bootstrap.mpi_main_only()
+        function, rank, size = made._call(_bootstrap.all_gather, gather, rank, size, prefix)
         made._callback = _bootstrap.GatherCallback(function, size)
         made._call(lib.xfer_comm_create_host, made._out(), made._callback.function, None, rank, size)
         made._callback, made._on_main_only = None, False  # it has met the others
@@ -129,18 +130,26 @@ class Comm(_handle.Handle):
         return made
 
     @classmethod
-    def cuda(cls, gather: Any, rank: int | None = None, size: int | None = None, device: int | None = None) -> Comm:
+    def cuda(
+        cls,
+        gather: Any,
+        rank: int | None = None,
+        size: int | None = None,
+        device: int | None = None,
+        prefix: str = "xfer",
+    ) -> Comm:
         """Of ranks on GPUs of one host, which may share one, without NCCL: data goes straight into peers' memory,
         and control through an all-gather. Collective.
 
         gather: a torch ProcessGroup of the CPU (gloo), an mpi4py communicator, a torch Store with `rank` and `size`,
         or with them a function that takes this rank's bytes and returns those of all ranks, a list by rank.
+        prefix: what the keys in a Store begin with; of their own where several groups of ranks share one Store.
         """
         made = cls()
         functions = plugin("nccl")
         made._device = _bootstrap.device_of(functions.library, device)
-        function, rank, size = _bootstrap.all_gather(gather, rank, size)
         made._on_main_only = _is_mpi(gather) and _bootstrap.mpi_main_only()
+        function, rank, size = made._call(_bootstrap.all_gather, gather, rank, size, prefix)
         made._callback = _bootstrap.GatherCallback(function, size)
         made._make(functions.xfer_comm_create_cuda, made._callback.function, None, rank, size)
         return made

@@ -7,6 +7,25 @@ import numpy as np
 import xfer
 
 
+def on_threads(n, work):
+    """work(rank) on a thread per rank: its result, or the exception that it raised, by rank. None may hang."""
+    got = [None] * n
+
+    def call(rank):
+        try:
+            got[rank] = work(rank)
+        except Exception as error:
+            got[rank] = error
+
+    threads = [threading.Thread(target=call, args=(rank,), daemon=True) for rank in range(n)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(60)
+    assert not any(thread.is_alive() for thread in threads)
+    return got
+
+
 def outcomes(n_ranks, work):
     """work(comm) on a thread per rank: its result, or the exception that it raised, by rank. None may hang."""
     results = [None] * n_ranks

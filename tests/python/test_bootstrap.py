@@ -9,30 +9,12 @@ import threading
 import time
 
 import pytest
+from ranks import on_threads
 
 import xfer
 from xfer import _bootstrap, _functions, _lib
 
 ID = bytes(range(128))
-
-
-def on_threads(n, work):
-    """The results by rank."""
-    got = [None] * n
-
-    def call(rank):
-        try:
-            got[rank] = work(rank)
-        except Exception as error:
-            got[rank] = error
-
-    threads = [threading.Thread(target=call, args=(rank,), daemon=True) for rank in range(n)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join(60)
-    assert not any(thread.is_alive() for thread in threads)
-    return got
 
 
 def free_port():
@@ -115,7 +97,7 @@ def test_callback_is_an_all_gather():
     gather_of = exchange(threading.Barrier(3), [None] * 3)
 
     def work(rank):
-        gather, ours, size = _bootstrap.all_gather(gather_of(rank), rank, 3)
+        gather, ours, size = _bootstrap.all_gather(gather_of(rank), rank, 3, "xfer")
         callback = _bootstrap.GatherCallback(gather, size)
         mine, everything = bytes([rank] * 5), ctypes.create_string_buffer(15)
         assert callback.function(None, ctypes.addressof(everything), mine, 5) == 0
@@ -143,26 +125,14 @@ def test_callback_that_fails_answers_so(gather, words):
 def test_what_is_no_all_gather():
     for wrong, kind in ((3, TypeError), ("gloo", TypeError), (exchange, ValueError)):
         with pytest.raises(kind):
-            _bootstrap.all_gather(wrong, None, None)
+            _bootstrap.all_gather(wrong, None, None, "xfer")
 
 
 def test_id_and_all_gather_of_mpi4py():
     mpi = pytest.importorskip("mpi4py.MPI", reason="mpi4py is not installed")
     assert _bootstrap.nccl_unique_id(mpi.COMM_SELF, None, None, lambda: ID) == (ID, 0, 1)
-    gather, rank, size = _bootstrap.all_gather(mpi.COMM_SELF, None, None)
+    gather, rank, size = _bootstrap.all_gather(mpi.COMM_SELF, None, None, "xfer")
     assert (gather(b"ab"), rank, size) == ([b"ab"], 0, 1)
-
-
-def test_stores_of_torch():
-    dist = pytest.importorskip("torch", reason="torch is not installed").distributed
-    store = dist.HashStore()
-    gathers = []
-    for rank in range(3):  # one process's counters stand for three
-        _bootstrap._counts.clear()
-        gathers.append(_bootstrap.all_gather(store, rank, 3)[0])
-    for text in (b"a", b"bc", b"def"):
-        got = on_threads(3, lambda rank, text=text: gathers[rank](text + bytes([rank])))
-        assert got == [[text + bytes([rank]) for rank in range(3)]] * 3
 
 
 def has_plugin():

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import json
 import weakref
-from collections.abc import Callable
-from datetime import timedelta
 from typing import Any
 
+from .._store import awaited, store_gather
 from ..comm import Comm
 
 __all__ = ["awaited", "comm_of", "drop_comm", "share", "store_gather"]
@@ -60,26 +59,3 @@ def share(comm: Comm, record: Any) -> list[Any]:
     mine = json.dumps(record).encode()
     n = max(int.from_bytes(each, "little") for each in comm.all_gather(len(mine).to_bytes(8, "little")))
     return [json.loads(word) for word in comm.all_gather(mine.ljust(n))]
-
-
-def awaited(store: Any, key: str, rank: int, timeout_s: float, who: str = "") -> Any:
-    """What a rank says in a torch Store; TimeoutError with its number where it does not come."""
-    try:
-        store.wait([key], timedelta(seconds=timeout_s))
-    except Exception as error:
-        raise TimeoutError(f"rank {rank}{who} did not come in {timeout_s:g} s") from error
-    return store.get(key)
-
-
-def store_gather(
-    store: Any, prefix: str, rank: int, size: int, timeout_s: float, who: Callable[[int], str] = lambda _: ""
-) -> Callable[[bytes], list[bytes]]:
-    """An all-gather by a torch Store that says which rank did not come."""
-    rounds = iter(range(1 << 62))
-
-    def gather(mine: bytes) -> list[bytes]:
-        at = f"{prefix}/{next(rounds)}"
-        store.set(f"{at}/{rank}", mine)
-        return [awaited(store, f"{at}/{r}", r, timeout_s, who(r)) for r in range(size)]
-
-    return gather

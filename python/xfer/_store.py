@@ -1,0 +1,118 @@
+"""Ranks that meet by a key-value store: one of torch, or any with its set(), get() and wait()."""
+
+from __future__ import annotations
+
+import itertools
+import time
+import uuid
+from collections.abc import Callable
+from datetime import timedelta
+from typing import Any
+
+from .errors import CommError, TimeoutError
+
+__all__ = ["Gather", "awaited", "is_store", "session", "store_gather"]
+
+Gather = Callable[[bytes], list[bytes]]
+_POLL_S = 0.01
+
+
+def _nobody(_: int) -> str:
+    return ""
+
+
+def _pass() -> None:
+    return
+
+
+def is_store(x: Any) -> bool:
+    """Is it what the functions here take?"""
+    return all(hasattr(x, name) for name in ("set", "get", "wait"))
+
+
+def _late(rank: int, who: str, timeout_s: float) -> TimeoutError:
+    return TimeoutError(f"rank {rank}{who} did not come in {timeout_s:g} s")
+
+
+def awaited(store: Any, key: str, rank: int, timeout_s: float, who: str = "", look: Callable[[], None] = _pass) -> Any:
+    """What a rank says in a store; TimeoutError with its number where it does not come, CommError where the store is
+    gone. look: called every second meanwhile, raises what makes waiting useless."""
+    until = time.monotonic() + timeout_s
+    while True:
+        began = time.monotonic()
+        slice_s = max(0.001, min(until - began, 1.0))
+        try:
+            store.wait([key], timedelta(seconds=slice_s))
+            return store.get(key)
+        except Exception as error:
+            look()
+            if time.monotonic() - began < slice_s / 2:
+                raise CommError(f"rank {rank}{who} is awaited, and the store of the meeting fails: {error}") from error
+            if time.monotonic() >= until:
+                raise _late(rank, who, timeout_s) from error
+
+
+def _forget(store: Any, key: str) -> None:
+    """Where the store can."""
+    if hasattr(store, "delete_key"):
+        store.delete_key(key)
+
+
+def session(
+    store: Any, prefix: str, rank: int, size: int, timeout_s: float, who: Callable[[int], str] = _nobody
+) -> str:
+    """A name that these ranks share, and that no meeting under the prefix had before, whichever ranks have tried how
+    often. At one time one meeting under a prefix.
+
+    Each other rank leaves a word of its own for rank 0 and waits for the name under that word; it then leaves the name
+    in the word's place. Rank 0 answers every word, and waits until it reads the name: a rank that left a word and went
+    does not write it, and one that comes again leaves another word.
+    """
+    mine = uuid.uuid4().hex
+    if rank == 0:
+        for other in range(1, size):
+            _answer(store, prefix, other, mine, timeout_s, who(other))
+        return mine
+    store.set(f"{prefix}/asks/{rank}", mine)
+    name = awaited(store, f"{prefix}/told/{mine}", 0, timeout_s, who(0))
+    store.set(f"{prefix}/asks/{rank}", name)
+    _forget(store, f"{prefix}/told/{mine}")
+    return str(name.decode())
+
+
+def _answer(store: Any, prefix: str, rank: int, name: str, timeout_s: float, who: str) -> None:
+    deadline = time.monotonic() + timeout_s
+    answered = ""
+    word = awaited(store, f"{prefix}/asks/{rank}", rank, timeout_s, who).decode()
+    while word != name:
+        if word != answered:
+            store.set(f"{prefix}/told/{word}", name)
+            answered = word
+        if time.monotonic() > deadline:
+            raise _late(rank, who, timeout_s)
+        time.sleep(_POLL_S)
+        word = store.get(f"{prefix}/asks/{rank}").decode()
+
+
+def store_gather(
+    store: Any,
+    prefix: str,
+    rank: int,
+    size: int,
+    timeout_s: float,
+    who: Callable[[int], str] = _nobody,
+    look: Callable[[], None] = _pass,
+) -> Gather:
+    """An all-gather by a store that says which rank did not come. The prefix is of these ranks and this meeting alone,
+    as one with session() in it is. look: see awaited()."""
+    rounds = itertools.count()
+
+    def gather(mine: bytes) -> list[bytes]:
+        n = next(rounds)
+        store.set(f"{prefix}/{n}/{rank}", mine)
+        got = [awaited(store, f"{prefix}/{n}/{r}", r, timeout_s, who(r), look) for r in range(size)]
+        if n > 0:  # all ranks have come to this round, so they have read the last
+            _forget(store, f"{prefix}/{n - 1}/{rank}")
+        return got
+
+    return gather
