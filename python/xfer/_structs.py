@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import operator
 from collections.abc import Sequence
 from ctypes import POINTER, Structure, c_char_p, c_float, c_int32, c_int64, c_size_t, c_uint32, c_uint64, c_void_p
 from typing import Any
@@ -18,7 +19,7 @@ def checked(c_type: Any, value: Any, name: str) -> Any:
     """What to hand to ctypes for an argument or a field: ctypes alone would cut an integer to size, end a text at its
     first NUL, and take any address for an object. `c_type` of an object is the `_kind` of its Handle."""
     if c_type in _INTEGERS:
-        if c_type(value).value != value:
+        if c_type(whole(value, name)).value != value:
             raise OverflowError(f"{name} = {value} is out of range")
     elif isinstance(c_type, str):
         if value is not None:
@@ -30,6 +31,14 @@ def checked(c_type: Any, value: Any, name: str) -> Any:
     elif c_type is c_char_p and value is not None and b"\0" in value:
         raise ValueError(f"{name} has a NUL in it")
     return value
+
+
+def whole(value: Any, name: str) -> int:
+    """A whole number of the caller's; what int() would cut to one, or read from a text, is none."""
+    try:
+        return operator.index(value)
+    except TypeError:
+        raise TypeError(f"{name} is {value!r}, not a whole number") from None
 
 
 def needed(kind: str, value: Any, name: str) -> Any:

@@ -11,6 +11,7 @@ from . import _handle, _structs
 from ._lib import lib
 from ._structs import array, encoded
 from .dtypes import dtype_code, itemsize, name_of_code
+from .errors import ArgError
 from .mesh import Mesh
 
 __all__ = [
@@ -89,7 +90,7 @@ class Runs(Placement):
     def _struct(self) -> Any:
         if len(self.local_lengths) != len(self.runs):
             raise ValueError(f"{len(self.local_lengths)} local lengths for the runs of {len(self.runs)} coordinates")
-        flat = [_structs.Run(*run) for coordinate in self.runs for run in coordinate]
+        flat = [_run(run) for coordinate in self.runs for run in coordinate]
         first = [0]
         for coordinate in self.runs:
             first.append(first[-1] + len(coordinate))
@@ -103,6 +104,12 @@ class Runs(Placement):
         placement = lib.xfer_shard_runs(self.dim, pointer(table))
         placement.table_ = table  # kept alive
         return placement
+
+
+def _run(run: Any) -> Any:
+    if not isinstance(run, Sequence) or len(run) != 3:
+        raise ArgError(f"a run is (global, length, local), not {run!r}")
+    return _structs.Run(*run)
 
 
 class Layout(_handle.Handle):
@@ -187,7 +194,7 @@ class Layout(_handle.Handle):
         pairs = [ranges] if mesh is None else ranges
         if mesh is not None and len(pairs) != len(mesh):
             raise ValueError(f"{len(pairs)} ranges for a mesh of {len(mesh)}")
-        bounds = [int(bound) for first, last in pairs for bound in (first, last)]
+        bounds = [_structs.whole(bound, "a bound") for first, last in pairs for bound in (first, last)]
         return cls._of_desc(lib.xfer_layout_create_flat, mesh, shape, dtype, None, bounds)
 
     @classmethod

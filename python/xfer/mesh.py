@@ -8,7 +8,7 @@ from ctypes import c_int
 
 from . import _handle
 from ._lib import lib
-from ._structs import array
+from ._structs import array, whole
 
 __all__ = ["Mesh"]
 
@@ -30,8 +30,8 @@ class Mesh(_handle.Handle):
         if ranks is not None and len(ranks) != size:
             raise ValueError(f"{len(ranks)} ranks for a mesh of {size}")
         lib.xfer_mesh_create(self._out(), array(c_int, shape, "shape"), len(shape), array(c_int, ranks, "ranks"))
-        self.shape = tuple(int(n) for n in shape)
-        self.ranks = tuple(range(size)) if ranks is None else tuple(int(rank) for rank in ranks)
+        self.shape = tuple(whole(n, "shape") for n in shape)
+        self.ranks = tuple(range(size)) if ranks is None else tuple(whole(rank, "ranks") for rank in ranks)
 
     def __len__(self) -> int:
         """How many ranks."""

@@ -237,9 +237,10 @@ class Plan(_handle.Handle):
             if tensor not in self._index:
                 raise ValueError("the plan has no tensor of that name")
             return self._index[tensor]
-        if isinstance(tensor, bool) or not 0 <= tensor < len(self._layouts):
+        number = _structs.whole(tensor, "tensor")
+        if isinstance(tensor, bool) or not 0 <= number < len(self._layouts):
             raise ValueError(f"the plan has {len(self._layouts)} tensors")
-        return int(tensor)
+        return number
 
     def commit(self) -> None:
         """Get everything ready to run: check that all parts are bound, allocate staging, choose lanes. Collective.

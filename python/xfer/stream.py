@@ -5,6 +5,8 @@ from __future__ import annotations
 import sys
 from typing import Any
 
+from ._structs import whole
+
 __all__ = ["stream_pointer"]
 
 
@@ -39,7 +41,7 @@ def stream_pointer(stream: Any, device: int) -> int:
         version, pointer = protocol() if callable(protocol) else protocol
         if version != 0:
             raise TypeError(f"a stream of __cuda_stream__ version {version}, not 0")
-        return int(pointer)
+        return whole(pointer, "the pointer of __cuda_stream__")
     for name in ("cuda_stream", "ptr"):
         pointer = getattr(stream, name, None)
         if isinstance(pointer, int):

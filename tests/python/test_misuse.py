@@ -145,6 +145,7 @@ def test_alone(name):
         (lambda: xfer.Exchange(None, [], []), "comm is None"),
         (lambda: xfer.exchange(None, [], []), "comm is None"),
         (lambda: xfer.redistribute(None, HALF, MINE, WHOLE, new()), "comm is None"),
+        (lambda: Runs(0, [[(0, 4)], []], [4, 0]), r"a run is \(global, length, local\), not \(0, 4\)"),
         (lambda: Model("qwen3-4b", layers="x"), "layers is 'x'"),
         (lambda: Model("qwen3-4b", layers=3), "layers is 3"),
         (lambda: Model("qwen3-4b", experts=(0, "1")), "experts is"),
@@ -153,6 +154,32 @@ def test_alone(name):
 def test_what_is_missing_or_malformed_is_an_error_of_the_argument(call, sentence):
     with pytest.raises(xfer.XferError, match=f"XFER_ERR_ARG: {sentence}"):
         call()
+
+
+@pytest.mark.parametrize(
+    ("call", "sentence"),
+    [
+        (lambda: Mesh([2.0]), "shape is 2.0"),
+        (lambda: HALF.local_shape("1"), "rank is '1'"),
+        (lambda: Layout.by_ranges(MESH, [4], "f32", [(0, 2.9), (2.9, 4)]), "a bound is 2.9"),
+        (lambda: Layout.by_ranges(None, [4], "f32", ("0", "3")), "a bound is '0'"),
+        (lambda: Layout.by_boxes(None, [4], "f32", [([0], [2.9])]), "bounds is 2.9"),
+    ],
+)
+def test_numbers_are_neither_cut_nor_read_from_a_text(call, sentence):
+    with pytest.raises(TypeError, match=f"{sentence}, not a whole number"):
+        call()
+
+
+def test_a_tensor_is_bound_by_a_whole_number():
+    def work(comm):
+        plan = plan_of(comm)
+        plan.bind(0.9, MINE, new())
+        plan.commit()
+
+    for result in outcomes(2, work):
+        assert isinstance(result, TypeError)
+        assert "tensor is 0.9, not a whole number" in str(result)
 
 
 def plan_of(comm):

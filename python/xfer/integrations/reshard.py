@@ -16,6 +16,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any
 
+from .._structs import whole
 from ..dtypes import dtype_name
 from ..layout import Layout, Placement, Replicate, Shard
 from ..memory import memory_of
@@ -40,7 +41,7 @@ def _axes(mesh: Any) -> Axes:
         if any(len(row) != sizes[-1] for row in rows):
             raise ValueError(f"a mesh with rows of different lengths: {mesh}")
         rows = [each for row in rows for each in row]
-    return tuple(sizes), tuple(int(rank) for rank in rows)
+    return tuple(sizes), tuple(whole(rank, "a rank of a mesh") for rank in rows)
 
 
 def _cuts(placements: Sequence[Any], n_dims: int) -> Cuts:
@@ -93,7 +94,7 @@ def _layouts(src: _Side, dst: _Side, global_shape: Sequence[int] | None) -> list
     shape = (
         (src.shape() if src.local is not None else dst.shape())
         if global_shape is None
-        else tuple(int(n) for n in global_shape)
+        else tuple(whole(n, "a size of global_shape") for n in global_shape)
     )
     dtype = src.dtype or dst.dtype
     if shape is None or dtype is None:
