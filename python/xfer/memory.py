@@ -93,6 +93,8 @@ def _of_interface(x: Any, interface: dict[str, Any], device: int) -> Memory:
         raise TypeError("an array with a mask")
     shape = tuple(interface["shape"])
     strides = interface.get("strides") or _dense(shape, dtypes.itemsize(name))
+    if len(strides) != len(shape):
+        raise TypeError(f"an array interface with {len(strides)} strides for {len(shape)} dims")
     return Memory(address or 0, shape, tuple(strides), name, bool(read_only), device, (x, interface))
 
 

@@ -33,6 +33,16 @@ def _texts(values: Sequence[str], name: str) -> Any:
     return array(c_char_p, [encoded(value, name) for value in values], name)
 
 
+def _pairs(pairs: Sequence[tuple[str, str]], name: str) -> list[str]:
+    """Their texts, one after the other."""
+    texts: list[str] = []
+    for pair in pairs:
+        if isinstance(pair, str) or not isinstance(pair, Sequence) or len(pair) != 2:
+            raise ArgError(f"{name} has {pair!r}, not two texts (from, to)")
+        texts += pair
+    return texts
+
+
 def _range(value: Any, name: str) -> tuple[int, int]:
     """(0, 0) of None."""
     if value is None:
@@ -101,6 +111,7 @@ class Model(_handle.Handle):
         if not os.path.exists(path) and os.sep not in path and not path.endswith(".json"):
             path = str(model_path(path))
         kept, kept_experts = _range(layers, "layers"), _range(experts, "experts")
+        texts = _pairs(renames, "renames")
         if quant not in _QUANTS:
             raise ValueError(f"there is no quant {quant!r}: it is fp8_block128 or None")
         options = _structs.sized(
@@ -112,8 +123,8 @@ class Model(_handle.Handle):
             ends=int(ends),
             quant=_QUANTS[quant],
             extra=encoded(extra, "extra") if extra is not None else None,
-            renames=_texts([text for pair in renames for text in pair], "renames"),
-            n_renames=len(renames),
+            renames=_texts(texts, "renames"),
+            n_renames=len(texts) // 2,
             rules=rules,
         )
         lib.xfer_model_load(self._out(), encoded(path, "path"), byref(options))

@@ -20,6 +20,10 @@ def new():
     return np.zeros((4, 4), np.float32)
 
 
+class Interface:
+    __array_interface__ = {**np.zeros((2, 4), np.float32).__array_interface__, "strides": (4,)}
+
+
 def closed(handle):
     handle.close()
     return handle
@@ -94,6 +98,7 @@ ALONE = {
     "view of no pieces": lambda: View([], piece_dim=0),
     "pieces of other shapes": lambda: View([np.zeros(2), np.zeros(3)], piece_dim=0),
     "pieces along a dim that is not there": lambda: View([np.zeros(2)], piece_dim=3),
+    "interface with too few strides": lambda: View(Interface()),
     "bits of another size": lambda: View(np.zeros(2, np.uint8), dtype="bf16"),
     "copied view": lambda: copy.deepcopy(View(np.zeros(2))),
     # comms
@@ -146,6 +151,10 @@ def test_alone(name):
         (lambda: xfer.exchange(None, [], []), "comm is None"),
         (lambda: xfer.redistribute(None, HALF, MINE, WHOLE, new()), "comm is None"),
         (lambda: Runs(0, [[(0, 4)], []], [4, 0]), r"a run is \(global, length, local\), not \(0, 4\)"),
+        (lambda: Model("qwen3-4b", renames=[("a",)]), r"renames has \('a',\), not two texts"),
+        (lambda: Model("qwen3-4b", renames=[("a", "b"), ("c", "d", "e")]), r"renames has \('c', 'd', 'e'\)"),
+        (lambda: Model("qwen3-4b", renames="ab"), "renames has 'a'"),
+        (lambda: Model("qwen3-4b", renames=["ab"]), "renames has 'ab'"),
         (lambda: Model("qwen3-4b", layers="x"), "layers is 'x'"),
         (lambda: Model("qwen3-4b", layers=3), "layers is 3"),
         (lambda: Model("qwen3-4b", experts=(0, "1")), "experts is"),
