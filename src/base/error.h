@@ -33,7 +33,7 @@ XFI_DOOR const char *xfi_last_error(void);
   do {                                                                                             \
     if (!(cond)) {                                                                                 \
       st = (status);                                                                               \
-      if (st == XFER_ERR_NOMEM)                                                                    \
+      if ((status) == XFER_ERR_NOMEM) /* known as it is compiled */                                \
         xfi_set_error("no memory for " __VA_ARGS__);                                               \
       else                                                                                         \
         xfi_set_error(__VA_ARGS__);                                                                \

@@ -77,14 +77,14 @@ bool sim_capture_allows(void)
   return allowed;
 }
 
-bool sim_capture_forbids_legacy(int device)
+bool sim_capture_forbids_legacy(int device, bool only_asked)
 {
   bool forbids = false;
 
   for (sim_capture *c = captures; c != NULL; c = c->next) {
     if (c->over || sim_stream_device(c->origin) != device || !sim_stream_is_blocking(c->origin))
       continue;
-    c->valid = false;
+    if (!only_asked) c->valid = false;
     forbids = true;
   }
   return forbids;
@@ -191,7 +191,7 @@ cudaError_t CUDARTAPI cudaStreamIsCapturing(cudaStream_t handle,
 {
   SIM_ENTER(SIM_SAFE);
   sim_stream *stream = sim_stream_of(handle);
-  if (sim_stream_is_legacy(stream) && sim_capture_forbids_legacy(sim_stream_device(stream)))
+  if (sim_stream_is_legacy(stream) && sim_capture_forbids_legacy(sim_stream_device(stream), true))
     return sim_leave(cudaErrorStreamCaptureImplicit);
   *status = status_of(*sim_stream_capture(stream));
   return sim_leave(cudaSuccess);
@@ -207,7 +207,7 @@ cudaError_t CUDARTAPI cudaStreamGetCaptureInfo(cudaStream_t handle,
   SIM_ENTER(SIM_SAFE);
   sim_stream *stream = sim_stream_of(handle);
   const sim_capture *c = *sim_stream_capture(stream);
-  if (sim_stream_is_legacy(stream) && sim_capture_forbids_legacy(sim_stream_device(stream)))
+  if (sim_stream_is_legacy(stream) && sim_capture_forbids_legacy(sim_stream_device(stream), true))
     return sim_leave(cudaErrorStreamCaptureImplicit);
   *status = status_of(c);
   if (id != NULL) *id = c != NULL ? c->id : 0;

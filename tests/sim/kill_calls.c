@@ -1,9 +1,10 @@
 /*
- * kill_calls [--every K] [--ranks N] [--seed S]
+ * kill_calls [--every K] [--ranks N] [--seed S] [--relays 1]
  *
  * Ranks are processes with a simulated GPU each, over the caller's all-gather. One of them is
  * killed in its n-th call of CUDA, for every K-th n, from the making of its comm to the release of
- * its plan. The others come back in time, do not say that all is well where it is not, and where
+ * its plan; with --relays all but the last rank are a domain and relay to each other what comes
+ * from that. The others come back in time, do not say that all is well where it is not, and where
  * the plan is staged, half of the points, hold the old weights or the new ones; then they make a
  * new comm without it and finish a refit. The last line has the number of points.
  */
@@ -18,7 +19,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-enum { MOST_RANKS = 4, TURNS = 400, WORD = 8192, WIDTH = 3000, OLD = 0x77 };
+enum { MOST_RANKS = 4, TURNS = 400, WORD = 8192, WIDTH = 3000, RELAYED_WIDTH = 40000, OLD = 0x77 };
 enum {
   DEADLINE_MS = 1000,
   PATIENCE_MS = 2000,
@@ -76,9 +77,19 @@ typedef struct point {
   bool staged;
 } point;
 
-enum { RIGHT = 0, LATE = 3, WRONG_BYTES, HALF_WRITTEN, NOT_AGAIN };
-static const char *const verdicts[] = {"right",        "?",          "?", "late", "wrong bytes",
-                                       "half written", "no new comm"};
+enum { RIGHT = 0, LATE = 3, WRONG_BYTES, HALF_WRITTEN, NO_RELAY, NOT_AGAIN };
+static const char *const verdicts[] = {
+    "right", "?", "?", "late", "wrong bytes", "half written", "no relay", "no new comm"};
+static bool relays;
+
+/* Whoever is in the domain has something of it by relays. */
+static bool is_relayed(const xfer_plan *plan, const tensor *t)
+{
+  xfer_plan_report_data report = XFER_PLAN_REPORT_INIT;
+
+  if (t->shape != FROM_LAST || t->rank == w.n - 1) return true;
+  return xfer_plan_report(plan, &report) == XFER_OK && report.relayed_bytes > 0;
+}
 
 /* The life of a plan; the first failure. *slowest: of its calls. */
 static xfer_status live(const tensor *t, visitor *v, bool staged, int64_t *slowest)
@@ -92,12 +103,15 @@ static xfer_status live(const tensor *t, visitor *v, bool staged, int64_t *slowe
   xfer_status st = XFER_OK;
 
   options.timeout_ms = DEADLINE_MS;
+  options.ranks_per_domain = world_ranks_per_domain(t->shape);
+  if (t->shape == FROM_LAST) options.lane = XFER_LANE_DIRECT; /* else it is broadcast */
   options.flags = staged ? XFER_PLAN_STAGED : 0;
   for (int step = 0; step < 6 && st == XFER_OK; step++) {
     const int64_t began = world_ms();
 
     if (step == 0) st = xfer_comm_create_cuda(&comm, gather, v, v->rank, v->at->n_ranks);
     if (step == 1) st = xfer_plan_create(&plan, comm, &list, 1, &options);
+    if (step == 1 && st == XFER_OK && !is_relayed(plan, t)) _exit(NO_RELAY);
     if (step == 1 && st == XFER_OK) st = xfer_plan_bind(plan, 0, &src, &dst);
     if (step == 2) st = xfer_plan_commit(plan);
     if (step == 3) st = xfer_plan_run(plan, 1, NULL);
@@ -134,9 +148,9 @@ static int play(const point *p, int rank)
   world_clear(p->first->n_ranks, (sim_config){.n_devices = p->first->n_ranks});
   sim_rank(rank);
   NEED(cudaSetDevice(rank) == cudaSuccess);
-  tensor_make(&t, EACH_EACH, rank, WIDTH);
-  sim_guard_drop(t.guards[FROM]); /* runs are other processes' too */
-  sim_guard_drop(t.guards[TO]);
+  tensor_make(&t, relays ? FROM_LAST : EACH_EACH, rank, relays ? RELAYED_WIDTH : WIDTH);
+  for (int side = FROM; side <= TO; side++)
+    if (t.n_bytes[side] > 0) sim_guard_drop(t.guards[side]); /* runs are other processes' too */
   tensor_fill(&t, 1, OLD);
   if (rank == p->victim)
     sim_fault_add(&(sim_fault){.rank = rank, .nth = (uint64_t)p->n, .kills = true});
@@ -186,9 +200,10 @@ int main(int argc, char **argv)
   for (int i = 1; i + 1 < argc; i += 2) {
     if (strcmp(argv[i], "--every") == 0) every = atol(argv[i + 1]);
     if (strcmp(argv[i], "--ranks") == 0) n_ranks = atoi(argv[i + 1]);
+    if (strcmp(argv[i], "--relays") == 0) relays = atoi(argv[i + 1]) != 0;
     if (strcmp(argv[i], "--seed") == 0) world_set_seed(strtoull(argv[i + 1], NULL, 10));
   }
-  if (n_ranks < 2 || n_ranks > MOST_RANKS || every < 1) return 2;
+  if (n_ranks < (relays ? 3 : 2) || n_ranks > MOST_RANKS || every < 1) return 2;
   for (int victim = 0; victim < n_ranks; victim++) {
     point p = {.victim = victim, .staged = victim % 2 != 0};
     for (p.n = 1 + victim % every; p.n < MOST_CALLS; p.n += every) {

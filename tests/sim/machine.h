@@ -200,7 +200,7 @@ bool sim_capture_allows(void);
 /* An operation of a capturing stream. */
 cudaError_t sim_capture_take(sim_capture *capture, sim_op *op);
 /* An implicit use of the legacy stream while a blocking stream of the device captures. */
-bool sim_capture_forbids_legacy(int device);
+bool sim_capture_forbids_legacy(int device, bool only_asked);
 bool sim_capture_is_valid(const sim_capture *capture);
 bool sim_capture_is_over(const sim_capture *capture);
 void sim_capture_invalidate(sim_capture *capture);

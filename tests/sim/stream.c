@@ -123,7 +123,7 @@ cudaError_t sim_enqueue(void *operation, sim_stream *stream)
 
   op->stream = stream;
   if (stream->s.capture != NULL) return sim_capture_take(stream->s.capture, op);
-  if (stream->s.order == LEGACY && sim_capture_forbids_legacy(stream->s.device)) {
+  if (stream->s.order == LEGACY && sim_capture_forbids_legacy(stream->s.device, false)) {
     sim_op_drop(op);
     return cudaErrorStreamCaptureImplicit;
   }

@@ -4,6 +4,7 @@
 
 #include <pthread.h>
 #include <stdatomic.h>
+#include <string.h>
 
 enum { WIDTH = 3000, TIMEOUT_MS = 20000, RUNS = 60, LIVES = 40 };
 
@@ -249,6 +250,35 @@ static void test_e7_redistribute_looks_at_the_stream_first_nccl(void)
   world_go(one_captures_first);
 }
 
+/* A capture that the default stream would break is told as one of its own, and goes on. */
+static void beside_a_capture(int rank)
+{
+  cudaStream_t other = NULL;
+  cudaGraph_t graph = NULL;
+
+  NEED(cudaStreamCreate(&other) == cudaSuccess);
+  tensor_make(&tensors[rank], RING, rank, WIDTH);
+  tensor_fill(&tensors[rank], 1, 0x77);
+  ranks_barrier();
+  if (rank == 0)
+    NEED(cudaStreamBeginCapture(other, cudaStreamCaptureModeThreadLocal) == cudaSuccess);
+  ranks_barrier();
+  NEED(redistribute(rank, NULL) == (rank == 0 ? XFER_ERR_STATE : XFER_ERR_PEER));
+  NEED(strstr(xfer_last_error(), "the stream is capturing a graph") != NULL);
+  NEED(tensor_is_all(&tensors[rank], 0x77));
+  if (rank == 0) NEED(cudaStreamEndCapture(other, &graph) == cudaSuccess && graph != NULL);
+  if (rank == 0) NEED(cudaGraphDestroy(graph) == cudaSuccess);
+  ranks_barrier();
+  redistribute_well(rank, NULL, 2);
+  NEED(cudaStreamDestroy(other) == cudaSuccess);
+}
+
+static void test_e7_the_default_stream_beside_a_capture(void)
+{
+  world_make(2, COMM_GATHER, (sim_config){.seed = 0});
+  world_go(beside_a_capture);
+}
+
 int main(int argc, char **argv)
 {
   static const world_test tests[] = {
@@ -268,6 +298,7 @@ int main(int argc, char **argv)
        test_e7_redistribute_looks_at_the_stream_first_gather},
       {"e7_redistribute_looks_at_the_stream_first_nccl",
        test_e7_redistribute_looks_at_the_stream_first_nccl},
+      {"e7_the_default_stream_beside_a_capture", test_e7_the_default_stream_beside_a_capture},
   };
 
   return world_main(argc, argv, tests, sizeof tests / sizeof tests[0]);

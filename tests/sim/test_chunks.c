@@ -40,8 +40,8 @@ static void *driver(const char *name)
     NEED(driver_function arguments == CUDA_SUCCESS);                                               \
   } while (0)
 
-/* One chunk of the current device. */
-static void *chunk_alloc(size_t n_bytes, bool leaves)
+/* A chunk of the current device, at an address that is reserved. */
+static void chunk_map(CUdeviceptr base, size_t n_bytes, bool leaves)
 {
   CUmemAllocationProp prop = {.type = CU_MEM_ALLOCATION_TYPE_PINNED,
                               .requestedHandleTypes = leaves
@@ -50,15 +50,23 @@ static void *chunk_alloc(size_t n_bytes, bool leaves)
                               .location = {.type = CU_MEM_LOCATION_TYPE_DEVICE}};
   CUmemAccessDesc access = {.flags = CU_MEM_ACCESS_FLAGS_PROT_READWRITE};
   CUmemGenericAllocationHandle chunk = 0;
-  CUdeviceptr base = 0;
 
   NEED(cudaGetDevice(&prop.location.id) == cudaSuccess);
   access.location = prop.location;
-  DRIVER(PFN_cuMemAddressReserve_v10020, cuMemAddressReserve, (&base, n_bytes, 0, 0, 0));
   DRIVER(PFN_cuMemCreate_v10020, cuMemCreate, (&chunk, n_bytes, &prop, 0));
   DRIVER(PFN_cuMemMap_v10020, cuMemMap, (base, n_bytes, 0, chunk, 0));
   DRIVER(PFN_cuMemRelease_v10020, cuMemRelease, (chunk));
   DRIVER(PFN_cuMemSetAccess_v10020, cuMemSetAccess, (base, n_bytes, &access, 1));
+}
+
+/* Chunks beside each other, the second one of 0 bytes for none. */
+static void *chunks_alloc(size_t first, size_t second, bool leaves)
+{
+  CUdeviceptr base = 0;
+
+  DRIVER(PFN_cuMemAddressReserve_v10020, cuMemAddressReserve, (&base, first + second, 0, 0, 0));
+  chunk_map(base, first, leaves);
+  if (second > 0) chunk_map(base + first, second, leaves);
   return (void *)(uintptr_t)base; /* NOLINT: the driver's pointers are integers */
 }
 
@@ -70,7 +78,7 @@ static void make_chunked(int rank, bool leaves, xfer_lane lane, uint64_t timeout
   for (int side = FROM; side <= TO; side++) {
     sim_guard_drop(t->guards[side]);
     NEED(cudaFree(t->bytes[side]) == cudaSuccess);
-    t->bytes[side] = chunk_alloc((size_t)2 * MIB, leaves);
+    t->bytes[side] = chunks_alloc((size_t)2 * MIB, 0, leaves);
     t->guards[side] = sim_guard(rank, t->bytes[side], t->n_bytes[side]);
   }
   plans[rank] = world_plan(rank, t, 1, lane, timeout_ms);
@@ -88,6 +96,49 @@ static void chunks_work(int rank)
 static void test_chunks_between_devices(void)
 {
   in_world(3, COMM_GATHER, (sim_config){.seed = 0}, chunks_work);
+}
+
+/* Memory in chunks of two sizes, one of which is mapped anew: a run says so on all ranks and writes
+ * nothing, and the next commit is of what is there. */
+static void chunks_change(int rank)
+{
+  enum { LIVE = 0x77 };
+  tensor *t = &tensors[rank];
+  const cudaStream_t stream = world_stream();
+
+  tensor_make(t, RING, rank, 5 * MIB);
+  for (int side = FROM; side <= TO; side++) {
+    sim_guard_drop(t->guards[side]);
+    NEED(cudaFree(t->bytes[side]) == cudaSuccess);
+    t->bytes[side] = chunks_alloc((size_t)2 * MIB, (size_t)4 * MIB, true);
+    t->guards[side] = sim_guard(rank, t->bytes[side], t->n_bytes[side]);
+  }
+  plans[rank] = world_plan(rank, t, 1, XFER_LANE_DIRECT, TIMEOUT_MS);
+  OK(xfer_plan_commit(plans[rank]));
+  world_run(plans[rank], t, 1, 1, stream);
+  if (rank == 0) {
+    const CUdeviceptr second = (CUdeviceptr)(uintptr_t)t->bytes[FROM] + (size_t)2 * MIB;
+    DRIVER(PFN_cuMemUnmap_v10020, cuMemUnmap, (second, (size_t)4 * MIB));
+    chunk_map(second, (size_t)4 * MIB, true);
+  }
+  tensor_fill(t, 2, LIVE);
+  ranks_barrier();
+  const xfer_status st = xfer_plan_run(plans[rank], 2, stream);
+  NEED(rank != 0 || st == XFER_ERR_STATE);
+  NEED(rank != 0 || strstr(xfer_last_error(), "freed or remapped") != NULL);
+  NEED(xfer_plan_wait(plans[rank], 0) != XFER_OK);
+  NEED(tensor_is_all(t, LIVE));
+  ranks_barrier();
+  const xfer_view src = xfer_view_dense(t->bytes[FROM]);
+  const xfer_view dst = xfer_view_dense(t->bytes[TO]);
+  OK(xfer_plan_bind(plans[rank], 0, &src, &dst));
+  OK(xfer_plan_commit(plans[rank]));
+  world_run(plans[rank], t, 1, 3, stream);
+}
+
+static void test_chunks_mapped_anew_are_noticed(void)
+{
+  in_world(2, COMM_GATHER, (sim_config){.seed = 0}, chunks_change);
 }
 
 /* Chunks that do not leave their process are another device's alone within it, too. */
@@ -276,6 +327,7 @@ int main(int argc, char **argv)
 {
   static const world_test tests[] = {
       {"chunks_between_devices", test_chunks_between_devices},
+      {"chunks_mapped_anew_are_noticed", test_chunks_mapped_anew_are_noticed},
       {"chunks_that_stay_are_packed", test_chunks_that_stay_are_packed},
       {"chunks_between_signals", test_chunks_between_signals},
       {"chunks_that_cannot_be_mapped", test_chunks_that_cannot_be_mapped},

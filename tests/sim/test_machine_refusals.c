@@ -11,8 +11,11 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <nccl.h>
+#include <search.h>
+#include <stdio.h>
 #include <string.h>
 #include <sys/mman.h>
+#include <sys/random.h>
 #include <unistd.h>
 
 static int no_gather(void *context, void *all, const void *mine, size_t n_bytes)
@@ -126,7 +129,15 @@ static void test_a_driver_that_cannot_serve_is_refused(void)
 
 /* ---- what the system may refuse ----------------------------------------------------------- */
 
-typedef enum refusal { NOTHING, FILE_OF_PAGE, ROOM, ADDRESSES, PEERS_FILE, SAME_FILE } refusal;
+typedef enum refusal {
+  NOTHING,
+  FILE_OF_PAGE,
+  ROOM,
+  ADDRESSES,
+  PEERS_FILE,
+  SAME_FILE,
+  TREE
+} refusal;
 
 static _Thread_local refusal refused; /* what this thread's calls for pages of flags meet */
 
@@ -138,6 +149,15 @@ void *__real_mmap(void *at, size_t n_bytes, int access, int flags, int file, off
 void *__wrap_mmap(void *at, size_t n_bytes, int access, int flags, int file, off_t from);
 int __real_open(const char *path, int flags, ...);
 int __wrap_open(const char *path, int flags, ...);
+
+static _Atomic bool has_no_number; /* neither this process nor its host */
+
+void *__real_tsearch(const void *key, void **root, int (*compare)(const void *, const void *));
+void *__wrap_tsearch(const void *key, void **root, int (*compare)(const void *, const void *));
+ssize_t __real_getrandom(void *bytes, size_t n_bytes, unsigned flags);
+ssize_t __wrap_getrandom(void *bytes, size_t n_bytes, unsigned flags);
+FILE *__real_fopen(const char *path, const char *mode);
+FILE *__wrap_fopen(const char *path, const char *mode);
 
 static int say(int error)
 {
@@ -169,6 +189,21 @@ int __wrap_open(const char *path, int flags, ...)
   return __real_open(refused == SAME_FILE ? "/dev/null" : path, flags);
 }
 
+void *__wrap_tsearch(const void *key, void **root, int (*compare)(const void *, const void *))
+{
+  return refused == TREE ? NULL : __real_tsearch(key, root, compare);
+}
+
+ssize_t __wrap_getrandom(void *bytes, size_t n_bytes, unsigned flags)
+{
+  return has_no_number ? say(ENOSYS) : __real_getrandom(bytes, n_bytes, flags);
+}
+
+FILE *__wrap_fopen(const char *path, const char *mode)
+{
+  return has_no_number ? NULL : __real_fopen(path, mode);
+}
+
 /* Rank 0 has no page, or cannot reach that of rank 1: all are told why, and the next commit works.
  */
 static void commit_without_system(int rank)
@@ -178,13 +213,14 @@ static void commit_without_system(int rank)
                                      "of shared memory: No space left on device",
                                      "of flags: Cannot allocate memory",
                                      "is not a peer's flags any more: Permission denied",
-                                     "is not a peer's flags any more: another file"};
+                                     "is not a peer's flags any more: another file",
+                                     "no memory for a mapping of "};
   xfer_plan *plan;
   tensor t;
 
   tensor_make(&t, EACH_EACH, rank, 100);
   plan = world_plan(rank, &t, 1, XFER_LANE_DIRECT, 20000);
-  for (refusal what = FILE_OF_PAGE; what <= SAME_FILE; what++) {
+  for (refusal what = FILE_OF_PAGE; what <= TREE; what++) {
     refused = rank == 0 ? what : NOTHING;
     NEED(xfer_plan_commit(plan) != XFER_OK);
     refused = NOTHING;
@@ -200,6 +236,30 @@ static void test_pages_that_the_system_refuses(void)
 {
   world_make(2, COMM_GATHER, (sim_config){.seed = 0});
   world_go(commit_without_system);
+  world_destroy();
+}
+
+/* Ranks of one process reach each other's memory, by whatever number they know it. */
+static void commit_without_number(int rank)
+{
+  xfer_plan_report_data report = XFER_PLAN_REPORT_INIT;
+  xfer_plan *plan;
+  tensor t;
+
+  tensor_make(&t, EACH_EACH, rank, 100);
+  plan = world_plan(rank, &t, 1, XFER_LANE_AUTO, 20000);
+  OK(xfer_plan_commit(plan));
+  OK(xfer_plan_report(plan, &report));
+  NEED(report.direct_bytes > 0);
+  world_run(plan, &t, 1, 1, NULL);
+  xfer_plan_destroy(plan);
+}
+
+static void test_a_host_without_a_number_is_one(void)
+{
+  has_no_number = true;
+  world_make(2, COMM_NCCL, (sim_config){.seed = 0});
+  world_go(commit_without_number);
   world_destroy();
 }
 
@@ -346,6 +406,7 @@ int main(int argc, char **argv)
 {
   static const world_test tests[] = {
       {"a_peer_that_lies_in_an_exchange_is_found", test_a_peer_that_lies_in_an_exchange_is_found},
+      {"a_host_without_a_number_is_one", test_a_host_without_a_number_is_one},
       {"pages_that_the_system_refuses", test_pages_that_the_system_refuses},
       {"a_driver_that_cannot_serve_is_refused", test_a_driver_that_cannot_serve_is_refused},
       {"makers_refuse_null_and_what_is_not_there", test_makers_refuse_null_and_what_is_not_there},
