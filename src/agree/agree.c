@@ -300,7 +300,8 @@ static xfer_status compare_descriptions(xfi_comm *comm, const char *what,
   XFI_TRY(comm->ops->all_gather(comm, all, mine, sizeof *all, deadline));
   for (int r = 1; r < comm->size; r++)
     XFI_CHECK(memcmp(all[r], all[0], sizeof *all) == 0, XFER_ERR_MISMATCH,
-              "%s: rank %d has %s, rank 0 has %s", what, r, all[r], all[0]);
+              "%s: rank %d has %.*s, rank 0 has %.*s", what, r, DESCRIPTION_BYTES, all[r],
+              DESCRIPTION_BYTES, all[0]);
 done:
   xfi_free(all);
   return st;

@@ -42,7 +42,8 @@ static xfer_status compare_statements(const xfi_comm *comm, const xfi_statement 
   for (int r = 0; r < comm->size; r++) {
     if (all[r].status == XFER_OK) continue;
     if (mine != XFER_OK) return mine;
-    XFI_CHECK(false, XFER_ERR_PEER, "rank %d failed: %s", r, all[r].text);
+    XFI_CHECK(false, XFER_ERR_PEER, "rank %d failed: %.*s", r, (int)sizeof all[r].text,
+              all[r].text); /* which need not end */
   }
   for (int r = 1; r < comm->size; r++) {
     const xfi_statement *s = &all[r];
