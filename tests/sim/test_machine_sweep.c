@@ -483,6 +483,7 @@ static void borrow_alone(int rank)
   xfer_comm_destroy(w.comms[rank]);
   ranks_barrier();
   if (rank == 0) {
+    limit_ms = LIMIT_MS;
     NEED(ranks_make_comm(&w.comms[0], meeting, 0) == XFER_ERR_TIMEOUT);
     NEED(strstr(xfer_last_error(), "not all ranks of the borrowed communicator") != NULL);
     sim_fault_add(&lost);
@@ -497,6 +498,7 @@ static void test_comm_lent_by_one(void)
 {
   world_clear(2, (sim_config){.seed = 0});
   now = (point){.kind = COMM_BORROWED, .n_ranks = 2};
+  limit_ms = LIMIT_MOST; /* both make one */
   meeting = ranks_meet(now.n_ranks, now.kind);
   NEED(meeting != NULL);
   world_go(borrow_alone);
