@@ -152,12 +152,15 @@ int __wrap_open(const char *path, int flags, ...);
 
 static _Atomic bool has_no_number; /* neither this process nor its host */
 
+/* Libraries have such calls, too. */
+#pragma GCC visibility push(default)
 void *__real_tsearch(const void *key, void **root, int (*compare)(const void *, const void *));
 void *__wrap_tsearch(const void *key, void **root, int (*compare)(const void *, const void *));
 ssize_t __real_getrandom(void *bytes, size_t n_bytes, unsigned flags);
 ssize_t __wrap_getrandom(void *bytes, size_t n_bytes, unsigned flags);
 FILE *__real_fopen(const char *path, const char *mode);
 FILE *__wrap_fopen(const char *path, const char *mode);
+#pragma GCC visibility pop
 
 static int say(int error)
 {
