@@ -66,7 +66,7 @@ if(XFER_HAVE_CUDA)
       list(APPEND CMAKE_CUDA_ARCHITECTURES 100)
     endif()
   endif()
-  set(CMAKE_CUDA_RUNTIME_LIBRARY Shared) # one runtime in the process: NCCL and the caller have the shared one
+  set(CMAKE_CUDA_RUNTIME_LIBRARY Static) # nothing but the driver is then wanted, and beside another runtime it is fine: NCCL has its own too
   enable_language(CUDA)
   set(CMAKE_CUDA_STANDARD 17)
   find_package(CUDAToolkit REQUIRED)

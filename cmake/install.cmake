@@ -52,11 +52,8 @@ if(TARGET xfer_mpi)
     DESCRIPTION "xfer over MPI" REQUIRES "xfer" CFLAGS "${cflags}" LIBS "${libs}")
 endif()
 if(TARGET xfer_nccl)
-  xfi_vendor_flags(cflags libs INCLUDES ${NCCL_INCLUDE_DIR} ${CUDAToolkit_INCLUDE_DIRS} LIBRARIES ${NCCL_LIBRARY}
-    ${CUDA_cudart_LIBRARY})
   xfi_install_library(nccl TARGETS xfer_nccl HEADERS nccl.h PC xfer_nccl LIB xfer_nccl
-    DESCRIPTION "xfer over CUDA and NCCL" REQUIRES "xfer" CFLAGS "${cflags}" LIBS "${libs}")
-  install(FILES cmake/FindNCCL.cmake DESTINATION ${xfi_package_dir} COMPONENT dev)
+    DESCRIPTION "xfer over CUDA and NCCL" REQUIRES "xfer")
 endif()
 
 install(DIRECTORY models rules DESTINATION ${CMAKE_INSTALL_DATADIR}/xfer COMPONENT tools)

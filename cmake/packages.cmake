@@ -36,9 +36,8 @@ endif()
 if(TARGET xfer_nccl)
   xfi_package(nccl libxfer-nccl0 libs "ranks own GPUs" libxfer0)
   list(APPEND xfi_all libxfer-nccl0)
-  # NVIDIA's own packages; not demanded, since both come by other ways as well.
-  set(CPACK_DEBIAN_NCCL_PACKAGE_RECOMMENDS
-    "libnccl2 (>= 2.28), cuda-cudart-${CUDAToolkit_VERSION_MAJOR}-${CUDAToolkit_VERSION_MINOR}")
+  # NVIDIA's own package; not demanded, since NCCL comes by other ways as well, and is looked for at run time.
+  set(CPACK_DEBIAN_NCCL_PACKAGE_RECOMMENDS "libnccl2 (>= 2.28)")
 endif()
 xfi_package(dev libxfer-dev libdevel "headers, examples, documents" ${xfi_all})
 if(XFER_TOOLS)

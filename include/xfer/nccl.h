@@ -3,6 +3,9 @@
  * Comms whose ranks own one CUDA device each; in libxfer_nccl. Includes neither CUDA's header nor
  * NCCL's.
  *
+ * NCCL is looked for when a comm is made over it: the process's own, else libnccl.so.2. The library
+ * needs of CUDA the driver alone.
+ *
  * Each maker binds the comm to the calling thread's current device (cudaSetDevice). Bound memory is
  * that device's, or pinned host memory in lanes other than the direct one.
  *
@@ -44,7 +47,8 @@ struct ncclComm;
  * @param nccl  An ncclComm_t, blocking or not, on the current device. May be destroyed afterwards.
  * @retval XFER_ERR_ARG      `nccl` is NULL or belongs to another device than the current one.
  * @retval XFER_ERR_COMM     NCCL failed; the text quotes it.
- * @retval XFER_ERR_CUDA     CUDA failed, or there is no device.
+ * @retval XFER_ERR_CUDA     CUDA failed, or there is no device or no driver.
+ * @retval XFER_ERR_UNSUPPORTED  NCCL, libnccl.so.2, was not found. The rank returns alone.
  * @retval XFER_ERR_PEER     Another rank failed; the text quotes it.
  * @retval XFER_ERR_TIMEOUT  A rank did not come.
  * @since 0.1
@@ -58,6 +62,8 @@ XFER_API XFER_MUST_CHECK xfer_status xfer_comm_create_nccl(xfer_comm **comm, str
  *
  * @param id  Receives an ncclUniqueId.
  * @retval XFER_ERR_COMM  NCCL failed; the text quotes it.
+ * @retval XFER_ERR_CUDA  There is no CUDA driver.
+ * @retval XFER_ERR_UNSUPPORTED  NCCL, libnccl.so.2, was not found.
  * @since 0.1
  */
 XFER_API XFER_MUST_CHECK xfer_status xfer_nccl_id(unsigned char id[XFER_NCCL_ID_BYTES]);
@@ -75,7 +81,8 @@ XFER_API XFER_MUST_CHECK xfer_status xfer_nccl_id(unsigned char id[XFER_NCCL_ID_
  * @param size  The number of ranks. No two may share a device: NCCL refuses that.
  * @retval XFER_ERR_ARG      `rank` or `size` is out of range.
  * @retval XFER_ERR_COMM     NCCL failed; the text quotes it.
- * @retval XFER_ERR_CUDA     CUDA failed, or there is no device.
+ * @retval XFER_ERR_CUDA     CUDA failed, or there is no device or no driver.
+ * @retval XFER_ERR_UNSUPPORTED  NCCL, libnccl.so.2, was not found. The rank returns alone.
  * @retval XFER_ERR_PEER     Another rank failed; the text quotes it.
  * @retval XFER_ERR_TIMEOUT  A rank did not come.
  * @since 0.1
@@ -102,7 +109,7 @@ XFER_API XFER_MUST_CHECK xfer_status xfer_comm_create_nccl_id(
  * @param size        The number of ranks.
  * @retval XFER_ERR_ARG   `all_gather` is NULL, or `rank` or `size` is out of range.
  * @retval XFER_ERR_COMM  `all_gather` failed.
- * @retval XFER_ERR_CUDA  CUDA failed, or there is no device.
+ * @retval XFER_ERR_CUDA  CUDA failed, or there is no device or no driver.
  * @retval XFER_ERR_PEER  Likewise on another rank.
  * @since 0.1
  */

@@ -8,6 +8,7 @@
 
 #include "alloc.h"
 #include "error.h"
+#include "nccl_load.h"
 #include "plugin.h"
 #include "xfer/nccl.h"
 
@@ -139,6 +140,18 @@ done:
   return mine != XFER_OK ? mine : st;
 }
 
+/* NCCL and a driver: where they are not, this rank says so before it asks anybody. */
+static xfer_status vendors_here(void)
+{
+  xfer_status st = XFER_OK;
+  const char *missing = xfi_nccl_load();
+
+  XFI_CHECK(missing == NULL, XFER_ERR_UNSUPPORTED, "NCCL was not found: %s", missing);
+  XFI_TRY(xfi_cuda_here());
+done:
+  return st;
+}
+
 /* ---- makers ------------------------------------------------------------------------------- */
 
 _Static_assert(sizeof(ncclUniqueId) == XFER_NCCL_ID_BYTES, "an id is an ncclUniqueId");
@@ -149,6 +162,7 @@ xfer_status xfer_nccl_id(unsigned char id[XFER_NCCL_ID_BYTES])
   ncclUniqueId made;
 
   XFI_CHECK(id != NULL, XFER_ERR_ARG, "id is NULL");
+  XFI_TRY(vendors_here());
   ncclResult_t result = ncclGetUniqueId(&made);
   XFI_CHECK(result == ncclSuccess, XFER_ERR_COMM, "ncclGetUniqueId: %s: %s",
             ncclGetErrorString(result), ncclGetLastError(NULL));
@@ -168,6 +182,7 @@ xfer_status xfer_comm_create_nccl_id(xfer_comm **comm, const unsigned char id[XF
   XFI_CHECK(comm != NULL && id != NULL, XFER_ERR_ARG, "comm or id is NULL");
   XFI_CHECK(size >= 1 && rank >= 0 && rank < size, XFER_ERR_ARG, "rank %d of %d", rank, size);
   memcpy(&copy, id, sizeof copy);
+  XFI_TRY(vendors_here());
   XFI_TRY(control_create(&made, rank, size));
   st = comm_create(comm, made, &copy, deadline);
   made = NULL;
@@ -278,6 +293,7 @@ xfer_status xfer_comm_create_nccl(xfer_comm **comm, struct ncclComm *nccl)
   int size = 0;
 
   XFI_CHECK(comm != NULL && nccl != NULL, XFER_ERR_ARG, "comm or nccl is NULL");
+  XFI_TRY(vendors_here());
   XFI_TRY(borrowed_rank(nccl, &rank, &size));
   XFI_TRY(control_create(&made, rank, size));
   if (rank == 0 && ncclGetUniqueId(&message.id) == ncclSuccess) message.valid[0] = 1;

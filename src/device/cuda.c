@@ -272,6 +272,18 @@ static const xfi_device_ops cuda_ops = {
     .exports_end = cuda_exports_end,
 };
 
+/* CUDA itself would call a driver that is not there too old. */
+xfer_status xfi_cuda_here(void)
+{
+  xfer_status st = XFER_OK;
+  int version = 0;
+
+  XFI_CHECK(cudaDriverGetVersion(&version) != cudaSuccess || version != 0, XFER_ERR_CUDA,
+            "there is no CUDA driver here: libcuda.so.1 was not found");
+done:
+  return st;
+}
+
 xfer_status xfi_device_create_cuda(xfi_device **device)
 {
   xfer_status st = XFER_OK;
@@ -280,6 +292,7 @@ xfer_status xfi_device_create_cuda(xfi_device **device)
   int greatest = 0;
   int has_ops64 = 0;
 
+  XFI_TRY(xfi_cuda_here());
   made = xfi_calloc(1, sizeof *made);
   XFI_CHECK(made != NULL, XFER_ERR_NOMEM, "a CUDA device");
   made->base.ops = &cuda_ops;

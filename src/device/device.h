@@ -184,7 +184,9 @@ static inline void xfi_device_leave(const xfi_device *device, const xfi_entered 
  * memory. */
 XFI_DOOR xfer_status xfi_device_create_host(xfi_device **device);
 
-/* The calling thread's current CUDA device. In libxfer_nccl. */
+/* Is there a CUDA driver at all? In libxfer_nccl, as is the next. */
+xfer_status xfi_cuda_here(void);
+/* The calling thread's current CUDA device. */
 xfer_status xfi_device_create_cuda(xfi_device **device);
 
 #endif

@@ -26,6 +26,41 @@ else
   xfer_info
   xfer_refit --problem 'bf16[4096,11008] (2,4)@0-7:S0,R -> (4)@8-11:S1'
 fi
+if pkg-config --exists xfer_nccl && ! ls /dev/nvidia[0-9]* > /dev/null 2>&1; then
+  # It links and loads without NVIDIA's files, and says in words what is not there.
+  cat > /gpu.c << 'END'
+#include <stdio.h>
+#include <string.h>
+#include <xfer/nccl.h>
+
+static int alone(void *context, void *all, const void *mine, size_t n_bytes)
+{
+  (void)context;
+  memcpy(all, mine, n_bytes);
+  return 0;
+}
+
+int main(void)
+{
+  unsigned char id[XFER_NCCL_ID_BYTES];
+  xfer_comm *comm = NULL;
+  xfer_status st = xfer_nccl_id(id);
+
+  printf("%s: %s\n", xfer_status_name(st), xfer_last_error());
+  st = xfer_comm_create_cuda(&comm, alone, NULL, 0, 1);
+  printf("%s: %s\n", xfer_status_name(st), xfer_last_error());
+  return 0;
+}
+END
+  gcc /gpu.c -o /gpu $(pkg-config --cflags --libs xfer_nccl)
+  /gpu > /said
+  xfer_info >> /said
+  cat /said
+  grep -q '^XFER_ERR_UNSUPPORTED: NCCL was not found: libnccl.so.2: ' /said
+  grep -q '^XFER_ERR_CUDA: there is no CUDA driver here' /said
+  grep -q 'nccl: not found: libnccl.so.2: ' /said
+  grep -q '^gpus: none: libcuda.so.1' /said
+fi
 xfer_plan --model "$model" --train megatron:tp2,ep4,dp2 --gen vllm:tp4 | sed -n 1,5p
 xfer_plan --model "$model" --train megatron:tp2,ep4,dp2 --sweep 8 | sed -n 1,5p
 echo "packages used: $PRETTY_NAME, $(gcc --version | sed -n 1p), $(ldd --version | sed -n 1p)"

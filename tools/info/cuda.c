@@ -4,6 +4,7 @@
 #include <cuda_runtime_api.h>
 #include <nccl.h>
 
+#include "nccl_load.h"
 #include "text.h"
 #include "vendors.h"
 
@@ -49,15 +50,19 @@ void info_cuda(void)
 
   (void)cudaRuntimeGetVersion(&runtime);
   (void)cudaDriverGetVersion(&driver);
-  (void)ncclGetVersion(&nccl);
   print_version("cuda:", runtime);
   if (driver > 0)
     print_version(", driver for", driver);
   else
     printf(", no driver");
-  printf("; nccl: %d.%d.%d\n", nccl / 10000, nccl % 10000 / 100, nccl % 100);
+  if (xfi_nccl_load() != NULL)
+    printf("; nccl: not found: %s\n", xfi_nccl_load());
+  else if (ncclGetVersion(&nccl) == ncclSuccess)
+    printf("; nccl: %d.%d.%d\n", nccl / 10000, nccl % 10000 / 100, nccl % 100);
   const cudaError_t error = cudaGetDeviceCount(&n);
-  if (error != cudaSuccess) printf("gpus: none: %s\n", cudaGetErrorString(error));
+  if (error != cudaSuccess)
+    printf("gpus: none: %s\n",
+           driver > 0 ? cudaGetErrorString(error) : "libcuda.so.1, the driver's, was not found");
   for (int i = 0; error == cudaSuccess && i < n; i++)
     print_device(i);
   if (error == cudaSuccess && n > 1) print_peers(n);
