@@ -12,6 +12,7 @@ with the arrays of torch, NumPy and CuPy; it has no arithmetic of its own.
 
 from ._lib import lib as _c
 from ._log import log_to
+from ._structs import decoded as _decoded
 from ._version import __version__
 from .comm import Comm, nccl_id
 from .errors import *  # noqa: F403
@@ -73,4 +74,4 @@ __all__ = [
 
 def version() -> str:
     """The library's version, such as "0.1.0"."""
-    return str(_c.xfer_version().decode())
+    return _decoded(_c.xfer_version())

@@ -14,6 +14,7 @@ from typing import Any
 
 from ._functions import AllGather
 from ._store import Gather, awaited, is_store, session, store_gather
+from ._structs import decoded
 from .errors import CommError, CudaError, TimeoutError, UnsupportedError
 
 NCCL_ID_BYTES = 128
@@ -41,7 +42,7 @@ def _cuda(library: ctypes.CDLL, name: str, *arguments: Any) -> None:
     error = getattr(library, name)(*arguments)
     if error != 0:
         library.cudaGetErrorString.restype = c_char_p
-        raise CudaError(f"{name}: {library.cudaGetErrorString(error).decode()}")
+        raise CudaError(f"{name}: {decoded(library.cudaGetErrorString(error))}")
 
 
 def device_of(library: ctypes.CDLL, device: int | None) -> int:
@@ -123,7 +124,7 @@ def _tell(made: Callable[[], bytes]) -> bytes:
 
 def _told(word: bytes) -> bytes:
     if word[:1] != b"+":
-        raise CommError(f"rank 0 has no id: {word[1:].decode(errors='replace')}")
+        raise CommError(f"rank 0 has no id: {decoded(word[1:])}")
     return word[1:]
 
 

@@ -18,7 +18,7 @@ from types import SimpleNamespace
 from typing import Any
 
 from . import _functions
-from ._structs import STRUCTS, c_type_of, checked
+from ._structs import STRUCTS, c_type_of, checked, decoded
 from .errors import UnsupportedError, error_of
 
 _HERE = pathlib.Path(__file__).parent / "lib"
@@ -26,7 +26,7 @@ _HERE = pathlib.Path(__file__).parent / "lib"
 
 def _check(status: int, function: Any, arguments: Any) -> None:
     if status != 0:
-        raise error_of(status, lib.xfer_last_error().decode(errors="replace"))
+        raise error_of(status, decoded(lib.xfer_last_error()))
 
 
 def _checking(function: Any, parameters: dict[str, Any]) -> Any:

@@ -8,6 +8,7 @@ from typing import Any
 
 from . import _functions
 from ._lib import lib
+from ._structs import decoded
 
 _LEVELS = {"warn": 1, "info": 2, "trace": 3}
 _NUMBERS = {1: logging.WARNING, 2: logging.INFO, 3: logging.DEBUG}
@@ -28,10 +29,10 @@ def log_to(where: logging.Logger | Callable[[str, int, str], None] | None, level
     if isinstance(where, logging.Logger):
         logger = where
         callback = _functions.Log(
-            lambda _, of, rank, line: logger.log(_NUMBERS[of], "rank %d: %s", rank, line.decode())
+            lambda _, of, rank, line: logger.log(_NUMBERS[of], "rank %d: %s", rank, decoded(line))
         )
     elif where is not None:
         function = where
-        callback = _functions.Log(lambda _, of, rank, line: function(names[of], rank, line.decode()))
+        callback = _functions.Log(lambda _, of, rank, line: function(names[of], rank, decoded(line)))
     lib.xfer_log_set(callback, None, _LEVELS[level])
     _told = callback

@@ -55,6 +55,11 @@ def encoded(text: Any, name: str) -> bytes:
     return text.encode()
 
 
+def decoded(text: bytes) -> str:
+    """A text of C's, which may have been cut inside a character."""
+    return text.decode(errors="replace")
+
+
 def array(c_type: Any, values: Sequence[Any] | None, name: str) -> Any:
     """A C array of the values; None stays NULL."""
     return None if values is None else (c_type * len(values))(*(checked(c_type, value, name) for value in values))

@@ -9,6 +9,7 @@ from typing import Any
 
 from . import _bootstrap, _functions, _handle
 from ._lib import lib, plugin
+from ._structs import decoded
 from ._worker import Worker
 from .errors import CommError, MismatchError, PeerError, StateError
 from .memory import HOST, View
@@ -220,7 +221,7 @@ class Comm(_handle.Handle):
             word = f"!{type(error).__name__}: {error}" if error is not None else f"={what}"
             words = self._gather(word.encode()[:_WORD].ljust(_WORD, b"\0"))
             if error is None:
-                _raise_first([each.rstrip(b"\0").decode(errors="replace") for each in words])
+                _raise_first([decoded(each.rstrip(b"\0")) for each in words])
         if error is not None:
             raise error
 

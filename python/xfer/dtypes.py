@@ -11,6 +11,7 @@ from functools import cache
 from typing import Any
 
 from ._lib import lib
+from ._structs import decoded
 
 __all__ = ["dtype_code", "dtype_name", "itemsize"]
 
@@ -93,7 +94,7 @@ def itemsize(name: str) -> int:
 
 def name_of_code(code: int) -> str:
     """The library's name of an xfer_dtype."""
-    return str(lib.xfer_dtype_name(code).decode())
+    return decoded(lib.xfer_dtype_name(code))
 
 
 def of_typestr(typestr: str) -> str:

@@ -9,7 +9,7 @@ from typing import Any
 
 from . import _handle, _structs
 from ._lib import lib
-from ._structs import array, encoded
+from ._structs import array, decoded, encoded
 from .dtypes import dtype_code, itemsize, name_of_code
 from .errors import ArgError
 from .mesh import Mesh
@@ -284,4 +284,4 @@ def format_problem(src: Layout | None, dst: Layout | None) -> str:
     n = lib.xfer_problem_format(None, 0, src, dst) + 1
     text = create_string_buffer(n)
     lib.xfer_problem_format(text, n, src, dst)
-    return text.value.decode()
+    return decoded(text.value)

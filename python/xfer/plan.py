@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, TypedDict
 
 from . import _handle, _structs
 from ._lib import lib
+from ._structs import decoded
 from .comm import Comm
 from .errors import ArgError, StateError, XferError
 from .layout import Layout
@@ -383,7 +384,7 @@ class Plan(_handle.Handle):
         text = c_void_p()
         lib.xfer_plan_print(self, byref(text), int(json))
         try:
-            return string_at(text.value or 0).decode()
+            return decoded(string_at(text.value or 0))
         finally:
             lib.xfer_text_free(text)
 

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from . import _functions, _handle, _structs, dtypes
 from ._lib import lib
-from ._structs import array, encoded
+from ._structs import array, decoded, encoded
 from .comm import Comm
 from .errors import ArgError
 from .layout import Layout
@@ -279,7 +279,7 @@ class Refit(_handle.Handle):
         rows = lib.xfer_refit_tensors(self, byref(n))
         found = []
         for row in rows[: n.value]:
-            layouts = (row.name.decode(), self._borrow(row.src), self._borrow(row.dst))
+            layouts = (decoded(row.name), self._borrow(row.src), self._borrow(row.dst))
             found.append((*layouts, Conversion(row.conversion)) if row.conversion else layouts)
         return found
 
@@ -302,8 +302,8 @@ class Refit(_handle.Handle):
         lib.xfer_refit_tensor_get(self, i, byref(row))
         fields = _structs.fields_of(row)
         fields["strides"] = tuple(row.strides[: fields.pop("n_dims")])
-        fields |= {"hf": row.hf.decode(), "misc": bool(row.misc), "hook": bool(row.hook)}
-        return RefitTensor(name=lib.xfer_refit_tensors(self, byref(n))[i].name.decode(), **fields)
+        fields |= {"hf": decoded(row.hf), "misc": bool(row.misc), "hook": bool(row.hook)}
+        return RefitTensor(name=decoded(lib.xfer_refit_tensors(self, byref(n))[i].name), **fields)
 
     def report(self) -> dict[str, int]:
         """Figures of the join: the fields of xfer_refit_report_data."""
@@ -402,7 +402,7 @@ class Locals(_handle.Handle):
         row = _structs.Local()
         lib.xfer_locals_get(self, i, byref(row))
         return Local(
-            name=row.name.decode(),
+            name=decoded(row.name),
             side="gen" if row.side else "train",
             dtype=dtypes.name_of_code(row.dtype),
             shape=tuple(row.shape[: row.n_dims]),
@@ -410,7 +410,7 @@ class Locals(_handle.Handle):
             n_parts=row.n_parts,
             expert=row.expert,
             misc=bool(row.misc),
-            made=row.made.decode() if row.made is not None else None,
+            made=decoded(row.made) if row.made is not None else None,
             made_dtype=dtypes.name_of_code(row.made_dtype) if row.made is not None else None,
         )
 
@@ -476,7 +476,7 @@ class Locals(_handle.Handle):
         """What is wrong with the tensors handed in, a sentence each."""
         found: list[str] = []
         while (text := lib.xfer_locals_problem(self, len(found))) is not None:
-            found.append(text.decode())
+            found.append(decoded(text))
         return found
 
     @property
@@ -490,7 +490,7 @@ class Locals(_handle.Handle):
         def call(_context: Any, name: bytes, dtype: int, shape: Any, n_dims: int, data: int) -> None:
             try:
                 sizes = tuple(shape[:n_dims])
-                function(name.decode(), Misc(dtypes.name_of_code(dtype), sizes, data or 0, self._device))
+                function(decoded(name), Misc(dtypes.name_of_code(dtype), sizes, data or 0, self._device))
             except BaseException as error:  # raised by wait()
                 self._misc_error = self._misc_error or error
 

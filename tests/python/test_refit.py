@@ -313,3 +313,12 @@ def test_norms_that_megatron_holds_less_one_arrive_as_the_checkpoint_has_them(ga
     kept = Side("megatron:")
     kept.dtype("*", None)
     Refit(Model(gated_delta_net), kept, None)
+
+
+def test_problems_are_cut_inside_no_character(table):
+    with join(table).locals(0) as locals_, xfer.Comm.local(1)[0] as comm:
+        for name in ("\u00e9" * 600, "x" + "\u00e9" * 600):
+            locals_.give("train", name, np.zeros(2, np.uint16), "bf16")
+        with xfer.Plan(comm, []) as plan:
+            locals_.bind(plan)
+        assert sum("\u00e9\u00e9\u00e9" in problem for problem in locals_.problems()) == 2

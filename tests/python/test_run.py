@@ -255,3 +255,16 @@ def test_what_the_library_does_is_told_to_a_function_or_a_logger(caplog):
     assert len(told) == n
     with pytest.raises(ValueError, match="warn, info or trace"):
         xfer.log_to(None, "loud")
+
+
+def test_a_line_that_ends_inside_a_character_is_told(caplog):
+    told, cut = [], "caf\u00e9".encode()[:-1]
+    try:
+        with caplog.at_level("INFO", logger="moves"):
+            for where in (lambda *line: told.append(line), logging.getLogger("moves")):
+                xfer.log_to(where)
+                xfer._log._told(None, 2, 0, cut)  # as C calls it
+    finally:
+        xfer.log_to(None)
+    assert told == [("info", 0, "caf\ufffd")]
+    assert "rank 0: caf\ufffd" in caplog.messages
