@@ -284,9 +284,10 @@ class Plan(_handle.Handle):
             self._refused = False
 
     def _refuse(self) -> None:
-        """A run that does not begin on this rank: C knows, so that wait() tells the others."""
+        """A run that does not begin on this rank: C knows, so that wait() tells the others. By the thread that waits,
+        since C keeps texts by thread."""
         try:
-            lib.xfer_plan_run(self, 2**64 - 1, None)  # no version
+            self._on()._call(lib.xfer_plan_run, self, 2**64 - 1, None)  # no version
         except XferError:
             return
 

@@ -90,6 +90,23 @@ def test_a_killed_process_is_named():
     assert in_processes(3, work) == [0, -signal.SIGKILL, 0]
 
 
+def test_a_refused_run_is_said_by_wait_on_every_rank():
+    """On the main threads, whose waits are made by others."""
+    rows, all_rows = (xfer.Layout(xfer.Mesh([2]), [4], "f32", [p]) for p in (xfer.Shard(0), xfer.Replicate()))
+
+    def work(rank, gather):
+        with xfer.Comm.host(gather, rank, 2) as comm, xfer.Plan(comm, [("w", rows, all_rows)]) as plan:
+            plan.bind("w", np.zeros(2, np.float32), np.zeros(4, np.float32))
+            plan.commit()
+            with pytest.raises(TypeError if rank == 0 else xfer.XferError):
+                plan.run("one" if rank == 0 else 1)
+            with pytest.raises(xfer.XferError, match="version 2.* none could follow it"):
+                plan.wait()
+            gather(b".")  # nobody leaves before the other has heard
+
+    assert in_processes(2, work) == [0, 0]
+
+
 def test_a_gather_that_fails_is_said_on_all():
     def work(rank, gather):
         def failing(mine):
