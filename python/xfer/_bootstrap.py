@@ -7,6 +7,7 @@ import contextlib
 import ctypes
 import socket
 import sys
+import threading
 import time
 from collections.abc import Callable, Iterator
 from ctypes import byref, c_char_p, c_int
@@ -19,6 +20,8 @@ from .errors import CommError, CudaError, TimeoutError, UnsupportedError
 
 NCCL_ID_BYTES = 128
 _WAIT_S = 600
+_PATIENCE_S = 10  # with one connection
+_POLL_S = 0.05
 _HELLO = b"xfer id, please: "
 
 
@@ -128,39 +131,86 @@ def _told(word: bytes) -> bytes:
     return word[1:]
 
 
+def _port_of(address: str) -> tuple[str, int]:
+    host, _, port = address.rpartition(":")
+    if not port.isdecimal() or int(port) > 65535:
+        raise ValueError(f"{address!r} is no address: it is host:port")
+    return host, int(port)
+
+
+def _received(connection: socket.socket, n_bytes: int) -> bytes:
+    """That many bytes, or fewer where no more come."""
+    got = b""
+    while len(got) < n_bytes and (part := connection.recv(n_bytes - len(got))):
+        got += part
+    return got
+
+
 def _hand_out(connection: socket.socket, word: bytes) -> int:
-    """The rank that asked for the word and got it; 0: somebody else came."""
-    asked = connection.recv(len(_HELLO) + 4, socket.MSG_WAITALL)
-    if not asked.startswith(_HELLO):
+    """The rank that asked for the word and got it; 0: somebody else came, or it is gone."""
+    try:
+        connection.settimeout(_PATIENCE_S)
+        asked = _received(connection, len(_HELLO) + 4)
+        if not asked.startswith(_HELLO) or len(asked) < len(_HELLO) + 4:
+            return 0
+        connection.sendall(_HELLO + len(word).to_bytes(4, "little") + word)
+        return int.from_bytes(asked[len(_HELLO) :], "little")
+    except OSError:
         return 0
-    connection.sendall(word)
-    return int.from_bytes(asked[len(_HELLO) :], "little")
+
+
+def _hand_out_to_all(address: str, size: int, word: bytes) -> None:
+    """One thread for each connection, since some are silent."""
+    missing, deadline = set(range(1, size)), time.monotonic() + _WAIT_S
+
+    def serve(connection: socket.socket) -> None:
+        with connection:
+            missing.discard(_hand_out(connection, word))
+
+    try:
+        server = socket.create_server(_port_of(address), backlog=size)
+    except OSError as error:
+        raise CommError(f"rank 0 cannot listen at {address}: {error}") from error
+    with server:
+        server.settimeout(_POLL_S)
+        while missing:
+            if time.monotonic() > deadline:
+                raise TimeoutError(f"rank {min(missing, default=0)} did not come to {address} in {_WAIT_S} s")
+            try:
+                connection = server.accept()[0]
+            except OSError:  # nobody, or one that has gone already
+                time.sleep(_POLL_S / 10)
+                continue
+            threading.Thread(target=serve, args=(connection,), daemon=True).start()
+
+
+def _asked(address: str, rank: int) -> bytes:
+    """Rank 0's word; nothing where it does not listen yet, or another does."""
+    try:
+        with socket.create_connection(_port_of(address), timeout=_PATIENCE_S) as connection:
+            connection.sendall(_HELLO + rank.to_bytes(4, "little"))
+            head = _received(connection, len(_HELLO) + 4)
+            n_bytes = int.from_bytes(head[len(_HELLO) :], "little")
+            word = _received(connection, n_bytes) if head.startswith(_HELLO) else b""
+            return word if len(word) == n_bytes else b""
+    except socket.gaierror as error:
+        raise CommError(f"{address}: {error}") from error
+    except OSError:
+        return b""
 
 
 def _by_socket(address: str, rank: int, size: int, made: Callable[[], bytes]) -> bytes:
     """Rank 0 listens at "host:port" and hands its word to the others, who may come before it does."""
-    host, _, port = address.rpartition(":")
     if rank == 0:
         word = _tell(made)
-        with socket.create_server((host, int(port)), backlog=size) as server:
-            server.settimeout(_WAIT_S)
-            missing = set(range(1, size))
-            while missing:
-                connection, _peer = server.accept()
-                with connection:
-                    connection.settimeout(_WAIT_S)
-                    missing.discard(_hand_out(connection, word))
+        _hand_out_to_all(address, size, word)
         return _told(word)
     deadline = time.monotonic() + _WAIT_S
-    while True:
-        try:
-            with socket.create_connection((host, int(port)), timeout=_WAIT_S) as connection:
-                connection.sendall(_HELLO + rank.to_bytes(4, "little"))
-                return _told(b"".join(iter(lambda: connection.recv(4096), b"")))
-        except ConnectionRefusedError:
-            if time.monotonic() > deadline:
-                raise TimeoutError(f"rank 0 does not listen at {address}") from None
-            time.sleep(0.05)
+    while not (word := _asked(address, rank)):
+        if time.monotonic() > deadline:
+            raise TimeoutError(f"rank 0 does not listen at {address}")
+        time.sleep(_POLL_S)
+    return _told(word)
 
 
 def _needs_rank(rank: int | None, size: int | None, what: str) -> tuple[int, int]:

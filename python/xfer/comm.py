@@ -93,6 +93,8 @@ class Comm(_handle.Handle):
         function, rank, size = made._call(_bootstrap.all_gather, gather, rank, size, prefix)
         made._callback = _bootstrap.GatherCallback(function, size)
         made._call(lib.xfer_comm_create_host, made._out(), made._callback.function, None, rank, size)
+        if _is_mpi(gather):
+            made._call(function.__self__.Free)  # of all_gather()'s own duplicate
         made._callback, made._on_main_only = None, False  # it has met the others
         return made
 

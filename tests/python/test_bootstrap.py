@@ -3,6 +3,7 @@
 import ctypes
 import os
 import socket
+import struct
 import subprocess
 import sys
 import threading
@@ -33,23 +34,64 @@ def test_id_by_address():
     assert got == [(ID, rank, 4) for rank in range(4)]
 
 
-def test_stranger_at_the_address_does_no_harm():
+def gets(port, *said, rst=False):
+    """Connects as soon as somebody listens, says something, and closes; or is returned open where it says nothing."""
+    while True:
+        try:
+            stranger = socket.create_connection(("127.0.0.1", port), timeout=30)
+        except ConnectionRefusedError:
+            continue
+        for each in said:
+            stranger.sendall(each)
+        if rst:
+            stranger.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+        if said or rst:
+            stranger.close()
+        return stranger
+
+
+@pytest.mark.parametrize(
+    "stranger",
+    [
+        lambda port: gets(port, b"GET / HTTP/1.1\r\n\r\n"),
+        lambda port: gets(port, rst=True),
+        lambda port: gets(port, _bootstrap._HELLO, rst=True),
+        gets,
+    ],
+    ids=["http", "reset", "half", "silent"],
+)
+def test_stranger_at_the_address_does_no_harm(stranger):
     port = free_port()
+    came = threading.Event()
 
     def work(rank):
-        if rank == 3:  # comes first, says something else, and leaves
-            while True:
-                try:
-                    with socket.create_connection(("127.0.0.1", port), timeout=30) as stranger:
-                        stranger.sendall(b"GET / HTTP/1.1\r\n\r\n")
-                        return None
-                except ConnectionRefusedError:
-                    continue
+        if rank == 3:  # comes first
+            connection = stranger(port)
+            came.set()
+            return connection
         if rank == 2:
-            time.sleep(0.3)
+            assert came.wait(30)
         return _bootstrap.nccl_unique_id(f"127.0.0.1:{port}", rank, 3, lambda: ID)
 
-    assert on_threads(4, work)[:3] == [(ID, rank, 3) for rank in range(3)]
+    began = time.monotonic()
+    results = on_threads(4, work)
+    assert results[:3] == [(ID, rank, 3) for rank in range(3)]
+    assert time.monotonic() - began < _bootstrap._PATIENCE_S  # nobody waits for it
+    results[3].close()
+
+
+def test_another_service_at_the_address_is_no_rank_0(monkeypatch):
+    with socket.create_server(("127.0.0.1", 0)) as other:
+        threading.Thread(target=lambda: other.accept()[0].sendall(b"220 mail\r\n" * 9), daemon=True).start()
+        monkeypatch.setattr(_bootstrap, "_WAIT_S", 0.2)
+        monkeypatch.setattr(_bootstrap, "_PATIENCE_S", 0.2)
+        address = f"127.0.0.1:{other.getsockname()[1]}"
+        with pytest.raises(xfer.TimeoutError, match=f"rank 0 does not listen at {address}"):
+            _bootstrap.nccl_unique_id(address, 1, 2, no_id)
+        with pytest.raises(xfer.CommError, match="rank 0 cannot listen at 127"):
+            _bootstrap.nccl_unique_id(address, 0, 2, lambda: ID)
+    with pytest.raises(xfer.TimeoutError, match="rank 1 did not come to 127"):
+        _bootstrap.nccl_unique_id(f"127.0.0.1:{free_port()}", 0, 2, lambda: ID)
 
 
 def test_no_id_is_an_error_of_all_ranks():
@@ -120,6 +162,34 @@ def test_callback_that_fails_answers_so(gather, words):
     everything = ctypes.create_string_buffer(10)
     assert callback.function(None, ctypes.addressof(everything), b"abcde", 5) == 1
     assert words in str(callback.error)
+
+
+def test_the_duplicate_of_an_mpi_communicator_is_freed():
+    pytest.importorskip("mpi4py.MPI", reason="mpi4py is not installed")
+    done = []
+
+    class Intracomm:
+        __module__ = "mpi4py.MPI"
+
+        def Get_rank(self):  # noqa: N802
+            return 0
+
+        def Get_size(self):  # noqa: N802
+            return 1
+
+        def Dup(self):  # noqa: N802
+            done.append("Dup")
+            return Intracomm()
+
+        def allgather(self, mine):
+            return [mine]
+
+        def Free(self):  # noqa: N802
+            done.append("Free")
+
+    with xfer.Comm.host(Intracomm()) as comm:
+        assert done == ["Dup", "Free"]
+        assert comm.all_gather(b"a") == [b"a"]
 
 
 def test_what_is_no_all_gather():
