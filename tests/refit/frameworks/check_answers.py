@@ -132,7 +132,7 @@ def added(conversion):
 
 
 ADD = 3  # the low byte of such a conversion
-TYPES = {"u8": np.uint8}  # of elements that are no words of 4 bytes
+TYPES = {"u8": np.uint8, "bf16": np.uint16}  # of elements that are no words of 4 bytes
 
 
 def filled(tensor, flat, names, converted):
@@ -256,8 +256,10 @@ class Case:
             line = mine.pop(name, None)
             if line is None and "alias" not in p:
                 line = mine.pop(next((a for a in aliases.get(p["name"], ()) if a in mine), None), None)
-            if "alias" in p or name.startswith(OF_OTHERS) or 0 in p["shape"]:
-                if line is not None:
+            if 0 in p["shape"] and line is not None and line["shape"] != p["shape"]:
+                self.differ(rank, name, f"is {p['shape']}, xfer says {line['shape']}")
+            elif "alias" in p or name.startswith(OF_OTHERS) or 0 in p["shape"]:
+                if line is not None and 0 not in p["shape"]:
                     self.differ(rank, name, f"is a second name of {p.get('alias')}; xfer lists it")
             elif line is None and name.endswith("_weight_shape"):
                 self.n_same += 1  # two figures of the unpacked weight, which the engine never reads
@@ -294,8 +296,10 @@ class Case:
             want = filled(tensor, flat, list(self.checkpoint.number), "conversion" in line)
             if "conversion" in line and self.serves:
                 want = (want.view(np.float32) + np.float32(added(line["conversion"]))).view(np.uint32)
+            if line["dtype"] == "bf16":
+                want = (want + 0x7fff + (want >> 16 & 1)) >> 16  # the nearest, of two the even one
             want = want.astype(TYPES.get(line["dtype"], np.uint32))
-            path = os.path.join(dump, f"{rank + self.serves}.{name}.bin")
+            path = os.path.join(dump, f"{rank + self.serves}.{line['name']}.bin")
             have = np.fromfile(path, want.dtype) if os.path.exists(path) else np.zeros(0, want.dtype)
             counts = tensor >= 0 if not self.serves else slice(None)  # xfer_refit fills a source's padding with anything
             if len(have) != len(want) or np.any(have[counts] != want[counts]):

@@ -29,10 +29,12 @@ import blocks
 import codes
 import families
 import packed
+import remote
 
 
 # Of the cache, where a model is fp8: gone once all is loaded.
 CACHE_SCALES = (".attn.q_scale", ".attn.k_scale", ".attn.v_scale", ".attn.prob_scale")
+LOADED_BUFFERS = ("e_score_correction_bias",)  # of the checkpoint, and no parameters
 KERNEL = None  # the kernel of mxfp4 that pads as it wants
 
 
@@ -193,7 +195,9 @@ def dump_model(model, table, total=None):
     names = list(table)
     bases = families.bases(table)
     out, seen = [], {}
-    for name, t in model.named_parameters(remove_duplicate=False):
+    params = list(model.named_parameters(remove_duplicate=False))
+    params += [(name, b) for name, b in model.named_buffers(remove_duplicate=False) if name.endswith(LOADED_BUFFERS)]
+    for name, t in params:
         if name.endswith(CACHE_SCALES):
             continue
         record = {"name": name, "shape": list(t.shape), "dtype": str(t.dtype).replace("torch.", "")}
@@ -324,6 +328,7 @@ def main():
     a.add_argument("jobs", nargs="+")
     o = a.parse_args()
     FakeStore = patch()
+    remote.known()
     import vllm
     from vllm.platforms import current_platform
     import vllm.config  # noqa: all heavy modules before the forks

@@ -22,7 +22,9 @@ def saved(config):
         with open(os.path.join(folder, "model.safetensors"), "rb") as file:
             (n,) = struct.unpack("<Q", file.read(8))
             header = json.loads(file.read(n))
-    names = sorted(name for name in header if not any(word in name for word in OTHERS))
+    # Parameters of an activation first: their codes are small, and a bf16 holds them.
+    names = sorted((name for name in header if not any(word in name for word in OTHERS)),
+                   key=lambda name: ("act_fn" not in name, name))
     return config, collections.OrderedDict((name, tuple(header[name]["shape"])) for name in names)
 
 
@@ -53,6 +55,10 @@ GEMMA = dict(hidden_activation="gelu_pytorch_tanh", query_pre_attn_scalar=32)
 MAMBA = dict(mamba_n_heads=16, mamba_d_head=64, mamba_n_groups=1, mamba_d_state=16, mamba_d_conv=4, mamba_expand=2)
 VISION = dict(depth=2, hidden_size=32, intermediate_size=64, num_heads=8, in_channels=3, patch_size=4,
               spatial_merge_size=2, temporal_patch_size=2, out_hidden_size=64, hidden_act="gelu_pytorch_tanh")
+LFM2 = dict(norm_eps=1e-5, conv_bias=False, conv_L_cache=3, layer_types=["conv", "full_attention", "conv"],
+            num_hidden_layers=3, tie_word_embeddings=True)
+SPARSE = dict(moe_intermediate_size=48, num_experts_per_tok=2, first_k_dense_replace=1, n_group=1, topk_group=1,
+              norm_topk_prob=True)
 TOKENS = dict(image_token_id=990, video_token_id=991, vision_start_token_id=992, vision_end_token_id=993)
 
 
@@ -117,6 +123,24 @@ FAMILIES = {
     "qwen2": wide("Qwen2ForCausalLM", "qwen2", num_key_value_heads=2, vocab_size=1003, tie_word_embeddings=True),
     "qwen2_heads": wide("Qwen2ForCausalLM", "qwen2", num_attention_heads=14, num_key_value_heads=2, hidden_size=448),
     "llama_bias": of("LlamaForCausalLM", "llama", attention_bias=True, mlp_bias=True, tie_word_embeddings=True),
+    "apertus": of("ApertusForCausalLM", "apertus", hidden_act="xielu"),
+    "cwm": of("CwmForCausalLM", "cwm", layer_types=["full_attention"] * 2),
+    "jais2": of("Jais2ForCausalLM", "jais2"),
+    "olmo": wide("OlmoForCausalLM", "olmo", tie_word_embeddings=True),
+    "hyperclovax": of("HyperCLOVAXForCausalLM", "hyperclovax", tie_word_embeddings=True),
+    "granite_swa": wide("GraniteSWAForCausalLM", "granite_swa"),
+    "lfm2": wide("Lfm2ForCausalLM", "lfm2", **LFM2, conv_dim=512, block_dim=512, block_ff_dim=96,
+                 block_auto_adjust_ff_dim=False, block_multiple_of=8, block_ffn_dim_multiplier=1.0),
+    "lfm2_moe": wide("Lfm2MoeForCausalLM", "lfm2_moe", **LFM2, num_experts=6, num_experts_per_tok=2,
+                     moe_intermediate_size=48, num_dense_layers=1, use_expert_bias=True),
+    "hunyuan_v1_moe": of("HunYuanMoEV1ForCausalLM", "hunyuan_v1_moe", num_experts=6, moe_topk=2),
+    "dots1": of("Dots1ForCausalLM", "dots1", **SPARSE, n_routed_experts=6, n_shared_experts=2,
+                layer_types=["full_attention"] * 2),
+    "exaone_moe": of("ExaoneMoeForCausalLM", "exaone_moe", **SPARSE, num_experts=6, num_shared_experts=2,
+                     sliding_window=64, layer_types=["full_attention"] * 2, mlp_layer_types=["dense", "sparse"],
+                     is_moe_layer=[False, True]),
+    "afmoe": of("AfmoeForCausalLM", "afmoe", **SPARSE, num_experts=6, num_shared_experts=2, num_dense_layers=1,
+                layer_types=["full_attention"] * 2, score_func="sigmoid", route_norm=True, route_scale=1.0),
     "mistral": of("MistralForCausalLM", "mistral", sliding_window=64),
     "ministral3": of("Ministral3ForCausalLM", "ministral3",
                      rope_parameters={"rope_type": "default", "rope_theta": 10000.0}),

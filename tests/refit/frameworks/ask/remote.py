@@ -1,0 +1,101 @@
+"""Reduced models of families that transformers does not have: their configurations and checkpoints by the published names."""
+from variants import COMMON
+
+
+def known():
+    """Lets transformers read their configurations, which say no more than their keys."""
+    from transformers import AutoConfig, PretrainedConfig
+    for name in ("bailing_moe", "bailing_moe_v2", "internlm2", "internlm3", "step3_text"):
+        AutoConfig.register(name, type("Config", (PretrainedConfig,), {"model_type": name}), exist_ok=True)
+
+
+def config(architecture, model_type, **more):
+    out = {**COMMON, "model_type": model_type, "architectures": [architecture],
+           "rope_parameters": {"rope_type": "default", "rope_theta": 10000.0}, **more}
+    return {key: value for key, value in out.items() if value is not None}
+
+
+def bailing_moe(t, architecture, model_type, bias, **more):
+    """Ling 1 (softmax, no correction) and 2."""
+    h, d, heads, kv, e, mi, shared = 64, 32, 16, 4, 6, 48, 2
+    c = config(architecture, model_type, num_hidden_layers=3, moe_intermediate_size=mi, num_experts=e,
+               num_experts_per_tok=2, norm_topk_prob=True, num_shared_experts=shared, first_k_dense_replace=1,
+               use_bias=False, use_qkv_bias=not bias, use_qk_norm=bias, use_rmsnorm=True, embedding_dropout=0.0,
+               moe_router_enable_expert_bias=bias, score_function="sigmoid" if bias else "softmax", **more)
+    for l in range(3):
+        p = f"model.layers.{l}."
+        t.norms(p, h)
+        t.add(p + "attention.query_key_value.weight", (heads + 2 * kv) * d, h)
+        if bias:
+            t.norms(p + "attention.", d, "query_layernorm", "key_layernorm")
+        else:
+            t.add(p + "attention.query_key_value.bias", (heads + 2 * kv) * d)
+        t.add(p + "attention.dense.weight", h, heads * d)
+        if l < 1:
+            t.mlp(p + "mlp.", h, 96)
+            continue
+        t.add(p + "mlp.gate.weight", e, h)
+        if bias:
+            t.add(p + "mlp.gate.expert_bias", e)
+        t.mlp(p + "mlp.shared_experts.", h, shared * mi)
+        for x in range(e):
+            t.mlp(p + f"mlp.experts.{x}.", h, mi)
+    t.add("model.word_embeddings.weight", 1000, h)
+    t.add("model.norm.weight", h)
+    if not c["tie_word_embeddings"]:
+        t.add("lm_head.weight", 1000, h)
+    return c, t
+
+
+def internlm2(t):
+    h, d, heads, kv, i = 512, 32, 16, 4, 96
+    c = config("InternLM2ForCausalLM", "internlm2", hidden_size=h, bias=False)
+    for l in range(2):
+        p = f"model.layers.{l}."
+        t.norms(p, h, "attention_norm", "ffn_norm")
+        t.add(p + "attention.wqkv.weight", (heads + 2 * kv) * d, h)
+        t.add(p + "attention.wo.weight", h, heads * d)
+        t.add(p + "feed_forward.w1.weight", i, h)
+        t.add(p + "feed_forward.w3.weight", i, h)
+        t.add(p + "feed_forward.w2.weight", h, i)
+    t.add("model.tok_embeddings.weight", 1000, h)
+    t.add("model.norm.weight", h)
+    t.add("output.weight", 1000, h)
+    return c, t
+
+
+def internlm3(t):
+    c = config("InternLM3ForCausalLM", "internlm3", qkv_bias=False, bias=False)
+    for l in range(2):
+        p = f"model.layers.{l}."
+        t.norms(p, 64)
+        t.attn(p + "self_attn.", 64, 16, 4, 32)
+        t.mlp(p + "mlp.", 64, 96)
+    t.ends(1000, 64, False)
+    return c, t
+
+
+def step3_text(t):
+    h, d, heads, q, e, mi, shared = 64, 32, 16, 48, 8, 48, 96
+    c = config("Step3TextForCausalLM", "step3_text", num_key_value_heads=1, num_attention_groups=1, share_q_dim=q,
+               moe_intermediate_size=mi, moe_num_experts=e, moe_top_k=2, norm_expert_weight=True,
+               share_expert_dim=shared, moe_layers_enum="1")
+    for l in range(2):
+        p = f"model.layers.{l}."
+        t.norms(p, h)
+        a = p + "self_attn."
+        for name, rows in (("q_proj", q), ("k_proj", d), ("v_proj", d)):
+            t.add(a + name + ".weight", rows, h)
+        t.add(a + "wq.weight", heads * d, q)
+        t.add(a + "inter_norm.weight", q)
+        t.add(a + "o_proj.weight", h, heads * d)
+        if l == 0:
+            t.mlp(p + "mlp.", h, 96)
+            continue
+        t.add(p + "moe.gate.weight", e, h)
+        t.add(p + "moe.gate_proj.weight", e, mi, h)
+        t.add(p + "moe.up_proj.weight", e, mi, h)
+        t.add(p + "moe.down_proj.weight", e, h, mi)
+        t.mlp(p + "share_expert.", h, shared)
+    t.ends(1000, h, False)
+    return c, t
