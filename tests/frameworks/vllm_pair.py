@@ -9,12 +9,14 @@ The workers run vLLM's own functions of its GPU worker for weight updates. What 
 tests/refit/frameworks/ask/ask_vllm.py.
 """
 
+import asyncio
 import os
 import pathlib
 import re
 import signal
 import sys
 import tempfile
+import threading
 import time
 import types
 import zlib
@@ -23,6 +25,7 @@ HERE = pathlib.Path(__file__).resolve().parent
 sys.path[:0] = [str(HERE), str(HERE.parent / "refit" / "frameworks" / "ask")]
 import ask_vllm  # noqa: E402  it sets the environment
 import families  # noqa: E402
+import fastapi  # noqa: E402
 import torch  # noqa: E402
 import torch.distributed as dist  # noqa: E402
 
@@ -31,6 +34,7 @@ import vllm.distributed.parallel_state as ps  # noqa: E402
 import vllm.model_executor.layers.fused_moe  # noqa: E402
 import vllm.model_executor.model_loader.utils as loader  # noqa: E402
 import vllm.model_executor.models.registry  # noqa: E402, F401
+import uvicorn  # noqa: E402
 import vllm_guide  # noqa: E402
 from torch.distributed.device_mesh import DeviceMesh, init_device_mesh  # noqa: E402
 from torch.distributed.fsdp import fully_shard  # noqa: E402
@@ -42,6 +46,7 @@ from vllm.distributed.weight_transfer.factory import (  # noqa: E402
     WeightTransferEngineFactory,
     WeightTransferTrainerFactory,
 )
+from vllm.entrypoints.rl.online import api_router  # noqa: E402
 from vllm.v1.worker.gpu_worker import Worker  # noqa: E402
 from vllm_job import FAILURES, Job, goes_wrong, good  # noqa: E402
 from vllm_ranks import free_port  # noqa: E402
@@ -102,7 +107,7 @@ class Server:
         worker.vllm_config, worker.rank, worker.weight_transfer_engine = self.config, rank, engine
         worker._weight_update_active = worker._weight_update_is_draft = False
         worker.model_runner = types.SimpleNamespace(reset_lora_state=lambda: None)
-        self.worker, self.doomed, self.late_s = worker, False, 0.0
+        self.worker, self.doomed, self.late_s, self.refuses = worker, False, 0.0, False
 
     def _model(self):
         self.config.compilation_config.static_forward_context.clear()
@@ -139,6 +144,8 @@ class Server:
         self.worker.init_weight_transfer_engine(info)
 
     def start_weight_update(self):
+        if self.refuses:
+            raise RuntimeError("no update now")
         self.worker.start_weight_update()
 
     def update_weights(self, info):
@@ -147,9 +154,9 @@ class Server:
             os.kill(os.getpid(), signal.SIGKILL)
         self.worker.update_weights(info)
 
-    def misbehave(self, doomed=False, late_s=0.0):
+    def misbehave(self, doomed=False, late_s=0.0, refuses=False):
         """From the next update on."""
-        self.doomed, self.late_s = doomed, late_s
+        self.doomed, self.late_s, self.refuses = doomed, late_s, refuses
 
     def finish_weight_update(self):
         self.worker.finish_weight_update()
@@ -389,12 +396,53 @@ def dtensors():
         print(f"qwen3_moe tp2 from {maker.__name__}: {n} parameters equal to load_weights' in 3 versions", flush=True)
 
 
+class HttpEngine:
+    """vLLM's engine behind its own routes, with the workers of a job."""
+
+    def __init__(self, rpc):
+        self._rpc, self.paused = rpc, 0
+
+    def serve(self):
+        """The address."""
+        app, port = fastapi.FastAPI(), free_port()
+        app.include_router(api_router.router)
+        app.state.engine_client = self
+        server = uvicorn.Server(uvicorn.Config(app, port=port, log_level="error"))
+        threading.Thread(target=server.run, daemon=True).start()
+        while not server.started:
+            time.sleep(0.05)
+        return f"http://127.0.0.1:{port}"
+
+    async def _ask(self, *call):
+        await asyncio.to_thread(self._rpc, *call)
+
+    async def init_weight_transfer_engine(self, request):
+        await self._ask("init_weight_transfer_engine", request.init_info)
+
+    async def start_weight_update(self):
+        await self._ask("start_weight_update")
+
+    async def update_weights(self, request):
+        await self._ask("update_weights", request.update_info)
+
+    async def finish_weight_update(self, _weight_version=None):
+        await self._ask("finish_weight_update")
+
+    async def pause_generation(self, *, mode, clear_cache):
+        assert mode == "keep"
+        assert clear_cache
+        self.paused += 1
+
+    async def resume_generation(self):
+        self.paused -= 1
+
+
 class GuideTrainer:
     """FSDP2, and the lines of the guide."""
 
     def __init__(self, table, rank, rpc, port, store):
         dist.init_process_group("gloo", store=dist.FileStore(store, N_TRAINERS), rank=rank, world_size=N_TRAINERS)
-        self.table, self.rank, self.client, self.port, self.engine = table, rank, Client(rpc), port, None
+        self.table, self.rank, self.port, self.http = table, rank, port, HttpEngine(rpc)
         self.model = module_of(table)
         mesh = DeviceMesh("cpu", list(range(N_TRAINERS)))
         for layer in self.model.model.layers.children():
@@ -402,16 +450,17 @@ class GuideTrainer:
         fully_shard(self.model, mesh=mesh)
 
     def init(self):
-        self.engine = vllm_guide.meet(self.rank, N_TRAINERS, 2, self.client, self.model, port=self.port)
+        url = self.http.serve() if self.rank == 0 else ""
+        self.client, self.engine = vllm_guide.meet(self.rank, N_TRAINERS, 2, url, self.model, port=self.port)
 
     def update(self, version):
         fill(self.model, self.table, version)
         vllm_guide.step(self.rank, self.client, self.engine)
-        return not getattr(self.client, "paused", False)
+        assert self.http.paused == 0
 
 
 def guide():
-    """The guide of docs/frameworks.md."""
+    """The guide of docs/frameworks.md, through vLLM's own routes."""
     store, port = f"{CHECKPOINTS}/guide", free_port()
     make = lambda table, rpc, rank: GuideTrainer(table, rank, rpc, port, store)  # noqa: E731
     with job_of("qwen3_moe", 2, make) as job:

@@ -2,7 +2,10 @@
 are in tests/frameworks."""
 
 import abc
+import http.server
+import json
 import sys
+import threading
 import types
 
 import numpy as np
@@ -120,3 +123,52 @@ def test_vllm_knows_the_engines_by_the_entry_point(monkeypatch):
     register_vllm()
     assert workers._registry == {"xfer": ("xfer.integrations.vllm", "XferWorkerEngine")}
     assert trainers._registry == {"xfer": ("xfer.integrations.vllm", "XferTrainerEngine")}
+
+
+def test_http_client_posts_to_vllms_routes_and_says_what_the_server_says():
+    """vllm/entrypoints/rl/online/api_router.py of vLLM 0.33.0."""
+    from xfer.integrations.vllm_http import HttpClient
+
+    asked = []
+
+    class Handler(http.server.BaseHTTPRequestHandler):
+        def do_POST(self):
+            body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
+            asked.append((self.path, body))
+            self.send_response(500 if self.path == "/resume" else 200)
+            self.end_headers()
+            self.wfile.write(b"no engine")
+
+        def log_message(self, *_):
+            pass
+
+    with http.server.HTTPServer(("127.0.0.1", 0), Handler) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        client = HttpClient(f"http://127.0.0.1:{server.server_port}/")
+        client.init_weight_transfer_engine({"port": 1})
+        client.pause()
+        client.start_draft_weight_update()
+        client.update_weights({"version": 1})
+        client.finish_weight_update("7")
+        with pytest.raises(RuntimeError, match="resume with 500: no engine"):
+            client.resume()
+        server.shutdown()
+    assert asked == [
+        ("/init_weight_transfer_engine", {"init_info": {"port": 1}}),
+        ("/pause?mode=keep", {}),
+        ("/start_draft_weight_update", {}),
+        ("/update_weights", {"update_info": {"version": 1}}),
+        ("/finish_weight_update", {"weight_version": "7"}),
+        ("/resume", {}),
+    ]
+
+
+def test_forgetting_a_transfer_that_was_not_makes_no_comm(monkeypatch):
+    pytest.importorskip("torch", reason="torch is not installed")
+    from xfer.integrations import _comms, state_dict
+
+    class Group:
+        pass
+
+    monkeypatch.setattr(_comms, "_made", lambda _: pytest.fail("a comm is made, which waits for the other ranks"))
+    state_dict.drop_state_dict(Group())

@@ -214,3 +214,29 @@ def test_what_a_trainer_cannot_say_of_its_weights_is_told_to_all():
         for fine, text in pair.trainers_do("init", pair.port, pair.world):
             assert not fine
             assert "no memory in a test" in text
+
+
+def test_what_keeps_a_server_from_meeting_is_told_to_all_at_once():
+    with job(2, 2) as pair:
+        failing = "fail_call", "xfer.integrations.vllm", "XferWorkerEngine", "init_transfer_engine", 1
+        for rank in range(2):  # as where no back end is configured
+            pair.worker_does(rank, *failing)
+        for trainer, (fine, text) in zip(pair.trainers, pair.trainers_do("init", pair.port, pair.world), strict=True):
+            assert not fine
+            assert "no memory in a test" in text
+            assert trainer.took_s < 40
+        fine, text = pair.trainers_do("init", pair.port, pair.world - 1)[0]
+        assert not fine
+        assert "world_size has 1 workers, and there are more" in text
+        pair.init()
+        pair.update(1)
+
+
+@pytest.mark.parametrize("wrong", [(2, 4, 2), (2, 2, 0), (2, 4, -1)])
+def test_ranks_that_cannot_be_are_refused(wrong):
+    stand_in.install()
+    from xfer.integrations.vllm import XferTrainerInitInfo
+
+    n_trainers, world_size, rank = wrong
+    with pytest.raises(ValueError, match="world_size counts the workers too"):
+        XferTrainerInitInfo("127.0.0.1", 1, n_trainers, world_size, rank=rank)

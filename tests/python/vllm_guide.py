@@ -5,14 +5,16 @@ from vllm.distributed.weight_transfer.factory import WeightTransferTrainerFactor
 
 from xfer.integrations import register_vllm
 from xfer.integrations.vllm import XferTrainerInitInfo
+from xfer.integrations.vllm_http import HttpClient
 
 
-def meet(rank, n_trainers, n_workers, client, model, address="127.0.0.1", port=29600):
-    """On every trainer rank, once."""
+def meet(rank, n_trainers, n_workers, url, model, address="127.0.0.1", port=29600):
+    """On every trainer rank, once: the client and the engine."""
     register_vllm()
+    client = HttpClient(url)
     world_size = n_trainers + n_workers
     info = XferTrainerInitInfo(address, port, n_trainers, world_size, rank=rank)
-    return WeightTransferTrainerFactory.trainer_init(info, client=client, source=model)
+    return client, WeightTransferTrainerFactory.trainer_init(info, client=client, source=model)
 
 
 def step(rank, client, engine):

@@ -2,8 +2,8 @@
 a stand-in of vLLM, and by tests/frameworks/vllm_pair.py in vLLM.
 
 A trainer has init(port, world_size, staged, timeout_s), update(version, late_s), join(version, port, world_size),
-vanish(version) and reshape(name, shape); a worker misbehave(doomed, late_s) and wrong(version): (how many, of how many,
-the first).
+vanish(version) and reshape(name, shape); a worker misbehave(doomed, late_s, refuses) and wrong(version): (how many, of
+how many, the first).
 """
 
 from processes import Rank, call
@@ -112,6 +112,15 @@ def worker_is_late(job):
     job.worker_does(0, "misbehave")
 
 
+def server_refuses(job):
+    """As one does that is in another update."""
+    for rank in range(len(job.workers)):
+        job.worker_does(rank, "misbehave", False, 0.0, True)
+    job.fails(["rank 0 has left", "no update now"])
+    for rank in range(len(job.workers)):
+        job.worker_does(rank, "misbehave")
+
+
 def trainer_has_another_model(job):
     name, right, wrong = job.mistake
     good([call({job.trainers[1]: ("reshape", name, wrong)})[job.trainers[1]]])
@@ -127,7 +136,7 @@ def worker_has_another_model(job):
 
 
 FAILURES = [worker_ends, trainer_ends, sender_ends, trainer_is_late, worker_is_late]
-FAILURES += [trainer_has_another_model, worker_has_another_model]
+FAILURES += [server_refuses, trainer_has_another_model, worker_has_another_model]
 
 
 def goes_wrong(job, failure):

@@ -129,6 +129,7 @@ class Server(Process):
         from xfer.integrations.vllm import XferWorkerEngine
 
         self.tp, self.rank, self.doomed, self.late_s, self.slots = tp, rank, False, 0.0, None
+        self.refuses = False
         with self.device, self.memory():
             self.model = stand_in.Qwen3Moe(config, tp, rank, **kernels)
             self.draft = stand_in.Qwen3Moe(self.draft_config, tp, rank, **kernels) if draft else None
@@ -147,6 +148,8 @@ class Server(Process):
         self.engine.init_transfer_engine(self.engine.parse_init_info(fields))
 
     def start_weight_update(self):
+        if self.refuses:
+            raise RuntimeError("no update now")
         self.engine.start_weight_update()
 
     def start_draft_weight_update(self):
@@ -163,9 +166,9 @@ class Server(Process):
         self.engine.finish_weight_update()
         self.engine.reset_weight_update_target()
 
-    def misbehave(self, doomed=False, late_s=0.0):
+    def misbehave(self, doomed=False, late_s=0.0, refuses=False):
         """From the next update on."""
-        self.doomed, self.late_s = doomed, late_s
+        self.doomed, self.late_s, self.refuses = doomed, late_s, refuses
 
     def arrange(self, experts):
         """EPLB has moved experts: those of all workers' slots."""

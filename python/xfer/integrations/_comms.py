@@ -9,7 +9,7 @@ from typing import Any
 from .._store import awaited, store_gather
 from ..comm import Comm
 
-__all__ = ["awaited", "comm_of", "drop_comm", "share", "store_gather"]
+__all__ = ["awaited", "comm_of", "drop_comm", "known_comm", "share", "store_gather"]
 
 _kept: dict[int, tuple[Any, Comm]] = {}  # by id() of the group; what is weakly known, or the address
 
@@ -45,6 +45,14 @@ def comm_of(group: Any) -> Comm:
         known = group
     _kept[key] = known, comm
     return comm
+
+
+def known_comm(group: Any) -> Comm | None:
+    """What comm_of() gave, if it did."""
+    if isinstance(group, Comm):
+        return group
+    kept = _kept.get(group if isinstance(group, int) else id(group))
+    return None if kept is None else kept[1]
 
 
 def drop_comm(group: Any) -> None:

@@ -72,7 +72,9 @@ class Source:
     @property
     def device(self) -> Any:
         """Where the weights lie."""
-        first = next(iter(_state_of(self._source).values()))
+        first = next(iter(_state_of(self._source).values()), None)
+        if first is None:
+            return _current_device()
         return (first.memory if isinstance(first, FlatPart) else first).device
 
     def table(self) -> Table:
@@ -149,7 +151,7 @@ class _WeightSource(Source):
 
     @property
     def device(self) -> Any:
-        return torch.device("cuda", torch.cuda.current_device()) if torch.cuda.is_available() else torch.device("cpu")
+        return _current_device()
 
     def _metadata(self) -> Any:
         return self._source.metadata
@@ -202,6 +204,10 @@ def source_of(source: Any, n_trainers: int) -> Source:
     if not isinstance(source, base.WeightSource):
         return Source(source, n_trainers)
     return (_WeightSource if hasattr(source, "implements_iter_local") else _OldWeightSource)(source, n_trainers)
+
+
+def _current_device() -> Any:
+    return torch.device("cuda", torch.cuda.current_device()) if torch.cuda.is_available() else torch.device("cpu")
 
 
 def _whole(x: Any, holders: Mesh) -> Layout:

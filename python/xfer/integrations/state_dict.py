@@ -13,7 +13,7 @@ import torch
 
 from ..comm import Comm
 from ..torch import Transfer
-from ._comms import comm_of
+from ._comms import comm_of, known_comm
 
 __all__ = ["drop_state_dict", "pull_state_dict", "push_state_dict"]
 
@@ -60,7 +60,7 @@ def pull_state_dict(state_dict: Any, group: Any, key: str = "model", version: in
 
 
 def drop_state_dict(group: Any, key: str = "model") -> None:
-    """Forget a transfer, whose tensors are then made out anew."""
-    kept = _kept.pop((id(comm_of(group)), key), None)
+    """Forget a transfer, whose tensors are then made out anew. Not collective."""
+    kept = _kept.pop((id(known_comm(group)), key), None)
     if kept is not None:
         kept[1].close()

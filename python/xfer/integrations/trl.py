@@ -8,51 +8,15 @@ gather let every rank make an XferTrainerEngine of its sharded model instead.
 
 from __future__ import annotations
 
-import json
-import urllib.request
 from collections.abc import Iterator
 from typing import Any
 
 from . import register_vllm
 from ._vllm_source import Source
 from .vllm import XferTrainerEngine, XferTrainerInitInfo
+from .vllm_http import HttpClient
 
 __all__ = ["HttpClient", "XferWeightTransfer"]
-
-
-class HttpClient:
-    """vLLM's routes for weight updates (VLLM_SERVER_DEV_MODE=1)."""
-
-    def __init__(self, url: str, timeout_s: float) -> None:
-        self._url, self._timeout_s = url.rstrip("/"), timeout_s
-
-    def _post(self, path: str, body: Any = None) -> None:
-        request = urllib.request.Request(
-            f"{self._url}/{path}",
-            data=json.dumps(body or {}).encode(),
-            headers={"Content-Type": "application/json"},
-            method="POST",
-        )
-        with urllib.request.urlopen(request, timeout=self._timeout_s):
-            pass
-
-    def init_weight_transfer_engine(self, init_info: dict[str, Any]) -> None:
-        self._post("init_weight_transfer_engine", {"init_info": init_info})
-
-    def start_weight_update(self) -> None:
-        self._post("start_weight_update")
-
-    def update_weights(self, update_info: Any) -> None:
-        self._post("update_weights", {"update_info": update_info})
-
-    def finish_weight_update(self, weight_version: str | None = None) -> None:
-        self._post("finish_weight_update", None if weight_version is None else {"weight_version": weight_version})
-
-    def pause(self) -> None:
-        self._post("pause?mode=keep")
-
-    def resume(self) -> None:
-        self._post("resume")
 
 
 class XferWeightTransfer:

@@ -27,6 +27,7 @@ from vllm.distributed.weight_transfer.base import TrainerInitInfo, TrainerWeight
 
 from ..comm import Comm, nccl_id
 from ..dtypes import torch_dtype
+from ..errors import CommError
 from ..plan import Conversion, Plan
 from ._comms import awaited, share, store_gather
 from ._vllm_source import joined, source_of, tables_of
@@ -72,6 +73,13 @@ class XferTrainerInitInfo(TrainerInitInfo):
     timeout_s: float = 600.0
     staged: list[str] = field(default_factory=list)
 
+    def __post_init__(self) -> None:
+        if not 0 <= self.rank < self.n_trainers < self.world_size:
+            raise ValueError(
+                f"rank {self.rank}, n_trainers {self.n_trainers} and world_size {self.world_size}: trainers are "
+                "ranks 0 to n_trainers - 1, and world_size counts the workers too"
+            )
+
 
 def _who(info: Any) -> Callable[[int], str]:
     return lambda rank: f" (trainer {rank})" if rank < info.n_trainers else f" (worker {rank - info.n_trainers})"
@@ -96,16 +104,33 @@ def _session(store: Any, info: Any) -> str:
     return word
 
 
-def _comm(store: Any, info: Any, session: str, rank: int, device: Any) -> Comm:
-    """Of trainers, then workers. On GPUs over NCCL; the processes of CPUs must be of one host."""
-    gather = store_gather(store, f"xfer/{session}", rank, info.world_size, info.timeout_s, _who(info))
+def _comm(store: Any, info: Any, session: str, rank: int, device: Any, look: Callable[[], None] = lambda: None) -> Comm:
+    """Of trainers, then workers. On GPUs over NCCL; processes of CPUs must be of one host. look: as in awaited()."""
+
+    def look_both() -> None:
+        look()
+        if store.check([f"xfer/{session}/failed"]):
+            raise RuntimeError(store.get(f"xfer/{session}/failed").decode())
+
+    gather = store_gather(store, f"xfer/{session}", rank, info.world_size, info.timeout_s, _who(info), look_both)
     if device.type == "cpu":
-        comm = Comm.host(gather, rank, info.world_size)
+        try:
+            comm = Comm.host(gather, rank, info.world_size)
+        except CommError as error:
+            raise error.__cause__ or error from None  # what gather() raised
     else:
         words = gather(nccl_id() if rank == 0 else bytes(128))
         comm = Comm.nccl(words[0], rank, info.world_size, device.index)
     comm.set_timeout(int(info.timeout_s * 1000))
     return comm
+
+
+def _not_met(store: Any, info: Any, session: str, rank: int, error: BaseException) -> None:
+    """Lets those go that wait for this rank to meet them."""
+    with suppress(Exception):
+        if not store.check([f"xfer/{session}/failed"]):
+            who = f"rank {rank}{_who(info)(rank)}"
+            store.set(f"xfer/{session}/failed", f"{who} failed: {type(error).__name__}: {error}")
 
 
 def _on_this_rank(comm: Comm, work: Callable[[], Any]) -> Any:
@@ -250,11 +275,15 @@ class XferWorkerEngine(WeightTransferEngine):
         parallel = self.parallel_config
         rank = init_info.n_trainers + parallel.data_parallel_index * parallel.world_size + parallel.rank
         self._info, self._store = init_info, _store(init_info, is_master=False)
-        self._comm = _comm(self._store, init_info, init_info.session, rank, torch.device(self.device))
-        self._failed = ""
         try:
+            if rank >= init_info.world_size:
+                n = init_info.world_size - init_info.n_trainers
+                raise ValueError(f"the trainers' world_size has {n} workers, and there are more")
+            self._comm = _comm(self._store, init_info, init_info.session, rank, torch.device(self.device))
+            self._failed = ""
             self._plan()
-        except Exception:
+        except Exception as error:
+            _not_met(self._store, init_info, init_info.session, rank, error)
             self.shutdown()
             raise
 
@@ -374,6 +403,8 @@ class XferTrainerEngine(TrainerWeightTransferEngine):
 
     def __init__(self, info: XferTrainerInitInfo, *, client: Any, source: Any) -> None:
         super().__init__(client=client, source=source, is_sender=info.rank == 0)
+        if source is None:
+            raise TypeError("xfer needs a source: a module, a state dict or a WeightSource")
         self.rank, self._info = info.rank, info
         self._weights = source_of(source, info.n_trainers)
         self._device = self._weights.device
@@ -394,11 +425,12 @@ class XferTrainerEngine(TrainerWeightTransferEngine):
         init_info = {name: getattr(info, name) for name in told} | {"session": session}
         call = _Call(lambda: self.client.init_weight_transfer_engine(init_info), self.is_sender)
         try:
-            self._comm = _comm(store, info, session, info.rank, self._device)
+            self._comm = _comm(store, info, session, info.rank, self._device, call.look)
             self._plan(is_draft=False)
             self._version = 0
             call.result()
         except BaseException as error:
+            _not_met(store, info, session, info.rank, error)
             self._leave()
             call.raise_instead_of(error)
             raise
@@ -478,6 +510,9 @@ class XferTrainerEngine(TrainerWeightTransferEngine):
         self._leave()
 
 
+PATIENCE_S = 5.0
+
+
 class _Call:
     """A call of the inference side while this side takes part in what it does there."""
 
@@ -493,14 +528,21 @@ class _Call:
         except BaseException as error:
             self._error = error
 
+    def look(self) -> None:
+        """Raise what it raised so far."""
+        if self._error is not None:
+            raise self._error
+
     def result(self) -> None:
         """Wait for it, and raise what it raised."""
         if self._thread.ident is not None:
             self._thread.join()
-        if self._error is not None:
-            raise self._error
+        self.look()
 
     def raise_instead_of(self, error: BaseException) -> None:
-        """Where the call itself failed before its workers came: that is why they did not."""
+        """Where the call itself failed before its workers came: that is why they did not. The workers, which were told
+        of the error, have a moment to be done with the call before another one comes."""
+        if self._thread.ident is not None:
+            self._thread.join(PATIENCE_S)
         if self._error is not None and isinstance(error, TimeoutError):
             raise self._error from error
