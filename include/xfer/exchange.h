@@ -25,7 +25,7 @@ typedef struct xfer_operation {
   int64_t shape[XFER_MAX_DIMS]; /**< [n_dims] Sizes may be 0. */
 } xfer_operation;
 
-/** `n_bytes` bytes. */
+/** `n_bytes` bytes, at most 2^63 - 1. */
 XFER_API_INLINE xfer_operation xfer_operation_bytes(uint64_t id, int peer, size_t n_bytes)
 {
   xfer_operation o = {0, 0, XFER_U8, 1, 0, {0, 0, 0, 0, 0, 0, 0, 0}};

@@ -395,14 +395,17 @@ XFER_API XFER_MUST_CHECK xfer_status xfer_locals_update(xfer_locals *locals, int
  */
 XFER_API XFER_MUST_CHECK xfer_status xfer_locals_bind(xfer_locals *locals, xfer_plan *plan);
 /** The i-th thing that is wrong, as a sentence; NULL: there are no more. */
-XFER_API const char *xfer_locals_problem(xfer_locals *locals, size_t i);
+XFER_API const char *xfer_locals_problem(const xfer_locals *locals, size_t i);
 /** How many names were handed in and ignored. */
 XFER_API size_t xfer_locals_ignored(const xfer_locals *locals);
 
 /**
  * Where a tensor of the join lies on this rank. `src` and `dst` are filled where the rank has a
- * part.
+ * part. Their arrays belong to the list, until the next call for another tensor.
  * @param has  Receives 1 for a source, 2 for a destination, 3 for both, 0 for none.
+ * @retval XFER_ERR_ARG    There is no such tensor.
+ * @retval XFER_ERR_STATE  What it lies in was not handed in.
+ * @retval XFER_ERR_SHAPE  Experts of one tensor have different strides.
  */
 XFER_API XFER_MUST_CHECK xfer_status xfer_locals_view(xfer_locals *locals, size_t tensor,
                                                       xfer_view *src, xfer_view *dst, int *has);

@@ -418,10 +418,8 @@ xfer_status xfi_agree_tensors(xfi_agreed *agreed, xfi_comm *comm, xfer_status mi
   xfi_agreed a = {xfi_calloc(n_tensors, sizeof *a.tensors), n_tensors};
   xfi_layouts made = {NULL, 0, 0};
 
-  if (mine == XFER_OK && (all == NULL || a.tensors == NULL || tensors == NULL)) {
-    xfi_set_error("%zu tensors, %d ranks", n_tensors, comm->size);
-    mine = XFER_ERR_NOMEM;
-  }
+  if (mine == XFER_OK && (all == NULL || a.tensors == NULL || tensors == NULL))
+    mine = XFI_NO_MEMORY("%zu tensors, %d ranks", n_tensors, comm->size);
   if (all == NULL) { /* cannot even listen: the others must not wait */
     comm->ops->abort(comm, "a rank is out of memory");
     st = mine;

@@ -16,6 +16,7 @@
 #include "dtype.h"
 #include "error.h"
 #include "object.h"
+#include "trace.h"
 
 /* ---- arguments ---- */
 
@@ -78,6 +79,7 @@ xfer_status xfer_plan_create_exchange(xfer_plan **plan, xfer_comm *comm,
   xfi_operations ops = {0, {sends, n_sends, NULL}, {recvs, n_recvs, NULL}};
   xfer_plan_options options;
   xfi_entered before;
+  xfi_span span;
 
   XFI_CHECK(comm != NULL, XFER_ERR_ARG, "exchange: comm is NULL"); /* nobody to agree with */
   ops.rank = comm->transport->rank;
@@ -89,7 +91,9 @@ xfer_status xfer_plan_create_exchange(xfer_plan **plan, xfer_comm *comm,
     st = XFER_ERR_ARG;
   }
   xfi_device_enter(comm->device, &before);
+  span = xfi_span_begin(XFI_SYS_PLAN, ops.rank, XFI_TRACK_CALLS, "xfer_plan_create_exchange");
   st = xfi_run_create_exchange(plan, &comm->plans, st, &ops, &options);
+  xfi_span_end(&span, st, "%zu sends, %zu receives", n_sends, n_recvs);
   xfi_device_leave(comm->device, &before);
   xfi_operations_free(&ops);
 done:
@@ -242,11 +246,14 @@ xfer_status xfer_exchange(xfer_comm *comm, const xfer_operation *sends, const xf
   xfer_status st = XFER_OK;
   xfi_operations ops = {0, {sends, n_sends, NULL}, {recvs, n_recvs, NULL}};
   xfi_entered before;
+  xfi_span span;
 
   XFI_CHECK(comm != NULL, XFER_ERR_ARG, "exchange: comm is NULL");
   ops.rank = comm->transport->rank;
   xfi_device_enter(comm->device, &before);
+  span = xfi_span_begin(XFI_SYS_RUN, ops.rank, XFI_TRACK_CALLS, "xfer_exchange");
   st = exchange(comm, &ops, send_views, recv_views, stream);
+  xfi_span_end(&span, st, "%zu sends, %zu receives", n_sends, n_recvs);
   xfi_device_leave(comm->device, &before);
   xfi_operations_free(&ops);
 done:

@@ -12,8 +12,8 @@ xfer_status xfer_locals_create(xfer_locals **locals, const xfer_refit *refit, in
 {
   xfer_status st = XFER_OK;
 
-  XFI_CHECK(locals != NULL && refit != NULL && rank >= 0, XFER_ERR_ARG,
-            "xfer_locals_create: an argument is wrong");
+  XFI_CHECK(locals != NULL && refit != NULL, XFER_ERR_ARG, "xfer_locals_create: a pointer is NULL");
+  XFI_CHECK(rank >= 0, XFER_ERR_ARG, "xfer_locals_create: rank %d", rank);
   XFI_TRY(xfi_locals_create(locals, refit, rank));
 done:
   return st;
@@ -143,7 +143,7 @@ done:
   return st;
 }
 
-const char *xfer_locals_problem(xfer_locals *locals, size_t i)
+const char *xfer_locals_problem(const xfer_locals *locals, size_t i)
 {
   return locals == NULL || i >= locals->n_problems ? NULL : locals->problems[i];
 }

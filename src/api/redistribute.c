@@ -14,6 +14,7 @@
 #include "boxes.h"
 #include "error.h"
 #include "object.h"
+#include "trace.h"
 
 /* What a rank was given. A digest of two zeros: nothing. */
 typedef struct given {
@@ -207,10 +208,13 @@ xfer_status xfer_redistribute(xfer_comm *comm, const xfer_layout *src_layout,
   const xfer_tensor tensor = {"tensor", src_layout, dst_layout, 0};
   xfer_status st = XFER_OK;
   xfi_entered before;
+  xfi_span span;
 
   XFI_CHECK(comm != NULL, XFER_ERR_ARG, "redistribute: comm is NULL");
   xfi_device_enter(comm->device, &before);
+  span = xfi_span_begin(XFI_SYS_RUN, comm->transport->rank, XFI_TRACK_CALLS, "xfer_redistribute");
   st = redistribute(comm, &tensor, src_view, dst_view, stream);
+  xfi_span_end(&span, st, "%d ranks", comm->transport->size);
   xfi_device_leave(comm->device, &before);
 done:
   return st;

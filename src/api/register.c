@@ -7,6 +7,7 @@
 #include "alloc.h"
 #include "error.h"
 #include "object.h"
+#include "trace.h"
 #include "vec.h"
 
 /* What a rank tells the others. */
@@ -79,10 +80,7 @@ static xfer_status register_memory(xfer_comm *comm, void *memory)
     st = xfi_vec_reserve(&comm->registered, &comm->registered_capacity, comm->n_registered + 1,
                          sizeof *comm->registered);
   all = xfi_calloc((size_t)comm->transport->size, sizeof *all);
-  if (st == XFER_OK && all == NULL) {
-    xfi_set_error("%d ranks", comm->transport->size);
-    st = XFER_ERR_NOMEM;
-  }
+  if (st == XFER_OK && all == NULL) st = XFI_NO_MEMORY("%d ranks", comm->transport->size);
   XFI_TRY(xfi_comm_agree(comm->transport, st, deadline));
   XFI_CHECK(all != NULL, XFER_ERR_INTERNAL, "the ranks agreed on a rank out of memory");
   XFI_TRY(comm->transport->ops->all_gather(comm->transport, all, &mine, sizeof mine, deadline));
@@ -101,10 +99,13 @@ xfer_status xfer_comm_register(xfer_comm *comm, void *memory)
 {
   xfer_status st = XFER_OK;
   xfi_entered before;
+  xfi_span span;
 
   XFI_CHECK(comm != NULL, XFER_ERR_ARG, "register: comm is NULL");
   xfi_device_enter(comm->device, &before);
+  span = xfi_span_begin(XFI_SYS_COMM, comm->transport->rank, XFI_TRACK_CALLS, "xfer_comm_register");
   st = register_memory(comm, memory);
+  xfi_span_end(&span, st, "%d ranks", comm->transport->size);
   xfi_device_leave(comm->device, &before);
 done:
   return st;

@@ -106,7 +106,7 @@ xfer_status xfi_alarms_create(xfi_alarms **out, void (*begin)(void *context), vo
     alarms_free(alarms);
     alarms = NULL;
   }
-  XFI_CHECK(alarms != NULL, XFER_ERR_NOMEM, "no thread for deadlines");
+  XFI_CHECK(alarms != NULL, XFER_ERR_NOMEM, "a thread for deadlines");
   *out = alarms;
 done:
   return st;

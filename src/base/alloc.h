@@ -26,7 +26,7 @@ typedef struct xfi_host_memory {
 } xfi_host_memory;
 
 /* A copy of `text`, or NULL. */
-XFI_DOOR char *xfi_strdup(const char *text);
+char *xfi_strdup(const char *text);
 
 /* For tests: of this thread's allocations the n-th from now fails, once (0: the next). -1: none. */
 void xfi_alloc_fail_after(long n);

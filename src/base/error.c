@@ -47,6 +47,20 @@ const char *xfi_last_error(void)
   return last_error;
 }
 
+/* Where a text that was cut ends, so that no character of UTF-8 is cut in two. */
+static size_t whole_characters(const char *text, size_t n)
+{
+  size_t begins = n;
+
+  while (begins > 0 && n - begins < 3 && ((unsigned char)text[begins - 1] & 0xc0) == 0x80)
+    begins--;
+  if (begins == 0 || (unsigned char)text[begins - 1] < 0xc0) return n; /* ASCII, or not UTF-8 */
+  const unsigned char first = (unsigned char)text[begins - 1];
+  const size_t wants = first >= 0xf0 ? 4 : first >= 0xe0 ? 3 : 2;
+
+  return n - begins + 1 < wants ? begins - 1 : n;
+}
+
 void xfi_set_error(const char *fmt, ...)
 {
   char text[XFI_ERROR_BYTES]; /* apart, since an argument may point into last_error */
@@ -56,5 +70,6 @@ void xfi_set_error(const char *fmt, ...)
   int n = vsnprintf(text, sizeof text, fmt, args);
   va_end(args);
   if (n < 0) text[0] = '\0'; /* a wide character that the locale cannot print */
+  if (n >= (int)sizeof text) text[whole_characters(text, sizeof text - 1)] = '\0';
   memcpy(last_error, text, sizeof last_error);
 }

@@ -13,8 +13,8 @@
 
 enum { XFI_ERROR_BYTES = 512 };
 
-/* Sets this thread's text, cut to XFI_ERROR_BYTES - 1 characters. An argument may be
- * xfi_last_error(). */
+/* Sets this thread's text, cut to XFI_ERROR_BYTES - 1 bytes, no character in two. An argument may
+ * be xfi_last_error(). */
 XFI_DOOR __attribute__((format(printf, 1, 2))) void xfi_set_error(const char *fmt, ...);
 
 /* This thread's text, "" before the first error; never NULL. Valid until the thread's next
@@ -29,12 +29,15 @@ XFI_DOOR const char *xfi_last_error(void);
     if (st != XFER_OK) goto done;                                                                  \
   } while (0)
 
+/* XFER_ERR_NOMEM, its text set. */
+#define XFI_NO_MEMORY(...) (xfi_set_error("no memory for " __VA_ARGS__), XFER_ERR_NOMEM)
+
 #define XFI_CHECK(cond, status, ...)                                                               \
   do {                                                                                             \
     if (!(cond)) {                                                                                 \
       st = (status);                                                                               \
       if ((status) == XFER_ERR_NOMEM) /* known as it is compiled */                                \
-        xfi_set_error("no memory for " __VA_ARGS__);                                               \
+        st = XFI_NO_MEMORY(__VA_ARGS__);                                                           \
       else                                                                                         \
         xfi_set_error(__VA_ARGS__);                                                                \
       goto done;                                                                                   \

@@ -7,6 +7,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <strings.h>
 #include <unistd.h>
 
 #include "clock.h"
@@ -57,10 +58,31 @@ static void read_subsystems(const char *list)
   const bool without = list[0] == '^';
   int given = 0;
 
-  for (list += without; *list != '\0'; list += strcspn(list, ",") + (strchr(list, ',') != NULL))
+  for (list += without; *list != '\0'; list += list[0] == ',') {
+    const size_t n = strcspn(list, ",");
+    int bits = 0;
+
     for (size_t i = 0; i < sizeof all / sizeof *all; i++)
-      if (strncmp(list, all[i].name, strlen(all[i].name)) == 0) given |= all[i].bit;
+      if (strlen(all[i].name) == n && strncasecmp(list, all[i].name, n) == 0) bits = all[i].bit;
+    if (bits == 0)
+      fprintf(stderr, "xfer: XFER_DEBUG_SUBSYS has COMM, PLAN, RUN and ALL, not \"%.*s\"\n", (int)n,
+              list);
+    given |= bits;
+    list += n;
+  }
   subsystems = without ? ~given : given;
+}
+
+static void read_level(const char *debug)
+{
+  static const char *const levels[] = {"", "WARN", "INFO", "TRACE"};
+
+  for (int i = XFER_LOG_NONE; i <= XFER_LOG_TRACE; i++) {
+    if (strcasecmp(debug, levels[i]) != 0) continue;
+    said = i;
+    return;
+  }
+  fprintf(stderr, "xfer: XFER_DEBUG is WARN, INFO or TRACE, not \"%s\"\n", debug);
 }
 
 /* Who asks for a file and does not get it should not look for the reason elsewhere. A program that
@@ -100,15 +122,13 @@ static void close_spans(void)
 
 static void read_environment(void)
 {
-  static const char *const levels[] = {"", "WARN", "INFO", "TRACE"};
   const char *debug = getenv("XFER_DEBUG");
   const char *list = getenv("XFER_DEBUG_SUBSYS");
   const char *file = getenv("XFER_DEBUG_FILE");
   const char *trace = getenv("XFER_TRACE");
 
   gethostname(host, sizeof host - 1);
-  for (int i = XFER_LOG_WARN; debug != NULL && i <= XFER_LOG_TRACE; i++)
-    if (strcmp(debug, levels[i]) == 0) said = i;
+  if (debug != NULL) read_level(debug);
   atomic_store(&wanted, said);
   if (list != NULL) read_subsystems(list);
   if (said != XFER_LOG_NONE && file != NULL) lines = open_named(file);

@@ -3,8 +3,8 @@
  * manner of NCCL's, and spans of XFER_TRACE, a file that Chrome's tracing and Perfetto show.
  * Nothing is written without these variables; a span then costs one load.
  *
- *   XFER_DEBUG         WARN (calls that fail), INFO (comms, plans, commits), TRACE (runs, their
- * steps) XFER_DEBUG_SUBSYS  COMM, PLAN, RUN with commas, ^ before the list: all but these
+ *   XFER_DEBUG         WARN (what fails), INFO (comms, plans, commits), TRACE (runs, their steps)
+ *   XFER_DEBUG_SUBSYS  COMM, PLAN, RUN or ALL with commas, ^ before the list: all but these
  *   XFER_DEBUG_FILE    in place of stderr; %h is the host, %p the process
  *   XFER_TRACE         the file of spans; likewise
  */

@@ -133,10 +133,7 @@ xfer_status xfi_mpi_reserve(xfi_mpi_comm *t, int n)
   if (n <= t->n_requests) return XFER_OK;
   /* Of the type, since clang-tidy takes a handle that is a pointer for a slip. */
   MPI_Request *grown = xfi_calloc((size_t)n, sizeof(MPI_Request));
-  if (grown == NULL) {
-    xfi_set_error("no memory for %d messages", n);
-    return XFER_ERR_NOMEM;
-  }
+  if (grown == NULL) return XFI_NO_MEMORY("%d messages", n);
   xfi_free(t->requests);
   t->requests = grown;
   t->n_requests = n;

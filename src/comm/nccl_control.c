@@ -140,8 +140,8 @@ xfer_status xfi_nccl_meet_on_host(xfi_nccl_comm *comm, const unsigned char domai
   xfi_comm *host = NULL;
 
   memcpy(mine.domain, domain, sizeof mine.domain);
-  if (all == NULL) xfi_set_error("%d ranks", comm->base.size);
-  st = xfi_comm_agree(&comm->base, all == NULL ? XFER_ERR_NOMEM : XFER_OK, deadline);
+  if (all == NULL) st = XFI_NO_MEMORY("%d ranks", comm->base.size);
+  st = xfi_comm_agree(&comm->base, st, deadline);
   if (st != XFER_OK || all == NULL) goto done;
   XFI_TRY(comm->base.ops->all_gather(&comm->base, all, &mine, sizeof mine, deadline));
   if (!are_processes_of_one_host(all, comm->base.size)) goto done;

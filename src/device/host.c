@@ -54,10 +54,7 @@ static void host_destroy(xfi_device *device)
 static xfer_status host_memory(void **memory, size_t n_bytes)
 {
   void *made = xfi_calloc(n_bytes, 1);
-  if (made == NULL) {
-    xfi_set_error("no %zu bytes of host memory", n_bytes);
-    return XFER_ERR_NOMEM;
-  }
+  if (made == NULL) return XFI_NO_MEMORY("%zu bytes on the host", n_bytes);
   *memory = made;
   return XFER_OK;
 }
@@ -440,10 +437,7 @@ static const xfi_device_ops host_ops = {
 xfer_status xfi_device_create_host(xfi_device **device)
 {
   xfi_device *made = xfi_calloc(1, sizeof *made);
-  if (made == NULL) {
-    xfi_set_error("no memory for a host device");
-    return XFER_ERR_NOMEM;
-  }
+  if (made == NULL) return XFI_NO_MEMORY("a host device");
   made->ops = &host_ops;
   *device = made;
   return XFER_OK;

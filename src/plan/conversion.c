@@ -61,6 +61,7 @@ xfer_conversion xfi_conversion_of_blocks(uint32_t rows, uint32_t columns, uint32
 
 xfer_conversion xfi_conversion_of_scales(size_t tensor)
 {
+  if (tensor > UINT32_MAX) return UINT64_MAX; /* no conversion: the plan will say so */
   return (uint64_t)XFI_KIND_SCALES | (uint64_t)tensor << VALUE_SHIFT;
 }
 

@@ -286,7 +286,7 @@ static xfer_status parse_number(xfer_side *side, const char *text, size_t n, con
   snprintf(name, sizeof name, "%.*s", (int)n, text);
   if (n == 0 || json_object_get(side->rules->numbers, name) == NULL)
     return no_item(side, text, (size_t)(end - text));
-  XFI_CHECK(value > 0, XFER_ERR_ARG, "\"%s\": %.*s wants a number from 1", side->spec,
+  XFI_CHECK(value > 0, XFER_ERR_ARG, "\"%s\": %.*s wants a number from 1 to 999999999", side->spec,
             (int)(end - text), text);
   set_var(side, text, n, value);
 done:

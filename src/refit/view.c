@@ -36,6 +36,15 @@ static void set_strides(xfer_view *view, const xfi_local *local, const xfi_slot 
   }
 }
 
+static xfer_status check_given(const xfi_local *local)
+{
+  xfer_status st = XFER_OK;
+
+  XFI_CHECK(local->base != NULL, XFER_ERR_STATE, "\"%s\" was not handed in", local->name);
+done:
+  return st;
+}
+
 /* Where the part begins in a local tensor. */
 static char *part_base(const xfi_local *local, const xfer_local_part *part)
 {
@@ -95,6 +104,7 @@ static xfer_status view_experts(xfer_locals *locals, int side, const xfi_local *
 
   XFI_TRY(reserve(locals, side, (size_t)n));
   for (int64_t e = 0; e < n; e++) {
+    XFI_TRY(check_given(&first[e]));
     for (int k = 0; k < first->n_dims; k++) {
       XFI_CHECK(first[e].strides[k] == first->strides[k] || first->shape[k] < 2, XFER_ERR_SHAPE,
                 "\"%s\" and \"%s\" have different strides", first->name, first[e].name);
@@ -133,6 +143,7 @@ xfer_status xfi_locals_view(xfer_locals *locals, size_t tensor, int side, xfer_v
   for (int d = 0; d < layout->n_dims; d++) {
     if (xfi_dim_length(&layout->dims[d], place.part[d]) == 0) return XFER_OK;
   }
+  XFI_TRY(check_given(local));
   memset(view, 0, sizeof *view);
   view->kind = XFER_VIEW_STRIDED;
   view->n_dims = layout->n_dims;

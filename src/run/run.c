@@ -34,7 +34,8 @@ const xfi_allocation *xfi_run_find_changed(const xfer_plan *plan)
   return i < plan->n_allocations ? &plan->allocations[i] : NULL;
 }
 
-static int by_base(const void *a, const void *b)
+/* Those that overlap are equal. */
+static int by_overlap(const void *a, const void *b)
 {
   const xfi_allocation *x = a;
   const xfi_allocation *y = b;
@@ -50,7 +51,7 @@ const xfi_allocation *xfi_run_allocation(const xfer_plan *plan, const void *poin
   const xfi_allocation *found = NULL;
 
   if (owner->n_allocations > 0)
-    found = bsearch(&wanted, owner->allocations, owner->n_allocations, sizeof wanted, by_base);
+    found = bsearch(&wanted, owner->allocations, owner->n_allocations, sizeof wanted, by_overlap);
   if (found == NULL || (const char *)pointer + n_bytes > (const char *)found->base + found->n_bytes)
     return NULL; /* of chunks beside each other several count as one, so it may be another */
   return found;
@@ -141,6 +142,19 @@ static void not_sent(xfer_plan *plan)
   if (plan->relay != NULL) plan->relay->is_sent = false;
 }
 
+/* What enqueuing a run came to; the text of a failure is kept for who waits. */
+static void keep_status(xfer_plan *plan, xfer_status st)
+{
+  plan->run_status = st;
+  if (st != XFER_OK) snprintf(plan->run_why, sizeof plan->run_why, "%s", xfi_last_error());
+}
+
+static xfer_status kept_status(const xfer_plan *plan)
+{
+  if (plan->run_status != XFER_OK) xfi_set_error("%s", plan->run_why);
+  return plan->run_status;
+}
+
 /* The messages of a run that did not send all of them. */
 static void break_messages(xfer_plan *plan)
 {
@@ -155,7 +169,7 @@ xfer_status xfi_run_start(xfer_plan *plan, uint64_t version, xfer_stream stream)
   if (st != XFER_OK) {
     plan->state = xfi_state_after(plan->state, XFI_CALL_RUN, XFI_FAILED);
     if (plan->state != XFI_REFUSED) return st;
-    plan->run_status = st;
+    keep_status(plan, st);
     not_sent(plan);
     if (st == XFER_ERR_PEER || xfi_channels_have_begun(plan->pipeline->channels))
       break_messages(plan);
@@ -167,7 +181,7 @@ xfer_status xfi_run_start(xfer_plan *plan, uint64_t version, xfer_stream stream)
   plan->run_version = version;
   plan->run_ends = plan->main != NULL ? plan->main->run_ends : xfi_run_deadline(plan);
   plan->state = xfi_state_after(plan->state, XFI_CALL_RUN, XFI_ENDED);
-  plan->run_status = enqueue(plan, stream);
+  keep_status(plan, enqueue(plan, stream));
   if (plan->run_status != XFER_OK) break_messages(plan);
   return plan->run_status;
 }
@@ -255,10 +269,11 @@ done:
 
 void xfi_run_abandon(xfer_plan *plan)
 {
-  xfer_status st = plan->run_status;
+  xfer_status st;
 
   if (plan->direct == NULL || plan->pipeline == NULL) return;
   if (plan->state == XFI_RUNNING) {
+    st = kept_status(plan);
     if (st == XFER_OK)
       st = plan->device->ops->event_sync(plan->device, plan->finished, plan->run_ends);
     if (st == XFER_OK) st = outcome(plan);
@@ -317,7 +332,7 @@ done:
 /* The same of what came before the lanes, which have ended. */
 static xfer_status await_asks(xfer_plan *asks)
 {
-  xfer_status st = asks->run_status;
+  xfer_status st = kept_status(asks);
 
   if (st == XFER_OK)
     st = asks->device->ops->event_sync(asks->device, asks->finished, asks->run_ends);
@@ -394,7 +409,7 @@ xfer_status xfi_run_wait(xfer_plan *plan, uint64_t timeout_ms)
 
   XFI_TRY(xfi_state_allows(plan->state, XFI_CALL_WAIT));
   if (plan->state == XFI_REFUSED) plan->run_ends = xfi_run_deadline(plan);
-  mine = plan->run_status;
+  mine = kept_status(plan);
   if (mine == XFER_OK) mine = await_part(plan, deadline, &is_late);
   if (is_late) {
     plan->state = xfi_state_after(plan->state, XFI_CALL_WAIT, XFI_AS_IT_WAS);
@@ -436,7 +451,7 @@ xfer_status xfi_run_follow(xfer_plan *plan, xfer_stream stream)
   xfer_status st = XFER_OK;
 
   if (plan->state != XFI_RUNNING) return XFER_OK;
-  st = plan->run_status;
+  st = kept_status(plan);
   if (st == XFER_OK) st = plan->device->ops->stream_wait(plan->device, stream, plan->finished);
   if (st == XFER_OK) st = outcome(plan);
   if (st == XFER_OK) {

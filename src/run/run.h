@@ -22,6 +22,7 @@
 #include "bound.h"
 #include "comm.h"
 #include "device.h"
+#include "error.h"
 #include "operations.h"
 #include "plan.h"
 #include "staging.h"
@@ -71,11 +72,12 @@ struct xfer_plan {
   uint64_t run_version; /* of the last run that began */
   uint64_t n_begun;     /* runs; as long as fewer are complete, destinations are torn */
   uint64_t n_complete;
-  xfer_status run_status; /* what enqueuing it came to */
-  xfi_deadline run_ends;  /* its deadline */
-  bool is_half_written;   /* of a staged plan: destinations may be torn */
-  bool is_sent;           /* all of its messages are in the comm's hands */
-  xfi_run_word *words;    /* [size of the comm] for wait, which allocates nothing */
+  xfer_status run_status;        /* what enqueuing it came to */
+  char run_why[XFI_ERROR_BYTES]; /* and why it failed */
+  xfi_deadline run_ends;         /* its deadline */
+  bool is_half_written;          /* of a staged plan: destinations may be torn */
+  bool is_sent;                  /* all of its messages are in the comm's hands */
+  xfi_run_word *words;           /* [size of the comm] for wait, which allocates nothing */
 
   xfi_local *local;
   xfi_direct *direct;

@@ -12,8 +12,11 @@ typedef struct cell {
 #define IN_FLIGHT "a run is in flight: call xfer_plan_wait() before %s"
 #define NONE_IN_FLIGHT "no run is in flight"
 
-static const char *const doing[XFI_N_CALLS] = {"binding", "committing", "the next", "waiting",
-                                               "releasing"};
+/* Calls that a run in flight is in the way of. */
+static const char *const doing[XFI_N_CALLS] = {[XFI_CALL_BIND] = "binding",
+                                               [XFI_CALL_COMMIT] = "committing",
+                                               [XFI_CALL_RUN] = "the next",
+                                               [XFI_CALL_RELEASE] = "releasing"};
 
 static const cell table[XFI_N_CALLS][XFI_N_STATES] =
     {

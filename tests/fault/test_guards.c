@@ -286,6 +286,10 @@ static void conversions_are_taken_apart(void **state)
   (void)state;
   assert_int_equal(xfer_conversion_get(xfer_convert_cast(), NULL), XFER_ERR_ARG);
   assert_int_equal(xfer_conversion_get(UINT64_MAX, &data), XFER_ERR_ARG);
+  assert_int_equal(xfer_conversion_get(xfer_convert_scales_of(UINT32_MAX), &data), XFER_OK);
+  assert_int_equal(data.tensor, UINT32_MAX);
+  assert_int_equal(xfer_conversion_get(xfer_convert_scales_of((size_t)UINT32_MAX + 1), &data),
+                   XFER_ERR_ARG);
   assert_non_null(strstr(xfer_last_error(), "is not known"));
   assert_int_equal(xfer_conversion_get(0, &data), XFER_OK);
   assert_int_equal(data.kind, XFER_CONVERSION_NONE);

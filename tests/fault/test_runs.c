@@ -73,6 +73,7 @@ static void refuse_one_run(int rank, void *context)
   run_again(&in, plan, 5);
   st = xfer_plan_run(plan, rank == 1 ? 5 : 6, NULL);
   expect((st == XFER_ERR_STATE) == (rank == 1));
+  expect(xfer_plan_bind(NULL, 0, NULL, NULL) == XFER_ERR_ARG); /* another text in between */
   st = xfer_plan_wait(plan, 0);
   expect(st == XFER_ERR_STATE || rank != 1);
   expect(st != XFER_OK && st != XFER_ERR_TIMEOUT);

@@ -200,7 +200,13 @@ class TestDebug(unittest.TestCase):
 
     def test_nothing_is_said_unasked(self):
         self.assertEqual(self.debug(), [])
-        self.assertEqual(self.debug(XFER_DEBUG="no such level", XFER_DEBUG_FILE="/nowhere/x"), [])
+        self.assertEqual(self.debug(XFER_DEBUG="", XFER_DEBUG_FILE="/nowhere/x"), [])
+
+    def test_words_are_known_whatever_their_case(self):
+        self.assertEqual(self.debug(XFER_DEBUG="foo"), ['xfer: XFER_DEBUG is WARN, INFO or TRACE, not "foo"'])
+        first, *rest = self.debug(XFER_DEBUG="info", XFER_DEBUG_SUBSYS="RUNS,plan")
+        self.assertEqual(first, 'xfer: XFER_DEBUG_SUBSYS has COMM, PLAN, RUN and ALL, not "RUNS"')
+        self.assertTrue(rest and all(" PLAN " in line for line in rest))
 
     def test_levels_and_subsystems(self):
         info = self.debug(XFER_DEBUG="INFO")

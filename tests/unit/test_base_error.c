@@ -44,6 +44,30 @@ static void test_long_text_is_cut(void **state)
   assert_memory_equal(xfi_last_error(), "tensor xxx", 10);
 }
 
+/* The last character that is there is whole, wherever the text is cut; what is not UTF-8 is cut
+ * where it must be. */
+static void test_long_text_is_cut_between_characters(void **state)
+{
+  static const char *const characters[] = {"\xc3\xa9", "\xe2\x82\xac", "\xf0\x9f\x98\x80"};
+  char text[3 * XFI_ERROR_BYTES];
+
+  (void)state;
+  for (size_t size = 2; size <= 4; size++)
+    for (size_t before = 0; before < size; before++) {
+      memset(text, 'x', before);
+      for (size_t i = 0; i < XFI_ERROR_BYTES / 2; i++)
+        memcpy(text + before + i * size, characters[size - 2], size);
+      text[before + XFI_ERROR_BYTES / 2 * size] = '\0';
+      xfi_set_error("%s%s", text, text);
+      assert_int_equal((strlen(xfi_last_error()) - before) % size, 0);
+      assert_true(strlen(xfi_last_error()) > XFI_ERROR_BYTES - 1 - size);
+    }
+  memset(text, 0x80, sizeof text);
+  text[sizeof text - 1] = '\0';
+  xfi_set_error("%s", text);
+  assert_int_equal(strlen(xfi_last_error()), XFI_ERROR_BYTES - 1);
+}
+
 static void test_text_may_quote_the_last_one(void **state)
 {
   (void)state;
@@ -107,6 +131,7 @@ int main(void)
   const struct CMUnitTest tests[] = {
       cmocka_unit_test(test_error_text_belongs_to_its_thread),
       cmocka_unit_test(test_long_text_is_cut),
+      cmocka_unit_test(test_long_text_is_cut_between_characters),
       cmocka_unit_test(test_text_may_quote_the_last_one),
       cmocka_unit_test(test_check_and_try_jump_with_status_and_text),
       cmocka_unit_test(test_text_without_memory_says_for_what),

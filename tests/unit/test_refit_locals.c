@@ -328,6 +328,11 @@ static void test_an_update_takes_the_place_of_what_was_given(void **state)
   int has = 0;
 
   (void)state;
+  (void)xfer_refit_tensors(o.refit, &n);
+  for (size_t t = 0; t < n; t++) {
+    assert_int_equal(xfer_locals_view(o.locals, t, &src, &dst, &has), XFER_ERR_STATE);
+    assert_non_null(strstr(xfer_last_error(), "was not handed in"));
+  }
   give_all(&o, XFER_SIDE_GEN, NULL);
   for (const xfer_tensor *t = xfer_refit_tensors(o.refit, &n);
        strcmp(t[norm].name, "model.norm.weight") != 0;)

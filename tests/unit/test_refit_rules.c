@@ -330,6 +330,11 @@ static void test_ranks_and_items_of_a_side_may_be_given_as_lists(void **state)
   options.n_ranks = 3;
   assert_int_equal(side(&made, "vllm:", &options), XFER_ERR_ARG);
   expect_error("3 are listed");
+  options.n_ranks = 4;
+  options.first_rank = 7;
+  assert_int_equal(side(&made, "vllm:", &options), XFER_ERR_ARG);
+  expect_error("ranks are listed, and first_rank is 7 too");
+  options.first_rank = 0;
   options.item_names = in_spec;
   assert_int_equal(side(&made, "vllm:", &options), XFER_ERR_ARG);
   expect_error("in the SPEC");

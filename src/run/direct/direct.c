@@ -80,9 +80,7 @@ static bool link_goes(const xfi_link *link, int way)
 static xfer_status make_flags(xfi_flags *flags, size_t n)
 {
   flags->at = xfi_calloc(n, sizeof *flags->at);
-  if (flags->at != NULL) return XFER_OK;
-  xfi_set_error("%zu flags", n);
-  return XFER_ERR_NOMEM;
+  return flags->at != NULL ? XFER_OK : XFI_NO_MEMORY("%zu flags", n);
 }
 
 static void add_flag(xfi_flags *flags, uint64_t *flag)

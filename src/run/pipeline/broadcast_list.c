@@ -242,8 +242,7 @@ xfer_status xfi_casts_create(xfi_casts **out, const xfer_plan *plan)
     n_large += casts->at[i].n_bytes >= min_in_place(plan);
   if (st == XFER_OK && n_large > 0) {
     mine = xfi_calloc(n_large, sizeof *mine);
-    if (mine == NULL) xfi_set_error("%zu broadcasts", n_large);
-    st = mine == NULL ? XFER_ERR_NOMEM : find_memories(casts, plan, mine);
+    st = mine == NULL ? XFI_NO_MEMORY("%zu broadcasts", n_large) : find_memories(casts, plan, mine);
   }
   XFI_TRY(xfi_comm_agree(plan->comm, st, xfi_run_deadline(plan)));
   if (n_large > 0) XFI_TRY(agree_on_memories(casts, plan, mine, n_large));

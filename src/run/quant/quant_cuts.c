@@ -309,9 +309,8 @@ xfer_status xfi_quant_plan_cuts(xfi_quant *q, const xfer_plan *plan)
   for (size_t i = 0; tensors != NULL && i < q->n_cuts; i++)
     tensors[i] = (xfer_tensor){plan->moves->tensors[q->pairs[q->cuts[i].pair].weights].name,
                                q->cuts[i].src, q->cuts[i].dst, 0};
-  if (tensors == NULL) xfi_set_error("%zu tensors", q->n_cuts);
-  XFI_TRY(xfi_run_create(&q->asks, plan->of, tensors == NULL ? XFER_ERR_NOMEM : XFER_OK, tensors,
-                         q->n_cuts, &options));
+  const xfer_status mine = tensors != NULL ? XFER_OK : XFI_NO_MEMORY("%zu tensors", q->n_cuts);
+  XFI_TRY(xfi_run_create(&q->asks, plan->of, mine, tensors, q->n_cuts, &options));
 done:
   xfi_free(tensors);
   return st;
