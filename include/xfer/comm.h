@@ -47,7 +47,8 @@ typedef int (*xfer_all_gather_fn)(void *context, void *all, const void *mine, si
  * Stream: none.
  * Threads: safe.
  * Failure: a process that ends, or a rank that misses a deadline, ends the waits of all others with
- * an error that names it. The comm is broken then; the others may make another one.
+ * an error that names it; children that it forked do not stand for it, where the system has pidfds.
+ * The comm is broken then; the others may make another one.
  *
  * @param comm        Receives the comm; the caller owns it.
  * @param all_gather  Called by this thread, the same number of times and sizes on every rank.

@@ -7,7 +7,8 @@
  *
  * Failure. A second socket between each two carries alarms alone: a rank that gives up tells all
  * others why, and their waits end. A process that ends closes its sockets, which ends the waits for
- * it at once, however it ended. Nobody else touches memory: no call leaves anything behind.
+ * it at once, however it ended; where children that it forked hold them open its pidfd, watched
+ * with them, does. Nobody else touches memory: no call leaves anything behind.
  */
 #include "host_comm.h"
 
@@ -67,13 +68,15 @@ static void host_abort(xfi_comm *base, const char *why)
   if (set_broken(comm, why)) tell_all(comm, comm->why, strlen(comm->why) + 1);
 }
 
-/* Takes what came from a peer's alarm. */
+/* Takes what came from a peer's alarm, once it is known whether more can come. */
 static void hear(xfi_host_comm *comm, int rank)
 {
   xfi_host_peer *peer = &comm->peers[rank];
+  struct pollfd process = {.fd = peer->process, .events = POLLIN};
   xfi_host_warning said;
   char *why = (char *)&said;
 
+  if (!peer->has_ended) peer->has_ended = poll(&process, 1, 0) > 0 && process.revents == POLLIN;
   while (!peer->is_deaf) {
     const ssize_t n = recv(peer->alarm, &said, sizeof said, MSG_DONTWAIT);
     if (n < 0 && errno == EINTR) continue;
@@ -109,7 +112,8 @@ xfer_status xfi_host_heed(xfi_comm *base, uint64_t number)
   XFI_CHECK(comm->warning.number != number || comm->warning.kind != WARNING, XFER_ERR_PEER, "%s",
             comm->warning.why);
   for (int r = 0; r < base->size; r++)
-    XFI_CHECK(r == base->rank || !comm->peers[r].is_deaf, XFER_ERR_COMM, "rank %d has %s", r,
+    XFI_CHECK(r == base->rank || !(comm->peers[r].is_deaf || comm->peers[r].has_ended),
+              XFER_ERR_COMM, "rank %d has %s", r,
               comm->peers[r].has_left ? "left the comm" : "ended");
 done:
   return st;
@@ -189,6 +193,7 @@ static xfer_status serve(carrying *c, int rank, int way)
       moved = move_part(parcel, peer->data, way, parcel->message.data, sizeof parcel->head,
                         parcel->message.n_bytes);
     if (moved < 0) XFI_TRY(fail_for_lost(c->comm, c->call, rank, errno));
+    if (moved == 0 && peer->has_ended) XFI_TRY(fail_for_lost(c->comm, c->call, rank, EPIPE));
     if (moved == 0) break;
     peer->next_parcel[way] = parcel->next;
     c->n_left--;
@@ -208,10 +213,12 @@ static void sleep_for_more(const carrying *c, xfi_deadline deadline)
     const bool sends = peer->next_parcel[TO] < c->n_parcels;
     const bool receives = peer->next_parcel[FROM] < c->n_parcels;
     const int events = (sends ? POLLOUT : 0) | (receives ? POLLIN : 0);
-    polled[2 * r] = (struct pollfd){.fd = events != 0 ? peer->data : -1, .events = (short)events};
-    polled[2 * r + 1] = (struct pollfd){.fd = peer->is_deaf ? -1 : peer->alarm, .events = POLLIN};
+    polled[3 * r] = (struct pollfd){.fd = events != 0 ? peer->data : -1, .events = (short)events};
+    polled[3 * r + 1] = (struct pollfd){.fd = peer->is_deaf ? -1 : peer->alarm, .events = POLLIN};
+    polled[3 * r + 2] =
+        (struct pollfd){.fd = peer->has_ended ? -1 : peer->process, .events = POLLIN};
   }
-  (void)poll(polled, 2 * (nfds_t)c->comm->base.size, left_ms < LOOK_MS ? (int)left_ms : LOOK_MS);
+  (void)poll(polled, 3 * (nfds_t)c->comm->base.size, left_ms < LOOK_MS ? (int)left_ms : LOOK_MS);
 }
 
 static xfer_status fail_for_late(const carrying *c)
@@ -244,7 +251,8 @@ static xfer_status carry_all(carrying *c, xfi_deadline deadline)
     if (xfi_deadline_expired(deadline)) XFI_TRY(fail_for_late(c));
     sleep_for_more(c, deadline);
     for (size_t r = 0; r < (size_t)comm->base.size; r++) {
-      if (comm->polled[2 * r + 1].revents != 0) hear(comm, (int)r);
+      if ((comm->polled[3 * r + 1].revents | comm->polled[3 * r + 2].revents) != 0)
+        hear(comm, (int)r);
     }
     XFI_TRY(check_broken(comm));
   }
@@ -375,6 +383,7 @@ void xfi_host_free(xfi_host_comm *comm)
   for (int r = 0; comm->peers != NULL && r < comm->base.size; r++) {
     if (comm->peers[r].alarm >= 0) (void)close(comm->peers[r].alarm);
     if (comm->peers[r].data >= 0) (void)close(comm->peers[r].data);
+    if (comm->peers[r].process >= 0) (void)close(comm->peers[r].process);
   }
   (void)pthread_mutex_destroy(&comm->lock);
   xfi_free(comm->peers);

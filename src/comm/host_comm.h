@@ -28,7 +28,9 @@ typedef struct xfi_parcel {
 typedef struct xfi_host_peer {
   int data;  /* -1: this rank itself */
   int alarm; /* packets: why the comm is broken, a warning, or an empty word before it is closed */
+  int process;           /* pidfd of the one that made its end; -1: not watched */
   bool has_left;         /* it said so */
+  bool has_ended;        /* its process; children that it forked may hold its sockets open */
   bool is_deaf;          /* nothing more comes from its alarm */
   size_t next_parcel[2]; /* to it and from it; none: the number of parcels */
 } xfi_host_peer;
@@ -43,7 +45,7 @@ typedef struct xfi_host_warning {
 typedef struct xfi_host_comm {
   xfi_comm base;
   xfi_host_peer *peers;  /* [size] */
-  struct pollfd *polled; /* [size][2]: data, alarm */
+  struct pollfd *polled; /* [size][3]: data, alarm, process */
   xfi_parcel *parcels;   /* of the call in progress: what is sent, then what is received */
   size_t capacity;
   _Atomic bool broken;

@@ -19,6 +19,7 @@
 #include <string.h>
 #include <sys/random.h>
 #include <sys/socket.h>
+#include <sys/syscall.h>
 #include <sys/un.h>
 #include <unistd.h>
 
@@ -69,6 +70,21 @@ static bool is_same_user(int socket)
   socklen_t n = sizeof peer;
 
   return getsockopt(socket, SOL_SOCKET, SO_PEERCRED, &peer, &n) == 0 && peer.uid == geteuid();
+}
+
+/* Of the process at the other end; -1: this one, or the system does not let us. */
+static int watch_process(int socket)
+{
+#ifdef SYS_pidfd_open
+  struct ucred peer = {.pid = 0};
+  socklen_t n = sizeof peer;
+
+  if (getsockopt(socket, SOL_SOCKET, SO_PEERCRED, &peer, &n) != 0 || peer.pid <= 0) return -1;
+  return peer.pid == getpid() ? -1 : (int)syscall(SYS_pidfd_open, peer.pid, 0);
+#else
+  (void)socket;
+  return -1;
+#endif
 }
 
 static xfer_status listen_here(meeting *m)
@@ -175,6 +191,12 @@ done:
   return st;
 }
 
+static void watch_processes(meeting *m)
+{
+  for (int r = 0; r < m->size; r++)
+    if (r != m->rank) m->comm->peers[r].process = watch_process(m->comm->peers[r].data);
+}
+
 static xfer_status connect_below(meeting *m)
 {
   xfer_status st = XFER_OK;
@@ -193,6 +215,7 @@ static xfer_status accept_above(meeting *m)
 
   XFI_TRY(accept_all(m, 0));
   XFI_TRY(accept_all(m, 1));
+  watch_processes(m);
 done:
   return st;
 }
@@ -211,8 +234,9 @@ static xfer_status prepare(meeting *m)
   comm->peers = xfi_calloc(size, sizeof *comm->peers);
   XFI_CHECK(comm->peers != NULL, XFER_ERR_NOMEM, "a comm of %d ranks", m->size);
   for (int r = 0; r < m->size; r++)
-    comm->peers[r] = (xfi_host_peer){.data = -1, .alarm = -1, .is_deaf = r == m->rank};
-  comm->polled = xfi_calloc(2 * size, sizeof *comm->polled);
+    comm->peers[r] =
+        (xfi_host_peer){.data = -1, .alarm = -1, .process = -1, .is_deaf = r == m->rank};
+  comm->polled = xfi_calloc(3 * size, sizeof *comm->polled);
   XFI_CHECK(comm->polled != NULL, XFER_ERR_NOMEM, "a comm of %d ranks", m->size);
   XFI_TRY(listen_here(m));
 done:

@@ -292,6 +292,16 @@ static void with_processes(int n_ranks, int killed, process_body *body)
   (void)munmap(place, sizeof *place);
 }
 
+static bool leaves_a_child;
+
+/* A child that holds its parent's sockets until the others know that the parent has ended. */
+static void outlive(const meeting_place *place)
+{
+  for (int ms = 0; ms < 2 * AT_ONCE_MS && place->n_gave_up < 2; ms++)
+    (void)usleep(1000);
+  _exit(0);
+}
+
 /* Rank 1 is killed while the others wait for it, 0 in a message and 2 in 0's: both name it, and
  * make a comm of two. */
 static int survives(int rank, meeting_place *place)
@@ -305,12 +315,14 @@ static int survives(int rank, meeting_place *place)
 
   if (rank == 1) {
     (void)usleep(200000);
+    if (leaves_a_child && fork() == 0) outlive(place);
     (void)raise(SIGKILL);
   }
   if (comm->ops->exchange(comm, NULL, 0, rank == 0 ? &from_1 : &from_0, 1, soon()) != XFER_ERR_COMM)
     return 1;
   if (!error_has("the process of rank 1 has ended")) return 2;
   if (xfi_now_ns() - began > (int64_t)AT_ONCE_MS * 1000000) return 3;
+  place->n_gave_up++;
   comm->ops->destroy(comm);
   place->n_ranks = 2;
   comm = join_at(place, rank / 2, 4);
@@ -324,6 +336,14 @@ static void test_a_killed_process_is_named_and_the_others_go_on(void **state)
 {
   (void)state;
   with_processes(3, 1, survives);
+}
+
+static void test_children_of_a_killed_process_do_not_stand_for_it(void **state)
+{
+  (void)state;
+  leaves_a_child = true;
+  with_processes(3, 1, survives);
+  leaves_a_child = false;
 }
 
 static int is_late(int rank, meeting_place *place)
@@ -353,6 +373,7 @@ int main(void)
 {
   const struct CMUnitTest tests[] = {
       cmocka_unit_test(test_a_killed_process_is_named_and_the_others_go_on),
+      cmocka_unit_test(test_children_of_a_killed_process_do_not_stand_for_it),
       cmocka_unit_test(test_a_late_process_is_named_by_all_and_told),
       cmocka_unit_test(test_all_calls_with_1_to_7_ranks),
       cmocka_unit_test(test_messages_larger_than_the_sockets),
