@@ -15,7 +15,6 @@
 #include "names.h"
 #include "vec.h"
 
-#include <errno.h>
 #include <jansson.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -110,6 +109,7 @@ static xfer_status read_header(folder *f, const char *file)
 {
   char path[XFI_PATH_BYTES];
   unsigned char head[8];
+  size_t size;
   uint64_t n = 0;
   const size_t first = f->n;
   char *text = NULL;
@@ -121,8 +121,7 @@ static xfer_status read_header(folder *f, const char *file)
   xfer_status st = XFER_OK;
 
   XFI_TRY(xfi_path_join(path, f->path, file));
-  in = fopen(path, "rb");
-  XFI_CHECK(in != NULL, XFER_ERR_IO, "%s cannot be read: %s", path, strerror(errno));
+  XFI_TRY(xfi_file_open(&in, &size, path));
   XFI_CHECK(fread(head, 1, sizeof head, in) == sizeof head, XFER_ERR_IO,
             "%s ends before its header", path);
   for (int i = 7; i >= 0; i--)

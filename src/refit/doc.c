@@ -86,23 +86,33 @@ void xfi_folder_free(xfi_folder *folder)
 
 /* ---- documents ---- */
 
-/* All of a regular file, with a zero after its end. Anything else, such as a pipe, is refused. */
-static xfer_status read_file(char **text, size_t *n_chars, const char *path)
+xfer_status xfi_file_open(FILE **in, size_t *n_bytes, const char *path)
 {
   struct stat info;
-  char *all = NULL;
-  FILE *in = NULL;
   xfer_status st = XFER_OK;
 
   XFI_CHECK(stat(path, &info) == 0, XFER_ERR_IO, "%s cannot be read: %s", path, strerror(errno));
   XFI_CHECK(S_ISREG(info.st_mode), XFER_ERR_IO, "%s is no regular file", path);
-  XFI_CHECK(info.st_size <= MAX_FILE, XFER_ERR_IO, "%s has %lld bytes", path,
-            (long long)info.st_size);
-  in = fopen(path, "rb");
-  XFI_CHECK(in != NULL, XFER_ERR_IO, "%s cannot be read: %s", path, strerror(errno));
-  all = xfi_calloc((size_t)info.st_size + 1, 1);
+  *in = fopen(path, "rb");
+  XFI_CHECK(*in != NULL, XFER_ERR_IO, "%s cannot be read: %s", path, strerror(errno));
+  *n_bytes = (size_t)info.st_size;
+done:
+  return st;
+}
+
+/* All of a file, with a zero after its end. */
+static xfer_status read_file(char **text, size_t *n_chars, const char *path)
+{
+  size_t size = 0;
+  char *all = NULL;
+  FILE *in = NULL;
+  xfer_status st = XFER_OK;
+
+  XFI_TRY(xfi_file_open(&in, &size, path));
+  XFI_CHECK(size <= MAX_FILE, XFER_ERR_IO, "%s has %zu bytes", path, size);
+  all = xfi_calloc(size + 1, 1);
   XFI_CHECK(all != NULL, XFER_ERR_NOMEM, "the text of %s", path);
-  *n_chars = fread(all, 1, (size_t)info.st_size, in);
+  *n_chars = fread(all, 1, size, in);
   *text = all;
   all = NULL;
 done:

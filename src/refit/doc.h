@@ -4,6 +4,7 @@
 
 #include <stdbool.h>
 #include <stddef.h>
+#include <stdio.h>
 
 #include "xfer/xfer.h"
 
@@ -34,6 +35,10 @@ void xfi_folder_free(xfi_folder *folder);
 
 enum { XFI_PATH_BYTES = 4096 };
 xfer_status xfi_path_join(char path[XFI_PATH_BYTES], const char *folder, const char *file);
+
+/* A regular file to read, and its size. Anything else, such as a pipe, is refused: it may never
+ * end. */
+xfer_status xfi_file_open(FILE **in, size_t *n_bytes, const char *path);
 
 /* The line in which a value of the document begins, from 1. */
 int xfi_doc_line(const xfi_doc *doc, const struct json_t *value);

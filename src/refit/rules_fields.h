@@ -1,5 +1,6 @@
-/* The fields of a JSON object of rules: each is named in one place; what no field is called is an
- * error, with its line. For rules_fields.c and rules_read.c alone: kinds have short names. */
+/* The fields of a JSON object of rules or of a model's table: each is named in one place; what no
+ * field is called is an error, with its line. For rules_fields.c, rules_read.c and table.c alone:
+ * kinds have short names. */
 #ifndef XFI_RULES_FIELDS_H
 #define XFI_RULES_FIELDS_H
 

@@ -4,6 +4,7 @@
 #include "alloc.h"
 #include "error.h"
 #include "names.h"
+#include "rules_fields.h"
 
 #include <jansson.h>
 #include <string.h>
@@ -89,11 +90,13 @@ static xfer_status read_layers(reader *r, const json_t *object, const char *name
   xfer_status st = XFER_OK;
 
   if (range == NULL && list == NULL) return XFER_OK;
+  XFI_CHECK(range == NULL || list == NULL, XFER_ERR_IO,
+            "%s: \"%s\" has both \"layer\" and \"layer_list\"", r->path, name);
   if (range != NULL) {
     XFI_TRY(read_range(r, range, name, &first, &raw->n_layers));
   } else {
-    XFI_CHECK(json_is_array(list) && json_array_size(list) > 0 && json_array_size(list) < 1 << 20,
-              XFER_ERR_IO, "%s: \"%s\": layer_list is no list", r->path, name);
+    XFI_CHECK(json_array_size(list) > 0 && json_array_size(list) < 1 << 20, XFER_ERR_IO,
+              "%s: \"%s\": layer_list has %zu layers", r->path, name, json_array_size(list));
     raw->n_layers = (int)json_array_size(list);
   }
   xfi_free(r->layers);
@@ -116,13 +119,21 @@ done:
 
 static xfer_status read_tensor(reader *r, const json_t *object)
 {
-  const char *name = json_string_value(json_object_get(object, "name"));
-  const char *pattern = json_string_value(json_object_get(object, "pattern"));
-  const json_t *experts = json_object_get(object, "expert");
+  const char *name = NULL, *pattern = NULL;
+  const json_t *experts = NULL;
+  const xfi_field fields[] = {
+      {"name", TEXT, &name, false, NULL},      {"pattern", TEXT, &pattern, false, NULL},
+      {"shape", LIST, NULL, false, NULL},      {"dtype", TEXT, NULL, false, NULL},
+      {"layer", LIST, NULL, false, NULL},      {"layer_list", LIST, NULL, false, NULL},
+      {"expert", LIST, &experts, false, NULL},
+  };
   int64_t shape[XFER_MAX_DIMS];
-  xfi_raw raw = {.pattern = pattern == NULL ? name : pattern, .shape = shape};
+  xfi_raw raw = {.shape = shape};
   xfer_status st = XFER_OK;
 
+  XFI_TRY(xfi_rules_fields(&r->model->config, object, "a tensor", fields,
+                           sizeof fields / sizeof *fields));
+  raw.pattern = pattern == NULL ? name : pattern;
   XFI_CHECK((name == NULL) != (pattern == NULL), XFER_ERR_IO,
             "%s: a tensor needs either \"name\" or \"pattern\"", r->path);
   if (name == NULL) name = pattern;

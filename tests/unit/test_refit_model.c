@@ -69,7 +69,14 @@ static void test_malformed_tables_are_refused(void **state)
       {REFIT_TABLE("", "{\"name\":\"a\",\"shape\":[-1],\"dtype\":\"bf16\"}"), "dim 0 of its shape"},
       {REFIT_TABLE("", "{\"name\":\"a\",\"shape\":[1.5],\"dtype\":\"bf16\"}"),
        "dim 0 of its shape"},
-      {REFIT_TABLE("", "{\"name\":\"a\",\"shape\":3,\"dtype\":\"bf16\"}"), "has no shape"},
+      {REFIT_TABLE("", "{\"name\":\"a\",\"shape\":3,\"dtype\":\"bf16\"}"), "must be a list"},
+      {REFIT_TABLE("", "{\"name\":\"a\",\"dtype\":\"bf16\"}"), "has no shape"},
+      {REFIT_TABLE("", "{\"name\":\"a\",\"foo\":1,\"shape\":[1],\"dtype\":\"bf16\"}"),
+       "line 1: a tensor has no field \"foo\""},
+      {REFIT_TABLE("",
+                   "{\"pattern\":\"a.{layer}\",\"layer\":[0,1],\"layer_list\":[2],\"shape\":[1],"
+                   "\"dtype\":\"bf16\"}"),
+       "has both \"layer\" and \"layer_list\""},
       {REFIT_TABLE("", "{\"name\":\"a\",\"shape\":[1,1,1,1,1,1,1,1,1],\"dtype\":\"bf16\"}"),
        "has no shape"},
       {REFIT_TABLE("", "{\"name\":\"a\",\"shape\":[4294967296,4294967296],\"dtype\":\"bf16\"}"),
@@ -133,7 +140,7 @@ static void test_malformed_tables_are_refused(void **state)
        "in which form"},
       {REFIT_TABLE("",
                    "{\"pattern\":\"a.{layer}\",\"layer_list\":3,\"shape\":[1],\"dtype\":\"bf16\"}"),
-       "layer_list is no list"},
+       "\"layer_list\" of a tensor must be a list"},
       {REFIT_TABLE(
            "",
            "{\"pattern\":\"a.{layer}\",\"layer_list\":[\"x\"],\"shape\":[1],\"dtype\":\"bf16\"}"),
@@ -145,7 +152,8 @@ static void test_malformed_tables_are_refused(void **state)
                        "1073741824],\"dtype\":\"bf16\"}"),
        "63 bits"},
       {REFIT_TABLE("\"num_hidden_layers\":1048576", REFIT_N("a", "[1]")), "1048576 layers"},
-      {REFIT_TABLE("", "{\"name\":\"\",\"shape\":[1],\"dtype\":\"bf16\"}"), "without a name"},
+      {REFIT_TABLE("", "{\"name\":\"\",\"shape\":[1],\"dtype\":\"bf16\"}"),
+       "\"name\" of a tensor must be a text"},
   };
 
   (void)state;
@@ -388,6 +396,10 @@ static void test_checkpoint_that_is_broken_is_refused(void **state)
     refit_write_header("bad/a.safetensors", headers[i].text);
     refuse_folder("bad", headers[i].word);
   }
+  assert_int_equal(remove(refit_path("bad/a.safetensors")), 0);
+  assert_int_equal(mkfifo(refit_path("bad/a.safetensors"), 0600), 0);
+  refuse_folder("bad", "a.safetensors is no regular file");
+  assert_int_equal(remove(refit_path("bad/a.safetensors")), 0);
   refit_write("bad/a.safetensors", "1234567");
   refuse_folder("bad", "ends before its header");
   refit_write("bad/a.safetensors", "zzzzzzzzzzzz"); /* a length beyond the file */
