@@ -66,6 +66,7 @@ class TestHelp(unittest.TestCase):
         help_text = " ".join(run("xfer_refit", "--iters", "7", "--help")[1].split())
         self.assertRegex(help_text, r"--iters N runs; the median time counts \(default 1\)")
         self.assertIn("(default local)", help_text)
+        self.assertEqual(run("xfer_refit", "--problem", "--help"), run("xfer_refit", "--help", "--problem"))
 
     def test_version(self):
         for program in PROGRAMS:

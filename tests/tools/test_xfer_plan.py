@@ -278,20 +278,38 @@ class TestCommandLine(unittest.TestCase):
             (("--problem", "f32[x] (1):R -> (1):R"), "column 5: expected a digit after '['"),
             (("--problem", "f32[3] (2):S0e -> (1):R"), "EVEN"),
             (("--problem", line, "--rank", "-1"), "--rank takes"),
-            (("--problem", line, "--sweep", "8"), "--sweep goes with --model and --train"),
-            (JOB[:4] + ("--sweep", "8", "--rank", "1"), "--sweep prints its own table"),
+            (("--problem", line, "--sweep", "8"), "--sweep goes with --model"),
+            (JOB[:4] + ("--sweep", "8", "--rank", "1"), "--rank does not go with --sweep"),
+            (JOB[:2] + ("--sweep", "8"), "--sweep goes with --train"),
+            (JOB[:4] + ("--sweep", "8", "--tensor", "x"), "--tensor goes with --draw or --svg"),
+            (JOB[:4] + ("--sweep", "8", "--tensors", "3"), "--tensors goes with --problem"),
+            *(
+                (("--problem", line, *words), f"{words[0]} does not go with {words[-1] if words[-1][0] == '-' else words[-2]}")
+                for words in (
+                    ("--regions", "--domain", "3"),
+                    ("--regions", "--link", "9"),
+                    ("--regions", "--nic", "3"),
+                    ("--regions", "--packed"),
+                    ("--draw", "--packed"),
+                    ("--moves", "--link", "5"),
+                    ("--rank", "1", "--nic", "7"),
+                )
+            ),
+            (("--problem", line, "--bench", "--rank", "1", "--nic", "7"), "--rank does not go with --nic"),
+            (JOB + ("--expect", "1", "--link", "5"), "--expect does not go with --link"),
+            (JOB + ("--layers", "0", "--partial"), "--partial goes with --ignore"),
             (JOB + ("--tensors", "2"), "--tensors goes with --problem"),
-            (("--problem", line, "--tensors", "2", "--moves"), "--tensors goes with a report"),
+            (("--problem", line, "--tensors", "2", "--moves"), "--moves does not go with --tensors"),
             (("--problem", line, "--rank", "7"), "7 ranks"),
             (("--problem", line, "--rank=1x"), "'1x'"),
             (("--problem", line, "--rank", "99999999999999999999"), "--rank takes"),
             (("--problem", line, "--json=1"), "--json takes no value"),
-            (("--problem", line, "--json", "--moves"), "only one of"),
-            (("--problem", line, "--bench"), "--bench needs"),
-            (("--problem", line, "--train", "full"), "not with --problem"),
+            (("--problem", line, "--json", "--moves"), "--moves does not go with --json"),
+            (("--problem", line, "--bench"), "--bench goes with --rank"),
+            (("--problem", line, "--train", "full"), "--train goes with --model"),
             (("--problem", line, "--model", "m"), "either --problem or --model"),
             (("--model", "m"), "--train and --gen"),
-            (("--model", "m", "--train", "t", "--gen", "g", "--moves"), "go with --problem"),
+            (("--model", "m", "--train", "t", "--gen", "g", "--moves"), "--moves goes with --problem"),
             (JOB + ("--quant", "int4"), "--quant int4: want fp8_block128"),
             (("--model", MODEL, "--train", "mega", "--gen", "full"), "there are fsdp full hf megatron sglang torchtitan vllm"),
             (("--model", MODEL, "--train", "full", "--gen", "hf:pp2"), 'no item "pp2" there; it has tpN'),
@@ -304,7 +322,7 @@ class TestCommandLine(unittest.TestCase):
                 for rank in ("@abc", "@1zz", "@4294967297", "@", "@-1", "@ 1")
             ),
             *(
-                (("--problem", line, option, value), f"{option} goes with --model, not with --problem")
+                (("--problem", line, option, value), f"{option} goes with --model;")
                 for option, value in (
                     ("--quant", "fp8_block128"),
                     ("--rename", "a=b"),

@@ -136,7 +136,7 @@ class TestCommandLine(unittest.TestCase):
             (("--problem", LINE, "--dump", ""), "--dump wants the name of a folder"),
             (("--problem", LINE, "--comm", "x"), "--comm x: want local|mpi|nccl|cuda"),
             *(
-                (("--problem", LINE, option, value), f"{option} goes with --model, not with --problem")
+                (("--problem", LINE, option, value), f"{option} goes with --model;")
                 for option, value in (
                     ("--gen", "full"),
                     ("--layers", "1"),
@@ -148,7 +148,14 @@ class TestCommandLine(unittest.TestCase):
                     ("--whole", "1"),
                 )
             ),
-            (("--problem", LINE, "--ends"), "--ends goes with --model"),
+            (("--problem", LINE, "--ends"), "--ends goes with --layers;"),
+            (JOB + ("--ends",), "--ends goes with --layers;"),
+            (JOB + ("--partial",), "--partial goes with --ignore;"),
+            (("--problem", LINE, "--lane", "direct", "--window=4k"), "--lane=direct does not go with --window"),
+            (("--problem", LINE, "--corrupt", "0"), "--corrupt takes"),
+            (("--help", "--foo"), "no option is called '--foo'"),
+            (("--version", "extra"), "no option is called 'extra'"),
+            (("--iters", "7", "x", "--generate", "man"), "no option is called 'x'"),
             (("--problem", LINE, "--one-sided"), "--one-sided goes with --model"),
             (JOB + ("--ignore", "m" * 5000), "a pattern of 5000 characters"),
             (JOB + ("--rename", "a=b,,c=d"), "is not FROM=TO"),

@@ -143,24 +143,96 @@ static bool parse_one(const arg_option *option, int argc, char **argv, int *i)
   return set_value(option, argv[++*i]);
 }
 
+/* What was given: names, and their values or NULL. */
+static struct {
+  const char *name, *value;
+} given[ARGS_MAX_OPTIONS];
+static size_t n_given;
+
+/* Is it given, where a rule says "--lane=direct" with this value? */
+static bool is_given(const char *name, size_t n)
+{
+  const char *equals = memchr(name, '=', n);
+  const size_t n_name = equals != NULL ? (size_t)(equals - name) : n;
+
+  for (size_t i = 0; i < n_given; i++) {
+    if (strlen(given[i].name) != n_name || strncmp(given[i].name, name, n_name) != 0) continue;
+    return equals == NULL || (given[i].value != NULL && strlen(given[i].value) == n - n_name - 1 &&
+                              strncmp(given[i].value, equals + 1, n - n_name - 1) == 0);
+  }
+  return false;
+}
+
+/* The first of a rule's names that is given, and its length; NULL: none. */
+static const char *first_given(const char *names, int *length)
+{
+  for (; names != NULL && *names != '\0'; names += *length + (names[*length] == ' ')) {
+    *length = (int)strcspn(names, " ");
+    if (is_given(names, (size_t)*length)) return names;
+  }
+  return NULL;
+}
+
+/* "--a --b --c" as "--a, --b or --c". */
+static void write_list(char *text, size_t size, const char *names)
+{
+  size_t n = 0;
+
+  for (size_t length; *names != '\0'; names += length + (names[length] == ' ')) {
+    length = strcspn(names, " ");
+    const bool more = names[length] == ' ';
+    const bool last = more && strchr(names + length + 1, ' ') == NULL;
+
+    n += (size_t)snprintf(text + n, size - n, "%.*s%s", (int)length, names,
+                          last   ? " or "
+                          : more ? ", "
+                                 : "");
+  }
+}
+
+int args_check(const arg_rule *rules)
+{
+  char text[256];
+  int n;
+
+  for (const arg_rule *r = rules; r->option != NULL; r++) {
+    if (!is_given(r->option, strlen(r->option))) continue;
+    if (r->with != NULL && first_given(r->with, &n) == NULL) {
+      write_list(text, sizeof text, r->with);
+      return args_wrong("%s goes with %s; see --help", r->option, text);
+    }
+    const char *other = first_given(r->without, &n);
+    if (other != NULL) return args_wrong("%.*s does not go with %s", n, other, r->option);
+  }
+  return 0;
+}
+
+/* The option of an argument; NULL after a sentence. */
+static const arg_option *known(const arg_option *options, const char *arg)
+{
+  const arg_option *option = find(options, arg);
+
+  if (option == NULL) args_wrong("no option is called '%s'; --help lists them", arg);
+  return option;
+}
+
 static bool parse_all(const arg_option *options, int argc, char **argv)
 {
-  bool seen[ARGS_MAX_OPTIONS] = {false};
-
   for (int i = 1; i < argc; i++) {
-    const arg_option *option = find(options, argv[i]);
+    const arg_option *option = known(options, argv[i]);
+    const char *equals = strchr(argv[i], '=');
 
-    if (option == NULL) {
-      args_wrong("no option is called '%s'; --help lists them", argv[i]);
-      return false;
-    }
-    assert(option - options < ARGS_MAX_OPTIONS);
-    if (seen[option - options]) {
+    if (option == NULL) return false;
+    if (is_given(option->name, strlen(option->name))) {
       args_wrong("%s is given twice", option->name);
       return false;
     }
-    seen[option - options] = true;
     if (!parse_one(option, argc, argv, &i)) return false;
+    assert(n_given < ARGS_MAX_OPTIONS);
+    given[n_given].name = option->name;
+    given[n_given++].value = option->kind == ARG_FLAG ? NULL
+                             : equals != NULL         ? equals + 1
+                                                      : argv[i];
   }
   return true;
 }
@@ -179,23 +251,47 @@ static const arg_option COMMON[] = {
     {NULL, ARG_FLAG, NULL, NULL, 0, 0},
 };
 
-/* These count wherever they stand, and before values change what the help shows as defaults. */
-static bool parse_common(const arg_program *program, int argc, char **argv)
+/* Which argument asks for help, the version or generated text; argc: none. These count wherever
+ * they stand. */
+static int find_common(int argc, char **argv)
+{
+  int i = 1;
+
+  while (i < argc && strcmp(argv[i], "-h") != 0 && strcmp(argv[i], "--help") != 0 &&
+         strcmp(argv[i], "--version") != 0 && strcmp(argv[i], "--generate") != 0)
+    i++;
+  return i;
+}
+
+/* Does an option stand wherever one should? Values are not looked at, and may be missing. */
+static bool are_options(const arg_option *options, int argc, char **argv)
 {
   for (int i = 1; i < argc; i++) {
-    if (strcmp(argv[i], "-h") == 0 || strcmp(argv[i], "--help") == 0)
-      args_print_help(stdout, program);
-    else if (strcmp(argv[i], "--version") == 0)
-      printf("%s (xfer) %s\n", program->name, xfer_version());
-    else if (i + 1 < argc && strcmp(argv[i], "--generate") == 0 && strcmp(argv[i + 1], "man") == 0)
-      args_print_man(stdout, program);
-    else if (i + 1 < argc && strcmp(argv[i], "--generate") == 0 && strcmp(argv[i + 1], "bash") == 0)
-      args_print_bash(stdout, program);
-    else
-      continue;
-    return true;
+    if (strcmp(argv[i], "-h") == 0) continue;
+    const arg_option *option = known(options, argv[i]);
+
+    if (option == NULL) return false;
+    if (option->kind != ARG_FLAG && strchr(argv[i], '=') == NULL &&
+        find_common(argc, argv) != i + 1)
+      i++;
   }
-  return false;
+  return true;
+}
+
+/* Before values change what the help shows as defaults. */
+static bool print_common(const arg_program *program, const char *what, const char *value)
+{
+  if (strcmp(what, "-h") == 0 || strcmp(what, "--help") == 0)
+    args_print_help(stdout, program);
+  else if (strcmp(what, "--version") == 0)
+    printf("%s (xfer) %s\n", program->name, xfer_version());
+  else if (value != NULL && strcmp(value, "man") == 0)
+    args_print_man(stdout, program);
+  else if (value != NULL && strcmp(value, "bash") == 0)
+    args_print_bash(stdout, program);
+  else
+    return false;
+  return true;
 }
 
 /* Where stdout or stderr was closed, the next file that is opened would get what is printed. What
@@ -220,6 +316,9 @@ int args_parse(const arg_program *program, int argc, char **argv)
   memcpy(options, program->options, n * sizeof *options);
   memcpy(options + n, COMMON, sizeof COMMON);
   whole.options = options;
-  if (parse_common(&whole, argc, argv)) return args_end(EXIT_SUCCESS);
+  const int common = find_common(argc, argv);
+  if (common < argc && !are_options(options, argc, argv)) return ARGS_WRONG;
+  if (common < argc && print_common(&whole, argv[common], argv[common + 1]))
+    return args_end(EXIT_SUCCESS);
   return parse_all(options, argc, argv) ? ARGS_GO_ON : ARGS_WRONG;
 }

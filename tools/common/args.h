@@ -46,6 +46,18 @@ typedef struct arg_program {
  */
 int args_parse(const arg_program *program, int argc, char **argv);
 
+/* An option that decides nothing unless one of `with` is given, or while one of `without` is: names
+ * with blanks between them; NULL: no such. "--lane=direct" is an option that has this value. */
+typedef struct arg_rule {
+  const char *option; /* NULL ends a list */
+  const char *with;
+  const char *without;
+} arg_rule;
+
+/* Of what args_parse() found: 0, or ARGS_WRONG after a sentence about the first rule that is
+ * broken. */
+int args_check(const arg_rule *rules);
+
 /* One sentence on stderr, with the program's name before it and control characters escaped: of the
  * command line, returning ARGS_WRONG; of what failed, returning EXIT_FAILURE. */
 __attribute__((format(printf, 1, 2))) int args_wrong(const char *fmt, ...);

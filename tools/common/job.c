@@ -312,32 +312,9 @@ void job_destroy(job *made)
 
 int job_check(const job_args *args, const char *problem)
 {
-  const struct {
-    const char *name;
-    bool given;
-  } options[] = {
-      {"--train", args->train != NULL},
-      {"--gen", args->gen != NULL},
-      {"--train-dtype", args->train_dtype != NULL},
-      {"--layers", args->layers != NULL},
-      {"--experts", args->experts != NULL},
-      {"--ends", args->ends},
-      {"--quant", args->quant != NULL},
-      {"--extra", args->extra != NULL},
-      {"--rename", args->rename != NULL},
-      {"--ignore", args->ignore != NULL},
-      {"--whole", args->whole != NULL},
-      {"--rules", args->rules != NULL},
-      {"--partial", args->partial},
-  };
-
   if ((problem != NULL) == (args->model != NULL))
     return args_wrong("give either --problem or --model; see --help");
   if (args->model != NULL && (args->train == NULL || args->gen == NULL))
     return args_wrong("--model needs --train and --gen");
-  for (size_t i = 0; problem != NULL && i < sizeof options / sizeof *options; i++) {
-    if (options[i].given)
-      return args_wrong("%s goes with --model, not with --problem", options[i].name);
-  }
   return 0;
 }

@@ -58,6 +58,17 @@ typedef struct job_args {
     "--rules", ARG_TEXT, &(job)->rules, "DIR  rules of families and sides beside our own", 0, 0      \
   }
 
+/* And the rules of these options. */
+#define JOB_RULES                                                                                  \
+  {"--train", "--model", NULL}, {"--gen", "--model", NULL}, {"--train-dtype", "--model", NULL},    \
+      {"--layers", "--model", NULL}, {"--experts", "--model", NULL}, {"--ends", "--layers", NULL}, \
+      {"--quant", "--model", NULL}, {"--extra", "--model", NULL}, {"--rename", "--model", NULL},   \
+      {"--ignore", "--model", NULL}, {"--partial", "--ignore", NULL},                              \
+      {"--whole", "--model", NULL},                                                                \
+  {                                                                                                \
+    "--rules", "--model", NULL                                                                     \
+  }
+
 /* All zero: nothing made. */
 typedef struct job {
   xfer_rules *rules;
@@ -67,7 +78,7 @@ typedef struct job {
   xfer_refit *refit;
 } job;
 
-/* Do these options go together, and with --problem LINE (NULL: not given)? 0, or ARGS_WRONG after a
+/* Is there a job, or a --problem LINE (NULL: not given)? 0, or ARGS_WRONG after a
  * sentence on stderr. */
 int job_check(const job_args *args, const char *problem);
 /* 0; ARGS_WRONG after a sentence on stderr about the options, the SPECs among them; else

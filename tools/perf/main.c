@@ -440,6 +440,8 @@ int main(int argc, char **argv)
        0, 0},
       {NULL, ARG_FLAG, NULL, NULL, 0, 0},
   };
+  static const arg_rule rules[] = {
+      {"--tensors", "--problem", NULL}, {"--models", NULL, "--problem"}, {NULL, NULL, NULL}};
   static const char *const examples[] = {"xfer_perf --gpus 8",
                                          "xfer_perf --gpus 4 --only ceiling --json",
                                          "xfer_perf --quick --tensors 48 --problem "
@@ -458,7 +460,8 @@ int main(int argc, char **argv)
   if (status != ARGS_GO_ON) return status;
   if (args.gpus != 2 && args.gpus != 4 && args.gpus != 8)
     return args_wrong("--gpus %lld: want 2, 4 or 8", (long long)args.gpus);
-  if (args.problem == NULL && args.tensors != 1) return args_wrong("--tensors: of what --problem?");
+  const int wrong = args_check(rules);
+  if (wrong != 0) return wrong;
   if (args.problem != NULL) {
     xfer_layout *layouts[2] = {NULL, NULL};
     const xfer_status st = xfer_problem_parse(&layouts[0], &layouts[1], args.problem);

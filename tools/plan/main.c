@@ -230,45 +230,35 @@ static int problem_main(const plan_args *args)
 
 /* ---- command line ---- */
 
-static int check_sweep(const plan_args *a)
-{
-  if (a->job.model == NULL || a->job.train == NULL || a->job.gen != NULL || a->problem != NULL)
-    return args_wrong("--sweep goes with --model and --train, in place of --gen");
-  if (a->regions || a->moves || a->bench || a->draw || a->html != NULL || a->svg != NULL ||
-      a->rank >= 0 || a->expect >= 0)
-    return args_wrong("--sweep prints its own table, or with --json its own object");
-  return 0;
-}
+/* Which options decide nothing without others, or beside them. */
+#define OWN_PAGE "--regions --moves --draw --svg --expect --bench" /* these show no times */
+static const arg_rule RULES[] = {
+    JOB_RULES,
+    {"--sweep", "--model",
+     "--gen --problem --rank --html --draw --svg --regions --moves --expect --bench"},
+    {"--sweep", "--train", NULL},
+    {"--json", NULL, "--html --draw --svg --regions --moves --bench"},
+    {"--html", NULL, "--rank --draw --svg --regions --moves --expect --bench"},
+    {"--draw", NULL, "--rank --svg --regions --moves --expect --bench"},
+    {"--svg", NULL, "--rank --regions --moves --expect --bench"},
+    {"--tensor", "--draw --svg", NULL},
+    {"--regions", "--problem", "--moves --bench"},
+    {"--moves", "--problem", "--bench"},
+    {"--expect", "--model", "--rank --json --bench"},
+    {"--bench", "--rank", NULL},
+    {"--link", NULL, "--rank " OWN_PAGE},
+    {"--nic", NULL, "--rank " OWN_PAGE},
+    {"--packed", NULL, "--rank " OWN_PAGE},
+    {"--domain", NULL, "--regions --draw --svg --expect --bench"},
+    {"--tensors", "--problem", "--regions --moves --draw --svg"},
+    {NULL, NULL, NULL},
+};
 
-/* Which options go together; 0, or ARGS_WRONG after a sentence. */
 static int check(const plan_args *a)
 {
-  int wrong;
+  const int wrong = a->sweep > 0 ? 0 : job_check(&a->job, a->problem);
 
-  if (a->sweep > 0) return check_sweep(a);
-  wrong = job_check(&a->job, a->problem);
-  if (wrong != 0) return wrong;
-  if (a->problem != NULL && a->expect >= 0)
-    return args_wrong("--expect goes with --model, not with --problem");
-  if (a->job.model != NULL && a->tensors > 1) return args_wrong("--tensors goes with --problem");
-  if (a->tensors > 1 && (a->regions || a->moves || a->draw || a->svg != NULL))
-    return args_wrong("--tensors goes with a report: one tensor is like another");
-  if (a->job.model != NULL && (a->regions || a->moves))
-    return args_wrong("--regions and --moves go with --problem");
-  if (a->json + a->regions + a->moves + a->bench + a->draw + (a->html != NULL) + (a->svg != NULL) >
-      1)
-    return args_wrong(
-        "give only one of --json, --html, --draw, --svg, --regions, --moves and --bench");
-  if ((a->html != NULL || a->svg != NULL || a->draw) && (a->rank >= 0 || a->expect >= 0))
-    return args_wrong("pictures have all ranks: they go without --rank and --expect");
-  if (a->tensor != NULL && a->svg == NULL && !a->draw)
-    return args_wrong("--tensor goes with --draw or --svg");
-  if (a->expect >= 0 && (a->rank >= 0 || a->json || a->bench))
-    return args_wrong("%s does not go with --expect", a->rank >= 0 ? "--rank"
-                                                      : a->json    ? "--json"
-                                                                   : "--bench");
-  if (a->bench && a->rank < 0) return args_wrong("--bench needs --rank");
-  return 0;
+  return wrong != 0 ? wrong : args_check(RULES);
 }
 
 static int parse(plan_args *args, int argc, char **argv)

@@ -247,13 +247,16 @@ static int check_args(refit_args *args)
 {
   static const char *const LANES[] = {"auto", "direct", "packed",
                                       "broadcast"}; /* as xfer_lane counts */
+  static const arg_rule rules[] = {JOB_RULES,
+                                   {"--one-sided", "--model", NULL},
+                                   {"--window", NULL, "--lane=direct"},
+                                   {NULL, NULL, NULL}};
   int wrong = job_check(&args->job, args->problem);
   uint32_t lane = 0;
 
+  if (wrong == 0) wrong = args_check(rules);
   if (wrong == 0) wrong = check_files(&args->launch.run);
   if (wrong != 0) return wrong;
-  if (args->problem != NULL && args->one_sided)
-    return args_wrong("--one-sided goes with --model, not with --problem");
   while (strcmp(args->lane, LANES[lane]) != 0) /* it is one of the choices */
     lane++;
   args->launch.run.plan.lane = lane;
@@ -295,8 +298,8 @@ static int parse(refit_args *args, int argc, char **argv)
        INT64_C(1) << 30},
       {"--iters", ARG_INT, &run_options->iters, "N  runs; the median time counts", 1, 1000000},
       {"--one-sided", ARG_FLAG, &args->one_sided, "each rank is told of its own side alone", 0, 0},
-      {"--corrupt", ARG_INT, &run_options->corrupt, "N  flip N received bytes before the check", 0,
-       0},
+      {"--corrupt", ARG_INT, &run_options->corrupt, "N  flip N received bytes before the check", 1,
+       INT64_MAX},
       {"What is written", ARG_GROUP, NULL, NULL, 0, 0},
       {"--dump", ARG_TEXT, &run_options->dump, "DIR  each local tensor as RANK.NAME.bin", 0, 0},
       {"--dump-train", ARG_TEXT, &run_options->dump_train, "DIR  the same, of the training side", 0,
