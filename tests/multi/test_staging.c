@@ -86,7 +86,7 @@ static void free_layouts(const xfer_tensor *tensor)
 }
 
 /* Bound, not committed. */
-static xfer_plan *make_plan(const job *j, int rank, int p)
+static xfer_plan *make_plan(const job *j, int rank, int p, uint64_t window)
 {
   xfer_plan_options options = XFER_PLAN_OPTIONS_INIT;
   const xfer_view src = xfer_view_dense(sources[rank][p]);
@@ -96,6 +96,7 @@ static xfer_plan *make_plan(const job *j, int rank, int p)
 
   layouts_of(j, p, &tensor);
   options.lane = j->lane;
+  options.window_bytes = window;
   expect(xfer_plan_create(&plan, j->comms[rank], &tensor, 1, &options) == XFER_OK);
   expect(xfer_plan_bind(plan, 0, &src, &dst) == XFER_OK);
   free_layouts(&tensor);
@@ -159,7 +160,7 @@ static void share(int rank, void *context)
   for (int p = 0; p < N_PLANS; p++) {
     uint64_t foreseen;
 
-    plans[p] = make_plan(j, rank, p);
+    plans[p] = make_plan(j, rank, p, 0);
     foreseen = staging_of(plans[p]);
     expect(xfer_plan_commit(plans[p]) == XFER_OK);
     expect(staging_of(plans[p]) > 0 && staging_of(plans[p]) == foreseen);
@@ -213,9 +214,9 @@ static void refuse(int rank, void *context)
   expect(xfer_comm_set_staging(j->comms[rank], give, NULL, g) == XFER_ERR_ARG);
   expect(xfer_comm_set_staging(NULL, give, take_back, g) == XFER_ERR_ARG);
   expect(xfer_comm_set_staging(j->comms[rank], give, take_back, g) == XFER_OK);
-  plans[0] = make_plan(j, rank, 0);
+  plans[0] = make_plan(j, rank, 0, 0);
   expect(xfer_plan_commit(plans[0]) == XFER_OK);
-  plans[1] = make_plan(j, rank, 1);
+  plans[1] = make_plan(j, rank, 1, 0);
   for (int how = 1; how <= 2; how++) {
     const xfer_status own = how == 1 ? XFER_ERR_NOMEM : XFER_ERR_ARG;
 
@@ -245,19 +246,22 @@ static void test_a_block_that_is_refused_is_an_error_and_spares_others(void **st
   play(XFER_LANE_PACKED, refuse);
 }
 
-/* No comm and no memory: the same figure as on the comm. */
+/* No comm and no memory: the same figure as on the comm, also where there are many rounds. */
 static void foresee(int rank, void *context)
 {
   job *j = context;
 
-  for (int p = 0; p < N_PLANS; p++) {
+  for (int i = 0; i < (j->lane == XFER_LANE_PACKED ? 2 : 1) * N_PLANS; i++) {
+    const int p = i % N_PLANS;
+    const uint64_t window = i < N_PLANS ? 0 : 256; /* broadcasts of more go in place */
     xfer_plan_options options = XFER_PLAN_OPTIONS_INIT;
-    xfer_plan *plan = make_plan(j, rank, p);
+    xfer_plan *plan = make_plan(j, rank, p, window);
     xfer_plan *simulated = NULL;
     xfer_tensor tensor;
 
     layouts_of(j, p, &tensor);
     options.lane = j->lane;
+    options.window_bytes = window;
     expect(xfer_plan_simulate(&simulated, N_RANKS, rank, &tensor, 1, &options) == XFER_OK);
     expect(xfer_plan_commit(plan) == XFER_OK);
     expect(staging_of(simulated) > 0 && staging_of(simulated) == staging_of(plan));
@@ -278,7 +282,7 @@ static void test_staging_is_known_before_a_commit_and_in_simulations(void **stat
 static void cross(int rank, void *context)
 {
   job *j = context;
-  xfer_plan *plans[2] = {make_plan(j, rank, 0), make_plan(j, rank, 2)};
+  xfer_plan *plans[2] = {make_plan(j, rank, 0, 0), make_plan(j, rank, 2, 0)};
   const int first = rank == 1;
 
   expect(xfer_plan_commit(plans[first]) == XFER_ERR_MISMATCH);

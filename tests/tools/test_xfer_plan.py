@@ -380,6 +380,17 @@ class TestCommandLine(unittest.TestCase):
         self.assertIn("1100002 tensors", out[1])
         self.assertLess(seconds, 12)
 
+    def test_a_tensor_of_any_size_is_planned_at_once(self):
+        """Its rounds are not listed; what slots need is that of its first windows, as of a tensor of some windows."""
+        if limited("--version").returncode != 0:
+            self.skipTest("a sanitizer wants more")
+        staging = set()
+        for n_bytes in (10**9, 4 * 10**18):
+            done = limited("--problem", f"u8[{n_bytes}] (3):S0 -> (2)@1,2:S0", "--rank", "1", "--json")
+            self.assertEqual((done.returncode, done.stderr), (0, ""))
+            staging.add(json.loads(done.stdout)["staging_bytes"])
+        self.assertEqual(len(staging), 1)
+
     def test_work_that_takes_too_long_can_be_stopped(self):
         words = [os.path.join(BIN, "xfer_plan"), "--problem", "f32[300000] (300000):S0 -> (300000):R"]
         with subprocess.Popen(words, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:

@@ -100,7 +100,8 @@ static int by_round(const void *a, const void *b)
   return (x->flow > y->flow) - (x->flow < y->flow);
 }
 
-static xfer_status add_flow(xfi_schedule *s, const xfer_plan *plan, const xfi_peer *peer, bool send)
+static xfer_status add_flow(xfi_schedule *s, const xfer_plan *plan, const xfi_peer *peer, bool send,
+                            bool first_only)
 {
   const xfi_plan *m = plan->moves;
   const xfi_move *moves = send ? m->sends.moves : m->recvs.moves;
@@ -114,7 +115,8 @@ static xfer_status add_flow(xfi_schedule *s, const xfer_plan *plan, const xfi_pe
   *f = (flow){peer, send, 0, 0, 0};
   for (size_t i = 0; i < peer->n; i++)
     f->n_bytes += move_bytes(plan, &moves[peer->first + i], send, &box);
-  for (uint64_t at = 0, k = 0; at < f->n_bytes; at += plan->window_bytes, k++) {
+  const uint64_t end = first_only && f->n_bytes > 0 ? 1 : f->n_bytes;
+  for (uint64_t at = 0, k = 0; at < end; at += plan->window_bytes, k++) {
     const uint64_t left = f->n_bytes - at;
 
     XFI_TRY(xfi_vec_reserve(&s->windows, &s->capacity, s->n_windows + 1, sizeof *s->windows));
@@ -154,7 +156,7 @@ static bool is_packed(const xfer_plan *plan, size_t p, bool send)
   return !xfi_direct_carries(plan->direct, send, p) && !xfi_run_shares(plan, list->peers[p].rank);
 }
 
-xfer_status xfi_schedule_create(xfi_schedule **schedule, const xfer_plan *plan)
+xfer_status xfi_schedule_create(xfi_schedule **schedule, const xfer_plan *plan, bool first_only)
 {
   const xfi_plan *m = plan->moves;
   xfer_status st = XFER_OK;
@@ -164,9 +166,10 @@ xfer_status xfi_schedule_create(xfi_schedule **schedule, const xfer_plan *plan)
   s->flows = xfi_calloc(m->sends.n_peers + m->recvs.n_peers, sizeof *s->flows);
   XFI_CHECK(s->flows != NULL, XFER_ERR_NOMEM, "%zu peers", m->sends.n_peers + m->recvs.n_peers);
   for (size_t p = 0; p < m->sends.n_peers; p++)
-    if (is_packed(plan, p, true)) XFI_TRY(add_flow(s, plan, &m->sends.peers[p], true));
+    if (is_packed(plan, p, true)) XFI_TRY(add_flow(s, plan, &m->sends.peers[p], true, first_only));
   for (size_t p = 0; p < m->recvs.n_peers; p++)
-    if (is_packed(plan, p, false)) XFI_TRY(add_flow(s, plan, &m->recvs.peers[p], false));
+    if (is_packed(plan, p, false))
+      XFI_TRY(add_flow(s, plan, &m->recvs.peers[p], false, first_only));
   if (s->n_windows > 0) qsort(s->windows, s->n_windows, sizeof *s->windows, by_round);
   XFI_CHECK(
       s->n_windows == 0 || plan->direct == NULL || plan->comm->ops->round != NULL,

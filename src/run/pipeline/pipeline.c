@@ -134,7 +134,7 @@ xfer_status xfi_pipeline_create(xfi_pipeline **pipeline, xfer_plan *plan)
   XFI_CHECK(p != NULL, XFER_ERR_NOMEM, "pipeline");
   p->casts = casts;
   casts = NULL;
-  XFI_TRY(xfi_schedule_create(&rounds, plan));
+  XFI_TRY(xfi_schedule_create(&rounds, plan, false));
   measure_slots(p, rounds, plan);
   XFI_TRY(xfi_staging_join(plan, p));
   XFI_TRY(xfi_channels_create(&p->channels, plan));
@@ -171,7 +171,7 @@ xfer_status xfi_pipeline_move(xfi_pipeline *p, const xfer_plan *plan)
 
   XFI_TRY(xfi_channels_move(p->channels, plan));
   if (p->n_steps == 0) return XFER_OK;
-  XFI_TRY(xfi_schedule_create(&rounds, plan));
+  XFI_TRY(xfi_schedule_create(&rounds, plan, false));
   free_steps(p, plan->device);
   XFI_TRY(make_steps(p, rounds, plan, &staging_bytes));
 done:
@@ -210,7 +210,7 @@ xfer_status xfi_pipeline_foresee(uint64_t *staging_bytes, const xfer_plan *plan)
   *staging_bytes = 0;
   if (plan->comm != NULL && !plan->comm->ops->has_rounds) return XFER_OK;
   XFI_TRY(xfi_casts_list(&p.casts, plan));
-  XFI_TRY(xfi_schedule_create(&rounds, plan));
+  XFI_TRY(xfi_schedule_create(&rounds, plan, true));
   measure_slots(&p, rounds, plan);
   *staging_bytes = p.staging_bytes + xfi_channels_foresee(plan);
 done:

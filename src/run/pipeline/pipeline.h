@@ -66,7 +66,9 @@ char *xfi_pipeline_slot(const xfi_pipeline *pipeline, size_t step, bool send);
 
 typedef struct xfi_schedule xfi_schedule;
 
-xfer_status xfi_schedule_create(xfi_schedule **schedule, const xfer_plan *plan);
+/* With `first_only`, of each peer the first window alone. None of a peer's is larger, and those of
+ * all meet in the same rounds: what they measure is what all do. */
+xfer_status xfi_schedule_create(xfi_schedule **schedule, const xfer_plan *plan, bool first_only);
 void xfi_schedule_destroy(xfi_schedule *schedule);
 void xfi_packed_measure(xfi_pipeline *pipeline, const xfi_schedule *schedule);
 xfer_status xfi_packed_add(xfi_pipeline *pipeline, xfi_schedule *schedule, const xfer_plan *plan);
