@@ -20,6 +20,7 @@ refit: all
 
 # The Python package with libraries, programs and model tables inside, in build/dist/.
 wheel: deps
+	.ci/cuda12
 	.ci/wheel
 
 # Debian packages, in build/package/, tried in a fresh root where mmdebstrap is there.

@@ -1,8 +1,11 @@
 """The parts of the wheel that pyproject.toml cannot say: libxfer, its plug-ins, the programs and the model tables, from
 the source tree around this folder, built by CMake; and a tag that is true of them.
 
-XFER_WHEEL_CUDA: the CUDA toolkits to build libxfer_nccl for, with ":" between; else /usr/local/cuda-12* and -13*, where
-they have NCCL. The plug-ins are left out where what they need is not found.
+XFER_WHEEL_CUDA: the CUDA toolkits to build libxfer_nccl for, with ":" between; else cuda-12* and -13* of /usr/local and
+of build/, where they have NCCL. The plug-ins are left out where what they need is not found.
+XFER_WHEEL_GLIBC: the oldest glibc to run with, such as 2.28: all is compiled by the C compiler of `ziglang`, which pip
+brings and which knows the symbols of each glibc, and jansson is linked in. Else by the compiler and for the glibc that
+are here, and libjansson lies beside libxfer.
 """
 
 import os
@@ -10,6 +13,7 @@ import pathlib
 import re
 import shutil
 import subprocess
+import sys
 
 from setuptools import Distribution, setup
 from setuptools.command.bdist_wheel import bdist_wheel
@@ -17,7 +21,35 @@ from setuptools.command.build_py import build_py
 
 HERE = pathlib.Path(__file__).parent.resolve()
 SOURCE = HERE.parent
-BUILD = SOURCE / "build" / "wheel"
+GLIBC = os.environ.get("XFER_WHEEL_GLIBC", "")
+BUILD = SOURCE / "build" / "wheel" / GLIBC
+SYSTEM = f"{os.uname().machine}-linux-gnu"
+LICENCES = {"jansson": "libjansson-dev", "xxhash": "libxxhash-dev"}  # and the packages of Debian that have them
+
+
+def for_glibc(version):
+    """What CMake is told for another glibc than the one here, whose headers in /usr/include must not be seen: those of
+    jansson and xxHash are put into a folder of their own."""
+    folder = BUILD / "include"
+    folder.mkdir(exist_ok=True)
+    for headers in (pathlib.Path("/usr/include"), pathlib.Path("/usr/include") / SYSTEM):
+        for header in (*headers.glob("jansson*.h"), *headers.glob("xxh*.h")):
+            shutil.copy2(header, folder / header.name)
+    return [
+        f"-DCMAKE_C_COMPILER={sys.executable};-m;ziglang;cc;-target;{SYSTEM}.{version}",
+        f"-DXFER_JANSSON_INCLUDE={folder}",
+        f"-DXFER_XXHASH_INCLUDE={folder}",
+        f"-DXFER_JANSSON_LIBRARY={jansson_archive()}",
+    ]
+
+
+def jansson_archive():
+    """libjansson.a as part of a shared library. Debian's is made for programs, which shows in one place: json_loadf,
+    which nothing here calls, compares a stream with stdin as only a program may. There any address will do."""
+    found = pathlib.Path("/usr/lib") / SYSTEM / "libjansson.a"
+    archive = BUILD / found.name
+    subprocess.run(["objcopy", "--redefine-sym", "stdin=json_loadf", found, archive], check=True)
+    return archive
 
 
 def cmake(folder, *options):
@@ -25,16 +57,23 @@ def cmake(folder, *options):
     where = BUILD / folder
     generator = ["-G", "Ninja"] if shutil.which("ninja") else []
     common = ["-DCMAKE_BUILD_TYPE=Release", "-DCMAKE_INSTALL_LIBDIR=lib", "-DXFER_TESTS=OFF", "-DXFER_EXAMPLES=OFF"]
+    if GLIBC:
+        common += ["--fresh", *for_glibc(GLIBC)]  # pip brings the compiler in another folder each time
     subprocess.run(["cmake", "-S", SOURCE, "-B", where, *generator, *common, *options], check=True)
     subprocess.run(["cmake", "--build", where, "--parallel", str(os.cpu_count() or 2)], check=True)
     return where
+
+
+def output_of(*command):
+    return subprocess.run(command, check=True, capture_output=True, text=True).stdout
 
 
 def toolkits():
     given = os.environ.get("XFER_WHEEL_CUDA")
     if given is not None:
         return [path for path in given.split(":") if path]
-    found = sorted(str(path) for path in pathlib.Path("/usr/local").glob("cuda-1[23]*"))
+    places = (SOURCE / "build", pathlib.Path("/usr/local"))  # .ci/cuda12 makes one in the first
+    found = [str(path) for place in places for path in sorted(place.glob("cuda-1[23]*"))]
     return list({re.search(r"cuda-(\d+)", path).group(1): path for path in found}.values())  # the last of each
 
 
@@ -55,24 +94,29 @@ class Build(build_py):
             self.put(package / "bin", program)
         for table in sorted((SOURCE / "models").glob("*.json")):
             self.put(package / "models", table)
+        shutil.copytree(SOURCE / "rules", package / "rules", dirs_exist_ok=True)
+        self.licences(package / "licenses")
         self.plugin(package / "lib", "mpi", "mpi", "-DXFER_MPI=AUTO", "-DXFER_CUDA=OFF")
         for toolkit in toolkits():
-            version = re.search(r"\d+", pathlib.Path(toolkit).resolve().name)
-            where = f"cu{version.group()}" if version else "cu"
+            where = "cu" + output_of(f"{toolkit}/bin/nvcc", "--version").split("release ")[1].split(".")[0]
             options = ["-DXFER_MPI=OFF", "-DXFER_CUDA=AUTO", f"-DCMAKE_CUDA_COMPILER={toolkit}/bin/nvcc"]
-            self.plugin(package / "lib" / where, where, "nccl", *options, f"-DCUDAToolkit_ROOT={toolkit}")
+            folders = f"-L{toolkit}/lib64 -L{toolkit}/lib"  # of which a compiler that is not nvcc's does not know
+            options += [f"-DCUDAToolkit_ROOT={toolkit}", f"-DCMAKE_SHARED_LINKER_FLAGS={folders}"]
+            self.plugin(package / "lib" / where, where, "nccl", *options)
 
     def jansson(self, folder, library):
-        """The one library that libxfer needs beside the C library's: it looks for it in its own folder first. (The
-        archive of Debian cannot be linked into a shared library.)"""
-        linked = subprocess.run(["ldd", library], check=True, capture_output=True, text=True).stdout
-        found = re.search(r"libjansson\S* => (\S+)", linked)
+        """The one library that libxfer needs beside the C library's: it looks for it in its own folder first."""
+        found = re.search(r"libjansson\S* => (\S+)", output_of("ldd", library))
         if found:  # not, where it was linked in
-            path = pathlib.Path(found.group(1))
-            self.put(folder, path)
-            licence = pathlib.Path("/usr/share/doc/libjansson4/copyright")
-            if licence.exists():
-                shutil.copy2(licence, folder / "libjansson.copyright")
+            self.put(folder, pathlib.Path(found.group(1)))
+
+    def licences(self, folder):
+        """Ours, and those of what is inside."""
+        self.put(folder, SOURCE / "LICENSE")
+        for name, package in LICENCES.items():
+            path = pathlib.Path("/usr/share/doc") / package / "copyright"
+            if path.exists():
+                shutil.copy2(path, folder / f"{name}.copyright")
 
     def plugin(self, into, folder, name, *options):
         """One plug-in library, where what it needs is here."""
@@ -92,11 +136,10 @@ class Build(build_py):
 
 
 def glibc_needed(folder):
-    """(major, minor) of the newest glibc whose symbols the libraries and programs ask for."""
-    newest = (2, 17)
+    """(major, minor) of the newest glibc whose symbols libraries and programs ask for, or of the one asked for."""
+    newest = tuple(int(number) for number in (GLIBC or "2.17").split("."))
     for path in (p for pattern in ("**/*.so*", "bin/*") for p in folder.glob(pattern)):
-        asked = subprocess.run(["readelf", "--version-info", path], check=True, capture_output=True, text=True).stdout
-        for major, minor in re.findall(r"Name: GLIBC_(\d+)\.(\d+)", asked):
+        for major, minor in re.findall(r"Name: GLIBC_(\d+)\.(\d+)", output_of("readelf", "--version-info", path)):
             newest = max(newest, (int(major), int(minor)))
     return newest
 
@@ -124,4 +167,8 @@ class Binary(Distribution):
 
 
 BUILD.mkdir(parents=True, exist_ok=True)
-setup(cmdclass={"build_py": Build, "bdist_wheel": Wheel}, distclass=Binary)
+setup(
+    cmdclass={"build_py": Build, "bdist_wheel": Wheel},
+    distclass=Binary,
+    setup_requires=["ziglang==0.17.1"] if GLIBC else [],
+)
