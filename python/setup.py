@@ -64,6 +64,16 @@ def cmake(folder, *options):
     return where
 
 
+def cuda_link(toolkit):
+    """What a compiler that is not nvcc's host compiler does not know: where the runtime lies; and the libraries of C++,
+    which nvcc 13's code wants for static objects, of their oldest versions."""
+    flags = [f"-L{toolkit}/lib64", f"-L{toolkit}/lib"]
+    if GLIBC:
+        libraries = ("libstdc++.so.6", "libgcc_s.so.1")
+        flags += ["-Wl,--as-needed", *(output_of("gcc", f"-print-file-name={name}").strip() for name in libraries)]
+    return " ".join(flags)
+
+
 def output_of(*command):
     return subprocess.run(command, check=True, capture_output=True, text=True).stdout
 
@@ -100,8 +110,7 @@ class Build(build_py):
         for toolkit in toolkits():
             where = "cu" + output_of(f"{toolkit}/bin/nvcc", "--version").split("release ")[1].split(".")[0]
             options = ["-DXFER_MPI=OFF", "-DXFER_CUDA=AUTO", f"-DCMAKE_CUDA_COMPILER={toolkit}/bin/nvcc"]
-            folders = f"-L{toolkit}/lib64 -L{toolkit}/lib"  # of which a compiler that is not nvcc's does not know
-            options += [f"-DCUDAToolkit_ROOT={toolkit}", f"-DCMAKE_SHARED_LINKER_FLAGS={folders}"]
+            options += [f"-DCUDAToolkit_ROOT={toolkit}", f"-DCMAKE_SHARED_LINKER_FLAGS={cuda_link(toolkit)}"]
             self.plugin(package / "lib" / where, where, "nccl", *options)
 
     def jansson(self, folder, library):
