@@ -100,35 +100,25 @@ def _driver_cuda() -> int | None:
 
 
 def _fitting(built: list[int]) -> list[int]:
-    """Of the CUDA versions that there are plug-ins for, those to try, best first: that of the runtime which the process
-    has, torch's for one; else those which the driver can run, the newest first. Raises where none fits."""
-    has = [version for version in range(20, 11, -1) if _loaded(f"libcudart.so.{version}")]
+    """Of the CUDA versions that there are plug-ins for, those that the driver can run, best first: that of the runtime
+    which the process has, torch's for one; then the newest. Raises where none fits."""
     driver = _driver_cuda()
-    if has:
-        fitting, why = [v for v in has if v in built], f"the process has the runtime of CUDA {has[0]}"
-    else:
-        fitting = sorted((v for v in built if driver is None or v <= driver), reverse=True)
-        why = f"the driver runs CUDA {driver} at most"
+    fitting = [version for version in built if driver is None or version <= driver]
     if not fitting:
         ours = " and ".join(str(version) for version in sorted(built))
-        raise UnsupportedError(f"libxfer_nccl is here for CUDA {ours}, but {why}; XFER_LIBRARY may name another build")
-    return fitting
+        raise UnsupportedError(f"libxfer_nccl is here for CUDA {ours}, but the driver runs CUDA {driver} at most")
+    return sorted(fitting, key=lambda version: (_loaded(f"libcudart.so.{version}"), version), reverse=True)
 
 
-def _preload_vendor(cuda: str) -> None:
-    """NCCL and the CUDA runtime from the `nvidia-...` wheels, where the process has neither yet: a plug-in names them
-    by their sonames alone, and finds what is loaded already."""
-    runtime = f"libcudart.so.{cuda}"
+def _preload_nccl() -> None:
+    """NCCL from the `nvidia-...` wheels, where the process has none yet: a plug-in finds what is loaded already."""
     for site in sys.path:
-        nvidia = pathlib.Path(site) / "nvidia"
-        for pattern in (f"cu{cuda}/lib/{runtime}", f"cuda_runtime/lib/{runtime}", "nccl/lib/libnccl.so.2"):
-            for found in sorted(nvidia.glob(pattern)):
-                if _loaded(found.name):
-                    continue
-                try:
-                    ctypes.CDLL(str(found), mode=ctypes.RTLD_GLOBAL)
-                except OSError:  # of another machine: the plug-in itself says what it lacks
-                    continue
+        found = pathlib.Path(site) / "nvidia" / "nccl" / "lib" / "libnccl.so.2"
+        if found.exists() and not _loaded(found.name):
+            try:
+                ctypes.CDLL(str(found), mode=ctypes.RTLD_GLOBAL)
+            except OSError:  # of another machine: the plug-in itself says what it lacks
+                continue
 
 
 def _candidates(name: str) -> Iterator[str]:
@@ -137,12 +127,8 @@ def _candidates(name: str) -> Iterator[str]:
     beside = pathlib.Path(PATH).parent
     of_cuda = {int(p.parent.name[2:]): str(p) for p in beside.glob(f"cu[0-9][0-9]/{stem}.0")}
     if of_cuda:
-        for version in _fitting(list(of_cuda)):
-            _preload_vendor(str(version))
-            yield of_cuda[version]
+        yield from (of_cuda[version] for version in _fitting(list(of_cuda)))
         return
-    if name == "nccl":
-        _preload_vendor("1?")
     if os.sep in PATH:
         yield from (str(beside / each) for each in (f"{stem}.0", stem) if (beside / each).exists())
     yield f"{stem}.0"
@@ -162,6 +148,8 @@ def _load_first(name: str) -> ctypes.CDLL:
 @functools.cache
 def plugin(name: str) -> SimpleNamespace:
     """The functions of libxfer_nccl or libxfer_mpi, and as `library` what it was loaded from."""
+    if name == "nccl":
+        _preload_nccl()
     library = _load_first(name)
     functions = _functions_of(library, _functions.PLUGINS[name])
     functions.library = library
