@@ -16,7 +16,7 @@ enum {
   TILE_BYTES_MIN = 2 * 1024,
   TILE_WORDS_MAX = 2048,
   /* A line along dim 0 is a tile if it has so many: kernels go along one without dividing. */
-  LINE_WORDS_MIN = 128,
+  LINE_WORDS_MIN = XFI_CUDA_WARP_WORDS,
   WARPS_PER_BLOCK = 16,
   SWAP_EXTENT_MIN = 8 /* below, a square tile is mostly empty */
 };
@@ -114,13 +114,17 @@ static xfi_cuda_piece piece_of(const xfi_copy *c, uint32_t word_log2)
   return piece;
 }
 
+static int64_t least(int64_t a, int64_t b)
+{
+  return a < b ? a : b;
+}
+
 /* A tile has up to `tile_words` words, and a run `run_words`. */
 static xfer_status add_runs(xfi_cuda_table *table, const xfi_copy *c, xfi_cuda_piece piece,
                             int64_t run_words, int64_t tile_words)
 {
   int64_t n_rows = 1;
 
-  if (tile_words > TILE_WORDS_MAX) tile_words = TILE_WORDS_MAX;
   for (int64_t d = 0; d < c->n_dims; d++)
     n_rows *= c->extent[d];
   piece.n_rows = (uint32_t)n_rows;
@@ -145,8 +149,13 @@ static xfer_status add_runs(xfi_cuda_table *table, const xfi_copy *c, xfi_cuda_p
 static xfer_status add_rows(xfi_cuda_table *table, const xfi_copy *c, uint32_t word_log2,
                             int64_t tile_bytes)
 {
-  return add_runs(table, c, piece_of(c, word_log2), c->run_bytes >> word_log2,
-                  tile_bytes >> word_log2);
+  const int64_t run_words = c->run_bytes >> word_log2;
+  /* Long runs of narrow words go in wide ones, one run at a time. */
+  const bool is_shifted =
+      c->src != NULL && INT64_C(1) << word_log2 < WORD_BYTES_MAX && run_words > XFI_CUDA_WARP_WORDS;
+
+  return add_runs(table, c, piece_of(c, word_log2), run_words,
+                  least(tile_bytes >> word_log2, is_shifted ? run_words : TILE_WORDS_MAX));
 }
 
 /* Where elements change: as many to a word as have 16 bytes in their larger type, or one by one
@@ -173,7 +182,7 @@ static xfer_status add_converting(xfi_cuda_table *table, const xfi_copy *c, int6
   if (n_elems == 1 || v->op == XFI_CONVERT_TO_SCALE || v->to == XFER_F8E8M0)
     piece.kind = XFI_CUDA_CONVERT_ONE_BY_ONE;
   return add_runs(table, c, piece, c->run_bytes / v->dst_bytes / n_elems,
-                  tile_bytes / (n_elems * wide));
+                  least(tile_bytes / (n_elems * wide), TILE_WORDS_MAX));
 }
 
 static bool continues(const xfi_cuda_piece *piece, uint32_t d, uint32_t inner)
@@ -233,7 +242,8 @@ static xfer_status add_blocks(xfi_cuda_table *table, const xfi_copy *c, int64_t 
   for (int64_t d = 0; d < c->n_dims; d++)
     piece.scale_stride[c->n_dims - 1 - d] = (uint32_t)v->scale_stride[d];
   join_dims(&piece);
-  return add_runs(table, c, piece, c->run_bytes / n_elems, tile_bytes / (n_elems * v->src_bytes));
+  return add_runs(table, c, piece, c->run_bytes / n_elems,
+                  least(tile_bytes / (n_elems * v->src_bytes), TILE_WORDS_MAX));
 }
 
 /* The dim along which src is fastest, if it is not dst's fastest and a tile pays; else -1. */

@@ -29,6 +29,10 @@ extern "C" {
 /* Of a launch that has the device to itself. More bytes in flight than that gained nothing. */
 #define XFI_CUDA_BLOCKS_ALONE (2 * XFI_CUDA_MULTIPROCESSORS)
 
+/* What a warp loads before it stores the first. Longer runs go in words of 16 bytes wherever they
+ * begin. */
+#define XFI_CUDA_WARP_WORDS 128
+
 /* x / d for 0 <= x < 2^31 and 1 <= d < 2^31, as (umulhi(x, magic) + x) >> shift (Granlund and
  * Montgomery). */
 typedef struct xfi_cuda_div {

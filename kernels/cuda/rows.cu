@@ -1,7 +1,7 @@
 /*
  * The batched N-D strided copy. Warps walk over tiles on their own: no barrier, no shared memory. A
  * tile is a part of one long run, or several whole short runs; either way neighbouring lanes touch
- * neighbouring words.
+ * neighbouring words. Long runs go in words of 16 bytes wherever they begin.
  */
 #include "tiles.cuh"
 
@@ -9,7 +9,8 @@ namespace {
 
 constexpr int THREADS = 512;
 constexpr int WARPS = THREADS / 32;
-constexpr int IN_FLIGHT = 4; /* words that a lane loads before it stores the first */
+/* Words that a lane loads before it stores the first. */
+constexpr int IN_FLIGHT = XFI_CUDA_WARP_WORDS / 32;
 
 /* Part of one run: nothing to divide. */
 template <typename Word>
@@ -29,6 +30,87 @@ __device__ __forceinline__ void copy_part(const char *src, char *dst, uint32_t n
     for (int u = 0; u < IN_FLIGHT; u++) {
       const uint32_t i = first + 32 * u;
       if (i < n_words) word_store<Word>(dst + (int64_t)i * sizeof(Word), words[u]);
+    }
+  }
+}
+
+/* The 16 bytes that begin `shift` bytes, 0 to 15, into the 32 of both. */
+__device__ __forceinline__ uint4 bytes_at(uint4 low, uint4 high, uint32_t shift)
+{
+  const bool by_two = (shift & 8) != 0;
+  const bool by_one = (shift & 4) != 0;
+  const uint32_t bits = (shift & 3) * 8;
+  const uint32_t w0 = by_two ? low.z : low.x;
+  const uint32_t w1 = by_two ? low.w : low.y;
+  const uint32_t w2 = by_two ? high.x : low.z;
+  const uint32_t w3 = by_two ? high.y : low.w;
+  const uint32_t w4 = by_two ? high.z : high.x;
+  const uint32_t w5 = by_two ? high.w : high.y;
+  const uint32_t v1 = by_one ? w2 : w1;
+  const uint32_t v2 = by_one ? w3 : w2;
+  const uint32_t v3 = by_one ? w4 : w3;
+
+  return make_uint4(__funnelshift_r(by_one ? w1 : w0, v1, bits), __funnelshift_r(v1, v2, bits),
+                    __funnelshift_r(v2, v3, bits), __funnelshift_r(v3, by_one ? w5 : w4, bits));
+}
+
+/* That of the next lane; the last lane's is the first's of `after`, the words that follow. */
+__device__ __forceinline__ uint4 next_word(uint4 words, uint4 after)
+{
+  const uint32_t lane = threadIdx.x & 31;
+  const uint32_t next = (lane + 1) & 31;
+  const uint4 mine = lane == 0 ? after : words;
+
+  return make_uint4(__shfl_sync(0xffffffffu, mine.x, next), __shfl_sync(0xffffffffu, mine.y, next),
+                    __shfl_sync(0xffffffffu, mine.z, next), __shfl_sync(0xffffffffu, mine.w, next));
+}
+
+/* Is it a part of one run, of more words than a warp has in flight, and these narrow? */
+__device__ __forceinline__ bool is_shifted(const xfi_cuda_piece &piece, const tile_at &tile)
+{
+  return tile.rows == 1 && tile.cols > XFI_CUDA_WARP_WORDS && piece.word_log2 < 4 &&
+         piece.src != NULL;
+}
+
+/* Such a part: each aligned word of dst is put together from two aligned ones of src, none of which
+ * reaches beyond the part; up to 31 bytes at either end go one by one. All lanes call it at once.
+ */
+__device__ __forceinline__ void copy_shifted(const xfi_cuda_piece &piece, const tile_at &tile)
+{
+  const uint32_t lane = threadIdx.x & 31;
+  const uint32_t n_bytes = tile.cols << piece.word_log2;
+  const int64_t in_row = tile.col << piece.word_log2;
+  int64_t src_row;
+  int64_t dst_row;
+
+  row_offsets(piece, (uint32_t)tile.row, &src_row, &dst_row);
+  const char *const src = piece.src + src_row + in_row;
+  char *const dst = piece.dst + dst_row + in_row;
+  uint32_t head = (0 - (uint32_t)(uintptr_t)dst) & 15;
+  const uint32_t shift = (uint32_t)(uintptr_t)(src + head) & 15;
+  if (head < shift) head += 16; /* the word of src begins before the part */
+  const char *const from = src + (head - shift);
+  const uint32_t n_loads = (n_bytes - (head - shift)) / 16;
+  const uint32_t n_words = shift == 0 ? n_loads : n_loads - 1;
+  const uint32_t tail = head + 16 * n_words;
+
+  if (lane < head) dst[lane] = src[lane];
+  if (tail + lane < n_bytes) dst[tail + lane] = src[tail + lane];
+#pragma unroll 1
+  for (uint32_t first = 0; first < n_words; first += 32 * IN_FLIGHT) {
+    uint4 words[IN_FLIGHT + 1]; /* of the last, one lane's */
+#pragma unroll
+    for (int u = 0; u <= IN_FLIGHT; u++) {
+      const uint32_t i = first + 32 * u + lane;
+      words[u] = uint4{};
+      if (i < n_loads && (u < IN_FLIGHT || lane == 0))
+        words[u] = word_load<uint4>(from + (int64_t)i * 16);
+    }
+#pragma unroll
+    for (int u = 0; u < IN_FLIGHT; u++) {
+      const uint32_t i = first + 32 * u + lane;
+      const uint4 word = bytes_at(words[u], next_word(words[u], words[u + 1]), shift);
+      if (i < n_words) word_store<uint4>(dst + head + (int64_t)i * 16, word);
     }
   }
 }
@@ -143,6 +225,10 @@ __global__ void __launch_bounds__(THREADS, 2)
     at = piece_of(first_tile, n_pieces, at, t);
     const xfi_cuda_piece &piece = pieces[at];
     const tile_at tile = tile_of(piece, t - first_tile[at]);
+    if (is_shifted(piece, tile)) {
+      copy_shifted(piece, tile);
+      continue;
+    }
     switch (piece.word_log2) {
     case 0:
       copy_tile<unsigned char>(piece, tile);

@@ -142,6 +142,29 @@ static void in_blocks(const char *src, char *dst, double flat)
   }
 }
 
+/* Runs whose ends lie at different places of a word. */
+static void shifted(const char *src, char *dst, double flat)
+{
+  const int64_t row = 8194;
+  const xfi_copy rows = {.src = src + row,
+                         .dst = dst,
+                         .run_bytes = row - 2,
+                         .n_dims = 1,
+                         .extent = {BYTES / row},
+                         .src_stride = {2 * row - 2},
+                         .dst_stride = {row - 2}};
+
+  for (int64_t by = 1; by <= 8; by *= 2) {
+    const xfi_copy c = {.src = src + by, .dst = dst, .run_bytes = BYTES};
+    const double rate = run(&c, 1, XFI_CUDA_BLOCKS_ALONE);
+    printf("one run, %lld B further on %46.0f %15.3f\n", (long long)by, rate, rate / flat);
+  }
+  const double rate =
+      run_bytes(&rows, 1, XFI_CUDA_BLOCKS_ALONE, 2 * rows.extent[0] * rows.run_bytes);
+  printf("right halves of rows of %lld B %40.0f %15.3f\n", (long long)rows.src_stride[0], rate,
+         rate / flat);
+}
+
 int main(void)
 {
   static const int64_t row_bytes[] = {2, 16, 64, 128, 256, 384, 1536, 4096, 16384};
@@ -207,6 +230,7 @@ int main(void)
   double rate = run(many, PIECES, XFI_CUDA_BLOCKS_ALONE);
   printf("%d pieces of 384 KiB %50.0f %15.3f\n", PIECES, rate, rate / flat[3]);
   free(many);
+  shifted(src, dst, flat[3]);
   conversions(src, dst, flat[3]);
   in_blocks(src, dst, flat[3]);
   CUDA(cudaFree, (src));

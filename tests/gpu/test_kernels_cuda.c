@@ -61,7 +61,9 @@ static bool random_copy(uint64_t *state, xfi_copy *c, int64_t *dst_used)
   int64_t room = ARENA / COPIES_MAX;
 
   memset(c, 0, sizeof *c);
-  c->run_bytes = random_from(state, 0, 1) == 0 ? word : word * random_from(state, 1, 300);
+  c->run_bytes = word;
+  if (random_from(state, 0, 1) != 0) /* short, or long enough for several tiles */
+    c->run_bytes *= random_from(state, 1, INT64_C(1) << random_from(state, 1, 15));
   c->n_dims = random_from(state, 0, 5);
   for (int64_t d = 0; d < c->n_dims; d++)
     c->extent[d] = random_from(state, 1, random_from(state, 0, 1) ? 5 : 90);
