@@ -24,6 +24,27 @@
 extern "C" {
 #endif
 
+/**
+ * The calling thread's current CUDA device, that makers bind to, whichever CUDA runtime of the
+ * process chose it: for callers that have none, such as other languages.
+ *
+ * Stream: none. Threads: safe.
+ *
+ * @param device  Receives its ordinal.
+ * @retval XFER_ERR_ARG   `device` is NULL.
+ * @retval XFER_ERR_CUDA  CUDA failed, or there is no device or no driver.
+ * @since 0.1
+ */
+XFER_API XFER_MUST_CHECK xfer_status xfer_cuda_device_get(int *device);
+/**
+ * Choose the calling thread's current CUDA device, as cudaSetDevice() does.
+ *
+ * @param device  Its ordinal.
+ * @retval XFER_ERR_CUDA  There is no such device, or no driver.
+ * @since 0.1
+ */
+XFER_API XFER_MUST_CHECK xfer_status xfer_cuda_device_set(int device);
+
 /** What stands behind an ncclComm_t. */
 struct ncclComm;
 

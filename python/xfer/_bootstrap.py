@@ -10,13 +10,14 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
-from ctypes import byref, c_char_p, c_int
+from ctypes import byref, c_int
+from types import SimpleNamespace
 from typing import Any
 
 from ._functions import AllGather
 from ._store import Gather, awaited, is_store, session, store_gather
 from ._structs import decoded
-from .errors import CommError, CudaError, TimeoutError, UnsupportedError
+from .errors import CommError, TimeoutError, UnsupportedError
 
 NCCL_ID_BYTES = 128
 _WAIT_S = 600
@@ -40,34 +41,26 @@ def _torch_of(x: Any) -> Any:
 # ---- devices
 
 
-def _cuda(library: ctypes.CDLL, name: str, *arguments: Any) -> None:
-    """A function of the CUDA runtime that libxfer_nccl brought along."""
-    error = getattr(library, name)(*arguments)
-    if error != 0:
-        library.cudaGetErrorString.restype = c_char_p
-        raise CudaError(f"{name}: {decoded(library.cudaGetErrorString(error))}")
-
-
-def device_of(library: ctypes.CDLL, device: int | None) -> int:
+def device_of(functions: SimpleNamespace, device: int | None) -> int:
     """The ordinal that is meant; None: the calling thread's current device."""
     if device is not None:
         if isinstance(device, bool) or not isinstance(device, int) or device < 0:
             raise ValueError(f"device {device!r} is no CUDA ordinal")
         return device
     current = c_int()
-    _cuda(library, "cudaGetDevice", byref(current))
+    functions.xfer_cuda_device_get(byref(current))
     return current.value
 
 
 @contextlib.contextmanager
-def on_device(library: ctypes.CDLL, device: int) -> Iterator[None]:
+def on_device(functions: SimpleNamespace, device: int) -> Iterator[None]:
     """The calling thread's current device, for as long."""
-    before = device_of(library, None)
-    _cuda(library, "cudaSetDevice", device)
+    before = device_of(functions, None)
+    functions.xfer_cuda_device_set(device)
     try:
         yield
     finally:
-        _cuda(library, "cudaSetDevice", before)
+        functions.xfer_cuda_device_set(before)
 
 
 # ---- MPI

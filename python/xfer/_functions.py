@@ -203,6 +203,8 @@ REFIT: dict[str, Prototype] = {
 NCCL: dict[str, Prototype] = {
     "xfer_comm_create_nccl": _f(STATUS, comm=_out, nccl=c_void_p),
     "xfer_nccl_id": _f(STATUS, id=c_void_p),
+    "xfer_cuda_device_get": _f(STATUS, device=_ints),
+    "xfer_cuda_device_set": _f(STATUS, device=c_int),
     "xfer_comm_create_nccl_id": _f(STATUS, comm=_out, id=c_void_p, rank=c_int, size=c_int),
     "xfer_comm_create_cuda": _f(STATUS, comm=_out, all_gather=AllGather, context=c_void_p, rank=c_int, size=c_int),
 }

@@ -123,7 +123,7 @@ class Comm(_handle.Handle):
         """
         made = cls()
         functions = plugin("nccl")
-        made._device = _bootstrap.device_of(functions.library, device)
+        made._device = _bootstrap.device_of(functions, device)
         address = _bootstrap.nccl_address(source, made._device)
         if address is not None:
             made._make(functions.xfer_comm_create_nccl, address)
@@ -150,7 +150,7 @@ class Comm(_handle.Handle):
         """
         made = cls()
         functions = plugin("nccl")
-        made._device = _bootstrap.device_of(functions.library, device)
+        made._device = _bootstrap.device_of(functions, device)
         made._on_main_only = _is_mpi(gather) and _bootstrap.mpi_main_only()
         function, rank, size = made._call(_bootstrap.all_gather, gather, rank, size, prefix)
         made._callback = _bootstrap.GatherCallback(function, size)
@@ -161,7 +161,7 @@ class Comm(_handle.Handle):
         """A maker that binds the comm to the current device of the thread that calls it."""
 
         def call() -> None:
-            with _bootstrap.on_device(plugin("nccl").library, self._device):
+            with _bootstrap.on_device(plugin("nccl"), self._device):
                 function(self._out(), *arguments)
 
         self._call(call)

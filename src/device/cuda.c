@@ -5,6 +5,7 @@
 #include "alloc.h"
 #include "error.h"
 #include "launch.h"
+#include "xfer/nccl.h"
 
 #include <stdio.h>
 #include <string.h>
@@ -280,6 +281,27 @@ xfer_status xfi_cuda_here(void)
 
   XFI_CHECK(cudaDriverGetVersion(&version) != cudaSuccess || version != 0, XFER_ERR_CUDA,
             "there is no CUDA driver here: libcuda.so.1 was not found");
+done:
+  return st;
+}
+
+xfer_status xfer_cuda_device_get(int *device)
+{
+  xfer_status st = XFER_OK;
+
+  XFI_CHECK(device != NULL, XFER_ERR_ARG, "xfer_cuda_device_get: device is NULL");
+  XFI_TRY(xfi_cuda_here());
+  XFI_CUDA_TRY(cudaGetDevice, (device));
+done:
+  return st;
+}
+
+xfer_status xfer_cuda_device_set(int device)
+{
+  xfer_status st = XFER_OK;
+
+  XFI_TRY(xfi_cuda_here());
+  XFI_CUDA_TRY(cudaSetDevice, (device));
 done:
   return st;
 }

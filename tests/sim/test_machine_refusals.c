@@ -127,6 +127,22 @@ static void test_a_driver_that_cannot_serve_is_refused(void)
   world_destroy();
 }
 
+static void test_a_thread_chooses_its_device(void)
+{
+  int device = -1;
+
+  world_clear(2, (sim_config){.seed = 0});
+  OK(xfer_cuda_device_set(1));
+  OK(xfer_cuda_device_get(&device));
+  NEED(device == 1);
+  NEED(xfer_cuda_device_set(2) == XFER_ERR_CUDA);
+  NEED(strstr(xfer_last_error(), "cudaSetDevice") != NULL);
+  NEED(xfer_cuda_device_get(NULL) == XFER_ERR_ARG);
+  OK(xfer_cuda_device_get(&device));
+  NEED(device == 1);
+  OK(xfer_cuda_device_set(0));
+}
+
 /* ---- what the system may refuse ----------------------------------------------------------- */
 
 typedef enum refusal {
@@ -412,6 +428,7 @@ int main(int argc, char **argv)
       {"a_host_without_a_number_is_one", test_a_host_without_a_number_is_one},
       {"pages_that_the_system_refuses", test_pages_that_the_system_refuses},
       {"a_driver_that_cannot_serve_is_refused", test_a_driver_that_cannot_serve_is_refused},
+      {"a_thread_chooses_its_device", test_a_thread_chooses_its_device},
       {"makers_refuse_null_and_what_is_not_there", test_makers_refuse_null_and_what_is_not_there},
       {"a_gather_that_comes_back_late_is_used", test_a_gather_that_comes_back_late_is_used},
       {"memory_of_another_device_is_refused", test_memory_of_another_device_is_refused},
