@@ -322,9 +322,9 @@ static void test_refits_and_locals_refuse_null_and_what_is_not_there(void **stat
   REFUSED("no tensor", xfer_refit_tensor_get(refit, n, &tensor));
   REFUSED("NULL", xfer_refit_report(NULL, &report));
   REFUSED("NULL", xfer_refit_report(refit, NULL));
-  REFUSED("argument", xfer_locals_create(NULL, refit, 0));
-  REFUSED("argument", xfer_locals_create(&made, NULL, 0));
-  REFUSED("argument", xfer_locals_create(&made, refit, -1));
+  REFUSED("NULL", xfer_locals_create(NULL, refit, 0));
+  REFUSED("NULL", xfer_locals_create(&made, NULL, 0));
+  REFUSED("rank -1", xfer_locals_create(&made, refit, -1));
   REFUSED("", xfer_locals_get(NULL, 0, &local));
   REFUSED("", xfer_locals_get(locals, 0, NULL));
   REFUSED("", xfer_locals_get(locals, xfer_locals_count(locals), &local));
