@@ -190,6 +190,7 @@ static void many_operations(int rank)
     list[i] = (xfer_tensor){
         .name = names[i], .src = layouts[peer - 1][FROM], .dst = layouts[peer - 1][TO]};
   }
+  ranks_barrier(); /* the list is one for all */
   if (rank == 0) NEED(cudaMalloc((void **)&source, PIECE) == cudaSuccess);
   if (rank != 0) {
     const size_t parts = rank == 1 || rank == 5 ? MANY : 1;
