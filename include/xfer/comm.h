@@ -114,10 +114,17 @@ XFER_API XFER_MUST_CHECK xfer_status xfer_comm_set_staging(xfer_comm *comm, xfer
 /**
  * Give every rank n_bytes of each rank. Collective; blocks. For small control data.
  *
+ * Failure: any breaks the comm, so that no rank waits for one whose arguments are wrong.
+ *
  * @param comm     The comm.
  * @param all      [size * n_bytes] Receives the bytes, by rank. Host memory.
  * @param mine     [n_bytes] This rank's. Host memory.
- * @param n_bytes  The same on every rank.
+ * @param n_bytes  The same on every rank; 0: the ranks meet.
+ * @retval XFER_ERR_ARG       An argument is NULL.
+ * @retval XFER_ERR_OVERFLOW  All of it does not fit in memory's addresses.
+ * @retval XFER_ERR_MISMATCH  Ranks give other sizes, or are in other calls.
+ * @retval XFER_ERR_COMM      Another rank failed; the text names it and quotes its own.
+ * @retval XFER_ERR_TIMEOUT   A rank did not come.
  */
 XFER_API XFER_MUST_CHECK xfer_status xfer_comm_all_gather(xfer_comm *comm, void *all,
                                                           const void *mine, size_t n_bytes);

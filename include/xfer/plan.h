@@ -20,7 +20,8 @@ typedef struct xfer_plan xfer_plan;
  *
  * From f32, bf16 or f16 to these, f8e4m3 or f8e5m2. Rounding is to nearest even, once, from f32;
  * denormals count. What is too large becomes infinite in bf16 and f16, and the largest number of f8
- * types, infinities too. A NaN becomes the quiet NaN of its sign: 0x7fc00000, 0x7fc0, 0x7e00, 0x7f.
+ * types, infinities too. A NaN becomes the quiet NaN of its sign: 0x7fc00000, 0x7fc0, 0x7e00, 0x7f;
+ * a cast of bf16 to f32 keeps its bits.
  *
  * Elements travel as the smaller of the two types: the source narrows them, the destination widens
  * them. Reports and moves count the bytes that travel.
@@ -275,7 +276,8 @@ XFER_API XFER_MUST_CHECK xfer_status xfer_plan_run(xfer_plan *plan, uint64_t ver
  *                           the others wait for this rank. Or a peer missed the run's deadline: the
  *                           text names it, and the run has failed.
  * @retval XFER_ERR_PEER    Another rank's run failed; destinations may be torn.
- * @retval XFER_ERR_MISMATCH  Ranks ran different versions; the text has two. Or the plan verifies,
+ * @retval XFER_ERR_MISMATCH  Ranks ran different versions, or wait for other plans; the text has
+ *                            two. Or the plan verifies,
  *                            and a destination does not hold what the source does, or replicas of a
  *                            source differ: the text names the tensor, the first index and two
  *                            ranks. None is committed, and destinations count as torn.
@@ -328,6 +330,7 @@ typedef enum xfer_plan_side {
  * @param stream     What is already on it is done before memory is read. Ignored by host comms.
  * @retval XFER_ERR_STATE  Not committed, a run in flight, bound memory freed or remapped, or
  *                         `stream` capturing.
+ * @retval XFER_ERR_MISMATCH  Ranks look for other sides, or in other plans.
  * @retval XFER_ERR_UNSUPPORTED  The plan is an exchange.
  */
 XFER_API XFER_MUST_CHECK xfer_status xfer_plan_digest(xfer_plan *plan, xfer_digest *digests,

@@ -150,7 +150,8 @@ typedef struct xfer_side_options {
  * Describe a side.
  *
  * @param side     Receives the side; the caller owns it.
- * @param spec     "megatron:", "fsdp:", "full", "vllm:" or "hf:" with its items; docs/refit.md.
+ * @param spec     "megatron:", "fsdp:", "full", "torchtitan:", "vllm:", "sglang:" or "hf:" with its
+ * items; docs/refit.md.
  * @param options  NULL: all defaults.
  * @retval XFER_ERR_ARG  The SPEC has an unknown, repeated or impossible item; or a vLLM side does
  * not say what its kernels have done to the weights.

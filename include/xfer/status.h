@@ -105,7 +105,8 @@ XFER_API void xfer_log_set(xfer_log_fn fn, void *context, int level);
 
 /* ---- element types ------------------------------------------------------------------------ */
 
-/** Element types. Data is moved, never converted, so only the name and the size matter. */
+/** Element types. Without a conversion data is moved as it is: only the name and the size matter.
+ */
 typedef enum xfer_dtype {
   XFER_U8 = 1,
   XFER_I8 = 2,

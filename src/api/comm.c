@@ -4,6 +4,7 @@
 #include <string.h>
 
 #include "alloc.h"
+#include "checked.h"
 #include "error.h"
 #include "object.h"
 #include "trace.h"
@@ -146,17 +147,35 @@ done:
   return st;
 }
 
+static xfer_status check_gathering(const xfi_comm *transport, const void *all, const void *mine,
+                                   size_t n_bytes)
+{
+  xfer_status st = XFER_OK;
+  size_t n_all;
+
+  XFI_CHECK(n_bytes == 0 || (all != NULL && mine != NULL), XFER_ERR_ARG,
+            "all-gather of %zu bytes: an argument is NULL", n_bytes);
+  XFI_CHECK(xfi_mul_fits((size_t)transport->size, n_bytes, &n_all) && n_all <= PTRDIFF_MAX,
+            XFER_ERR_OVERFLOW, "all-gather of %zu bytes of each of %d ranks", n_bytes,
+            transport->size);
+done:
+  return st;
+}
+
 xfer_status xfer_comm_all_gather(xfer_comm *comm, void *all, const void *mine, size_t n_bytes)
 {
   xfer_status st = XFER_OK;
+  xfi_comm *transport;
   xfi_entered before;
 
-  XFI_CHECK(comm != NULL && (n_bytes == 0 || (all != NULL && mine != NULL)), XFER_ERR_ARG,
-            "all-gather of %zu bytes: an argument is NULL", n_bytes);
-  if (n_bytes == 0) return XFER_OK;
+  XFI_CHECK(comm != NULL, XFER_ERR_ARG, "all-gather: comm is NULL");
+  transport = comm->transport;
   xfi_device_enter(comm->device, &before);
-  st = comm->transport->ops->all_gather(comm->transport, all, mine, n_bytes,
-                                        xfi_comm_deadline(comm));
+  st = check_gathering(transport, all, mine, n_bytes);
+  if (st == XFER_OK)
+    st = transport->ops->all_gather(transport, all, mine, n_bytes, xfi_comm_deadline(comm));
+  else
+    xfi_comm_leave(transport, transport->ops->abort); /* the others wait there */
   xfi_device_leave(comm->device, &before);
 done:
   return st;

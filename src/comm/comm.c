@@ -27,28 +27,37 @@ void *xfi_comm_calloc(xfi_comm *comm, size_t n, size_t size)
   return NULL;
 }
 
+void xfi_comm_leave(xfi_comm *comm, void (*abort)(xfi_comm *comm, const char *why))
+{
+  char why[XFI_ERROR_BYTES];
+  char told[XFI_ERROR_BYTES + 24];
+
+  (void)snprintf(why, sizeof why, "%s", xfi_last_error());
+  (void)snprintf(told, sizeof told, "rank %d: %s", comm->rank, why);
+  abort(comm, told);
+  xfi_set_error("%s", why);
+}
+
 /* What goes first, with what all must agree on. */
 enum { HEAD_BYTES = 112 };
 typedef struct head {
-  uint64_t number;
-  uint64_t n_bytes;
+  xfi_gathering of;
   unsigned char bytes[HEAD_BYTES]; /* the first of what is gathered */
 } head;
 
-/* Every rank comes to the same conclusion: any two that differ make each rank differ from one. */
-static xfer_status compare_heads(const head *heads, const xfi_comm *comm, const head *mine)
+#define IN_ONE_ORDER ": all ranks make the same calls in one order"
+
+xfer_status xfi_comm_check_same(const xfi_comm *comm, xfi_gathering mine, xfi_gathering theirs,
+                                int rank)
 {
   xfer_status st = XFER_OK;
 
-  for (int r = 0; r < comm->size; r++) {
-    XFI_CHECK(heads[r].n_bytes == mine->n_bytes, XFER_ERR_MISMATCH,
-              "all_gather of %llu bytes on rank %d, of %llu on rank %d",
-              (unsigned long long)mine->n_bytes, comm->rank, (unsigned long long)heads[r].n_bytes,
-              r);
-    XFI_CHECK(heads[r].number == mine->number, XFER_ERR_MISMATCH,
-              "all_gather %llu on rank %d meets all_gather %llu on rank %d",
-              (unsigned long long)mine->number, comm->rank, (unsigned long long)heads[r].number, r);
-  }
+  XFI_CHECK(theirs.n_bytes == mine.n_bytes, XFER_ERR_MISMATCH,
+            "rank %d gathers %llu bytes and rank %d %llu" IN_ONE_ORDER, comm->rank,
+            (unsigned long long)mine.n_bytes, rank, (unsigned long long)theirs.n_bytes);
+  XFI_CHECK(theirs.number == mine.number, XFER_ERR_MISMATCH,
+            "rank %d is in gathering %llu and rank %d in %llu" IN_ONE_ORDER, comm->rank,
+            (unsigned long long)mine.number, rank, (unsigned long long)theirs.number);
 done:
   return st;
 }
@@ -62,14 +71,15 @@ xfer_status xfi_comm_gather(xfi_comm *comm, void *all, const void *mine, size_t 
   const size_t first = n_bytes < HEAD_BYTES ? n_bytes : HEAD_BYTES;
   const size_t rest = n_bytes - first;
   xfer_status st = XFER_OK;
-  head own = {++comm->n_gatherings, n_bytes, {0}};
+  head own = {{n_bytes, ++comm->n_gatherings}, {0}};
   head *heads = xfi_calloc(size, sizeof *heads);
   char *rests = xfi_calloc(rest > 0 ? size : 0, rest);
 
   XFI_CHECK(heads != NULL && rests != NULL, XFER_ERR_NOMEM, "a gathering of %zu bytes", n_bytes);
   if (first > 0) memcpy(own.bytes, mine, first);
   XFI_TRY(gather(comm, heads, &own, sizeof own, deadline));
-  XFI_TRY(compare_heads(heads, comm, &own));
+  for (int r = 0; r < comm->size; r++)
+    XFI_TRY(xfi_comm_check_same(comm, own.of, heads[r].of, r));
   if (rest > 0) XFI_TRY(gather(comm, rests, (const char *)mine + first, rest, deadline));
   for (size_t r = 0; r < size && n_bytes > 0; r++) {
     memcpy((char *)all + r * n_bytes, heads[r].bytes, first);

@@ -135,6 +135,19 @@ XFI_DOOR xfer_status xfi_comm_gather(xfi_comm *comm, void *all, const void *mine
                                                            xfi_deadline deadline),
                                      xfi_deadline deadline);
 
+/* By abort or abort_data of the comm: with this rank and its last error, which stays that. */
+void xfi_comm_leave(xfi_comm *comm, void (*abort)(xfi_comm *comm, const char *why));
+
+/* A rank's part in a gathering: its bytes, and which one it is, where the transport counts them. */
+typedef struct xfi_gathering {
+  uint64_t n_bytes;
+  uint64_t number;
+} xfi_gathering;
+
+/* Is `rank` in the same as this one? Any two ranks that are not make each differ from one. */
+XFI_DOOR xfer_status xfi_comm_check_same(const xfi_comm *comm, xfi_gathering mine,
+                                         xfi_gathering theirs, int rank);
+
 /* xfi_calloc() of what this rank cannot take its next collective step without. Where there is no
  * memory the comm is aborted, since the others would wait for that step. */
 void *xfi_comm_calloc(xfi_comm *comm, size_t n, size_t size);

@@ -99,15 +99,14 @@ static xfer_status slots_check(const xfi_local_rank *me, uint32_t generation, si
   const xfi_local_rank *ranks = me->group->ranks;
 
   for (int r = 0; r < me->base.size; r++) {
-    const xfi_local_slot *slot = &ranks[r].slots[generation % 2];
-    XFI_CHECK(slot->n_bytes == n_bytes, XFER_ERR_MISMATCH,
-              "all_gather of %zu bytes on rank %d, of %zu on rank %d", n_bytes, me->base.rank,
-              slot->n_bytes, r);
+    const xfi_gathering theirs = {ranks[r].slots[generation % 2].n_bytes, 0};
+
+    XFI_TRY(xfi_comm_check_same(&me->base, (xfi_gathering){n_bytes, 0}, theirs, r));
   }
   for (int r = 0; r < me->base.size; r++)
     XFI_CHECK(!ranks[r].slots[generation % 2].failed,
               r == me->base.rank ? XFER_ERR_NOMEM : XFER_ERR_PEER,
-              "an all_gather of %zu bytes on rank %d, which has not enough", n_bytes, r);
+              "a gathering of %zu bytes on rank %d, which has not enough", n_bytes, r);
 done:
   return st;
 }

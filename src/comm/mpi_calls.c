@@ -41,7 +41,7 @@ done:
   return st;
 }
 
-/* Every rank comes to the same conclusion: any two that differ make each rank differ from one. */
+/* Every rank comes to the same conclusion. */
 static xfer_status heads_check(const xfi_mpi_comm *t, const xfi_mpi_head *mine)
 {
   xfer_status st = XFER_OK;
@@ -49,13 +49,7 @@ static xfer_status heads_check(const xfi_mpi_comm *t, const xfi_mpi_head *mine)
 
   for (int r = 0; r < t->base.size; r++) {
     memcpy(&theirs, t->in + (size_t)r * sizeof theirs, sizeof theirs);
-    XFI_CHECK(theirs.n_bytes == mine->n_bytes, XFER_ERR_MISMATCH,
-              "all_gather of %zu bytes on rank %d, of %zu on rank %d", (size_t)mine->n_bytes,
-              t->base.rank, (size_t)theirs.n_bytes, r);
-    XFI_CHECK(theirs.gathering == mine->gathering, XFER_ERR_MISMATCH,
-              "all_gather %llu on rank %d meets all_gather %llu on rank %d",
-              (unsigned long long)mine->gathering, t->base.rank,
-              (unsigned long long)theirs.gathering, r);
+    XFI_TRY(xfi_comm_check_same(&t->base, mine->of, theirs.of, r));
   }
 done:
   return st;
@@ -66,7 +60,7 @@ static xfer_status gather_heads(xfi_mpi_comm *t, unsigned char *all, const void 
                                 size_t n_bytes, xfi_deadline deadline)
 {
   xfer_status st = XFER_OK;
-  xfi_mpi_head first = {.n_bytes = n_bytes, .gathering = t->gathering};
+  xfi_mpi_head first = {.of = {n_bytes, t->gathering}};
   size_t n = n_bytes < XFI_MPI_HEAD_BYTES ? n_bytes : XFI_MPI_HEAD_BYTES;
 
   if (n > 0) memcpy(first.bytes, mine, n);

@@ -29,8 +29,7 @@ typedef struct xfi_mpi_notice {
 
 /* What a rank gives first to a gathering. */
 typedef struct xfi_mpi_head {
-  uint64_t n_bytes;
-  uint64_t gathering;
+  xfi_gathering of;
   unsigned char bytes[XFI_MPI_HEAD_BYTES];
 } xfi_mpi_head;
 

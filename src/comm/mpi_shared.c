@@ -103,20 +103,6 @@ static int find_giver(const awaited *what, bool lost)
   return !lost || xfi_segment_is_lost(what->t->segments, rank) ? rank : -1;
 }
 
-/* Every rank comes to the same conclusion: any two that differ make each rank differ from one. */
-static xfer_status check_given(const xfi_mpi_comm *t, const xfi_given *mine,
-                               const xfi_given *theirs, int rank)
-{
-  xfer_status st = XFER_OK;
-
-  XFI_CHECK(theirs->n_bytes == mine->n_bytes && theirs->at == mine->at, XFER_ERR_MISMATCH,
-            "all_gather of %llu bytes on rank %d, of %llu on rank %d",
-            (unsigned long long)mine->n_bytes, t->base.rank, (unsigned long long)theirs->n_bytes,
-            rank);
-done:
-  return st;
-}
-
 /* Two places to give in, used in turn: to give a second time after this a rank must have seen
  * everybody give once, when all had read what was given now. */
 static xfer_status gather_step(xfi_mpi_comm *t, const unsigned char *mine, unsigned char *all,
@@ -141,8 +127,12 @@ static xfer_status gather_step(xfi_mpi_comm *t, const unsigned char *mine, unsig
 
     XFI_TRY(await(&(awaited){"all_gather", is_given, find_giver, s->ranks[i], t, &peer}, deadline));
   }
-  for (int r = 0; r < t->base.size; r++)
-    XFI_TRY(check_given(t, given, &xfi_segment_of(s, r)->given[step % 2], r));
+  for (int r = 0; r < t->base.size; r++) {
+    const xfi_given *theirs = &xfi_segment_of(s, r)->given[step % 2];
+
+    XFI_TRY(xfi_comm_check_same(&t->base, (xfi_gathering){n_bytes, at},
+                                (xfi_gathering){theirs->n_bytes, theirs->at}, r));
+  }
   for (int r = 0; r < t->base.size && n > 0; r++)
     memcpy(all + (size_t)r * n_bytes + at, xfi_segment_of(s, r)->given[step % 2].bytes, n);
 done:

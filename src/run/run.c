@@ -128,12 +128,8 @@ done:
  * them. Keeps the text of what happened. */
 static void break_order(const xfer_plan *plan)
 {
-  char why[XFI_ERROR_BYTES];
-
-  if (xfi_pipeline_is_empty(plan->pipeline)) return;
-  snprintf(why, sizeof why, "%s", xfi_last_error());
-  plan->comm->ops->abort_data(plan->comm, why);
-  xfi_set_error("%s", why);
+  if (!xfi_pipeline_is_empty(plan->pipeline))
+    xfi_comm_leave(plan->comm, plan->comm->ops->abort_data);
 }
 
 static void not_sent(xfer_plan *plan)
@@ -189,12 +185,12 @@ xfer_status xfi_run_start(xfer_plan *plan, uint64_t version, xfer_stream stream)
 /* ---- ending ---- */
 
 /* The messages of a run that came to nothing. */
-static void end_messages(xfer_plan *plan, const char *why)
+static void end_messages(xfer_plan *plan)
 {
   if (plan->state != XFI_RUNNING) plan->epoch++; /* the one that others may be in */
   /* Messages on a device may be waiting still, though all were handed over. */
   if (!xfi_pipeline_is_empty(plan->pipeline) && !(plan->is_sent && plan->device->alarms == NULL))
-    plan->comm->ops->abort_data(plan->comm, why);
+    xfi_comm_leave(plan->comm, plan->comm->ops->abort_data);
 }
 
 /* Tell peers, and let nothing of it go on. `left`: what may still happen. */
@@ -242,9 +238,9 @@ static void leave(xfer_plan *plan, xfi_deadline deadline)
   char left[XFI_ERROR_BYTES] = "";
 
   snprintf(why, sizeof why, "%s", xfi_last_error());
-  end_messages(plan, why);
+  end_messages(plan);
   if (relay != NULL) {
-    end_messages(relay, why);
+    end_messages(relay);
     xfi_direct_give_up(plan->direct, plan);
     xfi_direct_give_up(relay->direct, relay);
   }
@@ -357,14 +353,14 @@ static xfer_status agree_on_run(const xfer_plan *plan, xfer_status mine, xfi_dea
   st = comm->ops->all_gather(comm, plan->words, &word, sizeof word, deadline);
   if (mine != XFER_OK) xfi_set_error("%s", why); /* our own goes before the transport's */
   if (st != XFER_OK) return mine != XFER_OK ? mine : st;
-  for (int r = 0; r < comm->size; r++)
+  for (int r = 0; r < comm->size; r++) { /* before what failed, which may be for that alone */
     failed = failed || plan->words[r].status != XFER_OK;
-  if (failed) return xfi_comm_agree(comm, mine, deadline);
-  for (int r = 0; r < comm->size; r++)
     XFI_CHECK(plan->words[r].plan == plan->words[0].plan, XFER_ERR_MISMATCH,
               "rank %d waits for plan %llu of the comm and rank 0 for plan %llu: all ranks use its "
               "plans in one order",
               r, (unsigned long long)plan->words[r].plan, (unsigned long long)plan->words[0].plan);
+  }
+  if (failed) return xfi_comm_agree(comm, mine, deadline);
   while (other < last && plan->words[other].version == plan->words[last].version)
     other++;
   XFI_CHECK(other == last, XFER_ERR_MISMATCH, "rank %d ran version %llu, rank %d version %llu",

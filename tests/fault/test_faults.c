@@ -368,6 +368,64 @@ static void test_e3_two_comms_in_another_order_end_at_the_deadline(void **state)
   destroy_comms(others);
 }
 
+/* Two plans that rank 0 runs in another order: each waits for the others' data until its deadline,
+ * and then hears why. */
+static void cross_plans(int rank, void *context)
+{
+  int32_t memory[2][4] = {{0}};
+  const xfer_view src = xfer_view_dense(memory[0]);
+  const xfer_view dst = xfer_view_dense(memory[1]);
+  move moves[2];
+
+  (void)context;
+  for (int p = 0; p < 2; p++) {
+    move_create(&moves[p], rank, "i32[4,4] (4):S0 -> (4):S1", 1, 0);
+    expect(xfer_plan_bind(moves[p].plan, 0, &src, &dst) == XFER_OK);
+    expect(xfer_plan_commit(moves[p].plan) == XFER_OK);
+    moves[p].plan->options.timeout_ms = 100;
+  }
+  expect(xfer_plan_run(moves[rank == 0].plan, 1, NULL) == XFER_ERR_TIMEOUT);
+  expect(xfer_plan_wait(moves[rank == 0].plan, 0) == XFER_ERR_MISMATCH);
+  expect(strstr(xfer_last_error(), "rank 1 waits for plan 0 of the comm and rank 0 for plan 1") !=
+         NULL);
+  move_destroy(&moves[0]);
+  move_destroy(&moves[1]);
+}
+
+static void test_e3_two_plans_in_another_order_are_told_apart(void **state)
+{
+  (void)state;
+  with_ranks(cross_plans);
+}
+
+/* Who cannot take part in a gathering says so to those that wait there. */
+static void gather_badly(int rank, void *context)
+{
+  const int way = *(const int *)context;
+  const size_t size = rank != 0 ? 4 : way == 1 ? 0 : way == 2 ? SIZE_MAX / 2 : 4;
+  int all[N_RANKS];
+  const xfer_status st =
+      xfer_comm_all_gather(comms[rank], all, rank == 0 && way == 0 ? NULL : &rank, size);
+  const xfer_status own[] = {XFER_ERR_ARG, XFER_ERR_MISMATCH, XFER_ERR_OVERFLOW};
+  const char *const says[] = {"rank 0: all-gather of 4 bytes: an argument is NULL",
+                              "all ranks make the same calls", "rank 0: all-gather of 92233720"};
+
+  if (rank == 0) expect(st == own[way]);
+  if (rank != 0) expect(st == (way == 1 ? XFER_ERR_MISMATCH : XFER_ERR_COMM));
+  if (rank != 0) expect(strstr(xfer_last_error(), says[way]) != NULL);
+}
+
+static void test_a_gathering_with_one_wrong_rank_ends_on_all(void **state)
+{
+  (void)state;
+  for (int way = 0; way < 3; way++) {
+    make_comms(comms);
+    run_ranks(N_RANKS, gather_badly, &way);
+    destroy_comms(comms);
+  }
+  assert_all_as_expected();
+}
+
 /* A tensor of 40 windows, the last one short; the cap on staging is kept. */
 static void split(int rank, void *context)
 {
@@ -411,6 +469,8 @@ int main(void)
       cmocka_unit_test(test_d1_every_byte_is_counted_and_there),
       cmocka_unit_test(test_d2_h1_a_failed_run_commits_no_version_and_says_torn),
       cmocka_unit_test(test_e3_two_comms_in_another_order_end_at_the_deadline),
+      cmocka_unit_test(test_e3_two_plans_in_another_order_are_told_apart),
+      cmocka_unit_test(test_a_gathering_with_one_wrong_rank_ends_on_all),
       cmocka_unit_test(test_f2_a_tensor_larger_than_a_window_is_split),
   };
 

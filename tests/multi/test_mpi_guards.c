@@ -104,8 +104,8 @@ static void gather_other_sizes(xfi_comm *comm, bool by_messages)
   assert_int_equal(comm->ops->all_gather(comm, all, "bytes, bytes, and bytes", rank == 0 ? 16 : 24,
                                          xfi_deadline_after(LONG_MS)),
                    XFER_ERR_MISMATCH);
-  assert_text(rank == 0 ? "all_gather of 16 bytes on rank 0, of 24 on rank 1"
-                        : "all_gather of 24 bytes on rank 1, of 16 on rank 0");
+  assert_text(rank == 0 ? "rank 0 gathers 16 bytes and rank 1 24:"
+                        : "rank 1 gathers 24 bytes and rank 0 16:");
 }
 
 static void test_gathers_of_other_sizes_fail_everywhere(void **state)
@@ -123,7 +123,7 @@ static void gather_another(xfi_comm *comm, bool by_messages)
   if (rank == 0) ((xfi_mpi_comm *)comm)->n_gatherings += 1;
   assert_int_equal(comm->ops->all_gather(comm, all, "x", 1, xfi_deadline_after(LONG_MS)),
                    XFER_ERR_MISMATCH);
-  assert_text("meets all_gather");
+  assert_text("is in gathering");
 }
 
 static void test_e6_another_gathering_fails_everywhere(void **state)

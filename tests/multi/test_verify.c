@@ -480,6 +480,12 @@ static void refuse(int rank, void *context)
               rank == 2 ? XFER_ERR_ARG : XFER_ERR_PEER, "side is 2");
   expect_text(xfer_plan_digest(s->plan, rank == 0 ? NULL : digests, p->n_tensors, 0, NULL),
               rank == 0 ? XFER_ERR_ARG : XFER_ERR_PEER, "room for 6");
+  expect_text(xfer_plan_digest(s->plan, digests, p->n_tensors, rank == 2, NULL), XFER_ERR_MISMATCH,
+              "rank 2 looks for digests of destinations of plan 0 of the comm, rank 0 for digests "
+              "of sources");
+  expect_text(rank == 1 ? xfer_plan_check_replicas(s->plan, NULL)
+                        : xfer_plan_digest(s->plan, digests, p->n_tensors, XFER_PLAN_SRC, NULL),
+              XFER_ERR_MISMATCH, "rank 1 looks for replicas that differ");
   expect(xfer_plan_run(s->plan, 1, NULL) == XFER_OK);
   expect_text(xfer_plan_digest(s->plan, digests, p->n_tensors, XFER_PLAN_SRC, NULL), XFER_ERR_STATE,
               "a run is in flight");

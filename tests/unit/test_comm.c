@@ -49,7 +49,8 @@ static const xfi_comm_ops ops = {.name = "echo", .all_gather = echo, .abort = no
 
 static void test_gatherings_that_are_not_the_same_fail(void **state)
 {
-  static const char *const texts[] = {"meets all_gather", "all_gather of 8 bytes on rank 0, of 9"};
+  static const char *const texts[] = {"rank 0 gathers 8 bytes and rank 2 9: all",
+                                      "rank 0 is in gathering"};
   xfi_comm comm = {.ops = &ops, .size = FEW};
   uint64_t mine = 7;
   uint64_t all[FEW] = {0};

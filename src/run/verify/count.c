@@ -230,6 +230,43 @@ done:
   return st;
 }
 
+/* What a rank says of a count; of no other gathering's size. */
+typedef struct count_word {
+  uint64_t what;
+  uint64_t plan;
+  int64_t status;
+} count_word;
+
+static const char *name_of(uint64_t what)
+{
+  if (what == XFI_COUNT_SRC) return "digests of sources";
+  return what == XFI_COUNT_DST ? "digests of destinations" : "replicas that differ";
+}
+
+/* What each rank's count came to, if all counted the same. */
+static xfer_status agree_on_count(const xfer_plan *plan, xfi_count what, xfer_status mine)
+{
+  xfi_comm *comm = plan->comm;
+  const count_word word = {what, plan->number, mine};
+  xfer_status st = XFER_OK;
+  bool failed = false;
+  count_word *all = xfi_comm_calloc(comm, (size_t)comm->size, sizeof *all);
+
+  XFI_CHECK(all != NULL, XFER_ERR_NOMEM, "%d ranks", comm->size);
+  XFI_TRY(comm->ops->all_gather(comm, all, &word, sizeof word, xfi_run_deadline(plan)));
+  for (int r = 0; r < comm->size; r++)
+    failed = failed || all[r].status != XFER_OK;
+  if (failed) st = xfi_comm_agree(comm, mine, xfi_run_deadline(plan));
+  for (int r = 0; r < comm->size && !failed; r++)
+    XFI_CHECK(all[r].what == all[0].what && all[r].plan == all[0].plan, XFER_ERR_MISMATCH,
+              "rank %d looks for %s of plan %llu of the comm, rank 0 for %s of plan %llu", r,
+              name_of(all[r].what), (unsigned long long)all[r].plan, name_of(all[0].what),
+              (unsigned long long)all[0].plan);
+done:
+  xfi_free(all);
+  return st;
+}
+
 /* Most bytes that one gathering of digests takes. */
 #define GATHER_BYTES ((size_t)16 << 20)
 
@@ -271,7 +308,7 @@ xfer_status xfi_run_digest(const xfer_plan *plan, xfer_digest *digests, bool sou
   XFI_CHECK(sums != NULL, XFER_ERR_NOMEM, "digests of %zu tensors", n);
   if (checked == XFER_OK) checked = check_readable(plan, stream);
   if (checked == XFER_OK) checked = xfi_count_now(sums, plan, 0, n, what, NULL, stream);
-  XFI_TRY(xfi_comm_agree(plan->comm, checked, xfi_run_deadline(plan)));
+  XFI_TRY(agree_on_count(plan, what, checked));
   XFI_TRY(gather_sums(plan, sums, n));
   for (size_t t = 0; t < n; t++)
     memcpy(digests[t].word, sums[t].word, sizeof sums[t].word);
@@ -293,7 +330,7 @@ xfer_status xfi_run_check_replicas(const xfer_plan *plan, xfer_stream stream)
   XFI_CHECK(sums != NULL, XFER_ERR_NOMEM, "digests of %zu tensors", n);
   mine = check_readable(plan, stream);
   if (mine == XFER_OK) mine = xfi_count_now(sums, plan, 0, n, XFI_COUNT_REPLICAS, NULL, stream);
-  XFI_TRY(xfi_comm_agree(plan->comm, mine, xfi_run_deadline(plan)));
+  XFI_TRY(agree_on_count(plan, XFI_COUNT_REPLICAS, mine));
   total = xfi_verify_total(sums, n);
   XFI_TRY(gather_sums(plan, &total, 1));
   if (!xfi_sum_is_zero(total))
