@@ -58,7 +58,7 @@ list(JOIN xfi_cuda_missing " and " xfi_cuda_missing)
 string(COMPARE EQUAL "${xfi_cuda_missing}" "" xfi_cuda_found)
 xfi_decide(CUDA libxfer_nccl "${xfi_cuda_found}" "${xfi_cuda_missing}")
 if(XFER_HAVE_CUDA)
-  if(NOT DEFINED CMAKE_CUDA_ARCHITECTURES)
+  if(NOT DEFINED CMAKE_CUDA_ARCHITECTURES AND NOT DEFINED ENV{CUDAARCHS}) # which CMake itself reads
     # Machine code for A100, H100/H200 and B200, and PTX so that later ones can compile it. nvcc knows 100 since 12.8.
     set(CMAKE_CUDA_ARCHITECTURES 80-real 90)
     execute_process(COMMAND ${CMAKE_CUDA_COMPILER} --list-gpu-code OUTPUT_VARIABLE xfi_codes ERROR_QUIET)
@@ -68,6 +68,9 @@ if(XFER_HAVE_CUDA)
   endif()
   set(CMAKE_CUDA_RUNTIME_LIBRARY Static) # nothing but the driver is then wanted, and beside another runtime it is fine: NCCL has its own too
   enable_language(CUDA)
+  if(DEFINED XFER_CUDA_LINKS) # where another compiler links than the one that nvcc has below it
+    set(CMAKE_CUDA_IMPLICIT_LINK_LIBRARIES ${XFER_CUDA_LINKS})
+  endif()
   set(CMAKE_CUDA_STANDARD 17)
   find_package(CUDAToolkit REQUIRED)
 endif()

@@ -64,14 +64,17 @@ def cmake(folder, *options):
     return where
 
 
-def cuda_link(toolkit):
-    """What a compiler that is not nvcc's host compiler does not know: where the runtime lies; and the libraries of C++,
-    which nvcc 13's code wants for static objects, of their oldest versions."""
-    flags = [f"-L{toolkit}/lib64", f"-L{toolkit}/lib"]
+def cuda_options(toolkit):
+    """What CMake is told of one toolkit. A compiler that is not nvcc's host compiler does not know where the runtime
+    lies, nor the libraries of C++, which nvcc 13's code wants for static objects: of those their oldest versions, by
+    their files, since for -lstdc++ zig would build a library of its own."""
+    options = [f"-DCMAKE_CUDA_COMPILER={toolkit}/bin/nvcc", f"-DCUDAToolkit_ROOT={toolkit}"]
+    options.append(f"-DCMAKE_SHARED_LINKER_FLAGS=-L{toolkit}/lib64 -L{toolkit}/lib -Wl,--as-needed")
     if GLIBC:
         libraries = ("libstdc++.so.6", "libgcc_s.so.1")
-        flags += ["-Wl,--as-needed", *(output_of("gcc", f"-print-file-name={name}").strip() for name in libraries)]
-    return " ".join(flags)
+        files = [output_of("gcc", f"-print-file-name={name}").strip() for name in libraries]
+        options.append(f"-DXFER_CUDA_LINKS={';'.join(files)}")
+    return options
 
 
 def output_of(*command):
@@ -106,12 +109,20 @@ class Build(build_py):
             self.put(package / "models", table)
         shutil.copytree(SOURCE / "rules", package / "rules", dirs_exist_ok=True)
         self.licences(package / "licenses")
-        self.plugin(package / "lib", "mpi", "mpi", "-DXFER_MPI=AUTO", "-DXFER_CUDA=OFF")
-        for toolkit in toolkits():
-            where = "cu" + output_of(f"{toolkit}/bin/nvcc", "--version").split("release ")[1].split(".")[0]
-            options = ["-DXFER_MPI=OFF", "-DXFER_CUDA=AUTO", f"-DCMAKE_CUDA_COMPILER={toolkit}/bin/nvcc"]
-            options += [f"-DCUDAToolkit_ROOT={toolkit}", f"-DCMAKE_SHARED_LINKER_FLAGS={cuda_link(toolkit)}"]
-            self.plugin(package / "lib" / where, where, "nccl", *options)
+        mpi = "AUTO"  # from the first of these builds
+        for toolkit in toolkits() or [None]:
+            options, where = ["-DXFER_TOOLS=OFF", f"-DXFER_MPI={mpi}"], "mpi"
+            if toolkit:
+                where = "cu" + output_of(f"{toolkit}/bin/nvcc", "--version").split("release ")[1].split(".")[0]
+                options += cuda_options(toolkit)
+            prefix = BUILD / f"install-{where}"
+            build = cmake(where, f"-DXFER_CUDA={'AUTO' if toolkit else 'OFF'}", *options)
+            subprocess.run(["cmake", "--install", build, "--prefix", prefix, "--strip"], check=True)
+            if mpi != "OFF":
+                self.plugin(package / "lib", prefix, "mpi")
+            if toolkit:
+                self.plugin(package / "lib" / where, prefix, "nccl")
+            mpi = "OFF"
 
     def jansson(self, folder, library):
         """The one library that libxfer needs beside the C library's: it looks for it in its own folder first."""
@@ -127,16 +138,13 @@ class Build(build_py):
             if path.exists():
                 shutil.copy2(path, folder / f"{name}.copyright")
 
-    def plugin(self, into, folder, name, *options):
+    def plugin(self, into, prefix, name):
         """One plug-in library, where what it needs is here."""
-        build = cmake(folder, "-DXFER_TOOLS=OFF", *options)
-        prefix = BUILD / f"install-{folder}"
-        subprocess.run(["cmake", "--install", build, "--prefix", prefix, "--strip"], check=True)
         made = prefix / "lib" / f"libxfer_{name}.so.0"
         if made.exists():  # it is loaded after libxfer, which may lie in the folder above
             self.put(into, made)
         else:
-            print(f"xfer: libxfer_{name} of {folder} left out of the wheel")
+            print(f"xfer: libxfer_{name} left out of the wheel: {prefix.name}")
 
     @staticmethod
     def put(folder, path):
