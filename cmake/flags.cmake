@@ -36,8 +36,9 @@ if(XFER_SANITIZE)
   target_link_options(xfi_flags INTERFACE ${xfi_sanitize})
 endif()
 if(XFER_COVERAGE)
-  # Updates are atomic because ranks are threads; NDEBUG, since an assert's failing side is no branch to test.
+  # Updates are atomic because ranks are threads; NDEBUG, since an assert's failing side is no branch to test; no _exit(),
+  # which leaves out what the process came by.
   target_compile_options(xfi_flags INTERFACE
-    "$<$<COMPILE_LANGUAGE:C>:--coverage;-O0;-fprofile-update=atomic;-DNDEBUG>")
+    "$<$<COMPILE_LANGUAGE:C>:--coverage;-O0;-fprofile-update=atomic;-DNDEBUG;-D_exit=exit>")
   target_link_options(xfi_flags INTERFACE --coverage)
 endif()
