@@ -376,10 +376,8 @@ static xfer_status make_flows(xfi_flows *flows, xfi_scratch *s, int n_dims)
   for (size_t i = 0; i < n; i++)
     n_flows += i == 0 || s->order[i]->src_part != s->order[i - 1]->src_part ||
                s->order[i]->dst_part != s->order[i - 1]->dst_part;
-  flows->at = xfi_calloc(n_flows, sizeof *flows->at);
-  XFI_CHECK(flows->at != NULL, XFER_ERR_NOMEM, "%zu flows", n_flows);
+  XFI_TRY(xfi_vec_reserve(&flows->at, &flows->capacity, n_flows, sizeof *flows->at));
   XFI_TRY(xfi_flows_reserve(flows, n_dims, n));
-  flows->capacity = n_flows;
   flows->n_boxes = n;
   for (size_t i = 0; i < n; i++) {
     const met *x = s->order[i];

@@ -77,6 +77,8 @@ static void fill_list(tensor_list *list)
   add_line(list, "large", 2, "u8[64,131072] (2,3)@0-5:S0,R -> (2,4)@16-23:S0,R");
   add_line(list, "strided", 11, "u16[29] (3,2)@1-6:S0f2,S0 -> (4,2)@10-17:S0,R;pad=0:32");
   add_line(list, "swapped", 4, "i64[5,6] (6)@23,21,19,17,15,13:R -> (2,3)@0-5:S1b,S0");
+  add_line(list, "boxes", 3,
+           "u8[24,5] (4)@0-3:S0 -> {7=[0:12,0:5]+[9:13,2:4];5=[0:12,0:5];6=[12:24,0:5];4=}");
   add_line(list, "one", 1, "f64[] (1)@9:R -> (2,6)@0-11:R,R");
 }
 
