@@ -149,15 +149,15 @@ xfer_status xfi_bounds_subtract(xfi_bounds *list, size_t from, int n_dims, const
   for (size_t i = from; i < n; i++) {
     int64_t whole[2 * XFER_MAX_DIMS] = {0};
 
-    if (n_words > 0) memcpy(whole, list->at + i * n_words, n_words * sizeof *whole);
+    memcpy(whole, list->at + i * n_words, n_words * sizeof *whole);
     if (xfi_bounds_meet(whole, bounds, n_dims)) {
       XFI_TRY(add_rest(list, n_dims, whole, bounds));
       continue;
     }
-    if (n_words > 0) memmove(list->at + kept * n_words, whole, n_words * sizeof *whole);
+    memmove(list->at + kept * n_words, whole, n_words * sizeof *whole);
     kept++;
   }
-  if (list->n > n && n_words > 0)
+  if (list->n > n)
     memmove(list->at + kept * n_words, list->at + n * n_words,
             (list->n - n) * n_words * sizeof *list->at);
   list->n = kept + (list->n - n);

@@ -22,7 +22,7 @@ static int by_global(const void *a, const void *b)
   const xfi_table_entry *y = b;
 
   if (x->run.global != y->run.global) return x->run.global < y->run.global ? -1 : 1;
-  if (x->coord != y->coord) return x->coord < y->coord ? -1 : 1;
+  if (x->coord != y->coord) return (x->coord > y->coord) - (x->coord < y->coord);
   return by_local(&x->run, &y->run);
 }
 

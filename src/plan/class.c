@@ -29,7 +29,7 @@ static int by_global(const void *a, const void *b)
   const xfi_piece *x = a;
   const xfi_piece *y = b;
 
-  if (x->part != y->part) return x->part < y->part ? -1 : 1;
+  if (x->part != y->part) return (x->part > y->part) - (x->part < y->part);
   if (x->global != y->global) return x->global < y->global ? -1 : 1;
   return (x->dst_local > y->dst_local) - (x->dst_local < y->dst_local);
 }

@@ -106,7 +106,7 @@ xfer_status xfi_layout_held(xfi_held_list *list, const xfer_layout *layout, int 
 
   if (xfi_mesh_find(layout->mesh, rank) < 0) return XFER_OK;
   if (layout->boxes != NULL) return add_boxes(list, layout, rank, turn);
-  if (!xfi_layout_place(layout, rank, &place)) return XFER_OK;
+  (void)xfi_layout_place(layout, rank, &place);
   if (place.replica != (int)(turn % (uint32_t)layout->n_replicas)) return XFER_OK;
   return add_placed(list, layout, &place);
 }

@@ -31,20 +31,25 @@ typedef struct own {
   uint32_t unit;
 } own;
 
+static int by_index(const int64_t *a, const int64_t *b, int n_dims)
+{
+  for (int d = 0; d < n_dims; d++)
+    if (a[d] != b[d]) return a[d] < b[d] ? -1 : 1;
+  return 0;
+}
+
 static int by_parts(const void *a, const void *b)
 {
   const met *x = *(met *const *)a;
   const met *y = *(met *const *)b;
+  int order;
 
   if (x->src_part != y->src_part) return x->src_part < y->src_part ? -1 : 1;
   if (x->dst_part != y->dst_part) return x->dst_part < y->dst_part ? -1 : 1;
-  for (int d = 0; d < x->n_dims; d++)
-    if (x->box.lo[d] != y->box.lo[d]) return x->box.lo[d] < y->box.lo[d] ? -1 : 1;
+  order = by_index(x->box.lo, y->box.lo, x->n_dims);
+  if (order != 0) return order;
   if (x->dst_unit != y->dst_unit) return x->dst_unit < y->dst_unit ? -1 : 1;
-  for (int d = 0; d < x->n_dims; d++)
-    if (x->box.dst_local[d] != y->box.dst_local[d])
-      return x->box.dst_local[d] < y->box.dst_local[d] ? -1 : 1;
-  return 0;
+  return by_index(x->box.dst_local, y->box.dst_local, x->n_dims);
 }
 
 /* Another one, of which all but the box is known. */
@@ -160,13 +165,15 @@ done:
 
 /* ---- the proof ---- */
 
-static void print_bounds(char *text, size_t n_bytes, const int64_t *bounds, int n_dims)
+enum { BOUNDS_BYTES = 128 }; /* sizes whose product is below 2^62 have 70 characters at most */
+
+static void print_bounds(char text[BOUNDS_BYTES], const int64_t *bounds, int n_dims)
 {
   size_t n = 0;
 
   text[0] = '\0';
-  for (int d = 0; d < n_dims && n < n_bytes; d++)
-    n += (size_t)snprintf(text + n, n_bytes - n, "%s%lld:%lld", d > 0 ? "," : "",
+  for (int d = 0; d < n_dims; d++)
+    n += (size_t)snprintf(text + n, BOUNDS_BYTES - n, "%s%lld:%lld", d > 0 ? "," : "",
                           (long long)bounds[d], (long long)bounds[n_dims + d]);
 }
 
@@ -184,8 +191,8 @@ static xfer_status say_missing(meeting *m, const own *mine, const met *in, size_
   const xfi_look *look = m->look;
   const int n_dims = look->mine->n_dims;
   xfer_status st = XFER_OK;
-  char box[128];
-  char rest[128];
+  char box[BOUNDS_BYTES];
+  char rest[BOUNDS_BYTES];
 
   m->s->bounds.n = 0;
   XFI_TRY(xfi_bounds_add(&m->s->bounds, n_dims, mine->bounds));
@@ -195,8 +202,8 @@ static xfer_status say_missing(meeting *m, const own *mine, const met *in, size_
     box_bounds(bounds, &in[i].box, n_dims);
     XFI_TRY(xfi_bounds_subtract(&m->s->bounds, 0, n_dims, bounds));
   }
-  print_bounds(box, sizeof box, mine->bounds, n_dims);
-  print_bounds(rest, sizeof rest, m->s->bounds.at, n_dims);
+  print_bounds(box, mine->bounds, n_dims);
+  print_bounds(rest, m->s->bounds.at, n_dims);
   XFI_CHECK(false, XFER_ERR_SHAPE,
             "tensor \"%s\": rank %d needs [%s] of its box [%s], which no source holds",
             look->plan->tensors[look->cls->first_tensor].name, look->plan->rank, rest, box);
@@ -258,16 +265,16 @@ static xfer_status prove_box(meeting *m, const own *mine, const met *in, size_t 
   for (size_t i = 0; i < n; i++)
     sum += xfi_box_elems(in[i].box.length, n_dims);
   if (sum < whole) return say_missing(m, mine, in, n);
-  if (n == 1 && sum == whole) return XFER_OK;
+  if (n == 1) return XFER_OK; /* it is part of the box */
   starts = xfi_calloc(n, sizeof *starts);
   XFI_CHECK(starts != NULL, XFER_ERR_NOMEM, "%zu boxes", n);
   for (size_t i = 0; i < n; i++)
-    starts[i] = (start){n_dims > 0 ? in[i].box.lo[by] : 0, i};
+    starts[i] = (start){in[i].box.lo[by], i};
   qsort(starts, n, sizeof *starts, by_start);
   for (size_t i = 0; i < n; i++) {
     const xfi_box *a = &in[starts[i].i].box;
 
-    for (size_t k = i + 1; k < n && (n_dims == 0 || starts[k].lo < a->lo[by] + a->length[by]); k++)
+    for (size_t k = i + 1; k < n && starts[k].lo < a->lo[by] + a->length[by]; k++)
       XFI_CHECK(!boxes_overlap(a, &in[starts[k].i].box, n_dims), XFER_ERR_INTERNAL,
                 "tensor \"%s\": rank %d would get an element twice",
                 look->plan->tensors[look->cls->first_tensor].name, look->plan->rank);

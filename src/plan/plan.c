@@ -21,7 +21,7 @@ typedef struct class_table {
 
 static bool same_layout(const xfer_layout *a, const xfer_layout *b)
 {
-  return a == b || (a->digest[0] == b->digest[0] && a->digest[1] == b->digest[1]);
+  return a == b || memcmp(a->digest, b->digest, sizeof a->digest) == 0;
 }
 
 static xfer_status find_class(xfi_plan *plan, const class_table *table, xfi_tensor *tensor,

@@ -72,6 +72,15 @@ static void test_what_is_no_box_is_refused(void **state)
        {0, 0, 4, 6, 0, 0, INT64_C(1) << 40, INT64_C(1) << 40},
        XFER_ERR_OVERFLOW,
        "the boxes of rank 1 up to box 0: their bytes do not fit in 62 bits"},
+      {{0, 2, 2},
+       {0, 0, 1, INT64_MAX / 2, 0, 0, 1, 5},
+       XFER_ERR_OVERFLOW,
+       "the boxes of rank 0 up to box 1: their bytes do not fit in 62 bits"},
+      {{0, 2, 2},
+       {0, 0, 1, INT64_MAX / 2, 0, 0, 2, INT64_MAX / 2},
+       XFER_ERR_OVERFLOW,
+       "the boxes of rank 0 up to box 1: their bytes do not fit in 62 bits"},
+      {{0, 1, INT32_MAX}, {0}, XFER_ERR_ARG, "2147483647 boxes in one layout"},
       {{0, 2, 1}, {0}, XFER_ERR_ARG, "boxes: first[2] is below first[1]"},
       {{1, 2, 2}, {0}, XFER_ERR_ARG, "boxes: first does not begin at 0"},
   };
@@ -83,6 +92,98 @@ static void test_what_is_no_box_is_refused(void **state)
     assert_string_equal(xfi_last_error(), cases[c].text);
     assert_null(layout);
   }
+}
+
+/* Descriptions of flat ranges, one way at a time wrong; then of boxes. */
+static void test_what_describes_no_boxes_is_refused(void **state)
+{
+  (void)state;
+  static const int64_t none_of_7[] = {7, -1};
+  static const int64_t huge[] = {INT64_MAX, 2};
+  static const int64_t whole[] = {0, 24};
+  static const int64_t below[] = {-1, 24};
+  static const int64_t far[] = {0, INT64_MAX};
+  static const int64_t first[] = {0, 1};
+  const size_t size = sizeof(xfer_boxes_desc);
+  const struct {
+    xfer_boxes_desc desc;
+    bool listed;
+    xfer_status st;
+    const char *text;
+  } cases[] = {
+#define DESC(n_bytes, dims, sizes, starts, ranges)                                                 \
+  {.struct_size = (n_bytes),                                                                       \
+   .dtype = XFER_U8,                                                                               \
+   .n_dims = (dims),                                                                               \
+   .shape = (sizes),                                                                               \
+   .first = (starts),                                                                              \
+   .bounds = (ranges)}
+      {DESC(0, 2, shape, NULL, whole), false, XFER_ERR_ARG, "struct_size is 0"},
+      {DESC(size, -1, shape, NULL, whole), false, XFER_ERR_ARG, "a tensor of -1 dims"},
+      {DESC(size, 9, shape, NULL, whole), false, XFER_ERR_ARG, "a tensor of 9 dims"},
+      {DESC(size, 2, shape, NULL, NULL), false, XFER_ERR_ARG, "shape and bounds are needed"},
+      {DESC(size, 2, NULL, NULL, whole), false, XFER_ERR_ARG, "shape and bounds are needed"},
+      {DESC(size, 2, shape, first, whole), false, XFER_ERR_ARG, "first is not"},
+      {DESC(size, 2, none_of_7, NULL, whole), false, XFER_ERR_OVERFLOW, "dim 1: size -1"},
+      {DESC(size, 2, huge, NULL, whole), false, XFER_ERR_OVERFLOW, "dim 1: size 2"},
+      {DESC(size, 2, shape, NULL, below), false, XFER_ERR_SHAPE, "a flat range from -1 to 24"},
+      {DESC(size, 2, shape, NULL, far), false, XFER_ERR_SHAPE, "a flat range from 0 to 922"},
+      {DESC(size, 0, NULL, NULL, whole), false, XFER_ERR_UNSUPPORTED, "the end of a scalar"},
+      {DESC(0, 2, shape, first, whole), true, XFER_ERR_ARG, "struct_size is 0"},
+      {DESC(size, 2, shape, NULL, whole), true, XFER_ERR_ARG, "first does not begin at 0"},
+#undef DESC
+  };
+
+  for (size_t c = 0; c < sizeof cases / sizeof *cases; c++) {
+    xfer_layout *layout = NULL;
+
+    print_message("%s\n", cases[c].text);
+    assert_int_equal((cases[c].listed ? xfi_layout_create_boxes
+                                      : xfi_layout_create_flat)(&layout, &cases[c].desc),
+                     cases[c].st);
+    assert_non_null(strstr(xfi_last_error(), cases[c].text));
+    assert_null(layout);
+  }
+}
+
+/* A range, and one that ends in the padding, with each allocation failing once. */
+static void test_flat_ranges_survive_each_failed_allocation(void **state)
+{
+  (void)state;
+  static const int64_t ranges[][2] = {{5, 23}, {0, 26}};
+
+  for (int i = 0; i < 2; i++) {
+    xfer_boxes_desc desc = XFER_BOXES_DESC_INIT;
+    xfer_layout *layout = NULL;
+    xfer_status st = XFER_ERR_NOMEM;
+
+    desc.dtype = XFER_U8;
+    desc.n_dims = 2;
+    desc.shape = shape;
+    desc.bounds = ranges[i];
+    for (long n = 0; st != XFER_OK && n < 100; n++) {
+      xfi_alloc_fail_after(n);
+      st = xfi_layout_create_flat(&layout, &desc);
+      xfi_alloc_fail_after(-1);
+      assert_true(st == XFER_ERR_NOMEM || layout != NULL);
+    }
+    assert_int_equal(st, XFER_OK);
+    xfi_layout_destroy(layout);
+  }
+}
+
+/* Of a scalar a rank has one box, or none that could be stacked. */
+static void test_boxes_of_a_scalar_stack_where_there_are_any(void **state)
+{
+  (void)state;
+  xfer_layout *src = NULL;
+  xfer_layout *dst = NULL;
+
+  assert_int_equal(xfi_problem_parse(&src, &dst, "u8[] {0=[];1=} -> (1):R"), XFER_OK);
+  assert_true(xfi_boxes_stack(NULL, src, 0));
+  assert_false(xfi_boxes_stack(NULL, src, 1));
+  xfi_layout_destroy(src);
+  xfi_layout_destroy(dst);
 }
 
 /* Boxes that all replicas hold are one part; a box that only some hold is another. */
@@ -275,6 +376,8 @@ static void test_what_has_no_source_is_named_with_its_box(void **state)
        "tensor \"t\": rank 1 needs [2:4,5:6] of its box [1:4,3:6], which no source holds"},
       {"u8[4,6] {0=[0:2,0:6];1=[2:4,0:5]} -> (2):R",
        "tensor \"t\": rank 1 needs [2:4,5:6] of its box [0:4,0:6], which no source holds"},
+      {"u8[4,6] {0=[0:2,0:6]+[2:4,0:5]} -> (1)@1:R",
+       "tensor \"t\": rank 1 needs [2:4,5:6] of its box [0:4,0:6], which no source holds"},
   };
 
   for (size_t c = 0; c < sizeof lines / sizeof *lines; c++) {
@@ -286,6 +389,13 @@ static void test_what_has_no_source_is_named_with_its_box(void **state)
     assert_int_equal(xfer_plan_simulate(&plan, 2, 1, &(xfer_tensor){"t", src, dst, 0}, 1, NULL),
                      XFER_ERR_SHAPE);
     assert_string_equal(xfer_last_error(), lines[c][1]);
+    xfer_status st = XFER_ERR_NOMEM;
+    for (long n = 0; st == XFER_ERR_NOMEM; n++) {
+      xfi_alloc_fail_after(n);
+      st = xfer_plan_simulate(&plan, 2, 1, &(xfer_tensor){"t", src, dst, 0}, 1, NULL);
+      xfi_alloc_fail_after(-1);
+    }
+    assert_int_equal(st, XFER_ERR_SHAPE);
     xfer_layout_destroy(src);
     xfer_layout_destroy(dst);
   }
@@ -295,6 +405,9 @@ int main(void)
 {
   const struct CMUnitTest tests[] = {
       cmocka_unit_test(test_what_is_no_box_is_refused),
+      cmocka_unit_test(test_what_describes_no_boxes_is_refused),
+      cmocka_unit_test(test_flat_ranges_survive_each_failed_allocation),
+      cmocka_unit_test(test_boxes_of_a_scalar_stack_where_there_are_any),
       cmocka_unit_test(test_parts_are_boxes_with_the_same_holders),
       cmocka_unit_test(test_each_element_is_read_from_the_first_box_that_has_it),
       cmocka_unit_test(test_a_flat_range_is_few_boxes_in_order),

@@ -67,6 +67,8 @@ static void test_a_box_with_no_dim_long_enough_is_not_cut(void **state)
   assert_int_equal(xfi_stripe_count(&cls, box.length, cls.src->n_replicas, 1), 1);
   box.length[6] = 8;
   assert_int_equal(xfi_stripe_count(&cls, box.length, cls.src->n_replicas, 1), 8);
+  box.length[0] = 1000;
+  assert_int_equal(xfi_stripe_count(&cls, box.length, cls.src->n_replicas, 300), 256);
   free_tensors(&list);
 }
 

@@ -205,6 +205,11 @@ static void part_past_62_bits(description *d) /* redundant, so the part is large
   d->table.allow_zero = 1;
   d->lengths[1] = INT64_C(1) << 60;
 }
+static void dim_of_a_part_past_62_bits(description *d)
+{
+  part_past_62_bits(d);
+  d->lengths[1] = INT64_MAX / 2;
+}
 
 static const struct {
   change make_wrong;
@@ -250,6 +255,8 @@ static const struct {
     {product_past_64_bits, XFER_ERR_OVERFLOW,
      "a tensor of 2 dims whose bytes do not fit in 62 bits"},
     {part_past_62_bits, XFER_ERR_OVERFLOW, "a local part whose bytes do not fit in 62 bits"},
+    {dim_of_a_part_past_62_bits, XFER_ERR_OVERFLOW,
+     "a local part whose bytes do not fit in 62 bits"},
 };
 
 static void test_what_is_no_layout_is_refused_with_the_values(void **state)

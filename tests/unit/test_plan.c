@@ -108,6 +108,43 @@ static void test_a_conversion_must_be_one(void **state)
   assert_string_equal(xfi_last_error(), "tensor \"w\": conversion \"add\" by inf");
 }
 
+static void test_a_conversion_by_blocks_must_be_one(void **state)
+{
+  (void)state;
+  const xfer_conversion blocks = xfi_conversion_of_blocks(128, 64, XFER_SCALE_UE8M0);
+  const xfer_conversion wrongs[] = {
+      xfi_conversion_of_blocks(0, 64, 0), xfi_conversion_of_blocks(128, 0, 0),
+      xfi_conversion_of_blocks(128, 64, 9), blocks | UINT64_C(1) << 20};
+  const struct {
+    xfer_conversion conversion;
+    const char *src;
+    const char *dst;
+    bool fits;
+  } pairs[] = {{blocks, "bf16[6] (1):R", "f8e4m3[6] (1):R", true},
+               {blocks, "u8[6] (1):R", "f8e4m3[6] (1):R", false},
+               {blocks, "bf16[6] (1):R", "f8e5m2[6] (1):R", false},
+               {xfi_conversion_of_scales(0), "f32[6] (1):R", "f8e8m0[6] (1):R", true},
+               {xfi_conversion_of_scales(0), "bf16[6] (1):R", "f8e8m0[6] (1):R", false},
+               {xfi_conversion_of_scales(0), "f32[6] (1):R", "bf16[6] (1):R", false}};
+  char text[64];
+
+  assert_int_equal(xfi_conversion_check(blocks, "w"), XFER_OK);
+  xfi_conversion_format(text, sizeof text, blocks);
+  assert_string_equal(text, "blocks 128x64 ue8m0");
+  for (size_t i = 0; i < sizeof wrongs / sizeof *wrongs; i++)
+    assert_int_equal(xfi_conversion_check(wrongs[i], "w"), XFER_ERR_ARG);
+  for (size_t i = 0; i < sizeof pairs / sizeof *pairs; i++) {
+    xfer_layout *src = layout_of(pairs[i].src);
+    xfer_layout *dst = layout_of(pairs[i].dst);
+
+    print_message("%s -> %s\n", pairs[i].src, pairs[i].dst);
+    assert_int_equal(xfi_conversion_fits(pairs[i].conversion, src, dst, "w"),
+                     pairs[i].fits ? XFER_OK : XFER_ERR_SHAPE);
+    xfi_layout_destroy(src);
+    xfi_layout_destroy(dst);
+  }
+}
+
 static void test_padding_may_differ_between_the_sides(void **state)
 {
   (void)state;
@@ -173,6 +210,21 @@ static void test_bytes_of_a_rank_must_fit_in_64_bits(void **state)
     assert_null(plan);
     free_tensors(&list);
   }
+}
+
+/* Of a box that cannot be cut for 201 ranks one takes it all, and gives it to 200 others. */
+static void test_bytes_that_are_relayed_must_fit_in_64_bits(void **state)
+{
+  (void)state;
+  const xfi_plan_options options = {XFER_LANE_DIRECT, 201, NULL};
+  tensor_list list = {.n = 0};
+  xfi_plan *plan = NULL;
+
+  add_line(&list, "w", 1, "u8[200,200,200,200,200,200,200,200] (1)@0:R -> (201)@201-401:R");
+  assert_int_equal(xfi_plan_create(&plan, 402, 201, list.at, 1, &options), XFER_ERR_OVERFLOW);
+  assert_string_equal(xfi_last_error(), "the bytes that rank 201 sends do not fit in 64 bits");
+  assert_null(plan);
+  free_tensors(&list);
 }
 
 static void test_more_tensors_than_can_be_numbered_are_refused(void **state)
@@ -347,11 +399,16 @@ static void test_create_survives_each_failed_allocation(void **state)
   options.lane = XFER_LANE_AUTO;
   add_line(&list, "w", 2, "f32[8,12] (2,2):S0,S1 -> (4):S1f2");
   add_line(&list, "norm", 1, "bf16[12] (1):R -> (4):R");
+  add_line(&list, "large", 2, "bf16[65536] (2):R -> (2)@2-3:R");
   for (int i = 0; i < 9; i++)
     add_line(&list, "many classes", 1,
              i % 2 == 0 ? "u8[8] (2):S0 -> (2)@2-3:R;pad=0:9" : "u8[3,3] (4):S1f2 -> (3):S0");
-  for (int rank = 0; rank < 4; rank++)
+  for (int rank = 0; rank < 4; rank++) {
+    options.ranks_per_domain = 0;
     assert_true(fail_each_allocation(make, &(job){&list, &options, rank}) > 30);
+    options.ranks_per_domain = 2; /* the last two relay */
+    assert_true(fail_each_allocation(make, &(job){&list, &options, rank}) > 30);
+  }
   free_tensors(&list);
 }
 
@@ -361,9 +418,11 @@ int main(void)
       cmocka_unit_test(test_layouts_that_do_not_fit_are_named_with_their_values),
       cmocka_unit_test(test_conversions_go_from_floats_to_floats_and_travel_small),
       cmocka_unit_test(test_a_conversion_must_be_one),
+      cmocka_unit_test(test_a_conversion_by_blocks_must_be_one),
       cmocka_unit_test(test_padding_may_differ_between_the_sides),
       cmocka_unit_test(test_bytes_of_all_tensors_must_fit_in_64_bits),
       cmocka_unit_test(test_bytes_of_a_rank_must_fit_in_64_bits),
+      cmocka_unit_test(test_bytes_that_are_relayed_must_fit_in_64_bits),
       cmocka_unit_test(test_more_tensors_than_can_be_numbered_are_refused),
       cmocka_unit_test(test_a_plan_of_no_tensors_moves_nothing),
       cmocka_unit_test(test_sizes_past_32_bits_are_counted),

@@ -17,6 +17,7 @@
 #include <limits.h>
 #include <stdio.h>
 #include <string.h>
+#include <sys/mman.h>
 
 enum { LINE_BYTES = 4096 };
 
@@ -246,6 +247,13 @@ static void test_format_says_what_is_unknown_different_or_has_no_spelling(void *
   assert_string_equal(text, "i16[7] (2):S0x -> f32 (1)@2:R");
   destroy(src, dst);
   xfi_layout_destroy(other);
+  assert_int_equal(xfi_problem_parse(&src, &other, "u8[7,2,3] (1):R -> (1):R"), XFER_OK);
+  xfi_layout_destroy(other);
+  assert_int_equal(xfi_problem_parse(&other, &dst, "u8[7,4,3] (1):R -> (1)@2:R"), XFER_OK);
+  xfi_problem_format(text, sizeof text, src, dst);
+  assert_string_equal(text, "u8[7,2,3] (1):R -> u8[7,4,3] (1)@2:R");
+  destroy(src, dst);
+  xfi_layout_destroy(other);
   xfi_mesh_destroy(mesh);
 }
 
@@ -361,6 +369,32 @@ static void test_random_problems_survive_the_round_trip(void **state)
   assert_in_range(n_done, 5000, 20000);
 }
 
+/* One page again and again, so that such a line takes no memory. */
+static void test_a_line_of_2_gib_is_refused(void **state)
+{
+  (void)state;
+  enum { PIECE = 1 << 21 };
+  static char piece[PIECE];
+  const size_t n_bytes = (size_t)1 << 31;
+  xfer_layout *layouts[2] = {NULL, NULL};
+  FILE *file = tmpfile();
+  char *line = mmap(NULL, n_bytes + PIECE, PROT_READ, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE,
+                    -1, 0); /* ends with a piece of zeros */
+
+  assert_non_null(file);
+  assert_true(line != MAP_FAILED);
+  memset(piece, 'x', sizeof piece);
+  assert_int_equal(fwrite(piece, sizeof piece, 1, file), 1);
+  assert_int_equal(fflush(file), 0);
+  for (size_t at = 0; at < n_bytes; at += PIECE)
+    assert_true(mmap(line + at, PIECE, PROT_READ, MAP_SHARED | MAP_FIXED, fileno(file), 0) !=
+                MAP_FAILED);
+  assert_int_equal(xfi_problem_parse(&layouts[0], &layouts[1], line), XFER_ERR_ARG);
+  assert_string_equal(xfi_last_error(), "a line of more than 2147483646 characters");
+  assert_int_equal(munmap(line, n_bytes + PIECE), 0);
+  (void)fclose(file);
+}
+
 static void test_parse_survives_each_failed_allocation(void **state)
 {
   (void)state;
@@ -372,7 +406,8 @@ static void test_parse_survives_each_failed_allocation(void **state)
   for (; st != XFER_OK && n < 100; n++) {
     xfi_alloc_fail_after(n);
     st = xfi_problem_parse(&src, &dst,
-                           "u8[9,4] (2,2)@3,2,1,0:S0,S0;order=1,0 -> (2)@0,5:S1;pad=1:8");
+                           "u8[9,4] (2,2)@3,2,1,0:S0,S0;order=1,0 -> "
+                           "{0=[0:2,0:4];1=;2=;3=;4=;5=;6=;7=;8=[2:9,0:4]}");
     if (st != XFER_OK) assert_null(src);
     if (st != XFER_OK) assert_null(dst);
   }
@@ -393,6 +428,7 @@ int main(void)
       cmocka_unit_test(test_format_counts_the_whole_text_and_cuts_it),
       cmocka_unit_test(test_format_says_what_is_unknown_different_or_has_no_spelling),
       cmocka_unit_test(test_random_problems_survive_the_round_trip),
+      cmocka_unit_test(test_a_line_of_2_gib_is_refused),
       cmocka_unit_test(test_parse_survives_each_failed_allocation),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);

@@ -91,6 +91,10 @@ static const bad_line bad_lines[] = {
     /* boxes */
     {"f32[4] {} -> (1):R", "column 9: expected a digit after '{'", XFER_ERR_ARG},
     {"f32[4] {0} -> (1):R", "column 10: expected '=' and the rank's boxes", XFER_ERR_ARG},
+    {"f32[4] {0=[x:4]} -> (1):R", "column 12: expected a digit after '['", XFER_ERR_ARG},
+    {"f32[4] {0=[0:x]} -> (1):R", "column 14: expected a digit after ':'", XFER_ERR_ARG},
+    {"f32[4] {0=fx:4} -> (1):R", "column 12: expected a digit after 'f'", XFER_ERR_ARG},
+    {"f32[4] {0=f0:x} -> (1):R", "column 14: expected a digit after ':'", XFER_ERR_ARG},
     {"f32[4] {0=[0:4} -> (1):R", "column 15: expected ']'", XFER_ERR_ARG},
     {"f32[4] {0=[0-4]} -> (1):R", "column 13: expected ':' and the end of the interval", XFER_ERR_ARG},
     {"f32[4] {0=[4:0]} -> (1):R", "column 12: an interval that ends before it begins", XFER_ERR_ARG},
@@ -106,9 +110,14 @@ static const bad_line bad_lines[] = {
     {"f32[4] (1):R", "column 13: expected ' -> '", XFER_ERR_ARG},
     {"f32[4] (1):R  -> (1):R", "column 13: expected ' -> '", XFER_ERR_ARG},
     {"f32[4] (1):R -> ", "column 17: expected '(' or '{'", XFER_ERR_ARG},
+    {"f32[4] (1):R -> bf16", "column 17: expected '(' or '{'", XFER_ERR_ARG},
+    {"f32[4] (1):R -> 16 (1):R", "column 17: expected '(' or '{'", XFER_ERR_ARG},
+    {"f32[4] (1):R -> float32 (1):R", "column 17: expected '(' or '{', or a dtype and a blank", XFER_ERR_ARG},
+    {"f32[4] (1):R -> float32_t (1):R", "column 17: expected '(' or '{', or a dtype and a blank", XFER_ERR_ARG},
     {"f32[4] (1):R -> (1):R ", "column 22: expected the end of the line", XFER_ERR_ARG},
     {"f32[4] (1):R -> (1):R -> (1):R", "column 22: expected the end of the line", XFER_ERR_ARG},
     {"f32[4] (1):R -> (1):R\n", "column 22: expected ';' or the end of the side", XFER_ERR_ARG},
+    {"f64[4,6] {0=[0:4611686018427387903,0:1]} -> (1):R", "the boxes of rank 0 up to box 0: their bytes do not fit in 62 bits", XFER_ERR_OVERFLOW},
     {"f32[4611686018427387904,4] (1):R -> (1):R", "a tensor of 2 dims whose bytes do not fit in 62 bits", XFER_ERR_OVERFLOW},
 };
 /* clang-format on */

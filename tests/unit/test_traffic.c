@@ -6,7 +6,6 @@
 
 #include <cmocka.h>
 
-#include "alloc.h"
 #include "plans_of.h"
 #include "traffic.h"
 
@@ -158,22 +157,54 @@ static bool go_on(void *context, const xfi_plan *classes, const xfi_traffic_row 
   return true;
 }
 
+typedef struct job {
+  const tensor_list *list;
+  const xfi_plan_options *options;
+} job;
+
+static xfer_status survey(void *context)
+{
+  const job *j = context;
+
+  return xfi_traffic(N_RANKS, j->list->at, j->list->n, j->options, go_on, NULL);
+}
+
 static void test_each_failed_allocation_is_survived(void **state)
 {
   (void)state;
+  static const xfi_plan_options near = {XFER_LANE_DIRECT, 8, NULL};
   tensor_list list;
-  xfer_status st = XFER_ERR_NOMEM;
-  long n = 0;
+  tensor_list far = {.n = 0};
 
   fill_list(&list);
-  for (; st != XFER_OK && n < 2000; n++) {
-    xfi_alloc_fail_after(n);
-    st = xfi_traffic(N_RANKS, list.at, list.n, &plain_options, go_on, NULL);
-    xfi_alloc_fail_after(-1);
-    assert_true(st == XFER_OK || st == XFER_ERR_NOMEM);
-  }
-  assert_true(n > 20);
-  assert_int_equal(st, XFER_OK);
+  add_line(&far, "w", 1, "u8[64] (8)@0-7:S0 -> (8)@8-15:R");
+  assert_true(fail_each_allocation(survey, &(job){&list, &plain_options}) > 20);
+  assert_true(fail_each_allocation(survey, &(job){&list, &near}) > 20);
+  assert_true(fail_each_allocation(survey, &(job){&far, &near}) > 20);
+  free_tensors(&list);
+  free_tensors(&far);
+}
+
+/* Part 0 gets three bytes, part 64 two. */
+static bool is_of_its_part(void *context, const xfi_plan *classes, const xfi_traffic_row *row)
+{
+  (void)classes;
+  if (row->rank > 1)
+    *(bool *)context = *(bool *)context && row->n == 1 && row->from[0].src_rank == 0 &&
+                       row->from[0].n_bytes == (row->rank < 66 ? 3 : 2);
+  return true;
+}
+
+static void test_parts_far_apart_are_kept_apart(void **state)
+{
+  (void)state;
+  tensor_list list = {.n = 0};
+  bool right = true;
+
+  add_line(&list, "w", 1, "u8[5] (1)@0:R -> (2,64)@2-129:S0,R");
+  assert_int_equal(xfi_traffic(130, list.at, list.n, &plain_options, is_of_its_part, &right),
+                   XFER_OK);
+  assert_true(right);
   free_tensors(&list);
 }
 
@@ -183,6 +214,7 @@ int main(void)
       cmocka_unit_test(test_rows_are_those_of_moves),
       cmocka_unit_test(test_nobody_is_told_after_enough),
       cmocka_unit_test(test_missing_source_is_named),
+      cmocka_unit_test(test_parts_far_apart_are_kept_apart),
       cmocka_unit_test(test_each_failed_allocation_is_survived),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);
