@@ -22,9 +22,10 @@ WAITS = {
 @pytest.mark.parametrize("name", WAITS)
 def test_ctrl_c_ends_a_wait(name):
     program = textwrap.dedent(f"""
-        import sys, time
+        import signal, sys, time
         import numpy as np
         import xfer
+        signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell's background jobs begin without it
         src, dst = xfer.parse_problem("f32[8] (2):S0 -> (2):S0")
         comm, other = xfer.Comm.local(2)
         try:
@@ -61,9 +62,11 @@ def test_call_that_was_left_behind_ends_and_is_given_back():
         time.sleep(0.3)
         signal.pthread_kill(main, signal.SIGINT)
 
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
     with pytest.raises(KeyboardInterrupt):
         threading.Thread(target=interrupt).start()
         comm.all_gather(b"abc")
+    signal.signal(signal.SIGINT, before)
     worker = comm._worker
     comm.close()
     with pytest.raises(ValueError, match="is closed"):
