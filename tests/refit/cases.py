@@ -18,7 +18,7 @@ MOE = [
     ("megatron:tp2,ep4,pp2,dp2", "vllm:tp4"),
     ("megatron:tp2,ep2,etp2,dp2", "vllm:tp2,dp2"),  # flattened: experts are cut by dp x tp
     ("megatron:tp2,ep2,dp2,experts=stacked", "vllm:tp2,ep2"),
-    ("megatron:ep4,dp4", "vllm:tp2,dp2,ep4,round_robin"),
+    ("megatron:ep4,dp4", "vllm:tp4,ep4,round_robin"),
     ("fsdp:dp4,ep2", "vllm:tp4,ep4"),
 ]
 

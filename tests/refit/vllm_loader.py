@@ -43,7 +43,7 @@ def expert_map(spec, n_experts, map_file=None, n_groups=1):
         if set().union(*held) != set(range(n_experts)):
             raise SpecError(f"the expert map does not hold exactly the experts 0-{n_experts - 1}")
         return held
-    if "round_robin" in spec.flags and n_groups > 1:
+    if "round_robin" in spec.flags and n_groups > 1 and spec.dp == 1:
         return [list(range(rank, n_experts, spec.ep)) for rank in range(spec.ep)]
     base, more = divmod(n_experts, spec.ep)
     firsts = [rank * base + min(rank, more) for rank in range(spec.ep + 1)]
