@@ -282,10 +282,10 @@ done:
   return st;
 }
 
-/* A source must say where a tensor is; where no rule does, the caller must. */
-static xfer_status check_known(const xfer_refit *refit)
+/* A source must say where a tensor is; where no rule does, the caller must. A framework that serves
+ * has a model that no family is for in a form of its own, not by the table's names. */
+static xfer_status check_known(const xfer_refit *refit, const xfi_joined *joined)
 {
-  const xfi_joined *joined = &refit->sides[XFER_SIDE_TRAIN];
   const xfer_model *model = refit->model;
   const char *first = NULL;
   size_t n = 0;
@@ -412,7 +412,9 @@ xfer_status xfi_refit_create(xfer_refit **refit, xfer_model *model, const xfer_s
   for (int s = 0; s < 2; s++)
     XFI_TRY(xfi_joined_check(r, &r->sides[s]));
   XFI_CHECK(r->n_tensors > 0, XFER_ERR_ARG, "nothing is left to refit: all tensors are ignored");
-  if (train != NULL) XFI_TRY(check_known(r));
+  if (train != NULL) XFI_TRY(check_known(r, &r->sides[XFER_SIDE_TRAIN]));
+  if (gen != NULL && model->family == NULL && gen->rules->block_main != NULL)
+    XFI_TRY(check_known(r, &r->sides[XFER_SIDE_GEN]));
   XFI_TRY(convert_elements(r));
   atomic_store(&model->frozen, true);
   *refit = r;

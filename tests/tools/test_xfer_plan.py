@@ -213,6 +213,7 @@ class TestModel(unittest.TestCase):
             ]
         (weird,) = [local for local in found if local["name"] == name]
         self.assertEqual([part["hf"] for part in weird["parts"]], [name])
+        self.assertEqual([local["name"] for local in found if "misc" in local], [name])  # which vLLM does not have
 
 
 class TestSweep(unittest.TestCase):

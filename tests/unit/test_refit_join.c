@@ -403,6 +403,27 @@ static void test_what_is_said_of_unknown_tensors_must_fit_them(void **state)
   }
 }
 
+/* A framework has such a model in its own form, so none of the table's names is one of its tensors.
+ */
+static void test_models_of_no_family_are_refused(void **state)
+{
+  static const struct {
+    const char *gen;
+    bool refused;
+  } cases[] = {{"vllm:tp2", true}, {"sglang:", true}, {"fsdp:dp2", false}, {"full", false}};
+
+  (void)state;
+  for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+    sides s = make(REFIT_TABLE(REFIT_DENSE_CONFIG ",\"model_type\":\"oracle\"", REFIT_DENSE_PARAMS),
+                   "full", cases[i].gen);
+
+    assert_int_equal(join(&s), cases[i].refused ? XFER_ERR_UNSUPPORTED : XFER_OK);
+    if (cases[i].refused)
+      assert_non_null(strstr(xfer_last_error(), "no rule of model_type \"oracle\" says where"));
+    unmake(&s);
+  }
+}
+
 /* Ranks of one side alone would not know by how much the other's values differ. */
 static void test_values_that_differ_by_side_need_both_sides(void **state)
 {
@@ -538,6 +559,7 @@ int main(void)
       cmocka_unit_test(test_what_lies_in_one_tensor_is_quantised_or_not),
       cmocka_unit_test(test_unknown_tensors_join_once_declared),
       cmocka_unit_test(test_placed_on_both_sides_is_cut_on_both),
+      cmocka_unit_test(test_models_of_no_family_are_refused),
       cmocka_unit_test(test_scalars_travel),
       cmocka_unit_test(test_expert_maps_must_hold_every_expert),
       cmocka_unit_test(test_neither_side_is_an_error),

@@ -210,6 +210,7 @@ static void print_head(const xfer_local *local, const char *name, int32_t dtype,
   printf("],\"dtype\":\"%s\",", xfer_dtype_name((xfer_dtype)dtype));
   if (conversion != 0) printf("\"conversion\":%" PRIu64 ",", conversion);
   if (local->expert >= 0) printf("\"expert\":%d,", local->expert);
+  if (local->misc != 0 && local->made == NULL) printf("\"misc\":true,"); /* not the framework's */
   printf("\"parts\":[");
 }
 
