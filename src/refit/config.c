@@ -8,11 +8,13 @@
 #include <jansson.h>
 #include <string.h>
 
-/* A model that sees has its own text part. */
+/* A model that sees has its own text part; of one that also speaks, the part that thinks has it. */
 static const json_t *text_part(const json_t *top)
 {
-  const json_t *text = json_object_get(top, "text_config");
+  const json_t *thinker = json_object_get(top, "thinker_config"), *text;
 
+  if (thinker != NULL) top = thinker;
+  text = json_object_get(top, "text_config");
   if (text == NULL) text = json_object_get(top, "llm_config");
   return json_is_object(text) ? text : NULL;
 }

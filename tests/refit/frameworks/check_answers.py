@@ -156,7 +156,7 @@ def filled(tensor, flat, names, converted):
 NO_BLOCKS = ["rows of several weights that alternate have no blocks", "are no whole number of blocks of 16",
              "vLLM ties no output layer of this family"]
 SCALES = ".weight_scale_inv"
-OF_OTHERS = ("visual.", "vision_tower.", "multi_modal_projector.", "mm_projector.")  # parts of a model that are no text
+OF_OTHERS = ("visual.", "vision_tower.", "audio_tower.", "multi_modal_projector.", "mm_projector.")  # parts of a model that are no text
 
 
 class Case:

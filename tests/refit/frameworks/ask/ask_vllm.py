@@ -34,7 +34,7 @@ import remote
 
 # Of the cache, where a model is fp8: gone once all is loaded.
 CACHE_SCALES = (".attn.q_scale", ".attn.k_scale", ".attn.v_scale", ".attn.prob_scale")
-LOADED_BUFFERS = ("e_score_correction_bias",)  # of the checkpoint, and no parameters
+LOADED_BUFFERS = ("e_score_correction_bias", "layer_scalar")  # of the checkpoint, and no parameters
 KERNEL = None  # the kernel of mxfp4 that pads as it wants
 
 
@@ -269,7 +269,9 @@ def whole_model(folder, FakeStore):
     with set_current_vllm_config(vllm_config):
         ps.init_distributed_environment(world_size=1, rank=0, local_rank=0, backend="fake")
         ps.initialize_model_parallel(1, 1, backend="fake")
-        return dict(initialize_model(vllm_config=vllm_config).named_parameters())
+        model = initialize_model(vllm_config=vllm_config)
+        return {**dict(model.named_parameters()),
+                **{name: b for name, b in model.named_buffers() if name.endswith(LOADED_BUFFERS)}}
 
 
 def types(folder, FakeStore):

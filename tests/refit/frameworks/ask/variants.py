@@ -5,7 +5,7 @@ import os
 import struct
 import tempfile
 
-OTHERS = ("__metadata__", "visual", "vision", "projector")  # no tensors of the text model
+OTHERS = ("__metadata__", "visual", "vision", "projector", "audio_tower", "talker", "code2wav")  # no tensors of the text model
 
 
 def saved(config):
@@ -62,13 +62,38 @@ SPARSE = dict(moe_intermediate_size=48, num_experts_per_tok=2, first_k_dense_rep
 TOKENS = dict(image_token_id=990, video_token_id=991, vision_start_token_id=992, vision_end_token_id=993)
 
 
-def seeing(architecture, model_type, vision, text, **more):
+def seeing(architecture, model_type, vision, text, tie=True, **more):
     """A model that sees: its text part in a configuration of its own."""
-    tied = {} if model_type == "gemma3" else {"tie_word_embeddings": True}  # Gemma's do not say it
+    tied = {} if model_type == "gemma3" else {"tie_word_embeddings": tie}  # Gemma's do not say it
     text = {**COMMON, "model_type": model_type + "_text", **text}
     text.pop("tie_word_embeddings")
     return lambda: saved({**more, **tied, "architectures": [architecture], "model_type": model_type,
                           "text_config": {**text, **tied}, "vision_config": vision})
+
+
+def longcat_flash():
+    """transformers writes experts without weights too."""
+    config, table = of("LongcatFlashForCausalLM", "longcat_flash", ("head_dim", "num_hidden_layers", "intermediate_size"),
+                       **{**MLA, "num_layers": 2}, ffn_hidden_size=96, expert_ffn_hidden_size=48, moe_topk=2,
+                       zero_expert_num=4, zero_expert_type="identity", mla_scale_q_lora=False,
+                       mla_scale_kv_lora=False)()
+    without = tuple(f"experts.{x}." for x in range(8, 12))
+    return config, collections.OrderedDict((n, s) for n, s in table.items() if not any(x in n for x in without))
+
+
+def qwen3_omni():
+    """The part that thinks, which has a text part, one that sees and one that hears."""
+    text = {**COMMON, **MOE, "model_type": "qwen3_omni_moe_text", "num_experts": 8,
+            "rope_scaling": {"rope_type": "default", "mrope_section": [8, 4, 4], "mrope_interleaved": True}}
+    audio = dict(model_type="qwen3_omni_moe_audio_encoder", num_mel_bins=32, encoder_layers=1, d_model=32, output_dim=64,
+                 encoder_attention_heads=4, encoder_ffn_dim=64, n_window=8, n_window_infer=16, max_source_positions=64,
+                 downsample_hidden_size=16, activation_function="gelu")
+    vision = dict(VISION, model_type="qwen3_omni_moe_vision_encoder", num_position_embeddings=64, image_size=32,
+                  apply_vit_abs_pos_embed=True, deepstack_visual_indexes=[0])
+    thinker = dict(model_type="qwen3_omni_moe_thinker", text_config=text, audio_config=audio, vision_config=vision,
+                   audio_token_id=993, image_token_id=990, video_token_id=991, tie_word_embeddings=False)
+    return saved(dict(architectures=["Qwen3OmniMoeForConditionalGeneration"], model_type="qwen3_omni_moe",
+                      enable_audio_output=False, tie_word_embeddings=False, thinker_config=thinker))
 
 
 GDN = dict(linear_num_key_heads=4, linear_num_value_heads=12, linear_key_head_dim=16, linear_value_head_dim=8,
@@ -118,8 +143,81 @@ OTHER_FORMS = {
                            num_key_value_heads=2),
 }
 
+FALCON_H1 = dict(mamba_d_ssm=256, mamba_n_heads=16, mamba_d_head=16, mamba_n_groups=1, mamba_d_state=16, mamba_d_conv=4,
+                 mamba_rms_norm=False, mamba_chunk_size=128, rope_parameters={"rope_type": "default", "rope_theta": 10000.0})
+GEMMA4 = dict(GEMMA, vocab_size_per_layer_input=1000, hidden_size_per_layer_input=0, num_hidden_layers=4,
+              sliding_window=64, layer_types=["sliding_attention", "full_attention"] * 2, global_head_dim=64)
+GEMMA4_LESS = ("tie_word_embeddings", "rope_theta")
+GLM_ROPE = {"rope_type": "default", "rope_theta": 10000.0, "partial_rotary_factor": 0.5, "mrope_section": [2, 3, 3]}
+
+NEWER = {
+    "falcon_h1": of("FalconH1ForCausalLM", "falcon_h1", **FALCON_H1),
+    "falcon_h1_norm": of("FalconH1ForCausalLM", "falcon_h1", tie_word_embeddings=True,
+                         **{**FALCON_H1, "mamba_rms_norm": True, "mamba_n_groups": 4}),
+    "jamba": wide("JambaForCausalLM", "jamba", num_experts=4, num_experts_per_tok=2, expert_layer_period=2,
+                  expert_layer_offset=1, attn_layer_period=2, attn_layer_offset=1, mamba_d_state=16, mamba_d_conv=4,
+                  mamba_expand=2, mamba_dt_rank=32, num_hidden_layers=3, use_mamba_kernels=False),
+    "mistral4": of("Mistral4ForCausalLM", "mistral4", ("head_dim",), **{**MLA, "n_group": 1}),
+    "cohere2_moe": of("Cohere2MoeForCausalLM", "cohere2_moe", ("tie_word_embeddings",), num_experts=6,
+                      num_experts_per_tok=2, num_shared_experts=2, first_k_dense_replace=1, layer_norm_eps=1e-5,
+                      logit_scale=0.25, sliding_window=64, layer_types=["sliding_attention", "full_attention"],
+                      prefix_dense_intermediate_size=80),
+    "gemma3n": of("Gemma3nForCausalLM", "gemma3n_text", ("tie_word_embeddings",), **GEMMA, num_hidden_layers=4,
+                  vocab_size_per_layer_input=1000, hidden_size_per_layer_input=16, altup_num_inputs=4,
+                  num_kv_shared_layers=2, laurel_rank=16, sliding_window=64, activation_sparsity_pattern=[0.0] * 4,
+                  layer_types=["sliding_attention", "full_attention"] * 2, final_logit_softcapping=30.0),
+    "gemma4": of("Gemma4ForCausalLM", "gemma4_text", GEMMA4_LESS, **GEMMA4),
+    "gemma4_small": of("Gemma4ForCausalLM", "gemma4_text", GEMMA4_LESS,
+                       **{**GEMMA4, "hidden_size_per_layer_input": 16}, num_kv_shared_layers=2, use_double_wide_mlp=True),
+    "gemma4_moe": of("Gemma4ForCausalLM", "gemma4_text", GEMMA4_LESS,
+                     **{**GEMMA4, "num_hidden_layers": 2, "layer_types": ["sliding_attention", "full_attention"]},
+                     enable_moe_block=True, num_experts=8, top_k_experts=2, moe_intermediate_size=48),
+    "mimo_v2_flash": of("MiMoV2FlashForCausalLM", "mimo_v2_flash", moe_intermediate_size=48, n_routed_experts=8,
+                        num_experts_per_tok=2, n_group=1, topk_group=1, norm_topk_prob=True, v_head_dim=16,
+                        sliding_window=64, sliding_window_size=64, layer_types=["full_attention", "sliding_attention"],
+                        mlp_layer_types=["dense", "sparse"], hybrid_layer_pattern=[0, 1], moe_layer_freq=[0, 1],
+                        swa_num_attention_heads=16, swa_num_key_value_heads=8, swa_head_dim=32, swa_v_head_dim=16,
+                        swa_rope_theta=10000.0, layernorm_epsilon=1e-5, scoring_func="sigmoid",
+                        add_swa_attention_sink_bias=True, add_full_attention_sink_bias=False, topk_method="noaux_tc",
+                        partial_rotary_factor=0.5),
+    "hy_v3": of("HYV3ForCausalLM", "hy_v3", num_experts=8, num_experts_per_tok=2, num_shared_experts=1,
+                moe_intermediate_size=48, first_k_dense_replace=1, qk_norm=True, route_norm=True, expert_hidden_dim=48,
+                moe_router_use_sigmoid=True, moe_router_enable_expert_bias=True, enable_attention_fp32_softmax=False),
+    "glm4v_moe": seeing("Glm4vMoeForConditionalGeneration", "glm4v_moe",
+                        dict(VISION, model_type="glm4v_moe_vision", image_size=32),
+                        dict(SPARSE, n_routed_experts=6, n_shared_experts=1, use_qk_norm=False, attention_bias=True,
+                             partial_rotary_factor=0.5, routed_scaling_factor=1.0, rope_parameters=GLM_ROPE),
+                        tie=False, **TOKENS),
+    "glm4v": seeing("Glm4vForConditionalGeneration", "glm4v",
+                    dict(VISION, model_type="glm4v_vision", image_size=32, out_hidden_size=512),
+                    dict(hidden_size=512, attention_bias=True, partial_rotary_factor=0.5, rope_parameters=GLM_ROPE),
+                    **TOKENS),
+    "mistral3": seeing("Mistral3ForConditionalGeneration", "mistral3",
+                       dict(model_type="pixtral", hidden_size=32, intermediate_size=64, num_hidden_layers=1,
+                            num_attention_heads=4, head_dim=8, image_size=32, patch_size=8, num_channels=3,
+                            hidden_act="silu", rope_theta=10000.0),
+                       dict(model_type="mistral"), image_token_index=990, vision_feature_layer=-1,
+                       spatial_merge_size=2, multimodal_projector_bias=False, projector_hidden_act="gelu"),
+    "internvl": seeing("InternVLForConditionalGeneration", "internvl",
+                       dict(model_type="internvl_vision", hidden_size=32, intermediate_size=64, num_hidden_layers=1,
+                            num_attention_heads=4, image_size=[32, 32], patch_size=[8, 8]),
+                       dict(model_type="qwen3"), image_token_id=990, downsample_ratio=0.5, vision_feature_layer=-1),
+    "granitemoe_swa": wide("GraniteMoeSWAForCausalLM", "granitemoe_swa", num_local_experts=8, num_experts_per_tok=2,
+                           shared_intermediate_size=96, sliding_window=64,
+                           layer_types=["sliding_attention", "full_attention"]),
+    "stablelm": wide("StableLmForCausalLM", "stablelm", use_qkv_bias=True, layer_norm_eps=1e-5,
+                     partial_rotary_factor=0.25),
+    "solar_open": of("SolarOpenForCausalLM", "solar_open", **SPARSE, n_routed_experts=6, n_shared_experts=1,
+                     partial_rotary_factor=1.0),
+    "phi": wide("PhiForCausalLM", "phi", layer_norm_eps=1e-5, partial_rotary_factor=0.5, hidden_act="gelu_new",
+                num_key_value_heads=16),
+    "longcat_flash": longcat_flash,
+    "qwen3_omni": qwen3_omni,
+}
+
 FAMILIES = {
     **OTHER_FORMS,
+    **NEWER,
     "qwen2": wide("Qwen2ForCausalLM", "qwen2", num_key_value_heads=2, vocab_size=1003, tie_word_embeddings=True),
     "qwen2_heads": wide("Qwen2ForCausalLM", "qwen2", num_attention_heads=14, num_key_value_heads=2, hidden_size=448),
     "llama_bias": of("LlamaForCausalLM", "llama", attention_bias=True, mlp_bias=True, tie_word_embeddings=True),
