@@ -310,6 +310,7 @@ int args_parse(const arg_program *program, int argc, char **argv)
 
   keep_standard_files();
   program_name = program->name;
+  n_given = 0;
   while (program->options[n].name != NULL)
     n++;
   assert(n + sizeof COMMON / sizeof *COMMON <= ARGS_MAX_OPTIONS);
