@@ -1,4 +1,5 @@
-"""torch tensors on GPUs, one process for each rank: run by test_gpu.py, or by hand where there is a GPU.
+"""torch tensors, and where there is CuPy its arrays, on GPUs, one process for each rank: run by test_gpu.py, or by hand
+where there is a GPU.
 
 usage: gpu_program.py cuda|nccl RANKS    (cuda: ranks may share a GPU; nccl: a GPU for each rank)
 """
@@ -74,6 +75,29 @@ def moves(comm, device):
                 assert right is None or bool(right), (line, step)
 
 
+def moves_of_cupy(comm, device):
+    """Arrays of CuPy's own pool, written and read on a stream of CuPy's; False: there is no CuPy."""
+    try:
+        import cupy
+    except ImportError:
+        return False
+    src, dst = xfer.parse_problem(LINES[1])
+    with cupy.cuda.Device(device.index), xfer.Plan(comm, [("w", src, dst)]) as plan:
+        stream = cupy.cuda.Stream(non_blocking=True)
+        x, y = (cupy.zeros(layout.local_shape(comm.rank), "f4") for layout in (src, dst))
+        plan.bind("w", x, y)
+        plan.commit()
+        for step in (1, 2, 3):
+            fresh, want = (cut(whole_of(layout, step), layout, comm.rank, "cpu").numpy() for layout in (src, dst))
+            with stream:
+                x.set(fresh)
+                plan.run(step, stream)
+                got = y.get()
+            plan.wait()
+            assert got.tobytes() == want.tobytes(), step
+    return True
+
+
 def agrees(comm, device):
     src, dst = xfer.parse_problem(LINES[1])
     x, y = (torch.zeros(layout.local_shape(comm.rank), device=device) for layout in (src, dst))
@@ -133,11 +157,12 @@ def rank_of(rank, kind, size, folder):
     with xfer.Comm.cuda(group) if kind == "cuda" else xfer.Comm.nccl(group) as comm:
         assert (comm.rank, comm.size, comm.device) == (rank, size, device.index)
         moves(comm, device)
+        cupy = moves_of_cupy(comm, device)
         agrees(comm, device)
         keeps_storage(comm, device)
         took = times(comm, device)
     if rank == 0:
-        print(f"{kind}: ok, {size} ranks; microseconds of run(): {took}")
+        print(f"{kind}: ok, {size} ranks{', CuPy too' if cupy else ''}; microseconds of run(): {took}")
     dist.destroy_process_group()
 
 
