@@ -258,6 +258,21 @@ XFER_API XFER_MUST_CHECK xfer_status xfer_plan_run(xfer_plan *plan, uint64_t ver
                                                    xfer_stream stream);
 
 /**
+ * Say that the next run does not begin on this rank, for a reason of the caller's: weights that are
+ * not ready, a value that is none. In place of xfer_plan_run(). Local; xfer_plan_wait() then fails
+ * on every rank, without waiting for a deadline, and has the reason. It is as a run that
+ * xfer_plan_run() refused: nothing was begun here, and the plan needs xfer_plan_commit() before the
+ * next; where its data goes in messages the comm is broken, since others wait for them.
+ *
+ * @param plan  Committed, no run in flight.
+ * @param why   A sentence; 200 bytes of it come to the others, after this rank's number.
+ * @retval XFER_ERR_STATE  Not committed, a run in flight, or the last run failed and no commit came
+ *                         since.
+ * @since 0.1
+ */
+XFER_API XFER_MUST_CHECK xfer_status xfer_plan_refuse(xfer_plan *plan, const char *why);
+
+/**
  * Wait until the last run is complete on every rank, then commit its version. Collective, once per
  * run, and again after a TIMEOUT that came before the run's own deadline.
  *

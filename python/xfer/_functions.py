@@ -150,6 +150,7 @@ CORE: dict[str, Prototype] = {
     "xfer_plan_bind": _f(STATUS, plan="plan", tensor=c_size_t, src_view=_views, dst_view=_views),
     "xfer_plan_commit": _f(STATUS, plan="plan"),
     "xfer_plan_run": _f(STATUS, plan="plan", version=c_uint64, stream=c_void_p),
+    "xfer_plan_refuse": _f(STATUS, plan="plan", why=c_char_p),
     "xfer_plan_wait": _f(STATUS, plan="plan", timeout_ms=c_uint64),
     "xfer_plan_test": _f(STATUS, plan="plan", over=_ints),
     "xfer_plan_release": _f(STATUS, plan="plan"),

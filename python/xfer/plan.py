@@ -278,18 +278,26 @@ class Plan(_handle.Handle):
                     lib.xfer_plan_run(self, version, pointer)
             except XferError:
                 raise
-            except Exception:  # of an argument: C has not seen it
-                self._refuse()
+            except Exception as wrong:  # of an argument: C has not seen it
+                with contextlib.suppress(XferError):
+                    self._refuse(f"{type(wrong).__name__}: {wrong}")
                 raise
             self._refused = False
 
-    def _refuse(self) -> None:
-        """A run that does not begin on this rank: C knows, so that wait() tells the others. By the thread that waits,
-        since C keeps texts by thread."""
-        try:
-            self._on()._call(lib.xfer_plan_run, self, 2**64 - 1, None)  # no version
-        except XferError:
-            return
+    def refuse(self, why: str) -> None:
+        """Say that the next run does not begin on this rank, for a reason of yours. In place of run(). Local: wait()
+        then fails on every rank at once, and has the reason.
+
+        Raises StateError before commit(), while a run is in flight, and after one that failed.
+        """
+        comm = self._on()
+        with comm._alone():
+            self._refuse(why)
+
+    def _refuse(self, why: str) -> None:
+        """By the thread that waits, since C keeps texts by thread."""
+        self._on()._call(lib.xfer_plan_refuse, self, _structs.encoded(why, "why"))
+        self._refused = True
 
     def wait(self, timeout_ms: int = 0) -> None:
         """Wait until the last run is complete on every rank. Collective, once per run, and again after a TimeoutError

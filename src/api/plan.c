@@ -234,6 +234,20 @@ done:
   return st;
 }
 
+xfer_status xfer_plan_refuse(xfer_plan *plan, const char *why)
+{
+  xfer_status st = XFER_OK;
+  xfi_entered before;
+
+  XFI_TRY(check_plan(plan));
+  XFI_CHECK(why != NULL, XFER_ERR_ARG, "refuse: why is NULL");
+  enter(plan, &before);
+  st = xfi_run_refuse(plan, why);
+  leave(plan, &before);
+done:
+  return st;
+}
+
 xfer_status xfer_plan_wait(xfer_plan *plan, uint64_t timeout_ms)
 {
   xfer_status st = XFER_OK;

@@ -149,7 +149,10 @@ xfer_status xfi_comm_agree(xfi_comm *comm, xfer_status mine, xfi_deadline deadli
   }
 done:
   if (mine != XFER_OK) { /* our own error goes before whatever the agreement met */
-    xfi_set_error("%s", text);
+    if (mine == XFER_ERR_PEER && failed >= 0 && strstr(text, quote) == NULL)
+      xfi_set_error("%.200s; rank %d: %s", text, failed, quote); /* why */
+    else
+      xfi_set_error("%s", text);
     st = mine;
   }
   if (statuses != on_stack) xfi_free(statuses);

@@ -158,19 +158,34 @@ static void break_messages(xfer_plan *plan)
   if (plan->relay != NULL && !plan->relay->is_sent) break_order(plan->relay);
 }
 
+/* A run does not begin here, since the last error. */
+static xfer_status refuse(xfer_plan *plan, xfer_status st)
+{
+  plan->state = xfi_state_after(plan->state, XFI_CALL_RUN, XFI_FAILED);
+  if (plan->state != XFI_REFUSED) return st;
+  keep_status(plan, st);
+  not_sent(plan);
+  if (st == XFER_ERR_PEER || xfi_channels_have_begun(plan->pipeline->channels))
+    break_messages(plan);
+  return st;
+}
+
+xfer_status xfi_run_refuse(xfer_plan *plan, const char *why)
+{
+  xfer_status st = XFER_OK;
+
+  XFI_TRY(xfi_state_allows(plan->state, XFI_CALL_RUN));
+  xfi_set_error("%s", why);
+  (void)refuse(plan, XFER_ERR_STATE);
+done:
+  return st;
+}
+
 xfer_status xfi_run_start(xfer_plan *plan, uint64_t version, xfer_stream stream)
 {
-  xfer_status st = xfi_run_check(plan, version, stream);
+  const xfer_status st = xfi_run_check(plan, version, stream);
 
-  if (st != XFER_OK) {
-    plan->state = xfi_state_after(plan->state, XFI_CALL_RUN, XFI_FAILED);
-    if (plan->state != XFI_REFUSED) return st;
-    keep_status(plan, st);
-    not_sent(plan);
-    if (st == XFER_ERR_PEER || xfi_channels_have_begun(plan->pipeline->channels))
-      break_messages(plan);
-    return st;
-  }
+  if (st != XFER_OK) return refuse(plan, st);
   not_sent(plan);
   plan->epoch++;
   plan->n_begun++;
@@ -351,7 +366,10 @@ static xfer_status agree_on_run(const xfer_plan *plan, xfer_status mine, xfi_dea
 
   snprintf(why, sizeof why, "%s", xfi_last_error());
   st = comm->ops->all_gather(comm, plan->words, &word, sizeof word, deadline);
-  if (mine != XFER_OK) xfi_set_error("%s", why); /* our own goes before the transport's */
+  if (st != XFER_OK && mine == XFER_ERR_PEER)
+    xfi_set_error("%.200s; %s", why, xfi_last_error()); /* what that rank said */
+  else if (mine != XFER_OK)
+    xfi_set_error("%s", why); /* our own goes before the transport's */
   if (st != XFER_OK) return mine != XFER_OK ? mine : st;
   for (int r = 0; r < comm->size; r++) { /* before what failed, which may be for that alone */
     failed = failed || plan->words[r].status != XFER_OK;

@@ -135,6 +135,8 @@ void xfi_commit_take_back(xfer_plan *plan);
 /* words[size of the comm], this rank's from xfi_commit_begin(). Collective. */
 xfer_status xfi_commit_end(xfer_plan *plan, const xfi_commit_word *words, xfi_deadline deadline);
 
+/* The next run does not begin on this rank, says the caller. */
+xfer_status xfi_run_refuse(xfer_plan *plan, const char *why);
 xfer_status xfi_run_start(xfer_plan *plan, uint64_t version, xfer_stream stream);
 xfer_status xfi_run_wait(xfer_plan *plan, uint64_t timeout_ms);
 /* Would wait not wait for this rank's part any more, whatever came of it? */

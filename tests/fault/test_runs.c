@@ -91,6 +91,37 @@ static void test_a_rank_whose_run_is_refused_lets_the_others_go(void **state)
   by_every_lane(refuse_one_run);
 }
 
+/* One rank's caller will not run: the others hear why, and the ranks go on where no message is
+ * missing. */
+static void refuse_by_the_caller(int rank, void *context)
+{
+  static const char *const why = "the loss is not a number";
+  const uint32_t lane = *(const uint32_t *)context;
+  input in;
+  xfer_plan *plan = NULL;
+
+  start(&in, &plan, rank, lane);
+  if (rank == 2)
+    expect(xfer_plan_refuse(plan, why) == XFER_OK);
+  else
+    (void)!xfer_plan_run(plan, 1, NULL);
+  expect(is_untouched(&in) || rank != 2);
+  expect(xfer_plan_refuse(plan, NULL) == XFER_ERR_ARG);
+  expect((xfer_plan_wait(plan, 0) == XFER_ERR_STATE) == (rank == 2));
+  expect(strstr(xfer_last_error(), why) != NULL);
+  expect(rank == 2 || strstr(xfer_last_error(), "rank 2") != NULL);
+  expect(xfer_plan_refuse(plan, why) == XFER_ERR_STATE);
+  if (lane == XFER_LANE_DIRECT) run_again(&in, plan, 2);
+  xfer_plan_destroy(plan);
+  input_destroy(&in);
+}
+
+static void test_a_run_that_the_caller_refuses_is_said_on_every_rank(void **state)
+{
+  (void)state;
+  by_every_lane(refuse_by_the_caller);
+}
+
 /* All ranks give an old version by mistake: nothing has happened, and the next is run. */
 static void refuse_all(int rank, void *context)
 {
@@ -214,6 +245,7 @@ int main(void)
   const struct CMUnitTest tests[] = {
       cmocka_unit_test(test_versions_that_differ_are_seen_and_not_committed),
       cmocka_unit_test(test_a_rank_whose_run_is_refused_lets_the_others_go),
+      cmocka_unit_test(test_a_run_that_the_caller_refuses_is_said_on_every_rank),
       cmocka_unit_test(test_a_run_that_all_ranks_refuse_changes_nothing),
       cmocka_unit_test(test_versions_begin_at_0_and_grow),
       cmocka_unit_test(test_a_refused_run_is_forgotten_with_the_lanes),

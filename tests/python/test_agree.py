@@ -1,5 +1,6 @@
 """What one rank finds wrong is an error on every rank, at once, with its rank and its sentence (and no rank hangs)."""
 
+import contextlib
 import threading
 import time
 
@@ -133,6 +134,25 @@ def test_run_that_cannot_begin_is_told_by_wait():
     results = outcomes(3, work)
     assert isinstance(results[1], OverflowError)
     assert all(isinstance(results[r], xfer.XferError) for r in (0, 2)), results
+
+
+def test_a_run_that_is_refused_by_the_caller_is_said_on_all():
+    def work(comm):
+        with xfer.Plan(comm, [("w", LAYOUT, LAYOUT)]) as plan:
+            plan.bind(0, GOOD, np.zeros_like(GOOD))
+            with pytest.raises(xfer.StateError, match="not committed"):
+                plan.refuse("no plan")
+            plan.commit()
+            if comm.rank == 1:
+                plan.refuse("the loss is not a number")
+            else:
+                with contextlib.suppress(xfer.PeerError):
+                    plan.run(1)
+            plan.wait()
+
+    results = outcomes(3, work)
+    assert [type(result) for result in results] == [xfer.PeerError, xfer.StateError, xfer.PeerError]
+    assert all("the loss is not a number" in str(result) for result in results), results
 
 
 def test_plan_left_after_a_refused_run_lets_the_others_go():
