@@ -16,6 +16,7 @@
 #include <stdint.h>
 #include <sys/mman.h>
 #include <sys/socket.h>
+#include <sys/un.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -98,16 +99,19 @@ static void test_messages_larger_than_the_sockets(void **state)
   with_threads(2, large_both_ways);
 }
 
+static bool in_one_call;
+
 static void not_of_one_mind(int rank, void *context)
 {
   xfi_comm *comm = join_at(context, rank, 0);
   char bytes[2][64] = {""};
   const xfi_message send = {bytes[0], rank == 0 ? 64 : 32, 1 - rank};
-  const xfi_message receive = {bytes[1], 64, 1 - rank};
+  const xfi_message receive = {bytes[1], in_one_call ? send.n_bytes : 64, 1 - rank};
 
   if (rank == 1) memset(bytes[1], 7, sizeof bytes[1]);
-  const xfer_status st = rank == 0 ? comm->ops->exchange(comm, &send, 1, &receive, 1, soon())
-                                   : comm->ops->round(comm, &send, 1, &receive, 1, NULL, soon());
+  const xfer_status st = rank == 0 || in_one_call
+                             ? comm->ops->exchange(comm, &send, 1, &receive, 1, soon())
+                             : comm->ops->round(comm, &send, 1, &receive, 1, NULL, soon());
   expect(st == XFER_ERR_MISMATCH || st == XFER_ERR_COMM);
   expect(error_has("bytes in "));
   expect(rank == 0 || bytes[1][0] == 7); /* nothing was written */
@@ -118,7 +122,10 @@ static void not_of_one_mind(int rank, void *context)
 static void test_messages_that_differ_are_not_taken(void **state)
 {
   (void)state;
-  with_threads(2, not_of_one_mind);
+  for (int i = 0; i < 2; i++) {
+    in_one_call = i == 1;
+    with_threads(2, not_of_one_mind);
+  }
 }
 
 static void *abort_soon(void *context)
@@ -207,18 +214,79 @@ static void test_create_survives_each_failed_allocation(void **state)
   (void)munmap(place, sizeof *place);
 }
 
-/* ---- of the program's link: a peer of another user, and a socket that accepts nobody ---- */
+/* A call without memory says so and breaks the comm. */
+static void test_calls_survive_each_failed_allocation(void **state)
+{
+  (void)state;
+  enum { LONG = 200 }; /* goes in two parts */
+  static const char mine[LONG] = "x";
+  char all[LONG];
+  const xfi_message one = {all, 1, 0};
+
+  for (int call = 0; call < 2; call++) {
+    xfer_status st = XFER_ERR_NOMEM;
+
+    for (long n = 0; st != XFER_OK && n < 10; n++) {
+      meeting_place *place = open_place(1);
+      xfi_comm *comm = join_at(place, 0, 0);
+
+      xfi_alloc_fail_after(n);
+      st = call == 0 ? comm->ops->all_gather(comm, all, mine, LONG, soon())
+                     : comm->ops->broadcast(comm, &one, 1, 0, NULL, soon());
+      xfi_alloc_fail_after(-1);
+      if (st != XFER_OK) assert_int_equal(st, XFER_ERR_NOMEM);
+      assert_int_equal(comm->ops->broadcast(comm, &one, 1, 0, NULL, soon()),
+                       st == XFER_OK ? XFER_OK : XFER_ERR_COMM);
+      comm->ops->destroy(comm);
+      (void)munmap(place, sizeof *place);
+    }
+    assert_int_equal(st, XFER_OK);
+  }
+}
+
+/* ---- of the program's link: a peer of another user, and calls of the system that fail ---- */
+
+static _Thread_local bool meets_a_stranger;
+static _Thread_local bool accepts_nobody;
+static _Thread_local long until_failure = -1; /* of this rank's calls; < 0: none fails */
+static _Thread_local bool has_failed;
+static int failure; /* the errno */
+
+static bool fails(void)
+{
+  if (until_failure < 0 || until_failure-- > 0) return false;
+  has_failed = true;
+  errno = failure;
+  return true;
+}
+
+#define MAY_FAIL(type, name, parameters, arguments)                                                \
+  type __real_##name parameters;                                                                   \
+  type __wrap_##name parameters;                                                                   \
+  type __wrap_##name parameters                                                                    \
+  {                                                                                                \
+    return fails() ? -1 : __real_##name arguments;                                                 \
+  }
+
+MAY_FAIL(ssize_t, getrandom, (void *bytes, size_t n_bytes, unsigned flags), (bytes, n_bytes, flags))
+MAY_FAIL(int, socket, (int domain, int type, int protocol), (domain, type, protocol))
+MAY_FAIL(int, bind, (int file, const struct sockaddr *at, socklen_t n_bytes), (file, at, n_bytes))
+MAY_FAIL(int, listen, (int file, int n), (file, n))
+MAY_FAIL(int, connect, (int file, const struct sockaddr *to, socklen_t n_bytes),
+         (file, to, n_bytes))
+MAY_FAIL(ssize_t, send, (int file, const void *bytes, size_t n_bytes, int flags),
+         (file, bytes, n_bytes, flags))
+MAY_FAIL(ssize_t, recv, (int file, void *bytes, size_t n_bytes, int flags),
+         (file, bytes, n_bytes, flags))
 
 int __real_getsockopt(int socket, int level, int name, void *value, socklen_t *n);
 int __wrap_getsockopt(int socket, int level, int name, void *value, socklen_t *n);
 int __real_accept4(int socket, struct sockaddr *address, socklen_t *n, int flags);
 int __wrap_accept4(int socket, struct sockaddr *address, socklen_t *n, int flags);
 
-static _Thread_local bool meets_a_stranger;
-static _Thread_local bool accepts_nobody;
-
 int __wrap_getsockopt(int socket, int level, int name, void *value, socklen_t *n)
 {
+  if (fails()) return -1;
   const int result = __real_getsockopt(socket, level, name, value, n);
 
   if (meets_a_stranger && name == SO_PEERCRED) ((struct ucred *)value)->uid++;
@@ -227,9 +295,161 @@ int __wrap_getsockopt(int socket, int level, int name, void *value, socklen_t *n
 
 int __wrap_accept4(int socket, struct sockaddr *address, socklen_t *n, int flags)
 {
+  if (fails()) return -1;
   if (!accepts_nobody) return __real_accept4(socket, address, n, flags);
   errno = EMFILE;
   return -1;
+}
+
+/* The n-th call of one rank: while a comm of three is made, or in a gathering. */
+static struct {
+  int rank;
+  long n;
+  bool is_met;
+  xfer_status made[MOST_RANKS];
+} trouble;
+
+static void in_trouble(int rank, void *context)
+{
+  visitor v = {context, rank, 0, -1};
+  xfi_comm *comm = NULL;
+  char all[3] = "";
+
+  has_failed = false;
+  until_failure = rank == trouble.rank ? trouble.n : -1;
+  trouble.made[rank] = xfi_comm_create_host(&comm, gather_there, &v, rank, 3);
+  expect((comm != NULL) == (trouble.made[rank] == XFER_OK));
+  if (comm != NULL) {
+    const xfer_status st = comm->ops->all_gather(comm, all, &"xyz"[rank], 1, soon());
+
+    expect(st == XFER_OK ? memcmp(all, "xyz", 3) == 0 : xfi_last_error()[0] != '\0');
+    comm->ops->destroy(comm);
+  }
+  until_failure = -1;
+  if (rank == trouble.rank) trouble.is_met = has_failed;
+}
+
+/* Each call of each rank fails, or is interrupted: a comm is made on all or on none, a gathering
+ * ends, and what it says is right. */
+static void test_each_call_of_the_system_fails(void **state)
+{
+  (void)state;
+  static const int failures[] = {EMFILE, EINTR};
+
+  for (int f = 0; f < 2; f++) {
+    failure = failures[f];
+    for (trouble.rank = 0; trouble.rank < 3; trouble.rank++) {
+      trouble.is_met = true;
+      for (trouble.n = 0; trouble.is_met; trouble.n++) {
+        print_message("errno %d in call %ld of rank %d\n", failure, trouble.n, trouble.rank);
+        with_threads(3, in_trouble);
+        for (int r = 1; r < 3; r++)
+          assert_int_equal(trouble.made[r] == XFER_OK, trouble.made[0] == XFER_OK);
+      }
+      assert_true(trouble.n > 15);
+    }
+  }
+}
+
+/* ---- strangers ---- */
+
+/* What somebody else says to rank 0 who has read its address. */
+typedef struct stranger {
+  const char *name; /* NULL: rank 0's */
+  int32_t rank;
+  int32_t is_alarm;
+  size_t n_bytes;
+} stranger;
+
+enum { NAME_BYTES = 32, HELLO_BYTES = NAME_BYTES + 2 * sizeof(int32_t) };
+static const stranger *stranger_now;
+
+/* Rank 1's: once addresses are told, the stranger comes first. */
+static int gather_behind_a_stranger(void *context, void *all, const void *mine, size_t n_bytes)
+{
+  visitor *v = context;
+  struct sockaddr_un address = {.sun_family = AF_UNIX};
+  const char *name = (const char *)all + sizeof(int32_t); /* behind rank 0's status */
+  char hello[HELLO_BYTES];
+  const int answer = gather_there(context, all, mine, n_bytes);
+
+  if (v->turn != 1) return answer;
+  memcpy(address.sun_path + 1, name, NAME_BYTES);
+  address.sun_path[1 + NAME_BYTES] = 'd';
+  memcpy(hello, stranger_now->name != NULL ? stranger_now->name : name, NAME_BYTES);
+  memcpy(hello + NAME_BYTES, &stranger_now->rank, sizeof stranger_now->rank);
+  memcpy(hello + NAME_BYTES + sizeof(int32_t), &stranger_now->is_alarm, sizeof(int32_t));
+  const int made = socket(AF_UNIX, SOCK_STREAM, 0);
+  expect(connect(made, (struct sockaddr *)&address,
+                 (socklen_t)(offsetof(struct sockaddr_un, sun_path) + 2 + NAME_BYTES)) == 0);
+  expect(send(made, hello, stranger_now->n_bytes, 0) == (ssize_t)stranger_now->n_bytes);
+  (void)close(made);
+  return answer;
+}
+
+static void behind_a_stranger(int rank, void *context)
+{
+  visitor v = {context, rank, 0, -1};
+  xfi_comm *comm = NULL;
+  char all[2];
+
+  expect(xfi_comm_create_host(&comm, rank == 1 ? gather_behind_a_stranger : gather_there, &v, rank,
+                              2) == XFER_OK);
+  expect(comm->ops->all_gather(comm, all, &"xy"[rank], 1, soon()) == XFER_OK);
+  expect(memcmp(all, "xy", 2) == 0);
+  comm->ops->destroy(comm);
+}
+
+static void test_strangers_are_not_taken_for_ranks(void **state)
+{
+  (void)state;
+  static const stranger strangers[] = {{NULL, 1, 0, 7},
+                                       {NULL, 1, 1, HELLO_BYTES},
+                                       {"a name that nobody has, and more", 1, 0, HELLO_BYTES},
+                                       {NULL, 0, 0, HELLO_BYTES},
+                                       {NULL, 2, 0, HELLO_BYTES}};
+
+  for (size_t i = 0; i < sizeof strangers / sizeof *strangers; i++) {
+    stranger_now = &strangers[i];
+    with_threads(2, behind_a_stranger);
+  }
+}
+
+/* ---- warnings ---- */
+
+/* Rank 1 warns of the second thing that both do, and leaves, or breaks the comm. */
+static bool breaks;
+
+static void warns(int rank, void *context)
+{
+  xfi_comm *comm = join_at(context, rank, 0);
+  char all[2];
+
+  if (rank == 1) {
+    xfi_host_warn(comm, 2, "no luck");
+    expect(comm->ops->all_gather(comm, all, "x", 1, soon()) == XFER_OK);
+    expect(comm->ops->all_gather(comm, all, "x", 1, soon()) == XFER_OK);
+    if (breaks) comm->ops->abort(comm, "enough");
+    comm->ops->destroy(comm);
+    return;
+  }
+  expect(xfi_host_heed(comm, 1) == XFER_OK);
+  expect(comm->ops->all_gather(comm, all, "x", 1, soon()) == XFER_OK);
+  expect(xfi_host_heed(comm, 2) == XFER_ERR_PEER && error_has("rank 1: no luck"));
+  expect(comm->ops->all_gather(comm, all, "x", 1, soon()) == XFER_OK || breaks);
+  while (xfi_host_heed(comm, 3) == XFER_OK)
+    (void)usleep(1000);
+  expect(error_has(breaks ? "enough" : "rank 1 has left the comm"));
+  comm->ops->destroy(comm);
+}
+
+static void test_warnings_are_heeded(void **state)
+{
+  (void)state;
+  for (int i = 0; i < 2; i++) {
+    breaks = i == 1;
+    with_threads(2, warns);
+  }
 }
 
 static void join_in_trouble(int rank, void *context)
@@ -290,6 +510,22 @@ static void with_processes(int n_ranks, int killed, process_body *body)
       assert_true(WIFEXITED(how) && WEXITSTATUS(how) == 0);
   }
   (void)munmap(place, sizeof *place);
+}
+
+static int heeds_the_end(int rank, meeting_place *place)
+{
+  xfi_comm *comm = join_at(place, rank, 0);
+
+  if (rank == 1) (void)raise(SIGKILL);
+  while (xfi_host_heed(comm, 1) == XFER_OK)
+    (void)usleep(1000);
+  return error_has("rank 1 has ended") ? 0 : 1;
+}
+
+static void test_the_end_of_a_process_is_heeded(void **state)
+{
+  (void)state;
+  with_processes(2, 1, heeds_the_end);
 }
 
 static bool leaves_a_child;
@@ -375,6 +611,7 @@ int main(void)
       cmocka_unit_test(test_a_killed_process_is_named_and_the_others_go_on),
       cmocka_unit_test(test_children_of_a_killed_process_do_not_stand_for_it),
       cmocka_unit_test(test_a_late_process_is_named_by_all_and_told),
+      cmocka_unit_test(test_the_end_of_a_process_is_heeded),
       cmocka_unit_test(test_all_calls_with_1_to_7_ranks),
       cmocka_unit_test(test_messages_larger_than_the_sockets),
       cmocka_unit_test(test_messages_that_differ_are_not_taken),
@@ -382,6 +619,10 @@ int main(void)
       cmocka_unit_test(test_a_rank_that_left_is_named),
       cmocka_unit_test(test_a_rank_that_cannot_join_fails_on_all),
       cmocka_unit_test(test_create_survives_each_failed_allocation),
+      cmocka_unit_test(test_calls_survive_each_failed_allocation),
+      cmocka_unit_test(test_each_call_of_the_system_fails),
+      cmocka_unit_test(test_strangers_are_not_taken_for_ranks),
+      cmocka_unit_test(test_warnings_are_heeded),
       cmocka_unit_test(test_a_rank_that_meets_a_stranger_or_nobody_fails_on_all),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);
