@@ -68,6 +68,8 @@ static void test_conversions_go_from_floats_to_floats_and_travel_small(void **st
        "tensor \"w\": there is no conversion from u8 to bf16"},
       {"f8e4m3[6] (1):R", "bf16[6] (2):S0", XFI_KIND_CAST, 0, XFER_ERR_SHAPE, 0,
        "tensor \"w\": there is no conversion from f8e4m3 to bf16"},
+      {"f32[6] (1):R", "u8[6] (2):S0", XFI_KIND_CAST, 0, XFER_ERR_SHAPE, 0,
+       "tensor \"w\": there is no conversion from f32 to u8"},
       {"u8[6] (1):R", "u8[6] (2):S0", XFI_KIND_ADD, 1, XFER_ERR_SHAPE, 0,
        "tensor \"w\": there is no conversion from u8 to u8"},
   };
@@ -315,6 +317,7 @@ static void test_tensors_of_equal_layouts_are_one_class_whoever_made_them(void *
 static void test_hundreds_of_classes_are_kept_apart(void **state)
 {
   (void)state;
+  const xfi_plan_options options = {XFER_LANE_AUTO, 0, NULL};
   tensor_list list = {.n = 0};
   xfi_plan *plan;
 
@@ -324,7 +327,7 @@ static void test_hundreds_of_classes_are_kept_apart(void **state)
     snprintf(line, sizeof line, "u8[%d] (2):S0 -> (2):R", i);
     add_line(&list, "w", 2, line);
   }
-  plan = plan_of(&list, 2, 0, &plain_options);
+  plan = plan_of(&list, 2, 0, &options);
   assert_int_equal(plan->n_classes, 200);
   for (uint32_t t = 0; t < 400; t++)
     assert_int_equal(plan->tensors[t].class_index, t / 2);

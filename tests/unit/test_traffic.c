@@ -87,7 +87,8 @@ static void test_rows_are_those_of_moves(void **state)
   tensor_list list;
   const xfi_plan_options options[] = {{XFER_LANE_AUTO, 0, NULL},      {XFER_LANE_DIRECT, 0, NULL},
                                       {XFER_LANE_BROADCAST, 0, NULL}, {XFER_LANE_DIRECT, 8, NULL},
-                                      {XFER_LANE_AUTO, 5, NULL},      {XFER_LANE_PACKED, 4, NULL}};
+                                      {XFER_LANE_AUTO, 5, NULL},      {XFER_LANE_PACKED, 4, NULL},
+                                      {XFER_LANE_BROADCAST, 8, NULL}};
 
   fill_list(&list);
   for (size_t o = 0; o < sizeof options / sizeof *options; o++) {
@@ -185,24 +186,27 @@ static void test_each_failed_allocation_is_survived(void **state)
   free_tensors(&far);
 }
 
-/* Part 0 gets three bytes, part 64 two. */
-static bool is_of_its_part(void *context, const xfi_plan *classes, const xfi_traffic_row *row)
+/* Of one tensor part 0 gets three bytes and part 64 two, of the other each of 65 parts one. */
+static bool is_of_its_parts(void *context, const xfi_plan *classes, const xfi_traffic_row *row)
 {
+  const uint64_t want = row->rank < 66 ? 3 + 1 : row->rank < 130 ? 2 + 1 : 1;
+
   (void)classes;
   if (row->rank > 1)
     *(bool *)context = *(bool *)context && row->n == 1 && row->from[0].src_rank == 0 &&
-                       row->from[0].n_bytes == (row->rank < 66 ? 3 : 2);
+                       row->from[0].n_bytes == want;
   return true;
 }
 
-static void test_parts_far_apart_are_kept_apart(void **state)
+static void test_many_parts_and_those_far_apart_are_kept_apart(void **state)
 {
   (void)state;
   tensor_list list = {.n = 0};
   bool right = true;
 
-  add_line(&list, "w", 1, "u8[5] (1)@0:R -> (2,64)@2-129:S0,R");
-  assert_int_equal(xfi_traffic(130, list.at, list.n, &plain_options, is_of_its_part, &right),
+  add_line(&list, "far", 1, "u8[5] (1)@0:R -> (2,64)@2-129:S0,R");
+  add_line(&list, "many", 1, "u8[65] (1)@0:R -> (65,2)@2-131:S0,R");
+  assert_int_equal(xfi_traffic(132, list.at, list.n, &plain_options, is_of_its_parts, &right),
                    XFER_OK);
   assert_true(right);
   free_tensors(&list);
@@ -214,7 +218,7 @@ int main(void)
       cmocka_unit_test(test_rows_are_those_of_moves),
       cmocka_unit_test(test_nobody_is_told_after_enough),
       cmocka_unit_test(test_missing_source_is_named),
-      cmocka_unit_test(test_parts_far_apart_are_kept_apart),
+      cmocka_unit_test(test_many_parts_and_those_far_apart_are_kept_apart),
       cmocka_unit_test(test_each_failed_allocation_is_survived),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);
