@@ -231,7 +231,7 @@ xfer_status xfer_abi_check(const char *name, size_t value)
   xfer_status st = XFER_OK;
   size_t i = 0;
 
-  XFI_CHECK(name != NULL, XFER_ERR_ARG, "abi check: name is NULL");
+  XFI_NEED(name);
   while (i < sizeof rows / sizeof *rows && strcmp(rows[i].name, name) != 0)
     i++;
   XFI_CHECK(i < sizeof rows / sizeof *rows, XFER_ERR_ARG, "abi check: there is no \"%s\"", name);

@@ -56,7 +56,7 @@ xfer_status xfer_comm_create_local(xfer_comm **comms, int n_ranks)
   xfer_comm **made = NULL;
   int n = 0;
 
-  XFI_CHECK(comms != NULL, XFER_ERR_ARG, "comms is NULL");
+  XFI_NEED(comms);
   XFI_CHECK(n_ranks >= 1, XFER_ERR_ARG, "a comm of %d ranks", n_ranks);
   transports = xfi_calloc((size_t)n_ranks, sizeof *transports);
   made = xfi_calloc((size_t)n_ranks, sizeof *made);
@@ -84,7 +84,8 @@ xfer_status xfer_comm_create_host(xfer_comm **comm, xfer_all_gather_fn all_gathe
   xfer_status st = XFER_OK;
   xfi_comm *transport = NULL;
 
-  XFI_CHECK(comm != NULL && all_gather != NULL, XFER_ERR_ARG, "comm or all_gather is NULL");
+  XFI_NEED(comm);
+  XFI_NEED(all_gather);
   XFI_CHECK(size >= 1 && rank >= 0 && rank < size, XFER_ERR_ARG, "rank %d of %d", rank, size);
   XFI_TRY(xfi_comm_create_host(&transport, all_gather, context, rank, size));
   XFI_TRY(wrap_on_host(comm, transport));
@@ -124,7 +125,7 @@ xfer_status xfer_comm_set_timeout(xfer_comm *comm, uint64_t timeout_ms)
 {
   xfer_status st = XFER_OK;
 
-  XFI_CHECK(comm != NULL, XFER_ERR_ARG, "timeout: comm is NULL");
+  XFI_NEED(comm);
   XFI_CHECK(timeout_ms <= INT64_MAX, XFER_ERR_ARG, "timeout of %llu ms",
             (unsigned long long)timeout_ms);
   comm->timeout_ms = timeout_ms == 0 ? DEFAULT_TIMEOUT_MS : timeout_ms;
@@ -139,9 +140,9 @@ xfer_status xfer_comm_set_staging(xfer_comm *comm, xfer_alloc_fn alloc, xfer_fre
 {
   xfer_status st = XFER_OK;
 
-  XFI_CHECK(comm != NULL, XFER_ERR_ARG, "staging: comm is NULL");
-  XFI_CHECK((alloc == NULL) == (free == NULL), XFER_ERR_ARG,
-            "staging: one of alloc and free is NULL");
+  XFI_NEED(comm);
+  XFI_NEED_WHERE(free != NULL, alloc);
+  XFI_NEED_WHERE(alloc != NULL, free);
   comm->plans.giver = (xfi_giver){alloc, free, context};
 done:
   return st;
@@ -153,8 +154,8 @@ static xfer_status check_gathering(const xfi_comm *transport, const void *all, c
   xfer_status st = XFER_OK;
   size_t n_all;
 
-  XFI_CHECK(n_bytes == 0 || (all != NULL && mine != NULL), XFER_ERR_ARG,
-            "all-gather of %zu bytes: an argument is NULL", n_bytes);
+  XFI_NEED_IN("xfer_comm_all_gather", n_bytes > 0, all);
+  XFI_NEED_IN("xfer_comm_all_gather", n_bytes > 0, mine);
   XFI_CHECK(xfi_mul_fits((size_t)transport->size, n_bytes, &n_all) && n_all <= PTRDIFF_MAX,
             XFER_ERR_OVERFLOW, "all-gather of %zu bytes of each of %d ranks", n_bytes,
             transport->size);
@@ -168,7 +169,7 @@ xfer_status xfer_comm_all_gather(xfer_comm *comm, void *all, const void *mine, s
   xfi_comm *transport;
   xfi_entered before;
 
-  XFI_CHECK(comm != NULL, XFER_ERR_ARG, "all-gather: comm is NULL");
+  XFI_NEED(comm);
   transport = comm->transport;
   xfi_device_enter(comm->device, &before);
   st = check_gathering(transport, all, mine, n_bytes);

@@ -44,7 +44,7 @@ xfer_status xfer_conversion_get(xfer_conversion conversion, xfer_conversion_data
   xfer_conversion_data d = {.kind = (int32_t)kind};
   xfer_status st = XFER_OK;
 
-  XFI_CHECK(data != NULL, XFER_ERR_ARG, "xfer_conversion_get: a pointer is NULL");
+  XFI_NEED(data);
   XFI_CHECK(xfi_conversion_is_known(conversion), XFER_ERR_ARG, "conversion %#llx is not known",
             (unsigned long long)conversion);
   if (kind == XFI_KIND_SCALE || kind == XFI_KIND_ADD) d.value = xfi_conversion_value(conversion);

@@ -24,7 +24,6 @@ static xfer_status check_list(const xfer_operation *at, size_t n, int n_ranks)
 {
   xfer_status st = XFER_OK;
 
-  XFI_CHECK(n == 0 || at != NULL, XFER_ERR_ARG, "%zu operations at NULL", n);
   for (size_t i = 0; i < n; i++) {
     const unsigned long long id = at[i].id;
     int64_t n_bytes = (int64_t)xfi_dtype_size(at[i].dtype);
@@ -47,12 +46,16 @@ done:
   return st;
 }
 
-static xfer_status check_operations(const xfi_operations *ops, int n_ranks)
+static xfer_status check_operations(const char *who, const xfi_operations *ops, int n_ranks)
 {
   xfer_status st = XFER_OK;
+  const xfer_operation *sends = ops->sends.at;
+  const xfer_operation *recvs = ops->recvs.at;
 
-  XFI_TRY(check_list(ops->sends.at, ops->sends.n, n_ranks));
-  XFI_TRY(check_list(ops->recvs.at, ops->recvs.n, n_ranks));
+  XFI_NEED_IN(who, ops->sends.n > 0, sends);
+  XFI_NEED_IN(who, ops->recvs.n > 0, recvs);
+  XFI_TRY(check_list(sends, ops->sends.n, n_ranks));
+  XFI_TRY(check_list(recvs, ops->recvs.n, n_ranks));
 done:
   return st;
 }
@@ -81,13 +84,13 @@ xfer_status xfer_plan_create_exchange(xfer_plan **plan, xfer_comm *comm,
   xfi_entered before;
   xfi_span span;
 
-  XFI_CHECK(comm != NULL, XFER_ERR_ARG, "exchange: comm is NULL"); /* nobody to agree with */
+  XFI_NEED(comm); /* nobody to agree with */
   ops.rank = comm->transport->rank;
   st = copy_options(&options, given);
   if (options.timeout_ms == 0) options.timeout_ms = comm->timeout_ms;
-  if (st == XFER_OK) st = check_operations(&ops, comm->transport->size);
+  if (st == XFER_OK) st = check_operations(__func__, &ops, comm->transport->size);
   if (st == XFER_OK && plan == NULL) {
-    xfi_set_error("exchange: no place for the plan");
+    xfi_set_error("%s: plan is NULL", __func__);
     st = XFER_ERR_ARG;
   }
   xfi_device_enter(comm->device, &before);
@@ -106,7 +109,7 @@ xfer_status xfer_plan_bind_exchange(xfer_plan *plan, const xfer_view *send_views
   xfer_status st = XFER_OK;
   xfi_entered before;
 
-  XFI_CHECK(plan != NULL, XFER_ERR_ARG, "plan is NULL");
+  XFI_NEED(plan);
   XFI_CHECK(plan->device != NULL, XFER_ERR_ARG, "the plan is no exchange");
   xfi_device_enter(plan->device, &before);
   st = xfi_run_bind_exchange(plan, send_views, recv_views);
@@ -202,6 +205,17 @@ done:
   return st;
 }
 
+static xfer_status check_views(const xfi_operations *ops, const xfer_view *send_views,
+                               const xfer_view *recv_views)
+{
+  xfer_status st = XFER_OK;
+
+  XFI_NEED_IN("xfer_exchange", ops->sends.n > 0, send_views);
+  XFI_NEED_IN("xfer_exchange", ops->recvs.n > 0, recv_views);
+done:
+  return st;
+}
+
 static xfer_status exchange(xfer_comm *comm, xfi_operations *ops, const xfer_view *sends,
                             const xfer_view *recvs, xfer_stream stream)
 {
@@ -211,12 +225,8 @@ static xfer_status exchange(xfer_comm *comm, xfi_operations *ops, const xfer_vie
   xfi_kept *k = NULL;
   bool mapped = false;
 
-  st = check_operations(ops, comm->transport->size);
-  if (st == XFER_OK &&
-      ((ops->sends.n > 0 && sends == NULL) || (ops->recvs.n > 0 && recvs == NULL))) {
-    xfi_set_error("exchange: operations without views");
-    st = XFER_ERR_ARG;
-  }
+  st = check_operations("xfer_exchange", ops, comm->transport->size);
+  if (st == XFER_OK) st = check_views(ops, sends, recvs);
   if (st == XFER_OK) st = xfi_kept_check(comm, stream);
   mine.status = st;
   if (st == XFER_OK) {
@@ -248,7 +258,7 @@ xfer_status xfer_exchange(xfer_comm *comm, const xfer_operation *sends, const xf
   xfi_entered before;
   xfi_span span;
 
-  XFI_CHECK(comm != NULL, XFER_ERR_ARG, "exchange: comm is NULL");
+  XFI_NEED(comm);
   ops.rank = comm->transport->rank;
   xfi_device_enter(comm->device, &before);
   span = xfi_span_begin(XFI_SYS_RUN, ops.rank, XFI_TRACK_CALLS, "xfer_exchange");

@@ -16,7 +16,8 @@ xfer_status xfer_mesh_create(xfer_mesh **mesh, const int *shape, int n_axes, con
 {
   xfer_status st = XFER_OK;
 
-  XFI_CHECK(mesh != NULL && shape != NULL, XFER_ERR_ARG, "mesh: an argument is NULL");
+  XFI_NEED(mesh);
+  XFI_NEED(shape);
   XFI_TRY(xfi_mesh_create(mesh, shape, n_axes, ranks));
 done:
   return st;
@@ -46,7 +47,8 @@ xfer_status xfer_dtype_parse(xfer_dtype *dtype, const char *name)
 {
   xfer_status st = XFER_OK;
 
-  XFI_CHECK(dtype != NULL && name != NULL, XFER_ERR_ARG, "dtype: an argument is NULL");
+  XFI_NEED(dtype);
+  XFI_NEED(name);
   XFI_TRY(xfi_dtype_parse(dtype, name));
 done:
   return st;
@@ -56,7 +58,8 @@ xfer_status xfer_layout_create(xfer_layout **layout, const xfer_layout_desc *des
 {
   xfer_status st = XFER_OK;
 
-  XFI_CHECK(layout != NULL && desc != NULL, XFER_ERR_ARG, "layout: an argument is NULL");
+  XFI_NEED(layout);
+  XFI_NEED(desc);
   XFI_TRY(xfi_layout_create(layout, desc));
 done:
   return st;
@@ -66,7 +69,8 @@ xfer_status xfer_layout_create_boxes(xfer_layout **layout, const xfer_boxes_desc
 {
   xfer_status st = XFER_OK;
 
-  XFI_CHECK(layout != NULL && desc != NULL, XFER_ERR_ARG, "boxes: an argument is NULL");
+  XFI_NEED(layout);
+  XFI_NEED(desc);
   XFI_TRY(xfi_layout_create_boxes(layout, desc));
 done:
   return st;
@@ -76,7 +80,8 @@ xfer_status xfer_layout_create_flat(xfer_layout **layout, const xfer_boxes_desc 
 {
   xfer_status st = XFER_OK;
 
-  XFI_CHECK(layout != NULL && desc != NULL, XFER_ERR_ARG, "flat ranges: an argument is NULL");
+  XFI_NEED(layout);
+  XFI_NEED(desc);
   XFI_TRY(xfi_layout_create_flat(layout, desc));
 done:
   return st;
@@ -118,8 +123,8 @@ xfer_status xfer_layout_local_shape(const xfer_layout *layout, int rank, int64_t
   xfi_place place;
   int64_t stacked[XFER_MAX_DIMS];
 
-  XFI_CHECK(layout != NULL && (shape != NULL || layout->n_dims == 0), XFER_ERR_ARG,
-            "local shape: an argument is NULL");
+  XFI_NEED(layout);
+  XFI_NEED_WHERE(layout->n_dims > 0, shape);
   XFI_TRY(find_place(layout, rank, &place));
   if (layout->boxes != NULL) {
     XFI_CHECK(xfi_boxes_stack(stacked, layout, rank) || layout->n_dims == 0, XFER_ERR_UNSUPPORTED,
@@ -161,8 +166,9 @@ xfer_status xfer_layout_runs(const xfer_layout *layout, int rank, int dim, xfer_
   xfi_place place;
   xfi_runs found = {NULL, 0, 0};
 
-  XFI_CHECK(layout != NULL && n_runs != NULL && (runs != NULL || capacity == 0), XFER_ERR_ARG,
-            "runs: an argument is NULL");
+  XFI_NEED(layout);
+  XFI_NEED(n_runs);
+  XFI_NEED_WHERE(capacity > 0, runs);
   XFI_CHECK(dim >= -layout->n_dims && dim < layout->n_dims, XFER_ERR_ARG,
             "dim %d of a tensor of %d dims", dim, layout->n_dims);
   XFI_TRY(find_place(layout, rank, &place));
@@ -220,8 +226,9 @@ xfer_status xfer_layout_boxes(const xfer_layout *layout, int rank, int64_t *boun
   size_t first = 0;
   size_t n;
 
-  XFI_CHECK(layout != NULL && n_boxes != NULL && (bounds != NULL || capacity == 0), XFER_ERR_ARG,
-            "boxes: an argument is NULL");
+  XFI_NEED(layout);
+  XFI_NEED(n_boxes);
+  XFI_NEED_WHERE(capacity > 0, bounds);
   XFI_TRY(find_place(layout, rank, &place));
   if (layout->boxes != NULL) {
     n = xfi_boxes_of(&first, layout, rank);
@@ -304,9 +311,10 @@ xfer_status xfer_layout_owners(const xfer_layout *layout, const int64_t *index, 
   size_t n = 0;
 
   memset(holds, 0, sizeof holds);
-  XFI_CHECK(layout != NULL && n_owners != NULL && (owners != NULL || capacity == 0) &&
-                (index != NULL || layout->n_dims == 0),
-            XFER_ERR_ARG, "owners: an argument is NULL");
+  XFI_NEED(layout);
+  XFI_NEED_WHERE(layout->n_dims > 0, index);
+  XFI_NEED_WHERE(capacity > 0, owners);
+  XFI_NEED(n_owners);
   for (int d = 0; d < layout->n_dims; d++) {
     XFI_CHECK(index[d] >= 0 && index[d] < layout->dims[d].size, XFER_ERR_ARG,
               "dim %d: index %lld of %lld", d, (long long)index[d],
@@ -330,8 +338,9 @@ xfer_status xfer_problem_parse(xfer_layout **src, xfer_layout **dst, const char 
 {
   xfer_status st = XFER_OK;
 
-  XFI_CHECK(src != NULL && dst != NULL && line != NULL, XFER_ERR_ARG,
-            "problem: an argument is NULL");
+  XFI_NEED(src);
+  XFI_NEED(dst);
+  XFI_NEED(line);
   XFI_TRY(xfi_problem_parse(src, dst, line));
 done:
   return st;

@@ -12,7 +12,8 @@ xfer_status xfer_locals_create(xfer_locals **locals, const xfer_refit *refit, in
 {
   xfer_status st = XFER_OK;
 
-  XFI_CHECK(locals != NULL && refit != NULL, XFER_ERR_ARG, "xfer_locals_create: a pointer is NULL");
+  XFI_NEED(locals);
+  XFI_NEED(refit);
   XFI_CHECK(rank >= 0, XFER_ERR_ARG, "xfer_locals_create: rank %d", rank);
   XFI_TRY(xfi_locals_create(locals, refit, rank));
 done:
@@ -34,8 +35,9 @@ xfer_status xfer_locals_get(const xfer_locals *locals, size_t i, xfer_local *loc
   const xfi_local *l;
   xfer_status st = XFER_OK;
 
-  XFI_CHECK(locals != NULL && local != NULL && i < locals->n_listed, XFER_ERR_ARG,
-            "no local tensor %zu", i);
+  XFI_NEED(locals);
+  XFI_NEED(local);
+  XFI_CHECK(i < locals->n_listed, XFER_ERR_ARG, "no local tensor %zu", i);
   l = &locals->at[i];
   *local = (xfer_local){.name = l->name,
                         .side = l->side,
@@ -57,22 +59,24 @@ xfer_status xfer_locals_part(const xfer_locals *locals, size_t i, size_t k, xfer
 {
   xfer_status st = XFER_OK;
 
-  XFI_CHECK(locals != NULL && part != NULL && i < locals->n_listed &&
-                k < (size_t)locals->at[i].n_parts,
-            XFER_ERR_ARG, "no part %zu of local tensor %zu", k, i);
+  XFI_NEED(locals);
+  XFI_NEED(part);
+  XFI_CHECK(i < locals->n_listed && k < (size_t)locals->at[i].n_parts, XFER_ERR_ARG,
+            "no part %zu of local tensor %zu", k, i);
   *part = locals->parts[locals->at[i].first_part + k];
 done:
   return st;
 }
 
-static xfer_status hand_in(xfer_locals *locals, int side, const char *name, int32_t dtype,
-                           void *base, const int64_t *shape, const int64_t *strides, int n_dims,
-                           bool again)
+static xfer_status hand_in(const char *who, xfer_locals *locals, int side, const char *name,
+                           int32_t dtype, void *base, const int64_t *shape, const int64_t *strides,
+                           int n_dims, bool again)
 {
   xfer_status st = XFER_OK;
 
-  XFI_CHECK(locals != NULL && name != NULL && (shape != NULL || n_dims == 0), XFER_ERR_ARG,
-            "xfer_locals_%s: a pointer is NULL", again ? "update" : "give");
+  XFI_NEED_IN(who, 1, locals);
+  XFI_NEED_IN(who, 1, name);
+  XFI_NEED_IN(who, n_dims != 0, shape);
   XFI_CHECK(side == XFER_SIDE_TRAIN || side == XFER_SIDE_GEN, XFER_ERR_ARG, "\"%s\": side %d", name,
             side);
   XFI_CHECK(n_dims >= 0 && n_dims <= XFER_MAX_DIMS, XFER_ERR_ARG, "\"%s\" with %d dims", name,
@@ -86,13 +90,13 @@ done:
 xfer_status xfer_locals_give(xfer_locals *locals, int side, const char *name, int32_t dtype,
                              void *base, const int64_t *shape, const int64_t *strides, int n_dims)
 {
-  return hand_in(locals, side, name, dtype, base, shape, strides, n_dims, false);
+  return hand_in(__func__, locals, side, name, dtype, base, shape, strides, n_dims, false);
 }
 
 xfer_status xfer_locals_update(xfer_locals *locals, int side, const char *name, int32_t dtype,
                                void *base, const int64_t *shape, const int64_t *strides, int n_dims)
 {
-  return hand_in(locals, side, name, dtype, base, shape, strides, n_dims, true);
+  return hand_in(__func__, locals, side, name, dtype, base, shape, strides, n_dims, true);
 }
 
 xfer_status xfer_locals_view(xfer_locals *locals, size_t tensor, xfer_view *src, xfer_view *dst,
@@ -101,9 +105,11 @@ xfer_status xfer_locals_view(xfer_locals *locals, size_t tensor, xfer_view *src,
   bool has_src, has_dst;
   xfer_status st = XFER_OK;
 
-  XFI_CHECK(locals != NULL && src != NULL && dst != NULL && has != NULL &&
-                tensor < locals->refit->n_tensors,
-            XFER_ERR_ARG, "no tensor %zu", tensor);
+  XFI_NEED(locals);
+  XFI_NEED(src);
+  XFI_NEED(dst);
+  XFI_NEED(has);
+  XFI_CHECK(tensor < locals->refit->n_tensors, XFER_ERR_ARG, "no tensor %zu", tensor);
   XFI_TRY(xfi_locals_view(locals, tensor, XFER_SIDE_TRAIN, src, &has_src));
   XFI_TRY(xfi_locals_view(locals, tensor, XFER_SIDE_GEN, dst, &has_dst));
   *has = (has_src ? 1 : 0) | (has_dst ? 2 : 0);
@@ -118,7 +124,8 @@ xfer_status xfer_locals_bind(xfer_locals *locals, xfer_plan *plan)
   xfi_entered before;
   xfer_status st = XFER_OK;
 
-  XFI_CHECK(locals != NULL && plan != NULL, XFER_ERR_ARG, "xfer_locals_bind: a pointer is NULL");
+  XFI_NEED(locals);
+  XFI_NEED(plan);
   XFI_TRY(xfi_locals_complete(locals));
   XFI_CHECK(locals->n_problems == 0, XFER_ERR_MISMATCH, "%s (one of %zu problems)",
             locals->problems[0], locals->n_problems);
@@ -157,7 +164,7 @@ xfer_status xfer_locals_take_misc(xfer_locals *locals, xfer_misc_fn fn, void *co
 {
   xfer_status st = XFER_OK;
 
-  XFI_CHECK(locals != NULL, XFER_ERR_ARG, "xfer_locals_take_misc: the list is NULL");
+  XFI_NEED(locals);
   locals->misc_fn = fn;
   locals->misc_context = context;
 done:
@@ -168,7 +175,8 @@ xfer_status xfer_locals_wait(xfer_locals *locals, xfer_plan *plan, uint64_t time
 {
   xfer_status st = XFER_OK;
 
-  XFI_CHECK(locals != NULL && plan != NULL, XFER_ERR_ARG, "xfer_locals_wait: a pointer is NULL");
+  XFI_NEED(locals);
+  XFI_NEED(plan);
   XFI_TRY(xfer_plan_wait(plan, timeout_ms));
   for (size_t i = 0; i < locals->n && locals->misc_fn != NULL; i++) {
     const xfi_local *l = &locals->at[i];

@@ -19,11 +19,12 @@ static bool is_whole(const xfer_layout *layout)
 
 /* What can be wrong with tensors and options on this rank alone. In a simulation both sides are
  * known. */
-static xfer_status check_tensors(const xfer_tensor *tensors, size_t n_tensors, bool both_sides)
+static xfer_status check_tensors(const char *who, const xfer_tensor *tensors, size_t n_tensors,
+                                 bool both_sides)
 {
   xfer_status st = XFER_OK;
 
-  XFI_CHECK(n_tensors == 0 || tensors != NULL, XFER_ERR_ARG, "%zu tensors at NULL", n_tensors);
+  XFI_NEED_IN(who, n_tensors > 0, tensors);
   for (size_t t = 0; t < n_tensors; t++) {
     const bool made = xfi_conversion_kind(tensors[t].conversion) == XFI_KIND_SCALES;
 
@@ -71,12 +72,12 @@ xfer_status xfer_plan_create(xfer_plan **plan, xfer_comm *comm, const xfer_tenso
   xfi_entered before;
   xfi_span span;
 
-  XFI_CHECK(comm != NULL, XFER_ERR_ARG, "plan: comm is NULL"); /* nobody to agree with */
+  XFI_NEED(comm); /* nobody to agree with */
   st = xfi_plan_options_copy(&options, given);
   if (options.timeout_ms == 0) options.timeout_ms = comm->timeout_ms;
-  if (st == XFER_OK) st = check_tensors(tensors, n_tensors, false);
+  if (st == XFER_OK) st = check_tensors(__func__, tensors, n_tensors, false);
   if (st == XFER_OK && plan == NULL) {
-    xfi_set_error("plan: no place for the plan");
+    xfi_set_error("%s: plan is NULL", __func__);
     st = XFER_ERR_ARG;
   }
   span = xfi_span_begin(XFI_SYS_PLAN, comm->transport->rank, XFI_TRACK_CALLS, "xfer_plan_create");
@@ -97,10 +98,10 @@ xfer_status xfer_plan_simulate(xfer_plan **plan, int n_ranks, int rank, const xf
   xfer_status st = XFER_OK;
   xfer_plan_options options;
 
-  XFI_CHECK(plan != NULL, XFER_ERR_ARG, "plan: no place for the plan");
+  XFI_NEED(plan);
   XFI_CHECK(rank >= 0 && rank < n_ranks, XFER_ERR_ARG, "rank %d of %d ranks", rank, n_ranks);
   XFI_TRY(xfi_plan_options_copy(&options, given));
-  XFI_TRY(check_tensors(tensors, n_tensors, true));
+  XFI_TRY(check_tensors(__func__, tensors, n_tensors, true));
   XFI_TRY(xfi_run_simulate(plan, n_ranks, rank, tensors, n_tensors, &options));
 done:
   return st;
@@ -147,10 +148,10 @@ xfer_status xfer_plan_traffic(int n_ranks, const xfer_tensor *tensors, size_t n_
   xfer_plan_options options;
   told to = {fn, context};
 
-  XFI_CHECK(fn != NULL, XFER_ERR_ARG, "traffic: nobody to tell");
+  XFI_NEED(fn);
   XFI_CHECK(n_ranks > 0, XFER_ERR_ARG, "traffic of %d ranks", n_ranks);
   XFI_TRY(xfi_plan_options_copy(&options, given));
-  XFI_TRY(check_tensors(tensors, n_tensors, true));
+  XFI_TRY(check_tensors(__func__, tensors, n_tensors, true));
   XFI_TRY(xfi_run_traffic(n_ranks, tensors, n_tensors, &options, tell, &to));
 done:
   return st;
@@ -177,21 +178,13 @@ void xfer_plan_destroy(xfer_plan *plan)
   if (device != NULL) xfi_device_leave(device, &before);
 }
 
-/* Every function below needs a plan. */
-static xfer_status check_plan(const xfer_plan *plan)
-{
-  if (plan != NULL) return XFER_OK;
-  xfi_set_error("plan is NULL");
-  return XFER_ERR_ARG;
-}
-
 xfer_status xfer_plan_bind(xfer_plan *plan, size_t tensor, const xfer_view *src_view,
                            const xfer_view *dst_view)
 {
   xfer_status st = XFER_OK;
   xfi_entered before;
 
-  XFI_TRY(check_plan(plan));
+  XFI_NEED(plan);
   enter(plan, &before);
   st = xfi_run_bind(plan, tensor, src_view, dst_view);
   leave(plan, &before);
@@ -205,7 +198,7 @@ xfer_status xfer_plan_commit(xfer_plan *plan)
   xfi_entered before;
   xfi_span span;
 
-  XFI_TRY(check_plan(plan));
+  XFI_NEED(plan);
   enter(plan, &before);
   span = xfi_span_begin(XFI_SYS_PLAN, plan->moves->rank, XFI_TRACK_CALLS, "xfer_plan_commit");
   st = xfi_run_commit(plan);
@@ -224,7 +217,7 @@ xfer_status xfer_plan_run(xfer_plan *plan, uint64_t version, xfer_stream stream)
   xfi_entered before;
   xfi_span span;
 
-  XFI_TRY(check_plan(plan));
+  XFI_NEED(plan);
   enter(plan, &before);
   span = xfi_span_begin(XFI_SYS_RUN, plan->moves->rank, XFI_TRACK_CALLS, "xfer_plan_run");
   st = xfi_run_start(plan, version, stream);
@@ -239,8 +232,8 @@ xfer_status xfer_plan_refuse(xfer_plan *plan, const char *why)
   xfer_status st = XFER_OK;
   xfi_entered before;
 
-  XFI_TRY(check_plan(plan));
-  XFI_CHECK(why != NULL, XFER_ERR_ARG, "refuse: why is NULL");
+  XFI_NEED(plan);
+  XFI_NEED(why);
   enter(plan, &before);
   st = xfi_run_refuse(plan, why);
   leave(plan, &before);
@@ -254,7 +247,7 @@ xfer_status xfer_plan_wait(xfer_plan *plan, uint64_t timeout_ms)
   xfi_entered before;
   xfi_span span;
 
-  XFI_TRY(check_plan(plan));
+  XFI_NEED(plan);
   enter(plan, &before);
   span = xfi_span_begin(XFI_SYS_RUN, plan->moves->rank, XFI_TRACK_CALLS, "xfer_plan_wait");
   st = xfi_run_wait(plan, timeout_ms);
@@ -270,8 +263,8 @@ xfer_status xfer_plan_test(const xfer_plan *plan, int *over)
   xfi_entered before;
   bool is_over = false;
 
-  XFI_TRY(check_plan(plan));
-  XFI_CHECK(over != NULL, XFER_ERR_ARG, "test: no place for the answer");
+  XFI_NEED(plan);
+  XFI_NEED(over);
   enter(plan, &before);
   st = xfi_run_test(plan, &is_over);
   leave(plan, &before);
@@ -285,7 +278,7 @@ xfer_status xfer_plan_release(xfer_plan *plan)
   xfer_status st = XFER_OK;
   xfi_entered before;
 
-  XFI_TRY(check_plan(plan));
+  XFI_NEED(plan);
   enter(plan, &before);
   st = xfi_run_release(plan);
   leave(plan, &before);
@@ -300,10 +293,13 @@ xfer_status xfer_plan_digest(xfer_plan *plan, xfer_digest *digests, size_t n_dig
   xfer_status checked = XFER_OK;
   xfi_entered before;
 
-  XFI_TRY(check_plan(plan));
-  if ((digests == NULL && n_digests > 0) || n_digests != plan->moves->n_tensors) {
-    xfi_set_error("digest: room for %zu at %p, the plan has %zu tensors", n_digests,
-                  (void *)digests, plan->moves->n_tensors);
+  XFI_NEED(plan);
+  if (digests == NULL && n_digests > 0) {
+    xfi_set_error("%s: digests is NULL", __func__);
+    checked = XFER_ERR_ARG;
+  } else if (n_digests != plan->moves->n_tensors) {
+    xfi_set_error("digest: room for %zu, the plan has %zu tensors", n_digests,
+                  plan->moves->n_tensors);
     checked = XFER_ERR_ARG;
   } else if (side != XFER_PLAN_SRC && side != XFER_PLAN_DST) {
     xfi_set_error("digest: side is %d", side);
@@ -321,7 +317,7 @@ xfer_status xfer_plan_check_replicas(xfer_plan *plan, xfer_stream stream)
   xfer_status st = XFER_OK;
   xfi_entered before;
 
-  XFI_TRY(check_plan(plan));
+  XFI_NEED(plan);
   enter(plan, &before);
   st = xfi_run_check_replicas(plan, stream);
   leave(plan, &before);
@@ -334,8 +330,8 @@ xfer_status xfer_plan_report(const xfer_plan *plan, xfer_plan_report_data *repor
   xfer_status st = XFER_OK;
   xfer_plan_report_data full = XFER_PLAN_REPORT_INIT;
 
-  XFI_TRY(check_plan(plan));
-  XFI_CHECK(report != NULL, XFER_ERR_ARG, "report: no place for it");
+  XFI_NEED(plan);
+  XFI_NEED(report);
   XFI_TRY(xfi_run_full_report(plan, &full));
   XFI_TRY(xfi_report_copy(report, &full, sizeof full, "xfer_plan_report_data"));
 done:
@@ -349,8 +345,8 @@ xfer_status xfer_plan_move(const xfer_plan *plan, size_t i, xfer_move *move)
   int n = 0;
   size_t at = i;
 
-  XFI_TRY(check_plan(plan));
-  XFI_CHECK(move != NULL, XFER_ERR_ARG, "move: no place for it");
+  XFI_NEED(plan);
+  XFI_NEED(move);
   n = xfi_plan_listings(lists, plan->moves);
   for (int l = 0; l < n; at -= lists[l++].list->n_moves) {
     const xfi_move *m;
@@ -386,8 +382,8 @@ xfer_status xfer_plan_print(const xfer_plan *plan, char **text, int json)
   xfer_status st = XFER_OK;
   xfer_plan_report_data report = XFER_PLAN_REPORT_INIT;
 
-  XFI_TRY(check_plan(plan));
-  XFI_CHECK(text != NULL, XFER_ERR_ARG, "print: no place for the text");
+  XFI_NEED(plan);
+  XFI_NEED(text);
   XFI_TRY(xfi_run_full_report(plan, &report));
   XFI_TRY(xfi_plan_print(plan->moves, &report, xfi_direct_way, plan, text, json != 0));
 done:

@@ -210,7 +210,7 @@ xfer_status xfer_redistribute(xfer_comm *comm, const xfer_layout *src_layout,
   xfi_entered before;
   xfi_span span;
 
-  XFI_CHECK(comm != NULL, XFER_ERR_ARG, "redistribute: comm is NULL");
+  XFI_NEED(comm);
   xfi_device_enter(comm->device, &before);
   span = xfi_span_begin(XFI_SYS_RUN, comm->transport->rank, XFI_TRACK_CALLS, "xfer_redistribute");
   st = redistribute(comm, &tensor, src_view, dst_view, stream);

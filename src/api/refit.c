@@ -20,7 +20,8 @@ xfer_status xfer_rules_load(xfer_rules **rules, const char *folder)
 {
   xfer_status st = XFER_OK;
 
-  XFI_CHECK(rules != NULL && folder != NULL, XFER_ERR_ARG, "xfer_rules_load: a pointer is NULL");
+  XFI_NEED(rules);
+  XFI_NEED(folder);
   XFI_TRY(xfi_rules_load(rules, folder));
 done:
   return st;
@@ -61,7 +62,8 @@ xfer_status xfer_model_load(xfer_model **model, const char *path, const xfer_mod
   struct stat info;
   xfer_status st = XFER_OK;
 
-  XFI_CHECK(model != NULL && path != NULL, XFER_ERR_ARG, "xfer_model_load: a pointer is NULL");
+  XFI_NEED(model);
+  XFI_NEED(path);
   XFI_TRY(xfi_options_copy(&o, sizeof o, options, "xfer_model_options"));
   XFI_TRY(check_options(&o));
   XFI_TRY(xfi_model_create(&m, o.rules));
@@ -87,8 +89,9 @@ xfer_status xfer_model_add(xfer_model *model, const char *name, int32_t dtype, c
       .pattern = name, .shape = shape, .n_dims = n_dims, .dtype = (xfer_dtype)dtype};
   xfer_status st = XFER_OK;
 
-  XFI_CHECK(model != NULL && name != NULL && (shape != NULL || n_dims == 0), XFER_ERR_ARG,
-            "xfer_model_add: a pointer is NULL");
+  XFI_NEED(model);
+  XFI_NEED(name);
+  XFI_NEED_WHERE(n_dims != 0, shape);
   XFI_CHECK(n_dims >= 0 && n_dims <= XFER_MAX_DIMS, XFER_ERR_ARG, "\"%s\" with %d dims", name,
             n_dims);
   XFI_CHECK(!atomic_load(&model->frozen), XFER_ERR_STATE, "\"%s\": a refit was made of the model",
@@ -110,7 +113,8 @@ xfer_status xfer_side_create(xfer_side **side, const char *spec, const xfer_side
 {
   xfer_status st = XFER_OK;
 
-  XFI_CHECK(side != NULL && spec != NULL, XFER_ERR_ARG, "xfer_side_create: a pointer is NULL");
+  XFI_NEED(side);
+  XFI_NEED(spec);
   XFI_TRY(xfi_side_create(side, spec, options));
 done:
   return st;
@@ -130,18 +134,21 @@ xfer_status xfer_side_coordinate(const xfer_side *side, const char *axis, int ra
 {
   xfer_status st = XFER_OK;
 
-  XFI_CHECK(side != NULL && axis != NULL && coordinate != NULL, XFER_ERR_ARG,
-            "xfer_side_coordinate: a pointer is NULL");
+  XFI_NEED(side);
+  XFI_NEED(axis);
+  XFI_NEED(coordinate);
   XFI_TRY(xfi_side_coordinate(side, axis, rank, coordinate));
 done:
   return st;
 }
 
-static xfer_status say(xfer_side *side, size_t list, const char *pattern, const char *to, int value)
+static xfer_status say(const char *who, xfer_side *side, size_t list, const char *pattern,
+                       const char *to, int value)
 {
   xfer_status st = XFER_OK;
 
-  XFI_CHECK(side != NULL && pattern != NULL, XFER_ERR_ARG, "a side or a name pattern is NULL");
+  XFI_NEED_IN(who, 1, side);
+  XFI_NEED_IN(who, 1, pattern);
   XFI_CHECK(atomic_load(&side->n_refs) == 1, XFER_ERR_STATE, "\"%s\": a refit was made of the side",
             side->spec);
   XFI_TRY(xfi_said_add((xfi_saids *)((char *)side + list), pattern, to, value));
@@ -153,29 +160,32 @@ xfer_status xfer_side_rename(xfer_side *side, const char *from, const char *to)
 {
   xfer_status st = XFER_OK;
 
-  XFI_CHECK(to != NULL, XFER_ERR_ARG, "xfer_side_rename: the new name is NULL");
-  XFI_TRY(say(side, offsetof(xfer_side, renames), from, to, 0));
+  XFI_NEED(from);
+  XFI_NEED(to);
+  XFI_TRY(say(__func__, side, offsetof(xfer_side, renames), from, to, 0));
 done:
   return st;
 }
 
 xfer_status xfer_side_ignore(xfer_side *side, const char *pattern)
 {
-  return say(side, offsetof(xfer_side, ignores), pattern, NULL, 0);
+  return say(__func__, side, offsetof(xfer_side, ignores), pattern, NULL, 0);
 }
 
 xfer_status xfer_side_place(xfer_side *side, const char *pattern, int dim)
 {
-  return say(side, offsetof(xfer_side, places_said), pattern, NULL, dim);
+  return say(__func__, side, offsetof(xfer_side, places_said), pattern, NULL, dim);
 }
 
 xfer_status xfer_side_give_whole(xfer_side *side, const char *pattern, int rank)
 {
-  const int at = side == NULL ? -1 : xfi_find_int(side->sorted, side->size, rank);
   xfer_status st = XFER_OK;
+  int at;
 
+  XFI_NEED(side);
+  at = xfi_find_int(side->sorted, side->size, rank);
   XFI_CHECK(at >= 0, XFER_ERR_ARG, "rank %d is none of the side's", rank);
-  XFI_TRY(say(side, offsetof(xfer_side, wholes), pattern, NULL, side->places[at]));
+  XFI_TRY(say(__func__, side, offsetof(xfer_side, wholes), pattern, NULL, side->places[at]));
 done:
   return st;
 }
@@ -186,7 +196,7 @@ xfer_status xfer_side_dtype(xfer_side *side, const char *pattern, int32_t dtype)
 
   XFI_CHECK(dtype == 0 || xfi_dtype_size(dtype) > 0, XFER_ERR_ARG, "%d is no element type",
             (int)dtype);
-  XFI_TRY(say(side, offsetof(xfer_side, dtypes), pattern, NULL, dtype));
+  XFI_TRY(say(__func__, side, offsetof(xfer_side, dtypes), pattern, NULL, dtype));
 done:
   return st;
 }
@@ -198,7 +208,8 @@ xfer_status xfer_refit_create(xfer_refit **refit, xfer_model *model, const xfer_
 {
   xfer_status st = XFER_OK;
 
-  XFI_CHECK(refit != NULL && model != NULL, XFER_ERR_ARG, "xfer_refit_create: a pointer is NULL");
+  XFI_NEED(refit);
+  XFI_NEED(model);
   XFI_CHECK(train != NULL || gen != NULL, XFER_ERR_ARG, "xfer_refit_create: neither side is known");
   XFI_TRY(xfi_refit_create(refit, model, train, gen));
 done:
@@ -225,8 +236,9 @@ xfer_status xfer_refit_tensor_get(const xfer_refit *refit, size_t i, xfer_refit_
 {
   xfer_status st = XFER_OK;
 
-  XFI_CHECK(refit != NULL && tensor != NULL && i < refit->n_tensors, XFER_ERR_ARG, "no tensor %zu",
-            i);
+  XFI_NEED(refit);
+  XFI_NEED(tensor);
+  XFI_CHECK(i < refit->n_tensors, XFER_ERR_ARG, "no tensor %zu", i);
   xfi_refit_tensor(refit, i, tensor);
 done:
   return st;
@@ -237,7 +249,8 @@ xfer_status xfer_refit_report(const xfer_refit *refit, xfer_refit_report_data *r
   xfer_refit_report_data r = XFER_REFIT_REPORT_INIT;
   xfer_status st = XFER_OK;
 
-  XFI_CHECK(refit != NULL && report != NULL, XFER_ERR_ARG, "xfer_refit_report: a pointer is NULL");
+  XFI_NEED(refit);
+  XFI_NEED(report);
   xfi_refit_report(refit, &r);
   XFI_TRY(xfi_report_copy(report, &r, sizeof r, "xfer_refit_report_data"));
 done:

@@ -101,7 +101,7 @@ xfer_status xfer_comm_register(xfer_comm *comm, void *memory)
   xfi_entered before;
   xfi_span span;
 
-  XFI_CHECK(comm != NULL, XFER_ERR_ARG, "register: comm is NULL");
+  XFI_NEED(comm);
   xfi_device_enter(comm->device, &before);
   span = xfi_span_begin(XFI_SYS_COMM, comm->transport->rank, XFI_TRACK_CALLS, "xfer_comm_register");
   st = register_memory(comm, memory);
@@ -184,7 +184,7 @@ xfer_status xfer_comm_unregister(xfer_comm *comm, void *memory)
   xfer_status st = XFER_OK;
   xfi_entered before;
 
-  XFI_CHECK(comm != NULL, XFER_ERR_ARG, "unregister: comm is NULL");
+  XFI_NEED(comm);
   xfi_device_enter(comm->device, &before);
   st = unregister_memory(comm, memory);
   xfi_device_leave(comm->device, &before);

@@ -44,4 +44,11 @@ XFI_DOOR const char *xfi_last_error(void);
     }                                                                                              \
   } while (0)
 
+/* Arguments that may not be NULL, of a public function; of `who`, from a function of its own; where
+ * `needed`. */
+#define XFI_NEED_IN(who, needed, pointer)                                                          \
+  XFI_CHECK(!(needed) || (pointer) != NULL, XFER_ERR_ARG, "%s: %s is NULL", who, #pointer)
+#define XFI_NEED_WHERE(needed, pointer) XFI_NEED_IN(__func__, needed, pointer)
+#define XFI_NEED(pointer) XFI_NEED_WHERE(1, pointer)
+
 #endif

@@ -226,7 +226,8 @@ xfer_status xfer_comm_create_cuda(xfer_comm **comm, xfer_all_gather_fn all_gathe
                        .all_gather = all_gather,
                        .context = context};
 
-  XFI_CHECK(comm != NULL && all_gather != NULL, XFER_ERR_ARG, "comm or all_gather is NULL");
+  XFI_NEED(comm);
+  XFI_NEED(all_gather);
   XFI_CHECK(size >= 1 && rank >= 0 && rank < size, XFER_ERR_ARG, "rank %d of %d", rank, size);
   st = assemble(&made, &first);
   /* A rank that has none would leave the others waiting in their first call. */

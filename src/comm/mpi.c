@@ -135,7 +135,7 @@ static xfer_status check_caller(xfer_comm **comm, MPI_Comm mpi_comm)
   int finalized = 0;
   int is_inter = 0;
 
-  XFI_CHECK(comm != NULL, XFER_ERR_ARG, "no place for the comm");
+  XFI_NEED(comm);
   (void)MPI_Initialized(&initialized);
   (void)MPI_Finalized(&finalized);
   XFI_CHECK(initialized != 0, XFER_ERR_STATE, "MPI is not initialized");

@@ -161,7 +161,7 @@ xfer_status xfer_nccl_id(unsigned char id[XFER_NCCL_ID_BYTES])
   xfer_status st = XFER_OK;
   ncclUniqueId made;
 
-  XFI_CHECK(id != NULL, XFER_ERR_ARG, "id is NULL");
+  XFI_NEED(id);
   XFI_TRY(vendors_here());
   ncclResult_t result = ncclGetUniqueId(&made);
   XFI_CHECK(result == ncclSuccess, XFER_ERR_COMM, "ncclGetUniqueId: %s: %s",
@@ -179,7 +179,8 @@ xfer_status xfer_comm_create_nccl_id(xfer_comm **comm, const unsigned char id[XF
   const xfi_deadline deadline = xfi_deadline_after(CREATE_TIMEOUT_MS);
   ncclUniqueId copy;
 
-  XFI_CHECK(comm != NULL && id != NULL, XFER_ERR_ARG, "comm or id is NULL");
+  XFI_NEED(comm);
+  XFI_NEED(id);
   XFI_CHECK(size >= 1 && rank >= 0 && rank < size, XFER_ERR_ARG, "rank %d of %d", rank, size);
   memcpy(&copy, id, sizeof copy);
   XFI_TRY(vendors_here());
@@ -292,7 +293,8 @@ xfer_status xfer_comm_create_nccl(xfer_comm **comm, struct ncclComm *nccl)
   int rank = 0;
   int size = 0;
 
-  XFI_CHECK(comm != NULL && nccl != NULL, XFER_ERR_ARG, "comm or nccl is NULL");
+  XFI_NEED(comm);
+  XFI_NEED(nccl);
   XFI_TRY(vendors_here());
   XFI_TRY(borrowed_rank(nccl, &rank, &size));
   XFI_TRY(control_create(&made, rank, size));

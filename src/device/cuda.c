@@ -289,7 +289,7 @@ xfer_status xfer_cuda_device_get(int *device)
 {
   xfer_status st = XFER_OK;
 
-  XFI_CHECK(device != NULL, XFER_ERR_ARG, "xfer_cuda_device_get: device is NULL");
+  XFI_NEED(device);
   XFI_TRY(xfi_cuda_here());
   XFI_CUDA_TRY(cudaGetDevice, (device));
 done:

@@ -407,7 +407,7 @@ static void gather_badly(int rank, void *context)
   const xfer_status st =
       xfer_comm_all_gather(comms[rank], all, rank == 0 && way == 0 ? NULL : &rank, size);
   const xfer_status own[] = {XFER_ERR_ARG, XFER_ERR_MISMATCH, XFER_ERR_OVERFLOW};
-  const char *const says[] = {"rank 0: all-gather of 4 bytes: an argument is NULL",
+  const char *const says[] = {"rank 0: xfer_comm_all_gather: mine is NULL",
                               "all ranks make the same calls", "rank 0: all-gather of 92233720"};
 
   if (rank == 0) expect(st == own[way]);
