@@ -56,7 +56,7 @@ run() {
   began=$EPOCHREALTIME
   setsid "$@" >"$text" 2>&1 & # to a file: a child that lives on would hold a pipe open
   group=$!
-  (sleep "$limit" && kill -KILL -- "-$group") 2>/dev/null &
+  (sleep "$limit" && kill -KILL -- "-$group") >/dev/null 2>&1 & # its sleep outlives it, and would hold a pipe open
   local guard=$!
   wait "$group"
   code=$?
