@@ -427,8 +427,8 @@ typedef struct xfer_move {
  * The i-th move in which this rank takes part, 0 <= i < n_moves of the report. Local.
  * @retval XFER_ERR_ARG  No such move.
  */
-XFER_API XFER_MUST_CHECK xfer_status xfer_plan_move(const xfer_plan *plan, size_t i,
-                                                    xfer_move *move);
+XFER_API XFER_MUST_CHECK xfer_status xfer_plan_move_get(const xfer_plan *plan, size_t i,
+                                                        xfer_move *move);
 
 /** What one rank sends to another over all tensors of a plan. */
 typedef struct xfer_traffic {

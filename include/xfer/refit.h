@@ -350,8 +350,8 @@ XFER_API size_t xfer_locals_count(const xfer_locals *locals);
 XFER_API XFER_MUST_CHECK xfer_status xfer_locals_get(const xfer_locals *locals, size_t i,
                                                      xfer_local *local);
 /** The k-th part of the i-th; a part that is cut into several row ranges is listed as several. */
-XFER_API XFER_MUST_CHECK xfer_status xfer_locals_part(const xfer_locals *locals, size_t i, size_t k,
-                                                      xfer_local_part *part);
+XFER_API XFER_MUST_CHECK xfer_status xfer_locals_part_get(const xfer_locals *locals, size_t i,
+                                                          size_t k, xfer_local_part *part);
 
 /**
  * Hand in one local tensor under the framework's name.

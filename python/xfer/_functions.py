@@ -159,7 +159,7 @@ CORE: dict[str, Prototype] = {
     ),
     "xfer_plan_check_replicas": _f(STATUS, plan="plan", stream=c_void_p),
     "xfer_plan_report": _f(STATUS, plan="plan", report=POINTER(s.PlanReport)),
-    "xfer_plan_move": _f(STATUS, plan="plan", i=c_size_t, move=POINTER(s.Move)),
+    "xfer_plan_move_get": _f(STATUS, plan="plan", i=c_size_t, move=POINTER(s.Move)),
     "xfer_plan_print": _f(STATUS, plan="plan", text=_out, json=c_int),
     "xfer_text_free": _f(None, text=c_void_p),
 }
@@ -189,7 +189,7 @@ REFIT: dict[str, Prototype] = {
     "xfer_locals_destroy": _f(None, locals=c_void_p),
     "xfer_locals_count": _f(c_size_t, locals="locals"),
     "xfer_locals_get": _f(STATUS, locals="locals", i=c_size_t, local=POINTER(s.Local)),
-    "xfer_locals_part": _f(STATUS, locals="locals", i=c_size_t, k=c_size_t, part=POINTER(s.LocalPart)),
+    "xfer_locals_part_get": _f(STATUS, locals="locals", i=c_size_t, k=c_size_t, part=POINTER(s.LocalPart)),
     "xfer_locals_give": _handed_in,
     "xfer_locals_update": _handed_in,
     "xfer_locals_bind": _f(STATUS, locals="locals", plan="plan"),

@@ -382,7 +382,7 @@ class Plan(_handle.Handle):
         moves = []
         for i in range(self.report()["n_moves"]):
             move = _structs.Move()
-            lib.xfer_plan_move(self, i, byref(move))
+            lib.xfer_plan_move_get(self, i, byref(move))
             fields = _structs.fields_of(move)
             n_dims = fields.pop("n_dims")
             moves.append({k: tuple(v[:n_dims]) if hasattr(v, "__len__") else v for k, v in fields.items()})

@@ -422,7 +422,7 @@ class Locals(_handle.Handle):
         parts = []
         for k in range(self[i].n_parts):
             part = _structs.LocalPart()
-            lib.xfer_locals_part(self, i, k, byref(part))
+            lib.xfer_locals_part_get(self, i, k, byref(part))
             parts.append(LocalPart(**_structs.fields_of(part)))
         return parts
 

@@ -55,7 +55,8 @@ done:
   return st;
 }
 
-xfer_status xfer_locals_part(const xfer_locals *locals, size_t i, size_t k, xfer_local_part *part)
+xfer_status xfer_locals_part_get(const xfer_locals *locals, size_t i, size_t k,
+                                 xfer_local_part *part)
 {
   xfer_status st = XFER_OK;
 

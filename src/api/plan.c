@@ -338,7 +338,7 @@ done:
   return st;
 }
 
-xfer_status xfer_plan_move(const xfer_plan *plan, size_t i, xfer_move *move)
+xfer_status xfer_plan_move_get(const xfer_plan *plan, size_t i, xfer_move *move)
 {
   xfer_status st = XFER_OK;
   xfi_listing lists[XFI_LISTINGS];

@@ -218,7 +218,7 @@ static void check_rank(const xfer_tensor *tensor, int n_ranks, int rank)
   for (uint64_t i = 0; i < report.n_moves; i++) {
     xfer_move m;
 
-    MUST(xfer_plan_move(plan, i, &m) == XFER_OK);
+    MUST(xfer_plan_move_get(plan, i, &m) == XFER_OK);
     MUST(m.src_rank == rank || m.dst_rank == rank);
     if (m.dst_rank == rank)
       mark(&m, &dst, tensor->src, marks);

@@ -52,7 +52,7 @@ static void list_locals(const xfer_refit *refit, int rank)
   for (size_t i = 0; i < xfer_locals_count(locals); i++) {
     if (xfer_locals_get(locals, i, &local) != XFER_OK) abort();
     for (int k = 0; k < local.n_parts; k++)
-      if (xfer_locals_part(locals, i, (size_t)k, &part) != XFER_OK) abort();
+      if (xfer_locals_part_get(locals, i, (size_t)k, &part) != XFER_OK) abort();
   }
   xfer_locals_destroy(locals);
 }

@@ -87,7 +87,7 @@ static void assert_interval(const xfer_plan *plan, int rank, uint64_t n_moves, i
     int64_t before = begin;
     for (uint64_t k = 0; k < n_moves; k++) {
       xfer_move m;
-      assert_int_equal(xfer_plan_move(plan, k, &m), XFER_OK);
+      assert_int_equal(xfer_plan_move_get(plan, k, &m), XFER_OK);
       if (m.dst_rank == rank && m.lo[0] == begin && m.hi[0] > begin) begin = m.hi[0];
     }
     assert_true(begin > before);

@@ -59,7 +59,8 @@ static bool same_plans(const xfer_plan *a, const xfer_plan *b, char *why, size_t
   }
   for (size_t i = 0; i < x.n_moves; i++) {
     xfer_move m, n;
-    if (xfer_plan_move(a, i, &m) != XFER_OK || xfer_plan_move(b, i, &n) != XFER_OK) return false;
+    if (xfer_plan_move_get(a, i, &m) != XFER_OK || xfer_plan_move_get(b, i, &n) != XFER_OK)
+      return false;
     if (same_move(&m, &n)) continue;
     (void)snprintf(why, n_why,
                    "move %zu of %llu is from %d to %d at %lld by boxes, by placements "

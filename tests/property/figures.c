@@ -105,12 +105,12 @@ static void check_moves(worker *w, const xfer_plan *plan, uint64_t n_moves)
     memset(marks[i], 0, n);
   }
   for (uint64_t k = 0; k < n_moves; k++) {
-    if (!worked(w, xfer_plan_move(plan, k, &m), "plan_move")) return;
+    if (!worked(w, xfer_plan_move_get(plan, k, &m), "plan_move")) return;
     if (!check_move(w, &m, marks))
       wrong(w, "move %llu: not what the oracle has there", (unsigned long long)k);
     if (w->rec->why[0] != '\0') return;
   }
-  if (xfer_plan_move(plan, n_moves, &m) != XFER_ERR_ARG)
+  if (xfer_plan_move_get(plan, n_moves, &m) != XFER_ERR_ARG)
     wrong(w, "plan_move past the end is not refused");
   for (int i = 0; i < w->p->n_tensors; i++) {
     if (w->has[DST][i] && !marks_tile(&w->parts[i][DST], marks[i])) {
@@ -200,8 +200,8 @@ void check_simulation(worker *w, const xfer_plan *plan, const xfer_plan_options 
   }
   for (uint64_t k = 0; k < a.n_moves && w->rec->why[0] == '\0'; k++) {
     xfer_move x, y;
-    if (!worked(w, xfer_plan_move(plan, k, &x), "plan_move")) break;
-    if (!worked(w, xfer_plan_move(sim, k, &y), "plan_move")) break;
+    if (!worked(w, xfer_plan_move_get(plan, k, &x), "plan_move")) break;
+    if (!worked(w, xfer_plan_move_get(sim, k, &y), "plan_move")) break;
     if (move_hash(0, &x) != move_hash(0, &y) || x.src_rank != y.src_rank ||
         x.dst_rank != y.dst_rank) {
       wrong(w, "simulated move %llu differs", (unsigned long long)k);

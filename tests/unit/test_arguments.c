@@ -198,8 +198,8 @@ static void test_plans_refuse_null_and_what_is_not_there(void **state)
   REFUSED_NULL(xfer_plan_digest(NULL, &digest, 1, XFER_PLAN_SRC, NULL));
   REFUSED_NULL(xfer_plan_check_replicas(NULL, NULL));
   REFUSED_NULL(xfer_plan_report(plan, NULL));
-  REFUSED_NULL(xfer_plan_move(plan, 0, NULL));
-  REFUSED("past the last", xfer_plan_move(plan, 100, &move));
+  REFUSED_NULL(xfer_plan_move_get(plan, 0, NULL));
+  REFUSED("past the last", xfer_plan_move_get(plan, 100, &move));
   REFUSED_NULL(xfer_plan_print(plan, NULL, 0));
   REFUSED_NULL(xfer_plan_print(NULL, &text, 0));
   REFUSED_AS(XFER_ERR_STATE, "simulated", xfer_plan_commit(plan));
@@ -343,10 +343,10 @@ static void test_refits_and_locals_refuse_null_and_what_is_not_there(void **stat
   REFUSED_NULL(xfer_locals_get(NULL, 0, &local));
   REFUSED_NULL(xfer_locals_get(locals, 0, NULL));
   REFUSED("", xfer_locals_get(locals, xfer_locals_count(locals), &local));
-  REFUSED_NULL(xfer_locals_part(NULL, 0, 0, &part));
-  REFUSED_NULL(xfer_locals_part(locals, 0, 0, NULL));
-  REFUSED("", xfer_locals_part(locals, xfer_locals_count(locals), 0, &part));
-  REFUSED("", xfer_locals_part(locals, 0, 1000, &part));
+  REFUSED_NULL(xfer_locals_part_get(NULL, 0, 0, &part));
+  REFUSED_NULL(xfer_locals_part_get(locals, 0, 0, NULL));
+  REFUSED("", xfer_locals_part_get(locals, xfer_locals_count(locals), 0, &part));
+  REFUSED("", xfer_locals_part_get(locals, 0, 1000, &part));
   REFUSED_NULL(xfer_locals_give(NULL, XFER_SIDE_TRAIN, "a", XFER_F32, &n, shape, NULL, 1));
   REFUSED_NULL(xfer_locals_give(locals, XFER_SIDE_TRAIN, NULL, XFER_F32, &n, shape, NULL, 1));
   REFUSED_NULL(xfer_locals_give(locals, XFER_SIDE_TRAIN, "a", XFER_F32, &n, NULL, NULL, 1));

@@ -169,7 +169,7 @@ static int print_parts(const xfer_refit *refit, const xfer_locals *locals, const
   table_index to = {0, 1};
   int64_t n;
 
-  *failed = xfer_locals_part(locals, i, (size_t)k, &part) != XFER_OK ||
+  *failed = xfer_locals_part_get(locals, i, (size_t)k, &part) != XFER_OK ||
             xfer_refit_tensor_get(refit, part.tensor, &info) != XFER_OK;
   if (*failed) return 1;
   n = (part.end - part.begin + part.step - 1) / part.step;
@@ -219,7 +219,7 @@ static xfer_conversion conversion_of(const xfer_refit *refit, const xfer_locals 
 {
   xfer_local_part part;
 
-  if (xfer_locals_part(locals, i, 0, &part) != XFER_OK) return 0;
+  if (xfer_locals_part_get(locals, i, 0, &part) != XFER_OK) return 0;
   return xfer_refit_tensors(refit, NULL)[part.tensor].conversion;
 }
 

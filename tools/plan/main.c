@@ -124,7 +124,7 @@ static bool print_moves(const xfer_tensor *tensor, int n_ranks, int rank, int64_
             xfer_plan_report(plan, &report) == XFER_OK;
 
   for (size_t i = 0; ok && i < report.n_moves; i++) {
-    ok = xfer_plan_move(plan, i, &move) == XFER_OK;
+    ok = xfer_plan_move_get(plan, i, &move) == XFER_OK;
     if (ok && move.dst_rank == rank) print_move(&move);
   }
   xfer_plan_destroy(plan);
