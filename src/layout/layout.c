@@ -163,9 +163,12 @@ static xfer_status add_cuts(xfer_layout *l, const xfer_layout_desc *desc)
   bool seen[XFER_MAX_DIMS] = {false};
   xfer_status st = XFER_OK;
 
-  XFI_CHECK(desc->n_placements == n_axes && desc->placements != NULL, XFER_ERR_ARG,
-            "%d placements for a mesh of %d axes", (int)desc->n_placements, n_axes);
-  XFI_CHECK(desc->order == NULL ? desc->n_order == 0 : desc->n_order == n_axes, XFER_ERR_ARG,
+  XFI_CHECK(desc->n_placements == n_axes, XFER_ERR_ARG, "%d placements for a mesh of %d axes",
+            (int)desc->n_placements, n_axes);
+  XFI_CHECK(desc->placements != NULL, XFER_ERR_ARG, "%d placements at NULL", n_axes);
+  XFI_CHECK(desc->order != NULL || desc->n_order == 0, XFER_ERR_ARG, "an order of %d axes at NULL",
+            (int)desc->n_order);
+  XFI_CHECK(desc->order == NULL || desc->n_order == n_axes, XFER_ERR_ARG,
             "an order of %d axes for a mesh of %d", (int)desc->n_order, n_axes);
   for (int i = 0; i < n_axes; i++) {
     const int axis = desc->order == NULL ? i : desc->order[i];

@@ -92,8 +92,11 @@ static xfer_status copy_given(xfi_table *t, const xfer_run_table *given)
     XFI_CHECK(given->first[i] <= given->first[i + 1], XFER_ERR_ARG,
               "run table: first[%lld] is below first[%lld]", (long long)i + 1, (long long)i);
   n = given->first[n_coords];
-  XFI_CHECK(n <= INT32_MAX && (n == 0 || given->runs != NULL), XFER_ERR_ARG,
-            "run table of %lld runs", (long long)n);
+  XFI_CHECK(n <= INT32_MAX, XFER_ERR_ARG, "run table of %lld runs", (long long)n);
+  XFI_CHECK(n == 0 || given->runs != NULL, XFER_ERR_ARG, "run table: %lld runs at NULL",
+            (long long)n);
+  XFI_CHECK(given->allow_zero == 0 || given->allow_zero == 1, XFER_ERR_ARG,
+            "run table: allow_zero is %lld", (long long)given->allow_zero);
   t->n_coords = n_coords;
   t->allow_zero = given->allow_zero;
   t->first = xfi_calloc((size_t)n_coords + 1, sizeof *t->first);

@@ -130,7 +130,7 @@ static void test_what_describes_no_boxes_is_refused(void **state)
       {DESC(size, 2, shape, NULL, far), false, XFER_ERR_SHAPE, "a flat range from 0 to 922"},
       {DESC(size, 0, NULL, NULL, whole), false, XFER_ERR_UNSUPPORTED, "the end of a scalar"},
       {DESC(0, 2, shape, first, whole), true, XFER_ERR_ARG, "struct_size is 0"},
-      {DESC(size, 2, shape, NULL, whole), true, XFER_ERR_ARG, "first does not begin at 0"},
+      {DESC(size, 2, shape, NULL, whole), true, XFER_ERR_ARG, "first is NULL"},
 #undef DESC
   };
 

@@ -86,6 +86,7 @@ static const bad_table bad_tables[] = {
      0,
      XFER_ERR_ARG,
      "run table of 2147483648 runs"},
+    {{{0, 1, 0}, {1, 1, 0}}, {0, 1, 2}, {1, 1}, 7, XFER_ERR_ARG, "run table: allow_zero is 7"},
     {{{0, 1, 0}, {1, 1, 0}},
      {0, 1, 2},
      {1, -1},
@@ -191,7 +192,7 @@ static void test_a_table_without_an_array_is_refused(void **state)
   assert_int_equal(xfi_table_create(&table, &no_lengths), XFER_ERR_ARG);
   assert_string_equal(xfi_last_error(), "run table without arrays");
   assert_int_equal(xfi_table_create(&table, &no_runs), XFER_ERR_ARG);
-  assert_string_equal(xfi_last_error(), "run table of 1 runs");
+  assert_string_equal(xfi_last_error(), "run table: 1 runs at NULL");
   assert_null(table);
 }
 
