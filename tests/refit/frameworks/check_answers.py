@@ -26,6 +26,9 @@ ZERO, NEVER = -1, -2  # numbers of no tensor: zeros or padding; not written by t
 
 # What xfer refuses though the framework does not, and words of the sentence that says why.
 REFUSED = {("vllm", "deepseek_v3_tied"): "ties no output layer",
+           ("megatron", "qwen3_bias"): "makes no biases of this family's attention",
+           ("megatron", "llama_attention_bias"): "makes no bias of this family's output projection",
+           ("megatron", "qwen3_moe_mixed"): "makes experts of each layer of this family",
            ("megatron", "deepseek_v2lite"): "puts a norm into linear_q_proj that no checkpoint has"}
 
 
