@@ -163,6 +163,22 @@ done:
   return st;
 }
 
+/* "router_dtype": "fp32" is the figure router_dtype_fp32. */
+static xfer_status add_text(xfer_model *model, const char *key, const char *text)
+{
+  static const char WORDS[] = "abcdefghijklmnopqrstuvwxyz0123456789_";
+  json_t *name;
+  xfer_status st = XFER_OK;
+
+  if (strlen(text) > 31 || strspn(text, WORDS) != strlen(text)) return XFER_OK;
+  name = json_sprintf("%s_%s", key, text);
+  XFI_CHECK(json_array_append_new(model->texts, name) == 0, XFER_ERR_NOMEM, "the word \"%s\"",
+            text);
+  XFI_TRY(add_var(model, json_string_value(name), 1));
+done:
+  return st;
+}
+
 static xfer_status add_figures(xfer_model *model, const json_t *object)
 {
   const char *key;
@@ -175,6 +191,8 @@ static xfer_status add_figures(xfer_model *model, const json_t *object)
 
     if (json_is_boolean(chosen)) {
       XFI_TRY(add_var(model, key, json_is_true(chosen)));
+    } else if (json_is_string(chosen)) {
+      XFI_TRY(add_text(model, key, json_string_value(chosen)));
     } else if (json_is_integer(chosen)) {
       XFI_CHECK(json_integer_value(chosen) > -(INT64_C(1) << 40) &&
                     json_integer_value(chosen) < INT64_C(1) << 40,
@@ -203,6 +221,9 @@ xfer_status xfi_config_vars(xfer_model *model)
   xfer_status st = XFER_OK;
 
   model->n_vars = 0;
+  json_decref(model->texts);
+  model->texts = json_array();
+  XFI_CHECK(model->texts != NULL, XFER_ERR_NOMEM, "the words of a configuration");
   XFI_TRY(xfi_vec_reserve(&model->vars, &model->vars_cap, 1, sizeof *model->vars));
   if (text != NULL) XFI_TRY(add_figures(model, text));
   XFI_TRY(add_figures(model, model->top));
