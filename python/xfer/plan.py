@@ -201,7 +201,9 @@ class Plan(_handle.Handle):
 
     def _note_tensors(self, tensors: Tensors) -> None:
         self._layouts = [(tensor[1], tensor[2]) for tensor in tensors]
-        self._index = {tensor[0]: i for i, tensor in enumerate(tensors)}
+        self._index: dict[str, int | None] = {}
+        for i, tensor in enumerate(tensors):
+            self._index[tensor[0]] = i if tensor[0] not in self._index else None
 
     def _on(self) -> Comm:
         self._as_parameter_  # raises
@@ -237,7 +239,9 @@ class Plan(_handle.Handle):
         if isinstance(tensor, str):
             if tensor not in self._index:
                 raise ValueError("the plan has no tensor of that name")
-            return self._index[tensor]
+            if (index := self._index[tensor]) is None:
+                raise ValueError("the plan has several tensors of that name: bind them by number")
+            return index
         number = _structs.whole(tensor, "tensor")
         if isinstance(tensor, bool) or not 0 <= number < len(self._layouts):
             raise ValueError(f"the plan has {len(self._layouts)} tensors")

@@ -155,6 +155,20 @@ def test_a_run_that_is_refused_by_the_caller_is_said_on_all():
     assert all("the loss is not a number" in str(result) for result in results), results
 
 
+def test_a_name_of_several_tensors_binds_none():
+    def work(comm):
+        with xfer.Plan(comm, [("w", LAYOUT, LAYOUT)] * 2) as plan:
+            for tensor in (0, 1):
+                plan.bind(tensor, GOOD, np.zeros_like(GOOD))
+            if comm.rank == 1:
+                plan.bind("w", GOOD, np.zeros_like(GOOD))
+            plan.commit()
+
+    results = outcomes(3, work)
+    assert [type(result) for result in results] == [xfer.PeerError, ValueError, xfer.PeerError]
+    assert all("several tensors of that name" in str(result) for result in results), results
+
+
 def test_plan_left_after_a_refused_run_lets_the_others_go():
     def work(comm):
         with xfer.Plan(comm, [("w", LAYOUT, LAYOUT)]) as plan:
