@@ -11,47 +11,70 @@
 #include "cost.h"
 #include "error.h"
 #include "moves.h"
-#include "vec.h"
 
-/* Classes by their two digests and conversion: open addressing, index + 1 of a class, 0 is free. */
-typedef struct class_table {
-  uint32_t *slots;
-  size_t mask;
-} class_table;
+/* Of the largest dtype. */
+enum { MAX_ELEM_BYTES = 8 };
 
 static bool same_layout(const xfer_layout *a, const xfer_layout *b)
 {
   return a == b || memcmp(a->digest, b->digest, sizeof a->digest) == 0;
 }
 
-static xfer_status find_class(xfi_plan *plan, const class_table *table, xfi_tensor *tensor,
-                              size_t index)
+static bool same_class(const xfi_tensor *a, const xfi_tensor *b)
 {
-  xfer_status st = XFER_OK;
+  return same_layout(a->src, b->src) && same_layout(a->dst, b->dst) &&
+         a->conversion == b->conversion;
+}
+
+/* The first tensor of each class by its digests: open addressing, index + 1, 0 is free. */
+typedef struct class_table {
+  uint32_t *slots;
+  size_t mask;
+} class_table;
+
+static void find_class(xfi_plan *plan, const class_table *table, size_t t)
+{
+  xfi_tensor *tensor = &plan->tensors[t];
   size_t slot = (size_t)(tensor->src->digest[0] ^ (tensor->dst->digest[0] * 31)) & table->mask;
-  xfi_class *cls;
 
   for (; table->slots[slot] != 0; slot = (slot + 1) & table->mask) {
-    cls = &plan->classes[table->slots[slot] - 1];
-    if (!same_layout(cls->src, tensor->src) || !same_layout(cls->dst, tensor->dst) ||
-        cls->conversion != tensor->conversion)
-      continue;
-    tensor->class_index = table->slots[slot] - 1;
-    tensor->ordinal = (uint32_t)cls->n_tensors++;
-    return XFER_OK;
+    const xfi_tensor *first = &plan->tensors[table->slots[slot] - 1];
+
+    if (!same_class(first, tensor)) continue;
+    tensor->class_index = first->class_index;
+    return;
   }
-  XFI_TRY(xfi_vec_reserve(&plan->classes, &plan->classes_capacity, plan->n_classes + 1,
-                          sizeof *plan->classes));
-  cls = &plan->classes[plan->n_classes];
-  cls->src = tensor->src;
-  cls->dst = tensor->dst;
-  cls->conversion = tensor->conversion;
-  cls->wire_bytes = tensor->dst->elem_bytes < tensor->src->elem_bytes ? tensor->dst->elem_bytes
-                                                                      : tensor->src->elem_bytes;
-  cls->first_tensor = index;
-  cls->n_tensors = 1;
+  table->slots[slot] = (uint32_t)t + 1;
   tensor->class_index = (uint32_t)plan->n_classes++;
-  table->slots[slot] = (uint32_t)plan->n_classes;
+}
+
+/* Once it is known how many there are: each class goes on with the turns of sources where the one
+ * before stopped. */
+static xfer_status make_classes(xfi_plan *plan)
+{
+  xfer_status st = XFER_OK;
+  uint32_t next = 0;
+
+  plan->classes = xfi_calloc(plan->n_classes, sizeof *plan->classes);
+  XFI_CHECK(plan->classes != NULL, XFER_ERR_NOMEM, "%zu classes", plan->n_classes);
+  for (size_t t = 0; t < plan->n_tensors; t++) {
+    xfi_tensor *tensor = &plan->tensors[t];
+    xfi_class *cls = &plan->classes[tensor->class_index];
+
+    if (cls->n_tensors == 0) {
+      cls->src = tensor->src;
+      cls->dst = tensor->dst;
+      cls->conversion = tensor->conversion;
+      cls->first_tensor = t;
+    }
+    tensor->ordinal = (uint32_t)cls->n_tensors++;
+  }
+  for (size_t c = 0; c < plan->n_classes; c++) {
+    plan->classes[c].first_ordinal = next;
+    next += (uint32_t)plan->classes[c].n_tensors;
+  }
+  for (size_t t = 0; t < plan->n_tensors; t++)
+    plan->tensors[t].ordinal += xfi_plan_class(plan, t)->first_ordinal;
 done:
   return st;
 }
@@ -69,12 +92,13 @@ done:
   return st;
 }
 
-static xfer_status check_class(const xfi_plan *plan, const xfi_class *cls)
+static xfer_status check_class(xfi_plan *plan, xfi_class *cls)
 {
   xfer_status st = XFER_OK;
   const char *name = plan->tensors[cls->first_tensor].name;
   const xfer_layout *a = cls->src;
   const xfer_layout *b = cls->dst;
+  size_t n_bytes;
 
   XFI_TRY(xfi_conversion_fits(cls->conversion, a, b, name));
   XFI_CHECK(a->n_dims == b->n_dims, XFER_ERR_SHAPE,
@@ -86,6 +110,10 @@ static xfer_status check_class(const xfi_plan *plan, const xfi_class *cls)
               (long long)a->dims[d].size, (long long)b->dims[d].size);
   XFI_TRY(check_mesh(plan, name, "source", a->mesh));
   XFI_TRY(check_mesh(plan, name, "destination", b->mesh));
+  cls->wire_bytes = b->elem_bytes < a->elem_bytes ? b->elem_bytes : a->elem_bytes;
+  XFI_CHECK(xfi_mul_fits((size_t)(a->n_elems * cls->wire_bytes), cls->n_tensors, &n_bytes) &&
+                xfi_add_fits(plan->payload_bytes, n_bytes, &plan->payload_bytes),
+            XFER_ERR_OVERFLOW, "the tensors' bytes do not fit in 64 bits");
 done:
   return st;
 }
@@ -110,42 +138,30 @@ static xfer_status add_tensors(xfi_plan *plan, const xfer_tensor *tensors)
     tensor->dst = xfi_layout_share(tensors[t].dst);
     tensor->conversion = xfi_conversion_settle(tensors[t].conversion, tensor->src, tensor->dst);
     plan->n_converted += tensor->conversion != 0;
-    XFI_TRY(find_class(plan, &table, tensor, t));
-    XFI_CHECK(xfi_add_fits(plan->payload_bytes,
-                           (size_t)(tensor->src->n_elems * xfi_plan_class(plan, t)->wire_bytes),
-                           &plan->payload_bytes),
-              XFER_ERR_OVERFLOW, "the tensors' bytes do not fit in 64 bits");
+    find_class(plan, &table, t);
   }
+  XFI_TRY(make_classes(plan));
 done:
   xfi_free(table.slots);
   return st;
 }
 
-/* Each class goes on with the turns of sources where the one before stopped. */
-static void set_ordinals(xfi_plan *plan)
-{
-  uint32_t next = 0;
-
-  for (size_t c = 0; c < plan->n_classes; c++) {
-    plan->classes[c].first_ordinal = next;
-    next += (uint32_t)plan->classes[c].n_tensors;
-  }
-  for (size_t t = 0; t < plan->n_tensors; t++)
-    plan->tensors[t].ordinal += xfi_plan_class(plan, t)->first_ordinal;
-}
-
 xfer_status xfi_plan_set_order(xfi_plan *plan, const uint32_t *given)
 {
   xfer_status st = XFER_OK;
-  size_t n = 0;
+  size_t next[MAX_ELEM_BYTES + 1] = {0}; /* by wire_bytes: where in the order */
 
   plan->order = xfi_calloc(plan->n_tensors, sizeof *plan->order);
   XFI_CHECK(plan->order != NULL, XFER_ERR_NOMEM, "%zu tensors", plan->n_tensors);
-  if (given != NULL && plan->n_tensors > 0)
-    memcpy(plan->order, given, plan->n_tensors * sizeof *given);
-  for (int bytes = 8; bytes > 0 && given == NULL; bytes /= 2)
-    for (size_t t = 0; t < plan->n_tensors; t++)
-      if (xfi_plan_class(plan, t)->wire_bytes == bytes) plan->order[n++] = (uint32_t)t;
+  if (given != NULL) {
+    if (plan->n_tensors > 0) memcpy(plan->order, given, plan->n_tensors * sizeof *given);
+    return XFER_OK;
+  }
+  for (size_t c = 0; c < plan->n_classes; c++)
+    for (int bytes = plan->classes[c].wire_bytes / 2; bytes > 0; bytes /= 2)
+      next[bytes] += plan->classes[c].n_tensors;
+  for (size_t t = 0; t < plan->n_tensors; t++)
+    plan->order[next[xfi_plan_class(plan, t)->wire_bytes]++] = (uint32_t)t;
 done:
   return st;
 }
@@ -164,11 +180,10 @@ xfer_status xfi_plan_classify(xfi_plan **plan, int n_ranks, int rank, const xfer
   p->options = *options;
   p->n_tensors = n_tensors;
   XFI_TRY(add_tensors(p, tensors));
-  set_ordinals(p);
-  XFI_TRY(xfi_plan_set_order(p, options->order));
-  p->options.order = NULL;
   for (size_t c = 0; c < p->n_classes; c++)
     XFI_TRY(check_class(p, &p->classes[c]));
+  XFI_TRY(xfi_plan_set_order(p, options->order));
+  p->options.order = NULL;
   XFI_TRY(xfi_cost_choose(p));
 
   *plan = p;
@@ -209,7 +224,7 @@ void xfi_plan_destroy(xfi_plan *plan)
     xfi_layout_destroy(plan->tensors[t].src);
     xfi_layout_destroy(plan->tensors[t].dst);
   }
-  for (size_t c = 0; c < plan->n_classes; c++)
+  for (size_t c = 0; plan->classes != NULL && c < plan->n_classes; c++)
     xfi_class_free(&plan->classes[c]);
   xfi_free(plan->tensors);
   xfi_free(plan->order);

@@ -124,7 +124,6 @@ typedef struct xfi_plan {
   uint32_t *order; /* [n_tensors] by wire_bytes, largest first, then index: streams stay aligned */
   xfi_class *classes;
   size_t n_classes;
-  size_t classes_capacity;
   xfi_move_list sends;
   xfi_move_list recvs;
   xfi_move_list selfs; /* boxes of recvs; no peers */
