@@ -3,6 +3,7 @@
 #define XFI_VEC_H
 
 #include <stddef.h>
+#include <stdlib.h>
 #include <xfer/xfer.h>
 
 #include "door.h"
@@ -16,5 +17,18 @@
  *   list->moves[list->n_moves++] = move;
  */
 XFI_DOOR xfer_status xfi_vec_reserve(void *items, size_t *cap, size_t need, size_t elem_size);
+
+/* qsort(), of no items too, and not where they are in order already, as most lists here are. */
+static inline void xfi_sort(void *items, size_t n, size_t elem_size,
+                            int (*compare)(const void *, const void *))
+{
+  const char *at = items;
+
+  for (size_t i = 1; i < n; i++, at += elem_size) {
+    if (compare(at, at + elem_size) <= 0) continue;
+    qsort(items, n, elem_size, compare);
+    return;
+  }
+}
 
 #endif

@@ -1,7 +1,6 @@
 /* Making a layout by boxes. The idea is in boxes.h. */
 #include "boxes.h"
 
-#include <stdlib.h>
 #include <string.h>
 
 #include <xxhash.h>
@@ -10,6 +9,7 @@
 #include "checked.h"
 #include "error.h"
 #include "options.h"
+#include "vec.h"
 
 void xfi_boxes_destroy(xfi_boxes *boxes)
 {
@@ -132,15 +132,6 @@ static bool is_same_box(const key *a, const key *b)
   return a->n_words == 0 || memcmp(a->bounds, b->bounds, a->n_words * sizeof *a->bounds) == 0;
 }
 
-static void sort_keys(key *keys, size_t n)
-{
-  bool ascending = true;
-
-  for (size_t i = 1; i < n && ascending; i++)
-    ascending = by_bounds(&keys[i - 1], &keys[i]) <= 0;
-  if (!ascending) qsort(keys, n, sizeof *keys, by_bounds);
-}
-
 /* Clip every listed box into `clipped` and sort those that are left. */
 static size_t make_keys(key *keys, int64_t *clipped, const xfer_layout *l, const uint32_t *position)
 {
@@ -155,14 +146,14 @@ static size_t make_keys(key *keys, int64_t *clipped, const xfer_layout *l, const
     b->listed[i].unit = XFI_NO_UNIT;
     if (xfi_listed_clip(c, l, i)) keys[n++] = (key){c, 2 * (uint32_t)n_dims, (uint32_t)i, 0};
   }
-  sort_keys(keys, n);
+  xfi_sort(keys, n, sizeof *keys, by_bounds);
   for (size_t i = 1; i < n; i++) {
     if (!is_same_box(&keys[i - 1], &keys[i])) continue;
     if (position[keys[i].listed] == position[keys[i - 1].listed])
       keys[i].copy = keys[i - 1].copy + 1;
     copies = copies || keys[i].copy > 0;
   }
-  if (copies) sort_keys(keys, n);
+  if (copies) xfi_sort(keys, n, sizeof *keys, by_bounds);
   return n;
 }
 

@@ -6,8 +6,6 @@
  * coordinates and passes every piece on in the coordinates' own indices, until after the last cut
  * the piece is local.
  */
-#include <stdlib.h>
-
 #include "alloc.h"
 #include "cut.h"
 #include "error.h"
@@ -234,7 +232,7 @@ xfer_status xfi_dim_holders(const xfi_dim *dim, int64_t lo, int64_t hi, bool onc
 
   if (!once || !xfi_dim_has_table(dim)) return all_holders(dim, lo, hi, holds);
   XFI_TRY(all_holders(dim, lo, hi, &all));
-  if (all.n > 0) qsort(all.at, all.n, sizeof *all.at, by_global);
+  xfi_sort(all.at, all.n, sizeof *all.at, by_global);
   XFI_TRY(append_first_holders(holds, all.at, all.n));
 done:
   xfi_holds_free(&all);

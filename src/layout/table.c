@@ -1,12 +1,12 @@
 /*
  * Run tables: copied, checked, and indexed by global position for the way back.
  */
-#include <stdlib.h>
 #include <string.h>
 
 #include "alloc.h"
 #include "cut.h"
 #include "error.h"
+#include "vec.h"
 
 static int by_local(const void *a, const void *b)
 {
@@ -73,7 +73,7 @@ static xfer_status fill_back(xfi_table *t)
       if (t->runs[r].length > t->longest) t->longest = t->runs[r].length;
     }
   }
-  qsort(t->entries, (size_t)n, sizeof *t->entries, by_global);
+  xfi_sort(t->entries, (size_t)n, sizeof *t->entries, by_global);
 done:
   return st;
 }
@@ -120,7 +120,7 @@ xfer_status xfi_table_create(xfi_table **table, const xfer_run_table *given)
   XFI_CHECK(t != NULL, XFER_ERR_NOMEM, "run table");
   XFI_TRY(copy_given(t, given));
   for (int64_t i = 0; i < t->n_coords; i++) {
-    qsort(t->runs + t->first[i], (size_t)(t->first[i + 1] - t->first[i]), sizeof *t->runs,
+    xfi_sort(t->runs + t->first[i], (size_t)(t->first[i + 1] - t->first[i]), sizeof *t->runs,
           by_local);
     XFI_TRY(check_coord(t, i));
   }

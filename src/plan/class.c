@@ -8,7 +8,6 @@
  */
 #include "class.h"
 
-#include <stdlib.h>
 #include <string.h>
 
 #include "alloc.h"
@@ -42,21 +41,12 @@ static int by_dst(const void *a, const void *b)
   return (x->dst_local > y->dst_local) - (x->dst_local < y->dst_local);
 }
 
-static void sort_pieces(xfi_pieces *list, int (*compare)(const void *, const void *))
-{
-  for (size_t i = 1; i < list->n; i++) {
-    if (compare(&list->at[i - 1], &list->at[i]) <= 0) continue;
-    qsort(list->at, list->n, sizeof *list->at, compare);
-    return;
-  }
-}
-
 /* Sort by part and join what continues on both sides. */
 static void make_canonical(xfi_pieces *list)
 {
   size_t n = 0;
 
-  sort_pieces(list, by_part);
+  xfi_sort(list->at, list->n, sizeof *list->at, by_part);
   for (size_t i = 0; i < list->n; i++) {
     const xfi_piece *p = &list->at[i];
     xfi_piece *last = n > 0 ? &list->at[n - 1] : NULL;
@@ -69,7 +59,7 @@ static void make_canonical(xfi_pieces *list)
       list->at[n++] = *p;
   }
   list->n = n;
-  sort_pieces(list, by_global);
+  xfi_sort(list->at, list->n, sizeof *list->at, by_global);
 }
 
 static int by_local(const void *a, const void *b)
@@ -85,7 +75,7 @@ static void join_runs(xfi_runs *runs)
 {
   size_t n = 0;
 
-  if (runs->n > 1) qsort(runs->at, runs->n, sizeof *runs->at, by_local);
+  xfi_sort(runs->at, runs->n, sizeof *runs->at, by_local);
   for (size_t i = 0; i < runs->n; i++) {
     const xfer_run *r = &runs->at[i];
     xfer_run *last = n > 0 ? &runs->at[n - 1] : NULL;
@@ -160,7 +150,7 @@ static xfer_status prove_dim(const xfi_dim *dim, int64_t part, const xfi_pieces 
   sorted = xfi_calloc(list->n, sizeof *sorted);
   XFI_CHECK(sorted != NULL, XFER_ERR_NOMEM, "%zu pieces", list->n);
   if (list->n > 0) memcpy(sorted, list->at, list->n * sizeof *sorted);
-  qsort(sorted, list->n, sizeof *sorted, by_dst);
+  xfi_sort(sorted, list->n, sizeof *sorted, by_dst);
   for (size_t i = 0; i < runs.n; i++) {
     int64_t at = runs.at[i].local;
     const int64_t end = at + runs.at[i].length;

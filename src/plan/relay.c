@@ -9,7 +9,6 @@
  * What takers give is a plan over the same tensors: from destination part to destination part, of
  * elements as they are there. It runs once what crosses has come (run/relay.c).
  */
-#include <stdlib.h>
 #include <string.h>
 
 #include "alloc.h"
@@ -18,6 +17,7 @@
 #include "error.h"
 #include "moves.h"
 #include "plan.h"
+#include "vec.h"
 
 /* ---- who shares ---- */
 
@@ -130,7 +130,7 @@ static xfer_status copy_flows(xfi_flows *to, const xfi_flows *from, int n_dims)
   for (size_t f = 0; f < from->n; f++)
     if (from->at[f].sharers.n > 1)
       order[to->n++] = (begun){from->at[f], xfi_flows_lo(from, from->at[f].first), n_dims};
-  if (to->n > 0) qsort(order, to->n, sizeof *order, by_begin);
+  xfi_sort(order, to->n, sizeof *order, by_begin);
   for (size_t f = 0; f < to->n; f++)
     to->at[f] = order[f].flow;
 done:

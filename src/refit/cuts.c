@@ -4,7 +4,6 @@
 #include "error.h"
 #include "vec.h"
 
-#include <stdlib.h>
 #include <string.h>
 
 /* ---- rows of a rank ---- */
@@ -200,7 +199,7 @@ xfer_status xfi_fusing_part(const xfi_fusing *fusing, int part, int r, xfi_stret
     if (rows->at[i].part == part) rows->at[n++] = rows->at[i];
   }
   rows->n = n;
-  if (n > 1) qsort(rows->at, n, sizeof *rows->at, compare_stretches);
+  xfi_sort(rows->at, n, sizeof *rows->at, compare_stretches);
 done:
   return st;
 }

@@ -71,12 +71,36 @@ static void test_failed_growth_changes_nothing(void **state)
   xfi_free(l.items);
 }
 
+static int n_compared;
+
+static int ascending(const void *a, const void *b)
+{
+  n_compared++;
+  return *(const int *)a - *(const int *)b;
+}
+
+static void test_what_is_in_order_is_looked_at_once(void **state)
+{
+  (void)state;
+  int none[1] = {0};
+  int items[] = {1, 2, 2, 5};
+  int mixed[] = {3, 1, 2};
+
+  xfi_sort(none, 0, sizeof *none, ascending);
+  xfi_sort(items, 4, sizeof *items, ascending);
+  assert_int_equal(n_compared, 3);
+  assert_memory_equal(items, ((const int[]){1, 2, 2, 5}), sizeof items);
+  xfi_sort(mixed, 3, sizeof *mixed, ascending);
+  assert_memory_equal(mixed, ((const int[]){1, 2, 3}), sizeof mixed);
+}
+
 int main(void)
 {
   const struct CMUnitTest tests[] = {
       cmocka_unit_test(test_appended_items_stay),
       cmocka_unit_test(test_reserve_exactly_and_again_is_no_growth),
       cmocka_unit_test(test_failed_growth_changes_nothing),
+      cmocka_unit_test(test_what_is_in_order_is_looked_at_once),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -1,5 +1,4 @@
 /* The list of what is broadcast. The idea is in broadcast.h. */
-#include <stdlib.h>
 #include <string.h>
 
 #include "alloc.h"
@@ -90,7 +89,7 @@ xfer_status xfi_casts_list(xfi_casts **out, const xfer_plan *plan)
   for (size_t i = 0; i < m->n_tensors; i++)
     if (xfi_run_broadcasts(plan, xfi_plan_class(m, m->order[i])))
       XFI_TRY(add_tensor(casts, m, m->order[i]));
-  if (casts->n > 0) qsort(casts->at, casts->n, sizeof *casts->at, by_root);
+  xfi_sort(casts->at, casts->n, sizeof *casts->at, by_root);
   *out = casts;
   casts = NULL;
 done:

@@ -7,7 +7,6 @@
  * so a round has at most one message per peer and PEERS_PER_ROUND peers each way, every rank issues
  * its rounds in increasing order, and nobody needs to know what other pairs do.
  */
-#include <stdlib.h>
 #include <string.h>
 
 #include "alloc.h"
@@ -170,7 +169,7 @@ xfer_status xfi_schedule_create(xfi_schedule **schedule, const xfer_plan *plan, 
   for (size_t p = 0; p < m->recvs.n_peers; p++)
     if (is_packed(plan, p, false))
       XFI_TRY(add_flow(s, plan, &m->recvs.peers[p], false, first_only));
-  if (s->n_windows > 0) qsort(s->windows, s->n_windows, sizeof *s->windows, by_round);
+  xfi_sort(s->windows, s->n_windows, sizeof *s->windows, by_round);
   XFI_CHECK(
       s->n_windows == 0 || plan->direct == NULL || plan->comm->ops->round != NULL,
       XFER_ERR_UNSUPPORTED,
