@@ -35,12 +35,20 @@ typedef struct xfi_met {
   xfi_box box;
 } xfi_met;
 
+/* Where a box begins in the dim that is swept, and its index. */
+typedef struct xfi_start {
+  int64_t lo;
+  size_t i;
+} xfi_start;
+
 struct xfi_scratch {
   xfi_met *met;
   size_t n_met;
   size_t met_capacity;
   xfi_met **order;
   size_t order_capacity;
+  xfi_start *starts;
+  size_t starts_capacity;
   xfi_units units;
   xfi_bounds bounds;
   xfi_bounds held;

@@ -7,7 +7,6 @@
  * overlap.
  */
 #include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
 
 #include "alloc.h"
@@ -57,16 +56,18 @@ static xfer_status new_met(met **out, meeting *m, const own *mine, uint32_t part
 {
   const bool is_source = m->look->is_source;
   xfer_status st = XFER_OK;
+  met *x;
 
   XFI_TRY(xfi_vec_reserve(&m->s->met, &m->s->met_capacity, m->s->n_met + 1, sizeof *m->s->met));
-  *out = &m->s->met[m->s->n_met++];
-  **out = (met){.mine = mine->part,
-                .part = part,
-                .my_replica = mine->replica,
-                .src_part = is_source ? mine->part : part,
-                .dst_part = is_source ? part : mine->part,
-                .dst_unit = is_source ? unit : mine->unit,
-                .n_dims = m->look->mine->n_dims};
+  x = &m->s->met[m->s->n_met++];
+  x->mine = mine->part;
+  x->part = part;
+  x->my_replica = mine->replica;
+  x->src_part = is_source ? mine->part : part;
+  x->dst_part = is_source ? part : mine->part;
+  x->dst_unit = is_source ? unit : mine->unit;
+  x->n_dims = m->look->mine->n_dims;
+  *out = x;
 done:
   return st;
 }
@@ -237,16 +238,10 @@ static bool boxes_overlap(const xfi_box *a, const xfi_box *b, int n_dims)
   return true;
 }
 
-/* Where a box begins in the dim that is swept, and its index. */
-typedef struct start {
-  int64_t lo;
-  size_t i;
-} start;
-
 static int by_start(const void *a, const void *b)
 {
-  const start *x = a;
-  const start *y = b;
+  const xfi_start *x = a;
+  const xfi_start *y = b;
 
   return (x->lo > y->lo) - (x->lo < y->lo);
 }
@@ -259,18 +254,18 @@ static xfer_status prove_box(meeting *m, const own *mine, const met *in, size_t 
   const int64_t whole = xfi_bounds_elems(mine->bounds, n_dims);
   const int by = dim_to_sweep(mine, in, n, n_dims);
   xfer_status st = XFER_OK;
-  start *starts = NULL;
+  xfi_start *starts;
   int64_t sum = 0;
 
   for (size_t i = 0; i < n; i++)
     sum += xfi_box_elems(in[i].box.length, n_dims);
   if (sum < whole) return say_missing(m, mine, in, n);
   if (n == 1) return XFER_OK; /* it is part of the box */
-  starts = xfi_calloc(n, sizeof *starts);
-  XFI_CHECK(starts != NULL, XFER_ERR_NOMEM, "%zu boxes", n);
+  XFI_TRY(xfi_vec_reserve(&m->s->starts, &m->s->starts_capacity, n, sizeof *m->s->starts));
+  starts = m->s->starts;
   for (size_t i = 0; i < n; i++)
-    starts[i] = (start){in[i].box.lo[by], i};
-  qsort(starts, n, sizeof *starts, by_start);
+    starts[i] = (xfi_start){in[i].box.lo[by], i};
+  xfi_sort(starts, n, sizeof *starts, by_start);
   for (size_t i = 0; i < n; i++) {
     const xfi_box *a = &in[starts[i].i].box;
 
@@ -280,7 +275,6 @@ static xfer_status prove_box(meeting *m, const own *mine, const met *in, size_t 
                 look->plan->tensors[look->cls->first_tensor].name, look->plan->rank);
   }
 done:
-  xfi_free(starts);
   return st;
 }
 
@@ -372,14 +366,11 @@ static xfer_status make_flows(xfi_flows *flows, xfi_scratch *s, int n_dims)
   const size_t n = s->n_met;
   xfer_status st = XFER_OK;
   size_t n_flows = 0;
-  bool sorted = true;
 
   XFI_TRY(xfi_vec_reserve(&s->order, &s->order_capacity, n, sizeof(met *)));
-  for (size_t i = 0; i < n; i++) {
+  for (size_t i = 0; i < n; i++)
     s->order[i] = &s->met[i];
-    sorted = sorted && (i == 0 || by_parts(&s->order[i - 1], &s->order[i]) <= 0);
-  }
-  if (!sorted) qsort(s->order, n, sizeof(met *), by_parts);
+  xfi_sort(s->order, n, sizeof(met *), by_parts);
   for (size_t i = 0; i < n; i++)
     n_flows += i == 0 || s->order[i]->src_part != s->order[i - 1]->src_part ||
                s->order[i]->dst_part != s->order[i - 1]->dst_part;
@@ -403,6 +394,7 @@ void xfi_scratch_free(xfi_scratch *scratch)
 {
   xfi_free(scratch->met);
   xfi_free(scratch->order);
+  xfi_free(scratch->starts);
   xfi_free(scratch->units.at);
   xfi_free(scratch->bounds.at);
   xfi_free(scratch->held.at);
