@@ -1,6 +1,6 @@
 /*
- * Which units meet a box: a binary tree over the units in ascending order, each node with bounds
- * around all below it. Units that are neighbours in that order are neighbours in the tensor, so few
+ * Which units meet a box: a tree over the units in ascending order, each node with bounds around
+ * those below it. Units that are neighbours in that order are neighbours in the tensor, so few
  * nodes are visited in vain.
  */
 #include <string.h>
@@ -9,11 +9,6 @@
 #include "boxes.h"
 #include "error.h"
 #include "vec.h"
-
-static int64_t *node_at(const xfer_layout *l, uint32_t node)
-{
-  return l->boxes->tree + (size_t)node * 2 * (size_t)l->n_dims;
-}
 
 static void widen(int64_t *bounds, const int64_t *by, int n_dims)
 {
@@ -30,46 +25,55 @@ bool xfi_bounds_meet(const int64_t *a, const int64_t *b, int n_dims)
   return true;
 }
 
-xfer_status xfi_boxes_index(xfer_layout *layout)
+size_t xfi_boxes_levels(xfi_boxes *boxes, uint32_t n_units)
 {
-  xfi_boxes *b = layout->boxes;
-  const int n_dims = layout->n_dims;
-  xfer_status st = XFER_OK;
+  uint32_t n = n_units;
 
-  for (b->n_leaves = 1; (uint64_t)b->n_leaves * XFI_LEAF < b->n_units;)
-    b->n_leaves *= 2;
-  b->tree = xfi_calloc(2 * (size_t)b->n_leaves, 2 * (size_t)n_dims * sizeof *b->tree);
-  XFI_CHECK(b->tree != NULL, XFER_ERR_NOMEM, "%u boxes", b->n_units);
-  for (uint32_t i = 2 * b->n_leaves; i-- > 1;) {
-    int64_t *node = node_at(layout, i);
-
-    for (int d = 0; d < n_dims; d++) {
-      node[d] = INT64_MAX;
-      node[n_dims + d] = INT64_MIN;
-    }
-    if (i < b->n_leaves) {
-      widen(node, node_at(layout, 2 * i), n_dims);
-      widen(node, node_at(layout, 2 * i + 1), n_dims);
-      continue;
-    }
-    for (uint64_t u = (uint64_t)(i - b->n_leaves) * XFI_LEAF, end = u + XFI_LEAF;
-         u < end && u < b->n_units; u++)
-      widen(node, xfi_unit_bounds(layout, (uint32_t)u), n_dims);
+  for (boxes->n_levels = 1;; boxes->n_levels++) {
+    boxes->level_first[boxes->n_levels] = boxes->level_first[boxes->n_levels - 1] + n;
+    if (n <= XFI_FAN) return boxes->level_first[boxes->n_levels];
+    n = (n + XFI_FAN - 1) / XFI_FAN;
   }
-done:
-  return st;
 }
 
-static xfer_status meet_leaf(xfi_units *units, const xfer_layout *l, const int64_t *bounds,
-                             uint32_t leaf)
+void xfi_boxes_index(xfer_layout *layout)
 {
-  xfer_status st = XFER_OK;
-  const uint64_t first = (uint64_t)leaf * XFI_LEAF;
+  xfi_boxes *b = layout->boxes;
+  const size_t n_words = 2 * (size_t)layout->n_dims;
 
-  for (uint64_t u = first; u < first + XFI_LEAF && u < l->boxes->n_units; u++) {
-    if (!xfi_bounds_meet(xfi_unit_bounds(l, (uint32_t)u), bounds, l->n_dims)) continue;
+  for (int level = 1; level < b->n_levels; level++) {
+    const int64_t *from = b->unit_bounds + b->level_first[level - 1] * n_words;
+    int64_t *to = b->unit_bounds + b->level_first[level] * n_words;
+    const size_t n = b->level_first[level] - b->level_first[level - 1];
+
+    for (size_t i = 0; i < n; i++)
+      if (i % XFI_FAN == 0)
+        memcpy(to + i / XFI_FAN * n_words, from + i * n_words, n_words * sizeof *to);
+      else
+        widen(to + i / XFI_FAN * n_words, from + i * n_words, layout->n_dims);
+  }
+}
+
+/* Append the units below the nodes of a level from `first` on, that are below one or the top. */
+static xfer_status meet_nodes(xfi_units *units, const xfer_layout *l, const int64_t *bounds,
+                              int level, size_t first)
+{
+  const xfi_boxes *b = l->boxes;
+  const size_t n_words = 2 * (size_t)l->n_dims;
+  const size_t n = b->level_first[level + 1] - b->level_first[level];
+  const size_t end = first + XFI_FAN < n ? first + XFI_FAN : n;
+  const int64_t *at = b->unit_bounds + (b->level_first[level] + first) * n_words;
+  xfer_status st = XFER_OK;
+
+  for (size_t i = first; i < end; i++, at += n_words) {
+    if (n_words > 0 && at[0] >= bounds[l->n_dims]) break; /* none of the others begins before */
+    if (!xfi_bounds_meet(at, bounds, l->n_dims)) continue;
+    if (level > 0) {
+      XFI_TRY(meet_nodes(units, l, bounds, level - 1, i * XFI_FAN));
+      continue;
+    }
     XFI_TRY(xfi_vec_reserve(&units->at, &units->capacity, units->n + 1, sizeof *units->at));
-    units->at[units->n++] = (uint32_t)u;
+    units->at[units->n++] = (uint32_t)i;
   }
 done:
   return st;
@@ -77,24 +81,7 @@ done:
 
 xfer_status xfi_boxes_meet(xfi_units *units, const xfer_layout *layout, const int64_t *bounds)
 {
-  const uint32_t n_leaves = layout->boxes->n_leaves;
-  xfer_status st = XFER_OK;
-  uint32_t node = 1;
-
-  while (node != 0) { /* in order; a node that is left out takes all below it along */
-    if (xfi_bounds_meet(node_at(layout, node), bounds, layout->n_dims)) {
-      if (node < n_leaves) {
-        node *= 2;
-        continue;
-      }
-      XFI_TRY(meet_leaf(units, layout, bounds, node - n_leaves));
-    }
-    while (node % 2 == 1) /* up from every right child: the root is one */
-      node /= 2;
-    if (node != 0) node++;
-  }
-done:
-  return st;
+  return meet_nodes(units, layout, bounds, layout->boxes->n_levels - 1, 0);
 }
 
 /* ---- lists of bounds ---- */

@@ -23,7 +23,6 @@ void xfi_boxes_destroy(xfi_boxes *boxes)
   xfi_free(boxes->part_of);
   xfi_free(boxes->part_first);
   xfi_free(boxes->positions);
-  xfi_free(boxes->tree);
   xfi_free(boxes);
 }
 
@@ -114,6 +113,7 @@ typedef struct key {
   uint32_t n_words;
   uint32_t listed;
   uint32_t copy; /* how many equal ones its rank has listed before */
+  uint32_t unit;
 } key;
 
 static int by_bounds(const void *a, const void *b)
@@ -144,7 +144,7 @@ static size_t make_keys(key *keys, int64_t *clipped, const xfer_layout *l, const
     int64_t *c = clipped + n * 2 * (size_t)n_dims;
 
     b->listed[i].unit = XFI_NO_UNIT;
-    if (xfi_listed_clip(c, l, i)) keys[n++] = (key){c, 2 * (uint32_t)n_dims, (uint32_t)i, 0};
+    if (xfi_listed_clip(c, l, i)) keys[n++] = (key){c, 2 * (uint32_t)n_dims, (uint32_t)i, 0, 0};
   }
   xfi_sort(keys, n, sizeof *keys, by_bounds);
   for (size_t i = 1; i < n; i++) {
@@ -154,6 +154,9 @@ static size_t make_keys(key *keys, int64_t *clipped, const xfer_layout *l, const
     copies = copies || keys[i].copy > 0;
   }
   if (copies) xfi_sort(keys, n, sizeof *keys, by_bounds);
+  for (size_t i = 1; i < n; i++)
+    keys[i].unit =
+        keys[i - 1].unit + (keys[i].copy != keys[i - 1].copy || !is_same_box(&keys[i - 1], &keys[i]));
   return n;
 }
 
@@ -163,25 +166,27 @@ static xfer_status fill_units(xfer_layout *l, const key *keys, size_t n)
   const size_t n_words = 2 * (size_t)l->n_dims;
   xfer_status st = XFER_OK;
 
-  b->unit_bounds = xfi_calloc(n * n_words, sizeof *b->unit_bounds);
-  b->first_holder = xfi_calloc(n + 1, sizeof *b->first_holder);
+  b->n_units = n == 0 ? 0 : keys[n - 1].unit + 1;
+  b->unit_bounds = xfi_calloc(xfi_boxes_levels(b, b->n_units), n_words * sizeof *b->unit_bounds);
+  b->first_holder = xfi_calloc((size_t)b->n_units + 1, sizeof *b->first_holder);
   b->holders = xfi_calloc(n, sizeof *b->holders);
-  b->part_of = xfi_calloc(n, sizeof *b->part_of);
+  b->part_of = xfi_calloc(b->n_units, sizeof *b->part_of);
   XFI_CHECK(b->unit_bounds != NULL && b->first_holder != NULL && b->holders != NULL &&
                 b->part_of != NULL,
             XFER_ERR_NOMEM, "%zu boxes", n);
   for (size_t i = 0; i < n; i++) {
-    if (i == 0 || keys[i].copy != keys[i - 1].copy || !is_same_box(&keys[i - 1], &keys[i])) {
-      if (n_words > 0)
-        memcpy(b->unit_bounds + b->n_units * n_words, keys[i].bounds, n_words * sizeof *b->bounds);
-      b->n_units++;
-    }
+    const uint32_t unit = keys[i].unit;
+    xfi_listed *listed = &b->listed[keys[i].listed];
+
+    if (n_words > 0)
+      memcpy(b->unit_bounds + unit * n_words, keys[i].bounds, n_words * sizeof *b->bounds);
     b->holders[i] = keys[i].listed;
-    b->listed[keys[i].listed].unit = b->n_units - 1;
-    b->listed[keys[i].listed].replica = (int)((uint32_t)i - b->first_holder[b->n_units - 1]);
-    b->first_holder[b->n_units] = (uint32_t)i + 1;
+    b->first_holder[unit + 1] = (uint32_t)i + 1;
+    listed->unit = unit;
+    listed->replica = (int)((uint32_t)i - b->first_holder[unit]);
     b->n_held += (double)xfi_bounds_elems(keys[i].bounds, l->n_dims);
   }
+  xfi_boxes_index(l);
 done:
   return st;
 }
@@ -348,7 +353,6 @@ static xfer_status make_units(xfer_layout *l)
       position[i] = (uint32_t)p;
   XFI_TRY(fill_units(l, keys, make_keys(keys, clipped, l, position)));
   XFI_TRY(fill_parts(l->boxes, position));
-  XFI_TRY(xfi_boxes_index(l));
   XFI_TRY(find_overlaps(l));
 done:
   xfi_free(keys);

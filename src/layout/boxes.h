@@ -15,6 +15,10 @@
 
 #define XFI_NO_UNIT UINT32_MAX
 
+/* Nodes side by side in memory: to look at all of them takes less than what would tell them apart.
+ */
+enum { XFI_FAN = 16, XFI_MAX_LEVELS = 8 }; /* of less than 2^31 units */
+
 /* What is known of a listed box, in one place: planning looks up those of one rank in many layouts.
  */
 typedef struct xfi_listed {
@@ -34,19 +38,17 @@ struct xfi_boxes {
   int64_t *bounds;    /* [listed][2 n_dims] as given */
   xfi_listed *listed; /* [listed] */
   uint32_t n_units;
-  int64_t *unit_bounds;   /* [n_units][2 n_dims] clipped, ascending */
+  int64_t *unit_bounds;   /* [n_units][2 n_dims] clipped, ascending; then those of the levels */
   uint32_t *first_holder; /* [n_units + 1] */
   uint32_t *holders;      /* [first_holder[n_units]] listed boxes, ascending */
   uint32_t *part_of;      /* [n_units] */
   uint32_t n_parts;
   uint32_t *part_first; /* [n_parts + 1] */
   int *positions;       /* [part_first[n_parts]] mesh positions of a part's replicas, ascending */
-  uint32_t n_leaves;    /* a power of 2 */
-  int64_t *tree;        /* [2 n_leaves][2 n_dims] node 1 is the root; leaves are XFI_LEAF units */
+  /* Level 0 of the tree are the units; a node of the next has bounds around XFI_FAN of them. */
+  int n_levels;
+  uint32_t level_first[XFI_MAX_LEVELS + 1]; /* [n_levels + 1] in unit_bounds */
 };
-
-/* Side by side in memory: to look at all of them takes less than the nodes that tell them apart. */
-enum { XFI_LEAF = 16 };
 
 static inline const int64_t *xfi_unit_bounds(const xfer_layout *layout, uint32_t unit)
 {
@@ -101,8 +103,10 @@ int64_t xfi_bounds_elems(const int64_t *bounds, int n_dims);
 
 /* ---- finding units (box_index.c) ---- */
 
-/* Fill the tree. */
-xfer_status xfi_boxes_index(xfer_layout *layout);
+/* Set the levels of so many units; how many nodes there are in all. */
+size_t xfi_boxes_levels(xfi_boxes *boxes, uint32_t n_units);
+/* Fill those above the units. */
+void xfi_boxes_index(xfer_layout *layout);
 
 /* Growing lists. */
 typedef struct xfi_units {

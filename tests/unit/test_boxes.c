@@ -242,6 +242,52 @@ static void test_each_element_is_read_from_the_first_box_that_has_it(void **stat
 }
 
 /* Every range of a tensor: at most 2 n - 1 boxes, which are its elements in order. */
+/* A grid, shifted every other row so that boxes overlap no others of it, against all boxes in turn:
+ * as many as the tree needs one, two and three levels for. */
+static void test_the_tree_finds_what_meets_a_box(void **state)
+{
+  (void)state;
+  static const int sides[] = {0, 1, 4, 5, 16, 17, 20};
+
+  for (size_t c = 0; c < sizeof sides / sizeof *sides; c++) {
+    const int n = sides[c];
+    const int64_t size[] = {60, 64};
+    int64_t bounds[20 * 20 * 4];
+    xfer_boxes_desc desc = XFER_BOXES_DESC_INIT;
+    xfer_layout *l = NULL;
+    xfi_units found = {NULL, 0, 0};
+
+    for (int i = 0; i < n * n; i++) {
+      const int64_t row = i / n;
+      const int64_t column = 3 * (i % n) + row % 2;
+      const int64_t box[] = {3 * row, column, 3 * row + 2, column + 3};
+
+      memcpy(bounds + 4 * i, box, sizeof box);
+    }
+    desc.dtype = XFER_U8;
+    desc.n_dims = 2;
+    desc.shape = size;
+    desc.first = (const int64_t[]){0, n * n};
+    desc.bounds = bounds;
+    assert_int_equal(xfi_layout_create_boxes(&l, &desc), XFER_OK);
+    for (int64_t lo = 0; lo < 60; lo++) {
+      const int64_t asked[] = {lo, (lo * 7) % 60, lo + 1 + lo % 5, (lo * 7) % 60 + 4};
+      size_t k = 0;
+
+      found.n = 0;
+      assert_int_equal(xfi_boxes_meet(&found, l, asked), XFER_OK);
+      for (uint32_t u = 0; u < l->boxes->n_units; u++) {
+        if (!xfi_bounds_meet(xfi_unit_bounds(l, u), asked, 2)) continue;
+        assert_true(k < found.n);
+        assert_int_equal(found.at[k++], u);
+      }
+      assert_int_equal(k, found.n);
+    }
+    xfi_free(found.at);
+    xfi_layout_destroy(l);
+  }
+}
+
 static void test_a_flat_range_is_few_boxes_in_order(void **state)
 {
   (void)state;
@@ -410,6 +456,7 @@ int main(void)
       cmocka_unit_test(test_boxes_of_a_scalar_stack_where_there_are_any),
       cmocka_unit_test(test_parts_are_boxes_with_the_same_holders),
       cmocka_unit_test(test_each_element_is_read_from_the_first_box_that_has_it),
+      cmocka_unit_test(test_the_tree_finds_what_meets_a_box),
       cmocka_unit_test(test_a_flat_range_is_few_boxes_in_order),
       cmocka_unit_test(test_a_layout_by_boxes_travels),
       cmocka_unit_test(test_queries_answer_for_boxes),
