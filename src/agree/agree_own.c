@@ -40,7 +40,7 @@ static const xfer_layout *given(const xfer_tensor *tensors, size_t side)
 
 static bool is_own(const xfer_layout *layout)
 {
-  return layout != NULL && layout->boxes != NULL && layout->boxes->is_own;
+  return layout != NULL && layout->is_own;
 }
 
 uint32_t xfi_agree_count_own(const xfer_tensor *tensors, size_t n_tensors)

@@ -11,12 +11,6 @@
 #include "options.h"
 #include "trace.h"
 
-/* False: of the layout only this rank's boxes are known. */
-static bool is_whole(const xfer_layout *layout)
-{
-  return layout->boxes == NULL || !layout->boxes->is_own;
-}
-
 /* What can be wrong with tensors and options on this rank alone. In a simulation both sides are
  * known. */
 static xfer_status check_tensors(const char *who, const xfer_tensor *tensors, size_t n_tensors,
@@ -33,7 +27,7 @@ static xfer_status check_tensors(const char *who, const xfer_tensor *tensors, si
     if (!both_sides) continue;
     XFI_CHECK((made || tensors[t].src != NULL) && tensors[t].dst != NULL, XFER_ERR_ARG,
               "tensor %zu \"%s\": a simulation needs both layouts", t, tensors[t].name);
-    XFI_CHECK((made || is_whole(tensors[t].src)) && is_whole(tensors[t].dst), XFER_ERR_ARG,
+    XFI_CHECK((made || !tensors[t].src->is_own) && !tensors[t].dst->is_own, XFER_ERR_ARG,
               "tensor %zu \"%s\": a simulation needs every rank's boxes", t, tensors[t].name);
   }
 done:

@@ -32,7 +32,7 @@ static const uint64_t nothing[2] = {0, 0};
 
 static bool is_own(const xfer_layout *layout)
 {
-  return layout != NULL && layout->boxes != NULL && layout->boxes->is_own;
+  return layout != NULL && layout->is_own;
 }
 
 static bool is_same(const uint64_t a[2], const uint64_t b[2])

@@ -21,7 +21,7 @@ void xfi_boxes_destroy(xfi_boxes *boxes)
   xfi_free(boxes->first_holder);
   xfi_free(boxes->holders);
   xfi_free(boxes->part_of);
-  xfi_free(boxes->part_first);
+  xfi_free(boxes->parts);
   xfi_free(boxes->positions);
   xfi_free(boxes);
 }
@@ -155,8 +155,8 @@ static size_t make_keys(key *keys, int64_t *clipped, const xfer_layout *l, const
   }
   if (copies) xfi_sort(keys, n, sizeof *keys, by_bounds);
   for (size_t i = 1; i < n; i++)
-    keys[i].unit =
-        keys[i - 1].unit + (keys[i].copy != keys[i - 1].copy || !is_same_box(&keys[i - 1], &keys[i]));
+    keys[i].unit = keys[i - 1].unit +
+                   (keys[i].copy != keys[i - 1].copy || !is_same_box(&keys[i - 1], &keys[i]));
   return n;
 }
 
@@ -184,7 +184,7 @@ static xfer_status fill_units(xfer_layout *l, const key *keys, size_t n)
     b->first_holder[unit + 1] = (uint32_t)i + 1;
     listed->unit = unit;
     listed->replica = (int)((uint32_t)i - b->first_holder[unit]);
-    b->n_held += (double)xfi_bounds_elems(keys[i].bounds, l->n_dims);
+    l->n_held += (double)xfi_bounds_elems(keys[i].bounds, l->n_dims);
   }
   xfi_boxes_index(l);
 done:
@@ -195,8 +195,9 @@ done:
 
 static bool same_positions(const xfi_boxes *b, uint32_t part, const int *at, size_t n)
 {
-  return b->part_first[part + 1] - b->part_first[part] == n &&
-         memcmp(b->positions + b->part_first[part], at, n * sizeof *at) == 0;
+  const xfi_part *p = &b->parts[part];
+
+  return (size_t)p->n_replicas == n && memcmp(b->positions + p->at, at, n * sizeof *at) == 0;
 }
 
 /* Units with equal holders get one part, in the order of their first unit: open addressing by a
@@ -207,16 +208,17 @@ static xfer_status fill_parts(xfi_boxes *b, const uint32_t *position)
   xfer_status st = XFER_OK;
   uint32_t *slots = NULL;
   size_t mask = 15;
+  uint32_t end = 0; /* of the positions so far */
 
   while (mask < 2 * (size_t)b->n_units)
     mask = 2 * mask + 1;
   slots = xfi_calloc(mask + 1, sizeof *slots);
-  b->part_first = xfi_calloc((size_t)b->n_units + 1, sizeof *b->part_first);
+  b->parts = xfi_calloc(b->n_units, sizeof *b->parts);
   b->positions = xfi_calloc(n, sizeof *b->positions);
-  XFI_CHECK(slots != NULL && b->part_first != NULL && b->positions != NULL, XFER_ERR_NOMEM,
-            "%u boxes", b->n_units);
+  XFI_CHECK(slots != NULL && b->parts != NULL && b->positions != NULL, XFER_ERR_NOMEM, "%u boxes",
+            b->n_units);
   for (uint32_t u = 0; u < b->n_units; u++) {
-    int *at = b->positions + b->part_first[b->n_parts]; /* of a new part, if it is one */
+    int *at = b->positions + end; /* of a new part, if it is one */
     const size_t n_at = b->first_holder[u + 1] - b->first_holder[u];
     size_t slot;
 
@@ -226,8 +228,9 @@ static xfer_status fill_parts(xfi_boxes *b, const uint32_t *position)
     while (slots[slot] != 0 && !same_positions(b, slots[slot] - 1, at, n_at))
       slot = (slot + 1) & mask;
     if (slots[slot] == 0) {
+      b->parts[b->n_parts] = (xfi_part){end, (int)n_at, at[0]};
       slots[slot] = ++b->n_parts;
-      b->part_first[b->n_parts] = b->part_first[b->n_parts - 1] + (uint32_t)n_at;
+      end += (uint32_t)n_at;
     }
     b->part_of[u] = slots[slot] - 1;
     for (size_t i = 0; i < n_at; i++)
@@ -240,9 +243,12 @@ done:
 
 int xfi_boxes_replica(const xfi_boxes *boxes, uint32_t part, int position)
 {
-  uint32_t lo = boxes->part_first[part];
-  uint32_t hi = boxes->part_first[part + 1];
+  const xfi_part *p = &boxes->parts[part];
+  const uint32_t end = p->at + (uint32_t)p->n_replicas;
+  uint32_t lo = p->at + 1;
+  uint32_t hi = end;
 
+  if (position <= p->first) return position == p->first ? 0 : -1;
   while (lo < hi) {
     const uint32_t mid = lo + (hi - lo) / 2;
 
@@ -251,8 +257,7 @@ int xfi_boxes_replica(const xfi_boxes *boxes, uint32_t part, int position)
     else
       hi = mid;
   }
-  if (lo == boxes->part_first[part + 1] || boxes->positions[lo] != position) return -1;
-  return (int)(lo - boxes->part_first[part]);
+  return lo < end && boxes->positions[lo] == position ? (int)(lo - p->at) : -1;
 }
 
 size_t xfi_boxes_listed(const xfer_layout *layout, uint32_t unit, int rank)
@@ -389,7 +394,7 @@ xfer_status xfi_layout_create_boxes(xfer_layout **layout, const xfer_boxes_desc 
   XFI_TRY(xfi_layout_begin(&l, &base));
   l->boxes = xfi_calloc(1, sizeof *l->boxes);
   XFI_CHECK(l->boxes != NULL, XFER_ERR_NOMEM, "boxes");
-  l->boxes->is_own = desc.mesh == NULL;
+  l->is_own = desc.mesh == NULL;
   XFI_TRY(copy_given(l, &desc));
   XFI_TRY(xfi_layout_end(l));
   XFI_TRY(make_units(l));

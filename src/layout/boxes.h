@@ -28,12 +28,17 @@ typedef struct xfi_listed {
   int replica;   /* of the part, its rank's */
 } xfi_listed;
 
+/* Likewise of a part: its replicas, the first of them here too, since most parts have no other. */
+typedef struct xfi_part {
+  uint32_t at; /* in xfi_boxes.positions */
+  int n_replicas;
+  int first;
+} xfi_part;
+
 /* Bounds are n_dims words lo, then n_dims words hi. `listed` boxes are those of the mesh's ranks,
  * one list after the other. */
 struct xfi_boxes {
-  bool is_own;        /* of one rank, which is not known; a plan gathers the others' */
   bool overlap;       /* some units share elements */
-  double n_held;      /* elements in all lists together, ZERO elements left out */
   int64_t *first;     /* [mesh size + 1] listed boxes of a position */
   int64_t *bounds;    /* [listed][2 n_dims] as given */
   xfi_listed *listed; /* [listed] */
@@ -43,8 +48,8 @@ struct xfi_boxes {
   uint32_t *holders;      /* [first_holder[n_units]] listed boxes, ascending */
   uint32_t *part_of;      /* [n_units] */
   uint32_t n_parts;
-  uint32_t *part_first; /* [n_parts + 1] */
-  int *positions;       /* [part_first[n_parts]] mesh positions of a part's replicas, ascending */
+  xfi_part *parts; /* [n_parts] */
+  int *positions;  /* mesh positions of each part's replicas, ascending */
   /* Level 0 of the tree are the units; a node of the next has bounds around XFI_FAN of them. */
   int n_levels;
   uint32_t level_first[XFI_MAX_LEVELS + 1]; /* [n_levels + 1] in unit_bounds */

@@ -18,6 +18,9 @@
 /* Most runs that one part may have: a bound on memory, far above any layout in use. */
 #define MAX_STRIDED_PIECES (INT64_C(1) << 24)
 
+/* Bytes that memory comes in, and how many of a row are asked for ahead. */
+enum { LINE_BYTES = 64, FEW = 4 };
+
 /* The distinct lengths that the parts so far can have. */
 typedef struct lengths {
   int64_t *at;
@@ -138,6 +141,9 @@ static xfer_status add_cut(xfer_layout *l, const xfer_placement *p, int axis)
   XFI_CHECK(p->kind != XFER_STRIDED || p->split_factor >= 1, XFER_ERR_ARG,
             "axis %d has split factor %lld", axis, (long long)p->split_factor);
   cut = &l->dims[dim].cuts[l->dims[dim].n_cuts];
+  memmove(cut + 1, cut, (size_t)(l->cuts + XFER_MAX_DIMS - 1 - cut) * sizeof *cut);
+  for (int d = dim + 1; d < l->n_dims; d++)
+    l->dims[d].cuts++;
   *cut = (xfi_cut){axis,
                    l->mesh->shape[axis],
                    p->kind,
@@ -208,6 +214,7 @@ static xfer_status set_sizes(xfer_layout *l, const xfer_layout_desc *desc)
     dim->size = desc->shape[d];
     dim->padded = desc->padded_shape == NULL ? dim->size : desc->padded_shape[d];
     dim->n_parts = 1;
+    dim->cuts = l->cuts;
     XFI_CHECK(dim->size >= 0, XFER_ERR_SHAPE, "dim %d has size %lld", d, (long long)dim->size);
     XFI_CHECK(dim->padded >= dim->size, XFER_ERR_SHAPE,
               "dim %d has size %lld but is padded to %lld", d, (long long)dim->size,
@@ -302,6 +309,42 @@ xfer_layout *xfi_layout_share(const xfer_layout *layout)
   return l;
 }
 
+/* The last byte too, wherever in a line the first is. */
+static inline void fetch(const void *memory, size_t n_bytes)
+{
+  for (size_t at = 0; at <= n_bytes; at += LINE_BYTES)
+    __builtin_prefetch((const char *)memory + at);
+}
+
+void xfi_layout_fetch(const xfer_layout *layout, int rank, int step)
+{
+  const xfi_boxes *b;
+  size_t n_words;
+  int position;
+
+  if (step == 0) {
+    fetch(layout, offsetof(xfer_layout, dims[2]));
+    return;
+  }
+  b = layout->boxes;
+  if (b == NULL) return;
+  if (step == 1) {
+    fetch(b, sizeof *b);
+    return;
+  }
+  position = xfi_mesh_find(layout->mesh, rank);
+  if (position < 0) return;
+  n_words = 2 * (size_t)layout->n_dims;
+  if (step == 2) {
+    fetch(&b->first[position], sizeof *b->first);
+    fetch(b->unit_bounds + b->level_first[b->n_levels - 1] * n_words,
+          XFI_FAN * n_words * sizeof *b->unit_bounds);
+    return;
+  }
+  fetch(xfi_listed_bounds(layout, (size_t)b->first[position]), FEW * n_words * sizeof *b->bounds);
+  fetch(&b->listed[b->first[position]], FEW * sizeof *b->listed);
+}
+
 void xfi_layout_destroy(xfer_layout *layout)
 {
   if (layout == NULL || atomic_fetch_sub_explicit(&layout->n_refs, 1, memory_order_acq_rel) > 1)
@@ -358,30 +401,23 @@ int xfi_dim_position(const xfer_layout *layout, int dim, int64_t part)
 
 /* ---- parts ---- */
 
-/* By boxes: the mesh positions of a part's replicas. */
-static const int *positions_of(const xfer_layout *layout, uint32_t part)
-{
-  return layout->boxes->positions + layout->boxes->part_first[part];
-}
-
 int xfi_part_n_replicas(const xfer_layout *layout, uint32_t part)
 {
-  const xfi_boxes *b = layout->boxes;
-
-  return b == NULL ? layout->n_replicas : (int)(b->part_first[part + 1] - b->part_first[part]);
+  return layout->boxes == NULL ? layout->n_replicas : layout->boxes->parts[part].n_replicas;
 }
 
 int xfi_part_first(const xfer_layout *layout, uint32_t part)
 {
-  return layout->boxes == NULL ? (int)part : positions_of(layout, part)[0];
+  return layout->boxes == NULL ? (int)part : layout->boxes->parts[part].first;
 }
 
 int xfi_part_rank(const xfer_layout *layout, uint32_t part, int replica)
 {
   const xfer_mesh *mesh = layout->mesh;
-  int position = (int)part;
+  int position = xfi_part_first(layout, part);
 
-  if (layout->boxes != NULL) return mesh->ranks[positions_of(layout, part)[replica]];
+  if (layout->boxes != NULL && replica > 0)
+    position = layout->boxes->positions[layout->boxes->parts[part].at + (uint32_t)replica];
   for (int i = layout->n_replica_axes - 1; i >= 0; i--) {
     const int axis = layout->replica_axes[i];
 

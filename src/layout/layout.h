@@ -54,11 +54,11 @@ typedef struct xfi_cut {
 } xfi_cut;
 
 typedef struct xfi_dim {
-  int64_t size;   /* valid global extent */
-  int64_t padded; /* what is split, >= size */
-  int n_cuts;
-  xfi_cut cuts[XFER_MAX_DIMS];
+  int64_t size;    /* valid global extent */
+  int64_t padded;  /* what is split, >= size */
   int64_t n_parts; /* product of n_coords */
+  xfi_cut *cuts;   /* [n_cuts] of the layout's */
+  int n_cuts;
 } xfi_dim;
 
 /* What each rank of a layout by boxes holds (boxes.h); NULL: the layout is by placements. */
@@ -74,10 +74,13 @@ struct xfer_layout {
   xfi_boxes *boxes;
   uint64_t digest[2]; /* of all that says who holds what: equal means equal */
   int64_t n_elems;    /* product of sizes; n_elems * elem_bytes fits in 63 bits, padded sizes too */
+  double n_held;      /* by boxes: elements in all lists together, ZERO elements left out */
+  bool is_own;        /* boxes of one rank, which is not known; a plan gathers the others' */
   int n_replicas;     /* product of the sizes of replica_axes */
   int n_replica_axes; /* axes that no dim is split by */
-  int replica_axes[XFER_MAX_DIMS];
   xfi_dim dims[XFER_MAX_DIMS];
+  int replica_axes[XFER_MAX_DIMS];
+  xfi_cut cuts[XFER_MAX_DIMS]; /* dim by dim: no axis makes two */
 };
 
 xfer_status xfi_layout_create(xfer_layout **layout, const xfer_layout_desc *desc);
@@ -87,6 +90,10 @@ xfer_status xfi_layout_begin(xfer_layout **layout, const xfer_layout_desc *desc)
 xfer_status xfi_layout_end(xfer_layout *layout);
 xfer_layout *xfi_layout_share(const xfer_layout *layout);
 void xfi_layout_destroy(xfer_layout *layout);
+/* Ask for the memory that a rank's plan reads first, so that many layouts are not waited for one by
+ * one: each step takes what the step before asked for, and should come some other work later. */
+enum { XFI_FETCH_STEPS = 4 };
+void xfi_layout_fetch(const xfer_layout *layout, int rank, int step);
 
 /*
  * A part is what a set of ranks, its replicas, hold alike. By placements every rank of the mesh has
@@ -102,7 +109,7 @@ int xfi_part_replica(const xfer_layout *layout, uint32_t part, int rank);
 
 /* By placements: which part of each dim and which replica a rank holds. */
 typedef struct xfi_place {
-  int64_t part[XFER_MAX_DIMS];
+  int part[XFER_MAX_DIMS];
   int replica;
 } xfi_place;
 

@@ -96,7 +96,7 @@ static void put_sizes(writer *w, const xfer_layout *l)
   put(w, (const int64_t[]){MAGIC_BOXES, l->dtype, l->n_dims}, 3);
   for (int d = 0; d < l->n_dims; d++)
     put1(w, l->dims[d].size);
-  put1(w, l->boxes->is_own);
+  put1(w, l->is_own);
 }
 
 static void put_boxes(writer *w, const xfer_layout *l)

@@ -121,7 +121,7 @@ xfer_status xfi_table_create(xfi_table **table, const xfer_run_table *given)
   XFI_TRY(copy_given(t, given));
   for (int64_t i = 0; i < t->n_coords; i++) {
     xfi_sort(t->runs + t->first[i], (size_t)(t->first[i + 1] - t->first[i]), sizeof *t->runs,
-          by_local);
+             by_local);
     XFI_TRY(check_coord(t, i));
   }
   XFI_TRY(fill_back(t));

@@ -71,7 +71,7 @@ static xfer_status held_by_ranks(const xfer_layout *layout, double *held)
 
   *held = layout->n_replicas;
   if (layout->boxes != NULL) {
-    *held = layout->boxes->n_held;
+    *held = layout->n_held;
     return XFER_OK;
   }
   for (int d = 0; d < layout->n_dims; d++) {

@@ -144,7 +144,6 @@ static xfer_status make_source(xfer_layout **made, const xfer_layout *weights, x
   xfi_bounds cells = {NULL, 0, 0};
   int64_t block[XFER_MAX_DIMS];
   int64_t shape[XFER_MAX_DIMS];
-  const bool is_own = weights->boxes != NULL && weights->boxes->is_own;
   int64_t *first = xfi_calloc((size_t)weights->mesh->size + 1, sizeof *first);
 
   XFI_CHECK(first != NULL, XFER_ERR_NOMEM, "%d ranks", weights->mesh->size);
@@ -152,7 +151,7 @@ static xfer_status make_source(xfer_layout **made, const xfer_layout *weights, x
   for (int d = 0; d < weights->n_dims; d++)
     shape[d] = (weights->dims[d].size + block[d] - 1) / block[d];
   XFI_TRY(list_cells(&cells, first, weights, block));
-  desc.mesh = is_own ? NULL : weights->mesh;
+  desc.mesh = weights->is_own ? NULL : weights->mesh;
   desc.dtype = XFER_F32;
   desc.n_dims = weights->n_dims;
   desc.shape = shape;

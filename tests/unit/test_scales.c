@@ -127,14 +127,14 @@ static void test_scales_come_from_where_the_weights_are(void **state)
   assert_int_equal(tensors.n_made, 2);
   src = tensors.at[SCALES].src;
   assert_true(src->dims[0].size == 3 && src->dims[1].size == 3 && src->dtype == XFER_F32);
-  assert_false(src->boxes->is_own);
+  assert_false(src->is_own);
   src = tensors.at[SCALES_OF_OTHERS].src;
   assert_true(src->dims[0].size == 5 && src->dims[1].size == 1);
   xfi_scale_tensors_free(&tensors);
 
   l.at[WEIGHTS].src = l.listed;
   assert_int_equal(xfi_scale_tensors_make(&tensors, l.at, N), XFER_OK);
-  assert_false(tensors.at[SCALES].src->boxes->is_own);
+  assert_false(tensors.at[SCALES].src->is_own);
   xfi_scale_tensors_free(&tensors);
   l.at[WEIGHTS].src = l.weights;
 
@@ -147,7 +147,7 @@ static void test_scales_come_from_where_the_weights_are(void **state)
   l.at[OTHERS].src = NULL; /* another rank knows it */
   assert_int_equal(xfi_scale_tensors_make(&tensors, l.at, N), XFER_OK);
   assert_int_equal(tensors.n_made, 1);
-  assert_true(tensors.at[SCALES].src->boxes->is_own);
+  assert_true(tensors.at[SCALES].src->is_own);
   assert_null(tensors.at[SCALES_OF_OTHERS].src);
   xfi_scale_tensors_free(&tensors);
   free_list(&l);
