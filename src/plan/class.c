@@ -203,7 +203,7 @@ static xfer_status add_flow(xfi_flows *flows, const xfi_pieces *lists, const gro
 
   XFI_TRY(xfi_vec_reserve(&flows->at, &flows->capacity, flows->n + 1, sizeof *flows->at));
   flow = &flows->at[flows->n];
-  *flow = (xfi_flow){mine, my_replica, 0, flows->n_boxes, 0, {1, 0}};
+  *flow = (xfi_flow){mine, my_replica, 0, (uint32_t)flows->n_boxes, 0, {1, 0}};
   for (d = 0; d < n_dims; d++) {
     at[d] = groups[d].first;
     flow->part += (uint32_t)xfi_dim_position(other, d, lists[d].at[at[d]].part);
@@ -225,7 +225,7 @@ static xfer_status add_flow(xfi_flows *flows, const xfi_pieces *lists, const gro
     for (d = n_dims - 1; d >= 0 && ++at[d] == groups[d].end; d--)
       at[d] = groups[d].first;
   } while (d >= 0);
-  flow->n = flows->n_boxes - flow->first;
+  flow->n = (uint32_t)flows->n_boxes - flow->first;
   flows->n++;
 done:
   return st;
@@ -301,9 +301,10 @@ static xfer_status fill_flows(xfi_class *cls, const xfi_plan *plan, bool is_sour
                          is_source,
                          is_source ? cls->src : cls->dst,
                          is_source ? cls->dst : cls->src,
-                         is_source ? &cls->sends : &cls->recvs,
+                         is_source ? &scratch->sends : &scratch->recvs,
                          scratch};
 
+  look.flows->n = look.flows->n_boxes = 0;
   if (cls->src->boxes == NULL && cls->dst->boxes == NULL) return fill_by_dims(&look);
   return xfi_meet_fill(&look);
 }
@@ -409,11 +410,12 @@ xfer_status xfi_class_fill_receives(xfi_class *cls, const xfi_plan *plan, xfi_sc
 
   XFI_TRY(measure_dst(cls, plan->rank));
   XFI_TRY(fill_flows(cls, plan, false, scratch));
-  for (size_t f = 0; f < cls->recvs.n; f++) {
-    xfi_flow *flow = &cls->recvs.at[f];
+  for (size_t f = 0; f < scratch->recvs.n; f++) {
+    xfi_flow *flow = &scratch->recvs.at[f];
 
     flow->sharers = xfi_find_sharers(plan, cls, flow->part, flow->mine, plan->rank);
   }
+  cls->recvs = scratch->recvs;
 done:
   return st;
 }
@@ -422,15 +424,17 @@ xfer_status xfi_class_fill(xfi_class *cls, const xfi_plan *plan, xfi_scratch *sc
 {
   xfer_status st = XFER_OK;
 
+  scratch->sends.n = scratch->sends.n_boxes = 0;
+  scratch->recvs.n = scratch->recvs.n_boxes = 0;
   cls->in_src = find_rank(cls->src, plan->rank, &cls->src_place);
   if (cls->in_src) XFI_TRY(fill_flows(cls, plan, true, scratch));
   if (xfi_class_find_dst(cls, plan->rank)) XFI_TRY(xfi_class_fill_receives(cls, plan, scratch));
+  XFI_TRY(xfi_class_keep(cls, &scratch->sends, &scratch->recvs));
 done:
   return st;
 }
 
 void xfi_class_free(xfi_class *cls)
 {
-  xfi_flows_free(&cls->sends);
-  xfi_flows_free(&cls->recvs);
+  xfi_free(cls->memory);
 }

@@ -52,7 +52,9 @@ struct xfi_scratch {
   xfi_units units;
   xfi_bounds bounds;
   xfi_bounds held;
-  xfi_flows flows;
+  xfi_flows flows; /* of one box */
+  xfi_flows sends; /* of the class that is filled */
+  xfi_flows recvs;
 };
 void xfi_scratch_free(xfi_scratch *scratch);
 
@@ -63,7 +65,7 @@ typedef struct xfi_look {
   bool is_source;
   const xfer_layout *mine;
   const xfer_layout *other;
-  xfi_flows *flows;
+  xfi_flows *flows; /* the scratch's */
   xfi_scratch *scratch;
 } xfi_look;
 

@@ -48,8 +48,41 @@ done:
   return st;
 }
 
+/* A copy at the beginning of what is left of memory for boxes and for flows. */
+static xfi_flows put_flows(const xfi_flows *from, int64_t **boxes, xfi_flow **at)
+{
+  const size_t n_words = from->n_boxes * xfi_flows_box_words(from);
+  const xfi_flows to = {
+      .at = *at, .n = from->n, .n_dims = from->n_dims, .boxes = *boxes, .n_boxes = from->n_boxes};
+
+  if (n_words > 0) memcpy(*boxes, from->boxes, n_words * sizeof **boxes);
+  if (from->n > 0) memcpy(*at, from->at, from->n * sizeof **at);
+  *boxes += n_words;
+  *at += from->n;
+  return to;
+}
+
+xfer_status xfi_class_keep(xfi_class *cls, const xfi_flows *sends, const xfi_flows *recvs)
+{
+  const size_t n_words =
+      sends->n_boxes * xfi_flows_box_words(sends) + recvs->n_boxes * xfi_flows_box_words(recvs);
+  int64_t *boxes =
+      xfi_calloc(1, n_words * sizeof *boxes + (sends->n + recvs->n) * sizeof *sends->at);
+  xfi_flow *at;
+  xfer_status st = XFER_OK;
+
+  XFI_CHECK(boxes != NULL, XFER_ERR_NOMEM, "%zu boxes", sends->n_boxes + recvs->n_boxes);
+  cls->memory = boxes;
+  at = (xfi_flow *)(void *)(boxes + n_words);
+  cls->sends = put_flows(sends, &boxes, &at);
+  cls->recvs = put_flows(recvs, &boxes, &at);
+done:
+  return st;
+}
+
 void xfi_flows_free(xfi_flows *flows)
 {
   xfi_free(flows->at);
   xfi_free(flows->boxes);
+  *flows = (xfi_flows){0};
 }

@@ -93,6 +93,7 @@ static xfer_status meet_bounds(meeting *m, const own *mine, uint32_t unit, const
 
   if (!xfi_bounds_meet(bounds, mine->bounds, n)) return XFER_OK;
   XFI_TRY(new_met(&x, m, mine, other->boxes->part_of[unit], unit));
+  __builtin_prefetch(&other->boxes->parts[x->part]); /* for its moves */
   x->box.unit = unit;
   for (int d = 0; d < n; d++) {
     const int64_t lo = bounds[d] > mine->bounds[d] ? bounds[d] : mine->bounds[d];
@@ -382,7 +383,7 @@ static xfer_status make_flows(xfi_flows *flows, xfi_scratch *s, int n_dims)
 
     if (i == 0 || x->src_part != s->order[i - 1]->src_part ||
         x->dst_part != s->order[i - 1]->dst_part)
-      flows->at[flows->n++] = (xfi_flow){x->mine, x->my_replica, x->part, i, 0, {1, 0}};
+      flows->at[flows->n++] = (xfi_flow){x->mine, x->my_replica, x->part, (uint32_t)i, 0, {1, 0}};
     flows->at[flows->n - 1].n++;
     xfi_flows_put(flows, i, &x->box);
   }
@@ -399,6 +400,8 @@ void xfi_scratch_free(xfi_scratch *scratch)
   xfi_free(scratch->bounds.at);
   xfi_free(scratch->held.at);
   xfi_flows_free(&scratch->flows);
+  xfi_flows_free(&scratch->sends);
+  xfi_flows_free(&scratch->recvs);
 }
 
 xfer_status xfi_meet_fill(const xfi_look *look)

@@ -43,8 +43,8 @@ typedef struct xfi_flow {
   uint32_t mine;
   int my_replica; /* of it */
   uint32_t part;  /* of the other side */
-  size_t first;
-  size_t n;
+  uint32_t first;
+  uint32_t n;
   xfi_sharers sharers; /* of receives */
 } xfi_flow;
 
@@ -77,6 +77,7 @@ typedef struct xfi_class {
   xfi_place dst_place;
   xfi_flows sends;     /* from this rank's source part */
   xfi_flows recvs;     /* into its destination part */
+  void *memory;        /* of both, as much as they need; NULL: they are the scratch's */
   uint64_t dst_bytes;  /* of this rank's destination part, ZERO elements included */
   uint64_t zero_bytes; /* of these, ZERO elements */
 } xfi_class;
@@ -192,6 +193,8 @@ void xfi_flows_put(xfi_flows *flows, size_t at, const xfi_box *box);
 /* Room for so many boxes in all; of no other number of dims than before. */
 xfer_status xfi_flows_reserve(xfi_flows *flows, int n_dims, size_t n_boxes);
 void xfi_flows_free(xfi_flows *flows);
+/* The flows of a class, copied: one block for both, since plans have many. */
+xfer_status xfi_class_keep(xfi_class *cls, const xfi_flows *sends, const xfi_flows *recvs);
 
 /* ---- classes (class.c) ---- */
 
@@ -202,7 +205,8 @@ typedef struct xfi_scratch xfi_scratch;
 xfer_status xfi_class_fill(xfi_class *cls, const xfi_plan *plan, xfi_scratch *scratch);
 /* Is the rank in the destination's mesh? Sets in_dst and dst_place. */
 bool xfi_class_find_dst(xfi_class *cls, int rank);
-/* Of a class that has this rank there: its receiving half. */
+/* Of a class that has this rank there: its receiving half, which lies in the scratch until another
+ * class is filled. */
 xfer_status xfi_class_fill_receives(xfi_class *cls, const xfi_plan *plan, xfi_scratch *scratch);
 void xfi_class_free(xfi_class *cls);
 /* Every source part of a class, whoever holds it: one flow each, whose boxes are what it is read

@@ -143,12 +143,14 @@ static xfer_status fill_class(xfi_class *cls, const xfi_class *from, int rank)
 {
   xfer_status st = XFER_OK;
   const bool listed = cls->dst->boxes != NULL && cls->dst->n_dims > 0;
+  xfi_flows sends = {0};
+  xfi_flows recvs = {0};
 
   if (cls->is_filled) return XFER_OK;
-  XFI_TRY(copy_flows(&cls->recvs, &from->recvs, cls->dst->n_dims));
-  if (cls->recvs.n == 0) goto done;
-  XFI_TRY(xfi_flows_reserve(&cls->sends, cls->dst->n_dims, from->recvs.n_boxes));
-  XFI_TRY(xfi_flows_reserve(&cls->recvs, cls->dst->n_dims, from->recvs.n_boxes));
+  XFI_TRY(copy_flows(&recvs, &from->recvs, cls->dst->n_dims));
+  if (recvs.n == 0) goto done;
+  XFI_TRY(xfi_flows_reserve(&sends, cls->dst->n_dims, from->recvs.n_boxes));
+  XFI_TRY(xfi_flows_reserve(&recvs, cls->dst->n_dims, from->recvs.n_boxes));
   for (size_t b = 0; b < from->recvs.n_boxes; b++) {
     xfi_box in = xfi_flows_box(&from->recvs, b);
     xfi_box out;
@@ -160,10 +162,13 @@ static xfer_status fill_class(xfi_class *cls, const xfi_class *from, int rank)
     out = in;
     memcpy(out.src_local, in.dst_local, sizeof out.src_local);
     memcpy(out.dst_local, in.src_local, sizeof out.dst_local);
-    xfi_flows_put(&cls->sends, cls->sends.n_boxes++, &out);
-    xfi_flows_put(&cls->recvs, cls->recvs.n_boxes++, &in);
+    xfi_flows_put(&sends, sends.n_boxes++, &out);
+    xfi_flows_put(&recvs, recvs.n_boxes++, &in);
   }
+  XFI_TRY(xfi_class_keep(cls, &sends, &recvs));
 done:
+  xfi_flows_free(&sends);
+  xfi_flows_free(&recvs);
   cls->is_filled = st == XFER_OK;
   return st;
 }

@@ -308,7 +308,6 @@ done:
 /* Fills the class for the plan's rank, and drops what it held. */
 static xfer_status fill(survey *s, xfi_class *cls)
 {
-  cls->recvs.n = cls->recvs.n_boxes = 0;
   cls->dst_bytes = cls->zero_bytes = 0;
   return xfi_class_fill_receives(cls, s->plan, &s->scratch);
 }
