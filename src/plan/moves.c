@@ -246,6 +246,18 @@ done:
   return st;
 }
 
+/* The tensor at a place in the order will be planned soon. */
+static void expect(const xfi_plan *plan, size_t at, int step)
+{
+  const xfi_class *cls;
+
+  if (at >= plan->n_tensors) return;
+  cls = xfi_plan_class(plan, plan->order[at]);
+  if (cls->is_filled) return;
+  xfi_layout_fetch(cls->src, plan->rank, step);
+  xfi_layout_fetch(cls->dst, plan->rank, step);
+}
+
 xfer_status xfi_moves_fill(xfi_plan *plan)
 {
   xfer_status st = XFER_OK;
@@ -254,6 +266,8 @@ xfer_status xfi_moves_fill(xfi_plan *plan)
 
   XFI_TRY(xfi_peer_bytes_make(&bytes, plan->n_ranks));
   for (size_t i = 0; i < plan->n_tensors; i++) {
+    for (int step = 0; step < XFI_FETCH_STEPS; step++)
+      expect(plan, i + (size_t)(XFI_FETCH_STEPS - step), step);
     XFI_TRY(fill_class(plan, plan->order[i], &scratch));
     XFI_TRY(send_tensor(plan, plan->order[i], &bytes));
     XFI_TRY(receive_tensor(plan, plan->order[i], &bytes));
