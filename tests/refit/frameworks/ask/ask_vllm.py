@@ -111,6 +111,7 @@ def patch():
     T.get_supported_act_dtypes = classmethod(lambda cls: [torch.bfloat16, torch.float32])
     c.current_platform = Sees(c.current_platform)
     # Sparse attention is refused on CPU when a backend is chosen, which holds no weight.
+    torch.cpu._is_amx_tile_supported = lambda: False  # its attention would refuse what sparse layers pass on
     from vllm.platforms.cpu import CpuPlatform
     choose = CpuPlatform.get_attn_backend_cls.__func__
 
