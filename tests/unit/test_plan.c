@@ -179,6 +179,13 @@ static void test_bytes_of_all_tensors_must_fit_in_64_bits(void **state)
   assert_string_equal(xfi_last_error(), "the tensors' bytes do not fit in 64 bits");
   assert_null(plan);
   free_tensors(&list);
+
+  add_line(&list, "w", 5, "u8[4611686018427387903] (2):S0 -> (2):S0"); /* alike: one product */
+  assert_int_equal(xfi_plan_create(&plan, 2, 1, list.at, list.n, &plain_options),
+                   XFER_ERR_OVERFLOW);
+  assert_string_equal(xfi_last_error(), "the tensors' bytes do not fit in 64 bits");
+  assert_null(plan);
+  free_tensors(&list);
 }
 
 /* Padding and copies can make more of them than the tensors have. */
