@@ -8,6 +8,7 @@
 #include "alloc.h"
 #include "error.h"
 
+#include <stdarg.h>
 #include <stdio.h>
 #include <string.h>
 
@@ -25,6 +26,31 @@ void *xfi_comm_calloc(xfi_comm *comm, size_t n, size_t size)
   (void)snprintf(why, sizeof why, "rank %d is out of memory", comm->rank);
   comm->ops->abort(comm, why);
   return NULL;
+}
+
+bool xfi_broken_set(xfi_broken *broken, const char *fmt, ...)
+{
+  va_list args;
+
+  (void)pthread_mutex_lock(&broken->lock);
+  const bool first = !atomic_load(&broken->is);
+  va_start(args, fmt);
+  if (first) (void)vsnprintf(broken->why, sizeof broken->why, fmt, args);
+  va_end(args);
+  atomic_store(&broken->is, true);
+  (void)pthread_mutex_unlock(&broken->lock);
+  return first;
+}
+
+xfer_status xfi_broken_check(xfi_broken *broken)
+{
+  xfer_status st = XFER_OK;
+
+  (void)pthread_mutex_lock(&broken->lock);
+  XFI_CHECK(!atomic_load(&broken->is), XFER_ERR_COMM, "the comm is broken: %s", broken->why);
+done:
+  (void)pthread_mutex_unlock(&broken->lock);
+  return st;
 }
 
 void xfi_comm_leave(xfi_comm *comm, void (*abort)(xfi_comm *comm, const char *why))

@@ -11,6 +11,8 @@
 #ifndef XFI_COMM_H
 #define XFI_COMM_H
 
+#include <pthread.h>
+#include <stdatomic.h>
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
@@ -109,6 +111,19 @@ struct xfi_comm {
   bool holds_memory;
   uint64_t n_gatherings; /* of xfi_comm_gather() */
 };
+
+/* That a comm is broken, and why: the first reason stays. Zero but for the lock. Any thread. */
+enum { XFI_BROKEN_BYTES = 224 };
+typedef struct xfi_broken {
+  pthread_mutex_t lock;
+  _Atomic bool is; /* and then `why` stays */
+  char why[XFI_BROKEN_BYTES];
+} xfi_broken;
+/* False: it was already. */
+XFI_DOOR __attribute__((format(printf, 2, 3))) bool xfi_broken_set(xfi_broken *broken,
+                                                                   const char *fmt, ...);
+/* XFER_ERR_COMM with its text if it is. */
+XFI_DOOR xfer_status xfi_broken_check(xfi_broken *broken);
 
 /* comms is [n_ranks]: threads of this process. */
 xfer_status xfi_comm_create_local(xfi_comm **comms, int n_ranks);

@@ -13,20 +13,14 @@
 #include "plugin.h"
 #include "xfer/nccl.h"
 
-#include <pthread.h>
-#include <stdio.h>
 #include <string.h>
-
-enum { WHY_BYTES = 256 };
 
 typedef struct gather_comm {
   xfi_comm base;
   xfer_all_gather_fn all_gather;
   void *context;
-  uint64_t *words;      /* [2 * size] what ranks say before an exchange: it needs no memory */
-  pthread_mutex_t lock; /* guards the reason, which abort() may set from any thread */
-  bool broken;
-  char why[WHY_BYTES];
+  uint64_t *words; /* [2 * size] what ranks say before an exchange: it needs no memory */
+  xfi_broken broken;
 } gather_comm;
 
 /* Before each message of an exchange, in the bytes that a rank gives to all. */
@@ -37,23 +31,7 @@ typedef struct envelope {
 
 static void gather_abort(xfi_comm *base, const char *why)
 {
-  gather_comm *comm = (gather_comm *)base;
-
-  (void)pthread_mutex_lock(&comm->lock);
-  if (!comm->broken) (void)snprintf(comm->why, sizeof comm->why, "%s", why);
-  comm->broken = true;
-  (void)pthread_mutex_unlock(&comm->lock);
-}
-
-static xfer_status gather_usable(gather_comm *comm)
-{
-  xfer_status st = XFER_OK;
-
-  (void)pthread_mutex_lock(&comm->lock);
-  XFI_CHECK(!comm->broken, XFER_ERR_COMM, "the comm is broken: %s", comm->why);
-done:
-  (void)pthread_mutex_unlock(&comm->lock);
-  return st;
+  (void)xfi_broken_set(&((gather_comm *)base)->broken, "%s", why);
 }
 
 /* The deadline is the caller's function's. Where it comes back late on one rank alone, that rank
@@ -65,7 +43,7 @@ static xfer_status call(xfi_comm *base, void *all, const void *mine, size_t n_by
   xfer_status st = XFER_OK;
 
   (void)deadline;
-  XFI_TRY(gather_usable(comm));
+  XFI_TRY(xfi_broken_check(&comm->broken));
   if (n_bytes == 0) goto done;
   int answer = comm->all_gather(comm->context, all, mine, n_bytes);
   if (answer != 0) gather_abort(base, "the caller's all-gather failed");
@@ -180,7 +158,7 @@ static void gather_destroy(xfi_comm *base)
   gather_comm *comm = (gather_comm *)base;
 
   if (comm == NULL) return;
-  (void)pthread_mutex_destroy(&comm->lock);
+  (void)pthread_mutex_destroy(&comm->broken.lock);
   xfi_free(comm->words);
   xfi_free(comm);
 }
@@ -204,7 +182,7 @@ static xfer_status assemble(xfer_comm **comm, const gather_comm *like)
 
   XFI_CHECK(made != NULL, XFER_ERR_NOMEM, "a CUDA comm");
   *made = *like;
-  (void)pthread_mutex_init(&made->lock, NULL);
+  (void)pthread_mutex_init(&made->broken.lock, NULL);
   made->words = xfi_calloc(2 * (size_t)like->base.size, sizeof *made->words);
   XFI_CHECK(made->words != NULL, XFER_ERR_NOMEM, "a CUDA comm of %d ranks", like->base.size);
   XFI_TRY(xfi_device_create_cuda(&device));
@@ -231,9 +209,9 @@ xfer_status xfer_comm_create_cuda(xfer_comm **comm, xfer_all_gather_fn all_gathe
   XFI_CHECK(size >= 1 && rank >= 0 && rank < size, XFER_ERR_ARG, "rank %d of %d", rank, size);
   st = assemble(&made, &first);
   /* A rank that has none would leave the others waiting in their first call. */
-  (void)pthread_mutex_init(&first.lock, NULL);
+  (void)pthread_mutex_init(&first.broken.lock, NULL);
   st = xfi_comm_agree(&first.base, st, xfi_deadline_after(INT64_MAX));
-  (void)pthread_mutex_destroy(&first.lock);
+  (void)pthread_mutex_destroy(&first.broken.lock);
   if (st != XFER_OK) xfer_comm_destroy(made);
   if (st == XFER_OK) *comm = made;
 done:

@@ -32,28 +32,6 @@ static const char *const calls[] = {"all_gather", "exchange", "round", "broadcas
 
 /* ---- failure ------------------------------------------------------------------------------ */
 
-static bool set_broken(xfi_host_comm *comm, const char *why)
-{
-  (void)pthread_mutex_lock(&comm->lock);
-  const bool first = !atomic_load(&comm->broken);
-  if (first) (void)snprintf(comm->why, sizeof comm->why, "%s", why);
-  atomic_store(&comm->broken, true);
-  (void)pthread_mutex_unlock(&comm->lock);
-  return first;
-}
-
-static xfer_status check_broken(xfi_host_comm *comm)
-{
-  xfer_status st = XFER_OK;
-
-  if (!atomic_load(&comm->broken)) return XFER_OK;
-  (void)pthread_mutex_lock(&comm->lock);
-  XFI_CHECK(false, XFER_ERR_COMM, "the comm is broken: %s", comm->why);
-done:
-  (void)pthread_mutex_unlock(&comm->lock);
-  return st;
-}
-
 static void tell_all(const xfi_host_comm *comm, const void *packet, size_t n_bytes)
 {
   for (int r = 0; r < comm->base.size; r++)
@@ -65,7 +43,8 @@ static void host_abort(xfi_comm *base, const char *why)
 {
   xfi_host_comm *comm = (xfi_host_comm *)base;
 
-  if (set_broken(comm, why)) tell_all(comm, comm->why, strlen(comm->why) + 1);
+  if (xfi_broken_set(&comm->broken, "%s", why))
+    tell_all(comm, comm->broken.why, strlen(comm->broken.why) + 1);
 }
 
 /* Takes what came from a peer's alarm, once it is known whether more can come. */
@@ -89,7 +68,7 @@ static void hear(xfi_host_comm *comm, int rank)
     else if (why[0] == '\0')
       peer->has_left = true;
     else
-      (void)set_broken(comm, why); /* it has told everybody */
+      (void)xfi_broken_set(&comm->broken, "%s", why); /* it has told everybody */
   }
 }
 
@@ -108,7 +87,7 @@ xfer_status xfi_host_heed(xfi_comm *base, uint64_t number)
 
   for (int r = 0; r < base->size; r++)
     hear(comm, r);
-  XFI_TRY(check_broken(comm));
+  XFI_TRY(xfi_broken_check(&comm->broken));
   XFI_CHECK(comm->warning.number != number || comm->warning.kind != WARNING, XFER_ERR_PEER, "%s",
             comm->warning.why);
   for (int r = 0; r < base->size; r++)
@@ -126,7 +105,7 @@ static xfer_status fail_for_lost(xfi_host_comm *comm, int call, int rank, int er
 
   for (int r = 0; r < comm->base.size; r++)
     hear(comm, r); /* it may have ended for what another one told */
-  XFI_TRY(check_broken(comm));
+  XFI_TRY(xfi_broken_check(&comm->broken));
   XFI_CHECK(!comm->peers[rank].has_left, XFER_ERR_COMM, "%s: rank %d has left the comm",
             calls[call], rank);
   XFI_CHECK(error != 0 && error != EPIPE && error != ECONNRESET, XFER_ERR_COMM,
@@ -240,7 +219,7 @@ static xfer_status carry_all(carrying *c, xfi_deadline deadline)
   xfi_host_comm *comm = c->comm;
   xfer_status st = XFER_OK;
 
-  XFI_TRY(check_broken(comm));
+  XFI_TRY(xfi_broken_check(&comm->broken));
   while (c->n_left > 0) {
     for (int r = 0; r < comm->base.size; r++) {
       if (r == comm->base.rank) continue;
@@ -254,7 +233,7 @@ static xfer_status carry_all(carrying *c, xfi_deadline deadline)
       if ((comm->polled[3 * r + 1].revents | comm->polled[3 * r + 2].revents) != 0)
         hear(comm, (int)r);
     }
-    XFI_TRY(check_broken(comm));
+    XFI_TRY(xfi_broken_check(&comm->broken));
   }
 done:
   return st;
@@ -287,11 +266,7 @@ static void add(carrying *c, int way, xfi_message message)
 /* What every failed call ends with: the others learn of it. */
 static xfer_status finish(xfi_host_comm *comm, xfer_status st)
 {
-  char why[XFI_HOST_WHY_BYTES];
-
-  if (st == XFER_OK || atomic_load(&comm->broken)) return st;
-  (void)snprintf(why, sizeof why, "rank %d: %s", comm->base.rank, xfi_last_error());
-  host_abort(&comm->base, why);
+  if (st != XFER_OK && !atomic_load(&comm->broken.is)) xfi_comm_leave(&comm->base, host_abort);
   return st;
 }
 
@@ -385,7 +360,7 @@ void xfi_host_free(xfi_host_comm *comm)
     if (comm->peers[r].data >= 0) (void)close(comm->peers[r].data);
     if (comm->peers[r].process >= 0) (void)close(comm->peers[r].process);
   }
-  (void)pthread_mutex_destroy(&comm->lock);
+  (void)pthread_mutex_destroy(&comm->broken.lock);
   xfi_free(comm->peers);
   xfi_free(comm->polled);
   xfi_free(comm->parcels);

@@ -6,10 +6,6 @@
 #include "comm.h"
 
 #include <poll.h>
-#include <pthread.h>
-#include <stdatomic.h>
-
-enum { XFI_HOST_WHY_BYTES = 224 };
 
 /* Before each message, so that ends that differ are found before anything is written. */
 typedef struct xfi_host_head {
@@ -39,7 +35,7 @@ typedef struct xfi_host_peer {
 typedef struct xfi_host_warning {
   char kind; /* '\1', with which no text begins */
   uint64_t number;
-  char why[XFI_HOST_WHY_BYTES];
+  char why[XFI_BROKEN_BYTES];
 } xfi_host_warning;
 
 typedef struct xfi_host_comm {
@@ -48,9 +44,7 @@ typedef struct xfi_host_comm {
   struct pollfd *polled; /* [size][3]: data, alarm, process */
   xfi_parcel *parcels;   /* of the call in progress: what is sent, then what is received */
   size_t capacity;
-  _Atomic bool broken;
-  pthread_mutex_t lock; /* guards `why`, which abort() may set from any thread */
-  char why[XFI_HOST_WHY_BYTES];
+  xfi_broken broken;
   xfi_host_warning warning; /* the last one that came */
 } xfi_host_comm;
 

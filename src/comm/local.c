@@ -26,9 +26,6 @@
 #include "error.h"
 #include "futex.h"
 
-#include <stdarg.h>
-#include <stdio.h>
-
 /* ---- failure ------------------------------------------------------------------------------ */
 
 void xfi_local_ring(xfi_local_rank *rank)
@@ -46,40 +43,14 @@ void xfi_local_raise_alarm(xfi_local_group *group)
     xfi_local_ring(&group->ranks[r]);
 }
 
-void xfi_local_break(xfi_local_group *group, const char *fmt, ...)
-{
-  va_list args;
-
-  (void)pthread_mutex_lock(&group->failure_lock);
-  if (!group->broken) {
-    group->broken = true;
-    va_start(args, fmt);
-    (void)vsnprintf(group->why, sizeof group->why, fmt, args);
-    va_end(args);
-  }
-  (void)pthread_mutex_unlock(&group->failure_lock);
-  xfi_local_raise_alarm(group);
-}
-
 bool xfi_local_is_alarmed(const xfi_local_group *group)
 {
   return (atomic_load_explicit(&group->turn, memory_order_acquire) & XFI_LOCAL_ALARM) != 0;
 }
 
-xfer_status xfi_local_check_broken(xfi_local_group *group)
-{
-  xfer_status st = XFER_OK;
-
-  (void)pthread_mutex_lock(&group->failure_lock);
-  XFI_CHECK(!group->broken, XFER_ERR_COMM, "the comm is broken: %s", group->why);
-done:
-  (void)pthread_mutex_unlock(&group->failure_lock);
-  return st;
-}
-
 xfer_status xfi_local_fail_for_gone(const xfi_local_rank *me, int peer, const char *what)
 {
-  xfi_local_break(me->group, "rank %d left the comm while rank %d was in %s", peer, me->base.rank,
+  XFI_LOCAL_BREAK(me->group, "rank %d left the comm while rank %d was in %s", peer, me->base.rank,
                   what);
   xfi_set_error("%s: rank %d has left the comm", what, peer);
   return XFER_ERR_COMM;
@@ -89,7 +60,7 @@ xfer_status xfi_local_fail_for_gone(const xfi_local_rank *me, int peer, const ch
 
 static void local_abort(xfi_comm *comm, const char *why)
 {
-  xfi_local_break(((xfi_local_rank *)comm)->group, "%s", why);
+  XFI_LOCAL_BREAK(((xfi_local_rank *)comm)->group, "%s", why);
 }
 
 static void group_destroy(xfi_local_group *group)
@@ -102,7 +73,7 @@ static void group_destroy(xfi_local_group *group)
     xfi_free(rank->posts);
     xfi_free(rank->received);
   }
-  (void)pthread_mutex_destroy(&group->failure_lock);
+  (void)pthread_mutex_destroy(&group->broken.lock);
   xfi_free(group->ranks);
   xfi_free(group);
 }
@@ -146,7 +117,7 @@ xfer_status xfi_comm_create_local(xfi_comm **comms, int n_ranks)
   XFI_CHECK(n_ranks >= 1, XFER_ERR_ARG, "a comm of %d ranks", n_ranks);
   made = xfi_calloc(1, sizeof *made);
   XFI_CHECK(made != NULL, XFER_ERR_NOMEM, "a comm of %d ranks", n_ranks);
-  (void)pthread_mutex_init(&made->failure_lock, NULL); /* cannot fail without attributes */
+  (void)pthread_mutex_init(&made->broken.lock, NULL); /* cannot fail without attributes */
   made->n_ranks = n_ranks;
   atomic_init(&made->n_handles, n_ranks);
   made->ranks = xfi_calloc((size_t)n_ranks, sizeof *made->ranks);

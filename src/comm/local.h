@@ -6,13 +6,9 @@
 
 #include "comm.h"
 
-#include <pthread.h>
-#include <stdatomic.h>
-
 enum {
   XFI_LOCAL_YIELDS = 8,       /* before a rank sleeps */
   XFI_LOCAL_SLOT_BYTES = 224, /* a rank's gathered bytes up to here lie in its slot, more apart */
-  XFI_LOCAL_WHY_BYTES = 256,  /* text of what broke the comm */
   XFI_LOCAL_ALARM = 1         /* bit of `turn`; the generation is in the others */
 };
 
@@ -76,9 +72,7 @@ typedef struct xfi_local_group {
   _Atomic uint32_t turn;  /* generation * 2 + alarm */
   _Atomic int n_sleepers; /* on `turn` */
 
-  pthread_mutex_t failure_lock; /* guards the two below */
-  bool broken;
-  char why[XFI_LOCAL_WHY_BYTES];
+  xfi_broken broken;
 } xfi_local_group;
 
 /* Wakes a rank that waits for messages. */
@@ -86,12 +80,10 @@ void xfi_local_ring(xfi_local_rank *rank);
 /* Wakes everybody to look at what has happened. */
 void xfi_local_raise_alarm(xfi_local_group *group);
 /* Every pending and later call fails with this text, the first that is given. */
-__attribute__((format(printf, 2, 3))) void xfi_local_break(xfi_local_group *group, const char *fmt,
-                                                           ...);
+#define XFI_LOCAL_BREAK(group, ...)                                                                \
+  ((void)xfi_broken_set(&(group)->broken, __VA_ARGS__), xfi_local_raise_alarm(group))
 /* Cheap: may the comm be broken, or a rank have left? */
 bool xfi_local_is_alarmed(const xfi_local_group *group);
-/* XFER_ERR_COMM with its text if the comm is broken. */
-xfer_status xfi_local_check_broken(xfi_local_group *group);
 /* Breaks the comm because `peer`, whom we need, has left. Returns XFER_ERR_COMM. */
 xfer_status xfi_local_fail_for_gone(const xfi_local_rank *me, int peer, const char *what);
 

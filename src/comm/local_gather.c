@@ -12,7 +12,7 @@
 /* Why a gathering cannot take place, once the alarm was seen. */
 static xfer_status gather_failed(const xfi_local_rank *me)
 {
-  xfer_status st = xfi_local_check_broken(me->group);
+  xfer_status st = xfi_broken_check(&me->group->broken);
 
   if (st != XFER_OK) return st;
   for (int r = 0; r < me->base.size; r++)
@@ -31,15 +31,15 @@ static xfer_status gather_give_up(xfi_local_rank *me, uint32_t generation)
 
   while (late < group->n_ranks - 1 && atomic_load(&group->ranks[late].arrived) == generation + 1)
     late++;
-  (void)pthread_mutex_lock(&group->failure_lock); /* nobody asks why before it is written */
+  (void)pthread_mutex_lock(&group->broken.lock); /* nobody asks why before it is written */
   bool mine = atomic_compare_exchange_strong(&group->turn, &turn, turn | XFI_LOCAL_ALARM);
   if (mine) {
-    group->broken = true;
-    (void)snprintf(group->why, sizeof group->why,
+    atomic_store(&group->broken.is, true);
+    (void)snprintf(group->broken.why, sizeof group->broken.why,
                    "rank %d waited in all_gather for rank %d until the deadline", me->base.rank,
                    late);
   }
-  (void)pthread_mutex_unlock(&group->failure_lock);
+  (void)pthread_mutex_unlock(&group->broken.lock);
   if (!mine) return XFER_OK;
   xfi_local_raise_alarm(group);
   xfi_set_error("all_gather: rank %d did not come before the deadline", late);
@@ -122,7 +122,7 @@ xfer_status xfi_local_all_gather(xfi_comm *comm, void *all, const void *mine, si
   slot_fill(&me->slots[generation % 2], mine, n_bytes);
   XFI_TRY(arrive(me, generation, deadline));
   st = slots_check(me, generation, n_bytes);
-  if (st != XFER_OK) xfi_local_break(me->group, "%s", xfi_last_error());
+  if (st != XFER_OK) XFI_LOCAL_BREAK(me->group, "%s", xfi_last_error());
   if (st != XFER_OK || n_bytes == 0) goto done;
   for (int r = 0; r < comm->size; r++) {
     const xfi_local_slot *slot = &me->group->ranks[r].slots[generation % 2];

@@ -117,12 +117,12 @@ static xfer_status receive(xfi_local_rank *me, xfi_local_post *post, receives *r
   int state = POSTED;
 
   if (!atomic_compare_exchange_strong(&post->state, &state, COPYING))
-    return xfi_local_check_broken(me->group);
+    return xfi_broken_check(&me->group->broken);
   post->wanted = (xfi_local_terms){.in = recvs->in, .n_bytes = recvs->messages[i].n_bytes};
   if (post->wanted.in != post->offered.in || post->wanted.n_bytes != post->offered.n_bytes) {
     xfer_status st = fail_for_terms(post);
     atomic_store(&post->state, REFUSED);
-    xfi_local_break(me->group, "%s", xfi_last_error());
+    XFI_LOCAL_BREAK(me->group, "%s", xfi_last_error());
     return st;
   }
   memcpy(recvs->messages[i].data, post->data, post->offered.n_bytes);
@@ -177,7 +177,7 @@ static int find_awaited(const xfi_local_rank *me, const receives *recvs, int n_s
 
 static xfer_status check_alarm(const xfi_local_rank *me, const receives *recvs, int n_sends)
 {
-  xfer_status st = xfi_local_check_broken(me->group);
+  xfer_status st = xfi_broken_check(&me->group->broken);
 
   if (st != XFER_OK) return st;
   int gone = find_awaited(me, recvs, n_sends, true);
@@ -190,7 +190,7 @@ static xfer_status fail_for_late(const xfi_local_rank *me, const receives *recvs
   int late = find_awaited(me, recvs, n_sends, false);
 
   if (late < 0) return XFER_OK; /* the last one has come just now */
-  xfi_local_break(me->group, "rank %d waited in %s for rank %d until the deadline", me->base.rank,
+  XFI_LOCAL_BREAK(me->group, "rank %d waited in %s for rank %d until the deadline", me->base.rank,
                   what, late);
   xfi_set_error("%s: rank %d did not come before the deadline", what, late);
   return XFER_ERR_TIMEOUT;
@@ -224,9 +224,9 @@ static xfer_status begin(xfi_local_rank *me, int n_sends, int n_recvs)
 {
   xfer_status st = XFER_OK;
 
-  if (xfi_local_is_alarmed(me->group)) XFI_TRY(xfi_local_check_broken(me->group));
+  if (xfi_local_is_alarmed(me->group)) XFI_TRY(xfi_broken_check(&me->group->broken));
   st = reserve(me, n_sends, n_recvs);
-  if (st != XFER_OK) xfi_local_break(me->group, "rank %d: %s", me->base.rank, xfi_last_error());
+  if (st != XFER_OK) XFI_LOCAL_BREAK(me->group, "rank %d: %s", me->base.rank, xfi_last_error());
   XFI_TRY(st);
   for (int i = 0; i < n_recvs; i++)
     me->received[i] = false;

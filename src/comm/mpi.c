@@ -33,7 +33,7 @@ static void mpi_abort(xfi_comm *comm, const char *why)
 {
   xfi_mpi_comm *t = (xfi_mpi_comm *)comm;
 
-  xfi_mpi_set_broken(t, "%s", why);
+  (void)xfi_broken_set(&t->broken, "%s", why);
   /* Another thread must not call MPI: the owner tells the others when it polls next. */
   if (pthread_equal(pthread_self(), t->owner)) xfi_mpi_tell_all(t);
 }
@@ -41,7 +41,7 @@ static void mpi_abort(xfi_comm *comm, const char *why)
 static void transport_free(xfi_mpi_comm *t)
 {
   if (t == NULL) return;
-  (void)pthread_mutex_destroy(&t->failure_lock);
+  (void)pthread_mutex_destroy(&t->broken.lock);
   xfi_segments_destroy(t->segments);
   xfi_free(t->out);
   xfi_free(t->in);
@@ -58,12 +58,12 @@ static void mpi_destroy(xfi_comm *comm)
 
   (void)MPI_Finalized(&finalized);
   if (finalized == 0) {
-    if (atomic_load(&t->broken)) xfi_mpi_tell_all(t);
+    if (atomic_load(&t->broken.is)) xfi_mpi_tell_all(t);
     if (t->hearing != MPI_REQUEST_NULL) (void)MPI_Cancel(&t->hearing);
     if (!xfi_mpi_all_end(&t->hearing, 1, xfi_deadline_after(XFI_MPI_GRACE_MS))) t->holds_own = true;
     if (!xfi_mpi_all_end(t->telling, comm->size, xfi_deadline_after(XFI_MPI_GRACE_MS)))
       t->holds_own = true;
-    if (!atomic_load(&t->broken)) (void)MPI_Comm_free(&t->comm);
+    if (!atomic_load(&t->broken.is)) (void)MPI_Comm_free(&t->comm);
   }
   xfi_segments_destroy(t->segments); /* nothing of MPI's is in them */
   t->segments = NULL;
@@ -98,7 +98,7 @@ static xfer_status transport_create(xfi_mpi_comm **out, MPI_Comm comm, MPI_Comm 
   XFI_TRY(xfi_mpi_check(MPI_Comm_size(comm, &size), "MPI_Comm_size"));
   t = xfi_calloc(1, sizeof *t);
   XFI_CHECK(t != NULL, XFER_ERR_NOMEM, "a comm of %d ranks", size);
-  (void)pthread_mutex_init(&t->failure_lock, NULL); /* cannot fail without attributes */
+  (void)pthread_mutex_init(&t->broken.lock, NULL); /* cannot fail without attributes */
   t->base = (xfi_comm){.ops = &mpi_ops, .size = size};
   XFI_TRY(xfi_mpi_check(MPI_Comm_rank(comm, &t->base.rank), "MPI_Comm_rank"));
   t->comm = comm;
@@ -215,16 +215,16 @@ static xfer_status agree(MPI_Comm comm, xfer_status mine)
     int status;
     int rank;
   } worst = {(int)mine, 0};
-  char text[XFI_MPI_WHY_BYTES] = "";
+  char text[XFI_BROKEN_BYTES] = "";
 
   XFI_TRY(xfi_mpi_check(MPI_Comm_rank(comm, &worst.rank), "MPI_Comm_rank"));
   if (mine != XFER_OK)
-    (void)snprintf(text, sizeof text, "%.*s", XFI_MPI_WHY_BYTES - 1, xfi_last_error());
+    (void)snprintf(text, sizeof text, "%.*s", XFI_BROKEN_BYTES - 1, xfi_last_error());
   XFI_TRY(xfi_mpi_check(MPI_Allreduce(MPI_IN_PLACE, &worst, 1, MPI_2INT, MPI_MINLOC, comm),
                         "MPI_Allreduce"));
   if (worst.status == XFER_OK) return XFER_OK;
   XFI_TRY(
-      xfi_mpi_check(MPI_Bcast(text, XFI_MPI_WHY_BYTES, MPI_CHAR, worst.rank, comm), "MPI_Bcast"));
+      xfi_mpi_check(MPI_Bcast(text, XFI_BROKEN_BYTES, MPI_CHAR, worst.rank, comm), "MPI_Bcast"));
   XFI_CHECK(mine != XFER_OK, XFER_ERR_PEER, "rank %d: %s", worst.rank, text);
 done:
   return mine != XFER_OK ? mine : st;

@@ -12,7 +12,7 @@
 
 static xfer_status gather_timeout(xfi_mpi_comm *t)
 {
-  xfi_mpi_set_broken(t, "rank %d waited in all_gather until the deadline", t->base.rank);
+  (void)xfi_broken_set(&t->broken, "rank %d waited in all_gather until the deadline", t->base.rank);
   xfi_mpi_tell_all(t);
   int late = xfi_mpi_find_late(t);
   if (late >= 0)

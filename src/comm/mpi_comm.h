@@ -7,15 +7,12 @@
 #include "mpi_segment.h"
 
 #include <mpi.h>
-#include <pthread.h>
-#include <stdatomic.h>
 
 enum {
   XFI_MPI_TAG_EXCHANGE = 1,
   XFI_MPI_TAG_ROUND = 2,
   XFI_MPI_TAG_NOTICE = 3,
   XFI_MPI_GRACE_MS = 200,  /* for what should end by itself after a failure */
-  XFI_MPI_WHY_BYTES = 224, /* text of what broke the comm */
   XFI_MPI_HEAD_BYTES = 112 /* of a gathering that travel with its size */
 };
 
@@ -24,7 +21,7 @@ typedef struct xfi_mpi_notice {
   uint64_t token;
   uint64_t gathering; /* 0: in none */
   int32_t from;
-  char why[XFI_MPI_WHY_BYTES];
+  char why[XFI_BROKEN_BYTES];
 } xfi_mpi_notice;
 
 /* What a rank gives first to a gathering. */
@@ -58,9 +55,7 @@ typedef struct xfi_mpi_comm {
   bool has_told;
   bool holds_own; /* an operation that will not end uses our memory */
 
-  pthread_mutex_t failure_lock; /* guards `why` */
-  _Atomic bool broken;
-  char why[XFI_MPI_WHY_BYTES];
+  xfi_broken broken;
 } xfi_mpi_comm;
 
 /* MPI's error as ours: OK, or XFER_ERR_COMM with MPI's text. */
@@ -72,12 +67,9 @@ bool xfi_mpi_all_end(MPI_Request *requests, int n, xfi_deadline deadline);
 xfer_status xfi_mpi_await(xfi_mpi_comm *t, MPI_Request *request, MPI_Status *status, int *code,
                           xfi_deadline deadline);
 
-/* Breaks the comm on this rank; the first reason stays. Any thread. */
-__attribute__((format(printf, 2, 3))) void xfi_mpi_set_broken(xfi_mpi_comm *t, const char *fmt,
-                                                              ...);
-/* Breaks it, once, on all other ranks. Owner's thread, as all below. */
+/* Breaks a broken comm, once, on all other ranks too. Owner's thread, as all below. */
 void xfi_mpi_tell_all(xfi_mpi_comm *t);
-/* Both, for our own error, which has its text. Returns `st`. */
+/* Breaks it everywhere, for our own error, which has its text. Returns `st`. */
 xfer_status xfi_mpi_fail(xfi_mpi_comm *t, xfer_status st);
 /* XFER_ERR_COMM with its text if the comm is broken, by whomever. */
 xfer_status xfi_mpi_check_broken(xfi_mpi_comm *t);

@@ -11,7 +11,6 @@
 #include <stdatomic.h>
 
 enum {
-  XFI_SEGMENT_WHY_BYTES = 224,
   XFI_SEGMENT_GATHER_BYTES = 16 << 10, /* of a rank in one step of a gathering */
   XFI_CACHE_LINE = 64
 };
@@ -43,7 +42,7 @@ typedef struct xfi_segment {
   _Atomic uint32_t sleeping;                 /* until whom: a rank, or one of the two below */
   _Alignas(
       XFI_CACHE_LINE) _Atomic uint32_t alarm; /* 1 + the rank that told the owner of a failure */
-  char why[XFI_SEGMENT_WHY_BYTES];            /* what the owner told others */
+  char why[XFI_BROKEN_BYTES];                 /* what the owner told others */
   _Alignas(XFI_CACHE_LINE) _Atomic uint64_t n_given; /* steps of gatherings, counted over all */
   xfi_given given[2];                                /* by turns */
   xfi_ring rings[];                                  /* by place among the ranks of the host */

@@ -5,8 +5,6 @@
 #include "error.h"
 
 #include <sched.h>
-#include <stdarg.h>
-#include <stdio.h>
 #include <string.h>
 #include <unistd.h>
 
@@ -56,28 +54,12 @@ bool xfi_mpi_all_end(MPI_Request *requests, int n, xfi_deadline deadline)
 
 /* ---- failure ------------------------------------------------------------------------------ */
 
-void xfi_mpi_set_broken(xfi_mpi_comm *t, const char *fmt, ...)
-{
-  va_list args;
-
-  (void)pthread_mutex_lock(&t->failure_lock);
-  if (!atomic_load(&t->broken)) {
-    va_start(args, fmt);
-    (void)vsnprintf(t->why, sizeof t->why, fmt, args);
-    va_end(args);
-    atomic_store(&t->broken, true);
-  }
-  (void)pthread_mutex_unlock(&t->failure_lock);
-}
-
 void xfi_mpi_tell_all(xfi_mpi_comm *t)
 {
   if (t->has_told) return;
   t->has_told = true;
   t->told = (xfi_mpi_notice){.token = t->token, .gathering = t->gathering, .from = t->base.rank};
-  (void)pthread_mutex_lock(&t->failure_lock);
-  memcpy(t->told.why, t->why, sizeof t->why);
-  (void)pthread_mutex_unlock(&t->failure_lock);
+  memcpy(t->told.why, t->broken.why, sizeof t->told.why); /* which stays */
   xfi_segments_alarm(t->segments, t->base.rank, t->told.why);
   for (int r = 0; r < t->base.size; r++)
     if (r != t->base.rank)
@@ -102,8 +84,8 @@ static void listen_once(xfi_mpi_comm *t)
   if (t->hearing == MPI_REQUEST_NULL) return;
   if (MPI_Test(&t->hearing, &done, MPI_STATUS_IGNORE) != MPI_SUCCESS || !done) return;
   if (t->heard.token == t->token) {
-    t->heard.why[XFI_MPI_WHY_BYTES - 1] = '\0';
-    xfi_mpi_set_broken(t, "%s", t->heard.why);
+    t->heard.why[XFI_BROKEN_BYTES - 1] = '\0';
+    (void)xfi_broken_set(&t->broken, "%s", t->heard.why);
     if (t->heard.gathering != 0 && t->heard.gathering == t->gathering)
       t->is_waiting[t->heard.from] = true;
     if (t->gathering != 0) xfi_mpi_tell_all(t);
@@ -119,23 +101,16 @@ static void look_for_alarm(xfi_mpi_comm *t)
   const xfi_segment *own = xfi_segment_of(t->segments, t->base.rank);
   const uint32_t alarm = own == NULL ? 0 : atomic_load(&own->alarm);
 
-  if (alarm == 0 || t->gathering != 0 || atomic_load(&t->broken)) return;
-  xfi_mpi_set_broken(t, "%.*s", XFI_MPI_WHY_BYTES - 1,
-                     xfi_segment_of(t->segments, (int)alarm - 1)->why);
+  if (alarm == 0 || t->gathering != 0 || atomic_load(&t->broken.is)) return;
+  (void)xfi_broken_set(&t->broken, "%.*s", XFI_BROKEN_BYTES - 1,
+                       xfi_segment_of(t->segments, (int)alarm - 1)->why);
   t->has_told = true;
 }
 
 static xfer_status say_broken(xfi_mpi_comm *t)
 {
-  xfer_status st = XFER_OK;
-
-  if (!atomic_load(&t->broken)) return XFER_OK;
-  xfi_mpi_tell_all(t);
-  (void)pthread_mutex_lock(&t->failure_lock);
-  XFI_CHECK(false, XFER_ERR_COMM, "the comm is broken: %s", t->why);
-done:
-  (void)pthread_mutex_unlock(&t->failure_lock);
-  return st;
+  if (atomic_load(&t->broken.is)) xfi_mpi_tell_all(t);
+  return xfi_broken_check(&t->broken);
 }
 
 xfer_status xfi_mpi_check_broken(xfi_mpi_comm *t)
@@ -156,7 +131,7 @@ xfer_status xfi_mpi_check_begin(xfi_mpi_comm *t)
 
 xfer_status xfi_mpi_fail(xfi_mpi_comm *t, xfer_status st)
 {
-  xfi_mpi_set_broken(t, "rank %d: %s", t->base.rank, xfi_last_error());
+  (void)xfi_broken_set(&t->broken, "rank %d: %s", t->base.rank, xfi_last_error());
   xfi_mpi_tell_all(t);
   return st;
 }
