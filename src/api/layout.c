@@ -9,6 +9,7 @@
 #include "boxes.h"
 #include "dtype.h"
 #include "error.h"
+#include "held.h"
 #include "problem.h"
 #include "vec.h"
 
@@ -185,64 +186,30 @@ done:
   return st;
 }
 
-/* The same of a layout by placements: every combination of runs. */
-static xfer_status product_boxes(xfi_bounds *list, const xfer_layout *layout,
-                                 const xfi_place *place)
-{
-  const int n = layout->n_dims;
-  xfer_status st = XFER_OK;
-  xfi_runs runs[XFER_MAX_DIMS];
-  size_t at[XFER_MAX_DIMS] = {0};
-  int64_t bounds[2 * XFER_MAX_DIMS];
-  int d;
-
-  memset(runs, 0, sizeof runs);
-  for (d = 0; d < n; d++) {
-    XFI_TRY(xfi_dim_runs(&layout->dims[d], place->part[d], &runs[d]));
-    if (runs[d].n == 0) goto done;
-  }
-  do {
-    for (d = 0; d < n; d++) {
-      bounds[d] = runs[d].at[at[d]].global;
-      bounds[n + d] = bounds[d] + runs[d].at[at[d]].length;
-    }
-    XFI_TRY(xfi_bounds_add(list, n, bounds));
-    for (d = n - 1; d >= 0 && ++at[d] == runs[d].n; d--)
-      at[d] = 0;
-  } while (d >= 0);
-done:
-  for (d = 0; d < n; d++)
-    xfi_runs_free(&runs[d]);
-  return st;
-}
-
 xfer_status xfer_layout_boxes(const xfer_layout *layout, int rank, int64_t *bounds, size_t capacity,
                               size_t *n_boxes)
 {
   xfer_status st = XFER_OK;
   xfi_place place;
-  xfi_bounds list = {NULL, 0, 0};
-  const int64_t *at = NULL;
+  xfi_held_list held = {NULL, 0, 0};
   size_t first = 0;
   size_t n;
+  size_t n_bytes;
 
   XFI_NEED(layout);
   XFI_NEED(n_boxes);
   XFI_NEED_WHERE(capacity > 0, bounds);
   XFI_TRY(find_place(layout, rank, &place));
-  if (layout->boxes != NULL) {
-    n = xfi_boxes_of(&first, layout, rank);
-    at = xfi_listed_bounds(layout, first);
-  } else {
-    XFI_TRY(product_boxes(&list, layout, &place));
-    n = list.n;
-    at = list.at;
-  }
-  if (n > 0 && capacity > 0 && layout->n_dims > 0)
-    memcpy(bounds, at, (n < capacity ? n : capacity) * 2 * (size_t)layout->n_dims * sizeof *bounds);
+  if (layout->boxes == NULL) XFI_TRY(xfi_layout_held(&held, layout, rank, false));
+  n = layout->boxes == NULL ? held.n : xfi_boxes_of(&first, layout, rank);
+  n_bytes = 2 * (size_t)layout->n_dims * sizeof *bounds;
+  for (size_t i = 0; i < n && i < capacity && n_bytes > 0; i++)
+    memcpy(bounds + i * 2 * (size_t)layout->n_dims,
+           layout->boxes == NULL ? held.at[i].bounds : xfi_listed_bounds(layout, first + i),
+           n_bytes);
   *n_boxes = n;
 done:
-  xfi_free(list.at);
+  xfi_held_list_free(&held);
   return st;
 }
 

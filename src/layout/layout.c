@@ -399,6 +399,15 @@ int xfi_dim_position(const xfer_layout *layout, int dim, int64_t part)
   return position;
 }
 
+uint32_t xfi_place_part(const xfer_layout *layout, const xfi_place *place)
+{
+  int position = 0;
+
+  for (int d = 0; d < layout->n_dims; d++)
+    position += xfi_dim_position(layout, d, place->part[d]);
+  return (uint32_t)position;
+}
+
 /* ---- parts ---- */
 
 int xfi_part_n_replicas(const xfer_layout *layout, uint32_t part)

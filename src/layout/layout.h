@@ -115,6 +115,8 @@ typedef struct xfi_place {
 
 /* False: the rank is not in the mesh. */
 bool xfi_layout_place(const xfer_layout *layout, int rank, xfi_place *place);
+/* By placements: the number of a rank's part. */
+uint32_t xfi_place_part(const xfer_layout *layout, const xfi_place *place);
 /* The mesh position that the coordinates of a dim's part add up to, the others being 0. */
 int xfi_dim_position(const xfer_layout *layout, int dim, int64_t part);
 
@@ -134,6 +136,9 @@ void xfi_runs_free(xfi_runs *runs);
 
 /* The runs of a part: maximal, ascending in local, only valid indices. */
 xfer_status xfi_dim_runs(const xfi_dim *dim, int64_t part, xfi_runs *runs);
+/* Of these what the part is read for, as a source: an index that several parts hold, or one twice,
+ * is in one of their runs. */
+xfer_status xfi_dim_runs_once(const xfi_dim *dim, int64_t part, xfi_runs *runs);
 
 /* A piece of a global interval and a part that holds it. */
 typedef struct xfi_hold {

@@ -239,6 +239,33 @@ done:
   return st;
 }
 
+static int by_local(const void *a, const void *b)
+{
+  const xfi_hold *x = a;
+  const xfi_hold *y = b;
+
+  return (x->local > y->local) - (x->local < y->local);
+}
+
+xfer_status xfi_dim_runs_once(const xfi_dim *dim, int64_t part, xfi_runs *runs)
+{
+  xfer_status st = XFER_OK;
+  xfi_holds holds = {NULL, 0, 0};
+
+  if (!xfi_dim_has_table(dim)) return xfi_dim_runs(dim, part, runs);
+  XFI_TRY(xfi_dim_holders(dim, 0, dim->size, true, &holds));
+  xfi_sort(holds.at, holds.n, sizeof *holds.at, by_local);
+  runs->n = 0;
+  for (size_t i = 0; i < holds.n; i++) {
+    const xfi_hold *h = &holds.at[i];
+
+    if (h->part == part) XFI_TRY(append_run(runs, (xfer_run){h->global, h->length, h->local}));
+  }
+done:
+  xfi_holds_free(&holds);
+  return st;
+}
+
 void xfi_holds_free(xfi_holds *holds)
 {
   xfi_free(holds->at);

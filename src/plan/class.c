@@ -62,53 +62,6 @@ static void make_canonical(xfi_pieces *list)
   xfi_sort(list->at, list->n, sizeof *list->at, by_global);
 }
 
-static int by_local(const void *a, const void *b)
-{
-  const xfer_run *x = a;
-  const xfer_run *y = b;
-
-  return (x->local > y->local) - (x->local < y->local);
-}
-
-/* Sort and join what continues. */
-static void join_runs(xfi_runs *runs)
-{
-  size_t n = 0;
-
-  xfi_sort(runs->at, runs->n, sizeof *runs->at, by_local);
-  for (size_t i = 0; i < runs->n; i++) {
-    const xfer_run *r = &runs->at[i];
-    xfer_run *last = n > 0 ? &runs->at[n - 1] : NULL;
-
-    if (last != NULL && last->global + last->length == r->global &&
-        last->local + last->length == r->local)
-      last->length += r->length;
-    else
-      runs->at[n++] = *r;
-  }
-  runs->n = n;
-}
-
-xfer_status xfi_part_runs(const xfi_dim *dim, int64_t part, bool is_source, xfi_runs *runs)
-{
-  xfer_status st = XFER_OK;
-  xfi_holds holds = {NULL, 0, 0};
-
-  if (!is_source || !xfi_dim_has_table(dim)) return xfi_dim_runs(dim, part, runs);
-  XFI_TRY(xfi_dim_holders(dim, 0, dim->size, true, &holds));
-  for (size_t i = 0; i < holds.n; i++) {
-    const xfi_hold *h = &holds.at[i];
-
-    if (h->part != part) continue;
-    XFI_TRY(xfi_vec_reserve(&runs->at, &runs->capacity, runs->n + 1, sizeof *runs->at));
-    runs->at[runs->n++] = (xfer_run){h->global, h->length, h->local};
-  }
-  join_runs(runs);
-done:
-  xfi_holds_free(&holds);
-  return st;
-}
-
 xfer_status xfi_pieces_add(xfi_pieces *list, const xfi_runs *runs, const xfi_dim *other,
                            bool is_source)
 {
@@ -138,23 +91,20 @@ done:
 
 /* The proof for one dim of a destination part: its pieces cover each of its runs once, and nothing
  * else. What holds for every dim holds for the product. */
-static xfer_status prove_dim(const xfi_dim *dim, int64_t part, const xfi_pieces *list, int d,
+static xfer_status prove_dim(const xfi_runs *runs, const xfi_pieces *list, int d,
                              const char *tensor, int rank)
 {
   xfer_status st = XFER_OK;
-  xfi_runs runs = {NULL, 0, 0};
-  xfi_piece *sorted = NULL;
+  xfi_piece *sorted = xfi_calloc(list->n, sizeof *sorted);
   size_t k = 0;
 
-  XFI_TRY(xfi_dim_runs(dim, part, &runs));
-  sorted = xfi_calloc(list->n, sizeof *sorted);
   XFI_CHECK(sorted != NULL, XFER_ERR_NOMEM, "%zu pieces", list->n);
   if (list->n > 0) memcpy(sorted, list->at, list->n * sizeof *sorted);
   xfi_sort(sorted, list->n, sizeof *sorted, by_dst);
-  for (size_t i = 0; i < runs.n; i++) {
-    int64_t at = runs.at[i].local;
-    const int64_t end = at + runs.at[i].length;
-    const int64_t to_global = runs.at[i].global - runs.at[i].local;
+  for (size_t i = 0; i < runs->n; i++) {
+    int64_t at = runs->at[i].local;
+    const int64_t end = at + runs->at[i].length;
+    const int64_t to_global = runs->at[i].global - runs->at[i].local;
 
     while (at < end) {
       XFI_CHECK(k < list->n && sorted[k].dst_local == at && sorted[k].global == at + to_global,
@@ -171,7 +121,6 @@ static xfer_status prove_dim(const xfi_dim *dim, int64_t part, const xfi_pieces 
             "tensor \"%s\", dim %d: rank %d would get local index %lld twice", tensor, d, rank,
             (long long)sorted[k].dst_local);
 done:
-  xfi_runs_free(&runs);
   xfi_free(sorted);
   return st;
 }
@@ -256,40 +205,34 @@ done:
   return st;
 }
 
-uint32_t xfi_place_part(const xfer_layout *layout, const xfi_place *place)
-{
-  int position = 0;
-
-  for (int d = 0; d < layout->n_dims; d++)
-    position += xfi_dim_position(layout, d, place->part[d]);
-  return (uint32_t)position;
-}
-
 static xfer_status fill_by_dims(const xfi_look *look)
 {
-  const xfi_class *cls = look->cls;
-  const xfi_place *place = look->is_source ? &cls->src_place : &cls->dst_place;
+  const xfi_place *place = look->is_source ? &look->cls->src_place : &look->cls->dst_place;
+  const int n_dims = look->mine->n_dims;
   xfer_status st = XFER_OK;
   xfi_pieces lists[XFER_MAX_DIMS];
-  xfi_runs runs = {NULL, 0, 0};
+  xfi_runs runs[XFER_MAX_DIMS];
 
   memset(lists, 0, sizeof lists);
-  for (int d = 0; d < look->mine->n_dims; d++) {
-    const xfi_dim *dim = &look->mine->dims[d];
-
-    runs.n = 0;
-    XFI_TRY(xfi_part_runs(dim, place->part[d], look->is_source, &runs));
-    XFI_TRY(xfi_pieces_add(&lists[d], &runs, &look->other->dims[d], look->is_source));
-    if (!look->is_source && cls->dst_bytes > cls->zero_bytes)
-      XFI_TRY(prove_dim(dim, place->part[d], &lists[d], d,
-                        look->plan->tensors[cls->first_tensor].name, look->plan->rank));
+  memset(runs, 0, sizeof runs);
+  for (int d = 0; d < n_dims; d++) {
+    XFI_TRY((look->is_source ? xfi_dim_runs_once : xfi_dim_runs)(&look->mine->dims[d],
+                                                                 place->part[d], &runs[d]));
+    if (runs[d].n == 0) goto done;
+  }
+  for (int d = 0; d < n_dims; d++) {
+    XFI_TRY(xfi_pieces_add(&lists[d], &runs[d], &look->other->dims[d], look->is_source));
+    if (!look->is_source)
+      XFI_TRY(prove_dim(&runs[d], &lists[d], d, look->plan->tensors[look->cls->first_tensor].name,
+                        look->plan->rank));
   }
   XFI_TRY(xfi_flows_add(look->flows, lists, look->other, xfi_place_part(look->mine, place),
                         place->replica));
 done:
-  xfi_runs_free(&runs);
-  for (int d = 0; d < XFER_MAX_DIMS; d++)
+  for (int d = 0; d < n_dims; d++) {
+    xfi_runs_free(&runs[d]);
     xfi_free(lists[d].at);
+  }
   return st;
 }
 
@@ -309,87 +252,20 @@ static xfer_status fill_flows(xfi_class *cls, const xfi_plan *plan, bool is_sour
   return xfi_meet_fill(&look);
 }
 
-/* The same of boxes. */
-static void measure_listed(xfi_class *cls, int rank)
+/* Elements of this rank's destination part, ZERO ones included. */
+static int64_t count_dst(const xfi_class *cls, int rank)
 {
-  const xfi_boxes *b = cls->dst->boxes;
-  const int position = xfi_mesh_find(cls->dst->mesh, rank);
-  const int n_dims = cls->dst->n_dims;
+  const xfer_layout *l = cls->dst;
+  int64_t n = l->boxes == NULL;
+  size_t first;
 
-  for (size_t i = (size_t)b->first[position]; i < (size_t)b->first[position + 1]; i++) {
-    int64_t n = xfi_bounds_elems(xfi_listed_bounds(cls->dst, i), n_dims);
-    int64_t clipped[2 * XFER_MAX_DIMS];
-
-    cls->dst_bytes += (uint64_t)(n * cls->wire_bytes);
-    if (xfi_listed_clip(clipped, cls->dst, i)) n -= xfi_bounds_elems(clipped, n_dims);
-    cls->zero_bytes += (uint64_t)(n * cls->wire_bytes);
-  }
-}
-
-/* Bytes of this rank's destination part, and of its ZERO elements. */
-static xfer_status measure_dst(xfi_class *cls, int rank)
-{
-  xfer_status st = XFER_OK;
-  xfi_runs runs = {NULL, 0, 0};
-  uint64_t all = (uint64_t)cls->wire_bytes;
-  uint64_t valid = all;
-
-  if (cls->dst->boxes != NULL) {
-    measure_listed(cls, rank);
-    return XFER_OK;
-  }
-  for (int d = 0; d < cls->dst->n_dims; d++) {
-    uint64_t held = 0;
-
-    XFI_TRY(xfi_dim_runs(&cls->dst->dims[d], cls->dst_place.part[d], &runs));
-    for (size_t i = 0; i < runs.n; i++)
-      held += (uint64_t)runs.at[i].length;
-    all *= (uint64_t)xfi_dim_length(&cls->dst->dims[d], cls->dst_place.part[d]);
-    valid *= held;
-  }
-  cls->dst_bytes = all;
-  cls->zero_bytes = all - valid;
-done:
-  xfi_runs_free(&runs);
-  return st;
-}
-
-/* All parts of a source dim, each with the runs that it is read from. */
-static xfer_status source_pieces(const xfi_dim *dim, xfi_pieces *list)
-{
-  xfer_status st = XFER_OK;
-  xfi_runs runs = {NULL, 0, 0};
-
-  for (int64_t part = 0; part < dim->n_parts; part++) {
-    runs.n = 0;
-    XFI_TRY(xfi_part_runs(dim, part, true, &runs));
-    for (size_t i = 0; i < runs.n; i++) {
-      const xfer_run *r = &runs.at[i];
-
-      XFI_TRY(xfi_vec_reserve(&list->at, &list->capacity, list->n + 1, sizeof *list->at));
-      list->at[list->n++] = (xfi_piece){part, r->global, r->length, r->local, r->local};
-    }
-  }
-  make_canonical(list);
-done:
-  xfi_runs_free(&runs);
-  return st;
-}
-
-xfer_status xfi_class_sources(xfi_flows *flows, const xfi_class *cls)
-{
-  xfer_status st = XFER_OK;
-  xfi_pieces lists[XFER_MAX_DIMS];
-
-  if (cls->src->boxes != NULL) return xfi_meet_sources(flows, cls->src);
-  memset(lists, 0, sizeof lists);
-  for (int d = 0; d < cls->src->n_dims; d++)
-    XFI_TRY(source_pieces(&cls->src->dims[d], &lists[d]));
-  XFI_TRY(xfi_flows_add(flows, lists, cls->src, 0, 0));
-done:
-  for (int d = 0; d < XFER_MAX_DIMS; d++)
-    xfi_free(lists[d].at);
-  return st;
+  if (l->boxes != NULL)
+    for (size_t i = xfi_boxes_of(&first, l, rank); i-- > 0;)
+      n += xfi_bounds_elems(xfi_listed_bounds(l, first + i), l->n_dims);
+  else
+    for (int d = 0; d < l->n_dims; d++)
+      n *= xfi_dim_length(&l->dims[d], cls->dst_place.part[d]);
+  return n;
 }
 
 static bool find_rank(const xfer_layout *layout, int rank, xfi_place *place)
@@ -407,9 +283,13 @@ bool xfi_class_find_dst(xfi_class *cls, int rank)
 xfer_status xfi_class_fill_receives(xfi_class *cls, const xfi_plan *plan, xfi_scratch *scratch)
 {
   xfer_status st = XFER_OK;
+  int64_t n = count_dst(cls, plan->rank);
 
-  XFI_TRY(measure_dst(cls, plan->rank));
   XFI_TRY(fill_flows(cls, plan, false, scratch));
+  cls->dst_bytes = (uint64_t)(n * cls->wire_bytes);
+  for (size_t b = 0; b < scratch->recvs.n_boxes; b++)
+    n -= xfi_box_elems(xfi_flows_length(&scratch->recvs, b), cls->dst->n_dims);
+  cls->zero_bytes = (uint64_t)(n * cls->wire_bytes); /* what nobody sends, as is proven */
   for (size_t f = 0; f < scratch->recvs.n; f++) {
     xfi_flow *flow = &scratch->recvs.at[f];
 

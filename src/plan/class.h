@@ -6,6 +6,7 @@
 #define XFI_CLASS_H
 
 #include "boxes.h"
+#include "held.h"
 #include "plan.h"
 
 /* An interval of one dim with its place in both parts. */
@@ -51,7 +52,7 @@ struct xfi_scratch {
   size_t starts_capacity;
   xfi_units units;
   xfi_bounds bounds;
-  xfi_bounds held;
+  xfi_held_list held;
   xfi_flows flows; /* of one box */
   xfi_flows sends; /* of the class that is filled */
   xfi_flows recvs;
@@ -69,10 +70,6 @@ typedef struct xfi_look {
   xfi_scratch *scratch;
 } xfi_look;
 
-/* Of one side's part, the runs to exchange: a source that shares an index with other parts, or
- * holds it twice, only sends what it is the first holder of. */
-xfer_status xfi_part_runs(const xfi_dim *dim, int64_t part, bool is_source, xfi_runs *runs);
-
 /* Append what runs of this rank have in common with the parts of the other side's dim, and put the
  * list in order. */
 xfer_status xfi_pieces_add(xfi_pieces *list, const xfi_runs *runs, const xfi_dim *other,
@@ -82,12 +79,7 @@ xfer_status xfi_pieces_add(xfi_pieces *list, const xfi_runs *runs, const xfi_dim
 xfer_status xfi_flows_add(xfi_flows *flows, const xfi_pieces *lists, const xfer_layout *other,
                           uint32_t mine, int my_replica);
 
-/* By placements: the number of a rank's part. */
-uint32_t xfi_place_part(const xfer_layout *layout, const xfi_place *place);
-
 /* Fill look->flows box by box, and prove them if they are the destination's. */
 xfer_status xfi_meet_fill(const xfi_look *look);
-/* All units of the source, part by part. */
-xfer_status xfi_meet_sources(xfi_flows *flows, const xfer_layout *src);
 
 #endif

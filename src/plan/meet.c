@@ -21,15 +21,6 @@ typedef struct meeting {
   xfi_scratch *s;
 } meeting;
 
-/* A box of this rank's. */
-typedef struct own {
-  int64_t bounds[2 * XFER_MAX_DIMS];
-  int64_t local[XFER_MAX_DIMS];
-  uint32_t part;
-  int replica;
-  uint32_t unit;
-} own;
-
 static int by_index(const int64_t *a, const int64_t *b, int n_dims)
 {
   for (int d = 0; d < n_dims; d++)
@@ -52,7 +43,8 @@ static int by_parts(const void *a, const void *b)
 }
 
 /* Another one, of which all but the box is known. */
-static xfer_status new_met(met **out, meeting *m, const own *mine, uint32_t part, uint32_t unit)
+static xfer_status new_met(met **out, meeting *m, const xfi_held *mine, uint32_t part,
+                           uint32_t unit)
 {
   const bool is_source = m->look->is_source;
   xfer_status st = XFER_OK;
@@ -73,7 +65,7 @@ done:
 }
 
 /* Its box lies where on this rank's side? */
-static void set_own_local(met *x, const own *mine, bool is_source)
+static void set_own_local(met *x, const xfi_held *mine, bool is_source)
 {
   int64_t *local = is_source ? x->box.src_local : x->box.dst_local;
 
@@ -82,7 +74,8 @@ static void set_own_local(met *x, const own *mine, bool is_source)
 }
 
 /* What `bounds` of a unit of the other side has in common with a box of this rank's. */
-static xfer_status meet_bounds(meeting *m, const own *mine, uint32_t unit, const int64_t *bounds)
+static xfer_status meet_bounds(meeting *m, const xfi_held *mine, uint32_t unit,
+                               const int64_t *bounds)
 {
   const xfer_layout *other = m->look->other;
   const int64_t *whole = xfi_unit_bounds(other, unit);
@@ -108,7 +101,7 @@ done:
   return st;
 }
 
-static xfer_status meet_boxes(meeting *m, const own *mine)
+static xfer_status meet_boxes(meeting *m, const xfi_held *mine)
 {
   const xfer_layout *other = m->look->other;
   const size_t n_words = 2 * (size_t)other->n_dims;
@@ -119,19 +112,19 @@ static xfer_status meet_boxes(meeting *m, const own *mine)
   for (size_t i = 0; i < m->s->units.n; i++) {
     const uint32_t unit = m->s->units.at[i];
 
-    m->s->held.n = 0;
+    m->s->bounds.n = 0;
     if (m->look->is_source)
-      XFI_TRY(xfi_bounds_add(&m->s->held, other->n_dims, xfi_unit_bounds(other, unit)));
+      XFI_TRY(xfi_bounds_add(&m->s->bounds, other->n_dims, xfi_unit_bounds(other, unit)));
     else
-      XFI_TRY(xfi_boxes_read_from(&m->s->held, other, unit));
-    for (size_t k = 0; k < m->s->held.n; k++)
-      XFI_TRY(meet_bounds(m, mine, unit, m->s->held.at + k * n_words));
+      XFI_TRY(xfi_boxes_read_from(&m->s->bounds, other, unit));
+    for (size_t k = 0; k < m->s->bounds.n; k++)
+      XFI_TRY(meet_bounds(m, mine, unit, m->s->bounds.at + k * n_words));
   }
 done:
   return st;
 }
 
-static xfer_status meet_placements(meeting *m, const own *mine)
+static xfer_status meet_placements(meeting *m, const xfi_held *mine)
 {
   const xfer_layout *other = m->look->other;
   const int n = other->n_dims;
@@ -188,7 +181,7 @@ static void box_bounds(int64_t *bounds, const xfi_box *box, int n_dims)
 }
 
 /* Some of the box has no source: say what. */
-static xfer_status say_missing(meeting *m, const own *mine, const met *in, size_t n)
+static xfer_status say_missing(meeting *m, const xfi_held *mine, const met *in, size_t n)
 {
   const xfi_look *look = m->look;
   const int n_dims = look->mine->n_dims;
@@ -214,7 +207,7 @@ done:
 }
 
 /* The dim in which the boxes are shortest beside the whole: few of them lie side by side there. */
-static int dim_to_sweep(const own *mine, const met *in, size_t n, int n_dims)
+static int dim_to_sweep(const xfi_held *mine, const met *in, size_t n, int n_dims)
 {
   double least = 0;
   int best = 0;
@@ -248,7 +241,7 @@ static int by_start(const void *a, const void *b)
 }
 
 /* What comes into one box of this rank's: all of it, and nothing twice. */
-static xfer_status prove_box(meeting *m, const own *mine, const met *in, size_t n)
+static xfer_status prove_box(meeting *m, const xfi_held *mine, const met *in, size_t n)
 {
   const xfi_look *look = m->look;
   const int n_dims = look->mine->n_dims;
@@ -279,7 +272,7 @@ done:
   return st;
 }
 
-static xfer_status meet_own(meeting *m, const own *mine)
+static xfer_status meet_own(meeting *m, const xfi_held *mine)
 {
   const size_t first = m->s->n_met;
   xfer_status st = XFER_OK;
@@ -289,73 +282,6 @@ static xfer_status meet_own(meeting *m, const own *mine)
   if (m->s->met == NULL || m->s->n_met == first) return say_missing(m, mine, NULL, 0);
   XFI_TRY(prove_box(m, mine, &m->s->met[first], m->s->n_met - first));
 done:
-  return st;
-}
-
-/* ---- this rank's boxes ---- */
-
-static xfer_status each_listed(meeting *m, int position)
-{
-  const xfer_layout *l = m->look->mine;
-  const xfi_boxes *b = l->boxes;
-  const int n = l->n_dims;
-  xfer_status st = XFER_OK;
-
-  for (size_t i = (size_t)b->first[position]; i < (size_t)b->first[position + 1]; i++) {
-    const int64_t *given = xfi_listed_bounds(l, i);
-    const xfi_listed *box = &b->listed[i];
-    own mine = {.part = box->part, .replica = box->replica, .unit = box->unit};
-
-    if (!xfi_listed_clip(mine.bounds, l, i)) continue;
-    m->s->bounds.n = 0;
-    if (m->look->is_source && b->overlap)
-      XFI_TRY(xfi_boxes_read_from(&m->s->bounds, l, mine.unit));
-    else
-      XFI_TRY(xfi_bounds_add(&m->s->bounds, n, mine.bounds));
-    for (size_t k = 0; k < m->s->bounds.n; k++) {
-      if (n > 0)
-        memcpy(mine.bounds, m->s->bounds.at + k * 2 * (size_t)n,
-               2 * (size_t)n * sizeof *mine.bounds);
-      for (int d = 0; d < n; d++)
-        mine.local[d] = mine.bounds[d] - given[d] + (d == 0 ? b->listed[i].row : 0);
-      XFI_TRY(meet_own(m, &mine));
-    }
-  }
-done:
-  return st;
-}
-
-/* By placements: every combination of runs. */
-static xfer_status each_product(meeting *m, const xfi_place *place)
-{
-  const xfer_layout *l = m->look->mine;
-  const int n = l->n_dims;
-  xfer_status st = XFER_OK;
-  own mine = {.part = xfi_place_part(l, place), .replica = place->replica, .unit = XFI_NO_UNIT};
-  xfi_runs runs[XFER_MAX_DIMS];
-  size_t at[XFER_MAX_DIMS] = {0};
-  int d;
-
-  memset(runs, 0, sizeof runs);
-  for (d = 0; d < n; d++) {
-    XFI_TRY(xfi_part_runs(&l->dims[d], place->part[d], m->look->is_source, &runs[d]));
-    if (runs[d].n == 0) goto done;
-  }
-  do {
-    for (d = 0; d < n; d++) {
-      const xfer_run *r = &runs[d].at[at[d]];
-
-      mine.bounds[d] = r->global;
-      mine.bounds[n + d] = r->global + r->length;
-      mine.local[d] = r->local;
-    }
-    XFI_TRY(meet_own(m, &mine));
-    for (d = n - 1; d >= 0 && ++at[d] == runs[d].n; d--)
-      at[d] = 0;
-  } while (d >= 0);
-done:
-  for (d = 0; d < n; d++)
-    xfi_runs_free(&runs[d]);
   return st;
 }
 
@@ -398,7 +324,7 @@ void xfi_scratch_free(xfi_scratch *scratch)
   xfi_free(scratch->starts);
   xfi_free(scratch->units.at);
   xfi_free(scratch->bounds.at);
-  xfi_free(scratch->held.at);
+  xfi_held_list_free(&scratch->held);
   xfi_flows_free(&scratch->flows);
   xfi_flows_free(&scratch->sends);
   xfi_flows_free(&scratch->recvs);
@@ -409,41 +335,41 @@ xfer_status xfi_meet_fill(const xfi_look *look)
   xfer_status st = XFER_OK;
   meeting m = {look, look->scratch};
 
-  m.s->n_met = 0;
-  if (look->mine->boxes != NULL)
-    XFI_TRY(each_listed(&m, xfi_mesh_find(look->mine->mesh, look->plan->rank)));
-  else
-    XFI_TRY(each_product(&m, look->is_source ? &look->cls->src_place : &look->cls->dst_place));
+  m.s->n_met = m.s->held.n = 0;
+  XFI_TRY(xfi_layout_held(&m.s->held, look->mine, look->plan->rank, look->is_source));
+  for (size_t i = 0; i < m.s->held.n; i++)
+    XFI_TRY(meet_own(&m, &m.s->held.at[i]));
   XFI_TRY(make_flows(look->flows, m.s, look->mine->n_dims));
 done:
   return st;
 }
 
-xfer_status xfi_meet_sources(xfi_flows *flows, const xfer_layout *src)
+xfer_status xfi_class_sources(xfi_flows *flows, const xfi_class *cls)
 {
-  const int n = src->n_dims;
-  const xfi_boxes *b = src->boxes;
+  const xfer_layout *src = cls->src;
   xfer_status st = XFER_OK;
   xfi_scratch s = {0};
 
-  for (uint32_t u = 0; u < b->n_units; u++) {
-    s.bounds.n = 0;
-    XFI_TRY(xfi_boxes_read_from(&s.bounds, src, u));
-    XFI_TRY(xfi_vec_reserve(&s.met, &s.met_capacity, s.n_met + s.bounds.n, sizeof *s.met));
-    for (size_t k = 0; k < s.bounds.n; k++) {
-      const int64_t *bounds = s.bounds.at + k * 2 * (size_t)n;
-      met *x = &s.met[s.n_met++];
+  for (int p = 0; p < src->mesh->size; p++)
+    XFI_TRY(xfi_layout_held(&s.held, src, src->mesh->ranks[p], true));
+  XFI_TRY(xfi_vec_reserve(&s.met, &s.met_capacity, s.held.n, sizeof *s.met));
+  for (size_t i = 0; i < s.held.n; i++) {
+    const xfi_held *held = &s.held.at[i];
+    met *x = &s.met[s.n_met];
 
-      *x = (met){.part = b->part_of[u], .src_part = b->part_of[u], .n_dims = n};
-      x->box.unit = u;
-      for (int d = 0; d < n; d++) {
-        x->box.lo[d] = bounds[d];
-        x->box.length[d] = bounds[n + d] - bounds[d];
-        x->box.src_local[d] = x->box.dst_local[d] = bounds[d] - xfi_unit_bounds(src, u)[d];
-      }
+    if (held->replica > 0) continue;
+    s.n_met++;
+    *x = (met){.part = held->part, .src_part = held->part, .n_dims = src->n_dims};
+    x->box.unit = held->unit;
+    for (int d = 0; d < src->n_dims; d++) {
+      x->box.lo[d] = held->bounds[d];
+      x->box.length[d] = held->bounds[src->n_dims + d] - held->bounds[d];
+      x->box.src_local[d] = x->box.dst_local[d] =
+          src->boxes == NULL ? held->local[d]
+                             : held->bounds[d] - xfi_unit_bounds(src, held->unit)[d];
     }
   }
-  XFI_TRY(make_flows(flows, &s, n));
+  XFI_TRY(make_flows(flows, &s, src->n_dims));
 done:
   xfi_scratch_free(&s);
   return st;

@@ -6,6 +6,7 @@
 #include "alloc.h"
 #include "boxes.h"
 #include "error.h"
+#include "held.h"
 #include "vec.h"
 
 void xfi_conversion_block(int64_t *block, xfer_conversion c, int n_dims)
@@ -22,91 +23,30 @@ void xfi_scale_regions_free(xfi_scale_regions *regions)
   *regions = (xfi_scale_regions){NULL, 0, 0};
 }
 
-/* `r` has its elements. */
-static xfer_status add_region(xfi_scale_regions *regions, const xfi_scale_region *r, int n_dims,
-                              const int64_t *block)
-{
-  xfer_status st = XFER_OK;
-  xfi_scale_region *added;
-
-  for (int d = 0; d < n_dims; d++)
-    if (r->length[d] <= 0) return XFER_OK;
-  XFI_TRY(xfi_vec_reserve(&regions->at, &regions->capacity, regions->n + 1, sizeof *regions->at));
-  added = &regions->at[regions->n++];
-  *added = *r;
-  for (int d = 0; d < n_dims; d++) {
-    added->cell[d] = r->lo[d] / block[d];
-    added->n_cells[d] = (r->lo[d] + r->length[d] - 1) / block[d] + 1 - added->cell[d];
-  }
-done:
-  return st;
-}
-
-/* Dims before d of `r` are set: each run of the others. */
-static xfer_status add_products(xfi_scale_regions *regions, xfi_scale_region *r, int d,
-                                const xfi_runs *runs, int n_dims, const int64_t *block)
-{
-  xfer_status st = XFER_OK;
-
-  if (d == n_dims) return add_region(regions, r, n_dims, block);
-  for (size_t i = 0; i < runs[d].n; i++) {
-    r->lo[d] = runs[d].at[i].global;
-    r->length[d] = runs[d].at[i].length;
-    r->local[d] = runs[d].at[i].local;
-    XFI_TRY(add_products(regions, r, d + 1, runs, n_dims, block));
-  }
-done:
-  return st;
-}
-
-static xfer_status list_placed(xfi_scale_regions *regions, const xfer_layout *l, int rank,
-                               const int64_t *block)
-{
-  xfer_status st = XFER_OK;
-  xfi_scale_region r;
-  xfi_runs runs[XFER_MAX_DIMS];
-  xfi_place place;
-
-  memset(runs, 0, sizeof runs);
-  (void)xfi_layout_place(l, rank, &place);
-  for (int d = 0; d < l->n_dims; d++)
-    XFI_TRY(xfi_dim_runs(&l->dims[d], place.part[d], &runs[d]));
-  XFI_TRY(add_products(regions, &r, 0, runs, l->n_dims, block));
-done:
-  for (int d = 0; d < l->n_dims; d++)
-    xfi_runs_free(&runs[d]);
-  return st;
-}
-
-static xfer_status list_boxes(xfi_scale_regions *regions, const xfer_layout *l, int rank,
-                              const int64_t *block)
-{
-  xfer_status st = XFER_OK;
-  size_t first;
-  const size_t n = xfi_boxes_of(&first, l, rank);
-
-  for (size_t i = first; i < first + n; i++) {
-    const int64_t *bounds = xfi_listed_bounds(l, i);
-    xfi_scale_region r;
-
-    for (int d = 0; d < l->n_dims; d++) {
-      const int64_t hi = bounds[l->n_dims + d];
-
-      r.lo[d] = bounds[d];
-      r.length[d] = (hi < l->dims[d].size ? hi : l->dims[d].size) - bounds[d];
-      r.local[d] = d == 0 ? l->boxes->listed[i].row : 0;
-    }
-    XFI_TRY(add_region(regions, &r, l->n_dims, block));
-  }
-done:
-  return st;
-}
-
 xfer_status xfi_scale_regions_list(xfi_scale_regions *regions, const xfer_layout *layout, int rank,
                                    const int64_t *block)
 {
-  return layout->boxes == NULL ? list_placed(regions, layout, rank, block)
-                               : list_boxes(regions, layout, rank, block);
+  const int n_dims = layout->n_dims;
+  xfer_status st = XFER_OK;
+  xfi_held_list held = {NULL, 0, 0};
+
+  XFI_TRY(xfi_layout_held(&held, layout, rank, false));
+  XFI_TRY(xfi_vec_reserve(&regions->at, &regions->capacity, held.n, sizeof *regions->at));
+  for (regions->n = 0; regions->n < held.n; regions->n++) {
+    const xfi_held *h = &held.at[regions->n];
+    xfi_scale_region *r = &regions->at[regions->n];
+
+    for (int d = 0; d < n_dims; d++) {
+      r->lo[d] = h->bounds[d];
+      r->length[d] = h->bounds[n_dims + d] - h->bounds[d];
+      r->local[d] = h->local[d];
+      r->cell[d] = h->bounds[d] / block[d];
+      r->n_cells[d] = (h->bounds[n_dims + d] - 1) / block[d] + 1 - r->cell[d];
+    }
+  }
+done:
+  xfi_held_list_free(&held);
+  return st;
 }
 
 /* ---- the source of a tensor of scales ------------------------------------------------------- */
@@ -121,7 +61,6 @@ static xfer_status list_cells(xfi_bounds *cells, int64_t *first, const xfer_layo
   int64_t bounds[2 * XFER_MAX_DIMS];
 
   for (int p = 0; p < weights->mesh->size; p++) {
-    regions.n = 0;
     XFI_TRY(xfi_scale_regions_list(&regions, weights, weights->mesh->ranks[p], block));
     for (size_t i = 0; i < regions.n; i++) {
       for (int d = 0; d < n_dims; d++) {

@@ -28,8 +28,8 @@ static bool lies_there(const xfer_layout *l, int rank, const xfi_held *held)
   for (size_t i = first; i < first + n; i++) {
     const int64_t *given = xfi_listed_bounds(l, i);
 
-    if (held->lo[0] - given[0] + l->boxes->listed[i].row == held->local[0] &&
-        held->lo[1] - given[1] == held->local[1])
+    if (held->bounds[0] - given[0] + l->boxes->listed[i].row == held->local[0] &&
+        held->bounds[1] - given[1] == held->local[1])
       return true;
   }
   return false;
@@ -48,13 +48,15 @@ static void test_together_ranks_count_each_element_once(void **state)
       for (int rank = 0; rank < N_RANKS; rank++) {
         xfi_held_list list = {NULL, 0, 0};
 
-        assert_int_equal(xfi_layout_held(&list, l, rank, turn), XFER_OK);
+        assert_int_equal(xfi_layout_held(&list, l, rank, true), XFER_OK);
         for (size_t i = 0; i < list.n; i++) {
           const xfi_held *h = &list.at[i];
 
+          assert_int_equal(h->replica, xfi_part_replica(l, h->part, rank));
           if (l->boxes != NULL) assert_true(lies_there(l, rank, h));
-          for (int64_t x = h->lo[0]; x < h->lo[0] + h->length[0]; x++)
-            for (int64_t y = h->lo[1]; y < h->lo[1] + h->length[1]; y++)
+          if (h->replica != (int)(turn % (uint32_t)xfi_part_n_replicas(l, h->part))) continue;
+          for (int64_t x = h->bounds[0]; x < h->bounds[2]; x++)
+            for (int64_t y = h->bounds[1]; y < h->bounds[3]; y++)
               seen[x][y]++;
         }
         xfi_held_list_free(&list);
@@ -73,7 +75,7 @@ static xfer_status list_all(void *context)
   xfi_held_list list = {NULL, 0, 0};
 
   for (int rank = 0; rank < N_RANKS && st == XFER_OK; rank++)
-    st = xfi_layout_held(&list, context, rank, 0);
+    st = xfi_layout_held(&list, context, rank, true);
   xfi_held_list_free(&list);
   return st;
 }
@@ -84,7 +86,7 @@ static void test_each_failed_allocation_is_survived(void **state)
   for (size_t c = 0; c < sizeof sides / sizeof *sides; c++) {
     xfer_layout *l = layout_of(sides[c]);
 
-    assert_true(fail_each_allocation(list_all, l) > 1);
+    assert_true(fail_each_allocation(list_all, l) > 0);
     xfi_layout_destroy(l);
   }
 }

@@ -53,7 +53,6 @@ static xfer_status make_units(xfer_layout **units, const xfer_layout *weights, c
 
   XFI_CHECK(first != NULL, XFER_ERR_NOMEM, "%d ranks", weights->mesh->size);
   for (int i = 0; i < weights->mesh->size; i++) {
-    regions.n = 0;
     XFI_TRY(xfi_scale_regions_list(&regions, weights, weights->mesh->ranks[i], block));
     for (size_t k = 0; k < regions.n; k++) {
       for (int d = 0; d < n_dims; d++) {

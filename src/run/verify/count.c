@@ -67,14 +67,24 @@ done:
   return st;
 }
 
+/* Replicas take turns. What is held is found from the layout alone, since a digest shall not depend
+ * on what a plan makes of it. */
 static xfer_status count_side(counter c, int rank, uint32_t turn)
 {
   xfer_status st = XFER_OK;
+  const int n_dims = c.layout->n_dims;
   xfi_held_list held = {NULL, 0, 0};
 
-  XFI_TRY(xfi_layout_held(&held, c.layout, rank, turn));
-  for (size_t i = 0; i < held.n; i++)
-    XFI_TRY(count_box(&c, held.at[i].lo, held.at[i].length, held.at[i].local));
+  XFI_TRY(xfi_layout_held(&held, c.layout, rank, true));
+  for (size_t i = 0; i < held.n; i++) {
+    const xfi_held *h = &held.at[i];
+    int64_t length[XFER_MAX_DIMS];
+
+    if (h->replica != (int)(turn % (uint32_t)xfi_part_n_replicas(c.layout, h->part))) continue;
+    for (int d = 0; d < n_dims; d++)
+      length[d] = h->bounds[n_dims + d] - h->bounds[d];
+    XFI_TRY(count_box(&c, h->bounds, length, h->local));
+  }
 done:
   xfi_held_list_free(&held);
   return st;
