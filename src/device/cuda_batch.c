@@ -1,9 +1,6 @@
 /*
- * Copies made ready, in two kinds that run side by side:
- *
- * - the copy engine takes the largest ones of long rows: no multiprocessor, and the speed of the
- *   link. It cannot be stopped once it is enqueued, so it takes none with a strict guard;
- * - one launch of the kernels takes the rest.
+ * Copies made ready: what the copy engine takes (cuda_engine.c), and beside it one launch of the
+ * kernels for the rest.
  *
  * Within one memory the kernels are as fast as the engine: gathers, scatters and what stays on a
  * rank are all theirs, on few blocks, so that what crosses the link beside them is not held up.
@@ -18,143 +15,16 @@
 #include <string.h>
 #include <time.h>
 
-/* Below, what lies between two engine operations, about 2.5 us, costs what the engine gains over
- * kernels: of 2 H200, 8 MiB a piece move at 0.85 of the link, 32 MiB at 0.95, 64 MiB at 0.98, and
- * pieces of any size by kernels at 0.95. It also loses a sixth once kernels have read allocations
- * of a peer that do not end with a page of 64 KiB, as small tensors do not. */
-static const int64_t ENGINE_BYTES_MIN = INT64_C(64) << 20;
-/* It reads a peer's short rows more slowly than kernels do. */
-static const int64_t ENGINE_ROW_BYTES_MIN = 16 << 10;
-static const int64_t PITCH_MAX = INT32_MAX; /* cudaDevAttrMaxPitch of every device so far */
-/* A stream that waits for a flag takes about 1,000 operations before it holds up the host. */
-enum { ENGINE_OPS_MAX = 256 };
-
 enum { JOIN_RETRIES = 100, JOIN_RETRY_NS = 1000 * 1000 };
 
-/* A 2-D copy by the engine; of height 1: a run. */
-typedef struct engine_op {
-  char *dst;
-  const char *src;
-  size_t dst_pitch;
-  size_t src_pitch;
-  size_t width;
-  size_t height;
-} engine_op;
-
-typedef struct engine_ops {
-  engine_op *at;
-  size_t n;
-} engine_ops;
-
 struct xfi_batch {
-  engine_ops engine;
+  xfi_cuda_runs engine;
   void *memory; /* of the jobs' tables, on the device */
   xfi_cuda_job jobs[XFI_CUDA_N_TABLES];
   cudaStream_t side; /* of the kernels where the engine has work too; NULL: they need none */
   cudaEvent_t fork;
   cudaEvent_t join;
 };
-
-/* ---- which copies the engine takes ---------------------------------------------------------- */
-
-/* A copy and what would become of it as 2-D operations. */
-typedef struct candidate {
-  xfi_copy copy;
-  int64_t n_ops;
-  int64_t bytes_per_op;
-  size_t index; /* keeps the order of equals */
-} candidate;
-
-/* How many 2-D operations the copy takes; 0: it is not for the engine. Rows of a source may overlap
- * each other, which only the kernels can do. */
-static int64_t count_ops(const xfi_copy *c, int64_t *bytes_per_op)
-{
-  const int64_t last = c->n_dims - 1;
-  int64_t n_ops = 1;
-
-  for (int64_t d = 0; d < last; d++)
-    n_ops *= c->extent[d];
-  *bytes_per_op = c->run_bytes * (last >= 0 ? c->extent[last] : 1);
-  if (*bytes_per_op < ENGINE_BYTES_MIN || n_ops > ENGINE_OPS_MAX) return 0;
-  if (last < 0) return n_ops;
-  if (c->run_bytes < ENGINE_ROW_BYTES_MIN) return 0;
-  if (c->src_stride[last] > PITCH_MAX || c->dst_stride[last] > PITCH_MAX) return 0;
-  return c->src_stride[last] < c->run_bytes || c->dst_stride[last] < c->run_bytes ? 0 : n_ops;
-}
-
-static int by_size(const void *a, const void *b)
-{
-  const candidate *x = a;
-  const candidate *y = b;
-
-  if (x->bytes_per_op != y->bytes_per_op) return x->bytes_per_op < y->bytes_per_op ? 1 : -1;
-  return (x->index > y->index) - (x->index < y->index);
-}
-
-static void add_ops(engine_ops *ops, const candidate *from)
-{
-  const xfi_copy *c = &from->copy;
-  const int64_t last = c->n_dims - 1;
-  int64_t x[XFI_COPY_DIMS] = {0};
-
-  for (int64_t i = 0; i < from->n_ops; i++) {
-    engine_op op = {.dst = c->dst, .src = c->src, .width = (size_t)c->run_bytes, .height = 1};
-    for (int64_t d = 0; d < last; d++) {
-      op.dst += x[d] * c->dst_stride[d];
-      op.src += x[d] * c->src_stride[d];
-    }
-    if (last >= 0) {
-      op.height = (size_t)c->extent[last];
-      op.dst_pitch = (size_t)c->dst_stride[last];
-      op.src_pitch = (size_t)c->src_stride[last];
-    }
-    ops->at[ops->n++] = op;
-    for (int64_t d = last - 1; d >= 0 && ++x[d] == c->extent[d]; d--)
-      x[d] = 0;
-  }
-}
-
-/* Gives the largest copies that the engine takes to it, and moves the others to the front of
- * `rest`. */
-static xfer_status take(engine_ops *ops, const xfi_cuda_device *device, xfi_copy *rest,
-                        size_t *n_rest)
-{
-  xfer_status st = XFER_OK;
-  candidate *candidates = NULL;
-  size_t n_candidates = 0;
-  size_t n_left = 0;
-  int64_t n_ops = 0;
-
-  candidates = xfi_calloc(*n_rest, sizeof *candidates);
-  XFI_CHECK(candidates != NULL, XFER_ERR_NOMEM, "a batch of %zu copies", *n_rest);
-  for (size_t i = 0; i < *n_rest; i++) {
-    candidate c = {.copy = rest[i], .index = i};
-    const bool remote =
-        rest[i].src != NULL && rest[i].convert == NULL &&
-        (xfi_cuda_is_imported(device, rest[i].src) || xfi_cuda_is_imported(device, rest[i].dst));
-
-    c.n_ops = remote ? count_ops(&rest[i], &c.bytes_per_op) : 0;
-    if (c.n_ops == 0)
-      rest[n_left++] = rest[i];
-    else
-      candidates[n_candidates++] = c;
-  }
-  qsort(candidates, n_candidates, sizeof *candidates, by_size);
-  for (size_t i = 0; i < n_candidates && n_ops < ENGINE_OPS_MAX; i++)
-    n_ops += candidates[i].n_ops;
-  ops->at = xfi_calloc((size_t)(n_ops < ENGINE_OPS_MAX ? n_ops : ENGINE_OPS_MAX), sizeof *ops->at);
-  XFI_CHECK(ops->at != NULL, XFER_ERR_NOMEM, "%lld operations", (long long)n_ops);
-  for (size_t i = 0; i < n_candidates; i++) {
-    if ((int64_t)ops->n + candidates[i].n_ops > ENGINE_OPS_MAX)
-      rest[n_left++] = candidates[i].copy;
-    else
-      add_ops(ops, &candidates[i]);
-  }
-  *n_rest = n_left;
-done:
-  xfi_free(candidates);
-  return st;
-}
 
 /* ---- the kernels' tables ------------------------------------------------------------------ */
 
@@ -242,7 +112,7 @@ static xfer_status batch_fill(xfi_cuda_device *device, xfi_batch *batch, const x
   }
   if (!xfi_cuda_guard_is_strict(guard)) {
     n_rest = xfi_cuda_join(device, rest, n_rest);
-    XFI_TRY(take(&batch->engine, device, rest, &n_rest));
+    XFI_TRY(xfi_cuda_engine_take(&batch->engine, device, rest, &n_rest));
   }
   XFI_TRY(xfi_cuda_compile(&program, rest, n_rest, n_blocks));
   XFI_TRY(upload(device, batch, &program, n_blocks, guard));
@@ -276,24 +146,8 @@ void xfi_cuda_batch_destroy(xfi_device *base, xfi_batch *batch)
   if (batch->join != NULL) (void)cudaEventDestroy(batch->join);
   if (batch->fork != NULL) (void)cudaEventDestroy(batch->fork);
   if (batch->memory != NULL) (void)cudaFree(batch->memory);
-  xfi_free(batch->engine.at);
+  xfi_cuda_engine_free(&batch->engine);
   xfi_free(batch);
-}
-
-static xfer_status engine_launch(const engine_ops *ops, xfer_stream stream)
-{
-  xfer_status st = XFER_OK;
-
-  for (size_t i = 0; i < ops->n; i++) {
-    const engine_op *op = &ops->at[i];
-    if (op->height == 1)
-      XFI_CUDA_TRY(cudaMemcpyAsync, (op->dst, op->src, op->width, cudaMemcpyDefault, stream));
-    else
-      XFI_CUDA_TRY(cudaMemcpy2DAsync, (op->dst, op->dst_pitch, op->src, op->src_pitch, op->width,
-                                       op->height, cudaMemcpyDefault, stream));
-  }
-done:
-  return st;
 }
 
 /* Later work on `stream` comes after what went aside: also where a launch failed, whatever the
@@ -315,17 +169,17 @@ xfer_status xfi_cuda_batch_launch(xfi_device *base, xfi_batch *batch, xfer_strea
 {
   xfer_status st = XFER_OK;
   xfer_status joined;
+  const xfi_cuda_device *device = xfi_cuda(base);
 
-  (void)base;
   if (batch->side == NULL) {
     XFI_TRY(xfi_cuda_copy_all(batch->jobs, stream));
-    XFI_TRY(engine_launch(&batch->engine, stream));
+    XFI_TRY(xfi_cuda_engine_launch(device, &batch->engine, stream));
     goto done;
   }
   XFI_CUDA_TRY(cudaEventRecord, (batch->fork, stream));
   XFI_CUDA_TRY(cudaStreamWaitEvent, (batch->side, batch->fork, 0));
   st = xfi_cuda_copy_all(batch->jobs, batch->side);
-  if (st == XFER_OK) st = engine_launch(&batch->engine, stream);
+  if (st == XFER_OK) st = xfi_cuda_engine_launch(device, &batch->engine, stream);
   joined = join_side(batch, stream);
   if (st == XFER_OK) st = joined;
 done:

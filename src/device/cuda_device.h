@@ -2,8 +2,8 @@
  * What the files of the CUDA device share, from the ground up. cuda_driver.c: the driver and what
  * failed calls say; cuda_page.c: where signals lie; cuda_flags.c: signals; cuda_look.c: what memory
  * is; cuda_chunk.c: peers' memory that is mapped chunk by chunk; cuda_map.c: peers' memory;
- * cuda_join.c, cuda_batch.c: copies; cuda_digest.c: digests; cuda.c: memory, streams, events, and
- * the table of it all.
+ * cuda_join.c, cuda_engine.c, cuda_batch.c: copies; cuda_digest.c: digests; cuda.c: memory,
+ * streams, events, and the table of it all.
  *
  * Callers have entered the device (device.h): it is current, and captures by other threads do not
  * forbid what we call.
@@ -34,6 +34,9 @@ typedef struct xfi_cuda_driver {
   PFN_cuMemExportToShareableHandle_v10020 export_handle;
   PFN_cuMemImportFromShareableHandle_v10020 import_handle;
   PFN_cuGetErrorName_v6000 error_name;
+#if CUDA_VERSION >= 12080
+  PFN_cuMemcpyBatchAsync_v12080 memcpy_batch; /* NULL: the driver is older */
+#endif
 } xfi_cuda_driver;
 
 typedef struct xfi_cuda_page xfi_cuda_page;     /* cuda_page.c */
@@ -168,6 +171,24 @@ bool xfi_cuda_mapped(const xfi_cuda_device *device, const void *pointer, const c
 
 /* Join what can be; the new number of copies, which are in another order. */
 size_t xfi_cuda_join(const xfi_cuda_device *device, xfi_copy *copies, size_t n);
+
+/* ---- cuda_engine.c ---- */
+
+/* Runs for the copy engine. Free with xfi_cuda_engine_free, also after a failure. */
+typedef struct xfi_cuda_runs {
+  CUdeviceptr *dst; /* [n] */
+  CUdeviceptr *src;
+  size_t *n_bytes;
+  size_t n;
+} xfi_cuda_runs;
+
+/* Takes what the engine should copy out of `rest`, whose order stays. */
+xfer_status xfi_cuda_engine_take(xfi_cuda_runs *runs, const xfi_cuda_device *device, xfi_copy *rest,
+                                 size_t *n_rest);
+void xfi_cuda_engine_free(xfi_cuda_runs *runs);
+/* `stream` is not the legacy one. */
+xfer_status xfi_cuda_engine_launch(const xfi_cuda_device *device, const xfi_cuda_runs *runs,
+                                   xfer_stream stream);
 
 /* ---- cuda_batch.c ---- */
 

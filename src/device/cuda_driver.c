@@ -34,19 +34,22 @@ void xfi_cuda_begin_thread(void *device)
 
 /* ---- the functions ------------------------------------------------------------------------ */
 
-static xfer_status driver_function(void *function, const char *name)
+/* As of a version of CUDA; NULL where it is not `needed` and the driver has none. */
+static xfer_status driver_function(void *function, const char *name, unsigned version, bool needed)
 {
   xfer_status st = XFER_OK;
   void *found = NULL;
   enum cudaDriverEntryPointQueryResult result = cudaDriverEntryPointSymbolNotFound;
 
 #if CUDART_VERSION >= 12050
-  XFI_CUDA_TRY(cudaGetDriverEntryPointByVersion, (name, &found, 12000, cudaEnableDefault, &result));
+  XFI_CUDA_TRY(cudaGetDriverEntryPointByVersion,
+               (name, &found, version, cudaEnableDefault, &result));
 #else /* as of the toolkit's own version, from 12.0 to 12.4: for ours the same */
   XFI_CUDA_TRY(cudaGetDriverEntryPoint, (name, &found, cudaEnableDefault, &result));
 #endif
-  XFI_CHECK(result == cudaDriverEntryPointSuccess && found != NULL, XFER_ERR_UNSUPPORTED,
-            "the CUDA driver has no %s of CUDA 12.0", name);
+  if (result != cudaDriverEntryPointSuccess) found = NULL;
+  XFI_CHECK(found != NULL || !needed, XFER_ERR_UNSUPPORTED,
+            "the CUDA driver has no %s of CUDA %u.%u", name, version / 1000, version % 1000 / 10);
   memcpy(function, &found, sizeof found); /* C has no cast between the two kinds of pointer */
 done:
   return st;
@@ -77,8 +80,11 @@ xfer_status xfi_cuda_driver_load(xfi_cuda_driver *driver)
   };
 
   for (size_t i = 0; i < sizeof wanted / sizeof wanted[0]; i++) {
-    XFI_TRY(driver_function(wanted[i].function, wanted[i].name));
+    XFI_TRY(driver_function(wanted[i].function, wanted[i].name, 12000, true));
   }
+#if CUDA_VERSION >= 12080
+  XFI_TRY(driver_function(&driver->memcpy_batch, "cuMemcpyBatchAsync", 12080, false));
+#endif
 done:
   return st;
 }

@@ -321,6 +321,40 @@ cudaError_t CUDARTAPI cudaMemcpy2DAsync(void *dst, size_t dst_pitch, const void 
       copy_async(rows(dst, dst_pitch, src, src_pitch, width, height), kind, sim_stream_of(stream)));
 }
 
+/* Many runs, in any order: one operation. */
+static CUresult CUDAAPI sim_cuMemcpyBatchAsync(CUdeviceptr *dsts, CUdeviceptr *srcs, size_t *sizes,
+                                               size_t count, CUmemcpyAttributes *attributes,
+                                               size_t *firsts, size_t n_attributes,
+                                               size_t *fail_index, CUstream stream)
+{
+  SIM_ENTER_DRIVER(SIM_SAFE);
+  xfi_copy *copies;
+  CUresult error = CUDA_SUCCESS;
+
+  if (count == 0 || n_attributes != 1 || firsts[0] != 0 || stream == NULL ||
+      stream == cudaStreamLegacy)
+    return sim_leave_driver(CUDA_ERROR_INVALID_VALUE);
+  if (attributes->srcAccessOrder != CU_MEMCPY_SRC_ACCESS_ORDER_STREAM)
+    return sim_leave_driver(CUDA_ERROR_NOT_SUPPORTED); /* by us */
+  if (*sim_stream_capture(sim_stream_of(stream)) != NULL)
+    return sim_leave_driver(CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED);
+  copies = calloc(count, sizeof *copies);
+  if (copies == NULL) abort();
+  for (size_t i = 0; i < count && error == CUDA_SUCCESS; i++) {
+    copies[i] = dense((void *)(uintptr_t)dsts[i], (const void *)(uintptr_t)srcs[i], sizes[i]);
+    *fail_index = i;
+    if (sizes[i] == 0 || place_of(copies[i].dst) != ON_DEVICE ||
+        place_of(copies[i].src) != ON_DEVICE)
+      error = CUDA_ERROR_INVALID_VALUE;
+  }
+  if (error == CUDA_SUCCESS)
+    error = (CUresult)sim_enqueue(copies_make(&copies_class, copies, count), sim_stream_of(stream));
+  free(copies);
+  return sim_leave_driver(error);
+}
+
+const sim_function sim_copy_functions[] = {SIM_FUNCTION(cuMemcpyBatchAsync), {NULL, NULL}};
+
 /* A box of a pitched pointer: slices of `ysize` rows. Arrays are not simulated. */
 static cudaError_t box(xfi_copy *copy, const struct cudaMemcpy3DParms *p)
 {

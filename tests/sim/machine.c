@@ -465,8 +465,8 @@ cudaError_t CUDARTAPI cudaGetDriverEntryPointByVersion(const char *name, void **
                                                        unsigned version, unsigned long long flags,
                                                        enum cudaDriverEntryPointQueryResult *result)
 {
-  const sim_function *const tables[] = {device_functions, sim_word_functions, sim_memory_functions,
-                                        sim_chunk_functions};
+  const sim_function *const tables[] = {device_functions, sim_copy_functions, sim_word_functions,
+                                        sim_memory_functions, sim_chunk_functions};
   void *found = NULL;
 
   SIM_ENTER(SIM_SAFE);

@@ -211,6 +211,7 @@ typedef struct sim_function {
   const char *name;
   void (*function)(void);
 } sim_function;
+extern const sim_function sim_copy_functions[];
 extern const sim_function sim_word_functions[];
 extern const sim_function sim_memory_functions[];
 extern const sim_function sim_chunk_functions[];

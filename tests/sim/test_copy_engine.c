@@ -1,11 +1,15 @@
-/* Long rows are for the copy engine of the rank that receives them, however the layouts say where
+/* Long runs are for the copy engine of the rank that receives them, however the layouts say where
  * they are: what a rank writes in another's memory it cannot have. */
 #include "world.h"
 
 #include <stdio.h>
 #include <string.h>
 
-enum { TENSORS = 8, BYTES = 8 << 20 }; /* as few as it takes: 64 MiB */
+enum { TENSORS = 8, BYTES = 4 << 20 }; /* as few as it takes: 32 MiB */
+
+/* So many runs go to the engine in one call. */
+enum { CALL_RUNS = 256 };
+static const char BATCH[] = "cuMemcpyBatchAsync";
 
 static xfer_layout *layout_of(const xfer_mesh *mesh, int holder, bool by_boxes)
 {
@@ -53,7 +57,6 @@ static void one_to_the_other(int rank)
   cudaStream_t stream = world_stream();
   xfer_plan *plan = NULL;
   xfer_mesh *both = NULL;
-  uint64_t before;
 
   OK(xfer_mesh_create(&both, &size, 1, NULL));
   memset(memory, 7 * rank, (size_t)TENSORS * BYTES);
@@ -72,13 +75,13 @@ static void one_to_the_other(int rank)
   }
   OK(xfer_plan_commit(plan));
   ranks_barrier();
-  before = sim_calls_of("cudaMemcpyAsync") + sim_calls_of("cudaMemcpy2DAsync");
+  const uint64_t before = sim_calls_of(BATCH);
   ranks_barrier();
   OK(xfer_plan_run(plan, 1, stream));
   OK(xfer_plan_wait(plan, 0));
   NEED(rank == 1 || (memory[0] == 7 && memory[(size_t)TENSORS * BYTES - 1] == 7));
   ranks_barrier();
-  NEED(sim_calls_of("cudaMemcpyAsync") + sim_calls_of("cudaMemcpy2DAsync") > before);
+  NEED(sim_calls_of(BATCH) == before + 1);
   ranks_barrier();
   xfer_plan_destroy(plan);
   for (int i = 0; i < TENSORS; i++) {
@@ -175,8 +178,13 @@ static void run_with_failing_calls(int rank, xfer_plan *plan, cudaStream_t strea
   static const struct {
     const char *name;
     uint64_t nth;
-  } calls[] = {{"cudaMemcpy2DAsync", 1},   {"copy kernel", 1},         {"cudaEventRecord", 2},
-               {"cudaStreamWaitEvent", 1}, {"cudaStreamWaitEvent", 2}, {"cudaEventRecord", 3}};
+  } calls[] = {{BATCH, 1},
+               {BATCH, 2},
+               {"copy kernel", 1},
+               {"cudaEventRecord", 2},
+               {"cudaStreamWaitEvent", 1},
+               {"cudaStreamWaitEvent", 2},
+               {"cudaEventRecord", 3}};
 
   for (size_t i = 0; i < sizeof calls / sizeof *calls; i++) {
     const sim_fault fault = {
@@ -197,18 +205,19 @@ static void run_with_failing_calls(int rank, xfer_plan *plan, cudaStream_t strea
 
 /* ---- rows apart ---------------------------------------------------------------------------- */
 
-enum { PLANES = 2, ROWS = 1024, ROW = 65536, GAP = 512, SMALL = 3000 };
+enum { PLANES = 2, ROWS = 130, ROW = 512 << 10, GAP = 512, SMALL = 3000 };
+_Static_assert(PLANES *ROWS > CALL_RUNS, "two calls");
 
 static unsigned char value(int64_t plane, int64_t row, int64_t at)
 {
   return (unsigned char)(plane * 31 + row * 7 + at % 251);
 }
 
-/* Planes of rows with gaps between them, which are 2-D operations of the copy engine's, one for
- * each plane; and what is too small for it, which kernels take meanwhile. */
+/* Planes of rows with gaps between them, more than go in one call; and what is too small for the
+ * engine, which kernels take meanwhile. */
 static void rows_to_the_other(int rank)
 {
-  static const char *const lines[2] = {"u8[2,1024,65536] (1)@1:R -> (1)@0:R",
+  static const char *const lines[2] = {"u8[2,130,524288] (1)@1:R -> (1)@0:R",
                                        "u8[3000] (1)@1:R -> (1)@0:R"};
   const int64_t strides[3] = {ROWS * (ROW + GAP) + GAP, ROW + GAP, 1};
   const size_t n_bytes = PLANES * (size_t)strides[0];
@@ -238,11 +247,11 @@ static void rows_to_the_other(int rank)
   commit_without_memory(rank, plan);
   commit_with_failing_calls(rank, plan);
   run_with_failing_calls(rank, plan, stream);
-  const uint64_t before = sim_calls_of("cudaMemcpy2DAsync");
+  const uint64_t before = sim_calls_of(BATCH);
   ranks_barrier();
   OK(xfer_plan_run(plan, 10, stream));
   OK(xfer_plan_wait(plan, 0));
-  NEED(sim_calls_of("cudaMemcpy2DAsync") == before + PLANES);
+  NEED(sim_calls_of(BATCH) == before + 2);
   for (int64_t r = 0; rank == 0 && r < (int64_t)PLANES * ROWS; r++) {
     const unsigned char *row = memory + r / ROWS * strides[0] + r % ROWS * strides[1];
 
@@ -267,7 +276,9 @@ static void test_rows(void)
 
 /* ---- runs ----------------------------------------------------------------------------------- */
 
-/* Two that are not beside each other, so that each is an operation of its own. */
+static bool has_batches;
+
+/* Two that are not beside each other, so that a driver without batches needs a call for each. */
 static void two_runs(int rank)
 {
   enum { MIB = 1 << 20, FIRST = 64 * MIB, SECOND = 65 * MIB, APART = 64 };
@@ -293,11 +304,12 @@ static void two_runs(int rank)
     OK(xfer_plan_bind(plan, i, rank == 1 ? &views[i] : NULL, rank == 0 ? &views[i] : NULL));
   OK(xfer_plan_commit(plan));
   ranks_barrier();
-  const uint64_t before = sim_calls_of("cudaMemcpyAsync");
+  const char *const call = has_batches ? BATCH : "cudaMemcpyAsync";
+  const uint64_t before = sim_calls_of(call);
   ranks_barrier();
   OK(xfer_plan_run(plan, 1, stream));
   OK(xfer_plan_wait(plan, 0));
-  NEED(sim_calls_of("cudaMemcpyAsync") == before + 2);
+  NEED(sim_calls_of(call) == before + (has_batches ? 1 : 2));
   for (size_t i = 0; rank == 0 && i < n_bytes; i += 7)
     NEED(memory[i] == (i >= FIRST && i < (size_t)FIRST + APART ? 0xee : 5));
   ranks_barrier();
@@ -309,7 +321,16 @@ static void two_runs(int rank)
 
 static void test_runs(void)
 {
+  has_batches = true;
   world_make(2, COMM_GATHER, (sim_config){.eager = true});
+  world_go(two_runs);
+  world_destroy();
+}
+
+static void test_runs_without_batches(void)
+{
+  has_batches = false;
+  world_make(2, COMM_GATHER, (sim_config){.eager = true, .lacks = BATCH});
   world_go(two_runs);
   world_destroy();
 }
@@ -319,7 +340,8 @@ int main(int argc, char **argv)
   static const world_test tests[] = {{"engine_takes_placements", test_placements},
                                      {"engine_takes_boxes", test_boxes},
                                      {"engine_takes_rows", test_rows},
-                                     {"engine_takes_runs", test_runs}};
+                                     {"engine_takes_runs", test_runs},
+                                     {"engine_takes_runs_alone", test_runs_without_batches}};
 
   return world_main(argc, argv, tests, sizeof tests / sizeof tests[0]);
 }

@@ -554,27 +554,16 @@ static xfi_device *device_now;
 static char *far; /* a peer's memory of 2^45 bytes, as far as the device knows; and some of ours */
 static char *near;
 
-/* Rows of 2^16 bytes, `pitch` apart in the source. */
-static xfi_copy rows(int64_t n, int64_t pitch)
+/* Rows that lie apart. */
+static xfi_copy rows(int64_t n, int64_t run_bytes)
 {
   return (xfi_copy){.src = far,
                     .dst = near,
-                    .run_bytes = 1 << 16,
+                    .run_bytes = run_bytes,
                     .n_dims = 1,
                     .extent = {n},
-                    .src_stride = {pitch},
-                    .dst_stride = {1 << 17}};
-}
-
-static xfi_copy planes(int64_t n, int64_t n_rows)
-{
-  xfi_copy c = rows(n, 1 << 17);
-
-  c.n_dims = 2;
-  c.extent[1] = n_rows;
-  c.src_stride[0] = c.dst_stride[0] = INT64_C(1) << 32;
-  c.src_stride[1] = c.dst_stride[1] = 1 << 17;
-  return c;
+                    .src_stride = {2 * run_bytes},
+                    .dst_stride = {3 * run_bytes}};
 }
 
 /* Do the kernels have something to do? Their tables are on the device. */
@@ -589,16 +578,47 @@ static bool leaves_some(const xfi_copy *copies, size_t n)
   return some;
 }
 
-static void test_the_engine_takes_what_is_large_and_few(void)
+/* It takes runs of `least` bytes and more, up to `most` of them, where they have `all` bytes. */
+static void takes(int64_t least, int64_t most, int64_t all)
 {
-  const int64_t mib64 = 1024; /* in such rows */
-  xfi_allocation wide = {NULL, (size_t)1 << 45, 1, 0};
+  const int64_t enough = all / least;
   xfi_copy copies[3];
+
+  copies[0] = rows(enough, least);
+  NEED(!leaves_some(copies, 1));
+  copies[0].src_stride[0] = 0; /* the same row many times */
+  NEED(!leaves_some(copies, 1));
+  if (enough > 1) {
+    copies[0] = rows(enough - 1, least);
+    NEED(leaves_some(copies, 1));
+  }
+  copies[0] = rows(2 * enough, least - 1);
+  NEED(leaves_some(copies, 1));
+
+  copies[0] = rows(most, least);
+  NEED(!leaves_some(copies, 1));
+  copies[0] = rows(most + 1, least); /* more than a stream should have */
+  NEED(leaves_some(copies, 1));
+  copies[0] = rows(most - 56, least);
+  copies[1] = rows(57, 2 * least); /* longer ones come first: */
+  NEED(leaves_some(copies, 2));
+  copies[1].extent[0] = 56;
+  NEED(!leaves_some(copies, 2));
+  copies[2] = rows(1, least); /* and then nothing */
+  NEED(leaves_some(copies, 3));
+  NEED(!leaves_some(copies, 0));
+  copies[0].run_bytes = 0;
+  NEED(!leaves_some(copies, 1));
+}
+
+static void engine_of_a_driver(const char *lacks, int64_t least, int64_t most, int64_t all)
+{
+  xfi_allocation wide = {NULL, (size_t)1 << 45, 1, 0};
   xfi_mem_handle handle;
   void *memory = NULL;
   void *mapped = NULL;
 
-  world_clear(1, (sim_config){.eager = true});
+  world_clear(1, (sim_config){.eager = true, .lacks = lacks});
   OK(on_device(0, &device_now));
   NEED(cudaMalloc(&memory, BYTES) == cudaSuccess);
   near = memory;
@@ -606,38 +626,15 @@ static void test_the_engine_takes_what_is_large_and_few(void)
   OK(device_now->ops->mem_export(device_now, wide, &handle));
   OK(device_now->ops->mem_import(device_now, &handle, &mapped, xfi_deadline_after(1000)));
   far = mapped;
-
-  copies[0] = rows(mib64, 1 << 17);
-  NEED(!leaves_some(copies, 1));
-  copies[0] = rows(mib64 - 1, 1 << 17); /* below 64 MiB */
-  NEED(leaves_some(copies, 1));
-  copies[0] = rows(mib64, INT64_C(1) << 31); /* too far apart for the engine, on either side */
-  NEED(leaves_some(copies, 1));
-  copies[0] = rows(mib64, 1 << 17);
-  copies[0].dst_stride[0] = INT64_C(1) << 31;
-  NEED(leaves_some(copies, 1));
-  copies[0] = rows(mib64, 1 << 15); /* that overlap each other */
-  NEED(leaves_some(copies, 1));
-  copies[0] = rows(16 * mib64, 1 << 14); /* short ones */
-  copies[0].run_bytes = 1 << 12;
-  NEED(leaves_some(copies, 1));
-
-  copies[0] = planes(256, mib64);
-  NEED(!leaves_some(copies, 1));
-  copies[0] = planes(257, mib64); /* more operations than a stream should have */
-  NEED(leaves_some(copies, 1));
-  copies[0] = planes(200, mib64);
-  copies[1] = planes(57, 2 * mib64); /* larger ones come first: */
-  NEED(leaves_some(copies, 2));
-  copies[1].extent[0] = 56;
-  NEED(!leaves_some(copies, 2));
-  copies[2] = planes(1, mib64); /* and then nothing */
-  NEED(leaves_some(copies, 3));
-  NEED(!leaves_some(copies, 0));
-  copies[0].run_bytes = 0;
-  NEED(!leaves_some(copies, 1));
+  takes(least, most, all);
   device_now->ops->mem_unimport(device_now, mapped);
   device_now->ops->destroy(device_now);
+}
+
+static void test_the_engine_takes_what_is_large_and_few(void)
+{
+  engine_of_a_driver(NULL, (int64_t)MIB / 2, 4096, (int64_t)32 * MIB);
+  engine_of_a_driver("cuMemcpyBatchAsync", (int64_t)64 * MIB, 256, (int64_t)64 * MIB);
 }
 
 int main(int argc, char **argv)

@@ -1,0 +1,174 @@
+/*
+ * What the copy engine moves: long runs that cross to or from a peer's memory. It uses no
+ * multiprocessor and has the whole link, where kernels have 0.95 of it. It cannot be stopped once
+ * it is enqueued, so it takes none with a strict guard.
+ *
+ * Of 2 H200, runs that one call enqueues by the hundred move at 0.97 of the link from 384 KiB and
+ * at 0.99 from 1 MiB; the host needs 0.7 to 0.9 us for each. One call for each run, as drivers
+ * before CUDA 12.8 want it, leaves 2.5 us between two of them, and rows of one 2-D copy of any
+ * length are slower than kernels.
+ */
+#include "cuda_device.h"
+
+#include "alloc.h"
+#include "error.h"
+
+#include <stdlib.h>
+
+static const int64_t RUN_BYTES_MIN = INT64_C(512) << 10;
+/* Where each run takes a call: 8 MiB move at 0.85 of the link, 32 MiB at 0.95, 64 MiB at 0.98. */
+static const int64_t ALONE_BYTES_MIN = INT64_C(64) << 20;
+/* Less in all is over before a second stream is worth it. */
+static const int64_t ALL_BYTES_MIN = INT64_C(32) << 20;
+
+/* Runs of a call. */
+enum { CALL_RUNS = 256 };
+/* A stream that waits for a flag takes about 26,000 runs in such calls before it holds up the host,
+ * and about 340 that have a call each. */
+enum { RUNS_MAX = 4096, ALONE_RUNS_MAX = 256 };
+
+/* A copy and the runs that it has. */
+typedef struct candidate {
+  xfi_copy *copy;
+  int64_t n_runs;
+} candidate;
+
+static bool has_batches(const xfi_cuda_device *device)
+{
+#if CUDA_VERSION >= 12080
+  return device->driver.memcpy_batch != NULL;
+#else
+  (void)device;
+  return false;
+#endif
+}
+
+/* 0: it is not for the engine. */
+static int64_t count_runs(const xfi_cuda_device *device, const xfi_copy *c, int64_t most)
+{
+  const int64_t least = has_batches(device) ? RUN_BYTES_MIN : ALONE_BYTES_MIN;
+  int64_t n_runs = 1;
+
+  if (c->src == NULL || c->convert != NULL || c->run_bytes < least) return 0;
+  if (!xfi_cuda_is_imported(device, c->src) && !xfi_cuda_is_imported(device, c->dst)) return 0;
+  for (int64_t d = 0; d < c->n_dims && n_runs <= most; d++)
+    n_runs *= c->extent[d];
+  return n_runs <= most ? n_runs : 0;
+}
+
+static int by_run(const void *a, const void *b)
+{
+  const candidate *x = a;
+  const candidate *y = b;
+
+  if (x->copy->run_bytes != y->copy->run_bytes)
+    return x->copy->run_bytes < y->copy->run_bytes ? 1 : -1;
+  return (x->copy > y->copy) - (x->copy < y->copy); /* keeps the order of equals */
+}
+
+static void add_runs(xfi_cuda_runs *runs, const candidate *from)
+{
+  const xfi_copy *c = from->copy;
+  int64_t x[XFI_COPY_DIMS] = {0};
+
+  for (int64_t i = 0; i < from->n_runs; i++) {
+    const char *dst = c->dst;
+    const char *src = c->src;
+
+    for (int64_t d = 0; d < c->n_dims; d++) {
+      dst += x[d] * c->dst_stride[d];
+      src += x[d] * c->src_stride[d];
+    }
+    runs->dst[runs->n] = (CUdeviceptr)(uintptr_t)dst;
+    runs->src[runs->n] = (CUdeviceptr)(uintptr_t)src;
+    runs->n_bytes[runs->n++] = (size_t)c->run_bytes;
+    for (int64_t d = c->n_dims - 1; d >= 0 && ++x[d] == c->extent[d]; d--)
+      x[d] = 0;
+  }
+}
+
+xfer_status xfi_cuda_engine_take(xfi_cuda_runs *runs, const xfi_cuda_device *device, xfi_copy *rest,
+                                 size_t *n_rest)
+{
+  const int64_t most = has_batches(device) ? RUNS_MAX : ALONE_RUNS_MAX;
+  xfer_status st = XFER_OK;
+  size_t n_candidates = 0;
+  size_t n_left = 0;
+  size_t room = 0;
+  int64_t n_bytes = 0;
+  candidate *candidates = xfi_calloc(*n_rest, sizeof *candidates);
+
+  XFI_CHECK(candidates != NULL, XFER_ERR_NOMEM, "a batch of %zu copies", *n_rest);
+  for (size_t i = 0; i < *n_rest; i++) {
+    const int64_t n_runs = count_runs(device, &rest[i], most);
+
+    if (n_runs == 0) continue;
+    candidates[n_candidates++] = (candidate){&rest[i], n_runs};
+    n_bytes += xfi_copy_bytes(&rest[i]);
+  }
+  if (n_bytes < ALL_BYTES_MIN) goto done;
+  qsort(candidates, n_candidates, sizeof *candidates, by_run);
+  for (size_t i = 0; i < n_candidates; i++) {
+    if (room + (size_t)candidates[i].n_runs > (size_t)most) candidates[i].n_runs = 0;
+    room += (size_t)candidates[i].n_runs;
+  }
+  runs->dst = xfi_calloc(room, sizeof *runs->dst);
+  runs->src = xfi_calloc(room, sizeof *runs->src);
+  runs->n_bytes = xfi_calloc(room, sizeof *runs->n_bytes);
+  XFI_CHECK(runs->dst != NULL && runs->src != NULL && runs->n_bytes != NULL, XFER_ERR_NOMEM,
+            "%zu runs", room);
+  for (size_t i = 0; i < n_candidates; i++) {
+    if (candidates[i].n_runs == 0) continue;
+    add_runs(runs, &candidates[i]);
+    candidates[i].copy->run_bytes = 0; /* taken */
+  }
+  for (size_t i = 0; i < *n_rest; i++)
+    if (rest[i].run_bytes > 0) rest[n_left++] = rest[i];
+  *n_rest = n_left;
+done:
+  xfi_free(candidates);
+  return st;
+}
+
+void xfi_cuda_engine_free(xfi_cuda_runs *runs)
+{
+  xfi_free(runs->dst);
+  xfi_free(runs->src);
+  xfi_free(runs->n_bytes);
+}
+
+/* Runs `first` to first + n - 1, in one call. */
+static xfer_status launch_batch(const xfi_cuda_device *device, const xfi_cuda_runs *runs,
+                                size_t first, size_t n, xfer_stream stream)
+{
+#if CUDA_VERSION >= 12080
+  CUmemcpyAttributes in_order = {.srcAccessOrder = CU_MEMCPY_SRC_ACCESS_ORDER_STREAM};
+  size_t from = 0; /* the first run that it is said of */
+  size_t failed = 0;
+  const CUresult error =
+      device->driver.memcpy_batch(runs->dst + first, runs->src + first, runs->n_bytes + first, n,
+                                  &in_order, &from, 1, &failed, stream);
+
+  if (error != CUDA_SUCCESS) return xfi_cuda_driver_failed(device, error, "cuMemcpyBatchAsync");
+#else
+  (void)device, (void)runs, (void)first, (void)n, (void)stream;
+#endif
+  return XFER_OK;
+}
+
+xfer_status xfi_cuda_engine_launch(const xfi_cuda_device *device, const xfi_cuda_runs *runs,
+                                   xfer_stream stream)
+{
+  const bool batches = has_batches(device);
+  xfer_status st = XFER_OK;
+
+  for (size_t i = 0; batches && i < runs->n; i += CALL_RUNS)
+    XFI_TRY(
+        launch_batch(device, runs, i, runs->n - i < CALL_RUNS ? runs->n - i : CALL_RUNS, stream));
+  for (size_t i = 0; !batches && i < runs->n; i++)
+    XFI_CUDA_TRY(cudaMemcpyAsync,
+                 ((void *)(uintptr_t)runs->dst[i], (const void *)(uintptr_t)runs->src[i],
+                  runs->n_bytes[i], cudaMemcpyDefault, stream));
+done:
+  return st;
+}
