@@ -65,7 +65,7 @@ void xfi_comm_leave(xfi_comm *comm, void (*abort)(xfi_comm *comm, const char *wh
 }
 
 /* What goes first, with what all must agree on. */
-enum { HEAD_BYTES = 112 };
+enum { HEAD_BYTES = 112, STACK_HEADS = 64 };
 typedef struct head {
   xfi_gathering of;
   unsigned char bytes[HEAD_BYTES]; /* the first of what is gathered */
@@ -98,10 +98,12 @@ xfer_status xfi_comm_gather(xfi_comm *comm, void *all, const void *mine, size_t 
   const size_t rest = n_bytes - first;
   xfer_status st = XFER_OK;
   head own = {{n_bytes, ++comm->n_gatherings}, {0}};
-  head *heads = xfi_calloc(size, sizeof *heads);
-  char *rests = xfi_calloc(rest > 0 ? size : 0, rest);
+  head few[STACK_HEADS];
+  head *heads = size <= STACK_HEADS ? few : xfi_calloc(size, sizeof *heads);
+  char *rests = rest > 0 ? xfi_calloc(size, rest) : NULL;
 
-  XFI_CHECK(heads != NULL && rests != NULL, XFER_ERR_NOMEM, "a gathering of %zu bytes", n_bytes);
+  XFI_CHECK(heads != NULL && (rests != NULL || rest == 0), XFER_ERR_NOMEM,
+            "a gathering of %zu bytes", n_bytes);
   if (first > 0) memcpy(own.bytes, mine, first);
   XFI_TRY(gather(comm, heads, &own, sizeof own, deadline));
   for (int r = 0; r < comm->size; r++)
@@ -112,8 +114,7 @@ xfer_status xfi_comm_gather(xfi_comm *comm, void *all, const void *mine, size_t 
     if (rest > 0) memcpy((char *)all + r * n_bytes + first, rests + r * rest, rest);
   }
 done:
-  if (st != XFER_OK) comm->ops->abort(comm, xfi_last_error());
-  xfi_free(heads);
+  if (heads != few) xfi_free(heads);
   xfi_free(rests);
   return st;
 }

@@ -143,7 +143,8 @@ XFI_DOOR xfer_status xfi_host_heed(xfi_comm *comm, uint64_t number);
 XFI_DOOR xfer_status xfi_comm_agree(xfi_comm *comm, xfer_status mine, xfi_deadline deadline);
 
 /* An all-gather for transports whose own, `gather`, must be given equal sizes: sees to it that all
- * ranks mean the same one, and else fails everywhere. */
+ * ranks mean the same one, else it is XFER_ERR_MISMATCH on each. After a failure the comm is to be
+ * broken. Allocates nothing for few ranks and bytes. */
 XFI_DOOR xfer_status xfi_comm_gather(xfi_comm *comm, void *all, const void *mine, size_t n_bytes,
                                      xfer_status (*gather)(xfi_comm *comm, void *all,
                                                            const void *mine, size_t n_bytes,

@@ -56,7 +56,10 @@ done:
 static xfer_status gather_all_gather(xfi_comm *base, void *all, const void *mine, size_t n_bytes,
                                      xfi_deadline deadline)
 {
-  return xfi_comm_gather(base, all, mine, n_bytes, call, deadline);
+  const xfer_status st = xfi_comm_gather(base, all, mine, n_bytes, call, deadline);
+
+  if (st != XFER_OK) gather_abort(base, xfi_last_error());
+  return st;
 }
 
 /* Reads the messages for this rank from what rank `peer` gave to all. */

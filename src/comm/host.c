@@ -306,13 +306,13 @@ static xfer_status gather(xfi_comm *base, void *all, const void *mine, size_t n_
   }
   XFI_TRY(carry_all(&c, deadline));
 done:
-  return finish(comm, st);
+  return st;
 }
 
 static xfer_status host_all_gather(xfi_comm *base, void *all, const void *mine, size_t n_bytes,
                                    xfi_deadline deadline)
 {
-  return xfi_comm_gather(base, all, mine, n_bytes, gather, deadline);
+  return finish((xfi_host_comm *)base, xfi_comm_gather(base, all, mine, n_bytes, gather, deadline));
 }
 
 static xfer_status host_exchange(xfi_comm *base, const xfi_message *sends, int n_sends,

@@ -25,7 +25,8 @@
 #include <stdio.h>
 #include <unistd.h>
 
-static const size_t most_gather_bytes = (size_t)1 << 20; /* per operation and over all ranks */
+/* Of a gathering: in one operation over all ranks, but at least so many of each. */
+enum { MOST_GATHER_BYTES = 1 << 20, LEAST_GATHER_BYTES = 128 };
 
 /* ---- the comm ----------------------------------------------------------------------------- */
 
@@ -106,8 +107,8 @@ static xfer_status transport_create(xfi_mpi_comm **out, MPI_Comm comm, MPI_Comm 
   t->owner = pthread_self();
   t->hearing = MPI_REQUEST_NULL;
   t->collective = MPI_REQUEST_NULL;
-  t->chunk_bytes = most_gather_bytes / (size_t)size;
-  if (t->chunk_bytes < sizeof(xfi_mpi_head)) t->chunk_bytes = sizeof(xfi_mpi_head);
+  t->chunk_bytes = MOST_GATHER_BYTES / (size_t)size;
+  if (t->chunk_bytes < LEAST_GATHER_BYTES) t->chunk_bytes = LEAST_GATHER_BYTES;
   t->out = xfi_calloc(1, t->chunk_bytes);
   t->in = xfi_calloc((size_t)size, t->chunk_bytes);
   t->telling = xfi_calloc((size_t)size, sizeof(MPI_Request));

@@ -41,55 +41,18 @@ done:
   return st;
 }
 
-/* Every rank comes to the same conclusion. */
-static xfer_status heads_check(const xfi_mpi_comm *t, const xfi_mpi_head *mine)
+static xfer_status gather(xfi_comm *comm, void *all, const void *mine, size_t n_bytes,
+                          xfi_deadline deadline)
 {
-  xfer_status st = XFER_OK;
-  xfi_mpi_head theirs;
-
-  for (int r = 0; r < t->base.size; r++) {
-    memcpy(&theirs, t->in + (size_t)r * sizeof theirs, sizeof theirs);
-    XFI_TRY(xfi_comm_check_same(&t->base, mine->of, theirs.of, r));
-  }
-done:
-  return st;
-}
-
-/* The first bytes, with what all must agree on. */
-static xfer_status gather_heads(xfi_mpi_comm *t, unsigned char *all, const void *mine,
-                                size_t n_bytes, xfi_deadline deadline)
-{
-  xfer_status st = XFER_OK;
-  xfi_mpi_head first = {.of = {n_bytes, t->gathering}};
-  size_t n = n_bytes < XFI_MPI_HEAD_BYTES ? n_bytes : XFI_MPI_HEAD_BYTES;
-
-  if (n > 0) memcpy(first.bytes, mine, n);
-  memcpy(t->out, &first, sizeof first);
-  XFI_TRY(gather_chunk(t, sizeof first, deadline));
-  st = heads_check(t, &first);
-  if (st != XFER_OK) t->has_told = true; /* everybody finds it out */
-  XFI_TRY(st);
-  for (int r = 0; n > 0 && r < t->base.size; r++)
-    memcpy(all + (size_t)r * n_bytes,
-           t->in + (size_t)r * sizeof first + offsetof(xfi_mpi_head, bytes), n);
-done:
-  return st;
-}
-
-static xfer_status gather_by_messages(xfi_mpi_comm *t, unsigned char *all,
-                                      const unsigned char *mine, size_t n_bytes,
-                                      xfi_deadline deadline)
-{
+  xfi_mpi_comm *t = (xfi_mpi_comm *)comm;
   xfer_status st = XFER_OK;
 
-  t->gathering = ++t->n_gatherings;
-  XFI_TRY(gather_heads(t, all, mine, n_bytes, deadline));
-  for (size_t at = XFI_MPI_HEAD_BYTES; at < n_bytes; at += t->chunk_bytes) {
+  for (size_t at = 0; at < n_bytes; at += t->chunk_bytes) {
     size_t n = n_bytes - at < t->chunk_bytes ? n_bytes - at : t->chunk_bytes;
-    memcpy(t->out, mine + at, n);
+    memcpy(t->out, (const char *)mine + at, n);
     XFI_TRY(gather_chunk(t, n, deadline));
-    for (int r = 0; r < t->base.size; r++)
-      memcpy(all + (size_t)r * n_bytes + at, t->in + (size_t)r * n, n);
+    for (size_t r = 0; r < (size_t)comm->size; r++)
+      memcpy((char *)all + r * n_bytes + at, t->in + r * n, n);
   }
 done:
   return st;
@@ -102,8 +65,13 @@ xfer_status xfi_mpi_all_gather(xfi_comm *comm, void *all, const void *mine, size
   xfi_mpi_comm *t = (xfi_mpi_comm *)comm;
 
   XFI_TRY(xfi_mpi_check_begin(t));
-  st = t->segments->has_all ? xfi_mpi_gather_shared(t, all, mine, n_bytes, deadline)
-                            : gather_by_messages(t, all, mine, n_bytes, deadline);
+  if (t->segments->has_all) {
+    st = xfi_mpi_gather_shared(t, all, mine, n_bytes, deadline);
+  } else {
+    t->gathering = comm->n_gatherings + 1;
+    st = xfi_comm_gather(comm, all, mine, n_bytes, gather, deadline);
+  }
+  if (st == XFER_ERR_MISMATCH) t->has_told = true; /* everybody finds it out */
   if (st != XFER_OK) (void)xfi_mpi_fail(t, st);
   t->gathering = 0;
 done:

@@ -12,8 +12,7 @@ enum {
   XFI_MPI_TAG_EXCHANGE = 1,
   XFI_MPI_TAG_ROUND = 2,
   XFI_MPI_TAG_NOTICE = 3,
-  XFI_MPI_GRACE_MS = 200,  /* for what should end by itself after a failure */
-  XFI_MPI_HEAD_BYTES = 112 /* of a gathering that travel with its size */
+  XFI_MPI_GRACE_MS = 200 /* for what should end by itself after a failure */
 };
 
 /* Tells other ranks that the sender's comm is broken, and whether it waits in a gathering. */
@@ -24,12 +23,6 @@ typedef struct xfi_mpi_notice {
   char why[XFI_BROKEN_BYTES];
 } xfi_mpi_notice;
 
-/* What a rank gives first to a gathering. */
-typedef struct xfi_mpi_head {
-  xfi_gathering of;
-  unsigned char bytes[XFI_MPI_HEAD_BYTES];
-} xfi_mpi_head;
-
 typedef struct xfi_mpi_comm {
   xfi_comm base;
   MPI_Comm comm;
@@ -38,7 +31,7 @@ typedef struct xfi_mpi_comm {
 
   xfi_segments *segments; /* of this host */
 
-  uint64_t n_gatherings; /* in shared memory: steps of them */
+  uint64_t n_steps;      /* of gatherings in shared memory */
   uint64_t gathering;    /* by messages, in which this rank waits; 0: none */
   size_t chunk_bytes;    /* of a rank in one operation of a gathering */
   unsigned char *out;    /* [chunk_bytes] */

@@ -110,7 +110,7 @@ static xfer_status gather_step(xfi_mpi_comm *t, const unsigned char *mine, unsig
 {
   xfi_segments *s = t->segments;
   xfi_segment *own = s->at[s->place];
-  const uint64_t step = ++t->n_gatherings;
+  const uint64_t step = ++t->n_steps;
   const size_t left = n_bytes - at;
   const size_t n = left < XFI_SEGMENT_GATHER_BYTES ? left : XFI_SEGMENT_GATHER_BYTES;
   xfi_given *given = &own->given[step % 2];
@@ -136,7 +136,6 @@ static xfer_status gather_step(xfi_mpi_comm *t, const unsigned char *mine, unsig
   for (int r = 0; r < t->base.size && n > 0; r++)
     memcpy(all + (size_t)r * n_bytes + at, xfi_segment_of(s, r)->given[step % 2].bytes, n);
 done:
-  if (st == XFER_ERR_MISMATCH) t->has_told = true; /* everybody finds it out */
   return st;
 }
 

@@ -120,7 +120,7 @@ static void gather_another(xfi_comm *comm, bool by_messages)
   char all[RANKS];
 
   if (!by_messages) return;
-  if (rank == 0) ((xfi_mpi_comm *)comm)->n_gatherings += 1;
+  if (rank == 0) comm->n_gatherings += 1;
   assert_int_equal(comm->ops->all_gather(comm, all, "x", 1, xfi_deadline_after(LONG_MS)),
                    XFER_ERR_MISMATCH);
   assert_text("is in gathering");
