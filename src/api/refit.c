@@ -142,7 +142,7 @@ done:
   return st;
 }
 
-static xfer_status say(const char *who, xfer_side *side, size_t list, const char *pattern,
+static xfer_status say(const char *who, xfer_side *side, xfi_saying what, const char *pattern,
                        const char *to, int value)
 {
   xfer_status st = XFER_OK;
@@ -151,7 +151,7 @@ static xfer_status say(const char *who, xfer_side *side, size_t list, const char
   XFI_NEED_IN(who, 1, pattern);
   XFI_CHECK(atomic_load(&side->n_refs) == 1, XFER_ERR_STATE, "\"%s\": a refit was made of the side",
             side->spec);
-  XFI_TRY(xfi_said_add((xfi_saids *)((char *)side + list), pattern, to, value));
+  XFI_TRY(xfi_side_say(side, what, pattern, to, value));
 done:
   return st;
 }
@@ -162,19 +162,19 @@ xfer_status xfer_side_rename(xfer_side *side, const char *from, const char *to)
 
   XFI_NEED(from);
   XFI_NEED(to);
-  XFI_TRY(say(__func__, side, offsetof(xfer_side, renames), from, to, 0));
+  XFI_TRY(say(__func__, side, XFI_SAID_RENAME, from, to, 0));
 done:
   return st;
 }
 
 xfer_status xfer_side_ignore(xfer_side *side, const char *pattern)
 {
-  return say(__func__, side, offsetof(xfer_side, ignores), pattern, NULL, 0);
+  return say(__func__, side, XFI_SAID_IGNORE, pattern, NULL, 0);
 }
 
 xfer_status xfer_side_place(xfer_side *side, const char *pattern, int dim)
 {
-  return say(__func__, side, offsetof(xfer_side, places_said), pattern, NULL, dim);
+  return say(__func__, side, XFI_SAID_PLACE, pattern, NULL, dim);
 }
 
 xfer_status xfer_side_give_whole(xfer_side *side, const char *pattern, int rank)
@@ -185,7 +185,7 @@ xfer_status xfer_side_give_whole(xfer_side *side, const char *pattern, int rank)
   XFI_NEED(side);
   at = xfi_find_int(side->sorted, side->size, rank);
   XFI_CHECK(at >= 0, XFER_ERR_ARG, "rank %d is none of the side's", rank);
-  XFI_TRY(say(__func__, side, offsetof(xfer_side, wholes), pattern, NULL, side->places[at]));
+  XFI_TRY(say(__func__, side, XFI_SAID_WHOLE, pattern, NULL, side->places[at]));
 done:
   return st;
 }
@@ -196,7 +196,7 @@ xfer_status xfer_side_dtype(xfer_side *side, const char *pattern, int32_t dtype)
 
   XFI_CHECK(dtype == 0 || xfi_dtype_size(dtype) > 0, XFER_ERR_ARG, "%d is no element type",
             (int)dtype);
-  XFI_TRY(say(__func__, side, offsetof(xfer_side, dtypes), pattern, NULL, dtype));
+  XFI_TRY(say(__func__, side, XFI_SAID_DTYPE, pattern, NULL, dtype));
 done:
   return st;
 }

@@ -53,8 +53,9 @@ static xfer_status rename_given(char **renamed, const xfer_side *side, const cha
   xfer_status st = XFER_OK;
 
   XFI_TRY(xfi_name_copy(renamed, name));
-  for (size_t i = 0; i < side->renames.n; i++) {
-    XFI_TRY(xfi_glob_rename(&next, side->renames.at[i].pattern, side->renames.at[i].to, *renamed));
+  for (size_t i = 0; i < side->n_said; i++) {
+    if (side->said[i].what != XFI_SAID_RENAME) continue;
+    XFI_TRY(xfi_glob_rename(&next, side->said[i].pattern, side->said[i].to, *renamed));
     if (next == NULL) continue;
     xfi_free(*renamed);
     *renamed = next;

@@ -90,62 +90,41 @@ done:
   return st;
 }
 
-/* Layers of which something else was said than of the others become entries of their own. */
-static xfer_status part_said(xfer_model *model, const xfi_saids *saids)
+/* Layers of which something else was said than of the others become entries of their own, in a
+ * copy of the model. */
+static xfer_status part_said(xfer_model **copy, xfer_model *model, const xfer_side *side)
 {
-  bool *matches = NULL;
   xfer_status st = XFER_OK;
 
-  for (size_t s = 0; s < saids->n; s++) {
-    for (size_t i = 0; i < model->n_entries; i++) {
-      const xfi_entry *e = &model->entries[i];
-
-      xfi_free(matches);
-      matches = xfi_calloc((size_t)e->n_layers, sizeof *matches);
-      XFI_CHECK(matches != NULL, XFER_ERR_NOMEM, "the layers of \"%s\"", e->pattern);
-      for (int k = 0; k < e->n_layers; k++)
-        XFI_TRY(xfi_entry_matches(&matches[k], e, saids->at[s].pattern, k));
-      XFI_TRY(xfi_model_part(model, i, matches));
-    }
+  for (size_t s = 0; side != NULL && s < side->n_said; s++) {
+    if (side->said[s].what < XFI_SAID_PLACE) continue;
+    if (*copy == NULL) XFI_TRY(xfi_model_copy(copy, model));
+    for (size_t i = 0; i < (*copy)->n_entries; i++)
+      XFI_TRY(xfi_model_part(*copy, i, xfi_entry_matches, side->said[s].pattern));
   }
 done:
-  xfi_free(matches);
   return st;
-}
-
-static bool has_said(const xfer_side *side)
-{
-  return side != NULL && side->places_said.n + side->wholes.n + side->dtypes.n > 0;
 }
 
 /* The model as this refit has it: the caller's, or a copy of it. */
 static xfer_status share_model(xfer_model **made, xfer_model *model, const xfer_side *train,
                                const xfer_side *gen)
 {
-  const xfer_side *const sides[] = {train, gen};
   const xfer_side *by;
   xfer_model *copy = NULL;
   xfi_quant quant;
   xfer_status st = XFER_OK;
 
   XFI_TRY(find_quant(&quant, &by, model, train, gen));
-  if (by == NULL && !has_said(train) && !has_said(gen)) {
-    *made = xfi_model_share(model);
-    return XFER_OK;
-  }
-  XFI_TRY(xfi_model_copy(&copy, model));
   if (by != NULL) {
+    XFI_TRY(xfi_model_copy(&copy, model));
     XFI_TRY(xfi_scales_make(copy, &quant));
     copy->quantised = true;
   }
-  for (int s = 0; s < 2; s++) {
-    if (!has_said(sides[s])) continue;
-    XFI_TRY(part_said(copy, &sides[s]->places_said));
-    XFI_TRY(part_said(copy, &sides[s]->wholes));
-    XFI_TRY(part_said(copy, &sides[s]->dtypes));
-  }
-  XFI_TRY(xfi_model_settle(copy));
-  *made = copy;
+  XFI_TRY(part_said(&copy, model, train));
+  XFI_TRY(part_said(&copy, model, gen));
+  if (copy != NULL) XFI_TRY(xfi_model_settle(copy));
+  *made = copy != NULL ? copy : xfi_model_share(model);
   copy = NULL;
 done:
   xfi_model_destroy(copy);
@@ -155,18 +134,19 @@ done:
 /* ---- one side ---- */
 
 /* What a caller said by a pattern must be said of something. */
-static xfer_status check_used(const xfer_side *side, const xfer_model *model,
-                              const xfi_saids *saids, const char *what)
+static xfer_status check_used(const xfer_side *side, const xfer_model *model)
 {
+  static const char *const WHATS[] = {"rename", "ignore", "place", "whole", "dtype"};
   xfer_status st = XFER_OK;
 
-  for (size_t i = 0; i < saids->n; i++) {
-    bool used = false;
+  for (size_t i = 0; i < side->n_said; i++) {
+    const xfi_said *said = &side->said[i];
+    bool used = said->what < XFI_SAID_PLACE && (said->what != XFI_SAID_IGNORE || !side->strict);
 
     for (size_t k = 0; k < model->n_entries && !used; k++)
-      XFI_TRY(xfi_entry_touches(&used, &model->entries[k], saids->at[i].pattern));
+      XFI_TRY(xfi_entry_touches(&used, &model->entries[k], said->pattern));
     XFI_CHECK(used, XFER_ERR_ARG, "\"%s\": no tensor of the model matches %s \"%s\"", side->spec,
-              what, saids->at[i].pattern);
+              WHATS[said->what], said->pattern);
   }
 done:
   return st;
@@ -180,10 +160,7 @@ static xfer_status join_side(xfi_joined *joined, const xfer_model *model, const 
   joined->side = xfi_side_share(side);
   joined->held = xfi_calloc(model->n_entries, sizeof *joined->held);
   XFI_CHECK(joined->held != NULL, XFER_ERR_NOMEM, "%zu entries of a side", model->n_entries);
-  XFI_TRY(check_used(side, model, &side->places_said, "place"));
-  XFI_TRY(check_used(side, model, &side->wholes, "whole"));
-  XFI_TRY(check_used(side, model, &side->dtypes, "dtype"));
-  if (side->strict) XFI_TRY(check_used(side, model, &side->ignores, "ignore"));
+  XFI_TRY(check_used(side, model));
   XFI_TRY(xfi_side_stages(side, model, &joined->stages));
   XFI_TRY(xfi_placing_open(&joined->placing, side, model, joined->stages));
   for (size_t i = 0; i < model->n_entries; i++)

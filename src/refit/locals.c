@@ -384,7 +384,7 @@ done:
 
 static bool is_there(const xfer_side *side, int rank)
 {
-  return side != NULL && (xfi_side_stage_of(side, rank) >= 0 || side->wholes.n > 0);
+  return side != NULL && xfi_side_stage_of(side, rank) >= 0;
 }
 
 static xfer_status add_side(xfer_locals *locals, int side, bool unused)

@@ -271,26 +271,32 @@ done:
   return st;
 }
 
-xfer_status xfi_model_part(xfer_model *model, size_t at, const bool *stays)
+xfer_status xfi_model_part(xfer_model *model, size_t at, xfi_stays stays, const void *context)
 {
-  xfi_entry *e, *rest;
-  int n = model->entries[at].n_layers, n_staying = 0;
+  xfi_entry *e = &model->entries[at], *rest;
+  const int n = e->n_layers;
+  int n_staying = 0;
+  bool *staying = xfi_calloc((size_t)n, sizeof *staying);
   xfer_status st = XFER_OK;
 
-  for (int k = 0; k < n; k++)
-    n_staying += stays[k];
-  if (n_staying == 0 || n_staying == n) return XFER_OK;
+  XFI_CHECK(staying != NULL, XFER_ERR_NOMEM, "the layers of \"%s\"", e->pattern);
+  for (int k = 0; k < n; k++) {
+    XFI_TRY(stays(&staying[k], e, k, context));
+    n_staying += staying[k];
+  }
+  if (n_staying == 0 || n_staying == n) goto done;
   XFI_TRY(xfi_model_double(model, at));
   e = &model->entries[at];
   rest = e + 1;
   e->n_layers = rest->n_layers = 0;
   for (int k = 0; k < n; k++) {
-    if (stays[k])
+    if (staying[k])
       e->layers[e->n_layers++] = e->layers[k];
     else
       rest->layers[rest->n_layers++] = rest->layers[k];
   }
 done:
+  xfi_free(staying);
   return st;
 }
 

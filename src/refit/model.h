@@ -138,8 +138,10 @@ xfer_status xfi_model_finish(xfer_model *model, const xfer_model_options *option
 xfer_status xfi_model_settle(xfer_model *model);
 /* A copy for one refit, to be changed and then settled. */
 xfer_status xfi_model_copy(xfer_model **made, xfer_model *model);
-/* Those of its layers that do not stay, if any do, become an entry behind it. [n_layers] */
-xfer_status xfi_model_part(xfer_model *model, size_t at, const bool *stays);
+/* Does the k-th layer of an entry stay in it? */
+typedef xfer_status (*xfi_stays)(bool *stays, const xfi_entry *entry, int k, const void *context);
+/* Those of its layers that do not stay, if any do, become an entry behind it. */
+xfer_status xfi_model_part(xfer_model *model, size_t at, xfi_stays stays, const void *context);
 xfer_status xfi_model_double(xfer_model *model, size_t at);
 
 /* The two readers. Each reads `model->config` and appends; neither finishes. */

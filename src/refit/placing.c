@@ -95,7 +95,7 @@ void xfi_placing_close(xfi_placing *p)
 
 /* ---- what the caller said ---- */
 
-xfer_status xfi_entry_matches(bool *matches, const xfi_entry *entry, const char *pattern, int k)
+xfer_status xfi_entry_matches(bool *matches, const xfi_entry *entry, int k, const void *pattern)
 {
   char *name = NULL;
   xfer_status st = XFER_OK;
@@ -115,23 +115,27 @@ xfer_status xfi_entry_touches(bool *touches, const xfi_entry *entry, const char 
 
   *touches = false;
   for (int k = 0; k < (entry->n_layers > 0 ? entry->n_layers : 1) && !*touches; k++)
-    XFI_TRY(xfi_entry_matches(touches, entry, pattern, k));
+    XFI_TRY(xfi_entry_matches(touches, entry, k, pattern));
 done:
   return st;
 }
 
-/* The first thing that the caller said of the entry, all of whose layers are alike in that; NULL:
- * nothing. */
-static xfer_status find_said(const xfi_said **said, const xfi_saids *saids, const xfi_entry *entry)
+/* The first such thing that the caller said of the entry, all of whose layers are alike in that,
+ * but for what is ignored; NULL: nothing. */
+static xfer_status find_said(const xfi_said **said, const xfi_placing *p, xfi_saying what,
+                             const xfi_entry *entry)
 {
   xfer_status st = XFER_OK;
 
   *said = NULL;
-  for (size_t i = 0; i < saids->n && *said == NULL; i++) {
-    bool matches;
+  for (size_t i = 0; i < p->side->n_said && *said == NULL; i++) {
+    const xfi_said *s = &p->side->said[i];
+    bool matches = false;
 
-    XFI_TRY(xfi_entry_matches(&matches, entry, saids->at[i].pattern, 0));
-    if (matches) *said = &saids->at[i];
+    if (s->what != what) continue;
+    XFI_TRY(what == XFI_SAID_IGNORE ? xfi_entry_touches(&matches, entry, s->pattern)
+                                    : xfi_entry_matches(&matches, entry, 0, s->pattern));
+    if (matches) *said = s;
   }
 done:
   return st;
@@ -406,7 +410,7 @@ static xfer_status dtype_of(xfer_dtype *dtype, const xfi_placing *p, const xfi_e
   bool plain;
   xfer_status st = XFER_OK;
 
-  XFI_TRY(find_said(&said, &p->side->dtypes, entry));
+  XFI_TRY(find_said(&said, p, XFI_SAID_DTYPE, entry));
   *dtype = quantised || !p->model->quantised ? entry->dtype : entry->table_dtype;
   plain = *dtype == XFER_F32 || *dtype == XFER_BF16 || *dtype == XFER_F16;
   if (said != NULL)
@@ -427,7 +431,7 @@ static xfer_status less_of(int64_t *less, const xfi_placing *p, const xfi_entry 
   const xfi_said *said;
   xfer_status st = XFER_OK;
 
-  XFI_TRY(find_said(&said, &p->side->dtypes, entry));
+  XFI_TRY(find_said(&said, p, XFI_SAID_DTYPE, entry));
   if (said == NULL || said->value != 0) XFI_TRY(xfi_placing_eval(less, p, entry, rule->less));
 done:
   return st;
@@ -451,13 +455,13 @@ xfer_status xfi_held_make(xfi_held *held, xfi_placing *p, size_t at)
 {
   xfi_entry own = p->model->entries[at];
   const xfi_entry *entry = &own;
-  const xfi_said *place, *whole;
-  bool ignored = false;
+  const xfi_said *place, *whole, *ignored;
   plan of = {.set = {.one_rank = -1}};
   xfer_status st = XFER_OK;
 
-  XFI_TRY(find_said(&place, &p->side->places_said, entry));
-  XFI_TRY(find_said(&whole, &p->side->wholes, entry));
+  XFI_TRY(find_said(&place, p, XFI_SAID_PLACE, entry));
+  XFI_TRY(find_said(&whole, p, XFI_SAID_WHOLE, entry));
+  XFI_TRY(find_said(&ignored, p, XFI_SAID_IGNORE, entry));
   XFI_TRY(dtype_of(&of.dtype, p, entry, NULL));
   if (of.dtype != own.dtype) own.block[0] = own.block[1] = 0; /* no blocks that it could cut */
   of.place = place;
@@ -474,10 +478,8 @@ xfer_status xfi_held_make(xfi_held *held, xfi_placing *p, size_t at)
   }
   XFI_TRY(xfi_rule_find(&of.rule, p, entry));
   XFI_TRY(is_absent(&held->absent, p, entry, of.rule));
-  for (size_t i = 0; i < p->side->ignores.n && !ignored; i++)
-    XFI_TRY(xfi_entry_touches(&ignored, entry, p->side->ignores.at[i].pattern));
-  if (of.rule == NULL || held->absent || (of.rule->says != NULL && ignored)) {
-    if (of.rule == NULL && !held->absent && !ignored) XFI_TRY(xfi_rule_missing(p, entry));
+  if (of.rule == NULL || held->absent || (of.rule->says != NULL && ignored != NULL)) {
+    if (of.rule == NULL && !held->absent && ignored == NULL) XFI_TRY(xfi_rule_missing(p, entry));
     of.rule = NULL;
     return hold_unruled(held, p, entry, &of);
   }

@@ -99,8 +99,8 @@ xfer_status xfi_spread_make(xfi_spread *spread, const xfi_placing *placing, cons
 xfer_status xfi_spread_place(xfi_spread *spread, const xfi_placing *placing, const xfi_entry *entry,
                              int dim);
 
-/* Does the pattern fit the name in the entry's k-th layer? */
-xfer_status xfi_entry_matches(bool *matches, const xfi_entry *entry, const char *pattern, int k);
+/* Does the pattern, a text, fit the name in the entry's k-th layer? */
+xfer_status xfi_entry_matches(bool *matches, const xfi_entry *entry, int k, const void *pattern);
 /* Any name that the entry stands for? */
 xfer_status xfi_entry_touches(bool *touches, const xfi_entry *entry, const char *pattern);
 

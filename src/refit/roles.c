@@ -35,25 +35,23 @@ static const char *skip_prefix(const xfer_model *model, const char *known)
   return known;
 }
 
+static xfer_status is_own(bool *own, const xfi_entry *e, int k, const void *model)
+{
+  *own = e->layers[k] < ((const xfer_model *)model)->n_config_layers;
+  return XFER_OK;
+}
+
 /* Layers past the last of the configuration are extra ones. */
 static xfer_status split_extra(xfer_model *model, size_t at)
 {
   const xfi_entry *e = &model->entries[at];
-  bool *own = NULL;
-  int n = 0;
   xfer_status st = XFER_OK;
 
   if (e->stack != XFI_LAYERS || model->n_config_layers == 0) return XFER_OK;
-  while (n < e->n_layers && e->layers[n] < model->n_config_layers)
-    n++;
-  if (n == e->n_layers) return XFER_OK;
-  own = xfi_calloc((size_t)e->n_layers, sizeof *own);
-  XFI_CHECK(own != NULL, XFER_ERR_NOMEM, "the layers of \"%s\"", e->pattern);
-  memset(own, true, (size_t)n * sizeof *own);
-  XFI_TRY(xfi_model_part(model, at, own));
-  model->entries[at + (n > 0)].stack = XFI_EXTRA;
+  XFI_TRY(xfi_model_part(model, at, is_own, model));
+  e = &model->entries[at];
+  if (e->layers[0] >= model->n_config_layers) model->entries[at].stack = XFI_EXTRA;
 done:
-  xfi_free(own);
   return st;
 }
 
@@ -444,19 +442,10 @@ static const xfi_roles *roles_of(const xfer_model *model, const xfi_entry *e, in
 }
 
 /* Layers with other roles than the first become an entry of their own. */
-static xfer_status split_kinds(xfer_model *model, size_t at)
+static xfer_status is_alike(bool *alike, const xfi_entry *e, int k, const void *model)
 {
-  const xfi_entry *e = &model->entries[at];
-  bool *same = xfi_calloc((size_t)e->n_layers, sizeof *same);
-  xfer_status st = XFER_OK;
-
-  XFI_CHECK(same != NULL, XFER_ERR_NOMEM, "the layers of \"%s\"", e->pattern);
-  for (int k = 0; k < e->n_layers; k++)
-    same[k] = memcmp(roles_of(model, e, 0), roles_of(model, e, k), sizeof(xfi_roles)) == 0;
-  XFI_TRY(xfi_model_part(model, at, same));
-done:
-  xfi_free(same);
-  return st;
+  *alike = memcmp(roles_of(model, e, 0), roles_of(model, e, k), sizeof(xfi_roles)) == 0;
+  return XFER_OK;
 }
 
 xfer_status xfi_roles_collect(xfer_model *model)
@@ -478,7 +467,7 @@ xfer_status xfi_roles_collect(xfer_model *model)
     }
   }
   for (size_t i = 0; i < model->n_entries; i++) {
-    if (model->entries[i].role != NULL) XFI_TRY(split_kinds(model, i));
+    if (model->entries[i].role != NULL) XFI_TRY(xfi_model_part(model, i, is_alike, model));
     XFI_TRY(check_stacked(model, &model->entries[i]));
   }
 done:

@@ -145,21 +145,12 @@ done:
 }
 
 /* Layers of scales whose weights are another entry's become an entry of their own. */
-static xfer_status part_scale(xfer_model *model, size_t at)
+static xfer_status is_beside(bool *beside, const xfi_entry *scale, int k, const void *model)
 {
-  const xfi_entry *scale = &model->entries[at], *weight = weight_of(model, scale);
-  bool *beside = NULL;
-  xfer_status st = XFER_OK;
+  const xfi_entry *weight = weight_of(model, scale);
 
-  if (weight == NULL) return XFER_OK; /* refused when they are paired */
-  beside = xfi_calloc((size_t)scale->n_layers, sizeof *beside);
-  XFI_CHECK(beside != NULL, XFER_ERR_NOMEM, "the layers of \"%s\"", scale->pattern);
-  for (int k = 0; k < scale->n_layers; k++)
-    beside[k] = xfi_entry_has_layer(weight, scale->layers[k]);
-  XFI_TRY(xfi_model_part(model, at, beside));
-done:
-  xfi_free(beside);
-  return st;
+  *beside = weight == NULL || xfi_entry_has_layer(weight, scale->layers[k]);
+  return XFER_OK; /* without a weight it is refused when they are paired */
 }
 
 xfer_status xfi_scales_pair(xfer_model *model)
@@ -167,7 +158,7 @@ xfer_status xfi_scales_pair(xfer_model *model)
   xfer_status st = XFER_OK;
 
   for (size_t i = 0; i < model->n_entries; i++) {
-    if (model->entries[i].is_scale) XFI_TRY(part_scale(model, i));
+    if (model->entries[i].is_scale) XFI_TRY(xfi_model_part(model, i, is_beside, model));
   }
   for (size_t i = 0; i < model->n_entries; i++) {
     model->entries[i].scale_of = -1;

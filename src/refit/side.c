@@ -17,23 +17,14 @@ xfer_side *xfi_side_share(const xfer_side *side)
   return shared;
 }
 
-static void saids_free(xfi_saids *saids)
-{
-  for (size_t i = 0; i < saids->n; i++) {
-    xfi_free(saids->at[i].pattern);
-    xfi_free(saids->at[i].to);
-  }
-  xfi_free(saids->at);
-}
-
 void xfi_side_destroy(xfer_side *side)
 {
   if (side == NULL || atomic_fetch_sub(&side->n_refs, 1) != 1) return;
-  saids_free(&side->renames);
-  saids_free(&side->ignores);
-  saids_free(&side->places_said);
-  saids_free(&side->wholes);
-  saids_free(&side->dtypes);
+  for (size_t i = 0; i < side->n_said; i++) {
+    xfi_free(side->said[i].pattern);
+    xfi_free(side->said[i].to);
+  }
+  xfi_free(side->said);
   xfi_maps_free(side);
   for (int i = 0; i < side->n_vars; i++)
     xfi_free(side->var_names[i]);
@@ -49,22 +40,25 @@ void xfi_side_destroy(xfer_side *side)
 
 bool xfi_side_ignores(const xfer_side *side, const char *name)
 {
-  for (size_t i = 0; i < side->ignores.n; i++) {
-    if (xfi_glob_match(side->ignores.at[i].pattern, name)) return true;
+  for (size_t i = 0; i < side->n_said; i++) {
+    const xfi_said *said = &side->said[i];
+
+    if (said->what == XFI_SAID_IGNORE && xfi_glob_match(said->pattern, name)) return true;
   }
   return strstr(name, "_extra_state") != NULL;
 }
 
-xfer_status xfi_said_add(xfi_saids *saids, const char *pattern, const char *to, int value)
+xfer_status xfi_side_say(xfer_side *side, xfi_saying what, const char *pattern, const char *to,
+                         int value)
 {
-  xfi_said said = {.value = value};
+  xfi_said said = {.what = what, .value = value};
   xfer_status st = XFER_OK;
 
   XFI_TRY(xfi_glob_check(pattern, to));
-  XFI_TRY(xfi_vec_reserve(&saids->at, &saids->capacity, saids->n + 1, sizeof *saids->at));
+  XFI_TRY(xfi_vec_reserve(&side->said, &side->said_cap, side->n_said + 1, sizeof *side->said));
   XFI_TRY(xfi_name_copy(&said.pattern, pattern));
   if (to != NULL) XFI_TRY(xfi_name_copy(&said.to, to));
-  saids->at[saids->n++] = said;
+  side->said[side->n_said++] = said;
   memset(&said, 0, sizeof said);
 done:
   xfi_free(said.pattern);

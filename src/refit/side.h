@@ -8,18 +8,21 @@
 
 #include "model.h"
 
-/* A name pattern and what a caller said of it. */
-typedef struct xfi_said {
-  char *pattern;
-  char *to; /* renames */
-  int value;
-} xfi_said;
+/* A name pattern and what a caller said of it; from PLACE on, how the side holds a tensor. */
+typedef enum xfi_saying {
+  XFI_SAID_RENAME = 0,
+  XFI_SAID_IGNORE,
+  XFI_SAID_PLACE,
+  XFI_SAID_WHOLE,
+  XFI_SAID_DTYPE
+} xfi_saying;
 
-typedef struct xfi_saids {
-  xfi_said *at;
-  size_t n;
-  size_t capacity;
-} xfi_saids;
+typedef struct xfi_said {
+  xfi_saying what;
+  char *pattern;
+  char *to;  /* renames */
+  int value; /* a dim, a place in `ranks`, an element type */
+} xfi_said;
 
 /* One of the two grids, with its sizes; the axis that counts fastest first. */
 typedef struct xfi_grid {
@@ -63,7 +66,8 @@ struct xfer_side {
   xfer_dtype dtype;            /* of what the model has not in f32; 0: as the model has it */
   const xfi_quant_rule *quant; /* how it has weights quantised; NULL: as the model has them */
   bool partial, strict;        /* see xfer_side_options */
-  xfi_saids renames, ignores, places_said, wholes, dtypes;
+  xfi_said *said;              /* in the caller's order */
+  size_t n_said, said_cap;
 };
 
 xfer_status xfi_side_create(xfer_side **side, const char *spec, const xfer_side_options *options);
@@ -71,7 +75,8 @@ xfer_side *xfi_side_share(const xfer_side *side);
 void xfi_side_destroy(xfer_side *side);
 /* Did the caller say so of the name, or is it a module's own state and no tensor? */
 bool xfi_side_ignores(const xfer_side *side, const char *name);
-xfer_status xfi_said_add(xfi_saids *saids, const char *pattern, const char *to, int value);
+xfer_status xfi_side_say(xfer_side *side, xfi_saying what, const char *pattern, const char *to,
+                         int value);
 
 /* spec.c: the items of the SPEC, then those of the options. */
 xfer_status xfi_spec_parse(xfer_side *side, const char *spec, const xfer_side_options *options);
