@@ -24,25 +24,36 @@ done:
   return st;
 }
 
-static xfer_status make_grid(const xfer_side *side, xfi_grid *grid, const xfi_grid_rule *rule)
+/* In *n how many ranks its axes make. */
+static xfer_status make_grid(const xfer_side *side, xfi_grid *grid, const xfi_grid_rule *rule,
+                             int *n)
 {
-  int64_t n = 1;
   xfer_status st = XFER_OK;
 
+  *n = 1;
   grid->rule = rule;
   grid->cut = grid->experts = -1;
   for (int a = 0; a < rule->n_axes; a++) {
     XFI_TRY(eval_size(side, rule->sizes[a], &grid->sizes[a]));
-    n *= grid->sizes[a];
-    XFI_CHECK(n <= INT_MAX, XFER_ERR_OVERFLOW, "\"%s\" has more ranks than an int counts",
-              side->spec);
+    XFI_CHECK(!__builtin_mul_overflow(*n, grid->sizes[a], n), XFER_ERR_OVERFLOW,
+              "\"%s\" has more ranks than an int counts", side->spec);
     if (rule->uses[a] == XFI_AXIS_CUT) grid->cut = a;
     if (rule->uses[a] == XFI_AXIS_EXPERTS) grid->experts = a;
   }
-  XFI_CHECK(xfi_side_stage_size(side) % n == 0, XFER_ERR_ARG,
-            "\"%s\": the axes of %lld ranks do not divide the %d of a stage", side->spec,
-            (long long)n, xfi_side_stage_size(side));
-  grid->replicas = (int)(xfi_side_stage_size(side) / n);
+done:
+  return st;
+}
+
+static xfer_status make_stage_grid(const xfer_side *side, xfi_grid *grid, const xfi_grid_rule *rule)
+{
+  const int all = xfi_side_stage_size(side);
+  int n;
+  xfer_status st = XFER_OK;
+
+  XFI_TRY(make_grid(side, grid, rule, &n));
+  XFI_CHECK(all % n == 0, XFER_ERR_ARG,
+            "\"%s\": the axes of %d ranks do not divide the %d of a stage", side->spec, n, all);
+  grid->replicas = all / n;
 done:
   return st;
 }
@@ -86,8 +97,8 @@ static int divide(const xfer_side *side, int i, int *place)
   int stage = 0, stride = 1;
 
   *place = 0;
-  for (int a = 0; a < side->rules->n_ranks; a++) {
-    int size = side->axis_sizes[a];
+  for (int a = 0; a < side->axes.rule->n_axes; a++) {
+    int size = side->axes.sizes[a];
 
     if (a == side->stage_axis) {
       stage = i % size;
@@ -132,25 +143,20 @@ done:
 xfer_status xfi_grid_make(xfer_side *side, const xfer_side_options *options)
 {
   const xfi_side_rules *r = side->rules;
-  int64_t n = 1;
   int n_listed = 0;
   xfer_status st = XFER_OK;
 
   side->pp = side->chunks = 1;
   side->stage_axis = -1;
-  for (int a = 0; a < r->n_ranks; a++) {
-    XFI_TRY(eval_size(side, r->rank_sizes[a], &side->axis_sizes[a]));
-    n *= side->axis_sizes[a];
-    XFI_CHECK(n <= INT_MAX, XFER_ERR_OVERFLOW, "\"%s\" has more ranks than an int counts",
-              side->spec);
-    if (r->stage == NULL || strcmp(r->rank_names[a], r->stage) != 0) continue;
+  XFI_TRY(make_grid(side, &side->axes, &r->ranks, &side->size));
+  for (int a = 0; a < r->ranks.n_axes && r->stage != NULL; a++) {
+    if (strcmp(r->ranks.names[a], r->stage) != 0) continue;
     side->stage_axis = a;
-    side->pp = side->axis_sizes[a];
+    side->pp = side->axes.sizes[a];
   }
-  side->size = (int)n;
   XFI_TRY(make_ranks(side, options));
-  XFI_TRY(make_grid(side, &side->dense, &r->dense));
-  XFI_TRY(make_grid(side, &side->experts, &r->experts));
+  XFI_TRY(make_stage_grid(side, &side->dense, &r->dense));
+  XFI_TRY(make_stage_grid(side, &side->experts, &r->experts));
   if (r->chunks != NULL) XFI_TRY(eval_size(side, r->chunks, &side->chunks));
   XFI_CHECK(side->chunks <= INT_MAX / side->pp, XFER_ERR_OVERFLOW, "\"%s\": %d chunks", side->spec,
             side->chunks);
@@ -218,14 +224,10 @@ xfer_status xfi_side_coordinate(const xfer_side *side, const char *axis, int ran
 
   XFI_CHECK(i >= 0, XFER_ERR_ARG, "\"%s\" has no rank %d", side->spec, rank);
   divide(side, i, &place);
-  for (int a = 0; a < side->rules->n_ranks; a++) {
-    *coordinate = i % side->axis_sizes[a];
-    i /= side->axis_sizes[a];
-    if (strcmp(side->rules->rank_names[a], axis) == 0) return XFER_OK;
-  }
-  if (find_in_grid(&side->dense, axis, place, coordinate)) return XFER_OK;
-  if (find_in_grid(&side->experts, axis, place, coordinate)) return XFER_OK;
-  XFI_CHECK(false, XFER_ERR_ARG, "\"%s\" has no axis called \"%s\"", side->spec, axis);
+  XFI_CHECK(find_in_grid(&side->axes, axis, i, coordinate) ||
+                find_in_grid(&side->dense, axis, place, coordinate) ||
+                find_in_grid(&side->experts, axis, place, coordinate),
+            XFER_ERR_ARG, "\"%s\" has no axis called \"%s\"", side->spec, axis);
 done:
   return st;
 }

@@ -13,7 +13,6 @@
 #include "text.h"
 
 #include <jansson.h>
-#include <stdio.h>
 #include <string.h>
 
 void xfi_slot_free(xfi_slot *slot)
@@ -31,13 +30,9 @@ xfer_status xfi_placing_eval(int64_t *value, const xfi_placing *placing, const x
                          {"is_extra", entry->stack == XFI_EXTRA},
                          {"is_bias", strcmp(entry->suffix, "bias") == 0}};
   const xfi_scope scope = {own, sizeof own / sizeof *own, &placing->scopes[0]};
-  xfer_status st = XFER_OK;
 
   *value = 0;
-  if (expr == NULL) return XFER_OK;
-  XFI_TRY(xfi_expr_eval(value, expr, &scope));
-done:
-  return st;
+  return expr == NULL ? XFER_OK : xfi_expr_eval(value, expr, &scope);
 }
 
 /* ---- finding the rule ---- */
@@ -91,12 +86,11 @@ static bool has_parts(const xfi_placing *placing, const xfi_entry *entry,
   return mine;
 }
 
-xfer_status xfi_rule_find(const xfi_local_rule **rule, const xfi_placing *placing,
-                          const xfi_entry *entry)
+xfer_status xfi_rule_find(xfi_ruling *ruling, const xfi_placing *placing, const xfi_entry *entry)
 {
   xfer_status st = XFER_OK;
 
-  *rule = NULL;
+  memset(ruling, 0, sizeof *ruling);
   for (size_t i = 0; i < placing->n_rules && entry->role != NULL; i++) {
     const xfi_local_rule *r = placing->rules[i];
     int64_t holds;
@@ -107,7 +101,9 @@ xfer_status xfi_rule_find(const xfi_local_rule **rule, const xfi_placing *placin
     if (!has_roles(placing->model, entry, r->without, xfi_model_has_anywhere, false)) continue;
     XFI_TRY(xfi_placing_eval(&holds, placing, entry, r->when != NULL ? r->when : "1"));
     if (holds == 0) continue;
-    *rule = r;
+    ruling->rule = r;
+    for (int t = 0; t < XFI_N_TRAITS; t++)
+      XFI_TRY(xfi_placing_eval(&ruling->is[t], placing, entry, r->traits[t]));
     break;
   }
 done:
@@ -250,16 +246,16 @@ done:
 
 /* The weights of a rule, each once, in the order of their first block. */
 static xfer_status add_parts(xfi_slot *slot, const xfi_placing *placing, const xfi_entry *entry,
-                             const xfi_local_rule *rule)
+                             const xfi_ruling *ruling)
 {
+  const xfi_local_rule *rule = ruling->rule;
+  const bool reverse = ruling->is[XFI_REVERSE] != 0;
   const xfi_entry *parts[XFI_MAX_PARTS];
-  int64_t reverse;
   int n = 0, layer = entry->n_layers > 0 ? entry->layers[0] : -1;
   xfer_status st = XFER_OK;
 
-  XFI_TRY(xfi_placing_eval(&reverse, placing, entry, rule->reverse));
   for (int i = 0; i < rule->n_parts; i++) {
-    const xfi_part_rule *p = &rule->parts[reverse != 0 ? rule->n_parts - 1 - i : i];
+    const xfi_part_rule *p = &rule->parts[reverse ? rule->n_parts - 1 - i : i];
     const xfi_entry *e = xfi_role_matches(p->role, entry->role)
                              ? entry
                              : xfi_model_find(placing->model, p->role, entry->suffix, entry, layer);
@@ -398,52 +394,44 @@ done:
 
 /* What kernels or rules do to rows and dims after loading. */
 static xfer_status shape_slot(xfi_slot *slot, const xfi_placing *placing, const xfi_entry *entry,
-                              const xfi_local_rule *rule)
+                              const xfi_ruling *ruling)
 {
-  int64_t alternate, transpose;
+  const bool alternate = ruling->is[XFI_ALTERNATE] != 0;
   bool scaled = entry->scale_of >= 0 || entry->block[0] > 0;
   xfer_status st = XFER_OK;
 
-  XFI_TRY(xfi_placing_eval(&alternate, placing, entry, rule->alternate));
-  XFI_TRY(xfi_placing_eval(&transpose, placing, entry, rule->transpose));
-  XFI_CHECK(alternate == 0 || !scaled, XFER_ERR_UNSUPPORTED,
+  XFI_CHECK(!alternate || !scaled, XFER_ERR_UNSUPPORTED,
             "\"%s\": rows with block scales cannot be interleaved", entry->pattern);
-  slot->fusing.alternate = alternate != 0 && slot->n_slots > 1;
+  slot->fusing.alternate = alternate && slot->n_slots > 1;
   XFI_TRY(check_blocks(slot, placing, entry));
-  XFI_CHECK(rule->units[0] == NULL || slot->fusing.alternate || slot->n_slots == 1,
+  XFI_CHECK(ruling->rule->traits[XFI_UNITS] == NULL || slot->fusing.alternate || slot->n_slots == 1,
             XFER_ERR_UNSUPPORTED, "\"%s\": units of several weights that lie one after the other",
             entry->pattern);
-  if (transpose != 0 && entry->n_dims == 3) swap_last_dims(slot, 3);
+  if (ruling->is[XFI_TRANSPOSE] != 0 && entry->n_dims == 3) swap_last_dims(slot, 3);
 done:
   return st;
 }
 
 xfer_status xfi_slot_make(xfi_slot *slot, const xfi_placing *placing, const xfi_entry *entry,
-                          const xfi_local_rule *rule)
+                          const xfi_ruling *ruling)
 {
-  int64_t whole;
+  const xfi_local_rule *rule = ruling->rule;
   xfer_status st = XFER_OK;
 
   slot_begin(slot, entry);
-  XFI_TRY(xfi_placing_eval(&whole, placing, entry, rule->whole));
-  slot->whole = whole != 0;
+  slot->whole = ruling->is[XFI_WHOLE] != 0;
+  slot->made_dtype = rule->made_dtype;
   XFI_TRY(make_name(&slot->local, placing, entry, rule->local));
   if (rule->last_name != NULL && placing->side->pp > 1)
     XFI_TRY(make_name(&slot->last, placing, entry, rule->last_name));
-  if (rule->made != NULL) {
-    char name[128];
-
-    snprintf(name, sizeof name, "{block}~.%s", rule->made);
-    XFI_TRY(make_name(&slot->made, placing, entry, name));
-    slot->made_dtype = rule->made_dtype;
-  }
+  if (rule->made != NULL) XFI_TRY(make_name(&slot->made, placing, entry, rule->made));
   if (strstr(rule->local, "{name}") != NULL) {
     XFI_TRY(as_checkpoint(slot, placing, entry));
   } else {
     slot->each_expert = entry->experts && strstr(rule->local, "{local}") != NULL;
-    XFI_TRY(add_parts(slot, placing, entry, rule));
-    XFI_TRY(xfi_placing_eval(&slot->fusing.groups, placing, entry, rule->groups));
-    XFI_TRY(shape_slot(slot, placing, entry, rule));
+    slot->fusing.groups = ruling->is[XFI_GROUPS];
+    XFI_TRY(add_parts(slot, placing, entry, ruling));
+    XFI_TRY(shape_slot(slot, placing, entry, ruling));
   }
   set_cut(slot, placing, entry, rule);
 done:

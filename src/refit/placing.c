@@ -261,28 +261,22 @@ static int stage_of(const xfi_placing *p, const xfi_entry *entry, int k)
                 : p->stages[at] % p->side->pp; /* extra layers are on the last stage */
 }
 
-static xfer_status choose_stages(xfi_holders *set, const xfi_placing *p, const xfi_entry *entry,
-                                 const xfi_local_rule *rule)
+static void choose_stages(xfi_holders *set, const xfi_placing *p, const xfi_ruling *r)
 {
-  int64_t everywhere, ends;
-  int last = p->side->pp - 1;
-  xfer_status st = XFER_OK;
+  const bool everywhere = r->rule == NULL || r->is[XFI_EVERYWHERE] != 0;
+  const int last = p->side->pp - 1;
 
-  XFI_TRY(xfi_placing_eval(&everywhere, p, entry, rule == NULL ? "1" : rule->everywhere));
-  XFI_TRY(xfi_placing_eval(&ends, p, entry, rule == NULL ? NULL : rule->both_ends));
-  set->first_stage = set->last_stage = rule != NULL && rule->last_stage ? last : 0;
-  if (everywhere != 0 || (ends != 0 && last > 0)) {
+  set->first_stage = set->last_stage = r->rule != NULL && r->rule->last_stage ? last : 0;
+  if (everywhere || (r->is[XFI_BOTH_ENDS] != 0 && last > 0)) {
     set->first_stage = 0;
     set->last_stage = last;
-    set->ends = everywhere == 0 && last > 1;
+    set->ends = !everywhere && last > 1;
   }
-done:
-  return st;
 }
 
 /* What an entry's layouts are made of. */
 typedef struct plan {
-  const xfi_local_rule *rule; /* NULL: what the caller said */
+  xfi_ruling ruling; /* none: what the caller said */
   const xfi_said *place;
   xfer_dtype dtype;
   xfi_holders set;
@@ -297,12 +291,12 @@ static xfer_status layout_of(xfi_held *held, xfi_placing *p, const xfi_entry *en
   xfer_status st = XFER_OK;
 
   if (entry->stack == XFI_OUTSIDE || k < 0)
-    XFI_TRY(choose_stages(&set, p, entry, of->rule));
+    choose_stages(&set, p, &of->ruling);
   else
     set.first_stage = set.last_stage = stage_of(p, entry, k);
-  if (!whole && of->rule != NULL)
-    XFI_TRY(
-        xfi_spread_make(&spread, p, entry, of->rule, &held->slot, k < 0 ? -1 : entry->layers[k]));
+  if (!whole && of->ruling.rule != NULL)
+    XFI_TRY(xfi_spread_make(&spread, p, entry, &of->ruling, &held->slot,
+                            k < 0 ? -1 : entry->layers[k]));
   else if (!whole && of->place != NULL)
     XFI_TRY(xfi_spread_place(&spread, p, entry, of->place->value));
   XFI_TRY(make_layout(layout, p, entry, of->dtype, &spread, &set));
@@ -351,30 +345,15 @@ done:
 /* ---- one entry ---- */
 
 static xfer_status is_absent(bool *absent, const xfi_placing *p, const xfi_entry *entry,
-                             const xfi_local_rule *rule)
+                             const xfi_ruling *ruling)
 {
   const xfi_side_rules *r = p->side->rules;
-  int64_t value, by_rule;
+  int64_t value;
   xfer_status st = XFER_OK;
 
   XFI_TRY(xfi_placing_eval(&value, p, entry,
                            entry->stack == XFI_EXTRA ? r->absent_mtp : r->absent_main));
-  XFI_TRY(xfi_placing_eval(&by_rule, p, entry, rule == NULL ? NULL : rule->absent));
-  *absent = value != 0 || by_rule != 0;
-done:
-  return st;
-}
-
-static xfer_status check_rule(const xfi_placing *p, const xfi_entry *entry,
-                              const xfi_local_rule *rule)
-{
-  int64_t refuse;
-  xfer_status st = XFER_OK;
-
-  if (rule == NULL || rule->says == NULL) return XFER_OK;
-  XFI_TRY(xfi_placing_eval(&refuse, p, entry, rule->refuse != NULL ? rule->refuse : "1"));
-  XFI_CHECK(refuse == 0, XFER_ERR_UNSUPPORTED, "\"%s\" in \"%s\": %s; ignore it or place it",
-            entry->pattern, p->side->spec, rule->says);
+  *absent = value != 0 || ruling->is[XFI_ABSENT] != 0;
 done:
   return st;
 }
@@ -383,13 +362,13 @@ done:
  * rule knows. */
 static xfer_status hold_unruled(xfi_held *held, xfi_placing *p, const xfi_entry *entry, plan *of)
 {
-  static const xfi_local_rule PLAIN = {.local = "{name}", .everywhere = "1"};
+  static const xfi_local_rule PLAIN = {.local = "{name}"};
   int64_t known;
   xfer_status st = XFER_OK;
 
   XFI_TRY(xfi_placing_eval(&known, p, entry, p->side->rules->holds_unknown));
   if (known != 0 || (p->side->size == 1 && p->side->rules->block_main == NULL)) {
-    of->rule = &PLAIN;
+    of->ruling = (xfi_ruling){.rule = &PLAIN, .is[XFI_EVERYWHERE] = 1};
   } else {
     held->misc = held->unknown = true;
     of->set.all = true;
@@ -402,51 +381,29 @@ done:
 
 /* The element type that the side has an entry in: as the caller said, as the rule says, or as the
  * model has it. */
-static xfer_status dtype_of(xfer_dtype *dtype, const xfi_placing *p, const xfi_entry *entry,
-                            const xfi_local_rule *rule)
+static xfer_dtype dtype_of(const xfi_placing *p, const xfi_entry *entry, const xfi_local_rule *rule,
+                           const xfi_said *said)
 {
   const bool quantised = p->side->quant != NULL && entry->block[0] > 0;
-  const xfi_said *said;
-  bool plain;
-  xfer_status st = XFER_OK;
+  const xfer_dtype own = quantised || !p->model->quantised ? entry->dtype : entry->table_dtype;
+  const bool plain = own == XFER_F32 || own == XFER_BF16 || own == XFER_F16;
 
-  XFI_TRY(find_said(&said, p, XFI_SAID_DTYPE, entry));
-  *dtype = quantised || !p->model->quantised ? entry->dtype : entry->table_dtype;
-  plain = *dtype == XFER_F32 || *dtype == XFER_BF16 || *dtype == XFER_F16;
-  if (said != NULL)
-    *dtype = said->value == 0 ? *dtype : (xfer_dtype)said->value;
-  else if (rule != NULL && rule->dtype != 0 && plain)
-    *dtype = (xfer_dtype)rule->dtype;
-  else if (p->side->dtype != 0 && *dtype != XFER_F32 && !quantised && entry->scale_of < 0)
-    *dtype = p->side->dtype;
-done:
-  return st;
-}
-
-/* What the side's values are less than the checkpoint's, unless the caller said that they are not.
- */
-static xfer_status less_of(int64_t *less, const xfi_placing *p, const xfi_entry *entry,
-                           const xfi_local_rule *rule)
-{
-  const xfi_said *said;
-  xfer_status st = XFER_OK;
-
-  XFI_TRY(find_said(&said, p, XFI_SAID_DTYPE, entry));
-  if (said == NULL || said->value != 0) XFI_TRY(xfi_placing_eval(less, p, entry, rule->less));
-done:
-  return st;
+  if (said != NULL) return said->value == 0 ? own : (xfer_dtype)said->value;
+  if (rule != NULL && rule->dtype != 0 && plain) return (xfer_dtype)rule->dtype;
+  if (p->side->dtype != 0 && own != XFER_F32 && !quantised && entry->scale_of < 0)
+    return p->side->dtype;
+  return own;
 }
 
 /* Are these the scales of weights that the side was told to have in another type? It has none. */
 static xfer_status are_made(bool *made, const xfi_placing *p, const xfi_entry *entry)
 {
+  const xfi_entry *weight = &p->model->entries[entry->scale_of < 0 ? 0 : entry->scale_of];
+  const xfi_said *said;
   xfer_status st = XFER_OK;
-  xfer_dtype dtype;
 
-  *made = false;
-  if (entry->scale_of < 0) return XFER_OK;
-  XFI_TRY(dtype_of(&dtype, p, &p->model->entries[entry->scale_of], NULL));
-  *made = dtype != p->model->entries[entry->scale_of].dtype;
+  XFI_TRY(find_said(&said, p, XFI_SAID_DTYPE, weight));
+  *made = entry->scale_of >= 0 && dtype_of(p, weight, NULL, said) != weight->dtype;
 done:
   return st;
 }
@@ -455,14 +412,16 @@ xfer_status xfi_held_make(xfi_held *held, xfi_placing *p, size_t at)
 {
   xfi_entry own = p->model->entries[at];
   const xfi_entry *entry = &own;
-  const xfi_said *place, *whole, *ignored;
+  const xfi_said *place, *whole, *ignored, *typed;
+  const xfi_local_rule *rule;
   plan of = {.set = {.one_rank = -1}};
   xfer_status st = XFER_OK;
 
   XFI_TRY(find_said(&place, p, XFI_SAID_PLACE, entry));
   XFI_TRY(find_said(&whole, p, XFI_SAID_WHOLE, entry));
   XFI_TRY(find_said(&ignored, p, XFI_SAID_IGNORE, entry));
-  XFI_TRY(dtype_of(&of.dtype, p, entry, NULL));
+  XFI_TRY(find_said(&typed, p, XFI_SAID_DTYPE, entry));
+  of.dtype = dtype_of(p, entry, NULL, typed);
   if (of.dtype != own.dtype) own.block[0] = own.block[1] = 0; /* no blocks that it could cut */
   of.place = place;
   XFI_TRY(are_made(&held->made, p, entry));
@@ -476,20 +435,23 @@ xfer_status xfi_held_make(xfi_held *held, xfi_placing *p, size_t at)
     XFI_TRY(xfi_slot_plain(&held->slot, p, entry));
     return make_layouts(held, p, entry, &of);
   }
-  XFI_TRY(xfi_rule_find(&of.rule, p, entry));
-  XFI_TRY(is_absent(&held->absent, p, entry, of.rule));
-  if (of.rule == NULL || held->absent || (of.rule->says != NULL && ignored != NULL)) {
-    if (of.rule == NULL && !held->absent && ignored == NULL) XFI_TRY(xfi_rule_missing(p, entry));
-    of.rule = NULL;
+  XFI_TRY(xfi_rule_find(&of.ruling, p, entry));
+  XFI_TRY(is_absent(&held->absent, p, entry, &of.ruling));
+  rule = of.ruling.rule;
+  if (rule == NULL || held->absent || (rule->says != NULL && ignored != NULL)) {
+    if (rule == NULL && !held->absent && ignored == NULL) XFI_TRY(xfi_rule_missing(p, entry));
+    memset(&of.ruling, 0, sizeof of.ruling);
     return hold_unruled(held, p, entry, &of);
   }
-  XFI_TRY(check_rule(p, entry, of.rule));
-  XFI_TRY(dtype_of(&of.dtype, p, entry, of.rule));
-  XFI_TRY(xfi_slot_make(&held->slot, p, entry, of.rule));
+  XFI_CHECK(rule->says == NULL, XFER_ERR_UNSUPPORTED, "\"%s\" in \"%s\": %s; ignore it or place it",
+            entry->pattern, p->side->spec, rule->says);
+  of.dtype = dtype_of(p, entry, rule, typed);
+  XFI_TRY(xfi_slot_make(&held->slot, p, entry, &of.ruling));
   XFI_TRY(make_layouts(held, p, entry, &of));
-  XFI_TRY(less_of(&held->less, p, entry, of.rule));
-  held->hook = of.rule->hook;
-  held->misc = of.rule->made != NULL;
+  /* Who says what type it is says that the values are the checkpoint's. */
+  held->less = typed == NULL || typed->value != 0 ? of.ruling.is[XFI_LESS] : 0;
+  held->hook = rule->hook;
+  held->misc = rule->made != NULL;
 done:
   return st;
 }

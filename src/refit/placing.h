@@ -79,13 +79,18 @@ void xfi_placing_close(xfi_placing *placing);
 xfer_status xfi_held_make(xfi_held *held, xfi_placing *placing, size_t entry);
 void xfi_held_free(xfi_held *held, const xfi_entry *entry);
 
-/* naming.c: the rule of an entry (NULL: none), and the local tensor that it names. */
-xfer_status xfi_rule_find(const xfi_local_rule **rule, const xfi_placing *placing,
-                          const xfi_entry *entry);
+/* The rule that holds for an entry, and what its expressions come to there. */
+typedef struct xfi_ruling {
+  const xfi_local_rule *rule; /* NULL: none */
+  int64_t is[XFI_N_TRAITS];
+} xfi_ruling;
+
+/* naming.c: the rule of an entry, and the local tensor that it names. */
+xfer_status xfi_rule_find(xfi_ruling *ruling, const xfi_placing *placing, const xfi_entry *entry);
 /* An entry that would have a rule if its layer were complete: refused, with what it lacks. */
 xfer_status xfi_rule_missing(const xfi_placing *placing, const xfi_entry *entry);
 xfer_status xfi_slot_make(xfi_slot *slot, const xfi_placing *placing, const xfi_entry *entry,
-                          const xfi_local_rule *rule);
+                          const xfi_ruling *ruling);
 /* The whole tensor as the checkpoint has it, under the checkpoint's name. */
 xfer_status xfi_slot_plain(xfi_slot *slot, const xfi_placing *placing, const xfi_entry *entry);
 /* An expression of a rule about an entry; NULL is 0. */
@@ -94,7 +99,7 @@ xfer_status xfi_placing_eval(int64_t *value, const xfi_placing *placing, const x
 
 /* spread.c: how the ranks of a stage hold it. */
 xfer_status xfi_spread_make(xfi_spread *spread, const xfi_placing *placing, const xfi_entry *entry,
-                            const xfi_local_rule *rule, const xfi_slot *slot, int layer);
+                            const xfi_ruling *ruling, const xfi_slot *slot, int layer);
 /* Tensor parallelism splits `dim` evenly; negative: whole. For what xfer_side_place() says. */
 xfer_status xfi_spread_place(xfi_spread *spread, const xfi_placing *placing, const xfi_entry *entry,
                              int dim);

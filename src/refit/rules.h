@@ -75,34 +75,41 @@ typedef struct xfi_part_rule {
   xfi_order order; /* of the rows of each unit */
 } xfi_part_rule;
 
+/* What a rule says of an entry by an expression; 0 where there is none. */
+typedef enum xfi_trait {
+  XFI_GROUPS = 0, /* the parts are dealt out to as many groups, and what follows is cut as one */
+  XFI_WHOLE,      /* not cut after all */
+  XFI_REVERSE,
+  XFI_ALTERNATE,
+  XFI_TRANSPOSE,
+  XFI_ABSENT,     /* the side has none of it */
+  XFI_EVERYWHERE, /* outside the layers: on each stage */
+  XFI_BOTH_ENDS,  /* on the first and the last */
+  XFI_BIAS_FIRST, /* the bias is on the first of the ranks that cut, zero on the others */
+  XFI_LESS,       /* its values are the checkpoint's less this */
+  XFI_UNITS, /* of the dim that is cut: how many, shared out whole; 0: see `even` of the side */
+  XFI_UNITS_ROOM, /* and the multiple of them for which each rank has room */
+  XFI_ACROSS,     /* likewise of the dim that is not cut, which has room for a multiple */
+  XFI_ACROSS_ROOM,
+  XFI_N_TRAITS
+} xfi_trait;
+
 /* A local tensor of a side. */
 typedef struct xfi_local_rule {
   const char *local; /* its name; see naming.c */
-  bool each;         /* each of the parts makes a local tensor of its own */
   int n_parts;
   xfi_part_rule parts[XFI_MAX_PARTS];
   const struct json_t *with, *without; /* roles that the layer must have, or not; NULL: none */
-  const char *when;
+  const char *when;                    /* NULL: always */
+  const char *traits[XFI_N_TRAITS];
   xfi_cut_kind cut;
-  const char
-      *groups;       /* the parts are dealt out to as many groups, and what follows is cut as one */
-  const char *whole; /* not cut after all */
-  const char *reverse, *alternate, *transpose;
-  const char *absent; /* the side has none of it */
-  const char *everywhere,
-      *both_ends;         /* outside the layers: on each stage; on the first and the last */
-  int last_stage;         /* 0: the first */
-  const char *last_name;  /* on the last stage of several */
-  const char *bias_first; /* the bias is on the first of the ranks that cut, zero on the others */
-  const char *units[2];   /* of the dim that is cut: how many, shared out whole; and the multiple of
-                             them for which each rank has room; NULL: see `even` of the side */
-  const char *across[2];  /* likewise of the dim that is not cut, which has room for a multiple */
+  int last_stage;        /* 0: the first */
+  const char *last_name; /* on the last stage of several */
   bool hook;
-  const char *made; /* what the framework makes of the rank's share */
+  const char *made; /* the name of what the framework makes of the rank's share */
   int made_dtype;
-  int dtype;                 /* of its elements, whatever the checkpoint's; 0: those */
-  const char *less;          /* its values are the checkpoint's less this; NULL: those */
-  const char *refuse, *says; /* says also: why the values differ, with "refuse" absent */
+  int dtype;        /* of its elements, whatever the checkpoint's; 0: those */
+  const char *says; /* in place of a tensor: why there is none */
 } xfi_local_rule;
 
 /* A way to quantise weights: to f8e4m3 by blocks, with a tensor of scales beside each. */
@@ -158,9 +165,8 @@ typedef struct xfi_side_rules {
   const char *name;
   const struct json_t *numbers, *choices, *flags; /* items of a SPEC */
   const struct json_t *require;
-  int n_ranks; /* order of ranks, fastest first */
-  const char *rank_names[XFI_MAX_AXES], *rank_sizes[XFI_MAX_AXES];
-  const char *stage;        /* which of them counts pipeline stages; NULL: none */
+  xfi_grid_rule ranks;      /* all of them; of no use but to count */
+  const char *stage;        /* which of its axes counts pipeline stages; NULL: none */
   const char *chunks;       /* how many parts of the model a stage has; NULL: one */
   const char *chunk_prefix; /* before a chunk's number in the names of several */
   xfi_grid_rule dense, experts;
@@ -168,7 +174,6 @@ typedef struct xfi_side_rules {
   xfi_spare spare_layers;       /* where layers go that do not divide by the stages */
   bool takes_layers, takes_map; /* items layers= and map= */
   bool stage_numbers;           /* layers count from 0 in each stage */
-  bool free_blocks;             /* FSDP may cut inside blocks of scales */
   xfer_split_rule expert_cut;
   const char *round_robin;            /* an expression; NULL: never */
   const char *vocab;                  /* the vocabulary is padded to a multiple; NULL: not */

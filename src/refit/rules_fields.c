@@ -22,7 +22,10 @@ static const char *const KINDS[] = {"a text",
                                     "an expression",
                                     "a list of texts",
                                     "an object of expressions",
+                                    "a list of expressions",
+                                    "a list of two expressions",
                                     "a list of pairs of texts",
+                                    "a list of pairs of an expression and a text",
                                     "true or false",
                                     "a text",
                                     "a text",
@@ -52,12 +55,12 @@ bool xfi_rules_is(const json_t *value, xfi_field_kind k)
 
   if (k == TEXT || k == EXPR || k == CHOICE || k == DTYPE) return xfi_rules_is_text(value);
   if (k == FLAG) return json_is_boolean(value);
-  if (k == LIST || k == TEXTS || k == PAIRS) {
-    if (!json_is_array(value)) return false;
+  if (k != OBJECT && k != EXPRS) {
+    if (!json_is_array(value) || (k == TWO && json_array_size(value) != 2)) return false;
     json_array_foreach((json_t *)(uintptr_t)value, i, child)
     {
-      if (k == TEXTS && !xfi_rules_is_text(child)) return false;
-      if (k == PAIRS &&
+      if ((k == TEXTS || k == LISTED || k == TWO) && !xfi_rules_is_text(child)) return false;
+      if ((k == PAIRS || k == REQUIRES) &&
           (json_array_size(child) != 2 || !xfi_rules_is_text(json_array_get(child, 0)) ||
            !xfi_rules_is_text(json_array_get(child, 1))))
         return false;
@@ -80,6 +83,29 @@ int xfi_rules_choice(const char *const *choices, const char *text)
   return -1;
 }
 
+static xfer_status check_exprs(const xfi_doc *doc, const json_t *value, xfi_field_kind k)
+{
+  const char *name;
+  const json_t *child;
+  size_t i;
+  xfer_status st = XFER_OK;
+
+  if (k == EXPR) return xfi_rules_check_expr(doc, value);
+  if (k == EXPRS) {
+    json_object_foreach((json_t *)(uintptr_t)value, name, child)
+    {
+      XFI_TRY(xfi_rules_check_expr(doc, child));
+    }
+  } else if (k == LISTED || k == TWO || k == REQUIRES) {
+    json_array_foreach((json_t *)(uintptr_t)value, i, child)
+    {
+      XFI_TRY(xfi_rules_check_expr(doc, k == REQUIRES ? json_array_get(child, 0) : child));
+    }
+  }
+done:
+  return st;
+}
+
 /* False: it is none of the choices. */
 static bool store(const xfi_field *f, const json_t *value)
 {
@@ -97,6 +123,9 @@ static bool store(const xfi_field *f, const json_t *value)
     *(const char **)f->to = json_string_value(value);
   else if (f->kind == FLAG)
     *(bool *)f->to = json_is_true(value);
+  else if (f->kind == TWO)
+    for (size_t i = 0; i < 2; i++)
+      ((const char **)f->to)[i] = json_string_value(json_array_get(value, i));
   else
     *(const json_t **)f->to = value;
   return true;
@@ -105,8 +134,8 @@ static bool store(const xfi_field *f, const json_t *value)
 xfer_status xfi_rules_fields(const xfi_doc *doc, const json_t *object, const char *what,
                              const xfi_field *fields, size_t n)
 {
-  const char *key, *name;
-  const json_t *value, *child;
+  const char *key;
+  const json_t *value;
   size_t k;
   xfer_status st = XFER_OK;
 
@@ -121,13 +150,7 @@ xfer_status xfi_rules_fields(const xfi_doc *doc, const json_t *object, const cha
     if (!xfi_rules_is(value, fields[k].kind))
       return xfi_rules_bad(doc, json_is_boolean(value) || json_is_null(value) ? object : value,
                            "\"%s\" of %s must be %s", key, what, KINDS[fields[k].kind]);
-    if (fields[k].kind == EXPR) XFI_TRY(xfi_rules_check_expr(doc, value));
-    if (fields[k].kind == EXPRS) {
-      json_object_foreach((json_t *)(uintptr_t)value, name, child)
-      {
-        XFI_TRY(xfi_rules_check_expr(doc, child));
-      }
-    }
+    XFI_TRY(check_exprs(doc, value, fields[k].kind));
     if (!store(&fields[k], value))
       return xfi_rules_bad(doc, value, "\"%s\" of %s cannot be \"%.60s\"", key, what,
                            json_string_value(value));

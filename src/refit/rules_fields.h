@@ -11,16 +11,19 @@
 #include "xfer/xfer.h"
 
 typedef enum xfi_field_kind {
-  TEXT,   /* a string that is not empty */
-  EXPR,   /* a string that is an expression, or a whole number */
-  TEXTS,  /* a list of strings */
-  EXPRS,  /* an object: names and expressions */
-  PAIRS,  /* a list of [string, string] */
-  FLAG,   /* true or false */
-  CHOICE, /* a string of a list; the number of it is stored */
-  DTYPE,  /* the name of an element type */
-  LIST,   /* any list */
-  OBJECT, /* any object */
+  TEXT,     /* a string that is not empty */
+  EXPR,     /* a string that is an expression, or a whole number */
+  TEXTS,    /* a list of strings */
+  EXPRS,    /* an object: names and expressions */
+  LISTED,   /* a list of expressions */
+  TWO,      /* of two; to const char *[2] */
+  PAIRS,    /* a list of [string, string] */
+  REQUIRES, /* a list of [expression, string] */
+  FLAG,     /* true or false */
+  CHOICE,   /* a string of a list; the number of it is stored */
+  DTYPE,    /* the name of an element type */
+  LIST,     /* any list */
+  OBJECT,   /* any object */
 } xfi_field_kind;
 
 typedef struct xfi_field {
@@ -34,6 +37,17 @@ typedef struct xfi_field {
 /* XFER_ERR_IO, with the file and the line of `value` before the text. */
 __attribute__((format(printf, 3, 4))) xfer_status
 xfi_rules_bad(const xfi_doc *doc, const json_t *value, const char *fmt, ...);
+
+#define FIELD(name, kind, to)                                                                      \
+  {                                                                                                \
+    (name), (kind), (to), false, NULL                                                              \
+  }
+#define NEEDED(name, kind, to)                                                                     \
+  {                                                                                                \
+    (name), (kind), (to), true, NULL                                                               \
+  }
+#define XFI_RULES_READ(doc, object, what, fields)                                                  \
+  xfi_rules_fields((doc), (object), (what), (fields), sizeof(fields) / sizeof *(fields))
 
 /* A string that is not empty and has no NUL. */
 bool xfi_rules_is_text(const json_t *value);

@@ -11,32 +11,6 @@
 #include <string.h>
 
 #define BAD(doc, value, ...) xfi_rules_bad((doc), (value), __VA_ARGS__)
-#define READ(doc, object, what, fields)                                                            \
-  xfi_rules_fields((doc), (object), (what), (fields), sizeof(fields) / sizeof *(fields))
-#define FIELD(name, kind, to)                                                                      \
-  {                                                                                                \
-    (name), (kind), (to), false, NULL                                                              \
-  }
-#define NEEDED(name, kind, to)                                                                     \
-  {                                                                                                \
-    (name), (kind), (to), true, NULL                                                               \
-  }
-
-/* [[expression, sentence], ..] */
-static xfer_status check_require(const xfi_doc *doc, const json_t *list)
-{
-  const json_t *pair;
-  size_t i;
-  xfer_status st = XFER_OK;
-
-  json_array_foreach((json_t *)(uintptr_t)list, i, pair)
-  {
-    XFI_TRY(xfi_rules_check_expr(doc, json_array_get(pair, 0)));
-  }
-done:
-  return st;
-}
-
 /* ---- tensors of a family ---- */
 
 /* [name, count, unit]; unit is an expression or [[name, rows], ..] */
@@ -86,18 +60,14 @@ done:
 static xfer_status read_dims(const xfi_doc *doc, const json_t *dims, const json_t *shape,
                              xfi_tensor_rule *t)
 {
-  static const char *const WORDS[] = {"experts", "rows", "columns"};
+  static const char *const WORDS[] = {"experts", "rows", "columns", NULL};
   bool seen[3] = {false};
-  xfer_status st = XFER_OK;
 
   if (json_array_size(dims) > sizeof t->dims) return BAD(doc, dims, "more than four dims");
   for (size_t i = 0; i < json_array_size(dims); i++) {
-    const char *word = json_string_value(json_array_get(dims, i));
-    int k = 0;
+    const int k = xfi_rules_choice(WORDS, json_string_value(json_array_get(dims, i)));
 
-    while (k < 3 && strcmp(WORDS[k], word) != 0)
-      k++;
-    if (k == 3 ||
+    if (k < 0 ||
         (seen[k] && (k == 0 || i + 1 < json_array_size(dims) || t->dims[i - 1] != *WORDS[k])))
       return BAD(doc, dims,
                  "dims are \"experts\", \"rows\" and \"columns\", each once, but that the last "
@@ -109,12 +79,9 @@ static xfer_status read_dims(const xfi_doc *doc, const json_t *dims, const json_
   if (shape == NULL) return XFER_OK;
   if (json_array_size(shape) > 4 || (t->n_dims > 0 && json_array_size(shape) != (size_t)t->n_dims))
     return BAD(doc, shape, "a shape of %zu dims", json_array_size(shape));
-  for (size_t i = 0; i < json_array_size(shape); i++) {
-    XFI_TRY(xfi_rules_check_expr(doc, json_array_get(shape, i)));
+  for (size_t i = 0; i < json_array_size(shape); i++)
     t->shape[i] = json_string_value(json_array_get(shape, i));
-  }
-done:
-  return st;
+  return XFER_OK;
 }
 
 static xfer_status read_tensor(const xfi_doc *doc, const json_t *object, xfi_tensor_rule *t)
@@ -127,11 +94,11 @@ static xfer_status read_tensor(const xfi_doc *doc, const json_t *object, xfi_ten
                               FIELD("rows", LIST, &rows),
                               FIELD("holds", LIST, &holds),
                               FIELD("dims", TEXTS, &dims),
-                              FIELD("shape", TEXTS, &shape),
+                              FIELD("shape", LISTED, &shape),
                               FIELD("alternate", FLAG, &t->alternate)};
   xfer_status st = XFER_OK;
 
-  XFI_TRY(READ(doc, object, "a tensor", fields));
+  XFI_TRY(XFI_RULES_READ(doc, object, "a tensor", fields));
   if ((t->role == NULL) == (holds == NULL))
     return BAD(doc, object, "\"%.80s\" needs either \"role\" or \"holds\"", t->name);
   if (holds != NULL && (rows != NULL || shape == NULL))
@@ -165,42 +132,15 @@ static xfer_status read_part(const xfi_doc *doc, const json_t *value, xfi_part_r
     part->role = json_string_value(value);
     return XFER_OK;
   }
-  return READ(doc, value, "a part", fields);
-}
-
-static xfer_status read_made(const xfi_doc *doc, const json_t *made, xfi_local_rule *r)
-{
-  xfer_dtype dtype = XFER_F32;
-
-  if (made == NULL) return XFER_OK;
-  if (json_array_size(made) != 2 || json_string_length(json_array_get(made, 0)) > 100 ||
-      xfi_dtype_parse(&dtype, json_string_value(json_array_get(made, 1))) != XFER_OK)
-    return BAD(doc, made, "\"made\" is [name, element type]");
-  r->made = json_string_value(json_array_get(made, 0));
-  r->made_dtype = (int)dtype;
-  return XFER_OK;
-}
-
-/* Two expressions, or nothing; `what` they are, for the sentence. */
-static xfer_status read_two(const xfi_doc *doc, const json_t *list, const char *two[2],
-                            const char *what)
-{
-  xfer_status st = XFER_OK;
-
-  if (list != NULL && json_array_size(list) != 2) return BAD(doc, list, "%s", what);
-  for (size_t i = 0; i < json_array_size(list); i++) {
-    XFI_TRY(xfi_rules_check_expr(doc, json_array_get(list, i)));
-    two[i] = json_string_value(json_array_get(list, i));
-  }
-done:
-  return st;
+  return XFI_RULES_READ(doc, value, "a part", fields);
 }
 
 static xfer_status read_local(const xfi_doc *doc, const json_t *object, xfi_local_rule *r)
 {
   static const char *const CUTS[] = {"none", "rows", "columns", "vocabulary", NULL};
   static const char *const STAGES[] = {"first", "last", NULL};
-  const json_t *parts = NULL, *each = NULL, *made = NULL, *units = NULL, *across = NULL;
+  const json_t *parts = NULL, *each = NULL;
+  const char **is = r->traits;
   const xfi_field fields[] = {FIELD("local", TEXT, &r->local),
                               FIELD("parts", LIST, &parts),
                               FIELD("each", LIST, &each),
@@ -208,46 +148,43 @@ static xfer_status read_local(const xfi_doc *doc, const json_t *object, xfi_loca
                               FIELD("without", TEXTS, &r->without),
                               FIELD("when", EXPR, &r->when),
                               {"cut", CHOICE, &r->cut, false, CUTS},
-                              FIELD("groups", EXPR, &r->groups),
-                              FIELD("whole", EXPR, &r->whole),
-                              FIELD("reverse", EXPR, &r->reverse),
-                              FIELD("alternate", EXPR, &r->alternate),
-                              FIELD("transpose", EXPR, &r->transpose),
-                              FIELD("absent", EXPR, &r->absent),
-                              FIELD("everywhere", EXPR, &r->everywhere),
-                              FIELD("both_ends", EXPR, &r->both_ends),
+                              FIELD("groups", EXPR, &is[XFI_GROUPS]),
+                              FIELD("whole", EXPR, &is[XFI_WHOLE]),
+                              FIELD("reverse", EXPR, &is[XFI_REVERSE]),
+                              FIELD("alternate", EXPR, &is[XFI_ALTERNATE]),
+                              FIELD("transpose", EXPR, &is[XFI_TRANSPOSE]),
+                              FIELD("absent", EXPR, &is[XFI_ABSENT]),
+                              FIELD("everywhere", EXPR, &is[XFI_EVERYWHERE]),
+                              FIELD("both_ends", EXPR, &is[XFI_BOTH_ENDS]),
                               {"stage", CHOICE, &r->last_stage, false, STAGES},
                               FIELD("last_name", TEXT, &r->last_name),
-                              FIELD("bias_first", EXPR, &r->bias_first),
-                              FIELD("units", TEXTS, &units),
-                              FIELD("across", TEXTS, &across),
+                              FIELD("bias_first", EXPR, &is[XFI_BIAS_FIRST]),
+                              FIELD("units", TWO, &is[XFI_UNITS]),
+                              FIELD("across", TWO, &is[XFI_ACROSS]),
                               FIELD("hook", FLAG, &r->hook),
-                              FIELD("made", TEXTS, &made),
+                              FIELD("made", TEXT, &r->made),
+                              FIELD("made_dtype", DTYPE, &r->made_dtype),
                               FIELD("dtype", DTYPE, &r->dtype),
-                              FIELD("less", EXPR, &r->less),
-                              FIELD("refuse", EXPR, &r->refuse),
+                              FIELD("less", EXPR, &is[XFI_LESS]),
                               FIELD("says", TEXT, &r->says)};
   xfer_status st = XFER_OK;
 
-  XFI_TRY(READ(doc, object, "a local tensor", fields));
+  XFI_TRY(XFI_RULES_READ(doc, object, "a local tensor", fields));
   if ((parts == NULL) == (each == NULL))
     return BAD(doc, object, "a local tensor needs either \"parts\" or \"each\"");
-  if ((units != NULL || across != NULL) && r->cut != XFI_CUT_ROWS && r->cut != XFI_CUT_COLS)
+  if ((is[XFI_UNITS] != NULL || is[XFI_ACROSS] != NULL) && r->cut != XFI_CUT_ROWS &&
+      r->cut != XFI_CUT_COLS)
     return BAD(doc, object, "\"units\" and \"across\" are of what is cut by rows or columns");
-  r->each = each != NULL;
-  if (each != NULL) parts = each;
-  r->n_parts = (int)json_array_size(parts);
-  if (r->n_parts == 0 || (!r->each && r->n_parts > XFI_MAX_PARTS))
-    return BAD(doc, parts, "a local tensor of %d parts", r->n_parts);
-  for (int i = 0; i < r->n_parts && !r->each; i++)
+  if ((r->made == NULL) != (r->made_dtype == 0))
+    return BAD(doc, object, "\"made\" and \"made_dtype\" go together");
+  r->n_parts = each != NULL ? 1 : (int)json_array_size(parts);
+  if (json_array_size(each) + json_array_size(parts) == 0 || r->n_parts > XFI_MAX_PARTS)
+    return BAD(doc, each != NULL ? each : parts, "a local tensor of %zu parts",
+               json_array_size(parts));
+  for (int i = 0; i < r->n_parts && each == NULL; i++)
     XFI_TRY(read_part(doc, json_array_get(parts, (size_t)i), &r->parts[i]));
-  XFI_TRY(read_made(doc, made, r));
-  XFI_TRY(read_two(doc, units, r->units, "units are [how many, a multiple of them]"));
-  XFI_TRY(read_two(doc, across, r->across, "units are [how many, a multiple of them]"));
-  if (r->local == NULL && r->absent == NULL && r->says == NULL)
+  if (r->local == NULL && is[XFI_ABSENT] == NULL && r->says == NULL)
     return BAD(doc, object, "a local tensor needs \"local\", its name");
-  if (r->says == NULL && r->refuse != NULL)
-    return BAD(doc, object, "\"refuse\" needs \"says\", a sentence");
 done:
   return st;
 }
@@ -264,14 +201,8 @@ static xfer_status add_local(const xfi_doc *doc, const json_t *object, xfi_local
 
   XFI_TRY(read_local(doc, object, &rule));
   each = json_object_get(object, "each");
-  if (each == NULL) {
-    XFI_TRY(xfi_vec_reserve(rules, capacity, *n + 1, sizeof **rules));
-    (*rules)[(*n)++] = rule;
-    return XFER_OK;
-  }
-  rule.each = false;
-  rule.n_parts = 1;
-  XFI_TRY(xfi_vec_reserve(rules, capacity, *n + json_array_size(each), sizeof **rules));
+  XFI_TRY(xfi_vec_reserve(rules, capacity, *n + json_array_size(each) + 1, sizeof **rules));
+  if (each == NULL) (*rules)[(*n)++] = rule;
   json_array_foreach((json_t *)(uintptr_t)each, k, part)
   {
     XFI_TRY(read_part(doc, part, &rule.parts[0]));
@@ -310,12 +241,12 @@ static xfer_status read_family_sides(const xfi_doc *doc, const json_t *sides, xf
   {
     xfi_family_side *s = &f->sides[f->n_sides++];
     const json_t *locals = NULL;
-    const xfi_field fields[] = {FIELD("set", EXPRS, &s->set), FIELD("require", PAIRS, &s->require),
+    const xfi_field fields[] = {FIELD("set", EXPRS, &s->set),
+                                FIELD("require", REQUIRES, &s->require),
                                 FIELD("locals", LIST, &locals)};
 
     s->side = name;
-    XFI_TRY(READ(doc, object, "a side of a family", fields));
-    XFI_TRY(check_require(doc, s->require));
+    XFI_TRY(XFI_RULES_READ(doc, object, "a side of a family", fields));
     XFI_TRY(read_locals(doc, locals, &s->locals, &s->n_locals));
   }
 done:
@@ -345,7 +276,7 @@ static xfer_status read_family(xfer_rules *rules, const xfi_doc *doc)
                               FIELD("tensors", LIST, &tensors),
                               FIELD("sides", OBJECT, &sides)};
   f->name = ""; /* what is half read is never looked for by name, but is freed */
-  XFI_TRY(READ(doc, doc->root, "a family", fields));
+  XFI_TRY(XFI_RULES_READ(doc, doc->root, "a family", fields));
   f->tensors = xfi_calloc(json_array_size(tensors) + 1, sizeof *f->tensors);
   XFI_CHECK(f->tensors != NULL, XFER_ERR_NOMEM, "the tensors of %s", doc->where);
   json_array_foreach((json_t *)(uintptr_t)tensors, i, object)
@@ -360,9 +291,8 @@ done:
 
 /* ---- a side ---- */
 
-/* [[name, size], ..] or [[name, size, use], ..] */
-static xfer_status read_axes(const xfi_doc *doc, const json_t *list, int *n, const char **names,
-                             const char **sizes, xfi_axis_use *uses)
+/* [[name, size, use], ..]; of the ranks [[name, size], ..] */
+static xfer_status read_axes(const xfi_doc *doc, const json_t *list, xfi_grid_rule *grid, bool used)
 {
   static const char *const USES[] = {"cut", "experts", "fsdp", NULL};
   const json_t *axis;
@@ -373,17 +303,18 @@ static xfer_status read_axes(const xfi_doc *doc, const json_t *list, int *n, con
     return BAD(doc, list, "more than %d axes", XFI_MAX_AXES);
   json_array_foreach((json_t *)(uintptr_t)list, i, axis)
   {
-    if (!xfi_rules_is(axis, TEXTS) || json_array_size(axis) != (uses == NULL ? 2 : 3))
-      return BAD(doc, axis, "an axis is [name, size%s]", uses == NULL ? "" : ", use");
-    names[i] = json_string_value(json_array_get(axis, 0));
-    sizes[i] = json_string_value(json_array_get(axis, 1));
+    const char *use = used ? json_string_value(json_array_get(axis, 2)) : "cut";
+
+    if (!xfi_rules_is(axis, TEXTS) || json_array_size(axis) != (used ? 3 : 2))
+      return BAD(doc, axis, "an axis is [name, size%s]", used ? ", use" : "");
+    grid->names[i] = json_string_value(json_array_get(axis, 0));
+    grid->sizes[i] = json_string_value(json_array_get(axis, 1));
     XFI_TRY(xfi_rules_check_expr(doc, json_array_get(axis, 1)));
-    if (uses == NULL) continue;
-    if (xfi_rules_choice(USES, json_string_value(json_array_get(axis, 2))) < 0)
+    if (xfi_rules_choice(USES, use) < 0)
       return BAD(doc, axis, "the use of an axis is \"cut\", \"experts\" or \"fsdp\"");
-    uses[i] = (xfi_axis_use)xfi_rules_choice(USES, json_string_value(json_array_get(axis, 2)));
+    grid->uses[i] = (xfi_axis_use)xfi_rules_choice(USES, use);
   }
-  *n = (int)json_array_size(list);
+  grid->n_axes = (int)json_array_size(list);
 done:
   return st;
 }
@@ -425,14 +356,12 @@ done:
 static xfer_status read_quant(const xfi_doc *doc, const json_t *object, xfi_quant_rule *q)
 {
   static const char WEIGHT[] = "weight_";
-  const json_t *block = NULL;
-  const xfi_field fields[] = {NEEDED("name", TEXT, &q->name), NEEDED("block", TEXTS, &block),
+  const xfi_field fields[] = {NEEDED("name", TEXT, &q->name), NEEDED("block", TWO, q->block),
                               NEEDED("scales", TEXT, &q->scales),
                               NEEDED("dtype", DTYPE, &q->dtype)};
   xfer_status st = XFER_OK;
 
-  XFI_TRY(READ(doc, object, "a way to quantise", fields));
-  XFI_TRY(read_two(doc, block, q->block, "a block is [rows, columns]"));
+  XFI_TRY(XFI_RULES_READ(doc, object, "a way to quantise", fields));
   if (strncmp(q->scales, WEIGHT, sizeof WEIGHT - 1) != 0)
     return BAD(doc, object, "scales are called \"%s..\", not \"%.60s\"", WEIGHT, q->scales);
   if (q->dtype != XFER_F32 && q->dtype != XFER_F8E8M0)
@@ -475,7 +404,7 @@ static xfer_status read_side(xfer_rules *rules, const xfi_doc *doc)
                               FIELD("numbers", OBJECT, &s->numbers),
                               FIELD("choices", OBJECT, &s->choices),
                               FIELD("flags", TEXTS, &s->flags),
-                              FIELD("require", PAIRS, &s->require),
+                              FIELD("require", REQUIRES, &s->require),
                               NEEDED("ranks", LIST, &ranks),
                               FIELD("stage", TEXT, &s->stage),
                               FIELD("chunks", EXPR, &s->chunks),
@@ -487,7 +416,6 @@ static xfer_status read_side(xfer_rules *rules, const xfi_doc *doc)
                               FIELD("takes_layers", FLAG, &s->takes_layers),
                               FIELD("takes_map", FLAG, &s->takes_map),
                               FIELD("stage_numbers", FLAG, &s->stage_numbers),
-                              FIELD("free_blocks", FLAG, &s->free_blocks),
                               {"expert_cut", CHOICE, &s->expert_cut, true, CUTS},
                               FIELD("round_robin", EXPR, &s->round_robin),
                               FIELD("vocabulary", EXPR, &s->vocab),
@@ -501,14 +429,12 @@ static xfer_status read_side(xfer_rules *rules, const xfi_doc *doc)
                               FIELD("quants", LIST, &quants),
                               NEEDED("locals", LIST, &locals)};
   s->name = s->chunk_prefix = "";
-  XFI_TRY(READ(doc, doc->root, "a side", fields));
+  XFI_TRY(XFI_RULES_READ(doc, doc->root, "a side", fields));
   XFI_TRY(check_items(doc, s));
-  XFI_TRY(check_require(doc, s->require));
   XFI_TRY(read_quants(doc, quants, s));
-  XFI_TRY(read_axes(doc, ranks, &s->n_ranks, s->rank_names, s->rank_sizes, NULL));
-  XFI_TRY(read_axes(doc, dense, &s->dense.n_axes, s->dense.names, s->dense.sizes, s->dense.uses));
-  XFI_TRY(read_axes(doc, experts, &s->experts.n_axes, s->experts.names, s->experts.sizes,
-                    s->experts.uses));
+  XFI_TRY(read_axes(doc, ranks, &s->ranks, false));
+  XFI_TRY(read_axes(doc, dense, &s->dense, true));
+  XFI_TRY(read_axes(doc, experts, &s->experts, true));
   XFI_TRY(read_locals(doc, locals, &s->locals, &s->n_locals));
 done:
   return st;

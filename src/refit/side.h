@@ -24,7 +24,7 @@ typedef struct xfi_said {
   int value; /* a dim, a place in `ranks`, an element type */
 } xfi_said;
 
-/* One of the two grids, with its sizes; the axis that counts fastest first. */
+/* A grid with its sizes; the axis that counts fastest first. */
 typedef struct xfi_grid {
   const xfi_grid_rule *rule;
   int sizes[XFI_MAX_AXES];
@@ -52,7 +52,7 @@ struct xfer_side {
   int pp;     /* stages */
   int chunks; /* parts of the model on each of them; virtual stage v is chunk v / pp of stage v % pp
                */
-  int axis_sizes[XFI_MAX_AXES];
+  xfi_grid axes;  /* of all ranks */
   int stage_axis; /* of these; -1: none */
   xfi_grid dense, experts;
   int *stage_layers; /* [pp * chunks] as listed; NULL: even */

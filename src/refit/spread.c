@@ -16,14 +16,14 @@ static int add_axis(xfi_spread *spread, int size)
   return spread->n_axes++;
 }
 
-/* A dim of `length` that n ranks split: refused where it does not divide, or where a block is cut.
- */
-static xfer_status check_cut(const xfer_side *side, const xfi_entry *entry, int dim, int64_t length,
-                             int n, bool even)
+/* Refused where the dim does not divide, or where a block is cut. */
+static xfer_status cut_dim(xfi_spread *spread, const xfer_side *side, const xfi_entry *entry,
+                           int axis, int dim)
 {
-  int in_block = dim - (entry->n_dims - 2);
-  int64_t block = in_block >= 0 && in_block < 2 ? entry->block[in_block] : 0;
-  int64_t part = xfi_ceil_div(length, n);
+  const int n = spread->shape[axis], in_block = dim - (entry->n_dims - 2);
+  const int64_t block = in_block >= 0 && in_block < 2 ? entry->block[in_block] : 0;
+  const int64_t length = entry->shape[dim], part = xfi_ceil_div(length, n);
+  const bool even = side->rules->even;
   xfer_status st = XFER_OK;
 
   if (n == 1) return XFER_OK;
@@ -33,19 +33,6 @@ static xfer_status check_cut(const xfer_side *side, const xfi_entry *entry, int 
   XFI_CHECK(block == 0 || part % block == 0 || part >= length, XFER_ERR_UNSUPPORTED,
             "\"%s\": %lld per shard of dim %d in \"%s\" is not a multiple of the block of %lld",
             entry->pattern, (long long)part, dim, side->spec, (long long)block);
-done:
-  return st;
-}
-
-static xfer_status cut_dim(xfi_spread *spread, const xfer_side *side, const xfi_entry *entry,
-                           int axis, int dim)
-{
-  int n = spread->shape[axis];
-  bool even = side->rules->even;
-  xfer_status st = XFER_OK;
-
-  if (n == 1) return XFER_OK;
-  XFI_TRY(check_cut(side, entry, dim, entry->shape[dim], n, even));
   spread->placements[axis] = xfer_shard_rule(dim, even ? XFER_EVEN : XFER_CHUNK);
 done:
   return st;
@@ -77,16 +64,14 @@ done:
 
 /* ---- tensor parallelism ---- */
 
-/* What each of n ranks has of `length`, which is so many units, and for how much it has room. */
-static xfer_status share_units(const xfi_placing *placing, const xfi_entry *entry,
-                               const char *const units[2], int64_t length, int n, int64_t *each,
-                               int64_t *room)
+/* What each of n ranks has of a dim, which is units[0] units, and for how much it has room: for a
+ * multiple of units[1] of them. */
+static xfer_status share_units(const xfi_entry *entry, const int64_t units[2], int dim, int n,
+                               int64_t *each, int64_t *room)
 {
-  int64_t count, multiple;
+  const int64_t count = units[0], multiple = units[1], length = entry->shape[dim];
   xfer_status st = XFER_OK;
 
-  XFI_TRY(xfi_placing_eval(&count, placing, entry, units[0]));
-  XFI_TRY(xfi_placing_eval(&multiple, placing, entry, units[1]));
   XFI_CHECK(count > 0 && length % count == 0 && multiple > 0 && multiple < 1 << 20, XFER_ERR_SHAPE,
             "\"%s\": %lld does not divide into %lld units, by multiples of %lld", entry->pattern,
             (long long)length, (long long)count, (long long)multiple);
@@ -97,48 +82,46 @@ done:
 }
 
 /* By whole units, where that is not an even cut. */
-static xfer_status cut_units(xfi_spread *spread, const xfi_placing *placing, const xfi_entry *entry,
-                             const xfi_local_rule *rule, int axis, int dim)
+static xfer_status cut_units(xfi_spread *spread, const xfer_side *side, const xfi_entry *entry,
+                             const int64_t units[2], int axis, int dim)
 {
   int n = spread->shape[axis];
   int64_t length = entry->shape[dim], each, room;
   xfer_status st = XFER_OK;
 
-  XFI_TRY(share_units(placing, entry, rule->units, length, n, &each, &room));
-  if (each * n == length && each == room) return cut_dim(spread, placing->side, entry, axis, dim);
+  XFI_TRY(share_units(entry, units, dim, n, &each, &room));
+  if (each * n == length && each == room) return cut_dim(spread, side, entry, axis, dim);
   XFI_TRY(xfi_cut_roomy(spread, axis, n, dim, length, each, room));
 done:
   return st;
 }
 
 /* The dim that is not cut has room for more than there is. */
-static xfer_status widen(xfi_spread *spread, const xfi_placing *placing, const xfi_entry *entry,
-                         const xfi_local_rule *rule, int dim)
+static xfer_status widen(xfi_spread *spread, const xfi_entry *entry, const int64_t units[2],
+                         int dim)
 {
   int64_t all;
-  xfer_status st = XFER_OK;
 
   memcpy(spread->padded_shape, entry->shape, sizeof spread->padded_shape);
-  XFI_TRY(share_units(placing, entry, rule->across, entry->shape[dim], 1, &all,
-                      &spread->padded_shape[dim]));
   spread->padded = true;
-done:
-  return st;
+  return share_units(entry, units, dim, 1, &all, &spread->padded_shape[dim]);
 }
 
 static xfer_status cut_tp(xfi_spread *spread, const xfi_placing *placing, const xfi_entry *entry,
-                          const xfi_local_rule *rule, const xfi_slot *slot, int axis)
+                          const xfi_ruling *ruling, const xfi_slot *slot, int axis)
 {
-  int64_t first;
+  const xfi_local_rule *rule = ruling->rule;
   bool bias = strcmp(entry->suffix, "bias") == 0;
   int rows = entry->experts ? 1 : 0, last = entry->n_dims - 1, n = spread->shape[axis];
   int across = rule->cut == XFI_CUT_COLS ? rows : last > rows ? last : -1;
   xfer_status st = XFER_OK;
 
   if (rule->cut == XFI_CUT_NONE || entry->n_dims <= rows) return XFER_OK;
-  if (rule->across[0] != NULL && across >= 0) XFI_TRY(widen(spread, placing, entry, rule, across));
-  if (rule->units[0] != NULL && !slot->whole && (rule->cut == XFI_CUT_ROWS || !bias))
-    return cut_units(spread, placing, entry, rule, axis, rule->cut == XFI_CUT_ROWS ? rows : last);
+  if (rule->traits[XFI_ACROSS] != NULL && across >= 0)
+    XFI_TRY(widen(spread, entry, &ruling->is[XFI_ACROSS], across));
+  if (rule->traits[XFI_UNITS] != NULL && !slot->whole && (rule->cut == XFI_CUT_ROWS || !bias))
+    return cut_units(spread, placing->side, entry, &ruling->is[XFI_UNITS], axis,
+                     rule->cut == XFI_CUT_ROWS ? rows : last);
   if (rule->cut == XFI_CUT_ROWS)
     return xfi_cut_rows(spread, axis, rows, &slot->fusing, slot->slot, entry->shape[rows],
                         entry->n_dims - rows > 1 ? entry->block[0] : 0, entry->pattern,
@@ -146,9 +129,8 @@ static xfer_status cut_tp(xfi_spread *spread, const xfi_placing *placing, const 
   if (slot->whole) return XFER_OK;
   if (rule->cut == XFI_CUT_VOCAB) return cut_vocab(spread, placing, entry, axis);
   if (!bias) return cut_dim(spread, placing->side, entry, axis, last);
-  XFI_TRY(xfi_placing_eval(&first, placing, entry, rule->bias_first));
   /* Partial sums are added up over the ranks, so only one of them adds the bias. */
-  if (first != 0 && n > 1)
+  if (ruling->is[XFI_BIAS_FIRST] != 0 && n > 1)
     XFI_TRY(xfi_cut_roomy(spread, axis, n, rows, entry->shape[rows], entry->shape[rows],
                           spread->padded ? spread->padded_shape[rows] : entry->shape[rows]));
 done:
@@ -181,30 +163,16 @@ done:
 
 /* ---- FSDP: cuts what the others left, along the first dim of the framework's own tensor ---- */
 
-static xfer_status cut_fsdp(xfi_spread *spread, const xfi_placing *placing, const xfi_entry *entry,
-                            const xfi_slot *slot, int axis, int tp)
+static xfer_status cut_fsdp(xfi_spread *spread, const xfer_side *side, const xfi_entry *entry,
+                            const xfi_slot *slot, int axis)
 {
-  const xfer_side *side = placing->side;
   int dim = slot->each_expert ? 1 : 0;
-  const xfer_placement *cut = tp < 0 ? NULL : &spread->placements[tp];
-  int n = spread->shape[axis];
-  bool free_blocks = side->rules->free_blocks;
-  int64_t length = dim < entry->n_dims ? entry->shape[dim] : 1;
   xfer_status st = XFER_OK;
 
-  if (entry->n_dims <= dim || n == 1 || slot->whole) return XFER_OK;
+  if (entry->n_dims <= dim || spread->shape[axis] == 1 || slot->whole) return XFER_OK;
   XFI_CHECK(slot->n_slots == 1 || slot->fuse_dim != dim, XFER_ERR_UNSUPPORTED,
             "\"%s\" holds several weights, and \"%s\" cuts through them", entry->pattern,
             side->spec);
-  if (cut != NULL && cut->kind == XFER_SHARD && cut->dim == dim) {
-    int64_t part = xfi_ceil_div(length, spread->shape[tp]),
-            last = length - part * ((length - 1) / part);
-
-    if (!free_blocks)
-      XFI_TRY(check_cut(side, entry, dim, last, n, false)); /* all others have `part` */
-    length = part;
-  }
-  if (!free_blocks) XFI_TRY(check_cut(side, entry, dim, length, n, false));
   spread->placements[axis] = xfer_shard(dim);
   spread->n_order = spread->n_axes;
   for (int a = 0, k = 0; a < spread->n_axes; a++) {
@@ -216,10 +184,10 @@ done:
 }
 
 xfer_status xfi_spread_make(xfi_spread *spread, const xfi_placing *placing, const xfi_entry *entry,
-                            const xfi_local_rule *rule, const xfi_slot *slot, int layer)
+                            const xfi_ruling *ruling, const xfi_slot *slot, int layer)
 {
   const xfi_grid *grid = entry->experts ? &placing->side->experts : &placing->side->dense;
-  int at[XFI_MAX_AXES], tp = -1;
+  int at[XFI_MAX_AXES];
   xfer_status st = XFER_OK;
 
   memset(spread, 0, sizeof *spread);
@@ -233,13 +201,13 @@ xfer_status xfi_spread_make(xfi_spread *spread, const xfi_placing *placing, cons
   for (int a = grid->rule->n_axes - 1; a >= 0; a--) {
     if (grid->rule->uses[a] == XFI_AXIS_EXPERTS)
       XFI_TRY(cut_experts(spread, placing, entry, at[a], layer));
-    if (grid->rule->uses[a] != XFI_AXIS_CUT) continue;
-    tp = at[a]; /* the axis that counts fastest: it may become two */
-    XFI_TRY(cut_tp(spread, placing, entry, rule, slot, tp));
+    /* That of tensor parallelism may become two. */
+    if (grid->rule->uses[a] == XFI_AXIS_CUT)
+      XFI_TRY(cut_tp(spread, placing, entry, ruling, slot, at[a]));
   }
   for (int a = 0; a < grid->rule->n_axes; a++) {
     if (grid->rule->uses[a] == XFI_AXIS_FSDP)
-      XFI_TRY(cut_fsdp(spread, placing, entry, slot, at[a], tp));
+      XFI_TRY(cut_fsdp(spread, placing->side, entry, slot, at[a]));
   }
 done:
   return st;

@@ -121,18 +121,15 @@ static xfer_status read_tensor(reader *r, const json_t *object)
 {
   const char *name = NULL, *pattern = NULL;
   const json_t *experts = NULL;
-  const xfi_field fields[] = {
-      {"name", TEXT, &name, false, NULL},      {"pattern", TEXT, &pattern, false, NULL},
-      {"shape", LIST, NULL, false, NULL},      {"dtype", TEXT, NULL, false, NULL},
-      {"layer", LIST, NULL, false, NULL},      {"layer_list", LIST, NULL, false, NULL},
-      {"expert", LIST, &experts, false, NULL},
-  };
+  const xfi_field fields[] = {FIELD("name", TEXT, &name),     FIELD("pattern", TEXT, &pattern),
+                              FIELD("shape", LIST, NULL),     FIELD("dtype", TEXT, NULL),
+                              FIELD("layer", LIST, NULL),     FIELD("layer_list", LIST, NULL),
+                              FIELD("expert", LIST, &experts)};
   int64_t shape[XFER_MAX_DIMS];
   xfi_raw raw = {.shape = shape};
   xfer_status st = XFER_OK;
 
-  XFI_TRY(xfi_rules_fields(&r->model->config, object, "a tensor", fields,
-                           sizeof fields / sizeof *fields));
+  XFI_TRY(XFI_RULES_READ(&r->model->config, object, "a tensor", fields));
   raw.pattern = pattern == NULL ? name : pattern;
   XFI_CHECK((name == NULL) != (pattern == NULL), XFER_ERR_IO,
             "%s: a tensor needs either \"name\" or \"pattern\"", r->path);
