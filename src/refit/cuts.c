@@ -39,132 +39,90 @@ static int64_t turned(const xfi_block *b, int64_t i)
   return i / 2 + (i % 2 != 0 ? half : 0);
 }
 
-/* Rows [from, to) of a unit. */
-static xfer_status add_unit(xfi_stretches *rows, const xfi_block *b, int64_t unit, int64_t from,
-                            int64_t to)
-{
-  int64_t base = b->offset + unit * b->stride;
-  xfer_status st = XFER_OK;
-
-  if (b->order == XFI_AS_IT_IS) return add_rows(rows, b->part, base + from, to - from);
-  for (int64_t i = from; i < to; i++)
-    XFI_TRY(add_rows(rows, b->part, base + turned(b, i), 1));
-done:
-  return st;
-}
-
 /* Units [lo, hi). */
 static xfer_status add_units(xfi_stretches *rows, const xfi_block *b, int64_t lo, int64_t hi)
 {
   xfer_status st = XFER_OK;
 
-  if (b->stride == b->size && b->order == XFI_AS_IT_IS)
-    return add_rows(rows, b->part, b->offset + lo * b->size, (hi - lo) * b->size);
-  for (int64_t u = lo; u < hi; u++)
-    XFI_TRY(add_unit(rows, b, u, 0, b->size));
+  for (int64_t u = lo; u < hi; u++) {
+    const int64_t base = b->offset + u * b->stride;
+
+    if (b->order == XFI_AS_IT_IS && b->stride == b->size)
+      return add_rows(rows, b->part, base, (hi - lo) * b->size);
+    if (b->order == XFI_AS_IT_IS) XFI_TRY(add_rows(rows, b->part, base, b->size));
+    for (int64_t i = 0; i < b->size && b->order != XFI_AS_IT_IS; i++)
+      XFI_TRY(add_rows(rows, b->part, base + turned(b, i), 1));
+  }
 done:
   return st;
+}
+
+static int64_t n_rows(const xfi_stretches *all)
+{
+  return all->n == 0 ? 0 : all->at[all->n - 1].at + all->at[all->n - 1].length;
+}
+
+/* Rows [lo, hi) of all, as they lie one after the other. */
+static xfer_status add_slice(xfi_stretches *rows, const xfi_stretches *all, int64_t lo, int64_t hi)
+{
+  xfer_status st = XFER_OK;
+
+  for (size_t k = 0; k < all->n; k++) {
+    const xfi_stretch *s = &all->at[k];
+    const int64_t from = lo > s->at ? lo - s->at : 0;
+    const int64_t to = hi - s->at < s->length ? hi - s->at : s->length;
+
+    XFI_TRY(add_rows(rows, s->part, s->global + from, to - from));
+  }
+done:
+  return st;
+}
+
+/* The i-th of n chunks, as torch.chunk makes them. */
+static xfer_status add_chunk(xfi_stretches *rows, const xfi_stretches *all, int64_t i, int64_t n)
+{
+  const int64_t each = xfi_ceil_div(n_rows(all), n);
+
+  return add_slice(rows, all, i * each, (i + 1) * each);
 }
 
 static bool is_few(const xfi_fusing *f, const xfi_block *b)
 {
-  return b->count < f->n && b->count > 0 &&
+  return !f->whole && b->count < f->n && b->count > 0 &&
          (b->few == XFI_FEW_REPLICATE || (b->few == XFI_FEW_ONE && b->count == 1));
 }
 
-static xfer_status block_rows(const xfi_fusing *f, const xfi_block *b, int r, xfi_stretches *rows)
+/* What the r-th rank has of the rows of a block; of those of all groups, where it is NULL. */
+static xfer_status add_share(xfi_stretches *rows, const xfi_stretches *all, const xfi_fusing *f,
+                             const xfi_block *b, int r)
 {
-  xfer_status st = XFER_OK;
+  const bool units_apart = b != NULL && b->stride != b->size && !f->even; /* no rows to chunk */
 
-  if (f->whole || f->n == 1) return add_units(rows, b, 0, b->count);
-  if (is_few(f, b)) {
-    int64_t unit = r / (f->n / b->count);
-
-    return add_units(rows, b, unit, unit + 1);
-  }
-  if (f->even) {
-    int64_t n = b->count / f->n;
-
-    return add_units(rows, b, r * n, (r + 1) * n);
-  }
-  if (b->stride == b->size) { /* torch.chunk of the rows */
-    int64_t all = b->count * b->size, n = xfi_ceil_div(all, f->n), lo = r * n;
-
-    if (lo > all) lo = all;
-    if (n > all - lo) n = all - lo;
-    if (b->order == XFI_AS_IT_IS) return add_rows(rows, b->part, b->offset + lo, n);
-    for (int64_t u = lo / b->size; u * b->size < lo + n; u++) {
-      int64_t at = u * b->size;
-
-      XFI_TRY(add_unit(rows, b, u, lo > at ? lo - at : 0,
-                       lo + n - at < b->size ? lo + n - at : b->size));
-    }
-    return XFER_OK;
-  }
-  XFI_TRY(add_units(rows, b, 0, b->count));
-done:
-  return st;
+  if (b != NULL && is_few(f, b)) return add_chunk(rows, all, r / (f->n / b->count), b->count);
+  if (f->whole || units_apart) return add_chunk(rows, all, 0, 1);
+  return add_chunk(rows, all, r, f->n);
 }
 
-/* The stretch [begin, end) of all groups. */
-static xfer_status group_rows(const xfi_fusing *f, int r, xfi_stretches *rows)
+static xfer_status rows_of(const xfi_fusing *f, int r, xfi_stretches *rows)
 {
-  int64_t in_group = 0, begin, end, n;
+  const int64_t n_groups = f->groups > 0 ? f->groups : 1;
+  xfi_stretches all = {0};
   xfer_status st = XFER_OK;
 
-  for (int k = 0; k < f->n_blocks; k++)
-    in_group += f->blocks[k].count / f->groups * f->blocks[k].size;
-  if (in_group == 0) return XFER_OK;
-  n = in_group * f->groups / (f->whole ? 1 : f->n);
-  begin = f->whole ? 0 : r * n;
-  end = begin + n;
-  for (int64_t g = begin / in_group; g < f->groups && g * in_group < end; g++) {
-    int64_t at = g * in_group;
-
+  for (int64_t g = 0; g < n_groups; g++) {
     for (int k = 0; k < f->n_blocks; k++) {
       const xfi_block *b = &f->blocks[k];
-      int64_t units = b->count / f->groups;
+      const int64_t n = b->count / n_groups;
 
-      for (int64_t u = g * units; u < (g + 1) * units; u++, at += b->size) {
-        int64_t from = begin > at ? begin - at : 0, to = end < at + b->size ? end - at : b->size;
-
-        if (from < to) XFI_TRY(add_unit(rows, b, u, from, to));
-      }
+      XFI_TRY(add_units(&all, b, g * n, (g + 1) * n));
+      if (f->groups > 0) continue;
+      XFI_TRY(add_share(rows, &all, f, b, r));
+      all.n = 0;
     }
   }
+  if (f->groups > 0) XFI_TRY(add_share(rows, &all, f, NULL, r));
 done:
-  return st;
-}
-
-static xfer_status rows_of(const xfi_fusing *fusing, int r, xfi_stretches *rows)
-{
-  xfer_status st = XFER_OK;
-
-  if (fusing->groups > 0) return group_rows(fusing, r, rows);
-  for (int k = 0; k < fusing->n_blocks; k++)
-    XFI_TRY(block_rows(fusing, &fusing->blocks[k], r, rows));
-done:
-  return st;
-}
-
-/* The i-th of n chunks of `all`, as they lie one after the other. */
-static xfer_status add_chunk(xfi_stretches *rows, const xfi_stretches *all, int i, int n)
-{
-  int64_t total = 0, at = 0, each, lo, hi;
-  xfer_status st = XFER_OK;
-
-  for (size_t k = 0; k < all->n; k++)
-    total += all->at[k].length;
-  each = xfi_ceil_div(total, n);
-  lo = i * each;
-  hi = lo + each < total ? lo + each : total;
-  for (size_t k = 0; k < all->n; at += all->at[k++].length) {
-    const xfi_stretch *s = &all->at[k];
-    int64_t from = lo > at ? lo - at : 0, to = hi - at < s->length ? hi - at : s->length;
-
-    if (from < to) XFI_TRY(add_rows(rows, s->part, s->global + from, to - from));
-  }
-done:
+  xfi_stretches_free(&all);
   return st;
 }
 
@@ -324,49 +282,8 @@ done:
   return st;
 }
 
-typedef enum shape_of { ROWS_WHOLE = 1, ROWS_EVEN = 2 } shape_of;
-
-static xfer_status make_table(xfi_spread *spread, int axis, int dim, const xfi_fusing *f, int part,
-                              int64_t rows, int64_t scale, const char *what, const char *spec)
-{
-  maker m = {0};
-  xfi_stretches all = {0};
-  const int n = xfi_fusing_ranks(f);
-  int shape = ROWS_WHOLE | (rows % n == 0 ? ROWS_EVEN : 0);
-  xfer_status st = XFER_OK;
-
-  for (int r = 0; r < n; r++) {
-    int64_t local = 0, each = rows / n, first = 0;
-    int n_runs = 0;
-
-    XFI_TRY(xfi_fusing_part(f, part, r, &all));
-    for (size_t i = 0; i < all.n; n_runs++) {
-      int64_t begin = all.at[i].global, end = begin;
-
-      for (; i < all.n && all.at[i].global == end; i++)
-        end += all.at[i].length;
-      XFI_TRY(check_scale(begin, end, rows, scale, what, spec));
-      XFI_TRY(table_run(&m, begin, end - begin, local));
-      local += end - begin;
-      first = begin;
-    }
-    XFI_TRY(table_coord(&m, local));
-    if (n_runs != 1 || local != rows) shape &= ~ROWS_WHOLE;
-    if (n_runs != 1 || first != r * each || local != each) shape &= ~ROWS_EVEN;
-  }
-  if ((shape & ROWS_WHOLE) != 0) goto done;
-  if ((shape & ROWS_EVEN) != 0)
-    spread->placements[axis] = xfer_shard_rule(dim, XFER_EVEN);
-  else
-    XFI_TRY(table_place(&m, spread, axis, dim, false));
-done:
-  xfi_stretches_free(&all);
-  table_free(&m);
-  return st;
-}
-
-/* The one block of the part, if it is all its rows in their order; else NULL. */
-static const xfi_block *plain_block(const xfi_fusing *f, int part)
+/* Several ranks have the same: is the part one block, all its rows in their order, of few units? */
+static const xfi_block *few_units(const xfi_fusing *f, int part, int64_t rows)
 {
   const xfi_block *found = NULL;
 
@@ -378,72 +295,61 @@ static const xfi_block *plain_block(const xfi_fusing *f, int part)
       return NULL;
     found = b;
   }
-  return found;
-}
-
-static bool in_groups(const xfi_fusing *f)
-{
-  return f->groups > 0 && f->groups % f->n != 0;
+  return found != NULL && f->groups == 0 && f->inner == 0 && is_few(f, found) &&
+                 found->count * found->size == rows
+             ? found
+             : NULL;
 }
 
 xfer_status xfi_cut_rows(xfi_spread *spread, int axis, int dim, const xfi_fusing *f, int part,
                          int64_t rows, int64_t scale, const char *what, const char *spec)
 {
-  const xfi_block *b = plain_block(f, part);
-  int n = f->n;
+  const xfi_block *few = few_units(f, part, rows);
+  const int all_ranks = xfi_fusing_ranks(f), n = few != NULL ? (int)few->count : all_ranks;
+  const int64_t each = xfi_ceil_div(rows, n);
+  bool whole = true, chunks = true; /* as they turn out to be */
+  maker m = {0};
+  xfi_stretches all = {0};
   xfer_status st = XFER_OK;
 
   XFI_TRY(check_fusing(f, what, spec));
-  if (b == NULL || b->count * b->size != rows || (in_groups(f) && !f->whole) || f->inner > 0)
-    return make_table(spread, axis, dim, f, part, rows, scale, what, spec);
-  if (f->whole || n == 1) return XFER_OK;
-  if (is_few(f, b)) { /* several ranks have the same */
-    spread->shape[axis] = (int)b->count;
-    spread->shape[spread->n_axes] = n / (int)b->count;
-    spread->placements[spread->n_axes++] = xfer_replicate();
-    n = (int)b->count;
-    if (n == 1) return XFER_OK;
+  for (int r = 0; r < n; r++) {
+    const int64_t left = rows - r * each, want = left < each ? left : each;
+    int64_t local = 0, first = 0;
+    int n_runs = 0;
+
+    XFI_TRY(xfi_fusing_part(f, part, r * (all_ranks / n), &all));
+    for (size_t i = 0; i < all.n; n_runs++) {
+      int64_t begin = all.at[i].global, end = begin;
+
+      for (; i < all.n && all.at[i].global == end; i++)
+        end += all.at[i].length;
+      XFI_TRY(check_scale(begin, end, rows, scale, what, spec));
+      XFI_TRY(table_run(&m, begin, end - begin, local));
+      local += end - begin;
+      first = begin;
+    }
+    XFI_TRY(table_coord(&m, local));
+    whole = whole && n_runs == 1 && local == rows;
+    chunks = chunks && (want > 0 ? n_runs == 1 && first == r * each && local == want : n_runs == 0);
   }
-  for (int64_t r = 0, k = xfi_ceil_div(rows, n); scale > 0 && r < n; r++)
-    XFI_TRY(check_scale(r * k, (r + 1) * k, rows, scale, what, spec));
-  spread->placements[axis] = xfer_shard_rule(dim, f->even ? XFER_EVEN : XFER_CHUNK);
+  if (few != NULL && n > 1) {
+    spread->shape[axis] = n;
+    spread->shape[spread->n_axes] = all_ranks / n;
+    spread->placements[spread->n_axes++] = xfer_replicate();
+  }
+  if (whole) goto done;
+  if (chunks)
+    spread->placements[axis] = xfer_shard_rule(dim, rows % n == 0 ? XFER_EVEN : XFER_CHUNK);
+  else
+    XFI_TRY(table_place(&m, spread, axis, dim, false));
 done:
+  xfi_stretches_free(&all);
+  table_free(&m);
   return st;
 }
 
 /* ---- experts ---- */
-
-static xfer_status map_rank(maker *m, const xfi_map *map, int r, bool *held, int64_t n_experts,
-                            const char *what, const char *spec)
-{
-  int64_t n = 0;
-  xfer_status st = XFER_OK;
-
-  for (int i = map->first[r]; i < map->first[r + 1]; i++) {
-    int expert = map->experts[i];
-
-    XFI_CHECK(expert >= 0 && expert < n_experts, XFER_ERR_ARG,
-              "\"%s\": the expert map has expert %d, \"%s\" has %lld", spec, expert, what,
-              (long long)n_experts);
-    held[expert] = true;
-    XFI_TRY(table_run(m, expert, 1, n++));
-  }
-  XFI_TRY(table_coord(m, n));
-done:
-  return st;
-}
-
-static xfer_status round_rank(maker *m, int r, int n, int64_t n_experts)
-{
-  int64_t local = 0;
-  xfer_status st = XFER_OK;
-
-  for (int64_t e = r; e < n_experts; e += n)
-    XFI_TRY(table_run(m, e, 1, local++));
-  XFI_TRY(table_coord(m, local));
-done:
-  return st;
-}
 
 xfer_status xfi_cut_map(xfi_spread *spread, int axis, int n, const xfi_map *map, int64_t n_experts,
                         const char *what, const char *spec)
@@ -453,10 +359,22 @@ xfer_status xfi_cut_map(xfi_spread *spread, int axis, int n, const xfi_map *map,
   xfer_status st = XFER_OK;
 
   XFI_CHECK(held != NULL, XFER_ERR_NOMEM, "%lld experts", (long long)n_experts);
-  for (int r = 0; r < n; r++)
-    XFI_TRY(map != NULL ? map_rank(&m, map, r, held, n_experts, what, spec)
-                        : round_rank(&m, r, n, n_experts));
-  for (int64_t e = 0; e < n_experts && map != NULL; e++) {
+  for (int r = 0; r < n; r++) {
+    const int64_t count =
+        map != NULL ? map->first[r + 1] - map->first[r] : (n_experts - r + n - 1) / n;
+
+    for (int64_t i = 0; i < count; i++) {
+      const int64_t expert = map != NULL ? map->experts[map->first[r] + i] : r + i * n;
+
+      XFI_CHECK(expert >= 0 && expert < n_experts, XFER_ERR_ARG,
+                "\"%s\": the expert map has expert %lld, \"%s\" has %lld", spec, (long long)expert,
+                what, (long long)n_experts);
+      held[expert] = true;
+      XFI_TRY(table_run(&m, expert, 1, i));
+    }
+    XFI_TRY(table_coord(&m, count));
+  }
+  for (int64_t e = 0; e < n_experts; e++) {
     XFI_CHECK(held[e], XFER_ERR_ARG, "\"%s\": the expert map gives expert %lld to no rank", spec,
               (long long)e);
   }
