@@ -153,39 +153,44 @@ static int64_t binary(parser *p, int level) /* NOLINT(misc-no-recursion): MAX_DE
   return a;
 }
 
+/* What follows an operator: computed if it is needed, else syntax alone counts. */
+static int64_t part(parser *p, bool needed,
+                    int64_t (*read)(parser *)) /* NOLINT(misc-no-recursion) */
+{
+  const xfi_scope *scope = p->scope;
+  int64_t value = 0;
+
+  if (++p->depth > MAX_DEPTH) fail(p, SYNTAX, p->at, strlen(p->at));
+  if (!needed) p->scope = NULL;
+  if (p->fault != SYNTAX) value = read(p);
+  p->scope = scope;
+  p->depth--;
+  return value;
+}
+
 static int64_t otherwise(parser *p) /* NOLINT(misc-no-recursion): MAX_DEPTH */
 {
-  int64_t a = binary(p, 0);
+  const fault before = p->fault;
+  const int64_t a = binary(p, 0);
+  int64_t b;
+  bool missing;
 
-  while (take(p, "??")) {
-    bool missing = p->fault == UNKNOWN;
-    parser before = *p;
-    int64_t b;
-
-    p->fault = p->fault == UNKNOWN ? FINE : p->fault;
-    b = binary(p, 0);
-    if (missing)
-      a = b;
-    else if (p->fault == UNKNOWN) { /* not needed */
-      p->fault = before.fault;
-    }
-  }
-  return a;
+  if (!take(p, "??")) return a;
+  missing = before == FINE && p->fault == UNKNOWN;
+  if (missing) p->fault = FINE;
+  b = part(p, missing, otherwise);
+  return missing ? b : a;
 }
 
 static int64_t choice(parser *p) /* NOLINT(misc-no-recursion): MAX_DEPTH */
 {
-  int64_t which = otherwise(p), a, b;
-  fault before;
+  const int64_t which = otherwise(p);
+  int64_t a, b;
 
   if (!take(p, "?")) return which;
-  before = p->fault;
-  a = choice(p);
-  if (which == 0 && p->fault != SYNTAX) p->fault = before;
+  a = part(p, which != 0, choice);
   if (!take(p, ":")) fail(p, SYNTAX, p->at, strlen(p->at));
-  before = p->fault;
-  b = choice(p);
-  if (which != 0 && p->fault != SYNTAX) p->fault = before;
+  b = part(p, which == 0, choice);
   return which != 0 ? a : b;
 }
 

@@ -151,6 +151,8 @@ static void test_what_rules_cannot_do_is_refused_by_name(void **state)
        "does not divide into 0 units"},
       {SIDE("", ",\"cut\":\"rows\",\"units\":[\"1\",\"0\"]"), "mine:tp2", REFIT_DENSE,
        "by multiples of 0"},
+      {SIDE("", ",\"cut\":\"rows\",\"units\":[\"nothing + (2 ?? 1)\",\"1\"]"), "mine:tp2",
+       REFIT_DENSE, "the configuration has no \"nothing\""},
       {SIDE("", ",\"cut\":\"rows\",\"units\":[\"nothing\",\"1\"]"), "mine:tp2", REFIT_DENSE,
        "the configuration has no \"nothing\""},
       {SIDE("", ",\"cut\":\"rows\",\"units\":[\"9223372036854775807 + 1\",\"1\"]"), "mine:tp2",
