@@ -19,14 +19,6 @@ static const json_t *text_part(const json_t *top)
   return json_is_object(text) ? text : NULL;
 }
 
-static bool is_listed(const json_t *list, const char *text)
-{
-  for (size_t i = 0; i < json_array_size(list); i++) {
-    if (strcmp(json_string_value(json_array_get(list, i)), text) == 0) return true;
-  }
-  return false;
-}
-
 static void set_family(xfer_model *model, const xfi_family *family)
 {
   model->family = family;
@@ -42,7 +34,8 @@ static bool family_of_type(xfer_model *model, const json_t *object)
   for (size_t i = model->rules->n_families; i-- > 0;) {
     const xfi_family *f = &model->rules->families[i];
 
-    if (!is_listed(f->model_types, type) || xfi_rules_family(model->rules, f->name) != f) continue;
+    if (!xfi_doc_lists(f->model_types, type) || xfi_rules_family(model->rules, f->name) != f)
+      continue;
     set_family(model, f);
     return true;
   }

@@ -187,6 +187,14 @@ void xfi_doc_free(xfi_doc *doc)
   memset(doc, 0, sizeof *doc);
 }
 
+bool xfi_doc_lists(const json_t *list, const char *text)
+{
+  for (size_t i = 0; i < json_array_size(list); i++) {
+    if (strcmp(json_string_value(json_array_get(list, i)), text) == 0) return true;
+  }
+  return false;
+}
+
 /* ---- lines: the text is walked along the values, which keep its order ---- */
 
 typedef struct walk {

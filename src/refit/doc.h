@@ -40,6 +40,9 @@ xfer_status xfi_path_join(char path[XFI_PATH_BYTES], const char *folder, const c
  * end. */
 xfer_status xfi_file_open(FILE **in, size_t *n_bytes, const char *path);
 
+/* Is the text one of a list of texts? */
+bool xfi_doc_lists(const struct json_t *list, const char *text);
+
 /* The line in which a value of the document begins, from 1. */
 int xfi_doc_line(const xfi_doc *doc, const struct json_t *value);
 

@@ -105,11 +105,7 @@ static bool is_tied_name(const xfer_locals *locals, const xfer_side *side, const
   int64_t tied = 0;
 
   if (!xfi_scope_find(&locals->refit->model->scope, "tied", 4, &tied) || tied == 0) return false;
-  for (size_t i = 0; i < json_array_size(side->rules->tied_names); i++) {
-    if (strcmp(json_string_value(json_array_get(side->rules->tied_names, i)), name) == 0)
-      return true;
-  }
-  return false;
+  return xfi_doc_lists(side->rules->tied_names, name);
 }
 
 static bool is_made(const xfer_locals *locals, int side, const char *name)
