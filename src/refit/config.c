@@ -136,7 +136,7 @@ void xfi_config_recognise(xfer_model *model)
     const xfi_family *f = &model->rules->families[i];
     size_t n = json_array_size(f->recognise), k = 0;
 
-    while (k < n && has_name(model, json_string_value(json_array_get(f->recognise, k))))
+    while (k < n && has_name(model, xfi_doc_text(f->recognise, k)))
       k++;
     if (f->recognise == NULL || k < n || (n <= best && model->family != NULL)) continue;
     best = n;

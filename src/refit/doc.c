@@ -187,10 +187,15 @@ void xfi_doc_free(xfi_doc *doc)
   memset(doc, 0, sizeof *doc);
 }
 
+const char *xfi_doc_text(const json_t *list, size_t i)
+{
+  return json_string_value(json_array_get(list, i));
+}
+
 bool xfi_doc_lists(const json_t *list, const char *text)
 {
   for (size_t i = 0; i < json_array_size(list); i++) {
-    if (strcmp(json_string_value(json_array_get(list, i)), text) == 0) return true;
+    if (strcmp(xfi_doc_text(list, i), text) == 0) return true;
   }
   return false;
 }

@@ -40,7 +40,9 @@ xfer_status xfi_path_join(char path[XFI_PATH_BYTES], const char *folder, const c
  * end. */
 xfer_status xfi_file_open(FILE **in, size_t *n_bytes, const char *path);
 
-/* Is the text one of a list of texts? */
+/* The i-th of a list of texts; NULL: there is none. */
+const char *xfi_doc_text(const struct json_t *list, size_t i);
+/* Is the text one of them? */
 bool xfi_doc_lists(const struct json_t *list, const char *text);
 
 /* The line in which a value of the document begins, from 1. */

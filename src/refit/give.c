@@ -75,8 +75,8 @@ find_spelling(xfi_local **local, const xfer_locals *locals, int side,
 
   *local = find_local(locals, side, name);
   for (size_t i = 0; i < json_array_size(list) && *local == NULL; i++) {
-    const char *from = json_string_value(json_array_get(json_array_get(list, i), 0));
-    const char *to = json_string_value(json_array_get(json_array_get(list, i), 1));
+    const char *from = xfi_doc_text(json_array_get(list, i), 0);
+    const char *to = xfi_doc_text(json_array_get(list, i), 1);
 
     XFI_TRY(xfi_glob_rename(&other, from, to, name));
     if (other == NULL) continue;

@@ -95,6 +95,7 @@ xfer_status xfi_map_read(xfer_side *side, const char *path)
   const json_t *lists;
   xfer_status st = XFER_OK;
 
+  XFI_CHECK(*path != '\0', XFER_ERR_ARG, "map= wants a file");
   XFI_TRY(xfi_doc_read(&doc, path));
   if (json_is_array(doc.root)) {
     XFI_TRY(read_lists(side, &doc, doc.root, -1));

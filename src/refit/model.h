@@ -172,15 +172,17 @@ bool xfi_role_matches(const char *pattern, const char *role);
 /* Of an entry's rows: what they are in blocks of so many. */
 xfer_status xfi_roles_scale(xfi_segment *segment, int64_t block, bool alone,
                             const xfi_entry *entry);
-/* Does the entry's kind of layer have the role? Outside the layers: does anything there? */
-bool xfi_model_has(const xfer_model *model, const xfi_entry *entry, const char *role);
-/* Does any layer of its stack? */
+/* Does any layer of the entry's stack have the role? */
 bool xfi_model_has_anywhere(const xfer_model *model, const xfi_entry *entry, const char *role);
-/* The entry of this role and suffix (NULL: any) in a layer of the same stack (-1: outside); NULL:
- * none. */
+/* The entry of this role and suffix (NULL: any) in the layers of that one; NULL: none. */
 xfi_entry *xfi_model_find(const xfer_model *model, const char *role, const char *suffix,
-                          const xfi_entry *like, int layer);
+                          const xfi_entry *like);
 bool xfi_entry_has_layer(const xfi_entry *entry, int layer);
+/* The first of its layers, all of which are alike; -1: it is in none. */
+static inline int xfi_entry_layer(const xfi_entry *entry)
+{
+  return entry->n_layers > 0 ? entry->layers[0] : -1;
+}
 
 /* The place of `value` in the ascending list, or -1: the one binary search. */
 int xfi_find_int(const int *list, int n, int value);

@@ -37,18 +37,6 @@ xfer_status xfi_placing_eval(int64_t *value, const xfi_placing *placing, const x
 
 /* ---- finding the rule ---- */
 
-typedef bool (*has_fn)(const xfer_model *model, const xfi_entry *entry, const char *role);
-
-/* Has it each of the roles, or none of them? */
-static bool has_roles(const xfer_model *model, const xfi_entry *entry, const json_t *roles,
-                      has_fn has, bool wanted)
-{
-  for (size_t i = 0; i < json_array_size(roles); i++) {
-    if (has(model, entry, json_string_value(json_array_get(roles, i))) != wanted) return false;
-  }
-  return true;
-}
-
 /* Does the weight have rows of that name? */
 static bool has_rows(const xfi_entry *entry, const char *take)
 {
@@ -61,8 +49,16 @@ static bool has_rows(const xfi_entry *entry, const char *take)
   return false;
 }
 
-/* All parts are there, with the rows that are taken of them. A sibling may lack the suffix: that is
- * found when the parts are put together. */
+/* The weight that a part is of, in the entry's layer; NULL: none. */
+static const xfi_entry *find_part(const xfi_placing *placing, const xfi_entry *entry,
+                                  const xfi_part_rule *part, const char *suffix)
+{
+  if (xfi_role_matches(part->role, entry->role)) return entry;
+  return xfi_model_find(placing->model, part->role, suffix, entry);
+}
+
+/* Is it one of the parts, and are all there, with the rows that are taken of them? A sibling may
+ * lack the suffix: that is found when the parts are put together. */
 static bool has_parts(const xfi_placing *placing, const xfi_entry *entry,
                       const xfi_local_rule *rule)
 {
@@ -70,20 +66,28 @@ static bool has_parts(const xfi_placing *placing, const xfi_entry *entry,
 
   for (int i = 0; i < rule->n_parts; i++) {
     const xfi_part_rule *p = &rule->parts[i];
+    const xfi_entry *e = find_part(placing, entry, p, p->take != NULL ? entry->suffix : NULL);
 
-    if (xfi_role_matches(p->role, entry->role)) {
-      mine = true;
-      if (p->take != NULL && !has_rows(entry, p->take)) return false;
-    } else if (!xfi_model_has(placing->model, entry, p->role)) {
-      return false;
-    } else if (p->take != NULL) {
-      const xfi_entry *other = xfi_model_find(placing->model, p->role, entry->suffix, entry,
-                                              entry->n_layers > 0 ? entry->layers[0] : -1);
-
-      if (other == NULL || !has_rows(other, p->take)) return false;
-    }
+    if (e == NULL || (p->take != NULL && !has_rows(e, p->take))) return false;
+    mine = mine || e == entry;
   }
   return mine;
+}
+
+/* Has the layer all roles that it must, and no layer one of those that none may? What one layer
+ * lacks and another has is lost, not left out. */
+static bool has_roles(const xfi_placing *placing, const xfi_entry *entry,
+                      const xfi_local_rule *rule)
+{
+  const xfer_model *model = placing->model;
+
+  for (size_t i = 0; i < json_array_size(rule->with); i++) {
+    if (xfi_model_find(model, xfi_doc_text(rule->with, i), NULL, entry) == NULL) return false;
+  }
+  for (size_t i = 0; i < json_array_size(rule->without); i++) {
+    if (xfi_model_has_anywhere(model, entry, xfi_doc_text(rule->without, i))) return false;
+  }
+  return true;
 }
 
 xfer_status xfi_rule_find(xfi_ruling *ruling, const xfi_placing *placing, const xfi_entry *entry)
@@ -95,10 +99,7 @@ xfer_status xfi_rule_find(xfi_ruling *ruling, const xfi_placing *placing, const 
     const xfi_local_rule *r = placing->rules[i];
     int64_t holds;
 
-    if (!has_parts(placing, entry, r)) continue;
-    if (!has_roles(placing->model, entry, r->with, xfi_model_has, true)) continue;
-    /* What one layer lacks and another has is lost, not left out. */
-    if (!has_roles(placing->model, entry, r->without, xfi_model_has_anywhere, false)) continue;
+    if (!has_parts(placing, entry, r) || !has_roles(placing, entry, r)) continue;
     XFI_TRY(xfi_placing_eval(&holds, placing, entry, r->when != NULL ? r->when : "1"));
     if (holds == 0) continue;
     ruling->rule = r;
@@ -112,7 +113,6 @@ done:
 
 xfer_status xfi_rule_missing(const xfi_placing *placing, const xfi_entry *entry)
 {
-  int layer = entry->n_layers > 0 ? entry->layers[0] : -1;
   xfer_status st = XFER_OK;
 
   for (size_t i = 0; i < placing->n_rules && entry->role != NULL; i++) {
@@ -121,14 +121,15 @@ xfer_status xfi_rule_missing(const xfi_placing *placing, const xfi_entry *entry)
     bool mine = false;
 
     for (int k = 0; k < r->n_parts; k++) {
-      mine = mine || xfi_role_matches(r->parts[k].role, entry->role);
-      if (strchr(r->parts[k].role, '*') == NULL &&
-          !xfi_model_has(placing->model, entry, r->parts[k].role))
-        missing = r->parts[k].role;
+      const char *role = r->parts[k].role;
+
+      mine = mine || xfi_role_matches(role, entry->role);
+      if (strchr(role, '*') == NULL && find_part(placing, entry, &r->parts[k], NULL) == NULL)
+        missing = role;
     }
     XFI_CHECK(!mine || missing == NULL, XFER_ERR_SHAPE,
               "\"%s\" lies in one tensor of \"%s\" with a part that is missing in layer %d: %s",
-              entry->pattern, placing->side->spec, layer, missing);
+              entry->pattern, placing->side->spec, xfi_entry_layer(entry), missing);
   }
 done:
   return st;
@@ -251,20 +252,18 @@ static xfer_status add_parts(xfi_slot *slot, const xfi_placing *placing, const x
   const xfi_local_rule *rule = ruling->rule;
   const bool reverse = ruling->is[XFI_REVERSE] != 0;
   const xfi_entry *parts[XFI_MAX_PARTS];
-  int n = 0, layer = entry->n_layers > 0 ? entry->layers[0] : -1;
+  int n = 0;
   xfer_status st = XFER_OK;
 
   for (int i = 0; i < rule->n_parts; i++) {
     const xfi_part_rule *p = &rule->parts[reverse ? rule->n_parts - 1 - i : i];
-    const xfi_entry *e = xfi_role_matches(p->role, entry->role)
-                             ? entry
-                             : xfi_model_find(placing->model, p->role, entry->suffix, entry, layer);
+    const xfi_entry *e = find_part(placing, entry, p, entry->suffix);
     int number = 0;
 
     XFI_CHECK(
         e != NULL, XFER_ERR_SHAPE,
         "\"%s\" lies with \"%s\" in one tensor of \"%s\", but layer %d has no %s of that role",
-        entry->pattern, p->role, placing->side->spec, layer,
+        entry->pattern, p->role, placing->side->spec, xfi_entry_layer(entry),
         entry->suffix[0] == '\0' ? "tensor" : entry->suffix);
     while (number < n && parts[number] != e)
       number++;
@@ -281,22 +280,18 @@ done:
 static xfer_status add_held(xfi_slot *slot, const xfi_placing *placing, const xfi_entry *entry)
 {
   const xfer_model *model = placing->model;
-  int layer = entry->n_layers > 0 ? entry->layers[0] : -1, found = 0;
+  int found = 0;
   xfer_status st = XFER_OK;
 
   slot->slot = entry->held;
   slot->n_slots = slot->fusing.n_parts = entry->n_held;
-  for (int h = 0; h < entry->n_held; h++) {
-    for (size_t i = 0; i < model->n_entries; i++) {
-      const xfi_entry *e = &model->entries[i];
+  for (size_t i = 0; i < model->n_entries; i++) { /* one after the other */
+    const xfi_entry *e = &model->entries[i];
 
-      if (e->held != h || e->n_held != entry->n_held || strcmp(e->pattern, entry->pattern) != 0)
-        continue;
-      if (!xfi_entry_has_layer(e, layer)) continue;
-      XFI_TRY(add_blocks(&slot->fusing, h, e, NULL));
-      found++;
-      break;
-    }
+    if (e->held != found || e->n_held != entry->n_held || strcmp(e->pattern, entry->pattern) != 0 ||
+        !xfi_entry_has_layer(e, xfi_entry_layer(entry)))
+      continue;
+    XFI_TRY(add_blocks(&slot->fusing, found++, e, NULL));
   }
   XFI_CHECK(found == entry->n_held, XFER_ERR_INTERNAL, "\"%s\": a part is missing", entry->pattern);
 done:

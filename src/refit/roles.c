@@ -25,7 +25,7 @@ static const char *skip_prefix(const xfer_model *model, const char *known)
     const json_t *prefixes = model->all[f]->prefixes;
 
     for (size_t i = 0; i < json_array_size(prefixes); i++) {
-      const char *prefix = json_string_value(json_array_get(prefixes, i));
+      const char *prefix = xfi_doc_text(prefixes, i);
       size_t n = strlen(prefix);
 
       if (strncmp(known, prefix, n) == 0) return known + n;
@@ -474,12 +474,6 @@ done:
   return st;
 }
 
-bool xfi_model_has(const xfer_model *model, const xfi_entry *entry, const char *role)
-{
-  return xfi_model_find(model, role, NULL, entry, entry->n_layers > 0 ? entry->layers[0] : -1) !=
-         NULL;
-}
-
 bool xfi_model_has_anywhere(const xfer_model *model, const xfi_entry *entry, const char *role)
 {
   for (size_t i = 0; i < model->n_entries; i++) {
@@ -491,14 +485,14 @@ bool xfi_model_has_anywhere(const xfer_model *model, const xfi_entry *entry, con
 }
 
 xfi_entry *xfi_model_find(const xfer_model *model, const char *role, const char *suffix,
-                          const xfi_entry *like, int layer)
+                          const xfi_entry *like)
 {
   for (size_t i = 0; i < model->n_entries; i++) {
     xfi_entry *e = &model->entries[i];
 
     if (e->role == NULL || e->stack != like->stack || strcmp(e->role, role) != 0) continue;
     if (suffix != NULL && strcmp(e->suffix, suffix) != 0) continue;
-    if (xfi_entry_has_layer(e, layer)) return e;
+    if (xfi_entry_has_layer(e, xfi_entry_layer(like))) return e;
   }
   return NULL;
 }

@@ -157,8 +157,7 @@ int xfi_family_all(const xfer_rules *rules, const xfi_family *family,
   all[n++] = family;
   for (int i = 0; i < n; i++) {
     for (size_t k = 0; k < json_array_size(all[i]->include); k++) {
-      const xfi_family *other =
-          xfi_rules_family(rules, json_string_value(json_array_get(all[i]->include, k)));
+      const xfi_family *other = xfi_rules_family(rules, xfi_doc_text(all[i]->include, k));
 
       if (other == NULL || is_among(other, all, n) || n == XFI_MAX_INCLUDES) continue;
       all[n++] = other;
@@ -178,12 +177,12 @@ xfer_status xfi_rules_require(const json_t *list, const xfi_scope *scope, xfer_s
     const json_t *pair = json_array_get(list, i);
     int64_t holds;
 
-    XFI_TRY(xfi_expr_eval(&holds, json_string_value(json_array_get(pair, 0)), scope));
+    XFI_TRY(xfi_expr_eval(&holds, xfi_doc_text(pair, 0), scope));
     if (holds != 0) continue;
     va_start(args, who);
     vsnprintf(name, sizeof name, who, args);
     va_end(args);
-    xfi_expr_print(text, sizeof text, json_string_value(json_array_get(pair, 1)), scope);
+    xfi_expr_print(text, sizeof text, xfi_doc_text(pair, 1), scope);
     XFI_CHECK(false, refusal, "%s: %s", name, text);
   }
 done:

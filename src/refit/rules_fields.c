@@ -125,7 +125,7 @@ static bool store(const xfi_field *f, const json_t *value)
     *(bool *)f->to = json_is_true(value);
   else if (f->kind == TWO)
     for (size_t i = 0; i < 2; i++)
-      ((const char **)f->to)[i] = json_string_value(json_array_get(value, i));
+      ((const char **)f->to)[i] = xfi_doc_text(value, i);
   else
     *(const json_t **)f->to = value;
   return true;

@@ -22,8 +22,8 @@ static xfer_status read_segment(const xfi_doc *doc, const json_t *list, xfi_segm
   if (json_array_size(list) != 3 || !xfi_rules_is_text(json_array_get(list, 0)) ||
       !xfi_rules_is_text(json_array_get(list, 1)))
     return BAD(doc, list, "rows are [name, how many times, rows]");
-  segment->name = json_string_value(json_array_get(list, 0));
-  segment->count = json_string_value(json_array_get(list, 1));
+  segment->name = xfi_doc_text(list, 0);
+  segment->count = xfi_doc_text(list, 1);
   XFI_TRY(xfi_rules_check_expr(doc, json_array_get(list, 1)));
   if (xfi_rules_is_text(unit)) {
     segment->unit = json_string_value(unit);
@@ -36,8 +36,8 @@ static xfer_status read_segment(const xfi_doc *doc, const json_t *list, xfi_segm
   for (int i = 0; i < segment->n_subs; i++) {
     const json_t *sub = json_array_get(unit, (size_t)i);
 
-    segment->sub_names[i] = json_string_value(json_array_get(sub, 0));
-    segment->sub_rows[i] = json_string_value(json_array_get(sub, 1));
+    segment->sub_names[i] = xfi_doc_text(sub, 0);
+    segment->sub_rows[i] = xfi_doc_text(sub, 1);
     XFI_TRY(xfi_rules_check_expr(doc, json_array_get(sub, 1)));
   }
 done:
@@ -65,7 +65,7 @@ static xfer_status read_dims(const xfi_doc *doc, const json_t *dims, const json_
 
   if (json_array_size(dims) > sizeof t->dims) return BAD(doc, dims, "more than four dims");
   for (size_t i = 0; i < json_array_size(dims); i++) {
-    const int k = xfi_rules_choice(WORDS, json_string_value(json_array_get(dims, i)));
+    const int k = xfi_rules_choice(WORDS, xfi_doc_text(dims, i));
 
     if (k < 0 ||
         (seen[k] && (k == 0 || i + 1 < json_array_size(dims) || t->dims[i - 1] != *WORDS[k])))
@@ -80,7 +80,7 @@ static xfer_status read_dims(const xfi_doc *doc, const json_t *dims, const json_
   if (json_array_size(shape) > 4 || (t->n_dims > 0 && json_array_size(shape) != (size_t)t->n_dims))
     return BAD(doc, shape, "a shape of %zu dims", json_array_size(shape));
   for (size_t i = 0; i < json_array_size(shape); i++)
-    t->shape[i] = json_string_value(json_array_get(shape, i));
+    t->shape[i] = xfi_doc_text(shape, i);
   return XFER_OK;
 }
 
@@ -303,12 +303,12 @@ static xfer_status read_axes(const xfi_doc *doc, const json_t *list, xfi_grid_ru
     return BAD(doc, list, "more than %d axes", XFI_MAX_AXES);
   json_array_foreach((json_t *)(uintptr_t)list, i, axis)
   {
-    const char *use = used ? json_string_value(json_array_get(axis, 2)) : "cut";
+    const char *use = used ? xfi_doc_text(axis, 2) : "cut";
 
     if (!xfi_rules_is(axis, TEXTS) || json_array_size(axis) != (used ? 3 : 2))
       return BAD(doc, axis, "an axis is [name, size%s]", used ? ", use" : "");
-    grid->names[i] = json_string_value(json_array_get(axis, 0));
-    grid->sizes[i] = json_string_value(json_array_get(axis, 1));
+    grid->names[i] = xfi_doc_text(axis, 0);
+    grid->sizes[i] = xfi_doc_text(axis, 1);
     XFI_TRY(xfi_rules_check_expr(doc, json_array_get(axis, 1)));
     if (xfi_rules_choice(USES, use) < 0)
       return BAD(doc, axis, "the use of an axis is \"cut\", \"experts\" or \"fsdp\"");

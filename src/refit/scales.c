@@ -30,7 +30,7 @@ static bool is_quantised(const xfer_model *model, const xfi_entry *entry)
   if (entry->n_dims != (entry->experts ? 3 : 2)) return false;
   for (int f = 0; f < model->n_all; f++) {
     for (size_t i = 0; i < json_array_size(model->all[f]->scaled); i++) {
-      const char *pattern = json_string_value(json_array_get(model->all[f]->scaled, i));
+      const char *pattern = xfi_doc_text(model->all[f]->scaled, i);
 
       if (xfi_role_matches(pattern, entry->role)) return true;
     }
@@ -114,7 +114,7 @@ static xfi_entry *weight_of(const xfer_model *model, const xfi_entry *scale)
       continue;
     if (strcmp(e->suffix, "weight") != 0 || e->stack != scale->stack || e->held != scale->held)
       continue;
-    if (xfi_entry_has_layer(e, scale->n_layers > 0 ? scale->layers[0] : -1)) return e;
+    if (xfi_entry_has_layer(e, xfi_entry_layer(scale))) return e;
   }
   return NULL;
 }

@@ -80,10 +80,10 @@ static xfer_status add_vars(xfer_side *side)
   json_object_foreach((json_t *)(uintptr_t)r->choices, name, value)
   {
     for (size_t i = 0; i < json_array_size(value); i++)
-      XFI_TRY(add_var(side, name, json_string_value(json_array_get(value, i)), i == 0));
+      XFI_TRY(add_var(side, name, xfi_doc_text(value, i), i == 0));
   }
   for (size_t i = 0; i < json_array_size(r->flags); i++)
-    XFI_TRY(add_var(side, json_string_value(json_array_get(r->flags, i)), NULL, 0));
+    XFI_TRY(add_var(side, xfi_doc_text(r->flags, i), NULL, 0));
   XFI_TRY(add_var(side, "map", NULL, 0));
 done:
   return st;
@@ -127,16 +127,6 @@ static xfer_status parse_layers(xfer_side *side, const char *text)
       side->stage_layers[n_stages++] = layers;
   }
   side->stage_layers[n_stages] = -1;
-done:
-  return st;
-}
-
-static xfer_status parse_map(xfer_side *side, const char *path)
-{
-  xfer_status st = XFER_OK;
-
-  XFI_CHECK(*path != '\0', XFER_ERR_ARG, "map= wants a file");
-  XFI_TRY(xfi_map_read(side, path));
 done:
   return st;
 }
@@ -187,7 +177,7 @@ typedef struct seen {
 static void list_words(char *text, size_t size, const json_t *words)
 {
   for (size_t i = 0; i < json_array_size(words); i++)
-    list_word(text, size, json_string_value(json_array_get(words, i)), "");
+    list_word(text, size, xfi_doc_text(words, i), "");
 }
 
 /* An item that the side does not have: which it has. */
@@ -236,7 +226,7 @@ static xfer_status parse_choice(xfer_side *side, const char *name, const char *v
   XFI_CHECK(xfi_doc_lists(list, value), XFER_ERR_ARG, "\"%s\": %s=%s: want one of %s", side->spec,
             name, value, text);
   for (size_t i = 0; i < json_array_size(list); i++) {
-    const char *choice = json_string_value(json_array_get(list, i));
+    const char *choice = xfi_doc_text(list, i);
     char var[128];
 
     snprintf(var, sizeof var, "%s_%s", name, choice);
@@ -281,7 +271,7 @@ static xfer_status parse_item(xfer_side *side, const char *item, seen *s)
   else if (strcmp(name, "layers") == 0 && side->rules->takes_layers)
     XFI_TRY(parse_layers(side, equals + 1));
   else if (strcmp(name, "map") == 0 && side->rules->takes_map)
-    XFI_TRY(parse_map(side, equals + 1));
+    XFI_TRY(xfi_map_read(side, equals + 1));
   else if (strcmp(name, "dtype") == 0)
     XFI_TRY(parse_dtype(side, equals + 1));
   else if (strcmp(name, "quant") == 0 && side->rules->n_quants > 0)
@@ -297,14 +287,15 @@ done:
 /* What the options say of weights, where the SPEC says nothing of them. */
 static xfer_status take_weights(xfer_side *side, const xfer_side_options *o)
 {
+  const xfi_var *var;
   uint32_t all = 0;
   bool said = false;
   xfer_status st = XFER_OK;
 
   for (int i = 0; i < N_WEIGHTS; i++) {
     all |= WEIGHTS[i].bit;
-    said = said ||
-           (find_var(side, WEIGHTS[i].name) != NULL && find_var(side, WEIGHTS[i].name)->value != 0);
+    var = find_var(side, WEIGHTS[i].name);
+    said = said || (var != NULL && var->value != 0);
   }
   XFI_CHECK((o->weights & ~all) == 0, XFER_ERR_ARG, "weights %#x: an unknown bit",
             (unsigned)o->weights);
