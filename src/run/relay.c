@@ -45,20 +45,13 @@ xfer_status xfi_run_relay_commit(xfer_plan *plan)
 
 /* ---- figures ---- */
 
-static bool has_peer(const xfi_move_list *list, int rank)
-{
-  for (size_t p = 0; p < list->n_peers; p++)
-    if (list->peers[p].rank == rank) return true;
-  return false;
-}
-
-/* Peers of `list` that are not in `other`, which both have few. */
+/* Peers of `list` that are not in `other`. */
 static uint64_t more_peers(const xfi_move_list *list, const xfi_move_list *other)
 {
   uint64_t n = 0;
 
   for (size_t p = 0; p < list->n_peers; p++)
-    n += !has_peer(other, list->peers[p].rank);
+    n += xfi_run_find_peer(other, list->peers[p].rank) == other->n_peers;
   return n;
 }
 

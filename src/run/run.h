@@ -209,6 +209,22 @@ static inline bool xfi_run_is_staged(const xfer_plan *plan)
   return (plan->options.flags & XFER_PLAN_STAGED) != 0;
 }
 
+/* Where a rank stands among the peers of a list, which ascend; n_peers: it is none. */
+static inline size_t xfi_run_find_peer(const xfi_move_list *list, int rank)
+{
+  size_t first = 0;
+
+  for (size_t end = list->n_peers; first < end;) {
+    const size_t middle = first + (end - first) / 2;
+
+    if (list->peers[middle].rank < rank)
+      first = middle + 1;
+    else
+      end = middle;
+  }
+  return first < list->n_peers && list->peers[first].rank == rank ? first : list->n_peers;
+}
+
 /* Does the broadcast lane carry a class here? Not where the comm has no broadcast. */
 static inline bool xfi_run_broadcasts(const xfer_plan *plan, const xfi_class *cls)
 {

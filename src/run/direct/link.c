@@ -27,66 +27,36 @@ static bool has_moves(const xfer_plan *plan, const xfi_move_list *list, size_t p
   return false;
 }
 
-static int distance(const xfi_plan *m, int rank)
+/* A flow as the link has it. */
+static size_t wanted(const xfer_plan *plan, const xfi_move_list *list, size_t peer)
 {
-  return (rank - m->rank + m->n_ranks) % m->n_ranks;
-}
-
-/* Links to make, and of_rank[r]: 1 + the index of rank r's. */
-static xfi_link *link_of(xfi_links *links, size_t *of_rank, int rank)
-{
-  if (of_rank[rank] == 0) {
-    links->at[links->n] = (xfi_link){.rank = rank, .send = XFI_NO_FLOW, .recv = XFI_NO_FLOW};
-    of_rank[rank] = ++links->n;
-  }
-  return &links->at[of_rank[rank] - 1];
-}
-
-static void add_flows(xfi_links *links, const xfer_plan *plan, const bool *same, bool send,
-                      size_t *of_rank)
-{
-  const xfi_move_list *list = send ? &plan->moves->sends : &plan->moves->recvs;
   const uint32_t lane = plan->options.lane;
   const bool direct = lane != XFER_LANE_PACKED && lane != XFER_LANE_BROADCAST;
 
-  for (size_t p = 0; p < list->n_peers; p++) {
-    const int rank = list->peers[p].rank;
-
-    if (!same[rank]) continue;
-    xfi_link *link = link_of(links, of_rank, rank);
-    if (direct && has_moves(plan, list, p)) *(send ? &link->send : &link->recv) = p;
-  }
-}
-
-/* Few links: insertion. */
-static void rotate_links(xfi_links *links, const xfi_plan *m)
-{
-  for (size_t i = 1; i < links->n; i++)
-    for (size_t k = i; k > 0 && distance(m, links->at[k - 1].rank) > distance(m, links->at[k].rank);
-         k--) {
-      const xfi_link swap = links->at[k];
-
-      links->at[k] = links->at[k - 1];
-      links->at[k - 1] = swap;
-    }
+  return direct && peer < list->n_peers && has_moves(plan, list, peer) ? peer : XFI_NO_FLOW;
 }
 
 xfer_status xfi_links_list(xfi_links *links, xfer_plan *plan, const bool *same, const bool *here)
 {
   const xfi_plan *m = plan->moves;
-  const size_t n_ranks = (size_t)m->n_ranks;
   xfer_status st = XFER_OK;
-  size_t *of_rank = xfi_comm_calloc(plan->comm, n_ranks, sizeof *of_rank);
 
-  links->at = xfi_comm_calloc(plan->comm, n_ranks, sizeof *links->at);
-  XFI_CHECK(of_rank != NULL && links->at != NULL, XFER_ERR_NOMEM, "%d ranks", m->n_ranks);
-  for (int r = 0; r < m->n_ranks; r++) /* all take part in a broadcast */
-    if (here[r] || (same[r] && m->n_broadcast > 0)) link_of(links, of_rank, r)->is_here = here[r];
-  add_flows(links, plan, same, true, of_rank);
-  add_flows(links, plan, same, false, of_rank);
-  rotate_links(links, m);
+  links->at = xfi_comm_calloc(plan->comm, (size_t)m->n_ranks, sizeof *links->at);
+  XFI_CHECK(links->at != NULL, XFER_ERR_NOMEM, "%d ranks", m->n_ranks);
+  for (int distance = 1; distance < m->n_ranks; distance++) {
+    const int rank = (m->rank + distance) % m->n_ranks;
+    const size_t send = xfi_run_find_peer(&m->sends, rank);
+    const size_t recv = xfi_run_find_peer(&m->recvs, rank);
+    const bool meets = here[rank] || m->n_broadcast > 0 || /* in which all take part */
+                       send < m->sends.n_peers || recv < m->recvs.n_peers;
+
+    if (!same[rank] || !meets) continue;
+    links->at[links->n++] = (xfi_link){.rank = rank,
+                                       .send = wanted(plan, &m->sends, send),
+                                       .recv = wanted(plan, &m->recvs, recv),
+                                       .is_here = here[rank]};
+  }
 done:
-  xfi_free(of_rank);
   return st;
 }
 
