@@ -25,11 +25,10 @@ void xfi_run_drop_lanes(xfer_plan *plan)
   xfi_local_destroy(plan->local, plan->device);
   xfi_direct_destroy(plan->direct);
   xfi_pipeline_destroy(plan->pipeline, plan);
-  xfi_verify_destroy(plan->verify, plan->device);
+  xfi_verify_drop(plan);
   xfi_shadow_destroy(plan);
   if (plan->quant != NULL) xfi_quant_drop(plan->quant);
   xfi_free(plan->allocations);
-  plan->verify = NULL;
   plan->local = NULL;
   plan->direct = NULL;
   plan->pipeline = NULL;
@@ -124,8 +123,7 @@ static xfer_status commit_local(xfer_plan *plan)
   XFI_TRY(note_allocations(plan));
   XFI_TRY(xfi_quant_prepare(plan));
   XFI_TRY(xfi_local_create(&plan->local, plan));
-  if ((plan->options.flags & XFER_PLAN_VERIFY) != 0)
-    XFI_TRY(xfi_verify_create(&plan->verify, plan));
+  XFI_TRY(xfi_verify_prepare(plan));
 done:
   return st;
 }

@@ -85,11 +85,7 @@ xfer_status xfi_rebind_local(xfer_plan *plan)
   XFI_TRY(keep_used_allocations(plan));
   XFI_TRY(xfi_quant_prepare(plan));
   XFI_TRY(xfi_local_move(plan));
-  if (plan->verify != NULL) {
-    xfi_verify_destroy(plan->verify, plan->device);
-    plan->verify = NULL;
-    XFI_TRY(xfi_verify_create(&plan->verify, plan));
-  }
+  XFI_TRY(xfi_verify_prepare(plan));
   XFI_TRY(xfi_pipeline_move(plan->pipeline, plan));
 done:
   return st;

@@ -48,7 +48,6 @@ typedef struct xfi_direct xfi_direct;
 typedef struct xfi_local xfi_local;
 typedef struct xfi_quant xfi_quant;
 typedef struct xfi_shadow xfi_shadow;
-typedef struct xfi_verify xfi_verify;
 
 struct xfer_plan {
   xfi_plan *moves;
@@ -82,7 +81,7 @@ struct xfer_plan {
   xfi_local *local;
   xfi_direct *direct;
   xfi_pipeline *pipeline;
-  xfi_verify *verify; /* NULL: runs are not verified */
+  xfi_digest *verify; /* what a run counts; NULL: runs are not verified */
   xfi_shadow *shadow; /* NULL: lanes write into the destinations */
   xfer_plan *relay;   /* see relay.c; NULL: ranks pass nothing on */
   xfer_plan *main;    /* of a relay: whose destinations it reads and writes; NULL: it is none */

@@ -176,16 +176,17 @@ done:
   return st;
 }
 
-static xfer_status launch_and_wait(const xfer_plan *plan, xfi_digest *digest, xfi_event *event,
-                                   xfer_stream stream)
+xfer_status xfi_count_make(xfi_digest **digest, const xfer_plan *plan, size_t first, size_t n,
+                           xfi_count what, const xfi_within *within)
 {
-  const xfi_device_ops *dev = plan->device->ops;
   xfer_status st = XFER_OK;
+  xfi_counted list = {NULL, 0, 0};
 
-  XFI_TRY(dev->digest_launch(plan->device, digest, stream));
-  XFI_TRY(dev->event_record(plan->device, event, stream));
-  XFI_TRY(dev->event_sync(plan->device, event, xfi_run_deadline(plan)));
+  for (size_t t = 0; t < n; t++)
+    XFI_TRY(xfi_count_add(&list, plan, first + t, (uint32_t)t, what, within));
+  XFI_TRY(plan->device->ops->digest_create(plan->device, digest, list.at, list.n, n));
 done:
+  xfi_free(list.at);
   return st;
 }
 
@@ -194,20 +195,18 @@ xfer_status xfi_count_now(xfi_sum *sums, const xfer_plan *plan, size_t first, si
 {
   const xfi_device_ops *dev = plan->device->ops;
   xfer_status st = XFER_OK;
-  xfi_counted list = {NULL, 0, 0};
   xfi_digest *digest = NULL;
   xfi_event *event = NULL;
 
-  for (size_t t = 0; t < n; t++)
-    XFI_TRY(xfi_count_add(&list, plan, first + t, (uint32_t)t, what, within));
-  XFI_TRY(dev->digest_create(plan->device, &digest, list.at, list.n, n));
+  XFI_TRY(xfi_count_make(&digest, plan, first, n, what, within));
   XFI_TRY(dev->event_create(plan->device, &event));
-  XFI_TRY(launch_and_wait(plan, digest, event, stream));
+  XFI_TRY(dev->digest_launch(plan->device, digest, stream));
+  XFI_TRY(dev->event_record(plan->device, event, stream));
+  XFI_TRY(dev->event_sync(plan->device, event, xfi_run_deadline(plan)));
   memcpy(sums, dev->digest_sums(digest), n * sizeof *sums);
 done:
   if (event != NULL) dev->event_destroy(plan->device, event);
   if (digest != NULL) dev->digest_destroy(plan->device, digest);
-  xfi_free(list.at);
   return st;
 }
 
@@ -305,20 +304,31 @@ done:
   return st;
 }
 
+/* sums[n_tensors] of this rank, once all ranks have counted; the caller's, whatever it returns. */
+static xfer_status count_all(xfi_sum **sums, const xfer_plan *plan, xfi_count what,
+                             xfer_status mine, xfer_stream stream)
+{
+  const size_t n = plan->moves->n_tensors;
+  xfer_status st = XFER_OK;
+
+  XFI_TRY(check_kind(plan));
+  *sums = xfi_comm_calloc(plan->comm, n, sizeof **sums);
+  XFI_CHECK(*sums != NULL, XFER_ERR_NOMEM, "digests of %zu tensors", n);
+  if (mine == XFER_OK) mine = check_readable(plan, stream);
+  if (mine == XFER_OK) mine = xfi_count_now(*sums, plan, 0, n, what, NULL, stream);
+  XFI_TRY(agree_on_count(plan, what, mine));
+done:
+  return st;
+}
+
 xfer_status xfi_run_digest(const xfer_plan *plan, xfer_digest *digests, bool source,
                            xfer_status checked, xfer_stream stream)
 {
   const size_t n = plan->moves->n_tensors;
-  const xfi_count what = source ? XFI_COUNT_SRC : XFI_COUNT_DST;
   xfer_status st = XFER_OK;
   xfi_sum *sums = NULL;
 
-  XFI_TRY(check_kind(plan));
-  sums = xfi_comm_calloc(plan->comm, n, sizeof *sums);
-  XFI_CHECK(sums != NULL, XFER_ERR_NOMEM, "digests of %zu tensors", n);
-  if (checked == XFER_OK) checked = check_readable(plan, stream);
-  if (checked == XFER_OK) checked = xfi_count_now(sums, plan, 0, n, what, NULL, stream);
-  XFI_TRY(agree_on_count(plan, what, checked));
+  XFI_TRY(count_all(&sums, plan, source ? XFI_COUNT_SRC : XFI_COUNT_DST, checked, stream));
   XFI_TRY(gather_sums(plan, sums, n));
   for (size_t t = 0; t < n; t++)
     memcpy(digests[t].word, sums[t].word, sizeof sums[t].word);
@@ -329,19 +339,12 @@ done:
 
 xfer_status xfi_run_check_replicas(const xfer_plan *plan, xfer_stream stream)
 {
-  const size_t n = plan->moves->n_tensors;
   xfer_status st = XFER_OK;
-  xfer_status mine;
   xfi_sum *sums = NULL;
   xfi_sum total;
 
-  XFI_TRY(check_kind(plan));
-  sums = xfi_comm_calloc(plan->comm, n, sizeof *sums);
-  XFI_CHECK(sums != NULL, XFER_ERR_NOMEM, "digests of %zu tensors", n);
-  mine = check_readable(plan, stream);
-  if (mine == XFER_OK) mine = xfi_count_now(sums, plan, 0, n, XFI_COUNT_REPLICAS, NULL, stream);
-  XFI_TRY(agree_on_count(plan, XFI_COUNT_REPLICAS, mine));
-  total = xfi_verify_total(sums, n);
+  XFI_TRY(count_all(&sums, plan, XFI_COUNT_REPLICAS, XFER_OK, stream));
+  total = xfi_verify_total(sums, plan->moves->n_tensors);
   XFI_TRY(gather_sums(plan, &total, 1));
   if (!xfi_sum_is_zero(total))
     st = xfi_verify_explain(plan, sums, XFI_COUNT_REPLICAS, xfi_run_deadline(plan));

@@ -40,7 +40,10 @@ typedef struct xfi_counted {
 xfer_status xfi_count_add(xfi_counted *list, const xfer_plan *plan, size_t tensor, uint32_t slot,
                           xfi_count what, const xfi_within *within);
 
-/* Count tensors [first, first + n) into sums[n] and wait for it. */
+/* Make ready what this rank counts of tensors [first, first + n), in so many slots. */
+xfer_status xfi_count_make(xfi_digest **digest, const xfer_plan *plan, size_t first, size_t n,
+                           xfi_count what, const xfi_within *within);
+/* Count them into sums[n] and wait for it. */
 xfer_status xfi_count_now(xfi_sum *sums, const xfer_plan *plan, size_t first, size_t n,
                           xfi_count what, const xfi_within *within, xfer_stream stream);
 
@@ -50,9 +53,10 @@ bool xfi_sum_is_zero(xfi_sum sum);
 
 /* ---- verify.c ---- */
 
-/* What a run of a plan with XFER_PLAN_VERIFY counts. */
-xfer_status xfi_verify_create(xfi_verify **verify, const xfer_plan *plan);
-void xfi_verify_destroy(xfi_verify *verify, xfi_device *device);
+/* Make ready what a run of a plan with XFER_PLAN_VERIFY counts, again after a bind; and give it
+ * back. */
+xfer_status xfi_verify_prepare(xfer_plan *plan);
+void xfi_verify_drop(xfer_plan *plan);
 /* Enqueue it; nothing where plan->verify is NULL. */
 xfer_status xfi_verify_start(const xfer_plan *plan, xfer_stream stream);
 /* This rank's total, once the run is done on it. */

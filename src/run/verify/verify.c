@@ -11,40 +11,23 @@
 #include "alloc.h"
 #include "error.h"
 
-struct xfi_verify {
-  xfi_digest *digest;
-};
-
-xfer_status xfi_verify_create(xfi_verify **verify, const xfer_plan *plan)
+void xfi_verify_drop(xfer_plan *plan)
 {
-  const size_t n = plan->moves->n_tensors;
-  xfer_status st = XFER_OK;
-  xfi_counted list = {NULL, 0, 0};
-  xfi_verify *made = xfi_calloc(1, sizeof *made);
-
-  XFI_CHECK(made != NULL, XFER_ERR_NOMEM, "digests of %zu tensors", n);
-  for (size_t t = 0; t < n; t++)
-    XFI_TRY(xfi_count_add(&list, plan, t, (uint32_t)t, XFI_COUNT_RUN, NULL));
-  XFI_TRY(plan->device->ops->digest_create(plan->device, &made->digest, list.at, list.n, n));
-  *verify = made;
-  made = NULL;
-done:
-  xfi_verify_destroy(made, plan->device);
-  xfi_free(list.at);
-  return st;
+  if (plan->verify != NULL) plan->device->ops->digest_destroy(plan->device, plan->verify);
+  plan->verify = NULL;
 }
 
-void xfi_verify_destroy(xfi_verify *verify, xfi_device *device)
+xfer_status xfi_verify_prepare(xfer_plan *plan)
 {
-  if (verify == NULL) return;
-  if (verify->digest != NULL) device->ops->digest_destroy(device, verify->digest);
-  xfi_free(verify);
+  xfi_verify_drop(plan);
+  if ((plan->options.flags & XFER_PLAN_VERIFY) == 0) return XFER_OK;
+  return xfi_count_make(&plan->verify, plan, 0, plan->moves->n_tensors, XFI_COUNT_RUN, NULL);
 }
 
 xfer_status xfi_verify_start(const xfer_plan *plan, xfer_stream stream)
 {
   if (plan->verify == NULL) return XFER_OK;
-  return plan->device->ops->digest_launch(plan->device, plan->verify->digest, stream);
+  return plan->device->ops->digest_launch(plan->device, plan->verify, stream);
 }
 
 static void add_weighted(xfi_sum *total, xfi_sum sum, size_t tensor)
@@ -67,7 +50,7 @@ xfi_sum xfi_verify_total(const xfi_sum *sums, size_t n)
 
 static const xfi_sum *sums_of(const xfer_plan *plan)
 {
-  return plan->device->ops->digest_sums(plan->verify->digest);
+  return plan->device->ops->digest_sums(plan->verify);
 }
 
 xfi_sum xfi_verify_mine(const xfer_plan *plan)
