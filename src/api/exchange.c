@@ -107,13 +107,9 @@ xfer_status xfer_plan_bind_exchange(xfer_plan *plan, const xfer_view *send_views
                                     const xfer_view *recv_views)
 {
   xfer_status st = XFER_OK;
-  xfi_entered before;
 
   XFI_NEED(plan);
-  XFI_CHECK(plan->device != NULL, XFER_ERR_ARG, "the plan is no exchange");
-  xfi_device_enter(plan->device, &before);
-  st = xfi_run_bind_exchange(plan, send_views, recv_views);
-  xfi_device_leave(plan->device, &before);
+  XFI_ON_DEVICE(plan->device, st = xfi_run_bind_exchange(plan, send_views, recv_views));
 done:
   return st;
 }

@@ -122,7 +122,6 @@ xfer_status xfer_locals_bind(xfer_locals *locals, xfer_plan *plan)
 {
   xfer_view src, dst;
   int has = 0;
-  xfi_entered before;
   xfer_status st = XFER_OK;
 
   XFI_NEED(locals);
@@ -132,10 +131,8 @@ xfer_status xfer_locals_bind(xfer_locals *locals, xfer_plan *plan)
             locals->problems[0], locals->n_problems);
   XFI_CHECK(plan->device != NULL, XFER_ERR_STATE,
             "xfer_locals_bind: a simulated plan cannot be bound");
-  xfi_device_enter(plan->device, &before);
-  st = xfi_locals_own(locals, &plan->device->ops->host_memory);
-  xfi_device_leave(plan->device, &before);
-  if (st != XFER_OK) goto done;
+  XFI_ON_DEVICE(plan->device, st = xfi_locals_own(locals, &plan->device->ops->host_memory));
+  XFI_TRY(st);
   XFI_CHECK(plan->moves->n_tensors >= locals->refit->n_tensors, XFER_ERR_ARG,
             "xfer_locals_bind: the plan has %zu tensors and the refit %zu", plan->moves->n_tensors,
             locals->refit->n_tensors);

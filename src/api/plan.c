@@ -151,37 +151,20 @@ done:
   return st;
 }
 
-/* A simulation has no device. */
-static void enter(const xfer_plan *plan, xfi_entered *before)
-{
-  if (plan->device != NULL) xfi_device_enter(plan->device, before);
-}
-
-static void leave(const xfer_plan *plan, const xfi_entered *before)
-{
-  if (plan->device != NULL) xfi_device_leave(plan->device, before);
-}
-
 void xfer_plan_destroy(xfer_plan *plan)
 {
-  xfi_device *device = plan == NULL ? NULL : plan->device;
-  xfi_entered before;
+  const xfi_device *device = plan == NULL ? NULL : plan->device;
 
-  if (device != NULL) xfi_device_enter(device, &before);
-  xfi_run_destroy(plan);
-  if (device != NULL) xfi_device_leave(device, &before);
+  XFI_ON_DEVICE(device, xfi_run_destroy(plan));
 }
 
 xfer_status xfer_plan_bind(xfer_plan *plan, size_t tensor, const xfer_view *src_view,
                            const xfer_view *dst_view)
 {
   xfer_status st = XFER_OK;
-  xfi_entered before;
 
   XFI_NEED(plan);
-  enter(plan, &before);
-  st = xfi_run_bind(plan, tensor, src_view, dst_view);
-  leave(plan, &before);
+  XFI_ON_DEVICE(plan->device, st = xfi_run_bind(plan, tensor, src_view, dst_view));
 done:
   return st;
 }
@@ -193,14 +176,14 @@ xfer_status xfer_plan_commit(xfer_plan *plan)
   xfi_span span;
 
   XFI_NEED(plan);
-  enter(plan, &before);
+  xfi_device_enter(plan->device, &before);
   span = xfi_span_begin(XFI_SYS_PLAN, plan->moves->rank, XFI_TRACK_CALLS, "xfer_plan_commit");
   st = xfi_run_commit(plan);
   if (st == XFER_OK)
     say_plan(&span, plan);
   else
     xfi_span_end(&span, st, "%s", "");
-  leave(plan, &before);
+  xfi_device_leave(plan->device, &before);
 done:
   return st;
 }
@@ -212,11 +195,11 @@ xfer_status xfer_plan_run(xfer_plan *plan, uint64_t version, xfer_stream stream)
   xfi_span span;
 
   XFI_NEED(plan);
-  enter(plan, &before);
+  xfi_device_enter(plan->device, &before);
   span = xfi_span_begin(XFI_SYS_RUN, plan->moves->rank, XFI_TRACK_CALLS, "xfer_plan_run");
   st = xfi_run_start(plan, version, stream);
   xfi_span_end(&span, st, "version %llu", (unsigned long long)version);
-  leave(plan, &before);
+  xfi_device_leave(plan->device, &before);
 done:
   return st;
 }
@@ -224,13 +207,10 @@ done:
 xfer_status xfer_plan_refuse(xfer_plan *plan, const char *why)
 {
   xfer_status st = XFER_OK;
-  xfi_entered before;
 
   XFI_NEED(plan);
   XFI_NEED(why);
-  enter(plan, &before);
-  st = xfi_run_refuse(plan, why);
-  leave(plan, &before);
+  XFI_ON_DEVICE(plan->device, st = xfi_run_refuse(plan, why));
 done:
   return st;
 }
@@ -242,11 +222,11 @@ xfer_status xfer_plan_wait(xfer_plan *plan, uint64_t timeout_ms)
   xfi_span span;
 
   XFI_NEED(plan);
-  enter(plan, &before);
+  xfi_device_enter(plan->device, &before);
   span = xfi_span_begin(XFI_SYS_RUN, plan->moves->rank, XFI_TRACK_CALLS, "xfer_plan_wait");
   st = xfi_run_wait(plan, timeout_ms);
   xfi_span_end(&span, st, "version %llu", (unsigned long long)plan->version);
-  leave(plan, &before);
+  xfi_device_leave(plan->device, &before);
 done:
   return st;
 }
@@ -254,14 +234,11 @@ done:
 xfer_status xfer_plan_test(const xfer_plan *plan, int *over)
 {
   xfer_status st = XFER_OK;
-  xfi_entered before;
   bool is_over = false;
 
   XFI_NEED(plan);
   XFI_NEED(over);
-  enter(plan, &before);
-  st = xfi_run_test(plan, &is_over);
-  leave(plan, &before);
+  XFI_ON_DEVICE(plan->device, st = xfi_run_test(plan, &is_over));
   if (st == XFER_OK) *over = is_over ? 1 : 0;
 done:
   return st;
@@ -270,12 +247,9 @@ done:
 xfer_status xfer_plan_release(xfer_plan *plan)
 {
   xfer_status st = XFER_OK;
-  xfi_entered before;
 
   XFI_NEED(plan);
-  enter(plan, &before);
-  st = xfi_run_release(plan);
-  leave(plan, &before);
+  XFI_ON_DEVICE(plan->device, st = xfi_run_release(plan));
 done:
   return st;
 }
@@ -285,7 +259,6 @@ xfer_status xfer_plan_digest(xfer_plan *plan, xfer_digest *digests, size_t n_dig
 {
   xfer_status st = XFER_OK;
   xfer_status checked = XFER_OK;
-  xfi_entered before;
 
   XFI_NEED(plan);
   if (digests == NULL && n_digests > 0) {
@@ -299,9 +272,8 @@ xfer_status xfer_plan_digest(xfer_plan *plan, xfer_digest *digests, size_t n_dig
     xfi_set_error("digest: side is %d", side);
     checked = XFER_ERR_ARG;
   }
-  enter(plan, &before);
-  st = xfi_run_digest(plan, digests, side == XFER_PLAN_SRC, checked, stream);
-  leave(plan, &before);
+  XFI_ON_DEVICE(plan->device,
+                st = xfi_run_digest(plan, digests, side == XFER_PLAN_SRC, checked, stream));
 done:
   return st;
 }
@@ -309,12 +281,9 @@ done:
 xfer_status xfer_plan_check_replicas(xfer_plan *plan, xfer_stream stream)
 {
   xfer_status st = XFER_OK;
-  xfi_entered before;
 
   XFI_NEED(plan);
-  enter(plan, &before);
-  st = xfi_run_check_replicas(plan, stream);
-  leave(plan, &before);
+  XFI_ON_DEVICE(plan->device, st = xfi_run_check_replicas(plan, stream));
 done:
   return st;
 }

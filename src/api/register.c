@@ -182,12 +182,9 @@ done:
 xfer_status xfer_comm_unregister(xfer_comm *comm, void *memory)
 {
   xfer_status st = XFER_OK;
-  xfi_entered before;
 
   XFI_NEED(comm);
-  xfi_device_enter(comm->device, &before);
-  st = unregister_memory(comm, memory);
-  xfi_device_leave(comm->device, &before);
+  XFI_ON_DEVICE(comm->device, st = unregister_memory(comm, memory));
 done:
   return st;
 }

@@ -170,15 +170,25 @@ struct xfi_device {
   xfi_alarms *alarms; /* NULL: the device is synchronous */
 };
 
+/* NULL, of a simulation: nothing to do. */
 static inline void xfi_device_enter(const xfi_device *device, xfi_entered *before)
 {
-  if (device->ops->enter != NULL) device->ops->enter(device, before);
+  if (device != NULL && device->ops->enter != NULL) device->ops->enter(device, before);
 }
 
 static inline void xfi_device_leave(const xfi_device *device, const xfi_entered *before)
 {
-  if (device->ops->leave != NULL) device->ops->leave(device, before);
+  if (device != NULL && device->ops->leave != NULL) device->ops->leave(device, before);
 }
+
+/* Do what is between both. */
+#define XFI_ON_DEVICE(device, call)                                                                \
+  do {                                                                                             \
+    xfi_entered xfi_before;                                                                        \
+    xfi_device_enter(device, &xfi_before);                                                         \
+    call;                                                                                          \
+    xfi_device_leave(device, &xfi_before);                                                         \
+  } while (0)
 
 /* Host memory and the calling thread. One may serve any number of threads. Never fails but for
  * memory. */
