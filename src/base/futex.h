@@ -20,8 +20,8 @@
 enum { XFI_FUTEX_SHARED = 0, XFI_FUTEX_OWN = FUTEX_PRIVATE_FLAG };
 
 /* Sleeps until woken or the deadline; not at all if *word != seen. */
-static inline void xfi_futex_wait_of(const _Atomic uint32_t *word, uint32_t seen,
-                                     xfi_deadline deadline, int whose)
+static inline void xfi_futex_wait(const _Atomic uint32_t *word, uint32_t seen,
+                                  xfi_deadline deadline, int whose)
 {
   struct timespec at = xfi_deadline_timespec(deadline);
 
@@ -30,20 +30,9 @@ static inline void xfi_futex_wait_of(const _Atomic uint32_t *word, uint32_t seen
                 deadline.at_ns == INT64_MAX ? NULL : &at, NULL, FUTEX_BITSET_MATCH_ANY);
 }
 
-static inline void xfi_futex_wake_all_of(const _Atomic uint32_t *word, int whose)
+static inline void xfi_futex_wake_all(const _Atomic uint32_t *word, int whose)
 {
   (void)syscall(SYS_futex, word, FUTEX_WAKE | whose, INT_MAX, NULL, NULL, 0);
-}
-
-static inline void xfi_futex_wait(const _Atomic uint32_t *word, uint32_t seen,
-                                  xfi_deadline deadline)
-{
-  xfi_futex_wait_of(word, seen, deadline, XFI_FUTEX_OWN);
-}
-
-static inline void xfi_futex_wake_all(const _Atomic uint32_t *word)
-{
-  xfi_futex_wake_all_of(word, XFI_FUTEX_OWN);
 }
 
 #endif

@@ -54,7 +54,6 @@ typedef void xfi_carry_fn(void *context, size_t channel, char *slot, size_t n_by
 typedef struct xfi_comm xfi_comm;
 
 typedef struct xfi_comm_ops {
-  const char *name; /* "local", "host", "mpi", "nccl", "gather" */
   bool has_rounds;  /* false: round() and broadcast() are NULL; only mapped peers can be reached */
   bool recv_direct; /* data may be received straight into the caller's tensors, not only staging */
 

@@ -167,7 +167,6 @@ static void gather_destroy(xfi_comm *base)
 }
 
 static const xfi_comm_ops gather_ops = {
-    .name = "gather",
     .has_rounds = false,
     .recv_direct = false,
     .destroy = gather_destroy,

@@ -377,7 +377,6 @@ static void host_destroy(xfi_comm *base)
 }
 
 const xfi_comm_ops xfi_host_ops = {
-    .name = "host",
     .has_rounds = true,
     .recv_direct = true,
     .destroy = host_destroy,

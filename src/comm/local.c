@@ -32,13 +32,13 @@ void xfi_local_ring(xfi_local_rank *rank)
 {
   /* Both sequentially consistent: either we see it sleeping, or it sees the bell. */
   (void)atomic_fetch_add(&rank->bell, 1);
-  if (atomic_load(&rank->sleeping)) xfi_futex_wake_all(&rank->bell);
+  if (atomic_load(&rank->sleeping)) xfi_futex_wake_all(&rank->bell, XFI_FUTEX_OWN);
 }
 
 void xfi_local_raise_alarm(xfi_local_group *group)
 {
   (void)atomic_fetch_or(&group->turn, XFI_LOCAL_ALARM);
-  xfi_futex_wake_all(&group->turn);
+  xfi_futex_wake_all(&group->turn, XFI_FUTEX_OWN);
   for (int r = 0; r < group->n_ranks; r++)
     xfi_local_ring(&group->ranks[r]);
 }
@@ -89,7 +89,6 @@ static void local_destroy(xfi_comm *comm)
 }
 
 static const xfi_comm_ops local_ops = {
-    .name = "local",
     .has_rounds = true,
     .recv_direct = true,
     .destroy = local_destroy,

@@ -61,7 +61,7 @@ static xfer_status await_generation(xfi_local_rank *me, uint32_t generation, xfi
       if (st != XFER_OK) return st;
     } else {
       (void)atomic_fetch_add(&group->n_sleepers, 1);
-      xfi_futex_wait(&group->turn, turn, deadline);
+      xfi_futex_wait(&group->turn, turn, deadline, XFI_FUTEX_OWN);
       (void)atomic_fetch_sub(&group->n_sleepers, 1);
     }
   }
@@ -79,7 +79,7 @@ static xfer_status arrive(xfi_local_rank *me, uint32_t generation, xfi_deadline 
     return await_generation(me, generation, deadline);
   atomic_store(&group->n_arrived, 0); /* before anybody can arrive at the next */
   if (!atomic_compare_exchange_strong(&group->turn, &turn, turn + 2)) return gather_failed(me);
-  if (atomic_load(&group->n_sleepers) > 0) xfi_futex_wake_all(&group->turn);
+  if (atomic_load(&group->n_sleepers) > 0) xfi_futex_wake_all(&group->turn, XFI_FUTEX_OWN);
   return XFER_OK;
 }
 

@@ -212,7 +212,7 @@ static xfer_status serve(xfi_local_rank *me, receives *recvs, int n_sends, xfi_d
     }
     if (xfi_deadline_expired(deadline)) XFI_TRY(fail_for_late(me, recvs, n_sends));
     atomic_store(&me->sleeping, true);
-    xfi_futex_wait(&me->bell, bell, deadline);
+    xfi_futex_wait(&me->bell, bell, deadline, XFI_FUTEX_OWN);
     atomic_store(&me->sleeping, false);
   }
 done:

@@ -24,14 +24,6 @@
 
 #define FILE_NAME "xfer-comm"
 
-/* By which another process finds a rank's segment. */
-typedef struct xfi_card {
-  int64_t pid;
-  int32_t file; /* -1: there is no segment */
-  int32_t rank;
-  uint64_t token;
-} xfi_card;
-
 /* ---- making one ---------------------------------------------------------------------------- */
 
 static size_t segment_bytes(int n_places)
@@ -82,14 +74,12 @@ xfer_status xfi_segments_create(xfi_segments **segments, int size, int rank, MPI
   n = (size_t)s->n_places;
   s->n_bytes = segment_bytes(s->n_places);
   s->cards = xfi_calloc(n, sizeof *s->cards);
-  s->ranks = xfi_calloc(n, sizeof *s->ranks);
   s->places = xfi_calloc((size_t)size, sizeof *s->places);
-  s->pids = xfi_calloc(n, sizeof *s->pids);
   s->mapped = xfi_calloc(n, sizeof *s->mapped);
   s->seen = xfi_calloc(n, sizeof *s->seen);
   s->at = xfi_calloc(n, sizeof *s->at);
-  XFI_CHECK(s->cards != NULL && s->ranks != NULL && s->places != NULL && s->pids != NULL &&
-                s->mapped != NULL && s->seen != NULL && s->at != NULL,
+  XFI_CHECK(s->cards != NULL && s->places != NULL && s->mapped != NULL && s->seen != NULL &&
+                s->at != NULL,
             XFER_ERR_NOMEM, "a comm of %d ranks", size);
   for (int r = 0; r < size; r++)
     s->places[r] = -1;
@@ -109,9 +99,7 @@ void xfi_segments_destroy(xfi_segments *s)
     if (s->at[i] != NULL) (void)munmap(s->at[i], s->n_bytes);
   if (s->file >= 0) (void)close(s->file);
   xfi_free(s->cards);
-  xfi_free(s->ranks);
   xfi_free(s->places);
-  xfi_free(s->pids);
   xfi_free(s->mapped);
   xfi_free(s->seen);
   xfi_free(s->at);
@@ -168,9 +156,7 @@ xfer_status xfi_segments_connect(xfi_segments *s, MPI_Comm comm, MPI_Comm host)
   for (int i = 0; i < s->n_places; i++) {
     const xfi_card *card = &s->cards[i];
 
-    s->ranks[i] = card->rank;
     s->places[card->rank] = i;
-    s->pids[i] = (int)card->pid;
     if (i != s->place && s->file >= 0) s->at[i] = open_peer(card, s->n_bytes);
     s->mapped[i] = s->at[i] != NULL;
   }
@@ -193,7 +179,7 @@ done:
 static void wake(xfi_segment *segment)
 {
   (void)atomic_fetch_add(&segment->bell, 1);
-  xfi_futex_wake_all_of(&segment->bell, XFI_FUTEX_SHARED);
+  xfi_futex_wake_all(&segment->bell, XFI_FUTEX_SHARED);
 }
 
 void xfi_segment_ring(xfi_segment *segment, int rank)
@@ -226,7 +212,7 @@ bool xfi_segment_is_lost(const xfi_segments *s, int rank)
   bool lost;
 
   if (xfi_segment_of(s, rank) == NULL) return false;
-  process.fd = (int)syscall(SYS_pidfd_open, s->pids[s->places[rank]], 0);
+  process.fd = (int)syscall(SYS_pidfd_open, (pid_t)s->cards[s->places[rank]].pid, 0);
   if (process.fd < 0) return errno == ESRCH;
   lost = poll(&process, 1, 0) == 1;
   (void)close(process.fd);

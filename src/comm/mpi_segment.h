@@ -48,21 +48,27 @@ typedef struct xfi_segment {
   xfi_ring rings[];                                  /* by place among the ranks of the host */
 } xfi_segment;
 
+/* By which another process finds a rank's segment. */
+typedef struct xfi_card {
+  int64_t pid;
+  int32_t file; /* -1: there is no segment */
+  int32_t rank;
+  uint64_t token;
+} xfi_card;
+
 /* What a rank knows of its host's segments. */
 typedef struct xfi_segments {
-  int size;               /* of the comm */
-  int n_places;           /* ranks of the host */
-  int place;              /* this rank's among them */
-  int file;               /* of the own segment; -1: there is none, or all have mapped it */
-  size_t n_bytes;         /* of a segment */
-  bool has_all;           /* every rank of the comm shares memory with every other */
-  struct xfi_card *cards; /* [n_places] */
-  int *ranks;             /* [n_places] in the comm */
-  int *places;            /* [size] by rank; -1: on another host */
-  int *pids;              /* [n_places] */
-  unsigned char *mapped;  /* [n_places] by this rank, */
-  unsigned char *seen;    /* [n_places] by the others */
-  xfi_segment **at;       /* [n_places]; NULL: memory is not shared with that rank */
+  int size;              /* of the comm */
+  int n_places;          /* ranks of the host */
+  int place;             /* this rank's among them */
+  int file;              /* of the own segment; -1: there is none, or all have mapped it */
+  size_t n_bytes;        /* of a segment */
+  bool has_all;          /* every rank of the comm shares memory with every other */
+  xfi_card *cards;       /* [n_places] */
+  int *places;           /* [size] by rank; -1: on another host */
+  unsigned char *mapped; /* [n_places] by this rank, */
+  unsigned char *seen;   /* [n_places] by the others */
+  xfi_segment **at;      /* [n_places]; NULL: memory is not shared with that rank */
 } xfi_segments;
 
 /* Local. Where no segment can be made, others are told so and nothing is shared. */

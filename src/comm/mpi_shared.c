@@ -40,7 +40,7 @@ static void nap(xfi_segment *own, const awaited *what, uint32_t sleeping, xfi_de
 
   atomic_store(&own->sleeping, sleeping);
   atomic_thread_fence(memory_order_seq_cst); /* see xfi_segment_ring */
-  if (!what->is_there(what)) xfi_futex_wait_of(&own->bell, bell, end, XFI_FUTEX_SHARED);
+  if (!what->is_there(what)) xfi_futex_wait(&own->bell, bell, end, XFI_FUTEX_SHARED);
   atomic_store(&own->sleeping, XFI_AWAKE);
 }
 
@@ -125,7 +125,8 @@ static xfer_status gather_step(xfi_mpi_comm *t, const unsigned char *mine, unsig
   for (int i = 0; i < s->n_places; i++) {
     const part peer = {s->at[i], step};
 
-    XFI_TRY(await(&(awaited){"all_gather", is_given, find_giver, s->ranks[i], t, &peer}, deadline));
+    XFI_TRY(await(&(awaited){"all_gather", is_given, find_giver, s->cards[i].rank, t, &peer},
+                  deadline));
   }
   for (int r = 0; r < t->base.size; r++) {
     const xfi_given *theirs = &xfi_segment_of(s, r)->given[step % 2];

@@ -229,7 +229,6 @@ static void cuda_destroy(xfi_device *base)
 }
 
 static const xfi_device_ops cuda_ops = {
-    .name = "cuda",
     .pulls = true,
     .n_copy_streams = COPY_STREAMS,
     .default_staging_bytes = DEFAULT_STAGING_BYTES,

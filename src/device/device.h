@@ -59,7 +59,6 @@ typedef struct xfi_guard xfi_guard;
 enum { XFI_GUARD_FLAGS = 64 }; /* at most */
 
 typedef struct xfi_device_ops {
-  const char *name;    /* "host", "cuda" */
   bool is_synchronous; /* all work is done when a call returns, and flags can be read */
   bool pulls;          /* reading a peer's memory is as fast as writing it, but for narrow rows */
   /* Streams worth using side by side for copies to different peers; at least 1. */

@@ -341,7 +341,7 @@ static void flag_store(uint64_t *flag, uint64_t value)
 {
   /* Both sequentially consistent: either we see the sleeper, or it sees the value. */
   atomic_store(as_atomic(flag), value);
-  if (atomic_load(sleepers_at(flag)) != 0) xfi_futex_wake_all(low_half(flag));
+  if (atomic_load(sleepers_at(flag)) != 0) xfi_futex_wake_all(low_half(flag), XFI_FUTEX_OWN);
 }
 
 static void host_flags_store(xfi_device *device, uint64_t *flag, uint64_t value)
@@ -372,7 +372,7 @@ static bool flag_wait(uint64_t *flag, uint64_t value, xfi_deadline deadline)
     if (xfi_deadline_expired(deadline)) return false;
     (void)atomic_fetch_add(sleepers_at(flag), 1);
     seen = atomic_load(as_atomic(flag));
-    if (seen < value) xfi_futex_wait(low_half(flag), (uint32_t)seen, deadline);
+    if (seen < value) xfi_futex_wait(low_half(flag), (uint32_t)seen, deadline, XFI_FUTEX_OWN);
     (void)atomic_fetch_sub(sleepers_at(flag), 1);
   }
 }
@@ -396,7 +396,6 @@ static xfer_status host_flags_sync(xfi_device *device, const xfi_flags *set, con
 /* ---- the device --------------------------------------------------------------------------- */
 
 static const xfi_device_ops host_ops = {
-    .name = "host",
     .is_synchronous = true,
     .n_copy_streams = 1,
     .default_staging_bytes = STAGING_BYTES,

@@ -318,7 +318,6 @@ static inline told_device *told_device_create(world *w, int rank)
   if (d == NULL || xfi_device_create_host(&host) != XFER_OK) abort();
   host_ops = host->ops;
   told_ops = *host_ops;
-  told_ops.name = "told";
   told_ops.is_synchronous = false;
   told_ops.find_allocation = told_find_allocation;
   told_ops.find_changed = told_find_changed;

@@ -45,7 +45,7 @@ static xfer_status echo_changed(xfi_comm *comm, void *all, const void *mine, siz
   return st;
 }
 
-static const xfi_comm_ops ops = {.name = "echo", .all_gather = echo, .abort = note_abort};
+static const xfi_comm_ops ops = {.all_gather = echo, .abort = note_abort};
 
 static void test_gatherings_that_are_not_the_same_fail(void **state)
 {
