@@ -106,14 +106,12 @@ int xfer_layout_shape(const xfer_layout *layout, int64_t *shape)
   return layout->n_dims;
 }
 
-/* By boxes there is no place, only a rank that is there. */
 static xfer_status find_place(const xfer_layout *layout, int rank, xfi_place *place)
 {
   xfer_status st = XFER_OK;
 
-  XFI_CHECK(layout->boxes != NULL ? xfi_mesh_find(layout->mesh, rank) >= 0
-                                  : xfi_layout_place(layout, rank, place),
-            XFER_ERR_ARG, "rank %d is not in the mesh", rank);
+  XFI_CHECK(xfi_layout_place(layout, rank, place), XFER_ERR_ARG, "rank %d is not in the mesh",
+            rank);
 done:
   return st;
 }

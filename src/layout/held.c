@@ -111,8 +111,7 @@ xfer_status xfi_layout_held(xfi_held_list *list, const xfer_layout *layout, int 
 {
   xfi_place place;
 
-  if (layout->boxes == NULL)
-    return xfi_layout_place(layout, rank, &place) ? add_placed(list, layout, &place, once)
-                                                  : XFER_OK;
-  return xfi_mesh_find(layout->mesh, rank) < 0 ? XFER_OK : add_boxes(list, layout, rank, once);
+  if (!xfi_layout_place(layout, rank, &place)) return XFER_OK;
+  return layout->boxes == NULL ? add_placed(list, layout, &place, once)
+                               : add_boxes(list, layout, rank, once);
 }

@@ -107,7 +107,7 @@ int xfi_part_rank(const xfer_layout *layout, uint32_t part, int replica);
 /* The way back; -1: the rank does not hold the part. */
 int xfi_part_replica(const xfer_layout *layout, uint32_t part, int rank);
 
-/* By placements: which part of each dim and which replica a rank holds. */
+/* Which part of each dim and which replica a rank holds; by boxes nothing. */
 typedef struct xfi_place {
   int part[XFER_MAX_DIMS];
   int replica;

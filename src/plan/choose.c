@@ -7,8 +7,9 @@
  * smaller rotates by (tensor, destination part, destination replica, box). Fewer stripes than
  * replicas stand as far apart as they can, so that the next boxes fall between them.
  */
+#include "choose.h"
+
 #include "boxes.h"
-#include "plan.h"
 
 /* A stripe is worth a message of its own from this size on; more than MAX_STRIPES gain nothing. */
 #define MIN_STRIPE_BYTES (INT64_C(1) << 20)
@@ -95,7 +96,8 @@ uint64_t xfi_move_bytes(const xfi_class *cls, const xfi_flows *flows, const xfi_
   return (uint64_t)(elems * cls->wire_bytes);
 }
 
-void xfi_domain_of(int *first, int *end, const xfi_plan *plan, int rank)
+/* The ranks of a rank's domain: [*first, *end). Where there are domains. */
+static void domain_of(int *first, int *end, const xfi_plan *plan, int rank)
 {
   const int64_t size = plan->options.ranks_per_domain;
   const int64_t begin = rank / size * size;
@@ -110,7 +112,7 @@ int xfi_count_near(const xfi_plan *plan, const xfer_layout *src, uint32_t part, 
   int end;
   int n = 0;
 
-  xfi_domain_of(&first, &end, plan, rank);
+  domain_of(&first, &end, plan, rank);
   for (int r = first; r < end; r++)
     n += xfi_part_replica(src, part, r) >= 0;
   return n;
@@ -126,7 +128,7 @@ static int nearby_source(const xfi_plan *plan, const xfer_layout *src, uint32_t 
 
   if (n == 0) return -1;
   n = (int)(turn % (uint64_t)n);
-  xfi_domain_of(&first, &end, plan, rank);
+  domain_of(&first, &end, plan, rank);
   for (int r = first; r < end; r++)
     if (xfi_part_replica(src, part, r) >= 0 && n-- == 0) return r;
   return -1;
@@ -159,4 +161,44 @@ int xfi_choose_source(const xfi_plan *plan, const xfi_class *cls, const xfi_turn
     if (rank >= 0) return rank;
   }
   return xfi_part_rank(cls->src, turn->src_part, xfi_choose_replica(cls, turn));
+}
+
+/* ---- what ranks of a domain share ---- */
+
+xfi_sharers xfi_find_sharers(const xfi_plan *plan, const xfi_class *cls, uint32_t src_part,
+                             uint32_t dst_part, int rank)
+{
+  xfi_sharers sharers = {0, 0};
+  int first;
+  int end;
+
+  if (plan->options.ranks_per_domain < 2 || cls->broadcast) return (xfi_sharers){1, 0};
+  domain_of(&first, &end, plan, rank);
+  for (int r = first; r < end; r++) {
+    if (xfi_part_replica(cls->src, src_part, r) >= 0) return (xfi_sharers){1, 0};
+    if (xfi_part_replica(cls->dst, dst_part, r) < 0) continue;
+    sharers.n++;
+    sharers.index += r < rank;
+  }
+  return sharers;
+}
+
+int xfi_taker(const xfi_class *cls, const xfi_turn *turn, int n_sharers)
+{
+  const int first =
+      xfi_part_first(cls->src, turn->src_part) + xfi_part_first(cls->dst, turn->dst_part);
+  const uint64_t number = (uint64_t)first + turn->ordinal + turn->box + (uint64_t)turn->stripe;
+
+  return n_sharers <= 1 ? 0 : (int)(number % (uint64_t)n_sharers);
+}
+
+int xfi_sharer(const xfi_plan *plan, const xfi_class *cls, uint32_t dst_part, int rank, int index)
+{
+  int first;
+  int end;
+
+  domain_of(&first, &end, plan, rank);
+  for (int r = first; r < end; r++)
+    if (xfi_part_replica(cls->dst, dst_part, r) >= 0 && index-- == 0) return r;
+  return -1;
 }

@@ -1,240 +1,8 @@
-/*
- * Classes: what one rank's part has in common with each part of the other side.
- *
- * Dim by dim, this rank's runs are looked up on the other side, which gives *pieces*: intervals
- * with their place in both parts, grouped by the other side's part. A flow is one group from each
- * dim, and its boxes are the product of their pieces. Pieces are maximal and in ascending order of
- * the global index, so both ends of a flow list the same boxes in the same order.
- */
+/* Filling a class for one rank. */
 #include "class.h"
 
-#include <string.h>
-
-#include "alloc.h"
+#include "choose.h"
 #include "error.h"
-#include "vec.h"
-
-static int by_part(const void *a, const void *b)
-{
-  const xfi_piece *x = a;
-  const xfi_piece *y = b;
-
-  if (x->part != y->part) return x->part < y->part ? -1 : 1;
-  return (x->dst_local > y->dst_local) - (x->dst_local < y->dst_local);
-}
-
-static int by_global(const void *a, const void *b)
-{
-  const xfi_piece *x = a;
-  const xfi_piece *y = b;
-
-  if (x->part != y->part) return (x->part > y->part) - (x->part < y->part);
-  if (x->global != y->global) return x->global < y->global ? -1 : 1;
-  return (x->dst_local > y->dst_local) - (x->dst_local < y->dst_local);
-}
-
-static int by_dst(const void *a, const void *b)
-{
-  const xfi_piece *x = a;
-  const xfi_piece *y = b;
-
-  return (x->dst_local > y->dst_local) - (x->dst_local < y->dst_local);
-}
-
-/* Sort by part and join what continues on both sides. */
-static void make_canonical(xfi_pieces *list)
-{
-  size_t n = 0;
-
-  xfi_sort(list->at, list->n, sizeof *list->at, by_part);
-  for (size_t i = 0; i < list->n; i++) {
-    const xfi_piece *p = &list->at[i];
-    xfi_piece *last = n > 0 ? &list->at[n - 1] : NULL;
-
-    if (last != NULL && last->part == p->part && last->global + last->length == p->global &&
-        last->src_local + last->length == p->src_local &&
-        last->dst_local + last->length == p->dst_local)
-      last->length += p->length;
-    else
-      list->at[n++] = *p;
-  }
-  list->n = n;
-  xfi_sort(list->at, list->n, sizeof *list->at, by_global);
-}
-
-xfer_status xfi_pieces_add(xfi_pieces *list, const xfi_runs *runs, const xfi_dim *other,
-                           bool is_source)
-{
-  xfer_status st = XFER_OK;
-  xfi_holds holds = {NULL, 0, 0};
-
-  for (size_t i = 0; i < runs->n; i++) {
-    const xfer_run *r = &runs->at[i];
-
-    holds.n = 0;
-    XFI_TRY(xfi_dim_holders(other, r->global, r->global + r->length, !is_source, &holds));
-    for (size_t k = 0; k < holds.n; k++) {
-      const xfi_hold *h = &holds.at[k];
-      const int64_t my_local = r->local + (h->global - r->global);
-
-      XFI_TRY(xfi_vec_reserve(&list->at, &list->capacity, list->n + 1, sizeof *list->at));
-      list->at[list->n++] =
-          (xfi_piece){h->part, h->global, h->length, is_source ? my_local : h->local,
-                      is_source ? h->local : my_local};
-    }
-  }
-  make_canonical(list);
-done:
-  xfi_holds_free(&holds);
-  return st;
-}
-
-/* The proof for one dim of a destination part: its pieces cover each of its runs once, and nothing
- * else. What holds for every dim holds for the product. */
-static xfer_status prove_dim(const xfi_runs *runs, const xfi_pieces *list, int d,
-                             const char *tensor, int rank)
-{
-  xfer_status st = XFER_OK;
-  xfi_piece *sorted = xfi_calloc(list->n, sizeof *sorted);
-  size_t k = 0;
-
-  XFI_CHECK(sorted != NULL, XFER_ERR_NOMEM, "%zu pieces", list->n);
-  if (list->n > 0) memcpy(sorted, list->at, list->n * sizeof *sorted);
-  xfi_sort(sorted, list->n, sizeof *sorted, by_dst);
-  for (size_t i = 0; i < runs->n; i++) {
-    int64_t at = runs->at[i].local;
-    const int64_t end = at + runs->at[i].length;
-    const int64_t to_global = runs->at[i].global - runs->at[i].local;
-
-    while (at < end) {
-      XFI_CHECK(k < list->n && sorted[k].dst_local == at && sorted[k].global == at + to_global,
-                XFER_ERR_SHAPE,
-                "tensor \"%s\", dim %d: rank %d needs index %lld, which no source part holds",
-                tensor, d, rank, (long long)(at + to_global));
-      at += sorted[k++].length;
-    }
-    XFI_CHECK(at == end, XFER_ERR_INTERNAL,
-              "tensor \"%s\", dim %d: rank %d would get local index %lld twice", tensor, d, rank,
-              (long long)end);
-  }
-  XFI_CHECK(k == list->n, XFER_ERR_INTERNAL,
-            "tensor \"%s\", dim %d: rank %d would get local index %lld twice", tensor, d, rank,
-            (long long)sorted[k].dst_local);
-done:
-  xfi_free(sorted);
-  return st;
-}
-
-/* A group of pieces with one part: [first, end). */
-typedef struct group {
-  size_t first;
-  size_t end;
-} group;
-
-static group group_at(const xfi_pieces *list, size_t first)
-{
-  group g = {first, first};
-
-  while (g.end < list->n && list->at[g.end].part == list->at[first].part)
-    g.end++;
-  return g;
-}
-
-/* The product of one group per dim becomes a flow. */
-static xfer_status add_flow(xfi_flows *flows, const xfi_pieces *lists, const group *groups,
-                            const xfer_layout *other, uint32_t mine, int my_replica)
-{
-  const int n_dims = other->n_dims;
-  xfer_status st = XFER_OK;
-  size_t at[XFER_MAX_DIMS];
-  xfi_flow *flow;
-  int d;
-
-  XFI_TRY(xfi_vec_reserve(&flows->at, &flows->capacity, flows->n + 1, sizeof *flows->at));
-  flow = &flows->at[flows->n];
-  *flow = (xfi_flow){mine, my_replica, 0, (uint32_t)flows->n_boxes, 0, {1, 0}};
-  for (d = 0; d < n_dims; d++) {
-    at[d] = groups[d].first;
-    flow->part += (uint32_t)xfi_dim_position(other, d, lists[d].at[at[d]].part);
-  }
-  do {
-    xfi_box box;
-
-    box.unit = XFI_NO_UNIT;
-    for (d = 0; d < n_dims; d++) {
-      const xfi_piece *p = &lists[d].at[at[d]];
-
-      box.lo[d] = p->global;
-      box.length[d] = p->length;
-      box.src_local[d] = p->src_local;
-      box.dst_local[d] = p->dst_local;
-    }
-    XFI_TRY(xfi_flows_reserve(flows, n_dims, flows->n_boxes + 1));
-    xfi_flows_put(flows, flows->n_boxes++, &box);
-    for (d = n_dims - 1; d >= 0 && ++at[d] == groups[d].end; d--)
-      at[d] = groups[d].first;
-  } while (d >= 0);
-  flow->n = (uint32_t)flows->n_boxes - flow->first;
-  flows->n++;
-done:
-  return st;
-}
-
-xfer_status xfi_flows_add(xfi_flows *flows, const xfi_pieces *lists, const xfer_layout *other,
-                          uint32_t mine, int my_replica)
-{
-  const int n_dims = other->n_dims;
-  xfer_status st = XFER_OK;
-  group groups[XFER_MAX_DIMS] = {{0, 0}};
-  int d;
-
-  for (d = 0; d < n_dims; d++) {
-    if (lists[d].n == 0) return XFER_OK;
-    groups[d] = group_at(&lists[d], 0);
-  }
-  do {
-    XFI_TRY(add_flow(flows, lists, groups, other, mine, my_replica));
-    for (d = n_dims - 1; d >= 0; d--) {
-      const bool last = groups[d].end == lists[d].n;
-
-      groups[d] = group_at(&lists[d], last ? 0 : groups[d].end);
-      if (!last) break;
-    }
-  } while (d >= 0);
-done:
-  return st;
-}
-
-static xfer_status fill_by_dims(const xfi_look *look)
-{
-  const xfi_place *place = look->is_source ? &look->cls->src_place : &look->cls->dst_place;
-  const int n_dims = look->mine->n_dims;
-  xfer_status st = XFER_OK;
-  xfi_pieces lists[XFER_MAX_DIMS];
-  xfi_runs runs[XFER_MAX_DIMS];
-
-  memset(lists, 0, sizeof lists);
-  memset(runs, 0, sizeof runs);
-  for (int d = 0; d < n_dims; d++) {
-    XFI_TRY((look->is_source ? xfi_dim_runs_once : xfi_dim_runs)(&look->mine->dims[d],
-                                                                 place->part[d], &runs[d]));
-    if (runs[d].n == 0) goto done;
-  }
-  for (int d = 0; d < n_dims; d++) {
-    XFI_TRY(xfi_pieces_add(&lists[d], &runs[d], &look->other->dims[d], look->is_source));
-    if (!look->is_source)
-      XFI_TRY(prove_dim(&runs[d], &lists[d], d, look->plan->tensors[look->cls->first_tensor].name,
-                        look->plan->rank));
-  }
-  XFI_TRY(xfi_flows_add(look->flows, lists, look->other, xfi_place_part(look->mine, place),
-                        place->replica));
-done:
-  for (int d = 0; d < n_dims; d++) {
-    xfi_runs_free(&runs[d]);
-    xfi_free(lists[d].at);
-  }
-  return st;
-}
 
 static xfer_status fill_flows(xfi_class *cls, const xfi_plan *plan, bool is_source,
                               xfi_scratch *scratch)
@@ -248,7 +16,7 @@ static xfer_status fill_flows(xfi_class *cls, const xfi_plan *plan, bool is_sour
                          scratch};
 
   look.flows->n = look.flows->n_boxes = 0;
-  if (cls->src->boxes == NULL && cls->dst->boxes == NULL) return fill_by_dims(&look);
+  if (cls->src->boxes == NULL && cls->dst->boxes == NULL) return xfi_pieces_fill(&look);
   return xfi_meet_fill(&look);
 }
 
@@ -268,15 +36,9 @@ static int64_t count_dst(const xfi_class *cls, int rank)
   return n;
 }
 
-static bool find_rank(const xfer_layout *layout, int rank, xfi_place *place)
-{
-  if (layout->boxes != NULL) return xfi_mesh_find(layout->mesh, rank) >= 0;
-  return xfi_layout_place(layout, rank, place);
-}
-
 bool xfi_class_find_dst(xfi_class *cls, int rank)
 {
-  cls->in_dst = find_rank(cls->dst, rank, &cls->dst_place);
+  cls->in_dst = xfi_layout_place(cls->dst, rank, &cls->dst_place);
   return cls->in_dst;
 }
 
@@ -306,15 +68,10 @@ xfer_status xfi_class_fill(xfi_class *cls, const xfi_plan *plan, xfi_scratch *sc
 
   scratch->sends.n = scratch->sends.n_boxes = 0;
   scratch->recvs.n = scratch->recvs.n_boxes = 0;
-  cls->in_src = find_rank(cls->src, plan->rank, &cls->src_place);
+  cls->in_src = xfi_layout_place(cls->src, plan->rank, &cls->src_place);
   if (cls->in_src) XFI_TRY(fill_flows(cls, plan, true, scratch));
   if (xfi_class_find_dst(cls, plan->rank)) XFI_TRY(xfi_class_fill_receives(cls, plan, scratch));
   XFI_TRY(xfi_class_keep(cls, &scratch->sends, &scratch->recvs));
 done:
   return st;
-}
-
-void xfi_class_free(xfi_class *cls)
-{
-  xfi_free(cls->memory);
 }

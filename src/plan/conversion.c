@@ -4,13 +4,14 @@
  * of scales the tensor in the upper half; the rest 0. What a conversion does to an element is in
  * kernels/convert.h.
  */
+#include "conversion.h"
+
 #include <math.h>
 #include <stdio.h>
 #include <string.h>
 
 #include "dtype.h"
 #include "error.h"
-#include "plan.h"
 
 #define KIND_MASK UINT64_C(0xff)
 #define SCALE_SHIFT 8

@@ -2,7 +2,7 @@
 #ifndef XFI_COST_H
 #define XFI_COST_H
 
-#include "plan.h"
+#include "plan_types.h"
 
 /* Set `broadcast` of every class and plan->n_broadcast. */
 xfer_status xfi_cost_choose(xfi_plan *plan);

@@ -3,7 +3,7 @@
 
 #include "alloc.h"
 #include "error.h"
-#include "plan.h"
+#include "plan_types.h"
 #include "vec.h"
 
 xfi_box xfi_flows_box(const xfi_flows *flows, size_t box)
@@ -78,6 +78,11 @@ xfer_status xfi_class_keep(xfi_class *cls, const xfi_flows *sends, const xfi_flo
   cls->recvs = put_flows(recvs, &boxes, &at);
 done:
   return st;
+}
+
+void xfi_class_free(xfi_class *cls)
+{
+  xfi_free(cls->memory);
 }
 
 void xfi_flows_free(xfi_flows *flows)

@@ -10,16 +10,12 @@
 #include <string.h>
 
 #include "alloc.h"
-#include "class.h"
+#include "choose.h"
 #include "error.h"
+#include "look.h"
 #include "vec.h"
 
 typedef xfi_met met;
-
-typedef struct meeting {
-  const xfi_look *look;
-  xfi_scratch *s;
-} meeting;
 
 static int by_index(const int64_t *a, const int64_t *b, int n_dims)
 {
@@ -42,116 +38,99 @@ static int by_parts(const void *a, const void *b)
   return by_index(x->box.dst_local, y->box.dst_local, x->n_dims);
 }
 
-/* Another one, of which all but the box is known. */
-static xfer_status new_met(met **out, meeting *m, const xfi_held *mine, uint32_t part,
-                           uint32_t unit)
+/* Another one, whose box is known but for where it lies on this rank's side. */
+static xfer_status add_met(const xfi_look *look, const xfi_held *mine, uint32_t part,
+                           const xfi_box *box)
 {
-  const bool is_source = m->look->is_source;
+  xfi_scratch *s = look->scratch;
+  const int n_dims = look->mine->n_dims;
   xfer_status st = XFER_OK;
   met *x;
+  int64_t *local;
 
-  XFI_TRY(xfi_vec_reserve(&m->s->met, &m->s->met_capacity, m->s->n_met + 1, sizeof *m->s->met));
-  x = &m->s->met[m->s->n_met++];
-  x->mine = mine->part;
-  x->part = part;
+  XFI_TRY(xfi_vec_reserve(&s->met, &s->met_capacity, s->n_met + 1, sizeof *s->met));
+  x = &s->met[s->n_met++];
+  x->src_part = look->is_source ? mine->part : part;
+  x->dst_part = look->is_source ? part : mine->part;
   x->my_replica = mine->replica;
-  x->src_part = is_source ? mine->part : part;
-  x->dst_part = is_source ? part : mine->part;
-  x->dst_unit = is_source ? unit : mine->unit;
-  x->n_dims = m->look->mine->n_dims;
-  *out = x;
+  x->dst_unit = look->is_source ? box->unit : mine->unit;
+  x->n_dims = n_dims;
+  x->box = *box;
+  local = look->is_source ? x->box.src_local : x->box.dst_local;
+  for (int d = 0; d < n_dims; d++)
+    local[d] = mine->local[d] + (box->lo[d] - mine->bounds[d]);
 done:
   return st;
 }
 
-/* Its box lies where on this rank's side? */
-static void set_own_local(met *x, const xfi_held *mine, bool is_source)
-{
-  int64_t *local = is_source ? x->box.src_local : x->box.dst_local;
-
-  for (int d = 0; d < x->n_dims; d++)
-    local[d] = mine->local[d] + (x->box.lo[d] - mine->bounds[d]);
-}
-
 /* What `bounds` of a unit of the other side has in common with a box of this rank's. */
-static xfer_status meet_bounds(meeting *m, const xfi_held *mine, uint32_t unit,
+static xfer_status meet_bounds(const xfi_look *look, const xfi_held *mine, uint32_t unit,
                                const int64_t *bounds)
 {
-  const xfer_layout *other = m->look->other;
+  const xfer_layout *other = look->other;
   const int64_t *whole = xfi_unit_bounds(other, unit);
-  const bool is_source = m->look->is_source;
-  const int n = other->n_dims;
-  xfer_status st = XFER_OK;
-  met *x;
+  const uint32_t part = other->boxes->part_of[unit];
+  const int n = look->mine->n_dims;
+  xfi_box box;
 
   if (!xfi_bounds_meet(bounds, mine->bounds, n)) return XFER_OK;
-  XFI_TRY(new_met(&x, m, mine, other->boxes->part_of[unit], unit));
-  __builtin_prefetch(&other->boxes->parts[x->part]); /* for its moves */
-  x->box.unit = unit;
+  __builtin_prefetch(&other->boxes->parts[part]); /* for its moves */
+  box.unit = unit;
   for (int d = 0; d < n; d++) {
     const int64_t lo = bounds[d] > mine->bounds[d] ? bounds[d] : mine->bounds[d];
     const int64_t hi = bounds[n + d] < mine->bounds[n + d] ? bounds[n + d] : mine->bounds[n + d];
 
-    x->box.lo[d] = lo;
-    x->box.length[d] = hi - lo;
-    (is_source ? x->box.dst_local : x->box.src_local)[d] = lo - whole[d];
+    box.lo[d] = lo;
+    box.length[d] = hi - lo;
+    box.src_local[d] = box.dst_local[d] = lo - whole[d];
   }
-  set_own_local(x, mine, is_source);
-done:
-  return st;
+  return add_met(look, mine, part, &box);
 }
 
-static xfer_status meet_boxes(meeting *m, const xfi_held *mine)
+static xfer_status meet_boxes(const xfi_look *look, const xfi_held *mine)
 {
-  const xfer_layout *other = m->look->other;
-  const size_t n_words = 2 * (size_t)other->n_dims;
+  const xfer_layout *other = look->other;
+  xfi_units *units = &look->scratch->units;
+  xfi_bounds *read = &look->scratch->bounds;
   xfer_status st = XFER_OK;
 
-  m->s->units.n = 0;
-  XFI_TRY(xfi_boxes_meet(&m->s->units, other, mine->bounds));
-  for (size_t i = 0; i < m->s->units.n; i++) {
-    const uint32_t unit = m->s->units.at[i];
-
-    m->s->bounds.n = 0;
-    if (m->look->is_source)
-      XFI_TRY(xfi_bounds_add(&m->s->bounds, other->n_dims, xfi_unit_bounds(other, unit)));
+  units->n = 0;
+  XFI_TRY(xfi_boxes_meet(units, other, mine->bounds));
+  for (size_t i = 0; i < units->n; i++) {
+    read->n = 0;
+    if (look->is_source)
+      XFI_TRY(xfi_bounds_add(read, other->n_dims, xfi_unit_bounds(other, units->at[i])));
     else
-      XFI_TRY(xfi_boxes_read_from(&m->s->bounds, other, unit));
-    for (size_t k = 0; k < m->s->bounds.n; k++)
-      XFI_TRY(meet_bounds(m, mine, unit, m->s->bounds.at + k * n_words));
+      XFI_TRY(xfi_boxes_read_from(read, other, units->at[i]));
+    for (size_t k = 0; k < read->n; k++)
+      XFI_TRY(meet_bounds(look, mine, units->at[i], read->at + k * 2 * (size_t)other->n_dims));
   }
 done:
   return st;
 }
 
-static xfer_status meet_placements(meeting *m, const xfi_held *mine)
+static xfer_status meet_placements(const xfi_look *look, const xfi_held *mine)
 {
-  const xfer_layout *other = m->look->other;
+  const xfer_layout *other = look->other;
+  xfi_flows *flows = &look->scratch->flows;
   const int n = other->n_dims;
   xfer_status st = XFER_OK;
   xfi_pieces lists[XFER_MAX_DIMS];
 
   memset(lists, 0, sizeof lists);
-  m->s->flows.n = m->s->flows.n_boxes = 0;
+  flows->n = flows->n_boxes = 0;
   for (int d = 0; d < n; d++) {
     xfer_run run = {mine->bounds[d], mine->bounds[n + d] - mine->bounds[d], mine->local[d]};
 
-    XFI_TRY(
-        xfi_pieces_add(&lists[d], &(xfi_runs){&run, 1, 1}, &other->dims[d], m->look->is_source));
+    XFI_TRY(xfi_pieces_add(&lists[d], &(xfi_runs){&run, 1, 1}, &other->dims[d], look->is_source));
   }
-  XFI_TRY(xfi_flows_add(&m->s->flows, lists, other, mine->part, mine->replica));
-  for (size_t f = 0; f < m->s->flows.n; f++) {
-    const xfi_flow *flow = &m->s->flows.at[f];
+  XFI_TRY(xfi_flows_add(flows, lists, other, mine->part, mine->replica));
+  for (size_t f = 0; f < flows->n; f++)
+    for (size_t b = 0; b < flows->at[f].n; b++) {
+      const xfi_box box = xfi_flows_box(flows, flows->at[f].first + b);
 
-    for (size_t b = 0; b < flow->n; b++) {
-      const xfi_box box = xfi_flows_box(&m->s->flows, flow->first + b);
-      met *x;
-
-      XFI_TRY(new_met(&x, m, mine, flow->part, box.unit));
-      x->box = box;
-      set_own_local(x, mine, m->look->is_source);
+      XFI_TRY(add_met(look, mine, flows->at[f].part, &box));
     }
-  }
 done:
   for (int d = 0; d < n; d++)
     xfi_free(lists[d].at);
@@ -172,33 +151,28 @@ static void print_bounds(char text[BOUNDS_BYTES], const int64_t *bounds, int n_d
                           (long long)bounds[d], (long long)bounds[n_dims + d]);
 }
 
-static void box_bounds(int64_t *bounds, const xfi_box *box, int n_dims)
-{
-  for (int d = 0; d < n_dims; d++) {
-    bounds[d] = box->lo[d];
-    bounds[n_dims + d] = box->lo[d] + box->length[d];
-  }
-}
-
 /* Some of the box has no source: say what. */
-static xfer_status say_missing(meeting *m, const xfi_held *mine, const met *in, size_t n)
+static xfer_status say_missing(const xfi_look *look, const xfi_held *mine, const met *in, size_t n)
 {
-  const xfi_look *look = m->look;
   const int n_dims = look->mine->n_dims;
+  xfi_bounds *left = &look->scratch->bounds;
   xfer_status st = XFER_OK;
   char box[BOUNDS_BYTES];
   char rest[BOUNDS_BYTES];
 
-  m->s->bounds.n = 0;
-  XFI_TRY(xfi_bounds_add(&m->s->bounds, n_dims, mine->bounds));
+  left->n = 0;
+  XFI_TRY(xfi_bounds_add(left, n_dims, mine->bounds));
   for (size_t i = 0; i < n; i++) {
     int64_t bounds[2 * XFER_MAX_DIMS];
 
-    box_bounds(bounds, &in[i].box, n_dims);
-    XFI_TRY(xfi_bounds_subtract(&m->s->bounds, 0, n_dims, bounds));
+    for (int d = 0; d < n_dims; d++) {
+      bounds[d] = in[i].box.lo[d];
+      bounds[n_dims + d] = in[i].box.lo[d] + in[i].box.length[d];
+    }
+    XFI_TRY(xfi_bounds_subtract(left, 0, n_dims, bounds));
   }
   print_bounds(box, mine->bounds, n_dims);
-  print_bounds(rest, m->s->bounds.at, n_dims);
+  print_bounds(rest, left->at, n_dims);
   XFI_CHECK(false, XFER_ERR_SHAPE,
             "tensor \"%s\": rank %d needs [%s] of its box [%s], which no source holds",
             look->plan->tensors[look->cls->first_tensor].name, look->plan->rank, rest, box);
@@ -241,9 +215,9 @@ static int by_start(const void *a, const void *b)
 }
 
 /* What comes into one box of this rank's: all of it, and nothing twice. */
-static xfer_status prove_box(meeting *m, const xfi_held *mine, const met *in, size_t n)
+static xfer_status prove_box(const xfi_look *look, const xfi_held *mine, const met *in, size_t n)
 {
-  const xfi_look *look = m->look;
+  xfi_scratch *s = look->scratch;
   const int n_dims = look->mine->n_dims;
   const int64_t whole = xfi_bounds_elems(mine->bounds, n_dims);
   const int by = dim_to_sweep(mine, in, n, n_dims);
@@ -253,10 +227,10 @@ static xfer_status prove_box(meeting *m, const xfi_held *mine, const met *in, si
 
   for (size_t i = 0; i < n; i++)
     sum += xfi_box_elems(in[i].box.length, n_dims);
-  if (sum < whole) return say_missing(m, mine, in, n);
+  if (sum < whole) return say_missing(look, mine, in, n);
   if (n == 1) return XFER_OK; /* it is part of the box */
-  XFI_TRY(xfi_vec_reserve(&m->s->starts, &m->s->starts_capacity, n, sizeof *m->s->starts));
-  starts = m->s->starts;
+  XFI_TRY(xfi_vec_reserve(&s->starts, &s->starts_capacity, n, sizeof *s->starts));
+  starts = s->starts;
   for (size_t i = 0; i < n; i++)
     starts[i] = (xfi_start){in[i].box.lo[by], i};
   xfi_sort(starts, n, sizeof *starts, by_start);
@@ -272,23 +246,30 @@ done:
   return st;
 }
 
-static xfer_status meet_own(meeting *m, const xfi_held *mine)
+static xfer_status meet_own(const xfi_look *look, const xfi_held *mine)
 {
-  const size_t first = m->s->n_met;
+  xfi_scratch *s = look->scratch;
+  const size_t first = s->n_met;
   xfer_status st = XFER_OK;
 
-  XFI_TRY(m->look->other->boxes != NULL ? meet_boxes(m, mine) : meet_placements(m, mine));
-  if (m->look->is_source) return XFER_OK;
-  if (m->s->met == NULL || m->s->n_met == first) return say_missing(m, mine, NULL, 0);
-  XFI_TRY(prove_box(m, mine, &m->s->met[first], m->s->n_met - first));
+  XFI_TRY((look->other->boxes != NULL ? meet_boxes : meet_placements)(look, mine));
+  if (look->is_source) return XFER_OK;
+  if (s->n_met == first) return say_missing(look, mine, NULL, 0);
+  XFI_TRY(prove_box(look, mine, &s->met[first], s->n_met - first));
 done:
   return st;
 }
 
 /* ---- flows ---- */
 
+static bool begins_flow(met *const *order, size_t i)
+{
+  return i == 0 || order[i]->src_part != order[i - 1]->src_part ||
+         order[i]->dst_part != order[i - 1]->dst_part;
+}
+
 /* Sort what was met and put it into flows. */
-static xfer_status make_flows(xfi_flows *flows, xfi_scratch *s, int n_dims)
+static xfer_status make_flows(xfi_flows *flows, xfi_scratch *s, int n_dims, bool is_source)
 {
   const size_t n = s->n_met;
   xfer_status st = XFER_OK;
@@ -299,17 +280,19 @@ static xfer_status make_flows(xfi_flows *flows, xfi_scratch *s, int n_dims)
     s->order[i] = &s->met[i];
   xfi_sort(s->order, n, sizeof(met *), by_parts);
   for (size_t i = 0; i < n; i++)
-    n_flows += i == 0 || s->order[i]->src_part != s->order[i - 1]->src_part ||
-               s->order[i]->dst_part != s->order[i - 1]->dst_part;
+    n_flows += begins_flow(s->order, i);
   XFI_TRY(xfi_vec_reserve(&flows->at, &flows->capacity, n_flows, sizeof *flows->at));
   XFI_TRY(xfi_flows_reserve(flows, n_dims, n));
   flows->n_boxes = n;
   for (size_t i = 0; i < n; i++) {
     const met *x = s->order[i];
 
-    if (i == 0 || x->src_part != s->order[i - 1]->src_part ||
-        x->dst_part != s->order[i - 1]->dst_part)
-      flows->at[flows->n++] = (xfi_flow){x->mine, x->my_replica, x->part, (uint32_t)i, 0, {1, 0}};
+    if (begins_flow(s->order, i))
+      flows->at[flows->n++] = (xfi_flow){.mine = is_source ? x->src_part : x->dst_part,
+                                         .my_replica = x->my_replica,
+                                         .part = is_source ? x->dst_part : x->src_part,
+                                         .first = (uint32_t)i,
+                                         .sharers = {1, 0}};
     flows->at[flows->n - 1].n++;
     xfi_flows_put(flows, i, &x->box);
   }
@@ -332,19 +315,19 @@ void xfi_scratch_free(xfi_scratch *scratch)
 
 xfer_status xfi_meet_fill(const xfi_look *look)
 {
+  xfi_scratch *s = look->scratch;
   xfer_status st = XFER_OK;
-  meeting m = {look, look->scratch};
 
-  m.s->n_met = m.s->held.n = 0;
-  XFI_TRY(xfi_layout_held(&m.s->held, look->mine, look->plan->rank, look->is_source));
-  for (size_t i = 0; i < m.s->held.n; i++)
-    XFI_TRY(meet_own(&m, &m.s->held.at[i]));
-  XFI_TRY(make_flows(look->flows, m.s, look->mine->n_dims));
+  s->n_met = s->held.n = 0;
+  XFI_TRY(xfi_layout_held(&s->held, look->mine, look->plan->rank, look->is_source));
+  for (size_t i = 0; i < s->held.n; i++)
+    XFI_TRY(meet_own(look, &s->held.at[i]));
+  XFI_TRY(make_flows(look->flows, s, look->mine->n_dims, look->is_source));
 done:
   return st;
 }
 
-xfer_status xfi_class_sources(xfi_flows *flows, const xfi_class *cls)
+xfer_status xfi_meet_sources(xfi_flows *flows, const xfi_class *cls)
 {
   const xfer_layout *src = cls->src;
   xfer_status st = XFER_OK;
@@ -359,8 +342,7 @@ xfer_status xfi_class_sources(xfi_flows *flows, const xfi_class *cls)
 
     if (held->replica > 0) continue;
     s.n_met++;
-    *x = (met){.part = held->part, .src_part = held->part, .n_dims = src->n_dims};
-    x->box.unit = held->unit;
+    *x = (met){.src_part = held->part, .n_dims = src->n_dims, .box.unit = held->unit};
     for (int d = 0; d < src->n_dims; d++) {
       x->box.lo[d] = held->bounds[d];
       x->box.length[d] = held->bounds[src->n_dims + d] - held->bounds[d];
@@ -369,7 +351,7 @@ xfer_status xfi_class_sources(xfi_flows *flows, const xfi_class *cls)
                              : held->bounds[d] - xfi_unit_bounds(src, held->unit)[d];
     }
   }
-  XFI_TRY(make_flows(flows, &s, src->n_dims));
+  XFI_TRY(make_flows(flows, &s, src->n_dims, false));
 done:
   xfi_scratch_free(&s);
   return st;

@@ -12,9 +12,33 @@
 
 #include "alloc.h"
 #include "checked.h"
+#include "choose.h"
 #include "class.h"
 #include "error.h"
 #include "vec.h"
+
+/* Of the largest dtype. */
+enum { MAX_ELEM_BYTES = 8 };
+
+xfer_status xfi_plan_set_order(xfi_plan *plan, const uint32_t *given)
+{
+  xfer_status st = XFER_OK;
+  size_t next[MAX_ELEM_BYTES + 1] = {0}; /* by wire_bytes: where in the order */
+
+  plan->order = xfi_calloc(plan->n_tensors, sizeof *plan->order);
+  XFI_CHECK(plan->order != NULL, XFER_ERR_NOMEM, "%zu tensors", plan->n_tensors);
+  if (given != NULL) {
+    if (plan->n_tensors > 0) memcpy(plan->order, given, plan->n_tensors * sizeof *given);
+    return XFER_OK;
+  }
+  for (size_t c = 0; c < plan->n_classes; c++)
+    for (int bytes = plan->classes[c].wire_bytes / 2; bytes > 0; bytes /= 2)
+      next[bytes] += plan->classes[c].n_tensors;
+  for (size_t t = 0; t < plan->n_tensors; t++)
+    plan->order[next[xfi_plan_class(plan, t)->wire_bytes]++] = (uint32_t)t;
+done:
+  return st;
+}
 
 xfer_status xfi_peer_bytes_make(xfi_peer_bytes *bytes, int n_ranks)
 {
@@ -160,18 +184,14 @@ static xfer_status receive_box(xfi_plan *plan, uint32_t tensor, const xfi_flow *
 {
   const xfi_class *cls = xfi_plan_class(plan, tensor);
   xfer_status st = XFER_OK;
-  xfi_move move = {tensor, 0, (uint32_t)(flow->first + box_in_flow), 0, 1};
-  xfi_turn turn = {
-      plan->tensors[tensor].ordinal, box_in_flow, 0, 1, flow->part, flow->mine, flow->my_replica};
+  xfi_move move = {tensor, plan->rank, (uint32_t)(flow->first + box_in_flow), 0, 1};
+  xfi_turn turn;
 
   if (xfi_part_replica(cls->src, flow->part, plan->rank) >= 0) {
-    move.peer = plan->rank;
     plan->self_bytes += xfi_move_bytes(cls, &cls->recvs, &move);
     return xfi_move_add(&plan->selfs, move, NULL, 0);
   }
-  turn.n_stripes = xfi_stripe_count(cls, xfi_flows_length(&cls->recvs, move.box),
-                                    xfi_part_n_replicas(cls->src, flow->part), flow->sharers.n);
-  turn.dst_replica = xfi_turn_replica(plan, flow->sharers, plan->rank, flow->my_replica);
+  xfi_turn_begin(&turn, plan, cls, flow, box_in_flow, plan->tensors[tensor].ordinal);
   move.n_stripes = (uint16_t)turn.n_stripes;
   for (; turn.stripe < turn.n_stripes; turn.stripe++) {
     if (xfi_taker(cls, &turn, flow->sharers.n) != flow->sharers.index) continue;
@@ -274,7 +294,6 @@ xfer_status xfi_moves_fill(xfi_plan *plan)
   }
   XFI_TRY(xfi_moves_group(plan, &plan->sends, bytes.sent));
   XFI_TRY(xfi_moves_group(plan, &plan->recvs, bytes.received));
-  XFI_TRY(xfi_relay_fill(plan));
 done:
   xfi_peer_bytes_free(&bytes);
   xfi_scratch_free(&scratch);

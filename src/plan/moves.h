@@ -2,10 +2,15 @@
 #ifndef XFI_MOVES_H
 #define XFI_MOVES_H
 
-#include "plan.h"
+#include "plan_types.h"
 
-/* Fill sends, recvs, selfs and the byte counts of a plan, and its relay. */
+/* Sets plan->order: largest elements first, so that packed streams never misalign one; or as
+ * given. */
+xfer_status xfi_plan_set_order(xfi_plan *plan, const uint32_t *given);
+/* Fill sends, recvs, selfs and the byte counts of a plan. */
 xfer_status xfi_moves_fill(xfi_plan *plan);
+/* Then make plan->relay (relay.c). */
+xfer_status xfi_relay_fill(xfi_plan *plan);
 
 /* What goes to and comes from each rank, [n_ranks] each, broadcasts left out. */
 typedef struct xfi_peer_bytes {

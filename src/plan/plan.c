@@ -12,9 +12,6 @@
 #include "error.h"
 #include "moves.h"
 
-/* Of the largest dtype. */
-enum { MAX_ELEM_BYTES = 8 };
-
 static bool same_layout(const xfer_layout *a, const xfer_layout *b)
 {
   return a == b || memcmp(a->digest, b->digest, sizeof a->digest) == 0;
@@ -146,26 +143,6 @@ done:
   return st;
 }
 
-xfer_status xfi_plan_set_order(xfi_plan *plan, const uint32_t *given)
-{
-  xfer_status st = XFER_OK;
-  size_t next[MAX_ELEM_BYTES + 1] = {0}; /* by wire_bytes: where in the order */
-
-  plan->order = xfi_calloc(plan->n_tensors, sizeof *plan->order);
-  XFI_CHECK(plan->order != NULL, XFER_ERR_NOMEM, "%zu tensors", plan->n_tensors);
-  if (given != NULL) {
-    if (plan->n_tensors > 0) memcpy(plan->order, given, plan->n_tensors * sizeof *given);
-    return XFER_OK;
-  }
-  for (size_t c = 0; c < plan->n_classes; c++)
-    for (int bytes = plan->classes[c].wire_bytes / 2; bytes > 0; bytes /= 2)
-      next[bytes] += plan->classes[c].n_tensors;
-  for (size_t t = 0; t < plan->n_tensors; t++)
-    plan->order[next[xfi_plan_class(plan, t)->wire_bytes]++] = (uint32_t)t;
-done:
-  return st;
-}
-
 xfer_status xfi_plan_classify(xfi_plan **plan, int n_ranks, int rank, const xfer_tensor *tensors,
                               size_t n_tensors, const xfi_plan_options *options)
 {
@@ -201,6 +178,7 @@ xfer_status xfi_plan_create(xfi_plan **plan, int n_ranks, int rank, const xfer_t
 
   XFI_TRY(xfi_plan_classify(&p, n_ranks, rank, tensors, n_tensors, options));
   XFI_TRY(xfi_moves_fill(p));
+  XFI_TRY(xfi_relay_fill(p));
   *plan = p;
   p = NULL;
 done:

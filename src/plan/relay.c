@@ -14,57 +14,10 @@
 #include "alloc.h"
 #include "boxes.h"
 #include "checked.h"
+#include "choose.h"
 #include "error.h"
 #include "moves.h"
-#include "plan.h"
 #include "vec.h"
-
-/* ---- who shares ---- */
-
-xfi_sharers xfi_find_sharers(const xfi_plan *plan, const xfi_class *cls, uint32_t src_part,
-                             uint32_t dst_part, int rank)
-{
-  xfi_sharers sharers = {0, 0};
-  int first;
-  int end;
-
-  if (plan->options.ranks_per_domain < 2 || cls->broadcast) return (xfi_sharers){1, 0};
-  xfi_domain_of(&first, &end, plan, rank);
-  for (int r = first; r < end; r++) {
-    if (xfi_part_replica(cls->src, src_part, r) >= 0) return (xfi_sharers){1, 0};
-    if (xfi_part_replica(cls->dst, dst_part, r) < 0) continue;
-    sharers.n++;
-    sharers.index += r < rank;
-  }
-  return sharers;
-}
-
-int xfi_turn_replica(const xfi_plan *plan, xfi_sharers sharers, int rank, int replica)
-{
-  return sharers.n > 1 ? (int)((uint32_t)rank / plan->options.ranks_per_domain) : replica;
-}
-
-int xfi_taker(const xfi_class *cls, const xfi_turn *turn, int n_sharers)
-{
-  const int first =
-      xfi_part_first(cls->src, turn->src_part) + xfi_part_first(cls->dst, turn->dst_part);
-  const uint64_t number = (uint64_t)first + turn->ordinal + turn->box + (uint64_t)turn->stripe;
-
-  return n_sharers <= 1 ? 0 : (int)(number % (uint64_t)n_sharers);
-}
-
-int xfi_sharer(const xfi_plan *plan, const xfi_class *cls, uint32_t dst_part, int rank, int index)
-{
-  int first;
-  int end;
-
-  xfi_domain_of(&first, &end, plan, rank);
-  for (int r = first; r < end; r++)
-    if (xfi_part_replica(cls->dst, dst_part, r) >= 0 && index-- == 0) return r;
-  return -1;
-}
-
-/* ---- what takers give ---- */
 
 /* The same tensors, each from its destination to its destination. */
 static xfer_status make_classes(xfi_plan *relay, const xfi_plan *plan)
@@ -175,10 +128,12 @@ done:
 
 /* What comes of one stripe on this rank: it takes it, or gets it from who does. */
 static xfer_status add_stripe(xfi_plan *plan, const xfi_flow *flow, const xfi_turn *turn,
-                              xfi_move move, const xfi_peer_bytes *bytes)
+                              uint32_t tensor, const xfi_peer_bytes *bytes)
 {
-  const xfi_class *cls = xfi_plan_class(plan, move.tensor);
+  const xfi_class *cls = xfi_plan_class(plan, tensor);
   xfi_plan *relay = plan->relay;
+  xfi_move move = {tensor, 0, (uint32_t)(flow->first + turn->box), (uint16_t)turn->stripe,
+                   (uint16_t)turn->n_stripes};
   const uint64_t n_bytes = xfi_move_bytes(cls, &cls->recvs, &move);
   const int taker = xfi_taker(cls, turn, flow->sharers.n);
   xfer_status st = XFER_OK;
@@ -207,18 +162,13 @@ static xfer_status add_tensor(xfi_plan *plan, uint32_t tensor, const xfi_peer_by
   XFI_TRY(fill_class(own, cls, plan->rank));
   for (size_t f = 0; f < own->recvs.n; f++) {
     const xfi_flow *flow = &own->recvs.at[f];
-    const int n_replicas = xfi_part_n_replicas(cls->src, flow->part);
 
     for (size_t b = 0; b < flow->n; b++) {
-      const size_t box = flow->first + b;
-      const int n =
-          xfi_stripe_count(cls, xfi_flows_length(&cls->recvs, box), n_replicas, flow->sharers.n);
-      xfi_turn turn = {plan->tensors[tensor].ordinal, b, 0, n, flow->part, flow->mine, 0};
+      xfi_turn turn;
 
-      for (; turn.stripe < n; turn.stripe++)
-        XFI_TRY(add_stripe(plan, flow, &turn,
-                           (xfi_move){tensor, 0, (uint32_t)box, (uint16_t)turn.stripe, (uint16_t)n},
-                           bytes));
+      xfi_turn_begin(&turn, plan, cls, flow, b, plan->tensors[tensor].ordinal);
+      for (; turn.stripe < turn.n_stripes; turn.stripe++)
+        XFI_TRY(add_stripe(plan, flow, &turn, tensor, bytes));
     }
   }
 done:

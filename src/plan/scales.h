@@ -6,7 +6,7 @@
 #ifndef XFI_SCALES_H
 #define XFI_SCALES_H
 
-#include "plan.h"
+#include "conversion.h"
 
 /* A copy by blocks has two dims more than its tensor, and XFI_COPY_DIMS at most. */
 #define XFI_SCALE_DIMS (XFER_MAX_DIMS - 2)

@@ -15,6 +15,7 @@
 #include "alloc.h"
 #include "class.h"
 #include "error.h"
+#include "plan.h"
 #include "vec.h"
 
 /* What one replica of a source part sends, for destination replica 0. */
@@ -197,11 +198,13 @@ done:
 /* One stripe of so many tensors, from whom it comes: who takes it for the domain has it from its
  * source. */
 static xfer_status add_turn(survey *s, const xfi_class *cls, const xfi_flow *flow,
-                            const xfi_turn *turn, const xfi_move *move, uint64_t times)
+                            const xfi_turn *turn, uint64_t times)
 {
   const xfi_plan *plan = s->plan;
+  const xfi_move move = {0, 0, (uint32_t)(flow->first + turn->box), (uint16_t)turn->stripe,
+                         (uint16_t)turn->n_stripes};
   const int taker = xfi_taker(cls, turn, flow->sharers.n);
-  const uint64_t n_bytes = times * xfi_move_bytes(cls, &cls->recvs, move);
+  const uint64_t n_bytes = times * xfi_move_bytes(cls, &cls->recvs, &move);
 
   if (taker == flow->sharers.index)
     return add(s, xfi_choose_source(plan, cls, turn, plan->rank), cls, n_bytes, times, false);
@@ -234,31 +237,17 @@ static size_t period_of(const xfi_plan *plan, const xfi_class *cls, const xfi_fl
 /* Sources near the destination come first: turn by turn, as the plan itself does. */
 static xfer_status add_by_turns(survey *s, const xfi_class *cls, const xfi_flow *flow)
 {
-  const int n_replicas = xfi_part_n_replicas(cls->src, flow->part);
   const size_t period = period_of(s->plan, cls, flow);
   const size_t n = period < cls->n_tensors ? period : cls->n_tensors;
   xfer_status st = XFER_OK;
 
   for (size_t i = 0; i < n * flow->n; i++) {
-    const size_t b = i % flow->n;
-    xfi_move move = {0, 0, (uint32_t)(flow->first + b), 0, 1};
-    xfi_turn turn = {cls->first_ordinal + (uint32_t)(i / flow->n),
-                     b,
-                     0,
-                     1,
-                     flow->part,
-                     flow->mine,
-                     flow->my_replica};
+    const size_t tensor = i / flow->n;
+    xfi_turn turn;
 
-    turn.n_stripes =
-        xfi_stripe_count(cls, xfi_flows_length(&cls->recvs, move.box), n_replicas, flow->sharers.n);
-    turn.dst_replica = xfi_turn_replica(s->plan, flow->sharers, s->plan->rank, flow->my_replica);
-    move.n_stripes = (uint16_t)turn.n_stripes;
-    for (; turn.stripe < turn.n_stripes; turn.stripe++) {
-      move.stripe = (uint16_t)turn.stripe;
-      XFI_TRY(add_turn(s, cls, flow, &turn, &move,
-                       (cls->n_tensors - i / flow->n + period - 1) / period));
-    }
+    xfi_turn_begin(&turn, s->plan, cls, flow, i % flow->n, cls->first_ordinal + (uint32_t)tensor);
+    for (; turn.stripe < turn.n_stripes; turn.stripe++)
+      XFI_TRY(add_turn(s, cls, flow, &turn, (cls->n_tensors - tensor + period - 1) / period));
   }
 done:
   return st;

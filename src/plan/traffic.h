@@ -3,7 +3,7 @@
 #ifndef XFI_TRAFFIC_H
 #define XFI_TRAFFIC_H
 
-#include "plan.h"
+#include "plan_types.h"
 
 typedef struct xfi_traffic_row {
   int rank; /* who gets it */

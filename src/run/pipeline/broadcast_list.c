@@ -4,6 +4,7 @@
 #include "alloc.h"
 #include "broadcast.h"
 #include "error.h"
+#include "look.h"
 #include "vec.h"
 
 /* Longer than this gains nothing through slots. */
@@ -85,7 +86,7 @@ xfer_status xfi_casts_list(xfi_casts **out, const xfer_plan *plan)
   XFI_CHECK(casts->sources != NULL, XFER_ERR_NOMEM, "%zu classes", m->n_classes);
   for (size_t c = 0; c < m->n_classes; c++)
     if (xfi_run_broadcasts(plan, &m->classes[c]))
-      XFI_TRY(xfi_class_sources(&casts->sources[c], &m->classes[c]));
+      XFI_TRY(xfi_meet_sources(&casts->sources[c], &m->classes[c]));
   for (size_t i = 0; i < m->n_tensors; i++)
     if (xfi_run_broadcasts(plan, xfi_plan_class(m, m->order[i])))
       XFI_TRY(add_tensor(casts, m, m->order[i]));

@@ -1,0 +1,73 @@
+/* Who sends what to whom: stripes of boxes, whose turn each is, and what ranks of a domain share.
+ */
+#ifndef XFI_CHOOSE_H
+#define XFI_CHOOSE_H
+
+#include "plan_types.h"
+
+/* A move's box with its stripe applied, and where it lies on both ranks. `flows` is what move->box
+ * counts in. */
+void xfi_move_box(xfi_box *box, const xfi_class *cls, const xfi_flows *flows, const xfi_move *move);
+uint64_t xfi_move_bytes(const xfi_class *cls, const xfi_flows *flows, const xfi_move *move);
+/* Where a box of `layout` lies on `rank`, from where it lies in its unit. */
+void xfi_box_resolve(int64_t *local, uint32_t unit, const xfer_layout *layout, int rank);
+/* Elements of a box. */
+int64_t xfi_box_elems(const int64_t *length, int n_dims);
+
+/* How many stripes a box of this length is cut into, one of n_replicas sources and to one of
+ * n_sharers each. */
+int xfi_stripe_count(const xfi_class *cls, const int64_t *length, int n_replicas, int n_sharers);
+
+/* A stripe of a box of a flow, for one tensor and destination. */
+typedef struct xfi_turn {
+  uint32_t ordinal; /* of the tensor */
+  size_t box;       /* in the flow */
+  int stripe;
+  int n_stripes;
+  uint32_t src_part;
+  uint32_t dst_part;
+  int dst_replica;
+} xfi_turn;
+
+/* The replica of the source part whose turn it is. */
+int xfi_choose_replica(const xfi_class *cls, const xfi_turn *turn);
+
+/* How many ranks of a rank's domain hold a source part. Where there are domains. */
+int xfi_count_near(const xfi_plan *plan, const xfer_layout *src, uint32_t part, int rank);
+
+/* The rank that sends to dst_rank. */
+int xfi_choose_source(const xfi_plan *plan, const xfi_class *cls, const xfi_turn *turn,
+                      int dst_rank);
+
+/* ---- once per domain ---- */
+
+/* Those that share with `rank` what comes from the source part to its destination part. */
+xfi_sharers xfi_find_sharers(const xfi_plan *plan, const xfi_class *cls, uint32_t src_part,
+                             uint32_t dst_part, int rank);
+/* What stands for a rank's replica in turns of what it shares: its domain, as all that share have
+ * the same sources. */
+static inline int xfi_turn_replica(const xfi_plan *plan, xfi_sharers sharers, int rank, int replica)
+{
+  return sharers.n > 1 ? (int)((uint32_t)rank / plan->options.ranks_per_domain) : replica;
+}
+
+/* The first stripe of a box of a flow into a part of the plan's rank. */
+static inline void xfi_turn_begin(xfi_turn *turn, const xfi_plan *plan, const xfi_class *cls,
+                                  const xfi_flow *flow, size_t box, uint32_t ordinal)
+{
+  turn->ordinal = ordinal;
+  turn->box = box;
+  turn->stripe = 0;
+  turn->n_stripes = xfi_stripe_count(cls, xfi_flows_length(&cls->recvs, flow->first + box),
+                                     xfi_part_n_replicas(cls->src, flow->part), flow->sharers.n);
+  turn->src_part = flow->part;
+  turn->dst_part = flow->mine;
+  turn->dst_replica = xfi_turn_replica(plan, flow->sharers, plan->rank, flow->my_replica);
+}
+
+/* The index of the one that takes a stripe. */
+int xfi_taker(const xfi_class *cls, const xfi_turn *turn, int n_sharers);
+/* The rank with that index among those that share with `rank`. */
+int xfi_sharer(const xfi_plan *plan, const xfi_class *cls, uint32_t dst_part, int rank, int index);
+
+#endif

@@ -1,0 +1,88 @@
+/*
+ * How a class finds its flows: dim by dim where both sides are by placements (pieces.c), box by box
+ * where one is not (meet.c). Both list the same boxes in the same order.
+ */
+#ifndef XFI_LOOK_H
+#define XFI_LOOK_H
+
+#include "boxes.h"
+#include "held.h"
+#include "plan_types.h"
+
+/* An interval of one dim with its place in both parts. */
+typedef struct xfi_piece {
+  int64_t part; /* of the other side's dim */
+  int64_t global;
+  int64_t length;
+  int64_t src_local;
+  int64_t dst_local;
+} xfi_piece;
+
+typedef struct xfi_pieces {
+  xfi_piece *at;
+  size_t n;
+  size_t capacity;
+} xfi_pieces;
+
+/* What a box of this rank's has in common with one of the other side's. */
+typedef struct xfi_met {
+  uint32_t src_part;
+  uint32_t dst_part;
+  int my_replica;
+  uint32_t dst_unit; /* one index may be held twice by a destination */
+  int n_dims;
+  xfi_box box;
+} xfi_met;
+
+/* Where a box begins in the dim that is swept, and its index. */
+typedef struct xfi_start {
+  int64_t lo;
+  size_t i;
+} xfi_start;
+
+/* What classes are filled with, one after the other; zero at first. */
+typedef struct xfi_scratch {
+  xfi_met *met;
+  size_t n_met;
+  size_t met_capacity;
+  xfi_met **order;
+  size_t order_capacity;
+  xfi_start *starts;
+  size_t starts_capacity;
+  xfi_units units;
+  xfi_bounds bounds;
+  xfi_held_list held;
+  xfi_flows flows; /* of one box */
+  xfi_flows sends; /* of the class that is filled */
+  xfi_flows recvs;
+} xfi_scratch;
+void xfi_scratch_free(xfi_scratch *scratch);
+
+/* The side of a class that a rank looks from. */
+typedef struct xfi_look {
+  xfi_class *cls;
+  const xfi_plan *plan;
+  bool is_source;
+  const xfer_layout *mine;
+  const xfer_layout *other;
+  xfi_flows *flows; /* the scratch's */
+  xfi_scratch *scratch;
+} xfi_look;
+
+/* Append what runs of this rank have in common with the parts of the other side's dim, and put the
+ * list in order. */
+xfer_status xfi_pieces_add(xfi_pieces *list, const xfi_runs *runs, const xfi_dim *other,
+                           bool is_source);
+
+/* The product of lists, one per dim: a flow for each combination of parts of `other`. */
+xfer_status xfi_flows_add(xfi_flows *flows, const xfi_pieces *lists, const xfer_layout *other,
+                          uint32_t mine, int my_replica);
+
+/* Fill look->flows, and prove them if they are the destination's. */
+xfer_status xfi_pieces_fill(const xfi_look *look);
+xfer_status xfi_meet_fill(const xfi_look *look);
+/* Every source part of a class, whoever holds it: one flow each, whose boxes are what it is read
+ * from; by boxes, their units are the source's. */
+xfer_status xfi_meet_sources(xfi_flows *flows, const xfi_class *cls);
+
+#endif

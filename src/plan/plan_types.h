@@ -1,0 +1,172 @@
+/* What a plan is made of, and what its parts are called. */
+#ifndef XFI_PLAN_TYPES_H
+#define XFI_PLAN_TYPES_H
+
+#include "layout.h"
+
+/* Of the plan's options, those that decide who sends what to whom. */
+typedef struct xfi_plan_options {
+  uint32_t lane; /* xfer_lane */
+  uint32_t ranks_per_domain;
+  /* xfi_plan.order, where both ends of a pair have it by other numbers; NULL: made. Read by create
+   * only. */
+  const uint32_t *order;
+} xfi_plan_options;
+
+/* A box and where it lies in both parts. Everything counts elements. */
+typedef struct xfi_box {
+  int64_t lo[XFER_MAX_DIMS]; /* global */
+  int64_t length[XFER_MAX_DIMS];
+  int64_t src_local[XFER_MAX_DIMS];
+  int64_t dst_local[XFER_MAX_DIMS];
+  uint32_t unit; /* of the other side, if that is by boxes: its local index counts from there, until
+                    xfi_move_box() knows the rank */
+} xfi_box;
+
+/* Ranks of one domain that hold the same destination part, and none of which has the source part
+ * that it comes from: it comes to them once (relay.c). */
+typedef struct xfi_sharers {
+  int n;     /* 1 or less: it is not shared */
+  int index; /* of the rank that is looked at, among them by rank */
+} xfi_sharers;
+
+/* What a part of this rank's exchanges with one part of the other side: boxes[first .. first + n),
+ * ascending in `lo`. */
+typedef struct xfi_flow {
+  uint32_t mine;
+  int my_replica; /* of it */
+  uint32_t part;  /* of the other side */
+  uint32_t first;
+  uint32_t n;
+  xfi_sharers sharers; /* of receives */
+} xfi_flow;
+
+/* Boxes take words for the dims there are, since plans have many: `unit`, then n_dims each of `lo`,
+ * `length`, `src_local`, `dst_local`. */
+typedef struct xfi_flows {
+  xfi_flow *at;
+  size_t n;
+  size_t capacity;
+  int n_dims;
+  int64_t *boxes; /* [n_boxes][1 + 4 n_dims] */
+  size_t n_boxes;
+  size_t boxes_capacity; /* words */
+} xfi_flows;
+
+typedef struct xfi_class {
+  const xfer_layout *src; /* owned by the class's first tensor */
+  const xfer_layout *dst;
+  xfer_conversion conversion;
+  int wire_bytes; /* of an element on its way: the source narrows, the destination widens. Counts of
+                     bytes below are of these */
+  size_t first_tensor; /* for errors */
+  size_t n_tensors;
+  uint32_t first_ordinal; /* of its tensors */
+  bool broadcast;         /* takes the broadcast lane */
+  bool is_filled;         /* all below is known */
+  bool in_src;            /* this rank is in its mesh */
+  bool in_dst;
+  xfi_place src_place; /* by placements */
+  xfi_place dst_place;
+  xfi_flows sends;     /* from this rank's source part */
+  xfi_flows recvs;     /* into its destination part */
+  void *memory;        /* of both, as much as they need; NULL: they are the scratch's */
+  uint64_t dst_bytes;  /* of this rank's destination part, ZERO elements included */
+  uint64_t zero_bytes; /* of these, ZERO elements */
+} xfi_class;
+
+typedef struct xfi_tensor {
+  char *name;
+  xfer_layout *src;
+  xfer_layout *dst;
+  xfer_conversion conversion;
+  uint32_t class_index;
+  uint32_t ordinal; /* among all tensors, class by class: sources take turns by it */
+} xfi_tensor;
+
+/* One box, or one stripe of it, going to or coming from `peer`. */
+typedef struct xfi_move {
+  uint32_t tensor;
+  int32_t peer;
+  uint32_t box; /* in the class's sends or recvs */
+  uint16_t stripe;
+  uint16_t n_stripes;
+} xfi_move;
+
+/* All moves with one peer, in the order both ends have them: moves[first .. first + n). */
+typedef struct xfi_peer {
+  int rank;
+  size_t first;
+  size_t n;
+  uint64_t n_bytes; /* of those that do not take the broadcast lane */
+} xfi_peer;
+
+typedef struct xfi_move_list {
+  xfi_move *moves;
+  size_t n_moves;
+  size_t capacity;
+  xfi_peer *peers; /* ascending rank; this rank itself is never one */
+  size_t n_peers;
+} xfi_move_list;
+
+typedef struct xfi_plan {
+  int n_ranks;
+  int rank;
+  xfi_plan_options options;
+  xfi_tensor *tensors; /* [n_tensors] */
+  size_t n_tensors;
+  uint32_t *order; /* [n_tensors] by wire_bytes, largest first, then index: streams stay aligned */
+  xfi_class *classes;
+  size_t n_classes;
+  xfi_move_list sends;
+  xfi_move_list recvs;
+  xfi_move_list selfs; /* boxes of recvs; no peers */
+  uint64_t payload_bytes;
+  uint64_t in_bytes; /* zero and self included */
+  uint64_t self_bytes;
+  uint64_t zero_bytes;
+  uint64_t out_bytes;
+  size_t n_broadcast;     /* tensors that take the broadcast lane */
+  size_t n_converted;     /* tensors with a conversion */
+  struct xfi_plan *relay; /* see relay.c; NULL: no domains */
+} xfi_plan;
+
+static inline const xfi_class *xfi_plan_class(const xfi_plan *plan, size_t tensor)
+{
+  return &plan->classes[plan->tensors[tensor].class_index];
+}
+
+/* Does the source convert what travels? Else the destination does. */
+static inline bool xfi_class_narrows(const xfi_class *cls)
+{
+  return cls->conversion != 0 && cls->wire_bytes == cls->dst->elem_bytes;
+}
+
+/* ---- boxes of flows (flows.c) ---- */
+
+static inline size_t xfi_flows_box_words(const xfi_flows *flows)
+{
+  return 1 + 4 * (size_t)flows->n_dims;
+}
+
+static inline const int64_t *xfi_flows_lo(const xfi_flows *flows, size_t box)
+{
+  return flows->boxes + box * xfi_flows_box_words(flows) + 1;
+}
+
+static inline const int64_t *xfi_flows_length(const xfi_flows *flows, size_t box)
+{
+  return xfi_flows_lo(flows, box) + flows->n_dims;
+}
+
+xfi_box xfi_flows_box(const xfi_flows *flows, size_t box);
+/* In place of the one that is there, or of the next one, for which there is room. */
+void xfi_flows_put(xfi_flows *flows, size_t at, const xfi_box *box);
+/* Room for so many boxes in all; of no other number of dims than before. */
+xfer_status xfi_flows_reserve(xfi_flows *flows, int n_dims, size_t n_boxes);
+void xfi_flows_free(xfi_flows *flows);
+/* The flows of a class, copied: one block for both, since plans have many. */
+xfer_status xfi_class_keep(xfi_class *cls, const xfi_flows *sends, const xfi_flows *recvs);
+void xfi_class_free(xfi_class *cls);
+
+#endif
