@@ -168,6 +168,15 @@ done:
   return st;
 }
 
+static bool cuda_stream_is_idle(xfi_device *base, xfer_stream stream)
+{
+  const cudaError_t error = cudaStreamQuery(stream);
+
+  (void)base;
+  (void)cudaGetLastError(); /* "not ready" is kept as an error */
+  return error == cudaSuccess;
+}
+
 static xfer_status cuda_event_sync(xfi_device *base, xfi_event *event, xfi_deadline deadline)
 {
   const xfi_cuda_device *device = xfi_cuda(base);
@@ -247,8 +256,10 @@ static const xfi_device_ops cuda_ops = {
     .event_destroy = cuda_event_destroy,
     .event_record = cuda_event_record,
     .stream_wait = cuda_stream_wait,
+    .stream_is_idle = cuda_stream_is_idle,
     .event_sync = cuda_event_sync,
     .batch_create = xfi_cuda_batch_create,
+    .batch_create_open = xfi_cuda_batch_create_open,
     .batch_destroy = xfi_cuda_batch_destroy,
     .batch_launch = xfi_cuda_batch_launch,
     .digest_create = xfi_cuda_digest_create,
@@ -322,6 +333,7 @@ xfer_status xfi_device_create_cuda(xfi_device **device)
                (made->ordinal)); /* makes the primary context, which driver calls need */
   made->base.place = xfi_cuda_place(made->ordinal);
   XFI_TRY(xfi_cuda_driver_load(&made->driver));
+  xfi_cuda_engine_limits(made);
   XFI_TRY(xfi_cuda_kernels_load());
   XFI_CUDA_TRY(cudaDeviceGetStreamPriorityRange, (&least, &greatest));
   XFI_CUDA_TRY(cudaStreamCreateWithPriority, (&made->aside, cudaStreamNonBlocking, greatest));

@@ -93,8 +93,9 @@ done:
   return st;
 }
 
+/* `open`: only if the engine has something to do. */
 static xfer_status batch_fill(xfi_cuda_device *device, xfi_batch *batch, const xfi_copy *copies,
-                              size_t n_copies, int percent, const xfi_guard *guard)
+                              size_t n_copies, int percent, const xfi_guard *guard, bool open)
 {
   const int share = XFI_CUDA_MULTIPROCESSORS * percent / 100;
   const int n_blocks = percent == 100 ? XFI_CUDA_BLOCKS_ALONE : share > 0 ? share : 1;
@@ -112,8 +113,9 @@ static xfer_status batch_fill(xfi_cuda_device *device, xfi_batch *batch, const x
   }
   if (!xfi_cuda_guard_is_strict(guard)) {
     n_rest = xfi_cuda_join(device, rest, n_rest);
-    XFI_TRY(xfi_cuda_engine_take(&batch->engine, device, rest, &n_rest));
+    XFI_TRY(xfi_cuda_engine_take(&batch->engine, device, open, rest, &n_rest));
   }
+  if (open && batch->engine.n == 0) goto done;
   XFI_TRY(xfi_cuda_compile(&program, rest, n_rest, n_blocks));
   XFI_TRY(upload(device, batch, &program, n_blocks, guard));
   if (batch->engine.n > 0 && n_rest > 0) XFI_TRY(make_side(batch));
@@ -123,19 +125,33 @@ done:
   return st;
 }
 
-xfer_status xfi_cuda_batch_create(xfi_device *base, xfi_batch **batch, const xfi_copy *copies,
-                                  size_t n_copies, int percent, const xfi_guard *guard)
+static xfer_status batch_make(xfi_device *base, xfi_batch **batch, const xfi_copy *copies,
+                              size_t n_copies, int percent, const xfi_guard *guard, bool open)
 {
   xfer_status st = XFER_OK;
   xfi_batch *made = xfi_calloc(1, sizeof *made);
 
   XFI_CHECK(made != NULL, XFER_ERR_NOMEM, "a batch of %zu copies", n_copies);
-  XFI_TRY(batch_fill(xfi_cuda(base), made, copies, n_copies, percent, guard));
+  XFI_TRY(batch_fill(xfi_cuda(base), made, copies, n_copies, percent, guard, open));
+  *batch = NULL;
+  if (open && made->engine.n == 0) goto done;
   *batch = made;
   made = NULL;
 done:
   xfi_cuda_batch_destroy(base, made);
   return st;
+}
+
+xfer_status xfi_cuda_batch_create(xfi_device *device, xfi_batch **batch, const xfi_copy *copies,
+                                  size_t n_copies, int percent, const xfi_guard *guard)
+{
+  return batch_make(device, batch, copies, n_copies, percent, guard, false);
+}
+
+xfer_status xfi_cuda_batch_create_open(xfi_device *device, xfi_batch **batch,
+                                       const xfi_copy *copies, size_t n_copies, int percent)
+{
+  return batch_make(device, batch, copies, n_copies, percent, NULL, true);
 }
 
 void xfi_cuda_batch_destroy(xfi_device *base, xfi_batch *batch)

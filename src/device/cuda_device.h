@@ -45,8 +45,10 @@ typedef struct xfi_cuda_offers xfi_cuda_offers; /* cuda_chunk.c */
 typedef struct xfi_cuda_device {
   xfi_device base;
   int ordinal;
-  bool has_ops64;     /* streams can wait for, and write, 64-bit words */
-  cudaStream_t aside; /* for uploads whatever the other streams do */
+  bool has_ops64;           /* streams can wait for, and write, 64-bit words */
+  int64_t engine_run_bytes; /* the copy engine takes runs of so many, */
+  int64_t engine_all_bytes; /* where there are so many in all */
+  cudaStream_t aside;       /* for uploads whatever the other streams do */
   xfi_cuda_driver driver;
 
   xfi_cuda_page *pages;    /* of flags_alloc() */
@@ -153,7 +155,7 @@ void xfi_cuda_chunks_unmap(const xfi_cuda_device *device, char *mapped, size_t n
 
 /* ---- cuda_map.c ---- */
 
-/* A number for this process on a device. */
+/* See xfi_device. */
 uint64_t xfi_cuda_place(int ordinal);
 void xfi_cuda_domain(xfi_device *device, unsigned char domain[64]);
 xfer_status xfi_cuda_export(xfi_device *device, xfi_allocation allocation, xfi_mem_handle *handle);
@@ -182,11 +184,13 @@ typedef struct xfi_cuda_runs {
   size_t n;
 } xfi_cuda_runs;
 
-/* Takes what the engine should copy out of `rest`, whose order stays. */
-xfer_status xfi_cuda_engine_take(xfi_cuda_runs *runs, const xfi_cuda_device *device, xfi_copy *rest,
-                                 size_t *n_rest);
+/* From what size on it is worth using. */
+void xfi_cuda_engine_limits(xfi_cuda_device *device);
+/* Takes what the engine should copy out of `rest`, whose order stays. `open`: nothing holds it up.
+ */
+xfer_status xfi_cuda_engine_take(xfi_cuda_runs *runs, const xfi_cuda_device *device, bool open,
+                                 xfi_copy *rest, size_t *n_rest);
 void xfi_cuda_engine_free(xfi_cuda_runs *runs);
-/* `stream` is not the legacy one. */
 xfer_status xfi_cuda_engine_launch(const xfi_cuda_device *device, const xfi_cuda_runs *runs,
                                    xfer_stream stream);
 
@@ -194,6 +198,8 @@ xfer_status xfi_cuda_engine_launch(const xfi_cuda_device *device, const xfi_cuda
 
 xfer_status xfi_cuda_batch_create(xfi_device *device, xfi_batch **batch, const xfi_copy *copies,
                                   size_t n_copies, int percent, const xfi_guard *guard);
+xfer_status xfi_cuda_batch_create_open(xfi_device *device, xfi_batch **batch,
+                                       const xfi_copy *copies, size_t n_copies, int percent);
 void xfi_cuda_batch_destroy(xfi_device *device, xfi_batch *batch);
 xfer_status xfi_cuda_batch_launch(xfi_device *device, xfi_batch *batch, xfer_stream stream);
 

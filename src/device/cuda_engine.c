@@ -15,17 +15,11 @@
 
 #include <stdlib.h>
 
-static const int64_t RUN_BYTES_MIN = INT64_C(512) << 10;
-/* Where each run takes a call: 8 MiB move at 0.85 of the link, 32 MiB at 0.95, 64 MiB at 0.98. */
-static const int64_t ALONE_BYTES_MIN = INT64_C(64) << 20;
-/* Less in all is over before a second stream is worth it. */
-static const int64_t ALL_BYTES_MIN = INT64_C(32) << 20;
-
 /* Runs of a call. */
 enum { CALL_RUNS = 256 };
-/* A stream that waits for a flag takes about 26,000 runs in such calls before it holds up the host,
- * and about 340 that have a call each. */
-enum { RUNS_MAX = 4096, ALONE_RUNS_MAX = 256 };
+/* A stream takes about 26,000 runs in such calls before it holds up the host, and about 340 that
+ * have a call each; one that waits for a peer goes on nobody knows when. */
+enum { RUNS_MAX = 4096, OPEN_RUNS_MAX = 20000, ALONE_RUNS_MAX = 256 };
 
 /* A copy and the runs that it has. */
 typedef struct candidate {
@@ -43,13 +37,22 @@ static bool has_batches(const xfi_cuda_device *device)
 #endif
 }
 
+void xfi_cuda_engine_limits(xfi_cuda_device *device)
+{
+  device->engine_run_bytes = INT64_C(512) << 10;
+  device->engine_all_bytes = INT64_C(32)
+                             << 20; /* less is over before a second stream is worth it */
+  if (has_batches(device)) return;
+  /* A call for each: 8 MiB move at 0.85 of the link, 32 MiB at 0.95, 64 MiB at 0.98. */
+  device->engine_run_bytes = device->engine_all_bytes = INT64_C(64) << 20;
+}
+
 /* 0: it is not for the engine. */
 static int64_t count_runs(const xfi_cuda_device *device, const xfi_copy *c, int64_t most)
 {
-  const int64_t least = has_batches(device) ? RUN_BYTES_MIN : ALONE_BYTES_MIN;
   int64_t n_runs = 1;
 
-  if (c->src == NULL || c->convert != NULL || c->run_bytes < least) return 0;
+  if (c->src == NULL || c->convert != NULL || c->run_bytes < device->engine_run_bytes) return 0;
   if (!xfi_cuda_is_imported(device, c->src) && !xfi_cuda_is_imported(device, c->dst)) return 0;
   for (int64_t d = 0; d < c->n_dims && n_runs <= most; d++)
     n_runs *= c->extent[d];
@@ -87,10 +90,10 @@ static void add_runs(xfi_cuda_runs *runs, const candidate *from)
   }
 }
 
-xfer_status xfi_cuda_engine_take(xfi_cuda_runs *runs, const xfi_cuda_device *device, xfi_copy *rest,
-                                 size_t *n_rest)
+xfer_status xfi_cuda_engine_take(xfi_cuda_runs *runs, const xfi_cuda_device *device, bool open,
+                                 xfi_copy *rest, size_t *n_rest)
 {
-  const int64_t most = has_batches(device) ? RUNS_MAX : ALONE_RUNS_MAX;
+  const int64_t most = !has_batches(device) ? ALONE_RUNS_MAX : open ? OPEN_RUNS_MAX : RUNS_MAX;
   xfer_status st = XFER_OK;
   size_t n_candidates = 0;
   size_t n_left = 0;
@@ -106,7 +109,7 @@ xfer_status xfi_cuda_engine_take(xfi_cuda_runs *runs, const xfi_cuda_device *dev
     candidates[n_candidates++] = (candidate){&rest[i], n_runs};
     n_bytes += xfi_copy_bytes(&rest[i]);
   }
-  if (n_bytes < ALL_BYTES_MIN) goto done;
+  if (n_candidates == 0 || n_bytes < device->engine_all_bytes) goto done;
   qsort(candidates, n_candidates, sizeof *candidates, by_run);
   for (size_t i = 0; i < n_candidates; i++) {
     if (room + (size_t)candidates[i].n_runs > (size_t)most) candidates[i].n_runs = 0;
@@ -159,7 +162,8 @@ static xfer_status launch_batch(const xfi_cuda_device *device, const xfi_cuda_ru
 xfer_status xfi_cuda_engine_launch(const xfi_cuda_device *device, const xfi_cuda_runs *runs,
                                    xfer_stream stream)
 {
-  const bool batches = has_batches(device);
+  /* The legacy stream takes none. */
+  const bool batches = has_batches(device) && stream != NULL && stream != cudaStreamLegacy;
   xfer_status st = XFER_OK;
 
   for (size_t i = 0; batches && i < runs->n; i += CALL_RUNS)

@@ -66,7 +66,7 @@ static uint64_t process_number(void)
 
 uint64_t xfi_cuda_place(int ordinal)
 {
-  return (process_number() ^ (uint64_t)ordinal) | UINT64_C(1) << 63;
+  return (process_number() & ~UINT64_C(0xff)) | (uint64_t)ordinal | UINT64_C(1) << 63;
 }
 
 /* ---- who may map whom --------------------------------------------------------------------- */

@@ -91,6 +91,8 @@ typedef struct xfi_device_ops {
   void (*event_destroy)(xfi_device *device, xfi_event *event);
   xfer_status (*event_record)(xfi_device *device, xfi_event *event, xfer_stream stream);
   xfer_status (*stream_wait)(xfi_device *device, xfer_stream stream, xfi_event *event);
+  /* Has all work on the stream ended? NULL on a synchronous device, where it always has. */
+  bool (*stream_is_idle)(xfi_device *device, xfer_stream stream);
   /* Block the calling thread until the event has passed. XFER_ERR_TIMEOUT at the deadline. */
   xfer_status (*event_sync)(xfi_device *device, xfi_event *event, xfi_deadline deadline);
 
@@ -99,6 +101,10 @@ typedef struct xfi_device_ops {
    * NULL: none; else a launch copies nothing where the guard says no, but see guard_create(). */
   xfer_status (*batch_create)(xfi_device *device, xfi_batch **batch, const xfi_copy *copies,
                               size_t n_copies, int percent, const xfi_guard *guard);
+  /* The same copies for launches that nothing can keep from going at once, so that they need no
+   * guard; *batch becomes NULL where they would be no faster. NULL: they never are. */
+  xfer_status (*batch_create_open)(xfi_device *device, xfi_batch **batch, const xfi_copy *copies,
+                                   size_t n_copies, int percent);
   void (*batch_destroy)(xfi_device *device, xfi_batch *batch);
   xfer_status (*batch_launch)(xfi_device *device, xfi_batch *batch, xfer_stream stream);
   /* Its copies, in order: other addresses may be written there while it is not launched. NULL: such
@@ -165,7 +171,8 @@ typedef struct xfi_device_ops {
 
 struct xfi_device {
   const xfi_device_ops *ops;
-  uint64_t place;     /* equal for ranks of one process on one device; 0: it does not matter */
+  uint64_t place;     /* equal for ranks of one process on one device, but for the low byte for
+                         those of one process; 0: it does not matter */
   xfi_alarms *alarms; /* NULL: the device is synchronous */
 };
 

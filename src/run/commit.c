@@ -208,6 +208,13 @@ done:
   return st;
 }
 
+static xfi_near nearness(const xfi_commit_word *own, const xfi_commit_word *other)
+{
+  if (memcmp(other->domain, own->domain, sizeof own->domain) != 0) return XFI_FAR;
+  if (own->place == 0 || own->place >> 8 != other->place >> 8) return XFI_SAME_HOST;
+  return own->place == other->place ? XFI_SAME_DEVICE : XFI_SAME_PROCESS;
+}
+
 /* Lanes in the order in which they take what is left: local, direct, pipeline. */
 static xfer_status make_lanes(xfer_plan *plan, const xfi_commit_word *words, xfi_deadline deadline)
 {
@@ -215,26 +222,22 @@ static xfer_status make_lanes(xfer_plan *plan, const xfi_commit_word *words, xfi
   xfer_status st = XFER_OK;
   xfer_status mine;
   const xfi_commit_word *own = &words[comm->rank];
-  bool *same = xfi_comm_calloc(comm, (size_t)comm->size, sizeof *same);
-  bool *here = xfi_comm_calloc(comm, (size_t)comm->size, sizeof *here);
+  xfi_near *near = xfi_comm_calloc(comm, (size_t)comm->size, sizeof *near);
 
-  XFI_CHECK(same != NULL && here != NULL, XFER_ERR_NOMEM, "%d ranks", comm->size);
-  for (int r = 0; r < comm->size; r++) {
-    same[r] = r != comm->rank && memcmp(words[r].domain, own->domain, sizeof own->domain) == 0;
-    here[r] = r != comm->rank && own->place != 0 && words[r].place == own->place;
-  }
+  XFI_CHECK(near != NULL, XFER_ERR_NOMEM, "%d ranks", comm->size);
+  for (int r = 0; r < comm->size; r++)
+    near[r] = r == comm->rank ? XFI_FAR : nearness(own, &words[r]);
   xfi_run_drop_lanes(plan);
   plan->epoch = 0;
   mine = commit_local(plan);
-  XFI_TRY(xfi_direct_create(&plan->direct, plan, same, here, &mine, deadline));
+  XFI_TRY(xfi_direct_create(&plan->direct, plan, near, &mine, deadline));
   XFI_TRY(xfi_comm_agree(comm, mine, deadline)); /* also: nobody maps what is offered any more */
   if (plan->device->ops->exports_end != NULL) plan->device->ops->exports_end(plan->device);
   mine = xfi_pipeline_create(&plan->pipeline, plan);
   XFI_TRY(connect_peers(plan, mine, deadline));
 done:
   if (plan->device->ops->exports_end != NULL) plan->device->ops->exports_end(plan->device);
-  xfi_free(same);
-  xfi_free(here);
+  xfi_free(near);
   return st;
 }
 

@@ -143,6 +143,14 @@ void sim_setup(const sim_config *config)
   sim_seed(config->seed);
 }
 
+sim_config sim_config_now(void)
+{
+  (void)pthread_mutex_lock(&sim.lock);
+  const sim_config now = sim.config;
+  (void)pthread_mutex_unlock(&sim.lock);
+  return now;
+}
+
 void sim_seed(uint64_t seed)
 {
   (void)pthread_mutex_lock(&sim.lock);

@@ -1,5 +1,7 @@
 #include "ranks.h"
 
+#include "cuda_device.h"
+#include "object.h"
 #include "run.h"
 #include "sim.h"
 
@@ -203,7 +205,7 @@ void ranks_go(ranks_meeting *meeting, int rank)
   if (borrows(meeting)) (void)ncclCommDestroy(meeting->own[rank]);
 }
 
-xfer_status ranks_make_comm(xfer_comm **comm, const ranks_meeting *meeting, int rank)
+static xfer_status make_comm(xfer_comm **comm, const ranks_meeting *meeting, int rank)
 {
   const int n = meeting->n_ranks;
 
@@ -218,6 +220,18 @@ xfer_status ranks_make_comm(xfer_comm **comm, const ranks_meeting *meeting, int 
     return xfer_comm_create_cuda(comm, all_gather, &meeting->seats[rank], rank, n);
   }
   return XFER_ERR_INTERNAL;
+}
+
+xfer_status ranks_make_comm(xfer_comm **comm, const ranks_meeting *meeting, int rank)
+{
+  const xfer_status st = make_comm(comm, meeting, rank);
+
+  if (st == XFER_OK && sim_config_now().small_engine) {
+    xfi_cuda_device *device = xfi_cuda((*comm)->device);
+
+    device->engine_run_bytes = device->engine_all_bytes = 1;
+  }
+  return st;
 }
 
 static seat *seats_make(int n_ranks)

@@ -49,10 +49,12 @@ typedef struct sim_config {
   bool nccl_ends_together;     /* its destroy waits for that of all ranks, as within a host */
   const char *lacks;           /* a function that the driver has not; NULL: it has all */
   bool maps_elsewhere;         /* devices have another address for registered host memory */
+  bool small_engine;           /* ranks_make_comm(): the copy engine is worth using for any size */
 } sim_config;
 
 /* Set the machine up, or change it. Nothing may be in flight. */
 void sim_setup(const sim_config *config);
+sim_config sim_config_now(void);
 /* A new seed for what follows. */
 void sim_seed(uint64_t seed);
 /* Which rank the calling thread is, and in which run: tags of what it enqueues from here on. */

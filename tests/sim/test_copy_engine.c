@@ -45,6 +45,18 @@ static xfer_layout *layout_of(const xfer_mesh *mesh, int holder, bool by_boxes)
   return layout;
 }
 
+/* Ranks of one process pull what goes at once: that of the rank that comes to a run last. */
+static xfer_status run_last(int last, int rank, xfer_plan *plan, uint64_t version,
+                            cudaStream_t stream)
+{
+  xfer_status st = XFER_OK;
+
+  ranks_barrier();
+  if (rank != last) st = xfer_plan_run(plan, version, stream);
+  ranks_barrier();
+  return rank == last ? xfer_plan_run(plan, version, stream) : st;
+}
+
 static bool by_boxes;
 
 static void one_to_the_other(int rank)
@@ -76,8 +88,7 @@ static void one_to_the_other(int rank)
   OK(xfer_plan_commit(plan));
   ranks_barrier();
   const uint64_t before = sim_calls_of(BATCH);
-  ranks_barrier();
-  OK(xfer_plan_run(plan, 1, stream));
+  OK(run_last(0, rank, plan, 1, stream));
   OK(xfer_plan_wait(plan, 0));
   NEED(rank == 1 || (memory[0] == 7 && memory[(size_t)TENSORS * BYTES - 1] == 7));
   ranks_barrier();
@@ -192,8 +203,7 @@ static void run_with_failing_calls(int rank, xfer_plan *plan, cudaStream_t strea
 
     ranks_barrier();
     if (rank == 0) sim_fault_add(&fault);
-    ranks_barrier();
-    const xfer_status st = xfer_plan_run(plan, i + 1, stream);
+    const xfer_status st = run_last(0, rank, plan, i + 1, stream);
     const xfer_status told = xfer_plan_wait(plan, 0);
     ranks_barrier();
     if (rank == 0) sim_fault_clear();
@@ -247,9 +257,9 @@ static void rows_to_the_other(int rank)
   commit_without_memory(rank, plan);
   commit_with_failing_calls(rank, plan);
   run_with_failing_calls(rank, plan, stream);
-  const uint64_t before = sim_calls_of(BATCH);
   ranks_barrier();
-  OK(xfer_plan_run(plan, 10, stream));
+  const uint64_t before = sim_calls_of(BATCH);
+  OK(run_last(0, rank, plan, 10, stream));
   OK(xfer_plan_wait(plan, 0));
   NEED(sim_calls_of(BATCH) == before + 2);
   for (int64_t r = 0; rank == 0 && r < (int64_t)PLANES * ROWS; r++) {
@@ -306,8 +316,7 @@ static void two_runs(int rank)
   ranks_barrier();
   const char *const call = has_batches ? BATCH : "cudaMemcpyAsync";
   const uint64_t before = sim_calls_of(call);
-  ranks_barrier();
-  OK(xfer_plan_run(plan, 1, stream));
+  OK(run_last(0, rank, plan, 1, stream));
   OK(xfer_plan_wait(plan, 0));
   NEED(sim_calls_of(call) == before + (has_batches ? 1 : 2));
   for (size_t i = 0; rank == 0 && i < n_bytes; i += 7)
@@ -335,13 +344,68 @@ static void test_runs_without_batches(void)
   world_destroy();
 }
 
+/* ---- what is pushed ------------------------------------------------------------------------- */
+
+/* Both send, so both push. Who comes last finds that the other is ready, and may use the engine;
+ * who comes first must not: nobody knows when its copies would go. */
+static void to_each_other(int rank)
+{
+  enum { SIZE = 32 << 20 };
+  static const char *const lines[2] = {"u8[33554432] (1)@0:R -> (1)@1:R",
+                                       "u8[33554432] (1)@1:R -> (1)@0:R"};
+  xfer_plan_options options = XFER_PLAN_OPTIONS_INIT;
+  xfer_layout *layouts[2][2] = {{NULL}};
+  xfer_tensor tensors[2];
+  unsigned char *memory = world_alloc((size_t)2 * SIZE);
+  const cudaStream_t stream = world_stream();
+  xfer_plan *plan = NULL;
+
+  for (int i = 0; i < 2; i++) {
+    OK(xfer_problem_parse(&layouts[i][0], &layouts[i][1], lines[i]));
+    tensors[i] = (xfer_tensor){.name = lines[i], .src = layouts[i][0], .dst = layouts[i][1]};
+  }
+  options.lane = XFER_LANE_DIRECT;
+  OK(xfer_plan_create(&plan, w.comms[rank], tensors, 2, &options));
+  for (int i = 0; i < 2; i++) {
+    const xfer_view view = xfer_view_dense(memory + (size_t)i * SIZE);
+
+    OK(xfer_plan_bind(plan, (size_t)i, rank == i ? &view : NULL, rank == i ? NULL : &view));
+  }
+  commit_without_memory(rank, plan);
+  commit_with_failing_calls(rank, plan);
+  for (uint64_t run = 1; run <= 4; run++) {
+    const uint64_t before = sim_calls_of(BATCH);
+
+    memset(memory, 0xee, (size_t)2 * SIZE);
+    memset(memory + (size_t)rank * SIZE, (int)(7 * run) + rank, SIZE);
+    OK(run_last((int)(run % 2), rank, plan, run, stream));
+    OK(xfer_plan_wait(plan, 0));
+    NEED(sim_calls_of(BATCH) == before + 1);
+    for (size_t i = 0; i < SIZE; i += 511)
+      NEED(memory[(size_t)(1 - rank) * SIZE + i] == (unsigned char)(7 * run + 1 - (uint64_t)rank));
+    ranks_barrier();
+  }
+  xfer_plan_destroy(plan);
+  for (int i = 0; i < 4; i++)
+    xfer_layout_destroy(layouts[i / 2][i % 2]);
+  world_free(memory);
+}
+
+static void test_pushes(void)
+{
+  world_make(2, COMM_GATHER, (sim_config){.eager = true});
+  world_go(to_each_other);
+  world_destroy();
+}
+
 int main(int argc, char **argv)
 {
   static const world_test tests[] = {{"engine_takes_placements", test_placements},
                                      {"engine_takes_boxes", test_boxes},
                                      {"engine_takes_rows", test_rows},
                                      {"engine_takes_runs", test_runs},
-                                     {"engine_takes_runs_alone", test_runs_without_batches}};
+                                     {"engine_takes_runs_alone", test_runs_without_batches},
+                                     {"engine_takes_pushes", test_pushes}};
 
   return world_main(argc, argv, tests, sizeof tests / sizeof tests[0]);
 }

@@ -398,7 +398,7 @@ static void sweep_form(comm_kind kind, xfer_lane lane, bool relays, step first, 
 
   for (int n = 2; n <= 4; n++) {
     if (only_ranks != 0 && n != only_ranks) continue;
-    world_clear(n, (sim_config){.seed = 0});
+    world_clear(n, (sim_config){.small_engine = n != 3});
     now = (point){.kind = kind, .lane = lane, .relays = relays, .n_ranks = n};
     for (now.at = first; now.at <= last; now.at++)
       for (size_t i = 0; i < sizeof others / sizeof *others; i++)

@@ -130,6 +130,7 @@ static sim_config topology(uint64_t number)
     config.apart[d] |= 1;
   }
   config.no_wait64 = rng_percent(&r, 10);
+  config.small_engine = rng_percent(&r, 50);
   return config;
 }
 

@@ -106,21 +106,27 @@ done:
 
 static void join_group(xfi_group *g, xfi_direct *d, const xfi_link *link, int rank)
 {
+  g->strict = g->strict || g->way == XFI_PUSH || link->near >= XFI_SAME_PROCESS;
   g->links[g->ready.n] = link;
   add_flag(&g->ready, xfi_word(d->page, link->rank, XFI_READY));
   add_flag(&g->done, xfi_word(link->page, rank, XFI_DONE + g->way));
 }
 
-static xfer_status make_batches(xfi_group *g, const xfi_direct *d, const flows *f)
+/* Copies may go without a strict guard where nothing can keep them from going at once: not where
+ * scales have to be known first. */
+static xfer_status make_batches(xfi_group *g, const xfi_direct *d, const flows *f, bool may_open)
 {
+  const xfi_device_ops *dev = d->device->ops;
   xfer_status st = XFER_OK;
 
   for (int k = 0; k < XFI_QUANT_PARTS; k++) {
     const xfi_copies *copies = &f->parts[k];
 
-    if (copies->n > 0)
-      XFI_TRY(d->device->ops->batch_create(d->device, &g->batches[k], copies->at, copies->n,
-                                           g->percent, g->guard));
+    if (copies->n == 0) continue;
+    XFI_TRY(
+        dev->batch_create(d->device, &g->batches[k], copies->at, copies->n, g->percent, g->guard));
+    if (may_open && g->strict && dev->batch_create_open != NULL)
+      XFI_TRY(dev->batch_create_open(d->device, &g->open, copies->at, copies->n, g->percent));
   }
 done:
   return st;
@@ -132,10 +138,12 @@ static void drop_batches(xfi_group *g, const xfi_direct *d)
     if (g->batches[k] != NULL) d->device->ops->batch_destroy(d->device, g->batches[k]);
     g->batches[k] = NULL;
   }
+  if (g->open != NULL) d->device->ops->batch_destroy(d->device, g->open);
+  g->open = NULL;
 }
 
 /* The batches of a group whose peers are known, with its guard. */
-static xfer_status finish_group(xfi_group *g, const xfi_direct *d, const flows *f)
+static xfer_status finish_group(xfi_group *g, const xfi_direct *d, const flows *f, bool may_open)
 {
   const xfi_device_ops *dev = d->device->ops;
   xfer_status st = XFER_OK;
@@ -147,9 +155,9 @@ static xfer_status finish_group(xfi_group *g, const xfi_direct *d, const flows *
       add_flag(&guarded, g->ready.at[i]);
       add_flag(&guarded, xfi_word(d->page, g->links[i]->rank, XFI_LEFT));
     }
-    XFI_TRY(dev->guard_create(d->device, &g->guard, &guarded, g->way == XFI_PUSH));
+    XFI_TRY(dev->guard_create(d->device, &g->guard, &guarded, g->strict));
   }
-  XFI_TRY(make_batches(g, d, f));
+  XFI_TRY(make_batches(g, d, f, may_open));
 done:
   return st;
 }
@@ -186,11 +194,11 @@ static xfer_status make_way(xfi_direct *d, const xfer_plan *plan, int way, bool 
     join_group(g, d, link, plan->moves->rank);
     XFI_TRY(add_flow(&f, plan, link, way == XFI_PUSH, &ignored));
     if (one) continue;
-    XFI_TRY(finish_group(g, d, &f));
+    XFI_TRY(finish_group(g, d, &f, plan->quant == NULL));
     g = NULL;
     empty_flows(&f);
   }
-  if (g != NULL) XFI_TRY(finish_group(g, d, &f));
+  if (g != NULL) XFI_TRY(finish_group(g, d, &f, plan->quant == NULL));
 done:
   free_flows(&f);
   return st;
@@ -228,7 +236,7 @@ static xfer_status make_streams(xfi_direct *d)
   for (int g = 0; g < d->n_groups; g++)
     if (d->groups[g].stream >= n) n = d->groups[g].stream + 1;
   for (size_t i = 0; i < d->links.n; i++)
-    d->may_share = d->may_share || d->links.at[i].is_here;
+    d->may_share = d->may_share || d->links.at[i].near == XFI_SAME_DEVICE;
   if (d->may_share) n++;
   d->streams = xfi_calloc((size_t)n, sizeof(xfer_stream));
   d->ended = xfi_calloc((size_t)n, sizeof *d->ended);
@@ -304,8 +312,8 @@ done:
   return st;
 }
 
-xfer_status xfi_direct_create(xfi_direct **direct, xfer_plan *plan, const bool *same,
-                              const bool *here, xfer_status *mine, xfi_deadline deadline)
+xfer_status xfi_direct_create(xfi_direct **direct, xfer_plan *plan, const xfi_near *near,
+                              xfer_status *mine, xfi_deadline deadline)
 {
   xfer_status st = XFER_OK;
   xfi_direct *d = xfi_comm_calloc(plan->comm, 1, sizeof *d);
@@ -313,7 +321,7 @@ xfer_status xfi_direct_create(xfi_direct **direct, xfer_plan *plan, const bool *
   XFI_CHECK(d != NULL, XFER_ERR_NOMEM, "direct lane");
   d->device = plan->device;
   d->watch.alarm.ring = xfi_direct_ring;
-  XFI_TRY(xfi_links_list(&d->links, plan, same, here));
+  XFI_TRY(xfi_links_list(&d->links, plan, near));
   if (*mine == XFER_OK) *mine = make_room(d, plan);
   XFI_TRY(xfi_links_connect(&d->links, plan, d->page, mine, deadline));
   if (*mine == XFER_OK) *mine = prepare(d, plan);
@@ -334,7 +342,7 @@ static xfer_status move_group(xfi_group *g, const xfi_direct *d, const xfer_plan
   for (int i = 0; i < g->ready.n; i++)
     XFI_TRY(add_flow(&f, plan, g->links[i], g->way == XFI_PUSH, &ignored));
   drop_batches(g, d);
-  XFI_TRY(make_batches(g, d, &f));
+  XFI_TRY(make_batches(g, d, &f, plan->quant == NULL));
 done:
   free_flows(&f);
   return st;

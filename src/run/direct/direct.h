@@ -12,7 +12,9 @@ enum { XFI_PUSH, XFI_PULL };
 typedef struct xfi_group {
   int way;
   xfi_batch *batches[XFI_QUANT_PARTS]; /* one after the other */
+  xfi_batch *open;                     /* or this, where its copies go at once; or NULL */
   xfi_guard *guard;                    /* where the device has any */
+  bool strict;                         /* they write a peer's memory, or read what may be freed */
   xfi_flags ready;                     /* on our page */
   xfi_flags done;                      /* on theirs */
   const xfi_link **links;              /* [ready.n] */
@@ -50,10 +52,10 @@ struct xfi_direct {
 int64_t xfi_direct_ring(xfi_alarm *alarm, int64_t now_ns);
 
 /* All ranks take part, also one that has failed: *mine is what it came to so far, and becomes what
- * this rank's part came to. Maps what can be mapped; the rest is left to the packed lane. same[r]:
- * rank r may be in reach; here[r]: it shares our process and device. */
-xfer_status xfi_direct_create(xfi_direct **direct, xfer_plan *plan, const bool *same,
-                              const bool *here, xfer_status *mine, xfi_deadline deadline);
+ * this rank's part came to. Maps what can be mapped; the rest is left to the packed lane. near:
+ * [n_ranks]. */
+xfer_status xfi_direct_create(xfi_direct **direct, xfer_plan *plan, const xfi_near *near,
+                              xfer_status *mine, xfi_deadline deadline);
 /* Nothing of a run may be on its way. */
 void xfi_direct_destroy(xfi_direct *direct);
 /* The same lane at other addresses. *moved: what peers' views lie in now is mapped already; else

@@ -7,11 +7,12 @@
  * the same.
  *
  * In trouble. A wait ends at the run's deadline, or when the peer fails, by a flag made void; the
- * copies behind it are guarded and then do nothing, but for large ones that pull: those write our
- * own memory only, and read what the peer keeps until its plan is released. A rank that leaves a
- * failed run makes its words on its peers' pages void, and then waits for those that had started on
- * its memory. A peer says STARTED before it looks whether we have left, and we say that we have
- * left before we look at STARTED: one of the two sees the other.
+ * copies behind it are guarded and then do nothing, but for large ones that pull from another
+ * process: those write our own memory only, and read what stays mapped until the plan is released;
+ * and but for those that nothing can keep from going at once. A rank that leaves a failed run makes
+ * its words on its peers' pages void, and then waits for those that had started on its memory. A
+ * peer says STARTED before it looks whether we have left, and we say that we have left before we
+ * look at STARTED: one of the two sees the other.
  */
 #include "direct.h"
 
@@ -25,6 +26,8 @@
 
 /* Between two looks at a flag, and between two tries of a device that fails. */
 enum { LOOK_NS = 20000 };
+/* At streams, for what could go at once. */
+enum { LOOKS = 200 };
 
 /* ---- flags ---- */
 
@@ -124,11 +127,29 @@ static xfer_status sync_flags(const xfi_direct *d, const xfer_plan *plan, const 
 
 /* ---- starting ---- */
 
+/* Has all come that the group waits for, and has its stream nothing left to do? Then its copies go
+ * at once, like those whose guard has said yes. *looks: how often to look again, for which a
+ * microsecond each is enough. */
+static bool goes_at_once(const xfi_direct *d, const xfi_group *g, uint64_t epoch, int *looks,
+                         xfer_stream stream)
+{
+  bool goes = false;
+
+  if (g->open == NULL) return false;
+  do
+    goes = d->device->ops->stream_is_idle(d->device, stream);
+  while (!goes && --*looks > 0);
+  for (int i = 0; i < g->ready.n && goes; i++)
+    goes = !is_void(g->ready.at[i], epoch) && !has_left(d, g->links[i], epoch);
+  return goes;
+}
+
 static xfer_status start_group(const xfi_direct *d, const xfer_plan *plan, const xfi_group *g,
-                               const xfi_flags *tell, xfer_stream stream)
+                               const xfi_flags *tell, int *looks, xfer_stream stream)
 {
   const xfi_device_ops *dev = d->device->ops;
   xfer_status st = XFER_OK;
+  bool open;
 
   XFI_TRY(sync_flags(d, plan, tell, &g->ready, stream, NOT_STARTED));
   for (int i = 0; i < g->ready.n; i++)
@@ -139,8 +160,10 @@ static xfer_status start_group(const xfi_direct *d, const xfer_plan *plan, const
   for (int i = 0; st != XFER_OK && i < g->done.n; i++) /* nothing was started after all */
     dev->flags_store(d->device, g->done.at[i], plan->epoch | XFI_FLAG_VOID);
   XFI_TRY(st);
+  open = goes_at_once(d, g, plan->epoch, looks, stream);
   if (g->guard != NULL) XFI_TRY(dev->guard_check(d->device, g->guard, stream));
-  for (int k = 0; k < XFI_QUANT_PARTS; k++) {
+  if (open) XFI_TRY(dev->batch_launch(d->device, g->open, stream));
+  for (int k = 0; k < XFI_QUANT_PARTS && !open; k++) {
     if (g->batches[k] == NULL) continue;
     XFI_TRY(xfi_quant_await(plan, k, stream));
     XFI_TRY(dev->batch_launch(d->device, g->batches[k], stream));
@@ -160,11 +183,11 @@ static xfer_status meet(const xfi_direct *d, const xfer_plan *plan)
   xfer_status st = XFER_OK;
 
   for (size_t i = 0; i < d->links.n; i++)
-    if (links[i].is_here && links[i].page != NULL)
+    if (links[i].near == XFI_SAME_DEVICE && links[i].page != NULL)
       d->device->ops->flags_store(d->device, xfi_word(links[i].page, plan->moves->rank, XFI_MET),
                                   plan->epoch);
   for (size_t i = 0; i < d->links.n; i++) {
-    if (!links[i].is_here) continue;
+    if (links[i].near != XFI_SAME_DEVICE) continue;
     while (read_flag(xfi_word(d->page, links[i].rank, XFI_MET)) < plan->epoch) {
       XFI_TRY(xfi_direct_check(d, plan->epoch));
       XFI_CHECK(!xfi_deadline_expired(plan->run_ends), XFER_ERR_TIMEOUT, LATE_TEXT, links[i].rank,
@@ -183,6 +206,7 @@ xfer_status xfi_direct_start(xfi_direct *d, xfer_plan *plan, xfer_stream stream)
   xfer_status st = XFER_OK;
   const bool watched = d->device->alarms != NULL && d->watch.flags.n > 0;
   bool told = d->tell.n == 0;
+  int looks = LOOKS;
 
   if (watched) xfi_alarm_clear(d->device->alarms, &d->watch.alarm); /* of the run before */
   d->watch.value = plan->epoch;
@@ -205,7 +229,7 @@ xfer_status xfi_direct_start(xfi_direct *d, xfer_plan *plan, xfer_stream stream)
     const xfi_span span =
         xfi_span_begin(XFI_SYS_RUN, plan->moves->rank, XFI_TRACK_DIRECT + i, "direct copies");
 
-    st = start_group(d, plan, g, told ? &nothing : &d->tell,
+    st = start_group(d, plan, g, told ? &nothing : &d->tell, &looks,
                      g->stream < 0 ? stream : d->streams[g->stream]);
     xfi_span_end(&span, st, "with rank %d%s", g->links[0]->rank,
                  g->ready.n > 1 ? " and others" : "");

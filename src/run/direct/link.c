@@ -36,7 +36,7 @@ static size_t wanted(const xfer_plan *plan, const xfi_move_list *list, size_t pe
   return direct && peer < list->n_peers && has_moves(plan, list, peer) ? peer : XFI_NO_FLOW;
 }
 
-xfer_status xfi_links_list(xfi_links *links, xfer_plan *plan, const bool *same, const bool *here)
+xfer_status xfi_links_list(xfi_links *links, xfer_plan *plan, const xfi_near *near)
 {
   const xfi_plan *m = plan->moves;
   xfer_status st = XFER_OK;
@@ -47,14 +47,15 @@ xfer_status xfi_links_list(xfi_links *links, xfer_plan *plan, const bool *same, 
     const int rank = (m->rank + distance) % m->n_ranks;
     const size_t send = xfi_run_find_peer(&m->sends, rank);
     const size_t recv = xfi_run_find_peer(&m->recvs, rank);
-    const bool meets = here[rank] || m->n_broadcast > 0 || /* in which all take part */
+    const bool meets = near[rank] == XFI_SAME_DEVICE ||
+                       m->n_broadcast > 0 || /* in which all take part */
                        send < m->sends.n_peers || recv < m->recvs.n_peers;
 
-    if (!same[rank] || !meets) continue;
+    if (near[rank] == XFI_FAR || !meets) continue;
     links->at[links->n++] = (xfi_link){.rank = rank,
                                        .send = wanted(plan, &m->sends, send),
                                        .recv = wanted(plan, &m->recvs, recv),
-                                       .is_here = here[rank]};
+                                       .near = near[rank]};
   }
 done:
   return st;

@@ -48,18 +48,26 @@ typedef struct xfi_place_now {
   uint64_t address;
 } xfi_place_now;
 
+/* How near a rank is. */
+typedef enum xfi_near {
+  XFI_FAR,
+  XFI_SAME_HOST,    /* its memory may be mapped */
+  XFI_SAME_PROCESS, /* and is gone for us, too, when it is freed */
+  XFI_SAME_DEVICE   /* and we may share a stream */
+} xfi_near;
+
 /* One peer: both flows between us, and its half of each. */
 typedef struct xfi_link {
   int rank;
-  size_t send;         /* index in plan->moves->sends.peers; XFI_NO_FLOW: none */
-  size_t recv;         /* likewise */
-  xfi_by send_by;      /* who copies what we send */
-  xfi_by recv_by;      /* and what we receive */
-  bool only_push[2];   /* what we receive, and what we send: nobody but its sender can copy it */
-  bool is_here;        /* of our process and on our device */
-  size_t n_own_src;    /* allocations that what we send lies in */
-  size_t n_own_dst;    /* and what we receive */
-  size_t n_own_places; /* pieces of our half of both flows */
+  size_t send;       /* index in plan->moves->sends.peers; XFI_NO_FLOW: none */
+  size_t recv;       /* likewise */
+  xfi_by send_by;    /* who copies what we send */
+  xfi_by recv_by;    /* and what we receive */
+  bool only_push[2]; /* what we receive, and what we send: nobody but its sender can copy it */
+  xfi_near near;
+  size_t n_own_src;        /* allocations that what we send lies in */
+  size_t n_own_dst;        /* and what we receive */
+  size_t n_own_places;     /* pieces of our half of both flows */
   char way[XFI_WAY_BYTES]; /* what is said of a flow that nobody copies */
 
   unsigned char *bytes; /* what the peer told us */
@@ -105,8 +113,8 @@ static inline bool xfi_link_pulls(const xfi_link *link)
 }
 
 /* Peers in reach with which there is something to exchange, in whatever lane: where not directly,
- * only to hear of their failures. here[r]: rank r shares our process and device. */
-xfer_status xfi_links_list(xfi_links *links, xfer_plan *plan, const bool *same, const bool *here);
+ * only to hear of their failures. near: [n_ranks]. */
+xfer_status xfi_links_list(xfi_links *links, xfer_plan *plan, const xfi_near *near);
 /* Exchange descriptions, map, and decide who copies what. `page` is this rank's flag page, NULL
  * without links. All ranks, see xfi_direct_create(). */
 xfer_status xfi_links_connect(xfi_links *links, xfer_plan *plan, uint64_t *page, xfer_status *mine,
