@@ -243,26 +243,30 @@ static void fail_run(xfer_plan *plan)
 }
 
 /* This rank's part of a run came to nothing, or another's did: tell peers, and let nothing of it go
- * on. On a stream a relay comes between its plan's lanes and the end of the run, so no wait of
- * either may hold up the other's end. Keeps the text of what happened, and adds what may still
- * happen. */
+ * on. On a stream the plans inside a plan come before its lanes, and between these and the end of
+ * the run, so no wait of any may hold up another's end. Keeps the text of what happened, and adds
+ * what may still happen. */
 static void leave(xfer_plan *plan, xfi_deadline deadline)
 {
-  xfer_plan *relay = plan->relay;
+  xfer_plan *asks = xfi_quant_asks(plan);
+  xfer_plan *const inside[] = {asks, asks == NULL ? NULL : asks->relay, plan->relay};
+  const size_t n = sizeof inside / sizeof *inside;
   char why[XFI_ERROR_BYTES];
   char left[XFI_ERROR_BYTES] = "";
 
   snprintf(why, sizeof why, "%s", xfi_last_error());
   end_messages(plan);
-  if (relay != NULL) {
-    end_messages(relay);
+  for (size_t i = 0; i < n; i++) {
+    if (inside[i] == NULL) continue;
+    end_messages(inside[i]);
     xfi_direct_give_up(plan->direct, plan);
-    xfi_direct_give_up(relay->direct, relay);
+    xfi_direct_give_up(inside[i]->direct, inside[i]);
   }
   leave_lanes(plan, deadline, left);
-  if (relay != NULL) {
-    leave_lanes(relay, deadline, left);
-    fail_run(relay);
+  for (size_t i = 0; i < n; i++) {
+    if (inside[i] == NULL) continue;
+    leave_lanes(inside[i], deadline, left);
+    fail_run(inside[i]);
   }
   xfi_set_error("%.300s%.200s", why, left);
 }
@@ -272,6 +276,7 @@ static xfer_status outcome(const xfer_plan *plan)
 {
   xfer_status st = XFER_OK;
 
+  if (xfi_quant_asks(plan) != NULL) XFI_TRY(outcome(xfi_quant_asks(plan)));
   XFI_TRY(xfi_direct_outcome(plan->direct, plan));
   if (plan->relay != NULL) XFI_TRY(xfi_direct_outcome(plan->relay->direct, plan->relay));
 done:
@@ -301,6 +306,7 @@ static void complete(xfer_plan *plan)
   plan->version = plan->run_version;
   plan->n_complete = plan->n_begun;
   plan->state = xfi_state_after(XFI_RUNNING, XFI_CALL_WAIT, XFI_ENDED);
+  if (xfi_quant_asks(plan) != NULL) complete(xfi_quant_asks(plan));
   if (plan->relay != NULL) complete(plan->relay);
 }
 
@@ -337,18 +343,6 @@ static xfer_status await_part(const xfer_plan *plan, xfi_deadline deadline, bool
   XFI_TRY(plan->comm->ops->check_data != NULL ? plan->comm->ops->check_data(plan->comm) : XFER_OK);
   XFI_TRY(outcome(plan));
 done:
-  return st;
-}
-
-/* The same of what came before the lanes, which have ended. */
-static xfer_status await_asks(xfer_plan *asks)
-{
-  xfer_status st = kept_status(asks);
-
-  if (st == XFER_OK)
-    st = asks->device->ops->event_sync(asks->device, asks->finished, asks->run_ends);
-  if (st == XFER_OK) st = outcome(asks);
-  if (st == XFER_OK) complete(asks);
   return st;
 }
 
@@ -400,18 +394,6 @@ static xfi_deadline agreement_deadline(const xfer_plan *plan, xfi_deadline deadl
                             : at_ns + INT64_C(2000000) * XFI_LEAVE_MS};
 }
 
-/* What ranks told each other before the lanes, of a run whose part here has come to `mine`: that
- * too is over. */
-static xfer_status end_asks(xfer_plan *asks, xfer_status mine, xfi_deadline leaves)
-{
-  if (mine == XFER_OK && asks->state == XFI_RUNNING) mine = await_asks(asks);
-  if (mine != XFER_OK) {
-    leave(asks, leaves);
-    fail_run(asks);
-  }
-  return mine;
-}
-
 xfer_status xfi_run_wait(xfer_plan *plan, uint64_t timeout_ms)
 {
   const xfi_deadline deadline = timeout_ms == 0 || timeout_ms > INT64_MAX
@@ -430,9 +412,7 @@ xfer_status xfi_run_wait(xfer_plan *plan, uint64_t timeout_ms)
     XFI_CHECK(false, XFER_ERR_TIMEOUT, "run %llu is not complete on rank %d yet; wait again",
               (unsigned long long)plan->epoch, plan->moves->rank);
   }
-  const xfi_deadline leaves = xfi_deadline_after(XFI_LEAVE_MS);
-  if (xfi_quant_asks(plan) != NULL) mine = end_asks(xfi_quant_asks(plan), mine, leaves);
-  if (mine != XFER_OK) leave(plan, leaves);
+  if (mine != XFER_OK) leave(plan, xfi_deadline_after(XFI_LEAVE_MS));
   st = agree_on_run(plan, mine, agreement_deadline(plan, deadline));
   if (st == XFER_OK && xfi_run_is_staged(plan))
     st = xfi_shadow_write(plan, agreement_deadline(plan, deadline));

@@ -341,7 +341,6 @@ xfer_status xfi_quant_start(const xfer_plan *plan, xfer_stream stream)
   XFI_TRY(launch(q, q->clear, stream));
   XFI_TRY(launch(q, q->amax[0], stream));
   if (q->asks != NULL) {
-    XFI_TRY(xfi_run_follow(q->asks, stream));
     XFI_TRY(xfi_run_start(q->asks, q->asks->n_begun + 1, stream));
     XFI_TRY(launch(q, q->combine, stream));
   }
