@@ -68,10 +68,10 @@ static xfer_status check_layer(const xfer_refit *refit, const xfi_joined *joined
     const size_t at = joined->by_name[i];
     const xfi_entry *e = &refit->model->entries[at];
     const xfi_slot *s = &joined->held[at].slot;
-    const int k = layer < 0 ? 0 : xfi_find_int(e->layers, e->n_layers, layer);
+    const int k = xfi_entry_place(e, layer);
     xfer_dtype mine;
 
-    if (!xfi_entry_has_layer(e, layer)) continue;
+    if (k < 0) continue;
     mine = joined->held[at].layouts[k]->dtype;
     XFI_CHECK(s->n_slots == slot->n_slots && s->slot == n, XFER_ERR_SHAPE,
               "\"%s\" of layer %d in \"%s\": part %d of %d is missing or there twice (at \"%s\")",
@@ -112,9 +112,8 @@ xfer_status xfi_joined_check(const xfer_refit *refit, const xfi_joined *joined)
     for (size_t i = group->begin; i < group->end && !alone; i++) {
       const xfi_entry *e = &refit->model->entries[joined->by_name[i]];
 
-      if (e->n_layers == 0) XFI_TRY(check_layer(refit, joined, group, -1));
-      for (int k = 0; k < e->n_layers; k++)
-        XFI_TRY(check_layer(refit, joined, group, e->layers[k]));
+      for (int k = 0; k < xfi_entry_places(e); k++)
+        XFI_TRY(check_layer(refit, joined, group, xfi_entry_layer(e, k)));
     }
   }
 done:

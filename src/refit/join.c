@@ -35,12 +35,10 @@ void xfi_refit_destroy(xfer_refit *refit)
   for (size_t i = 0; refit->tensor_of != NULL && i < n_entries; i++)
     xfi_free(refit->tensor_of[i]);
   xfi_free(refit->tensor_of);
-  for (size_t i = 0; refit->hf_names != NULL && i < refit->n_tensors; i++)
-    xfi_free(refit->hf_names[i]);
-  xfi_free(refit->hf_names);
+  for (size_t i = 0; refit->origins != NULL && i < refit->n_tensors; i++)
+    xfi_free(refit->origins[i].hf_name);
+  xfi_free(refit->origins);
   xfi_free(refit->tensors);
-  xfi_free(refit->entry_of);
-  xfi_free(refit->layer_of);
   xfi_model_destroy(refit->model);
   xfi_free(refit);
 }
@@ -174,7 +172,7 @@ done:
 
 static const xfer_layout *layout_at(const xfi_joined *joined, size_t entry, int k)
 {
-  return joined->side == NULL ? NULL : joined->held[entry].layouts[k < 0 ? 0 : k];
+  return joined->side == NULL ? NULL : joined->held[entry].layouts[k];
 }
 
 /* A side that is known to have none of it leaves nothing to move, unless it is made on the way. */
@@ -200,12 +198,14 @@ static bool is_ignored(const xfer_refit *refit, const char *name)
 static xfer_status add_tensor(xfer_refit *refit, size_t entry, int k)
 {
   const xfi_entry *e = &refit->model->entries[entry];
-  int64_t *index = &refit->tensor_of[entry][k < 0 ? 0 : k];
+  const int layer = xfi_entry_layer(e, k);
+  int64_t *index = &refit->tensor_of[entry][k];
   xfer_tensor *tensor = &refit->tensors[refit->n_tensors];
+  xfi_origin *origin = &refit->origins[refit->n_tensors];
   char *name = NULL;
   xfer_status st = XFER_OK;
 
-  XFI_TRY(xfi_name_fill(&name, e->name, k < 0 ? -1 : e->layers[k], -1, -1));
+  XFI_TRY(xfi_name_fill(&name, e->name, layer, -1, -1));
   if (is_absent(refit, entry) || is_ignored(refit, name)) {
     size_t n = (size_t)(e->n_experts > 0 ? e->n_experts : 1) * (e->held == 0);
 
@@ -217,12 +217,9 @@ static xfer_status add_tensor(xfer_refit *refit, size_t entry, int k)
   tensor->name = name;
   tensor->src = layout_at(&refit->sides[0], entry, k);
   tensor->dst = layout_at(&refit->sides[1], entry, k);
-  refit->entry_of[refit->n_tensors] = entry;
-  refit->layer_of[refit->n_tensors] = k;
-  if (strcmp(e->name, e->pattern) != 0) {
-    XFI_TRY(xfi_name_fill(&refit->hf_names[refit->n_tensors], e->pattern, k < 0 ? -1 : e->layers[k],
-                          -1, -1));
-  }
+  *origin = (xfi_origin){.entry = entry, .place = k};
+  if (strcmp(e->name, e->pattern) != 0)
+    XFI_TRY(xfi_name_fill(&origin->hf_name, e->pattern, layer, -1, -1));
   *index = (int64_t)refit->n_tensors++;
   name = NULL;
 done:
@@ -236,23 +233,19 @@ static xfer_status list_tensors(xfer_refit *refit)
   size_t n = 0;
   xfer_status st = XFER_OK;
 
-  for (size_t i = 0; i < model->n_entries; i++) {
-    n += (size_t)(model->entries[i].n_layers > 0 ? model->entries[i].n_layers : 1);
-  }
+  for (size_t i = 0; i < model->n_entries; i++)
+    n += (size_t)xfi_entry_places(&model->entries[i]);
   refit->tensors = xfi_calloc(n, sizeof *refit->tensors);
-  refit->entry_of = xfi_calloc(n, sizeof *refit->entry_of);
-  refit->layer_of = xfi_calloc(n, sizeof *refit->layer_of);
-  refit->hf_names = xfi_calloc(n, sizeof *refit->hf_names);
+  refit->origins = xfi_calloc(n, sizeof *refit->origins);
   refit->tensor_of = xfi_calloc(model->n_entries, sizeof *refit->tensor_of);
-  XFI_CHECK(refit->tensors != NULL && refit->entry_of != NULL && refit->layer_of != NULL &&
-                refit->tensor_of != NULL && refit->hf_names != NULL,
+  XFI_CHECK(refit->tensors != NULL && refit->origins != NULL && refit->tensor_of != NULL,
             XFER_ERR_NOMEM, "a list of %zu tensors", n);
   for (size_t i = 0; i < model->n_entries; i++) {
-    const xfi_entry *e = &model->entries[i];
+    const int n_places = xfi_entry_places(&model->entries[i]);
 
-    refit->tensor_of[i] = xfi_calloc((size_t)e->n_layers + 1, sizeof **refit->tensor_of);
+    refit->tensor_of[i] = xfi_calloc((size_t)n_places, sizeof **refit->tensor_of);
     XFI_CHECK(refit->tensor_of[i] != NULL, XFER_ERR_NOMEM, "a list of %zu tensors", n);
-    for (int k = e->n_layers == 0 ? -1 : 0; k < e->n_layers; k++)
+    for (int k = 0; k < n_places; k++)
       XFI_TRY(add_tensor(refit, i, k));
   }
 done:
@@ -272,7 +265,7 @@ static xfer_status check_known(const xfer_refit *refit, const xfi_joined *joined
     const xfi_entry *e = &model->entries[i];
 
     if (!joined->held[i].unknown) continue;
-    for (int k = 0; k < (e->n_layers > 0 ? e->n_layers : 1); k++) {
+    for (int k = 0; k < xfi_entry_places(e); k++) {
       if (refit->tensor_of[i][k] < 0) continue;
       if (first == NULL) first = e->pattern;
       n++;
@@ -292,16 +285,14 @@ done:
 static int64_t scales_of(const xfer_refit *refit, size_t tensor)
 {
   const xfer_model *model = refit->model;
-  const size_t weights = refit->entry_of[tensor];
+  const size_t weights = refit->origins[tensor].entry;
+  const int layer = xfi_entry_layer(&model->entries[weights], refit->origins[tensor].place);
 
   for (size_t i = 0; i < model->n_entries; i++) {
     const xfi_entry *e = &model->entries[i];
-    const int layer = refit->layer_of[tensor];
-    int k = 0;
+    const int k = xfi_entry_place(e, layer);
 
-    if (e->scale_of < 0 || (size_t)e->scale_of != weights || refit->tensor_of[i] == NULL) continue;
-    if (layer >= 0) k = xfi_find_int(e->layers, e->n_layers, model->entries[weights].layers[layer]);
-    if (k >= 0) return refit->tensor_of[i][k];
+    if (e->scale_of >= 0 && (size_t)e->scale_of == weights && k >= 0) return refit->tensor_of[i][k];
   }
   return -1;
 }
@@ -314,7 +305,7 @@ static xfer_status difference(int64_t *more, const xfer_refit *refit, size_t i)
   xfer_status st = XFER_OK;
 
   for (int s = 0; s < 2; s++)
-    if (refit->sides[s].side != NULL) less[s] = refit->sides[s].held[refit->entry_of[i]].less;
+    if (refit->sides[s].side != NULL) less[s] = refit->sides[s].held[refit->origins[i].entry].less;
   *more = less[XFER_SIDE_TRAIN] - less[XFER_SIDE_GEN];
   XFI_CHECK(*more == 0 || (refit->tensors[i].src != NULL && refit->tensors[i].dst != NULL),
             XFER_ERR_UNSUPPORTED,
@@ -329,7 +320,7 @@ done:
 static xfer_status convert_tensor(const xfer_refit *refit, size_t i, int64_t more)
 {
   xfer_tensor *t = &refit->tensors[i];
-  const int64_t *block = refit->model->entries[refit->entry_of[i]].block;
+  const int64_t *block = refit->model->entries[refit->origins[i].entry].block;
   const int64_t scales = block[0] > 0 ? scales_of(refit, i) : -1;
   xfer_status st = XFER_OK;
 
@@ -368,7 +359,7 @@ static xfer_status convert_elements(const xfer_refit *refit)
   }
   for (size_t i = 0; i < refit->n_tensors; i++)
     XFI_CHECK(refit->sides[0].side == NULL || refit->tensors[i].conversion != 0 ||
-                  !refit->sides[0].held[refit->entry_of[i]].made,
+                  !refit->sides[0].held[refit->origins[i].entry].made,
               XFER_ERR_MISMATCH, "\"%s\" are scales of weights that are not quantised on the way",
               refit->tensors[i].name);
 done:

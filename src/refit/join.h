@@ -24,15 +24,20 @@ typedef struct xfi_joined {
   size_t n_groups;
 } xfi_joined;
 
+/* Where a tensor comes from. */
+typedef struct xfi_origin {
+  size_t entry;
+  int place;
+  char *hf_name; /* in the checkpoint, where it is not the tensor's; else NULL */
+} xfi_origin;
+
 struct xfer_refit {
   xfer_model *model;
   xfi_joined sides[2]; /* xfer_side_of */
   xfer_tensor *tensors;
   size_t n_tensors;
-  char **hf_names;  /* [n_tensors] of the checkpoint, where they are not the tensor's; else NULL */
-  size_t *entry_of; /* [n_tensors] */
-  int *layer_of;    /* [n_tensors] place in the entry's layers; -1: outside */
-  int64_t **tensor_of; /* [n_entries][n_layers or 1] index of a tensor; -1: ignored */
+  xfi_origin *origins; /* [n_tensors] */
+  int64_t **tensor_of; /* [n_entries][places] index of a tensor; -1: ignored */
   size_t n_ignored;
   size_t n_absent; /* of these, what a side is known not to hold */
 };

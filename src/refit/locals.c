@@ -274,12 +274,12 @@ static int measure(measured *all, const xfer_locals *locals, int side, const xfi
     const xfi_entry *e = &model->entries[entry];
     const xfi_held *held = &joined->held[entry];
     measured *m = &all[n];
-    int k = layer < 0 ? -1 : xfi_find_int(e->layers, e->n_layers, layer);
+    const int k = xfi_entry_place(e, layer);
 
-    if (held->absent || (layer >= 0 ? k < 0 : e->n_layers > 0)) continue;
+    if (held->absent || k < 0) continue;
     *m = (measured){.entry = entry, .slot = &held->slot};
-    m->tensor = locals->refit->tensor_of[entry][k < 0 ? 0 : k];
-    m->layout = held->layouts[k < 0 ? 0 : k];
+    m->tensor = locals->refit->tensor_of[entry][k];
+    m->layout = held->layouts[k];
     if (!xfi_layout_place(m->layout, locals->rank, &m->place)) continue;
     for (int d = 0; d < m->layout->n_dims; d++) {
       m->shape[d] = xfi_dim_length(&m->layout->dims[d], m->place.part[d]);
@@ -344,9 +344,8 @@ static xfer_status add_group(xfer_locals *locals, int side, const xfi_group *gro
     const xfi_entry *e = &locals->refit->model->entries[joined->by_name[i]];
 
     if (joined->held[joined->by_name[i]].slot.slot != first_slot) break;
-    if (e->n_layers == 0) XFI_TRY(add_group_layer(locals, side, group, -1, unused));
-    for (int k = 0; k < e->n_layers; k++)
-      XFI_TRY(add_group_layer(locals, side, group, e->layers[k], unused));
+    for (int k = 0; k < xfi_entry_places(e); k++)
+      XFI_TRY(add_group_layer(locals, side, group, xfi_entry_layer(e, k), unused));
   }
 done:
   return st;

@@ -82,10 +82,9 @@ int xfi_find_int(const int *list, int n, int value)
   return lo < n && list[lo] == value ? lo : -1;
 }
 
-bool xfi_entry_has_layer(const xfi_entry *entry, int layer)
+int xfi_entry_place(const xfi_entry *entry, int layer)
 {
-  return layer < 0 ? entry->n_layers == 0
-                   : xfi_find_int(entry->layers, entry->n_layers, layer) >= 0;
+  return layer < 0 ? -(entry->n_layers > 0) : xfi_find_int(entry->layers, entry->n_layers, layer);
 }
 
 /* ---- appending ---- */
@@ -416,7 +415,7 @@ static bool layers_meet(const xfi_entry *x, const xfi_entry *y)
 {
   if (x->n_layers == 0) return true;
   for (int i = 0; i < x->n_layers; i++) {
-    if (xfi_entry_has_layer(y, x->layers[i])) return true;
+    if (xfi_entry_place(y, x->layers[i]) >= 0) return true;
   }
   return false;
 }

@@ -177,12 +177,23 @@ bool xfi_model_has_anywhere(const xfer_model *model, const xfi_entry *entry, con
 /* The entry of this role and suffix (NULL: any) in the layers of that one; NULL: none. */
 xfi_entry *xfi_model_find(const xfer_model *model, const char *role, const char *suffix,
                           const xfi_entry *like);
-bool xfi_entry_has_layer(const xfi_entry *entry, int layer);
-/* The first of its layers, all of which are alike; -1: it is in none. */
-static inline int xfi_entry_layer(const xfi_entry *entry)
+
+/* ---- places: an entry has one for each of its layers, which are alike, or one outside them ----
+ */
+
+static inline int xfi_entry_places(const xfi_entry *entry)
 {
-  return entry->n_layers > 0 ? entry->layers[0] : -1;
+  return entry->n_layers > 0 ? entry->n_layers : 1;
 }
+
+/* The layer at its k-th place; -1: it is in none. */
+static inline int xfi_entry_layer(const xfi_entry *entry, int k)
+{
+  return entry->n_layers > 0 ? entry->layers[k] : -1;
+}
+
+/* The place of a layer (-1: outside); -1: it is not there. */
+int xfi_entry_place(const xfi_entry *entry, int layer);
 
 /* The place of `value` in the ascending list, or -1: the one binary search. */
 int xfi_find_int(const int *list, int n, int value);

@@ -129,7 +129,7 @@ xfer_status xfi_rule_missing(const xfi_placing *placing, const xfi_entry *entry)
     }
     XFI_CHECK(!mine || missing == NULL, XFER_ERR_SHAPE,
               "\"%s\" lies in one tensor of \"%s\" with a part that is missing in layer %d: %s",
-              entry->pattern, placing->side->spec, xfi_entry_layer(entry), missing);
+              entry->pattern, placing->side->spec, xfi_entry_layer(entry, 0), missing);
   }
 done:
   return st;
@@ -263,7 +263,7 @@ static xfer_status add_parts(xfi_slot *slot, const xfi_placing *placing, const x
     XFI_CHECK(
         e != NULL, XFER_ERR_SHAPE,
         "\"%s\" lies with \"%s\" in one tensor of \"%s\", but layer %d has no %s of that role",
-        entry->pattern, p->role, placing->side->spec, xfi_entry_layer(entry),
+        entry->pattern, p->role, placing->side->spec, xfi_entry_layer(entry, 0),
         entry->suffix[0] == '\0' ? "tensor" : entry->suffix);
     while (number < n && parts[number] != e)
       number++;
@@ -289,7 +289,7 @@ static xfer_status add_held(xfi_slot *slot, const xfi_placing *placing, const xf
     const xfi_entry *e = &model->entries[i];
 
     if (e->held != found || e->n_held != entry->n_held || strcmp(e->pattern, entry->pattern) != 0 ||
-        !xfi_entry_has_layer(e, xfi_entry_layer(entry)))
+        xfi_entry_place(e, xfi_entry_layer(entry, 0)) < 0)
       continue;
     XFI_TRY(add_blocks(&slot->fusing, found++, e, NULL));
   }

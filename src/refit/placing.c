@@ -11,7 +11,7 @@
 
 void xfi_held_free(xfi_held *held, const xfi_entry *entry)
 {
-  int n = entry->n_layers > 0 ? entry->n_layers : 1;
+  int n = xfi_entry_places(entry);
 
   xfi_slot_free(&held->slot);
   for (int k = 0; held->layouts != NULL && k < n; k++)
@@ -114,7 +114,7 @@ xfer_status xfi_entry_touches(bool *touches, const xfi_entry *entry, const char 
   xfer_status st = XFER_OK;
 
   *touches = false;
-  for (int k = 0; k < (entry->n_layers > 0 ? entry->n_layers : 1) && !*touches; k++)
+  for (int k = 0; k < xfi_entry_places(entry) && !*touches; k++)
     XFI_TRY(xfi_entry_matches(touches, entry, k, pattern));
 done:
   return st;
@@ -290,13 +290,13 @@ static xfer_status layout_of(xfi_held *held, xfi_placing *p, const xfi_entry *en
   xfi_spread spread = {0};
   xfer_status st = XFER_OK;
 
-  if (entry->stack == XFI_OUTSIDE || k < 0)
+  if (entry->stack == XFI_OUTSIDE)
     choose_stages(&set, p, &of->ruling);
   else
     set.first_stage = set.last_stage = stage_of(p, entry, k);
   if (!whole && of->ruling.rule != NULL)
-    XFI_TRY(xfi_spread_make(&spread, p, entry, &of->ruling, &held->slot,
-                            k < 0 ? -1 : entry->layers[k]));
+    XFI_TRY(
+        xfi_spread_make(&spread, p, entry, &of->ruling, &held->slot, xfi_entry_layer(entry, k)));
   else if (!whole && of->place != NULL)
     XFI_TRY(xfi_spread_place(&spread, p, entry, of->place->value));
   XFI_TRY(make_layout(layout, p, entry, of->dtype, &spread, &set));
@@ -325,18 +325,18 @@ static int like_before(const xfi_placing *p, const xfi_entry *entry, const plan 
 static xfer_status make_layouts(xfi_held *held, xfi_placing *p, const xfi_entry *entry,
                                 const plan *of)
 {
-  int n = entry->n_layers > 0 ? entry->n_layers : 1;
+  int n = xfi_entry_places(entry);
   xfer_status st = XFER_OK;
 
   held->layouts = xfi_calloc((size_t)n, sizeof(xfer_layout *));
   XFI_CHECK(held->layouts != NULL, XFER_ERR_NOMEM, "the layouts of \"%s\"", entry->pattern);
   for (int k = 0; k < n; k++) {
-    int same = entry->n_layers > 0 ? like_before(p, entry, of, k) : -1;
+    const int same = like_before(p, entry, of, k);
 
     if (same >= 0)
       held->layouts[k] = xfi_layout_share(held->layouts[same]);
     else
-      XFI_TRY(layout_of(held, p, entry, of, entry->n_layers > 0 ? k : -1, &held->layouts[k]));
+      XFI_TRY(layout_of(held, p, entry, of, k, &held->layouts[k]));
   }
 done:
   return st;

@@ -34,9 +34,9 @@ static uint64_t spread_bytes(const xfer_layout *layout)
 static void add_tensor(const xfer_refit *refit, size_t i, const xfer_layout **last,
                        uint64_t *last_bytes, xfer_refit_report_data *r)
 {
-  const xfi_entry *entry = &refit->model->entries[refit->entry_of[i]];
+  const xfi_entry *entry = &refit->model->entries[refit->origins[i].entry];
   const xfi_joined *gen = &refit->sides[XFER_SIDE_GEN];
-  const xfi_held *held = gen->side == NULL ? NULL : &gen->held[refit->entry_of[i]];
+  const xfi_held *held = gen->side == NULL ? NULL : &gen->held[refit->origins[i].entry];
   const xfer_layout *dst = refit->tensors[i].dst;
   uint64_t bytes = payload(entry);
 
@@ -85,12 +85,12 @@ int xfi_refit_ranks(const xfer_refit *refit)
 
 void xfi_refit_tensor(const xfer_refit *refit, size_t i, xfer_refit_tensor *tensor)
 {
-  const xfi_entry *entry = &refit->model->entries[refit->entry_of[i]];
+  const xfi_entry *entry = &refit->model->entries[refit->origins[i].entry];
   const xfi_joined *gen = &refit->sides[XFER_SIDE_GEN];
-  int k = refit->layer_of[i];
 
   memset(tensor, 0, sizeof *tensor);
-  tensor->hf = refit->hf_names[i] != NULL ? refit->hf_names[i] : refit->tensors[i].name;
+  tensor->hf =
+      refit->origins[i].hf_name != NULL ? refit->origins[i].hf_name : refit->tensors[i].name;
   tensor->n_experts = entry->n_experts;
   tensor->first_expert = entry->first_expert;
   tensor->offset = entry->offset;
@@ -103,7 +103,7 @@ void xfi_refit_tensor(const xfer_refit *refit, size_t i, xfer_refit_tensor *tens
     tensor->half_step = entry->alternate ? entry->n_held : 1;
     tensor->half_first = entry->held_first;
   }
-  tensor->layer = k < 0 ? -1 : entry->layers[k];
-  tensor->misc = gen->side != NULL && gen->held[refit->entry_of[i]].misc;
-  tensor->hook = gen->side != NULL && gen->held[refit->entry_of[i]].hook;
+  tensor->layer = xfi_entry_layer(entry, refit->origins[i].place);
+  tensor->misc = gen->side != NULL && gen->held[refit->origins[i].entry].misc;
+  tensor->hook = gen->side != NULL && gen->held[refit->origins[i].entry].hook;
 }

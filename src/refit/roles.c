@@ -460,7 +460,7 @@ xfer_status xfi_roles_collect(xfer_model *model)
 
     if (e->role == NULL) continue;
     XFI_TRY(role_number(model, e->role, &number));
-    for (int k = 0; k < (e->n_layers > 0 ? e->n_layers : 1); k++) {
+    for (int k = 0; k < xfi_entry_places(e); k++) {
       xfi_roles *roles = (xfi_roles *)(uintptr_t)roles_of(model, e, k);
 
       roles->bits[number / 64] |= UINT64_C(1) << number % 64;
@@ -492,7 +492,7 @@ xfi_entry *xfi_model_find(const xfer_model *model, const char *role, const char 
 
     if (e->role == NULL || e->stack != like->stack || strcmp(e->role, role) != 0) continue;
     if (suffix != NULL && strcmp(e->suffix, suffix) != 0) continue;
-    if (xfi_entry_has_layer(e, xfi_entry_layer(like))) return e;
+    if (xfi_entry_place(e, xfi_entry_layer(like, 0)) >= 0) return e;
   }
   return NULL;
 }

@@ -114,7 +114,7 @@ static xfi_entry *weight_of(const xfer_model *model, const xfi_entry *scale)
       continue;
     if (strcmp(e->suffix, "weight") != 0 || e->stack != scale->stack || e->held != scale->held)
       continue;
-    if (xfi_entry_has_layer(e, xfi_entry_layer(scale))) return e;
+    if (xfi_entry_place(e, xfi_entry_layer(scale, 0)) >= 0) return e;
   }
   return NULL;
 }
@@ -149,7 +149,7 @@ static xfer_status is_beside(bool *beside, const xfi_entry *scale, int k, const 
 {
   const xfi_entry *weight = weight_of(model, scale);
 
-  *beside = weight == NULL || xfi_entry_has_layer(weight, scale->layers[k]);
+  *beside = weight == NULL || xfi_entry_place(weight, scale->layers[k]) >= 0;
   return XFER_OK; /* without a weight it is refused when they are paired */
 }
 

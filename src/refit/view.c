@@ -135,7 +135,7 @@ xfer_status xfi_locals_view(xfer_locals *locals, size_t tensor, int side, xfer_v
   *has = false;
   if (index < 0) return XFER_OK;
   local = &locals->at[index];
-  slot = &locals->refit->sides[side].held[locals->refit->entry_of[tensor]].slot;
+  slot = &locals->refit->sides[side].held[locals->refit->origins[tensor].entry].slot;
   layout = side == XFER_SIDE_TRAIN ? locals->refit->tensors[tensor].src
                                    : locals->refit->tensors[tensor].dst;
   part = find_part(locals, local, tensor, &n_parts);
