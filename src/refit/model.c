@@ -55,8 +55,6 @@ void xfi_model_destroy(xfer_model *model) /* NOLINT(misc-no-recursion): a base h
   if (model == NULL || atomic_fetch_sub(&model->n_refs, 1) != 1) return;
   for (size_t i = 0; i < model->n_entries; i++)
     entry_clear(&model->entries[i]);
-  for (int s = 0; s < 3; s++)
-    xfi_free(model->layer_roles[s]);
   xfi_free(model->entries);
   xfi_free(model->layers);
   xfi_free(model->vars);

@@ -65,11 +65,6 @@ typedef struct xfi_entry {
   int64_t block[2]; /* a weight with scales: the size of a block; 0: none */
 } xfi_entry;
 
-enum { XFI_MAX_ROLES = 128 };
-typedef struct xfi_roles {
-  uint64_t bits[XFI_MAX_ROLES / 64];
-} xfi_roles;
-
 /* A way to quantise weights, of one model. */
 typedef struct xfi_quant {
   int64_t block[2]; /* rows and columns */
@@ -100,12 +95,8 @@ struct xfer_model {
   int n_layers;
   int n_config_layers; /* num_hidden_layers; 0: not said */
   int n_extra;         /* extra layers that are kept */
-  const char *roles[XFI_MAX_ROLES];
-  int n_roles;
-  xfi_roles *layer_roles[3]; /* by xfi_stack: [n_layer_roles] what each layer has */
-  int n_layer_roles[3];
-  uint64_t renamed; /* bit i: the i-th rename matched something */
-  bool scanned;     /* ranges were kept, quantised */
+  uint64_t renamed;    /* bit i: the i-th rename matched something */
+  bool scanned;        /* ranges were kept, quantised */
 };
 
 /* What the readers hand over: one name pattern of the checkpoint as it stands there. */

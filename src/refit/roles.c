@@ -400,51 +400,19 @@ done:
 
 /* ---- kinds of layers ---- */
 
-static xfer_status role_number(xfer_model *model, const char *role, int *number)
+/* Does the layer have what the first one has? Others become an entry of their own. */
+static xfer_status is_alike(bool *alike, const xfi_entry *entry, int k, const void *context)
 {
-  xfer_status st = XFER_OK;
+  const xfer_model *model = context;
+  const int first = xfi_entry_layer(entry, 0), layer = xfi_entry_layer(entry, k);
 
-  for (*number = 0; *number < model->n_roles; (*number)++) {
-    if (strcmp(model->roles[*number], role) == 0) return XFER_OK;
+  *alike = true;
+  for (size_t i = 0; i < model->n_entries && *alike; i++) {
+    const xfi_entry *e = &model->entries[i];
+
+    if (e->role == NULL || e->stack != entry->stack) continue;
+    *alike = (xfi_entry_place(e, first) < 0) == (xfi_entry_place(e, layer) < 0);
   }
-  XFI_CHECK(model->n_roles < XFI_MAX_ROLES, XFER_ERR_UNSUPPORTED, "more than %d roles",
-            XFI_MAX_ROLES);
-  model->roles[model->n_roles++] = role;
-done:
-  return st;
-}
-
-static xfer_status make_room(xfer_model *model)
-{
-  xfer_status st = XFER_OK;
-
-  for (int s = 0; s < 3; s++) {
-    int n = 1;
-
-    for (size_t i = 0; i < model->n_entries; i++) {
-      const xfi_entry *e = &model->entries[i];
-
-      if (e->stack == (xfi_stack)s && e->n_layers > 0 && e->layers[e->n_layers - 1] >= n)
-        n = e->layers[e->n_layers - 1] + 1;
-    }
-    xfi_free(model->layer_roles[s]);
-    model->n_layer_roles[s] = n;
-    model->layer_roles[s] = xfi_calloc((size_t)n, sizeof *model->layer_roles[s]);
-    XFI_CHECK(model->layer_roles[s] != NULL, XFER_ERR_NOMEM, "the roles of %d layers", n);
-  }
-done:
-  return st;
-}
-
-static const xfi_roles *roles_of(const xfer_model *model, const xfi_entry *e, int k)
-{
-  return &model->layer_roles[e->stack][e->n_layers > 0 ? e->layers[k] : 0];
-}
-
-/* Layers with other roles than the first become an entry of their own. */
-static xfer_status is_alike(bool *alike, const xfi_entry *e, int k, const void *model)
-{
-  *alike = memcmp(roles_of(model, e, 0), roles_of(model, e, k), sizeof(xfi_roles)) == 0;
   return XFER_OK;
 }
 
@@ -452,20 +420,6 @@ xfer_status xfi_roles_collect(xfer_model *model)
 {
   xfer_status st = XFER_OK;
 
-  model->n_roles = 0;
-  XFI_TRY(make_room(model));
-  for (size_t i = 0; i < model->n_entries; i++) {
-    const xfi_entry *e = &model->entries[i];
-    int number;
-
-    if (e->role == NULL) continue;
-    XFI_TRY(role_number(model, e->role, &number));
-    for (int k = 0; k < xfi_entry_places(e); k++) {
-      xfi_roles *roles = (xfi_roles *)(uintptr_t)roles_of(model, e, k);
-
-      roles->bits[number / 64] |= UINT64_C(1) << number % 64;
-    }
-  }
   for (size_t i = 0; i < model->n_entries; i++) {
     if (model->entries[i].role != NULL) XFI_TRY(xfi_model_part(model, i, is_alike, model));
     XFI_TRY(check_stacked(model, &model->entries[i]));
