@@ -50,15 +50,12 @@ static xfer_status read_block(xfer_model *model, const json_t *object)
 
   if (block == NULL) block = json_object_get(quant, "weight_block_size");
   if (block == NULL || json_is_null(block)) return XFER_OK;
-  XFI_CHECK(json_array_size(block) == 2, XFER_ERR_IO,
-            "%s: line %d: weight_block_size is not two numbers", model->config.where,
-            xfi_doc_line(&model->config, block));
-  for (size_t d = 0; d < 2; d++) {
+  for (size_t d = 0; d < 2; d++)
     model->block[d] = json_integer_value(json_array_get(block, d));
-    XFI_CHECK(model->block[d] > 0 && model->block[d] < 1 << 20, XFER_ERR_IO,
-              "%s: line %d: weight_block_size is not two numbers", model->config.where,
-              xfi_doc_line(&model->config, block));
-  }
+  XFI_CHECK(json_array_size(block) == 2 && model->block[0] > 0 && model->block[0] < 1 << 20 &&
+                model->block[1] > 0 && model->block[1] < 1 << 20,
+            XFER_ERR_IO, "%s: line %d: weight_block_size is not two numbers", model->config.where,
+            xfi_doc_line(&model->config, block));
 done:
   return st;
 }

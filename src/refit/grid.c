@@ -60,34 +60,22 @@ done:
 
 /* ---- ranks ---- */
 
-typedef struct numbered {
-  int rank, place;
-} numbered;
-
-static int compare_numbered(const void *a, const void *b)
+static int compare_ranks(const void *a, const void *b)
 {
-  const numbered *x = a, *y = b;
+  const xfi_rank *x = a, *y = b;
 
   return (x->rank > y->rank) - (x->rank < y->rank);
 }
 
-static xfer_status sort_ranks(xfer_side *side)
+static xfer_status sort_ranks(const xfer_side *side)
 {
-  numbered *all = xfi_calloc((size_t)side->size, sizeof *all);
   xfer_status st = XFER_OK;
 
-  XFI_CHECK(all != NULL, XFER_ERR_NOMEM, "%d ranks", side->size);
-  for (int i = 0; i < side->size; i++)
-    all[i] = (numbered){side->ranks[i], i};
-  qsort(all, (size_t)side->size, sizeof *all, compare_numbered);
-  for (int i = 0; i < side->size; i++) {
-    XFI_CHECK(i == 0 || all[i].rank != all[i - 1].rank, XFER_ERR_ARG,
-              "\"%s\": rank %d is given twice", side->spec, all[i].rank);
-    side->sorted[i] = all[i].rank;
-    side->places[i] = all[i].place;
-  }
+  qsort(side->sorted, (size_t)side->size, sizeof *side->sorted, compare_ranks);
+  for (int i = 1; i < side->size; i++)
+    XFI_CHECK(side->sorted[i].rank != side->sorted[i - 1].rank, XFER_ERR_ARG,
+              "\"%s\": rank %d is given twice", side->spec, side->sorted[i].rank);
 done:
-  xfi_free(all);
   return st;
 }
 
@@ -124,14 +112,13 @@ static xfer_status make_ranks(xfer_side *side, const xfer_side_options *o)
             "\"%s\": ranks are listed, and first_rank is %d too", side->spec, (int)o->first_rank);
   side->ranks = xfi_calloc((size_t)side->size, sizeof *side->ranks);
   side->sorted = xfi_calloc((size_t)side->size, sizeof *side->sorted);
-  side->places = xfi_calloc((size_t)side->size, sizeof *side->places);
   side->staged = xfi_calloc((size_t)side->size, sizeof *side->staged);
-  XFI_CHECK(side->ranks != NULL && side->sorted != NULL && side->places != NULL &&
-                side->staged != NULL,
-            XFER_ERR_NOMEM, "%d ranks", side->size);
+  XFI_CHECK(side->ranks != NULL && side->sorted != NULL && side->staged != NULL, XFER_ERR_NOMEM,
+            "%d ranks", side->size);
   for (int i = 0; i < side->size; i++) {
     side->ranks[i] = o->n_ranks > 0 ? o->ranks[i] : o->first_rank + i;
     XFI_CHECK(side->ranks[i] >= 0, XFER_ERR_ARG, "\"%s\": rank %d", side->spec, side->ranks[i]);
+    side->sorted[i] = (xfi_rank){side->ranks[i], i};
     stage = divide(side, i, &place);
     side->staged[stage * xfi_side_stage_size(side) + place] = side->ranks[i];
   }
@@ -176,24 +163,24 @@ int xfi_side_stage_size(const xfer_side *side)
   return side->size / side->pp;
 }
 
-/* Where the rank is in the side's order; -1: nowhere. */
-static int find_rank(const xfer_side *side, int rank)
+int xfi_side_find(const xfer_side *side, int rank)
 {
-  int at = xfi_find_int(side->sorted, side->size, rank);
+  const xfi_rank key = {rank, 0}, *found = bsearch(&key, side->sorted, (size_t)side->size,
+                                                   sizeof key, compare_ranks);
 
-  return at < 0 ? -1 : side->places[at];
+  return found == NULL ? -1 : found->place;
 }
 
 int xfi_side_stage_of(const xfer_side *side, int rank)
 {
-  int i = find_rank(side, rank), place;
+  int i = xfi_side_find(side, rank), place;
 
   return i < 0 ? -1 : divide(side, i, &place);
 }
 
 int xfi_side_place_of(const xfer_side *side, int rank)
 {
-  int i = find_rank(side, rank), place = 0;
+  int i = xfi_side_find(side, rank), place = 0;
 
   if (i >= 0) divide(side, i, &place);
   return place;
@@ -219,7 +206,7 @@ static bool find_in_grid(const xfi_grid *grid, const char *axis, int place, int 
 
 xfer_status xfi_side_coordinate(const xfer_side *side, const char *axis, int rank, int *coordinate)
 {
-  int i = find_rank(side, rank), place;
+  int i = xfi_side_find(side, rank), place;
   xfer_status st = XFER_OK;
 
   XFI_CHECK(i >= 0, XFER_ERR_ARG, "\"%s\" has no rank %d", side->spec, rank);

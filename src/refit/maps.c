@@ -30,23 +30,20 @@ const xfi_map *xfi_map_find(const xfer_side *side, int layer)
   return common;
 }
 
-/* Room for a map of n_ranks lists and n experts; the lists end with -1. */
+/* Room for a map of n_ranks lists and n experts. */
 static xfer_status open_map(xfer_side *side, xfi_map **map, int layer, size_t n_ranks, size_t n)
 {
-  xfi_map m = {.layer = layer};
+  xfi_map *m;
   xfer_status st = XFER_OK;
 
   XFI_TRY(xfi_vec_reserve(&side->maps, &side->maps_cap, side->n_maps + 1, sizeof *side->maps));
-  m.first = xfi_calloc(n_ranks + 2, sizeof *m.first);
-  m.experts = xfi_calloc(n, sizeof *m.experts);
-  XFI_CHECK(m.first != NULL && m.experts != NULL, XFER_ERR_NOMEM, "an expert map");
-  m.first[n_ranks + 1] = -1; /* how many ranks it lists is checked once ep is known */
-  *map = &side->maps[side->n_maps];
-  side->maps[side->n_maps++] = m;
-  memset(&m, 0, sizeof m);
+  m = *map = &side->maps[side->n_maps++];
+  m->layer = layer;
+  m->n_ranks = (int)n_ranks;
+  m->first = xfi_calloc(n_ranks + 1, sizeof *m->first);
+  m->experts = xfi_calloc(n, sizeof *m->experts);
+  XFI_CHECK(m->first != NULL && m->experts != NULL, XFER_ERR_NOMEM, "an expert map");
 done:
-  xfi_free(m.first);
-  xfi_free(m.experts);
   return st;
 }
 
@@ -142,14 +139,9 @@ xfer_status xfi_map_check(const xfer_side *side)
   int ep = side->experts.experts < 0 ? 1 : side->experts.sizes[side->experts.experts];
   xfer_status st = XFER_OK;
 
-  for (size_t i = 0; i < side->n_maps; i++) {
-    int n = 0;
-
-    while (side->maps[i].first[n + 1] >= 0)
-      n++;
-    XFI_CHECK(n == ep, XFER_ERR_ARG, "\"%s\": an expert map of %d ranks, ep is %d", side->spec, n,
-              ep);
-  }
+  for (size_t i = 0; i < side->n_maps; i++)
+    XFI_CHECK(side->maps[i].n_ranks == ep, XFER_ERR_ARG,
+              "\"%s\": an expert map of %d ranks, ep is %d", side->spec, side->maps[i].n_ranks, ep);
 done:
   return st;
 }

@@ -88,10 +88,11 @@ int xfi_entry_place(const xfi_entry *entry, int layer)
 /* ---- appending ---- */
 
 /* No size is negative: who read it, or was given it, saw to it. */
-static xfer_status check_raw(const xfi_raw *raw, size_t dtype_size)
+static xfer_status check_raw(const xfi_raw *raw)
 {
   int n_dims = raw->n_dims + (raw->n_experts > 0);
-  int64_t bytes = (int64_t)dtype_size;
+  int64_t bytes =
+      (int64_t)xfi_dtype_size((int)raw->dtype) * (raw->n_experts > 0 ? raw->n_experts : 1);
   xfer_status st = XFER_OK;
 
   XFI_CHECK(raw->pattern[0] != '\0', XFER_ERR_IO, "a tensor without a name");
@@ -108,8 +109,6 @@ static xfer_status check_raw(const xfi_raw *raw, size_t dtype_size)
   for (int d = 0; d < raw->n_dims; d++)
     XFI_CHECK(xfi_imul_fits(bytes, raw->shape[d], &bytes), XFER_ERR_OVERFLOW,
               "\"%s\" has more bytes than 63 bits count", raw->pattern);
-  XFI_CHECK(raw->n_experts == 0 || xfi_imul_fits(bytes, raw->n_experts, &bytes), XFER_ERR_OVERFLOW,
-            "\"%s\" has more bytes than 63 bits count", raw->pattern);
 done:
   return st;
 }
@@ -168,48 +167,23 @@ done:
   return st;
 }
 
-static xfer_status entry_init(xfi_entry *entry, const xfi_raw *raw,
-                              const xfer_model_options *options, uint64_t *renamed)
-{
-  xfer_status st = XFER_OK;
-
-  *entry = (xfi_entry){.n_layers = raw->n_layers,
-                       .first_expert = raw->first_expert,
-                       .n_experts = raw->n_experts,
-                       .dtype = raw->dtype,
-                       .table_dtype = raw->dtype,
-                       .n_held = 1,
-                       .suffix = "",
-                       .stem = "",
-                       .scale_of = -1};
-  XFI_TRY(own_lists(entry, raw->pattern, raw->pattern, raw->pattern, raw->layers));
-  XFI_TRY(rename_entry(entry, options, renamed));
-done:
-  return st;
-}
-
-/* Room for one more entry behind `at`. */
-static xfer_status open_gap(xfer_model *model, size_t at)
-{
-  xfer_status st = XFER_OK;
-
-  XFI_TRY(xfi_vec_reserve(&model->entries, &model->entries_cap, model->n_entries + 1,
-                          sizeof *model->entries));
-  memmove(model->entries + at + 2, model->entries + at + 1,
-          (model->n_entries - at - 1) * sizeof *model->entries);
-  model->n_entries++;
-done:
-  return st;
-}
-
 xfer_status xfi_model_append(xfer_model *model, const xfi_raw *raw,
                              const xfer_model_options *options)
 {
-  xfi_entry entry = {0};
+  xfi_entry entry = {.n_layers = raw->n_layers,
+                     .first_expert = raw->first_expert,
+                     .n_experts = raw->n_experts,
+                     .dtype = raw->dtype,
+                     .table_dtype = raw->dtype,
+                     .n_held = 1,
+                     .suffix = "",
+                     .stem = "",
+                     .scale_of = -1};
   xfer_status st = XFER_OK;
 
-  XFI_TRY(check_raw(raw, xfi_dtype_size((int)raw->dtype)));
-  XFI_TRY(entry_init(&entry, raw, options, &model->renamed));
+  XFI_TRY(check_raw(raw));
+  XFI_TRY(own_lists(&entry, raw->pattern, raw->pattern, raw->pattern, raw->layers));
+  XFI_TRY(rename_entry(&entry, options, &model->renamed));
   set_shape(&entry, raw);
   XFI_TRY(xfi_vec_reserve(&model->entries, &model->entries_cap, model->n_entries + 1,
                           sizeof *model->entries));
@@ -260,7 +234,10 @@ xfer_status xfi_model_double(xfer_model *model, size_t at)
   xfer_status st = XFER_OK;
 
   XFI_TRY(copy_entry(&copy, &model->entries[at]));
-  XFI_TRY(open_gap(model, at));
+  XFI_TRY(xfi_vec_reserve(&model->entries, &model->entries_cap, model->n_entries + 1,
+                          sizeof *model->entries));
+  memmove(model->entries + at + 2, model->entries + at + 1,
+          (model->n_entries++ - at - 1) * sizeof *model->entries);
   model->entries[at + 1] = copy;
   memset(&copy, 0, sizeof copy);
 done:

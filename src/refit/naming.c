@@ -315,7 +315,7 @@ static int inner_ranks(const xfi_slot *slot, const xfi_entry *entry, const xfi_g
 
   for (int k = 0; k < slot->fusing.n_blocks; k++)
     as_it_is = as_it_is && slot->fusing.blocks[k].order == XFI_AS_IT_IS;
-  if (as_it_is || rule == NULL || rule->cut > XFI_CUT_ROWS || entry->experts ||
+  if (as_it_is || slot->whole || rule->cut > XFI_CUT_ROWS || entry->experts ||
       slot->fusing.alternate || grid->cut != 0 || grid->rule->n_axes < 2 ||
       grid->rule->uses[1] != XFI_AXIS_FSDP || grid->sizes[1] == 1)
     return 0;
@@ -327,11 +327,10 @@ static void set_cut(xfi_slot *slot, const xfi_placing *placing, const xfi_entry 
                     const xfi_local_rule *rule)
 {
   const xfi_grid *grid = entry->experts ? &placing->side->experts : &placing->side->dense;
-  bool cut = rule != NULL && rule->cut == XFI_CUT_ROWS;
 
   slot->fusing.n = grid->cut < 0 ? 1 : grid->sizes[grid->cut];
   slot->fusing.inner = inner_ranks(slot, entry, grid, rule);
-  slot->fusing.whole = slot->whole || !cut;
+  slot->fusing.whole = slot->whole || rule->cut != XFI_CUT_ROWS;
   slot->fusing.even = placing->side->rules->even;
 }
 
@@ -371,18 +370,6 @@ static xfer_status as_checkpoint(xfi_slot *slot, const xfi_placing *placing, con
   XFI_TRY(add_held(slot, placing, entry));
   XFI_TRY(check_blocks(slot, placing, entry));
   slot->fusing.alternate = entry->alternate;
-done:
-  return st;
-}
-
-xfer_status xfi_slot_plain(xfi_slot *slot, const xfi_placing *placing, const xfi_entry *entry)
-{
-  xfer_status st = XFER_OK;
-
-  slot_begin(slot, entry);
-  XFI_TRY(xfi_name_copy(&slot->local, entry->pattern));
-  XFI_TRY(as_checkpoint(slot, placing, entry));
-  set_cut(slot, placing, entry, NULL);
 done:
   return st;
 }

@@ -358,22 +358,26 @@ done:
   return st;
 }
 
+/* As the checkpoint has it, under the checkpoint's name. */
+static const xfi_local_rule BY_NAME = {.local = "{name}"};
+static const xfi_ruling WHOLE = {.rule = &BY_NAME, .is[XFI_WHOLE] = 1};
+static const xfi_ruling EVERYWHERE = {.rule = &BY_NAME, .is[XFI_EVERYWHERE] = 1};
+
 /* Whole on every rank, under the checkpoint's name: what the side is known to hold so, or what no
  * rule knows. */
 static xfer_status hold_unruled(xfi_held *held, xfi_placing *p, const xfi_entry *entry, plan *of)
 {
-  static const xfi_local_rule PLAIN = {.local = "{name}"};
   int64_t known;
   xfer_status st = XFER_OK;
 
   XFI_TRY(xfi_placing_eval(&known, p, entry, p->side->rules->holds_unknown));
   if (known != 0 || (p->side->size == 1 && p->side->rules->block_main == NULL)) {
-    of->ruling = (xfi_ruling){.rule = &PLAIN, .is[XFI_EVERYWHERE] = 1};
+    of->ruling = EVERYWHERE;
   } else {
     held->misc = held->unknown = true;
     of->set.all = true;
   }
-  XFI_TRY(xfi_slot_plain(&held->slot, p, entry));
+  XFI_TRY(xfi_slot_make(&held->slot, p, entry, held->unknown ? &WHOLE : &EVERYWHERE));
   XFI_TRY(make_layouts(held, p, entry, of));
 done:
   return st;
@@ -425,14 +429,10 @@ xfer_status xfi_held_make(xfi_held *held, xfi_placing *p, size_t at)
   if (of.dtype != own.dtype) own.block[0] = own.block[1] = 0; /* no blocks that it could cut */
   of.place = place;
   XFI_TRY(are_made(&held->made, p, entry));
-  if (held->made) {
-    held->absent = of.set.all = true;
-    XFI_TRY(xfi_slot_plain(&held->slot, p, entry));
-    return make_layouts(held, p, entry, &of);
-  }
-  if (place != NULL || whole != NULL) {
-    if (place == NULL) of.set.one_rank = p->side->ranks[whole->value];
-    XFI_TRY(xfi_slot_plain(&held->slot, p, entry));
+  if (held->made || place != NULL || whole != NULL) {
+    held->absent = of.set.all = held->made;
+    if (!held->made && place == NULL) of.set.one_rank = p->side->ranks[whole->value];
+    XFI_TRY(xfi_slot_make(&held->slot, p, entry, &WHOLE));
     return make_layouts(held, p, entry, &of);
   }
   XFI_TRY(xfi_rule_find(&of.ruling, p, entry));

@@ -91,8 +91,6 @@ xfer_status xfi_rule_find(xfi_ruling *ruling, const xfi_placing *placing, const 
 xfer_status xfi_rule_missing(const xfi_placing *placing, const xfi_entry *entry);
 xfer_status xfi_slot_make(xfi_slot *slot, const xfi_placing *placing, const xfi_entry *entry,
                           const xfi_ruling *ruling);
-/* The whole tensor as the checkpoint has it, under the checkpoint's name. */
-xfer_status xfi_slot_plain(xfi_slot *slot, const xfi_placing *placing, const xfi_entry *entry);
 /* An expression of a rule about an entry; NULL is 0. */
 xfer_status xfi_placing_eval(int64_t *value, const xfi_placing *placing, const xfi_entry *entry,
                              const char *expr);

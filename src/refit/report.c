@@ -78,7 +78,8 @@ int xfi_refit_ranks(const xfer_refit *refit)
   for (int s = 0; s < 2; s++) {
     const xfer_side *side = refit->sides[s].side;
 
-    if (side != NULL && side->sorted[side->size - 1] >= n) n = side->sorted[side->size - 1] + 1;
+    if (side != NULL && side->sorted[side->size - 1].rank >= n)
+      n = side->sorted[side->size - 1].rank + 1;
   }
   return n;
 }

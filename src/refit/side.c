@@ -31,7 +31,6 @@ void xfi_side_destroy(xfer_side *side)
   xfi_free(side->stage_layers);
   xfi_free(side->ranks);
   xfi_free(side->sorted);
-  xfi_free(side->places);
   xfi_free(side->staged);
   xfi_free(side->spec);
   xfi_rules_destroy(side->set);

@@ -36,8 +36,14 @@ typedef struct xfi_grid {
 /* Which experts each rank of the ep axis holds, in local order. */
 typedef struct xfi_map {
   int layer;            /* -1: all that no other map is of */
-  int *experts, *first; /* [first[ep]], [ep + 1] */
+  int n_ranks;          /* ep, once that is known */
+  int *experts, *first; /* [first[n_ranks]], [n_ranks + 1] */
 } xfi_map;
+
+/* A rank of the comm and where it is in a side's `ranks`; ascending by rank. */
+typedef struct xfi_rank {
+  int rank, place;
+} xfi_rank;
 
 enum { XFI_MAX_ITEMS = 48 };
 
@@ -57,10 +63,9 @@ struct xfer_side {
   xfi_grid dense, experts;
   int *stage_layers; /* [pp * chunks] as listed; NULL: even */
   int size;
-  int *ranks;  /* [size] of the comm, in the side's order */
-  int *sorted; /* [size] ranks ascending, and */
-  int *places; /* [size] where each is in `ranks` */
-  int *staged; /* [pp][ranks of a stage] of the comm, in the order in which both grids count */
+  int *ranks;       /* [size] of the comm, in the side's order */
+  xfi_rank *sorted; /* [size] */
+  int *staged;      /* [pp][ranks of a stage] of the comm, in the order in which both grids count */
   xfi_map *maps;
   size_t n_maps, maps_cap;
   xfer_dtype dtype;            /* of what the model has not in f32; 0: as the model has it */
@@ -96,6 +101,8 @@ void xfi_maps_free(xfer_side *side);
 xfer_status xfi_grid_make(xfer_side *side, const xfer_side_options *options);
 /* Ranks of one stage; each stage has as many. */
 int xfi_side_stage_size(const xfer_side *side);
+/* Where the rank is in the side's order; -1: nowhere. */
+int xfi_side_find(const xfer_side *side, int rank);
 /* The stage of a rank; -1: not on this side. */
 int xfi_side_stage_of(const xfer_side *side, int rank);
 /* Its place in the stage. */

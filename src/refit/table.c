@@ -2,6 +2,7 @@
 #include "model.h"
 
 #include "alloc.h"
+#include "dtype.h"
 #include "error.h"
 #include "names.h"
 #include "rules_fields.h"
@@ -9,39 +10,24 @@
 #include <jansson.h>
 #include <string.h>
 
-/* Spellings: ours, then those of safetensors headers. */
-static const struct {
-  const char *name;
-  xfer_dtype dtype;
-} DTYPES[] = {
-    {"u8", XFER_U8},          {"i8", XFER_I8},          {"bool", XFER_BOOL},
-    {"f8e4m3", XFER_F8E4M3},  {"f8e5m2", XFER_F8E5M2},  {"f8e8m0", XFER_F8E8M0},
-    {"u16", XFER_U16},        {"i16", XFER_I16},        {"f16", XFER_F16},
-    {"bf16", XFER_BF16},      {"u32", XFER_U32},        {"i32", XFER_I32},
-    {"f32", XFER_F32},        {"u64", XFER_U64},        {"i64", XFER_I64},
-    {"f64", XFER_F64},        {"U8", XFER_U8},          {"I8", XFER_I8},
-    {"BOOL", XFER_BOOL},      {"F8_E4M3", XFER_F8E4M3}, {"F8_E5M2", XFER_F8E5M2},
-    {"F8_E8M0", XFER_F8E8M0}, {"U16", XFER_U16},        {"I16", XFER_I16},
-    {"F16", XFER_F16},        {"BF16", XFER_BF16},      {"U32", XFER_U32},
-    {"I32", XFER_I32},        {"F32", XFER_F32},        {"U64", XFER_U64},
-    {"I64", XFER_I64},        {"F64", XFER_F64},
-};
+/* How headers of safetensors spell them, by xfer_dtype; our spellings are taken too. */
+static const char *const SPELLINGS[] = {"",        "U8",  "I8",  "BOOL", "F8_E4M3", "F8_E5M2",
+                                        "F8_E8M0", "U16", "I16", "F16",  "BF16",    "U32",
+                                        "I32",     "F32", "U64", "I64",  "F64",     NULL};
 
 xfer_status xfi_raw_read(xfer_dtype *dtype, int64_t *shape, int *n_dims, const json_t *object,
                          const char *where, const char *name)
 {
   const char *spelling = json_string_value(json_object_get(object, "dtype"));
   const json_t *list = json_object_get(object, "shape");
-  const size_t n_known = sizeof DTYPES / sizeof *DTYPES;
-  size_t k = 0;
+  int theirs;
   xfer_status st = XFER_OK;
 
   if (spelling == NULL) spelling = "";
-  while (k < n_known && strcmp(DTYPES[k].name, spelling) != 0)
-    k++;
-  XFI_CHECK(k < n_known, XFER_ERR_IO, "%s: \"%s\": no element type is called \"%s\"", where, name,
-            spelling);
-  *dtype = DTYPES[k].dtype;
+  theirs = xfi_rules_choice(SPELLINGS, spelling);
+  *dtype = theirs > 0 ? (xfer_dtype)theirs : 0;
+  XFI_CHECK(theirs > 0 || xfi_dtype_parse(dtype, spelling) == XFER_OK, XFER_ERR_IO,
+            "%s: \"%s\": no element type is called \"%s\"", where, name, spelling);
   XFI_CHECK(json_is_array(list) && json_array_size(list) <= XFER_MAX_DIMS, XFER_ERR_IO,
             "%s: \"%s\" has no shape of at most %d dims", where, name, XFER_MAX_DIMS);
   *n_dims = (int)json_array_size(list);
