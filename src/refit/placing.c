@@ -86,9 +86,9 @@ done:
 
 void xfi_placing_close(xfi_placing *p)
 {
-  for (size_t i = 0; i < p->meshes.n; i++)
-    xfi_mesh_destroy(p->meshes.at[i].mesh);
-  xfi_free(p->meshes.at);
+  for (size_t i = 0; i < p->n_meshes; i++)
+    xfi_mesh_destroy(p->meshes[i]);
+  xfi_free(p->meshes);
   xfi_free(p->rules);
   xfi_free(p->set);
 }
@@ -148,71 +148,50 @@ static int n_stages(const xfi_holders *h)
   return h->ends ? 2 : h->last_stage - h->first_stage + 1;
 }
 
-static int stage_at(const xfi_holders *h, int i)
+static bool is_mesh(const xfer_mesh *mesh, const int *shape, int n_axes, const int *ranks)
 {
-  return h->ends ? (i == 0 ? h->first_stage : h->last_stage) : h->first_stage + i;
+  return mesh->n_axes == n_axes &&
+         memcmp(mesh->shape, shape, (size_t)n_axes * sizeof *shape) == 0 &&
+         memcmp(mesh->ranks, ranks, (size_t)mesh->size * sizeof *ranks) == 0;
 }
 
-static xfer_status make_mesh(xfer_mesh **mesh, const xfer_side *side, const xfi_spread *spread,
-                             const xfi_holders *holders)
-{
-  const size_t per_stage = (size_t)xfi_side_stage_size(side);
-  int shape[XFER_MAX_DIMS];
-  int n_axes = 0;
-  int *ranks = NULL;
-  xfer_status st = XFER_OK;
-
-  if (holders->one_rank >= 0) return xfi_mesh_create(mesh, &(int){1}, 1, &holders->one_rank);
-  if (holders->all) return xfi_mesh_create(mesh, &side->size, 1, side->ranks);
-  ranks = xfi_calloc((size_t)side->size, sizeof *ranks);
-  XFI_CHECK(ranks != NULL, XFER_ERR_NOMEM, "%d ranks", side->size);
-  if (n_stages(holders) > 1) shape[n_axes++] = n_stages(holders);
-  for (int a = 0; a < spread->n_axes; a++)
-    shape[n_axes++] = spread->shape[a];
-  for (int s = 0; s < n_stages(holders); s++)
-    memcpy(&ranks[(size_t)s * per_stage], &side->staged[(size_t)stage_at(holders, s) * per_stage],
-           per_stage * sizeof *ranks);
-  st = xfi_mesh_create(mesh, shape, n_axes, ranks);
-done:
-  xfi_free(ranks);
-  return st;
-}
-
-static bool is_mesh(const xfi_known_mesh *known, const xfi_spread *spread,
-                    const xfi_holders *holders)
-{
-  const xfi_holders *h = &known->holders;
-
-  if (h->all != holders->all || h->one_rank != holders->one_rank) return false;
-  if (h->all || h->one_rank >= 0) return true;
-  if (h->first_stage != holders->first_stage || h->last_stage != holders->last_stage ||
-      h->ends != holders->ends)
-    return false;
-  return known->n_axes == spread->n_axes &&
-         memcmp(known->shape, spread->shape, (size_t)spread->n_axes * sizeof *spread->shape) == 0;
-}
-
-/* The mesh stays the side's. */
+/* The mesh stays p's. */
 static xfer_status find_mesh(xfer_mesh **mesh, xfi_placing *p, const xfi_spread *spread,
-                             const xfi_holders *holders)
+                             const xfi_holders *h)
 {
-  xfi_meshes *meshes = &p->meshes;
-  xfi_known_mesh *known;
+  const xfer_side *side = p->side;
+  const size_t n = (size_t)xfi_side_stage_size(side);
+  const int *ranks = side->ranks;
+  int shape[XFER_MAX_DIMS] = {side->size}, n_axes = 0, *ends = NULL;
   xfer_status st = XFER_OK;
 
-  for (size_t i = meshes->n; i-- > 0;) {
-    if (!is_mesh(&meshes->at[i], spread, holders)) continue;
-    *mesh = meshes->at[i].mesh;
-    return XFER_OK;
+  if (h->one_rank >= 0) {
+    shape[n_axes++] = 1;
+    ranks = &h->one_rank;
+  } else if (h->all) {
+    n_axes = 1;
+  } else {
+    if (n_stages(h) > 1) shape[n_axes++] = n_stages(h);
+    for (int a = 0; a < spread->n_axes; a++)
+      shape[n_axes++] = spread->shape[a];
+    ranks = &side->staged[(size_t)h->first_stage * n];
+    if (h->ends) {
+      ends = xfi_calloc(2 * n, sizeof *ends);
+      XFI_CHECK(ends != NULL, XFER_ERR_NOMEM, "%zu ranks", 2 * n);
+      memcpy(ends, ranks, n * sizeof *ends);
+      memcpy(&ends[n], &side->staged[(size_t)h->last_stage * n], n * sizeof *ends);
+      ranks = ends;
+    }
   }
-  XFI_TRY(xfi_vec_reserve(&meshes->at, &meshes->capacity, meshes->n + 1, sizeof *meshes->at));
-  known = &meshes->at[meshes->n];
-  *known = (xfi_known_mesh){.holders = *holders, .n_axes = spread->n_axes};
-  memcpy(known->shape, spread->shape, sizeof known->shape);
-  XFI_TRY(make_mesh(&known->mesh, p->side, spread, holders));
-  meshes->n++;
-  *mesh = known->mesh;
+  for (size_t i = p->n_meshes; i-- > 0;) {
+    *mesh = p->meshes[i];
+    if (is_mesh(*mesh, shape, n_axes, ranks)) goto done;
+  }
+  XFI_TRY(xfi_vec_reserve(&p->meshes, &p->meshes_cap, p->n_meshes + 1, sizeof(xfer_mesh *)));
+  XFI_TRY(xfi_mesh_create(mesh, shape, n_axes, ranks));
+  p->meshes[p->n_meshes++] = *mesh;
 done:
+  xfi_free(ends);
   return st;
 }
 

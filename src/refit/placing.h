@@ -45,20 +45,6 @@ typedef struct xfi_holders {
   int one_rank; /* -1: not one alone */
 } xfi_holders;
 
-/* Entries share their meshes: a side has a handful for each stage. */
-typedef struct xfi_known_mesh {
-  xfi_holders holders;
-  int n_axes;
-  int shape[XFER_MAX_DIMS];
-  xfer_mesh *mesh;
-} xfi_known_mesh;
-
-typedef struct xfi_meshes {
-  xfi_known_mesh *at;
-  size_t n;
-  size_t capacity;
-} xfi_meshes;
-
 /* What a side's rules say of one model. */
 typedef struct xfi_placing {
   const xfer_side *side;
@@ -69,7 +55,8 @@ typedef struct xfi_placing {
   size_t n_set, set_cap;
   xfi_scope scopes[2]; /* set, then items; then the model's */
   const int *stages;   /* [model->n_layers] virtual */
-  xfi_meshes meshes;
+  xfer_mesh **meshes;  /* that entries share: a handful for each stage */
+  size_t n_meshes, meshes_cap;
 } xfi_placing;
 
 xfer_status xfi_placing_open(xfi_placing *placing, const xfer_side *side, const xfer_model *model,

@@ -269,7 +269,7 @@ static void turn(xfi_entry *e, const xfi_tensor_rule *rule)
 /* Makes one entry of each weight that the tensor holds; *n of them. */
 static xfer_status take_apart(xfer_model *model, size_t at, const xfi_tensor_rule *rule)
 {
-  const int n = rule->n_holds;
+  const int n = rule->n_segments;
   int64_t first = 0, rows, total;
   int dim;
   xfer_status st = XFER_OK;
@@ -282,12 +282,12 @@ static xfer_status take_apart(xfer_model *model, size_t at, const xfi_tensor_rul
     xfi_entry *e = &model->entries[at + (size_t)i];
     xfi_segment s;
 
-    XFI_TRY(make_segment(&s, &rule->holds[i], model, e, false));
+    XFI_TRY(make_segment(&s, &rule->segments[i], model, e, false));
     rows = s.count * s.unit;
     XFI_CHECK(rows <= total - first && (!rule->alternate || rows * n == total), XFER_ERR_SHAPE,
               "\"%s\" has %lld rows, too few for what it holds", e->pattern, (long long)total);
     e->matched = true;
-    e->role = rule->held_roles[i];
+    e->role = rule->segments[i].name;
     e->held = i;
     e->n_held = n;
     e->alternate = rule->alternate;
@@ -358,9 +358,9 @@ static xfer_status match(xfer_model *model, size_t *at)
   }
   set_suffix(e, rule);
   turn(e, rule);
-  if (rule->n_holds > 0) {
+  if (rule->role == NULL) {
     XFI_TRY(take_apart(model, *at, rule));
-    *at += (size_t)rule->n_holds - 1;
+    *at += (size_t)rule->n_segments - 1;
   } else {
     e->role = rule->role;
     XFI_TRY(set_rows(model, e, rule->segments, rule->n_segments));

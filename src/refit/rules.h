@@ -41,12 +41,9 @@ typedef struct xfi_tensor_rule {
   const char *name;   /* after the family's prefix, without ".weight" and the like */
   const char *suffix; /* NULL: any */
   const char *when;   /* an expression; NULL: always */
-  const char *role;   /* NULL: it holds several */
+  const char *role;   /* NULL: it holds several, by their roles in its segments */
   int n_segments;
   xfi_segment_rule segments[XFI_MAX_SEGMENTS];
-  int n_holds;                           /* several weights in one tensor */
-  const char *held_roles[XFI_MAX_PARTS]; /* the role of each */
-  xfi_segment_rule holds[XFI_MAX_PARTS]; /* and its rows */
   bool alternate;       /* rows of the first, second, first, ...; else one after the other */
   int n_dims;           /* 0: experts if any, rows, columns */
   char dims[4];         /* 'e', 'r', 'c': experts, rows, columns, as the checkpoint has them */

@@ -57,7 +57,7 @@ bool xfi_rules_is(const json_t *value, xfi_field_kind k)
   if (k == FLAG) return json_is_boolean(value);
   if (k != OBJECT && k != EXPRS) {
     if (!json_is_array(value) || (k == TWO && json_array_size(value) != 2)) return false;
-    json_array_foreach((json_t *)(uintptr_t)value, i, child)
+    json_array_foreach(value, i, child)
     {
       if ((k == TEXTS || k == LISTED || k == TWO) && !xfi_rules_is_text(child)) return false;
       if ((k == PAIRS || k == REQUIRES) &&
@@ -97,7 +97,7 @@ static xfer_status check_exprs(const xfi_doc *doc, const json_t *value, xfi_fiel
       XFI_TRY(xfi_rules_check_expr(doc, child));
     }
   } else if (k == LISTED || k == TWO || k == REQUIRES) {
-    json_array_foreach((json_t *)(uintptr_t)value, i, child)
+    json_array_foreach(value, i, child)
     {
       XFI_TRY(xfi_rules_check_expr(doc, k == REQUIRES ? json_array_get(child, 0) : child));
     }

@@ -44,15 +44,15 @@ done:
   return st;
 }
 
-static xfer_status read_segments(const xfi_doc *doc, const json_t *list, int *n,
-                                 xfi_segment_rule *segments)
+static xfer_status read_segments(const xfi_doc *doc, const json_t *list, xfi_tensor_rule *t)
 {
   xfer_status st = XFER_OK;
 
   if (json_array_size(list) > XFI_MAX_SEGMENTS)
     return BAD(doc, list, "more than %d parts", XFI_MAX_SEGMENTS);
-  for (*n = 0; (size_t)*n < json_array_size(list); (*n)++)
-    XFI_TRY(read_segment(doc, json_array_get(list, (size_t)*n), &segments[*n]));
+  t->n_segments = (int)json_array_size(list);
+  for (int i = 0; i < t->n_segments; i++)
+    XFI_TRY(read_segment(doc, json_array_get(list, (size_t)i), &t->segments[i]));
 done:
   return st;
 }
@@ -101,14 +101,11 @@ static xfer_status read_tensor(const xfi_doc *doc, const json_t *object, xfi_ten
   XFI_TRY(XFI_RULES_READ(doc, object, "a tensor", fields));
   if ((t->role == NULL) == (holds == NULL))
     return BAD(doc, object, "\"%.80s\" needs either \"role\" or \"holds\"", t->name);
-  if (holds != NULL && (rows != NULL || shape == NULL))
+  if (holds != NULL && (rows != NULL || shape == NULL || json_array_size(holds) == 0))
     return BAD(doc, object, "\"%.80s\" holds several: it needs a shape, and its rows are theirs",
                t->name);
-  XFI_TRY(read_segments(doc, rows, &t->n_segments, t->segments));
-  XFI_TRY(read_segments(doc, holds, &t->n_holds, t->holds));
-  for (int i = 0; i < t->n_holds; i++)
-    t->held_roles[i] = t->holds[i].name;
-  if (t->alternate && t->n_holds < 2)
+  XFI_TRY(read_segments(doc, holds != NULL ? holds : rows, t));
+  if (t->alternate && (holds == NULL || t->n_segments < 2))
     return BAD(doc, object, "\"%.80s\": what alternates?", t->name);
   XFI_TRY(read_dims(doc, dims, shape, t));
 done:
@@ -190,38 +187,26 @@ done:
 }
 
 /* "each" stands for as many rules. */
-static xfer_status add_local(const xfi_doc *doc, const json_t *object, xfi_local_rule **rules,
-                             size_t *n, size_t *capacity)
-{
-  xfi_local_rule rule = {0};
-  const json_t *each;
-  size_t k;
-  const json_t *part;
-  xfer_status st = XFER_OK;
-
-  XFI_TRY(read_local(doc, object, &rule));
-  each = json_object_get(object, "each");
-  XFI_TRY(xfi_vec_reserve(rules, capacity, *n + json_array_size(each) + 1, sizeof **rules));
-  if (each == NULL) (*rules)[(*n)++] = rule;
-  json_array_foreach((json_t *)(uintptr_t)each, k, part)
-  {
-    XFI_TRY(read_part(doc, part, &rule.parts[0]));
-    (*rules)[(*n)++] = rule;
-  }
-done:
-  return st;
-}
-
 static xfer_status read_locals(const xfi_doc *doc, const json_t *list, xfi_local_rule **rules,
                                size_t *n)
 {
-  size_t i, capacity = 0;
-  const json_t *object;
+  size_t i, k, capacity = 0;
+  const json_t *object, *each, *part;
   xfer_status st = XFER_OK;
 
-  json_array_foreach((json_t *)(uintptr_t)list, i, object)
+  json_array_foreach(list, i, object)
   {
-    XFI_TRY(add_local(doc, object, rules, n, &capacity));
+    xfi_local_rule rule = {0};
+
+    XFI_TRY(read_local(doc, object, &rule));
+    each = json_object_get(object, "each");
+    XFI_TRY(xfi_vec_reserve(rules, &capacity, *n + json_array_size(each) + 1, sizeof **rules));
+    if (each == NULL) (*rules)[(*n)++] = rule;
+    json_array_foreach(each, k, part)
+    {
+      XFI_TRY(read_part(doc, part, &rule.parts[0]));
+      (*rules)[(*n)++] = rule;
+    }
   }
 done:
   return st;
@@ -279,7 +264,7 @@ static xfer_status read_family(xfer_rules *rules, const xfi_doc *doc)
   XFI_TRY(XFI_RULES_READ(doc, doc->root, "a family", fields));
   f->tensors = xfi_calloc(json_array_size(tensors) + 1, sizeof *f->tensors);
   XFI_CHECK(f->tensors != NULL, XFER_ERR_NOMEM, "the tensors of %s", doc->where);
-  json_array_foreach((json_t *)(uintptr_t)tensors, i, object)
+  json_array_foreach(tensors, i, object)
   {
     XFI_TRY(read_tensor(doc, object, &f->tensors[f->n_tensors]));
     f->n_tensors++;
@@ -301,7 +286,7 @@ static xfer_status read_axes(const xfi_doc *doc, const json_t *list, xfi_grid_ru
 
   if (json_array_size(list) > XFI_MAX_AXES)
     return BAD(doc, list, "more than %d axes", XFI_MAX_AXES);
-  json_array_foreach((json_t *)(uintptr_t)list, i, axis)
+  json_array_foreach(list, i, axis)
   {
     const char *use = used ? xfi_doc_text(axis, 2) : "cut";
 
@@ -345,7 +330,7 @@ static xfer_status check_items(const xfi_doc *doc, const xfi_side_rules *s)
     if (!xfi_rules_is(value, TEXTS) || json_array_size(value) == 0)
       return BAD(doc, value, "the choices of \"%.60s\" are no list of texts", name);
   }
-  json_array_foreach((json_t *)(uintptr_t)s->flags, i, value)
+  json_array_foreach(s->flags, i, value)
   {
     XFI_TRY(check_name(doc, value, json_string_value(value)));
   }
@@ -378,7 +363,7 @@ static xfer_status read_quants(const xfi_doc *doc, const json_t *list, xfi_side_
 
   if (json_array_size(list) > XFI_MAX_QUANTS)
     return BAD(doc, list, "more than %d ways to quantise", XFI_MAX_QUANTS);
-  json_array_foreach((json_t *)(uintptr_t)list, i, object)
+  json_array_foreach(list, i, object)
   {
     XFI_TRY(read_quant(doc, object, &s->quants[s->n_quants++]));
   }

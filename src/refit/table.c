@@ -137,7 +137,7 @@ static xfer_status read_list(reader *r, const json_t *list, const char *what)
   xfer_status st = XFER_OK;
 
   XFI_CHECK(json_is_array(list), XFER_ERR_IO, "%s: no list \"%s\"", r->path, what);
-  json_array_foreach((json_t *)(uintptr_t)list, i, object)
+  json_array_foreach(list, i, object)
   {
     XFI_CHECK(json_is_object(object), XFER_ERR_IO, "%s: \"%s\"[%zu] is no object", r->path, what,
               i);

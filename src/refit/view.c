@@ -19,10 +19,20 @@ static int64_t greatest_divisor(int64_t a, int64_t b)
   return a;
 }
 
-static xfer_status reserve(xfer_locals *locals, int side, size_t n)
+/* The view has so many pieces along a dim: room for them. */
+static xfer_status in_pieces(xfer_locals *locals, int side, int64_t n, int dim, xfer_view *view)
 {
-  return xfi_vec_reserve(&locals->pieces[side], &locals->pieces_capacity[side], n,
-                         sizeof *locals->pieces[side]);
+  xfer_status st = XFER_OK;
+
+  XFI_TRY(xfi_vec_reserve(&locals->pieces[side], &locals->pieces_capacity[side], (size_t)n,
+                          sizeof *locals->pieces[side]));
+  view->kind = XFER_VIEW_PIECES;
+  view->base = NULL;
+  view->pieces = locals->pieces[side];
+  view->n_pieces = n;
+  view->piece_dim = dim;
+done:
+  return st;
 }
 
 /* Strides of the tensor's dims in a local tensor. */
@@ -82,17 +92,12 @@ static xfer_status view_stretches(xfer_locals *locals, int side, const xfi_local
     piece = greatest_divisor(part[i].end - part[i].begin, piece);
     rows += part[i].end - part[i].begin;
   }
-  XFI_TRY(reserve(locals, side, (size_t)(rows / piece)));
+  XFI_TRY(in_pieces(locals, side, rows / piece, part->tensor_dim, view));
   for (int i = 0; i < n; i++) {
     for (int64_t row = part[i].begin; row < part[i].end; row += piece) {
       locals->pieces[side][at++] = (char *)local->base + row * local->strides[part->dim];
     }
   }
-  view->kind = XFER_VIEW_PIECES;
-  view->base = NULL;
-  view->pieces = locals->pieces[side];
-  view->n_pieces = (int64_t)at;
-  view->piece_dim = part->tensor_dim;
 done:
   return st;
 }
@@ -102,7 +107,7 @@ static xfer_status view_experts(xfer_locals *locals, int side, const xfi_local *
 {
   xfer_status st = XFER_OK;
 
-  XFI_TRY(reserve(locals, side, (size_t)n));
+  XFI_TRY(in_pieces(locals, side, n, 0, view));
   for (int64_t e = 0; e < n; e++) {
     XFI_TRY(check_given(&first[e]));
     for (int k = 0; k < first->n_dims; k++) {
@@ -111,11 +116,6 @@ static xfer_status view_experts(xfer_locals *locals, int side, const xfi_local *
     }
     locals->pieces[side][e] = part_base(&first[e], part);
   }
-  view->kind = XFER_VIEW_PIECES;
-  view->base = NULL;
-  view->pieces = locals->pieces[side];
-  view->n_pieces = n;
-  view->piece_dim = 0;
 done:
   return st;
 }
