@@ -11,6 +11,7 @@
 
 #include <xxhash.h>
 
+#include "agree_own.h"
 #include "alloc.h"
 #include "bytes.h"
 #include "error.h"
@@ -53,37 +54,6 @@ static const xfer_layout **side_of(xfer_tensor *t, int side)
   return side == 0 ? &t->src : &t->dst;
 }
 
-xfer_status xfi_agree_put_layout(xfi_bytes *out, const xfer_layout *layout)
-{
-  xfer_status st = XFER_OK;
-  unsigned char *bytes = NULL;
-  uint64_t n_bytes;
-  size_t n;
-
-  XFI_TRY(xfi_layout_write(layout, &bytes, &n));
-  n_bytes = n;
-  XFI_TRY(xfi_bytes_put(out, &n_bytes, sizeof n_bytes));
-  XFI_TRY(xfi_bytes_put(out, bytes, n));
-done:
-  xfi_free(bytes);
-  return st;
-}
-
-xfer_status xfi_agree_take_layout(xfer_layout **layout, xfi_reader *r)
-{
-  xfer_status st = XFER_OK;
-  uint64_t n_bytes;
-
-  xfi_reader_take(r, &n_bytes, sizeof n_bytes);
-  XFI_CHECK(!r->failed && n_bytes <= r->n_left, XFER_ERR_MISMATCH,
-            "a received list of layouts is malformed");
-  XFI_TRY(xfi_layout_read(layout, r->at, n_bytes));
-  r->at += n_bytes;
-  r->n_left -= n_bytes;
-done:
-  return st;
-}
-
 /* Everything this rank was given that the agreed table still lacks. */
 static xfer_status make_parcel(xfi_bytes *p, const xfi_agreed *agreed, const xfer_tensor *tensors)
 {
@@ -103,7 +73,7 @@ static xfer_status make_parcel(xfi_bytes *p, const xfi_agreed *agreed, const xfe
 
       if (layout == NULL || *side_of(&agreed->tensors[t], side) != NULL) continue;
       use[2] = xfi_number_of(&known, layout->digest);
-      if (known.n > n_before) XFI_TRY(xfi_agree_put_layout(&layouts, layout));
+      if (known.n > n_before) XFI_TRY(xfi_layout_put(&layouts, layout));
       XFI_TRY(xfi_bytes_put(&uses, use, sizeof use));
     }
   }
@@ -132,7 +102,7 @@ static xfer_status read_parcel(xfi_agreed *agreed, const xfi_bytes *p)
   layouts = xfi_calloc(n, sizeof(xfer_layout *));
   XFI_CHECK(layouts != NULL, XFER_ERR_NOMEM, "%llu layouts", (unsigned long long)n);
   for (uint64_t i = 0; i < n; i++)
-    XFI_TRY(xfi_agree_take_layout(&layouts[i], &r));
+    XFI_TRY(xfi_layout_take(&layouts[i], &r));
   while (r.n_left > 0) {
     const xfer_layout **slot;
     uint64_t use[3];

@@ -1,13 +1,10 @@
-/*
- * Layouts of which every rank knows its own boxes only: gathered once, each distinct list from the
- * lowest rank that has it, and put together to whole layouts. What ranks do not know of each other
- * is so agreed on by making it the same; the rest of the agreement goes on with it.
- */
+/* Own boxes become whole layouts: each distinct list is gathered once, from the lowest rank that
+ * has it. */
 #include <string.h>
 
 #include <xxhash.h>
 
-#include "agree.h"
+#include "agree_own.h"
 #include "alloc.h"
 #include "boxes.h"
 #include "bytes.h"
@@ -133,7 +130,7 @@ static xfer_status write_mine(xfi_bytes *out, gathering *g)
 
     if (g->tellers[number] != g->comm->rank) continue;
     XFI_TRY(xfi_bytes_put(out, &number, sizeof number));
-    XFI_TRY(xfi_agree_put_layout(out, g->mine[i]));
+    XFI_TRY(xfi_layout_put(out, g->mine[i]));
   }
 done:
   return st;
@@ -150,7 +147,7 @@ static xfer_status read_lists(gathering *g, const unsigned char *bytes, size_t n
     xfi_reader_take(&r, &number, sizeof number);
     XFI_CHECK(!r.failed && number < g->known.n && g->lists[number] == NULL, XFER_ERR_MISMATCH,
               "a received list of boxes is malformed");
-    XFI_TRY(xfi_agree_take_layout(&g->lists[number], &r));
+    XFI_TRY(xfi_layout_take(&g->lists[number], &r));
     XFI_CHECK(is_own(g->lists[number]), XFER_ERR_MISMATCH, "a received list of boxes is malformed");
   }
 done:

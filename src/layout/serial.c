@@ -16,28 +16,22 @@
 
 #include "alloc.h"
 #include "boxes.h"
+#include "bytes.h"
 #include "cut.h"
 #include "error.h"
 #include "layout.h"
-#include "vec.h"
 
 #define MAGIC INT64_C(0x315f72656678)       /* "xfer_1" */
 #define MAGIC_BOXES INT64_C(0x625f72656678) /* "xfer_b" */
 
 typedef struct writer {
-  int64_t *words;
-  size_t n;
-  size_t capacity;
+  xfi_bytes *to;
   xfer_status st; /* sticks */
 } writer;
 
 static void put(writer *w, const int64_t *words, size_t n)
 {
-  if (w->st != XFER_OK || n == 0) return;
-  w->st = xfi_vec_reserve(&w->words, &w->capacity, w->n + n, sizeof *w->words);
-  if (w->st != XFER_OK) return;
-  memcpy(w->words + w->n, words, n * sizeof *words);
-  w->n += n;
+  if (w->st == XFER_OK) w->st = xfi_bytes_put(w->to, words, n * sizeof *words);
 }
 
 static void put1(writer *w, int64_t word)
@@ -73,32 +67,6 @@ static void put_cuts(writer *w, const xfer_layout *l)
   }
 }
 
-static void put_tensor(writer *w, const xfer_layout *l)
-{
-  put(w, (const int64_t[]){MAGIC, l->dtype, l->n_dims}, 3);
-  for (int d = 0; d < l->n_dims; d++)
-    put1(w, l->dims[d].size);
-  for (int d = 0; d < l->n_dims; d++)
-    put1(w, l->dims[d].padded);
-}
-
-static void put_mesh(writer *w, const xfer_mesh *mesh)
-{
-  put1(w, mesh->n_axes);
-  for (int a = 0; a < mesh->n_axes; a++)
-    put1(w, mesh->shape[a]);
-  for (int i = 0; i < mesh->size; i++)
-    put1(w, mesh->ranks[i]);
-}
-
-static void put_sizes(writer *w, const xfer_layout *l)
-{
-  put(w, (const int64_t[]){MAGIC_BOXES, l->dtype, l->n_dims}, 3);
-  for (int d = 0; d < l->n_dims; d++)
-    put1(w, l->dims[d].size);
-  put1(w, l->is_own);
-}
-
 static void put_boxes(writer *w, const xfer_layout *l)
 {
   const size_t n_ranks = (size_t)l->mesh->size;
@@ -109,78 +77,94 @@ static void put_boxes(writer *w, const xfer_layout *l)
   put(w, l->boxes->bounds, n * 2 * (size_t)l->n_dims);
 }
 
-xfer_status xfi_layout_write(const xfer_layout *layout, unsigned char **bytes, size_t *n_bytes)
+/* Digested, the mesh, which many layouts share and which may be large, goes in by its own digest.
+ */
+static void put_layout(writer *w, const xfer_layout *l, bool digested)
 {
-  xfer_status st = XFER_OK;
-  writer w = {NULL, 0, 0, XFER_OK};
+  const xfer_mesh *mesh = l->mesh;
+  const bool boxes = l->boxes != NULL;
 
-  if (layout->boxes == NULL) {
-    put_tensor(&w, layout);
-    put_mesh(&w, layout->mesh);
-    put_cuts(&w, layout);
+  put(w, (const int64_t[]){boxes ? MAGIC_BOXES : MAGIC, l->dtype, l->n_dims}, 3);
+  for (int d = 0; d < l->n_dims; d++)
+    put1(w, l->dims[d].size);
+  for (int d = 0; d < l->n_dims && !boxes; d++)
+    put1(w, l->dims[d].padded);
+  if (boxes) put1(w, l->is_own);
+  if (digested) {
+    put(w, (const int64_t[]){(int64_t)mesh->digest[0], (int64_t)mesh->digest[1]}, 2);
   } else {
-    put_sizes(&w, layout);
-    put1(&w, layout->mesh->size);
-    for (int i = 0; i < layout->mesh->size; i++)
-      put1(&w, layout->mesh->ranks[i]);
-    put_boxes(&w, layout);
+    if (!boxes) put1(w, mesh->n_axes);
+    for (int a = 0; a < mesh->n_axes; a++)
+      put1(w, mesh->shape[a]);
+    for (int i = 0; i < mesh->size; i++)
+      put1(w, mesh->ranks[i]);
   }
-  XFI_TRY(w.st);
-  *bytes = (unsigned char *)w.words;
-  *n_bytes = w.n * sizeof *w.words;
-  w.words = NULL;
-done:
-  xfi_free(w.words);
-  return st;
+  if (boxes)
+    put_boxes(w, l);
+  else
+    put_cuts(w, l);
 }
 
-/* The mesh, which many layouts share and which may be large, goes in by its own digest. */
+xfer_status xfi_layout_write(const xfer_layout *layout, unsigned char **bytes, size_t *n_bytes)
+{
+  xfi_bytes made = {NULL, 0, 0};
+  writer w = {&made, XFER_OK};
+
+  put_layout(&w, layout, false);
+  if (w.st == XFER_OK) {
+    *bytes = made.at;
+    *n_bytes = made.n;
+  } else {
+    xfi_bytes_free(&made);
+  }
+  return w.st;
+}
+
+xfer_status xfi_layout_put(xfi_bytes *out, const xfer_layout *layout)
+{
+  const size_t at = out->n;
+  writer w = {out, XFER_OK};
+  uint64_t n_bytes;
+
+  put1(&w, 0);
+  put_layout(&w, layout, false);
+  n_bytes = out->n - at - sizeof n_bytes;
+  if (w.st == XFER_OK) memcpy(out->at + at, &n_bytes, sizeof n_bytes);
+  return w.st;
+}
+
 xfer_status xfi_layout_digest(xfer_layout *layout)
 {
-  xfer_status st = XFER_OK;
-  writer w = {NULL, 0, 0, XFER_OK};
-  XXH128_hash_t hash;
+  xfi_bytes made = {NULL, 0, 0};
+  writer w = {&made, XFER_OK};
 
-  if (layout->boxes == NULL)
-    put_tensor(&w, layout);
-  else
-    put_sizes(&w, layout);
-  put1(&w, (int64_t)layout->mesh->digest[0]);
-  put1(&w, (int64_t)layout->mesh->digest[1]);
-  if (layout->boxes == NULL)
-    put_cuts(&w, layout);
-  else
-    put_boxes(&w, layout);
-  XFI_TRY(w.st);
-  hash = XXH3_128bits(w.words, w.n * sizeof *w.words);
-  layout->digest[0] = hash.low64;
-  layout->digest[1] = hash.high64;
-done:
-  xfi_free(w.words);
-  return st;
+  put_layout(&w, layout, true);
+  if (w.st == XFER_OK) {
+    const XXH128_hash_t hash = XXH3_128bits(made.at, made.n);
+
+    layout->digest[0] = hash.low64;
+    layout->digest[1] = hash.high64;
+  }
+  xfi_bytes_free(&made);
+  return w.st;
 }
 
 /* ---- reading ---- */
 
 typedef struct reader {
-  const unsigned char *at;
-  size_t n_left;  /* words */
-  bool failed;    /* sticks */
+  xfi_reader of;
   bool no_memory; /* why it failed */
 } reader;
 
 /* Copies the next n words, or zeroes and fails. */
 static void take(reader *r, int64_t *words, size_t n)
 {
-  if (n == 0) return;
-  memset(words, 0, n * sizeof *words);
-  if (r->failed || n > r->n_left) {
-    r->failed = true;
-    return;
-  }
-  memcpy(words, r->at, n * sizeof *words);
-  r->at += n * sizeof *words;
-  r->n_left -= n;
+  xfi_reader_take(&r->of, words, n * sizeof *words);
+}
+
+static size_t words_left(const reader *r)
+{
+  return r->of.n_left / sizeof(int64_t);
 }
 
 static int64_t take1(reader *r)
@@ -196,8 +180,8 @@ static int64_t take_between(reader *r, int64_t lo, int64_t hi)
 {
   const int64_t word = take1(r);
 
-  if (word >= lo && word <= hi && !r->failed) return word;
-  r->failed = true;
+  if (word >= lo && word <= hi && !r->of.failed) return word;
+  r->of.failed = true;
   return lo;
 }
 
@@ -206,26 +190,26 @@ static int64_t *take_array(reader *r, size_t n)
 {
   int64_t *words;
 
-  if (n > r->n_left) r->failed = true;
-  words = xfi_calloc(r->failed ? 1 : n + 1, sizeof *words);
-  if (words == NULL) r->failed = r->no_memory = true;
-  if (!r->failed) take(r, words, n);
+  if (n > words_left(r)) r->of.failed = true;
+  words = xfi_calloc(r->of.failed ? 1 : n + 1, sizeof *words);
+  if (words == NULL) r->of.failed = r->no_memory = true;
+  if (!r->of.failed) take(r, words, n);
   return words;
 }
 
-static xfer_status read_mesh(reader *r, xfer_mesh **mesh)
+static xfer_status read_mesh(reader *r, xfer_mesh **mesh, int n_axes)
 {
   xfer_status st = XFER_OK;
-  const int n_axes = (int)take_between(r, 1, XFER_MAX_DIMS);
   int shape[XFER_MAX_DIMS] = {0};
+  const size_t n_left = words_left(r);
   size_t size = 1;
   int *ranks = NULL;
 
   for (int a = 0; a < n_axes; a++) {
     shape[a] = (int)take_between(r, 1, INT32_MAX);
-    size = size > r->n_left ? size : size * (size_t)shape[a];
+    size = size > n_left ? size : size * (size_t)shape[a];
   }
-  XFI_CHECK(!r->failed && size <= r->n_left, XFER_ERR_MISMATCH,
+  XFI_CHECK(!r->of.failed && size <= words_left(r), XFER_ERR_MISMATCH,
             "a received layout is malformed: mesh");
   ranks = xfi_calloc(size, sizeof *ranks);
   XFI_CHECK(ranks != NULL, XFER_ERR_NOMEM, "mesh of %zu ranks", size);
@@ -262,7 +246,7 @@ static void read_table(reader *r, table_parts *parts, int64_t n_coords)
   parts->first = take_array(r, (size_t)n_coords + 1);
   parts->local_lengths = take_array(r, (size_t)n_coords);
   parts->run_words = take_array(r, 3 * (size_t)n_runs);
-  if (!r->failed && parts->first[n_coords] != n_runs) r->failed = true;
+  if (!r->of.failed && parts->first[n_coords] != n_runs) r->of.failed = true;
   parts->given = (xfer_run_table){(const xfer_run *)(const void *)parts->run_words, parts->first,
                                   parts->local_lengths, n_coords, allow_zero};
 }
@@ -274,12 +258,12 @@ static void read_cut(reader *r, const xfer_mesh *mesh, int n_dims, xfer_placemen
 
   *axis = (int32_t)take_between(r, 0, mesh->n_axes - 1);
   p = &placements[*axis];
-  if (p->kind != XFER_REPLICATE) r->failed = true; /* listed twice */
+  if (p->kind != XFER_REPLICATE) r->of.failed = true; /* listed twice */
   p->dim = (int32_t)take_between(r, 0, n_dims - 1);
   p->kind = (int32_t)take_between(r, XFER_SHARD, XFER_RUNS);
   p->rule = (int32_t)take_between(r, XFER_CHUNK, XFER_EVEN);
   p->split_factor = take_between(r, 0, INT64_MAX);
-  if (r->failed || p->kind != XFER_RUNS) return;
+  if (r->of.failed || p->kind != XFER_RUNS) return;
   read_table(r, parts, mesh->shape[*axis]);
   p->table = &parts->given;
 }
@@ -292,36 +276,28 @@ static xfer_status read_boxes(reader *r, xfer_layout **layout)
   int64_t is_own, n_ranks, n;
   int64_t *first = NULL;
   int64_t *bounds = NULL;
-  int *ranks = NULL;
   xfer_mesh *mesh = NULL;
 
   desc.dtype = (int32_t)take_between(r, 0, INT32_MAX);
   desc.n_dims = (int32_t)take_between(r, 0, XFER_MAX_DIMS);
   take(r, sizes, (size_t)desc.n_dims);
   is_own = take_between(r, 0, 1);
-  n_ranks = take_between(r, 1, INT32_MAX - 1);
-  XFI_CHECK(!r->failed && (size_t)n_ranks <= r->n_left, XFER_ERR_MISMATCH,
-            "a received layout is malformed: ranks");
-  ranks = xfi_calloc((size_t)n_ranks, sizeof *ranks);
-  XFI_CHECK(ranks != NULL, XFER_ERR_NOMEM, "%lld ranks", (long long)n_ranks);
-  for (int64_t i = 0; i < n_ranks; i++)
-    ranks[i] = (int)take_between(r, 0, INT32_MAX);
+  XFI_TRY(read_mesh(r, &mesh, 1));
+  n_ranks = mesh->size;
   n = take_between(r, 0, INT32_MAX);
   first = take_array(r, (size_t)n_ranks + 1);
   bounds = take_array(r, (size_t)n * 2 * (size_t)desc.n_dims);
   XFI_CHECK(!r->no_memory, XFER_ERR_NOMEM, "a received layout of %lld boxes", (long long)n);
-  XFI_CHECK(!r->failed && r->n_left == 0 && first[n_ranks] == n, XFER_ERR_MISMATCH,
+  XFI_CHECK(!r->of.failed && r->of.n_left == 0 && first[n_ranks] == n, XFER_ERR_MISMATCH,
             "a received layout is malformed: boxes");
   for (int64_t i = 0; i < n_ranks; i++) /* of own boxes only the first rank's are looked at below */
     XFI_CHECK(first[i] <= first[i + 1], XFER_ERR_MISMATCH, "a received layout is malformed: first");
-  XFI_TRY(xfi_mesh_create(&mesh, &(int){(int)n_ranks}, 1, ranks));
   desc.mesh = is_own != 0 ? NULL : mesh;
   desc.shape = sizes;
   desc.first = first;
   desc.bounds = bounds;
   XFI_TRY(xfi_layout_create_boxes(layout, &desc));
 done:
-  xfi_free(ranks);
   xfi_free(first);
   xfi_free(bounds);
   xfi_mesh_destroy(mesh);
@@ -345,12 +321,13 @@ static xfer_status read_placements(reader *r, xfer_layout **layout)
   desc.n_dims = (int32_t)take_between(r, 0, XFER_MAX_DIMS);
   take(r, sizes, (size_t)desc.n_dims);
   take(r, padded, (size_t)desc.n_dims);
-  XFI_TRY(read_mesh(r, &mesh));
+  XFI_TRY(read_mesh(r, &mesh, (int)take_between(r, 1, XFER_MAX_DIMS)));
   n_cuts = (int)take_between(r, 0, mesh->n_axes);
-  for (int i = 0; i < n_cuts && !r->failed; i++)
+  for (int i = 0; i < n_cuts && !r->of.failed; i++)
     read_cut(r, mesh, desc.n_dims, placements, &parts[i], &order[i]);
   XFI_CHECK(!r->no_memory, XFER_ERR_NOMEM, "a received layout of %d cuts", n_cuts);
-  XFI_CHECK(!r->failed && r->n_left == 0, XFER_ERR_MISMATCH, "a received layout is malformed");
+  XFI_CHECK(!r->of.failed && r->of.n_left == 0, XFER_ERR_MISMATCH,
+            "a received layout is malformed");
   for (int a = 0; a < mesh->n_axes; a++)
     if (placements[a].kind == XFER_REPLICATE) order[n_cuts++] = a;
   desc.mesh = mesh;
@@ -371,12 +348,27 @@ done:
 xfer_status xfi_layout_read(xfer_layout **layout, const unsigned char *bytes, size_t n_bytes)
 {
   xfer_status st = XFER_OK;
-  reader r = {bytes, n_bytes / sizeof(int64_t), n_bytes % sizeof(int64_t) != 0, false};
+  reader r = {{bytes, n_bytes, n_bytes % sizeof(int64_t) != 0}, false};
   const int64_t magic = take1(&r);
 
-  XFI_CHECK(!r.failed && (magic == MAGIC || magic == MAGIC_BOXES), XFER_ERR_MISMATCH,
+  XFI_CHECK(!r.of.failed && (magic == MAGIC || magic == MAGIC_BOXES), XFER_ERR_MISMATCH,
             "a received layout is malformed");
   XFI_TRY(magic == MAGIC ? read_placements(&r, layout) : read_boxes(&r, layout));
+done:
+  return st;
+}
+
+xfer_status xfi_layout_take(xfer_layout **layout, xfi_reader *r)
+{
+  xfer_status st = XFER_OK;
+  uint64_t n_bytes;
+
+  xfi_reader_take(r, &n_bytes, sizeof n_bytes);
+  XFI_CHECK(!r->failed && n_bytes <= r->n_left, XFER_ERR_MISMATCH,
+            "a received list of layouts is malformed");
+  XFI_TRY(xfi_layout_read(layout, r->at, n_bytes));
+  r->at += n_bytes;
+  r->n_left -= n_bytes;
 done:
   return st;
 }
