@@ -11,11 +11,6 @@
 
 #define DEFAULT_TIMEOUT_MS 600000
 
-xfi_deadline xfi_comm_deadline(const xfer_comm *comm)
-{
-  return xfi_deadline_after((int64_t)comm->timeout_ms);
-}
-
 xfer_status xfi_comm_wrap(xfer_comm **comm, xfi_comm *transport, xfi_device *device)
 {
   xfer_status st = XFER_OK;

@@ -52,7 +52,10 @@ xfer_status xfi_kept_check(const xfer_comm *comm, xfer_stream stream);
 xfer_status xfi_kept_run(xfer_comm *comm, xfi_kept *kept, xfer_stream stream);
 
 /* Of a wait of the comm's own that begins now. */
-xfi_deadline xfi_comm_deadline(const xfer_comm *comm);
+static inline xfi_deadline xfi_comm_deadline(const xfer_comm *comm)
+{
+  return xfi_deadline_after((int64_t)comm->timeout_ms);
+}
 
 /* Does every address of a view lie in registered memory, or is there no need? */
 bool xfi_comm_is_registered(const xfer_comm *comm, const xfer_view *view);
