@@ -17,7 +17,7 @@ static void set_strides(xfi_block_box *box, const xfi_blocks *blocks)
 
   for (int d = n_dims - 1; d >= 0; d--) {
     box->cell_stride[d] = stride;
-    stride *= box->at.n_cells[d];
+    stride *= box->cells[n_dims + d] - box->cells[d];
   }
   for (int d = 0; d < n_dims; d++) {
     box->quantise_stride[quantise++] = box->cell_stride[d];
@@ -40,17 +40,21 @@ xfer_status xfi_blocks_make(xfi_blocks *blocks, const xfer_layout *layout, int r
                             xfer_conversion conversion)
 {
   xfer_status st = XFER_OK;
-  xfi_scale_regions regions = {NULL, 0, 0};
+  const int n_dims = layout->n_dims;
+  xfi_held_list held = {NULL, 0, 0};
 
-  blocks->n_dims = layout->n_dims;
-  xfi_conversion_block(blocks->block, conversion, layout->n_dims);
-  XFI_TRY(xfi_scale_regions_list(&regions, layout, rank, blocks->block));
-  blocks->boxes = xfi_calloc(regions.n, sizeof *blocks->boxes);
-  XFI_CHECK(blocks->boxes != NULL, XFER_ERR_NOMEM, "%zu boxes", regions.n);
-  for (; blocks->n < regions.n; blocks->n++) {
+  blocks->n_dims = n_dims;
+  xfi_conversion_block(blocks->block, conversion, n_dims);
+  XFI_TRY(xfi_layout_held(&held, layout, rank, false));
+  blocks->boxes = xfi_calloc(held.n, sizeof *blocks->boxes);
+  XFI_CHECK(blocks->boxes != NULL, XFER_ERR_NOMEM, "%zu boxes", held.n);
+  for (; blocks->n < held.n; blocks->n++) {
     xfi_block_box *box = &blocks->boxes[blocks->n];
 
-    box->at = regions.at[blocks->n];
+    box->at = held.at[blocks->n];
+    for (int d = 0; d < n_dims; d++)
+      box->length[d] = box->at.bounds[n_dims + d] - box->at.bounds[d];
+    xfi_block_cells(box->cells, box->at.bounds, blocks->block, n_dims);
     set_strides(box, blocks);
     box->quantise = convert_of(layout, XFI_CONVERT_BLOCKS, box->quantise_stride);
     box->amax = convert_of(layout, XFI_CONVERT_AMAX, box->amax_stride);
@@ -58,7 +62,7 @@ xfer_status xfi_blocks_make(xfi_blocks *blocks, const xfer_layout *layout, int r
                                  0,        0,           box->cell_stride};
   }
 done:
-  xfi_scale_regions_free(&regions);
+  xfi_held_list_free(&held);
   return st;
 }
 
@@ -67,7 +71,7 @@ static size_t n_cells(const xfi_block_box *box, int n_dims)
   size_t n = 1;
 
   for (int d = 0; d < n_dims; d++)
-    n *= (size_t)box->at.n_cells[d];
+    n *= (size_t)(box->cells[n_dims + d] - box->cells[d]);
   return n;
 }
 
@@ -135,7 +139,7 @@ static float *scale_of(const cut *c)
   float *scales = c->box->scales;
 
   for (int d = 0; d < c->blocks->n_dims; d++)
-    scales += ((c->global[d] + c->offset[d]) / c->blocks->block[d] - c->box->at.cell[d]) *
+    scales += ((c->global[d] + c->offset[d]) / c->blocks->block[d] - c->box->cells[d]) *
               c->box->cell_stride[d];
   return scales;
 }
@@ -197,12 +201,13 @@ done:
 static const xfi_block_box *find_box(const xfi_blocks *blocks, const int64_t *local)
 {
   for (size_t i = 0; i < blocks->n; i++) {
-    const xfi_scale_region *r = &blocks->boxes[i].at;
+    const xfi_block_box *box = &blocks->boxes[i];
+    const int64_t *first = box->at.local;
     int d = 0;
 
-    while (d < blocks->n_dims && local[d] >= r->local[d] && local[d] < r->local[d] + r->length[d])
+    while (d < blocks->n_dims && local[d] >= first[d] && local[d] < first[d] + box->length[d])
       d++;
-    if (d == blocks->n_dims) return &blocks->boxes[i];
+    if (d == blocks->n_dims) return box;
   }
   return NULL;
 }
@@ -218,7 +223,7 @@ xfer_status xfi_blocks_add(xfi_copies *copies, const xfi_end *dst, const xfi_end
   XFI_CHECK(c.box != NULL, XFER_ERR_INTERNAL, "a box without scales");
   if (convert->op == XFI_CONVERT_BLOCKS) c.dst = dst;
   for (int d = 0; d < c.blocks->n_dims; d++)
-    c.global[d] = c.box->at.lo[d] + (src->start[d] - c.box->at.local[d]);
+    c.global[d] = c.box->at.bounds[d] + (src->start[d] - c.box->at.local[d]);
   XFI_TRY(cut_from(&c, length, 0));
 done:
   return st;

@@ -6,13 +6,16 @@
 #define XFI_RUN_BLOCKS_H
 
 #include "bound.h"
+#include "held.h"
 #include "scales.h"
 
 /* A box of a rank's source part with its scales. The strides are those of a copy's dims: of
  * `quantise` each dim's blocks, then what is in them; of `amax` first all dims' blocks. */
 typedef struct xfi_block_box {
-  xfi_scale_region at;
-  float *scales; /* of at.n_cells, row-major */
+  xfi_held at;
+  int64_t length[XFER_MAX_DIMS];
+  int64_t cells[2 * XFER_MAX_DIMS]; /* bounds */
+  float *scales;                    /* of the cells, row-major */
   int64_t cell_stride[XFI_COPY_DIMS];
   int64_t quantise_stride[XFI_COPY_DIMS];
   int64_t amax_stride[XFI_COPY_DIMS];

@@ -7,7 +7,6 @@
 #include "boxes.h"
 #include "error.h"
 #include "held.h"
-#include "vec.h"
 
 void xfi_conversion_block(int64_t *block, xfer_conversion c, int n_dims)
 {
@@ -17,91 +16,54 @@ void xfi_conversion_block(int64_t *block, xfer_conversion c, int n_dims)
   if (n_dims > 0) block[n_dims - 1] = xfi_conversion_columns(c);
 }
 
-void xfi_scale_regions_free(xfi_scale_regions *regions)
+void xfi_block_cells(int64_t *cells, const int64_t *bounds, const int64_t *block, int n_dims)
 {
-  xfi_free(regions->at);
-  *regions = (xfi_scale_regions){NULL, 0, 0};
+  for (int d = 0; d < n_dims; d++) {
+    cells[d] = bounds[d] / block[d];
+    cells[n_dims + d] = (bounds[n_dims + d] - 1) / block[d] + 1;
+  }
 }
 
-xfer_status xfi_scale_regions_list(xfi_scale_regions *regions, const xfer_layout *layout, int rank,
-                                   const int64_t *block)
+xfer_status xfi_layout_of_cells(xfer_layout **made, const xfer_layout *of, const int64_t *block,
+                                xfer_dtype dtype)
 {
-  const int n_dims = layout->n_dims;
+  const xfer_mesh *mesh = of->mesh;
+  const int n_dims = of->n_dims;
   xfer_status st = XFER_OK;
+  xfer_boxes_desc desc = XFER_BOXES_DESC_INIT;
   xfi_held_list held = {NULL, 0, 0};
+  xfi_bounds list = {NULL, 0, 0};
+  int64_t cells[2 * XFER_MAX_DIMS];
+  int64_t shape[XFER_MAX_DIMS];
+  int64_t *first = xfi_calloc((size_t)mesh->size + 1, sizeof *first);
 
-  XFI_TRY(xfi_layout_held(&held, layout, rank, false));
-  XFI_TRY(xfi_vec_reserve(&regions->at, &regions->capacity, held.n, sizeof *regions->at));
-  for (regions->n = 0; regions->n < held.n; regions->n++) {
-    const xfi_held *h = &held.at[regions->n];
-    xfi_scale_region *r = &regions->at[regions->n];
-
-    for (int d = 0; d < n_dims; d++) {
-      r->lo[d] = h->bounds[d];
-      r->length[d] = h->bounds[n_dims + d] - h->bounds[d];
-      r->local[d] = h->local[d];
-      r->cell[d] = h->bounds[d] / block[d];
-      r->n_cells[d] = (h->bounds[n_dims + d] - 1) / block[d] + 1 - r->cell[d];
+  XFI_CHECK(first != NULL, XFER_ERR_NOMEM, "%d ranks", mesh->size);
+  for (int p = 0; p < mesh->size; p++) {
+    held.n = 0;
+    XFI_TRY(xfi_layout_held(&held, of, mesh->ranks[p], false));
+    for (size_t i = 0; i < held.n; i++) {
+      xfi_block_cells(cells, held.at[i].bounds, block, n_dims);
+      XFI_TRY(xfi_bounds_add(&list, n_dims, cells));
     }
+    first[p + 1] = (int64_t)list.n;
   }
+  for (int d = 0; d < n_dims; d++)
+    shape[d] = (of->dims[d].size + block[d] - 1) / block[d];
+  desc.mesh = of->is_own ? NULL : mesh;
+  desc.dtype = (int32_t)dtype;
+  desc.n_dims = n_dims;
+  desc.shape = shape;
+  desc.first = first;
+  desc.bounds = list.at;
+  XFI_TRY(xfi_layout_create_boxes(made, &desc));
 done:
   xfi_held_list_free(&held);
+  xfi_free(list.at);
+  xfi_free(first);
   return st;
 }
 
 /* ---- the source of a tensor of scales ------------------------------------------------------- */
-
-/* Each rank's cells, as boxes. */
-static xfer_status list_cells(xfi_bounds *cells, int64_t *first, const xfer_layout *weights,
-                              const int64_t *block)
-{
-  const int n_dims = weights->n_dims;
-  xfer_status st = XFER_OK;
-  xfi_scale_regions regions = {NULL, 0, 0};
-  int64_t bounds[2 * XFER_MAX_DIMS];
-
-  for (int p = 0; p < weights->mesh->size; p++) {
-    XFI_TRY(xfi_scale_regions_list(&regions, weights, weights->mesh->ranks[p], block));
-    for (size_t i = 0; i < regions.n; i++) {
-      for (int d = 0; d < n_dims; d++) {
-        bounds[d] = regions.at[i].cell[d];
-        bounds[n_dims + d] = bounds[d] + regions.at[i].n_cells[d];
-      }
-      XFI_TRY(xfi_bounds_add(cells, n_dims, bounds));
-    }
-    first[p + 1] = (int64_t)cells->n;
-  }
-done:
-  xfi_scale_regions_free(&regions);
-  return st;
-}
-
-static xfer_status make_source(xfer_layout **made, const xfer_layout *weights, xfer_conversion c)
-{
-  xfer_status st = XFER_OK;
-  xfer_boxes_desc desc = XFER_BOXES_DESC_INIT;
-  xfi_bounds cells = {NULL, 0, 0};
-  int64_t block[XFER_MAX_DIMS];
-  int64_t shape[XFER_MAX_DIMS];
-  int64_t *first = xfi_calloc((size_t)weights->mesh->size + 1, sizeof *first);
-
-  XFI_CHECK(first != NULL, XFER_ERR_NOMEM, "%d ranks", weights->mesh->size);
-  xfi_conversion_block(block, c, weights->n_dims);
-  for (int d = 0; d < weights->n_dims; d++)
-    shape[d] = (weights->dims[d].size + block[d] - 1) / block[d];
-  XFI_TRY(list_cells(&cells, first, weights, block));
-  desc.mesh = weights->is_own ? NULL : weights->mesh;
-  desc.dtype = XFER_F32;
-  desc.n_dims = weights->n_dims;
-  desc.shape = shape;
-  desc.first = first;
-  desc.bounds = cells.at;
-  XFI_TRY(xfi_layout_create_boxes(made, &desc));
-done:
-  xfi_free(cells.at);
-  xfi_free(first);
-  return st;
-}
 
 /* A source that was made, and of what. */
 typedef struct source {
@@ -114,6 +76,7 @@ static xfer_status find_source(const xfer_layout **found, xfi_scale_tensors *ten
                                source *sources, const xfer_tensor *weights)
 {
   xfer_status st = XFER_OK;
+  int64_t block[XFER_MAX_DIMS];
 
   for (size_t i = tensors->n_made; i-- > 0;) { /* a model's tensors repeat the last few */
     const uint64_t *digest = sources[i].weights->digest;
@@ -124,7 +87,8 @@ static xfer_status find_source(const xfer_layout **found, xfi_scale_tensors *ten
     *found = tensors->made[i];
     return XFER_OK;
   }
-  XFI_TRY(make_source(&tensors->made[tensors->n_made], weights->src, weights->conversion));
+  xfi_conversion_block(block, weights->conversion, weights->src->n_dims);
+  XFI_TRY(xfi_layout_of_cells(&tensors->made[tensors->n_made], weights->src, block, XFER_F32));
   sources[tensors->n_made] = (source){weights->src, weights->conversion};
   *found = tensors->made[tensors->n_made++];
 done:

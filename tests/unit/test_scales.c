@@ -36,20 +36,19 @@ static void test_a_part_has_the_cells_that_it_meets(void **state)
   for (size_t c = 0; c < sizeof sides / sizeof *sides; c++) {
     xfer_layout *l = layout_of(sides[c]);
 
+    xfer_layout *cells = NULL;
+
+    assert_int_equal(xfi_layout_of_cells(&cells, l, block, XFER_F32), XFER_OK);
+    assert_true(cells->dims[0].size == 3 && cells->dims[1].size == 3);
     for (int p = 0; p < 2; p++) {
-      xfi_scale_regions regions = {NULL, 0, 0};
+      const int64_t want[] = {p, 0, p + 2, 3};
+      size_t first;
 
       print_message("%s, part %d\n", sides[c], p);
-      assert_int_equal(xfi_scale_regions_list(&regions, l, p == 0 ? 3 : 1, block), XFER_OK);
-      assert_int_equal(regions.n, 1);
-      assert_int_equal(regions.at[0].lo[0], 3 * p);
-      assert_int_equal(regions.at[0].length[0], 3 - p);
-      assert_int_equal(regions.at[0].local[0], 0);
-      assert_int_equal(regions.at[0].cell[0], p);
-      assert_int_equal(regions.at[0].n_cells[0], 2);
-      assert_int_equal(regions.at[0].n_cells[1], 3);
-      xfi_scale_regions_free(&regions);
+      assert_int_equal(xfi_boxes_of(&first, cells, p == 0 ? 3 : 1), 1);
+      assert_memory_equal(xfi_listed_bounds(cells, first), want, sizeof want);
     }
+    xfi_layout_destroy(cells);
     xfi_layout_destroy(l);
   }
 }

@@ -248,7 +248,7 @@ static xfer_status prepare_amax(xfi_quant *q, const xfer_plan *plan, int part)
       xfi_end end = {xfi_run_src(plan, pair->weights), {0}};
 
       memcpy(end.start, box->at.local, sizeof end.start);
-      XFI_TRY(xfi_copies_add(&copies, &end, &end, box->at.length, pair->blocks.n_dims,
+      XFI_TRY(xfi_copies_add(&copies, &end, &end, box->length, pair->blocks.n_dims,
                              (xfi_elem){1, &box->amax}));
     }
   }

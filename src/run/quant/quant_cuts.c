@@ -39,46 +39,6 @@ static void end_finding(finding *f)
   xfi_free(f->dst_first);
 }
 
-/* The boxes of the weights' source, as the regions of which the cells are. */
-static xfer_status make_units(xfer_layout **units, const xfer_layout *weights, const int64_t *block)
-{
-  const int n_dims = weights->n_dims;
-  xfer_status st = XFER_OK;
-  xfer_boxes_desc desc = XFER_BOXES_DESC_INIT;
-  xfi_scale_regions regions = {NULL, 0, 0};
-  xfi_bounds list = {NULL, 0, 0};
-  int64_t bounds[2 * XFER_MAX_DIMS];
-  int64_t shape[XFER_MAX_DIMS];
-  int64_t *first = xfi_calloc((size_t)weights->mesh->size + 1, sizeof *first);
-
-  XFI_CHECK(first != NULL, XFER_ERR_NOMEM, "%d ranks", weights->mesh->size);
-  for (int i = 0; i < weights->mesh->size; i++) {
-    XFI_TRY(xfi_scale_regions_list(&regions, weights, weights->mesh->ranks[i], block));
-    for (size_t k = 0; k < regions.n; k++) {
-      for (int d = 0; d < n_dims; d++) {
-        bounds[d] = regions.at[k].lo[d];
-        bounds[n_dims + d] = bounds[d] + regions.at[k].length[d];
-      }
-      XFI_TRY(xfi_bounds_add(&list, n_dims, bounds));
-    }
-    first[i + 1] = (int64_t)list.n;
-  }
-  for (int d = 0; d < n_dims; d++)
-    shape[d] = weights->dims[d].size;
-  desc.mesh = weights->mesh;
-  desc.dtype = (int32_t)weights->dtype;
-  desc.n_dims = n_dims;
-  desc.shape = shape;
-  desc.first = first;
-  desc.bounds = list.at;
-  XFI_TRY(xfi_layout_create_boxes(units, &desc));
-done:
-  xfi_scale_regions_free(&regions);
-  xfi_free(list.at);
-  xfi_free(first);
-  return st;
-}
-
 /* Other units that share a block with a listed box. */
 static xfer_status meet_others(finding *f, size_t listed)
 {
@@ -136,7 +96,7 @@ static xfer_status add_heard(xfi_quant_cut *cut, size_t *capacity, const xfi_blo
   for (int d = n_dims - 1; d >= 0; d--) {
     copy.extent[d] = row[n_dims + 2 + d] - row[1 + d];
     copy.src_stride[d] = stride;
-    copy.scales += (row[1 + d] - box->at.cell[d]) * box->cell_stride[d];
+    copy.scales += (row[1 + d] - box->cells[d]) * box->cell_stride[d];
     stride *= copy.extent[d];
   }
   XFI_TRY(xfi_vec_reserve(&cut->heard, capacity, cut->n_heard + 1, sizeof *cut->heard));
@@ -229,10 +189,13 @@ static xfer_status find_cut(xfi_quant *q, size_t p, const xfi_plan *m)
   const xfi_tensor *weights = &m->tensors[pair->weights];
   xfer_status st = XFER_OK;
   int64_t block[XFER_MAX_DIMS];
+  int64_t one[XFER_MAX_DIMS]; /* units are of blocks of one element */
   finding f = {.cells = m->tensors[pair->scales].src, .block = block};
 
   xfi_conversion_block(block, weights->conversion, weights->src->n_dims);
-  XFI_TRY(make_units(&f.units, weights->src, block));
+  for (int d = 0; d < XFER_MAX_DIMS; d++)
+    one[d] = 1;
+  XFI_TRY(xfi_layout_of_cells(&f.units, weights->src, one, weights->src->dtype));
   if (!f.cells->boxes->overlap && f.cells->boxes->n_units == f.units->boxes->n_units) goto done;
   XFI_TRY(list_ranks(&f, cut, &pair->blocks, m->rank));
   XFI_TRY(make_layout(&cut->src, &f, &f.src, f.src_first));
