@@ -85,8 +85,7 @@ void xfer_model_destroy(xfer_model *model)
 xfer_status xfer_model_add(xfer_model *model, const char *name, int32_t dtype, const int64_t *shape,
                            int n_dims)
 {
-  const xfi_raw raw = {
-      .pattern = name, .shape = shape, .n_dims = n_dims, .dtype = (xfer_dtype)dtype};
+  xfi_raw raw = {.pattern = name, .n_dims = n_dims, .dtype = (xfer_dtype)dtype};
   xfer_status st = XFER_OK;
 
   XFI_NEED(model);
@@ -99,9 +98,11 @@ xfer_status xfer_model_add(xfer_model *model, const char *name, int32_t dtype, c
   XFI_CHECK(strchr(name, '{') == NULL, XFER_ERR_ARG, "\"%s\" is a pattern, not a name", name);
   XFI_CHECK(name[0] != '\0', XFER_ERR_ARG, "a tensor without a name");
   XFI_CHECK(xfi_dtype_size(dtype) > 0, XFER_ERR_ARG, "\"%s\": dtype %d", name, (int)dtype);
-  for (int d = 0; d < n_dims; d++)
+  for (int d = 0; d < n_dims; d++) {
     XFI_CHECK(shape[d] >= 0, XFER_ERR_ARG, "\"%s\": size %lld of dim %d", name, (long long)shape[d],
               d);
+    raw.shape[d] = shape[d];
+  }
   XFI_TRY(xfi_model_add(model, &raw));
 done:
   return st;

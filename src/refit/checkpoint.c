@@ -25,11 +25,9 @@ enum { MAX_HEADER = 256 << 20 };
 
 /* One tensor of the checkpoint. */
 typedef struct record {
+  xfi_raw raw; /* of this one */
   char *pattern;
-  int layer, expert; /* -1: its name has none */
-  xfer_dtype dtype;
-  int n_dims;
-  int64_t shape[XFER_MAX_DIMS];
+  int layer, expert;  /* -1: its name has none */
   int64_t begin, end; /* of its bytes in its file; 0: the file does not say */
 } record;
 
@@ -53,14 +51,14 @@ static void folder_free(folder *f)
 /* Where the file says that the tensor's bytes are must have as many as its shape. */
 static bool read_offsets(record *r, const json_t *offsets)
 {
-  int64_t n_bytes = (int64_t)xfer_dtype_size(r->dtype);
+  int64_t n_bytes = (int64_t)xfer_dtype_size(r->raw.dtype);
 
   r->begin = json_integer_value(json_array_get(offsets, 0));
   r->end = json_integer_value(json_array_get(offsets, 1));
   bool fits = r->begin >= 0 && r->end >= r->begin;
   if (offsets == NULL) return true; /* nothing here reads the bytes */
-  for (int d = 0; d < r->n_dims; d++)
-    fits = fits && xfi_imul_fits(n_bytes, r->shape[d], &n_bytes);
+  for (int d = 0; d < r->raw.n_dims; d++)
+    fits = fits && xfi_imul_fits(n_bytes, r->raw.shape[d], &n_bytes);
   return fits && r->end - r->begin == n_bytes;
 }
 
@@ -94,7 +92,7 @@ static xfer_status read_record(folder *f, const char *file, const char *name, co
 
   XFI_CHECK(strchr(name, '{') == NULL, XFER_ERR_IO, "%s: \"%s\" is no name of a tensor", file,
             name);
-  XFI_TRY(xfi_raw_read(&r.dtype, r.shape, &r.n_dims, object, file, name));
+  XFI_TRY(xfi_raw_read(&r.raw, object, file, name));
   XFI_CHECK(read_offsets(&r, json_object_get(object, "data_offsets")), XFER_ERR_IO,
             "%s: \"%s\": its data_offsets do not have the bytes of its shape", file, name);
   XFI_TRY(xfi_name_split(pattern, &r.layer, &r.expert, name));
@@ -200,10 +198,10 @@ static int compare_kinds(const record *x, const record *y)
   int c = strcmp(x->pattern, y->pattern);
 
   if (c != 0) return c;
-  if (x->dtype != y->dtype) return x->dtype < y->dtype ? -1 : 1;
-  if (x->n_dims != y->n_dims) return x->n_dims < y->n_dims ? -1 : 1;
-  for (int d = 0; d < x->n_dims; d++) {
-    if (x->shape[d] != y->shape[d]) return x->shape[d] < y->shape[d] ? -1 : 1;
+  if (x->raw.dtype != y->raw.dtype) return x->raw.dtype < y->raw.dtype ? -1 : 1;
+  if (x->raw.n_dims != y->raw.n_dims) return x->raw.n_dims < y->raw.n_dims ? -1 : 1;
+  for (int d = 0; d < x->raw.n_dims; d++) {
+    if (x->raw.shape[d] != y->raw.shape[d]) return x->raw.shape[d] < y->raw.shape[d] ? -1 : 1;
   }
   return 0;
 }
@@ -242,15 +240,12 @@ static xfer_status append_kind(xfer_model *model, const folder *f, size_t at, si
                                const xfer_model_options *options)
 {
   int *layers = xfi_calloc(end - at, sizeof *layers);
-  const record *first = &f->records[at];
-  xfi_raw raw = {.pattern = first->pattern,
-                 .shape = first->shape,
-                 .n_dims = first->n_dims,
-                 .dtype = first->dtype,
-                 .layers = layers};
+  xfi_raw raw = f->records[at].raw;
   size_t next;
   xfer_status st = XFER_OK;
 
+  raw.pattern = f->records[at].pattern;
+  raw.layers = layers;
   XFI_CHECK(layers != NULL, XFER_ERR_NOMEM, "%zu layers", end - at);
   for (; at < end; at = next) {
     const record *r = &f->records[at];

@@ -156,7 +156,6 @@ xfer_status xfi_doc_parse(xfi_doc *doc, const char *where, const char *text, siz
   doc->text = xfi_calloc(n_chars + 1, 1);
   XFI_CHECK(doc->where != NULL && doc->text != NULL, XFER_ERR_NOMEM, "the text of %s", where);
   memcpy(doc->text, text, n_chars);
-  doc->n_chars = n_chars;
   drop_infinities(doc->text);
   doc->root = json_loadb(doc->text, n_chars, JSON_REJECT_DUPLICATES, &error);
   XFI_CHECK(doc->root != NULL, XFER_ERR_IO, "%s: line %d: %s", where, error.line, error.text);

@@ -13,7 +13,6 @@ struct json_t;
 typedef struct xfi_doc {
   char *where; /* the path, for errors */
   char *text;
-  size_t n_chars;
   struct json_t *root; /* an object or a list */
 } xfi_doc;
 

@@ -106,7 +106,7 @@ typedef struct xfi_raw {
   int n_layers;
   int first_expert;
   int n_experts;
-  const int64_t *shape;
+  int64_t shape[XFER_MAX_DIMS];
   int n_dims;
   xfer_dtype dtype;
 } xfi_raw;
@@ -140,8 +140,8 @@ xfer_status xfi_table_read(xfer_model *model, const char *path, const xfer_model
 xfer_status xfi_checkpoint_read(xfer_model *model, const char *path,
                                 const xfer_model_options *options);
 /* "dtype" and "shape" of one tensor, in a table or in the header of a safetensors file `where`. */
-xfer_status xfi_raw_read(xfer_dtype *dtype, int64_t *shape, int *n_dims,
-                         const struct json_t *object, const char *where, const char *name);
+xfer_status xfi_raw_read(xfi_raw *raw, const struct json_t *object, const char *where,
+                         const char *name);
 
 /* config.c: from model->top: the family by its model_type, and the block of fp8 scales. */
 xfer_status xfi_config_read(xfer_model *model);

@@ -104,27 +104,23 @@ done:
 
 /* ---- numbers in names ---- */
 
-static void fill_number(xfi_text *text, const char **at, const char *place, int number, bool *done)
-{
-  size_t n = strlen(place);
-
-  *done = number >= 0 && strncmp(*at, place, n) == 0;
-  if (!*done) return;
-  xfi_text_printf(text, "%d", number);
-  *at += n;
-}
-
 xfer_status xfi_name_fill(char **name, const char *pattern, int layer, int expert, int local)
 {
+  static const char *const PLACES[] = {"{layer}", "{expert}", "{local}"};
+  const int numbers[] = {layer, expert, local};
   xfi_text text = {0};
 
   for (const char *at = pattern; *at != '\0';) {
-    bool done = false;
+    int k = 0;
 
-    fill_number(&text, &at, "{layer}", layer, &done);
-    if (!done) fill_number(&text, &at, "{expert}", expert, &done);
-    if (!done) fill_number(&text, &at, "{local}", local, &done);
-    if (!done) xfi_text_add(&text, at++, 1);
+    while (k < 3 && (numbers[k] < 0 || strncmp(at, PLACES[k], strlen(PLACES[k])) != 0))
+      k++;
+    if (k < 3) {
+      xfi_text_printf(&text, "%d", numbers[k]);
+      at += strlen(PLACES[k]);
+    } else {
+      xfi_text_add(&text, at++, 1);
+    }
   }
   return xfi_text_end(&text, name);
 }

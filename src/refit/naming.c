@@ -204,42 +204,34 @@ done:
   return st;
 }
 
-/* The rows of a weight that `part` takes. */
+/* The rows of a weight that `part` takes; all, where it is NULL. */
 static xfer_status add_blocks(xfi_fusing *f, int number, const xfi_entry *entry,
                               const xfi_part_rule *part)
 {
-  int64_t rows = entry->shape[entry->experts ? 1 : 0], offset = 0;
-  xfi_block b = {.part = number, .size = 1, .stride = 1};
+  const xfi_segment all = {.count = entry->shape[entry->experts ? 1 : 0], .unit = 1};
+  const char *take = part != NULL ? part->take : NULL;
+  xfi_block b = {.part = number};
+  int64_t offset = 0;
   xfer_status st = XFER_OK;
 
   if (part != NULL) {
     b.few = part->few;
     b.order = part->order;
   }
-  if (entry->n_segments == 0) {
-    b.count = rows;
-    return add_block(f, b, entry);
-  }
-  for (int s = 0; s < entry->n_segments; s++) {
-    const xfi_segment *seg = &entry->segments[s];
-    int64_t sub = offset;
+  for (int s = 0; s == 0 || s < entry->n_segments; s++) {
+    const xfi_segment *seg = entry->n_segments > 0 ? &entry->segments[s] : &all;
 
     b.offset = offset;
     b.count = seg->count;
     b.size = b.stride = seg->unit;
-    offset += seg->count * seg->unit;
-    if (part == NULL || part->take == NULL || strcmp(part->take, seg->name) == 0) {
-      if (seg->n_subs == 0 || part == NULL || part->take == NULL) {
-        XFI_TRY(add_block(f, b, entry));
-        continue;
-      }
-    }
-    for (int k = 0; k < seg->n_subs; k++) {
-      b.offset = sub;
+    if (take == NULL || (seg->n_subs == 0 && strcmp(take, seg->name) == 0))
+      XFI_TRY(add_block(f, b, entry));
+    for (int k = 0; k < seg->n_subs && take != NULL; k++) {
       b.size = seg->sub_rows[k];
-      sub += b.size;
-      if (strcmp(part->take, seg->sub_names[k]) == 0) XFI_TRY(add_block(f, b, entry));
+      if (strcmp(take, seg->sub_names[k]) == 0) XFI_TRY(add_block(f, b, entry));
+      b.offset += b.size;
     }
+    offset += seg->count * seg->unit;
   }
 done:
   return st;

@@ -15,8 +15,7 @@ static const char *const SPELLINGS[] = {"",        "U8",  "I8",  "BOOL", "F8_E4M
                                         "F8_E8M0", "U16", "I16", "F16",  "BF16",    "U32",
                                         "I32",     "F32", "U64", "I64",  "F64",     NULL};
 
-xfer_status xfi_raw_read(xfer_dtype *dtype, int64_t *shape, int *n_dims, const json_t *object,
-                         const char *where, const char *name)
+xfer_status xfi_raw_read(xfi_raw *raw, const json_t *object, const char *where, const char *name)
 {
   const char *spelling = json_string_value(json_object_get(object, "dtype"));
   const json_t *list = json_object_get(object, "shape");
@@ -25,18 +24,18 @@ xfer_status xfi_raw_read(xfer_dtype *dtype, int64_t *shape, int *n_dims, const j
 
   if (spelling == NULL) spelling = "";
   theirs = xfi_rules_choice(SPELLINGS, spelling);
-  *dtype = theirs > 0 ? (xfer_dtype)theirs : 0;
-  XFI_CHECK(theirs > 0 || xfi_dtype_parse(dtype, spelling) == XFER_OK, XFER_ERR_IO,
+  if (theirs > 0) raw->dtype = (xfer_dtype)theirs;
+  XFI_CHECK(theirs > 0 || xfi_dtype_parse(&raw->dtype, spelling) == XFER_OK, XFER_ERR_IO,
             "%s: \"%s\": no element type is called \"%s\"", where, name, spelling);
   XFI_CHECK(json_is_array(list) && json_array_size(list) <= XFER_MAX_DIMS, XFER_ERR_IO,
             "%s: \"%s\" has no shape of at most %d dims", where, name, XFER_MAX_DIMS);
-  *n_dims = (int)json_array_size(list);
-  for (int d = 0; d < *n_dims; d++) {
+  raw->n_dims = (int)json_array_size(list);
+  for (int d = 0; d < raw->n_dims; d++) {
     const json_t *size = json_array_get(list, (size_t)d);
 
     XFI_CHECK(json_is_integer(size) && json_integer_value(size) >= 0, XFER_ERR_IO,
               "%s: \"%s\": dim %d of its shape is no size", where, name, d);
-    shape[d] = json_integer_value(size);
+    raw->shape[d] = json_integer_value(size);
   }
 done:
   return st;
@@ -111,8 +110,7 @@ static xfer_status read_tensor(reader *r, const json_t *object)
                               FIELD("shape", LIST, NULL),     FIELD("dtype", TEXT, NULL),
                               FIELD("layer", LIST, NULL),     FIELD("layer_list", LIST, NULL),
                               FIELD("expert", LIST, &experts)};
-  int64_t shape[XFER_MAX_DIMS];
-  xfi_raw raw = {.shape = shape};
+  xfi_raw raw = {0};
   xfer_status st = XFER_OK;
 
   XFI_TRY(XFI_RULES_READ(&r->model->config, object, "a tensor", fields));
@@ -120,7 +118,7 @@ static xfer_status read_tensor(reader *r, const json_t *object)
   XFI_CHECK((name == NULL) != (pattern == NULL), XFER_ERR_IO,
             "%s: a tensor needs either \"name\" or \"pattern\"", r->path);
   if (name == NULL) name = pattern;
-  XFI_TRY(xfi_raw_read(&raw.dtype, shape, &raw.n_dims, object, r->path, name));
+  XFI_TRY(xfi_raw_read(&raw, object, r->path, name));
   XFI_CHECK(pattern != NULL || strchr(name, '{') == NULL, XFER_ERR_IO,
             "%s: \"%s\" is a pattern, not a name", r->path, name);
   XFI_TRY(read_layers(r, object, name, &raw));
