@@ -167,9 +167,10 @@ int xfi_fusing_ranks(const xfi_fusing *fusing)
   return fusing->n * (fusing->inner > 0 ? fusing->inner : 1);
 }
 
-/* Refuses what does not divide; `what` and `spec` are for the sentence. */
-static xfer_status check_fusing(const xfi_fusing *f, const char *what, const char *spec)
+/* Refuses what does not divide. */
+static xfer_status check_fusing(const xfi_fusing *f, const xfer_side *side, const xfi_entry *entry)
 {
+  const char *what = entry->pattern;
   int64_t rows = 0;
   xfer_status st = XFER_OK;
 
@@ -189,7 +190,7 @@ static xfer_status check_fusing(const xfi_fusing *f, const char *what, const cha
     }
     XFI_CHECK(b->count % f->n == 0, XFER_ERR_SHAPE,
               "\"%s\": %lld %s do not divide by the %d ranks of \"%s\" that split them", what,
-              (long long)b->count, b->size > 1 ? "heads or groups" : "rows", f->n, spec);
+              (long long)b->count, b->size > 1 ? "heads or groups" : "rows", f->n, side->spec);
   }
   XFI_CHECK(f->groups == 0 || f->whole || rows % f->n == 0, XFER_ERR_SHAPE,
             "\"%s\": the %lld rows that lie together do not divide by tp %d", what, (long long)rows,
@@ -268,16 +269,17 @@ static void table_free(maker *m)
 
 /* ---- placing rows ---- */
 
-static xfer_status check_scale(int64_t begin, int64_t end, int64_t rows, int64_t scale,
-                               const char *what, const char *spec)
+/* Rows [begin, end) of a shard are whole blocks of so many, but for the last; 0: no blocks. */
+static xfer_status check_scale(int64_t begin, int64_t end, int64_t rows, int64_t block,
+                               const xfer_side *side, const xfi_entry *entry)
 {
   xfer_status st = XFER_OK;
 
-  XFI_CHECK(scale == 0 ||
-                ((begin % scale == 0 || begin >= rows) && (end % scale == 0 || end >= rows)),
+  XFI_CHECK(block == 0 ||
+                ((begin % block == 0 || begin >= rows) && (end % block == 0 || end >= rows)),
             XFER_ERR_UNSUPPORTED,
             "\"%s\": rows %lld to %lld of a shard in \"%s\" are no multiple of the block of %lld",
-            what, (long long)begin, (long long)end, spec, (long long)scale);
+            entry->pattern, (long long)begin, (long long)end, side->spec, (long long)block);
 done:
   return st;
 }
@@ -301,9 +303,12 @@ static const xfi_block *few_units(const xfi_fusing *f, int part, int64_t rows)
              : NULL;
 }
 
-xfer_status xfi_cut_rows(xfi_spread *spread, int axis, int dim, const xfi_fusing *f, int part,
-                         int64_t rows, int64_t scale, const char *what, const char *spec)
+xfer_status xfi_cut_rows(xfi_spread *spread, int axis, const xfi_fusing *f, int part,
+                         const xfer_side *side, const xfi_entry *entry)
 {
+  const int dim = entry->experts ? 1 : 0;
+  const int64_t rows = entry->shape[dim];
+  const int64_t block = f->inner == 0 && entry->n_dims - dim > 1 ? entry->block[0] : 0;
   const xfi_block *few = few_units(f, part, rows);
   const int all_ranks = xfi_fusing_ranks(f), n = few != NULL ? (int)few->count : all_ranks;
   const int64_t each = xfi_ceil_div(rows, n);
@@ -312,7 +317,7 @@ xfer_status xfi_cut_rows(xfi_spread *spread, int axis, int dim, const xfi_fusing
   xfi_stretches all = {0};
   xfer_status st = XFER_OK;
 
-  XFI_TRY(check_fusing(f, what, spec));
+  XFI_TRY(check_fusing(f, side, entry));
   for (int r = 0; r < n; r++) {
     const int64_t left = rows - r * each, want = left < each ? left : each;
     int64_t local = 0, first = 0;
@@ -324,7 +329,7 @@ xfer_status xfi_cut_rows(xfi_spread *spread, int axis, int dim, const xfi_fusing
 
       for (; i < all.n && all.at[i].global == end; i++)
         end += all.at[i].length;
-      XFI_TRY(check_scale(begin, end, rows, scale, what, spec));
+      XFI_TRY(check_scale(begin, end, rows, block, side, entry));
       XFI_TRY(table_run(&m, begin, end - begin, local));
       local += end - begin;
       first = begin;
@@ -351,9 +356,11 @@ done:
 
 /* ---- experts ---- */
 
-xfer_status xfi_cut_map(xfi_spread *spread, int axis, int n, const xfi_map *map, int64_t n_experts,
-                        const char *what, const char *spec)
+xfer_status xfi_cut_map(xfi_spread *spread, int axis, const xfi_map *map, const xfer_side *side,
+                        const xfi_entry *entry)
 {
+  const int n = spread->shape[axis];
+  const int64_t n_experts = entry->shape[0];
   bool *held = xfi_calloc((size_t)n_experts, sizeof *held);
   maker m = {0};
   xfer_status st = XFER_OK;
@@ -367,16 +374,16 @@ xfer_status xfi_cut_map(xfi_spread *spread, int axis, int n, const xfi_map *map,
       const int64_t expert = map != NULL ? map->experts[map->first[r] + i] : r + i * n;
 
       XFI_CHECK(expert >= 0 && expert < n_experts, XFER_ERR_ARG,
-                "\"%s\": the expert map has expert %lld, \"%s\" has %lld", spec, (long long)expert,
-                what, (long long)n_experts);
+                "\"%s\": the expert map has expert %lld, \"%s\" has %lld", side->spec,
+                (long long)expert, entry->pattern, (long long)n_experts);
       held[expert] = true;
       XFI_TRY(table_run(&m, expert, 1, i));
     }
     XFI_TRY(table_coord(&m, count));
   }
   for (int64_t e = 0; e < n_experts; e++) {
-    XFI_CHECK(held[e], XFER_ERR_ARG, "\"%s\": the expert map gives expert %lld to no rank", spec,
-              (long long)e);
+    XFI_CHECK(held[e], XFER_ERR_ARG, "\"%s\": the expert map gives expert %lld to no rank",
+              side->spec, (long long)e);
   }
   XFI_TRY(table_place(&m, spread, axis, 0, false));
 done:
@@ -385,9 +392,10 @@ done:
   return st;
 }
 
-xfer_status xfi_cut_roomy(xfi_spread *spread, int axis, int n, int dim, int64_t length,
-                          int64_t each, int64_t room)
+xfer_status xfi_cut_roomy(xfi_spread *spread, int axis, int dim, int64_t length, int64_t each,
+                          int64_t room)
 {
+  const int n = spread->shape[axis];
   maker m = {0};
   xfer_status st = XFER_OK;
 

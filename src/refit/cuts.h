@@ -64,16 +64,16 @@ typedef struct xfi_spread {
 } xfi_spread;
 
 void xfi_spread_free(xfi_spread *spread);
-/* Places part `part` of the fusing, `rows` rows in dim `dim`, on an axis; it may add one. Rows may
- * not be cut inside a block of `scale` rows (0: no blocks). */
-xfer_status xfi_cut_rows(xfi_spread *spread, int axis, int dim, const xfi_fusing *fusing, int part,
-                         int64_t rows, int64_t scale, const char *what, const char *spec);
+/* Places the rows of an entry, which is part `part` of the fusing, on an axis; it may add one. They
+ * may not be cut inside a block of scales, but by FSDP. */
+xfer_status xfi_cut_rows(xfi_spread *spread, int axis, const xfi_fusing *fusing, int part,
+                         const xfer_side *side, const xfi_entry *entry);
 /* Experts by a map, or round robin where it is NULL. */
-xfer_status xfi_cut_map(xfi_spread *spread, int axis, int n, const xfi_map *map, int64_t n_experts,
-                        const char *what, const char *spec);
-/* n ranks take `each` of dim `dim` one after the other, as long as there is any of its `length`;
- * each has `room`, and zeros where it has nothing. */
-xfer_status xfi_cut_roomy(xfi_spread *spread, int axis, int n, int dim, int64_t length,
-                          int64_t each, int64_t room);
+xfer_status xfi_cut_map(xfi_spread *spread, int axis, const xfi_map *map, const xfer_side *side,
+                        const xfi_entry *entry);
+/* Ranks take `each` of dim `dim` one after the other, as long as there is any of its `length`; each
+ * has `room`, and zeros where it has nothing. */
+xfer_status xfi_cut_roomy(xfi_spread *spread, int axis, int dim, int64_t length, int64_t each,
+                          int64_t room);
 
 #endif

@@ -45,19 +45,19 @@ void xfi_refit_destroy(xfer_refit *refit)
 
 /* ---- the model ---- */
 
-static xfer_status check_same(const xfi_quant *quant, const int64_t block[2], const char *scales,
-                              xfer_dtype dtype, const xfer_side *side, const char *who)
+static xfer_status check_same(const xfi_quant *quant, const xfi_quant *other, const xfer_side *side,
+                              const char *who)
 {
   xfer_status st = XFER_OK;
 
-  XFI_CHECK(block[0] == quant->block[0] && block[1] == quant->block[1] && dtype == quant->dtype &&
-                strcmp(scales, quant->scales) == 0,
+  XFI_CHECK(memcmp(other->block, quant->block, sizeof quant->block) == 0 &&
+                other->dtype == quant->dtype && strcmp(other->scales, quant->scales) == 0,
             XFER_ERR_UNSUPPORTED,
             "\"%s\" quantises by blocks of %lld x %lld with %s in %s, %s by %lld x %lld with %s in "
             "%s",
             side->spec, (long long)quant->block[0], (long long)quant->block[1], quant->scales,
-            xfi_dtype_name((int)quant->dtype), who, (long long)block[0], (long long)block[1],
-            scales, xfi_dtype_name((int)dtype));
+            xfi_dtype_name((int)quant->dtype), who, (long long)other->block[0],
+            (long long)other->block[1], other->scales, xfi_dtype_name((int)other->dtype));
 done:
   return st;
 }
@@ -75,13 +75,14 @@ static xfer_status find_quant(xfi_quant *quant, const xfer_side **by, const xfer
   XFI_TRY(xfi_quant_find(quant, side->quant, model));
   if (train != NULL && train->quant != NULL) {
     XFI_TRY(xfi_quant_find(&other, train->quant, model));
-    XFI_TRY(check_same(quant, other.block, other.scales, other.dtype, side, train->spec));
+    XFI_TRY(check_same(quant, &other, side, train->spec));
   }
   for (size_t i = 0; i < model->n_entries; i++) {
     const xfi_entry *e = &model->entries[i];
 
     if (!e->is_scale) continue;
-    return check_same(quant, model->block, e->suffix, e->dtype, side, "the model is");
+    other = (xfi_quant){{model->block[0], model->block[1]}, e->suffix, e->dtype};
+    return check_same(quant, &other, side, "the model is");
   }
   *by = side;
 done:

@@ -290,14 +290,6 @@ done:
   return st;
 }
 
-static void swap_last_dims(xfi_slot *slot, int n_dims)
-{
-  int last = slot->order[n_dims - 1];
-
-  slot->order[n_dims - 1] = slot->order[n_dims - 2];
-  slot->order[n_dims - 2] = last;
-}
-
 /* FSDP cuts what tensor parallelism leaves, as it lies there: through several weights, or through
  * rows that are turned. 0: through rows as they are, or none. */
 static int inner_ranks(const xfi_slot *slot, const xfi_entry *entry, const xfi_grid *grid,
@@ -324,15 +316,6 @@ static void set_cut(xfi_slot *slot, const xfi_placing *placing, const xfi_entry 
   slot->fusing.inner = inner_ranks(slot, entry, grid, rule);
   slot->fusing.whole = slot->whole || rule->cut != XFI_CUT_ROWS;
   slot->fusing.even = placing->side->rules->even;
-}
-
-static void slot_begin(xfi_slot *slot, const xfi_entry *entry)
-{
-  memset(slot, 0, sizeof *slot);
-  for (int d = 0; d < XFER_MAX_DIMS; d++)
-    slot->order[d] = d;
-  slot->fuse_dim = entry->experts ? 1 : 0;
-  slot->n_slots = 1;
 }
 
 /* A block of scales is of one weight's rows. */
@@ -381,7 +364,10 @@ static xfer_status shape_slot(xfi_slot *slot, const xfi_placing *placing, const 
   XFI_CHECK(ruling->rule->traits[XFI_UNITS] == NULL || slot->fusing.alternate || slot->n_slots == 1,
             XFER_ERR_UNSUPPORTED, "\"%s\": units of several weights that lie one after the other",
             entry->pattern);
-  if (ruling->is[XFI_TRANSPOSE] != 0 && entry->n_dims == 3) swap_last_dims(slot, 3);
+  if (ruling->is[XFI_TRANSPOSE] != 0 && entry->n_dims == 3) {
+    slot->order[1] = 2;
+    slot->order[2] = 1;
+  }
 done:
   return st;
 }
@@ -392,9 +378,12 @@ xfer_status xfi_slot_make(xfi_slot *slot, const xfi_placing *placing, const xfi_
   const xfi_local_rule *rule = ruling->rule;
   xfer_status st = XFER_OK;
 
-  slot_begin(slot, entry);
-  slot->whole = ruling->is[XFI_WHOLE] != 0;
-  slot->made_dtype = rule->made_dtype;
+  *slot = (xfi_slot){.whole = ruling->is[XFI_WHOLE] != 0,
+                     .made_dtype = rule->made_dtype,
+                     .fuse_dim = entry->experts ? 1 : 0,
+                     .n_slots = 1};
+  for (int d = 0; d < XFER_MAX_DIMS; d++)
+    slot->order[d] = d;
   XFI_TRY(make_name(&slot->local, placing, entry, rule->local));
   if (rule->last_name != NULL && placing->side->pp > 1)
     XFI_TRY(make_name(&slot->last, placing, entry, rule->last_name));

@@ -16,6 +16,7 @@
 
 /* ---- names ---- */
 
+static const char LAYERS[] = "layers.{layer}.";
 static const char *const SUFFIXES[] = {"weight_scale_inv", "weight", "bias"};
 
 /* What follows the first of the family's prefixes that fits. */
@@ -57,7 +58,6 @@ done:
 
 void xfi_roles_split_name(const xfer_model *model, xfi_entry *entry)
 {
-  static const char LAYERS[] = "layers.{layer}.";
   static const char EXTRA[] = "mtp.";
   const char *rest = skip_prefix(model, entry->known);
   bool extra = strncmp(rest, EXTRA, sizeof EXTRA - 1) == 0;
@@ -94,7 +94,6 @@ bool xfi_role_matches(const char *pattern, const char *role)
 
 static bool is_named(const xfi_tensor_rule *rule, const xfi_entry *e)
 {
-  static const char LAYERS[] = "layers.{layer}.";
   bool layered = strncmp(rule->name, LAYERS, sizeof LAYERS - 1) == 0;
   const char *name = layered ? rule->name + sizeof LAYERS - 1 : rule->name;
 

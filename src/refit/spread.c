@@ -91,7 +91,7 @@ static xfer_status cut_units(xfi_spread *spread, const xfer_side *side, const xf
 
   XFI_TRY(share_units(entry, units, dim, n, &each, &room));
   if (each * n == length && each == room) return cut_dim(spread, side, entry, axis, dim);
-  XFI_TRY(xfi_cut_roomy(spread, axis, n, dim, length, each, room));
+  XFI_TRY(xfi_cut_roomy(spread, axis, dim, length, each, room));
 done:
   return st;
 }
@@ -123,15 +123,13 @@ static xfer_status cut_tp(xfi_spread *spread, const xfi_placing *placing, const 
     return cut_units(spread, placing->side, entry, &ruling->is[XFI_UNITS], axis,
                      rule->cut == XFI_CUT_ROWS ? rows : last);
   if (rule->cut == XFI_CUT_ROWS)
-    return xfi_cut_rows(spread, axis, rows, &slot->fusing, slot->slot, entry->shape[rows],
-                        entry->n_dims - rows > 1 ? entry->block[0] : 0, entry->pattern,
-                        placing->side->spec);
+    return xfi_cut_rows(spread, axis, &slot->fusing, slot->slot, placing->side, entry);
   if (slot->whole) return XFER_OK;
   if (rule->cut == XFI_CUT_VOCAB) return cut_vocab(spread, placing, entry, axis);
   if (!bias) return cut_dim(spread, placing->side, entry, axis, last);
   /* Partial sums are added up over the ranks, so only one of them adds the bias. */
   if (ruling->is[XFI_BIAS_FIRST] != 0 && n > 1)
-    XFI_TRY(xfi_cut_roomy(spread, axis, n, rows, entry->shape[rows], entry->shape[rows],
+    XFI_TRY(xfi_cut_roomy(spread, axis, rows, entry->shape[rows], entry->shape[rows],
                           spread->padded ? spread->padded_shape[rows] : entry->shape[rows]));
 done:
   return st;
@@ -151,8 +149,7 @@ static xfer_status cut_experts(xfi_spread *spread, const xfi_placing *placing,
 
   if (n == 1 && map == NULL) return XFER_OK;
   XFI_TRY(xfi_placing_eval(&round_robin, placing, entry, r->round_robin));
-  if (map != NULL || round_robin != 0)
-    return xfi_cut_map(spread, axis, n, map, entry->shape[0], entry->pattern, side->spec);
+  if (map != NULL || round_robin != 0) return xfi_cut_map(spread, axis, map, side, entry);
   XFI_CHECK(r->expert_cut != XFER_EVEN || entry->shape[0] % n == 0, XFER_ERR_SHAPE,
             "\"%s\": %lld experts do not divide by ep %d", entry->pattern,
             (long long)entry->shape[0], n);
@@ -193,9 +190,8 @@ xfer_status xfi_spread_make(xfi_spread *spread, const xfi_placing *placing, cons
   memset(spread, 0, sizeof *spread);
   add_axis(spread, grid->replicas);
   if (slot->fusing.inner > 0)
-    return xfi_cut_rows(spread, add_axis(spread, xfi_fusing_ranks(&slot->fusing)), slot->fuse_dim,
-                        &slot->fusing, slot->slot, entry->shape[slot->fuse_dim], 0, entry->pattern,
-                        placing->side->spec);
+    return xfi_cut_rows(spread, add_axis(spread, xfi_fusing_ranks(&slot->fusing)), &slot->fusing,
+                        slot->slot, placing->side, entry);
   for (int a = grid->rule->n_axes - 1; a >= 0; a--)
     at[a] = add_axis(spread, grid->sizes[a]);
   for (int a = grid->rule->n_axes - 1; a >= 0; a--) {
