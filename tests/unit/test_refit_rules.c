@@ -53,6 +53,7 @@ static xfer_status side(xfer_side **out, const char *spec, const xfer_side_optio
 #define QUANT(block, scales, dtype)                                                                \
   "\"quants\":[{\"name\":\"q\",\"block\":" block ",\"scales\":\"" scales "\",\"dtype\":\"" dtype   \
   "\"}],\n"
+#define DEEP "1?1:1?1:1?1:1?1:1?1:1?1:1?1:1?1:"
 #define LONG "a_name_that_is_longer_than_sixty_three_characters_which_is_as_long_as_any_may_be"
 
 static void test_fields_of_a_side_say_what_they_want(void **state)
@@ -68,6 +69,7 @@ static void test_fields_of_a_side_say_what_they_want(void **state)
       {SIDE("", ",\"cut\":\"rows\",\"across\":[\"2\",\"1\",\"1\"]"),
        "\"across\" of a local tensor must be a list of two"},
       {SIDE("", ",\"cut\":\"rows\",\"units\":[\"2\",\"1 +\"]"), "\"1 +\" is no expression"},
+      {SIDE("", ",\"whole\":\"" DEEP DEEP DEEP DEEP DEEP "1\""), "is no expression"},
       {SIDE("", ",\"made\":\"x\""), "\"made\" and \"made_dtype\" go together"},
       {SIDE(QUANT("[\"8\"]", "weight_scale", "f32"), ""),
        "\"block\" of a way to quantise must be a list of two"},
