@@ -178,7 +178,7 @@ static xfer_status read_headers(folder *f)
   xfer_status st = XFER_OK;
 
   XFI_TRY(xfi_path_join(path, f->path, "model.safetensors.index.json"));
-  if (access(path, F_OK) == 0) XFI_TRY(xfi_doc_read(&index, path));
+  if (access(path, F_OK) == 0) XFI_TRY(xfi_doc_read(&index, path, NULL));
   XFI_TRY(list_files(f, index.root));
   for (size_t i = 0; i < f->files.n; i++)
     XFI_TRY(read_header(f, f->files.names[i]));
@@ -278,7 +278,7 @@ xfer_status xfi_checkpoint_read(xfer_model *model, const char *path,
 
   XFI_CHECK(options->extra == NULL, XFER_ERR_ARG, "%s: a checkpoint has no extra_params", path);
   XFI_TRY(xfi_path_join(config, path, "config.json"));
-  XFI_TRY(xfi_doc_read(&model->config, config));
+  XFI_TRY(xfi_doc_read(&model->config, config, NULL));
   XFI_CHECK(json_is_object(model->config.root), XFER_ERR_IO, "%s: line 1: no object", config);
   model->top = model->config.root;
   XFI_TRY(xfi_config_read(model));

@@ -146,35 +146,23 @@ static void drop_infinities(char *text)
   }
 }
 
-xfer_status xfi_doc_parse(xfi_doc *doc, const char *where, const char *text, size_t n_chars)
+xfer_status xfi_doc_read(xfi_doc *doc, const char *where, const char *text)
 {
+  size_t n_chars = text != NULL ? strlen(text) : 0;
   json_error_t error;
   xfer_status st = XFER_OK;
 
   memset(doc, 0, sizeof *doc);
   doc->where = xfi_strdup(where);
-  doc->text = xfi_calloc(n_chars + 1, 1);
-  XFI_CHECK(doc->where != NULL && doc->text != NULL, XFER_ERR_NOMEM, "the text of %s", where);
-  memcpy(doc->text, text, n_chars);
+  if (text != NULL) doc->text = xfi_strdup(text);
+  XFI_CHECK(doc->where != NULL && (text == NULL || doc->text != NULL), XFER_ERR_NOMEM,
+            "the text of %s", where);
+  if (text == NULL) XFI_TRY(read_file(&doc->text, &n_chars, where));
   drop_infinities(doc->text);
   doc->root = json_loadb(doc->text, n_chars, JSON_REJECT_DUPLICATES, &error);
   XFI_CHECK(doc->root != NULL, XFER_ERR_IO, "%s: line %d: %s", where, error.line, error.text);
 done:
   if (st != XFER_OK) xfi_doc_free(doc);
-  return st;
-}
-
-xfer_status xfi_doc_read(xfi_doc *doc, const char *path)
-{
-  char *text = NULL;
-  size_t n = 0;
-  xfer_status st = XFER_OK;
-
-  memset(doc, 0, sizeof *doc);
-  XFI_TRY(read_file(&text, &n, path));
-  XFI_TRY(xfi_doc_parse(doc, path, text, n));
-done:
-  xfi_free(text);
   return st;
 }
 

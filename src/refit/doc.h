@@ -16,9 +16,9 @@ typedef struct xfi_doc {
   struct json_t *root; /* an object or a list */
 } xfi_doc;
 
-/* Infinity and NaN, which some programs write into JSON, are read as null. */
-xfer_status xfi_doc_read(xfi_doc *doc, const char *path);
-xfer_status xfi_doc_parse(xfi_doc *doc, const char *where, const char *text, size_t n_chars);
+/* The text, or the file `where`, if it is NULL. Infinity and NaN, which some programs write into
+ * JSON, are read as null. */
+xfer_status xfi_doc_read(xfi_doc *doc, const char *where, const char *text);
 void xfi_doc_free(xfi_doc *doc);
 
 /* The files of a folder with that ending, or any list of names: ascending, each once. */

@@ -93,7 +93,7 @@ xfer_status xfi_map_read(xfer_side *side, const char *path)
   xfer_status st = XFER_OK;
 
   XFI_CHECK(*path != '\0', XFER_ERR_ARG, "map= wants a file");
-  XFI_TRY(xfi_doc_read(&doc, path));
+  XFI_TRY(xfi_doc_read(&doc, path, NULL));
   if (json_is_array(doc.root)) {
     XFI_TRY(read_lists(side, &doc, doc.root, -1));
     goto done;

@@ -43,14 +43,14 @@ xfer_rules *xfi_rules_share(const xfer_rules *rules)
   return shared;
 }
 
-/* Reads the text, or the file `name` where there is none. */
+/* Reads the text, or the file `name`, if it is NULL. */
 static xfer_status add_file(xfer_rules *rules, const char *name, const char *text)
 {
   xfi_doc *doc = xfi_calloc(1, sizeof *doc);
   xfer_status st = XFER_OK;
 
   XFI_CHECK(doc != NULL, XFER_ERR_NOMEM, "the rules of %s", name);
-  XFI_TRY(text != NULL ? xfi_doc_parse(doc, name, text, strlen(text)) : xfi_doc_read(doc, name));
+  XFI_TRY(xfi_doc_read(doc, name, text));
   XFI_TRY(xfi_vec_reserve(&rules->docs, &rules->docs_cap, rules->n_docs + 1, sizeof *rules->docs));
   rules->docs[rules->n_docs++] = doc;
   st = xfi_rules_add(rules, doc);

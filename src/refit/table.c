@@ -152,7 +152,7 @@ xfer_status xfi_table_read(xfer_model *model, const char *path, const xfer_model
   const char *format;
   xfer_status st = XFER_OK;
 
-  XFI_TRY(xfi_doc_read(&model->config, path));
+  XFI_TRY(xfi_doc_read(&model->config, path, NULL));
   root = model->config.root;
   format = json_string_value(json_object_get(root, "format"));
   XFI_CHECK(format != NULL && strcmp(format, "xfer-model-v1") == 0, XFER_ERR_IO,
