@@ -1,7 +1,6 @@
 /* config.json: which family a model is of, and the numbers that rules may ask for. */
 #include "model.h"
 
-#include "alloc.h"
 #include "error.h"
 #include "vec.h"
 

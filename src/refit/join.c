@@ -206,7 +206,7 @@ static xfer_status add_tensor(xfer_refit *refit, size_t entry, int k)
   char *name = NULL;
   xfer_status st = XFER_OK;
 
-  XFI_TRY(xfi_name_fill(&name, e->name, layer, -1, -1));
+  XFI_TRY(xfi_name_layer(&name, e->name, layer));
   if (is_absent(refit, entry) || is_ignored(refit, name)) {
     size_t n = (size_t)(e->n_experts > 0 ? e->n_experts : 1) * (e->held == 0);
 
@@ -220,7 +220,7 @@ static xfer_status add_tensor(xfer_refit *refit, size_t entry, int k)
   tensor->dst = layout_at(&refit->sides[1], entry, k);
   *origin = (xfi_origin){.entry = entry, .place = k};
   if (strcmp(e->name, e->pattern) != 0)
-    XFI_TRY(xfi_name_fill(&origin->hf_name, e->pattern, layer, -1, -1));
+    XFI_TRY(xfi_name_layer(&origin->hf_name, e->pattern, layer));
   *index = (int64_t)refit->n_tensors++;
   name = NULL;
 done:

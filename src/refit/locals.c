@@ -6,10 +6,8 @@
 #include "dtype.h"
 #include "error.h"
 #include "names.h"
-#include "text.h"
 #include "vec.h"
 
-#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -20,7 +18,6 @@ typedef struct measured {
   const xfi_slot *slot;
   const xfer_layout *layout;
   xfi_place place;
-  int chunk;                    /* of the model, in which it is */
   int64_t shape[XFER_MAX_DIMS]; /* of the rank's part */
 } measured;
 
@@ -185,30 +182,13 @@ done:
   return st;
 }
 
-/* The chunks of a model in one process have the same names: their number goes before. */
-static xfer_status name_local(char **name, const xfer_side *side, const measured *m,
-                              const char *pattern, int layer, int expert, int number)
-{
-  xfi_text text = {0};
-  xfer_status st = XFER_OK;
-
-  if (side->chunks > 1 && !m->slot->own_names)
-    xfi_text_printf(&text, "%s%d.", side->rules->chunk_prefix, m->chunk);
-  xfi_text_printf(&text, "%s", pattern);
-  XFI_TRY(xfi_text_status(&text));
-  XFI_TRY(xfi_name_fill(name, xfi_text_get(&text), layer, expert, number));
-done:
-  xfi_text_free(&text);
-  return st;
-}
-
-static xfer_status add_local(xfer_locals *locals, int side, const measured *all, int n, int layer,
-                             int expert, int number)
+static xfer_status add_local(xfer_locals *locals, int side, const measured *all, int n,
+                             xfi_numbers numbers)
 {
   const xfi_joined *joined = &locals->refit->sides[side];
   const xfi_slot *slot = all[0].slot;
   const char *pattern = slot->local;
-  xfi_local local = {.expert = expert,
+  xfi_local local = {.expert = numbers.expert,
                      .side = side,
                      .dtype = all[0].layout->dtype,
                      .misc = joined->held[all[0].entry].misc,
@@ -221,12 +201,12 @@ static xfer_status add_local(xfer_locals *locals, int side, const measured *all,
     pattern = slot->last;
   }
   XFI_TRY(shape_local(&local, all, n));
-  XFI_TRY(name_local(&local.name, joined->side, &all[0], pattern, layer, expert, number));
-  if (slot->made != NULL) XFI_TRY(xfi_name_fill(&local.made, slot->made, layer, expert, number));
+  XFI_TRY(xfi_name_fill(&local.name, pattern, &numbers));
+  if (slot->made != NULL) XFI_TRY(xfi_name_fill(&local.made, slot->made, &numbers));
   local.made_dtype = slot->made_dtype;
   XFI_TRY(add_parts(locals, &local, all, n));
   XFI_TRY(xfi_vec_reserve(&locals->at, &locals->capacity, locals->n + 1, sizeof *locals->at));
-  for (int i = 0; i < n && number <= 0; i++) {
+  for (int i = 0; i < n && numbers.local <= 0; i++) {
     if (all[i].tensor >= 0) locals->local_of[side][all[i].tensor] = (int64_t)locals->n;
   }
   locals->at[locals->n++] = local;
@@ -239,19 +219,18 @@ done:
 
 /* One local tensor per expert that the rank holds. */
 static xfer_status add_each_expert(xfer_locals *locals, int side, const measured *all, int n,
-                                   int layer)
+                                   xfi_numbers numbers)
 {
   const xfi_entry *entry = &locals->refit->model->entries[all[0].entry];
   xfi_runs runs = {0};
-  int number = 0;
   xfer_status st = XFER_OK;
 
   XFI_TRY(xfi_dim_runs(&all[0].layout->dims[0], all[0].place.part[0], &runs));
   for (size_t i = 0; i < runs.n; i++) {
-    for (int64_t e = 0; e < runs.at[i].length; e++, number++) {
-      int expert = entry->first_expert + (int)(runs.at[i].global + e);
-
-      XFI_TRY(add_local(locals, side, all, n, layer, expert, number));
+    for (int64_t e = 0; e < runs.at[i].length; e++) {
+      numbers.expert = entry->first_expert + (int)(runs.at[i].global + e);
+      numbers.local++;
+      XFI_TRY(add_local(locals, side, all, n, numbers));
     }
   }
 done:
@@ -322,15 +301,16 @@ static xfer_status add_group_layer(xfer_locals *locals, int side, const xfi_grou
 {
   const xfi_joined *joined = &locals->refit->sides[side];
   measured all[MAX_SLOTS];
-  int n = measure(all, locals, side, group, layer, unused);
-  int number;
+  const xfer_model *model = locals->refit->model;
+  const int stage = xfi_side_stage_of(joined->side, locals->rank);
+  const int n = measure(all, locals, side, group, layer, unused);
+  xfi_numbers numbers = {-1, -1, -1, -1};
 
   if (n == 0) return XFER_OK;
-  number = layer_number(joined, locals->refit->model, &all[0], layer);
-  all[0].chunk = chunk_of(joined, locals->refit->model, &all[0], layer,
-                          xfi_side_stage_of(joined->side, locals->rank));
-  if (all[0].slot->each_expert) return add_each_expert(locals, side, all, n, number);
-  return add_local(locals, side, all, n, number, -1, -1);
+  numbers.layer = layer_number(joined, model, &all[0], layer);
+  numbers.chunk = chunk_of(joined, model, &all[0], layer, stage);
+  if (all[0].slot->each_expert) return add_each_expert(locals, side, all, n, numbers);
+  return add_local(locals, side, all, n, numbers);
 }
 
 /* The entries of the group's first slot say which layers there are. */

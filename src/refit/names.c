@@ -104,25 +104,30 @@ done:
 
 /* ---- numbers in names ---- */
 
-xfer_status xfi_name_fill(char **name, const char *pattern, int layer, int expert, int local)
+xfer_status xfi_name_fill(char **name, const char *pattern, const xfi_numbers *numbers)
 {
-  static const char *const PLACES[] = {"{layer}", "{expert}", "{local}"};
-  const int numbers[] = {layer, expert, local};
+  static const char *const PLACES[] = {"{layer}", "{expert}", "{local}", "{chunk}"};
+  const int of[] = {numbers->layer, numbers->expert, numbers->local, numbers->chunk};
   xfi_text text = {0};
 
   for (const char *at = pattern; *at != '\0';) {
     int k = 0;
 
-    while (k < 3 && (numbers[k] < 0 || strncmp(at, PLACES[k], strlen(PLACES[k])) != 0))
+    while (k < 4 && (of[k] < 0 || strncmp(at, PLACES[k], strlen(PLACES[k])) != 0))
       k++;
-    if (k < 3) {
-      xfi_text_printf(&text, "%d", numbers[k]);
+    if (k < 4) {
+      xfi_text_printf(&text, "%d", of[k]);
       at += strlen(PLACES[k]);
     } else {
       xfi_text_add(&text, at++, 1);
     }
   }
   return xfi_text_end(&text, name);
+}
+
+xfer_status xfi_name_layer(char **name, const char *pattern, int layer)
+{
+  return xfi_name_fill(name, pattern, &(xfi_numbers){layer, -1, -1, -1});
 }
 
 /* Replaces the number after `word` by `place`; -1: there is none. */

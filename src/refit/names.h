@@ -25,7 +25,13 @@ xfer_status xfi_name_copy(char **copy, const char *name);
  * and 7; -1: no such number. */
 xfer_status xfi_name_split(char *pattern, int *layer, int *expert, const char *name);
 
-/* {layer}, {expert} and {local} filled in; a negative number leaves its place as it is. */
-xfer_status xfi_name_fill(char **name, const char *pattern, int layer, int expert, int local);
+/* What is filled in for {layer}, {expert}, {local} and {chunk}; -1: the place stays as it is. */
+typedef struct xfi_numbers {
+  int layer, expert, local, chunk;
+} xfi_numbers;
+
+xfer_status xfi_name_fill(char **name, const char *pattern, const xfi_numbers *numbers);
+/* {layer} alone. */
+xfer_status xfi_name_layer(char **name, const char *pattern, int layer);
 
 #endif

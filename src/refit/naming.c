@@ -9,7 +9,6 @@
 
 #include "alloc.h"
 #include "error.h"
-#include "names.h"
 #include "text.h"
 
 #include <jansson.h>
@@ -172,6 +171,9 @@ static xfer_status make_name(char **name, const xfi_placing *placing, const xfi_
                                                   : NULL;
   xfi_text text = {0};
 
+  /* The chunks of a model in one process have the same names: their number goes before. */
+  if (placing->side->chunks > 1 && strstr(template, "{name}") == NULL)
+    xfi_text_printf(&text, "%s{chunk}.", r->chunk_prefix);
   for (const char *at = template; *at != '\0';) {
     if (take(&at, "{block}"))
       xfi_text_printf(&text, "%s", block == NULL ? "" : block);

@@ -102,7 +102,7 @@ xfer_status xfi_entry_matches(bool *matches, const xfi_entry *entry, int k, cons
 
   *matches = xfi_glob_match(pattern, entry->pattern) || xfi_glob_match(pattern, entry->name);
   if (*matches || entry->n_layers == 0) return XFER_OK;
-  XFI_TRY(xfi_name_fill(&name, entry->name, entry->layers[k], -1, -1));
+  XFI_TRY(xfi_name_layer(&name, entry->name, entry->layers[k]));
   *matches = xfi_glob_match(pattern, name);
 done:
   xfi_free(name);

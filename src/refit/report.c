@@ -1,6 +1,5 @@
 #include "report.h"
 
-#include "alloc.h"
 #include "dtype.h"
 
 #include <string.h>

@@ -3,7 +3,6 @@
 #include "rules.h"
 
 #include "alloc.h"
-#include "dtype.h"
 #include "error.h"
 #include "rules_fields.h"
 #include "vec.h"

@@ -4,7 +4,6 @@
 #include "alloc.h"
 #include "dtype.h"
 #include "error.h"
-#include "names.h"
 #include "rules_fields.h"
 
 #include <jansson.h>

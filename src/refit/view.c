@@ -1,7 +1,6 @@
 /* From a local tensor that was handed in to the view of a part in it. */
 #include "locals.h"
 
-#include "alloc.h"
 #include "dtype.h"
 #include "error.h"
 #include "vec.h"
