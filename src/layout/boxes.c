@@ -299,14 +299,14 @@ bool xfi_boxes_stack(int64_t *shape, const xfer_layout *layout, int rank)
   return n_dims > 0 || n > 0;
 }
 
-bool xfi_boxes_filled(const xfer_layout *layout, int rank)
+int64_t xfi_boxes_elems(const xfer_layout *layout, int rank)
 {
+  int64_t n = 0;
   size_t first;
-  const size_t n = xfi_boxes_of(&first, layout, rank);
 
-  for (size_t i = first; i < first + n; i++)
-    if (xfi_bounds_elems(xfi_listed_bounds(layout, i), layout->n_dims) > 0) return true;
-  return false;
+  for (size_t i = xfi_boxes_of(&first, layout, rank); i-- > 0;)
+    n += xfi_bounds_elems(xfi_listed_bounds(layout, first + i), layout->n_dims);
+  return n;
 }
 
 /* ---- overlaps ---- */

@@ -92,8 +92,8 @@ void xfi_boxes_destroy(xfi_boxes *boxes);
 size_t xfi_boxes_of(size_t *first, const xfer_layout *layout, int rank);
 /* Do a rank's boxes make one array, stacked along dim 0? Its shape. None are an empty array. */
 bool xfi_boxes_stack(int64_t *shape, const xfer_layout *layout, int rank);
-/* Does a rank of the mesh hold elements, ZERO ones included? */
-bool xfi_boxes_filled(const xfer_layout *layout, int rank);
+/* Elements that a rank of the mesh holds, ZERO ones included. */
+int64_t xfi_boxes_elems(const xfer_layout *layout, int rank);
 
 /* The part's replica at a mesh position, or -1. */
 int xfi_boxes_replica(const xfi_boxes *boxes, uint32_t part, int position);

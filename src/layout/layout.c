@@ -130,11 +130,7 @@ static xfer_status add_cut(xfer_layout *l, const xfer_placement *p, int axis)
   XFI_CHECK(p->kind >= XFER_REPLICATE && p->kind <= XFER_RUNS, XFER_ERR_ARG,
             "axis %d has placement kind %d", axis, (int)p->kind);
   XFI_CHECK(p->reserved == 0, XFER_ERR_ARG, "axis %d: a reserved field is not 0", axis);
-  if (p->kind == XFER_REPLICATE) {
-    l->replica_axes[l->n_replica_axes++] = axis;
-    l->n_replicas *= l->mesh->shape[axis];
-    return XFER_OK;
-  }
+  if (p->kind == XFER_REPLICATE) return XFER_OK;
   XFI_TRY(resolve_dim(&dim, p, axis, l->n_dims));
   XFI_CHECK(p->kind != XFER_SHARD || (p->rule >= XFER_CHUNK && p->rule <= XFER_EVEN), XFER_ERR_ARG,
             "axis %d has split rule %d", axis, (int)p->rule);
@@ -184,14 +180,11 @@ static xfer_status add_cuts(xfer_layout *l, const xfer_layout_desc *desc)
     seen[axis] = true;
     XFI_TRY(add_cut(l, &desc->placements[axis], axis));
   }
-  for (int i = 1; i < l->n_replica_axes;
-       i++) /* replicas are numbered by axis, whatever the order */
-    for (int j = i; j > 0 && l->replica_axes[j - 1] > l->replica_axes[j]; j--) {
-      const int swap = l->replica_axes[j];
-
-      l->replica_axes[j] = l->replica_axes[j - 1];
-      l->replica_axes[j - 1] = swap;
-    }
+  for (int axis = 0; axis < n_axes; axis++) { /* in this order, whatever that of the cuts is */
+    if (desc->placements[axis].kind != XFER_REPLICATE) continue;
+    l->replica_axes[l->n_replica_axes++] = axis;
+    l->n_replicas *= l->mesh->shape[axis];
+  }
 done:
   return st;
 }

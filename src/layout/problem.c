@@ -58,6 +58,16 @@ static bool take(parser *p, const char *text)
   return true;
 }
 
+/* The same; it must be. */
+static xfer_status expect(parser *p, const char *text, const char *what)
+{
+  xfer_status st = XFER_OK;
+
+  XFI_CHECK(take(p, text), XFER_ERR_ARG, "column %d: expected %s", column(p, p->at), what);
+done:
+  return st;
+}
+
 /* int, at most `max`; `after` is what stands before it. */
 static xfer_status parse_int(parser *p, const char *after, int64_t max, int64_t *value)
 {
@@ -111,8 +121,7 @@ static xfer_status parse_head(parser *p, head *h)
     XFI_TRY(parse_int(p, p->at[-1] == '[' ? "[" : ",", INT64_MAX, &h->shape[h->n_dims]));
     h->n_dims++;
   } while (take(p, ","));
-  XFI_CHECK(take(p, "]"), XFER_ERR_ARG, "column %d: expected a digit, ',' or ']'",
-            column(p, p->at));
+  XFI_TRY(expect(p, "]", "a digit, ',' or ']'"));
 done:
   return st;
 }
@@ -124,7 +133,7 @@ static xfer_status parse_mesh(parser *p, side *s)
   xfer_status st = XFER_OK;
   int64_t size = 0;
 
-  XFI_CHECK(take(p, "("), XFER_ERR_ARG, "column %d: expected '(' or '{'", column(p, p->at));
+  XFI_TRY(expect(p, "(", "'(' or '{'"));
   s->n_ranks = 1;
   do {
     const char *number = p->at;
@@ -138,8 +147,7 @@ static xfer_status parse_mesh(parser *p, side *s)
     XFI_CHECK(s->n_ranks <= INT_MAX, XFER_ERR_OVERFLOW, "column %d: a mesh of more than %d ranks",
               column(p, start), INT_MAX);
   } while (take(p, ","));
-  XFI_CHECK(take(p, ")"), XFER_ERR_ARG, "column %d: expected a digit, ',' or ')'",
-            column(p, p->at));
+  XFI_TRY(expect(p, ")", "a digit, ',' or ')'"));
 done:
   return st;
 }
@@ -202,7 +210,7 @@ static xfer_status parse_placement(parser *p, int n_dims, xfer_placement *placem
 
   *placement = xfer_replicate();
   if (take(p, "R")) return XFER_OK;
-  XFI_CHECK(take(p, "S"), XFER_ERR_ARG, "column %d: expected 'R' or 'S'", column(p, p->at));
+  XFI_TRY(expect(p, "S", "'R' or 'S'"));
   XFI_TRY(parse_dim(p, "S", n_dims, &dim));
   *placement = xfer_shard(dim);
   if (take(p, "b")) {
@@ -276,8 +284,7 @@ static xfer_status parse_pad(parser *p, const head *h, side *s)
   XFI_CHECK(!s->is_padded[dim], XFER_ERR_ARG, "column %d: dim %d is padded twice", column(p, start),
             dim);
   s->is_padded[dim] = true;
-  XFI_CHECK(take(p, ":"), XFER_ERR_ARG, "column %d: expected ':' and the padded size",
-            column(p, p->at));
+  XFI_TRY(expect(p, ":", "':' and the padded size"));
   start = p->at;
   XFI_TRY(parse_int(p, ":", INT64_MAX, &s->padded[dim]));
   XFI_CHECK(s->padded[dim] >= h->shape[dim], XFER_ERR_ARG,
@@ -295,8 +302,7 @@ static xfer_status parse_options(parser *p, const head *h, side *s)
     if (take(p, "order=")) {
       XFI_TRY(parse_order(p, s));
     } else {
-      XFI_CHECK(take(p, "pad="), XFER_ERR_ARG, "column %d: expected 'order=' or 'pad='",
-                column(p, p->at));
+      XFI_TRY(expect(p, "pad=", "'order=' or 'pad='"));
       XFI_TRY(parse_pad(p, h, s));
     }
   }
@@ -332,20 +338,19 @@ static xfer_status parse_box(parser *p, const head *h, xfi_bounds *boxes)
   xfer_status st = XFER_OK;
   int64_t bounds[2 * XFER_MAX_DIMS];
 
-  XFI_CHECK(take(p, "["), XFER_ERR_ARG, "column %d: expected '[' and a box", column(p, p->at));
+  XFI_TRY(expect(p, "[", "'[' and a box"));
   for (int d = 0; d < h->n_dims; d++) {
     const char *start = p->at;
 
     XFI_CHECK(d == 0 || take(p, ","), XFER_ERR_ARG, "column %d: expected ',' and dim %d of %d",
               column(p, p->at), d, h->n_dims);
     XFI_TRY(parse_int(p, d == 0 ? "[" : ",", INT64_MAX / 2, &bounds[d]));
-    XFI_CHECK(take(p, ":"), XFER_ERR_ARG, "column %d: expected ':' and the end of the interval",
-              column(p, p->at));
+    XFI_TRY(expect(p, ":", "':' and the end of the interval"));
     XFI_TRY(parse_int(p, ":", INT64_MAX / 2, &bounds[h->n_dims + d]));
     XFI_CHECK(bounds[d] <= bounds[h->n_dims + d], XFER_ERR_ARG,
               "column %d: an interval that ends before it begins", column(p, start));
   }
-  XFI_CHECK(take(p, "]"), XFER_ERR_ARG, "column %d: expected ']'", column(p, p->at));
+  XFI_TRY(expect(p, "]", "']'"));
   XFI_TRY(xfi_bounds_add(boxes, h->n_dims, bounds));
 done:
   return st;
@@ -359,12 +364,10 @@ static xfer_status parse_list(parser *p, const head *h, int64_t *rank, xfi_bound
   int64_t end = 0;
 
   XFI_TRY(parse_int(p, p->at[-1] == '{' ? "{" : ";", INT_MAX, rank));
-  XFI_CHECK(take(p, "="), XFER_ERR_ARG, "column %d: expected '=' and the rank's boxes",
-            column(p, p->at));
+  XFI_TRY(expect(p, "=", "'=' and the rank's boxes"));
   if (take(p, "f")) {
     XFI_TRY(parse_int(p, "f", INT64_MAX / 2, &begin));
-    XFI_CHECK(take(p, ":"), XFER_ERR_ARG, "column %d: expected ':' and the end of the range",
-              column(p, p->at));
+    XFI_TRY(expect(p, ":", "':' and the end of the range"));
     XFI_TRY(parse_int(p, ":", INT64_MAX / 2, &end));
     XFI_TRY(xfi_bounds_add_flat(boxes, h->n_dims, h->shape, begin, end));
   } else if (*p->at == '[') {
@@ -399,7 +402,7 @@ static xfer_status parse_boxes(parser *p, const head *h, xfer_layout **layout)
     ranks[n++] = (int)rank;
     first[n] = (int64_t)boxes.n;
   } while (take(p, ";"));
-  XFI_CHECK(take(p, "}"), XFER_ERR_ARG, "column %d: expected '+', ';' or '}'", column(p, p->at));
+  XFI_TRY(expect(p, "}", "'+', ';' or '}'"));
   XFI_TRY(xfi_mesh_create(&mesh, &n, 1, ranks));
   desc.mesh = mesh;
   desc.dtype = (int32_t)h->dtype;
@@ -463,10 +466,9 @@ xfer_status xfi_problem_parse(xfer_layout **src, xfer_layout **dst, const char *
 
   XFI_CHECK(strlen(line) < INT_MAX, XFER_ERR_ARG, "a line of more than %d characters", INT_MAX - 1);
   XFI_TRY(parse_head(&p, &h));
-  XFI_CHECK(take(&p, " "), XFER_ERR_ARG, "column %d: expected one blank after ']'",
-            column(&p, p.at));
+  XFI_TRY(expect(&p, " ", "one blank after ']'"));
   XFI_TRY(parse_side(&p, &h, &from));
-  XFI_CHECK(take(&p, " -> "), XFER_ERR_ARG, "column %d: expected ' -> '", column(&p, p.at));
+  XFI_TRY(expect(&p, " -> ", "' -> '"));
   XFI_TRY(parse_dtype(&p, &h));
   XFI_TRY(parse_side(&p, &h, &to));
   XFI_CHECK(*p.at == '\0', XFER_ERR_ARG, "column %d: expected the end of the line",

@@ -24,15 +24,11 @@ static xfer_status fill_flows(xfi_class *cls, const xfi_plan *plan, bool is_sour
 static int64_t count_dst(const xfi_class *cls, int rank)
 {
   const xfer_layout *l = cls->dst;
-  int64_t n = l->boxes == NULL;
-  size_t first;
+  int64_t n = 1;
 
-  if (l->boxes != NULL)
-    for (size_t i = xfi_boxes_of(&first, l, rank); i-- > 0;)
-      n += xfi_bounds_elems(xfi_listed_bounds(l, first + i), l->n_dims);
-  else
-    for (int d = 0; d < l->n_dims; d++)
-      n *= xfi_dim_length(&l->dims[d], cls->dst_place.part[d]);
+  if (l->boxes != NULL) return xfi_boxes_elems(l, rank);
+  for (int d = 0; d < l->n_dims; d++)
+    n *= xfi_dim_length(&l->dims[d], cls->dst_place.part[d]);
   return n;
 }
 

@@ -30,7 +30,7 @@ static bool part_shape(int64_t *shape, const side *s)
 {
   bool filled = s->in_mesh;
 
-  if (s->in_mesh && s->layout->boxes != NULL) return xfi_boxes_filled(s->layout, s->rank);
+  if (s->in_mesh && s->layout->boxes != NULL) return xfi_boxes_elems(s->layout, s->rank) > 0;
   for (int d = 0; s->in_mesh && d < s->layout->n_dims; d++) {
     shape[d] = xfi_dim_length(&s->layout->dims[d], s->place->part[d]);
     filled = filled && shape[d] > 0;
