@@ -60,12 +60,15 @@ done:
   return st;
 }
 
-/* Zeroing one tensor: the part minus the product of its runs, as disjoint boxes. */
+/* Zeroing one tensor: a block of its part minus the product of runs in it, as disjoint boxes. */
 typedef struct zeroing {
   xfi_copies *copies;
-  const xfi_bound *bound;
-  const xfi_runs *runs; /* [n_dims] */
   xfi_elem elem;
+  int n_dims;
+  int64_t first[XFER_MAX_DIMS]; /* the block */
+  int64_t shape[XFER_MAX_DIMS];
+  xfi_runs runs[XFER_MAX_DIMS]; /* local to it */
+  xfer_run one[XFER_MAX_DIMS];  /* where there is one */
   xfi_end at;
   int64_t length[XFER_MAX_DIMS];
 } zeroing;
@@ -73,26 +76,25 @@ typedef struct zeroing {
 /* Dims before d are fixed to a run; zero what has no source in dims d and on. */
 static xfer_status zero_from(zeroing *z, int d)
 {
-  const int n_dims = z->bound->n_dims;
   xfer_status st = XFER_OK;
   int64_t at = 0;
 
-  if (d == n_dims) return XFER_OK;
+  if (d == z->n_dims) return XFER_OK;
   for (size_t i = 0; i <= z->runs[d].n; i++) {
     const bool last = i == z->runs[d].n;
-    const int64_t gap_end = last ? z->bound->shape[d] : z->runs[d].at[i].local;
+    const int64_t gap_end = last ? z->shape[d] : z->runs[d].at[i].local;
 
     if (gap_end > at) {
-      z->at.start[d] = at;
+      z->at.start[d] = z->first[d] + at;
       z->length[d] = gap_end - at;
-      for (int k = d + 1; k < n_dims; k++) {
-        z->at.start[k] = 0;
-        z->length[k] = z->bound->shape[k];
+      for (int k = d + 1; k < z->n_dims; k++) {
+        z->at.start[k] = z->first[k];
+        z->length[k] = z->shape[k];
       }
-      XFI_TRY(xfi_copies_add(z->copies, &z->at, NULL, z->length, n_dims, z->elem));
+      XFI_TRY(xfi_copies_add(z->copies, &z->at, NULL, z->length, z->n_dims, z->elem));
     }
     if (last) break;
-    z->at.start[d] = z->runs[d].at[i].local;
+    z->at.start[d] = z->first[d] + z->runs[d].at[i].local;
     z->length[d] = z->runs[d].at[i].length;
     XFI_TRY(zero_from(z, d + 1));
     at = z->runs[d].at[i].local + z->runs[d].at[i].length;
@@ -101,56 +103,46 @@ done:
   return st;
 }
 
-/* What of a box lies past the tensor's shape: dim by dim, the rest of what lies inside so far. */
+/* What of a box lies past the tensor's shape. */
 static xfer_status zero_box(zeroing *z, const xfer_layout *layout, size_t listed)
 {
-  const int n_dims = layout->n_dims;
   const int64_t *given = xfi_listed_bounds(layout, listed);
-  xfer_status st = XFER_OK;
 
-  for (int d = 0; d < n_dims; d++) {
-    z->at.start[d] = d == 0 ? layout->boxes->listed[listed].row : 0;
-    z->length[d] = given[n_dims + d] - given[d];
-  }
-  for (int d = 0; d < n_dims; d++) {
-    const int64_t start = z->at.start[d];
-    const int64_t left = layout->dims[d].size - given[d]; /* inside */
-    const int64_t inside = left < 0 ? 0 : left < z->length[d] ? left : z->length[d];
+  for (int d = 0; d < z->n_dims; d++) {
+    const int64_t left = layout->dims[d].size - given[d];
 
-    z->at.start[d] = start + inside;
-    z->length[d] -= inside;
-    XFI_TRY(xfi_copies_add(z->copies, &z->at, NULL, z->length, n_dims, z->elem));
-    z->at.start[d] = start;
-    z->length[d] = inside;
+    z->first[d] = d == 0 ? layout->boxes->listed[listed].row : 0;
+    z->shape[d] = given[z->n_dims + d] - given[d];
+    z->one[d] = (xfer_run){given[d], left < z->shape[d] ? left : z->shape[d], 0};
+    z->runs[d] = (xfi_runs){&z->one[d], z->one[d].length > 0, 0};
   }
-done:
-  return st;
+  return zero_from(z, 0);
 }
 
 static xfer_status add_zeros(xfi_copies *copies, const xfer_plan *plan, size_t tensor)
 {
   const xfi_class *cls = xfi_plan_class(plan->moves, tensor);
+  const xfer_layout *l = cls->dst;
+  const xfi_bound *bound = xfi_run_dst(plan, tensor);
   xfer_status st = XFER_OK;
-  xfi_runs runs[XFER_MAX_DIMS];
-  zeroing z = {copies, xfi_run_dst(plan, tensor), runs, {cls->dst->elem_bytes, NULL}, {NULL, {0}},
-               {0}};
+  zeroing z = {
+      .copies = copies, .elem = {l->elem_bytes, NULL}, .n_dims = l->n_dims, .at = {bound, {0}}};
 
-  memset(runs, 0, sizeof runs);
-  z.at.bound = z.bound;
-  if (cls->dst->boxes != NULL) {
+  if (l->boxes != NULL) {
     size_t first;
-    const size_t n = xfi_boxes_of(&first, cls->dst, plan->moves->rank);
+    const size_t n = xfi_boxes_of(&first, l, plan->moves->rank);
 
-    for (size_t i = first; i < first + n; i++)
-      XFI_TRY(zero_box(&z, cls->dst, i));
-    return XFER_OK;
+    for (size_t i = first; i < first + n && st == XFER_OK; i++)
+      st = zero_box(&z, l, i);
+    return st;
   }
-  for (int d = 0; d < cls->dst->n_dims; d++)
-    XFI_TRY(xfi_dim_runs(&cls->dst->dims[d], cls->dst_place.part[d], &runs[d]));
+  memcpy(z.shape, bound->shape, sizeof z.shape);
+  for (int d = 0; d < l->n_dims; d++)
+    XFI_TRY(xfi_dim_runs(&l->dims[d], cls->dst_place.part[d], &z.runs[d]));
   XFI_TRY(zero_from(&z, 0));
 done:
   for (int d = 0; d < XFER_MAX_DIMS; d++)
-    xfi_runs_free(&runs[d]);
+    xfi_runs_free(&z.runs[d]);
   return st;
 }
 
