@@ -19,7 +19,7 @@ typedef struct gather_comm {
   xfi_comm base;
   xfer_all_gather_fn all_gather;
   void *context;
-  uint64_t *words; /* [2 * size] what ranks say before an exchange: it needs no memory */
+  uint64_t *words; /* [size] what ranks say before an exchange: it needs no memory */
   xfi_broken broken;
 } gather_comm;
 
@@ -107,20 +107,6 @@ static void fill_envelopes(char *bytes, const xfi_message *sends, int n_sends)
   }
 }
 
-/* Have all ranks memory for what comes? */
-static xfer_status agree_on_memory(xfi_comm *base, bool mine, uint64_t *all, xfi_deadline deadline)
-{
-  const uint64_t said = mine;
-  xfer_status st = XFER_OK;
-
-  XFI_TRY(gather_all_gather(base, all, &said, sizeof said, deadline));
-  XFI_CHECK(mine, XFER_ERR_NOMEM, "an exchange among %d ranks", base->size);
-  for (int r = 0; r < base->size; r++)
-    XFI_CHECK(all[r] != 0, XFER_ERR_PEER, "rank %d has no memory for an exchange", r);
-done:
-  return st;
-}
-
 static xfer_status gather_exchange(xfi_comm *base, const xfi_message *sends, int n_sends,
                                    const xfi_message *recvs, int n_recvs, xfi_deadline deadline)
 {
@@ -143,7 +129,9 @@ static xfer_status gather_exchange(xfi_comm *base, const xfi_message *sends, int
   if (most == 0) goto done;
   mine = xfi_calloc(1, most);
   all = xfi_calloc(size, most);
-  XFI_TRY(agree_on_memory(base, mine != NULL && all != NULL, all_bytes + size, deadline));
+  if (mine == NULL || all == NULL) st = XFI_NO_MEMORY("an exchange among %d ranks", base->size);
+  st = xfi_comm_agree(base, st, deadline);
+  if (st != XFER_OK || mine == NULL || all == NULL) goto done;
   fill_envelopes(mine, sends, n_sends);
   XFI_TRY(gather_all_gather(base, all, mine, most, deadline));
   for (size_t r = 0; r < size; r++) {
@@ -185,7 +173,7 @@ static xfer_status assemble(xfer_comm **comm, const gather_comm *like)
   XFI_CHECK(made != NULL, XFER_ERR_NOMEM, "a CUDA comm");
   *made = *like;
   (void)pthread_mutex_init(&made->broken.lock, NULL);
-  made->words = xfi_calloc(2 * (size_t)like->base.size, sizeof *made->words);
+  made->words = xfi_calloc((size_t)like->base.size, sizeof *made->words);
   XFI_CHECK(made->words != NULL, XFER_ERR_NOMEM, "a CUDA comm of %d ranks", like->base.size);
   XFI_TRY(xfi_device_create_cuda(&device));
   XFI_TRY(xfi_comm_wrap(comm, &made->base, device));

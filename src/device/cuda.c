@@ -67,11 +67,6 @@ static void cuda_host_free(void *memory)
   if (memory != NULL) (void)cudaFreeHost(memory);
 }
 
-static void cuda_exports_end(xfi_device *base)
-{
-  xfi_cuda_chunks_close(xfi_cuda(base));
-}
-
 /* ---- streams and events ------------------------------------------------------------------- */
 
 static xfer_status cuda_stream_create(xfi_device *base, xfer_stream *stream)
@@ -230,7 +225,7 @@ static void cuda_destroy(xfi_device *base)
   if (device == NULL) return;
   cuda_enter(base, &before);
   xfi_alarms_destroy(device->base.alarms);
-  xfi_cuda_chunks_close(device);
+  xfi_cuda_chunks_close(base);
   xfi_cuda_unimport_all(device);
   if (device->aside != NULL) (void)cudaStreamDestroy(device->aside);
   cuda_leave(base, &before);
@@ -280,7 +275,7 @@ static const xfi_device_ops cuda_ops = {
     .flags_set = xfi_cuda_flags_set_op,
     .flags_store = xfi_cuda_flags_store,
     .find_changed = xfi_cuda_find_changed,
-    .exports_end = cuda_exports_end,
+    .exports_end = xfi_cuda_chunks_close,
 };
 
 /* CUDA itself would call a driver that is not there too old. */

@@ -305,8 +305,9 @@ done:
   return st;
 }
 
-void xfi_cuda_chunks_close(xfi_cuda_device *device)
+void xfi_cuda_chunks_close(xfi_device *base)
 {
+  xfi_cuda_device *device = xfi_cuda(base);
   const uint64_t one = 1;
 
   if (device->offers == NULL) return;

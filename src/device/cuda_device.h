@@ -146,7 +146,7 @@ enum { XFI_CUDA_SOCKET_BYTES = 37 }; /* "xfer-" and 32 digits, no 0 at the end *
 /* Let peers ask for an allocation's chunks until the offers are closed. */
 xfer_status xfi_cuda_chunks_offer(xfi_cuda_device *device, const xfi_allocation *allocation,
                                   char name[XFI_CUDA_SOCKET_BYTES]);
-void xfi_cuda_chunks_close(xfi_cuda_device *device);
+void xfi_cuda_chunks_close(xfi_device *device);
 /* Map what another device's process offers. XFER_ERR_TIMEOUT: it did not answer. */
 xfer_status xfi_cuda_chunks_map(const xfi_cuda_device *device,
                                 const char name[XFI_CUDA_SOCKET_BYTES], uint64_t base,
