@@ -183,24 +183,6 @@ done:
   return st;
 }
 
-static xfer_status make_kept(xfi_kept **out, xfer_comm *comm, const uint64_t digest[2], bool mapped,
-                             xfi_operations *ops)
-{
-  xfer_plan_options options = XFER_PLAN_OPTIONS_INIT;
-  xfer_status st = XFER_OK;
-  xfi_kept *k = xfi_kept_free_entry(comm);
-
-  options.timeout_ms = comm->timeout_ms;
-  if (!mapped && comm->transport->ops->has_rounds) options.lane = XFER_LANE_PACKED;
-  XFI_TRY(xfi_run_create_exchange(&k->plan, &comm->plans, XFER_OK, ops, &options));
-  memcpy(k->src, digest, sizeof k->src);
-  memset(k->dst, 0, sizeof k->dst);
-  k->mapped = mapped;
-  *out = k;
-done:
-  return st;
-}
-
 static xfer_status check_views(const xfi_operations *ops, const xfer_view *send_views,
                                const xfer_view *recv_views)
 {
@@ -216,6 +198,7 @@ static xfer_status exchange(xfer_comm *comm, xfi_operations *ops, const xfer_vie
                             const xfer_view *recvs, xfer_stream stream)
 {
   xfer_status st = XFER_OK;
+  xfer_plan_options options;
   uint64_t digest[2] = {0, 0};
   word mine = {0, 0, XFER_OK};
   xfi_kept *k = NULL;
@@ -235,7 +218,10 @@ static xfer_status exchange(xfer_comm *comm, xfi_operations *ops, const xfer_vie
         mine.found |= UINT64_C(1) << i;
   }
   XFI_TRY(settle(&k, &mapped, comm, mine));
-  if (k == NULL) XFI_TRY(make_kept(&k, comm, digest, mapped, ops));
+  if (k == NULL) {
+    k = xfi_kept_make(&options, comm, digest, (const uint64_t[2]){0}, mapped);
+    XFI_TRY(xfi_run_create_exchange(&k->plan, &comm->plans, XFER_OK, ops, &options));
+  }
   k->used = ++comm->n_calls;
   st = xfi_run_follow(k->plan, stream);
   if (st == XFER_OK) st = xfi_run_bind_exchange(k->plan, sends, recvs);

@@ -5,7 +5,9 @@
 #include "direct.h"
 #include "object.h"
 
-xfi_kept *xfi_kept_free_entry(xfer_comm *comm)
+#include <string.h>
+
+static xfi_kept *free_entry(xfer_comm *comm)
 {
   xfi_kept *oldest = &comm->kept[0];
 
@@ -17,6 +19,20 @@ xfi_kept *xfi_kept_free_entry(xfer_comm *comm)
   xfi_run_destroy(oldest->plan);
   oldest->plan = NULL;
   return oldest;
+}
+
+xfi_kept *xfi_kept_make(xfer_plan_options *options, xfer_comm *comm, const uint64_t src[2],
+                        const uint64_t dst[2], bool mapped)
+{
+  xfi_kept *k = free_entry(comm);
+
+  *options = (xfer_plan_options)XFER_PLAN_OPTIONS_INIT;
+  options->timeout_ms = comm->timeout_ms;
+  if (!mapped && comm->transport->ops->has_rounds) options->lane = XFER_LANE_PACKED;
+  memcpy(k->src, src, sizeof k->src);
+  memcpy(k->dst, dst, sizeof k->dst);
+  k->mapped = mapped;
+  return k;
 }
 
 xfer_status xfi_kept_check(const xfer_comm *comm, xfer_stream stream)

@@ -43,8 +43,10 @@ struct xfer_comm {
 /* The library's own of what a caller gave; NULL: all defaults. */
 xfer_status xfi_plan_options_copy(xfer_plan_options *out, const xfer_plan_options *given);
 
-/* A free entry, or the one that was not used for longest, emptied. */
-xfi_kept *xfi_kept_free_entry(xfer_comm *comm);
+/* An entry for a plan that is to be made with these options: a free one, or the one that was not
+ * used for longest, emptied. */
+xfi_kept *xfi_kept_make(xfer_plan_options *options, xfer_comm *comm, const uint64_t src[2],
+                        const uint64_t dst[2], bool mapped);
 /* What this rank can say before anything is done: an earlier call that failed after it returned,
  * and a stream on which nothing may be put. */
 xfer_status xfi_kept_check(const xfer_comm *comm, xfer_stream stream);

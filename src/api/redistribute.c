@@ -133,24 +133,6 @@ static xfi_kept *find_kept(xfer_comm *comm, const given *key)
   return NULL;
 }
 
-static xfer_status make_kept(xfi_kept **out, xfer_comm *comm, const given *key,
-                             const xfer_tensor *tensor)
-{
-  xfer_plan_options options = XFER_PLAN_OPTIONS_INIT;
-  xfer_status st = XFER_OK;
-  xfi_kept *k = xfi_kept_free_entry(comm);
-
-  options.timeout_ms = comm->timeout_ms;
-  if (key->mapped == 0 && comm->transport->ops->has_rounds) options.lane = XFER_LANE_PACKED;
-  XFI_TRY(xfi_run_create(&k->plan, &comm->plans, XFER_OK, tensor, 1, &options));
-  memcpy(k->src, key->src, sizeof k->src);
-  memcpy(k->dst, key->dst, sizeof k->dst);
-  k->mapped = key->mapped != 0;
-  *out = k;
-done:
-  return st;
-}
-
 static xfer_status bind(const xfi_kept *k, const xfer_view *src_view, const xfer_view *dst_view,
                         xfer_stream stream)
 {
@@ -168,6 +150,7 @@ static xfer_status redistribute(xfer_comm *comm, const xfer_tensor *tensor,
 {
   const xfi_deadline deadline = xfi_comm_deadline(comm);
   xfer_status st = XFER_OK;
+  xfer_plan_options options;
   given mine = {.commit = {.plan = NO_PLAN}};
   given key;
   bool differ = false;
@@ -190,7 +173,10 @@ static xfer_status redistribute(xfer_comm *comm, const xfer_tensor *tensor,
   XFI_TRY(settle(&key, &differ, &room, &begun, comm, &mine, found, deadline));
   k = differ ? NULL : find_kept(comm, &key);
   begun = begun && k == found;
-  if (k == NULL) XFI_TRY(make_kept(&k, comm, &key, tensor));
+  if (k == NULL) {
+    k = xfi_kept_make(&options, comm, key.src, key.dst, key.mapped != 0);
+    XFI_TRY(xfi_run_create(&k->plan, &comm->plans, XFER_OK, tensor, 1, &options));
+  }
   k->used = ++comm->n_calls;
   if (begun)
     XFI_TRY(xfi_commit_end(k->plan, room.words, deadline));
