@@ -398,6 +398,66 @@ static void test_pushes(void)
   world_destroy();
 }
 
+/* ---- what peers map ------------------------------------------------------------------------- */
+
+/* A trainer with many allocations pushes, so nobody maps them, and only that of its peer has a
+ * handle. */
+static void many_allocations(int rank)
+{
+  enum { MANY = 300, EACH = 64 };
+  xfer_plan_options options = XFER_PLAN_OPTIONS_INIT;
+  static xfer_tensor tensors[MANY];
+  static char names[MANY][8];
+  xfer_layout *layouts[2] = {NULL};
+  unsigned char *memory[MANY];
+  const cudaStream_t stream = world_stream();
+  xfer_plan *plan = NULL;
+
+  OK(xfer_problem_parse(&layouts[0], &layouts[1], "u8[64] (1)@1:R -> (1)@0:R"));
+  for (int i = 0; i < MANY; i++) {
+    if (rank == 0) (void)snprintf(names[i], sizeof names[i], "t%d", i);
+    memory[i] = rank == 1 || i == 0 ? world_alloc(rank == 1 ? EACH : MANY * EACH)
+                                    : memory[0] + (size_t)i * EACH;
+    memset(memory[i], rank == 1 ? i % 251 : 0, EACH);
+  }
+  ranks_barrier();
+  if (rank == 0)
+    for (int i = 0; i < MANY; i++)
+      tensors[i] = (xfer_tensor){.name = names[i], .src = layouts[0], .dst = layouts[1]};
+  ranks_barrier();
+  options.lane = XFER_LANE_DIRECT;
+  OK(xfer_plan_create(&plan, w.comms[rank], tensors, MANY, &options));
+  for (int i = 0; i < MANY; i++) {
+    const xfer_view view = xfer_view_dense(memory[i]);
+
+    OK(xfer_plan_bind(plan, (size_t)i, rank == 1 ? &view : NULL, rank == 0 ? &view : NULL));
+  }
+  ranks_barrier();
+  const uint64_t before = sim_calls_of("cudaIpcGetMemHandle");
+  ranks_barrier();
+  OK(xfer_plan_commit(plan));
+  ranks_barrier();
+  NEED(sim_calls_of("cudaIpcGetMemHandle") == before + 1);
+  OK(xfer_plan_run(plan, 1, stream));
+  OK(xfer_plan_wait(plan, 0));
+  for (int i = 0; rank == 0 && i < MANY; i++)
+    NEED(memory[i][0] == i % 251 && memory[i][EACH - 1] == i % 251);
+  ranks_barrier();
+  xfer_plan_destroy(plan);
+  ranks_barrier();
+  for (int i = 0; i < (rank == 1 ? MANY : 1); i++)
+    world_free(memory[i]);
+  for (int i = 0; i < 2; i++)
+    xfer_layout_destroy(layouts[i]);
+}
+
+static void test_handles(void)
+{
+  world_make(2, COMM_GATHER, (sim_config){.eager = true});
+  world_go(many_allocations);
+  world_destroy();
+}
+
 int main(int argc, char **argv)
 {
   static const world_test tests[] = {{"engine_takes_placements", test_placements},
@@ -405,7 +465,8 @@ int main(int argc, char **argv)
                                      {"engine_takes_rows", test_rows},
                                      {"engine_takes_runs", test_runs},
                                      {"engine_takes_runs_alone", test_runs_without_batches},
-                                     {"engine_takes_pushes", test_pushes}};
+                                     {"engine_takes_pushes", test_pushes},
+                                     {"what_nobody_maps_has_no_handle", test_handles}};
 
   return world_main(argc, argv, tests, sizeof tests / sizeof tests[0]);
 }

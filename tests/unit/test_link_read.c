@@ -17,9 +17,9 @@ typedef struct told {
   struct {
     uint64_t n_remotes, page_offset, n_bounds, n_src_bounds;
   } head;
+  xfi_mem_handle page;
   struct {
-    xfi_mem_handle handle;
-    uint64_t base, n_bytes;
+    uint64_t base, n_bytes, halves;
   } remote;
   struct {
     uint64_t piece_dim, piece_length, n_pieces, has_boxes;
@@ -35,6 +35,7 @@ static told good(void)
   memset(&t, 0, sizeof t);
   t.head.n_remotes = t.head.n_bounds = t.bound.n_pieces = 1;
   t.remote.n_bytes = 64;
+  t.remote.halves = XFI_OF_DST;
   t.place[1] = 16;
   return t;
 }
@@ -58,6 +59,7 @@ static xfer_status read_told(told t, size_t n_bytes)
     assert_int_equal(link.n_places, 1);
     assert_int_equal(link.places[0][1], 16);
     assert_int_equal(link.remotes[0].n_bytes, 64);
+    assert_int_equal(link.remotes[0].halves, XFI_OF_DST);
   }
   release(&link);
   return st;
@@ -72,7 +74,7 @@ static void refused(told t, size_t n_bytes)
 static void test_what_is_well_formed_is_read(void **state)
 {
   (void)state;
-  assert_int_equal(sizeof(told), sizeof good().head + sizeof(xfi_mem_handle) + 16 +
+  assert_int_equal(sizeof(told), sizeof good().head + sizeof(xfi_mem_handle) + 24 +
                                      sizeof good().bound + sizeof good().place);
   assert_int_equal(read_told(good(), sizeof(told)), XFER_OK);
 }

@@ -13,9 +13,19 @@ enum { XFI_WHY_BYTES = 160, XFI_WAY_BYTES = XFI_WHY_BYTES + 64 };
 /* In place of an index: nothing goes that way. */
 #define XFI_NO_FLOW SIZE_MAX
 
+/* The halves of the two flows between two ranks, as bits: a rank's memory that it sends from, and
+ * that it receives in. */
+enum { XFI_OF_SRC = 1, XFI_OF_DST = 2 };
+
+/* An allocation of ours, as the peer knows it. */
+typedef struct xfi_told {
+  xfi_allocation at;
+  int halves; /* that lie in it */
+} xfi_told;
+
 /* An allocation of a peer. */
 typedef struct xfi_remote {
-  xfi_mem_handle handle;
+  int halves;    /* likewise */
   uint64_t base; /* the peer's address */
   uint64_t n_bytes;
   char *mapped; /* ours; NULL until it is mapped */
@@ -65,15 +75,17 @@ typedef struct xfi_link {
   xfi_by recv_by;    /* and what we receive */
   bool only_push[2]; /* what we receive, and what we send: nobody but its sender can copy it */
   xfi_near near;
-  size_t n_own_src;        /* allocations that what we send lies in */
-  size_t n_own_dst;        /* and what we receive */
+  xfi_told *told; /* [n_told] our half of both flows, after the page */
+  size_t n_told;
+  size_t told_capacity;
   size_t n_own_places;     /* pieces of our half of both flows */
   char way[XFI_WAY_BYTES]; /* what is said of a flow that nobody copies */
 
   unsigned char *bytes; /* what the peer told us */
   size_t n_bytes;
-  xfi_remote *remotes; /* remotes[0] holds the peer's flag page */
+  xfi_remote *remotes; /* remotes[0] holds the peer's flag page, */
   size_t n_remotes;
+  xfi_mem_handle page_handle; /* which has this handle */
   uint64_t page_offset;
   uint64_t *page; /* the peer's flags, mapped */
   xfi_bound
@@ -115,15 +127,22 @@ static inline bool xfi_link_pulls(const xfi_link *link)
 /* Peers in reach with which there is something to exchange, in whatever lane: where not directly,
  * only to hear of their failures. near: [n_ranks]. */
 xfer_status xfi_links_list(xfi_links *links, xfer_plan *plan, const xfi_near *near);
-/* Exchange descriptions, map, and decide who copies what. `page` is this rank's flag page, NULL
- * without links. All ranks, see xfi_direct_create(). */
-xfer_status xfi_links_connect(xfi_links *links, xfer_plan *plan, uint64_t *page, xfer_status *mine,
-                              xfi_deadline deadline);
+/* The bounds of the peer's half of a flow: [*first, *end). */
+void xfi_link_flow_bounds(const xfi_link *link, bool source, size_t *first, size_t *end);
+/* Is all that it lies in mapped? */
+bool xfi_link_is_mapped(const xfi_link *link, bool source);
 /* From places to addresses, in what is mapped. */
 void xfi_link_resolve(xfi_link *link);
 void xfi_links_destroy(xfi_links *links, xfi_device *device);
 /* How a flow travels, in words: that of index `peer` in the plan's sends or receives. */
 const char *xfi_links_way(const xfi_links *links, const xfer_plan *plan, bool send, size_t peer);
+
+/* ---- link_map.c ---- */
+
+/* Exchange descriptions, map, and decide who copies what. `page` is this rank's flag page, NULL
+ * without links. All ranks, see xfi_direct_create(). */
+xfer_status xfi_links_connect(xfi_links *links, xfer_plan *plan, uint64_t *page, xfer_status *mine,
+                              xfi_deadline deadline);
 
 /* ---- link_move.c ---- */
 
@@ -136,14 +155,14 @@ xfer_status xfi_links_move(xfi_links *links, xfer_plan *plan, xfer_status *mine,
 
 /* Who should copy what: send_by and recv_by. */
 xfer_status xfi_link_choose(xfi_link *link, const xfer_plan *plan);
-/* The bounds of the peer's half of a flow: [*first, *end). */
-void xfi_link_flow_bounds(const xfi_link *link, bool source, size_t *first, size_t *end);
 
 /* ---- link_describe.c ---- */
 
 /* What the peer has to know of our half of both flows. */
 xfer_status xfi_link_describe(xfi_bytes *out, const xfer_plan *plan, xfi_link *link,
                               const uint64_t *page);
+/* The handle of an allocation that it named; of zeros where nobody can map it. */
+xfer_status xfi_link_offer(xfi_mem_handle *handle, xfi_device *device, const xfi_told *told);
 /* Where its pieces are now: now[n_own_places]. */
 xfer_status xfi_link_tell(xfi_place_now *now, const xfer_plan *plan, const xfi_link *link);
 /* Take apart what the peer told us: link->bytes. Addresses stay as places until they are mapped. */

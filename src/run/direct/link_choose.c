@@ -57,25 +57,22 @@ bool xfi_link_is_pushed_move(const xfi_link *link, const xfi_class *cls, const x
   return from != to ? to < from : both_ways || is_narrow(src, dst, length, cls->src->n_dims, from);
 }
 
-void xfi_link_flow_bounds(const xfi_link *link, bool source, size_t *first, size_t *end)
-{
-  *first = source ? 0 : link->n_src_bounds;
-  *end = source ? link->n_src_bounds : link->n_bounds;
-}
-
-/* How many allocations the peer's half of a flow lies in; a mark in `seen` for each of them. */
-static size_t count_allocations(const xfi_link *link, bool source, unsigned char *seen)
+/* How many allocations a half lies in, of ours and of the peer's. */
+static size_t count_ours(const xfi_link *link, int half)
 {
   size_t n = 0;
-  size_t first;
-  size_t end;
 
-  xfi_link_flow_bounds(link, source, &first, &end);
-  memset(seen, 0, link->n_remotes);
-  for (size_t p = link->first_place[first]; p < link->first_place[end]; p++) {
-    n += seen[link->places[p][0]] == 0;
-    seen[link->places[p][0]] = 1;
-  }
+  for (size_t i = 0; i < link->n_told; i++)
+    n += (link->told[i].halves & half) != 0;
+  return n;
+}
+
+static size_t count_theirs(const xfi_link *link, int half)
+{
+  size_t n = 0;
+
+  for (size_t i = 0; i < link->n_remotes; i++)
+    n += (link->remotes[i].halves & half) != 0;
   return n;
 }
 
@@ -137,23 +134,20 @@ static xfi_by choose(bool pulls, size_t n_src, size_t n_dst, const bool has[2], 
 
 xfer_status xfi_link_choose(xfi_link *link, const xfer_plan *plan)
 {
+  const bool pulls = plan->device->ops->pulls;
   xfer_status st = XFER_OK;
   bool has[2];
-  const bool pulls = plan->device->ops->pulls;
-  unsigned char *seen = xfi_calloc(link->n_remotes, 1);
 
-  XFI_CHECK(seen != NULL, XFER_ERR_NOMEM, "%zu allocations", link->n_remotes);
   if (link->send != XFI_NO_FLOW) {
     XFI_TRY(look_at_moves(has, plan, link, true));
-    link->send_by = choose(pulls, link->n_own_src, count_allocations(link, false, seen), has,
+    link->send_by = choose(pulls, count_ours(link, XFI_OF_SRC), count_theirs(link, XFI_OF_DST), has,
                            link->only_push[1]);
   }
   if (link->recv != XFI_NO_FLOW) {
     XFI_TRY(look_at_moves(has, plan, link, false));
-    link->recv_by = choose(pulls, count_allocations(link, true, seen), link->n_own_dst, has,
+    link->recv_by = choose(pulls, count_theirs(link, XFI_OF_SRC), count_ours(link, XFI_OF_DST), has,
                            link->only_push[0]);
   }
 done:
-  xfi_free(seen);
   return st;
 }

@@ -1,8 +1,8 @@
 /*
  * What the two ends of a link tell each other, once each way:
  *
- *   n_allocations, page offset, n_bounds, n of them sources
- *   per allocation: handle, base, bytes
+ *   n_allocations, page offset, n_bounds, n of them sources; the page's handle
+ *   per allocation: base, bytes, halves
  *   per bound:      piece_dim, piece_length, n_pieces, by boxes?, strides, shape,
  *                   per piece: (allocation, offset); by boxes also what each box is
  *
@@ -18,21 +18,10 @@
 
 /* ---- what we tell a peer ---- */
 
-/* The halves of the two flows, as bits. */
-enum { OF_SRC = 1, OF_DST = 2 };
-
-/* An allocation of ours, as the peer gets to know it. */
-typedef struct told {
-  xfi_allocation at;
-  int halves; /* that lie in it */
-} told;
-
 typedef struct blob {
   xfi_bytes bytes;
   const xfer_plan *plan;
-  told *told; /* [n_told] */
-  size_t n_told;
-  size_t told_capacity;
+  xfi_link *link;
   uint32_t *of_plan;  /* [n_allocations] of the plan: 1 + the index in `told` */
   size_t n_places;    /* put so far */
   xfi_place_now *now; /* NULL: the description itself is put; else only where pieces are */
@@ -49,10 +38,11 @@ static xfer_status put_words(blob *b, const uint64_t *words, size_t n)
 static xfer_status tell(blob *b, uint32_t *index, const xfi_allocation *at)
 {
   xfer_status st = XFER_OK;
+  xfi_link *link = b->link;
 
-  XFI_TRY(xfi_vec_reserve(&b->told, &b->told_capacity, b->n_told + 1, sizeof *b->told));
-  b->told[b->n_told] = (told){*at, 0};
-  *index = (uint32_t)++b->n_told;
+  XFI_TRY(xfi_vec_reserve(&link->told, &link->told_capacity, link->n_told + 1, sizeof *link->told));
+  link->told[link->n_told] = (xfi_told){*at, 0};
+  *index = (uint32_t)++link->n_told;
 done:
   return st;
 }
@@ -75,8 +65,8 @@ static xfer_status find_told(blob *b, uint32_t *index, const void *pointer, size
     return XFER_OK;
   }
   XFI_TRY(b->plan->device->ops->find_allocation(b->plan->device, pointer, n_bytes, &found));
-  for (size_t i = 0; i < b->n_told; i++)
-    if (b->told[i].at.base == found.base && b->told[i].at.n_bytes == found.n_bytes)
+  for (size_t i = 0; i < b->link->n_told; i++)
+    if (b->link->told[i].at.base == found.base && b->link->told[i].at.n_bytes == found.n_bytes)
       *index = (uint32_t)i + 1;
   if (*index == 0) XFI_TRY(tell(b, index, &found));
 done:
@@ -87,10 +77,10 @@ static xfer_status put_address(blob *b, const void *pointer, size_t n_bytes, int
 {
   xfer_status st = XFER_OK;
   uint32_t index;
-  told *t;
+  xfi_told *t;
 
   XFI_TRY(find_told(b, &index, pointer, n_bytes));
-  t = &b->told[index - 1];
+  t = &b->link->told[index - 1];
   t->halves |= half;
   XFI_TRY(put_words(
       b,
@@ -163,35 +153,37 @@ static xfer_status put_flow(blob *b, uint64_t *n, const xfi_move_list *list, siz
 
     if (tensor == last || xfi_run_broadcasts(plan, cls)) continue;
     last = tensor;
-    XFI_TRY(put_bound(b, half == OF_SRC ? xfi_run_src(plan, tensor) : xfi_run_dst(plan, tensor),
-                      (half == OF_SRC ? cls->src : cls->dst)->elem_bytes, half));
+    XFI_TRY(put_bound(b, half == XFI_OF_SRC ? xfi_run_src(plan, tensor) : xfi_run_dst(plan, tensor),
+                      (half == XFI_OF_SRC ? cls->src : cls->dst)->elem_bytes, half));
     ++*n;
   }
 done:
   return st;
 }
 
-enum { ALLOCATION_BYTES = sizeof(xfi_mem_handle) + 2 * sizeof(uint64_t) };
-
-static xfer_status put_allocations(xfi_bytes *out, const blob *b)
+xfer_status xfi_link_offer(xfi_mem_handle *handle, xfi_device *device, const xfi_told *told)
 {
-  xfi_device *device = b->plan->device;
+  xfer_status st;
+
+  memset(handle, 0, sizeof *handle);
+  st = device->ops->mem_export(device, told->at, handle);
+  if (st != XFER_OK) memset(handle, 0, sizeof *handle); /* nobody can map it */
+  return st == XFER_ERR_UNSUPPORTED ? XFER_OK : st;
+}
+
+enum { ALLOCATION_WORDS = 3 };
+
+static xfer_status put_allocations(xfi_bytes *out, const xfi_link *link)
+{
   xfer_status st = XFER_OK;
 
-  for (size_t i = 0; i < b->n_told; i++) {
-    const uint64_t place[2] = {(uint64_t)(uintptr_t)b->told[i].at.base, b->told[i].at.n_bytes};
-    xfi_mem_handle handle;
+  for (size_t i = 0; i < link->n_told; i++) {
+    const xfi_told *t = &link->told[i];
+    const uint64_t words[ALLOCATION_WORDS] = {(uint64_t)(uintptr_t)t->at.base, t->at.n_bytes,
+                                              (uint64_t)t->halves};
 
-    memset(&handle, 0, sizeof handle);
-    st = device->ops->mem_export(device, b->told[i].at, &handle);
-    if (st == XFER_ERR_UNSUPPORTED)
-      memset(&handle, 0, sizeof handle); /* nobody can map it */
-    else
-      XFI_TRY(st);
-    XFI_TRY(xfi_bytes_put(out, &handle, sizeof handle));
-    XFI_TRY(xfi_bytes_put(out, place, sizeof place));
+    XFI_TRY(xfi_bytes_put(out, words, sizeof words));
   }
-  st = XFER_OK;
 done:
   return st;
 }
@@ -202,7 +194,8 @@ xfer_status xfi_link_describe(xfi_bytes *out, const xfer_plan *plan, xfi_link *l
 {
   const size_t n_known = xfi_run_owner(plan)->n_allocations;
   xfer_status st = XFER_OK;
-  blob b = {.plan = plan};
+  blob b = {.plan = plan, .link = link};
+  xfi_mem_handle page_handle;
   uint64_t page_at[2];
   uint64_t head[4];
   uint64_t n_src;
@@ -210,30 +203,27 @@ xfer_status xfi_link_describe(xfi_bytes *out, const xfer_plan *plan, xfi_link *l
 
   b.of_plan = xfi_calloc(n_known, sizeof *b.of_plan);
   XFI_CHECK(b.of_plan != NULL, XFER_ERR_NOMEM, "%zu allocations", n_known);
-  XFI_TRY(xfi_vec_reserve(&b.told, &b.told_capacity, 1, sizeof *b.told)); /* the page's at least */
   XFI_TRY(put_address(&b, page, sizeof *page, 0));
+  XFI_TRY(xfi_link_offer(&page_handle, plan->device, link->told));
   memcpy(page_at, b.bytes.at, sizeof page_at);
   b.bytes.n = 0;
-  XFI_TRY(put_flow(&b, &n_src, &plan->moves->sends, link->send, OF_SRC));
-  XFI_TRY(put_flow(&b, &n_dst, &plan->moves->recvs, link->recv, OF_DST));
+  XFI_TRY(put_flow(&b, &n_src, &plan->moves->sends, link->send, XFI_OF_SRC));
+  XFI_TRY(put_flow(&b, &n_dst, &plan->moves->recvs, link->recv, XFI_OF_DST));
   link->n_own_places = b.n_places;
-  link->n_own_src = link->n_own_dst = 0;
-  for (size_t i = 0; i < b.n_told; i++) {
-    link->n_own_src += (b.told[i].halves & OF_SRC) != 0;
-    link->n_own_dst += (b.told[i].halves & OF_DST) != 0;
-  }
-  head[0] = b.n_told;
+  head[0] = link->n_told;
   head[1] = page_at[1];
   head[2] = n_src + n_dst;
   head[3] = n_src;
   XFI_TRY(xfi_vec_reserve(&out->at, &out->capacity,
-                          sizeof head + b.n_told * (size_t)ALLOCATION_BYTES + b.bytes.n, 1));
+                          sizeof head + sizeof page_handle +
+                              link->n_told * ALLOCATION_WORDS * sizeof(uint64_t) + b.bytes.n,
+                          1));
   XFI_TRY(xfi_bytes_put(out, head, sizeof head));
-  XFI_TRY(put_allocations(out, &b));
+  XFI_TRY(xfi_bytes_put(out, &page_handle, sizeof page_handle));
+  XFI_TRY(put_allocations(out, link));
   XFI_TRY(xfi_bytes_put(out, b.bytes.at, b.bytes.n));
 done:
   xfi_bytes_free(&b.bytes);
-  xfi_free(b.told);
   xfi_free(b.of_plan);
   return st;
 }
@@ -244,8 +234,8 @@ xfer_status xfi_link_tell(xfi_place_now *now, const xfer_plan *plan, const xfi_l
   blob b = {.plan = plan, .now = now};
   uint64_t n;
 
-  XFI_TRY(put_flow(&b, &n, &plan->moves->sends, link->send, OF_SRC));
-  XFI_TRY(put_flow(&b, &n, &plan->moves->recvs, link->recv, OF_DST));
+  XFI_TRY(put_flow(&b, &n, &plan->moves->sends, link->send, XFI_OF_SRC));
+  XFI_TRY(put_flow(&b, &n, &plan->moves->recvs, link->recv, XFI_OF_DST));
 done:
   return st;
 }
@@ -295,6 +285,7 @@ xfer_status xfi_link_read(xfi_link *link)
   uint64_t head[4];
 
   xfi_reader_take(&r, head, sizeof head);
+  xfi_reader_take(&r, &link->page_handle, sizeof link->page_handle);
   XFI_CHECK(!r.failed && head[0] >= 1 && head[0] <= r.n_left && head[2] <= r.n_left &&
                 head[3] <= head[2],
             XFER_ERR_MISMATCH, "rank %d sent a malformed description", link->rank);
@@ -308,9 +299,11 @@ xfer_status xfi_link_read(xfi_link *link)
   link->n_bounds = head[2];
   link->n_src_bounds = head[3];
   for (size_t i = 0; i < link->n_remotes; i++) {
-    xfi_reader_take(&r, &link->remotes[i].handle, sizeof link->remotes[i].handle);
-    xfi_reader_take(&r, &link->remotes[i].base, sizeof link->remotes[i].base);
-    xfi_reader_take(&r, &link->remotes[i].n_bytes, sizeof link->remotes[i].n_bytes);
+    uint64_t words[ALLOCATION_WORDS] = {0};
+
+    xfi_reader_take(&r, words, sizeof words);
+    link->remotes[i] =
+        (xfi_remote){.base = words[0], .n_bytes = words[1], .halves = (int)(words[2] & 3)};
   }
   for (size_t i = 0; i < link->n_bounds; i++)
     XFI_TRY(read_bound(link, &r, i));

@@ -33,18 +33,6 @@ static bool hear(xfi_link *link, const xfi_place_now *now)
   return true;
 }
 
-/* Is all that the peer's half of a flow lies in mapped? */
-static bool is_flow_mapped(const xfi_link *link, bool source)
-{
-  size_t first;
-  size_t end;
-
-  xfi_link_flow_bounds(link, source, &first, &end);
-  for (size_t p = link->first_place[first]; p < link->first_place[end]; p++)
-    if (!link->remotes[link->places[p][0]].is_mapped) return false;
-  return true;
-}
-
 static bool is_copied_by_us(const xfi_link *link)
 {
   return xfi_link_pushes(link) || xfi_link_pulls(link);
@@ -104,8 +92,8 @@ done:
 static bool move_link(xfi_link *link, const xfi_place_now *now)
 {
   if (!hear(link, now)) return false;
-  if (xfi_link_pushes(link) && !is_flow_mapped(link, false)) return false;
-  if (xfi_link_pulls(link) && !is_flow_mapped(link, true)) return false;
+  if (xfi_link_pushes(link) && !xfi_link_is_mapped(link, false)) return false;
+  if (xfi_link_pulls(link) && !xfi_link_is_mapped(link, true)) return false;
   xfi_link_resolve(link);
   return true;
 }

@@ -1,0 +1,341 @@
+/*
+ * Making links: tell each other what our halves look like, decide who copies, and map what that
+ * takes. Both ends have both halves' descriptions and tell each other what they could map, so they
+ * decide alike. Handles are exchanged for what is to be mapped alone: a trainer may have tens of
+ * thousands of allocations, and nobody maps those that it pushes from.
+ *
+ * Who should copy a flow is in link_choose.c. A side that cannot map leaves it to the other; where
+ * neither can, the flow takes the packed lane.
+ */
+#include "link.h"
+
+#include <stdio.h>
+#include <string.h>
+
+#include "alloc.h"
+#include "bytes.h"
+#include "error.h"
+
+/* What each end says of its attempts at the two flows of a link. */
+typedef struct verdict {
+  unsigned char failed;
+  unsigned char can_push;
+  unsigned char can_pull;
+  unsigned char can_signal; /* its page is mapped */
+  char why[XFI_WHY_BYTES];  /* the last thing that could not be mapped; empty: all could */
+} verdict;
+
+/* Handles for a link: n of `at`. */
+typedef struct handles {
+  xfi_mem_handle *at;
+  size_t n;
+} handles;
+
+/* Room for telling each other, by link: [0] ours, [1] theirs. */
+typedef struct talk {
+  size_t n;
+  xfi_message *messages; /* [2 * n]: sends, then receives */
+  xfi_bytes *ours;       /* descriptions */
+  uint64_t *sizes[2];    /* of descriptions; 0: that rank has failed */
+  verdict *verdicts[2];
+  handles *handles[2];
+} talk;
+
+static void free_handles(const talk *t)
+{
+  for (int k = 0; k < 2; k++)
+    for (size_t i = 0; t->handles[k] != NULL && i < t->n; i++) {
+      xfi_free(t->handles[k][i].at);
+      t->handles[k][i] = (handles){NULL, 0};
+    }
+}
+
+static void talk_free(talk *t)
+{
+  free_handles(t);
+  for (size_t i = 0; t->ours != NULL && i < t->n; i++)
+    xfi_bytes_free(&t->ours[i]);
+  xfi_free(t->ours);
+  xfi_free(t->messages);
+  for (int k = 0; k < 2; k++) {
+    xfi_free(t->sizes[k]);
+    xfi_free(t->verdicts[k]);
+    xfi_free(t->handles[k]);
+  }
+}
+
+static xfer_status talk_make(talk *t, const xfer_plan *plan, size_t n)
+{
+  xfer_status st = XFER_OK;
+
+  t->n = n;
+  t->ours = xfi_comm_calloc(plan->comm, n, sizeof *t->ours);
+  t->messages = xfi_comm_calloc(plan->comm, 2 * n, sizeof *t->messages);
+  XFI_CHECK(t->ours != NULL && t->messages != NULL, XFER_ERR_NOMEM, "%zu links", n);
+  for (int k = 0; k < 2; k++) {
+    t->sizes[k] = xfi_comm_calloc(plan->comm, n, sizeof *t->sizes[k]);
+    t->verdicts[k] = xfi_comm_calloc(plan->comm, n, sizeof *t->verdicts[k]);
+    t->handles[k] = xfi_comm_calloc(plan->comm, n, sizeof *t->handles[k]);
+    XFI_CHECK(t->sizes[k] != NULL && t->verdicts[k] != NULL && t->handles[k] != NULL,
+              XFER_ERR_NOMEM, "%zu links", n);
+  }
+done:
+  return st;
+}
+
+/* The n_bytes that are said to each link, and those that it says. */
+static xfer_status swap(const talk *t, const xfi_links *links, const xfer_plan *plan, void *ours,
+                        void *theirs, size_t n_bytes, xfi_deadline deadline)
+{
+  for (size_t i = 0; i < t->n; i++) {
+    const int rank = links->at[i].rank;
+
+    t->messages[i] = (xfi_message){(char *)ours + i * n_bytes, n_bytes, rank};
+    t->messages[t->n + i] = (xfi_message){(char *)theirs + i * n_bytes, n_bytes, rank};
+  }
+  return plan->comm->ops->exchange(plan->comm, t->messages, (int)t->n, t->messages + t->n,
+                                   (int)t->n, deadline);
+}
+
+/* Descriptions go between ranks that have not failed. */
+static xfer_status exchange_descriptions(xfi_links *links, talk *t, const xfer_plan *plan,
+                                         const uint64_t *page, xfer_status *mine,
+                                         xfi_deadline deadline)
+{
+  xfer_status st = XFER_OK;
+  size_t n = 0; /* of links that take part */
+
+  for (size_t i = 0; i < links->n && *mine == XFER_OK; i++)
+    *mine = xfi_link_describe(&t->ours[i], plan, &links->at[i], page);
+  for (size_t i = 0; i < links->n; i++)
+    t->sizes[0][i] = *mine == XFER_OK ? t->ours[i].n : 0;
+  XFI_TRY(swap(t, links, plan, t->sizes[0], t->sizes[1], sizeof **t->sizes, deadline));
+  for (size_t i = 0; i < links->n && *mine == XFER_OK; i++) {
+    xfi_link *link = &links->at[i];
+
+    link->n_bytes = t->sizes[1][i];
+    if (link->n_bytes == 0) continue; /* the peer has failed, as all will hear at the end */
+    link->bytes = xfi_comm_calloc(plan->comm, link->n_bytes, 1);
+    XFI_CHECK(link->bytes != NULL, XFER_ERR_NOMEM, "%zu bytes from rank %d", link->n_bytes,
+              link->rank);
+    t->messages[n] = (xfi_message){t->ours[i].at, t->ours[i].n, link->rank};
+    t->messages[t->n + n++] = (xfi_message){link->bytes, link->n_bytes, link->rank};
+  }
+  XFI_TRY(plan->comm->ops->exchange(plan->comm, t->messages, (int)n, t->messages + t->n, (int)n,
+                                    deadline));
+  for (size_t i = 0; i < links->n && *mine == XFER_OK; i++)
+    if (links->at[i].bytes != NULL) *mine = xfi_link_read(&links->at[i]);
+done:
+  return st;
+}
+
+/* ---- handles ---- */
+
+/* Both ends go on, as both know. */
+static bool goes_on(const talk *t, size_t i)
+{
+  return t->verdicts[0][i].failed == 0 && t->verdicts[1][i].failed == 0;
+}
+
+/* The halves of the peer's memory that this rank maps: for what it should copy, and in the second
+ * attempt for what the peer should and cannot. */
+static int halves_wanted(const xfi_link *link, const verdict *mine, const verdict *theirs,
+                         bool second)
+{
+  const bool push = second ? xfi_link_is_pulled(link) && !theirs->can_pull && !mine->can_push
+                           : xfi_link_pushes(link);
+  const bool pull = second ? xfi_link_is_pushed(link) && !theirs->can_push && !mine->can_pull
+                           : xfi_link_pulls(link);
+
+  return (push ? XFI_OF_DST : 0) | (pull ? XFI_OF_SRC : 0);
+}
+
+/* Those of this rank's that the peer maps, which comes to the same. */
+static int halves_asked(const xfi_link *link, const verdict *mine, const verdict *theirs,
+                        bool second)
+{
+  const bool push = second ? xfi_link_pulls(link) && !mine->can_pull && !theirs->can_push
+                           : xfi_link_is_pushed(link);
+  const bool pull = second ? xfi_link_pushes(link) && !mine->can_push && !theirs->can_pull
+                           : xfi_link_is_pulled(link);
+
+  return (push ? XFI_OF_DST : 0) | (pull ? XFI_OF_SRC : 0);
+}
+
+static xfer_status make_handles(handles *h, const xfer_plan *plan, size_t n)
+{
+  h->n = n;
+  h->at = n == 0 ? NULL : xfi_comm_calloc(plan->comm, n, sizeof *h->at);
+  return n == 0 || h->at != NULL ? XFER_OK : XFI_NO_MEMORY("%zu handles", n);
+}
+
+/* Room for those of a link, and ours in it. A rank that fails sends what nobody can map. */
+static xfer_status offer(const talk *t, size_t i, const xfi_link *link, const xfer_plan *plan,
+                         bool second, xfer_status *mine)
+{
+  const int wanted = halves_wanted(link, &t->verdicts[0][i], &t->verdicts[1][i], second);
+  const int asked = halves_asked(link, &t->verdicts[0][i], &t->verdicts[1][i], second);
+  xfer_status st = XFER_OK;
+  handles *ours = &t->handles[0][i];
+  size_t n[2] = {0, 0};
+
+  for (size_t k = 0; k < link->n_told; k++)
+    n[0] += (link->told[k].halves & asked) != 0;
+  for (size_t k = 0; k < link->n_remotes; k++)
+    n[1] += (link->remotes[k].halves & wanted) != 0;
+  XFI_TRY(make_handles(ours, plan, n[0]));
+  XFI_TRY(make_handles(&t->handles[1][i], plan, n[1]));
+  for (size_t k = 0, at = 0; k < link->n_told && *mine == XFER_OK; k++)
+    if ((link->told[k].halves & asked) != 0)
+      *mine = xfi_link_offer(&ours->at[at++], plan->device, &link->told[k]);
+done:
+  return st;
+}
+
+static xfer_status exchange_handles(const xfi_links *links, const talk *t, const xfer_plan *plan,
+                                    bool second, xfer_status *mine, xfi_deadline deadline)
+{
+  xfer_status st = XFER_OK;
+  int n[2] = {0, 0};
+
+  for (size_t i = 0; i < links->n; i++) {
+    const int rank = links->at[i].rank;
+
+    if (!goes_on(t, i)) continue;
+    XFI_TRY(offer(t, i, &links->at[i], plan, second, mine));
+    for (int k = 0; k < 2; k++) {
+      const handles *h = &t->handles[k][i];
+
+      if (h->n > 0)
+        t->messages[(size_t)k * t->n + (size_t)n[k]++] =
+            (xfi_message){h->at, h->n * sizeof *h->at, rank};
+    }
+  }
+  st = plan->comm->ops->exchange(plan->comm, t->messages, n[0], t->messages + t->n, n[1], deadline);
+done:
+  return st;
+}
+
+/* ---- mapping ---- */
+
+/* XFER_OK with remote->is_mapped false: out of reach, which is no error, and why. */
+static xfer_status map_remote(xfi_remote *remote, const xfi_mem_handle *handle, xfi_device *device,
+                              char *why, xfi_deadline deadline)
+{
+  xfer_status st = XFER_OK;
+  void *base = NULL;
+
+  if (remote->is_mapped) return XFER_OK;
+  st = device->ops->mem_import(device, handle, &base, deadline);
+  if (st == XFER_OK) {
+    remote->mapped = base;
+    remote->is_mapped = true;
+  }
+  if (st == XFER_ERR_UNSUPPORTED) snprintf(why, XFI_WHY_BYTES, "%s", xfi_last_error());
+  return st == XFER_ERR_UNSUPPORTED ? XFER_OK : st;
+}
+
+/* The page first: without it nothing else is worth mapping. */
+static xfer_status map_link(xfi_link *link, xfi_device *device, const xfi_mem_handle *handle,
+                            int wanted, verdict *v, xfi_deadline deadline)
+{
+  xfer_status st = XFER_OK;
+  const xfi_remote *last = link->remotes;
+
+  XFI_TRY(map_remote(link->remotes, &link->page_handle, device, v->why, deadline));
+  v->can_signal = last->is_mapped;
+  for (size_t i = 0; i < link->n_remotes && last->is_mapped; i++) {
+    if ((link->remotes[i].halves & wanted) == 0) continue;
+    last = &link->remotes[i];
+    XFI_TRY(map_remote(&link->remotes[i], handle++, device, v->why, deadline));
+  }
+  if ((wanted & XFI_OF_DST) != 0) v->can_push = v->can_signal && xfi_link_is_mapped(link, false);
+  if ((wanted & XFI_OF_SRC) != 0) v->can_pull = v->can_signal && xfi_link_is_mapped(link, true);
+done:
+  return st;
+}
+
+/* First what this rank should copy, then what its peers should and cannot. */
+static xfer_status attempt(xfi_links *links, const talk *t, const xfer_plan *plan, bool second,
+                           xfer_status *mine, xfi_deadline deadline)
+{
+  xfer_status st = XFER_OK;
+
+  XFI_TRY(exchange_handles(links, t, plan, second, mine, deadline));
+  for (size_t i = 0; i < links->n && *mine == XFER_OK; i++) {
+    verdict *v = &t->verdicts[0][i];
+
+    if (goes_on(t, i))
+      *mine = map_link(&links->at[i], plan->device, t->handles[1][i].at,
+                       halves_wanted(&links->at[i], v, &t->verdicts[1][i], second), v, deadline);
+  }
+  free_handles(t);
+done:
+  return st;
+}
+
+/* What was meant, if who was meant can; else whoever can. */
+static xfi_by settle_flow(xfi_by meant, bool can_push, bool can_pull)
+{
+  if (can_push && (meant == XFI_BY_PUSH || !can_pull)) return XFI_BY_PUSH;
+  if (can_pull && (meant == XFI_BY_PULL || !can_push)) return XFI_BY_PULL;
+  return can_push ? meant : XFI_BY_NOBODY;
+}
+
+static void settle(xfi_link *link, int rank, const verdict *mine, const verdict *theirs)
+{
+  const bool signals = mine->can_signal != 0 && theirs->can_signal != 0;
+
+  link->send_by = settle_flow(link->send_by, signals && mine->can_push,
+                              signals && theirs->can_pull && !link->only_push[1]);
+  link->recv_by = settle_flow(link->recv_by, signals && theirs->can_push,
+                              signals && mine->can_pull && !link->only_push[0]);
+  if (mine->why[0] != '\0')
+    snprintf(link->way, sizeof link->way, "packed: rank %d cannot map rank %d: %s", rank,
+             link->rank, mine->why);
+  else
+    snprintf(link->way, sizeof link->way, "packed: rank %d cannot map rank %d: %.*s", link->rank,
+             rank, XFI_WHY_BYTES - 1, theirs->why);
+}
+
+static xfer_status resolve(xfi_link *link, xfi_device *device)
+{
+  xfer_status st = XFER_OK;
+
+  if (link->remotes[0].is_mapped) {
+    uint64_t *page = (uint64_t *)(void *)(link->remotes[0].mapped + link->page_offset);
+
+    XFI_CHECK(device->ops->flags_share == NULL || device->ops->flags_share(device, page),
+              XFER_ERR_PEER, "rank %d has failed and left", link->rank);
+    link->page = page;
+  }
+  xfi_link_resolve(link);
+done:
+  return st;
+}
+
+xfer_status xfi_links_connect(xfi_links *links, xfer_plan *plan, uint64_t *page, xfer_status *mine,
+                              xfi_deadline deadline)
+{
+  xfer_status st = XFER_OK;
+  talk t = {0};
+
+  XFI_TRY(talk_make(&t, plan, links->n));
+  XFI_TRY(exchange_descriptions(links, &t, plan, page, mine, deadline));
+  for (size_t i = 0; i < links->n && *mine == XFER_OK; i++)
+    if (links->at[i].bytes != NULL) *mine = xfi_link_choose(&links->at[i], plan);
+  for (size_t i = 0; i < links->n; i++)
+    t.verdicts[0][i].failed = *mine != XFER_OK;
+  for (int n = 0; n < 3; n++) {
+    XFI_TRY(swap(&t, links, plan, t.verdicts[0], t.verdicts[1], sizeof **t.verdicts, deadline));
+    if (n < 2) XFI_TRY(attempt(links, &t, plan, n > 0, mine, deadline));
+  }
+  for (size_t i = 0; i < links->n && *mine == XFER_OK; i++) {
+    if (!goes_on(&t, i)) continue;
+    settle(&links->at[i], plan->moves->rank, &t.verdicts[0][i], &t.verdicts[1][i]);
+    *mine = resolve(&links->at[i], plan->device);
+  }
+done:
+  talk_free(&t);
+  return st;
+}
