@@ -14,10 +14,8 @@
 /* To begin; the host's look at each allocation. */
 #define START_SECONDS 10e-6
 #define ALLOCATION_SECONDS 0.33e-6
-/* What the link loses between two pieces, but no more than this part of the time; and to each
- * further rank that data comes from, of which no more than four were measured. */
-#define GAP_SECONDS 1.7e-6
-#define MOST_GAPS 0.078
+/* What the link loses to each further rank that data comes from, of which no more than four were
+ * measured. */
 #define FURTHER_PEER 0.029
 #define MOST_PEERS 4.0
 /* Sending and receiving at once, of the smaller one's time. */
@@ -67,7 +65,7 @@ void predict_add(rank_load *loads, const xfer_traffic *pair, const machine *m)
 }
 
 /* What goes over the link, without what comes before it. */
-static double link_seconds(const rank_load *l, const machine *m, double peers, double allocations)
+static double link_seconds(const rank_load *l, const machine *m, double peers)
 {
   const double speed = 1e9 * (double)m->link_gbs;
   const double in = l->link_in / speed;
@@ -77,9 +75,7 @@ static double link_seconds(const rank_load *l, const machine *m, double peers, d
   if (m->packed)
     return (most * (1 + PACKED_FURTHER_PEER * (peers - 1)) + PACKED_BOTH_WAYS * smaller(in, out)) /
            PACKED_SPEED;
-  const double gaps = smaller(GAP_SECONDS * allocations, MOST_GAPS * most);
-  const double crowd = FURTHER_PEER * (peers - 1) * most;
-  return most + larger(gaps, crowd) + BOTH_WAYS * smaller(in, out);
+  return most * (1 + FURTHER_PEER * (peers - 1)) + BOTH_WAYS * smaller(in, out);
 }
 
 double predict_seconds(const rank_load *l, const machine *m, double allocations)
@@ -88,8 +84,7 @@ double predict_seconds(const rank_load *l, const machine *m, double allocations)
                            ? smaller(l->link_in * l->link_in / l->link_in_squares, MOST_PEERS)
                            : 1;
   const double link_speed = 1e9 * (double)m->link_gbs;
-  const double link =
-      link_seconds(l, m, peers, allocations) + l->broadcast_in / (BROADCAST_SPEED * link_speed);
+  const double link = link_seconds(l, m, peers) + l->broadcast_in / (BROADCAST_SPEED * link_speed);
   const double nic = larger(l->nic_in, l->nic_out) / (1e9 * (double)m->nic_gbs);
   const double memory = 2 * l->self / MEMORY_BYTES_PER_S;
   const double relay = larger(l->relay_in, l->relay_out) / link_speed;
