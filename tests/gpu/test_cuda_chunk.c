@@ -176,7 +176,7 @@ static int begin(void **state)
 static int end(void **state)
 {
   (void)state;
-  xfi_cuda_chunks_close(&device);
+  xfi_cuda_chunks_close(&device.base);
   assert_int_equal(count_files(), files_before);
   assert_int_equal(mapped_bytes, 0);
   assert_int_equal(n_reserved, 0);
@@ -246,7 +246,7 @@ static void test_only_what_is_offered_and_while_it_is(void **state)
   assert_int_equal(map_all(&more, name, &mapped), XFER_ERR_UNSUPPORTED);
   assert_int_equal(map_all(&inside, name, &mapped), XFER_ERR_UNSUPPORTED);
   map_and_unmap(&a, name);
-  xfi_cuda_chunks_close(&device);
+  xfi_cuda_chunks_close(&device.base);
   assert_int_equal(map_all(&a, name, &mapped), XFER_ERR_UNSUPPORTED);
   assert_null(mapped);
 }
