@@ -121,7 +121,7 @@ done:
   return st;
 }
 
-/* Blanks out `word` at `at`, in favour of null. */
+/* Blanks out `word` at `at`, in favour of null, or of 0 where that is too long. */
 static bool make_null(char *at, const char *word)
 {
   size_t n = strlen(word);

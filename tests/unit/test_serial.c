@@ -291,6 +291,23 @@ static void test_each_failed_allocation_is_reported_as_one(void **state)
   }
 }
 
+/* Of several layouts one after the other, each behind its length. */
+static void test_a_list_that_is_cut_is_refused(void **state)
+{
+  const uint64_t longer[2] = {9, 0};
+  const size_t n_bytes[2] = {sizeof *longer - 1, sizeof longer};
+  xfer_layout *layout = NULL;
+
+  (void)state;
+  for (int i = 0; i < 2; i++) {
+    xfi_reader r = {(const unsigned char *)longer, n_bytes[i], false};
+
+    assert_int_equal(xfi_layout_take(&layout, &r), XFER_ERR_MISMATCH);
+    assert_string_equal(xfi_last_error(), "a received list of layouts is malformed");
+    assert_null(layout);
+  }
+}
+
 static void test_words_of_another_kind_are_refused(void **state)
 {
   xfer_layout *layout = layout_of("f32[8,8] (2,2):S0,S1");
@@ -357,6 +374,7 @@ int main(void)
       cmocka_unit_test(test_every_changed_bit_and_byte_is_refused_or_read_as_what_it_is),
       cmocka_unit_test(test_every_changed_word_is_refused_or_read_as_what_it_is),
       cmocka_unit_test(test_random_words_are_refused),
+      cmocka_unit_test(test_a_list_that_is_cut_is_refused),
       cmocka_unit_test(test_words_of_another_kind_are_refused),
       cmocka_unit_test(test_boxes_of_another_kind_are_refused),
       cmocka_unit_test(test_tables_that_may_leave_out_elements_are_others),
