@@ -74,7 +74,7 @@ done:
 
 static bool link_goes(const xfi_link *link, int way)
 {
-  return way == XFI_PUSH ? xfi_link_pushes(link) : xfi_link_pulls(link);
+  return way == XFI_PUSH ? xfi_pushes(link->send_by) : xfi_pulls(link->recv_by);
 }
 
 static xfer_status make_flags(xfi_flags *flags, size_t n)
@@ -261,7 +261,7 @@ static xfer_status list_waits(xfi_direct *d, int rank)
   XFI_TRY(make_flags(&d->watch.flags, 4 * d->links.n));
   for (size_t i = 0; i < d->links.n; i++) {
     const xfi_link *link = &d->links.at[i];
-    const bool by[2] = {xfi_link_is_pushed(link), xfi_link_is_pulled(link)};
+    const bool by[2] = {xfi_pushes(link->recv_by), xfi_pulls(link->send_by)};
 
     for (int way = XFI_PUSH; way <= XFI_PULL; way++)
       if (by[way]) add_flag(&d->await, xfi_word(d->page, link->rank, XFI_DONE + way));

@@ -104,24 +104,15 @@ typedef struct xfi_links {
   size_t n;
 } xfi_links;
 
-static inline bool xfi_link_pushes(const xfi_link *link)
+/* Does the sender, or the receiver, copy of a flow that `by` copies? */
+static inline bool xfi_pushes(xfi_by by)
 {
-  return link->send_by == XFI_BY_PUSH || link->send_by == XFI_BY_BOTH;
+  return by == XFI_BY_PUSH || by == XFI_BY_BOTH;
 }
 
-static inline bool xfi_link_is_pulled(const xfi_link *link)
+static inline bool xfi_pulls(xfi_by by)
 {
-  return link->send_by == XFI_BY_PULL || link->send_by == XFI_BY_BOTH;
-}
-
-static inline bool xfi_link_is_pushed(const xfi_link *link)
-{
-  return link->recv_by == XFI_BY_PUSH || link->recv_by == XFI_BY_BOTH;
-}
-
-static inline bool xfi_link_pulls(const xfi_link *link)
-{
-  return link->recv_by == XFI_BY_PULL || link->recv_by == XFI_BY_BOTH;
+  return by == XFI_BY_PULL || by == XFI_BY_BOTH;
 }
 
 /* Peers in reach with which there is something to exchange, in whatever lane: where not directly,

@@ -137,29 +137,29 @@ static bool goes_on(const talk *t, size_t i)
   return t->verdicts[0][i].failed == 0 && t->verdicts[1][i].failed == 0;
 }
 
-/* The halves of the peer's memory that this rank maps: for what it should copy, and in the second
- * attempt for what the peer should and cannot. */
-static int halves_wanted(const xfi_link *link, const verdict *mine, const verdict *theirs,
+/* The halves of one end's memory that the other maps, seen from the other, whose flows go out and
+ * in by `out` and `in`: for what it should copy, and in the second attempt for what the one should
+ * and cannot. */
+static int halves_mapped(xfi_by out, xfi_by in, const verdict *other, const verdict *one,
                          bool second)
 {
-  const bool push = second ? xfi_link_is_pulled(link) && !theirs->can_pull && !mine->can_push
-                           : xfi_link_pushes(link);
-  const bool pull = second ? xfi_link_is_pushed(link) && !theirs->can_push && !mine->can_pull
-                           : xfi_link_pulls(link);
+  const bool push = second ? xfi_pulls(out) && !one->can_pull && !other->can_push : xfi_pushes(out);
+  const bool pull = second ? xfi_pushes(in) && !one->can_push && !other->can_pull : xfi_pulls(in);
 
   return (push ? XFI_OF_DST : 0) | (pull ? XFI_OF_SRC : 0);
 }
 
-/* Those of this rank's that the peer maps, which comes to the same. */
+/* Of the peer's memory by this rank, and of this rank's by the peer. */
+static int halves_wanted(const xfi_link *link, const verdict *mine, const verdict *theirs,
+                         bool second)
+{
+  return halves_mapped(link->send_by, link->recv_by, mine, theirs, second);
+}
+
 static int halves_asked(const xfi_link *link, const verdict *mine, const verdict *theirs,
                         bool second)
 {
-  const bool push = second ? xfi_link_pulls(link) && !mine->can_pull && !theirs->can_push
-                           : xfi_link_is_pushed(link);
-  const bool pull = second ? xfi_link_pushes(link) && !mine->can_push && !theirs->can_pull
-                           : xfi_link_is_pulled(link);
-
-  return (push ? XFI_OF_DST : 0) | (pull ? XFI_OF_SRC : 0);
+  return halves_mapped(link->recv_by, link->send_by, theirs, mine, second);
 }
 
 static xfer_status make_handles(handles *h, const xfer_plan *plan, size_t n)

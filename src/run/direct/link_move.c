@@ -35,12 +35,12 @@ static bool hear(xfi_link *link, const xfi_place_now *now)
 
 static bool is_copied_by_us(const xfi_link *link)
 {
-  return xfi_link_pushes(link) || xfi_link_pulls(link);
+  return xfi_pushes(link->send_by) || xfi_pulls(link->recv_by);
 }
 
 static bool is_copied_by_peer(const xfi_link *link)
 {
-  return xfi_link_is_pushed(link) || xfi_link_is_pulled(link);
+  return xfi_pushes(link->recv_by) || xfi_pulls(link->send_by);
 }
 
 /* The places of all links, ours to tell and theirs to hear, as one block each. */
@@ -92,8 +92,8 @@ done:
 static bool move_link(xfi_link *link, const xfi_place_now *now)
 {
   if (!hear(link, now)) return false;
-  if (xfi_link_pushes(link) && !xfi_link_is_mapped(link, false)) return false;
-  if (xfi_link_pulls(link) && !xfi_link_is_mapped(link, true)) return false;
+  if (xfi_pushes(link->send_by) && !xfi_link_is_mapped(link, false)) return false;
+  if (xfi_pulls(link->recv_by) && !xfi_link_is_mapped(link, true)) return false;
   xfi_link_resolve(link);
   return true;
 }
