@@ -1,48 +1,60 @@
 /* Long runs are for the copy engine of the rank that receives them, however the layouts say where
  * they are: what a rank writes in another's memory it cannot have. */
+#include "cuda_device.h"
+
 #include "world.h"
 
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
-enum { TENSORS = 8, BYTES = 4 << 20 }; /* as few as it takes: 32 MiB */
-
+enum { MIB = 1 << 20 };
 /* So many runs go to the engine in one call. */
 enum { CALL_RUNS = 256 };
 static const char BATCH[] = "cuMemcpyBatchAsync";
 
-static xfer_layout *layout_of(const xfer_mesh *mesh, int holder, bool by_boxes)
-{
-  const int64_t shape[1] = {BYTES};
-  const int64_t bounds[2] = {0, BYTES};
-  const int64_t first[3] = {0, holder == 0, 1};
-  xfer_boxes_desc boxes = XFER_BOXES_DESC_INIT;
-  xfer_layout_desc desc = XFER_LAYOUT_DESC_INIT;
-  xfer_layout *layout = NULL;
-  xfer_mesh *one = NULL;
-  const int size = 1;
-  const xfer_placement replicate = xfer_replicate();
+/* ---- plans of two ranks --------------------------------------------------------------------- */
 
-  if (by_boxes) {
-    boxes.mesh = mesh;
-    boxes.dtype = XFER_U8;
-    boxes.n_dims = 1;
-    boxes.shape = shape;
-    boxes.first = first;
-    boxes.bounds = bounds;
-    OK(xfer_layout_create_boxes(&layout, &boxes));
-    return layout;
+/* A tensor that goes from one rank to the other, and where it lies on this one. */
+typedef struct part {
+  const char *line; /* NULL: the layouts are given */
+  int from;
+  xfer_view view;
+  xfer_layout *layouts[2];
+} part;
+
+/* Bound, and not committed. */
+static xfer_plan *plan_of(int rank, part *parts, size_t n)
+{
+  xfer_plan_options options = XFER_PLAN_OPTIONS_INIT;
+  xfer_tensor *tensors = calloc(n, sizeof *tensors);
+  char(*names)[8] = calloc(n, sizeof *names);
+  xfer_plan *plan = NULL;
+
+  NEED(tensors != NULL && names != NULL);
+  for (size_t i = 0; i < n; i++) {
+    part *p = &parts[i];
+
+    (void)snprintf(names[i], sizeof names[i], "t%zu", i);
+    if (p->line != NULL) OK(xfer_problem_parse(&p->layouts[0], &p->layouts[1], p->line));
+    tensors[i] = (xfer_tensor){.name = names[i], .src = p->layouts[0], .dst = p->layouts[1]};
   }
-  OK(xfer_mesh_create(&one, &size, 1, &holder));
-  desc.mesh = one;
-  desc.dtype = XFER_U8;
-  desc.n_dims = 1;
-  desc.shape = shape;
-  desc.placements = &replicate;
-  desc.n_placements = 1;
-  OK(xfer_layout_create(&layout, &desc));
-  xfer_mesh_destroy(one);
-  return layout;
+  options.lane = XFER_LANE_DIRECT;
+  OK(xfer_plan_create(&plan, w.comms[rank], tensors, n, &options));
+  for (size_t i = 0; i < n; i++)
+    OK(xfer_plan_bind(plan, i, rank == parts[i].from ? &parts[i].view : NULL,
+                      rank == parts[i].from ? NULL : &parts[i].view));
+  free(tensors);
+  free(names);
+  return plan;
+}
+
+static void plan_end(xfer_plan *plan, part *parts, size_t n)
+{
+  ranks_barrier();
+  xfer_plan_destroy(plan);
+  for (size_t i = 0; i < 2 * n; i++)
+    xfer_layout_destroy(parts[i / 2].layouts[i % 2]);
 }
 
 /* Ranks of one process pull what goes at once: that of the rank that comes to a run last. */
@@ -57,14 +69,43 @@ static xfer_status run_last(int last, int rank, xfer_plan *plan, uint64_t versio
   return rank == last ? xfer_plan_run(plan, version, stream) : st;
 }
 
+/* Two ranks of a driver that has all but `lacks`. */
+static void go(void (*work)(int rank), const char *lacks)
+{
+  world_make(2, COMM_GATHER, (sim_config){.eager = true, .lacks = lacks});
+  world_go(work);
+  world_destroy();
+}
+
+/* ---- placements and boxes ------------------------------------------------------------------- */
+
+enum { TENSORS = 8, BYTES = 4 * MIB }; /* as few as it takes: 32 MiB */
+
 static bool by_boxes;
+
+static xfer_layout *box_of(const xfer_mesh *mesh, int holder)
+{
+  const int64_t shape[1] = {BYTES};
+  const int64_t bounds[2] = {0, BYTES};
+  const int64_t first[3] = {0, holder == 0, 1};
+  xfer_boxes_desc boxes = XFER_BOXES_DESC_INIT;
+  xfer_layout *layout = NULL;
+
+  boxes.mesh = mesh;
+  boxes.dtype = XFER_U8;
+  boxes.n_dims = 1;
+  boxes.shape = shape;
+  boxes.first = first;
+  boxes.bounds = bounds;
+  OK(xfer_layout_create_boxes(&layout, &boxes));
+  return layout;
+}
 
 static void one_to_the_other(int rank)
 {
   const int size = 2;
-  xfer_plan_options options = XFER_PLAN_OPTIONS_INIT;
-  xfer_tensor tensors[TENSORS];
-  char names[TENSORS][8];
+  part parts[TENSORS];
+  void *at[TENSORS];
   char *memory = world_alloc((size_t)TENSORS * BYTES);
   cudaStream_t stream = world_stream();
   xfer_plan *plan = NULL;
@@ -72,53 +113,40 @@ static void one_to_the_other(int rank)
 
   OK(xfer_mesh_create(&both, &size, 1, NULL));
   memset(memory, 7 * rank, (size_t)TENSORS * BYTES);
-  for (int i = 0; i < TENSORS; i++) {
-    (void)snprintf(names[i], sizeof names[i], "t%d", i);
-    tensors[i] = (xfer_tensor){
-        .name = names[i], .src = layout_of(both, 1, by_boxes), .dst = layout_of(both, 0, by_boxes)};
+  for (size_t i = 0; i < TENSORS; i++) {
+    at[i] = memory + i * BYTES;
+    parts[i] = by_boxes
+                   ? (part){NULL,
+                            1,
+                            xfer_view_boxes(&at[i], 1, NULL, 1),
+                            {box_of(both, 1), box_of(both, 0)}}
+                   : (part){"u8[4194304] (1)@1:R -> (1)@0:R", 1, xfer_view_dense(at[i]), {NULL}};
   }
-  options.lane = XFER_LANE_DIRECT;
-  OK(xfer_plan_create(&plan, w.comms[rank], tensors, TENSORS, &options));
-  for (int i = 0; i < TENSORS; i++) {
-    void *at = memory + (size_t)i * BYTES;
-    const bool boxed = by_boxes;
-    const xfer_view view = boxed ? xfer_view_boxes(&at, 1, NULL, 1) : xfer_view_dense(at);
-    OK(xfer_plan_bind(plan, (size_t)i, rank == 1 ? &view : NULL, rank == 0 ? &view : NULL));
-  }
+  plan = plan_of(rank, parts, TENSORS);
   OK(xfer_plan_commit(plan));
   ranks_barrier();
   const uint64_t before = sim_calls_of(BATCH);
   OK(run_last(0, rank, plan, 1, stream));
   OK(xfer_plan_wait(plan, 0));
-  NEED(rank == 1 || (memory[0] == 7 && memory[(size_t)TENSORS * BYTES - 1] == 7));
+  for (size_t i = 0; i < (size_t)TENSORS * BYTES; i += 511)
+    NEED(memory[i] == 7);
   ranks_barrier();
   NEED(sim_calls_of(BATCH) == before + 1);
-  ranks_barrier();
-  xfer_plan_destroy(plan);
-  for (int i = 0; i < TENSORS; i++) {
-    xfer_layout_destroy((xfer_layout *)(uintptr_t)tensors[i].src);
-    xfer_layout_destroy((xfer_layout *)(uintptr_t)tensors[i].dst);
-  }
+  plan_end(plan, parts, TENSORS);
   xfer_mesh_destroy(both);
   world_free(memory);
 }
 
-static void go(bool boxes)
-{
-  by_boxes = boxes;
-  world_make(2, COMM_GATHER, (sim_config){.eager = true});
-  world_go(one_to_the_other);
-  world_destroy();
-}
-
 static void test_placements(void)
 {
-  go(false);
+  by_boxes = false;
+  go(one_to_the_other, NULL);
 }
 
 static void test_boxes(void)
 {
-  go(true);
+  by_boxes = true;
+  go(one_to_the_other, NULL);
 }
 
 /* ---- memory that is short ------------------------------------------------------------------ */
@@ -227,16 +255,12 @@ static unsigned char value(int64_t plane, int64_t row, int64_t at)
  * engine, which kernels take meanwhile. */
 static void rows_to_the_other(int rank)
 {
-  static const char *const lines[2] = {"u8[2,130,524288] (1)@1:R -> (1)@0:R",
-                                       "u8[3000] (1)@1:R -> (1)@0:R"};
   const int64_t strides[3] = {ROWS * (ROW + GAP) + GAP, ROW + GAP, 1};
   const size_t n_bytes = PLANES * (size_t)strides[0];
-  xfer_plan_options options = XFER_PLAN_OPTIONS_INIT;
-  xfer_layout *layouts[2][2] = {{NULL}};
-  xfer_tensor tensors[2];
   unsigned char *memory = world_alloc(n_bytes + SMALL);
-  const xfer_view views[2] = {xfer_view_strided(memory, strides, 3),
-                              xfer_view_dense(memory + n_bytes)};
+  part parts[2] = {
+      {"u8[2,130,524288] (1)@1:R -> (1)@0:R", 1, xfer_view_strided(memory, strides, 3), {NULL}},
+      {"u8[3000] (1)@1:R -> (1)@0:R", 1, xfer_view_dense(memory + n_bytes), {NULL}}};
   const cudaStream_t stream = world_stream();
   xfer_plan *plan = NULL;
 
@@ -245,15 +269,7 @@ static void rows_to_the_other(int rank)
     for (int64_t i = 0; i < ROW; i++)
       memory[r / ROWS * strides[0] + r % ROWS * strides[1] + i] = value(r / ROWS, r % ROWS, i);
   if (rank == 1) memset(memory + n_bytes, 9, SMALL);
-  for (int i = 0; i < 2; i++) {
-    OK(xfer_problem_parse(&layouts[i][0], &layouts[i][1], lines[i]));
-    tensors[i] = (xfer_tensor){
-        .name = i == 0 ? "rows" : "small", .src = layouts[i][0], .dst = layouts[i][1]};
-  }
-  options.lane = XFER_LANE_DIRECT;
-  OK(xfer_plan_create(&plan, w.comms[rank], tensors, 2, &options));
-  for (size_t i = 0; i < 2; i++)
-    OK(xfer_plan_bind(plan, i, rank == 1 ? &views[i] : NULL, rank == 0 ? &views[i] : NULL));
+  plan = plan_of(rank, parts, 2);
   commit_without_memory(rank, plan);
   commit_with_failing_calls(rank, plan);
   run_with_failing_calls(rank, plan, stream);
@@ -270,18 +286,13 @@ static void rows_to_the_other(int rank)
     NEED(row[ROW] == 0xee && row[ROW + GAP - 1] == 0xee);
   }
   NEED(memory[n_bytes] == 9 && memory[n_bytes + SMALL - 1] == 9);
-  ranks_barrier();
-  xfer_plan_destroy(plan);
-  for (int i = 0; i < 4; i++)
-    xfer_layout_destroy(layouts[i / 2][i % 2]);
+  plan_end(plan, parts, 2);
   world_free(memory);
 }
 
 static void test_rows(void)
 {
-  world_make(2, COMM_GATHER, (sim_config){.eager = true});
-  world_go(rows_to_the_other);
-  world_destroy();
+  go(rows_to_the_other, NULL);
 }
 
 /* ---- runs ----------------------------------------------------------------------------------- */
@@ -291,27 +302,17 @@ static bool has_batches;
 /* Two that are not beside each other, so that a driver without batches needs a call for each. */
 static void two_runs(int rank)
 {
-  enum { MIB = 1 << 20, FIRST = 64 * MIB, SECOND = 65 * MIB, APART = 64 };
-  static const char *const lines[2] = {"u8[67108864] (1)@1:R -> (1)@0:R",
-                                       "u8[68157440] (1)@1:R -> (1)@0:R"};
+  enum { FIRST = 64 * MIB, SECOND = 65 * MIB, APART = 64 };
   const size_t n_bytes = (size_t)FIRST + APART + SECOND;
-  xfer_plan_options options = XFER_PLAN_OPTIONS_INIT;
-  xfer_layout *layouts[2][2] = {{NULL}};
-  xfer_tensor tensors[2];
   unsigned char *memory = world_alloc(n_bytes);
-  const xfer_view views[2] = {xfer_view_dense(memory), xfer_view_dense(memory + FIRST + APART)};
+  part parts[2] = {
+      {"u8[67108864] (1)@1:R -> (1)@0:R", 1, xfer_view_dense(memory), {NULL}},
+      {"u8[68157440] (1)@1:R -> (1)@0:R", 1, xfer_view_dense(memory + FIRST + APART), {NULL}}};
   const cudaStream_t stream = world_stream();
   xfer_plan *plan = NULL;
 
   memset(memory, rank == 1 ? 5 : 0xee, n_bytes);
-  for (int i = 0; i < 2; i++) {
-    OK(xfer_problem_parse(&layouts[i][0], &layouts[i][1], lines[i]));
-    tensors[i] = (xfer_tensor){.name = lines[i], .src = layouts[i][0], .dst = layouts[i][1]};
-  }
-  options.lane = XFER_LANE_DIRECT;
-  OK(xfer_plan_create(&plan, w.comms[rank], tensors, 2, &options));
-  for (size_t i = 0; i < 2; i++)
-    OK(xfer_plan_bind(plan, i, rank == 1 ? &views[i] : NULL, rank == 0 ? &views[i] : NULL));
+  plan = plan_of(rank, parts, 2);
   OK(xfer_plan_commit(plan));
   ranks_barrier();
   const char *const call = has_batches ? BATCH : "cudaMemcpyAsync";
@@ -321,27 +322,20 @@ static void two_runs(int rank)
   NEED(sim_calls_of(call) == before + (has_batches ? 1 : 2));
   for (size_t i = 0; rank == 0 && i < n_bytes; i += 7)
     NEED(memory[i] == (i >= FIRST && i < (size_t)FIRST + APART ? 0xee : 5));
-  ranks_barrier();
-  xfer_plan_destroy(plan);
-  for (int i = 0; i < 4; i++)
-    xfer_layout_destroy(layouts[i / 2][i % 2]);
+  plan_end(plan, parts, 2);
   world_free(memory);
 }
 
 static void test_runs(void)
 {
   has_batches = true;
-  world_make(2, COMM_GATHER, (sim_config){.eager = true});
-  world_go(two_runs);
-  world_destroy();
+  go(two_runs, NULL);
 }
 
 static void test_runs_without_batches(void)
 {
   has_batches = false;
-  world_make(2, COMM_GATHER, (sim_config){.eager = true, .lacks = BATCH});
-  world_go(two_runs);
-  world_destroy();
+  go(two_runs, BATCH);
 }
 
 /* ---- what is pushed ------------------------------------------------------------------------- */
@@ -350,27 +344,13 @@ static void test_runs_without_batches(void)
  * who comes first must not: nobody knows when its copies would go. */
 static void to_each_other(int rank)
 {
-  enum { SIZE = 32 << 20 };
-  static const char *const lines[2] = {"u8[33554432] (1)@0:R -> (1)@1:R",
-                                       "u8[33554432] (1)@1:R -> (1)@0:R"};
-  xfer_plan_options options = XFER_PLAN_OPTIONS_INIT;
-  xfer_layout *layouts[2][2] = {{NULL}};
-  xfer_tensor tensors[2];
+  enum { SIZE = 32 * MIB };
   unsigned char *memory = world_alloc((size_t)2 * SIZE);
+  part parts[2] = {{"u8[33554432] (1)@0:R -> (1)@1:R", 0, xfer_view_dense(memory), {NULL}},
+                   {"u8[33554432] (1)@1:R -> (1)@0:R", 1, xfer_view_dense(memory + SIZE), {NULL}}};
   const cudaStream_t stream = world_stream();
-  xfer_plan *plan = NULL;
+  xfer_plan *plan = plan_of(rank, parts, 2);
 
-  for (int i = 0; i < 2; i++) {
-    OK(xfer_problem_parse(&layouts[i][0], &layouts[i][1], lines[i]));
-    tensors[i] = (xfer_tensor){.name = lines[i], .src = layouts[i][0], .dst = layouts[i][1]};
-  }
-  options.lane = XFER_LANE_DIRECT;
-  OK(xfer_plan_create(&plan, w.comms[rank], tensors, 2, &options));
-  for (int i = 0; i < 2; i++) {
-    const xfer_view view = xfer_view_dense(memory + (size_t)i * SIZE);
-
-    OK(xfer_plan_bind(plan, (size_t)i, rank == i ? &view : NULL, rank == i ? NULL : &view));
-  }
   commit_without_memory(rank, plan);
   commit_with_failing_calls(rank, plan);
   for (uint64_t run = 1; run <= 4; run++) {
@@ -385,17 +365,103 @@ static void to_each_other(int rank)
       NEED(memory[(size_t)(1 - rank) * SIZE + i] == (unsigned char)(7 * run + 1 - (uint64_t)rank));
     ranks_barrier();
   }
-  xfer_plan_destroy(plan);
-  for (int i = 0; i < 4; i++)
-    xfer_layout_destroy(layouts[i / 2][i % 2]);
+  plan_end(plan, parts, 2);
   world_free(memory);
 }
 
 static void test_pushes(void)
 {
-  world_make(2, COMM_GATHER, (sim_config){.eager = true});
-  world_go(to_each_other);
-  world_destroy();
+  go(to_each_other, NULL);
+}
+
+/* ---- sizes that no test could move ----------------------------------------------------------- */
+
+static xfi_device *device_now;
+static char *far; /* a peer's memory of 2^45 bytes, as far as the device knows; and some of ours */
+static char *near;
+
+/* Rows that lie apart. */
+static xfi_copy rows(int64_t n, int64_t run_bytes)
+{
+  return (xfi_copy){.src = far,
+                    .dst = near,
+                    .run_bytes = run_bytes,
+                    .n_dims = 1,
+                    .extent = {n},
+                    .src_stride = {2 * run_bytes},
+                    .dst_stride = {3 * run_bytes}};
+}
+
+/* Do the kernels have something to do? Their tables are on the device. */
+static bool leaves_some(const xfi_copy *copies, size_t n)
+{
+  const uint64_t before = sim_count().bytes;
+  xfi_batch *batch = NULL;
+
+  OK(device_now->ops->batch_create(device_now, &batch, copies, n, 100, NULL));
+  const bool some = sim_count().bytes > before;
+  device_now->ops->batch_destroy(device_now, batch);
+  return some;
+}
+
+/* It takes runs of `least` bytes and more, up to `most` of them, where they have `all` bytes. */
+static void takes(int64_t least, int64_t most, int64_t all)
+{
+  const int64_t enough = all / least;
+  xfi_copy copies[3];
+
+  copies[0] = rows(enough, least);
+  NEED(!leaves_some(copies, 1));
+  copies[0].src_stride[0] = 0; /* the same row many times */
+  NEED(!leaves_some(copies, 1));
+  if (enough > 1) {
+    copies[0] = rows(enough - 1, least);
+    NEED(leaves_some(copies, 1));
+  }
+  copies[0] = rows(2 * enough, least - 1);
+  NEED(leaves_some(copies, 1));
+
+  copies[0] = rows(most, least);
+  NEED(!leaves_some(copies, 1));
+  copies[0] = rows(most + 1, least); /* more than a stream should have */
+  NEED(leaves_some(copies, 1));
+  copies[0] = rows(most - 56, least);
+  copies[1] = rows(57, 2 * least); /* longer ones come first: */
+  NEED(leaves_some(copies, 2));
+  copies[1].extent[0] = 56;
+  NEED(!leaves_some(copies, 2));
+  copies[2] = rows(1, least); /* and then nothing */
+  NEED(leaves_some(copies, 3));
+  NEED(!leaves_some(copies, 0));
+  copies[0].run_bytes = 0;
+  NEED(!leaves_some(copies, 1));
+}
+
+static void engine_of_a_driver(const char *lacks, int64_t least, int64_t most, int64_t all)
+{
+  enum { ROOM = 96 };
+  xfi_allocation wide = {NULL, (size_t)1 << 45, 1, 0};
+  xfi_mem_handle handle;
+  void *memory = NULL;
+  void *mapped = NULL;
+
+  world_clear(1, (sim_config){.eager = true, .lacks = lacks});
+  OK(xfi_device_create_cuda(&device_now));
+  NEED(cudaMalloc(&memory, ROOM) == cudaSuccess);
+  near = memory;
+  NEED(cudaMalloc(&wide.base, ROOM) == cudaSuccess);
+  OK(device_now->ops->mem_export(device_now, wide, &handle));
+  OK(device_now->ops->mem_import(device_now, &handle, &mapped, xfi_deadline_after(1000)));
+  far = mapped;
+  takes(least, most, all);
+  device_now->ops->mem_unimport(device_now, mapped);
+  device_now->ops->destroy(device_now);
+}
+
+static void test_the_engine_takes_what_is_large_and_few(void)
+{
+  engine_of_a_driver(NULL, (int64_t)MIB / 2, 4096, (int64_t)32 * MIB);
+  engine_of_a_driver("cuMemcpyBatchAsync", (int64_t)64 * MIB, 256, (int64_t)64 * MIB);
 }
 
 /* ---- what peers map ------------------------------------------------------------------------- */
@@ -405,33 +471,18 @@ static void test_pushes(void)
 static void many_allocations(int rank)
 {
   enum { MANY = 300, EACH = 64 };
-  xfer_plan_options options = XFER_PLAN_OPTIONS_INIT;
-  static xfer_tensor tensors[MANY];
-  static char names[MANY][8];
-  xfer_layout *layouts[2] = {NULL};
+  part parts[MANY];
   unsigned char *memory[MANY];
   const cudaStream_t stream = world_stream();
   xfer_plan *plan = NULL;
 
-  OK(xfer_problem_parse(&layouts[0], &layouts[1], "u8[64] (1)@1:R -> (1)@0:R"));
   for (int i = 0; i < MANY; i++) {
-    if (rank == 0) (void)snprintf(names[i], sizeof names[i], "t%d", i);
     memory[i] = rank == 1 || i == 0 ? world_alloc(rank == 1 ? EACH : MANY * EACH)
                                     : memory[0] + (size_t)i * EACH;
     memset(memory[i], rank == 1 ? i % 251 : 0, EACH);
+    parts[i] = (part){"u8[64] (1)@1:R -> (1)@0:R", 1, xfer_view_dense(memory[i]), {NULL}};
   }
-  ranks_barrier();
-  if (rank == 0)
-    for (int i = 0; i < MANY; i++)
-      tensors[i] = (xfer_tensor){.name = names[i], .src = layouts[0], .dst = layouts[1]};
-  ranks_barrier();
-  options.lane = XFER_LANE_DIRECT;
-  OK(xfer_plan_create(&plan, w.comms[rank], tensors, MANY, &options));
-  for (int i = 0; i < MANY; i++) {
-    const xfer_view view = xfer_view_dense(memory[i]);
-
-    OK(xfer_plan_bind(plan, (size_t)i, rank == 1 ? &view : NULL, rank == 0 ? &view : NULL));
-  }
+  plan = plan_of(rank, parts, MANY);
   ranks_barrier();
   const uint64_t before = sim_calls_of("cudaIpcGetMemHandle");
   ranks_barrier();
@@ -442,31 +493,28 @@ static void many_allocations(int rank)
   OK(xfer_plan_wait(plan, 0));
   for (int i = 0; rank == 0 && i < MANY; i++)
     NEED(memory[i][0] == i % 251 && memory[i][EACH - 1] == i % 251);
-  ranks_barrier();
-  xfer_plan_destroy(plan);
+  plan_end(plan, parts, MANY);
   ranks_barrier();
   for (int i = 0; i < (rank == 1 ? MANY : 1); i++)
     world_free(memory[i]);
-  for (int i = 0; i < 2; i++)
-    xfer_layout_destroy(layouts[i]);
 }
 
 static void test_handles(void)
 {
-  world_make(2, COMM_GATHER, (sim_config){.eager = true});
-  world_go(many_allocations);
-  world_destroy();
+  go(many_allocations, NULL);
 }
 
 int main(int argc, char **argv)
 {
-  static const world_test tests[] = {{"engine_takes_placements", test_placements},
-                                     {"engine_takes_boxes", test_boxes},
-                                     {"engine_takes_rows", test_rows},
-                                     {"engine_takes_runs", test_runs},
-                                     {"engine_takes_runs_alone", test_runs_without_batches},
-                                     {"engine_takes_pushes", test_pushes},
-                                     {"what_nobody_maps_has_no_handle", test_handles}};
+  static const world_test tests[] = {
+      {"engine_takes_placements", test_placements},
+      {"engine_takes_boxes", test_boxes},
+      {"engine_takes_rows", test_rows},
+      {"engine_takes_runs", test_runs},
+      {"engine_takes_runs_alone", test_runs_without_batches},
+      {"engine_takes_pushes", test_pushes},
+      {"the_engine_takes_what_is_large_and_few", test_the_engine_takes_what_is_large_and_few},
+      {"what_nobody_maps_has_no_handle", test_handles}};
 
   return world_main(argc, argv, tests, sizeof tests / sizeof tests[0]);
 }

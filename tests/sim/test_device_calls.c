@@ -1,6 +1,5 @@
 /* A device alone, and a comm of one rank: each call of CUDA, of NCCL and of the system, and each
- * allocation, fails once in all that they do. Then a peer that sends what are no chunks, and which
- * copies are the engine's, of sizes that no test could move. */
+ * allocation, fails once in all that they do. */
 #include "alloc.h"
 #include "comm.h"
 #include "cuda_device.h"
@@ -15,14 +14,10 @@
 #include <errno.h>
 #include <nccl.h>
 #include <pthread.h>
-#include <stddef.h>
 #include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
 #include <sys/eventfd.h>
 #include <sys/socket.h>
-#include <sys/un.h>
-#include <unistd.h>
 
 enum { BYTES = 96, MIB = 1 << 20, CHUNKS_BYTES = 6 * MIB, FOR_EVER = -1 };
 
@@ -408,235 +403,6 @@ static void test_machine_sweep_of_a_comm_over_a_gather(void)
   with_failures_of_comms(GATHER);
 }
 
-/* ---- a peer that lies ---------------------------------------------------------------------- */
-
-enum { NOTHING, NO_FILE, NO_BYTES, CUT, TOO_MANY_BYTES, LIES };
-
-static int lie;
-static int listener;
-
-static void send_lie(int to)
-{
-  const uint64_t n_bytes = lie == NO_BYTES ? 0 : lie == TOO_MANY_BYTES ? 4 * MIB : 2 * MIB;
-  const int file = listener;
-  struct iovec part = {(void *)&n_bytes, lie == CUT ? 4 : sizeof n_bytes};
-  union {
-    struct cmsghdr align;
-    char bytes[CMSG_SPACE(sizeof file)];
-  } room = {.bytes = {0}};
-  struct msghdr message = {.msg_iov = &part, .msg_iovlen = 1};
-
-  if (lie == NOTHING) return;
-  if (lie != NO_FILE) {
-    message.msg_control = room.bytes;
-    message.msg_controllen = sizeof room.bytes;
-    struct cmsghdr *head = CMSG_FIRSTHDR(&message);
-    head->cmsg_level = SOL_SOCKET;
-    head->cmsg_type = SCM_RIGHTS;
-    head->cmsg_len = CMSG_LEN(sizeof file);
-    memcpy(CMSG_DATA(head), &file, sizeof file);
-  }
-  NEED(sendmsg(to, &message, MSG_NOSIGNAL) > 0);
-}
-
-static void *lie_to_all(void *unused)
-{
-  char request[64];
-
-  for (lie = NOTHING; lie < LIES; lie++) {
-    const int to = accept(listener, NULL, NULL);
-
-    NEED(to >= 0 && recv(to, request, sizeof request, 0) > 0);
-    send_lie(to);
-    NEED(close(to) == 0);
-  }
-  return unused;
-}
-
-/* The abstract address of a name, as cuda_chunk.c has it. */
-static socklen_t address_of(struct sockaddr_un *address, const char *name)
-{
-  *address = (struct sockaddr_un){.sun_family = AF_UNIX};
-  memcpy(address->sun_path + 1, name, XFI_CUDA_SOCKET_BYTES);
-  return (socklen_t)(offsetof(struct sockaddr_un, sun_path) + 1 + XFI_CUDA_SOCKET_BYTES);
-}
-
-static void test_a_peer_that_lies_about_chunks_is_left_alone(void)
-{
-  char name[XFI_CUDA_SOCKET_BYTES + 1];
-  struct sockaddr_un address;
-  xfi_device *device = NULL;
-  pthread_t thread;
-  char *mapped = NULL;
-
-  world_clear(1, (sim_config){.eager = true});
-  OK(on_device(0, &device));
-  (void)snprintf(name, sizeof name, "xfer-%032d", (int)getpid());
-  const socklen_t n_bytes = address_of(&address, name);
-  listener = socket(AF_UNIX, SOCK_SEQPACKET, 0);
-  NEED(bind(listener, (struct sockaddr *)&address, n_bytes) == 0 && listen(listener, 1) == 0);
-  NEED(xfi_thread_start(&thread, lie_to_all, NULL));
-  for (int i = 0; i < LIES; i++) {
-    NEED(xfi_cuda_chunks_map(xfi_cuda(device), name, 4096, (size_t)2 * MIB, &mapped,
-                             xfi_deadline_after(20000)) == XFER_ERR_UNSUPPORTED);
-    NEED(strstr(xfer_last_error(), "was not made to leave its process") != NULL);
-    NEED(mapped == NULL);
-  }
-  NEED(pthread_join(thread, NULL) == 0);
-  NEED(close(listener) == 0);
-  NEED(xfi_cuda_chunks_map(xfi_cuda(device), name, 4096, (size_t)2 * MIB, &mapped,
-                           xfi_deadline_after(1000)) == XFER_ERR_UNSUPPORTED);
-  NEED(strstr(xfer_last_error(), "Connection refused") != NULL);
-  device->ops->destroy(device);
-}
-
-/* Whoever asks for what was not offered, or for nothing, gets no file. */
-static void test_who_asks_for_other_memory_gets_none(void)
-{
-  xfi_allocation found = {NULL, 0, 0, 0};
-  char name[XFI_CUDA_SOCKET_BYTES];
-  struct sockaddr_un address;
-  xfi_device *device = NULL;
-
-  world_clear(1, (sim_config){.eager = true});
-  OK(on_device(0, &device));
-  chunks = chunks_alloc((size_t)2 * MIB, (size_t)4 * MIB, true);
-  OK(device->ops->find_allocation(device, chunks, CHUNKS_BYTES, &found));
-  OK(xfi_cuda_chunks_offer(xfi_cuda(device), &found, name));
-  const socklen_t n_bytes = address_of(&address, name);
-  const uint64_t base = (uint64_t)(uintptr_t)found.base;
-  const uint64_t wanted[][2] = {{base, found.n_bytes + 1}, {base + 8, found.n_bytes}};
-  for (size_t i = 0; i < 3; i++) {
-    const int to = socket(AF_UNIX, SOCK_SEQPACKET, 0);
-    char answer[64];
-
-    NEED(connect(to, (struct sockaddr *)&address, n_bytes) == 0);
-    NEED(send(to, wanted[i % 2], i < 2 ? sizeof *wanted : 4, MSG_NOSIGNAL) > 0);
-    NEED(recv(to, answer, sizeof answer, 0) <= 0);
-    NEED(close(to) == 0);
-  }
-  device->ops->destroy(device);
-}
-
-/* ---- what memory is ------------------------------------------------------------------------ */
-
-static void test_memory_ends_where_the_driver_says(void)
-{
-  const sim_fault no_range = {
-      .name = "cuMemGetAddressRange", .rank = SIM_NO_RANK, .nth = 1, .code = CUDA_ERROR_UNKNOWN};
-  xfi_allocation found = {NULL, 0, 0, 0};
-  xfi_allocation moved;
-  xfi_device *device = NULL;
-  void *memory = NULL;
-
-  world_clear(1, (sim_config){.eager = true});
-  OK(on_device(0, &device));
-  OK(device->ops->alloc(device, &memory, BYTES));
-  NEED(device->ops->find_allocation(device, memory, BYTES + 1, &found) == XFER_ERR_ARG);
-  NEED(strstr(xfer_last_error(), "are wanted; the allocation ends after 96") != NULL);
-  chunks = chunks_alloc((size_t)2 * MIB, (size_t)4 * MIB, true);
-  NEED(device->ops->find_allocation(device, chunks, CHUNKS_BYTES + 1, &found) == XFER_ERR_ARG);
-  OK(device->ops->find_allocation(device, chunks, CHUNKS_BYTES, &found));
-  NEED(device->ops->find_changed(device, &found, 1) == 1);
-  moved = found;
-  moved.base = (char *)moved.base + 8; /* no chunk begins there */
-  NEED(device->ops->find_changed(device, &moved, 1) == 0);
-  sim_fault_add(&no_range);
-  NEED(device->ops->find_changed(device, &found, 1) == 0);
-  sim_fault_clear();
-  device->ops->free(device, memory);
-  device->ops->destroy(device);
-}
-
-/* ---- the engine's -------------------------------------------------------------------------- */
-
-static xfi_device *device_now;
-static char *far; /* a peer's memory of 2^45 bytes, as far as the device knows; and some of ours */
-static char *near;
-
-/* Rows that lie apart. */
-static xfi_copy rows(int64_t n, int64_t run_bytes)
-{
-  return (xfi_copy){.src = far,
-                    .dst = near,
-                    .run_bytes = run_bytes,
-                    .n_dims = 1,
-                    .extent = {n},
-                    .src_stride = {2 * run_bytes},
-                    .dst_stride = {3 * run_bytes}};
-}
-
-/* Do the kernels have something to do? Their tables are on the device. */
-static bool leaves_some(const xfi_copy *copies, size_t n)
-{
-  const uint64_t before = sim_count().bytes;
-  xfi_batch *batch = NULL;
-
-  OK(device_now->ops->batch_create(device_now, &batch, copies, n, 100, NULL));
-  const bool some = sim_count().bytes > before;
-  device_now->ops->batch_destroy(device_now, batch);
-  return some;
-}
-
-/* It takes runs of `least` bytes and more, up to `most` of them, where they have `all` bytes. */
-static void takes(int64_t least, int64_t most, int64_t all)
-{
-  const int64_t enough = all / least;
-  xfi_copy copies[3];
-
-  copies[0] = rows(enough, least);
-  NEED(!leaves_some(copies, 1));
-  copies[0].src_stride[0] = 0; /* the same row many times */
-  NEED(!leaves_some(copies, 1));
-  if (enough > 1) {
-    copies[0] = rows(enough - 1, least);
-    NEED(leaves_some(copies, 1));
-  }
-  copies[0] = rows(2 * enough, least - 1);
-  NEED(leaves_some(copies, 1));
-
-  copies[0] = rows(most, least);
-  NEED(!leaves_some(copies, 1));
-  copies[0] = rows(most + 1, least); /* more than a stream should have */
-  NEED(leaves_some(copies, 1));
-  copies[0] = rows(most - 56, least);
-  copies[1] = rows(57, 2 * least); /* longer ones come first: */
-  NEED(leaves_some(copies, 2));
-  copies[1].extent[0] = 56;
-  NEED(!leaves_some(copies, 2));
-  copies[2] = rows(1, least); /* and then nothing */
-  NEED(leaves_some(copies, 3));
-  NEED(!leaves_some(copies, 0));
-  copies[0].run_bytes = 0;
-  NEED(!leaves_some(copies, 1));
-}
-
-static void engine_of_a_driver(const char *lacks, int64_t least, int64_t most, int64_t all)
-{
-  xfi_allocation wide = {NULL, (size_t)1 << 45, 1, 0};
-  xfi_mem_handle handle;
-  void *memory = NULL;
-  void *mapped = NULL;
-
-  world_clear(1, (sim_config){.eager = true, .lacks = lacks});
-  OK(on_device(0, &device_now));
-  NEED(cudaMalloc(&memory, BYTES) == cudaSuccess);
-  near = memory;
-  NEED(cudaMalloc(&wide.base, BYTES) == cudaSuccess);
-  OK(device_now->ops->mem_export(device_now, wide, &handle));
-  OK(device_now->ops->mem_import(device_now, &handle, &mapped, xfi_deadline_after(1000)));
-  far = mapped;
-  takes(least, most, all);
-  device_now->ops->mem_unimport(device_now, mapped);
-  device_now->ops->destroy(device_now);
-}
-
-static void test_the_engine_takes_what_is_large_and_few(void)
-{
-  engine_of_a_driver(NULL, (int64_t)MIB / 2, 4096, (int64_t)32 * MIB);
-  engine_of_a_driver("cuMemcpyBatchAsync", (int64_t)64 * MIB, 256, (int64_t)64 * MIB);
-}
-
 int main(int argc, char **argv)
 {
   static const world_test tests[] = {
@@ -645,11 +411,6 @@ int main(int argc, char **argv)
       {"machine_sweep_of_a_comm_by_id", test_machine_sweep_of_a_comm_by_id},
       {"machine_sweep_of_a_comm_that_borrows", test_machine_sweep_of_a_comm_that_borrows},
       {"machine_sweep_of_a_comm_over_a_gather", test_machine_sweep_of_a_comm_over_a_gather},
-      {"a_peer_that_lies_about_chunks_is_left_alone",
-       test_a_peer_that_lies_about_chunks_is_left_alone},
-      {"who_asks_for_other_memory_gets_none", test_who_asks_for_other_memory_gets_none},
-      {"memory_ends_where_the_driver_says", test_memory_ends_where_the_driver_says},
-      {"the_engine_takes_what_is_large_and_few", test_the_engine_takes_what_is_large_and_few},
   };
 
   return world_main(argc, argv, tests, sizeof tests / sizeof *tests);
