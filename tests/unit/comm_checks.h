@@ -13,12 +13,12 @@
 
 enum { CHECK_TIMEOUT_MS = 60000, MOST_MESSAGES = 256, MOST_BYTES = 6000 };
 
-static xfi_deadline soon(void)
+static inline xfi_deadline soon(void)
 {
   return xfi_deadline_after(CHECK_TIMEOUT_MS);
 }
 
-static uint64_t mix(uint64_t z)
+static inline uint64_t mix(uint64_t z)
 {
   z += 0x9e3779b97f4a7c15u;
   z = (z ^ (z >> 30)) * 0xbf58476d1ce4e5b9u;
@@ -26,20 +26,20 @@ static uint64_t mix(uint64_t z)
   return z ^ (z >> 31);
 }
 
-static void fill(unsigned char *bytes, size_t n, uint64_t seed)
+static inline void fill(unsigned char *bytes, size_t n, uint64_t seed)
 {
   for (size_t i = 0; i < n; i++)
     bytes[i] = (unsigned char)(mix(seed) + 7 * i);
 }
 
-static bool is_filled(const unsigned char *bytes, size_t n, uint64_t seed)
+static inline bool is_filled(const unsigned char *bytes, size_t n, uint64_t seed)
 {
   for (size_t i = 0; i < n; i++)
     if (bytes[i] != (unsigned char)(mix(seed) + 7 * i)) return false;
   return true;
 }
 
-static void check_gathers(xfi_comm *comm, int n_times)
+static inline void check_gathers(xfi_comm *comm, int n_times)
 {
   static const size_t sizes[] = {16, 0, 1, 100, 224, 225, 300, 5000, 8};
   unsigned char mine[5000];
@@ -58,25 +58,25 @@ static void check_gathers(xfi_comm *comm, int n_times)
 
 /* Both ends find the same messages for the i-th call from `from` to `to`: how many, and how long
  * each. */
-static int n_messages_of(int call, int from, int to, int most)
+static inline int n_messages_of(int call, int from, int to, int most)
 {
   return from == to ? 0
                     : (int)(mix((uint64_t)(call * 10007 + from * 101 + to)) % (uint64_t)(most + 1));
 }
 
-static size_t bytes_of(int call, int from, int to, int i)
+static inline size_t bytes_of(int call, int from, int to, int i)
 {
   return 1 + mix((uint64_t)(call * 20011 + from * 211 + to * 13 + i)) % MOST_BYTES;
 }
 
-static uint64_t seed_of(int call, int from, int to, int i)
+static inline uint64_t seed_of(int call, int from, int to, int i)
 {
   return (uint64_t)call * 1000003 + (uint64_t)(from * 4099 + to * 61 + i);
 }
 
 /* One end's messages, peer by peer, in a buffer of `arena`. Returns how many. */
-static int make_messages(xfi_message *messages, unsigned char *arena, const xfi_comm *comm,
-                         int call, bool sending, int most)
+static inline int make_messages(xfi_message *messages, unsigned char *arena, const xfi_comm *comm,
+                                int call, bool sending, int most)
 {
   int n = 0;
   for (int peer = 0; peer < comm->size; peer++) {
@@ -95,7 +95,7 @@ static int make_messages(xfi_message *messages, unsigned char *arena, const xfi_
 
 /* Random patterns; a rank without messages makes no call. `most` messages from one rank to another.
  */
-static void check_random_messages(xfi_comm *comm, int n_calls, int most, bool rounds)
+static inline void check_random_messages(xfi_comm *comm, int n_calls, int most, bool rounds)
 {
   unsigned char *arena = malloc((size_t)2 * MOST_MESSAGES * MOST_BYTES);
   xfi_message sends[MOST_MESSAGES];
@@ -119,7 +119,7 @@ static void check_random_messages(xfi_comm *comm, int n_calls, int most, bool ro
 }
 
 /* One to three messages at a time. */
-static void check_broadcasts(xfi_comm *comm, int n_times)
+static inline void check_broadcasts(xfi_comm *comm, int n_times)
 {
   const size_t n = 40000;
   unsigned char *data = malloc(3 * n);
@@ -140,7 +140,7 @@ static void check_broadcasts(xfi_comm *comm, int n_times)
   free(data);
 }
 
-static void check_agreement(xfi_comm *comm)
+static inline void check_agreement(xfi_comm *comm)
 {
   expect(xfi_comm_agree(comm, XFER_OK, soon()) == XFER_OK);
   for (int failing = 0; failing < comm->size; failing++) {
@@ -159,7 +159,7 @@ static void check_agreement(xfi_comm *comm)
 }
 
 /* A rank that only passes a failure on is not the one that is named. */
-static void check_agreement_names_the_cause(xfi_comm *comm)
+static inline void check_agreement_names_the_cause(xfi_comm *comm)
 {
   int last = comm->size - 1;
   xfer_status mine = comm->rank == last ? XFER_ERR_NOMEM : XFER_OK;

@@ -1,0 +1,225 @@
+/* Ranks that meet over sockets of one host, as threads: calls of the system that fail, and peers
+ * that are none of theirs. */
+#ifndef _GNU_SOURCE
+#define _GNU_SOURCE /* struct ucred */
+#endif
+#include "unit/host_ranks.h"
+
+#include <errno.h>
+#include <sys/socket.h>
+#include <sys/un.h>
+#include <unistd.h>
+
+/* ---- of the program's link: a peer of another user, and calls of the system that fail ------- */
+
+static _Thread_local bool meets_a_stranger;
+static _Thread_local bool accepts_nobody;
+static _Thread_local long until_failure = -1; /* of this rank's calls; < 0: none fails */
+static _Thread_local bool has_failed;
+static int failure; /* the errno */
+
+static bool fails(void)
+{
+  if (until_failure < 0 || until_failure-- > 0) return false;
+  has_failed = true;
+  errno = failure;
+  return true;
+}
+
+#define MAY_FAIL(type, name, parameters, arguments)                                                \
+  type __real_##name parameters;                                                                   \
+  type __wrap_##name parameters;                                                                   \
+  type __wrap_##name parameters                                                                    \
+  {                                                                                                \
+    return fails() ? -1 : __real_##name arguments;                                                 \
+  }
+
+MAY_FAIL(ssize_t, getrandom, (void *bytes, size_t n_bytes, unsigned flags), (bytes, n_bytes, flags))
+MAY_FAIL(int, socket, (int domain, int type, int protocol), (domain, type, protocol))
+MAY_FAIL(int, bind, (int file, const struct sockaddr *at, socklen_t n_bytes), (file, at, n_bytes))
+MAY_FAIL(int, listen, (int file, int n), (file, n))
+MAY_FAIL(int, connect, (int file, const struct sockaddr *to, socklen_t n_bytes),
+         (file, to, n_bytes))
+MAY_FAIL(ssize_t, send, (int file, const void *bytes, size_t n_bytes, int flags),
+         (file, bytes, n_bytes, flags))
+MAY_FAIL(ssize_t, recv, (int file, void *bytes, size_t n_bytes, int flags),
+         (file, bytes, n_bytes, flags))
+
+int __real_getsockopt(int socket, int level, int name, void *value, socklen_t *n);
+int __wrap_getsockopt(int socket, int level, int name, void *value, socklen_t *n);
+int __real_accept4(int socket, struct sockaddr *address, socklen_t *n, int flags);
+int __wrap_accept4(int socket, struct sockaddr *address, socklen_t *n, int flags);
+
+int __wrap_getsockopt(int socket, int level, int name, void *value, socklen_t *n)
+{
+  if (fails()) return -1;
+  const int result = __real_getsockopt(socket, level, name, value, n);
+
+  if (meets_a_stranger && name == SO_PEERCRED) ((struct ucred *)value)->uid++;
+  return result;
+}
+
+int __wrap_accept4(int socket, struct sockaddr *address, socklen_t *n, int flags)
+{
+  if (fails()) return -1;
+  if (!accepts_nobody) return __real_accept4(socket, address, n, flags);
+  errno = EMFILE;
+  return -1;
+}
+
+/* The n-th call of one rank: while a comm of three is made, or in a gathering. */
+static struct {
+  int rank;
+  long n;
+  bool is_met;
+  xfer_status made[MOST_RANKS];
+} trouble;
+
+static void in_trouble(int rank, void *context)
+{
+  visitor v = {context, rank, 0, -1};
+  xfi_comm *comm = NULL;
+  char all[3] = "";
+
+  has_failed = false;
+  until_failure = rank == trouble.rank ? trouble.n : -1;
+  trouble.made[rank] = xfi_comm_create_host(&comm, gather_there, &v, rank, 3);
+  expect((comm != NULL) == (trouble.made[rank] == XFER_OK));
+  if (comm != NULL) {
+    const xfer_status st = comm->ops->all_gather(comm, all, &"xyz"[rank], 1, soon());
+
+    expect(st == XFER_OK ? memcmp(all, "xyz", 3) == 0 : xfi_last_error()[0] != '\0');
+    comm->ops->destroy(comm);
+  }
+  until_failure = -1;
+  if (rank == trouble.rank) trouble.is_met = has_failed;
+}
+
+/* Each call of each rank fails, or is interrupted: a comm is made on all or on none, a gathering
+ * ends, and what it says is right. */
+static void test_each_call_of_the_system_fails(void **state)
+{
+  (void)state;
+  static const int failures[] = {EMFILE, EINTR};
+
+  for (int f = 0; f < 2; f++) {
+    failure = failures[f];
+    for (trouble.rank = 0; trouble.rank < 3; trouble.rank++) {
+      trouble.is_met = true;
+      for (trouble.n = 0; trouble.is_met; trouble.n++) {
+        print_message("errno %d in call %ld of rank %d\n", failure, trouble.n, trouble.rank);
+        with_threads(3, in_trouble);
+        for (int r = 1; r < 3; r++)
+          assert_int_equal(trouble.made[r] == XFER_OK, trouble.made[0] == XFER_OK);
+      }
+      assert_true(trouble.n > 15);
+    }
+  }
+}
+
+/* ---- strangers ---------------------------------------------------------------------------- */
+
+/* What somebody else says to rank 0 who has read its address. */
+typedef struct stranger {
+  const char *name; /* NULL: rank 0's */
+  int32_t rank;
+  int32_t is_alarm;
+  size_t n_bytes;
+} stranger;
+
+enum { NAME_BYTES = 32, HELLO_BYTES = NAME_BYTES + 2 * sizeof(int32_t) };
+static const stranger *stranger_now;
+
+/* Rank 1's: once addresses are told, the stranger comes first. */
+static int gather_behind_a_stranger(void *context, void *all, const void *mine, size_t n_bytes)
+{
+  visitor *v = context;
+  struct sockaddr_un address = {.sun_family = AF_UNIX};
+  const char *name = (const char *)all + sizeof(int32_t); /* behind rank 0's status */
+  char hello[HELLO_BYTES];
+  const int answer = gather_there(context, all, mine, n_bytes);
+
+  if (v->turn != 1) return answer;
+  memcpy(address.sun_path + 1, name, NAME_BYTES);
+  address.sun_path[1 + NAME_BYTES] = 'd';
+  memcpy(hello, stranger_now->name != NULL ? stranger_now->name : name, NAME_BYTES);
+  memcpy(hello + NAME_BYTES, &stranger_now->rank, sizeof stranger_now->rank);
+  memcpy(hello + NAME_BYTES + sizeof(int32_t), &stranger_now->is_alarm, sizeof(int32_t));
+  const int made = socket(AF_UNIX, SOCK_STREAM, 0);
+  expect(connect(made, (struct sockaddr *)&address,
+                 (socklen_t)(offsetof(struct sockaddr_un, sun_path) + 2 + NAME_BYTES)) == 0);
+  expect(send(made, hello, stranger_now->n_bytes, 0) == (ssize_t)stranger_now->n_bytes);
+  (void)close(made);
+  return answer;
+}
+
+static void behind_a_stranger(int rank, void *context)
+{
+  visitor v = {context, rank, 0, -1};
+  xfi_comm *comm = NULL;
+  char all[2];
+
+  expect(xfi_comm_create_host(&comm, rank == 1 ? gather_behind_a_stranger : gather_there, &v, rank,
+                              2) == XFER_OK);
+  expect(comm->ops->all_gather(comm, all, &"xy"[rank], 1, soon()) == XFER_OK);
+  expect(memcmp(all, "xy", 2) == 0);
+  comm->ops->destroy(comm);
+}
+
+static void test_strangers_are_not_taken_for_ranks(void **state)
+{
+  (void)state;
+  static const stranger strangers[] = {{NULL, 1, 0, 7},
+                                       {NULL, 1, 1, HELLO_BYTES},
+                                       {"a name that nobody has, and more", 1, 0, HELLO_BYTES},
+                                       {NULL, 0, 0, HELLO_BYTES},
+                                       {NULL, 2, 0, HELLO_BYTES}};
+
+  for (size_t i = 0; i < sizeof strangers / sizeof *strangers; i++) {
+    stranger_now = &strangers[i];
+    with_threads(2, behind_a_stranger);
+  }
+}
+
+static void join_in_trouble(int rank, void *context)
+{
+  visitor v = {context, rank, 0, -1};
+  xfi_comm *comm = NULL;
+  const bool own = meets_a_stranger || accepts_nobody;
+
+  expect(xfi_comm_create_host(&comm, gather_there, &v, rank, 2) ==
+         (own ? XFER_ERR_COMM : XFER_ERR_PEER));
+  expect(error_has(meets_a_stranger ? "rank 0 is another user's process"
+                   : own            ? "1 ranks did not connect"
+                                    : "rank "));
+  expect(comm == NULL);
+}
+
+static void meet_a_stranger(int rank, void *context)
+{
+  meets_a_stranger = rank == 1;
+  join_in_trouble(rank, context);
+}
+
+static void accept_nobody(int rank, void *context)
+{
+  accepts_nobody = rank == 0;
+  join_in_trouble(rank, context);
+}
+
+static void test_a_rank_that_meets_a_stranger_or_nobody_fails_on_all(void **state)
+{
+  (void)state;
+  with_threads(2, meet_a_stranger);
+  with_threads(2, accept_nobody);
+}
+
+int main(void)
+{
+  const struct CMUnitTest tests[] = {
+      cmocka_unit_test(test_each_call_of_the_system_fails),
+      cmocka_unit_test(test_strangers_are_not_taken_for_ranks),
+      cmocka_unit_test(test_a_rank_that_meets_a_stranger_or_nobody_fails_on_all),
+  };
+  return cmocka_run_group_tests(tests, NULL, NULL);
+}
