@@ -331,9 +331,8 @@ xfer_status xfi_links_connect(xfi_links *links, xfer_plan *plan, uint64_t *page,
     if (n < 2) XFI_TRY(attempt(links, &t, plan, n > 0, mine, deadline));
   }
   for (size_t i = 0; i < links->n && *mine == XFER_OK; i++) {
-    if (!goes_on(&t, i)) continue;
     settle(&links->at[i], plan->moves->rank, &t.verdicts[0][i], &t.verdicts[1][i]);
-    *mine = resolve(&links->at[i], plan->device);
+    if (goes_on(&t, i)) *mine = resolve(&links->at[i], plan->device);
   }
 done:
   talk_free(&t);
