@@ -132,10 +132,12 @@ static void break_order(const xfer_plan *plan)
     xfi_comm_leave(plan->comm, plan->comm->ops->abort_data);
 }
 
+/* Nor those of the plans inside it. */
 static void not_sent(xfer_plan *plan)
 {
   plan->is_sent = false;
-  if (plan->relay != NULL) plan->relay->is_sent = false;
+  if (plan->relay != NULL) not_sent(plan->relay);
+  if (xfi_quant_asks(plan) != NULL) not_sent(xfi_quant_asks(plan));
 }
 
 /* What enqueuing a run came to; the text of a failure is kept for who waits. */
@@ -155,7 +157,8 @@ static xfer_status kept_status(const xfer_plan *plan)
 static void break_messages(xfer_plan *plan)
 {
   if (!plan->is_sent) break_order(plan);
-  if (plan->relay != NULL && !plan->relay->is_sent) break_order(plan->relay);
+  if (plan->relay != NULL) break_messages(plan->relay);
+  if (xfi_quant_asks(plan) != NULL) break_messages(xfi_quant_asks(plan));
 }
 
 /* A run does not begin here, since the last error. */

@@ -122,6 +122,50 @@ static void test_a_run_that_the_caller_refuses_is_said_on_every_rank(void **stat
   by_every_lane(refuse_by_the_caller);
 }
 
+/* A plan whose ranks tell each other of a block that both have, and nothing else. After a good run
+ * one of them refuses the next: who waits for its word on the block is told. */
+static void refuse_where_blocks_are_cut(int rank, void *context)
+{
+  static const char *const lines[2] = {"f32[24,16] (2)@0-1:S0 -> f8e4m3 (2)@0-1:S0",
+                                       "f32[2,1] (1):R -> (2)@0-1:S0"};
+  float from[12 * 16] = {1};
+  unsigned char to[12 * 16];
+  float scale;
+  const xfer_view views[3] = {xfer_view_dense(from), xfer_view_dense(to), xfer_view_dense(&scale)};
+  xfer_plan_options options = XFER_PLAN_OPTIONS_INIT;
+  xfer_layout *layouts[4] = {NULL};
+  xfer_plan *plan = NULL;
+
+  options.lane = *(const uint32_t *)context;
+  options.timeout_ms = 5000;
+  for (int i = 0; i < 2; i++)
+    expect(xfer_problem_parse(&layouts[2 * i], &layouts[2 * i + 1], lines[i]) == XFER_OK);
+  const xfer_tensor tensors[2] = {
+      {"weights", layouts[0], layouts[1], xfer_convert_blocks(16, 16, XFER_SCALE_F32)},
+      {"scales", NULL, layouts[3], xfer_convert_scales_of(0)}};
+  expect(xfer_plan_create(&plan, comms[rank], tensors, 2, &options) == XFER_OK);
+  expect(xfer_plan_bind(plan, 0, &views[0], &views[1]) == XFER_OK);
+  expect(xfer_plan_bind(plan, 1, NULL, &views[2]) == XFER_OK);
+  expect(xfer_plan_commit(plan) == XFER_OK);
+  expect(xfer_plan_run(plan, 1, NULL) == XFER_OK);
+  expect(xfer_plan_wait(plan, 0) == XFER_OK);
+  if (rank == 1)
+    expect(xfer_plan_refuse(plan, "no more") == XFER_OK);
+  else
+    expect(xfer_plan_run(plan, 2, NULL) != XFER_ERR_TIMEOUT);
+  expect((xfer_plan_wait(plan, 0) == XFER_ERR_STATE) == (rank == 1));
+  expect(strstr(xfer_last_error(), "no more") != NULL);
+  xfer_plan_destroy(plan);
+  for (int i = 0; i < 4; i++)
+    xfer_layout_destroy(layouts[i]);
+}
+
+static void test_a_refused_run_is_said_where_blocks_are_cut(void **state)
+{
+  (void)state;
+  by_every_lane(refuse_where_blocks_are_cut);
+}
+
 /* All ranks give an old version by mistake: nothing has happened, and the next is run. */
 static void refuse_all(int rank, void *context)
 {
@@ -246,6 +290,7 @@ int main(void)
       cmocka_unit_test(test_versions_that_differ_are_seen_and_not_committed),
       cmocka_unit_test(test_a_rank_whose_run_is_refused_lets_the_others_go),
       cmocka_unit_test(test_a_run_that_the_caller_refuses_is_said_on_every_rank),
+      cmocka_unit_test(test_a_refused_run_is_said_where_blocks_are_cut),
       cmocka_unit_test(test_a_run_that_all_ranks_refuse_changes_nothing),
       cmocka_unit_test(test_versions_begin_at_0_and_grow),
       cmocka_unit_test(test_a_refused_run_is_forgotten_with_the_lanes),
