@@ -3,8 +3,8 @@
  * receiver pulls: it writes its own memory only, whatever becomes of the sender. But narrow rows
  * are pushed, which is faster, and so is what becomes smaller on the way, and all where both ranks
  * send; and so is a flow from many allocations into few, since each that is not ours must be
- * mapped. Elsewhere the side that has fewer to map copies. What is quantised by
- * blocks is pushed always, since its sender has the scales.
+ * mapped. Elsewhere the side that has fewer to map copies. A flow of which some is
+ * quantised by blocks is pushed always, since its sender has the scales.
  */
 #include "alloc.h"
 #include "error.h"
@@ -123,7 +123,6 @@ done:
 /* Who should copy a flow whose source lies in n_src allocations and its destination in n_dst. */
 static xfi_by choose(bool pulls, size_t n_src, size_t n_dst, const bool has[2], bool only_push)
 {
-  if (only_push && pulls && has[0]) return XFI_BY_BOTH;
   if (only_push) return XFI_BY_PUSH;
   if (!pulls) return n_dst <= n_src ? XFI_BY_PUSH : XFI_BY_PULL;
   if (n_src > n_dst + MANY_ALLOCATIONS) return XFI_BY_PUSH;
