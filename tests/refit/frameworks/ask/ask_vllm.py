@@ -285,7 +285,7 @@ def scaled(config, table, folder, FakeStore):
     import vllm.model_executor.layers.quantization.fp8 as f
     f.validate_fp8_block_shape = lambda *a, **k: None  # names alone count, and reduced models have odd sizes
     with open(os.path.join(folder, "config.json"), "w") as file:
-        json.dump(blocks.fp8(dict(config, torch_dtype="bfloat16"), table, families.Table())[0], file)
+        json.dump(blocks.fp8(dict(config, torch_dtype="bfloat16"), table)[0], file)
     names = (re.sub(r"\.\d+\.", ".N.", n.removeprefix("language_model.")) for n in whole_model(folder, FakeStore))
     return sorted({n.removesuffix("_scale_inv") for n in names if n.endswith("_scale_inv")})
 

@@ -5,19 +5,22 @@ lie the same models in f32 say.
 """
 import re
 
+from table import Table
+
 BLOCK = 16
 SCALED = re.compile(r"(?<!eh)_proj(_with_mqa|_qkvz)?\.weight$|\.w[123]\.weight$|\.wq_b\.weight$")
 # Linear layers that published fp8 checkpoints leave as they are, and say so. Router, b and a of linear attention, Mamba.
 LEFT = re.compile(r"\.(gate|router|in_proj_ba|in_proj_b|in_proj_a|(mixer|mamba)\.(in|out)_proj)\.weight$")
 
 
-def fp8(config, plain, table):
+def fp8(config, plain):
     """The model of a configuration and its tensors, with scales."""
     left = [name.removesuffix(".weight") for name in plain if LEFT.search(name)]
     # As vLLM calls PhiMoE's router and Granite's Mamba.
     left += [name.replace("block_sparse_moe.gate", "mlp.router").replace(".mamba.", ".mixer.") for name in left]
     config["quantization_config"] = {"quant_method": "fp8", "fmt": "e4m3", "activation_scheme": "dynamic",
                                      "weight_block_size": [BLOCK, BLOCK], "modules_to_not_convert": left}
+    table = Table()
     for name, shape in plain.items():
         table.add(name, *shape)
         if SCALED.search(name) and not LEFT.search(name):

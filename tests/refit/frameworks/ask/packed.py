@@ -2,7 +2,8 @@
 
 Bytes and bf16 hold no code of 24 bits, so a checkpoint is loaded three times: each time with one more byte of all codes.
 """
-import numpy as np
+from deepseek import deepseek_v3
+from table import Table
 
 # The element types of a checkpoint by the ends of its names; all else is f32.
 TYPES = {"_blocks": "U8", "_scales": "U8", ".weight_packed": "I32", ".weight_shape": "I32"}
@@ -21,9 +22,10 @@ def is_packed(table):
     return any(type_of(name) != "F32" for name in table)
 
 
-def gpt_oss_mxfp4(make, table, **sizes):
+def gpt_oss_mxfp4(make, **sizes):
     """`make` is gpt_oss() of families.py: blocks of 32 values are 16 bytes and a scale."""
     config, plain = make(**{"i": 128, **sizes})
+    table = Table()
     config["quantization_config"] = {"quant_method": "mxfp4",
                                      "modules_to_not_convert": ["model.layers.*.self_attn", "model.layers.*.mlp.router",
                                                                 "model.embed_tokens", "lm_head"]}
@@ -37,9 +39,10 @@ def gpt_oss_mxfp4(make, table, **sizes):
     return config, table
 
 
-def kimi_int4(make, table):
-    """`make` is deepseek_v3() of families.py: int4 by groups of 32, eight in a word."""
-    config, plain = make(mi=128)
+def kimi_int4():
+    """DeepSeek-V3 with int4 by groups of 32, eight in a word."""
+    config, plain = deepseek_v3(mi=128)
+    table = Table()
     del config["num_nextn_predict_layers"]
     config["quantization_config"] = {
         "quant_method": "compressed-tensors", "format": "pack-quantized", "quantization_status": "compressed",
@@ -62,9 +65,10 @@ def kimi_int4(make, table):
     return config, table
 
 
-def kimi_k25(make, table):
+def kimi_k25():
     """The same as the text part of a model that sees; its checkpoint's names are of the whole."""
-    text, plain = kimi_int4(make, type(table)())
+    text, plain = kimi_int4()
+    table = Table()
     quantised = text.pop("quantization_config")
     quantised["ignore"] = [x if x.startswith("re:") else "language_model." + x for x in quantised["ignore"]]
     text.update(model_type="deepseek_v3", rope_parameters={"rope_type": "default", "rope_theta": 10000.0})

@@ -1,4 +1,5 @@
 """Reduced models of families that transformers does not have: their configurations and checkpoints by the published names."""
+from table import Table
 from variants import COMMON
 
 
@@ -15,13 +16,14 @@ def config(architecture, model_type, **more):
     return {key: value for key, value in out.items() if value is not None}
 
 
-def bailing_moe(t, architecture, model_type, bias, **more):
+def bailing_moe(architecture, model_type, bias, **more):
     """Ling 1 (softmax, no correction) and 2."""
     h, d, heads, kv, e, mi, shared = 64, 32, 16, 4, 6, 48, 2
     c = config(architecture, model_type, num_hidden_layers=3, moe_intermediate_size=mi, num_experts=e,
                num_experts_per_tok=2, norm_topk_prob=True, num_shared_experts=shared, first_k_dense_replace=1,
                use_bias=False, use_qkv_bias=not bias, use_qk_norm=bias, use_rmsnorm=True, embedding_dropout=0.0,
                moe_router_enable_expert_bias=bias, score_function="sigmoid" if bias else "softmax", **more)
+    t = Table()
     for l in range(3):
         p = f"model.layers.{l}."
         t.norms(p, h)
@@ -38,8 +40,7 @@ def bailing_moe(t, architecture, model_type, bias, **more):
         if bias:
             t.add(p + "mlp.gate.expert_bias", e)
         t.mlp(p + "mlp.shared_experts.", h, shared * mi)
-        for x in range(e):
-            t.mlp(p + f"mlp.experts.{x}.", h, mi)
+        t.experts(p + "mlp.experts.", e, h, mi)
     t.add("model.word_embeddings.weight", 1000, h)
     t.add("model.norm.weight", h)
     if not c["tie_word_embeddings"]:
@@ -47,9 +48,10 @@ def bailing_moe(t, architecture, model_type, bias, **more):
     return c, t
 
 
-def internlm2(t):
+def internlm2():
     h, d, heads, kv, i = 512, 32, 16, 4, 96
     c = config("InternLM2ForCausalLM", "internlm2", hidden_size=h, bias=False)
+    t = Table()
     for l in range(2):
         p = f"model.layers.{l}."
         t.norms(p, h, "attention_norm", "ffn_norm")
@@ -64,8 +66,9 @@ def internlm2(t):
     return c, t
 
 
-def internlm3(t):
+def internlm3():
     c = config("InternLM3ForCausalLM", "internlm3", qkv_bias=False, bias=False)
+    t = Table()
     for l in range(2):
         p = f"model.layers.{l}."
         t.norms(p, 64)
@@ -75,11 +78,12 @@ def internlm3(t):
     return c, t
 
 
-def step3_text(t):
+def step3_text():
     h, d, heads, q, e, mi, shared = 64, 32, 16, 48, 8, 48, 96
     c = config("Step3TextForCausalLM", "step3_text", num_key_value_heads=1, num_attention_groups=1, share_q_dim=q,
                moe_intermediate_size=mi, moe_num_experts=e, moe_top_k=2, norm_expert_weight=True,
                share_expert_dim=shared, moe_layers_enum="1")
+    t = Table()
     for l in range(2):
         p = f"model.layers.{l}."
         t.norms(p, h)

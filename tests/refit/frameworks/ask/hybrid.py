@@ -1,0 +1,132 @@
+"""Reduced models whose layers are of several kinds: linear attention (GDN) or Mamba beside attention."""
+from table import Table
+
+
+def gdn(t, p, h, kh, vh, kd, vd, split):
+    a = p + "linear_attn."
+    if split:  # Qwen3.5
+        t.add(a + "in_proj_qkv.weight", 2 * kh * kd + vh * vd, h)
+        t.add(a + "in_proj_z.weight", vh * vd, h)
+        t.add(a + "in_proj_b.weight", vh, h)
+        t.add(a + "in_proj_a.weight", vh, h)
+    else:
+        t.add(a + "in_proj_qkvz.weight", 2 * kh * kd + 2 * vh * vd, h)
+        t.add(a + "in_proj_ba.weight", 2 * vh, h)
+    t.add(a + "conv1d.weight", 2 * kh * kd + vh * vd, 1, 4)
+    t.add(a + "A_log", vh)
+    t.add(a + "dt_bias", vh)
+    t.add(a + "norm.weight", vd)
+    t.add(a + "out_proj.weight", h, vh * vd)
+
+
+def qwen3_next():
+    h, d, heads, kv, vocab, layers, e, mi, si = 64, 32, 16, 2, 1000, 4, 16, 32, 32
+    kh, vh, kd, vd = 8, 16, 16, 16
+    c = dict(architectures=["Qwen3NextForCausalLM"], model_type="qwen3_next", hidden_size=h, intermediate_size=96,
+             moe_intermediate_size=mi, shared_expert_intermediate_size=si, vocab_size=vocab, num_hidden_layers=layers,
+             num_attention_heads=heads, num_key_value_heads=kv, head_dim=d, rms_norm_eps=1e-6,
+             tie_word_embeddings=False, hidden_act="silu", max_position_embeddings=512, rope_theta=10000.0,
+             partial_rotary_factor=0.25, num_experts=e, num_experts_per_tok=2, norm_topk_prob=True,
+             decoder_sparse_step=1, mlp_only_layers=[], attention_bias=False, full_attention_interval=4,
+             layer_types=["linear_attention"] * 3 + ["full_attention"], linear_num_key_heads=kh,
+             linear_num_value_heads=vh, linear_key_head_dim=kd, linear_value_head_dim=vd, linear_conv_kernel_dim=4)
+    t = Table()
+    for l in range(layers):
+        p = f"model.layers.{l}."
+        t.norms(p, h)
+        if l == 3:
+            t.attn(p + "self_attn.", h, heads, kv, d, gated=True)
+            t.norms(p + "self_attn.", d, "q_norm", "k_norm")
+        else:
+            gdn(t, p, h, kh, vh, kd, vd, False)
+        t.add(p + "mlp.gate.weight", e, h)
+        t.experts(p + "mlp.experts.", e, h, mi)
+        t.mlp(p + "mlp.shared_expert.", h, si)
+        t.add(p + "mlp.shared_expert_gate.weight", 1, h)
+    t.ends(vocab, h, False)
+    return c, t
+
+
+def qwen3_5_moe():
+    """Text part of Qwen3.5 MoE: split GDN projections, experts fused [E, 2i, h] and [E, h, i]."""
+    h, d, heads, kv, vocab, layers, e, mi, si = 64, 32, 16, 2, 1000, 4, 16, 48, 48
+    kh, vh, kd, vd = 8, 16, 16, 16
+    text = dict(model_type="qwen3_5_moe_text", hidden_size=h, moe_intermediate_size=mi,
+                shared_expert_intermediate_size=si, vocab_size=vocab, num_hidden_layers=layers,
+                num_attention_heads=heads, num_key_value_heads=kv, head_dim=d, rms_norm_eps=1e-6,
+                tie_word_embeddings=False, hidden_act="silu", max_position_embeddings=512,
+                rope_parameters={"rope_type": "default", "rope_theta": 10000.0, "partial_rotary_factor": 0.25,
+                                 "mrope_section": [2, 1, 1], "mrope_interleaved": True},
+                num_experts=e, num_experts_per_tok=2, attention_bias=False,
+                layer_types=["linear_attention"] * 3 + ["full_attention"], linear_num_key_heads=kh,
+                linear_num_value_heads=vh, linear_key_head_dim=kd, linear_value_head_dim=vd, linear_conv_kernel_dim=4)
+    vision = dict(model_type="qwen3_5_moe", depth=2, hidden_size=32, intermediate_size=64, num_heads=8, in_channels=3,
+                  patch_size=4, spatial_merge_size=2, temporal_patch_size=2, out_hidden_size=h,
+                  num_position_embeddings=64, hidden_act="gelu_pytorch_tanh")
+    c = dict(architectures=["Qwen3_5MoeForConditionalGeneration"], model_type="qwen3_5_moe", text_config=text,
+             vision_config=vision, image_token_id=990, video_token_id=991, vision_start_token_id=992,
+             vision_end_token_id=993, tie_word_embeddings=False)
+    t = Table()
+    for l in range(layers):
+        p = f"model.language_model.layers.{l}."
+        t.norms(p, h)
+        if l == 3:
+            t.attn(p + "self_attn.", h, heads, kv, d, gated=True)
+            t.norms(p + "self_attn.", d, "q_norm", "k_norm")
+        else:
+            gdn(t, p, h, kh, vh, kd, vd, True)
+        t.add(p + "mlp.gate.weight", e, h)
+        t.add(p + "mlp.experts.gate_up_proj", e, 2 * mi, h)
+        t.add(p + "mlp.experts.down_proj", e, h, mi)
+        t.mlp(p + "mlp.shared_expert.", h, si)
+        t.add(p + "mlp.shared_expert_gate.weight", 1, h)
+    t.ends(vocab, h, False, prefix="model.language_model.")
+    return c, t
+
+
+def nemotron_h(latent=None):
+    h, d, heads, kv, vocab, e, mi, si = 64, 32, 16, 2, 1000, 16, 48, 96
+    mh, md, g, n, k, pattern = 16, 8, 8, 16, 4, "ME*E"
+    c = dict(architectures=["NemotronHForCausalLM"], model_type="nemotron_h", hidden_size=h, vocab_size=vocab,
+             num_hidden_layers=len(pattern), hybrid_override_pattern=pattern, num_attention_heads=heads,
+             num_key_value_heads=kv, head_dim=d, attention_head_dim=d, mamba_num_heads=mh, mamba_head_dim=md,
+             n_groups=g, ssm_state_size=n, conv_kernel=k, intermediate_size=96, moe_intermediate_size=mi,
+             moe_shared_expert_intermediate_size=si, n_routed_experts=e, n_shared_experts=1, num_experts_per_tok=2,
+             n_group=1, topk_group=1, norm_topk_prob=True, routed_scaling_factor=2.5, mlp_hidden_act="relu2",
+             layer_norm_epsilon=1e-5, tie_word_embeddings=False, max_position_embeddings=512, rope_theta=10000.0,
+             use_conv_bias=True, mamba_proj_bias=False, use_bias=False, attention_bias=False, mlp_bias=False,
+             chunk_size=128, time_step_limit=[0.0, 1e9], expand=2, mamba_hidden_act="silu", num_logits_to_keep=1)
+    if latent:
+        c["moe_latent_size"] = latent
+    t = Table()
+    inner = mh * md
+    for l, x in enumerate(pattern):
+        p = f"backbone.layers.{l}."
+        t.add(p + "norm.weight", h)
+        m = p + "mixer."
+        if x == "M":
+            t.add(m + "in_proj.weight", 2 * inner + 2 * g * n + mh, h)
+            t.add(m + "conv1d.weight", inner + 2 * g * n, 1, k)
+            t.add(m + "conv1d.bias", inner + 2 * g * n)
+            for y in ("A_log", "D", "dt_bias"):
+                t.add(m + y, mh)
+            t.add(m + "norm.weight", inner)
+            t.add(m + "out_proj.weight", h, inner)
+        elif x == "*":
+            t.attn(m, h, heads, kv, d)
+        else:
+            t.add(m + "gate.weight", e, h)
+            t.add(m + "gate.e_score_correction_bias", e)
+            w = latent or h
+            if latent:
+                t.add(m + "fc1_latent_proj.weight", latent, h)
+                t.add(m + "fc2_latent_proj.weight", h, latent)
+            for y in range(e):
+                t.add(m + f"experts.{y}.up_proj.weight", mi, w)
+                t.add(m + f"experts.{y}.down_proj.weight", w, mi)
+            t.add(m + "shared_experts.up_proj.weight", si, h)
+            t.add(m + "shared_experts.down_proj.weight", h, si)
+    t.add("backbone.embeddings.weight", vocab, h)
+    t.add("backbone.norm_f.weight", h)
+    t.add("lm_head.weight", vocab, h)
+    return c, t
