@@ -1,0 +1,145 @@
+/* Which copies are the engine's, of sizes that no test could move, and how they are enqueued. */
+#include "cuda_device.h"
+
+#include "world.h"
+
+#include <string.h>
+
+enum { MIB = 1 << 20 };
+static const char BATCH[] = "cuMemcpyBatchAsync";
+
+static xfi_device *device_now;
+static char *far; /* a peer's memory of 2^45 bytes, as far as the device knows; and some of ours */
+static char *near;
+
+/* Rows that lie apart. */
+static xfi_copy rows(int64_t n, int64_t run_bytes)
+{
+  return (xfi_copy){.src = far,
+                    .dst = near,
+                    .run_bytes = run_bytes,
+                    .n_dims = 1,
+                    .extent = {n},
+                    .src_stride = {2 * run_bytes},
+                    .dst_stride = {3 * run_bytes}};
+}
+
+/* It takes all of these copies but the one of `n_rows` rows of `run_bytes`; 0: all of them. */
+static void leaves(int64_t n_rows, int64_t run_bytes, bool open, const xfi_copy *given, size_t n)
+{
+  xfi_cuda_runs runs = {.n = 0};
+  xfi_copy copies[3];
+
+  memcpy(copies, given, n * sizeof *copies);
+  OK(xfi_cuda_engine_take(&runs, xfi_cuda(device_now), open, copies, &n));
+  NEED(n == (n_rows > 0));
+  NEED(n == 0 || (copies[0].extent[0] == n_rows && copies[0].run_bytes == run_bytes));
+  xfi_cuda_engine_free(&runs);
+}
+
+/* It takes runs of `least` bytes and more, up to `most` of them, where they have `all` bytes. */
+static void takes(bool open, int64_t least, int64_t most, int64_t all)
+{
+  const int64_t enough = all / least;
+  const xfi_copy fits = rows(enough, least);
+  const xfi_copy many = rows(most - 56, least);
+  const xfi_copy long_ones = rows(56, 2 * least);
+
+  leaves(0, 0, open, &fits, 1);
+  leaves(0, 0, open, (xfi_copy[]){rows(most, least)}, 1);
+  if (enough > 1) leaves(enough - 1, least, open, (xfi_copy[]){rows(enough - 1, least)}, 1);
+  leaves(2 * enough, least - 1, open, (xfi_copy[]){rows(2 * enough, least - 1)}, 1);
+  leaves(most + 1, least, open, (xfi_copy[]){rows(most + 1, least)}, 1);
+  /* Longer ones come first; equals as they are. */
+  leaves(0, 0, open, (xfi_copy[]){many, long_ones}, 2);
+  leaves(most - 56, least, open, (xfi_copy[]){many, rows(57, 2 * least)}, 2);
+  leaves(1, least, open, (xfi_copy[]){many, long_ones, rows(1, least)}, 3);
+}
+
+/* What it takes, however large: no zeros, no elements that change, and nothing that stays here. */
+static void takes_what_crosses(int64_t least, int64_t all)
+{
+  const xfi_convert convert = {.src_bytes = 1, .dst_bytes = 1};
+  xfi_copy copy = rows(all / least, least);
+
+  copy.src_stride[0] = 0; /* the same row many times */
+  leaves(0, 0, false, &copy, 1);
+  copy = rows(all / least, least);
+  copy.convert = &convert;
+  leaves(all / least, least, false, &copy, 1);
+  copy.convert = NULL;
+  copy.src = near;
+  leaves(all / least, least, false, &copy, 1);
+  copy.dst = far; /* a push */
+  leaves(0, 0, false, &copy, 1);
+  copy.src = NULL;
+  leaves(all / least, least, false, &copy, 1);
+}
+
+/* A batch of nothing, and two runs on each kind of stream: the legacy one takes no batches. */
+static void launches(bool by_batches)
+{
+  const cudaStream_t streams[] = {world_stream(), NULL, cudaStreamLegacy};
+  const xfi_copy nothing = rows(1, 0);
+  CUdeviceptr dst[2] = {(CUdeviceptr)(uintptr_t)near, (CUdeviceptr)(uintptr_t)near + 8};
+  CUdeviceptr src[2] = {(CUdeviceptr)(uintptr_t)near + 32, (CUdeviceptr)(uintptr_t)near + 24};
+  size_t n_bytes[2] = {8, 8};
+  const xfi_cuda_runs runs = {dst, src, n_bytes, 2};
+  xfi_batch *batch = NULL;
+
+  OK(device_now->ops->batch_create(device_now, &batch, &nothing, 1, 100, NULL));
+  OK(device_now->ops->batch_launch(device_now, batch, streams[0]));
+  device_now->ops->batch_destroy(device_now, batch);
+  for (int i = 0; i < 3; i++) {
+    const uint64_t in_batches = sim_calls_of(BATCH);
+    const uint64_t alone = sim_calls_of("cudaMemcpyAsync");
+    const bool batches = by_batches && i == 0;
+
+    memset(near, 0, 16);
+    memset(near + 24, i + 1, 16);
+    OK(xfi_cuda_engine_launch(xfi_cuda(device_now), &runs, streams[i]));
+    NEED(cudaStreamSynchronize(streams[i]) == cudaSuccess);
+    NEED(near[0] == i + 1 && near[15] == i + 1);
+    NEED(sim_calls_of(BATCH) == in_batches + (batches ? 1 : 0));
+    NEED(sim_calls_of("cudaMemcpyAsync") == alone + (batches ? 0 : 2));
+  }
+}
+
+/* `most`: where it may be kept waiting, and where it goes at once. */
+static void engine_of_a_driver(const char *lacks, int64_t least, const int64_t most[2], int64_t all)
+{
+  enum { ROOM = 96 };
+  xfi_allocation wide = {NULL, (size_t)1 << 45, 1, 0};
+  xfi_mem_handle handle;
+  void *memory = NULL;
+  void *mapped = NULL;
+
+  world_clear(1, (sim_config){.eager = true, .lacks = lacks});
+  OK(xfi_device_create_cuda(&device_now));
+  NEED(cudaMalloc(&memory, ROOM) == cudaSuccess);
+  near = memory;
+  NEED(cudaMalloc(&wide.base, ROOM) == cudaSuccess);
+  OK(device_now->ops->mem_export(device_now, wide, &handle));
+  OK(device_now->ops->mem_import(device_now, &handle, &mapped, xfi_deadline_after(1000)));
+  far = mapped;
+  takes(false, least, most[0], all);
+  takes(true, least, most[1], all);
+  takes_what_crosses(least, all);
+  launches(lacks == NULL);
+  device_now->ops->mem_unimport(device_now, mapped);
+  device_now->ops->destroy(device_now);
+}
+
+static void test_what_is_large_and_few(void)
+{
+  engine_of_a_driver(NULL, (int64_t)MIB / 2, (int64_t[]){4096, 20000}, (int64_t)32 * MIB);
+  engine_of_a_driver(BATCH, (int64_t)64 * MIB, (int64_t[]){256, 256}, (int64_t)64 * MIB);
+}
+
+int main(int argc, char **argv)
+{
+  static const world_test tests[] = {
+      {"the_engine_takes_what_is_large_and_few", test_what_is_large_and_few}};
+
+  return world_main(argc, argv, tests, sizeof tests / sizeof tests[0]);
+}
