@@ -1,0 +1,152 @@
+/* The expressions of rule files: what they come to, and what is none. */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+#include "error.h"
+#include "expr.h"
+
+static const xfi_var outer_vars[] = {{"heads", 5}, {"tp", 4}};
+static const xfi_var inner_vars[] = {{"heads", 16}, {"none", 0}};
+static const xfi_scope outer = {outer_vars, 2, NULL};
+static const xfi_scope names = {inner_vars, 2, &outer};
+
+static void test_values(void **state)
+{
+  static const struct {
+    const char *text;
+    int64_t value;
+  } cases[] = {
+      {"2 + 3 * 4 - 7 / 2 % 2", 13},
+      {"0 - 7", -7},
+      {"heads / tp", 4}, /* the first scope's heads */
+      {"1 < 2 && 2 <= 2 && 3 > 2 && 2 >= 2 && 1 != 2", 1},
+      {"1 == 2 || !none", 1},
+      {"!heads", 0},
+      {"none ? 1 : tp ? 2 : 3", 2},
+      {"1 ? none ? 4 : 5 : 6", 5},
+      /* What is not needed has no value to lack, nor one that is too large. */
+      {"1 ? 2 : nothing", 2},
+      {"0 ? nothing : 3", 3},
+      {"1 ? 2 : 1 / 0", 2},
+      {"0 ? 9223372036854775807 + 1 : 3", 3},
+      {"tp ?? nothing", 4},
+      {"tp ?? 1 / none", 4},
+      {"nothing ?? 6", 6},
+      {"nothing ?? more ?? 7", 7},
+      {"nothing + 1 ?? 8", 8},
+      {"(nothing ?? 1) + (none ?? 2)", 1},
+      /* Beside each other they are no deeper. */
+      {"(1?1:1)+(1?1:1)+(1?1:1)+(1?1:1)+(1?1:1)+(1?1:1)+(1?1:1)+(1?1:1)+(1?1:1)+(1?1:1)+(1?1:1)+"
+       "(1?1:1)+(1?1:1)+(1?1:1)+(1?1:1)+(1?1:1)+(1?1:1)+(1?1:1)+(1?1:1)+(1?1:1)",
+       20},
+      {"9223372036854775807", INT64_MAX},
+  };
+
+  (void)state;
+  for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+    int64_t value = 77;
+
+    print_message("%s\n", cases[i].text);
+    assert_int_equal(xfi_expr_eval(&value, cases[i].text, &names), XFER_OK);
+    assert_int_equal(value, cases[i].value);
+  }
+}
+
+static void test_what_has_no_value_says_why(void **state)
+{
+  static const struct {
+    const char *text, *error;
+  } cases[] = {
+      {"nothing", "the configuration has no \"nothing\""},
+      {"head", "the configuration has no \"head\""},
+      {"nothing + (2 ?? 1)", "the configuration has no \"nothing\""},
+      {"nothing + (more ?? 1)", "the configuration has no \"nothing\""},
+      {"nothing ? 1 : 2", "the configuration has no \"nothing\""},
+      {"1 ? nothing : 2", "the configuration has no \"nothing\""},
+      {"nothing ?? more", "the configuration has no \"more\""},
+      {"1 / none", "has no value that 63 bits hold"},
+      {"1 % none", "has no value that 63 bits hold"},
+      {"1 / none ?? 2", "has no value that 63 bits hold"},
+      {"9223372036854775807 + 1", "has no value that 63 bits hold"},
+      {"0 - 9223372036854775807 - 2", "has no value that 63 bits hold"},
+      {"9223372036854775807 * 2", "has no value that 63 bits hold"},
+      {"(0 - 9223372036854775807 - 1) / (0 - 1)", "has no value that 63 bits hold"},
+      {"9223372036854775808", "has no value that 63 bits hold"},
+  };
+
+  (void)state;
+  for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+    int64_t value;
+
+    print_message("%s\n", cases[i].text);
+    assert_int_equal(xfi_expr_eval(&value, cases[i].text, &names), XFER_ERR_SHAPE);
+    assert_non_null(strstr(xfi_last_error(), cases[i].error));
+  }
+}
+
+/* Whether it is one does not depend on what names are worth. */
+static void test_what_is_no_expression(void **state)
+{
+  static const char *const none[] = {
+      "",
+      "1 +",
+      "(1",
+      "1)",
+      "1 2",
+      "a ? 1",
+      "a ? : 2",
+      "a ? 1 :",
+      "a ??",
+      "1 ? ) :",
+      "1 ? 2 : (",
+      "tp ?? (",
+      "nothing + (",
+      "& 1",
+      "1 = 2",
+      "((((((((((((((((((((((((((((((((1))))))))))))))))))))))))))))))))",
+      "1?1:1?1:1?1:1?1:1?1:1?1:1?1:1?1:1?1:1?1:1?1:1?1:1?1:1?1:1?1:1?1:1?1:1?1:1?1:1?1:1?1:1?1:"
+      "1?1:1?1:1?1:1?1:1?1:1?1:1?1:1?1:1?1:1?1:1",
+  };
+
+  (void)state;
+  for (size_t i = 0; i < sizeof none / sizeof *none; i++) {
+    print_message("%s\n", none[i]);
+    assert_int_equal(xfi_expr_check(none[i]), XFER_ERR_IO);
+    assert_non_null(strstr(xfi_last_error(), "is no expression (at "));
+  }
+  assert_int_equal(xfi_expr_check("nothing / 0 + 1 ? 2 : 1 % 0"), XFER_OK);
+}
+
+static void test_braces_are_printed_as_values(void **state)
+{
+  static const struct {
+    const char *text, *printed;
+  } cases[] = {{"tp is {tp}, {heads * 2}", "tp is 4, 32"},
+               {"{nothing} {1 +} {tp", "{nothing} {1 +} {tp"},
+               {"0123456789012345678901234{tp}{heads}", "0123456789012345678901234416"},
+               {"01234567890123456789012345678901234", "0123456789012345678901234567890"}};
+
+  (void)state;
+  for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+    char out[32];
+
+    xfi_expr_print(out, sizeof out, cases[i].text, &names);
+    assert_string_equal(out, cases[i].printed);
+  }
+}
+
+int main(void)
+{
+  const struct CMUnitTest tests[] = {
+      cmocka_unit_test(test_values),
+      cmocka_unit_test(test_what_has_no_value_says_why),
+      cmocka_unit_test(test_what_is_no_expression),
+      cmocka_unit_test(test_braces_are_printed_as_values),
+  };
+  return cmocka_run_group_tests(tests, NULL, NULL);
+}
