@@ -144,6 +144,9 @@ xfer_status xfi_links_move(xfi_links *links, xfer_plan *plan, xfer_status *mine,
 
 /* ---- link_choose.c ---- */
 
+/* How many allocations of ours, and of the peer's, some of these halves lie in. */
+size_t xfi_link_n_told(const xfi_link *link, int halves);
+size_t xfi_link_n_remotes(const xfi_link *link, int halves);
 /* Who should copy what: send_by and recv_by. */
 xfer_status xfi_link_choose(xfi_link *link, const xfer_plan *plan);
 

@@ -57,22 +57,21 @@ bool xfi_link_is_pushed_move(const xfi_link *link, const xfi_class *cls, const x
   return from != to ? to < from : both_ways || is_narrow(src, dst, length, cls->src->n_dims, from);
 }
 
-/* How many allocations a half lies in, of ours and of the peer's. */
-static size_t count_ours(const xfi_link *link, int half)
+size_t xfi_link_n_told(const xfi_link *link, int halves)
 {
   size_t n = 0;
 
   for (size_t i = 0; i < link->n_told; i++)
-    n += (link->told[i].halves & half) != 0;
+    n += (link->told[i].halves & halves) != 0;
   return n;
 }
 
-static size_t count_theirs(const xfi_link *link, int half)
+size_t xfi_link_n_remotes(const xfi_link *link, int halves)
 {
   size_t n = 0;
 
-  for (size_t i = 0; i < link->n_remotes; i++)
-    n += (link->remotes[i].halves & half) != 0;
+  for (size_t i = 0; halves != 0 && i < link->n_remotes; i++) /* else it may not be read */
+    n += (link->remotes[i].halves & halves) != 0;
   return n;
 }
 
@@ -139,13 +138,13 @@ xfer_status xfi_link_choose(xfi_link *link, const xfer_plan *plan)
 
   if (link->send != XFI_NO_FLOW) {
     XFI_TRY(look_at_moves(has, plan, link, true));
-    link->send_by = choose(pulls, count_ours(link, XFI_OF_SRC), count_theirs(link, XFI_OF_DST), has,
-                           link->only_push[1]);
+    link->send_by = choose(pulls, xfi_link_n_told(link, XFI_OF_SRC),
+                           xfi_link_n_remotes(link, XFI_OF_DST), has, link->only_push[1]);
   }
   if (link->recv != XFI_NO_FLOW) {
     XFI_TRY(look_at_moves(has, plan, link, false));
-    link->recv_by = choose(pulls, count_theirs(link, XFI_OF_SRC), count_ours(link, XFI_OF_DST), has,
-                           link->only_push[0]);
+    link->recv_by = choose(pulls, xfi_link_n_remotes(link, XFI_OF_SRC),
+                           xfi_link_n_told(link, XFI_OF_DST), has, link->only_push[0]);
   }
 done:
   return st;

@@ -25,12 +25,6 @@ typedef struct verdict {
   char why[XFI_WHY_BYTES];  /* the last thing that could not be mapped; empty: all could */
 } verdict;
 
-/* Handles for a link: n of `at`. */
-typedef struct handles {
-  xfi_mem_handle *at;
-  size_t n;
-} handles;
-
 /* Room for telling each other, by link: [0] ours, [1] theirs. */
 typedef struct talk {
   size_t n;
@@ -38,21 +32,11 @@ typedef struct talk {
   xfi_bytes *ours;       /* descriptions */
   uint64_t *sizes[2];    /* of descriptions; 0: that rank has failed */
   verdict *verdicts[2];
-  handles *handles[2];
+  xfi_mem_handle *handles[2]; /* of all links, one after the other */
 } talk;
-
-static void free_handles(const talk *t)
-{
-  for (int k = 0; k < 2; k++)
-    for (size_t i = 0; t->handles[k] != NULL && i < t->n; i++) {
-      xfi_free(t->handles[k][i].at);
-      t->handles[k][i] = (handles){NULL, 0};
-    }
-}
 
 static void talk_free(talk *t)
 {
-  free_handles(t);
   for (size_t i = 0; t->ours != NULL && i < t->n; i++)
     xfi_bytes_free(&t->ours[i]);
   xfi_free(t->ours);
@@ -75,9 +59,7 @@ static xfer_status talk_make(talk *t, const xfer_plan *plan, size_t n)
   for (int k = 0; k < 2; k++) {
     t->sizes[k] = xfi_comm_calloc(plan->comm, n, sizeof *t->sizes[k]);
     t->verdicts[k] = xfi_comm_calloc(plan->comm, n, sizeof *t->verdicts[k]);
-    t->handles[k] = xfi_comm_calloc(plan->comm, n, sizeof *t->handles[k]);
-    XFI_CHECK(t->sizes[k] != NULL && t->verdicts[k] != NULL && t->handles[k] != NULL,
-              XFER_ERR_NOMEM, "%zu links", n);
+    XFI_CHECK(t->sizes[k] != NULL && t->verdicts[k] != NULL, XFER_ERR_NOMEM, "%zu links", n);
   }
 done:
   return st;
@@ -149,69 +131,57 @@ static int halves_mapped(xfi_by out, xfi_by in, const verdict *other, const verd
   return (push ? XFI_OF_DST : 0) | (pull ? XFI_OF_SRC : 0);
 }
 
-/* Of the peer's memory by this rank, and of this rank's by the peer. */
-static int halves_wanted(const xfi_link *link, const verdict *mine, const verdict *theirs,
-                         bool second)
+/* Of this rank's memory by the peer, and of the peer's by this rank; of who has failed, none. */
+static int halves_asked(const talk *t, size_t i, const xfi_link *link, bool second)
 {
-  return halves_mapped(link->send_by, link->recv_by, mine, theirs, second);
+  if (!goes_on(t, i)) return 0;
+  return halves_mapped(link->recv_by, link->send_by, &t->verdicts[1][i], &t->verdicts[0][i],
+                       second);
 }
 
-static int halves_asked(const xfi_link *link, const verdict *mine, const verdict *theirs,
-                        bool second)
+static int halves_wanted(const talk *t, size_t i, const xfi_link *link, bool second)
 {
-  return halves_mapped(link->recv_by, link->send_by, theirs, mine, second);
+  if (!goes_on(t, i)) return 0;
+  return halves_mapped(link->send_by, link->recv_by, &t->verdicts[0][i], &t->verdicts[1][i],
+                       second);
 }
 
-static xfer_status make_handles(handles *h, const xfer_plan *plan, size_t n)
-{
-  h->n = n;
-  h->at = n == 0 ? NULL : xfi_comm_calloc(plan->comm, n, sizeof *h->at);
-  return n == 0 || h->at != NULL ? XFER_OK : XFI_NO_MEMORY("%zu handles", n);
-}
-
-/* Room for those of a link, and ours in it. A rank that fails sends what nobody can map. */
-static xfer_status offer(const talk *t, size_t i, const xfi_link *link, const xfer_plan *plan,
-                         bool second, xfer_status *mine)
-{
-  const int wanted = halves_wanted(link, &t->verdicts[0][i], &t->verdicts[1][i], second);
-  const int asked = halves_asked(link, &t->verdicts[0][i], &t->verdicts[1][i], second);
-  xfer_status st = XFER_OK;
-  handles *ours = &t->handles[0][i];
-  size_t n[2] = {0, 0};
-
-  for (size_t k = 0; k < link->n_told; k++)
-    n[0] += (link->told[k].halves & asked) != 0;
-  for (size_t k = 0; k < link->n_remotes; k++)
-    n[1] += (link->remotes[k].halves & wanted) != 0;
-  XFI_TRY(make_handles(ours, plan, n[0]));
-  XFI_TRY(make_handles(&t->handles[1][i], plan, n[1]));
-  for (size_t k = 0, at = 0; k < link->n_told && *mine == XFER_OK; k++)
-    if ((link->told[k].halves & asked) != 0)
-      *mine = xfi_link_offer(&ours->at[at++], plan->device, &link->told[k]);
-done:
-  return st;
-}
-
-static xfer_status exchange_handles(const xfi_links *links, const talk *t, const xfer_plan *plan,
+/* Ours go out; a rank that fails sends what nobody can map. */
+static xfer_status exchange_handles(const xfi_links *links, talk *t, const xfer_plan *plan,
                                     bool second, xfer_status *mine, xfi_deadline deadline)
 {
   xfer_status st = XFER_OK;
-  int n[2] = {0, 0};
+  size_t n_all[2] = {0, 0};
+  int n_messages[2] = {0, 0};
+  xfi_mem_handle *at[2];
 
   for (size_t i = 0; i < links->n; i++) {
-    const int rank = links->at[i].rank;
+    n_all[0] += xfi_link_n_told(&links->at[i], halves_asked(t, i, &links->at[i], second));
+    n_all[1] += xfi_link_n_remotes(&links->at[i], halves_wanted(t, i, &links->at[i], second));
+  }
+  for (int k = 0; k < 2; k++) {
+    xfi_free(t->handles[k]);
+    at[k] = t->handles[k] = xfi_comm_calloc(plan->comm, n_all[k], sizeof *at[k]);
+    XFI_CHECK(at[k] != NULL, XFER_ERR_NOMEM, "%zu handles", n_all[k]);
+  }
+  for (size_t i = 0; i < links->n; i++) {
+    const xfi_link *link = &links->at[i];
+    const int asked = halves_asked(t, i, link, second);
+    const size_t n[2] = {xfi_link_n_told(link, asked),
+                         xfi_link_n_remotes(link, halves_wanted(t, i, link, second))};
 
-    if (!goes_on(t, i)) continue;
-    XFI_TRY(offer(t, i, &links->at[i], plan, second, mine));
+    for (size_t k = 0, o = 0; k < link->n_told && *mine == XFER_OK; k++)
+      if ((link->told[k].halves & asked) != 0)
+        *mine = xfi_link_offer(&at[0][o++], plan->device, &link->told[k]);
     for (int k = 0; k < 2; k++) {
-      const handles *h = &t->handles[k][i];
-
-      if (h->n > 0)
-        t->messages[(size_t)k * t->n + (size_t)n[k]++] =
-            (xfi_message){h->at, h->n * sizeof *h->at, rank};
+      if (n[k] > 0)
+        t->messages[(size_t)k * t->n + (size_t)n_messages[k]++] =
+            (xfi_message){at[k], n[k] * sizeof *at[k], link->rank};
+      at[k] += n[k];
     }
   }
-  st = plan->comm->ops->exchange(plan->comm, t->messages, n[0], t->messages + t->n, n[1], deadline);
+  st = plan->comm->ops->exchange(plan->comm, t->messages, n_messages[0], t->messages + t->n,
+                                 n_messages[1], deadline);
 done:
   return st;
 }
@@ -256,20 +226,22 @@ done:
 }
 
 /* First what this rank should copy, then what its peers should and cannot. */
-static xfer_status attempt(xfi_links *links, const talk *t, const xfer_plan *plan, bool second,
+static xfer_status attempt(xfi_links *links, talk *t, const xfer_plan *plan, bool second,
                            xfer_status *mine, xfi_deadline deadline)
 {
   xfer_status st = XFER_OK;
+  const xfi_mem_handle *handle;
 
   XFI_TRY(exchange_handles(links, t, plan, second, mine, deadline));
+  handle = t->handles[1];
   for (size_t i = 0; i < links->n && *mine == XFER_OK; i++) {
-    verdict *v = &t->verdicts[0][i];
+    xfi_link *link = &links->at[i];
+    const int wanted = halves_wanted(t, i, link, second);
 
-    if (goes_on(t, i))
-      *mine = map_link(&links->at[i], plan->device, t->handles[1][i].at,
-                       halves_wanted(&links->at[i], v, &t->verdicts[1][i], second), v, deadline);
+    if (!goes_on(t, i)) continue;
+    *mine = map_link(link, plan->device, handle, wanted, &t->verdicts[0][i], deadline);
+    handle += xfi_link_n_remotes(link, wanted);
   }
-  free_handles(t);
 done:
   return st;
 }
