@@ -111,6 +111,8 @@ static void test_numbers_that_cannot_be_are_refused(void **state)
   REFUSED(bound.has_boxes, 1);
   REFUSED(place[0], 1);
   REFUSED(place[0], UINT64_MAX);
+  REFUSED(place[1], 64);
+  REFUSED(head.page_offset, 64);
 }
 
 int main(void)

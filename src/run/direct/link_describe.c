@@ -263,9 +263,12 @@ static xfer_status read_bound(xfi_link *link, xfi_reader *r, size_t i)
   XFI_TRY(xfi_vec_reserve(&link->places, &link->places_capacity, link->n_places + head[2],
                           sizeof *link->places));
   for (int64_t p = 0; p < b->n_pieces; p++, link->n_places++) {
-    xfi_reader_take(r, link->places[link->n_places], sizeof *link->places);
-    XFI_CHECK(!r->failed && link->places[link->n_places][0] < link->n_remotes, XFER_ERR_MISMATCH,
-              "rank %d sent a malformed description", link->rank);
+    uint64_t *place = link->places[link->n_places];
+
+    xfi_reader_take(r, place, sizeof *link->places);
+    XFI_CHECK(!r->failed && place[0] < link->n_remotes &&
+                  place[1] < link->remotes[place[0]].n_bytes,
+              XFER_ERR_MISMATCH, "rank %d sent a malformed description", link->rank);
   }
   link->first_place[i + 1] = link->n_places;
   if (head[3] != 0) {
@@ -305,6 +308,8 @@ xfer_status xfi_link_read(xfi_link *link)
     link->remotes[i] =
         (xfi_remote){.base = words[0], .n_bytes = words[1], .halves = (int)(words[2] & 3)};
   }
+  XFI_CHECK(link->page_offset < link->remotes->n_bytes, XFER_ERR_MISMATCH,
+            "rank %d sent a malformed description", link->rank);
   for (size_t i = 0; i < link->n_bounds; i++)
     XFI_TRY(read_bound(link, &r, i));
 done:
