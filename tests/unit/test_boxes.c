@@ -241,7 +241,6 @@ static void test_each_element_is_read_from_the_first_box_that_has_it(void **stat
   xfi_layout_destroy(l);
 }
 
-/* Every range of a tensor: at most 2 n - 1 boxes, which are its elements in order. */
 /* A grid, shifted every other row so that boxes overlap no others of it, against all boxes in turn:
  * as many as the tree needs one, two and three levels for. */
 static void test_the_tree_finds_what_meets_a_box(void **state)
@@ -288,6 +287,7 @@ static void test_the_tree_finds_what_meets_a_box(void **state)
   }
 }
 
+/* Every range of a tensor: at most 2 n - 1 boxes, which are its elements in order. */
 static void test_a_flat_range_is_few_boxes_in_order(void **state)
 {
   (void)state;
