@@ -22,17 +22,22 @@ static void in_world(int n, comm_kind kind, sim_config config, void (*work)(int 
   NEED_NO_VIOLATION();
 }
 
+/* That side of a tensor lies in chunks, of `first` and `second` bytes. */
+static void put_into_chunks(tensor *t, int side, size_t first, size_t second, bool leaves)
+{
+  sim_guard_drop(t->guards[side]);
+  NEED(cudaFree(t->bytes[side]) == cudaSuccess);
+  t->bytes[side] = chunks_alloc(first, second, leaves);
+  t->guards[side] = sim_guard(t->rank, t->bytes[side], t->n_bytes[side]);
+}
+
 static void make_chunked(int rank, bool leaves, xfer_lane lane, uint64_t timeout_ms)
 {
   tensor *t = &tensors[rank];
 
   tensor_make(t, RING, rank, WIDTH);
-  for (int side = FROM; side <= TO; side++) {
-    sim_guard_drop(t->guards[side]);
-    NEED(cudaFree(t->bytes[side]) == cudaSuccess);
-    t->bytes[side] = chunks_alloc((size_t)2 * MIB, 0, leaves);
-    t->guards[side] = sim_guard(rank, t->bytes[side], t->n_bytes[side]);
-  }
+  for (int side = FROM; side <= TO; side++)
+    put_into_chunks(t, side, (size_t)2 * MIB, 0, leaves);
   plans[rank] = world_plan(rank, t, 1, lane, timeout_ms);
 }
 
@@ -59,12 +64,8 @@ static void chunks_change(int rank)
   const cudaStream_t stream = world_stream();
 
   tensor_make(t, RING, rank, 5 * MIB);
-  for (int side = FROM; side <= TO; side++) {
-    sim_guard_drop(t->guards[side]);
-    NEED(cudaFree(t->bytes[side]) == cudaSuccess);
-    t->bytes[side] = chunks_alloc((size_t)2 * MIB, (size_t)4 * MIB, true);
-    t->guards[side] = sim_guard(rank, t->bytes[side], t->n_bytes[side]);
-  }
+  for (int side = FROM; side <= TO; side++)
+    put_into_chunks(t, side, (size_t)2 * MIB, (size_t)4 * MIB, true);
   plans[rank] = world_plan(rank, t, 1, XFER_LANE_DIRECT, TIMEOUT_MS);
   OK(xfer_plan_commit(plans[rank]));
   world_run(plans[rank], t, 1, 1, stream);
@@ -108,6 +109,31 @@ static void chunks_stay(int rank)
 static void test_chunks_that_stay_are_packed(void)
 {
   in_world(2, COMM_NCCL, (sim_config){.seed = 0}, chunks_stay);
+}
+
+/* Only one half of each flow can be mapped: whoever can copies it, whoever was meant to. */
+static void half_stays(int rank)
+{
+  xfer_plan_report_data report = XFER_PLAN_REPORT_INIT;
+  tensor *t = &tensors[rank];
+
+  for (int side = FROM; side <= TO; side++) {
+    tensor_make(t, RING, rank, 2 * MIB);
+    put_into_chunks(t, side, (size_t)2 * MIB, 0, false);
+    plans[rank] = world_plan(rank, t, 1, XFER_LANE_AUTO, TIMEOUT_MS);
+    OK(xfer_plan_commit(plans[rank]));
+    OK(xfer_plan_report(plans[rank], &report));
+    NEED(report.direct_bytes == (uint64_t)2 * MIB && report.packed_bytes == 0);
+    world_run(plans[rank], t, 1, 1, world_stream());
+    xfer_plan_destroy(plans[rank]);
+    for (int k = FROM; k <= TO; k++)
+      sim_guard_drop(t->guards[k]);
+  }
+}
+
+static void test_chunks_that_stay_on_one_side_are_copied_by_it(void)
+{
+  in_world(3, COMM_NCCL, (sim_config){.seed = 0}, half_stays);
 }
 
 /* What goes wrong between one who offers chunks and one who maps them: calls of the driver, and of
@@ -281,6 +307,8 @@ int main(int argc, char **argv)
       {"chunks_between_devices", test_chunks_between_devices},
       {"chunks_mapped_anew_are_noticed", test_chunks_mapped_anew_are_noticed},
       {"chunks_that_stay_are_packed", test_chunks_that_stay_are_packed},
+      {"chunks_that_stay_on_one_side_are_copied_by_it",
+       test_chunks_that_stay_on_one_side_are_copied_by_it},
       {"chunks_between_signals", test_chunks_between_signals},
       {"chunks_that_cannot_be_mapped", test_chunks_that_cannot_be_mapped},
       {"chunks_that_come_too_late", test_chunks_that_come_too_late},
