@@ -26,10 +26,11 @@ static inline void place_give(void *memory)
   (void)cudaFree(memory);
 }
 
-/* Two islands that cannot reach each other, so that some of it goes through slots. */
+/* Two islands that cannot reach each other, so that some of it goes through slots; within them the
+ * copy engine takes what it may, however small. */
 static inline xfer_status place_make_comms(xfer_comm **comms, int n_ranks)
 {
-  sim_config config = {.seed = 1, .n_devices = n_ranks};
+  sim_config config = {.seed = 1, .n_devices = n_ranks, .small_engine = true};
 
   for (int d = 0; d < n_ranks; d++)
     config.apart[d] = d % 2 == 0 ? UINT64_C(0xaaaaaaaaaaaaaaaa) : UINT64_C(0x5555555555555555);
