@@ -4,7 +4,8 @@
  * Each of n ranks trains an n-th of the experts, fc1 [E/n, 2I, H], gate rows then up rows, and fc2
  * [E/n, H, I], and serves an n-th of each: w13 [E, 2I/n, H], w2 [E, H, I/n]. Weights are multiples
  * of 1/8 and activations of 1/64: sums are exact in any order, and a correct refit gives equal
- * outputs. Then a wrong one: rows [g0 u0 g1 u1 ...], read as [gate; up]. mpirun -n 4 04_moe_parity
+ * outputs. Then a wrong one: rows [g0 u0 g1 u1 ...], read as [gate; up]. On a GPU or more, which
+ * ranks may share: mpirun -n 4 04_moe_parity
  */
 #include <math.h>
 #include <mpi.h>
