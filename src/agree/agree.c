@@ -13,10 +13,10 @@
 
 #include "agree_own.h"
 #include "alloc.h"
-#include "bytes.h"
 #include "error.h"
 #include "numbers.h"
 #include "problem.h"
+#include "serial.h"
 #include "statement.h"
 #include "vec.h"
 

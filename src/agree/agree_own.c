@@ -7,9 +7,9 @@
 #include "agree_own.h"
 #include "alloc.h"
 #include "boxes.h"
-#include "bytes.h"
 #include "error.h"
 #include "numbers.h"
+#include "serial.h"
 #include "vec.h"
 
 /* What a rank gave for one side of a tensor, besides list + 1. */

@@ -106,7 +106,7 @@ bool xfi_bounds_meet(const int64_t *a, const int64_t *b, int n_dims);
 /* Elements between the bounds. */
 int64_t xfi_bounds_elems(const int64_t *bounds, int n_dims);
 
-/* ---- finding units (box_index.c) ---- */
+/* ---- finding units ---- */
 
 /* Set the levels of so many units; how many nodes there are in all. */
 size_t xfi_boxes_levels(xfi_boxes *boxes, uint32_t n_units);

@@ -15,7 +15,6 @@
 #include <stddef.h>
 #include <stdint.h>
 
-#include "bytes.h"
 #include "xfer/xfer.h"
 
 /* ---- mesh ---- */
@@ -163,16 +162,5 @@ void xfi_holds_free(xfi_holds *holds);
  */
 xfer_status xfi_dim_holders(const xfi_dim *dim, int64_t lo, int64_t hi, bool once,
                             xfi_holds *holds);
-
-/* ---- serialization: for ranks that do not know a layout; also what is digested ---- */
-
-xfer_status xfi_layout_write(const xfer_layout *layout, unsigned char **bytes, size_t *n_bytes);
-/* Checks everything: the bytes come from another process. */
-xfer_status xfi_layout_read(xfer_layout **layout, const unsigned char *bytes, size_t n_bytes);
-/* The same among other things, its length before it. */
-xfer_status xfi_layout_put(xfi_bytes *out, const xfer_layout *layout);
-xfer_status xfi_layout_take(xfer_layout **layout, xfi_reader *reader);
-/* Fill layout->digest. */
-xfer_status xfi_layout_digest(xfer_layout *layout);
 
 #endif

@@ -11,8 +11,8 @@
 
 #include "alloc.h"
 #include "error.h"
-#include "layout.h"
 #include "link.h"
+#include "serial.h"
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
 
@@ -20,17 +20,16 @@ static void read_layout(const unsigned char *bytes, size_t n_bytes)
 {
   xfer_layout *layout = NULL;
   xfer_layout *again = NULL;
-  unsigned char *written = NULL;
-  size_t n_written = 0;
+  xfi_bytes written = {NULL, 0, 0};
 
   if (xfi_layout_read(&layout, bytes, n_bytes) != XFER_OK) {
     if (layout != NULL || xfi_last_error()[0] == '\0') abort();
     return;
   }
-  if (xfi_layout_write(layout, &written, &n_written) != XFER_OK) abort();
-  if (xfi_layout_read(&again, written, n_written) != XFER_OK) abort();
+  if (xfi_layout_write(&written, layout) != XFER_OK) abort();
+  if (xfi_layout_read(&again, written.at, written.n) != XFER_OK) abort();
   if (memcmp(again->digest, layout->digest, sizeof layout->digest) != 0) abort();
-  xfi_free(written);
+  xfi_bytes_free(&written);
   xfi_layout_destroy(layout);
   xfi_layout_destroy(again);
 }

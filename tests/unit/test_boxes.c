@@ -12,6 +12,7 @@
 #include "boxes.h"
 #include "error.h"
 #include "problem.h"
+#include "serial.h"
 
 static const int64_t shape[] = {4, 6};
 
@@ -330,26 +331,25 @@ static void test_a_layout_by_boxes_travels(void **state)
   xfer_layout *layouts[N];
 
   for (int i = 0; i < N; i++) {
-    unsigned char *bytes = NULL;
-    size_t n = 0;
+    xfi_bytes made = {NULL, 0, 0};
     xfer_layout *back = NULL;
 
     layouts[i] = of_line(sides[i]);
-    assert_int_equal(xfi_layout_write(layouts[i], &bytes, &n), XFER_OK);
-    assert_int_equal(xfi_layout_read(&back, bytes, n), XFER_OK);
+    assert_int_equal(xfi_layout_write(&made, layouts[i]), XFER_OK);
+    assert_int_equal(xfi_layout_read(&back, made.at, made.n), XFER_OK);
     assert_memory_equal(back->digest, layouts[i]->digest, sizeof back->digest);
     xfi_layout_destroy(back);
-    for (size_t cut = 0; cut < n; cut += 8) {
+    for (size_t cut = 0; cut < made.n; cut += 8) {
       back = NULL;
-      assert_int_equal(xfi_layout_read(&back, bytes, cut), XFER_ERR_MISMATCH);
+      assert_int_equal(xfi_layout_read(&back, made.at, cut), XFER_ERR_MISMATCH);
       assert_null(back);
     }
-    for (size_t at = 0; at < n; at++) { /* nothing that is wrong may do harm */
-      bytes[at] ^= 0xff;
-      if (xfi_layout_read(&back, bytes, n) == XFER_OK) xfi_layout_destroy(back);
-      bytes[at] ^= 0xff;
+    for (size_t at = 0; at < made.n; at++) { /* nothing that is wrong may do harm */
+      made.at[at] ^= 0xff;
+      if (xfi_layout_read(&back, made.at, made.n) == XFER_OK) xfi_layout_destroy(back);
+      made.at[at] ^= 0xff;
     }
-    xfi_free(bytes);
+    xfi_bytes_free(&made);
     for (int k = 0; k < i; k++)
       assert_memory_not_equal(layouts[i]->digest, layouts[k]->digest, sizeof layouts[i]->digest);
   }

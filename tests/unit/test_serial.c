@@ -8,6 +8,7 @@
 
 #include "layouts_of.h"
 #include "property/rng.h"
+#include "serial.h"
 
 #include <limits.h>
 
@@ -43,12 +44,11 @@ static void test_what_is_written_is_read_back(void **state)
   for (int i = 0; i <= N_SIDES; i++) {
     xfer_layout *layout = layout_number(i);
     xfer_layout *back = NULL;
-    unsigned char *bytes = NULL;
-    size_t n_bytes = 0;
+    xfi_bytes made = {NULL, 0, 0};
 
     print_message("%s\n", i < N_SIDES ? sides[i] : "a table");
-    assert_int_equal(xfi_layout_write(layout, &bytes, &n_bytes), XFER_OK);
-    assert_int_equal(xfi_layout_read(&back, bytes, n_bytes), XFER_OK);
+    assert_int_equal(xfi_layout_write(&made, layout), XFER_OK);
+    assert_int_equal(xfi_layout_read(&back, made.at, made.n), XFER_OK);
     assert_memory_equal(back->digest, layout->digest, sizeof layout->digest);
     assert_int_equal(back->n_elems, layout->n_elems);
     assert_int_equal(back->n_replicas, layout->n_replicas);
@@ -57,7 +57,7 @@ static void test_what_is_written_is_read_back(void **state)
       assert_int_equal(back->dims[d].padded, layout->dims[d].padded);
       assert_int_equal(back->dims[d].n_parts, layout->dims[d].n_parts);
     }
-    xfi_free(bytes);
+    xfi_bytes_free(&made);
     xfi_layout_destroy(back);
     xfi_layout_destroy(layout);
   }
@@ -82,16 +82,15 @@ static void test_every_truncation_is_refused(void **state)
   for (int i = 0; i <= N_SIDES; i++) {
     xfer_layout *layout = layout_number(i);
     xfer_layout *back = NULL;
-    unsigned char *bytes = NULL;
-    size_t n_bytes = 0;
+    xfi_bytes made = {NULL, 0, 0};
 
-    assert_int_equal(xfi_layout_write(layout, &bytes, &n_bytes), XFER_OK);
-    for (size_t n = 0; n < n_bytes; n++) {
-      assert_int_equal(read_copy(&back, bytes, n), XFER_ERR_MISMATCH);
+    assert_int_equal(xfi_layout_write(&made, layout), XFER_OK);
+    for (size_t n = 0; n < made.n; n++) {
+      assert_int_equal(read_copy(&back, made.at, n), XFER_ERR_MISMATCH);
       assert_memory_equal(xfi_last_error(), "a received layout is malformed", 30);
       assert_null(back);
     }
-    xfi_free(bytes);
+    xfi_bytes_free(&made);
     xfi_layout_destroy(layout);
   }
 }
@@ -101,20 +100,19 @@ static void test_bytes_too_many_are_refused(void **state)
   (void)state;
   xfer_layout *layout = with_table();
   xfer_layout *back = NULL;
-  unsigned char *bytes = NULL;
+  xfi_bytes made = {NULL, 0, 0};
   unsigned char *longer = NULL;
-  size_t n_bytes = 0;
 
-  assert_int_equal(xfi_layout_write(layout, &bytes, &n_bytes), XFER_OK);
-  longer = xfi_calloc(n_bytes + 16, 1);
+  assert_int_equal(xfi_layout_write(&made, layout), XFER_OK);
+  longer = xfi_calloc(made.n + 16, 1);
   assert_non_null(longer);
-  memcpy(longer, bytes, n_bytes);
+  memcpy(longer, made.at, made.n);
   for (size_t n = 1; n <= 16; n++) {
-    assert_int_equal(read_copy(&back, longer, n_bytes + n), XFER_ERR_MISMATCH);
+    assert_int_equal(read_copy(&back, longer, made.n + n), XFER_ERR_MISMATCH);
     assert_memory_equal(xfi_last_error(), "a received layout is malformed", 30);
   }
   assert_null(back);
-  xfi_free(bytes);
+  xfi_bytes_free(&made);
   xfi_free(longer);
   xfi_layout_destroy(layout);
 }
@@ -124,8 +122,7 @@ static void test_bytes_too_many_are_refused(void **state)
 static void read_changed(const unsigned char *bytes, size_t n_bytes, int *n_read)
 {
   xfer_layout *back = NULL;
-  unsigned char *again = NULL;
-  size_t n_again = 0;
+  xfi_bytes again = {NULL, 0, 0};
   xfer_status st = read_copy(&back, bytes, n_bytes);
 
   if (st != XFER_OK) {
@@ -135,9 +132,9 @@ static void read_changed(const unsigned char *bytes, size_t n_bytes, int *n_read
     return;
   }
   ++*n_read;
-  assert_int_equal(xfi_layout_write(back, &again, &n_again), XFER_OK);
-  assert_int_equal(n_again, n_bytes);
-  xfi_free(again);
+  assert_int_equal(xfi_layout_write(&again, back), XFER_OK);
+  assert_int_equal(again.n, n_bytes);
+  xfi_bytes_free(&again);
   for (int i = 0; i < back->mesh->size; i++) {
     xfi_place place;
 
@@ -153,27 +150,26 @@ static void test_every_changed_bit_and_byte_is_refused_or_read_as_what_it_is(voi
   (void)state;
   for (int i = 0; i <= N_SIDES; i++) {
     xfer_layout *layout = layout_number(i);
-    unsigned char *bytes = NULL;
-    size_t n_bytes = 0;
+    xfi_bytes made = {NULL, 0, 0};
     int n_read = 0;
 
-    assert_int_equal(xfi_layout_write(layout, &bytes, &n_bytes), XFER_OK);
-    for (size_t at = 0; at < n_bytes; at++) {
+    assert_int_equal(xfi_layout_write(&made, layout), XFER_OK);
+    for (size_t at = 0; at < made.n; at++) {
       static const unsigned char others[] = {0, 1, 2, 3, 4, 8, 9, 0x7f, 0x80, 0xff};
-      const unsigned char kept = bytes[at];
+      const unsigned char kept = made.at[at];
 
       for (int bit = 0; bit < 8; bit++) {
-        bytes[at] = (unsigned char)(kept ^ (1 << bit));
-        read_changed(bytes, n_bytes, &n_read);
+        made.at[at] = (unsigned char)(kept ^ (1 << bit));
+        read_changed(made.at, made.n, &n_read);
       }
       for (size_t k = 0; k < sizeof others; k++) {
-        bytes[at] = others[k];
-        read_changed(bytes, n_bytes, &n_read);
+        made.at[at] = others[k];
+        read_changed(made.at, made.n, &n_read);
       }
-      bytes[at] = kept;
+      made.at[at] = kept;
     }
     assert_true(n_read > 0);
-    xfi_free(bytes);
+    xfi_bytes_free(&made);
     xfi_layout_destroy(layout);
   }
 }
@@ -198,23 +194,22 @@ static void test_every_changed_word_is_refused_or_read_as_what_it_is(void **stat
 
   for (int i = 0; i <= N_SIDES; i++) {
     xfer_layout *layout = layout_number(i);
-    unsigned char *bytes = NULL;
-    size_t n_bytes = 0;
+    xfi_bytes made = {NULL, 0, 0};
     int n_read = 0;
 
-    assert_int_equal(xfi_layout_write(layout, &bytes, &n_bytes), XFER_OK);
-    for (size_t at = 0; at < n_bytes; at += sizeof *others) {
+    assert_int_equal(xfi_layout_write(&made, layout), XFER_OK);
+    for (size_t at = 0; at < made.n; at += sizeof *others) {
       int64_t kept;
 
-      memcpy(&kept, bytes + at, sizeof kept);
+      memcpy(&kept, made.at + at, sizeof kept);
       for (size_t k = 0; k < sizeof others / sizeof *others; k++) {
-        memcpy(bytes + at, &others[k], sizeof kept);
-        read_changed(bytes, n_bytes, &n_read);
+        memcpy(made.at + at, &others[k], sizeof kept);
+        read_changed(made.at, made.n, &n_read);
       }
-      memcpy(bytes + at, &kept, sizeof kept);
+      memcpy(made.at + at, &kept, sizeof kept);
     }
     assert_true(n_read > 0);
-    xfi_free(bytes);
+    xfi_bytes_free(&made);
     xfi_layout_destroy(layout);
   }
 }
@@ -240,13 +235,10 @@ static void test_random_words_are_refused(void **state)
 
 static xfer_status write_again(void *context)
 {
-  unsigned char *bytes = NULL;
-  size_t n_bytes = 0;
-  xfer_status st = xfi_layout_write(context, &bytes, &n_bytes);
+  xfi_bytes made = {NULL, 0, 0};
+  xfer_status st = xfi_layout_write(&made, context);
 
-  assert_true((bytes != NULL) == (st == XFER_OK));
-  assert_true((n_bytes > 0) == (st == XFER_OK));
-  xfi_free(bytes);
+  xfi_bytes_free(&made);
   return st;
 }
 
@@ -255,16 +247,11 @@ static xfer_status digest_again(void *context)
   return xfi_layout_digest(context);
 }
 
-typedef struct text {
-  unsigned char *bytes;
-  size_t n_bytes;
-} text;
-
 static xfer_status read_again(void *context)
 {
-  const text *t = context;
+  const xfi_bytes *t = context;
   xfer_layout *layout = NULL;
-  xfer_status st = xfi_layout_read(&layout, t->bytes, t->n_bytes);
+  xfer_status st = xfi_layout_read(&layout, t->at, t->n);
 
   assert_true((layout != NULL) == (st == XFER_OK));
   xfi_layout_destroy(layout);
@@ -277,16 +264,16 @@ static void test_each_failed_allocation_is_reported_as_one(void **state)
   for (int i = 0; i <= N_SIDES; i++) {
     xfer_layout *layout = layout_number(i);
     uint64_t digest[2];
-    text t = {NULL, 0};
+    xfi_bytes made = {NULL, 0, 0};
 
     print_message("%s\n", i < N_SIDES ? sides[i] : "a table");
     memcpy(digest, layout->digest, sizeof digest);
     assert_true(fail_each_allocation(write_again, layout) >= 1);
     assert_true(fail_each_allocation(digest_again, layout) >= 1);
     assert_memory_equal(layout->digest, digest, sizeof digest);
-    assert_int_equal(xfi_layout_write(layout, &t.bytes, &t.n_bytes), XFER_OK);
-    assert_true(fail_each_allocation(read_again, &t) >= 5);
-    xfi_free(t.bytes);
+    assert_int_equal(xfi_layout_write(&made, layout), XFER_OK);
+    assert_true(fail_each_allocation(read_again, &made) >= 5);
+    xfi_bytes_free(&made);
     xfi_layout_destroy(layout);
   }
 }
@@ -312,24 +299,23 @@ static void test_words_of_another_kind_are_refused(void **state)
 {
   xfer_layout *layout = layout_of("f32[8,8] (2,2):S0,S1");
   xfer_layout *back = NULL;
-  unsigned char *bytes = NULL;
-  size_t n_bytes = 0;
+  xfi_bytes made = {NULL, 0, 0};
   int64_t
       words[25]; /* kind, dtype, 2 dims, 2 + 2 sizes, 2 axes, their sizes, 4 ranks, 2 cuts of 5 */
 
   (void)state;
-  assert_int_equal(xfi_layout_write(layout, &bytes, &n_bytes), XFER_OK);
-  assert_int_equal(n_bytes, sizeof words);
-  memcpy(words, bytes, sizeof words);
+  assert_int_equal(xfi_layout_write(&made, layout), XFER_OK);
+  assert_int_equal(made.n, sizeof words);
+  memcpy(words, made.at, sizeof words);
   words[0]++;
-  assert_int_equal(read_copy(&back, (unsigned char *)words, n_bytes), XFER_ERR_MISMATCH);
+  assert_int_equal(read_copy(&back, (unsigned char *)words, made.n), XFER_ERR_MISMATCH);
   words[0]--;
   assert_int_equal(words[15], 0);
   assert_int_equal(words[20], 1);
   words[20] = 0; /* the second cut is by the first one's axis */
-  assert_int_equal(read_copy(&back, (unsigned char *)words, n_bytes), XFER_ERR_MISMATCH);
+  assert_int_equal(read_copy(&back, (unsigned char *)words, made.n), XFER_ERR_MISMATCH);
   assert_null(back);
-  xfi_free(bytes);
+  xfi_bytes_free(&made);
   xfi_layout_destroy(layout);
 }
 
