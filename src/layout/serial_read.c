@@ -72,6 +72,7 @@ static xfer_status read_mesh(reader *r, xfer_mesh **mesh, int n_axes)
   XFI_CHECK(ranks != NULL, XFER_ERR_NOMEM, "mesh of %zu ranks", size);
   for (size_t i = 0; i < size; i++)
     ranks[i] = (int)take_between(r, 0, INT32_MAX);
+  XFI_CHECK(!r->of.failed, XFER_ERR_MISMATCH, "a received layout is malformed: mesh");
   XFI_TRY(xfi_mesh_create(mesh, shape, n_axes, ranks));
 done:
   xfi_free(ranks);

@@ -332,6 +332,10 @@ static void test_boxes_of_another_kind_are_refused(void **state)
   back = NULL;
   words[0]++;
   assert_int_equal(read_copy(&back, (unsigned char *)words, sizeof words), XFER_ERR_MISMATCH);
+  words[0]--;
+  words[7] = -1; /* a rank */
+  assert_int_equal(read_copy(&back, (unsigned char *)words, sizeof words), XFER_ERR_MISMATCH);
+  assert_string_equal(xfi_last_error(), "a received layout is malformed: mesh");
   assert_null(back);
 }
 
