@@ -106,7 +106,7 @@ static void domain_of(int *first, int *end, const xfi_plan *plan, int rank)
   *end = (int)(begin + size < plan->n_ranks ? begin + size : plan->n_ranks);
 }
 
-int xfi_count_near(const xfi_plan *plan, const xfer_layout *src, uint32_t part, int rank)
+int xfi_count_near(const xfi_plan *plan, const xfer_layout *layout, uint32_t part, int rank)
 {
   int first;
   int end;
@@ -114,23 +114,19 @@ int xfi_count_near(const xfi_plan *plan, const xfer_layout *src, uint32_t part, 
 
   domain_of(&first, &end, plan, rank);
   for (int r = first; r < end; r++)
-    n += xfi_part_replica(src, part, r) >= 0;
+    n += xfi_part_replica(layout, part, r) >= 0;
   return n;
 }
 
-/* The ranks of a rank's domain that hold the part take turns; -1: none does. */
-static int nearby_source(const xfi_plan *plan, const xfer_layout *src, uint32_t part, int rank,
-                         uint64_t turn)
+int xfi_find_near(const xfi_plan *plan, const xfer_layout *layout, uint32_t part, int rank,
+                  int index)
 {
-  int n = xfi_count_near(plan, src, part, rank);
   int first;
   int end;
 
-  if (n == 0) return -1;
-  n = (int)(turn % (uint64_t)n);
   domain_of(&first, &end, plan, rank);
   for (int r = first; r < end; r++)
-    if (xfi_part_replica(src, part, r) >= 0 && n-- == 0) return r;
+    if (xfi_part_replica(layout, part, r) >= 0 && index-- == 0) return r;
   return -1;
 }
 
@@ -155,10 +151,11 @@ int xfi_choose_source(const xfi_plan *plan, const xfi_class *cls, const xfi_turn
 {
   if (xfi_part_replica(cls->src, turn->src_part, dst_rank) >= 0) return dst_rank;
   if (plan->options.ranks_per_domain > 0 && !cls->broadcast) {
-    const int rank = nearby_source(plan, cls->src, turn->src_part, dst_rank,
-                                   number_of(cls, turn) + (uint64_t)turn->stripe);
+    const uint64_t n = (uint64_t)xfi_count_near(plan, cls->src, turn->src_part, dst_rank);
 
-    if (rank >= 0) return rank;
+    if (n > 0) /* they take turns */
+      return xfi_find_near(plan, cls->src, turn->src_part, dst_rank,
+                           (int)((number_of(cls, turn) + (uint64_t)turn->stripe) % n));
   }
   return xfi_part_rank(cls->src, turn->src_part, xfi_choose_replica(cls, turn));
 }
@@ -190,15 +187,4 @@ int xfi_taker(const xfi_class *cls, const xfi_turn *turn, int n_sharers)
   const uint64_t number = (uint64_t)first + turn->ordinal + turn->box + (uint64_t)turn->stripe;
 
   return n_sharers <= 1 ? 0 : (int)(number % (uint64_t)n_sharers);
-}
-
-int xfi_sharer(const xfi_plan *plan, const xfi_class *cls, uint32_t dst_part, int rank, int index)
-{
-  int first;
-  int end;
-
-  domain_of(&first, &end, plan, rank);
-  for (int r = first; r < end; r++)
-    if (xfi_part_replica(cls->dst, dst_part, r) >= 0 && index-- == 0) return r;
-  return -1;
 }

@@ -32,8 +32,11 @@ typedef struct xfi_turn {
 /* The replica of the source part whose turn it is. */
 int xfi_choose_replica(const xfi_class *cls, const xfi_turn *turn);
 
-/* How many ranks of a rank's domain hold a source part. Where there are domains. */
-int xfi_count_near(const xfi_plan *plan, const xfer_layout *src, uint32_t part, int rank);
+/* How many ranks of a rank's domain hold a part, and which of them by its index; -1: none. Where
+ * there are domains. */
+int xfi_count_near(const xfi_plan *plan, const xfer_layout *layout, uint32_t part, int rank);
+int xfi_find_near(const xfi_plan *plan, const xfer_layout *layout, uint32_t part, int rank,
+                  int index);
 
 /* The rank that sends to dst_rank. */
 int xfi_choose_source(const xfi_plan *plan, const xfi_class *cls, const xfi_turn *turn,
@@ -65,9 +68,7 @@ static inline void xfi_turn_begin(xfi_turn *turn, const xfi_plan *plan, const xf
   turn->dst_replica = xfi_turn_replica(plan, flow->sharers, plan->rank, flow->my_replica);
 }
 
-/* The index of the one that takes a stripe. */
+/* The index of the one that takes a stripe, among those near that hold the destination's part. */
 int xfi_taker(const xfi_class *cls, const xfi_turn *turn, int n_sharers);
-/* The rank with that index among those that share with `rank`. */
-int xfi_sharer(const xfi_plan *plan, const xfi_class *cls, uint32_t dst_part, int rank, int index);
 
 #endif

@@ -7,7 +7,6 @@
  * overlap.
  */
 #include <stdio.h>
-#include <string.h>
 
 #include "alloc.h"
 #include "choose.h"
@@ -115,9 +114,8 @@ static xfer_status meet_placements(const xfi_look *look, const xfi_held *mine)
   xfi_flows *flows = &look->scratch->flows;
   const int n = other->n_dims;
   xfer_status st = XFER_OK;
-  xfi_pieces lists[XFER_MAX_DIMS];
+  xfi_pieces lists[XFER_MAX_DIMS] = {{NULL, 0, 0}};
 
-  memset(lists, 0, sizeof lists);
   flows->n = flows->n_boxes = 0;
   for (int d = 0; d < n; d++) {
     xfer_run run = {mine->bounds[d], mine->bounds[n + d] - mine->bounds[d], mine->local[d]};

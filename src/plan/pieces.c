@@ -210,11 +210,9 @@ xfer_status xfi_pieces_fill(const xfi_look *look)
   const xfi_place *place = look->is_source ? &look->cls->src_place : &look->cls->dst_place;
   const int n_dims = look->mine->n_dims;
   xfer_status st = XFER_OK;
-  xfi_pieces lists[XFER_MAX_DIMS];
-  xfi_runs runs[XFER_MAX_DIMS];
+  xfi_pieces lists[XFER_MAX_DIMS] = {{NULL, 0, 0}};
+  xfi_runs runs[XFER_MAX_DIMS] = {{NULL, 0, 0}};
 
-  memset(lists, 0, sizeof lists);
-  memset(runs, 0, sizeof runs);
   for (int d = 0; d < n_dims; d++) {
     XFI_TRY((look->is_source ? xfi_dim_runs_once : xfi_dim_runs)(&look->mine->dims[d],
                                                                  place->part[d], &runs[d]));

@@ -175,15 +175,6 @@ static void print_peers(xfi_text *text, const xfi_plan *plan, const ways *w, boo
     }
 }
 
-static void people_summary(xfi_text *text, const xfi_plan *plan,
-                           const xfer_plan_report_data *report, const ways *w)
-{
-  xfi_text_printf(text, "plan of rank %d of %d\n", plan->rank, plan->n_ranks);
-  for (int i = 0; i < N_FIGURES; i++)
-    xfi_text_printf(text, "  %-18s %" PRIu64 "\n", figures[i].name, figure_value(report, i));
-  print_peers(text, plan, w, false);
-}
-
 xfer_status xfi_plan_print(const xfi_plan *plan, const xfer_plan_report_data *report,
                            xfi_way_fn way, const void *context, char **text, bool json)
 {
@@ -202,7 +193,10 @@ xfer_status xfi_plan_print(const xfi_plan *plan, const xfer_plan_report_data *re
     json_moves(&out, plan);
     xfi_text_printf(&out, "}\n");
   } else {
-    people_summary(&out, plan, report, &w);
+    xfi_text_printf(&out, "plan of rank %d of %d\n", plan->rank, plan->n_ranks);
+    for (int i = 0; i < N_FIGURES; i++)
+      xfi_text_printf(&out, "  %-18s %" PRIu64 "\n", figures[i].name, figure_value(report, i));
+    print_peers(&out, plan, &w, false);
   }
   XFI_TRY(xfi_text_status(&out));
   *text = xfi_text_take(&out);

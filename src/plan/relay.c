@@ -139,12 +139,12 @@ static xfer_status add_stripe(xfi_plan *plan, const xfi_flow *flow, const xfi_tu
   xfer_status st = XFER_OK;
 
   if (taker != flow->sharers.index) {
-    move.peer = xfi_sharer(plan, cls, flow->mine, plan->rank, taker);
+    move.peer = xfi_find_near(plan, cls->dst, flow->mine, plan->rank, taker);
     return xfi_move_add(&relay->recvs, move, bytes->received, n_bytes);
   }
   for (int i = 0; i < flow->sharers.n; i++) {
     if (i == taker) continue;
-    move.peer = xfi_sharer(plan, cls, flow->mine, plan->rank, i);
+    move.peer = xfi_find_near(plan, cls->dst, flow->mine, plan->rank, i);
     XFI_CHECK(xfi_add_fits(relay->out_bytes, n_bytes, &relay->out_bytes), XFER_ERR_OVERFLOW,
               "the bytes that rank %d sends do not fit in 64 bits", plan->rank);
     XFI_TRY(xfi_move_add(&relay->sends, move, bytes->sent, n_bytes));

@@ -208,7 +208,8 @@ static xfer_status add_turn(survey *s, const xfi_class *cls, const xfi_flow *flo
 
   if (taker == flow->sharers.index)
     return add(s, xfi_choose_source(plan, cls, turn, plan->rank), cls, n_bytes, times, false);
-  return add(s, xfi_sharer(plan, cls, flow->mine, plan->rank, taker), cls, n_bytes, times, true);
+  return add(s, xfi_find_near(plan, cls->dst, flow->mine, plan->rank, taker), cls, n_bytes, times,
+             true);
 }
 
 static size_t common_multiple(size_t a, size_t b)
