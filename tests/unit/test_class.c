@@ -331,6 +331,23 @@ static xfer_status sources_again(void *context)
   return st;
 }
 
+/* Replicas say nothing new, and there may be thousands of them. */
+static void test_source_flows_look_at_one_replica_of_each_part(void **state)
+{
+  static const char *const lines[] = {"u8[6] (2):S0 -> (1):R", "u8[6] (512,2):R,S0 -> (1):R"};
+  long n_allocations[2];
+
+  (void)state;
+  for (int c = 0; c < 2; c++) {
+    tensor_list list = {.n = 0};
+
+    add_line(&list, "w", 1, lines[c]);
+    n_allocations[c] = fail_each_allocation(sources_again, &list);
+    free_tensors(&list);
+  }
+  assert_int_equal(n_allocations[0], n_allocations[1]);
+}
+
 static void test_each_failed_allocation_is_reported(void **state)
 {
   (void)state;
@@ -360,6 +377,7 @@ int main(void)
       cmocka_unit_test(test_zero_elements_are_counted),
       cmocka_unit_test(test_an_index_without_a_source_is_named_with_tensor_dim_and_rank),
       cmocka_unit_test(test_source_flows_hold_each_element_once),
+      cmocka_unit_test(test_source_flows_look_at_one_replica_of_each_part),
       cmocka_unit_test(test_each_failed_allocation_is_reported),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);
