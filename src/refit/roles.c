@@ -62,7 +62,8 @@ void xfi_roles_split_name(const xfer_model *model, xfi_entry *entry)
   const char *rest = skip_prefix(model, entry->known);
   bool extra = strncmp(rest, EXTRA, sizeof EXTRA - 1) == 0;
   const char *layered = extra ? rest + sizeof EXTRA - 1 : rest;
-  bool is_layer = strncmp(layered, LAYERS, sizeof LAYERS - 1) == 0;
+  /* A rename may say so of what is in none. */
+  bool is_layer = entry->n_layers > 0 && strncmp(layered, LAYERS, sizeof LAYERS - 1) == 0;
 
   if (entry->stack != XFI_EXTRA) entry->stack = XFI_OUTSIDE;
   if (is_layer && entry->stack == XFI_OUTSIDE) entry->stack = extra ? XFI_EXTRA : XFI_LAYERS;

@@ -317,6 +317,29 @@ static void test_renames_lead_to_known_names(void **state)
   xfer_side_destroy(train);
 }
 
+static void test_a_rename_puts_nothing_into_layers(void **state)
+{
+  static const char table[] =
+      REFIT_TABLE(REFIT_DENSE_CONFIG, "{\"name\":\"norm\",\"shape\":[16],\"dtype\":\"bf16\"}");
+  static const char *const renames[] = {"norm", "model.layers.{layer}.input_layernorm.weight"};
+  xfer_model_options options = XFER_MODEL_OPTIONS_INIT;
+  xfer_side *train = NULL;
+  xfer_refit *refit = NULL;
+  xfer_model *model = NULL;
+
+  (void)state;
+  assert_int_equal(load(&model, table), XFER_OK);
+  xfer_model_destroy(model);
+  options.renames = renames;
+  options.n_renames = 1;
+  assert_int_equal(xfer_model_load(&model, refit_path("table.json"), &options), XFER_OK);
+  assert_int_equal(xfer_side_create(&train, "megatron:tp2", NULL), XFER_OK);
+  assert_int_equal(xfer_refit_create(&refit, model, train, NULL), XFER_ERR_UNSUPPORTED);
+  expect_said("no rule of family");
+  xfer_side_destroy(train);
+  xfer_model_destroy(model);
+}
+
 /* ---- checkpoints ---- */
 
 #define EXPERT_AT(l, e, p, offsets)                                                                \
@@ -451,6 +474,7 @@ int main(void)
       cmocka_unit_test(test_quantised_projections_get_scales),
       cmocka_unit_test(test_added_tensors_join_the_table),
       cmocka_unit_test(test_renames_lead_to_known_names),
+      cmocka_unit_test(test_a_rename_puts_nothing_into_layers),
       cmocka_unit_test(test_checkpoint_names_become_stacked_experts),
       cmocka_unit_test(test_checkpoint_that_is_broken_is_refused),
       cmocka_unit_test(test_files_that_cannot_be_read_are_refused),
