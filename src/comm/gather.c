@@ -139,6 +139,8 @@ static xfer_status gather_exchange(xfi_comm *base, const xfi_message *sends, int
     XFI_TRY(open_envelopes(base, all + r * most, all_bytes[r], (int)r, recvs, n_recvs));
   }
 done:
+  if (st == XFER_ERR_MISMATCH || st == XFER_ERR_INTERNAL) /* which others may not have found */
+    gather_abort(base, xfi_last_error());
   xfi_free(mine);
   xfi_free(all);
   return st;

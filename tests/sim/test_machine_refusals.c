@@ -97,6 +97,12 @@ static void test_a_peer_that_lies_in_an_exchange_is_found(void)
          lies[i].st);
     if (lies[i].st != XFER_OK) NEED(strstr(xfer_last_error(), lies[i].says) != NULL);
     NEED((bytes[7] == 7) == (lies[i].st == XFER_OK));
+    /* What not all ranks found breaks the comm; what they agreed on does not. */
+    const bool is_whole = lies[i].st == XFER_OK || lies[i].st == XFER_ERR_PEER;
+    unsigned char all[2] = {0};
+    now = NULL;
+    NEED(transport->ops->all_gather(transport, all, bytes, 1, xfi_deadline_after(1000)) ==
+         (is_whole ? XFER_OK : XFER_ERR_COMM));
     xfer_comm_destroy(comm);
   }
 }
