@@ -410,6 +410,86 @@ static void test_pushes_of_processes(void)
   go(to_each_other, NULL);
 }
 
+/* ---- a peer that leaves while this rank looks ------------------------------------------------ */
+
+typedef enum peer { REFUSES, IS_LATE, FAILS_ONCE_READY } peer;
+
+static peer peer_now;
+static _Thread_local bool is_held; /* in its next look at a stream, */
+static _Atomic bool looks;
+static _Atomic bool may_go_on; /* until then */
+
+cudaError_t __real_cudaStreamQuery(cudaStream_t stream);
+cudaError_t __wrap_cudaStreamQuery(cudaStream_t stream);
+
+/* What holds up the stream ends by then, one way or the other. */
+cudaError_t __wrap_cudaStreamQuery(cudaStream_t stream)
+{
+  const bool waits = is_held;
+
+  is_held = false;
+  if (waits) looks = true;
+  while (waits && (!may_go_on || __real_cudaStreamQuery(stream) == cudaErrorNotReady))
+    world_sleep_ms(1);
+  return __real_cudaStreamQuery(stream);
+}
+
+/* Rank 0 is about to push what goes at once; rank 1, which it was to go to, is gone by then. */
+static void leaves_meanwhile(int rank)
+{
+  enum { SIZE = 32 * MIB, SHORT_MS = 300 };
+  const sim_fault fault = {.name = BATCH, .rank = 1, .nth = 1, .code = cudaErrorUnknown};
+  unsigned char *memory = world_alloc((size_t)2 * SIZE);
+  part parts[2] = {{"u8[33554432] (1)@0:R -> (1)@1:R", 0, xfer_view_dense(memory), {NULL}},
+                   {"u8[33554432] (1)@1:R -> (1)@0:R", 1, xfer_view_dense(memory + SIZE), {NULL}}};
+  const cudaStream_t stream = world_stream();
+  xfer_plan *plan = plan_of(rank, parts, 2);
+
+  memset(memory, 0xee, (size_t)2 * SIZE);
+  memset(memory + (size_t)rank * SIZE, rank, SIZE);
+  OK(xfer_plan_commit(plan));
+  if (peer_now == IS_LATE) ranks_set_timeout(plan, SHORT_MS);
+  ranks_barrier();
+  if (rank == 0) {
+    is_held = true;
+    may_go_on = peer_now == IS_LATE;
+    (void)!xfer_plan_run(plan, 1, stream); /* the wait says what came of it */
+    NEED(looks);
+  }
+  while (!looks)
+    world_sleep_ms(1);
+  if (peer_now == IS_LATE) ranks_barrier(); /* rank 0's run is over */
+  if (rank == 1 && peer_now == FAILS_ONCE_READY) sim_fault_add(&fault);
+  if (rank == 1 && peer_now == REFUSES) OK(xfer_plan_refuse(plan, "not now"));
+  if (rank == 1 && peer_now != REFUSES) (void)!xfer_plan_run(plan, 1, stream);
+  may_go_on = true;
+  NEED(xfer_plan_wait(plan, 0) != XFER_OK);
+  ranks_barrier();
+  NEED(sim_settle(10000));
+  for (size_t i = 0; i < SIZE; i += 511)
+    NEED(rank == 0 || memory[i] == 0xee);
+  plan_end(plan, parts, 2);
+  world_free(memory);
+}
+
+static void test_who_refuses(void)
+{
+  peer_now = REFUSES;
+  go(leaves_meanwhile, NULL);
+}
+
+static void test_who_is_late(void)
+{
+  peer_now = IS_LATE;
+  go(leaves_meanwhile, NULL);
+}
+
+static void test_who_fails(void)
+{
+  peer_now = FAILS_ONCE_READY;
+  go(leaves_meanwhile, NULL);
+}
+
 /* ---- what peers map ------------------------------------------------------------------------- */
 
 /* A trainer with many allocations pushes, so nobody maps them, and only that of its peer has a
@@ -462,6 +542,9 @@ int main(int argc, char **argv)
       {"engine_takes_pushes_of_processes", test_pushes_of_processes},
       {"engine_leaves_what_does_not_go_at_once", test_what_does_not_go_at_once},
       {"engine_takes_what_another_process_has", test_what_another_process_has},
+      {"engine_spares_who_refuses", test_who_refuses},
+      {"engine_spares_who_is_late", test_who_is_late},
+      {"engine_spares_who_fails", test_who_fails},
       {"what_nobody_maps_has_no_handle", test_handles}};
 
   return world_main(argc, argv, tests, sizeof tests / sizeof tests[0]);
