@@ -89,6 +89,8 @@ static void test_what_has_no_value_says_why(void **state)
   }
 }
 
+#define DEEP "1?1:1?1:1?1:1?1:1?1:1?1:1?1:1?1:"
+
 /* Whether it is one does not depend on what names are worth. */
 static void test_what_is_no_expression(void **state)
 {
@@ -109,8 +111,7 @@ static void test_what_is_no_expression(void **state)
       "& 1",
       "1 = 2",
       "((((((((((((((((((((((((((((((((1))))))))))))))))))))))))))))))))",
-      "1?1:1?1:1?1:1?1:1?1:1?1:1?1:1?1:1?1:1?1:1?1:1?1:1?1:1?1:1?1:1?1:1?1:1?1:1?1:1?1:1?1:1?1:"
-      "1?1:1?1:1?1:1?1:1?1:1?1:1?1:1?1:1?1:1?1:1",
+      DEEP DEEP DEEP DEEP "1",
   };
 
   (void)state;
