@@ -39,7 +39,7 @@ static xfer_status add_placed(xfi_held_list *list, const xfer_layout *l, const x
   }
   do {
     XFI_TRY(add(&held, list));
-    held->part = xfi_place_part(l, place);
+    held->part = (uint32_t)place->number;
     held->replica = place->replica;
     held->unit = XFI_NO_UNIT;
     for (d = 0; d < n; d++) {

@@ -110,13 +110,12 @@ int xfi_part_replica(const xfer_layout *layout, uint32_t part, int rank);
 /* Which part of each dim and which replica a rank holds; by boxes nothing. */
 typedef struct xfi_place {
   int part[XFER_MAX_DIMS];
+  int number; /* of the part that they make */
   int replica;
 } xfi_place;
 
 /* False: the rank is not in the mesh. */
 bool xfi_layout_place(const xfer_layout *layout, int rank, xfi_place *place);
-/* By placements: the number of a rank's part. */
-uint32_t xfi_place_part(const xfer_layout *layout, const xfi_place *place);
 /* The mesh position that the coordinates of a dim's part add up to, the others being 0. */
 int xfi_dim_position(const xfer_layout *layout, int dim, int64_t part);
 

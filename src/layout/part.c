@@ -69,6 +69,23 @@ static int coordinate(const xfer_mesh *mesh, int position, int axis)
   return position / mesh->stride[axis] % mesh->shape[axis];
 }
 
+/* By placements: which replica a mesh position is, and in *first that of its part's first one. */
+static int replica_at(int *first, const xfer_layout *layout, int position)
+{
+  const xfer_mesh *mesh = layout->mesh;
+  int replica = 0;
+
+  *first = position;
+  for (int i = 0; i < layout->n_replica_axes; i++) {
+    const int axis = layout->replica_axes[i];
+    const int at = coordinate(mesh, position, axis);
+
+    *first -= at * mesh->stride[axis];
+    replica = replica * mesh->shape[axis] + at;
+  }
+  return replica;
+}
+
 bool xfi_layout_place(const xfer_layout *layout, int rank, xfi_place *place)
 {
   const xfer_mesh *mesh = layout->mesh;
@@ -83,12 +100,7 @@ bool xfi_layout_place(const xfer_layout *layout, int rank, xfi_place *place)
       place->part[d] =
           place->part[d] * dim->cuts[c].n_coords + coordinate(mesh, position, dim->cuts[c].axis);
   }
-  place->replica = 0;
-  for (int i = 0; i < layout->n_replica_axes; i++) {
-    const int axis = layout->replica_axes[i];
-
-    place->replica = place->replica * mesh->shape[axis] + coordinate(mesh, position, axis);
-  }
+  place->replica = replica_at(&place->number, layout, position);
   return true;
 }
 
@@ -102,15 +114,6 @@ int xfi_dim_position(const xfer_layout *layout, int dim, int64_t part)
     part /= d->cuts[c].n_coords;
   }
   return position;
-}
-
-uint32_t xfi_place_part(const xfer_layout *layout, const xfi_place *place)
-{
-  int position = 0;
-
-  for (int d = 0; d < layout->n_dims; d++)
-    position += xfi_dim_position(layout, d, place->part[d]);
-  return (uint32_t)position;
 }
 
 /* ---- parts ---- */
@@ -143,19 +146,12 @@ int xfi_part_rank(const xfer_layout *layout, uint32_t part, int replica)
 
 int xfi_part_replica(const xfer_layout *layout, uint32_t part, int rank)
 {
-  const xfer_mesh *mesh = layout->mesh;
-  const int position = xfi_mesh_find(mesh, rank);
-  int first = position;
-  int replica = 0;
+  const int position = xfi_mesh_find(layout->mesh, rank);
+  int first;
+  int replica;
 
   if (position < 0) return -1;
   if (layout->boxes != NULL) return xfi_boxes_replica(layout->boxes, part, position);
-  for (int i = 0; i < layout->n_replica_axes; i++) {
-    const int axis = layout->replica_axes[i];
-    const int at = coordinate(mesh, position, axis);
-
-    first -= at * mesh->stride[axis];
-    replica = replica * mesh->shape[axis] + at;
-  }
+  replica = replica_at(&first, layout, position);
   return first == (int)part ? replica : -1;
 }

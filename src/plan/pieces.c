@@ -224,8 +224,7 @@ xfer_status xfi_pieces_fill(const xfi_look *look)
       XFI_TRY(prove_dim(&runs[d], &lists[d], d, look->plan->tensors[look->cls->first_tensor].name,
                         look->plan->rank));
   }
-  XFI_TRY(xfi_flows_add(look->flows, lists, look->other, xfi_place_part(look->mine, place),
-                        place->replica));
+  XFI_TRY(xfi_flows_add(look->flows, lists, look->other, (uint32_t)place->number, place->replica));
 done:
   for (int d = 0; d < n_dims; d++) {
     xfi_runs_free(&runs[d]);

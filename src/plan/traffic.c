@@ -313,7 +313,7 @@ static xfer_status add_class(survey *s, size_t c)
   bool keep = cls->dst->boxes == NULL && !near;
 
   if (!xfi_class_find_dst(cls, s->plan->rank)) return XFER_OK;
-  if (keep) part = xfi_place_part(cls->dst, &cls->dst_place);
+  if (keep) part = (uint32_t)cls->dst_place.number;
   keep = keep && cls->dst->n_replicas > 1;
   if (keep) {
     XFI_TRY(grow(s));

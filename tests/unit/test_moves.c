@@ -284,7 +284,7 @@ static uint64_t holders(const xfer_layout *layout, int rank)
 
   assert_true(xfi_layout_place(layout, rank, &place));
   for (int r = 0; r < layout->n_replicas; r++)
-    ranks |= UINT64_C(1) << xfi_part_rank(layout, xfi_place_part(layout, &place), r);
+    ranks |= UINT64_C(1) << xfi_part_rank(layout, (uint32_t)place.number, r);
   return ranks;
 }
 
