@@ -25,7 +25,9 @@ HERE = os.path.dirname(os.path.abspath(__file__))
 ZERO, NEVER = -1, -2  # numbers of no tensor: zeros or padding; not written by the loader
 
 # What xfer refuses though the framework does not, and words of the sentence that says why.
-REFUSED = {("vllm", "deepseek_v3_tied"): "ties no output layer",
+REFUSED = {("vllm", "deepseek_tied"): "ties no output layer",
+           ("vllm", "step3p5_tied"): "ties no output layer",
+           ("vllm", "deepseek_v3_tied"): "ties no output layer",
            ("megatron", "qwen3_bias"): "makes no biases of this family's attention",
            ("megatron", "llama_attention_bias"): "makes no bias of this family's output projection",
            ("megatron", "qwen3_moe_mixed"): "makes experts of each layer of this family",

@@ -6,8 +6,26 @@ from variants import COMMON
 def known():
     """Lets transformers read their configurations, which say no more than their keys."""
     from transformers import AutoConfig, PretrainedConfig
-    for name in ("bailing_moe", "bailing_moe_v2", "internlm2", "internlm3", "step3_text"):
+    for name in ("bailing_moe", "bailing_moe_v2", "deepseek", "internlm2", "internlm3", "mimo", "minicpm", "orion", "PanguEmbedded",
+                 "pangu_ultra_moe", "solar", "step3_text"):
         AutoConfig.register(name, type("Config", (PretrainedConfig,), {"model_type": name}), exist_ok=True)
+    AutoConfig.register("nemotron-nas", type("Config", (PretrainedConfig,), {"model_type": "nemotron-nas", "__init__": nemotron_nas}),
+                        exist_ok=True)
+
+
+class Said(dict):
+    """A part of a configuration whose keys are its attributes."""
+
+    def __getattr__(self, name):
+        if name not in self:
+            raise AttributeError(name)
+        return self[name]
+
+
+def nemotron_nas(self, block_configs=(), **more):
+    from transformers import PretrainedConfig
+    PretrainedConfig.__init__(self, **more)
+    self.block_configs = [Said({part: Said(said) for part, said in block.items()}) for block in block_configs]
 
 
 def config(architecture, model_type, **more):

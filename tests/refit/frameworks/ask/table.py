@@ -7,10 +7,11 @@ class Table(collections.OrderedDict):
         assert name not in self, name
         self[name] = tuple(shape)
 
-    def mlp(self, prefix, h, i):
-        self.add(prefix + "gate_proj.weight", i, h)
-        self.add(prefix + "up_proj.weight", i, h)
-        self.add(prefix + "down_proj.weight", h, i)
+    def mlp(self, prefix, h, i, names=("gate_proj", "up_proj", "down_proj")):
+        gate, up, down = names
+        self.add(f"{prefix}{gate}.weight", i, h)
+        self.add(f"{prefix}{up}.weight", i, h)
+        self.add(f"{prefix}{down}.weight", h, i)
 
     def attn(self, p, h, heads, kv, d, bias=False, o_bias=False, gated=False):
         self.add(p + "q_proj.weight", heads * d * (2 if gated else 1), h)
@@ -42,9 +43,9 @@ class Table(collections.OrderedDict):
         self.add(p + "shared_head.norm.weight", h)
         self.add(p + "shared_head.head.weight", v, h)
 
-    def experts(self, p, e, h, i):
+    def experts(self, p, e, h, i, *names):
         for x in range(e):
-            self.mlp(f"{p}{x}.", h, i)
+            self.mlp(f"{p}{x}.", h, i, *names)
 
     def mla(self, p, h, heads, q_lora, kv_lora, rope, nope, v):
         """Attention through a latent; q too, if q_lora."""

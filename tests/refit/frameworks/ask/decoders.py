@@ -1,0 +1,196 @@
+"""Reduced decoders that transformers does not have and whose names are the usual ones: each says how it differs."""
+from remote import config
+from table import Table
+
+H, I, V, HEADS, KV = 512, 96, 1000, 16, 4
+D = H // HEADS
+QKV, MLP, NORMS = ("q_proj", "k_proj", "v_proj"), ("gate_proj", "up_proj", "down_proj"), ("input_layernorm", "post_attention_layernorm")
+ALL = (*QKV, "o_proj")
+
+
+def biases(t, prefix, names):
+    """A bias for each of some weights."""
+    for name in names:
+        t.add(f"{prefix}{name}.bias", t[f"{prefix}{name}.weight"][0])
+
+
+def decoder(architecture, model_type, attention=(), mlp=(), norms=(), layer=None, dense=lambda l: True, kv=KV, **more):
+    """`attention`, `mlp` and `norms` are what has a bias; `layer` adds to each layer what else it has."""
+    t = Table()
+    c = config(architecture, model_type, hidden_size=H, num_key_value_heads=kv, **{"head_dim": None, **more})
+    for l in range(c["num_hidden_layers"]):
+        p = f"model.layers.{l}."
+        t.norms(p, H)
+        biases(t, p, norms)
+        t.attn(p + "self_attn.", H, HEADS, kv, D)
+        biases(t, p + "self_attn.", attention)
+        if dense(l):
+            t.mlp(p + "mlp.", H, I)
+            biases(t, p + "mlp.", mlp)
+        if layer:
+            layer(t, p, l)
+    t.ends(V, H, c["tie_word_embeddings"])
+    if norms:
+        t.add("model.norm.bias", H)
+    return c, t
+
+
+def mimo(**more):
+    """MiMo-7B, with the layer that predicts a further token, which vLLM's model of it leaves to another."""
+    c, t = decoder("MiMoForCausalLM", "mimo", QKV, attention_bias=True, num_nextn_predict_layers=1, **more)
+    p = "model.mtp_layers.0."
+    t.norms(p, H, "token_layernorm", "hidden_layernorm", *NORMS, "final_layernorm")
+    t.add(p + "input_proj.weight", H, 2 * H)
+    t.attn(p + "self_attn.", H, HEADS, c["num_key_value_heads"], D, True)
+    t.mlp(p + "mlp.", H, I)
+    return c, t
+
+
+def solar(biased=False, **more):
+    return decoder("SolarForCausalLM", "solar", ALL * biased, MLP * biased, attention_bias=biased, mlp_bias=biased,
+                   bskcn_1=[0], bskcn_2=[1], bskcn_3=[1], bskcn_4=[1], bskcn_tv=[0.9, 0.8], **more)
+
+
+def minicpm(**more):
+    return decoder("MiniCPMForCausalLM", "minicpm", scale_emb=12, scale_depth=1.4, dim_model_base=256, **more)
+
+
+def minicpm_moe(e=6):
+    def experts(t, p, l):
+        t.add(p + "mlp.gate.weight", e, H)
+        t.experts(p + "mlp.experts.", e, H, I, ("w1", "w3", "w2"))
+
+    return minicpm(layer=experts, dense=lambda l: False, num_experts=e, num_experts_per_tok=2, kv=2)
+
+
+def orion(**more):
+    return decoder("OrionForCausalLM", "orion", norms=NORMS, **more)
+
+
+def deepseek(e=6, **more):
+    """DeepSeek-MoE, the first."""
+    def experts(t, p, l):
+        if l > 0:
+            t.add(p + "mlp.gate.weight", e, H)
+            t.experts(p + "mlp.experts.", e, H, 48)
+            t.mlp(p + "mlp.shared_experts.", H, 2 * 48)
+
+    return decoder("DeepseekForCausalLM", "deepseek", layer=experts, dense=lambda l: l == 0, n_routed_experts=e,
+                   n_shared_experts=2, num_experts_per_tok=2, moe_intermediate_size=48, first_k_dense_replace=1,
+                   moe_layer_freq=1, norm_topk_prob=False, scoring_func="softmax", aux_loss_alpha=0.001,
+                   seq_aux=True, num_hidden_layers=3, **more)
+
+
+def nemotron_nas(biased=False, **more):
+    """DeciLM: each layer has its own number of key/value heads and size of the MLP, or none."""
+    t, groups, sizes = Table(), (4, None, 2, 16, 8), (1.0, 0.5, None, 0.75, 0.25)
+    blocks = [{"attention": {"no_op": g is None, "n_heads_in_group": g, "replace_with_linear": False},
+               "ffn": {"no_op": s is None, "ffn_mult": s, "replace_with_linear": False}} for g, s in zip(groups, sizes)]
+    c = config("DeciLMForCausalLM", "nemotron-nas", hidden_size=H, num_hidden_layers=5, head_dim=None, num_key_value_heads=None,
+               intermediate_size=None, block_configs=blocks, attention_bias=biased, mlp_bias=biased, **more)
+    for l, (g, s) in enumerate(zip(groups, sizes)):
+        p = f"model.layers.{l}."
+        if g:
+            t.norms(p, H, NORMS[0])
+            t.attn(p + "self_attn.", H, HEADS, HEADS // g, D, biased, biased)
+        if s:
+            t.norms(p, H, NORMS[1])
+            i = int(2 * s * H / 3)
+            t.mlp(p + "mlp.", H, i + -i % 256)
+            biases(t, p + "mlp.", MLP * biased)
+    t.ends(V, H, c["tie_word_embeddings"])
+    return c, t
+
+
+def pangu_embedded(biased=True, **more):
+    return decoder("PanguEmbeddedForCausalLM", "PanguEmbedded", ALL * biased, bias=biased, **more)
+
+
+def pangu_ultra_moe(e=8, q=48, bias=True, sandwich=True, **more):
+    """Attention through a latent; the last layer predicts a further token."""
+    t, layers, kv, rope, nope, v = Table(), 3, 32, 16, 32, 32
+    c = config("PanguUltraMoEForCausalLM", "pangu_ultra_moe", hidden_size=H, num_hidden_layers=layers, head_dim=None,
+               num_key_value_heads=HEADS, kv_lora_rank=kv, q_lora_rank=q, qk_rope_head_dim=rope, qk_nope_head_dim=nope, v_head_dim=v,
+               moe_intermediate_size=48, n_routed_experts=e, n_shared_experts=1, num_experts_per_tok=2,
+               first_k_dense_replace=1, norm_topk_prob=True, routed_scaling_factor=2.5, sandwich_norm=sandwich,
+               router_enable_expert_bias=bias, num_nextn_predict_layers=1, **more)
+    for l in range(layers + 1):
+        p = f"model.layers.{l}."
+        t.norms(p, H)
+        if sandwich:
+            t.norms(p, H, "pre_mlp_layernorm", "post_mlp_layernorm")
+        t.mla(p + "self_attn.", H, HEADS, q, kv, rope, nope, v)
+        if l < 1:
+            t.mlp(p + "mlp.", H, I)
+            continue
+        t.add(p + "mlp.gate.weight", e, H)
+        if bias:
+            t.add(p + "mlp.e_score_correction_bias", e)
+        t.experts(p + "mlp.experts.", e, H, 48)
+        t.mlp(p + "mlp.shared_experts.", H, 48)
+        if l == layers:
+            t.draft(p, V, H)
+    t.ends(V, H, c["tie_word_embeddings"])
+    return c, t
+
+
+def step3p5(gate=True, **more):
+    """Step 3.5: layers of a sliding window have heads of their own number; the last layer predicts a further token."""
+    t, h, d, e, mi, shared = Table(), 64, 32, 8, 48, 80
+    kinds, heads_of = ("full_attention", "sliding_attention", "full_attention"), {"full_attention": 16, "sliding_attention": 24}
+    layers = len(kinds)
+    c = config("Step3p5ForCausalLM", "step3p5", num_key_value_heads=None, num_attention_groups=KV, moe_intermediate_size=mi,
+               moe_num_experts=e, moe_top_k=2, norm_expert_weight=True, share_expert_dim=shared, moe_layers_enum="1,2",
+               use_moe_router_bias=True, need_fp32_gate=True, moe_router_activation="sigmoid", moe_router_scaling_factor=3.0,
+               use_head_wise_attn_gate=gate, layer_types=[*kinds, kinds[0]], sliding_window=64,
+               attention_other_setting={"attention_type": "sliding_attention", "num_attention_heads": 24,
+                                        "num_attention_groups": KV, "head_dim": d},
+               rope_theta=[10000.0] * 4, rope_parameters=None, num_nextn_predict_layers=1, num_hidden_layers=layers,
+               swiglu_limits=[0.0] * 4, swiglu_limits_shared=[0.0] * 4, **more)
+    for l, kind in enumerate(c["layer_types"]):
+        p = f"model.layers.{l}."
+        t.norms(p, h)
+        t.attn(p + "self_attn.", h, heads_of[kind], KV, d, c.get("attention_bias", False))
+        t.norms(p + "self_attn.", d, "q_norm", "k_norm")
+        if gate:
+            t.add(p + "self_attn.g_proj.weight", heads_of[kind], h)
+        if l in (0, layers):
+            t.mlp(p + "mlp.", h, I)
+        else:
+            t.add(p + "moe.gate.weight", e, h)
+            t.add(p + "moe.router_bias", e)
+            t.add(p + "moe.gate_proj.weight", e, mi, h)
+            t.add(p + "moe.up_proj.weight", e, mi, h)
+            t.add(p + "moe.down_proj.weight", e, h, mi)
+            t.mlp(p + "share_expert.", h, shared)
+    t.norms(p, h, "enorm", "hnorm")
+    t.add(p + "eh_proj.weight", h, 2 * h)
+    t.add(p + "transformer.shared_head.norm.weight", h)
+    t.add(p + "transformer.shared_head.output.weight", V, h)
+    t.ends(V, h, c["tie_word_embeddings"])
+    return c, t
+
+
+FAMILIES = {
+    "mimo": mimo,
+    "mimo_tied": lambda: mimo(tie_word_embeddings=True, kv=1),
+    "solar": solar,
+    "solar_bias": lambda: solar(True, tie_word_embeddings=True),
+    "minicpm": minicpm,
+    "minicpm_tied": lambda: minicpm(tie_word_embeddings=True, kv=16),
+    "minicpm_moe": minicpm_moe,
+    "orion": orion,
+    "orion_tied": lambda: orion(tie_word_embeddings=True),
+    "deepseek": deepseek,
+    "deepseek_tied": lambda: deepseek(tie_word_embeddings=True),
+    "deepseek_bias": lambda: deepseek(attention=ALL, attention_bias=True, kv=2),
+    "nemotron_nas": nemotron_nas,
+    "nemotron_nas_bias": lambda: nemotron_nas(True, tie_word_embeddings=True),
+    "pangu_embedded": pangu_embedded,
+    "pangu_embedded_tied": lambda: pangu_embedded(False, tie_word_embeddings=True, kv=2),
+    "pangu_ultra_moe": pangu_ultra_moe,
+    "pangu_ultra_moe_plain": lambda: pangu_ultra_moe(q=None, bias=False, sandwich=False, tie_word_embeddings=True),
+    "step3p5": step3p5,
+    "step3p5_bias": lambda: step3p5(False, attention_bias=True),
+    "step3p5_tied": lambda: step3p5(tie_word_embeddings=True),
+}
