@@ -330,11 +330,12 @@ xfer_status xfi_meet_sources(xfi_flows *flows, const xfi_class *cls)
   const xfer_layout *src = cls->src;
   xfer_status st = XFER_OK;
   xfi_scratch s = {0};
-  xfi_place place;
+  xfi_place place = {.replica = 0};
 
-  for (int p = 0; p < src->mesh->size; p++)
-    if (xfi_layout_place(src, src->mesh->ranks[p], &place) && place.replica == 0)
-      XFI_TRY(xfi_layout_held(&s.held, src, src->mesh->ranks[p], true));
+  for (int p = 0; p < src->mesh->size; p++) {
+    (void)xfi_layout_place(src, src->mesh->ranks[p], &place);
+    if (place.replica == 0) XFI_TRY(xfi_layout_held(&s.held, src, src->mesh->ranks[p], true));
+  }
   XFI_TRY(xfi_vec_reserve(&s.met, &s.met_capacity, s.held.n, sizeof *s.met));
   for (size_t i = 0; i < s.held.n; i++) {
     const xfi_held *held = &s.held.at[i];
