@@ -150,6 +150,15 @@ GEMMA4 = dict(GEMMA, vocab_size_per_layer_input=1000, hidden_size_per_layer_inpu
 GEMMA4_LESS = ("tie_word_embeddings", "rope_theta")
 GLM_ROPE = {"rope_type": "default", "rope_theta": 10000.0, "partial_rotary_factor": 0.5, "mrope_section": [2, 3, 3]}
 
+GPT_LESS = ("head_dim", "num_key_value_heads", "rms_norm_eps")
+OPT = dict(hidden_size=512, ffn_dim=96, word_embed_proj_dim=512, do_layer_norm_before=True, activation_function="relu",
+           tie_word_embeddings=True, pad_token_id=1)
+MAMBA2 = dict(hidden_size=512, num_heads=16, head_dim=64, state_size=16, n_groups=1, conv_kernel=4, expand=2, chunk_size=128,
+              layer_norm_epsilon=1e-5, rms_norm=True, time_step_limit=[0.0, 1e9])
+MAMBA2_LESS = ("num_attention_heads", "num_key_value_heads", "intermediate_size", "rms_norm_eps", "rope_theta")
+MINICPM3 = dict(hidden_size=512, kv_lora_rank=32, q_lora_rank=48, qk_rope_head_dim=16, qk_nope_head_dim=32, v_head_dim=32,
+                num_key_value_heads=16, scale_emb=12, scale_depth=1.4, dim_model_base=256)
+
 NEWER = {
     "falcon_h1": of("FalconH1ForCausalLM", "falcon_h1", **FALCON_H1),
     "falcon_h1_norm": of("FalconH1ForCausalLM", "falcon_h1", tie_word_embeddings=True,
@@ -211,6 +220,17 @@ NEWER = {
                      partial_rotary_factor=1.0),
     "phi": wide("PhiForCausalLM", "phi", layer_norm_eps=1e-5, partial_rotary_factor=0.5, hidden_act="gelu_new",
                 num_key_value_heads=16),
+    "gpt_neox": of("GPTNeoXForCausalLM", "gpt_neox", GPT_LESS, hidden_size=512, rotary_pct=0.25, layer_norm_eps=1e-5, hidden_act="gelu"),
+    "gpt_neox_plain": of("GPTNeoXForCausalLM", "gpt_neox", GPT_LESS, hidden_size=512, rotary_pct=0.25, layer_norm_eps=1e-5,
+                         hidden_act="gelu", attention_bias=False, tie_word_embeddings=True),
+    "opt": of("OPTForCausalLM", "opt", GPT_LESS, **OPT),
+    "opt_apart": of("OPTForCausalLM", "opt", GPT_LESS, **{**OPT, "word_embed_proj_dim": 256, "do_layer_norm_before": False,
+                                                          "enable_bias": False, "tie_word_embeddings": False}),
+    "mamba2": of("Mamba2ForCausalLM", "mamba2", MAMBA2_LESS, **MAMBA2),
+    "mamba2_groups": of("Mamba2ForCausalLM", "mamba2", MAMBA2_LESS,
+                        **{**MAMBA2, "n_groups": 4, "use_bias": True, "use_conv_bias": False, "tie_word_embeddings": True}),
+    "minicpm3": of("MiniCPM3ForCausalLM", "minicpm3", ("head_dim",), **MINICPM3),
+    "minicpm3_tied": of("MiniCPM3ForCausalLM", "minicpm3", ("head_dim",), **{**MINICPM3, "tie_word_embeddings": True}),
     "longcat_flash": longcat_flash,
     "qwen3_omni": qwen3_omni,
 }
