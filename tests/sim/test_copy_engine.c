@@ -26,7 +26,7 @@ static xfer_plan *plan_of(int rank, part *parts, size_t n)
 {
   xfer_plan_options options = XFER_PLAN_OPTIONS_INIT;
   xfer_tensor *tensors = calloc(n, sizeof *tensors);
-  char(*names)[8] = calloc(n, sizeof *names);
+  char(*names)[24] = calloc(n, sizeof *names);
   xfer_plan *plan = NULL;
 
   NEED(tensors != NULL && names != NULL);
