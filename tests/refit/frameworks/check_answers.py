@@ -26,6 +26,9 @@ ZERO, NEVER = -1, -2  # numbers of no tensor: zeros or padding; not written by t
 
 # What xfer refuses though the framework does not, and words of the sentence that says why.
 REFUSED = {("vllm", "deepseek_tied"): "ties no output layer",
+           ("vllm", "kimi_linear_older"): "vLLM has it as [heads]",
+           ("vllm", "kimi_linear_room"): "pads gate and up of each expert",
+           ("vllm", "kimi_linear_tied"): "ties no output layer",
            ("vllm", "step3p5_tied"): "ties no output layer",
            ("vllm", "deepseek_v3_tied"): "ties no output layer",
            ("megatron", "qwen3_bias"): "makes no biases of this family's attention",
@@ -159,7 +162,7 @@ def filled(tensor, flat, names, converted):
 
 # Blocks that are refused, and why.
 NO_BLOCKS = ["rows of several weights that alternate have no blocks", "are no whole number of blocks of 16",
-             "vLLM ties no output layer of this family"]
+             "vLLM ties no output layer of this family", "vLLM has it as [heads]"]
 SCALES = ".weight_scale_inv"
 OF_OTHERS = ("visual.", "vision_tower.", "audio_tower.", "multi_modal_projector.", "mm_projector.")  # parts of a model that are no text
 

@@ -20,6 +20,7 @@ os.environ.setdefault("VLLM_NO_USAGE_STATS", "1")
 os.environ.setdefault("CUDA_VISIBLE_DEVICES", "")
 os.environ.setdefault("VLLM_CPU_KVCACHE_SPACE", "1")
 os.environ.setdefault("OMP_NUM_THREADS", "1")
+os.environ.setdefault("VLLM_KIMI_K3_GEMM_AR", "0")  # a kernel of communication, which holds no weight
 
 import numpy as np
 import torch
@@ -110,6 +111,7 @@ def patch():
     from vllm.model_executor.layers.quantization.compressed_tensors.compressed_tensors import CompressedTensorsConfig as T
     T.get_supported_act_dtypes = classmethod(lambda cls: [torch.bfloat16, torch.float32])
     c.current_platform = Sees(c.current_platform)
+    torch.cuda.Stream = torch.cuda.Event = MagicMock  # Kimi's model makes some, which hold nothing
     # Sparse attention is refused on CPU when a backend is chosen, which holds no weight.
     torch.cpu._is_amx_tile_supported = lambda: False  # its attention would refuse what sparse layers pass on
     from vllm.platforms.cpu import CpuPlatform
@@ -135,7 +137,7 @@ def make_config(folder, p, dp_rank, dtype="float32"):
         extra["expert_placement_strategy"] = "round_robin"
     parallel = ParallelConfig(tensor_parallel_size=p["tp"], pipeline_parallel_size=p["pp"],
                               enable_expert_parallel=p["ep"], distributed_executor_backend="mp", **extra)
-    return VllmConfig(model_config=model, parallel_config=parallel, cache_config=CacheConfig(block_size=16),
+    return VllmConfig(model_config=model, parallel_config=parallel, cache_config=CacheConfig(block_size=16, enable_prefix_caching=False),
                       load_config=LoadConfig(load_format="dummy"), device_config=DeviceConfig("cpu"),
                       compilation_config=CompilationConfig(mode=0))
 

@@ -1,4 +1,5 @@
 """Reduced models whose layers are of several kinds: linear attention (GDN) or Mamba beside attention."""
+from remote import config
 from table import Table
 
 
@@ -129,4 +130,45 @@ def nemotron_h(latent=None):
     t.add("backbone.embeddings.weight", vocab, h)
     t.add("backbone.norm_f.weight", h)
     t.add("lm_head.weight", vocab, h)
+    return c, t
+
+
+def kimi_linear(e=8, mi=48, q=None, older=False, **more):
+    """Kimi Linear: layers of delta attention (KDA), and of attention through a latent without positions; older ones have A of four dims."""
+    h, layers, kinds, heads, d, kv, rope, nope, v = 512, 4, (1, 2, 4), 16, 16, 32, 16, 32, 32
+    t = Table()
+    c = config("KimiLinearForCausalLM", "kimi_linear", hidden_size=h, num_hidden_layers=layers, head_dim=None,
+               num_key_value_heads=heads, kv_lora_rank=kv, q_lora_rank=q, qk_rope_head_dim=rope, qk_nope_head_dim=nope, v_head_dim=v,
+               mla_use_nope=True, moe_intermediate_size=mi, num_experts=e, num_experts_per_token=2, num_shared_experts=1,
+               first_k_dense_replace=1, moe_layer_freq=1, moe_renormalize=True, moe_router_activation_func="sigmoid",
+               use_grouped_topk=True, num_expert_group=1, topk_group=1, routed_scaling_factor=2.446, num_nextn_predict_layers=0,
+               linear_attn_config={"kda_layers": list(kinds), "full_attn_layers": [3], "head_dim": d, "num_heads": heads,
+                                   "short_conv_kernel_size": 4}, **more)
+    for l in range(layers):
+        p = f"model.layers.{l}."
+        a = p + "self_attn."
+        t.norms(p, h)
+        if l + 1 in kinds:
+            for x in "qkv":
+                t.add(f"{a}{x}_proj.weight", heads * d, h)
+                t.add(f"{a}{x}_conv1d.weight", heads * d, 1, 4)
+            t.add(a + "A_log", *((1, 1, heads, 1) if older else (heads,)))
+            t.add(a + "dt_bias", heads * d)
+            t.add(a + "b_proj.weight", heads, h)
+            for x in "fg":
+                t.add(f"{a}{x}_a_proj.weight", d, h)
+                t.add(f"{a}{x}_b_proj.weight", heads * d, d)
+            t.norms(a, d, "o_norm")
+            t.add(a + "o_proj.weight", h, heads * d)
+        else:
+            t.mla(a, h, heads, q, kv, rope, nope, v)
+        if l < 1:
+            t.mlp(p + "mlp.", h, 96)
+            continue
+        b = p + "block_sparse_moe."
+        t.add(b + "gate.weight", e, h)
+        t.add(b + "gate.e_score_correction_bias", e)
+        t.experts(b + "experts.", e, h, mi, ("w1", "w3", "w2"))
+        t.mlp(b + "shared_experts.", h, mi)
+    t.ends(1000, h, c["tie_word_embeddings"])
     return c, t
