@@ -341,51 +341,6 @@ static void test_a_comm_ends_before_its_peers(void)
   in_world(2, COMM_NCCL, (sim_config){.nccl_ends_together = true}, leave_alone);
 }
 
-/* Of a flow of which some has scales nothing is pulled, so nobody is told of what it comes from. */
-static void with_scales(int rank)
-{
-  enum { SIDE = 64, PLAIN = MIB };
-  static const char *const lines[3] = {"f32[64,64] (1)@1:R -> f8e4m3 (1)@0:R",
-                                       "f32[4,4] (1)@1:R -> (1)@0:R",
-                                       "u8[1048576] (1)@1:R -> (1)@0:R"};
-  static const size_t at[3] = {0, SIDE * SIDE * sizeof(float), 2 * SIDE * SIDE * sizeof(float)};
-  unsigned char *memory = world_alloc(at[2] + PLAIN);
-  xfer_layout *layouts[3][2] = {{NULL}};
-
-  memset(memory, rank == 1 ? 1 : 0xee, at[2] + PLAIN);
-  for (int i = 0; i < 3; i++)
-    OK(xfer_problem_parse(&layouts[i][0], &layouts[i][1], lines[i]));
-  const xfer_tensor mixed[3] = {
-      {"weights", layouts[0][0], layouts[0][1], xfer_convert_blocks(16, 16, XFER_SCALE_F32)},
-      {"scales", NULL, layouts[1][1], xfer_convert_scales_of(0)},
-      {"plain", layouts[2][0], layouts[2][1], 0}};
-
-  OK(xfer_plan_create(&plans[rank], w.comms[rank], mixed, 3, NULL));
-  for (size_t i = 0; i < 3; i++) {
-    const xfer_view view = xfer_view_dense(memory + at[i]);
-
-    OK(xfer_plan_bind(plans[rank], i, rank == 1 && i != 1 ? &view : NULL,
-                      rank == 0 ? &view : NULL));
-  }
-  ranks_barrier();
-  const uint64_t calls = sim_calls_of("cudaIpcGetMemHandle");
-  ranks_barrier();
-  OK(xfer_plan_commit(plans[rank]));
-  ranks_barrier();
-  NEED(sim_calls_of("cudaIpcGetMemHandle") == calls + 1);
-  OK(xfer_plan_run(plans[rank], 1, world_stream()));
-  OK(xfer_plan_wait(plans[rank], 0));
-  for (size_t i = 0; i < PLAIN; i += 511)
-    NEED(memory[at[2] + i] == 1);
-  for (int i = 0; i < 6; i++)
-    xfer_layout_destroy(layouts[i / 2][i % 2]);
-}
-
-static void test_what_has_scales_is_not_mapped(void)
-{
-  in_world(2, COMM_GATHER, (sim_config){.seed = 0}, with_scales);
-}
-
 /* 300 plans that have run, of 8 ranks: waits that are over take no room. */
 static void many_plans(int rank)
 {
@@ -427,7 +382,6 @@ int main(int argc, char **argv)
       {"e16_threads_of_the_library_take_no_signals",
        test_e16_threads_of_the_library_take_no_signals},
       {"a_comm_ends_before_its_peers", test_a_comm_ends_before_its_peers},
-      {"what_has_scales_is_not_mapped", test_what_has_scales_is_not_mapped},
       {"e16_waits_that_are_over_take_no_room", test_e16_waits_that_are_over_take_no_room},
   };
 

@@ -265,6 +265,31 @@ static void test_pages_that_the_system_refuses(void)
   world_destroy();
 }
 
+/* Rank 0 cannot tell rank 1 anything, which it could tell it: neither copies, and messages go. */
+static void run_without_page(int rank)
+{
+  xfer_plan_report_data report = XFER_PLAN_REPORT_INIT;
+  xfer_plan *plan;
+  tensor t;
+
+  tensor_make(&t, EACH_EACH, rank, 100);
+  plan = world_plan(rank, &t, 1, XFER_LANE_DIRECT, 20000);
+  refused = rank == 0 ? PEERS_FILE : NOTHING;
+  OK(xfer_plan_commit(plan));
+  refused = NOTHING;
+  world_run(plan, &t, 1, 1, world_stream());
+  OK(xfer_plan_report(plan, &report));
+  NEED(report.direct_bytes == 0);
+  xfer_plan_destroy(plan);
+}
+
+static void test_a_page_that_one_rank_cannot_reach(void)
+{
+  world_make(2, COMM_NCCL, (sim_config){.seed = 0});
+  world_go(run_without_page);
+  world_destroy();
+}
+
 /* Ranks of one process reach each other's memory, by whatever number they know it. */
 static void commit_without_number(int rank)
 {
@@ -434,6 +459,7 @@ int main(int argc, char **argv)
       {"a_peer_that_lies_in_an_exchange_is_found", test_a_peer_that_lies_in_an_exchange_is_found},
       {"a_host_without_a_number_is_one", test_a_host_without_a_number_is_one},
       {"pages_that_the_system_refuses", test_pages_that_the_system_refuses},
+      {"a_page_that_one_rank_cannot_reach", test_a_page_that_one_rank_cannot_reach},
       {"a_driver_that_cannot_serve_is_refused", test_a_driver_that_cannot_serve_is_refused},
       {"a_thread_chooses_its_device", test_a_thread_chooses_its_device},
       {"makers_refuse_null_and_what_is_not_there", test_makers_refuse_null_and_what_is_not_there},

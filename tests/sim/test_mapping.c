@@ -1,0 +1,181 @@
+/* What ranks map of each other, and what they need not. */
+#include "world.h"
+
+#include <stdio.h>
+#include <string.h>
+
+static void in_world(void (*work)(int rank))
+{
+  world_make(2, COMM_GATHER, (sim_config){.seed = 0});
+  world_go(work);
+  NEED_NO_VIOLATION();
+  world_destroy();
+}
+
+/* Of a flow of which some has scales nothing is pulled, so nobody is told of what it comes from. */
+static void with_scales(int rank)
+{
+  enum { SIDE = 64, PLAIN = 1 << 20 };
+  static const char *const lines[3] = {"f32[64,64] (1)@1:R -> f8e4m3 (1)@0:R",
+                                       "f32[4,4] (1)@1:R -> (1)@0:R",
+                                       "u8[1048576] (1)@1:R -> (1)@0:R"};
+  static const size_t at[3] = {0, SIDE * SIDE * sizeof(float), 2 * SIDE * SIDE * sizeof(float)};
+  unsigned char *memory = world_alloc(at[2] + PLAIN);
+  xfer_plan *plan = NULL;
+  xfer_layout *layouts[3][2] = {{NULL}};
+
+  memset(memory, rank == 1 ? 1 : 0xee, at[2] + PLAIN);
+  for (int i = 0; i < 3; i++)
+    OK(xfer_problem_parse(&layouts[i][0], &layouts[i][1], lines[i]));
+  const xfer_tensor mixed[3] = {
+      {"weights", layouts[0][0], layouts[0][1], xfer_convert_blocks(16, 16, XFER_SCALE_F32)},
+      {"scales", NULL, layouts[1][1], xfer_convert_scales_of(0)},
+      {"plain", layouts[2][0], layouts[2][1], 0}};
+
+  OK(xfer_plan_create(&plan, w.comms[rank], mixed, 3, NULL));
+  for (size_t i = 0; i < 3; i++) {
+    const xfer_view view = xfer_view_dense(memory + at[i]);
+
+    OK(xfer_plan_bind(plan, i, rank == 1 && i != 1 ? &view : NULL, rank == 0 ? &view : NULL));
+  }
+  ranks_barrier();
+  const uint64_t calls = sim_calls_of("cudaIpcGetMemHandle");
+  ranks_barrier();
+  OK(xfer_plan_commit(plan));
+  ranks_barrier();
+  NEED(sim_calls_of("cudaIpcGetMemHandle") == calls + 1);
+  OK(xfer_plan_run(plan, 1, world_stream()));
+  OK(xfer_plan_wait(plan, 0));
+  for (size_t i = 0; i < PLAIN; i += 511)
+    NEED(memory[at[2] + i] == 1);
+  ranks_barrier();
+  xfer_plan_destroy(plan);
+  world_free(memory);
+  for (int i = 0; i < 6; i++)
+    xfer_layout_destroy(layouts[i / 2][i % 2]);
+}
+
+static void test_what_has_scales_is_not_mapped(void)
+{
+  in_world(with_scales);
+}
+
+/* Both send to each other, from one allocation into another, then the other way round: where a peer
+ * writes, or reads, by then is known to it and not mapped. */
+static void swap_memory(int rank, const char *const lines[2], xfer_conversion conversion)
+{
+  enum { ELEMS = 4096, BYTES = ELEMS * sizeof(float) };
+  unsigned char *const memory[2] = {world_alloc(BYTES), world_alloc(BYTES)};
+  xfer_plan *plan = NULL;
+  xfer_layout *layouts[2][2] = {{NULL}};
+  cudaStream_t stream = world_stream();
+
+  for (int i = 0; i < 2; i++)
+    OK(xfer_problem_parse(&layouts[i][0], &layouts[i][1], lines[i]));
+  const xfer_tensor both[2] = {{"there", layouts[0][0], layouts[0][1], conversion},
+                               {"back", layouts[1][0], layouts[1][1], conversion}};
+
+  OK(xfer_plan_create(&plan, w.comms[rank], both, 2, NULL));
+  for (uint64_t run = 1; run <= 4; run++) {
+    const xfer_view from = xfer_view_dense(memory[run % 2]);
+    const xfer_view to = xfer_view_dense(memory[1 - run % 2]);
+
+    for (int i = 0; i < 2; i++)
+      OK(xfer_plan_bind(plan, (size_t)i, rank == i ? &from : NULL, rank == i ? NULL : &to));
+    OK(xfer_plan_commit(plan));
+    memset(memory[run % 2], (int)run, BYTES); /* of a bf16 the upper half of an f32 */
+    memset(memory[1 - run % 2], 0xee, BYTES);
+    ranks_barrier();
+    OK(xfer_plan_run(plan, run, stream));
+    OK(xfer_plan_wait(plan, 0));
+    NEED(memory[1 - run % 2][ELEMS - 1] == run && memory[run % 2][BYTES - 1] == run);
+    ranks_barrier();
+  }
+  xfer_plan_destroy(plan);
+  for (int i = 0; i < 2; i++)
+    world_free(memory[i]);
+  for (int i = 0; i < 4; i++)
+    xfer_layout_destroy(layouts[i / 2][i % 2]);
+}
+
+static void swap_pushed(int rank)
+{
+  static const char *const lines[2] = {"u8[16384] (1)@0:R -> (1)@1:R",
+                                       "u8[16384] (1)@1:R -> (1)@0:R"};
+
+  swap_memory(rank, lines, 0);
+}
+
+static void swap_pulled(int rank)
+{
+  static const char *const lines[2] = {"bf16[4096] (1)@0:R -> f32 (1)@1:R",
+                                       "bf16[4096] (1)@1:R -> f32 (1)@0:R"};
+
+  swap_memory(rank, lines, xfer_convert_cast());
+}
+
+static void test_a_bind_to_what_was_not_mapped_is_mapped(void)
+{
+  in_world(swap_pushed);
+  in_world(swap_pulled);
+}
+
+/* What both send is pushed, but for many allocations that each would have to map. */
+static void into_many(int rank)
+{
+  enum { N = 300, EACH = 64 };
+  static xfer_tensor both[2 * N];
+  static char names[2 * N][8];
+  xfer_layout *layouts[2][2] = {{NULL}};
+  unsigned char *const from = world_alloc(N * EACH);
+  unsigned char *to[N];
+  xfer_plan *plan = NULL;
+
+  OK(xfer_problem_parse(&layouts[0][0], &layouts[0][1], "u8[64] (1)@0:R -> (1)@1:R"));
+  OK(xfer_problem_parse(&layouts[1][0], &layouts[1][1], "u8[64] (1)@1:R -> (1)@0:R"));
+  for (int i = 0; i < 2 * N && rank == 0; i++) {
+    (void)snprintf(names[i], sizeof names[i], "t%d", i);
+    both[i] = (xfer_tensor){.name = names[i], .src = layouts[i % 2][0], .dst = layouts[i % 2][1]};
+  }
+  memset(from, 1 + rank, N * EACH);
+  ranks_barrier();
+  OK(xfer_plan_create(&plan, w.comms[rank], both, 2 * N, NULL));
+  for (int i = 0; i < 2 * N; i++) {
+    const xfer_view src = xfer_view_dense(from + i / 2 * EACH);
+    const xfer_view dst = xfer_view_dense(i % 2 == rank ? NULL : (to[i / 2] = world_alloc(EACH)));
+
+    OK(xfer_plan_bind(plan, (size_t)i, i % 2 == rank ? &src : NULL, i % 2 == rank ? NULL : &dst));
+  }
+  ranks_barrier();
+  const uint64_t calls = sim_calls_of("cudaIpcGetMemHandle");
+  ranks_barrier();
+  OK(xfer_plan_commit(plan));
+  ranks_barrier();
+  NEED(sim_calls_of("cudaIpcGetMemHandle") == calls + 2);
+  OK(xfer_plan_run(plan, 1, world_stream()));
+  OK(xfer_plan_wait(plan, 0));
+  for (int i = 0; i < N; i++)
+    NEED(to[i][0] == 2 - rank && to[i][EACH - 1] == 2 - rank);
+  ranks_barrier();
+  xfer_plan_destroy(plan);
+  world_free(from);
+  for (int i = 0; i < N; i++)
+    world_free(to[i]);
+  for (int i = 0; i < 4; i++)
+    xfer_layout_destroy(layouts[i / 2][i % 2]);
+}
+
+static void test_many_destinations_are_pulled_into(void)
+{
+  in_world(into_many);
+}
+
+int main(int argc, char **argv)
+{
+  static const world_test tests[] = {
+      {"what_has_scales_is_not_mapped", test_what_has_scales_is_not_mapped},
+      {"a_bind_to_what_was_not_mapped_is_mapped", test_a_bind_to_what_was_not_mapped_is_mapped},
+      {"many_destinations_are_pulled_into", test_many_destinations_are_pulled_into}};
+
+  return world_main(argc, argv, tests, sizeof tests / sizeof tests[0]);
+}
