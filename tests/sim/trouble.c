@@ -35,6 +35,7 @@ enum {
   ROUNDS_MAX = 4,
   LIVE = 0x77,
   PROMPT_MS = 8000, /* where all can hear each other */
+  BUSY_MS = 200,    /* after its deadline a run is given half a second for copies in flight */
   LONGEST_MS = 40000,
   SETTLE_MS = 20000,
   CASES = 25,
@@ -114,6 +115,8 @@ static void draw(uint64_t number)
     now.rounds[i].what = what;
     now.rounds[i].rank = rng_int(&r, 0, now.n_ranks - 1);
     now.rounds[i].ms = rng_int(&r, 0, 2 * (int)now.timeout_ms);
+    if (what == BUSY && now.rounds[i].ms > (int64_t)now.timeout_ms + BUSY_MS)
+      now.rounds[i].ms = (int64_t)now.timeout_ms + BUSY_MS;
     now.rounds[i].percent = rng_int(&r, 1, 10);
     now.rounds[i].to_the_end = rng_percent(&r, 10);
   }
