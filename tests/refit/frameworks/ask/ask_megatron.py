@@ -26,6 +26,7 @@ import torch.distributed as dist
 import codes
 import fake_te
 import families
+import remote
 
 
 def parse(spec):
@@ -283,6 +284,7 @@ def main():
     o = a.parse_args()
     fake_te.install()
     patch()
+    remote.known()
     import megatron.core
     import megatron.bridge
     import transformers

@@ -35,9 +35,11 @@ def decoder(architecture, model_type, attention=(), mlp=(), norms=(), layer=None
     return c, t
 
 
-def mimo(**more):
+def mimo(further=1, **more):
     """MiMo-7B, with the layer that predicts a further token, which vLLM's model of it leaves to another."""
-    c, t = decoder("MiMoForCausalLM", "mimo", QKV, attention_bias=True, num_nextn_predict_layers=1, **more)
+    c, t = decoder("MiMoForCausalLM", "mimo", QKV, attention_bias=True, num_nextn_predict_layers=further, **more)
+    if not further:
+        return c, t
     p = "model.mtp_layers.0."
     t.norms(p, H, "token_layernorm", "hidden_layernorm", *NORMS, "final_layernorm")
     t.add(p + "input_proj.weight", H, 2 * H)
@@ -173,6 +175,7 @@ def step3p5(gate=True, **more):
 
 FAMILIES = {
     "mimo": mimo,
+    "mimo_one": lambda: mimo(further=0),
     "mimo_tied": lambda: mimo(tie_word_embeddings=True, kv=1),
     "solar": solar,
     "solar_bias": lambda: solar(True, tie_word_embeddings=True),
