@@ -35,6 +35,16 @@ static void unmake(int rank, int p)
   tensor_free(&tensors[p][rank]);
 }
 
+/* A device is busy with other work once all tensors have their values. */
+static void fill_and_hold(const tensor *t, uint64_t version, int byte, int held)
+{
+  tensor_fill(t, version, byte);
+  tensor_open(t, version);
+  ranks_barrier();
+  if (t->rank == 0) sim_hold(held, true);
+  ranks_barrier();
+}
+
 /* The plan's run fails here, and says so in good time. */
 static void need_failed_wait(int rank, int p, int64_t within_ms)
 {
@@ -258,11 +268,7 @@ static void short_wait(int rank, bool both)
   run_well(rank, 0, 1);
   for (uint64_t version = 2; version < 5; version++) {
     tensor *t = &tensors[0][rank];
-    tensor_fill(t, version, LIVE);
-    tensor_open(t, version);
-    ranks_barrier();
-    if (rank == 0) sim_hold(0, true);
-    ranks_barrier();
+    fill_and_hold(t, version, LIVE, 0);
     OK(xfer_plan_run(plans[0][rank], version, streams[0][rank]));
     if (both || rank == 1) {
       const int64_t began = world_ms();
@@ -320,11 +326,7 @@ static void look(int rank)
   make(rank, 0, EACH_EACH);
   for (uint64_t version = 0; version < 3; version++) {
     int over = -1;
-    tensor_fill(t, version, LIVE);
-    tensor_open(t, version);
-    ranks_barrier();
-    if (rank == 0) sim_hold(0, true);
-    ranks_barrier();
+    fill_and_hold(t, version, LIVE, 0);
     OK(xfer_plan_run(plans[0][rank], version, streams[0][rank]));
     OK(xfer_plan_test(plans[0][rank], &over));
     NEED(over == 0);
@@ -367,11 +369,7 @@ static void restored(int rank)
   for (uint64_t version = 2; version < 8; version += 2) {
     const int held = (int)(version / 2) % w.n;
     ranks_set_timeout(plans[0][rank], SHORT_MS);
-    tensor_fill(t, version, 0x11);
-    tensor_open(t, version);
-    ranks_barrier();
-    if (rank == 0) sim_hold(held, true);
-    ranks_barrier();
+    fill_and_hold(t, version, 0x11, held);
     xfer_status st = xfer_plan_run(plans[0][rank], version, streams[0][rank]);
     if (st == XFER_OK && rank != held) st = xfer_plan_wait(plans[0][rank], 0);
     if (rank != held) {
