@@ -30,9 +30,8 @@ static xfer_status make_offer(offer *mine, xfi_registered *entry, const xfer_com
   if (memory == NULL) return XFER_OK;
   XFI_TRY(dev->find_allocation(comm->device, memory, 1, &found));
   entry->id = found.id;
-  st = dev->mem_export(comm->device, found, &mine->handle);
-  mine->has_memory = st == XFER_OK;
-  if (st == XFER_ERR_UNSUPPORTED) st = XFER_OK; /* nobody can map it: kept plans go through slots */
+  XFI_TRY(dev->mem_export(comm->device, found, &mine->handle));
+  mine->has_memory = true; /* where nobody can map it kept plans go through slots */
 done:
   return st;
 }

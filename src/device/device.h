@@ -130,7 +130,7 @@ typedef struct xfi_device_ops {
 
   /* Ranks with equal domains may be able to map each other's memory: [64] bytes. */
   void (*domain)(xfi_device *device, unsigned char domain[64]);
-  /* A handle for an allocation that was found. XFER_ERR_UNSUPPORTED if it cannot leave the process.
+  /* A handle for an allocation that was found, which nobody can map if it cannot leave the process.
    */
   xfer_status (*mem_export)(xfi_device *device, xfi_allocation allocation, xfi_mem_handle *handle);
   /* Map a peer's allocation; `base` corresponds to the exporter's xfi_allocation.base. Reference

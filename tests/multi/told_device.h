@@ -197,9 +197,9 @@ static inline xfer_status told_mem_export(xfi_device *device, xfi_allocation all
 
   (void)pthread_mutex_lock(&w->lock);
   const arena *a = arena_at(w, allocation.base, &owner);
-  if (a != NULL && a->stays) st = XFER_ERR_UNSUPPORTED;
   if (a != NULL && owner != told(device)->rank) st = XFER_ERR_INTERNAL;
   if (a != NULL) memcpy(address_in(handle), &a->base, sizeof a->base);
+  if (a != NULL && a->stays) memset(handle, 0, sizeof *handle); /* nobody can map it */
   (void)pthread_mutex_unlock(&w->lock);
   return st;
 }

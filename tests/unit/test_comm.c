@@ -112,6 +112,18 @@ static void test_no_memory_for_the_text_of_a_failure(void **state)
   assert_int_equal(n_aborts, 1);
 }
 
+static void test_the_first_reason_stays(void **state)
+{
+  xfi_broken broken = {.lock = PTHREAD_MUTEX_INITIALIZER};
+
+  (void)state;
+  assert_int_equal(xfi_broken_check(&broken), XFER_OK);
+  assert_true(xfi_broken_set(&broken, "rank %d fell", 1));
+  assert_false(xfi_broken_set(&broken, "rank 2 heard of it"));
+  assert_int_equal(xfi_broken_check(&broken), XFER_ERR_COMM);
+  assert_string_equal(xfi_last_error(), "the comm is broken: rank 1 fell");
+}
+
 int main(void)
 {
   const struct CMUnitTest tests[] = {
@@ -119,6 +131,7 @@ int main(void)
       cmocka_unit_test(test_many_ranks_need_memory_to_gather),
       cmocka_unit_test(test_no_memory_for_the_text_of_a_failure),
       cmocka_unit_test(test_many_ranks_need_memory_to_agree),
+      cmocka_unit_test(test_the_first_reason_stays),
   };
 
   return cmocka_run_group_tests(tests, NULL, NULL);

@@ -155,8 +155,6 @@ xfer_status xfi_link_choose(xfi_link *link, const xfer_plan *plan);
 /* What the peer has to know of our half of both flows. */
 xfer_status xfi_link_describe(xfi_bytes *out, const xfer_plan *plan, xfi_link *link,
                               const uint64_t *page);
-/* The handle of an allocation that it named; of zeros where nobody can map it. */
-xfer_status xfi_link_offer(xfi_mem_handle *handle, xfi_device *device, const xfi_told *told);
 /* Where its pieces are now: now[n_own_places]. */
 xfer_status xfi_link_tell(xfi_place_now *now, const xfer_plan *plan, const xfi_link *link);
 /* Take apart what the peer told us: link->bytes. Addresses stay as places until they are mapped. */

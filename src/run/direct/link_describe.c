@@ -161,16 +161,6 @@ done:
   return st;
 }
 
-xfer_status xfi_link_offer(xfi_mem_handle *handle, xfi_device *device, const xfi_told *told)
-{
-  xfer_status st;
-
-  memset(handle, 0, sizeof *handle);
-  st = device->ops->mem_export(device, told->at, handle);
-  if (st != XFER_OK) memset(handle, 0, sizeof *handle); /* nobody can map it */
-  return st == XFER_ERR_UNSUPPORTED ? XFER_OK : st;
-}
-
 enum { ALLOCATION_WORDS = 3 };
 
 static xfer_status put_allocations(xfi_bytes *out, const xfi_link *link)
@@ -204,7 +194,7 @@ xfer_status xfi_link_describe(xfi_bytes *out, const xfer_plan *plan, xfi_link *l
   b.of_plan = xfi_calloc(n_known, sizeof *b.of_plan);
   XFI_CHECK(b.of_plan != NULL, XFER_ERR_NOMEM, "%zu allocations", n_known);
   XFI_TRY(put_address(&b, page, sizeof *page, 0));
-  XFI_TRY(xfi_link_offer(&page_handle, plan->device, link->told));
+  XFI_TRY(plan->device->ops->mem_export(plan->device, link->told->at, &page_handle));
   memcpy(page_at, b.bytes.at, sizeof page_at);
   b.bytes.n = 0;
   XFI_TRY(put_flow(&b, &n_src, &plan->moves->sends, link->send, XFI_OF_SRC));

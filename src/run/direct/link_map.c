@@ -172,7 +172,7 @@ static xfer_status exchange_handles(const xfi_links *links, talk *t, const xfer_
 
     for (size_t k = 0, o = 0; k < link->n_told && *mine == XFER_OK; k++)
       if ((link->told[k].halves & asked) != 0)
-        *mine = xfi_link_offer(&at[0][o++], plan->device, &link->told[k]);
+        *mine = plan->device->ops->mem_export(plan->device, link->told[k].at, &at[0][o++]);
     for (int k = 0; k < 2; k++) {
       if (n[k] > 0)
         t->messages[(size_t)k * t->n + (size_t)n_messages[k]++] =
