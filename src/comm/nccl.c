@@ -44,7 +44,7 @@ void xfi_nccl_break(xfi_nccl *nccl, const char *why)
 {
   if (nccl->handle == NULL) return;
   (void)snprintf(nccl->why, sizeof nccl->why, "%s", why);
-  if (!nccl->is_lent) (void)ncclCommAbort(nccl->handle);
+  (void)ncclCommAbort(nccl->handle);
   nccl->handle = NULL;
 }
 
@@ -179,15 +179,18 @@ xfer_status xfi_nccl_group(xfi_nccl *nccl, const xfi_message *sends, int n_sends
   char call[64] = "ncclGroupStart";
 
   if (result != ncclSuccess) return xfi_nccl_failed(nccl, result, call);
-  for (int i = 0; i < n_sends + n_recvs && first_bad == ncclSuccess; i++) {
-    const bool send = i < n_sends;
-    const xfi_message *m = send ? &sends[i] : &recvs[i - n_sends];
-
-    result = send ? ncclSend(m->data, m->n_bytes, ncclInt8, m->peer, nccl->handle, stream)
-                  : ncclRecv(m->data, m->n_bytes, ncclInt8, m->peer, nccl->handle, stream);
+  for (int i = 0; i < n_sends && first_bad == ncclSuccess; i++) {
+    result =
+        ncclSend(sends[i].data, sends[i].n_bytes, ncclInt8, sends[i].peer, nccl->handle, stream);
     if (result == ncclSuccess || result == ncclInProgress) continue;
-    (void)snprintf(call, sizeof call, "%s rank %d", send ? "ncclSend to" : "ncclRecv from",
-                   m->peer);
+    (void)snprintf(call, sizeof call, "ncclSend to rank %d", sends[i].peer);
+    first_bad = result;
+  }
+  for (int i = 0; i < n_recvs && first_bad == ncclSuccess; i++) {
+    result =
+        ncclRecv(recvs[i].data, recvs[i].n_bytes, ncclInt8, recvs[i].peer, nccl->handle, stream);
+    if (result == ncclSuccess || result == ncclInProgress) continue;
+    (void)snprintf(call, sizeof call, "ncclRecv from rank %d", recvs[i].peer);
     first_bad = result;
   }
   result = ncclGroupEnd(); /* also after a failure, so that the thread has no group open */

@@ -25,7 +25,6 @@ typedef struct xfi_nccl {
   char why[XFI_NCCL_WHY_BYTES]; /* it was aborted; "" : it was not */
   xfi_comm *host;  /* while ranks connect: where others tell that they do not; else NULL */
   uint64_t number; /* of the times that they did */
-  bool is_lent;    /* the caller's, which is not ours to abort */
 } xfi_nccl;
 
 typedef struct xfi_nccl_comm {

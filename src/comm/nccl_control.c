@@ -16,7 +16,6 @@ enum { SPIN_NS = 200 * 1000, PAUSE_NS = 20 * 1000 };
 
 xfer_status xfi_nccl_control_wait(xfi_nccl_comm *comm, xfi_nccl *nccl, xfi_deadline deadline)
 {
-  const char *const what = nccl->is_lent ? "the borrowed communicator" : "a control message";
   xfer_status st = XFER_OK;
   int64_t began = xfi_now_ns();
   cudaError_t error = cudaSuccess;
@@ -27,11 +26,12 @@ xfer_status xfi_nccl_control_wait(xfi_nccl_comm *comm, xfi_nccl *nccl, xfi_deadl
   while ((error = cudaEventQuery(comm->control_done)) == cudaErrorNotReady) {
     ncclResult_t result = ncclCommGetAsyncError(nccl->handle, &state);
     if (result != ncclSuccess || (state != ncclSuccess && state != ncclInProgress)) {
-      st = xfi_nccl_failed(nccl, result != ncclSuccess ? result : state, what);
+      st = xfi_nccl_failed(nccl, result != ncclSuccess ? result : state, "a control message");
       goto done;
     }
     if (xfi_deadline_expired(deadline)) {
-      xfi_set_error("%s: rank %d waited in vain for the others", what, comm->base.rank);
+      xfi_set_error("rank %d waited in vain for the other ranks' control messages",
+                    comm->base.rank);
       xfi_nccl_break(nccl, xfi_last_error());
       st = XFER_ERR_TIMEOUT;
       goto done;

@@ -12,10 +12,12 @@
 #include "plugin.h"
 #include "xfer/nccl.h"
 
+#include <sched.h>
 #include <stdio.h>
 #include <string.h>
+#include <time.h>
 
-enum { CREATE_TIMEOUT_MS = 10 * 60 * 1000 };
+enum { CREATE_TIMEOUT_MS = 10 * 60 * 1000, PAUSE_NS = 20 * 1000 };
 
 static void nccl_destroy(xfi_comm *base)
 {
@@ -195,9 +197,53 @@ typedef struct id_message {
   char valid[XFER_NCCL_ID_BYTES];
 } id_message;
 
+/* Wait for what is on the control stream and in the borrowed communicator. */
+static xfer_status borrowed_wait(ncclComm_t nccl, cudaEvent_t event, xfi_deadline deadline)
+{
+  xfer_status st = XFER_OK;
+  struct timespec pause = {.tv_sec = 0, .tv_nsec = PAUSE_NS};
+  cudaError_t error = cudaErrorNotReady;
+
+  while ((error = cudaEventQuery(event)) == cudaErrorNotReady) {
+    ncclResult_t state = ncclSuccess;
+    ncclResult_t result = ncclCommGetAsyncError(nccl, &state);
+    XFI_CHECK(result == ncclSuccess && (state == ncclSuccess || state == ncclInProgress),
+              XFER_ERR_COMM, "the borrowed communicator: %s",
+              ncclGetErrorString(result != ncclSuccess ? result : state));
+    XFI_CHECK(!xfi_deadline_expired(deadline), XFER_ERR_TIMEOUT,
+              "not all ranks of the borrowed communicator came in time");
+    (void)nanosleep(&pause, NULL);
+  }
+  if (error != cudaSuccess) st = xfi_nccl_cuda_failed(error, "cudaEventQuery");
+done:
+  (void)cudaGetLastError(); /* "not ready" is kept as an error */
+  return st;
+}
+
+/* Until a group or call on a borrowed communicator, which may be non-blocking, has been launched.
+ */
+static xfer_status borrowed_launched(ncclComm_t nccl, ncclResult_t result, xfi_deadline deadline)
+{
+  xfer_status st = XFER_OK;
+  ncclResult_t state = result;
+
+  while (result == ncclInProgress || state == ncclInProgress) {
+    result = ncclCommGetAsyncError(nccl, &state);
+    XFI_CHECK(!xfi_deadline_expired(deadline), XFER_ERR_TIMEOUT,
+              "not all ranks of the borrowed communicator came in time");
+    (void)sched_yield();
+  }
+  if (result == ncclSuccess) result = state;
+  XFI_CHECK(result == ncclSuccess, XFER_ERR_COMM,
+            "ncclBroadcast on the borrowed communicator: %s: %s", ncclGetErrorString(result),
+            ncclGetLastError(nccl));
+done:
+  return st;
+}
+
 /* Rank 0's message to everybody, over the borrowed communicator. */
-static xfer_status borrowed_broadcast(xfi_nccl *lent, xfi_nccl_comm *made, id_message *message,
-                                      xfi_deadline deadline)
+static xfer_status borrowed_broadcast(ncclComm_t nccl, const xfi_nccl_comm *made,
+                                      id_message *message, xfi_deadline deadline)
 {
   xfer_status st = XFER_OK;
   char *bytes = made->device_bytes;
@@ -206,12 +252,12 @@ static xfer_status borrowed_broadcast(xfi_nccl *lent, xfi_nccl_comm *made, id_me
   memcpy(made->host_bytes, message, sizeof *message);
   XFI_NCCL_CUDA_TRY(cudaMemcpyAsync,
                     (bytes, made->host_bytes, sizeof *message, cudaMemcpyHostToDevice, stream));
-  ncclResult_t result =
-      ncclBroadcast(bytes, bytes, sizeof *message, ncclInt8, 0, lent->handle, stream);
-  XFI_TRY(xfi_nccl_launched(lent, result, "ncclBroadcast on the borrowed communicator", deadline));
+  ncclResult_t result = ncclBroadcast(bytes, bytes, sizeof *message, ncclInt8, 0, nccl, stream);
+  XFI_TRY(borrowed_launched(nccl, result, deadline));
   XFI_NCCL_CUDA_TRY(cudaMemcpyAsync,
                     (made->host_bytes, bytes, sizeof *message, cudaMemcpyDeviceToHost, stream));
-  XFI_TRY(xfi_nccl_control_wait(made, lent, deadline));
+  XFI_NCCL_CUDA_TRY(cudaEventRecord, (made->control_done, stream));
+  XFI_TRY(borrowed_wait(nccl, made->control_done, deadline));
   memcpy(message, made->host_bytes, sizeof *message);
 done:
   return st;
@@ -242,7 +288,6 @@ xfer_status xfer_comm_create_nccl(xfer_comm **comm, struct ncclComm *nccl)
   xfer_status st = XFER_OK;
   const xfi_deadline deadline = xfi_deadline_after(CREATE_TIMEOUT_MS);
   xfi_nccl_comm *made = NULL;
-  xfi_nccl lent = {.handle = nccl, .is_lent = true};
   id_message message = {.valid = {0}};
   int rank = 0;
   int size = 0;
@@ -253,11 +298,11 @@ xfer_status xfer_comm_create_nccl(xfer_comm **comm, struct ncclComm *nccl)
   XFI_TRY(borrowed_rank(nccl, &rank, &size));
   XFI_TRY(control_create(&made, rank, size));
   if (rank == 0 && ncclGetUniqueId(&message.id) == ncclSuccess) message.valid[0] = 1;
-  st = borrowed_broadcast(&lent, made, &message, deadline);
+  st = borrowed_broadcast(nccl, made, &message, deadline);
   /* What is still on its way, or not launched yet, touches what was made, and may be so for as long
    * as the caller's communicator lives. */
-  if (st != XFER_OK &&
-      (lent.handle == NULL || cudaEventQuery(made->control_done) == cudaErrorNotReady))
+  if (st == XFER_ERR_TIMEOUT ||
+      (st != XFER_OK && cudaEventQuery(made->control_done) == cudaErrorNotReady))
     made = NULL;
   (void)cudaGetLastError();
   XFI_TRY(st);
