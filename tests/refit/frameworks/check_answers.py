@@ -1,6 +1,7 @@
 """Holds xfer against what the frameworks themselves make of checkpoints, element by element. Needs Python 3 and NumPy.
 
-    check_answers.py --bin BUILD/bin [--only FRAMEWORK.FAMILY] [--layouts N] [--bytes N] [--table FILE] [ANSWER.json.xz..]
+    check_answers.py --bin BUILD/bin [--only FRAMEWORK.FAMILY] [--layouts N] [--bytes N] [--table FILE] [--page FILE]
+        [ANSWER.json.xz..]
 
 For each answer and rank: the names, shapes and elements of `xfer_plan --expect RANK`; in N layouts of each also the bytes
 of `xfer_refit --dump` (serving side) or `--dump-train` (training side). The last line is `answers ok: ..` or
@@ -324,17 +325,26 @@ class Case:
         self.n_same += 1
 
 
-def write_table(path, rows):
+def table(cases):
     """The lines of docs/models.md."""
     by = {}
-    for case in rows:
+    for case in cases:
         row = by.setdefault((case.answer["family"], case.answer["framework"]), [case.answer["version"], 0, 0, 0])
         row[1 if not case.refusal and not case.differences else 3 if case.differences else 2] += 1
-    with open(path, "w", encoding="utf-8") as file:
-        file.write("| family | side | version | layouts that agree | refused | different |\n")
-        file.write("| --- | --- | --- | --- | --- | --- |\n")
-        for (family, framework), (version, *counts) in sorted(by.items()):
-            file.write(f"| {family} | {framework} | {version} | " + " | ".join(map(str, counts)) + " |\n")
+    lines = ["| family | side | version | layouts that agree | refused | different |\n",
+             "| --- | --- | --- | --- | --- | --- |\n"]
+    return lines + [f"| {family} | {framework} | {version} | " + " | ".join(map(str, counts)) + " |\n"
+                    for (family, framework), (version, *counts) in sorted(by.items())]
+
+
+def is_on_page(path, lines):
+    with open(path, encoding="utf-8") as file:
+        page = file.readlines()
+    at = page.index(lines[0]) if lines[0] in page else 0
+    same = page[at:at + len(lines)] == lines and not page[at + len(lines)].startswith("|")
+    if not same:
+        print(f"{path} has another table; not in it:", *[line for line in lines if line not in page], sep="\n", end="")
+    return same
 
 
 def main():
@@ -343,7 +353,8 @@ def main():
     parser.add_argument("--only", default="")
     parser.add_argument("--layouts", type=int, default=0, help="at most so many of a family, spread evenly; 0: all")
     parser.add_argument("--bytes", type=int, default=0, help="the bytes too, of so many layouts of a family; the last is one")
-    parser.add_argument("--table")
+    parser.add_argument("--table", help="write the table of docs/models.md")
+    parser.add_argument("--page", help="which must have that table")
     parser.add_argument("files", nargs="*")
     options = parser.parse_args()
     scaled = {}
@@ -380,11 +391,13 @@ def main():
                 for text in case.differences[:5]:
                     print("   ", text)
     if options.table:
-        write_table(options.table, cases)
+        with open(options.table, "w", encoding="utf-8") as file:
+            file.writelines(table(cases))
     n_different = sum(bool(case.differences) for case in cases)
-    print(f"answers {'FAILED' if n_different or not cases else 'ok'}: layouts={len(cases)} different={n_different} "
+    failed = n_different or not cases or options.page and not is_on_page(options.page, table(cases))
+    print(f"answers {'FAILED' if failed else 'ok'}: layouts={len(cases)} different={n_different} "
           f"refused={sum(bool(c.refusal) for c in cases)} parameters={sum(c.n_same for c in cases)}")
-    return 1 if n_different or not cases else 0
+    return 1 if failed else 0
 
 
 if __name__ == "__main__":
