@@ -16,7 +16,7 @@ FIRST_WORDS = r"xfer_\w+|make|cmake|ctest|mpirun|python3?|pip|cc|vllm|apt-get|ex
 COMMAND = re.compile(rf"(?:[A-Z_]+=\S+ )*(?:{FIRST_WORDS}) +\S|make$|xfer_info$")
 # What is left out: unless --all asks for it, unless the system is a --fresh one, and on a machine without GPUs.
 LONG = [
-    (r"make check|ctest", "all tests: 20 minutes, and its own run"),
+    (r"make check|ctest|--preset coverage", "all tests: 20 minutes, and its own run"),
     (r"make (frameworks|mutants)", "half an hour or more, and its own run"),
 ]
 NOT_FRESH = [(r"^apt-get", "changes this system")]
