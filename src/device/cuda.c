@@ -327,6 +327,7 @@ xfer_status xfi_device_create_cuda(xfi_device **device)
   XFI_CUDA_TRY(cudaSetDevice,
                (made->ordinal)); /* makes the primary context, which driver calls need */
   made->base.place = xfi_cuda_place(made->ordinal);
+  XFI_TRY(xfi_cuda_gpu(&made->gpu, made->ordinal));
   XFI_TRY(xfi_cuda_driver_load(&made->driver));
   xfi_cuda_engine_limits(made);
   XFI_TRY(xfi_cuda_kernels_load());

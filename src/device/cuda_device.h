@@ -45,6 +45,7 @@ typedef struct xfi_cuda_offers xfi_cuda_offers; /* cuda_chunk.c */
 typedef struct xfi_cuda_device {
   xfi_device base;
   int ordinal;
+  uint64_t gpu;             /* this one, in whatever process */
   bool has_ops64;           /* streams can wait for, and write, 64-bit words */
   int64_t engine_run_bytes; /* the copy engine takes runs of so many, */
   int64_t engine_all_bytes; /* where there are so many in all */
@@ -157,14 +158,15 @@ void xfi_cuda_chunks_unmap(const xfi_cuda_device *device, char *mapped, size_t n
 
 /* See xfi_device. */
 uint64_t xfi_cuda_place(int ordinal);
+xfer_status xfi_cuda_gpu(uint64_t *gpu, int ordinal);
 void xfi_cuda_domain(xfi_device *device, unsigned char domain[64]);
 xfer_status xfi_cuda_export(xfi_device *device, xfi_allocation allocation, xfi_mem_handle *handle);
 xfer_status xfi_cuda_import(xfi_device *device, const xfi_mem_handle *handle, void **base,
                             xfi_deadline deadline);
 void xfi_cuda_unimport(xfi_device *device, void *base);
 void xfi_cuda_unimport_all(xfi_cuda_device *device);
-/* Is `pointer` in a peer's memory? */
-bool xfi_cuda_is_imported(const xfi_cuda_device *device, const void *pointer);
+/* Is `pointer` in a peer's memory, on another GPU? */
+bool xfi_cuda_is_across(const xfi_cuda_device *device, const void *pointer);
 /* Which of a peer's allocations, as mapped here. */
 bool xfi_cuda_mapped(const xfi_cuda_device *device, const void *pointer, const char **base,
                      size_t *n_bytes);

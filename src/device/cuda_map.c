@@ -27,6 +27,7 @@ enum handle_kind { HANDLE_LOCAL = 1, HANDLE_IPC = 2, HANDLE_PAGE = 3, HANDLE_CHU
 typedef struct handle {
   uint32_t kind;
   int32_t ordinal;
+  uint64_t gpu;
   uint64_t process; /* a random number of the exporting process */
   uint64_t id;
   uint64_t base;
@@ -44,6 +45,7 @@ typedef struct mapping {
   uint64_t id;
   uint64_t origin;
   int n_refs;
+  bool is_across;        /* on another GPU */
   bool by_streams;       /* of a page */
   enum handle_kind kind; /* how it was mapped */
 } mapping;
@@ -76,6 +78,17 @@ static uint64_t hash_text(uint64_t hash, const char *text)
   for (; *text != '\0'; text++)
     hash = (hash ^ (unsigned char)*text) * UINT64_C(0x100000001b3); /* FNV-1a */
   return hash;
+}
+
+xfer_status xfi_cuda_gpu(uint64_t *gpu, int ordinal)
+{
+  xfer_status st = XFER_OK;
+  char bus[32] = "";
+
+  XFI_CUDA_TRY(cudaDeviceGetPCIBusId, (bus, sizeof bus, ordinal));
+  *gpu = hash_text(UINT64_C(0xcbf29ce484222325), bus);
+done:
+  return st;
 }
 
 /* One boot of one kernel, one user, and the same namespaces: a container is a host of its own. */
@@ -112,6 +125,7 @@ xfer_status xfi_cuda_export(xfi_device *base, xfi_allocation allocation, xfi_mem
   xfi_cuda_pointer seen = {0};
   handle made = {.kind = HANDLE_LOCAL,
                  .ordinal = device->ordinal,
+                 .gpu = device->gpu,
                  .process = process_number(),
                  .id = allocation.id,
                  .base = (uint64_t)(uintptr_t)allocation.base,
@@ -180,9 +194,11 @@ static mapping *mapping_at(const xfi_cuda_device *device, const void *pointer)
   return held_by(tfind(&one_byte, &device->mappings, by_address));
 }
 
-bool xfi_cuda_is_imported(const xfi_cuda_device *device, const void *pointer)
+bool xfi_cuda_is_across(const xfi_cuda_device *device, const void *pointer)
 {
-  return mapping_at(device, pointer) != NULL;
+  const mapping *found = mapping_at(device, pointer);
+
+  return found != NULL && found->is_across;
 }
 
 bool xfi_cuda_mapped(const xfi_cuda_device *device, const void *pointer, const char **base,
@@ -303,7 +319,8 @@ xfer_status xfi_cuda_import(xfi_device *base, const xfi_mem_handle *in, void **o
                     .process = from.process,
                     .id = from.id,
                     .origin = from.base,
-                    .n_refs = 1};
+                    .n_refs = 1,
+                    .is_across = from.gpu != device->gpu};
   XFI_TRY(open_mapping(made, device, &from, deadline));
   known = held_by(tsearch(made, &device->mappings, by_address));
   if (known != NULL && known != made && known->kind == HANDLE_LOCAL && made->kind == HANDLE_LOCAL) {

@@ -105,29 +105,47 @@ static void launches(bool by_batches)
   }
 }
 
-/* `most`: where it may be kept waiting, and where it goes at once. */
-static void engine_of_a_driver(const char *lacks, int64_t least, const int64_t most[2], int64_t all)
+/* A device, and memory of a peer's on a device of this number. */
+static xfi_device *begin(const char *lacks, int of_peer)
 {
   enum { ROOM = 96 };
   xfi_allocation wide = {NULL, (size_t)1 << 45, 1, 0};
   xfi_mem_handle handle;
+  xfi_device *peer = NULL;
   void *memory = NULL;
   void *mapped = NULL;
 
-  world_clear(1, (sim_config){.eager = true, .lacks = lacks});
+  world_clear(2, (sim_config){.eager = true, .lacks = lacks});
+  NEED(cudaSetDevice(of_peer) == cudaSuccess);
+  OK(xfi_device_create_cuda(&peer));
+  NEED(cudaMalloc(&wide.base, ROOM) == cudaSuccess);
+  OK(peer->ops->mem_export(peer, wide, &handle));
+  NEED(cudaSetDevice(0) == cudaSuccess);
   OK(xfi_device_create_cuda(&device_now));
   NEED(cudaMalloc(&memory, ROOM) == cudaSuccess);
   near = memory;
-  NEED(cudaMalloc(&wide.base, ROOM) == cudaSuccess);
-  OK(device_now->ops->mem_export(device_now, wide, &handle));
   OK(device_now->ops->mem_import(device_now, &handle, &mapped, xfi_deadline_after(1000)));
   far = mapped;
+  return peer;
+}
+
+static void end(xfi_device *peer)
+{
+  device_now->ops->mem_unimport(device_now, far);
+  device_now->ops->destroy(device_now);
+  peer->ops->destroy(peer);
+}
+
+/* `most`: where it may be kept waiting, and where it goes at once. */
+static void engine_of_a_driver(const char *lacks, int64_t least, const int64_t most[2], int64_t all)
+{
+  xfi_device *peer = begin(lacks, 1);
+
   takes(false, least, most[0], all);
   takes(true, least, most[1], all);
   takes_what_crosses(least, all);
   launches(lacks == NULL);
-  device_now->ops->mem_unimport(device_now, mapped);
-  device_now->ops->destroy(device_now);
+  end(peer);
 }
 
 static void test_what_is_large_and_few(void)
@@ -136,10 +154,24 @@ static void test_what_is_large_and_few(void)
   engine_of_a_driver(BATCH, (int64_t)64 * MIB, (int64_t[]){256, 256}, (int64_t)64 * MIB);
 }
 
+static void test_nothing_between_processes_on_a_gpu(void)
+{
+  xfi_device *peer = begin(NULL, 0);
+  const xfi_copy pull = rows(64, MIB);
+  xfi_copy push = pull;
+
+  push.src = near;
+  push.dst = far;
+  leaves(64, MIB, false, &pull, 1);
+  leaves(64, MIB, true, &push, 1);
+  end(peer);
+}
+
 int main(int argc, char **argv)
 {
   static const world_test tests[] = {
-      {"the_engine_takes_what_is_large_and_few", test_what_is_large_and_few}};
+      {"the_engine_takes_what_is_large_and_few", test_what_is_large_and_few},
+      {"the_engine_takes_nothing_on_one_gpu", test_nothing_between_processes_on_a_gpu}};
 
   return world_main(argc, argv, tests, sizeof tests / sizeof tests[0]);
 }
