@@ -83,6 +83,21 @@ static uint32_t word_log2_of(const xfi_copy *c)
   return log2;
 }
 
+/* A batch's copies tend to be alike: room for all where the first goes, as growing large tables
+ * costs page faults. */
+static xfer_status make_room(xfi_cuda_program *program, const xfi_copy *first, size_t n_copies)
+{
+  xfi_cuda_table *t = &program->tables[first->convert == NULL       ? XFI_CUDA_ROWS
+                                       : xfi_copy_has_scales(first) ? XFI_CUDA_BLOCKS
+                                                                    : XFI_CUDA_CONVERTS];
+  xfer_status st = XFER_OK;
+
+  XFI_TRY(xfi_vec_reserve(&t->pieces, &t->pieces_cap, n_copies, sizeof *t->pieces));
+  XFI_TRY(xfi_vec_reserve(&t->first_tile, &t->first_tile_cap, n_copies + 1, sizeof *t->first_tile));
+done:
+  return st;
+}
+
 static xfer_status table_add(xfi_cuda_table *t, const xfi_cuda_piece *piece, int64_t n_tiles)
 {
   const size_t n = t->n_pieces;
@@ -321,6 +336,7 @@ xfer_status xfi_cuda_compile(xfi_cuda_program *program, const xfi_copy *copies, 
   xfi_cuda_program made = {0};
   int64_t tile_bytes = tile_bytes_for(copies, n_copies, n_blocks);
 
+  if (n_copies > 0) XFI_TRY(make_room(&made, copies, n_copies));
   for (size_t i = 0; i < n_copies; i++) {
     xfi_copy c = copies[i];
     if (xfi_copy_bytes(&c) == 0) continue;

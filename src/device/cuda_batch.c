@@ -35,48 +35,49 @@ static size_t table_bytes(const xfi_cuda_table *table)
          (table->n_pieces + 1) * sizeof *table->first_tile;
 }
 
-/* Puts a table at `to`, which is `at` on the device. */
-static xfi_cuda_job table_place(const xfi_cuda_table *table, char *to, char *at, int n_blocks)
+/* Enqueues that a table goes to `at`. It is the caller's until the stream has been waited for. */
+static xfer_status table_upload(xfi_cuda_job *job, const xfi_cuda_table *table, char *at,
+                                cudaStream_t stream)
 {
-  size_t n_bytes = table->n_pieces * sizeof *table->pieces;
+  const size_t pieces_bytes = table->n_pieces * sizeof *table->pieces;
+  const size_t tiles_bytes = (table->n_pieces + 1) * sizeof *table->first_tile;
+  xfer_status st = XFER_OK;
 
-  if (table->n_pieces == 0) return (xfi_cuda_job){.pieces = NULL};
-  memcpy(to, table->pieces, n_bytes);
-  memcpy(to + n_bytes, table->first_tile, (table->n_pieces + 1) * sizeof *table->first_tile);
-  return (xfi_cuda_job){.pieces = (const xfi_cuda_piece *)(void *)at,
-                        .first_tile = (const int64_t *)(void *)(at + n_bytes),
+  XFI_CUDA_TRY(cudaMemcpyAsync, (at, table->pieces, pieces_bytes, cudaMemcpyHostToDevice, stream));
+  XFI_CUDA_TRY(cudaMemcpyAsync,
+               (at + pieces_bytes, table->first_tile, tiles_bytes, cudaMemcpyHostToDevice, stream));
+  *job = (xfi_cuda_job){.pieces = (const xfi_cuda_piece *)(void *)at,
+                        .first_tile = (const int64_t *)(void *)(at + pieces_bytes),
                         .n_pieces = (int64_t)table->n_pieces,
                         .n_tiles = table->first_tile[table->n_pieces],
-                        .kinds = table->kinds,
-                        .n_blocks = n_blocks};
+                        .kinds = table->kinds};
+done:
+  return st;
 }
 
 static xfer_status upload(xfi_cuda_device *device, xfi_batch *batch,
                           const xfi_cuda_program *program, int n_blocks, const xfi_guard *guard)
 {
   xfer_status st = XFER_OK;
-  char *host = NULL;
-  size_t first[XFI_CUDA_N_TABLES];
   size_t n_bytes = 0;
+  char *at;
 
-  for (int k = 0; k < XFI_CUDA_N_TABLES; k++) {
-    first[k] = n_bytes;
+  for (int k = 0; k < XFI_CUDA_N_TABLES; k++)
     n_bytes += table_bytes(&program->tables[k]);
-  }
   if (n_bytes == 0) return XFER_OK;
-  host = xfi_calloc(1, n_bytes);
-  XFI_CHECK(host != NULL, XFER_ERR_NOMEM, "%zu bytes of descriptors", n_bytes);
   XFI_CUDA_TRY(cudaMalloc, (&batch->memory, n_bytes));
+  at = batch->memory;
   for (int k = 0; k < XFI_CUDA_N_TABLES; k++) {
-    batch->jobs[k] = table_place(&program->tables[k], host + first[k],
-                                 (char *)batch->memory + first[k], n_blocks);
+    const xfi_cuda_table *table = &program->tables[k];
+
+    if (table->n_pieces == 0) continue;
+    XFI_TRY(table_upload(&batch->jobs[k], table, at, device->aside));
+    batch->jobs[k].n_blocks = n_blocks;
     batch->jobs[k].go = xfi_cuda_guard_go(guard);
+    at += table_bytes(table);
   }
-  XFI_CUDA_TRY(cudaMemcpyAsync,
-               (batch->memory, host, n_bytes, cudaMemcpyHostToDevice, device->aside));
   XFI_CUDA_TRY(cudaStreamSynchronize, (device->aside));
 done:
-  xfi_free(host);
   return st;
 }
 
@@ -93,6 +94,29 @@ done:
   return st;
 }
 
+/* What the engine leaves of the copies, of which there are `*n`. The caller frees it. */
+static xfer_status let_engine_take(xfi_copy **rest, size_t *n, xfi_batch *batch,
+                                   const xfi_cuda_device *device, const xfi_copy *copies, bool open)
+{
+  const size_t n_copies = *n;
+  xfer_status st = XFER_OK;
+
+  *n = 0;
+  *rest = xfi_calloc(n_copies, sizeof **rest);
+  XFI_CHECK(*rest != NULL, XFER_ERR_NOMEM, "a batch of %zu copies", n_copies);
+  for (size_t i = 0; i < n_copies; i++) {
+    xfi_copy *c = &(*rest)[*n];
+
+    *c = copies[i];
+    xfi_copy_simplify(c);
+    if (xfi_copy_bytes(c) > 0) ++*n;
+  }
+  *n = xfi_cuda_join(device, *rest, *n);
+  XFI_TRY(xfi_cuda_engine_take(&batch->engine, device, open, *rest, n));
+done:
+  return st;
+}
+
 /* `open`: only if the engine has something to do. */
 static xfer_status batch_fill(xfi_cuda_device *device, xfi_batch *batch, const xfi_copy *copies,
                               size_t n_copies, int percent, const xfi_guard *guard, bool open)
@@ -102,23 +126,15 @@ static xfer_status batch_fill(xfi_cuda_device *device, xfi_batch *batch, const x
   xfer_status st = XFER_OK;
   xfi_cuda_program program = {0};
   xfi_copy *rest = NULL;
-  size_t n_rest = 0;
 
-  rest = xfi_calloc(n_copies, sizeof *rest);
-  XFI_CHECK(rest != NULL, XFER_ERR_NOMEM, "a batch of %zu copies", n_copies);
-  for (size_t i = 0; i < n_copies; i++) {
-    xfi_copy c = copies[i];
-    xfi_copy_simplify(&c);
-    if (xfi_copy_bytes(&c) > 0) rest[n_rest++] = c;
-  }
   if (!xfi_cuda_guard_is_strict(guard)) {
-    n_rest = xfi_cuda_join(device, rest, n_rest);
-    XFI_TRY(xfi_cuda_engine_take(&batch->engine, device, open, rest, &n_rest));
+    XFI_TRY(let_engine_take(&rest, &n_copies, batch, device, copies, open));
+    copies = rest;
   }
   if (open && batch->engine.n == 0) goto done;
-  XFI_TRY(xfi_cuda_compile(&program, rest, n_rest, n_blocks));
+  XFI_TRY(xfi_cuda_compile(&program, copies, n_copies, n_blocks));
   XFI_TRY(upload(device, batch, &program, n_blocks, guard));
-  if (batch->engine.n > 0 && n_rest > 0) XFI_TRY(make_side(batch));
+  if (batch->engine.n > 0 && n_copies > 0) XFI_TRY(make_side(batch));
 done:
   xfi_free(rest);
   xfi_cuda_program_free(&program);

@@ -28,8 +28,9 @@ xfer_status xfi_cuda_look(const xfi_cuda_device *device, const void *pointer,
   CUresult error =
       device->driver.pointer_attributes(sizeof names / sizeof names[0], names, values, at);
   if (error != CUDA_SUCCESS) return xfi_cuda_driver_failed(device, error, "cuPointerGetAttributes");
-  /* Of mapped memory the attributes name the reserved addresses, and this the chunk. */
-  if (type == CU_MEMORYTYPE_DEVICE && ordinal == device->ordinal) {
+  /* Of memory in chunks the attributes name the reserved addresses, and this the chunk. It takes
+   * longer than all the attributes. */
+  if (type == CU_MEMORYTYPE_DEVICE && ordinal == device->ordinal && (ipc & 1u) == 0) {
     error = device->driver.address_range(&base, &n_bytes, at);
     if (error != CUDA_SUCCESS) return xfi_cuda_driver_failed(device, error, "cuMemGetAddressRange");
   }
