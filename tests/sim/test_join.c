@@ -1,4 +1,4 @@
-/* Copies that are rows of a larger one are joined, within one allocation on each side. */
+/* Copies that go on where another ends are joined, within one allocation on each side. */
 #include "cuda_device.h"
 #include "property/rng.h"
 #include "world.h"
@@ -27,49 +27,89 @@ static size_t join(xfi_copy *copies, size_t n)
   return xfi_cuda_join(xfi_cuda(device), copies, n);
 }
 
-/* Row i of `rows` copies of 2-D boxes, from one buffer into another. */
-static xfi_copy row(int i, int64_t src_step, int64_t dst_step)
+enum { RUN = 600 };
+
+/* Run i of those that go on where another ends. */
+static xfi_copy run(int i)
 {
-  return (xfi_copy){.src = memory[0] + i * src_step,
-                    .dst = memory[1] + i * dst_step,
-                    .run_bytes = 24,
-                    .n_dims = 1,
-                    .extent = {5},
-                    .src_stride = {40},
-                    .dst_stride = {32}};
+  return (xfi_copy){.src = memory[0] + i * RUN, .dst = memory[1] + i * RUN, .run_bytes = RUN};
 }
 
-static void test_rows_become_one(void)
+static void test_runs_become_one(void)
 {
   xfi_copy copies[16];
 
   begin();
   for (int i = 0; i < 16; i++)
-    copies[(i * 7 + 3) % 16] = row(i, 1000, 500); /* in any order */
+    copies[(i * 7 + 3) % 16] = run(i); /* in any order */
   NEED(join(copies, 16) == 1);
-  NEED(xfi_copy_bytes(&copies[0]) == 16 * 5 * 24);
-  NEED(copies[0].n_dims == 2 && copies[0].src == memory[0] && copies[0].dst == memory[1]);
-  /* backwards: strides are positive */
-  for (int i = 0; i < 4; i++) {
-    copies[i] = row(i, 1000, 500);
-    copies[i].dst = memory[1] + (4 - i) * 500;
+  NEED(copies[0].run_bytes == 16 * RUN && copies[0].n_dims == 0);
+  NEED(copies[0].src == memory[0] && copies[0].dst == memory[1]);
+  for (int i = 0; i < 4; i++) { /* backwards */
+    copies[i] = run(i);
+    copies[i].dst = memory[1] + (4 - i) * RUN;
   }
   NEED(join(copies, 4) == 4);
 }
 
-static void test_two_allocations_stay_two(void)
+/* What goes on on one side alone, has rows, or writes zeros. */
+static void test_others_stay(void)
 {
   xfi_copy copies[2];
 
   begin();
-  copies[0] = row(0, 0, 0);
-  copies[1] = row(1, 1000, 500);
-  copies[memory[0] < memory[2] ? 1 : 0].src = memory[2]; /* sources rise, as within one */
-  NEED(join(copies, 2) == 2);
-  copies[0] = row(0, 0, 0);
-  copies[1] = row(1, 1000, 500);
-  copies[memory[1] < memory[2] ? 1 : 0].dst = memory[2];
-  NEED(join(copies, 2) == 2);
+  for (int k = 0; k < 5; k++) {
+    copies[0] = run(0);
+    copies[1] = run(1);
+    if (k == 0) copies[1].src++;
+    if (k == 1) copies[1].dst++;
+    if (k == 2) copies[k - 1].src = NULL;
+    if (k == 3) copies[0].src = NULL;
+    if (k == 4) {
+      copies[1].run_bytes = RUN / 2;
+      copies[1].n_dims = 1;
+      copies[1].extent[0] = 2;
+      copies[1].src_stride[0] = copies[1].dst_stride[0] = RUN;
+    }
+    NEED(join(copies, 2) == 2);
+  }
+}
+
+/* An allocation that begins where another ends. */
+static char *neighbour(void)
+{
+  char *last = NULL;
+  char *next = memory[2];
+
+  for (int i = 0; i < 100 && next != last + BYTES; i++) {
+    last = next;
+    NEED(cudaMalloc((void **)&next, BYTES) == cudaSuccess);
+  }
+  NEED(next == last + BYTES);
+  return next;
+}
+
+static void test_two_allocations_stay_two(void)
+{
+  char *border;
+
+  begin();
+  border = neighbour();
+  for (int inside = 0; inside < 2; inside++) {
+    char *end = border - (inside ? RUN : 0);
+
+    for (int side = 0; side < 2; side++) {
+      xfi_copy copies[2] = {run(0), run(1)};
+
+      for (int i = 0; i < 2; i++) {
+        char *at = end + (i - 1) * RUN;
+
+        if (side == 0) copies[i].src = at;
+        if (side == 1) copies[i].dst = at;
+      }
+      NEED(join(copies, 2) == (inside ? 1 : 2));
+    }
+  }
 }
 
 /* What copies do is what they did before. */
@@ -100,7 +140,7 @@ static size_t add_rows(xfi_copy *copies, size_t n)
     step *= c.extent[d] + rng_int(&numbers, 0, 1);
   }
   for (int s = 0; s < 2; s++) {
-    steps[s] = step + rng_int(&numbers, 0, 20);
+    steps[s] = step + (rng_percent(&numbers, 70) ? 0 : rng_int(&numbers, 0, 20));
     at[s] = rng_below(&numbers, BYTES / 2);
   }
   for (int i = 0; i < rows && n < MOST; i++) {
@@ -136,7 +176,7 @@ static bool overlaps(const xfi_copy *copies, size_t n)
   return found;
 }
 
-static void test_random_rows_do_the_same(void)
+static void test_random_copies_do_the_same(void)
 {
   size_t n_joined = 0;
 
@@ -158,7 +198,10 @@ static void test_random_rows_do_the_same(void)
       before[k - 1] = before[other];
       before[other] = kept;
     }
-    memcpy(after, before, sizeof after);
+    for (size_t k = 0; k < n; k++) {
+      after[k] = before[k];
+      xfi_copy_simplify(&after[k]);
+    }
     n_after = join(after, n);
     NEED(n_after <= n);
     n_joined += n - n_after;
@@ -170,9 +213,10 @@ static void test_random_rows_do_the_same(void)
 int main(int argc, char **argv)
 {
   static const world_test tests[] = {
-      {"rows_become_one", test_rows_become_one},
+      {"runs_become_one", test_runs_become_one},
+      {"others_stay", test_others_stay},
       {"two_allocations_stay_two", test_two_allocations_stay_two},
-      {"random_rows_do_the_same", test_random_rows_do_the_same},
+      {"random_copies_do_the_same", test_random_copies_do_the_same},
   };
 
   return world_main(argc, argv, tests, sizeof tests / sizeof tests[0]);
