@@ -196,24 +196,7 @@ __global__ void __launch_bounds__(THREADS, 2)
     if (of >= 0 && of != at) give(sums, summands[of], sum);
     of = at;
     const xfi_cuda_summand &s = summands[at];
-    const int64_t tile = t - first_tile[at];
-    switch (s.word_log2) {
-    case 0:
-      add_tile<unsigned char>(sum, s, tile);
-      break;
-    case 1:
-      add_tile<unsigned short>(sum, s, tile);
-      break;
-    case 2:
-      add_tile<unsigned int>(sum, s, tile);
-      break;
-    case 3:
-      add_tile<uint2>(sum, s, tile);
-      break;
-    default:
-      add_tile<uint4>(sum, s, tile);
-      break;
-    }
+    by_word(s.word_log2, [&](auto word) { add_tile<decltype(word)>(sum, s, t - first_tile[at]); });
   }
   if (of >= 0) give(sums, summands[of], sum);
 }

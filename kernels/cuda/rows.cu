@@ -1,38 +1,39 @@
 /*
- * The batched N-D strided copy. Warps walk over tiles on their own: no barrier, no shared memory. A
- * tile is a part of one long run, or several whole short runs; either way neighbouring lanes touch
- * neighbouring words. Long runs go in words of 16 bytes wherever they begin.
+ * The batched N-D strided copy. Long runs go in words of 16 bytes wherever they begin, all else in
+ * the widest words that fit.
  */
-#include "tiles.cuh"
+#include "words.cuh"
 
 namespace {
 
 constexpr int THREADS = 512;
 constexpr int WARPS = THREADS / 32;
-/* Words that a lane loads before it stores the first. */
-constexpr int IN_FLIGHT = XFI_CUDA_WARP_WORDS / 32;
 
-/* Part of one run: nothing to divide. */
-template <typename Word>
-__device__ __forceinline__ void copy_part(const char *src, char *dst, uint32_t n_words)
-{
-  const uint32_t lane = threadIdx.x & 31;
+/* Words stay as they are, or are zeros. */
+template <typename Word> struct copy_words {
+  using loaded = Word;
+  static constexpr int IN_FLIGHT = XFI_CUDA_WARP_WORDS / 32;
+  static constexpr int SRC_BYTES = sizeof(Word);
+  static constexpr int DST_BYTES = sizeof(Word);
 
-  for (uint32_t first = lane; first < n_words; first += 32 * IN_FLIGHT) {
-    Word words[IN_FLIGHT];
-#pragma unroll
-    for (int u = 0; u < IN_FLIGHT; u++) {
-      const uint32_t i = first + 32 * u;
-      words[u] = Word{};
-      if (i < n_words && src != NULL) words[u] = word_load<Word>(src + (int64_t)i * sizeof(Word));
-    }
-#pragma unroll
-    for (int u = 0; u < IN_FLIGHT; u++) {
-      const uint32_t i = first + 32 * u;
-      if (i < n_words) word_store<Word>(dst + (int64_t)i * sizeof(Word), words[u]);
-    }
+  __device__ __forceinline__ copy_words(const xfi_cuda_piece &piece, const tile_at &)
+      : zeros(piece.src == NULL)
+  {
   }
-}
+  __device__ __forceinline__ loaded load(const char *from, uint32_t) const
+  {
+    return zeros ? Word{} : word_load<Word>(from);
+  }
+  __device__ __forceinline__ void store(char *to, const loaded &word) const
+  {
+    word_store<Word>(to, word);
+  }
+  __device__ __forceinline__ void end() const
+  {
+  }
+
+  bool zeros;
+};
 
 /* The 16 bytes that begin `shift` bytes, 0 to 15, into the 32 of both. */
 __device__ __forceinline__ uint4 bytes_at(uint4 low, uint4 high, uint32_t shift)
@@ -77,15 +78,13 @@ __device__ __forceinline__ bool is_shifted(const xfi_cuda_piece &piece, const ti
  */
 __device__ __forceinline__ void copy_shifted(const xfi_cuda_piece &piece, const tile_at &tile)
 {
+  constexpr int IN_FLIGHT = copy_words<uint4>::IN_FLIGHT;
   const uint32_t lane = threadIdx.x & 31;
   const uint32_t n_bytes = tile.cols << piece.word_log2;
   const int64_t in_row = tile.col << piece.word_log2;
-  int64_t src_row;
-  int64_t dst_row;
-
-  row_offsets(piece, (uint32_t)tile.row, &src_row, &dst_row);
-  const char *const src = piece.src + src_row + in_row;
-  char *const dst = piece.dst + dst_row + in_row;
+  const run_at run = run_of(piece, (uint32_t)tile.row);
+  const char *const src = piece.src + run.src + in_row;
+  char *const dst = piece.dst + run.dst + in_row;
   uint32_t head = (0 - (uint32_t)(uintptr_t)dst) & 15;
   const uint32_t shift = (uint32_t)(uintptr_t)(src + head) & 15;
   if (head < shift) head += 16; /* the word of src begins before the part */
@@ -115,104 +114,6 @@ __device__ __forceinline__ void copy_shifted(const xfi_cuda_piece &piece, const 
   }
 }
 
-/* Several runs in a line along dim 0. A lane keeps its place instead of dividing for each word:
- * divisions cost a twentieth of the rate. */
-template <typename Word>
-__device__ __forceinline__ void copy_line(const xfi_cuda_piece &piece, const tile_at &tile)
-{
-  const uint32_t lane = threadIdx.x & 31;
-  const uint32_t step_rows = div_by(32, piece.by_tile_cols);
-  const uint32_t step_cols = 32 - step_rows * tile.cols;
-  const int64_t src_stride = piece.src_stride[0];
-  const int64_t dst_stride = piece.dst_stride[0];
-  uint32_t row = div_by(lane, piece.by_tile_cols);
-  uint32_t col = lane - row * tile.cols;
-  int64_t from;
-  int64_t to;
-
-  row_offsets(piece, (uint32_t)tile.row, &from, &to);
-  const char *const src = piece.src + from;
-  char *const dst = piece.dst + to;
-  while (row < tile.rows) {
-    Word words[IN_FLIGHT];
-    char *at[IN_FLIGHT];
-#pragma unroll
-    for (int u = 0; u < IN_FLIGHT; u++) {
-      const uint32_t in_row = col * (uint32_t)sizeof(Word);
-      words[u] = Word{};
-      at[u] = NULL;
-      if (row < tile.rows) {
-        at[u] = dst + row * dst_stride + in_row;
-        words[u] = word_load<Word>(src + row * src_stride + in_row);
-      }
-      row += step_rows;
-      col += step_cols;
-      if (col >= tile.cols) {
-        col -= tile.cols;
-        row++;
-      }
-    }
-#pragma unroll
-    for (int u = 0; u < IN_FLIGHT; u++) {
-      if (at[u] != NULL) word_store<Word>(at[u], words[u]);
-    }
-  }
-}
-
-/* Several runs, in more than one line or of zeros. */
-template <typename Word>
-__device__ __forceinline__ void copy_runs(const xfi_cuda_piece &piece, const tile_at &tile)
-{
-  const uint32_t n_words = tile.rows * tile.cols;
-  const uint32_t lane = threadIdx.x & 31;
-  const xfi_cuda_div by_cols = piece.by_tile_cols;
-  const char *const src = piece.src;
-  char *const dst = piece.dst;
-
-  for (uint32_t first = lane; first < n_words; first += 32 * IN_FLIGHT) {
-    Word words[IN_FLIGHT];
-    int64_t to[IN_FLIGHT];
-#pragma unroll
-    for (int u = 0; u < IN_FLIGHT; u++) {
-      const uint32_t i = first + 32 * u;
-      words[u] = Word{};
-      if (i < n_words) {
-        const uint32_t row = div_by(i, by_cols);
-        const int64_t in_row = (int64_t)(i - row * tile.cols) * (int64_t)sizeof(Word);
-        int64_t from;
-        row_offsets(piece, (uint32_t)tile.row + row, &from, &to[u]);
-        to[u] += in_row;
-        if (src != NULL) words[u] = word_load<Word>(src + from + in_row);
-      }
-    }
-#pragma unroll
-    for (int u = 0; u < IN_FLIGHT; u++) {
-      if (first + 32 * u < n_words) word_store<Word>(dst + to[u], words[u]);
-    }
-  }
-}
-
-template <typename Word>
-__device__ __forceinline__ void copy_tile(const xfi_cuda_piece &piece, const tile_at &tile)
-{
-  if (tile.rows > 1) {
-    const uint32_t row = (uint32_t)tile.row;
-    const uint32_t in_line = row - div_by(row, piece.by_extent[0]) * piece.extent[0];
-    if (piece.src != NULL && in_line + tile.rows <= piece.extent[0]) {
-      copy_line<Word>(piece, tile);
-    } else {
-      copy_runs<Word>(piece, tile);
-    }
-    return;
-  }
-  int64_t from;
-  int64_t to;
-  row_offsets(piece, (uint32_t)tile.row, &from, &to);
-  const int64_t in_row = tile.col * (int64_t)sizeof(Word);
-  copy_part<Word>(piece.src == NULL ? NULL : piece.src + from + in_row, piece.dst + to + in_row,
-                  tile.cols);
-}
-
 __global__ void __launch_bounds__(THREADS, 2)
     rows_kernel(const xfi_cuda_piece *__restrict__ pieces, const int64_t *__restrict__ first_tile,
                 int64_t n_pieces, int64_t n_tiles, const uint64_t *go)
@@ -229,23 +130,7 @@ __global__ void __launch_bounds__(THREADS, 2)
       copy_shifted(piece, tile);
       continue;
     }
-    switch (piece.word_log2) {
-    case 0:
-      copy_tile<unsigned char>(piece, tile);
-      break;
-    case 1:
-      copy_tile<unsigned short>(piece, tile);
-      break;
-    case 2:
-      copy_tile<unsigned int>(piece, tile);
-      break;
-    case 3:
-      copy_tile<uint2>(piece, tile);
-      break;
-    default:
-      copy_tile<uint4>(piece, tile);
-      break;
-    }
+    by_word(piece.word_log2, [&](auto word) { do_tile<copy_words<decltype(word)>>(piece, tile); });
   }
 }
 

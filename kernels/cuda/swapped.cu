@@ -81,24 +81,8 @@ __global__ void __launch_bounds__(THREADS)
   for (int64_t t = blockIdx.x; t < n_tiles; t += gridDim.x) {
     at = piece_of(first_tile, n_pieces, at, t);
     const xfi_cuda_piece &piece = pieces[at];
-    const int64_t index = t - first_tile[at];
-    switch (piece.word_log2) {
-    case 0:
-      swap_tile<unsigned char>(piece, index, shared);
-      break;
-    case 1:
-      swap_tile<unsigned short>(piece, index, shared);
-      break;
-    case 2:
-      swap_tile<unsigned int>(piece, index, shared);
-      break;
-    case 3:
-      swap_tile<uint2>(piece, index, shared);
-      break;
-    default:
-      swap_tile<uint4>(piece, index, shared);
-      break;
-    }
+    by_word(piece.word_log2,
+            [&](auto word) { swap_tile<decltype(word)>(piece, t - first_tile[at], shared); });
   }
 }
 

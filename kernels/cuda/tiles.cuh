@@ -54,29 +54,6 @@ static __device__ __forceinline__ tile_at tile_of(const xfi_cuda_piece &piece, i
   return tile;
 }
 
-/* Where run `row` begins on both sides. */
-static __device__ __forceinline__ void row_offsets(const xfi_cuda_piece &piece, uint32_t row,
-                                                   int64_t *src, int64_t *dst)
-{
-  int64_t from = 0;
-  int64_t to = 0;
-  const uint32_t n_dims = piece.n_dims;
-
-  for (uint32_t d = 0; d + 1 < n_dims; d++) {
-    const uint32_t rest = div_by(row, piece.by_extent[d]);
-    const int64_t x = row - rest * piece.extent[d];
-    from += x * piece.src_stride[d];
-    to += x * piece.dst_stride[d];
-    row = rest;
-  }
-  if (n_dims > 0) {
-    from += (int64_t)row * piece.src_stride[n_dims - 1];
-    to += (int64_t)row * piece.dst_stride[n_dims - 1];
-  }
-  *src = from;
-  *dst = to;
-}
-
 /* Without hints: evicting first cost rows of 64 bytes 7 % and all others 1 %. */
 template <typename Word> static __device__ __forceinline__ Word word_load(const char *from)
 {
@@ -86,6 +63,28 @@ template <typename Word> static __device__ __forceinline__ Word word_load(const 
 template <typename Word> static __device__ __forceinline__ void word_store(char *to, Word word)
 {
   *reinterpret_cast<Word *>(to) = word;
+}
+
+/* Calls with a word of the type that has 1 << word_log2 bytes. */
+template <typename Do> static __device__ __forceinline__ void by_word(uint32_t word_log2, Do call)
+{
+  switch (word_log2) {
+  case 0:
+    call((unsigned char)0);
+    break;
+  case 1:
+    call((unsigned short)0);
+    break;
+  case 2:
+    call(0u);
+    break;
+  case 3:
+    call(uint2{});
+    break;
+  default:
+    call(uint4{});
+    break;
+  }
 }
 
 #endif
