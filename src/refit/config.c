@@ -2,6 +2,7 @@
 #include "model.h"
 
 #include "error.h"
+#include "names.h"
 #include "vec.h"
 
 #include <jansson.h>
@@ -152,70 +153,55 @@ done:
   return st;
 }
 
-/* "router_dtype": "fp32" is the figure router_dtype_fp32. */
-static xfer_status add_text(xfer_model *model, const char *key, const char *text)
+/* A figure of the configuration: "hidden_size", or "ffn_config.moe_num_experts" of an object in it;
+ * "router_dtype.fp32" is 1 where the key has that text. A dot is in none of their own names, so
+ * that nothing can stand for another. */
+static bool find_figure(int64_t *value, const char *name, size_t n_chars, const void *top)
 {
-  static const char WORDS[] = "abcdefghijklmnopqrstuvwxyz0123456789_";
-  json_t *name;
-  xfer_status st = XFER_OK;
+  const char *end = name + n_chars, *dot = name;
+  const json_t *at = NULL;
+  char key[XFI_NAME_BYTES];
 
-  if (strlen(text) > 31 || strspn(text, WORDS) != strlen(text)) return XFER_OK;
-  name = json_sprintf("%s_%s", key, text);
-  XFI_CHECK(json_array_append_new(model->texts, name) == 0, XFER_ERR_NOMEM, "the word \"%s\"",
-            text);
-  XFI_TRY(add_var(model, json_string_value(name), 1));
-done:
-  return st;
-}
+  while (dot != NULL && !json_is_string(at)) {
+    size_t n;
 
-static xfer_status add_figures(xfer_model *model, const json_t *object)
-{
-  const char *key;
-  const json_t *value;
-  xfer_status st = XFER_OK;
-
-  json_object_foreach((json_t *)(uintptr_t)object, key, value)
-  {
-    const json_t *chosen = lookup(model->top, key);
-
-    if (json_is_boolean(chosen)) {
-      XFI_TRY(add_var(model, key, json_is_true(chosen)));
-    } else if (json_is_string(chosen)) {
-      XFI_TRY(add_text(model, key, json_string_value(chosen)));
-    } else if (json_is_integer(chosen)) {
-      XFI_CHECK(json_integer_value(chosen) > -(INT64_C(1) << 40) &&
-                    json_integer_value(chosen) < INT64_C(1) << 40,
-                XFER_ERR_IO, "%s: line %d: \"%s\" is no size", model->config.where,
-                xfi_doc_line(&model->config, chosen), key);
-      XFI_TRY(add_var(model, key, json_integer_value(chosen)));
-    }
+    dot = memchr(name, '.', (size_t)(end - name));
+    n = (size_t)((dot != NULL ? dot : end) - name);
+    if (n >= sizeof key) return false;
+    memcpy(key, name, n);
+    key[n] = '\0';
+    at = at == NULL ? lookup(top, key) : json_object_get(at, key);
+    if (at == NULL) return false;
+    name += n + (dot != NULL);
   }
-done:
-  return st;
+  if (json_is_string(at) && dot != NULL) {
+    *value = 1;
+    return strlen(json_string_value(at)) == (size_t)(end - name) &&
+           memcmp(json_string_value(at), name, (size_t)(end - name)) == 0;
+  }
+  *value = json_is_true(at) ? 1 : json_integer_value(at);
+  return json_is_boolean(at) || json_is_integer(at);
 }
 
 /* Words may use the figures, and words that are there already. */
 static void set_scopes(xfer_model *model, size_t n_figures)
 {
-  model->figures = (xfi_scope){model->vars, n_figures, NULL};
-  model->scope = (xfi_scope){model->vars + n_figures, model->n_vars - n_figures, &model->figures};
+  model->figures = (xfi_scope){
+      .vars = model->vars, .n_vars = n_figures, .find = find_figure, .context = model->top};
+  model->scope = (xfi_scope){.vars = model->vars + n_figures,
+                             .n_vars = model->n_vars - n_figures,
+                             .next = &model->figures};
 }
 
 /* A family's words count before those of what it includes. One that has no value here is left out:
  * only what asks for it fails. */
 xfer_status xfi_config_vars(xfer_model *model)
 {
-  const json_t *text = text_part(model->top);
   size_t n_figures;
   xfer_status st = XFER_OK;
 
   model->n_vars = 0;
-  json_decref(model->texts);
-  model->texts = json_array();
-  XFI_CHECK(model->texts != NULL, XFER_ERR_NOMEM, "the words of a configuration");
   XFI_TRY(xfi_vec_reserve(&model->vars, &model->vars_cap, 1, sizeof *model->vars));
-  if (text != NULL) XFI_TRY(add_figures(model, text));
-  XFI_TRY(add_figures(model, model->top));
   if (model->block[0] > 0) {
     XFI_TRY(add_var(model, "block_rows", model->block[0]));
     XFI_TRY(add_var(model, "block_columns", model->block[1]));
@@ -228,7 +214,7 @@ xfer_status xfi_config_vars(xfer_model *model)
 
     json_object_foreach((json_t *)(uintptr_t)model->all[i]->config, name, expr)
     {
-      const xfi_scope words = {model->scope.vars, model->scope.n_vars, NULL};
+      const xfi_scope words = {.vars = model->scope.vars, .n_vars = model->scope.n_vars};
       int64_t value;
 
       if (xfi_expr_eval(&value, json_string_value(expr), &model->scope) != XFER_OK) continue;

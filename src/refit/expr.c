@@ -31,6 +31,7 @@ bool xfi_scope_find(const xfi_scope *scope, const char *name, size_t n_chars, in
       *value = scope->vars[i].value;
       return true;
     }
+    if (scope->find != NULL && scope->find(value, name, n_chars, scope->context)) return true;
   }
   return false;
 }
@@ -59,6 +60,11 @@ static bool take(parser *p, const char *token)
   return true;
 }
 
+static bool is_letter(char c)
+{
+  return isalnum((unsigned char)c) || c == '_';
+}
+
 static int64_t choice(parser *p);
 
 static int64_t name_or_number(parser *p)
@@ -73,7 +79,7 @@ static int64_t name_or_number(parser *p)
     }
     return value;
   }
-  while (isalnum((unsigned char)*p->at) || *p->at == '_')
+  while (is_letter(p->at[0]) || (p->at > begin && p->at[0] == '.' && is_letter(p->at[1])))
     p->at++;
   if (p->at == begin) {
     fail(p, SYNTAX, begin, strlen(begin));
@@ -224,7 +230,7 @@ xfer_status xfi_expr_check(const char *text)
 
 xfer_status xfi_expr_eval(int64_t *value, const char *text, const xfi_scope *scope)
 {
-  static const xfi_scope NOTHING = {NULL, 0, NULL};
+  static const xfi_scope NOTHING = {.n_vars = 0};
   parser p = {.text = text, .scope = scope != NULL ? scope : &NOTHING};
 
   return run(&p, value);

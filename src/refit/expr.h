@@ -14,11 +14,13 @@ typedef struct xfi_var {
   int64_t value;
 } xfi_var;
 
-/* Names are looked for here, then in `next`. */
+/* Names are looked for here, then in `next`; the last may ask `find` for those that have dots. */
 typedef struct xfi_scope {
   const xfi_var *vars;
   size_t n_vars;
   const struct xfi_scope *next;
+  bool (*find)(int64_t *value, const char *name, size_t n_chars, const void *context);
+  const void *context;
 } xfi_scope;
 
 bool xfi_scope_find(const xfi_scope *scope, const char *name, size_t n_chars, int64_t *value);

@@ -58,7 +58,6 @@ void xfi_model_destroy(xfer_model *model) /* NOLINT(misc-no-recursion): a base h
   xfi_free(model->entries);
   xfi_free(model->layers);
   xfi_free(model->vars);
-  json_decref(model->texts);
   xfi_doc_free(&model->config);
   xfi_rules_destroy(model->rules);
   xfi_model_destroy(model->base);

@@ -84,7 +84,7 @@ struct xfer_model {
   const xfi_family *all[XFI_MAX_INCLUDES];
   int n_all;
   const char *model_type; /* "" where the configuration has none */
-  xfi_var *vars;          /* the configuration's figures, then the family's words */
+  xfi_var *vars;          /* the size of blocks, then the family's words */
   size_t n_vars, vars_cap;
   struct json_t *texts;     /* names of the figures that come of words */
   xfi_scope scope, figures; /* what rules may ask: the words, then the figures */

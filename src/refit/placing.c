@@ -76,7 +76,7 @@ xfer_status xfi_placing_open(xfi_placing *p, const xfer_side *side, const xfer_m
   XFI_TRY(xfi_vec_reserve(&p->set, &p->set_cap, p->n_set + 1, sizeof *p->set));
   p->set[p->n_set++] = (xfi_var){"extra_layers", model->n_extra};
   p->scopes[1] = xfi_side_scope(side, &model->scope);
-  p->scopes[0] = (xfi_scope){p->set, p->n_set, &p->scopes[1]};
+  p->scopes[0] = (xfi_scope){.vars = p->set, .n_vars = p->n_set, .next = &p->scopes[1]};
   for (int i = 0; i < n; i++)
     XFI_TRY(xfi_rules_require(said[i]->require, &p->scopes[0], XFER_ERR_UNSUPPORTED,
                               "\"%s\" and family \"%s\"", side->spec, model->family->name));

@@ -193,6 +193,8 @@ static xfer_status make_segment(xfi_segment *s, const xfi_segment_rule *rule,
   for (int i = 0; i < rule->n_subs; i++) {
     s->sub_names[i] = rule->sub_names[i];
     XFI_TRY(xfi_expr_eval(&s->sub_rows[i], rule->sub_rows[i], &model->scope));
+    XFI_CHECK(s->sub_rows[i] >= 0 && s->sub_rows[i] < 1 << 30, XFER_ERR_SHAPE,
+              "\"%s\" of \"%s\" is no number of rows", rule->sub_rows[i], rule->sub_names[i]);
     s->unit += s->sub_rows[i];
   }
   XFI_CHECK(s->count >= 0 && s->unit >= 0 && s->count < 1 << 30 && s->unit < 1 << 30,

@@ -29,7 +29,7 @@ enum { N_WEIGHTS = sizeof WEIGHTS / sizeof *WEIGHTS };
 
 xfi_scope xfi_side_scope(const xfer_side *side, const xfi_scope *next)
 {
-  return (xfi_scope){side->vars, (size_t)side->n_vars, next};
+  return (xfi_scope){.vars = side->vars, .n_vars = (size_t)side->n_vars, .next = next};
 }
 
 static xfi_var *find_var(xfer_side *side, const char *name)

@@ -72,9 +72,10 @@ static xfer_status share_units(const xfi_entry *entry, const int64_t units[2], i
   const int64_t count = units[0], multiple = units[1], length = entry->shape[dim];
   xfer_status st = XFER_OK;
 
-  XFI_CHECK(count > 0 && length % count == 0 && multiple > 0 && multiple < 1 << 20, XFER_ERR_SHAPE,
-            "\"%s\": %lld does not divide into %lld units, by multiples of %lld", entry->pattern,
-            (long long)length, (long long)count, (long long)multiple);
+  XFI_CHECK(count > 0 && count < 1 << 30 && length % count == 0 && multiple > 0 &&
+                multiple < 1 << 20,
+            XFER_ERR_SHAPE, "\"%s\": %lld does not divide into %lld units, by multiples of %lld",
+            entry->pattern, (long long)length, (long long)count, (long long)multiple);
   *each = xfi_ceil_div(count, n) * (length / count);
   *room = xfi_ceil_div(xfi_ceil_div(count, n), multiple) * multiple * (length / count);
 done:

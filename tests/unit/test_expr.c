@@ -12,8 +12,8 @@
 
 static const xfi_var outer_vars[] = {{"heads", 5}, {"tp", 4}};
 static const xfi_var inner_vars[] = {{"heads", 16}, {"none", 0}};
-static const xfi_scope outer = {outer_vars, 2, NULL};
-static const xfi_scope names = {inner_vars, 2, &outer};
+static const xfi_scope outer = {.vars = outer_vars, .n_vars = 2};
+static const xfi_scope names = {.vars = inner_vars, .n_vars = 2, .next = &outer};
 
 static void test_values(void **state)
 {
