@@ -33,6 +33,7 @@ typedef struct record {
 
 typedef struct folder {
   const char *path;
+  const xfer_model *model; /* what layers are called */
   record *records;
   size_t n, capacity;
   xfi_folder files;
@@ -95,7 +96,7 @@ static xfer_status read_record(folder *f, const char *file, const char *name, co
   XFI_TRY(xfi_raw_read(&r.raw, object, file, name));
   XFI_CHECK(read_offsets(&r, json_object_get(object, "data_offsets")), XFER_ERR_IO,
             "%s: \"%s\": its data_offsets do not have the bytes of its shape", file, name);
-  XFI_TRY(xfi_name_split(pattern, &r.layer, &r.expert, name));
+  XFI_TRY(xfi_name_split(pattern, &r.layer, &r.expert, name, f->model->words, f->model->n_words));
   XFI_TRY(xfi_vec_reserve(&f->records, &f->capacity, f->n + 1, sizeof *f->records));
   XFI_TRY(xfi_name_copy(&r.pattern, pattern));
   f->records[f->n++] = r;
@@ -272,7 +273,7 @@ xfer_status xfi_checkpoint_read(xfer_model *model, const char *path,
                                 const xfer_model_options *options)
 {
   char config[XFI_PATH_BYTES];
-  folder f = {.path = path};
+  folder f = {.path = path, .model = model};
   size_t end;
   xfer_status st = XFER_OK;
 

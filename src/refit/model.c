@@ -24,6 +24,7 @@ xfer_status xfi_model_create(xfer_model **model, const xfer_rules *rules)
   XFI_CHECK(m != NULL, XFER_ERR_NOMEM, "a model table");
   atomic_store(&m->n_refs, 1);
   m->model_type = "";
+  m->words[m->n_words++] = "layers.";
   if (rules != NULL)
     m->rules = xfi_rules_share(rules);
   else
@@ -201,7 +202,7 @@ xfer_status xfi_model_append_name(xfer_model *model, const xfi_raw *raw,
   int layer, expert;
   xfer_status st = XFER_OK;
 
-  XFI_TRY(xfi_name_split(pattern, &layer, &expert, raw->pattern));
+  XFI_TRY(xfi_name_split(pattern, &layer, &expert, raw->pattern, model->words, model->n_words));
   taken.pattern = pattern;
   if (layer >= 0) {
     taken.layers = &layer;

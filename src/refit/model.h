@@ -83,11 +83,12 @@ struct xfer_model {
   const xfi_family *family; /* NULL: no rules of this model_type */
   const xfi_family *all[XFI_MAX_INCLUDES];
   int n_all;
+  const char *words[XFI_MAX_INCLUDES * XFI_MAX_WORDS]; /* of these: what its layers are called */
+  int n_words;
   const char *model_type; /* "" where the configuration has none */
   xfi_var *vars;          /* the size of blocks, then the family's words */
   size_t n_vars, vars_cap;
-  struct json_t *texts;     /* names of the figures that come of words */
-  xfi_scope scope, figures; /* what rules may ask: the words, then the figures */
+  xfi_scope scope, figures; /* what rules may ask: the words, then what the configuration has */
   int64_t block[2];         /* of fp8 scales */
   xfi_entry *entries;
   size_t n_entries, entries_cap;

@@ -130,33 +130,42 @@ xfer_status xfi_name_layer(char **name, const char *pattern, int layer)
   return xfi_name_fill(name, pattern, &(xfi_numbers){layer, -1, -1, -1});
 }
 
-/* Replaces the number after `word` by `place`; -1: there is none. */
-static int take_number(char *name, size_t capacity, const char *word, const char *place)
+/* Replaces the number after the part of the name that is the first of `word` up to its dot by
+ * `place`; -1: there is none. */
+static int take_number(char *name, const char *word, const char *place)
 {
-  char *at = strstr(name, word);
+  const size_t n = strcspn(word, ".") + 1;
   char rest[XFI_NAME_BYTES];
-  int number = 0;
-  char *end;
 
-  if (at == NULL || (at != name && at[-1] != '.')) return -1;
-  at += strlen(word);
-  for (end = at; isdigit((unsigned char)*end) && end - at < 9; end++)
-    number = 10 * number + (*end - '0');
-  if (end == at || (*end != '.' && *end != '\0')) return -1;
-  snprintf(rest, sizeof rest, "%s", end);
-  snprintf(at, capacity - (size_t)(at - name), "%s%s", place, rest);
-  return number;
+  for (char *at = name, *dot; at != NULL; at = dot != NULL ? dot + 1 : NULL) {
+    char *digits, *end;
+    int number = 0;
+
+    dot = strchr(at, '.');
+    if (strncmp(at, word, n) != 0) continue;
+    digits = end = at + n;
+    for (; isdigit((unsigned char)*end) && end - digits < 9; end++)
+      number = 10 * number + (*end - '0');
+    if (end == digits || (*end != '.' && *end != '\0')) continue;
+    snprintf(rest, sizeof rest, "%s", end);
+    snprintf(digits, XFI_NAME_BYTES - (size_t)(digits - name), "%s%s", place, rest);
+    return number;
+  }
+  return -1;
 }
 
-xfer_status xfi_name_split(char *pattern, int *layer, int *expert, const char *name)
+xfer_status xfi_name_split(char *pattern, int *layer, int *expert, const char *name,
+                           const char *const *words, int n_words)
 {
   xfer_status st = XFER_OK;
 
   XFI_CHECK(strlen(name) + 16 < XFI_NAME_BYTES, XFER_ERR_IO, "a tensor name of %zu characters",
             strlen(name));
   snprintf(pattern, XFI_NAME_BYTES, "%s", name);
-  *layer = take_number(pattern, XFI_NAME_BYTES, "layers.", "{layer}");
-  *expert = take_number(pattern, XFI_NAME_BYTES, "experts.", "{expert}");
+  *layer = -1;
+  for (int i = 0; i < n_words && *layer < 0; i++)
+    *layer = take_number(pattern, words[i], "{layer}");
+  *expert = take_number(pattern, "experts.", "{expert}");
 done:
   return st;
 }

@@ -22,8 +22,9 @@ xfer_status xfi_glob_rename(char **renamed, const char *from, const char *to, co
 xfer_status xfi_name_copy(char **copy, const char *name);
 
 /* "a.layers.3.experts.7.w" -> "a.layers.{layer}.experts.{expert}.w": a pattern of XFI_NAME_BYTES, 3
- * and 7; -1: no such number. */
-xfer_status xfi_name_split(char *pattern, int *layer, int *expert, const char *name);
+ * and 7; -1: no such number. Layers are called what one of `words` has up to its first dot. */
+xfer_status xfi_name_split(char *pattern, int *layer, int *expert, const char *name,
+                           const char *const *words, int n_words);
 
 /* What is filled in for {layer}, {expert}, {local} and {chunk}; -1: the place stays as it is. */
 typedef struct xfi_numbers {

@@ -167,7 +167,7 @@ static xfer_status make_name(char **name, const xfi_placing *placing, const xfi_
                              const char *template)
 {
   const xfi_side_rules *r = placing->side->rules;
-  const char *block = entry->stack == XFI_LAYERS  ? r->block_main
+  const char *block = entry->stack == XFI_LAYERS  ? placing->block
                       : entry->stack == XFI_EXTRA ? r->block_mtp
                                                   : NULL;
   xfi_text text = {0};

@@ -61,11 +61,13 @@ xfer_status xfi_placing_open(xfi_placing *p, const xfer_side *side, const xfer_m
   xfer_status st = XFER_OK;
 
   *p = (xfi_placing){.side = side, .model = model, .stages = stages};
+  p->block = side->rules->block_main;
   for (int f = 0; f < model->n_all; f++) {
     for (size_t i = 0; i < model->all[f]->n_sides; i++) {
       const xfi_family_side *s = &model->all[f]->sides[i];
 
       if (strcmp(s->side, side->rules->name) != 0) continue;
+      if (s->layers != NULL && p->block == side->rules->block_main) p->block = s->layers;
       said[n++] = s;
       XFI_TRY(add_rules(p, s->locals, s->n_locals));
       XFI_TRY(add_set(p, s->set));

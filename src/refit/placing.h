@@ -54,6 +54,7 @@ typedef struct xfi_placing {
   xfi_var *set; /* the family's words for this side */
   size_t n_set, set_cap;
   xfi_scope scopes[2]; /* set, then items; then the model's */
+  const char *block;   /* what {block} is in the model's own layers */
   const int *stages;   /* [model->n_layers] virtual */
   xfer_mesh **meshes;  /* that entries share: a handful for each stage */
   size_t n_meshes, meshes_cap;

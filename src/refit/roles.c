@@ -16,7 +16,6 @@
 
 /* ---- names ---- */
 
-static const char LAYERS[] = "layers.{layer}.";
 static const char *const SUFFIXES[] = {"weight_scale_inv", "weight", "bias"};
 
 /* What follows the first of the family's prefixes that fits. */
@@ -56,19 +55,32 @@ done:
   return st;
 }
 
+/* What follows the place of a layer's number; NULL: it is in no layer, as a rename may say of what
+ * has one. */
+static const char *skip_layer(const xfer_model *model, const xfi_entry *entry, const char *name)
+{
+  static const char NUMBER[] = "{layer}.";
+
+  for (int i = 0; i < model->n_words && entry->n_layers > 0; i++) {
+    const size_t n = strcspn(model->words[i], ".") + 1;
+
+    if (strncmp(name, model->words[i], n) == 0 && strncmp(name + n, NUMBER, sizeof NUMBER - 1) == 0)
+      return name + n + sizeof NUMBER - 1;
+  }
+  return NULL;
+}
+
 void xfi_roles_split_name(const xfer_model *model, xfi_entry *entry)
 {
   static const char EXTRA[] = "mtp.";
   const char *rest = skip_prefix(model, entry->known);
   bool extra = strncmp(rest, EXTRA, sizeof EXTRA - 1) == 0;
-  const char *layered = extra ? rest + sizeof EXTRA - 1 : rest;
-  /* A rename may say so of what is in none. */
-  bool is_layer = entry->n_layers > 0 && strncmp(layered, LAYERS, sizeof LAYERS - 1) == 0;
+  const char *layered = skip_layer(model, entry, extra ? rest + sizeof EXTRA - 1 : rest);
 
   if (entry->stack != XFI_EXTRA) entry->stack = XFI_OUTSIDE;
-  if (is_layer && entry->stack == XFI_OUTSIDE) entry->stack = extra ? XFI_EXTRA : XFI_LAYERS;
-  entry->own_numbers = is_layer && extra;
-  entry->stem = is_layer ? layered + sizeof LAYERS - 1 : rest;
+  if (layered != NULL && entry->stack == XFI_OUTSIDE) entry->stack = extra ? XFI_EXTRA : XFI_LAYERS;
+  entry->own_numbers = layered != NULL && extra;
+  entry->stem = layered != NULL ? layered : rest;
   entry->n_stem = strlen(entry->stem);
   entry->suffix = "";
   for (size_t i = 0; i < sizeof SUFFIXES / sizeof *SUFFIXES; i++) {
@@ -95,11 +107,10 @@ bool xfi_role_matches(const char *pattern, const char *role)
 
 static bool is_named(const xfi_tensor_rule *rule, const xfi_entry *e)
 {
-  bool layered = strncmp(rule->name, LAYERS, sizeof LAYERS - 1) == 0;
-  const char *name = layered ? rule->name + sizeof LAYERS - 1 : rule->name;
+  const size_t n = rule->n_layer; /* an entry in the layers has its own before its stem */
 
-  return layered == (e->stack != XFI_OUTSIDE) && strlen(name) == e->n_stem &&
-         strncmp(name, e->stem, e->n_stem) == 0;
+  return (n > 0) == (e->stack != XFI_OUTSIDE) && (size_t)(e->stem - e->known) >= n &&
+         strncmp(rule->name, e->stem - n, n + e->n_stem) == 0 && rule->name[n + e->n_stem] == '\0';
 }
 
 /* Do `when` and the shape hold? The shape of scales is in blocks. */

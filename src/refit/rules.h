@@ -22,6 +22,7 @@ enum {
   XFI_MAX_SEGMENTS = 8, /* of the rows of a tensor */
   XFI_MAX_SUBS = 6,     /* of what repeats in a segment */
   XFI_MAX_QUANTS = 4,   /* of a side */
+  XFI_MAX_WORDS = 4,    /* that layers have in the names of a model */
   XFI_ITEM_BYTES = 64   /* of the name of an item of a SPEC */
 };
 
@@ -39,6 +40,7 @@ typedef struct xfi_segment_rule {
 /* One name of a family. */
 typedef struct xfi_tensor_rule {
   const char *name;   /* after the family's prefix, without ".weight" and the like */
+  size_t n_layer;     /* of its characters: those of "layers.{layer}." or the like; 0: in none */
   const char *suffix; /* NULL: any */
   const char *when;   /* an expression; NULL: always */
   const char *role;   /* NULL: it holds several, by their roles in its segments */
@@ -120,6 +122,7 @@ typedef struct xfi_quant_rule {
 /* What a family says of one side. */
 typedef struct xfi_family_side {
   const char *side;
+  const char *layers;           /* {block} in the model's own layers; NULL: the side's */
   const struct json_t *set;     /* names and expressions; NULL: none */
   const struct json_t *require; /* [[expression, sentence], ..] */
   xfi_local_rule *locals;
@@ -132,6 +135,8 @@ typedef struct xfi_family {
   const struct json_t *include, *model_types, *recognise, *config, *prefixes, *scaled;
   xfi_tensor_rule *tensors;
   size_t n_tensors;
+  const char *words[XFI_MAX_WORDS]; /* what layers are called: names that begin so */
+  int n_words;
   xfi_family_side *sides;
   size_t n_sides;
 } xfi_family;

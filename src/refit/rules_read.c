@@ -225,7 +225,7 @@ static xfer_status read_family_sides(const xfi_doc *doc, const json_t *sides, xf
   {
     xfi_family_side *s = &f->sides[f->n_sides++];
     const json_t *locals = NULL;
-    const xfi_field fields[] = {FIELD("set", EXPRS, &s->set),
+    const xfi_field fields[] = {FIELD("layers", TEXT, &s->layers), FIELD("set", EXPRS, &s->set),
                                 FIELD("require", REQUIRES, &s->require),
                                 FIELD("locals", LIST, &locals)};
 
@@ -235,6 +235,24 @@ static xfer_status read_family_sides(const xfi_doc *doc, const json_t *sides, xf
   }
 done:
   return st;
+}
+
+/* What stands before the number of a layer in a tensor's name, "layers" or "h", is a word of the
+ * family. */
+static xfer_status find_word(const xfi_doc *doc, const json_t *object, xfi_tensor_rule *t,
+                             xfi_family *f)
+{
+  static const char NUMBER[] = ".{layer}.";
+  const size_t n = strcspn(t->name, ".");
+  int k = 0;
+
+  if (n == 0 || strncmp(t->name + n, NUMBER, sizeof NUMBER - 1) != 0) return XFER_OK;
+  t->n_layer = n + sizeof NUMBER - 1;
+  while (k < f->n_words && strncmp(f->words[k], t->name, n + 1) != 0)
+    k++;
+  if (k == XFI_MAX_WORDS) return BAD(doc, object, "layers of more than %d names", XFI_MAX_WORDS);
+  if (k == f->n_words) f->words[f->n_words++] = t->name;
+  return XFER_OK;
 }
 
 static xfer_status read_family(xfer_rules *rules, const xfi_doc *doc)
@@ -265,8 +283,10 @@ static xfer_status read_family(xfer_rules *rules, const xfi_doc *doc)
   XFI_CHECK(f->tensors != NULL, XFER_ERR_NOMEM, "the tensors of %s", doc->where);
   json_array_foreach(tensors, i, object)
   {
-    XFI_TRY(read_tensor(doc, object, &f->tensors[f->n_tensors]));
-    f->n_tensors++;
+    xfi_tensor_rule *t = &f->tensors[f->n_tensors++];
+
+    XFI_TRY(read_tensor(doc, object, t));
+    XFI_TRY(find_word(doc, object, t, f));
   }
   if (sides != NULL) XFI_TRY(read_family_sides(doc, sides, f));
 done:
