@@ -400,8 +400,10 @@ xfer_status xfi_cut_roomy(xfi_spread *spread, int axis, int dim, int64_t length,
   xfer_status st = XFER_OK;
 
   for (int64_t r = 0, left = length; r < n; r++, left -= left < each ? left : each) {
-    XFI_TRY(table_run(&m, r * each, left < each ? left : each, 0));
-    XFI_TRY(table_coord(&m, room));
+    const int64_t mine = left < each ? left : each;
+
+    XFI_TRY(table_run(&m, r * each, mine, 0));
+    XFI_TRY(table_coord(&m, room < 0 ? mine : room));
   }
   XFI_TRY(table_place(&m, spread, axis, dim, true));
 done:

@@ -72,7 +72,7 @@ xfer_status xfi_cut_rows(xfi_spread *spread, int axis, const xfi_fusing *fusing,
 xfer_status xfi_cut_map(xfi_spread *spread, int axis, const xfi_map *map, const xfer_side *side,
                         const xfi_entry *entry);
 /* Ranks take `each` of dim `dim` one after the other, as long as there is any of its `length`; each
- * has `room`, and zeros where it has nothing. */
+ * has `room`, and zeros where it has nothing; below 0: what it takes. */
 xfer_status xfi_cut_roomy(xfi_spread *spread, int axis, int dim, int64_t length, int64_t each,
                           int64_t room);
 

@@ -45,7 +45,8 @@ typedef struct xfi_entry {
   xfer_dtype table_dtype; /* the checkpoint's; `dtype` may be what it is quantised to */
   int64_t offset;         /* home, in elements of the checkpoint's tensor */
   int64_t strides[XFER_MAX_DIMS];
-  int order[XFER_MAX_DIMS]; /* the checkpoint's dim k is dim order[k] here */
+  int order[XFER_MAX_DIMS]; /* the checkpoint's dim k is dim order[k] here, neighbours being one */
+  int64_t lead;             /* the checkpoint's first dim, where it is more here; 0: it is not */
   bool experts;             /* dim 0 counts experts */
   xfi_stack stack;
   bool own_numbers;   /* extra layers that the checkpoint numbers from 0 */

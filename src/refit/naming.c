@@ -303,8 +303,8 @@ static int inner_ranks(const xfi_slot *slot, const xfi_entry *entry, const xfi_g
   for (int k = 0; k < slot->fusing.n_blocks; k++)
     as_it_is = as_it_is && slot->fusing.blocks[k].order == XFI_AS_IT_IS;
   if (as_it_is || slot->whole || rule->cut > XFI_CUT_ROWS || entry->experts ||
-      slot->fusing.alternate || grid->cut != 0 || grid->rule->n_axes < 2 ||
-      grid->rule->uses[1] != XFI_AXIS_FSDP || grid->sizes[1] == 1)
+      slot->order[0] != slot->fuse_dim || slot->fusing.alternate || grid->cut != 0 ||
+      grid->rule->n_axes < 2 || grid->rule->uses[1] != XFI_AXIS_FSDP || grid->sizes[1] == 1)
     return 0;
   return grid->sizes[1];
 }

@@ -246,37 +246,47 @@ static xfer_status name_held(xfi_entry *e, const char *role)
   return xfi_text_end(&text, &e->name);
 }
 
-/* Two dims that are one of the join, as blocks and what is in them are columns. */
-static void merge_dims(xfi_entry *e, const xfi_tensor_rule *rule)
+/* Neighbours that are one dim of the join: blocks and what is in them are columns, and dims of one
+ * element go with another. `ours` is what each dim is. */
+static void merge_dims(xfi_entry *e, char *ours)
 {
-  int last = e->n_dims - 1;
+  int n = 1;
 
-  if (rule->n_dims < 2 || rule->dims[last] != rule->dims[last - 1]) return;
-  e->shape[last - 1] *= e->shape[last];
-  e->strides[last - 1] = e->strides[last];
-  e->n_dims--;
+  for (int d = 1; d < e->n_dims; d++) {
+    if (ours[d] == ours[n - 1]) {
+      e->shape[n - 1] *= e->shape[d];
+    } else {
+      ours[n] = ours[d];
+      e->shape[n++] = e->shape[d];
+    }
+    e->strides[n - 1] = e->strides[d];
+  }
+  e->n_dims = n;
 }
 
 /* From the checkpoint's dims to ours: experts, rows, columns. */
 static void turn(xfi_entry *e, const xfi_tensor_rule *rule)
 {
   static const char OURS[] = "erc";
-  int64_t shape[3], strides[3];
-  int at[3] = {-1, -1, -1}, n = 0;
+  char ours[XFER_MAX_DIMS] = "e"; /* those that a name counts are the first dim already */
+  int64_t shape[3], strides[3], lead = e->shape[0];
+  int n = 0;
 
   if (rule->n_dims == 0) return;
-  merge_dims(e, rule);
+  memcpy(ours + (e->n_experts > 0), rule->dims, (size_t)rule->n_dims);
+  merge_dims(e, ours);
+  if (e->shape[0] != lead) e->lead = lead;
   memcpy(shape, e->shape, sizeof shape);
   memcpy(strides, e->strides, sizeof strides);
-  for (int d = 0; d < e->n_dims; d++)
-    at[strchr(OURS, rule->dims[d]) - OURS] = d;
-  for (int k = 0; k < 3; k++) {
-    if (at[k] < 0) continue;
-    e->shape[n] = shape[at[k]];
-    e->strides[n] = strides[at[k]];
-    e->order[at[k]] = n++;
+  for (const char *k = OURS; *k != '\0'; k++) {
+    for (int d = 0; d < e->n_dims; d++) {
+      if (ours[d] != *k) continue;
+      e->shape[n] = shape[d];
+      e->strides[n] = strides[d];
+      e->order[d] = n++;
+    }
   }
-  e->experts = at[0] >= 0;
+  e->experts = memchr(ours, 'e', (size_t)e->n_dims) != NULL;
 }
 
 /* Makes one entry of each weight that the tensor holds; *n of them. */

@@ -60,17 +60,16 @@ static xfer_status read_dims(const xfi_doc *doc, const json_t *dims, const json_
                              xfi_tensor_rule *t)
 {
   static const char *const WORDS[] = {"experts", "rows", "columns", NULL};
-  bool seen[3] = {false};
+  bool seen[3] = {strstr(t->name, "{expert}") != NULL};
 
   if (json_array_size(dims) > sizeof t->dims) return BAD(doc, dims, "more than four dims");
   for (size_t i = 0; i < json_array_size(dims); i++) {
     const int k = xfi_rules_choice(WORDS, xfi_doc_text(dims, i));
 
-    if (k < 0 ||
-        (seen[k] && (k == 0 || i + 1 < json_array_size(dims) || t->dims[i - 1] != *WORDS[k])))
+    if (k < 0 || (seen[k] && (i == 0 || t->dims[i - 1] != *WORDS[k])))
       return BAD(doc, dims,
-                 "dims are \"experts\", \"rows\" and \"columns\", each once, but that the last "
-                 "two may be one");
+                 "dims are \"experts\", \"rows\" and \"columns\", each once, but that neighbours "
+                 "may be one");
     seen[k] = true;
     t->dims[t->n_dims++] = *WORDS[k];
   }

@@ -164,13 +164,20 @@ done:
 static xfer_status cut_fsdp(xfi_spread *spread, const xfer_side *side, const xfi_entry *entry,
                             const xfi_slot *slot, int axis)
 {
-  int dim = slot->each_expert ? 1 : 0;
+  const int n = spread->shape[axis], dim = slot->order[slot->each_expert];
   xfer_status st = XFER_OK;
 
-  if (entry->n_dims <= dim || spread->shape[axis] == 1 || slot->whole) return XFER_OK;
+  if (entry->n_dims <= dim || n == 1 || slot->whole) return XFER_OK;
   XFI_CHECK(slot->n_slots == 1 || slot->fuse_dim != dim, XFER_ERR_UNSUPPORTED,
             "\"%s\" holds several weights, and \"%s\" cuts through them", entry->pattern,
             side->spec);
+  for (int a = 0; a < spread->n_axes && entry->lead > 0; a++)
+    XFI_CHECK(spread->placements[a].kind == XFER_REPLICATE, XFER_ERR_UNSUPPORTED,
+              "\"%s\" has other dims than the checkpoint's, and \"%s\" cuts it twice",
+              entry->pattern, side->spec);
+  if (entry->lead > 0)
+    return xfi_cut_roomy(spread, axis, dim, entry->shape[dim],
+                         xfi_ceil_div(entry->lead, n) * (entry->shape[dim] / entry->lead), -1);
   spread->placements[axis] = xfer_shard(dim);
   spread->n_order = spread->n_axes;
   for (int a = 0, k = 0; a < spread->n_axes; a++) {

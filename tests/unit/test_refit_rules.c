@@ -91,6 +91,36 @@ static void test_fields_of_a_side_say_what_they_want(void **state)
   }
 }
 
+#define TENSOR(fields)                                                                             \
+  "{\"format\":\"xfer-family-v1\",\"family\":\"mine\",\"tensors\":[\n" fields "]}"
+#define LAYER(word) "{\"name\":\"" word ".{layer}.x\",\"role\":\"mlp.up\"}"
+
+static void test_fields_of_a_family_say_what_they_want(void **state)
+{
+  static const struct {
+    const char *rules, *word;
+  } cases[] = {
+      {TENSOR(
+           LAYER("a") "," LAYER("b") "," LAYER("c") "," LAYER("a") "," LAYER("d") ",\n" LAYER("e")),
+       "line 3: layers of more than 4 names"},
+      {TENSOR("{\"name\":\"x.{expert}\",\"role\":\"moe.up\",\"dims\":[\"experts\",\"rows\"]}"),
+       "line 2: dims are \"experts\""},
+      {TENSOR("{\"name\":\"x\",\"role\":\"a\",\"dims\":[\"rows\",\"columns\",\"rows\"]}"),
+       "each once, but that neighbours may be one"},
+      {TENSOR("{\"name\":\"x\",\"role\":\"a\",\"dims\":[\"columns\",\"columns\"]}"),
+       "dims without \"rows\""},
+  };
+  xfer_rules *rules = NULL;
+
+  (void)state;
+  mkdir(refit_path("tensors"), 0777);
+  for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+    refit_write("tensors/a.json", cases[i].rules);
+    assert_int_equal(xfer_rules_load(&rules, refit_path("tensors")), XFER_ERR_IO);
+    expect_error(cases[i].word);
+  }
+}
+
 /* As SIDE, with axes and a list of local tensors. */
 #define AXES(dense, locals)                                                                        \
   "{\"format\":\"xfer-side-v1\",\"side\":\"mine\",\"numbers\":{\"tp\":1,\"dp\":1},\"ranks\":[["    \
@@ -273,6 +303,47 @@ static void test_a_tensor_has_the_rows_of_what_it_holds(void **state)
     assert_int_equal(load(&model, cases[i].table, rules), XFER_ERR_SHAPE);
     expect_error(cases[i].word);
   }
+  xfer_rules_destroy(rules);
+}
+
+/* Experts one by one, whose weights are columns by rows. */
+static void test_dims_of_experts_that_a_name_counts(void **state)
+{
+  xfer_rules *rules = NULL;
+  xfer_model *model = NULL;
+  xfer_side *full = NULL;
+  xfer_refit *refit = NULL;
+  xfer_locals *locals = NULL;
+  xfer_refit_tensor tensor;
+  xfer_local local;
+
+  (void)state;
+  mkdir(refit_path("turned"), 0777);
+  refit_write(
+      "turned/a.json",
+      "{\"format\":\"xfer-family-v1\",\"family\":\"mine\",\"model_type\":[\"mine\"],\"tensors\":"
+      "[{\"name\":\"blocks.{layer}.x.experts.{expert}\",\"role\":\"moe.up\","
+      "\"dims\":[\"columns\",\"rows\"]}]}");
+  assert_int_equal(xfer_rules_load(&rules, refit_path("turned")), XFER_OK);
+  assert_int_equal(
+      load(&model,
+           REFIT_TABLE("\"model_type\":\"mine\"", REFIT_N("blocks.3.x.experts.0.weight", "[4,6]")),
+           rules),
+      XFER_OK);
+  assert_int_equal(side(&full, "full", NULL), XFER_OK);
+  assert_int_equal(xfer_refit_create(&refit, model, full, NULL), XFER_OK);
+  assert_int_equal(xfer_refit_tensor_get(refit, 0, &tensor), XFER_OK);
+  assert_int_equal(tensor.layer, 3);
+  assert_int_equal(xfer_locals_create(&locals, refit, 0), XFER_OK);
+  assert_int_equal(xfer_locals_get(locals, 0, &local), XFER_OK);
+  assert_string_equal(local.name, "blocks.3.x.experts.0.weight");
+  assert_int_equal(local.n_dims, 2);
+  assert_int_equal(local.shape[0], 4);
+  assert_int_equal(local.shape[1], 6);
+  xfer_locals_destroy(locals);
+  xfer_refit_destroy(refit);
+  xfer_side_destroy(full);
+  xfer_model_destroy(model);
   xfer_rules_destroy(rules);
 }
 
@@ -492,9 +563,11 @@ int main(void)
 {
   const struct CMUnitTest tests[] = {
       cmocka_unit_test(test_fields_of_a_side_say_what_they_want),
+      cmocka_unit_test(test_fields_of_a_family_say_what_they_want),
       cmocka_unit_test(test_what_rules_cannot_do_is_refused_by_name),
       cmocka_unit_test(test_rules_of_a_folder_add_a_family),
       cmocka_unit_test(test_a_tensor_has_the_rows_of_what_it_holds),
+      cmocka_unit_test(test_dims_of_experts_that_a_name_counts),
       cmocka_unit_test(test_fused_experts_have_the_form_of_their_model_type),
       cmocka_unit_test(test_ranks_and_items_of_a_side_may_be_given_as_lists),
       cmocka_unit_test(test_what_is_ignored_is_not_silent),

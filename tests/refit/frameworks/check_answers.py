@@ -27,7 +27,7 @@ ZERO, NEVER = -1, -2  # numbers of no tensor: zeros or padding; not written by t
 
 # What xfer refuses though the framework does not, and words of the sentence that says why.
 REFUSED = {("vllm", "deepseek_tied"): "ties no output layer",
-           ("vllm", "kimi_linear_older"): "vLLM has it as [heads]",
+           ("vllm", "falcon_groups"): "4 heads or groups do not divide by the 8 ranks",
            ("vllm", "kimi_linear_room"): "pads gate and up of each expert",
            ("vllm", "kimi_linear_tied"): "ties no output layer",
            ("vllm", "step3p5_tied"): "ties no output layer",
@@ -72,10 +72,10 @@ class Checkpoint:
 
     def __init__(self, answer):
         self.number = {name: i for i, (name, _) in enumerate(answer["hf"])}
-        # Two dims that are one of the join; the order of elements is the same.
+        # Dims that are one of the join; the order of elements is the same.
         self.shape = [[*s[:-2], s[-2] * s[-1]] if name.endswith(("_blocks", "moe_statics.e_score_correction_bias"))
-                      else s for name, s in answer["hf"]]
-        self.turned = re.compile(r"experts\.(gate_up|down)_proj$") if answer["transposed"] else None
+                      else [int(np.prod(s))] if name.endswith("A_log") and len(s) == 4 else s for name, s in answer["hf"]]
+        self.turned = re.compile(r"experts\.(gate_up|down)_proj$|\.c_(attn|proj|fc)\.weight$") if answer["transposed"] else None
 
     def code(self, tensor, flat):
         """What an element holds in the checkpoint that the framework read: elements are counted from 1."""
@@ -165,7 +165,7 @@ def filled(tensor, flat, names, converted):
 
 # Blocks that are refused, and why.
 NO_BLOCKS = ["rows of several weights that alternate have no blocks", "are no whole number of blocks of 16",
-             "vLLM ties no output layer of this family", "vLLM has it as [heads]"]
+             "vLLM ties no output layer of this family"]
 SCALES = ".weight_scale_inv"
 OF_OTHERS = ("visual.", "vision_tower.", "audio_tower.", "multi_modal_projector.", "mm_projector.")  # parts of a model that are no text
 
