@@ -23,6 +23,19 @@
       "1],"                                                                                        \
       "\"expert\":[0,3],\"shape\":[16,8],\"dtype\":\"bf16\"}")
 
+/* Layers that are called h.N, of weights that are columns by rows. */
+#define GPT2                                                                                       \
+  REFIT_TABLE(                                                                                     \
+      "\"model_type\":\"gpt2\",\"n_embd\":16,\"n_head\":4",                                        \
+      REFIT_N("h.0.attn.c_attn.weight", "[16,48]") "," REFIT_N(                                    \
+          "h.1.attn.c_attn.weight", "[16,48]") "," REFIT_N("h.0.mlp.c_proj.weight", "[32,16]"))
+
+/* As older checkpoints have it. */
+#define KIMI(shape)                                                                                \
+  REFIT_TABLE("\"model_type\":\"kimi_linear\",\"moe_intermediate_size\":4096,\"linear_attn_"       \
+              "config\":{\"num_heads\":4}",                                                        \
+              REFIT_P("self_attn.A_log", shape))
+
 static char memory[1 << 20];
 
 /* One side alone, and rank 0's list. */
@@ -113,6 +126,12 @@ static void test_names_and_shapes_are_the_frameworks_own(void **state)
        {2, 16, 8},
        3},
       {MOE, "full", 0, "model.layers.1.mlp.experts.3.down_proj.weight", {16, 8}, 2},
+      {GPT2, "vllm:tp2", 1, "transformer.h.1.attn.c_attn.weight", {24, 16}, 2},
+      {GPT2, "vllm:tp2", 1, "transformer.h.0.mlp.c_proj.weight", {16, 16}, 2},
+      {GPT2, "full", 0, "h.1.attn.c_attn.weight", {16, 48}, 2},
+      {GPT2, "fsdp:dp2", 0, "h.1.attn.c_attn.weight", {8, 48}, 2},
+      {KIMI("[1,1,4,1]"), "vllm:tp2", 1, "model.layers.1.self_attn.A_log", {2}, 1},
+      {KIMI("[1,1,4,1]"), "full", 0, "model.layers.1.self_attn.A_log", {4}, 1},
   };
 
   (void)state;
@@ -123,6 +142,29 @@ static void test_names_and_shapes_are_the_frameworks_own(void **state)
     assert_true(has_local(&o, cases[i].name, cases[i].shape, cases[i].n_dims));
     unmake(&o);
   }
+}
+
+/* FSDP cuts the first dim, of which there is one: the first rank has all, and takes it as it is. */
+static void test_dims_of_one_element_are_one_with_their_neighbours(void **state)
+{
+  const int64_t own[] = {1, 1, 4, 1}, flat[] = {4};
+  one o = make(KIMI("[1,1,4,1]"), "fsdp:dp2", XFER_SIDE_TRAIN, NULL, 0);
+  xfer_locals *second = NULL;
+  xfer_local local;
+
+  (void)state;
+  assert_true(has_local(&o, "model.layers.0.self_attn.A_log", flat, 1));
+  assert_int_equal(xfer_locals_give(o.locals, XFER_SIDE_TRAIN, "model.layers.0.self_attn.A_log",
+                                    XFER_BF16, memory, own, NULL, 4),
+                   XFER_OK);
+  assert_null(strstr(xfer_last_error(), "shape"));
+  assert_int_equal(xfer_locals_create(&second, o.refit, 1), XFER_OK);
+  for (size_t i = 0; i < xfer_locals_count(second); i++) {
+    assert_int_equal(xfer_locals_get(second, i, &local), XFER_OK);
+    assert_int_equal(local.shape[0], 0);
+  }
+  xfer_locals_destroy(second);
+  unmake(&o);
 }
 
 /* Hands every local tensor in, `change` deciding what of it is different. */
@@ -495,6 +537,7 @@ int main(void)
 {
   const struct CMUnitTest tests[] = {
       cmocka_unit_test(test_names_and_shapes_are_the_frameworks_own),
+      cmocka_unit_test(test_dims_of_one_element_are_one_with_their_neighbours),
       cmocka_unit_test(test_spellings_and_renames_lead_to_the_same),
       cmocka_unit_test(test_stars_take_the_shortest_text),
       cmocka_unit_test(test_what_is_wrong_is_listed),

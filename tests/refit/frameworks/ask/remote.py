@@ -9,6 +9,8 @@ def known():
     for name in ("bailing_moe", "bailing_moe_v2", "deepseek", "internlm2", "internlm3", "mimo", "minicpm", "orion", "PanguEmbedded",
                  "pangu_ultra_moe", "solar", "step3_text"):
         AutoConfig.register(name, type("Config", (PretrainedConfig,), {"model_type": name}), exist_ok=True)
+    AutoConfig.register("exaone", type("Config", (PretrainedConfig,), {"model_type": "exaone",
+                                                                       "attribute_map": {"num_hidden_layers": "num_layers"}}), exist_ok=True)
     AutoConfig.register("nemotron-nas", type("Config", (PretrainedConfig,), {"model_type": "nemotron-nas", "__init__": nemotron_nas}),
                         exist_ok=True)
 
@@ -61,6 +63,27 @@ def bailing_moe(architecture, model_type, bias, **more):
         t.experts(p + "mlp.experts.", e, h, mi)
     t.add("model.word_embeddings.weight", 1000, h)
     t.add("model.norm.weight", h)
+    if not c["tie_word_embeddings"]:
+        t.add("lm_head.weight", 1000, h)
+    return c, t
+
+
+def exaone(**more):
+    """EXAONE 3."""
+    h, d, heads, kv, i = 512, 32, 16, 4, 96
+    c = config("ExaoneForCausalLM", "exaone", hidden_size=h, num_hidden_layers=None, num_layers=2, hidden_act=None,
+               activation_function="silu", rms_norm_eps=None, layer_norm_epsilon=1e-5, **more)
+    t = Table()
+    for l in range(2):
+        p = f"transformer.h.{l}."
+        t.norms(p, h, "ln_1", "ln_2")
+        a = p + "attn.attention."
+        for name, rows in (("q_proj", heads * d), ("k_proj", kv * d), ("v_proj", kv * d)):
+            t.add(a + name + ".weight", rows, h)
+        t.add(a + "out_proj.weight", h, heads * d)
+        t.mlp(p + "mlp.", h, i, ("c_fc_0", "c_fc_1", "c_proj"))
+    t.add("transformer.wte.weight", 1000, h)
+    t.add("transformer.ln_f.weight", h)
     if not c["tie_word_embeddings"]:
         t.add("lm_head.weight", 1000, h)
     return c, t

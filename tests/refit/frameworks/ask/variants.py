@@ -159,6 +159,27 @@ MAMBA2_LESS = ("num_attention_heads", "num_key_value_heads", "intermediate_size"
 MINICPM3 = dict(hidden_size=512, kv_lora_rank=32, q_lora_rank=48, qk_rope_head_dim=16, qk_nope_head_dim=32, v_head_dim=32,
                 num_key_value_heads=16, scale_emb=12, scale_depth=1.4, dim_model_base=256)
 
+# Layers that are called h.N or blocks.N, and configurations with other keys.
+GPT2 = dict(n_embd=512, n_head=16, n_layer=2, n_positions=512, n_inner=96, activation_function="gelu", layer_norm_epsilon=1e-5)
+GPT2_LESS = ("hidden_size", "intermediate_size", "num_hidden_layers", "num_attention_heads", "num_key_value_heads", "head_dim", "rms_norm_eps",
+             "hidden_act", "max_position_embeddings", "rope_theta")
+FALCON = dict(hidden_size=512, layer_norm_epsilon=1e-5, alibi=False, bias=False, multi_query=True, parallel_attn=True,
+              new_decoder_architecture=False, tie_word_embeddings=True)
+FALCON_LESS = ("head_dim", "num_key_value_heads", "rms_norm_eps", "hidden_act", "intermediate_size")
+BLOOM = dict(hidden_size=512, n_head=16, n_layer=2, layer_norm_epsilon=1e-5, tie_word_embeddings=True, use_cache=True)
+BLOOM_LESS = tuple(key for key in GPT2_LESS if key != "hidden_size")
+DBRX = dict(d_model=512, n_heads=16, n_layers=2, max_seq_len=512, attn_config=dict(kv_n_heads=4, clip_qkv=8, rope_theta=10000.0),
+            ffn_config=dict(ffn_hidden_size=48, moe_num_experts=8, moe_top_k=2, ffn_act_fn={"name": "silu"}))
+
+
+def published_gpt2():
+    """As the first one is published: without a prefix, and with the masks of its attention."""
+    config, table = of("GPT2LMHeadModel", "gpt2", GPT2_LESS, **GPT2, tie_word_embeddings=True)()
+    out = collections.OrderedDict((name.removeprefix("transformer."), shape) for name, shape in table.items())
+    out.update({f"h.{layer}.attn.bias": (1, 1, 512, 512) for layer in range(2)})
+    return config, out
+
+
 NEWER = {
     "falcon_h1": of("FalconH1ForCausalLM", "falcon_h1", **FALCON_H1),
     "falcon_h1_norm": of("FalconH1ForCausalLM", "falcon_h1", tie_word_embeddings=True,
@@ -231,6 +252,19 @@ NEWER = {
                         **{**MAMBA2, "n_groups": 4, "use_bias": True, "use_conv_bias": False, "tie_word_embeddings": True}),
     "minicpm3": of("MiniCPM3ForCausalLM", "minicpm3", ("head_dim",), **MINICPM3),
     "minicpm3_tied": of("MiniCPM3ForCausalLM", "minicpm3", ("head_dim",), **{**MINICPM3, "tie_word_embeddings": True}),
+    "gpt2": of("GPT2LMHeadModel", "gpt2", GPT2_LESS, **GPT2),
+    "gpt2_published": published_gpt2,
+    "gpt_bigcode": of("GPTBigCodeForCausalLM", "gpt_bigcode", GPT2_LESS, **{**GPT2, "n_layer": 3, "tie_word_embeddings": True}, multi_query=True),
+    "gpt_bigcode_heads": of("GPTBigCodeForCausalLM", "gpt_bigcode", GPT2_LESS, **GPT2, multi_query=False),
+    "falcon": of("FalconForCausalLM", "falcon", FALCON_LESS, **FALCON),
+    "falcon_groups": of("FalconForCausalLM", "falcon", FALCON_LESS, **{**FALCON, "new_decoder_architecture": True}, num_kv_heads=4),
+    "falcon_one_norm": of("FalconForCausalLM", "falcon", FALCON_LESS,
+                          **{**FALCON, "new_decoder_architecture": True, "tie_word_embeddings": False}, num_kv_heads=4,
+                          num_ln_in_parallel_attn=1),
+    "falcon_heads": of("FalconForCausalLM", "falcon", FALCON_LESS,
+                       **{**FALCON, "multi_query": False, "parallel_attn": False, "alibi": True, "bias": True}),
+    "bloom": of("BloomForCausalLM", "bloom", BLOOM_LESS, **BLOOM),
+    "dbrx": of("DbrxForCausalLM", "dbrx", (*GPT2_LESS, "rope_theta"), **DBRX),
     "longcat_flash": longcat_flash,
     "qwen3_omni": qwen3_omni,
 }
