@@ -113,9 +113,7 @@ typedef struct xfi_raw {
   xfer_dtype dtype;
 } xfi_raw;
 
-xfer_status xfi_model_create(xfer_model **model, const xfer_rules *rules);
-xfer_model *xfi_model_share(xfer_model *model);
-void xfi_model_destroy(xfer_model *model);
+/* ---- entries.c: the list of them ---- */
 
 /* Appends one pattern; xfi_model_append_name() takes numbers of layer and expert out of a plain
  * name. */
@@ -123,21 +121,21 @@ xfer_status xfi_model_append(xfer_model *model, const xfi_raw *raw,
                              const xfer_model_options *options);
 xfer_status xfi_model_append_name(xfer_model *model, const xfi_raw *raw,
                                   const xfer_model_options *options);
-/* Appends after the first xfi_model_finish(); on an error the model is as before. */
-xfer_status xfi_model_add(xfer_model *model, const xfi_raw *raw);
-/* After the last append: ranges, roles, scales, kinds of layers, checks. */
-xfer_status xfi_model_finish(xfer_model *model, const xfer_model_options *options);
-/* What follows from names and roles. */
-xfer_status xfi_model_settle(xfer_model *model);
-/* A copy for one refit, to be changed and then settled. */
-xfer_status xfi_model_copy(xfer_model **made, xfer_model *model);
 /* Does the k-th layer of an entry stay in it? */
 typedef xfer_status (*xfi_stays)(bool *stays, const xfi_entry *entry, int k, const void *context);
 /* Those of its layers that do not stay, if any do, become an entry behind it. */
 xfer_status xfi_model_part(xfer_model *model, size_t at, xfi_stays stays, const void *context);
 xfer_status xfi_model_double(xfer_model *model, size_t at);
+xfer_status xfi_entry_copy(xfi_entry *copy, const xfi_entry *entry);
+void xfi_entry_clear(xfi_entry *entry);
+/* Does any layer of the entry's stack have the role? */
+bool xfi_model_has_anywhere(const xfer_model *model, const xfi_entry *entry, const char *role);
+/* The entry of this role and suffix (NULL: any) in the layers of that one; NULL: none. */
+xfi_entry *xfi_model_find(const xfer_model *model, const char *role, const char *suffix,
+                          const xfi_entry *like);
 
-/* The two readers. Each reads `model->config` and appends; neither finishes. */
+/* ---- the two readers: each reads `model->config` and appends; neither finishes ---- */
+
 xfer_status xfi_table_read(xfer_model *model, const char *path, const xfer_model_options *options);
 xfer_status xfi_checkpoint_read(xfer_model *model, const char *path,
                                 const xfer_model_options *options);
@@ -165,11 +163,19 @@ bool xfi_role_matches(const char *pattern, const char *role);
 /* Of an entry's rows: what they are in blocks of so many. */
 xfer_status xfi_roles_scale(xfi_segment *segment, int64_t block, bool alone,
                             const xfi_entry *entry);
-/* Does any layer of the entry's stack have the role? */
-bool xfi_model_has_anywhere(const xfer_model *model, const xfi_entry *entry, const char *role);
-/* The entry of this role and suffix (NULL: any) in the layers of that one; NULL: none. */
-xfi_entry *xfi_model_find(const xfer_model *model, const char *role, const char *suffix,
-                          const xfi_entry *like);
+/* ---- model.c: all of it ---- */
+
+xfer_status xfi_model_create(xfer_model **model, const xfer_rules *rules);
+xfer_model *xfi_model_share(xfer_model *model);
+void xfi_model_destroy(xfer_model *model);
+/* Appends after the first xfi_model_finish(); on an error the model is as before. */
+xfer_status xfi_model_add(xfer_model *model, const xfi_raw *raw);
+/* After the last append: ranges, roles, scales, kinds of layers, checks. */
+xfer_status xfi_model_finish(xfer_model *model, const xfer_model_options *options);
+/* What follows from names and roles. */
+xfer_status xfi_model_settle(xfer_model *model);
+/* A copy for one refit, to be changed and then settled. */
+xfer_status xfi_model_copy(xfer_model **made, xfer_model *model);
 
 /* ---- places: an entry has one for each of its layers, which are alike, or one outside them ----
  */

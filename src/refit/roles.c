@@ -450,26 +450,3 @@ xfer_status xfi_roles_collect(xfer_model *model)
 done:
   return st;
 }
-
-bool xfi_model_has_anywhere(const xfer_model *model, const xfi_entry *entry, const char *role)
-{
-  for (size_t i = 0; i < model->n_entries; i++) {
-    const xfi_entry *e = &model->entries[i];
-
-    if (e->role != NULL && e->stack == entry->stack && strcmp(e->role, role) == 0) return true;
-  }
-  return false;
-}
-
-xfi_entry *xfi_model_find(const xfer_model *model, const char *role, const char *suffix,
-                          const xfi_entry *like)
-{
-  for (size_t i = 0; i < model->n_entries; i++) {
-    xfi_entry *e = &model->entries[i];
-
-    if (e->role == NULL || e->stack != like->stack || strcmp(e->role, role) != 0) continue;
-    if (suffix != NULL && strcmp(e->suffix, suffix) != 0) continue;
-    if (xfi_entry_place(e, xfi_entry_layer(like, 0)) >= 0) return e;
-  }
-  return NULL;
-}

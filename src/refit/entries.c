@@ -1,0 +1,259 @@
+/*
+ * The list of a model's entries: how they are appended, split and found. What they
+ * are, those above know.
+ */
+#include "model.h"
+
+#include "alloc.h"
+#include "checked.h"
+#include "dtype.h"
+#include "error.h"
+#include "names.h"
+#include "vec.h"
+
+#include <string.h>
+
+void xfi_entry_clear(xfi_entry *entry)
+{
+  xfi_free(entry->pattern);
+  xfi_free(entry->known);
+  xfi_free(entry->name);
+  xfi_free(entry->layers);
+  memset(entry, 0, sizeof *entry);
+}
+
+/* ---- appending ---- */
+
+/* No size is negative: who read it, or was given it, saw to it. */
+static xfer_status check_raw(const xfi_raw *raw)
+{
+  int n_dims = raw->n_dims + (raw->n_experts > 0);
+  int64_t bytes =
+      (int64_t)xfi_dtype_size((int)raw->dtype) * (raw->n_experts > 0 ? raw->n_experts : 1);
+  xfer_status st = XFER_OK;
+
+  XFI_CHECK(raw->pattern[0] != '\0', XFER_ERR_IO, "a tensor without a name");
+  XFI_CHECK(n_dims <= XFER_MAX_DIMS, XFER_ERR_IO, "\"%s\" has %d dims, more than %d", raw->pattern,
+            n_dims, XFER_MAX_DIMS);
+  XFI_CHECK((raw->n_layers > 0) == (strstr(raw->pattern, "{layer}") != NULL), XFER_ERR_IO,
+            "\"%s\": {layer} and a list of layers go together", raw->pattern);
+  XFI_CHECK((raw->n_experts > 0) == (strstr(raw->pattern, "{expert}") != NULL), XFER_ERR_IO,
+            "\"%s\": {expert} and a range of experts go together", raw->pattern);
+  for (int i = 0; i < raw->n_layers; i++) {
+    XFI_CHECK(raw->layers[i] >= 0 && (i == 0 || raw->layers[i] > raw->layers[i - 1]), XFER_ERR_IO,
+              "\"%s\": layers must ascend from 0", raw->pattern);
+  }
+  for (int d = 0; d < raw->n_dims; d++)
+    XFI_CHECK(xfi_imul_fits(bytes, raw->shape[d], &bytes), XFER_ERR_OVERFLOW,
+              "\"%s\" has more bytes than 63 bits count", raw->pattern);
+done:
+  return st;
+}
+
+static void set_shape(xfi_entry *entry, const xfi_raw *raw)
+{
+  int experts = entry->n_experts > 0;
+  int64_t stride = 1;
+
+  entry->n_dims = raw->n_dims + experts;
+  for (int d = raw->n_dims - 1; d >= 0; d--) {
+    entry->shape[d + experts] = raw->shape[d];
+    entry->strides[d + experts] = stride;
+    stride *= raw->shape[d];
+  }
+  if (experts) entry->shape[0] = entry->n_experts;
+  entry->experts = experts;
+  for (int d = 0; d < XFER_MAX_DIMS; d++)
+    entry->order[d] = d;
+}
+
+/* Applies the caller's renames, in order. */
+static xfer_status rename_entry(xfi_entry *entry, const xfer_model_options *options,
+                                uint64_t *renamed)
+{
+  xfer_status st = XFER_OK;
+
+  for (int64_t i = 0; i < options->n_renames; i++) {
+    char *next = NULL;
+
+    XFI_TRY(
+        xfi_glob_rename(&next, options->renames[2 * i], options->renames[2 * i + 1], entry->known));
+    if (next == NULL) continue;
+    if (i < 64) *renamed |= UINT64_C(1) << i;
+    xfi_free(entry->known);
+    entry->known = next;
+  }
+done:
+  return st;
+}
+
+/* What an entry has for itself. */
+static xfer_status own_lists(xfi_entry *entry, const char *pattern, const char *known,
+                             const char *name, const int *layers)
+{
+  xfer_status st = XFER_OK;
+
+  entry->pattern = entry->known = entry->name = NULL;
+  entry->layers = xfi_calloc((size_t)entry->n_layers, sizeof *entry->layers);
+  XFI_CHECK(entry->layers != NULL, XFER_ERR_NOMEM, "the layers of \"%s\"", pattern);
+  if (entry->n_layers > 0) memcpy(entry->layers, layers, (size_t)entry->n_layers * sizeof *layers);
+  XFI_TRY(xfi_name_copy(&entry->pattern, pattern));
+  XFI_TRY(xfi_name_copy(&entry->known, known));
+  XFI_TRY(xfi_name_copy(&entry->name, name));
+done:
+  return st;
+}
+
+xfer_status xfi_model_append(xfer_model *model, const xfi_raw *raw,
+                             const xfer_model_options *options)
+{
+  xfi_entry entry = {.n_layers = raw->n_layers,
+                     .first_expert = raw->first_expert,
+                     .n_experts = raw->n_experts,
+                     .dtype = raw->dtype,
+                     .table_dtype = raw->dtype,
+                     .n_held = 1,
+                     .suffix = "",
+                     .stem = "",
+                     .scale_of = -1};
+  xfer_status st = XFER_OK;
+
+  XFI_TRY(check_raw(raw));
+  XFI_TRY(own_lists(&entry, raw->pattern, raw->pattern, raw->pattern, raw->layers));
+  XFI_TRY(rename_entry(&entry, options, &model->renamed));
+  set_shape(&entry, raw);
+  XFI_TRY(xfi_vec_reserve(&model->entries, &model->entries_cap, model->n_entries + 1,
+                          sizeof *model->entries));
+  model->entries[model->n_entries++] = entry;
+  memset(&entry, 0, sizeof entry);
+done:
+  xfi_entry_clear(&entry);
+  return st;
+}
+
+xfer_status xfi_model_append_name(xfer_model *model, const xfi_raw *raw,
+                                  const xfer_model_options *options)
+{
+  char pattern[XFI_NAME_BYTES];
+  xfi_raw taken = *raw;
+  int layer, expert;
+  xfer_status st = XFER_OK;
+
+  XFI_TRY(xfi_name_split(pattern, &layer, &expert, raw->pattern, model->words, model->n_words));
+  taken.pattern = pattern;
+  if (layer >= 0) {
+    taken.layers = &layer;
+    taken.n_layers = 1;
+  }
+  if (expert >= 0) {
+    taken.first_expert = expert;
+    taken.n_experts = 1;
+  }
+  XFI_TRY(xfi_model_append(model, &taken, options));
+done:
+  return st;
+}
+
+/* ---- splitting ---- */
+
+xfer_status xfi_entry_copy(xfi_entry *copy, const xfi_entry *e)
+{
+  xfer_status st = XFER_OK;
+
+  *copy = *e;
+  XFI_TRY(own_lists(copy, e->pattern, e->known, e->name, e->layers));
+  copy->stem = copy->known + (e->stem - e->known);
+done:
+  return st;
+}
+
+xfer_status xfi_model_double(xfer_model *model, size_t at)
+{
+  xfi_entry copy;
+  xfer_status st = XFER_OK;
+
+  XFI_TRY(xfi_entry_copy(&copy, &model->entries[at]));
+  XFI_TRY(xfi_vec_reserve(&model->entries, &model->entries_cap, model->n_entries + 1,
+                          sizeof *model->entries));
+  memmove(model->entries + at + 2, model->entries + at + 1,
+          (model->n_entries++ - at - 1) * sizeof *model->entries);
+  model->entries[at + 1] = copy;
+  memset(&copy, 0, sizeof copy);
+done:
+  xfi_entry_clear(&copy);
+  return st;
+}
+
+xfer_status xfi_model_part(xfer_model *model, size_t at, xfi_stays stays, const void *context)
+{
+  xfi_entry *e = &model->entries[at], *rest;
+  const int n = e->n_layers;
+  int n_staying = 0;
+  bool *staying = xfi_calloc((size_t)n, sizeof *staying);
+  xfer_status st = XFER_OK;
+
+  XFI_CHECK(staying != NULL, XFER_ERR_NOMEM, "the layers of \"%s\"", e->pattern);
+  for (int k = 0; k < n; k++) {
+    XFI_TRY(stays(&staying[k], e, k, context));
+    n_staying += staying[k];
+  }
+  if (n_staying == 0 || n_staying == n) goto done;
+  XFI_TRY(xfi_model_double(model, at));
+  e = &model->entries[at];
+  rest = e + 1;
+  e->n_layers = rest->n_layers = 0;
+  for (int k = 0; k < n; k++) {
+    if (staying[k])
+      e->layers[e->n_layers++] = e->layers[k];
+    else
+      rest->layers[rest->n_layers++] = rest->layers[k];
+  }
+done:
+  xfi_free(staying);
+  return st;
+}
+
+/* ---- finding ---- */
+
+int xfi_find_int(const int *list, int n, int value)
+{
+  int lo = 0, hi = n;
+
+  while (lo < hi) {
+    int mid = lo + (hi - lo) / 2;
+
+    if (list[mid] < value)
+      lo = mid + 1;
+    else
+      hi = mid;
+  }
+  return lo < n && list[lo] == value ? lo : -1;
+}
+
+int xfi_entry_place(const xfi_entry *entry, int layer)
+{
+  return layer < 0 ? -(entry->n_layers > 0) : xfi_find_int(entry->layers, entry->n_layers, layer);
+}
+
+bool xfi_model_has_anywhere(const xfer_model *model, const xfi_entry *entry, const char *role)
+{
+  for (size_t i = 0; i < model->n_entries; i++) {
+    const xfi_entry *e = &model->entries[i];
+
+    if (e->role != NULL && e->stack == entry->stack && strcmp(e->role, role) == 0) return true;
+  }
+  return false;
+}
+
+xfi_entry *xfi_model_find(const xfer_model *model, const char *role, const char *suffix,
+                          const xfi_entry *like)
+{
+  for (size_t i = 0; i < model->n_entries; i++) {
+    xfi_entry *e = &model->entries[i];
+
+    if (e->role == NULL || e->stack != like->stack || strcmp(e->role, role) != 0) continue;
+    if (suffix != NULL && strcmp(e->suffix, suffix) != 0) continue;
+    if (xfi_entry_place(e, xfi_entry_layer(like, 0)) >= 0) return e;
+  }
+  return NULL;
+}
