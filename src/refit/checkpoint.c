@@ -235,37 +235,26 @@ done:
   return st;
 }
 
-/* Records [at, end) differ in layer and expert alone. Layers with the same experts make one entry.
- */
+/* Records [at, end) differ in layer and expert alone: one entry for each layer. */
 static xfer_status append_kind(xfer_model *model, const folder *f, size_t at, size_t end,
                                const xfer_model_options *options)
 {
-  int *layers = xfi_calloc(end - at, sizeof *layers);
-  xfi_raw raw = f->records[at].raw;
   size_t next;
   xfer_status st = XFER_OK;
 
-  raw.pattern = f->records[at].pattern;
-  raw.layers = layers;
-  XFI_CHECK(layers != NULL, XFER_ERR_NOMEM, "%zu layers", end - at);
   for (; at < end; at = next) {
     const record *r = &f->records[at];
-    int n_experts;
+    xfi_raw raw = r->raw;
 
     XFI_TRY(scan_layer(f, at, end, &next));
-    n_experts = r->expert < 0 ? 0 : (int)(next - at);
-    if (raw.n_layers > 0 &&
-        (n_experts != raw.n_experts || (n_experts > 0 && r->expert != raw.first_expert))) {
-      XFI_TRY(xfi_model_append(model, &raw, options));
-      raw.n_layers = 0;
-    }
-    raw.n_experts = n_experts;
-    raw.first_expert = n_experts > 0 ? r->expert : 0;
-    if (r->layer >= 0) layers[raw.n_layers++] = r->layer;
+    raw.pattern = r->pattern;
+    raw.layers = &r->layer;
+    raw.n_layers = r->layer >= 0;
+    raw.n_experts = r->expert < 0 ? 0 : (int)(next - at);
+    raw.first_expert = r->expert < 0 ? 0 : r->expert;
+    XFI_TRY(xfi_model_append(model, &raw, options));
   }
-  XFI_TRY(xfi_model_append(model, &raw, options));
 done:
-  xfi_free(layers);
   return st;
 }
 

@@ -1,5 +1,5 @@
 /*
- * The list of a model's entries: how they are appended, split and found. What they
+ * The list of a model's entries: how they are appended, put together, split and found. What they
  * are, those above know.
  */
 #include "model.h"
@@ -11,6 +11,8 @@
 #include "names.h"
 #include "vec.h"
 
+#include <limits.h>
+#include <stdlib.h>
 #include <string.h>
 
 void xfi_entry_clear(xfi_entry *entry)
@@ -151,6 +153,87 @@ xfer_status xfi_model_append_name(xfer_model *model, const xfi_raw *raw,
   }
   XFI_TRY(xfi_model_append(model, &taken, options));
 done:
+  return st;
+}
+
+/* ---- putting together ---- */
+
+/* By all that an entry is but its layers. */
+static int compare_kinds(const xfi_entry *x, const xfi_entry *y)
+{
+  int c = strcmp(x->pattern, y->pattern);
+
+  if (c == 0) c = (x->dtype > y->dtype) - (x->dtype < y->dtype);
+  if (c == 0) c = (x->first_expert > y->first_expert) - (x->first_expert < y->first_expert);
+  if (c == 0) c = (x->n_dims > y->n_dims) - (x->n_dims < y->n_dims);
+  for (int d = 0; d < x->n_dims && c == 0; d++)
+    c = (x->shape[d] > y->shape[d]) - (x->shape[d] < y->shape[d]);
+  return c;
+}
+
+static int compare_entries(const void *a, const void *b)
+{
+  const xfi_entry *x = *(xfi_entry *const *)a, *y = *(xfi_entry *const *)b;
+  int c = compare_kinds(x, y);
+
+  if (c != 0 || x->n_layers == 0 || y->n_layers == 0) return c != 0 ? c : x->n_layers - y->n_layers;
+  return (x->layers[0] > y->layers[0]) - (x->layers[0] < y->layers[0]);
+}
+
+/* The first of n entries takes the layers of the others, which have none then. */
+static xfer_status take_layers(xfi_entry *const *entries, size_t n)
+{
+  xfi_entry *first = entries[0];
+  size_t n_layers = 0;
+  int *layers;
+  xfer_status st = XFER_OK;
+
+  for (size_t i = 0; i < n; i++)
+    n_layers += (size_t)entries[i]->n_layers;
+  layers = xfi_calloc(n_layers, sizeof *layers);
+  XFI_CHECK(layers != NULL && n_layers <= INT_MAX, XFER_ERR_NOMEM, "the %zu layers of \"%s\"",
+            n_layers, first->pattern);
+  n_layers = 0;
+  for (size_t i = 0; i < n; i++) {
+    memcpy(layers + n_layers, entries[i]->layers, (size_t)entries[i]->n_layers * sizeof *layers);
+    n_layers += (size_t)entries[i]->n_layers;
+    if (i > 0) xfi_entry_clear(entries[i]);
+  }
+  xfi_free(first->layers);
+  first->layers = layers;
+  first->n_layers = (int)n_layers;
+  layers = NULL;
+done:
+  xfi_free(layers);
+  return st;
+}
+
+xfer_status xfi_model_gather(xfer_model *model)
+{
+  xfi_entry **sorted = xfi_calloc(model->n_entries, sizeof(xfi_entry *));
+  size_t n = 0, end;
+  xfer_status st = XFER_OK;
+
+  XFI_CHECK(sorted != NULL, XFER_ERR_NOMEM, "%zu names to put together", model->n_entries);
+  for (size_t i = 0; i < model->n_entries; i++)
+    sorted[i] = &model->entries[i];
+  qsort(sorted, model->n_entries, sizeof(xfi_entry *), compare_entries);
+  for (size_t at = 0; at < model->n_entries; at = end) {
+    for (end = at + 1; end < model->n_entries; end++) {
+      const xfi_entry *last = sorted[end - 1];
+
+      if (compare_kinds(last, sorted[end]) != 0 || last->n_layers == 0 ||
+          last->layers[last->n_layers - 1] >= sorted[end]->layers[0])
+        break; /* what is there twice stays so, and is found out */
+    }
+    if (end > at + 1) XFI_TRY(take_layers(&sorted[at], end - at));
+  }
+  for (size_t i = 0; i < model->n_entries; i++) {
+    if (model->entries[i].pattern != NULL) model->entries[n++] = model->entries[i];
+  }
+  model->n_entries = n;
+done:
+  xfi_free(sorted);
   return st;
 }
 

@@ -268,7 +268,10 @@ xfer_status xfi_model_finish(xfer_model *model, const xfer_model_options *option
     XFI_CHECK((model->renamed >> i & 1) != 0, XFER_ERR_ARG,
               "rename \"%s\": no tensor of the model matches", options->renames[2 * i]);
   }
-  if (!model->scanned) xfi_config_recognise(model);
+  if (!model->scanned) {
+    xfi_config_recognise(model);
+    XFI_TRY(xfi_model_gather(model));
+  }
   XFI_TRY(xfi_config_vars(model));
   split_names(model);
   if (!model->scanned) XFI_TRY(select_ranges(model, options));

@@ -166,6 +166,62 @@ static void test_malformed_tables_are_refused(void **state)
   }
 }
 
+#define OWN(layer, k)                                                                              \
+  REFIT_N("model.layers." layer ".self_attn.q_proj.weight", "[16,16]")                             \
+  "," k REFIT_N("model.layers." layer ".self_attn.v_proj.weight",                                  \
+                "[8,16]") "," REFIT_N("model.layers." layer ".self_attn.o_proj.weight", "[16,16]")
+#define KEYS(layer) REFIT_N("model.layers." layer ".self_attn.k_proj.weight", "[8,16]") ","
+
+/* The tensors of a table on one side alone, in their order; false: it is refused. */
+static bool join(const char *table, const char *spec, int32_t *layers, size_t *n)
+{
+  xfer_side_options options = XFER_SIDE_OPTIONS_INIT;
+  xfer_model *model = NULL;
+  xfer_side *side = NULL;
+  xfer_refit *refit = NULL;
+  xfer_refit_tensor tensor;
+  xfer_status st;
+
+  options.weights = XFER_WEIGHTS_LOADED;
+  refit_write("table.json", table);
+  assert_int_equal(xfer_model_load(&model, refit_path("table.json"), NULL), XFER_OK);
+  assert_int_equal(xfer_side_create(&side, spec, &options), XFER_OK);
+  st = xfer_refit_create(&refit, model, NULL, side);
+  if (st == XFER_OK) (void)xfer_refit_tensors(refit, n);
+  for (size_t i = 0; st == XFER_OK && i < *n; i++) {
+    assert_int_equal(xfer_refit_tensor_get(refit, i, &tensor), XFER_OK);
+    layers[i] = tensor.layer;
+  }
+  xfer_refit_destroy(refit);
+  xfer_side_destroy(side);
+  xfer_model_destroy(model);
+  return st == XFER_OK;
+}
+
+/* Names one by one are gathered: the same tensors in the same order, and what a layer lacks is
+ * missed as well. */
+static void test_layers_one_by_one_are_as_a_pattern_has_them(void **state)
+{
+  int32_t pattern[8], names[8];
+  size_t n = 0, n_names = 0;
+  xfer_model *model = NULL;
+
+  (void)state;
+  assert_true(join(REFIT_TABLE(REFIT_DENSE_CONFIG, REFIT_ATTENTION), "vllm:tp2", pattern, &n));
+  assert_true(join(REFIT_TABLE(REFIT_DENSE_CONFIG, OWN("1", KEYS("1")) "," OWN("0", KEYS("0"))),
+                   "vllm:tp2", names, &n_names));
+  assert_int_equal(n, 8);
+  assert_int_equal(n_names, 8);
+  assert_memory_equal(pattern, names, sizeof names);
+  assert_false(join(REFIT_TABLE(REFIT_DENSE_CONFIG, OWN("0", KEYS("0")) "," OWN("1", "")),
+                    "vllm:tp2", names, &n_names));
+  print_message("  %s\n", xfer_last_error());
+  assert_non_null(strstr(xfer_last_error(), "missing in layer 1: attn.k"));
+  refit_write("table.json", REFIT_TABLE(REFIT_DENSE_CONFIG, OWN("0", KEYS("0")) "," OWN("0", "")));
+  assert_int_equal(xfer_model_load(&model, refit_path("table.json"), NULL), XFER_ERR_ARG);
+  assert_non_null(strstr(xfer_last_error(), "are one name"));
+}
+
 /* "num_attention": "heads" is no num_attention_heads, and a number is one at any size. */
 static void test_texts_stand_for_no_figure(void **state)
 {
@@ -481,6 +537,7 @@ int main(void)
   const struct CMUnitTest tests[] = {
       cmocka_unit_test(test_table_counts_its_tensors_and_bytes),
       cmocka_unit_test(test_malformed_tables_are_refused),
+      cmocka_unit_test(test_layers_one_by_one_are_as_a_pattern_has_them),
       cmocka_unit_test(test_texts_stand_for_no_figure),
       cmocka_unit_test(test_a_name_that_is_too_long_is_refused),
       cmocka_unit_test(test_unreadable_paths_are_refused),
