@@ -62,7 +62,8 @@ typedef struct xfi_comm_ops {
   /* Host memory; blocks. all is [size * n_bytes]. */
   xfer_status (*all_gather)(xfi_comm *comm, void *all, const void *mine, size_t n_bytes,
                             xfi_deadline deadline);
-  /* Control messages between pairs, host memory, any number; blocks until sent and received. */
+  /* Control messages between pairs, host memory, any number, at most one send and one receive per
+   * peer; blocks until sent and received. */
   xfer_status (*exchange)(xfi_comm *comm, const xfi_message *sends, int n_sends,
                           const xfi_message *recvs, int n_recvs, xfi_deadline deadline);
 
@@ -165,6 +166,6 @@ XFI_DOOR xfer_status xfi_comm_check_same(const xfi_comm *comm, xfi_gathering min
 
 /* xfi_calloc() of what this rank cannot take its next collective step without. Where there is no
  * memory the comm is aborted, since the others would wait for that step. */
-void *xfi_comm_calloc(xfi_comm *comm, size_t n, size_t size);
+XFI_DOOR void *xfi_comm_calloc(xfi_comm *comm, size_t n, size_t size);
 
 #endif

@@ -62,34 +62,28 @@ static xfer_status gather_all_gather(xfi_comm *base, void *all, const void *mine
   return st;
 }
 
-/* Reads the messages for this rank from what rank `peer` gave to all. */
+/* Reads the message for this rank from what rank `peer` gave to all. */
 static xfer_status open_envelopes(const xfi_comm *base, const char *bytes, size_t n_bytes, int peer,
                                   const xfi_message *recvs, int n_recvs)
 {
   xfer_status st = XFER_OK;
-  size_t at = 0;
-  int next = 0; /* of recvs; those of one peer come in order */
+  const xfi_message *awaited = NULL;
+  envelope head = {0, 0};
 
-  while (n_bytes - at >= sizeof(envelope)) {
-    envelope head;
+  for (int i = 0; i < n_recvs; i++)
+    if (recvs[i].peer == peer) awaited = &recvs[i];
+  for (size_t at = 0; n_bytes - at >= sizeof head; at += head.n_bytes) {
     memcpy(&head, bytes + at, sizeof head);
     at += sizeof head;
     XFI_CHECK(head.n_bytes <= n_bytes - at, XFER_ERR_INTERNAL, "a message of rank %d is cut", peer);
-    if (head.n_bytes == 0) break;
-    if (head.peer == base->rank) {
-      while (next < n_recvs && recvs[next].peer != peer)
-        next++;
-      XFI_CHECK(next < n_recvs && recvs[next].n_bytes == head.n_bytes, XFER_ERR_MISMATCH,
-                "rank %d sent %llu bytes that rank %d did not expect", peer,
-                (unsigned long long)head.n_bytes, base->rank);
-      memcpy(recvs[next].data, bytes + at, head.n_bytes);
-      next++;
-    }
-    at += head.n_bytes;
+    if (head.peer != base->rank || head.n_bytes == 0) continue;
+    XFI_CHECK(awaited != NULL && awaited->n_bytes == head.n_bytes, XFER_ERR_MISMATCH,
+              "rank %d sent %llu bytes that rank %d did not expect", peer,
+              (unsigned long long)head.n_bytes, base->rank);
+    memcpy(awaited->data, bytes + at, head.n_bytes);
+    awaited = NULL;
   }
-  while (next < n_recvs && recvs[next].peer != peer)
-    next++;
-  XFI_CHECK(next == n_recvs, XFER_ERR_MISMATCH, "rank %d sent less than rank %d expects", peer,
+  XFI_CHECK(awaited == NULL, XFER_ERR_MISMATCH, "rank %d sent less than rank %d expects", peer,
             base->rank);
 done:
   return st;

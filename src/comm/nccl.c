@@ -171,7 +171,7 @@ done:
 /* ---- data --------------------------------------------------------------------------------- */
 
 xfer_status xfi_nccl_group(xfi_nccl *nccl, const xfi_message *sends, int n_sends,
-                           const xfi_message *recvs, int n_recvs, cudaStream_t stream,
+                           const xfi_message *recvs, int n_recvs, int root, cudaStream_t stream,
                            xfi_deadline deadline)
 {
   ncclResult_t result = ncclGroupStart();
@@ -179,87 +179,69 @@ xfer_status xfi_nccl_group(xfi_nccl *nccl, const xfi_message *sends, int n_sends
   char call[64] = "ncclGroupStart";
 
   if (result != ncclSuccess) return xfi_nccl_failed(nccl, result, call);
-  for (int i = 0; i < n_sends && first_bad == ncclSuccess; i++) {
-    result =
-        ncclSend(sends[i].data, sends[i].n_bytes, ncclInt8, sends[i].peer, nccl->handle, stream);
+  for (int i = 0; i < n_sends + n_recvs && first_bad == ncclSuccess; i++) {
+    const xfi_message *m = i < n_sends ? &sends[i] : &recvs[i - n_sends];
+    const char *what = root >= 0     ? "ncclBroadcast from"
+                       : i < n_sends ? "ncclSend to"
+                                     : "ncclRecv from";
+
+    if (root >= 0)
+      result = ncclBroadcast(m->data, m->data, m->n_bytes, ncclInt8, root, nccl->handle, stream);
+    else if (i < n_sends)
+      result = ncclSend(m->data, m->n_bytes, ncclInt8, m->peer, nccl->handle, stream);
+    else
+      result = ncclRecv(m->data, m->n_bytes, ncclInt8, m->peer, nccl->handle, stream);
     if (result == ncclSuccess || result == ncclInProgress) continue;
-    (void)snprintf(call, sizeof call, "ncclSend to rank %d", sends[i].peer);
-    first_bad = result;
-  }
-  for (int i = 0; i < n_recvs && first_bad == ncclSuccess; i++) {
-    result =
-        ncclRecv(recvs[i].data, recvs[i].n_bytes, ncclInt8, recvs[i].peer, nccl->handle, stream);
-    if (result == ncclSuccess || result == ncclInProgress) continue;
-    (void)snprintf(call, sizeof call, "ncclRecv from rank %d", recvs[i].peer);
+    (void)snprintf(call, sizeof call, "%s rank %d", what, root >= 0 ? root : m->peer);
     first_bad = result;
   }
   result = ncclGroupEnd(); /* also after a failure, so that the thread has no group open */
   if (first_bad != ncclSuccess) return xfi_nccl_failed(nccl, first_bad, call);
-  return xfi_nccl_launched(nccl, result, "ncclGroupEnd of a round", deadline);
+  return xfi_nccl_launched(
+      nccl, result, root >= 0 ? "ncclGroupEnd of broadcasts" : "ncclGroupEnd of a round", deadline);
 }
 
-static void remember_peers(xfi_nccl_comm *comm, const xfi_message *sends, int n_sends,
-                           const xfi_message *recvs, int n_recvs)
+/* Whom to name if it is late. */
+static void remember_peers(xfi_nccl_comm *comm, const xfi_message *messages, int n, int root)
 {
-  comm->n_peers = 0;
-  for (int i = 0; i < n_recvs; i++)
-    comm->peers[comm->n_peers++] = recvs[i].peer;
-  for (int i = 0; i < n_sends && n_recvs == 0; i++)
-    comm->peers[comm->n_peers++] = sends[i].peer;
+  comm->n_peers = root >= 0 ? 1 : n;
+  comm->peers[0] = root;
+  for (int i = 0; i < n && root < 0; i++)
+    comm->peers[i] = messages[i].peer;
 }
 
-xfer_status xfi_nccl_round(xfi_comm *base, const xfi_message *sends, int n_sends,
+/* A group that the alarm sees to from then on. */
+static xfer_status carry(xfi_comm *base, const xfi_message *sends, int n_sends,
+                         const xfi_message *recvs, int n_recvs, int root, cudaStream_t stream,
+                         xfi_deadline deadline)
+{
+  xfi_nccl_comm *comm = xfi_nccl_of(base);
+  xfer_status st = XFER_OK;
+
+  (void)pthread_mutex_lock(&comm->lock);
+  XFI_TRY(xfi_nccl_usable(&comm->data));
+  XFI_CHECK(n_sends + n_recvs <= XFI_ROUND_MESSAGES, XFER_ERR_INTERNAL, "%d messages in a group",
+            n_sends + n_recvs);
+  if (n_sends + n_recvs == 0) goto done;
+  remember_peers(comm, n_recvs > 0 ? recvs : sends, n_recvs > 0 ? n_recvs : n_sends, root);
+  XFI_TRY(xfi_nccl_group(&comm->data, sends, n_sends, recvs, n_recvs, root, stream, deadline));
+  XFI_TRY(put_in_flight(comm, stream, deadline));
+done:
+  (void)pthread_mutex_unlock(&comm->lock);
+  return st;
+}
+
+xfer_status xfi_nccl_round(xfi_comm *comm, const xfi_message *sends, int n_sends,
                            const xfi_message *recvs, int n_recvs, xfer_stream stream,
                            xfi_deadline deadline)
 {
-  xfi_nccl_comm *comm = xfi_nccl_of(base);
-  xfer_status st = XFER_OK;
-
-  (void)pthread_mutex_lock(&comm->lock);
-  XFI_TRY(xfi_nccl_usable(&comm->data));
-  XFI_CHECK(n_sends + n_recvs <= XFI_ROUND_MESSAGES, XFER_ERR_INTERNAL, "a round of %d messages",
-            n_sends + n_recvs);
-  if (n_sends + n_recvs == 0) goto done;
-  remember_peers(comm, sends, n_sends, recvs, n_recvs);
-  XFI_TRY(xfi_nccl_group(&comm->data, sends, n_sends, recvs, n_recvs, stream, deadline));
-  XFI_TRY(put_in_flight(comm, stream, deadline));
-done:
-  (void)pthread_mutex_unlock(&comm->lock);
-  return st;
+  return carry(comm, sends, n_sends, recvs, n_recvs, -1, stream, deadline);
 }
 
-static xfer_status broadcast_group(xfi_nccl *nccl, const xfi_message *messages, int n, int root,
-                                   cudaStream_t stream, xfi_deadline deadline)
-{
-  ncclResult_t result = ncclGroupStart();
-  ncclResult_t first_bad = ncclSuccess;
-
-  if (result != ncclSuccess) return xfi_nccl_failed(nccl, result, "ncclGroupStart");
-  for (int i = 0; i < n && first_bad == ncclSuccess; i++) {
-    result = ncclBroadcast(messages[i].data, messages[i].data, messages[i].n_bytes, ncclInt8, root,
-                           nccl->handle, stream);
-    if (result != ncclSuccess && result != ncclInProgress) first_bad = result;
-  }
-  result = ncclGroupEnd(); /* also after a failure, so that the thread has no group open */
-  if (first_bad != ncclSuccess) return xfi_nccl_failed(nccl, first_bad, "ncclBroadcast");
-  return xfi_nccl_launched(nccl, result, "ncclGroupEnd of broadcasts", deadline);
-}
-
-xfer_status xfi_nccl_broadcast(xfi_comm *base, const xfi_message *messages, int n, int root,
+xfer_status xfi_nccl_broadcast(xfi_comm *comm, const xfi_message *messages, int n, int root,
                                xfer_stream stream, xfi_deadline deadline)
 {
-  xfi_nccl_comm *comm = xfi_nccl_of(base);
-  xfer_status st = XFER_OK;
-
-  (void)pthread_mutex_lock(&comm->lock);
-  XFI_TRY(xfi_nccl_usable(&comm->data));
-  comm->n_peers = 1;
-  comm->peers[0] = root;
-  XFI_TRY(broadcast_group(&comm->data, messages, n, root, stream, deadline));
-  XFI_TRY(put_in_flight(comm, stream, deadline));
-done:
-  (void)pthread_mutex_unlock(&comm->lock);
-  return st;
+  return carry(comm, messages, n, NULL, 0, root, stream, deadline);
 }
 
 void xfi_nccl_abort_data(xfi_comm *base, const char *why)
@@ -300,10 +282,9 @@ static xfer_status make_data(xfi_nccl_comm *comm, xfi_deadline deadline)
   xfer_status st = XFER_OK;
   ncclConfig_t config = NCCL_CONFIG_INITIALIZER;
   offer mine = {.has_data = comm->data.handle != NULL};
-  offer *all = xfi_calloc(size, sizeof *all);
+  offer *all = xfi_comm_calloc(&comm->base, size, sizeof *all);
   bool all_have = true;
 
-  if (all == NULL) comm->base.ops->abort(&comm->base, "a rank had no memory to connect");
   XFI_CHECK(all != NULL, XFER_ERR_NOMEM, "%zu ranks", size);
   if (comm->base.rank == 0) mine.has_id = ncclGetUniqueId(&mine.id) == ncclSuccess;
   XFI_TRY(comm->base.ops->all_gather(&comm->base, all, &mine, sizeof mine, deadline));
@@ -323,41 +304,6 @@ done:
   return st;
 }
 
-/* One group with the peers of a block of distances: both ends of a pair are in the same one. */
-static xfer_status greet_block(xfi_nccl_comm *comm, const bool *peers, int first,
-                               xfi_deadline deadline)
-{
-  const int size = comm->base.size;
-  xfer_status st = XFER_OK;
-  xfi_message sends[XFI_NCCL_SLOTS];
-  xfi_message recvs[XFI_NCCL_SLOTS];
-  int n_sends = 0;
-  int n_recvs = 0;
-
-  for (int s = first; s < size && s < first + XFI_NCCL_SLOTS; s++) {
-    const int to = (comm->base.rank + s) % size;
-    const int from = (comm->base.rank + size - s) % size;
-
-    if (peers[to]) {
-      sends[n_sends] = (xfi_message){comm->device_bytes + (size_t)n_sends * XFI_NCCL_SLOT_BYTES,
-                                     XFI_NCCL_SLOT_BYTES, to};
-      n_sends++;
-    }
-    if (peers[from]) {
-      recvs[n_recvs] = (xfi_message){comm->device_bytes +
-                                         (size_t)(XFI_NCCL_SLOTS + n_recvs) * XFI_NCCL_SLOT_BYTES,
-                                     XFI_NCCL_SLOT_BYTES, from};
-      n_recvs++;
-    }
-  }
-  if (n_sends + n_recvs == 0) return XFER_OK;
-  XFI_TRY(
-      xfi_nccl_group(&comm->data, sends, n_sends, recvs, n_recvs, comm->control_stream, deadline));
-  XFI_TRY(xfi_nccl_control_wait(comm, &comm->data, deadline));
-done:
-  return st;
-}
-
 /* NCCL connects a pair at its first message and its rings at the first collective. */
 xfer_status xfi_nccl_connect(xfi_comm *base, const bool *peers, bool broadcasts,
                              xfi_deadline deadline)
@@ -365,19 +311,24 @@ xfer_status xfi_nccl_connect(xfi_comm *base, const bool *peers, bool broadcasts,
   xfi_nccl_comm *comm = xfi_nccl_of(base);
   xfer_status st = XFER_OK;
   const xfi_message first = {comm->device_bytes, XFI_NCCL_SLOT_BYTES, 0};
+  xfi_message *greetings = xfi_comm_calloc(base, (size_t)base->size, sizeof *greetings);
+  int n = 0;
 
   comm->data.host = comm->host;
   comm->data.number++;
+  XFI_CHECK(greetings != NULL, XFER_ERR_NOMEM, "%d ranks", base->size);
+  for (int r = 0; r < base->size; r++)
+    if (peers[r]) greetings[n++] = (xfi_message){NULL, XFI_NCCL_SLOT_BYTES, r};
   XFI_TRY(make_data(comm, deadline));
-  for (int s = 1; s < base->size; s += XFI_NCCL_SLOTS)
-    XFI_TRY(greet_block(comm, peers, s, deadline));
+  XFI_TRY(xfi_nccl_carry(comm, &comm->data, greetings, n, greetings, n, deadline));
   if (broadcasts) {
-    XFI_TRY(broadcast_group(&comm->data, &first, 1, 0, comm->control_stream, deadline));
+    XFI_TRY(xfi_nccl_group(&comm->data, &first, 1, NULL, 0, 0, comm->control_stream, deadline));
     XFI_TRY(xfi_nccl_control_wait(comm, &comm->data, deadline));
   }
 done:
   if (st != XFER_OK && st != XFER_ERR_PEER && comm->host != NULL)
     xfi_host_warn(comm->host, comm->data.number, xfi_last_error());
   comm->data.host = NULL;
+  xfi_free(greetings);
   return st;
 }

@@ -71,9 +71,10 @@ xfer_status xfi_nccl_launched(xfi_nccl *nccl, ncclResult_t result, const char *c
 /* Where others are awaited: now and then, have they told that they do not come? */
 xfer_status xfi_nccl_heed(xfi_nccl *nccl, int polls);
 xfer_status xfi_nccl_cuda_failed(cudaError_t error, const char *call);
-/* One group on `stream`: at most one send and one receive per peer. */
+/* One group on `stream`: at most one send and one receive per peer; or, `root` not being negative,
+ * broadcasts of its `sends`. */
 xfer_status xfi_nccl_group(xfi_nccl *nccl, const xfi_message *sends, int n_sends,
-                           const xfi_message *recvs, int n_recvs, cudaStream_t stream,
+                           const xfi_message *recvs, int n_recvs, int root, cudaStream_t stream,
                            xfi_deadline deadline);
 
 /* nccl.c: of the alarm, and the table's; the lock is taken. */
@@ -102,6 +103,10 @@ xfer_status xfi_nccl_all_gather(xfi_comm *comm, void *all, const void *mine, siz
                                 xfi_deadline deadline);
 xfer_status xfi_nccl_exchange(xfi_comm *comm, const xfi_message *sends, int n_sends,
                               const xfi_message *recvs, int n_recvs, xfi_deadline deadline);
+/* Host bytes over either communicator, as exchange() is told them; of data NULL, any. */
+xfer_status xfi_nccl_carry(xfi_nccl_comm *comm, xfi_nccl *nccl, const xfi_message *sends,
+                           int n_sends, const xfi_message *recvs, int n_recvs,
+                           xfi_deadline deadline);
 /* Wait for the control stream; `nccl` is what the work on it is of. */
 xfer_status xfi_nccl_control_wait(xfi_nccl_comm *comm, xfi_nccl *nccl, xfi_deadline deadline);
 

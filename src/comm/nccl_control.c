@@ -163,47 +163,16 @@ done:
 /* ---- exchange ----------------------------------------------------------------------------- */
 
 /*
- * The messages of a pair, one after the other, make one stream of bytes, which is cut in slots.
- * Group (c, g) carries slot c of the pairs (a, a + s) with s in the g-th block of shifts: both ends
- * of a pair compute the same group, and every rank passes its groups in the same order, so that no
- * two can wait for each other.
+ * A message is cut in slots. Group (c, g) carries slot c of the messages of the pairs (a, a + s)
+ * with s in the g-th block of shifts: both ends of a pair compute the same group, and every rank
+ * passes its groups in the same order, so that no two can wait for each other.
  */
-
-/* Bytes of all messages with `peer`. */
-static size_t stream_bytes(const xfi_message *messages, int n_messages, int peer)
-{
-  size_t n_bytes = 0;
-
-  for (int i = 0; i < n_messages; i++) {
-    if (messages[i].peer == peer) n_bytes += messages[i].n_bytes;
-  }
-  return n_bytes;
-}
-
-/* Copies bytes [first, first + n) of the stream with `peer` to or from `slot`. */
-static void stream_copy(const xfi_message *messages, int n_messages, int peer, size_t first,
-                        size_t n, char *slot, bool to_slot)
-{
-  size_t at = 0; /* of the message in the stream */
-
-  for (int i = 0; i < n_messages; i++) {
-    if (messages[i].peer != peer) continue;
-    size_t lo = first > at ? first : at;
-    size_t end = at + messages[i].n_bytes;
-    size_t hi = first + n < end ? first + n : end;
-    if (lo < hi) {
-      char *in_message = (char *)messages[i].data + (lo - at);
-      char *in_slot = slot + (lo - first);
-      memcpy(to_slot ? in_slot : in_message, to_slot ? in_message : in_slot, hi - lo);
-    }
-    at = end;
-  }
-}
 
 /* One side of a group: what this rank sends to, or receives from, the peers of a block of shifts.
  */
 typedef struct group_side {
   xfi_message in_slot[XFI_NCCL_SLOTS]; /* [n] on the device */
+  char *at[XFI_NCCL_SLOTS];            /* [n] in the caller's memory; NULL: nobody looks at it */
   int n;
 } group_side;
 
@@ -212,27 +181,40 @@ static size_t slot_offset(int index, bool send)
   return (size_t)(send ? index : XFI_NCCL_SLOTS + index) * XFI_NCCL_SLOT_BYTES;
 }
 
+static const xfi_message *find_message(const xfi_message *messages, int n_messages, int peer)
+{
+  int i = 0;
+
+  while (i < n_messages && messages[i].peer != peer)
+    i++;
+  return i < n_messages ? &messages[i] : NULL;
+}
+
 static void group_fill(const xfi_nccl_comm *comm, group_side *side, const xfi_message *messages,
                        int n_messages, size_t c, int first_shift, bool send)
 {
-  int size = comm->base.size;
+  const int size = comm->base.size;
+  const size_t first = c * XFI_NCCL_SLOT_BYTES;
 
   side->n = 0;
   for (int s = first_shift; s < size && s < first_shift + XFI_NCCL_SLOTS; s++) {
-    int peer = (comm->base.rank + (send ? s : size - s)) % size;
-    size_t total = stream_bytes(messages, n_messages, peer);
-    size_t first = c * XFI_NCCL_SLOT_BYTES;
-    if (first >= total) continue;
-    size_t n = total - first < XFI_NCCL_SLOT_BYTES ? total - first : XFI_NCCL_SLOT_BYTES;
-    size_t at = slot_offset(side->n, send);
-    if (send) stream_copy(messages, n_messages, peer, first, n, comm->host_bytes + at, true);
-    side->in_slot[side->n++] =
-        (xfi_message){.data = comm->device_bytes + at, .n_bytes = n, .peer = peer};
+    const int peer = (comm->base.rank + (send ? s : size - s)) % size;
+    const xfi_message *m = find_message(messages, n_messages, peer);
+    const size_t at = slot_offset(side->n, send);
+
+    if (m == NULL || first >= m->n_bytes) continue;
+    const size_t left = m->n_bytes - first;
+    const size_t n = left < XFI_NCCL_SLOT_BYTES ? left : XFI_NCCL_SLOT_BYTES;
+    char *bytes = m->data == NULL ? NULL : (char *)m->data + first;
+    if (send && bytes != NULL) memcpy(comm->host_bytes + at, bytes, n);
+    side->at[side->n] = bytes;
+    side->in_slot[side->n++] = (xfi_message){comm->device_bytes + at, n, peer};
   }
 }
 
-static xfer_status group_launch(xfi_nccl_comm *comm, const group_side *send, const group_side *recv,
-                                xfi_deadline deadline)
+/* Through the slots and back. */
+static xfer_status group_carry(xfi_nccl_comm *comm, xfi_nccl *nccl, const group_side *send,
+                               const group_side *recv, xfi_deadline deadline)
 {
   xfer_status st = XFER_OK;
   size_t send_bytes = (size_t)send->n * XFI_NCCL_SLOT_BYTES;
@@ -243,11 +225,39 @@ static xfer_status group_launch(xfi_nccl_comm *comm, const group_side *send, con
     XFI_NCCL_CUDA_TRY(cudaMemcpyAsync, (comm->device_bytes, comm->host_bytes, send_bytes,
                                         cudaMemcpyHostToDevice, comm->control_stream));
   }
-  XFI_TRY(xfi_nccl_group(&comm->control, send->in_slot, send->n, recv->in_slot, recv->n,
+  XFI_TRY(xfi_nccl_group(nccl, send->in_slot, send->n, recv->in_slot, recv->n, -1,
                          comm->control_stream, deadline));
   if (recv->n > 0) {
     XFI_NCCL_CUDA_TRY(cudaMemcpyAsync, (comm->host_bytes + recv_at, comm->device_bytes + recv_at,
                                         recv_bytes, cudaMemcpyDeviceToHost, comm->control_stream));
+  }
+  XFI_TRY(xfi_nccl_control_wait(comm, nccl, deadline));
+  for (int i = 0; i < recv->n; i++)
+    if (recv->at[i] != NULL)
+      memcpy(recv->at[i], comm->host_bytes + slot_offset(i, false), recv->in_slot[i].n_bytes);
+done:
+  return st;
+}
+
+xfer_status xfi_nccl_carry(xfi_nccl_comm *comm, xfi_nccl *nccl, const xfi_message *sends,
+                           int n_sends, const xfi_message *recvs, int n_recvs,
+                           xfi_deadline deadline)
+{
+  xfer_status st = XFER_OK;
+  group_side send;
+  group_side recv;
+  bool more = n_sends + n_recvs > 0;
+
+  XFI_TRY(xfi_nccl_usable(nccl)); /* as in gather() */
+  for (size_t c = 0; more; c++) {
+    more = false;
+    for (int s = 1; s < comm->base.size; s += XFI_NCCL_SLOTS) {
+      group_fill(comm, &send, sends, n_sends, c, s, true);
+      group_fill(comm, &recv, recvs, n_recvs, c, s, false);
+      if (send.n + recv.n == 0) continue;
+      more = true;
+      XFI_TRY(group_carry(comm, nccl, &send, &recv, deadline));
+    }
   }
 done:
   return st;
@@ -257,30 +267,11 @@ xfer_status xfi_nccl_exchange(xfi_comm *base, const xfi_message *sends, int n_se
                               const xfi_message *recvs, int n_recvs, xfi_deadline deadline)
 {
   xfi_nccl_comm *comm = xfi_nccl_of(base);
-  xfer_status st = XFER_OK;
-  group_side send;
-  group_side recv;
-  bool more = n_sends + n_recvs > 0;
+  xfi_comm *host = comm->host;
+  xfer_status st;
 
-  if (comm->host != NULL)
-    return comm->host->ops->exchange(comm->host, sends, n_sends, recvs, n_recvs, deadline);
-  XFI_TRY(xfi_nccl_usable(&comm->control)); /* as in gather() */
-  for (size_t c = 0; more; c++) {
-    more = false;
-    for (int s = 1; s < base->size; s += XFI_NCCL_SLOTS) {
-      group_fill(comm, &send, sends, n_sends, c, s, true);
-      group_fill(comm, &recv, recvs, n_recvs, c, s, false);
-      if (send.n + recv.n == 0) continue;
-      more = true;
-      XFI_TRY(group_launch(comm, &send, &recv, deadline));
-      XFI_TRY(xfi_nccl_control_wait(comm, &comm->control, deadline));
-      for (int i = 0; i < recv.n; i++) {
-        stream_copy(recvs, n_recvs, recv.in_slot[i].peer, c * XFI_NCCL_SLOT_BYTES,
-                    recv.in_slot[i].n_bytes, comm->host_bytes + slot_offset(i, false), false);
-      }
-    }
-  }
-done:
+  if (host != NULL) return host->ops->exchange(host, sends, n_sends, recvs, n_recvs, deadline);
+  st = xfi_nccl_carry(comm, &comm->control, sends, n_sends, recvs, n_recvs, deadline);
   if (st != XFER_OK) base->ops->abort(base, xfi_last_error()); /* others wait for what is missing */
   return st;
 }

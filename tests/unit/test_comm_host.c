@@ -11,8 +11,8 @@ static void everything(int rank, void *context)
 
   expect(comm->rank == rank);
   check_gathers(comm, 40);
-  check_random_messages(comm, 40, 3, false);
-  check_random_messages(comm, 40, 1, true);
+  check_random_messages(comm, 40, false);
+  check_random_messages(comm, 40, true);
   check_broadcasts(comm, 40);
   check_agreement(comm);
   check_agreement_names_the_cause(comm);
