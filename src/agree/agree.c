@@ -136,17 +136,17 @@ done:
   return st;
 }
 
-/* root's parcel to every rank. */
-static xfer_status send_parcel(xfi_comm *comm, xfi_bytes *p, int root, xfi_deadline deadline)
+/* root's parcel to every rank, if all are well so far. */
+static xfer_status send_parcel(xfi_comm *comm, xfi_bytes *p, int root, xfer_status mine,
+                               xfi_deadline deadline)
 {
-  xfer_status st = XFER_OK;
+  const uint64_t n_bytes = p->n;
+  xfer_status st = mine;
   xfi_message *messages = NULL;
-  uint64_t *sizes = xfi_comm_calloc(comm, (size_t)comm->size, sizeof *sizes);
-  uint64_t mine = p->n;
+  uint64_t *sizes = xfi_comm_hear(comm, &st, &n_bytes, sizeof n_bytes, deadline);
   int n = 0;
 
-  XFI_CHECK(sizes != NULL, XFER_ERR_NOMEM, "%d ranks", comm->size);
-  XFI_TRY(comm->ops->all_gather(comm, sizes, &mine, sizeof mine, deadline));
+  XFI_TRY(st);
   st = make_room(&messages, p, comm, root, sizes[root]);
   XFI_TRY(xfi_comm_agree(comm, st, deadline));
   if (comm->rank == root) {
@@ -168,17 +168,17 @@ static xfer_status next_teller(int *teller, xfi_comm *comm, const xfi_agreed *ag
                                const xfer_tensor *tensors, xfi_deadline deadline)
 {
   xfer_status st = XFER_OK;
-  int32_t *all = xfi_comm_calloc(comm, (size_t)comm->size, sizeof *all);
-  int32_t can = 0;
+  bool *all = NULL;
+  bool can = false;
 
-  XFI_CHECK(all != NULL, XFER_ERR_NOMEM, "%d ranks", comm->size);
-  for (size_t t = 0; t < agreed->n_tensors && can == 0; t++)
+  for (size_t t = 0; t < agreed->n_tensors && !can; t++)
     can = (tensors[t].src != NULL && agreed->tensors[t].src == NULL) ||
           (tensors[t].dst != NULL && agreed->tensors[t].dst == NULL);
-  XFI_TRY(comm->ops->all_gather(comm, all, &can, sizeof can, deadline));
+  all = xfi_comm_hear(comm, &st, &can, sizeof can, deadline);
+  XFI_TRY(st);
   *teller = -1;
   for (int r = comm->size - 1; r >= 0; r--)
-    if (all[r] != 0) *teller = r;
+    if (all[r]) *teller = r;
 done:
   xfi_free(all);
   return st;
@@ -197,8 +197,7 @@ static xfer_status share_layouts(xfi_agreed *agreed, xfi_comm *comm, const xfer_
     if (teller < 0) break;
     p.n = 0;
     st = comm->rank == teller ? make_parcel(&p, agreed, tensors) : XFER_OK;
-    XFI_TRY(xfi_comm_agree(comm, st, deadline));
-    XFI_TRY(send_parcel(comm, &p, teller, deadline));
+    XFI_TRY(send_parcel(comm, &p, teller, st, deadline));
     st = read_parcel(agreed, &p);
     XFI_TRY(xfi_comm_agree(comm, st, deadline));
   }
@@ -220,10 +219,9 @@ static xfer_status same_everywhere(bool *same, xfi_comm *comm, const uint64_t di
                                    xfi_deadline deadline)
 {
   xfer_status st = XFER_OK;
-  uint64_t(*all)[2] = xfi_comm_calloc(comm, (size_t)comm->size, sizeof *all);
+  uint64_t(*all)[2] = xfi_comm_hear(comm, &st, digest, sizeof *all, deadline);
 
-  XFI_CHECK(all != NULL, XFER_ERR_NOMEM, "%d ranks", comm->size);
-  XFI_TRY(comm->ops->all_gather(comm, all, digest, sizeof *all, deadline));
+  XFI_TRY(st);
   *same = true;
   for (int r = 1; r < comm->size; r++)
     *same = *same && memcmp(all[r], all[0], sizeof *all) == 0;
@@ -264,10 +262,9 @@ static xfer_status compare_descriptions(xfi_comm *comm, const char *what,
                                         const char mine[DESCRIPTION_BYTES], xfi_deadline deadline)
 {
   xfer_status st = XFER_OK;
-  char(*all)[DESCRIPTION_BYTES] = xfi_comm_calloc(comm, (size_t)comm->size, sizeof *all);
+  char(*all)[DESCRIPTION_BYTES] = xfi_comm_hear(comm, &st, mine, sizeof *all, deadline);
 
-  XFI_CHECK(all != NULL, XFER_ERR_NOMEM, "%d ranks", comm->size);
-  XFI_TRY(comm->ops->all_gather(comm, all, mine, sizeof *all, deadline));
+  XFI_TRY(st);
   for (int r = 1; r < comm->size; r++)
     XFI_CHECK(memcmp(all[r], all[0], sizeof *all) == 0, XFER_ERR_MISMATCH,
               "%s: rank %d has %.*s, rank 0 has %.*s", what, r, DESCRIPTION_BYTES, all[r],
@@ -360,48 +357,46 @@ done:
 }
 
 /* Say all but own boxes, hear what the others say, and compare. */
-static xfer_status exchange_statements(xfi_statement *all, xfi_comm *comm, xfer_status mine,
-                                       const xfer_tensor *tensors, size_t n_tensors,
-                                       const xfer_plan_options *options, xfi_deadline deadline)
+static xfi_statement *exchange_statements(xfi_comm *comm, xfer_status *st,
+                                          const xfer_tensor *tensors, size_t n_tensors,
+                                          const xfer_plan_options *options, xfi_deadline deadline)
 {
   xfi_statement said;
 
-  xfi_statement_begin(&said, XFI_OF_TENSORS, mine, options);
-  if (mine == XFER_OK) {
+  xfi_statement_begin(&said, XFI_OF_TENSORS, options);
+  if (*st == XFER_OK) {
     said.n_tensors = n_tensors;
     hash_tensors(said.digest, tensors, n_tensors);
     said.n_own = xfi_agree_count_own(tensors, n_tensors);
     for (size_t t = 0; t < n_tensors; t++)
       said.n_missing += tensors[t].src == NULL || tensors[t].dst == NULL;
   }
-  return xfi_statements_exchange(all, comm, &said, options, deadline);
+  return xfi_statements_exchange(comm, st, &said, options, deadline);
 }
 
 xfer_status xfi_agree_tensors(xfi_agreed *agreed, xfi_comm *comm, xfer_status mine,
                               const xfer_tensor *given, size_t n_tensors,
                               const xfer_plan_options *options, xfi_deadline deadline)
 {
-  xfer_status st = XFER_OK;
+  xfer_status st = mine;
   bool any_own = false;
-  xfi_statement *all = xfi_calloc((size_t)comm->size, sizeof *all);
+  xfi_statement *all = NULL;
   xfer_tensor *tensors = xfi_calloc(n_tensors, sizeof *tensors);
   xfi_agreed a = {xfi_calloc(n_tensors, sizeof *a.tensors), n_tensors};
   xfi_layouts made = {NULL, 0, 0};
 
-  if (mine == XFER_OK && (all == NULL || a.tensors == NULL || tensors == NULL))
-    mine = XFI_NO_MEMORY("%zu tensors, %d ranks", n_tensors, comm->size);
-  if (all == NULL) { /* cannot even listen: the others must not wait */
-    comm->ops->abort(comm, "a rank is out of memory");
-    st = mine;
-    goto done;
-  }
-  if (mine == XFER_OK && n_tensors > 0) memcpy(tensors, given, n_tensors * sizeof *tensors);
-  XFI_TRY(exchange_statements(all, comm, mine, tensors, n_tensors, options, deadline));
+  if (st == XFER_OK && (a.tensors == NULL || tensors == NULL))
+    st = XFI_NO_MEMORY("%zu tensors", n_tensors);
+  if (st == XFER_OK && n_tensors > 0) memcpy(tensors, given, n_tensors * sizeof *tensors);
+  all = exchange_statements(comm, &st, tensors, n_tensors, options, deadline);
+  XFI_TRY(st);
   for (int r = 0; r < comm->size; r++)
     any_own = any_own || all[r].n_own > 0;
   if (any_own) {
     XFI_TRY(xfi_agree_own(tensors, n_tensors, &made, comm, deadline));
-    XFI_TRY(exchange_statements(all, comm, XFER_OK, tensors, n_tensors, options, deadline));
+    xfi_free(all);
+    all = exchange_statements(comm, &st, tensors, n_tensors, options, deadline);
+    XFI_TRY(st);
   }
   XFI_TRY(settle(&a, comm, all, tensors, deadline));
 

@@ -215,22 +215,22 @@ done:
 xfer_status xfi_operations_agree(xfi_comm *comm, xfer_status mine, const xfi_operations *ops,
                                  const xfer_plan_options *options, xfi_deadline deadline)
 {
-  xfer_status st = XFER_OK;
+  xfer_status st = mine;
   xfi_statement said;
-  xfi_statement *all = xfi_comm_calloc(comm, (size_t)comm->size, sizeof *all);
+  xfi_statement *all = NULL;
   sum sent = {{0, 0}};
   sum received = {{0, 0}};
   sum left = {{0, 0}};
 
-  XFI_CHECK(all != NULL, XFER_ERR_NOMEM, "%d ranks", comm->size);
-  xfi_statement_begin(&said, XFI_OF_OPERATIONS, mine, options);
+  xfi_statement_begin(&said, XFI_OF_OPERATIONS, options);
   if (mine == XFER_OK) {
     add_list(&sent, false, &ops->sends, comm->rank, true);
     add_list(&received, false, &ops->recvs, comm->rank, false);
     for (int k = 0; k < 2; k++)
       said.digest[k] = sent.words[k] - received.words[k];
   }
-  XFI_TRY(xfi_statements_exchange(all, comm, &said, options, deadline));
+  all = xfi_statements_exchange(comm, &st, &said, options, deadline);
+  XFI_TRY(st);
   for (int r = 0; r < comm->size; r++)
     for (int k = 0; k < 2; k++)
       left.words[k] += all[r].digest[k];

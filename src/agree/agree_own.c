@@ -83,12 +83,11 @@ static xfer_status number_all(gathering *g)
   uint64_t most = 0;
   uint64_t n_all = 0;
   xfer_status st = XFER_OK;
-  uint64_t *counts = xfi_comm_calloc(g->comm, size, sizeof *counts);
+  uint64_t *counts = xfi_comm_hear(g->comm, &st, &n_mine, sizeof n_mine, g->deadline);
   uint64_t(*digests)[2] = NULL;
   uint64_t(*all)[2] = NULL;
 
-  XFI_CHECK(counts != NULL, XFER_ERR_NOMEM, "%zu ranks", size);
-  XFI_TRY(g->comm->ops->all_gather(g->comm, counts, &n_mine, sizeof n_mine, g->deadline));
+  XFI_TRY(st);
   for (size_t r = 0; r < size; r++) {
     n_all += counts[r];
     if (counts[r] > most) most = counts[r];
@@ -173,18 +172,14 @@ done:
 static xfer_status exchange_lists(gathering *g)
 {
   const size_t size = (size_t)g->comm->size;
-  xfer_status st = XFER_OK;
-  uint64_t n_mine;
-  uint64_t most = 0;
   xfi_bytes mine = {NULL, 0, 0};
-  uint64_t *sizes = xfi_comm_calloc(g->comm, size, sizeof *sizes);
+  xfer_status st = write_mine(&mine, g);
+  const uint64_t n_mine = mine.n;
+  uint64_t most = 0;
+  uint64_t *sizes = xfi_comm_hear(g->comm, &st, &n_mine, sizeof n_mine, g->deadline);
   unsigned char *all = NULL;
 
-  XFI_CHECK(sizes != NULL, XFER_ERR_NOMEM, "%zu ranks", size);
-  st = write_mine(&mine, g);
-  XFI_TRY(xfi_comm_agree(g->comm, st, g->deadline));
-  n_mine = mine.n;
-  XFI_TRY(g->comm->ops->all_gather(g->comm, sizes, &n_mine, sizeof n_mine, g->deadline));
+  XFI_TRY(st);
   for (size_t r = 0; r < size; r++)
     if (sizes[r] > most) most = sizes[r];
   st = xfi_vec_reserve(&mine.at, &mine.capacity, most, 1);

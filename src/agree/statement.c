@@ -12,39 +12,29 @@
 #include "error.h"
 
 /* A change of the plan's arithmetic or of the messages between ranks changes this. */
-#define PLAN_VERSION 5
+#define PLAN_VERSION 6
 
-void xfi_statement_begin(xfi_statement *said, xfi_subject subject, xfer_status mine,
-                         const xfer_plan_options *options)
+void xfi_statement_begin(xfi_statement *said, xfi_subject subject, const xfer_plan_options *options)
 {
   const XXH128_hash_t hash = XXH3_128bits(options, sizeof *options);
 
   memset(said, 0, sizeof *said);
   said->version = PLAN_VERSION;
   said->subject = subject;
-  said->status = mine;
   said->options[0] = hash.low64;
   said->options[1] = hash.high64;
-  if (mine != XFER_OK) snprintf(said->text, sizeof said->text, "%s", xfi_last_error());
 }
 
-static const char *subject_name(uint32_t subject)
+static const char *subject_name(uint64_t subject)
 {
   return subject == XFI_OF_TENSORS ? "tensors" : "an exchange";
 }
 
 /* Everything but the digest and the options. `all` is [size]. */
-static xfer_status compare_statements(const xfi_comm *comm, const xfi_statement *all,
-                                      xfer_status mine)
+static xfer_status compare_statements(const xfi_comm *comm, const xfi_statement *all)
 {
   xfer_status st = XFER_OK;
 
-  for (int r = 0; r < comm->size; r++) {
-    if (all[r].status == XFER_OK) continue;
-    if (mine != XFER_OK) return mine;
-    XFI_CHECK(false, XFER_ERR_PEER, "rank %d failed: %.*s", r, (int)sizeof all[r].text,
-              all[r].text); /* which need not end */
-  }
   for (int r = 1; r < comm->size; r++) {
     const xfi_statement *s = &all[r];
 
@@ -101,9 +91,8 @@ static xfer_status compare_options(xfi_comm *comm, const xfi_statement *said,
   for (int r = 1; r < comm->size; r++)
     same = same && memcmp(said[r].options, said[0].options, sizeof said[0].options) == 0;
   if (same) return XFER_OK;
-  all = xfi_comm_calloc(comm, (size_t)comm->size, sizeof *all);
-  XFI_CHECK(all != NULL, XFER_ERR_NOMEM, "%d ranks", comm->size);
-  XFI_TRY(comm->ops->all_gather(comm, all, options, sizeof *options, deadline));
+  all = xfi_comm_hear(comm, &st, options, sizeof *options, deadline);
+  XFI_TRY(st);
   for (int r = 1; r < comm->size; r++)
     for (size_t f = 0; f < sizeof option_fields / sizeof *option_fields; f++)
       XFI_CHECK(option_value(&all[r], f) == option_value(&all[0], f), XFER_ERR_MISMATCH,
@@ -114,14 +103,13 @@ done:
   return st;
 }
 
-xfer_status xfi_statements_exchange(xfi_statement *all, xfi_comm *comm, const xfi_statement *said,
-                                    const xfer_plan_options *options, xfi_deadline deadline)
+xfi_statement *xfi_statements_exchange(xfi_comm *comm, xfer_status *st, const xfi_statement *said,
+                                       const xfer_plan_options *options, xfi_deadline deadline)
 {
-  xfer_status st = XFER_OK;
+  xfi_statement *all = xfi_comm_hear(comm, st, said, sizeof *said, deadline);
 
-  XFI_TRY(comm->ops->all_gather(comm, all, said, sizeof *said, deadline));
-  XFI_TRY(compare_statements(comm, all, (xfer_status)said->status));
-  XFI_TRY(compare_options(comm, all, options, deadline));
-done:
-  return st;
+  if (all == NULL) return NULL;
+  *st = compare_statements(comm, all);
+  if (*st == XFER_OK) *st = compare_options(comm, all, options, deadline);
+  return all;
 }

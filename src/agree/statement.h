@@ -17,20 +17,18 @@ typedef struct xfi_statement {
   uint64_t options[2];
   uint64_t digest[2]; /* of tensors: of names and layouts; not compared while some are missing. Of
                          operations: what is sent less what is received */
-  int32_t status;
-  uint32_t subject;
+  uint64_t subject;   /* xfi_subject */
   uint64_t n_missing; /* layouts */
   uint64_t n_own;     /* sides of which it has its own boxes only */
-  char text[160];     /* the error, if status is one */
 } xfi_statement;
 
-/* All but what depends on the subject. `mine` is what this rank's own checks came to; its text is
- * set. */
-void xfi_statement_begin(xfi_statement *said, xfi_subject subject, xfer_status mine,
+/* All but what depends on the subject. */
+void xfi_statement_begin(xfi_statement *said, xfi_subject subject,
                          const xfer_plan_options *options);
 
-/* Collective: hear what all say, [size], and compare it with what rank 0 says. */
-xfer_status xfi_statements_exchange(xfi_statement *all, xfi_comm *comm, const xfi_statement *said,
-                                    const xfer_plan_options *options, xfi_deadline deadline);
+/* Collective: hear what all say, and compare it with what rank 0 says. As xfi_comm_hear(), of *st,
+ * what this rank's own checks came to; to be freed whatever it becomes. */
+xfi_statement *xfi_statements_exchange(xfi_comm *comm, xfer_status *st, const xfi_statement *said,
+                                       const xfer_plan_options *options, xfi_deadline deadline);
 
 #endif

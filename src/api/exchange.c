@@ -118,9 +118,8 @@ done:
 
 /* What a rank says as the call begins. */
 typedef struct word {
-  uint64_t found; /* bit i: it keeps at i what it handed over now */
-  int32_t mapped; /* 1: its memory can stay mapped */
-  int32_t status; /* what its own checks came to */
+  uint64_t found;  /* bit i: it keeps at i what it handed over now */
+  uint64_t mapped; /* 1: its memory can stay mapped */
 } word;
 
 /* A shape past its dims is nobody's. */
@@ -157,27 +156,22 @@ static bool all_registered(const xfer_comm *comm, const xfer_view *views, size_t
 }
 
 /* *kept: the plan that all ranks found; NULL: not all have found one. Collective. */
-static xfer_status settle(xfi_kept **kept, bool *mapped, xfer_comm *comm, word mine)
+static xfer_status settle(xfi_kept **kept, bool *mapped, xfer_comm *comm, xfer_status mine,
+                          word said)
 {
-  const xfi_deadline deadline = xfi_comm_deadline(comm);
   xfi_comm *transport = comm->transport;
-  xfer_status st = XFER_OK;
-  bool failed = false;
-  uint64_t found = UINT64_MAX;
-  word *all = xfi_comm_calloc(transport, (size_t)transport->size, sizeof *all);
+  xfer_status st = mine;
+  word *all = xfi_comm_hear(transport, &st, &said, sizeof said, xfi_comm_deadline(comm));
 
-  XFI_CHECK(all != NULL, XFER_ERR_NOMEM, "%d ranks", transport->size);
-  XFI_TRY(transport->ops->all_gather(transport, all, &mine, sizeof mine, deadline));
-  *mapped = true;
+  XFI_TRY(st);
   for (int r = 0; r < transport->size; r++) {
-    failed = failed || all[r].status != XFER_OK;
-    found &= all[r].found;
-    *mapped = *mapped && all[r].mapped != 0;
+    said.found &= all[r].found;
+    said.mapped &= all[r].mapped;
   }
-  if (failed) XFI_TRY(xfi_comm_agree(transport, (xfer_status)mine.status, deadline));
+  *mapped = said.mapped != 0;
   *kept = NULL;
   for (int i = 0; i < XFI_CACHE_PLANS && *kept == NULL; i++)
-    if ((found >> i & 1) != 0 && comm->kept[i].mapped == *mapped) *kept = &comm->kept[i];
+    if ((said.found >> i & 1) != 0 && comm->kept[i].mapped == *mapped) *kept = &comm->kept[i];
 done:
   xfi_free(all);
   return st;
@@ -200,24 +194,23 @@ static xfer_status exchange(xfer_comm *comm, xfi_operations *ops, const xfer_vie
   xfer_status st = XFER_OK;
   xfer_plan_options options;
   uint64_t digest[2] = {0, 0};
-  word mine = {0, 0, XFER_OK};
+  word said = {0, 0};
   xfi_kept *k = NULL;
   bool mapped = false;
 
   st = check_operations("xfer_exchange", ops, comm->transport->size);
   if (st == XFER_OK) st = check_views(ops, sends, recvs);
   if (st == XFER_OK) st = xfi_kept_check(comm, stream);
-  mine.status = st;
   if (st == XFER_OK) {
     digest_of(digest, ops);
-    mine.mapped =
+    said.mapped =
         all_registered(comm, sends, ops->sends.n) && all_registered(comm, recvs, ops->recvs.n);
     for (int i = 0; i < XFI_CACHE_PLANS; i++)
       if (comm->kept[i].plan != NULL && comm->kept[i].plan->ends != NULL &&
           memcmp(comm->kept[i].src, digest, sizeof digest) == 0)
-        mine.found |= UINT64_C(1) << i;
+        said.found |= UINT64_C(1) << i;
   }
-  XFI_TRY(settle(&k, &mapped, comm, mine));
+  XFI_TRY(settle(&k, &mapped, comm, st, said));
   if (k == NULL) {
     k = xfi_kept_make(&options, comm, digest, (const uint64_t[2]){0}, mapped);
     XFI_TRY(xfi_run_create_exchange(&k->plan, &comm->plans, XFER_OK, ops, &options));

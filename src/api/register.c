@@ -78,11 +78,8 @@ static xfer_status register_memory(xfer_comm *comm, void *memory)
   if (st == XFER_OK)
     st = xfi_vec_reserve(&comm->registered, &comm->registered_capacity, comm->n_registered + 1,
                          sizeof *comm->registered);
-  all = xfi_calloc((size_t)comm->transport->size, sizeof *all);
-  if (st == XFER_OK && all == NULL) st = XFI_NO_MEMORY("%d ranks", comm->transport->size);
-  XFI_TRY(xfi_comm_agree(comm->transport, st, deadline));
-  XFI_CHECK(all != NULL, XFER_ERR_INTERNAL, "the ranks agreed on a rank out of memory");
-  XFI_TRY(comm->transport->ops->all_gather(comm->transport, all, &mine, sizeof mine, deadline));
+  all = xfi_comm_hear(comm->transport, &st, &mine, sizeof mine, deadline);
+  XFI_TRY(st);
   st = map_offers(&entry, comm, all, &mine, deadline);
   XFI_TRY(xfi_comm_agree(comm->transport, st, deadline));
   comm->registered[comm->n_registered++] = entry;
@@ -136,10 +133,9 @@ static xfer_status find_call(size_t *call, xfer_comm *comm, const unsigned char 
   const size_t n = comm->n_registered;
   const int n_ranks = comm->transport->size;
   xfer_status st = XFER_OK;
-  unsigned char *all = xfi_comm_calloc(comm->transport, (size_t)n_ranks, n);
+  unsigned char *all = xfi_comm_hear(comm->transport, &st, mine, n, deadline);
 
-  XFI_CHECK(all != NULL, XFER_ERR_NOMEM, "%zu registrations of %d ranks", n, n_ranks);
-  XFI_TRY(comm->transport->ops->all_gather(comm->transport, all, mine, n, deadline));
+  XFI_TRY(st);
   for (*call = 0; *call < n; ++*call) {
     int r = 0;
 

@@ -120,14 +120,17 @@ done:
 }
 
 /* The lowest failed rank; one that failed by itself before one that only passes a failure on. -1:
- * none. */
-static int find_failed(const int32_t *statuses, int n_ranks)
+ * none. Rows begin with statuses. */
+static int find_failed(const unsigned char *rows, size_t row_bytes, int n_ranks)
 {
   int found = -1;
 
   for (int r = 0; r < n_ranks; r++) {
-    if (statuses[r] == XFER_OK) continue;
-    if (statuses[r] != XFER_ERR_PEER) return r;
+    int32_t status;
+
+    memcpy(&status, rows + (size_t)r * row_bytes, sizeof status);
+    if (status == XFER_OK) continue;
+    if (status != XFER_ERR_PEER) return r;
     if (found < 0) found = r;
   }
   return found;
@@ -150,38 +153,71 @@ done:
   return st;
 }
 
-xfer_status xfi_comm_agree(xfi_comm *comm, xfer_status mine, xfi_deadline deadline)
+/* rows become all ranks', of which this one's begins with `mine`; and what is agreed. */
+static xfer_status gather_rows(xfi_comm *comm, void *rows, const void *own, size_t row_bytes,
+                               xfer_status mine, xfi_deadline deadline)
 {
-  xfer_status st = mine;
-  int32_t on_stack[STACK_RANKS];
-  int32_t *statuses = on_stack;
-  int32_t status = (int32_t)mine;
+  xfer_status st = XFER_OK;
   char text[XFI_ERROR_BYTES] = ""; /* ours */
   char quote[TEXT_BYTES] = "";     /* the failed rank's */
   int failed = -1;
 
   if (mine != XFER_OK) (void)snprintf(text, sizeof text, "%s", xfi_last_error());
-  if (comm->size > STACK_RANKS) {
-    statuses = xfi_comm_calloc(comm, (size_t)comm->size, sizeof *statuses);
-    XFI_CHECK(statuses != NULL, XFER_ERR_NOMEM, "an agreement of %d ranks", comm->size);
-  }
-  st = comm->ops->all_gather(comm, statuses, &status, sizeof status, deadline);
+  st = comm->ops->all_gather(comm, rows, own, row_bytes, deadline);
   if (st == XFER_OK) {
-    failed = find_failed(statuses, comm->size);
+    failed = find_failed(rows, row_bytes, comm->size);
     if (failed >= 0) {
       (void)share_text(comm, quote, text, failed, deadline);
       xfi_set_error("rank %d: %s", failed, quote);
       st = XFER_ERR_PEER;
     }
   }
-done:
-  if (mine != XFER_OK) { /* our own error goes before whatever the agreement met */
-    if (mine == XFER_ERR_PEER && failed >= 0 && strstr(text, quote) == NULL)
-      xfi_set_error("%.200s; rank %d: %s", text, failed, quote); /* why */
-    else
-      xfi_set_error("%s", text);
-    st = mine;
-  }
+  if (mine == XFER_OK) return st;
+  /* Our own error goes before whatever the agreement met. */
+  if (mine == XFER_ERR_PEER && failed >= 0 && strstr(text, quote) == NULL)
+    xfi_set_error("%.200s; rank %d: %s", text, failed, quote); /* why */
+  else
+    xfi_set_error("%s", text);
+  return mine;
+}
+
+xfer_status xfi_comm_agree(xfi_comm *comm, xfer_status mine, xfi_deadline deadline)
+{
+  int32_t on_stack[STACK_RANKS];
+  int32_t *statuses = on_stack;
+  const int32_t status = (int32_t)mine;
+  xfer_status st = mine;
+
+  if (comm->size > STACK_RANKS)
+    statuses = xfi_comm_calloc(comm, (size_t)comm->size, sizeof *statuses);
+  if (statuses != NULL)
+    st = gather_rows(comm, statuses, &status, sizeof status, mine, deadline);
+  else if (mine == XFER_OK)
+    st = XFI_NO_MEMORY("an agreement of %d ranks", comm->size);
   if (statuses != on_stack) xfi_free(statuses);
   return st;
+}
+
+void *xfi_comm_hear(xfi_comm *comm, xfer_status *st, const void *word, size_t n_bytes,
+                    xfi_deadline deadline)
+{
+  const size_t size = (size_t)comm->size;
+  const int32_t status = (int32_t)*st;
+  const size_t row_bytes = sizeof status + n_bytes;
+  unsigned char *rows = xfi_comm_calloc(comm, size + 1, row_bytes); /* the last is what we say */
+
+  if (rows == NULL) {
+    if (*st == XFER_OK) *st = XFI_NO_MEMORY("what %d ranks say", comm->size);
+    return NULL;
+  }
+  memcpy(rows + size * row_bytes, &status, sizeof status);
+  if (n_bytes > 0) memcpy(rows + size * row_bytes + sizeof status, word, n_bytes);
+  *st = gather_rows(comm, rows, rows + size * row_bytes, row_bytes, *st, deadline);
+  if (*st != XFER_OK) {
+    xfi_free(rows);
+    return NULL;
+  }
+  for (size_t r = 0; r < size; r++)
+    memmove(rows + r * n_bytes, rows + r * row_bytes + sizeof status, n_bytes);
+  return rows;
 }

@@ -141,6 +141,10 @@ XFI_DOOR xfer_status xfi_host_heed(xfi_comm *comm, uint64_t number);
  * quoting its text; one that failed by itself goes before one that says PEER), OK. What each
  * collective call ends with. */
 XFI_DOOR xfer_status xfi_comm_agree(xfi_comm *comm, xfer_status mine, xfi_deadline deadline);
+/* The same of *st, and the words of all ranks, [size] of n_bytes, to be freed; NULL where they
+ * agreed on a failure. All ranks. */
+XFI_DOOR void *xfi_comm_hear(xfi_comm *comm, xfer_status *st, const void *word, size_t n_bytes,
+                             xfi_deadline deadline);
 
 /* An all-gather for transports whose own, `gather`, must be given equal sizes: sees to it that all
  * ranks mean the same one, else it is XFER_ERR_MISMATCH on each. After a failure the comm is to be

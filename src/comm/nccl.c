@@ -282,12 +282,12 @@ static xfer_status make_data(xfi_nccl_comm *comm, xfi_deadline deadline)
   xfer_status st = XFER_OK;
   ncclConfig_t config = NCCL_CONFIG_INITIALIZER;
   offer mine = {.has_data = comm->data.handle != NULL};
-  offer *all = xfi_comm_calloc(&comm->base, size, sizeof *all);
+  offer *all = NULL;
   bool all_have = true;
 
-  XFI_CHECK(all != NULL, XFER_ERR_NOMEM, "%zu ranks", size);
   if (comm->base.rank == 0) mine.has_id = ncclGetUniqueId(&mine.id) == ncclSuccess;
-  XFI_TRY(comm->base.ops->all_gather(&comm->base, all, &mine, sizeof mine, deadline));
+  all = xfi_comm_hear(&comm->base, &st, &mine, sizeof mine, deadline);
+  XFI_TRY(st);
   for (size_t r = 0; r < size; r++)
     all_have = all_have && all[r].has_data != 0;
   if (all_have) goto done;

@@ -138,15 +138,13 @@ xfer_status xfi_nccl_meet_on_host(xfi_nccl_comm *comm, const unsigned char domai
 {
   xfer_status st = XFER_OK;
   address mine = {.pid = getpid()};
-  address *all = xfi_calloc((size_t)comm->base.size, sizeof *all);
+  address *all = NULL;
   meeting m = {&comm->base, deadline};
   xfi_comm *host = NULL;
 
   memcpy(mine.domain, domain, sizeof mine.domain);
-  if (all == NULL) st = XFI_NO_MEMORY("%d ranks", comm->base.size);
-  st = xfi_comm_agree(&comm->base, st, deadline);
-  if (st != XFER_OK || all == NULL) goto done;
-  XFI_TRY(comm->base.ops->all_gather(&comm->base, all, &mine, sizeof mine, deadline));
+  all = xfi_comm_hear(&comm->base, &st, &mine, sizeof mine, deadline);
+  XFI_TRY(st);
   if (!are_processes_of_one_host(all, comm->base.size)) goto done;
   if (xfi_comm_create_host(&host, gather_to_meet, &m, comm->base.rank, comm->base.size) ==
       XFER_OK) {

@@ -162,29 +162,13 @@ static void mark_peers(bool *peers, const xfi_pipeline *p)
 xfer_status xfi_run_hear(int *n_said, const xfer_plan *plan, xfer_status mine, bool said,
                          xfi_deadline deadline)
 {
-  xfi_comm *comm = plan->comm;
-  xfer_status st = XFER_OK;
-  const int32_t word[2] = {mine, said};
-  int32_t(*all)[2] = xfi_comm_calloc(comm, (size_t)comm->size, sizeof *all);
-  char why[XFI_ERROR_BYTES] = "";
-  bool failed = false;
+  xfer_status st = mine;
+  const bool *all = xfi_comm_hear(plan->comm, &st, &said, sizeof said, deadline);
 
-  XFI_CHECK(all != NULL, XFER_ERR_NOMEM, "%d ranks", comm->size);
-  if (mine != XFER_OK) snprintf(why, sizeof why, "%s", xfi_last_error());
-  st = comm->ops->all_gather(comm, all, word, sizeof word, deadline);
-  if (st != XFER_OK && mine != XFER_OK) { /* what broke the comm, maybe */
-    xfi_set_error("%s", why);
-    st = mine;
-  }
-  XFI_TRY(st);
   *n_said = 0;
-  for (int r = 0; r < comm->size; r++) {
-    failed = failed || all[r][0] != XFER_OK;
-    *n_said += all[r][1] != 0;
-  }
-  if (failed) st = xfi_comm_agree(comm, mine, deadline); /* for the text */
-done:
-  xfi_free(all);
+  for (int r = 0; all != NULL && r < plan->comm->size; r++)
+    *n_said += all[r];
+  xfi_free((void *)all);
   return st;
 }
 

@@ -127,17 +127,12 @@ done:
 /* The most messages in a round of any rank. Collective; `mine` is this rank's status so far. */
 static xfer_status agree_window(xfer_plan *plan, xfer_status mine)
 {
-  xfi_comm *comm = plan->comm;
-  xfer_status st = XFER_OK;
-  most m = {{0, 0}, {0, 0}};
-  most *all = NULL;
+  xfer_status st = mine;
+  most m = mine == XFER_OK ? most_of(plan->moves) : (most){{0, 0}, {0, 0}};
+  most *all = xfi_comm_hear(plan->comm, &st, &m, sizeof m, xfi_run_deadline(plan));
 
-  XFI_TRY(xfi_comm_agree(comm, mine, xfi_run_deadline(plan)));
-  m = most_of(plan->moves);
-  all = xfi_comm_calloc(comm, (size_t)comm->size, sizeof *all);
-  XFI_CHECK(all != NULL, XFER_ERR_NOMEM, "%d ranks", comm->size);
-  XFI_TRY(comm->ops->all_gather(comm, all, &m, sizeof m, xfi_run_deadline(plan)));
-  for (int r = 0; r < comm->size; r++) {
+  XFI_TRY(st);
+  for (int r = 0; r < plan->comm->size; r++) {
     XFI_TRY(check_said(all[r].own, r));
     XFI_TRY(check_said(all[r].relay, r));
     XFI_CHECK(plan->moves->relay != NULL || all[r].relay[0] + all[r].relay[1] == 0,

@@ -31,7 +31,7 @@ static _Thread_local bool has_lied;
 
 /* What rank 1 says once, and what all ranks then say of it. */
 typedef struct lie {
-  size_t n_bytes; /* of the gathering */
+  size_t n_bytes; /* of what is said, behind a status */
   size_t at;      /* the word of 32 bits, and its value */
   uint32_t value;
   const char *says;
@@ -51,11 +51,12 @@ static xfer_status gather_of_a_liar(xfi_comm *comm, void *all, const void *mine,
 {
   uint32_t said[128];
 
-  if (comm->rank != 1 || has_lied || n_bytes != told->n_bytes || n_bytes > sizeof said)
+  if (comm->rank != 1 || has_lied || n_bytes != sizeof *said + told->n_bytes ||
+      n_bytes > sizeof said)
     return sound_ops->all_gather(comm, all, mine, n_bytes, deadline);
   has_lied = true;
   memcpy(said, mine, n_bytes);
-  said[told->at] = told->value;
+  said[1 + told->at] = told->value;
   return sound_ops->all_gather(comm, all, said, n_bytes, deadline);
 }
 

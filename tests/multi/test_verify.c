@@ -381,7 +381,7 @@ static xfer_status round_that_flips(xfi_comm *comm, const xfi_message *sends, in
 static xfer_status gather_without_sums(xfi_comm *comm, void *all, const void *mine, size_t n_bytes,
                                        xfi_deadline deadline)
 {
-  enum { SUMS_AT = 24, SUMS_BYTES = 32 };
+  enum { SUMS_AT = 20, SUMS_BYTES = 32 }; /* behind a status, and what it has */
   unsigned char said[SUMS_AT + SUMS_BYTES] = {0};
 
   if (n_bytes != sizeof said) return sound_ops->all_gather(comm, all, mine, n_bytes, deadline);

@@ -214,10 +214,9 @@ static xfer_status agree_on_memories(xfi_casts *casts, const xfer_plan *plan,
 {
   xfi_comm *comm = plan->comm;
   xfer_status st = XFER_OK;
-  unsigned char *all = xfi_comm_calloc(comm, (size_t)comm->size, n_large);
+  unsigned char *all = xfi_comm_hear(comm, &st, mine, n_large, xfi_run_deadline(plan));
 
-  XFI_CHECK(all != NULL, XFER_ERR_NOMEM, "%zu broadcasts", n_large);
-  XFI_TRY(comm->ops->all_gather(comm, all, mine, n_large, xfi_run_deadline(plan)));
+  XFI_TRY(st);
   for (size_t i = 0, k = 0; i < casts->n; i++) {
     if (casts->at[i].n_bytes < min_in_place(plan)) continue;
     for (size_t r = 0; r < (size_t)comm->size; r++)

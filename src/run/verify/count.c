@@ -241,12 +241,11 @@ done:
 
 /* What a rank says of a count; of no other gathering's size. */
 typedef struct count_word {
-  uint64_t what;
-  uint64_t plan;
-  int64_t status;
+  uint32_t what;
+  uint32_t plan; /* its number */
 } count_word;
 
-static const char *name_of(uint64_t what)
+static const char *name_of(uint32_t what)
 {
   if (what == XFI_COUNT_SRC) return "digests of sources";
   return what == XFI_COUNT_DST ? "digests of destinations" : "replicas that differ";
@@ -255,22 +254,15 @@ static const char *name_of(uint64_t what)
 /* What each rank's count came to, if all counted the same. */
 static xfer_status agree_on_count(const xfer_plan *plan, xfi_count what, xfer_status mine)
 {
-  xfi_comm *comm = plan->comm;
-  const count_word word = {what, plan->number, mine};
-  xfer_status st = XFER_OK;
-  bool failed = false;
-  count_word *all = xfi_comm_calloc(comm, (size_t)comm->size, sizeof *all);
+  const count_word word = {(uint32_t)what, (uint32_t)plan->number};
+  xfer_status st = mine;
+  count_word *all = xfi_comm_hear(plan->comm, &st, &word, sizeof word, xfi_run_deadline(plan));
 
-  XFI_CHECK(all != NULL, XFER_ERR_NOMEM, "%d ranks", comm->size);
-  XFI_TRY(comm->ops->all_gather(comm, all, &word, sizeof word, xfi_run_deadline(plan)));
-  for (int r = 0; r < comm->size; r++)
-    failed = failed || all[r].status != XFER_OK;
-  if (failed) st = xfi_comm_agree(comm, mine, xfi_run_deadline(plan));
-  for (int r = 0; r < comm->size && !failed; r++)
+  XFI_TRY(st);
+  for (int r = 0; r < plan->comm->size; r++)
     XFI_CHECK(all[r].what == all[0].what && all[r].plan == all[0].plan, XFER_ERR_MISMATCH,
-              "rank %d looks for %s of plan %llu of the comm, rank 0 for %s of plan %llu", r,
-              name_of(all[r].what), (unsigned long long)all[r].plan, name_of(all[0].what),
-              (unsigned long long)all[0].plan);
+              "rank %d looks for %s of plan %u of the comm, rank 0 for %s of plan %u", r,
+              name_of(all[r].what), all[r].plan, name_of(all[0].what), all[0].plan);
 done:
   xfi_free(all);
   return st;

@@ -86,20 +86,14 @@ typedef struct search {
 /* Is the sum of all ranks' sums 0? A rank that failed ends the search everywhere. */
 static xfer_status is_zero(const search *s, xfi_sum mine, bool *zero)
 {
-  xfi_comm *comm = s->plan->comm;
-  const xfi_run_word word = {0, s->status, s->plan->number, mine};
-  xfer_status st = XFER_OK;
+  xfer_status st = s->status;
   xfi_sum total = {{0, 0}};
-  bool failed = false;
+  xfi_sum *all = xfi_comm_hear(s->plan->comm, &st, &mine, sizeof mine, s->deadline);
 
-  XFI_TRY(comm->ops->all_gather(comm, s->plan->words, &word, sizeof word, s->deadline));
-  for (int r = 0; r < comm->size; r++) {
-    failed = failed || s->plan->words[r].status != XFER_OK;
-    xfi_sum_add(&total, s->plan->words[r].sum);
-  }
-  if (failed) return xfi_comm_agree(comm, s->status, s->deadline);
+  for (int r = 0; all != NULL && r < s->plan->comm->size; r++)
+    xfi_sum_add(&total, all[r]);
   *zero = xfi_sum_is_zero(total);
-done:
+  xfi_free(all);
   return st;
 }
 
@@ -165,7 +159,6 @@ done:
 
 /* What a rank has of one element. */
 typedef struct own {
-  int64_t status;
   uint64_t has[2]; /* as a source, as a destination */
   xfi_sum sum[2];
 } own;
@@ -214,19 +207,14 @@ static xfer_status name_ranks(search *s)
   xfi_comm *comm = s->plan->comm;
   const xfi_tensor *t = &s->plan->moves->tensors[s->tensor];
   const int side = s->what == XFI_COUNT_REPLICAS ? 0 : 1;
-  xfer_status st = XFER_OK;
-  own mine = {XFER_OK, {0, 0}, {{{0, 0}}, {{0, 0}}}};
+  own mine = {{0, 0}, {{{0, 0}}, {{0, 0}}}};
+  xfer_status st = look_at_own(s, &mine);
+  own *all = xfi_comm_hear(comm, &st, &mine, sizeof mine, s->deadline);
   int ref;
   int other;
   char index[160];
-  own *all = xfi_comm_calloc(comm, (size_t)comm->size, sizeof *all);
 
-  XFI_CHECK(all != NULL, XFER_ERR_NOMEM, "%d ranks", comm->size);
-  s->status = look_at_own(s, &mine);
-  mine.status = s->status;
-  XFI_TRY(comm->ops->all_gather(comm, all, &mine, sizeof mine, s->deadline));
-  for (int r = 0; r < comm->size; r++)
-    if (all[r].status != XFER_OK) XFI_TRY(xfi_comm_agree(comm, s->status, s->deadline));
+  XFI_TRY(st);
   compare_own(all, comm->size, side, &ref, &other);
   index_text(index, sizeof index, s, t->src->n_dims);
   XFI_CHECK(other >= 0, XFER_ERR_MISMATCH, "tensor \"%.100s\": %s at [%s]", t->name,
