@@ -115,7 +115,7 @@ static bool walk_init(walk *w)
   }
   for (int d = 0; d < w->n_dims && ok; d++)
     ok = find_stretches(w, d);
-  return ok && find_seeds(w, w->n_dims > 0 ? global[0] : 0);
+  return ok && find_seeds(w, job->tensor->n_experts > 0 ? global[0] : 0);
 }
 
 /* The product of one stretch of each dim. True: padding. */
