@@ -18,7 +18,7 @@ from types import SimpleNamespace
 from typing import Any
 
 from . import _functions
-from ._structs import STRUCTS, c_type_of, checked, decoded
+from ._structs import STRUCTS, c_type_of, check_of, decoded
 from .errors import UnsupportedError, error_of
 
 _HERE = pathlib.Path(__file__).parent / "lib"
@@ -31,10 +31,12 @@ def _check(status: int, function: Any, arguments: Any) -> None:
 
 def _checking(function: Any, parameters: dict[str, Any]) -> Any:
     """The function, behind a check of each argument."""
-    pairs = tuple((c_type, name) for name, c_type in parameters.items())
+    checks = tuple((check_of(c_type), name) for name, c_type in parameters.items())
 
     def call(*values: Any) -> Any:
-        return function(*[checked(c_type, value, name) for (c_type, name), value in zip(pairs, values, strict=True)])
+        return function(
+            *[v if check is None else check(v, name) for (check, name), v in zip(checks, values, strict=True)]
+        )
 
     return call
 

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import ctypes
 import operator
-from collections.abc import Sequence
+import struct
+from collections.abc import Callable, Sequence
 from ctypes import POINTER, Structure, c_char_p, c_float, c_int32, c_int64, c_size_t, c_uint32, c_uint64, c_void_p
 from typing import Any
 
@@ -12,25 +13,60 @@ from .errors import ArgError
 
 MAX_DIMS = 8
 _dims = c_int64 * MAX_DIMS
-_INTEGERS = {ctypes.c_int, c_int32, c_int64, c_size_t, c_uint32, c_uint64}
+
+# What is to be handed to ctypes for an argument or a field, of its value and its name.
+Check = Callable[[Any, str], Any]
+
+
+def _integers(c_type: Any) -> Check:
+    signed, bits = c_type(-1).value < 0, 8 * ctypes.sizeof(c_type)
+    least, most = (-1 << bits - 1, (1 << bits - 1) - 1) if signed else (0, (1 << bits) - 1)
+
+    def check(value: Any, name: str) -> int:
+        if not least <= (n := whole(value, name)) <= most:
+            raise OverflowError(f"{name} = {value} is out of range")
+        return n
+
+    return check
+
+
+def _objects(kind: str) -> Check:
+    def check(value: Any, name: str) -> Any:
+        if value is None:
+            return None
+        if getattr(value, "_kind", None) != kind:
+            raise TypeError(f"{name} is a {type(value).__name__}, not a {kind}")
+        return value._as_parameter_
+
+    return check
+
+
+def _address(value: Any, name: str) -> Any:
+    if isinstance(value, int) and (c_void_p(value).value or 0) != value:
+        raise OverflowError(f"{name} = {value} is no address")
+    return value
+
+
+def _text(value: Any, name: str) -> Any:
+    if value is not None and b"\0" in value:
+        raise ValueError(f"{name} has a NUL in it")
+    return value
+
+
+_CHECKS: dict[Any, Check] = {c_type: _integers(c_type) for c_type in (c_int32, c_int64, c_size_t, c_uint32, c_uint64)}
+_CHECKS |= {c_void_p: _address, c_char_p: _text}
+
+
+def check_of(c_type: Any) -> Check | None:
+    """None: ctypes looks itself. It alone would cut an integer to size, end a text at its first NUL, and take any
+    address for an object. `c_type` of an object is the `_kind` of its Handle."""
+    return _objects(c_type) if isinstance(c_type, str) else _CHECKS.get(c_type)
 
 
 def checked(c_type: Any, value: Any, name: str) -> Any:
-    """What to hand to ctypes for an argument or a field: ctypes alone would cut an integer to size, end a text at its
-    first NUL, and take any address for an object. `c_type` of an object is the `_kind` of its Handle."""
-    if c_type in _INTEGERS:
-        if c_type(whole(value, name)).value != value:
-            raise OverflowError(f"{name} = {value} is out of range")
-    elif isinstance(c_type, str):
-        if value is not None:
-            if getattr(value, "_kind", None) != c_type:
-                raise TypeError(f"{name} is a {type(value).__name__}, not a {c_type}")
-            return value._as_parameter_
-    elif c_type is c_void_p and isinstance(value, int) and (c_void_p(value).value or 0) != value:
-        raise OverflowError(f"{name} = {value} is no address")
-    elif c_type is c_char_p and value is not None and b"\0" in value:
-        raise ValueError(f"{name} has a NUL in it")
-    return value
+    """A value that is handed over, as check_of() has it."""
+    check = check_of(c_type)
+    return value if check is None else check(value, name)
 
 
 def whole(value: Any, name: str) -> int:
@@ -62,7 +98,10 @@ def decoded(text: bytes) -> str:
 
 def array(c_type: Any, values: Sequence[Any] | None, name: str) -> Any:
     """A C array of the values; None stays NULL."""
-    return None if values is None else (c_type * len(values))(*(checked(c_type, value, name) for value in values))
+    if values is None:
+        return None
+    check = check_of(c_type)
+    return (c_type * len(values))(*(values if check is None else [check(value, name) for value in values]))
 
 
 def c_type_of(c_type: Any) -> Any:
@@ -71,17 +110,19 @@ def c_type_of(c_type: Any) -> Any:
 
 
 class _Checked(Structure):
-    _types: dict[str, Any] = {}
+    _checks: dict[str, Check | None] = {}
 
     def __setattr__(self, name: str, value: Any) -> None:  # its constructor comes by here too
-        super().__setattr__(name, checked(self._types.get(name), value, name))
+        check = self._checks.get(name)
+        super().__setattr__(name, value if check is None else check(value, name))
 
 
 STRUCTS: list[Any] = []
 
 
 def _struct(c_name: str, **fields: Any) -> Any:
-    made = type(c_name, (_Checked,), {"_types": fields, "_fields_": [(n, c_type_of(t)) for n, t in fields.items()]})
+    checks = {name: check_of(c_type) for name, c_type in fields.items()}
+    made = type(c_name, (_Checked,), {"_checks": checks, "_fields_": [(n, c_type_of(t)) for n, t in fields.items()]})
     STRUCTS.append(made)
     return made
 
@@ -150,6 +191,23 @@ View = _struct(
     reserved=c_uint32,
     box_strides=POINTER(c_int64),
 )
+# The same once more, for where there are thousands: ctypes sets one field after the other.
+_VIEW = struct.Struct("=iiQ8qQqiIQ")
+_STRIDED = 1  # XFER_VIEW_STRIDED
+assert _VIEW.size == ctypes.sizeof(View)
+
+
+def strided(address: int, strides: Sequence[int]) -> bytes:
+    """What xfer_view_strided() returns."""
+    if len(strides) > MAX_DIMS:
+        raise ValueError(f"an array of {len(strides)} dims, of {MAX_DIMS} at most")
+    rest = (0,) * (MAX_DIMS - len(strides))
+    try:
+        return _VIEW.pack(_STRIDED, len(strides), address, *strides, *rest, 0, 0, 0, 0, 0)
+    except struct.error as error:
+        raise OverflowError(f"an array at {address} with strides {strides}: {error}") from None
+
+
 Tensor = _struct("xfer_tensor", name=c_char_p, src="layout", dst="layout", conversion=c_uint64)
 ConversionData = _struct(
     "xfer_conversion_data",

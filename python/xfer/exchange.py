@@ -24,13 +24,10 @@ __all__ = ["Exchange", "exchange"]
 
 Operations = Sequence[tuple[int, int, Any]]
 
-# The public structs once more: an exchange has thousands of each, and ctypes sets one field after the other.
+# The public struct once more: an exchange has thousands, and ctypes sets one field after the other.
 _OPERATION = struct.Struct("=QiiiI8q")
-_VIEW = struct.Struct("=iiQ8qQqiIQ")
-_STRIDED = 1  # XFER_VIEW_STRIDED
 _code = functools.cache(dtypes.dtype_code)
 assert _OPERATION.size == ctypes.sizeof(_structs.Operation)
-assert _VIEW.size == ctypes.sizeof(_structs.View)
 
 
 def _of(x: Any) -> tuple[Memory, str]:
@@ -47,24 +44,25 @@ class _Side:
 
     def __init__(self, comm: Comm, operations: Operations, side: str) -> None:
         n = len(operations)
-        self.operations, self.views = (_structs.Operation * n)(), (_structs.View * n)()
+        self.operations, views = (_structs.Operation * n)(), bytearray()
         self.memory: list[Memory] = []  # kept alive
         self.device = comm._device
         for i, (peer, number, x) in enumerate(operations):
             try:
-                self._add(i, peer, number, x, side)
+                views += self._add(i, peer, number, x, side)
             except Exception as wrong:
                 wrong.args = (f"operation {number!r} {side} rank {peer!r}: {wrong}",)
                 raise
+        self.views = (_structs.View * n).from_buffer(views)
 
-    def _add(self, i: int, peer: int, number: int, x: Any, side: str) -> None:
+    def _add(self, i: int, peer: int, number: int, x: Any, side: str) -> bytes:
+        """Its view."""
         memory, dtype = _of(x)
         check_device(memory.device, self.device, "array")
         if side == "from" and memory.read_only:
             raise ValueError("the array is read-only")
+        view = _structs.strided(memory.address, memory.strides)
         n_dims = len(memory.shape)
-        if n_dims > _structs.MAX_DIMS:
-            raise ValueError(f"an array of {n_dims} dims, of {_structs.MAX_DIMS} at most")
         rest = (0,) * (_structs.MAX_DIMS - n_dims)
         code = _code(dtype)
         try:
@@ -73,10 +71,8 @@ class _Side:
             )
         except struct.error as error:
             raise OverflowError(f"peer or id out of range: {error}") from None
-        _VIEW.pack_into(
-            self.views, i * _VIEW.size, _STRIDED, n_dims, memory.address, *memory.strides, *rest, 0, 0, 0, 0, 0
-        )
         self.memory.append(memory)
+        return view
 
     def owners(self) -> list[Any]:
         """What keeps the memory alive."""

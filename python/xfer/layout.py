@@ -112,6 +112,10 @@ def _run(run: Any) -> Any:
     return _structs.Run(*run)
 
 
+# Of a rank: the dtype, the shape if it is one array, and the boxes' if it is by boxes.
+_Part = tuple[str, tuple[int, ...] | None, list[tuple[int, ...]] | None]
+
+
 class Layout(_handle.Handle):
     """Which elements of one tensor each rank of a mesh holds. Knows no memory.
 
@@ -136,6 +140,7 @@ class Layout(_handle.Handle):
         order: Sequence[int] | None = None,
     ) -> None:
         super().__init__()
+        self._parts: dict[int, _Part] = {}
         if padded_shape is not None and len(padded_shape) != len(shape):
             raise ValueError(f"{len(padded_shape)} padded sizes for {len(shape)} dims")
         for placement in placements:
@@ -160,6 +165,7 @@ class Layout(_handle.Handle):
     def _empty(cls) -> Layout:
         layout = cls.__new__(cls)
         _handle.Handle.__init__(layout)
+        layout._parts = {}
         return layout
 
     @classmethod
@@ -214,6 +220,17 @@ class Layout(_handle.Handle):
         )
         create(layout._out(), byref(desc))
         return layout
+
+    def _part(self, rank: int) -> _Part:
+        """What a rank holds, asked once."""
+        self._as_parameter_  # raises
+        if rank not in self._parts:
+            boxes = None
+            if self._by_boxes:
+                boxes = [tuple(b - a for a, b in zip(lo, hi, strict=True)) for lo, hi in self.boxes(rank)]
+            shape = self.local_shape(rank) if boxes is None or len(boxes) == 1 else None
+            self._parts[rank] = self.dtype, shape, boxes
+        return self._parts[rank]
 
     @property
     def dtype(self) -> str:

@@ -25,10 +25,9 @@ from ctypes import (
     c_void_p,
     py_object,
 )
-from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
-from . import dtypes
+from . import _structs, dtypes
 from ._lib import lib
 from ._structs import array
 from .layout import Layout
@@ -39,8 +38,7 @@ HOST = -1
 SOME_DEVICE = -2  # an array that does not say which
 
 
-@dataclass(frozen=True)
-class Memory:
+class Memory(NamedTuple):
     """What an array is made of.
 
     address: of the first element. shape: in elements. strides: in bytes. dtype: by the library's name. read_only: it
@@ -225,6 +223,16 @@ def memory_of(x: Any) -> Memory:
 # ---- views
 
 
+def _alike(pieces: list[Memory]) -> list[Memory]:
+    if not pieces:
+        raise ValueError("a view of no pieces")
+    if len({(p.shape, p.strides, p.dtype) for p in pieces}) > 1:
+        raise ValueError("pieces differ in shape, strides or element type")
+    if len({p.device for p in pieces}) > 1:
+        raise ValueError("pieces are on different devices")
+    return pieces
+
+
 class View:
     """Where a rank's part lies: one array of its shape, or with `piece_dim` several equal ones along that dim.
 
@@ -236,28 +244,22 @@ class View:
     _strides: Any = None
 
     def __init__(self, x: Any, piece_dim: int | None = None, dtype: Any = None) -> None:
-        parts = [memory_of(x)] if piece_dim is None else [memory_of(piece) for piece in x]
-        if not parts:
-            raise ValueError("a view of no pieces")
+        parts = [memory_of(x)] if piece_dim is None else _alike([memory_of(piece) for piece in x])
         one = parts[0]
-        if any((p.shape, p.strides, p.dtype) != (one.shape, one.strides, one.dtype) for p in parts):
-            raise ValueError("pieces differ in shape, strides or element type")
-        if any(p.device != one.device for p in parts):
-            raise ValueError("pieces are on different devices")
         self.dtype = one.dtype if dtype is None else dtypes.dtype_name(dtype)
         if dtypes.itemsize(self.dtype) != dtypes.itemsize(one.dtype):
             raise TypeError(f"elements of {one.dtype} cannot be read as {self.dtype}: the sizes differ")
-        self.read_only = any(p.read_only for p in parts)
+        self.read_only = True in [p.read_only for p in parts]
         self.device = one.device
         self._memory = parts  # kept alive
-        strides = array(c_int64, one.strides, "strides")
         if piece_dim is None:
             self.shape = one.shape
-            self._struct = lib.xfer_view_strided(one.address, strides, len(one.shape))
+            self._struct = _structs.View.from_buffer_copy(_structs.strided(one.address, one.strides))
         else:
             piece_dim = range(len(one.shape))[piece_dim]
             self.shape = tuple(n * (len(parts) if d == piece_dim else 1) for d, n in enumerate(one.shape))
             self._pieces = array(c_void_p, [p.address for p in parts], "pieces")
+            strides = array(c_int64, one.strides, "strides")
             self._struct = lib.xfer_view_pieces(self._pieces, len(parts), piece_dim, strides, len(one.shape))
 
     @classmethod
@@ -313,10 +315,9 @@ def check_device(of_array: int, device: int, what: str) -> None:
         raise ValueError(f"the {what} is on cuda:{of_array}, and this comm's device is cuda:{device}")
 
 
-def _check_shape(view: View, layout: Layout, rank: int, side: str) -> None:
+def _check_shape(view: View, shape: tuple[int, ...] | None, boxes: list[tuple[int, ...]] | None, side: str) -> None:
     """Does a view have the shape of a rank's part? Of parts by boxes a dense array of one dim has, if it is as long."""
-    if layout._by_boxes:
-        boxes = [tuple(b - a for a, b in zip(lo, hi, strict=True)) for lo, hi in layout.boxes(rank)]
+    if boxes is not None:
         if view.box_shapes is not None:
             if view.box_shapes != boxes:
                 raise ValueError(f"the {side} is arrays of shapes {view.box_shapes} for boxes of shapes {boxes}")
@@ -327,7 +328,7 @@ def _check_shape(view: View, layout: Layout, rank: int, side: str) -> None:
             return
         if len(boxes) != 1:
             raise ValueError(f"the {side} is an array of shape {view.shape} for {len(boxes)} boxes of {n} elements")
-    if view.shape != (shape := layout.local_shape(rank)) or view.box_shapes is not None:
+    if view.shape != shape or view.box_shapes is not None:
         raise ValueError(f"the {side} is an array of shape {view.shape} for a part of shape {shape}")
 
 
@@ -339,9 +340,10 @@ def view_of(x: Any, layout: Layout | None, rank: int, device: int, side: str) ->
     view = x if isinstance(x, View) else View(x)
     if layout is None:
         raise ValueError(f"a {side} array on a rank that was not told the {side} layout")
-    _check_shape(view, layout, 0 if layout._own else rank, side)
-    if view.dtype != layout.dtype and view.addresses:
-        raise TypeError(f"the {side} is an array of {view.dtype} for a part of {layout.dtype}")
+    dtype, shape, boxes = layout._part(0 if layout._own else rank)
+    _check_shape(view, shape, boxes, side)
+    if view.dtype != dtype and view._memory:
+        raise TypeError(f"the {side} is an array of {view.dtype} for a part of {dtype}")
     if side == "destination" and view.read_only:
         raise ValueError("the destination is read-only")
     check_device(view.device, device, side)
