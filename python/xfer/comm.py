@@ -60,6 +60,7 @@ class Comm(_handle.Handle):
     def __init__(self) -> None:
         super().__init__()
         self._device = HOST
+        self._timeout_ms = 0  # as C has it
         self._busy = threading.Lock()
         self._worker: Worker | None = None
         self._on_main_only = False  # MPI_THREAD_FUNNELED: no other thread may call
@@ -216,12 +217,18 @@ class Comm(_handle.Handle):
         self._call(lib.xfer_comm_all_gather, self, everything, data, len(data))
         return [everything.raw[i * len(data) : (i + 1) * len(data)] for i in range(self.size)]
 
-    def _agree(self, error: BaseException | None, what: str = "") -> None:
+    def _agree(self, error: BaseException | None, what: str = "", timeout_ms: int = 0) -> None:
         """What one rank found wrong in its arguments becomes an error of all ranks: its own here, a PeerError with its
-        rank and its sentence elsewhere. `what` must be the same on every rank."""
+        rank and its sentence elsewhere. `what` must be the same on every rank. timeout_ms: 0: the comm's."""
         if self.size > 1:
             word = f"!{type(error).__name__}: {error}" if error is not None else f"={what}"
-            words = self._gather(word.encode()[:_WORD].ljust(_WORD, b"\0"))
+            if timeout_ms:
+                lib.xfer_comm_set_timeout(self, timeout_ms)
+            try:
+                words = self._gather(word.encode()[:_WORD].ljust(_WORD, b"\0"))
+            finally:
+                if timeout_ms:
+                    lib.xfer_comm_set_timeout(self, self._timeout_ms)
             if error is None:
                 _raise_first([decoded(each.rstrip(b"\0")) for each in words])
         if error is not None:
@@ -253,6 +260,7 @@ class Comm(_handle.Handle):
         """Set the deadline of each wait in the comm's own calls, and of plans that are made from here on without one
         of their own. Local; the same on every rank. 0: 10 minutes, as it was."""
         lib.xfer_comm_set_timeout(self, timeout_ms)
+        self._timeout_ms = timeout_ms
 
     def set_staging(self, alloc: Callable[[int], int | None] | None, free: Callable[[int], None] | None) -> None:
         """Let staging memory come from alloc(n_bytes), an address on the comm's device that is a multiple of 16, and

@@ -116,10 +116,12 @@ class Exchange(Plan):
         with comm._alone():
             error: Exception | None = None
             try:
-                sides, options_of = _Sides(comm, sends, recvs), options_struct(options)
+                options_of = options_struct(options)
+                self._timeout_ms = options_of.timeout_ms
+                sides = _Sides(comm, sends, recvs)
             except Exception as wrong:
                 error = wrong
-            comm._agree(error)
+            self._agree(error)
             to, from_ = sides.to.operations, sides.from_.operations
             comm._call(
                 lib.xfer_plan_create_exchange, self._out(), comm, to, len(to), from_, len(from_), byref(options_of)

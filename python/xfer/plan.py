@@ -173,11 +173,13 @@ class Plan(_handle.Handle):
         with comm._alone():
             error: Exception | None = None
             try:
-                rows, struct = _rows(tensors), options_struct(options)
+                struct = options_struct(options)
+                self._timeout_ms = struct.timeout_ms
+                rows = _rows(tensors)
                 self._note_tensors(tensors)
             except Exception as wrong:
                 error = wrong
-            comm._agree(error)
+            self._agree(error)
             comm._call(lib.xfer_plan_create, self._out(), comm, rows, len(rows), byref(struct))
         self._use(comm)
 
@@ -198,6 +200,11 @@ class Plan(_handle.Handle):
         self._kept: list[Any] = []  # what others bound to it
         self._wrong: Exception | None = None  # the first thing that was wrong since the last commit
         self._refused = False
+        self._timeout_ms = 0  # the comm's
+
+    def _agree(self, error: Exception | None) -> None:
+        assert self._comm is not None
+        self._comm._agree(error, timeout_ms=self._timeout_ms)
 
     def _note_tensors(self, tensors: Tensors) -> None:
         self._layouts = [(tensor[1], tensor[2]) for tensor in tensors]
@@ -256,7 +263,7 @@ class Plan(_handle.Handle):
         comm = self._on()
         with comm._alone():
             wrong, self._wrong = self._wrong, None
-            comm._agree(wrong)
+            self._agree(wrong)
             comm._call(lib.xfer_plan_commit, self)
             self._refused = False
 
@@ -355,7 +362,7 @@ class Plan(_handle.Handle):
                 error = ValueError(f"there is no side {side!r}: it is src or dst")
             except Exception as wrong:
                 error = wrong
-            comm._agree(error)
+            self._agree(error)
             comm._call(lib.xfer_plan_digest, self, digests, len(digests), number, pointer)
         return [f"{d.word[0]:016x}{d.word[1]:016x}" for d in digests]
 
@@ -370,7 +377,7 @@ class Plan(_handle.Handle):
                 pointer = stream_pointer(stream, comm._device)
             except Exception as wrong:
                 error = wrong
-            comm._agree(error)
+            self._agree(error)
             comm._call(lib.xfer_plan_check_replicas, self, pointer)
 
     # ---- looking at it

@@ -211,3 +211,29 @@ def test_second_thread_on_a_comm_is_refused():
     waiting.join(30)
     other.join(30)
     assert seen == [[b"a", b"b"]]
+
+
+@pytest.mark.parametrize("call", ["plan", "commit", "digest", "check_replicas"])
+def test_a_plan_waits_no_longer_than_its_own_deadline(call):
+    over = threading.Barrier(3)
+
+    def late(comm):
+        plan = None
+        if call != "plan" or comm.rank != 1:
+            plan = xfer.Plan(comm, [("w", LAYOUT, LAYOUT)], timeout_ms=300)
+            plan.bind(0, GOOD, np.zeros_like(GOOD))
+        if call not in ("plan", "commit"):
+            plan.commit()
+        if call != "plan" and comm.rank != 1:
+            getattr(plan, call)(*(["src"] if call == "digest" else []))
+
+    def work(comm):
+        try:
+            late(comm)
+        finally:
+            over.wait(30)  # rank 1 has not left
+
+    results = outcomes(3, work)
+    assert all(isinstance(results[rank], xfer.XferError) for rank in (0, 2)), results
+    assert any(isinstance(result, TimeoutError) for result in results), results
+    assert results[1] is None
