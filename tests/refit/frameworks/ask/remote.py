@@ -68,6 +68,29 @@ def bailing_moe(architecture, model_type, bias, **more):
     return c, t
 
 
+def chatglm(bias, kv, **more):
+    """ChatGLM 3 and GLM-4-9B: `bias` of q, k and v alone, or of all."""
+    h, d, heads, i, vocab = 512, 32, 16, 96, 1000
+    c = dict(architectures=["ChatGLMModel"], model_type="chatglm", num_layers=2, padded_vocab_size=vocab, vocab_size=vocab, hidden_size=h,
+             ffn_hidden_size=i, kv_channels=d, num_attention_heads=heads, seq_length=512, layernorm_epsilon=1e-5, rmsnorm=True,
+             add_bias_linear=bias == "all", add_qkv_bias=True, multi_query_attention=kv < heads, multi_query_group_num=kv,
+             post_layer_norm=True, original_rope=True, tie_word_embeddings=False, **more)
+    t = Table()
+    for l in range(2):
+        p = f"transformer.encoder.layers.{l}."
+        t.norms(p, h)
+        for name, rows, columns in (("self_attention.query_key_value", (heads + 2 * kv) * d, h), ("self_attention.dense", h, h),
+                                    ("mlp.dense_h_to_4h", 2 * i, h), ("mlp.dense_4h_to_h", h, i)):
+            t.add(p + name + ".weight", rows, columns)
+            if bias == "all" or name.endswith("query_key_value"):
+                t.add(p + name + ".bias", rows)
+    t.add("transformer.embedding.word_embeddings.weight", vocab, h)
+    t.add("transformer.encoder.final_layernorm.weight", h)
+    t.add("transformer.output_layer.weight", vocab, h)
+    t.add("transformer.rotary_pos_emb.inv_freq", d // 4)
+    return c, t
+
+
 def exaone(**more):
     """EXAONE 3."""
     h, d, heads, kv, i = 512, 32, 16, 4, 96

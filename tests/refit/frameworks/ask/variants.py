@@ -256,6 +256,7 @@ NEWER = {
     "gpt2_published": published_gpt2,
     "gpt_bigcode": of("GPTBigCodeForCausalLM", "gpt_bigcode", GPT2_LESS, **{**GPT2, "n_layer": 3, "tie_word_embeddings": True}, multi_query=True),
     "gpt_bigcode_heads": of("GPTBigCodeForCausalLM", "gpt_bigcode", GPT2_LESS, **GPT2, multi_query=False),
+    "gptj": of("GPTJForCausalLM", "gptj", GPT2_LESS, **GPT2, rotary_dim=16, rope_parameters={"rope_type": "default", "rope_theta": 10000.0}),
     "falcon": of("FalconForCausalLM", "falcon", FALCON_LESS, **FALCON),
     "falcon_groups": of("FalconForCausalLM", "falcon", FALCON_LESS, **{**FALCON, "new_decoder_architecture": True}, num_kv_heads=4),
     "falcon_one_norm": of("FalconForCausalLM", "falcon", FALCON_LESS,
