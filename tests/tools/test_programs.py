@@ -9,6 +9,7 @@ import pathlib
 import pty
 import re
 import shlex
+import shutil
 import signal
 import subprocess
 import sys
@@ -20,6 +21,7 @@ from interrupting import interrupt
 
 BIN, MPIEXEC = ".", None
 PROGRAMS = ("xfer_plan", "xfer_refit", "xfer_info")
+MODELS = pathlib.Path(__file__).parents[2] / "models"
 LINE = "f32[6,4] (2):S0 -> (3):S1"
 UMASK = os.umask(0)
 os.umask(UMASK)
@@ -190,6 +192,20 @@ class TestModelNames(unittest.TestCase):
         self.assertRegex(err, r"\Axfer_plan: --model nosuch: there is no such file, and [^\n]*\n\Z")
         status, _, err = run("xfer_plan", "--model", "no/such", "--train", "full", "--gen", "vllm")
         self.assertEqual((status, err), (1, "xfer_plan: no/such cannot be read: No such file or directory\n"))
+
+
+    def test_the_names_of_tables_beside_a_program(self):
+        """Of an installed tree, and of Python's package."""
+        for models in ("share/xfer/models", "models"):
+            with self.subTest(models=models), tempfile.TemporaryDirectory() as prefix:
+                shutil.copytree(MODELS, os.path.join(prefix, models))
+                os.mkdir(os.path.join(prefix, "bin"))
+                moved = shutil.copy(command("xfer_plan")[0], os.path.join(prefix, "bin"))
+                for name, status in (("qwen3-4b", 0), ("nosuch", 2)):
+                    words = [moved, "--model", name, "--train", "full", "--gen", "vllm"]
+                    done = subprocess.run(words, capture_output=True, text=True, timeout=60, check=False)
+                    self.assertEqual(done.returncode, status, done.stderr)
+                self.assertIn("the installed tables are", done.stderr)
 
 
 class TestDebug(unittest.TestCase):

@@ -206,7 +206,8 @@ xfer_status job_join(job *out, const job_args *args, xfer_model *model, const xf
 
 enum { MAX_PATH = 4096 };
 
-/* Where tables are installed beside this program, which is PREFIX/bin/xfer_plan. */
+/* Where tables are installed beside this program, which is PREFIX/bin/xfer_plan; of Python's
+ * package PREFIX is the package. */
 static void find_tables(char folder[MAX_PATH])
 {
   char program[MAX_PATH - 32];
@@ -217,6 +218,7 @@ static void find_tables(char folder[MAX_PATH])
     }
   program[n > 0 ? n : 0] = '\0';
   snprintf(folder, MAX_PATH, "%s/share/xfer/models", program);
+  if (access(folder, F_OK) != 0) snprintf(folder, MAX_PATH, "%s/models", program);
 }
 
 static int is_table(const struct dirent *entry)
