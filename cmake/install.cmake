@@ -48,8 +48,9 @@ xfi_install_library(core TARGETS ${xfi_core} HEADERS ${XFER_CORE_HEADERS} PC xfe
   DESCRIPTION "${PROJECT_DESCRIPTION}" LIBS_PRIVATE "-ljansson -lpthread -lm")
 if(TARGET xfer_mpi)
   xfi_vendor_flags(cflags libs INCLUDES ${MPI_C_INCLUDE_DIRS} LIBRARIES ${MPI_C_LIBRARIES})
+  list(JOIN XFER_MPI_DEFINITIONS " -D" definitions)
   xfi_install_library(mpi TARGETS xfer_mpi HEADERS mpi.h PC xfer_mpi LIB xfer_mpi
-    DESCRIPTION "xfer over MPI" REQUIRES "xfer" CFLAGS "${cflags}" LIBS "${libs}")
+    DESCRIPTION "xfer over MPI" REQUIRES "xfer" CFLAGS "${cflags} -D${definitions}" LIBS "${libs}")
 endif()
 if(TARGET xfer_nccl)
   xfi_install_library(nccl TARGETS xfer_nccl HEADERS nccl.h PC xfer_nccl LIB xfer_nccl

@@ -60,6 +60,9 @@ if(XFER_HAVE_MPI)
   file(GLOB xfi_mpi_sources RELATIVE ${PROJECT_SOURCE_DIR} CONFIGURE_DEPENDS ${PROJECT_SOURCE_DIR}/src/comm/mpi*.c)
   if(xfi_mpi_sources)
     xfi_plugin(mpi LAYERS comm device SOURCES ${xfi_mpi_sources} LIBS MPI::MPI_C)
+    # In C++ mpi.h would ask for MPI's bindings of C++, which lie in another library.
+    set(XFER_MPI_DEFINITIONS OMPI_SKIP_MPICXX MPICH_SKIP_MPICXX)
+    target_compile_definitions(xfer_mpi INTERFACE ${XFER_MPI_DEFINITIONS})
   endif()
 endif()
 

@@ -1,8 +1,9 @@
 #!/usr/bin/env bash
-# installed.sh core|mpi SOURCE BUILD WORK CC CMAKE [PKG_CONFIG]
-# Installs BUILD under WORK and builds an example against that tree alone, as a user would, in two ways.
+# installed.sh core|mpi SOURCE BUILD WORK CC CXX CMAKE [PKG_CONFIG]
+# Installs BUILD under WORK and builds an example against that tree alone, as a user would, in two ways; over MPI a
+# program of C++ too, unless CXX is empty.
 set -euo pipefail
-part=$1 source=$2 build=$3 work=$4 cc=$5 cmake=$6 pkg_config=${7:-}
+part=$1 source=$2 build=$3 work=$4 cc=$5 cxx=$6 cmake=$7 pkg_config=${8:-}
 
 case $part in
   core) example=01_one_process package=xfer run=() ;;
@@ -15,7 +16,7 @@ if [ ! -f "$file" ]; then
 fi
 
 rm -rf "$work"
-mkdir -p "$work/user"
+mkdir -p "$work"
 "$cmake" --install "$build" --prefix "$work/prefix" > "$work/install.log"
 for file_of in share/xfer/models/qwen3-4b.json share/xfer/rules/sides/vllm.json share/man/man1/xfer_plan.1 \
   share/bash-completion/completions/xfer_refit share/doc/xfer/LICENSE share/doc/xfer/examples/01_one_process.c; do
@@ -23,22 +24,45 @@ for file_of in share/xfer/models/qwen3-4b.json share/xfer/rules/sides/vllm.json 
 done
 "$work/prefix/bin/xfer_plan" --model qwen3-4b --train full --gen vllm:tp2 \
   --rules "$work/prefix/share/xfer/rules/sides" > /dev/null
-cp "$file" "$work/user/"
-cp "$source/tests/abi/user.cmake" "$work/user/CMakeLists.txt"
 libdir=$(dirname "$(find "$work/prefix" -name libxfer.so)")
-
-echo "== find_package"
-"$cmake" -S "$work/user" -B "$work/user/build" -DCMAKE_C_COMPILER="$cc" -DCMAKE_PREFIX_PATH="$work/prefix" \
-  -DEXAMPLE="$example" -DPART="$part" > "$work/configure.log" || { cat "$work/configure.log"; exit 1; }
-"$cmake" --build "$work/user/build"
-"${run[@]}" "$work/user/build/$example"
-
-if [ -z "$pkg_config" ]; then
-  echo "pkg-config is not installed: that half is skipped"
-  exit 0
-fi
-echo "== pkg-config"
 export PKG_CONFIG_PATH=$libdir/pkgconfig${PKG_CONFIG_PATH:+:$PKG_CONFIG_PATH}
-read -r -a flags <<< "$("$pkg_config" --cflags --libs "$package")"
-"$cc" -std=c11 "$file" -o "$work/user/by_pkg_config" "${flags[@]}" -Wl,-rpath,"$libdir" -lpthread
-"${run[@]}" "$work/user/by_pkg_config"
+declare -A std=([C]=c11 [CXX]=c++17)
+
+# use C|CXX COMPILER FILE [LAUNCHER...]: builds FILE in both ways, and runs it.
+use() {
+  local language=$1 compiler=$2 file=$3 user=$work/user_$1 flags
+  shift 3
+  mkdir -p "$user"
+  cp "$file" "$user/"
+  cp "$source/tests/abi/user.cmake" "$user/CMakeLists.txt"
+  echo "== find_package, $language"
+  "$cmake" -S "$user" -B "$user/build" "-DCMAKE_${language}_COMPILER=$compiler" -DCMAKE_PREFIX_PATH="$work/prefix" \
+    -DUSER_LANGUAGE="$language" -DFILE="${file##*/}" -DPART="$part" > "$work/configure.log" 2>&1 ||
+    { cat "$work/configure.log"; exit 1; }
+  "$cmake" --build "$user/build"
+  "$@" "$user/build/user"
+  if [ -z "$pkg_config" ]; then
+    echo "pkg-config is not installed: that half is skipped"
+    return
+  fi
+  echo "== pkg-config, $language"
+  read -r -a flags <<< "$("$pkg_config" --cflags --libs "$package")"
+  "$compiler" "-std=${std[$language]}" "$file" -o "$user/by_pkg_config" "${flags[@]}" -Wl,-rpath,"$libdir" -lpthread
+  "$@" "$user/by_pkg_config"
+}
+
+use C "$cc" "$file" "${run[@]}"
+[ "$part" = mpi ] && [ -n "$cxx" ] || exit 0
+cat > "$work/refused.cpp" << 'END'
+#include <mpi.h>
+
+#include <xfer/mpi.h>
+
+int main()
+{
+  xfer_comm *comm = nullptr;
+
+  return xfer_comm_create_mpi(&comm, MPI_COMM_WORLD) == XFER_ERR_STATE ? 0 : 1; // MPI is not initialized
+}
+END
+use CXX "$cxx" "$work/refused.cpp"

@@ -1,12 +1,12 @@
-# A user's CMakeLists.txt; installed.sh puts it beside a copy of an example.
+# A user's CMakeLists.txt; installed.sh puts it beside FILE.
 cmake_minimum_required(VERSION 3.25)
-project(user LANGUAGES C)
+project(user LANGUAGES ${USER_LANGUAGE})
 find_package(Threads REQUIRED)
-add_executable(${EXAMPLE} ${EXAMPLE}.c)
+add_executable(user ${FILE})
 if(PART STREQUAL "core")
   find_package(xfer 0.1 REQUIRED)
-  target_link_libraries(${EXAMPLE} PRIVATE xfer::xfer Threads::Threads)
+  target_link_libraries(user PRIVATE xfer::xfer Threads::Threads)
 else()
   find_package(xfer 0.1 REQUIRED COMPONENTS ${PART})
-  target_link_libraries(${EXAMPLE} PRIVATE xfer::${PART} Threads::Threads)
+  target_link_libraries(user PRIVATE xfer::${PART} Threads::Threads)
 endif()
