@@ -185,6 +185,28 @@ class TestOutput(unittest.TestCase):
             self.assertRegex(done.stderr, said)
 
 
+class TestJson(unittest.TestCase):
+    def test_a_failure_is_one_object_with_its_sentence(self):
+        """Wherever --json stands, also behind what is wrong; of a program that has it."""
+        gone = ("--model", "/no/\x1b.json", "--train", "full", "--gen", "vllm:tp2")
+        for program, said in (("xfer_plan", "xfer_plan: "), ("xfer_refit", "refit FAILED: ")):
+            for status, args in (
+                (1, gone),
+                (1, ("--problem", "f32[4] (1):R -> (1)@2147483647:R")),
+                (2, ("--problem", "f32[8")),
+                (2, ("--problem", LINE, "--nosuch")),
+                (2, ("--model", "nosuch", *gone[2:])),
+                (2, ()),
+            ):
+                for words in ((*args, "--json"), ("--json", *args)):
+                    with self.subTest(program=program, words=words):
+                        done, out, err = run(program, *words)
+                        self.assertRegex(err, rf"\A({program}|{said[:-2]}): [^\n]+\n\Z")
+                        sentence = err[:-1].removeprefix(said if status == 1 else f"{program}: ").replace("\\x1b", "\x1b")
+                        self.assertEqual((done, out.count("\n"), json.loads(out)), (status, 1, {"ok": False, "error": sentence}))
+        self.assertEqual(run("xfer_info", "--json")[:2], (2, ""))
+
+
 class TestModelNames(unittest.TestCase):
     def test_a_name_of_no_table(self):
         status, out, err = run("xfer_plan", "--model", "nosuch", "--train", "full", "--gen", "vllm")
@@ -324,6 +346,12 @@ class TestMpi(unittest.TestCase):
         status, out, err = run("xfer_refit", *words, before=(MPIEXEC, "-n", "3"))
         self.assertEqual((status, out), (2, ""))
         self.assertEqual(err.count("this build has no CUDA; xfer_info says what it has\n"), 1)
+
+    def test_a_failure_of_processes_is_one_object(self):
+        words = ("--comm", "mpi", "--json", "--problem")
+        for line, status in (("f32[8", 2), (LINE, 1)):  # which wants three
+            done, out, _ = run("xfer_refit", *words, line, before=(MPIEXEC, "-n", "2"))
+            self.assertEqual((done, json.loads(out)["ok"]), (status, False))
 
     def test_ranks_with_other_options(self):
         words = command("xfer_refit", "--comm", "mpi", "--problem", LINE)

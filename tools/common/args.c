@@ -13,14 +13,33 @@
 
 static const char *program_name = "xfer";
 
+static bool owes_object;   /* --json is given, and stdout has no object yet */
+static bool others_object; /* another process has it */
+
+void args_leave_object(void)
+{
+  others_object = true;
+}
+
+void args_say(const char *who, const char *sentence)
+{
+  fprintf(stderr, "%s: ", who);
+  text_print(stderr, sentence);
+  fputc('\n', stderr);
+  if (!owes_object || others_object) return;
+  owes_object = false;
+  printf("{\"ok\":false,\"error\":");
+  text_json(stdout, sentence);
+  printf("}\n");
+  (void)fflush(stdout); /* a launcher of MPI may end the process before it does itself */
+}
+
 static void say(const char *fmt, va_list args)
 {
   char text[1024];
 
   vsnprintf(text, sizeof text, fmt, args);
-  fprintf(stderr, "%s: ", program_name);
-  text_print(stderr, text);
-  fputc('\n', stderr);
+  args_say(program_name, text);
 }
 
 int args_wrong(const char *fmt, ...)
@@ -45,8 +64,9 @@ int args_failed(const char *fmt, ...)
 
 int args_end(int status)
 {
-  return fflush(stdout) == 0 && ferror(stdout) == 0 ? status
-                                                    : args_failed("the output cannot be written");
+  if (fflush(stdout) == 0 && ferror(stdout) == 0) return status;
+  owes_object = false;
+  return args_failed("the output cannot be written");
 }
 
 /* What k, M, G or T at the end of a number multiplies by, also as KiB and so on; 0: no suffix. */
@@ -278,6 +298,17 @@ static bool are_options(const arg_option *options, int argc, char **argv)
   return true;
 }
 
+/* Is there such an option, and is it given? Wherever it stands, so that it counts for those that
+ * are wrong before it. */
+static bool wants_object(const arg_option *options, int argc, char **argv)
+{
+  int i = 1;
+
+  while (i < argc && strcmp(argv[i], "--json") != 0)
+    i++;
+  return i < argc && find(options, "--json") != NULL;
+}
+
 /* Before values change what the help shows as defaults. */
 static bool print_common(const arg_program *program, const char *what, const char *value)
 {
@@ -317,6 +348,7 @@ int args_parse(const arg_program *program, int argc, char **argv)
   memcpy(options, program->options, n * sizeof *options);
   memcpy(options + n, COMMON, sizeof COMMON);
   whole.options = options;
+  owes_object = wants_object(options, argc, argv);
   const int common = find_common(argc, argv);
   if (common < argc && !are_options(options, argc, argv)) return ARGS_WRONG;
   if (common < argc && print_common(&whole, argv[common], argv[common + 1]))

@@ -58,8 +58,13 @@ typedef struct arg_rule {
  * broken. */
 int args_check(const arg_rule *rules);
 
-/* One sentence on stderr, with the program's name before it and control characters escaped: of the
- * command line, returning ARGS_WRONG; of what failed, returning EXIT_FAILURE. */
+/* One sentence on stderr, with `who` before it and control characters escaped; with --json also on
+ * stdout, as {"ok":false,"error":SENTENCE}, unless that has such an object already. */
+void args_say(const char *who, const char *sentence);
+/* stdout's object is that of another process, of those that MPI has started together. */
+void args_leave_object(void);
+/* args_say() with the program's name: of the command line, returning ARGS_WRONG; of what failed,
+ * returning EXIT_FAILURE. */
 __attribute__((format(printf, 1, 2))) int args_wrong(const char *fmt, ...);
 __attribute__((format(printf, 1, 2))) int args_failed(const char *fmt, ...);
 /* How a program ends that has printed: with `status`, or if stdout did not take it all, with a

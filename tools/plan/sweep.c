@@ -152,7 +152,11 @@ static bool try_all(sweep *s, const plan_args *args, const job *base)
       }
     }
   }
-  return ok && !interrupt_came();
+  if (ok && interrupt_came()) {
+    args_failed("interrupted");
+    ok = false;
+  }
+  return ok;
 }
 
 int plan_sweep(const plan_args *args)

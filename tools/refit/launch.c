@@ -71,13 +71,12 @@ int launch_threads(const launch_options *options, const refit_told *all)
   char error[128];
   int status;
 
-  if (!may_be_threads(what->n_ranks, error, sizeof error))
-    return result_failed(error, options->json);
+  if (!may_be_threads(what->n_ranks, error, sizeof error)) return result_failed(error);
   rank_thread *threads = calloc((size_t)what->n_ranks, sizeof *threads);
   xfer_comm **comms = calloc((size_t)what->n_ranks, sizeof(xfer_comm *));
   const bool memory = threads != NULL && comms != NULL;
   if (!memory || xfer_comm_create_local(comms, what->n_ranks) != XFER_OK) {
-    status = result_failed(memory ? xfer_last_error() : "no memory for the ranks", options->json);
+    status = result_failed(memory ? xfer_last_error() : "no memory for the ranks");
     free(threads);
     free(comms);
     return status;
@@ -85,12 +84,12 @@ int launch_threads(const launch_options *options, const refit_told *all)
   for (int r = 0; r < what->n_ranks; r++) {
     threads[r] = (rank_thread){.comm = comms[r], .what = told(all, r), .options = &options->run};
     if (pthread_create(&threads[r].thread, NULL, thread_main, &threads[r]) != 0)
-      exit(result_failed("a thread cannot be started", options->json)); /* others wait for it */
+      exit(result_failed("a thread cannot be started")); /* others wait for it */
   }
   for (int r = 0; r < what->n_ranks; r++)
     pthread_join(threads[r].thread, NULL);
   status = threads[0].ok ? result_print(what, &threads[0].result, options->json)
-                         : result_failed(threads[0].error, options->json);
+                         : result_failed(threads[0].error);
   free(threads);
   free(comms);
   return status;
@@ -150,8 +149,7 @@ int launch_processes(const launch_options *options, const refit_told *all)
     ok = refit_rank(comm, told(all, rank), &options->run, &result, error);
   }
   xfer_comm_destroy(comm);
-  if (rank == 0)
-    status = ok ? result_print(what, &result, options->json) : result_failed(error, options->json);
+  if (rank == 0) status = ok ? result_print(what, &result, options->json) : result_failed(error);
   if (rank != 0 && (!ok || result.wrong_bytes > 0)) status = EXIT_FAILURE;
   return status;
 }

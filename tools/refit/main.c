@@ -37,11 +37,6 @@ typedef struct refit_args {
   launch_options launch;
 } refit_args;
 
-static int failed(const refit_args *args, const char *error)
-{
-  return result_failed(error, args->launch.json);
-}
-
 /* Of processes each has a file. Where it cannot be written, rank.c says so. */
 static void ask_for_trace(const launch_options *options)
 {
@@ -73,10 +68,10 @@ static int run_problem(refit_args *args)
 
   if (problem_is_too_large(n_ranks)) {
     snprintf(error, sizeof error, "a problem of %" PRId64 " ranks is too large", n_ranks);
-    return failed(args, error);
+    return result_failed(error);
   }
   const xfer_status st = xfer_problem_parse(&src, &dst, args->problem);
-  if (st == XFER_ERR_NOMEM) return failed(args, xfer_last_error());
+  if (st == XFER_ERR_NOMEM) return result_failed(xfer_last_error());
   if (st != XFER_OK) return args_wrong("--problem: %s", xfer_last_error());
   const xfer_conversion cast =
       xfer_layout_dtype(src) != xfer_layout_dtype(dst) ? xfer_convert_cast() : 0;
@@ -120,9 +115,9 @@ static int run_model(refit_args *args)
   refit_case what = {0};
   int status = job_create(&made, &args->job);
 
-  if (status == EXIT_FAILURE) return failed(args, xfer_last_error());
+  if (status == EXIT_FAILURE) return result_failed(xfer_last_error());
   if (status != 0) return status;
-  if (xfer_refit_report(made.refit, &report) != XFER_OK) return failed(args, xfer_last_error());
+  if (xfer_refit_report(made.refit, &report) != XFER_OK) return result_failed(xfer_last_error());
   what.n_ranks = xfer_refit_ranks(made.refit);
   what.tensors = xfer_refit_tensors(made.refit, &what.n_tensors);
   what.refit = made.refit;
@@ -140,7 +135,7 @@ static int run_model(refit_args *args)
     status = run_case(args, &all);
   } else if (xfer_refit_create(&train, made.model, made.train, NULL) != XFER_OK ||
              xfer_refit_create(&gen, made.model, NULL, made.gen) != XFER_OK) {
-    status = failed(args, xfer_last_error());
+    status = result_failed(xfer_last_error());
   } else {
     all.n_train = xfer_side_size(made.train);
     all.train.refit = train;
@@ -335,6 +330,10 @@ int main(int argc, char **argv)
   refit_args args = {
       .lane = "auto",
       .launch = {.comm = "local", .run = {.plan = XFER_PLAN_OPTIONS_INIT, .iters = 1}}};
+  long rank = 0;
+
+  (void)started_with(&rank);
+  if (rank > 0) args_leave_object();
   int status = parse(&args, argc, argv);
 
   if (status != ARGS_GO_ON) return status;

@@ -8,16 +8,9 @@
 #include "interrupt.h"
 #include "text.h"
 
-int result_failed(const char *error, bool json)
+int result_failed(const char *error)
 {
-  if (json) {
-    printf("{\"ok\":false,\"error\":");
-    text_json(stdout, error);
-    printf("}\n");
-  }
-  fprintf(stderr, "refit FAILED: ");
-  text_print(stderr, error);
-  fputc('\n', stderr);
+  args_say("refit FAILED", error);
   return interrupt_came() ? ARGS_INTERRUPTED : EXIT_FAILURE;
 }
 

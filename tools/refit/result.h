@@ -4,8 +4,9 @@
 
 #include "rank.h"
 
-/* All return the status to end with. With `json` stdout gets one JSON object and nothing else. */
+/* Both return the status to end with. With `json` stdout gets one JSON object and nothing else. */
 int result_print(const refit_case *what, const refit_result *result, bool json);
-int result_failed(const char *error, bool json);
+/* args_say(), after an interrupt too. */
+int result_failed(const char *error);
 
 #endif
