@@ -4,23 +4,24 @@
  * which is enough where the others come too; else it is left behind, and ends when they do or with
  * the process.
  */
+#define _GNU_SOURCE /* pthread_tryjoin_np */
 #include "nccl_comm.h"
 
 #include "alloc.h"
 #include "thread.h"
 
+#include <errno.h>
+#include <time.h>
+
 enum {
   FLUSH_MS = 5000, /* for what is on its way; then it is aborted */
-  AWAIT_MS = 2000
+  AWAIT_MS = 2000,
+  LOOK_NS = 100 * 1000
 };
 
 typedef struct ending {
   xfi_nccl nccl[2];
   int ordinal; /* of the CUDA device */
-  pthread_mutex_t lock;
-  pthread_cond_t ended;
-  bool is_over;
-  bool is_left; /* behind: the last one frees it */
 } ending;
 
 /* Lets NCCL flush what peers may still be reading. */
@@ -36,51 +37,37 @@ static void end_one(xfi_nccl *nccl)
   nccl->handle = NULL;
 }
 
-static void ending_free(ending *e)
-{
-  (void)pthread_cond_destroy(&e->ended);
-  (void)pthread_mutex_destroy(&e->lock);
-  xfi_free(e);
-}
-
 static void *end_main(void *argument)
 {
   ending *e = argument;
   enum cudaStreamCaptureMode mode = cudaStreamCaptureModeRelaxed;
-  bool is_left;
 
   (void)cudaThreadExchangeStreamCaptureMode(&mode); /* nothing of ours is captured */
   (void)cudaSetDevice(e->ordinal);
   end_one(&e->nccl[0]);
   end_one(&e->nccl[1]);
-  (void)pthread_mutex_lock(&e->lock);
-  e->is_over = true;
-  is_left = e->is_left;
-  (void)pthread_cond_signal(&e->ended);
-  (void)pthread_mutex_unlock(&e->lock);
-  if (is_left) ending_free(e);
+  xfi_free(e);
   return NULL;
 }
 
-static void await(ending *e)
+/* Or leave it behind. */
+static void await(pthread_t thread)
 {
-  const struct timespec until = xfi_deadline_timespec(xfi_deadline_after(AWAIT_MS));
-  int error = 0;
-  bool is_over;
+  const xfi_deadline deadline = xfi_deadline_after(AWAIT_MS);
+  const struct timespec pause = {.tv_nsec = LOOK_NS};
 
-  (void)pthread_mutex_lock(&e->lock);
-  while (!e->is_over && error == 0)
-    error = pthread_cond_timedwait(&e->ended, &e->lock, &until);
-  is_over = e->is_over;
-  e->is_left = !is_over;
-  (void)pthread_mutex_unlock(&e->lock);
-  if (is_over) ending_free(e);
+  while (pthread_tryjoin_np(thread, NULL) == EBUSY) {
+    if (xfi_deadline_expired(deadline)) {
+      (void)pthread_detach(thread);
+      return;
+    }
+    (void)nanosleep(&pause, NULL);
+  }
 }
 
 /* Takes both; the second may be NULL. */
 static void end(int ordinal, xfi_nccl *first, xfi_nccl *second)
 {
-  pthread_condattr_t attr;
   pthread_t thread;
   ending *e = xfi_calloc(1, sizeof *e);
 
@@ -96,18 +83,10 @@ static void end(int ordinal, xfi_nccl *first, xfi_nccl *second)
     e->nccl[1] = *second;
     second->handle = NULL;
   }
-  (void)pthread_condattr_init(&attr);
-  (void)pthread_condattr_setclock(&attr, CLOCK_MONOTONIC);
-  (void)pthread_cond_init(&e->ended, &attr);
-  (void)pthread_condattr_destroy(&attr);
-  (void)pthread_mutex_init(&e->lock, NULL);
-  if (!xfi_thread_start(&thread, end_main, e)) {
-    e->is_left = true;
+  if (xfi_thread_start(&thread, end_main, e))
+    await(thread);
+  else
     (void)end_main(e);
-    return;
-  }
-  (void)pthread_detach(thread);
-  await(e);
 }
 
 void xfi_nccl_end(xfi_nccl_comm *comm)
