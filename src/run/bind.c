@@ -142,7 +142,6 @@ static bool bind_elsewhere(xfer_plan *plan, size_t tensor, const xfer_view *src_
   dst_moved = move_bound(&b->dst, dst_view);
   plan->state = xfi_state_after(plan->state, XFI_CALL_BIND,
                                 src_moved || dst_moved ? XFI_ENDED : XFI_AS_IT_WAS);
-  if (src_moved || dst_moved) plan->keeps_lanes = xfi_rebind_keeps(plan, tensor);
   return true;
 }
 
@@ -180,7 +179,6 @@ xfer_status xfi_run_bind(xfer_plan *plan, size_t tensor, const xfer_view *src_vi
   xfi_bound_clear(&bound->src);
   xfi_bound_clear(&bound->dst);
   *bound = fresh;
-  plan->keeps_lanes = plan->keeps_lanes && xfi_rebind_keeps(plan, tensor);
   memset(&fresh, 0, sizeof fresh);
   plan->state = xfi_state_after(plan->state, XFI_CALL_BIND, XFI_ENDED);
 done:

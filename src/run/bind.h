@@ -16,11 +16,11 @@ xfer_status xfi_bindings_check_disjoint(const xfer_plan *plan);
 
 /* ---- rebind.c ---- */
 
-/* Do the lanes need nothing but other addresses, now that a tensor is bound as before but
- * elsewhere?
- */
-bool xfi_rebind_keeps(const xfer_plan *plan, size_t tensor);
-/* Give them the new addresses, as far as this rank alone is concerned. */
+/* Do the lanes need nothing but other addresses, as keeps_lanes has it? All views lie in
+ * allocations that the commit knew. Those of them that none lies in any more, which may be freed,
+ * it then forgets. */
+bool xfi_rebind_keeps(xfer_plan *plan);
+/* Give the lanes the new addresses, as far as this rank alone is concerned. */
 xfer_status xfi_rebind_local(xfer_plan *plan);
 /* The direct lane's. Collective. *moved is false, on all ranks alike, where some rank has to map
  * something. */

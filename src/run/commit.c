@@ -246,7 +246,9 @@ static work find_work(xfer_plan *plan)
     plan->state = xfi_state_after(plan->state, XFI_CALL_BIND, XFI_ENDED);
   }
   if (plan->state == XFI_COMMITTED || plan->state == XFI_REFUSED) return LANES_STAY;
-  return plan->keeps_lanes && plan->state == XFI_UNCOMMITTED ? LANES_MOVE : LANES_MADE;
+  if (!plan->keeps_lanes || plan->state != XFI_UNCOMMITTED || !xfi_rebind_keeps(plan))
+    return LANES_MADE;
+  return LANES_MOVE;
 }
 
 /* *most: the most that a rank needs, which all do. */

@@ -12,61 +12,42 @@
 #include "pipeline.h"
 #include "quant.h"
 
-/* Does the commit know what the bytes lie in? Without any allocation the device cannot tell them
- * apart, and reaches them all. */
-static bool is_known(const xfer_plan *plan, const xfi_bound *b, int elem_bytes)
-{
-  for (int64_t p = 0; b->is_set && plan->n_allocations > 0 && p < b->n_pieces; p++)
-    if (xfi_run_allocation(plan, xfi_bound_piece(b, p), xfi_bound_reach(b, p, elem_bytes)) == NULL)
-      return false;
-  return true;
-}
-
-bool xfi_rebind_keeps(const xfer_plan *plan, size_t tensor)
-{
-  const xfi_binding *b = plan->bindings[tensor];
-  const xfi_class *cls = xfi_plan_class(plan->moves, tensor);
-
-  /* Where broadcasts are in place is settled by all ranks. */
-  return plan->moves->n_broadcast == 0 && !xfi_run_is_staged(plan) && plan->relay == NULL &&
-         is_known(plan, &b->src, cls->src->elem_bytes) &&
-         is_known(plan, &b->dst, cls->dst->elem_bytes);
-}
-
-/* Marks what a bound view lies in. */
-static void mark_used(bool *used, const xfer_plan *plan, const xfi_bound *b, int elem_bytes)
+/* Marks what a bound view lies in; false: the commit did not know all of it. */
+static bool mark_used(bool *used, const xfer_plan *plan, const xfi_bound *b, int elem_bytes)
 {
   for (int64_t p = 0; b->is_set && p < b->n_pieces; p++) {
     const xfi_allocation *at =
         xfi_run_allocation(plan, xfi_bound_piece(b, p), xfi_bound_reach(b, p, elem_bytes));
 
-    if (at != NULL) used[at - plan->allocations] = true;
+    if (at == NULL) return false;
+    used[at - plan->allocations] = true;
   }
+  return true;
 }
 
-/* What nothing is bound to any more may be freed. */
-static xfer_status keep_used_allocations(xfer_plan *plan)
+bool xfi_rebind_keeps(xfer_plan *plan)
 {
-  xfer_status st = XFER_OK;
-  size_t n = 0;
+  const size_t n = plan->n_allocations;
   bool *used = NULL;
+  bool knows;
 
-  if (plan->n_allocations == 0) return XFER_OK;
-  used = xfi_calloc(plan->n_allocations, sizeof *used);
-  XFI_CHECK(used != NULL, XFER_ERR_NOMEM, "%zu allocations", plan->n_allocations);
-  for (size_t t = 0; t < plan->moves->n_tensors; t++) {
+  /* Where broadcasts are in place is settled by all ranks. */
+  if (plan->moves->n_broadcast > 0 || xfi_run_is_staged(plan) || plan->relay != NULL) return false;
+  if (n == 0) return true; /* the device cannot tell them apart, and reaches them all */
+  used = xfi_calloc(n, sizeof *used);
+  knows = used != NULL;
+  for (size_t t = 0; t < plan->moves->n_tensors && knows; t++) {
     const xfi_class *cls = xfi_plan_class(plan->moves, t);
+    const xfi_binding *b = plan->bindings[t];
 
-    if (plan->bindings[t] == NULL) continue;
-    mark_used(used, plan, &plan->bindings[t]->src, cls->src->elem_bytes);
-    mark_used(used, plan, &plan->bindings[t]->dst, cls->dst->elem_bytes);
+    knows = b == NULL || (mark_used(used, plan, &b->src, cls->src->elem_bytes) &&
+                          mark_used(used, plan, &b->dst, cls->dst->elem_bytes));
   }
-  for (size_t i = 0; i < plan->n_allocations; i++)
-    if (used[i]) plan->allocations[n++] = plan->allocations[i];
-  plan->n_allocations = n;
-done:
+  if (knows) plan->n_allocations = 0;
+  for (size_t i = 0; i < n && knows; i++)
+    if (used[i]) plan->allocations[plan->n_allocations++] = plan->allocations[i];
   xfi_free(used);
-  return st;
+  return knows;
 }
 
 /* Nobody may have waited for it. */
@@ -82,7 +63,6 @@ xfer_status xfi_rebind_local(xfer_plan *plan)
 
   XFI_TRY(await_last_run(plan));
   XFI_TRY(xfi_bindings_check_disjoint(plan));
-  XFI_TRY(keep_used_allocations(plan));
   XFI_TRY(xfi_quant_prepare(plan));
   XFI_TRY(xfi_local_move(plan));
   XFI_TRY(xfi_verify_prepare(plan));

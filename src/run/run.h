@@ -87,8 +87,8 @@ struct xfer_plan {
   xfer_plan *main;    /* of a relay: whose destinations it reads and writes; NULL: it is none */
   xfi_event *started; /* on the caller's stream */
   xfi_event *finished;
-  unsigned char domain[64]; /* of its device, once the lanes were made */
-  bool keeps_lanes;         /* they serve what was bound since the commit too, at other addresses */
+  unsigned char domain[64];    /* of its device, once the lanes were made */
+  bool keeps_lanes;            /* what was bound since the commit differs in addresses alone */
   xfi_allocation *allocations; /* [n_allocations] what bound memory lay in at commit, ascending */
   size_t n_allocations;
 };
