@@ -59,10 +59,7 @@ class TestRefit(unittest.TestCase):
             (("--problem", f"u8[4] ({MANY}):S0 -> (1):R"), f"{MANY} ranks "),
             (("--problem", LINE, "--corrupt", "3"), " wrong=3 "),
             (("--model", "/nowhere", *JOB[2:]), "/nowhere"),
-            (JOB + ("--experts", "0-1"), "experts 0 to 1 are wanted; the model has 0"),
-            (JOB + ("--ignore", "nothing.*"), "nothing.*"),
-            (JOB[:5] + ("vllm:tp2", "--ignore", "*.q_proj.weight"), 'q_proj.weight" is ignored'),
-            (JOB + ("--ignore", "*"), "nothing is left"),
+            (JOB[:5] + ("vllm:tp3",), "does not divide by tp 3"),
         ):
             with self.subTest(args=args):
                 status, out, err = run(*args)
@@ -131,6 +128,12 @@ class TestCommandLine(unittest.TestCase):
             (("--model", "m"), "--train and --gen"),
             (("--problem", LINE, "--train", "foo", "--layers", "a"), "--train goes with --model"),
             (("--problem", "f32[4] (1:R -> (1):R"), "column"),
+            (JOB + ("--layers", "100-101"), "layers 100 to 101 are wanted; the model has"),
+            (JOB + ("--experts", "0-1"), "experts 0 to 1 are wanted; the model has 0"),
+            (JOB + ("--ignore", "nothing.*"), "nothing.*"),
+            (JOB[:5] + ("vllm:tp2", "--ignore", "*.q_proj.weight"), 'q_proj.weight" is ignored'),
+            (JOB + ("--ignore", "*"), "nothing is left"),
+            (JOB[:3] + ("fsdp:dp65536,tp32768", "--gen", "full"), "more ranks than an int counts"),
             (JOB + ("--whole", "a@3"), "rank 3 is none of the side's"),
             (JOB[:3] + ("mega", "--gen", "full"), "there are fsdp full hf megatron sglang torchtitan vllm"),
             (("--problem", LINE, "--dump", ""), "--dump wants the name of a folder"),

@@ -289,10 +289,11 @@ int job_create(job *out, const job_args *args)
   if (status == 0 && args->rules != NULL) st = xfer_rules_load(&made.rules, args->rules);
   if (status == 0 && st == XFER_OK) {
     st = make_sides(&made, args, made.rules);
-    if (st == XFER_ERR_ARG) status = args_wrong("%s", xfer_last_error());
+    if (st == XFER_ERR_OVERFLOW) st = XFER_ERR_ARG; /* of a SPEC's numbers */
   }
   if (status == 0 && st == XFER_OK) status = find_model(path, args->model);
   if (status == 0 && st == XFER_OK) st = join_model(&made, path, &options);
+  if (status == 0 && st == XFER_ERR_ARG) status = args_wrong("%s", xfer_last_error());
   free_renames(&renames);
   if (status == 0 && st != XFER_OK) status = EXIT_FAILURE;
   if (status == 0)
