@@ -128,14 +128,13 @@ done:
 /* ---- making a comm ------------------------------------------------------------------------ */
 
 /* What this rank can see alone, before it makes others wait. */
-static xfer_status check_caller(xfer_comm **comm, MPI_Comm mpi_comm)
+static xfer_status check_caller(MPI_Comm mpi_comm)
 {
   xfer_status st = XFER_OK;
   int initialized = 0;
   int finalized = 0;
   int is_inter = 0;
 
-  XFI_NEED(comm);
   (void)MPI_Initialized(&initialized);
   (void)MPI_Finalized(&finalized);
   XFI_CHECK(initialized != 0, XFER_ERR_STATE, "MPI is not initialized");
@@ -239,7 +238,8 @@ xfer_status xfer_comm_create_mpi(xfer_comm **comm, MPI_Comm mpi_comm)
   MPI_Comm host = MPI_COMM_NULL;
   uint64_t token = 0;
 
-  XFI_TRY(check_caller(comm, mpi_comm));
+  XFI_NEED(comm);
+  XFI_TRY(check_caller(mpi_comm));
   XFI_TRY(duplicate(&own, &host, &token, mpi_comm));
   st = assemble(&made, &transport, own, host, token);
   st = agree(own, st);

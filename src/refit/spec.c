@@ -319,10 +319,13 @@ static xfer_status parse_options(xfer_side *side, const xfer_side_options *o, se
     int k;
 
     XFI_CHECK(name != NULL, XFER_ERR_ARG, "item %lld is NULL", (long long)i);
-    if (strchr(name, '=') != NULL || xfi_doc_lists(side->rules->flags, name))
+    if (strchr(name, '=') != NULL || xfi_doc_lists(side->rules->flags, name)) {
       k = snprintf(item, sizeof item, "%s", name);
-    else
+    } else {
+      XFI_CHECK(o->item_values[i] >= 0, XFER_ERR_ARG, "\"%s\": item \"%s\" is %d", side->spec, name,
+                (int)o->item_values[i]);
       k = snprintf(item, sizeof item, "%s%d", name, (int)o->item_values[i]);
+    }
     XFI_CHECK(k < (int)sizeof item, XFER_ERR_ARG, "item %lld has too long a name", (long long)i);
     XFI_CHECK(strncmp(item, "layers=", 7) != 0 && strncmp(item, "map=", 4) != 0, XFER_ERR_ARG,
               "\"%s\": say %s in the SPEC", side->spec, item);

@@ -423,6 +423,7 @@ static void test_wrong_arguments_are_refused(void **state)
   xfer_comm *comm = NULL;
 
   assert_int_equal(xfer_comm_create_mpi(NULL, MPI_COMM_WORLD), XFER_ERR_ARG);
+  assert_true(error_has("xfer_comm_create_mpi: comm is NULL"));
   assert_int_equal(xfer_comm_create_mpi(&comm, MPI_COMM_NULL), XFER_ERR_ARG);
   assert_null(comm);
 }

@@ -419,6 +419,11 @@ static void test_ranks_and_items_of_a_side_may_be_given_as_lists(void **state)
   options.item_names = no_name;
   assert_int_equal(side(&made, "vllm:", &options), XFER_ERR_ARG);
   expect_error("item 0 is NULL");
+  options.item_names = names;
+  options.item_values = negative + 2;
+  assert_int_equal(side(&made, "vllm:", &options), XFER_ERR_ARG);
+  expect_error("\"vllm:\": item \"tp\" is -1");
+  options.item_values = values;
   memset(long_name, 'x', sizeof long_name - 1);
   options.item_names = &too_long;
   assert_int_equal(side(&made, "vllm:", &options), XFER_ERR_ARG);
