@@ -112,6 +112,18 @@ done:
   return st;
 }
 
+/* A map has a list for each rank of an expert-parallel group. */
+static xfer_status check_ranks(const xfer_side *side, int64_t n_ranks)
+{
+  const int ep = side->experts.experts < 0 ? 1 : side->experts.sizes[side->experts.experts];
+  xfer_status st = XFER_OK;
+
+  XFI_CHECK(n_ranks == ep, XFER_ERR_ARG, "\"%s\": an expert map of %lld ranks, ep is %d",
+            side->spec, (long long)n_ranks, ep);
+done:
+  return st;
+}
+
 xfer_status xfi_map_copy(xfer_side *side, const xfer_side_options *o)
 {
   xfi_map *map;
@@ -122,6 +134,7 @@ xfer_status xfi_map_copy(xfer_side *side, const xfer_side_options *o)
             "an expert map of %lld ranks without its lists", (long long)o->n_map);
   XFI_CHECK(side->rules->takes_map && side->n_maps == 0, XFER_ERR_ARG,
             "\"%s\" takes no expert map, or has one", side->spec);
+  XFI_TRY(check_ranks(side, o->n_map)); /* before more of map_first is read */
   for (int64_t r = 0; r < o->n_map; r++) {
     XFI_CHECK(o->map_first[r] <= o->map_first[r + 1], XFER_ERR_ARG, "map_first[%lld] descends",
               (long long)r + 1);
@@ -136,12 +149,10 @@ done:
 
 xfer_status xfi_map_check(const xfer_side *side)
 {
-  int ep = side->experts.experts < 0 ? 1 : side->experts.sizes[side->experts.experts];
   xfer_status st = XFER_OK;
 
   for (size_t i = 0; i < side->n_maps; i++)
-    XFI_CHECK(side->maps[i].n_ranks == ep, XFER_ERR_ARG,
-              "\"%s\": an expert map of %d ranks, ep is %d", side->spec, side->maps[i].n_ranks, ep);
+    XFI_TRY(check_ranks(side, side->maps[i].n_ranks));
 done:
   return st;
 }

@@ -87,7 +87,7 @@ xfer_status xfi_side_say(xfer_side *side, xfi_saying what, const char *pattern, 
 xfer_status xfi_spec_parse(xfer_side *side, const char *spec, const xfer_side_options *options);
 xfi_scope xfi_side_scope(const xfer_side *side, const xfi_scope *next);
 
-/* maps.c: expert maps, of a file or of the options. */
+/* maps.c: expert maps, of a file or of the options, the latter once the grids are made. */
 xfer_status xfi_map_read(xfer_side *side, const char *path);
 xfer_status xfi_map_copy(xfer_side *side, const xfer_side_options *options);
 xfer_status xfi_map_check(const xfer_side *side);

@@ -361,8 +361,7 @@ xfer_status xfi_spec_parse(xfer_side *side, const char *spec, const xfer_side_op
     XFI_TRY(parse_item(side, at, &s));
   }
   XFI_TRY(parse_options(side, options, &s));
-  if (options->n_map > 0) XFI_TRY(xfi_map_copy(side, options));
-  set_var(side, "map", side->n_maps > 0);
+  set_var(side, "map", side->n_maps > 0 || options->n_map > 0);
   XFI_TRY(take_weights(side, options));
   XFI_TRY(xfi_rules_require(side->rules->require, &scope, XFER_ERR_ARG, "\"%s\"", spec));
 done:

@@ -154,6 +154,11 @@ static void test_expert_map_is_checked(void **state)
   assert_int_equal(xfer_side_create(&side, "vllm:tp2,ep2,round_robin", &options), XFER_ERR_ARG);
   assert_int_equal(xfer_side_create(&side, "full:", &options), XFER_ERR_ARG);
   assert_non_null(strstr(xfer_last_error(), "takes no expert map"));
+  options.n_map = 3;
+  options.map_first = (const int32_t[]){0, 2, 4, 3}; /* the last is what may lie behind ep's */
+  assert_int_equal(xfer_side_create(&side, "vllm:tp2,ep2", &options), XFER_ERR_ARG);
+  assert_non_null(strstr(xfer_last_error(), "an expert map of 3 ranks, ep is 2"));
+  options.n_map = 2;
   options.map_first = NULL;
   assert_int_equal(xfer_side_create(&side, "vllm:tp2,ep2", &options), XFER_ERR_ARG);
   assert_non_null(strstr(xfer_last_error(), "without its lists"));
