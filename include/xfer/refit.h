@@ -203,7 +203,8 @@ XFER_API XFER_MUST_CHECK xfer_status xfer_side_place(xfer_side *side, const char
 
 /**
  * Say that one rank of a training side will hand in the tensors that match `pattern` whole, under
- * the table's names: the misc path's source for tensors whose layout no rule knows.
+ * the table's names: the misc path's source for tensors whose layout no rule knows. A refit refuses
+ * a generation side of which this was said.
  */
 XFER_API XFER_MUST_CHECK xfer_status xfer_side_give_whole(xfer_side *side, const char *pattern,
                                                           int rank);
@@ -232,6 +233,8 @@ typedef struct xfer_refit xfer_refit;
  * @param model  The model.
  * @param train  Where the weights come from; NULL: not known on this rank.
  * @param gen    Where they go; NULL: not known on this rank.
+ * @retval XFER_ERR_ARG          Both are NULL, or what was said of a side does not hold for it; the
+ *                               text has the pattern. Or nothing is left to refit.
  * @retval XFER_ERR_UNSUPPORTED  Tensors that no rule knows and nothing declares; the text has the
  *                               first and their number. Or a cut that the framework would refuse.
  * @retval XFER_ERR_MISMATCH     The sides hold a tensor in different element types or blocks.

@@ -367,6 +367,19 @@ done:
   return st;
 }
 
+/* Ranks that serve give nothing. */
+static xfer_status check_receiver(const xfer_side *gen)
+{
+  xfer_status st = XFER_OK;
+
+  for (size_t i = 0; i < gen->n_said; i++)
+    XFI_CHECK(gen->said[i].what != XFI_SAID_WHOLE, XFER_ERR_ARG,
+              "\"%s\" is the generation side, of which no rank can give \"%s\" whole", gen->spec,
+              gen->said[i].pattern);
+done:
+  return st;
+}
+
 xfer_status xfi_refit_create(xfer_refit **refit, xfer_model *model, const xfer_side *train,
                              const xfer_side *gen)
 {
@@ -374,6 +387,7 @@ xfer_status xfi_refit_create(xfer_refit **refit, xfer_model *model, const xfer_s
   xfer_status st = XFER_OK;
 
   XFI_CHECK(r != NULL, XFER_ERR_NOMEM, "a refit");
+  if (gen != NULL) XFI_TRY(check_receiver(gen));
   XFI_TRY(share_model(&r->model, model, train, gen));
   XFI_TRY(join_side(&r->sides[XFER_SIDE_TRAIN], r->model, train));
   XFI_TRY(join_side(&r->sides[XFER_SIDE_GEN], r->model, gen));

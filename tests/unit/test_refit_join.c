@@ -461,6 +461,17 @@ static void test_unknown_tensors_join_once_declared(void **state)
   unmake(&s);
 }
 
+static void test_a_rank_that_serves_gives_nothing(void **state)
+{
+  sides s = make(REFIT_DENSE, "full", "vllm:tp2");
+
+  (void)state;
+  assert_int_equal(xfer_side_give_whole(s.gen, "*norm*", 1), XFER_OK);
+  assert_int_equal(join(&s), XFER_ERR_ARG);
+  assert_non_null(strstr(xfer_last_error(), "can give \"*norm*\" whole"));
+  unmake(&s);
+}
+
 static void test_placed_on_both_sides_is_cut_on_both(void **state)
 {
   static const char table[] =
@@ -558,6 +569,7 @@ int main(void)
       cmocka_unit_test(test_values_that_differ_by_side_need_both_sides),
       cmocka_unit_test(test_what_lies_in_one_tensor_is_quantised_or_not),
       cmocka_unit_test(test_unknown_tensors_join_once_declared),
+      cmocka_unit_test(test_a_rank_that_serves_gives_nothing),
       cmocka_unit_test(test_placed_on_both_sides_is_cut_on_both),
       cmocka_unit_test(test_models_of_no_family_are_refused),
       cmocka_unit_test(test_scalars_travel),
