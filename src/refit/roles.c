@@ -6,6 +6,7 @@
 #include "model.h"
 
 #include "alloc.h"
+#include "checked.h"
 #include "error.h"
 #include "names.h"
 #include "text.h"
@@ -129,9 +130,12 @@ static xfer_status rule_fits(bool *fits, const xfer_model *model, const xfi_tens
   while (said < 4 && rule->shape[said] != NULL)
     said++;
   if (said > 0 && said != n) return XFER_OK;
-  for (int d = 0; d < said && !e->is_scale; d++) {
+  for (int d = 0; d < said; d++) {
+    const int64_t block = e->is_scale && d >= said - 2 ? model->block[d - said + 2] : 1;
+
+    if (e->is_scale && block == 0) break; /* refused when it is paired with its weight */
     XFI_TRY(xfi_expr_eval(&value, rule->shape[d], &model->scope));
-    if (value != e->shape[first + d]) return XFER_OK;
+    if (xfi_ceil_div(value, block) != e->shape[first + d]) return XFER_OK;
   }
   *fits = true;
 done:
@@ -196,21 +200,26 @@ done:
 static xfer_status make_segment(xfi_segment *s, const xfi_segment_rule *rule,
                                 const xfer_model *model, const xfi_entry *e, bool alone)
 {
+  const int64_t block = e->is_scale && model->block[0] > 0 ? model->block[0] : 1;
+  xfi_var rows = {"rows", e->shape[e->experts ? 1 : 0]};
+  const xfi_scope scope = {.vars = &rows, .n_vars = 1, .next = &model->scope};
   xfer_status st = XFER_OK;
 
+  XFI_CHECK(xfi_imul_fits(rows.value, block, &rows.value), XFER_ERR_OVERFLOW,
+            "\"%s\" is scales of more rows than 63 bits count", e->pattern);
   *s = (xfi_segment){.name = rule->name, .n_subs = rule->n_subs};
-  XFI_TRY(xfi_expr_eval(&s->count, rule->count, &model->scope));
-  if (rule->unit != NULL) XFI_TRY(xfi_expr_eval(&s->unit, rule->unit, &model->scope));
+  XFI_TRY(xfi_expr_eval(&s->count, rule->count, &scope));
+  if (rule->unit != NULL) XFI_TRY(xfi_expr_eval(&s->unit, rule->unit, &scope));
   for (int i = 0; i < rule->n_subs; i++) {
     s->sub_names[i] = rule->sub_names[i];
-    XFI_TRY(xfi_expr_eval(&s->sub_rows[i], rule->sub_rows[i], &model->scope));
+    XFI_TRY(xfi_expr_eval(&s->sub_rows[i], rule->sub_rows[i], &scope));
     XFI_CHECK(s->sub_rows[i] >= 0 && s->sub_rows[i] < 1 << 30, XFER_ERR_SHAPE,
               "\"%s\" of \"%s\" is no number of rows", rule->sub_rows[i], rule->sub_names[i]);
     s->unit += s->sub_rows[i];
   }
   XFI_CHECK(s->count >= 0 && s->unit >= 0 && s->count < 1 << 30 && s->unit < 1 << 30,
             XFER_ERR_SHAPE, "\"%s\" times \"%s\" is no number of rows", rule->count, rule->name);
-  if (e->is_scale && model->block[0] > 0) XFI_TRY(xfi_roles_scale(s, model->block[0], alone, e));
+  if (block > 1) XFI_TRY(xfi_roles_scale(s, block, alone, e));
 done:
   return st;
 }

@@ -24,5 +24,5 @@ def fp8(config, plain):
     for name, shape in plain.items():
         table.add(name, *shape)
         if SCALED.search(name) and not LEFT.search(name):
-            table.add(name + "_scale_inv", *(-(-n // BLOCK) for n in shape))
+            table.add(name + "_scale_inv", *shape[:-2], *(-(-n // BLOCK) for n in shape[-2:]))
     return config, table
