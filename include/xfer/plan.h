@@ -263,9 +263,8 @@ XFER_API XFER_MUST_CHECK xfer_status xfer_plan_run(xfer_plan *plan, uint64_t ver
  * Say that the next run does not begin on this rank, for a reason of the caller's: weights that are
  * not ready, a value that is none. In place of xfer_plan_run(). Local; xfer_plan_wait() then fails
  * on every rank, without waiting for a deadline, and has the reason. It is as a run that
- * xfer_plan_run() refused: nothing was begun here, the others hear of it in xfer_plan_wait(), and
- * an xfer_plan_run() before that takes it back. After the wait the plan needs xfer_plan_commit();
- * where its data goes in messages the comm is broken, since others wait for them.
+ * xfer_plan_run() refused: nothing was begun here, and the plan needs xfer_plan_commit() before the
+ * next; where its data goes in messages the comm is broken, since others wait for them.
  *
  * @param plan  Committed, no run in flight.
  * @param why   A sentence; 200 bytes of it come to the others, after this rank's number.

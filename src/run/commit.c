@@ -246,8 +246,7 @@ static work find_work(xfer_plan *plan)
     plan->state = xfi_state_after(plan->state, XFI_CALL_BIND, XFI_ENDED);
   }
   if (plan->state == XFI_COMMITTED || plan->state == XFI_REFUSED) return LANES_STAY;
-  if (!plan->keeps_lanes || plan->state != XFI_UNCOMMITTED || !xfi_rebind_keeps(plan))
-    return LANES_MADE;
+  if (plan->state == XFI_TORN || !plan->keeps_lanes || !xfi_rebind_keeps(plan)) return LANES_MADE;
   return LANES_MOVE;
 }
 

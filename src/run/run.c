@@ -162,33 +162,33 @@ static void break_messages(xfer_plan *plan)
 }
 
 /* A run does not begin here, since the last error. */
-static xfer_status refuse(xfer_plan *plan, xfer_status st)
+static void refuse(xfer_plan *plan, xfi_call call, xfer_status st)
 {
-  plan->state = xfi_state_after(plan->state, XFI_CALL_RUN, XFI_FAILED);
-  if (plan->state != XFI_REFUSED) return st;
+  plan->state = xfi_state_after(plan->state, call, XFI_FAILED);
   keep_status(plan, st);
   not_sent(plan);
   if (st == XFER_ERR_PEER || xfi_channels_have_begun(plan->pipeline->channels))
     break_messages(plan);
-  return st;
 }
 
 xfer_status xfi_run_refuse(xfer_plan *plan, const char *why)
 {
   xfer_status st = XFER_OK;
 
-  XFI_TRY(xfi_state_allows(plan->state, XFI_CALL_RUN));
+  XFI_TRY(xfi_state_allows(plan->state, XFI_CALL_REFUSE));
   xfi_set_error("%s", why);
-  (void)refuse(plan, XFER_ERR_STATE);
+  refuse(plan, XFI_CALL_REFUSE, XFER_ERR_STATE);
 done:
   return st;
 }
 
 xfer_status xfi_run_start(xfer_plan *plan, uint64_t version, xfer_stream stream)
 {
+  const bool may_run = plan->state == XFI_COMMITTED || plan->state == XFI_REFUSED;
   const xfer_status st = xfi_run_check(plan, version, stream);
 
-  if (st != XFER_OK) return refuse(plan, st);
+  if (st != XFER_OK && may_run) refuse(plan, XFI_CALL_RUN, st);
+  if (st != XFER_OK) return st;
   not_sent(plan);
   plan->epoch++;
   plan->n_begun++;
@@ -241,7 +241,7 @@ static void fail_run(xfer_plan *plan)
 {
   if (plan->state == XFI_COMMITTED)
     plan->state = xfi_state_after(plan->state, XFI_CALL_RUN, XFI_FAILED);
-  if (plan->state == XFI_RUNNING || plan->state == XFI_REFUSED)
+  if (plan->state == XFI_RUNNING || xfi_state_is_refused(plan->state))
     plan->state = xfi_state_after(plan->state, XFI_CALL_WAIT, XFI_FAILED);
 }
 
@@ -298,7 +298,7 @@ void xfi_run_abandon(xfer_plan *plan)
     if (st == XFER_OK) st = outcome(plan);
     if (st != XFER_OK) leave(plan, xfi_deadline_after(XFI_LEAVE_MS));
   }
-  if (plan->state == XFI_COMMITTED || plan->state == XFI_REFUSED) {
+  if (plan->state == XFI_COMMITTED || xfi_state_is_refused(plan->state)) {
     plan->epoch++;
     (void)xfi_direct_leave(plan->direct, plan, xfi_deadline_after(XFI_LEAVE_MS));
   }
@@ -407,7 +407,7 @@ xfer_status xfi_run_wait(xfer_plan *plan, uint64_t timeout_ms)
   bool is_late = false;
 
   XFI_TRY(xfi_state_allows(plan->state, XFI_CALL_WAIT));
-  if (plan->state == XFI_REFUSED) plan->run_ends = xfi_run_deadline(plan);
+  if (xfi_state_is_refused(plan->state)) plan->run_ends = xfi_run_deadline(plan);
   mine = kept_status(plan);
   if (mine == XFER_OK) mine = await_part(plan, deadline, &is_late);
   if (is_late) {
@@ -435,7 +435,7 @@ xfer_status xfi_run_test(const xfer_plan *plan, bool *over)
   xfer_status st = XFER_OK;
 
   XFI_TRY(xfi_state_allows(plan->state, XFI_CALL_WAIT));
-  *over = plan->state == XFI_REFUSED || plan->run_status != XFER_OK ||
+  *over = xfi_state_is_refused(plan->state) || plan->run_status != XFER_OK ||
           plan->device->ops->event_sync(plan->device, plan->finished, now) != XFER_ERR_TIMEOUT ||
           xfi_direct_check(plan->direct, plan->epoch) != XFER_OK ||
           xfi_deadline_expired(plan->run_ends);

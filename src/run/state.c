@@ -11,11 +11,19 @@ typedef struct cell {
 
 #define IN_FLIGHT "a run is in flight: call xfer_plan_wait() before %s"
 #define NONE_IN_FLIGHT "no run is in flight"
+#define NOT_COMMITTED "the plan is not committed: call xfer_plan_commit() first"
+#define WAS_WITHHELD                                                                               \
+  "this rank said that the run does not begin here: xfer_plan_wait() tells the others, and "       \
+  "xfer_plan_commit() comes before the next"
+#define WAS_TORN                                                                                   \
+  "the last run failed and may have left destinations torn: call xfer_plan_commit() before the "   \
+  "next"
 
 /* Calls that a run in flight is in the way of. */
 static const char *const doing[XFI_N_CALLS] = {[XFI_CALL_BIND] = "binding",
                                                [XFI_CALL_COMMIT] = "committing",
                                                [XFI_CALL_RUN] = "the next",
+                                               [XFI_CALL_REFUSE] = "refusing the next",
                                                [XFI_CALL_RELEASE] = "releasing"};
 
 static const cell table[XFI_N_CALLS][XFI_N_STATES] =
@@ -25,7 +33,8 @@ static const cell table[XFI_N_CALLS][XFI_N_STATES] =
                 [XFI_UNCOMMITTED] = {NULL, {XFI_UNCOMMITTED, XFI_UNCOMMITTED, XFI_UNCOMMITTED}},
                 [XFI_COMMITTED] = {NULL, {XFI_UNCOMMITTED, XFI_COMMITTED, XFI_COMMITTED}},
                 [XFI_RUNNING] = {IN_FLIGHT, {XFI_RUNNING, XFI_RUNNING, XFI_RUNNING}},
-                [XFI_REFUSED] = {NULL, {XFI_UNCOMMITTED, XFI_REFUSED, XFI_REFUSED}},
+                [XFI_REFUSED] = {NULL, {XFI_WITHHELD, XFI_REFUSED, XFI_REFUSED}},
+                [XFI_WITHHELD] = {NULL, {XFI_WITHHELD, XFI_WITHHELD, XFI_WITHHELD}},
                 [XFI_TORN] = {NULL, {XFI_TORN, XFI_TORN, XFI_TORN}},
             },
         [XFI_CALL_COMMIT] =
@@ -34,18 +43,28 @@ static const cell table[XFI_N_CALLS][XFI_N_STATES] =
                 [XFI_COMMITTED] = {NULL, {XFI_COMMITTED, XFI_COMMITTED, XFI_UNCOMMITTED}},
                 [XFI_RUNNING] = {IN_FLIGHT, {XFI_RUNNING, XFI_RUNNING, XFI_RUNNING}},
                 [XFI_REFUSED] = {NULL, {XFI_COMMITTED, XFI_COMMITTED, XFI_UNCOMMITTED}},
+                [XFI_WITHHELD] = {NULL, {XFI_COMMITTED, XFI_COMMITTED, XFI_UNCOMMITTED}},
                 [XFI_TORN] = {NULL, {XFI_COMMITTED, XFI_COMMITTED, XFI_TORN}},
             },
         [XFI_CALL_RUN] =
             {
-                [XFI_UNCOMMITTED] = {"the plan is not committed: call xfer_plan_commit() first",
+                [XFI_UNCOMMITTED] = {NOT_COMMITTED,
                                      {XFI_UNCOMMITTED, XFI_UNCOMMITTED, XFI_UNCOMMITTED}},
                 [XFI_COMMITTED] = {NULL, {XFI_RUNNING, XFI_RUNNING, XFI_REFUSED}},
                 [XFI_RUNNING] = {IN_FLIGHT, {XFI_RUNNING, XFI_RUNNING, XFI_RUNNING}},
                 [XFI_REFUSED] = {NULL, {XFI_RUNNING, XFI_RUNNING, XFI_REFUSED}},
-                [XFI_TORN] = {"the last run failed and may have left destinations torn: call "
-                              "xfer_plan_commit() before the next",
-                              {XFI_TORN, XFI_TORN, XFI_TORN}},
+                [XFI_WITHHELD] = {WAS_WITHHELD, {XFI_WITHHELD, XFI_WITHHELD, XFI_WITHHELD}},
+                [XFI_TORN] = {WAS_TORN, {XFI_TORN, XFI_TORN, XFI_TORN}},
+            },
+        [XFI_CALL_REFUSE] =
+            {
+                [XFI_UNCOMMITTED] = {NOT_COMMITTED,
+                                     {XFI_UNCOMMITTED, XFI_UNCOMMITTED, XFI_UNCOMMITTED}},
+                [XFI_COMMITTED] = {NULL, {XFI_WITHHELD, XFI_WITHHELD, XFI_WITHHELD}},
+                [XFI_RUNNING] = {IN_FLIGHT, {XFI_RUNNING, XFI_RUNNING, XFI_RUNNING}},
+                [XFI_REFUSED] = {NULL, {XFI_WITHHELD, XFI_WITHHELD, XFI_WITHHELD}},
+                [XFI_WITHHELD] = {NULL, {XFI_WITHHELD, XFI_WITHHELD, XFI_WITHHELD}},
+                [XFI_TORN] = {WAS_TORN, {XFI_TORN, XFI_TORN, XFI_TORN}},
             },
         [XFI_CALL_WAIT] =
             {
@@ -54,6 +73,7 @@ static const cell table[XFI_N_CALLS][XFI_N_STATES] =
                 [XFI_COMMITTED] = {NONE_IN_FLIGHT, {XFI_COMMITTED, XFI_COMMITTED, XFI_COMMITTED}},
                 [XFI_RUNNING] = {NULL, {XFI_COMMITTED, XFI_RUNNING, XFI_TORN}},
                 [XFI_REFUSED] = {NULL, {XFI_TORN, XFI_TORN, XFI_TORN}},
+                [XFI_WITHHELD] = {NULL, {XFI_TORN, XFI_TORN, XFI_TORN}},
                 [XFI_TORN] = {NONE_IN_FLIGHT, {XFI_TORN, XFI_TORN, XFI_TORN}},
             },
         [XFI_CALL_RELEASE] =
@@ -62,6 +82,7 @@ static const cell table[XFI_N_CALLS][XFI_N_STATES] =
                 [XFI_COMMITTED] = {NULL, {XFI_UNCOMMITTED, XFI_UNCOMMITTED, XFI_UNCOMMITTED}},
                 [XFI_RUNNING] = {IN_FLIGHT, {XFI_RUNNING, XFI_RUNNING, XFI_RUNNING}},
                 [XFI_REFUSED] = {NULL, {XFI_UNCOMMITTED, XFI_UNCOMMITTED, XFI_UNCOMMITTED}},
+                [XFI_WITHHELD] = {NULL, {XFI_UNCOMMITTED, XFI_UNCOMMITTED, XFI_UNCOMMITTED}},
                 [XFI_TORN] = {NULL, {XFI_UNCOMMITTED, XFI_UNCOMMITTED, XFI_UNCOMMITTED}},
             },
 };

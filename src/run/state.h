@@ -6,12 +6,15 @@
 
 #include "xfer/xfer.h"
 
+#include <stdbool.h>
+
 typedef enum xfi_state {
   XFI_UNCOMMITTED, /* something is bound that the lanes were not made for, or there are no lanes */
   XFI_COMMITTED,
   XFI_RUNNING,
-  XFI_REFUSED, /* committed; this rank did not begin a run that others may have begun */
-  XFI_TORN,    /* a run failed: the ranks' flags are not in step any more */
+  XFI_REFUSED,  /* committed; this rank did not begin a run that others may have begun */
+  XFI_WITHHELD, /* likewise, and may not before a commit: the caller said so, or bound anew */
+  XFI_TORN,     /* a run failed: the ranks' flags are not in step any more */
   XFI_N_STATES
 } xfi_state;
 
@@ -19,6 +22,7 @@ typedef enum xfi_call {
   XFI_CALL_BIND,
   XFI_CALL_COMMIT,
   XFI_CALL_RUN,
+  XFI_CALL_REFUSE,
   XFI_CALL_WAIT,
   XFI_CALL_RELEASE,
   XFI_N_CALLS
@@ -35,5 +39,11 @@ typedef enum xfi_end_of_call {
 /* XFER_ERR_STATE, and what to do instead, where `state` does not allow the call. */
 xfer_status xfi_state_allows(xfi_state state, xfi_call call);
 xfi_state xfi_state_after(xfi_state state, xfi_call call, xfi_end_of_call end);
+
+/* Is there a run that others may have begun and this rank did not? */
+static inline bool xfi_state_is_refused(xfi_state state)
+{
+  return state == XFI_REFUSED || state == XFI_WITHHELD;
+}
 
 #endif

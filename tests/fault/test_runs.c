@@ -61,6 +61,15 @@ static void test_versions_that_differ_are_seen_and_not_committed(void **state)
   by_every_lane(disagree_on_the_version);
 }
 
+static void bind_elsewhere_and_back(input *in, xfer_plan *plan)
+{
+  static unsigned char elsewhere[PART_BYTES];
+  const xfer_view dst = xfer_view_dense(elsewhere);
+
+  expect(xfer_plan_bind(plan, 0, &in->src_views[0], &dst) == XFER_OK);
+  expect(input_bind(in, plan) == XFER_OK);
+}
+
 /* One rank's version does not grow. It says so by waiting, and nobody waits for the deadline. */
 static void refuse_one_run(int rank, void *context)
 {
@@ -74,6 +83,7 @@ static void refuse_one_run(int rank, void *context)
   st = xfer_plan_run(plan, rank == 1 ? 5 : 6, NULL);
   expect((st == XFER_ERR_STATE) == (rank == 1));
   expect(xfer_plan_bind(NULL, 0, NULL, NULL) == XFER_ERR_ARG); /* another text in between */
+  if (rank == 1) bind_elsewhere_and_back(&in, plan);
   st = xfer_plan_wait(plan, 0);
   expect(st == XFER_ERR_STATE || rank != 1);
   expect(st != XFER_OK && st != XFER_ERR_TIMEOUT);
@@ -102,9 +112,11 @@ static void refuse_by_the_caller(int rank, void *context)
 
   start(&in, &plan, rank, lane);
   if (rank == 2)
-    expect(xfer_plan_refuse(plan, why) == XFER_OK);
+    expect(xfer_plan_refuse(plan, why) == XFER_OK &&
+           xfer_plan_run(plan, 1, NULL) == XFER_ERR_STATE);
   else
     (void)!xfer_plan_run(plan, 1, NULL);
+  if (rank == 2) bind_elsewhere_and_back(&in, plan);
   expect(is_untouched(&in) || rank != 2);
   expect(xfer_plan_refuse(plan, NULL) == XFER_ERR_ARG);
   expect((xfer_plan_wait(plan, 0) == XFER_ERR_STATE) == (rank == 2));
