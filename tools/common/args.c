@@ -14,7 +14,7 @@
 static const char *program_name = "xfer";
 
 static bool owes_object;   /* --json is given, and stdout has no object yet */
-static bool others_object; /* another process has it */
+static bool others_object; /* it is there, or another process has it */
 
 void args_leave_object(void)
 {

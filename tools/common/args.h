@@ -61,7 +61,7 @@ int args_check(const arg_rule *rules);
 /* One sentence on stderr, with `who` before it and control characters escaped; with --json also on
  * stdout, as {"ok":false,"error":SENTENCE}, unless that has such an object already. */
 void args_say(const char *who, const char *sentence);
-/* stdout's object is that of another process, of those that MPI has started together. */
+/* stdout has its object already, or it is that of another process of those started together. */
 void args_leave_object(void);
 /* args_say() with the program's name: of the command line, returning ARGS_WRONG; of what failed,
  * returning EXIT_FAILURE. */

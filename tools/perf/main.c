@@ -414,13 +414,18 @@ static int run(const perf_args *args)
   perf_barrier(&w);
   perf_table(&w);
   if (args->json) perf_json(&w);
+  args_leave_object();
   for (int i = 0; i < w.n_rows; i++) {
     wrong += w.rows[i].wrong > 0 ? w.rows[i].wrong : 0;
     failed = failed || (args->problem != NULL && i >= first && w.rows[i].wrong < 0);
   }
   failed = failed || (args->problem != NULL && w.n_rows == first);
   perf_world_end(&w);
-  return wrong > 0 || failed ? EXIT_FAILURE : EXIT_SUCCESS;
+  if (wrong == 0 && !failed) return EXIT_SUCCESS;
+  if (w.rank == 0)
+    args_failed(wrong > 0 ? "bytes arrived wrong"
+                          : "the problem was not measured; a note says why");
+  return EXIT_FAILURE;
 }
 
 int main(int argc, char **argv)

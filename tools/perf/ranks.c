@@ -21,6 +21,7 @@ struct perf_shared {
   atomic_int arrived;
   atomic_int phase;
   atomic_int attached;
+  atomic_flag spoken;
   char slots[RANKS_MAX][SLOT_BYTES];
 };
 
@@ -72,6 +73,11 @@ int perf_ranks_all_gather(void *context, void *all, const void *mine, size_t n_b
     if (perf_ranks_barrier(ranks) != 0) return -1;
   }
   return 0;
+}
+
+bool perf_ranks_speak(const perf_ranks *ranks)
+{
+  return !atomic_flag_test_and_set(&ranks->shared->spoken);
 }
 
 /* ---- start -------------------------------------------------------------------------------- */
@@ -136,7 +142,8 @@ static int wait_for_all(const pid_t *children, int size, int may_die)
       rank++;
     int code = WIFEXITED(status) ? WEXITSTATUS(status) : 128 + WTERMSIG(status);
     if (WIFSIGNALED(status) && WTERMSIG(status) == SIGKILL && may_die) code = 0;
-    if (code != 0) fprintf(stderr, "rank %d ended with status %d\n", rank, code);
+    if (WIFSIGNALED(status) && code != 0) /* else it has said why */
+      fprintf(stderr, "rank %d was ended by signal %d\n", rank, WTERMSIG(status));
     if (code > worst) worst = code;
   }
   return worst;

@@ -6,6 +6,7 @@
 #ifndef PERF_RANKS_H
 #define PERF_RANKS_H
 
+#include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
 
@@ -28,6 +29,8 @@ int perf_ranks_start(perf_ranks *ranks, int size, int may_die);
 void perf_ranks_patience(perf_ranks *ranks, int seconds);
 /* Each gives 0, or -1 when a rank did not come in time. */
 int perf_ranks_barrier(perf_ranks *ranks);
+/* Is no rank before this one about to say why all end? What fails on one soon does on others. */
+bool perf_ranks_speak(const perf_ranks *ranks);
 /* An xfer_all_gather_fn; context is the perf_ranks. */
 int perf_ranks_all_gather(void *context, void *all, const void *mine, size_t n_bytes);
 

@@ -15,7 +15,7 @@ enum { PATIENCE_S = 100, WARM_UP = 2 };
 
 void perf_die(const perf_world *w, const char *what, const char *why)
 {
-  fprintf(stderr, "rank %d: %s: %s\n", w->rank, what, why);
+  if (perf_ranks_speak(&w->ranks)) args_failed("rank %d: %s: %s", w->rank, what, why);
   (void)fflush(NULL);
   _exit(1);
 }
