@@ -65,7 +65,7 @@ void xfi_comm_leave(xfi_comm *comm, void (*abort)(xfi_comm *comm, const char *wh
 }
 
 /* What goes first, with what all must agree on. */
-enum { HEAD_BYTES = 112, STACK_HEADS = 64 };
+enum { HEAD_BYTES = 104, STACK_HEADS = 64 };
 typedef struct head {
   xfi_gathering of;
   unsigned char bytes[HEAD_BYTES]; /* the first of what is gathered */
@@ -81,6 +81,9 @@ xfer_status xfi_comm_check_same(const xfi_comm *comm, xfi_gathering mine, xfi_ga
   XFI_CHECK(theirs.n_bytes == mine.n_bytes, XFER_ERR_MISMATCH,
             "rank %d gathers %llu bytes and rank %d %llu" IN_ONE_ORDER, comm->rank,
             (unsigned long long)mine.n_bytes, rank, (unsigned long long)theirs.n_bytes);
+  XFI_CHECK(theirs.for_caller == mine.for_caller, XFER_ERR_MISMATCH,
+            "rank %d is in xfer_comm_all_gather() and rank %d in another call" IN_ONE_ORDER,
+            mine.for_caller != 0 ? comm->rank : rank, mine.for_caller != 0 ? rank : comm->rank);
   XFI_CHECK(theirs.number == mine.number, XFER_ERR_MISMATCH,
             "rank %d is in gathering %llu and rank %d in %llu" IN_ONE_ORDER, comm->rank,
             (unsigned long long)mine.number, rank, (unsigned long long)theirs.number);
@@ -97,7 +100,7 @@ xfer_status xfi_comm_gather(xfi_comm *comm, void *all, const void *mine, size_t 
   const size_t first = n_bytes < HEAD_BYTES ? n_bytes : HEAD_BYTES;
   const size_t rest = n_bytes - first;
   xfer_status st = XFER_OK;
-  head own = {{n_bytes, ++comm->n_gatherings}, {0}};
+  head own = {xfi_comm_gathering(comm, n_bytes, ++comm->n_gatherings), {0}};
   head few[STACK_HEADS];
   head *heads = size <= STACK_HEADS ? few : xfi_calloc(size, sizeof *heads);
   char *rests = rest > 0 ? xfi_calloc(size, rest) : NULL;

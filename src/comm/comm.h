@@ -109,8 +109,28 @@ struct xfi_comm {
   /* Set by a failed call whose messages could not be called back: memory that was given to round()
    * or broadcast() may still be read or written and must be leaked, not freed. */
   bool holds_memory;
-  uint64_t n_gatherings; /* of xfi_comm_gather() */
+  uint64_t n_gatherings;   /* of xfi_comm_gather() */
+  bool gathers_for_caller; /* now, whose bytes must not be taken for the library's */
 };
+
+/* A rank's part in a gathering: its bytes, which one it is, where the transport counts them, and
+ * whether it is xfer_comm_all_gather() itself. */
+typedef struct xfi_gathering {
+  uint64_t n_bytes;
+  uint64_t number;
+  uint64_t for_caller;
+} xfi_gathering;
+
+/* This rank's. */
+static inline xfi_gathering xfi_comm_gathering(const xfi_comm *comm, size_t n_bytes,
+                                               uint64_t number)
+{
+  return (xfi_gathering){n_bytes, number, comm->gathers_for_caller};
+}
+
+/* Is `rank` in the same as this one? Any two ranks that are not make each differ from one. */
+XFI_DOOR xfer_status xfi_comm_check_same(const xfi_comm *comm, xfi_gathering mine,
+                                         xfi_gathering theirs, int rank);
 
 /* That a comm is broken, and why: the first reason stays. Zero but for the lock. Any thread. */
 enum { XFI_BROKEN_BYTES = 224 };
@@ -157,16 +177,6 @@ XFI_DOOR xfer_status xfi_comm_gather(xfi_comm *comm, void *all, const void *mine
 
 /* By abort or abort_data of the comm: with this rank and its last error, which stays that. */
 void xfi_comm_leave(xfi_comm *comm, void (*abort)(xfi_comm *comm, const char *why));
-
-/* A rank's part in a gathering: its bytes, and which one it is, where the transport counts them. */
-typedef struct xfi_gathering {
-  uint64_t n_bytes;
-  uint64_t number;
-} xfi_gathering;
-
-/* Is `rank` in the same as this one? Any two ranks that are not make each differ from one. */
-XFI_DOOR xfer_status xfi_comm_check_same(const xfi_comm *comm, xfi_gathering mine,
-                                         xfi_gathering theirs, int rank);
 
 /* xfi_calloc() of what this rank cannot take its next collective step without. Where there is no
  * memory the comm is aborted, since the others would wait for that step. */

@@ -34,7 +34,7 @@ typedef struct xfi_local_post {
 
 /* What a rank gives to one gathering. */
 typedef struct xfi_local_slot {
-  size_t n_bytes;
+  xfi_gathering of;
   bool failed;          /* there was no memory for the bytes */
   unsigned char *large; /* [capacity] bytes that do not fit in `small` */
   size_t capacity;

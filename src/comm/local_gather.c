@@ -83,9 +83,11 @@ static xfer_status arrive(xfi_local_rank *me, uint32_t generation, xfi_deadline 
   return XFER_OK;
 }
 
-static void slot_fill(xfi_local_slot *slot, const void *bytes, size_t n_bytes)
+static void slot_fill(xfi_local_slot *slot, xfi_gathering of, const void *bytes)
 {
-  slot->n_bytes = n_bytes;
+  const size_t n_bytes = of.n_bytes;
+
+  slot->of = of;
   slot->failed = n_bytes > XFI_LOCAL_SLOT_BYTES &&
                  xfi_vec_reserve(&slot->large, &slot->capacity, n_bytes, 1) != XFER_OK;
   if (slot->failed || n_bytes == 0) return;
@@ -93,20 +95,17 @@ static void slot_fill(xfi_local_slot *slot, const void *bytes, size_t n_bytes)
 }
 
 /* Every rank comes to the same conclusion: any two that differ make each rank differ from one. */
-static xfer_status slots_check(const xfi_local_rank *me, uint32_t generation, size_t n_bytes)
+static xfer_status slots_check(const xfi_local_rank *me, uint32_t generation, xfi_gathering mine)
 {
   xfer_status st = XFER_OK;
   const xfi_local_rank *ranks = me->group->ranks;
 
-  for (int r = 0; r < me->base.size; r++) {
-    const xfi_gathering theirs = {ranks[r].slots[generation % 2].n_bytes, 0};
-
-    XFI_TRY(xfi_comm_check_same(&me->base, (xfi_gathering){n_bytes, 0}, theirs, r));
-  }
+  for (int r = 0; r < me->base.size; r++)
+    XFI_TRY(xfi_comm_check_same(&me->base, mine, ranks[r].slots[generation % 2].of, r));
   for (int r = 0; r < me->base.size; r++)
     XFI_CHECK(!ranks[r].slots[generation % 2].failed,
               r == me->base.rank ? XFER_ERR_NOMEM : XFER_ERR_PEER,
-              "a gathering of %zu bytes on rank %d, which has not enough", n_bytes, r);
+              "a gathering of %zu bytes on rank %d, which has not enough", (size_t)mine.n_bytes, r);
 done:
   return st;
 }
@@ -119,9 +118,10 @@ xfer_status xfi_local_all_gather(xfi_comm *comm, void *all, const void *mine, si
   /* It cannot advance before we arrive. */
   uint32_t generation = atomic_load(&me->group->turn) / 2;
 
-  slot_fill(&me->slots[generation % 2], mine, n_bytes);
+  const xfi_gathering of = xfi_comm_gathering(comm, n_bytes, 0);
+  slot_fill(&me->slots[generation % 2], of, mine);
   XFI_TRY(arrive(me, generation, deadline));
-  st = slots_check(me, generation, n_bytes);
+  st = slots_check(me, generation, of);
   if (st != XFER_OK) XFI_LOCAL_BREAK(me->group, "%s", xfi_last_error());
   if (st != XFER_OK || n_bytes == 0) goto done;
   for (int r = 0; r < comm->size; r++) {

@@ -21,8 +21,7 @@ enum {
 
 /* What a rank gives to one step of a gathering. */
 typedef struct xfi_given {
-  uint64_t n_bytes; /* of the gathering */
-  uint64_t at;      /* where this step's begin */
+  xfi_gathering of; /* whose number is where this step's bytes begin */
   unsigned char bytes[XFI_SEGMENT_GATHER_BYTES];
 } xfi_given;
 

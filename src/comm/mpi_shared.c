@@ -116,8 +116,7 @@ static xfer_status gather_step(xfi_mpi_comm *t, const unsigned char *mine, unsig
   xfi_given *given = &own->given[step % 2];
   xfer_status st = XFER_OK;
 
-  given->n_bytes = n_bytes;
-  given->at = at;
+  given->of = xfi_comm_gathering(&t->base, n_bytes, at);
   if (n > 0) memcpy(given->bytes, mine + at, n);
   atomic_store_explicit(&own->n_given, step, memory_order_release);
   for (int i = 0; i < s->n_places; i++)
@@ -131,8 +130,7 @@ static xfer_status gather_step(xfi_mpi_comm *t, const unsigned char *mine, unsig
   for (int r = 0; r < t->base.size; r++) {
     const xfi_given *theirs = &xfi_segment_of(s, r)->given[step % 2];
 
-    XFI_TRY(xfi_comm_check_same(&t->base, (xfi_gathering){n_bytes, at},
-                                (xfi_gathering){theirs->n_bytes, theirs->at}, r));
+    XFI_TRY(xfi_comm_check_same(&t->base, given->of, theirs->of, r));
   }
   for (int r = 0; r < t->base.size && n > 0; r++)
     memcpy(all + (size_t)r * n_bytes + at, xfi_segment_of(s, r)->given[step % 2].bytes, n);

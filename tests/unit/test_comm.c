@@ -33,7 +33,7 @@ static xfer_status echo(xfi_comm *comm, void *all, const void *mine, size_t n_by
   return XFER_OK;
 }
 
-static size_t changed_word; /* of what the last rank says first: its number, its size */
+static size_t changed_word; /* of what the last rank says first: its size, its number, for whom */
 
 static xfer_status echo_changed(xfi_comm *comm, void *all, const void *mine, size_t n_bytes,
                                 xfi_deadline deadline)
@@ -50,13 +50,14 @@ static const xfi_comm_ops ops = {.all_gather = echo, .abort = note_abort};
 static void test_gatherings_that_are_not_the_same_fail(void **state)
 {
   static const char *const texts[] = {"rank 0 gathers 8 bytes and rank 2 9: all",
-                                      "rank 0 is in gathering"};
+                                      "rank 0 is in gathering",
+                                      "rank 2 is in xfer_comm_all_gather() and rank 0 in another"};
   xfi_comm comm = {.ops = &ops, .size = FEW};
   uint64_t mine = 7;
   uint64_t all[FEW] = {0};
 
   (void)state;
-  for (changed_word = 0; changed_word < 2; changed_word++) {
+  for (changed_word = 0; changed_word < 3; changed_word++) {
     assert_int_equal(
         xfi_comm_gather(&comm, all, &mine, sizeof mine, echo_changed, (xfi_deadline){0}),
         XFER_ERR_MISMATCH);

@@ -325,12 +325,27 @@ static void differ_in_gather(int rank, void *context)
   expect_broken(comm);
 }
 
+/* Bytes of the caller's and words of the library's, as many by chance. */
+static void differ_in_who_gathers(int rank, void *context)
+{
+  (void)context;
+  xfi_comm *comm = comms[rank];
+  char bytes[24] = "";
+  char all[3 * 24];
+
+  comm->gathers_for_caller = rank == 1;
+  expect(comm->ops->all_gather(comm, all, bytes, 24, soon()) == XFER_ERR_MISMATCH);
+  expect(error_has("rank 1 is in xfer_comm_all_gather() and rank"));
+  expect_broken(comm);
+}
+
 static void test_ends_that_differ_both_say_so(void **state)
 {
   (void)state;
   with_ranks(2, differ_in_size, NULL);
   with_ranks(2, differ_in_call, NULL);
   with_ranks(4, differ_in_gather, NULL);
+  with_ranks(3, differ_in_who_gathers, NULL);
 }
 
 /* Senders time out while receivers may be copying: nobody may read a buffer whose owner has
