@@ -241,7 +241,7 @@ static xfer_status find_difference(size_t *first, xfi_comm *comm, const xfer_ten
   while (hi - lo > 1) {
     const size_t mid = lo + (hi - lo) / 2;
     uint64_t digest[2];
-    bool same;
+    bool same = false;
 
     hash_tensors(digest, tensors, mid);
     XFI_TRY(same_everywhere(&same, comm, digest, deadline));
@@ -313,7 +313,7 @@ static xfer_status compare_tensors(const xfi_agreed *agreed, xfi_comm *comm,
   xfer_status st = XFER_OK;
   xfer_tensor *own = xfi_comm_calloc(comm, agreed->n_tensors, sizeof *own);
   uint64_t digest[2];
-  bool same;
+  bool same = false;
 
   XFI_CHECK(own != NULL, XFER_ERR_NOMEM, "%zu tensors", agreed->n_tensors);
   for (size_t t = 0; t < agreed->n_tensors; t++) {
