@@ -168,17 +168,17 @@ static xfer_status next_teller(int *teller, xfi_comm *comm, const xfi_agreed *ag
                                const xfer_tensor *tensors, xfi_deadline deadline)
 {
   xfer_status st = XFER_OK;
-  bool *all = NULL;
-  bool can = false;
+  unsigned char *all = NULL; /* as others have it: no bool before it is known to be 0 or 1 */
+  unsigned char can = 0;
 
-  for (size_t t = 0; t < agreed->n_tensors && !can; t++)
+  for (size_t t = 0; t < agreed->n_tensors && can == 0; t++)
     can = (tensors[t].src != NULL && agreed->tensors[t].src == NULL) ||
           (tensors[t].dst != NULL && agreed->tensors[t].dst == NULL);
   all = xfi_comm_hear(comm, &st, &can, sizeof can, deadline);
   XFI_TRY(st);
   *teller = -1;
   for (int r = comm->size - 1; r >= 0; r--)
-    if (all[r]) *teller = r;
+    if (all[r] != 0) *teller = r;
 done:
   xfi_free(all);
   return st;

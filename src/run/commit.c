@@ -163,12 +163,13 @@ xfer_status xfi_run_hear(int *n_said, const xfer_plan *plan, xfer_status mine, b
                          xfi_deadline deadline)
 {
   xfer_status st = mine;
-  const bool *all = xfi_comm_hear(plan->comm, &st, &said, sizeof said, deadline);
+  const unsigned char word = said;
+  unsigned char *all = xfi_comm_hear(plan->comm, &st, &word, sizeof word, deadline);
 
   *n_said = 0;
   for (int r = 0; all != NULL && r < plan->comm->size; r++)
-    *n_said += all[r];
-  xfi_free((void *)all);
+    *n_said += all[r] != 0;
+  xfi_free(all);
   return st;
 }
 
