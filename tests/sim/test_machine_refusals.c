@@ -55,7 +55,7 @@ static int n_said;
  * of the gathering and their own. */
 static int gather_of_a_liar(void *context, void *all, const void *mine, size_t n_bytes)
 {
-  enum { HEAD_BYTES = 16 };
+  enum { HEAD_BYTES = sizeof(xfi_gathering) };
   unsigned char *theirs = (unsigned char *)all + n_bytes;
 
   (void)context;
