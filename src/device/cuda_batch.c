@@ -145,11 +145,13 @@ static xfer_status batch_make(xfi_device *base, xfi_batch **batch, const xfi_cop
                               size_t n_copies, int percent, const xfi_guard *guard, bool open)
 {
   xfer_status st = XFER_OK;
-  xfi_batch *made = xfi_calloc(1, sizeof *made);
+  xfi_batch *made = NULL;
 
+  *batch = NULL;
+  if (open && !xfi_cuda(base)->maps_across) return XFER_OK; /* the engine takes what crosses */
+  made = xfi_calloc(1, sizeof *made);
   XFI_CHECK(made != NULL, XFER_ERR_NOMEM, "a batch of %zu copies", n_copies);
   XFI_TRY(batch_fill(xfi_cuda(base), made, copies, n_copies, percent, guard, open));
-  *batch = NULL;
   if (open && made->engine.n == 0) goto done;
   *batch = made;
   made = NULL;

@@ -55,8 +55,9 @@ typedef struct xfi_cuda_device {
   xfi_cuda_page *pages;    /* of flags_alloc() */
   xfi_cuda_offers *offers; /* to peers, in chunks; NULL: none now */
 
-  void *mappings; /* of peers' memory: trees of tsearch() by address, */
-  void *known;    /* and by what they are mappings of */
+  void *mappings;   /* of peers' memory: trees of tsearch() by address, */
+  void *known;      /* and by what they are mappings of */
+  bool maps_across; /* memory of another GPU is, or was, among them */
 } xfi_cuda_device;
 
 static inline xfi_cuda_device *xfi_cuda(xfi_device *device)

@@ -322,6 +322,7 @@ xfer_status xfi_cuda_import(xfi_device *base, const xfi_mem_handle *in, void **o
                     .n_refs = 1,
                     .is_across = from.gpu != device->gpu};
   XFI_TRY(open_mapping(made, device, &from, deadline));
+  device->maps_across = device->maps_across || made->is_across;
   known = held_by(tsearch(made, &device->mappings, by_address));
   if (known != NULL && known != made && known->kind == HANDLE_LOCAL && made->kind == HANDLE_LOCAL) {
     /* Of memory that was freed, for a plan that has not heard of it. Nothing is mapped either way.
