@@ -132,6 +132,8 @@ static xfer_status read_header(folder *f, const char *file)
             (unsigned long long)n);
   XFI_CHECK(fread(text, 1, n, in) == n, XFER_ERR_IO, "%s ends inside its header", path);
   root = json_loadb(text, n, JSON_REJECT_DUPLICATES, &error);
+  XFI_CHECK(root != NULL || !xfi_doc_had_no_memory(&error), XFER_ERR_NOMEM, "the header of %s",
+            path);
   XFI_CHECK(json_is_object(root), XFER_ERR_IO, "%s: its header is no JSON object: %s", path,
             error.text);
   json_object_foreach(root, name, object)

@@ -146,6 +146,11 @@ static void drop_infinities(char *text)
   }
 }
 
+bool xfi_doc_had_no_memory(const json_error_t *error)
+{
+  return json_error_code(error) == json_error_out_of_memory || error->text[0] == '\0';
+}
+
 xfer_status xfi_doc_read(xfi_doc *doc, const char *where, const char *text)
 {
   size_t n_chars = text != NULL ? strlen(text) : 0;
@@ -160,6 +165,8 @@ xfer_status xfi_doc_read(xfi_doc *doc, const char *where, const char *text)
   if (text == NULL) XFI_TRY(read_file(&doc->text, &n_chars, where));
   drop_infinities(doc->text);
   doc->root = json_loadb(doc->text, n_chars, JSON_REJECT_DUPLICATES, &error);
+  XFI_CHECK(doc->root != NULL || !xfi_doc_had_no_memory(&error), XFER_ERR_NOMEM, "what is in %s",
+            where);
   XFI_CHECK(doc->root != NULL, XFER_ERR_IO, "%s: line %d: %s", where, error.line, error.text);
 done:
   if (st != XFER_OK) xfi_doc_free(doc);

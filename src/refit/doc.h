@@ -9,6 +9,7 @@
 #include "xfer/xfer.h"
 
 struct json_t;
+struct json_error_t;
 
 typedef struct xfi_doc {
   char *where; /* the path, for errors */
@@ -19,6 +20,8 @@ typedef struct xfi_doc {
 /* The text, or the file `where`, if it is NULL. Infinity and NaN, which some programs write into
  * JSON, are read as null. */
 xfer_status xfi_doc_read(xfi_doc *doc, const char *where, const char *text);
+/* Of a text that jansson could not read: was memory out? */
+bool xfi_doc_had_no_memory(const struct json_error_t *error);
 void xfi_doc_free(xfi_doc *doc);
 
 /* The files of a folder with that ending, or any list of names: ascending, each once. */
