@@ -13,7 +13,7 @@ from . import _structs, dtypes
 from ._lib import lib
 from .comm import Comm
 from .errors import XferError
-from .memory import HOST, Memory, View, check_device, memory_of
+from .memory import HOST, Memory, check_device, one_array
 from .plan import Plan, PlanOptions, note_use, options_struct
 from .stream import stream_pointer
 
@@ -28,15 +28,6 @@ Operations = Sequence[tuple[int, int, Any]]
 _OPERATION = struct.Struct("=QiiiI8q")
 _code = functools.cache(dtypes.dtype_code)
 assert _OPERATION.size == ctypes.sizeof(_structs.Operation)
-
-
-def _of(x: Any) -> tuple[Memory, str]:
-    if not isinstance(x, View):
-        memory = memory_of(x)
-        return memory, memory.dtype
-    if len(x._memory) != 1 or x.box_shapes is not None:
-        raise ValueError("an operation is of one array")
-    return x._memory[0], x.dtype
 
 
 class _Side:
@@ -57,7 +48,7 @@ class _Side:
 
     def _add(self, i: int, peer: int, number: int, x: Any, side: str) -> bytes:
         """Its view."""
-        memory, dtype = _of(x)
+        memory, dtype = one_array(x)
         check_device(memory.device, self.device, "array")
         if side == "from" and memory.read_only:
             raise ValueError("the array is read-only")

@@ -203,6 +203,8 @@ def memory_of(x: Any) -> Memory:
     torch = sys.modules.get("torch")
     if torch is not None and isinstance(x, getattr(torch, "Tensor", ())):
         return _of_torch(torch, x)
+    if isinstance(x, getattr(sys.modules.get("numpy.ma"), "MaskedArray", ())):
+        raise TypeError("an array with a mask")  # which its interface does not speak of
     interface = getattr(x, "__cuda_array_interface__", None)
     if interface is not None:
         return _of_interface(x, interface, _device_of(x))
@@ -305,6 +307,16 @@ class View:
         where = {HOST: "the host", SOME_DEVICE: "a device"}.get(self.device, f"cuda:{self.device}")
         pieces = f" in {len(self._memory)} pieces" if len(self._memory) > 1 else ""
         return f"<View {self.dtype}{list(self.shape)}{pieces} on {where}>"
+
+
+def one_array(x: Any) -> tuple[Memory, str]:
+    """What an array, or a View of one, is made of, and what its elements are read as."""
+    if not isinstance(x, View):
+        memory = memory_of(x)
+        return memory, memory.dtype
+    if len(x._memory) != 1 or x.box_shapes is not None:
+        raise ValueError("a View of several arrays, where a View of one array is wanted")
+    return x._memory[0], x.dtype
 
 
 def check_device(of_array: int, device: int, what: str) -> None:

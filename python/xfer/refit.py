@@ -16,7 +16,7 @@ from ._structs import array, decoded, encoded
 from .comm import Comm
 from .errors import ArgError
 from .layout import Layout
-from .memory import HOST, Memory, memory_of
+from .memory import HOST, Memory, one_array
 from .plan import Conversion, Plan, PlanOptions, Tensors
 
 if TYPE_CHECKING:
@@ -427,7 +427,8 @@ class Locals(_handle.Handle):
         return parts
 
     def give(self, side: str, name: str, x: Any, dtype: Any = None) -> None:
-        """Hand in one local tensor under the framework's name. side: "train" or "gen". dtype: see View.
+        """Hand in one local tensor under the framework's name. side: "train" or "gen". x: an array, or a View of one.
+        dtype: see View.
 
         A wrong one (name, shape, type) is noted and refused by bind(). Raises TypeError for what is no array, and
         ValueError for a read-only destination.
@@ -443,14 +444,15 @@ class Locals(_handle.Handle):
     def _hand_in(self, function: Callable[..., Any], side: str, name: str, x: Any, dtype: Any) -> None:
         if side not in _SIDES:
             raise ValueError(f"there is no side {side!r}: it is train or gen")
-        memory = memory_of(x)
-        code = dtypes.dtype_code(memory.dtype if dtype is None else dtype)
-        if dtype is not None and dtypes.itemsize(dtypes.dtype_name(dtype)) != dtypes.itemsize(memory.dtype):
-            raise TypeError(f"elements of {memory.dtype} cannot be read as {dtype}: the sizes differ")
+        memory, elements = one_array(x)
+        if dtype is not None:
+            elements = dtypes.dtype_name(dtype)
+        if dtypes.itemsize(elements) != dtypes.itemsize(memory.dtype):
+            raise TypeError(f"elements of {memory.dtype} cannot be read as {elements}: the sizes differ")
         if side == "gen" and memory.read_only:
             raise ValueError(f"the destination {name!r} is read-only")
         shape, strides = array(c_int64, memory.shape, "shape"), array(c_int64, memory.strides, "strides")
-        n_dims = len(memory.shape)
+        code, n_dims = dtypes.dtype_code(elements), len(memory.shape)
         function(self, _SIDES[side], encoded(name, "name"), code, memory.address, shape, strides, n_dims)
         self._given[side, name] = memory
 

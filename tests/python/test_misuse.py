@@ -99,6 +99,7 @@ ALONE = {
     "pieces of other shapes": lambda: View([np.zeros(2), np.zeros(3)], piece_dim=0),
     "pieces along a dim that is not there": lambda: View([np.zeros(2)], piece_dim=3),
     "interface with too few strides": lambda: View(Interface()),
+    "array with a mask": lambda: View(np.ma.array([1.0, 2.0], mask=[False, True])),
     "bits of another size": lambda: View(np.zeros(2, np.uint8), dtype="bf16"),
     "copied view": lambda: copy.deepcopy(View(np.zeros(2))),
     # comms

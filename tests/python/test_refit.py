@@ -58,7 +58,10 @@ def hand_in(locals_, rank, without=()):
     given = w if rank == 0 else {name: np.zeros(x.shape, np.uint16) for name, x in vllm_of(w, rank - 1).items()}
     for name, x in given.items():
         if name not in without:
-            locals_.give("train" if rank == 0 else "gen", name, x, dtype="bf16")
+            if rank == 0:
+                locals_.give("train", name, xfer.View(x, dtype="bf16"))
+            else:
+                locals_.give("gen", name, x, dtype="bf16")
     return given
 
 
