@@ -98,7 +98,11 @@ inline begin()
     if
     :: fails || IS_VOID(left[r * N + NEXT(r)], epoch[r] + 1) ||
        IS_VOID(left[r * N + BEFORE(r)], epoch[r] + 1) ->
-       state = AFTER_RUN_FAILED(state);
+       if
+       :: state = AFTER_RUN_FAILED(state)
+       :: assert(!REFUSES_REFUSE(state));
+          state = AFTER_REFUSE_ENDED(state) /* the caller says so itself */
+       fi;
        status = FAILED
     :: else ->
        d_step {
