@@ -101,12 +101,12 @@ done:
   return st;
 }
 
-xfer_status xfi_run_check(const xfer_plan *plan, uint64_t version, xfer_stream stream)
+/* Of a plan that may run: may this run begin? */
+static xfer_status check_run(const xfer_plan *plan, uint64_t version, xfer_stream stream)
 {
   const xfi_allocation *changed;
   xfer_status st = XFER_OK;
 
-  XFI_TRY(xfi_state_allows(plan->state, XFI_CALL_RUN));
   XFI_CHECK(version != UINT64_MAX, XFER_ERR_STATE, "version 2^64 - 1: none could follow it");
   XFI_CHECK(plan->n_complete == 0 || version > plan->version, XFER_ERR_STATE,
             "version %llu after version %llu: versions must grow", (unsigned long long)version,
@@ -184,11 +184,14 @@ done:
 
 xfer_status xfi_run_start(xfer_plan *plan, uint64_t version, xfer_stream stream)
 {
-  const bool may_run = plan->state == XFI_COMMITTED || plan->state == XFI_REFUSED;
-  const xfer_status st = xfi_run_check(plan, version, stream);
+  xfer_status st = xfi_state_allows(plan->state, XFI_CALL_RUN);
 
-  if (st != XFER_OK && may_run) refuse(plan, XFI_CALL_RUN, st);
   if (st != XFER_OK) return st;
+  st = check_run(plan, version, stream);
+  if (st != XFER_OK) {
+    refuse(plan, XFI_CALL_RUN, st);
+    return st;
+  }
   not_sent(plan);
   plan->epoch++;
   plan->n_begun++;

@@ -145,8 +145,6 @@ xfer_status xfi_run_test(const xfer_plan *plan, bool *over);
 xfer_status xfi_run_follow(xfer_plan *plan, xfer_stream stream);
 /* Of a plan that is given back while it has lanes: others may be in a run, or begin one. */
 void xfi_run_abandon(xfer_plan *plan);
-/* Can a run begin on the stream? All that run itself checks. */
-xfer_status xfi_run_check(const xfer_plan *plan, uint64_t version, xfer_stream stream);
 xfer_status xfi_run_release(xfer_plan *plan);
 /* Each tensor's digest on one side. digests[n_tensors] of the plan; `checked` is what the caller's
  * checks came to. Collective. */
