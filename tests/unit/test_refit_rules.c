@@ -56,11 +56,28 @@ static xfer_status side(xfer_side **out, const char *spec, const xfer_side_optio
 #define DEEP "1?1:1?1:1?1:1?1:1?1:1?1:1?1:1?1:"
 #define LONG "a_name_that_is_longer_than_sixty_three_characters_which_is_as_long_as_any_may_be"
 
+/* A file of rules, and what its refusal says. */
+typedef struct wrong_file {
+  const char *rules, *word;
+} wrong_file;
+
+static void load_each(const char *folder, const wrong_file *cases, size_t n)
+{
+  char file[64];
+  xfer_rules *rules = NULL;
+
+  (void)snprintf(file, sizeof file, "%s/a.json", folder);
+  mkdir(refit_path(folder), 0777);
+  for (size_t i = 0; i < n; i++) {
+    refit_write(file, cases[i].rules);
+    assert_int_equal(xfer_rules_load(&rules, refit_path(folder)), XFER_ERR_IO);
+    expect_error(cases[i].word);
+  }
+}
+
 static void test_fields_of_a_side_say_what_they_want(void **state)
 {
-  static const struct {
-    const char *rules, *word;
-  } cases[] = {
+  static const wrong_file cases[] = {
       {SIDE("", ",\"units\":[\"2\",\"1\"]"), "line 3: \"units\" and \"across\" are of what is cut"},
       {SIDE("", ",\"cut\":\"vocabulary\",\"across\":[\"2\",\"1\"]"),
        "are of what is cut by rows or"},
@@ -80,15 +97,9 @@ static void test_fields_of_a_side_say_what_they_want(void **state)
       {SIDE("\"flags\":[\"" LONG "\"],", ""), "has a name of more than 63 characters"},
       {SIDE("\"choices\":{\"" LONG "\":[\"a\"]},", ""), "has a name of more than 63 characters"},
   };
-  xfer_rules *rules = NULL;
 
   (void)state;
-  mkdir(refit_path("sides"), 0777);
-  for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
-    refit_write("sides/a.json", cases[i].rules);
-    assert_int_equal(xfer_rules_load(&rules, refit_path("sides")), XFER_ERR_IO);
-    expect_error(cases[i].word);
-  }
+  load_each("sides", cases, sizeof cases / sizeof *cases);
 }
 
 #define TENSOR(fields)                                                                             \
@@ -97,9 +108,7 @@ static void test_fields_of_a_side_say_what_they_want(void **state)
 
 static void test_fields_of_a_family_say_what_they_want(void **state)
 {
-  static const struct {
-    const char *rules, *word;
-  } cases[] = {
+  static const wrong_file cases[] = {
       {TENSOR(
            LAYER("a") "," LAYER("b") "," LAYER("c") "," LAYER("a") "," LAYER("d") ",\n" LAYER("e")),
        "line 3: layers of more than 4 names"},
@@ -110,15 +119,9 @@ static void test_fields_of_a_family_say_what_they_want(void **state)
       {TENSOR("{\"name\":\"x\",\"role\":\"a\",\"dims\":[\"columns\",\"columns\"]}"),
        "dims without \"rows\""},
   };
-  xfer_rules *rules = NULL;
 
   (void)state;
-  mkdir(refit_path("tensors"), 0777);
-  for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
-    refit_write("tensors/a.json", cases[i].rules);
-    assert_int_equal(xfer_rules_load(&rules, refit_path("tensors")), XFER_ERR_IO);
-    expect_error(cases[i].word);
-  }
+  load_each("tensors", cases, sizeof cases / sizeof *cases);
 }
 
 /* As SIDE, with axes and a list of local tensors. */
