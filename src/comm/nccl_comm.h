@@ -1,31 +1,20 @@
-/* What the files of the NCCL transport share. nccl.c: rounds and broadcasts; nccl_control.c: host
- * bytes; nccl_create.c: makers; nccl_end.c: the end. */
+/* What the files of the NCCL transport share. nccl_communicator.c: one of NCCL's; nccl.c: rounds
+ * and broadcasts; nccl_control.c: host bytes; nccl_create.c: makers; nccl_end.c: the end. */
 #ifndef XFI_NCCL_COMM_H
 #define XFI_NCCL_COMM_H
 
-#include "comm.h"
+#include "nccl_communicator.h"
+
 #include "device.h"
 
-#include <cuda_runtime_api.h>
-#include <nccl.h>
 #include <pthread.h>
 
 enum {
   XFI_NCCL_SLOTS =
       XFI_ROUND_MESSAGES / 2,      /* peers of one control group: a send and a receive each */
   XFI_NCCL_SLOT_BYTES = 32 * 1024, /* bytes of a control message per group */
-  XFI_NCCL_CONTROL_BYTES = XFI_ROUND_MESSAGES * XFI_NCCL_SLOT_BYTES,
-  XFI_NCCL_WHY_BYTES = 320
+  XFI_NCCL_CONTROL_BYTES = XFI_ROUND_MESSAGES * XFI_NCCL_SLOT_BYTES
 };
-
-/* A private, non-blocking communicator. NCCL allows one thread at a time in it, and an abort only
- * while no other thread is inside. */
-typedef struct xfi_nccl {
-  ncclComm_t handle;            /* NULL: none, or aborted */
-  char why[XFI_NCCL_WHY_BYTES]; /* it was aborted; "" : it was not */
-  xfi_comm *host;  /* while ranks connect: where others tell that they do not; else NULL */
-  uint64_t number; /* of the times that they did */
-} xfi_nccl;
 
 typedef struct xfi_nccl_comm {
   xfi_comm base;
@@ -57,25 +46,6 @@ static inline xfi_nccl_comm *xfi_nccl_of(xfi_comm *comm)
 {
   return (xfi_nccl_comm *)comm;
 }
-
-/* XFER_ERR_COMM with the reason if it was aborted. */
-xfer_status xfi_nccl_usable(const xfi_nccl *nccl);
-/* Abort NCCL and remember why. */
-void xfi_nccl_break(xfi_nccl *nccl, const char *why);
-/* Sets the text from NCCL's answer and breaks the communicator. */
-xfer_status xfi_nccl_failed(xfi_nccl *nccl, ncclResult_t result, const char *call);
-/* Wait until NCCL has launched what was put to it: a non-blocking communicator may answer "in
- * progress". */
-xfer_status xfi_nccl_launched(xfi_nccl *nccl, ncclResult_t result, const char *call,
-                              xfi_deadline deadline);
-/* Where others are awaited: now and then, have they told that they do not come? */
-xfer_status xfi_nccl_heed(xfi_nccl *nccl, int polls);
-xfer_status xfi_nccl_cuda_failed(cudaError_t error, const char *call);
-/* One group on `stream`: at most one send and one receive per peer; or, `root` not being negative,
- * broadcasts of its `sends`. */
-xfer_status xfi_nccl_group(xfi_nccl *nccl, const xfi_message *sends, int n_sends,
-                           const xfi_message *recvs, int n_recvs, int root, cudaStream_t stream,
-                           xfi_deadline deadline);
 
 /* nccl.c: of the alarm, and the table's; the lock is taken. */
 int64_t xfi_nccl_ring(xfi_alarm *alarm, int64_t now_ns);
@@ -109,14 +79,5 @@ xfer_status xfi_nccl_carry(xfi_nccl_comm *comm, xfi_nccl *nccl, const xfi_messag
                            xfi_deadline deadline);
 /* Wait for the control stream; `nccl` is what the work on it is of. */
 xfer_status xfi_nccl_control_wait(xfi_nccl_comm *comm, xfi_nccl *nccl, xfi_deadline deadline);
-
-#define XFI_NCCL_CUDA_TRY(function, arguments)                                                     \
-  do {                                                                                             \
-    cudaError_t xfi_error = function arguments;                                                    \
-    if (xfi_error != cudaSuccess) {                                                                \
-      st = xfi_nccl_cuda_failed(xfi_error, #function);                                             \
-      goto done;                                                                                   \
-    }                                                                                              \
-  } while (0)
 
 #endif

@@ -1,0 +1,114 @@
+#include "nccl_communicator.h"
+
+#include "error.h"
+
+#include <sched.h>
+#include <stdio.h>
+#include <time.h>
+
+enum {
+  SPIN_MS = 5, /* then polls yield the processor for longer, */
+  PAUSE_NS = 20 * 1000,
+  HEED_POLLS = 256 /* and some 20 ms of those are between two looks for warnings */
+};
+
+xfer_status xfi_nccl_cuda_failed(cudaError_t error, const char *call)
+{
+  (void)cudaGetLastError();
+  xfi_set_error("%s: %s (%s)", call, cudaGetErrorString(error), cudaGetErrorName(error));
+  return error == cudaErrorMemoryAllocation ? XFER_ERR_NOMEM : XFER_ERR_CUDA;
+}
+
+xfer_status xfi_nccl_usable(const xfi_nccl *nccl)
+{
+  if (nccl->handle != NULL) return XFER_OK;
+  xfi_set_error("the comm is broken: %s", nccl->why[0] != '\0' ? nccl->why : "it is not connected");
+  return XFER_ERR_COMM;
+}
+
+void xfi_nccl_break(xfi_nccl *nccl, const char *why)
+{
+  if (nccl->handle == NULL) return;
+  (void)snprintf(nccl->why, sizeof nccl->why, "%s", why);
+  (void)ncclCommAbort(nccl->handle);
+  nccl->handle = NULL;
+}
+
+xfer_status xfi_nccl_failed(xfi_nccl *nccl, ncclResult_t result, const char *call)
+{
+  xfi_set_error("%s: %s: %s", call, ncclGetErrorString(result), ncclGetLastError(nccl->handle));
+  xfi_nccl_break(nccl, xfi_last_error());
+  return XFER_ERR_COMM;
+}
+
+xfer_status xfi_nccl_heed(xfi_nccl *nccl, int polls)
+{
+  xfer_status st = XFER_OK;
+
+  if (nccl->host == NULL || polls % HEED_POLLS != 0) return XFER_OK;
+  st = xfi_host_heed(nccl->host, nccl->number);
+  if (st != XFER_OK) xfi_nccl_break(nccl, xfi_last_error());
+  return st;
+}
+
+xfer_status xfi_nccl_launched(xfi_nccl *nccl, ncclResult_t result, const char *call,
+                              xfi_deadline deadline)
+{
+  const xfi_deadline spin = xfi_deadline_after(SPIN_MS);
+  ncclResult_t state = ncclInProgress;
+  xfer_status st = XFER_OK;
+  int n_pauses = 0;
+
+  if (result != ncclSuccess && result != ncclInProgress) return xfi_nccl_failed(nccl, result, call);
+  for (;;) {
+    result = ncclCommGetAsyncError(nccl->handle, &state);
+    if (result != ncclSuccess) return xfi_nccl_failed(nccl, result, call);
+    if (state == ncclSuccess) return XFER_OK;
+    if (state != ncclInProgress) return xfi_nccl_failed(nccl, state, call);
+    if (xfi_deadline_expired(deadline)) {
+      xfi_set_error("%s: not all ranks came in time", call);
+      xfi_nccl_break(nccl, xfi_last_error());
+      return XFER_ERR_TIMEOUT;
+    }
+    if (!xfi_deadline_expired(spin)) {
+      (void)sched_yield();
+    } else {
+      struct timespec pause = {.tv_sec = 0, .tv_nsec = PAUSE_NS};
+      XFI_TRY(xfi_nccl_heed(nccl, ++n_pauses));
+      (void)nanosleep(&pause, NULL);
+    }
+  }
+done:
+  return st;
+}
+
+xfer_status xfi_nccl_group(xfi_nccl *nccl, const xfi_message *sends, int n_sends,
+                           const xfi_message *recvs, int n_recvs, int root, cudaStream_t stream,
+                           xfi_deadline deadline)
+{
+  ncclResult_t result = ncclGroupStart();
+  ncclResult_t first_bad = ncclSuccess;
+  char call[64] = "ncclGroupStart";
+
+  if (result != ncclSuccess) return xfi_nccl_failed(nccl, result, call);
+  for (int i = 0; i < n_sends + n_recvs && first_bad == ncclSuccess; i++) {
+    const xfi_message *m = i < n_sends ? &sends[i] : &recvs[i - n_sends];
+    const char *what = root >= 0     ? "ncclBroadcast from"
+                       : i < n_sends ? "ncclSend to"
+                                     : "ncclRecv from";
+
+    if (root >= 0)
+      result = ncclBroadcast(m->data, m->data, m->n_bytes, ncclInt8, root, nccl->handle, stream);
+    else if (i < n_sends)
+      result = ncclSend(m->data, m->n_bytes, ncclInt8, m->peer, nccl->handle, stream);
+    else
+      result = ncclRecv(m->data, m->n_bytes, ncclInt8, m->peer, nccl->handle, stream);
+    if (result == ncclSuccess || result == ncclInProgress) continue;
+    (void)snprintf(call, sizeof call, "%s rank %d", what, root >= 0 ? root : m->peer);
+    first_bad = result;
+  }
+  result = ncclGroupEnd(); /* also after a failure, so that the thread has no group open */
+  if (first_bad != ncclSuccess) return xfi_nccl_failed(nccl, first_bad, call);
+  return xfi_nccl_launched(
+      nccl, result, root >= 0 ? "ncclGroupEnd of broadcasts" : "ncclGroupEnd of a round", deadline);
+}
