@@ -2,7 +2,7 @@
 #ifndef TOOLS_PLAN_DRAW_H
 #define TOOLS_PLAN_DRAW_H
 
-#include "report.h"
+#include "plan.h"
 
 /* Of the tensor that args->tensor names, or of the only one. Both return the status to end with. */
 int plan_draw(const plan_whole *whole, const plan_args *args);

@@ -2,7 +2,7 @@
 #ifndef TOOLS_PLAN_HTML_H
 #define TOOLS_PLAN_HTML_H
 
-#include "report.h"
+#include "plan.h"
 
 /* Returns the status to end with. */
 int plan_html(const plan_whole *whole, const plan_args *args);

@@ -17,11 +17,6 @@
 #include "text.h"
 #include "traffic.h"
 
-int plan_failed(void)
-{
-  return args_failed("%s", xfer_last_error());
-}
-
 static int print_rank(const plan_whole *whole, const plan_args *args)
 {
   const int rank = (int)args->rank;

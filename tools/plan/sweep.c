@@ -8,7 +8,6 @@
 #include "args.h"
 #include "interrupt.h"
 #include "predict.h"
-#include "report.h"
 #include "text.h"
 #include "traffic.h"
 

@@ -2,7 +2,7 @@
 #ifndef TOOLS_PLAN_TRAFFIC_H
 #define TOOLS_PLAN_TRAFFIC_H
 
-#include "report.h"
+#include "plan.h"
 
 typedef struct plan_traffic {
   xfer_plan_report_data *ranks; /* [n_ranks] */
