@@ -2,7 +2,7 @@
  * The list of a model's entries: how they are appended, put together, split and found. What they
  * are, those above know.
  */
-#include "model.h"
+#include "entries.h"
 
 #include "alloc.h"
 #include "checked.h"

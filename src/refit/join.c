@@ -6,6 +6,7 @@
 #include "error.h"
 #include "names.h"
 #include "plan.h"
+#include "quantise.h"
 
 #include <string.h>
 

@@ -7,6 +7,8 @@
 #include "alloc.h"
 #include "error.h"
 #include "names.h"
+#include "quantise.h"
+#include "roles.h"
 #include "vec.h"
 
 #include <jansson.h>

@@ -9,6 +9,7 @@
 
 #include "alloc.h"
 #include "error.h"
+#include "roles.h"
 #include "text.h"
 
 #include <jansson.h>

@@ -3,7 +3,7 @@
  * hold several weights taken apart. Then the kinds of layers: an entry is split until all its
  * layers have the same roles, so that what is true of its first layer is true of all.
  */
-#include "model.h"
+#include "roles.h"
 
 #include "alloc.h"
 #include "checked.h"

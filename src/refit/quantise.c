@@ -1,8 +1,8 @@
-/* Scales of fp8 weights: made of a table's weights, and paired with those that they are of. */
-#include "model.h"
+#include "quantise.h"
 
 #include "alloc.h"
 #include "error.h"
+#include "roles.h"
 #include "text.h"
 
 #include <jansson.h>

@@ -1,0 +1,157 @@
+/*
+ * The table of a model, in the form that the join works on.
+ *
+ * An *entry* stands for many tensors of a checkpoint: one name pattern over a list of layers and a
+ * range of experts, all of one shape and of one kind of layer. Experts that a checkpoint lists one
+ * by one become one tensor whose dim 0 counts them. A checkpoint tensor that holds several weights
+ * becomes as many entries, each with its *home*: where its elements lie in the checkpoint's tensor.
+ * So below this point there is one form of a model: rows, then columns, after the experts if any,
+ * and each weight is a tensor.
+ */
+#ifndef XFI_ENTRIES_H
+#define XFI_ENTRIES_H
+
+#include <stdatomic.h>
+#include <stdbool.h>
+#include <stdint.h>
+
+#include "rules.h"
+#include "xfer/refit.h"
+
+/* `count` times `unit` rows; the unit may have parts. */
+typedef struct xfi_segment {
+  const char *name;
+  int64_t count, unit;
+  int n_subs;
+  const char *sub_names[XFI_MAX_SUBS];
+  int64_t sub_rows[XFI_MAX_SUBS];
+} xfi_segment;
+
+/* Layers of the model itself, its extra ones (multi-token prediction), or neither. */
+typedef enum xfi_stack { XFI_OUTSIDE = 0, XFI_LAYERS, XFI_EXTRA } xfi_stack;
+
+typedef struct xfi_entry {
+  char *pattern; /* the checkpoint's name, with {layer} and {expert} */
+  char *known;   /* what it is after the caller's renames: what the rules look at */
+  char *name; /* of the tensors of the join: the pattern, plus [gate] or the like where it is one of
+                 several */
+  int *layers; /* [n_layers] ascending; NULL: the name has no {layer} */
+  int n_layers;
+  int n_experts; /* 0: the name has no {expert} */
+  int first_expert;
+  int n_dims;
+  int64_t shape[XFER_MAX_DIMS]; /* as the join has it */
+  xfer_dtype dtype;
+  xfer_dtype table_dtype; /* the checkpoint's; `dtype` may be what it is quantised to */
+  int64_t offset;         /* home, in elements of the checkpoint's tensor */
+  int64_t strides[XFER_MAX_DIMS];
+  int order[XFER_MAX_DIMS]; /* the checkpoint's dim k is dim order[k] here, neighbours being one */
+  int64_t lead;             /* the checkpoint's first dim, where it is more here; 0: it is not */
+  bool experts;             /* dim 0 counts experts */
+  xfi_stack stack;
+  bool own_numbers;   /* extra layers that the checkpoint numbers from 0 */
+  const char *stem;   /* in `known`: after prefix and layer */
+  size_t n_stem;      /* without the suffix */
+  const char *suffix; /* "weight", "bias", "weight_scale_inv" or "" */
+  const char *role;   /* NULL: no rule knows it */
+  bool matched;       /* the rules were asked */
+  int n_segments;     /* 0: rows of which nothing is said */
+  xfi_segment segments[XFI_MAX_SEGMENTS];
+  int n_held,
+      held; /* several weights in one tensor of the checkpoint, and which this is; 1, 0: alone */
+  bool alternate;
+  int64_t held_first; /* row of the first */
+  bool is_scale;
+  int scale_of;     /* index of the weight whose scales these are; -1: they are no scales */
+  int64_t block[2]; /* a weight with scales: the size of a block; 0: none */
+} xfi_entry;
+
+struct xfer_model {
+  atomic_int n_refs;
+  atomic_bool frozen; /* a refit was made of it */
+  xfer_rules *rules;
+  xfer_model *base;         /* that this one is a copy of; NULL: none */
+  bool quantised;           /* a side quantises it: tables have what they have by table_dtype */
+  xfi_doc config;           /* config.json, or the table */
+  const struct json_t *top; /* the configuration in it */
+  const xfi_family *family; /* NULL: no rules of this model_type */
+  const xfi_family *all[XFI_MAX_INCLUDES];
+  int n_all;
+  const char *words[XFI_MAX_INCLUDES * XFI_MAX_WORDS]; /* of these: what its layers are called */
+  int n_words;
+  const char *model_type; /* "" where the configuration has none */
+  xfi_var *vars;          /* the size of blocks, then the family's words */
+  size_t n_vars, vars_cap;
+  xfi_scope scope, figures; /* what rules may ask: the words, then what the configuration has */
+  int64_t block[2];         /* of fp8 scales */
+  xfi_entry *entries;
+  size_t n_entries, entries_cap;
+  int *layers; /* [n_layers] the model's own layers that are kept, ascending */
+  int n_layers;
+  int n_config_layers; /* num_hidden_layers; 0: not said */
+  int n_extra;         /* extra layers that are kept */
+  uint64_t renamed;    /* bit i: the i-th rename matched something */
+  bool scanned;        /* ranges were kept, quantised */
+};
+
+/* What the readers hand over: one name pattern of the checkpoint as it stands there. */
+typedef struct xfi_raw {
+  const char *pattern; /* {layer}, {expert} allowed */
+  const int *layers;
+  int n_layers;
+  int first_expert;
+  int n_experts;
+  int64_t shape[XFER_MAX_DIMS];
+  int n_dims;
+  xfer_dtype dtype;
+} xfi_raw;
+
+/* ---- the list of them ---- */
+
+/* Appends one pattern; xfi_model_append_name() takes numbers of layer and expert out of a plain
+ * name. */
+xfer_status xfi_model_append(xfer_model *model, const xfi_raw *raw,
+                             const xfer_model_options *options);
+xfer_status xfi_model_append_name(xfer_model *model, const xfi_raw *raw,
+                                  const xfer_model_options *options);
+/* Of those that differ in their layers alone, as a list of names has them, one is left. */
+xfer_status xfi_model_gather(xfer_model *model);
+/* Does the k-th layer of an entry stay in it? */
+typedef xfer_status (*xfi_stays)(bool *stays, const xfi_entry *entry, int k, const void *context);
+/* Those of its layers that do not stay, if any do, become an entry behind it. */
+xfer_status xfi_model_part(xfer_model *model, size_t at, xfi_stays stays, const void *context);
+xfer_status xfi_model_double(xfer_model *model, size_t at);
+xfer_status xfi_entry_copy(xfi_entry *copy, const xfi_entry *entry);
+void xfi_entry_clear(xfi_entry *entry);
+/* Does any layer of the entry's stack have the role? */
+bool xfi_model_has_anywhere(const xfer_model *model, const xfi_entry *entry, const char *role);
+/* The entry of this role and suffix (NULL: any) in the layers of that one; NULL: none. */
+xfi_entry *xfi_model_find(const xfer_model *model, const char *role, const char *suffix,
+                          const xfi_entry *like);
+
+/* ---- places: an entry has one for each of its layers, which are alike, or one outside them ----
+ */
+
+static inline int xfi_entry_places(const xfi_entry *entry)
+{
+  return entry->n_layers > 0 ? entry->n_layers : 1;
+}
+
+/* The layer at its k-th place; -1: it is in none. */
+static inline int xfi_entry_layer(const xfi_entry *entry, int k)
+{
+  return entry->n_layers > 0 ? entry->layers[k] : -1;
+}
+
+/* The place of a layer (-1: outside); -1: it is not there. */
+int xfi_entry_place(const xfi_entry *entry, int layer);
+
+/* The place of `value` in the ascending list, or -1: the one binary search. */
+int xfi_find_int(const int *list, int n, int value);
+
+static inline int64_t xfi_ceil_div(int64_t a, int64_t b)
+{
+  return a / b + (a % b != 0);
+}
+
+#endif

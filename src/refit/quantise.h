@@ -1,0 +1,18 @@
+/* Scales of fp8 weights: made of a table's weights, and paired with those that they are of. */
+#ifndef XFI_QUANTISE_H
+#define XFI_QUANTISE_H
+
+#include "entries.h"
+
+/* A way to quantise weights, of one model. */
+typedef struct xfi_quant {
+  int64_t block[2]; /* rows and columns */
+  const char *scales;
+  xfer_dtype dtype;
+} xfi_quant;
+
+xfer_status xfi_quant_find(xfi_quant *quant, const xfi_quant_rule *rule, const xfer_model *model);
+xfer_status xfi_scales_make(xfer_model *model, const xfi_quant *quant);
+xfer_status xfi_scales_pair(xfer_model *model);
+
+#endif
