@@ -10,6 +10,7 @@
 #include "boxes.h"
 #include "error.h"
 #include "quant.h"
+#include "run.h"
 
 /* One side of a class on this rank. */
 typedef struct side {

@@ -4,7 +4,7 @@
 #ifndef XFI_BIND_H
 #define XFI_BIND_H
 
-#include "run.h"
+#include "bound_plan.h"
 
 void xfi_binding_destroy(xfi_binding *binding);
 /* A dense shadow of a tensor's destination. */

@@ -14,6 +14,7 @@
 #include "lanes.h"
 #include "pipeline.h"
 #include "quant.h"
+#include "run.h"
 #include "vec.h"
 
 /* All that commit made. What a run that nobody waited for may still do is waited for. */
@@ -159,20 +160,6 @@ static void mark_peers(bool *peers, const xfi_pipeline *p)
       peers[p->steps[i].messages[m].peer] = true;
 }
 
-xfer_status xfi_run_hear(int *n_said, const xfer_plan *plan, xfer_status mine, bool said,
-                         xfi_deadline deadline)
-{
-  xfer_status st = mine;
-  const unsigned char word = said;
-  unsigned char *all = xfi_comm_hear(plan->comm, &st, &word, sizeof word, deadline);
-
-  *n_said = 0;
-  for (int r = 0; all != NULL && r < plan->comm->size; r++)
-    *n_said += all[r] != 0;
-  xfi_free(all);
-  return st;
-}
-
 /* Connect what connects lazily, where messages will go: nothing where none will. All ranks. */
 static xfer_status connect_peers(const xfer_plan *plan, xfer_status mine, xfi_deadline deadline)
 {
@@ -251,6 +238,14 @@ static work find_work(xfer_plan *plan)
   return LANES_MOVE;
 }
 
+/* Its lanes, which use what the plan's do. */
+static xfer_status commit_relay(xfer_plan *relay)
+{
+  relay->keeps_lanes = false;
+  relay->state = xfi_state_after(relay->state, XFI_CALL_BIND, XFI_ENDED);
+  return xfi_run_commit(relay);
+}
+
 /* *most: the most that a rank needs, which all do. */
 static xfer_status do_work(xfer_plan *plan, work *most, const xfi_commit_word *words,
                            xfi_deadline deadline)
@@ -265,10 +260,10 @@ static xfer_status do_work(xfer_plan *plan, work *most, const xfi_commit_word *w
   }
   if (*most == LANES_MOVE && tells) XFI_TRY(xfi_rebind_direct(plan, &moved, deadline));
   if (!moved) *most = LANES_MADE;
-  if (*most == LANES_MADE && xfi_quant_asks(plan) != NULL)
-    XFI_TRY(xfi_run_commit(xfi_quant_asks(plan)));
-  if (*most == LANES_MADE) XFI_TRY(make_lanes(plan, words, deadline));
-  if (*most == LANES_MADE && plan->relay != NULL) XFI_TRY(xfi_run_relay_commit(plan));
+  if (*most != LANES_MADE) goto done;
+  if (plan->asks != NULL) XFI_TRY(xfi_run_commit(plan->asks));
+  XFI_TRY(make_lanes(plan, words, deadline));
+  if (plan->relay != NULL) XFI_TRY(commit_relay(plan->relay));
 done:
   return st;
 }
@@ -357,7 +352,7 @@ xfer_status xfi_run_release(xfer_plan *plan)
   XFI_CHECK(plan->comm != NULL, XFER_ERR_STATE, "a simulated plan has nothing to release");
   XFI_TRY(xfi_comm_agree(plan->comm, xfi_state_allows(plan->state, XFI_CALL_RELEASE),
                          xfi_run_deadline(plan)));
-  if (xfi_quant_asks(plan) != NULL) XFI_TRY(xfi_run_release(xfi_quant_asks(plan)));
+  if (plan->asks != NULL) XFI_TRY(xfi_run_release(plan->asks));
   xfi_run_drop_lanes(plan);
   plan->state = xfi_state_after(plan->state, XFI_CALL_RELEASE, XFI_ENDED);
   XFI_TRY(

@@ -3,8 +3,8 @@
  * travel, which is the smaller of the two types. So sources narrow and destinations widen.
  */
 #include "alloc.h"
+#include "bound_plan.h"
 #include "error.h"
-#include "run.h"
 
 static xfi_convert convert_of(const xfi_class *cls)
 {

@@ -6,8 +6,9 @@
 #include "bind.h"
 #include "error.h"
 #include "lanes.h"
-#include "pipeline.h"
+#include "packed.h"
 #include "quant.h"
+#include "run.h"
 #include "scales.h"
 
 #define DEFAULT_LINK_BYTES_PER_S UINT64_C(350000000000)
@@ -45,14 +46,6 @@ static xfi_plan_options moves_options(const xfer_plan_options *o, const uint32_t
   return (xfi_plan_options){o->lane, o->ranks_per_domain, order};
 }
 
-uint64_t xfi_run_staging_share(const xfer_plan *plan)
-{
-  const size_t n_broadcast = plan->moves->n_broadcast;
-  const bool both = n_broadcast > 0 && n_broadcast < plan->moves->n_tensors;
-
-  return plan->options.max_staging_bytes / (both ? 2 : 1);
-}
-
 /* The window that keeps the rank with most messages per round under the staging cap: two slots each
  * way. */
 static xfer_status set_window(xfer_plan *plan, int sends, int recvs)
@@ -72,6 +65,33 @@ static xfer_status set_window(xfer_plan *plan, int sends, int recvs)
             "max_staging_bytes %llu is too small for a broadcast",
             (unsigned long long)plan->options.max_staging_bytes);
   plan->window_bytes = window;
+done:
+  return st;
+}
+
+/* The relay of a plan whose moves have one, on any rank. */
+static xfer_status create_relay(xfer_plan *plan)
+{
+  xfer_status st = XFER_OK;
+  xfer_plan *r = xfi_calloc(1, sizeof *r);
+
+  XFI_CHECK(r != NULL, XFER_ERR_NOMEM, "relays");
+  plan->relay = r;
+  r->main = plan;
+  r->moves = plan->moves->relay;
+  r->options = plan->options;
+  r->options.lane = XFER_LANE_AUTO; /* of what crosses it may be another */
+  r->options.flags = 0;
+  r->of = plan->of;
+  r->comm = plan->comm;
+  r->device = plan->device;
+  r->bindings = xfi_calloc(r->moves->n_tensors, sizeof *r->bindings); /* it uses its plan's */
+  XFI_CHECK(r->bindings != NULL, XFER_ERR_NOMEM, "%zu tensors", r->moves->n_tensors);
+  XFI_TRY(xfi_run_fill_converts(r));
+  if (r->of == NULL) return XFER_OK;
+  r->number = r->of->n_created++;
+  XFI_TRY(r->device->ops->event_create(r->device, &r->started));
+  XFI_TRY(r->device->ops->event_create(r->device, &r->finished));
 done:
   return st;
 }
@@ -116,7 +136,7 @@ static xfer_status settle_windows(xfer_plan *plan, const most *m)
 
   XFI_TRY(set_window(plan, m->own[0], m->own[1]));
   if (m->relay[0] + m->relay[1] == 0) return XFER_OK;
-  st = xfi_run_relay_create(plan);
+  st = create_relay(plan);
   if (plan->comm != NULL) st = xfi_comm_agree(plan->comm, st, xfi_run_deadline(plan));
   XFI_TRY(st);
   XFI_TRY(set_window(plan->relay, m->relay[0], m->relay[1]));
@@ -185,6 +205,64 @@ done:
   return st;
 }
 
+static xfer_status bind_cut(xfer_plan *asks, size_t i, const xfi_quant_cut *cut)
+{
+  const xfer_view dst = {.kind = XFER_VIEW_DENSE, .base = cut->memory};
+  const xfer_view src = {.kind = XFER_VIEW_BOXES,
+                         .n_dims = cut->src->n_dims,
+                         .n_pieces = (int64_t)cut->n_told,
+                         .pieces = cut->told};
+
+  return xfi_run_bind(asks, i, &src, &dst);
+}
+
+/* Tables of blocks as sources, of the plan and of what its ranks ask each other. */
+static xfer_status bind_tables(xfer_plan *plan)
+{
+  const xfi_quant *q = plan->quant;
+  xfer_status st = XFER_OK;
+
+  for (size_t i = 0; i < q->n_cuts; i++)
+    XFI_TRY(bind_cut(plan->asks, i, &q->cuts[i]));
+  for (size_t i = 0; i < q->n_pairs; i++)
+    XFI_TRY(xfi_run_bind(plan, q->pairs[i].scales, NULL, NULL));
+done:
+  return st;
+}
+
+/* Collective. */
+static xfer_status create_asks(xfer_plan *plan)
+{
+  const xfi_quant *q = plan->quant;
+  xfer_plan_options options = plan->options;
+  xfer_status st = XFER_OK;
+  xfer_tensor *tensors = NULL;
+
+  if (q->n_cuts == 0) return XFER_OK; /* on all ranks */
+  options.flags = 0;
+  tensors = xfi_calloc(q->n_cuts, sizeof *tensors);
+  for (size_t i = 0; tensors != NULL && i < q->n_cuts; i++)
+    tensors[i] = (xfer_tensor){plan->moves->tensors[q->pairs[q->cuts[i].pair].weights].name,
+                               q->cuts[i].src, q->cuts[i].dst, 0};
+  const xfer_status mine = tensors != NULL ? XFER_OK : XFI_NO_MEMORY("%zu tensors", q->n_cuts);
+  XFI_TRY(xfi_run_create(&plan->asks, plan->of, mine, tensors, q->n_cuts, &options));
+done:
+  xfi_free(tensors);
+  return st;
+}
+
+/* What ranks do together for tensors that are quantised by blocks. */
+static xfer_status connect_blocks(xfer_plan *plan)
+{
+  xfer_status st = XFER_OK;
+
+  if (plan->quant == NULL) return XFER_OK; /* on all ranks */
+  XFI_TRY(create_asks(plan));
+  XFI_TRY(xfi_comm_agree(plan->comm, bind_tables(plan), xfi_run_deadline(plan)));
+done:
+  return st;
+}
+
 xfer_status xfi_run_create(xfer_plan **plan, xfi_plans *of, xfer_status checked,
                            const xfer_tensor *tensors, size_t n_tensors,
                            const xfer_plan_options *options)
@@ -201,7 +279,7 @@ xfer_status xfi_run_create(xfer_plan **plan, xfi_plans *of, xfer_status checked,
   st = make_plan(p, agreed.tensors, agreed.n_tensors, NULL);
   if (st == XFER_OK) st = xfi_quant_create(&p->quant, p, agreed.tensors);
   XFI_TRY(agree_window(p, st));
-  XFI_TRY(xfi_quant_connect(p));
+  XFI_TRY(connect_blocks(p));
 
   *plan = p;
   p = NULL;
@@ -300,6 +378,7 @@ void xfi_run_destroy(xfer_plan *plan)
   plan->relay = NULL;
   xfi_run_abandon(plan);
   if (plan->device != NULL) xfi_run_drop_lanes(plan);
+  xfi_run_destroy(plan->asks);
   xfi_quant_destroy(plan->quant);
   for (size_t t = 0; plan->bindings != NULL && plan->moves != NULL && t < plan->moves->n_tensors;
        t++)

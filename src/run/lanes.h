@@ -4,14 +4,10 @@
 #ifndef XFI_LANES_H
 #define XFI_LANES_H
 
-#include "run.h"
+#include "bound_plan.h"
 
 /* ---- commit.c ---- */
 
-/* On how many ranks is it as `said`, besides the status of each? All fail where one has failed.
- * Collective. */
-xfer_status xfi_run_hear(int *n_said, const xfer_plan *plan, xfer_status mine, bool said,
-                         xfi_deadline deadline);
 /* Give back all that commit made. */
 void xfi_run_drop_lanes(xfer_plan *plan);
 
@@ -27,15 +23,6 @@ xfer_status xfi_local_create(xfi_local **local, const xfer_plan *plan);
 /* The same at other addresses. */
 xfer_status xfi_local_move(xfer_plan *plan);
 void xfi_local_destroy(xfi_local *local, xfi_device *device);
-
-/* ---- relay.c ---- */
-
-/* The relay of a plan whose moves have one, on any rank. */
-xfer_status xfi_run_relay_create(xfer_plan *plan);
-/* Its lanes, once the plan has its own. Collective. */
-xfer_status xfi_run_relay_commit(xfer_plan *plan);
-/* Add what it does to the figures of its plan. */
-void xfi_run_relay_report(const xfer_plan *plan, xfer_plan_report_data *report);
 
 /* ---- shadow.c ---- */
 

@@ -1,5 +1,5 @@
 /*
- * Runs: enqueue all lanes, wait, commit the version. And what a plan says of itself.
+ * Runs: enqueue all lanes, wait, commit the version.
  */
 #include "run.h"
 
@@ -18,57 +18,6 @@
 #include "quant.h"
 #include "trace.h"
 
-xfi_deadline xfi_run_deadline(const xfer_plan *plan)
-{
-  return xfi_deadline_after((int64_t)plan->options.timeout_ms);
-}
-
-const xfi_allocation *xfi_run_find_changed(const xfer_plan *plan)
-{
-  const xfi_device_ops *dev = plan->device->ops;
-  size_t i = plan->n_allocations;
-
-  if (plan->main != NULL) return NULL; /* it is looked at there */
-  if (dev->find_changed != NULL)
-    i = dev->find_changed(plan->device, plan->allocations, plan->n_allocations);
-  return i < plan->n_allocations ? &plan->allocations[i] : NULL;
-}
-
-/* Those that overlap are equal. */
-static int by_overlap(const void *a, const void *b)
-{
-  const xfi_allocation *x = a;
-  const xfi_allocation *y = b;
-
-  if (x->base > (const void *)((const char *)y->base + y->n_bytes - 1)) return 1;
-  return (const char *)x->base + x->n_bytes <= (const char *)y->base ? -1 : 0;
-}
-
-const xfi_allocation *xfi_run_allocation(const xfer_plan *plan, const void *pointer, size_t n_bytes)
-{
-  const xfi_allocation wanted = {.base = (void *)pointer, .n_bytes = 1}; /* only compared */
-  const xfer_plan *owner = xfi_run_owner(plan);
-  const xfi_allocation *found = NULL;
-
-  if (owner->n_allocations > 0)
-    found = bsearch(&wanted, owner->allocations, owner->n_allocations, sizeof wanted, by_overlap);
-  if (found == NULL || (const char *)pointer + n_bytes > (const char *)found->base + found->n_bytes)
-    return NULL; /* of chunks beside each other several count as one, so it may be another */
-  return found;
-}
-
-xfer_status xfi_run_record(xfi_device *device, xfi_event *event, xfer_stream stream)
-{
-  const struct timespec pause = {.tv_nsec = XFI_RETRY_NS};
-  xfer_status st = device->ops->event_record(device, event, stream);
-
-  for (int n = 1; n < XFI_RETRIES && st != XFER_OK; n++) {
-    (void)nanosleep(&pause, NULL);
-    st = device->ops->event_record(device, event, stream);
-  }
-  return st;
-}
-
 /* ---- starting ---- */
 
 static xfer_status copy_locally(xfer_plan *plan, xfer_stream stream)
@@ -86,6 +35,8 @@ static xfer_status enqueue(xfer_plan *plan, xfer_stream stream)
   xfer_status st = XFER_OK;
 
   XFI_TRY(xfi_quant_start(plan, stream));
+  if (plan->asks != NULL) XFI_TRY(xfi_run_start(plan->asks, plan->asks->n_begun + 1, stream));
+  XFI_TRY(xfi_quant_start_first(plan, stream));
   XFI_TRY(dev->event_record(plan->device, plan->started, stream));
   XFI_TRY(xfi_quant_start_rest(plan, stream));
   XFI_TRY(xfi_direct_start(plan->direct, plan, stream));
@@ -137,7 +88,7 @@ static void not_sent(xfer_plan *plan)
 {
   plan->is_sent = false;
   if (plan->relay != NULL) not_sent(plan->relay);
-  if (xfi_quant_asks(plan) != NULL) not_sent(xfi_quant_asks(plan));
+  if (plan->asks != NULL) not_sent(plan->asks);
 }
 
 /* What enqueuing a run came to; the text of a failure is kept for who waits. */
@@ -158,7 +109,7 @@ static void break_messages(xfer_plan *plan)
 {
   if (!plan->is_sent) break_order(plan);
   if (plan->relay != NULL) break_messages(plan->relay);
-  if (xfi_quant_asks(plan) != NULL) break_messages(xfi_quant_asks(plan));
+  if (plan->asks != NULL) break_messages(plan->asks);
 }
 
 /* A run does not begin here, since the last error. */
@@ -254,7 +205,7 @@ static void fail_run(xfer_plan *plan)
  * what may still happen. */
 static void leave(xfer_plan *plan, xfi_deadline deadline)
 {
-  xfer_plan *asks = xfi_quant_asks(plan);
+  xfer_plan *const asks = plan->asks;
   xfer_plan *const inside[] = {asks, asks == NULL ? NULL : asks->relay, plan->relay};
   const size_t n = sizeof inside / sizeof *inside;
   char why[XFI_ERROR_BYTES];
@@ -282,7 +233,7 @@ static xfer_status outcome(const xfer_plan *plan)
 {
   xfer_status st = XFER_OK;
 
-  if (xfi_quant_asks(plan) != NULL) XFI_TRY(outcome(xfi_quant_asks(plan)));
+  if (plan->asks != NULL) XFI_TRY(outcome(plan->asks));
   XFI_TRY(xfi_direct_outcome(plan->direct, plan));
   if (plan->relay != NULL) XFI_TRY(xfi_direct_outcome(plan->relay->direct, plan->relay));
 done:
@@ -312,7 +263,7 @@ static void complete(xfer_plan *plan)
   plan->version = plan->run_version;
   plan->n_complete = plan->n_begun;
   plan->state = xfi_state_after(XFI_RUNNING, XFI_CALL_WAIT, XFI_ENDED);
-  if (xfi_quant_asks(plan) != NULL) complete(xfi_quant_asks(plan));
+  if (plan->asks != NULL) complete(plan->asks);
   if (plan->relay != NULL) complete(plan->relay);
 }
 
@@ -460,74 +411,5 @@ xfer_status xfi_run_follow(xfer_plan *plan, xfer_stream stream)
     leave(plan, xfi_deadline_after(XFI_LEAVE_MS));
     plan->state = xfi_state_after(plan->state, XFI_CALL_WAIT, XFI_FAILED);
   }
-  return st;
-}
-
-/* ---- report ---- */
-
-/* At most INT64_MAX, whatever the options are. */
-static uint64_t predict_ns(const xfer_plan *plan, const xfer_plan_report_data *r)
-{
-  const double on_wire = (double)r->bound_bytes / (double)plan->options.link_bytes_per_s * 1e9;
-  const double of_messages =
-      (double)(r->n_send_peers + r->n_recv_peers) * (double)plan->options.message_ns;
-  const double ns = on_wire + of_messages;
-
-  return ns < 9e18 ? (uint64_t)ns : INT64_MAX;
-}
-
-/* Slots are used in turn. */
-static void add_lanes(const xfer_plan *plan, xfer_plan_report_data *r)
-{
-  const xfi_pipeline *p = plan->pipeline;
-
-  if (plan->direct != NULL) r->direct_bytes += plan->direct->bytes;
-  if (p == NULL) return;
-  r->packed_bytes += p->sent_bytes;
-  r->n_rounds += p->n_rounds;
-  if (p->staging_bytes > r->staging_bytes) r->staging_bytes = p->staging_bytes;
-}
-
-void xfi_run_report(const xfer_plan *plan, xfer_plan_report_data *r)
-{
-  const xfi_plan *m = plan->moves;
-
-  r->n_tensors = m->n_tensors;
-  r->n_classes = m->n_classes;
-  r->n_moves = m->selfs.n_moves + m->recvs.n_moves + m->sends.n_moves;
-  r->payload_bytes = m->payload_bytes;
-  r->in_bytes = m->in_bytes;
-  r->self_bytes = m->self_bytes;
-  r->zero_bytes = m->zero_bytes;
-  r->wire_bytes = m->in_bytes - m->self_bytes - m->zero_bytes;
-  r->out_bytes = m->out_bytes;
-  r->n_send_peers = m->sends.n_peers;
-  r->n_recv_peers = m->recvs.n_peers;
-  r->broadcast_tensors = m->n_broadcast;
-  r->window_bytes = plan->window_bytes;
-  r->committed_version = plan->version;
-  r->torn = xfi_run_is_staged(plan) ? plan->is_half_written
-                                    : plan->n_begun != plan->n_complete || plan->state == XFI_TORN;
-  r->converted_tensors = m->n_converted;
-  add_lanes(plan, r);
-  xfi_run_relay_report(plan, r);
-  if (plan->relay != NULL) add_lanes(plan->relay, r);
-  if (plan->pipeline != NULL) r->staging_bytes += xfi_shadow_bytes(plan);
-  r->bound_bytes = r->wire_bytes > r->out_bytes ? r->wire_bytes : r->out_bytes;
-  r->predicted_ns = predict_ns(plan, r);
-}
-
-xfer_status xfi_run_full_report(const xfer_plan *plan, xfer_plan_report_data *r)
-{
-  xfer_status st = XFER_OK;
-  uint64_t relay_bytes = 0;
-
-  xfi_run_report(plan, r);
-  if (plan->pipeline != NULL) return XFER_OK;
-  XFI_TRY(xfi_pipeline_foresee(&r->staging_bytes, plan));
-  if (plan->relay != NULL) XFI_TRY(xfi_pipeline_foresee(&relay_bytes, plan->relay));
-  if (relay_bytes > r->staging_bytes) r->staging_bytes = relay_bytes;
-  r->staging_bytes += xfi_shadow_bytes(plan);
-done:
   return st;
 }

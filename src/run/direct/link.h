@@ -5,8 +5,8 @@
 #ifndef XFI_LINK_H
 #define XFI_LINK_H
 
+#include "bound_plan.h"
 #include "bytes.h"
-#include "run.h"
 
 enum { XFI_WHY_BYTES = 160, XFI_WAY_BYTES = XFI_WHY_BYTES + 64 };
 

@@ -6,7 +6,7 @@
 #ifndef XFI_BROADCAST_H
 #define XFI_BROADCAST_H
 
-#include "pipeline.h"
+#include "steps.h"
 
 /* One part of one tensor. */
 typedef struct xfi_cast {

@@ -5,7 +5,7 @@
 #ifndef XFI_CHANNELS_H
 #define XFI_CHANNELS_H
 
-#include "pipeline.h"
+#include "steps.h"
 
 /* Does this rank share memory with a peer, so that what neither the direct lane nor a broadcast
  * carries goes through a channel? The same on both ends. */

@@ -7,6 +7,8 @@
  * so a round has at most one message per peer and PEERS_PER_ROUND peers each way, every rank issues
  * its rounds in increasing order, and nobody needs to know what other pairs do.
  */
+#include "packed.h"
+
 #include <string.h>
 
 #include "alloc.h"

@@ -1,95 +1,10 @@
-/*
- * Steps through slots. Three streams run side by side: while step i is on the wire, step i+1 is
- * gathered and step i-1 is scattered. Two slots each way, so a step waits for the one two before
- * it. A single small step has nothing to run beside: it stays on the caller's stream, since events
- * between streams would take longer than its copies.
- */
-#include <string.h>
+#include "pipeline.h"
 
 #include "alloc.h"
 #include "broadcast.h"
 #include "channels.h"
 #include "error.h"
-#include "quant.h"
-#include "trace.h"
-#include "vec.h"
-
-enum { GATHER, COMM, SCATTER };
-
-/* What the messages of a single step may carry for all of it to run on the caller's stream. */
-#define ALONE_BYTES ((size_t)8 << 20)
-
-xfer_status xfi_pipeline_add(xfi_step **step, xfi_pipeline *p, int n_messages)
-{
-  xfer_status st = XFER_OK;
-  xfi_step *s;
-
-  XFI_TRY(xfi_vec_reserve(&p->steps, &p->capacity, p->n_steps + 1, sizeof *p->steps));
-  s = &p->steps[p->n_steps++];
-  memset(s, 0, sizeof *s);
-  s->root = -1;
-  s->messages = xfi_calloc((size_t)n_messages, sizeof *s->messages);
-  XFI_CHECK(s->messages != NULL, XFER_ERR_NOMEM, "%d messages", n_messages);
-  *step = s;
-done:
-  return st;
-}
-
-char *xfi_pipeline_slot(const xfi_pipeline *p, size_t step, bool send)
-{
-  const size_t parity = step % 2;
-
-  return p->slots + (send ? parity * p->send_slot_bytes
-                          : 2 * p->send_slot_bytes + parity * p->recv_slot_bytes);
-}
-
-/* Of the device, for gather and scatter beside each other and the messages between them. */
-#define SLOT_PERCENT 36
-
-static xfer_status make_batches(xfi_pipeline *p, xfi_device *device)
-{
-  xfer_status st = XFER_OK;
-
-  for (size_t i = 0; i < p->n_steps; i++) {
-    xfi_step *s = &p->steps[i];
-
-    if (s->gather.n > 0)
-      XFI_TRY(device->ops->batch_create(device, &s->gather_batch, s->gather.at, s->gather.n,
-                                        SLOT_PERCENT, NULL));
-    if (s->scatter.n > 0)
-      XFI_TRY(device->ops->batch_create(device, &s->scatter_batch, s->scatter.at, s->scatter.n,
-                                        SLOT_PERCENT, NULL));
-    xfi_copies_free(&s->gather);
-    xfi_copies_free(&s->scatter);
-  }
-done:
-  return st;
-}
-
-static bool is_alone(const xfi_pipeline *p)
-{
-  const xfi_step *s = p->steps;
-  size_t n_bytes = 0;
-
-  if (p->n_steps != 1) return false;
-  for (int i = 0; i < s->n_sends + s->n_recvs; i++)
-    n_bytes += s->messages[i].n_bytes;
-  return n_bytes <= ALONE_BYTES;
-}
-
-static xfer_status make_streams(xfi_pipeline *p, xfi_device *device)
-{
-  xfer_status st = XFER_OK;
-
-  for (int i = 0; i < 3; i++) {
-    XFI_TRY(device->ops->stream_create(device, &p->streams[i]));
-    XFI_TRY(device->ops->event_create(device, &p->ended[i]));
-    XFI_TRY(device->ops->event_create(device, &p->done_with[i][0]));
-    XFI_TRY(device->ops->event_create(device, &p->done_with[i][1]));
-  }
-done:
-  return st;
-}
+#include "packed.h"
 
 static size_t align_up(size_t n)
 {
@@ -117,7 +32,25 @@ static xfer_status make_steps(xfi_pipeline *p, xfi_schedule *rounds, const xfer_
   XFI_TRY(xfi_packed_add(p, rounds, plan));
   p->n_rounds = p->n_steps;
   XFI_TRY(xfi_broadcast_add(p, p->casts, plan));
-  XFI_TRY(make_batches(p, plan->device));
+  XFI_TRY(xfi_steps_make_batches(p, plan->device));
+done:
+  return st;
+}
+
+/* A plan among those of its comm that have slots. If it needs a larger block the others move there;
+ * who cannot has to be committed again. */
+static xfer_status join_staging(xfi_pipeline *p, xfer_plan *plan)
+{
+  xfer_status st = XFER_OK;
+  const char *before = plan->of->slots;
+
+  XFI_TRY(xfi_staging_join(plan, p));
+  if (plan->of->slots == before) return XFER_OK;
+  for (xfer_plan *q = plan->of->first; q != NULL; q = q->next) {
+    if (q == plan || q->pipeline->slots == NULL) continue; /* lost before */
+    q->pipeline->slots = plan->of->slots;
+    if (xfi_pipeline_move(q->pipeline, q) != XFER_OK) q->pipeline->slots = NULL;
+  }
 done:
   return st;
 }
@@ -136,10 +69,10 @@ xfer_status xfi_pipeline_create(xfi_pipeline **pipeline, xfer_plan *plan)
   casts = NULL;
   XFI_TRY(xfi_schedule_create(&rounds, plan, false));
   measure_slots(p, rounds, plan);
-  XFI_TRY(xfi_staging_join(plan, p));
+  XFI_TRY(join_staging(p, plan));
   XFI_TRY(xfi_channels_create(&p->channels, plan));
   XFI_TRY(make_steps(p, rounds, plan, &p->staging_bytes));
-  if (p->n_steps > 0 && !is_alone(p)) XFI_TRY(make_streams(p, plan->device));
+  XFI_TRY(xfi_steps_make_streams(p, plan->device));
   *pipeline = p;
   p = NULL;
 done:
@@ -147,20 +80,6 @@ done:
   xfi_schedule_destroy(rounds);
   xfi_casts_free(casts);
   return st;
-}
-
-static void free_steps(xfi_pipeline *p, xfi_device *device)
-{
-  for (size_t i = 0; i < p->n_steps; i++) {
-    xfi_step *s = &p->steps[i];
-
-    if (s->gather_batch != NULL) device->ops->batch_destroy(device, s->gather_batch);
-    if (s->scatter_batch != NULL) device->ops->batch_destroy(device, s->scatter_batch);
-    xfi_copies_free(&s->gather);
-    xfi_copies_free(&s->scatter);
-    xfi_free(s->messages);
-  }
-  p->n_steps = 0;
 }
 
 xfer_status xfi_pipeline_move(xfi_pipeline *p, const xfer_plan *plan)
@@ -172,21 +91,11 @@ xfer_status xfi_pipeline_move(xfi_pipeline *p, const xfer_plan *plan)
   XFI_TRY(xfi_channels_move(p->channels, plan));
   if (p->n_steps == 0) return XFER_OK;
   XFI_TRY(xfi_schedule_create(&rounds, plan, false));
-  free_steps(p, plan->device);
+  xfi_steps_free(p, plan->device);
   XFI_TRY(make_steps(p, rounds, plan, &staging_bytes));
 done:
   xfi_schedule_destroy(rounds);
   return st;
-}
-
-static void free_events(xfi_pipeline *p, xfi_device *device)
-{
-  for (int i = 0; i < 3; i++) {
-    if (p->streams[i] != NULL) device->ops->stream_destroy(device, p->streams[i]);
-    if (p->ended[i] != NULL) device->ops->event_destroy(device, p->ended[i]);
-    for (int k = 0; k < 2; k++)
-      if (p->done_with[i][k] != NULL) device->ops->event_destroy(device, p->done_with[i][k]);
-  }
 }
 
 void xfi_pipeline_destroy(xfi_pipeline *p, xfer_plan *plan)
@@ -195,8 +104,8 @@ void xfi_pipeline_destroy(xfi_pipeline *p, xfer_plan *plan)
   xfi_staging_leave(plan);
   xfi_channels_destroy(p->channels);
   xfi_casts_free(p->casts);
-  free_steps(p, plan->device);
-  free_events(p, plan->device);
+  xfi_steps_free(p, plan->device);
+  xfi_steps_free_streams(p, plan->device);
   xfi_free(p->steps);
   xfi_free(p);
 }
@@ -224,101 +133,14 @@ bool xfi_pipeline_is_empty(const xfi_pipeline *p)
   return p->n_steps == 0 && xfi_channels_count(p->channels) == 0;
 }
 
-/* ---- running ---- */
-
-static xfer_status launch(xfer_plan *plan, xfi_batch *batch, xfer_stream stream, xfi_track track)
-{
-  xfer_status st = XFER_OK;
-  xfi_span span;
-
-  if (batch == NULL) return XFER_OK;
-  span = xfi_span_begin(XFI_SYS_RUN, plan->moves->rank, (int)track,
-                        track == XFI_TRACK_GATHER ? "gather" : "scatter");
-  st = plan->device->ops->batch_launch(plan->device, batch, stream);
-  xfi_span_end(&span, st, "%s", "");
-  return st;
-}
-
-static xfer_status start_messages(xfer_plan *plan, const xfi_step *s, xfer_stream stream,
-                                  xfi_deadline deadline)
-{
-  const xfi_comm_ops *comm = plan->comm->ops;
-  const xfi_span span = xfi_span_begin(XFI_SYS_RUN, plan->moves->rank, XFI_TRACK_MESSAGES,
-                                       s->root >= 0 ? "broadcast" : "round");
-  xfer_status st;
-
-  if (s->root >= 0)
-    st = comm->broadcast(plan->comm, s->messages, s->n_sends, s->root, stream, deadline);
-  else
-    st = comm->round(plan->comm, s->messages, s->n_sends, s->messages + s->n_sends, s->n_recvs,
-                     stream, deadline);
-  xfi_span_end(&span, st, "%d messages sent, %d received", s->n_sends, s->n_recvs);
-  return st;
-}
-
-static xfer_status start_step(xfi_pipeline *p, xfer_plan *plan, size_t i, xfi_deadline deadline)
-{
-  const xfi_device_ops *dev = plan->device->ops;
-  const int parity = (int)(i % 2);
-  xfi_step *s = &p->steps[i];
-  xfer_status st = XFER_OK;
-
-  if (s->gather_batch != NULL) {
-    if (i >= 2)
-      XFI_TRY(dev->stream_wait(plan->device, p->streams[GATHER], p->done_with[COMM][parity]));
-    XFI_TRY(launch(plan, s->gather_batch, p->streams[GATHER], XFI_TRACK_GATHER));
-    XFI_TRY(dev->event_record(plan->device, p->done_with[GATHER][parity], p->streams[GATHER]));
-    XFI_TRY(dev->stream_wait(plan->device, p->streams[COMM], p->done_with[GATHER][parity]));
-  }
-  if (i >= 2)
-    XFI_TRY(dev->stream_wait(plan->device, p->streams[COMM], p->done_with[SCATTER][parity]));
-  XFI_TRY(start_messages(plan, s, p->streams[COMM], deadline));
-  XFI_TRY(dev->event_record(plan->device, p->done_with[COMM][parity], p->streams[COMM]));
-  if (s->scatter_batch != NULL) {
-    XFI_TRY(dev->stream_wait(plan->device, p->streams[SCATTER], p->done_with[COMM][parity]));
-    XFI_TRY(launch(plan, s->scatter_batch, p->streams[SCATTER], XFI_TRACK_SCATTER));
-  }
-  XFI_TRY(dev->event_record(plan->device, p->done_with[SCATTER][parity], p->streams[SCATTER]));
-done:
-  return st;
-}
-
-static xfer_status start_alone(xfer_plan *plan, const xfi_step *s, xfer_stream stream,
-                               xfi_deadline deadline)
-{
-  xfer_status st = XFER_OK;
-
-  XFI_TRY(launch(plan, s->gather_batch, stream, XFI_TRACK_GATHER));
-  XFI_TRY(start_messages(plan, s, stream, deadline));
-  XFI_TRY(launch(plan, s->scatter_batch, stream, XFI_TRACK_SCATTER));
-done:
-  return st;
-}
-
 xfer_status xfi_pipeline_start(xfi_pipeline *p, xfer_plan *plan, xfer_stream stream,
                                xfi_deadline deadline)
 {
-  const xfi_device_ops *dev = plan->device->ops;
   xfi_event *before = xfi_staging_turn(plan);
   xfer_status st = XFER_OK;
 
   XFI_TRY(xfi_channels_run(p->channels, plan, deadline));
-  if (p->n_steps == 0) return XFER_OK;
-  if (is_alone(p)) {
-    if (before != NULL) XFI_TRY(dev->stream_wait(plan->device, stream, before));
-    return start_alone(plan, &p->steps[0], stream, deadline);
-  }
-  for (int i = 0; i < 3; i++) {
-    XFI_TRY(dev->stream_wait(plan->device, p->streams[i], plan->started));
-    XFI_TRY(xfi_quant_await(plan, XFI_QUANT_PARTS - 1, p->streams[i]));
-    if (before != NULL) XFI_TRY(dev->stream_wait(plan->device, p->streams[i], before));
-  }
-  for (size_t i = 0; i < p->n_steps; i++)
-    XFI_TRY(start_step(p, plan, i, deadline));
-  for (int i = 0; i < 3; i++) {
-    XFI_TRY(dev->event_record(plan->device, p->ended[i], p->streams[i]));
-    XFI_TRY(dev->stream_wait(plan->device, stream, p->ended[i]));
-  }
+  XFI_TRY(xfi_steps_start(p, plan, before, stream, deadline));
 done:
   return st;
 }

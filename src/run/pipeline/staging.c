@@ -3,7 +3,7 @@
 
 #include "alloc.h"
 #include "error.h"
-#include "pipeline.h"
+#include "steps.h"
 
 xfer_status xfi_staging_take(char **block, const xfi_plans *s, size_t n_bytes)
 {
@@ -60,7 +60,7 @@ done:
   return st;
 }
 
-/* A larger block for all. Who cannot move there has to be committed again. */
+/* A larger block for all. */
 static xfer_status grow(xfi_plans *s, size_t n_bytes)
 {
   xfer_status st = XFER_OK;
@@ -72,11 +72,6 @@ static xfer_status grow(xfi_plans *s, size_t n_bytes)
   s->slots = block;
   s->n_bytes = n_bytes;
   s->from = s->giver;
-  for (xfer_plan *q = s->first; q != NULL; q = q->next) {
-    if (q->pipeline->slots == NULL) continue; /* lost before */
-    q->pipeline->slots = block;
-    if (xfi_pipeline_move(q->pipeline, q) != XFER_OK) q->pipeline->slots = NULL;
-  }
 done:
   return st;
 }

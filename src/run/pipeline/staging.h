@@ -37,7 +37,8 @@ typedef struct xfi_plans {
  * left to it. */
 xfer_status xfi_staging_take(char **block, const xfi_plans *plans, size_t n_bytes);
 void xfi_staging_give(const xfi_plans *plans, char *block, const xfi_giver *from);
-/* Slots for a pipeline of the plan's that is not the plan's yet. */
+/* Slots for a pipeline of the plan's that is not the plan's yet. In another block than before if
+ * that was too small: the slots of the other plans are gone. */
 xfer_status xfi_staging_join(xfer_plan *plan, xfi_pipeline *pipeline);
 /* It needs none any more; nothing of its runs is under way. The last one gives the block back. */
 void xfi_staging_leave(xfer_plan *plan);

@@ -102,30 +102,6 @@ done:
   return st;
 }
 
-/* The tables as sources of both plans. */
-static xfer_status bind_tables(xfer_plan *plan)
-{
-  xfi_quant *q = plan->quant;
-  xfer_status st = XFER_OK;
-
-  XFI_TRY(xfi_quant_bind_cuts(q));
-  for (size_t i = 0; i < q->n_pairs; i++)
-    XFI_TRY(xfi_run_bind(plan, q->pairs[i].scales, NULL, NULL));
-done:
-  return st;
-}
-
-xfer_status xfi_quant_connect(xfer_plan *plan)
-{
-  xfer_status st = XFER_OK;
-
-  if (plan->quant == NULL) return XFER_OK; /* on all ranks */
-  XFI_TRY(xfi_quant_plan_cuts(plan->quant, plan));
-  XFI_TRY(xfi_comm_agree(plan->comm, bind_tables(plan), xfi_run_deadline(plan)));
-done:
-  return st;
-}
-
 static void drop_batch(const xfi_quant *q, xfi_batch **batch)
 {
   if (*batch != NULL) q->device->ops->batch_destroy(q->device, *batch);
@@ -147,7 +123,6 @@ void xfi_quant_drop(xfi_quant *q)
 void xfi_quant_destroy(xfi_quant *q)
 {
   if (q == NULL) return;
-  xfi_run_destroy(q->asks);
   xfi_quant_drop(q);
   for (size_t i = 0; q->pairs != NULL && i < q->n_pairs; i++)
     xfi_blocks_free(&q->pairs[i].blocks);
@@ -157,11 +132,6 @@ void xfi_quant_destroy(xfi_quant *q)
   xfi_free(q->pairs);
   xfi_free(q->of);
   xfi_free(q);
-}
-
-xfer_plan *xfi_quant_asks(const xfer_plan *plan)
-{
-  return plan->quant == NULL ? NULL : plan->quant->asks;
 }
 
 bool xfi_quant_source(const xfi_quant *q, size_t tensor, xfer_view *view)
@@ -217,7 +187,7 @@ static xfer_status make_parts(xfi_quant *q, const xfer_plan *plan)
 
   for (size_t i = 0; i < q->n_pairs; i++)
     n_elems += elems_of(&q->pairs[i], plan);
-  most = q->asks == NULL ? n_elems / PART_ELEMS : 1;
+  most = q->n_cuts == 0 ? n_elems / PART_ELEMS : 1;
   q->n_parts = most < 1 ? 1 : most < XFI_QUANT_PARTS ? (int)most : XFI_QUANT_PARTS;
   for (size_t i = 0; i < q->n_pairs; i++) {
     q->pairs[i].part = seen < n_elems ? (int)(seen * (uint64_t)q->n_parts / n_elems) : 0;
@@ -340,10 +310,17 @@ xfer_status xfi_quant_start(const xfer_plan *plan, xfer_stream stream)
   if (q == NULL) return XFER_OK;
   XFI_TRY(launch(q, q->clear, stream));
   XFI_TRY(launch(q, q->amax[0], stream));
-  if (q->asks != NULL) {
-    XFI_TRY(xfi_run_start(q->asks, q->asks->n_begun + 1, stream));
-    XFI_TRY(launch(q, q->combine, stream));
-  }
+done:
+  return st;
+}
+
+xfer_status xfi_quant_start_first(const xfer_plan *plan, xfer_stream stream)
+{
+  const xfi_quant *q = plan->quant;
+  xfer_status st = XFER_OK;
+
+  if (q == NULL) return XFER_OK;
+  XFI_TRY(launch(q, q->combine, stream));
   XFI_TRY(launch(q, q->finish[0], stream));
 done:
   return st;

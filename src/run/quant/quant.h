@@ -1,15 +1,15 @@
 /*
  * Quantisation by blocks, the part that comes before the lanes: each rank finds what the blocks
  * come to of which it holds elements (kernels/block_scales.h), hears of those that it holds in part
- * what they come to elsewhere, and makes scales of it. From then on the scales are a tensor as any
- * other, whose sources are these tables, and an element is converted by the scale that its rank
- * has.
+ * what they come to elsewhere (plan->asks), and makes scales of it. From then on the scales are a
+ * tensor as any other, whose sources are these tables, and an element is converted by the scale
+ * that its rank has.
  */
 #ifndef XFI_RUN_QUANT_H
 #define XFI_RUN_QUANT_H
 
 #include "blocks.h"
-#include "run.h"
+#include "bound_plan.h"
 
 /* Large sources are looked at in parts, so that the first of them travel meanwhile. */
 enum { XFI_QUANT_PARTS = 4 };
@@ -56,7 +56,6 @@ struct xfi_quant {
   void *heard; /* [n_heard_bytes] */
   size_t n_heard_bytes;
   xfi_device *device;
-  xfer_plan *asks; /* carries the cuts; NULL: none */
   xfi_batch *clear;
   xfi_batch *combine;
   int n_parts;
@@ -68,11 +67,6 @@ struct xfi_quant {
 /* tensors: the plan's, with the conversions as given. NULL where none has blocks. */
 xfer_status xfi_quant_create(xfi_quant **quant, const xfer_plan *plan, const xfer_tensor *tensors);
 void xfi_quant_destroy(xfi_quant *quant);
-/* The part that ranks do together. Collective. */
-xfer_status xfi_quant_connect(xfer_plan *plan);
-/* What ranks tell each other before the lanes begin, to be committed and released with them; NULL:
- * nothing. */
-xfer_plan *xfi_quant_asks(const xfer_plan *plan);
 /* The source of a tensor of scales; false: it is none. */
 bool xfi_quant_source(const xfi_quant *quant, size_t tensor, xfer_view *view);
 /* Of the source of a tensor that is quantised; else NULL. */
@@ -82,9 +76,10 @@ xfer_status xfi_quant_prepare(xfer_plan *plan);
 void xfi_quant_drop(xfi_quant *quant);
 /* Of a tensor, and of its scales. */
 int xfi_quant_part(const xfi_quant *quant, size_t tensor);
-/* Enqueue it: up to what the first part needs; the rest; and on another stream the wait for a part,
- * if there are so many; else for the last. */
+/* Enqueue it: up to what others ask for; once plan->asks has run, the first part; the rest; and on
+ * another stream the wait for a part, if there are so many; else for the last. */
 xfer_status xfi_quant_start(const xfer_plan *plan, xfer_stream stream);
+xfer_status xfi_quant_start_first(const xfer_plan *plan, xfer_stream stream);
 xfer_status xfi_quant_start_rest(const xfer_plan *plan, xfer_stream stream);
 xfer_status xfi_quant_await(const xfer_plan *plan, int part, xfer_stream stream);
 
@@ -94,9 +89,5 @@ xfer_status xfi_quant_await(const xfer_plan *plan, int part, xfer_stream stream)
  */
 xfer_status xfi_quant_find_cuts(xfi_quant *quant, const xfer_plan *plan);
 void xfi_quant_free_cuts(xfi_quant *quant);
-/* The plan that carries them. Collective. */
-xfer_status xfi_quant_plan_cuts(xfi_quant *quant, const xfer_plan *plan);
-/* Where they are on this rank. */
-xfer_status xfi_quant_bind_cuts(xfi_quant *quant);
 
 #endif

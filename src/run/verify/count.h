@@ -10,7 +10,7 @@
 #ifndef XFI_COUNT_H
 #define XFI_COUNT_H
 
-#include "run.h"
+#include "bound_plan.h"
 
 /* What is counted of a tensor. */
 typedef enum xfi_count {

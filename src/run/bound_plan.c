@@ -1,0 +1,80 @@
+#include "bound_plan.h"
+
+#include <stdlib.h>
+#include <time.h>
+
+#include "alloc.h"
+#include "error.h"
+
+xfi_deadline xfi_run_deadline(const xfer_plan *plan)
+{
+  return xfi_deadline_after((int64_t)plan->options.timeout_ms);
+}
+
+xfer_status xfi_run_hear(int *n_said, const xfer_plan *plan, xfer_status mine, bool said,
+                         xfi_deadline deadline)
+{
+  xfer_status st = mine;
+  const unsigned char word = said;
+  unsigned char *all = xfi_comm_hear(plan->comm, &st, &word, sizeof word, deadline);
+
+  *n_said = 0;
+  for (int r = 0; all != NULL && r < plan->comm->size; r++)
+    *n_said += all[r] != 0;
+  xfi_free(all);
+  return st;
+}
+
+const xfi_allocation *xfi_run_find_changed(const xfer_plan *plan)
+{
+  const xfi_device_ops *dev = plan->device->ops;
+  size_t i = plan->n_allocations;
+
+  if (plan->main != NULL) return NULL; /* it is looked at there */
+  if (dev->find_changed != NULL)
+    i = dev->find_changed(plan->device, plan->allocations, plan->n_allocations);
+  return i < plan->n_allocations ? &plan->allocations[i] : NULL;
+}
+
+/* Those that overlap are equal. */
+static int by_overlap(const void *a, const void *b)
+{
+  const xfi_allocation *x = a;
+  const xfi_allocation *y = b;
+
+  if (x->base > (const void *)((const char *)y->base + y->n_bytes - 1)) return 1;
+  return (const char *)x->base + x->n_bytes <= (const char *)y->base ? -1 : 0;
+}
+
+const xfi_allocation *xfi_run_allocation(const xfer_plan *plan, const void *pointer, size_t n_bytes)
+{
+  const xfi_allocation wanted = {.base = (void *)pointer, .n_bytes = 1}; /* only compared */
+  const xfer_plan *owner = xfi_run_owner(plan);
+  const xfi_allocation *found = NULL;
+
+  if (owner->n_allocations > 0)
+    found = bsearch(&wanted, owner->allocations, owner->n_allocations, sizeof wanted, by_overlap);
+  if (found == NULL || (const char *)pointer + n_bytes > (const char *)found->base + found->n_bytes)
+    return NULL; /* of chunks beside each other several count as one, so it may be another */
+  return found;
+}
+
+xfer_status xfi_run_record(xfi_device *device, xfi_event *event, xfer_stream stream)
+{
+  const struct timespec pause = {.tv_nsec = XFI_RETRY_NS};
+  xfer_status st = device->ops->event_record(device, event, stream);
+
+  for (int n = 1; n < XFI_RETRIES && st != XFER_OK; n++) {
+    (void)nanosleep(&pause, NULL);
+    st = device->ops->event_record(device, event, stream);
+  }
+  return st;
+}
+
+uint64_t xfi_run_staging_share(const xfer_plan *plan)
+{
+  const size_t n_broadcast = plan->moves->n_broadcast;
+  const bool both = n_broadcast > 0 && n_broadcast < plan->moves->n_tensors;
+
+  return plan->options.max_staging_bytes / (both ? 2 : 1);
+}

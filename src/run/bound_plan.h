@@ -1,0 +1,176 @@
+/*
+ * A plan that is carried out: its moves, where its tensors lie, its lanes and its state; and what
+ * all that carry it out ask of it.
+ */
+#ifndef XFI_BOUND_PLAN_H
+#define XFI_BOUND_PLAN_H
+
+#include "bound.h"
+#include "comm.h"
+#include "device.h"
+#include "error.h"
+#include "plan.h"
+#include "staging.h"
+#include "state.h"
+
+/* Where a tensor's parts lie on this rank. */
+typedef struct xfi_binding {
+  xfi_bound src;
+  xfi_bound dst;
+  xfi_bound shadow; /* what lanes write in place of dst; not set: dst */
+} xfi_binding;
+
+/* What a rank says of a run when it waits for it. */
+typedef struct xfi_run_word {
+  uint64_t version;
+  int64_t status;
+  uint64_t plan; /* its number */
+  xfi_sum sum;   /* of a verified run (verify.c) */
+} xfi_run_word;
+
+typedef struct xfi_direct xfi_direct;
+typedef struct xfi_local xfi_local;
+typedef struct xfi_quant xfi_quant;
+typedef struct xfi_shadow xfi_shadow;
+
+struct xfer_plan {
+  xfi_plan *moves;
+  xfer_plan_options options; /* defaults filled in */
+  xfi_plans *of;             /* those of its comm; NULL: a simulation */
+  xfi_comm *comm;            /* theirs; not owned */
+  xfi_device *device;        /* likewise */
+  uint64_t number;           /* among them, the same on every rank */
+  xfer_plan *next;           /* with slots in their block; see staging.h */
+  bool has_slots;            /* it is in that list */
+
+  xfi_binding **bindings; /* [n_tensors]; NULL where nothing is bound */
+  uint32_t (*ends)[2];    /* of an exchange: see xfi_op_tensors; NULL: it is none */
+  xfi_convert *converts;  /* [n_classes]; see xfi_run_elem() */
+  xfi_quant *quant;       /* NULL: no tensor is quantised by blocks, on any rank */
+  uint64_t window_bytes;  /* per peer and round, and of a broadcast; agreed */
+
+  xfi_state state;
+  uint64_t epoch;       /* runs since the lanes were made */
+  uint64_t version;     /* committed */
+  uint64_t run_version; /* of the last run that began */
+  uint64_t n_begun;     /* runs; as long as fewer are complete, destinations are torn */
+  uint64_t n_complete;
+  xfer_status run_status;        /* what enqueuing it came to */
+  char run_why[XFI_ERROR_BYTES]; /* and why it failed */
+  xfi_deadline run_ends;         /* its deadline */
+  bool is_half_written;          /* of a staged plan: destinations may be torn */
+  bool is_sent;                  /* all of its messages are in the comm's hands */
+  xfi_run_word *words;           /* [size of the comm] for wait, which allocates nothing */
+
+  xfi_local *local;
+  xfi_direct *direct;
+  xfi_pipeline *pipeline;
+  xfi_digest *verify; /* what a run counts; NULL: runs are not verified */
+  xfi_shadow *shadow; /* NULL: lanes write into the destinations */
+
+  /* Plans inside the plan, with lanes, flags and slots of their own, which run on the same stream.
+   * What ranks of a domain pass on to each other, so that it crosses to the domain once
+   * (plan/relay.c has its moves), runs after the lanes: a rank that says READY in it has all that
+   * came to it from elsewhere. NULL: nothing. */
+  xfer_plan *relay;
+  xfer_plan *main; /* of a relay: whose destinations it reads and writes; NULL: it is none */
+  /* What ranks tell each other of blocks that several hold (quant_cuts.c), before the lanes; NULL:
+   * nothing. */
+  xfer_plan *asks;
+
+  xfi_event *started; /* on the caller's stream */
+  xfi_event *finished;
+  unsigned char domain[64];    /* of its device, once the lanes were made */
+  bool keeps_lanes;            /* what was bound since the commit differs in addresses alone */
+  xfi_allocation *allocations; /* [n_allocations] what bound memory lay in at commit, ascending */
+  size_t n_allocations;
+};
+
+/* The plan's deadline for a wait that starts now. */
+xfi_deadline xfi_run_deadline(const xfer_plan *plan);
+
+/* On how many ranks is it as `said`, besides the status of each? All fail where one has failed.
+ * Collective. */
+xfer_status xfi_run_hear(int *n_said, const xfer_plan *plan, xfer_status mine, bool said,
+                         xfi_deadline deadline);
+
+/* What packed rounds, and likewise broadcasts, may use of max_staging_bytes: half of it where a
+ * plan has both, since a rank's slots hold the larger step of either each way. */
+uint64_t xfi_run_staging_share(const xfer_plan *plan);
+
+/* What bound memory lay in at commit, and is not there any more; NULL: all is. */
+const xfi_allocation *xfi_run_find_changed(const xfer_plan *plan);
+
+/* Which of the allocations of the commit holds the bytes; NULL: none that it knows. */
+const xfi_allocation *xfi_run_allocation(const xfer_plan *plan, const void *pointer,
+                                         size_t n_bytes);
+
+/* How long a rank waits, once a run has failed, for what is on its way to end. What a wait may take
+ * beyond the deadline is twice that: waits on streams are let go at the deadline and end, and then
+ * what is left of the run is left. */
+#define XFI_LEAVE_MS 1000
+
+/* Of a device that may say something else than "not yet" for a while. */
+enum { XFI_RETRIES = 100, XFI_RETRY_NS = 1000 * 1000 };
+/* Record whatever the device says meanwhile: an event that is not recorded seems to have passed. */
+xfer_status xfi_run_record(xfi_device *device, xfi_event *event, xfer_stream stream);
+
+/* Whose bindings, allocations and shadows a plan uses: a relay its plan's. */
+static inline const xfer_plan *xfi_run_owner(const xfer_plan *plan)
+{
+  return plan->main != NULL ? plan->main : plan;
+}
+
+/* Where the lanes write a tensor's destination; commit has checked that it is bound where it is
+ * needed. */
+static inline const xfi_bound *xfi_run_dst(const xfer_plan *plan, size_t tensor)
+{
+  const xfi_binding *b = xfi_run_owner(plan)->bindings[tensor];
+
+  return b->shadow.is_set ? &b->shadow : &b->dst;
+}
+
+/* And where they read its source. */
+static inline const xfi_bound *xfi_run_src(const xfer_plan *plan, size_t tensor)
+{
+  return plan->main != NULL ? xfi_run_dst(plan, tensor) : &plan->bindings[tensor]->src;
+}
+
+static inline bool xfi_run_is_staged(const xfer_plan *plan)
+{
+  return (plan->options.flags & XFER_PLAN_STAGED) != 0;
+}
+
+/* Where a rank stands among the peers of a list, which ascend; n_peers: it is none. */
+static inline size_t xfi_run_find_peer(const xfi_move_list *list, int rank)
+{
+  size_t first = 0;
+
+  for (size_t end = list->n_peers; first < end;) {
+    const size_t middle = first + (end - first) / 2;
+
+    if (list->peers[middle].rank < rank)
+      first = middle + 1;
+    else
+      end = middle;
+  }
+  return first < list->n_peers && list->peers[first].rank == rank ? first : list->n_peers;
+}
+
+/* Does the broadcast lane carry a class here? Not where the comm has no broadcast. */
+static inline bool xfi_run_broadcasts(const xfer_plan *plan, const xfi_class *cls)
+{
+  return cls->broadcast && (plan->comm == NULL || plan->comm->ops->broadcast != NULL);
+}
+
+/* ---- convert.c ---- */
+
+/* What kernels do to the elements of each class. */
+xfer_status xfi_run_fill_converts(xfer_plan *plan);
+
+/* The ways of elements: from a source to a destination's memory, or one half of that, the first
+ * into a slot and the second out of it. */
+typedef enum xfi_leg { XFI_WHOLE_WAY, XFI_TO_WIRE, XFI_FROM_WIRE } xfi_leg;
+xfi_elem xfi_run_elem(const xfer_plan *plan, const xfi_class *cls, xfi_leg leg);
+
+#endif
