@@ -2,8 +2,9 @@
 """Proves that a layer can include its own headers and those of the layers it uses, and no others.
 
 Each header of each layer is preprocessed with the include path that the build gives to each layer: it must be found
-exactly when the table says so. Also: no #include climbs with "..", a vendor's header appears only in the file named
-after the vendor, and the pure layers have no clock.
+exactly when the table says so. Also: within a folder's layer no files, a source and its header being one, include each
+other in a circle, no #include climbs with "..", a vendor's header appears only in the file named after the vendor, and
+the pure layers have no clock.
 """
 
 import argparse
@@ -61,6 +62,20 @@ def check_sources(root, errors):
                         errors.append(f"{where}: only a file named after the vendor may")
 
 
+def check_circles(top, errors):
+    """Files below `top`, a source and the header beside it being one, that include each other by whatever way."""
+    files = sorted(top.rglob("*.[ch]"))
+    rooms = {path.name: path.with_suffix("") for path in files if path.suffix == ".h"}
+    uses = {path.with_suffix(""): set() for path in files}
+    for path in files:
+        names = INCLUDE.findall(path.read_text(encoding="utf-8"))
+        uses[path.with_suffix("")].update(rooms[name] for name in names if name in rooms)
+    while free := {room for room, others in uses.items() if others <= {room}}:
+        uses = {room: others - free for room, others in uses.items() if room not in free}
+    if uses:
+        errors.append(f"{top.name}: in or above a circle: {', '.join(sorted(room.name for room in uses))}")
+
+
 def main():
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--cc", required=True)
@@ -86,6 +101,8 @@ def main():
                     verb = "can" if found else "cannot"
                     errors.append(f"layer {name} {verb} include {header.name} of layer {other}")
     check_sources(args.source, errors)
+    for name in USES:
+        check_circles(layers[name][0], errors)
     for error in errors:
         print(error, file=sys.stderr)
     print(f"layers: pairs={n_checked} wrong={len(errors)}")

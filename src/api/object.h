@@ -4,6 +4,7 @@
 
 #include "plugin.h"
 #include "run.h"
+#include "staging.h"
 
 /* Most plans that a comm keeps, as many as a word has bits; the one that was not used for longest
  * goes first. */

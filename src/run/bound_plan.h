@@ -10,7 +10,6 @@
 #include "device.h"
 #include "error.h"
 #include "plan.h"
-#include "staging.h"
 #include "state.h"
 
 /* Where a tensor's parts lie on this rank. */
@@ -30,6 +29,8 @@ typedef struct xfi_run_word {
 
 typedef struct xfi_direct xfi_direct;
 typedef struct xfi_local xfi_local;
+typedef struct xfi_pipeline xfi_pipeline;
+typedef struct xfi_plans xfi_plans;
 typedef struct xfi_quant xfi_quant;
 typedef struct xfi_shadow xfi_shadow;
 

@@ -15,6 +15,7 @@
 #include "pipeline.h"
 #include "quant.h"
 #include "run.h"
+#include "staging.h"
 #include "vec.h"
 
 /* All that commit made. What a run that nobody waited for may still do is waited for. */

@@ -10,6 +10,7 @@
 #include "quant.h"
 #include "run.h"
 #include "scales.h"
+#include "staging.h"
 
 #define DEFAULT_LINK_BYTES_PER_S UINT64_C(350000000000)
 #define DEFAULT_MESSAGE_NS UINT64_C(30000)

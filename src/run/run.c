@@ -16,6 +16,7 @@
 #include "lanes.h"
 #include "pipeline.h"
 #include "quant.h"
+#include "staging.h"
 #include "trace.h"
 
 /* ---- starting ---- */

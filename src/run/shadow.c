@@ -9,6 +9,7 @@
 #include "bind.h"
 #include "error.h"
 #include "lanes.h"
+#include "staging.h"
 #include "trace.h"
 
 enum { ALIGN = 256 }; /* as device memory is */

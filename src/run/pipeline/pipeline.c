@@ -5,6 +5,7 @@
 #include "channels.h"
 #include "error.h"
 #include "packed.h"
+#include "staging.h"
 
 static size_t align_up(size_t n)
 {

@@ -9,10 +9,7 @@
 #ifndef XFI_STAGING_H
 #define XFI_STAGING_H
 
-#include "comm.h"
-#include "device.h"
-
-typedef struct xfi_pipeline xfi_pipeline;
+#include "bound_plan.h"
 
 /* Who gives memory for slots; all NULL: the device. */
 typedef struct xfi_giver {
@@ -21,7 +18,7 @@ typedef struct xfi_giver {
   void *context;
 } xfi_giver;
 
-typedef struct xfi_plans {
+struct xfi_plans {
   xfi_comm *comm;
   xfi_device *device;
   uint64_t n_created; /* the same on every rank */
@@ -31,7 +28,7 @@ typedef struct xfi_plans {
   size_t n_bytes;
   xfer_plan *first; /* those that have slots there, by xfer_plan.next */
   xfer_plan *last;  /* whose run used them last; NULL: none */
-} xfi_plans;
+};
 
 /* Memory from whoever gives it now, and back to who gave it; what a transport may still touch is
  * left to it. */
