@@ -132,11 +132,30 @@ done:
   return st;
 }
 
+/* Those that a checkpoint lists one by one are as many as its configuration says. */
+static xfer_status check_listed(const xfer_model *model)
+{
+  int64_t said;
+  xfer_status st = XFER_OK;
+
+  if (!xfi_scope_find(&model->scope, "experts", 7, &said)) return XFER_OK;
+  for (size_t i = 0; i < model->n_entries; i++) {
+    const xfi_entry *e = &model->entries[i];
+
+    XFI_CHECK(e->n_experts == 0 || e->first_expert + e->n_experts == said, XFER_ERR_IO,
+              "\"%s\" has %d experts; the configuration says %lld", e->pattern,
+              e->first_expert + e->n_experts, (long long)said);
+  }
+done:
+  return st;
+}
+
 static xfer_status select_ranges(xfer_model *model, const xfer_model_options *options)
 {
   size_t n = 0;
   xfer_status st = XFER_OK;
 
+  XFI_TRY(check_listed(model));
   XFI_TRY(check_experts(model, options));
   for (size_t i = 0; i < model->n_entries; i++) {
     if (keep_ranges(options, &model->entries[i]))

@@ -350,6 +350,26 @@ static void test_dims_of_experts_that_a_name_counts(void **state)
   xfer_rules_destroy(rules);
 }
 
+static void test_experts_are_as_many_as_the_configuration_says(void **state)
+{
+#define LISTED(last)                                                                               \
+  REFIT_TABLE("\"num_hidden_layers\":2,\"hidden_size\":16,\"num_experts\":4,"                      \
+              "\"moe_intermediate_size\":8,\"model_type\":\"qwen3_moe\"",                          \
+              "{\"pattern\":\"model.layers.{layer}.mlp.experts.{expert}.down_proj.weight\","       \
+              "\"layer\":[0,1],\"expert\":[0," #last "],\"shape\":[16,8],\"dtype\":\"bf16\"}")
+  xfer_model *model = NULL;
+
+  (void)state;
+  assert_int_equal(load(&model, LISTED(3), NULL), XFER_OK);
+  xfer_model_destroy(model);
+  model = NULL;
+  assert_int_equal(load(&model, LISTED(5), NULL), XFER_ERR_IO);
+  expect_error("has 6 experts; the configuration says 4");
+  assert_int_equal(load(&model, LISTED(2), NULL), XFER_ERR_IO);
+  expect_error("has 3 experts; the configuration says 4");
+#undef LISTED
+}
+
 static void test_fused_experts_have_the_form_of_their_model_type(void **state)
 {
   xfer_model_options options = XFER_MODEL_OPTIONS_INIT;
@@ -576,6 +596,7 @@ int main(void)
       cmocka_unit_test(test_rules_of_a_folder_add_a_family),
       cmocka_unit_test(test_a_tensor_has_the_rows_of_what_it_holds),
       cmocka_unit_test(test_dims_of_experts_that_a_name_counts),
+      cmocka_unit_test(test_experts_are_as_many_as_the_configuration_says),
       cmocka_unit_test(test_fused_experts_have_the_form_of_their_model_type),
       cmocka_unit_test(test_ranks_and_items_of_a_side_may_be_given_as_lists),
       cmocka_unit_test(test_what_is_ignored_is_not_silent),
