@@ -171,13 +171,14 @@ int xfi_fusing_ranks(const xfi_fusing *fusing)
 static xfer_status check_fusing(const xfi_fusing *f, const xfer_side *side, const xfi_entry *entry)
 {
   const char *what = entry->pattern;
-  int64_t rows = 0;
+  int64_t rows = 0, heads = 0;
   xfer_status st = XFER_OK;
 
   for (int k = 0; k < f->n_blocks; k++) {
     const xfi_block *b = &f->blocks[k];
 
     rows += b->count * b->size;
+    if (b->size > 1 && b->count > heads) heads = b->count;
     XFI_CHECK(f->groups == 0 || b->count % f->groups == 0, XFER_ERR_SHAPE,
               "\"%s\": %lld heads or parts do not divide by %lld groups", what, (long long)b->count,
               (long long)f->groups);
@@ -195,6 +196,10 @@ static xfer_status check_fusing(const xfi_fusing *f, const xfer_side *side, cons
   XFI_CHECK(f->groups == 0 || f->whole || rows % f->n == 0, XFER_ERR_SHAPE,
             "\"%s\": the %lld rows that lie together do not divide by tp %d", what, (long long)rows,
             f->n);
+  XFI_CHECK(f->groups == 0 || f->whole ||
+                (heads % f->n == 0 && (f->groups % f->n == 0 || f->n % f->groups == 0)),
+            XFER_ERR_SHAPE, "\"%s\": %lld heads in %lld groups do not divide by tp %d", what,
+            (long long)heads, (long long)f->groups, f->n);
 done:
   return st;
 }

@@ -103,6 +103,13 @@ static void test_what_a_framework_would_refuse_is_refused_by_name(void **state)
                        "self_attn.k_proj.weight", "[8,16]") "," REFIT_P("self_attn.v_proj.weight",
                                                                         "[8,16]")),
        "megatron:", "vllm:", "3 heads or parts do not divide by 2 groups"},
+      /* 72 rows each, which are no whole heads */
+      {REFIT_TABLE("\"num_hidden_layers\":2,\"hidden_size\":48,\"num_attention_heads\":12,"
+                   "\"num_key_value_heads\":3,\"head_dim\":4",
+                   REFIT_P("self_attn.q_proj.weight", "[48,48]") "," REFIT_P(
+                       "self_attn.k_proj.weight", "[12,48]") "," REFIT_P("self_attn.v_proj.weight",
+                                                                         "[12,48]")),
+       "megatron:tp8", "vllm:", "12 heads in 3 groups do not divide by tp 8"},
       {PHI3, "hf:tp2", "vllm:", "transformers cuts what lies in one tensor as one"},
       /* gate and up of different types in one tensor */
       {REFIT_TABLE(REFIT_DENSE_CONFIG,
