@@ -53,6 +53,27 @@ done:
   return st;
 }
 
+/* Stages without experts, of a model that has some and all of whose layers are there. */
+static int count_bare_stages(const xfi_placing *p)
+{
+  const xfer_model *m = p->model;
+  int n_bare = 0, n_with = 0;
+
+  for (int stage = 0; stage < p->side->pp; stage++) {
+    bool has = false;
+
+    for (size_t i = 0; i < m->n_entries && !has; i++) {
+      const xfi_entry *e = &m->entries[i];
+
+      for (int k = 0; k < e->n_layers && e->experts && e->stack == XFI_LAYERS && !has; k++)
+        has = p->stages[xfi_find_int(m->layers, m->n_layers, e->layers[k])] % p->side->pp == stage;
+    }
+    n_with += has;
+    n_bare += !has;
+  }
+  return n_with > 0 && m->n_layers == m->n_config_layers ? n_bare : 0;
+}
+
 xfer_status xfi_placing_open(xfi_placing *p, const xfer_side *side, const xfer_model *model,
                              const int *stages)
 {
@@ -75,8 +96,9 @@ xfer_status xfi_placing_open(xfi_placing *p, const xfer_side *side, const xfer_m
     }
   }
   XFI_TRY(add_rules(p, side->rules->locals, side->rules->n_locals));
-  XFI_TRY(xfi_vec_reserve(&p->set, &p->set_cap, p->n_set + 1, sizeof *p->set));
+  XFI_TRY(xfi_vec_reserve(&p->set, &p->set_cap, p->n_set + 2, sizeof *p->set));
   p->set[p->n_set++] = (xfi_var){"extra_layers", model->n_extra};
+  p->set[p->n_set++] = (xfi_var){"bare_stages", count_bare_stages(p)};
   p->scopes[1] = xfi_side_scope(side, &model->scope);
   p->scopes[0] = (xfi_scope){.vars = p->set, .n_vars = p->n_set, .next = &p->scopes[1]};
   for (int i = 0; i < n; i++)

@@ -71,6 +71,14 @@ def seeing(architecture, model_type, vision, text, tie=True, **more):
                           "text_config": {**text, **tied}, "vision_config": vision})
 
 
+def qwen3_5(**more):
+    return seeing("Qwen3_5ForConditionalGeneration", "qwen3_5", dict(VISION, model_type="qwen3_5", num_position_embeddings=64),
+                  dict(num_key_value_heads=2, linear_num_key_heads=8, linear_num_value_heads=16, linear_key_head_dim=16,
+                       linear_value_head_dim=16, linear_conv_kernel_dim=4,
+                       rope_parameters={"rope_type": "default", "rope_theta": 10000.0, "partial_rotary_factor": 0.25,
+                                        "mrope_section": [2, 1, 1], "mrope_interleaved": True}, **more), **TOKENS)
+
+
 def longcat_flash():
     """transformers writes experts without weights too."""
     config, table = of("LongcatFlashForCausalLM", "longcat_flash", ("head_dim", "num_hidden_layers", "intermediate_size"),
@@ -128,6 +136,10 @@ OTHER_FORMS = {
                               **{**MLA, "n_shared_experts": 2, "first_k_dense_replace": 2, "n_routed_experts": 12,
                                  "n_group": 3, "num_hidden_layers": 4}),
     "deepseek_v3_tied": of("DeepseekV3ForCausalLM", "deepseek_v3", ("head_dim",), **{**MLA, "tie_word_embeddings": True}),
+    "qwen3_moe_dense_first": of("Qwen3MoeForCausalLM", "qwen3_moe", **{**MOE, "mlp_only_layers": [0]}),
+    "glm4_moe_tied": of("Glm4MoeForCausalLM", "glm4_moe", **SPARSE, n_routed_experts=4, n_shared_experts=1, tie_word_embeddings=True),
+    "glm4_moe_shared2": of("Glm4MoeForCausalLM", "glm4_moe", **SPARSE, n_routed_experts=4, n_shared_experts=2),
+    "nemotron_bias": of("NemotronForCausalLM", "nemotron", hidden_act="relu2", norm_eps=1e-5, mlp_bias=True),
     "granite_4_dense": granite_4(num_local_experts=0, num_experts_per_tok=0, shared_intermediate_size=96,
                                  tie_word_embeddings=True),
     "granite_4_groups": granite_4(mamba_n_groups=8, shared_intermediate_size=64, num_hidden_layers=3,
@@ -180,13 +192,19 @@ def published_gpt2():
     return config, out
 
 
+JAMBA = dict(num_experts=4, num_experts_per_tok=2, expert_layer_period=2, expert_layer_offset=1, attn_layer_period=2,
+             attn_layer_offset=1, mamba_d_state=16, mamba_d_conv=4, mamba_expand=2, mamba_dt_rank=32, num_hidden_layers=3,
+             use_mamba_kernels=False)
+
+STABLELM = dict(layer_norm_eps=1e-5, partial_rotary_factor=0.25)
+
 NEWER = {
     "falcon_h1": of("FalconH1ForCausalLM", "falcon_h1", **FALCON_H1),
     "falcon_h1_norm": of("FalconH1ForCausalLM", "falcon_h1", tie_word_embeddings=True,
                          **{**FALCON_H1, "mamba_rms_norm": True, "mamba_n_groups": 4}),
-    "jamba": wide("JambaForCausalLM", "jamba", num_experts=4, num_experts_per_tok=2, expert_layer_period=2,
-                  expert_layer_offset=1, attn_layer_period=2, attn_layer_offset=1, mamba_d_state=16, mamba_d_conv=4,
-                  mamba_expand=2, mamba_dt_rank=32, num_hidden_layers=3, use_mamba_kernels=False),
+    "falcon_h1_bias": of("FalconH1ForCausalLM", "falcon_h1", **FALCON_H1, attention_bias=True, mlp_bias=True),
+    "jamba_tied": wide("JambaForCausalLM", "jamba", **JAMBA, tie_word_embeddings=True),
+    "jamba": wide("JambaForCausalLM", "jamba", **JAMBA),
     "mistral4": of("Mistral4ForCausalLM", "mistral4", ("head_dim",), **{**MLA, "n_group": 1}),
     "cohere2_moe": of("Cohere2MoeForCausalLM", "cohere2_moe", ("tie_word_embeddings",), num_experts=6,
                       num_experts_per_tok=2, num_shared_experts=2, first_k_dense_replace=1, layer_norm_eps=1e-5,
@@ -235,8 +253,9 @@ NEWER = {
     "granitemoe_swa": wide("GraniteMoeSWAForCausalLM", "granitemoe_swa", num_local_experts=8, num_experts_per_tok=2,
                            shared_intermediate_size=96, sliding_window=64,
                            layer_types=["sliding_attention", "full_attention"]),
-    "stablelm": wide("StableLmForCausalLM", "stablelm", use_qkv_bias=True, layer_norm_eps=1e-5,
-                     partial_rotary_factor=0.25),
+    "stablelm": wide("StableLmForCausalLM", "stablelm", **STABLELM, use_qkv_bias=True),
+    "stablelm_one_norm": wide("StableLmForCausalLM", "stablelm", **STABLELM, use_parallel_residual=True),
+    "stablelm_norms": wide("StableLmForCausalLM", "stablelm", **STABLELM, qk_layernorm=True),
     "solar_open": of("SolarOpenForCausalLM", "solar_open", **SPARSE, n_routed_experts=6, n_shared_experts=1,
                      partial_rotary_factor=1.0),
     "phi": wide("PhiForCausalLM", "phi", layer_norm_eps=1e-5, partial_rotary_factor=0.5, hidden_act="gelu_new",
@@ -265,6 +284,7 @@ NEWER = {
     "falcon_heads": of("FalconForCausalLM", "falcon", FALCON_LESS,
                        **{**FALCON, "multi_query": False, "parallel_attn": False, "alibi": True, "bias": True}),
     "bloom": of("BloomForCausalLM", "bloom", BLOOM_LESS, **BLOOM),
+    "bloom_untied": of("BloomForCausalLM", "bloom", BLOOM_LESS, **{**BLOOM, "tie_word_embeddings": False}),
     "dbrx": of("DbrxForCausalLM", "dbrx", (*GPT2_LESS, "rope_theta"), **DBRX),
     "longcat_flash": longcat_flash,
     "qwen3_omni": qwen3_omni,
@@ -345,15 +365,8 @@ FAMILIES = {
                        dict(VISION, model_type="qwen3_vl", num_position_embeddings=64, deepstack_visual_indexes=[0]),
                        dict(rope_scaling={"rope_type": "default", "mrope_section": [8, 4, 4],
                                           "mrope_interleaved": True}), **TOKENS),
-    "qwen3_5": seeing("Qwen3_5ForConditionalGeneration", "qwen3_5",
-                      dict(VISION, model_type="qwen3_5", num_position_embeddings=64),
-                      dict(num_hidden_layers=4, num_key_value_heads=2,
-                           layer_types=["linear_attention"] * 3 + ["full_attention"], linear_num_key_heads=8,
-                           linear_num_value_heads=16, linear_key_head_dim=16, linear_value_head_dim=16,
-                           linear_conv_kernel_dim=4,
-                           rope_parameters={"rope_type": "default", "rope_theta": 10000.0,
-                                            "partial_rotary_factor": 0.25, "mrope_section": [2, 1, 1],
-                                            "mrope_interleaved": True}), **TOKENS),
+    "qwen3_5": qwen3_5(num_hidden_layers=4, layer_types=["linear_attention"] * 3 + ["full_attention"]),
+    "qwen3_5_bias": qwen3_5(layer_types=["linear_attention", "full_attention"], attention_bias=True),
     "qwen2_5_vl": wide("Qwen2_5_VLForConditionalGeneration", "qwen2_5_vl",
                        rope_scaling={"rope_type": "default", "mrope_section": [8, 4, 4]}, **TOKENS,
                        vision_config=dict({k: v for k, v in VISION.items() if k != "in_channels"}, in_chans=3,
