@@ -2,7 +2,7 @@
 
 A call into C that waits for other ranks gives the GIL back, but on the main thread it keeps Python from seeing Ctrl-C
 until it returns. There it is made by a thread of the comm instead, and the main thread waits in Python. Where Ctrl-C
-ends that wait, the call goes on in its thread; what is given back afterwards is given back by that thread, later.
+ends that wait, the call goes on in its thread.
 """
 
 from __future__ import annotations
@@ -37,8 +37,8 @@ class Worker:
     def call(self, function: Callable[..., Any], *arguments: Any) -> Any:
         """function(*arguments), made by the thread."""
         replies: queue.SimpleQueue[Reply] = queue.SimpleQueue()
-        self._calls.put((function, arguments, replies))
         try:
+            self._calls.put((function, arguments, replies))
             result, error = replies.get()
         except BaseException:
             self.stuck = True
@@ -46,10 +46,6 @@ class Worker:
         if error is not None:
             raise error
         return result
-
-    def later(self, function: Callable[..., Any], *arguments: Any) -> None:
-        """The same, with nobody waiting: after all calls before it."""
-        self._calls.put((function, arguments, queue.SimpleQueue()))
 
     def end(self) -> None:
         """The thread ends after its last call."""

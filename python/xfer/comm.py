@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 import threading
+from collections import deque
 from collections.abc import Callable
 from ctypes import c_void_p, create_string_buffer
 from typing import Any
@@ -35,11 +37,14 @@ class _Alone:
         self._comm = comm
 
     def __enter__(self) -> None:
-        comm = self._comm
-        comm._as_parameter_  # raises
+        comm, thread = self._comm, threading.get_ident()
+        if comm._is_forked():
+            raise StateError(f"the comm is of process {comm._process}, of which this is a fork")
         if not comm._busy.acquire(blocking=False):
-            why = "a call on it was interrupted" if comm._is_stuck() else "another thread is using it"
-            raise StateError(f"rank {comm.rank}: the comm cannot be used now: {why}")
+            interrupted = comm._is_stuck() or comm._user == thread
+            why = "a call on it was interrupted" if interrupted else "another thread is using it"
+            raise StateError(f"the comm cannot be used now: {why}")
+        comm._user = thread
 
     def __exit__(self, *exception: object) -> None:
         if not self._comm._is_stuck():
@@ -49,8 +54,9 @@ class _Alone:
 class Comm(_handle.Handle):
     """The ranks. Made by Comm.local(), host(), mpi(), nccl() or cuda(); its plans may be closed after it.
 
-    A comm and all that was made with it is used by one thread at a time; another one gets a StateError. "Collective"
-    means: every rank makes the same calls in the same order. If one rank fails, all do, the others with PeerError.
+    A comm and all that was made with it is used by one thread at a time; another one, or a forked child, gets a
+    StateError. What is closed while a call is in progress is given back after it. "Collective" means: every rank makes
+    the same calls in the same order. If one rank fails, all do, the others with PeerError.
 
     Waiting calls give the GIL back. On the main thread Ctrl-C ends them at once; the comm is of no more use then.
     """
@@ -61,7 +67,11 @@ class Comm(_handle.Handle):
         super().__init__()
         self._device = HOST
         self._timeout_ms = 0  # as C has it
-        self._busy = threading.Lock()
+        self._process = os.getpid()
+        self._busy = threading.Lock()  # of the thread that uses it, _user
+        self._user = 0
+        self._calling = threading.Lock()  # while C is in a call that touches what others may give back
+        self._given_back: deque[tuple[Any, ...]] = deque()  # and its calls, until then
         self._worker: Worker | None = None
         self._on_main_only = False  # MPI_THREAD_FUNNELED: no other thread may call
         self._callback: _bootstrap.GatherCallback | None = None  # that C holds
@@ -194,23 +204,47 @@ class Comm(_handle.Handle):
 
     def _alone(self) -> _Alone:
         """One thread at a time."""
+        self._as_parameter_  # raises
         return _Alone(self)
 
     def _is_stuck(self) -> bool:
         return self._worker is not None and self._worker.stuck
 
+    def _is_forked(self) -> bool:
+        """Is this a child that has neither the threads nor a place among the ranks?"""
+        return os.getpid() != self._process
+
     def _call(self, function: Callable[..., Any], *arguments: Any) -> Any:
         """A call that may wait for other ranks; by the caller of _alone()."""
         try:
             if self._on_main_only or threading.current_thread() is not threading.main_thread():
-                return function(*arguments)
+                return self._now(function, *arguments)
             if self._worker is None:
                 self._worker = Worker()
-            return self._worker.call(function, *arguments)
+            return self._worker.call(self._now, function, *arguments)
         except CommError as error:
             if self._callback is not None and self._callback.error is not None:
                 raise error from self._callback.error
             raise
+
+    def _now(self, function: Callable[..., Any], *arguments: Any) -> Any:
+        """A call by this thread, with nothing given back meanwhile."""
+        try:
+            with self._calling:
+                return function(*arguments)
+        finally:
+            self._give_back()
+
+    def _give_back(self, *call: Any) -> None:
+        """(function, arguments) that gives something of this comm back: at once, or after the call that is in progress.
+        A collector, a handler of signals and a thread that looks after others close things at any time."""
+        if call:
+            self._given_back.append(call)
+        while self._given_back and not self._calling.locked() and not self._is_forked():
+            with self._calling:
+                while self._given_back:
+                    function, *arguments = self._given_back.popleft()
+                    function(*arguments)
 
     def _gather(self, data: bytes) -> list[bytes]:
         everything = create_string_buffer(self.size * len(data) + 1)
@@ -259,8 +293,9 @@ class Comm(_handle.Handle):
     def set_timeout(self, timeout_ms: int) -> None:
         """Set the deadline of each wait in the comm's own calls, and of plans that are made from here on without one
         of their own. Local; the same on every rank. 0: 10 minutes, as it was."""
-        lib.xfer_comm_set_timeout(self, timeout_ms)
-        self._timeout_ms = timeout_ms
+        with self._alone():
+            lib.xfer_comm_set_timeout(self, timeout_ms)
+            self._timeout_ms = timeout_ms
 
     def set_staging(self, alloc: Callable[[int], int | None] | None, free: Callable[[int], None] | None) -> None:
         """Let staging memory come from alloc(n_bytes), an address on the comm's device that is a multiple of 16, and
@@ -274,8 +309,9 @@ class Comm(_handle.Handle):
             callbacks = (_functions.Alloc(lambda _, n: alloc(n)), _functions.Free(lambda _, address: free(address)))
         elif alloc is not None or free is not None:
             raise TypeError("staging memory needs both alloc and free")
-        lib.xfer_comm_set_staging(self, *callbacks, None)
-        self._staging.append(callbacks)
+        with self._alone():
+            lib.xfer_comm_set_staging(self, *callbacks, None)
+            self._staging.append(callbacks)
 
     def register(self, x: Any) -> None:
         """Let the peers map memory now and keep it mapped, so that redistribute() can write straight into it. x: an
@@ -299,14 +335,9 @@ class Comm(_handle.Handle):
     # ---- the end
 
     def _destroy(self, handle: c_void_p) -> None:
-        if self._is_stuck():
-            assert self._worker is not None
-            self._worker.later(_destroy, handle, self._callback)
-        else:
-            super()._destroy(handle)
-        if self._worker is not None:
+        self._give_back(_destroy, handle, self._callback)
+        if self._worker is not None and not self._is_forked():
             self._worker.end()
-            self._worker = None
 
 
 def _is_mpi(gather: Any) -> bool:

@@ -125,14 +125,15 @@ class Exchange(Plan):
         """Other arrays for the same operations, in the same order. Local; what is wrong is raised by commit(). The
         arrays are kept alive until others are bound or the exchange is closed."""
         comm = self._on()
-        try:
-            sides = _Sides(comm, sends, recvs)
-            if sides.key() != self._key:
-                raise ValueError("these are other operations than were planned, or in another order")
-        except Exception as wrong:
-            self._wrong = self._wrong or wrong
-        else:
-            self._bind_sides(sides)
+        with comm._alone():
+            try:
+                sides = _Sides(comm, sends, recvs)
+                if sides.key() != self._key:
+                    raise ValueError("these are other operations than were planned, or in another order")
+            except Exception as wrong:
+                self._wrong = self._wrong or wrong
+            else:
+                self._bind_sides(sides)
 
     def _bind_sides(self, sides: _Sides) -> None:
         try:

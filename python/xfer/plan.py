@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, TypedDict
 from . import _handle, _structs
 from ._lib import lib
 from ._structs import decoded
-from .comm import Comm
+from .comm import Comm, _Alone
 from .errors import ArgError, StateError, XferError
 from .layout import Layout
 from .memory import HOST, View, view_of
@@ -227,20 +227,20 @@ class Plan(_handle.Handle):
         ranks, so that no rank waits for one that gave up. Arrays are kept alive until they are bound anew or the plan
         is closed, their storage too.
         """
-        self._on()
-        try:
-            number = self._number(tensor)
-            src_layout, dst_layout = self._layouts[number] if self._layouts else (None, None)
-            device = HOST if self._comm is None else self._comm._device
-            src_view = view_of(src, src_layout, self._rank, device, "source")
-            dst_view = view_of(dst, dst_layout, self._rank, device, "destination")
-            lib.xfer_plan_bind(self, number, _reference(src_view), _reference(dst_view))
-            self._views[number] = src_view, dst_view  # kept alive
-        except Exception as wrong:
-            if self._wrong is None:
-                self._wrong = wrong
-                if not isinstance(wrong, XferError):
-                    wrong.args = (f"tensor {tensor!r}: {wrong}",)
+        comm = self._on()
+        with comm._alone():
+            try:
+                number = self._number(tensor)
+                src_layout, dst_layout = self._layouts[number] if self._layouts else (None, None)
+                src_view = view_of(src, src_layout, self._rank, comm._device, "source")
+                dst_view = view_of(dst, dst_layout, self._rank, comm._device, "destination")
+                lib.xfer_plan_bind(self, number, _reference(src_view), _reference(dst_view))
+                self._views[number] = src_view, dst_view  # kept alive
+            except Exception as wrong:
+                if self._wrong is None:
+                    self._wrong = wrong
+                    if not isinstance(wrong, XferError):
+                        wrong.args = (f"tensor {tensor!r}: {wrong}",)
 
     def _number(self, tensor: int | str) -> int:
         if isinstance(tensor, str):
@@ -283,10 +283,8 @@ class Plan(_handle.Handle):
             self._refused = True
             try:
                 pointer = stream_pointer(stream, comm._device)
-                if comm._device == HOST:
-                    comm._call(lib.xfer_plan_run, self, version, None)
-                else:
-                    lib.xfer_plan_run(self, version, pointer)
+                call = comm._call if comm._device == HOST else comm._now
+                call(lib.xfer_plan_run, self, version, pointer)
             except XferError:
                 raise
             except Exception as wrong:  # of an argument: C has not seen it
@@ -333,7 +331,7 @@ class Plan(_handle.Handle):
         """Has this rank's part of the last run ended? Local; does not block. wait() is still to be called."""
         comm, over = self._on(), c_int()
         with comm._alone():
-            lib.xfer_plan_test(self, byref(over))
+            comm._now(lib.xfer_plan_test, self, byref(over))
         return bool(over.value)
 
     def release(self) -> None:
@@ -425,17 +423,15 @@ class Plan(_handle.Handle):
         comm, self._comm = self._comm, None
         kept = (self._views, self._kept)
         self._views, self._kept = {}, []
+        if comm is None:
+            super()._destroy(handle)
+            return
         try:
-            if self._refused and comm is not None and not comm._is_stuck():
-                # A run was refused here and nobody waited: this tells the other ranks, as wait() would have.
-                with contextlib.suppress(XferError):
+            if self._refused:  # and nobody waited: this tells the other ranks, as wait() would have
+                with contextlib.suppress(XferError), _Alone(comm):
                     comm._call(lib.xfer_plan_wait, _Raw(handle), 0)
         finally:
-            if comm is not None and comm._is_stuck():
-                assert comm._worker is not None
-                comm._worker.later(_destroy, handle, kept)
-            else:
-                super()._destroy(handle)
+            comm._give_back(_destroy, handle, kept)
 
     def __del__(self) -> None:
         self._refused = False  # what is collected does not wait for anybody

@@ -464,15 +464,16 @@ class Locals(_handle.Handle):
         """
         comm = plan._on()
         self._device = comm._device
-        try:
-            for (_, name), memory in self._given.items():
-                if comm._device == HOST != memory.device:
-                    raise ValueError(f"{name!r} is on a GPU, and this comm's memory is the host's")
-            lib.xfer_locals_bind(self, plan)
-            plan._kept[:] = [kept for kept in plan._kept if kept[0] is not self]
-            plan._kept.append((self, dict(self._given)))
-        except Exception as wrong:
-            plan._wrong = plan._wrong or wrong
+        with comm._alone():
+            try:
+                for (_, name), memory in self._given.items():
+                    if comm._device == HOST != memory.device:
+                        raise ValueError(f"{name!r} is on a GPU, and this comm's memory is the host's")
+                lib.xfer_locals_bind(self, plan)
+                plan._kept[:] = [kept for kept in plan._kept if kept[0] is not self]
+                plan._kept.append((self, dict(self._given)))
+            except Exception as wrong:
+                plan._wrong = plan._wrong or wrong
 
     def problems(self) -> list[str]:
         """What is wrong with the tensors handed in, a sentence each."""
@@ -505,10 +506,19 @@ class Locals(_handle.Handle):
         comm = plan._on()
         with comm._alone():
             plan._refused = False
-            comm._call(lib.xfer_locals_wait, self, plan, timeout_ms)
+            comm._call(self._wait, plan, timeout_ms)
         error, self._misc_error = self._misc_error, None
         if error is not None:
             raise error
+
+    def _wait(self, plan: Plan, timeout_ms: int) -> None:
+        self._n_users += 1  # closed meanwhile, it is given back afterwards
+        try:
+            lib.xfer_locals_wait(self, plan, timeout_ms)
+        finally:
+            self._n_users -= 1
+            if self._closed:
+                self.close()
 
     def __repr__(self) -> str:
         return self._repr("" if self.closed else f"{len(self)} tensors, {len(self._given)} handed in")

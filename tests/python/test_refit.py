@@ -201,13 +201,17 @@ def test_misc_tensors_come_by_callback(table):
     refit = Refit(model, train, gen)
     scale = np.array([1, 2, 3, 4], np.float32)
 
-    def work(comm, fails=False):
+    def work(comm, fails=False, closes=False):
         taken = {}
 
         def take(name, memory):
             taken[name] = memory.dtype_name, np.array(memory)
             if fails:
                 raise KeyError(name)
+            if closes:
+                plan.close()
+                locals_.close()
+                assert locals_._handle is not None  # given back after the call
 
         with refit.plan(comm) as plan, refit.locals(comm.rank) as locals_:
             hand_in(locals_, comm.rank)
@@ -228,6 +232,11 @@ def test_misc_tensors_come_by_callback(table):
         np.testing.assert_array_equal(taken["vision.scale"][1], scale)
     results = outcomes(3, lambda comm: work(comm, fails=True))
     assert [type(result) for result in results] == [dict, KeyError, KeyError]
+    assert [list(taken) for taken in on_ranks(3, lambda comm: work(comm, closes=True))] == [
+        [],
+        ["vision.scale"],
+        ["vision.scale"],
+    ]
 
 
 def test_ranks_items_and_rules(table, tmp_path):

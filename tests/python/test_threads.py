@@ -1,0 +1,162 @@
+"""What other threads, handlers of signals and children of a process do to a comm that is in use."""
+
+import contextlib
+import os
+import signal
+import threading
+import weakref
+
+import numpy as np
+import pytest
+
+import xfer
+
+SRC, DST = xfer.parse_problem("f32[8] (2):S0 -> (2):R")
+
+
+class Pair:
+    """Two ranks, whose second one comes to a run when it is let; a committed plan of each and what is bound to it."""
+
+    def __init__(self):
+        self.comms = xfer.Comm.local(2)
+        self.late = threading.Event()
+        self.plans = []
+        self._together([lambda r=r: self._planned(r) for r in (0, 1)])
+
+    def _together(self, calls):
+        threads = [threading.Thread(target=call, daemon=True) for call in calls]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join(20)
+        assert not any(thread.is_alive() for thread in threads)
+
+    def _planned(self, rank):
+        plans = [xfer.Plan(self.comms[rank], [("w", SRC, DST)]) for _ in range(2)]
+        for plan in plans:
+            plan.bind("w", np.arange(4, dtype=np.float32) + 4 * rank, np.zeros(8, np.float32))
+            plan.commit()
+        self.plans += [(rank, plans)]
+
+    def of(self, rank):
+        """(the plan that runs, the one that does not)."""
+        return dict(self.plans)[rank]
+
+    def memory(self, plan):
+        return plan._views[0][1].owners()[0][0]
+
+    def run(self, rank):
+        plan = self.of(rank)[0]
+        if rank == 1:
+            self.late.wait(20)
+        plan.run(1)
+        with contextlib.suppress(ValueError, xfer.CommError):  # closed meanwhile; of a rank that has left
+            plan.wait()
+
+    def start(self, rank):
+        thread = threading.Thread(target=self.run, args=(rank,), daemon=True)
+        thread.start()
+        return thread
+
+    def wait_until_called(self):
+        while not self.comms[0]._calling.locked():
+            pass
+
+
+def test_what_another_thread_closes_is_given_back_after_the_call():
+    pair = Pair()
+    threads = [pair.start(0), pair.start(1)]
+    pair.wait_until_called()
+    running, other = pair.of(0)
+    memory = [weakref.ref(pair.memory(plan)) for plan in (running, other)]
+    for each in (other, running, pair.comms[0]):
+        each.close()
+        assert each.closed
+    assert all(each() is not None for each in memory)  # the call may use it, and staging memory, which plans share
+    pair.late.set()
+    for thread in threads:
+        thread.join(20)
+        assert not thread.is_alive()
+    assert all(each() is None for each in memory)
+
+
+def test_a_handler_of_signals_may_close_what_the_main_thread_is_using():
+    pair = Pair()
+    plan = pair.of(0)[0]
+    memory = weakref.ref(pair.memory(plan))
+    alive = []
+
+    def close(*_):
+        for each in (*pair.of(0), pair.comms[0]):
+            each.close()
+        alive.append(memory() is not None)
+        pair.late.set()
+
+    def interrupt():
+        pair.wait_until_called()
+        signal.pthread_kill(threading.main_thread().ident, signal.SIGUSR1)
+
+    before = signal.signal(signal.SIGUSR1, close)
+    threads = [pair.start(1), threading.Thread(target=interrupt)]
+    threads[1].start()
+    plan.run(1)
+    for thread in threads:
+        thread.join(20)
+    signal.signal(signal.SIGUSR1, before)
+    assert alive == [True]
+    assert memory() is None
+
+
+def test_another_thread_cannot_bind_meanwhile():
+    pair = Pair()
+    threads = [pair.start(0), pair.start(1)]
+    pair.wait_until_called()
+    for call in (
+        lambda: pair.of(0)[0].bind("w", None, None),
+        lambda: pair.comms[0].set_timeout(1),
+        lambda: pair.comms[0].set_staging(None, None),
+    ):
+        with pytest.raises(xfer.StateError, match="another thread is using it"):
+            call()
+    pair.late.set()
+    for thread in threads:
+        thread.join(20)
+    assert pair.memory(pair.of(0)[0]).tolist() == list(range(8))
+
+
+def test_ctrl_c_while_a_call_is_handed_to_its_thread_is_noticed():
+    comm, _ = xfer.Comm.local(2)
+
+    class Calls:
+        def __init__(self, calls):
+            self.calls = calls
+
+        def put(self, item):
+            self.calls.put(item)
+            if item is not None:
+                raise KeyboardInterrupt
+
+    comm._call(len, "")  # it has a thread from here on
+    comm._worker._calls = Calls(comm._worker._calls)
+    with pytest.raises(KeyboardInterrupt):
+        comm.all_gather(b"a")
+    with pytest.raises(xfer.StateError, match="interrupted"):
+        comm.all_gather(b"a")
+    comm.close()
+
+
+def test_a_forked_child_has_no_comm():
+    (alone,) = xfer.Comm.local(1)
+    assert alone.all_gather(b"a") == [b"a"]
+    child = os.fork()
+    if child == 0:
+        signal.alarm(20)
+        try:
+            alone.all_gather(b"a")
+        except xfer.StateError as error:
+            if "fork" in str(error):
+                alone.close()
+                os._exit(0)
+        os._exit(1)
+    assert os.waitpid(child, 0)[1] == 0
+    assert alone.all_gather(b"a") == [b"a"]
