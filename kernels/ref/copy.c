@@ -272,7 +272,7 @@ static place place_at(const xfi_strided *box, const xfi_strided_dim *dims, int64
 {
   place p = {.box = box, .dims = dims, .run = box->base, .within = first};
 
-  if (box->n_dims == 0) return p;
+  if (box->n_dims == 0 || first == 0) return p;
   p.within = first % box->run_bytes;
   first /= box->run_bytes;
   for (int64_t d = box->n_dims - 1; d > 0 && first > 0; d--) {
@@ -327,7 +327,7 @@ static void carry(char *dense, place p, int64_t n_bytes, bool packs, line_fn *wh
     if (taken == run) {
       const int64_t in_line = last < 0 ? 1 : p.dims[last].extent - p.index[last];
 
-      n = n_bytes / run < in_line ? n_bytes / run : in_line;
+      n = n_bytes >= in_line * run ? in_line : n_bytes / run;
       taken = n * run;
     }
     line = taken < run ? partial : whole;

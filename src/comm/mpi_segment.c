@@ -4,7 +4,7 @@
  * call only, which a lost rank would never make, and keeps it in files that a killed job leaves
  * behind.
  */
-#define _GNU_SOURCE /* memfd_create */
+#define _GNU_SOURCE /* memfd_create, sched_getaffinity */
 
 #include "mpi_segment.h"
 
@@ -15,6 +15,7 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <poll.h>
+#include <sched.h>
 #include <stdio.h>
 #include <string.h>
 #include <sys/mman.h>
@@ -59,6 +60,18 @@ static void make_own(xfi_segments *s, int rank, uint64_t token)
   s->at[s->place] = own;
 }
 
+static void count_cores(xfi_card *card)
+{
+  cpu_set_t cores;
+  size_t first = 0;
+
+  if (sched_getaffinity(0, sizeof cores, &cores) != 0) return;
+  while (first < CPU_SETSIZE - 1 && !CPU_ISSET(first, &cores))
+    first++;
+  card->first_core = (int32_t)first;
+  card->n_cores = CPU_COUNT(&cores);
+}
+
 xfer_status xfi_segments_create(xfi_segments **segments, int size, int rank, MPI_Comm host,
                                 uint64_t token)
 {
@@ -84,7 +97,8 @@ xfer_status xfi_segments_create(xfi_segments **segments, int size, int rank, MPI
   for (int r = 0; r < size; r++)
     s->places[r] = -1;
   if (s->n_places > 1) make_own(s, rank, token);
-  s->cards[s->place] = (xfi_card){getpid(), s->file, rank, token};
+  s->cards[s->place] = (xfi_card){getpid(), s->file, rank, token, 0, 0};
+  count_cores(&s->cards[s->place]);
   *segments = s;
   s = NULL;
 done:
@@ -145,6 +159,20 @@ static void settle(xfi_segments *s)
   }
 }
 
+/* Ranks are bound alike, or to cores of their own, or to groups of cores that have none in common.
+ */
+static bool all_have_cores(const xfi_segments *s)
+{
+  for (int i = 0; i < s->n_places; i++) {
+    int n = 0;
+
+    for (int k = 0; k < s->n_places; k++)
+      n += s->cards[k].first_core == s->cards[i].first_core;
+    if (n > s->cards[i].n_cores) return false;
+  }
+  return true;
+}
+
 xfer_status xfi_segments_connect(xfi_segments *s, MPI_Comm comm, MPI_Comm host)
 {
   xfer_status st = XFER_OK;
@@ -163,6 +191,7 @@ xfer_status xfi_segments_connect(xfi_segments *s, MPI_Comm comm, MPI_Comm host)
   XFI_CHECK(MPI_Alltoall(s->mapped, 1, MPI_BYTE, s->seen, 1, MPI_BYTE, host) == MPI_SUCCESS,
             XFER_ERR_COMM, "MPI_Alltoall failed");
   settle(s);
+  s->has_cores = all_have_cores(s);
   for (int i = 0; i < s->n_places; i++)
     has_all = has_all && s->at[i] != NULL;
   XFI_CHECK(MPI_Allreduce(MPI_IN_PLACE, &has_all, 1, MPI_INT, MPI_LAND, comm) == MPI_SUCCESS,

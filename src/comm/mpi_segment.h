@@ -53,6 +53,8 @@ typedef struct xfi_card {
   int32_t file; /* -1: there is no segment */
   int32_t rank;
   uint64_t token;
+  int32_t first_core; /* that it may run on, */
+  int32_t n_cores;    /* and how many; 0: not known */
 } xfi_card;
 
 /* What a rank knows of its host's segments. */
@@ -62,6 +64,7 @@ typedef struct xfi_segments {
   int place;             /* this rank's among them */
   int file;              /* of the own segment; -1: there is none, or all have mapped it */
   size_t n_bytes;        /* of a segment */
+  bool has_cores;        /* every rank of the host has a core to itself, as far as is known */
   bool has_all;          /* every rank of the comm shares memory with every other */
   xfi_card *cards;       /* [n_places] */
   int *places;           /* [size] by rank; -1: on another host */

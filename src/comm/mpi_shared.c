@@ -1,7 +1,8 @@
 /* Gathering and streams between ranks that share memory: flags in it and no message. A rank that
- * waits yields a few times, so that with more ranks than cores the others come to write what it
- * waits for, then sleeps on its bell, and looks now and then whether the comm was broken by a rank
- * of another host, or whether a process that it waits for has ended.
+ * waits looks again and again for a while, with more ranks than cores yielding, so that the others
+ * come to write what it waits for, and else not, since on a loaded host somebody else's turn may be
+ * long; then it sleeps on its bell, and looks now and then whether the comm was broken by a rank of
+ * another host, or whether a process that it waits for has ended.
  */
 #include "mpi_comm.h"
 
@@ -13,8 +14,8 @@
 #include <string.h>
 
 enum {
-  YIELDS = 1000,   /* before sleeping: to be woken costs more than a turn of all others, */
-  YIELDING_MS = 2, /* which on a loaded host may be any time */
+  YIELDS = 1000,  /* before sleeping: to be woken costs more than a turn of all others, */
+  LOOKING_MS = 2, /* which on a loaded host may be any time */
   NAP_NS = 1000000,
   LOOK_FOR_LOST = 16 /* naps between looks */
 };
@@ -61,13 +62,13 @@ static xfer_status await(const awaited *what, xfi_deadline deadline)
   xfi_segment *own = xfi_segment_of(t->segments, t->base.rank);
   const uint32_t sleeping = what->ringer < 0 ? XFI_ASLEEP : (uint32_t)what->ringer;
   xfer_status st = XFER_OK;
-  xfi_deadline yielding = {0};
+  xfi_deadline looking = {0};
   int n_naps = 0;
 
   for (int looks = 0; !what->is_there(what); looks++) {
-    if (looks == 0) yielding = xfi_deadline_after(YIELDING_MS);
-    if (looks < YIELDS && !xfi_deadline_expired(yielding)) {
-      (void)sched_yield();
+    if (looks == 0) looking = xfi_deadline_after(LOOKING_MS);
+    if ((t->segments->has_cores || looks < YIELDS) && !xfi_deadline_expired(looking)) {
+      if (!t->segments->has_cores) (void)sched_yield();
       continue;
     }
     XFI_TRY(xfi_mpi_check_broken(t));

@@ -1,11 +1,14 @@
 /* The comm over MPI, run with several numbers of ranks. The core's door is played by the test, so
  * that what it hands over can be seen.
  */
+#define _GNU_SOURCE /* sched_setaffinity */
+
 #include "mpi_comm.h"
 #include "played_core.h"
 #include "unit/comm_checks.h"
 #include "xfer/mpi.h"
 
+#include <sched.h>
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -259,6 +262,35 @@ static void test_abort_ends_a_stream(void **state)
   drop(comm);
 }
 
+/* Only then does a rank that waits keep its core. */
+static void test_cores_are_counted(void **state)
+{
+  (void)state;
+  cpu_set_t before;
+  cpu_set_t one;
+
+  assert_int_equal(sched_getaffinity(0, sizeof before, &before), 0);
+  CPU_ZERO(&one);
+  for (size_t i = 0; CPU_COUNT(&one) == 0; i++)
+    if (CPU_ISSET(i, &before)) CPU_SET(i, &one);
+  int n_cores = CPU_COUNT(&before);
+  assert_int_equal(MPI_Allreduce(MPI_IN_PLACE, &n_cores, 1, MPI_INT, MPI_MIN, MPI_COMM_WORLD), 0);
+  xfer_comm *comm = make();
+  if (n_cores >= world_size) /* as it comes, unless the launcher bound some of them to one */
+    assert_true(((xfi_mpi_comm *)comm->transport)->segments->has_cores);
+  drop(comm);
+
+  assert_int_equal(sched_setaffinity(0, sizeof one, &one), 0);
+  comm = make();
+  const int first = ((xfi_mpi_comm *)comm->transport)->segments->cards[0].first_core;
+  int is_alike = CPU_ISSET((size_t)first, &one);
+  assert_int_equal(MPI_Allreduce(MPI_IN_PLACE, &is_alike, 1, MPI_INT, MPI_LAND, MPI_COMM_WORLD), 0);
+  if (is_alike)
+    assert_int_equal(((xfi_mpi_comm *)comm->transport)->segments->has_cores, world_size == 1);
+  assert_int_equal(sched_setaffinity(0, sizeof before, &before), 0);
+  drop(comm);
+}
+
 static void test_comms_come_and_go(void **state)
 {
   (void)state;
@@ -460,6 +492,7 @@ int main(int argc, char **argv)
       cmocka_unit_test(test_stream_names_the_rank_that_does_not_come),
       cmocka_unit_test(test_streams_that_differ_are_named),
       cmocka_unit_test(test_abort_ends_a_stream),
+      cmocka_unit_test(test_cores_are_counted),
       cmocka_unit_test(test_comms_come_and_go),
       cmocka_unit_test(test_gather_names_the_rank_that_does_not_come),
       cmocka_unit_test(test_round_names_the_rank_that_does_not_come),
