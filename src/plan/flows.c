@@ -21,6 +21,47 @@ xfi_box xfi_flows_box(const xfi_flows *flows, size_t box)
   return out;
 }
 
+/* The first of [at, end) at `wanted` or after it. */
+static size_t first_from(const xfi_flows *flows, size_t at, size_t end, const int64_t *wanted)
+{
+  while (at < end) {
+    const size_t middle = at + (end - at) / 2;
+    const int64_t *lo = xfi_flows_lo(flows, middle);
+    int d = 0;
+
+    while (d < flows->n_dims && lo[d] == wanted[d])
+      d++;
+    if (d < flows->n_dims && lo[d] < wanted[d])
+      at = middle + 1;
+    else
+      end = middle;
+  }
+  return at;
+}
+
+/* From a box that lies outside in one dim to where the next one inside would be. */
+size_t xfi_flows_seek(const xfi_flows *flows, size_t at, size_t end, const int64_t *lo,
+                      const int64_t *hi)
+{
+  while (at < end) {
+    const int64_t *box = xfi_flows_lo(flows, at);
+    int64_t wanted[XFER_MAX_DIMS];
+    int d = 0;
+
+    for (; d < flows->n_dims && box[d] >= lo[d] && box[d] < hi[d]; d++)
+      wanted[d] = box[d];
+    if (d == flows->n_dims) return at;
+    if (box[d] >= hi[d]) {
+      if (d == 0) return end;
+      wanted[d - 1]++;
+    }
+    for (; d < flows->n_dims; d++)
+      wanted[d] = lo[d];
+    at = first_from(flows, at + 1, end, wanted);
+  }
+  return end;
+}
+
 void xfi_flows_put(xfi_flows *flows, size_t at, const xfi_box *box)
 {
   const size_t n = (size_t)flows->n_dims;

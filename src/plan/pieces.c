@@ -125,12 +125,13 @@ done:
   return st;
 }
 
-/* A group of pieces with one part: [first, end). */
+/* Neighbours in a list: [first, end). */
 typedef struct group {
   size_t first;
   size_t end;
 } group;
 
+/* Pieces with one part. */
 static group group_at(const xfi_pieces *list, size_t first)
 {
   group g = {first, first};
@@ -140,28 +141,58 @@ static group group_at(const xfi_pieces *list, size_t first)
   return g;
 }
 
+/* Pieces of a group that begin at one place, of which a destination has more than one. */
+static group ties_at(const xfi_pieces *list, size_t first, size_t end)
+{
+  group g = {first, first};
+
+  while (g.end < end && list->at[g.end].global == list->at[first].global)
+    g.end++;
+  return g;
+}
+
+/* The next index in each dim, last dim first, for boxes that ascend: first among those that begin
+ * at one place. False: that was the last. */
+static bool next_box(size_t *at, group *ties, const xfi_pieces *lists, const group *groups,
+                     int n_dims)
+{
+  for (int d = n_dims - 1; d >= 0; d--) {
+    if (++at[d] < ties[d].end) return true;
+    at[d] = ties[d].first;
+  }
+  for (int d = n_dims - 1; d >= 0; d--) {
+    const bool last = ties[d].end == groups[d].end;
+
+    ties[d] = ties_at(&lists[d], last ? groups[d].first : ties[d].end, groups[d].end);
+    at[d] = ties[d].first;
+    if (!last) return true;
+  }
+  return false;
+}
+
 /* The product of one group per dim becomes a flow. */
 static xfer_status add_flow(xfi_flows *flows, const xfi_pieces *lists, const group *groups,
                             const xfer_layout *other, uint32_t mine, int my_replica)
 {
   const int n_dims = other->n_dims;
   xfer_status st = XFER_OK;
-  size_t at[XFER_MAX_DIMS];
+  size_t at[XFER_MAX_DIMS] = {0};
+  group ties[XFER_MAX_DIMS] = {{0, 0}};
   xfi_flow *flow;
-  int d;
 
   XFI_TRY(xfi_vec_reserve(&flows->at, &flows->capacity, flows->n + 1, sizeof *flows->at));
   flow = &flows->at[flows->n];
   *flow = (xfi_flow){mine, my_replica, 0, (uint32_t)flows->n_boxes, 0, {1, 0}};
-  for (d = 0; d < n_dims; d++) {
-    at[d] = groups[d].first;
+  for (int d = 0; d < n_dims; d++) {
+    ties[d] = ties_at(&lists[d], groups[d].first, groups[d].end);
+    at[d] = ties[d].first;
     flow->part += (uint32_t)xfi_dim_position(other, d, lists[d].at[at[d]].part);
   }
   do {
     xfi_box box;
 
     box.unit = XFI_NO_UNIT;
-    for (d = 0; d < n_dims; d++) {
+    for (int d = 0; d < n_dims; d++) {
       const xfi_piece *p = &lists[d].at[at[d]];
 
       box.lo[d] = p->global;
@@ -171,9 +202,7 @@ static xfer_status add_flow(xfi_flows *flows, const xfi_pieces *lists, const gro
     }
     XFI_TRY(xfi_flows_reserve(flows, n_dims, flows->n_boxes + 1));
     xfi_flows_put(flows, flows->n_boxes++, &box);
-    for (d = n_dims - 1; d >= 0 && ++at[d] == groups[d].end; d--)
-      at[d] = groups[d].first;
-  } while (d >= 0);
+  } while (next_box(at, ties, lists, groups, n_dims));
   flow->n = (uint32_t)flows->n_boxes - flow->first;
   flows->n++;
 done:

@@ -160,6 +160,10 @@ static inline const int64_t *xfi_flows_length(const xfi_flows *flows, size_t box
 }
 
 xfi_box xfi_flows_box(const xfi_flows *flows, size_t box);
+/* Of the boxes [at, end), ascending in `lo`, the first whose `lo` is from lo to hi in each dim, hi
+ * left out; `end`: none. */
+size_t xfi_flows_seek(const xfi_flows *flows, size_t at, size_t end, const int64_t *lo,
+                      const int64_t *hi);
 /* In place of the one that is there, or of the next one, for which there is room. */
 void xfi_flows_put(xfi_flows *flows, size_t at, const xfi_box *box);
 /* Room for so many boxes in all; of no other number of dims than before. */

@@ -9,6 +9,7 @@
 #include <stdbool.h>
 #include <stdlib.h>
 #include <string.h>
+#include <time.h>
 
 #include "unit/ranks.h"
 #include "xfer/xfer.h"
@@ -156,6 +157,98 @@ static void test_a_rank_that_needs_nothing_takes_a_slot(void **state)
                   .staged = true});
 }
 
+/* ---- many pieces --------------------------------------------------------------------------- */
+
+enum { PIECES = 16384, MOST_SECONDS = 20 };
+
+typedef struct cyclic {
+  const char *line; /* two ranks have every other piece of a dim, all get everything */
+  int dim;
+  xfer_comm *comms[RANKS];
+} cyclic;
+
+/* The part of a rank, whose elements are their row-major indices. */
+static void fill_part(int32_t *part, const xfer_layout *layout, int rank, int dim)
+{
+  xfer_run *runs = calloc(PIECES, sizeof *runs);
+  int64_t shape[2];
+  int64_t local[2];
+  size_t n = 0;
+
+  expect(runs != NULL && xfer_layout_shape(layout, shape) == 2 &&
+         xfer_layout_local_shape(layout, rank, local) == XFER_OK &&
+         xfer_layout_runs(layout, rank, dim, runs, PIECES, &n) == XFER_OK && n == PIECES);
+  for (size_t i = 0; i < n; i++) {
+    for (int64_t k = 0; k < runs[i].length * local[1 - dim]; k++) {
+      const int64_t along = k % runs[i].length;
+      const int64_t across = k / runs[i].length;
+      const int64_t to = runs[i].local + along;
+      const int64_t index = runs[i].global + along;
+
+      if (dim == 0)
+        part[to * local[1] + across] = (int32_t)(index * shape[1] + across);
+      else
+        part[across * local[1] + to] = (int32_t)(across * shape[1] + index);
+    }
+  }
+  free(runs);
+}
+
+static void gather_pieces(int rank, void *context)
+{
+  const cyclic *c = context;
+  xfer_plan_options options = XFER_PLAN_OPTIONS_INIT;
+  int32_t *part = calloc(4 * PIECES, sizeof *part);
+  int32_t *all = calloc(4 * PIECES, sizeof *all);
+  const xfer_view from = xfer_view_dense(part);
+  const xfer_view to = xfer_view_dense(all);
+  xfer_tensor tensor = {.name = "w"};
+  xfer_layout *src = NULL;
+  xfer_layout *dst = NULL;
+  xfer_plan *plan = NULL;
+
+  options.lane = XFER_LANE_BROADCAST;
+  expect(part != NULL && all != NULL && xfer_problem_parse(&src, &dst, c->line) == XFER_OK);
+  if (rank < 2) fill_part(part, src, rank, c->dim);
+  tensor.src = src;
+  tensor.dst = dst;
+  expect(xfer_plan_create(&plan, c->comms[rank], &tensor, 1, &options) == XFER_OK);
+  expect(xfer_plan_bind(plan, 0, &from, &to) == XFER_OK);
+  expect(xfer_plan_commit(plan) == XFER_OK);
+  expect(xfer_plan_run(plan, 1, NULL) == XFER_OK);
+  expect(xfer_plan_wait(plan, 0) == XFER_OK);
+  for (int32_t i = 0; i < 4 * PIECES; i++)
+    if (all[i] != i) {
+      expect(all[i] == i);
+      break;
+    }
+  xfer_plan_destroy(plan);
+  xfer_layout_destroy(src);
+  xfer_layout_destroy(dst);
+  free(part);
+  free(all);
+}
+
+/* Block-cyclic rows, or columns: the time of a commit is that of the pieces, not of pairs of them,
+ * which would be minutes. */
+static void test_many_pieces_take_little_time(void **state)
+{
+  (void)state;
+  cyclic plays[] = {{"i32[65536,1] (2)@0-1:S0f16384 -> (4)@0-3:R", 0, {NULL}},
+                    {"i32[2,32768] (2)@0-1:S1f16384 -> (4)@0-3:R", 1, {NULL}}};
+
+  for (size_t i = 0; i < sizeof plays / sizeof *plays; i++) {
+    const clock_t start = clock();
+
+    assert_int_equal(xfer_comm_create_local(plays[i].comms, RANKS), XFER_OK);
+    run_ranks(RANKS, gather_pieces, &plays[i]);
+    for (int r = 0; r < RANKS; r++)
+      xfer_comm_destroy(plays[i].comms[r]);
+    assert_all_as_expected();
+    assert_true((clock() - start) / CLOCKS_PER_SEC < MOST_SECONDS);
+  }
+}
+
 int main(void)
 {
   const struct CMUnitTest tests[] = {
@@ -163,6 +256,7 @@ int main(void)
       cmocka_unit_test(test_a_strided_view_on_one_rank_takes_slots_on_all),
       cmocka_unit_test(test_a_transposed_view_takes_slots),
       cmocka_unit_test(test_a_rank_that_needs_nothing_takes_a_slot),
+      cmocka_unit_test(test_many_pieces_take_little_time),
   };
 
   return cmocka_run_group_tests(tests, NULL, NULL);

@@ -78,6 +78,37 @@ static void test_flows_of_a_known_class(void **state)
   free_tensors(&list);
 }
 
+/* All boxes of a grid with holes, looked for in every part of it. */
+static void test_seek_finds_every_box_that_begins_inside_and_no_other(void **state)
+{
+  (void)state;
+  enum { SIDE = 5, N = SIDE * SIDE * SIDE };
+  int64_t words[N * 13];
+  xfi_flows flows = {.n_dims = 3, .boxes = words};
+
+  for (int64_t i = 0; i < N; i++) { /* ascending */
+    const xfi_box box = {.lo = {i / SIDE / SIDE, i / SIDE % SIDE, i % SIDE}, .length = {1, 1, 1}};
+
+    if (i * i % 7 < 3 || i == N - 1) xfi_flows_put(&flows, flows.n_boxes++, &box);
+  }
+  for (int64_t k = 0; k < N * N; k++) {
+    const int64_t lo[3] = {k % N / SIDE / SIDE, k % N / SIDE % SIDE, k % SIDE};
+    const int64_t hi[3] = {k / N / SIDE / SIDE + 1, k / N / SIDE % SIDE + 1, k / N % SIDE + 1};
+    size_t at = 0;
+
+    for (size_t b = 0; b < flows.n_boxes; b++) {
+      const int64_t *x = xfi_flows_lo(&flows, b);
+
+      if (x[0] < lo[0] || x[0] >= hi[0] || x[1] < lo[1] || x[1] >= hi[1] || x[2] < lo[2] ||
+          x[2] >= hi[2])
+        continue;
+      assert_int_equal(xfi_flows_seek(&flows, at, flows.n_boxes, lo, hi), b);
+      at = b + 1;
+    }
+    assert_int_equal(xfi_flows_seek(&flows, at, flows.n_boxes, lo, hi), flows.n_boxes);
+  }
+}
+
 /* ---- both ends ---- */
 
 static const xfi_flow *find_flow(const xfi_flows *flows, uint32_t part)
@@ -372,6 +403,7 @@ int main(void)
 {
   const struct CMUnitTest tests[] = {
       cmocka_unit_test(test_flows_of_a_known_class),
+      cmocka_unit_test(test_seek_finds_every_box_that_begins_inside_and_no_other),
       cmocka_unit_test(test_both_ends_of_a_flow_have_the_same_boxes),
       cmocka_unit_test(test_scalars_have_one_box_and_empty_tensors_none),
       cmocka_unit_test(test_zero_elements_are_counted),

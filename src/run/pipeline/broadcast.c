@@ -81,36 +81,53 @@ static void add_message(xfi_pipeline *p, const turn *t, char *memory, uint64_t n
 
 /* ---- through slots ---- */
 
-/* From a slice of a source box in the slot to each destination box that meets it. */
-static xfer_status scatter_slice(xfi_copies *copies, const xfer_plan *plan, uint32_t tensor,
-                                 const xfi_flow *flow, const xfi_box *source,
-                                 const xfi_slice *slice, char *slot)
+/* From a slice of a source box in the slot to a destination box, what they have in common. */
+static xfer_status scatter_box(xfi_copies *copies, const xfer_plan *plan, uint32_t tensor,
+                               const xfi_box *box, const xfi_box *source, const xfi_slice *slice,
+                               char *slot)
 {
   const xfi_class *cls = xfi_plan_class(plan->moves, tensor);
   const int n_dims = cls->src->n_dims;
   const xfi_bound dense = xfi_bound_dense(slot, slice->length, n_dims, cls->wire_bytes);
-  const xfi_elem elem = xfi_run_elem(plan, cls, XFI_FROM_WIRE);
+  xfi_end src = {&dense, {0}};
+  xfi_end dst = {xfi_run_dst(plan, tensor), {0}};
+  int64_t length[XFER_MAX_DIMS];
+
+  for (int d = 0; d < n_dims; d++) {
+    const int64_t origin = source->lo[d] + slice->start[d];
+    const int64_t lo = origin > box->lo[d] ? origin : box->lo[d];
+    const int64_t a_end = origin + slice->length[d];
+    const int64_t b_end = box->lo[d] + box->length[d];
+
+    length[d] = (a_end < b_end ? a_end : b_end) - lo;
+    if (length[d] <= 0) return XFER_OK;
+    src.start[d] = lo - origin;
+    dst.start[d] = box->dst_local[d] + (lo - box->lo[d]);
+  }
+  return xfi_copies_add(copies, &dst, &src, length, n_dims, xfi_run_elem(plan, cls, XFI_FROM_WIRE));
+}
+
+/* To each destination box that meets it: each lies in one source box, so those of others, which may
+ * be many, are passed over. */
+static xfer_status scatter_slice(xfi_copies *copies, const xfer_plan *plan, uint32_t tensor,
+                                 const xfi_needed *needed, const xfi_box *source,
+                                 const xfi_slice *slice, char *slot)
+{
+  const xfi_flows *recvs = &xfi_plan_class(plan->moves, tensor)->recvs;
   xfer_status st = XFER_OK;
+  int64_t hi[XFER_MAX_DIMS];
 
-  for (size_t b = 0; b < flow->n; b++) {
-    const xfi_box box = xfi_flows_box(&cls->recvs, flow->first + b);
-    xfi_end src = {&dense, {0}};
-    xfi_end dst = {xfi_run_dst(plan, tensor), {0}};
-    int64_t length[XFER_MAX_DIMS];
-    bool empty = false;
+  for (int d = 0; d < recvs->n_dims; d++)
+    hi[d] = source->lo[d] + slice->start[d] + slice->length[d];
+  for (size_t f = 0; f < needed->n; f++) {
+    const size_t end = (size_t)needed->at[f].first + needed->at[f].n;
+    size_t b = needed->at[f].first;
 
-    for (int d = 0; d < n_dims; d++) {
-      const int64_t origin = source->lo[d] + slice->start[d];
-      const int64_t lo = origin > box.lo[d] ? origin : box.lo[d];
-      const int64_t a_end = origin + slice->length[d];
-      const int64_t b_end = box.lo[d] + box.length[d];
+    while ((b = xfi_flows_seek(recvs, b, end, source->lo, hi)) < end) {
+      const xfi_box box = xfi_flows_box(recvs, b++);
 
-      length[d] = (a_end < b_end ? a_end : b_end) - lo;
-      empty = empty || length[d] <= 0;
-      src.start[d] = lo - origin;
-      dst.start[d] = box.dst_local[d] + (lo - box.lo[d]);
+      XFI_TRY(scatter_box(copies, plan, tensor, &box, source, slice, slot));
     }
-    if (!empty) XFI_TRY(xfi_copies_add(copies, &dst, &src, length, n_dims, elem));
   }
 done:
   return st;
@@ -119,7 +136,7 @@ done:
 /* Elements [first, end) of one source box of an entry: gathered on the root, scattered where
  * needed. */
 static xfer_status add_box(xfi_step *step, const xfer_plan *plan, const xfi_cast *c,
-                           const xfi_box *box, const xfi_flow *flow, int64_t first, int64_t end,
+                           const xfi_box *box, const xfi_needed *needed, int64_t first, int64_t end,
                            char *slot)
 {
   const xfi_class *cls = xfi_plan_class(plan->moves, c->tensor);
@@ -134,10 +151,10 @@ static xfer_status add_box(xfi_step *step, const xfer_plan *plan, const xfi_cast
     return xfi_slot_copies(&step->gather, plan, cls, slot, true, xfi_run_src(plan, c->tensor),
                            mine.src_local, mine.length, first, end);
   }
-  if (flow->n == 0) return XFER_OK;
+  if (needed->n == 0) return XFER_OK;
   n = xfi_slice_box(slices, box->length, cls->src->n_dims, first, end);
   for (int i = 0; i < n; i++)
-    XFI_TRY(scatter_slice(&step->scatter, plan, c->tensor, flow, box, &slices[i],
+    XFI_TRY(scatter_slice(&step->scatter, plan, c->tensor, needed, box, &slices[i],
                           slot + slices[i].offset * cls->wire_bytes));
 done:
   return st;
@@ -149,7 +166,7 @@ static xfer_status add_part(xfi_step *step, const turn *t, const xfi_cast *c, ui
 {
   const xfi_class *cls = xfi_plan_class(t->plan->moves, c->tensor);
   const xfi_flow *source = xfi_cast_source(t->casts, t->plan, c);
-  const xfi_flow needed = xfi_cast_needed(t->casts, t->plan, c);
+  const xfi_needed needed = xfi_cast_needed(t->casts, t->plan, c);
   const uint64_t elem = (uint64_t)cls->wire_bytes;
   xfer_status st = XFER_OK;
   uint64_t at = 0; /* bytes of the part before the box */

@@ -39,8 +39,12 @@ void xfi_casts_free(xfi_casts *casts);
 const xfi_flow *xfi_cast_source(const xfi_casts *casts, const xfer_plan *plan, const xfi_cast *c);
 xfi_box xfi_cast_box(const xfi_casts *casts, const xfer_plan *plan, const xfi_cast *c, size_t b);
 
-/* This rank's boxes of a part, in its class's recvs; n 0: it needs nothing of it, or holds it. */
-xfi_flow xfi_cast_needed(const xfi_casts *casts, const xfer_plan *plan, const xfi_cast *c);
+/* What this rank gets of a part, in its class's recvs; n 0: it needs nothing of it, or holds it. */
+typedef struct xfi_needed {
+  const xfi_flow *at;
+  size_t n;
+} xfi_needed;
+xfi_needed xfi_cast_needed(const xfi_casts *casts, const xfer_plan *plan, const xfi_cast *c);
 
 /* What slots the list needs, then its steps. */
 void xfi_broadcast_measure(xfi_pipeline *pipeline, const xfi_casts *casts, const xfer_plan *plan);

@@ -110,19 +110,16 @@ xfi_box xfi_cast_box(const xfi_casts *casts, const xfer_plan *plan, const xfi_ca
   return xfi_flows_box(flows, flows->at[c->flow].first + b);
 }
 
-xfi_flow xfi_cast_needed(const xfi_casts *casts, const xfer_plan *plan, const xfi_cast *c)
+xfi_needed xfi_cast_needed(const xfi_casts *casts, const xfer_plan *plan, const xfi_cast *c)
 {
   const xfi_class *cls = xfi_plan_class(plan->moves, c->tensor);
   const uint32_t part = xfi_cast_source(casts, plan, c)->part;
-  xfi_flow needed = {0};
+  xfi_needed needed = {NULL, 0};
 
   if (xfi_part_replica(cls->src, part, plan->moves->rank) >= 0) return needed;
   for (size_t f = 0; f < cls->recvs.n; f++) { /* flows of one source part are neighbours */
     if (cls->recvs.at[f].part != part) continue;
-    if (needed.n == 0)
-      needed = cls->recvs.at[f];
-    else
-      needed.n += cls->recvs.at[f].n;
+    if (needed.n++ == 0) needed.at = &cls->recvs.at[f];
   }
   return needed;
 }
@@ -177,11 +174,11 @@ static xfer_status find_memory(char **memory, xfi_copies *scratch, const xfi_cas
     XFI_TRY(
         find_run(memory, scratch, xfi_run_src(plan, c->tensor), box.src_local, box.length, cls));
   } else {
-    const xfi_flow needed = xfi_cast_needed(casts, plan, c);
+    const xfi_needed needed = xfi_cast_needed(casts, plan, c);
     xfi_box box;
 
-    if (needed.n != 1) return XFER_OK;
-    box = xfi_flows_box(&cls->recvs, needed.first);
+    if (needed.n != 1 || needed.at->n != 1) return XFER_OK;
+    box = xfi_flows_box(&cls->recvs, needed.at->first);
     if (memcmp(box.lo, all.lo, n) != 0 || memcmp(box.length, all.length, n) != 0) return XFER_OK;
     XFI_TRY(
         find_run(memory, scratch, xfi_run_dst(plan, c->tensor), box.dst_local, box.length, cls));
