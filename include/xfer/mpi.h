@@ -25,9 +25,9 @@ extern "C" {
  * initialized with MPI_THREAD_FUNNELED at least. At that level the main thread makes this call and
  * all others on the comm; at MPI_THREAD_SERIALIZED no other thread may be in MPI meanwhile.
  * Failure: a rank that misses a deadline tells the others, whose waits then end with XFER_ERR_COMM,
- * as those of a rank of the same host do whose process ends. What MPI still holds of a broken comm,
- * its communicator and messages that could not be called back, is leaked, since freeing it is not
- * safe.
+ * as those for a rank of the same host do whose process ends or that gives its comm back. What MPI
+ * still holds of a broken comm, its communicator and messages that could not be called back, is
+ * leaked, since freeing it is not safe.
  *
  * @param comm      Receives the comm; the caller owns it and gives it back with
  *                  xfer_comm_destroy(), on every rank and before MPI_Finalize().

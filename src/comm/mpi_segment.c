@@ -109,6 +109,8 @@ done:
 void xfi_segments_destroy(xfi_segments *s)
 {
   if (s == NULL) return;
+  if (s->at != NULL && s->at[s->place] != NULL && s->cards[s->place].pid == getpid())
+    atomic_store(&s->at[s->place]->has_left, 1); /* a child that was forked has not */
   for (int i = 0; s->at != NULL && i < s->n_places; i++)
     if (s->at[i] != NULL) (void)munmap(s->at[i], s->n_bytes);
   if (s->file >= 0) (void)close(s->file);
@@ -233,6 +235,13 @@ void xfi_segments_alarm(xfi_segments *s, int rank, const char *why)
     (void)atomic_compare_exchange_strong(&s->at[i]->alarm, &none, (uint32_t)rank + 1);
     wake(s->at[i]);
   }
+}
+
+bool xfi_segment_has_left(const xfi_segments *s, int rank)
+{
+  const xfi_segment *segment = xfi_segment_of(s, rank);
+
+  return segment != NULL && atomic_load(&segment->has_left) != 0;
 }
 
 bool xfi_segment_is_lost(const xfi_segments *s, int rank)

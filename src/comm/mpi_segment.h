@@ -42,6 +42,7 @@ typedef struct xfi_segment {
   _Alignas(
       XFI_CACHE_LINE) _Atomic uint32_t alarm; /* 1 + the rank that told the owner of a failure */
   char why[XFI_BROKEN_BYTES];                 /* what the owner told others */
+  _Atomic uint32_t has_left;                  /* the owner, the comm */
   _Alignas(XFI_CACHE_LINE) _Atomic uint64_t n_given; /* steps of gatherings, counted over all */
   xfi_given given[2];                                /* by turns */
   xfi_ring rings[];                                  /* by place among the ranks of the host */
@@ -86,7 +87,8 @@ static inline xfi_segment *xfi_segment_of(const xfi_segments *s, int rank)
   return s == NULL || s->places[rank] < 0 ? NULL : s->at[s->places[rank]];
 }
 
-/* Has the process of a rank ended? */
+/* Has a rank left the comm, or its process ended? False where no memory is shared with it. */
+bool xfi_segment_has_left(const xfi_segments *segments, int rank);
 bool xfi_segment_is_lost(const xfi_segments *segments, int rank);
 /* Wake the owner, if it sleeps and waits for `rank`, which has written what it waits for. */
 void xfi_segment_ring(xfi_segment *segment, int rank);

@@ -22,12 +22,20 @@ enum {
 
 /* ---- waiting ------------------------------------------------------------------------------- */
 
+typedef bool is_meant(const xfi_segments *segments, int rank);
+
+static bool is_any(const xfi_segments *segments, int rank)
+{
+  (void)segments, (void)rank;
+  return true;
+}
+
 /* What a rank waits for. */
 typedef struct awaited {
   const char *name; /* of the call */
   bool (*is_there)(const struct awaited *what);
-  /* A rank that has not come, of those whose process has ended if only they are meant; -1: none. */
-  int (*find_late)(const struct awaited *what, bool lost);
+  /* A rank that has not come, of those that `of` says; -1: none. */
+  int (*find_late)(const struct awaited *what, is_meant *of);
   int ringer; /* the rank that will ring; -1: several may */
   xfi_mpi_comm *t;
   const void *of; /* the caller's */
@@ -45,11 +53,15 @@ static void nap(xfi_segment *own, const awaited *what, uint32_t sleeping, xfi_de
   atomic_store(&own->sleeping, XFI_AWAKE);
 }
 
+/* What they wrote before they left is there. */
 static xfer_status check_lost(const awaited *what)
 {
-  const int lost = what->find_late(what, true);
+  const int gone = what->find_late(what, xfi_segment_has_left);
+  const int lost = what->find_late(what, xfi_segment_is_lost);
   xfer_status st = XFER_OK;
 
+  XFI_CHECK(gone < 0 || what->is_there(what), XFER_ERR_COMM, "%s: rank %d has left the comm",
+            what->name, gone);
   XFI_CHECK(lost < 0 || what->is_there(what), XFER_ERR_COMM, "%s: the process of rank %d has ended",
             what->name, lost);
 done:
@@ -74,7 +86,7 @@ static xfer_status await(const awaited *what, xfi_deadline deadline)
     XFI_TRY(xfi_mpi_check_broken(t));
     XFI_CHECK(!xfi_deadline_expired(deadline), XFER_ERR_TIMEOUT,
               "%s: rank %d did not come before the deadline", what->name,
-              what->find_late(what, false));
+              what->find_late(what, is_any));
     if (++n_naps % LOOK_FOR_LOST == 0) XFI_TRY(check_lost(what));
     nap(own, what, sleeping, deadline);
   }
@@ -97,11 +109,11 @@ static bool is_given(const awaited *what)
   return atomic_load_explicit(&p->segment->n_given, memory_order_acquire) >= p->step;
 }
 
-static int find_giver(const awaited *what, bool lost)
+static int find_giver(const awaited *what, is_meant *of)
 {
   const int rank = (int)((const part *)what->of)->segment->rank;
 
-  return !lost || xfi_segment_is_lost(what->t->segments, rank) ? rank : -1;
+  return of(what->t->segments, rank) ? rank : -1;
 }
 
 /* Two places to give in, used in turn: to give a second time after this a rank must have seen
@@ -242,13 +254,13 @@ static bool any_can_move(const awaited *what)
   return false;
 }
 
-static int find_peer(const awaited *what, bool lost)
+static int find_peer(const awaited *what, is_meant *of)
 {
   const streams *s = what->of;
 
   for (size_t i = 0; i < s->n; i++)
     if (s->channels[i].n_done < s->channels[i].n_bytes &&
-        (!lost || xfi_segment_is_lost(what->t->segments, s->channels[i].peer)))
+        of(what->t->segments, s->channels[i].peer))
       return s->channels[i].peer;
   return -1;
 }

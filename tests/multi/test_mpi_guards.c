@@ -11,6 +11,8 @@
 #include <stddef.h>
 #include <stdint.h>
 #include <string.h>
+#include <sys/wait.h>
+#include <unistd.h>
 
 #include <cmocka.h>
 
@@ -213,6 +215,70 @@ static void test_an_exchange_without_memory_fails_on_both(void **state)
   in_both_ways(exchange_without_memory);
 }
 
+/* ---- who leaves------------------------------------------- */
+
+static xfer_comm *make(void)
+{
+  xfer_comm *comm = NULL;
+
+  assert_int_equal(xfer_comm_create_mpi(&comm, MPI_COMM_WORLD), XFER_OK);
+  return comm;
+}
+
+static void carry_nothing(void *context, size_t channel, char *slot, size_t n_bytes)
+{
+  (void)context, (void)channel, (void)slot, (void)n_bytes;
+}
+
+/* Nobody waits for a rank that gave its comm back, not until the deadline. */
+static void test_a_rank_that_has_left_is_named(void **state)
+{
+  (void)state;
+  for (int streams = 0; streams < 2; streams++) {
+    xfer_comm *comm = make();
+    xfi_comm *transport = comm->transport;
+    const xfi_deadline deadline = xfi_deadline_after(LONG_MS);
+    xfi_channel from_0 = {.peer = 0, .n_bytes = 5};
+    char all[RANKS];
+
+    if (rank == 1) {
+      assert_int_equal(streams ? transport->ops->stream(transport, &from_0, 1, 4096, carry_nothing,
+                                                        NULL, deadline)
+                               : transport->ops->all_gather(transport, all, "x", 1, deadline),
+                       XFER_ERR_COMM);
+      assert_text(streams ? "stream: rank 0 has left the comm"
+                          : "gather: rank 0 has left the comm");
+      assert_false(xfi_deadline_expired(deadline));
+    }
+    xfer_comm_destroy(comm);
+    (void)MPI_Barrier(MPI_COMM_WORLD);
+  }
+}
+
+/* Rank 1 waits for long enough to look. */
+static void test_a_child_that_leaves_is_not_its_rank(void **state)
+{
+  (void)state;
+  xfer_comm *comm = make();
+  const pid_t child = rank == 0 ? fork() : -1;
+  char all[RANKS] = "";
+
+  if (child == 0) {
+    xfi_segments_destroy(((xfi_mpi_comm *)comm->transport)->segments);
+    _exit(0);
+  }
+  if (rank == 0) {
+    assert_true(child > 0 && waitpid(child, NULL, 0) == child);
+    (void)usleep(100000);
+  }
+  assert_int_equal(comm->transport->ops->all_gather(comm->transport, all, rank == 0 ? "a" : "b", 1,
+                                                    xfi_deadline_after(LONG_MS)),
+                   XFER_OK);
+  assert_memory_equal(all, "ab", RANKS);
+  xfer_comm_destroy(comm);
+  (void)MPI_Barrier(MPI_COMM_WORLD);
+}
+
 int main(int argc, char **argv)
 {
   const struct CMUnitTest tests[] = {
@@ -224,6 +290,8 @@ int main(int argc, char **argv)
       cmocka_unit_test(test_e5_a_rank_that_sends_nothing_is_named),
       cmocka_unit_test(test_an_exchange_without_memory_fails_on_both),
       cmocka_unit_test(test_f1_a_message_above_1_gib_is_refused),
+      cmocka_unit_test(test_a_rank_that_has_left_is_named),
+      cmocka_unit_test(test_a_child_that_leaves_is_not_its_rank),
   };
   int level = 0;
 
