@@ -19,6 +19,7 @@
 #include <stdio.h>
 #include <string.h>
 #include <sys/mman.h>
+#include <sys/resource.h>
 #include <sys/stat.h>
 #include <sys/syscall.h>
 #include <unistd.h>
@@ -39,11 +40,14 @@ static xfi_segment *map_file(int file, size_t n_bytes)
   return at == MAP_FAILED ? NULL : at;
 }
 
-/* Sealed, so that nobody who maps it can be made to touch what is not there. */
+/* Sealed, so that nobody who maps it can be made to touch what is not there. None where files may
+ * not be as large: that is a signal which ends the process. */
 static void make_own(xfi_segments *s, int rank, uint64_t token)
 {
   xfi_segment *own = NULL;
+  struct rlimit most;
 
+  if (getrlimit(RLIMIT_FSIZE, &most) != 0 || most.rlim_cur < s->n_bytes) return;
   s->file = memfd_create(FILE_NAME, MFD_CLOEXEC | MFD_ALLOW_SEALING);
   if (s->file < 0) return;
   if (ftruncate(s->file, (off_t)s->n_bytes) == 0 &&

@@ -11,6 +11,7 @@
 #include <stddef.h>
 #include <stdint.h>
 #include <string.h>
+#include <sys/resource.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -215,7 +216,7 @@ static void test_an_exchange_without_memory_fails_on_both(void **state)
   in_both_ways(exchange_without_memory);
 }
 
-/* ---- who leaves------------------------------------------- */
+/* ---- who leaves, and memory that cannot be shared ------------------------------------------- */
 
 static xfer_comm *make(void)
 {
@@ -279,6 +280,28 @@ static void test_a_child_that_leaves_is_not_its_rank(void **state)
   (void)MPI_Barrier(MPI_COMM_WORLD);
 }
 
+/* A file that is larger than a process may write is a signal, by which it would end. */
+static void test_where_files_are_limited_ranks_send_messages(void **state)
+{
+  (void)state;
+  struct rlimit before;
+  struct rlimit few;
+  char all[RANKS] = "";
+
+  assert_int_equal(getrlimit(RLIMIT_FSIZE, &before), 0);
+  few = before;
+  few.rlim_cur = 4096;
+  if (rank == 1) assert_int_equal(setrlimit(RLIMIT_FSIZE, &few), 0);
+  xfer_comm *comm = make();
+  assert_int_equal(setrlimit(RLIMIT_FSIZE, &before), 0);
+  assert_false(((xfi_mpi_comm *)comm->transport)->segments->has_all);
+  assert_int_equal(comm->transport->ops->all_gather(comm->transport, all, rank == 0 ? "a" : "b", 1,
+                                                    xfi_deadline_after(LONG_MS)),
+                   XFER_OK);
+  assert_memory_equal(all, "ab", RANKS);
+  xfer_comm_destroy(comm);
+}
+
 int main(int argc, char **argv)
 {
   const struct CMUnitTest tests[] = {
@@ -292,6 +315,7 @@ int main(int argc, char **argv)
       cmocka_unit_test(test_f1_a_message_above_1_gib_is_refused),
       cmocka_unit_test(test_a_rank_that_has_left_is_named),
       cmocka_unit_test(test_a_child_that_leaves_is_not_its_rank),
+      cmocka_unit_test(test_where_files_are_limited_ranks_send_messages),
   };
   int level = 0;
 
