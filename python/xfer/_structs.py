@@ -91,6 +91,11 @@ def encoded(text: Any, name: str) -> bytes:
     return text.encode()
 
 
+def sayable(text: Any) -> bytes:
+    """A sentence for other ranks, with what cannot be said escaped."""
+    return str(text).replace("\0", "\\0").encode(errors="backslashreplace")
+
+
 def decoded(text: bytes) -> str:
     """A text of C's, which may have been cut inside a character."""
     return text.decode(errors="replace")

@@ -11,9 +11,9 @@ from typing import Any
 
 from . import _bootstrap, _functions, _handle
 from ._lib import lib, plugin
-from ._structs import decoded
+from ._structs import decoded, sayable
 from ._worker import Worker
-from .errors import CommError, MismatchError, PeerError, StateError
+from .errors import CommError, MismatchError, PeerError, StateError, described
 from .memory import HOST, View
 
 __all__ = ["Comm", "nccl_id"]
@@ -255,11 +255,11 @@ class Comm(_handle.Handle):
         """What one rank found wrong in its arguments becomes an error of all ranks: its own here, a PeerError with its
         rank and its sentence elsewhere. `what` must be the same on every rank. timeout_ms: 0: the comm's."""
         if self.size > 1:
-            word = f"!{type(error).__name__}: {error}" if error is not None else f"={what}"
+            word = f"!{described(error)}" if error is not None else f"={what}"
             if timeout_ms:
                 lib.xfer_comm_set_timeout(self, timeout_ms)
             try:
-                words = self._gather(word.encode()[:_WORD].ljust(_WORD, b"\0"))
+                words = self._gather(sayable(word)[:_WORD].ljust(_WORD, b"\0"))
             finally:
                 if timeout_ms:
                     lib.xfer_comm_set_timeout(self, self._timeout_ms)

@@ -133,3 +133,11 @@ def error_of(status: int, text: str) -> XferError:
     error = XferError(text)
     error.status = status
     return error
+
+
+def described(error: BaseException) -> str:
+    """An exception in a sentence, whatever it is."""
+    try:
+        return f"{type(error).__name__}: {error}"
+    except Exception:
+        return type(error).__name__

@@ -12,7 +12,7 @@ from . import _handle, _structs
 from ._lib import lib
 from ._structs import decoded
 from .comm import Comm, _Alone
-from .errors import ArgError, StateError, XferError
+from .errors import ArgError, StateError, XferError, described
 from .layout import Layout
 from .memory import HOST, View, view_of
 from .stream import stream_pointer
@@ -289,7 +289,7 @@ class Plan(_handle.Handle):
                 raise
             except Exception as wrong:  # of an argument: C has not seen it
                 with contextlib.suppress(XferError):
-                    self._refuse(f"{type(wrong).__name__}: {wrong}")
+                    self._refuse(described(wrong))
                 raise
             self._refused = False
 
@@ -305,7 +305,7 @@ class Plan(_handle.Handle):
 
     def _refuse(self, why: str) -> None:
         """By the thread that waits, since C keeps texts by thread."""
-        self._on()._call(lib.xfer_plan_refuse, self, _structs.encoded(why, "why"))
+        self._on()._call(lib.xfer_plan_refuse, self, _structs.sayable(why))
         self._refused = True
 
     def wait(self, timeout_ms: int = 0) -> None:

@@ -6,7 +6,7 @@ import time
 
 import numpy as np
 import pytest
-from ranks import outcomes
+from ranks import on_ranks, outcomes
 
 import xfer
 from xfer import Layout, Mesh, Shard
@@ -237,3 +237,37 @@ def test_a_plan_waits_no_longer_than_its_own_deadline(call):
     assert all(isinstance(results[rank], xfer.XferError) for rank in (0, 2)), results
     assert any(isinstance(result, TimeoutError) for result in results), results
     assert results[1] is None
+
+
+class Unsayable(Exception):
+    def __str__(self):
+        raise RuntimeError("no words")
+
+
+@pytest.mark.parametrize("error", [ValueError("\udc80 of a file's name"), ValueError("a\0b"), Unsayable()])
+def test_an_error_that_cannot_be_said_is_one_on_all(error):
+    """Of agree(), of a collective call and of a run."""
+
+    class Version:
+        def __index__(self):
+            raise error
+
+    def work(comm):
+        mine = comm.rank == 1
+        kind = type(error) if mine else xfer.PeerError
+        with pytest.raises(kind) as raised:
+            comm.agree(error if mine else None)
+        with pytest.raises(xfer.MismatchError):
+            comm.agree(None, "\udc80" if mine else "a")
+        with xfer.Plan(comm, [("w", LAYOUT, LAYOUT)]) as plan:
+            plan.bind(0, GOOD, np.zeros_like(GOOD))
+            plan.commit()
+            with contextlib.suppress(kind, xfer.XferError):
+                plan.run(Version() if mine else 1)
+            with pytest.raises(xfer.XferError) as waited:
+                plan.wait()
+        return str(waited.value) if mine else [str(each.value) for each in (raised, waited)]
+
+    results = on_ranks(3, work)
+    for text in (results[1], *results[0], *results[2]):
+        assert type(error).__name__ in text
