@@ -12,15 +12,18 @@ shapes and yet other elements, the caller must say it.
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import torch
+from torch.distributed._functional_collectives import AsyncCollectiveTensor
 from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.tensor import DTensor
 
 from ._dtensor import MEANINGS, Grid, Ranks, candidates, chosen, differ, grid_of, layout_in, mesh_of
 from ._flat import FlatPart, flat_parts, is_flat
+from ._places import Places
 from ._steps import Steps
 from .comm import Comm
 from .dtypes import dtype_name, torch_dtype
@@ -94,7 +97,11 @@ def _tensors(source: Source) -> dict[str, Any]:
     if isinstance(source, torch.nn.Module) and is_flat(source):
         return flat_parts(source)
     state = source.state_dict() if isinstance(source, torch.nn.Module) else source
-    return {name: tensor for name, tensor in state.items() if isinstance(tensor, torch.Tensor)}
+    tensors = {name: tensor for name, tensor in state.items() if isinstance(tensor, torch.Tensor)}
+    for name in tensors:
+        if not isinstance(name, str):
+            raise TypeError(f"a tensor's name is {name!r}, not a text")
+    return tensors
 
 
 def meshes_of(source: Source, ranks: Ranks = None) -> dict[str, Any]:
@@ -146,10 +153,11 @@ def _local(tensor: Any) -> Any:
     if isinstance(tensor, FlatPart):
         return tensor.memory
     if not isinstance(tensor, DTensor):
-        return tensor.detach()
+        return tensor.detach() if tensor.requires_grad else tensor
     if tensor.device_mesh.get_coordinate() is None:
         return None
-    return tensor.to_local().detach()
+    local = tensor.to_local()
+    return (local.wait() if isinstance(local, AsyncCollectiveTensor) else local).detach()
 
 
 # ---- one DTensor across meshes
@@ -272,6 +280,43 @@ def _layouts(
     return layouts
 
 
+class _Sides:
+    """What this rank holds of a source and of a target, which are looked at anew before each step."""
+
+    def __init__(self, source: Source | None, target: Source | None) -> None:
+        self.sources = [source, target]
+        self.parts: list[dict[str, Any]] = [{}, {}]  # by name; None outside a tensor's mesh
+        self._places: list[Places | None] = [None, None]
+        self._are_known = False
+
+    def _moved(self, side: int) -> list[str]:
+        """The names of what does not lie where it lay; of all at first, and after a failure."""
+        source, before, places = self.sources[side], self.parts[side], self._places[side]
+        tensors = {} if source is None else _tensors(source)
+        if self._are_known and tensors.keys() != before.keys():
+            raise ValueError(f"{min(tensors.keys() ^ before.keys())!r} has come or gone since it was planned")
+        self.parts[side] = parts = {name: _local(tensor) for name, tensor in tensors.items()}
+        names = [name for name, part in parts.items() if part is not None]
+        if places is None:
+            self._places[side] = Places()
+            return names
+        return [names[i] for i in places.moved(names, [parts[name] for name in names])]
+
+    def commit(self, plan: Plan, bind: Callable[[list[tuple[int, str]]], None]) -> None:
+        """With what has moved bound: (0 or 1, name) of each. Collective."""
+        try:
+            moved = [(side, name) for side in (0, 1) for name in self._moved(side)]
+            self._are_known = True
+            bind(moved)
+        except Exception as wrong:
+            plan._wrong = plan._wrong or wrong  # raised on all ranks
+        try:
+            plan.commit()
+        except BaseException:
+            self._places = [None, None]
+            raise
+
+
 class Transfer(Steps):
     """All tensors of a sharded module into those of another, planned once and moved at every step. Collective.
 
@@ -279,6 +324,9 @@ class Transfer(Steps):
     the other ranks. A module may be wrapped by FSDP1 or cut by ZeRO-3, see flat_parts(). Both have the same names, and
     every rank of a side all of them. A tensor that is no DTensor is whole on every rank of its side; one that several
     meshes have, as FSDP2 makes of what tp leaves whole, is the same on each of them.
+
+    Each step looks at both anew: a tensor that lies elsewhere than before, as after load_state_dict(assign=True), to()
+    or an offload, is bound anew.
 
         weights = Transfer(comm, source=trainer if trains else None, target=None if trains else server)
         for step in range(1, 1000):
@@ -322,9 +370,22 @@ class Transfer(Steps):
         comm.agree(error)
         names = sorted({*layouts[0], *layouts[1]})
         self.plan = Plan(comm, [(name, layouts[0].get(name), layouts[1].get(name)) for name in names], **options)
-        for name in names:
-            self.plan.bind(name, *(_local(side[name]) if name in side else None for side in have))
-        self.plan.commit()
+        self._sides = _Sides(source, target)
+        self._sides.commit(self.plan, self._bind)
+
+    def look_at(self, *, source: Source | None = None, target: Source | None = None) -> None:
+        """Other modules or state dicts, of the same names and layouts, from the next step on. Local."""
+        given = zip((source, target), self._sides.sources, strict=True)
+        self._sides.sources = [before if new is None else new for new, before in given]
+
+    def _bind(self, moved: list[tuple[int, str]]) -> None:
+        for name in sorted({name for _, name in moved}):
+            self.plan.bind(name, *(parts.get(name) for parts in self._sides.parts))
+
+    def step(self, version: int, stream: Any = None) -> None:
+        """Move all tensors and wait until they are there on every rank. Collective."""
+        self._sides.commit(self.plan, self._bind)
+        super().step(version, stream)
 
 
 class ModelRefit(Steps):
@@ -353,19 +414,17 @@ class ModelRefit(Steps):
         self.refit = Refit(model if isinstance(model, Model) else Model(model), train, gen)
         self.plan = self.refit.plan(comm, **options)
         self.locals = self.refit.locals(comm.rank)
-        try:
-            for side, state in (("train", source), ("gen", target)):
-                for name, tensor in _tensors(state).items() if state is not None else ():
-                    part = _local(tensor)
-                    if part is not None:
-                        self.locals.give(side, name, part)
-            self.locals.bind(self.plan)
-        except Exception as wrong:
-            self.plan._wrong = wrong  # raised by commit, on all ranks
-        self.plan.commit()
+        self._sides = _Sides(source, target)
+        self._sides.commit(self.plan, partial(self._bind, self.locals.give))
+
+    def _bind(self, hand_in: Callable[[str, str, Any], None], moved: list[tuple[int, str]]) -> None:
+        for side, name in moved:
+            hand_in(("train", "gen")[side], name, self._sides.parts[side][name])
+        self.locals.bind(self.plan)
 
     def step(self, version: int, stream: Any = None) -> None:
         """Move all weights and wait until they are there on every rank. Collective."""
+        self._sides.commit(self.plan, partial(self._bind, self.locals.update))
         self.plan.run(version, stream)
         self.locals.wait(self.plan)
 

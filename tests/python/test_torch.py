@@ -6,10 +6,12 @@ import os
 import pathlib
 
 import pytest
+from ranks import on_ranks, outcomes
 from test_mpi import mpiexec
 
 torch = pytest.importorskip("torch", reason="torch is not installed")
 import xfer  # noqa: E402
+import xfer.torch  # noqa: E402
 from xfer import Layout, Mesh, Replicate, View, memory_of  # noqa: E402
 
 HERE = pathlib.Path(__file__).parent
@@ -90,6 +92,91 @@ def test_parameters_and_grad_are_arrays_too():
         xfer.redistribute(comm, one([3], "f32"), parameter, one([3], "f32"), got)
     assert got.tolist() == [1, 1, 1]
     assert repr(View(parameter)) == "<View f32[3] on the host>"
+
+
+def linear(value):
+    module = torch.nn.Linear(3, 2)
+    module.load_state_dict({name: torch.full_like(x, value) for name, x in module.state_dict().items()})
+    return module
+
+
+MOVES = {
+    "data": lambda module: setattr(module.weight, "data", module.weight.data + 1),
+    "assign": lambda module: module.load_state_dict({n: x + 1 for n, x in module.state_dict().items()}, assign=True),
+    "to": lambda module: module.double().float().weight.data.add_(1),
+    "setattr": lambda module: setattr(module, "weight", torch.nn.Parameter(module.weight.detach() + 1)),
+}
+
+
+@pytest.mark.parametrize("move", MOVES)
+def test_a_transfer_finds_what_lies_elsewhere(move):
+    def work(comm):
+        mine, other = linear(comm.rank), {}
+        with xfer.torch.Transfer(comm, **{("target", "source")[comm.rank]: mine}) as transfer:
+            transfer.step(1)
+            MOVES[move](mine)  # on the side that has the weights, and on the other
+            transfer.step(2)
+            other = linear(7)
+            transfer.look_at(**{("target", "source")[comm.rank]: other})
+            transfer.step(3)
+        return mine.weight.tolist(), other.weight.tolist()
+
+    target, source = on_ranks(2, work)
+    assert target == source == ([[2.0] * 3] * 2, [[7.0] * 3] * 2)
+
+
+def test_a_transfer_goes_on_refusing_a_tensor_of_another_shape():
+    def work(comm):
+        mine = {"a": torch.full((4,), float(comm.rank))}
+        with xfer.torch.Transfer(comm, **{("target", "source")[comm.rank]: mine}) as transfer:
+            transfer.step(1)
+            if comm.rank == 1:
+                mine["a"] = torch.full((5,), 5.0)
+            for _ in range(2):
+                with pytest.raises(ValueError if comm.rank == 1 else xfer.PeerError, match="of shape"):
+                    transfer.step(2)
+            if comm.rank == 1:
+                mine["a"] = torch.full((4,), 4.0)
+            transfer.step(2)
+        return mine["a"].tolist()
+
+    assert on_ranks(2, work) == [[4.0] * 4] * 2
+
+
+def test_a_transfer_refuses_what_came_went_or_is_freed():
+    def work(comm):
+        mine = {"a": torch.full((4,), float(comm.rank)), "b": torch.zeros(4)}
+        words = []
+        with xfer.torch.Transfer(comm, **{("target", "source")[comm.rank]: mine}) as transfer:
+            storage = mine["a"].untyped_storage()
+            for version, change in enumerate(
+                (lambda: mine.update(c=mine["b"]), lambda: (mine.pop("c"), storage.resize_(0)))
+            ):
+                if comm.rank == 1:
+                    change()
+                with pytest.raises(TypeError if comm.rank == version == 1 else (ValueError, xfer.PeerError)) as raised:
+                    transfer.step(version)
+                words.append(str(raised.value))
+            storage.resize_(16)
+            mine["a"].fill_(5)
+            transfer.step(9)
+        return words, mine["a"].tolist()
+
+    for words, a in on_ranks(2, work):
+        assert "'c' has come or gone" in words[0]
+        assert "'a': a Tensor without memory" in words[1]
+        assert a == [5.0] * 4
+
+
+@pytest.mark.parametrize("name", [3, ("a", 1), None])
+def test_a_name_that_is_no_text_is_refused_on_all_ranks(name):
+    def work(comm):
+        mine = {"a": torch.zeros(4)} if comm.rank == 0 else {"a": torch.zeros(4), name: torch.zeros(4)}
+        xfer.torch.Transfer(comm, **{("target", "source")[comm.rank]: mine})
+
+    results = outcomes(2, work)
+    assert [type(result) for result in results] == [xfer.PeerError, TypeError]
+    assert "not a text" in str(results[0])
 
 
 def test_dtensors_move_between_any_meshes(tmp_path):

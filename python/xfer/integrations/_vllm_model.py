@@ -22,11 +22,11 @@ from vllm.model_executor.layers.attention import is_deferred_attention_layer
 from vllm.model_executor.layers.quantization.base_config import QuantizeMethodBase
 from vllm.model_executor.model_loader.reload import layerwise, meta
 
+from .._places import Places
 from ..capture import Capture, TargetBox, capture
 from ..dtypes import dtype_name, torch_dtype
 from ..layout import Layout
 from ..memory import View
-from ._places import Places
 from ._vllm_experts import followed, layers_of, slots_of
 
 __all__ = ["Destination", "Way", "check_awake"]

@@ -17,6 +17,7 @@ from typing import Any
 import torch
 from vllm.distributed.weight_transfer import base
 
+from .._places import Places
 from ..comm import Comm
 from ..dtypes import dtype_name
 from ..errors import MismatchError
@@ -24,7 +25,6 @@ from ..layout import Layout, Placement, Replicate, Shard
 from ..mesh import Mesh
 from ..torch import FlatPart, flat_parts, is_flat, layouts_of, meshes_of
 from ._comms import share
-from ._places import Places
 
 __all__ = ["Source", "joined", "source_of", "tables_of"]
 

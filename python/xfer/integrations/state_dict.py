@@ -9,8 +9,6 @@ from __future__ import annotations
 
 from typing import Any
 
-import torch
-
 from ..comm import Comm
 from ..torch import Transfer
 from ._comms import comm_of, known_comm
@@ -26,23 +24,13 @@ def _move(group: Any, key: str, version: int | None, **side: Any) -> None:
     if kept is None:
         kept = _kept[id(comm), key] = comm, Transfer(comm, **side), [0]
     else:
-        _bind(kept[1], **side)
+        kept[1].look_at(**side)
     kept[2][0] = version if version is not None else kept[2][0] + 1
     try:
         kept[1].step(kept[2][0])
     except BaseException:
         drop_state_dict(group, key)
         raise
-
-
-def _bind(transfer: Transfer, source: Any = None, target: Any = None) -> None:
-    """The tensors of this time; where they lie as before, nothing is to be done."""
-    state = source if source is not None else target
-    for name, tensor in state.items():
-        if isinstance(tensor, torch.Tensor):
-            local = tensor.to_local() if hasattr(tensor, "to_local") else tensor
-            transfer.plan.bind(name, **{"src" if source is not None else "dst": local.detach()})
-    transfer.plan.commit()
 
 
 def push_state_dict(state_dict: Any, group: Any, key: str = "model", version: int | None = None) -> None:
