@@ -55,6 +55,7 @@ typedef struct xfi_entry {
   const char *suffix; /* "weight", "bias", "weight_scale_inv" or "" */
   const char *role;   /* NULL: no rule knows it */
   bool matched;       /* the rules were asked */
+  bool beside;        /* no role of its own, but of a weight that has one: a scale, packed values */
   int n_segments;     /* 0: rows of which nothing is said */
   xfi_segment segments[XFI_MAX_SEGMENTS];
   int n_held,

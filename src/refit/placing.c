@@ -377,6 +377,11 @@ static xfer_status hold_unruled(xfi_held *held, xfi_placing *p, const xfi_entry 
   if (known != 0 || (p->side->size == 1 && p->side->rules->block_main == NULL)) {
     of->ruling = EVERYWHERE;
   } else {
+    XFI_CHECK(
+        !entry->beside || p->side->rules->block_main == NULL, XFER_ERR_UNSUPPORTED,
+        "\"%s\": no rule says what \"%s\" makes of this beside its weight, as a scale, packed "
+        "values or an adapter; place it, or ignore it",
+        entry->pattern, p->side->spec);
     held->misc = held->unknown = true;
     of->set.all = true;
   }

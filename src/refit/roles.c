@@ -375,6 +375,20 @@ static void set_suffix(xfi_entry *e, const xfi_tensor_rule *rule)
     e->n_stem -= n + 1;
 }
 
+/* Is it something of a weight that the rules name, as "q_proj.weight_scale" is of "q_proj"? */
+static bool is_beside(const xfer_model *model, xfi_entry e)
+{
+  while (e.n_stem > 0 && e.stem[e.n_stem - 1] != '.')
+    e.n_stem--;
+  if (e.n_stem == 0) return false;
+  e.n_stem--;
+  for (int f = 0; f < model->n_all; f++) {
+    for (size_t i = 0; i < model->all[f]->n_tensors; i++)
+      if (is_named(&model->all[f]->tensors[i], &e)) return true;
+  }
+  return false;
+}
+
 static xfer_status match(xfer_model *model, size_t *at)
 {
   xfi_entry *e = &model->entries[*at];
@@ -386,6 +400,7 @@ static xfer_status match(xfer_model *model, size_t *at)
   e->matched = true;
   if (rule == NULL) {
     if (n_named > 0 && e->n_experts == 0 && e->n_dims > 1) return refuse_form(model, e);
+    e->beside = is_beside(model, *e);
     return XFER_OK;
   }
   set_suffix(e, rule);

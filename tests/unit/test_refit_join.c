@@ -119,6 +119,10 @@ static void test_what_a_framework_would_refuse_is_refused_by_name(void **state)
                                       "\"layer\":[0,1],\"shape\":[32,16],"
                                       "\"dtype\":\"f32\"}"),
        "megatron:", "vllm:", "f32"},
+      /* quantised in a form that nobody lays out */
+      {REFIT_TABLE(REFIT_DENSE_CONFIG,
+                   REFIT_ATTENTION "," REFIT_P("self_attn.q_proj.weight_scale", "[16,1]")),
+       "full", "vllm:", "no rule says what \"vllm:\" makes of this beside its weight"},
       /* an architecture that nobody knows */
       {REFIT_TABLE(REFIT_DENSE_CONFIG, REFIT_P("oracle.delphi.weight", "[16,16]")),
        "megatron:", "vllm:", "oracle.delphi"},
