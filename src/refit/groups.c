@@ -53,7 +53,8 @@ done:
 
 /* ---- checks ---- */
 
-/* In one layer: each of the slots, once, in one element type; and all ignored or none. */
+/* In one layer: each of the slots, which other layers may have others of, once, in one element
+ * type; and all ignored or none. */
 static xfer_status check_layer(const xfer_refit *refit, const xfi_joined *joined,
                                const xfi_group *group, int layer)
 {
@@ -72,11 +73,12 @@ static xfer_status check_layer(const xfer_refit *refit, const xfi_joined *joined
     xfer_dtype mine;
 
     if (k < 0) continue;
+    if (n == 0) slot = s;
     mine = joined->held[at].layouts[k]->dtype;
     XFI_CHECK(s->n_slots == slot->n_slots && s->slot == n, XFER_ERR_SHAPE,
               "\"%s\" of layer %d in \"%s\": part %d of %d is missing or there twice (at \"%s\")",
               s->local, layer, joined->side->spec, n + 1, s->n_slots, e->pattern);
-    XFI_CHECK(held == NULL || dtype == mine, XFER_ERR_MISMATCH,
+    XFI_CHECK(n == 0 || dtype == mine, XFER_ERR_MISMATCH,
               "\"%s\" is %s and \"%s\" is %s, but they lie in one tensor, \"%s\"", held->pattern,
               xfi_dtype_name((int)dtype), e->pattern, xfi_dtype_name((int)mine), s->local);
     held = e;

@@ -173,7 +173,36 @@ def step3p5(gate=True, **more):
     return c, t
 
 
+def minimax_m3(kv=4, e=8, **more):
+    """The text of MiniMax-M3: layers of sparse attention have an index of their own, the first is dense."""
+    t, h, d, mi, layers = Table(), 64, 32, 48, 3
+    text = config("MiniMaxM3SparseForCausalLM", "minimax_m3_text", num_hidden_layers=layers, num_key_value_heads=kv, intermediate_size=mi,
+                  dense_intermediate_size=I, shared_intermediate_size=mi, hidden_act="swigluoai", num_local_experts=e, num_experts_per_tok=2,
+                  n_shared_experts=1, moe_layer_freq=[0, 1, 1], rotary_dim=16, **more)
+    text["sparse_attention_config"] = dict(use_sparse_attention=True, sparse_index_dim=d, sparse_num_index_heads=kv, sparse_topk_blocks=16,
+                                           sparse_block_size=128, sparse_attention_freq=[0, 1, 1])
+    for l in range(layers):
+        p = f"model.layers.{l}."
+        a, b = p + "self_attn.", p + "block_sparse_moe."
+        t.norms(p, h)
+        t.attn(a, h, HEADS, kv, d)
+        t.norms(a, d, "q_norm", "k_norm")
+        if l == 0:
+            t.mlp(p + "mlp.", h, I)
+            continue
+        t.add(a + "index_q_proj.weight", kv * d, h)
+        t.add(a + "index_k_proj.weight", d, h)
+        t.norms(a, d, "index_q_norm", "index_k_norm")
+        t.add(b + "gate.weight", e, h)
+        t.add(b + "e_score_correction_bias", e)
+        t.experts(b + "experts.", e, h, mi, ("w1", "w3", "w2"))
+        t.mlp(b + "shared_experts.", h, mi)
+    t.ends(V, h, text["tie_word_embeddings"])
+    return dict(architectures=text["architectures"], model_type="minimax_m3_vl", text_config=text), t
+
+
 FAMILIES = {
+    "minimax_m3": minimax_m3,
     "mimo": mimo,
     "mimo_one": lambda: mimo(further=0),
     "mimo_tied": lambda: mimo(tie_word_embeddings=True, kv=1),

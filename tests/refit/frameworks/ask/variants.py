@@ -142,6 +142,7 @@ OTHER_FORMS = {
     "nemotron_bias": of("NemotronForCausalLM", "nemotron", hidden_act="relu2", norm_eps=1e-5, mlp_bias=True),
     "granite_4_dense": granite_4(num_local_experts=0, num_experts_per_tok=0, shared_intermediate_size=96,
                                  tie_word_embeddings=True),
+    "granite_4_bias": granite_4(mamba_proj_bias=True, shared_intermediate_size=96),
     "granite_4_groups": granite_4(mamba_n_groups=8, shared_intermediate_size=64, num_hidden_layers=3,
                                   layer_types=["mamba", "attention", "mamba"], num_key_value_heads=2),
     "qwen3_next_wide": of("Qwen3NextForCausalLM", "qwen3_next",
