@@ -1,15 +1,15 @@
 /*
  * How fast plans are between processes of one host, beside what one would write over MPI: MPI's own
- * all-to-all and persistent messages with subarray types, and messages packed by hand. A matrix
- * that some ranks hold by rows goes to ranks that hold it by columns. The ways take turns, so that
- * what else the machine does meets all alike; each way's bytes are checked. "redistribute" is
- * xfer_redistribute() at other addresses in each call.
+ * all-to-all and persistent messages with types, and messages packed by hand. The ways take turns,
+ * so that what else the machine does meets all alike; each way's bytes are checked. "redistribute"
+ * is xfer_redistribute() at other addresses in each call, where there is one tensor.
  *
  *   mpirun -n 2 mpi_peers [ROUNDS]
  *   mpirun -n 8 mpi_peers [ROUNDS [TENSORS]]
  *
  * TENSORS: also how long it takes to make a plan for that many small tensors, all ranks to all.
  */
+#include <stdbool.h>
 #include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -21,21 +21,29 @@
 
 enum { MAX_RANKS = 64, MAX_ROUNDS = 1001, PLAN = 0, BEST_OF = 4, REDISTRIBUTE = 4, N_WAYS = 5 };
 enum { N_PLACES = 64, PLACE_BYTES = 64 }; /* at which arrays of "redistribute" begin in turn */
+enum { MAX_DIMS = 3, SRC = 0, DST = 1 };
 
 static const char *const way_names[N_WAYS] = {"xfer", "Alltoallw", "persistent", "by hand",
                                               "redistribute"};
 
-/* An n x n matrix of float: which ranks hold its rows, and which get its columns. */
+/* What a rank holds of a tensor on one side, one box; empty: nothing. */
+typedef struct box {
+  int64_t lo[MAX_DIMS];
+  int64_t hi[MAX_DIMS];
+} box;
+
+/* n_tensors tensors of float of one shape, each element of whose source is on one rank. */
 typedef struct workload {
-  MPI_Comm comm; /* of the ranks that take part */
+  const char *name;
+  char line[512];
+  int n_tensors;
   int rank;
   int size;
-  int n_src; /* ranks 0 .. n_src - 1 */
-  int first_dst;
-  int n_dst;
-  int n;
-  float *src; /* [rows][n] */
-  float *dst; /* [n][cols] */
+  int n_dims;
+  xfer_layout *layouts[2];
+  box boxes[2][MAX_RANKS];
+  size_t part_bytes[2]; /* of this rank's part of a tensor */
+  char *arrays[2];      /* [n_tensors] of them */
 } workload;
 
 /* What each way prepares, by peer. */
@@ -43,17 +51,13 @@ typedef struct prepared {
   xfer_comm *comm;
   xfer_plan *plan;
   uint64_t version;
-  MPI_Datatype send_types[MAX_RANKS];
-  MPI_Datatype recv_types[MAX_RANKS];
-  int send_counts[MAX_RANKS]; /* 0 or 1 */
-  int recv_counts[MAX_RANKS];
+  MPI_Datatype types[2][MAX_RANKS]; /* of all tensors, from MPI_BOTTOM */
+  int counts[2][MAX_RANKS];         /* 0 or 1 */
   int zeros[MAX_RANKS];
   MPI_Request persistent[2 * MAX_RANKS];
   int n_persistent;
-  float *send_buffer; /* [n_dst][rows][cols], then as much to receive */
-  float *recv_buffer;
-  xfer_layout *layouts[2]; /* source, destination */
-  char *arrays[2];
+  char *messages[2][MAX_RANKS]; /* of all tensors, packed by hand */
+  char *other[2];               /* arrays of "redistribute" */
   int n_calls;
 } prepared;
 
@@ -74,185 +78,304 @@ static void *room(size_t n_bytes)
   return memory;
 }
 
-static int n_rows(const workload *w)
+/* ---- boxes ---- */
+
+static int64_t n_elems(const workload *w, const box *b)
 {
-  return w->n / w->n_src;
+  int64_t n = 1;
+
+  for (int d = 0; d < w->n_dims; d++)
+    n *= b->hi[d] > b->lo[d] ? b->hi[d] - b->lo[d] : 0;
+  return n;
 }
 
-static int n_cols(const workload *w)
+static box box_of(const workload *w, int side, int rank)
 {
-  return w->n / w->n_dst;
+  box b = {{0}, {0}};
+  int64_t bounds[2 * MAX_DIMS];
+  size_t n = 0;
+
+  if (xfer_layout_boxes(w->layouts[side], rank, bounds, 1, &n) != XFER_OK || n != 1) return b;
+  for (int d = 0; d < w->n_dims; d++) {
+    b.lo[d] = bounds[d];
+    b.hi[d] = bounds[w->n_dims + d];
+  }
+  return b;
 }
 
-static int is_src(const workload *w, int rank)
+/* The tensors that the line says, and memory for this rank's parts. */
+static void hold(workload *w)
 {
-  return rank < w->n_src;
+  need(xfer_problem_parse(&w->layouts[SRC], &w->layouts[DST], w->line), w->line);
+  w->n_dims = xfer_layout_shape(w->layouts[SRC], NULL);
+  for (int side = SRC; side <= DST; side++) {
+    for (int r = 0; r < w->size; r++)
+      w->boxes[side][r] = box_of(w, side, r);
+    w->part_bytes[side] = (size_t)n_elems(w, &w->boxes[side][w->rank]) * sizeof(float);
+    w->arrays[side] = room((size_t)w->n_tensors * w->part_bytes[side]);
+  }
 }
 
-static int is_dst(const workload *w, int rank)
+static void give_back(workload *w)
 {
-  return rank >= w->first_dst && rank < w->first_dst + w->n_dst;
+  for (int side = SRC; side <= DST; side++) {
+    xfer_layout_destroy(w->layouts[side]);
+    free(w->arrays[side]);
+  }
 }
 
-static float value(const workload *w, int row, int col, uint64_t round)
+/* What a rank sends to another one. */
+static box common(const workload *w, int from, int to)
 {
-  return (float)(((uint64_t)row * (uint64_t)w->n + (uint64_t)col + round * 7919) % 16777213);
+  const box *a = &w->boxes[SRC][from];
+  const box *b = &w->boxes[DST][to];
+  box both = {{0}, {0}};
+
+  for (int d = 0; d < w->n_dims; d++) {
+    both.lo[d] = a->lo[d] > b->lo[d] ? a->lo[d] : b->lo[d];
+    both.hi[d] = a->hi[d] < b->hi[d] ? a->hi[d] : b->hi[d];
+  }
+  return both;
 }
 
-static void fill(const workload *w, uint64_t round)
+/* Bytes between neighbours in each dim of a dense box; the place of `at` in it. */
+static int64_t strides_of(const workload *w, const box *b, const box *at, int64_t *strides)
 {
-  const int rows = n_rows(w);
+  int64_t stride = (int64_t)sizeof(float);
+  int64_t offset = 0;
 
-  for (int r = 0; r < rows && is_src(w, w->rank); r++)
-    for (int c = 0; c < w->n; c++)
-      w->src[(size_t)r * (size_t)w->n + (size_t)c] = value(w, w->rank * rows + r, c, round);
+  for (int d = w->n_dims - 1; d >= 0; d--) {
+    strides[d] = stride;
+    offset += (at->lo[d] - b->lo[d]) * stride;
+    stride *= b->hi[d] - b->lo[d];
+  }
+  return offset;
 }
 
-static int count_wrong(const workload *w, uint64_t round)
+/* Elements of `part` between two dense boxes that hold it, in as few runs as there are. */
+static void copy_part(const workload *w, const box *part, char *dst, const box *in_dst,
+                      const char *src, const box *in_src)
 {
-  const int cols = n_cols(w);
+  int64_t to[MAX_DIMS];
+  int64_t from[MAX_DIMS];
+  int64_t n[MAX_DIMS] = {1, 1, 1};
+  int64_t run = (int64_t)sizeof(float);
+  int last = w->n_dims - 1;
+
+  dst += strides_of(w, in_dst, part, to);
+  src += strides_of(w, in_src, part, from);
+  for (; last >= 0 && to[last] == run && from[last] == run; last--)
+    run *= part->hi[last] - part->lo[last];
+  for (int d = last, k = MAX_DIMS - 1; d >= 0; d--, k--) { /* at the end, so that loops are three */
+    n[k] = part->hi[d] - part->lo[d];
+    to[k] = to[d];
+    from[k] = from[d];
+  }
+  for (int k = 0; k < MAX_DIMS; k++)
+    if (n[k] == 1) to[k] = from[k] = 0;
+  for (int64_t i = 0; i < n[0]; i++)
+    for (int64_t j = 0; j < n[1]; j++)
+      for (int64_t k = 0; k < n[2]; k++)
+        memcpy(dst + i * to[0] + j * to[1] + k * to[2],
+               src + i * from[0] + j * from[1] + k * from[2], (size_t)run);
+}
+
+/* ---- values ---- */
+
+static float value(uint64_t tensor, uint64_t index, uint64_t round)
+{
+  return (float)((tensor * 31 + index + round * 7919) % 16777213);
+}
+
+/* Set this rank's part of one side, or count what differs there. */
+static int visit(const workload *w, int side, uint64_t round)
+{
+  const box *b = &w->boxes[side][w->rank];
+  const int64_t n = n_elems(w, b);
+  int64_t shape[MAX_DIMS];
   int n_wrong = 0;
 
-  for (int r = 0; r < w->n && is_dst(w, w->rank); r++)
-    for (int c = 0; c < cols; c++)
-      n_wrong += w->dst[(size_t)r * (size_t)cols + (size_t)c] !=
-                 value(w, r, (w->rank - w->first_dst) * cols + c, round);
+  (void)xfer_layout_shape(w->layouts[side], shape);
+  for (int t = 0; t < w->n_tensors; t++) {
+    float *at = (float *)(void *)(w->arrays[side] + (size_t)t * w->part_bytes[side]);
+
+    for (int64_t i = 0; i < n; i++) {
+      int64_t index = 0;
+      int64_t left = i;
+      int64_t place[MAX_DIMS];
+
+      for (int d = w->n_dims - 1; d >= 0; left /= b->hi[d] - b->lo[d], d--)
+        place[d] = b->lo[d] + left % (b->hi[d] - b->lo[d]);
+      for (int d = 0; d < w->n_dims; d++)
+        index = index * shape[d] + place[d];
+      if (side == SRC)
+        at[i] = value((uint64_t)t, (uint64_t)index, round);
+      else
+        n_wrong += at[i] != value((uint64_t)t, (uint64_t)index, round);
+    }
+  }
   return n_wrong;
 }
 
 /* ---- the ways ---- */
 
-/* A square's rows over the ranks 0 .. n_src - 1, its columns over n_dst ranks from first_dst on. */
-static void rows_to_columns(xfer_layout *layouts[2], int64_t n, int n_src, int first_dst, int n_dst)
+static void make_plan(xfer_plan **plan, xfer_comm *comm, const workload *w)
 {
-  char line[128];
+  xfer_tensor *tensors = room((size_t)w->n_tensors * sizeof *tensors);
+  char(*names)[16] = room((size_t)w->n_tensors * sizeof *names);
 
-  snprintf(line, sizeof line, "f32[%lld,%lld] (%d):S0 -> (%d)@%d-%d:S1", (long long)n, (long long)n,
-           n_src, n_dst, first_dst, first_dst + n_dst - 1);
-  need(xfer_problem_parse(&layouts[0], &layouts[1], line), line);
-}
+  for (int t = 0; t < w->n_tensors; t++) {
+    snprintf(names[t], sizeof names[t], "t%d", t);
+    tensors[t] = (xfer_tensor){names[t], w->layouts[SRC], w->layouts[DST], 0};
+  }
+  need(xfer_plan_create(plan, comm, tensors, (size_t)w->n_tensors, NULL), "plan");
+  for (int t = 0; t < w->n_tensors; t++) {
+    const xfer_view src = xfer_view_dense(w->arrays[SRC] + (size_t)t * w->part_bytes[SRC]);
+    const xfer_view dst = xfer_view_dense(w->arrays[DST] + (size_t)t * w->part_bytes[DST]);
 
-static void make_plan(prepared *p, const workload *w)
-{
-  rows_to_columns(p->layouts, w->n, w->n_src, w->first_dst, w->n_dst);
-  const xfer_tensor tensor = {"matrix", p->layouts[0], p->layouts[1], 0};
-  const xfer_view src_view = xfer_view_dense(w->src);
-  const xfer_view dst_view = xfer_view_dense(w->dst);
-
-  need(xfer_comm_create_mpi(&p->comm, w->comm), "comm");
-  need(xfer_plan_create(&p->plan, p->comm, &tensor, 1, NULL), "plan");
-  need(xfer_plan_bind(p->plan, 0, &src_view, &dst_view), "bind");
-  need(xfer_plan_commit(p->plan), "commit");
+    need(xfer_plan_bind(*plan, (size_t)t, &src, &dst), "bind");
+  }
+  need(xfer_plan_commit(*plan), "commit");
+  free(tensors);
+  free(names);
 }
 
 /* Where the next call's array of one side begins. */
 static char *next_array(const prepared *p, int side)
 {
-  return p->arrays[side] + p->n_calls % N_PLACES * PLACE_BYTES;
+  return p->other[side] + p->n_calls % N_PLACES * PLACE_BYTES;
 }
 
-static void redistribute(prepared *p)
+static void redistribute(prepared *p, const workload *w)
 {
-  const xfer_view src = xfer_view_dense(next_array(p, 0));
-  const xfer_view dst = xfer_view_dense(next_array(p, 1));
+  const xfer_view src = xfer_view_dense(next_array(p, SRC));
+  const xfer_view dst = xfer_view_dense(next_array(p, DST));
 
-  need(xfer_redistribute(p->comm, p->layouts[0], &src, p->layouts[1], &dst, NULL), "redistribute");
+  need(xfer_redistribute(p->comm, w->layouts[SRC], &src, w->layouts[DST], &dst, NULL),
+       "redistribute");
   p->n_calls++;
 }
 
-/* Rows [rows] x columns [cols] of a matrix of `pitch` columns, from (row, col). */
-static MPI_Datatype make_type(int of_rows, int pitch, int rows, int cols, int row, int col)
+/* All that goes to or comes from a peer: a subarray of each tensor. */
+static MPI_Datatype make_type(const workload *w, int side, const box *part)
 {
-  const int sizes[2] = {of_rows, pitch};
-  const int lengths[2] = {rows, cols};
-  const int starts[2] = {row, col};
+  const box *whole = &w->boxes[side][w->rank];
+  int *ones = room((size_t)w->n_tensors * sizeof *ones);
+  MPI_Aint *places = room((size_t)w->n_tensors * sizeof *places);
+  MPI_Datatype *same = room((size_t)w->n_tensors * sizeof(MPI_Datatype));
+  int sizes[MAX_DIMS];
+  int lengths[MAX_DIMS];
+  int starts[MAX_DIMS];
+  MPI_Datatype one;
   MPI_Datatype type;
 
-  MPI_Type_create_subarray(2, sizes, lengths, starts, MPI_ORDER_C, MPI_FLOAT, &type);
+  for (int d = 0; d < w->n_dims; d++) {
+    sizes[d] = (int)(whole->hi[d] - whole->lo[d]);
+    lengths[d] = (int)(part->hi[d] - part->lo[d]);
+    starts[d] = (int)(part->lo[d] - whole->lo[d]);
+  }
+  MPI_Type_create_subarray(w->n_dims, sizes, lengths, starts, MPI_ORDER_C, MPI_FLOAT, &one);
+  for (int t = 0; t < w->n_tensors; t++) {
+    ones[t] = 1;
+    MPI_Get_address(w->arrays[side] + (size_t)t * w->part_bytes[side], &places[t]);
+    same[t] = one;
+  }
+  MPI_Type_create_struct(w->n_tensors, ones, places, same, &type);
   MPI_Type_commit(&type);
+  MPI_Type_free(&one);
+  free(ones);
+  free(places);
+  free(same);
   return type;
 }
 
-static void make_types(prepared *p, const workload *w)
+static void make_messages(prepared *p, const workload *w)
 {
-  for (int r = 0; r < w->size; r++) {
-    p->send_types[r] = p->recv_types[r] = MPI_FLOAT;
-    if (is_src(w, w->rank) && is_dst(w, r)) {
-      p->send_types[r] =
-          make_type(n_rows(w), w->n, n_rows(w), n_cols(w), 0, (r - w->first_dst) * n_cols(w));
-      p->send_counts[r] = 1;
+  for (int r = 0; r < w->size; r++)
+    for (int side = SRC; side <= DST; side++) {
+      const box part = side == SRC ? common(w, w->rank, r) : common(w, r, w->rank);
+      const size_t n_bytes = (size_t)(n_elems(w, &part) * w->n_tensors) * sizeof(float);
+
+      p->types[side][r] = MPI_FLOAT;
+      p->counts[side][r] = n_bytes > 0;
+      if (n_bytes > 0) p->types[side][r] = make_type(w, side, &part);
+      if (n_bytes > 0) p->messages[side][r] = room(n_bytes);
     }
-    if (is_dst(w, w->rank) && is_src(w, r)) {
-      p->recv_types[r] = make_type(w->n, n_cols(w), n_rows(w), n_cols(w), r * n_rows(w), 0);
-      p->recv_counts[r] = 1;
+  for (int side = DST; side >= SRC; side--)
+    for (int i = 0; i < w->size; i++) {
+      const int r = (w->rank + i) % w->size;
+      MPI_Request *next = &p->persistent[p->n_persistent];
+
+      if (p->counts[side][r] == 0) continue;
+      p->n_persistent++;
+      if (side == DST)
+        MPI_Recv_init(MPI_BOTTOM, 1, p->types[DST][r], r, 1, MPI_COMM_WORLD, next);
+      else
+        MPI_Send_init(MPI_BOTTOM, 1, p->types[SRC][r], r, 1, MPI_COMM_WORLD, next);
     }
-  }
 }
 
-static void make_persistent(prepared *p, const workload *w)
-{
-  for (int i = 0; i < w->size; i++) {
-    const int r = (w->rank + i) % w->size;
-
-    if (p->recv_counts[r] > 0)
-      MPI_Recv_init(w->dst, 1, p->recv_types[r], r, 1, w->comm, &p->persistent[p->n_persistent++]);
-  }
-  for (int i = 0; i < w->size; i++) {
-    const int r = (w->rank + i) % w->size;
-
-    if (p->send_counts[r] > 0)
-      MPI_Send_init(w->src, 1, p->send_types[r], r, 1, w->comm, &p->persistent[p->n_persistent++]);
-  }
-}
-
-static void free_types(prepared *p, const workload *w)
+static void free_messages(prepared *p, const workload *w)
 {
   for (int i = 0; i < p->n_persistent; i++)
     MPI_Request_free(&p->persistent[i]);
-  for (int r = 0; r < w->size; r++) {
-    if (p->send_counts[r] > 0) MPI_Type_free(&p->send_types[r]);
-    if (p->recv_counts[r] > 0) MPI_Type_free(&p->recv_types[r]);
+  for (int r = 0; r < w->size; r++)
+    for (int side = SRC; side <= DST; side++) {
+      if (p->counts[side][r] > 0) MPI_Type_free(&p->types[side][r]);
+      free(p->messages[side][r]);
+    }
+}
+
+/* All tensors' parts, between arrays and a message. */
+static void pack(const workload *w, int side, const box *part, char *message)
+{
+  const size_t n_bytes = (size_t)n_elems(w, part) * sizeof(float);
+  const box *whole = &w->boxes[side][w->rank];
+
+  for (int t = 0; t < w->n_tensors; t++, message += n_bytes) {
+    char *array = w->arrays[side] + (size_t)t * w->part_bytes[side];
+
+    if (side == SRC)
+      copy_part(w, part, message, part, array, whole);
+    else
+      copy_part(w, part, array, whole, message, part);
   }
 }
 
 /* As COSTA does: all receives, then each message packed and sent, then unpacked as they come. */
 static void run_by_hand(const prepared *p, const workload *w)
 {
-  const int rows = n_rows(w);
-  const int cols = n_cols(w);
-  const size_t block = (size_t)rows * (size_t)cols;
-  const size_t row_bytes = (size_t)cols * sizeof(float);
-  MPI_Request requests[2 * MAX_RANKS];
-  int n_recvs = 0;
-  int n = 0;
+  MPI_Request recvs[MAX_RANKS];
+  MPI_Request sends[MAX_RANKS];
+  const box own = common(w, w->rank, w->rank);
 
-  if (is_dst(w, w->rank)) {
-    n_recvs = n = w->n_src;
-    for (int r = 0; r < w->n_src; r++) {
-      requests[r] = MPI_REQUEST_NULL;
-      if (r != w->rank)
-        MPI_Irecv(p->recv_buffer + (size_t)r * block, (int)block, MPI_FLOAT, r, 2, w->comm,
-                  &requests[r]);
-    }
+  for (int r = 0; r < w->size; r++) {
+    const box part = common(w, r, w->rank);
+
+    recvs[r] = sends[r] = MPI_REQUEST_NULL;
+    if (p->counts[DST][r] > 0 && r != w->rank)
+      MPI_Irecv(p->messages[DST][r], (int)n_elems(w, &part) * w->n_tensors, MPI_FLOAT, r, 2,
+                MPI_COMM_WORLD, &recvs[r]);
   }
-  for (int i = 1; is_src(w, w->rank) && i <= w->size; i++) {
+  for (int i = 1; i < w->size; i++) {
     const int r = (w->rank + i) % w->size;
-    const int c = r - w->first_dst;
-    float *to = p->send_buffer + (size_t)c * block;
+    const box part = common(w, w->rank, r);
 
-    if (!is_dst(w, r)) continue;
-    if (r == w->rank) to = w->dst + (size_t)r * block; /* whole rows of the destination */
-    for (int k = 0; k < rows; k++)
-      memcpy(to + (size_t)k * (size_t)cols,
-             w->src + (size_t)k * (size_t)w->n + (size_t)c * (size_t)cols, row_bytes);
-    if (r != w->rank) MPI_Isend(to, (int)block, MPI_FLOAT, r, 2, w->comm, &requests[n++]);
+    if (p->counts[SRC][r] == 0) continue;
+    pack(w, SRC, &part, p->messages[SRC][r]);
+    MPI_Isend(p->messages[SRC][r], (int)n_elems(w, &part) * w->n_tensors, MPI_FLOAT, r, 2,
+              MPI_COMM_WORLD, &sends[r]);
   }
-  for (int i = 0, r; i < n_recvs; i++) {
-    MPI_Waitany(n_recvs, requests, &r, MPI_STATUS_IGNORE);
+  for (int t = 0; t < w->n_tensors && p->counts[SRC][w->rank] > 0; t++)
+    copy_part(w, &own, w->arrays[DST] + (size_t)t * w->part_bytes[DST], &w->boxes[DST][w->rank],
+              w->arrays[SRC] + (size_t)t * w->part_bytes[SRC], &w->boxes[SRC][w->rank]);
+  for (int r;;) {
+    MPI_Waitany(w->size, recvs, &r, MPI_STATUS_IGNORE);
     if (r == MPI_UNDEFINED) break;
-    memcpy(w->dst + (size_t)r * block, p->recv_buffer + (size_t)r * block, block * sizeof(float));
+    const box part = common(w, r, w->rank);
+    pack(w, DST, &part, p->messages[DST][r]);
   }
-  MPI_Waitall(n - n_recvs, requests + n_recvs, MPI_STATUSES_IGNORE);
+  MPI_Waitall(w->size, sends, MPI_STATUSES_IGNORE);
 }
 
 static void run_way(int way, prepared *p, const workload *w)
@@ -263,15 +386,15 @@ static void run_way(int way, prepared *p, const workload *w)
     need(xfer_plan_wait(p->plan, 0), "wait");
     break;
   case 1:
-    MPI_Alltoallw(w->src, p->send_counts, p->zeros, p->send_types, w->dst, p->recv_counts, p->zeros,
-                  p->recv_types, w->comm);
+    MPI_Alltoallw(MPI_BOTTOM, p->counts[SRC], p->zeros, p->types[SRC], MPI_BOTTOM, p->counts[DST],
+                  p->zeros, p->types[DST], MPI_COMM_WORLD);
     break;
   case 2:
     MPI_Startall(p->n_persistent, p->persistent);
     MPI_Waitall(p->n_persistent, p->persistent, MPI_STATUSES_IGNORE);
     break;
   case REDISTRIBUTE:
-    redistribute(p);
+    redistribute(p, w);
     break;
   default:
     run_by_hand(p, w);
@@ -301,179 +424,189 @@ static double time_way(int way, prepared *p, const workload *w)
   double mine;
   double all = 0;
 
-  MPI_Barrier(w->comm);
+  MPI_Barrier(MPI_COMM_WORLD);
   start = MPI_Wtime();
   run_way(way, p, w);
   mine = MPI_Wtime() - start;
-  MPI_Allreduce(&mine, &all, 1, MPI_DOUBLE, MPI_MAX, w->comm);
+  MPI_Allreduce(&mine, &all, 1, MPI_DOUBLE, MPI_MAX, MPI_COMM_WORLD);
   return all;
 }
 
 static int check_way(int way, prepared *p, const workload *w)
 {
-  const size_t part = (size_t)w->n * (size_t)w->n * sizeof(float);
-  char *const arrays[2] = {next_array(p, 0), next_array(p, 1)};
+  char *const arrays[2] = {next_array(p, SRC), next_array(p, DST)};
   int n_wrong = 0;
   int all = 0;
 
-  fill(w, (uint64_t)way + 1);
-  if (way == REDISTRIBUTE) memcpy(arrays[0], w->src, part / (size_t)w->n_src);
+  (void)visit(w, SRC, (uint64_t)way + 1);
+  if (way == REDISTRIBUTE) memcpy(arrays[SRC], w->arrays[SRC], w->part_bytes[SRC]);
   run_way(way, p, w);
-  if (way == REDISTRIBUTE) memcpy(w->dst, arrays[1], part / (size_t)w->n_dst);
-  n_wrong = count_wrong(w, (uint64_t)way + 1);
-  MPI_Allreduce(&n_wrong, &all, 1, MPI_INT, MPI_SUM, w->comm);
-  if (all > 0 && w->rank == 0) fprintf(stderr, "%s: %d elements wrong\n", way_names[way], all);
+  if (way == REDISTRIBUTE) memcpy(w->arrays[DST], arrays[DST], w->part_bytes[DST]);
+  n_wrong = visit(w, DST, (uint64_t)way + 1);
+  MPI_Allreduce(&n_wrong, &all, 1, MPI_INT, MPI_SUM, MPI_COMM_WORLD);
+  if (all > 0 && w->rank == 0)
+    fprintf(stderr, "%s, %s: %d elements wrong\n", w->line, way_names[way], all);
   return all;
+}
+
+static void print_row(const workload *w, const double times[N_WAYS], int n_ways)
+{
+  double best = times[1];
+
+  for (int way = 2; way < BEST_OF; way++)
+    if (times[way] < best) best = times[way];
+  printf("%-38s %6d x %9.3f %10.3f %10.3f %10.3f %11.2f", w->name, w->n_tensors, times[PLAN],
+         times[1], times[2], times[3], times[PLAN] / best);
+  if (n_ways > REDISTRIBUTE)
+    printf(" %12.3f %11.2f", times[REDISTRIBUTE], times[REDISTRIBUTE] / times[1]);
+  printf("\n");
 }
 
 /* Returns how many elements were wrong. */
-static int measure(const char *name, const workload *w, int n_rounds)
+static int measure(const workload *w, int n_rounds)
 {
   static double seconds[N_WAYS][MAX_ROUNDS];
   static prepared p;
-  const size_t part = (size_t)w->n * (size_t)w->n * sizeof(float);
-  double best = 1e9;
-  double times[N_WAYS];
+  const int n_ways = w->n_tensors == 1 ? N_WAYS : BEST_OF;
+  double times[N_WAYS] = {0};
   int n_wrong = 0;
 
   memset(&p, 0, sizeof p);
-  p.send_buffer = room(part / (size_t)w->n_src);
-  p.recv_buffer = room(part / (size_t)w->n_dst);
-  p.arrays[0] = room(part / (size_t)w->n_src + N_PLACES * PLACE_BYTES);
-  p.arrays[1] = room(part / (size_t)w->n_dst + N_PLACES * PLACE_BYTES);
-  make_plan(&p, w);
-  make_types(&p, w);
-  make_persistent(&p, w);
-  for (int way = 0; way < N_WAYS; way++)
+  for (int side = SRC; side <= DST; side++)
+    p.other[side] = room(w->part_bytes[side] + N_PLACES * PLACE_BYTES);
+  need(xfer_comm_create_mpi(&p.comm, MPI_COMM_WORLD), "comm");
+  make_plan(&p.plan, p.comm, w);
+  make_messages(&p, w);
+  for (int way = 0; way < n_ways; way++)
     n_wrong += check_way(way, &p, w);
   for (int i = 0; i < n_rounds; i++)
-    for (int k = 0; k < N_WAYS; k++)
-      seconds[(i + k) % N_WAYS][i] = time_way((i + k) % N_WAYS, &p, w);
-  for (int way = 0; way < N_WAYS; way++)
+    for (int k = 0; k < n_ways; k++)
+      seconds[(i + k) % n_ways][i] = time_way((i + k) % n_ways, &p, w);
+  for (int way = 0; way < n_ways; way++)
     n_wrong += check_way(way, &p, w);
-  for (int way = 0; way < N_WAYS; way++) {
+  for (int way = 0; way < n_ways; way++)
     times[way] = 1e3 * median(seconds[way], n_rounds);
-    if (way > PLAN && way < BEST_OF && times[way] < best) best = times[way];
-  }
-  if (w->rank == 0)
-    printf("%-8s %5d KiB %10.3f %10.3f %10.3f %10.3f %12.2f %12.3f %12.2f\n", name,
-           (int)(part >> 10), times[PLAN], times[1], times[2], times[3], times[PLAN] / best,
-           times[REDISTRIBUTE], times[REDISTRIBUTE] / times[1]);
-  free_types(&p, w);
+  if (w->rank == 0) print_row(w, times, n_ways);
+  free_messages(&p, w);
   xfer_plan_destroy(p.plan);
   xfer_comm_destroy(p.comm);
-  for (int side = 0; side < 2; side++) {
-    xfer_layout_destroy(p.layouts[side]);
-    free(p.arrays[side]);
-  }
-  free(p.send_buffer);
-  free(p.recv_buffer);
+  free(p.other[SRC]);
+  free(p.other[DST]);
   return n_wrong;
 }
 
-static int measure_sizes(const char *name, int n_src, int first_dst, int n_rounds)
+static int measure_line(workload *w, int n_rounds)
 {
-  static const int sides[] = {64, 512, 4096}; /* 16 KiB, 1 and 64 MiB */
-  workload w = {MPI_COMM_WORLD, 0, 0, n_src, first_dst, 0, 0, NULL, NULL};
+  int n_wrong;
+
+  hold(w);
+  n_wrong = measure(w, n_rounds);
+  give_back(w);
+  return n_wrong;
+}
+
+/* Rows over the first ranks, columns over others or the same: 16 KiB, 1 and 64 MiB. */
+static int measure_sizes(workload *w, int n_src, int first_dst, int n_rounds)
+{
+  static const int sides[] = {64, 512, 4096};
+  char name[64];
   int n_wrong = 0;
 
-  MPI_Comm_rank(w.comm, &w.rank);
-  MPI_Comm_size(w.comm, &w.size);
-  w.n_dst = w.size - first_dst;
   for (size_t i = 0; i < sizeof sides / sizeof *sides; i++) {
-    const size_t bytes = (size_t)sides[i] * (size_t)sides[i] * sizeof(float);
-
-    w.n = sides[i];
-    w.src = room(bytes / (size_t)w.n_src);
-    w.dst = room(bytes / (size_t)w.n_dst);
-    n_wrong += measure(name, &w, n_rounds);
-    free(w.src);
-    free(w.dst);
+    snprintf(name, sizeof name, "rows to columns%s, %d KiB", first_dst > 0 ? " of others" : "",
+             sides[i] * sides[i] / 256);
+    w->name = name;
+    w->n_tensors = 1;
+    snprintf(w->line, sizeof w->line, "f32[%d,%d] (%d):S0 -> (%d)@%d-%d:S1", sides[i], sides[i],
+             n_src, w->size - first_dst, first_dst, w->size - 1);
+    n_wrong += measure_line(w, n_rounds);
   }
   return n_wrong;
 }
 
-/* ---- many tensors ---- */
-
-/* Seconds to make a plan for n_tensors of 64 x 64, rows to columns, over all ranks. */
-static double time_setup(int n_tensors, int size, xfer_comm *comm)
+/* To ranks in reverse, so that as little as there can be stays where it is. */
+static int measure_others(workload *w, int n_rounds)
 {
-  xfer_layout *layouts[2];
-  const size_t part = 4096 / (size_t)size + 64;
-  float *memory = room(2 * (size_t)n_tensors * part * sizeof(float));
-  xfer_tensor *tensors = room((size_t)n_tensors * sizeof *tensors);
-  char(*names)[16] = room((size_t)n_tensors * sizeof *names);
-  xfer_plan *plan = NULL;
-  double start;
-  double mine;
-  double all = 0;
+  static const struct {
+    const char *name;
+    int n_tensors;
+    bool from_one;
+    const char *tensor;
+    const char *from;
+    const char *to;
+  } rows[] = {{"whole rows to other ranks, 64 MiB", 1, false, "f32[4096,4096]", "S0", "S0"},
+              {"experts to columns, 32 MiB", 1, false, "f32[64,256,512]", "S0", "S2"},
+              {"one rank to all, 16 MiB", 1, true, "f32[2048,2048]", "R", "R"},
+              {"ragged, 16 MiB each", 8, false, "f32[4097,1021]", "S1b", "S0b"},
+              {"4 KiB, rows to columns", 2000, false, "f32[16,64]", "S0", "S1"},
+              {"4 KiB, parts to all", 300, false, "f32[1024]", "S0", "R"}};
+  char reversed[4 * MAX_RANKS] = "";
+  int n_wrong = 0;
 
-  rows_to_columns(layouts, 64, size, 0, size);
-  for (int t = 0; t < n_tensors; t++) {
-    snprintf(names[t], sizeof names[t], "t%d", t);
-    tensors[t] = (xfer_tensor){names[t], layouts[0], layouts[1], 0};
+  for (int r = w->size - 1, n = 0; r >= 0; r--)
+    n += snprintf(reversed + n, sizeof reversed - (size_t)n, r > 0 ? "%d," : "%d", r);
+  for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
+    w->name = rows[i].name;
+    w->n_tensors = rows[i].n_tensors;
+    snprintf(w->line, sizeof w->line, "%s (%d):%s -> (%d)@%s:%s", rows[i].tensor,
+             rows[i].from_one ? 1 : w->size, rows[i].from, w->size, reversed, rows[i].to);
+    n_wrong += measure_line(w, n_rounds);
   }
-  MPI_Barrier(MPI_COMM_WORLD);
-  start = MPI_Wtime();
-  need(xfer_plan_create(&plan, comm, tensors, (size_t)n_tensors, NULL), "plan");
-  for (int t = 0; t < n_tensors; t++) {
-    const xfer_view from = xfer_view_dense(memory + 2 * (size_t)t * part);
-    const xfer_view to = xfer_view_dense(memory + (2 * (size_t)t + 1) * part);
-
-    need(xfer_plan_bind(plan, (size_t)t, &from, &to), "bind");
-  }
-  need(xfer_plan_commit(plan), "commit");
-  mine = MPI_Wtime() - start;
-  MPI_Allreduce(&mine, &all, 1, MPI_DOUBLE, MPI_MAX, MPI_COMM_WORLD);
-  xfer_plan_destroy(plan);
-  xfer_layout_destroy(layouts[0]);
-  xfer_layout_destroy(layouts[1]);
-  free(memory);
-  free(tensors);
-  free(names);
-  return all;
+  return n_wrong;
 }
 
-static void measure_setup(int n_tensors, int size, int rank)
+/* ---- making plans ---- */
+
+static void measure_setup(workload *w, int n_tensors)
 {
   enum { TIMES = 5 };
   double seconds[TIMES];
   xfer_comm *comm = NULL;
 
   need(xfer_comm_create_mpi(&comm, MPI_COMM_WORLD), "comm");
-  for (int i = 0; i < TIMES; i++)
-    seconds[i] = time_setup(n_tensors, size, comm);
-  if (rank == 0)
-    printf("a plan for %d tensors over %d ranks: %.1f ms\n", n_tensors, size,
+  snprintf(w->line, sizeof w->line, "f32[64,64] (%d):S0 -> (%d):S1", w->size, w->size);
+  w->n_tensors = n_tensors;
+  hold(w);
+  for (int i = 0; i < TIMES; i++) {
+    xfer_plan *plan = NULL;
+    double start;
+    double mine;
+
+    MPI_Barrier(MPI_COMM_WORLD);
+    start = MPI_Wtime();
+    make_plan(&plan, comm, w);
+    mine = MPI_Wtime() - start;
+    MPI_Allreduce(&mine, &seconds[i], 1, MPI_DOUBLE, MPI_MAX, MPI_COMM_WORLD);
+    xfer_plan_destroy(plan);
+  }
+  if (w->rank == 0)
+    printf("a plan for %d tensors over %d ranks: %.1f ms\n", n_tensors, w->size,
            1e3 * median(seconds, TIMES));
+  give_back(w);
   xfer_comm_destroy(comm);
 }
 
 int main(int argc, char **argv)
 {
+  static workload w;
   const int n_rounds = argc > 1 ? atoi(argv[1]) : 21;
   const int n_tensors = argc > 2 ? atoi(argv[2]) : 0;
   int level = 0;
-  int rank = 0;
-  int size = 0;
   int n_wrong = 0;
-  char name[32];
 
   MPI_Init_thread(&argc, &argv, MPI_THREAD_FUNNELED, &level);
-  MPI_Comm_rank(MPI_COMM_WORLD, &rank);
-  MPI_Comm_size(MPI_COMM_WORLD, &size);
-  if (n_rounds < 1 || n_rounds > MAX_ROUNDS || size > MAX_RANKS || n_tensors < 0) return 2;
-  if (rank == 0)
-    printf("%-8s %9s %10s %10s %10s %10s %12s %12s %12s\n", "ranks", "size", "xfer ms",
+  MPI_Comm_rank(MPI_COMM_WORLD, &w.rank);
+  MPI_Comm_size(MPI_COMM_WORLD, &w.size);
+  if (n_rounds < 1 || n_rounds > MAX_ROUNDS || w.size > MAX_RANKS || n_tensors < 0) return 2;
+  if (w.rank == 0)
+    printf("%-38s %7s %10s %10s %10s %10s %11s %12s %11s\n", "ms", "tensors", way_names[0],
            way_names[1], way_names[2], way_names[3], "xfer / best", way_names[REDISTRIBUTE],
            "/ Alltoallw");
-  if (size >= 4 && size % 2 == 0) {
-    snprintf(name, sizeof name, "%d -> %d", size / 2, size / 2);
-    n_wrong += measure_sizes(name, size / 2, size / 2, n_rounds);
-  }
-  snprintf(name, sizeof name, "%d", size);
-  n_wrong += measure_sizes(name, size, 0, n_rounds);
-  if (n_tensors > 0) measure_setup(n_tensors, size, rank);
+  if (w.size >= 4 && w.size % 2 == 0)
+    n_wrong += measure_sizes(&w, w.size / 2, w.size / 2, n_rounds);
+  n_wrong += measure_sizes(&w, w.size, 0, n_rounds);
+  n_wrong += measure_others(&w, n_rounds);
+  if (n_tensors > 0) measure_setup(&w, n_tensors);
   MPI_Finalize();
   return n_wrong == 0 ? 0 : 1;
 }
