@@ -67,7 +67,7 @@ static xfer_status open_step(xfi_pipeline *p, turn *t)
   xfer_status st = XFER_OK;
 
   if (t->step != NULL && !is_full(p, t->step)) return XFER_OK;
-  XFI_TRY(xfi_pipeline_add(&t->step, p, XFI_ROUND_MESSAGES));
+  XFI_TRY(xfi_steps_add(&t->step, p, XFI_ROUND_MESSAGES));
   t->step->root = t->root;
 done:
   return st;
@@ -195,7 +195,7 @@ static xfer_status add_window(xfi_pipeline *p, turn *t, uint64_t first, uint64_t
   char *slot;
 
   XFI_TRY(open_step(p, t));
-  slot = xfi_pipeline_slot(p, p->n_steps - 1, is_root);
+  slot = xfi_steps_slot(p, p->n_steps - 1, is_root);
   add_message(p, t, slot, end - first);
   step = t->step;
   t->step = NULL; /* it has its window */

@@ -308,12 +308,12 @@ xfer_status xfi_packed_add(xfi_pipeline *p, xfi_schedule *s, const xfer_plan *pl
   xfer_status st = XFER_OK;
 
   for (size_t i = 0, end; i < s->n_windows; i = end) {
-    char *send = xfi_pipeline_slot(p, p->n_steps, true);
-    char *recv = xfi_pipeline_slot(p, p->n_steps, false);
+    char *send = xfi_steps_slot(p, p->n_steps, true);
+    char *recv = xfi_steps_slot(p, p->n_steps, false);
     xfi_step *step = NULL;
 
     end = round_end(s, i);
-    XFI_TRY(xfi_pipeline_add(&step, p, (int)(end - i)));
+    XFI_TRY(xfi_steps_add(&step, p, (int)(end - i)));
     for (size_t k = i; k < end; k++) {
       const window *w = &s->windows[k];
       char **slot = w->send ? &send : &recv;

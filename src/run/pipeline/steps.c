@@ -19,7 +19,7 @@ enum { GATHER, COMM, SCATTER };
 /* What the messages of a single step may carry for all of it to run on the caller's stream. */
 #define ALONE_BYTES ((size_t)8 << 20)
 
-xfer_status xfi_pipeline_add(xfi_step **step, xfi_pipeline *p, int n_messages)
+xfer_status xfi_steps_add(xfi_step **step, xfi_pipeline *p, int n_messages)
 {
   xfer_status st = XFER_OK;
   xfi_step *s;
@@ -35,7 +35,7 @@ done:
   return st;
 }
 
-char *xfi_pipeline_slot(const xfi_pipeline *p, size_t step, bool send)
+char *xfi_steps_slot(const xfi_pipeline *p, size_t step, bool send)
 {
   const size_t parity = step % 2;
 

@@ -45,8 +45,8 @@ struct xfi_pipeline {
 };
 
 /* Append an empty step. It uses the slots of its number: */
-xfer_status xfi_pipeline_add(xfi_step **step, xfi_pipeline *pipeline, int n_messages);
-char *xfi_pipeline_slot(const xfi_pipeline *pipeline, size_t step, bool send);
+xfer_status xfi_steps_add(xfi_step **step, xfi_pipeline *pipeline, int n_messages);
+char *xfi_steps_slot(const xfi_pipeline *pipeline, size_t step, bool send);
 
 /* What the steps do, made ready; and once that is known, the streams for it. */
 xfer_status xfi_steps_make_batches(xfi_pipeline *pipeline, xfi_device *device);
