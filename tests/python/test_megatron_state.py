@@ -169,12 +169,21 @@ def changed(what):
             },
             "is a copy of the parameter",
         ),
+        (
+            {
+                "embed": [
+                    ShardedTensor("embed", np.zeros((5, 6), np.float32), (5, 6), (10, 6), (0, 0)),
+                    ShardedTensor("embed", object(), (5, 6), (10, 6), (5, 0)),
+                ]
+            },
+            "'object' object is not subscriptable",
+        ),
     ],
 )
 def test_what_does_not_fit_is_said_by_all(target, text):
     def work(comm):
         side = {"source": model(1, 1, 0, 1)[0]} if comm.rank == 0 else {"target": changed(target)}
-        with pytest.raises((xfer.XferError, ValueError), match=text):
+        with pytest.raises((xfer.XferError, ValueError, TypeError), match=text):
             StateTransfer(comm, **side)
         return True
 

@@ -109,6 +109,10 @@ def test_what_one_rank_has_wrong_is_said_on_all():
             src, dst = (np.ones((2, 2)), None) if comm.rank < 2 else (None, np.zeros((4, 2)))
             with pytest.raises(kind if comm.rank == 1 else xfer.PeerError, match=words):
                 reshard(src, dst, comm, **meshes)
+        src, dst = (Ref(np.ones((2, 2)), (4, 2)), None) if comm.rank < 2 else (None, Ref(np.zeros((4, 2)), (4, 2)))
+        with pytest.raises(AttributeError if comm.rank == 1 else xfer.PeerError, match="_local_tensor"):
+            plain = np.ones((2, 2)) if comm.rank == 1 else src  # where NeMo-RL's has its own class
+            xferdtensor(plain, mesh_info([0, 1]), [Shard(0)], dst, mesh_info([2]), [Shard(0)], comm)
         return True
 
     assert outcomes(3, work) == [True] * 3

@@ -70,9 +70,9 @@ def _box(piece: Any) -> tuple[tuple[int, ...], tuple[int, ...]]:
     return tuple(piece.global_offset), tuple(o + n for o, n in zip(piece.global_offset, sizes, strict=True))
 
 
-def _view(pieces: list[Any]) -> View | None:
+def _view(pieces: list[Any]) -> View:
     arrays = [getattr(p.data, "detach", lambda p=p: p.data)()[(None,) * p.prepend_axis_num] for p in pieces]
-    return View.of_boxes(arrays) if arrays else None
+    return View.of_boxes(arrays)
 
 
 def _described(pieces: Pieces) -> dict[str, Any]:
@@ -118,10 +118,12 @@ class StateTransfer(Steps):
         comm = comm_of(group)
         have: list[Pieces] = [{}, {}]
         mine: list[dict[str, Any]] = [{}, {}]
+        views: list[dict[str, View]] = [{}, {}]
         error: Exception | None = None
         try:
             have = [_pieces(source), _pieces(target)]
             mine = [_described(pieces) for pieces in have]
+            views = [{key: _view(each) for key, each in pieces.items()} for pieces in have]
         except Exception as wrong:
             error = wrong
         comm.agree(error)
@@ -138,5 +140,5 @@ class StateTransfer(Steps):
 
         self.plan = Plan(comm, [(key, layout(key, 0), layout(key, 1)) for key in names], **options)
         for key in names:
-            self.plan.bind(key, *(_view(pieces.get(key, [])) for pieces in have))
+            self.plan.bind(key, *(side.get(key) for side in views))
         self.plan.commit()

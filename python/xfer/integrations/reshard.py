@@ -155,10 +155,16 @@ def xferdtensor(
 ) -> None:
     """NeMo-RL's: tensors are None or have `shape`, which is global, and `_local_tensor`. See reshard()."""
     ref = src_tensor if src_tensor is not None else dst_tensor
+    comm = comm_of(process_group)
+    try:
+        src, dst = (None if x is None else x._local_tensor for x in (src_tensor, dst_tensor))
+    except AttributeError as wrong:
+        comm.agree(wrong)
+        raise
     reshard(
-        None if src_tensor is None else src_tensor._local_tensor,
-        None if dst_tensor is None else dst_tensor._local_tensor,
-        process_group,
+        src,
+        dst,
+        comm,
         stream,
         src_mesh=src_mesh,
         src_placements=src_placement,
