@@ -48,5 +48,7 @@ class Worker:
         return result
 
     def end(self) -> None:
-        """The thread ends after its last call."""
+        """The thread ends after its last call. A worker that is dropped, as with a comm that was not made, ends too."""
         self._calls.put(None)
+
+    __del__ = end

@@ -1,9 +1,11 @@
 """What other threads, handlers of signals and children of a process do to a comm that is in use."""
 
 import contextlib
+import gc
 import os
 import signal
 import threading
+import time
 import weakref
 
 import numpy as np
@@ -160,3 +162,18 @@ def test_a_forked_child_has_no_comm():
         os._exit(1)
     assert os.waitpid(child, 0)[1] == 0
     assert alone.all_gather(b"a") == [b"a"]
+
+
+def test_a_comm_that_was_not_made_leaves_no_thread():
+    def fail(_):
+        raise OSError("nobody is there")
+
+    before = threading.active_count()
+    for _ in range(3):
+        with pytest.raises(xfer.CommError):
+            xfer.Comm.host(fail, 0, 2)
+    gc.collect()  # the exceptions' frames
+    until = time.monotonic() + 20
+    while threading.active_count() > before:
+        assert time.monotonic() < until
+        time.sleep(0.01)
