@@ -217,7 +217,7 @@ class Comm(_handle.Handle):
     def _call(self, function: Callable[..., Any], *arguments: Any) -> Any:
         """A call that may wait for other ranks; by the caller of _alone()."""
         try:
-            if self._on_main_only or threading.current_thread() is not threading.main_thread():
+            if self._on_main_only or not _is_on_main():
                 return self._now(function, *arguments)
             if self._worker is None:
                 self._worker = Worker()
@@ -240,7 +240,9 @@ class Comm(_handle.Handle):
         A collector, a handler of signals and a thread that looks after others close things at any time."""
         if call:
             self._given_back.append(call)
-        while self._given_back and not self._calling.locked() and not self._is_forked():
+        if self._is_forked() or (self._on_main_only and not _is_on_main()):
+            return
+        while self._given_back and not self._calling.locked():
             with self._calling:
                 while self._given_back:
                     function, *arguments = self._given_back.popleft()
@@ -338,6 +340,10 @@ class Comm(_handle.Handle):
         self._give_back(_destroy, handle, self._callback)
         if self._worker is not None and not self._is_forked():
             self._worker.end()
+
+
+def _is_on_main() -> bool:
+    return threading.current_thread() is threading.main_thread()
 
 
 def _is_mpi(gather: Any) -> bool:

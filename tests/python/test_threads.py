@@ -82,6 +82,22 @@ def test_what_another_thread_closes_is_given_back_after_the_call():
     assert all(each() is None for each in memory)
 
 
+def test_where_only_the_main_thread_may_call_another_one_gives_nothing_back():
+    """As at MPI_THREAD_FUNNELED: the main thread does at its next call."""
+    src, dst = xfer.parse_problem("f32[8] (1):R -> (1):R")
+    (comm,) = xfer.Comm.local(1)
+    comm._on_main_only = True
+    plan = xfer.Plan(comm, [("w", src, dst)])
+    plan.bind("w", np.zeros(8, np.float32), np.zeros(8, np.float32))
+    memory = weakref.ref(plan._views[0][1].owners()[0][0])
+    thread = threading.Thread(target=plan.close)
+    thread.start()
+    thread.join(20)
+    assert memory() is not None
+    comm.all_gather(b"a")
+    assert memory() is None
+
+
 def test_a_handler_of_signals_may_close_what_the_main_thread_is_using():
     pair = Pair()
     plan = pair.of(0)[0]
