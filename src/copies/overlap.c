@@ -265,22 +265,42 @@ static void say_overlap(const xfi_use *a, const xfi_use *b)
                   a->is_source ? a->name : b->name, a->is_source ? b->name : a->name);
 }
 
-/* Against the extents before it that are not over yet. */
-static xfer_status check_extent(sweep *s, size_t i, size_t first_open)
+static xfer_status check_pair(sweep *s, size_t i, size_t k)
+{
+  const xfi_use *a = &s->uses[s->at[k].owner];
+  const xfi_use *b = &s->uses[s->at[i].owner];
+  xfer_status st = XFER_OK;
+  bool meet = false;
+
+  if (may_meet(a, b)) return XFER_OK;
+  XFI_TRY(runs_meet(&meet, s, i, k));
+  if (!meet || is_tie(a, b)) return XFER_OK;
+  say_overlap(a, b);
+  st = XFER_ERR_SHAPE;
+done:
+  return st;
+}
+
+static void move_extent(sweep *s, size_t to, size_t from)
+{
+  s->at[to] = s->at[from];
+  if (s->grids != NULL) s->grids[to] = s->grids[from];
+}
+
+/* Against those before it that are not over yet, [0, *n_open), which it joins: others are dropped,
+ * since one extent may last beside very many short ones. */
+static xfer_status check_extent(sweep *s, size_t i, size_t *n_open)
 {
   xfer_status st = XFER_OK;
+  size_t n = 0;
 
-  for (size_t k = first_open; k < i; k++) {
-    const xfi_use *a = &s->uses[s->at[k].owner];
-    const xfi_use *b = &s->uses[s->at[i].owner];
-    bool meet = false;
-
-    if (s->at[k].end <= s->at[i].start || may_meet(a, b)) continue;
-    XFI_TRY(runs_meet(&meet, s, i, k));
-    if (!meet || is_tie(a, b)) continue;
-    say_overlap(a, b);
-    return XFER_ERR_SHAPE;
+  for (size_t k = 0; k < *n_open; k++) {
+    if (s->at[k].end <= s->at[i].start) continue;
+    XFI_TRY(check_pair(s, i, k));
+    move_extent(s, n++, k);
   }
+  move_extent(s, n++, i);
+  *n_open = n;
 done:
   return st;
 }
@@ -289,14 +309,11 @@ xfer_status xfi_uses_check_disjoint(const xfi_use *uses, size_t n)
 {
   xfer_status st = XFER_OK;
   sweep s = {.uses = uses};
-  size_t first_open = 0; /* extents before it end at or before the current one */
+  size_t n_open = 0;
 
   XFI_TRY(make_extents(&s, n));
-  for (size_t i = 0; i < s.n; i++) {
-    while (first_open < i && s.at[first_open].end <= s.at[i].start)
-      first_open++;
-    XFI_TRY(check_extent(&s, i, first_open));
-  }
+  for (size_t i = 0; i < s.n; i++)
+    XFI_TRY(check_extent(&s, i, &n_open));
 done:
   xfi_copies_free(&s.copies);
   xfi_free(s.grids);

@@ -7,7 +7,9 @@
 #include <stdarg.h>
 #include <stddef.h>
 #include <stdint.h>
+#include <stdlib.h>
 #include <string.h>
+#include <time.h>
 
 #include <cmocka.h>
 
@@ -228,6 +230,30 @@ static void test_large_views_are_compared_without_walking_them(void **state)
   assert_int_equal(check(parts, 2), XFER_ERR_SHAPE);
 }
 
+/* Very many pieces between the rows of one view: pairs of them would take a minute. */
+static void test_many_pieces_between_the_rows_of_a_view_take_little_time(void **state)
+{
+  enum { PIECES = 200000, MOST_SECONDS = 10 };
+  const int64_t rows[2] = {64, 1};
+  const int64_t stride = 1;
+  const clock_t start = clock();
+  void **pieces = malloc(PIECES * sizeof *pieces);
+  part parts[2] = {{.n_dims = 2, .shape = {PIECES, 8}, .elem_bytes = 1},
+                   {.n_dims = 1, .shape = {PIECES * 4}, .elem_bytes = 1}};
+
+  (void)state;
+  assert_non_null(pieces);
+  for (int64_t i = 0; i < PIECES; i++)
+    pieces[i] = far_off(64 * i + 8);
+  parts[0].view = xfer_view_strided(memory, rows, 2);
+  parts[1].view = xfer_view_pieces(pieces, PIECES, 0, &stride, 1);
+  assert_int_equal(check(parts, 2), XFER_OK);
+  pieces[PIECES - 1] = far_off(64 * (PIECES - 1) + 7);
+  assert_int_equal(check(parts, 2), XFER_ERR_SHAPE);
+  free(pieces);
+  assert_true((clock() - start) / CLOCKS_PER_SEC < MOST_SECONDS);
+}
+
 static void test_each_failed_allocation_is_an_error(void **state)
 {
   const int64_t comb[2] = {64, 8};
@@ -256,6 +282,7 @@ int main(void)
       cmocka_unit_test(test_sources_may_meet_each_other_but_no_destination),
       cmocka_unit_test(test_touching_views_and_combs_do_not_overlap),
       cmocka_unit_test(test_large_views_are_compared_without_walking_them),
+      cmocka_unit_test(test_many_pieces_between_the_rows_of_a_view_take_little_time),
       cmocka_unit_test(test_each_failed_allocation_is_an_error),
   };
 
