@@ -189,6 +189,9 @@ static xfer_status check_fusing(const xfi_fusing *f, const xfer_side *side, cons
                 (long long)b->count);
       continue;
     }
+    if (b->few == XFI_FEW_CUT && b->count > 0 && f->n % b->count == 0 &&
+        b->size % (f->n / b->count) == 0)
+      continue;
     XFI_CHECK(b->count % f->n == 0, XFER_ERR_SHAPE,
               "\"%s\": %lld %s do not divide by the %d ranks of \"%s\" that split them", what,
               (long long)b->count, b->size > 1 ? "heads or groups" : "rows", f->n, side->spec);

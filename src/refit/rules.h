@@ -63,9 +63,9 @@ typedef enum xfi_cut_kind {
  * halves turned to pairs. */
 typedef enum xfi_order { XFI_AS_IT_IS = 0, XFI_PAIRS_APART, XFI_PAIRS_TOGETHER } xfi_order;
 
-/* Fewer units than ranks: refused; or several ranks have the same if there is one alone, or always.
- */
-typedef enum xfi_few { XFI_FEW_REFUSE = 0, XFI_FEW_ONE, XFI_FEW_REPLICATE } xfi_few;
+/* Fewer units than ranks: refused; several ranks have the same if there is one alone, or always; or
+ * each unit is cut. */
+typedef enum xfi_few { XFI_FEW_REFUSE = 0, XFI_FEW_ONE, XFI_FEW_REPLICATE, XFI_FEW_CUT } xfi_few;
 
 typedef struct xfi_part_rule {
   const char *role;

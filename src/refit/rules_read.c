@@ -116,7 +116,7 @@ done:
 static xfer_status read_part(const xfi_doc *doc, const json_t *value, xfi_part_rule *part)
 {
   static const char *const ORDERS[] = {"as_it_is", "pairs_apart", "pairs_together", NULL};
-  static const char *const FEWS[] = {"refuse", "one", "replicate", NULL};
+  static const char *const FEWS[] = {"refuse", "one", "replicate", "cut", NULL};
   const xfi_field fields[] = {NEEDED("of", TEXT, &part->role),
                               FIELD("take", TEXT, &part->take),
                               {"few", CHOICE, &part->few, false, FEWS},

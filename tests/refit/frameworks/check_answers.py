@@ -27,7 +27,6 @@ ZERO, NEVER = -1, -2  # numbers of no tensor: zeros or padding; not written by t
 
 # What xfer refuses though the framework does not, and words of the sentence that says why.
 REFUSED = {("vllm", "deepseek_tied"): "ties no output layer",
-           ("vllm", "falcon_groups"): "4 heads or groups do not divide by the 8 ranks",
            ("vllm", "granite_4_bias"): "cuts this bias as if its rows were of one kind",
            ("vllm", "jamba_tied"): "ties no output layer",
            ("vllm", "stablelm_one_norm"): "a norm before the MLP, which layers with one norm have not",
