@@ -29,6 +29,7 @@ ZERO, NEVER = -1, -2  # numbers of no tensor: zeros or padding; not written by t
 REFUSED = {("vllm", "deepseek_tied"): "ties no output layer",
            ("vllm", "granite_4_bias"): "cuts this bias as if its rows were of one kind",
            ("vllm", "jamba_tied"): "ties no output layer",
+           ("vllm", "qwen2_moe_plain"): "vLLM has biases of q, k and v in this family",
            ("vllm", "stablelm_one_norm"): "a norm before the MLP, which layers with one norm have not",
            ("vllm", "kimi_linear_room"): "pads gate and up of each expert",
            ("vllm", "kimi_linear_tied"): "ties no output layer",

@@ -130,6 +130,8 @@ OTHER_FORMS = {
     "qwen3_moe_tied": of("Qwen3MoeForCausalLM", "qwen3_moe",
                          **{**MOE, "num_experts": 10, "decoder_sparse_step": 2, "num_hidden_layers": 4},
                          tie_word_embeddings=True, num_key_value_heads=2, attention_bias=True),
+    "qwen2_moe_plain": wide("Qwen2MoeForCausalLM", "qwen2_moe", **{**MOE, "num_experts": 4}, shared_expert_intermediate_size=64,
+                            qkv_bias=False),
     "qwen2_moe_some": wide("Qwen2MoeForCausalLM", "qwen2_moe", **{**MOE, "mlp_only_layers": [1], "num_experts": 6},
                            shared_expert_intermediate_size=64, tie_word_embeddings=True, num_key_value_heads=2),
     "deepseek_v3_shared2": of("DeepseekV3ForCausalLM", "deepseek_v3", ("head_dim",),
