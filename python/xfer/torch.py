@@ -152,12 +152,13 @@ def _local(tensor: Any) -> Any:
     """The memory of this rank's part; None outside the mesh."""
     if isinstance(tensor, FlatPart):
         return tensor.memory
-    if not isinstance(tensor, DTensor):
-        return tensor.detach() if tensor.requires_grad else tensor
-    if tensor.device_mesh.get_coordinate() is None:
-        return None
-    local = tensor.to_local()
-    return (local.wait() if isinstance(local, AsyncCollectiveTensor) else local).detach()
+    if isinstance(tensor, DTensor):
+        if tensor.device_mesh.get_coordinate() is None:
+            return None
+        tensor = tensor._local_tensor
+    if isinstance(tensor, AsyncCollectiveTensor):
+        tensor = tensor.wait()
+    return tensor.detach() if tensor.requires_grad else tensor  # the same object where it can be: see Places
 
 
 # ---- one DTensor across meshes
