@@ -295,7 +295,8 @@ class Plan(_handle.Handle):
 
     def refuse(self, why: str) -> None:
         """Say that the next run does not begin on this rank, for a reason of yours. In place of run(). Local: wait()
-        then fails on every rank at once, and has the reason.
+        then fails on every rank at once, and has the reason. Another commit() is needed; where data goes in messages,
+        as with Comm.host(), others wait for them and the comm is broken.
 
         Raises StateError before commit(), while a run is in flight, and after one that failed.
         """
