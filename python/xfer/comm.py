@@ -242,11 +242,13 @@ class Comm(_handle.Handle):
             self._given_back.append(call)
         if self._is_forked() or (self._on_main_only and not _is_on_main()):
             return
-        while self._given_back and not self._calling.locked():
-            with self._calling:
+        while self._given_back and self._calling.acquire(blocking=False):
+            try:
                 while self._given_back:
                     function, *arguments = self._given_back.popleft()
                     function(*arguments)
+            finally:
+                self._calling.release()
 
     def _gather(self, data: bytes) -> list[bytes]:
         everything = create_string_buffer(self.size * len(data) + 1)
