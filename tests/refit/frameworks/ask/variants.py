@@ -299,6 +299,7 @@ FAMILIES = {
     "qwen2": wide("Qwen2ForCausalLM", "qwen2", num_key_value_heads=2, vocab_size=1003, tie_word_embeddings=True),
     "qwen2_heads": wide("Qwen2ForCausalLM", "qwen2", num_attention_heads=14, num_key_value_heads=2, hidden_size=448),
     "llama_bias": of("LlamaForCausalLM", "llama", attention_bias=True, mlp_bias=True, tie_word_embeddings=True),
+    "llama_mlp_bias": of("LlamaForCausalLM", "llama", mlp_bias=True),
     "llama_attention_bias": of("LlamaForCausalLM", "llama", attention_bias=True),
     "apertus": of("ApertusForCausalLM", "apertus", hidden_act="xielu"),
     "cwm": of("CwmForCausalLM", "cwm", layer_types=["full_attention"] * 2),
