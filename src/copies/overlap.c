@@ -167,9 +167,10 @@ static xfer_status add_extent(sweep *s, size_t owner, int64_t piece)
 
   if (!clears && !use->is_source) {
     XFI_TRY(make_grid(&g, s, use, piece));
-    XFI_CHECK(ascends(&g), XFER_ERR_SHAPE,
-              "tensor \"%s\": the strides of its destination view make it overlap itself",
-              use->name);
+    XFI_CHECK(
+        ascends(&g), XFER_ERR_SHAPE,
+        "tensor \"%s\": the strides of its destination view do not nest, so it may overlap itself",
+        use->name);
   }
   if (n_bytes > 0) s->at[s->n++] = (extent){start, start + n_bytes, owner, piece};
 done:
