@@ -1,6 +1,6 @@
 /* Strided copies in plain C: the host's engine, and what kernels/cuda/ must equal byte for byte.
  *
- * The innermost dim is one tight loop, chosen once per copy by the size of a run: words of 1 to 16
+ * The innermost dim is one tight loop, chosen once per copy by the size of a run: words of 1 to 64
  * bytes are moved by a load and a store, longer runs by memcpy. The dims above it are an odometer
  * whose cost is paid once per innermost loop.
  */
@@ -115,6 +115,8 @@ LINE_OF_WORDS(2)
 LINE_OF_WORDS(4)
 LINE_OF_WORDS(8)
 LINE_OF_WORDS(16)
+LINE_OF_WORDS(32)
+LINE_OF_WORDS(64)
 
 static void line_of_runs(char *dst, const char *src, int64_t n, int64_t ds, int64_t ss, int64_t run,
                          const xfi_convert *convert)
@@ -145,14 +147,16 @@ static void line_converting(char *dst, const char *src, int64_t n, int64_t ds, i
 
 #ifdef __SSE2__
 
+/* Lines that the run has a part of only go through it: past it they would be read all the same. */
 static void run_past_cache(char *dst, const char *src, size_t n)
 {
   const size_t word = sizeof(__m128i);
-  const size_t head = (word - (uintptr_t)dst % word) % word;
+  const size_t line = 4 * word;
+  const size_t head = (line - (uintptr_t)dst % line) % line;
   size_t i = head < n ? head : n;
 
   memcpy(dst, src, i);
-  for (; i + 4 * word <= n; i += 4 * word)
+  for (; i + line <= n; i += line)
     for (size_t k = 0; k < 4; k++)
       _mm_stream_si128((__m128i *)(void *)(dst + i + k * word),
                        _mm_loadu_si128((const __m128i *)(const void *)(src + i + k * word)));
@@ -197,6 +201,10 @@ static line_fn *choose_line(int64_t run_bytes, const xfi_convert *convert)
     return line_8;
   case 16:
     return line_16;
+  case 32:
+    return line_32;
+  case 64:
+    return line_64;
   default:
     return line_of_runs;
   }
@@ -308,6 +316,13 @@ static int64_t in_memory(int64_t n_bytes, const xfi_convert *convert, bool packs
                : n_bytes / convert->src_bytes * convert->dst_bytes;
 }
 
+/* A whole box that is one line, as small ones are: the whole stream. */
+static bool is_one_line(const xfi_strided *box, const xfi_strided_dim *dims, int64_t n_bytes)
+{
+  return box->n_dims == 0 ? n_bytes == box->run_bytes
+                          : box->n_dims == 1 && n_bytes == dims[0].extent * box->run_bytes;
+}
+
 /* Whole runs up to the line's end, or a part of one. */
 static void carry(char *dense, place p, int64_t n_bytes, bool packs, line_fn *whole,
                   line_fn *partial)
@@ -342,11 +357,30 @@ static void carry(char *dense, place p, int64_t n_bytes, bool packs, line_fn *wh
   }
 }
 
+/* From or to a dense stream, by one line after the other. */
+static void carry_box(char *dense, const xfi_strided *box, const xfi_strided_dim *dims,
+                      int64_t first, int64_t n_bytes, bool packs, line_fn *whole, line_fn *partial)
+{
+  const xfi_convert *convert = box->convert;
+  const int64_t run = box->run_bytes;
+
+  if (first > 0 || !is_one_line(box, dims, n_bytes)) {
+    carry(dense, place_at(box, dims, first), n_bytes, packs, whole, partial);
+    return;
+  }
+  const int64_t n = box->n_dims == 0 ? 1 : dims[0].extent;
+  const int64_t stride = box->n_dims == 0 ? 0 : dims[0].stride;
+  if (packs)
+    whole(dense, box->base, n, run, stride, run, convert);
+  else
+    whole(box->base, dense, n, stride, run, in_memory(run, convert, false), convert);
+}
+
 void xfi_ref_pack(char *dense, const xfi_strided *box, const xfi_strided_dim *dims, int64_t first,
                   int64_t n_bytes)
 {
-  carry(dense, place_at(box, dims, first), n_bytes, true, choose_line(box->run_bytes, box->convert),
-        choose_line(0, box->convert));
+  carry_box(dense, box, dims, first, n_bytes, true, choose_line(box->run_bytes, box->convert),
+            choose_line(0, box->convert));
 }
 
 void xfi_ref_unpack(const char *dense, const xfi_strided *box, const xfi_strided_dim *dims,
@@ -354,8 +388,8 @@ void xfi_ref_unpack(const char *dense, const xfi_strided *box, const xfi_strided
 {
   const bool past = past_cache && box->convert == NULL && box->run_bytes >= MIN_PAST_CACHE;
 
-  carry((char *)dense, place_at(box, dims, first), n_bytes, false, /* it is only read */
-        past ? line_past_cache : choose_line(box->run_bytes, box->convert),
-        past ? line_past_cache : choose_line(0, box->convert));
+  carry_box((char *)dense, box, dims, first, n_bytes, false, /* it is only read */
+            past ? line_past_cache : choose_line(box->run_bytes, box->convert),
+            past ? line_past_cache : choose_line(0, box->convert));
   if (past) settle_past_cache();
 }
