@@ -9,42 +9,21 @@
  *
  * TENSORS: also how long it takes to make a plan for that many small tensors, all ranks to all.
  */
+#include "mpi_workload.h"
+
+#include <mpi.h>
 #include <stdbool.h>
 #include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-
-#include <mpi.h>
 #include <xfer/mpi.h>
-#include <xfer/xfer.h>
 
-enum { MAX_RANKS = 64, MAX_ROUNDS = 1001, PLAN = 0, BEST_OF = 4, REDISTRIBUTE = 4, N_WAYS = 5 };
+enum { MAX_ROUNDS = 1001, PLAN = 0, BEST_OF = 4, REDISTRIBUTE = 4, N_WAYS = 5 };
 enum { N_PLACES = 64, PLACE_BYTES = 64 }; /* at which arrays of "redistribute" begin in turn */
-enum { MAX_DIMS = 3, SRC = 0, DST = 1 };
 
 static const char *const way_names[N_WAYS] = {"xfer", "Alltoallw", "persistent", "by hand",
                                               "redistribute"};
-
-/* What a rank holds of a tensor on one side, one box; empty: nothing. */
-typedef struct box {
-  int64_t lo[MAX_DIMS];
-  int64_t hi[MAX_DIMS];
-} box;
-
-/* n_tensors tensors of float of one shape, each element of whose source is on one rank. */
-typedef struct workload {
-  const char *name;
-  char line[512];
-  int n_tensors;
-  int rank;
-  int size;
-  int n_dims;
-  xfer_layout *layouts[2];
-  box boxes[2][MAX_RANKS];
-  size_t part_bytes[2]; /* of this rank's part of a tensor */
-  char *arrays[2];      /* [n_tensors] of them */
-} workload;
 
 /* What each way prepares, by peer. */
 typedef struct prepared {
@@ -61,181 +40,25 @@ typedef struct prepared {
   int n_calls;
 } prepared;
 
-static void need(xfer_status st, const char *what)
-{
-  if (st == XFER_OK) return;
-  fprintf(stderr, "%s: %s: %s\n", what, xfer_status_name(st), xfer_last_error());
-  MPI_Abort(MPI_COMM_WORLD, 1);
-  exit(1);
-}
-
-static void *room(size_t n_bytes)
-{
-  void *memory = malloc(n_bytes + 1);
-
-  if (memory == NULL) MPI_Abort(MPI_COMM_WORLD, 1);
-  memset(memory, 0, n_bytes); /* touched before it is timed */
-  return memory;
-}
-
-/* ---- boxes ---- */
-
-static int64_t n_elems(const workload *w, const box *b)
-{
-  int64_t n = 1;
-
-  for (int d = 0; d < w->n_dims; d++)
-    n *= b->hi[d] > b->lo[d] ? b->hi[d] - b->lo[d] : 0;
-  return n;
-}
-
-static box box_of(const workload *w, int side, int rank)
-{
-  box b = {{0}, {0}};
-  int64_t bounds[2 * MAX_DIMS];
-  size_t n = 0;
-
-  if (xfer_layout_boxes(w->layouts[side], rank, bounds, 1, &n) != XFER_OK || n != 1) return b;
-  for (int d = 0; d < w->n_dims; d++) {
-    b.lo[d] = bounds[d];
-    b.hi[d] = bounds[w->n_dims + d];
-  }
-  return b;
-}
-
-/* The tensors that the line says, and memory for this rank's parts. */
-static void hold(workload *w)
-{
-  need(xfer_problem_parse(&w->layouts[SRC], &w->layouts[DST], w->line), w->line);
-  w->n_dims = xfer_layout_shape(w->layouts[SRC], NULL);
-  for (int side = SRC; side <= DST; side++) {
-    for (int r = 0; r < w->size; r++)
-      w->boxes[side][r] = box_of(w, side, r);
-    w->part_bytes[side] = (size_t)n_elems(w, &w->boxes[side][w->rank]) * sizeof(float);
-    w->arrays[side] = room((size_t)w->n_tensors * w->part_bytes[side]);
-  }
-}
-
-static void give_back(workload *w)
-{
-  for (int side = SRC; side <= DST; side++) {
-    xfer_layout_destroy(w->layouts[side]);
-    free(w->arrays[side]);
-  }
-}
-
-/* What a rank sends to another one. */
-static box common(const workload *w, int from, int to)
-{
-  const box *a = &w->boxes[SRC][from];
-  const box *b = &w->boxes[DST][to];
-  box both = {{0}, {0}};
-
-  for (int d = 0; d < w->n_dims; d++) {
-    both.lo[d] = a->lo[d] > b->lo[d] ? a->lo[d] : b->lo[d];
-    both.hi[d] = a->hi[d] < b->hi[d] ? a->hi[d] : b->hi[d];
-  }
-  return both;
-}
-
-/* Bytes between neighbours in each dim of a dense box; the place of `at` in it. */
-static int64_t strides_of(const workload *w, const box *b, const box *at, int64_t *strides)
-{
-  int64_t stride = (int64_t)sizeof(float);
-  int64_t offset = 0;
-
-  for (int d = w->n_dims - 1; d >= 0; d--) {
-    strides[d] = stride;
-    offset += (at->lo[d] - b->lo[d]) * stride;
-    stride *= b->hi[d] - b->lo[d];
-  }
-  return offset;
-}
-
-/* Elements of `part` between two dense boxes that hold it, in as few runs as there are. */
-static void copy_part(const workload *w, const box *part, char *dst, const box *in_dst,
-                      const char *src, const box *in_src)
-{
-  int64_t to[MAX_DIMS];
-  int64_t from[MAX_DIMS];
-  int64_t n[MAX_DIMS] = {1, 1, 1};
-  int64_t run = (int64_t)sizeof(float);
-  int last = w->n_dims - 1;
-
-  dst += strides_of(w, in_dst, part, to);
-  src += strides_of(w, in_src, part, from);
-  for (; last >= 0 && to[last] == run && from[last] == run; last--)
-    run *= part->hi[last] - part->lo[last];
-  for (int d = last, k = MAX_DIMS - 1; d >= 0; d--, k--) { /* at the end, so that loops are three */
-    n[k] = part->hi[d] - part->lo[d];
-    to[k] = to[d];
-    from[k] = from[d];
-  }
-  for (int k = 0; k < MAX_DIMS; k++)
-    if (n[k] == 1) to[k] = from[k] = 0;
-  for (int64_t i = 0; i < n[0]; i++)
-    for (int64_t j = 0; j < n[1]; j++)
-      for (int64_t k = 0; k < n[2]; k++)
-        memcpy(dst + i * to[0] + j * to[1] + k * to[2],
-               src + i * from[0] + j * from[1] + k * from[2], (size_t)run);
-}
-
-/* ---- values ---- */
-
-static float value(uint64_t tensor, uint64_t index, uint64_t round)
-{
-  return (float)((tensor * 31 + index + round * 7919) % 16777213);
-}
-
-/* Set this rank's part of one side, or count what differs there. */
-static int visit(const workload *w, int side, uint64_t round)
-{
-  const box *b = &w->boxes[side][w->rank];
-  const int64_t n = n_elems(w, b);
-  int64_t shape[MAX_DIMS];
-  int n_wrong = 0;
-
-  (void)xfer_layout_shape(w->layouts[side], shape);
-  for (int t = 0; t < w->n_tensors; t++) {
-    float *at = (float *)(void *)(w->arrays[side] + (size_t)t * w->part_bytes[side]);
-
-    for (int64_t i = 0; i < n; i++) {
-      int64_t index = 0;
-      int64_t left = i;
-      int64_t place[MAX_DIMS];
-
-      for (int d = w->n_dims - 1; d >= 0; left /= b->hi[d] - b->lo[d], d--)
-        place[d] = b->lo[d] + left % (b->hi[d] - b->lo[d]);
-      for (int d = 0; d < w->n_dims; d++)
-        index = index * shape[d] + place[d];
-      if (side == SRC)
-        at[i] = value((uint64_t)t, (uint64_t)index, round);
-      else
-        n_wrong += at[i] != value((uint64_t)t, (uint64_t)index, round);
-    }
-  }
-  return n_wrong;
-}
-
 /* ---- the ways ---- */
 
 static void make_plan(xfer_plan **plan, xfer_comm *comm, const workload *w)
 {
-  xfer_tensor *tensors = room((size_t)w->n_tensors * sizeof *tensors);
-  char(*names)[16] = room((size_t)w->n_tensors * sizeof *names);
+  xfer_tensor *tensors = workload_room((size_t)w->n_tensors * sizeof *tensors);
+  char(*names)[16] = workload_room((size_t)w->n_tensors * sizeof *names);
 
   for (int t = 0; t < w->n_tensors; t++) {
     snprintf(names[t], sizeof names[t], "t%d", t);
     tensors[t] = (xfer_tensor){names[t], w->layouts[SRC], w->layouts[DST], 0};
   }
-  need(xfer_plan_create(plan, comm, tensors, (size_t)w->n_tensors, NULL), "plan");
+  workload_need(xfer_plan_create(plan, comm, tensors, (size_t)w->n_tensors, NULL), "plan");
   for (int t = 0; t < w->n_tensors; t++) {
     const xfer_view src = xfer_view_dense(w->arrays[SRC] + (size_t)t * w->part_bytes[SRC]);
     const xfer_view dst = xfer_view_dense(w->arrays[DST] + (size_t)t * w->part_bytes[DST]);
 
-    need(xfer_plan_bind(*plan, (size_t)t, &src, &dst), "bind");
+    workload_need(xfer_plan_bind(*plan, (size_t)t, &src, &dst), "bind");
   }
-  need(xfer_plan_commit(*plan), "commit");
+  workload_need(xfer_plan_commit(*plan), "commit");
   free(tensors);
   free(names);
 }
@@ -251,8 +74,8 @@ static void redistribute(prepared *p, const workload *w)
   const xfer_view src = xfer_view_dense(next_array(p, SRC));
   const xfer_view dst = xfer_view_dense(next_array(p, DST));
 
-  need(xfer_redistribute(p->comm, w->layouts[SRC], &src, w->layouts[DST], &dst, NULL),
-       "redistribute");
+  workload_need(xfer_redistribute(p->comm, w->layouts[SRC], &src, w->layouts[DST], &dst, NULL),
+                "redistribute");
   p->n_calls++;
 }
 
@@ -260,9 +83,9 @@ static void redistribute(prepared *p, const workload *w)
 static MPI_Datatype make_type(const workload *w, int side, const box *part)
 {
   const box *whole = &w->boxes[side][w->rank];
-  int *ones = room((size_t)w->n_tensors * sizeof *ones);
-  MPI_Aint *places = room((size_t)w->n_tensors * sizeof *places);
-  MPI_Datatype *same = room((size_t)w->n_tensors * sizeof(MPI_Datatype));
+  int *ones = workload_room((size_t)w->n_tensors * sizeof *ones);
+  MPI_Aint *places = workload_room((size_t)w->n_tensors * sizeof *places);
+  MPI_Datatype *same = workload_room((size_t)w->n_tensors * sizeof(MPI_Datatype));
   int sizes[MAX_DIMS];
   int lengths[MAX_DIMS];
   int starts[MAX_DIMS];
@@ -293,13 +116,14 @@ static void make_messages(prepared *p, const workload *w)
 {
   for (int r = 0; r < w->size; r++)
     for (int side = SRC; side <= DST; side++) {
-      const box part = side == SRC ? common(w, w->rank, r) : common(w, r, w->rank);
-      const size_t n_bytes = (size_t)(n_elems(w, &part) * w->n_tensors) * sizeof(float);
+      const box part =
+          side == SRC ? workload_common(w, w->rank, r) : workload_common(w, r, w->rank);
+      const size_t n_bytes = (size_t)(workload_elems(w, &part) * w->n_tensors) * sizeof(float);
 
       p->types[side][r] = MPI_FLOAT;
       p->counts[side][r] = n_bytes > 0;
       if (n_bytes > 0) p->types[side][r] = make_type(w, side, &part);
-      if (n_bytes > 0) p->messages[side][r] = room(n_bytes);
+      if (n_bytes > 0) p->messages[side][r] = workload_room(n_bytes);
     }
   for (int side = DST; side >= SRC; side--)
     for (int i = 0; i < w->size; i++) {
@@ -329,16 +153,16 @@ static void free_messages(prepared *p, const workload *w)
 /* All tensors' parts, between arrays and a message. */
 static void pack(const workload *w, int side, const box *part, char *message)
 {
-  const size_t n_bytes = (size_t)n_elems(w, part) * sizeof(float);
+  const size_t n_bytes = (size_t)workload_elems(w, part) * sizeof(float);
   const box *whole = &w->boxes[side][w->rank];
 
   for (int t = 0; t < w->n_tensors; t++, message += n_bytes) {
     char *array = w->arrays[side] + (size_t)t * w->part_bytes[side];
 
     if (side == SRC)
-      copy_part(w, part, message, part, array, whole);
+      workload_copy(w, part, message, part, array, whole);
     else
-      copy_part(w, part, array, whole, message, part);
+      workload_copy(w, part, array, whole, message, part);
   }
 }
 
@@ -347,32 +171,32 @@ static void run_by_hand(const prepared *p, const workload *w)
 {
   MPI_Request recvs[MAX_RANKS];
   MPI_Request sends[MAX_RANKS];
-  const box own = common(w, w->rank, w->rank);
+  const box own = workload_common(w, w->rank, w->rank);
 
   for (int r = 0; r < w->size; r++) {
-    const box part = common(w, r, w->rank);
+    const box part = workload_common(w, r, w->rank);
 
     recvs[r] = sends[r] = MPI_REQUEST_NULL;
     if (p->counts[DST][r] > 0 && r != w->rank)
-      MPI_Irecv(p->messages[DST][r], (int)n_elems(w, &part) * w->n_tensors, MPI_FLOAT, r, 2,
+      MPI_Irecv(p->messages[DST][r], (int)workload_elems(w, &part) * w->n_tensors, MPI_FLOAT, r, 2,
                 MPI_COMM_WORLD, &recvs[r]);
   }
   for (int i = 1; i < w->size; i++) {
     const int r = (w->rank + i) % w->size;
-    const box part = common(w, w->rank, r);
+    const box part = workload_common(w, w->rank, r);
 
     if (p->counts[SRC][r] == 0) continue;
     pack(w, SRC, &part, p->messages[SRC][r]);
-    MPI_Isend(p->messages[SRC][r], (int)n_elems(w, &part) * w->n_tensors, MPI_FLOAT, r, 2,
+    MPI_Isend(p->messages[SRC][r], (int)workload_elems(w, &part) * w->n_tensors, MPI_FLOAT, r, 2,
               MPI_COMM_WORLD, &sends[r]);
   }
   for (int t = 0; t < w->n_tensors && p->counts[SRC][w->rank] > 0; t++)
-    copy_part(w, &own, w->arrays[DST] + (size_t)t * w->part_bytes[DST], &w->boxes[DST][w->rank],
-              w->arrays[SRC] + (size_t)t * w->part_bytes[SRC], &w->boxes[SRC][w->rank]);
+    workload_copy(w, &own, w->arrays[DST] + (size_t)t * w->part_bytes[DST], &w->boxes[DST][w->rank],
+                  w->arrays[SRC] + (size_t)t * w->part_bytes[SRC], &w->boxes[SRC][w->rank]);
   for (int r;;) {
     MPI_Waitany(w->size, recvs, &r, MPI_STATUS_IGNORE);
     if (r == MPI_UNDEFINED) break;
-    const box part = common(w, r, w->rank);
+    const box part = workload_common(w, r, w->rank);
     pack(w, DST, &part, p->messages[DST][r]);
   }
   MPI_Waitall(w->size, sends, MPI_STATUSES_IGNORE);
@@ -382,8 +206,8 @@ static void run_way(int way, prepared *p, const workload *w)
 {
   switch (way) {
   case PLAN:
-    need(xfer_plan_run(p->plan, ++p->version, NULL), "run");
-    need(xfer_plan_wait(p->plan, 0), "wait");
+    workload_need(xfer_plan_run(p->plan, ++p->version, NULL), "run");
+    workload_need(xfer_plan_wait(p->plan, 0), "wait");
     break;
   case 1:
     MPI_Alltoallw(MPI_BOTTOM, p->counts[SRC], p->zeros, p->types[SRC], MPI_BOTTOM, p->counts[DST],
@@ -438,11 +262,11 @@ static int check_way(int way, prepared *p, const workload *w)
   int n_wrong = 0;
   int all = 0;
 
-  (void)visit(w, SRC, (uint64_t)way + 1);
+  (void)workload_visit(w, SRC, (uint64_t)way + 1);
   if (way == REDISTRIBUTE) memcpy(arrays[SRC], w->arrays[SRC], w->part_bytes[SRC]);
   run_way(way, p, w);
   if (way == REDISTRIBUTE) memcpy(w->arrays[DST], arrays[DST], w->part_bytes[DST]);
-  n_wrong = visit(w, DST, (uint64_t)way + 1);
+  n_wrong = workload_visit(w, DST, (uint64_t)way + 1);
   MPI_Allreduce(&n_wrong, &all, 1, MPI_INT, MPI_SUM, MPI_COMM_WORLD);
   if (all > 0 && w->rank == 0)
     fprintf(stderr, "%s, %s: %d elements wrong\n", w->line, way_names[way], all);
@@ -473,8 +297,8 @@ static int measure(const workload *w, int n_rounds)
 
   memset(&p, 0, sizeof p);
   for (int side = SRC; side <= DST; side++)
-    p.other[side] = room(w->part_bytes[side] + N_PLACES * PLACE_BYTES);
-  need(xfer_comm_create_mpi(&p.comm, MPI_COMM_WORLD), "comm");
+    p.other[side] = workload_room(w->part_bytes[side] + N_PLACES * PLACE_BYTES);
+  workload_need(xfer_comm_create_mpi(&p.comm, MPI_COMM_WORLD), "comm");
   make_plan(&p.plan, p.comm, w);
   make_messages(&p, w);
   for (int way = 0; way < n_ways; way++)
@@ -499,9 +323,9 @@ static int measure_line(workload *w, int n_rounds)
 {
   int n_wrong;
 
-  hold(w);
+  workload_hold(w);
   n_wrong = measure(w, n_rounds);
-  give_back(w);
+  workload_free(w);
   return n_wrong;
 }
 
@@ -563,10 +387,10 @@ static void measure_setup(workload *w, int n_tensors)
   double seconds[TIMES];
   xfer_comm *comm = NULL;
 
-  need(xfer_comm_create_mpi(&comm, MPI_COMM_WORLD), "comm");
+  workload_need(xfer_comm_create_mpi(&comm, MPI_COMM_WORLD), "comm");
   snprintf(w->line, sizeof w->line, "f32[64,64] (%d):S0 -> (%d):S1", w->size, w->size);
   w->n_tensors = n_tensors;
-  hold(w);
+  workload_hold(w);
   for (int i = 0; i < TIMES; i++) {
     xfer_plan *plan = NULL;
     double start;
@@ -582,7 +406,7 @@ static void measure_setup(workload *w, int n_tensors)
   if (w->rank == 0)
     printf("a plan for %d tensors over %d ranks: %.1f ms\n", n_tensors, w->size,
            1e3 * median(seconds, TIMES));
-  give_back(w);
+  workload_free(w);
   xfer_comm_destroy(comm);
 }
 
