@@ -2,9 +2,9 @@
 """Proves that a layer can include its own headers and those of the layers it uses, and no others.
 
 Each header of each layer is preprocessed with the include path that the build gives to each layer: it must be found
-exactly when the table says so. Also: within a folder's layer no files, a source and its header being one, include each
-other in a circle, no #include climbs with "..", a vendor's header appears only in the file named after the vendor, and
-the pure layers have no clock.
+exactly when the table says so. Also: no files of a layer include each other in a circle, a source and the header beside
+it being one, no #include climbs with "..", a vendor's header appears only in the file named after the vendor, and the
+pure layers have no clock.
 """
 
 import argparse
