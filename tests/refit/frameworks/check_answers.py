@@ -130,7 +130,7 @@ class Checkpoint:
                 index = np.arange(n)
             there.append(index)
         mine = [np.flatnonzero(i >= 0) for i in there]
-        grid = np.meshgrid(*[i[m] for i, m in zip(there, mine)], indexing="ij")
+        grid = np.meshgrid(*[i[m] for i, m in zip(there, mine)], indexing="ij", sparse=True)
         spot = np.ix_(*mine)
         if grouped:
             lookup = np.array([numbers.get(e, -9) for e in range(max(numbers) + 1)])
@@ -139,7 +139,7 @@ class Checkpoint:
         else:
             tensor[spot] = self.number[name]
         strides = [int(np.prod(source[k + 1:])) for k in range(len(source))]
-        flat[spot] = offset + sum((g * strides[d] for g, d in zip(grid, dims)), np.zeros_like(flat[spot]))
+        flat[spot] = offset + sum(g * strides[d] for g, d in zip(grid, dims))
         return None
 
 
@@ -179,12 +179,12 @@ OF_OTHERS = ("visual.", "vision_tower.", "audio_tower.", "multi_modal_projector.
 class Case:
     """One family in one layout: what is compared, and what was found."""
 
-    def __init__(self, answer, layout, options, dumps=False):
+    def __init__(self, answer, layout, options, dumps, agreed):
         self.answer, self.layout, self.options, self.dumps = answer, layout, options, dumps
         self.serves = answer["framework"] not in ("megatron", "torchtitan")
         self.checkpoint = Checkpoint(answer)
         self.differences, self.n_same, self.refusal = [], 0, None
-        self.agreed = set()  # what was compared before, on a rank with the same part
+        self.agreed = agreed  # what was compared before, on a rank with the same part, in any layout
 
     def differ(self, rank, name, text):
         self.differences.append(f"rank {rank} {name}: {text}")
@@ -379,9 +379,10 @@ def main():
             layouts = layouts[::-(-len(layouts) // options.layouts)]
         with tempfile.TemporaryDirectory() as folder:
             write_checkpoint(folder, answer)
+            agreed = set()
             dumped = {len(layouts) * (k + 1) // options.bytes - 1 for k in range(options.bytes)}
             for i, layout in enumerate(layouts):
-                case = Case(answer, layout, options, dumps=i in dumped)
+                case = Case(answer, layout, options, i in dumped, agreed)
                 case.run(folder)
                 if layout is layouts[0] and "f32" in answer:
                     case.check_types()
