@@ -41,6 +41,9 @@ typedef struct xfi_channel {
   bool send;
   uint64_t n_bytes; /* equal on both ends, > 0 */
   uint64_t n_done;  /* of them; 0, then the comm's own */
+  size_t next_same; /* a later one that sends the same bytes, which are carried for the first of
+                       such channels alone; 0: there is none */
+  bool is_again;    /* an earlier one's next_same */
 } xfi_channel;
 
 /* Put the channel's next n_bytes into the slot, or take them from it. */
@@ -83,9 +86,9 @@ typedef struct xfi_comm_ops {
    * is touched by `carry` alone, so never after the call. */
   xfer_status (*stream)(xfi_comm *comm, xfi_channel *channels, size_t n, size_t slot_bytes,
                         xfi_carry_fn *carry, void *context, xfi_deadline deadline);
-  /* What there are free slots for of what a stream() of these channels will send; waits for
-   * nothing. The next call for them is that stream(), or stream_undo(), after which ranks meet in a
-   * call that all make before any of them streams. */
+  /* What there are free slots for of what a stream() of these channels will send to one peer each;
+   * waits for nothing. The next call for them is that stream(), or stream_undo(), after which ranks
+   * meet in a call that all make before any of them streams. */
   void (*stream_begin)(xfi_comm *comm, xfi_channel *channels, size_t n, size_t slot_bytes,
                        xfi_carry_fn *carry, void *context);
   void (*stream_undo)(xfi_comm *comm, xfi_channel *channels, size_t n, size_t slot_bytes);
@@ -106,6 +109,7 @@ struct xfi_comm {
   const xfi_comm_ops *ops;
   int rank;
   int size;
+  bool shares_all; /* every rank has memory with every other; the same on all */
   /* Set by a failed call whose messages could not be called back: memory that was given to round()
    * or broadcast() may still be read or written and must be leaked, not freed. */
   bool holds_memory;

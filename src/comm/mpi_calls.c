@@ -65,7 +65,7 @@ xfer_status xfi_mpi_all_gather(xfi_comm *comm, void *all, const void *mine, size
   xfi_mpi_comm *t = (xfi_mpi_comm *)comm;
 
   XFI_TRY(xfi_mpi_check_begin(t));
-  if (t->segments->has_all) {
+  if (comm->shares_all) {
     st = xfi_mpi_gather_shared(t, all, mine, n_bytes, deadline);
   } else {
     t->gathering = comm->n_gatherings + 1;

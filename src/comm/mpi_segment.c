@@ -179,7 +179,7 @@ static bool all_have_cores(const xfi_segments *s)
   return true;
 }
 
-xfer_status xfi_segments_connect(xfi_segments *s, MPI_Comm comm, MPI_Comm host)
+xfer_status xfi_segments_connect(xfi_segments *s, MPI_Comm comm, MPI_Comm host, bool *shares_all)
 {
   xfer_status st = XFER_OK;
   int has_all = s->n_places == s->size;
@@ -202,7 +202,7 @@ xfer_status xfi_segments_connect(xfi_segments *s, MPI_Comm comm, MPI_Comm host)
     has_all = has_all && s->at[i] != NULL;
   XFI_CHECK(MPI_Allreduce(MPI_IN_PLACE, &has_all, 1, MPI_INT, MPI_LAND, comm) == MPI_SUCCESS,
             XFER_ERR_COMM, "MPI_Allreduce failed");
-  s->has_all = has_all != 0;
+  *shares_all = has_all != 0;
 done:
   if (s->file >= 0) (void)close(s->file);
   s->file = -1;

@@ -1,6 +1,7 @@
 /* Memory that the ranks of one host share. Each makes one segment, a file without a name, that the
- * others map: what concerns its owner (a bell, an alarm, what it gives to gatherings), and a ring
- * of slots to each of the others. Nothing is left behind, however the processes end.
+ * others map: what concerns its owner (a bell, an alarm, what it gives to gatherings), a ring of
+ * slots to each of the others, and slots that several of them read. Nothing is left behind, however
+ * the processes end.
  */
 #ifndef XFI_MPI_SEGMENT_H
 #define XFI_MPI_SEGMENT_H
@@ -25,11 +26,18 @@ typedef struct xfi_given {
   unsigned char bytes[XFI_SEGMENT_GATHER_BYTES];
 } xfi_given;
 
+/* Where a ring's slot has its bytes. */
+typedef struct xfi_label {
+  uint32_t n_bytes;
+  uint32_t shared; /* 1 + which of the segment's shared slots; 0: in the ring */
+} xfi_label;
+
 /* Slots from the segment's owner to one other rank. Both count for as long as the comm lives. */
 typedef struct xfi_ring {
   _Alignas(XFI_CACHE_LINE) _Atomic uint64_t n_filled;  /* by the owner */
   _Alignas(XFI_CACHE_LINE) _Atomic uint64_t n_emptied; /* by the other one */
-  _Alignas(XFI_CACHE_LINE) uint32_t n_bytes[XFI_CHANNEL_SLOTS];
+  _Alignas(XFI_CACHE_LINE) xfi_label labels[XFI_CHANNEL_SLOTS];
+  uint64_t n_when_shared[XFI_CHANNEL_SLOTS]; /* n_filled with the last label of each shared slot */
   _Alignas(4096) char slots[XFI_CHANNEL_SLOTS][XFI_CHANNEL_SLOT_BYTES];
 } xfi_ring;
 
@@ -45,7 +53,9 @@ typedef struct xfi_segment {
   _Atomic uint32_t has_left;                  /* the owner, the comm */
   _Alignas(XFI_CACHE_LINE) _Atomic uint64_t n_given; /* steps of gatherings, counted over all */
   xfi_given given[2];                                /* by turns */
-  xfi_ring rings[];                                  /* by place among the ranks of the host */
+  uint64_t n_shared; /* slots filled for several ranks, by turns; the owner's */
+  _Alignas(4096) char shared[XFI_CHANNEL_SLOTS][XFI_CHANNEL_SLOT_BYTES];
+  xfi_ring rings[]; /* by place among the ranks of the host */
 } xfi_segment;
 
 /* By which another process finds a rank's segment. */
@@ -66,7 +76,6 @@ typedef struct xfi_segments {
   int file;              /* of the own segment; -1: there is none, or all have mapped it */
   size_t n_bytes;        /* of a segment */
   bool has_cores;        /* every rank of the host has a core to itself, as far as is known */
-  bool has_all;          /* every rank of the comm shares memory with every other */
   xfi_card *cards;       /* [n_places] */
   int *places;           /* [size] by rank; -1: on another host */
   unsigned char *mapped; /* [n_places] by this rank, */
@@ -78,8 +87,10 @@ typedef struct xfi_segments {
 xfer_status xfi_segments_create(xfi_segments **segments, int size, int rank, MPI_Comm host,
                                 uint64_t token);
 void xfi_segments_destroy(xfi_segments *segments);
-/* All ranks of `comm`, each on its host's `host`: map what can be. */
-xfer_status xfi_segments_connect(xfi_segments *segments, MPI_Comm comm, MPI_Comm host);
+/* All ranks of `comm`, each on its host's `host`: map what can be. Does every rank of `comm` share
+ * memory with every other? */
+xfer_status xfi_segments_connect(xfi_segments *segments, MPI_Comm comm, MPI_Comm host,
+                                 bool *shares_all);
 
 /* The segment of a rank; NULL: no memory is shared with it. */
 static inline xfi_segment *xfi_segment_of(const xfi_segments *s, int rank)

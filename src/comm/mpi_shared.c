@@ -195,6 +195,26 @@ static xfi_ring *ring_of(const streams *s, const xfi_channel *c)
                  : &xfi_segment_of(segments, c->peer)->rings[segments->place];
 }
 
+/* The next channel that sends the same; NULL: none. */
+static xfi_channel *next_same(const streams *s, const xfi_channel *c)
+{
+  return c->next_same == 0 ? NULL : &s->channels[c->next_same];
+}
+
+/* Has everybody emptied what the next shared slot held, be it of another stream? */
+static bool is_shared_free(const streams *s)
+{
+  const xfi_segments *segments = s->t->segments;
+  const xfi_segment *own = segments->at[segments->place];
+  const size_t slot = own->n_shared % XFI_CHANNEL_SLOTS;
+
+  for (int i = 0; i < segments->n_places; i++)
+    if (atomic_load_explicit(&own->rings[i].n_emptied, memory_order_acquire) <
+        own->rings[i].n_when_shared[slot])
+      return false;
+  return true;
+}
+
 /* Is there a slot to fill, or to empty? What the other end did in the slots is acquired with
  * its count. */
 static bool can_move(const streams *s, const xfi_channel *c)
@@ -205,32 +225,84 @@ static bool can_move(const streams *s, const xfi_channel *c)
   if (!c->send)
     return atomic_load_explicit(&ring->n_filled, memory_order_acquire) !=
            atomic_load_explicit(&ring->n_emptied, memory_order_relaxed);
-  emptied = atomic_load_explicit(&ring->n_emptied, memory_order_acquire);
-  return atomic_load_explicit(&ring->n_filled, memory_order_relaxed) - emptied < XFI_CHANNEL_SLOTS;
+  if (c->next_same != 0 && !is_shared_free(s)) return false;
+  for (; c != NULL; c = next_same(s, c)) {
+    ring = ring_of(s, c);
+    emptied = atomic_load_explicit(&ring->n_emptied, memory_order_acquire);
+    if (atomic_load_explicit(&ring->n_filled, memory_order_relaxed) - emptied >= XFI_CHANNEL_SLOTS)
+      return false;
+  }
+  return true;
 }
 
-static xfer_status move_slot(streams *s, size_t i)
+/* What this rank has still to carry in a channel. */
+static bool is_to_do(const xfi_channel *c)
 {
-  xfi_channel *c = &s->channels[i];
-  xfi_ring *ring = ring_of(s, c);
-  _Atomic uint64_t *ours = c->send ? &ring->n_filled : &ring->n_emptied;
-  const uint64_t count = atomic_load_explicit(ours, memory_order_relaxed);
-  const size_t slot = count % XFI_CHANNEL_SLOTS;
+  return !c->is_again && c->n_done < c->n_bytes;
+}
+
+/* The bytes of the channel's next slot, and its label. */
+static uint32_t next_bytes(const streams *s, const xfi_channel *c, uint32_t *label)
+{
   const uint64_t left = c->n_bytes - c->n_done;
   const uint32_t n = (uint32_t)(left < s->slot_bytes ? left : s->slot_bytes);
-  const uint32_t label = n | (n == left ? LAST_SLOT : 0);
-  xfer_status st = XFER_OK;
 
-  if (c->send) ring->n_bytes[slot] = label;
-  XFI_CHECK(ring->n_bytes[slot] == label, XFER_ERR_MISMATCH,
-            "rank %d streams %u bytes (%#x) to rank %d, which expects %u (%#x)", c->peer,
-            (unsigned)(ring->n_bytes[slot] & ~LAST_SLOT), (unsigned)ring->n_bytes[slot],
-            s->t->base.rank, (unsigned)n, (unsigned)label);
-  s->carry(s->context, i, ring->slots[slot], n);
+  *label = n | (n == left ? LAST_SLOT : 0);
+  return n;
+}
+
+static void count_slot(streams *s, xfi_channel *c, uint32_t n, _Atomic uint64_t *ours)
+{
+  const uint64_t count = atomic_load_explicit(ours, memory_order_relaxed);
+
   c->n_done += n;
   if (c->n_done == c->n_bytes) s->n_left--;
   atomic_store_explicit(ours, count + 1, memory_order_release);
   if (s->rings) xfi_segment_ring(xfi_segment_of(s->t->segments, c->peer), s->t->base.rank);
+}
+
+static void fill_slot(streams *s, size_t i)
+{
+  xfi_segment *own = s->t->segments->at[s->t->segments->place];
+  xfi_channel *c = &s->channels[i];
+  xfi_ring *ring = ring_of(s, c);
+  uint64_t count = atomic_load_explicit(&ring->n_filled, memory_order_relaxed);
+  const bool is_shared = c->next_same != 0;
+  const uint32_t slot = (uint32_t)((is_shared ? own->n_shared : count) % XFI_CHANNEL_SLOTS);
+  xfi_label label = {0, is_shared ? slot + 1 : 0};
+  const uint32_t n = next_bytes(s, c, &label.n_bytes);
+
+  s->carry(s->context, i, is_shared ? own->shared[slot] : ring->slots[slot], n);
+  for (; c != NULL; c = next_same(s, c)) {
+    ring = ring_of(s, c);
+    count = atomic_load_explicit(&ring->n_filled, memory_order_relaxed);
+    ring->labels[count % XFI_CHANNEL_SLOTS] = label;
+    if (is_shared) ring->n_when_shared[slot] = count + 1;
+    count_slot(s, c, n, &ring->n_filled);
+  }
+  own->n_shared += is_shared;
+}
+
+static xfer_status empty_slot(streams *s, size_t i)
+{
+  xfi_channel *c = &s->channels[i];
+  xfi_ring *ring = ring_of(s, c);
+  const size_t slot =
+      atomic_load_explicit(&ring->n_emptied, memory_order_relaxed) % XFI_CHANNEL_SLOTS;
+  const xfi_label label = ring->labels[slot];
+  uint32_t expected;
+  const uint32_t n = next_bytes(s, c, &expected);
+  xfer_status st = XFER_OK;
+
+  XFI_CHECK(label.n_bytes == expected && label.shared <= XFI_CHANNEL_SLOTS, XFER_ERR_MISMATCH,
+            "rank %d streams %u bytes (%#x) to rank %d, which expects %u (%#x)", c->peer,
+            (unsigned)(label.n_bytes & ~LAST_SLOT), (unsigned)label.n_bytes, s->t->base.rank,
+            (unsigned)n, (unsigned)expected);
+  s->carry(s->context, i,
+           label.shared == 0 ? ring->slots[slot]
+                             : xfi_segment_of(s->t->segments, c->peer)->shared[label.shared - 1],
+           n);
+  count_slot(s, c, n, &ring->n_emptied);
 done:
   return st;
 }
@@ -239,8 +311,12 @@ static xfer_status move_slots(streams *s, size_t i)
 {
   xfer_status st = XFER_OK;
 
-  while (s->channels[i].n_done < s->channels[i].n_bytes && can_move(s, &s->channels[i]))
-    XFI_TRY(move_slot(s, i));
+  while (is_to_do(&s->channels[i]) && can_move(s, &s->channels[i])) {
+    if (s->channels[i].send)
+      fill_slot(s, i);
+    else
+      XFI_TRY(empty_slot(s, i));
+  }
 done:
   return st;
 }
@@ -250,7 +326,7 @@ static bool any_can_move(const awaited *what)
   const streams *s = what->of;
 
   for (size_t i = 0; i < s->n; i++)
-    if (s->channels[i].n_done < s->channels[i].n_bytes && can_move(s, &s->channels[i])) return true;
+    if (is_to_do(&s->channels[i]) && can_move(s, &s->channels[i])) return true;
   return false;
 }
 
@@ -302,10 +378,11 @@ void xfi_mpi_stream_begin(xfi_comm *comm, xfi_channel *channels, size_t n, size_
   streams s = {(xfi_mpi_comm *)comm, channels, n, slot_bytes, carry, context, false, n};
 
   for (size_t i = 0; i < n; i++)
-    if (channels[i].send) (void)move_slots(&s, i); /* a sender's labels are right */
+    if (channels[i].send && !channels[i].is_again && channels[i].next_same == 0)
+      (void)move_slots(&s, i);
 }
 
-/* Nobody looks at the slots before the stream. */
+/* Nobody looks at the slots before the stream. None is shared. */
 void xfi_mpi_stream_undo(xfi_comm *comm, xfi_channel *channels, size_t n, size_t slot_bytes)
 {
   const streams s = {.t = (xfi_mpi_comm *)comm};

@@ -124,7 +124,7 @@ xfer_status xfi_mpi_check_broken(xfi_mpi_comm *t)
  * does again. */
 xfer_status xfi_mpi_check_begin(xfi_mpi_comm *t)
 {
-  if (!t->segments->has_all) return xfi_mpi_check_broken(t);
+  if (!t->base.shares_all) return xfi_mpi_check_broken(t);
   look_for_alarm(t);
   return say_broken(t);
 }

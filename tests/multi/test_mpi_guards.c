@@ -92,7 +92,7 @@ static void in_both_ways(play_fn *play)
     xfer_comm *comm = NULL;
 
     assert_int_equal(xfer_comm_create_mpi(&comm, MPI_COMM_WORLD), XFER_OK);
-    if (by_messages) ((xfi_mpi_comm *)comm->transport)->segments->has_all = false;
+    if (by_messages) comm->transport->shares_all = false;
     play(comm->transport, by_messages);
     (void)MPI_Barrier(MPI_COMM_WORLD);
     xfer_comm_destroy(comm);
@@ -294,7 +294,7 @@ static void test_where_files_are_limited_ranks_send_messages(void **state)
   if (rank == 1) assert_int_equal(setrlimit(RLIMIT_FSIZE, &few), 0);
   xfer_comm *comm = make();
   assert_int_equal(setrlimit(RLIMIT_FSIZE, &before), 0);
-  assert_false(((xfi_mpi_comm *)comm->transport)->segments->has_all);
+  assert_false(comm->transport->shares_all);
   assert_int_equal(comm->transport->ops->all_gather(comm->transport, all, rank == 0 ? "a" : "b", 1,
                                                     xfi_deadline_after(LONG_MS)),
                    XFER_OK);

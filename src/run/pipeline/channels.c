@@ -2,7 +2,8 @@
  * Flows between ranks that share memory: packed by the sender into slots that the receiver unpacks,
  * with no message and no copy between. All that goes to one peer is one stream of bytes, the boxes
  * of its moves one after the other, as in packed.c; but where a slot ends is seen when it is full,
- * so there is one description per box whatever the slots are.
+ * so there is one description per box whatever the slots are. What several peers get alike is
+ * packed once, into slots that all of them read.
  */
 #include "channels.h"
 
@@ -172,7 +173,7 @@ static xfer_status add_channel(xfi_channels *c, const xfer_plan *plan, const xfi
                                const xfi_peer *peer, bool send)
 {
   load *l = &c->loads[c->n];
-  xfi_channel channel = {peer->rank, send, 0, 0};
+  xfi_channel channel = {.peer = peer->rank, .send = send};
   xfer_status st = XFER_OK;
 
   l->n_boxes = l->n_dims = 0;
@@ -206,6 +207,35 @@ done:
   return st;
 }
 
+static bool are_same(const xfi_channels *c, size_t i, size_t k)
+{
+  const load *a = &c->loads[i];
+  const load *b = &c->loads[k];
+
+  return c->at[i].send && c->at[i].n_bytes == c->at[k].n_bytes && a->n_boxes == b->n_boxes &&
+         a->n_dims == b->n_dims && memcmp(a->boxes, b->boxes, sizeof *a->boxes * a->n_boxes) == 0 &&
+         (a->n_dims == 0 || memcmp(a->dims, b->dims, sizeof *a->dims * a->n_dims) == 0);
+}
+
+/* Streams of more than a slot that are the same, as of what several peers will hold, are packed
+ * once; shorter ones may lie in their slots before a run begins. */
+static void find_same(xfi_channels *c)
+{
+  for (size_t i = 0; i < c->n; i++) {
+    c->at[i].next_same = 0;
+    c->at[i].is_again = false;
+  }
+  for (size_t k = 1; k < c->n; k++) {
+    size_t i = 0;
+
+    if (!c->at[k].send || c->at[k].n_bytes <= c->slot_bytes) continue;
+    while (i < k && (c->at[i].next_same != 0 || !are_same(c, i, k)))
+      i++;
+    c->at[i].next_same = i < k ? k : 0;
+    c->at[k].is_again = i < k;
+  }
+}
+
 static xfer_status fill(xfi_channels *c, const xfer_plan *plan)
 {
   uint64_t recv_bytes = 0;
@@ -217,6 +247,7 @@ static xfer_status fill(xfi_channels *c, const xfer_plan *plan)
     recv_bytes += c->at[i].n_bytes;
   c->past_cache = recv_bytes >= PAST_CACHE_BYTES;
   XFI_TRY(add_all(c, plan, true));
+  find_same(c);
 done:
   return st;
 }
@@ -247,6 +278,7 @@ xfer_status xfi_channels_move(xfi_channels *c, const xfer_plan *plan)
   for (size_t i = 0; i < c->n; i++)
     for (size_t k = 0; k < c->loads[i].n_boxes; k++)
       c->loads[i].boxes[k].base = xfi_anchor_address(&c->loads[i].anchors[k]);
+  find_same(c);
   return XFER_OK;
 }
 
