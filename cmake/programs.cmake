@@ -21,9 +21,9 @@ set(XFER_TEST_ENVIRONMENT
   OMPI_MCA_btl_vader_single_copy_mechanism=none OMPI_MCA_mpi_yield_when_idle=1
   UBSAN_OPTIONS=print_stacktrace=1)
 
-# xfer_test_properties(name LABEL unit [TIMEOUT seconds] [PROCESSORS n] [LEAKS 0|1])
+# xfer_test_properties(name LABEL unit [TIMEOUT seconds] [PROCESSORS n] [LEAKS 0|1] [COST seconds])
 function(xfer_test_properties name)
-  cmake_parse_arguments(PARSE_ARGV 1 T "" "LABEL;TIMEOUT;PROCESSORS;LEAKS" "")
+  cmake_parse_arguments(PARSE_ARGV 1 T "" "LABEL;TIMEOUT;PROCESSORS;LEAKS;COST" "")
   if(NOT T_TIMEOUT)
     set(T_TIMEOUT 300) # seconds are enough where nothing else runs
   endif()
@@ -35,6 +35,9 @@ function(xfer_test_properties name)
   endif()
   set_tests_properties(${name} PROPERTIES LABELS ${T_LABEL} TIMEOUT ${T_TIMEOUT} PROCESSORS ${T_PROCESSORS}
     ENVIRONMENT "${XFER_TEST_ENVIRONMENT};ASAN_OPTIONS=allocator_may_return_null=1:detect_leaks=${T_LEAKS}" SKIP_RETURN_CODE 77)
+  if(T_COST) # begins before the others, so as not to be left alone at the end
+    set_tests_properties(${name} PROPERTIES COST ${T_COST})
+  endif()
 endfunction()
 
 function(xfi_test_program name)
@@ -54,22 +57,22 @@ function(xfi_test_program name)
   set_target_properties(${name} PROPERTIES RUNTIME_OUTPUT_DIRECTORY ${PROJECT_BINARY_DIR}/tests/bin)
 endfunction()
 
-# xfer_test(test_region LABEL unit LAYERS layout [SOURCES test_region.c more.c] [LIBS ...] [ARGS ...] [TIMEOUT s]
+# xfer_test(test_region LABEL unit LAYERS layout [SOURCES test_region.c more.c] [LIBS ...] [ARGS ...]
 #           [PROCESSORS n])
 # One CMocka program, linked with the objects of the layers and of what they use (their insides can be tested);
 # without LAYERS with libxfer, as a user would. Exit status 77 means skipped.
 function(xfer_test name)
-  cmake_parse_arguments(PARSE_ARGV 1 T "" "LABEL;TIMEOUT;PROCESSORS" "SOURCES;LAYERS;LIBS;ARGS")
+  cmake_parse_arguments(PARSE_ARGV 1 T "" "LABEL;PROCESSORS" "SOURCES;LAYERS;LIBS;ARGS")
   xfi_test_program(${name} SOURCES ${T_SOURCES} LAYERS ${T_LAYERS} LIBS ${T_LIBS})
   add_test(NAME ${name} COMMAND ${name} ${T_ARGS})
-  xfer_test_properties(${name} LABEL ${T_LABEL} TIMEOUT ${T_TIMEOUT} PROCESSORS ${T_PROCESSORS})
+  xfer_test_properties(${name} LABEL ${T_LABEL} PROCESSORS ${T_PROCESSORS})
 endfunction()
 
-# xfer_mpi_test(test_mpi_x LABEL multi [RANKS 1 2 3 ...] [LAYERS ...] [SOURCES ...] [LIBS ...] [ARGS ...] [TIMEOUT s])
+# xfer_mpi_test(test_mpi_x LABEL multi [RANKS 1 2 3 ...] [LAYERS ...] [SOURCES ...] [LIBS ...] [ARGS ...])
 # The same under mpiexec, once for each number of ranks; with LAYERS the objects of libxfer_mpi are linked too, else
 # the library. Nothing happens where MPI was not found.
 function(xfer_mpi_test name)
-  cmake_parse_arguments(PARSE_ARGV 1 T "" "LABEL;TIMEOUT" "RANKS;SOURCES;LAYERS;LIBS;ARGS")
+  cmake_parse_arguments(PARSE_ARGV 1 T "" "LABEL" "RANKS;SOURCES;LAYERS;LIBS;ARGS")
   if(NOT TARGET xfer_mpi)
     return()
   endif()
@@ -83,16 +86,16 @@ function(xfer_mpi_test name)
   endif()
   xfi_test_program(${name} SOURCES ${T_SOURCES} LAYERS ${T_LAYERS} LIBS ${T_LIBS})
   foreach(n IN LISTS T_RANKS)
-    xfer_add_mpi_run(${name}_${n} ${n} LABEL ${T_LABEL} TIMEOUT ${T_TIMEOUT} COMMAND $<TARGET_FILE:${name}> ${T_ARGS})
+    xfer_add_mpi_run(${name}_${n} ${n} LABEL ${T_LABEL} COMMAND $<TARGET_FILE:${name}> ${T_ARGS})
   endforeach()
 endfunction()
 
 # xfer_add_mpi_run(name n_ranks LABEL multi COMMAND program args...): any program under mpiexec, as a test.
 function(xfer_add_mpi_run name n_ranks)
-  cmake_parse_arguments(PARSE_ARGV 2 T "" "LABEL;TIMEOUT" "COMMAND")
+  cmake_parse_arguments(PARSE_ARGV 2 T "" "LABEL" "COMMAND")
   add_test(NAME ${name} COMMAND ${MPIEXEC_EXECUTABLE} ${XFER_MPIEXEC_FLAGS} ${MPIEXEC_NUMPROC_FLAG} ${n_ranks} ${T_COMMAND})
   # Open MPI itself leaks, from modules that are unloaded when leaks are named, so that no list could excuse them.
-  xfer_test_properties(${name} LABEL ${T_LABEL} TIMEOUT ${T_TIMEOUT} PROCESSORS ${n_ranks} LEAKS 0)
+  xfer_test_properties(${name} LABEL ${T_LABEL} PROCESSORS ${n_ranks} LEAKS 0)
 endfunction()
 
 if(XFER_HAVE_MPI)
