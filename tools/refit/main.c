@@ -117,7 +117,7 @@ static int run_model(refit_args *args)
 
   if (status == EXIT_FAILURE) return result_failed(xfer_last_error());
   if (status != 0) return status;
-  if (xfer_refit_report(made.refit, &report) != XFER_OK) return result_failed(xfer_last_error());
+  if (xfer_refit_report(made.refit, &report) != XFER_OK) status = result_failed(xfer_last_error());
   what.n_ranks = xfer_refit_ranks(made.refit);
   what.tensors = xfer_refit_tensors(made.refit, &what.n_tensors);
   what.refit = made.refit;
@@ -126,7 +126,7 @@ static int run_model(refit_args *args)
   what.misc_bytes = report.misc_bytes;
   refit_told all = {what, what, what.n_ranks};
   xfer_refit *train = NULL, *gen = NULL;
-  status = check_conversions(&what, args->one_sided);
+  if (status == 0) status = check_conversions(&what, args->one_sided);
   if (status != 0) {
     job_destroy(&made);
     return status;
