@@ -73,7 +73,7 @@ xfer_status xfi_run_record(xfi_device *device, xfi_event *event, xfer_stream str
 
 uint64_t xfi_run_staging_share(const xfer_plan *plan)
 {
-  const size_t n_broadcast = plan->moves->n_broadcast;
+  const size_t n_broadcast = xfi_run_n_broadcast(plan);
   const bool both = n_broadcast > 0 && n_broadcast < plan->moves->n_tensors;
 
   return plan->options.max_staging_bytes / (both ? 2 : 1);

@@ -158,10 +158,24 @@ static inline size_t xfi_run_find_peer(const xfi_move_list *list, int rank)
   return first < list->n_peers && list->peers[first].rank == rank ? first : list->n_peers;
 }
 
-/* Does the broadcast lane carry a class here? Not where the comm has no broadcast. */
+/* Of the tensors that are cheaper to broadcast, how many the broadcast lane carries here. None
+ * where the comm has no broadcast, or all ranks have channels, which no broadcast beats: what
+ * several get alike is packed once. */
+static inline size_t xfi_run_n_broadcast(const xfer_plan *plan)
+{
+  const xfi_comm *comm = plan->comm;
+
+  if (comm != NULL && (comm->ops->broadcast == NULL ||
+                       (comm->shares_all && plan->device->ops->is_synchronous &&
+                        plan->quant == NULL && plan->options.lane == XFER_LANE_AUTO)))
+    return 0;
+  return plan->moves->n_broadcast;
+}
+
+/* Does it carry a class? */
 static inline bool xfi_run_broadcasts(const xfer_plan *plan, const xfi_class *cls)
 {
-  return cls->broadcast && (plan->comm == NULL || plan->comm->ops->broadcast != NULL);
+  return cls->broadcast && xfi_run_n_broadcast(plan) > 0;
 }
 
 /* ---- convert.c ---- */

@@ -174,7 +174,7 @@ static xfer_status connect_peers(const xfer_plan *plan, xfer_status mine, xfi_de
       xfi_run_hear(&n_used, plan, mine, mine == XFER_OK && plan->pipeline->n_steps > 0, deadline));
   if (n_used == 0 || comm->ops->connect == NULL) goto done;
   mark_peers(peers, plan->pipeline);
-  st = comm->ops->connect(comm, peers, plan->moves->n_broadcast > 0, deadline);
+  st = comm->ops->connect(comm, peers, xfi_run_n_broadcast(plan) > 0, deadline);
   XFI_TRY(xfi_comm_agree(comm, st, deadline));
 done:
   xfi_free(peers);

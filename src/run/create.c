@@ -62,7 +62,7 @@ static xfer_status set_window(xfer_plan *plan, int sends, int recvs)
   XFI_CHECK(window > 0, XFER_ERR_ARG,
             "max_staging_bytes %llu is too small for %d messages in a round",
             (unsigned long long)plan->options.max_staging_bytes, sends + recvs);
-  XFI_CHECK(plan->moves->n_broadcast == 0 || cap >= UINT64_C(4) * XFI_SLOT_ALIGN, XFER_ERR_ARG,
+  XFI_CHECK(xfi_run_n_broadcast(plan) == 0 || cap >= UINT64_C(4) * XFI_SLOT_ALIGN, XFER_ERR_ARG,
             "max_staging_bytes %llu is too small for a broadcast",
             (unsigned long long)plan->options.max_staging_bytes);
   plan->window_bytes = window;
@@ -171,16 +171,13 @@ done:
 static xfer_status make_plan(xfer_plan *p, const xfer_tensor *tensors, size_t n_tensors,
                              const uint32_t *order)
 {
-  xfi_plan_options options = moves_options(&p->options, order);
+  const xfi_plan_options options = moves_options(&p->options, order);
   xfer_status st = XFER_OK;
 
   p->bindings = xfi_calloc(n_tensors, sizeof *p->bindings);
   XFI_CHECK(p->bindings != NULL, XFER_ERR_NOMEM, "%zu tensors", n_tensors);
   p->words = xfi_calloc((size_t)p->comm->size, sizeof *p->words);
   XFI_CHECK(p->words != NULL, XFER_ERR_NOMEM, "%d ranks", p->comm->size);
-  /* What several get alike is packed once for all of them there: no broadcast is faster. */
-  if (p->comm->shares_all && p->device->ops->is_synchronous && options.lane == XFER_LANE_AUTO)
-    options.lane = XFER_LANE_PACKED;
   XFI_TRY(xfi_plan_create(&p->moves, p->comm->size, p->comm->rank, tensors, n_tensors, &options));
   XFI_TRY(xfi_run_fill_converts(p));
   XFI_TRY(p->device->ops->event_create(p->device, &p->started));

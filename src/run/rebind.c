@@ -32,7 +32,7 @@ bool xfi_rebind_keeps(xfer_plan *plan)
   bool knows;
 
   /* Where broadcasts are in place is settled by all ranks. */
-  if (plan->moves->n_broadcast > 0 || xfi_run_is_staged(plan) || plan->relay != NULL) return false;
+  if (xfi_run_n_broadcast(plan) > 0 || xfi_run_is_staged(plan) || plan->relay != NULL) return false;
   if (n == 0) return true; /* the device cannot tell them apart, and reaches them all */
   used = xfi_calloc(n, sizeof *used);
   knows = used != NULL;

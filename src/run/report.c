@@ -79,7 +79,7 @@ void xfi_run_report(const xfer_plan *plan, xfer_plan_report_data *r)
   r->out_bytes = m->out_bytes;
   r->n_send_peers = m->sends.n_peers;
   r->n_recv_peers = m->recvs.n_peers;
-  r->broadcast_tensors = m->n_broadcast;
+  r->broadcast_tensors = xfi_run_n_broadcast(plan);
   r->window_bytes = plan->window_bytes;
   r->committed_version = plan->version;
   r->torn = xfi_run_is_staged(plan) ? plan->is_half_written

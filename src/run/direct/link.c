@@ -40,7 +40,7 @@ xfer_status xfi_links_list(xfi_links *links, xfer_plan *plan, const xfi_near *ne
     const size_t send = xfi_run_find_peer(&m->sends, rank);
     const size_t recv = xfi_run_find_peer(&m->recvs, rank);
     const bool meets = near[rank] == XFI_SAME_DEVICE ||
-                       m->n_broadcast > 0 || /* in which all take part */
+                       xfi_run_n_broadcast(plan) > 0 || /* in which all take part */
                        send < m->sends.n_peers || recv < m->recvs.n_peers;
 
     if (near[rank] == XFI_FAR || !meets) continue;

@@ -78,7 +78,7 @@ xfer_status xfi_casts_list(xfi_casts **out, const xfer_plan *plan)
   xfer_status st = XFER_OK;
   xfi_casts *casts = NULL;
 
-  if (m->n_broadcast == 0) return XFER_OK;
+  if (xfi_run_n_broadcast(plan) == 0) return XFER_OK;
   casts = xfi_calloc(1, sizeof *casts);
   XFI_CHECK(casts != NULL, XFER_ERR_NOMEM, "broadcasts");
   casts->n_classes = m->n_classes;
@@ -232,7 +232,7 @@ xfer_status xfi_casts_create(xfi_casts **out, const xfer_plan *plan)
   size_t n_large = 0;
   xfi_casts *casts = NULL;
 
-  if (plan->moves->n_broadcast == 0) return XFER_OK;
+  if (xfi_run_n_broadcast(plan) == 0) return XFER_OK;
   st = xfi_casts_list(&casts, plan);
   for (size_t i = 0; casts != NULL && i < casts->n && plan->comm->ops->recv_direct; i++)
     n_large += casts->at[i].n_bytes >= min_in_place(plan);
