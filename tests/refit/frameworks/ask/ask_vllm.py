@@ -111,6 +111,9 @@ def patch():
     from vllm.model_executor.layers.quantization.compressed_tensors.compressed_tensors import CompressedTensorsConfig as T
     T.get_supported_act_dtypes = classmethod(lambda cls: [torch.bfloat16, torch.float32])
     c.current_platform = Sees(c.current_platform)
+    import vllm.models.hy_v4.nvidia.attention as h
+    sink = h.make_attention_sink
+    h.make_attention_sink = lambda heads, dtype: sink(heads, torch.float32)  # as where a kernel takes sinks
     torch.cuda.Stream = torch.cuda.Event = MagicMock  # Kimi's model makes some, which hold nothing
     # Sparse attention is refused on CPU when a backend is chosen, which holds no weight.
     torch.cpu._is_amx_tile_supported = lambda: False  # its attention would refuse what sparse layers pass on
@@ -183,8 +186,8 @@ def poison(model):
 
 
 def load(model, table):
-    """Loads codes; the names that were loaded, and for packed weights their values put together."""
-    if not packed.is_packed(table):
+    """Loads codes; the names that were loaded, and where weights are packed, or bf16 whatever the model is, their values put together."""
+    if not packed.is_packed(table) and not any(t.dtype == torch.bfloat16 for t in model.parameters()):
         return model.load_weights((n, values_of(n, table)) for n in table), None
     total, loaded = packed.Sum(), None
     for at in range(packed.DIGITS):

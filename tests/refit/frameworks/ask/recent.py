@@ -1,0 +1,144 @@
+"""Reduced models of the most recent families: those that transformers has by the names it saves, the others by the published ones."""
+import re
+
+from decoders import decoder
+from remote import config
+from table import Table
+from variants import GDN, INDEXER, MLA, VISION, of, seeing, wide
+
+
+def olmo_hybrid():
+    """Attention and GatedDeltaNet. Names as vLLM wants them: transformers saves older ones."""
+    config, table = wide("OlmoHybridForCausalLM", "olmo_hybrid", layer_types=["linear_attention", "full_attention"], **GDN)()
+    called = lambda name: name.replace(".attention_layer_norm", ".input_layernorm").replace(".feedforward_layer_norm", ".post_attention_layernorm")
+    return config, {called(name): shape for name, shape in table.items()}
+
+
+def laguna(**more):
+    return of("LagunaForCausalLM", "laguna", **{**dict(
+        num_hidden_layers=3, layer_types=["full_attention", "sliding_attention", "full_attention"], sliding_window=64,
+        num_attention_heads_per_layer=[16, 24, 16], moe_intermediate_size=48, shared_expert_intermediate_size=80, num_experts=6,
+        num_experts_per_tok=2, gating=True, rope_parameters=None), **more})
+
+
+def axk1(**more):
+    """vLLM has a norm after the MLP of layers without experts too, which it never reads."""
+    def make():
+        config, table = of("AXK1ForCausalLM", "axk1", ("head_dim", "moe_layer_freq", "first_k_dense_replace"),
+                           **{**MLA, "num_hidden_layers": 3, "mlp_layer_types": ["dense", "sparse", "sparse"], **more})()
+        return config, {**table, "model.layers.0.post_mlp_layernorm.weight": (64,)}
+
+    return make
+
+
+def bailing(model, kinds, attention, dense=1, e=8, mi=48, shared=1, h=512, group=3, further=0, **more):
+    """Ling and Ring of 2.5 and later: `attention` says what each kind of layer has; names and experts as in 2; after the last of `kinds`
+    comes a layer that predicts a further token, if `further`."""
+    c = config(model, "bailing_hybrid", hidden_size=h, num_hidden_layers=len(kinds), num_key_value_heads=16,
+               moe_intermediate_size=mi, num_experts=e, num_experts_per_tok=2, num_shared_experts=shared,
+               moe_shared_expert_intermediate_size=mi, first_k_dense_replace=dense, n_group=2, topk_group=1, norm_topk_prob=True,
+               routed_scaling_factor=2.5, use_bias=False, use_qkv_bias=False, use_qk_norm=True, moe_router_enable_expert_bias=True,
+               score_function="sigmoid", kv_lora_rank=32, qk_rope_head_dim=16, qk_nope_head_dim=32, v_head_dim=32, layer_group_size=group,
+               num_nextn_predict_layers=further, **more)
+    t = Table()
+    for l, kind in enumerate(kinds + "m" * further):
+        p = f"model.layers.{l}."
+        t.norms(p, h)
+        attention(t, p + "attention.", kind, c)
+        if l < dense:
+            t.mlp(p + "mlp.", h, 96)
+            continue
+        t.add(p + "mlp.gate.weight", e, h)
+        t.add(p + "mlp.gate.expert_bias", e)
+        t.mlp(p + "mlp.shared_experts.", h, shared * mi)
+        t.experts(p + "mlp.experts.", e, h, mi)
+        if l == len(kinds):
+            t.norms(p, h, "enorm", "hnorm", "final_layernorm")
+            t.add(p + "eh_proj.weight", h, 2 * h)
+    t.add("model.word_embeddings.weight", 1000, h)
+    t.add("model.norm.weight", h)
+    t.add("lm_head.weight", 1000, h)
+    return c, t
+
+
+def latent(t, a, c, h=512, heads=16):
+    """Attention through a latent, whose output is called dense."""
+    t.mla(a, h, heads, c.get("q_lora_rank"), 32, 16, 32, 32)
+    t[a + "dense.weight"] = t.pop(a + "o_proj.weight")
+
+
+def bailing_2_5(kinds="llm", q=None, **more):
+    """Lightning attention in most layers."""
+    def attention(t, a, kind, c, h=512, heads=16, d=32):
+        if kind == "m":
+            return latent(t, a, c)
+        t.add(a + "query_key_value.weight", 3 * heads * d, h)
+        t.norms(a, d, "query_layernorm", "key_layernorm")
+        t.add(a + "g_proj.weight", heads * d, h)
+        t.norms(a, heads * d, "g_norm")
+        t.add(a + "dense.weight", h, heads * d)
+
+    return bailing("BailingMoeV2_5ForCausalLM", kinds, attention, q_lora_rank=q, group_norm_size=8, **more)
+
+
+def bailing_3(kinds="kkm", q=48, gate=16, older=False, **more):
+    """Delta attention (KDA) in most layers."""
+    def attention(t, a, kind, c, h=512, heads=16, d=32):
+        if kind == "m":
+            latent(t, a, c)
+            if gate:
+                t.add(a + "g_proj.weight", gate, h)
+            return
+        for x in "qkv":
+            t.add(f"{a}{x}_proj.weight", heads * d, h)
+            t.add(f"{a}{x}_conv1d.weight", heads * d, 1, 4)
+        t.add(a + "A_log", *((1, 1, heads, 1) if older else (heads,)))
+        t.add(a + "dt_bias", heads * d)
+        t.add(a + "b_proj.weight", heads, h)
+        t.add(a + "f_proj.weight", heads * d, h)
+        t.add(a + "g_proj.weight", heads * d, h)
+        t.norms(a, d, "o_norm")
+        t.add(a + "o_proj.weight", h, heads * d)
+
+    return bailing("BailingMoeV3ForCausalLM", kinds, attention, q_lora_rank=q, no_kda_lora=True, short_conv_kernel_size=4,
+                   gated_attention_proj_granularity_type={16: "head_wise", 512: "element_wise"}.get(gate), **more)
+
+
+def hy_v4(**more):
+    """Names as vLLM wants them: transformers saves some parts of them turned around."""
+    def make():
+        config, table = of("HYV4ForCausalLM", "hy_v4", ("head_dim", "first_k_dense_replace", "moe_layer_freq"),
+                           **{**MLA, **INDEXER, "n_group": 1, "num_hidden_layers": 3, "mlp_layer_types": ["dense", "sparse", "sparse"],
+                              "layer_types": ["deepseek_sparse_attention"] * 3, "indexer_types": ["full", "full", "shared"], **more})()
+        for wrong, right in ((r"hc_pre\.(hc_\w+_layer)", r"\1.hc_pre"), (r"hc_pre\.hc_head", "hc_head"), (r"mlp\.linear_gate", "mlp.gate_proj"),
+                             (r"shared_experts\.linear_gate", "shared_experts.gate_proj")):
+            table = {re.sub(wrong, right, name): shape for name, shape in table.items()}
+        return config, table
+
+    return make
+
+
+def glm5_next(**more):
+    """Its text, which has several residuals, delta attention (KDA) and latent attention without positions."""
+    return seeing("Glm5NextForConditionalGeneration", "glm5_next", dict(VISION, model_type="glm5_next_vision", image_size=32),
+                  {**MLA, **INDEXER, "n_group": 1, "qk_rope_head_dim": 0, "qk_nope_head_dim": 32, "num_hidden_layers": 3, "head_dim": 0,
+                   "index_kpool": 16, "layer_types": ["linear_attention", "indexed_attention", "linear_attention"],
+                   "mlp_layer_types": ["dense", "sparse", "sparse"], "linear_head_dim": 16, "linear_num_heads": 16,
+                   "linear_conv_kernel_dim": 4, "mhc": True, "mla_use_nope": True, "indexer_rope_interleave": False, **more}, tie=False)
+
+
+FAMILIES = {
+    "olmo_hybrid": olmo_hybrid,
+    "laguna": laguna(),
+    "laguna_elements": laguna(gating="per-element", tie_word_embeddings=True, attention_bias=True),
+    "axk1": axk1(),
+    "axk1_plain": axk1(n_shared_experts=2, tie_word_embeddings=True),
+    "hy_v4": hy_v4(),
+    "glm5_next": glm5_next(),
+    "bailing_2_5": bailing_2_5,
+    "bailing_2_5_q": lambda: bailing_2_5("lmlm", 48, group=2, dense=2, further=1),
+    "bailing_3": bailing_3,
+    "bailing_3_elements": lambda: bailing_3("kmkm", None, 512, True, group=2, further=1),
+    "iquestcoder": lambda: decoder("IQuestCoderForCausalLM", "iquestcoder"),
+    "telechat3": lambda: decoder("TeleChat3ForCausalLM", "telechat3"),
+}
