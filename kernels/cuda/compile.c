@@ -67,20 +67,29 @@ bool xfi_cuda_halve(xfi_copy halves[2], int64_t *n_runs, const xfi_copy *c)
   return true;
 }
 
-/* log2 of the widest word that divides both addresses, all strides and the run. */
-static uint32_t word_log2_of(const xfi_copy *c)
+uint32_t xfi_cuda_word_log2(uint64_t bits)
 {
-  uint64_t bits = WORD_BYTES_MAX | (uint64_t)c->run_bytes | (uint64_t)(uintptr_t)c->dst;
-  uint32_t log2 = 0;
+  return (uint32_t)__builtin_ctzll((unsigned long long)(bits | WORD_BYTES_MAX));
+}
 
-  if (c->src != NULL) bits |= (uint64_t)(uintptr_t)c->src;
-  for (int64_t d = 0; d < c->n_dims; d++) {
-    bits |= (uint64_t)c->dst_stride[d];
-    if (c->src != NULL) bits |= (uint64_t)c->src_stride[d];
-  }
-  while ((bits & (UINT64_C(1) << log2)) == 0)
-    log2++;
-  return log2;
+/* What divides the beginnings of all runs of a side divides this. */
+static uint64_t starts_of(const xfi_copy *c, const char *base, const int64_t *stride)
+{
+  uint64_t bits = (uint64_t)(uintptr_t)base;
+
+  for (int64_t d = 0; d < c->n_dims; d++)
+    bits |= (uint64_t)stride[d];
+  return bits;
+}
+
+static uint64_t src_starts(const xfi_copy *c)
+{
+  return c->src == NULL ? 0 : starts_of(c, c->src, c->src_stride);
+}
+
+static uint64_t dst_starts(const xfi_copy *c)
+{
+  return starts_of(c, c->dst, c->dst_stride);
 }
 
 /* A batch's copies tend to be alike: room for all where the first goes, as growing large tables
@@ -98,7 +107,7 @@ done:
   return st;
 }
 
-static xfer_status table_add(xfi_cuda_table *t, const xfi_cuda_piece *piece, int64_t n_tiles)
+xfer_status xfi_cuda_table_add(xfi_cuda_table *t, const xfi_cuda_piece *piece, int64_t n_tiles)
 {
   const size_t n = t->n_pieces;
   xfer_status st = XFER_OK;
@@ -113,8 +122,7 @@ done:
   return st;
 }
 
-/* The fields that both tables share; piece dims run from the fastest to the slowest. */
-static xfi_cuda_piece piece_of(const xfi_copy *c, uint32_t word_log2)
+xfi_cuda_piece xfi_cuda_piece_of(const xfi_copy *c, uint32_t word_log2)
 {
   xfi_cuda_piece piece = {
       .src = c->src, .dst = c->dst, .word_log2 = word_log2, .n_dims = (uint32_t)c->n_dims};
@@ -158,7 +166,7 @@ static xfer_status add_runs(xfi_cuda_table *table, const xfi_copy *c, xfi_cuda_p
   }
   piece.by_tile_cols = xfi_cuda_div_make(piece.tile_cols);
   int64_t row_tiles = (n_rows + piece.tile_rows - 1) / piece.tile_rows;
-  return table_add(table, &piece, row_tiles * piece.cols_per_row);
+  return xfi_cuda_table_add(table, &piece, row_tiles * piece.cols_per_row);
 }
 
 static xfer_status add_rows(xfi_cuda_table *table, const xfi_copy *c, uint32_t word_log2,
@@ -169,7 +177,7 @@ static xfer_status add_rows(xfi_cuda_table *table, const xfi_copy *c, uint32_t w
   const bool is_shifted =
       c->src != NULL && INT64_C(1) << word_log2 < WORD_BYTES_MAX && run_words > XFI_CUDA_WARP_WORDS;
 
-  return add_runs(table, c, piece_of(c, word_log2), run_words,
+  return add_runs(table, c, xfi_cuda_piece_of(c, word_log2), run_words,
                   least(tile_bytes >> word_log2, is_shifted ? run_words : TILE_WORDS_MAX));
 }
 
@@ -181,17 +189,12 @@ static xfer_status add_converting(xfi_cuda_table *table, const xfi_copy *c, int6
   const int64_t wide = v->src_bytes > v->dst_bytes ? v->src_bytes : v->dst_bytes;
   const uint64_t src_word = (uint64_t)(WORD_BYTES_MAX / wide * v->src_bytes);
   const uint64_t dst_word = (uint64_t)(WORD_BYTES_MAX / wide * v->dst_bytes);
-  uint64_t src_bits = (uint64_t)(uintptr_t)c->src;
-  uint64_t dst_bits = (uint64_t)(uintptr_t)c->dst | (uint64_t)c->run_bytes;
   int64_t n_elems = WORD_BYTES_MAX / wide; /* of a word: a power of two */
   xfi_cuda_piece piece;
 
-  for (int64_t d = 0; d < c->n_dims; d++) {
-    src_bits |= (uint64_t)c->src_stride[d];
-    dst_bits |= (uint64_t)c->dst_stride[d];
-  }
-  if (src_bits % src_word != 0 || dst_bits % dst_word != 0) n_elems = 1;
-  piece = piece_of(c, (uint32_t)__builtin_ctzll((unsigned long long)n_elems));
+  if (src_starts(c) % src_word != 0 || (dst_starts(c) | (uint64_t)c->run_bytes) % dst_word != 0)
+    n_elems = 1;
+  piece = xfi_cuda_piece_of(c, (uint32_t)__builtin_ctzll((unsigned long long)n_elems));
   piece.convert = *v;
   piece.kind = XFI_CUDA_CONVERT + 5 * xfi_cuda_type(v->from) + xfi_cuda_type(v->to);
   if (n_elems == 1 || v->op == XFI_CONVERT_TO_SCALE || v->to == XFER_F8E8M0)
@@ -238,17 +241,12 @@ static xfer_status add_blocks(xfi_cuda_table *table, const xfi_copy *c, int64_t 
 {
   const xfi_convert *v = c->convert;
   const bool stores = v->op == XFI_CONVERT_BLOCKS;
+  const uint64_t dst_bits = (uint64_t)c->run_bytes | (stores ? dst_starts(c) : 0);
   int64_t n_elems = WORD_BYTES_MAX / v->src_bytes;
-  uint64_t src_bits = (uint64_t)(uintptr_t)c->src;
-  uint64_t dst_bits = (uint64_t)c->run_bytes | (stores ? (uint64_t)(uintptr_t)c->dst : 0);
   xfi_cuda_piece piece;
 
-  for (int64_t d = 0; d < c->n_dims; d++) {
-    src_bits |= (uint64_t)c->src_stride[d];
-    if (stores) dst_bits |= (uint64_t)c->dst_stride[d];
-  }
-  if (src_bits % WORD_BYTES_MAX != 0 || dst_bits % (uint64_t)n_elems != 0) n_elems = 1;
-  piece = piece_of(c, (uint32_t)__builtin_ctzll((unsigned long long)n_elems));
+  if (src_starts(c) % WORD_BYTES_MAX != 0 || dst_bits % (uint64_t)n_elems != 0) n_elems = 1;
+  piece = xfi_cuda_piece_of(c, (uint32_t)__builtin_ctzll((unsigned long long)n_elems));
   piece.convert = *v;
   piece.scales = c->scales;
   piece.kind = XFI_CUDA_QUANTISE + xfi_cuda_type(v->from);
@@ -284,14 +282,14 @@ static xfer_status add_swapped(xfi_cuda_table *table, const xfi_copy *copy, uint
   int64_t n_tiles = 1;
 
   xfi_cuda_swap_dims(&c, fast, c.n_dims - 2); /* becomes the piece's dim 1 */
-  xfi_cuda_piece piece = piece_of(&c, word_log2);
+  xfi_cuda_piece piece = xfi_cuda_piece_of(&c, word_log2);
   piece.run_words = 1;
   piece.cols_per_row = (piece.extent[0] + side - 1) / side;
   piece.n_rows = (uint32_t)((piece.extent[1] + side - 1) / side);
   n_tiles = piece.cols_per_row * piece.n_rows;
   for (uint32_t d = 2; d < piece.n_dims; d++)
     n_tiles *= piece.extent[d];
-  return table_add(table, &piece, n_tiles);
+  return xfi_cuda_table_add(table, &piece, n_tiles);
 }
 
 /* Adds one merged copy, in as many parts as its runs need. */
@@ -308,7 +306,8 @@ static xfer_status add_copy(xfi_cuda_program *program, const xfi_copy *c, int64_
   }
   if (xfi_copy_has_scales(c)) return add_blocks(&tables[XFI_CUDA_BLOCKS], c, tile_bytes);
   if (c->convert != NULL) return add_converting(&tables[XFI_CUDA_CONVERTS], c, tile_bytes);
-  const uint32_t word_log2 = word_log2_of(c);
+  const uint32_t word_log2 =
+      xfi_cuda_word_log2(src_starts(c) | dst_starts(c) | (uint64_t)c->run_bytes);
   const int64_t fast = swapped_dim(c, word_log2);
   if (fast >= 0) return add_swapped(&tables[XFI_CUDA_SWAPPED], c, word_log2, fast);
   return add_rows(&tables[XFI_CUDA_ROWS], c, word_log2, tile_bytes);
@@ -350,11 +349,15 @@ done:
   return st;
 }
 
+void xfi_cuda_table_free(xfi_cuda_table *table)
+{
+  xfi_free(table->pieces);
+  xfi_free(table->first_tile);
+  *table = (xfi_cuda_table){0};
+}
+
 void xfi_cuda_program_free(xfi_cuda_program *program)
 {
-  for (int k = 0; k < XFI_CUDA_N_TABLES; k++) {
-    xfi_free(program->tables[k].pieces);
-    xfi_free(program->tables[k].first_tile);
-  }
-  *program = (xfi_cuda_program){0};
+  for (int k = 0; k < XFI_CUDA_N_TABLES; k++)
+    xfi_cuda_table_free(&program->tables[k]);
 }

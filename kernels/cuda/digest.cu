@@ -80,26 +80,17 @@ __device__ __forceinline__ void add_block(uint64_t sum[2], const char *zero, int
 }
 
 /* Where run `row` begins, in memory and in the order. */
-__device__ __forceinline__ void row_at(const xfi_cuda_summand &s, uint32_t row, const char **src,
+__device__ __forceinline__ void row_at(const xfi_cuda_piece &s, uint32_t row, const char **src,
                                        int64_t *offset)
 {
-  const uint32_t n_dims = s.n_dims;
-  int64_t from = 0;
-  int64_t to = s.offset;
+  const run_at run = run_of(s, row);
 
-  for (uint32_t d = 0; d < n_dims; d++) {
-    const uint32_t rest = d + 1 < n_dims ? div_by(row, s.by_extent[d]) : 0;
-    const int64_t x = row - rest * s.extent[d];
-    from += x * s.src_stride[d];
-    to += x * s.dst_stride[d];
-    row = rest;
-  }
-  *src = s.src + from;
-  *offset = to;
+  *src = s.src + run.src;
+  *offset = (int64_t)((uintptr_t)s.dst - XFI_DIGEST_ORIGIN) + run.dst;
 }
 
 template <typename Word>
-__device__ __forceinline__ void add_part(uint64_t sum[2], const xfi_cuda_summand &s, int64_t tile)
+__device__ __forceinline__ void add_part(uint64_t sum[2], const xfi_cuda_piece &s, int64_t tile)
 {
   const int64_t row = s.cols_per_row == 1 ? tile : tile / s.cols_per_row;
   const int64_t col = tile - row * s.cols_per_row;
@@ -107,7 +98,7 @@ __device__ __forceinline__ void add_part(uint64_t sum[2], const xfi_cuda_summand
   int64_t begin;
 
   row_at(s, (uint32_t)row, &src, &begin);
-  const int64_t end = begin + s.run_bytes;
+  const int64_t end = begin + s.run_words;
   const int64_t first = begin / BLOCK + col * TILE_BLOCKS;
   const int64_t last = min(first + TILE_BLOCKS, (end + BLOCK - 1) / BLOCK);
   for (int64_t block = first; block < last; block++)
@@ -115,10 +106,10 @@ __device__ __forceinline__ void add_part(uint64_t sum[2], const xfi_cuda_summand
 }
 
 template <typename Word>
-__device__ __forceinline__ void add_runs(uint64_t sum[2], const xfi_cuda_summand &s, int64_t tile)
+__device__ __forceinline__ void add_runs(uint64_t sum[2], const xfi_cuda_piece &s, int64_t tile)
 {
   const uint32_t first_row = (uint32_t)tile * s.tile_rows;
-  const uint32_t n_units = min(s.tile_rows, s.n_rows - first_row) * s.row_units;
+  const uint32_t n_units = min(s.tile_rows, s.n_rows - first_row) * s.tile_cols;
   const uint32_t lane = threadIdx.x & 31;
 
   for (uint32_t first = lane; first < n_units; first += 32 * UNITS) {
@@ -130,13 +121,13 @@ __device__ __forceinline__ void add_runs(uint64_t sum[2], const xfi_cuda_summand
       units[u] = unit{};
       number[u] = 0;
       if (i < n_units) {
-        const uint32_t row = div_by(i, s.by_row_units);
+        const uint32_t row = div_by(i, s.by_tile_cols);
         const char *src;
         int64_t begin;
         row_at(s, first_row + row, &src, &begin);
-        number[u] = begin / UNIT + (i - row * s.row_units);
+        number[u] = begin / UNIT + (i - row * s.tile_cols);
         const int64_t at = number[u] * UNIT;
-        units[u] = unit_load<Word>(src + (at - begin), begin - at, begin + s.run_bytes - at);
+        units[u] = unit_load<Word>(src + (at - begin), begin - at, begin + s.run_words - at);
       }
     }
 #pragma unroll
@@ -157,9 +148,9 @@ __device__ __forceinline__ void add_runs(uint64_t sum[2], const xfi_cuda_summand
 }
 
 template <typename Word>
-__device__ __forceinline__ void add_tile(uint64_t sum[2], const xfi_cuda_summand &s, int64_t tile)
+__device__ __forceinline__ void add_tile(uint64_t sum[2], const xfi_cuda_piece &s, int64_t tile)
 {
-  if (s.tile_rows == 0) {
+  if (s.tile_rows == 1) {
     add_part<Word>(sum, s, tile);
   } else {
     add_runs<Word>(sum, s, tile);
@@ -167,7 +158,7 @@ __device__ __forceinline__ void add_tile(uint64_t sum[2], const xfi_cuda_summand
 }
 
 /* What the warp has of a box. */
-__device__ __forceinline__ void give(xfi_sum *sums, const xfi_cuda_summand &s, uint64_t sum[2])
+__device__ __forceinline__ void give(xfi_sum *sums, const xfi_cuda_piece &s, uint64_t sum[2])
 {
 #pragma unroll
   for (int k = 0; k < 2; k++) {
@@ -181,9 +172,8 @@ __device__ __forceinline__ void give(xfi_sum *sums, const xfi_cuda_summand &s, u
 }
 
 __global__ void __launch_bounds__(THREADS, 2)
-    digest_kernel(const xfi_cuda_summand *__restrict__ summands,
-                  const int64_t *__restrict__ first_tile, int64_t n_summands, int64_t n_tiles,
-                  xfi_sum *sums)
+    digest_kernel(const xfi_cuda_piece *__restrict__ pieces, const int64_t *__restrict__ first_tile,
+                  int64_t n_pieces, int64_t n_tiles, xfi_sum *sums)
 {
   const int64_t n_warps = (int64_t)gridDim.x * WARPS;
   const int64_t begin = (int64_t)blockIdx.x * WARPS + threadIdx.x / 32;
@@ -192,13 +182,13 @@ __global__ void __launch_bounds__(THREADS, 2)
   int64_t of = -1; /* the box that `sum` is of */
 
   for (int64_t t = begin; t < n_tiles; t += n_warps) {
-    at = piece_of(first_tile, n_summands, at, t);
-    if (of >= 0 && of != at) give(sums, summands[of], sum);
+    at = piece_of(first_tile, n_pieces, at, t);
+    if (of >= 0 && of != at) give(sums, pieces[of], sum);
     of = at;
-    const xfi_cuda_summand &s = summands[at];
+    const xfi_cuda_piece &s = pieces[at];
     by_word(s.word_log2, [&](auto word) { add_tile<decltype(word)>(sum, s, t - first_tile[at]); });
   }
-  if (of >= 0) give(sums, summands[of], sum);
+  if (of >= 0) give(sums, pieces[of], sum);
 }
 
 } // namespace
@@ -208,10 +198,10 @@ extern "C" xfer_status xfi_cuda_digest_load(void)
   return load(digest_kernel, "digest kernel");
 }
 
-extern "C" xfer_status xfi_cuda_digest(const xfi_cuda_digest_job *job, xfer_stream stream)
+extern "C" xfer_status xfi_cuda_digest(const xfi_cuda_job *job, xfi_sum *sums, xfer_stream stream)
 {
   if (job->n_tiles == 0) return XFER_OK;
   const unsigned n_blocks = blocks_for(job->n_tiles, WARPS, job->n_blocks);
-  return launch(digest_kernel, n_blocks, THREADS, stream, "digest kernel", job->summands,
-                job->first_tile, job->n_summands, job->n_tiles, job->sums);
+  return launch(digest_kernel, n_blocks, THREADS, stream, "digest kernel", job->pieces,
+                job->first_tile, job->n_pieces, job->n_tiles, sums);
 }

@@ -70,18 +70,22 @@ static inline uint32_t xfi_cuda_type(int dtype)
 }
 
 /* A copy made ready: words instead of bytes, dims from the fastest of dst to the slowest. Of
- * converts a word is a number of elements. */
+ * converts a word is a number of elements. A box of a digest is one as well: dims go from the
+ * fastest of memory, runs count in bytes, and `dst` is as in an xfi_digest_box. */
 typedef struct xfi_cuda_piece {
   const char *src; /* NULL: zeros */
   char *dst;
   int64_t run_words;    /* words of one run; swapped: 1 */
-  int64_t cols_per_row; /* rows: tiles across one run; swapped: tiles along dim 0 */
-  uint32_t n_rows; /* rows: runs, the product of the extents, < 2^31; swapped: tiles along dim 1 */
-  uint32_t tile_rows; /* runs of a full tile: 1 unless a tile holds whole runs */
-  uint32_t tile_cols; /* words of each */
-  uint32_t word_log2; /* a word has 1 << word_log2 bytes, 1 to 16; converts: so many elements */
+  int64_t cols_per_row; /* tiles across one run; swapped: tiles along dim 0 */
+  uint32_t n_rows;      /* runs, the product of the extents, < 2^31; swapped: tiles along dim 1 */
+  uint32_t tile_rows;   /* runs of a full tile: 1 unless a tile holds whole runs */
+  uint32_t tile_cols;   /* words of each; digests: most units that such a run meets */
+  uint32_t word_log2;   /* a word has 1 << word_log2 bytes, 1 to 16; converts: so many elements;
+                           digests: src and dst are apart by a multiple of that */
   xfi_convert convert;
-  float *scales; /* blocks: that of the first run */
+  float *scales;   /* blocks: that of the first run */
+  uint64_t factor; /* digests, as is the slot */
+  uint32_t slot;
   uint32_t kind; /* converts, blocks */
   uint32_t n_dims;
   xfi_cuda_div by_tile_cols;
@@ -113,6 +117,8 @@ typedef struct xfi_cuda_table {
   uint32_t kinds; /* a bit for each that there are */
 } xfi_cuda_table;
 
+void xfi_cuda_table_free(xfi_cuda_table *table);
+
 /* The tables of copies, each with a launch of its own. */
 enum { XFI_CUDA_ROWS, XFI_CUDA_SWAPPED, XFI_CUDA_CONVERTS, XFI_CUDA_BLOCKS, XFI_CUDA_N_TABLES };
 
@@ -126,55 +132,21 @@ xfer_status xfi_cuda_compile(xfi_cuda_program *program, const xfi_copy *copies, 
                              int n_blocks);
 void xfi_cuda_program_free(xfi_cuda_program *program);
 
-/* Of a digest: a box made ready, dims from the fastest of memory to the slowest. */
-typedef struct xfi_cuda_summand {
-  const char *src;
-  int64_t offset; /* of the first run in the tensor's order */
-  int64_t run_bytes;
-  uint64_t factor;
-  int64_t cols_per_row; /* tiles across one run */
-  uint32_t slot;
-  uint32_t word_log2; /* memory and order are apart by a multiple of 1 << word_log2, at most 16 */
-  uint32_t n_rows;
-  uint32_t tile_rows; /* runs of a tile; 0: a tile is a part of one run */
-  uint32_t row_units; /* most units that a run meets, where tiles hold whole runs */
-  uint32_t n_dims;
-  xfi_cuda_div by_row_units;
-  uint32_t extent[XFI_COPY_DIMS];
-  xfi_cuda_div by_extent[XFI_COPY_DIMS];
-  int64_t src_stride[XFI_COPY_DIMS]; /* bytes */
-  int64_t dst_stride[XFI_COPY_DIMS];
-} xfi_cuda_summand;
+/* The table of a digest. Free with xfi_cuda_table_free, also after a failure. */
+xfer_status xfi_cuda_digest_compile(xfi_cuda_table *table, const xfi_digest_box *boxes,
+                                    size_t n_boxes);
 
-typedef struct xfi_cuda_digest_table {
-  xfi_cuda_summand *summands; /* [n_summands] */
-  int64_t *first_tile;        /* [n_summands + 1] */
-  size_t n_summands;
-  size_t summands_cap;
-  size_t first_tile_cap;
-} xfi_cuda_digest_table;
-
-/* One launch. All pointers are device memory; to `sums` it is added. */
-typedef struct xfi_cuda_digest_job {
-  const xfi_cuda_summand *summands;
-  const int64_t *first_tile;
-  int64_t n_summands;
-  int64_t n_tiles;
-  int n_blocks;
-  xfi_sum *sums;
-} xfi_cuda_digest_job;
-
-/* x / d by a multiplication. */
+/* What both compilers are made of. x / d by a multiplication: */
 xfi_cuda_div xfi_cuda_div_make(uint32_t d);
 /* Exchange two dims. */
 void xfi_cuda_swap_dims(xfi_copy *copy, int64_t a, int64_t b);
-/* Has a copy more runs than 31 bits count? Then its halves. */
+/* Has a copy more runs than 31 bits count? Then its halves; else *n_runs is set. */
 bool xfi_cuda_halve(xfi_copy halves[2], int64_t *n_runs, const xfi_copy *copy);
-
-/* Free with xfi_cuda_digest_table_free, also after a failure. */
-xfer_status xfi_cuda_digest_compile(xfi_cuda_digest_table *table, const xfi_digest_box *boxes,
-                                    size_t n_boxes);
-void xfi_cuda_digest_table_free(xfi_cuda_digest_table *table);
+/* log2 of the largest word, at most of 16 bytes, that divides them all. */
+uint32_t xfi_cuda_word_log2(uint64_t bits);
+/* What a copy says by itself, its last dim first. */
+xfi_cuda_piece xfi_cuda_piece_of(const xfi_copy *copy, uint32_t word_log2);
+xfer_status xfi_cuda_table_add(xfi_cuda_table *table, const xfi_cuda_piece *piece, int64_t n_tiles);
 
 /* One each per file of kernels, for: */
 xfer_status xfi_cuda_rows_load(void);
@@ -211,7 +183,8 @@ static inline xfer_status xfi_cuda_copy_all(const xfi_cuda_job *jobs, xfer_strea
   if (st == XFER_OK) st = xfi_cuda_copy_converts(&jobs[XFI_CUDA_CONVERTS], stream);
   return st == XFER_OK ? xfi_cuda_copy_blocks(&jobs[XFI_CUDA_BLOCKS], stream) : st;
 }
-xfer_status xfi_cuda_digest(const xfi_cuda_digest_job *job, xfer_stream stream);
+/* To `sums`, on the device, it is added. */
+xfer_status xfi_cuda_digest(const xfi_cuda_job *job, xfi_sum *sums, xfer_stream stream);
 
 /* Store `value` to each flag, own or a peer's, after all earlier work on `stream` is visible to
  * whoever sees it; where *go is 0 (go NULL: never), made void. */

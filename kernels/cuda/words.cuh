@@ -20,30 +20,6 @@
 
 #include "tiles.cuh"
 
-/* Where a run begins, and its scale. */
-struct run_at {
-  int64_t src;
-  int64_t dst;
-  uint32_t block;
-};
-
-static __device__ __forceinline__ run_at run_of(const xfi_cuda_piece &piece, uint32_t row)
-{
-  run_at at = {0, 0, 0};
-  const uint32_t n_dims = piece.n_dims;
-
-#pragma unroll 1
-  for (uint32_t d = 0; d < n_dims; d++) {
-    const uint32_t rest = d + 1 < n_dims ? div_by(row, piece.by_extent[d]) : 0;
-    const uint32_t x = row - rest * piece.extent[d];
-    at.src += (int64_t)x * piece.src_stride[d];
-    at.dst += (int64_t)x * piece.dst_stride[d];
-    at.block += x * piece.scale_stride[d];
-    row = rest;
-  }
-  return at;
-}
-
 /* The first n words of a lane. to(): where the next one goes. */
 template <typename Op, typename To>
 static __device__ __forceinline__ void store_words(Op &op, const typename Op::loaded *words, int n,

@@ -28,16 +28,15 @@ struct xfi_batch {
 
 /* ---- the kernels' tables ------------------------------------------------------------------ */
 
-static size_t table_bytes(const xfi_cuda_table *table)
+size_t xfi_cuda_table_bytes(const xfi_cuda_table *table)
 {
   if (table->n_pieces == 0) return 0;
   return table->n_pieces * sizeof *table->pieces +
          (table->n_pieces + 1) * sizeof *table->first_tile;
 }
 
-/* Enqueues that a table goes to `at`. It is the caller's until the stream has been waited for. */
-static xfer_status table_upload(xfi_cuda_job *job, const xfi_cuda_table *table, char *at,
-                                cudaStream_t stream)
+xfer_status xfi_cuda_table_upload(xfi_cuda_job *job, const xfi_cuda_table *table, char *at,
+                                  cudaStream_t stream)
 {
   const size_t pieces_bytes = table->n_pieces * sizeof *table->pieces;
   const size_t tiles_bytes = (table->n_pieces + 1) * sizeof *table->first_tile;
@@ -63,7 +62,7 @@ static xfer_status upload(xfi_cuda_device *device, xfi_batch *batch,
   char *at;
 
   for (int k = 0; k < XFI_CUDA_N_TABLES; k++)
-    n_bytes += table_bytes(&program->tables[k]);
+    n_bytes += xfi_cuda_table_bytes(&program->tables[k]);
   if (n_bytes == 0) return XFER_OK;
   XFI_CUDA_TRY(cudaMalloc, (&batch->memory, n_bytes));
   at = batch->memory;
@@ -71,10 +70,10 @@ static xfer_status upload(xfi_cuda_device *device, xfi_batch *batch,
     const xfi_cuda_table *table = &program->tables[k];
 
     if (table->n_pieces == 0) continue;
-    XFI_TRY(table_upload(&batch->jobs[k], table, at, device->aside));
+    XFI_TRY(xfi_cuda_table_upload(&batch->jobs[k], table, at, device->aside));
     batch->jobs[k].n_blocks = n_blocks;
     batch->jobs[k].go = xfi_cuda_guard_go(guard);
-    at += table_bytes(table);
+    at += xfi_cuda_table_bytes(table);
   }
   XFI_CUDA_TRY(cudaStreamSynchronize, (device->aside));
 done:

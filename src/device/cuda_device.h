@@ -199,6 +199,13 @@ xfer_status xfi_cuda_engine_launch(const xfi_cuda_device *device, const xfi_cuda
 
 /* ---- cuda_batch.c ---- */
 
+struct xfi_cuda_job; /* of launch.h */
+struct xfi_cuda_table;
+size_t xfi_cuda_table_bytes(const struct xfi_cuda_table *table);
+/* Enqueues that a table goes to `at`, on the device. It is the caller's until the stream has been
+ * waited for. */
+xfer_status xfi_cuda_table_upload(struct xfi_cuda_job *job, const struct xfi_cuda_table *table,
+                                  char *at, cudaStream_t stream);
 xfer_status xfi_cuda_batch_create(xfi_device *device, xfi_batch **batch, const xfi_copy *copies,
                                   size_t n_copies, int percent, const xfi_guard *guard);
 xfer_status xfi_cuda_batch_create_open(xfi_device *device, xfi_batch **batch,

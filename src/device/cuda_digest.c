@@ -8,8 +8,8 @@
 #include <string.h>
 
 struct xfi_digest {
-  void *memory; /* on the device: the sums, then the table */
-  xfi_cuda_digest_job job;
+  xfi_sum *sums_there; /* [n_slots] on the device; then the table */
+  xfi_cuda_job job;
   xfi_sum *sums; /* [n_slots] on the host */
   size_t n_bytes;
 };
@@ -18,36 +18,23 @@ void xfi_cuda_digest_destroy(xfi_device *device, xfi_digest *digest)
 {
   (void)device;
   if (digest == NULL) return;
-  if (digest->memory != NULL) (void)cudaFree(digest->memory);
+  if (digest->sums_there != NULL) (void)cudaFree(digest->sums_there);
   if (digest->sums != NULL) (void)cudaFreeHost(digest->sums);
   xfi_free(digest);
 }
 
-static xfer_status upload(xfi_cuda_device *device, xfi_digest *digest,
-                          const xfi_cuda_digest_table *table)
+static xfer_status upload(xfi_cuda_device *device, xfi_digest *digest, const xfi_cuda_table *table)
 {
-  const size_t n = table->n_summands;
-  const size_t summands_bytes = n * sizeof *table->summands;
-  const size_t table_bytes = summands_bytes + (n + 1) * sizeof *table->first_tile;
   xfer_status st = XFER_OK;
-  char *at = NULL;
-  char *host = xfi_calloc(1, table_bytes);
+  void *memory = NULL;
 
-  XFI_CHECK(host != NULL, XFER_ERR_NOMEM, "%zu bytes of descriptors", table_bytes);
-  XFI_CUDA_TRY(cudaMalloc, (&digest->memory, digest->n_bytes + table_bytes));
-  at = (char *)digest->memory + digest->n_bytes;
-  memcpy(host, table->summands, summands_bytes);
-  memcpy(host + summands_bytes, table->first_tile, (n + 1) * sizeof *table->first_tile);
-  digest->job = (xfi_cuda_digest_job){.summands = (const xfi_cuda_summand *)(void *)at,
-                                      .first_tile = (const int64_t *)(void *)(at + summands_bytes),
-                                      .n_summands = (int64_t)n,
-                                      .n_tiles = table->first_tile[n],
-                                      .n_blocks = XFI_CUDA_BLOCKS_ALONE,
-                                      .sums = digest->memory};
-  XFI_CUDA_TRY(cudaMemcpyAsync, (at, host, table_bytes, cudaMemcpyHostToDevice, device->aside));
+  XFI_CUDA_TRY(cudaMalloc, (&memory, digest->n_bytes + xfi_cuda_table_bytes(table)));
+  digest->sums_there = memory;
+  XFI_TRY(
+      xfi_cuda_table_upload(&digest->job, table, (char *)memory + digest->n_bytes, device->aside));
+  digest->job.n_blocks = XFI_CUDA_BLOCKS_ALONE;
   XFI_CUDA_TRY(cudaStreamSynchronize, (device->aside));
 done:
-  xfi_free(host);
   return st;
 }
 
@@ -55,7 +42,7 @@ xfer_status xfi_cuda_digest_create(xfi_device *device, xfi_digest **digest,
                                    const xfi_digest_box *boxes, size_t n_boxes, size_t n_slots)
 {
   xfer_status st = XFER_OK;
-  xfi_cuda_digest_table table = {.summands = NULL};
+  xfi_cuda_table table = {0};
   xfi_digest *made = xfi_calloc(1, sizeof *made);
 
   XFI_CHECK(made != NULL, XFER_ERR_NOMEM, "a digest of %zu boxes", n_boxes);
@@ -63,11 +50,11 @@ xfer_status xfi_cuda_digest_create(xfi_device *device, xfi_digest **digest,
   XFI_CUDA_TRY(cudaHostAlloc, ((void **)&made->sums, made->n_bytes + 1, cudaHostAllocDefault));
   memset(made->sums, 0, made->n_bytes);
   XFI_TRY(xfi_cuda_digest_compile(&table, boxes, n_boxes));
-  if (table.n_summands > 0) XFI_TRY(upload(xfi_cuda(device), made, &table));
+  if (table.n_pieces > 0) XFI_TRY(upload(xfi_cuda(device), made, &table));
   *digest = made;
   made = NULL;
 done:
-  xfi_cuda_digest_table_free(&table);
+  xfi_cuda_table_free(&table);
   xfi_cuda_digest_destroy(device, made);
   return st;
 }
@@ -78,10 +65,10 @@ xfer_status xfi_cuda_digest_launch(xfi_device *device, xfi_digest *digest, xfer_
 
   (void)device;
   if (digest->job.n_tiles == 0) return XFER_OK;
-  XFI_CUDA_TRY(cudaMemsetAsync, (digest->job.sums, 0, digest->n_bytes, stream));
-  XFI_TRY(xfi_cuda_digest(&digest->job, stream));
+  XFI_CUDA_TRY(cudaMemsetAsync, (digest->sums_there, 0, digest->n_bytes, stream));
+  XFI_TRY(xfi_cuda_digest(&digest->job, digest->sums_there, stream));
   XFI_CUDA_TRY(cudaMemcpyAsync,
-               (digest->sums, digest->job.sums, digest->n_bytes, cudaMemcpyDeviceToHost, stream));
+               (digest->sums, digest->sums_there, digest->n_bytes, cudaMemcpyDeviceToHost, stream));
 done:
   return st;
 }

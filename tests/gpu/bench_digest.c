@@ -7,38 +7,45 @@
 
 static const int64_t BYTES = INT64_C(4) << 30;
 
-static void enqueue(void *job)
+typedef struct launched {
+  xfi_cuda_job job;
+  xfi_sum *sums;
+} launched;
+
+static void enqueue(void *context)
 {
-  OK(xfi_cuda_digest(job, NULL));
+  const launched *l = context;
+
+  OK(xfi_cuda_digest(&l->job, l->sums, NULL));
 }
 
 static double run(const xfi_digest_box *boxes, size_t n, int n_blocks)
 {
-  xfi_cuda_digest_table table;
-  xfi_cuda_digest_job job = {.n_blocks = n_blocks};
-  void *summands = NULL;
+  xfi_cuda_table table;
+  launched l = {.job = {.n_blocks = n_blocks}};
+  void *pieces = NULL;
   void *first_tile = NULL;
   int64_t n_bytes = 0;
 
   for (size_t i = 0; i < n; i++)
     n_bytes += xfi_copy_bytes(&boxes[i].copy);
   OK(xfi_cuda_digest_compile(&table, boxes, n));
-  CUDA(cudaMalloc, (&summands, table.n_summands * sizeof *table.summands));
-  CUDA(cudaMalloc, (&first_tile, (table.n_summands + 1) * sizeof *table.first_tile));
-  CUDA(cudaMalloc, ((void **)&job.sums, n * sizeof *job.sums));
-  CUDA(cudaMemcpy, (summands, table.summands, table.n_summands * sizeof *table.summands,
+  CUDA(cudaMalloc, (&pieces, table.n_pieces * sizeof *table.pieces));
+  CUDA(cudaMalloc, (&first_tile, (table.n_pieces + 1) * sizeof *table.first_tile));
+  CUDA(cudaMalloc, ((void **)&l.sums, n * sizeof *l.sums));
+  CUDA(cudaMemcpy,
+       (pieces, table.pieces, table.n_pieces * sizeof *table.pieces, cudaMemcpyHostToDevice));
+  CUDA(cudaMemcpy, (first_tile, table.first_tile, (table.n_pieces + 1) * sizeof *table.first_tile,
                     cudaMemcpyHostToDevice));
-  CUDA(cudaMemcpy, (first_tile, table.first_tile, (table.n_summands + 1) * sizeof *table.first_tile,
-                    cudaMemcpyHostToDevice));
-  job.summands = summands;
-  job.first_tile = first_tile;
-  job.n_summands = (int64_t)table.n_summands;
-  job.n_tiles = table.first_tile[table.n_summands];
-  const double ms = bench_median_ms(enqueue, &job);
-  CUDA(cudaFree, (summands));
+  l.job.pieces = pieces;
+  l.job.first_tile = first_tile;
+  l.job.n_pieces = (int64_t)table.n_pieces;
+  l.job.n_tiles = table.first_tile[table.n_pieces];
+  const double ms = bench_median_ms(enqueue, &l);
+  CUDA(cudaFree, (pieces));
   CUDA(cudaFree, (first_tile));
-  CUDA(cudaFree, (job.sums));
-  xfi_cuda_digest_table_free(&table);
+  CUDA(cudaFree, (l.sums));
+  xfi_cuda_table_free(&table);
   return (double)n_bytes / (ms * 1e6);
 }
 

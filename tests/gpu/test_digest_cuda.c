@@ -12,35 +12,36 @@ enum { ARENA = 1 << 21, BOXES_MAX = 8, SLOTS = 5 };
 /* Sums of boxes whose sources are device memory. */
 static void run_on_device(xfi_sum *sums, const xfi_digest_box *boxes, size_t n, int n_blocks)
 {
-  xfi_cuda_digest_table table;
-  xfi_cuda_digest_job job = {.n_blocks = n_blocks};
-  void *summands = NULL;
+  xfi_cuda_table table;
+  xfi_cuda_job job = {.n_blocks = n_blocks};
+  xfi_sum *there = NULL;
+  void *pieces = NULL;
   void *first_tile = NULL;
 
   OK(xfi_cuda_digest_compile(&table, boxes, n));
-  if (table.n_summands > 0) {
-    const size_t bytes = table.n_summands * sizeof *table.summands;
-    const size_t tile_bytes = (table.n_summands + 1) * sizeof *table.first_tile;
+  if (table.n_pieces > 0) {
+    const size_t bytes = table.n_pieces * sizeof *table.pieces;
+    const size_t tile_bytes = (table.n_pieces + 1) * sizeof *table.first_tile;
 
-    CUDA(cudaMalloc, (&summands, bytes));
+    CUDA(cudaMalloc, (&pieces, bytes));
     CUDA(cudaMalloc, (&first_tile, tile_bytes));
-    CUDA(cudaMalloc, ((void **)&job.sums, SLOTS * sizeof *job.sums));
-    CUDA(cudaMemcpy, (summands, table.summands, bytes, cudaMemcpyHostToDevice));
+    CUDA(cudaMalloc, ((void **)&there, SLOTS * sizeof *there));
+    CUDA(cudaMemcpy, (pieces, table.pieces, bytes, cudaMemcpyHostToDevice));
     CUDA(cudaMemcpy, (first_tile, table.first_tile, tile_bytes, cudaMemcpyHostToDevice));
-    CUDA(cudaMemcpy, (job.sums, sums, SLOTS * sizeof *sums, cudaMemcpyHostToDevice));
-    job.summands = summands;
+    CUDA(cudaMemcpy, (there, sums, SLOTS * sizeof *sums, cudaMemcpyHostToDevice));
+    job.pieces = pieces;
     job.first_tile = first_tile;
-    job.n_summands = (int64_t)table.n_summands;
-    job.n_tiles = table.first_tile[table.n_summands];
+    job.n_pieces = (int64_t)table.n_pieces;
+    job.n_tiles = table.first_tile[table.n_pieces];
   }
-  OK(xfi_cuda_digest(&job, NULL));
+  OK(xfi_cuda_digest(&job, there, NULL));
   CUDA(cudaDeviceSynchronize, ());
-  if (table.n_summands > 0)
-    CUDA(cudaMemcpy, (sums, job.sums, SLOTS * sizeof *sums, cudaMemcpyDeviceToHost));
-  CUDA(cudaFree, (summands));
+  if (table.n_pieces > 0)
+    CUDA(cudaMemcpy, (sums, there, SLOTS * sizeof *sums, cudaMemcpyDeviceToHost));
+  CUDA(cudaFree, (pieces));
   CUDA(cudaFree, (first_tile));
-  CUDA(cudaFree, (job.sums));
-  xfi_cuda_digest_table_free(&table);
+  CUDA(cudaFree, (there));
+  xfi_cuda_table_free(&table);
 }
 
 /* In elements of 1 to 8 bytes, aligned as tensors are or not at all. */

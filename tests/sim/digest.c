@@ -1,5 +1,5 @@
 /* The launcher of kernels/cuda/digest.cu: reads the same table, on the device, and adds by
- * kernels/ref, one summand after another with other operations in between. */
+ * kernels/ref, one piece after another with other operations in between. */
 #include "machine.h"
 
 #include "error.h"
@@ -13,7 +13,7 @@ typedef struct digest_op {
   size_t n;
   xfi_sum *sums;
   uint64_t sums_id;
-  const xfi_cuda_summand *table;
+  const xfi_cuda_piece *table;
   uint64_t table_id;
 } digest_op;
 
@@ -50,14 +50,12 @@ static void digest_drop(sim_op *op)
 static const sim_op_class digest_class = {
     .name = "digest kernel", .step = digest_step, .drop = digest_drop, .needs_access = true};
 
-static xfi_digest_box box_of(const xfi_cuda_summand *s)
+static xfi_digest_box box_of(const xfi_cuda_piece *s)
 {
-  xfi_digest_box box = {{.src = s->src,
-                         .dst = (char *)(XFI_DIGEST_ORIGIN + (uintptr_t)s->offset),
-                         .run_bytes = s->run_bytes,
-                         .n_dims = s->n_dims},
-                        s->factor,
-                        s->slot};
+  xfi_digest_box box = {
+      {.src = s->src, .dst = s->dst, .run_bytes = s->run_words, .n_dims = s->n_dims},
+      s->factor,
+      s->slot};
 
   for (uint32_t d = 0; d < s->n_dims; d++) {
     box.copy.extent[d] = s->extent[d];
@@ -67,7 +65,7 @@ static xfi_digest_box box_of(const xfi_cuda_summand *s)
   return box;
 }
 
-xfer_status xfi_cuda_digest(const xfi_cuda_digest_job *job, xfer_stream handle)
+xfer_status xfi_cuda_digest(const xfi_cuda_job *job, xfi_sum *sums, xfer_stream handle)
 {
   if (job->n_tiles == 0) return XFER_OK;
   const int refused = sim_enter("digest kernel", SIM_SAFE);
@@ -75,15 +73,15 @@ xfer_status xfi_cuda_digest(const xfi_cuda_digest_job *job, xfer_stream handle)
 
   if (refused == 0) {
     digest_op *op = sim_op_make(&digest_class, sizeof *op);
-    op->boxes = calloc((size_t)job->n_summands, sizeof *op->boxes);
+    op->boxes = calloc((size_t)job->n_pieces, sizeof *op->boxes);
     if (op->boxes == NULL) abort();
-    op->n = (size_t)job->n_summands;
+    op->n = (size_t)job->n_pieces;
     for (size_t i = 0; i < op->n; i++)
-      op->boxes[i] = box_of(&job->summands[i]);
-    op->sums = job->sums;
-    op->sums_id = sim_id_at(job->sums);
-    op->table = job->summands;
-    op->table_id = sim_id_at(job->summands);
+      op->boxes[i] = box_of(&job->pieces[i]);
+    op->sums = sums;
+    op->sums_id = sim_id_at(sums);
+    op->table = job->pieces;
+    op->table_id = sim_id_at(job->pieces);
     error = sim_kernel_enqueue(SIM_KERNEL_DIGEST, op, sim_stream_of(handle));
   }
   (void)sim_leave(error);
