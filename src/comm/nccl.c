@@ -79,7 +79,7 @@ static xfer_status put_in_flight(xfi_nccl_comm *comm, cudaStream_t stream, xfi_d
   xfer_status st = XFER_OK;
   xfi_deadline look = xfi_deadline_after(WATCH_MS);
 
-  XFI_NCCL_CUDA_TRY(cudaEventRecord, (comm->done, stream));
+  XFI_CUDA_TRY(cudaEventRecord, (comm->done, stream));
   comm->deadline = deadline;
   if (deadline.at_ns < look.at_ns) look = deadline;
   if (!comm->in_flight || deadline.at_ns <= look.at_ns)
@@ -170,7 +170,6 @@ static xfer_status make_data(xfi_nccl_comm *comm, xfi_deadline deadline)
 {
   const size_t size = (size_t)comm->base.size;
   xfer_status st = XFER_OK;
-  ncclConfig_t config = NCCL_CONFIG_INITIALIZER;
   offer mine = {.has_data = comm->data.handle != NULL};
   offer *all = NULL;
   bool all_have = true;
@@ -183,12 +182,7 @@ static xfer_status make_data(xfi_nccl_comm *comm, xfi_deadline deadline)
   if (all_have) goto done;
   xfi_nccl_abort_data(&comm->base, "a rank makes a new one");
   XFI_CHECK(all[0].has_id != 0, XFER_ERR_COMM, "rank 0: ncclGetUniqueId failed");
-  comm->data.why[0] = '\0';
-  config.blocking = 0;
-  config.commName = "xfer";
-  ncclResult_t result = ncclCommInitRankConfig(&comm->data.handle, comm->base.size, all[0].id,
-                                               comm->base.rank, &config);
-  XFI_TRY(xfi_nccl_launched(&comm->data, result, "ncclCommInitRankConfig", deadline));
+  XFI_TRY(xfi_nccl_join(&comm->data, &comm->base, &all[0].id, "xfer", 0, deadline));
 done:
   xfi_free(all);
   return st;

@@ -12,13 +12,6 @@ enum {
   HEED_POLLS = 256 /* and some 20 ms of those are between two looks for warnings */
 };
 
-xfer_status xfi_nccl_cuda_failed(cudaError_t error, const char *call)
-{
-  (void)cudaGetLastError();
-  xfi_set_error("%s: %s (%s)", call, cudaGetErrorString(error), cudaGetErrorName(error));
-  return error == cudaErrorMemoryAllocation ? XFER_ERR_NOMEM : XFER_ERR_CUDA;
-}
-
 xfer_status xfi_nccl_usable(const xfi_nccl *nccl)
 {
   if (nccl->handle != NULL) return XFER_OK;
@@ -80,6 +73,20 @@ xfer_status xfi_nccl_launched(xfi_nccl *nccl, ncclResult_t result, const char *c
   }
 done:
   return st;
+}
+
+xfer_status xfi_nccl_join(xfi_nccl *nccl, const xfi_comm *comm, const ncclUniqueId *id,
+                          const char *name, int n_channels, xfi_deadline deadline)
+{
+  ncclConfig_t config = NCCL_CONFIG_INITIALIZER;
+
+  config.blocking = 0;
+  config.commName = name;
+  if (n_channels > 0) config.minCTAs = config.maxCTAs = n_channels;
+  nccl->why[0] = '\0';
+  const ncclResult_t result =
+      ncclCommInitRankConfig(&nccl->handle, comm->size, *id, comm->rank, &config);
+  return xfi_nccl_launched(nccl, result, "ncclCommInitRankConfig", deadline);
 }
 
 xfer_status xfi_nccl_group(xfi_nccl *nccl, const xfi_message *sends, int n_sends,

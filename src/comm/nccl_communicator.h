@@ -6,8 +6,8 @@
 #define XFI_NCCL_COMMUNICATOR_H
 
 #include "comm.h"
+#include "cuda_call.h"
 
-#include <cuda_runtime_api.h>
 #include <nccl.h>
 
 enum { XFI_NCCL_WHY_BYTES = 320 };
@@ -17,10 +17,14 @@ enum { XFI_NCCL_WHY_BYTES = 320 };
 typedef struct xfi_nccl {
   ncclComm_t handle;            /* NULL: none, or aborted */
   char why[XFI_NCCL_WHY_BYTES]; /* it was aborted; "" : it was not */
+  bool is_borrowed;             /* from the caller: it is not aborted */
   xfi_comm *host;  /* while ranks connect: where others tell that they do not; else NULL */
   uint64_t number; /* of the times that they did */
 } xfi_nccl;
 
+/* All ranks of `comm`: connect them, by `n_channels` if it is not 0. */
+xfer_status xfi_nccl_join(xfi_nccl *nccl, const xfi_comm *comm, const ncclUniqueId *id,
+                          const char *name, int n_channels, xfi_deadline deadline);
 /* XFER_ERR_COMM with the reason if it was aborted. */
 xfer_status xfi_nccl_usable(const xfi_nccl *nccl);
 /* Abort NCCL and remember why. */
@@ -33,20 +37,10 @@ xfer_status xfi_nccl_launched(xfi_nccl *nccl, ncclResult_t result, const char *c
                               xfi_deadline deadline);
 /* Where others are awaited: now and then, have they told that they do not come? */
 xfer_status xfi_nccl_heed(xfi_nccl *nccl, int polls);
-xfer_status xfi_nccl_cuda_failed(cudaError_t error, const char *call);
 /* One group on `stream`: at most one send and one receive per peer; or, `root` not being negative,
  * broadcasts of its `sends`. */
 xfer_status xfi_nccl_group(xfi_nccl *nccl, const xfi_message *sends, int n_sends,
                            const xfi_message *recvs, int n_recvs, int root, cudaStream_t stream,
                            xfi_deadline deadline);
-
-#define XFI_NCCL_CUDA_TRY(function, arguments)                                                     \
-  do {                                                                                             \
-    cudaError_t xfi_error = function arguments;                                                    \
-    if (xfi_error != cudaSuccess) {                                                                \
-      st = xfi_nccl_cuda_failed(xfi_error, #function);                                             \
-      goto done;                                                                                   \
-    }                                                                                              \
-  } while (0)
 
 #endif

@@ -22,7 +22,7 @@ xfer_status xfi_nccl_control_wait(xfi_nccl_comm *comm, xfi_nccl *nccl, xfi_deadl
   ncclResult_t state = ncclSuccess;
   int polls = 0;
 
-  XFI_NCCL_CUDA_TRY(cudaEventRecord, (comm->control_done, comm->control_stream));
+  XFI_CUDA_TRY(cudaEventRecord, (comm->control_done, comm->control_stream));
   while ((error = cudaEventQuery(comm->control_done)) == cudaErrorNotReady) {
     ncclResult_t result = ncclCommGetAsyncError(nccl->handle, &state);
     if (result != ncclSuccess || (state != ncclSuccess && state != ncclInProgress)) {
@@ -42,7 +42,7 @@ xfer_status xfi_nccl_control_wait(xfi_nccl_comm *comm, xfi_nccl *nccl, xfi_deadl
       (void)nanosleep(&pause, NULL);
     }
   }
-  if (error != cudaSuccess) st = xfi_nccl_cuda_failed(error, "cudaEventQuery");
+  if (error != cudaSuccess) st = xfi_cuda_failed(error, "cudaEventQuery");
 done:
   (void)cudaGetLastError(); /* "not ready" is kept as an error */
   return st;
@@ -57,13 +57,13 @@ static xfer_status gather_launch(xfi_nccl_comm *comm, size_t n_bytes, xfi_deadli
   size_t at = (size_t)comm->base.rank * n_bytes;
   size_t total = (size_t)comm->base.size * n_bytes;
 
-  XFI_NCCL_CUDA_TRY(cudaMemcpyAsync, (comm->device_bytes + at, comm->host_bytes + at, n_bytes,
-                                      cudaMemcpyHostToDevice, comm->control_stream));
+  XFI_CUDA_TRY(cudaMemcpyAsync, (comm->device_bytes + at, comm->host_bytes + at, n_bytes,
+                                 cudaMemcpyHostToDevice, comm->control_stream));
   ncclResult_t result = ncclAllGather(comm->device_bytes + at, comm->device_bytes, n_bytes,
                                       ncclInt8, comm->control.handle, comm->control_stream);
   XFI_TRY(xfi_nccl_launched(&comm->control, result, "ncclAllGather of control bytes", deadline));
-  XFI_NCCL_CUDA_TRY(cudaMemcpyAsync, (comm->host_bytes, comm->device_bytes, total,
-                                      cudaMemcpyDeviceToHost, comm->control_stream));
+  XFI_CUDA_TRY(cudaMemcpyAsync, (comm->host_bytes, comm->device_bytes, total,
+                                 cudaMemcpyDeviceToHost, comm->control_stream));
 done:
   return st;
 }
@@ -220,14 +220,14 @@ static xfer_status group_carry(xfi_nccl_comm *comm, xfi_nccl *nccl, const group_
   size_t recv_at = slot_offset(0, false);
 
   if (send->n > 0) {
-    XFI_NCCL_CUDA_TRY(cudaMemcpyAsync, (comm->device_bytes, comm->host_bytes, send_bytes,
-                                        cudaMemcpyHostToDevice, comm->control_stream));
+    XFI_CUDA_TRY(cudaMemcpyAsync, (comm->device_bytes, comm->host_bytes, send_bytes,
+                                   cudaMemcpyHostToDevice, comm->control_stream));
   }
   XFI_TRY(xfi_nccl_group(nccl, send->in_slot, send->n, recv->in_slot, recv->n, -1,
                          comm->control_stream, deadline));
   if (recv->n > 0) {
-    XFI_NCCL_CUDA_TRY(cudaMemcpyAsync, (comm->host_bytes + recv_at, comm->device_bytes + recv_at,
-                                        recv_bytes, cudaMemcpyDeviceToHost, comm->control_stream));
+    XFI_CUDA_TRY(cudaMemcpyAsync, (comm->host_bytes + recv_at, comm->device_bytes + recv_at,
+                                   recv_bytes, cudaMemcpyDeviceToHost, comm->control_stream));
   }
   XFI_TRY(xfi_nccl_control_wait(comm, nccl, deadline));
   for (int i = 0; i < recv->n; i++)

@@ -71,11 +71,11 @@ static xfer_status control_create(xfi_nccl_comm **comm, int rank, int size)
   made->base = (xfi_comm){.ops = &nccl_ops, .rank = rank, .size = size};
   made->alarm.ring = xfi_nccl_ring;
   (void)pthread_mutex_init(&made->lock, NULL);
-  XFI_NCCL_CUDA_TRY(cudaEventCreateWithFlags, (&made->control_done, cudaEventDisableTiming));
-  XFI_NCCL_CUDA_TRY(cudaStreamCreateWithFlags, (&made->control_stream, cudaStreamNonBlocking));
-  XFI_NCCL_CUDA_TRY(cudaMalloc, ((void **)&made->device_bytes, XFI_NCCL_CONTROL_BYTES));
-  XFI_NCCL_CUDA_TRY(cudaHostAlloc,
-                    ((void **)&made->host_bytes, XFI_NCCL_CONTROL_BYTES, cudaHostAllocDefault));
+  XFI_CUDA_TRY(cudaEventCreateWithFlags, (&made->control_done, cudaEventDisableTiming));
+  XFI_CUDA_TRY(cudaStreamCreateWithFlags, (&made->control_stream, cudaStreamNonBlocking));
+  XFI_CUDA_TRY(cudaMalloc, ((void **)&made->device_bytes, XFI_NCCL_CONTROL_BYTES));
+  XFI_CUDA_TRY(cudaHostAlloc,
+               ((void **)&made->host_bytes, XFI_NCCL_CONTROL_BYTES, cudaHostAllocDefault));
 done:
   return st;
 }
@@ -86,8 +86,8 @@ static xfer_status assemble(xfer_comm **comm, xfi_nccl_comm *made, unsigned char
   xfer_status st = XFER_OK;
   xfi_device *device = NULL;
 
-  XFI_NCCL_CUDA_TRY(cudaGetDevice, (&made->ordinal));
-  XFI_NCCL_CUDA_TRY(cudaEventCreateWithFlags, (&made->done, cudaEventDisableTiming));
+  XFI_CUDA_TRY(cudaGetDevice, (&made->ordinal));
+  XFI_CUDA_TRY(cudaEventCreateWithFlags, (&made->done, cudaEventDisableTiming));
   XFI_TRY(xfi_device_create_cuda(&device));
   device->ops->domain(device, domain);
   XFI_TRY(xfi_comm_wrap(comm, &made->base, device));
@@ -95,23 +95,6 @@ static xfer_status assemble(xfer_comm **comm, xfi_nccl_comm *made, unsigned char
   device = NULL;
 done:
   if (device != NULL) device->ops->destroy(device);
-  return st;
-}
-
-/* All ranks: connect them for control. */
-static xfer_status join(xfi_nccl_comm *comm, const ncclUniqueId *id, xfi_deadline deadline)
-{
-  xfer_status st = XFER_OK;
-  ncclConfig_t config = NCCL_CONFIG_INITIALIZER;
-
-  config.blocking = 0;
-  config.commName = "xfer control";
-  config.minCTAs = 1;
-  config.maxCTAs = 1;
-  ncclResult_t result =
-      ncclCommInitRankConfig(&comm->control.handle, comm->base.size, *id, comm->base.rank, &config);
-  XFI_TRY(xfi_nccl_launched(&comm->control, result, "ncclCommInitRankConfig", deadline));
-done:
   return st;
 }
 
@@ -126,7 +109,7 @@ static xfer_status comm_create(xfer_comm **comm, xfi_nccl_comm *made, const nccl
   char why[XFI_ERROR_BYTES];
 
   (void)snprintf(why, sizeof why, "%s", xfi_last_error());
-  XFI_TRY(join(made, id, deadline));
+  XFI_TRY(xfi_nccl_join(&made->control, &made->base, id, "xfer control", 1, deadline));
   xfi_set_error("%s", why);
   XFI_TRY(xfi_comm_agree(&made->base, mine, deadline));
   XFI_TRY(xfi_nccl_meet_on_host(made, domain, deadline));
@@ -214,7 +197,7 @@ static xfer_status borrowed_wait(ncclComm_t nccl, cudaEvent_t event, xfi_deadlin
               "not all ranks of the borrowed communicator came in time");
     (void)nanosleep(&pause, NULL);
   }
-  if (error != cudaSuccess) st = xfi_nccl_cuda_failed(error, "cudaEventQuery");
+  if (error != cudaSuccess) st = xfi_cuda_failed(error, "cudaEventQuery");
 done:
   (void)cudaGetLastError(); /* "not ready" is kept as an error */
   return st;
@@ -250,13 +233,13 @@ static xfer_status borrowed_broadcast(ncclComm_t nccl, const xfi_nccl_comm *made
   const cudaStream_t stream = made->control_stream;
 
   memcpy(made->host_bytes, message, sizeof *message);
-  XFI_NCCL_CUDA_TRY(cudaMemcpyAsync,
-                    (bytes, made->host_bytes, sizeof *message, cudaMemcpyHostToDevice, stream));
+  XFI_CUDA_TRY(cudaMemcpyAsync,
+               (bytes, made->host_bytes, sizeof *message, cudaMemcpyHostToDevice, stream));
   ncclResult_t result = ncclBroadcast(bytes, bytes, sizeof *message, ncclInt8, 0, nccl, stream);
   XFI_TRY(borrowed_launched(nccl, result, deadline));
-  XFI_NCCL_CUDA_TRY(cudaMemcpyAsync,
-                    (made->host_bytes, bytes, sizeof *message, cudaMemcpyDeviceToHost, stream));
-  XFI_NCCL_CUDA_TRY(cudaEventRecord, (made->control_done, stream));
+  XFI_CUDA_TRY(cudaMemcpyAsync,
+               (made->host_bytes, bytes, sizeof *message, cudaMemcpyDeviceToHost, stream));
+  XFI_CUDA_TRY(cudaEventRecord, (made->control_done, stream));
   XFI_TRY(borrowed_wait(nccl, made->control_done, deadline));
   memcpy(message, made->host_bytes, sizeof *message);
 done:
@@ -270,7 +253,7 @@ static xfer_status borrowed_rank(ncclComm_t nccl, int *rank, int *size)
   int ordinal = 0;
   int current = 0;
 
-  XFI_NCCL_CUDA_TRY(cudaGetDevice, (&current));
+  XFI_CUDA_TRY(cudaGetDevice, (&current));
   ncclResult_t result = ncclCommUserRank(nccl, rank);
   if (result == ncclSuccess) result = ncclCommCount(nccl, size);
   if (result == ncclSuccess) result = ncclCommCuDevice(nccl, &ordinal);

@@ -11,10 +11,10 @@
 #ifndef XFI_CUDA_DEVICE_H
 #define XFI_CUDA_DEVICE_H
 
+#include "cuda_call.h"
 #include "device.h"
 
 #include <cuda.h>
-#include <cuda_runtime_api.h>
 #include <cudaTypedefs.h>
 
 /* The few driver functions without a runtime twin, found at run time: no link to libcuda. */
@@ -68,22 +68,11 @@ static inline xfi_cuda_device *xfi_cuda(xfi_device *device)
 /* ---- cuda_driver.c ---- */
 
 xfer_status xfi_cuda_driver_load(xfi_cuda_driver *driver);
-/* Sets the text and gives the status for a failed runtime or driver call. */
-xfer_status xfi_cuda_failed(cudaError_t error, const char *call);
+/* As xfi_cuda_failed(). */
 xfer_status xfi_cuda_driver_failed(const xfi_cuda_device *device, CUresult error, const char *call);
 
 /* What a thread of the library calls first: an xfi_cuda_device. */
 void xfi_cuda_begin_thread(void *device);
-
-/* XFI_CUDA_TRY(cudaMalloc, (&p, n)) */
-#define XFI_CUDA_TRY(function, arguments)                                                          \
-  do {                                                                                             \
-    cudaError_t xfi_error = function arguments;                                                    \
-    if (xfi_error != cudaSuccess) {                                                                \
-      st = xfi_cuda_failed(xfi_error, #function);                                                  \
-      goto done;                                                                                   \
-    }                                                                                              \
-  } while (0)
 
 /* ---- cuda_page.c ---- */
 
