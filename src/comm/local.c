@@ -6,11 +6,11 @@
  * read those of g. So one wait is enough, and nobody reads memory of a caller that may have gone
  * on.
  *
- * Messages. A sender puts a post with its pointer into the receiver's inbox; the receiver copies
- * straight into its own memory and tells the sender, who has been waiting (and receiving whatever
- * came for it meanwhile, so that no pattern of calls deadlocks that would not with messages in
- * flight). A sender that gives up takes back the posts that nobody has begun to copy and waits for
- * the others: no rank reads a buffer after its owner's call has returned.
+ * Messages. A sender has a post for each other rank, and puts its pointer there; the receiver
+ * copies straight into its own memory and tells the sender, who has been waiting (and receiving
+ * whatever came for it meanwhile, so that no pattern of calls deadlocks that would not with
+ * messages in flight). A sender that gives up takes back the posts that nobody has begun to copy
+ * and waits for the others: no rank reads a buffer after its owner's call has returned.
  *
  * Waiting. A rank yields a few times, then sleeps on a futex: on `turn` for gathering, on its own
  * bell for messages. With more ranks than cores that costs about one switch of threads per rank and
@@ -71,7 +71,8 @@ static void group_destroy(xfi_local_group *group)
     xfi_free(rank->slots[0].large);
     xfi_free(rank->slots[1].large);
     xfi_free(rank->posts);
-    xfi_free(rank->received);
+    xfi_free(rank->awaits);
+    xfi_free(rank->casts);
   }
   (void)pthread_mutex_destroy(&group->broken.lock);
   xfi_free(group->ranks);
@@ -96,16 +97,24 @@ static const xfi_comm_ops local_ops = {
     .exchange = xfi_local_exchange,
     .round = xfi_local_round,
     .broadcast = xfi_local_broadcast,
-    .connect = xfi_local_connect,
     .abort = local_abort,
     .abort_data = local_abort,
 };
 
-static void rank_init(xfi_local_rank *rank, xfi_local_group *group, int number)
+static xfer_status rank_init(xfi_local_rank *rank, xfi_local_group *group, int number)
 {
+  const size_t n = (size_t)group->n_ranks;
+  xfer_status st = XFER_OK;
+
   rank->base = (xfi_comm){.ops = &local_ops, .rank = number, .size = group->n_ranks};
   rank->group = group;
-  rank->backlog_end = &rank->backlog;
+  rank->posts = xfi_calloc(n, sizeof *rank->posts);
+  rank->awaits = xfi_calloc(n, sizeof *rank->awaits);
+  rank->casts = xfi_calloc(n, sizeof *rank->casts);
+  XFI_CHECK(rank->posts != NULL && rank->awaits != NULL && rank->casts != NULL, XFER_ERR_NOMEM,
+            "%d ranks of a comm", group->n_ranks);
+done:
+  return st;
 }
 
 xfer_status xfi_comm_create_local(xfi_comm **comms, int n_ranks)
@@ -121,10 +130,10 @@ xfer_status xfi_comm_create_local(xfi_comm **comms, int n_ranks)
   atomic_init(&made->n_handles, n_ranks);
   made->ranks = xfi_calloc((size_t)n_ranks, sizeof *made->ranks);
   XFI_CHECK(made->ranks != NULL, XFER_ERR_NOMEM, "%d ranks of a comm", n_ranks);
-  for (int r = 0; r < n_ranks; r++) {
-    rank_init(&made->ranks[r], made, r);
+  for (int r = 0; r < n_ranks; r++)
+    XFI_TRY(rank_init(&made->ranks[r], made, r));
+  for (int r = 0; r < n_ranks; r++)
     comms[r] = &made->ranks[r].base;
-  }
   made = NULL; /* the handles' now */
 done:
   group_destroy(made);

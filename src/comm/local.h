@@ -21,15 +21,13 @@ typedef struct xfi_local_terms {
   size_t n_bytes;
 } xfi_local_terms;
 
-/* One message on offer. It is its sender's, and stays readable as long as the group. */
+/* Where a rank offers a message to another. Both ends make their calls in the same order and a
+ * call ends once its messages are taken, so there is one at a time. */
 typedef struct xfi_local_post {
-  struct xfi_local_post *next; /* in the inbox, newest first; then in the backlog, oldest first */
   const void *data;
   xfi_local_terms offered;
   xfi_local_terms wanted; /* once refused */
-  int from;
-  int to;
-  _Atomic int state; /* see local_message.c */
+  _Atomic int state;      /* see local_message.c */
 } xfi_local_post;
 
 /* What a rank gives to one gathering. */
@@ -51,16 +49,11 @@ typedef struct xfi_local_rank {
 
   _Atomic uint32_t bell; /* counts what may interest this rank while it waits for messages */
   _Atomic bool sleeping; /* on the bell */
-  xfi_local_post *_Atomic inbox;
-  xfi_local_post *backlog; /* taken from the inbox and not yet wanted; own thread only */
-  xfi_local_post **backlog_end;
-
+  xfi_local_post *posts; /* [n_ranks] to each */
   _Atomic int n_unsent;  /* of the call in progress */
-  xfi_local_post *posts; /* [posts_capacity] */
-  size_t posts_capacity;
-  bool *received; /* [received_capacity] by receive of the call in progress */
-  size_t received_capacity;
-  char pad[64]; /* keeps the next rank's first words off this one's last cache line */
+  bool *awaits;          /* [n_ranks] a message of each, in the call in progress */
+  xfi_message *casts;    /* [n_ranks] of a broadcast */
+  char pad[64];          /* keeps the next rank's first words off this one's last cache line */
 } xfi_local_rank;
 
 /* What the ranks share. Freed by the last handle. */
@@ -96,7 +89,5 @@ xfer_status xfi_local_round(xfi_comm *comm, const xfi_message *sends, int n_send
                             xfi_deadline deadline);
 xfer_status xfi_local_broadcast(xfi_comm *comm, const xfi_message *messages, int n, int root,
                                 xfer_stream stream, xfi_deadline deadline);
-xfer_status xfi_local_connect(xfi_comm *comm, const bool *peers, bool broadcasts,
-                              xfi_deadline deadline);
 
 #endif
