@@ -28,7 +28,7 @@ xfi_kept *xfi_kept_make(xfer_plan_options *options, xfer_comm *comm, const uint6
 
   *options = (xfer_plan_options)XFER_PLAN_OPTIONS_INIT;
   options->timeout_ms = comm->timeout_ms;
-  if (!mapped && comm->transport->ops->has_rounds) options->lane = XFER_LANE_PACKED;
+  if (!mapped && comm->transport->ops->round != NULL) options->lane = XFER_LANE_PACKED;
   memcpy(k->src, src, sizeof k->src);
   memcpy(k->dst, dst, sizeof k->dst);
   k->mapped = mapped;

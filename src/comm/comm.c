@@ -92,9 +92,7 @@ done:
 }
 
 xfer_status xfi_comm_gather(xfi_comm *comm, void *all, const void *mine, size_t n_bytes,
-                            xfer_status (*gather)(xfi_comm *comm, void *all, const void *mine,
-                                                  size_t n_bytes, xfi_deadline deadline),
-                            xfi_deadline deadline)
+                            xfi_all_gather_fn *gather, xfi_deadline deadline)
 {
   const size_t size = (size_t)comm->size;
   const size_t first = n_bytes < HEAD_BYTES ? n_bytes : HEAD_BYTES;

@@ -56,29 +56,32 @@ typedef void xfi_carry_fn(void *context, size_t channel, char *slot, size_t n_by
 
 typedef struct xfi_comm xfi_comm;
 
+/* Host memory; blocks. all is [size * n_bytes]. */
+typedef xfer_status xfi_all_gather_fn(xfi_comm *comm, void *all, const void *mine, size_t n_bytes,
+                                      xfi_deadline deadline);
+/* Control messages between pairs, host memory, any number, at most one send and one receive per
+ * peer; blocks until sent and received. */
+typedef xfer_status xfi_exchange_fn(xfi_comm *comm, const xfi_message *sends, int n_sends,
+                                    const xfi_message *recvs, int n_recvs, xfi_deadline deadline);
+/* One bounded exchange of data in the device's memory, at most one send and one receive per peer,
+ * at most XFI_ROUND_MESSAGES messages, none over XFI_MESSAGE_BYTES. Ordered on `stream`. */
+typedef xfer_status xfi_round_fn(xfi_comm *comm, const xfi_message *sends, int n_sends,
+                                 const xfi_message *recvs, int n_recvs, xfer_stream stream,
+                                 xfi_deadline deadline);
+/* All ranks: of each message the root's bytes to everybody's `data`; `peer` is not looked at. At
+ * most XFI_ROUND_MESSAGES messages, none over XFI_MESSAGE_BYTES. Ordered on `stream`. */
+typedef xfer_status xfi_broadcast_fn(xfi_comm *comm, const xfi_message *messages, int n, int root,
+                                     xfer_stream stream, xfi_deadline deadline);
+
 typedef struct xfi_comm_ops {
-  bool has_rounds;  /* false: round() and broadcast() are NULL; only mapped peers can be reached */
   bool recv_direct; /* data may be received straight into the caller's tensors, not only staging */
 
   void (*destroy)(xfi_comm *comm);
 
-  /* Host memory; blocks. all is [size * n_bytes]. */
-  xfer_status (*all_gather)(xfi_comm *comm, void *all, const void *mine, size_t n_bytes,
-                            xfi_deadline deadline);
-  /* Control messages between pairs, host memory, any number, at most one send and one receive per
-   * peer; blocks until sent and received. */
-  xfer_status (*exchange)(xfi_comm *comm, const xfi_message *sends, int n_sends,
-                          const xfi_message *recvs, int n_recvs, xfi_deadline deadline);
-
-  /* One bounded exchange of data in the device's memory, at most one send and one receive per peer,
-   * at most XFI_ROUND_MESSAGES messages, none over XFI_MESSAGE_BYTES. Ordered on `stream`. */
-  xfer_status (*round)(xfi_comm *comm, const xfi_message *sends, int n_sends,
-                       const xfi_message *recvs, int n_recvs, xfer_stream stream,
-                       xfi_deadline deadline);
-  /* All ranks: of each message the root's bytes to everybody's `data`; `peer` is not looked at. At
-   * most XFI_ROUND_MESSAGES messages, none over XFI_MESSAGE_BYTES. Ordered on `stream`. */
-  xfer_status (*broadcast)(xfi_comm *comm, const xfi_message *messages, int n, int root,
-                           xfer_stream stream, xfi_deadline deadline);
+  xfi_all_gather_fn *all_gather;
+  xfi_exchange_fn *exchange;
+  xfi_round_fn *round; /* NULL, as is the next: only mapped peers can be reached */
+  xfi_broadcast_fn *broadcast;
   /* Does this rank share memory with the peer? The same on both ends, always. NULL: with none. */
   bool (*shares)(const xfi_comm *comm, int peer);
   /* All bytes of some channels, in any order between channels; slots of at most slot_bytes, which
@@ -174,10 +177,7 @@ XFI_DOOR void *xfi_comm_hear(xfi_comm *comm, xfer_status *st, const void *word, 
  * ranks mean the same one, else it is XFER_ERR_MISMATCH on each. After a failure the comm is to be
  * broken. Allocates nothing for few ranks and bytes. */
 XFI_DOOR xfer_status xfi_comm_gather(xfi_comm *comm, void *all, const void *mine, size_t n_bytes,
-                                     xfer_status (*gather)(xfi_comm *comm, void *all,
-                                                           const void *mine, size_t n_bytes,
-                                                           xfi_deadline deadline),
-                                     xfi_deadline deadline);
+                                     xfi_all_gather_fn *gather, xfi_deadline deadline);
 
 /* By abort or abort_data of the comm: with this rank and its last error, which stays that. */
 void xfi_comm_leave(xfi_comm *comm, void (*abort)(xfi_comm *comm, const char *why));

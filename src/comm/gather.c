@@ -151,7 +151,6 @@ static void gather_destroy(xfi_comm *base)
 }
 
 static const xfi_comm_ops gather_ops = {
-    .has_rounds = false,
     .recv_direct = false,
     .destroy = gather_destroy,
     .all_gather = gather_all_gather,

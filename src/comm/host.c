@@ -377,7 +377,6 @@ static void host_destroy(xfi_comm *base)
 }
 
 const xfi_comm_ops xfi_host_ops = {
-    .has_rounds = true,
     .recv_direct = true,
     .destroy = host_destroy,
     .all_gather = host_all_gather,

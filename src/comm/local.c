@@ -90,7 +90,6 @@ static void local_destroy(xfi_comm *comm)
 }
 
 static const xfi_comm_ops local_ops = {
-    .has_rounds = true,
     .recv_direct = true,
     .destroy = local_destroy,
     .all_gather = xfi_local_all_gather,

@@ -80,14 +80,9 @@ bool xfi_local_is_alarmed(const xfi_local_group *group);
 /* Breaks the comm because `peer`, whom we need, has left. Returns XFER_ERR_COMM. */
 xfer_status xfi_local_fail_for_gone(const xfi_local_rank *me, int peer, const char *what);
 
-xfer_status xfi_local_all_gather(xfi_comm *comm, void *all, const void *mine, size_t n_bytes,
-                                 xfi_deadline deadline);
-xfer_status xfi_local_exchange(xfi_comm *comm, const xfi_message *sends, int n_sends,
-                               const xfi_message *recvs, int n_recvs, xfi_deadline deadline);
-xfer_status xfi_local_round(xfi_comm *comm, const xfi_message *sends, int n_sends,
-                            const xfi_message *recvs, int n_recvs, xfer_stream stream,
-                            xfi_deadline deadline);
-xfer_status xfi_local_broadcast(xfi_comm *comm, const xfi_message *messages, int n, int root,
-                                xfer_stream stream, xfi_deadline deadline);
+xfi_all_gather_fn xfi_local_all_gather;
+xfi_exchange_fn xfi_local_exchange;
+xfi_round_fn xfi_local_round;
+xfi_broadcast_fn xfi_local_broadcast;
 
 #endif

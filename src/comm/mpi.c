@@ -72,7 +72,6 @@ static void mpi_destroy(xfi_comm *comm)
 }
 
 static const xfi_comm_ops mpi_ops = {
-    .has_rounds = true,
     .recv_direct = false,
     .destroy = mpi_destroy,
     .all_gather = xfi_mpi_all_gather,

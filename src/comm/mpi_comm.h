@@ -86,14 +86,9 @@ void xfi_mpi_stream_undo(xfi_comm *comm, xfi_channel *channels, size_t n, size_t
 xfer_status xfi_mpi_gather_shared(xfi_mpi_comm *t, void *all, const void *mine, size_t n_bytes,
                                   xfi_deadline deadline);
 
-xfer_status xfi_mpi_all_gather(xfi_comm *comm, void *all, const void *mine, size_t n_bytes,
-                               xfi_deadline deadline);
-xfer_status xfi_mpi_exchange(xfi_comm *comm, const xfi_message *sends, int n_sends,
-                             const xfi_message *recvs, int n_recvs, xfi_deadline deadline);
-xfer_status xfi_mpi_round(xfi_comm *comm, const xfi_message *sends, int n_sends,
-                          const xfi_message *recvs, int n_recvs, xfer_stream stream,
-                          xfi_deadline deadline);
-xfer_status xfi_mpi_broadcast(xfi_comm *comm, const xfi_message *messages, int n, int root,
-                              xfer_stream stream, xfi_deadline deadline);
+xfi_all_gather_fn xfi_mpi_all_gather;
+xfi_exchange_fn xfi_mpi_exchange;
+xfi_round_fn xfi_mpi_round;
+xfi_broadcast_fn xfi_mpi_broadcast;
 
 #endif

@@ -49,11 +49,8 @@ static inline xfi_nccl_comm *xfi_nccl_of(xfi_comm *comm)
 
 /* nccl.c: of the alarm, and the table's; the lock is taken. */
 int64_t xfi_nccl_ring(xfi_alarm *alarm, int64_t now_ns);
-xfer_status xfi_nccl_round(xfi_comm *comm, const xfi_message *sends, int n_sends,
-                           const xfi_message *recvs, int n_recvs, xfer_stream stream,
-                           xfi_deadline deadline);
-xfer_status xfi_nccl_broadcast(xfi_comm *comm, const xfi_message *messages, int n, int root,
-                               xfer_stream stream, xfi_deadline deadline);
+xfi_round_fn xfi_nccl_round;
+xfi_broadcast_fn xfi_nccl_broadcast;
 xfer_status xfi_nccl_connect(xfi_comm *comm, const bool *peers, bool broadcasts,
                              xfi_deadline deadline);
 void xfi_nccl_abort_data(xfi_comm *comm, const char *why);
@@ -69,10 +66,8 @@ void xfi_nccl_end_control(xfi_nccl_comm *comm);
  * here on. */
 xfer_status xfi_nccl_meet_on_host(xfi_nccl_comm *comm, const unsigned char domain[64],
                                   xfi_deadline deadline);
-xfer_status xfi_nccl_all_gather(xfi_comm *comm, void *all, const void *mine, size_t n_bytes,
-                                xfi_deadline deadline);
-xfer_status xfi_nccl_exchange(xfi_comm *comm, const xfi_message *sends, int n_sends,
-                              const xfi_message *recvs, int n_recvs, xfi_deadline deadline);
+xfi_all_gather_fn xfi_nccl_all_gather;
+xfi_exchange_fn xfi_nccl_exchange;
 /* Host bytes over either communicator, as exchange() is told them; of data NULL, any. */
 xfer_status xfi_nccl_carry(xfi_nccl_comm *comm, xfi_nccl *nccl, const xfi_message *sends,
                            int n_sends, const xfi_message *recvs, int n_recvs,

@@ -46,7 +46,6 @@ static void nccl_abort(xfi_comm *base, const char *why)
 }
 
 static const xfi_comm_ops nccl_ops = {
-    .has_rounds = true,
     .recv_direct = true,
     .destroy = nccl_destroy,
     .all_gather = xfi_nccl_all_gather,

@@ -158,7 +158,6 @@ static void have_no_other_way(job *j, int rank)
   bound_plan b;
   xfer_status st;
 
-  bare.has_rounds = false;
   bare.round = NULL;
   bare.broadcast = NULL;
   transport->ops = &bare;

@@ -118,7 +118,7 @@ xfer_status xfi_pipeline_foresee(uint64_t *staging_bytes, const xfer_plan *plan)
   xfi_schedule *rounds = NULL;
 
   *staging_bytes = 0;
-  if (plan->comm != NULL && !plan->comm->ops->has_rounds) return XFER_OK;
+  if (plan->comm != NULL && plan->comm->ops->round == NULL) return XFER_OK;
   XFI_TRY(xfi_casts_list(&p.casts, plan));
   XFI_TRY(xfi_schedule_create(&rounds, plan, true));
   measure_slots(&p, rounds, plan);
