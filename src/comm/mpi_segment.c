@@ -92,11 +92,9 @@ xfer_status xfi_segments_create(xfi_segments **segments, int size, int rank, MPI
   s->n_bytes = segment_bytes(s->n_places);
   s->cards = xfi_calloc(n, sizeof *s->cards);
   s->places = xfi_calloc((size_t)size, sizeof *s->places);
-  s->mapped = xfi_calloc(n, sizeof *s->mapped);
-  s->seen = xfi_calloc(n, sizeof *s->seen);
+  s->mapped = xfi_calloc(n, n);
   s->at = xfi_calloc(n, sizeof *s->at);
-  XFI_CHECK(s->cards != NULL && s->places != NULL && s->mapped != NULL && s->seen != NULL &&
-                s->at != NULL,
+  XFI_CHECK(s->cards != NULL && s->places != NULL && s->mapped != NULL && s->at != NULL,
             XFER_ERR_NOMEM, "a comm of %d ranks", size);
   for (int r = 0; r < size; r++)
     s->places[r] = -1;
@@ -121,7 +119,6 @@ void xfi_segments_destroy(xfi_segments *s)
   xfi_free(s->cards);
   xfi_free(s->places);
   xfi_free(s->mapped);
-  xfi_free(s->seen);
   xfi_free(s->at);
   xfi_free(s);
 }
@@ -158,8 +155,10 @@ static xfi_segment *open_peer(const xfi_card *card, size_t n_bytes)
 /* Keep those that both ends have. */
 static void settle(xfi_segments *s)
 {
-  for (int i = 0; i < s->n_places; i++) {
-    if (s->at[i] == NULL || s->seen[i] != 0) continue;
+  const size_t n = (size_t)s->n_places;
+
+  for (size_t i = 0; i < n; i++) {
+    if (s->at[i] == NULL || s->mapped[i * n + (size_t)s->place] != 0) continue;
     (void)munmap(s->at[i], s->n_bytes);
     s->at[i] = NULL;
   }
@@ -179,30 +178,30 @@ static bool all_have_cores(const xfi_segments *s)
   return true;
 }
 
-xfer_status xfi_segments_connect(xfi_segments *s, MPI_Comm comm, MPI_Comm host, bool *shares_all)
+/* Row i is rank i's. */
+static bool gather_rows(void *rows, size_t row_bytes, MPI_Comm host)
 {
-  xfer_status st = XFER_OK;
-  int has_all = s->n_places == s->size;
+  return MPI_Allgather(MPI_IN_PLACE, 0, MPI_BYTE, rows, (int)row_bytes, MPI_BYTE, host) ==
+         MPI_SUCCESS;
+}
 
-  if (MPI_Allgather(MPI_IN_PLACE, 0, MPI_BYTE, s->cards, (int)sizeof *s->cards, MPI_BYTE, host) !=
-      MPI_SUCCESS)
-    has_all = 0;
+xfer_status xfi_segments_connect(xfi_segments *s, MPI_Comm host, bool *shares_all)
+{
+  const size_t n = (size_t)s->n_places;
+  xfer_status st = XFER_OK;
+
+  XFI_CHECK(gather_rows(s->cards, sizeof *s->cards, host), XFER_ERR_COMM, "MPI_Allgather failed");
   for (int i = 0; i < s->n_places; i++) {
     const xfi_card *card = &s->cards[i];
 
     s->places[card->rank] = i;
     if (i != s->place && s->file >= 0) s->at[i] = open_peer(card, s->n_bytes);
-    s->mapped[i] = s->at[i] != NULL;
+    s->mapped[(size_t)s->place * n + (size_t)i] = s->at[i] != NULL;
   }
-  XFI_CHECK(MPI_Alltoall(s->mapped, 1, MPI_BYTE, s->seen, 1, MPI_BYTE, host) == MPI_SUCCESS,
-            XFER_ERR_COMM, "MPI_Alltoall failed");
+  XFI_CHECK(gather_rows(s->mapped, n, host), XFER_ERR_COMM, "MPI_Allgather failed");
+  *shares_all = memchr(s->mapped, 0, n * n) == NULL && s->n_places == s->size;
   settle(s);
   s->has_cores = all_have_cores(s);
-  for (int i = 0; i < s->n_places; i++)
-    has_all = has_all && s->at[i] != NULL;
-  XFI_CHECK(MPI_Allreduce(MPI_IN_PLACE, &has_all, 1, MPI_INT, MPI_LAND, comm) == MPI_SUCCESS,
-            XFER_ERR_COMM, "MPI_Allreduce failed");
-  *shares_all = has_all != 0;
 done:
   if (s->file >= 0) (void)close(s->file);
   s->file = -1;

@@ -78,8 +78,7 @@ typedef struct xfi_segments {
   bool has_cores;        /* every rank of the host has a core to itself, as far as is known */
   xfi_card *cards;       /* [n_places] */
   int *places;           /* [size] by rank; -1: on another host */
-  unsigned char *mapped; /* [n_places] by this rank, */
-  unsigned char *seen;   /* [n_places] by the others */
+  unsigned char *mapped; /* [n_places, n_places]; row i says whose segments rank i has mapped */
   xfi_segment **at;      /* [n_places]; NULL: memory is not shared with that rank */
 } xfi_segments;
 
@@ -87,10 +86,9 @@ typedef struct xfi_segments {
 xfer_status xfi_segments_create(xfi_segments **segments, int size, int rank, MPI_Comm host,
                                 uint64_t token);
 void xfi_segments_destroy(xfi_segments *segments);
-/* All ranks of `comm`, each on its host's `host`: map what can be. Does every rank of `comm` share
- * memory with every other? */
-xfer_status xfi_segments_connect(xfi_segments *segments, MPI_Comm comm, MPI_Comm host,
-                                 bool *shares_all);
+/* All ranks of a host: map what can be. Does every rank of the comm share memory with every other?
+ * The same on all. */
+xfer_status xfi_segments_connect(xfi_segments *segments, MPI_Comm host, bool *shares_all);
 
 /* The segment of a rank; NULL: no memory is shared with it. */
 static inline xfi_segment *xfi_segment_of(const xfi_segments *s, int rank)
