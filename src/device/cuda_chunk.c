@@ -18,12 +18,11 @@
 #include "vec.h"
 
 #include <errno.h>
-#include <poll.h>
 #include <pthread.h>
+#include <stdatomic.h>
 #include <stddef.h>
 #include <stdio.h>
 #include <string.h>
-#include <sys/eventfd.h>
 #include <sys/socket.h>
 #include <sys/time.h>
 #include <sys/un.h>
@@ -57,7 +56,7 @@ struct xfi_cuda_offers {
   const xfi_cuda_device *device;
   char name[XFI_CUDA_SOCKET_BYTES];
   int listener;
-  int stop; /* an eventfd */
+  _Atomic bool stops; /* the thread is to end; the listener is shut down */
   pthread_t thread;
   pthread_mutex_t lock; /* of all below */
   request *ranges;      /* [n] that may be asked for */
@@ -183,13 +182,6 @@ static bool is_offered(xfi_cuda_offers *offers, const request *wanted)
   return found;
 }
 
-static bool is_stopped(const xfi_cuda_offers *offers)
-{
-  struct pollfd stop = {.fd = offers->stop, .events = POLLIN};
-
-  return poll(&stop, 1, 0) > 0;
-}
-
 static void serve(xfi_cuda_offers *offers, int socket)
 {
   const int few = 1; /* files under way: the kernel has a limit for all of a user's */
@@ -208,7 +200,7 @@ static void serve(xfi_cuda_offers *offers, int socket)
     const bool sent = send_reply(socket, exported ? n_bytes : 0, file);
 
     if (file >= 0) (void)close(file);
-    if (!exported || !sent || is_stopped(offers)) return;
+    if (!exported || !sent || atomic_load(&offers->stops)) return;
     at += n_bytes;
   }
 }
@@ -216,19 +208,17 @@ static void serve(xfi_cuda_offers *offers, int socket)
 static void *serve_main(void *argument)
 {
   xfi_cuda_offers *offers = argument;
-  struct pollfd ends[2] = {{.fd = offers->listener, .events = POLLIN},
-                           {.fd = offers->stop, .events = POLLIN}};
   const struct timespec pause = {.tv_nsec = PAUSE_NS};
 
   xfi_cuda_begin_thread((void *)offers->device); /* only read */
-  while (poll(ends, 2, -1) >= 0 || errno == EINTR) {
-    if (ends[1].revents != 0) break;
-    if (ends[0].revents == 0) continue;
+  while (!atomic_load(&offers->stops)) {
     const int socket = accept4(offers->listener, NULL, NULL, SOCK_CLOEXEC);
-    if (socket < 0) (void)nanosleep(&pause, NULL); /* no files left, say */
-    if (socket < 0) continue;
-    serve(offers, socket);
-    (void)close(socket);
+    if (socket >= 0) {
+      serve(offers, socket);
+      (void)close(socket);
+    } else if (!atomic_load(&offers->stops)) {
+      (void)nanosleep(&pause, NULL); /* no files left, say */
+    }
   }
   return NULL;
 }
@@ -236,11 +226,7 @@ static void *serve_main(void *argument)
 static void offers_free(xfi_cuda_offers *offers)
 {
   if (offers == NULL) return;
-  if (offers->listener >= 0) {
-    (void)shutdown(offers->listener, SHUT_RDWR); /* a forked process may have it too */
-    (void)close(offers->listener);
-  }
-  if (offers->stop >= 0) (void)close(offers->stop);
+  if (offers->listener >= 0) (void)close(offers->listener);
   (void)pthread_mutex_destroy(&offers->lock);
   xfi_free(offers->ranges);
   xfi_free(offers);
@@ -267,13 +253,11 @@ static xfer_status offers_open(xfi_cuda_offers **out, const xfi_cuda_device *dev
   offers = xfi_calloc(1, sizeof *offers);
   XFI_CHECK(offers != NULL, XFER_ERR_NOMEM, "a socket for peers");
   offers->device = device;
-  offers->stop = -1;
   (void)pthread_mutex_init(&offers->lock, NULL);
-  offers->listener = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
-  offers->stop = eventfd(0, EFD_CLOEXEC);
+  offers->listener = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0);
   choose_name(offers);
   const socklen_t n_bytes = socket_address(&address, offers->name);
-  XFI_CHECK(offers->listener >= 0 && offers->stop >= 0 &&
+  XFI_CHECK(offers->listener >= 0 &&
                 bind(offers->listener, (struct sockaddr *)&address, n_bytes) == 0 &&
                 listen(offers->listener, BACKLOG) == 0,
             XFER_ERR_UNSUPPORTED, "a socket for peers that map our memory: %s", strerror(errno));
@@ -308,12 +292,14 @@ done:
 void xfi_cuda_chunks_close(xfi_device *base)
 {
   xfi_cuda_device *device = xfi_cuda(base);
-  const uint64_t one = 1;
+  xfi_cuda_offers *offers = device->offers;
 
-  if (device->offers == NULL) return;
-  if (write(device->offers->stop, &one, sizeof one) == (ssize_t)sizeof one)
-    (void)pthread_join(device->offers->thread, NULL);
-  offers_free(device->offers);
+  if (offers == NULL) return;
+  atomic_store(&offers->stops, true);
+  (void)shutdown(offers->listener,
+                 SHUT_RDWR); /* ends accept4(); a forked process may have it too */
+  (void)pthread_join(offers->thread, NULL);
+  offers_free(offers);
   device->offers = NULL;
 }
 

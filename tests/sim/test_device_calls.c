@@ -16,7 +16,6 @@
 #include <pthread.h>
 #include <stdio.h>
 #include <string.h>
-#include <sys/eventfd.h>
 #include <sys/socket.h>
 
 enum { BYTES = 96, MIB = 1 << 20, CHUNKS_BYTES = 6 * MIB, FOR_EVER = -1 };
@@ -75,7 +74,6 @@ MAY_FAIL(int, connect, SYSTEM, -1, (int file, const struct sockaddr *to, socklen
 MAY_FAIL(int, getsockopt, SYSTEM, -1,
          (int file, int level, int name, void *value, socklen_t *n_bytes),
          (file, level, name, value, n_bytes))
-MAY_FAIL(int, eventfd, SYSTEM, -1, (unsigned first, int flags), (first, flags))
 #pragma GCC visibility pop
 
 static void arm(kind what, long n)
