@@ -17,23 +17,28 @@
 #include <cuda.h>
 #include <cudaTypedefs.h>
 
-/* The few driver functions without a runtime twin, found at run time: no link to libcuda. */
+/* The few driver functions without a runtime twin, found at run time: no link to libcuda.
+ * X(type, ours, CUDA's name) */
+#define XFI_CUDA_DRIVER(X)                                                                         \
+  X(PFN_cuDeviceGetAttribute_v2000, device_attribute, "cuDeviceGetAttribute")                      \
+  X(PFN_cuPointerGetAttribute_v4000, pointer_attribute, "cuPointerGetAttribute")                   \
+  X(PFN_cuPointerGetAttributes_v7000, pointer_attributes, "cuPointerGetAttributes")                \
+  X(PFN_cuMemGetAddressRange_v3020, address_range, "cuMemGetAddressRange")                         \
+  X(PFN_cuStreamBatchMemOp_v11070, stream_mem_ops, "cuStreamBatchMemOp")                           \
+  X(PFN_cuMemAddressReserve_v10020, address_reserve, "cuMemAddressReserve")                        \
+  X(PFN_cuMemAddressFree_v10020, address_free, "cuMemAddressFree")                                 \
+  X(PFN_cuMemMap_v10020, map, "cuMemMap")                                                          \
+  X(PFN_cuMemUnmap_v10020, unmap, "cuMemUnmap")                                                    \
+  X(PFN_cuMemSetAccess_v10020, set_access, "cuMemSetAccess")                                       \
+  X(PFN_cuMemRelease_v10020, release, "cuMemRelease")                                              \
+  X(PFN_cuMemRetainAllocationHandle_v11000, retain, "cuMemRetainAllocationHandle")                 \
+  X(PFN_cuMemExportToShareableHandle_v10020, export_handle, "cuMemExportToShareableHandle")        \
+  X(PFN_cuMemImportFromShareableHandle_v10020, import_handle, "cuMemImportFromShareableHandle")    \
+  X(PFN_cuGetErrorName_v6000, error_name, "cuGetErrorName")
+
+#define XFI_CUDA_DRIVER_FIELD(type, ours, name) type ours;
 typedef struct xfi_cuda_driver {
-  PFN_cuDeviceGetAttribute_v2000 device_attribute;
-  PFN_cuPointerGetAttribute_v4000 pointer_attribute;
-  PFN_cuPointerGetAttributes_v7000 pointer_attributes;
-  PFN_cuMemGetAddressRange_v3020 address_range;
-  PFN_cuStreamBatchMemOp_v11070 stream_mem_ops;
-  PFN_cuMemAddressReserve_v10020 address_reserve;
-  PFN_cuMemAddressFree_v10020 address_free;
-  PFN_cuMemMap_v10020 map;
-  PFN_cuMemUnmap_v10020 unmap;
-  PFN_cuMemSetAccess_v10020 set_access;
-  PFN_cuMemRelease_v10020 release;
-  PFN_cuMemRetainAllocationHandle_v11000 retain;
-  PFN_cuMemExportToShareableHandle_v10020 export_handle;
-  PFN_cuMemImportFromShareableHandle_v10020 import_handle;
-  PFN_cuGetErrorName_v6000 error_name;
+  XFI_CUDA_DRIVER(XFI_CUDA_DRIVER_FIELD)
 #if CUDA_VERSION >= 12080
   PFN_cuMemcpyBatchAsync_v12080 memcpy_batch; /* NULL: the driver is older */
 #endif

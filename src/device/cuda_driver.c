@@ -55,29 +55,14 @@ done:
   return st;
 }
 
+#define WANTED(type, ours, name) {&driver->ours, name},
 xfer_status xfi_cuda_driver_load(xfi_cuda_driver *driver)
 {
   xfer_status st = XFER_OK;
   struct {
     void *function;
     const char *name;
-  } wanted[] = {
-      {&driver->device_attribute, "cuDeviceGetAttribute"},
-      {&driver->pointer_attribute, "cuPointerGetAttribute"},
-      {&driver->pointer_attributes, "cuPointerGetAttributes"},
-      {&driver->address_range, "cuMemGetAddressRange"},
-      {&driver->stream_mem_ops, "cuStreamBatchMemOp"},
-      {&driver->address_reserve, "cuMemAddressReserve"},
-      {&driver->address_free, "cuMemAddressFree"},
-      {&driver->map, "cuMemMap"},
-      {&driver->unmap, "cuMemUnmap"},
-      {&driver->set_access, "cuMemSetAccess"},
-      {&driver->release, "cuMemRelease"},
-      {&driver->retain, "cuMemRetainAllocationHandle"},
-      {&driver->export_handle, "cuMemExportToShareableHandle"},
-      {&driver->import_handle, "cuMemImportFromShareableHandle"},
-      {&driver->error_name, "cuGetErrorName"},
-  };
+  } wanted[] = {XFI_CUDA_DRIVER(WANTED)};
 
   for (size_t i = 0; i < sizeof wanted / sizeof wanted[0]; i++) {
     XFI_TRY(driver_function(wanted[i].function, wanted[i].name, 12000, true));
