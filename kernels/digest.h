@@ -38,9 +38,10 @@ typedef struct xfi_digest_box {
 /* Not NULL, since pointers are made from it. */
 #define XFI_DIGEST_ORIGIN ((uintptr_t)4096)
 
-static inline int64_t xfi_digest_offset(const xfi_copy *copy)
+/* In the order, of such a destination. */
+XFI_DIGEST_INLINE int64_t xfi_digest_offset(const char *dst)
 {
-  return (int64_t)((uintptr_t)copy->dst - XFI_DIGEST_ORIGIN);
+  return (int64_t)((uintptr_t)dst - XFI_DIGEST_ORIGIN);
 }
 
 /* The chunk weights of both sums. */

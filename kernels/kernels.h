@@ -47,6 +47,23 @@ static inline int64_t xfi_copy_src_run(const xfi_copy *copy)
   return c == NULL ? copy->run_bytes : copy->run_bytes / c->dst_bytes * c->src_bytes;
 }
 
+/* On to the next run, the first `n_dims` dims counting, of which the last is the fastest: index is
+ * zero at first, and both pointers are at the first run; src may be NULL. False: there is none. */
+static inline bool xfi_copy_next(const xfi_copy *copy, int64_t n_dims, int64_t *index,
+                                 const char **src, char **dst)
+{
+  for (int64_t d = n_dims - 1; d >= 0; d--) {
+    const bool wraps = ++index[d] == copy->extent[d];
+    const int64_t steps = wraps ? 1 - copy->extent[d] : 1;
+
+    *dst += steps * copy->dst_stride[d];
+    if (*src != NULL) *src += steps * copy->src_stride[d];
+    if (!wraps) return true;
+    index[d] = 0;
+  }
+  return false;
+}
+
 /* Bytes that a copy writes. */
 XFI_DOOR int64_t xfi_copy_bytes(const xfi_copy *copy);
 

@@ -86,7 +86,7 @@ __device__ __forceinline__ void row_at(const xfi_cuda_piece &s, uint32_t row, co
   const run_at run = run_of(s, row);
 
   *src = s.src + run.src;
-  *offset = (int64_t)((uintptr_t)s.dst - XFI_DIGEST_ORIGIN) + run.dst;
+  *offset = xfi_digest_offset(s.dst) + run.dst;
 }
 
 template <typename Word>

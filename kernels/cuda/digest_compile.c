@@ -22,7 +22,7 @@ static xfer_status add_box(xfi_cuda_table *table, const xfi_digest_box *box)
 {
   xfer_status st = XFER_OK;
   xfi_copy c = box->copy;
-  const int64_t offset = xfi_digest_offset(&c);
+  const int64_t offset = xfi_digest_offset(c.dst);
   uint64_t apart = (uint64_t)(uintptr_t)c.src - (uint64_t)offset;
   uint64_t starts = (uint64_t)offset;
   xfi_copy halves[2];

@@ -189,25 +189,11 @@ static void settle_past_cache(void)
 
 static line_fn *choose_line(int64_t run_bytes, const xfi_convert *convert)
 {
+  static line_fn *const of_words[] = {line_1, line_2, line_4, line_8, line_16, line_32, line_64};
+
   if (convert != NULL) return line_converting;
-  switch (run_bytes) {
-  case 1:
-    return line_1;
-  case 2:
-    return line_2;
-  case 4:
-    return line_4;
-  case 8:
-    return line_8;
-  case 16:
-    return line_16;
-  case 32:
-    return line_32;
-  case 64:
-    return line_64;
-  default:
-    return line_of_runs;
-  }
+  if (run_bytes < 1 || run_bytes > 64 || (run_bytes & (run_bytes - 1)) != 0) return line_of_runs;
+  return of_words[__builtin_ctzll((unsigned long long)run_bytes)];
 }
 
 static void copy_one(const xfi_copy *copy)
@@ -222,18 +208,10 @@ static void copy_one(const xfi_copy *copy)
     line(dst, src, 1, 0, 0, copy->run_bytes, copy->convert);
     return;
   }
-  for (int64_t d = last; d >= 0;) {
+  do {
     line(dst, src, copy->extent[last], copy->dst_stride[last], copy->src_stride[last],
          copy->run_bytes, copy->convert);
-    for (d = last - 1; d >= 0; d--) {
-      bool wraps = ++index[d] == copy->extent[d];
-      int64_t steps = wraps ? 1 - copy->extent[d] : 1;
-      dst += steps * copy->dst_stride[d];
-      if (src != NULL) src += steps * copy->src_stride[d];
-      if (!wraps) break;
-      index[d] = 0;
-    }
-  }
+  } while (xfi_copy_next(copy, last, index, &src, &dst));
 }
 
 /* Dims from d on, each run with its scale. */

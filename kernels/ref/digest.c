@@ -45,21 +45,12 @@ static void add_run(xfi_sum *sum, const char *run, int64_t offset, int64_t n_byt
 static void add_box(xfi_sum *sum, const xfi_copy *copy)
 {
   const char *src = copy->src;
-  int64_t offset = xfi_digest_offset(copy);
+  char *dst = copy->dst;
   int64_t index[XFI_COPY_DIMS] = {0};
 
-  for (int64_t d = 0; d >= 0;) {
-    add_run(sum, src, offset, copy->run_bytes);
-    for (d = copy->n_dims - 1; d >= 0; d--) {
-      const bool wraps = ++index[d] == copy->extent[d];
-      const int64_t steps = wraps ? 1 - copy->extent[d] : 1;
-
-      src += steps * copy->src_stride[d];
-      offset += steps * copy->dst_stride[d];
-      if (!wraps) break;
-      index[d] = 0;
-    }
-  }
+  do {
+    add_run(sum, src, xfi_digest_offset(dst), copy->run_bytes);
+  } while (xfi_copy_next(copy, copy->n_dims, index, &src, &dst));
 }
 
 void xfi_ref_digest(xfi_sum *sums, const xfi_digest_box *boxes, size_t n_boxes)

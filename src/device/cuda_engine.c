@@ -70,25 +70,17 @@ static int by_run(const void *a, const void *b)
   return (x->copy > y->copy) - (x->copy < y->copy); /* keeps the order of equals */
 }
 
-static void add_runs(xfi_cuda_runs *runs, const candidate *from)
+static void add_runs(xfi_cuda_runs *runs, const xfi_copy *c)
 {
-  const xfi_copy *c = from->copy;
-  int64_t x[XFI_COPY_DIMS] = {0};
+  int64_t index[XFI_COPY_DIMS] = {0};
+  const char *src = c->src;
+  char *dst = c->dst;
 
-  for (int64_t i = 0; i < from->n_runs; i++) {
-    const char *dst = c->dst;
-    const char *src = c->src;
-
-    for (int64_t d = 0; d < c->n_dims; d++) {
-      dst += x[d] * c->dst_stride[d];
-      src += x[d] * c->src_stride[d];
-    }
+  do {
     runs->dst[runs->n] = (CUdeviceptr)(uintptr_t)dst;
     runs->src[runs->n] = (CUdeviceptr)(uintptr_t)src;
     runs->n_bytes[runs->n++] = (size_t)c->run_bytes;
-    for (int64_t d = c->n_dims - 1; d >= 0 && ++x[d] == c->extent[d]; d--)
-      x[d] = 0;
-  }
+  } while (xfi_copy_next(c, c->n_dims, index, &src, &dst));
 }
 
 xfer_status xfi_cuda_engine_take(xfi_cuda_runs *runs, const xfi_cuda_device *device, bool open,
@@ -123,7 +115,7 @@ xfer_status xfi_cuda_engine_take(xfi_cuda_runs *runs, const xfi_cuda_device *dev
             "%zu runs", room);
   for (size_t i = 0; i < n_candidates; i++) {
     if (candidates[i].n_runs == 0) continue;
-    add_runs(runs, &candidates[i]);
+    add_runs(runs, candidates[i].copy);
     candidates[i].copy->run_bytes = 0; /* taken */
   }
   for (size_t i = 0; i < *n_rest; i++)

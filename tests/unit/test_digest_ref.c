@@ -92,7 +92,7 @@ static void test_boxes_have_the_sum_of_their_bytes(void **state)
     for (int64_t n = 0; n < xfi_copy_bytes(c); n++) {
       int64_t rest = n / c->run_bytes;
       int64_t from = n % c->run_bytes;
-      int64_t to = from + xfi_digest_offset(c);
+      int64_t to = from + xfi_digest_offset(c->dst);
       for (int64_t d = c->n_dims - 1; d >= 0; d--) {
         from += rest % c->extent[d] * c->src_stride[d];
         to += rest % c->extent[d] * c->dst_stride[d];
