@@ -176,17 +176,17 @@ static void to_scales(char *dst, const char *src, int64_t n, uint32_t how)
   }
 }
 
+/* NaNs have no sign there. */
+static inline float quantised(float x)
+{
+  return x != x ? float_of(F32_NAN) : x;
+}
+
 #define BLOCK_LOOPS(from, from_bytes)                                                              \
   static void quantise_##from(char *dst, const char *src, int64_t n, float inverse)                \
   {                                                                                                \
-    for (int64_t i = 0; i < n; i++) {                                                              \
-      const float x = load_##from(src + (from_bytes)*i) * inverse;                                 \
-                                                                                                   \
-      if (x == x)                                                                                  \
-        store_f8e4m3(dst + i, x);                                                                  \
-      else                                                                                         \
-        *(uint8_t *)(dst + i) = 0x7f;                                                              \
-    }                                                                                              \
+    for (int64_t i = 0; i < n; i++)                                                                \
+      store_f8e4m3(dst + i, quantised(load_##from(src + (from_bytes)*i) * inverse));               \
   }                                                                                                \
   static uint32_t amax_##from(const char *src, int64_t n)                                          \
   {                                                                                                \
@@ -204,28 +204,33 @@ BLOCK_LOOPS(f32, 4)
 BLOCK_LOOPS(bf16, 2)
 BLOCK_LOOPS(f16, 2)
 
+/* Where a type stands in the tables of loops. */
+static int place_of(uint8_t type)
+{
+  static const uint8_t order[] = {XFER_F32, XFER_BF16, XFER_F16, XFER_F8E4M3, XFER_F8E5M2};
+  int place = 0;
+
+  while (place < 4 && order[place] != type)
+    place++;
+  return place;
+}
+
 void xfi_ref_run_with_scale(char *dst, const char *src, int64_t n, const xfi_convert *convert,
                             float *scale)
 {
-  const uint8_t from = convert->from;
+  static const struct {
+    void (*quantise)(char *dst, const char *src, int64_t n, float inverse);
+    uint32_t (*amax)(const char *src, int64_t n);
+  } loops[] = {{quantise_f32, amax_f32}, {quantise_bf16, amax_bf16}, {quantise_f16, amax_f16}};
+  const int from = place_of(convert->from);
   uint32_t most;
   uint32_t held;
 
   if (convert->op == XFI_CONVERT_BLOCKS) {
-    const float inverse = 1 / *scale;
-
-    if (from == XFER_F32)
-      quantise_f32(dst, src, n, inverse);
-    else if (from == XFER_BF16)
-      quantise_bf16(dst, src, n, inverse);
-    else
-      quantise_f16(dst, src, n, inverse);
+    loops[from].quantise(dst, src, n, 1 / *scale);
     return;
   }
-  if (from == XFER_F32)
-    most = amax_f32(src, n);
-  else
-    most = from == XFER_BF16 ? amax_bf16(src, n) : amax_f16(src, n);
+  most = loops[from].amax(src, n);
   memcpy(&held, scale, sizeof held);
   if (most > held) memcpy(scale, &most, sizeof most);
 }
@@ -286,21 +291,11 @@ void xfi_ref_convert(char *dst, const char *src, int64_t n, const xfi_convert *c
   }
   static loop_fn *const loops[3][5] = {ROW(f32), ROW(bf16), ROW(f16)};
 #undef ROW
-  static const uint8_t order[] = {XFER_F32, XFER_BF16, XFER_F16, XFER_F8E4M3, XFER_F8E5M2};
-  int row = 0;
-  int column = 0;
 
-  if (convert->to == XFER_F8E8M0) {
+  if (convert->to == XFER_F8E8M0)
     to_exponents(dst, src, n);
-    return;
-  }
-  if (convert->op == XFI_CONVERT_TO_SCALE) {
+  else if (convert->op == XFI_CONVERT_TO_SCALE)
     to_scales(dst, src, n, convert->scale);
-    return;
-  }
-  while (row < 2 && order[row] != convert->from)
-    row++;
-  while (column < 4 && order[column] != convert->to)
-    column++;
-  loops[row][column](dst, src, n, convert);
+  else
+    loops[place_of(convert->from)][place_of(convert->to)](dst, src, n, convert);
 }
