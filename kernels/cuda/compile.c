@@ -181,28 +181,6 @@ static xfer_status add_rows(xfi_cuda_table *table, const xfi_copy *c, uint32_t w
                   least(tile_bytes >> word_log2, is_shifted ? run_words : TILE_WORDS_MAX));
 }
 
-/* Where elements change: as many to a word as have 16 bytes in their larger type, or one by one
- * where that would misalign some of them. */
-static xfer_status add_converting(xfi_cuda_table *table, const xfi_copy *c, int64_t tile_bytes)
-{
-  const xfi_convert *v = c->convert;
-  const int64_t wide = v->src_bytes > v->dst_bytes ? v->src_bytes : v->dst_bytes;
-  const uint64_t src_word = (uint64_t)(WORD_BYTES_MAX / wide * v->src_bytes);
-  const uint64_t dst_word = (uint64_t)(WORD_BYTES_MAX / wide * v->dst_bytes);
-  int64_t n_elems = WORD_BYTES_MAX / wide; /* of a word: a power of two */
-  xfi_cuda_piece piece;
-
-  if (src_starts(c) % src_word != 0 || (dst_starts(c) | (uint64_t)c->run_bytes) % dst_word != 0)
-    n_elems = 1;
-  piece = xfi_cuda_piece_of(c, (uint32_t)__builtin_ctzll((unsigned long long)n_elems));
-  piece.convert = *v;
-  piece.kind = XFI_CUDA_CONVERT + 5 * xfi_cuda_type(v->from) + xfi_cuda_type(v->to);
-  if (n_elems == 1 || v->op == XFI_CONVERT_TO_SCALE || v->to == XFER_F8E8M0)
-    piece.kind = XFI_CUDA_CONVERT_ONE_BY_ONE;
-  return add_runs(table, c, piece, c->run_bytes / v->dst_bytes / n_elems,
-                  least(tile_bytes / (n_elems * wide), TILE_WORDS_MAX));
-}
-
 static bool continues(const xfi_cuda_piece *piece, uint32_t d, uint32_t inner)
 {
   const int64_t n = piece->extent[inner];
@@ -235,28 +213,46 @@ static void join_dims(xfi_cuda_piece *piece)
   piece->n_dims = n_dims;
 }
 
-/* Where runs have scales: words of as many elements as have 16 bytes in the source, or one by one.
- */
-static xfer_status add_blocks(xfi_cuda_table *table, const xfi_copy *c, int64_t tile_bytes)
+/* Of words of `n_elems` elements. */
+static uint32_t kind_of(const xfi_convert *v, int64_t n_elems)
+{
+  const uint32_t from = xfi_cuda_type(v->from);
+
+  if (xfi_convert_has_scales(v)) {
+    if (n_elems == 1) return XFI_CUDA_BLOCKS_ONE_BY_ONE;
+    if (v->op == XFI_CONVERT_BLOCKS) return XFI_CUDA_QUANTISE + from;
+    return v->src_bytes == 4 ? XFI_CUDA_AMAX_OF_4_BYTES : XFI_CUDA_AMAX_OF_2_BYTES;
+  }
+  if (n_elems == 1 || v->op == XFI_CONVERT_TO_SCALE || v->to == XFER_F8E8M0)
+    return XFI_CUDA_CONVERT_ONE_BY_ONE;
+  return XFI_CUDA_CONVERT + 5 * from + xfi_cuda_type(v->to);
+}
+
+/* Where elements change: as many to a word as have 16 bytes in their larger type, or one by one
+ * where that would misalign some of them. An amax is not stored where the element would be. */
+static xfer_status add_elements(xfi_cuda_table *table, const xfi_copy *c, int64_t tile_bytes)
 {
   const xfi_convert *v = c->convert;
-  const bool stores = v->op == XFI_CONVERT_BLOCKS;
-  const uint64_t dst_bits = (uint64_t)c->run_bytes | (stores ? dst_starts(c) : 0);
-  int64_t n_elems = WORD_BYTES_MAX / v->src_bytes;
+  const int64_t wide = v->src_bytes > v->dst_bytes ? v->src_bytes : v->dst_bytes;
+  const uint64_t dst_bits =
+      (uint64_t)c->run_bytes | (v->op == XFI_CONVERT_AMAX ? 0 : dst_starts(c));
+  int64_t n_elems = WORD_BYTES_MAX / wide; /* of a word: a power of two */
   xfi_cuda_piece piece;
 
-  if (src_starts(c) % WORD_BYTES_MAX != 0 || dst_bits % (uint64_t)n_elems != 0) n_elems = 1;
-  piece = xfi_cuda_piece_of(c, (uint32_t)__builtin_ctzll((unsigned long long)n_elems));
+  if (src_starts(c) % (uint64_t)(n_elems * v->src_bytes) != 0 ||
+      dst_bits % (uint64_t)(n_elems * v->dst_bytes) != 0)
+    n_elems = 1;
+  piece = xfi_cuda_piece_of(c, xfi_cuda_word_log2((uint64_t)n_elems));
   piece.convert = *v;
-  piece.scales = c->scales;
-  piece.kind = XFI_CUDA_QUANTISE + xfi_cuda_type(v->from);
-  if (!stores) piece.kind = v->src_bytes == 4 ? XFI_CUDA_AMAX_OF_4_BYTES : XFI_CUDA_AMAX_OF_2_BYTES;
-  if (n_elems == 1) piece.kind = XFI_CUDA_BLOCKS_ONE_BY_ONE;
-  for (int64_t d = 0; d < c->n_dims; d++)
-    piece.scale_stride[c->n_dims - 1 - d] = (uint32_t)v->scale_stride[d];
-  join_dims(&piece);
-  return add_runs(table, c, piece, c->run_bytes / n_elems,
-                  least(tile_bytes / (n_elems * v->src_bytes), TILE_WORDS_MAX));
+  piece.kind = kind_of(v, n_elems);
+  if (xfi_convert_has_scales(v)) {
+    piece.scales = c->scales;
+    for (int64_t d = 0; d < c->n_dims; d++)
+      piece.scale_stride[c->n_dims - 1 - d] = (uint32_t)v->scale_stride[d];
+    join_dims(&piece);
+  }
+  return add_runs(table, c, piece, c->run_bytes / v->dst_bytes / n_elems,
+                  least(tile_bytes / (n_elems * wide), TILE_WORDS_MAX));
 }
 
 /* The dim along which src is fastest, if it is not dst's fastest and a tile pays; else -1. */
@@ -304,8 +300,9 @@ static xfer_status add_copy(xfi_cuda_program *program, const xfi_copy *c, int64_
     XFI_TRY(add_copy(program, &halves[0], tile_bytes));
     return add_copy(program, &halves[1], tile_bytes);
   }
-  if (xfi_copy_has_scales(c)) return add_blocks(&tables[XFI_CUDA_BLOCKS], c, tile_bytes);
-  if (c->convert != NULL) return add_converting(&tables[XFI_CUDA_CONVERTS], c, tile_bytes);
+  if (c->convert != NULL)
+    return add_elements(&tables[xfi_copy_has_scales(c) ? XFI_CUDA_BLOCKS : XFI_CUDA_CONVERTS], c,
+                        tile_bytes);
   const uint32_t word_log2 =
       xfi_cuda_word_log2(src_starts(c) | dst_starts(c) | (uint64_t)c->run_bytes);
   const int64_t fast = swapped_dim(c, word_log2);
