@@ -56,10 +56,8 @@ xfer_status xfi_nccl_connect(xfi_comm *comm, const bool *peers, bool broadcasts,
 void xfi_nccl_abort_data(xfi_comm *comm, const char *why);
 xfer_status xfi_nccl_check_data(xfi_comm *comm);
 
-/* nccl_end.c: give both communicators back, or that for host bytes, waiting for no other rank for
- * long. */
+/* nccl_end.c: give back the communicators that there are, waiting for no other rank for long. */
 void xfi_nccl_end(xfi_nccl_comm *comm);
-void xfi_nccl_end_control(xfi_nccl_comm *comm);
 
 /* nccl_control.c */
 /* All ranks: if they are processes of one host, host bytes go between them without a device from

@@ -65,36 +65,20 @@ static void await(pthread_t thread)
   }
 }
 
-/* Takes both; the second may be NULL. */
-static void end(int ordinal, xfi_nccl *first, xfi_nccl *second)
+void xfi_nccl_end(xfi_nccl_comm *comm)
 {
   pthread_t thread;
   ending *e = xfi_calloc(1, sizeof *e);
 
   if (e == NULL) { /* at least it waits for no peer that has failed */
-    xfi_nccl_break(first, "");
-    if (second != NULL) xfi_nccl_break(second, "");
+    xfi_nccl_break(&comm->data, "");
+    xfi_nccl_break(&comm->control, "");
     return;
   }
-  e->ordinal = ordinal;
-  e->nccl[0] = *first;
-  first->handle = NULL;
-  if (second != NULL) {
-    e->nccl[1] = *second;
-    second->handle = NULL;
-  }
+  *e = (ending){{comm->data, comm->control}, comm->ordinal};
+  comm->data.handle = comm->control.handle = NULL;
   if (xfi_thread_start(&thread, end_main, e))
     await(thread);
   else
     (void)end_main(e);
-}
-
-void xfi_nccl_end(xfi_nccl_comm *comm)
-{
-  end(comm->ordinal, &comm->data, &comm->control);
-}
-
-void xfi_nccl_end_control(xfi_nccl_comm *comm)
-{
-  end(comm->ordinal, &comm->control, NULL);
 }
