@@ -64,8 +64,34 @@ static inline bool xfi_copy_next(const xfi_copy *copy, int64_t n_dims, int64_t *
   return false;
 }
 
+static inline int64_t xfi_copy_runs(const xfi_copy *copy)
+{
+  int64_t n_runs = 1;
+
+  for (int64_t d = 0; d < copy->n_dims; d++)
+    n_runs *= copy->extent[d];
+  return n_runs;
+}
+
 /* Bytes that a copy writes. */
-XFI_DOOR int64_t xfi_copy_bytes(const xfi_copy *copy);
+static inline int64_t xfi_copy_bytes(const xfi_copy *copy)
+{
+  return copy->run_bytes * xfi_copy_runs(copy);
+}
+
+static inline void xfi_copy_swap_dims(xfi_copy *c, int64_t a, int64_t b)
+{
+  const int64_t extent = c->extent[a];
+  const int64_t src = c->src_stride[a];
+  const int64_t dst = c->dst_stride[a];
+
+  c->extent[a] = c->extent[b];
+  c->src_stride[a] = c->src_stride[b];
+  c->dst_stride[a] = c->dst_stride[b];
+  c->extent[b] = extent;
+  c->src_stride[b] = src;
+  c->dst_stride[b] = dst;
+}
 
 /* The same copy with fewer, larger dims: dims of extent 1 go, the others are put in order of
  * falling destination stride, dims that continue each other on both sides merge, and the innermost

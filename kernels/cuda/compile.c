@@ -32,31 +32,14 @@ xfi_cuda_div xfi_cuda_div_make(uint32_t d)
   return (xfi_cuda_div){.magic = (uint32_t)magic, .shift = shift};
 }
 
-void xfi_cuda_swap_dims(xfi_copy *c, int64_t a, int64_t b)
-{
-  const int64_t extent = c->extent[a];
-  const int64_t src = c->src_stride[a];
-  const int64_t dst = c->dst_stride[a];
-
-  c->extent[a] = c->extent[b];
-  c->src_stride[a] = c->src_stride[b];
-  c->dst_stride[a] = c->dst_stride[b];
-  c->extent[b] = extent;
-  c->src_stride[b] = src;
-  c->dst_stride[b] = dst;
-}
-
-bool xfi_cuda_halve(xfi_copy halves[2], int64_t *n_runs, const xfi_copy *c)
+bool xfi_cuda_halve(xfi_copy halves[2], const xfi_copy *c)
 {
   int64_t widest = 0;
   int64_t low;
 
-  *n_runs = 1;
-  for (int64_t d = 0; d < c->n_dims; d++) {
-    *n_runs *= c->extent[d];
+  if (xfi_copy_runs(c) < RUNS_MAX) return false;
+  for (int64_t d = 1; d < c->n_dims; d++)
     if (c->extent[d] > c->extent[widest]) widest = d;
-  }
-  if (*n_runs < RUNS_MAX) return false;
   low = c->extent[widest] / 2;
   halves[0] = halves[1] = *c;
   halves[0].extent[widest] = low;
@@ -146,10 +129,8 @@ static int64_t least(int64_t a, int64_t b)
 static xfer_status add_runs(xfi_cuda_table *table, const xfi_copy *c, xfi_cuda_piece piece,
                             int64_t run_words, int64_t tile_words)
 {
-  int64_t n_rows = 1;
+  const int64_t n_rows = xfi_copy_runs(c);
 
-  for (int64_t d = 0; d < c->n_dims; d++)
-    n_rows *= c->extent[d];
   piece.n_rows = (uint32_t)n_rows;
   piece.run_words = run_words;
   if (piece.run_words > tile_words) {
@@ -277,7 +258,7 @@ static xfer_status add_swapped(xfi_cuda_table *table, const xfi_copy *copy, uint
   int64_t side = word_log2 <= 2 ? 64 : 32; /* as in swapped.cu */
   int64_t n_tiles = 1;
 
-  xfi_cuda_swap_dims(&c, fast, c.n_dims - 2); /* becomes the piece's dim 1 */
+  xfi_copy_swap_dims(&c, fast, c.n_dims - 2); /* becomes the piece's dim 1 */
   xfi_cuda_piece piece = xfi_cuda_piece_of(&c, word_log2);
   piece.run_words = 1;
   piece.cols_per_row = (piece.extent[0] + side - 1) / side;
@@ -294,9 +275,8 @@ static xfer_status add_copy(xfi_cuda_program *program, const xfi_copy *c, int64_
   xfi_cuda_table *tables = program->tables;
   xfer_status st = XFER_OK;
   xfi_copy halves[2];
-  int64_t n_runs;
 
-  if (xfi_cuda_halve(halves, &n_runs, c)) {
+  if (xfi_cuda_halve(halves, c)) {
     XFI_TRY(add_copy(program, &halves[0], tile_bytes));
     return add_copy(program, &halves[1], tile_bytes);
   }

@@ -14,7 +14,7 @@ static void sort_by_memory(xfi_copy *c)
 {
   for (int64_t d = 1; d < c->n_dims; d++)
     for (int64_t at = d; at > 0 && c->src_stride[at - 1] < c->src_stride[at]; at--)
-      xfi_cuda_swap_dims(c, at - 1, at);
+      xfi_copy_swap_dims(c, at - 1, at);
 }
 
 /* In as many parts as its runs need. */
@@ -25,11 +25,11 @@ static xfer_status add_box(xfi_cuda_table *table, const xfi_digest_box *box)
   const int64_t offset = xfi_digest_offset(c.dst);
   uint64_t apart = (uint64_t)(uintptr_t)c.src - (uint64_t)offset;
   uint64_t starts = (uint64_t)offset;
+  const int64_t n_rows = xfi_copy_runs(&c);
   xfi_copy halves[2];
-  int64_t n_rows;
   xfi_cuda_piece piece;
 
-  if (xfi_cuda_halve(halves, &n_rows, &c)) {
+  if (xfi_cuda_halve(halves, &c)) {
     XFI_TRY(add_box(table, &(xfi_digest_box){halves[0], box->factor, box->slot}));
     return add_box(table, &(xfi_digest_box){halves[1], box->factor, box->slot});
   }

@@ -138,10 +138,8 @@ xfer_status xfi_cuda_digest_compile(xfi_cuda_table *table, const xfi_digest_box 
 
 /* What both compilers are made of. x / d by a multiplication: */
 xfi_cuda_div xfi_cuda_div_make(uint32_t d);
-/* Exchange two dims. */
-void xfi_cuda_swap_dims(xfi_copy *copy, int64_t a, int64_t b);
-/* Has a copy more runs than 31 bits count? Then its halves; else *n_runs is set. */
-bool xfi_cuda_halve(xfi_copy halves[2], int64_t *n_runs, const xfi_copy *copy);
+/* Has a copy more runs than 31 bits count? Then its halves. */
+bool xfi_cuda_halve(xfi_copy halves[2], const xfi_copy *copy);
 /* log2 of the largest word, at most of 16 bytes, that divides them all. */
 uint32_t xfi_cuda_word_log2(uint64_t bits);
 /* What a copy says by itself, its last dim first. */

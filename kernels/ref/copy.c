@@ -14,15 +14,6 @@
 
 /* ---- descriptions ------------------------------------------------------------------------- */
 
-int64_t xfi_copy_bytes(const xfi_copy *copy)
-{
-  int64_t n_bytes = copy->run_bytes;
-
-  for (int64_t d = 0; d < copy->n_dims; d++)
-    n_bytes *= copy->extent[d];
-  return n_bytes;
-}
-
 static void dim_move(xfi_copy *copy, int64_t to, int64_t from)
 {
   copy->extent[to] = copy->extent[from];
@@ -45,18 +36,9 @@ static void drop_single_dims(xfi_copy *copy)
  * loops. */
 static void sort_dims(xfi_copy *copy)
 {
-  for (int64_t d = 1; d < copy->n_dims; d++) {
-    int64_t extent = copy->extent[d];
-    int64_t src_stride = copy->src_stride[d];
-    int64_t dst_stride = copy->dst_stride[d];
-    int64_t at = d;
-
-    for (; at > 0 && copy->dst_stride[at - 1] < dst_stride; at--)
-      dim_move(copy, at, at - 1);
-    copy->extent[at] = extent;
-    copy->src_stride[at] = src_stride;
-    copy->dst_stride[at] = dst_stride;
-  }
+  for (int64_t d = 1; d < copy->n_dims; d++)
+    for (int64_t at = d; at > 0 && copy->dst_stride[at - 1] < copy->dst_stride[at]; at--)
+      xfi_copy_swap_dims(copy, at - 1, at);
 }
 
 /* Is a step of the outer dim the same as `n` inner steps of `inner` bytes, on both sides? */

@@ -51,12 +51,10 @@ void xfi_cuda_engine_limits(xfi_cuda_device *device)
 /* 0: it is not for the engine. */
 static int64_t count_runs(const xfi_cuda_device *device, const xfi_copy *c, int64_t most)
 {
-  int64_t n_runs = 1;
+  const int64_t n_runs = xfi_copy_runs(c);
 
   if (c->src == NULL || c->convert != NULL || c->run_bytes < device->engine_run_bytes) return 0;
   if (!xfi_cuda_is_across(device, c->src) && !xfi_cuda_is_across(device, c->dst)) return 0;
-  for (int64_t d = 0; d < c->n_dims && n_runs <= most; d++)
-    n_runs *= c->extent[d];
   return n_runs <= most ? n_runs : 0;
 }
 
