@@ -28,7 +28,8 @@ xfer_status xfi_placing_eval(int64_t *value, const xfi_placing *placing, const x
 {
   const xfi_var own[] = {{"alternating", entry->alternate},
                          {"is_extra", entry->stack == XFI_EXTRA},
-                         {"is_bias", strcmp(entry->suffix, "bias") == 0}};
+                         {"is_bias", strcmp(entry->suffix, "bias") == 0},
+                         {"rows", entry->shape[entry->experts ? 1 : 0]}};
   const xfi_scope scope = {
       .vars = own, .n_vars = sizeof own / sizeof *own, .next = &placing->scopes[0]};
 

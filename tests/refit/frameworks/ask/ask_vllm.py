@@ -30,6 +30,7 @@ import blocks
 import codes
 import families
 import packed
+import recent
 import remote
 
 
@@ -114,6 +115,9 @@ def patch():
     import vllm.models.hy_v4.nvidia.attention as h
     sink = h.make_attention_sink
     h.make_attention_sink = lambda heads, dtype: sink(heads, torch.float32)  # as where a kernel takes sinks
+    import vllm.models.qwen4_exp.nvidia.model  # noqa: first, since each imports the other
+    import vllm.models.qwen4_exp.nvidia.qsa as q
+    q.Qwen4ExpQSAFlashAttentionImpl = MagicMock  # a kernel
     torch.cuda.Stream = torch.cuda.Event = MagicMock  # Kimi's model makes some, which hold nothing
     # Sparse attention is refused on CPU when a backend is chosen, which holds no weight.
     torch.cpu._is_amx_tile_supported = lambda: False  # its attention would refuse what sparse layers pass on
@@ -246,8 +250,9 @@ def one_rank(family, p, rank, folder, FakeStore, with_mtp):
     _, table = families.FAMILIES[family]()
     per = p["tp"] * p["pp"]
     dist.init_process_group("fake", store=FakeStore(), rank=rank, world_size=per * p["dp"])
-    vllm_config = make_config(folder, p, rank // per)
-    torch.set_default_dtype(torch.float32)
+    dtype = "bfloat16" if family in recent.IN_BF16 else "float32"
+    vllm_config = make_config(folder, p, rank // per, dtype)
+    torch.set_default_dtype(getattr(torch, dtype))
     with set_current_vllm_config(vllm_config):
         ps.init_distributed_environment(world_size=per, rank=rank % per, local_rank=0, backend="fake")
         ps.initialize_model_parallel(p["tp"], p["pp"], backend="fake")

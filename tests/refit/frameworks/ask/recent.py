@@ -4,7 +4,7 @@ import re
 from decoders import decoder
 from remote import config
 from table import Table
-from variants import GDN, INDEXER, MLA, VISION, of, seeing, wide
+from variants import GDN, INDEXER, MLA, MOE, TOKENS, VISION, of, seeing, wide
 
 
 def olmo_hybrid():
@@ -127,12 +127,28 @@ def glm5_next(**more):
                    "linear_conv_kernel_dim": 4, "mhc": True, "mla_use_nope": True, "indexer_rope_interleave": False, **more}, tie=False)
 
 
+def qwen4_exp(**more):
+    """Its text: GatedDeltaNet or attention with an index, experts, and several residuals whose mixing is of low rank. vLLM takes it in bf16 alone."""
+    return seeing("Qwen4ExpForConditionalGeneration", "qwen4_exp",
+                  dict(VISION, model_type="qwen4_exp_vision", num_position_embeddings=64, deepstack_visual_indexes=[]),
+                  {**MOE, "num_experts": 8, "shared_expert_intermediate_size": 32, "num_key_value_heads": 2, "linear_num_key_heads": 8,
+                   "linear_num_value_heads": 16, "linear_key_head_dim": 16, "linear_value_head_dim": 16, "linear_conv_kernel_dim": 4,
+                   "hc_count": 4, "hc_lowrank": 24, "num_hidden_layers": 3, "layer_types": ["linear_attention", "indexed_attention", "linear_attention"],
+                   "indexer_n_heads": 4, "indexer_kv_heads": 1, "indexer_head_dim": 32, "indexer_budget": 64, "indexer_compress_ratio": 16,
+                   "output_gate_type": "silu",
+                   "rope_parameters": {"rope_type": "default", "rope_theta": 10000.0, "partial_rotary_factor": 0.25,
+                                       "mrope_section": [2, 1, 1], "mrope_interleaved": True}, **more}, tie=False, **TOKENS)
+
+
+IN_BF16 = ("qwen4_exp", "qwen4_exp_wide")
 FAMILIES = {
     "olmo_hybrid": olmo_hybrid,
     "laguna": laguna(),
     "laguna_elements": laguna(gating="per-element", tie_word_embeddings=True, attention_bias=True),
     "axk1": axk1(),
     "axk1_plain": axk1(n_shared_experts=2, tie_word_embeddings=True),
+    "qwen4_exp": qwen4_exp(),
+    "qwen4_exp_wide": qwen4_exp(num_key_value_heads=4, hc_lowrank=28),
     "hy_v4": hy_v4(),
     "glm5_next": glm5_next(),
     "bailing_2_5": bailing_2_5,
