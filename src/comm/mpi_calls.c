@@ -90,18 +90,6 @@ typedef struct mpi_transfer {
   int n_recvs;
 } mpi_transfer;
 
-xfer_status xfi_mpi_reserve(xfi_mpi_comm *t, int n)
-{
-  if (n <= t->n_requests) return XFER_OK;
-  /* Of the type, since clang-tidy takes a handle that is a pointer for a slip. */
-  MPI_Request *grown = xfi_calloc((size_t)n, sizeof(MPI_Request));
-  if (grown == NULL) return XFI_NO_MEMORY("%d messages", n);
-  xfi_free(t->requests);
-  t->requests = grown;
-  t->n_requests = n;
-  return XFER_OK;
-}
-
 static xfer_status start_one(xfi_mpi_comm *t, const mpi_transfer *transfer, const xfi_message *m,
                              bool receives, MPI_Request *request)
 {
@@ -194,6 +182,7 @@ static xfer_status carry(xfi_mpi_comm *t, const mpi_transfer *transfer, bool *he
   xfer_status st = XFER_OK;
   int n = transfer->n_recvs + transfer->n_sends;
 
+  assert(n <= 2 * t->base.size);
   for (int i = 0; i < n; i++)
     t->requests[i] = MPI_REQUEST_NULL;
   XFI_TRY(start(t, transfer));
@@ -220,40 +209,25 @@ xfer_status xfi_mpi_round(xfi_comm *comm, const xfi_message *sends, int n_sends,
   return carry(t, &round, &comm->holds_memory, deadline);
 }
 
-/* Copies of messages, one after the other in the library's memory. */
-typedef struct mpi_packet {
-  xfi_message *messages; /* [n_sends + n_recvs] */
-  unsigned char *bytes;
-} mpi_packet;
-
-static void packet_free(mpi_packet *packet)
-{
-  xfi_free(packet->messages);
-  xfi_free(packet->bytes);
-}
-
-static xfer_status packet_make(mpi_packet *packet, const xfi_message *sends, int n_sends,
-                               const xfi_message *recvs, int n_recvs)
+/* t->copies become the messages, one after the other in memory of the library's. */
+static xfer_status make_copies(xfi_mpi_comm *t, unsigned char **memory, const xfi_message *sends,
+                               int n_sends, const xfi_message *recvs, int n_recvs)
 {
   xfer_status st = XFER_OK;
-  int n = n_sends + n_recvs;
   size_t n_bytes = 0;
+  unsigned char *at;
 
-  packet->messages = xfi_calloc((size_t)n, sizeof *packet->messages);
-  XFI_CHECK(packet->messages != NULL, XFER_ERR_NOMEM, "%d messages", n);
-  for (int i = 0; i < n; i++) {
-    packet->messages[i] = i < n_sends ? sends[i] : recvs[i - n_sends];
-    size_t more = packet->messages[i].n_bytes;
-    XFI_CHECK(xfi_add_fits(n_bytes, more, &n_bytes), XFER_ERR_OVERFLOW,
-              "exchange: a message of %zu bytes", more);
+  for (int i = 0; i < n_sends + n_recvs; i++) {
+    t->copies[i] = i < n_sends ? sends[i] : recvs[i - n_sends];
+    XFI_CHECK(xfi_add_fits(n_bytes, t->copies[i].n_bytes, &n_bytes), XFER_ERR_OVERFLOW,
+              "exchange: a message of %zu bytes", t->copies[i].n_bytes);
   }
-  packet->bytes = xfi_calloc(n_bytes, 1);
-  XFI_CHECK(packet->bytes != NULL, XFER_ERR_NOMEM, "%zu bytes of messages", n_bytes);
-  unsigned char *at = packet->bytes;
-  for (int i = 0; i < n; i++) {
+  at = *memory = xfi_calloc(n_bytes, 1);
+  XFI_CHECK(at != NULL, XFER_ERR_NOMEM, "%zu bytes of messages", n_bytes);
+  for (int i = 0; i < n_sends + n_recvs; i++) {
     if (i < n_sends) memcpy(at, sends[i].data, sends[i].n_bytes);
-    packet->messages[i].data = at;
-    at += packet->messages[i].n_bytes;
+    t->copies[i].data = at;
+    at += t->copies[i].n_bytes;
   }
 done:
   return st;
@@ -264,27 +238,21 @@ xfer_status xfi_mpi_exchange(xfi_comm *comm, const xfi_message *sends, int n_sen
                              const xfi_message *recvs, int n_recvs, xfi_deadline deadline)
 {
   xfi_mpi_comm *t = (xfi_mpi_comm *)comm;
-  mpi_packet packet = {NULL, NULL};
+  const mpi_transfer exchange = {"exchange", XFI_MPI_TAG_EXCHANGE, t->copies,
+                                 n_sends,    t->copies + n_sends,  n_recvs};
+  unsigned char *memory = NULL;
   bool held = false;
   xfer_status st = xfi_mpi_check_broken(t);
 
   if (st != XFER_OK) return st;
-  st = packet_make(&packet, sends, n_sends, recvs, n_recvs);
-  if (st == XFER_OK) st = xfi_mpi_reserve(t, n_sends + n_recvs);
-  if (st != XFER_OK) {
-    (void)xfi_mpi_fail(t, st); /* the others would wait for what we cannot send */
-  } else {
-    mpi_transfer exchange = {.name = "exchange",
-                             .tag = XFI_MPI_TAG_EXCHANGE,
-                             .sends = packet.messages,
-                             .n_sends = n_sends,
-                             .recvs = packet.messages + n_sends,
-                             .n_recvs = n_recvs};
+  st = make_copies(t, &memory, sends, n_sends, recvs, n_recvs);
+  if (st == XFER_OK)
     st = carry(t, &exchange, &held, deadline);
-  }
+  else
+    (void)xfi_mpi_fail(t, st); /* the others would wait for what we cannot send */
   for (int i = 0; st == XFER_OK && i < n_recvs; i++)
-    memcpy(recvs[i].data, packet.messages[n_sends + i].data, recvs[i].n_bytes);
-  if (!held) packet_free(&packet);
+    memcpy(recvs[i].data, exchange.recvs[i].data, recvs[i].n_bytes);
+  if (!held) xfi_free(memory);
   return st;
 }
 

@@ -31,14 +31,14 @@ typedef struct xfi_mpi_comm {
 
   xfi_segments *segments; /* of this host */
 
-  uint64_t n_steps;      /* of gatherings in shared memory */
-  uint64_t gathering;    /* by messages, in which this rank waits; 0: none */
-  size_t chunk_bytes;    /* of a rank in one operation of a gathering */
-  unsigned char *out;    /* [chunk_bytes] */
-  unsigned char *in;     /* [size * chunk_bytes] */
-  MPI_Request *requests; /* [n_requests] of the call in progress */
-  int n_requests;
+  uint64_t n_steps;       /* of gatherings in shared memory */
+  uint64_t gathering;     /* by messages, in which this rank waits; 0: none */
+  size_t chunk_bytes;     /* of a rank in one operation of a gathering */
+  unsigned char *out;     /* [chunk_bytes] */
+  unsigned char *in;      /* [size * chunk_bytes] */
+  MPI_Request *requests;  /* [2 * size] of the call in progress */
   MPI_Request collective; /* likewise */
+  xfi_message *copies;    /* [2 * size] of an exchange's messages, in our own memory */
 
   xfi_mpi_notice told;  /* what we send */
   xfi_mpi_notice heard; /* what we receive */
@@ -72,9 +72,6 @@ xfer_status xfi_mpi_check_begin(xfi_mpi_comm *t);
 void xfi_mpi_hear(xfi_mpi_comm *t);
 /* Who was not waiting with us in a gathering that we gave up? -1: nobody, it was about to end. */
 int xfi_mpi_find_late(xfi_mpi_comm *t);
-
-/* Room in t->requests. */
-xfer_status xfi_mpi_reserve(xfi_mpi_comm *t, int n);
 
 bool xfi_mpi_shares(const xfi_comm *comm, int peer);
 xfer_status xfi_mpi_stream(xfi_comm *comm, xfi_channel *channels, size_t n, size_t slot_bytes,
