@@ -72,7 +72,7 @@ static xfer_status upload(xfi_cuda_device *device, xfi_batch *batch,
     if (table->n_pieces == 0) continue;
     XFI_TRY(xfi_cuda_table_upload(&batch->jobs[k], table, at, device->aside));
     batch->jobs[k].n_blocks = n_blocks;
-    batch->jobs[k].go = xfi_cuda_guard_go(guard);
+    batch->jobs[k].go = guard == NULL ? NULL : guard->go;
     at += xfi_cuda_table_bytes(table);
   }
   XFI_CUDA_TRY(cudaStreamSynchronize, (device->aside));
@@ -126,7 +126,7 @@ static xfer_status batch_fill(xfi_cuda_device *device, xfi_batch *batch, const x
   xfi_cuda_program program = {0};
   xfi_copy *rest = NULL;
 
-  if (!xfi_cuda_guard_is_strict(guard)) {
+  if (guard == NULL || !guard->strict) {
     XFI_TRY(let_engine_take(&rest, &n_copies, batch, device, copies, open));
     copies = rest;
   }

@@ -102,6 +102,13 @@ void xfi_cuda_page_unmap(char *mapped, size_t n_bytes, bool by_streams);
 
 /* ---- cuda_flags.c ---- */
 
+struct xfi_guard {
+  uint64_t *flags[XFI_GUARD_FLAGS]; /* [n_flags] */
+  int n_flags;
+  bool strict;
+  uint64_t *go; /* its decision, on the device */
+};
+
 xfer_status xfi_cuda_flags_sync(xfi_device *device, const xfi_flags *set, const xfi_flags *wait,
                                 uint64_t value, xfer_stream stream, xfi_deadline deadline,
                                 int *late);
@@ -112,9 +119,6 @@ xfer_status xfi_cuda_guard_create(xfi_device *device, xfi_guard **guard, const x
                                   bool strict);
 void xfi_cuda_guard_destroy(xfi_device *device, xfi_guard *guard);
 xfer_status xfi_cuda_guard_check_op(xfi_device *device, xfi_guard *guard, xfer_stream stream);
-/* The word that a guard's decision is in, on the device; of NULL: NULL. */
-const uint64_t *xfi_cuda_guard_go(const xfi_guard *guard);
-bool xfi_cuda_guard_is_strict(const xfi_guard *guard);
 
 /* ---- cuda_look.c ---- */
 

@@ -12,13 +12,6 @@
 
 enum { OPS_PER_CALL = 64 };
 
-struct xfi_guard {
-  uint64_t *flags[XFI_GUARD_FLAGS]; /* [n_flags] */
-  int n_flags;
-  bool strict;
-  uint64_t *go; /* on the device */
-};
-
 /* ---- set and wait ------------------------------------------------------------------------- */
 
 /* The i-th operation of a list: first the writes, then the waits. */
@@ -75,11 +68,9 @@ xfer_status xfi_cuda_flags_set_op(xfi_device *base, const xfi_flags *set, const 
                                   uint64_t value, xfer_stream stream)
 {
   const xfi_flags nothing = {NULL, 0};
-  xfi_cuda_device *device = xfi_cuda(base);
 
-  if (guard == NULL && device->has_ops64)
-    return by_stream_ops(device, set, &nothing, value, stream);
-  return xfi_cuda_flags_set(set->at, set->n, value, xfi_cuda_guard_go(guard), stream);
+  if (guard != NULL) return xfi_cuda_flags_set(set->at, set->n, value, guard->go, stream);
+  return xfi_cuda_flags_sync(base, set, &nothing, value, stream, (xfi_deadline){0}, NULL);
 }
 
 void xfi_cuda_flags_store(xfi_device *base, uint64_t *flag, uint64_t value)
@@ -89,16 +80,6 @@ void xfi_cuda_flags_store(xfi_device *base, uint64_t *flag, uint64_t value)
 }
 
 /* ---- guards ------------------------------------------------------------------------------- */
-
-const uint64_t *xfi_cuda_guard_go(const xfi_guard *guard)
-{
-  return guard == NULL ? NULL : guard->go;
-}
-
-bool xfi_cuda_guard_is_strict(const xfi_guard *guard)
-{
-  return guard != NULL && guard->strict;
-}
 
 xfer_status xfi_cuda_guard_create(xfi_device *base, xfi_guard **out, const xfi_flags *flags,
                                   bool strict)
