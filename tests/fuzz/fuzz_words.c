@@ -36,21 +36,19 @@ static void read_layout(const unsigned char *bytes, size_t n_bytes)
 
 static void read_link(unsigned char *bytes, size_t n_bytes)
 {
-  xfi_link link = {.rank = 1, .bytes = bytes, .n_bytes = n_bytes};
+  xfi_link link = {.rank = 1, .heard = {bytes, n_bytes, 0}};
   const xfer_status st = xfi_link_read(&link);
 
   if (st != XFER_OK && xfi_last_error()[0] == '\0') abort();
-  for (size_t i = 0; st == XFER_OK && i < link.n_bounds; i++) {
-    if (link.first_place[i] > link.first_place[i + 1]) abort();
+  if (st == XFER_OK && link.n_src_places > link.n_places) abort();
+  for (size_t i = 0; st == XFER_OK && i < link.n_bounds; i++)
     if (link.bounds[i].piece_dim >= XFER_MAX_DIMS) abort();
-  }
   for (size_t i = 0; st == XFER_OK && i < link.n_places; i++)
     if (link.places[i][0] >= link.n_remotes) abort();
   for (size_t i = 0; i < link.n_bounds && link.bounds != NULL; i++)
     xfi_bound_clear(&link.bounds[i]);
   xfi_free(link.remotes);
   xfi_free(link.bounds);
-  xfi_free(link.first_place);
   xfi_free(link.places);
 }
 

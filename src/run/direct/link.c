@@ -34,7 +34,8 @@ xfer_status xfi_links_list(xfi_links *links, xfer_plan *plan, const xfi_near *ne
   xfer_status st = XFER_OK;
 
   links->at = xfi_comm_calloc(plan->comm, (size_t)m->n_ranks, sizeof *links->at);
-  XFI_CHECK(links->at != NULL, XFER_ERR_NOMEM, "%d ranks", m->n_ranks);
+  links->messages = xfi_comm_calloc(plan->comm, 2 * (size_t)m->n_ranks, sizeof *links->messages);
+  XFI_CHECK(links->at != NULL && links->messages != NULL, XFER_ERR_NOMEM, "%d ranks", m->n_ranks);
   for (int distance = 1; distance < m->n_ranks; distance++) {
     const int rank = (m->rank + distance) % m->n_ranks;
     const size_t send = xfi_run_find_peer(&m->sends, rank);
@@ -55,34 +56,25 @@ done:
 
 /* ---- the peer's memory ---- */
 
-void xfi_link_flow_bounds(const xfi_link *link, bool source, size_t *first, size_t *end)
-{
-  *first = source ? 0 : link->n_src_bounds;
-  *end = source ? link->n_src_bounds : link->n_bounds;
-}
-
 bool xfi_link_is_mapped(const xfi_link *link, bool source)
 {
-  size_t first;
-  size_t end;
+  const size_t end = source ? link->n_src_places : link->n_places;
 
-  xfi_link_flow_bounds(link, source, &first, &end);
-  for (size_t p = link->first_place[first]; p < link->first_place[end]; p++)
-    if (!link->remotes[link->places[p][0]].is_mapped) return false;
+  for (size_t p = source ? 0 : link->n_src_places; p < end; p++)
+    if (link->remotes[link->places[p][0]].mapped == NULL) return false;
   return true;
 }
 
-/* From (allocation, offset) to addresses, where the allocation is mapped. */
 void xfi_link_resolve(xfi_link *link)
 {
-  for (size_t i = 0; i < link->n_bounds; i++) {
-    for (int64_t p = 0; p < link->bounds[i].n_pieces; p++) {
-      const uint64_t *place = link->places[link->first_place[i] + (size_t)p];
-      const xfi_remote *remote = &link->remotes[place[0]];
+  const uint64_t(*place)[2] = (const uint64_t(*)[2])link->places;
 
-      if (remote->is_mapped) link->bounds[i].pieces[p] = remote->mapped + place[1];
+  for (size_t i = 0; i < link->n_bounds; i++)
+    for (int64_t p = 0; p < link->bounds[i].n_pieces; p++, place++) {
+      char *mapped = link->remotes[(*place)[0]].mapped;
+
+      if (mapped != NULL) link->bounds[i].pieces[p] = mapped + (*place)[1];
     }
-  }
 }
 
 void xfi_links_destroy(xfi_links *links, xfi_device *device)
@@ -93,46 +85,56 @@ void xfi_links_destroy(xfi_links *links, xfi_device *device)
     if (link->page != NULL && device->ops->flags_share != NULL)
       device->ops->flags_free(device, link->page);
     for (size_t r = 0; link->remotes != NULL && r < link->n_remotes; r++)
-      if (link->remotes[r].is_mapped) device->ops->mem_unimport(device, link->remotes[r].mapped);
+      if (link->remotes[r].mapped != NULL)
+        device->ops->mem_unimport(device, link->remotes[r].mapped);
     for (size_t b = 0; link->bounds != NULL && b < link->n_bounds; b++)
       xfi_bound_clear(&link->bounds[b]);
     xfi_free(link->told);
     xfi_free(link->remotes);
     xfi_free(link->bounds);
-    xfi_free(link->first_place);
     xfi_free(link->places);
-    xfi_free(link->bytes);
+    xfi_bytes_free(&link->said);
+    xfi_bytes_free(&link->heard);
   }
   xfi_free(links->at);
-  *links = (xfi_links){NULL, 0};
+  xfi_free(links->messages);
+}
+
+static const xfi_link *find_link(const xfi_links *links, bool send, size_t peer)
+{
+  for (size_t i = 0; i < links->n; i++)
+    if ((send ? links->at[i].send : links->at[i].recv) == peer) return &links->at[i];
+  return NULL;
+}
+
+xfi_by xfi_links_by(const xfi_links *links, bool send, size_t peer)
+{
+  const xfi_link *link = find_link(links, send, peer);
+
+  return link == NULL ? XFI_BY_NOBODY : send ? link->send_by : link->recv_by;
 }
 
 const char *xfi_links_way(const xfi_links *links, const xfer_plan *plan, bool send, size_t peer)
 {
-  const uint32_t lane = plan->options.lane;
   const xfi_move_list *list = send ? &plan->moves->sends : &plan->moves->recvs;
+  const xfi_link *link = find_link(links, send, peer);
+  const xfi_by by = xfi_links_by(links, send, peer);
 
-  for (size_t i = 0; i < links->n; i++) {
-    const xfi_link *link = &links->at[i];
-    const xfi_by by = send ? link->send_by : link->recv_by;
-
-    if ((send ? link->send : link->recv) != peer) continue;
-    if (by == XFI_BY_NOBODY) return link->way;
-    if (by == XFI_BY_BOTH) return "direct: each copies a part";
+  if (by == XFI_BY_BOTH) return "direct: each copies a part";
+  if (by != XFI_BY_NOBODY)
     return (by == XFI_BY_PUSH) == send ? "direct: this rank copies" : "direct: the peer copies";
-  }
+  if (link != NULL) return link->way;
   if (!has_moves(plan, list, peer)) return "broadcast";
-  if (lane == XFER_LANE_PACKED) return "packed: the lane was asked for";
+  if (plan->options.lane == XFER_LANE_PACKED) return "packed: the lane was asked for";
   return "packed: not of one host, user and container";
 }
 
 const xfi_bound *xfi_link_bound(const xfi_link *link, uint32_t tensor, bool source,
                                 xfi_cursor *cursor)
 {
-  size_t first;
-  size_t end;
+  const size_t first = source ? 0 : link->n_src_bounds;
+  const size_t end = source ? link->n_src_bounds : link->n_bounds;
 
-  xfi_link_flow_bounds(link, source, &first, &end);
   if (cursor->n == 0 || tensor != cursor->tensor) cursor->n++;
   cursor->tensor = tensor;
   return first + cursor->n <= end ? &link->bounds[first + cursor->n - 1] : NULL;

@@ -25,12 +25,19 @@ typedef struct xfi_told {
 
 /* An allocation of a peer. */
 typedef struct xfi_remote {
-  int halves;    /* likewise */
-  uint64_t base; /* the peer's address */
   uint64_t n_bytes;
+  int halves;   /* likewise */
   char *mapped; /* ours; NULL until it is mapped */
-  bool is_mapped;
 } xfi_remote;
+
+/* What each end says of its attempts at the two flows of a link. */
+typedef struct xfi_verdict {
+  unsigned char failed;
+  unsigned char can_push;
+  unsigned char can_pull;
+  unsigned char can_signal; /* its page is mapped */
+  char why[XFI_WHY_BYTES];  /* the last thing that could not be mapped; empty: all could */
+} xfi_verdict;
 
 /* Who copies a flow: its sender pushes, its receiver pulls, or each a part of it. */
 typedef enum xfi_by { XFI_BY_NOBODY, XFI_BY_PUSH, XFI_BY_PULL, XFI_BY_BOTH } xfi_by;
@@ -50,13 +57,6 @@ static inline uint64_t *xfi_word(uint64_t *page, int rank, int which)
 {
   return page + (size_t)rank * XFI_WORDS + which;
 }
-
-/* Where a piece is by now. */
-typedef struct xfi_place_now {
-  uint64_t base; /* of its allocation */
-  uint64_t n_bytes;
-  uint64_t address;
-} xfi_place_now;
 
 /* How near a rank is. */
 typedef enum xfi_near {
@@ -78,30 +78,35 @@ typedef struct xfi_link {
   xfi_told *told; /* [n_told] our half of both flows, after the page */
   size_t n_told;
   size_t told_capacity;
-  size_t n_own_places;     /* pieces of our half of both flows */
+  size_t n_own_places; /* pieces of our half of both flows */
+
+  /* During a commit: what we tell the peer, and it us, in bytes; and what came of it. */
+  xfi_bytes said;
+  xfi_bytes heard;
+  xfi_verdict ours;
+  xfi_verdict theirs;
   char way[XFI_WAY_BYTES]; /* what is said of a flow that nobody copies */
 
-  unsigned char *bytes; /* what the peer told us */
-  size_t n_bytes;
   xfi_remote *remotes; /* remotes[0] holds the peer's flag page, */
   size_t n_remotes;
   xfi_mem_handle page_handle; /* which has this handle */
   uint64_t page_offset;
   uint64_t *page; /* the peer's flags, mapped */
-  xfi_bound
-      *bounds; /* the peer's: sources of what it sends us, then destinations of what we send */
-  size_t *first_place;   /* [n_bounds + 1] of a bound's pieces in `places` */
-  uint64_t (*places)[2]; /* (allocation, offset) of each piece */
-  size_t n_places;
-  size_t places_capacity;
+  /* The peer's: sources of what it sends us, then destinations of what we send. */
+  xfi_bound *bounds;
   size_t n_bounds;
   size_t n_src_bounds;
+  uint64_t (*places)[2]; /* (allocation, offset) of each piece of these, in order */
+  size_t n_places;
+  size_t n_src_places;
+  size_t places_capacity;
 } xfi_link;
 
 typedef struct xfi_links {
-  xfi_link
-      *at; /* by rising distance (rank - ours) modulo n_ranks: everybody starts with another peer */
+  /* By rising distance (rank - ours) modulo n_ranks: everybody starts with another peer. */
+  xfi_link *at;
   size_t n;
+  xfi_message *messages; /* [2 * n] to each link, then from each */
 } xfi_links;
 
 /* Does the sender, or the receiver, copy of a flow that `by` copies? */
@@ -118,9 +123,9 @@ static inline bool xfi_pulls(xfi_by by)
 /* Peers in reach with which there is something to exchange, in whatever lane: where not directly,
  * only to hear of their failures. near: [n_ranks]. */
 xfer_status xfi_links_list(xfi_links *links, xfer_plan *plan, const xfi_near *near);
-/* The bounds of the peer's half of a flow: [*first, *end). */
-void xfi_link_flow_bounds(const xfi_link *link, bool source, size_t *first, size_t *end);
-/* Is all that it lies in mapped? */
+/* Who copies a flow, by its index in the plan's sends or receives. */
+xfi_by xfi_links_by(const xfi_links *links, bool send, size_t peer);
+/* Is all that the peer's half of a flow lies in mapped? */
 bool xfi_link_is_mapped(const xfi_link *link, bool source);
 /* From places to addresses, in what is mapped. */
 void xfi_link_resolve(xfi_link *link);
@@ -130,6 +135,11 @@ const char *xfi_links_way(const xfi_links *links, const xfer_plan *plan, bool se
 
 /* ---- link_map.c ---- */
 
+/* Room for n bytes that are said or heard. */
+xfer_status xfi_link_make_room(xfi_bytes *bytes, const xfer_plan *plan, size_t n);
+/* What each link is said, where it is not empty, and what is heard from it. */
+xfer_status xfi_links_exchange(const xfi_links *links, const xfer_plan *plan,
+                               xfi_deadline deadline);
 /* Exchange descriptions, map, and decide who copies what. `page` is this rank's flag page, NULL
  * without links. All ranks, see xfi_direct_create(). */
 xfer_status xfi_links_connect(xfi_links *links, xfer_plan *plan, uint64_t *page, xfer_status *mine,
@@ -152,13 +162,14 @@ xfer_status xfi_link_choose(xfi_link *link, const xfer_plan *plan);
 
 /* ---- link_describe.c ---- */
 
-/* What the peer has to know of our half of both flows. */
-xfer_status xfi_link_describe(xfi_bytes *out, const xfer_plan *plan, xfi_link *link,
-                              const uint64_t *page);
-/* Where its pieces are now: now[n_own_places]. */
-xfer_status xfi_link_tell(xfi_place_now *now, const xfer_plan *plan, const xfi_link *link);
-/* Take apart what the peer told us: link->bytes. Addresses stay as places until they are mapped. */
+/* Say what the peer has to know of our half of both flows. */
+xfer_status xfi_link_describe(xfi_link *link, const xfer_plan *plan, const uint64_t *page);
+/* Say where its pieces are now, for which there is room. */
+xfer_status xfi_link_tell(xfi_link *link, const xfer_plan *plan);
+/* Take apart a description that was heard. Addresses stay as places until they are mapped. */
 xfer_status xfi_link_read(xfi_link *link);
+/* And where its pieces are now. False: some lie in what the peer never described. */
+bool xfi_link_read_places(xfi_link *link);
 
 /* Where one is in the moves of a flow; zero at first. */
 typedef struct xfi_cursor {

@@ -2,11 +2,12 @@
  * What the two ends of a link tell each other, once each way:
  *
  *   n_allocations, page offset, n_bounds, n of them sources; the page's handle
- *   per allocation: base, bytes, halves
+ *   per allocation: bytes, halves
  *   per bound:      piece_dim, piece_length, n_pieces, by boxes?, strides, shape,
  *                   per piece: (allocation, offset); by boxes also what each box is
  *
- * And where pieces are later, when they lie elsewhere in the same allocations, in that order.
+ * And later, when they lie elsewhere in the same allocations: (allocation, offset) per piece, in
+ * that order.
  */
 #include <string.h>
 
@@ -22,9 +23,10 @@ typedef struct blob {
   xfi_bytes bytes;
   const xfer_plan *plan;
   xfi_link *link;
-  uint32_t *of_plan;  /* [n_allocations] of the plan: 1 + the index in `told` */
-  size_t n_places;    /* put so far */
-  xfi_place_now *now; /* NULL: the description itself is put; else only where pieces are */
+  uint32_t *of_plan; /* [n_allocations] of the plan: 1 + the index in `told` */
+  size_t likely;     /* index in `told` of what is looked for there next */
+  bool is_told;      /* the peer has the description: only where pieces are is put */
+  bool is_lost;      /* and some lie in what it does not describe */
 } blob;
 
 /* Of a bound of one piece: head, strides, shape, place. */
@@ -47,71 +49,58 @@ done:
   return st;
 }
 
-/* 1 + the index of the allocation that bytes lie in. Of what the plan does not know, pages and all
- * of a host, there are few. */
+/* 1 + the index of an allocation that was told; 0: it was not. */
+static uint32_t seek_told(blob *b, const xfi_allocation *at)
+{
+  const xfi_link *link = b->link;
+
+  for (size_t n = 0; n < link->n_told; n++) {
+    const size_t i = (b->likely + n) % link->n_told;
+
+    if (link->told[i].at.base != at->base || link->told[i].at.n_bytes != at->n_bytes) continue;
+    b->likely = i + 1;
+    return (uint32_t)i + 1;
+  }
+  return 0;
+}
+
+/* Likewise of the one that bytes lie in; what was not told is, unless the peer has the description.
+ * Of what the plan does not know, pages and all of a host, there are few. */
 static xfer_status find_told(blob *b, uint32_t *index, const void *pointer, size_t n_bytes)
 {
-  const xfi_allocation *known = xfi_run_allocation(b->plan, pointer, n_bytes);
+  const xfi_allocation *at = xfi_run_allocation(b->plan, pointer, n_bytes);
+  uint32_t none = 0;
+  uint32_t *seen = at == NULL ? &none : &b->of_plan[at - xfi_run_owner(b->plan)->allocations];
   xfer_status st = XFER_OK;
   xfi_allocation found;
 
-  uint32_t *seen = known == NULL ? NULL : &b->of_plan[known - xfi_run_owner(b->plan)->allocations];
-
-  *index = seen == NULL ? 0 : *seen;
-  if (*index > 0) return XFER_OK;
-  if (seen != NULL) {
-    XFI_TRY(tell(b, index, known));
-    *seen = *index;
-    return XFER_OK;
-  }
-  XFI_TRY(b->plan->device->ops->find_allocation(b->plan->device, pointer, n_bytes, &found));
-  for (size_t i = 0; i < b->link->n_told; i++)
-    if (b->link->told[i].at.base == found.base && b->link->told[i].at.n_bytes == found.n_bytes)
-      *index = (uint32_t)i + 1;
-  if (*index == 0) XFI_TRY(tell(b, index, &found));
-done:
-  return st;
-}
-
-static xfer_status put_address(blob *b, const void *pointer, size_t n_bytes, int half)
-{
-  xfer_status st = XFER_OK;
-  uint32_t index;
-  xfi_told *t;
-
-  XFI_TRY(find_told(b, &index, pointer, n_bytes));
-  t = &b->link->told[index - 1];
-  t->halves |= half;
-  XFI_TRY(put_words(
-      b,
-      (const uint64_t[]){index - 1, (uint64_t)((const char *)pointer - (const char *)t->at.base)},
-      2));
-done:
-  return st;
-}
-
-static xfer_status put_place_now(blob *b, const void *pointer, size_t n_bytes)
-{
-  const xfi_allocation *known = xfi_run_allocation(b->plan, pointer, n_bytes);
-  xfer_status st = XFER_OK;
-  xfi_allocation found;
-
-  if (known == NULL) {
+  if (at == NULL) {
     XFI_TRY(b->plan->device->ops->find_allocation(b->plan->device, pointer, n_bytes, &found));
-    known = &found;
+    at = &found;
   }
-  b->now[b->n_places++] = (xfi_place_now){(uint64_t)(uintptr_t)known->base, known->n_bytes,
-                                          (uint64_t)(uintptr_t)pointer};
+  if (*seen == 0 && (at == &found || b->is_told)) *seen = seek_told(b, at);
+  if (*seen == 0 && !b->is_told) XFI_TRY(tell(b, seen, at));
+  *index = *seen;
 done:
   return st;
 }
 
-static xfer_status put_bound_now(blob *b, const xfi_bound *bound, int elem_bytes)
+static xfer_status put_place(blob *b, const void *pointer, size_t n_bytes, int half)
 {
+  uint64_t place[2] = {UINT64_MAX, 0}; /* of nothing that the peer knows */
   xfer_status st = XFER_OK;
+  uint32_t index = 0;
 
-  for (int64_t i = 0; i < bound->n_pieces; i++)
-    XFI_TRY(put_place_now(b, xfi_bound_piece(bound, i), xfi_bound_reach(bound, i, elem_bytes)));
+  if (!b->is_lost) XFI_TRY(find_told(b, &index, pointer, n_bytes));
+  b->is_lost = index == 0;
+  if (index > 0) {
+    xfi_told *t = &b->link->told[index - 1];
+
+    t->halves |= half;
+    place[0] = index - 1;
+    place[1] = (uint64_t)((const char *)pointer - (const char *)t->at.base);
+  }
+  XFI_TRY(put_words(b, place, 2));
 done:
   return st;
 }
@@ -122,14 +111,15 @@ static xfer_status put_bound(blob *b, const xfi_bound *bound, int elem_bytes, in
                             (uint64_t)bound->n_pieces, bound->boxes != NULL};
   xfer_status st = XFER_OK;
 
-  if (b->now != NULL) return put_bound_now(b, bound, elem_bytes);
-  b->n_places += (size_t)bound->n_pieces;
-  XFI_TRY(put_words(b, head, 4));
-  XFI_TRY(xfi_bytes_put(&b->bytes, bound->strides, sizeof bound->strides));
-  XFI_TRY(xfi_bytes_put(&b->bytes, bound->shape, sizeof bound->shape));
+  if (!b->is_told) {
+    XFI_TRY(put_words(b, head, 4));
+    XFI_TRY(xfi_bytes_put(&b->bytes, bound->strides, sizeof bound->strides));
+    XFI_TRY(xfi_bytes_put(&b->bytes, bound->shape, sizeof bound->shape));
+    b->link->n_own_places += (size_t)bound->n_pieces;
+  }
   for (int64_t i = 0; i < bound->n_pieces; i++)
-    XFI_TRY(put_address(b, xfi_bound_piece(bound, i), xfi_bound_reach(bound, i, elem_bytes), half));
-  if (bound->boxes != NULL)
+    XFI_TRY(put_place(b, xfi_bound_piece(bound, i), xfi_bound_reach(bound, i, elem_bytes), half));
+  if (!b->is_told && bound->boxes != NULL)
     XFI_TRY(xfi_bytes_put(&b->bytes, bound->boxes, (size_t)bound->n_pieces * sizeof *bound->boxes));
 done:
   return st;
@@ -144,7 +134,7 @@ static xfer_status put_flow(blob *b, uint64_t *n, const xfi_move_list *list, siz
 
   *n = 0;
   if (peer == XFI_NO_FLOW) return XFER_OK;
-  if (b->now == NULL) /* as if each tensor had one piece and one move */
+  if (!b->is_told) /* as if each tensor had one piece and one move */
     XFI_TRY(xfi_vec_reserve(&b->bytes.at, &b->bytes.capacity,
                             b->bytes.n + list->peers[peer].n * BOUND_WORDS * sizeof(uint64_t), 1));
   for (size_t i = 0; i < list->peers[peer].n; i++) {
@@ -161,16 +151,15 @@ done:
   return st;
 }
 
-enum { ALLOCATION_WORDS = 3 };
+enum { ALLOCATION_WORDS = 2 };
 
 static xfer_status put_allocations(xfi_bytes *out, const xfi_link *link)
 {
   xfer_status st = XFER_OK;
 
   for (size_t i = 0; i < link->n_told; i++) {
-    const xfi_told *t = &link->told[i];
-    const uint64_t words[ALLOCATION_WORDS] = {(uint64_t)(uintptr_t)t->at.base, t->at.n_bytes,
-                                              (uint64_t)t->halves};
+    const uint64_t words[ALLOCATION_WORDS] = {link->told[i].at.n_bytes,
+                                              (uint64_t)link->told[i].halves};
 
     XFI_TRY(xfi_bytes_put(out, words, sizeof words));
   }
@@ -178,59 +167,77 @@ done:
   return st;
 }
 
-/* Bounds first, into their own blob, since they make the list of allocations. */
-xfer_status xfi_link_describe(xfi_bytes *out, const xfer_plan *plan, xfi_link *link,
-                              const uint64_t *page)
+static xfer_status begin_blob(blob *b, const xfer_plan *plan)
 {
   const size_t n_known = xfi_run_owner(plan)->n_allocations;
+
+  b->plan = plan;
+  b->of_plan = xfi_calloc(n_known, sizeof *b->of_plan);
+  return b->of_plan != NULL ? XFER_OK : XFI_NO_MEMORY("%zu allocations", n_known);
+}
+
+/* Bounds first, into their own blob, since they make the list of allocations. */
+xfer_status xfi_link_describe(xfi_link *link, const xfer_plan *plan, const uint64_t *page)
+{
   xfer_status st = XFER_OK;
-  blob b = {.plan = plan, .link = link};
+  blob b = {.link = link};
   xfi_mem_handle page_handle;
-  uint64_t page_at[2];
-  uint64_t head[4];
+  uint32_t first;
   uint64_t n_src;
   uint64_t n_dst;
 
-  b.of_plan = xfi_calloc(n_known, sizeof *b.of_plan);
-  XFI_CHECK(b.of_plan != NULL, XFER_ERR_NOMEM, "%zu allocations", n_known);
-  XFI_TRY(put_address(&b, page, sizeof *page, 0));
+  XFI_TRY(begin_blob(&b, plan));
+  XFI_TRY(find_told(&b, &first, page, sizeof *page));
   XFI_TRY(plan->device->ops->mem_export(plan->device, link->told->at, &page_handle));
-  memcpy(page_at, b.bytes.at, sizeof page_at);
-  b.bytes.n = 0;
   XFI_TRY(put_flow(&b, &n_src, &plan->moves->sends, link->send, XFI_OF_SRC));
   XFI_TRY(put_flow(&b, &n_dst, &plan->moves->recvs, link->recv, XFI_OF_DST));
-  link->n_own_places = b.n_places;
-  head[0] = link->n_told;
-  head[1] = page_at[1];
-  head[2] = n_src + n_dst;
-  head[3] = n_src;
-  XFI_TRY(xfi_vec_reserve(&out->at, &out->capacity,
-                          sizeof head + sizeof page_handle +
-                              link->n_told * ALLOCATION_WORDS * sizeof(uint64_t) + b.bytes.n,
-                          1));
-  XFI_TRY(xfi_bytes_put(out, head, sizeof head));
-  XFI_TRY(xfi_bytes_put(out, &page_handle, sizeof page_handle));
-  XFI_TRY(put_allocations(out, link));
-  XFI_TRY(xfi_bytes_put(out, b.bytes.at, b.bytes.n));
+  const uint64_t head[4] = {link->n_told,
+                            (uint64_t)((const char *)page - (const char *)link->told->at.base),
+                            n_src + n_dst, n_src};
+  XFI_TRY(xfi_bytes_put(&link->said, head, sizeof head));
+  XFI_TRY(xfi_bytes_put(&link->said, &page_handle, sizeof page_handle));
+  XFI_TRY(put_allocations(&link->said, link));
+  XFI_TRY(xfi_bytes_put(&link->said, b.bytes.at, b.bytes.n));
 done:
   xfi_bytes_free(&b.bytes);
   xfi_free(b.of_plan);
   return st;
 }
 
-xfer_status xfi_link_tell(xfi_place_now *now, const xfer_plan *plan, const xfi_link *link)
+xfer_status xfi_link_tell(xfi_link *link, const xfer_plan *plan)
 {
   xfer_status st = XFER_OK;
-  blob b = {.plan = plan, .now = now};
+  blob b = {.link = link, .bytes = link->said, .is_told = true};
   uint64_t n;
 
+  b.bytes.n = 0;
+  XFI_TRY(begin_blob(&b, plan));
   XFI_TRY(put_flow(&b, &n, &plan->moves->sends, link->send, XFI_OF_SRC));
   XFI_TRY(put_flow(&b, &n, &plan->moves->recvs, link->recv, XFI_OF_DST));
 done:
+  xfi_free(b.of_plan);
   return st;
 }
 
 /* ---- what a peer tells us ---- */
+
+/* The next place; false: it cannot be. */
+static bool read_place(xfi_link *link, xfi_reader *r, size_t i)
+{
+  uint64_t *place = link->places[i];
+
+  xfi_reader_take(r, place, sizeof *link->places);
+  return !r->failed && place[0] < link->n_remotes && place[1] < link->remotes[place[0]].n_bytes;
+}
+
+bool xfi_link_read_places(xfi_link *link)
+{
+  xfi_reader r = {link->heard.at, link->heard.n, false};
+
+  for (size_t i = 0; i < link->n_places; i++)
+    if (!read_place(link, &r, i)) return false;
+  return true;
+}
 
 static xfer_status read_bound(xfi_link *link, xfi_reader *r, size_t i)
 {
@@ -252,15 +259,10 @@ static xfer_status read_bound(xfi_link *link, xfi_reader *r, size_t i)
   XFI_CHECK(b->pieces != NULL, XFER_ERR_NOMEM, "%lld pieces", (long long)b->n_pieces);
   XFI_TRY(xfi_vec_reserve(&link->places, &link->places_capacity, link->n_places + head[2],
                           sizeof *link->places));
-  for (int64_t p = 0; p < b->n_pieces; p++, link->n_places++) {
-    uint64_t *place = link->places[link->n_places];
-
-    xfi_reader_take(r, place, sizeof *link->places);
-    XFI_CHECK(!r->failed && place[0] < link->n_remotes &&
-                  place[1] < link->remotes[place[0]].n_bytes,
-              XFER_ERR_MISMATCH, "rank %d sent a malformed description", link->rank);
-  }
-  link->first_place[i + 1] = link->n_places;
+  for (int64_t p = 0; p < b->n_pieces; p++, link->n_places++)
+    XFI_CHECK(read_place(link, r, link->n_places), XFER_ERR_MISMATCH,
+              "rank %d sent a malformed description", link->rank);
+  if (i < link->n_src_bounds) link->n_src_places = link->n_places;
   if (head[3] != 0) {
     b->boxes = xfi_calloc((size_t)b->n_pieces, sizeof *b->boxes);
     XFI_CHECK(b->boxes != NULL, XFER_ERR_NOMEM, "%lld boxes", (long long)b->n_pieces);
@@ -274,7 +276,7 @@ done:
 xfer_status xfi_link_read(xfi_link *link)
 {
   xfer_status st = XFER_OK;
-  xfi_reader r = {link->bytes, link->n_bytes, false};
+  xfi_reader r = {link->heard.at, link->heard.n, false};
   uint64_t head[4];
 
   xfi_reader_take(&r, head, sizeof head);
@@ -286,17 +288,15 @@ xfer_status xfi_link_read(xfi_link *link)
   link->page_offset = head[1];
   link->remotes = xfi_calloc(link->n_remotes, sizeof *link->remotes);
   link->bounds = xfi_calloc(head[2], sizeof *link->bounds);
-  link->first_place = xfi_calloc(head[2] + 1, sizeof *link->first_place);
-  XFI_CHECK(link->remotes != NULL && link->bounds != NULL && link->first_place != NULL,
-            XFER_ERR_NOMEM, "%llu views of rank %d", (unsigned long long)head[2], link->rank);
+  XFI_CHECK(link->remotes != NULL && link->bounds != NULL, XFER_ERR_NOMEM, "%llu views of rank %d",
+            (unsigned long long)head[2], link->rank);
   link->n_bounds = head[2];
   link->n_src_bounds = head[3];
   for (size_t i = 0; i < link->n_remotes; i++) {
     uint64_t words[ALLOCATION_WORDS] = {0};
 
     xfi_reader_take(&r, words, sizeof words);
-    link->remotes[i] =
-        (xfi_remote){.base = words[0], .n_bytes = words[1], .halves = (int)(words[2] & 3)};
+    link->remotes[i] = (xfi_remote){.n_bytes = words[0], .halves = (int)(words[1] & 3)};
   }
   XFI_CHECK(link->page_offset < link->remotes->n_bytes, XFER_ERR_MISMATCH,
             "rank %d sent a malformed description", link->rank);

@@ -9,104 +9,87 @@
  */
 #include "link.h"
 
+#include <stddef.h>
 #include <stdio.h>
 #include <string.h>
 
-#include "alloc.h"
-#include "bytes.h"
 #include "error.h"
 
-/* What each end says of its attempts at the two flows of a link. */
-typedef struct verdict {
-  unsigned char failed;
-  unsigned char can_push;
-  unsigned char can_pull;
-  unsigned char can_signal; /* its page is mapped */
-  char why[XFI_WHY_BYTES];  /* the last thing that could not be mapped; empty: all could */
-} verdict;
+/* ---- to each link and from it ---- */
 
-/* Room for telling each other, by link: [0] ours, [1] theirs. */
-typedef struct talk {
-  size_t n;
-  xfi_message *messages; /* [2 * n]: sends, then receives */
-  xfi_bytes *ours;       /* descriptions */
-  uint64_t *sizes[2];    /* of descriptions; 0: that rank has failed */
-  verdict *verdicts[2];
-  xfi_mem_handle *handles[2]; /* of all links, one after the other */
-} talk;
-
-static void talk_free(talk *t)
+static void set_messages(const xfi_links *links, size_t i, xfi_bytes ours, xfi_bytes theirs)
 {
-  for (size_t i = 0; t->ours != NULL && i < t->n; i++)
-    xfi_bytes_free(&t->ours[i]);
-  xfi_free(t->ours);
-  xfi_free(t->messages);
-  for (int k = 0; k < 2; k++) {
-    xfi_free(t->sizes[k]);
-    xfi_free(t->verdicts[k]);
-    xfi_free(t->handles[k]);
-  }
+  links->messages[i] = (xfi_message){ours.at, ours.n, links->at[i].rank};
+  links->messages[links->n + i] = (xfi_message){theirs.at, theirs.n, links->at[i].rank};
 }
 
-static xfer_status talk_make(talk *t, const xfer_plan *plan, size_t n)
+/* What the messages are of all links; those without bytes do not go. */
+static xfer_status exchange(const xfi_links *links, const xfer_plan *plan, xfi_deadline deadline)
 {
-  xfer_status st = XFER_OK;
+  int n[2] = {0, 0};
 
-  t->n = n;
-  t->ours = xfi_comm_calloc(plan->comm, n, sizeof *t->ours);
-  t->messages = xfi_comm_calloc(plan->comm, 2 * n, sizeof *t->messages);
-  XFI_CHECK(t->ours != NULL && t->messages != NULL, XFER_ERR_NOMEM, "%zu links", n);
   for (int k = 0; k < 2; k++) {
-    t->sizes[k] = xfi_comm_calloc(plan->comm, n, sizeof *t->sizes[k]);
-    t->verdicts[k] = xfi_comm_calloc(plan->comm, n, sizeof *t->verdicts[k]);
-    XFI_CHECK(t->sizes[k] != NULL && t->verdicts[k] != NULL, XFER_ERR_NOMEM, "%zu links", n);
+    xfi_message *all = links->messages + (size_t)k * links->n;
+
+    for (size_t i = 0; i < links->n; i++)
+      if (all[i].n_bytes > 0) all[n[k]++] = all[i];
   }
-done:
-  return st;
+  return plan->comm->ops->exchange(plan->comm, links->messages, n[0], links->messages + links->n,
+                                   n[1], deadline);
 }
 
-/* The n_bytes that are said to each link, and those that it says. */
-static xfer_status swap(const talk *t, const xfi_links *links, const xfer_plan *plan, void *ours,
-                        void *theirs, size_t n_bytes, xfi_deadline deadline)
+/* So many bytes of each link, at the same place in it. */
+static xfer_status swap(const xfi_links *links, const xfer_plan *plan, size_t ours, size_t theirs,
+                        size_t n_bytes, xfi_deadline deadline)
 {
-  for (size_t i = 0; i < t->n; i++) {
-    const int rank = links->at[i].rank;
+  for (size_t i = 0; i < links->n; i++) {
+    unsigned char *link = (unsigned char *)&links->at[i];
 
-    t->messages[i] = (xfi_message){(char *)ours + i * n_bytes, n_bytes, rank};
-    t->messages[t->n + i] = (xfi_message){(char *)theirs + i * n_bytes, n_bytes, rank};
+    set_messages(links, i, (xfi_bytes){link + ours, n_bytes, 0},
+                 (xfi_bytes){link + theirs, n_bytes, 0});
   }
-  return plan->comm->ops->exchange(plan->comm, t->messages, (int)t->n, t->messages + t->n,
-                                   (int)t->n, deadline);
+  return exchange(links, plan, deadline);
+}
+
+xfer_status xfi_link_make_room(xfi_bytes *bytes, const xfer_plan *plan, size_t n)
+{
+  xfi_bytes_free(bytes);
+  bytes->at = xfi_comm_calloc(plan->comm, n, 1);
+  if (bytes->at == NULL) return XFI_NO_MEMORY("%zu bytes for a peer or from one", n);
+  bytes->n = bytes->capacity = n;
+  return XFER_OK;
+}
+
+xfer_status xfi_links_exchange(const xfi_links *links, const xfer_plan *plan, xfi_deadline deadline)
+{
+  for (size_t i = 0; i < links->n; i++)
+    set_messages(links, i, links->at[i].said, links->at[i].heard);
+  return exchange(links, plan, deadline);
 }
 
 /* Descriptions go between ranks that have not failed. */
-static xfer_status exchange_descriptions(xfi_links *links, talk *t, const xfer_plan *plan,
+static xfer_status exchange_descriptions(xfi_links *links, const xfer_plan *plan,
                                          const uint64_t *page, xfer_status *mine,
                                          xfi_deadline deadline)
 {
   xfer_status st = XFER_OK;
-  size_t n = 0; /* of links that take part */
 
   for (size_t i = 0; i < links->n && *mine == XFER_OK; i++)
-    *mine = xfi_link_describe(&t->ours[i], plan, &links->at[i], page);
-  for (size_t i = 0; i < links->n; i++)
-    t->sizes[0][i] = *mine == XFER_OK ? t->ours[i].n : 0;
-  XFI_TRY(swap(t, links, plan, t->sizes[0], t->sizes[1], sizeof **t->sizes, deadline));
-  for (size_t i = 0; i < links->n && *mine == XFER_OK; i++) {
+    *mine = xfi_link_describe(&links->at[i], plan, page);
+  for (size_t i = 0; i < links->n && *mine != XFER_OK; i++)
+    links->at[i].said.n = 0;
+  XFI_TRY(swap(links, plan, offsetof(xfi_link, said.n), offsetof(xfi_link, heard.n), sizeof(size_t),
+               deadline));
+  for (size_t i = 0; i < links->n; i++) {
     xfi_link *link = &links->at[i];
+    const bool both = link->said.n > 0 && link->heard.n > 0; /* else one has failed */
 
-    link->n_bytes = t->sizes[1][i];
-    if (link->n_bytes == 0) continue; /* the peer has failed, as all will hear at the end */
-    link->bytes = xfi_comm_calloc(plan->comm, link->n_bytes, 1);
-    XFI_CHECK(link->bytes != NULL, XFER_ERR_NOMEM, "%zu bytes from rank %d", link->n_bytes,
-              link->rank);
-    t->messages[n] = (xfi_message){t->ours[i].at, t->ours[i].n, link->rank};
-    t->messages[t->n + n++] = (xfi_message){link->bytes, link->n_bytes, link->rank};
+    if (!both) link->said.n = 0;
+    XFI_TRY(xfi_link_make_room(&link->heard, plan, both ? link->heard.n : 0));
   }
-  XFI_TRY(plan->comm->ops->exchange(plan->comm, t->messages, (int)n, t->messages + t->n, (int)n,
-                                    deadline));
+  XFI_TRY(xfi_links_exchange(links, plan, deadline));
   for (size_t i = 0; i < links->n && *mine == XFER_OK; i++)
-    if (links->at[i].bytes != NULL) *mine = xfi_link_read(&links->at[i]);
+    if (links->at[i].heard.n > 0) *mine = xfi_link_read(&links->at[i]);
 done:
   return st;
 }
@@ -114,15 +97,15 @@ done:
 /* ---- handles ---- */
 
 /* Both ends go on, as both know. */
-static bool goes_on(const talk *t, size_t i)
+static bool goes_on(const xfi_link *link)
 {
-  return t->verdicts[0][i].failed == 0 && t->verdicts[1][i].failed == 0;
+  return link->ours.failed == 0 && link->theirs.failed == 0;
 }
 
 /* The halves of one end's memory that the other maps, seen from the other, whose flows go out and
  * in by `out` and `in`: for what it should copy, and in the second attempt for what the one should
  * and cannot. */
-static int halves_mapped(xfi_by out, xfi_by in, const verdict *other, const verdict *one,
+static int halves_mapped(xfi_by out, xfi_by in, const xfi_verdict *other, const xfi_verdict *one,
                          bool second)
 {
   const bool push = second ? xfi_pulls(out) && !one->can_pull && !other->can_push : xfi_pushes(out);
@@ -132,89 +115,69 @@ static int halves_mapped(xfi_by out, xfi_by in, const verdict *other, const verd
 }
 
 /* Of this rank's memory by the peer, and of the peer's by this rank; of who has failed, none. */
-static int halves_asked(const talk *t, size_t i, const xfi_link *link, bool second)
+static int halves_asked(const xfi_link *link, bool second)
 {
-  if (!goes_on(t, i)) return 0;
-  return halves_mapped(link->recv_by, link->send_by, &t->verdicts[1][i], &t->verdicts[0][i],
-                       second);
+  if (!goes_on(link)) return 0;
+  return halves_mapped(link->recv_by, link->send_by, &link->theirs, &link->ours, second);
 }
 
-static int halves_wanted(const talk *t, size_t i, const xfi_link *link, bool second)
+static int halves_wanted(const xfi_link *link, bool second)
 {
-  if (!goes_on(t, i)) return 0;
-  return halves_mapped(link->send_by, link->recv_by, &t->verdicts[0][i], &t->verdicts[1][i],
-                       second);
+  if (!goes_on(link)) return 0;
+  return halves_mapped(link->send_by, link->recv_by, &link->ours, &link->theirs, second);
 }
 
-/* Ours go out; a rank that fails sends what nobody can map. */
-static xfer_status exchange_handles(const xfi_links *links, talk *t, const xfer_plan *plan,
-                                    bool second, xfer_status *mine, xfi_deadline deadline)
+/* A rank that fails sends what nobody can map. */
+static xfer_status exchange_handles(xfi_links *links, const xfer_plan *plan, bool second,
+                                    xfer_status *mine, xfi_deadline deadline)
 {
   xfer_status st = XFER_OK;
-  size_t n_all[2] = {0, 0};
-  int n_messages[2] = {0, 0};
-  xfi_mem_handle *at[2];
 
   for (size_t i = 0; i < links->n; i++) {
-    n_all[0] += xfi_link_n_told(&links->at[i], halves_asked(t, i, &links->at[i], second));
-    n_all[1] += xfi_link_n_remotes(&links->at[i], halves_wanted(t, i, &links->at[i], second));
-  }
-  for (int k = 0; k < 2; k++) {
-    xfi_free(t->handles[k]);
-    at[k] = t->handles[k] = xfi_comm_calloc(plan->comm, n_all[k], sizeof *at[k]);
-    XFI_CHECK(at[k] != NULL, XFER_ERR_NOMEM, "%zu handles", n_all[k]);
-  }
-  for (size_t i = 0; i < links->n; i++) {
-    const xfi_link *link = &links->at[i];
-    const int asked = halves_asked(t, i, link, second);
-    const size_t n[2] = {xfi_link_n_told(link, asked),
-                         xfi_link_n_remotes(link, halves_wanted(t, i, link, second))};
+    xfi_link *link = &links->at[i];
+    const int asked = halves_asked(link, second);
+    const size_t n_wanted = xfi_link_n_remotes(link, halves_wanted(link, second));
+    xfi_mem_handle *handle;
 
-    for (size_t k = 0, o = 0; k < link->n_told && *mine == XFER_OK; k++)
+    XFI_TRY(xfi_link_make_room(&link->said, plan, xfi_link_n_told(link, asked) * sizeof *handle));
+    XFI_TRY(xfi_link_make_room(&link->heard, plan, n_wanted * sizeof *handle));
+    handle = (xfi_mem_handle *)(void *)link->said.at;
+    for (size_t k = 0; k < link->n_told && *mine == XFER_OK; k++)
       if ((link->told[k].halves & asked) != 0)
-        *mine = plan->device->ops->mem_export(plan->device, link->told[k].at, &at[0][o++]);
-    for (int k = 0; k < 2; k++) {
-      if (n[k] > 0)
-        t->messages[(size_t)k * t->n + (size_t)n_messages[k]++] =
-            (xfi_message){at[k], n[k] * sizeof *at[k], link->rank};
-      at[k] += n[k];
-    }
+        *mine = plan->device->ops->mem_export(plan->device, link->told[k].at, handle++);
   }
-  st = plan->comm->ops->exchange(plan->comm, t->messages, n_messages[0], t->messages + t->n,
-                                 n_messages[1], deadline);
+  XFI_TRY(xfi_links_exchange(links, plan, deadline));
 done:
   return st;
 }
 
 /* ---- mapping ---- */
 
-/* XFER_OK with remote->is_mapped false: out of reach, which is no error, and why. */
+/* XFER_OK and nothing mapped: out of reach, which is no error, and why. */
 static xfer_status map_remote(xfi_remote *remote, const xfi_mem_handle *handle, xfi_device *device,
                               char *why, xfi_deadline deadline)
 {
   xfer_status st = XFER_OK;
   void *base = NULL;
 
-  if (remote->is_mapped) return XFER_OK;
+  if (remote->mapped != NULL) return XFER_OK;
   st = device->ops->mem_import(device, handle, &base, deadline);
-  if (st == XFER_OK) {
-    remote->mapped = base;
-    remote->is_mapped = true;
-  }
+  if (st == XFER_OK) remote->mapped = base;
   if (st == XFER_ERR_UNSUPPORTED) snprintf(why, XFI_WHY_BYTES, "%s", xfi_last_error());
   return st == XFER_ERR_UNSUPPORTED ? XFER_OK : st;
 }
 
 /* The page first: without it nothing else is worth mapping. */
-static xfer_status map_link(xfi_link *link, xfi_device *device, const xfi_mem_handle *handle,
-                            int wanted, verdict *v, xfi_deadline deadline)
+static xfer_status map_link(xfi_link *link, xfi_device *device, int wanted, xfi_deadline deadline)
 {
+  const xfi_mem_handle *handle = (const xfi_mem_handle *)(const void *)link->heard.at;
   xfer_status st = XFER_OK;
+  xfi_verdict *v = &link->ours;
   const xfi_remote *last = link->remotes;
 
   XFI_TRY(map_remote(link->remotes, &link->page_handle, device, v->why, deadline));
-  v->can_signal = last->is_mapped;
-  for (size_t i = 0; i < link->n_remotes && last->is_mapped; i++) {
+  v->can_signal = last->mapped != NULL;
+  for (size_t i = 0; i < link->n_remotes && last->mapped != NULL; i++) {
     if ((link->remotes[i].halves & wanted) == 0) continue;
     last = &link->remotes[i];
     XFI_TRY(map_remote(&link->remotes[i], handle++, device, v->why, deadline));
@@ -226,22 +189,15 @@ done:
 }
 
 /* First what this rank should copy, then what its peers should and cannot. */
-static xfer_status attempt(xfi_links *links, talk *t, const xfer_plan *plan, bool second,
-                           xfer_status *mine, xfi_deadline deadline)
+static xfer_status attempt(xfi_links *links, const xfer_plan *plan, bool second, xfer_status *mine,
+                           xfi_deadline deadline)
 {
   xfer_status st = XFER_OK;
-  const xfi_mem_handle *handle;
 
-  XFI_TRY(exchange_handles(links, t, plan, second, mine, deadline));
-  handle = t->handles[1];
-  for (size_t i = 0; i < links->n && *mine == XFER_OK; i++) {
-    xfi_link *link = &links->at[i];
-    const int wanted = halves_wanted(t, i, link, second);
-
-    if (!goes_on(t, i)) continue;
-    *mine = map_link(link, plan->device, handle, wanted, &t->verdicts[0][i], deadline);
-    handle += xfi_link_n_remotes(link, wanted);
-  }
+  XFI_TRY(exchange_handles(links, plan, second, mine, deadline));
+  for (size_t i = 0; i < links->n && *mine == XFER_OK; i++)
+    if (goes_on(&links->at[i]))
+      *mine = map_link(&links->at[i], plan->device, halves_wanted(&links->at[i], second), deadline);
 done:
   return st;
 }
@@ -254,27 +210,25 @@ static xfi_by settle_flow(xfi_by meant, bool can_push, bool can_pull)
   return can_push ? meant : XFI_BY_NOBODY;
 }
 
-static void settle(xfi_link *link, int rank, const verdict *mine, const verdict *theirs)
+static void settle(xfi_link *link, int rank)
 {
-  const bool signals = mine->can_signal != 0 && theirs->can_signal != 0;
+  const bool signals = link->ours.can_signal != 0 && link->theirs.can_signal != 0;
+  const bool is_ours = link->ours.why[0] != '\0';
 
-  link->send_by = settle_flow(link->send_by, signals && mine->can_push,
-                              signals && theirs->can_pull && !link->only_push[1]);
-  link->recv_by = settle_flow(link->recv_by, signals && theirs->can_push,
-                              signals && mine->can_pull && !link->only_push[0]);
-  if (mine->why[0] != '\0')
-    snprintf(link->way, sizeof link->way, "packed: rank %d cannot map rank %d: %s", rank,
-             link->rank, mine->why);
-  else
-    snprintf(link->way, sizeof link->way, "packed: rank %d cannot map rank %d: %.*s", link->rank,
-             rank, XFI_WHY_BYTES - 1, theirs->why);
+  link->send_by = settle_flow(link->send_by, signals && link->ours.can_push,
+                              signals && link->theirs.can_pull && !link->only_push[1]);
+  link->recv_by = settle_flow(link->recv_by, signals && link->theirs.can_push,
+                              signals && link->ours.can_pull && !link->only_push[0]);
+  snprintf(link->way, sizeof link->way, "packed: rank %d cannot map rank %d: %.*s",
+           is_ours ? rank : link->rank, is_ours ? link->rank : rank, XFI_WHY_BYTES - 1,
+           is_ours ? link->ours.why : link->theirs.why);
 }
 
 static xfer_status resolve(xfi_link *link, xfi_device *device)
 {
   xfer_status st = XFER_OK;
 
-  if (link->remotes[0].is_mapped) {
+  if (link->remotes[0].mapped != NULL) {
     uint64_t *page = (uint64_t *)(void *)(link->remotes[0].mapped + link->page_offset);
 
     XFI_CHECK(device->ops->flags_share == NULL || device->ops->flags_share(device, page),
@@ -290,23 +244,23 @@ xfer_status xfi_links_connect(xfi_links *links, xfer_plan *plan, uint64_t *page,
                               xfi_deadline deadline)
 {
   xfer_status st = XFER_OK;
-  talk t = {0};
 
-  XFI_TRY(talk_make(&t, plan, links->n));
-  XFI_TRY(exchange_descriptions(links, &t, plan, page, mine, deadline));
+  XFI_TRY(exchange_descriptions(links, plan, page, mine, deadline));
   for (size_t i = 0; i < links->n && *mine == XFER_OK; i++)
-    if (links->at[i].bytes != NULL) *mine = xfi_link_choose(&links->at[i], plan);
+    if (links->at[i].heard.n > 0) *mine = xfi_link_choose(&links->at[i], plan);
   for (size_t i = 0; i < links->n; i++)
-    t.verdicts[0][i].failed = *mine != XFER_OK;
+    links->at[i].ours.failed = *mine != XFER_OK;
   for (int n = 0; n < 3; n++) {
-    XFI_TRY(swap(&t, links, plan, t.verdicts[0], t.verdicts[1], sizeof **t.verdicts, deadline));
-    if (n < 2) XFI_TRY(attempt(links, &t, plan, n > 0, mine, deadline));
+    XFI_TRY(swap(links, plan, offsetof(xfi_link, ours), offsetof(xfi_link, theirs),
+                 sizeof(xfi_verdict), deadline));
+    if (n < 2) XFI_TRY(attempt(links, plan, n > 0, mine, deadline));
   }
   for (size_t i = 0; i < links->n && *mine == XFER_OK; i++) {
-    settle(&links->at[i], plan->moves->rank, &t.verdicts[0][i], &t.verdicts[1][i]);
-    if (goes_on(&t, i)) *mine = resolve(&links->at[i], plan->device);
+    settle(&links->at[i], plan->moves->rank);
+    if (goes_on(&links->at[i])) *mine = resolve(&links->at[i], plan->device);
+    xfi_bytes_free(&links->at[i].said);
+    xfi_bytes_free(&links->at[i].heard);
   }
 done:
-  talk_free(&t);
   return st;
 }
