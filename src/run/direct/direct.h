@@ -11,15 +11,16 @@ enum { XFI_PUSH, XFI_PULL };
 /* Copies one way that wait for the same peers and run on one stream. */
 typedef struct xfi_group {
   int way;
+  int stream;                          /* index; -1: the caller's */
+  int percent;                         /* of the device that it may have */
   xfi_batch *batches[XFI_QUANT_PARTS]; /* one after the other */
   xfi_batch *open;                     /* or this, where its copies go at once; or NULL */
   xfi_guard *guard;                    /* where the device has any */
   bool strict;                         /* they write a peer's memory, or read what may be freed */
-  xfi_flags ready;                     /* on our page */
-  xfi_flags done;                      /* on theirs */
-  const xfi_link **links;              /* [ready.n] */
-  int stream;                          /* index; -1: the caller's */
-  int percent;                         /* of the device that it may have */
+  /* Of the lane's own_flags, peer_flags and `of`, from where the group before ends: */
+  xfi_flags ready;        /* on our page */
+  xfi_flags done;         /* on theirs */
+  const xfi_link **links; /* [ready.n] */
 } xfi_group;
 
 /* Own flags that streams may be waiting for. */
@@ -33,15 +34,16 @@ typedef struct xfi_watch {
 struct xfi_direct {
   xfi_device *device;
   xfi_links links;
-  bool *sends;    /* [n peers] which flows it carries */
-  bool *recvs;    /* likewise */
   uint64_t bytes; /* that this rank copies */
   uint64_t *page; /* [n_ranks][XFI_WORDS]; NULL without links */
   xfi_group *groups;
   int n_groups;
-  xfi_flags tell;  /* READY on pages of peers that copy for us */
-  xfi_flags await; /* DONE on our page by the same peers */
-  xfi_watch watch;
+  uint64_t **own_flags;  /* READY of all groups, then `await` */
+  uint64_t **peer_flags; /* DONE of all groups, then `tell` */
+  const xfi_link **of;   /* whose the groups' are */
+  xfi_flags tell;        /* READY on pages of peers that copy for us */
+  xfi_flags await;       /* DONE on our page by the same peers */
+  xfi_watch watch;       /* of all own_flags */
   xfer_stream *streams;
   xfi_event **ended; /* [n_streams] */
   int n_streams;
@@ -67,7 +69,7 @@ bool xfi_direct_has_flows(const xfi_direct *direct);
 /* Is a flow carried directly? By index in plan->moves->sends.peers and recvs.peers. */
 static inline bool xfi_direct_carries(const xfi_direct *direct, bool send, size_t peer)
 {
-  return direct != NULL && (send ? direct->sends : direct->recvs)[peer];
+  return direct != NULL && xfi_links_by(&direct->links, send, peer) != XFI_BY_NOBODY;
 }
 /* How a flow travels, in words, by index in plan->moves->sends.peers or recvs.peers; NULL: not
  * committed; `relay`: of the plan's relay. An xfi_way_fn of a plan. */
