@@ -206,8 +206,7 @@ done:
   return st;
 }
 
-/* Every part that is not empty is bound. */
-static xfer_status check_all_bound(const xfer_plan *plan)
+xfer_status xfi_bindings_check(const xfer_plan *plan)
 {
   xfer_status st = XFER_OK;
 
@@ -279,15 +278,5 @@ xfer_status xfi_bindings_check_disjoint(const xfer_plan *plan)
   XFI_TRY(xfi_uses_check_disjoint(uses, n));
 done:
   if (uses != few) xfi_free(uses);
-  return st;
-}
-
-xfer_status xfi_bindings_check(const xfer_plan *plan)
-{
-  xfer_status st = XFER_OK;
-
-  XFI_TRY(check_all_bound(plan));
-  XFI_TRY(xfi_bindings_check_disjoint(plan));
-done:
   return st;
 }

@@ -9,9 +9,9 @@
 void xfi_binding_destroy(xfi_binding *binding);
 /* A dense shadow of a tensor's destination. */
 xfer_status xfi_bind_shadow(const xfer_plan *plan, size_t tensor, void *memory);
-/* Every part that is not empty is bound, and no destinations overlap. */
+/* Every part that is not empty is bound. */
 xfer_status xfi_bindings_check(const xfer_plan *plan);
-/* The latter alone, of a plan that was committed before. */
+/* No destinations overlap. */
 xfer_status xfi_bindings_check_disjoint(const xfer_plan *plan);
 
 /* ---- rebind.c ---- */

@@ -59,6 +59,23 @@ const xfi_allocation *xfi_run_allocation(const xfer_plan *plan, const void *poin
   return found;
 }
 
+uint64_t xfi_run_flow_bytes(const xfer_plan *plan, bool send, const xfi_peer *peer)
+{
+  const xfi_move_list *list = send ? &plan->moves->sends : &plan->moves->recvs;
+  uint64_t n_bytes = 0;
+
+  /* A relay's peers count what crossed, and those of a plan what is cheaper to broadcast apart. */
+  if (plan->main == NULL && xfi_run_n_broadcast(plan) == plan->moves->n_broadcast)
+    return peer->n_bytes;
+  for (size_t i = peer->first; i < peer->first + peer->n; i++) {
+    const xfi_class *cls = xfi_plan_class(plan->moves, list->moves[i].tensor);
+
+    if (!xfi_run_broadcasts(plan, cls))
+      n_bytes += xfi_move_bytes(cls, send ? &cls->sends : &cls->recvs, &list->moves[i]);
+  }
+  return n_bytes;
+}
+
 xfer_status xfi_run_record(xfi_device *device, xfi_event *event, xfer_stream stream)
 {
   const struct timespec pause = {.tv_nsec = XFI_RETRY_NS};
@@ -69,6 +86,12 @@ xfer_status xfi_run_record(xfi_device *device, xfi_event *event, xfer_stream str
     st = device->ops->event_record(device, event, stream);
   }
   return st;
+}
+
+xfer_status xfi_run_await_last(const xfer_plan *plan)
+{
+  if (plan->n_begun == 0) return XFER_OK;
+  return plan->device->ops->event_sync(plan->device, plan->finished, xfi_run_deadline(plan));
 }
 
 uint64_t xfi_run_staging_share(const xfer_plan *plan)

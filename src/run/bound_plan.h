@@ -44,7 +44,7 @@ struct xfer_plan {
   xfer_plan *next;           /* with slots in their block; see staging.h */
   bool has_slots;            /* it is in that list */
 
-  xfi_binding **bindings; /* [n_tensors]; NULL where nothing is bound */
+  xfi_binding **bindings; /* [n_tensors]; NULL where nothing is bound, and of a relay */
   uint32_t (*ends)[2];    /* of an exchange: see xfi_op_tensors; NULL: it is none */
   xfi_convert *converts;  /* [n_classes]; see xfi_run_elem() */
   xfi_quant *quant;       /* NULL: no tensor is quantised by blocks, on any rank */
@@ -99,12 +99,24 @@ xfer_status xfi_run_hear(int *n_said, const xfer_plan *plan, xfer_status mine, b
  * plan has both, since a rank's slots hold the larger step of either each way. */
 uint64_t xfi_run_staging_share(const xfer_plan *plan);
 
+/* Messages start at multiples of this in a slot, and tables of scales in their block, for wide
+ * loads; windows are multiples of it. */
+#define XFI_SLOT_ALIGN 16
+
+static inline size_t xfi_slot_aligned(uint64_t n_bytes)
+{
+  return (size_t)((n_bytes + XFI_SLOT_ALIGN - 1) / XFI_SLOT_ALIGN * XFI_SLOT_ALIGN);
+}
+
 /* What bound memory lay in at commit, and is not there any more; NULL: all is. */
 const xfi_allocation *xfi_run_find_changed(const xfer_plan *plan);
 
 /* Which of the allocations of the commit holds the bytes; NULL: none that it knows. */
 const xfi_allocation *xfi_run_allocation(const xfer_plan *plan, const void *pointer,
                                          size_t n_bytes);
+
+/* Until the last run has ended on this rank, for which nobody may have waited. */
+xfer_status xfi_run_await_last(const xfer_plan *plan);
 
 /* How long a rank waits, once a run has failed, for what is on its way to end. What a wait may take
  * beyond the deadline is twice that: waits on streams are let go at the deadline and end, and then
@@ -177,6 +189,16 @@ static inline bool xfi_run_broadcasts(const xfer_plan *plan, const xfi_class *cl
 {
   return cls->broadcast && xfi_run_n_broadcast(plan) > 0;
 }
+
+/* Is there something between this rank and a peer of its sends or receives that is not broadcast?
+ */
+static inline bool xfi_run_has_flow(const xfer_plan *plan, const xfi_peer *peer)
+{
+  return xfi_run_n_broadcast(plan) == 0 ? peer->n > 0 : peer->n_bytes > 0;
+}
+
+/* How many bytes. */
+uint64_t xfi_run_flow_bytes(const xfer_plan *plan, bool send, const xfi_peer *peer);
 
 /* ---- convert.c ---- */
 

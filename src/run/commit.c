@@ -7,7 +7,6 @@
 
 #include "alloc.h"
 #include "bind.h"
-#include "channels.h"
 #include "count.h"
 #include "direct.h"
 #include "error.h"
@@ -22,8 +21,7 @@
 void xfi_run_drop_lanes(xfer_plan *plan)
 {
   if (plan->relay != NULL) xfi_run_drop_lanes(plan->relay);
-  if (plan->n_begun > 0)
-    (void)plan->device->ops->event_sync(plan->device, plan->finished, xfi_run_deadline(plan));
+  (void)xfi_run_await_last(plan);
   xfi_local_destroy(plan->local, plan->device);
   xfi_direct_destroy(plan->direct);
   xfi_pipeline_destroy(plan->pipeline, plan);
@@ -98,7 +96,6 @@ static xfer_status note_allocations(xfer_plan *plan)
   size_t capacity = 0;
   size_t n = 0; /* the last one kept */
 
-  if (plan->main != NULL) return XFER_OK; /* it uses those of its plan */
   for (size_t t = 0; t < plan->moves->n_tensors; t++) {
     if (plan->bindings[t] == NULL) continue;
     XFI_TRY(note_view(plan, &capacity, t, xfi_run_src(plan, t)));
@@ -120,9 +117,12 @@ static xfer_status commit_local(xfer_plan *plan)
 {
   xfer_status st = XFER_OK;
 
-  XFI_TRY(xfi_bindings_check(plan));
-  XFI_TRY(xfi_shadow_create(plan));
-  XFI_TRY(note_allocations(plan));
+  if (plan->main == NULL) { /* a relay uses what is bound to its plan */
+    XFI_TRY(xfi_bindings_check(plan));
+    XFI_TRY(xfi_bindings_check_disjoint(plan));
+    XFI_TRY(xfi_shadow_create(plan));
+    XFI_TRY(note_allocations(plan));
+  }
   XFI_TRY(xfi_quant_prepare(plan));
   XFI_TRY(xfi_local_create(&plan->local, plan));
   XFI_TRY(xfi_verify_prepare(plan));
@@ -288,7 +288,7 @@ xfi_commit_word xfi_commit_begin(xfer_plan *plan, xfer_status mine)
 void xfi_commit_send(xfer_plan *plan, const xfi_commit_word *own)
 {
   if (own->status == XFER_OK && own->work != LANES_MADE)
-    xfi_channels_begin(plan->pipeline->channels, plan);
+    xfi_channels_begin(&plan->pipeline->channels, plan);
 }
 
 bool xfi_commit_leads_on(const xfi_commit_word *words, int n_ranks)
@@ -302,7 +302,7 @@ bool xfi_commit_leads_on(const xfi_commit_word *words, int n_ranks)
 
 void xfi_commit_take_back(xfer_plan *plan)
 {
-  if (plan->pipeline != NULL) xfi_channels_undo(plan->pipeline->channels, plan);
+  if (plan->pipeline != NULL) xfi_channels_undo(&plan->pipeline->channels, plan);
 }
 
 /* What is known of the plan once its commit came to `st`. */

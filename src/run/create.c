@@ -1,6 +1,8 @@
 /*
  * The beginning and the end of a plan: options, agreement, moves; and giving it all back.
  */
+#include <string.h>
+
 #include "agree.h"
 #include "alloc.h"
 #include "bind.h"
@@ -49,10 +51,10 @@ static xfi_plan_options moves_options(const xfer_plan_options *o, const uint32_t
 
 /* The window that keeps the rank with most messages per round under the staging cap: two slots each
  * way. */
-static xfer_status set_window(xfer_plan *plan, int sends, int recvs)
+static xfer_status set_window(xfer_plan *plan, const int32_t n[2])
 {
   const uint64_t cap = xfi_run_staging_share(plan);
-  const uint64_t slots = 2 * (uint64_t)(sends + recvs);
+  const uint64_t slots = 2 * (uint64_t)(n[0] + n[1]);
   xfer_status st = XFER_OK;
   uint64_t window = plan->options.window_bytes;
 
@@ -61,7 +63,7 @@ static xfer_status set_window(xfer_plan *plan, int sends, int recvs)
   window = window / XFI_SLOT_ALIGN * XFI_SLOT_ALIGN;
   XFI_CHECK(window > 0, XFER_ERR_ARG,
             "max_staging_bytes %llu is too small for %d messages in a round",
-            (unsigned long long)plan->options.max_staging_bytes, sends + recvs);
+            (unsigned long long)plan->options.max_staging_bytes, n[0] + n[1]);
   XFI_CHECK(xfi_run_n_broadcast(plan) == 0 || cap >= UINT64_C(4) * XFI_SLOT_ALIGN, XFER_ERR_ARG,
             "max_staging_bytes %llu is too small for a broadcast",
             (unsigned long long)plan->options.max_staging_bytes);
@@ -86,8 +88,6 @@ static xfer_status create_relay(xfer_plan *plan)
   r->of = plan->of;
   r->comm = plan->comm;
   r->device = plan->device;
-  r->bindings = xfi_calloc(r->moves->n_tensors, sizeof *r->bindings); /* it uses its plan's */
-  XFI_CHECK(r->bindings != NULL, XFER_ERR_NOMEM, "%zu tensors", r->moves->n_tensors);
   XFI_TRY(xfi_run_fill_converts(r));
   if (r->of == NULL) return XFER_OK;
   r->number = r->of->n_created++;
@@ -97,37 +97,34 @@ done:
   return st;
 }
 
-/* Messages in a round: sent and received by a plan's lanes, and by its relay's. */
+/* Messages in a round, sent and received: of a plan's lanes, and of its relay's. */
 typedef struct most {
-  int32_t own[2];
-  int32_t relay[2];
+  int32_t n[2][2];
 } most;
 
 static most most_of(const xfi_plan *moves)
 {
-  most m = {{0, 0}, {0, 0}};
+  most m = {{{0, 0}, {0, 0}}};
 
-  xfi_packed_most(&m.own[0], &m.own[1], moves);
-  if (moves->relay != NULL) xfi_packed_most(&m.relay[0], &m.relay[1], moves->relay);
+  xfi_packed_most(&m.n[0][0], &m.n[0][1], moves);
+  if (moves->relay != NULL) xfi_packed_most(&m.n[1][0], &m.n[1][1], moves->relay);
   return m;
 }
 
-static xfer_status check_said(const int32_t n[2], int rank)
+/* One becomes the larger of it and what a rank says. */
+static xfer_status take_more(int32_t n[2], const int32_t said[2], int rank, bool may_have)
 {
   xfer_status st = XFER_OK;
 
-  XFI_CHECK(n[0] >= 0 && n[0] <= XFI_ROUND_MESSAGES && n[1] >= 0 && n[1] <= XFI_ROUND_MESSAGES,
-            XFER_ERR_MISMATCH, "rank %d sends %d and receives %d messages in a round", rank, n[0],
-            n[1]);
+  XFI_CHECK(said[0] >= 0 && said[0] <= XFI_ROUND_MESSAGES && said[1] >= 0 &&
+                said[1] <= XFI_ROUND_MESSAGES,
+            XFER_ERR_MISMATCH, "rank %d sends %d and receives %d messages in a round", rank,
+            said[0], said[1]);
+  XFI_CHECK(may_have || said[0] + said[1] == 0, XFER_ERR_MISMATCH,
+            "rank %d relays %d messages in a round", rank, said[0] + said[1]);
+  if (said[0] + said[1] > n[0] + n[1]) memcpy(n, said, 2 * sizeof *n);
 done:
   return st;
-}
-
-static void take_more(int32_t to[2], const int32_t from[2])
-{
-  if (from[0] + from[1] <= to[0] + to[1]) return;
-  to[0] = from[0];
-  to[1] = from[1];
 }
 
 /* Windows, and the relay if there is one on any rank. Here alone, but what may fail does on all. */
@@ -135,12 +132,12 @@ static xfer_status settle_windows(xfer_plan *plan, const most *m)
 {
   xfer_status st = XFER_OK;
 
-  XFI_TRY(set_window(plan, m->own[0], m->own[1]));
-  if (m->relay[0] + m->relay[1] == 0) return XFER_OK;
+  XFI_TRY(set_window(plan, m->n[0]));
+  if (m->n[1][0] + m->n[1][1] == 0) return XFER_OK;
   st = create_relay(plan);
   if (plan->comm != NULL) st = xfi_comm_agree(plan->comm, st, xfi_run_deadline(plan));
   XFI_TRY(st);
-  XFI_TRY(set_window(plan->relay, m->relay[0], m->relay[1]));
+  XFI_TRY(set_window(plan->relay, m->n[1]));
 done:
   return st;
 }
@@ -149,18 +146,13 @@ done:
 static xfer_status agree_window(xfer_plan *plan, xfer_status mine)
 {
   xfer_status st = mine;
-  most m = mine == XFER_OK ? most_of(plan->moves) : (most){{0, 0}, {0, 0}};
+  most m = mine == XFER_OK ? most_of(plan->moves) : (most){{{0, 0}, {0, 0}}};
   most *all = xfi_comm_hear(plan->comm, &st, &m, sizeof m, xfi_run_deadline(plan));
 
   XFI_TRY(st);
   for (int r = 0; r < plan->comm->size; r++) {
-    XFI_TRY(check_said(all[r].own, r));
-    XFI_TRY(check_said(all[r].relay, r));
-    XFI_CHECK(plan->moves->relay != NULL || all[r].relay[0] + all[r].relay[1] == 0,
-              XFER_ERR_MISMATCH, "rank %d relays %d messages in a round", r,
-              all[r].relay[0] + all[r].relay[1]);
-    take_more(m.own, all[r].own);
-    take_more(m.relay, all[r].relay);
+    XFI_TRY(take_more(m.n[0], all[r].n[0], r, true));
+    XFI_TRY(take_more(m.n[1], all[r].n[1], r, plan->moves->relay != NULL));
   }
   XFI_TRY(settle_windows(plan, &m));
 done:

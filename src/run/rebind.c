@@ -50,18 +50,11 @@ bool xfi_rebind_keeps(xfer_plan *plan)
   return knows;
 }
 
-/* Nobody may have waited for it. */
-static xfer_status await_last_run(const xfer_plan *plan)
-{
-  if (plan->n_begun == 0) return XFER_OK;
-  return plan->device->ops->event_sync(plan->device, plan->finished, xfi_run_deadline(plan));
-}
-
 xfer_status xfi_rebind_local(xfer_plan *plan)
 {
   xfer_status st = XFER_OK;
 
-  XFI_TRY(await_last_run(plan));
+  XFI_TRY(xfi_run_await_last(plan));
   XFI_TRY(xfi_bindings_check_disjoint(plan));
   XFI_TRY(xfi_quant_prepare(plan));
   XFI_TRY(xfi_local_move(plan));
@@ -74,7 +67,7 @@ done:
 xfer_status xfi_rebind_direct(xfer_plan *plan, bool *moved, xfi_deadline deadline)
 {
   xfer_status st = XFER_OK;
-  xfer_status mine = await_last_run(plan);
+  xfer_status mine = xfi_run_await_last(plan);
   int n_moved = 0;
 
   XFI_TRY(xfi_direct_move(plan->direct, plan, &mine, moved, deadline));

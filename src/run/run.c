@@ -9,7 +9,6 @@
 #include <time.h>
 
 #include "alloc.h"
-#include "channels.h"
 #include "count.h"
 #include "direct.h"
 #include "error.h"
@@ -42,7 +41,7 @@ static xfer_status enqueue(xfer_plan *plan, xfer_stream stream)
   XFI_TRY(xfi_quant_start_rest(plan, stream));
   XFI_TRY(xfi_direct_start(plan->direct, plan, stream));
   if (plan->local != NULL) XFI_TRY(copy_locally(plan, stream));
-  XFI_TRY(xfi_pipeline_start(plan->pipeline, plan, stream, plan->run_ends));
+  XFI_TRY(xfi_pipeline_start(plan->pipeline, plan, stream));
   plan->is_sent = true;
   XFI_TRY(xfi_direct_finish(plan->direct, plan, stream));
   if (plan->relay != NULL) XFI_TRY(xfi_run_start(plan->relay, plan->relay->n_begun + 1, stream));
@@ -119,8 +118,7 @@ static void refuse(xfer_plan *plan, xfi_call call, xfer_status st)
   plan->state = xfi_state_after(plan->state, call, XFI_FAILED);
   keep_status(plan, st);
   not_sent(plan);
-  if (st == XFER_ERR_PEER || xfi_channels_have_begun(plan->pipeline->channels))
-    break_messages(plan);
+  if (st == XFER_ERR_PEER || plan->pipeline->channels.has_begun) break_messages(plan);
 }
 
 xfer_status xfi_run_refuse(xfer_plan *plan, const char *why)

@@ -17,9 +17,9 @@
 /* ---- copies ---- */
 
 /* What this rank copies of one flow: `send`: from us to the peer. parts[XFI_QUANT_PARTS] is by what
- * has to be known of blocks before, see quant.c; NULL: only *bytes. */
+ * has to be known of blocks before, see quant.c. */
 static xfer_status add_flow(xfi_copies *parts, const xfer_plan *plan, const xfi_link *link,
-                            bool send, uint64_t *bytes)
+                            bool send)
 {
   const xfi_move_list *list = send ? &plan->moves->sends : &plan->moves->recvs;
   const xfi_peer *peer = &list->peers[send ? link->send : link->recv];
@@ -27,27 +27,21 @@ static xfer_status add_flow(xfi_copies *parts, const xfer_plan *plan, const xfi_
   xfer_status st = XFER_OK;
   xfi_cursor cursor = {0, 0};
 
-  if (parts != NULL)
-    XFI_TRY(xfi_vec_reserve(&parts->at, &parts->capacity, parts->n + peer->n, sizeof *parts->at));
+  XFI_TRY(xfi_vec_reserve(&parts->at, &parts->capacity, parts->n + peer->n, sizeof *parts->at));
   for (size_t i = peer->first; i < peer->first + peer->n; i++) {
     const xfi_move *move = &list->moves[i];
     const xfi_class *cls = xfi_plan_class(plan->moves, move->tensor);
-    const int n_dims = cls->src->n_dims;
     xfi_end src;
     xfi_end dst;
     xfi_box box;
 
     if (xfi_run_broadcasts(plan, cls)) continue;
-    if (parts != NULL || both) {
-      xfi_move_box(&box, cls, send ? &cls->sends : &cls->recvs, move);
-      XFI_TRY(xfi_link_ends(&src, &dst, plan, link, send, move, &box, &cursor));
-      if (both && xfi_link_is_pushed_move(link, cls, &src, &dst, box.length) != send)
-        continue; /* the peer's */
-    }
-    if (parts != NULL)
-      XFI_TRY(xfi_copies_add(&parts[xfi_quant_part(plan->quant, move->tensor)], &dst, &src,
-                             box.length, n_dims, xfi_run_elem(plan, cls, XFI_WHOLE_WAY)));
-    *bytes += xfi_move_bytes(cls, send ? &cls->sends : &cls->recvs, move);
+    xfi_move_box(&box, cls, send ? &cls->sends : &cls->recvs, move);
+    XFI_TRY(xfi_link_ends(&src, &dst, plan, link, send, move, &box, &cursor));
+    if (both && xfi_link_is_pushed_move(link, cls, &src, &dst, box.length) != send)
+      continue; /* the peer's */
+    XFI_TRY(xfi_copies_add(&parts[xfi_quant_part(plan->quant, move->tensor)], &dst, &src,
+                           box.length, cls->src->n_dims, xfi_run_elem(plan, cls, XFI_WHOLE_WAY)));
   }
 done:
   return st;
@@ -58,6 +52,19 @@ done:
 static bool link_goes(const xfi_link *link, int way)
 {
   return way == XFI_PUSH ? xfi_pushes(link->send_by) : xfi_pulls(link->recv_by);
+}
+
+/* Bytes that this rank copies of what goes that way. */
+static uint64_t way_bytes(const xfi_link *link, const xfer_plan *plan, int way)
+{
+  const xfi_plan *m = plan->moves;
+
+  if (way == XFI_PUSH)
+    return link->send_by == XFI_BY_BOTH
+               ? link->pushed_bytes[1]
+               : xfi_run_flow_bytes(plan, true, &m->sends.peers[link->send]);
+  return xfi_run_flow_bytes(plan, false, &m->recvs.peers[link->recv]) -
+         (link->recv_by == XFI_BY_BOTH ? link->pushed_bytes[0] : 0);
 }
 
 static void add_flag(xfi_flags *flags, uint64_t *flag)
@@ -106,11 +113,10 @@ static xfer_status make_batches(xfi_group *g, const xfi_direct *d, const xfer_pl
   const bool opens = plan->quant == NULL && g->strict && dev->batch_create_open != NULL;
   xfer_status st = XFER_OK;
   xfi_copies parts[XFI_QUANT_PARTS] = {{NULL, 0, 0}};
-  uint64_t ignored = 0;
 
   drop_batches(g, d);
   for (int i = 0; i < g->ready.n; i++)
-    XFI_TRY(add_flow(parts, plan, g->links[i], g->way == XFI_PUSH, &ignored));
+    XFI_TRY(add_flow(parts, plan, g->links[i], g->way == XFI_PUSH));
   for (int k = 0; k < XFI_QUANT_PARTS; k++) {
     if (parts[k].n == 0) continue;
     XFI_TRY(dev->batch_create(d->device, &g->batches[k], parts[k].at, parts[k].n, g->percent,
@@ -174,13 +180,12 @@ static xfer_status make_groups(xfi_direct *d, const xfer_plan *plan)
   int n = 0;
   int percent;
 
-  for (size_t i = 0; i < d->links.n; i++) {
-    const xfi_link *link = &d->links.at[i];
-
-    n += link_goes(link, XFI_PUSH) + link_goes(link, XFI_PULL);
-    if (link_goes(link, XFI_PUSH)) XFI_TRY(add_flow(NULL, plan, link, true, &d->bytes));
-    if (link_goes(link, XFI_PULL)) XFI_TRY(add_flow(NULL, plan, link, false, &d->bytes));
-  }
+  for (size_t i = 0; i < d->links.n; i++)
+    for (int way = XFI_PUSH; way <= XFI_PULL; way++) {
+      if (!link_goes(&d->links.at[i], way)) continue;
+      d->bytes += way_bytes(&d->links.at[i], plan, way);
+      n++;
+    }
   one = one && d->bytes <= ONE_BATCH_BYTES;
   percent = one || n == 0 ? 100 : plan->local != NULL ? 200 / (2 * n + 1) : 100 / n; /* local.c */
   list_groups(d, rank, XFI_PUSH, one, percent);
@@ -333,9 +338,31 @@ void xfi_direct_destroy(xfi_direct *d)
   xfi_free(d);
 }
 
+static xfi_by by_of(const xfi_link *link, bool send)
+{
+  return link == NULL ? XFI_BY_NOBODY : send ? link->send_by : link->recv_by;
+}
+
+bool xfi_direct_carries(const xfi_direct *d, bool send, size_t peer)
+{
+  return d != NULL && by_of(xfi_links_find(&d->links, send, peer), send) != XFI_BY_NOBODY;
+}
+
 const char *xfi_direct_way(const void *plan, bool relay, bool send, size_t peer)
 {
   const xfer_plan *p = relay ? ((const xfer_plan *)plan)->relay : plan;
+  const xfi_move_list *list = send ? &p->moves->sends : &p->moves->recvs;
+  const xfi_link *link;
+  xfi_by by;
 
-  return p->direct == NULL ? NULL : xfi_links_way(&p->direct->links, p, send, peer);
+  if (p->direct == NULL) return NULL;
+  link = xfi_links_find(&p->direct->links, send, peer);
+  by = by_of(link, send);
+  if (by == XFI_BY_BOTH) return "direct: each copies a part";
+  if (by != XFI_BY_NOBODY)
+    return (by == XFI_BY_PUSH) == send ? "direct: this rank copies" : "direct: the peer copies";
+  if (link != NULL) return link->way;
+  if (!xfi_run_has_flow(plan, &list->peers[peer])) return "broadcast";
+  if (p->options.lane == XFER_LANE_PACKED) return "packed: the lane was asked for";
+  return "packed: not of one host, user and container";
 }

@@ -67,10 +67,7 @@ xfer_status xfi_direct_move(xfi_direct *direct, xfer_plan *plan, xfer_status *mi
 /* Does a peer have to know where this rank's memory is? */
 bool xfi_direct_has_flows(const xfi_direct *direct);
 /* Is a flow carried directly? By index in plan->moves->sends.peers and recvs.peers. */
-static inline bool xfi_direct_carries(const xfi_direct *direct, bool send, size_t peer)
-{
-  return direct != NULL && xfi_links_by(&direct->links, send, peer) != XFI_BY_NOBODY;
-}
+bool xfi_direct_carries(const xfi_direct *direct, bool send, size_t peer);
 /* How a flow travels, in words, by index in plan->moves->sends.peers or recvs.peers; NULL: not
  * committed; `relay`: of the plan's relay. An xfi_way_fn of a plan. */
 const char *xfi_direct_way(const void *plan, bool relay, bool send, size_t peer);

@@ -111,6 +111,8 @@ done:
   return st;
 }
 
+static const xfi_flags nothing; /* to tell, or to wait for */
+
 /* Tell, then wait. Whether it was in vain is looked at later: in check_group(), or at the end. */
 static xfer_status sync_flags(const xfi_direct *d, const xfer_plan *plan, const xfi_flags *set,
                               const xfi_flags *wait, xfer_stream stream, const char *what)
@@ -202,7 +204,6 @@ done:
 xfer_status xfi_direct_start(xfi_direct *d, xfer_plan *plan, xfer_stream stream)
 {
   const xfi_device_ops *dev = d->device->ops;
-  const xfi_flags nothing = {NULL, 0};
   xfer_status st = XFER_OK;
   const bool watched = d->device->alarms != NULL && d->watch.flags.n > 0;
   bool told = d->tell.n == 0;
@@ -243,7 +244,6 @@ done:
 xfer_status xfi_direct_finish(xfi_direct *d, xfer_plan *plan, xfer_stream stream)
 {
   const xfi_device_ops *dev = d->device->ops;
-  const xfi_flags nothing = {NULL, 0};
   xfer_status st = XFER_OK;
 
   for (int i = 0; i < d->n_streams; i++) {

@@ -9,23 +9,14 @@
 
 /* ---- who may be reached ---- */
 
-/* Moves of a flow that the broadcast lane does not carry. */
-static bool has_moves(const xfer_plan *plan, const xfi_move_list *list, size_t peer)
-{
-  for (size_t i = 0; i < list->peers[peer].n; i++)
-    if (!xfi_run_broadcasts(
-            plan, xfi_plan_class(plan->moves, list->moves[list->peers[peer].first + i].tensor)))
-      return true;
-  return false;
-}
-
 /* A flow as the link has it. */
 static size_t wanted(const xfer_plan *plan, const xfi_move_list *list, size_t peer)
 {
   const uint32_t lane = plan->options.lane;
   const bool direct = lane != XFER_LANE_PACKED && lane != XFER_LANE_BROADCAST;
 
-  return direct && peer < list->n_peers && has_moves(plan, list, peer) ? peer : XFI_NO_FLOW;
+  return direct && peer < list->n_peers && xfi_run_has_flow(plan, &list->peers[peer]) ? peer
+                                                                                      : XFI_NO_FLOW;
 }
 
 xfer_status xfi_links_list(xfi_links *links, xfer_plan *plan, const xfi_near *near)
@@ -100,33 +91,11 @@ void xfi_links_destroy(xfi_links *links, xfi_device *device)
   xfi_free(links->messages);
 }
 
-static const xfi_link *find_link(const xfi_links *links, bool send, size_t peer)
+const xfi_link *xfi_links_find(const xfi_links *links, bool send, size_t peer)
 {
   for (size_t i = 0; i < links->n; i++)
     if ((send ? links->at[i].send : links->at[i].recv) == peer) return &links->at[i];
   return NULL;
-}
-
-xfi_by xfi_links_by(const xfi_links *links, bool send, size_t peer)
-{
-  const xfi_link *link = find_link(links, send, peer);
-
-  return link == NULL ? XFI_BY_NOBODY : send ? link->send_by : link->recv_by;
-}
-
-const char *xfi_links_way(const xfi_links *links, const xfer_plan *plan, bool send, size_t peer)
-{
-  const xfi_move_list *list = send ? &plan->moves->sends : &plan->moves->recvs;
-  const xfi_link *link = find_link(links, send, peer);
-  const xfi_by by = xfi_links_by(links, send, peer);
-
-  if (by == XFI_BY_BOTH) return "direct: each copies a part";
-  if (by != XFI_BY_NOBODY)
-    return (by == XFI_BY_PUSH) == send ? "direct: this rank copies" : "direct: the peer copies";
-  if (link != NULL) return link->way;
-  if (!has_moves(plan, list, peer)) return "broadcast";
-  if (plan->options.lane == XFER_LANE_PACKED) return "packed: the lane was asked for";
-  return "packed: not of one host, user and container";
 }
 
 const xfi_bound *xfi_link_bound(const xfi_link *link, uint32_t tensor, bool source,

@@ -69,11 +69,13 @@ typedef enum xfi_near {
 /* One peer: both flows between us, and its half of each. */
 typedef struct xfi_link {
   int rank;
-  size_t send;       /* index in plan->moves->sends.peers; XFI_NO_FLOW: none */
-  size_t recv;       /* likewise */
-  xfi_by send_by;    /* who copies what we send */
-  xfi_by recv_by;    /* and what we receive */
-  bool only_push[2]; /* what we receive, and what we send: nobody but its sender can copy it */
+  size_t send;    /* index in plan->moves->sends.peers; XFI_NO_FLOW: none */
+  size_t recv;    /* likewise */
+  xfi_by send_by; /* who copies what we send */
+  xfi_by recv_by; /* and what we receive */
+  /* Of what we receive, and of what we send: */
+  bool only_push[2];        /* nobody but its sender can copy it */
+  uint64_t pushed_bytes[2]; /* what its sender copies where both do */
   xfi_near near;
   xfi_told *told; /* [n_told] our half of both flows, after the page */
   size_t n_told;
@@ -123,15 +125,13 @@ static inline bool xfi_pulls(xfi_by by)
 /* Peers in reach with which there is something to exchange, in whatever lane: where not directly,
  * only to hear of their failures. near: [n_ranks]. */
 xfer_status xfi_links_list(xfi_links *links, xfer_plan *plan, const xfi_near *near);
-/* Who copies a flow, by its index in the plan's sends or receives. */
-xfi_by xfi_links_by(const xfi_links *links, bool send, size_t peer);
+/* The link of a flow, by its index in the plan's sends or receives; NULL: there is none. */
+const xfi_link *xfi_links_find(const xfi_links *links, bool send, size_t peer);
 /* Is all that the peer's half of a flow lies in mapped? */
 bool xfi_link_is_mapped(const xfi_link *link, bool source);
 /* From places to addresses, in what is mapped. */
 void xfi_link_resolve(xfi_link *link);
 void xfi_links_destroy(xfi_links *links, xfi_device *device);
-/* How a flow travels, in words: that of index `peer` in the plan's sends or receives. */
-const char *xfi_links_way(const xfi_links *links, const xfer_plan *plan, bool send, size_t peer);
 
 /* ---- link_map.c ---- */
 

@@ -91,61 +91,67 @@ done:
   return st;
 }
 
-/* Of a flow: are there moves to pull, and others to push, where that is asked? And such that only
- * their sender can copy, which has the scales? */
-static xfer_status look_at_moves(bool has[2], const xfer_plan *plan, xfi_link *link, bool send)
+/* Of a flow: what is pushed where there is a choice, and must some of it be, since its sender alone
+ * has the scales? */
+static xfer_status look_at_moves(const xfer_plan *plan, xfi_link *link, bool send,
+                                 const xfi_move_list *list, const xfi_peer *peer)
 {
-  const xfi_move_list *list = send ? &plan->moves->sends : &plan->moves->recvs;
-  const xfi_peer *peer = &list->peers[send ? link->send : link->recv];
   xfer_status st = XFER_OK;
   xfi_cursor cursor = {0, 0};
 
-  has[0] = has[1] = false;
   for (size_t i = peer->first; i < peer->first + peer->n; i++) {
     const xfi_move *move = &list->moves[i];
     const xfi_class *cls = xfi_plan_class(plan->moves, move->tensor);
+    const xfi_flows *boxes = send ? &cls->sends : &cls->recvs;
     xfi_end src;
     xfi_end dst;
     xfi_box box;
 
     if (xfi_run_broadcasts(plan, cls)) continue;
     if (xfi_conversion_kind(cls->conversion) == XFI_KIND_BLOCKS) link->only_push[send] = true;
-    if (!plan->device->ops->pulls || (has[0] && has[1])) continue;
-    xfi_move_box(&box, cls, send ? &cls->sends : &cls->recvs, move);
+    if (!plan->device->ops->pulls) continue;
+    xfi_move_box(&box, cls, boxes, move);
     XFI_TRY(xfi_link_ends(&src, &dst, plan, link, send, move, &box, &cursor));
-    has[xfi_link_is_pushed_move(link, cls, &src, &dst, box.length)] = true;
+    if (xfi_link_is_pushed_move(link, cls, &src, &dst, box.length))
+      link->pushed_bytes[send] += xfi_move_bytes(cls, boxes, move);
   }
 done:
   return st;
 }
 
-/* Who should copy a flow whose source lies in n_src allocations and its destination in n_dst. */
-static xfi_by choose(bool pulls, size_t n_src, size_t n_dst, const bool has[2], bool only_push)
+/* Who should copy a flow. */
+static xfer_status choose(xfi_by *by, const xfer_plan *plan, xfi_link *link, bool send)
 {
-  if (only_push) return XFI_BY_PUSH;
-  if (!pulls) return n_dst <= n_src ? XFI_BY_PUSH : XFI_BY_PULL;
-  if (n_src > n_dst + MANY_ALLOCATIONS) return XFI_BY_PUSH;
-  if (n_dst > n_src + MANY_ALLOCATIONS) return XFI_BY_PULL;
-  if (!has[1]) return XFI_BY_PULL;
-  return has[0] ? XFI_BY_BOTH : XFI_BY_PUSH;
+  const xfi_move_list *list = send ? &plan->moves->sends : &plan->moves->recvs;
+  const size_t index = send ? link->send : link->recv;
+  const bool pulls = plan->device->ops->pulls;
+  /* What its source and its destination lie in. */
+  const size_t n_src =
+      send ? xfi_link_n_told(link, XFI_OF_SRC) : xfi_link_n_remotes(link, XFI_OF_SRC);
+  const size_t n_dst =
+      send ? xfi_link_n_remotes(link, XFI_OF_DST) : xfi_link_n_told(link, XFI_OF_DST);
+  xfer_status st = XFER_OK;
+
+  if (index == XFI_NO_FLOW) return XFER_OK;
+  XFI_TRY(look_at_moves(plan, link, send, list, &list->peers[index]));
+  if (link->only_push[send] || (pulls ? n_src > n_dst + MANY_ALLOCATIONS : n_dst <= n_src))
+    *by = XFI_BY_PUSH;
+  else if (!pulls || n_dst > n_src + MANY_ALLOCATIONS || link->pushed_bytes[send] == 0)
+    *by = XFI_BY_PULL;
+  else
+    *by = link->pushed_bytes[send] < xfi_run_flow_bytes(plan, send, &list->peers[index])
+              ? XFI_BY_BOTH
+              : XFI_BY_PUSH;
+done:
+  return st;
 }
 
 xfer_status xfi_link_choose(xfi_link *link, const xfer_plan *plan)
 {
-  const bool pulls = plan->device->ops->pulls;
   xfer_status st = XFER_OK;
-  bool has[2];
 
-  if (link->send != XFI_NO_FLOW) {
-    XFI_TRY(look_at_moves(has, plan, link, true));
-    link->send_by = choose(pulls, xfi_link_n_told(link, XFI_OF_SRC),
-                           xfi_link_n_remotes(link, XFI_OF_DST), has, link->only_push[1]);
-  }
-  if (link->recv != XFI_NO_FLOW) {
-    XFI_TRY(look_at_moves(has, plan, link, false));
-    link->recv_by = choose(pulls, xfi_link_n_remotes(link, XFI_OF_SRC),
-                           xfi_link_n_told(link, XFI_OF_DST), has, link->only_push[0]);
-  }
+  XFI_TRY(choose(&link->send_by, plan, link, true));
+  XFI_TRY(choose(&link->recv_by, plan, link, false));
 done:
   return st;
 }

@@ -20,36 +20,42 @@ typedef struct turn {
   int root;
   size_t first; /* [first, end) of casts->at */
   size_t end;
-  uint64_t n_bytes; /* of its stream */
-  size_t next;      /* how far the stream has been cut up, */
-  uint64_t at;      /* and bytes of it before that part */
-  xfi_step *step;   /* its last one, unless that has a window */
+  uint64_t n_bytes;  /* of its stream */
+  size_t next;       /* how far the stream has been cut up: to this part, */
+  size_t box;        /* to this box of it, */
+  uint64_t at;       /* and bytes of the stream before that box */
+  xfi_needed needed; /* of this part, once its first box was looked at */
+  xfi_step *step;    /* its last one, unless that has a window */
 } turn;
-
-static uint64_t stream_bytes(const xfi_cast *c)
-{
-  return c->memory != NULL ? 0 : c->n_bytes;
-}
 
 static turn turn_from(const xfi_casts *casts, const xfer_plan *plan, size_t first)
 {
-  turn t = {casts, plan, casts->at[first].root, first, first, 0, first, 0, NULL};
+  turn t = {.casts = casts,
+            .plan = plan,
+            .root = casts->at[first].root,
+            .first = first,
+            .end = first,
+            .next = first};
 
-  while (t.end < casts->n && casts->at[t.end].root == t.root)
-    t.n_bytes += stream_bytes(&casts->at[t.end++]);
+  for (; t.end < casts->n && casts->at[t.end].root == t.root; t.end++)
+    if (casts->at[t.end].memory == NULL) t.n_bytes += casts->at[t.end].n_bytes;
   return t;
 }
 
-void xfi_broadcast_measure(xfi_pipeline *p, const xfi_casts *casts, const xfer_plan *plan)
+void xfi_broadcast_measure(xfi_pipeline *p, const xfer_plan *plan)
 {
+  const uint64_t window = xfi_casts_window(plan);
+  const xfi_casts *casts = p->casts;
+
   for (size_t i = 0; casts != NULL && i < casts->n;) {
     const turn t = turn_from(casts, plan, i);
-    const uint64_t window = xfi_casts_window(plan);
-    const uint64_t n_bytes = t.n_bytes < window ? t.n_bytes : window;
-    size_t *slot = t.root == plan->moves->rank ? &p->send_slot_bytes : &p->recv_slot_bytes;
+    const size_t n_bytes = xfi_slot_aligned(t.n_bytes < window ? t.n_bytes : window);
+    const bool is_root = t.root == plan->moves->rank;
+    size_t *slot = is_root ? &p->send_slot_bytes : &p->recv_slot_bytes;
 
-    if (n_bytes > *slot) *slot = (size_t)n_bytes;
-    i = t.end;
+    if (n_bytes > *slot) *slot = n_bytes;
+    for (; i < t.end; i++)
+      if (is_root) p->sent_bytes += casts->at[i].n_bytes;
   }
 }
 
@@ -73,10 +79,9 @@ done:
   return st;
 }
 
-static void add_message(xfi_pipeline *p, const turn *t, char *memory, uint64_t n_bytes)
+static void add_message(const turn *t, char *memory, uint64_t n_bytes)
 {
   t->step->messages[t->step->n_sends++] = (xfi_message){memory, (size_t)n_bytes, t->root};
-  if (t->root == t->plan->moves->rank) p->sent_bytes += n_bytes;
 }
 
 /* ---- through slots ---- */
@@ -133,12 +138,12 @@ done:
   return st;
 }
 
-/* Elements [first, end) of one source box of an entry: gathered on the root, scattered where
+/* Elements [first, end) of one source box of a part: gathered on the root, scattered where
  * needed. */
-static xfer_status add_box(xfi_step *step, const xfer_plan *plan, const xfi_cast *c,
-                           const xfi_box *box, const xfi_needed *needed, int64_t first, int64_t end,
-                           char *slot)
+static xfer_status add_box(xfi_step *step, const turn *t, const xfi_cast *c, const xfi_box *box,
+                           int64_t first, int64_t end, char *slot)
 {
+  const xfer_plan *plan = t->plan;
   const xfi_class *cls = xfi_plan_class(plan->moves, c->tensor);
   xfer_status st = XFER_OK;
   xfi_slice slices[XFI_MAX_SLICES];
@@ -151,37 +156,11 @@ static xfer_status add_box(xfi_step *step, const xfer_plan *plan, const xfi_cast
     return xfi_slot_copies(&step->gather, plan, cls, slot, true, xfi_run_src(plan, c->tensor),
                            mine.src_local, mine.length, first, end);
   }
-  if (needed->n == 0) return XFER_OK;
+  if (t->needed.n == 0) return XFER_OK;
   n = xfi_slice_box(slices, box->length, cls->src->n_dims, first, end);
   for (int i = 0; i < n; i++)
-    XFI_TRY(scatter_slice(&step->scatter, plan, c->tensor, needed, box, &slices[i],
+    XFI_TRY(scatter_slice(&step->scatter, plan, c->tensor, &t->needed, box, &slices[i],
                           slot + slices[i].offset * cls->wire_bytes));
-done:
-  return st;
-}
-
-/* What bytes [first, end) of a part mean on this rank. */
-static xfer_status add_part(xfi_step *step, const turn *t, const xfi_cast *c, uint64_t first,
-                            uint64_t end, char *slot)
-{
-  const xfi_class *cls = xfi_plan_class(t->plan->moves, c->tensor);
-  const xfi_flow *source = xfi_cast_source(t->casts, t->plan, c);
-  const xfi_needed needed = xfi_cast_needed(t->casts, t->plan, c);
-  const uint64_t elem = (uint64_t)cls->wire_bytes;
-  xfer_status st = XFER_OK;
-  uint64_t at = 0; /* bytes of the part before the box */
-
-  for (size_t b = 0; b < source->n && at < end; b++) {
-    const xfi_box box = xfi_cast_box(t->casts, t->plan, c, b);
-    const uint64_t n_bytes = (uint64_t)xfi_box_elems(box.length, cls->src->n_dims) * elem;
-    const uint64_t from = at > first ? at : first;
-    const uint64_t to = at + n_bytes < end ? at + n_bytes : end;
-
-    if (from < to)
-      XFI_TRY(add_box(step, t->plan, c, &box, &needed, (int64_t)((from - at) / elem),
-                      (int64_t)((to - at) / elem), slot + (from - first)));
-    at += n_bytes;
-  }
 done:
   return st;
 }
@@ -196,19 +175,31 @@ static xfer_status add_window(xfi_pipeline *p, turn *t, uint64_t first, uint64_t
 
   XFI_TRY(open_step(p, t));
   slot = xfi_steps_slot(p, p->n_steps - 1, is_root);
-  add_message(p, t, slot, end - first);
+  add_message(t, slot, end - first);
   step = t->step;
   t->step = NULL; /* it has its window */
   while (t->next < t->end && t->at < end) {
     const xfi_cast *c = &t->casts->at[t->next];
-    const uint64_t n_bytes = stream_bytes(c);
-    const uint64_t from = t->at > first ? t->at : first;
-    const uint64_t to = t->at + n_bytes < end ? t->at + n_bytes : end;
 
-    if (from < to) XFI_TRY(add_part(step, t, c, from - t->at, to - t->at, slot + (from - first)));
-    if (t->at + n_bytes > end) break; /* the rest is the next window's */
-    t->at += n_bytes;
-    t->next++;
+    if (c->memory != NULL || t->box == c->source->n) {
+      t->next++;
+      t->box = 0;
+      continue;
+    }
+    if (t->box == 0) t->needed = xfi_cast_needed(t->plan, c);
+    const xfi_class *cls = xfi_plan_class(t->plan->moves, c->tensor);
+    const xfi_box box = xfi_cast_box(c, t->box);
+    const uint64_t elem = (uint64_t)cls->wire_bytes;
+    const uint64_t box_end = t->at + (uint64_t)xfi_box_elems(box.length, cls->src->n_dims) * elem;
+    const uint64_t from = t->at > first ? t->at : first;
+    const uint64_t to = box_end < end ? box_end : end;
+
+    if (from < to)
+      XFI_TRY(add_box(step, t, c, &box, (int64_t)((from - t->at) / elem),
+                      (int64_t)((to - t->at) / elem), slot + (from - first)));
+    if (box_end > end) break; /* the rest is the next window's */
+    t->at = box_end;
+    t->box++;
   }
 done:
   return st;
@@ -242,7 +233,7 @@ static xfer_status add_turn(xfi_pipeline *p, turn *t)
         has_windows = true;
       }
       XFI_TRY(open_step(p, t));
-      add_message(p, t, c->memory + at, left < XFI_MESSAGE_BYTES ? left : XFI_MESSAGE_BYTES);
+      add_message(t, c->memory + at, left < XFI_MESSAGE_BYTES ? left : XFI_MESSAGE_BYTES);
     }
   }
   if (!has_windows) XFI_TRY(add_windows(p, t));
@@ -250,8 +241,9 @@ done:
   return st;
 }
 
-xfer_status xfi_broadcast_add(xfi_pipeline *p, const xfi_casts *casts, const xfer_plan *plan)
+xfer_status xfi_broadcast_add(xfi_pipeline *p, const xfer_plan *plan)
 {
+  const xfi_casts *casts = p->casts;
   xfer_status st = XFER_OK;
 
   for (size_t i = 0; casts != NULL && i < casts->n;) {

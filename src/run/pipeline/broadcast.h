@@ -12,8 +12,9 @@
 typedef struct xfi_cast {
   int root;
   uint32_t tensor;
-  size_t order; /* in the plan */
-  size_t flow;  /* in the sources of the tensor's class */
+  size_t order;           /* in the plan */
+  const xfi_flows *flows; /* the sources of its class, */
+  const xfi_flow *source; /* of which it is this one; by boxes their src_local counts from a unit */
   uint64_t n_bytes;
   char *memory; /* broadcast in place: where this rank has the part; NULL: through slots */
 } xfi_cast;
@@ -35,20 +36,21 @@ xfer_status xfi_casts_create(xfi_casts **casts, const xfer_plan *plan);
 xfer_status xfi_casts_list(xfi_casts **casts, const xfer_plan *plan);
 void xfi_casts_free(xfi_casts *casts);
 
-/* A part's boxes in its source, and box b of them; by boxes its src_local counts from its unit. */
-const xfi_flow *xfi_cast_source(const xfi_casts *casts, const xfer_plan *plan, const xfi_cast *c);
-xfi_box xfi_cast_box(const xfi_casts *casts, const xfer_plan *plan, const xfi_cast *c, size_t b);
+/* Box b of a part. */
+static inline xfi_box xfi_cast_box(const xfi_cast *c, size_t b)
+{
+  return xfi_flows_box(c->flows, c->source->first + b);
+}
 
 /* What this rank gets of a part, in its class's recvs; n 0: it needs nothing of it, or holds it. */
 typedef struct xfi_needed {
   const xfi_flow *at;
   size_t n;
 } xfi_needed;
-xfi_needed xfi_cast_needed(const xfi_casts *casts, const xfer_plan *plan, const xfi_cast *c);
+xfi_needed xfi_cast_needed(const xfer_plan *plan, const xfi_cast *c);
 
 /* What slots the list needs, then its steps. */
-void xfi_broadcast_measure(xfi_pipeline *pipeline, const xfi_casts *casts, const xfer_plan *plan);
-xfer_status xfi_broadcast_add(xfi_pipeline *pipeline, const xfi_casts *casts,
-                              const xfer_plan *plan);
+void xfi_broadcast_measure(xfi_pipeline *pipeline, const xfer_plan *plan);
+xfer_status xfi_broadcast_add(xfi_pipeline *pipeline, const xfer_plan *plan);
 
 #endif

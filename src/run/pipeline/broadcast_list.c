@@ -65,7 +65,7 @@ static xfer_status add_tensor(xfi_casts *casts, const xfi_plan *m, uint32_t tens
     if (n_bytes == 0) continue;
     root = xfi_part_rank(cls->src, turn.src_part, xfi_choose_replica(cls, &turn));
     XFI_TRY(xfi_vec_reserve(&casts->at, &casts->capacity, casts->n + 1, sizeof *casts->at));
-    casts->at[casts->n] = (xfi_cast){root, tensor, casts->n, f, n_bytes, NULL};
+    casts->at[casts->n] = (xfi_cast){root, tensor, casts->n, flows, &flows->at[f], n_bytes, NULL};
     casts->n++;
   }
 done:
@@ -98,22 +98,10 @@ done:
   return st;
 }
 
-const xfi_flow *xfi_cast_source(const xfi_casts *casts, const xfer_plan *plan, const xfi_cast *c)
-{
-  return &casts->sources[plan->moves->tensors[c->tensor].class_index].at[c->flow];
-}
-
-xfi_box xfi_cast_box(const xfi_casts *casts, const xfer_plan *plan, const xfi_cast *c, size_t b)
-{
-  const xfi_flows *flows = &casts->sources[plan->moves->tensors[c->tensor].class_index];
-
-  return xfi_flows_box(flows, flows->at[c->flow].first + b);
-}
-
-xfi_needed xfi_cast_needed(const xfi_casts *casts, const xfer_plan *plan, const xfi_cast *c)
+xfi_needed xfi_cast_needed(const xfer_plan *plan, const xfi_cast *c)
 {
   const xfi_class *cls = xfi_plan_class(plan->moves, c->tensor);
-  const uint32_t part = xfi_cast_source(casts, plan, c)->part;
+  const uint32_t part = c->source->part;
   xfi_needed needed = {NULL, 0};
 
   if (xfi_part_replica(cls->src, part, plan->moves->rank) >= 0) return needed;
@@ -153,17 +141,16 @@ done:
 }
 
 /* Where this rank has all of a part as one run, to send from or to receive into. */
-static xfer_status find_memory(char **memory, xfi_copies *scratch, const xfi_casts *casts,
-                               const xfer_plan *plan, const xfi_cast *c)
+static xfer_status find_memory(char **memory, xfi_copies *scratch, const xfer_plan *plan,
+                               const xfi_cast *c)
 {
   const xfi_class *cls = xfi_plan_class(plan->moves, c->tensor);
-  const xfi_flow *source = xfi_cast_source(casts, plan, c);
-  const xfi_box all = xfi_cast_box(casts, plan, c, 0);
+  const xfi_box all = xfi_cast_box(c, 0);
   const size_t n = sizeof *all.lo * (size_t)cls->src->n_dims;
   xfer_status st = XFER_OK;
 
   *memory = NULL;
-  if (source->n != 1) return XFER_OK;
+  if (c->source->n != 1) return XFER_OK;
   if (xfi_run_elem(plan, cls, c->root == plan->moves->rank ? XFI_TO_WIRE : XFI_FROM_WIRE).convert !=
       NULL)
     return XFER_OK; /* what travels is not what lies there */
@@ -174,7 +161,7 @@ static xfer_status find_memory(char **memory, xfi_copies *scratch, const xfi_cas
     XFI_TRY(
         find_run(memory, scratch, xfi_run_src(plan, c->tensor), box.src_local, box.length, cls));
   } else {
-    const xfi_needed needed = xfi_cast_needed(casts, plan, c);
+    const xfi_needed needed = xfi_cast_needed(plan, c);
     xfi_box box;
 
     if (needed.n != 1 || needed.at->n != 1) return XFER_OK;
@@ -197,7 +184,7 @@ static xfer_status find_memories(xfi_casts *casts, const xfer_plan *plan, unsign
     xfi_cast *c = &casts->at[i];
 
     if (c->n_bytes < min_in_place(plan)) continue;
-    XFI_TRY(find_memory(&c->memory, &scratch, casts, plan, c));
+    XFI_TRY(find_memory(&c->memory, &scratch, plan, c));
     mine[k++] = c->memory != NULL;
   }
 done:

@@ -16,30 +16,23 @@
 #include "trace.h"
 #include "vec.h"
 
+/* A box of a stream, and where in its view it begins. */
+typedef struct box_of_stream {
+  xfi_strided memory;
+  xfi_anchor anchor;
+} box_of_stream;
+
 /* What a channel carries, and how far it is. */
-typedef struct load {
-  xfi_strided *boxes; /* [n_boxes] */
+struct xfi_load {
+  box_of_stream *boxes; /* [n_boxes] */
   size_t n_boxes;
   size_t boxes_capacity;
-  xfi_anchor *anchors; /* [n_boxes] where they begin */
-  size_t anchors_capacity;
   xfi_strided_dim *dims; /* [n_dims] of all boxes, one after the other */
   size_t n_dims;
   size_t dims_capacity;
   size_t box; /* the next bytes are of this one, */
   size_t dim; /* whose dims begin here, */
   int64_t at; /* from this byte on */
-} load;
-
-struct xfi_channels {
-  xfi_channel *at; /* [n] */
-  load *loads;     /* [n_loads], of which n are used */
-  size_t n;
-  size_t n_loads; /* two for each peer */
-  size_t slot_bytes;
-  bool past_cache;
-  bool in_pieces; /* some view is, so that anchors say nothing */
-  bool has_begun; /* some of the next run lies in slots */
 };
 
 /* From so many bytes that a rank receives, little of them would stay in its cache. */
@@ -52,6 +45,15 @@ bool xfi_run_shares(const xfer_plan *plan, int peer)
   /* A stream of a box does not know of its blocks. */
   return plan->comm != NULL && plan->quant == NULL && plan->device->ops->is_synchronous &&
          plan->comm->ops->shares != NULL && plan->comm->ops->shares(plan->comm, peer);
+}
+
+/* Is there one for a peer of the plan's sends or receives? */
+static bool has_channel(const xfer_plan *plan, bool send, size_t p)
+{
+  const xfi_peer *peer = &(send ? &plan->moves->sends : &plan->moves->recvs)->peers[p];
+
+  return xfi_run_has_flow(plan, peer) && !xfi_direct_carries(plan->direct, send, p) &&
+         xfi_run_shares(plan, peer->rank);
 }
 
 /* The window is half of what a peer may take of the staging memory. */
@@ -72,35 +74,32 @@ typedef struct shape {
 } shape;
 
 /* A box in one piece of memory, with as few dims as it has. */
-static xfer_status add_strided(load *l, char *base, const int64_t *length, const int64_t *strides,
-                               const shape *s)
+static xfer_status add_strided(xfi_load *l, char *base, const int64_t *length,
+                               const int64_t *strides, const shape *s)
 {
   xfer_status st = XFER_OK;
   xfi_strided_dim dims[XFER_MAX_DIMS]; /* the fastest first */
-  xfi_strided box = {.base = base, .convert = s->convert, .run_bytes = s->wire_bytes};
+  xfi_strided to = {.base = base, .convert = s->convert, .run_bytes = s->wire_bytes};
   int64_t run = s->memory_bytes;
 
   for (int d = s->n_dims - 1; d >= 0; d--) {
-    const xfi_strided_dim *inner = &dims[box.n_dims > 0 ? box.n_dims - 1 : 0];
+    const xfi_strided_dim *inner = &dims[to.n_dims > 0 ? to.n_dims - 1 : 0];
 
     if (length[d] == 1) continue;
-    if (box.n_dims == 0 && strides[d] == run) {
-      box.run_bytes *= length[d];
+    if (to.n_dims == 0 && strides[d] == run) {
+      to.run_bytes *= length[d];
       run *= length[d];
-    } else if (box.n_dims > 0 && strides[d] == inner->extent * inner->stride) {
-      dims[box.n_dims - 1].extent *= length[d];
+    } else if (to.n_dims > 0 && strides[d] == inner->extent * inner->stride) {
+      dims[to.n_dims - 1].extent *= length[d];
     } else {
-      dims[box.n_dims++] = (xfi_strided_dim){length[d], strides[d]};
+      dims[to.n_dims++] = (xfi_strided_dim){length[d], strides[d]};
     }
   }
   XFI_TRY(xfi_vec_reserve(&l->boxes, &l->boxes_capacity, l->n_boxes + 1, sizeof *l->boxes));
-  XFI_TRY(xfi_vec_reserve(&l->dims, &l->dims_capacity, l->n_dims + (size_t)box.n_dims,
-                          sizeof *l->dims));
   XFI_TRY(
-      xfi_vec_reserve(&l->anchors, &l->anchors_capacity, l->boxes_capacity, sizeof *l->anchors));
-  l->anchors[l->n_boxes] = xfi_anchor_at(s->bound, base);
-  l->boxes[l->n_boxes++] = box;
-  for (int64_t d = box.n_dims; d > 0; d--)
+      xfi_vec_reserve(&l->dims, &l->dims_capacity, l->n_dims + (size_t)to.n_dims, sizeof *l->dims));
+  l->boxes[l->n_boxes++] = (box_of_stream){to, xfi_anchor_at(s->bound, base)};
+  for (int64_t d = to.n_dims; d > 0; d--)
     l->dims[l->n_dims++] = dims[d - 1];
 done:
   return st;
@@ -108,7 +107,7 @@ done:
 
 /* A box of a view in pieces: its dims before `d` are single. Cut into boxes that follow each other
  * in its stream and lie in one piece each. */
-static xfer_status add_in_pieces(load *l, const int64_t *start, const int64_t *length,
+static xfer_status add_in_pieces(xfi_load *l, const int64_t *start, const int64_t *length,
                                  const shape *s, int d)
 {
   const xfi_bound *b = s->bound;
@@ -137,8 +136,7 @@ done:
   return st;
 }
 
-/* *in_pieces becomes true where the move's view is. */
-static xfer_status add_move(load *l, uint64_t *n_bytes, bool *in_pieces, const xfer_plan *plan,
+static xfer_status add_move(xfi_channels *c, xfi_load *l, const xfer_plan *plan,
                             const xfi_move *move, bool send)
 {
   const xfi_class *cls = xfi_plan_class(plan->moves, move->tensor);
@@ -153,8 +151,7 @@ static xfer_status add_move(load *l, uint64_t *n_bytes, bool *in_pieces, const x
   if (xfi_run_broadcasts(plan, cls)) return XFER_OK;
   xfi_move_box(&box, cls, send ? &cls->sends : &cls->recvs, move);
   start = send ? box.src_local : box.dst_local;
-  *n_bytes += (uint64_t)(xfi_box_elems(box.length, s.n_dims) * s.wire_bytes);
-  *in_pieces = *in_pieces || bound->pieces != NULL;
+  c->in_pieces = c->in_pieces || bound->pieces != NULL;
   if (bound->pieces != NULL && bound->boxes == NULL && s.n_dims > 0)
     return add_in_pieces(l, start, box.length, &s, 0);
   piece = xfi_bound_piece_at(bound, start); /* of boxes a move has its ends in one each */
@@ -162,27 +159,18 @@ static xfer_status add_move(load *l, uint64_t *n_bytes, bool *in_pieces, const x
                      xfi_bound_strides(bound, piece), &s);
 }
 
-static void free_load(load *l)
-{
-  xfi_free(l->boxes);
-  xfi_free(l->dims);
-  xfi_free(l->anchors);
-}
-
 static xfer_status add_channel(xfi_channels *c, const xfer_plan *plan, const xfi_move_list *list,
                                const xfi_peer *peer, bool send)
 {
-  load *l = &c->loads[c->n];
-  xfi_channel channel = {.peer = peer->rank, .send = send};
+  xfi_load *l = &c->loads[c->n];
   xfer_status st = XFER_OK;
 
+  c->at[c->n++] = (xfi_channel){
+      .peer = peer->rank, .send = send, .n_bytes = xfi_run_flow_bytes(plan, send, peer)};
   l->n_boxes = l->n_dims = 0;
   XFI_TRY(xfi_vec_reserve(&l->boxes, &l->boxes_capacity, peer->n, sizeof *l->boxes));
   for (size_t i = 0; i < peer->n; i++)
-    XFI_TRY(
-        add_move(l, &channel.n_bytes, &c->in_pieces, plan, &list->moves[peer->first + i], send));
-  c->at[c->n] = channel;
-  c->n += channel.n_bytes > 0; /* else all of it is broadcast */
+    XFI_TRY(add_move(c, l, plan, &list->moves[peer->first + i], send));
 done:
   return st;
 }
@@ -200,8 +188,7 @@ static xfer_status add_all(xfi_channels *c, const xfer_plan *plan, bool send)
   for (size_t i = 0; i < list->n_peers; i++) {
     const size_t p = (send ? first + i : first + list->n_peers - 1 - i) % list->n_peers;
 
-    if (!xfi_direct_carries(plan->direct, send, p) && xfi_run_shares(plan, list->peers[p].rank))
-      XFI_TRY(add_channel(c, plan, list, &list->peers[p], send));
+    if (has_channel(plan, send, p)) XFI_TRY(add_channel(c, plan, list, &list->peers[p], send));
   }
 done:
   return st;
@@ -209,8 +196,8 @@ done:
 
 static bool are_same(const xfi_channels *c, size_t i, size_t k)
 {
-  const load *a = &c->loads[i];
-  const load *b = &c->loads[k];
+  const xfi_load *a = &c->loads[i];
+  const xfi_load *b = &c->loads[k];
 
   return c->at[i].send && c->at[i].n_bytes == c->at[k].n_bytes && a->n_boxes == b->n_boxes &&
          a->n_dims == b->n_dims && memcmp(a->boxes, b->boxes, sizeof *a->boxes * a->n_boxes) == 0 &&
@@ -252,23 +239,18 @@ done:
   return st;
 }
 
-xfer_status xfi_channels_create(xfi_channels **channels, const xfer_plan *plan)
+xfer_status xfi_channels_create(xfi_channels *c, const xfer_plan *plan)
 {
   const size_t most = plan->moves->sends.n_peers + plan->moves->recvs.n_peers;
   xfer_status st = XFER_OK;
-  xfi_channels *c = xfi_calloc(1, sizeof *c);
 
-  XFI_CHECK(c != NULL, XFER_ERR_NOMEM, "channels");
   c->slot_bytes = slot_bytes_of(plan);
   c->at = xfi_calloc(most, sizeof *c->at);
   c->loads = xfi_calloc(most, sizeof *c->loads);
   XFI_CHECK(c->at != NULL && c->loads != NULL, XFER_ERR_NOMEM, "%zu channels", most);
   c->n_loads = most;
   XFI_TRY(fill(c, plan));
-  *channels = c;
-  c = NULL;
 done:
-  xfi_channels_destroy(c);
   return st;
 }
 
@@ -277,42 +259,28 @@ xfer_status xfi_channels_move(xfi_channels *c, const xfer_plan *plan)
   if (c->in_pieces) return fill(c, plan);
   for (size_t i = 0; i < c->n; i++)
     for (size_t k = 0; k < c->loads[i].n_boxes; k++)
-      c->loads[i].boxes[k].base = xfi_anchor_address(&c->loads[i].anchors[k]);
+      c->loads[i].boxes[k].memory.base = xfi_anchor_address(&c->loads[i].boxes[k].anchor);
   find_same(c);
   return XFER_OK;
 }
 
 void xfi_channels_destroy(xfi_channels *c)
 {
-  if (c == NULL) return;
-  for (size_t i = 0; c->loads != NULL && i < c->n_loads; i++)
-    free_load(&c->loads[i]);
+  for (size_t i = 0; i < c->n_loads; i++) {
+    xfi_free(c->loads[i].boxes);
+    xfi_free(c->loads[i].dims);
+  }
   xfi_free(c->loads);
   xfi_free(c->at);
-  xfi_free(c);
 }
 
-size_t xfi_channels_count(const xfi_channels *c)
+void xfi_channels_measure(const xfer_plan *plan, uint64_t *sent_bytes, uint64_t *staging_bytes)
 {
-  return c == NULL ? 0 : c->n;
-}
-
-void xfi_channels_measure(const xfi_channels *c, uint64_t *sent_bytes, uint64_t *staging_bytes)
-{
-  for (size_t i = 0; i < c->n; i++) {
-    if (!c->at[i].send) continue;
-    *sent_bytes += c->at[i].n_bytes;
-    *staging_bytes += (uint64_t)XFI_CHANNEL_SLOTS * c->slot_bytes;
+  for (size_t p = 0; p < plan->moves->sends.n_peers; p++) {
+    if (!has_channel(plan, true, p)) continue;
+    *sent_bytes += xfi_run_flow_bytes(plan, true, &plan->moves->sends.peers[p]);
+    *staging_bytes += (uint64_t)XFI_CHANNEL_SLOTS * slot_bytes_of(plan);
   }
-}
-
-uint64_t xfi_channels_foresee(const xfer_plan *plan)
-{
-  uint64_t n = 0;
-
-  for (size_t p = 0; p < plan->moves->sends.n_peers; p++)
-    n += xfi_run_shares(plan, plan->moves->sends.peers[p].rank);
-  return n * XFI_CHANNEL_SLOTS * slot_bytes_of(plan);
 }
 
 /* ---- running ---- */
@@ -329,11 +297,11 @@ static int64_t box_bytes(const xfi_strided *box, const xfi_strided_dim *dims)
 static void carry(void *context, size_t channel, char *slot, size_t n_bytes)
 {
   xfi_channels *c = context;
-  load *l = &c->loads[channel];
+  xfi_load *l = &c->loads[channel];
   const bool send = c->at[channel].send;
 
   for (int64_t left = (int64_t)n_bytes, n; left > 0; left -= n, slot += n) {
-    const xfi_strided *box = &l->boxes[l->box];
+    const xfi_strided *box = &l->boxes[l->box].memory;
     const xfi_strided_dim *dims = l->dims + l->dim;
     const int64_t in_box = box_bytes(box, dims) - l->at;
 
@@ -374,12 +342,7 @@ void xfi_channels_undo(xfi_channels *c, const xfer_plan *plan)
   c->has_begun = false;
 }
 
-bool xfi_channels_have_begun(const xfi_channels *c)
-{
-  return c != NULL && c->has_begun;
-}
-
-xfer_status xfi_channels_run(xfi_channels *c, const xfer_plan *plan, xfi_deadline deadline)
+xfer_status xfi_channels_run(xfi_channels *c, const xfer_plan *plan)
 {
   xfer_status st;
   xfi_span span;
@@ -388,7 +351,7 @@ xfer_status xfi_channels_run(xfi_channels *c, const xfer_plan *plan, xfi_deadlin
   span = xfi_span_begin(XFI_SYS_RUN, plan->moves->rank, XFI_TRACK_SHARED, "channels");
   if (!c->has_begun) rewind_all(c);
   c->has_begun = false;
-  st = plan->comm->ops->stream(plan->comm, c->at, c->n, c->slot_bytes, carry, c, deadline);
+  st = plan->comm->ops->stream(plan->comm, c->at, c->n, c->slot_bytes, carry, c, plan->run_ends);
   xfi_span_end(&span, st, "%zu channels", c->n);
   return st;
 }

@@ -5,29 +5,38 @@
 #ifndef XFI_CHANNELS_H
 #define XFI_CHANNELS_H
 
-#include "steps.h"
+#include "bound_plan.h"
+
+typedef struct xfi_load xfi_load;
+
+typedef struct xfi_channels {
+  xfi_channel *at; /* [n] */
+  xfi_load *loads; /* [n_loads], of which n are used */
+  size_t n;
+  size_t n_loads; /* two for each peer */
+  size_t slot_bytes;
+  bool past_cache;
+  bool in_pieces; /* some view is, so that anchors say nothing */
+  bool has_begun; /* some of the next run lies in slots */
+} xfi_channels;
 
 /* Does this rank share memory with a peer, so that what neither the direct lane nor a broadcast
  * carries goes through a channel? The same on both ends. */
 bool xfi_run_shares(const xfer_plan *plan, int peer);
 
-xfer_status xfi_channels_create(xfi_channels **channels, const xfer_plan *plan);
+/* `channels` is all zero; what it made is to be destroyed, whatever it returns. */
+xfer_status xfi_channels_create(xfi_channels *channels, const xfer_plan *plan);
 /* The same at other addresses. */
 xfer_status xfi_channels_move(xfi_channels *channels, const xfer_plan *plan);
 void xfi_channels_destroy(xfi_channels *channels);
-size_t xfi_channels_count(const xfi_channels *channels); /* of NULL: 0 */
-/* Add what this rank sends, and the slots for it. */
-void xfi_channels_measure(const xfi_channels *channels, uint64_t *sent_bytes,
-                          uint64_t *staging_bytes);
-/* The most of a plan that has no channels yet. */
-uint64_t xfi_channels_foresee(const xfer_plan *plan);
+/* Add what this rank sends, and the slots for it; of a plan without lanes the most. */
+void xfi_channels_measure(const xfer_plan *plan, uint64_t *sent_bytes, uint64_t *staging_bytes);
 /* What there are free slots for of what the next run sends; the plan has its addresses, and nobody
  * looks at it before the ranks have met. */
 void xfi_channels_begin(xfi_channels *channels, const xfer_plan *plan);
 /* There will be no such run. Before ranks meet again. */
 void xfi_channels_undo(xfi_channels *channels, const xfer_plan *plan);
-bool xfi_channels_have_begun(const xfi_channels *channels); /* of NULL: no */
 /* All of a run; blocks. */
-xfer_status xfi_channels_run(xfi_channels *channels, const xfer_plan *plan, xfi_deadline deadline);
+xfer_status xfi_channels_run(xfi_channels *channels, const xfer_plan *plan);
 
 #endif

@@ -20,31 +20,21 @@
 
 #define PEERS_PER_ROUND (XFI_ROUND_MESSAGES / 2)
 
-/* One window of one flow. */
-typedef struct window {
-  uint64_t round;
-  uint64_t first; /* bytes of the flow's stream */
-  uint64_t end;
-  size_t flow;
-  bool send;
-} window;
-
 /* A flow that the lane carries, and how far its stream has been cut up. */
 typedef struct flow {
   const xfi_peer *peer;
   bool send;
+  int block;
   uint64_t n_bytes;
   size_t move; /* next move, relative to peer->first */
   uint64_t at; /* bytes of the stream before that move */
 } flow;
 
-struct xfi_schedule {
-  flow *flows;
-  size_t n_flows;
-  window *windows; /* by round, sends first, then as in `flows` */
-  size_t n_windows;
-  size_t capacity;
-};
+/* By block, sends first, then by rank; each has a stream that is not empty. */
+typedef struct flows {
+  flow *at;
+  size_t n;
+} flows;
 
 static int block_of(int n_ranks, int src, int dst)
 {
@@ -81,67 +71,19 @@ void xfi_packed_most(int *sends, int *recvs, const xfi_plan *m)
   *recvs = most_in_block(m, &m->recvs, false);
 }
 
-/* Bytes of a move that the lane carries; 0 for one that is broadcast. */
-static uint64_t move_bytes(const xfer_plan *plan, const xfi_move *move, bool send, xfi_box *box)
+static int by_block(const void *a, const void *b)
 {
-  const xfi_class *cls = xfi_plan_class(plan->moves, move->tensor);
+  const flow *x = a;
+  const flow *y = b;
 
-  xfi_move_box(box, cls, send ? &cls->sends : &cls->recvs, move);
-  if (xfi_run_broadcasts(plan, cls)) return 0;
-  return (uint64_t)(xfi_box_elems(box->length, cls->src->n_dims) * cls->wire_bytes);
-}
-
-static int by_round(const void *a, const void *b)
-{
-  const window *x = a;
-  const window *y = b;
-
-  if (x->round != y->round) return x->round < y->round ? -1 : 1;
+  if (x->block != y->block) return x->block < y->block ? -1 : 1;
   if (x->send != y->send) return x->send ? -1 : 1;
-  return (x->flow > y->flow) - (x->flow < y->flow);
+  return (x->peer->rank > y->peer->rank) - (x->peer->rank < y->peer->rank);
 }
 
-static xfer_status add_flow(xfi_schedule *s, const xfer_plan *plan, const xfi_peer *peer, bool send,
-                            bool first_only)
+/* Why a flow is packed: what is said of it after "packed: ". */
+static const char *reason(const flow *f, const xfer_plan *plan)
 {
-  const xfi_plan *m = plan->moves;
-  const xfi_move *moves = send ? m->sends.moves : m->recvs.moves;
-  const int n_blocks = (m->n_ranks - 2) / PEERS_PER_ROUND + 1;
-  const int block =
-      send ? block_of(m->n_ranks, m->rank, peer->rank) : block_of(m->n_ranks, peer->rank, m->rank);
-  xfer_status st = XFER_OK;
-  flow *f = &s->flows[s->n_flows];
-  xfi_box box;
-
-  *f = (flow){peer, send, 0, 0, 0};
-  for (size_t i = 0; i < peer->n; i++)
-    f->n_bytes += move_bytes(plan, &moves[peer->first + i], send, &box);
-  const uint64_t end = first_only && f->n_bytes > 0 ? 1 : f->n_bytes;
-  for (uint64_t at = 0, k = 0; at < end; at += plan->window_bytes, k++) {
-    const uint64_t left = f->n_bytes - at;
-
-    XFI_TRY(xfi_vec_reserve(&s->windows, &s->capacity, s->n_windows + 1, sizeof *s->windows));
-    s->windows[s->n_windows++] =
-        (window){k * (uint64_t)n_blocks + (uint64_t)block, at,
-                 at + (left < plan->window_bytes ? left : plan->window_bytes), s->n_flows, send};
-  }
-  s->n_flows++;
-done:
-  return st;
-}
-
-void xfi_schedule_destroy(xfi_schedule *s)
-{
-  if (s == NULL) return;
-  xfi_free(s->flows);
-  xfi_free(s->windows);
-  xfi_free(s);
-}
-
-/* Why the first flow of the schedule is in it: what is said of it after "packed: ". */
-static const char *first_reason(const xfi_schedule *s, const xfer_plan *plan)
-{
-  const flow *f = &s->flows[s->windows[0].flow];
   const xfi_peer *peers = f->send ? plan->moves->sends.peers : plan->moves->recvs.peers;
   const char *way = xfi_direct_way(plan, false, f->send, (size_t)(f->peer - peers));
   const char *colon = strchr(way, ':');
@@ -149,70 +91,81 @@ static const char *first_reason(const xfi_schedule *s, const xfer_plan *plan)
   return colon == NULL ? way : colon + 2;
 }
 
-/* Is a flow left to packed rounds? */
-static bool is_packed(const xfer_plan *plan, size_t p, bool send)
-{
-  const xfi_move_list *list = send ? &plan->moves->sends : &plan->moves->recvs;
-
-  return !xfi_direct_carries(plan->direct, send, p) && !xfi_run_shares(plan, list->peers[p].rank);
-}
-
-xfer_status xfi_schedule_create(xfi_schedule **schedule, const xfer_plan *plan, bool first_only)
+/* Those of one list that nothing else carries. */
+static void add_flows(flows *list, const xfer_plan *plan, bool send)
 {
   const xfi_plan *m = plan->moves;
-  xfer_status st = XFER_OK;
-  xfi_schedule *s = xfi_calloc(1, sizeof *s);
+  const xfi_move_list *moves = send ? &m->sends : &m->recvs;
 
-  XFI_CHECK(s != NULL, XFER_ERR_NOMEM, "schedule");
-  s->flows = xfi_calloc(m->sends.n_peers + m->recvs.n_peers, sizeof *s->flows);
-  XFI_CHECK(s->flows != NULL, XFER_ERR_NOMEM, "%zu peers", m->sends.n_peers + m->recvs.n_peers);
-  for (size_t p = 0; p < m->sends.n_peers; p++)
-    if (is_packed(plan, p, true)) XFI_TRY(add_flow(s, plan, &m->sends.peers[p], true, first_only));
-  for (size_t p = 0; p < m->recvs.n_peers; p++)
-    if (is_packed(plan, p, false))
-      XFI_TRY(add_flow(s, plan, &m->recvs.peers[p], false, first_only));
-  xfi_sort(s->windows, s->n_windows, sizeof *s->windows, by_round);
+  for (size_t p = 0; p < moves->n_peers; p++) {
+    const xfi_peer *peer = &moves->peers[p];
+    const int block = send ? block_of(m->n_ranks, m->rank, peer->rank)
+                           : block_of(m->n_ranks, peer->rank, m->rank);
+
+    if (xfi_run_has_flow(plan, peer) && !xfi_direct_carries(plan->direct, send, p) &&
+        !xfi_run_shares(plan, peer->rank))
+      list->at[list->n++] = (flow){peer, send, block, xfi_run_flow_bytes(plan, send, peer), 0, 0};
+  }
+}
+
+/* All of them; to be freed, whatever it returns. */
+static xfer_status list_flows(flows *list, const xfer_plan *plan)
+{
+  const size_t most = plan->moves->sends.n_peers + plan->moves->recvs.n_peers;
+  xfer_status st = XFER_OK;
+
+  *list = (flows){xfi_calloc(most, sizeof *list->at), 0};
+  XFI_CHECK(list->at != NULL, XFER_ERR_NOMEM, "%zu peers", most);
+  add_flows(list, plan, true);
+  add_flows(list, plan, false);
+  xfi_sort(list->at, list->n, sizeof *list->at, by_block);
   XFI_CHECK(
-      s->n_windows == 0 || plan->direct == NULL || plan->comm->ops->round != NULL,
-      XFER_ERR_UNSUPPORTED,
+      list->n == 0 || plan->direct == NULL || plan->comm->ops->round != NULL, XFER_ERR_UNSUPPORTED,
       "nothing can go between rank %d and rank %d, since this comm has no other way than direct "
       "copies; %s",
-      m->rank, s->flows[s->windows[0].flow].peer->rank, first_reason(s, plan));
-  *schedule = s;
-  s = NULL;
+      plan->moves->rank, list->at->peer->rank, reason(list->at, plan));
 done:
-  xfi_schedule_destroy(s);
   return st;
 }
 
-static size_t aligned(uint64_t n)
-{
-  return (size_t)((n + XFI_SLOT_ALIGN - 1) / XFI_SLOT_ALIGN * XFI_SLOT_ALIGN);
-}
-
-/* The windows of one round: [first, end). */
-static size_t round_end(const xfi_schedule *s, size_t first)
+static size_t block_end(const flows *list, size_t first)
 {
   size_t end = first;
 
-  while (end < s->n_windows && s->windows[end].round == s->windows[first].round)
+  while (end < list->n && list->at[end].block == list->at[first].block)
     end++;
   return end;
 }
 
-void xfi_packed_measure(xfi_pipeline *p, const xfi_schedule *s)
+/* Bytes of a flow's window that begins at `first`. */
+static size_t window_bytes(const flow *f, const xfer_plan *plan, uint64_t first)
 {
-  for (size_t i = 0, end; i < s->n_windows; i = end) {
-    size_t send_bytes = 0;
-    size_t recv_bytes = 0;
+  const uint64_t left = f->n_bytes > first ? f->n_bytes - first : 0;
 
-    end = round_end(s, i);
-    for (size_t w = i; w < end; w++)
-      *(s->windows[w].send ? &send_bytes : &recv_bytes) +=
-          aligned(s->windows[w].end - s->windows[w].first);
-    if (send_bytes > p->send_slot_bytes) p->send_slot_bytes = send_bytes;
-    if (recv_bytes > p->recv_slot_bytes) p->recv_slot_bytes = recv_bytes;
+  return (size_t)(left < plan->window_bytes ? left : plan->window_bytes);
+}
+
+/* No window of a flow is larger than its first, and those of a block meet in one round. */
+xfer_status xfi_packed_measure(xfi_pipeline *p, const xfer_plan *plan)
+{
+  xfer_status st = XFER_OK;
+  flows list;
+
+  XFI_TRY(list_flows(&list, plan));
+  for (size_t i = 0, end; i < list.n; i = end) {
+    size_t n_bytes[2] = {0, 0}; /* of receives, of sends */
+
+    end = block_end(&list, i);
+    for (size_t k = i; k < end; k++) {
+      n_bytes[list.at[k].send] += xfi_slot_aligned(window_bytes(&list.at[k], plan, 0));
+      if (list.at[k].send) p->sent_bytes += list.at[k].n_bytes;
+    }
+    if (n_bytes[1] > p->send_slot_bytes) p->send_slot_bytes = n_bytes[1];
+    if (n_bytes[0] > p->recv_slot_bytes) p->recv_slot_bytes = n_bytes[0];
   }
+done:
+  xfi_free(list.at);
+  return st;
 }
 
 /* ---- steps ---- */
@@ -243,32 +196,33 @@ done:
   return st;
 }
 
-/* The copies between a slot and the part [w->first, w->end) of a flow's stream. Windows come in
- * order, so the flow keeps its place. */
-static xfer_status window_copies(xfi_copies *copies, const xfer_plan *plan, flow *f,
-                                 const window *w, char *slot)
+/* The copies between a slot and the part [first, end) of a flow's stream. Windows come in order, so
+ * the flow keeps its place. */
+static xfer_status window_copies(xfi_copies *copies, const xfer_plan *plan, flow *f, uint64_t first,
+                                 uint64_t end, char *slot)
 {
-  const xfi_move *moves = f->send ? plan->moves->sends.moves : plan->moves->recvs.moves;
+  const xfi_move_list *list = f->send ? &plan->moves->sends : &plan->moves->recvs;
   xfer_status st = XFER_OK;
 
-  while (f->move < f->peer->n && f->at < w->end) {
-    const xfi_move *move = &moves[f->peer->first + f->move];
+  for (uint64_t n_bytes; f->move < f->peer->n && f->at < end; f->at += n_bytes, f->move++) {
+    const xfi_move *move = &list->moves[f->peer->first + f->move];
     const xfi_class *cls = xfi_plan_class(plan->moves, move->tensor);
-    xfi_box box;
-    const uint64_t n_bytes = move_bytes(plan, move, f->send, &box);
+    const xfi_flows *boxes = f->send ? &cls->sends : &cls->recvs;
     const uint64_t elem = (uint64_t)cls->wire_bytes;
-    const uint64_t from = f->at > w->first ? f->at : w->first;
-    const uint64_t to = f->at + n_bytes < w->end ? f->at + n_bytes : w->end;
+    const uint64_t from = f->at > first ? f->at : first;
+    xfi_box box;
 
+    n_bytes = xfi_run_broadcasts(plan, cls) ? 0 : xfi_move_bytes(cls, boxes, move);
+    const uint64_t to = f->at + n_bytes < end ? f->at + n_bytes : end;
+
+    xfi_move_box(&box, cls, boxes, move);
     if (from < to)
-      XFI_TRY(xfi_slot_copies(copies, plan, cls, slot + (from - w->first), f->send,
+      XFI_TRY(xfi_slot_copies(copies, plan, cls, slot + (from - first), f->send,
                               f->send ? xfi_run_src(plan, move->tensor)
                                       : xfi_run_dst(plan, move->tensor),
                               f->send ? box.src_local : box.dst_local, box.length,
                               (int64_t)((from - f->at) / elem), (int64_t)((to - f->at) / elem)));
-    if (f->at + n_bytes > w->end) break; /* the rest is the next window's */
-    f->at += n_bytes;
-    f->move++;
+    if (f->at + n_bytes > end) break; /* the rest is the next window's */
   }
 done:
   return st;
@@ -282,47 +236,61 @@ static bool is_unpacked(const xfi_copies *copies, size_t first, size_t n_bytes)
          (size_t)copies->at[first].run_bytes == n_bytes;
 }
 
-static xfer_status add_window(xfi_step *step, const xfer_plan *plan, flow *f, const window *w,
-                              char *slot)
+static xfer_status add_window(xfi_step *step, const xfer_plan *plan, flow *f, uint64_t first,
+                              size_t n_bytes, char *slot)
 {
-  xfi_copies *copies = w->send ? &step->gather : &step->scatter;
-  const size_t first = copies->n;
-  const size_t n_bytes = (size_t)(w->end - w->first);
+  xfi_copies *copies = f->send ? &step->gather : &step->scatter;
+  const size_t before = copies->n;
   xfer_status st = XFER_OK;
   xfi_message *m = &step->messages[step->n_sends + step->n_recvs];
 
   *m = (xfi_message){slot, n_bytes, f->peer->rank};
-  XFI_TRY(window_copies(copies, plan, f, w, slot));
-  if ((w->send || plan->comm->ops->recv_direct) && is_unpacked(copies, first, n_bytes)) {
-    m->data =
-        w->send ? (char *)copies->at[first].src : copies->at[first].dst; /* a send is not written */
+  XFI_TRY(window_copies(copies, plan, f, first, first + n_bytes, slot));
+  if ((f->send || plan->comm->ops->recv_direct) && is_unpacked(copies, before, n_bytes)) {
+    m->data = f->send ? (char *)copies->at[before].src /* a send is not written */
+                      : copies->at[before].dst;
     copies->n--;
   }
-  *(w->send ? &step->n_sends : &step->n_recvs) += 1;
+  *(f->send ? &step->n_sends : &step->n_recvs) += 1;
 done:
   return st;
 }
 
-xfer_status xfi_packed_add(xfi_pipeline *p, xfi_schedule *s, const xfer_plan *plan)
+/* The windows that begin at `first` of the `n` flows of a block, if there are any. */
+static xfer_status add_round(xfi_pipeline *p, const xfer_plan *plan, flow *at, size_t n,
+                             uint64_t first)
 {
+  char *slots[2] = {xfi_steps_slot(p, p->n_steps, false), xfi_steps_slot(p, p->n_steps, true)};
   xfer_status st = XFER_OK;
+  xfi_step *step = NULL;
 
-  for (size_t i = 0, end; i < s->n_windows; i = end) {
-    char *send = xfi_steps_slot(p, p->n_steps, true);
-    char *recv = xfi_steps_slot(p, p->n_steps, false);
-    xfi_step *step = NULL;
+  for (flow *f = at; f < at + n; f++) {
+    const size_t n_bytes = window_bytes(f, plan, first);
 
-    end = round_end(s, i);
-    XFI_TRY(xfi_steps_add(&step, p, (int)(end - i)));
-    for (size_t k = i; k < end; k++) {
-      const window *w = &s->windows[k];
-      char **slot = w->send ? &send : &recv;
-
-      XFI_TRY(add_window(step, plan, &s->flows[w->flow], w, *slot));
-      *slot += aligned(w->end - w->first);
-      if (w->send) p->sent_bytes += w->end - w->first;
-    }
+    if (n_bytes == 0) continue;
+    if (step == NULL) XFI_TRY(xfi_steps_add(&step, p, (int)n));
+    XFI_TRY(add_window(step, plan, f, first, n_bytes, slots[f->send]));
+    slots[f->send] += xfi_slot_aligned(n_bytes);
   }
 done:
+  return st;
+}
+
+xfer_status xfi_packed_add(xfi_pipeline *p, const xfer_plan *plan)
+{
+  xfer_status st = XFER_OK;
+  uint64_t longest = 0;
+  flows list;
+
+  XFI_TRY(list_flows(&list, plan));
+  for (size_t i = 0; i < list.n; i++)
+    if (list.at[i].n_bytes > longest) longest = list.at[i].n_bytes;
+  for (uint64_t first = 0; first < longest; first += plan->window_bytes)
+    for (size_t i = 0, end; i < list.n; i = end) {
+      end = block_end(&list, i);
+      XFI_TRY(add_round(p, plan, &list.at[i], end - i, first));
+    }
+done:
+  xfi_free(list.at);
   return st;
 }

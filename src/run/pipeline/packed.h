@@ -1,19 +1,15 @@
 /*
- * Packed rounds: who sends what when, then what slots that needs, then its steps.
+ * Packed rounds: what slots they need, then their steps.
  */
 #ifndef XFI_PACKED_H
 #define XFI_PACKED_H
 
 #include "steps.h"
 
-typedef struct xfi_schedule xfi_schedule;
-
-/* With `first_only`, of each peer the first window alone. None of a peer's is larger, and those of
- * all meet in the same rounds: what they measure is what all do. */
-xfer_status xfi_schedule_create(xfi_schedule **schedule, const xfer_plan *plan, bool first_only);
-void xfi_schedule_destroy(xfi_schedule *schedule);
-void xfi_packed_measure(xfi_pipeline *pipeline, const xfi_schedule *schedule);
-xfer_status xfi_packed_add(xfi_pipeline *pipeline, xfi_schedule *schedule, const xfer_plan *plan);
+/* What slots the rounds need. The same for a plan without lanes, all of whose flows take them. */
+xfer_status xfi_packed_measure(xfi_pipeline *pipeline, const xfer_plan *plan);
+/* Their steps. */
+xfer_status xfi_packed_add(xfi_pipeline *pipeline, const xfer_plan *plan);
 
 /* Append the copies between a slot at `slot` and elements [first, end) of a box of the class, in
  * row-major order; the box starts at `start` of `bound`. */

@@ -7,32 +7,28 @@
 #include "packed.h"
 #include "staging.h"
 
-static size_t align_up(size_t n)
-{
-  return (n + XFI_SLOT_ALIGN - 1) / XFI_SLOT_ALIGN * XFI_SLOT_ALIGN;
-}
-
-/* What slots need that are large enough for every step. */
-static void measure_slots(xfi_pipeline *p, const xfi_schedule *rounds, const xfer_plan *plan)
-{
-  xfi_packed_measure(p, rounds);
-  xfi_broadcast_measure(p, p->casts, plan);
-  p->send_slot_bytes = align_up(p->send_slot_bytes);
-  p->recv_slot_bytes = align_up(p->recv_slot_bytes);
-  p->staging_bytes = 2 * (p->send_slot_bytes + p->recv_slot_bytes);
-}
-
-/* In the slots there are, once there are channels. */
-static xfer_status make_steps(xfi_pipeline *p, xfi_schedule *rounds, const xfer_plan *plan,
-                              uint64_t *staging_bytes)
+/* All that goes through it, and what memory that takes: slots that are large enough for every step,
+ * and those of channels. */
+static xfer_status measure(xfi_pipeline *p, const xfer_plan *plan)
 {
   xfer_status st = XFER_OK;
 
-  p->sent_bytes = 0;
-  xfi_channels_measure(p->channels, &p->sent_bytes, staging_bytes);
-  XFI_TRY(xfi_packed_add(p, rounds, plan));
+  XFI_TRY(xfi_packed_measure(p, plan));
+  xfi_broadcast_measure(p, plan);
+  p->staging_bytes = 2 * (p->send_slot_bytes + p->recv_slot_bytes);
+  xfi_channels_measure(plan, &p->sent_bytes, &p->staging_bytes);
+done:
+  return st;
+}
+
+/* In the slots there are. */
+static xfer_status make_steps(xfi_pipeline *p, const xfer_plan *plan)
+{
+  xfer_status st = XFER_OK;
+
+  XFI_TRY(xfi_packed_add(p, plan));
   p->n_rounds = p->n_steps;
-  XFI_TRY(xfi_broadcast_add(p, p->casts, plan));
+  XFI_TRY(xfi_broadcast_add(p, plan));
   XFI_TRY(xfi_steps_make_batches(p, plan->device));
 done:
   return st;
@@ -60,25 +56,22 @@ xfer_status xfi_pipeline_create(xfi_pipeline **pipeline, xfer_plan *plan)
 {
   xfer_status st = XFER_OK;
   xfi_pipeline *p = NULL;
-  xfi_schedule *rounds = NULL;
   xfi_casts *casts = NULL;
 
-  XFI_TRY(xfi_casts_create(&casts, plan));
+  XFI_TRY(xfi_casts_create(&casts, plan)); /* collective */
   p = xfi_calloc(1, sizeof *p);
   XFI_CHECK(p != NULL, XFER_ERR_NOMEM, "pipeline");
   p->casts = casts;
   casts = NULL;
-  XFI_TRY(xfi_schedule_create(&rounds, plan, false));
-  measure_slots(p, rounds, plan);
+  XFI_TRY(measure(p, plan));
   XFI_TRY(join_staging(p, plan));
   XFI_TRY(xfi_channels_create(&p->channels, plan));
-  XFI_TRY(make_steps(p, rounds, plan, &p->staging_bytes));
+  XFI_TRY(make_steps(p, plan));
   XFI_TRY(xfi_steps_make_streams(p, plan->device));
   *pipeline = p;
   p = NULL;
 done:
   xfi_pipeline_destroy(p, plan);
-  xfi_schedule_destroy(rounds);
   xfi_casts_free(casts);
   return st;
 }
@@ -86,16 +79,12 @@ done:
 xfer_status xfi_pipeline_move(xfi_pipeline *p, const xfer_plan *plan)
 {
   xfer_status st = XFER_OK;
-  xfi_schedule *rounds = NULL;
-  uint64_t staging_bytes = 0; /* as before */
 
-  XFI_TRY(xfi_channels_move(p->channels, plan));
+  XFI_TRY(xfi_channels_move(&p->channels, plan));
   if (p->n_steps == 0) return XFER_OK;
-  XFI_TRY(xfi_schedule_create(&rounds, plan, false));
   xfi_steps_free(p, plan->device);
-  XFI_TRY(make_steps(p, rounds, plan, &staging_bytes));
+  XFI_TRY(make_steps(p, plan));
 done:
-  xfi_schedule_destroy(rounds);
   return st;
 }
 
@@ -103,7 +92,7 @@ void xfi_pipeline_destroy(xfi_pipeline *p, xfer_plan *plan)
 {
   if (p == NULL) return;
   xfi_staging_leave(plan);
-  xfi_channels_destroy(p->channels);
+  xfi_channels_destroy(&p->channels);
   xfi_casts_free(p->casts);
   xfi_steps_free(p, plan->device);
   xfi_steps_free_streams(p, plan->device);
@@ -115,33 +104,29 @@ xfer_status xfi_pipeline_foresee(uint64_t *staging_bytes, const xfer_plan *plan)
 {
   xfer_status st = XFER_OK;
   xfi_pipeline p = {0};
-  xfi_schedule *rounds = NULL;
 
   *staging_bytes = 0;
   if (plan->comm != NULL && plan->comm->ops->round == NULL) return XFER_OK;
   XFI_TRY(xfi_casts_list(&p.casts, plan));
-  XFI_TRY(xfi_schedule_create(&rounds, plan, true));
-  measure_slots(&p, rounds, plan);
-  *staging_bytes = p.staging_bytes + xfi_channels_foresee(plan);
+  XFI_TRY(measure(&p, plan));
+  *staging_bytes = p.staging_bytes;
 done:
-  xfi_schedule_destroy(rounds);
   xfi_casts_free(p.casts);
   return st;
 }
 
 bool xfi_pipeline_is_empty(const xfi_pipeline *p)
 {
-  return p->n_steps == 0 && xfi_channels_count(p->channels) == 0;
+  return p->n_steps == 0 && p->channels.n == 0;
 }
 
-xfer_status xfi_pipeline_start(xfi_pipeline *p, xfer_plan *plan, xfer_stream stream,
-                               xfi_deadline deadline)
+xfer_status xfi_pipeline_start(xfi_pipeline *p, xfer_plan *plan, xfer_stream stream)
 {
   xfi_event *before = xfi_staging_turn(plan);
   xfer_status st = XFER_OK;
 
-  XFI_TRY(xfi_channels_run(p->channels, plan, deadline));
-  XFI_TRY(xfi_steps_start(p, plan, before, stream, deadline));
+  XFI_TRY(xfi_channels_run(&p->channels, plan));
+  XFI_TRY(xfi_steps_start(p, plan, before, stream));
 done:
   return st;
 }

@@ -16,8 +16,7 @@ xfer_status xfi_pipeline_move(xfi_pipeline *pipeline, const xfer_plan *plan);
 void xfi_pipeline_destroy(xfi_pipeline *pipeline, xfer_plan *plan);
 /* Staging memory of a plan that is not committed, where nothing goes directly nor in place. */
 xfer_status xfi_pipeline_foresee(uint64_t *staging_bytes, const xfer_plan *plan);
-xfer_status xfi_pipeline_start(xfi_pipeline *pipeline, xfer_plan *plan, xfer_stream stream,
-                               xfi_deadline deadline);
+xfer_status xfi_pipeline_start(xfi_pipeline *pipeline, xfer_plan *plan, xfer_stream stream);
 /* Does no peer wait for what it carries? */
 bool xfi_pipeline_is_empty(const xfi_pipeline *pipeline);
 

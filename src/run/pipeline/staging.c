@@ -49,24 +49,14 @@ static void give_block(xfi_plans *s)
   s->n_bytes = 0;
 }
 
-static xfer_status await_runs(const xfi_plans *s)
-{
-  xfer_status st = XFER_OK;
-
-  for (const xfer_plan *q = s->first; q != NULL; q = q->next)
-    if (q->n_begun > 0)
-      XFI_TRY(s->device->ops->event_sync(s->device, q->finished, xfi_run_deadline(q)));
-done:
-  return st;
-}
-
 /* A larger block for all. */
 static xfer_status grow(xfi_plans *s, size_t n_bytes)
 {
   xfer_status st = XFER_OK;
   char *block = NULL;
 
-  XFI_TRY(await_runs(s));
+  for (const xfer_plan *q = s->first; q != NULL; q = q->next)
+    XFI_TRY(xfi_run_await_last(q));
   XFI_TRY(xfi_staging_take(&block, s, n_bytes));
   give_block(s);
   s->slots = block;

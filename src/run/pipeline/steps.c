@@ -131,8 +131,7 @@ static xfer_status launch(xfer_plan *plan, xfi_batch *batch, xfer_stream stream,
   return st;
 }
 
-static xfer_status start_messages(xfer_plan *plan, const xfi_step *s, xfer_stream stream,
-                                  xfi_deadline deadline)
+static xfer_status start_messages(xfer_plan *plan, const xfi_step *s, xfer_stream stream)
 {
   const xfi_comm_ops *comm = plan->comm->ops;
   const xfi_span span = xfi_span_begin(XFI_SYS_RUN, plan->moves->rank, XFI_TRACK_MESSAGES,
@@ -140,15 +139,15 @@ static xfer_status start_messages(xfer_plan *plan, const xfi_step *s, xfer_strea
   xfer_status st;
 
   if (s->root >= 0)
-    st = comm->broadcast(plan->comm, s->messages, s->n_sends, s->root, stream, deadline);
+    st = comm->broadcast(plan->comm, s->messages, s->n_sends, s->root, stream, plan->run_ends);
   else
     st = comm->round(plan->comm, s->messages, s->n_sends, s->messages + s->n_sends, s->n_recvs,
-                     stream, deadline);
+                     stream, plan->run_ends);
   xfi_span_end(&span, st, "%d messages sent, %d received", s->n_sends, s->n_recvs);
   return st;
 }
 
-static xfer_status start_step(xfi_pipeline *p, xfer_plan *plan, size_t i, xfi_deadline deadline)
+static xfer_status start_step(xfi_pipeline *p, xfer_plan *plan, size_t i)
 {
   const xfi_device_ops *dev = plan->device->ops;
   const int parity = (int)(i % 2);
@@ -164,7 +163,7 @@ static xfer_status start_step(xfi_pipeline *p, xfer_plan *plan, size_t i, xfi_de
   }
   if (i >= 2)
     XFI_TRY(dev->stream_wait(plan->device, p->streams[COMM], p->done_with[SCATTER][parity]));
-  XFI_TRY(start_messages(plan, s, p->streams[COMM], deadline));
+  XFI_TRY(start_messages(plan, s, p->streams[COMM]));
   XFI_TRY(dev->event_record(plan->device, p->done_with[COMM][parity], p->streams[COMM]));
   if (s->scatter_batch != NULL) {
     XFI_TRY(dev->stream_wait(plan->device, p->streams[SCATTER], p->done_with[COMM][parity]));
@@ -175,20 +174,18 @@ done:
   return st;
 }
 
-static xfer_status start_alone(xfer_plan *plan, const xfi_step *s, xfer_stream stream,
-                               xfi_deadline deadline)
+static xfer_status start_alone(xfer_plan *plan, const xfi_step *s, xfer_stream stream)
 {
   xfer_status st = XFER_OK;
 
   XFI_TRY(launch(plan, s->gather_batch, stream, XFI_TRACK_GATHER));
-  XFI_TRY(start_messages(plan, s, stream, deadline));
+  XFI_TRY(start_messages(plan, s, stream));
   XFI_TRY(launch(plan, s->scatter_batch, stream, XFI_TRACK_SCATTER));
 done:
   return st;
 }
 
-xfer_status xfi_steps_start(xfi_pipeline *p, xfer_plan *plan, xfi_event *before, xfer_stream stream,
-                            xfi_deadline deadline)
+xfer_status xfi_steps_start(xfi_pipeline *p, xfer_plan *plan, xfi_event *before, xfer_stream stream)
 {
   const xfi_device_ops *dev = plan->device->ops;
   xfer_status st = XFER_OK;
@@ -196,7 +193,7 @@ xfer_status xfi_steps_start(xfi_pipeline *p, xfer_plan *plan, xfi_event *before,
   if (p->n_steps == 0) return XFER_OK;
   if (is_alone(p)) {
     if (before != NULL) XFI_TRY(dev->stream_wait(plan->device, stream, before));
-    return start_alone(plan, &p->steps[0], stream, deadline);
+    return start_alone(plan, &p->steps[0], stream);
   }
   for (int i = 0; i < 3; i++) {
     XFI_TRY(dev->stream_wait(plan->device, p->streams[i], plan->started));
@@ -204,7 +201,7 @@ xfer_status xfi_steps_start(xfi_pipeline *p, xfer_plan *plan, xfi_event *before,
     if (before != NULL) XFI_TRY(dev->stream_wait(plan->device, p->streams[i], before));
   }
   for (size_t i = 0; i < p->n_steps; i++)
-    XFI_TRY(start_step(p, plan, i, deadline));
+    XFI_TRY(start_step(p, plan, i));
   for (int i = 0; i < 3; i++) {
     XFI_TRY(dev->event_record(plan->device, p->ended[i], p->streams[i]));
     XFI_TRY(dev->stream_wait(plan->device, stream, p->ended[i]));

@@ -4,10 +4,7 @@
 #ifndef XFI_STEPS_H
 #define XFI_STEPS_H
 
-#include "bound_plan.h"
-
-/* Messages start at multiples of this in a slot, for wide loads; windows are multiples of it. */
-#define XFI_SLOT_ALIGN 16
+#include "channels.h"
 
 /* One run of at least this is sent from, or received into, the caller's memory. */
 #define XFI_MIN_UNPACKED_BYTES ((size_t)1 << 20)
@@ -24,22 +21,21 @@ typedef struct xfi_step {
   int root; /* >= 0: n_sends broadcasts of this root's */
 } xfi_step;
 
-typedef struct xfi_channels xfi_channels;
 typedef struct xfi_casts xfi_casts;
 
 struct xfi_pipeline {
-  xfi_channels *channels;
+  xfi_channels channels;
   xfi_casts *casts; /* NULL: nothing is broadcast */
   xfi_step *steps;
   size_t n_steps;
   size_t capacity;
   size_t n_rounds;
-  uint64_t sent_bytes;
+  uint64_t sent_bytes;    /* in all, channels included */
   size_t send_slot_bytes; /* most that a step needs */
   size_t recv_slot_bytes;
-  char *slots; /* two send slots, two receive slots, in the block of the comm's plans */
-  uint64_t staging_bytes;
-  xfer_stream streams[3];     /* gather, comm, scatter */
+  char *slots;            /* two send slots, two receive slots, in the block of the comm's plans */
+  uint64_t staging_bytes; /* likewise */
+  xfer_stream streams[3]; /* gather, comm, scatter */
   xfi_event *done_with[3][2]; /* what a stream did for a step, by the step's slot */
   xfi_event *ended[3];
 };
@@ -53,7 +49,7 @@ xfer_status xfi_steps_make_batches(xfi_pipeline *pipeline, xfi_device *device);
 xfer_status xfi_steps_make_streams(xfi_pipeline *pipeline, xfi_device *device);
 /* Enqueue them all; after `before`, unless it is NULL. */
 xfer_status xfi_steps_start(xfi_pipeline *pipeline, xfer_plan *plan, xfi_event *before,
-                            xfer_stream stream, xfi_deadline deadline);
+                            xfer_stream stream);
 /* Drop the steps; the streams. */
 void xfi_steps_free(xfi_pipeline *pipeline, xfi_device *device);
 void xfi_steps_free_streams(xfi_pipeline *pipeline, xfi_device *device);
