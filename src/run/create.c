@@ -198,9 +198,10 @@ done:
   return st;
 }
 
-static xfer_status bind_cut(xfer_plan *asks, size_t i, const xfi_quant_cut *cut)
+static xfer_status bind_cut(xfer_plan *asks, size_t i, const xfi_quant *q)
 {
-  const xfer_view dst = {.kind = XFER_VIEW_DENSE, .base = cut->memory};
+  const xfi_quant_cut *cut = &q->cuts[i];
+  const xfer_view dst = {.kind = XFER_VIEW_DENSE, .base = q->heard + cut->heard};
   const xfer_view src = {.kind = XFER_VIEW_BOXES,
                          .n_dims = cut->src->n_dims,
                          .n_pieces = (int64_t)cut->n_told,
@@ -216,7 +217,7 @@ static xfer_status bind_tables(xfer_plan *plan)
   xfer_status st = XFER_OK;
 
   for (size_t i = 0; i < q->n_cuts; i++)
-    XFI_TRY(bind_cut(plan->asks, i, &q->cuts[i]));
+    XFI_TRY(bind_cut(plan->asks, i, q));
   for (size_t i = 0; i < q->n_pairs; i++)
     XFI_TRY(xfi_run_bind(plan, q->pairs[i].scales, NULL, NULL));
 done:

@@ -16,8 +16,10 @@ void xfi_run_drop_lanes(xfer_plan *plan);
 /* Self-copies and ZERO elements as one batch; NULL: there are none. */
 struct xfi_local {
   xfi_batch *batch;
-  xfi_anchor *ends; /* [n][2] source and destination of each copy; NULL: a view is in pieces */
+  xfi_anchor (*ends)[2]; /* [n] source and destination of each copy */
   size_t n;
+  size_t capacity;
+  bool in_pieces; /* some view is, so that ends say nothing */
 };
 xfer_status xfi_local_create(xfi_local **local, const xfer_plan *plan);
 /* The same at other addresses. */

@@ -10,34 +10,23 @@
 #include "lanes.h"
 #include "vec.h"
 
-/* The lane as it is made. */
-typedef struct making {
-  xfi_copies copies;
-  xfi_anchor *ends; /* [n_ends][2] of the copies so far */
-  size_t n_ends;
-  size_t capacity;
-  bool in_pieces; /* some view is, so that ends say nothing */
-} making;
-
 /* Where the copies lie that were added since the last call. src NULL: zeroes. */
-static xfer_status note_ends(making *m, const xfi_bound *dst, const xfi_bound *src)
+static xfer_status note_ends(xfi_local *l, const xfi_copies *copies, const xfi_bound *dst,
+                             const xfi_bound *src)
 {
   xfer_status st = XFER_OK;
 
-  m->in_pieces = m->in_pieces || dst->pieces != NULL || (src != NULL && src->pieces != NULL);
-  if (m->in_pieces) return XFER_OK;
-  XFI_TRY(xfi_vec_reserve(&m->ends, &m->capacity, 2 * m->copies.n, sizeof *m->ends));
-  for (; m->n_ends < m->copies.n; m->n_ends++) {
-    const xfi_copy *copy = &m->copies.at[m->n_ends];
-
-    m->ends[2 * m->n_ends] = xfi_anchor_at(src, copy->src);
-    m->ends[2 * m->n_ends + 1] = xfi_anchor_at(dst, copy->dst);
+  l->in_pieces = l->in_pieces || dst->pieces != NULL || (src != NULL && src->pieces != NULL);
+  XFI_TRY(xfi_vec_reserve(&l->ends, &l->capacity, copies->n, sizeof *l->ends));
+  for (; l->n < copies->n; l->n++) {
+    l->ends[l->n][0] = xfi_anchor_at(src, copies->at[l->n].src);
+    l->ends[l->n][1] = xfi_anchor_at(dst, copies->at[l->n].dst);
   }
 done:
   return st;
 }
 
-static xfer_status add_selfs(making *m, const xfer_plan *plan)
+static xfer_status add_selfs(xfi_local *l, xfi_copies *copies, const xfer_plan *plan)
 {
   const xfi_move_list *selfs = &plan->moves->selfs;
   xfer_status st = XFER_OK;
@@ -52,9 +41,9 @@ static xfer_status add_selfs(making *m, const xfer_plan *plan)
     xfi_move_box(&box, cls, &cls->recvs, move);
     memcpy(src.start, box.src_local, sizeof src.start);
     memcpy(dst.start, box.dst_local, sizeof dst.start);
-    XFI_TRY(xfi_copies_add(&m->copies, &dst, &src, box.length, cls->dst->n_dims,
+    XFI_TRY(xfi_copies_add(copies, &dst, &src, box.length, cls->dst->n_dims,
                            xfi_run_elem(plan, cls, XFI_WHOLE_WAY)));
-    XFI_TRY(note_ends(m, dst.bound, src.bound));
+    XFI_TRY(note_ends(l, copies, dst.bound, src.bound));
   }
 done:
   return st;
@@ -161,31 +150,25 @@ static int local_percent(const xfi_plan *moves)
 xfer_status xfi_local_create(xfi_local **local, const xfer_plan *plan)
 {
   xfer_status st = XFER_OK;
-  making m = {.in_pieces = plan->quant != NULL}; /* its copies have scales too */
-  xfi_local *made = NULL;
+  xfi_copies copies = {NULL, 0, 0};
+  xfi_local *l = xfi_calloc(1, sizeof *l);
 
-  XFI_TRY(add_selfs(&m, plan));
+  XFI_CHECK(l != NULL, XFER_ERR_NOMEM, "the copies within rank %d", plan->moves->rank);
+  l->in_pieces = plan->quant != NULL; /* its copies have scales too */
+  XFI_TRY(add_selfs(l, &copies, plan));
   for (size_t t = 0; t < plan->moves->n_tensors; t++) {
     if (xfi_plan_class(plan->moves, t)->zero_bytes == 0) continue;
-    XFI_TRY(add_zeros(&m.copies, plan, t));
-    XFI_TRY(note_ends(&m, xfi_run_dst(plan, t), NULL));
+    XFI_TRY(add_zeros(&copies, plan, t));
+    XFI_TRY(note_ends(l, &copies, xfi_run_dst(plan, t), NULL));
   }
-  if (m.copies.n == 0) goto done;
-  made = xfi_calloc(1, sizeof *made);
-  XFI_CHECK(made != NULL, XFER_ERR_NOMEM, "the copies within rank %d", plan->moves->rank);
-  XFI_TRY(plan->device->ops->batch_create(plan->device, &made->batch, m.copies.at, m.copies.n,
+  if (l->n == 0) goto done;
+  XFI_TRY(plan->device->ops->batch_create(plan->device, &l->batch, copies.at, copies.n,
                                           local_percent(plan->moves), NULL));
-  made->n = m.copies.n;
-  if (!m.in_pieces) {
-    made->ends = m.ends;
-    m.ends = NULL;
-  }
-  *local = made;
-  made = NULL;
+  *local = l;
+  l = NULL;
 done:
-  xfi_local_destroy(made, plan->device);
-  xfi_copies_free(&m.copies);
-  xfi_free(m.ends);
+  xfi_local_destroy(l, plan->device);
+  xfi_copies_free(&copies);
   return st;
 }
 
@@ -205,15 +188,15 @@ xfer_status xfi_local_move(xfer_plan *plan)
   xfi_copy *copies;
 
   if (l == NULL) return XFER_OK; /* nothing anywhere */
-  if (l->ends == NULL || dev->batch_copies == NULL) {
+  if (l->in_pieces || dev->batch_copies == NULL) {
     XFI_TRY(xfi_local_create(&plan->local, plan));
     xfi_local_destroy(l, plan->device);
     return XFER_OK;
   }
   copies = dev->batch_copies(l->batch);
   for (size_t i = 0; i < l->n; i++) {
-    copies[i].src = xfi_anchor_address(&l->ends[2 * i]);
-    copies[i].dst = xfi_anchor_address(&l->ends[2 * i + 1]);
+    copies[i].src = xfi_anchor_address(&l->ends[i][0]);
+    copies[i].dst = xfi_anchor_address(&l->ends[i][1]);
   }
 done:
   return st;

@@ -6,13 +6,6 @@
 #include "alloc.h"
 #include "error.h"
 
-enum { ALIGN = 16 };
-
-static size_t aligned(size_t n_bytes)
-{
-  return (n_bytes + ALIGN - 1) / ALIGN * ALIGN;
-}
-
 /* ---- with the plan ---- */
 
 /* The pairs, with what this rank holds of each; tables are not there yet. */
@@ -29,12 +22,11 @@ static xfer_status list_pairs(xfi_quant *q, const xfer_plan *plan, const xfer_te
     q->n_pairs++;
     pair->weights = (uint32_t)of;
     pair->scales = (uint32_t)t;
-    pair->cut = SIZE_MAX;
     q->of[of] = q->of[t] = pair;
     if (xfi_mesh_find(m->tensors[of].src->mesh, m->rank) < 0) continue;
     XFI_TRY(xfi_blocks_make(&pair->blocks, m->tensors[of].src, m->rank, tensors[of].conversion));
     pair->n_scales = xfi_blocks_n_scales(&pair->blocks);
-    q->n_table_bytes += aligned(pair->n_scales * sizeof(float));
+    q->n_table_bytes += xfi_slot_aligned(pair->n_scales * sizeof(float));
   }
 done:
   return st;
@@ -51,7 +43,7 @@ static xfer_status place_tables(xfi_quant *q)
   for (size_t i = 0; i < q->n_pairs; i++) {
     q->pairs[i].table = (float *)(void *)at;
     xfi_blocks_place(&q->pairs[i].blocks, q->pairs[i].table);
-    at += aligned(q->pairs[i].n_scales * sizeof(float));
+    at += xfi_slot_aligned(q->pairs[i].n_scales * sizeof(float));
   }
 done:
   return st;
@@ -60,17 +52,13 @@ done:
 static xfer_status place_heard(xfi_quant *q)
 {
   xfer_status st = XFER_OK;
-  char *at;
+  void *memory = NULL;
 
-  for (size_t i = 0; i < q->n_cuts; i++)
-    q->n_heard_bytes += aligned(q->cuts[i].n_bytes);
   if (q->n_heard_bytes == 0) return XFER_OK;
-  XFI_TRY(q->device->ops->alloc(q->device, &q->heard, q->n_heard_bytes));
-  at = q->heard;
-  for (size_t i = 0; i < q->n_cuts; i++) {
-    q->cuts[i].memory = at;
-    at += aligned(q->cuts[i].n_bytes);
-  }
+  XFI_TRY(q->device->ops->alloc(q->device, &memory, q->n_heard_bytes));
+  q->heard = memory;
+  for (size_t i = 0; i < q->from_heard.n; i++)
+    q->from_heard.at[i].src = q->heard + (uintptr_t)q->from_heard.at[i].src;
 done:
   return st;
 }
@@ -127,6 +115,7 @@ void xfi_quant_destroy(xfi_quant *q)
   for (size_t i = 0; q->pairs != NULL && i < q->n_pairs; i++)
     xfi_blocks_free(&q->pairs[i].blocks);
   xfi_quant_free_cuts(q);
+  xfi_copies_free(&q->from_heard);
   if (q->tables != NULL) q->device->ops->free(q->device, q->tables);
   if (q->heard != NULL) q->device->ops->free(q->device, q->heard);
   xfi_free(q->pairs);
@@ -156,13 +145,6 @@ static xfer_status make_batch(xfi_batch **batch, const xfi_quant *q, const xfi_c
 {
   if (copies->n == 0) return XFER_OK;
   return q->device->ops->batch_create(q->device, batch, copies->at, copies->n, 100, NULL);
-}
-
-static xfer_status prepare_clear(xfi_quant *q)
-{
-  xfi_copy all = {.dst = q->tables, .run_bytes = (int64_t)q->n_table_bytes};
-
-  return make_batch(&q->clear, q, &(xfi_copies){&all, q->n_table_bytes > 0, 1});
 }
 
 /* Up to so many elements are no part of their own: what the lanes could do meanwhile is less than
@@ -228,24 +210,6 @@ done:
   return st;
 }
 
-static xfer_status prepare_combine(xfi_quant *q)
-{
-  xfer_status st = XFER_OK;
-  xfi_copies copies = {NULL, 0, 0};
-
-  for (size_t i = 0; i < q->n_cuts; i++)
-    for (size_t k = 0; k < q->cuts[i].n_heard; k++) {
-      xfi_copy copy = q->cuts[i].heard[k].copy;
-
-      copy.src = q->cuts[i].memory + q->cuts[i].heard[k].at;
-      XFI_TRY(xfi_copies_push(&copies, &copy));
-    }
-  XFI_TRY(make_batch(&q->combine, q, &copies));
-done:
-  xfi_copies_free(&copies);
-  return st;
-}
-
 /* In place; pairs whose scales are made alike lie side by side and are one copy. */
 static xfer_status prepare_finish(xfi_quant *q, const xfer_plan *plan, int part)
 {
@@ -262,7 +226,7 @@ static xfer_status prepare_finish(xfi_quant *q, const xfer_plan *plan, int part)
     xfi_copy *last = copies.n > 0 ? &copies.at[copies.n - 1] : NULL;
     const xfi_copy copy = {.src = (char *)pair->table,
                            .dst = (char *)pair->table,
-                           .run_bytes = (int64_t)aligned(pair->n_scales * sizeof(float)),
+                           .run_bytes = (int64_t)xfi_slot_aligned(pair->n_scales * sizeof(float)),
                            .convert = how};
 
     if (pair->n_scales == 0 || pair->part != part) continue;
@@ -283,10 +247,11 @@ xfer_status xfi_quant_prepare(xfer_plan *plan)
   xfer_status st = XFER_OK;
 
   if (q == NULL) return XFER_OK;
+  xfi_copy zero = {.dst = q->tables, .run_bytes = (int64_t)q->n_table_bytes};
   xfi_quant_drop(q);
   XFI_TRY(make_parts(q, plan));
-  XFI_TRY(prepare_clear(q));
-  XFI_TRY(prepare_combine(q));
+  XFI_TRY(make_batch(&q->clear, q, &(xfi_copies){&zero, q->n_table_bytes > 0, 1}));
+  XFI_TRY(make_batch(&q->combine, q, &q->from_heard));
   for (int k = 0; k < q->n_parts; k++) {
     XFI_TRY(prepare_amax(q, plan, k));
     XFI_TRY(prepare_finish(q, plan, k));

@@ -21,15 +21,8 @@ typedef struct xfi_quant_pair {
   xfi_blocks blocks; /* of this rank */
   float *table;      /* [n_scales] where these lie */
   size_t n_scales;
-  size_t cut; /* in quant->cuts; SIZE_MAX: no two parts share a block */
-  int part;   /* of a run, below XFI_QUANT_PARTS */
+  int part; /* of a run, below XFI_QUANT_PARTS */
 } xfi_quant_pair;
-
-/* Amaxes of others: where they are heard, in bytes of a cut's memory, and the copy from there. */
-typedef struct xfi_quant_heard {
-  size_t at;
-  xfi_copy copy;
-} xfi_quant_heard;
 
 /* What parts that share blocks tell each other of one tensor: a tensor with a dim more, which has
  * an index for each box of cells (a unit, see quant_cuts.c). */
@@ -39,22 +32,20 @@ typedef struct xfi_quant_cut {
   xfer_layout *dst;
   void **told; /* [n_told] this rank's boxes that others ask for, in order */
   size_t n_told;
-  xfi_quant_heard *heard; /* [n_heard] */
-  size_t n_heard;
-  char *memory; /* [n_bytes] of dst, dense */
-  size_t n_bytes;
+  size_t heard; /* offset in quant->heard: of dst, dense */
 } xfi_quant_cut;
 
 struct xfi_quant {
   const xfi_quant_pair **of; /* [n_tensors] of the plan; NULL: neither weights nor scales */
   xfi_quant_pair *pairs;     /* [n_pairs] */
   size_t n_pairs;
-  xfi_quant_cut *cuts; /* [n_cuts] */
+  xfi_quant_cut *cuts; /* [n_cuts], of n_pairs at most */
   size_t n_cuts;
   void *tables; /* [n_table_bytes] */
   size_t n_table_bytes;
-  void *heard; /* [n_heard_bytes] */
+  char *heard; /* [n_heard_bytes] amaxes of others, */
   size_t n_heard_bytes;
+  xfi_copies from_heard; /* and what becomes of them: sources count from `heard` till it is there */
   xfi_device *device;
   xfi_batch *clear;
   xfi_batch *combine;
@@ -85,8 +76,7 @@ xfer_status xfi_quant_await(const xfer_plan *plan, int part, xfer_stream stream)
 
 /* ---- quant_cuts.c ---- */
 
-/* What ranks have to tell each other, all of them alike: quant->cuts and the pairs' places there.
- */
+/* What ranks have to tell each other, all of them alike: quant->cuts, and what is heard. */
 xfer_status xfi_quant_find_cuts(xfi_quant *quant, const xfer_plan *plan);
 void xfi_quant_free_cuts(xfi_quant *quant);
 

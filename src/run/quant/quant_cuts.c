@@ -84,14 +84,15 @@ static xfer_status add_cells(xfi_bounds *list, const finding *f, uint32_t unit, 
   return xfi_bounds_add(list, n_dims + 1, row);
 }
 
-/* The amaxes of a part of a box. */
-static xfer_status add_heard(xfi_quant_cut *cut, size_t *capacity, const xfi_block_box *box,
-                             const int64_t *row, int n_dims)
+/* The amaxes of a part of a box, the next that are heard. */
+static xfer_status add_heard(xfi_quant *q, const xfi_block_box *box, const int64_t *row, int n_dims)
 {
-  xfer_status st = XFER_OK;
   int64_t stride = (int64_t)sizeof(float);
-  xfi_copy copy = {
-      .run_bytes = 1, .convert = &box->combine, .scales = box->scales, .n_dims = n_dims};
+  xfi_copy copy = {.src = (const char *)(uintptr_t)q->n_heard_bytes,
+                   .run_bytes = 1,
+                   .convert = &box->combine,
+                   .scales = box->scales,
+                   .n_dims = n_dims};
 
   for (int d = n_dims - 1; d >= 0; d--) {
     copy.extent[d] = row[n_dims + 2 + d] - row[1 + d];
@@ -99,15 +100,12 @@ static xfer_status add_heard(xfi_quant_cut *cut, size_t *capacity, const xfi_blo
     copy.scales += (row[1 + d] - box->cells[d]) * box->cell_stride[d];
     stride *= copy.extent[d];
   }
-  XFI_TRY(xfi_vec_reserve(&cut->heard, capacity, cut->n_heard + 1, sizeof *cut->heard));
-  cut->heard[cut->n_heard++] = (xfi_quant_heard){cut->n_bytes, copy};
-  cut->n_bytes += (size_t)stride;
-done:
-  return st;
+  q->n_heard_bytes += (size_t)stride;
+  return xfi_copies_push(&q->from_heard, &copy);
 }
 
 /* One rank's boxes, `mine` if it is this one. */
-static xfer_status list_rank(finding *f, xfi_quant_cut *cut, size_t *capacity, int position,
+static xfer_status list_rank(finding *f, xfi_quant *q, xfi_quant_cut *cut, int position,
                              const xfi_blocks *mine)
 {
   const xfi_boxes *b = f->units->boxes;
@@ -124,8 +122,7 @@ static xfer_status list_rank(finding *f, xfi_quant_cut *cut, size_t *capacity, i
     for (size_t k = 0; k < f->met.n; k++) {
       XFI_TRY(add_cells(&f->dst, f, f->met.at[k], (size_t)i));
       if (box != NULL)
-        XFI_TRY(add_heard(cut, capacity, box, f->dst.at + (f->dst.n - 1) * 2 * (size_t)(n_dims + 1),
-                          n_dims));
+        XFI_TRY(add_heard(q, box, f->dst.at + (f->dst.n - 1) * 2 * (size_t)(n_dims + 1), n_dims));
     }
   }
 done:
@@ -150,21 +147,12 @@ static xfer_status make_layout(xfer_layout **layout, const finding *f, const xfi
   return xfi_layout_create_boxes(layout, &desc);
 }
 
-static void clear_cut(xfi_quant_cut *cut)
-{
-  xfi_layout_destroy(cut->src);
-  xfi_layout_destroy(cut->dst);
-  xfi_free(cut->told);
-  xfi_free(cut->heard);
-  *cut = (xfi_quant_cut){.pair = 0};
-}
-
 /* All ranks' lists, of which this one is `rank`. */
-static xfer_status list_ranks(finding *f, xfi_quant_cut *cut, const xfi_blocks *mine, int rank)
+static xfer_status list_ranks(finding *f, xfi_quant *q, xfi_quant_cut *cut, const xfi_blocks *mine,
+                              int rank)
 {
   const xfer_mesh *mesh = f->units->mesh;
   xfer_status st = XFER_OK;
-  size_t capacity = 0;
 
   f->seen = xfi_calloc(f->units->boxes->n_units, sizeof *f->seen);
   f->src_first = xfi_calloc((size_t)mesh->size + 1, sizeof *f->src_first);
@@ -173,7 +161,7 @@ static xfer_status list_ranks(finding *f, xfi_quant_cut *cut, const xfi_blocks *
   XFI_CHECK(f->seen != NULL && f->src_first != NULL && f->dst_first != NULL && cut->told != NULL,
             XFER_ERR_NOMEM, "%d ranks", mesh->size);
   for (int i = 0; i < mesh->size; i++) {
-    XFI_TRY(list_rank(f, cut, &capacity, i, mesh->ranks[i] == rank ? mine : NULL));
+    XFI_TRY(list_rank(f, q, cut, i, mesh->ranks[i] == rank ? mine : NULL));
     f->src_first[i + 1] = (int64_t)f->src.n;
     f->dst_first[i + 1] = (int64_t)f->dst.n;
   }
@@ -184,7 +172,7 @@ done:
 /* What is cut of a pair, as the next of quant->cuts; nothing, if no two units share a block. */
 static xfer_status find_cut(xfi_quant *q, size_t p, const xfi_plan *m)
 {
-  xfi_quant_pair *pair = &q->pairs[p];
+  const xfi_quant_pair *pair = &q->pairs[p];
   xfi_quant_cut *cut = &q->cuts[q->n_cuts];
   const xfi_tensor *weights = &m->tensors[pair->weights];
   xfer_status st = XFER_OK;
@@ -197,13 +185,13 @@ static xfer_status find_cut(xfi_quant *q, size_t p, const xfi_plan *m)
     one[d] = 1;
   XFI_TRY(xfi_layout_of_cells(&f.units, weights->src, one, weights->src->dtype));
   if (!f.cells->boxes->overlap && f.cells->boxes->n_units == f.units->boxes->n_units) goto done;
-  XFI_TRY(list_ranks(&f, cut, &pair->blocks, m->rank));
+  cut->pair = p;
+  cut->heard = q->n_heard_bytes = xfi_slot_aligned(q->n_heard_bytes);
+  XFI_TRY(list_ranks(&f, q, cut, &pair->blocks, m->rank));
   XFI_TRY(make_layout(&cut->src, &f, &f.src, f.src_first));
   XFI_TRY(make_layout(&cut->dst, &f, &f.dst, f.dst_first));
-  cut->pair = p;
-  pair->cut = q->n_cuts++;
+  q->n_cuts++;
 done:
-  if (pair->cut == SIZE_MAX) clear_cut(cut);
   end_finding(&f);
   return st;
 }
@@ -213,8 +201,9 @@ static bool is_whole(const xfi_quant *q, size_t p, const xfi_plan *m)
 {
   const xfi_tensor *weights = &m->tensors[q->pairs[p].weights];
   const xfi_tensor *before = p == 0 ? weights : &m->tensors[q->pairs[p - 1].weights];
+  const bool was_cut = q->n_cuts > 0 && q->cuts[q->n_cuts - 1].pair + 1 == p;
 
-  return p > 0 && q->pairs[p - 1].cut == SIZE_MAX && before->conversion == weights->conversion &&
+  return p > 0 && !was_cut && before->conversion == weights->conversion &&
          memcmp(before->src->digest, weights->src->digest, sizeof weights->src->digest) == 0;
 }
 
@@ -232,7 +221,10 @@ done:
 
 void xfi_quant_free_cuts(xfi_quant *q)
 {
-  for (size_t i = 0; q->cuts != NULL && i < q->n_cuts; i++)
-    clear_cut(&q->cuts[i]);
+  for (size_t i = 0; q->cuts != NULL && i < q->n_pairs; i++) {
+    xfi_layout_destroy(q->cuts[i].src);
+    xfi_layout_destroy(q->cuts[i].dst);
+    xfi_free(q->cuts[i].told);
+  }
   xfi_free(q->cuts);
 }

@@ -97,28 +97,6 @@ static xfer_status is_zero(const search *s, xfi_sum mine, bool *zero)
   return st;
 }
 
-/* The first tensor whose sums do not come to 0. */
-static xfer_status find_tensor(search *s, const xfi_sum *sums)
-{
-  size_t good = 0; /* so many tensors are all right */
-  size_t bad = s->plan->moves->n_tensors;
-  xfer_status st = XFER_OK;
-
-  while (bad - good > 1) {
-    const size_t mid = good + (bad - good) / 2;
-    bool zero = false;
-
-    XFI_TRY(is_zero(s, xfi_verify_total(sums, mid), &zero));
-    if (zero)
-      good = mid;
-    else
-      bad = mid;
-  }
-  s->tensor = good;
-done:
-  return st;
-}
-
 /* Count what is within once more. */
 static xfer_status count(search *s, bool *zero)
 {
@@ -129,29 +107,39 @@ static xfer_status count(search *s, bool *zero)
   return is_zero(s, sum, zero);
 }
 
+/* The first of n tensors, or where `sums` is NULL of n indices within in dim d, whose sums do not
+ * come to 0. */
+static xfer_status bisect(search *s, int64_t *first, int64_t n, const xfi_sum *sums, int d)
+{
+  int64_t good = 0; /* so many are all right */
+  int64_t bad = n;
+  xfer_status st = XFER_OK;
+
+  while (bad - good > 1) {
+    const int64_t mid = good + (bad - good) / 2;
+    bool zero = false;
+
+    if (sums == NULL) {
+      s->within.lo[d] = good;
+      s->within.hi[d] = mid;
+    }
+    XFI_TRY(sums == NULL ? count(s, &zero)
+                         : is_zero(s, xfi_verify_total(sums, (size_t)mid), &zero));
+    *(zero ? &good : &bad) = mid;
+  }
+  *first = good;
+done:
+  return st;
+}
+
 /* The first index, in the order of the tensor, of those within. */
 static xfer_status find_index(search *s, int n_dims)
 {
   xfer_status st = XFER_OK;
 
   for (int d = 0; d < n_dims; d++) {
-    int64_t good = 0;
-    int64_t bad = s->within.hi[d];
-
-    while (bad - good > 1) {
-      const int64_t mid = good + (bad - good) / 2;
-      bool zero = false;
-
-      s->within.lo[d] = good;
-      s->within.hi[d] = mid;
-      XFI_TRY(count(s, &zero));
-      if (zero)
-        good = mid;
-      else
-        bad = mid;
-    }
-    s->within.lo[d] = good;
-    s->within.hi[d] = good + 1;
+    XFI_TRY(bisect(s, &s->within.lo[d], s->within.hi[d], NULL, d));
+    s->within.hi[d] = s->within.lo[d] + 1;
   }
 done:
   return st;
@@ -236,9 +224,11 @@ static xfer_status explain(search *s, const xfi_sum *sums)
 {
   const xfi_plan *m = s->plan->moves;
   xfer_status st = XFER_OK;
+  int64_t tensor = 0;
   bool zero = true;
 
-  XFI_TRY(find_tensor(s, sums));
+  XFI_TRY(bisect(s, &tensor, (int64_t)m->n_tensors, sums, 0));
+  s->tensor = (size_t)tensor;
   for (int d = 0; d < XFER_MAX_DIMS; d++)
     s->within.hi[d] = m->tensors[s->tensor].src->dims[d].size; /* 0 past the last */
   if (s->what == XFI_COUNT_RUN) {
