@@ -21,27 +21,17 @@
 static xfer_status add_flow(xfi_copies *parts, const xfer_plan *plan, const xfi_link *link,
                             bool send)
 {
-  const xfi_move_list *list = send ? &plan->moves->sends : &plan->moves->recvs;
-  const xfi_peer *peer = &list->peers[send ? link->send : link->recv];
   const bool both = (send ? link->send_by : link->recv_by) == XFI_BY_BOTH;
+  xfi_walk w = xfi_walk_begin(plan, link, send);
   xfer_status st = XFER_OK;
-  xfi_cursor cursor = {0, 0};
 
-  XFI_TRY(xfi_vec_reserve(&parts->at, &parts->capacity, parts->n + peer->n, sizeof *parts->at));
-  for (size_t i = peer->first; i < peer->first + peer->n; i++) {
-    const xfi_move *move = &list->moves[i];
-    const xfi_class *cls = xfi_plan_class(plan->moves, move->tensor);
-    xfi_end src;
-    xfi_end dst;
-    xfi_box box;
-
-    if (xfi_run_broadcasts(plan, cls)) continue;
-    xfi_move_box(&box, cls, send ? &cls->sends : &cls->recvs, move);
-    XFI_TRY(xfi_link_ends(&src, &dst, plan, link, send, move, &box, &cursor));
-    if (both && xfi_link_is_pushed_move(link, cls, &src, &dst, box.length) != send)
-      continue; /* the peer's */
-    XFI_TRY(xfi_copies_add(&parts[xfi_quant_part(plan->quant, move->tensor)], &dst, &src,
-                           box.length, cls->src->n_dims, xfi_run_elem(plan, cls, XFI_WHOLE_WAY)));
+  XFI_TRY(xfi_vec_reserve(&parts->at, &parts->capacity, parts->n + (size_t)(w.end - w.next),
+                          sizeof *parts->at));
+  while (xfi_walk_next(&w, &st)) {
+    if (both && xfi_walk_is_pushed(&w) != send) continue; /* the peer's */
+    XFI_TRY(xfi_copies_add(&parts[xfi_quant_part(plan->quant, w.move->tensor)], &w.dst, &w.src,
+                           w.box.length, w.cls->src->n_dims,
+                           xfi_run_elem(plan, w.cls, XFI_WHOLE_WAY)));
   }
 done:
   return st;

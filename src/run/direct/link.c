@@ -4,6 +4,8 @@
  */
 #include "link.h"
 
+#include <string.h>
+
 #include "alloc.h"
 #include "error.h"
 
@@ -13,10 +15,10 @@
 static size_t wanted(const xfer_plan *plan, const xfi_move_list *list, size_t peer)
 {
   const uint32_t lane = plan->options.lane;
-  const bool direct = lane != XFER_LANE_PACKED && lane != XFER_LANE_BROADCAST;
 
-  return direct && peer < list->n_peers && xfi_run_has_flow(plan, &list->peers[peer]) ? peer
-                                                                                      : XFI_NO_FLOW;
+  if (lane == XFER_LANE_PACKED || lane == XFER_LANE_BROADCAST || peer == list->n_peers)
+    return XFI_NO_FLOW;
+  return xfi_run_has_flow(plan, &list->peers[peer]) ? peer : XFI_NO_FLOW;
 }
 
 xfer_status xfi_links_list(xfi_links *links, xfer_plan *plan, const xfi_near *near)
@@ -98,13 +100,40 @@ const xfi_link *xfi_links_find(const xfi_links *links, bool send, size_t peer)
   return NULL;
 }
 
-const xfi_bound *xfi_link_bound(const xfi_link *link, uint32_t tensor, bool source,
-                                xfi_cursor *cursor)
+xfi_walk xfi_walk_begin(const xfer_plan *plan, const xfi_link *link, bool send)
 {
-  const size_t first = source ? 0 : link->n_src_bounds;
-  const size_t end = source ? link->n_src_bounds : link->n_bounds;
+  const xfi_move_list *list = send ? &plan->moves->sends : &plan->moves->recvs;
+  const xfi_peer *peer = &list->peers[send ? link->send : link->recv];
+  const xfi_move *first = &list->moves[peer->first];
 
-  if (cursor->n == 0 || tensor != cursor->tensor) cursor->n++;
-  cursor->tensor = tensor;
-  return first + cursor->n <= end ? &link->bounds[first + cursor->n - 1] : NULL;
+  return (xfi_walk){
+      .plan = plan, .link = link, .send = send, .next = first, .end = first + peer->n};
+}
+
+bool xfi_walk_next(xfi_walk *w, xfer_status *st)
+{
+  const xfi_bound *theirs = w->link->bounds + (w->send ? w->link->n_src_bounds : 0);
+  const size_t n_theirs =
+      w->send ? w->link->n_bounds - w->link->n_src_bounds : w->link->n_src_bounds;
+  const xfi_move *last = w->move;
+
+  do {
+    if (w->next == w->end) return false;
+    w->move = w->next++;
+    w->cls = xfi_plan_class(w->plan->moves, w->move->tensor);
+  } while (xfi_run_broadcasts(w->plan, w->cls));
+  if (last == NULL || last->tensor != w->move->tensor) w->n_tensors++;
+  if (w->n_tensors > n_theirs) {
+    xfi_set_error("rank %d did not describe tensor %u", w->link->rank, w->move->tensor);
+    *st = XFER_ERR_INTERNAL;
+    return false;
+  }
+  theirs += w->n_tensors - 1;
+  w->boxes = w->send ? &w->cls->sends : &w->cls->recvs;
+  xfi_move_box(&w->box, w->cls, w->boxes, w->move);
+  w->src.bound = w->send ? xfi_run_src(w->plan, w->move->tensor) : theirs;
+  w->dst.bound = w->send ? theirs : xfi_run_dst(w->plan, w->move->tensor);
+  memcpy(w->src.start, w->box.src_local, sizeof w->src.start);
+  memcpy(w->dst.start, w->box.dst_local, sizeof w->dst.start);
+  return true;
 }

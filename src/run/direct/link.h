@@ -133,6 +133,28 @@ bool xfi_link_is_mapped(const xfi_link *link, bool source);
 void xfi_link_resolve(xfi_link *link);
 void xfi_links_destroy(xfi_links *links, xfi_device *device);
 
+/* The moves of a flow that are not broadcast, one after the other, and where they lie on both
+ * sides. */
+typedef struct xfi_walk {
+  const xfer_plan *plan;
+  const xfi_link *link;
+  bool send; /* from us */
+  const xfi_move *next;
+  const xfi_move *end;
+  /* Both ends have a flow's moves in one order, so that the n-th tensor here is the n-th there,
+   * whatever numbers they have. */
+  size_t n_tensors;
+  const xfi_move *move;
+  const xfi_class *cls; /* its, */
+  const xfi_flows *boxes;
+  xfi_box box;
+  xfi_end src;
+  xfi_end dst;
+} xfi_walk;
+xfi_walk xfi_walk_begin(const xfer_plan *plan, const xfi_link *link, bool send);
+/* False: that was all, or *st says what is wrong. */
+bool xfi_walk_next(xfi_walk *walk, xfer_status *st);
+
 /* ---- link_map.c ---- */
 
 /* Room for n bytes that are said or heard. */
@@ -159,6 +181,8 @@ size_t xfi_link_n_told(const xfi_link *link, int halves);
 size_t xfi_link_n_remotes(const xfi_link *link, int halves);
 /* Who should copy what: send_by and recv_by. */
 xfer_status xfi_link_choose(xfi_link *link, const xfer_plan *plan);
+/* Does the sender push this move of a flow that is copied by both? */
+bool xfi_walk_is_pushed(const xfi_walk *walk);
 
 /* ---- link_describe.c ---- */
 
@@ -170,24 +194,5 @@ xfer_status xfi_link_tell(xfi_link *link, const xfer_plan *plan);
 xfer_status xfi_link_read(xfi_link *link);
 /* And where its pieces are now. False: some lie in what the peer never described. */
 bool xfi_link_read_places(xfi_link *link);
-
-/* Where one is in the moves of a flow; zero at first. */
-typedef struct xfi_cursor {
-  uint32_t tensor; /* of the last move */
-  size_t n;        /* tensors so far */
-} xfi_cursor;
-
-/* The peer's half of a move's tensor, with addresses of ours: its source (of what it sends us) or
- * destination. Both ends have a flow's moves in one order, so that the n-th tensor here is the n-th
- * there, whatever numbers they have. */
-const xfi_bound *xfi_link_bound(const xfi_link *link, uint32_t tensor, bool source,
-                                xfi_cursor *cursor);
-/* Where a move of the flow from us (`send`) or to us lies on both sides. `cursor` as of
- * xfi_link_bound(). */
-xfer_status xfi_link_ends(xfi_end *src, xfi_end *dst, const xfer_plan *plan, const xfi_link *link,
-                          bool send, const xfi_move *move, const xfi_box *box, xfi_cursor *cursor);
-/* Does the sender push this move of a flow that is copied by both? `src` and `dst` are its ends. */
-bool xfi_link_is_pushed_move(const xfi_link *link, const xfi_class *cls, const xfi_end *src,
-                             const xfi_end *dst, const int64_t *length);
 
 #endif

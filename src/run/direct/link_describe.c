@@ -1,13 +1,7 @@
 /*
- * What the two ends of a link tell each other, once each way:
- *
- *   n_allocations, page offset, n_bounds, n of them sources; the page's handle
- *   per allocation: bytes, halves
- *   per bound:      piece_dim, piece_length, n_pieces, by boxes?, strides, shape,
- *                   per piece: (allocation, offset); by boxes also what each box is
- *
- * And later, when they lie elsewhere in the same allocations: (allocation, offset) per piece, in
- * that order.
+ * What the two ends of a link tell each other, once each way: a head, allocations, and bounds, each
+ * followed by its pieces as (allocation, offset), and by boxes also by what each box is. And later,
+ * when pieces lie elsewhere in the same allocations: all of (allocation, offset), in that order.
  */
 #include <string.h>
 
@@ -16,6 +10,28 @@
 #include "error.h"
 #include "link.h"
 #include "vec.h"
+
+typedef struct head {
+  uint64_t n_allocations;
+  uint64_t page_offset;
+  uint64_t n_bounds;
+  uint64_t n_src_bounds; /* the first of them */
+  xfi_mem_handle page;
+} head;
+
+typedef struct told_allocation {
+  uint64_t n_bytes;
+  uint64_t halves;
+} told_allocation;
+
+typedef struct told_bound {
+  uint64_t piece_dim;
+  uint64_t piece_length;
+  uint64_t n_pieces;
+  uint64_t by_boxes;
+  int64_t strides[XFER_MAX_DIMS];
+  int64_t shape[XFER_MAX_DIMS];
+} told_bound;
 
 /* ---- what we tell a peer ---- */
 
@@ -28,14 +44,6 @@ typedef struct blob {
   bool is_told;      /* the peer has the description: only where pieces are is put */
   bool is_lost;      /* and some lie in what it does not describe */
 } blob;
-
-/* Of a bound of one piece: head, strides, shape, place. */
-enum { BOUND_WORDS = 4 + 2 * XFER_MAX_DIMS + 2 };
-
-static xfer_status put_words(blob *b, const uint64_t *words, size_t n)
-{
-  return xfi_bytes_put(&b->bytes, words, n * sizeof *words);
-}
 
 static xfer_status tell(blob *b, uint32_t *index, const xfi_allocation *at)
 {
@@ -100,21 +108,25 @@ static xfer_status put_place(blob *b, const void *pointer, size_t n_bytes, int h
     place[0] = index - 1;
     place[1] = (uint64_t)((const char *)pointer - (const char *)t->at.base);
   }
-  XFI_TRY(put_words(b, place, 2));
+  XFI_TRY(xfi_bytes_put(&b->bytes, place, sizeof place));
 done:
   return st;
 }
 
 static xfer_status put_bound(blob *b, const xfi_bound *bound, int elem_bytes, int half)
 {
-  const uint64_t head[4] = {(uint64_t)bound->piece_dim, (uint64_t)bound->piece_length,
-                            (uint64_t)bound->n_pieces, bound->boxes != NULL};
+  told_bound told = {(uint64_t)bound->piece_dim,
+                     (uint64_t)bound->piece_length,
+                     (uint64_t)bound->n_pieces,
+                     bound->boxes != NULL,
+                     {0},
+                     {0}};
   xfer_status st = XFER_OK;
 
   if (!b->is_told) {
-    XFI_TRY(put_words(b, head, 4));
-    XFI_TRY(xfi_bytes_put(&b->bytes, bound->strides, sizeof bound->strides));
-    XFI_TRY(xfi_bytes_put(&b->bytes, bound->shape, sizeof bound->shape));
+    memcpy(told.strides, bound->strides, sizeof told.strides);
+    memcpy(told.shape, bound->shape, sizeof told.shape);
+    XFI_TRY(xfi_bytes_put(&b->bytes, &told, sizeof told));
     b->link->n_own_places += (size_t)bound->n_pieces;
   }
   for (int64_t i = 0; i < bound->n_pieces; i++)
@@ -135,8 +147,9 @@ static xfer_status put_flow(blob *b, uint64_t *n, const xfi_move_list *list, siz
   *n = 0;
   if (peer == XFI_NO_FLOW) return XFER_OK;
   if (!b->is_told) /* as if each tensor had one piece and one move */
-    XFI_TRY(xfi_vec_reserve(&b->bytes.at, &b->bytes.capacity,
-                            b->bytes.n + list->peers[peer].n * BOUND_WORDS * sizeof(uint64_t), 1));
+    XFI_TRY(xfi_vec_reserve(
+        &b->bytes.at, &b->bytes.capacity,
+        b->bytes.n + list->peers[peer].n * (sizeof(told_bound) + sizeof *b->link->places), 1));
   for (size_t i = 0; i < list->peers[peer].n; i++) {
     const uint32_t tensor = list->moves[list->peers[peer].first + i].tensor;
     const xfi_class *cls = xfi_plan_class(plan->moves, tensor);
@@ -146,22 +159,6 @@ static xfer_status put_flow(blob *b, uint64_t *n, const xfi_move_list *list, siz
     XFI_TRY(put_bound(b, half == XFI_OF_SRC ? xfi_run_src(plan, tensor) : xfi_run_dst(plan, tensor),
                       (half == XFI_OF_SRC ? cls->src : cls->dst)->elem_bytes, half));
     ++*n;
-  }
-done:
-  return st;
-}
-
-enum { ALLOCATION_WORDS = 2 };
-
-static xfer_status put_allocations(xfi_bytes *out, const xfi_link *link)
-{
-  xfer_status st = XFER_OK;
-
-  for (size_t i = 0; i < link->n_told; i++) {
-    const uint64_t words[ALLOCATION_WORDS] = {link->told[i].at.n_bytes,
-                                              (uint64_t)link->told[i].halves};
-
-    XFI_TRY(xfi_bytes_put(out, words, sizeof words));
   }
 done:
   return st;
@@ -181,22 +178,24 @@ xfer_status xfi_link_describe(xfi_link *link, const xfer_plan *plan, const uint6
 {
   xfer_status st = XFER_OK;
   blob b = {.link = link};
-  xfi_mem_handle page_handle;
-  uint32_t first;
-  uint64_t n_src;
+  head h = {0};
   uint64_t n_dst;
+  uint32_t first;
 
   XFI_TRY(begin_blob(&b, plan));
   XFI_TRY(find_told(&b, &first, page, sizeof *page));
-  XFI_TRY(plan->device->ops->mem_export(plan->device, link->told->at, &page_handle));
-  XFI_TRY(put_flow(&b, &n_src, &plan->moves->sends, link->send, XFI_OF_SRC));
+  h.page_offset = (uint64_t)((const char *)page - (const char *)link->told->at.base);
+  XFI_TRY(plan->device->ops->mem_export(plan->device, link->told->at, &h.page));
+  XFI_TRY(put_flow(&b, &h.n_src_bounds, &plan->moves->sends, link->send, XFI_OF_SRC));
   XFI_TRY(put_flow(&b, &n_dst, &plan->moves->recvs, link->recv, XFI_OF_DST));
-  const uint64_t head[4] = {link->n_told,
-                            (uint64_t)((const char *)page - (const char *)link->told->at.base),
-                            n_src + n_dst, n_src};
-  XFI_TRY(xfi_bytes_put(&link->said, head, sizeof head));
-  XFI_TRY(xfi_bytes_put(&link->said, &page_handle, sizeof page_handle));
-  XFI_TRY(put_allocations(&link->said, link));
+  h.n_bounds = h.n_src_bounds + n_dst;
+  h.n_allocations = link->n_told;
+  XFI_TRY(xfi_bytes_put(&link->said, &h, sizeof h));
+  for (size_t i = 0; i < link->n_told; i++) {
+    const told_allocation told = {link->told[i].at.n_bytes, (uint64_t)link->told[i].halves};
+
+    XFI_TRY(xfi_bytes_put(&link->said, &told, sizeof told));
+  }
   XFI_TRY(xfi_bytes_put(&link->said, b.bytes.at, b.bytes.n));
 done:
   xfi_bytes_free(&b.bytes);
@@ -239,36 +238,41 @@ bool xfi_link_read_places(xfi_link *link)
   return true;
 }
 
+static xfer_status malformed(const xfi_link *link)
+{
+  xfi_set_error("rank %d sent a malformed description", link->rank);
+  return XFER_ERR_MISMATCH;
+}
+
 static xfer_status read_bound(xfi_link *link, xfi_reader *r, size_t i)
 {
   xfer_status st = XFER_OK;
   xfi_bound *b = &link->bounds[i];
-  uint64_t head[4];
+  told_bound told;
 
-  xfi_reader_take(r, head, sizeof head);
-  xfi_reader_take(r, b->strides, sizeof b->strides);
-  xfi_reader_take(r, b->shape, sizeof b->shape);
-  XFI_CHECK(!r->failed && head[0] < XFER_MAX_DIMS && head[2] >= 1 && head[2] <= r->n_left,
-            XFER_ERR_MISMATCH, "rank %d sent a malformed description", link->rank);
+  xfi_reader_take(r, &told, sizeof told);
+  if (r->failed || told.piece_dim >= XFER_MAX_DIMS || told.n_pieces < 1 ||
+      told.n_pieces > r->n_left)
+    return malformed(link);
   b->is_set = true;
   b->n_dims = XFER_MAX_DIMS;
-  b->piece_dim = (int)head[0];
-  b->piece_length = (int64_t)head[1];
-  b->n_pieces = (int64_t)head[2];
-  b->pieces = xfi_calloc((size_t)b->n_pieces, sizeof *b->pieces); /* see resolve() */
+  b->piece_dim = (int)told.piece_dim;
+  b->piece_length = (int64_t)told.piece_length;
+  b->n_pieces = (int64_t)told.n_pieces;
+  memcpy(b->strides, told.strides, sizeof b->strides);
+  memcpy(b->shape, told.shape, sizeof b->shape);
+  b->pieces = xfi_calloc(told.n_pieces, sizeof *b->pieces); /* see xfi_link_resolve() */
   XFI_CHECK(b->pieces != NULL, XFER_ERR_NOMEM, "%lld pieces", (long long)b->n_pieces);
-  XFI_TRY(xfi_vec_reserve(&link->places, &link->places_capacity, link->n_places + head[2],
+  XFI_TRY(xfi_vec_reserve(&link->places, &link->places_capacity, link->n_places + told.n_pieces,
                           sizeof *link->places));
   for (int64_t p = 0; p < b->n_pieces; p++, link->n_places++)
-    XFI_CHECK(read_place(link, r, link->n_places), XFER_ERR_MISMATCH,
-              "rank %d sent a malformed description", link->rank);
+    if (!read_place(link, r, link->n_places)) return malformed(link);
   if (i < link->n_src_bounds) link->n_src_places = link->n_places;
-  if (head[3] != 0) {
-    b->boxes = xfi_calloc((size_t)b->n_pieces, sizeof *b->boxes);
-    XFI_CHECK(b->boxes != NULL, XFER_ERR_NOMEM, "%lld boxes", (long long)b->n_pieces);
-    xfi_reader_take(r, b->boxes, (size_t)b->n_pieces * sizeof *b->boxes);
-    XFI_CHECK(!r->failed, XFER_ERR_MISMATCH, "rank %d sent a malformed description", link->rank);
-  }
+  if (told.by_boxes == 0) return XFER_OK;
+  b->boxes = xfi_calloc(told.n_pieces, sizeof *b->boxes);
+  XFI_CHECK(b->boxes != NULL, XFER_ERR_NOMEM, "%lld boxes", (long long)b->n_pieces);
+  xfi_reader_take(r, b->boxes, told.n_pieces * sizeof *b->boxes);
+  if (r->failed) st = malformed(link);
 done:
   return st;
 }
@@ -277,29 +281,28 @@ xfer_status xfi_link_read(xfi_link *link)
 {
   xfer_status st = XFER_OK;
   xfi_reader r = {link->heard.at, link->heard.n, false};
-  uint64_t head[4];
+  head h;
 
-  xfi_reader_take(&r, head, sizeof head);
-  xfi_reader_take(&r, &link->page_handle, sizeof link->page_handle);
-  XFI_CHECK(!r.failed && head[0] >= 1 && head[0] <= r.n_left && head[2] <= r.n_left &&
-                head[3] <= head[2],
-            XFER_ERR_MISMATCH, "rank %d sent a malformed description", link->rank);
-  link->n_remotes = head[0];
-  link->page_offset = head[1];
-  link->remotes = xfi_calloc(link->n_remotes, sizeof *link->remotes);
-  link->bounds = xfi_calloc(head[2], sizeof *link->bounds);
+  xfi_reader_take(&r, &h, sizeof h);
+  if (r.failed || h.n_allocations < 1 || h.n_allocations > r.n_left || h.n_bounds > r.n_left ||
+      h.n_src_bounds > h.n_bounds)
+    return malformed(link);
+  link->page_handle = h.page;
+  link->page_offset = h.page_offset;
+  link->n_remotes = h.n_allocations;
+  link->remotes = xfi_calloc(h.n_allocations, sizeof *link->remotes);
+  link->bounds = xfi_calloc(h.n_bounds, sizeof *link->bounds);
   XFI_CHECK(link->remotes != NULL && link->bounds != NULL, XFER_ERR_NOMEM, "%llu views of rank %d",
-            (unsigned long long)head[2], link->rank);
-  link->n_bounds = head[2];
-  link->n_src_bounds = head[3];
+            (unsigned long long)h.n_bounds, link->rank);
+  link->n_bounds = h.n_bounds;
+  link->n_src_bounds = h.n_src_bounds;
   for (size_t i = 0; i < link->n_remotes; i++) {
-    uint64_t words[ALLOCATION_WORDS] = {0};
+    told_allocation told;
 
-    xfi_reader_take(&r, words, sizeof words);
-    link->remotes[i] = (xfi_remote){.n_bytes = words[0], .halves = (int)(words[1] & 3)};
+    xfi_reader_take(&r, &told, sizeof told);
+    link->remotes[i] = (xfi_remote){.n_bytes = told.n_bytes, .halves = (int)(told.halves & 3)};
   }
-  XFI_CHECK(link->page_offset < link->remotes->n_bytes, XFER_ERR_MISMATCH,
-            "rank %d sent a malformed description", link->rank);
+  if (h.page_offset >= link->remotes->n_bytes) return malformed(link);
   for (size_t i = 0; i < link->n_bounds; i++)
     XFI_TRY(read_bound(link, &r, i));
 done:

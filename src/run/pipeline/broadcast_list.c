@@ -145,33 +145,27 @@ static xfer_status find_memory(char **memory, xfi_copies *scratch, const xfer_pl
                                const xfi_cast *c)
 {
   const xfi_class *cls = xfi_plan_class(plan->moves, c->tensor);
+  const bool is_root = c->root == plan->moves->rank;
   const xfi_box all = xfi_cast_box(c, 0);
   const size_t n = sizeof *all.lo * (size_t)cls->src->n_dims;
-  xfer_status st = XFER_OK;
+  xfi_box box = all;
 
   *memory = NULL;
   if (c->source->n != 1) return XFER_OK;
-  if (xfi_run_elem(plan, cls, c->root == plan->moves->rank ? XFI_TO_WIRE : XFI_FROM_WIRE).convert !=
-      NULL)
+  if (xfi_run_elem(plan, cls, is_root ? XFI_TO_WIRE : XFI_FROM_WIRE).convert != NULL)
     return XFER_OK; /* what travels is not what lies there */
-  if (c->root == plan->moves->rank) {
-    xfi_box box = all;
-
+  if (is_root) {
     xfi_box_resolve(box.src_local, box.unit, cls->src, c->root);
-    XFI_TRY(
-        find_run(memory, scratch, xfi_run_src(plan, c->tensor), box.src_local, box.length, cls));
   } else {
     const xfi_needed needed = xfi_cast_needed(plan, c);
-    xfi_box box;
 
     if (needed.n != 1 || needed.at->n != 1) return XFER_OK;
     box = xfi_flows_box(&cls->recvs, needed.at->first);
     if (memcmp(box.lo, all.lo, n) != 0 || memcmp(box.length, all.length, n) != 0) return XFER_OK;
-    XFI_TRY(
-        find_run(memory, scratch, xfi_run_dst(plan, c->tensor), box.dst_local, box.length, cls));
   }
-done:
-  return st;
+  return find_run(memory, scratch,
+                  is_root ? xfi_run_src(plan, c->tensor) : xfi_run_dst(plan, c->tensor),
+                  is_root ? box.src_local : box.dst_local, box.length, cls);
 }
 
 /* The parts that are large enough: mine[] is 1 where this rank has one as a run. */

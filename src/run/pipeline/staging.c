@@ -17,17 +17,14 @@ xfer_status xfi_staging_take(char **block, const xfi_plans *s, size_t n_bytes)
     memory = s->giver.alloc(s->giver.context, n_bytes);
     XFI_CHECK(memory != NULL, XFER_ERR_NOMEM, "%zu bytes of staging: the caller gave no memory",
               n_bytes);
-    st = s->device->ops->find_allocation(s->device, memory, n_bytes, &found);
-    if (st == XFER_OK && (uintptr_t)memory % XFI_SLOT_ALIGN != 0) {
-      xfi_set_error("the caller's staging memory at %p is not a multiple of %d", memory,
-                    XFI_SLOT_ALIGN);
-      st = XFER_ERR_ARG;
-    }
-    if (st != XFER_OK) s->giver.free(s->giver.context, memory);
+    XFI_TRY(s->device->ops->find_allocation(s->device, memory, n_bytes, &found));
+    XFI_CHECK((uintptr_t)memory % XFI_SLOT_ALIGN == 0, XFER_ERR_ARG,
+              "the caller's staging memory at %p is not a multiple of %d", memory, XFI_SLOT_ALIGN);
   }
-  XFI_TRY(st);
   *block = memory;
+  memory = NULL;
 done:
+  if (memory != NULL) s->giver.free(s->giver.context, memory);
   return st;
 }
 
