@@ -115,9 +115,11 @@ def patch():
     import vllm.models.hy_v4.nvidia.attention as h
     sink = h.make_attention_sink
     h.make_attention_sink = lambda heads, dtype: sink(heads, torch.float32)  # as where a kernel takes sinks
-    import vllm.models.qwen4_exp.nvidia.model  # noqa: first, since each imports the other
-    import vllm.models.qwen4_exp.nvidia.qsa as q
-    q.Qwen4ExpQSAFlashAttentionImpl = MagicMock  # a kernel
+    import transformers
+    if hasattr(transformers, "Qwen4ExpConfig"):  # Megatron's environment has an older one
+        import vllm.models.qwen4_exp.nvidia.model  # noqa: first, since each imports the other
+        import vllm.models.qwen4_exp.nvidia.qsa as q
+        q.Qwen4ExpQSAFlashAttentionImpl = MagicMock  # a kernel
     torch.cuda.Stream = torch.cuda.Event = MagicMock  # Kimi's model makes some, which hold nothing
     # Sparse attention is refused on CPU when a backend is chosen, which holds no weight.
     torch.cpu._is_amx_tile_supported = lambda: False  # its attention would refuse what sparse layers pass on
