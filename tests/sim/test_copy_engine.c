@@ -412,12 +412,13 @@ static void test_pushes_of_processes(void)
 
 /* ---- a peer that leaves while this rank looks ------------------------------------------------ */
 
-typedef enum peer { REFUSES, IS_LATE, FAILS_ONCE_READY } peer;
+typedef enum peer { REFUSES, IS_LATE, COMES_LATE, FAILS_ONCE_READY } peer;
 
 static peer peer_now;
 static _Thread_local bool is_held; /* in its next look at a stream, */
 static _Atomic bool looks;
-static _Atomic bool may_go_on; /* until then */
+static _Atomic bool may_go_on;                      /* until then */
+static _Atomic(volatile unsigned char *) last_of_0; /* byte that rank 1 writes in rank 0's memory */
 
 cudaError_t __real_cudaStreamQuery(cudaStream_t stream);
 cudaError_t __wrap_cudaStreamQuery(cudaStream_t stream);
@@ -428,6 +429,8 @@ cudaError_t __wrap_cudaStreamQuery(cudaStream_t stream)
   const bool waits = is_held;
 
   is_held = false;
+  while (waits && peer_now == COMES_LATE && __real_cudaStreamQuery(stream) == cudaErrorNotReady)
+    world_sleep_ms(1);
   if (waits) looks = true;
   while (waits && (!may_go_on || __real_cudaStreamQuery(stream) == cudaErrorNotReady))
     world_sleep_ms(1);
@@ -448,7 +451,8 @@ static void leaves_meanwhile(int rank)
   memset(memory, 0xee, (size_t)2 * SIZE);
   memset(memory + (size_t)rank * SIZE, rank, SIZE);
   OK(xfer_plan_commit(plan));
-  if (peer_now == IS_LATE) ranks_set_timeout(plan, SHORT_MS);
+  if (peer_now == IS_LATE || peer_now == COMES_LATE) ranks_set_timeout(plan, SHORT_MS);
+  if (rank == 0) last_of_0 = memory + (size_t)2 * SIZE - 1;
   ranks_barrier();
   if (rank == 0) {
     is_held = true;
@@ -462,6 +466,8 @@ static void leaves_meanwhile(int rank)
   if (rank == 1 && peer_now == FAILS_ONCE_READY) sim_fault_add(&fault);
   if (rank == 1 && peer_now == REFUSES) OK(xfer_plan_refuse(plan, "not now"));
   if (rank == 1 && peer_now != REFUSES) (void)!xfer_plan_run(plan, 1, stream);
+  while (rank == 1 && peer_now == COMES_LATE && *last_of_0 != 1) /* its word has come by then */
+    world_sleep_ms(1);
   may_go_on = true;
   NEED(xfer_plan_wait(plan, 0) != XFER_OK);
   ranks_barrier();
@@ -481,6 +487,13 @@ static void test_who_refuses(void)
 static void test_who_is_late(void)
 {
   peer_now = IS_LATE;
+  go(leaves_meanwhile, NULL);
+}
+
+/* After rank 0 has given up waiting for it, and before that says what it may copy. */
+static void test_who_comes_late(void)
+{
+  peer_now = COMES_LATE;
   go(leaves_meanwhile, NULL);
 }
 
@@ -544,6 +557,7 @@ int main(int argc, char **argv)
       {"engine_takes_what_another_process_has", test_what_another_process_has},
       {"engine_spares_who_refuses", test_who_refuses},
       {"engine_spares_who_is_late", test_who_is_late},
+      {"engine_spares_who_comes_late", test_who_comes_late},
       {"engine_spares_who_fails", test_who_fails},
       {"what_nobody_maps_has_no_handle", test_handles}};
 

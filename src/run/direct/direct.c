@@ -130,6 +130,7 @@ static xfer_status make_guard(xfi_group *g, const xfi_direct *d)
     add_flag(&guarded, g->ready.at[i]);
     add_flag(&guarded, xfi_word(d->page, g->links[i]->rank, XFI_LEFT));
   }
+  add_flag(&guarded, d->watch.given_up);
   return d->device->ops->guard_create(d->device, &g->guard, &guarded, g->strict);
 }
 
@@ -166,7 +167,7 @@ static xfer_status make_groups(xfi_direct *d, const xfer_plan *plan)
 {
   const int rank = plan->moves->rank;
   xfer_status st = XFER_OK;
-  bool one = !d->device->ops->is_synchronous && d->links.n <= XFI_GUARD_FLAGS / 2;
+  bool one = !d->device->ops->is_synchronous && d->links.n <= (XFI_GUARD_FLAGS - 1) / 2;
   int n = 0;
   int percent;
 
@@ -230,7 +231,7 @@ static void list_waits(xfi_direct *d, int rank)
 }
 
 /* A link has a flow each way, of which each rank copies a part at most. */
-static xfer_status make_room(xfi_direct *d, int n_ranks)
+static xfer_status make_room(xfi_direct *d, int rank, int n_ranks)
 {
   const size_t n = d->links.n;
   xfer_status st = XFER_OK;
@@ -249,6 +250,7 @@ static xfer_status make_room(xfi_direct *d, int n_ranks)
   if (n > 0)
     XFI_TRY(
         d->device->ops->flags_alloc(d->device, &d->page, (size_t)n_ranks * XFI_WORDS, by_streams));
+  if (n > 0) d->watch.given_up = xfi_word(d->page, rank, XFI_LEFT);
 done:
   return st;
 }
@@ -275,7 +277,7 @@ xfer_status xfi_direct_create(xfi_direct **direct, xfer_plan *plan, const xfi_ne
   d->device = plan->device;
   d->watch.alarm.ring = xfi_direct_ring;
   XFI_TRY(xfi_links_list(&d->links, plan, near));
-  if (*mine == XFER_OK) *mine = make_room(d, plan->moves->n_ranks);
+  if (*mine == XFER_OK) *mine = make_room(d, plan->moves->rank, plan->moves->n_ranks);
   XFI_TRY(xfi_links_connect(&d->links, plan, d->page, mine, deadline));
   if (*mine == XFER_OK) *mine = prepare(d, plan);
   *direct = d;

@@ -50,16 +50,18 @@ static bool is_void(const uint64_t *flag, uint64_t epoch)
   return (seen & XFI_FLAG_VOID) != 0 && run_of(seen) <= epoch;
 }
 
-/* Make a flag void that is still below `value`; false: it is not. */
-static bool give_up(uint64_t *flag, uint64_t value)
+/* Wait no longer for flag i of those that are watched; false: it has come. */
+static bool give_up(xfi_watch *w, int i, uint64_t value)
 {
-  uint64_t seen = read_flag(flag);
+  uint64_t seen = read_flag(w->flags.at[i]);
 
-  while (seen < value)
-    if (__atomic_compare_exchange_n(flag, &seen, value | XFI_FLAG_VOID | LATE, false,
-                                    __ATOMIC_SEQ_CST, __ATOMIC_SEQ_CST))
-      return true;
-  return false;
+  if (seen >= value) return false;
+  __atomic_store_n(w->given_up, value | XFI_FLAG_VOID, __ATOMIC_SEQ_CST); /* before it lets go */
+  while (seen < value &&
+         !__atomic_compare_exchange_n(w->flags.at[i], &seen, value | XFI_FLAG_VOID | LATE, false,
+                                      __ATOMIC_SEQ_CST, __ATOMIC_SEQ_CST))
+    ;
+  return true;
 }
 
 int64_t xfi_direct_ring(xfi_alarm *alarm, int64_t now_ns)
@@ -68,7 +70,7 @@ int64_t xfi_direct_ring(xfi_alarm *alarm, int64_t now_ns)
 
   (void)now_ns;
   for (int i = 0; i < w->flags.n; i++)
-    if (give_up(w->flags.at[i], w->value) && w->late == NULL)
+    if (give_up(w, i, w->value) && w->late == NULL)
       __atomic_store_n(&w->late, w->flags.at[i], __ATOMIC_SEQ_CST);
   return INT64_MAX;
 }
@@ -142,7 +144,8 @@ static bool goes_at_once(const xfi_direct *d, const xfi_group *g, uint64_t epoch
     goes = d->device->ops->stream_is_idle(d->device, stream);
   while (!goes && --*looks > 0);
   for (int i = 0; i < g->ready.n && goes; i++)
-    goes = !is_void(g->ready.at[i], epoch) && !has_left(d, g->links[i], epoch);
+    goes = !is_void(g->ready.at[i], epoch) && !has_left(d, g->links[i], epoch) &&
+           !is_void(d->watch.given_up, epoch);
   return goes;
 }
 
@@ -212,6 +215,7 @@ xfer_status xfi_direct_start(xfi_direct *d, xfer_plan *plan, xfer_stream stream)
   if (watched) xfi_alarm_clear(d->device->alarms, &d->watch.alarm); /* of the run before */
   d->watch.value = plan->epoch;
   d->watch.late = NULL;
+  if (d->watch.given_up != NULL) __atomic_store_n(d->watch.given_up, 0, __ATOMIC_SEQ_CST);
   if (watched) xfi_alarm_set(d->device->alarms, &d->watch.alarm, plan->run_ends);
   for (int i = 0; i < d->n_streams; i++)
     XFI_TRY(dev->stream_wait(d->device, d->streams[i], plan->started));
@@ -323,7 +327,7 @@ static xfer_status await_event(const xfi_direct *d, xfi_event *event, xfi_deadli
 void xfi_direct_give_up(xfi_direct *d, const xfer_plan *plan)
 {
   for (int i = 0; i < d->watch.flags.n; i++)
-    (void)give_up(d->watch.flags.at[i], plan->epoch);
+    (void)give_up(&d->watch, i, plan->epoch);
 }
 
 /* What this rank has enqueued ends: its streams wait for nothing any more. */

@@ -46,7 +46,8 @@ typedef enum xfi_by { XFI_BY_NOBODY, XFI_BY_PUSH, XFI_BY_PULL, XFI_BY_BOTH } xfi
  * up waiting for. */
 enum {
   XFI_READY,                  /* the peer's memory may be accessed in run `epoch` */
-  XFI_LEFT,                   /* void: the peer takes no part in this run, nor in a later one */
+  XFI_LEFT,                   /* void: the peer takes no part in this run, nor in a later one; our
+                                 own: xfi_watch.given_up */
   XFI_STARTED,                /* the peer may be pushing; + 1: pulling */
   XFI_DONE = XFI_STARTED + 2, /* the peer has pushed; + 1: pulled */
   XFI_MET = XFI_DONE + 2,     /* the peer has come to run `epoch`, on a stream that we share */
