@@ -7,7 +7,7 @@
  * crosses to the domain once. Both are closed forms, like the choice of sources.
  *
  * What takers give is a plan over the same tensors: from destination part to destination part, of
- * elements as they are there. It runs once what crosses has come (run/relay.c).
+ * elements as they are there. It runs once what crosses has come.
  */
 #include <string.h>
 

@@ -434,6 +434,7 @@ cudaError_t __wrap_cudaStreamQuery(cudaStream_t stream)
   if (waits) looks = true;
   while (waits && (!may_go_on || __real_cudaStreamQuery(stream) == cudaErrorNotReady))
     world_sleep_ms(1);
+  if (waits && peer_now == FAILS_ONCE_READY) world_sleep_ms(100); /* until its wait has left */
   return __real_cudaStreamQuery(stream);
 }
 
