@@ -149,17 +149,7 @@ def kimi_linear(e=8, mi=48, q=None, older=False, **more):
         a = p + "self_attn."
         t.norms(p, h)
         if l + 1 in kinds:
-            for x in "qkv":
-                t.add(f"{a}{x}_proj.weight", heads * d, h)
-                t.add(f"{a}{x}_conv1d.weight", heads * d, 1, 4)
-            t.add(a + "A_log", *((1, 1, heads, 1) if older else (heads,)))
-            t.add(a + "dt_bias", heads * d)
-            t.add(a + "b_proj.weight", heads, h)
-            for x in "fg":
-                t.add(f"{a}{x}_a_proj.weight", d, h)
-                t.add(f"{a}{x}_b_proj.weight", heads * d, d)
-            t.norms(a, d, "o_norm")
-            t.add(a + "o_proj.weight", h, heads * d)
+            t.kda(a, h, heads, d, True, older)
         else:
             t.mla(a, h, heads, q, kv, rope, nope, v)
         if l < 1:

@@ -88,17 +88,8 @@ def bailing_3(kinds="kkm", q=48, gate=16, older=False, **more):
             latent(t, a, c)
             if gate:
                 t.add(a + "g_proj.weight", gate, h)
-            return
-        for x in "qkv":
-            t.add(f"{a}{x}_proj.weight", heads * d, h)
-            t.add(f"{a}{x}_conv1d.weight", heads * d, 1, 4)
-        t.add(a + "A_log", *((1, 1, heads, 1) if older else (heads,)))
-        t.add(a + "dt_bias", heads * d)
-        t.add(a + "b_proj.weight", heads, h)
-        t.add(a + "f_proj.weight", heads * d, h)
-        t.add(a + "g_proj.weight", heads * d, h)
-        t.norms(a, d, "o_norm")
-        t.add(a + "o_proj.weight", h, heads * d)
+        else:
+            t.kda(a, h, heads, d, False, older)
 
     return bailing("BailingMoeV3ForCausalLM", kinds, attention, q_lora_rank=q, no_kda_lora=True, short_conv_kernel_size=4,
                    gated_attention_proj_granularity_type={16: "head_wise", 512: "element_wise"}.get(gate), **more)

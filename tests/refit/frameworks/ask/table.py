@@ -59,3 +59,20 @@ class Table(collections.OrderedDict):
         self.norms(p, kv_lora, "kv_a_layernorm")
         self.add(p + "kv_b_proj.weight", heads * (nope + v), kv_lora)
         self.add(p + "o_proj.weight", h, heads * v)
+
+    def kda(self, p, h, heads, d, low_rank, older):
+        """Delta attention (KDA); f and g through d columns if low_rank, A of four dims if older."""
+        for x in "qkv":
+            self.add(f"{p}{x}_proj.weight", heads * d, h)
+            self.add(f"{p}{x}_conv1d.weight", heads * d, 1, 4)
+        self.add(p + "A_log", *((1, 1, heads, 1) if older else (heads,)))
+        self.add(p + "dt_bias", heads * d)
+        self.add(p + "b_proj.weight", heads, h)
+        for x in "fg":
+            if low_rank:
+                self.add(f"{p}{x}_a_proj.weight", d, h)
+                self.add(f"{p}{x}_b_proj.weight", heads * d, d)
+            else:
+                self.add(f"{p}{x}_proj.weight", heads * d, h)
+        self.norms(p, d, "o_norm")
+        self.add(p + "o_proj.weight", h, heads * d)
