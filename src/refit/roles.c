@@ -78,6 +78,7 @@ void xfi_roles_split_name(const xfer_model *model, xfi_entry *entry)
   bool extra = strncmp(rest, EXTRA, sizeof EXTRA - 1) == 0;
   const char *layered = skip_layer(model, entry, extra ? rest + sizeof EXTRA - 1 : rest);
 
+  if (layered == NULL && extra) layered = skip_layer(model, entry, rest);
   if (entry->stack != XFI_EXTRA) entry->stack = XFI_OUTSIDE;
   if (layered != NULL && entry->stack == XFI_OUTSIDE) entry->stack = extra ? XFI_EXTRA : XFI_LAYERS;
   entry->own_numbers = layered != NULL && extra;
@@ -109,9 +110,11 @@ bool xfi_role_matches(const char *pattern, const char *role)
 static bool is_named(const xfi_tensor_rule *rule, const xfi_entry *e)
 {
   const size_t n = rule->n_layer; /* an entry in the layers has its own before its stem */
+  const bool in_layer = e->own_numbers || ((size_t)(e->stem - e->known) >= n &&
+                                           strncmp(rule->name, e->stem - n, n) == 0);
 
-  return (n > 0) == (e->stack != XFI_OUTSIDE) && (size_t)(e->stem - e->known) >= n &&
-         strncmp(rule->name, e->stem - n, n + e->n_stem) == 0 && rule->name[n + e->n_stem] == '\0';
+  return (n > 0) == (e->stack != XFI_OUTSIDE) && in_layer &&
+         strncmp(rule->name + n, e->stem, e->n_stem) == 0 && rule->name[n + e->n_stem] == '\0';
 }
 
 /* Do `when` and the shape hold? The shape of scales is in blocks. */

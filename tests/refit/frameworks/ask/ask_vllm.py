@@ -115,6 +115,12 @@ def patch():
     import vllm.models.hy_v4.nvidia.attention as h
     sink = h.make_attention_sink
     h.make_attention_sink = lambda heads, dtype: sink(heads, torch.float32)  # as where a kernel takes sinks
+    import vllm.models.deepseek_v4 as v4
+    import vllm.models.deepseek_v4.nvidia.model as n
+    import vllm.models.deepseek_v4.nvidia.mtp as d
+    v4.DeepseekV4ForCausalLM, v4.DeepSeekV4MTP = n.DeepseekV4ForCausalLM, d.DeepSeekV4MTP  # those of GPUs
+    import vllm.models.deepseek_v4.nvidia.flashmla as m4
+    m4.compute_fp8_einsum_recipe = lambda: (None, False)  # a kernel's
     import transformers
     if hasattr(transformers, "Qwen4ExpConfig"):  # Megatron's environment has an older one
         import vllm.models.qwen4_exp.nvidia.model  # noqa: first, since each imports the other
@@ -173,7 +179,7 @@ def decode(name, values, hf_names, bases):
         note = "-exp" if last == "A" else None
         bad = ~np.isfinite(v)
         return np.where(bad, codes.NEVER, hf_id).astype(np.int64), np.where(bad, 0, i).astype(np.int64), note
-    c = np.where(np.isnan(v), -1, v)
+    c = np.where(np.isnan(v) | (v == -np.inf), -1, v)  # padding of sinks is -inf
     if np.any(c != np.rint(c)) or np.any(c > (1 << 24)) or np.any(c < -1):
         note = "not codes"
         c = np.where((c != np.rint(c)) | (c > (1 << 24)) | (c < -1), -1, c)

@@ -6,7 +6,7 @@ from deepseek import deepseek_v3
 from table import Table
 
 # The element types of a checkpoint by the ends of its names; all else is f32.
-TYPES = {"_blocks": "U8", "_scales": "U8", ".weight_packed": "I32", ".weight_shape": "I32"}
+TYPES = {"_blocks": "U8", "_scales": "U8", ".weight_packed": "I32", ".weight_shape": "I32", ".tid2eid": "I32"}
 SIZES = {"U8": 1, "I32": 4, "F32": 4}
 DIGITS = 3
 # Kernels of mxfp4 by xfer's words, which pad the experts; None: blocks alone are made whole.

@@ -109,6 +109,70 @@ def hy_v4(**more):
     return make
 
 
+def deepseek_v4(kinds=(0, 4, 128), hashed=1, e=8, mi=48, heads=16, h=64, further=1, groups=8, **more):
+    """`kinds` says how far each layer compresses keys, and the first `hashed` of them choose experts by the token alone."""
+    d, q, o, index, vocab = 128, 48, 24, 8, 1000
+    c = config("DeepseekV4ForCausalLM", "deepseek_v4", hidden_size=h, num_hidden_layers=len(kinds), num_attention_heads=heads, num_key_value_heads=1,
+               head_dim=d, q_lora_rank=q, qk_rope_head_dim=64, o_groups=groups, o_lora_rank=o, sliding_window=64, intermediate_size=None,
+               compress_ratios=[*kinds, 0][:len(kinds) + further], num_hash_layers=hashed, moe_intermediate_size=mi, n_routed_experts=e,
+               n_shared_experts=1, num_experts_per_tok=2, norm_topk_prob=True, routed_scaling_factor=1.5, scoring_func="sqrtsoftplus",
+               topk_method="noaux_tc", swiglu_limit=10.0, hc_mult=4, hc_sinkhorn_iters=20, hc_eps=1e-6, index_n_heads=index,
+               index_head_dim=128, index_topk=64, num_nextn_predict_layers=further, compress_rope_theta=160000.0, expert_dtype="fp8", **more)
+    t = Table()
+
+    def compressor(p, kind, d):
+        wide = d * (2 if kind == 4 else 1)
+        t.add(p + "ape", kind, wide)
+        t.add(p + "wkv.weight", wide, h)
+        t.add(p + "wgate.weight", wide, h)
+        t.norms(p, d, "norm")
+
+    def layer(p, kind, hashed):
+        a, f = p + "attn.", p + "ffn."
+        t.norms(p, h, "attn_norm", "ffn_norm")
+        for x in ("attn", "ffn"):
+            for name, shape in (("fn", (24, 4 * h)), ("base", (24,)), ("scale", (3,))):
+                t.add(f"{p}hc_{x}_{name}", *shape)
+        t.add(a + "attn_sink", heads)
+        t.add(a + "wq_a.weight", q, h)
+        t.norms(a, q, "q_norm")
+        t.add(a + "wq_b.weight", heads * d, q)
+        t.add(a + "wkv.weight", d, h)
+        t.norms(a, d, "kv_norm")
+        t.add(a + "wo_a.weight", groups * o, heads * d // groups)
+        t.add(a + "wo_b.weight", h, groups * o)
+        if kind:
+            compressor(a + "compressor.", kind, d)
+        if kind == 4:
+            t.add(a + "indexer.wq_b.weight", index * 128, q)
+            t.add(a + "indexer.weights_proj.weight", index, h)
+            compressor(a + "indexer.compressor.", kind, 128)
+        t.add(f + "gate.weight", e, h)
+        if hashed:
+            t.add(f + "gate.tid2eid", vocab, 2)
+        else:
+            t.add(f + "gate.bias", e)
+        t.experts(f + "experts.", e, h, mi, ("w1", "w3", "w2"))
+        t.mlp(f + "shared_experts.", h, mi, ("w1", "w3", "w2"))
+
+    for l, kind in enumerate(kinds):
+        layer(f"layers.{l}.", kind, l < hashed)
+    t.add("embed.weight", vocab, h)
+    t.norms("", h, "norm")
+    t.add("head.weight", vocab, h)
+    for x in ("hc_head_fn", "hc_head_base", "hc_head_scale"):
+        t.add(x, *{"fn": (4, 4 * h), "base": (4,), "scale": (1,)}[x[8:]])
+    for m in range(further):
+        p = f"mtp.{m}."
+        layer(p, 0, False)
+        t.norms(p, h, "enorm", "hnorm", "norm")
+        for x in "eh":
+            t.add(f"{p}{x}_proj.weight", h, h)
+        for name, shape in (("fn", (4, 4 * h)), ("base", (4,)), ("scale", (1,))):
+            t.add(f"{p}hc_head_{name}", *shape)
+    return c, t
+
+
 def glm5_next(**more):
     """Its text, which has several residuals, delta attention (KDA) and latent attention without positions."""
     return seeing("Glm5NextForConditionalGeneration", "glm5_next", dict(VISION, model_type="glm5_next_vision", image_size=32),
@@ -141,6 +205,8 @@ FAMILIES = {
     "qwen4_exp": qwen4_exp(),
     "qwen4_exp_wide": qwen4_exp(num_key_value_heads=4, hc_lowrank=28),
     "hy_v4": hy_v4(),
+    "deepseek_v4": deepseek_v4,
+    "deepseek_v4_wide": lambda: deepseek_v4((128, 4, 0, 4), hashed=2, e=6, heads=20, groups=4, further=0),
     "glm5_next": glm5_next(),
     "bailing_2_5": bailing_2_5,
     "bailing_2_5_q": lambda: bailing_2_5("lmlm", 48, group=2, dense=2, further=1),
