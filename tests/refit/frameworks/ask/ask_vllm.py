@@ -82,6 +82,7 @@ def patch():
     m.select_unquantized_moe_backend = lambda moe_config: (m.UnquantizedMoeBackend.TRITON, TritonExperts)
     # Experts that are not gated (Nemotron) are refused on CPU in one line of the MoE config: it sees CUDA.
     import vllm.model_executor.layers.fused_moe.config as c
+    from vllm.platforms.interface import DeviceCapability
 
     class Sees:
         def __init__(self, platform):
@@ -92,6 +93,9 @@ def patch():
 
         def is_cuda_alike(self):
             return True
+
+        def get_device_capability(self):
+            return DeviceCapability(9, 0)
 
     from vllm.model_executor.layers.quantization.fp8 import Fp8Config
     dtypes = Fp8Config.get_supported_act_dtypes.__func__
@@ -121,6 +125,11 @@ def patch():
     v4.DeepseekV4ForCausalLM, v4.DeepSeekV4MTP = n.DeepseekV4ForCausalLM, d.DeepSeekV4MTP  # those of GPUs
     import vllm.models.deepseek_v4.nvidia.flashmla as m4
     m4.compute_fp8_einsum_recipe = lambda: (None, False)  # a kernel's
+    import vllm.models.step5.nvidia.model as s
+    import vllm.models.step5.nvidia.sparse_attention as k
+    s.current_platform = Sees(s.current_platform)
+    for backend in (k.Step5DSAAttentionBackend, k.Step5SplitKVFlashAttentionBackend):
+        backend.get_impl_cls = staticmethod(lambda: lambda *a, **k: MagicMock())  # kernels
     import transformers
     if hasattr(transformers, "Qwen4ExpConfig"):  # Megatron's environment has an older one
         import vllm.models.qwen4_exp.nvidia.model  # noqa: first, since each imports the other

@@ -136,6 +136,18 @@ def pangu_ultra_moe(e=8, q=48, bias=True, sandwich=True, **more):
     return c, t
 
 
+def step_experts(t, p, sparse, h, e, mi, shared):
+    """The MLP of a layer of Step 3.5 and 5: experts in one tensor for each of their weights, or dense."""
+    if not sparse:
+        return t.mlp(p + "mlp.", h, I)
+    t.add(p + "moe.gate.weight", e, h)
+    t.add(p + "moe.router_bias", e)
+    t.add(p + "moe.gate_proj.weight", e, mi, h)
+    t.add(p + "moe.up_proj.weight", e, mi, h)
+    t.add(p + "moe.down_proj.weight", e, h, mi)
+    t.mlp(p + "share_expert.", h, shared)
+
+
 def step3p5(gate=True, **more):
     """Step 3.5: layers of a sliding window have heads of their own number; the last layer predicts a further token."""
     t, h, d, e, mi, shared = Table(), 64, 32, 8, 48, 80
@@ -156,19 +168,42 @@ def step3p5(gate=True, **more):
         t.norms(p + "self_attn.", d, "q_norm", "k_norm")
         if gate:
             t.add(p + "self_attn.g_proj.weight", heads_of[kind], h)
-        if l in (0, layers):
-            t.mlp(p + "mlp.", h, I)
-        else:
-            t.add(p + "moe.gate.weight", e, h)
-            t.add(p + "moe.router_bias", e)
-            t.add(p + "moe.gate_proj.weight", e, mi, h)
-            t.add(p + "moe.up_proj.weight", e, mi, h)
-            t.add(p + "moe.down_proj.weight", e, h, mi)
-            t.mlp(p + "share_expert.", h, shared)
+        step_experts(t, p, l not in (0, layers), h, e, mi, shared)
     t.norms(p, h, "enorm", "hnorm")
     t.add(p + "eh_proj.weight", h, 2 * h)
     t.add(p + "transformer.shared_head.norm.weight", h)
     t.add(p + "transformer.shared_head.output.weight", V, h)
+    t.ends(V, h, c["tie_word_embeddings"])
+    return c, t
+
+
+def step5(kinds=("full_attention", "sliding_attention", "full_attention"), heads=32, window=48, groups=4, further=0, **more):
+    """Step 5: layers of full attention have an index beside q, k and v; those of a sliding window have heads of their own number."""
+    t, h, d, e, mi, shared, proxy, index = Table(), 64, 128, 8, 48, 80, 256, 4 * groups
+    layers = len(kinds) - further
+    c = config("Step5ForCausalLM", "step5", head_dim=d, num_attention_heads=heads, num_key_value_heads=None, num_attention_groups=groups,
+               moe_intermediate_size=mi, moe_num_experts=e, moe_top_k=2, norm_expert_weight=True, share_expert_dim=shared, moe_layers_enum=",".join(map(str, range(1, layers))),
+               use_moe=True, use_moe_router_bias=True, need_fp32_gate=True, moe_router_activation="sigmoid", moe_router_scaling_factor=3.0,
+               use_head_wise_attn_gate=True, layer_types=list(kinds), sliding_window=64, zero_centered=True,
+               attention_other_setting={"attention_type": "sliding_attention", "num_attention_heads": window, "num_attention_groups": groups,
+                                        "head_dim": d},
+               sparse_config={"enabled": True, "proxy_dim": proxy, "sparse_indexer_num_heads": index, "sparse_indexer_num_k_heads": 1,
+                              "num_provider_groups": groups, "topk": 64, "apply_to_layer_types": ["full_attention"]},
+               rope_theta=10000.0, rope_parameters=None, num_nextn_predict_layers=further, num_hidden_layers=layers, **{"norm_dtype": "fp32", **more})
+    for l, kind in enumerate(kinds):
+        p = f"model.layers.{l}."
+        a, n = p + "self_attn.", heads if kind == "full_attention" else window
+        t.norms(p, h)
+        t.attn(a, h, n, groups, d)
+        t.norms(a, d, "q_norm", "k_norm")
+        t.add(a + "g_proj.weight", n, h)
+        if kind == "full_attention":
+            for name, rows in (("q", index * proxy), ("k", proxy), ("z", proxy), ("w", index)):
+                t.add(f"{a}sparse_indexer_{name}.weight", rows, h)
+            t.norms(a, proxy, "sparse_indexer_q_norm", "sparse_indexer_k_norm")
+            t.add(a + "sparse_indexer_k_norm.bias", proxy)
+            t.add(a + "ssmax_s", n)
+        step_experts(t, p, l not in (0, layers), h, e, mi, shared)
     t.ends(V, h, c["tie_word_embeddings"])
     return c, t
 
@@ -222,6 +257,8 @@ FAMILIES = {
     "pangu_embedded_tied": lambda: pangu_embedded(False, tie_word_embeddings=True, kv=2),
     "pangu_ultra_moe": pangu_ultra_moe,
     "pangu_ultra_moe_plain": lambda: pangu_ultra_moe(q=None, bias=False, sandwich=False, tie_word_embeddings=True),
+    "step5": step5,
+    "step5_tied": lambda: step5(("sliding_attention", "full_attention"), 16, 16, tie_word_embeddings=True, norm_dtype="bf16"),
     "step3p5": step3p5,
     "step3p5_bias": lambda: step3p5(False, attention_bias=True),
     "step3p5_tied": lambda: step3p5(tie_word_embeddings=True),
