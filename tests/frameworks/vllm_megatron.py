@@ -14,6 +14,7 @@ import torch.distributed as dist
 
 new_group = dist.new_group  # what vllm_pair puts in its place has no groups of gloo
 import vllm_pair  # noqa: E402  it makes families known
+from states import state_of  # noqa: E402
 
 import families  # noqa: E402  isort: skip
 import megatron_models  # noqa: E402  isort: skip
@@ -28,7 +29,7 @@ VERSIONS = (1, 2, 3)
 def checkpoint(folder, family, version):
     """A checkpoint of other values."""
     at, _ = families.write(family, os.path.join(folder, str(version)))
-    save_file(vllm_pair.state_of(families.FAMILIES[family]()[1], version), os.path.join(at, "model.safetensors"))
+    save_file(state_of(families.FAMILIES[family]()[1], version), os.path.join(at, "model.safetensors"))
     return at
 
 
@@ -38,7 +39,7 @@ class MegatronTrainer(vllm_pair.Trainer):
     def __init__(self, table, checkpoints, spec, rank, rpc, store):
         super().__init__(table, rank, rpc)
         dist.new_group = new_group
-        self.n_trainers, self.checkpoints = megatron_models.size_of(spec), checkpoints
+        self.n_trainers, self.checkpoints, self.n_names = megatron_models.size_of(spec), checkpoints, len(table)
         self.bridge, self.models = megatron_models.model_of(checkpoints[1], spec, rank, store)
         self.bridge.load_hf_weights(self.models)
         self.source = ExportedSource(self.bridge, self.models)
@@ -46,8 +47,7 @@ class MegatronTrainer(vllm_pair.Trainer):
     def update(self, version):
         self.bridge.load_hf_weights(self.models, self.checkpoints[version])
         self.engine.send_weights()
-        mine = self.source.owned_names(self.rank)
-        assert 0 < len(mine) < len(self.source.metadata), "the work is not shared"
+        assert 0 < len(self.source.table()) < self.n_names, "the work is not shared"
 
 
 def case(family, spec, tp, folder):

@@ -19,7 +19,6 @@ import tempfile
 import threading
 import time
 import types
-import zlib
 
 HERE = pathlib.Path(__file__).resolve().parent
 sys.path[:0] = [str(HERE), str(HERE.parent / "refit" / "frameworks" / "ask")]
@@ -30,12 +29,13 @@ import torch  # noqa: E402
 import torch.distributed as dist  # noqa: E402
 
 STORE = ask_vllm.patch()
+import uvicorn  # noqa: E402
 import vllm.distributed.parallel_state as ps  # noqa: E402
 import vllm.model_executor.layers.fused_moe  # noqa: E402
 import vllm.model_executor.model_loader.utils as loader  # noqa: E402
 import vllm.model_executor.models.registry  # noqa: E402, F401
-import uvicorn  # noqa: E402
 import vllm_guide  # noqa: E402
+from states import bytes_of, fill, module_of, state_of, values  # noqa: E402
 from torch.distributed.device_mesh import DeviceMesh, init_device_mesh  # noqa: E402
 from torch.distributed.fsdp import fully_shard  # noqa: E402
 from torch.distributed.tensor import Shard, distribute_tensor  # noqa: E402
@@ -61,26 +61,12 @@ CHECKPOINTS = tempfile.mkdtemp(prefix="xfer-checkpoints-")
 torch.accelerator.synchronize = lambda *_: None
 
 
-def values(name, shape, version):
-    """Of a tensor of the checkpoint, the same on every rank; other ones in each version."""
-    seed = zlib.crc32(f"{name} {version}".encode())
-    return torch.randn(shape, generator=torch.Generator().manual_seed(seed))
-
-
-def state_of(table, version):
-    return {name: values(name, shape, version) for name, shape in table.items()}
-
-
 def tensors_of(model):
     """Its parameters, and what attention derives from them."""
     found = dict(model.named_parameters(remove_duplicate=False))
     for name, module in model.named_modules():
         found |= {f"{name}.{n}": x for n, x in vars(module).items() if n in ("W_UV", "W_UK_T")}
     return found
-
-
-def bytes_of(x):
-    return x.detach().contiguous().view(torch.uint8)
 
 
 class Server:
@@ -293,20 +279,6 @@ class DTensorTrainer(Trainer):
         self.engine.send_weights()
 
 
-def module_of(table):
-    """Parameters of these names and shapes, as a transformer's modules hold them."""
-    root = torch.nn.Module()
-    for name, shape in table.items():
-        at = root
-        *parents, last = name.split(".")
-        for parent in parents:
-            if parent not in at._modules:
-                at.add_module(parent, torch.nn.Module())
-            at = at._modules[parent]
-        at.register_parameter(last, torch.nn.Parameter(torch.zeros(shape)))
-    return root
-
-
 class FsdpOverTp(Trainer):
     """A module whose matrices are cut by tensor parallelism, and all of it by FSDP2 above that."""
 
@@ -374,15 +346,6 @@ class Stages(Trainer):
     def update(self, version):
         fill(self.source, self.table, version)
         self.engine.send_weights()
-
-
-def fill(module, table, version):
-    """The parts of a module's DTensors."""
-    for name, parameter in module.named_parameters():
-        whole = values(name, table[name], version)
-        parameter.to_local().detach().copy_(
-            distribute_tensor(whole, parameter.device_mesh, parameter.placements).to_local()
-        )
 
 
 def dtensors():

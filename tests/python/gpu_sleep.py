@@ -65,7 +65,7 @@ class Sleeper(Server):
         model.check_awake = lambda: None
 
     def lanes(self):
-        (_, update), *_ = self.engine._updates.values()
+        (_, update), *_ = self.engine._side._updates.values()
         lines = [line.strip() for plan, _ in update._portions for line in plan.text().splitlines()]
         return [line for line in lines if "direct: " in line or "packed: " in line]
 

@@ -131,7 +131,7 @@ def trainer_has_another_model(job):
 def worker_has_another_model(job):
     job.replace_worker(1, wrong=True)
     job.fails(["rank 3", "ended"])
-    job.fails(["rank 3 failed: ValueError: vLLM's loader does not take 'model."])
+    job.fails(["rank 3 failed: ValueError: the loader does not take 'model."])
     job.replace_worker(1)
 
 

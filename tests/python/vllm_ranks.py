@@ -52,7 +52,7 @@ class Process:
     def __init__(self, config, device, old=False):
         stand_in.install(old)
         if self.many is not None:
-            import xfer.integrations.vllm as pair
+            import xfer.integrations._pair as pair
 
             pair.MANY = self.many
         self.config, self.device, self.n_buckets = config, torch.device(device), 0
@@ -88,7 +88,10 @@ class Process:
 
     def packed(self, n, most=BUCKET_BYTES):
         """vLLM's packed broadcast, which takes two streams in turn."""
-        return self.timed(lambda: [self._on_next_stream(bucket) for bucket in buckets(self.table, most)], n)
+        return self.timed(
+            lambda: [self._on_next_stream(bucket) for bucket in buckets(self.table, most)],
+            n,
+        )
 
     def _on_next_stream(self, bucket):
         if self.streams is None:
@@ -102,7 +105,10 @@ class Process:
 
     def each(self, n):
         """A broadcast for each tensor."""
-        return self.timed(lambda: [self.one_tensor(name, shape) for name, shape in self.table.items()], n)
+        return self.timed(
+            lambda: [self.one_tensor(name, shape) for name, shape in self.table.items()],
+            n,
+        )
 
     def fail_call(self, module, kind, method, nth, arguments=None):
         """The nth call of a method from now on: with other arguments, or it raises."""
@@ -128,7 +134,13 @@ class Server(Process):
         self.draft_config = dataclasses.replace(config, layers=1)
         from xfer.integrations.vllm import XferWorkerEngine
 
-        self.tp, self.rank, self.doomed, self.late_s, self.slots = tp, rank, False, 0.0, None
+        self.tp, self.rank, self.doomed, self.late_s, self.slots = (
+            tp,
+            rank,
+            False,
+            0.0,
+            None,
+        )
         self.refuses = False
         with self.device, self.memory():
             self.model = stand_in.Qwen3Moe(config, tp, rank, **kernels)
@@ -276,7 +288,10 @@ class Names(stand_in.OldWeightSource):
         for name, shape in self._trainer.table.items():
             made = stand_in.bits([name], shape, self._trainer.version)[0].numpy()
             self._trainer.made.append(weakref.ref(made))
-            yield name, torch.from_numpy(made).view(torch.bfloat16) if name in held else None
+            yield (
+                name,
+                torch.from_numpy(made).view(torch.bfloat16) if name in held else None,
+            )
 
 
 class Trainer(Process):
@@ -284,12 +299,28 @@ class Trainer(Process):
     WeightSource that vLLM had before 0.33. stages: each with whole tensors of its own layers, as stages of a pipeline;
     the embedding is on the first and on the last."""
 
-    def __init__(self, rpc, config, device, size=1, rank=0, dtype=torch.bfloat16, old=False, stages=False):
+    def __init__(
+        self,
+        rpc,
+        config,
+        device,
+        size=1,
+        rank=0,
+        dtype=torch.bfloat16,
+        old=False,
+        stages=False,
+    ):
         super().__init__(config, device, old)
         self.dtype, self.old, self.stages, self.version = dtype, old, stages, 0
         if stages:
             self.table = {name: shape for name, shape in self.table.items() if rank in self._stages(name, size)}
-        self.rpc, self.size, self.rank, self.engine, self.state = rpc, size, rank, None, {}
+        self.rpc, self.size, self.rank, self.engine, self.state = (
+            rpc,
+            size,
+            rank,
+            None,
+            {},
+        )
         self.made = []  # memory of tensors that were made for an update
         self.allocate()
 
@@ -392,7 +423,10 @@ class Trainer(Process):
     # ---- as vLLM's own back ends send
 
     def one_bucket(self, bucket):
-        dist.broadcast(torch.cat([self.state[name].view(-1).view(torch.uint8) for name, _ in bucket]), 0)
+        dist.broadcast(
+            torch.cat([self.state[name].view(-1).view(torch.uint8) for name, _ in bucket]),
+            0,
+        )
 
     def one_tensor(self, name, shape):
         dist.broadcast(self.state[name], 0)

@@ -12,9 +12,9 @@ from __future__ import annotations
 import contextlib
 import sys
 from collections.abc import Iterator, Mapping
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from fnmatch import fnmatch
-from functools import partial
 from typing import Any
 
 import torch
@@ -22,17 +22,11 @@ from vllm.model_executor.layers.attention import is_deferred_attention_layer
 from vllm.model_executor.layers.quantization.base_config import QuantizeMethodBase
 from vllm.model_executor.model_loader.reload import layerwise, meta
 
-from .._places import Places
-from ..capture import Capture, TargetBox, capture
-from ..dtypes import dtype_name, torch_dtype
-from ..layout import Layout
-from ..memory import View
+from ..capture import TargetBox
+from ._destination import Checkpoint, Destination, parameters_of, split
 from ._vllm_experts import followed, layers_of, slots_of
 
-__all__ = ["Destination", "Way", "check_awake"]
-
-_CAST = {torch.float32, torch.bfloat16, torch.float16}  # to each other
-Checkpoint = Mapping[str, tuple[Any, tuple[int, ...]]]
+__all__ = ["VllmDestination", "Way", "check_awake"]
 
 
 @dataclass(frozen=True)
@@ -164,34 +158,6 @@ def check_awake() -> None:
             )
 
 
-def _load(model: Any, weights: Iterator[tuple[str, Any]]) -> None:
-    """By the model's loader, whose errors often say nothing, here with the tensor that it had last."""
-    last: list[tuple[str, Any]] = []
-
-    def noted() -> Iterator[tuple[str, Any]]:
-        for each in weights:
-            last[:] = [each]
-            yield each
-
-    try:
-        model.load_weights(noted())
-    except Exception as error:
-        if not last:
-            raise
-        name, x = last[0]
-        what = f"vLLM's loader does not take {name!r}, {dtype_name(x.dtype)}{list(x.shape)}"
-        raise ValueError(f"{what}: {type(error).__name__}: {error}".rstrip(": ")) from error
-
-
-def _parameters(model: Any) -> Any:
-    return model.named_parameters(remove_duplicate=False)
-
-
-def _split(name: str) -> tuple[str, str]:
-    layer, _, parameter = name.rpartition(".")
-    return layer, parameter
-
-
 def _swapped(box: TargetBox, shape: tuple[int, ...], strides: tuple[int, ...]) -> list[TargetBox]:
     """A box of a parameter whose halves along its last dim but one trade places."""
     dim = max(0, len(shape) - 2)
@@ -207,61 +173,45 @@ def _moved(box: TargetBox, strides: tuple[int, ...], dim: int, half: int, shape:
     return TargetBox(box.lo, box.hi, box.target, box.target_offset + (half if at < half else -half), box.strides)
 
 
-class Destination:
-    """One worker's model: layouts and memory for the tensors of a checkpoint that it takes.
-
-    checkpoint: {name: (dtype, shape)}. staged: patterns of layers to stage whatever their kernels do.
-    """
+class VllmDestination(Destination):
+    """checkpoint: {name: (dtype, shape)}. staged: patterns of layers to stage whatever their kernels do."""
 
     def __init__(self, model: Any, checkpoint: Checkpoint, dtype: Any, staged: tuple[str, ...] = ()) -> None:
-        self.model, self.checkpoint, self._dtype = model, checkpoint, dtype
-        self._modules = dict(model.named_modules())
+        self._dtype, self._patterns = dtype, staged
         self._staging: list[_Layer] = []
-        self._whole_buffers: dict[str, Any] = {}
-        self._types: dict[str, Any] = {}
-        layers = [_Layer(layer) for layer in model.modules()]
-        with _as_loaded(layers):
-            self._strides = {name: x.stride()[0] for name, x in _parameters(model) if x.dim() > 0}
-            self._dtypes = {name: x.dtype for name, x in (*_parameters(model), *model.named_buffers())}
-            self.found: Capture = capture(model, checkpoint, partial(_load, model))
-        self.whole = sorted({name for made in self.found.made for name in made.sources})
-        boxes = self.found.boxes(checkpoint)
-        self._loaded = {name: each for name, each in boxes.items() if name not in self.whole}
-        self.ways = self._classify(staged)
+        self.ways: dict[str, Way] = {}
+        super().__init__(model, checkpoint)
         self._attention = list(filter(is_deferred_attention_layer, self._modules.values()))
-        self._experts = layers_of(self._modules)
-        self._slots = slots_of(self._experts)
-        self._arrange()
 
-    def follow(self) -> Destination:
-        """This one, of the experts that its slots hold now."""
+    def _as_loaded(self) -> AbstractContextManager[None]:
+        return _as_loaded([_Layer(layer) for layer in self.model.modules()])
+
+    def _arrange(self, boxes: dict[str, list[TargetBox]]) -> None:
+        self._loaded = boxes
+        if not self.ways:
+            self.ways = self._classify(boxes)
+            self._experts = layers_of(self._modules)
         self._slots = slots_of(self._experts)
-        self._arrange()
+        firsts = {name: strides[0] for name, strides in self._strides.items() if strides}
+        super()._arrange(self._as_kernels_have(followed(boxes, self._slots, firsts)))
+        staged = {target for target in self._names if self._kind(split(target)[0]) == "staged"}
+        self.passing += dict.fromkeys(name for target in staged for name in self._names[target])
+
+    def follow(self) -> VllmDestination:
+        """This one, of the experts that its slots hold now."""
+        self._arrange(self._loaded)
         return self
 
     def is_rearranged(self) -> bool:
         """Has EPLB moved experts since?"""
         return slots_of(self._experts) != self._slots
 
-    def _arrange(self) -> None:
-        self.boxes = followed(self._loaded, self._slots, self._strides)
-        self._swap()
-        self._names: dict[str, list[str]] = {}  # of the checkpoint, by parameter that takes something of it
-        for name, boxes in self.boxes.items():
-            for target in {box.target for box in boxes}:
-                self._names.setdefault(target, []).append(name)
-        self._places, self._moved = Places(), list(self._names)
-        staged = {target for target in self._names if self.ways[_split(target)[0]].kind == "staged"}
-        self.passing = [*self.whole, *dict.fromkeys(name for target in staged for name in self._names[target])]
-
-    # ---- what goes where
-
-    def _classify(self, patterns: tuple[str, ...]) -> dict[str, Way]:
+    def _classify(self, boxes: dict[str, list[TargetBox]]) -> dict[str, Way]:
         """By layer that takes something."""
         taken: dict[str, set[str]] = {}
-        for boxes in self._loaded.values():
-            for box in boxes:
-                layer, parameter = _split(box.target)
+        for each in boxes.values():
+            for box in each:
+                layer, parameter = split(box.target)
                 taken.setdefault(layer, set()).add(parameter)
         known: dict[Any, Way] = {}
         ways = {}
@@ -270,7 +220,7 @@ class Destination:
             method = getattr(layer, "quant_method", None)
             shapes = tuple((p, tuple(getattr(layer, p).shape)) for p in sorted(parameters))
             key = type(layer), type(method), shapes
-            if any(fnmatch(name, pattern) for pattern in patterns):
+            if any(fnmatch(name, pattern) for pattern in self._patterns):
                 ways[name] = Way("staged", "asked for")
                 continue
             if key not in known:
@@ -278,36 +228,17 @@ class Destination:
             ways[name] = known[key]
         return ways
 
-    def _swap(self) -> None:
-        live = dict(_parameters(self.model))
-        for boxes in self.boxes.values():
-            for i, box in enumerate(boxes):
-                layer, parameter = _split(box.target)
-                if self.ways[layer].kind == "swapped" and "13" in parameter:
-                    x = live[box.target]
-                    boxes[i : i + 1] = _swapped(box, tuple(x.shape), x.stride())
+    def _as_kernels_have(self, boxes: dict[str, list[TargetBox]]) -> dict[str, list[TargetBox]]:
+        """With halves of parameters swapped where processing swaps them."""
+        live = dict(parameters_of(self.model))
 
-    def casts(self) -> dict[str, str]:
-        """What is of another floating-point type here than in the checkpoint: that type, by name."""
-        found = {}
-        for name, boxes in self.boxes.items():
-            types = {self._dtypes[box.target] for box in boxes}
-            if types != {self.checkpoint[name][0]} and types | {self.checkpoint[name][0]} <= _CAST:
-                found[name] = dtype_name(types.pop())  # of several: the others are refused where they are bound
-        return found
+        def placed(box: TargetBox) -> list[TargetBox]:
+            layer, parameter = split(box.target)
+            if self.ways[layer].kind != "swapped" or "13" not in parameter:
+                return [box]
+            return _swapped(box, tuple(live[box.target].shape), live[box.target].stride())
 
-    def layouts(self, casts: Mapping[str, str]) -> list[tuple[str, None, Layout]]:
-        """This rank's boxes of each tensor, none if it takes nothing of it; all of one that the loader itself takes.
-        casts: of all workers."""
-        self._types = {name: torch_dtype(torch, dtype) for name, dtype in casts.items()}
-        return [(name, None, self._layout(name)) for name in self.checkpoint]
-
-    def _layout(self, name: str) -> Layout:
-        dtype, shape = self.checkpoint[name]
-        boxes = [(box.lo, box.hi) for box in self.boxes.get(name, ())]
-        if name in self.whole:
-            boxes = [((0,) * len(shape), tuple(shape))]
-        return Layout.by_boxes(None, shape, self._types.get(name, dtype), boxes)
+        return {name: [part for box in each for part in placed(box)] for name, each in boxes.items()}
 
     # ---- one update
 
@@ -317,62 +248,28 @@ class Destination:
             layer.begin()
             self._staging.append(layer)
             layer.materialize()
-        device = next(self.model.parameters()).device
-        for name in self.whole:
-            dtype, shape = self.checkpoint[name]
-            self._whole_buffers[name] = torch.empty(shape, dtype=dtype, device=device)
-        live = [getattr(self._modules[layer], parameter) for layer, parameter in map(_split, self._names)]
-        targets = list(self._names)
-        self._moved = [targets[i] for i in self._places.moved(targets, live)]
-
-    def moved(self) -> list[str]:
-        """Names of the checkpoint whose memory has moved since the last begin() but one."""
-        return list(dict.fromkeys([*self.passing, *(name for target in self._moved for name in self._names[target])]))
-
-    def view(self, name: str) -> View:
-        """Where layout(name) lies now."""
-        if name in self.whole:
-            return View.of_boxes([self._whole_buffers[name]])
-        parts = []
-        for box in self.boxes.get(name, ()):
-            layer, parameter = _split(box.target)
-            x = getattr(self._modules[layer], parameter).detach()
-            size = [hi - lo for lo, hi in zip(box.lo, box.hi, strict=True)]
-            parts.append(x.as_strided(size, box.strides, x.storage_offset() + box.target_offset))
-        dtype = self._types.get(name, self.checkpoint[name][0])
-        for part, box in zip(parts, self.boxes.get(name, ()), strict=True):
-            if part.dtype != dtype:
-                raise TypeError(f"{name!r} is {dtype} at the trainer and {part.dtype} in {box.target!r}")
-        return View.of_boxes(parts, dtype=None if parts else dtype)
+        super().begin()
 
     def finish(self) -> None:
         """All is there: what the loader makes itself, what kernels make of staged layers, what attention derives."""
-        if self.whole:
-            self.model.load_weights(iter(self._whole_buffers.items()))
+        super().finish()
         while self._staging:
             self._staging[0].process()
             del self._staging[0]
         for layer in self._attention:
             layer.process_weights_after_loading(self._dtype)
-        self._whole_buffers = {}
 
     def abandon(self) -> None:
         """The update failed: staged layers keep what they had."""
         while self._staging:
             self._staging.pop().give_back()
-        self._whole_buffers = {}
+        super().abandon()
+
+    # ---- how it comes
+
+    def _kind(self, layer: str) -> str:
+        return self.ways[layer].kind
 
     def report(self) -> dict[str, Any]:
         """Bytes by kind, and of each layer how its weights come and why."""
-        n_bytes = {"in place": 0, "swapped": 0, "staged": 0, "by the loader": 0}
-        for name, boxes in self.boxes.items():
-            for box in boxes:
-                n = 1
-                for lo, hi in zip(box.lo, box.hi, strict=True):
-                    n *= hi - lo
-                n_bytes[self.ways[_split(box.target)[0]].kind] += n * self.checkpoint[name][0].itemsize
-        for name in self.whole:
-            dtype, shape = self.checkpoint[name]
-            n_bytes["by the loader"] += torch.Size(shape).numel() * dtype.itemsize
-        layers = {name: f"{way.kind}: {way.why}" for name, way in self.ways.items()}
-        return {"bytes": n_bytes, "layers": layers, "unused": self.found.unused, "missing": self.found.missing}
+        return super().report() | {"layers": {name: f"{way.kind}: {way.why}" for name, way in self.ways.items()}}

@@ -1,11 +1,11 @@
-"""A Megatron model by the names that Megatron-Bridge exports, as a WeightSource of vLLM's for the engine pair "xfer".
+"""A Megatron model by the names that Megatron-Bridge exports, as the source of an engine's trainer.
 
     source = ExportedSource(bridge, models)          # on every trainer rank; bridge: an AutoBridge
     engine = WeightTransferTrainerFactory.trainer_init(info, client=client, source=source)
 
 The export gathers each tensor on every rank; a rank keeps its share of them and sends it, so that none holds the whole
 model. What is sent without gathering is refitted by rules or by sharded state dicts: docs/frameworks.md.
-Source: Megatron-Bridge 0.6.2, models/conversion/auto_bridge.py; vLLM 0.33.0, distributed/weight_transfer/base.py.
+Source: Megatron-Bridge 0.6.2, models/conversion/auto_bridge.py.
 """
 
 from __future__ import annotations
@@ -16,23 +16,28 @@ from functools import cached_property
 from typing import Any
 
 import torch
-from vllm.distributed.weight_transfer.base import ParamMeta, WeightSource
+
+from ..dtypes import dtype_name
+from ..layout import Layout
+from ..mesh import Mesh
+from ._source import Holders, Source, Table, current_device, whole
 
 __all__ = ["ExportedSource"]
 
 
-class ExportedSource(WeightSource):
+class ExportedSource(Source):
     """bridge: what has export_hf_weights(). models: the list of this rank's models, one for each virtual stage.
 
     Trainers are numbered as torch.distributed's default group is. Each update runs the export, a collective call of
-    the trainers; the first look at `metadata` does so too. Rows that pad Megatron's vocabulary are left out, which the
+    the trainers; the first look at the table does so too. Rows that pad Megatron's vocabulary are left out, which the
     bridge does not do. options: of export_hf_weights().
     """
 
     def __init__(self, bridge: Any, models: list[Any], **options: Any) -> None:
+        self._rank, self._size = torch.distributed.get_rank(), torch.distributed.get_world_size()
+        super().__init__({}, self._size, passing=True)
         self._bridge, self._models = bridge, models
         self._options = {"show_progress": False, **options}
-        self._rank, self._size = torch.distributed.get_rank(), torch.distributed.get_world_size()
         config = getattr(bridge.hf_pretrained, "config", bridge.hf_pretrained)
         self._n_words = getattr(config, "text_config", config).vocab_size
         self._of_words = {
@@ -44,22 +49,34 @@ class ExportedSource(WeightSource):
             yield name, tensor[: self._n_words] if name in self._of_words else tensor
 
     @cached_property
-    def metadata(self) -> list[ParamMeta]:
-        """Each tensor belongs to the rank that has the fewest bytes so far."""
+    def _share(self) -> dict[str, tuple[Any, tuple[int, ...]]]:
+        """This rank's: each tensor belongs to the rank that has the fewest bytes so far."""
         loads = [(0, rank) for rank in range(self._size)]
-        found = []
+        mine = {}
         for name, x in self._export():
             n_bytes, rank = loads[0]
             heapq.heapreplace(loads, (n_bytes + x.numel() * x.element_size(), rank))
-            found.append(ParamMeta(name, x.dtype, tuple(x.shape), owners=(rank,)))
-        return found
+            if rank == self._rank:
+                mine[name] = x.dtype, tuple(x.shape)
+        return mine
 
-    def iter_full(self) -> Iterator[tuple[str, Any]]:
+    @property
+    def device(self) -> Any:
+        return current_device()
+
+    def table(self) -> Table:
+        return [[name, dtype_name(dtype), list(shape)] for name, (dtype, shape) in self._share.items()]
+
+    def meshes(self) -> dict[str, Any]:
+        return {}
+
+    def layouts(self, meshes: list[Any], holders: Holders) -> dict[str, Layout]:
+        alone = Mesh([1], [self._rank])
+        return {name: whole(shape, dtype, alone) for name, (dtype, shape) in self._share.items()}
+
+    def parts(self) -> dict[str, Any]:
         """This rank's share, once all of it was exported."""
-        mine = set(self.owned_names(self._rank))
-        for name, tensor in self._export():
-            if name in mine:
-                yield name, tensor
+        return {name: tensor for name, tensor in self._export() if name in self._share}
 
 
 def _is_of_words(task: Any) -> bool:

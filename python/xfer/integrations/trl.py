@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from . import register_vllm
-from ._vllm_source import Source
+from ._source import Source
 from .vllm import XferTrainerEngine, XferTrainerInitInfo
 from .vllm_http import HttpClient
 

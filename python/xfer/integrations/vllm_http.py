@@ -6,33 +6,15 @@ Source: vLLM 0.33.0, entrypoints/rl/online/api_router.py.
 
 from __future__ import annotations
 
-import json
-import urllib.error
-import urllib.request
 from typing import Any
+
+from ._http import Routes
 
 __all__ = ["HttpClient"]
 
 
-class HttpClient:
+class HttpClient(Routes):
     """url: of the server. timeout_s: of each call; an update's lasts as long as the update."""
-
-    def __init__(self, url: str, timeout_s: float = 600.0) -> None:
-        self._url, self._timeout_s = url.rstrip("/"), timeout_s
-
-    def _post(self, path: str, body: Any = None) -> None:
-        request = urllib.request.Request(
-            f"{self._url}/{path}",
-            data=json.dumps(body or {}).encode(),
-            headers={"Content-Type": "application/json"},
-            method="POST",
-        )
-        try:
-            with urllib.request.urlopen(request, timeout=self._timeout_s):
-                pass
-        except urllib.error.HTTPError as error:
-            said = error.read(2000).decode(errors="replace").strip()
-            raise RuntimeError(f"the server answers {path} with {error.code}: {said}") from None
 
     def init_weight_transfer_engine(self, init_info: dict[str, Any]) -> None:
         self._post("init_weight_transfer_engine", {"init_info": init_info})

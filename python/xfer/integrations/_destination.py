@@ -1,0 +1,181 @@
+"""A worker's model as a destination: where each tensor of a checkpoint goes in it, which its own load_weights() says,
+run without data and recorded."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from contextlib import AbstractContextManager
+from functools import partial
+from typing import Any
+
+import torch
+
+from .._places import Places
+from ..capture import Capture, TargetBox, capture
+from ..dtypes import dtype_name, torch_dtype
+from ..layout import Layout
+from ..memory import View
+
+__all__ = ["Checkpoint", "Destination", "parameters_of", "split"]
+
+_CAST = {torch.float32, torch.bfloat16, torch.float16}  # to each other
+Checkpoint = Mapping[str, tuple[Any, tuple[int, ...]]]
+
+
+def _load(model: Any, weights: Iterator[tuple[str, Any]]) -> None:
+    """By the model's loader, whose errors often say nothing, here with the tensor that it had last."""
+    last: list[tuple[str, Any]] = []
+
+    def noted() -> Iterator[tuple[str, Any]]:
+        for each in weights:
+            last[:] = [each]
+            yield each
+
+    try:
+        model.load_weights(noted())
+    except Exception as error:
+        if not last:
+            raise
+        name, x = last[0]
+        what = f"the loader does not take {name!r}, {dtype_name(x.dtype)}{list(x.shape)}"
+        raise ValueError(f"{what}: {type(error).__name__}: {error}".rstrip(": ")) from error
+
+
+def parameters_of(model: Any) -> Any:
+    """With those that are tied under each of their names."""
+    return model.named_parameters(remove_duplicate=False)
+
+
+def split(name: str) -> tuple[str, str]:
+    """The layer and the parameter in it."""
+    layer, _, parameter = name.rpartition(".")
+    return layer, parameter
+
+
+class Destination:
+    """Layouts and memory for the tensors of a checkpoint that one worker's model takes; a framework's own class says
+    how its layers come.
+
+    checkpoint: {name: (dtype, shape)}. whole: what the loader makes other values of, which comes whole and goes
+    through it. passing: names whose memory is for one update.
+    """
+
+    def __init__(self, model: Any, checkpoint: Checkpoint) -> None:
+        self.model, self.checkpoint = model, checkpoint
+        self._modules = dict(model.named_modules())
+        self._whole_buffers: dict[str, Any] = {}
+        self._types: dict[str, Any] = {}
+        with self._as_loaded():
+            self._dtypes = {name: x.dtype for name, x in (*parameters_of(model), *model.named_buffers())}
+            self._strides = {name: x.stride() for name, x in parameters_of(model)}
+            self.found: Capture = capture(model, checkpoint, partial(_load, model))
+        self.whole = sorted({name for made in self.found.made for name in made.sources})
+        boxes = self.found.boxes(checkpoint)
+        self._arrange({name: each for name, each in boxes.items() if name not in self.whole})
+
+    def _as_loaded(self) -> AbstractContextManager[None]:
+        """The model as it is before loading; afterwards it is as it was."""
+        raise NotImplementedError
+
+    def _arrange(self, boxes: dict[str, list[TargetBox]]) -> None:
+        """What goes where."""
+        self.boxes = boxes
+        self._names: dict[str, list[str]] = {}  # of the checkpoint, by parameter that takes something of it
+        for name, each in boxes.items():
+            for target in {box.target for box in each}:
+                self._names.setdefault(target, []).append(name)
+        self._places, self._moved = Places(), list(self._names)
+        self.passing = list(self.whole)
+
+    def is_rearranged(self) -> bool:
+        """Does something go elsewhere now than planned?"""
+        raise NotImplementedError
+
+    # ---- what goes where
+
+    def casts(self) -> dict[str, str]:
+        """What is of another floating-point type here than in the checkpoint: that type, by name."""
+        found = {}
+        for name, boxes in self.boxes.items():
+            types = {self._dtypes[box.target] for box in boxes}
+            if types != {self.checkpoint[name][0]} and types | {self.checkpoint[name][0]} <= _CAST:
+                found[name] = dtype_name(types.pop())  # of several: the others are refused where they are bound
+        return found
+
+    def layouts(self, casts: Mapping[str, str]) -> list[tuple[str, None, Layout]]:
+        """This rank's boxes of each tensor, none if it takes nothing of it; all of one that the loader itself takes.
+        casts: of all workers."""
+        self._types = {name: torch_dtype(torch, dtype) for name, dtype in casts.items()}
+        return [(name, None, self._layout(name)) for name in self.checkpoint]
+
+    def _layout(self, name: str) -> Layout:
+        dtype, shape = self.checkpoint[name]
+        boxes = [(box.lo, box.hi) for box in self.boxes.get(name, ())]
+        if name in self.whole:
+            boxes = [((0,) * len(shape), tuple(shape))]
+        return Layout.by_boxes(None, shape, self._types.get(name, dtype), boxes)
+
+    # ---- one update
+
+    def begin(self) -> None:
+        """Memory for what comes whole, before views are asked for."""
+        device = next(self.model.parameters()).device
+        for name in self.whole:
+            dtype, shape = self.checkpoint[name]
+            self._whole_buffers[name] = torch.empty(shape, dtype=dtype, device=device)
+        targets = list(self._names)
+        live = [self._live(target) for target in targets]
+        self._moved = [targets[i] for i in self._places.moved(targets, live)]
+
+    def _live(self, target: str) -> Any:
+        layer, parameter = split(target)
+        return getattr(self._modules[layer], parameter)
+
+    def moved(self) -> list[str]:
+        """Names of the checkpoint whose memory has moved since the last begin() but one."""
+        return list(dict.fromkeys([*self.passing, *(name for target in self._moved for name in self._names[target])]))
+
+    def view(self, name: str) -> View:
+        """Where layout(name) lies now."""
+        if name in self.whole:
+            return View.of_boxes([self._whole_buffers[name]])
+        parts = []
+        for box in self.boxes.get(name, ()):
+            x = self._live(box.target).detach()
+            size = [hi - lo for lo, hi in zip(box.lo, box.hi, strict=True)]
+            parts.append(x.as_strided(size, box.strides, x.storage_offset() + box.target_offset))
+        dtype = self._types.get(name, self.checkpoint[name][0])
+        for part, box in zip(parts, self.boxes.get(name, ()), strict=True):
+            if part.dtype != dtype:
+                raise TypeError(f"{name!r} is {dtype} at the trainer and {part.dtype} in {box.target!r}")
+        return View.of_boxes(parts, dtype=None if parts else dtype)
+
+    def finish(self) -> None:
+        """All is there: what the loader makes itself."""
+        if self.whole:
+            self.model.load_weights(iter(self._whole_buffers.items()))
+        self._whole_buffers = {}
+
+    def abandon(self) -> None:
+        """The update failed."""
+        self._whole_buffers = {}
+
+    # ---- how it comes
+
+    def _kind(self, layer: str) -> str:
+        return "in place"
+
+    def report(self) -> dict[str, Any]:
+        """Bytes by kind, and what of checkpoint and model is left over."""
+        n_bytes = {"by the loader": 0}
+        for name, boxes in self.boxes.items():
+            for box in boxes:
+                n = 1
+                for lo, hi in zip(box.lo, box.hi, strict=True):
+                    n *= hi - lo
+                kind = self._kind(split(box.target)[0])
+                n_bytes[kind] = n_bytes.get(kind, 0) + n * self.checkpoint[name][0].itemsize
+        for name in self.whole:
+            dtype, shape = self.checkpoint[name]
+            n_bytes["by the loader"] += torch.Size(shape).numel() * dtype.itemsize
+        return {"bytes": n_bytes, "unused": self.found.unused, "missing": self.found.missing}

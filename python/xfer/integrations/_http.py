@@ -1,0 +1,36 @@
+"""A server's routes."""
+
+from __future__ import annotations
+
+import json
+import urllib.error
+import urllib.request
+from typing import Any
+
+__all__ = ["Routes"]
+
+
+class Routes:
+    """url: of the server. timeout_s: of each call; an update's lasts as long as the update. api_key: what the server
+    asks for, if it does."""
+
+    def __init__(self, url: str, timeout_s: float = 600.0, api_key: str | None = None) -> None:
+        self._url, self._timeout_s = url.rstrip("/"), timeout_s
+        self._headers = {"Content-Type": "application/json"}
+        if api_key is not None:
+            self._headers["Authorization"] = f"Bearer {api_key}"
+
+    def _post(self, path: str, body: Any = None) -> None:
+        self._answer(path, json.dumps(body or {}).encode())
+
+    def _get(self, path: str) -> Any:
+        return json.loads(self._answer(path, None))
+
+    def _answer(self, path: str, data: bytes | None) -> bytes:
+        request = urllib.request.Request(f"{self._url}/{path}", data=data, headers=self._headers)
+        try:
+            with urllib.request.urlopen(request, timeout=self._timeout_s) as reply:
+                return bytes(reply.read())
+        except urllib.error.HTTPError as error:
+            said = error.read(2000).decode(errors="replace").strip()
+            raise RuntimeError(f"the server answers {path} with {error.code}: {said}") from None

@@ -1,0 +1,479 @@
+"""Trainers and the workers of inference engines: how they meet, plan and update, whatever the framework.
+
+A framework's module drives a TrainerSide on each trainer rank and a WorkerSide in each worker; how a worker is called
+is the framework's. Trainers are ranks 0 to n_trainers - 1 of the comm, workers come after them. `info` is anything with
+address, port, n_trainers, world_size and timeout_s, and, of a trainer, rank.
+"""
+
+from __future__ import annotations
+
+import threading
+import uuid
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import suppress
+from datetime import timedelta
+from functools import partial
+from typing import Any, ClassVar
+
+import torch
+
+from ..comm import Comm, nccl_id
+from ..dtypes import torch_dtype
+from ..errors import CommError
+from ..plan import Conversion, Plan
+from ._comms import awaited, share, store_gather
+from ._source import Source, joined, tables_of
+
+__all__ = ["TrainerSide", "WorkerSide", "beside", "check_ranks"]
+
+
+# ---- how they meet
+
+
+def check_ranks(info: Any) -> None:
+    """Raises ValueError unless a trainer's numbers can be."""
+    if not 0 <= info.rank < info.n_trainers < info.world_size:
+        raise ValueError(
+            f"rank {info.rank}, n_trainers {info.n_trainers} and world_size {info.world_size}: trainers are "
+            "ranks 0 to n_trainers - 1, and world_size counts the workers too"
+        )
+
+
+def _who(info: Any) -> Callable[[int], str]:
+    return lambda rank: f" (trainer {rank})" if rank < info.n_trainers else f" (worker {rank - info.n_trainers})"
+
+
+def _store(info: Any, is_master: bool) -> Any:
+    return torch.distributed.TCPStore(
+        info.address, info.port, is_master=is_master, timeout=timedelta(seconds=info.timeout_s), wait_for_workers=False
+    )
+
+
+def _session(store: Any, info: Any) -> str:
+    """A word that this meeting's trainers share: rank 0 makes it and answers each that asks."""
+    word = uuid.uuid4().hex
+    if info.rank != 0:
+        store.set(f"xfer/asks/{info.rank}", word)
+        return str(awaited(store, f"xfer/told/{word}", 0, info.timeout_s, " (trainer 0)").decode())
+    for rank in range(1, info.n_trainers):
+        asked = awaited(store, f"xfer/asks/{rank}", rank, info.timeout_s, f" (trainer {rank})").decode()
+        store.delete_key(f"xfer/asks/{rank}")
+        store.set(f"xfer/told/{asked}", word)
+    return word
+
+
+def _comm(store: Any, info: Any, session: str, rank: int, device: Any, look: Callable[[], None] = lambda: None) -> Comm:
+    """Of trainers, then workers. On GPUs over NCCL; processes of CPUs must be of one host. look: as in awaited()."""
+
+    def look_both() -> None:
+        look()
+        _look(store, session)
+
+    gather = store_gather(store, f"xfer/{session}", rank, info.world_size, info.timeout_s, _who(info), look_both)
+    if device.type == "cpu":
+        try:
+            comm = Comm.host(gather, rank, info.world_size)
+        except CommError as error:
+            raise error.__cause__ or error from None  # what gather() raised
+    else:
+        words = gather(nccl_id() if rank == 0 else bytes(128))
+        comm = Comm.nccl(words[0], rank, info.world_size, device.index)
+    comm.set_timeout(int(info.timeout_s * 1000))
+    return comm
+
+
+def _look(store: Any, session: str) -> None:
+    """Raise what _not_met() said on a rank."""
+    if store.check([f"xfer/{session}/failed"]):
+        raise RuntimeError(store.get(f"xfer/{session}/failed").decode())
+
+
+def _not_met(store: Any, info: Any, session: str, rank: int, error: BaseException) -> None:
+    """Lets those go that wait for this rank to meet them."""
+    with suppress(Exception):
+        if not store.check([f"xfer/{session}/failed"]):
+            who = f"rank {rank}{_who(info)(rank)}"
+            store.set(f"xfer/{session}/failed", f"{who} failed: {type(error).__name__}: {error}")
+
+
+def _on_this_rank(comm: Comm, work: Callable[[], Any]) -> Any:
+    """What `work` returns; what it raises is raised on all, which are in another collective call or come to one."""
+    try:
+        return work()
+    except Exception as error:
+        comm.agree(error)
+        raise
+
+
+def _plans_of(comm: Comm, layouts: Callable[[dict[str, Any]], Any], casts: Any, timeout_s: float) -> dict[str, Plan]:
+    """Plans of the rows (name, source layout, destination layout) of this rank, one for each portion of them; which
+    one each name has. casts: of what workers hold in another element type than trainers, that type by name; layouts()
+    is called with all workers'. Collective."""
+    all_casts = {name: dtype for each in share(comm, casts) for name, dtype in each.items()}
+    rows = _on_this_rank(comm, lambda: layouts(all_casts))
+    if not rows:
+        raise ValueError("the trainers have no weights to send")
+    cast = (Conversion.cast(),)
+    plans: dict[str, Plan] = {}
+    try:
+        for portion in _portions([(*row, *cast) if row[0] in all_casts else row for row in rows]):
+            plan = Plan(comm, portion, timeout_ms=int(timeout_s * 1000))
+            plans |= dict.fromkeys((row[0] for row in portion), plan)
+    except Exception:
+        _close(plans)
+        raise
+    return plans
+
+
+MANY = 1024  # tensors, of which two plans are made
+
+
+def _portions(rows: list[Any]) -> list[list[Any]]:
+    """An update moves the first while it looks where what is in the second lies now, which takes some 10 ms for 20,000
+    tensors."""
+    first = len(rows) // 8 if len(rows) >= MANY else 0
+    return [rows[:first], rows[first:]] if first else [rows]
+
+
+def _close(plans: dict[str, Plan]) -> None:
+    for plan in dict.fromkeys(plans.values()):
+        plan.close()
+
+
+def _agree(comm: Comm, work: Callable[[], None]) -> None:
+    """What `work` raises on this rank is raised on all; the others say comm.agree(). Collective."""
+    wrong: Exception | None = None
+    try:
+        work()
+    except Exception as error:
+        wrong = error
+    comm.agree(wrong)
+
+
+class _Update:
+    """The plans of one pair of models, and their runs. begin() comes before each; views_of(names) is a function that
+    gives name, source and destination of those that lie elsewhere than before, or, with True, of all. passing: names
+    whose memory is for one update."""
+
+    def __init__(
+        self,
+        comm: Comm,
+        plans: dict[str, Plan],
+        begin: Callable[[], None],
+        views_of: Callable[[list[str]], Callable[[bool], Iterable[tuple[str, Any, Any]]]],
+        passing: Iterable[str] = (),
+    ) -> None:
+        names: dict[Plan, list[str]] = {}
+        for name, plan in plans.items():
+            names.setdefault(plan, []).append(name)
+        self._comm, self._begin, self._is_bound = comm, begin, False
+        self._portions = [(plan, views_of(of_plan)) for plan, of_plan in names.items()]
+        self._passing = [(name, plans[name]) for name in passing]
+        self._fresh: list[tuple[str, Any, Any]] = []
+
+    def look(self) -> None:
+        """Where the first portion lies; run() comes next. What this raises is raised on all."""
+        _on_this_rank(self._comm, self._begin)
+        self._fresh = self._look(0)
+
+    def _look(self, i: int) -> list[tuple[str, Any, Any]]:
+        found: list[tuple[str, Any, Any]] = []
+        _on_this_rank(self._comm, lambda: found.extend(self._portions[i][1](not self._is_bound)))
+        return found
+
+    def run(self, version: int) -> None:
+        """Bind what is elsewhere, move the weights, wait. Collective."""
+        running: list[Plan] = []
+        wrong: Exception | None = None
+        try:
+            for i, (plan, _) in enumerate(self._portions):
+                if running:
+                    self._comm.agree(wrong)
+                for name, src, dst in self._look(i) if running else self._fresh:
+                    plan.bind(name, src, dst)
+                plan.commit()
+                running.append(plan)
+                try:
+                    plan.run(version)
+                except Exception as error:  # the others learn of it where all come next
+                    wrong = error
+        except Exception:
+            for plan in running:
+                with suppress(Exception):
+                    plan.wait()
+            raise
+        for plan in running:
+            plan.wait()
+        if wrong is not None:
+            raise wrong
+        self._is_bound, self._fresh = True, []
+        for name, plan in self._passing:
+            plan.bind(name, None, None)
+
+    def close(self) -> None:
+        for plan, _ in self._portions:
+            plan.close()
+
+
+# ---- workers
+
+
+class WorkerSide:
+    """One in each worker. destination_of(model, table, known): of a model, known from an update before or None.
+    `report` says how its weights come; `failed` why the last update did; `session` is that of the trainers it met."""
+
+    def __init__(self, destination_of: Callable[[Any, Any, Any], Any], check: Callable[[], None]) -> None:
+        """check: raises where the weights may not be touched now."""
+        self._destination_of, self._check = destination_of, check
+        self.report: dict[str, Any] = {}
+        self.failed = ""
+        self.session = ""
+        self._comm: Comm | None = None
+        self._updates: dict[int, tuple[Any, _Update]] = {}  # by id() of the model
+
+    def meet(self, info: Any, session: str, n_before: int, device: Any) -> None:
+        """The trainers, as the worker with n_before workers before it. Collective."""
+        self.leave()
+        rank = info.n_trainers + n_before
+        store = _store(info, is_master=False)
+        try:
+            if rank >= info.world_size:
+                n = info.world_size - info.n_trainers
+                raise ValueError(f"the trainers' world_size has {n} workers, and there are more")
+            self._comm = _comm(store, info, session, rank, torch.device(device))
+            self._timeout_s, self.session, self.failed = info.timeout_s, session, ""
+        except Exception as error:
+            _not_met(store, info, session, rank, error)
+            self.leave()
+            raise
+
+    def stay(self, info: Any, session: str, n_before: int) -> None:
+        """In a session that was met before. Raises RuntimeError where this worker is not in it any more, and lets the
+        trainers know."""
+        if self.session != session:
+            error = RuntimeError("this worker is not in the trainers' session" + self._why())
+            rank = info.n_trainers + n_before
+            _not_met(_store(info, is_master=False), info, session, rank, error)
+            raise error
+
+    def _why(self) -> str:
+        return f"; the last update failed: {self.failed}" if self.failed else ""
+
+    def plan(self, model: Any) -> tuple[Any, _Update]:
+        """With the trainers. Collective."""
+        assert self._comm is not None
+        known = self._updates.get(id(model))
+        said, _ = joined(tables_of(self._comm, None)[0])
+        table = {name: (torch_dtype(torch, dtype), tuple(shape)) for name, dtype, shape in said}
+
+        def destination() -> Any:
+            self._check()
+            same = known is not None and known[0].checkpoint == table
+            return self._destination_of(model, table, known[0] if known is not None and same else None)
+
+        made = _on_this_rank(self._comm, destination)
+        plans = _plans_of(self._comm, made.layouts, made.casts(), self._timeout_s)
+        self.report = made.report()
+        if known is not None:
+            known[1].close()
+        update = _Update(self._comm, plans, made.begin, partial(_views_of, made), made.passing)
+        self._updates[id(model)] = made, update
+        return made, update
+
+    def receive(self, model: Any, version: int, is_draft: bool) -> None:
+        """Take part in one update of the trainers. After a failure the model is old, or half new where the error came
+        while data moved, and the trainers meet the workers anew. Collective."""
+        destination: Any = None
+        try:
+            if self._comm is None:
+                raise RuntimeError("xfer: there is no transfer engine: a trainer initializes it" + self._why())
+            _on_this_rank(self._comm, self._check)
+            destination, update = self._updates.get(id(model), (None, None))
+            if update is not None and _on_this_rank(self._comm, destination.is_rearranged):
+                update = None
+            if update is not None:
+                update.look()  # while the trainers do
+            if _is_to_plan(self._comm.all_gather(bytes([is_draft, update is None]))):
+                if destination is not None:
+                    _on_this_rank(self._comm, destination.abandon)
+                destination, update = self.plan(model)
+                update.look()
+            assert update is not None
+            update.run(version)
+            _agree(self._comm, destination.finish)
+        except Exception as error:
+            try:
+                if destination is not None:
+                    destination.abandon()
+            finally:
+                self.leave()
+                self.failed = str(error)
+            raise
+
+    def leave(self) -> None:
+        """The trainers."""
+        for _, update in self._updates.values():
+            update.close()
+        self._updates, self.session = {}, ""
+        if self._comm is not None:
+            self._comm.close()
+        self._comm = None
+
+
+def _is_to_plan(said: list[bytes]) -> bool:
+    """Has a worker a model that is updated for the first time, or one whose experts have moved?"""
+    return any(each[1] for each in said)
+
+
+def _check_models(said: list[bytes], draft: bool) -> None:
+    for rank, each in enumerate(said):
+        if each[0] != draft:
+            raise ValueError(f"rank {rank} updates its {'draft' if each[0] else 'main'} model, the trainers the other")
+
+
+def _views_of(destination: Any, names: list[str]) -> Callable[[bool], Iterator[tuple[str, Any, Any]]]:
+    known = dict.fromkeys(names)
+
+    def views(everything: bool) -> Iterator[tuple[str, Any, Any]]:
+        for name in known if everything else destination.moved():
+            if name in known:
+                yield name, None, destination.view(name)
+
+    return views
+
+
+# ---- trainers
+
+
+class TrainerSide:
+    """One on each trainer rank. After an error fail() comes next; then begin() and meet() meet all anew."""
+
+    _stores: ClassVar[dict[tuple[str, int], Any]] = {}  # of rank 0, which listens as long as the process lives
+
+    def __init__(self, info: Any, weights: Source) -> None:
+        self._info, self._weights, self._device = info, weights, weights.device
+        self._comm: Comm | None = None
+        self._updates: dict[bool, _Update] = {}  # by: of the draft model?
+        self._session = ""
+
+    @property
+    def has_met(self) -> bool:
+        """May move() come next?"""
+        return self._comm is not None
+
+    def begin(self) -> str:
+        """A meeting of the trainers, by name: workers are told of it while meet() is called. Collective."""
+        info, where = self._info, (self._info.address, self._info.port)
+        if info.rank != 0:
+            self._store = _store(info, is_master=False)
+        else:
+            self._store = self._stores[where] = self._stores.get(where) or _store(info, is_master=True)
+        self._session = _session(self._store, info)
+        return self._session
+
+    def meet(self, look: Callable[[], None]) -> None:
+        """The other trainers and the workers. look: as in awaited(). Collective."""
+        self._comm = _comm(self._store, self._info, self._session, self._info.rank, self._device, look)
+
+    def look(self) -> None:
+        """Raise what keeps a rank from taking part in this session."""
+        _look(self._store, self._session)
+
+    def fail(self, error: BaseException) -> None:
+        """Leave; who still waits to meet this rank is told why it does not come."""
+        if self._comm is None and self._session:
+            _not_met(self._store, self._info, self._session, self._info.rank, error)
+        self.leave()
+
+    def plan(self, is_draft: bool) -> _Update:
+        """With the other trainers and the workers. Collective."""
+        assert self._comm is not None
+        if is_draft in self._updates:
+            self._updates.pop(is_draft).close()
+        table, meshes = _on_this_rank(self._comm, lambda: (self._weights.table(), self._weights.meshes()))
+        tables, said = tables_of(self._comm, table, meshes)
+        everything, holders = joined(tables)
+
+        def layouts(_casts: dict[str, Any]) -> list[Any]:
+            known = self._weights.layouts(said, holders)
+            return [(name, known.get(name), None) for name, _, _ in everything]
+
+        plans = _plans_of(self._comm, layouts, {}, self._info.timeout_s)
+        begin = partial(self._weights.begin, {name for name, _, _ in table})
+        passing = [name for name, _, _ in table] if self._weights.passing else ()
+        self._updates[is_draft] = _Update(self._comm, plans, begin, self._weights.views_of, passing)
+        return self._updates[is_draft]
+
+    def move(self, version: int, is_draft: bool) -> None:
+        """One update: when it returns the workers have the weights. Collective."""
+        assert self._comm is not None
+        update = self._updates.get(is_draft)
+        if update is not None:
+            update.look()  # while the workers are being called
+        said = self._comm.all_gather(bytes([is_draft, False]))
+        _on_this_rank(self._comm, lambda: _check_models(said, is_draft))
+        if update is None or _is_to_plan(said):
+            update = self.plan(is_draft)
+            update.look()
+        update.run(version)
+        self._weights.end()
+        self._comm.agree()  # what workers make of the weights
+
+    def leave(self) -> None:
+        """The workers and the other trainers."""
+        self._weights.end()
+        for update in self._updates.values():
+            update.close()
+        if self._comm is not None:
+            self._comm.close()
+        self._updates, self._comm, self._session = {}, None, ""
+
+
+def beside(call: Callable[[], Any] | None, work: Callable[[Callable[[], None]], None]) -> None:
+    """work(look) while `call` has the inference side do its part; look() raises what the call raised so far. call:
+    None on ranks that do not drive that side."""
+    calling = _Call(call)
+    try:
+        work(calling.look)
+    except Exception as error:
+        calling.raise_instead_of(error)
+        raise
+    calling.result()
+
+
+PATIENCE_S = 5.0
+
+
+class _Call:
+    """A call of the inference side while this side takes part in what it does there."""
+
+    def __init__(self, function: Callable[[], Any] | None) -> None:
+        self._error: BaseException | None = None
+        self._thread = threading.Thread(target=self._run, args=(function,), daemon=True)
+        if function is not None:
+            self._thread.start()
+
+    def _run(self, function: Callable[[], Any]) -> None:
+        try:
+            function()
+        except BaseException as error:
+            self._error = error
+
+    def look(self) -> None:
+        """Raise what it raised so far."""
+        if self._error is not None:
+            raise self._error
+
+    def result(self) -> None:
+        """Wait for it, and raise what it raised."""
+        if self._thread.ident is not None:
+            self._thread.join()
+        self.look()
+
+    def raise_instead_of(self, error: BaseException) -> None:
+        """Where the call itself failed before its workers came: that is why they did not. The workers, which were told
+        of the error, have a moment to be done with the call before another one comes."""
+        if self._thread.ident is not None:
+            self._thread.join(PATIENCE_S)
+        if self._error is not None and isinstance(error, TimeoutError):
+            raise self._error from error

@@ -1,0 +1,46 @@
+"""Values of a checkpoint, another one in each version, and a trainer's module that has them."""
+
+import zlib
+
+import torch
+from torch.distributed.tensor import distribute_tensor
+
+
+def values(name, shape, version):
+    """Of a tensor of the checkpoint, the same on every rank; other ones in each version."""
+    seed = zlib.crc32(f"{name} {version}".encode())
+    return torch.randn(shape, generator=torch.Generator().manual_seed(seed), dtype=torch.float32)
+
+
+def state_of(table, version):
+    """Weights that have scales are fp8."""
+    state = {name: values(name, shape, version) for name, shape in table.items()}
+    fp8 = [name for name in table if name + "_scale_inv" in table]
+    return state | {name: state[name].to(torch.float8_e4m3fn) for name in fp8}
+
+
+def bytes_of(x):
+    return x.detach().reshape(-1).view(torch.uint8)
+
+
+def module_of(table):
+    """Parameters of these names and shapes, as a transformer's modules hold them."""
+    root = torch.nn.Module()
+    for name, shape in table.items():
+        at = root
+        *parents, last = name.split(".")
+        for parent in parents:
+            if parent not in at._modules:
+                at.add_module(parent, torch.nn.Module())
+            at = at._modules[parent]
+        at.register_parameter(last, torch.nn.Parameter(torch.zeros(shape)))
+    return root
+
+
+def fill(module, table, version):
+    """The parts of a module's DTensors."""
+    for name, parameter in module.named_parameters():
+        whole = values(name, table[name], version)
+        parameter.to_local().detach().copy_(
+            distribute_tensor(whole, parameter.device_mesh, parameter.placements).to_local()
+        )
