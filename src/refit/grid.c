@@ -1,4 +1,4 @@
-/* Which rank is where: the order of a side's ranks, its stages, and its two grids. */
+/* Which rank is where: the order of a side's ranks, its stages, and its grids. */
 #include "side.h"
 
 #include "alloc.h"
@@ -143,6 +143,7 @@ xfer_status xfi_grid_make(xfer_side *side, const xfer_side_options *options)
   }
   XFI_TRY(make_ranks(side, options));
   XFI_TRY(make_stage_grid(side, &side->dense, &r->dense));
+  XFI_TRY(make_stage_grid(side, &side->wide, &r->wide));
   XFI_TRY(make_stage_grid(side, &side->experts, &r->experts));
   if (r->chunks != NULL) XFI_TRY(eval_size(side, r->chunks, &side->chunks));
   XFI_CHECK(side->chunks <= INT_MAX / side->pp, XFER_ERR_OVERFLOW, "\"%s\": %d chunks", side->spec,

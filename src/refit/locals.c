@@ -93,11 +93,9 @@ static xfer_status add_placed(xfer_locals *locals, xfi_local *local, const measu
                               xfer_local_part part)
 {
   const xfi_joined *joined = &locals->refit->sides[local->side];
-  const xfi_entry *entry = &locals->refit->model->entries[m->entry];
-  const xfi_grid *grid = entry->experts ? &joined->side->experts : &joined->side->dense;
   int place = xfi_side_place_of(joined->side, locals->rank);
   int r = m->slot->fusing.inner > 0 ? place % xfi_fusing_ranks(&m->slot->fusing)
-                                    : xfi_grid_cut_of(grid, place);
+                                    : xfi_grid_cut_of(m->slot->grid, place);
   int64_t rows = m->shape[m->slot->fuse_dim];
   xfi_stretches all = {0};
   xfer_status st = XFER_OK;

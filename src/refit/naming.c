@@ -297,9 +297,9 @@ done:
 
 /* FSDP cuts what tensor parallelism leaves, as it lies there: through several weights, or through
  * rows that are turned. 0: through rows as they are, or none. */
-static int inner_ranks(const xfi_slot *slot, const xfi_entry *entry, const xfi_grid *grid,
-                       const xfi_local_rule *rule)
+static int inner_ranks(const xfi_slot *slot, const xfi_entry *entry, const xfi_local_rule *rule)
 {
+  const xfi_grid *grid = slot->grid;
   bool as_it_is = slot->n_slots == 1;
 
   for (int k = 0; k < slot->fusing.n_blocks; k++)
@@ -311,16 +311,24 @@ static int inner_ranks(const xfi_slot *slot, const xfi_entry *entry, const xfi_g
   return grid->sizes[1];
 }
 
-/* How many ranks share the rows. */
-static void set_cut(xfi_slot *slot, const xfi_placing *placing, const xfi_entry *entry,
-                    const xfi_local_rule *rule)
+/* Which ranks share the rows, and how many. */
+static xfer_status set_cut(xfi_slot *slot, const xfi_placing *placing, const xfi_entry *entry,
+                           const xfi_ruling *ruling)
 {
-  const xfi_grid *grid = entry->experts ? &placing->side->experts : &placing->side->dense;
+  const xfer_side *side = placing->side;
+  const bool wide = ruling->is[XFI_WIDE] != 0;
+  const xfi_grid *grid = entry->experts ? &side->experts : wide ? &side->wide : &side->dense;
+  xfer_status st = XFER_OK;
 
+  XFI_CHECK(grid->rule->n_axes > 0 || !wide, XFER_ERR_ARG,
+            "\"%s\" is wide, and \"%s\" has no such grid", entry->pattern, side->spec);
+  slot->grid = grid;
   slot->fusing.n = grid->cut < 0 ? 1 : grid->sizes[grid->cut];
-  slot->fusing.inner = inner_ranks(slot, entry, grid, rule);
-  slot->fusing.whole = slot->whole || rule->cut != XFI_CUT_ROWS;
-  slot->fusing.even = placing->side->rules->even;
+  slot->fusing.inner = inner_ranks(slot, entry, ruling->rule);
+  slot->fusing.whole = slot->whole || ruling->rule->cut != XFI_CUT_ROWS;
+  slot->fusing.even = side->rules->even;
+done:
+  return st;
 }
 
 /* A block of scales is of one weight's rows. */
@@ -401,7 +409,7 @@ xfer_status xfi_slot_make(xfi_slot *slot, const xfi_placing *placing, const xfi_
     XFI_TRY(add_parts(slot, placing, entry, ruling));
     XFI_TRY(shape_slot(slot, placing, entry, ruling));
   }
-  set_cut(slot, placing, entry, rule);
+  XFI_TRY(set_cut(slot, placing, entry, ruling));
 done:
   return st;
 }

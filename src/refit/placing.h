@@ -18,6 +18,7 @@ typedef struct xfi_slot {
   bool whole;               /* no rank has a part of it alone */
   bool own_names;           /* the checkpoint's own name and number of the layer */
   bool each_expert;         /* one local tensor per expert; dim 0 is none of theirs */
+  const xfi_grid *grid;     /* the ranks of a stage, as they share it */
   int slot, n_slots;        /* of the weights that lie in one, by their first block */
   int fuse_dim;             /* a dim of the tensor: the rows */
   xfi_fusing fusing;        /* of the rows; n_blocks 0: they are the part as it is */

@@ -78,6 +78,7 @@ typedef struct xfi_part_rule {
 typedef enum xfi_trait {
   XFI_GROUPS = 0, /* the parts are dealt out to as many groups, and what follows is cut as one */
   XFI_WHOLE,      /* not cut after all */
+  XFI_WIDE,       /* cut over the grid `wide` in place of `dense` */
   XFI_REVERSE,
   XFI_ALTERNATE,
   XFI_TRANSPOSE,
@@ -145,7 +146,7 @@ typedef enum xfi_axis_use { XFI_AXIS_CUT, XFI_AXIS_EXPERTS, XFI_AXIS_FSDP } xfi_
 
 enum { XFI_MAX_AXES = 6 };
 
-/* One of the two grids over the ranks of a stage: its axes, the one that counts fastest first. What
+/* One of the grids over the ranks of a stage: its axes, the one that counts fastest first. What
  * is left over replicates. */
 typedef struct xfi_grid_rule {
   int n_axes;
@@ -171,7 +172,7 @@ typedef struct xfi_side_rules {
   const char *stage;        /* which of its axes counts pipeline stages; NULL: none */
   const char *chunks;       /* how many parts of the model a stage has; NULL: one */
   const char *chunk_prefix; /* before a chunk's number in the names of several */
-  xfi_grid_rule dense, experts;
+  xfi_grid_rule dense, wide, experts;
   bool even;                    /* sizes must divide; else as torch.chunk does */
   xfi_spare spare_layers;       /* where layers go that do not divide by the stages */
   bool takes_layers, takes_map; /* items layers= and map= */

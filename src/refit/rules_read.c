@@ -145,6 +145,7 @@ static xfer_status read_local(const xfi_doc *doc, const json_t *object, xfi_loca
                               {"cut", CHOICE, &r->cut, false, CUTS},
                               FIELD("groups", EXPR, &is[XFI_GROUPS]),
                               FIELD("whole", EXPR, &is[XFI_WHOLE]),
+                              FIELD("wide", EXPR, &is[XFI_WIDE]),
                               FIELD("reverse", EXPR, &is[XFI_REVERSE]),
                               FIELD("alternate", EXPR, &is[XFI_ALTERNATE]),
                               FIELD("transpose", EXPR, &is[XFI_TRANSPOSE]),
@@ -393,7 +394,8 @@ static xfer_status read_side(xfer_rules *rules, const xfi_doc *doc)
 {
   static const char *const CUTS[] = {"chunk", "balanced", "even", NULL}; /* by xfer_split_rule */
   static const char *const SPARES[] = {"none", "last", "inner", "first", NULL};
-  const json_t *ranks = NULL, *dense = NULL, *experts = NULL, *locals = NULL, *quants = NULL;
+  const json_t *ranks = NULL, *dense = NULL, *wide = NULL, *experts = NULL, *locals = NULL,
+               *quants = NULL;
   xfi_side_rules *s;
   xfer_status st = XFER_OK;
 
@@ -413,6 +415,7 @@ static xfer_status read_side(xfer_rules *rules, const xfi_doc *doc)
                               FIELD("chunks", EXPR, &s->chunks),
                               FIELD("chunk_prefix", TEXT, &s->chunk_prefix),
                               NEEDED("dense", LIST, &dense),
+                              FIELD("wide", LIST, &wide),
                               NEEDED("experts", LIST, &experts),
                               FIELD("even", FLAG, &s->even),
                               {"spare_layers", CHOICE, &s->spare_layers, false, SPARES},
@@ -437,6 +440,7 @@ static xfer_status read_side(xfer_rules *rules, const xfi_doc *doc)
   XFI_TRY(read_quants(doc, quants, s));
   XFI_TRY(read_axes(doc, ranks, &s->ranks, false));
   XFI_TRY(read_axes(doc, dense, &s->dense, true));
+  XFI_TRY(read_axes(doc, wide, &s->wide, true));
   XFI_TRY(read_axes(doc, experts, &s->experts, true));
   XFI_TRY(read_locals(doc, locals, &s->locals, &s->n_locals));
 done:

@@ -60,12 +60,12 @@ struct xfer_side {
                */
   xfi_grid axes;  /* of all ranks */
   int stage_axis; /* of these; -1: none */
-  xfi_grid dense, experts;
+  xfi_grid dense, wide, experts;
   int *stage_layers; /* [pp * chunks] as listed; NULL: even */
   int size;
   int *ranks;       /* [size] of the comm, in the side's order */
   xfi_rank *sorted; /* [size] */
-  int *staged;      /* [pp][ranks of a stage] of the comm, in the order in which both grids count */
+  int *staged;      /* [pp][ranks of a stage] of the comm, in the order in which the grids count */
   xfi_map *maps;
   size_t n_maps, maps_cap;
   xfer_dtype dtype;            /* of what the model has not in f32; 0: as the model has it */

@@ -191,7 +191,7 @@ done:
 xfer_status xfi_spread_make(xfi_spread *spread, const xfi_placing *placing, const xfi_entry *entry,
                             const xfi_ruling *ruling, const xfi_slot *slot, int layer)
 {
-  const xfi_grid *grid = entry->experts ? &placing->side->experts : &placing->side->dense;
+  const xfi_grid *grid = slot->grid;
   int at[XFI_MAX_AXES];
   xfer_status st = XFER_OK;
 

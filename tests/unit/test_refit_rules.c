@@ -197,6 +197,8 @@ static void test_what_rules_cannot_do_is_refused_by_name(void **state)
       {SIDE(QUANT("[\"0\",\"8\"]", "weight_scale", "f32"), ""), "mine:quant=q", REFIT_DENSE,
        "quant=q by blocks of 0"},
       {SIDE("", ""), "mine:", REFIT_DENSE, "two tensors are called"},
+      {SIDE("", ",\"cut\":\"rows\",\"wide\":\"1\""), "mine:tp2", REFIT_DENSE,
+       "is wide, and \"mine:tp2\" has no such grid"},
       {AXES("[\"tp\",\"tp - 2\",\"cut\"]", ""), "mine:tp2", NULL, "an axis of 0 ranks"},
       {AXES("[\"tp\",\"3\",\"cut\"]", ""), "mine:tp2", NULL, "the axes of 3 ranks do not divide"},
       {AXES("[\"tp\",\"65536\",\"cut\"],[\"dp\",\"65536\",\"fsdp\"]", ""), "mine:tp2", NULL,

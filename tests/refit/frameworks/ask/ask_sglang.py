@@ -1,0 +1,184 @@
+"""What SGLang itself makes of a checkpoint: every parameter of every rank, and where each of its elements comes from.
+
+    ask_sglang.py --ck FOLDER_OF_CHECKPOINTS --out FOLDER FAMILY:LAYOUT...   LAYOUT: tp4 | tp4,ep2 | tp4,dp2,ep2 | tp4,dp2,lm | tp2,pp2
+
+The launcher's order is kept: arguments are resolved and published, groups are made (torch's "fake" process group of the real
+size), the model class is built and its load_weights() called. What SGLang decides by the device it decides as on a Hopper GPU:
+torch says that it sees one, modules of kernels are empty, and memory is the CPU's. process_weights_after_loading() is not
+called. A forked child is one rank. dp is attention's; with `lm` the output layer is cut as attention is
+(--enable-dp-lm-head). Shared experts are apart from the others (--disable-shared-experts-fusion).
+"""
+import argparse
+import importlib.abc
+import importlib.machinery
+import logging
+import os
+import sys
+import types
+from unittest.mock import MagicMock
+
+for name, value in {"HF_HUB_OFFLINE": "1", "CUDA_VISIBLE_DEVICES": "", "OMP_NUM_THREADS": "1"}.items():
+    os.environ.setdefault(name, value)
+
+import torch
+import torch.distributed as dist
+
+import codes
+import families
+import recent
+import remote
+from engine import dump_model, in_child, load, poison
+
+# Packages of kernels, and what holds no weight.
+ABSENT = ("IPython", "cutlass", "decord", "deep_gemm", "flash_attn", "flashinfer", "gguf", "humming", "kernels", "modelscope", "outlines",
+          "quack", "scipy", "sgl_kernel", "soundfile", "tilelang", "torchao")
+
+
+class Empty(types.ModuleType):
+    def __getattr__(self, name):
+        if name.startswith("__"):
+            raise AttributeError(name)
+        setattr(self, name, MagicMock(name=f"{self.__name__}.{name}"))
+        return self.__dict__[name]
+
+
+class Absent(importlib.abc.MetaPathFinder, importlib.abc.Loader):
+    def find_spec(self, name, path=None, target=None):
+        return importlib.machinery.ModuleSpec(name, self, is_package=True) if name.split(".")[0] in ABSENT else None
+
+    def create_module(self, spec):
+        module = Empty(spec.name)
+        module.__path__, module.__version__ = [], "99.0.0"
+        return module
+
+    def exec_module(self, module):
+        pass
+
+
+class OnCpu(torch.overrides.TorchFunctionMode):
+    """Memory that is asked of a GPU is the CPU's."""
+
+    def __torch_function__(self, func, types, args=(), kwargs=None):
+        on_gpu = lambda x: isinstance(x, int) or str(x).startswith("cuda")
+        kwargs = {key: "cpu" if key == "device" and on_gpu(value) else value for key, value in (kwargs or {}).items()}
+        if func is torch.Tensor.cuda:
+            return args[0]
+        if func is torch.Tensor.to:
+            args = [torch.device("cpu") if isinstance(x, (str, torch.device)) and on_gpu(x) else x for x in args]
+        return func(*args, **kwargs)
+
+
+def patch():
+    """What stands in the way of a machine without devices.  No patch touches a layer, a loader or a model."""
+    from torch.testing._internal.distributed.fake_pg import FakeStore  # registers the backend
+    sys.meta_path.append(Absent())
+    real = dist.new_group
+    dist.new_group = torch.distributed.new_group = lambda ranks=None, *args, **kwargs: real(ranks, backend="fake")
+    hopper = types.SimpleNamespace(major=9, minor=0, name="NVIDIA H100 80GB HBM3", multi_processor_count=132, total_memory=80 << 30,
+                                   warp_size=32, shared_memory_per_block_optin=232448, L2_cache_size=50 << 20)
+    for name, value in {"is_available": True, "device_count": 8, "current_device": 0, "get_device_capability": (9, 0),
+                        "get_device_name": hopper.name, "get_device_properties": hopper, "mem_get_info": (80 << 30, 80 << 30),
+                        "set_device": None, "synchronize": None, "empty_cache": None}.items():
+        setattr(torch.cuda, name, lambda *args, value=value, **kwargs: value)
+    torch.cuda.Stream = torch.cuda.Event = MagicMock
+    import sglang.srt.distributed.parallel_state as ps
+    ps._group_coordinator_device = lambda local_rank: torch.device("cpu")
+    init = ps.GroupCoordinator.__init__
+
+    def plain(self, *args, **kwargs):
+        init(self, *args, **{key: not key.startswith("use_") and value for key, value in kwargs.items()})
+
+    ps.GroupCoordinator.__init__ = plain
+    return FakeStore
+
+
+def parse(layout):
+    out = dict(tp=1, dp=1, ep=1, pp=1, lm=False)
+    for item in layout.split(","):
+        if item == "lm":
+            out[item] = True
+        else:
+            out[item[:2]] = int(item[2:])
+    return out
+
+
+def arguments(folder, p, dtype):
+    from sglang.srt.server_args import ServerArgs
+    return ServerArgs(model_path=folder, dtype=dtype, device="cuda", skip_tokenizer_init=True, load_format="dummy",
+                      tp_size=p["tp"], pp_size=p["pp"], ep_size=p["ep"], dp_size=p["dp"], enable_dp_attention=p["dp"] > 1,
+                      enable_dp_lm_head=p["lm"], disable_shared_experts_fusion=True, disable_custom_all_reduce=True,
+                      mem_fraction_static=0.5, disable_cuda_graph=True)
+
+
+def build(folder, p, rank, dtype, FakeStore):
+    """The model of one rank."""
+    from sglang.srt.configs.load_config import LoadConfig
+    from sglang.srt.configs.model_config import ModelConfig
+    from sglang.srt.distributed import bootstrap, parallel_state as ps
+    from sglang.srt.layers.dp_attention import initialize_dp_attention
+    from sglang.srt.layers.moe import initialize_moe_config
+    from sglang.srt.model_loader.loader import _get_quantization_config, _initialize_model
+    from sglang.srt.runtime_context import SpawnRanks, publish
+    world = p["tp"] * p["pp"]
+    args = arguments(folder, p, dtype)
+    publish(args, role="scheduler", ranks=SpawnRanks(world_rank=rank, gpu_id=0))
+    initialize_moe_config()
+    dist.init_process_group("fake", store=FakeStore(), rank=rank, world_size=world)
+    ps.init_distributed_environment(world_size=world, rank=rank, local_rank=0, backend="fake")
+    ps.initialize_model_parallel(backend="fake")
+    initialize_dp_attention(args)
+    model_config = ModelConfig.from_server_args(args)
+    bootstrap.init_layer_runtime(model_config=model_config)
+    load_config = LoadConfig(load_format="dummy")
+    torch.set_default_dtype(model_config.dtype)
+    return _initialize_model(model_config, load_config, _get_quantization_config(model_config, load_config))
+
+
+def one_rank(family, p, rank, folder, FakeStore):
+    config, table = families.FAMILIES[family]()
+    with OnCpu():
+        in_bf16 = family in recent.IN_BF16 or "quantization_config" in config
+        model = build(folder, p, rank, "bfloat16" if in_bf16 else "float32", FakeStore)
+        poison(model)
+        _, total = load(model, table)
+    return {"class": type(model).__name__, "params": dump_model(model, table, total)}
+
+
+def spec_of(p, config):
+    """xfer's SPEC of a layout."""
+    more = [",dp_lm_head"] * p["lm"] + [",shared_apart"] * ("n_shared_experts" in config)
+    return f"sglang:tp{p['tp']},dp{p['dp']},ep{p['ep']},pp{p['pp']},loaded" + "".join(more)
+
+
+def main():
+    a = argparse.ArgumentParser()
+    a.add_argument("--ck", required=True)
+    a.add_argument("--out", required=True)
+    a.add_argument("jobs", nargs="+")
+    o = a.parse_args()
+    FakeStore = patch()
+    remote.known()
+    logging.disable(logging.ERROR)
+    import sglang
+    import sglang.srt.models.registry  # noqa: all heavy modules before the forks
+    os.makedirs(o.out, exist_ok=True)
+    for job in o.jobs:
+        family, _, layout = job.partition(":")
+        p = parse(layout)
+        folder, _ = families.write(family, o.ck)
+        config, table = families.FAMILIES[family]()
+        result = {"framework": "sglang", "version": sglang.__version__, "torch": torch.__version__, "family": family, "layout": layout,
+                  "spec": spec_of(p, config), "hf": [[n, list(s)] for n, s in table.items()], "ranks": []}
+        for rank in range(p["tp"] * p["pp"]):
+            got = in_child(lambda: one_rank(family, p, rank, folder, FakeStore))
+            result["ranks"].append(got)
+            if "error" in got:
+                print(job, "rank", rank, got["error"], file=sys.stderr)
+                print(got.get("trace", ""), file=sys.stderr)
+                break
+        print(job, "params", [len(r.get("params", ())) for r in result["ranks"]], flush=True)
+        codes.save(os.path.join(o.out, f"sglang.{family}.{layout}.json.gz"), result)
+
+
+if __name__ == "__main__":
+    main()
