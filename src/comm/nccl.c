@@ -54,6 +54,7 @@ static void watch_look(xfi_nccl_comm *comm)
     break_data(comm, text);
   } else if (xfi_deadline_expired(comm->deadline)) {
     late_text(comm, text, sizeof text);
+    comm->is_late = true;
     break_data(comm, text);
   }
 }
@@ -81,6 +82,7 @@ static xfer_status put_in_flight(xfi_nccl_comm *comm, cudaStream_t stream, xfi_d
 
   XFI_CUDA_TRY(cudaEventRecord, (comm->done, stream));
   comm->deadline = deadline;
+  comm->is_late = false;
   if (deadline.at_ns < look.at_ns) look = deadline;
   if (!comm->in_flight || deadline.at_ns <= look.at_ns)
     xfi_alarm_set(comm->alarms, &comm->alarm, look);
@@ -151,7 +153,7 @@ xfer_status xfi_nccl_check_data(xfi_comm *base)
   (void)pthread_mutex_lock(&comm->lock);
   if (comm->data.why[0] != '\0') {
     xfi_set_error("%s", comm->data.why);
-    st = xfi_deadline_expired(comm->deadline) ? XFER_ERR_TIMEOUT : XFER_ERR_COMM;
+    st = comm->is_late ? XFER_ERR_TIMEOUT : XFER_ERR_COMM;
   }
   (void)pthread_mutex_unlock(&comm->lock);
   return st;

@@ -38,6 +38,7 @@ typedef struct xfi_nccl_comm {
   bool in_flight; /* work up to `done` may not have ended */
   cudaEvent_t done;
   xfi_deadline deadline;
+  bool is_late;                  /* it passed before they ended */
   int peers[XFI_ROUND_MESSAGES]; /* [n_peers] of the last round, for the error text */
   int n_peers;
 } xfi_nccl_comm;

@@ -266,6 +266,13 @@ static void complete(xfer_plan *plan)
   if (plan->relay != NULL) complete(plan->relay);
 }
 
+/* Are any of a run's bytes in the comm's hands? What became of other plans' does not concern it. */
+static bool has_messages(const xfer_plan *plan)
+{
+  return plan->pipeline->n_steps > 0 || (plan->relay != NULL && has_messages(plan->relay)) ||
+         (plan->asks != NULL && has_messages(plan->asks));
+}
+
 enum { LOOK_MS = 20 }; /* between two looks at whether a peer has left */
 
 /* What came of this rank's part; *is_late: nothing yet, and its deadline has not passed. */
@@ -296,7 +303,8 @@ static xfer_status await_part(const xfer_plan *plan, xfi_deadline deadline, bool
     if (xfi_deadline_expired(deadline)) deadline = last; /* of the run: it is about to end */
   }
   XFI_TRY(st);
-  XFI_TRY(plan->comm->ops->check_data != NULL ? plan->comm->ops->check_data(plan->comm) : XFER_OK);
+  if (plan->comm->ops->check_data != NULL && has_messages(plan))
+    XFI_TRY(plan->comm->ops->check_data(plan->comm));
   XFI_TRY(outcome(plan));
 done:
   return st;

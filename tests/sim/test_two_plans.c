@@ -263,6 +263,38 @@ static void test_a_device_that_does_not_end(void)
   world_go(one_does_not_end);
 }
 
+/* A refused run of the first plan ends the messages that are in flight. The second has none. */
+static void one_is_refused(int rank)
+{
+  tensor tensors[PLANS];
+  xfer_plan *plans[PLANS];
+  cudaStream_t streams[PLANS];
+
+  for (int p = 0; p < PLANS; p++) {
+    tensor_make(&tensors[p], EACH_EACH, rank, 5000);
+    streams[p] = world_stream();
+    plans[p] =
+        world_plan(rank, &tensors[p], 1, p == 0 ? XFER_LANE_PACKED : XFER_LANE_DIRECT, LONG_MS);
+    OK(xfer_plan_commit(plans[p]));
+    world_run(plans[p], &tensors[p], 1, 1, streams[p]);
+  }
+  if (rank == 0)
+    OK(xfer_plan_refuse(plans[0], "on purpose"));
+  else
+    (void)!xfer_plan_run(plans[0], 2, streams[0]);
+  NEED(xfer_plan_wait(plans[0], 0) != XFER_OK);
+  world_run(plans[1], &tensors[1], 1, 2, streams[1]);
+  OK(xfer_plan_commit(plans[0]));
+  world_run(plans[0], &tensors[0], 1, 3, streams[0]);
+  NEED_NO_VIOLATION();
+}
+
+static void test_refused_packed_spares_direct(void)
+{
+  world_make(3, COMM_NCCL, (sim_config){.seed = 0});
+  world_go(one_is_refused);
+}
+
 static void with_failing(const char *name, xfer_lane l)
 {
   failing = name;
@@ -306,6 +338,7 @@ int main(int argc, char **argv)
       {"two_plans_failed_kernel_direct", test_failed_kernel_direct},
       {"two_plans_a_device_that_does_not_end", test_a_device_that_does_not_end},
       {"two_plans_late_rank_packed", test_late_rank_packed},
+      {"two_plans_refused_packed_spares_direct", test_refused_packed_spares_direct},
       {"two_plans_share_slots_packed", test_share_slots_packed},
       {"two_plans_share_slots_broadcast", test_share_slots_broadcast},
       {"two_plans_event_between_groups_packed", test_groups_packed},
