@@ -39,10 +39,8 @@ typedef struct blob {
   xfi_bytes bytes;
   const xfer_plan *plan;
   xfi_link *link;
-  uint32_t *of_plan; /* [n_allocations] of the plan: 1 + the index in `told` */
-  size_t likely;     /* index in `told` of what is looked for there next */
+  uint32_t *of_plan; /* [n_allocations] of the plan: 1 + the index in `told`; 0: it was not told */
   bool is_told;      /* the peer has the description: only where pieces are is put */
-  bool is_lost;      /* and some lie in what it does not describe */
 } blob;
 
 static xfer_status tell(blob *b, uint32_t *index, const xfi_allocation *at)
@@ -57,23 +55,17 @@ done:
   return st;
 }
 
-/* 1 + the index of an allocation that was told; 0: it was not. */
-static uint32_t seek_told(blob *b, const xfi_allocation *at)
+/* Of what the plan does not know, pages and all of a host, there are few. */
+static uint32_t seek_told(const xfi_link *link, const xfi_allocation *at)
 {
-  const xfi_link *link = b->link;
-
-  for (size_t n = 0; n < link->n_told; n++) {
-    const size_t i = (b->likely + n) % link->n_told;
-
-    if (link->told[i].at.base != at->base || link->told[i].at.n_bytes != at->n_bytes) continue;
-    b->likely = i + 1;
-    return (uint32_t)i + 1;
-  }
+  for (size_t i = 0; i < link->n_told; i++)
+    if (link->told[i].at.base == at->base && link->told[i].at.n_bytes == at->n_bytes)
+      return (uint32_t)i + 1;
   return 0;
 }
 
-/* Likewise of the one that bytes lie in; what was not told is, unless the peer has the description.
- * Of what the plan does not know, pages and all of a host, there are few. */
+/* 1 + the index of what bytes lie in, which is told if it was not. That may be more than the peer
+ * was described: it finds so. */
 static xfer_status find_told(blob *b, uint32_t *index, const void *pointer, size_t n_bytes)
 {
   const xfi_allocation *at = xfi_run_allocation(b->plan, pointer, n_bytes);
@@ -85,9 +77,9 @@ static xfer_status find_told(blob *b, uint32_t *index, const void *pointer, size
   if (at == NULL) {
     XFI_TRY(b->plan->device->ops->find_allocation(b->plan->device, pointer, n_bytes, &found));
     at = &found;
+    none = seek_told(b->link, at);
   }
-  if (*seen == 0 && (at == &found || b->is_told)) *seen = seek_told(b, at);
-  if (*seen == 0 && !b->is_told) XFI_TRY(tell(b, seen, at));
+  if (*seen == 0) XFI_TRY(tell(b, seen, at));
   *index = *seen;
 done:
   return st;
@@ -95,19 +87,16 @@ done:
 
 static xfer_status put_place(blob *b, const void *pointer, size_t n_bytes, int half)
 {
-  uint64_t place[2] = {UINT64_MAX, 0}; /* of nothing that the peer knows */
   xfer_status st = XFER_OK;
-  uint32_t index = 0;
+  uint64_t place[2];
+  uint32_t index;
+  xfi_told *t;
 
-  if (!b->is_lost) XFI_TRY(find_told(b, &index, pointer, n_bytes));
-  b->is_lost = index == 0;
-  if (index > 0) {
-    xfi_told *t = &b->link->told[index - 1];
-
-    t->halves |= half;
-    place[0] = index - 1;
-    place[1] = (uint64_t)((const char *)pointer - (const char *)t->at.base);
-  }
+  XFI_TRY(find_told(b, &index, pointer, n_bytes));
+  t = &b->link->told[index - 1];
+  t->halves |= half;
+  place[0] = index - 1;
+  place[1] = (uint64_t)((const char *)pointer - (const char *)t->at.base);
   XFI_TRY(xfi_bytes_put(&b->bytes, place, sizeof place));
 done:
   return st;
@@ -166,11 +155,19 @@ done:
 
 static xfer_status begin_blob(blob *b, const xfer_plan *plan)
 {
-  const size_t n_known = xfi_run_owner(plan)->n_allocations;
+  const xfer_plan *owner = xfi_run_owner(plan);
 
   b->plan = plan;
-  b->of_plan = xfi_calloc(n_known, sizeof *b->of_plan);
-  return b->of_plan != NULL ? XFER_OK : XFI_NO_MEMORY("%zu allocations", n_known);
+  b->of_plan = xfi_calloc(owner->n_allocations, sizeof *b->of_plan);
+  if (b->of_plan == NULL) return XFI_NO_MEMORY("%zu allocations", owner->n_allocations);
+  for (size_t i = 0; i < b->link->n_told; i++) {
+    const xfi_allocation *told = &b->link->told[i].at;
+    const xfi_allocation *at = xfi_run_allocation(plan, told->base, told->n_bytes);
+
+    if (at != NULL && at->base == told->base && at->n_bytes == told->n_bytes)
+      b->of_plan[at - owner->allocations] = (uint32_t)i + 1;
+  }
+  return XFER_OK;
 }
 
 /* Bounds first, into their own blob, since they make the list of allocations. */
