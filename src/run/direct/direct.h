@@ -29,8 +29,8 @@ typedef struct xfi_watch {
   xfi_flags flags;
   uint64_t value;
   uint64_t *late; /* the first that its deadline was missed for; NULL: none */
-  /* A word of our own on our page, void from when such a wait was given up to the next run: the
-   * peer may say after all that it is ready, and what its word lets go then must not go. */
+  /* A word of our own on our page, void once such a wait was given up, for as long as the lane
+   * lives: the peer may say after all that it is ready, and what its word lets go must not go. */
   uint64_t *given_up;
 } xfi_watch;
 

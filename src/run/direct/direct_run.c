@@ -214,8 +214,6 @@ xfer_status xfi_direct_start(xfi_direct *d, xfer_plan *plan, xfer_stream stream)
 
   if (watched) xfi_alarm_clear(d->device->alarms, &d->watch.alarm); /* of the run before */
   d->watch.value = plan->epoch;
-  d->watch.late = NULL;
-  if (d->watch.given_up != NULL) __atomic_store_n(d->watch.given_up, 0, __ATOMIC_SEQ_CST);
   if (watched) xfi_alarm_set(d->device->alarms, &d->watch.alarm, plan->run_ends);
   for (int i = 0; i < d->n_streams; i++)
     XFI_TRY(dev->stream_wait(d->device, d->streams[i], plan->started));
