@@ -41,6 +41,10 @@ static const relation relations[] = {
      "bf16[1000,4] (2)@0-1:S0;pad=0:1024 -> (4)@2-5:S0;pad=0:1088", 0},
     {"replicas on both sides", "f32[20,8] (2,3)@0-5:R,S0 -> (2,2)@6-9:S1,R", 0},
     {"dims that do not divide", "i8[7,5,3] (2,2,2):S0,S1,S2 -> (3,2)@1-6:S2b,S0", 0},
+    {"one of two boxes of a part here, the other there",
+     "f32[8,4] (2)@0-1:S0x[4: 0+2@0 6+2@2][4: 2+4@0] -> (2)@0-1:S0x[2: 6+2@0][6: 0+6@0]", 0},
+    {"another of two boxes of a part here, one there",
+     "f32[8,4] (2)@0-1:S0x[4: 0+2@0 6+2@2][4: 2+4@0] -> (2)@0-1:S0x[2: 0+2@0][6: 2+6@0]", 0},
     {"eight dims", "u8[2,1,3,2,1,2,2,3] (2,2)@0-3:S0,S7 -> (3)@1-3:S-1", 0},
 };
 
@@ -72,6 +76,24 @@ static void test_redistribute_between_meshes_of_any_relation(void **state)
     p.n_ranks += relations[i].n_more;
     p.simulate = p.queries = true;
     assert_carried(c, &p, relations[i].what);
+  }
+  carrier_destroy(c);
+  problem_free(&p);
+}
+
+/* As large and as dense as what is sent from where it lies; but it is changed on the way. */
+static void test_redistribute_sends_what_is_changed_through_slots(void **state)
+{
+  carrier *c = carrier_create();
+  problem p = {0};
+  char why[800];
+  (void)state;
+  assert_true(problem_read(&p, "bf16[524288] (1)@0:R -> (1)@1:R"));
+  p.tensors[0].change = SCALED;
+  p.tensors[0].by = 2;
+  for (uint32_t lane = XFER_LANE_PACKED; lane <= XFER_LANE_BROADCAST; lane++) {
+    p.options.lane = lane;
+    if (carrier_run(c, &p, why, sizeof why) != RIGHT) fail_msg("lane %u: %s", lane, why);
   }
   carrier_destroy(c);
   problem_free(&p);
@@ -418,6 +440,7 @@ int main(void)
 {
   const struct CMUnitTest tests[] = {
       cmocka_unit_test(test_redistribute_between_meshes_of_any_relation),
+      cmocka_unit_test(test_redistribute_sends_what_is_changed_through_slots),
       cmocka_unit_test(test_plans_at_2_to_the_31_and_32_bytes),
       cmocka_unit_test(test_plans_transposed_shards_of_2_to_the_32_bytes),
       cmocka_unit_test(test_1000_runs_of_one_plan_are_right_and_take_no_memory),

@@ -30,9 +30,11 @@ static void in_world(int n, comm_kind kind, sim_config config, void (*work)(int 
 
 /* ---- E9: ranks that share a device -------------------------------------------------------- */
 
+static form shape = EACH_EACH;
+
 static void on_legacy_stream(int rank)
 {
-  commit_one(rank, EACH_EACH, XFER_LANE_DIRECT, TIMEOUT_MS);
+  commit_one(rank, shape, XFER_LANE_DIRECT, TIMEOUT_MS);
   for (uint64_t version = 1; version < 20; version++)
     world_run(plans[rank], &tensors[rank], 1, version, NULL);
   NEED(xfer_plan_run(plans[rank], 20, cudaStreamPerThread) == XFER_ERR_UNSUPPORTED);
@@ -62,9 +64,37 @@ static void alone_on_legacy_stream(int rank)
   ranks_barrier();
 }
 
+/* Those that share one send nothing to each other. */
+static void test_e9_strangers_on_two_devices_with_the_default_stream(void)
+{
+  shape = RING;
+  in_world(4, COMM_GATHER, (sim_config){.n_devices = 2}, on_legacy_stream);
+}
+
 static void test_e9_a_rank_that_does_not_come_to_the_default_stream(void)
 {
   in_world(2, COMM_GATHER, (sim_config){.n_devices = 1}, alone_on_legacy_stream);
+}
+
+/* ---- as many peers as a guard has room for, and one more --------------------------------------
+ */
+
+static void with_many_peers(int rank)
+{
+  commit_one(rank, EACH_EACH, XFER_LANE_DIRECT, TIMEOUT_MS);
+  world_run(plans[rank], &tensors[rank], 1, 1, world_stream());
+}
+
+static void test_as_many_peers_as_a_guard_has_room_for(void)
+{
+  for (int n = 32; n <= 33; n++) {
+    in_world(n, COMM_GATHER, (sim_config){.n_devices = n}, with_many_peers);
+    for (int r = 0; r < n; r++) {
+      xfer_plan_destroy(plans[r]);
+      tensor_free(&tensors[r]);
+    }
+    world_destroy();
+  }
 }
 
 /* ---- E12: a control call that fails ------------------------------------------------------- */
@@ -370,8 +400,11 @@ int main(int argc, char **argv)
        test_e9_two_ranks_on_one_device_with_the_default_stream},
       {"e9_four_ranks_on_two_devices_with_the_default_stream",
        test_e9_four_ranks_on_two_devices_with_the_default_stream},
+      {"e9_strangers_on_two_devices_with_the_default_stream",
+       test_e9_strangers_on_two_devices_with_the_default_stream},
       {"e9_a_rank_that_does_not_come_to_the_default_stream",
        test_e9_a_rank_that_does_not_come_to_the_default_stream},
+      {"as_many_peers_as_a_guard_has_room_for", test_as_many_peers_as_a_guard_has_room_for},
       {"e12_failed_all_gather_breaks_the_comm", test_e12_failed_all_gather_breaks_the_comm},
       {"e12_failed_copy_breaks_the_comm", test_e12_failed_copy_breaks_the_comm},
       {"e12_failed_record_breaks_the_comm", test_e12_failed_record_breaks_the_comm},

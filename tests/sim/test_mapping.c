@@ -1,15 +1,23 @@
 /* What ranks map of each other, and what they need not. */
+#include "object.h" /* before a type called tensor */
+
+#include "chunk_memory.h"
 #include "world.h"
 
 #include <stdio.h>
 #include <string.h>
 
-static void in_world(void (*work)(int rank))
+static void in_world_of(comm_kind kind, void (*work)(int rank))
 {
-  world_make(2, COMM_GATHER, (sim_config){.seed = 0});
+  world_make(2, kind, (sim_config){.seed = 0});
   world_go(work);
   NEED_NO_VIOLATION();
   world_destroy();
+}
+
+static void in_world(void (*work)(int rank))
+{
+  in_world_of(COMM_GATHER, work);
 }
 
 /* Of a flow of which some has scales nothing is pulled, so nobody is told of what it comes from. */
@@ -58,6 +66,155 @@ static void with_scales(int rank)
 static void test_what_has_scales_is_not_mapped(void)
 {
   in_world(with_scales);
+}
+
+/* Only the sender has the scales: where it cannot write, the receiver does not read either. */
+static void scales_stay(int rank)
+{
+  enum { ELEMS = 64 * 64, CHUNK = 2 << 20 };
+  static const char *const lines[2] = {"f32[64,64] (1)@1:R -> f8e4m3 (1)@0:R",
+                                       "f32[4,4] (1)@1:R -> (1)@0:R"};
+  const size_t at[2] = {0, ELEMS * sizeof(float)};
+  unsigned char *memory = rank == 0 ? chunks_alloc(CHUNK, 0, false) : world_alloc(CHUNK);
+  xfer_plan *plan = NULL;
+  xfer_layout *layouts[2][2] = {{NULL}};
+  char *text = NULL;
+
+  memset(memory, 0x40, CHUNK); /* as an f32 some 3 */
+  for (int i = 0; i < 2; i++)
+    OK(xfer_problem_parse(&layouts[i][0], &layouts[i][1], lines[i]));
+  const xfer_tensor both[2] = {
+      {"weights", layouts[0][0], layouts[0][1], xfer_convert_blocks(16, 16, XFER_SCALE_F32)},
+      {"scales", NULL, layouts[1][1], xfer_convert_scales_of(0)}};
+
+  OK(xfer_plan_create(&plan, w.comms[rank], both, 2, NULL));
+  for (size_t i = 0; i < 2; i++) {
+    const xfer_view view = xfer_view_dense(memory + at[i]);
+
+    OK(xfer_plan_bind(plan, i, rank == 1 && i == 0 ? &view : NULL, rank == 0 ? &view : NULL));
+  }
+  OK(xfer_plan_commit(plan));
+  OK(xfer_plan_print(plan, &text, 0));
+  NEED(strstr(text, "packed: rank 1 cannot map rank 0") != NULL);
+  xfer_text_free(text);
+  OK(xfer_plan_run(plan, 1, world_stream()));
+  OK(xfer_plan_wait(plan, 0));
+  for (size_t i = 0; i < ELEMS && rank == 0; i++)
+    NEED(memory[i] == 0x7e); /* 448, of the largest of a block */
+  ranks_barrier();
+  xfer_plan_destroy(plan);
+  for (int i = 0; i < 4; i++)
+    xfer_layout_destroy(layouts[i / 2][i % 2]);
+}
+
+static void test_what_has_scales_is_not_pulled(void)
+{
+  in_world_of(COMM_NCCL, scales_stay);
+}
+
+/* ---- what is mapped, of all ranks: pages of flags too -------------------------------------------
+ */
+
+static const xfi_device_ops *real;
+static xfi_device_ops counting;
+static _Atomic int n_mapped;
+
+static xfer_status count_import(xfi_device *device, const xfi_mem_handle *handle, void **base,
+                                xfi_deadline deadline)
+{
+  const xfer_status st = real->mem_import(device, handle, base, deadline);
+
+  if (st == XFER_OK) n_mapped++;
+  return st;
+}
+
+static void count_unimport(xfi_device *device, void *base)
+{
+  real->mem_unimport(device, base);
+  n_mapped--;
+}
+
+static void in_counted_world(void (*work)(int rank))
+{
+  world_make(2, COMM_GATHER, (sim_config){.seed = 0});
+  real = w.comms[0]->device->ops;
+  counting = *real;
+  counting.mem_import = count_import;
+  counting.mem_unimport = count_unimport;
+  for (int r = 0; r < w.n; r++)
+    w.comms[r]->device->ops = &counting;
+  world_go(work);
+  NEED_NO_VIOLATION();
+  NEED(n_mapped == 0);
+  world_destroy();
+}
+
+/* Two tensors of two allocations, then of one, then of two again. Between the steps nobody else
+ * counts. */
+static void bound_together(int rank)
+{
+  enum { BYTES = 4096, STEPS = 3 };
+  static const int in[STEPS][2] = {{0, 1}, {0, 0}, {0, 1}};
+  unsigned char *const memory[2] = {world_alloc(2 * BYTES), world_alloc(2 * BYTES)};
+  xfer_plan *plan = NULL;
+  xfer_layout *src = NULL;
+  xfer_layout *dst = NULL;
+
+  OK(xfer_problem_parse(&src, &dst, "u8[4096] (1)@0:R -> (1)@1:R"));
+  const xfer_tensor both[2] = {{"a", src, dst, 0}, {"b", src, dst, 0}};
+  OK(xfer_plan_create(&plan, w.comms[rank], both, 2, NULL));
+  for (uint64_t step = 0; step < STEPS; step++) {
+    for (size_t i = 0; i < 2; i++) {
+      unsigned char *at = memory[rank == 0 ? in[step][i] : 0] + i * BYTES;
+      const xfer_view view = xfer_view_dense(at);
+
+      memset(at, rank == 0 ? (int)(1 + 2 * step + i) : 0xee, BYTES);
+      OK(xfer_plan_bind(plan, i, rank == 0 ? &view : NULL, rank == 1 ? &view : NULL));
+    }
+    OK(xfer_plan_commit(plan));
+    ranks_barrier();
+    NEED(n_mapped == 2 + (step == 1 ? 1 : 2));
+    ranks_barrier();
+    OK(xfer_plan_run(plan, step + 1, world_stream()));
+    OK(xfer_plan_wait(plan, 0));
+    for (size_t i = 0; i < 2 && rank == 1; i++)
+      NEED(memory[0][i * BYTES] == 1 + 2 * step + i &&
+           memory[0][(i + 1) * BYTES - 1] == 1 + 2 * step + i);
+  }
+  ranks_barrier();
+  xfer_plan_destroy(plan);
+  for (int i = 0; i < 2; i++)
+    world_free(memory[i]);
+  xfer_layout_destroy(src);
+  xfer_layout_destroy(dst);
+}
+
+static void test_what_nobody_is_bound_to_is_not_mapped(void)
+{
+  in_counted_world(bound_together);
+}
+
+/* What both send is pushed: each maps the other's destination and no more. */
+static void send_both_ways(int rank)
+{
+  tensor t;
+  xfer_plan *plan;
+
+  tensor_make(&t, EACH_EACH, rank, 4096);
+  plan = world_plan(rank, &t, 1, XFER_LANE_DIRECT, 20000);
+  OK(xfer_plan_commit(plan));
+  ranks_barrier();
+  NEED(n_mapped == 2 + 2);
+  ranks_barrier();
+  world_run(plan, &t, 1, 1, world_stream());
+  ranks_barrier();
+  xfer_plan_destroy(plan);
+  tensor_free(&t);
+}
+
+static void test_where_both_send_destinations_are_mapped(void)
+{
+  in_counted_world(send_both_ways);
 }
 
 /* Both send to each other, from one allocation into another, then the other way round: where a peer
@@ -174,6 +331,9 @@ int main(int argc, char **argv)
 {
   static const world_test tests[] = {
       {"what_has_scales_is_not_mapped", test_what_has_scales_is_not_mapped},
+      {"what_has_scales_is_not_pulled", test_what_has_scales_is_not_pulled},
+      {"what_nobody_is_bound_to_is_not_mapped", test_what_nobody_is_bound_to_is_not_mapped},
+      {"where_both_send_destinations_are_mapped", test_where_both_send_destinations_are_mapped},
       {"a_bind_to_what_was_not_mapped_is_mapped", test_a_bind_to_what_was_not_mapped_is_mapped},
       {"many_destinations_are_pulled_into", test_many_destinations_are_pulled_into}};
 

@@ -16,7 +16,7 @@
 #include <xfer/nccl.h>
 #include <xfer/xfer.h>
 
-enum { WORLD_RANKS = 16, WORLD_PATIENCE_S = 150 };
+enum { WORLD_RANKS = 33, WORLD_PATIENCE_S = 150 };
 
 /* ---- the runner --------------------------------------------------------------------------- */
 
