@@ -16,6 +16,7 @@
 #include <string.h>
 #include <sys/mman.h>
 #include <sys/random.h>
+#include <sys/resource.h>
 #include <unistd.h>
 
 static int no_gather(void *context, void *all, const void *mine, size_t n_bytes)
@@ -230,6 +231,25 @@ FILE *__wrap_fopen(const char *path, const char *mode)
   return has_no_number ? NULL : __real_fopen(path, mode);
 }
 
+/* Where files may not be as large as a page, a rank says so, and is not ended by a signal. */
+static void no_large_files(int rank, xfer_plan *plan)
+{
+  struct rlimit before;
+  struct rlimit few;
+
+  NEED(getrlimit(RLIMIT_FSIZE, &before) == 0);
+  few = (struct rlimit){100, before.rlim_max};
+  ranks_barrier();
+  NEED(setrlimit(RLIMIT_FSIZE, &few) == 0);
+  ranks_barrier();
+  NEED(xfer_plan_commit(plan) != XFER_OK);
+  NEED(strstr(xfer_last_error(), "of shared memory: File too large") != NULL);
+  ranks_barrier();
+  NEED(rank != 0 || setrlimit(RLIMIT_FSIZE, &before) == 0);
+  ranks_barrier();
+  OK(xfer_plan_commit(plan));
+}
+
 /* Rank 0 has no page, or cannot reach that of rank 1: all are told why, and the next commit works.
  */
 static void commit_without_system(int rank)
@@ -255,6 +275,7 @@ static void commit_without_system(int rank)
     world_run(plan, &t, 1, what, NULL);
     OK(xfer_plan_release(plan));
   }
+  no_large_files(rank, plan);
   xfer_plan_destroy(plan);
 }
 
