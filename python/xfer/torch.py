@@ -281,6 +281,16 @@ def _layouts(
     return layouts
 
 
+def _refuse_copies(parts: Mapping[str, Any], again: Mapping[str, Any], names: Sequence[str]) -> None:
+    """What a module's state_dict() makes anew for each who asks is not what the module computes with."""
+    for name in names:
+        if _local(again[name]).data_ptr() != parts[name].data_ptr():
+            raise ValueError(
+                f"{name!r}: the target's state_dict() hands out a copy, which the module would not see change; hand in "
+                "a dict of its own tensors"
+            )
+
+
 class _Sides:
     """What this rank holds of a source and of a target, which are looked at anew before each step."""
 
@@ -300,8 +310,12 @@ class _Sides:
         names = [name for name, part in parts.items() if part is not None]
         if places is None:
             self._places[side] = Places()
-            return names
-        return [names[i] for i in places.moved(names, [parts[name] for name in names])]
+            moved = names
+        else:
+            moved = [names[i] for i in places.moved(names, [parts[name] for name in names])]
+        if moved and side == 1 and isinstance(source, torch.nn.Module):
+            _refuse_copies(parts, _tensors(source), moved)
+        return moved
 
     def commit(self, plan: Plan, bind: Callable[[list[tuple[int, str]]], None]) -> None:
         """With what has moved bound: (0 or 1, name) of each. Collective."""
@@ -327,7 +341,7 @@ class Transfer(Steps):
     meshes have, as FSDP2 makes of what tp leaves whole, is the same on each of them.
 
     Each step looks at both anew: a tensor that lies elsewhere than before, as after load_state_dict(assign=True), to()
-    or an offload, is bound anew.
+    or an offload, is bound anew. The state_dict() of a source may make copies; that of a target may not.
 
         weights = Transfer(comm, source=trainer if trains else None, target=None if trains else server)
         for step in range(1, 1000):

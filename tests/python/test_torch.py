@@ -168,6 +168,35 @@ def test_a_transfer_refuses_what_came_went_or_is_freed():
         assert a == [5.0] * 4
 
 
+class Copying(torch.nn.Linear):
+    """As hooks that merge or cast do, where `copies`."""
+
+    copies = True
+
+    def state_dict(self, *args, **kwargs):
+        state = super().state_dict(*args, **kwargs)
+        return {name: x.clone() if self.copies else x for name, x in state.items()}
+
+
+def test_a_target_that_hands_out_copies_is_refused_and_a_source_is_not():
+    def work(comm):
+        mine = Copying(3, 2)
+        with torch.no_grad():
+            mine.weight.fill_(comm.rank)
+        side = {("target", "source")[comm.rank]: mine}
+        with pytest.raises((ValueError, xfer.PeerError), match="'weight': the target's state_dict.. hands out a copy"):
+            xfer.torch.Transfer(comm, **side)
+        mine.copies = comm.rank == 1
+        with xfer.torch.Transfer(comm, **side) as transfer:
+            transfer.step(1)
+            mine.copies = True
+            with pytest.raises((ValueError, xfer.PeerError), match="hands out a copy"):
+                transfer.step(2)
+        return mine.weight.tolist()
+
+    assert on_ranks(2, work) == [[[1.0] * 3] * 2] * 2
+
+
 @pytest.mark.parametrize("name", [3, ("a", 1), None])
 def test_a_name_that_is_no_text_is_refused_on_all_ranks(name):
     def work(comm):
