@@ -231,3 +231,63 @@ xfer_status xfi_config_vars(xfer_model *model)
 done:
   return st;
 }
+
+/* ---- of one layer ---- */
+
+typedef struct of_layer {
+  const json_t *top;
+  int64_t number;
+} of_layer;
+
+/* A figure of the configuration; of a list the layer's own, or with ".has" whether it has the
+ * layer's number. */
+static bool find_of_layer(int64_t *value, const char *name, size_t n_chars, const void *context)
+{
+  const of_layer *layer = context;
+  const char *dot = memchr(name, '.', n_chars);
+  const size_t n = dot == NULL ? n_chars : (size_t)(dot - name);
+  const json_t *list, *item;
+  char key[XFI_NAME_BYTES];
+  size_t i;
+
+  if (n >= sizeof key) return false;
+  memcpy(key, name, n);
+  key[n] = '\0';
+  list = lookup(layer->top, key);
+  if (!json_is_array(list)) return find_figure(value, name, n_chars, layer->top);
+  *value = 0;
+  if (n_chars - n == sizeof ".has" - 1 && memcmp(dot, ".has", n_chars - n) == 0) {
+    json_array_foreach((json_t *)(uintptr_t)list, i, item)
+    {
+      if (json_is_integer(item) && json_integer_value(item) == layer->number) *value = 1;
+    }
+    return true;
+  }
+  item = json_array_get(list, (size_t)layer->number);
+  if (dot != NULL)
+    *value = json_string_length(item) == n_chars - n - 1 &&
+             memcmp(json_string_value(item), dot + 1, n_chars - n - 1) == 0;
+  else
+    *value = json_is_true(item) ? 1 : json_integer_value(item);
+  return dot != NULL ? json_is_string(item) : json_is_boolean(item) || json_is_integer(item);
+}
+
+bool xfi_config_says(bool *says, const xfer_model *model, const char *word, int layer)
+{
+  const of_layer of = {model->top, layer};
+  const xfi_var own = {"layer", layer};
+  const xfi_scope last = {.vars = model->figures.vars,
+                          .n_vars = model->figures.n_vars,
+                          .find = find_of_layer,
+                          .context = &of};
+  const xfi_scope words = {.vars = model->scope.vars, .n_vars = model->scope.n_vars, .next = &last};
+  const xfi_scope scope = {.vars = &own, .n_vars = 1, .next = &words};
+  const char *expr = NULL;
+  int64_t value;
+
+  for (int i = 0; i < model->n_all && expr == NULL; i++)
+    expr = json_string_value(json_object_get(model->all[i]->config, word));
+  if (expr == NULL || xfi_expr_eval(&value, expr, &scope) != XFER_OK) return false;
+  *says = value != 0;
+  return true;
+}

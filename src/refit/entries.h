@@ -93,6 +93,7 @@ struct xfer_model {
   int n_extra;         /* extra layers that are kept */
   uint64_t renamed;    /* bit i: the i-th rename matched something */
   bool scanned;        /* ranges were kept, quantised */
+  bool selected;       /* of its layers some were kept alone */
 };
 
 /* What the readers hand over: one name pattern of the checkpoint as it stands there. */

@@ -4,6 +4,7 @@
 #include "alloc.h"
 #include "dtype.h"
 #include "error.h"
+#include "model.h"
 #include "names.h"
 #include "plan.h"
 #include "quantise.h"
@@ -389,6 +390,7 @@ xfer_status xfi_refit_create(xfer_refit **refit, xfer_model *model, const xfer_s
 
   XFI_CHECK(r != NULL, XFER_ERR_NOMEM, "a refit");
   if (gen != NULL) XFI_TRY(check_receiver(gen));
+  XFI_TRY(xfi_model_check_said(model));
   XFI_TRY(share_model(&r->model, model, train, gen));
   XFI_TRY(join_side(&r->sides[XFER_SIDE_TRAIN], r->model, train));
   XFI_TRY(join_side(&r->sides[XFER_SIDE_GEN], r->model, gen));

@@ -132,8 +132,9 @@ done:
   return st;
 }
 
-/* Those that a checkpoint lists one by one are as many as its configuration says. */
-static xfer_status check_listed(const xfer_model *model)
+/* Experts are as many as the configuration says: those that the checkpoint lists one by one, or
+ * those in one tensor, which are known once they have roles. */
+static xfer_status check_experts_said(const xfer_model *model, bool listed)
 {
   int64_t said;
   xfer_status st = XFER_OK;
@@ -141,10 +142,48 @@ static xfer_status check_listed(const xfer_model *model)
   if (!xfi_scope_find(&model->scope, "experts", 7, &said)) return XFER_OK;
   for (size_t i = 0; i < model->n_entries; i++) {
     const xfi_entry *e = &model->entries[i];
+    const int64_t n = e->n_experts > 0 ? e->first_expert + e->n_experts : e->shape[0];
 
-    XFI_CHECK(e->n_experts == 0 || e->first_expert + e->n_experts == said, XFER_ERR_IO,
-              "\"%s\" has %d experts; the configuration says %lld", e->pattern,
-              e->first_expert + e->n_experts, (long long)said);
+    XFI_CHECK(!e->experts || (e->n_experts > 0) != listed || n == said, XFER_ERR_IO,
+              "\"%s\" has %lld experts; the configuration says %lld", e->pattern, (long long)n,
+              (long long)said);
+  }
+done:
+  return st;
+}
+
+/* ---- what the configuration says ---- */
+
+static bool has_experts(const xfer_model *model, int layer)
+{
+  for (size_t i = 0; i < model->n_entries; i++) {
+    const xfi_entry *e = &model->entries[i];
+
+    if (e->experts && e->stack == XFI_LAYERS && xfi_entry_place(e, layer) >= 0) return true;
+  }
+  return false;
+}
+
+/* Of the layers that are kept: experts are where the configuration says so, and the last layer is
+ * there; one in between may have nothing. */
+xfer_status xfi_model_check_said(const xfer_model *model)
+{
+  const int last = model->n_layers > 0 ? model->layers[model->n_layers - 1] : -1;
+  int64_t n_experts;
+  bool says;
+  xfer_status st = XFER_OK;
+
+  XFI_TRY(check_experts_said(model, false));
+  XFI_CHECK(last < 0 || model->selected || last + 1 >= model->n_config_layers, XFER_ERR_IO,
+            "the last layer is %d; the configuration says %d layers", last, model->n_config_layers);
+  if (!xfi_scope_find(&model->scope, "experts", 7, &n_experts) || n_experts == 0) goto done;
+  for (int i = 0; i < model->n_layers; i++) {
+    const int layer = model->layers[i];
+
+    if (!xfi_config_says(&says, model, "sparse", layer)) continue;
+    XFI_CHECK(says == has_experts(model, layer), XFER_ERR_IO,
+              "layer %d has %s; the configuration says that it has %s", layer,
+              says ? "no experts" : "experts", says ? "some" : "none");
   }
 done:
   return st;
@@ -155,7 +194,7 @@ static xfer_status select_ranges(xfer_model *model, const xfer_model_options *op
   size_t n = 0;
   xfer_status st = XFER_OK;
 
-  XFI_TRY(check_listed(model));
+  XFI_TRY(check_experts_said(model, true));
   XFI_TRY(check_experts(model, options));
   for (size_t i = 0; i < model->n_entries; i++) {
     if (keep_ranges(options, &model->entries[i]))
@@ -300,6 +339,7 @@ xfer_status xfi_model_finish(xfer_model *model, const xfer_model_options *option
   XFI_TRY(xfi_roles_find(model));
   if (!model->scanned && options->quant == XFER_QUANT_FP8_BLOCK128)
     XFI_TRY(xfi_scales_make(model, &BLOCK128));
+  model->selected = model->selected || options->layers_end > 0;
   model->scanned = true;
   XFI_TRY(xfi_model_settle(model));
 done:

@@ -19,6 +19,8 @@ xfer_status xfi_config_read(xfer_model *model);
 void xfi_config_recognise(xfer_model *model);
 /* model->scope */
 xfer_status xfi_config_vars(xfer_model *model);
+/* Does a word of the family hold in one layer? False: nothing says. */
+bool xfi_config_says(bool *says, const xfer_model *model, const char *word, int layer);
 
 /* ---- model.c: all of it ---- */
 
@@ -29,6 +31,8 @@ void xfi_model_destroy(xfer_model *model);
 xfer_status xfi_model_add(xfer_model *model, const xfi_raw *raw);
 /* After the last append: ranges, roles, scales, kinds of layers, checks. */
 xfer_status xfi_model_finish(xfer_model *model, const xfer_model_options *options);
+/* Of a model that is whole: has it the layers and experts that its configuration says? */
+xfer_status xfi_model_check_said(const xfer_model *model);
 /* What follows from names and roles. */
 xfer_status xfi_model_settle(xfer_model *model);
 /* A copy for one refit, to be changed and then settled. */
