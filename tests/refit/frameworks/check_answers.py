@@ -178,7 +178,14 @@ def filled(tensor, flat, names, converted):
 NO_BLOCKS = ["rows of several weights that alternate have no blocks", "are no whole number of blocks of 16",
              "vLLM ties no output layer of this family"]
 SCALES = ".weight_scale_inv"
-OF_OTHERS = ("visual.", "vision_tower.", "audio_tower.", "multi_modal_projector.", "mm_projector.")  # parts of a model that are no text
+OF_OTHERS = ("visual.", "vision_tower.", "audio_tower.", "multi_modal_projector.", "mm_projector.", "model.vision_model.",
+             "model.connector.")  # parts of a model that are no text
+
+
+def of_text(name):
+    """What vLLM calls it in a model that is the text alone."""
+    name = name.removeprefix("language_model.")
+    return "model." + name.removeprefix("model.text_model.") if name.startswith("model.text_model.") else name
 
 
 class Case:
@@ -237,7 +244,7 @@ class Case:
             return
         lines = [json.loads(line) for line in done.stdout.splitlines() if line.startswith("{")]
         mine = {re.sub(r"\.\d+\.", ".N.", line["name"]) for line in lines if line["dtype"] == "f8e4m3"}
-        want = {name for name in want if not name.startswith(OF_OTHERS)}
+        want = {of_text(name) for name in want if not name.startswith(OF_OTHERS)}
         for name in mine ^ want:
             self.differ(0, name, f"is fp8 {'here' if name in mine else 'in the engine'} alone")
         self.n_same += len(mine & want)
@@ -250,7 +257,7 @@ class Case:
                                    "vllm:tp1,loaded", "--expect", "1"], capture_output=True, text=True)
         lines = [json.loads(line) for line in done.stdout.splitlines() if line.startswith("{")]
         mine = {line["name"] for line in lines if line["side"] == "gen" and line["dtype"] == "f32"}
-        want = {name.removeprefix("language_model.") for name in self.answer["f32"]}
+        want = {of_text(name) for name in self.answer["f32"]}
         for name in mine ^ want:
             self.differ(0, name, f"is f32 {'here' if name in mine else 'in the engine'} alone")
         self.n_same += len(mine & want)
@@ -275,7 +282,7 @@ class Case:
         for p in params:
             aliases.setdefault(p.get("alias"), []).append(p["name"])
         for p in params:
-            name = p["name"].removeprefix("language_model.") if self.serves else p["name"]
+            name = of_text(p["name"]) if self.serves else p["name"]
             if name.endswith("A_log"):
                 p = dict(p, shape=[int(np.prod(p["shape"]))])  # dims that are one of the join
             line = mine.pop(name, None)

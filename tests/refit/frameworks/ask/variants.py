@@ -5,7 +5,7 @@ import os
 import struct
 import tempfile
 
-OTHERS = ("__metadata__", "visual", "vision", "projector", "audio_tower", "talker", "code2wav")  # no tensors of the text model
+OTHERS = ("__metadata__", "visual", "vision", "projector", "connector", "audio_tower", "talker", "code2wav")  # no tensors of the text model
 
 
 def saved(config):
@@ -69,6 +69,14 @@ def seeing(architecture, model_type, vision, text, tie=True, **more):
     text.pop("tie_word_embeddings")
     return lambda: saved({**more, **tied, "architectures": [architecture], "model_type": model_type,
                           "text_config": {**text, **tied}, "vision_config": vision})
+
+
+def smolvlm(architecture, model_type, **tied):
+    """Idefics 3 and SmolVLM, whose text is a Llama."""
+    vision = dict(model_type=model_type + "_vision", hidden_size=32, intermediate_size=64, num_hidden_layers=1, num_attention_heads=8, image_size=32,
+                  patch_size=8)
+    return lambda: saved({"architectures": [architecture], "model_type": model_type, "image_token_id": 990, "scale_factor": 2, **tied,
+                          "vision_config": vision, "text_config": {**COMMON, "model_type": "llama", "num_hidden_layers": 3, **tied}})
 
 
 def qwen3_5(**more):
@@ -249,6 +257,8 @@ NEWER = {
                             hidden_act="silu", rope_theta=10000.0),
                        dict(model_type="mistral"), image_token_index=990, vision_feature_layer=-1,
                        spatial_merge_size=2, multimodal_projector_bias=False, projector_hidden_act="gelu"),
+    "smolvlm": smolvlm("SmolVLMForConditionalGeneration", "smolvlm"),
+    "idefics3": smolvlm("Idefics3ForConditionalGeneration", "idefics3", tie_word_embeddings=True),
     "internvl": seeing("InternVLForConditionalGeneration", "internvl",
                        dict(model_type="internvl_vision", hidden_size=32, intermediate_size=64, num_hidden_layers=1,
                             num_attention_heads=4, image_size=[32, 32], patch_size=[8, 8]),
