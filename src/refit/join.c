@@ -382,6 +382,18 @@ done:
   return st;
 }
 
+/* Is there a family, and are its names those of the model? */
+static bool knows_layers(const xfer_model *model)
+{
+  bool layers = false;
+
+  for (size_t i = 0; i < model->n_entries; i++) {
+    if (model->entries[i].role != NULL) return true;
+    layers = layers || model->entries[i].n_layers > 0;
+  }
+  return model->family != NULL && !layers;
+}
+
 xfer_status xfi_refit_create(xfer_refit **refit, xfer_model *model, const xfer_side *train,
                              const xfer_side *gen)
 {
@@ -399,7 +411,7 @@ xfer_status xfi_refit_create(xfer_refit **refit, xfer_model *model, const xfer_s
     XFI_TRY(xfi_joined_check(r, &r->sides[s]));
   XFI_CHECK(r->n_tensors > 0, XFER_ERR_ARG, "nothing is left to refit: all tensors are ignored");
   if (train != NULL) XFI_TRY(check_known(r, &r->sides[XFER_SIDE_TRAIN]));
-  if (gen != NULL && model->family == NULL && gen->rules->block_main != NULL)
+  if (gen != NULL && !knows_layers(model) && gen->rules->block_main != NULL)
     XFI_TRY(check_known(r, &r->sides[XFER_SIDE_GEN]));
   XFI_TRY(convert_elements(r));
   atomic_store(&model->frozen, true);

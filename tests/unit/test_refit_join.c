@@ -391,6 +391,18 @@ static void test_what_lies_in_one_tensor_is_quantised_or_not(void **state)
   unmake(&s);
 }
 
+static void test_layers_none_of_which_a_family_knows_are_refused(void **state)
+{
+  sides s = make(REFIT_TABLE(REFIT_DENSE_CONFIG, REFIT_P("oracle.delphi.weight", "[16,16]")),
+                 "full", "vllm:tp2");
+
+  (void)state;
+  assert_int_not_equal(join(&s), XFER_OK);
+  print_message("  %s\n", xfer_last_error());
+  assert_non_null(strstr(xfer_last_error(), "says where 2 tensors are, the first"));
+  unmake(&s);
+}
+
 static void test_what_is_said_of_unknown_tensors_must_fit_them(void **state)
 {
   static const struct {
@@ -576,6 +588,7 @@ int main(void)
       cmocka_unit_test(test_a_side_that_quantises_has_scales_beside_its_weights),
       cmocka_unit_test(test_scales_are_of_the_layers_that_their_weights_have),
       cmocka_unit_test(test_a_type_for_all_but_f32_is_of_the_table),
+      cmocka_unit_test(test_layers_none_of_which_a_family_knows_are_refused),
       cmocka_unit_test(test_what_is_said_of_unknown_tensors_must_fit_them),
       cmocka_unit_test(test_values_that_differ_by_side_need_both_sides),
       cmocka_unit_test(test_what_lies_in_one_tensor_is_quantised_or_not),
