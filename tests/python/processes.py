@@ -89,9 +89,14 @@ def _take(pipe, rank, calls, results, asking):
             results.setdefault(rank, (False, "ended"))
             return
         name, arguments = said
-        asking[rank] = {"left": list(rank.rpc_to), "errors": []}
+        ask = asking[rank] = {"left": [], "errors": []}
         for worker in rank.rpc_to:
-            worker.begin(name, *arguments)
+            try:
+                worker.begin(name, *arguments)
+                ask["left"].append(worker)
+            except BrokenPipeError:
+                ask["errors"].append("ended")
+        _answer(rank, asking)
         return
     for asker, ask in list(asking.items()):
         if rank in ask["left"]:
@@ -99,10 +104,16 @@ def _take(pipe, rank, calls, results, asking):
             good, result = said if said is not None else (False, "ended")
             if not good:
                 ask["errors"].append(result)
-            if not ask["left"]:
-                del asking[asker]
-                with contextlib.suppress(BrokenPipeError):  # it has ended
-                    asker.asks.send((not ask["errors"], ask["errors"][0] if ask["errors"] else None))
+            _answer(asker, asking)
             return
     rank.took_s = time.monotonic() - rank.began
     results[rank] = said if said is not None else (False, "ended")
+
+
+def _answer(asker, asking):
+    """Once all that it asked have answered."""
+    ask = asking[asker]
+    if not ask["left"]:
+        del asking[asker]
+        with contextlib.suppress(BrokenPipeError):  # it has ended
+            asker.asks.send((not ask["errors"], ask["errors"][0] if ask["errors"] else None))

@@ -1,0 +1,363 @@
+"""The drop-in for SGLang in SGLang's own weight-update sessions on CPU: trainers and workers in processes, reduced
+models, and what SGLang's own load_weights() makes of the same checkpoint in such a session.
+
+    sglang_session.py FAMILY:LAYOUT ... | errors | experts | guide        LAYOUT: of ask_sglang.py, such as tp2,pp2
+
+It needs tests/python in the path. What stands in for a device is that of tests/refit/frameworks/ask/ask_sglang.py; the
+sessions are SGLang's SchedulerWeightUpdaterManager and WeightUpdater as they are.
+"""
+
+import asyncio
+import os
+import pathlib
+import signal
+import sys
+import tempfile
+import threading
+import time
+import types
+
+HERE = pathlib.Path(__file__).resolve().parent
+sys.path[:0] = [str(HERE), str(HERE.parent / "refit" / "frameworks" / "ask")]
+import ask_sglang  # noqa: E402  it sets the environment
+import families  # noqa: E402
+import sglang_guide  # noqa: E402
+import torch  # noqa: E402
+import torch.distributed as dist  # noqa: E402
+import uvicorn  # noqa: E402
+from torch.distributed.device_mesh import DeviceMesh  # noqa: E402
+from torch.distributed.fsdp import fully_shard  # noqa: E402
+
+STORE = ask_sglang.patch()
+import sglang.srt.model_loader.loader as loader  # noqa: E402
+import sglang.srt.models.registry  # noqa: E402, F401
+from sglang.srt.configs.load_config import LoadConfig  # noqa: E402
+from sglang.srt.configs.model_config import ModelConfig  # noqa: E402
+from sglang.srt.entrypoints import http_server  # noqa: E402
+from sglang.srt.eplb.expert_location import (  # noqa: E402
+    ExpertLocationMetadata,
+    set_global_expert_location_metadata,
+)
+from sglang.srt.managers import io_struct  # noqa: E402
+from sglang.srt.managers.scheduler_components.weight_updater import SchedulerWeightUpdaterManager  # noqa: E402
+from sglang.srt.managers.tp_worker import BaseTpWorker  # noqa: E402
+from sglang.srt.model_executor.model_runner_components.weight_updater import WeightUpdater  # noqa: E402
+from sglang.srt.utils.common import normalize_serialized_named_tensor_payloads  # noqa: E402
+from states import bytes_of, fill, module_of, state_of  # noqa: E402
+from vllm_job import FAILURES, Job, goes_wrong, good  # noqa: E402
+from vllm_ranks import free_port  # noqa: E402
+
+import xfer.integrations.sglang as drop_in  # noqa: E402
+
+N_TRAINERS = 2
+CHECKPOINTS = tempfile.mkdtemp(prefix="xfer-checkpoints-")
+LOADER = "xfer.integrations.sglang.load"
+REQUESTS = {
+    "begin_weight_update": io_struct.BeginWeightUpdateReqInput,
+    "update_weights_from_tensor": io_struct.UpdateWeightsFromTensorReqInput,
+    "end_weight_update": io_struct.EndWeightUpdateReqInput,
+}
+
+
+def tensors_of(model):
+    """Its parameters and buffers, and what attention derives from them."""
+    found = dict(model.named_parameters(remove_duplicate=False)) | dict(model.named_buffers(remove_duplicate=False))
+    for name, module in model.named_modules():
+        found |= {f"{name}.{n}": x for n, x in vars(module).items() if n in ("w_kc", "w_vc") and x is not None}
+    return found
+
+
+class Server:
+    """One worker of an SGLang: its sessions on a model of its own."""
+
+    def __init__(self, family, layout, rank):
+        folder, _ = families.write(family, CHECKPOINTS)
+        self.table = families.FAMILIES[family]()[1]
+        p = ask_sglang.parse(layout)
+        dtype = "bfloat16" if any(name.endswith("_scale_inv") for name in self.table) else "float32"
+        with ask_sglang.OnCpu():
+            self.model = ask_sglang.build(folder, p, rank, dtype, STORE)
+            self.config = ModelConfig.from_server_args(ask_sglang.arguments(folder, p, dtype))
+            self.twin = self._another(self.config)
+        self.manager, self.theirs = self._manager(self.model), self._manager(self.twin)
+        for model, manager in ((self.model, self.manager), (self.twin, self.theirs)):
+            self._load(model, manager, 0)
+        self.doomed, self.late_s, self.refuses = False, 0.0, False
+
+    @staticmethod
+    def _another(config):
+        how = LoadConfig(load_format="dummy")
+        return loader._initialize_model(config, how, loader._get_quantization_config(config, how))
+
+    @staticmethod
+    def _manager(model):
+        updater = WeightUpdater(
+            tp_rank=0,
+            device="cpu",
+            gpu_id=0,
+            model_config=None,
+            custom_weight_loaders=[LOADER],
+            get_model=lambda: model,
+            update_model_fields=lambda **_: None,
+            recapture_cuda_graph=lambda: None,
+            get_model_runner=lambda: None,
+        )
+        runner = types.SimpleNamespace(weight_updater=updater)
+        worker = types.SimpleNamespace(weight_update_runners=lambda: [("target", runner)])
+        worker.deserialize_own_rank = types.MethodType(BaseTpWorker.deserialize_own_rank, worker)
+        return SchedulerWeightUpdaterManager(
+            tp_worker=worker,
+            draft_worker=None,
+            memory_saver_adapter=None,
+            flush_cache=lambda **_: True,
+            is_fully_idle=lambda **_: True,
+            scheduler=types.SimpleNamespace(record_weight_version_change=lambda **_: None),
+        )
+
+    def _load(self, model, manager, version):
+        """A session in which SGLang's own loader has the checkpoint."""
+        with ask_sglang.OnCpu():
+            self._done(manager.begin_weight_update(io_struct.BeginWeightUpdateReqInput()))
+            model.load_weights(iter(state_of(self.table, version).items()))
+            manager._session = type(manager._session)(selector="all", loaded_weights=True)
+            self._done(manager.end_weight_update(io_struct.EndWeightUpdateReqInput()))
+
+    @staticmethod
+    def _done(reply):
+        if not reply.success:
+            raise RuntimeError(f"the server answers 400: {reply.message}")
+
+    def route(self, path, body):
+        """What a scheduler does for one of the server's routes."""
+        if path == "begin_weight_update" and self.refuses:
+            raise RuntimeError("no update now")
+        if path == "update_weights_from_tensor":
+            time.sleep(self.late_s)
+            if self.doomed:
+                os.kill(os.getpid(), signal.SIGKILL)
+            payloads = normalize_serialized_named_tensor_payloads(body["serialized_named_tensors"])
+            body = body | {"serialized_named_tensors": payloads}
+        if path in REQUESTS:
+            with ask_sglang.OnCpu():
+                self._done(getattr(self.manager, path)(REQUESTS[path](**body)))
+
+    def misbehave(self, doomed=False, late_s=0.0, refuses=False):
+        """From the next update on."""
+        self.doomed, self.late_s, self.refuses = doomed, late_s, refuses
+
+    def wrong(self, version):
+        """(tensors whose bytes are not those of SGLang's own load, tensors, the first of those)."""
+        self._load(self.twin, self.theirs, version)
+        ours, theirs = (tensors_of(model) for model in (self.model, self.twin))
+        assert set(ours) == set(theirs), set(ours) ^ set(theirs)
+        equal = {n for n in ours if torch.equal(bytes_of(ours[n]), bytes_of(theirs[n]))}
+        return len(ours) - len(equal), len(ours), min(set(ours) - equal, default=None)
+
+    def addresses(self):
+        return {n: x.data_ptr() for n, x in self.model.named_parameters()}
+
+    def report(self):
+        return drop_in.report()
+
+    def arrange(self, experts):
+        """EPLB has moved experts: those of all workers' slots, in each layer."""
+        n_layers = self.config.hf_config.num_hidden_layers
+        with ask_sglang.OnCpu():
+            known = ExpertLocationMetadata.init_by_mapping(self.config, [experts] * n_layers, 0)
+        set_global_expert_location_metadata(known, allow_overwrite=True)
+
+
+class Client(drop_in.HttpClient):
+    """The routes of a server whose workers are other processes."""
+
+    def __init__(self, rpc, tp, pp):
+        super().__init__("")
+        self._rpc, self._said = rpc, {"tp_size": tp, "pp_size": pp}
+
+    def _post(self, path, body=None):
+        self._rpc("route", path, body or {})
+
+    def _get(self, path):
+        assert path == "server_info"
+        return self._said
+
+
+class Trainer:
+    """Its source is a state dict, whole on each trainer."""
+
+    def __init__(self, table, rank, rpc, p):
+        self.table, self.rank, self.rpc, self.p, self.state = table, rank, rpc, p, {}
+
+    def init(self, port, world, _staged=(), timeout_s=60.0):
+        self._fill(0)
+        servers = [Client(self.rpc, self.p["tp"], self.p["pp"])] if self.rank == 0 else []
+        meeting = drop_in.Meeting("127.0.0.1", port, N_TRAINERS, world, self.rank, timeout_s)
+        self.trainer = drop_in.Trainer(meeting, self.state, servers)
+
+    def _fill(self, version):
+        self.state.update(state_of(self.table, version))
+
+    def update(self, version, late_s=0.0):
+        time.sleep(late_s)
+        self._fill(version)
+        self.trainer.send_weights(weight_version=str(version))
+
+    def join(self, version, port, world):
+        self.init(port, world)
+        self.update(version)
+
+    def vanish(self, _version):
+        os.kill(os.getpid(), signal.SIGKILL)
+
+    def reshape(self, name, shape):
+        self.table = {**self.table, name: shape}
+
+
+def job_of(family, layout, make_trainer=None):
+    """make_trainer(table, rpc, rank)"""
+    table, p = families.FAMILIES[family]()[1], ask_sglang.parse(layout)
+    make_trainer = make_trainer or (lambda table, rpc, rank: Trainer(table, rank, rpc, p))
+    other = "qwen3_moe" if family != "qwen3_moe" else "deepseek_v3"
+    return Job(
+        lambda rank: Server(family, layout, rank),
+        lambda rpc, rank: make_trainer(table, rpc, rank),
+        p["tp"] * p["pp"],
+        N_TRAINERS,
+        lambda rank: Server(other, layout, rank),
+    )
+
+
+def exchange(family, layout):
+    """Three versions, every parameter of every worker after each."""
+    with job_of(family, layout) as job:
+        n_workers = len(job.workers)
+        before = [job.worker_does(rank, "addresses") for rank in range(n_workers)]
+        job.init()
+        n = sum(job.update(version) for version in (1, 2, 3))
+        report = job.worker_does(0, "report")
+        assert [job.worker_does(rank, "addresses") for rank in range(n_workers)] == before, "a parameter has moved"
+    kinds = {k: v for k, v in report["bytes"].items() if v}
+    print(f"{family} {layout}: {n} tensors equal to load_weights', bytes of worker 0: {kinds}", flush=True)
+
+
+def errors():
+    """What may go wrong in an update: named by all, and the next update works."""
+    for failure in FAILURES:
+        with job_of("qwen3_moe", "tp2") as job:
+            name = next(n for n in families.FAMILIES["qwen3_moe"]()[1] if n.endswith("o_proj.weight"))
+            shape = families.FAMILIES["qwen3_moe"]()[1][name]
+            job.mistake = name, shape, (2 * shape[0], *shape[1:])
+            job.init(timeout_s=30.0 if "late" in failure.__name__ else 60.0)
+            goes_wrong(job, failure)
+        print(f"{failure.__name__}: named by all, and the next update works", flush=True)
+
+
+def experts():
+    """Experts spread over two workers, then moved."""
+    table = families.FAMILIES["qwen3_moe"]()[1]
+    n = 1 + max(int(name.split(".experts.")[1].split(".")[0]) for name in table if ".experts." in name)
+    with job_of("qwen3_moe", "tp2,ep2") as job:
+        job.init()
+        total = job.update(1)
+        for version in (2, 3):
+            for rank in range(2):
+                job.worker_does(rank, "arrange", [(i * 3 + version) % n for i in range(n)])
+            total += job.update(version)
+        total += job.update(4)
+    print(f"qwen3_moe tp2,ep2, experts moved twice: {total} tensors equal to load_weights'", flush=True)
+
+
+class Tokenizer:
+    """What SGLang's routes call, with the workers of a job."""
+
+    def __init__(self, rpc):
+        self._rpc, self.paused, self.version, self.startup_time = rpc, 0, "", 0.0
+        folder, _ = families.write("qwen3_moe", CHECKPOINTS)
+        self.server_args = ask_sglang.arguments(folder, ask_sglang.parse("tp2"), "float32")
+
+    def serve(self):
+        """The address."""
+        http_server.set_global_state(types.SimpleNamespace(tokenizer_manager=self, scheduler_info={}))
+        port = free_port()
+        config = uvicorn.Config(http_server.app, port=port, log_level="error", lifespan="off")
+        server = uvicorn.Server(config)
+        threading.Thread(target=server.run, daemon=True).start()
+        while not server.started:
+            time.sleep(0.05)
+        return f"http://127.0.0.1:{port}"
+
+    async def _ask(self, path, request):
+        said = {name: getattr(request, name) for name in REQUESTS[path].__struct_fields__}
+        await asyncio.to_thread(self._rpc, "route", path, said)
+        return True, "Success"
+
+    async def get_internal_state(self):
+        return []
+
+    async def begin_weight_update(self, request, _=None):
+        return await self._ask("begin_weight_update", request)
+
+    async def update_weights_from_tensor(self, request, _=None):
+        return await self._ask("update_weights_from_tensor", request)
+
+    async def end_weight_update(self, request, _=None):
+        return await self._ask("end_weight_update", request)
+
+    async def update_weight_version(self, request):
+        assert not request.abort_all_requests
+        self.version = request.new_version
+
+    async def pause_generation(self, request):
+        assert request.mode == "retract"
+        self.paused += 1
+
+    async def continue_generation(self, _request):
+        self.paused -= 1
+
+
+class GuideTrainer:
+    """FSDP2, and the lines of the guide."""
+
+    def __init__(self, table, rank, rpc, port, store):
+        dist.init_process_group("gloo", store=dist.FileStore(store, N_TRAINERS), rank=rank, world_size=N_TRAINERS)
+        self.table, self.rank, self.port, self.tokenizer = table, rank, port, Tokenizer(rpc)
+        self.model = module_of(table)
+        mesh = DeviceMesh("cpu", list(range(N_TRAINERS)))
+        for layer in self.model.model.layers.children():
+            fully_shard(layer, mesh=mesh)
+        fully_shard(self.model, mesh=mesh)
+
+    def init(self):
+        url = self.tokenizer.serve() if self.rank == 0 else ""
+        self.servers, self.trainer = sglang_guide.meet(self.rank, N_TRAINERS, 2, url, self.model, port=self.port)
+
+    def update(self, version):
+        fill(self.model, self.table, version)
+        sglang_guide.step(self.servers, self.trainer, version)
+        if self.rank == 0:
+            assert (self.tokenizer.paused, self.tokenizer.version) == (0, str(version))
+
+
+def guide():
+    """The guide of docs/frameworks.md, through SGLang's own routes."""
+    store, port = f"{CHECKPOINTS}/guide", free_port()
+    make = lambda table, rpc, rank: GuideTrainer(table, rank, rpc, port, store)  # noqa: E731
+    with job_of("qwen3_moe", "tp2", make) as job:
+        good(job.trainers_do("init"))
+        n = sum(job.update(version) for version in (1, 2, 3))
+    print(f"qwen3_moe tp2 by the guide, from FSDP2: {n} tensors equal to load_weights'", flush=True)
+
+
+OTHERS = {"errors": errors, "experts": experts, "guide": guide}
+
+
+def main():
+    for job in sys.argv[1:]:
+        if job in OTHERS:
+            OTHERS[job]()
+        else:
+            exchange(*job.split(":"))
+
+
+if __name__ == "__main__":
+    main()
