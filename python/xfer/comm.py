@@ -223,9 +223,10 @@ class Comm(_handle.Handle):
                 self._worker = Worker()
             return self._worker.call(self._now, function, *arguments)
         except CommError as error:
-            if self._callback is not None and self._callback.error is not None:
-                raise error from self._callback.error
-            raise
+            why = self._callback.error if self._callback is not None else None
+            if why is None:
+                raise
+            raise CommError(f"{error.text}: {described(why)}") from why
 
     def _now(self, function: Callable[..., Any], *arguments: Any) -> Any:
         """A call by this thread, with nothing given back meanwhile."""

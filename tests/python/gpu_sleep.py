@@ -4,8 +4,9 @@ around it stand in for vLLM's; the pool is vLLM's own, see vllm_cumem.py.
 
     PYTHONPATH=python XFER_LIBRARY=build/cuda/lib/libxfer.so.0 XFER_VLLM_CUMEM=FOLDER python3 tests/python/gpu_sleep.py
 
-Without two GPUs: a tiny model on the CPU in a stand-in of the pool, for the logic alone. Every element is compared on
-the device. Ends within 100 s, with status 1 where something is wrong; each such thing has a line with FAILS.
+With one GPU both ranks are on it. Without: a tiny model on the CPU in a stand-in of the pool, for the logic alone.
+Every element is compared on the device. Ends within 100 s, with status 1 where something is wrong; each such thing has
+a line with FAILS.
 """
 
 import dataclasses
@@ -106,12 +107,12 @@ def cycle(trainer, server, version, offload, size):
 
 
 def main():
-    on_gpus = len(gpu_vllm.gpus()) >= 2 and vllm_cumem.folder() is not None
-    if len(gpu_vllm.gpus()) >= 2 and not on_gpus:
+    on_gpus = len(gpu_vllm.gpus()) >= 1 and vllm_cumem.folder() is not None
+    if len(gpu_vllm.gpus()) >= 1 and not on_gpus:
         say("SKIPPED: $XFER_VLLM_CUMEM has no files of vLLM's pool")
         sys.exit(77)
-    config = dataclasses.replace(stand_in.QWEN3_30B_A3B, layers=8) if on_gpus else stand_in.TINY
-    devices = ("cuda:0", "cuda:1") if on_gpus else ("cpu", "cpu")
+    config, devices = gpu_vllm.on_what_there_is()
+    config = dataclasses.replace(config, layers=8) if on_gpus else config
     size = sum(map(n_bytes, stand_in.checkpoint_of(config).values())) if on_gpus else 0
     say(f"torch {torch.__version__}; " + (f"{gpu_vllm.gpus()[0]}" if on_gpus else "a stand-in of the pool on the CPU"))
     server = Rank(lambda _: Sleeper(config, devices[1]))

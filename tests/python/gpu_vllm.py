@@ -5,10 +5,12 @@ and Qwen3-4B in memory of torch's caching allocator and of its expandable segmen
 
     PYTHONPATH=python XFER_LIBRARY=build/cuda/lib/libxfer.so.0 python3 tests/python/gpu_vllm.py [build/cuda/bin]
 
-Without two GPUs: a tiny model on the CPU, for the logic alone. Every element is compared on the device. Ends within 4
+With one GPU: both ranks on it, and the first layers of the model, without what it is compared with, which needs two.
+Without: a tiny model on the CPU, for the logic alone. Every element is compared on the device. Ends within 4
 minutes, with status 1 where something is wrong or a bar is missed; each such thing has a line with FAILS.
 """
 
+import dataclasses
 import json
 import os
 import pathlib
@@ -226,11 +228,19 @@ def gpus():
         return []
 
 
+def on_what_there_is(layers=16):
+    """A model, and the devices of trainer and worker; one GPU holds that many layers twice."""
+    if not gpus():
+        return stand_in.TINY, ("cpu", "cpu")
+    if len(gpus()) < 2:
+        return dataclasses.replace(stand_in.QWEN3_30B_A3B, layers=layers), ("cuda:0", "cuda:0")
+    return stand_in.QWEN3_30B_A3B, ("cuda:0", "cuda:1")
+
+
 def main():
     on_gpus = len(gpus()) >= 2
-    say(f"torch {torch.__version__}; " + (gpus()[0] if on_gpus else "no two GPUs: a tiny model on the CPU"))
-    config = stand_in.QWEN3_30B_A3B if on_gpus else stand_in.TINY
-    devices = ("cuda:0", "cuda:1") if on_gpus else ("cpu", "cpu")
+    say(f"torch {torch.__version__}; " + (gpus()[0] if gpus() else "no GPU: a tiny model on the CPU"))
+    config, devices = on_what_there_is()
     programs = sys.argv[1] if len(sys.argv) > 1 else "build/cuda/bin"
     rows = {"grouped": "30B-A3B grouped", "listed": "30B-A3B per expert"}
     c_ms = in_c(programs, [*rows.values(), "4B"]) if on_gpus else {}
@@ -243,7 +253,8 @@ def main():
             ms = pair(trainer, server, experts)
             compare(f"the pair, {experts}", ms, c_ms.get(row), BAR_PAIR)
             do(trainer, "shutdown") if experts == "grouped" else None
-        broadcasts(trainer, server, 3, 1 << (30 if on_gpus else 14))
+        if on_gpus or not gpus():
+            broadcasts(trainer, server, 3, 1 << (30 if on_gpus else 14))
     finally:
         for rank in (trainer, server):
             rank.kill()

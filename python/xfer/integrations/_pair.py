@@ -7,16 +7,19 @@ address, port, n_trainers, world_size and timeout_s, and, of a trainer, rank.
 
 from __future__ import annotations
 
+import json
 import threading
 import uuid
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from datetime import timedelta
 from functools import partial
+from pathlib import Path
 from typing import Any, ClassVar
 
 import torch
 
+from .._store import Gather
 from ..comm import Comm, nccl_id
 from ..dtypes import torch_dtype
 from ..errors import CommError
@@ -62,24 +65,61 @@ def _session(store: Any, info: Any) -> str:
     return word
 
 
-def _comm(store: Any, info: Any, session: str, rank: int, device: Any, look: Callable[[], None] = lambda: None) -> Comm:
-    """Of trainers, then workers. On GPUs over NCCL; processes of CPUs must be of one host. look: as in awaited()."""
+def _comm(
+    store: Any,
+    info: Any,
+    session: str,
+    rank: int,
+    device: Any,
+    opened: ExitStack,
+    look: Callable[[], None] = lambda: None,
+) -> Comm:
+    """Of trainers, then workers. opened: what closes it. look: as in awaited()."""
 
     def look_both() -> None:
         look()
         _look(store, session)
 
     gather = store_gather(store, f"xfer/{session}", rank, info.world_size, info.timeout_s, _who(info), look_both)
-    if device.type == "cpu":
-        try:
-            comm = Comm.host(gather, rank, info.world_size)
-        except CommError as error:
-            raise error.__cause__ or error from None  # what gather() raised
-    else:
-        words = gather(nccl_id() if rank == 0 else bytes(128))
-        comm = Comm.nccl(words[0], rank, info.world_size, device.index)
+    try:
+        if device.type == "cpu":
+            return _opened(Comm.host(gather, rank, info.world_size), info, opened)  # processes of one host
+        return _of_gpus(gather, rank, info, device.index, opened)
+    except CommError as error:
+        raise error.__cause__ or error from None  # what gather() raised
+
+
+def _opened(comm: Comm, info: Any, opened: ExitStack) -> Comm:
+    opened.callback(comm.close)
     comm.set_timeout(int(info.timeout_s * 1000))
     return comm
+
+
+_ID_BYTES = 128
+
+
+def _of_gpus(gather: Gather, rank: int, info: Any, device: int, opened: ExitStack) -> Comm:
+    """Over NCCL, which refuses ranks that share a GPU; these must be of one host, and go without it."""
+    mine = nccl_id() if rank == 0 else bytes(_ID_BYTES)
+    said = gather(mine + json.dumps([_host(), str(torch.cuda.get_device_properties(device).uuid)]).encode())
+    gpus: dict[str, int] = {}  # the first rank on each
+    hosts, shared = set(), []
+    for r, each in enumerate(said):
+        host, gpu = json.loads(each[_ID_BYTES:])
+        hosts.add(host)
+        if gpus.setdefault(gpu, r) != r:
+            shared.append((gpus[gpu], r))
+    if not shared:
+        return _opened(Comm.nccl(said[0][:_ID_BYTES], rank, info.world_size, device), info, opened)
+    if len(hosts) > 1:
+        a, b = (f"rank {r}{_who(info)(r)}" for r in shared[0])
+        raise ValueError(f"{a} and {b} share a GPU, which they may where all ranks are on one host")
+    control = _opened(Comm.host(gather, rank, info.world_size), info, opened)
+    return _opened(Comm.cuda(control.all_gather, rank, info.world_size, device), info, opened)
+
+
+def _host() -> str:
+    return Path("/proc/sys/kernel/random/boot_id").read_text(encoding="ascii").strip()
 
 
 def _look(store: Any, session: str) -> None:
@@ -229,6 +269,7 @@ class WorkerSide:
         self.failed = ""
         self.session = ""
         self._comm: Comm | None = None
+        self._opened = ExitStack()
         self._updates: dict[int, tuple[Any, _Update]] = {}  # by id() of the model
 
     def meet(self, info: Any, session: str, n_before: int, device: Any) -> None:
@@ -240,7 +281,7 @@ class WorkerSide:
             if rank >= info.world_size:
                 n = info.world_size - info.n_trainers
                 raise ValueError(f"the trainers' world_size has {n} workers, and there are more")
-            self._comm = _comm(store, info, session, rank, torch.device(device))
+            self._comm = _comm(store, info, session, rank, torch.device(device), self._opened)
             self._timeout_s, self.session, self.failed = info.timeout_s, session, ""
         except Exception as error:
             _not_met(store, info, session, rank, error)
@@ -314,10 +355,8 @@ class WorkerSide:
         """The trainers."""
         for _, update in self._updates.values():
             update.close()
-        self._updates, self.session = {}, ""
-        if self._comm is not None:
-            self._comm.close()
-        self._comm = None
+        self._updates, self.session, self._comm = {}, "", None
+        self._opened.close()
 
 
 def _is_to_plan(said: list[bytes]) -> bool:
@@ -353,6 +392,7 @@ class TrainerSide:
     def __init__(self, info: Any, weights: Source) -> None:
         self._info, self._weights, self._device = info, weights, weights.device
         self._comm: Comm | None = None
+        self._opened = ExitStack()
         self._updates: dict[bool, _Update] = {}  # by: of the draft model?
         self._session = ""
 
@@ -373,7 +413,7 @@ class TrainerSide:
 
     def meet(self, look: Callable[[], None]) -> None:
         """The other trainers and the workers. look: as in awaited(). Collective."""
-        self._comm = _comm(self._store, self._info, self._session, self._info.rank, self._device, look)
+        self._comm = _comm(self._store, self._info, self._session, self._info.rank, self._device, self._opened, look)
 
     def look(self) -> None:
         """Raise what keeps a rank from taking part in this session."""
@@ -424,9 +464,8 @@ class TrainerSide:
         self._weights.end()
         for update in self._updates.values():
             update.close()
-        if self._comm is not None:
-            self._comm.close()
         self._updates, self._comm, self._session = {}, None, ""
+        self._opened.close()
 
 
 def beside(call: Callable[[], Any] | None, work: Callable[[Callable[[], None]], None]) -> None:
