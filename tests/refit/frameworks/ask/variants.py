@@ -179,6 +179,8 @@ OPT = dict(hidden_size=512, ffn_dim=96, word_embed_proj_dim=512, do_layer_norm_b
 MAMBA2 = dict(hidden_size=512, num_heads=16, head_dim=64, state_size=16, n_groups=1, conv_kernel=4, expand=2, chunk_size=128,
               layer_norm_epsilon=1e-5, rms_norm=True, time_step_limit=[0.0, 1e9])
 MAMBA2_LESS = ("num_attention_heads", "num_key_value_heads", "intermediate_size", "rms_norm_eps", "rope_theta")
+MAMBA1 = dict(hidden_size=64, state_size=16, conv_kernel=4, expand=2, time_step_rank=24, layer_norm_epsilon=1e-5, num_hidden_layers=3)
+MAMBA1_LESS = (*MAMBA2_LESS, "head_dim")
 MINICPM3 = dict(hidden_size=512, kv_lora_rank=32, q_lora_rank=48, qk_rope_head_dim=16, qk_nope_head_dim=32, v_head_dim=32,
                 num_key_value_heads=16, scale_emb=12, scale_depth=1.4, dim_model_base=256)
 
@@ -279,6 +281,9 @@ NEWER = {
     "opt": of("OPTForCausalLM", "opt", GPT_LESS, **OPT),
     "opt_apart": of("OPTForCausalLM", "opt", GPT_LESS, **{**OPT, "word_embed_proj_dim": 256, "do_layer_norm_before": False,
                                                           "enable_bias": False, "tie_word_embeddings": False}),
+    "mamba": of("MambaForCausalLM", "mamba", MAMBA1_LESS, **{**MAMBA1, "tie_word_embeddings": True}),
+    "mamba_bias": of("MambaForCausalLM", "mamba", MAMBA1_LESS, **MAMBA1, use_bias=True, use_conv_bias=False),
+    "falcon_mamba": of("FalconMambaForCausalLM", "falcon_mamba", MAMBA1_LESS, **MAMBA1, mixer_rms_eps=1e-6),
     "mamba2": of("Mamba2ForCausalLM", "mamba2", MAMBA2_LESS, **MAMBA2),
     "mamba2_groups": of("Mamba2ForCausalLM", "mamba2", MAMBA2_LESS,
                         **{**MAMBA2, "n_groups": 4, "use_bias": True, "use_conv_bias": False, "tie_word_embeddings": True}),
