@@ -127,6 +127,9 @@ def patch():
     s.current_platform = Sees(s.current_platform)
     for backend in (k.Step5DSAAttentionBackend, k.Step5SplitKVFlashAttentionBackend):
         backend.get_impl_cls = staticmethod(lambda: lambda *a, **k: MagicMock())  # kernels
+    import vllm.model_executor.models.step1 as one
+    attend = one.Attention
+    one.Attention = lambda *a, **k: attend(*a, **{**k, "use_alibi_sqrt": False})  # a kernel's, which CPU's is without
     import transformers
     if hasattr(transformers, "Qwen4ExpConfig"):  # Megatron's environment has an older one
         import vllm.models.qwen4_exp.nvidia.model  # noqa: first, since each imports the other

@@ -53,6 +53,27 @@ def solar(biased=False, **more):
                    bskcn_1=[0], bskcn_2=[1], bskcn_3=[1], bskcn_4=[1], bskcn_tv=[0.9, 0.8], **more)
 
 
+def telechat2(tied=False, layers=3):
+    """TeleChat 2: keys and values of each head in one tensor; the biases are those that vLLM makes, whatever the configuration says."""
+    t = Table()
+    c = config("TeleChat2ForCausalLM", "telechat", hidden_size=H, n_layer=layers, n_head=HEADS, ffn_hidden_size=I, layer_norm_epsilon=1e-5,
+               num_hidden_layers=None, num_attention_heads=None, num_key_value_heads=None, intermediate_size=None, head_dim=None,
+               rms_norm_eps=None, hidden_act=None, tie_word_embeddings=tied)
+    for l in range(layers):
+        p = f"transformer.h.{l}."
+        t.norms(p, H)
+        for name, rows in (("query", H), ("key_value", 2 * H), ("dense", H)):
+            t.add(f"{p}self_attention.{name}.weight", rows, H)
+        biases(t, p + "self_attention.", ("dense",))
+        t.mlp(p + "mlp.", H, I)
+        biases(t, p + "mlp.", ("down_proj",))
+    t.add("transformer.word_embeddings.weight", V, H)
+    t.norms("transformer.", H, "ln_f")
+    if not tied:
+        t.add("lm_head.weight", V, H)
+    return c, t
+
+
 def minicpm(**more):
     return decoder("MiniCPMForCausalLM", "minicpm", scale_emb=12, scale_depth=1.4, dim_model_base=256, **more)
 
@@ -243,6 +264,12 @@ FAMILIES = {
     "mimo_tied": lambda: mimo(tie_word_embeddings=True, kv=1),
     "solar": solar,
     "solar_bias": lambda: solar(True, tie_word_embeddings=True),
+    "telechat2": telechat2,
+    "telechat2_tied": lambda: telechat2(True, 2),
+    "step1": lambda: decoder("Step1ForCausalLM", "step1", num_attention_groups=KV),
+    "step1_bias": lambda: decoder("Step1ForCausalLM", "step1", ALL, MLP, num_attention_groups=1, kv=1, attention_bias=True, mlp_bias=True,
+                                  tie_word_embeddings=True),
+    "teleflm": lambda: decoder("TeleFLMForCausalLM", "TeleFLM", use_mup=True, mup_scale_factor=1.0, output_mult=1.0),
     "minicpm": minicpm,
     "minicpm_tied": lambda: minicpm(tie_word_embeddings=True, kv=16),
     "minicpm_moe": minicpm_moe,

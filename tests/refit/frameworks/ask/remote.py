@@ -7,10 +7,13 @@ def known():
     """Lets transformers read their configurations, which say no more than their keys."""
     from transformers import AutoConfig, PretrainedConfig
     for name in ("bailing_hybrid", "bailing_moe", "bailing_moe_v2", "deepseek", "internlm2", "internlm3", "iquestcoder", "mimo", "minicpm",
-                 "orion", "PanguEmbedded", "pangu_ultra_moe", "solar", "step3_text", "telechat3"):
+                 "orion", "PanguEmbedded", "pangu_ultra_moe", "solar", "step1", "step3_text", "TeleFLM", "telechat3"):
         AutoConfig.register(name, type("Config", (PretrainedConfig,), {"model_type": name}), exist_ok=True)
     AutoConfig.register("exaone", type("Config", (PretrainedConfig,), {"model_type": "exaone",
                                                                        "attribute_map": {"num_hidden_layers": "num_layers"}}), exist_ok=True)
+    AutoConfig.register("telechat", type("Config", (PretrainedConfig,), {
+        "model_type": "telechat", "attribute_map": {"num_hidden_layers": "n_layer", "num_attention_heads": "n_head",
+                                                    "intermediate_size": "ffn_hidden_size", "rms_norm_eps": "layer_norm_epsilon"}}), exist_ok=True)
     AutoConfig.register("nemotron-nas", type("Config", (PretrainedConfig,), {"model_type": "nemotron-nas", "__init__": nemotron_nas}),
                         exist_ok=True)
 
