@@ -165,7 +165,7 @@ static bool has_experts(const xfer_model *model, int layer)
 }
 
 /* Of the layers that are kept: experts are where the configuration says so, and the last layer is
- * there; one in between may have nothing. */
+ * there; one in between may have nothing. A single expert some families call an MLP. */
 xfer_status xfi_model_check_said(const xfer_model *model)
 {
   const int last = model->n_layers > 0 ? model->layers[model->n_layers - 1] : -1;
@@ -176,7 +176,7 @@ xfer_status xfi_model_check_said(const xfer_model *model)
   XFI_TRY(check_experts_said(model, false));
   XFI_CHECK(last < 0 || model->selected || last + 1 >= model->n_config_layers, XFER_ERR_IO,
             "the last layer is %d; the configuration says %d layers", last, model->n_config_layers);
-  if (!xfi_scope_find(&model->scope, "experts", 7, &n_experts) || n_experts == 0) goto done;
+  if (!xfi_scope_find(&model->scope, "experts", 7, &n_experts) || n_experts < 2) goto done;
   for (int i = 0; i < model->n_layers; i++) {
     const int layer = model->layers[i];
 
