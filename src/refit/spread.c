@@ -38,26 +38,27 @@ done:
   return st;
 }
 
+/* Where each rank has it whole it is padded all the same. */
 static xfer_status cut_vocab(xfi_spread *spread, const xfi_placing *placing, const xfi_entry *entry,
-                             int axis)
+                             bool whole, int axis)
 {
   const xfer_side *side = placing->side;
   int64_t unit, padded;
   int n = spread->shape[axis];
   xfer_status st = XFER_OK;
 
-  if (side->rules->vocab == NULL) return cut_dim(spread, side, entry, axis, 0);
+  if (side->rules->vocab == NULL) return whole ? XFER_OK : cut_dim(spread, side, entry, axis, 0);
   XFI_TRY(xfi_placing_eval(&unit, placing, entry, side->rules->vocab));
   XFI_CHECK(unit > 0 && entry->n_dims > 0, XFER_ERR_SHAPE, "\"%s\": a vocabulary in units of %lld",
             entry->pattern, (long long)unit);
   padded = xfi_ceil_div(entry->shape[0], unit) * unit;
-  XFI_CHECK(padded % n == 0, XFER_ERR_SHAPE,
+  XFI_CHECK(whole || padded % n == 0, XFER_ERR_SHAPE,
             "\"%s\": the vocabulary of %lld, padded to %lld, does not divide by tp %d",
             entry->pattern, (long long)entry->shape[0], (long long)padded, n);
   memcpy(spread->padded_shape, entry->shape, sizeof spread->padded_shape);
   spread->padded_shape[0] = padded;
   spread->padded = true;
-  spread->placements[axis] = xfer_shard_rule(0, XFER_EVEN);
+  if (!whole) spread->placements[axis] = xfer_shard_rule(0, XFER_EVEN);
 done:
   return st;
 }
@@ -125,8 +126,8 @@ static xfer_status cut_tp(xfi_spread *spread, const xfi_placing *placing, const 
                      rule->cut == XFI_CUT_ROWS ? rows : last);
   if (rule->cut == XFI_CUT_ROWS)
     return xfi_cut_rows(spread, axis, &slot->fusing, slot->slot, placing->side, entry);
+  if (rule->cut == XFI_CUT_VOCAB) return cut_vocab(spread, placing, entry, slot->whole, axis);
   if (slot->whole) return XFER_OK;
-  if (rule->cut == XFI_CUT_VOCAB) return cut_vocab(spread, placing, entry, axis);
   if (!bias) return cut_dim(spread, placing->side, entry, axis, last);
   /* Partial sums are added up over the ranks, so only one of them adds the bias. */
   if (ruling->is[XFI_BIAS_FIRST] != 0 && n > 1)

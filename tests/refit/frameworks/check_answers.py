@@ -35,6 +35,9 @@ REFUSED = {("vllm", "deepseek_tied"): "ties no output layer",
            ("vllm", "kimi_linear_tied"): "ties no output layer",
            ("vllm", "step3p5_tied"): "ties no output layer",
            ("vllm", "deepseek_v3_tied"): "ties no output layer",
+           ("sglang", "mixtral"): "SGLang takes a head of this family",
+           ("sglang", "qwen2_moe"): "SGLang makes experts of each layer",
+           ("sglang", "qwen3_moe_dense_first"): "SGLang makes experts of each layer",
            ("sglang", "llama_bias"): "SGLang makes no such bias",
            ("sglang", "qwen3_moe_tied"): "SGLang ties no output layer",
            ("megatron", "glm4_moe_tied"): "ties no output layer",
@@ -253,8 +256,9 @@ class Case:
         """Which of its parameters the engine has in f32 though the model is bf16."""
         with tempfile.TemporaryDirectory() as folder:
             write_checkpoint(folder, self.answer, "BF16", 2)
-            done = subprocess.run([self.program("xfer_plan"), "--model", folder, "--train", "full", "--gen",
-                                   "vllm:tp1,loaded", "--expect", "1"], capture_output=True, text=True)
+            spec = self.answer["framework"] + ":tp1,loaded" + ",shared_apart" * ("shared_apart" in self.layout["spec"])
+            done = subprocess.run([self.program("xfer_plan"), "--model", folder, "--train", "full", "--gen", spec, "--expect", "1"],
+                                  capture_output=True, text=True)
         lines = [json.loads(line) for line in done.stdout.splitlines() if line.startswith("{")]
         mine = {line["name"] for line in lines if line["side"] == "gen" and line["dtype"] == "f32"}
         want = {of_text(name) for name in self.answer["f32"]}

@@ -11,9 +11,11 @@ called. A forked child is one rank. dp is attention's; with `lm` the output laye
 import argparse
 import importlib.abc
 import importlib.machinery
+import json
 import logging
 import os
 import sys
+import tempfile
 import types
 from unittest.mock import MagicMock
 
@@ -144,6 +146,15 @@ def one_rank(family, p, rank, folder, FakeStore):
     return {"class": type(model).__name__, "params": dump_model(model, table, total)}
 
 
+def in_f32(config, FakeStore):
+    """The parameters of a model of bf16 that are f32."""
+    with tempfile.TemporaryDirectory() as folder, OnCpu():
+        with open(os.path.join(folder, "config.json"), "w") as file:
+            json.dump(dict(config, torch_dtype="bfloat16"), file)
+        model = build(folder, parse("tp1"), 0, "bfloat16", FakeStore)
+    return sorted(name for name, t in model.named_parameters() if t.dtype == torch.float32)
+
+
 def spec_of(p, config):
     """xfer's SPEC of a layout."""
     more = [",dp_lm_head"] * p["lm"] + [",shared_apart"] * ("n_shared_experts" in config)
@@ -154,6 +165,7 @@ def main():
     a = argparse.ArgumentParser()
     a.add_argument("--ck", required=True)
     a.add_argument("--out", required=True)
+    a.add_argument("--types", action="store_true", help="which parameters of a bf16 model are f32; no layouts then")
     a.add_argument("jobs", nargs="+")
     o = a.parse_args()
     FakeStore = patch()
@@ -169,6 +181,11 @@ def main():
         config, table = families.FAMILIES[family]()
         result = {"framework": "sglang", "version": sglang.__version__, "torch": torch.__version__, "family": family, "layout": layout,
                   "spec": spec_of(p, config), "hf": [[n, list(s)] for n, s in table.items()], "ranks": []}
+        if o.types:
+            result["f32"] = in_child(lambda: in_f32(config, FakeStore))
+            print(job, "f32", result["f32"], flush=True)
+            codes.save(os.path.join(o.out, f"sglang.{family}.types.json.gz"), result)
+            continue
         for rank in range(p["tp"] * p["pp"]):
             got = in_child(lambda: one_rank(family, p, rank, folder, FakeStore))
             result["ranks"].append(got)

@@ -59,7 +59,7 @@ def qwen3_5_moe():
                 rope_parameters={"rope_type": "default", "rope_theta": 10000.0, "partial_rotary_factor": 0.25,
                                  "mrope_section": [2, 1, 1], "mrope_interleaved": True},
                 num_experts=e, num_experts_per_tok=2, attention_bias=False,
-                layer_types=["linear_attention"] * 3 + ["full_attention"], linear_num_key_heads=kh,
+                layer_types=["linear_attention"] * 3 + ["full_attention"], full_attention_interval=4, linear_num_key_heads=kh,
                 linear_num_value_heads=vh, linear_key_head_dim=kd, linear_value_head_dim=vd, linear_conv_kernel_dim=4)
     vision = dict(model_type="qwen3_5_moe", depth=2, hidden_size=32, intermediate_size=64, num_heads=8, in_channels=3,
                   patch_size=4, spatial_merge_size=2, temporal_patch_size=2, out_hidden_size=h,

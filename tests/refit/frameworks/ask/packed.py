@@ -87,6 +87,8 @@ def digits(name, values, at):
     import torch
     if name.endswith("A_log"):
         return values * (at == 0)  # no codes, and small
+    if values.dtype == torch.float8_e4m3fn:
+        return values
     dtype = {"U8": torch.uint8, "I32": torch.int32, "F32": torch.float32}[type_of(name)]
     return (values.to(torch.int64) >> 8 * at & 255).to(dtype)
 

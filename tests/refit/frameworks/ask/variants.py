@@ -51,7 +51,7 @@ MLA = dict(kv_lora_rank=32, q_lora_rank=48, qk_rope_head_dim=16, qk_nope_head_di
            scoring_func="sigmoid", norm_topk_prob=True, routed_scaling_factor=2.5, num_key_value_heads=16,
            num_nextn_predict_layers=0)
 INDEXER = dict(index_head_dim=128, index_n_heads=8, index_topk=64)
-GEMMA = dict(hidden_activation="gelu_pytorch_tanh", query_pre_attn_scalar=32)
+GEMMA = dict(hidden_act="gelu_pytorch_tanh", hidden_activation="gelu_pytorch_tanh", query_pre_attn_scalar=32)
 MAMBA = dict(mamba_n_heads=16, mamba_d_head=64, mamba_n_groups=1, mamba_d_state=16, mamba_d_conv=4, mamba_expand=2)
 VISION = dict(depth=2, hidden_size=32, intermediate_size=64, num_heads=8, in_channels=3, patch_size=4,
               spatial_merge_size=2, temporal_patch_size=2, out_hidden_size=64, hidden_act="gelu_pytorch_tanh")
@@ -158,7 +158,7 @@ OTHER_FORMS = {
     "qwen3_next_wide": of("Qwen3NextForCausalLM", "qwen3_next",
                           **{**MOE, **GDN, "num_experts": 6, "mlp_only_layers": [0], "num_hidden_layers": 4},
                           num_key_value_heads=2, layer_types=["linear_attention", "full_attention"] * 2,
-                          shared_expert_intermediate_size=64, partial_rotary_factor=0.25),
+                          full_attention_interval=2, shared_expert_intermediate_size=64, partial_rotary_factor=0.25),
     "nemotron_h_dense": of("NemotronHForCausalLM", "nemotron_h", hybrid_override_pattern="M-M*", num_hidden_layers=4,
                            attention_head_dim=32, mamba_num_heads=16, mamba_head_dim=8, n_groups=2, ssm_state_size=16,
                            conv_kernel=4, mlp_hidden_act="relu2", use_bias=False, mlp_bias=True, attention_bias=True,
@@ -338,6 +338,7 @@ FAMILIES = {
     "ministral3": of("Ministral3ForCausalLM", "ministral3",
                      rope_parameters={"rope_type": "default", "rope_theta": 10000.0}),
     "mixtral": of("MixtralForCausalLM", "mixtral", num_local_experts=8, num_experts_per_tok=2, sliding_window=None),
+    "mixtral_wide": wide("MixtralForCausalLM", "mixtral", num_local_experts=8, num_experts_per_tok=2, sliding_window=None),
     "qwen2_moe": wide("Qwen2MoeForCausalLM", "qwen2_moe", **{**MOE, "decoder_sparse_step": 2}, num_hidden_layers=4,
                       shared_expert_intermediate_size=96),
     "qwen3_moe_mixed": of("Qwen3MoeForCausalLM", "qwen3_moe", **{**MOE, "mlp_only_layers": [0]},
@@ -384,8 +385,8 @@ FAMILIES = {
                        dict(VISION, model_type="qwen3_vl", num_position_embeddings=64, deepstack_visual_indexes=[0]),
                        dict(rope_scaling={"rope_type": "default", "mrope_section": [8, 4, 4],
                                           "mrope_interleaved": True}), **TOKENS),
-    "qwen3_5": qwen3_5(num_hidden_layers=4, layer_types=["linear_attention"] * 3 + ["full_attention"]),
-    "qwen3_5_bias": qwen3_5(layer_types=["linear_attention", "full_attention"], attention_bias=True),
+    "qwen3_5": qwen3_5(num_hidden_layers=4, full_attention_interval=4, layer_types=["linear_attention"] * 3 + ["full_attention"]),
+    "qwen3_5_bias": qwen3_5(full_attention_interval=2, layer_types=["linear_attention", "full_attention"], attention_bias=True),
     "qwen2_5_vl": wide("Qwen2_5_VLForConditionalGeneration", "qwen2_5_vl",
                        rope_scaling={"rope_type": "default", "mrope_section": [8, 4, 4]}, **TOKENS,
                        vision_config=dict({k: v for k, v in VISION.items() if k != "in_channels"}, in_chans=3,
