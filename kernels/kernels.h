@@ -101,25 +101,34 @@ XFI_DOOR void xfi_copy_simplify(xfi_copy *copy);
 /* Plain loops, in order. */
 void xfi_ref_copy(const xfi_copy *copies, size_t n_copies);
 
-/* A box in somebody's memory: the bytes of its runs in order of index, dim 0 slowest, are a stream.
- */
+/* The form of a box in somebody's memory, wherever it begins: the bytes of its runs in order of
+ * index, dim 0 slowest, are a stream. */
 typedef struct xfi_strided_dim {
   int64_t extent;
   int64_t stride; /* bytes, positive */
 } xfi_strided_dim;
 
 typedef struct xfi_strided {
-  char *base;
   const xfi_convert *convert; /* between memory and the stream; NULL: none. Not owned */
   int64_t run_bytes;          /* of the stream, contiguous in memory too; at least 1 */
   int64_t n_dims; /* 0 to XFI_COPY_DIMS; 0: one run. The dims themselves lie elsewhere */
 } xfi_strided;
 
-/* Copy n_bytes of the stream from its byte `first` on to dense memory, or likewise from there,
- * there past the cache: better where more is unpacked than it holds. */
-void xfi_ref_pack(char *dense, const xfi_strided *box, const xfi_strided_dim *dims, int64_t first,
-                  int64_t n_bytes);
-void xfi_ref_unpack(const char *dense, const xfi_strided *box, const xfi_strided_dim *dims,
-                    int64_t first, int64_t n_bytes, bool past_cache);
+static inline int64_t xfi_strided_bytes(const xfi_strided *box, const xfi_strided_dim *dims)
+{
+  int64_t n_bytes = box->run_bytes;
+
+  for (int64_t d = 0; d < box->n_dims; d++)
+    n_bytes *= dims[d].extent;
+  return n_bytes;
+}
+
+/* Copy n_bytes of the stream of boxes of one form, which begin at `bases`, from the
+ * first one's byte `first` on to dense memory, or likewise from there, there past the cache: better
+ * where more is unpacked than it holds. */
+void xfi_ref_pack(char *dense, char *const *bases, const xfi_strided *box,
+                  const xfi_strided_dim *dims, int64_t first, int64_t n_bytes);
+void xfi_ref_unpack(const char *dense, char *const *bases, const xfi_strided *box,
+                    const xfi_strided_dim *dims, int64_t first, int64_t n_bytes, bool past_cache);
 
 #endif

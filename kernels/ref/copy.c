@@ -236,9 +236,10 @@ typedef struct place {
   int64_t index[XFI_COPY_DIMS]; /* of the run */
 } place;
 
-static place place_at(const xfi_strided *box, const xfi_strided_dim *dims, int64_t first)
+static place place_at(char *base, const xfi_strided *box, const xfi_strided_dim *dims,
+                      int64_t first)
 {
-  place p = {.box = box, .dims = dims, .run = box->base, .within = first};
+  place p = {.box = box, .dims = dims, .run = base, .within = first};
 
   if (box->n_dims == 0 || first == 0) return p;
   p.within = first % box->run_bytes;
@@ -276,13 +277,6 @@ static int64_t in_memory(int64_t n_bytes, const xfi_convert *convert, bool packs
                : n_bytes / convert->src_bytes * convert->dst_bytes;
 }
 
-/* A whole box that is one line, as small ones are: the whole stream. */
-static bool is_one_line(const xfi_strided *box, const xfi_strided_dim *dims, int64_t n_bytes)
-{
-  return box->n_dims == 0 ? n_bytes == box->run_bytes
-                          : box->n_dims == 1 && n_bytes == dims[0].extent * box->run_bytes;
-}
-
 /* Whole runs up to the line's end, or a part of one. */
 static void carry(char *dense, place p, int64_t n_bytes, bool packs, line_fn *whole,
                   line_fn *partial)
@@ -317,39 +311,64 @@ static void carry(char *dense, place p, int64_t n_bytes, bool packs, line_fn *wh
   }
 }
 
-/* From or to a dense stream, by one line after the other. */
-static void carry_box(char *dense, const xfi_strided *box, const xfi_strided_dim *dims,
-                      int64_t first, int64_t n_bytes, bool packs, line_fn *whole, line_fn *partial)
+/* Boxes that are one line each, as small ones are. */
+static void carry_lines(char *dense, char *const *bases, int64_t n, const xfi_strided *box,
+                        const xfi_strided_dim *dim, bool packs, line_fn *whole)
 {
   const xfi_convert *convert = box->convert;
   const int64_t run = box->run_bytes;
+  const int64_t extent = box->n_dims == 0 ? 1 : dim->extent;
+  const int64_t stride = box->n_dims == 0 ? 0 : dim->stride;
+  const int64_t in_box = in_memory(run, convert, packs);
 
-  if (first > 0 || !is_one_line(box, dims, n_bytes)) {
-    carry(dense, place_at(box, dims, first), n_bytes, packs, whole, partial);
-    return;
+  for (int64_t i = 0; i < n; i++, dense += extent * run) {
+    if (packs)
+      whole(dense, bases[i], extent, run, stride, run, convert);
+    else
+      whole(bases[i], dense, extent, stride, run, in_box, convert);
   }
-  const int64_t n = box->n_dims == 0 ? 1 : dims[0].extent;
-  const int64_t stride = box->n_dims == 0 ? 0 : dims[0].stride;
-  if (packs)
-    whole(dense, box->base, n, run, stride, run, convert);
-  else
-    whole(box->base, dense, n, stride, run, in_memory(run, convert, false), convert);
 }
 
-void xfi_ref_pack(char *dense, const xfi_strided *box, const xfi_strided_dim *dims, int64_t first,
-                  int64_t n_bytes)
+/* From or to a dense stream, by one line after the other. */
+static void carry_boxes(char *dense, char *const *bases, const xfi_strided *box,
+                        const xfi_strided_dim *dims, int64_t first, int64_t n_bytes, bool packs,
+                        line_fn *whole, line_fn *partial)
 {
-  carry_box(dense, box, dims, first, n_bytes, true, choose_line(box->run_bytes, box->convert),
-            choose_line(0, box->convert));
+  const int64_t box_bytes = xfi_strided_bytes(box, dims);
+
+  while (n_bytes > 0) {
+    const int64_t left = box_bytes - first;
+    int64_t n = 1;
+    int64_t taken = left < n_bytes ? left : n_bytes;
+
+    if (taken == box_bytes && box->n_dims <= 1) {
+      n = n_bytes / box_bytes;
+      taken = n * box_bytes;
+      carry_lines(dense, bases, n, box, dims, packs, whole);
+    } else {
+      carry(dense, place_at(*bases, box, dims, first), taken, packs, whole, partial);
+    }
+    bases += n;
+    first = 0;
+    dense += taken;
+    n_bytes -= taken;
+  }
 }
 
-void xfi_ref_unpack(const char *dense, const xfi_strided *box, const xfi_strided_dim *dims,
-                    int64_t first, int64_t n_bytes, bool past_cache)
+void xfi_ref_pack(char *dense, char *const *bases, const xfi_strided *box,
+                  const xfi_strided_dim *dims, int64_t first, int64_t n_bytes)
+{
+  carry_boxes(dense, bases, box, dims, first, n_bytes, true,
+              choose_line(box->run_bytes, box->convert), choose_line(0, box->convert));
+}
+
+void xfi_ref_unpack(const char *dense, char *const *bases, const xfi_strided *box,
+                    const xfi_strided_dim *dims, int64_t first, int64_t n_bytes, bool past_cache)
 {
   const bool past = past_cache && box->convert == NULL && box->run_bytes >= MIN_PAST_CACHE;
 
-  carry_box((char *)dense, box, dims, first, n_bytes, false, /* it is only read */
-            past ? line_past_cache : choose_line(box->run_bytes, box->convert),
-            past ? line_past_cache : choose_line(0, box->convert));
+  carry_boxes((char *)dense, bases, box, dims, first, n_bytes, false, /* it is only read */
+              past ? line_past_cache : choose_line(box->run_bytes, box->convert),
+              past ? line_past_cache : choose_line(0, box->convert));
   if (past) settle_past_cache();
 }

@@ -16,23 +16,30 @@
 #include "trace.h"
 #include "vec.h"
 
-/* A box of a stream, and where in its view it begins. */
-typedef struct box_of_stream {
-  xfi_strided memory;
-  xfi_anchor anchor;
-} box_of_stream;
+/* Boxes of one form that follow each other in a stream. */
+typedef struct group {
+  xfi_strided form;
+  size_t dims; /* where its dims begin */
+  size_t n;
+  uint64_t n_bytes; /* of a box */
+} group;
 
 /* What a channel carries, and how far it is. */
 struct xfi_load {
-  box_of_stream *boxes; /* [n_boxes] */
-  size_t n_boxes;
-  size_t boxes_capacity;
-  xfi_strided_dim *dims; /* [n_dims] of all boxes, one after the other */
+  group *groups; /* [n_groups] */
+  size_t n_groups;
+  size_t groups_capacity;
+  xfi_strided_dim *dims; /* [n_dims] of all groups, one after the other */
   size_t n_dims;
   size_t dims_capacity;
-  size_t box; /* the next bytes are of this one, */
-  size_t dim; /* whose dims begin here, */
-  int64_t at; /* from this byte on */
+  char **bases;        /* [n_boxes] of all groups, where each begins, */
+  xfi_anchor *anchors; /* [n_boxes] and where in its view */
+  size_t n_boxes;
+  size_t bases_capacity;
+  size_t anchors_capacity;
+  size_t group; /* the next bytes are of this one, */
+  size_t box;   /* whose boxes begin here, */
+  uint64_t at;  /* from this byte of all of them on */
 };
 
 /* From so many bytes that a rank receives, little of them would stay in its cache. */
@@ -73,36 +80,60 @@ typedef struct shape {
   const xfi_bound *bound;
 } shape;
 
+static bool has_form(const xfi_load *l, const group *g, const xfi_strided *form,
+                     const xfi_strided_dim *dims)
+{
+  return g->form.convert == form->convert && g->form.run_bytes == form->run_bytes &&
+         g->form.n_dims == form->n_dims &&
+         (form->n_dims == 0 ||
+          memcmp(l->dims + g->dims, dims, sizeof *dims * (size_t)form->n_dims) == 0);
+}
+
+static xfer_status add_box(xfi_load *l, char *base, xfi_anchor anchor, const xfi_strided *form,
+                           const xfi_strided_dim *dims)
+{
+  const size_t n_dims = (size_t)form->n_dims;
+  xfer_status st = XFER_OK;
+
+  XFI_TRY(xfi_vec_reserve(&l->bases, &l->bases_capacity, l->n_boxes + 1, sizeof *l->bases));
+  XFI_TRY(xfi_vec_reserve(&l->anchors, &l->anchors_capacity, l->n_boxes + 1, sizeof *l->anchors));
+  l->bases[l->n_boxes] = base;
+  l->anchors[l->n_boxes++] = anchor;
+  if (l->n_groups == 0 || !has_form(l, &l->groups[l->n_groups - 1], form, dims)) {
+    XFI_TRY(xfi_vec_reserve(&l->groups, &l->groups_capacity, l->n_groups + 1, sizeof *l->groups));
+    XFI_TRY(xfi_vec_reserve(&l->dims, &l->dims_capacity, l->n_dims + n_dims, sizeof *l->dims));
+    l->groups[l->n_groups++] =
+        (group){*form, l->n_dims, 0, (uint64_t)xfi_strided_bytes(form, dims)};
+    for (size_t d = 0; d < n_dims; d++)
+      l->dims[l->n_dims++] = dims[d];
+  }
+  l->groups[l->n_groups - 1].n++;
+done:
+  return st;
+}
+
 /* A box in one piece of memory, with as few dims as it has. */
 static xfer_status add_strided(xfi_load *l, char *base, const int64_t *length,
                                const int64_t *strides, const shape *s)
 {
-  xfer_status st = XFER_OK;
-  xfi_strided_dim dims[XFER_MAX_DIMS]; /* the fastest first */
-  xfi_strided to = {.base = base, .convert = s->convert, .run_bytes = s->wire_bytes};
+  xfi_strided_dim dims[XFER_MAX_DIMS]; /* the fastest last, at the end */
+  xfi_strided_dim *first = dims + XFER_MAX_DIMS;
+  xfi_strided to = {.convert = s->convert, .run_bytes = s->wire_bytes};
   int64_t run = s->memory_bytes;
 
   for (int d = s->n_dims - 1; d >= 0; d--) {
-    const xfi_strided_dim *inner = &dims[to.n_dims > 0 ? to.n_dims - 1 : 0];
-
     if (length[d] == 1) continue;
     if (to.n_dims == 0 && strides[d] == run) {
       to.run_bytes *= length[d];
       run *= length[d];
-    } else if (to.n_dims > 0 && strides[d] == inner->extent * inner->stride) {
-      dims[to.n_dims - 1].extent *= length[d];
+    } else if (to.n_dims > 0 && strides[d] == first->extent * first->stride) {
+      first->extent *= length[d];
     } else {
-      dims[to.n_dims++] = (xfi_strided_dim){length[d], strides[d]};
+      *--first = (xfi_strided_dim){length[d], strides[d]};
+      to.n_dims++;
     }
   }
-  XFI_TRY(xfi_vec_reserve(&l->boxes, &l->boxes_capacity, l->n_boxes + 1, sizeof *l->boxes));
-  XFI_TRY(
-      xfi_vec_reserve(&l->dims, &l->dims_capacity, l->n_dims + (size_t)to.n_dims, sizeof *l->dims));
-  l->boxes[l->n_boxes++] = (box_of_stream){to, xfi_anchor_at(s->bound, base)};
-  for (int64_t d = to.n_dims; d > 0; d--)
-    l->dims[l->n_dims++] = dims[d - 1];
-done:
-  return st;
+  return add_box(l, base, xfi_anchor_at(s->bound, base), &to, first);
 }
 
 /* A box of a view in pieces: its dims before `d` are single. Cut into boxes that follow each other
@@ -167,8 +198,9 @@ static xfer_status add_channel(xfi_channels *c, const xfer_plan *plan, const xfi
 
   c->at[c->n++] = (xfi_channel){
       .peer = peer->rank, .send = send, .n_bytes = xfi_run_flow_bytes(plan, send, peer)};
-  l->n_boxes = l->n_dims = 0;
-  XFI_TRY(xfi_vec_reserve(&l->boxes, &l->boxes_capacity, peer->n, sizeof *l->boxes));
+  l->n_groups = l->n_boxes = l->n_dims = 0;
+  XFI_TRY(xfi_vec_reserve(&l->bases, &l->bases_capacity, peer->n, sizeof *l->bases));
+  XFI_TRY(xfi_vec_reserve(&l->anchors, &l->anchors_capacity, peer->n, sizeof *l->anchors));
   for (size_t i = 0; i < peer->n; i++)
     XFI_TRY(add_move(c, l, plan, &list->moves[peer->first + i], send));
 done:
@@ -200,7 +232,9 @@ static bool are_same(const xfi_channels *c, size_t i, size_t k)
   const xfi_load *b = &c->loads[k];
 
   return c->at[i].send && c->at[i].n_bytes == c->at[k].n_bytes && a->n_boxes == b->n_boxes &&
-         a->n_dims == b->n_dims && memcmp(a->boxes, b->boxes, sizeof *a->boxes * a->n_boxes) == 0 &&
+         a->n_groups == b->n_groups && a->n_dims == b->n_dims &&
+         memcmp(a->bases, b->bases, sizeof *a->bases * a->n_boxes) == 0 &&
+         memcmp(a->groups, b->groups, sizeof *a->groups * a->n_groups) == 0 &&
          (a->n_dims == 0 || memcmp(a->dims, b->dims, sizeof *a->dims * a->n_dims) == 0);
 }
 
@@ -259,7 +293,7 @@ xfer_status xfi_channels_move(xfi_channels *c, const xfer_plan *plan)
   if (c->in_pieces) return fill(c, plan);
   for (size_t i = 0; i < c->n; i++)
     for (size_t k = 0; k < c->loads[i].n_boxes; k++)
-      c->loads[i].boxes[k].memory.base = xfi_anchor_address(&c->loads[i].boxes[k].anchor);
+      c->loads[i].bases[k] = xfi_anchor_address(&c->loads[i].anchors[k]);
   find_same(c);
   return XFER_OK;
 }
@@ -267,8 +301,10 @@ xfer_status xfi_channels_move(xfi_channels *c, const xfer_plan *plan)
 void xfi_channels_destroy(xfi_channels *c)
 {
   for (size_t i = 0; i < c->n_loads; i++) {
-    xfi_free(c->loads[i].boxes);
+    xfi_free(c->loads[i].groups);
     xfi_free(c->loads[i].dims);
+    xfi_free(c->loads[i].bases);
+    xfi_free(c->loads[i].anchors);
   }
   xfi_free(c->loads);
   xfi_free(c->at);
@@ -285,35 +321,26 @@ void xfi_channels_measure(const xfer_plan *plan, uint64_t *sent_bytes, uint64_t 
 
 /* ---- running ---- */
 
-static int64_t box_bytes(const xfi_strided *box, const xfi_strided_dim *dims)
-{
-  int64_t n = box->run_bytes;
-
-  for (int64_t d = 0; d < box->n_dims; d++)
-    n *= dims[d].extent;
-  return n;
-}
-
 static void carry(void *context, size_t channel, char *slot, size_t n_bytes)
 {
   xfi_channels *c = context;
   xfi_load *l = &c->loads[channel];
-  const bool send = c->at[channel].send;
 
-  for (int64_t left = (int64_t)n_bytes, n; left > 0; left -= n, slot += n) {
-    const xfi_strided *box = &l->boxes[l->box].memory;
-    const xfi_strided_dim *dims = l->dims + l->dim;
-    const int64_t in_box = box_bytes(box, dims) - l->at;
+  for (uint64_t left = n_bytes, n; left > 0; left -= n, slot += n) {
+    const group *g = &l->groups[l->group];
+    const uint64_t in_group = g->n * g->n_bytes - l->at;
+    char *const *bases = l->bases + l->box + l->at / g->n_bytes;
+    const int64_t first = (int64_t)(l->at % g->n_bytes);
 
-    n = left < in_box ? left : in_box;
-    if (send)
-      xfi_ref_pack(slot, box, dims, l->at, n);
+    n = left < in_group ? left : in_group;
+    if (c->at[channel].send)
+      xfi_ref_pack(slot, bases, &g->form, l->dims + g->dims, first, (int64_t)n);
     else
-      xfi_ref_unpack(slot, box, dims, l->at, n, c->past_cache);
+      xfi_ref_unpack(slot, bases, &g->form, l->dims + g->dims, first, (int64_t)n, c->past_cache);
     l->at += n;
-    if (n < in_box) break;
-    l->box++;
-    l->dim += (size_t)box->n_dims;
+    if (n < in_group) break;
+    l->group++;
+    l->box += g->n;
     l->at = 0;
   }
 }
@@ -321,7 +348,7 @@ static void carry(void *context, size_t channel, char *slot, size_t n_bytes)
 static void rewind_all(xfi_channels *c)
 {
   for (size_t i = 0; i < c->n; i++) {
-    c->loads[i].box = c->loads[i].dim = 0;
+    c->loads[i].group = c->loads[i].box = 0;
     c->loads[i].at = 0;
     c->at[i].n_done = 0;
   }
