@@ -11,7 +11,7 @@
 #include "counted_calls.h"
 #include "unit/ranks.h"
 
-enum { N_RANKS = 4, N_TENSORS = 12, ROWS = 8, COLUMNS = 8, REBINDS = 100 };
+enum { N_RANKS = 4, N_TENSORS = 12, ROWS = 8, COLUMNS = 8, REBINDS = 100, SHIFTS = 48 };
 enum { PART = ROWS * COLUMNS / N_RANKS, WIDE = 3, OUT = ROWS * WIDE }; /* 12 columns with padding */
 enum { ROOM = N_TENSORS * (OUT + 4) + 64, NONSENSE = 0xee };
 
@@ -33,6 +33,7 @@ typedef struct job {
 
 typedef struct memory {
   uint32_t from[ROOM];
+  uint32_t second[ROOM]; /* rows of sources in pieces, which move the other way */
   uint32_t to[ROOM];
 } memory;
 
@@ -60,6 +61,11 @@ static xfer_plan *make_plan(const job *j, int rank)
   return plan;
 }
 
+static uint32_t *second_row(memory *m, int tensor, int shift)
+{
+  return m->second + tensor * PART + SHIFTS - shift;
+}
+
 /* `shift` words further on, told in turn in two ways that come to the same; in_pieces: every third
  * tensor has a piece for each of its source's rows. */
 static void bind(xfer_plan *plan, memory *m, int shift, bool in_pieces)
@@ -68,7 +74,7 @@ static void bind(xfer_plan *plan, memory *m, int shift, bool in_pieces)
 
   for (int t = 0; t < N_TENSORS; t++) {
     uint32_t *from = m->from + t * PART + shift;
-    void *const rows[PART / COLUMNS] = {from, from + COLUMNS};
+    void *const rows[PART / COLUMNS] = {from, second_row(m, t, shift)};
     const xfer_view dst = xfer_view_dense(m->to + t * OUT + shift);
     xfer_view src =
         (shift + t) % 2 == 0 ? xfer_view_dense(from) : xfer_view_strided(from, strides, 2);
@@ -81,10 +87,13 @@ static void bind(xfer_plan *plan, memory *m, int shift, bool in_pieces)
 static void fill(memory *m, int rank, int shift, int run)
 {
   memset(m, NONSENSE, sizeof *m);
-  for (int t = 0; t < N_TENSORS; t++)
+  for (int t = 0; t < N_TENSORS; t++) {
     for (int i = 0; i < PART; i++)
       m->from[t * PART + shift + i] =
           value_of(t, rank * ROWS / N_RANKS + i / COLUMNS, i % COLUMNS, run);
+    memcpy(second_row(m, t, shift), m->from + t * PART + shift + COLUMNS,
+           COLUMNS * sizeof *m->from);
+  }
 }
 
 static bool came(const memory *m, int rank, int shift, int run)
@@ -123,7 +132,7 @@ static void rebind_often(int rank, void *context)
   for (int run = 1; run <= REBINDS; run++) {
     const xfi_direct *lane = plan->direct;
 
-    if (run % 3 == 0 || run % N_RANKS == rank) shift = run % 48;
+    if (run % 3 == 0 || run % N_RANKS == rank) shift = run % SHIFTS;
     fill(m, rank, shift, run);
     bind(plan, m, shift, j->in_pieces);
     n_gathers = n_exchanges = 0;
