@@ -147,6 +147,49 @@ static int by_operations(xfer_comm *comm, int rank, int size)
   return failed;
 }
 
+/* More than a slot to each, from one place for all or from a place for each by turns; then from two
+ * pieces that move apart. */
+static int by_large_operations(xfer_comm *comm, int rank, int size)
+{
+  enum { LARGE = 20000, HALF = LARGE / 2, APART = LARGE + 2 * CALLS };
+  static const int64_t strides[1] = {1};
+  static uint32_t from[MOST_RANKS * APART];
+  static uint32_t to[MOST_RANKS * LARGE];
+  xfer_operation sends[MOST_RANKS];
+  xfer_operation recvs[MOST_RANKS];
+  xfer_view views[2][MOST_RANKS];
+  void *pieces[MOST_RANKS][2];
+  int failed = 0;
+
+  for (int p = 0; p < size; p++) {
+    sends[p] = xfer_operation_bytes(8, p, LARGE * sizeof *from);
+    recvs[p] = xfer_operation_bytes(8, p, LARGE * sizeof *to);
+    views[1][p] = xfer_view_dense(to + p * LARGE);
+  }
+  for (int call = 0; call < CALLS; call++) {
+    const bool in_pieces = call >= CALLS / 2;
+    const bool same = !in_pieces && call % 2 == 0;
+
+    for (int p = 0; p < size; p++) {
+      uint32_t *at = from + (same ? 0 : p * APART);
+
+      pieces[p][0] = at + CALLS - call;
+      pieces[p][1] = at + CALLS + HALF + call;
+      views[0][p] = in_pieces ? xfer_view_pieces(pieces[p], 2, 0, strides, 1) : xfer_view_dense(at);
+      for (int i = 0; i < LARGE; i++)
+        *(in_pieces ? (uint32_t *)pieces[p][i / HALF] + i % HALF : at + i) =
+            (uint32_t)(call * 1000003 + rank * 30011 + (same ? 0 : p) * 7919 + i);
+    }
+    memset(to, 0, sizeof to);
+    NEED(xfer_exchange(comm, sends, views[0], (size_t)size, recvs, views[1], (size_t)size, NULL) ==
+         XFER_OK);
+    for (int i = 0; i < size * LARGE; i++)
+      NEED(to[i] ==
+           (uint32_t)(call * 1000003 + i / LARGE * 30011 + (same ? 0 : rank) * 7919 + i % LARGE));
+  }
+  return failed;
+}
+
 int main(int argc, char **argv)
 {
   int level = MPI_THREAD_SINGLE;
@@ -160,7 +203,7 @@ int main(int argc, char **argv)
     MPI_Abort(MPI_COMM_WORLD, 1);
   count_calls(&comm, 1);
   failed = by_layouts(comm, rank, size) + after_calls_that_fail(comm, rank, size) +
-           by_operations(comm, rank, size);
+           by_operations(comm, rank, size) + by_large_operations(comm, rank, size);
   uncount_calls(&comm, 1);
   (void)MPI_Allreduce(MPI_IN_PLACE, &failed, 1, MPI_INT, MPI_MAX, MPI_COMM_WORLD);
   xfer_comm_destroy(comm);
