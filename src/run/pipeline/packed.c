@@ -232,8 +232,7 @@ done:
 static bool is_unpacked(const xfi_copies *copies, size_t first, size_t n_bytes)
 {
   return n_bytes >= XFI_MIN_UNPACKED_BYTES && copies->n == first + 1 &&
-         copies->at[first].convert == NULL && copies->at[first].n_dims == 0 &&
-         (size_t)copies->at[first].run_bytes == n_bytes;
+         copies->at[first].convert == NULL && (size_t)copies->at[first].run_bytes == n_bytes;
 }
 
 static xfer_status add_window(xfi_step *step, const xfer_plan *plan, flow *f, uint64_t first,

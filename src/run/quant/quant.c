@@ -230,7 +230,7 @@ static xfer_status prepare_finish(xfi_quant *q, const xfer_plan *plan, int part)
                            .convert = how};
 
     if (pair->n_scales == 0 || pair->part != part) continue;
-    if (last != NULL && last->convert == how && last->dst + last->run_bytes == copy.dst)
+    if (last != NULL && last->convert == how)
       last->run_bytes += copy.run_bytes;
     else
       XFI_TRY(xfi_copies_push(&copies, &copy));
