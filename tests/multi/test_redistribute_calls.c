@@ -147,8 +147,8 @@ static int by_operations(xfer_comm *comm, int rank, int size)
   return failed;
 }
 
-/* More than a slot to each, from one place for all or from a place for each by turns; then from two
- * pieces that move apart. */
+/* More than a slot to each, from one place for all, from one for two each, or from a place for each
+ * by turns; then from two pieces that move apart. */
 static int by_large_operations(xfer_comm *comm, int rank, int size)
 {
   enum { LARGE = 20000, HALF = LARGE / 2, APART = LARGE + 2 * CALLS };
@@ -168,24 +168,24 @@ static int by_large_operations(xfer_comm *comm, int rank, int size)
   }
   for (int call = 0; call < CALLS; call++) {
     const bool in_pieces = call >= CALLS / 2;
-    const bool same = !in_pieces && call % 2 == 0;
+    const int same = in_pieces || call % 3 == 1 ? 1 : call % 3 == 0 ? MOST_RANKS : 2;
 
     for (int p = 0; p < size; p++) {
-      uint32_t *at = from + (same ? 0 : p * APART);
+      uint32_t *at = from + p / same * APART;
 
       pieces[p][0] = at + CALLS - call;
       pieces[p][1] = at + CALLS + HALF + call;
       views[0][p] = in_pieces ? xfer_view_pieces(pieces[p], 2, 0, strides, 1) : xfer_view_dense(at);
       for (int i = 0; i < LARGE; i++)
         *(in_pieces ? (uint32_t *)pieces[p][i / HALF] + i % HALF : at + i) =
-            (uint32_t)(call * 1000003 + rank * 30011 + (same ? 0 : p) * 7919 + i);
+            (uint32_t)(call * 1000003 + rank * 30011 + p / same * 7919 + i);
     }
     memset(to, 0, sizeof to);
     NEED(xfer_exchange(comm, sends, views[0], (size_t)size, recvs, views[1], (size_t)size, NULL) ==
          XFER_OK);
     for (int i = 0; i < size * LARGE; i++)
       NEED(to[i] ==
-           (uint32_t)(call * 1000003 + i / LARGE * 30011 + (same ? 0 : rank) * 7919 + i % LARGE));
+           (uint32_t)(call * 1000003 + i / LARGE * 30011 + rank / same * 7919 + i % LARGE));
   }
   return failed;
 }

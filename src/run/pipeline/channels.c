@@ -242,17 +242,14 @@ static bool are_same(const xfi_channels *c, size_t i, size_t k)
  * once; shorter ones may lie in their slots before a run begins. */
 static void find_same(xfi_channels *c)
 {
-  for (size_t i = 0; i < c->n; i++) {
-    c->at[i].next_same = 0;
-    c->at[i].is_again = false;
-  }
-  for (size_t k = 1; k < c->n; k++) {
+  for (size_t k = 0; k < c->n; k++) {
     size_t i = 0;
 
     if (!c->at[k].send || c->at[k].n_bytes <= c->slot_bytes) continue;
+    c->at[k].next_same = 0;
     while (i < k && (c->at[i].next_same != 0 || !are_same(c, i, k)))
       i++;
-    c->at[i].next_same = i < k ? k : 0;
+    if (i < k) c->at[i].next_same = k;
     c->at[k].is_again = i < k;
   }
 }
