@@ -53,7 +53,8 @@ REFUSED = {("vllm", "deepseek_tied"): "ties no output layer",
            ("megatron", "deepseek_v2lite"): "puts a norm into linear_q_proj that no checkpoint has"}
 
 # What the framework has for a tensor of the checkpoint, and does not load: names and shapes are compared.
-UNLOADED = {("vllm", "laguna", "e_score_correction_bias"), ("vllm", "laguna_elements", "e_score_correction_bias")}
+UNLOADED = {("sglang", "llama3_blocks", "weight_scale_inv"),
+            ("vllm", "laguna", "e_score_correction_bias"), ("vllm", "laguna_elements", "e_score_correction_bias")}
 
 
 def unpack(runs):

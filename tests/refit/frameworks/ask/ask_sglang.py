@@ -1,12 +1,13 @@
 """What SGLang itself makes of a checkpoint: every parameter of every rank, and where each of its elements comes from.
 
-    ask_sglang.py --ck FOLDER_OF_CHECKPOINTS --out FOLDER FAMILY:LAYOUT...   LAYOUT: tp4 | tp4,ep2 | tp4,dp2,ep2 | tp4,dp2,lm | tp2,pp2
+    ask_sglang.py --ck FOLDER_OF_CHECKPOINTS --out FOLDER FAMILY:LAYOUT...   LAYOUT: tp4 | tp4,ep2 | tp4,dp2,ep2 | tp4,dp2,lm,dense1,deepep | tp2,pp2
 
 The launcher's order is kept: arguments are resolved and published, groups are made (torch's "fake" process group of the real
 size), the model class is built and its load_weights() called. What SGLang decides by the device it decides as on a Hopper GPU:
 torch says that it sees one, modules of kernels are empty, and memory is the CPU's. process_weights_after_loading() is not
 called. A forked child is one rank. dp is attention's; with `lm` the output layer is cut as attention is
-(--enable-dp-lm-head). Shared experts are apart from the others (--disable-shared-experts-fusion).
+(--enable-dp-lm-head), with `dense1` dense layers are whole (--moe-dense-tp-size 1), with `deepep` experts talk by it.
+Shared experts are apart from the others (--disable-shared-experts-fusion).
 """
 import argparse
 import importlib.abc
@@ -32,7 +33,7 @@ import remote
 from engine import dump_model, in_child, load, poison
 
 # Packages of kernels, and what holds no weight.
-ABSENT = ("IPython", "cutlass", "decord", "deep_gemm", "flash_attn", "flashinfer", "gguf", "humming", "kernels", "modelscope", "outlines",
+ABSENT = ("IPython", "cutlass", "decord", "deep_ep", "deep_gemm", "flash_attn", "flashinfer", "gguf", "humming", "kernels", "modelscope", "outlines",
           "quack", "scipy", "sgl_kernel", "soundfile", "tilelang", "torchao")
 
 
@@ -95,9 +96,9 @@ def patch():
 
 
 def parse(layout):
-    out = dict(tp=1, dp=1, ep=1, pp=1, lm=False)
+    out = dict(tp=1, dp=1, ep=1, pp=1, lm=False, dense1=False, deepep=False)
     for item in layout.split(","):
-        if item == "lm":
+        if item in ("lm", "dense1", "deepep"):
             out[item] = True
         else:
             out[item[:2]] = int(item[2:])
@@ -106,9 +107,12 @@ def parse(layout):
 
 def arguments(folder, p, dtype):
     from sglang.srt.server_args import ServerArgs
+    more = {"moe_dense_tp_size": 1} if p["dense1"] else {}
+    if p["deepep"]:
+        more["moe_a2a_backend"] = "deepep"
     return ServerArgs(model_path=folder, dtype=dtype, device="cuda", skip_tokenizer_init=True, load_format="dummy",
                       tp_size=p["tp"], pp_size=p["pp"], ep_size=p["ep"], dp_size=p["dp"], enable_dp_attention=p["dp"] > 1,
-                      enable_dp_lm_head=p["lm"], disable_shared_experts_fusion=True, disable_custom_all_reduce=True,
+                      enable_dp_lm_head=p["lm"], disable_shared_experts_fusion=True, **more, disable_custom_all_reduce=True,
                       mem_fraction_static=0.5, disable_cuda_graph=True)
 
 
@@ -157,7 +161,7 @@ def in_f32(config, FakeStore):
 
 def spec_of(p, config):
     """xfer's SPEC of a layout."""
-    more = [",dp_lm_head"] * p["lm"] + [",shared_apart"] * ("n_shared_experts" in config)
+    more = [",dp_lm_head"] * p["lm"] + [",dense_whole"] * p["dense1"] + [",deepep"] * p["deepep"] + [",shared_apart"] * ("n_shared_experts" in config)
     return f"sglang:tp{p['tp']},dp{p['dp']},ep{p['ep']},pp{p['pp']},loaded" + "".join(more)
 
 
