@@ -66,16 +66,6 @@ void xfi_cuda_page_unmap(char *mapped, size_t n_bytes, bool by_streams)
   (void)munmap(mapped, n_bytes);
 }
 
-/* Past the limit of files it is a signal, which ends the process. */
-static bool make_large(int file, size_t n_bytes)
-{
-  struct rlimit most;
-
-  errno = EFBIG;
-  return (getrlimit(RLIMIT_FSIZE, &most) != 0 || most.rlim_cur >= n_bytes) &&
-         ftruncate(file, (off_t)n_bytes) == 0;
-}
-
 xfer_status xfi_cuda_page_alloc(xfi_device *base, uint64_t **flags, size_t n_flags, bool by_streams)
 {
   static _Atomic uint64_t last_id;
@@ -83,13 +73,17 @@ xfer_status xfi_cuda_page_alloc(xfi_device *base, uint64_t **flags, size_t n_fla
   xfer_status st = XFER_OK;
   xfi_cuda_page *page = NULL;
   size_t unit = (size_t)sysconf(_SC_PAGESIZE);
+  struct rlimit most;
 
   page = xfi_calloc(1, sizeof *page);
   XFI_CHECK(page != NULL, XFER_ERR_NOMEM, "%zu flags", n_flags);
   page->n_bytes = (n_flags * sizeof **flags + unit) / unit * unit;
+  errno = EFBIG; /* past the limit of files ftruncate() is a signal, which ends the process */
   page->file = memfd_create("xfer-flags", MFD_CLOEXEC);
-  XFI_CHECK(page->file >= 0 && make_large(page->file, page->n_bytes), XFER_ERR_NOMEM,
-            "%zu bytes of shared memory: %s", page->n_bytes, strerror(errno));
+  XFI_CHECK(page->file >= 0 &&
+                (getrlimit(RLIMIT_FSIZE, &most) != 0 || most.rlim_cur >= page->n_bytes) &&
+                ftruncate(page->file, (off_t)page->n_bytes) == 0,
+            XFER_ERR_NOMEM, "%zu bytes of shared memory: %s", page->n_bytes, strerror(errno));
   page->by_streams = by_streams;
   XFI_TRY(page_map(page->file, page->n_bytes, by_streams, &page->base));
   page->id = ++last_id;

@@ -55,20 +55,13 @@ done:
   return st;
 }
 
-/* Of what the plan does not know, pages and all of a host, there are few. */
-static uint32_t seek_told(const xfi_link *link, const xfi_allocation *at)
-{
-  for (size_t i = 0; i < link->n_told; i++)
-    if (link->told[i].at.base == at->base && link->told[i].at.n_bytes == at->n_bytes)
-      return (uint32_t)i + 1;
-  return 0;
-}
-
 /* 1 + the index of what bytes lie in, which is told if it was not. That may be more than the peer
- * was described: it finds so. */
+ * was described: it finds so. Of what the plan does not know, pages and all of a host, there are
+ * few. */
 static xfer_status find_told(blob *b, uint32_t *index, const void *pointer, size_t n_bytes)
 {
   const xfi_allocation *at = xfi_run_allocation(b->plan, pointer, n_bytes);
+  const xfi_link *link = b->link;
   uint32_t none = 0;
   uint32_t *seen = at == NULL ? &none : &b->of_plan[at - xfi_run_owner(b->plan)->allocations];
   xfer_status st = XFER_OK;
@@ -77,7 +70,10 @@ static xfer_status find_told(blob *b, uint32_t *index, const void *pointer, size
   if (at == NULL) {
     XFI_TRY(b->plan->device->ops->find_allocation(b->plan->device, pointer, n_bytes, &found));
     at = &found;
-    none = seek_told(b->link, at);
+    for (none = (uint32_t)link->n_told; none > 0; none--)
+      if (link->told[none - 1].at.base == at->base &&
+          link->told[none - 1].at.n_bytes == at->n_bytes)
+        break;
   }
   if (*seen == 0) XFI_TRY(tell(b, seen, at));
   *index = *seen;
@@ -88,15 +84,14 @@ done:
 static xfer_status put_place(blob *b, const void *pointer, size_t n_bytes, int half)
 {
   xfer_status st = XFER_OK;
-  uint64_t place[2];
   uint32_t index;
   xfi_told *t;
 
   XFI_TRY(find_told(b, &index, pointer, n_bytes));
   t = &b->link->told[index - 1];
   t->halves |= half;
-  place[0] = index - 1;
-  place[1] = (uint64_t)((const char *)pointer - (const char *)t->at.base);
+  const uint64_t place[2] = {index - 1,
+                             (uint64_t)((const char *)pointer - (const char *)t->at.base)};
   XFI_TRY(xfi_bytes_put(&b->bytes, place, sizeof place));
 done:
   return st;
@@ -203,10 +198,9 @@ done:
 xfer_status xfi_link_tell(xfi_link *link, const xfer_plan *plan)
 {
   xfer_status st = XFER_OK;
-  blob b = {.link = link, .bytes = link->said, .is_told = true};
+  blob b = {.link = link, .bytes = {link->said.at, 0, link->said.capacity}, .is_told = true};
   uint64_t n;
 
-  b.bytes.n = 0;
   XFI_TRY(begin_blob(&b, plan));
   XFI_TRY(put_flow(&b, &n, &plan->moves->sends, link->send, XFI_OF_SRC));
   XFI_TRY(put_flow(&b, &n, &plan->moves->recvs, link->recv, XFI_OF_DST));

@@ -156,7 +156,6 @@ static xfer_status add_box(xfi_step *step, const turn *t, const xfi_cast *c, con
     return xfi_slot_copies(&step->gather, plan, cls, slot, true, xfi_run_src(plan, c->tensor),
                            mine.src_local, mine.length, first, end);
   }
-  if (t->needed.n == 0) return XFER_OK;
   n = xfi_slice_box(slices, box->length, cls->src->n_dims, first, end);
   for (int i = 0; i < n; i++)
     XFI_TRY(scatter_slice(&step->scatter, plan, c->tensor, &t->needed, box, &slices[i],
