@@ -4,6 +4,7 @@ are in tests/frameworks."""
 import abc
 import http.server
 import json
+import socket
 import sys
 import threading
 import types
@@ -161,6 +162,43 @@ def test_http_client_posts_to_vllms_routes_and_says_what_the_server_says():
         ("/finish_weight_update", {"weight_version": "7"}),
         ("/resume", {}),
     ]
+
+
+def test_sglangs_sessions_all_end_also_where_one_does_not():
+    torch = pytest.importorskip("torch", reason="torch is not installed")
+    from xfer.integrations import sglang
+
+    class Server:
+        is_open, refuses = False, False
+
+        def sizes(self):
+            return 1, 1
+
+        def begin_weight_update(self, selector):
+            assert not self.is_open
+            self.is_open = True
+
+        def update_weights(self, told, tp_size, selector):
+            pass
+
+        def end_weight_update(self):
+            if self.refuses:
+                raise RuntimeError("it does not end")
+            self.is_open = False
+
+    class Moves(sglang.Trainer):
+        def _move(self, look, draft):
+            pass
+
+    servers = [Server(), Server(), Server()]
+    servers[0].refuses = True
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        meeting = sglang.Meeting("127.0.0.1", free.getsockname()[1], 1, 4, 0)
+    trainer = Moves(meeting, {"x": torch.ones(1)}, servers)
+    with pytest.raises(RuntimeError, match="it does not end"):
+        trainer.send_weights()
+    assert [server.is_open for server in servers] == [True, False, False]
 
 
 def test_forgetting_a_transfer_that_was_not_makes_no_comm(monkeypatch):

@@ -146,19 +146,28 @@ class Trainer:
             self._version += 1
             calls = self._calls(draft, selector)
             for server in self._servers:
-                server.begin_weight_update(selector)
+                self._begin(server, selector)
                 begun.append(server)
             beside((lambda: self._drive(calls)) if calls else None, lambda look: self._move(look, draft))
         except BaseException as error:
             self._side.fail(error)
-            for server in begun:  # which serves what it has
-                with suppress(Exception):
-                    server.end_weight_update()
+            with suppress(Exception):
+                _end(begun)  # which serve what they have
             raise
-        for server in begun:
-            server.end_weight_update()
-            if weight_version is not None:
+        _end(begun)
+        if weight_version is not None:
+            for server in begun:
                 server.set_weight_version(weight_version)
+
+    def _begin(self, server: Any, selector: str) -> None:
+        """A session. One that is open when the trainers meet was left by a trainer that ended in it."""
+        try:
+            server.begin_weight_update(selector)
+        except Exception as error:
+            if self._side.has_met or "already open" not in str(error):
+                raise
+            server.end_weight_update()
+            server.begin_weight_update(selector)
 
     def _calls(self, draft: bool, selector: str) -> list[Callable[[], None]]:
         """What makes the workers of each server take part."""
@@ -201,6 +210,18 @@ class Trainer:
         """Leave the workers."""
         self._is_shut_down = True
         self._side.leave()
+
+
+def _end(servers: Sequence[Any]) -> None:
+    """The session of each, also where another's does not end; raises why the first did not."""
+    wrong: list[Exception] = []
+    for server in servers:
+        try:
+            server.end_weight_update()
+        except Exception as error:
+            wrong.append(error)
+    if wrong:
+        raise wrong[0]
 
 
 # ---- workers
