@@ -9,6 +9,7 @@ of `xfer_refit --dump` (serving side) or `--dump-train` (training side). The las
 """
 
 import argparse
+import functools
 import glob
 import json
 import lzma
@@ -163,15 +164,19 @@ ADD = 3  # the low byte of such a conversion
 TYPES = {"u8": np.uint8, "bf16": np.uint16}  # of elements that are no words of 4 bytes
 
 
+@functools.cache
+def seed(name):
+    """Of a tensor's values, as xfer_refit makes it of the name."""
+    made = 14695981039346656037
+    for byte in name.encode():
+        made = (made ^ byte) * 1099511628211 % 2**64
+    return made
+
+
 def filled(tensor, flat, names, converted):
     """The 4 bytes with which xfer_refit fills each element; of a tensor that is converted an f32 of any value."""
-    seeds = [0] * (len(names) + 1)
-    for i, name in enumerate(names):
-        seeds[i] = 14695981039346656037
-        for byte in name.encode():
-            seeds[i] = (seeds[i] ^ byte) * 1099511628211 % 2**64
     with np.errstate(over="ignore"):
-        x = np.array(seeds, np.uint64)[tensor] + flat.astype(np.uint64) + np.uint64(0x9E3779B97F4A7C15)
+        x = np.array([*map(seed, names), 0], np.uint64)[tensor] + flat.astype(np.uint64) + np.uint64(0x9E3779B97F4A7C15)
         x = (x ^ (x >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
         x = (x ^ (x >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
         x ^= x >> np.uint64(31)
