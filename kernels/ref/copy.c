@@ -257,13 +257,14 @@ static place place_at(char *base, const xfi_strided *box, const xfi_strided_dim 
 /* On by n runs, no further than the line's end. */
 static void advance(place *p, int64_t n)
 {
+  const xfi_strided_dim *dims = p->dims;
   int64_t d = p->box->n_dims - 1;
 
   if (d < 0) return;
-  p->run += n * p->dims[d].stride;
+  p->run += n * dims[d].stride;
   p->index[d] += n;
-  for (; d > 0 && p->index[d] == p->dims[d].extent; d--) {
-    p->run += p->dims[d - 1].stride - p->dims[d].extent * p->dims[d].stride;
+  for (; d > 0 && p->index[d] == dims[d].extent; d--) {
+    p->run += dims[d - 1].stride - dims[d].extent * dims[d].stride;
     p->index[d] = 0;
     p->index[d - 1]++;
   }
