@@ -236,10 +236,11 @@ XFER_API XFER_MUST_CHECK xfer_status xfer_plan_commit(xfer_plan *plan);
  * Collective. One run may be in flight per plan.
  * Stream: starts after what is already on `stream`; returns once enqueued, allocates nothing, does
  * not wait for the device, but where it copies 32 MiB and more into others' memory looks for up to
- * a fifth of a millisecond whether they are ready, since such copies are faster. What follows on
- * `stream`, as an event that is recorded there, comes when this rank's part has ended; so a plan
- * for each group of tensors tells when each is there. On a host comm the data has moved when it
- * returns.
+ * a fifth of a millisecond whether they are ready, since such copies are faster; and over NCCL it
+ * is at most 64 rounds ahead of the device, since a queue that is full cannot be left at a
+ * deadline. What follows on `stream`, as an event that is recorded there, comes when this rank's
+ * part has ended; so a plan for each group of tensors tells when each is there. On a host comm the
+ * data has moved when it returns.
  *
  * @param plan     Committed. Its bound views are read and written until `stream` passes this point.
  * @param version  The caller's number for these weights: any from 0 on for the first run, then

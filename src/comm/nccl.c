@@ -12,8 +12,12 @@
 #include "error.h"
 
 #include <stdio.h>
+#include <time.h>
 
-enum { WATCH_MS = 500 }; /* between two looks: each may hold up a run that is just being enqueued */
+enum {
+  WATCH_MS = 500, /* between two looks: each may hold up a run that is just being enqueued */
+  PAUSE_NS = 20 * 1000
+};
 
 /* ---- what is in flight -------------------------------------------------------------------- */
 
@@ -40,7 +44,7 @@ static void watch_look(xfi_nccl_comm *comm)
 {
   char text[XFI_NCCL_WHY_BYTES];
   ncclResult_t state = ncclSuccess;
-  cudaError_t error = cudaEventQuery(comm->done);
+  cudaError_t error = cudaEventQuery(comm->done[(comm->n_rounds - 1) % XFI_NCCL_ROUNDS_AHEAD]);
 
   if (error == cudaSuccess) {
     comm->in_flight = false;
@@ -80,7 +84,8 @@ static xfer_status put_in_flight(xfi_nccl_comm *comm, cudaStream_t stream, xfi_d
   xfer_status st = XFER_OK;
   xfi_deadline look = xfi_deadline_after(WATCH_MS);
 
-  XFI_CUDA_TRY(cudaEventRecord, (comm->done, stream));
+  XFI_CUDA_TRY(cudaEventRecord, (comm->done[comm->n_rounds % XFI_NCCL_ROUNDS_AHEAD], stream));
+  comm->n_rounds++;
   comm->deadline = deadline;
   comm->is_late = false;
   if (deadline.at_ns < look.at_ns) look = deadline;
@@ -102,6 +107,24 @@ static void remember_peers(xfi_nccl_comm *comm, const xfi_message *messages, int
     comm->peers[i] = messages[i].peer;
 }
 
+/* Until the device is at most so many rounds behind; the lock is held, but not while this waits. In
+ * a queue that is full the driver waits, for a peer that may never come, and the alarm with it. */
+static xfer_status wait_for_room(xfi_nccl_comm *comm)
+{
+  const struct timespec pause = {.tv_sec = 0, .tv_nsec = PAUSE_NS};
+  const cudaEvent_t oldest = comm->done[comm->n_rounds % XFI_NCCL_ROUNDS_AHEAD];
+  xfer_status st = xfi_nccl_usable(&comm->data);
+
+  while (st == XFER_OK && cudaEventQuery(oldest) == cudaErrorNotReady) {
+    (void)pthread_mutex_unlock(&comm->lock);
+    (void)nanosleep(&pause, NULL);
+    (void)pthread_mutex_lock(&comm->lock);
+    st = xfi_nccl_usable(&comm->data);
+  }
+  (void)cudaGetLastError(); /* "not ready" is kept as an error */
+  return st != XFER_OK && comm->is_late ? XFER_ERR_TIMEOUT : st;
+}
+
 /* A group that the alarm sees to from then on. */
 static xfer_status carry(xfi_comm *base, const xfi_message *sends, int n_sends,
                          const xfi_message *recvs, int n_recvs, int root, cudaStream_t stream,
@@ -111,7 +134,7 @@ static xfer_status carry(xfi_comm *base, const xfi_message *sends, int n_sends,
   xfer_status st = XFER_OK;
 
   (void)pthread_mutex_lock(&comm->lock);
-  XFI_TRY(xfi_nccl_usable(&comm->data));
+  XFI_TRY(wait_for_room(comm));
   XFI_CHECK(n_sends + n_recvs <= XFI_ROUND_MESSAGES, XFER_ERR_INTERNAL, "%d messages in a group",
             n_sends + n_recvs);
   if (n_sends + n_recvs == 0) goto done;

@@ -13,7 +13,8 @@ enum {
   XFI_NCCL_SLOTS =
       XFI_ROUND_MESSAGES / 2,      /* peers of one control group: a send and a receive each */
   XFI_NCCL_SLOT_BYTES = 32 * 1024, /* bytes of a control message per group */
-  XFI_NCCL_CONTROL_BYTES = XFI_ROUND_MESSAGES * XFI_NCCL_SLOT_BYTES
+  XFI_NCCL_CONTROL_BYTES = XFI_ROUND_MESSAGES * XFI_NCCL_SLOT_BYTES,
+  XFI_NCCL_ROUNDS_AHEAD = 64 /* of the device: a stream's queue takes some 1,000 operations */
 };
 
 typedef struct xfi_nccl_comm {
@@ -35,8 +36,9 @@ typedef struct xfi_nccl_comm {
   pthread_mutex_t lock;
   xfi_alarm alarm;
   xfi_nccl data;
-  bool in_flight; /* work up to `done` may not have ended */
-  cudaEvent_t done;
+  bool in_flight; /* the last round may not have ended */
+  uint64_t n_rounds;
+  cudaEvent_t done[XFI_NCCL_ROUNDS_AHEAD]; /* of the last rounds, by turns */
   xfi_deadline deadline;
   bool is_late;                  /* it passed before they ended */
   int peers[XFI_ROUND_MESSAGES]; /* [n_peers] of the last round, for the error text */

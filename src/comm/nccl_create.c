@@ -28,7 +28,8 @@ static void nccl_destroy(xfi_comm *base)
   if (comm->host != NULL) comm->host->ops->destroy(comm->host);
   xfi_nccl_end(comm);
   (void)pthread_mutex_destroy(&comm->lock);
-  if (comm->done != NULL) (void)cudaEventDestroy(comm->done);
+  for (int i = 0; i < XFI_NCCL_ROUNDS_AHEAD; i++)
+    if (comm->done[i] != NULL) (void)cudaEventDestroy(comm->done[i]);
   if (comm->control_done != NULL) (void)cudaEventDestroy(comm->control_done);
   if (comm->control_stream != NULL) (void)cudaStreamDestroy(comm->control_stream);
   if (comm->device_bytes != NULL) (void)cudaFree(comm->device_bytes);
@@ -86,7 +87,8 @@ static xfer_status assemble(xfer_comm **comm, xfi_nccl_comm *made, unsigned char
   xfi_device *device = NULL;
 
   XFI_CUDA_TRY(cudaGetDevice, (&made->ordinal));
-  XFI_CUDA_TRY(cudaEventCreateWithFlags, (&made->done, cudaEventDisableTiming));
+  for (int i = 0; i < XFI_NCCL_ROUNDS_AHEAD; i++)
+    XFI_CUDA_TRY(cudaEventCreateWithFlags, (&made->done[i], cudaEventDisableTiming));
   XFI_TRY(xfi_device_create_cuda(&device));
   device->ops->domain(device, domain);
   XFI_TRY(xfi_comm_wrap(comm, &made->base, device));

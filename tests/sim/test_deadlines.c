@@ -316,6 +316,46 @@ static void test_e5_short_wait_on_one_rank_packed(void)
   in_world(2, COMM_NCCL, XFER_LANE_PACKED, one_short);
 }
 
+/* ---- E2: more than a queue takes ----------------------------------------------------------- */
+
+/* Of a run of more rounds than a stream's queue has room for, a peer never comes. */
+static void unmet(int rank)
+{
+  enum { BYTES = 600 << 10, WINDOW = 1 << 10 };
+  xfer_plan_options options = XFER_PLAN_OPTIONS_INIT;
+  xfer_tensor list = {.name = "t"};
+  xfer_plan *plan = NULL;
+  void *memory = world_alloc(BYTES);
+  const xfer_view view = xfer_view_dense(memory);
+  const cudaStream_t stream = world_stream();
+
+  options.lane = XFER_LANE_PACKED;
+  options.window_bytes = WINDOW;
+  options.timeout_ms = LONG_MS;
+  OK(xfer_problem_parse((xfer_layout **)&list.src, (xfer_layout **)&list.dst,
+                        "u8[614400] (1)@0:R -> (1)@1:R"));
+  OK(xfer_plan_create(&plan, w.comms[rank], &list, 1, &options));
+  OK(xfer_plan_bind(plan, 0, &view, &view));
+  OK(xfer_plan_commit(plan));
+  OK(xfer_plan_run(plan, 1, stream));
+  OK(xfer_plan_wait(plan, 0));
+  ranks_set_timeout(plan, SHORT_MS);
+  ranks_barrier();
+  if (rank == 0) {
+    const int64_t began = world_ms();
+    NEED(xfer_plan_run(plan, 2, stream) == XFER_ERR_TIMEOUT);
+    NEED(xfer_plan_wait(plan, 0) != XFER_OK);
+    NEED(world_ms() - began < 10000);
+  }
+  ranks_barrier();
+  NEED_NO_VIOLATION();
+}
+
+static void test_e2_a_full_queue_ends_at_the_deadline_packed(void)
+{
+  in_world(2, COMM_NCCL, XFER_LANE_PACKED, unmet);
+}
+
 /* ---- a look that does not block ----------------------------------------------------------- */
 
 /* While a device is busy with other work its rank's part is not over, and looking says so. */
@@ -479,6 +519,8 @@ int main(int argc, char **argv)
       {"e2_runs_after_a_timeout_and_a_commit_gather",
        test_e2_runs_after_a_timeout_and_a_commit_gather},
       {"e2_runs_after_a_timeout_and_a_commit_nccl", test_e2_runs_after_a_timeout_and_a_commit_nccl},
+      {"e2_a_full_queue_ends_at_the_deadline_packed",
+       test_e2_a_full_queue_ends_at_the_deadline_packed},
       {"e5_short_wait_on_all_ranks_nccl", test_e5_short_wait_on_all_ranks_nccl},
       {"e5_short_wait_on_all_ranks_packed", test_e5_short_wait_on_all_ranks_packed},
       {"e5_short_wait_on_one_rank_nccl", test_e5_short_wait_on_one_rank_nccl},
