@@ -22,6 +22,7 @@ LONG = [
 NOT_FRESH = [(r"^apt-get", "changes this system")]
 NOT_HERE = [
     (r"vllm serve|VLLM_", "wants vLLM and GPUs"),
+    (r"sglang\.launch_server", "wants SGLang and GPUs"),
     (r"--comm nccl|--comm cuda|xfer_perf", "wants GPUs"),
     (r"/path/to", "the reader's own files"),
 ]
