@@ -123,9 +123,9 @@ static inline int64_t xfi_strided_bytes(const xfi_strided *box, const xfi_stride
   return n_bytes;
 }
 
-/* Copy n_bytes of the stream of boxes of one form, which begin at `bases`, from the
- * first one's byte `first` on to dense memory, or likewise from there, there past the cache: better
- * where more is unpacked than it holds. */
+/* Copy n_bytes of the stream of boxes of one form, which begin at `bases`, from the first one's
+ * byte `first` on to dense memory, or likewise from there, there past the cache: better where more
+ * is unpacked than it holds. */
 void xfi_ref_pack(char *dense, char *const *bases, const xfi_strided *box,
                   const xfi_strided_dim *dims, int64_t first, int64_t n_bytes);
 void xfi_ref_unpack(const char *dense, char *const *bases, const xfi_strided *box,

@@ -130,7 +130,7 @@ class Trainer:
         weights = source if isinstance(source, Source) else Source(source, meeting.n_trainers)
         self._meeting, self._servers = meeting, list(servers)
         self._side = TrainerSide(meeting, weights)
-        self._version, self._is_shut_down = 0, False
+        self._session, self._version, self._is_shut_down = "", 0, False
 
     def send_weights(self, draft: bool = False, weight_version: str | None = None) -> None:
         """One update: when it returns the workers have the weights. Collective over the trainers. draft: of the draft

@@ -2,8 +2,8 @@
  * Flows between ranks that share memory: packed by the sender into slots that the receiver unpacks,
  * with no message and no copy between. All that goes to one peer is one stream of bytes, the boxes
  * of its moves one after the other, as in packed.c; but where a slot ends is seen when it is full,
- * so there is one description per box whatever the slots are. What several peers get alike is
- * packed once, into slots that all of them read.
+ * so that boxes are described whatever the slots are, those of one form together. What several
+ * peers get alike is packed once, into slots that all of them read.
  */
 #include "channels.h"
 
