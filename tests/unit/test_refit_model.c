@@ -8,14 +8,7 @@
 
 #include <cmocka.h>
 
-#include <xfer/refit.h>
-
-#include "refit_files.h"
-
-static xfer_status load(xfer_model **model, const char *text)
-{
-  return xfer_model_load(model, refit_write("table.json", text), NULL);
-}
+#include "refit_sides.h"
 
 static xfer_refit_report_data report_of(xfer_model *model)
 {
@@ -36,18 +29,12 @@ static void test_table_counts_its_tensors_and_bytes(void **state)
   xfer_model *model = NULL;
 
   (void)state;
-  assert_int_equal(load(&model, REFIT_DENSE), XFER_OK);
+  assert_int_equal(refit_load(&model, REFIT_DENSE), XFER_OK);
   const xfer_refit_report_data report = report_of(model);
   assert_int_equal(report.hf_tensors, 3 + 2 * 7);
   assert_int_equal(report.payload_bytes,
                    2 * (2 * 100 * 16 + 16 + 2 * (16 * 16 * 2 + 8 * 16 * 2 + 3 * 32 * 16)));
   xfer_model_destroy(model);
-}
-
-static void expect_said(const char *word)
-{
-  print_message("  %s\n", xfer_last_error());
-  assert_non_null(strstr(xfer_last_error(), word));
 }
 
 static void test_malformed_tables_are_refused(void **state)
@@ -163,9 +150,9 @@ static void test_malformed_tables_are_refused(void **state)
     xfer_model *model = NULL;
 
     print_message("%.100s\n", cases[i].text);
-    assert_int_not_equal(load(&model, cases[i].text), XFER_OK);
+    assert_int_not_equal(refit_load(&model, cases[i].text), XFER_OK);
     assert_null(model);
-    expect_said(cases[i].word);
+    refit_expect_error(cases[i].word);
   }
 }
 
@@ -249,8 +236,8 @@ static void test_a_name_that_is_too_long_is_refused(void **state)
   memset(name, 'a', sizeof name - 1);
   name[sizeof name - 1] = '\0';
   (void)snprintf(text, sizeof text, REFIT_TABLE("", REFIT_N("%s", "[1]")), name);
-  assert_int_equal(load(&model, text), XFER_ERR_IO);
-  expect_said("a tensor name of 599 characters");
+  assert_int_equal(refit_load(&model, text), XFER_ERR_IO);
+  refit_expect_error("a tensor name of 599 characters");
 }
 
 static void test_unreadable_paths_are_refused(void **state)
@@ -296,7 +283,7 @@ static void test_ranges_keep_what_they_say(void **state)
   refit_write("plain/config.json", "{}");
   refit_write_header("plain/a.safetensors", "{\"a\":{\"dtype\":\"F32\",\"shape\":[1]}}");
   assert_int_equal(xfer_model_load(&model, refit_path("plain"), &options), XFER_ERR_ARG);
-  expect_said("has no extra_params");
+  refit_expect_error("has no extra_params");
 }
 
 static void test_quantised_projections_get_scales(void **state)
@@ -316,10 +303,10 @@ static void test_quantised_projections_get_scales(void **state)
   refit_write("table.json", REFIT_TABLE("", "{\"name\":\"model.layers.0.mlp.up_proj.weight\","
                                             "\"shape\":[128,128],\"dtype\":\"f8e4m3\"}"));
   assert_int_equal(xfer_model_load(&model, refit_path("table.json"), &options), XFER_ERR_ARG);
-  expect_said("is f8e4m3 already");
+  refit_expect_error("is f8e4m3 already");
   options.quant = 7;
   assert_int_equal(xfer_model_load(&model, refit_path("table.json"), &options), XFER_ERR_ARG);
-  expect_said("quant");
+  refit_expect_error("quant");
 }
 
 static void test_added_tensors_join_the_table(void **state)
@@ -329,7 +316,7 @@ static void test_added_tensors_join_the_table(void **state)
   xfer_model *model = NULL;
 
   (void)state;
-  assert_int_equal(load(&model, REFIT_DENSE), XFER_OK);
+  assert_int_equal(refit_load(&model, REFIT_DENSE), XFER_OK);
   assert_int_equal(xfer_model_add(model, "model.layers.0.self_attn.k_scale", XFER_F32, NULL, 0),
                    XFER_OK);
   assert_int_equal(xfer_model_add(model, "model.layers.1.self_attn.k_scale", XFER_F32, NULL, 0),
@@ -341,20 +328,20 @@ static void test_added_tensors_join_the_table(void **state)
   report_of(model);
   xfer_model_destroy(model);
 
-  assert_int_equal(load(&model, REFIT_DENSE), XFER_OK);
+  assert_int_equal(refit_load(&model, REFIT_DENSE), XFER_OK);
   assert_int_equal(xfer_model_add(model, "model.norm.weight", XFER_BF16, shape, 1), XFER_ERR_ARG);
   assert_non_null(strstr(xfer_last_error(), "model.norm.weight"));
   xfer_model_destroy(model);
 
-  assert_int_equal(load(&model, REFIT_DENSE), XFER_OK);
+  assert_int_equal(refit_load(&model, REFIT_DENSE), XFER_OK);
   assert_int_equal(xfer_model_add(model, "x", 99, shape, 1), XFER_ERR_ARG);
-  expect_said("dtype 99");
+  refit_expect_error("dtype 99");
   assert_int_equal(xfer_model_add(model, "", XFER_F32, shape, 1), XFER_ERR_ARG);
   assert_int_equal(xfer_model_add(model, "x", XFER_F32, &negative, 1), XFER_ERR_ARG);
-  expect_said("size -1 of dim 0");
+  refit_expect_error("size -1 of dim 0");
   assert_int_equal(xfer_model_add(model, "x.{layer}", XFER_F32, shape, 1), XFER_ERR_ARG);
   assert_int_equal(xfer_model_add(model, "x", XFER_F32, shape, 9), XFER_ERR_ARG);
-  expect_said("9 dims");
+  refit_expect_error("9 dims");
   report_of(model);
   assert_int_equal(xfer_model_add(model, "x", XFER_F32, shape, 1), XFER_ERR_STATE);
   xfer_model_destroy(model);
@@ -375,7 +362,7 @@ static void test_renames_lead_to_known_names(void **state)
 
   (void)state;
   assert_int_equal(xfer_side_create(&train, "megatron:tp2", NULL), XFER_OK);
-  assert_int_equal(load(&model, table), XFER_OK);
+  assert_int_equal(refit_load(&model, table), XFER_OK);
   assert_int_equal(xfer_refit_create(&refit, model, train, NULL), XFER_ERR_UNSUPPORTED);
   xfer_model_destroy(model);
   options.renames = renames;
@@ -400,14 +387,14 @@ static void test_a_rename_puts_nothing_into_layers(void **state)
   xfer_model *model = NULL;
 
   (void)state;
-  assert_int_equal(load(&model, table), XFER_OK);
+  assert_int_equal(refit_load(&model, table), XFER_OK);
   xfer_model_destroy(model);
   options.renames = renames;
   options.n_renames = 1;
   assert_int_equal(xfer_model_load(&model, refit_path("table.json"), &options), XFER_OK);
   assert_int_equal(xfer_side_create(&train, "megatron:tp2", NULL), XFER_OK);
   assert_int_equal(xfer_refit_create(&refit, model, train, NULL), XFER_ERR_UNSUPPORTED);
-  expect_said("no rule of family");
+  refit_expect_error("no rule of family");
   xfer_side_destroy(train);
   xfer_model_destroy(model);
 }
@@ -450,7 +437,7 @@ static void refuse_folder(const char *name, const char *word)
 
   assert_int_equal(xfer_model_load(&model, refit_path(name), NULL), XFER_ERR_IO);
   assert_null(model);
-  expect_said(word);
+  refit_expect_error(word);
 }
 
 static void test_checkpoint_that_is_broken_is_refused(void **state)
@@ -524,7 +511,7 @@ static void test_files_that_cannot_be_read_are_refused(void **state)
   (void)state;
   assert_int_equal(truncate(refit_write("large.json", ""), INT64_C(1) << 33), 0);
   assert_int_equal(xfer_model_load(&model, refit_path("large.json"), NULL), XFER_ERR_IO);
-  expect_said("has 8589934592 bytes");
+  refit_expect_error("has 8589934592 bytes");
   refit_write("small.json", "{}");
   assert_int_equal(getrlimit(RLIMIT_NOFILE, &before), 0);
   const struct rlimit none = {3, before.rlim_max};
@@ -532,7 +519,22 @@ static void test_files_that_cannot_be_read_are_refused(void **state)
   const xfer_status st = xfer_model_load(&model, refit_path("small.json"), NULL);
   assert_int_equal(setrlimit(RLIMIT_NOFILE, &before), 0);
   assert_int_equal(st, XFER_ERR_IO);
-  expect_said("cannot be read: Too many open files");
+  refit_expect_error("cannot be read: Too many open files");
+}
+
+static void test_files_that_are_no_files_are_refused(void **state)
+{
+  xfer_model *model = NULL;
+
+  (void)state;
+  assert_int_equal(mkfifo(refit_path("pipe"), 0600), 0);
+  assert_int_equal(xfer_model_load(&model, refit_path("pipe"), NULL), XFER_ERR_IO);
+  refit_expect_error("no regular file");
+  assert_int_equal(
+      refit_load(&model, REFIT_TABLE("\"time_step_limit\":[0.0,Infinity],\"x\":-Infinity",
+                                     REFIT_N("a.weight", "[2]"))),
+      XFER_OK);
+  xfer_model_destroy(model);
 }
 
 int main(void)
@@ -552,6 +554,7 @@ int main(void)
       cmocka_unit_test(test_checkpoint_names_become_stacked_experts),
       cmocka_unit_test(test_checkpoint_that_is_broken_is_refused),
       cmocka_unit_test(test_files_that_cannot_be_read_are_refused),
+      cmocka_unit_test(test_files_that_are_no_files_are_refused),
   };
 
   return cmocka_run_group_tests(tests, refit_files_begin, refit_files_end);

@@ -9,17 +9,8 @@
 
 #include <stdio.h>
 #include <string.h>
-#include <xfer/refit.h>
 
-#include "refit_files.h"
-
-static xfer_status make(xfer_side **side, const char *spec)
-{
-  xfer_side_options options = XFER_SIDE_OPTIONS_INIT;
-
-  options.weights = XFER_WEIGHTS_LOADED;
-  return xfer_side_create(side, spec, &options);
-}
+#include "refit_sides.h"
 
 static void test_spec_gives_its_number_of_ranks(void **state)
 {
@@ -46,7 +37,7 @@ static void test_spec_gives_its_number_of_ranks(void **state)
     xfer_side *side = NULL;
 
     print_message("%s\n", cases[i].spec);
-    assert_int_equal(make(&side, cases[i].spec), XFER_OK);
+    assert_int_equal(refit_side(&side, cases[i].spec, NULL), XFER_OK);
     assert_int_equal(xfer_side_size(side), cases[i].size);
     xfer_side_destroy(side);
   }
@@ -108,11 +99,11 @@ static void test_spec_that_is_wrong_is_refused_with_a_sentence(void **state)
 
     print_message("%s\n", cases[i].spec);
     if (strcmp(cases[i].spec, "megatron") == 0) { /* no item at all is one rank */
-      assert_int_equal(make(&side, cases[i].spec), XFER_OK);
+      assert_int_equal(refit_side(&side, cases[i].spec, NULL), XFER_OK);
       xfer_side_destroy(side);
       continue;
     }
-    assert_int_not_equal(make(&side, cases[i].spec), XFER_OK);
+    assert_int_not_equal(refit_side(&side, cases[i].spec, NULL), XFER_OK);
     assert_null(side);
     assert_non_null(strstr(xfer_last_error(), cases[i].word));
   }
@@ -201,7 +192,7 @@ static void test_patterns_are_checked(void **state)
   xfer_side *side = NULL;
 
   (void)state;
-  assert_int_equal(make(&side, "megatron:tp2"), XFER_OK);
+  assert_int_equal(refit_side(&side, "megatron:tp2", NULL), XFER_OK);
   assert_int_equal(xfer_side_rename(side, "a.*", "b.*.*"), XFER_ERR_ARG);
   assert_int_equal(xfer_side_rename(side, "", "x"), XFER_ERR_ARG);
   assert_int_equal(xfer_side_rename(side, "*********", "x"), XFER_ERR_ARG);
@@ -249,7 +240,7 @@ static void test_coordinates_of_a_rank(void **state)
     int coordinate = -1;
 
     print_message("%s rank %d %s\n", cases[i].spec, cases[i].rank, cases[i].axis);
-    assert_int_equal(make(&side, cases[i].spec), XFER_OK);
+    assert_int_equal(refit_side(&side, cases[i].spec, NULL), XFER_OK);
     assert_int_equal(xfer_side_coordinate(side, cases[i].axis, cases[i].rank, &coordinate),
                      XFER_OK);
     assert_int_equal(coordinate, cases[i].coordinate);
@@ -257,6 +248,83 @@ static void test_coordinates_of_a_rank(void **state)
     assert_int_equal(xfer_side_coordinate(side, "tp", 1000, &coordinate), XFER_ERR_ARG);
     xfer_side_destroy(side);
   }
+}
+
+static void test_ranks_and_items_of_a_side_may_be_given_as_lists(void **state)
+{
+  static const int32_t ranks[] = {7, 3, 5, 1}, twice[] = {1, 2, 3, 1}, values[] = {4, 1};
+  static const int32_t negative[] = {0, 1, -1, 2};
+  static const char *const names[] = {"tp", "round_robin"}, *const in_spec[] = {"layers=2+2"};
+  static const char *const no_name[] = {NULL};
+  char long_name[200] = "";
+  const char *const too_long = long_name;
+  xfer_side_options options = XFER_SIDE_OPTIONS_INIT;
+  xfer_side *made = NULL;
+  int at = -1;
+
+  (void)state;
+  options.ranks = ranks;
+  options.n_ranks = 4;
+  options.item_names = names;
+  options.item_values = values;
+  options.n_items = 1;
+  assert_int_equal(refit_side(&made, "vllm:", &options), XFER_OK);
+  assert_int_equal(xfer_side_size(made), 4);
+  for (int i = 0; i < 4; i++) {
+    assert_int_equal(xfer_side_coordinate(made, "tp", ranks[i], &at), XFER_OK);
+    assert_int_equal(at, i);
+  }
+  assert_int_equal(xfer_side_coordinate(made, "tp", 0, &at), XFER_ERR_ARG);
+  xfer_side_destroy(made);
+  assert_int_equal(refit_side(&made, "vllm:tp4", &options), XFER_ERR_ARG);
+  refit_expect_error("twice");
+  options.n_items = 2;
+  assert_int_equal(refit_side(&made, "vllm:", &options), XFER_ERR_ARG);
+  refit_expect_error("without ep");
+  options.n_items = 1;
+  options.ranks = twice;
+  assert_int_equal(refit_side(&made, "vllm:", &options), XFER_ERR_ARG);
+  refit_expect_error("rank 1 is given twice");
+  options.ranks = negative;
+  assert_int_equal(refit_side(&made, "vllm:", &options), XFER_ERR_ARG);
+  refit_expect_error("rank -1");
+  options.n_ranks = 3;
+  assert_int_equal(refit_side(&made, "vllm:", &options), XFER_ERR_ARG);
+  refit_expect_error("3 are listed");
+  options.n_ranks = 4;
+  options.first_rank = 7;
+  assert_int_equal(refit_side(&made, "vllm:", &options), XFER_ERR_ARG);
+  refit_expect_error("ranks are listed, and first_rank is 7 too");
+  options.first_rank = 0;
+  options.item_names = in_spec;
+  assert_int_equal(refit_side(&made, "vllm:", &options), XFER_ERR_ARG);
+  refit_expect_error("in the SPEC");
+  options.item_names = no_name;
+  assert_int_equal(refit_side(&made, "vllm:", &options), XFER_ERR_ARG);
+  refit_expect_error("item 0 is NULL");
+  options.item_names = names;
+  options.item_values = negative + 2;
+  assert_int_equal(refit_side(&made, "vllm:", &options), XFER_ERR_ARG);
+  refit_expect_error("\"vllm:\": item \"tp\" is -1");
+  options.item_values = values;
+  memset(long_name, 'x', sizeof long_name - 1);
+  options.item_names = &too_long;
+  assert_int_equal(refit_side(&made, "vllm:", &options), XFER_ERR_ARG);
+  refit_expect_error("too long a name");
+  options = (xfer_side_options)XFER_SIDE_OPTIONS_INIT;
+  options.n_items = 1;
+  assert_int_equal(refit_side(&made, "vllm:tp2", &options), XFER_ERR_ARG);
+  refit_expect_error("1 items without names");
+  options.n_items = -1;
+  assert_int_equal(refit_side(&made, "vllm:tp2", &options), XFER_ERR_ARG);
+  refit_expect_error("-1 items");
+  options.n_items = 0;
+  options.first_rank = -1;
+  assert_int_equal(refit_side(&made, "vllm:tp2", &options), XFER_ERR_ARG);
+  refit_expect_error("first_rank -1");
+  options.first_rank = INT32_MAX;
+  assert_int_equal(refit_side(&made, "vllm:tp2", &options), XFER_ERR_ARG);
+  refit_expect_error("first_rank 2147483647");
 }
 
 int main(void)
@@ -268,6 +336,7 @@ int main(void)
       cmocka_unit_test(test_expert_map_is_checked),
       cmocka_unit_test(test_patterns_are_checked),
       cmocka_unit_test(test_coordinates_of_a_rank),
+      cmocka_unit_test(test_ranks_and_items_of_a_side_may_be_given_as_lists),
   };
 
   return cmocka_run_group_tests(tests, refit_files_begin, refit_files_end);

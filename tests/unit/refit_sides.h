@@ -1,0 +1,78 @@
+/* Two sides of a refit, of a model table; and what an error is expected to say. */
+#ifndef REFIT_SIDES_H
+#define REFIT_SIDES_H
+
+#include <xfer/refit.h>
+
+#include "refit_files.h"
+
+typedef struct refit_sides {
+  xfer_model *model;
+  xfer_side *train;
+  xfer_side *gen;
+  xfer_refit *refit;
+} refit_sides;
+
+static inline xfer_status refit_load(xfer_model **model, const char *table)
+{
+  return xfer_model_load(model, refit_write("table.json", table), NULL);
+}
+
+/* As loaded; options may be NULL. */
+static inline xfer_status refit_side(xfer_side **side, const char *spec,
+                                     const xfer_side_options *given)
+{
+  xfer_side_options options = XFER_SIDE_OPTIONS_INIT;
+
+  if (given != NULL) options = *given;
+  options.weights = XFER_WEIGHTS_LOADED;
+  return xfer_side_create(side, spec, &options);
+}
+
+static inline refit_sides refit_sides_make(const char *table, const char *train, const char *gen)
+{
+  xfer_side_options options = XFER_SIDE_OPTIONS_INIT;
+  refit_sides s = {NULL, NULL, NULL, NULL};
+
+  assert_int_equal(refit_load(&s.model, table), XFER_OK);
+  assert_int_equal(refit_side(&s.train, train, NULL), XFER_OK);
+  options.first_rank = xfer_side_size(s.train);
+  assert_int_equal(refit_side(&s.gen, gen, &options), XFER_OK);
+  return s;
+}
+
+static inline xfer_status refit_sides_join(refit_sides *s)
+{
+  return xfer_refit_create(&s->refit, s->model, s->train, s->gen);
+}
+
+static inline void refit_sides_end(refit_sides *s)
+{
+  xfer_refit_destroy(s->refit);
+  xfer_side_destroy(s->gen);
+  xfer_side_destroy(s->train);
+  xfer_model_destroy(s->model);
+}
+
+/* Plans on every rank; the proof that each destination element has a source is the plan's. */
+static inline void refit_expect_plans(const refit_sides *s)
+{
+  size_t n = 0;
+  const xfer_tensor *tensors = xfer_refit_tensors(s->refit, &n);
+
+  for (int r = 0; r < xfer_refit_ranks(s->refit); r++) {
+    xfer_plan *plan = NULL;
+
+    assert_int_equal(xfer_plan_simulate(&plan, xfer_refit_ranks(s->refit), r, tensors, n, NULL),
+                     XFER_OK);
+    xfer_plan_destroy(plan);
+  }
+}
+
+static inline void refit_expect_error(const char *word)
+{
+  print_message("  %s\n", xfer_last_error());
+  assert_non_null(strstr(xfer_last_error(), word));
+}
+
+#endif

@@ -1,0 +1,143 @@
+/* A table and its configuration must not contradict each other. */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include <cmocka.h>
+
+#include "refit_sides.h"
+
+#define EXPERTS(model_type)                                                                        \
+  REFIT_TABLE("\"num_hidden_layers\":2,\"hidden_size\":16,\"moe_intermediate_size\":8,"            \
+              "\"num_experts\":4,\"model_type\":\"" model_type "\"",                               \
+              REFIT_P("mlp.experts.gate_up_proj",                                                  \
+                      "[4,16,16]") "," REFIT_P("mlp.experts.down_proj", "[4,8,16]"))
+
+static void test_experts_are_as_many_as_the_configuration_says(void **state)
+{
+#define LISTED(last)                                                                               \
+  REFIT_TABLE("\"num_hidden_layers\":2,\"hidden_size\":16,\"num_experts\":4,"                      \
+              "\"moe_intermediate_size\":8,\"model_type\":\"qwen3_moe\"",                          \
+              "{\"pattern\":\"model.layers.{layer}.mlp.experts.{expert}.down_proj.weight\","       \
+              "\"layer\":[0,1],\"expert\":[0," #last "],\"shape\":[16,8],\"dtype\":\"bf16\"}")
+  xfer_model *model = NULL;
+
+  (void)state;
+  assert_int_equal(refit_load(&model, LISTED(3)), XFER_OK);
+  xfer_model_destroy(model);
+  model = NULL;
+  assert_int_equal(refit_load(&model, LISTED(5)), XFER_ERR_IO);
+  refit_expect_error("has 6 experts; the configuration says 4");
+  assert_int_equal(refit_load(&model, LISTED(2)), XFER_ERR_IO);
+  refit_expect_error("has 3 experts; the configuration says 4");
+#undef LISTED
+}
+
+/* Of a full state dict; `word` of the error, NULL: there is none. */
+static void expect_refit(const char *text, const char *word)
+{
+  xfer_model *model = NULL;
+  xfer_side *full = NULL;
+  xfer_refit *refit = NULL;
+
+  assert_int_equal(refit_load(&model, text), XFER_OK);
+  assert_int_equal(xfer_side_create(&full, "full", NULL), XFER_OK);
+  assert_int_equal(xfer_refit_create(&refit, model, full, full),
+                   word == NULL ? XFER_OK : XFER_ERR_IO);
+  if (word != NULL) refit_expect_error(word);
+  xfer_refit_destroy(refit);
+  xfer_side_destroy(full);
+  xfer_model_destroy(model);
+}
+
+static void test_layers_have_experts_where_the_configuration_says(void **state)
+{
+#define SPARSE(type, said, dense, sparse)                                                          \
+  REFIT_TABLE("\"num_hidden_layers\":3,\"hidden_size\":16,\"n_routed_experts\":4,"                 \
+              "\"num_experts\":4,\"moe_intermediate_size\":8,\"model_type\":\"" type "\"," said,   \
+              "{\"pattern\":\"model.layers.{layer}.mlp.down_proj.weight\",\"layer_list\":" dense   \
+              ",\"shape\":[16,32],\"dtype\":\"bf16\"},"                                            \
+              "{\"pattern\":\"model.layers.{layer}.mlp.experts.{expert}.down_proj.weight\","       \
+              "\"layer_list\":" sparse ",\"expert\":[0,3],\"shape\":[16,8],\"dtype\":\"bf16\"}")
+  static const struct {
+    const char *text, *word;
+  } cases[] = {
+      {SPARSE("deepseek_v3", "\"first_k_dense_replace\":1", "[0]", "[1,2]"), NULL},
+      {SPARSE("deepseek_v3", "\"first_k_dense_replace\":2", "[0]", "[1,2]"),
+       "layer 1 has experts; the configuration says that it has none"},
+      {SPARSE("deepseek_v3", "\"first_k_dense_replace\":0,\"moe_layer_freq\":2", "[1]", "[0,2]"),
+       NULL},
+      {SPARSE("deepseek_v3", "\"first_k_dense_replace\":0,\"moe_layer_freq\":1", "[1]", "[0,2]"),
+       "layer 1 has no experts; the configuration says that it has some"},
+      {SPARSE("mimo_v2", "\"moe_layer_freq\":[0,1,1]", "[0]", "[1,2]"), NULL},
+      {SPARSE("mimo_v2", "\"moe_layer_freq\":[0,0,1]", "[0]", "[1,2]"), "layer 1 has experts"},
+      {SPARSE("exaone_moe", "\"mlp_layer_types\":[\"dense\",\"sparse\",\"sparse\"]", "[0]",
+              "[1,2]"),
+       NULL},
+      {SPARSE("exaone_moe", "\"mlp_layer_types\":[\"dense\",\"sparse\",\"dense\"]", "[0]", "[1,2]"),
+       "layer 2 has experts"},
+      {SPARSE("qwen3_moe", "\"decoder_sparse_step\":1,\"mlp_only_layers\":[2]", "[2]", "[0,1]"),
+       NULL},
+      {SPARSE("qwen3_moe", "\"decoder_sparse_step\":1,\"mlp_only_layers\":[1]", "[2]", "[0,1]"),
+       "layer 1 has experts"},
+      {SPARSE("qwen3_moe", "\"decoder_sparse_step\":2", "[0,2]", "[1]"), NULL},
+      {SPARSE("qwen3_moe", "\"decoder_sparse_step\":1", "[0]", "[1]"),
+       "the last layer is 1; the configuration says 3 layers"},
+      {SPARSE("qwen3_moe", "\"decoder_sparse_step\":null", "[0]", "[1,2]"), NULL},
+      {REFIT_TABLE("\"num_hidden_layers\":1,\"hidden_size\":16,\"num_experts\":1,"
+                   "\"first_k_dense_replace\":0,\"model_type\":\"deepseek_v3\"",
+                   "{\"name\":\"model.layers.0.mlp.down_proj.weight\",\"shape\":[16,32],"
+                   "\"dtype\":\"bf16\"}"),
+       NULL},
+  };
+
+  (void)state;
+  for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+    print_message("case %zu\n", i);
+    expect_refit(cases[i].text, cases[i].word);
+  }
+#undef SPARSE
+}
+
+static void test_experts_in_one_tensor_are_as_many_as_the_configuration_says(void **state)
+{
+  (void)state;
+  expect_refit(REFIT_TABLE("\"num_hidden_layers\":1,\"hidden_size\":16,\"moe_num_experts\":4,"
+                           "\"model_type\":\"step3_text\"",
+                           "{\"name\":\"model.layers.0.moe.up_proj.weight\",\"shape\":[6,8,16],"
+                           "\"dtype\":\"bf16\"}"),
+               "has 6 experts; the configuration says 4");
+}
+
+static void test_fused_experts_have_the_form_of_their_model_type(void **state)
+{
+  xfer_model_options options = XFER_MODEL_OPTIONS_INIT;
+  xfer_model *model = NULL;
+
+  (void)state;
+  assert_int_equal(refit_load(&model, EXPERTS("qwen3_vl_moe")), XFER_OK);
+  xfer_model_destroy(model);
+  model = NULL;
+  options.experts_end = 2;
+  assert_int_equal(xfer_model_load(&model, refit_path("table.json"), &options),
+                   XFER_ERR_UNSUPPORTED);
+  refit_expect_error("the checkpoint holds all experts in one tensor");
+  assert_int_equal(refit_load(&model, EXPERTS("llama")), XFER_ERR_UNSUPPORTED);
+  refit_expect_error("model_type");
+  assert_int_equal(refit_load(&model, EXPERTS("qwen3_5_moe")), XFER_ERR_UNSUPPORTED);
+  refit_expect_error("want [num_experts");
+  assert_null(model);
+}
+
+int main(void)
+{
+  const struct CMUnitTest tests[] = {
+      cmocka_unit_test(test_experts_are_as_many_as_the_configuration_says),
+      cmocka_unit_test(test_layers_have_experts_where_the_configuration_says),
+      cmocka_unit_test(test_experts_in_one_tensor_are_as_many_as_the_configuration_says),
+      cmocka_unit_test(test_fused_experts_have_the_form_of_their_model_type),
+  };
+
+  return cmocka_run_group_tests(tests, refit_files_begin, refit_files_end);
+}

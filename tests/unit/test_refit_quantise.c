@@ -1,0 +1,259 @@
+/* Types of a side: casts, and blocks with their scales. */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include <cmocka.h>
+
+#include "refit_sides.h"
+
+#define FP8 "\"weight_block_size\":[128,128],\"num_hidden_layers\":2,\"hidden_size\":256"
+#define FP8_MLP(rows)                                                                              \
+  "{\"pattern\":\"model.layers.{layer}.mlp.up_proj.weight\",\"layer\":[0,1],\"shape\":[" #rows     \
+  ",256],\"dtype\":\"f8e4m3\"},"                                                                   \
+  "{\"pattern\":\"model.layers.{layer}.mlp.up_proj.weight_scale_inv\",\"layer\":[0,1],\"shape\":[" \
+  "4,2],\"dtype\":\"f32\"}"
+#define BLOCKS(size) REFIT_DENSE_CONFIG ",\"weight_block_size\":" size
+#define GPT_OSS                                                                                    \
+  REFIT_TABLE(REFIT_DENSE_CONFIG                                                                   \
+              ",\"model_type\":\"gpt_oss\",\"num_local_experts\":4,\"intermediate_size\":32",      \
+              REFIT_P("mlp.experts.gate_up_proj", "[4,16,64]"))
+#define PHI3_BLOCKS                                                                                \
+  REFIT_TABLE(BLOCKS("[16,16]") ",\"model_type\":\"phi3\",\"intermediate_size\":32",               \
+              REFIT_P("self_attn.qkv_proj.weight", "[32,16]"))
+
+static void test_a_said_type_is_a_cast_or_refused_by_name(void **state)
+{
+  static const char table[] = REFIT_TABLE(REFIT_DENSE_CONFIG, REFIT_P("mlp.gate.weight", "[8,16]"));
+  refit_sides s = refit_sides_make(table, "megatron:", "vllm:");
+  size_t n = 0;
+  size_t n_casts = 0;
+
+  (void)state;
+  assert_int_equal(xfer_side_dtype(s.gen, "*.mlp.gate.weight", XFER_F32), XFER_OK);
+  assert_int_equal(refit_sides_join(&s), XFER_OK);
+  const xfer_tensor *tensors = xfer_refit_tensors(s.refit, &n);
+  for (size_t t = 0; t < n; t++) {
+    const bool is_router = strstr(tensors[t].name, ".mlp.gate.weight") != NULL;
+
+    assert_true(tensors[t].conversion == (is_router ? xfer_convert_cast() : 0));
+    n_casts += is_router;
+  }
+  assert_true(n_casts > 0);
+  refit_expect_plans(&s);
+  refit_sides_end(&s);
+
+  s = refit_sides_make(table, "megatron:", "vllm:");
+  assert_int_equal(xfer_side_dtype(s.gen, "*.mlp.gate.weight", XFER_I16), XFER_OK);
+  assert_int_equal(refit_sides_join(&s), XFER_ERR_MISMATCH);
+  refit_expect_error("model.layers.0.mlp.gate.weight");
+  refit_expect_error("i16");
+  refit_expect_error("bf16");
+  refit_sides_end(&s);
+}
+
+static void test_weights_that_a_trainer_has_unquantised_get_their_scales_on_the_way(void **state)
+{
+  /* tp8 of the trainer cuts blocks of 512 rows, which it does not have */
+  refit_sides s = refit_sides_make(REFIT_TABLE(FP8, FP8_MLP(512)), "megatron:tp8", "vllm:");
+  size_t n = 0;
+  size_t n_pairs = 0;
+
+  (void)state;
+  assert_int_equal(xfer_side_dtype(s.train, "*", XFER_BF16), XFER_OK);
+  assert_int_equal(refit_sides_join(&s), XFER_OK);
+  const xfer_tensor *tensors = xfer_refit_tensors(s.refit, &n);
+  for (size_t t = 0; t < n; t++) {
+    if (strstr(tensors[t].name, "scale_inv") != NULL) continue;
+    assert_true(tensors[t].conversion == xfer_convert_blocks(128, 128, XFER_SCALE_F32));
+    for (size_t k = 0; k < n; k++) {
+      if (tensors[k].conversion != xfer_convert_scales_of(t)) continue;
+      assert_null(tensors[k].src);
+      assert_int_equal(strncmp(tensors[k].name, tensors[t].name, strlen(tensors[t].name)), 0);
+      n_pairs++;
+    }
+  }
+  assert_true(n_pairs == 2 && n == 4);
+  refit_expect_plans(&s);
+  refit_sides_end(&s);
+
+  s = refit_sides_make(REFIT_TABLE(FP8, FP8_MLP(512)), "megatron:", "vllm:");
+  assert_int_equal(xfer_side_dtype(s.gen, "*", XFER_BF16), XFER_OK);
+  assert_int_equal(refit_sides_join(&s), XFER_ERR_MISMATCH);
+  refit_expect_error("there is no conversion");
+  refit_sides_end(&s);
+}
+
+static void test_ways_to_quantise_that_do_not_fit_are_refused(void **state)
+{
+  static const struct {
+    const char *table, *train, *gen, *word;
+  } cases[] = {
+      {REFIT_TABLE(FP8, FP8_MLP(512)), "full", "vllm:quant=mxfp8",
+       "1 x 32 with weight_scale in f8e8m0, the model is by 128 x 128 with weight_scale_inv in "
+       "f32"},
+      {REFIT_DENSE, "full:quant=fp8_per_block", "vllm:quant=mxfp8", "full:quant=fp8_per_block by"},
+      {REFIT_DENSE, "full:quant=fp8_per_block", "vllm:", "there is no conversion"},
+      {REFIT_TABLE(BLOCKS("[70000,8]"), REFIT_DENSE_PARAMS), "full", "vllm:quant=fp8_per_block",
+       "blocks of 70000"},
+      {REFIT_DENSE, "full", "vllm:quant=fp8_per_block", "no whole number of blocks of 128"},
+      {REFIT_TABLE(BLOCKS("[8,16]"), REFIT_DENSE_PARAMS), "full", "vllm:tp2,quant=fp8_per_block",
+       "multiple of the block of"},
+      {PHI3_BLOCKS, "full", "full:quant=fp8_per_block",
+       "its 8 rows are no whole number of blocks of 16"},
+      {GPT_OSS, "full", "vllm:quant=fp8_per_block", "that alternate have no blocks"},
+      {"", "full", "vllm:quant=fp8", "want one of fp8_per_block mxfp8"},
+      {"", "full", "megatron:quant=mxfp8", "no item \"quant\""},
+  };
+
+  (void)state;
+  for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+    print_message("%s -> %s: %s\n", cases[i].train, cases[i].gen, cases[i].word);
+    if (cases[i].table[0] == '\0') {
+      xfer_side *side = NULL;
+
+      assert_int_equal(xfer_side_create(&side, cases[i].gen, NULL), XFER_ERR_ARG);
+    } else {
+      refit_sides s = refit_sides_make(cases[i].table, cases[i].train, cases[i].gen);
+
+      assert_int_not_equal(refit_sides_join(&s), XFER_OK);
+      refit_sides_end(&s);
+    }
+    refit_expect_error(cases[i].word);
+  }
+}
+
+/* What an engine has by its SPEC, less what was said of single weights. */
+static void test_a_side_that_quantises_has_scales_beside_its_weights(void **state)
+{
+  static const struct {
+    const char *gen;
+    int32_t rows, columns;
+    xfer_block_scale scale;
+    xfer_dtype scales;
+  } cases[] = {{"vllm:quant=fp8_per_block", 8, 16, XFER_SCALE_F32, XFER_F32},
+               {"vllm:quant=mxfp8,dtype=f16", 1, 32, XFER_SCALE_MX, XFER_F8E8M0}};
+
+  (void)state;
+  for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+    refit_sides s = refit_sides_make(REFIT_TABLE(BLOCKS("[8,16]"), REFIT_DENSE_PARAMS),
+                                     "megatron:tp2,dtype=f32", cases[i].gen);
+    const xfer_tensor *tensors;
+    size_t n = 0, n_quantised = 0, n_scales = 0;
+
+    assert_int_equal(xfer_side_dtype(s.gen, "*.o_proj.weight", XFER_BF16), XFER_OK);
+    assert_int_equal(xfer_side_dtype(s.gen, "model.layers.1.mlp.*", XFER_BF16), XFER_OK);
+    assert_int_equal(refit_sides_join(&s), XFER_OK);
+    tensors = xfer_refit_tensors(s.refit, &n);
+    for (size_t t = 0; t < n; t++) {
+      const xfer_dtype type = (xfer_dtype)xfer_layout_dtype(tensors[t].dst);
+
+      if (strstr(tensors[t].name, "o_proj") != NULL ||
+          strstr(tensors[t].name, "layers.1.mlp.") != NULL) {
+        assert_true(type == XFER_BF16 && tensors[t].conversion == xfer_convert_cast());
+      } else if (strstr(tensors[t].name, "weight_scale") != NULL) {
+        assert_true(type == cases[i].scales && tensors[t].src == NULL);
+        n_scales++;
+      } else if (type == XFER_F8E4M3) {
+        assert_true(tensors[t].conversion ==
+                    xfer_convert_blocks(cases[i].rows, cases[i].columns, (int)cases[i].scale));
+        n_quantised++;
+      } else {
+        assert_true(type == (i == 0 ? XFER_BF16 : XFER_F16));
+      }
+    }
+    assert_true(n_quantised == 6 + 3 && n_scales == n_quantised);
+    refit_expect_plans(&s);
+    refit_sides_end(&s);
+  }
+}
+
+/* A pattern that is of weights alone takes their scales along. */
+static void test_scales_are_of_the_layers_that_their_weights_have(void **state)
+{
+  static const char *const layers[] = {"model.layers.0.", "model.layers.1."};
+
+  (void)state;
+  for (int k = 0; k < 2; k++) {
+    refit_sides s = refit_sides_make(REFIT_TABLE(BLOCKS("[8,16]"), REFIT_DENSE_PARAMS),
+                                     "megatron:tp2", "vllm:quant=fp8_per_block");
+    const xfer_tensor *tensors;
+    size_t n = 0, n_scales = 0;
+    char pattern[64];
+
+    snprintf(pattern, sizeof pattern, "%s*.weight", layers[k]);
+    assert_int_equal(xfer_side_dtype(s.gen, pattern, XFER_BF16), XFER_OK);
+    assert_int_equal(refit_sides_join(&s), XFER_OK);
+    tensors = xfer_refit_tensors(s.refit, &n);
+    for (size_t t = 0; t < n; t++) {
+      const bool own = strncmp(tensors[t].name, layers[k], strlen(layers[k])) == 0;
+      const bool scale = strstr(tensors[t].name, "weight_scale_inv") != NULL;
+      const bool proj = strstr(tensors[t].name, "_proj.weight") != NULL;
+
+      assert_false(own && scale);
+      n_scales += scale;
+      if (!scale)
+        assert_int_equal(xfer_layout_dtype(tensors[t].dst), proj && !own ? XFER_F8E4M3 : XFER_BF16);
+    }
+    assert_int_equal(n_scales, 7);
+    refit_expect_plans(&s);
+    refit_sides_end(&s);
+
+    s = refit_sides_make(REFIT_TABLE(FP8, FP8_MLP(448)), "megatron:tp2", "vllm:");
+    assert_int_equal(xfer_side_give_whole(s.train, pattern, 0), XFER_OK);
+    assert_int_equal(refit_sides_join(&s), XFER_ERR_UNSUPPORTED);
+    refit_expect_error("multiple of the block of");
+    refit_sides_end(&s);
+  }
+}
+
+/* dtype= asks what the table has, not what the other side makes of it. */
+static void test_a_type_for_all_but_f32_is_of_the_table(void **state)
+{
+  static const char *const gens[] = {"vllm:", "vllm:quant=fp8_per_block"};
+
+  (void)state;
+  for (int k = 0; k < 2; k++) {
+    refit_sides s = refit_sides_make(
+        REFIT_TABLE(BLOCKS("[8,16]"), "{\"pattern\":\"model.layers.{layer}.mlp.down_proj.weight\","
+                                      "\"layer\":[0,1],\"shape\":[16,32],\"dtype\":\"f32\"}"),
+        "megatron:dtype=bf16", gens[k]);
+    const xfer_tensor *tensors;
+    size_t n = 0;
+
+    assert_int_equal(refit_sides_join(&s), XFER_OK);
+    tensors = xfer_refit_tensors(s.refit, &n);
+    for (size_t t = 0; t < n; t++)
+      if (tensors[t].src != NULL) assert_int_equal(xfer_layout_dtype(tensors[t].src), XFER_F32);
+    assert_int_equal(n, k == 0 ? 2 : 4);
+    refit_sides_end(&s);
+  }
+}
+
+static void test_what_lies_in_one_tensor_is_quantised_or_not(void **state)
+{
+  refit_sides s = refit_sides_make(REFIT_TABLE(BLOCKS("[8,16]"), REFIT_DENSE_PARAMS), "full",
+                                   "vllm:quant=fp8_per_block");
+
+  (void)state;
+  assert_int_equal(xfer_side_dtype(s.gen, "model.layers.1.mlp.gate_proj.*", XFER_BF16), XFER_OK);
+  assert_int_equal(refit_sides_join(&s), XFER_ERR_MISMATCH);
+  refit_expect_error("is bf16 and \"model.layers.{layer}.mlp.up_proj.weight\"");
+  refit_sides_end(&s);
+}
+
+int main(void)
+{
+  const struct CMUnitTest tests[] = {
+      cmocka_unit_test(test_a_said_type_is_a_cast_or_refused_by_name),
+      cmocka_unit_test(test_weights_that_a_trainer_has_unquantised_get_their_scales_on_the_way),
+      cmocka_unit_test(test_ways_to_quantise_that_do_not_fit_are_refused),
+      cmocka_unit_test(test_a_side_that_quantises_has_scales_beside_its_weights),
+      cmocka_unit_test(test_scales_are_of_the_layers_that_their_weights_have),
+      cmocka_unit_test(test_a_type_for_all_but_f32_is_of_the_table),
+      cmocka_unit_test(test_what_lies_in_one_tensor_is_quantised_or_not),
+  };
+
+  return cmocka_run_group_tests(tests, refit_files_begin, refit_files_end);
+}
