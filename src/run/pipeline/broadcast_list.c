@@ -1,8 +1,9 @@
-/* The list of what is broadcast. The idea is in broadcast.h. */
+/* The list of what is broadcast. The idea is in broadcast_list.h. */
+#include "broadcast_list.h"
+
 #include <string.h>
 
 #include "alloc.h"
-#include "broadcast.h"
 #include "error.h"
 #include "look.h"
 #include "vec.h"
