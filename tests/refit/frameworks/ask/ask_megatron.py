@@ -8,6 +8,7 @@ The world is real: one forked child a rank, over gloo.  Bridge's provider builds
 import argparse
 import json
 import os
+import re
 import sys
 import tempfile
 import traceback
@@ -147,6 +148,30 @@ def build(folder, p):
     return bridge, provider, models
 
 
+def load_mapped(bridge, models):
+    """What Bridge has mappings for, in a model that has parameters without."""
+    from megatron.bridge.models.conversion.model_bridge import MegatronModelBridge
+    real = MegatronModelBridge.build_conversion_tasks
+    MegatronModelBridge.build_conversion_tasks = lambda *a, **k: [task for task in real(*a, **k) if task is not None]
+    bridge.load_hf_weights(models)
+
+
+def load_fused(model, table, n_layers):
+    """The fused projection of latent attention, which Bridge has no mapping for: by what Megatron tells its own checkpoints of it."""
+    from megatron.core.transformer.utils import ensure_metadata_has_dp_cp_group
+    bases = families.bases(table)
+    for key, t in model.sharded_state_dict(metadata=ensure_metadata_has_dp_cp_group({})).items():
+        found = re.search(r"linear_(q|kv)_down_proj\.weight$", key)
+        if not found:
+            continue
+        said = re.search(r"layers\.(\d+)\.", t.key)
+        layer = int(said.group(1)) if said else t.global_offset[0]
+        layer += n_layers if ".mtp." in "." + t.key else 0
+        name = f"model.layers.{layer}.self_attn." + {"q": "q_a_proj", "kv": "kv_a_proj_with_mqa"}[found.group(1)] + ".weight"
+        first = bases[name] + t.global_offset[-2] * table[name][1]
+        t.data.detach().copy_(torch.arange(first, first + t.data.numel(), dtype=torch.float32).reshape(t.data.shape))
+
+
 def sharded(model):
     """What dist_checkpointing is told of each tensor."""
     from megatron.core.dist_checkpointing.mapping import ShardedTensor, ShardedTensorFactory
@@ -238,11 +263,17 @@ def one_rank(family, p, rank, world, folder, rendezvous):
         result["mapping_error"] = traceback.format_exc()[-1500:]
     try:
         bridge.load_hf_weights(models)
-        result["params"] = dump_all(models, table)
-    except AttributeError:  # Bridge has no mapping for some parameter: names and shapes alone
+    except AttributeError:  # Bridge has no mapping for some parameter: it loads the others
         result["load_error"] = traceback.format_exc()[-800:]
-        result["params"] = [{"name": n, "shape": list(t.shape), "dtype": str(t.dtype).replace("torch.", "")}
-                            for n, t in models[0].named_parameters()]
+        load_mapped(bridge, models)
+        if p["fused"]:
+            for model in models:
+                load_fused(model, table, provider.num_layers)
+    result["params"] = dump_all(models, table)
+    if "load_error" in result:  # names and shapes alone of what nothing was written to
+        for said in result["params"]:
+            if all(run[0] == codes.NEVER for run in said.get("runs", ())):
+                said.pop("runs", None)
     dist.barrier()
     return result
 
