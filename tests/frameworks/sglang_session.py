@@ -1,7 +1,7 @@
 """The drop-in for SGLang in SGLang's own weight-update sessions on CPU: trainers and workers in processes, reduced
 models, and what SGLang's own load_weights() makes of the same checkpoint in such a session.
 
-    sglang_session.py FAMILY:LAYOUT ... | errors | experts | guide        LAYOUT: of ask_sglang.py, such as tp2,pp2
+    sglang_session.py FAMILY:LAYOUT ... | errors | once | experts | guide        LAYOUT: of ask_sglang.py, as tp2,pp2
 
 It needs tests/python in the path. What stands in for a device is that of tests/refit/frameworks/ask/ask_sglang.py; the
 sessions are SGLang's SchedulerWeightUpdaterManager and WeightUpdater as they are.
@@ -16,6 +16,7 @@ import tempfile
 import threading
 import time
 import types
+from unittest import mock
 
 HERE = pathlib.Path(__file__).resolve().parent
 sys.path[:0] = [str(HERE), str(HERE.parent / "refit" / "frameworks" / "ask")]
@@ -31,6 +32,7 @@ from torch.distributed.fsdp import fully_shard  # noqa: E402
 STORE = ask_sglang.patch()
 import sglang.srt.model_loader.loader as loader  # noqa: E402
 import sglang.srt.models.registry  # noqa: E402, F401
+from processes import call  # noqa: E402
 from sglang.srt.configs.load_config import LoadConfig  # noqa: E402
 from sglang.srt.configs.model_config import ModelConfig  # noqa: E402
 from sglang.srt.entrypoints import http_server  # noqa: E402
@@ -70,11 +72,11 @@ def tensors_of(model):
 class Server:
     """One worker of an SGLang: its sessions on a model of its own."""
 
-    def __init__(self, family, layout, rank):
+    def __init__(self, family, layout, rank, dtype=None):
         folder, _ = families.write(family, CHECKPOINTS)
         self.table = families.FAMILIES[family]()[1]
         p = ask_sglang.parse(layout)
-        dtype = "bfloat16" if any(name.endswith("_scale_inv") for name in self.table) else "float32"
+        dtype = dtype or ("bfloat16" if any(name.endswith("_scale_inv") for name in self.table) else "float32")
         with ask_sglang.OnCpu():
             self.model = ask_sglang.build(folder, p, rank, dtype, STORE)
             self.config = ModelConfig.from_server_args(ask_sglang.arguments(folder, p, dtype))
@@ -82,7 +84,7 @@ class Server:
         self.manager, self.theirs = self._manager(self.model), self._manager(self.twin)
         for model, manager in ((self.model, self.manager), (self.twin, self.theirs)):
             self._load(model, manager, 0)
-        self.doomed, self.late_s, self.refuses = False, 0.0, False
+        self.doomed, self.late_s, self.refuses, self.is_paused = False, 0.0, False, False
 
     @staticmethod
     def _another(config):
@@ -137,6 +139,8 @@ class Server:
                 os.kill(os.getpid(), signal.SIGKILL)
             payloads = normalize_serialized_named_tensor_payloads(body["serialized_named_tensors"])
             body = body | {"serialized_named_tensors": payloads}
+        if path in ("pause_generation", "continue_generation"):
+            self.is_paused = path == "pause_generation"
         if path in REQUESTS:
             with ask_sglang.OnCpu():
                 self._done(getattr(self.manager, path)(REQUESTS[path](**body)))
@@ -152,6 +156,11 @@ class Server:
         assert set(ours) == set(theirs), set(ours) ^ set(theirs)
         equal = {n for n in ours if torch.equal(bytes_of(ours[n]), bytes_of(theirs[n]))}
         return len(ours) - len(equal), len(ours), min(set(ours) - equal, default=None)
+
+    def state(self):
+        """(is it in a session, is it paused, how many modules have weights that were processed beyond repeating)"""
+        once = [module for module in self.model.modules() if getattr(module, "w13_swiglu_interleaved", False)]
+        return self.manager._session is not None, self.is_paused, len(once)
 
     def addresses(self):
         return {n: x.data_ptr() for n, x in self.model.named_parameters()}
@@ -172,7 +181,7 @@ class Client(drop_in.HttpClient):
 
     def __init__(self, rpc, tp, pp):
         super().__init__("")
-        self._rpc, self._said = rpc, {"tp_size": tp, "pp_size": pp}
+        self._rpc, self._said = rpc, {"tp_size": tp, "pp_size": pp, "speculative_algorithm": None}
 
     def _post(self, path, body=None):
         self._rpc("route", path, body or {})
@@ -186,7 +195,7 @@ class Trainer:
     """Its source is a state dict, whole on each trainer."""
 
     def __init__(self, table, rank, rpc, p):
-        self.table, self.rank, self.rpc, self.p, self.state = table, rank, rpc, p, {}
+        self.table, self.rank, self.rpc, self.p, self.state, self.dropped = table, rank, rpc, p, {}, ()
 
     def init(self, port, world, _staged=(), timeout_s=60.0):
         self._fill(0)
@@ -195,7 +204,8 @@ class Trainer:
         self.trainer = drop_in.Trainer(meeting, self.state, servers)
 
     def _fill(self, version):
-        self.state.update(state_of(self.table, version))
+        self.state.clear()
+        self.state.update(state_of({n: shape for n, shape in self.table.items() if n not in self.dropped}, version))
 
     def update(self, version, late_s=0.0):
         time.sleep(late_s)
@@ -208,25 +218,29 @@ class Trainer:
 
     def vanish(self, _version):
         """In the middle of a session, if it drives the server."""
-        for server in self.trainer._servers:
-            server.begin_weight_update("target")
+        for session in self.trainer._sessions:
+            session.begin("target")
         os.kill(os.getpid(), signal.SIGKILL)
+
+    def drop(self, names):
+        """Have no such weights from now on."""
+        self.dropped = names
 
     def reshape(self, name, shape):
         self.table = {**self.table, name: shape}
 
 
-def job_of(family, layout, make_trainer=None):
+def job_of(family, layout, make_trainer=None, dtype=None):
     """make_trainer(table, rpc, rank)"""
     table, p = families.FAMILIES[family]()[1], ask_sglang.parse(layout)
     make_trainer = make_trainer or (lambda table, rpc, rank: Trainer(table, rank, rpc, p))
     other = "qwen3_moe" if family != "qwen3_moe" else "deepseek_v3"
     return Job(
-        lambda rank: Server(family, layout, rank),
+        lambda rank: Server(family, layout, rank, dtype),
         lambda rpc, rank: make_trainer(table, rpc, rank),
         p["tp"] * p["pp"],
         N_TRAINERS,
-        lambda rank: Server(other, layout, rank),
+        lambda rank: Server(other, layout, rank, dtype),
     )
 
 
@@ -255,6 +269,42 @@ def errors():
         print(f"{failure.__name__}: named by all, and the next update works", flush=True)
 
 
+def experts_of(layer):
+    """Their weights in Qwen3-MoE."""
+    return [n for n in families.FAMILIES["qwen3_moe"]()[1] if n.startswith(f"model.layers.{layer}.mlp.experts.")]
+
+
+def once():
+    """Weights that SGLang cannot process a second time: a refused update leaves them as they were, and the next one
+    goes on in its session."""
+    with (
+        mock.patch.dict(os.environ, SGLANG_OPT_FUSE_SWIGLU_INTERLEAVED="1"),
+        job_of("qwen3_moe", "tp2", dtype="bfloat16") as job,
+    ):
+        name = next(n for n in families.FAMILIES["qwen3_moe"]()[1] if n.endswith("o_proj.weight"))
+        shape = families.FAMILIES["qwen3_moe"]()[1][name]
+        states = lambda: {job.worker_does(rank, "state") for rank in range(2)}  # noqa: E731
+        job.init()
+        job.update(1)
+        ((*_, n_layers),) = states()
+        assert n_layers > 0
+        good([call({job.trainers[1]: ("reshape", name, (2 * shape[0], *shape[1:]))})[job.trainers[1]]])
+        for _ in range(2):
+            job.fails(["rank 1", name])
+            assert states() == {(True, True, n_layers)}
+            assert [job.worker_does(rank, "wrong", 1)[0] for rank in range(2)] == [0, 0]
+        good([call({job.trainers[1]: ("reshape", name, shape)})[job.trainers[1]]])
+        job.update(3)
+        good(job.trainers_do("drop", experts_of(1)))
+        job.fails(["is not held as it was when the engines planned"])
+        job.fails(["do not have all of 'model.layers.1.mlp.experts.w13_weight'"])
+        assert [job.worker_does(rank, "wrong", 3)[0] for rank in range(2)] == [0, 0]
+        good(job.trainers_do("drop", []))
+        n = job.update(4)
+        assert states() == {(False, True, n_layers)}
+    print(f"qwen3_moe tp2, what is processed once: {n} tensors old after a refusal, then new", flush=True)
+
+
 def experts():
     """Experts spread over two workers, then moved."""
     table = families.FAMILIES["qwen3_moe"]()[1]
@@ -274,7 +324,7 @@ class Tokenizer:
     """What SGLang's routes call, with the workers of a job."""
 
     def __init__(self, rpc):
-        self._rpc, self.paused, self.version, self.startup_time = rpc, 0, "", 0.0
+        self._rpc, self.paused, self.version, self.startup_time = rpc, False, "", 0.0
         folder, _ = families.write("qwen3_moe", CHECKPOINTS)
         self.server_args = ask_sglang.arguments(folder, ask_sglang.parse("tp2"), "float32")
 
@@ -312,10 +362,10 @@ class Tokenizer:
 
     async def pause_generation(self, request):
         assert request.mode == "retract"
-        self.paused += 1
+        self.paused = True
 
     async def continue_generation(self, _request):
-        self.paused -= 1
+        self.paused = False
 
 
 class GuideTrainer:
@@ -338,7 +388,7 @@ class GuideTrainer:
         fill(self.model, self.table, version)
         sglang_guide.step(self.servers, self.trainer, version)
         if self.rank == 0:
-            assert (self.tokenizer.paused, self.tokenizer.version) == (0, str(version))
+            assert (self.tokenizer.paused, self.tokenizer.version) == (False, str(version))
 
 
 def guide():
@@ -351,7 +401,7 @@ def guide():
     print(f"qwen3_moe tp2 by the guide, from FSDP2: {n} tensors equal to load_weights'", flush=True)
 
 
-OTHERS = {"errors": errors, "experts": experts, "guide": guide}
+OTHERS = {"errors": errors, "once": once, "experts": experts, "guide": guide}
 
 
 def main():

@@ -18,6 +18,7 @@ from __future__ import annotations
 
 import base64
 import concurrent.futures
+import copy
 import json
 import logging
 import pickle
@@ -30,7 +31,7 @@ from unittest import mock
 
 import torch
 
-from ._destination import Checkpoint, Destination
+from ._destination import Checkpoint, Destination, split
 from ._http import Routes
 from ._pair import TrainerSide, WorkerSide, beside, check_ranks
 from ._source import Source
@@ -38,6 +39,8 @@ from ._source import Source
 __all__ = ["HttpClient", "Meeting", "Trainer", "load", "report"]
 
 _LOADER = "xfer.integrations.sglang.load"
+_WITHOUT_DRAFT = ("NONE", "NGRAM", "UNO")  # of its speculative algorithms
+_log = logging.getLogger(__name__)
 
 
 # ---- trainers
@@ -71,6 +74,15 @@ class _Told:
         return torch.ByteTensor, (self._values,)
 
 
+@dataclass
+class Served:
+    """tp_size, pp_size: a server's ranks of tensor parallelism, and of pipeline parallelism."""
+
+    tp_size: int
+    pp_size: int
+    has_draft: bool = False
+
+
 class HttpClient(Routes):
     """One server's routes. flush_cache: let it drop what it computed with the old weights, which it refuses while
     requests run or wait in place."""
@@ -81,23 +93,24 @@ class HttpClient(Routes):
         super().__init__(url, timeout_s, api_key)
         self._flush_cache = flush_cache
 
-    def sizes(self) -> tuple[int, int]:
-        """Its ranks of tensor parallelism, and of pipeline parallelism."""
+    def served(self) -> Served:
+        """What it says of itself."""
         said = self._get("server_info")
-        return int(said["tp_size"]), int(said.get("pp_size", 1))
+        drafts = str(said.get("speculative_algorithm") or "NONE").upper() not in _WITHOUT_DRAFT
+        return Served(int(said["tp_size"]), int(said.get("pp_size", 1)), drafts)
 
     def begin_weight_update(self, selector: str) -> None:
         self._post("begin_weight_update", {"selector": selector})
 
-    def update_weights(self, told: bytes, tp_size: int, selector: str) -> None:
-        """Lets load() have `told` in every worker."""
+    def update_weights(self, told: bytes, tp_size: int, selector: str, moves: bool = True) -> None:
+        """Lets load() have `told` in every worker. moves: it brings weights."""
         one = base64.b64encode(pickle.dumps([("xfer", _Told(told))])).decode()
         self._post(
             "update_weights_from_tensor",
             {
                 "serialized_named_tensors": [one] * tp_size,
                 "load_format": _LOADER,
-                "flush_cache": self._flush_cache,
+                "flush_cache": moves and self._flush_cache,
                 "selector": selector,
             },
         )
@@ -117,20 +130,92 @@ class HttpClient(Routes):
         self._post("continue_generation")
 
 
+class _Session:
+    """What one server does of an update. `open`: of which model these trainers have its session open, "" where they
+    have none.
+
+    SGLang processes weights when a session ends, those too that the session did not bring, and what some kernels make
+    of weights cannot be made of it again. So a session in which an update failed is not ended: the next update goes on
+    in it, and brings all that is then processed.
+    """
+
+    def __init__(self, server: Any) -> None:
+        self.server, self.open, self._is_left = server, "", False
+        self.served = Served(0, 0)
+
+    def look(self, selector: str) -> None:
+        """Raises where the server cannot be updated."""
+        self.served = self.server.served()
+        if selector == "draft" and not self.served.has_draft:
+            raise ValueError("the server has no draft model")
+
+    def begin_to_meet(self, selector: str) -> None:
+        """In any session its workers can be told something. That of a draft model which is not there is of no weights,
+        so that whatever goes wrong leaves them alone."""
+        self._check(selector)
+        self._is_left = not self._begins(selector if self.served.has_draft else "draft")
+        if not self._is_left:
+            self.open = selector if self.served.has_draft else ""
+
+    def end_to_meet(self, has_met: bool) -> None:
+        """A session that was open before is of these trainers, or, where the workers have met them, was left by others
+        that ended."""
+        if self.open or (self._is_left and not has_met):
+            return
+        self.server.end_weight_update()
+
+    def begin(self, selector: str) -> None:
+        """One that these trainers left open is gone on with."""
+        self._check(selector)
+        if not self._begins(selector) and not self.open:
+            raise RuntimeError("the server is in a weight-update session that is not of these trainers")
+        self.open = selector
+
+    def _check(self, selector: str) -> None:
+        if self.open not in ("", selector):
+            raise RuntimeError(f"the update of the {self.open} model failed: it comes first")
+
+    def _begins(self, selector: str) -> bool:
+        """False: one is open."""
+        try:
+            self.server.begin_weight_update(selector)
+        except Exception as error:
+            if "already open" not in str(error):
+                raise
+            return False
+        return True
+
+    def end(self) -> None:
+        self.server.end_weight_update()
+        self.open = ""
+
+    def fail(self) -> None:
+        """Nothing is to be served."""
+        if self.open:
+            _log.error(
+                "xfer: an update failed: the session of the %s model stays open and the server is paused; resume it "
+                "after an update that succeeded",
+                self.open,
+            )
+            with suppress(Exception):
+                self.server.pause()
+
+
 class Trainer:
     """One on each trainer rank. source: a module or a state dict with the checkpoint's names, whose DTensors are taken
     as they lie. servers: on rank 0 the clients of all servers, elsewhere none.
 
-    An error names the rank that had it, on every rank; the next send_weights() meets the others anew.
+    An error names the rank that had it, on every rank; the next send_weights() meets the others anew. A server whose
+    session had begun is left paused, and in the session, which the next update goes on with.
     """
 
     def __init__(self, meeting: Meeting, source: Any, servers: Sequence[Any] = ()) -> None:
         if (meeting.rank == 0) != bool(servers):
             raise ValueError(f"trainer {meeting.rank} has {len(servers)} servers: rank 0 alone drives them")
         weights = source if isinstance(source, Source) else Source(source, meeting.n_trainers)
-        self._meeting, self._servers = meeting, list(servers)
+        self._meeting, self._sessions = meeting, [_Session(server) for server in servers]
         self._side = TrainerSide(meeting, weights)
-        self._session, self._version, self._is_shut_down = "", 0, False
+        self._name, self._version, self._is_shut_down = "", 0, False
 
     def send_weights(self, draft: bool = False, weight_version: str | None = None) -> None:
         """One update: when it returns the workers have the weights. Collective over the trainers. draft: of the draft
@@ -139,57 +224,64 @@ class Trainer:
         if self._is_shut_down:
             raise RuntimeError("xfer: this trainer was shut down")
         selector = "draft" if draft else "target"
-        begun: list[Any] = []
         try:
             if not self._side.has_met:
-                self._session, self._version = self._side.begin(), 0
+                self._meet(selector)
             self._version += 1
-            calls = self._calls(draft, selector)
-            for server in self._servers:
-                self._begin(server, selector)
-                begun.append(server)
-            beside((lambda: self._drive(calls)) if calls else None, lambda look: self._move(look, draft))
+            for session in self._sessions:
+                session.begin(selector)
+            self._tell(selector, True, lambda _: self._side.move(self._version, draft), draft=draft)
         except BaseException as error:
             self._side.fail(error)
-            with suppress(Exception):
-                _end(begun)  # which serve what they have
+            _each(self._sessions, _Session.fail)
             raise
-        _end(begun)
-        if weight_version is not None:
-            for server in begun:
-                server.set_weight_version(weight_version)
-
-    def _begin(self, server: Any, selector: str) -> None:
-        """A session. One that is open when the trainers meet was left by a trainer that ended in it."""
         try:
-            server.begin_weight_update(selector)
-        except Exception as error:
-            if self._side.has_met or "already open" not in str(error):
-                raise
-            server.end_weight_update()
-            server.begin_weight_update(selector)
+            _each(self._sessions, _Session.end)
+        except BaseException:
+            _each(self._sessions, _Session.fail)
+            raise
+        if weight_version is not None:
+            for session in self._sessions:
+                session.server.set_weight_version(weight_version)
 
-    def _calls(self, draft: bool, selector: str) -> list[Callable[[], None]]:
-        """What makes the workers of each server take part."""
-        made: list[Callable[[], None]] = []
+    def _meet(self, selector: str) -> None:
+        """The workers, before anything is done to their weights."""
+        self._name, self._version = self._side.begin(), 0
+        n_workers = 0
+        for session in self._sessions:
+            session.look(selector)
+            n_workers += session.served.tp_size * session.served.pp_size
+        n = self._meeting.world_size - self._meeting.n_trainers
+        if self._sessions and n_workers != n:
+            raise ValueError(f"the servers have {n_workers} workers, and world_size counts {n}")
+        begun: list[_Session] = []
+        try:
+            for session in self._sessions:
+                session.begin_to_meet(selector)
+                begun.append(session)
+            self._tell("target", False, self._side.meet)
+        except BaseException:
+            with suppress(Exception):
+                _each(begun, lambda session: session.end_to_meet(False))
+            raise
+        _each(begun, lambda session: session.end_to_meet(True))
+
+    def _tell(self, selector: str, moves: bool, work: Callable[[Any], None], draft: bool = False) -> None:
+        """work(look) while the workers of all servers take part."""
+        told: dict[str, Any] = {
+            "meeting": asdict(self._meeting),
+            "session": self._name,
+            "moves": moves,
+            "version": self._version,
+            "draft": draft,
+        }
+        calls: list[Callable[[], None]] = []
         n_before = 0
-        for server in self._servers:
-            tp_size, pp_size = server.sizes()
-            told = {
-                "meeting": asdict(self._meeting),
-                "session": self._session,
-                "is_new": not self._side.has_met,
-                "version": self._version,
-                "draft": draft,
-                "n_before": n_before,
-            }
-            text = json.dumps(told).encode()
-            made.append(partial(server.update_weights, text, tp_size, selector))
-            n_before += tp_size * pp_size
-        n_workers = self._meeting.world_size - self._meeting.n_trainers
-        if self._servers and n_before != n_workers:
-            raise ValueError(f"the servers have {n_before} workers, and world_size counts {n_workers}")
-        return made
+        for session in self._sessions:
+            text = json.dumps(told | {"n_before": n_before}).encode()
+            calls.append(partial(session.server.update_weights, text, session.served.tp_size, selector, moves))
+            n_before += session.served.tp_size * session.served.pp_size
+        beside((lambda: self._drive(calls)) if calls else None, work)
 
     def _drive(self, calls: Sequence[Callable[[], None]]) -> None:
         """The servers at one time. They do not say what goes wrong in load(), which its worker does."""
@@ -201,23 +293,18 @@ class Trainer:
             pool.shutdown(wait=False)
         self._side.look()
 
-    def _move(self, look: Callable[[], None], draft: bool) -> None:
-        if not self._side.has_met:
-            self._side.meet(look)
-        self._side.move(self._version, draft)
-
     def shutdown(self) -> None:
         """Leave the workers."""
         self._is_shut_down = True
         self._side.leave()
 
 
-def _end(servers: Sequence[Any]) -> None:
-    """The session of each, also where another's does not end; raises why the first did not."""
+def _each(sessions: Sequence[_Session], does: Callable[[_Session], None]) -> None:
+    """Also where another's does not; raises why the first did not."""
     wrong: list[Exception] = []
-    for server in servers:
+    for session in sessions:
         try:
-            server.end_weight_update()
+            does(session)
         except Exception as error:
             wrong.append(error)
     if wrong:
@@ -232,11 +319,22 @@ class SglangDestination(Destination):
 
     def __init__(self, model: Any, checkpoint: Checkpoint) -> None:
         super().__init__(model, checkpoint)
+        self._check_left_out()
         self._experts = _experts()
         self._forms = {target: _form(self._live(target)) for target in self._names}
 
     def _as_loaded(self) -> AbstractContextManager[None]:
         return _kept(self.model)
+
+    def _check_left_out(self) -> None:
+        """SGLang processes all layers: raises for weights that do not come whole and that this would change."""
+        for name in self.found.missing:
+            layer, parameter = split(name)
+            if _is_changed(self._modules[layer], parameter):
+                raise ValueError(
+                    f"the trainers do not have all of {name!r}, and SGLang would process a second time what is there: "
+                    "they send all weights of its layer"
+                )
 
     def is_rearranged(self) -> bool:
         """Has EPLB moved experts since, or does the session have weights in another form?"""
@@ -251,6 +349,32 @@ class SglangDestination(Destination):
         super().finish()
         with torch.no_grad():
             post_load_weights(self.model)
+
+
+def _is_changed(module: Any, parameter: str) -> bool:
+    """Would SGLang's processing change it?"""
+    process = getattr(getattr(module, "quant_method", None), "process_weights_after_loading", None)
+    if process is None:
+        return False
+    twin = copy.copy(module)
+    twin.__dict__ = dict(module.__dict__)
+    for kind in ("_parameters", "_buffers"):
+        ours = getattr(module, kind)
+        setattr(twin, kind, {name: None if x is None else _copied(x) for name, x in ours.items()})
+    with torch.no_grad():
+        process(twin)
+    was, now = getattr(module, parameter).detach(), getattr(twin, parameter, None)
+    return now is None or _form(was) != _form(now) or not torch.equal(_bytes_of(was), _bytes_of(now.detach()))
+
+
+def _copied(tensor: Any) -> Any:
+    made = copy.copy(tensor)
+    made.data = tensor.detach().clone()
+    return made
+
+
+def _bytes_of(tensor: Any) -> Any:
+    return tensor.contiguous().reshape(-1).view(torch.uint8)
 
 
 def _form(tensor: Any) -> Any:
@@ -309,7 +433,7 @@ def load(model: Any, named_tensors: list[tuple[str, Any]]) -> None:
     try:
         _receive(model, json.loads(bytes(named_tensors[0][1].tolist())))
     except Exception:
-        logging.getLogger(__name__).exception("xfer: the weights are old, or half new")
+        _log.exception("xfer: the weights are old, or half new")
 
 
 def _receive(model: Any, told: dict[str, Any]) -> None:
@@ -317,8 +441,8 @@ def _receive(model: Any, told: dict[str, Any]) -> None:
 
     meeting, at = Meeting(**told["meeting"]), get_parallel()
     n_before = told["n_before"] + at.pp_rank * at.tp_size + at.tp_rank
-    if told["is_new"]:
+    if not told["moves"]:
         _side.meet(meeting, told["session"], n_before, next(model.parameters()).device)
-    else:
-        _side.stay(meeting, told["session"], n_before)
+        return
+    _side.stay(meeting, told["session"], n_before)
     _side.receive(model, told["version"], told["draft"])
