@@ -283,14 +283,19 @@ static int layer_number(const xfi_joined *joined, const xfer_model *model, const
   return n;
 }
 
-/* What comes before the layers is in the first chunk, what comes after them in the last. */
+/* What comes before the layers is in the first chunk, what comes after them in the last, or in that
+ * of the last layer. */
 static int chunk_of(const xfi_joined *joined, const xfer_model *model, const measured *m, int layer,
                     int stage)
 {
   const xfer_side *side = joined->side;
+  int at = -1;
 
   if (model->entries[m->entry].stack == XFI_LAYERS)
-    return joined->stages[xfi_find_int(model->layers, model->n_layers, layer)] / side->pp;
+    at = xfi_find_int(model->layers, model->n_layers, layer);
+  else if (m->slot->with_last_layer)
+    at = model->n_layers - 1;
+  if (at >= 0) return joined->stages[at] / side->pp;
   return stage == side->pp - 1 ? side->chunks - 1 : 0;
 }
 

@@ -394,6 +394,7 @@ xfer_status xfi_slot_make(xfi_slot *slot, const xfi_placing *placing, const xfi_
   *slot = (xfi_slot){.whole = ruling->is[XFI_WHOLE] != 0,
                      .made_dtype = rule->made_dtype,
                      .fuse_dim = entry->experts ? 1 : 0,
+                     .with_last_layer = rule->stage == XFI_STAGE_LAST_LAYER,
                      .n_slots = 1};
   for (int d = 0; d < XFER_MAX_DIMS; d++)
     slot->order[d] = d;

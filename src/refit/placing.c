@@ -267,9 +267,12 @@ static int stage_of(const xfi_placing *p, const xfi_entry *entry, int k)
 static void choose_stages(xfi_holders *set, const xfi_placing *p, const xfi_ruling *r)
 {
   const bool everywhere = r->rule == NULL || r->is[XFI_EVERYWHERE] != 0;
-  const int last = p->side->pp - 1;
+  const int last = p->side->pp - 1, n = p->model->n_layers;
+  const xfi_stage stage = r->rule != NULL ? r->rule->stage : XFI_STAGE_FIRST;
 
-  set->first_stage = set->last_stage = r->rule != NULL && r->rule->last_stage ? last : 0;
+  set->first_stage = stage == XFI_STAGE_FIRST ? 0 : last;
+  if (stage == XFI_STAGE_LAST_LAYER && n > 0) set->first_stage = p->stages[n - 1] % p->side->pp;
+  set->last_stage = set->first_stage;
   if (everywhere || (r->is[XFI_BOTH_ENDS] != 0 && last > 0)) {
     set->first_stage = 0;
     set->last_stage = last;

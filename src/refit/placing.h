@@ -16,6 +16,7 @@ typedef struct xfi_slot {
   int made_dtype;
   int order[XFER_MAX_DIMS]; /* order[k]: the tensor's dim that is dim k of the local tensor */
   bool whole;               /* no rank has a part of it alone */
+  bool with_last_layer;     /* it is where the last layer is */
   bool own_names;           /* the checkpoint's own name and number of the layer */
   bool each_expert;         /* one local tensor per expert; dim 0 is none of theirs */
   const xfi_grid *grid;     /* the ranks of a stage, as they share it */

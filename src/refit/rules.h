@@ -59,6 +59,13 @@ typedef enum xfi_cut_kind {
   XFI_CUT_VOCAB
 } xfi_cut_kind;
 
+/* Where a tensor outside the layers is. */
+typedef enum xfi_stage {
+  XFI_STAGE_FIRST = 0,
+  XFI_STAGE_LAST,
+  XFI_STAGE_LAST_LAYER /* that of the last layer, as the last stage may have none */
+} xfi_stage;
+
 /* Rotary pairs of a unit's rows: turned to halves, first every other row, then those between; or
  * halves turned to pairs. */
 typedef enum xfi_order { XFI_AS_IT_IS = 0, XFI_PAIRS_APART, XFI_PAIRS_TOGETHER } xfi_order;
@@ -103,7 +110,7 @@ typedef struct xfi_local_rule {
   const char *when;                    /* NULL: always */
   const char *traits[XFI_N_TRAITS];
   xfi_cut_kind cut;
-  int last_stage;        /* 0: the first */
+  xfi_stage stage;
   const char *last_name; /* on the last stage of several */
   bool hook;
   const char *made; /* the name of what the framework makes of the rank's share */

@@ -133,7 +133,7 @@ static xfer_status read_part(const xfi_doc *doc, const json_t *value, xfi_part_r
 static xfer_status read_local(const xfi_doc *doc, const json_t *object, xfi_local_rule *r)
 {
   static const char *const CUTS[] = {"none", "rows", "columns", "vocabulary", NULL};
-  static const char *const STAGES[] = {"first", "last", NULL};
+  static const char *const STAGES[] = {"first", "last", "last_layer", NULL};
   const json_t *parts = NULL, *each = NULL;
   const char **is = r->traits;
   const xfi_field fields[] = {FIELD("local", TEXT, &r->local),
@@ -152,7 +152,7 @@ static xfer_status read_local(const xfi_doc *doc, const json_t *object, xfi_loca
                               FIELD("absent", EXPR, &is[XFI_ABSENT]),
                               FIELD("everywhere", EXPR, &is[XFI_EVERYWHERE]),
                               FIELD("both_ends", EXPR, &is[XFI_BOTH_ENDS]),
-                              {"stage", CHOICE, &r->last_stage, false, STAGES},
+                              {"stage", CHOICE, &r->stage, false, STAGES},
                               FIELD("last_name", TEXT, &r->last_name),
                               FIELD("bias_first", EXPR, &is[XFI_BIAS_FIRST]),
                               FIELD("units", TWO, &is[XFI_UNITS]),

@@ -128,7 +128,12 @@ def build(folder, p):
         provider.moe_grouped_gemm = False
     if p["fused"]:
         provider.mla_down_proj_fusion = True
-    if p["layers"]:
+    if 0 in (p["layers"] or ()):  # by Megatron's own list of what each stage has
+        listed = [["decoder"] * n for n in p["layers"]]
+        listed[0].insert(0, "embedding")
+        listed[-1] += ["mtp"] * (provider.mtp_num_layers or 0) + ["loss"]
+        provider.pipeline_model_parallel_layout = listed
+    elif p["layers"]:
         stages = [sum(p["layers"][s::p["pp"]]) for s in range(p["pp"])]
         if len(set(stages)) > 1:
             provider.num_layers_in_first_pipeline_stage = stages[0]
