@@ -1,7 +1,7 @@
 """The drop-in for SGLang in SGLang's own weight-update sessions on CPU: trainers and workers in processes, reduced
 models, and what SGLang's own load_weights() makes of the same checkpoint in such a session.
 
-    sglang_session.py FAMILY:LAYOUT ... | errors | once | experts | guide        LAYOUT: of ask_sglang.py, as tp2,pp2
+    sglang_session.py FAMILY:LAYOUT ... | errors | once | two | experts | guide        LAYOUT: as in ask_sglang.py
 
 It needs tests/python in the path. What stands in for a device is that of tests/refit/frameworks/ask/ask_sglang.py; the
 sessions are SGLang's SchedulerWeightUpdaterManager and WeightUpdater as they are.
@@ -218,9 +218,15 @@ class Trainer:
 
     def vanish(self, _version):
         """In the middle of a session, if it drives the server."""
+        self.begin()
+        os.kill(os.getpid(), signal.SIGKILL)
+
+    def begin(self):
         for session in self.trainer._sessions:
             session.begin("target")
-        os.kill(os.getpid(), signal.SIGKILL)
+
+    def shutdown(self):
+        self.trainer.shutdown()
 
     def drop(self, names):
         """Have no such weights from now on."""
@@ -303,6 +309,42 @@ def once():
         n = job.update(4)
         assert states() == {(False, True, n_layers)}
     print(f"qwen3_moe tp2, what is processed once: {n} tensors old after a refusal, then new", flush=True)
+
+
+def two():
+    """Other trainers come to a server whose trainers are at work: they are refused, and harm nothing."""
+    with job_of("qwen3_moe", "tp2") as job:
+        states = lambda: {job.worker_does(rank, "state")[:2] for rank in range(2)}  # noqa: E731
+
+        def swap():
+            job.trainers, others[:] = list(others), job.trainers
+
+        others = [job._trainer(rank) for rank in range(N_TRAINERS)]
+        job.init()
+        first, job.port = job.port, free_port()
+        job.update(1)
+        for begins in (False, True):
+            if begins:
+                good(job.trainers_do("begin"))
+            swap()
+            if not begins:
+                job.init()
+            job.fails([f"meet at 127.0.0.1:{first} and are at work"])
+            assert states() == {(begins, False)}
+            swap()
+            job.update(3)
+            assert states() == {(False, False)}
+        good(job.trainers_do("shutdown"))
+        swap()
+        job.update(4)
+        for rank in job.trainers:
+            rank.kill()
+        swap()
+        job.trainers = [job._trainer(rank) for rank in range(N_TRAINERS)]
+        job.port = free_port()
+        job.init()
+        n = job.update(5)
+    print(f"qwen3_moe tp2, two sets of trainers: {n} tensors equal to load_weights'", flush=True)
 
 
 def experts():
@@ -401,7 +443,7 @@ def guide():
     print(f"qwen3_moe tp2 by the guide, from FSDP2: {n} tensors equal to load_weights'", flush=True)
 
 
-OTHERS = {"errors": errors, "once": once, "experts": experts, "guide": guide}
+OTHERS = {"errors": errors, "once": once, "two": two, "experts": experts, "guide": guide}
 
 
 def main():

@@ -135,8 +135,19 @@ def worker_has_another_model(job):
     job.replace_worker(1)
 
 
+def others_come(job):
+    """Other trainers, while these are at work."""
+    port = free_port()
+    others = [job._trainer(rank) for rank in range(len(job.trainers))]
+    for fine, text in call(dict.fromkeys(others, ("join", 2, port, job.world))).values():
+        assert not fine
+        assert f"meet at 127.0.0.1:{job.port} and are at work" in text, text
+    for other in others:
+        other.kill()
+
+
 FAILURES = [worker_ends, trainer_ends, sender_ends, trainer_is_late, worker_is_late]
-FAILURES += [server_refuses, trainer_has_another_model, worker_has_another_model]
+FAILURES += [server_refuses, trainer_has_another_model, worker_has_another_model, others_come]
 
 
 def goes_wrong(job, failure):

@@ -8,6 +8,7 @@ address, port, n_trainers, world_size and timeout_s, and, of a trainer, rank.
 from __future__ import annotations
 
 import json
+import socket
 import threading
 import uuid
 from collections.abc import Callable, Iterable, Iterator
@@ -126,6 +127,25 @@ def _look(store: Any, session: str) -> None:
     """Raise what _not_met() said on a rank."""
     if store.check([f"xfer/{session}/failed"]):
         raise RuntimeError(store.get(f"xfer/{session}/failed").decode())
+
+
+def _lives(info: Any, session: str) -> bool:
+    """Are these trainers at work, so far as rank 0 of them can be asked?"""
+    try:
+        with socket.create_connection((info.address, info.port), timeout=_ASK_S):
+            pass
+        wait = timedelta(seconds=_ASK_S)
+        store = torch.distributed.TCPStore(info.address, info.port, timeout=wait, wait_for_workers=False)
+        return bool(store.check([_at_work(session)]))
+    except Exception:
+        return False
+
+
+_ASK_S = 5.0
+
+
+def _at_work(session: str) -> str:
+    return f"xfer/{session}/lives"
 
 
 def _not_met(store: Any, info: Any, session: str, rank: int, error: BaseException) -> None:
@@ -268,25 +288,42 @@ class WorkerSide:
         self.report: dict[str, Any] = {}
         self.failed = ""
         self.session = ""
+        self._trainers: Any = None
         self._comm: Comm | None = None
         self._opened = ExitStack()
         self._updates: dict[int, tuple[Any, _Update]] = {}  # by id() of the model
 
     def meet(self, info: Any, session: str, n_before: int, device: Any) -> None:
-        """The trainers, as the worker with n_before workers before it. Collective."""
-        self.leave()
+        """The trainers, as the worker with n_before workers before it. Those that were met before are left, unless they
+        meet elsewhere and are at work. Collective."""
         rank = info.n_trainers + n_before
         store = _store(info, is_master=False)
+        try:
+            self._check_free(info)
+        except Exception as error:
+            _not_met(store, info, session, rank, error)
+            raise
+        self.leave()
         try:
             if rank >= info.world_size:
                 n = info.world_size - info.n_trainers
                 raise ValueError(f"the trainers' world_size has {n} workers, and there are more")
             self._comm = _comm(store, info, session, rank, torch.device(device), self._opened)
-            self._timeout_s, self.session, self.failed = info.timeout_s, session, ""
+            self._timeout_s, self.session, self.failed, self._trainers = info.timeout_s, session, "", info
         except Exception as error:
             _not_met(store, info, session, rank, error)
             self.leave()
             raise
+
+    def _check_free(self, info: Any) -> None:
+        known = self._trainers
+        if known is None or (known.address, known.port) == (info.address, info.port):
+            return
+        if _lives(known, self.session):
+            raise RuntimeError(
+                f"this worker takes part in the updates of the trainers that meet at {known.address}:{known.port} and "
+                "are at work: they shutdown() before others come"
+            )
 
     def stay(self, info: Any, session: str, n_before: int) -> None:
         """In a session that was met before. Raises RuntimeError where this worker is not in it any more, and lets the
@@ -355,7 +392,7 @@ class WorkerSide:
         """The trainers."""
         for _, update in self._updates.values():
             update.close()
-        self._updates, self.session, self._comm = {}, "", None
+        self._updates, self.session, self._comm, self._trainers = {}, "", None, None
         self._opened.close()
 
 
@@ -409,6 +446,8 @@ class TrainerSide:
         else:
             self._store = self._stores[where] = self._stores.get(where) or _store(info, is_master=True)
         self._session = _session(self._store, info)
+        if info.rank == 0:
+            self._store.set(_at_work(self._session), "")
         return self._session
 
     def meet(self, look: Callable[[], None]) -> None:
@@ -464,6 +503,8 @@ class TrainerSide:
         self._weights.end()
         for update in self._updates.values():
             update.close()
+        if self._session and self._info.rank == 0:
+            self._store.delete_key(_at_work(self._session))
         self._updates, self._comm, self._session = {}, None, ""
         self._opened.close()
 
