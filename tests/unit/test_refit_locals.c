@@ -227,6 +227,17 @@ static void add_peft(xfer_local *local, char *name, bool *give)
   snprintf(name, 256, "base_model.model.%s.base_layer.%s", old, dot + 1);
 }
 
+/* As Megatron calls the text of a model that sees, within what wraps it for data parallelism. */
+static void text_of_more(xfer_local *local, char *name, bool *give)
+{
+  char own[200];
+
+  (void)local;
+  (void)give;
+  snprintf(own, sizeof own, "%.199s", name);
+  snprintf(name, 256, "module.language_model.%s", own);
+}
+
 static void drop_norm(xfer_local *local, char *name, bool *give)
 {
   (void)local;
@@ -263,6 +274,10 @@ static void test_spellings_and_renames_lead_to_the_same(void **state)
   unmake(&o);
   o = make(REFIT_DENSE, "vllm:tp2", XFER_SIDE_GEN, peft, 2);
   give_all(&o, XFER_SIDE_GEN, add_peft);
+  assert_int_equal(count_problems(&o), 0);
+  unmake(&o);
+  o = make(REFIT_DENSE, "megatron:vdiv1", XFER_SIDE_TRAIN, NULL, 0);
+  give_all(&o, XFER_SIDE_TRAIN, text_of_more);
   assert_int_equal(count_problems(&o), 0);
   unmake(&o);
 }

@@ -189,12 +189,12 @@ def filled(tensor, flat, names, converted):
 NO_BLOCKS = ["rows of several weights that alternate have no blocks", "are no whole number of blocks of 16",
              "vLLM ties no output layer of this family"]
 SCALES = ".weight_scale_inv"
-OF_OTHERS = ("visual.", "vision_tower.", "audio_tower.", "multi_modal_projector.", "mm_projector.", "model.vision_model.",
+OF_OTHERS = ("visual.", "vision_model.", "vision_tower.", "audio_tower.", "multi_modal_projector.", "mm_projector.", "model.vision_model.",
              "model.connector.")  # parts of a model that are no text
 
 
 def of_text(name):
-    """What vLLM calls it in a model that is the text alone."""
+    """What the framework calls it in a model that is the text alone."""
     name = name.removeprefix("language_model.")
     return "model." + name.removeprefix("model.text_model.") if name.startswith("model.text_model.") else name
 
@@ -294,7 +294,7 @@ class Case:
         for p in params:
             aliases.setdefault(p.get("alias"), []).append(p["name"])
         for p in params:
-            name = of_text(p["name"]) if self.serves else p["name"]
+            name = of_text(p["name"])
             if name.endswith("A_log"):
                 p = dict(p, shape=[int(np.prod(p["shape"]))])  # dims that are one of the join
             line = mine.pop(name, None)
