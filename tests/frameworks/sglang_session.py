@@ -1,7 +1,7 @@
 """The drop-in for SGLang in SGLang's own weight-update sessions on CPU: trainers and workers in processes, reduced
 models, and what SGLang's own load_weights() makes of the same checkpoint in such a session.
 
-    sglang_session.py FAMILY:LAYOUT ... | errors | once | two | experts | guide        LAYOUT: as in ask_sglang.py
+    sglang_session.py FAMILY:LAYOUT ... | errors | once | two | draft | experts | guide    LAYOUT: as in ask_sglang.py
 
 It needs tests/python in the path. What stands in for a device is that of tests/refit/frameworks/ask/ask_sglang.py; the
 sessions are SGLang's SchedulerWeightUpdaterManager and WeightUpdater as they are.
@@ -72,7 +72,7 @@ def tensors_of(model):
 class Server:
     """One worker of an SGLang: its sessions on a model of its own."""
 
-    def __init__(self, family, layout, rank, dtype=None):
+    def __init__(self, family, layout, rank, dtype=None, drafts=False):
         folder, _ = families.write(family, CHECKPOINTS)
         self.table = families.FAMILIES[family]()[1]
         p = ask_sglang.parse(layout)
@@ -81,9 +81,15 @@ class Server:
             self.model = ask_sglang.build(folder, p, rank, dtype, STORE)
             self.config = ModelConfig.from_server_args(ask_sglang.arguments(folder, p, dtype))
             self.twin = self._another(self.config)
-        self.manager, self.theirs = self._manager(self.model), self._manager(self.twin)
-        for model, manager in ((self.model, self.manager), (self.twin, self.theirs)):
-            self._load(model, manager, 0)
+            self.models, self.twins = {"target": self.model}, {"target": self.twin}
+            if drafts:
+                config = ModelConfig.from_server_args(ask_sglang.arguments(folder, p, dtype), is_draft_model=True)
+                for models in (self.models, self.twins):
+                    models["draft"] = self._another(config)
+                    models["draft"].set_embed_and_head(*models["target"].get_embed_and_head())
+        self.manager, self.theirs = self._manager(self.models), self._manager(self.twins)
+        for models, manager in ((self.models, self.manager), (self.twins, self.theirs)):
+            self._load(models, manager, 0)
         self.doomed, self.late_s, self.refuses, self.is_paused = False, 0.0, False, False
 
     @staticmethod
@@ -92,7 +98,8 @@ class Server:
         return loader._initialize_model(config, how, loader._get_quantization_config(config, how))
 
     @staticmethod
-    def _manager(model):
+    def _worker(role, model):
+        """What has one of the models."""
         updater = WeightUpdater(
             tp_rank=0,
             device="cpu",
@@ -104,23 +111,27 @@ class Server:
             recapture_cuda_graph=lambda: None,
             get_model_runner=lambda: None,
         )
-        runner = types.SimpleNamespace(weight_updater=updater)
-        worker = types.SimpleNamespace(weight_update_runners=lambda: [("target", runner)])
+        runner = types.SimpleNamespace(weight_updater=updater, model=model)
+        worker = types.SimpleNamespace(weight_update_runners=lambda: [(role, runner)], model_runner=runner)
         worker.deserialize_own_rank = types.MethodType(BaseTpWorker.deserialize_own_rank, worker)
+        return worker
+
+    def _manager(self, models):
         return SchedulerWeightUpdaterManager(
-            tp_worker=worker,
-            draft_worker=None,
+            tp_worker=self._worker("target", models["target"]),
+            draft_worker=self._worker("draft", models["draft"]) if "draft" in models else None,
             memory_saver_adapter=None,
             flush_cache=lambda **_: True,
             is_fully_idle=lambda **_: True,
             scheduler=types.SimpleNamespace(record_weight_version_change=lambda **_: None),
         )
 
-    def _load(self, model, manager, version):
+    def _load(self, models, manager, version):
         """A session in which SGLang's own loader has the checkpoint."""
         with ask_sglang.OnCpu():
-            self._done(manager.begin_weight_update(io_struct.BeginWeightUpdateReqInput()))
-            model.load_weights(iter(state_of(self.table, version).items()))
+            self._done(manager.begin_weight_update(io_struct.BeginWeightUpdateReqInput(selector="all")))
+            for model in models.values():
+                model.load_weights(iter(state_of(self.table, version).items()))
             manager._session = type(manager._session)(selector="all", loaded_weights=True)
             self._done(manager.end_weight_update(io_struct.EndWeightUpdateReqInput()))
 
@@ -149,10 +160,10 @@ class Server:
         """From the next update on."""
         self.doomed, self.late_s, self.refuses = doomed, late_s, refuses
 
-    def wrong(self, version):
+    def wrong(self, version, role="target"):
         """(tensors whose bytes are not those of SGLang's own load, tensors, the first of those)."""
-        self._load(self.twin, self.theirs, version)
-        ours, theirs = (tensors_of(model) for model in (self.model, self.twin))
+        self._load(self.twins, self.theirs, version)
+        ours, theirs = (tensors_of(models[role]) for models in (self.models, self.twins))
         assert set(ours) == set(theirs), set(ours) ^ set(theirs)
         equal = {n for n in ours if torch.equal(bytes_of(ours[n]), bytes_of(theirs[n]))}
         return len(ours) - len(equal), len(ours), min(set(ours) - equal, default=None)
@@ -179,9 +190,10 @@ class Server:
 class Client(drop_in.HttpClient):
     """The routes of a server whose workers are other processes."""
 
-    def __init__(self, rpc, tp, pp):
+    def __init__(self, rpc, tp, pp, drafts):
         super().__init__("")
-        self._rpc, self._said = rpc, {"tp_size": tp, "pp_size": pp, "speculative_algorithm": None}
+        self._rpc = rpc
+        self._said = {"tp_size": tp, "pp_size": pp, "speculative_algorithm": "EAGLE" if drafts else None}
 
     def _post(self, path, body=None):
         self._rpc("route", path, body or {})
@@ -194,12 +206,13 @@ class Client(drop_in.HttpClient):
 class Trainer:
     """Its source is a state dict, whole on each trainer."""
 
-    def __init__(self, table, rank, rpc, p):
-        self.table, self.rank, self.rpc, self.p, self.state, self.dropped = table, rank, rpc, p, {}, ()
+    def __init__(self, table, rank, rpc, p, drafts):
+        self.table, self.rank, self.rpc, self.p, self.drafts = table, rank, rpc, p, drafts
+        self.state, self.dropped = {}, ()
 
     def init(self, port, world, _staged=(), timeout_s=60.0):
         self._fill(0)
-        servers = [Client(self.rpc, self.p["tp"], self.p["pp"])] if self.rank == 0 else []
+        servers = [Client(self.rpc, self.p["tp"], self.p["pp"], self.drafts)] if self.rank == 0 else []
         meeting = drop_in.Meeting("127.0.0.1", port, N_TRAINERS, world, self.rank, timeout_s)
         self.trainer = drop_in.Trainer(meeting, self.state, servers)
 
@@ -211,6 +224,10 @@ class Trainer:
         time.sleep(late_s)
         self._fill(version)
         self.trainer.send_weights(weight_version=str(version))
+
+    def update_draft(self, version):
+        self._fill(version)
+        self.trainer.send_weights(draft=True)
 
     def join(self, version, port, world):
         self.init(port, world)
@@ -236,13 +253,13 @@ class Trainer:
         self.table = {**self.table, name: shape}
 
 
-def job_of(family, layout, make_trainer=None, dtype=None):
+def job_of(family, layout, make_trainer=None, dtype=None, drafts=False):
     """make_trainer(table, rpc, rank)"""
     table, p = families.FAMILIES[family]()[1], ask_sglang.parse(layout)
-    make_trainer = make_trainer or (lambda table, rpc, rank: Trainer(table, rank, rpc, p))
+    make_trainer = make_trainer or (lambda table, rpc, rank: Trainer(table, rank, rpc, p, drafts))
     other = "qwen3_moe" if family != "qwen3_moe" else "deepseek_v3"
     return Job(
-        lambda rank: Server(family, layout, rank, dtype),
+        lambda rank: Server(family, layout, rank, dtype, drafts),
         lambda rpc, rank: make_trainer(table, rpc, rank),
         p["tp"] * p["pp"],
         N_TRAINERS,
@@ -347,6 +364,44 @@ def two():
     print(f"qwen3_moe tp2, two sets of trainers: {n} tensors equal to load_weights'", flush=True)
 
 
+def draft():
+    """A server with a draft model, which shares embedding and output layer with the main one."""
+    with job_of("deepseek_v3", "tp2", drafts=True) as job:
+
+        def wrong(version):
+            return [
+                [job.worker_does(rank, "wrong", version, role)[0] for role in ("target", "draft")] for rank in range(2)
+            ]
+
+        job.init()
+        job.update(1)
+        ((_, n_draft), _) = wrong(1)
+        assert n_draft > 0
+        for version in (1, 2, 3):
+            if version > 1:
+                job.update(version)
+            good(job.trainers_do("update_draft", version))
+            assert wrong(version) == [[0, 0], [0, 0]], wrong(version)
+        table = families.FAMILIES["deepseek_v3"]()[1]
+        name = next(n for n in table if n.endswith("eh_proj.weight"))
+        shape = table[name]
+        good([call({job.trainers[1]: ("reshape", name, (2 * shape[0], *shape[1:]))})[job.trainers[1]]])
+        fails = job.trainers_do("update_draft", 4)
+        assert all(not fine and name in text for fine, text in fails), fails
+        job.fails(["the update of the draft model failed: it comes first", "rank 0"])
+        good([call({job.trainers[1]: ("reshape", name, shape)})[job.trainers[1]]])
+        good(job.trainers_do("update_draft", 4))
+        job.update(4)
+        assert wrong(4) == [[0, 0], [0, 0]]
+        n = job.worker_does(0, "wrong", 4, "draft")[1]
+    with job_of("qwen3_moe", "tp2") as job:
+        job.init()
+        fails = job.trainers_do("update_draft", 4)
+        assert all(not fine and "the server has 0 draft models" in text for fine, text in fails), fails
+        job.update(1)
+    print(f"deepseek_v3 tp2, its draft model: {n} tensors equal to load_weights'", flush=True)
+
+
 def experts():
     """Experts spread over two workers, then moved."""
     table = families.FAMILIES["qwen3_moe"]()[1]
@@ -369,6 +424,7 @@ class Tokenizer:
         self._rpc, self.paused, self.version, self.startup_time = rpc, False, "", 0.0
         folder, _ = families.write("qwen3_moe", CHECKPOINTS)
         self.server_args = ask_sglang.arguments(folder, ask_sglang.parse("tp2"), "float32")
+        self.server_args.custom_weight_loader = [LOADER]
 
     def serve(self):
         """The address."""
@@ -443,7 +499,7 @@ def guide():
     print(f"qwen3_moe tp2 by the guide, from FSDP2: {n} tensors equal to load_weights'", flush=True)
 
 
-OTHERS = {"errors": errors, "once": once, "two": two, "experts": experts, "guide": guide}
+OTHERS = {"errors": errors, "once": once, "two": two, "draft": draft, "experts": experts, "guide": guide}
 
 
 def main():

@@ -166,13 +166,13 @@ def test_http_client_posts_to_vllms_routes_and_says_what_the_server_says():
 class SglangServer:
     """Sessions as SGLang 0.5.23 has them: srt/managers/scheduler_components/weight_updater.py."""
 
-    def __init__(self, has_draft=False):
-        self.has_draft, self.session, self.did, self.wrong = has_draft, None, [], {}
+    def __init__(self, n_drafts=0):
+        self.n_drafts, self.session, self.did, self.wrong = n_drafts, None, [], {}
 
     def served(self):
         from xfer.integrations import sglang
 
-        return sglang.Served(1, 1, self.has_draft)
+        return sglang.Served(1, 1, self.n_drafts)
 
     def _does(self, what):
         self.did.append(what)
@@ -241,7 +241,7 @@ def test_sglangs_workers_meet_in_a_session_of_no_weights():
 
 
 def test_sglangs_workers_of_a_server_with_a_draft_model_meet_in_the_updates_own_session():
-    server = SglangServer(has_draft=True)
+    server = SglangServer(n_drafts=1)
     trainer = sglang_trainer(server)
     trainer.send_weights(draft=True)
     trainer.send_weights()
@@ -265,15 +265,45 @@ def test_sglangs_session_of_a_failed_update_stays_open_and_the_next_goes_on_in_i
         with pytest.raises(RuntimeError, match="no"):
             trainer.send_weights()
     assert server.did == [*MEETS, *MOVES[:2], "pause", "meet target", "move target", "pause"]
-    with pytest.raises(ValueError, match="no draft model"):
+    with pytest.raises(ValueError, match="has 0 draft models"):
         trainer.send_weights(draft=True)
     server.wrong, server.did[:] = {}, []
     trainer.send_weights()
     assert server.did == ["meet target", *MOVES[1:]]
 
 
+def test_sglangs_server_with_several_draft_models_has_one_refused():
+    server = SglangServer(n_drafts=2)
+    with pytest.raises(ValueError, match="the server has 2 draft models, and only one can be updated"):
+        sglang_trainer(server).send_weights(draft=True)
+    assert server.did == []
+
+
+@pytest.mark.parametrize(
+    ("said", "wrong"),
+    [
+        ({"custom_weight_loader": None}, "started without --custom-weight-loader xfer.integrations.sglang.load"),
+        ({"weight_cache_mode": "cuda_ipc"}, "--weight-cache-mode off"),
+        ({"speculative_algorithm": "NGRAM"}, None),
+        ({"speculative_algorithm": "EAGLE"}, 1),
+        ({"speculative_algorithm": "EAGLE", "enable_multi_layer_eagle": True, "speculative_num_steps": 3}, 3),
+    ],
+)
+def test_sglangs_server_says_whether_it_can_be_updated(said, wrong):
+    pytest.importorskip("torch", reason="torch is not installed")
+    from xfer.integrations import sglang
+
+    client = sglang.HttpClient("http://x")
+    client._get = lambda _: {"tp_size": 2, "custom_weight_loader": ["xfer.integrations.sglang.load"], **said}
+    if isinstance(wrong, str):
+        with pytest.raises(RuntimeError, match=wrong):
+            client.served()
+    else:
+        assert client.served() == sglang.Served(2, 1, wrong or 0)
+
+
 def test_sglangs_half_new_model_comes_before_the_draft_model():
-    server = SglangServer(has_draft=True)
+    server = SglangServer(n_drafts=1)
     trainer = sglang_trainer(server)
     server.wrong = {"move": "no"}
     with pytest.raises(RuntimeError, match="no"):

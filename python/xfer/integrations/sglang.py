@@ -76,11 +76,12 @@ class _Told:
 
 @dataclass
 class Served:
-    """tp_size, pp_size: a server's ranks of tensor parallelism, and of pipeline parallelism."""
+    """tp_size, pp_size: a server's ranks of tensor parallelism, and of pipeline parallelism. n_drafts: draft models in
+    each worker."""
 
     tp_size: int
     pp_size: int
-    has_draft: bool = False
+    n_drafts: int = 0
 
 
 class HttpClient(Routes):
@@ -94,10 +95,17 @@ class HttpClient(Routes):
         self._flush_cache = flush_cache
 
     def served(self) -> Served:
-        """What it says of itself."""
+        """What it says of itself. Raises RuntimeError where it cannot be updated: SGLang's workers do not refuse that,
+        but end."""
         said = self._get("server_info")
-        drafts = str(said.get("speculative_algorithm") or "NONE").upper() not in _WITHOUT_DRAFT
-        return Served(int(said["tp_size"]), int(said.get("pp_size", 1)), drafts)
+        if "custom_weight_loader" in said and _LOADER not in (said["custom_weight_loader"] or ()):
+            raise RuntimeError(f"the server at {self._url} was started without --custom-weight-loader {_LOADER}")
+        if said.get("weight_cache_mode", "off") != "off":
+            raise RuntimeError(f"the server at {self._url} shares its weights: it needs --weight-cache-mode off")
+        n_drafts = 0 if str(said.get("speculative_algorithm") or "NONE").upper() in _WITHOUT_DRAFT else 1
+        if n_drafts and said.get("enable_multi_layer_eagle"):
+            n_drafts = int(said["speculative_num_steps"])
+        return Served(int(said["tp_size"]), int(said.get("pp_size", 1)), n_drafts)
 
     def begin_weight_update(self, selector: str) -> None:
         self._post("begin_weight_update", {"selector": selector})
@@ -146,16 +154,14 @@ class _Session:
     def look(self, selector: str) -> None:
         """Raises where the server cannot be updated."""
         self.served = self.server.served()
-        if selector == "draft" and not self.served.has_draft:
-            raise ValueError("the server has no draft model")
+        self._check(selector)
 
     def begin_to_meet(self, selector: str) -> None:
         """In any session its workers can be told something. That of a draft model which is not there is of no weights,
         so that whatever goes wrong leaves them alone."""
-        self._check(selector)
-        self._is_left = not self._begins(selector if self.served.has_draft else "draft")
+        self._is_left = not self._begins(selector if self.served.n_drafts else "draft")
         if not self._is_left:
-            self.open = selector if self.served.has_draft else ""
+            self.open = selector if self.served.n_drafts else ""
 
     def end_to_meet(self, has_met: bool) -> None:
         """A session that was open before is of these trainers, or, where the workers have met them, was left by others
@@ -172,6 +178,9 @@ class _Session:
         self.open = selector
 
     def _check(self, selector: str) -> None:
+        n = self.served.n_drafts
+        if selector == "draft" and n != 1:
+            raise ValueError(f"the server has {n} draft models, and only one can be updated")
         if self.open not in ("", selector):
             raise RuntimeError(f"the update of the {self.open} model failed: it comes first")
 
