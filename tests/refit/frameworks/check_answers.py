@@ -49,6 +49,7 @@ REFUSED = {("vllm", "deepseek_tied"): "ties no output layer",
            ("megatron", "step3p5"): "has each row of g_proj as often as a head has elements",
            ("megatron", "qwen3_bias"): "makes no biases of this family's attention",
            ("megatron", "llama_attention_bias"): "makes no bias of this family's output projection",
+           ("megatron", "ernie4_5_moe"): "makes no bias of this family's output projection",
            ("megatron", "llama_mlp_bias"): "gives attention biases where the MLP has them",
            ("megatron", "qwen3_moe_mixed"): "makes experts of each layer of this family",
            ("megatron", "deepseek_v2lite"): "puts a norm into linear_q_proj that no checkpoint has"}
