@@ -1,7 +1,9 @@
 """The drop-in for SGLang in SGLang's own weight-update sessions on CPU: trainers and workers in processes, reduced
 models, and what SGLang's own load_weights() makes of the same checkpoint in such a session.
 
-    sglang_session.py FAMILY:LAYOUT ... | errors | once | two | draft | experts | guide    LAYOUT: as in ask_sglang.py
+    sglang_session.py FAMILY:LAYOUT ... | errors | once | two | draft | life | experts | guide
+
+LAYOUT is one of ask_sglang.py, such as tp2,pp2.
 
 It needs tests/python in the path. What stands in for a device is that of tests/refit/frameworks/ask/ask_sglang.py; the
 sessions are SGLang's SchedulerWeightUpdaterManager and WeightUpdater as they are.
@@ -33,6 +35,7 @@ STORE = ask_sglang.patch()
 import sglang.srt.model_loader.loader as loader  # noqa: E402
 import sglang.srt.models.registry  # noqa: E402, F401
 from processes import call  # noqa: E402
+from safetensors.torch import save_file  # noqa: E402
 from sglang.srt.configs.load_config import LoadConfig  # noqa: E402
 from sglang.srt.configs.model_config import ModelConfig  # noqa: E402
 from sglang.srt.entrypoints import http_server  # noqa: E402
@@ -48,6 +51,7 @@ from sglang.srt.utils.common import normalize_serialized_named_tensor_payloads  
 from states import bytes_of, fill, module_of, state_of  # noqa: E402
 from vllm_job import FAILURES, Job, goes_wrong, good  # noqa: E402
 from vllm_ranks import free_port  # noqa: E402
+from vllm_stand_in import CuMemAllocator  # noqa: E402
 
 import xfer.integrations.sglang as drop_in  # noqa: E402
 
@@ -58,7 +62,18 @@ REQUESTS = {
     "begin_weight_update": io_struct.BeginWeightUpdateReqInput,
     "update_weights_from_tensor": io_struct.UpdateWeightsFromTensorReqInput,
     "end_weight_update": io_struct.EndWeightUpdateReqInput,
+    "update_weights_from_disk": io_struct.UpdateWeightFromDiskReqInput,
+    "release_memory_occupation": io_struct.ReleaseMemoryOccupationReqInput,
+    "resume_memory_occupation": io_struct.ResumeMemoryOccupationReqInput,
 }
+
+
+def footprint():
+    """What this process holds: threads, files, mapped files without a name, bytes of memory of its own."""
+    maps = pathlib.Path("/proc/self/maps").read_text(encoding="utf-8")
+    pages = int(pathlib.Path("/proc/self/statm").read_text(encoding="ascii").split()[1])
+    n_threads, n_files = (len(list(pathlib.Path(f"/proc/self/{what}").iterdir())) for what in ("task", "fd"))
+    return n_threads, n_files, maps.count("memfd:"), pages * os.sysconf("SC_PAGE_SIZE")
 
 
 def tensors_of(model):
@@ -67,6 +82,24 @@ def tensors_of(model):
     for name, module in model.named_modules():
         found |= {f"{name}.{n}": x for n, x in vars(module).items() if n in ("w_kc", "w_vc") and x is not None}
     return found
+
+
+class Saver:
+    """SGLang's adapter of torch_memory_saver, here of a pool of the host's memory: what is paused has no pages, and
+    what comes back has others at the same addresses."""
+
+    def __init__(self, model):
+        self._pool = CuMemAllocator()
+        for x in model.parameters():
+            x.data = self._pool.take(x.data)
+
+    def pause(self, tag):
+        if tag == "weights":
+            self._pool.sleep()
+
+    def resume(self, tag):
+        if tag == "weights":
+            self._pool.wake_up()
 
 
 class Server:
@@ -98,16 +131,16 @@ class Server:
         return loader._initialize_model(config, how, loader._get_quantization_config(config, how))
 
     @staticmethod
-    def _worker(role, model):
+    def _worker(role, model, config):
         """What has one of the models."""
         updater = WeightUpdater(
             tp_rank=0,
             device="cpu",
             gpu_id=0,
-            model_config=None,
+            model_config=config,
             custom_weight_loaders=[LOADER],
             get_model=lambda: model,
-            update_model_fields=lambda **_: None,
+            update_model_fields=lambda *_, **__: None,
             recapture_cuda_graph=lambda: None,
             get_model_runner=lambda: None,
         )
@@ -118,12 +151,12 @@ class Server:
 
     def _manager(self, models):
         return SchedulerWeightUpdaterManager(
-            tp_worker=self._worker("target", models["target"]),
-            draft_worker=self._worker("draft", models["draft"]) if "draft" in models else None,
+            tp_worker=self._worker("target", models["target"], self.config),
+            draft_worker=self._worker("draft", models["draft"], None) if "draft" in models else None,
             memory_saver_adapter=None,
             flush_cache=lambda **_: True,
             is_fully_idle=lambda **_: True,
-            scheduler=types.SimpleNamespace(record_weight_version_change=lambda **_: None),
+            scheduler=types.SimpleNamespace(record_weight_version_change=lambda **_: None, _engine_paused=True),
         )
 
     def _load(self, models, manager, version):
@@ -137,7 +170,7 @@ class Server:
 
     @staticmethod
     def _done(reply):
-        if not reply.success:
+        if not getattr(reply, "success", True):
             raise RuntimeError(f"the server answers 400: {reply.message}")
 
     def route(self, path, body):
@@ -172,6 +205,19 @@ class Server:
         """(is it in a session, is it paused, how many modules have weights that were processed beyond repeating)"""
         once = [module for module in self.model.modules() if getattr(module, "w13_swiglu_interleaved", False)]
         return self.manager._session is not None, self.is_paused, len(once)
+
+    def pool(self):
+        """From now on the memory of weights can be released."""
+        self.manager.memory_saver_adapter = Saver(self.model)
+
+    def from_disk(self, version):
+        """SGLang's own route, with a checkpoint of this version."""
+        with tempfile.TemporaryDirectory(dir=CHECKPOINTS) as folder:
+            save_file(state_of(self.table, version), f"{folder}/model.safetensors")
+            self.route("update_weights_from_disk", {"model_path": folder, "load_format": "auto"})
+
+    def footprint(self):
+        return footprint()
 
     def addresses(self):
         return {n: x.data_ptr() for n, x in self.model.named_parameters()}
@@ -244,6 +290,9 @@ class Trainer:
 
     def shutdown(self):
         self.trainer.shutdown()
+
+    def footprint(self):
+        return footprint()
 
     def drop(self, names):
         """Have no such weights from now on."""
@@ -402,6 +451,52 @@ def draft():
     print(f"deepseek_v3 tp2, its draft model: {n} tensors equal to load_weights'", flush=True)
 
 
+def life():
+    """What else happens to a server between updates, and many of them."""
+    with job_of("qwen3_moe", "tp2") as job:
+        do = lambda name, *arguments: [job.worker_does(rank, name, *arguments) for rank in range(2)]  # noqa: E731
+        weights = {"tags": ["weights"]}
+        do("pool")
+        job.init()
+        job.update(1)
+        do("from_disk", 2)
+        assert [each[0] for each in do("wrong", 2)] == [0, 0]
+        job.update(3)
+        do("route", "release_memory_occupation", weights)
+        job.fails(
+            ["rank 2 failed: RuntimeError: the memory of the weights was released", "rank 3 failed: RuntimeError"]
+        )
+        do("route", "resume_memory_occupation", weights)
+        job.update(4)
+        do("route", "release_memory_occupation", weights)
+        do("route", "resume_memory_occupation", weights)
+        n = job.update(5)
+
+        def repeated(n_times, what):
+            """After the first times nobody holds more."""
+            for _ in range(3):
+                what()
+            before = [*do("footprint"), *(each for _, each in job.trainers_do("footprint"))]
+            for _ in range(n_times):
+                what()
+            after = [*do("footprint"), *(each for _, each in job.trainers_do("footprint"))]
+            for was, now in zip(before, after, strict=True):
+                assert was[:-1] == now[:-1], (was, now)
+                assert now[-1] - was[-1] < 16 << 20, (was, now)
+
+        repeated(50, lambda: good(job.trainers_do("update", 6)))
+        assert [each[0] for each in do("wrong", 6)] == [0, 0]
+
+        def fails():
+            good(job.trainers_do("drop", experts_of(1)))
+            job.fails(["is not held as it was"])
+            good(job.trainers_do("drop", []))
+            good(job.trainers_do("update", 6))
+
+        repeated(10, fails)
+    print(f"qwen3_moe tp2, from disk, released, 50 updates: {n} tensors equal to load_weights'", flush=True)
+
+
 def experts():
     """Experts spread over two workers, then moved."""
     table = families.FAMILIES["qwen3_moe"]()[1]
@@ -499,7 +594,7 @@ def guide():
     print(f"qwen3_moe tp2 by the guide, from FSDP2: {n} tensors equal to load_weights'", flush=True)
 
 
-OTHERS = {"errors": errors, "once": once, "two": two, "draft": draft, "experts": experts, "guide": guide}
+OTHERS = {"errors": errors, "once": once, "two": two, "draft": draft, "life": life, "experts": experts, "guide": guide}
 
 
 def main():

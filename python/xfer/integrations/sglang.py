@@ -22,6 +22,7 @@ import copy
 import json
 import logging
 import pickle
+import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, suppress
 from dataclasses import asdict, dataclass
@@ -428,7 +429,19 @@ def _destination_of(model: Any, table: Checkpoint, known: Any) -> Any:
     return SglangDestination(model, table) if known is None or known.is_rearranged() else known
 
 
-_side = WorkerSide(_destination_of, lambda: None)  # a process of SGLang is one worker
+def _check_awake() -> None:
+    """Raises where the memory of the weights was released, whose addresses nobody may touch then. Who calls load()
+    knows."""
+    frame = sys._getframe()
+    while frame.f_back is not None:
+        frame = frame.f_back
+        if "weights" in getattr(frame.f_locals.get("self"), "offload_tags", ()):
+            raise RuntimeError(
+                "the memory of the weights was released: /resume_memory_occupation comes before an update"
+            )
+
+
+_side = WorkerSide(_destination_of, _check_awake)  # a process of SGLang is one worker
 
 
 def report() -> dict[str, Any]:
