@@ -162,8 +162,10 @@ static xfer_status take(xfer_locals *locals, xfi_local *local, const char *name,
   n_dims = merge_dims(shape, strides, n_dims, local->n_dims);
   XFI_CHECK(shape_is(local, shape, n_dims), XFER_ERR_MISMATCH,
             "\"%s\" is %s, its shape should be %s", name, have, want);
-  /* torch has no f8e8m0 of old: engines keep such scales as bytes */
-  XFI_CHECK(dtype == local->dtype || (dtype == XFER_U8 && local->dtype == XFER_F8E8M0),
+  /* Engines keep as bytes what torch had no type for: f8e8m0, and two values of 4 bits, which are
+   * published as i8. */
+  XFI_CHECK(dtype == local->dtype ||
+                (dtype == XFER_U8 && (local->dtype == XFER_F8E8M0 || local->dtype == XFER_I8)),
             XFER_ERR_MISMATCH, "\"%s\" is %s, it should be %s", name, xfi_dtype_name((int)dtype),
             xfi_dtype_name((int)local->dtype));
   XFI_CHECK(base != NULL, XFER_ERR_MISMATCH, "\"%s\" has no address", name);

@@ -268,15 +268,18 @@ static int measure(measured *all, const xfer_locals *locals, int side, const xfi
 }
 
 /* The number that the framework gives a layer: some count from 0 in each stage, and their extra
- * layers by themselves; the others count as the checkpoint does. */
+ * layers by themselves; the others count on. */
 static int layer_number(const xfi_joined *joined, const xfer_model *model, const measured *m,
                         int layer)
 {
   const xfi_entry *entry = &model->entries[m->entry];
+  const bool from_0 = joined->side->rules->stage_numbers;
   int at, n = 0;
 
-  if (layer < 0 || !joined->side->rules->stage_numbers || m->slot->own_names) return layer;
-  if (entry->stack == XFI_EXTRA) return entry->own_numbers ? layer : layer - model->n_config_layers;
+  if (layer < 0 || m->slot->own_names) return layer;
+  if (entry->stack == XFI_EXTRA)
+    return layer + (entry->own_numbers - from_0) * model->n_config_layers;
+  if (!from_0) return layer;
   at = xfi_find_int(model->layers, model->n_layers, layer);
   while (at - n > 0 && joined->stages[at - n - 1] == joined->stages[at])
     n++;

@@ -364,32 +364,31 @@ static xfer_status refuse_form(const xfer_model *model, const xfi_entry *e)
   return XFER_ERR_UNSUPPORTED;
 }
 
-/* Names without one of the suffixes: "experts.gate_up_proj" is a weight,
- * "experts.gate_up_proj_bias" a bias, and others are what the rule says. */
-static void set_suffix(xfi_entry *e, const xfi_tensor_rule *rule)
-{
-  size_t n;
-
-  if (e->suffix[0] != '\0' || (rule->suffix == NULL && rule->n_dims == 0)) return;
-  e->suffix = rule->suffix != NULL ? rule->suffix : "weight";
-  n = strlen(e->suffix);
-  if (e->n_stem > n && strncmp(e->stem + e->n_stem - n, e->suffix, n) == 0 &&
-      e->stem[e->n_stem - n - 1] == '.')
-    e->n_stem -= n + 1;
-}
-
-/* Is it something of a weight that the rules name, as "q_proj.weight_scale" is of "q_proj"? */
-static bool is_beside(const xfer_model *model, xfi_entry e)
+/* Of something of a weight that the rules name, as "q_proj.weight_scale" is of "q_proj", how long
+ * that one's stem is; 0: it is none. */
+static size_t stem_of_weight(const xfer_model *model, xfi_entry e)
 {
   while (e.n_stem > 0 && e.stem[e.n_stem - 1] != '.')
     e.n_stem--;
-  if (e.n_stem == 0) return false;
+  if (e.n_stem == 0) return 0;
   e.n_stem--;
   for (int f = 0; f < model->n_all; f++) {
     for (size_t i = 0; i < model->all[f]->n_tensors; i++)
-      if (is_named(&model->all[f]->tensors[i], &e)) return true;
+      if (is_named(&model->all[f]->tensors[i], &e)) return e.n_stem;
   }
-  return false;
+  return 0;
+}
+
+/* Names without one of the suffixes: "experts.gate_up_proj" is a weight,
+ * "experts.gate_up_proj_bias" a bias, and others are what the rule says. */
+static void set_suffix(const xfer_model *model, xfi_entry *e, const xfi_tensor_rule *rule)
+{
+  const size_t n = stem_of_weight(model, *e);
+
+  if (e->suffix[0] != '\0' || (rule->suffix == NULL && rule->n_dims == 0)) return;
+  e->suffix = rule->suffix != NULL ? rule->suffix : "weight";
+  e->is_scale = strcmp(e->suffix, SUFFIXES[0]) == 0;
+  if (rule->suffix != NULL && n > 0) e->n_stem = n;
 }
 
 static xfer_status match(xfer_model *model, size_t *at)
@@ -403,10 +402,10 @@ static xfer_status match(xfer_model *model, size_t *at)
   e->matched = true;
   if (rule == NULL) {
     if (n_named > 0 && e->n_experts == 0 && e->n_dims > 1) return refuse_form(model, e);
-    e->beside = is_beside(model, *e);
+    e->beside = stem_of_weight(model, *e) > 0;
     return XFER_OK;
   }
-  set_suffix(e, rule);
+  set_suffix(model, e, rule);
   turn(e, rule);
   if (rule->role == NULL) {
     XFI_TRY(take_apart(model, *at, rule));

@@ -36,6 +36,15 @@
               "config\":{\"num_heads\":4}",                                                        \
               REFIT_P("self_attn.A_log", shape))
 
+/* Two values of mxfp4 in a byte, of an expert that is one of two. */
+#define V4(name, shape)                                                                            \
+  "{\"pattern\":\"layers.{layer}.ffn.experts.{expert}." name                                       \
+  ".weight\",\"layer\":[0,0],\"expert\":[0,1],\"shape\":" shape ",\"dtype\":\"i8\"}"
+#define MXFP4                                                                                      \
+  REFIT_TABLE("\"model_type\":\"deepseek_v4\",\"moe_intermediate_size\":32,\"hidden_size\":64,"    \
+              "\"num_attention_heads\":1,\"n_routed_experts\":2",                                  \
+              V4("w1", "[32,32]") "," V4("w3", "[32,32]") "," V4("w2", "[64,16]"))
+
 static char memory[1 << 20];
 
 /* One side alone, and rank 0's list. */
@@ -548,6 +557,23 @@ static void test_scales_that_are_powers_of_two_may_be_bytes(void **state)
   unmake(&o);
 }
 
+/* vLLM's parameters of packed experts are bytes, whatever their checkpoint calls them. */
+static void test_packed_values_may_be_bytes(void **state)
+{
+  static const char name[] = "model.layers.0.ffn.experts.routed_experts.w2_weight";
+  const int64_t shape[] = {2, 64, 16};
+  one o = make(MXFP4, "vllm:", XFER_SIDE_GEN, NULL, 0);
+
+  (void)state;
+  assert_int_equal(xfer_locals_give(o.locals, XFER_SIDE_GEN, name, XFER_U8, memory, shape, NULL, 3),
+                   XFER_OK);
+  assert_int_equal(
+      xfer_locals_update(o.locals, XFER_SIDE_GEN, name, XFER_BOOL, memory, shape, NULL, 3),
+      XFER_ERR_MISMATCH);
+  assert_non_null(strstr(xfer_last_error(), "is bool, it should be i8"));
+  unmake(&o);
+}
+
 int main(void)
 {
   const struct CMUnitTest tests[] = {
@@ -561,6 +587,7 @@ int main(void)
       cmocka_unit_test(test_views_follow_what_the_kernels_did),
       cmocka_unit_test(test_blocks_of_packed_weights_are_columns),
       cmocka_unit_test(test_scales_that_are_powers_of_two_may_be_bytes),
+      cmocka_unit_test(test_packed_values_may_be_bytes),
       cmocka_unit_test(test_c1_experts_with_other_strides_are_refused_by_name),
   };
 

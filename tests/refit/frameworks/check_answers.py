@@ -28,6 +28,7 @@ ZERO, NEVER = -1, -2  # numbers of no tensor: zeros or padding; not written by t
 
 # What xfer refuses though the framework does not, and words of the sentence that says why.
 REFUSED = {("vllm", "deepseek_tied"): "ties no output layer",
+           ("vllm", "deepseek_v4_mxfp4_room"): "vLLM pads experts of these sizes",
            ("vllm", "granite_4_bias"): "cuts this bias as if its rows were of one kind",
            ("vllm", "jamba_tied"): "ties no output layer",
            ("vllm", "qwen2_moe_plain"): "vLLM has biases of q, k and v in this family",
@@ -73,11 +74,10 @@ def write_checkpoint(folder, answer, dtype="F32", size_of=4):
     """config.json and the header of a safetensors file: no element is ever read."""
     with open(os.path.join(folder, "config.json"), "w", encoding="utf-8") as file:
         json.dump(answer["config"], file)
-    scaled = {name[:-len("_scale_inv")] for name, _ in answer["hf"] if name.endswith("_scale_inv")}
-    header, at = {}, 0
+    scaled, header, at = {SCALES.sub(".weight", name) for name, _ in answer["hf"] if SCALES.search(name)}, {}, 0
     for name, shape in answer["hf"]:
-        said = next((t for end, t in answer.get("types", {}).items() if name.endswith(end)), dtype)
-        said = "F8_E4M3" if name in scaled else said
+        said = "F8_E4M3" if name in scaled else dtype
+        said = next((t for end, t in answer.get("types", {}).items() if name.endswith(end)), said)
         size = int(np.prod(shape)) * {dtype: size_of, "I32": 4}.get(said, 1)
         header[name] = {"dtype": said, "shape": shape, "data_offsets": [at, at + size]}
         at += size
@@ -91,6 +91,7 @@ class Checkpoint:
 
     def __init__(self, answer):
         self.number = {name: i for i, (name, _) in enumerate(answer["hf"])}
+        self.number.update({SCALES.sub(".weight_scale_inv", name): i for name, i in self.number.items()})
         # Dims that are one of the join; the order of elements is the same.
         self.shape = [[*s[:-2], s[-2] * s[-1]] if name.endswith(("_blocks", "moe_statics.e_score_correction_bias"))
                       else [int(np.prod(s))] if name.endswith("A_log") and len(s) == 4 else s for name, s in answer["hf"]]
@@ -162,7 +163,7 @@ def added(conversion):
 
 
 ADD = 3  # the low byte of such a conversion
-TYPES = {"u8": np.uint8, "bf16": np.uint16}  # of elements that are no words of 4 bytes
+TYPES = {"u8": np.uint8, "i8": np.uint8, "f8e8m0": np.uint8, "bf16": np.uint16}  # of elements that are no words of 4 bytes
 
 
 @functools.cache
@@ -189,7 +190,7 @@ def filled(tensor, flat, names, converted):
 # Blocks that are refused, and why.
 NO_BLOCKS = ["rows of several weights that alternate have no blocks", "are no whole number of blocks of 16",
              "vLLM ties no output layer of this family"]
-SCALES = ".weight_scale_inv"
+SCALES = re.compile(r"\.weight_scale_inv$|(?<!router)\.scale$")
 OF_OTHERS = ("visual.", "vision_model.", "vision_tower.", "audio_tower.", "multi_modal_projector.", "mm_projector.", "model.vision_model.",
              "model.connector.")  # parts of a model that are no text
 
@@ -238,7 +239,7 @@ class Case:
 
     def run_quantised(self):
         """Compares every rank where the engine has the weights quantised of a checkpoint that has not."""
-        plain = dict(self.answer, hf=[[name, shape] for name, shape in self.answer["hf"] if not name.endswith(SCALES)])
+        plain = dict(self.answer, hf=[[name, shape] for name, shape in self.answer["hf"] if not SCALES.search(name)])
         with tempfile.TemporaryDirectory() as folder:
             write_checkpoint(folder, plain, "BF16", 2)
             self.run(folder, ",quant=fp8_per_block")
@@ -419,7 +420,7 @@ def main():
                     case.check_scaled(scaled[answer["family"]])
                 if any("draft" in rank for rank in layout["ranks"]):
                     case.run(folder, ",draft", "draft")
-                if any(name.endswith(SCALES) for name, _ in answer["hf"]) and not options.layouts:
+                if any(SCALES.search(name) for name, _ in answer["hf"]) and "I8" not in answer.get("types", {}).values() and not options.layouts:
                     case.run_quantised()
                 cases.append(case)
                 state = "different" if case.differences else "refused" if case.refusal else "same"

@@ -107,6 +107,7 @@ def patch():
     # mxfp4 and int4: no kernel of CPU's here; these leave the weights as they are loaded.
     import vllm.model_executor.layers.quantization.mxfp4 as x
     x.select_mxfp4_moe_backend = lambda *a, **k: (x.Mxfp4MoeBackend[packed.MXFP4[KERNEL]], TritonExperts)
+    x.select_deepseek_v4_mxfp4_moe_backend = x.select_mxfp4_moe_backend
     x.Mxfp4Config.get_supported_act_dtypes = classmethod(lambda cls: [torch.bfloat16, torch.float32])
     import vllm.model_executor.layers.quantization.compressed_tensors.compressed_tensors_moe.compressed_tensors_moe_wna16 as w
     w.select_wna16_moe_backend = lambda *a, **k: (w.WNA16MoEBackend.TRITON, TritonExperts)
@@ -166,7 +167,7 @@ def make_config(folder, p, dp_rank, dtype="float32"):
                       compilation_config=CompilationConfig(mode=0))
 
 
-def mtp(vllm_config, family, table):
+def mtp(vllm_config, table):
     """The multi-token-prediction module of DeepSeek and GLM: a model of its own in vLLM."""
     from vllm.config import SpeculativeConfig, set_current_vllm_config
     from vllm.model_executor.model_loader.utils import initialize_model
@@ -177,8 +178,7 @@ def mtp(vllm_config, family, table):
     with set_current_vllm_config(vllm_config):
         model = initialize_model(vllm_config=vllm_config, model_config=spec.draft_model_config)
         poison(model)
-        model.load_weights((n, values_of(n, table)) for n in table)
-    return model
+        return dump_model(model, table, load(model, table)[1])
 
 
 def one_rank(family, p, rank, folder, FakeStore, with_mtp):
@@ -203,7 +203,7 @@ def one_rank(family, p, rank, folder, FakeStore, with_mtp):
               "unloaded": sorted(set(n for n, _ in model.named_parameters()) - set(loaded or []))[:50]}
     if with_mtp:
         try:
-            result["mtp"] = dump_model(mtp(vllm_config, family, table), table)
+            result["mtp"] = mtp(vllm_config, table)
         except Exception:
             result["mtp_error"] = traceback.format_exc()[-1500:]
     return result

@@ -13,7 +13,7 @@ SCALED = re.compile(r"(?<!eh)_proj(_with_mqa|_qkvz)?\.weight$|\.w[123]\.weight$|
 LEFT = re.compile(r"\.(gate|router|in_proj_ba|in_proj_b|in_proj_a|(mixer|mamba)\.(in|out)_proj)\.weight$")
 
 
-def fp8(config, plain):
+def fp8(config, plain, scales="weight_scale_inv", scaled=SCALED):
     """The model of a configuration and its tensors, with scales."""
     left = [name.removesuffix(".weight") for name in plain if LEFT.search(name)]
     # As vLLM calls PhiMoE's router and Granite's Mamba.
@@ -23,6 +23,6 @@ def fp8(config, plain):
     table = Table()
     for name, shape in plain.items():
         table.add(name, *shape)
-        if SCALED.search(name) and not LEFT.search(name):
-            table.add(name + "_scale_inv", *shape[:-2], *(-(-n // BLOCK) for n in shape[-2:]))
+        if scaled.search(name) and not LEFT.search(name):
+            table.add(name.removesuffix("weight") + scales, *shape[:-2], *(-(-n // BLOCK) for n in shape[-2:]))
     return config, table

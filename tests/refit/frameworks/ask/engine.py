@@ -19,7 +19,7 @@ def values_of(name, table):
     """The codes of a tensor; A_log is small, so that exp() of it can be undone."""
     base, shape = families.bases(table)[name], table[name]
     n = int(np.prod(shape))
-    if name + "_scale_inv" in table:
+    if packed.type_of(name, table) == "F8_E4M3":
         return torch.zeros(shape, dtype=torch.float8_e4m3fn)
     if name.endswith("A_log"):
         return torch.log(torch.arange(1, n + 1, dtype=torch.float64)).float().reshape(shape)
@@ -52,7 +52,10 @@ def same_layer(a, b):
 
 def poison(model):
     for t in list(model.parameters()):
-        t.data.fill_(float("nan") if t.dtype.is_floating_point else 0)
+        if t.dtype == torch.float8_e8m0fnu:
+            t.data.view(torch.uint8).fill_(0)
+        else:
+            t.data.fill_(float("nan") if t.dtype.is_floating_point else 0)
 
 
 def load(model, table):
@@ -62,7 +65,7 @@ def load(model, table):
     total, loaded = packed.Sum(), None
     for at in range(packed.DIGITS):
         poison(model)
-        loaded = model.load_weights((n, packed.digits(n, values_of(n, table), at)) for n in table)
+        loaded = model.load_weights((n, packed.digits(n, values_of(n, table), at, packed.type_of(n, table))) for n in table)
         total.add(model, at)
     return loaded, total
 

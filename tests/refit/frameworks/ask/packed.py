@@ -1,25 +1,43 @@
-"""Reduced models whose experts' weights are packed: mxfp4 of gpt-oss, int4 of Kimi-K2 (compressed-tensors).
+"""Reduced models whose experts' weights are packed: mxfp4 of gpt-oss and DeepSeek-V4, int4 of Kimi-K2 (compressed-tensors).
 
 Bytes and bf16 hold no code of 24 bits, so a checkpoint is loaded three times: each time with one more byte of all codes.
 """
+import re
+
 from deepseek import deepseek_v3
 from table import Table
 
-# The element types of a checkpoint by the ends of its names; all else is f32.
+# The element types of a checkpoint by the ends of its names; all else is f32, but what types() says.
 TYPES = {"_blocks": "U8", "_scales": "U8", ".weight_packed": "I32", ".weight_shape": "I32", ".tid2eid": "I32"}
-SIZES = {"U8": 1, "I32": 4, "F32": 4}
+SIZES = {"I32": 4, "F32": 4}  # of others it is 1
 DIGITS = 3
 # Kernels of mxfp4 by xfer's words, which pad the experts; None: blocks alone are made whole.
 MXFP4 = {None: "EMULATION", "triton": "TRITON", "marlin": "MARLIN", "trtllm": "FLASHINFER_TRTLLM_MXFP4_BF16",
          "cutlass": "FLASHINFER_CUTLASS_MXFP4_BF16"}
 
 
-def type_of(name):
-    return next((dtype for end, dtype in TYPES.items() if name.endswith(end)), "F32")
+def scales_of(name, table):
+    """What the scales of a weight are called, if it has some."""
+    return next((said for said in (name + "_scale_inv", re.sub(r"\bweight$", "scale", name)) if said != name and said in table), None)
+
+
+def types(table):
+    """TYPES of a checkpoint, and those of mxfp4: two values in a byte, of each row a scale for 32, while other scales are powers of two too."""
+    found = {}
+    for name, shape in table.items():
+        scales = scales_of(name, table)
+        if scales and shape[:-1] == table[scales][:-1] and shape[-1] == 16 * table[scales][-1]:
+            found[name] = "I8"
+    return {**TYPES, **found, ".scale": "F8_E8M0"} if found else TYPES
+
+
+def type_of(name, table):
+    said = next((dtype for end, dtype in types(table).items() if name.endswith(end)), None)
+    return said or ("F8_E4M3" if scales_of(name, table) else "F32")
 
 
 def is_packed(table):
-    return any(type_of(name) != "F32" for name in table)
+    return any(type_of(name, table) not in ("F32", "F8_E4M3") for name in table)
 
 
 def gpt_oss_mxfp4(make, **sizes):
@@ -82,15 +100,17 @@ def kimi_k25():
     return config, table
 
 
-def digits(name, values, at):
+def digits(name, values, at, dtype):
     """Byte `at` of the codes, in the element type of the checkpoint."""
     import torch
     if name.endswith("A_log"):
         return values * (at == 0)  # no codes, and small
-    if values.dtype == torch.float8_e4m3fn:
+    if dtype == "F8_E4M3":
         return values
-    dtype = {"U8": torch.uint8, "I32": torch.int32, "F32": torch.float32}[type_of(name)]
-    return (values.to(torch.int64) >> 8 * at & 255).to(dtype)
+    byte = values.to(torch.int64) >> 8 * at & 255
+    if dtype in ("I32", "F32"):
+        return byte.to({"I32": torch.int32, "F32": torch.float32}[dtype])
+    return byte.to(torch.uint8).view({"U8": torch.uint8, "I8": torch.int8, "F8_E8M0": torch.float8_e8m0fnu}[dtype])
 
 
 class Sum:
@@ -102,7 +122,8 @@ class Sum:
     def add(self, model, at):
         import torch
         for name, t in model.named_parameters(remove_duplicate=False):
-            v = t.detach().to(torch.float64)
+            v = t.detach()
+            v = (v.view(torch.uint8) if v.dtype == torch.float8_e8m0fnu else v).to(torch.float64)
             self.bad[name] = self.bad.get(name, torch.zeros_like(v, dtype=torch.bool)) | torch.isnan(v)
             self.of[name] = self.of.get(name, torch.zeros_like(v)) + torch.nan_to_num(v) * 256 ** at
 

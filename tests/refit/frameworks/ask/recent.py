@@ -1,6 +1,7 @@
 """Reduced models of the most recent families: those that transformers has by the names it saves, the others by the published ones."""
 import re
 
+import blocks
 from decoders import decoder
 from remote import config
 from table import Table
@@ -109,15 +110,15 @@ def hy_v4(**more):
     return make
 
 
-def deepseek_v4(kinds=(0, 4, 128), hashed=1, e=8, mi=48, heads=16, h=64, further=1, groups=8, **more):
+def deepseek_v4(kinds=(0, 4, 128), hashed=1, e=8, mi=48, heads=16, h=64, further=1, groups=8, o=24, **more):
     """`kinds` says how far each layer compresses keys, and the first `hashed` of them choose experts by the token alone."""
-    d, q, o, index, vocab = 128, 48, 24, 8, 1000
+    d, q, index, vocab = 128, 48, 8, 1000
     c = config("DeepseekV4ForCausalLM", "deepseek_v4", hidden_size=h, num_hidden_layers=len(kinds), num_attention_heads=heads, num_key_value_heads=1,
                head_dim=d, q_lora_rank=q, qk_rope_head_dim=64, o_groups=groups, o_lora_rank=o, sliding_window=64, intermediate_size=None,
                compress_ratios=[*kinds, 0][:len(kinds) + further], num_hash_layers=hashed, moe_intermediate_size=mi, n_routed_experts=e,
                n_shared_experts=1, num_experts_per_tok=2, norm_topk_prob=True, routed_scaling_factor=1.5, scoring_func="sqrtsoftplus",
                topk_method="noaux_tc", swiglu_limit=10.0, hc_mult=4, hc_sinkhorn_iters=20, hc_eps=1e-6, index_n_heads=index,
-               index_head_dim=128, index_topk=64, num_nextn_predict_layers=further, compress_rope_theta=160000.0, expert_dtype="fp8", **more)
+               index_head_dim=128, index_topk=64, num_nextn_predict_layers=further, compress_rope_theta=160000.0, **{"expert_dtype": "fp8", **more})
     t = Table()
 
     def compressor(p, kind, d):
@@ -170,7 +171,19 @@ def deepseek_v4(kinds=(0, 4, 128), hashed=1, e=8, mi=48, heads=16, h=64, further
             t.add(f"{p}{x}_proj.weight", h, h)
         for name, shape in (("fn", (4, 4 * h)), ("base", (4,)), ("scale", (1,))):
             t.add(f"{p}hc_head_{name}", *shape)
+        t.add(p + "emb.tok_emb.weight", vocab, h)
+        t.add(p + "head.weight", vocab, h)
     return c, t
+
+
+def deepseek_v4_published(experts, **more):
+    """As it is published: fp8 by blocks, with `experts` in fp8 or fp4."""
+    config, table = blocks.fp8(*deepseek_v4(expert_dtype=experts, o=32, **more), "scale", re.compile(r"\.(wq_[ab]|wo_[ab]|attn\.wkv|w[123]|[eh]_proj)\.weight$"))
+    for name, shape in list(table.items()):
+        if experts == "fp4" and ".experts." in name:
+            rows, columns = table[name.replace(".scale", ".weight")] if name.endswith("scale") else shape
+            table[name] = (rows, columns // 16 if name.endswith("scale") else columns // 2)
+    return config, table
 
 
 def glm5_next(**more):
@@ -207,6 +220,9 @@ FAMILIES = {
     "hy_v4": hy_v4(),
     "deepseek_v4": deepseek_v4,
     "deepseek_v4_wide": lambda: deepseek_v4((128, 4, 0, 4), hashed=2, e=6, heads=20, groups=4, further=0),
+    "deepseek_v4_blocks": lambda: deepseek_v4_published("fp8", mi=64),
+    "deepseek_v4_mxfp4": lambda: deepseek_v4_published("fp4", mi=128),
+    "deepseek_v4_mxfp4_room": lambda: deepseek_v4_published("fp4", mi=96, further=0),
     "glm5_next": glm5_next(),
     "bailing_2_5": bailing_2_5,
     "bailing_2_5_q": lambda: bailing_2_5("lmlm", 48, group=2, dense=2, further=1),

@@ -51,8 +51,9 @@ def main():
             "framework": data["framework"], "version": data["version"], "family": data["family"],
             "config": dict(config, torch_dtype="float32"), "transposed": data["family"] in TRANSPOSED,
             "hf": data["hf"], "layouts": []})
-        if packed.is_packed(dict(data["hf"])):
-            answer["types"] = packed.TYPES
+        table = {name: tuple(shape) for name, shape in data["hf"]}
+        if packed.is_packed(table):
+            answer["types"] = packed.types(table)
         if "f32" in data:
             answer["f32"] = data["f32"]
             continue
