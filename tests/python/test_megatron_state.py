@@ -2,6 +2,7 @@
 core/dist_checkpointing/mapping.py, and what its layers build (MLP's factory for gate and up in one tensor)."""
 
 import dataclasses
+import types
 
 import numpy as np
 import pytest
@@ -161,6 +162,10 @@ def changed(what):
             r"\[10, 6\] in the source and \[9, 6\]",
         ),
         ({"embed": ShardedTensor("embed", None, (9, 6), (9, 6), (0, 0))}, "'embed' has no data"),
+        (
+            {"embed": ShardedTensor("embed", types.SimpleNamespace(placements=()), (10, 6), (10, 6), (0, 0))},
+            "'embed' is a DTensor",
+        ),
         (
             {
                 "f": ShardedTensorFactory(

@@ -61,6 +61,8 @@ def _pieces(state: Any) -> Pieces:
     for each in _sharded(state):
         if each.data is None:
             raise ValueError(f"{each.key!r} has no data")
+        if hasattr(each.data, "placements"):
+            raise ValueError(f"{each.key!r} is a DTensor, as Megatron's FSDP makes: xfer.integrations.megatron_export")
         found.setdefault(each.key, []).append(each)
     return found
 
