@@ -192,7 +192,7 @@ NO_BLOCKS = ["rows of several weights that alternate have no blocks", "are no wh
              "vLLM ties no output layer of this family"]
 SCALES = re.compile(r"\.weight_scale_inv$|(?<!router)\.scale$")
 OF_OTHERS = ("visual.", "vision_model.", "vision_tower.", "audio_tower.", "multi_modal_projector.", "mm_projector.", "model.vision_model.",
-             "model.connector.")  # parts of a model that are no text
+             "model.connector.", "vision_encoder.", "vision_adapter.", "vision_projection.")  # parts of a model that are no text
 
 
 def of_text(name):

@@ -131,6 +131,8 @@ def patch():
     import vllm.model_executor.models.step1 as one
     attend = one.Attention
     one.Attention = lambda *a, **k: attend(*a, **{**k, "use_alibi_sqrt": False})  # a kernel's, which CPU's is without
+    import vllm.model_executor.models.rnj1 as r
+    r.Attention = lambda *a, chunk_lookback=None, **k: attend(*a, **k)  # likewise
     import transformers
     if hasattr(transformers, "Qwen4ExpConfig"):  # Megatron's environment has an older one
         import vllm.models.qwen4_exp.nvidia.model  # noqa: first, since each imports the other

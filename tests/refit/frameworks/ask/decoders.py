@@ -257,8 +257,85 @@ def minimax_m3(kv=4, e=8, **more):
     return dict(architectures=text["architectures"], model_type="minimax_m3_vl", text_config=text), t
 
 
+def sandwiched(t, p, heads=0, bias=0):
+    """Norms before and after attention and MLP, norms of heads, and a gate for the output of attention, with a bias for each of `bias` heads."""
+    t.norms(p, H, "pre_feedforward_layernorm", "post_feedforward_layernorm")
+    if heads:
+        t.add(p + "self_attn.gate_proj.weight", heads * D, H)
+    if bias:
+        t.add(p + "self_attn.gate_bias", bias)
+
+
+def rnj1(**more):
+    """Layers of chunks, which CPUs have no kernel for, have the same weights."""
+    def layer(t, p, l):
+        sandwiched(t, p)
+        t.norms(p + "self_attn.", D, "q_norm", "k_norm")
+
+    return decoder("Rnj1ForCausalLM", "rnj1", ALL * more.get("attention_bias", False), layer=layer, num_hidden_layers=3, hidden_activation="gelu_pytorch_tanh",
+                   query_pre_attn_scalar=D, sliding_window=64, final_logit_softcapping=30.0, head_dim=D,
+                   layer_types=["full_attention"] * 3, **{"attention_bias": False, **more})
+
+
+def beam(e=8, dense=(True, False, False), **more):
+    def layer(t, p, l):
+        sandwiched(t, p, HEADS, HEADS)
+        t.norms(p + "self_attn.", D, "q_norm", "k_norm")
+        if not dense[l]:
+            t.add(p + "mlp.gate.weight", e, H)
+            t.add(p + "mlp.gate.e_score_correction_bias", e)
+            t.experts(p + "mlp.experts.", e, H, 48)
+
+    return decoder("BeamForCausalLM", "beam", layer=layer, dense=lambda l: dense[l], num_hidden_layers=len(dense), num_experts=e, moe_intermediate_size=48,
+                   num_experts_per_tok=2, mlp_layer_types=["dense" if d else "sparse" for d in dense],
+                   layer_types=["sliding_attention", "full_attention", "sliding_attention"][:len(dense)], sliding_window=64, n_group=1, topk_group=1, **more)
+
+
+def sarvam_mla(q=48, e=8, shared=1, **more):
+    """Attention through a latent."""
+    t, layers, kv, rope, nope, v = Table(), 3, 32, 16, 32, 32
+    c = config("SarvamMLAForCausalLM", "sarvam_mla", hidden_size=H, num_hidden_layers=layers, head_dim=None, num_key_value_heads=HEADS, kv_lora_rank=kv,
+               q_lora_rank=q, qk_rope_head_dim=rope, qk_nope_head_dim=nope, v_head_dim=v, moe_intermediate_size=48, num_experts=e, num_experts_per_tok=2,
+               num_shared_experts=shared, first_k_dense_replace=1, norm_topk_prob=True, routed_scaling_factor=2.5, **more)
+    for l in range(layers):
+        p = f"model.layers.{l}."
+        t.norms(p, H)
+        t.mla(p + "self_attn.", H, HEADS, q, kv, rope, nope, v)
+        if l < 1:
+            t.mlp(p + "mlp.", H, I)
+            continue
+        t.add(p + "mlp.gate.weight", e, H)
+        t.add(p + "mlp.gate.e_score_correction_bias", e)
+        t.experts(p + "mlp.experts.", e, H, 48)
+        t.mlp(p + "mlp.shared_experts.", H, shared * 48)
+    t.ends(V, H, c["tie_word_embeddings"])
+    return c, t
+
+
+def domyn_edge(sizes=(32, 64), kv=KV, **more):
+    """Each layer has heads of its own size."""
+    t = Table()
+    c = config("DomynEdgeForCausalLM", "domyn_edge", hidden_size=H, num_hidden_layers=len(sizes), num_key_value_heads=kv,
+               per_layer_config={str(l): {"head_dim": d} for l, d in enumerate(sizes)}, position_layers=["rope", "nope"][:len(sizes)], window_sizes=[[64, 0], [0, 0]], **more)
+    for l, d in enumerate(sizes):
+        p = f"model.layers.{l}."
+        t.norms(p, H, "pre_attention_norm", "post_attention_norm", "pre_feedforward_norm", "post_feedforward_norm")
+        t.attn(p + "attention.", H, HEADS, kv, d)
+        t.norms(p + "attention.", d, "k_norm")
+        t.mlp(p + "feedforward.", H, I)
+    t.ends(V, H, c["tie_word_embeddings"])
+    return c, t
+
+
 FAMILIES = {
     "minimax_m3": minimax_m3,
+    "rnj1": rnj1,
+    "rnj1_tied": lambda: rnj1(tie_word_embeddings=True, attention_bias=True, kv=2),
+    "beam": beam,
+    "sarvam_mla": sarvam_mla,
+    "sarvam_mla_plain": lambda: sarvam_mla(None, 6, 2, tie_word_embeddings=True),
+    "domyn_edge": domyn_edge,
+    "domyn_edge_tied": lambda: domyn_edge(tie_word_embeddings=True, kv=1),
     "mimo": mimo,
     "mimo_one": lambda: mimo(further=0),
     "mimo_tied": lambda: mimo(tie_word_embeddings=True, kv=1),

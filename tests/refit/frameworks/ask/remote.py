@@ -6,8 +6,8 @@ from variants import COMMON
 def known():
     """Lets transformers read their configurations, which say no more than their keys."""
     from transformers import AutoConfig, PretrainedConfig
-    for name in ("bailing_hybrid", "bailing_moe", "bailing_moe_v2", "deepseek", "internlm2", "internlm3", "iquestcoder", "mimo", "minicpm",
-                 "orion", "PanguEmbedded", "pangu_ultra_moe", "solar", "step1", "step3_text", "TeleFLM", "telechat3"):
+    for name in ("bailing_hybrid", "bailing_moe", "bailing_moe_v2", "deepseek", "domyn_edge", "internlm2", "internlm3", "iquestcoder", "mimo", "minicpm",
+                 "orion", "PanguEmbedded", "pangu_ultra_moe", "param2moe", "rnj1", "sarvam_mla", "sarvam_moe", "solar", "step1", "step3_text", "TeleFLM", "telechat3"):
         AutoConfig.register(name, type("Config", (PretrainedConfig,), {"model_type": name}), exist_ok=True)
     AutoConfig.register("exaone", type("Config", (PretrainedConfig,), {"model_type": "exaone",
                                                                        "attribute_map": {"num_hidden_layers": "num_layers"}}), exist_ok=True)

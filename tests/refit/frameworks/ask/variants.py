@@ -79,6 +79,14 @@ def smolvlm(architecture, model_type, **tied):
                           "vision_config": vision, "text_config": {**COMMON, "model_type": "llama", "num_hidden_layers": 3, **tied}})
 
 
+def muse_glimmer(**more):
+    return seeing("MuseGlimmerForConditionalGeneration", "muse_glimmer",
+                  dict(model_type="muse_glimmer_vision", hidden_size=32, intermediate_size=64, num_hidden_layers=1, num_attention_heads=4, patch_size=4,
+                       pos_emb_height=4, pos_emb_width=4),
+                  dict(num_hidden_layers=3, layer_types=["sliding_attention", "sliding_attention", "full_attention"], sliding_window=64, **more), tie=False,
+                  image_token_id=990, video_token_id=991, projector_hidden_size=32, out_hidden_size=128)
+
+
 def qwen3_5(**more):
     return seeing("Qwen3_5ForConditionalGeneration", "qwen3_5", dict(VISION, model_type="qwen3_5", num_position_embeddings=64),
                   dict(num_key_value_heads=2, linear_num_key_heads=8, linear_num_value_heads=16, linear_key_head_dim=16,
@@ -262,6 +270,7 @@ NEWER = {
                             hidden_act="silu", rope_theta=10000.0),
                        dict(model_type="mistral"), image_token_index=990, vision_feature_layer=-1,
                        spatial_merge_size=2, multimodal_projector_bias=False, projector_hidden_act="gelu"),
+    "muse_glimmer": muse_glimmer(),
     "smolvlm": smolvlm("SmolVLMForConditionalGeneration", "smolvlm"),
     "idefics3": smolvlm("Idefics3ForConditionalGeneration", "idefics3", tie_word_embeddings=True),
     "internvl": seeing("InternVLForConditionalGeneration", "internvl",
