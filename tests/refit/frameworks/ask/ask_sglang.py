@@ -1,12 +1,12 @@
 """What SGLang itself makes of a checkpoint: every parameter of every rank, and where each of its elements comes from.
 
-    ask_sglang.py --ck FOLDER_OF_CHECKPOINTS --out FOLDER FAMILY:LAYOUT...   LAYOUT: tp4 | tp4,ep2 | tp4,dp2,ep2 | tp4,dp2,lm,dense1,deepep | tp2,pp2
+    ask_sglang.py --ck FOLDER_OF_CHECKPOINTS --out FOLDER FAMILY:LAYOUT...   LAYOUT: tp4 | tp4,ep2 | tp4,dp2,ep2 | tp4,dp2,lm,dense1,deepep | tp2,pp2 | tp4,mxfp4=triton
 
 The launcher's order is kept: arguments are resolved and published, groups are made (torch's "fake" process group of the real
 size), the model class is built and its load_weights() called. What SGLang decides by the device it decides as on a Hopper GPU:
 torch says that it sees one, modules of kernels are empty, and memory is the CPU's. process_weights_after_loading() is not
 called. A forked child is one rank. dp is attention's; with `lm` the output layer is cut as attention is
-(--enable-dp-lm-head), with `dense1` dense layers are whole (--moe-dense-tp-size 1), with `deepep` experts talk by it.
+(--enable-dp-lm-head), with `dense1` dense layers are whole (--moe-dense-tp-size 1), with `deepep` experts talk by it; `mxfp4=triton` has Triton's kernels of mxfp4.
 Shared experts are apart from the others (--disable-shared-experts-fusion).
 """
 import argparse
@@ -96,9 +96,11 @@ def patch():
 
 
 def parse(layout):
-    out = dict(tp=1, dp=1, ep=1, pp=1, lm=False, dense1=False, deepep=False)
+    out = dict(tp=1, dp=1, ep=1, pp=1, lm=False, dense1=False, deepep=False, mxfp4="")
     for item in layout.split(","):
-        if item in ("lm", "dense1", "deepep"):
+        if item.startswith("mxfp4="):
+            out["mxfp4"] = item.partition("=")[2]
+        elif item in ("lm", "dense1", "deepep"):
             out[item] = True
         else:
             out[item[:2]] = int(item[2:])
@@ -142,6 +144,8 @@ def build(folder, p, rank, dtype, FakeStore):
 
 def one_rank(family, p, rank, folder, FakeStore):
     config, table = families.FAMILIES[family]()
+    import sglang.srt.layers.quantization.mxfp4 as mxfp4
+    mxfp4.has_triton_kernels = p["mxfp4"] == "triton"
     with OnCpu():
         in_bf16 = family in recent.IN_BF16 or "quantization_config" in config
         model = build(folder, p, rank, "bfloat16" if in_bf16 else "float32", FakeStore)
@@ -162,6 +166,7 @@ def in_f32(config, FakeStore):
 def spec_of(p, config):
     """xfer's SPEC of a layout."""
     more = [",dp_lm_head"] * p["lm"] + [",dense_whole"] * p["dense1"] + [",deepep"] * p["deepep"] + [",shared_apart"] * ("n_shared_experts" in config)
+    more += [",mxfp4=" + p["mxfp4"]] * bool(p["mxfp4"])
     return f"sglang:tp{p['tp']},dp{p['dp']},ep{p['ep']},pp{p['pp']},loaded" + "".join(more)
 
 
