@@ -19,6 +19,8 @@ static xfer_status check_tensors(const char *who, const xfer_tensor *tensors, si
   xfer_status st = XFER_OK;
 
   XFI_NEED_IN(who, n_tensors > 0, tensors);
+  XFI_CHECK(n_tensors <= UINT32_MAX, XFER_ERR_ARG, "%s: n_tensors is %zu, above %u", who, n_tensors,
+            UINT32_MAX);
   for (size_t t = 0; t < n_tensors; t++) {
     const bool made = xfi_conversion_kind(tensors[t].conversion) == XFI_KIND_SCALES;
 

@@ -21,12 +21,15 @@
 /* Zero means default. `device` NULL: a simulation, which plans as a host does. */
 static xfer_status fill_options(xfer_plan_options *o, const xfi_device *device)
 {
+  const uint32_t known = XFER_PLAN_VERIFY | XFER_PLAN_STAGED;
   xfer_status st = XFER_OK;
 
-  XFI_CHECK(o->lane <= XFER_LANE_BROADCAST, XFER_ERR_ARG, "plan option lane is %u", o->lane);
-  XFI_CHECK((o->flags & ~(uint32_t)(XFER_PLAN_VERIFY | XFER_PLAN_STAGED)) == 0,
-            XFER_ERR_UNSUPPORTED, "plan option flags is %#x", o->flags);
-  XFI_CHECK(o->reserved == 0, XFER_ERR_UNSUPPORTED, "plan option reserved is %#x", o->reserved);
+  XFI_CHECK(o->lane <= XFER_LANE_BROADCAST, XFER_ERR_ARG, "plan option lane is %u: want 0 to %d",
+            o->lane, XFER_LANE_BROADCAST);
+  XFI_CHECK((o->flags & ~known) == 0, XFER_ERR_UNSUPPORTED,
+            "plan option flags is %#x: this library knows the bits of %#x", o->flags, known);
+  XFI_CHECK(o->reserved == 0, XFER_ERR_UNSUPPORTED, "plan option reserved is %#x: want 0",
+            o->reserved);
   XFI_CHECK(o->window_bytes <= XFI_MESSAGE_BYTES, XFER_ERR_ARG,
             "plan option window_bytes is %llu, above 1 GiB", (unsigned long long)o->window_bytes);
   XFI_CHECK(o->ranks_per_domain <= INT32_MAX, XFER_ERR_ARG, "plan option ranks_per_domain is %u",
