@@ -250,6 +250,7 @@ static xfer_status append_kind(xfer_model *model, const folder *f, size_t at, si
 
     XFI_TRY(scan_layer(f, at, end, &next));
     raw.pattern = r->pattern;
+    raw.path = f->path;
     raw.layers = &r->layer;
     raw.n_layers = r->layer >= 0;
     raw.n_experts = r->expert < 0 ? 0 : (int)(next - at);

@@ -196,13 +196,13 @@ static xfer_status check_fusing(const xfi_fusing *f, const xfer_side *side, cons
               "\"%s\": %lld %s do not divide by the %d ranks of \"%s\" that split them", what,
               (long long)b->count, b->size > 1 ? "heads or groups" : "rows", f->n, side->spec);
   }
-  XFI_CHECK(f->groups == 0 || f->whole || rows % f->n == 0, XFER_ERR_SHAPE,
-            "\"%s\": the %lld rows that lie together do not divide by tp %d", what, (long long)rows,
-            f->n);
   XFI_CHECK(f->groups == 0 || f->whole ||
                 (heads % f->n == 0 && (f->groups % f->n == 0 || f->n % f->groups == 0)),
             XFER_ERR_SHAPE, "\"%s\": %lld heads in %lld groups do not divide by tp %d", what,
             (long long)heads, (long long)f->groups, f->n);
+  XFI_CHECK(f->groups == 0 || f->whole || rows % f->n == 0, XFER_ERR_SHAPE,
+            "\"%s\": the %lld rows that lie together do not divide by tp %d", what, (long long)rows,
+            f->n);
 done:
   return st;
 }

@@ -49,6 +49,7 @@ static xfer_status check_raw(const xfi_raw *raw)
     XFI_CHECK(xfi_imul_fits(bytes, raw->shape[d], &bytes), XFER_ERR_OVERFLOW,
               "\"%s\" has more bytes than 63 bits count", raw->pattern);
 done:
+  if (st != XFER_OK && raw->path != NULL) xfi_set_error("%s: %s", raw->path, xfi_last_error());
   return st;
 }
 

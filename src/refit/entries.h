@@ -106,6 +106,7 @@ typedef struct xfi_raw {
   int64_t shape[XFER_MAX_DIMS];
   int n_dims;
   xfer_dtype dtype;
+  const char *path; /* of its file, for errors; NULL: it is of none */
 } xfi_raw;
 
 /* ---- the list of them ---- */

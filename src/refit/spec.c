@@ -180,14 +180,34 @@ static void list_words(char *text, size_t size, const json_t *words)
     list_word(text, size, xfi_doc_text(words, i), "");
 }
 
-/* An item that the side does not have: which it has. */
-static xfer_status no_item(const xfer_side *side, const char *item)
+/* The item that one in capitals or with a sign before its number means; false: none. */
+static bool find_meant(const xfi_side_rules *rules, const char *item, char meant[XFI_ITEM_BYTES])
+{
+  char name[XFI_ITEM_BYTES];
+  size_t n = 0;
+
+  for (; *item != '\0' && n + 1 < XFI_ITEM_BYTES; item++)
+    if (strchr("-= ", *item) == NULL) meant[n++] = (char)tolower((unsigned char)*item);
+  meant[n] = '\0';
+  snprintf(name, sizeof name, "%.*s", (int)strcspn(meant, "0123456789"), meant);
+  return xfi_doc_lists(rules->flags, meant) ||
+         (strlen(name) < n && strspn(meant + strlen(name), "0123456789") == n - strlen(name) &&
+          json_object_get(rules->numbers, name) != NULL);
+}
+
+/* An item, of which `name` is the name, that the side does not have: which it has. */
+static xfer_status no_item(const xfer_side *side, const char *name, const char *item)
 {
   const xfi_side_rules *rules = side->rules;
   char text[LISTED_BYTES] = "";
+  char meant[XFI_ITEM_BYTES];
   const char *key;
   json_t *value;
 
+  if (find_meant(rules, item, meant)) {
+    xfi_set_error("\"%s\": no item \"%s\" there: write %s", side->spec, name, meant);
+    return XFER_ERR_ARG;
+  }
   json_object_foreach((json_t *)(uintptr_t)rules->numbers, key, value)
       list_word(text, sizeof text, key, "N");
   list_words(text, sizeof text, rules->flags);
@@ -197,7 +217,7 @@ static xfer_status no_item(const xfer_side *side, const char *item)
   if (rules->takes_map) list_word(text, sizeof text, "map=", "");
   list_word(text, sizeof text, "dtype=", "");
   if (rules->n_quants > 0) list_word(text, sizeof text, "quant=", "");
-  xfi_set_error("\"%s\": no item \"%s\" there; it has %s", side->spec, item, text);
+  xfi_set_error("\"%s\": no item \"%s\" there; it has %s", side->spec, name, text);
   return XFER_ERR_ARG;
 }
 
@@ -215,13 +235,14 @@ done:
   return st;
 }
 
-static xfer_status parse_choice(xfer_side *side, const char *name, const char *value)
+static xfer_status parse_choice(xfer_side *side, const char *name, const char *item)
 {
   const json_t *list = json_object_get(side->rules->choices, name);
+  const char *value = item + strlen(name) + 1;
   char text[LISTED_BYTES] = "";
   xfer_status st = XFER_OK;
 
-  if (list == NULL) return no_item(side, name);
+  if (list == NULL) return no_item(side, name, item);
   list_words(text, sizeof text, list);
   XFI_CHECK(xfi_doc_lists(list, value), XFER_ERR_ARG, "\"%s\": %s=%s: want one of %s", side->spec,
             name, value, text);
@@ -242,7 +263,7 @@ static xfer_status parse_number(xfer_side *side, const char *name, const char *i
   const int value = number(&at);
   xfer_status st = XFER_OK;
 
-  if (json_object_get(side->rules->numbers, name) == NULL) return no_item(side, item);
+  if (json_object_get(side->rules->numbers, name) == NULL) return no_item(side, item, item);
   XFI_CHECK(value > 0, XFER_ERR_ARG, "\"%s\": %s wants a number from 1 to 999999999", side->spec,
             item);
   set_var(side, name, value);
@@ -261,7 +282,7 @@ static xfer_status parse_item(xfer_side *side, const char *item, seen *s)
 
   while (equals == NULL && !flag && n > 0 && isdigit((unsigned char)item[n - 1]))
     n--;
-  if (n >= sizeof name) return no_item(side, item);
+  if (n >= sizeof name) return no_item(side, item, item);
   snprintf(name, sizeof name, "%.*s", (int)n, item);
   XFI_TRY(see(side, s, name));
   if (flag)
@@ -277,7 +298,7 @@ static xfer_status parse_item(xfer_side *side, const char *item, seen *s)
   else if (strcmp(name, "quant") == 0 && side->rules->n_quants > 0)
     XFI_TRY(parse_quant(side, equals + 1));
   else
-    XFI_TRY(parse_choice(side, name, equals + 1));
+    XFI_TRY(parse_choice(side, name, item));
 done:
   return st;
 }

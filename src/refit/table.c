@@ -109,7 +109,7 @@ static xfer_status read_tensor(reader *r, const json_t *object)
                               FIELD("shape", LIST, NULL),     FIELD("dtype", TEXT, NULL),
                               FIELD("layer", LIST, NULL),     FIELD("layer_list", LIST, NULL),
                               FIELD("expert", LIST, &experts)};
-  xfi_raw raw = {0};
+  xfi_raw raw = {.path = r->path};
   xfer_status st = XFER_OK;
 
   XFI_TRY(XFI_RULES_READ(&r->model->config, object, "a tensor", fields));

@@ -26,7 +26,15 @@ static void test_what_a_framework_would_refuse_is_refused_by_name(void **state)
       {REFIT_DENSE, "megatron:", "vllm:tp3", "vocabulary"},
       {REFIT_TABLE(REFIT_DENSE_CONFIG, REFIT_ATTENTION), "megatron:", "vllm:tp3",
        "4 heads or groups do not divide"},
-      {REFIT_DENSE, "megatron:tp64", "vllm:", "that lie together do not divide"},
+      {REFIT_DENSE, "megatron:tp64", "vllm:", "4 heads in 2 groups do not divide by tp 64"},
+      {REFIT_DENSE, "megatron:tp3", "vllm:", "4 heads in 2 groups do not divide by tp 3"},
+      /* heads and their one group do, 2 + 2 rows of keys and values do not */
+      {REFIT_TABLE("\"num_hidden_layers\":2,\"hidden_size\":24,\"num_attention_heads\":12,"
+                   "\"num_key_value_heads\":1,\"head_dim\":2",
+                   REFIT_P("self_attn.q_proj.weight", "[24,24]") "," REFIT_P(
+                       "self_attn.k_proj.weight", "[2,24]") "," REFIT_P("self_attn.v_proj.weight",
+                                                                        "[2,24]")),
+       "megatron:tp12", "vllm:", "the 28 rows that lie together do not divide by tp 12"},
       {REFIT_TABLE(REFIT_DENSE_CONFIG, REFIT_P("mlp.down_proj.weight", "[16,32]")),
        "megatron:", "vllm:tp3", "does not divide by the 3 ranks"},
       {REFIT_DENSE, "megatron:pp3", "vllm:", "layers"},

@@ -67,7 +67,7 @@ static void test_malformed_tables_are_refused(void **state)
       {REFIT_TABLE("", "{\"name\":\"a\",\"shape\":[1,1,1,1,1,1,1,1,1],\"dtype\":\"bf16\"}"),
        "has no shape"},
       {REFIT_TABLE("", "{\"name\":\"a\",\"shape\":[4294967296,4294967296],\"dtype\":\"bf16\"}"),
-       "63 bits"},
+       "table.json: \"a\" has more bytes than 63 bits count"},
       {REFIT_TABLE("", "{\"name\":\"a.{layer}\",\"shape\":[1],\"dtype\":\"bf16\"}"),
        "is a pattern"},
       {REFIT_TABLE("", "{\"pattern\":\"a\",\"layer\":[0,1],\"shape\":[1],\"dtype\":\"bf16\"}"),
@@ -139,7 +139,7 @@ static void test_malformed_tables_are_refused(void **state)
        "has 9 dims, more than 8"},
       {REFIT_TABLE("", "{\"pattern\":\"a.{expert}\",\"expert\":[0,7],\"shape\":[1073741824,"
                        "1073741824],\"dtype\":\"bf16\"}"),
-       "63 bits"},
+       "table.json: \"a.{expert}\" has more bytes than 63 bits count"},
       {REFIT_TABLE("\"num_hidden_layers\":1048576", REFIT_N("a", "[1]")), "1048576 layers"},
       {REFIT_TABLE("", "{\"name\":\"\",\"shape\":[1],\"dtype\":\"bf16\"}"),
        "\"name\" of a tensor must be a text"},
