@@ -355,6 +355,11 @@ class TestMpi(unittest.TestCase):
             done, out, _ = run("xfer_refit", *words, line, before=(MPIEXEC, "-n", "2"), env=env)
             self.assertEqual((done, json.loads(out)["ok"]), (status, False))
 
+    def test_too_few_processes_are_said_how_many(self):
+        status, out, err = run("xfer_refit", "--comm", "mpi", "--problem", LINE)
+        self.assertEqual((status, out), (1, ""))
+        self.assertIn("the job needs 3 ranks, MPI started 1: start it by mpirun -n 3\n", err)
+
     def test_ranks_with_other_options(self):
         words = command("xfer_refit", "--comm", "mpi", "--problem", LINE)
         status, out, err = run("xfer_refit", *words[1:], "--iters", "2", before=(MPIEXEC, "-n", "2", *words, ":", "-n", "1"))

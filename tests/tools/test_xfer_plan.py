@@ -298,6 +298,8 @@ class TestCommandLine(unittest.TestCase):
             ),
             (("--problem", line, "--bench", "--rank", "1", "--nic", "7"), "--rank does not go with --nic"),
             (JOB + ("--expect", "1", "--link", "5"), "--expect does not go with --link"),
+            (JOB + ("--layers", "5-3"), "--layers 5-3: want A-B, from A up to B, or A alone"),
+            (JOB + ("--experts", "3-"), "--experts 3-: want A-B, from A up to B, or A alone"),
             (JOB + ("--layers", "0", "--partial"), "--partial goes with --ignore"),
             (JOB + ("--tensors", "2"), "--tensors goes with --problem"),
             (("--problem", line, "--tensors", "2", "--moves"), "--moves does not go with --tensors"),
@@ -358,6 +360,18 @@ class TestCommandLine(unittest.TestCase):
             done = limited("--problem", "f32[3000000] (3000000):S0 -> (1):R", *option)
             self.assertEqual((done.returncode, done.stdout), (1, ""))
             self.assertRegex(done.stderr, r"\Axfer_plan: (an array of|no memory|\d+ ranks)[^\n]*\n\Z")
+
+    def test_what_little_memory_was_for_is_said(self):
+        if limited("--version").returncode != 0:
+            self.skipTest("a sanitizer wants more")
+        rows = [{"pattern": "layers.{layer}.norm.weight", "layer": [0, 999999], "shape": [4], "dtype": "bf16"}]
+        model = {"format": "xfer-model-v1", "config": {"num_hidden_layers": 1000000}, "params": rows}
+        with tempfile.NamedTemporaryFile("w", suffix=".json") as file:
+            json.dump(model, file)
+            file.flush()
+            done = limited("--model", file.name, "--train", "full", "--gen", "full", "--expect", "1")
+        self.assertEqual((done.returncode, done.stdout), (1, ""))
+        self.assertRegex(done.stderr, r"\Axfer_plan: the tensors of rank 1: no memory for [^\n]*; --layers takes a part")
 
     def test_large_models_and_many_ranks_take_seconds(self):
         """Of processor time; 1.0 and 1.2 s where docs/performance.md has its figures from."""

@@ -107,9 +107,9 @@ static int parse_options(xfer_model_options *options, const job_args *args)
   int wrong;
 
   if (!parse_range(args->layers, &options->layers_begin, &options->layers_end))
-    return args_wrong("--layers %s: want A-B", args->layers);
+    return args_wrong("--layers %s: want A-B, from A up to B, or A alone", args->layers);
   if (!parse_range(args->experts, &options->experts_begin, &options->experts_end))
-    return args_wrong("--experts %s: want A-B", args->experts);
+    return args_wrong("--experts %s: want A-B, from A up to B, or A alone", args->experts);
   options->ends = args->ends;
   options->extra = args->extra;
   wrong = check_patterns("--ignore", args->ignore, false);

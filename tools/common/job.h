@@ -44,8 +44,10 @@ typedef struct job_args {
        "converted on the way",                                                                       \
        0,                                                                                            \
        0},                                                                                           \
-      {"--layers", ARG_TEXT, &(job)->layers, "A-B  only these layers of the model", 0, 0},           \
-      {"--experts", ARG_TEXT, &(job)->experts, "A-B  only these experts of each layer", 0, 0},       \
+      {"--layers", ARG_TEXT, &(job)->layers, "A-B  only these layers of the model, or A alone",      \
+       0,          0},                                                                               \
+      {"--experts", ARG_TEXT, &(job)->experts, "A-B  only these experts of each layer, or A alone",  \
+       0,           0},                                                                              \
       {"--ends", ARG_FLAG, &(job)->ends, "with --layers, the tensors outside the layers too", 0, 0}, \
       {"--quant", ARG_CHOICE, &(job)->quant, "fp8_block128  quantise the projections", 0, 0},        \
       {"--extra", ARG_TEXT, &(job)->extra, "NAME  add these extra_params of the table", 0, 0},       \

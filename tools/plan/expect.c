@@ -1,6 +1,7 @@
 /* xfer_plan --expect: the local tensors that a rank binds, one JSON line each. */
 #include "expect.h"
 
+#include "plan.h"
 #include "text.h"
 
 #include <inttypes.h>
@@ -251,10 +252,14 @@ static int print_local(const xfer_refit *refit, const xfer_locals *locals, size_
 int plan_expect(const xfer_refit *refit, int rank)
 {
   xfer_locals *locals = NULL;
-  int failed = xfer_locals_create(&locals, refit, rank) != XFER_OK;
+  const xfer_status st = xfer_locals_create(&locals, refit, rank);
+  int failed = st != XFER_OK;
 
   for (size_t i = 0; i < xfer_locals_count(locals) && !failed; i++)
     failed = print_local(refit, locals, i, rank);
   xfer_locals_destroy(locals);
-  return failed;
+  if (st == XFER_ERR_NOMEM)
+    return args_failed("the tensors of rank %d: %s; --layers takes a part of the model", rank,
+                       xfer_last_error());
+  return failed ? plan_failed() : EXIT_SUCCESS;
 }

@@ -4,7 +4,7 @@
 #include <stdbool.h>
 #include <xfer/refit.h>
 
-/* Prints the local tensors of `rank`; 1 after an error, which is in xfer_last_error(). */
+/* Prints the local tensors of `rank`; the exit status. */
 int plan_expect(const xfer_refit *refit, int rank);
 
 #endif

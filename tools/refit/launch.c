@@ -144,7 +144,9 @@ int launch_processes(const launch_options *options, const refit_told *all)
   if (!same_line(ranks, options->line, n_ranks, error, sizeof error)) {
     ok = false;
   } else if (n_ranks != what->n_ranks) {
-    snprintf(error, sizeof error, "the job needs %d ranks, MPI started %d", what->n_ranks, n_ranks);
+    snprintf(error, sizeof error,
+             "the job needs %d ranks, MPI started %d: start it by mpirun -n %d", what->n_ranks,
+             n_ranks, what->n_ranks);
   } else if ((comm = make_comm(options, &ranks, error, sizeof error)) != NULL) {
     ok = refit_rank(comm, told(all, rank), &options->run, &result, error);
   }
