@@ -9,6 +9,7 @@
 
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 #include "alloc.h"
 #include "direct.h"
@@ -42,8 +43,8 @@ struct xfi_load {
   uint64_t at;  /* from this byte of all of them on */
 };
 
-/* From so many bytes that a rank receives, little of them would stay in its cache. */
-#define PAST_CACHE_BYTES (UINT64_C(4) << 20)
+/* Of a rank, where the host does not say what its cache has, or ranks take turns on its cores. */
+#define CACHE_BYTES (UINT64_C(8) << 20)
 
 /* ---- making them ---- */
 
@@ -254,17 +255,27 @@ static void find_same(xfi_channels *c)
   }
 }
 
+/* What of the host's cache a rank may think its own: other things have half of it. */
+static uint64_t cache_bytes(const xfer_plan *plan)
+{
+  const long in_all = sysconf(_SC_LEVEL3_CACHE_SIZE);
+  long n_ranks = 1;
+
+  for (int r = 0; r < plan->comm->size; r++)
+    n_ranks += r != plan->comm->rank && plan->comm->ops->shares(plan->comm, r);
+  return in_all > 0 && n_ranks <= sysconf(_SC_NPROCESSORS_ONLN) ? (uint64_t)(in_all / 2 / n_ranks)
+                                                                : CACHE_BYTES;
+}
+
 static xfer_status fill(xfi_channels *c, const xfer_plan *plan)
 {
-  uint64_t recv_bytes = 0;
+  const xfi_plan *m = plan->moves;
   xfer_status st = XFER_OK;
 
   c->n = 0;
   XFI_TRY(add_all(c, plan, false));
-  for (size_t i = 0; i < c->n; i++)
-    recv_bytes += c->at[i].n_bytes;
-  c->past_cache = recv_bytes >= PAST_CACHE_BYTES;
   XFI_TRY(add_all(c, plan, true));
+  c->past_cache = c->n > 0 && m->in_bytes + m->self_bytes + m->out_bytes > cache_bytes(plan);
   find_same(c);
 done:
   return st;

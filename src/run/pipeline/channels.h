@@ -15,9 +15,9 @@ typedef struct xfi_channels {
   size_t n;
   size_t n_loads; /* two for each peer */
   size_t slot_bytes;
-  bool past_cache;
-  bool in_pieces; /* some view is, so that anchors say nothing */
-  bool has_begun; /* some of the next run lies in slots */
+  bool past_cache; /* little of what is received would stay in a cache */
+  bool in_pieces;  /* some view is, so that anchors say nothing */
+  bool has_begun;  /* some of the next run lies in slots */
 } xfi_channels;
 
 /* Does this rank share memory with a peer, so that what neither the direct lane nor a broadcast
