@@ -203,7 +203,8 @@ XFER_API void xfer_plan_destroy(xfer_plan *plan);
 
 /**
  * Say where one tensor's parts lie on this rank. Local. After a commit it makes the plan
- * uncommitted, unless the tensor lies where it did.
+ * uncommitted, unless the tensor lies where it did. A bind that fails leaves the tensor unbound:
+ * the next commit fails on all ranks, with what was wrong.
  *
  * @param plan      The plan.
  * @param tensor    Index into the array given at create.

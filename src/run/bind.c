@@ -146,22 +146,35 @@ static bool bind_elsewhere(xfer_plan *plan, size_t tensor, const xfer_view *src_
   return true;
 }
 
-xfer_status xfi_run_bind(xfer_plan *plan, size_t tensor, const xfer_view *src_view,
-                         const xfer_view *dst_view)
+/* After an error: nothing may run with what was bound before, which may be freed. A commit says
+ * why.
+ */
+static void unbind(xfer_plan *plan, size_t tensor, xfer_status st)
 {
+  xfi_binding *b = plan->bindings[tensor];
+
+  if (b != NULL) {
+    xfi_bound_clear(&b->shadow);
+    xfi_bound_clear(&b->src);
+    xfi_bound_clear(&b->dst);
+  }
+  plan->misbound = tensor;
+  plan->bind_status = st;
+  snprintf(plan->bind_why, sizeof plan->bind_why, "%s", xfi_last_error());
+  plan->keeps_lanes = false;
+  plan->state = xfi_state_after(plan->state, XFI_CALL_BIND, XFI_ENDED);
+}
+
+static xfer_status bind_views(xfer_plan *plan, size_t tensor, const xfer_view *src_view,
+                              const xfer_view *dst_view)
+{
+  const xfi_class *cls = xfi_plan_class(plan->moves, tensor);
+  const char *name = plan->moves->tensors[tensor].name;
   xfer_status st = XFER_OK;
-  const xfi_class *cls;
-  const char *name;
   xfi_binding fresh = {.src = {.is_set = false}};
   xfer_view scales;
   xfi_binding *bound;
 
-  XFI_CHECK(plan->comm != NULL, XFER_ERR_STATE, "a simulated plan cannot be bound");
-  XFI_TRY(xfi_state_allows(plan->state, XFI_CALL_BIND));
-  XFI_CHECK(tensor < plan->moves->n_tensors, XFER_ERR_ARG, "tensor %zu of %zu", tensor,
-            plan->moves->n_tensors);
-  cls = xfi_plan_class(plan->moves, tensor);
-  name = plan->moves->tensors[tensor].name;
   if (xfi_quant_source(plan->quant, tensor, &scales)) src_view = &scales;
   if (bind_elsewhere(plan, tensor, src_view, dst_view)) return XFER_OK;
   XFI_TRY(bind_side(&fresh.src, src_view, cls, plan->moves->rank, true, name));
@@ -188,6 +201,24 @@ done:
   return st;
 }
 
+xfer_status xfi_run_bind(xfer_plan *plan, size_t tensor, const xfer_view *src_view,
+                         const xfer_view *dst_view)
+{
+  xfer_status st = XFER_OK;
+
+  XFI_CHECK(plan->comm != NULL, XFER_ERR_STATE, "a simulated plan cannot be bound");
+  XFI_TRY(xfi_state_allows(plan->state, XFI_CALL_BIND));
+  XFI_CHECK(tensor < plan->moves->n_tensors, XFER_ERR_ARG, "tensor %zu of %zu", tensor,
+            plan->moves->n_tensors);
+  st = bind_views(plan, tensor, src_view, dst_view);
+  if (st != XFER_OK)
+    unbind(plan, tensor, st);
+  else if (tensor == plan->misbound)
+    plan->bind_status = XFER_OK;
+done:
+  return st;
+}
+
 xfer_status xfi_run_bind_exchange(xfer_plan *plan, const xfer_view *sends, const xfer_view *recvs)
 {
   xfer_status st = XFER_OK;
@@ -206,24 +237,30 @@ done:
   return st;
 }
 
+/* The part of tensor t on one side, if there is one. */
+static xfer_status check_bound(const xfer_plan *plan, size_t t, bool source)
+{
+  const side s = side_of(xfi_plan_class(plan->moves, t), plan->moves->rank, source);
+  const xfi_binding *b = plan->bindings[t];
+  xfer_status st = XFER_OK;
+  int64_t shape[XFER_MAX_DIMS];
+
+  if (!part_shape(shape, &s) || (b != NULL && (source ? &b->src : &b->dst)->is_set)) return XFER_OK;
+  XFI_CHECK(t != plan->misbound || plan->bind_status == XFER_OK, plan->bind_status, "%s",
+            plan->bind_why);
+  XFI_CHECK(false, XFER_ERR_STATE, "tensor %zu \"%s\": the %s part of rank %d is not bound", t,
+            plan->moves->tensors[t].name, source ? "source" : "destination", plan->moves->rank);
+done:
+  return st;
+}
+
 xfer_status xfi_bindings_check(const xfer_plan *plan)
 {
   xfer_status st = XFER_OK;
 
   for (size_t t = 0; t < plan->moves->n_tensors; t++) {
-    const xfi_class *cls = xfi_plan_class(plan->moves, t);
-    const xfi_binding *b = plan->bindings[t];
-    const char *name = plan->moves->tensors[t].name;
-    const side src = side_of(cls, plan->moves->rank, true);
-    const side dst = side_of(cls, plan->moves->rank, false);
-    int64_t shape[XFER_MAX_DIMS];
-
-    XFI_CHECK(!part_shape(shape, &src) || (b != NULL && b->src.is_set), XFER_ERR_STATE,
-              "tensor %zu \"%s\": the source part of rank %d is not bound", t, name,
-              plan->moves->rank);
-    XFI_CHECK(!part_shape(shape, &dst) || (b != NULL && b->dst.is_set), XFER_ERR_STATE,
-              "tensor %zu \"%s\": the destination part of rank %d is not bound", t, name,
-              plan->moves->rank);
+    XFI_TRY(check_bound(plan, t, true));
+    XFI_TRY(check_bound(plan, t, false));
   }
 done:
   return st;

@@ -49,6 +49,9 @@ struct xfer_plan {
   xfi_convert *converts;  /* [n_classes]; see xfi_run_elem() */
   xfi_quant *quant;       /* NULL: no tensor is quantised by blocks, on any rank */
   uint64_t window_bytes;  /* per peer and round, and of a broadcast; agreed */
+  size_t misbound;        /* the last tensor whose binding failed, */
+  xfer_status bind_status;
+  char bind_why[XFI_ERROR_BYTES]; /* and why */
 
   xfi_state state;
   uint64_t epoch;       /* runs since the lanes were made */

@@ -206,6 +206,60 @@ static void change_more(int rank, void *context)
   xfer_plan_destroy(plan);
 }
 
+/* A bind that fails leaves nothing of the one before to run with: the commit says on all ranks what
+ * was wrong, until it is mended. */
+static void bind_wrongly(int rank, void *context)
+{
+  static const int64_t strides[2] = {2, 4};
+  const job *j = context;
+  xfer_plan *plan = make_plan(j, rank);
+  static memory memories[N_RANKS];
+  memory *m = &memories[rank];
+  const xfer_view from = xfer_view_dense(m->from);
+  const xfer_view wrong = xfer_view_strided(m->to, strides, 2);
+
+  bind(plan, m, 0, false);
+  expect(xfer_plan_commit(plan) == XFER_OK);
+  fill(m, rank, 0, 1);
+  run_well(plan, m, rank, 0, 1);
+  for (int t = 7; rank == 1 && t >= 2; t -= 5)
+    expect(xfer_plan_bind(plan, (size_t)t, &from, &wrong) == XFER_ERR_SHAPE);
+  for (int i = 0; i < 2; i++) {
+    expect(xfer_plan_commit(plan) == (rank == 1 ? XFER_ERR_SHAPE : XFER_ERR_PEER));
+    expect(strstr(xfer_last_error(), "tensor \"w\", destination view: stride 2 in dim 0") != NULL);
+  }
+  expect(xfer_plan_check_replicas(plan, NULL) == XFER_ERR_STATE);
+  if (rank == 1) { /* one of them */
+    const xfer_view to = xfer_view_dense(m->to + 2 * OUT);
+
+    expect(xfer_plan_bind(plan, 2, &from, &to) == XFER_OK);
+  }
+  expect(xfer_plan_commit(plan) == (rank == 1 ? XFER_ERR_STATE : XFER_ERR_PEER));
+  expect(strstr(xfer_last_error(), "tensor 7 \"w\": the source part of rank 1 is not bound") !=
+         NULL);
+  bind(plan, m, 0, false);
+  expect(xfer_plan_commit(plan) == XFER_OK);
+  fill(m, rank, 0, 2);
+  run_well(plan, m, rank, 0, 2);
+  xfer_plan_destroy(plan);
+}
+
+static void test_a_bind_that_failed_is_not_forgotten(void **state)
+{
+  static const uint32_t lanes[] = {XFER_LANE_DIRECT, XFER_LANE_PACKED};
+
+  (void)state;
+  for (int i = 0; i < 4; i++) {
+    job j = {.lane = lanes[i % 2], .verifies = i >= 2};
+
+    make_comms(j.comms);
+    run_ranks(N_RANKS, bind_wrongly, &j);
+    for (int r = 0; r < N_RANKS; r++)
+      xfer_comm_destroy(j.comms[r]);
+    assert_all_as_expected();
+  }
+}
+
 static void test_what_is_more_or_wrong_is_made_good(void **state)
 {
   static const uint32_t lanes[] = {XFER_LANE_DIRECT, XFER_LANE_PACKED};
@@ -227,6 +281,7 @@ int main(void)
   const struct CMUnitTest tests[] = {
       cmocka_unit_test(test_other_addresses_take_a_small_agreement),
       cmocka_unit_test(test_what_is_more_or_wrong_is_made_good),
+      cmocka_unit_test(test_a_bind_that_failed_is_not_forgotten),
   };
 
   return cmocka_run_group_tests(tests, NULL, NULL);

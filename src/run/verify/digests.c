@@ -4,6 +4,7 @@
 #include <string.h>
 
 #include "alloc.h"
+#include "bind.h"
 #include "error.h"
 #include "run.h"
 
@@ -18,6 +19,7 @@ static xfer_status check_readable(const xfer_plan *plan, xfer_stream stream)
             XFER_ERR_STATE, "the plan is not committed: call xfer_plan_commit() first");
   XFI_CHECK(xfi_run_find_changed(plan) == NULL, XFER_ERR_STATE,
             "bound memory was freed or remapped since the commit; bind and commit again");
+  XFI_TRY(xfi_bindings_check(plan));
   XFI_TRY(plan->device->ops->stream_check(plan->device, stream));
 done:
   return st;
