@@ -168,12 +168,12 @@ xfer_status xfer_comm_all_gather(xfer_comm *comm, void *all, const void *mine, s
   transport = comm->transport;
   xfi_device_enter(comm->device, &before);
   st = check_gathering(transport, all, mine, n_bytes);
-  transport->gathers_for_caller = true;
+  transport->inside = XFI_INSIDE_ALL_GATHER;
   if (st == XFER_OK)
     st = transport->ops->all_gather(transport, all, mine, n_bytes, xfi_comm_deadline(comm));
   else
     xfi_comm_leave(transport, transport->ops->abort); /* the others wait there */
-  transport->gathers_for_caller = false;
+  transport->inside = XFI_INSIDE_ANOTHER;
   xfi_device_leave(comm->device, &before);
 done:
   return st;

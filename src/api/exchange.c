@@ -95,6 +95,7 @@ xfer_status xfer_plan_create_exchange(xfer_plan **plan, xfer_comm *comm,
   }
   xfi_device_enter(comm->device, &before);
   span = xfi_span_begin(XFI_SYS_PLAN, ops.rank, XFI_TRACK_CALLS, "xfer_plan_create_exchange");
+  comm->transport->inside = XFI_INSIDE_PLAN_EXCHANGE;
   st = xfi_run_create_exchange(plan, &comm->plans, st, &ops, &options);
   xfi_span_end(&span, st, "%zu sends, %zu receives", n_sends, n_recvs);
   xfi_device_leave(comm->device, &before);
@@ -237,6 +238,7 @@ xfer_status xfer_exchange(xfer_comm *comm, const xfer_operation *sends, const xf
   ops.rank = comm->transport->rank;
   xfi_device_enter(comm->device, &before);
   span = xfi_span_begin(XFI_SYS_RUN, ops.rank, XFI_TRACK_CALLS, "xfer_exchange");
+  comm->transport->inside = XFI_INSIDE_EXCHANGE;
   st = exchange(comm, &ops, send_views, recv_views, stream);
   xfi_span_end(&span, st, "%zu sends, %zu receives", n_sends, n_recvs);
   xfi_device_leave(comm->device, &before);

@@ -78,6 +78,7 @@ xfer_status xfer_plan_create(xfer_plan **plan, xfer_comm *comm, const xfer_tenso
   }
   span = xfi_span_begin(XFI_SYS_PLAN, comm->transport->rank, XFI_TRACK_CALLS, "xfer_plan_create");
   xfi_device_enter(comm->device, &before);
+  comm->transport->inside = XFI_INSIDE_PLAN_CREATE;
   st = xfi_run_create(plan, &comm->plans, st, tensors, n_tensors, &options);
   xfi_device_leave(comm->device, &before);
   if (st == XFER_OK && plan != NULL)
@@ -171,6 +172,11 @@ done:
   return st;
 }
 
+static void enter(const xfer_plan *plan, xfi_inside call)
+{
+  if (plan->comm != NULL) plan->comm->inside = call;
+}
+
 xfer_status xfer_plan_commit(xfer_plan *plan)
 {
   xfer_status st = XFER_OK;
@@ -180,6 +186,7 @@ xfer_status xfer_plan_commit(xfer_plan *plan)
   XFI_NEED(plan);
   xfi_device_enter(plan->device, &before);
   span = xfi_span_begin(XFI_SYS_PLAN, plan->moves->rank, XFI_TRACK_CALLS, "xfer_plan_commit");
+  enter(plan, XFI_INSIDE_COMMIT);
   st = xfi_run_commit(plan);
   if (st == XFER_OK)
     say_plan(&span, plan);
@@ -226,6 +233,7 @@ xfer_status xfer_plan_wait(xfer_plan *plan, uint64_t timeout_ms)
   XFI_NEED(plan);
   xfi_device_enter(plan->device, &before);
   span = xfi_span_begin(XFI_SYS_RUN, plan->moves->rank, XFI_TRACK_CALLS, "xfer_plan_wait");
+  enter(plan, XFI_INSIDE_WAIT);
   st = xfi_run_wait(plan, timeout_ms);
   xfi_span_end(&span, st, "version %llu", (unsigned long long)plan->version);
   xfi_device_leave(plan->device, &before);
@@ -251,6 +259,7 @@ xfer_status xfer_plan_release(xfer_plan *plan)
   xfer_status st = XFER_OK;
 
   XFI_NEED(plan);
+  enter(plan, XFI_INSIDE_RELEASE);
   XFI_ON_DEVICE(plan->device, st = xfi_run_release(plan));
 done:
   return st;
@@ -274,6 +283,7 @@ xfer_status xfer_plan_digest(xfer_plan *plan, xfer_digest *digests, size_t n_dig
     xfi_set_error("digest: side is %d", side);
     checked = XFER_ERR_ARG;
   }
+  enter(plan, XFI_INSIDE_DIGEST);
   XFI_ON_DEVICE(plan->device,
                 st = xfi_run_digest(plan, digests, side == XFER_PLAN_SRC, checked, stream));
 done:
@@ -285,6 +295,7 @@ xfer_status xfer_plan_check_replicas(xfer_plan *plan, xfer_stream stream)
   xfer_status st = XFER_OK;
 
   XFI_NEED(plan);
+  enter(plan, XFI_INSIDE_REPLICAS);
   XFI_ON_DEVICE(plan->device, st = xfi_run_check_replicas(plan, stream));
 done:
   return st;

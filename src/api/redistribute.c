@@ -199,6 +199,7 @@ xfer_status xfer_redistribute(xfer_comm *comm, const xfer_layout *src_layout,
   XFI_NEED(comm);
   xfi_device_enter(comm->device, &before);
   span = xfi_span_begin(XFI_SYS_RUN, comm->transport->rank, XFI_TRACK_CALLS, "xfer_redistribute");
+  comm->transport->inside = XFI_INSIDE_REDISTRIBUTE;
   st = redistribute(comm, &tensor, src_view, dst_view, stream);
   xfi_span_end(&span, st, "%d ranks", comm->transport->size);
   xfi_device_leave(comm->device, &before);

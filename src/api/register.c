@@ -100,6 +100,7 @@ xfer_status xfer_comm_register(xfer_comm *comm, void *memory)
   XFI_NEED(comm);
   xfi_device_enter(comm->device, &before);
   span = xfi_span_begin(XFI_SYS_COMM, comm->transport->rank, XFI_TRACK_CALLS, "xfer_comm_register");
+  comm->transport->inside = XFI_INSIDE_REGISTER;
   st = register_memory(comm, memory);
   xfi_span_end(&span, st, "%d ranks", comm->transport->size);
   xfi_device_leave(comm->device, &before);
@@ -179,6 +180,7 @@ xfer_status xfer_comm_unregister(xfer_comm *comm, void *memory)
   xfer_status st = XFER_OK;
 
   XFI_NEED(comm);
+  comm->transport->inside = XFI_INSIDE_UNREGISTER;
   XFI_ON_DEVICE(comm->device, st = unregister_memory(comm, memory));
 done:
   return st;

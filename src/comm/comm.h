@@ -108,6 +108,23 @@ typedef struct xfi_comm_ops {
   xfer_status (*check_data)(xfi_comm *comm);
 } xfi_comm_ops;
 
+/* The public call that a rank is in, for texts. */
+typedef enum xfi_inside {
+  XFI_INSIDE_ANOTHER,
+  XFI_INSIDE_ALL_GATHER,
+  XFI_INSIDE_REGISTER,
+  XFI_INSIDE_UNREGISTER,
+  XFI_INSIDE_PLAN_CREATE,
+  XFI_INSIDE_PLAN_EXCHANGE,
+  XFI_INSIDE_COMMIT,
+  XFI_INSIDE_WAIT,
+  XFI_INSIDE_RELEASE,
+  XFI_INSIDE_DIGEST,
+  XFI_INSIDE_REPLICAS,
+  XFI_INSIDE_REDISTRIBUTE,
+  XFI_INSIDE_EXCHANGE
+} xfi_inside;
+
 struct xfi_comm {
   const xfi_comm_ops *ops;
   int rank;
@@ -116,23 +133,23 @@ struct xfi_comm {
   /* Set by a failed call whose messages could not be called back: memory that was given to round()
    * or broadcast() may still be read or written and must be leaked, not freed. */
   bool holds_memory;
-  uint64_t n_gatherings;   /* of xfi_comm_gather() */
-  bool gathers_for_caller; /* now, whose bytes must not be taken for the library's */
+  uint64_t n_gatherings; /* of xfi_comm_gather() */
+  xfi_inside inside;
 };
 
-/* A rank's part in a gathering: its bytes, which one it is, where the transport counts them, and
- * whether it is xfer_comm_all_gather() itself. */
+/* A rank's part in a gathering: its bytes, which one it is, where the transport counts them, and in
+ * which call. */
 typedef struct xfi_gathering {
   uint64_t n_bytes;
   uint64_t number;
-  uint64_t for_caller;
+  uint64_t inside;
 } xfi_gathering;
 
 /* This rank's. */
 static inline xfi_gathering xfi_comm_gathering(const xfi_comm *comm, size_t n_bytes,
                                                uint64_t number)
 {
-  return (xfi_gathering){n_bytes, number, comm->gathers_for_caller};
+  return (xfi_gathering){n_bytes, number, (uint64_t)comm->inside};
 }
 
 /* Is `rank` in the same as this one? Any two ranks that are not make each differ from one. */

@@ -49,9 +49,9 @@ static const xfi_comm_ops ops = {.all_gather = echo, .abort = note_abort};
 
 static void test_gatherings_that_are_not_the_same_fail(void **state)
 {
-  static const char *const texts[] = {"rank 0 gathers 8 bytes and rank 2 9: all",
-                                      "rank 0 is in gathering",
-                                      "rank 2 is in xfer_comm_all_gather() and rank 0 in another"};
+  static const char *const texts[] = {
+      "rank 0 gathers 8 bytes and rank 2 9: all", "rank 0 is in gathering",
+      "rank 0 is in another call and rank 2 in xfer_comm_all_gather()"};
   xfi_comm comm = {.ops = &ops, .size = FEW};
   uint64_t mine = 7;
   uint64_t all[FEW] = {0};
