@@ -19,6 +19,9 @@
 
 /* ---- mesh ---- */
 
+/* Of a mesh, which keeps a word for each: a size that was mistyped must not take all memory. */
+enum { XFI_MOST_RANKS = 1 << 24 };
+
 struct xfer_mesh {
   atomic_int n_refs;
   int n_axes;

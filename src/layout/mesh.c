@@ -60,7 +60,8 @@ static xfer_status set_shape(xfer_mesh *mesh, const int *shape, int n_axes)
     XFI_CHECK(shape[a] >= 1, XFER_ERR_ARG, "mesh axis %d has size %d", a, shape[a]);
     mesh->shape[a] = shape[a];
     size *= shape[a];
-    XFI_CHECK(size <= INT32_MAX, XFER_ERR_OVERFLOW, "mesh of more than %d ranks", INT32_MAX);
+    XFI_CHECK(size <= XFI_MOST_RANKS, XFER_ERR_OVERFLOW, "mesh of more than %d ranks",
+              XFI_MOST_RANKS);
   }
   mesh->size = (int)size;
   mesh->stride[n_axes - 1] = 1;

@@ -144,8 +144,8 @@ static xfer_status parse_mesh(parser *p, side *s)
     XFI_CHECK(size >= 1, XFER_ERR_ARG, "column %d: a mesh axis of size 0", column(p, number));
     s->mesh[s->n_axes++] = (int)size;
     s->n_ranks *= size; /* below 2^62, both being ints */
-    XFI_CHECK(s->n_ranks <= INT_MAX, XFER_ERR_OVERFLOW, "column %d: a mesh of more than %d ranks",
-              column(p, start), INT_MAX);
+    XFI_CHECK(s->n_ranks <= XFI_MOST_RANKS, XFER_ERR_OVERFLOW,
+              "column %d: a mesh of more than %d ranks", column(p, start), XFI_MOST_RANKS);
   } while (take(p, ","));
   XFI_TRY(expect(p, ")", "a digit, ',' or ')'"));
 done:

@@ -114,13 +114,14 @@ static void test_what_is_no_mesh_is_refused_with_the_values(void **state)
       {{4}, 1, {5, 2, 9, 2}, XFER_ERR_ARG, "rank 2 is in the mesh twice"},
       {{4}, 1, {3, 3, 3, 3}, XFER_ERR_ARG, "rank 3 is in the mesh twice"},
       {{1, 2}, 2, {6, 6}, XFER_ERR_ARG, "rank 6 is in the mesh twice"},
-      {{65536, 32768}, 2, {0}, XFER_ERR_OVERFLOW, "mesh of more than 2147483647 ranks"},
-      {{2, INT_MAX}, 2, {0}, XFER_ERR_OVERFLOW, "mesh of more than 2147483647 ranks"},
+      {{65536, 32768}, 2, {0}, XFER_ERR_OVERFLOW, "mesh of more than 16777216 ranks"},
+      {{4096, 4097}, 2, {0}, XFER_ERR_OVERFLOW, "mesh of more than 16777216 ranks"},
+      {{2, INT_MAX}, 2, {0}, XFER_ERR_OVERFLOW, "mesh of more than 16777216 ranks"},
       {{INT_MAX, INT_MAX, INT_MAX, INT_MAX, INT_MAX, INT_MAX, INT_MAX, INT_MAX},
        8,
        {0},
        XFER_ERR_OVERFLOW,
-       "mesh of more than 2147483647 ranks"},
+       "mesh of more than 16777216 ranks"},
   };
 
   for (size_t c = 0; c < sizeof cases / sizeof *cases; c++) {

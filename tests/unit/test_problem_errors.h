@@ -38,7 +38,7 @@ static const bad_line bad_lines[] = {
     {"f32[4] (2,0):R -> (1):R", "column 11: a mesh axis of size 0", XFER_ERR_ARG},
     {"f32[4] (2:R -> (1):R", "column 10: expected a digit, ',' or ')'", XFER_ERR_ARG},
     {"f32[4] (2147483648):R -> (1):R", "column 9: a number above 2147483647", XFER_ERR_ARG},
-    {"f32[4] (65536,32768):R,R -> (1):R", "column 8: a mesh of more than 2147483647 ranks", XFER_ERR_OVERFLOW},
+    {"f32[4] (65536,32768):R,R -> (1):R", "column 8: a mesh of more than 16777216 ranks", XFER_ERR_OVERFLOW},
     {"f32[4] (1,1,1,1,1,1,1,1,1):R -> (1):R", "column 25: a mesh of more than 8 axes", XFER_ERR_ARG},
 
     /* ranks */
