@@ -198,6 +198,18 @@ static bool is_ignored(const xfer_refit *refit, const char *name)
   return false;
 }
 
+/* What the engine is known to have under a name of its own, and the trainer not at all. */
+static bool has_no_source(const xfer_refit *refit, size_t entry)
+{
+  const xfi_joined *train = &refit->sides[XFER_SIDE_TRAIN], *gen = &refit->sides[XFER_SIDE_GEN];
+  const xfi_held *held;
+
+  if (train->side == NULL || gen->side == NULL) return false;
+  if (!train->held[entry].absent || train->held[entry].made) return false;
+  held = &gen->held[entry];
+  return !held->absent && !held->misc && held->slot.local != NULL && !held->slot.own_names;
+}
+
 static xfer_status add_tensor(xfer_refit *refit, size_t entry, int k)
 {
   const xfi_entry *e = &refit->model->entries[entry];
@@ -209,6 +221,9 @@ static xfer_status add_tensor(xfer_refit *refit, size_t entry, int k)
   xfer_status st = XFER_OK;
 
   XFI_TRY(xfi_name_layer(&name, e->name, layer));
+  XFI_CHECK(!has_no_source(refit, entry) || is_ignored(refit, name), XFER_ERR_UNSUPPORTED,
+            "\"%s\": \"%s\" has it and \"%s\" has not; name a rank that has it whole, or ignore it",
+            name, refit->sides[XFER_SIDE_GEN].side->spec, refit->sides[XFER_SIDE_TRAIN].side->spec);
   if (is_absent(refit, entry) || is_ignored(refit, name)) {
     size_t n = (size_t)(e->n_experts > 0 ? e->n_experts : 1) * (e->held == 0);
 

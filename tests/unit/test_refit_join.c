@@ -40,6 +40,9 @@ static void test_what_a_framework_would_refuse_is_refused_by_name(void **state)
       {REFIT_DENSE, "megatron:pp3", "vllm:", "layers"},
       {REFIT_DENSE, "megatron:pp2,layers=2+1", "vllm:", "lists more than"},
       {REFIT_DENSE, "megatron:pp2,layers=1+0", "vllm:", "lists 1 layers"},
+      {REFIT_TABLE(REFIT_DENSE_CONFIG ",\"model_type\":\"glm4_moe\"",
+                   REFIT_ENDS "," REFIT_N("model.layers.2.embed_tokens.weight", "[100,16]")),
+       "megatron:", "vllm:draft", "\"vllm:draft\" has it and \"megatron:\" has not"},
       {REFIT_TABLE(FP8, FP8_MLP(512)), "megatron:", "vllm:tp8", "block"},
       {REFIT_TABLE(FP8, FP8_MLP(512)), "megatron:tp8", "vllm:", "block"},
       /* A5: 12 heads go over 6 ranks, their 4 of keys and values do not */
