@@ -28,6 +28,7 @@ ZERO, NEVER = -1, -2  # numbers of no tensor: zeros or padding; not written by t
 
 # What xfer refuses though the framework does not, and words of the sentence that says why.
 REFUSED = {("vllm", "deepseek_tied"): "ties no output layer",
+           ("vllm", "bailing_2_5_rest"): "in layers past the last whole group of 2",
            ("vllm", "deepseek_v4_mxfp4_room"): "vLLM pads experts of these sizes",
            ("vllm", "granite_4_bias"): "cuts this bias as if its rows were of one kind",
            ("vllm", "jamba_tied"): "ties no output layer",

@@ -226,6 +226,7 @@ FAMILIES = {
     "glm5_next": glm5_next(),
     "bailing_2_5": bailing_2_5,
     "bailing_2_5_q": lambda: bailing_2_5("lmlm", 48, group=2, dense=2, further=1),
+    "bailing_2_5_rest": lambda: bailing_2_5("lmm", group=2),
     "bailing_3": bailing_3,
     "bailing_3_elements": lambda: bailing_3("kmkm", None, 512, True, group=2, further=1),
     "iquestcoder": lambda: decoder("IQuestCoderForCausalLM", "iquestcoder"),
