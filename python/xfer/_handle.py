@@ -14,6 +14,7 @@ class Handle:
     pickled: two owners would give it back twice."""
 
     _kind = ""  # "mesh" for an xfer_mesh
+    _makers = ""  # what makes one, where the constructor alone does not
 
     def __init__(self) -> None:
         self._handle: c_void_p | None = c_void_p()
@@ -23,6 +24,8 @@ class Handle:
 
     @property
     def _as_parameter_(self) -> c_void_p:
+        if self._makers and not self._closed and not self._handle:
+            raise ValueError(f"the {self._kind} was not made: {self._makers} make one")
         if self._closed or not self._handle:
             raise ValueError(f"the {self._kind} is closed")
         return self._handle

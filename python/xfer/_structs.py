@@ -77,6 +77,13 @@ def whole(value: Any, name: str) -> int:
         raise TypeError(f"{name} is {value!r}, not a whole number") from None
 
 
+def listed(value: Any, name: str) -> Any:
+    """A list of the caller's, not one item in its place."""
+    if not hasattr(value, "__len__"):
+        raise TypeError(f"{name} is {value!r}, not a list")
+    return value
+
+
 def needed(kind: str, value: Any, name: str) -> Any:
     """As checked(), of an object that may not be left out."""
     if value is None:

@@ -6,14 +6,14 @@ import os
 import threading
 from collections import deque
 from collections.abc import Callable
-from ctypes import c_void_p, create_string_buffer
+from ctypes import c_int, c_void_p, create_string_buffer
 from typing import Any
 
 from . import _bootstrap, _functions, _handle
 from ._lib import lib, plugin
-from ._structs import decoded, sayable
+from ._structs import checked, decoded, sayable
 from ._worker import Worker
-from .errors import CommError, MismatchError, PeerError, StateError, described
+from .errors import ArgError, CommError, MismatchError, PeerError, StateError, described
 from .memory import HOST, View
 
 __all__ = ["Comm", "nccl_id"]
@@ -62,6 +62,7 @@ class Comm(_handle.Handle):
     """
 
     _kind = "comm"
+    _makers = "Comm.local(), host(), mpi(), nccl() and cuda()"
 
     def __init__(self) -> None:
         super().__init__()
@@ -81,7 +82,10 @@ class Comm(_handle.Handle):
 
     @classmethod
     def local(cls, n_ranks: int) -> list[Comm]:
-        """One comm for each rank, whose ranks are threads of this process; each belongs to one. Host memory."""
+        """A list of comms, one for each rank, whose ranks are threads of this process; each belongs to one. Host
+        memory."""
+        if checked(c_int, n_ranks, "n_ranks") < 1:
+            raise ArgError(f"n_ranks is {n_ranks}: want at least 1")
         handles = (c_void_p * n_ranks)()
         lib.xfer_comm_create_local(handles, n_ranks)
         comms = [cls() for _ in handles]

@@ -64,7 +64,7 @@ def dtype_name(dtype: Any) -> str:
     if ours is None and isinstance(dtype, type):  # numpy.float32, bool
         ours = _NAMES.get(dtype.__name__)
     if ours is None:
-        raise TypeError(f"there is no dtype {dtype!r}: the library has {', '.join(_NAMES)}")
+        raise TypeError(f"there is no dtype {dtype!r}: it is one of {', '.join(_NAMES.values())}")
     return ours
 
 

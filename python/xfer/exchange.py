@@ -6,7 +6,7 @@ import ctypes
 import functools
 import struct
 from collections.abc import Sequence
-from ctypes import byref
+from ctypes import byref, c_int32, c_uint64
 from typing import TYPE_CHECKING, Any
 
 from . import _structs, dtypes
@@ -60,8 +60,10 @@ class _Side:
             _OPERATION.pack_into(
                 self.operations, i * _OPERATION.size, number, peer, code, n_dims, 0, *memory.shape, *rest
             )
-        except struct.error as error:
-            raise OverflowError(f"peer or id out of range: {error}") from None
+        except struct.error:
+            _structs.checked(c_uint64, number, "id")  # one of the two raises
+            _structs.checked(c_int32, peer, "peer")
+            raise
         self.memory.append(memory)
         return view
 

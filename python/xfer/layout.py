@@ -9,7 +9,7 @@ from typing import Any
 
 from . import _handle, _structs
 from ._lib import lib
-from ._structs import array, decoded, encoded
+from ._structs import array, decoded, encoded, listed
 from .dtypes import dtype_code, itemsize, name_of_code
 from .errors import ArgError
 from .mesh import Mesh
@@ -117,7 +117,8 @@ _Part = tuple[str, tuple[int, ...] | None, list[tuple[int, ...]] | None]
 
 
 class Layout(_handle.Handle):
-    """Which elements of one tensor each rank of a mesh holds. Knows no memory.
+    """Which elements of one tensor each rank of a mesh holds. Knows no memory. Two that say the same are not equal by
+    `==`, which asks for the same object; format_problem() has what they say.
 
     shape: the tensor's global shape, 0 to 8 sizes. dtype: the library's name ("bf16"), or a dtype of torch or NumPy.
     placements: one per mesh axis. padded_shape: sizes that are split, each at least shape's; local parts are as of
@@ -141,11 +142,12 @@ class Layout(_handle.Handle):
     ) -> None:
         super().__init__()
         self._parts: dict[int, _Part] = {}
-        if padded_shape is not None and len(padded_shape) != len(shape):
-            raise ValueError(f"{len(padded_shape)} padded sizes for {len(shape)} dims")
-        for placement in placements:
+        listed(shape, "shape")
+        for placement in listed(placements, "placements"):
             if not isinstance(placement, Placement):
                 raise TypeError(f"{placement!r} is no placement: it is Replicate, Shard, StridedShard or Runs")
+        if padded_shape is not None and len(padded_shape) != len(shape):
+            raise ValueError(f"{len(padded_shape)} padded sizes for {len(shape)} dims")
         structs = [placement._struct() for placement in placements]
         desc = _structs.sized(
             _structs.LayoutDesc,
@@ -178,6 +180,7 @@ class Layout(_handle.Handle):
         Raises ShapeError for a box with hi below lo, ValueError for bounds of other dims.
         """
         lists = [boxes] if mesh is None else boxes
+        listed(shape, "shape")
         if mesh is not None and len(lists) != len(mesh):
             raise ValueError(f"{len(lists)} lists of boxes for a mesh of {len(mesh)}")
         first, bounds = [0], []

@@ -260,7 +260,10 @@ class View:
             self.shape = one.shape
             self._struct = _structs.View.from_buffer_copy(_structs.strided(one.address, one.strides))
         else:
-            piece_dim = range(len(one.shape))[piece_dim]
+            n_dims = len(one.shape)
+            if not -n_dims <= (piece_dim := _structs.whole(piece_dim, "piece_dim")) < n_dims:
+                raise IndexError(f"piece_dim is {piece_dim}: the pieces have {n_dims} dims")
+            piece_dim %= n_dims
             self.shape = tuple(n * (len(parts) if d == piece_dim else 1) for d, n in enumerate(one.shape))
             self._pieces = array(c_void_p, [p.address for p in parts], "pieces")
             strides = array(c_int64, one.strides, "strides")

@@ -8,7 +8,7 @@ from ctypes import c_int
 
 from . import _handle
 from ._lib import lib
-from ._structs import array, whole
+from ._structs import array, listed, whole
 
 __all__ = ["Mesh"]
 
@@ -26,6 +26,7 @@ class Mesh(_handle.Handle):
 
     def __init__(self, shape: Sequence[int], ranks: Sequence[int] | None = None) -> None:
         super().__init__()
+        shape = listed(shape, "shape")
         size = math.prod(shape)
         if ranks is not None and len(ranks) != size:
             raise ValueError(f"{len(ranks)} ranks for a mesh of {size}")

@@ -315,18 +315,14 @@ class Plan(_handle.Handle):
 
         Raises PeerError where another rank's run failed, TimeoutError where the run is not complete yet, or a rank
         missed its deadline. After a failure destinations may be half old and half new, and another commit() is needed.
+        A timeout that is no number raises at once: the run is in flight still, for another wait() or for close().
         """
         comm = self._on()
         with comm._alone():
-            wrong: Exception | None = None
-            try:
-                _structs.checked(c_uint64, timeout_ms, "timeout_ms")
-            except Exception as error:  # the other ranks wait for this one all the same
-                wrong, timeout_ms = error, 0
+            self._refused = True  # until it is waited for
+            _structs.checked(c_uint64, timeout_ms, "timeout_ms")
             self._refused = False
             comm._call(lib.xfer_plan_wait, self, timeout_ms)
-            if wrong is not None:
-                raise wrong
 
     def test(self) -> bool:
         """Has this rank's part of the last run ended? Local; does not block. wait() is still to be called."""

@@ -184,7 +184,21 @@ def test_plan_left_after_a_refused_run_lets_the_others_go():
     assert time.monotonic() - began < 30
 
 
-def test_wait_with_a_wrong_timeout_waits_all_the_same():
+def test_wait_with_a_wrong_timeout_leaves_the_run_in_flight():
+    def work(comm):
+        with xfer.Plan(comm, [("w", LAYOUT, LAYOUT)]) as plan:
+            plan.bind(0, GOOD, np.zeros_like(GOOD))
+            plan.commit()
+            plan.run(1)
+            for wrong in ("x", None, -1) if comm.rank == 1 else ():
+                with pytest.raises((TypeError, OverflowError), match="timeout_ms"):
+                    plan.wait(wrong)
+            plan.wait()
+
+    assert outcomes(3, work) == [None] * 3
+
+
+def test_close_waits_after_a_wait_with_a_wrong_timeout():
     def work(comm):
         with xfer.Plan(comm, [("w", LAYOUT, LAYOUT)]) as plan:
             plan.bind(0, GOOD, np.zeros_like(GOOD))

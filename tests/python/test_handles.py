@@ -44,7 +44,6 @@ def test_everything_on_a_closed_object_raises():
         lambda: comm.all_gather(b"a"),
         lambda: xfer.Plan(comm, tensors),
         lambda: xfer.redistribute(comm, open_layout, four, open_layout, four),
-        lambda: xfer.Comm().size,
         lambda: plan.bind(0, four, four),
         plan.commit,
         lambda: plan.run(1),

@@ -181,6 +181,37 @@ def test_numbers_are_neither_cut_nor_read_from_a_text(call, sentence):
         call()
 
 
+def alone(x):
+    """Moved from an array to another, of the same four elements."""
+    layout = Layout(Mesh([1]), [4], "f64", [Replicate()])
+    xfer.redistribute(Comm.local(1)[0], layout, x, layout, np.zeros(4))
+
+
+@pytest.mark.parametrize(
+    ("call", "kind", "sentence"),
+    [
+        (lambda: View([np.zeros(2)], piece_dim=9), IndexError, "piece_dim is 9: the pieces have 1 dims"),
+        (lambda: View([np.zeros(2)], piece_dim="x"), TypeError, "piece_dim is 'x', not a whole number"),
+        (lambda: Comm().rank, ValueError, r"the comm was not made: Comm.local\(\), host\(\), mpi\(\)"),
+        (lambda: Comm.local(-1), xfer.XferError, "n_ranks is -1: want at least 1"),
+        (lambda: Comm.local("a"), TypeError, "n_ranks is 'a', not a whole number"),
+        (lambda: Comm.local(10**12), OverflowError, "n_ranks = 1000000000000 is out of range"),
+        (lambda: Mesh(2), TypeError, "shape is 2, not a list"),
+        (lambda: Layout(MESH, 8, "f32", [Shard(0)]), TypeError, "shape is 8, not a list"),
+        (lambda: Layout.by_boxes(None, 8, "f32", [([0], [4])]), TypeError, "shape is 8, not a list"),
+        (lambda: Layout(MESH, [8], "f32", Shard(0)), TypeError, r"placements is Shard\(.*\), not a list"),
+        (lambda: Layout(MESH, [8], "f33", [Shard(0)]), TypeError, "no dtype 'f33': it is one of u8, .* bf16, .*f64$"),
+        (lambda: xfer.exchange(Comm.local(1)[0], [(0, -1, MINE)], []), OverflowError, "id = -1 is out of range"),
+        (lambda: xfer.exchange(Comm.local(1)[0], [(BIG, 1, MINE)], []), OverflowError, "peer = .* is out of range"),
+        (lambda: alone(np.zeros(4)[::-1]), xfer.ShapeError, "stride -8 in dim 0, .* copy it to a contiguous array"),
+        (lambda: alone(np.broadcast_to(0.0, 4)), xfer.ShapeError, "stride 0 in dim 0, .* to a contiguous array"),
+    ],
+)
+def test_what_is_wrong_is_named(call, kind, sentence):
+    with pytest.raises(kind, match=sentence):
+        call()
+
+
 def test_a_tensor_is_bound_by_a_whole_number():
     def work(comm):
         plan = plan_of(comm)
