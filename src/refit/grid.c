@@ -152,8 +152,8 @@ xfer_status xfi_grid_make(xfer_side *side, const xfer_side_options *options)
     while (side->stage_layers[n_listed] >= 0)
       n_listed++;
     XFI_CHECK(n_listed == side->pp * side->chunks, XFER_ERR_ARG,
-              "\"%s\": layers= lists %d stages, there are %d", side->spec, n_listed,
-              side->pp * side->chunks);
+              "\"%s\": layers= lists %d stages, there are %d%s", side->spec, n_listed,
+              side->pp * side->chunks, side->chunks > 1 ? " virtual ones" : "");
   }
 done:
   return st;

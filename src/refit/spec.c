@@ -110,7 +110,7 @@ static xfer_status parse_layers(xfer_side *side, const char *text)
 
   side->stage_layers = xfi_calloc(MAX_PP + 1, sizeof *side->stage_layers);
   XFI_CHECK(side->stage_layers != NULL, XFER_ERR_NOMEM, "the layers of the stages");
-  XFI_CHECK(*text != '\0', XFER_ERR_ARG, "layers= lists no stage");
+  XFI_CHECK(*text != '\0', XFER_ERR_ARG, "\"%s\": layers= lists no stage", side->spec);
   for (bool more = true; more;) {
     int times = 1, layers = number(&at);
 
@@ -121,7 +121,7 @@ static xfer_status parse_layers(xfer_side *side, const char *text)
     }
     more = *at == '+';
     XFI_CHECK(times > 0 && layers >= 0 && times <= MAX_PP - n_stages && (more || *at == '\0'),
-              XFER_ERR_ARG, "layers=%s: want counts such as 3+14x4+2", text);
+              XFER_ERR_ARG, "\"%s\": layers=%s: want counts such as 3+14x4+2", side->spec, text);
     at += more;
     while (times-- > 0)
       side->stage_layers[n_stages++] = layers;
@@ -213,7 +213,7 @@ static xfer_status no_item(const xfer_side *side, const char *name, const char *
   list_words(text, sizeof text, rules->flags);
   json_object_foreach((json_t *)(uintptr_t)rules->choices, key, value)
       list_word(text, sizeof text, key, "=");
-  if (rules->takes_layers) list_word(text, sizeof text, "layers=", "");
+  if (rules->takes_layers) list_word(text, sizeof text, "layers=", "N+N");
   if (rules->takes_map) list_word(text, sizeof text, "map=", "");
   list_word(text, sizeof text, "dtype=", "");
   if (rules->n_quants > 0) list_word(text, sizeof text, "quant=", "");
