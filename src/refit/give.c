@@ -129,16 +129,21 @@ static void format_shape(char *text, size_t size, const int64_t *shape, int n_di
   xfi_text_printf(&out, "]");
 }
 
-/* Without the last dims that are one with those before them, down to as many as wanted: blocks and
- * the bytes in them are the columns of packed weights. */
-static int merge_dims(int64_t *shape, int64_t *strides, int n_dims, int wanted)
+/* Joins dims that are one of the local's, as blocks and the bytes in them are the columns of packed
+ * weights: as many as there are more than it has. */
+static int join_dims(int64_t *shape, int64_t *strides, int n_dims, const xfi_local *local)
 {
-  for (; n_dims > wanted && n_dims > 1; n_dims--) {
-    if (strides != NULL && strides[n_dims - 2] != strides[n_dims - 1] * shape[n_dims - 1]) break;
-    shape[n_dims - 2] *= shape[n_dims - 1];
-    if (strides != NULL) strides[n_dims - 2] = strides[n_dims - 1];
+  int n = 0;
+
+  for (int d = 0; d < n_dims; d++) {
+    bool joins = n > 0 && n_dims - d > local->n_dims - n &&
+                 (n == local->n_dims || shape[n - 1] != local->shape[n - 1]);
+    if (joins && strides != NULL && strides[n - 1] != strides[d] * shape[d]) return n_dims;
+    shape[joins ? n - 1 : n] = joins ? shape[n - 1] * shape[d] : shape[d];
+    if (strides != NULL) strides[joins ? n - 1 : n] = strides[d];
+    n += joins ? 0 : 1;
   }
-  return n_dims;
+  return n;
 }
 
 static bool shape_is(const xfi_local *local, const int64_t *shape, int n_dims)
@@ -159,7 +164,7 @@ static xfer_status take(xfer_locals *locals, xfi_local *local, const char *name,
 
   format_shape(have, sizeof have, shape, n_dims);
   format_shape(want, sizeof want, local->shape, local->n_dims);
-  n_dims = merge_dims(shape, strides, n_dims, local->n_dims);
+  n_dims = join_dims(shape, strides, n_dims, local);
   XFI_CHECK(shape_is(local, shape, n_dims), XFER_ERR_MISMATCH,
             "\"%s\" is %s, its shape should be %s", name, have, want);
   /* Engines keep as bytes what torch had no type for: f8e8m0, and two values of 4 bits, which are

@@ -482,6 +482,7 @@ static void test_blocks_of_packed_weights_are_columns(void **state)
   static const char engine[] = "model.layers.0.mlp.experts.routed_experts.w13_weight";
   const int64_t blocks[] = {4, 128, 2, 16}, flat[] = {4, 128, 32}, half[] = {4, 64, 32};
   const int64_t apart[] = {128 * 64, 64, 32, 1};
+  const int64_t rows[] = {4, 2, 64, 32}, wrong[] = {4, 3, 64, 32};
   one o = make(PACKED, "full", XFER_SIDE_TRAIN, NULL, 0);
   xfer_view src, dst;
   int has = 0;
@@ -494,6 +495,11 @@ static void test_blocks_of_packed_weights_are_columns(void **state)
   assert_non_null(
       strstr(xfer_last_error(), "is [4, 128, 2, 16], its shape should be [4, 128, 32]"));
   give_all(&o, XFER_SIDE_TRAIN, NULL);
+  assert_int_equal(
+      xfer_locals_update(o.locals, XFER_SIDE_TRAIN, name, XFER_U8, memory, wrong, NULL, 4),
+      XFER_ERR_MISMATCH);
+  assert_int_equal(
+      xfer_locals_update(o.locals, XFER_SIDE_TRAIN, name, XFER_U8, memory, rows, NULL, 4), XFER_OK);
   assert_int_equal(
       xfer_locals_update(o.locals, XFER_SIDE_TRAIN, name, XFER_U8, memory, blocks, NULL, 4),
       XFER_OK);
