@@ -300,6 +300,8 @@ class Case:
             name = of_text(p["name"])
             if name.endswith("A_log"):
                 p = dict(p, shape=[int(np.prod(p["shape"]))])  # dims that are one of the join
+            if name.endswith("fused_fg_b_proj.weight"):
+                p = dict(p, shape=[p["shape"][0] * p["shape"][1], p["shape"][2]])
             line = mine.pop(name, None)
             if line is None and "alias" not in p:
                 line = mine.pop(next((a for a in aliases.get(p["name"], ()) if a in mine), None), None)
