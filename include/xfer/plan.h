@@ -108,7 +108,8 @@ XFER_API XFER_MUST_CHECK xfer_status xfer_conversion_get(xfer_conversion convers
 
 /** One tensor of a plan. */
 typedef struct xfer_tensor {
-  const char *name;           /**< For errors and reports; part of what ranks must agree on. */
+  const char *name;           /**< For errors and reports; part of what ranks must agree on. Not
+                                   NULL; several tensors may have the same. */
   const xfer_layout *src;     /**< Who holds it before; NULL: not known on this rank. */
   const xfer_layout *dst;     /**< Who holds it after; NULL: not known on this rank. */
   xfer_conversion conversion; /**< Of its elements on the way; 0: none. */
@@ -204,7 +205,8 @@ XFER_API void xfer_plan_destroy(xfer_plan *plan);
 /**
  * Say where one tensor's parts lie on this rank. Local. After a commit it makes the plan
  * uncommitted, unless the tensor lies where it did. A bind that fails leaves the tensor unbound:
- * the next commit fails on all ranks, with what was wrong.
+ * the next commit fails on all ranks, with what was wrong. A view of host memory is addresses
+ * alone: a buffer that is smaller than the part cannot be noticed, and a run goes past its end.
  *
  * @param plan      The plan.
  * @param tensor    Index into the array given at create.
