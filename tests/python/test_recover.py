@@ -1,0 +1,87 @@
+"""What goes on after a run that failed, as the table of docs/errors.md has it."""
+
+import numpy as np
+import pytest
+from ranks import outcomes
+
+import xfer
+from xfer import Layout, Mesh, Plan, Replicate, Shard
+
+SRC, DST = Layout(Mesh([3]), [6], "u8", [Shard(0)]), Layout(Mesh([3]), [6], "u8", [Replicate()])
+
+
+def committed(comm, lane, got, timeout_ms=1000):
+    plan = Plan(comm, [("w", SRC, DST)], lane=lane, timeout_ms=timeout_ms)
+    plan.bind("w", np.full(2, comm.rank, np.uint8), got)
+    plan.commit()
+    return plan
+
+
+def refused(plan, rank):
+    """Rank 0 refuses a run."""
+    if rank == 0:
+        plan.refuse("not ready")
+    else:
+        plan.run(2)
+
+
+def stale(plan, rank):
+    """The version of rank 0 does not grow."""
+    plan.run(1 if rank == 0 else 2)
+
+
+def run_that_fails(comm, plan, how):
+    comm.all_gather(b"")  # all have left the run before
+    with pytest.raises(xfer.XferError):
+        try:
+            how(plan, comm.rank)
+        finally:
+            plan.wait()
+
+
+@pytest.mark.parametrize("how", [refused, stale])
+def test_a_commit_will_do_where_data_goes_directly(how):
+    def work(comm):
+        got = np.zeros(6, np.uint8)
+        plan = committed(comm, "auto", got)
+        plan.run(1)
+        plan.wait()
+        run_that_fails(comm, plan, how)
+        plan.commit()
+        got[:] = 99
+        plan.run(3)
+        plan.wait()
+        return got.tolist(), plan.report()["torn"]
+
+    assert outcomes(3, work) == [([0, 0, 1, 1, 2, 2], 0)] * 3
+
+
+@pytest.mark.parametrize("how", [refused, stale])
+def test_where_data_goes_in_messages_the_comm_is_broken(how):
+    def work(comm):
+        plan = committed(comm, "packed", np.zeros(6, np.uint8))
+        plan.run(1)
+        plan.wait()
+        run_that_fails(comm, plan, how)
+        with pytest.raises(xfer.CommError, match="the comm is broken"):
+            plan.commit()
+        with pytest.raises(xfer.CommError, match="the comm is broken"):
+            committed(comm, "auto", np.zeros(6, np.uint8))
+
+    assert outcomes(3, work) == [None] * 3
+
+
+def test_ranks_that_ran_other_versions_commit_again_in_every_lane():
+    def work(comm):
+        got = np.zeros(6, np.uint8)
+        for lane in ("auto", "packed", "broadcast"):
+            plan = committed(comm, lane, got)
+            plan.run(comm.rank)
+            with pytest.raises(xfer.MismatchError, match="ran version"):
+                plan.wait()
+            plan.commit()
+            plan.run(7)
+            plan.wait()
+        return got.tolist()
+
+    assert outcomes(3, work) == [[0, 0, 1, 1, 2, 2]] * 3
