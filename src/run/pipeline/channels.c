@@ -255,7 +255,7 @@ static void find_same(xfi_channels *c)
   }
 }
 
-/* What of the host's cache a rank may think its own: other things have half of it. */
+/* What of the host's cache a rank may think its own: other things have two thirds of it. */
 static uint64_t cache_bytes(const xfer_plan *plan)
 {
   const long in_all = sysconf(_SC_LEVEL3_CACHE_SIZE);
@@ -263,7 +263,7 @@ static uint64_t cache_bytes(const xfer_plan *plan)
 
   for (int r = 0; r < plan->comm->size; r++)
     n_ranks += r != plan->comm->rank && plan->comm->ops->shares(plan->comm, r);
-  return in_all > 0 && n_ranks <= sysconf(_SC_NPROCESSORS_ONLN) ? (uint64_t)(in_all / 2 / n_ranks)
+  return in_all > 0 && n_ranks <= sysconf(_SC_NPROCESSORS_ONLN) ? (uint64_t)(in_all / 3 / n_ranks)
                                                                 : CACHE_BYTES;
 }
 
