@@ -108,7 +108,8 @@ typedef struct xfi_comm_ops {
   xfer_status (*check_data)(xfi_comm *comm);
 } xfi_comm_ops;
 
-/* The public call that a rank is in, for texts. */
+/* The public call that a rank is in: for texts, and since a caller's own gathering must be no other
+ * call's. */
 typedef enum xfi_inside {
   XFI_INSIDE_ANOTHER,
   XFI_INSIDE_ALL_GATHER,

@@ -147,8 +147,7 @@ static bool bind_elsewhere(xfer_plan *plan, size_t tensor, const xfer_view *src_
 }
 
 /* After an error: nothing may run with what was bound before, which may be freed. A commit says
- * why.
- */
+ * why. */
 static void unbind(xfer_plan *plan, size_t tensor, xfer_status st)
 {
   xfi_binding *b = plan->bindings[tensor];
