@@ -130,10 +130,10 @@ static xfer_status batch_fill(xfi_cuda_device *device, xfi_batch *batch, const x
     XFI_TRY(let_engine_take(&rest, &n_copies, batch, device, copies, open));
     copies = rest;
   }
-  if (open && batch->engine.n == 0) goto done;
+  if (open && xfi_cuda_engine_is_empty(&batch->engine)) goto done;
   XFI_TRY(xfi_cuda_compile(&program, copies, n_copies, n_blocks));
   XFI_TRY(upload(device, batch, &program, n_blocks, guard));
-  if (batch->engine.n > 0 && n_copies > 0) XFI_TRY(make_side(batch));
+  if (!xfi_cuda_engine_is_empty(&batch->engine) && n_copies > 0) XFI_TRY(make_side(batch));
 done:
   xfi_free(rest);
   xfi_cuda_program_free(&program);
@@ -151,7 +151,7 @@ static xfer_status batch_make(xfi_device *base, xfi_batch **batch, const xfi_cop
   made = xfi_calloc(1, sizeof *made);
   XFI_CHECK(made != NULL, XFER_ERR_NOMEM, "a batch of %zu copies", n_copies);
   XFI_TRY(batch_fill(xfi_cuda(base), made, copies, n_copies, percent, guard, open));
-  if (open && made->engine.n == 0) goto done;
+  if (open && xfi_cuda_engine_is_empty(&made->engine)) goto done;
   *batch = made;
   made = NULL;
 done:

@@ -50,11 +50,13 @@ typedef struct xfi_cuda_offers xfi_cuda_offers; /* cuda_chunk.c */
 typedef struct xfi_cuda_device {
   xfi_device base;
   int ordinal;
-  uint64_t gpu;             /* this one, in whatever process */
-  bool has_ops64;           /* streams can wait for, and write, 64-bit words */
-  int64_t engine_run_bytes; /* the copy engine takes runs of so many, */
-  int64_t engine_all_bytes; /* where there are so many in all */
-  cudaStream_t aside;       /* for uploads whatever the other streams do */
+  uint64_t gpu;              /* this one, in whatever process */
+  bool has_ops64;            /* streams can wait for, and write, 64-bit words */
+  int64_t engine_run_bytes;  /* the copy engine takes runs of so many, */
+  int64_t engine_row_bytes;  /* rows of so many in one copy, */
+  int64_t engine_call_bytes; /* which has so many, */
+  int64_t engine_all_bytes;  /* where there are so many in all */
+  cudaStream_t aside;        /* for uploads whatever the other streams do */
   xfi_cuda_driver driver;
 
   xfi_cuda_page *pages;    /* of flags_alloc() */
@@ -177,13 +179,30 @@ size_t xfi_cuda_join(const xfi_cuda_device *device, xfi_copy *copies, size_t n);
 
 /* ---- cuda_engine.c ---- */
 
-/* Runs for the copy engine. Free with xfi_cuda_engine_free, also after a failure. */
+/* A 2-D copy. */
+typedef struct xfi_cuda_rows {
+  char *dst;
+  const char *src;
+  size_t dst_pitch;
+  size_t src_pitch;
+  size_t n_bytes; /* of a row */
+  size_t n;
+} xfi_cuda_rows;
+
+/* For the copy engine. Free with xfi_cuda_engine_free, also after a failure. */
 typedef struct xfi_cuda_runs {
   CUdeviceptr *dst; /* [n] */
   CUdeviceptr *src;
   size_t *n_bytes;
   size_t n;
+  xfi_cuda_rows *rows; /* [n_rows] */
+  size_t n_rows;
 } xfi_cuda_runs;
+
+static inline bool xfi_cuda_engine_is_empty(const xfi_cuda_runs *runs)
+{
+  return runs->n == 0 && runs->n_rows == 0;
+}
 
 /* From what size on it is worth using. */
 void xfi_cuda_engine_limits(xfi_cuda_device *device);

@@ -3,11 +3,12 @@
  * multiprocessor and has the whole link, where kernels have 0.95 of it. It cannot be stopped once
  * it is enqueued, so it takes none with a strict guard.
  *
- * Of 2 H200, runs that one call enqueues by the hundred move at 0.97 of the link from 384 KiB and
- * at 0.99 from 1 MiB; the host needs 0.7 to 0.9 us for each. One call for each run, as drivers
- * before CUDA 12.8 want it, leaves 2.5 us between two of them, and rows of one 2-D copy of any
- * length are slower than kernels. Between two processes on one GPU a call's runs begin one after
- * the other, 4.4 us each, while the host waits: these are left to kernels.
+ * Between 2 H200 or H100, runs that one call enqueues by the hundred move at 0.97 of the link from
+ * 384 KiB and at 0.99 from 1 MiB; the host needs 0.7 to 1 us for each. Rows of one 2-D copy are as
+ * fast from 1 MiB on, and need 0.05 us each; shorter ones are slower than kernels where they are
+ * pulled. A call for each copy leaves 2.5 us between two of them, so what it moves must be large.
+ * Between two processes on one GPU a call's runs begin one after the other, 4.4 us each, while the
+ * host waits: these are left to kernels.
  */
 #include "cuda_device.h"
 
@@ -20,12 +21,14 @@
 enum { CALL_RUNS = 256 };
 /* A stream takes about 26,000 runs in such calls before it holds up the host, and about 340 that
  * have a call each; one that waits for a peer goes on nobody knows when. */
-enum { RUNS_MAX = 4096, OPEN_RUNS_MAX = 20000, ALONE_RUNS_MAX = 256 };
+enum { OPS_MAX = 4096, OPEN_OPS_MAX = 20000, ALONE_OPS_MAX = 256 };
+static const int64_t PITCH_MAX = INT32_MAX; /* cudaDevAttrMaxPitch of every device so far */
 
-/* A copy and the runs that it has. */
+/* A copy, and what the engine makes of it: runs, or 2-D copies. */
 typedef struct candidate {
   xfi_copy *copy;
-  int64_t n_runs;
+  int64_t n_ops;
+  bool rows;
 } candidate;
 
 static bool has_batches(const xfi_cuda_device *device)
@@ -40,22 +43,36 @@ static bool has_batches(const xfi_cuda_device *device)
 
 void xfi_cuda_engine_limits(xfi_cuda_device *device)
 {
-  device->engine_run_bytes = INT64_C(512) << 10;
+  /* A call for each: 8 MiB move at 0.85 of the link, 32 MiB at 0.95, 64 MiB at 0.98. */
+  device->engine_call_bytes = INT64_C(64) << 20;
+  device->engine_row_bytes = INT64_C(1) << 20;
+  device->engine_run_bytes = has_batches(device) ? INT64_C(512) << 10 : device->engine_call_bytes;
   device->engine_all_bytes = INT64_C(32)
                              << 20; /* less is over before a second stream is worth it */
-  if (has_batches(device)) return;
-  /* A call for each: 8 MiB move at 0.85 of the link, 32 MiB at 0.95, 64 MiB at 0.98. */
-  device->engine_run_bytes = device->engine_all_bytes = INT64_C(64) << 20;
 }
 
-/* 0: it is not for the engine. */
-static int64_t count_runs(const xfi_cuda_device *device, const xfi_copy *c, int64_t most)
+/* The innermost dim is worth a 2-D copy. */
+static bool is_rows(const xfi_cuda_device *device, const xfi_copy *c)
 {
-  const int64_t n_runs = xfi_copy_runs(c);
+  const int64_t d = c->n_dims - 1;
 
-  if (c->src == NULL || c->convert != NULL || c->run_bytes < device->engine_run_bytes) return 0;
-  if (!xfi_cuda_is_across(device, c->src) && !xfi_cuda_is_across(device, c->dst)) return 0;
-  return n_runs <= most ? n_runs : 0;
+  return d >= 0 && c->run_bytes >= device->engine_row_bytes &&
+         c->run_bytes * c->extent[d] >= device->engine_call_bytes &&
+         c->src_stride[d] >= c->run_bytes && c->src_stride[d] <= PITCH_MAX &&
+         c->dst_stride[d] >= c->run_bytes && c->dst_stride[d] <= PITCH_MAX;
+}
+
+/* No operations: it is not for the engine. */
+static candidate look_at(const xfi_cuda_device *device, xfi_copy *c, int64_t most)
+{
+  candidate found = {.copy = c, .rows = is_rows(device, c)};
+
+  if (c->src == NULL || c->convert != NULL) return found;
+  if (!xfi_cuda_is_across(device, c->src) && !xfi_cuda_is_across(device, c->dst)) return found;
+  if (!found.rows && c->run_bytes < device->engine_run_bytes) return found;
+  found.n_ops = xfi_copy_runs(c) / (found.rows ? c->extent[c->n_dims - 1] : 1);
+  if (found.n_ops > most) found.n_ops = 0;
+  return found;
 }
 
 static int by_run(const void *a, const void *b)
@@ -68,52 +85,64 @@ static int by_run(const void *a, const void *b)
   return (x->copy > y->copy) - (x->copy < y->copy); /* keeps the order of equals */
 }
 
-static void add_runs(xfi_cuda_runs *runs, const xfi_copy *c)
+static void add(xfi_cuda_runs *runs, const candidate *from)
 {
+  const xfi_copy *c = from->copy;
+  const int64_t last = c->n_dims - 1;
   int64_t index[XFI_COPY_DIMS] = {0};
   const char *src = c->src;
   char *dst = c->dst;
 
   do {
-    runs->dst[runs->n] = (CUdeviceptr)(uintptr_t)dst;
-    runs->src[runs->n] = (CUdeviceptr)(uintptr_t)src;
-    runs->n_bytes[runs->n++] = (size_t)c->run_bytes;
-  } while (xfi_copy_next(c, c->n_dims, index, &src, &dst));
+    if (from->rows) {
+      runs->rows[runs->n_rows++] = (xfi_cuda_rows){.dst = dst,
+                                                   .src = src,
+                                                   .dst_pitch = (size_t)c->dst_stride[last],
+                                                   .src_pitch = (size_t)c->src_stride[last],
+                                                   .n_bytes = (size_t)c->run_bytes,
+                                                   .n = (size_t)c->extent[last]};
+    } else {
+      runs->dst[runs->n] = (CUdeviceptr)(uintptr_t)dst;
+      runs->src[runs->n] = (CUdeviceptr)(uintptr_t)src;
+      runs->n_bytes[runs->n++] = (size_t)c->run_bytes;
+    }
+  } while (xfi_copy_next(c, from->rows ? last : c->n_dims, index, &src, &dst));
 }
 
 xfer_status xfi_cuda_engine_take(xfi_cuda_runs *runs, const xfi_cuda_device *device, bool open,
                                  xfi_copy *rest, size_t *n_rest)
 {
-  const int64_t most = !has_batches(device) ? ALONE_RUNS_MAX : open ? OPEN_RUNS_MAX : RUNS_MAX;
+  const int64_t most = !has_batches(device) ? ALONE_OPS_MAX : open ? OPEN_OPS_MAX : OPS_MAX;
   xfer_status st = XFER_OK;
   size_t n_candidates = 0;
   size_t n_left = 0;
-  size_t room = 0;
+  size_t room[2] = {0}; /* for runs, for 2-D copies */
   int64_t n_bytes = 0;
   candidate *candidates = xfi_calloc(*n_rest, sizeof *candidates);
 
   XFI_CHECK(candidates != NULL, XFER_ERR_NOMEM, "a batch of %zu copies", *n_rest);
   for (size_t i = 0; i < *n_rest; i++) {
-    const int64_t n_runs = count_runs(device, &rest[i], most);
+    const candidate c = look_at(device, &rest[i], most);
 
-    if (n_runs == 0) continue;
-    candidates[n_candidates++] = (candidate){&rest[i], n_runs};
+    if (c.n_ops == 0) continue;
+    candidates[n_candidates++] = c;
     n_bytes += xfi_copy_bytes(&rest[i]);
   }
   if (n_candidates == 0 || n_bytes < device->engine_all_bytes) goto done;
   qsort(candidates, n_candidates, sizeof *candidates, by_run);
   for (size_t i = 0; i < n_candidates; i++) {
-    if (room + (size_t)candidates[i].n_runs > (size_t)most) candidates[i].n_runs = 0;
-    room += (size_t)candidates[i].n_runs;
+    if (room[0] + room[1] + (size_t)candidates[i].n_ops > (size_t)most) candidates[i].n_ops = 0;
+    room[candidates[i].rows] += (size_t)candidates[i].n_ops;
   }
-  runs->dst = xfi_calloc(room, sizeof *runs->dst);
-  runs->src = xfi_calloc(room, sizeof *runs->src);
-  runs->n_bytes = xfi_calloc(room, sizeof *runs->n_bytes);
-  XFI_CHECK(runs->dst != NULL && runs->src != NULL && runs->n_bytes != NULL, XFER_ERR_NOMEM,
-            "%zu runs", room);
+  runs->dst = xfi_calloc(room[0], sizeof *runs->dst);
+  runs->src = xfi_calloc(room[0], sizeof *runs->src);
+  runs->n_bytes = xfi_calloc(room[0], sizeof *runs->n_bytes);
+  runs->rows = xfi_calloc(room[1], sizeof *runs->rows);
+  XFI_CHECK(runs->dst != NULL && runs->src != NULL && runs->n_bytes != NULL && runs->rows != NULL,
+            XFER_ERR_NOMEM, "%zu runs", room[0] + room[1]);
   for (size_t i = 0; i < n_candidates; i++) {
-    if (candidates[i].n_runs == 0) continue;
-    add_runs(runs, candidates[i].copy);
+    if (candidates[i].n_ops == 0) continue;
+    add(runs, &candidates[i]);
     candidates[i].copy->run_bytes = 0; /* taken */
   }
   for (size_t i = 0; i < *n_rest; i++)
@@ -129,6 +158,7 @@ void xfi_cuda_engine_free(xfi_cuda_runs *runs)
   xfi_free(runs->dst);
   xfi_free(runs->src);
   xfi_free(runs->n_bytes);
+  xfi_free(runs->rows);
 }
 
 /* Runs `first` to first + n - 1, in one call. */
@@ -157,6 +187,12 @@ xfer_status xfi_cuda_engine_launch(const xfi_cuda_device *device, const xfi_cuda
   const bool batches = has_batches(device) && stream != NULL && stream != cudaStreamLegacy;
   xfer_status st = XFER_OK;
 
+  for (size_t i = 0; i < runs->n_rows; i++) {
+    const xfi_cuda_rows *r = &runs->rows[i];
+
+    XFI_CUDA_TRY(cudaMemcpy2DAsync, (r->dst, r->dst_pitch, r->src, r->src_pitch, r->n_bytes, r->n,
+                                     cudaMemcpyDefault, stream));
+  }
   for (size_t i = 0; batches && i < runs->n; i += CALL_RUNS)
     XFI_TRY(
         launch_batch(device, runs, i, runs->n - i < CALL_RUNS ? runs->n - i : CALL_RUNS, stream));

@@ -230,6 +230,8 @@ xfer_status ranks_make_comm(xfer_comm **comm, const ranks_meeting *meeting, int 
     xfi_cuda_device *device = xfi_cuda((*comm)->device);
 
     device->engine_run_bytes = device->engine_all_bytes = 1;
+    device->engine_row_bytes = 16;
+    device->engine_call_bytes = 64;
   }
   return st;
 }

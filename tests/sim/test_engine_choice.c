@@ -12,15 +12,15 @@ static xfi_device *device_now;
 static char *far; /* a peer's memory of 2^45 bytes, as far as the device knows; and some of ours */
 static char *near;
 
-/* Rows that lie apart. */
-static xfi_copy rows(int64_t n, int64_t run_bytes)
+/* Rows that lie too far apart for a 2-D copy. */
+static xfi_copy runs_apart(int64_t n, int64_t run_bytes)
 {
   return (xfi_copy){.src = far,
                     .dst = near,
                     .run_bytes = run_bytes,
                     .n_dims = 1,
                     .extent = {n},
-                    .src_stride = {2 * run_bytes},
+                    .src_stride = {((int64_t)1 << 31) + run_bytes},
                     .dst_stride = {3 * run_bytes}};
 }
 
@@ -41,30 +41,30 @@ static void leaves(int64_t n_rows, int64_t run_bytes, bool open, const xfi_copy 
 static void takes(bool open, int64_t least, int64_t most, int64_t all)
 {
   const int64_t enough = all / least;
-  const xfi_copy fits = rows(enough, least);
-  const xfi_copy many = rows(most - 56, least);
-  const xfi_copy long_ones = rows(56, 2 * least);
+  const xfi_copy fits = runs_apart(enough, least);
+  const xfi_copy many = runs_apart(most - 56, least);
+  const xfi_copy long_ones = runs_apart(56, 2 * least);
 
   leaves(0, 0, open, &fits, 1);
-  leaves(0, 0, open, (xfi_copy[]){rows(most, least)}, 1);
-  if (enough > 1) leaves(enough - 1, least, open, (xfi_copy[]){rows(enough - 1, least)}, 1);
-  leaves(2 * enough, least - 1, open, (xfi_copy[]){rows(2 * enough, least - 1)}, 1);
-  leaves(most + 1, least, open, (xfi_copy[]){rows(most + 1, least)}, 1);
+  leaves(0, 0, open, (xfi_copy[]){runs_apart(most, least)}, 1);
+  if (enough > 1) leaves(enough - 1, least, open, (xfi_copy[]){runs_apart(enough - 1, least)}, 1);
+  leaves(2 * enough, least - 1, open, (xfi_copy[]){runs_apart(2 * enough, least - 1)}, 1);
+  leaves(most + 1, least, open, (xfi_copy[]){runs_apart(most + 1, least)}, 1);
   /* Longer ones come first; equals as they are. */
   leaves(0, 0, open, (xfi_copy[]){many, long_ones}, 2);
-  leaves(most - 56, least, open, (xfi_copy[]){many, rows(57, 2 * least)}, 2);
-  leaves(1, least, open, (xfi_copy[]){many, long_ones, rows(1, least)}, 3);
+  leaves(most - 56, least, open, (xfi_copy[]){many, runs_apart(57, 2 * least)}, 2);
+  leaves(1, least, open, (xfi_copy[]){many, long_ones, runs_apart(1, least)}, 3);
 }
 
 /* What it takes, however large: no zeros, no elements that change, and nothing that stays here. */
 static void takes_what_crosses(int64_t least, int64_t all)
 {
   const xfi_convert convert = {.src_bytes = 1, .dst_bytes = 1};
-  xfi_copy copy = rows(all / least, least);
+  xfi_copy copy = runs_apart(all / least, least);
 
   copy.src_stride[0] = 0; /* the same row many times */
   leaves(0, 0, false, &copy, 1);
-  copy = rows(all / least, least);
+  copy = runs_apart(all / least, least);
   copy.convert = &convert;
   leaves(all / least, least, false, &copy, 1);
   copy.convert = NULL;
@@ -80,11 +80,11 @@ static void takes_what_crosses(int64_t least, int64_t all)
 static void launches(bool by_batches)
 {
   const cudaStream_t streams[] = {world_stream(), NULL, cudaStreamLegacy};
-  const xfi_copy nothing = rows(1, 0);
+  const xfi_copy nothing = runs_apart(1, 0);
   CUdeviceptr dst[2] = {(CUdeviceptr)(uintptr_t)near, (CUdeviceptr)(uintptr_t)near + 8};
   CUdeviceptr src[2] = {(CUdeviceptr)(uintptr_t)near + 32, (CUdeviceptr)(uintptr_t)near + 24};
   size_t n_bytes[2] = {8, 8};
-  const xfi_cuda_runs runs = {dst, src, n_bytes, 2};
+  const xfi_cuda_runs runs = {.dst = dst, .src = src, .n_bytes = n_bytes, .n = 2};
   xfi_batch *batch = NULL;
 
   OK(device_now->ops->batch_create(device_now, &batch, &nothing, 1, 100, NULL));
@@ -154,10 +154,55 @@ static void test_what_is_large_and_few(void)
   engine_of_a_driver(BATCH, (int64_t)64 * MIB, (int64_t[]){256, 256}, (int64_t)64 * MIB);
 }
 
+/* What it makes of one copy: so many runs and 2-D copies. */
+static void makes(size_t n_runs, size_t n_rows, xfi_copy copy)
+{
+  xfi_cuda_runs runs = {.n = 0};
+  size_t n = 1;
+
+  OK(xfi_cuda_engine_take(&runs, xfi_cuda(device_now), false, &copy, &n));
+  NEED(n == (xfi_cuda_engine_is_empty(&runs) ? 1 : 0));
+  NEED(runs.n == n_runs && runs.n_rows == n_rows);
+  xfi_cuda_engine_free(&runs);
+}
+
+/* `n` times 64 rows, of which 64 MiB are worth a 2-D copy. */
+static xfi_copy rows_of(int64_t n, int64_t run_bytes, int64_t src_stride)
+{
+  return (xfi_copy){.src = far,
+                    .dst = near,
+                    .run_bytes = run_bytes,
+                    .n_dims = 2,
+                    .extent = {n, 64},
+                    .src_stride = {64 * src_stride + 8, src_stride},
+                    .dst_stride = {64 * 2 * run_bytes, 2 * run_bytes}};
+}
+
+static void test_rows_in_one_copy(void)
+{
+  xfi_device *peer = begin(NULL, 1);
+  xfi_copy narrow = rows_of(1, MIB, 3 * MIB);
+
+  makes(0, 3, rows_of(3, MIB, 3 * MIB));
+  makes(0, 4096, rows_of(4096, MIB, 3 * MIB));
+  makes(0, 0, rows_of(4097, MIB, 3 * MIB)); /* too many */
+  makes(192, 0, rows_of(3, MIB - 1, 3 * MIB));
+  makes(0, 1, rows_of(1, MIB, INT32_MAX));
+  makes(64, 0, rows_of(1, MIB, (int64_t)INT32_MAX + 1));
+  makes(64, 0, rows_of(1, MIB, 0)); /* one row many times */
+  narrow.extent[1] = 63;
+  makes(63, 0, narrow);
+  end(peer);
+  peer = begin(BATCH, 1); /* where a run of 64 MiB is worth a call too */
+  makes(0, 3, rows_of(3, MIB, 3 * MIB));
+  makes(0, 0, narrow);
+  end(peer);
+}
+
 static void test_nothing_between_processes_on_a_gpu(void)
 {
   xfi_device *peer = begin(NULL, 0);
-  const xfi_copy pull = rows(64, MIB);
+  const xfi_copy pull = runs_apart(64, MIB);
   xfi_copy push = pull;
 
   push.src = near;
@@ -171,6 +216,7 @@ int main(int argc, char **argv)
 {
   static const world_test tests[] = {
       {"the_engine_takes_what_is_large_and_few", test_what_is_large_and_few},
+      {"the_engine_takes_rows_in_one_copy", test_rows_in_one_copy},
       {"the_engine_takes_nothing_on_one_gpu", test_nothing_between_processes_on_a_gpu}};
 
   return world_main(argc, argv, tests, sizeof tests / sizeof tests[0]);
