@@ -11,7 +11,7 @@
 #include <string.h>
 #include <unistd.h>
 
-enum { TOO_FEW = 77, POISON = 0xa5 };
+enum { TOO_FEW = 77 };
 
 world w;
 
@@ -155,6 +155,24 @@ void tensor_free(tensor *t)
   xfer_layout_destroy(t->dst);
 }
 
+int field_tensors(tensor *tensors)
+{
+  static const char *const forms[] = {
+      "bf16[%d,768] (%d)@0-%d:S0 -> (%d)@%d-%d:S1", "bf16[64,%d,256] (%d)@0-%d:S0 -> (%d)@%d-%d:S1",
+      "f32[%d,64] (%d)@0-%d:S0 -> (%d)@%d-%d:S0", "u8[%d,1000] (%d)@0-%d:R -> (%d)@%d-%d:R"};
+  static const int sizes[] = {2048, 768, 1001, 333};
+  int n = w.ranks.size;
+  int half = n > 1 ? n / 2 : 1;
+  int first = n > 1 ? half : 0;
+
+  for (int i = 0; i < 4; i++) {
+    char line[256];
+    (void)snprintf(line, sizeof line, forms[i], sizes[i], half, half - 1, n - first, first, n - 1);
+    tensor_make(&tensors[i], i, line, i % 2 == 1);
+  }
+  return 4;
+}
+
 void poison(const tensor *tensors, int n)
 {
   for (int i = 0; i < n; i++) {
@@ -189,7 +207,7 @@ xfer_plan *plan_make(const tensor *tensors, int n, uint32_t lane, uint64_t windo
 
   options.lane = lane;
   options.window_bytes = window;
-  options.timeout_ms = DEADLINE_MS;
+  options.timeout_ms = w.timeout_ms > 0 ? w.timeout_ms : DEADLINE_MS;
   options.flags = w.plan_flags;
   options.ranks_per_domain = w.ranks_per_domain;
   for (int i = 0; i < n; i++)
@@ -197,4 +215,13 @@ xfer_plan *plan_make(const tensor *tensors, int n, uint32_t lane, uint64_t windo
   OK(xfer_plan_create(&plan, w.comm, list, (size_t)n, &options));
   bind_all(plan, tensors, n);
   return plan;
+}
+
+void run_and_check(xfer_plan *plan, uint64_t version, const tensor *tensors, int n)
+{
+  poison(tensors, n);
+  OK(xfer_plan_run(plan, version, w.stream));
+  check(tensors, n);
+  OK(xfer_plan_wait(plan, 0));
+  EXPECT(wrong_bytes() == 0, "wrong bytes");
 }

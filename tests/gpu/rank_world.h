@@ -12,7 +12,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
-enum { TENSORS_MAX = 8, DEADLINE_MS = 8000 };
+enum { TENSORS_MAX = 8, DEADLINE_MS = 8000, POISON = 0xa5 };
 
 typedef struct world {
   perf_ranks ranks;
@@ -26,6 +26,7 @@ typedef struct world {
   uint64_t random;           /* the same on every rank */
   uint32_t plan_flags;
   uint32_t ranks_per_domain;
+  uint64_t timeout_ms; /* of plans; 0: DEADLINE_MS */
 } world;
 
 extern world w;
@@ -68,15 +69,26 @@ typedef struct tensor {
 void tensor_make(tensor *t, int index, const char *line, bool strided);
 void tensor_fill(const tensor *t);
 void tensor_free(tensor *t);
+/* Some tensors between the first and the second half of the ranks, small and large, dense and in
+ * rows. Returns how many. */
+int field_tensors(tensor *tensors);
 /* Of n tensors, on the stream: destinations lose what they have, or wrong bytes are counted. */
 void poison(const tensor *tensors, int n);
 void check(const tensor *tensors, int n);
 /* Bound, not committed. */
 xfer_plan *plan_make(const tensor *tensors, int n, uint32_t lane, uint64_t window);
 void bind_all(xfer_plan *plan, const tensor *tensors, int n);
+void run_and_check(xfer_plan *plan, uint64_t version, const tensor *tensors, int n);
 
 /* ---- once per domain (rank_domains.c) ------------------------------------------------------ */
 
 void suite_domains(int n_runs);
+
+/* ---- in trouble (rank_trouble.c) ----------------------------------------------------------- */
+
+void suite_late(int n_rounds);
+void suite_waits(int n_rounds);
+void suite_captures(int n_runs);
+void suite_queue(int unused);
 
 #endif

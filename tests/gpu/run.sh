@@ -112,6 +112,9 @@ run share:remap:4 1 100 "$bin/test_ranks" remap 4 gather 6
 run share:chunks:1 1 100 "$bin/test_ranks" chunks 1 gather 3
 run share:chunks:4 1 100 "$bin/test_ranks" chunks 4 gather 3
 run share:errors:3 1 100 "$bin/test_ranks" errors 3 gather
+run share:late:3 1 100 "$bin/test_ranks" late 3 gather
+run share:waits:3 1 100 "$bin/test_ranks" waits 3 gather
+run share:captures:2 1 150 "$bin/test_ranks" captures 2 gather "$(times 1000)"
 run share:kill:4 1 100 "$bin/test_ranks" kill 4 gather 1
 run share:kill_before:4 1 100 "$bin/test_ranks" kill 4 gather 0
 run share:kill_connections:4 1 100 env CUDA_DEVICE_MAX_CONNECTIONS=1 "$bin/test_ranks" kill 4 gather 0
@@ -129,6 +132,10 @@ for n in 2 3 4 8; do
   run "nccl:domains:$n" $n 150 "$bin/test_ranks" domains $n nccl "$(times 100)"
 done
 for n in 2 4 8; do
+  run "nccl:late:$n" $n 100 "$bin/test_ranks" late $n nccl
+  run "nccl:waits:$n" $n 100 "$bin/test_ranks" waits $n nccl
+  run "nccl:captures:$n" $n 200 "$bin/test_ranks" captures $n nccl 1000
+  run "nccl:queue:$n" $n 100 "$bin/test_ranks" queue $n nccl
   run "nccl:kill:$n" $n 100 "$bin/test_ranks" kill $n nccl 1
   run "nccl:kill_before:$n" $n 100 "$bin/test_ranks" kill $n nccl 0
 done

@@ -71,26 +71,6 @@ static void suite_random(int n_cases)
 
 /* ---- back-to-back runs -------------------------------------------------------------------- */
 
-/* Some tensors between the first and the second half of the ranks, small and large, dense and in
- * rows. */
-static int field_tensors(tensor *tensors)
-{
-  static const char *const forms[] = {
-      "bf16[%d,768] (%d)@0-%d:S0 -> (%d)@%d-%d:S1", "bf16[64,%d,256] (%d)@0-%d:S0 -> (%d)@%d-%d:S1",
-      "f32[%d,64] (%d)@0-%d:S0 -> (%d)@%d-%d:S0", "u8[%d,1000] (%d)@0-%d:R -> (%d)@%d-%d:R"};
-  static const int sizes[] = {2048, 768, 1001, 333};
-  int n = w.ranks.size;
-  int half = n > 1 ? n / 2 : 1;
-  int first = n > 1 ? half : 0;
-
-  for (int i = 0; i < 4; i++) {
-    char line[256];
-    (void)snprintf(line, sizeof line, forms[i], sizes[i], half, half - 1, n - first, first, n - 1);
-    tensor_make(&tensors[i], i, line, i % 2 == 1);
-  }
-  return 4;
-}
-
 static void suite_repeat(int n_runs)
 {
   tensor tensors[TENSORS_MAX];
@@ -135,15 +115,6 @@ static void suite_redistribute(int n_runs)
 }
 
 /* ---- memory that moves, and errors -------------------------------------------------------- */
-
-static void run_and_check(xfer_plan *plan, uint64_t version, const tensor *tensors, int n)
-{
-  poison(tensors, n);
-  OK(xfer_plan_run(plan, version, w.stream));
-  check(tensors, n);
-  OK(xfer_plan_wait(plan, 0));
-  EXPECT(wrong_bytes() == 0, "wrong bytes");
-}
 
 /* Memory is freed and allocated anew while a plan is committed: a named error; bound again, all is
  * well. */
@@ -324,7 +295,11 @@ int main(int argc, char **argv)
                 {"remap", suite_remap, 6},
                 {"chunks", suite_chunks, 4},
                 {"errors", suite_errors, 0},
-                {"kill", suite_kill, 1}};
+                {"kill", suite_kill, 1},
+                {"late", suite_late, 3},
+                {"waits", suite_waits, 4},
+                {"captures", suite_captures, 1000},
+                {"queue", suite_queue, 0}};
   const size_t n_suites = sizeof suites / sizeof suites[0];
   size_t chosen = 0;
 
