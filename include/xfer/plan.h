@@ -318,7 +318,8 @@ XFER_API XFER_MUST_CHECK xfer_status xfer_plan_test(const xfer_plan *plan, int *
 
 /**
  * Free staging and close mappings of peer memory. Collective. Bindings stay; xfer_plan_commit()
- * restores the rest. After it bound memory may be freed.
+ * restores the rest. After it bound memory may be freed; what is freed before stays in use, since
+ * peers have it mapped, until they release, commit at other addresses or end.
  */
 XFER_API XFER_MUST_CHECK xfer_status xfer_plan_release(xfer_plan *plan);
 

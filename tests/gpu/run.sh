@@ -157,7 +157,7 @@ run examples:xfer_refit 4 120 mpirun -n 4 "$build/bin/xfer_refit" --comm nccl --
 
 # From Python: a whole update of Qwen3-30B-A3B through the engine pair for vLLM, beside vLLM's own way and xfer_perf.
 if python3 -c 'import torch' 2>/dev/null; then
-  run vllm:pair 1 240 env PYTHONPATH=python XFER_LIBRARY="$build/lib/libxfer.so.0" \
+  run vllm:pair 1 290 env PYTHONPATH=python XFER_LIBRARY="$build/lib/libxfer.so.0" \
     python3 tests/python/gpu_vllm.py "$build/bin"
   run vllm:trouble 1 290 env PYTHONPATH=python XFER_LIBRARY="$build/lib/libxfer.so.0" python3 tests/python/gpu_trouble.py
   if [ -e "$build/carried/cumem/cumem_allocator.abi3.so" ]; then # of vLLM's wheel: tests/python/vllm_cumem.py

@@ -67,7 +67,7 @@ class Sleeper(Server):
 
     def lanes(self):
         (_, update), *_ = self.engine._side._updates.values()
-        lines = [line.strip() for plan, _ in update._portions for line in plan.text().splitlines()]
+        lines = [line.strip() for plan in update.plans for line in plan.text().splitlines()]
         return [line for line in lines if "direct: " in line or "packed: " in line]
 
 

@@ -76,6 +76,12 @@ class Peer:
         gc.collect()
         return sum(x() is not None for x in seen)
 
+    def mapped(self):
+        """Bytes that the plans have ways for, once there are plans."""
+        reports = [plan.report() for plan in self.engine._plans.values()]
+        assert reports
+        return sum(report["direct_bytes"] + report["packed_bytes"] for report in reports)
+
     async def _receive(self, version, seen, only):
         got = []
         async for name, x in self.engine.receive_weights(version):
@@ -113,6 +119,7 @@ def test_no_rank_keeps_tensors_of_an_update(peers):
     for version in (1, 2):
         meet(peers)
         assert update(peers, version) == [(True, 0)] * len(peers)
+        assert list(call(dict.fromkeys(peers, ("mapped",))).values()) == [(True, 0)] * len(peers)
 
 
 def test_what_an_actor_cannot_give_is_told_to_all(peers):

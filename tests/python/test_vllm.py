@@ -66,6 +66,37 @@ def test_sources_of_before_vllm_0_33(n_trainers):
 
 
 @pytest.mark.usefixtures("two_plans")
+@pytest.mark.parametrize(("stays", "arguments"), [(True, {}), (False, {"offloads": True}), (False, {"old": True})])
+def test_nobody_keeps_memory_that_is_for_one_update(stays, arguments):
+    offloads = arguments.get("offloads", False)
+    with job(2, 2, old=arguments.get("old", False)) as pair:
+        pair.init((), 60.0, 0.0, offloads)
+        for version in (1, 2):
+            pair.update(version)
+            assert [set(ready) for _, ready in pair.trainers_do("ready")] == [{stays}, {stays}]
+            if offloads:
+                pair.trainers_do("give_back")
+                pair.trainers_do("allocate")
+
+
+def test_staged_layers_alone_are_for_one_update():
+    with job(2, 1, experts=stand_in.Repacks()) as pair:
+        pair.init()
+        pair.update(1)
+        assert pair.trainers_do("ready") == [(True, [True, False])]
+
+
+def test_workers_leave_when_the_trainer_is_shut_down():
+    with job(2, 1) as pair:
+        pair.init()
+        pair.update(1)
+        pair.trainers_do("shutdown")
+        assert [pair.worker_does(rank, "n_updates") for rank in range(2)] == [0, 0]
+        pair.init()
+        pair.update(2)
+
+
+@pytest.mark.usefixtures("two_plans")
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float32])
 def test_stages_of_a_pipeline_have_their_own_layers_only(dtype):
     with job(2, 2, dtype, stages=True) as pair:

@@ -54,10 +54,10 @@ class Job:
         assert fine, result
         return result
 
-    def init(self, staged=(), timeout_s=60.0):
-        """All meet."""
+    def init(self, staged=(), timeout_s=60.0, *more):
+        """All meet. more: what a trainer's init() takes beside."""
         self.timeout_s = timeout_s
-        good(self.trainers_do("init", self.port, self.world, list(staged), timeout_s))
+        good(self.trainers_do("init", self.port, self.world, list(staged), timeout_s, *more))
 
     def update(self, version, but=None):
         """After it all parameters of all workers are right; how many elements those are."""

@@ -178,6 +178,13 @@ class Server(Process):
         self.engine.finish_weight_update()
         self.engine.reset_weight_update_target()
 
+    def shutdown_weight_transfer_engine(self):
+        self.engine.shutdown()
+
+    def n_updates(self):
+        """Of how many models it has plans."""
+        return len(self.engine._side._updates)
+
     def misbehave(self, doomed=False, late_s=0.0, refuses=False):
         """From the next update on."""
         self.doomed, self.late_s, self.refuses = doomed, late_s, refuses
@@ -376,13 +383,13 @@ class Trainer(Process):
         self.table = {**self.table, name: shape}
         self.allocate()
 
-    def init(self, port, world_size, staged=(), timeout_s=60.0, late_s=0.0):
+    def init(self, port, world_size, staged=(), timeout_s=60.0, late_s=0.0, offloads=False):
         from xfer.integrations.vllm import XferTrainerEngine, XferTrainerInitInfo
 
         time.sleep(late_s)
         where = "127.0.0.1", port, self.size, world_size, timeout_s, list(staged)
         source = Names(self) if self.old else self.state if self.size == 1 or self.stages else Chunks(self)
-        info = XferTrainerInitInfo(*where, rank=self.rank)
+        info = XferTrainerInitInfo(*where, offloads, rank=self.rank)
         self.engine = XferTrainerEngine.trainer_init(info, client=Client(self.rpc), source=source)
 
     def update(self, version, late_s=0.0, draft=False):
@@ -390,6 +397,26 @@ class Trainer(Process):
         time.sleep(late_s)
         self.fill(version)
         self.engine.send_weights(draft)
+
+    def give_back(self):
+        """The weights' memory, as one that offloads them does: how much more of the GPU is free, of how much."""
+        storages = {x.untyped_storage().data_ptr(): x.untyped_storage() for x in self.state.values()}
+        n_bytes = sum(storage.nbytes() for storage in storages.values())
+        storages, before = {}, self.free_bytes()
+        self.state.clear()
+        gc.collect()
+        if self.streams is not None:
+            torch.cuda.empty_cache()
+        return self.free_bytes() - before, n_bytes
+
+    def free_bytes(self):
+        self.synchronize()
+        return torch.cuda.mem_get_info(self.device)[0] if self.streams is not None else 0
+
+    def ready(self):
+        """Of each plan of the engine: has it ways to the others' memory?"""
+        reports = [plan.report() for plan in self.engine._side._updates[False].plans]
+        return [report["direct_bytes"] + report["packed_bytes"] > 0 for report in reports]
 
     def kept(self):
         """How many of the tensors that were made for updates are still there, of how many."""

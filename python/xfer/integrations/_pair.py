@@ -11,10 +11,12 @@ import json
 import socket
 import threading
 import uuid
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import ExitStack, suppress
+from dataclasses import dataclass
 from datetime import timedelta
 from functools import partial
+from itertools import chain
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -165,39 +167,57 @@ def _on_this_rank(comm: Comm, work: Callable[[], Any]) -> Any:
         raise
 
 
-def _plans_of(comm: Comm, layouts: Callable[[dict[str, Any]], Any], casts: Any, timeout_s: float) -> dict[str, Plan]:
-    """Plans of the rows (name, source layout, destination layout) of this rank, one for each portion of them; which
-    one each name has. casts: of what workers hold in another element type than trainers, that type by name; layouts()
-    is called with all workers'. Collective."""
-    all_casts = {name: dtype for each in share(comm, casts) for name, dtype in each.items()}
+@dataclass
+class _Portion:
+    """A plan of some names. is_passing: a rank has their memory for one update alone, so that none may keep it mapped
+    after it: what is mapped is not freed."""
+
+    plan: Plan
+    names: list[str]
+    is_passing: bool
+
+
+def _portions_of(
+    comm: Comm,
+    layouts: Callable[[dict[str, Any]], Any],
+    casts: dict[str, Any],
+    passing: Sequence[str] | bool,
+    timeout_s: float,
+) -> list[_Portion]:
+    """Of the rows (name, source layout, destination layout) of this rank. casts: of what workers hold in another
+    element type than trainers, that type by name; layouts() is called with all workers'. passing: names whose memory
+    this rank has for one update, or whether it has all so. Collective."""
+    said = share(comm, [casts, passing])
+    all_casts = {name: dtype for each, _ in said for name, dtype in each.items()}
     rows = _on_this_rank(comm, lambda: layouts(all_casts))
     if not rows:
         raise ValueError("the trainers have no weights to send")
     cast = (Conversion.cast(),)
-    plans: dict[str, Plan] = {}
+    lists = [names for _, names in said if not isinstance(names, bool)]
+    everything = any(names is True for _, names in said)
+    all_passing = {row[0] for row in rows} if everything else set(chain.from_iterable(lists))
+    portions: list[_Portion] = []
     try:
-        for portion in _portions([(*row, *cast) if row[0] in all_casts else row for row in rows]):
-            plan = Plan(comm, portion, timeout_ms=int(timeout_s * 1000))
-            plans |= dict.fromkeys((row[0] for row in portion), plan)
+        for is_passing in (False, True):
+            of_kind = [row for row in rows if (row[0] in all_passing) == is_passing]
+            for cut in _cuts([(*row, *cast) if row[0] in all_casts else row for row in of_kind]):
+                plan = Plan(comm, cut, timeout_ms=int(timeout_s * 1000))
+                portions.append(_Portion(plan, [row[0] for row in cut], is_passing))
     except Exception:
-        _close(plans)
+        for portion in portions:
+            portion.plan.close()
         raise
-    return plans
+    return portions
 
 
 MANY = 1024  # tensors, of which two plans are made
 
 
-def _portions(rows: list[Any]) -> list[list[Any]]:
+def _cuts(rows: list[Any]) -> list[list[Any]]:
     """An update moves the first while it looks where what is in the second lies now, which takes some 10 ms for 20,000
     tensors."""
     first = len(rows) // 8 if len(rows) >= MANY else 0
-    return [rows[:first], rows[first:]] if first else [rows]
-
-
-def _close(plans: dict[str, Plan]) -> None:
-    for plan in dict.fromkeys(plans.values()):
-        plan.close()
+    return [cut for cut in (rows[:first], rows[first:]) if cut]
 
 
 def _agree(comm: Comm, work: Callable[[], None]) -> None:
@@ -213,23 +233,25 @@ def _agree(comm: Comm, work: Callable[[], None]) -> None:
 class _Update:
     """The plans of one pair of models, and their runs. begin() comes before each; views_of(names) is a function that
     gives name, source and destination of those that lie elsewhere than before, or, with True, of all. passing: names
-    whose memory is for one update."""
+    whose memory this rank has for one update."""
 
     def __init__(
         self,
         comm: Comm,
-        plans: dict[str, Plan],
+        portions: list[_Portion],
         begin: Callable[[], None],
         views_of: Callable[[list[str]], Callable[[bool], Iterable[tuple[str, Any, Any]]]],
         passing: Iterable[str] = (),
     ) -> None:
-        names: dict[Plan, list[str]] = {}
-        for name, plan in plans.items():
-            names.setdefault(plan, []).append(name)
         self._comm, self._begin, self._is_bound = comm, begin, False
-        self._portions = [(plan, views_of(of_plan)) for plan, of_plan in names.items()]
-        self._passing = [(name, plans[name]) for name in passing]
+        self._portions = [(portion, views_of(portion.names)) for portion in portions]
+        of_name = {name: portion.plan for portion in portions for name in portion.names}
+        self._passing = [(name, of_name[name]) for name in passing]
         self._fresh: list[tuple[str, Any, Any]] = []
+
+    @property
+    def plans(self) -> list[Plan]:
+        return [portion.plan for portion, _ in self._portions]
 
     def look(self) -> None:
         """Where the first portion lies; run() comes next. What this raises is raised on all."""
@@ -246,7 +268,7 @@ class _Update:
         running: list[Plan] = []
         wrong: Exception | None = None
         try:
-            for i, (plan, _) in enumerate(self._portions):
+            for i, plan in enumerate(self.plans):
                 if running:
                     self._comm.agree(wrong)
                 for name, src, dst in self._look(i) if running else self._fresh:
@@ -267,11 +289,14 @@ class _Update:
         if wrong is not None:
             raise wrong
         self._is_bound, self._fresh = True, []
+        for portion, _ in self._portions:
+            if portion.is_passing:
+                portion.plan.release()
         for name, plan in self._passing:
             plan.bind(name, None, None)
 
     def close(self) -> None:
-        for plan, _ in self._portions:
+        for plan in self.plans:
             plan.close()
 
 
@@ -350,11 +375,11 @@ class WorkerSide:
             return self._destination_of(model, table, known[0] if known is not None and same else None)
 
         made = _on_this_rank(self._comm, destination)
-        plans = _plans_of(self._comm, made.layouts, made.casts(), self._timeout_s)
+        portions = _portions_of(self._comm, made.layouts, made.casts(), made.passing, self._timeout_s)
         self.report = made.report()
         if known is not None:
             known[1].close()
-        update = _Update(self._comm, plans, made.begin, partial(_views_of, made), made.passing)
+        update = _Update(self._comm, portions, made.begin, partial(_views_of, made), made.passing)
         self._updates[id(model)] = made, update
         return made, update
 
@@ -477,10 +502,10 @@ class TrainerSide:
             known = self._weights.layouts(said, holders)
             return [(name, known.get(name), None) for name, _, _ in everything]
 
-        plans = _plans_of(self._comm, layouts, {}, self._info.timeout_s)
-        begin = partial(self._weights.begin, {name for name, _, _ in table})
+        portions = _portions_of(self._comm, layouts, {}, self._weights.passing, self._info.timeout_s)
         passing = [name for name, _, _ in table] if self._weights.passing else ()
-        self._updates[is_draft] = _Update(self._comm, plans, begin, self._weights.views_of, passing)
+        begin = partial(self._weights.begin, {name for name, _, _ in table})
+        self._updates[is_draft] = _Update(self._comm, portions, begin, self._weights.views_of, passing)
         return self._updates[is_draft]
 
     def move(self, version: int, is_draft: bool) -> None:

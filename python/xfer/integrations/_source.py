@@ -59,7 +59,7 @@ class Source:
     that has it."""
 
     def __init__(self, source: Any, n_trainers: int, passing: bool = False) -> None:
-        """passing: its tensors are made for one update, and let go after it."""
+        """passing: the memory of its tensors is theirs for one update, and no process keeps it after that."""
         self._source, self._everywhere = source, Mesh([n_trainers])
         self._parts: dict[str, Any] = {}
         self.passing = passing

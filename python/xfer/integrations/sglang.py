@@ -51,7 +51,9 @@ _log = logging.getLogger(__name__)
 class Meeting:
     """Of a trainer rank. address, port: where rank 0 listens. world_size: trainers, and workers of all servers.
 
-    timeout_s: deadline of every wait.
+    timeout_s: deadline of every wait. offloads: the weights' memory is given back between updates, as where they are
+    moved to the host: after each the workers do not keep it mapped, which would keep it in use, and map what there is
+    at the next.
     """
 
     address: str
@@ -60,6 +62,7 @@ class Meeting:
     world_size: int
     rank: int
     timeout_s: float = 600.0
+    offloads: bool = False
 
     def __post_init__(self) -> None:
         check_ranks(self)
@@ -222,7 +225,7 @@ class Trainer:
     def __init__(self, meeting: Meeting, source: Any, servers: Sequence[Any] = ()) -> None:
         if (meeting.rank == 0) != bool(servers):
             raise ValueError(f"trainer {meeting.rank} has {len(servers)} servers: rank 0 alone drives them")
-        weights = source if isinstance(source, Source) else Source(source, meeting.n_trainers)
+        weights = source if isinstance(source, Source) else Source(source, meeting.n_trainers, meeting.offloads)
         self._meeting, self._sessions = meeting, [_Session(server) for server in servers]
         self._side = TrainerSide(meeting, weights)
         self._name, self._version, self._is_shut_down = "", 0, False

@@ -188,6 +188,8 @@ class XferCheckpointEngine(CheckpointEngine):
             raise RuntimeError(f"xfer: actor rank {rank} has other tensors than rank 0")
         rows = said[0]
         if not rows:
+            for plan in self._plans.values():  # memory that others have mapped would stay in use
+                plan.release()
             return []
         bucket = sent if sent is not None else self._empty(rows)
         plan = self._plan_of(rows)

@@ -12,6 +12,7 @@ What is received how is _vllm_model.Destination; `engine.report` says it.
 
 from __future__ import annotations
 
+from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
@@ -52,6 +53,8 @@ class XferTrainerInitInfo(TrainerInitInfo):
     """Of a trainer rank. address, port: where rank 0 listens. world_size: trainers and workers.
 
     timeout_s: deadline of every wait. staged: patterns of vLLM's layers that are staged whatever their kernels do.
+    offloads: the weights' memory is given back between updates, as where they are moved to the host: after each the
+    workers do not keep it mapped, which would keep it in use, and map what there is at the next.
     """
 
     backend: ClassVar[str] = "xfer"
@@ -61,6 +64,7 @@ class XferTrainerInitInfo(TrainerInitInfo):
     world_size: int
     timeout_s: float = 600.0
     staged: list[str] = field(default_factory=list)
+    offloads: bool = False
 
     def __post_init__(self) -> None:
         check_ranks(self)
@@ -145,7 +149,7 @@ class XferTrainerEngine(TrainerWeightTransferEngine):
         if source is None:
             raise TypeError("xfer needs a source: a module, a state dict or a WeightSource")
         self.rank, self._info = info.rank, info
-        self._side = TrainerSide(info, source_of(source, info.n_trainers))
+        self._side = TrainerSide(info, source_of(source, info.n_trainers, info.offloads))
         self._is_shut_down = False
         self._meet()
 
@@ -193,6 +197,11 @@ class XferTrainerEngine(TrainerWeightTransferEngine):
             self.client.finish_weight_update()
 
     def shutdown(self) -> None:
-        """Leave the workers."""
+        """Leave the workers, which are told to leave too where the client can: else they keep the trainers' memory
+        mapped, and so in use, until others come."""
         self._is_shut_down = True
         self._side.leave()
+        tell = getattr(self.client, "shutdown_weight_transfer_engine", None)
+        if self.is_sender and tell is not None:
+            with suppress(Exception):  # the server may be gone
+                tell()
