@@ -26,17 +26,20 @@
 enum { LOOK_MS = 50 }; /* between looks whether another thread broke the comm */
 enum { TO, FROM };     /* a peer */
 enum { GATHER, EXCHANGE, ROUND, BROADCAST };
-enum { WARNING = '\1' }; /* xfi_host_warning */
 
 static const char *const calls[] = {"all_gather", "exchange", "round", "broadcast"};
 
 /* ---- failure ------------------------------------------------------------------------------ */
 
-static void tell_all(const xfi_host_comm *comm, const void *packet, size_t n_bytes)
+static void tell_all(const xfi_host_comm *comm, xfi_host_kind kind, uint64_t number,
+                     const char *why)
 {
+  xfi_host_packet packet = {.kind = kind, .number = number};
+
+  (void)snprintf(packet.why, sizeof packet.why, "%s", why);
   for (int r = 0; r < comm->base.size; r++)
     if (r != comm->base.rank)
-      (void)send(comm->peers[r].alarm, packet, n_bytes, MSG_NOSIGNAL | MSG_DONTWAIT);
+      (void)send(comm->peers[r].alarm, &packet, sizeof packet, MSG_NOSIGNAL | MSG_DONTWAIT);
 }
 
 static void host_abort(xfi_comm *base, const char *why)
@@ -44,7 +47,17 @@ static void host_abort(xfi_comm *base, const char *why)
   xfi_host_comm *comm = (xfi_host_comm *)base;
 
   if (xfi_broken_set(&comm->broken, "%s", why))
-    tell_all(comm, comm->broken.why, strlen(comm->broken.why) + 1);
+    tell_all(comm, XFI_HOST_ALARM, comm->n_gathered, comm->broken.why);
+}
+
+/* A rank that had completed more gatherings than this one had what all give in the next: that one
+ * ends well here too, and the alarm counts after it. */
+static void take_alarm(xfi_host_comm *comm, const xfi_host_packet *said)
+{
+  if (said->number <= comm->n_gathered)
+    (void)xfi_broken_set(&comm->broken, "%s", said->why); /* it has told everybody */
+  else if (comm->alarm.kind == 0)
+    comm->alarm = *said;
 }
 
 /* Takes what came from a peer's alarm, once it is known whether more can come. */
@@ -52,8 +65,7 @@ static void hear(xfi_host_comm *comm, int rank)
 {
   xfi_host_peer *peer = &comm->peers[rank];
   struct pollfd process = {.fd = peer->process, .events = POLLIN};
-  xfi_host_warning said;
-  char *why = (char *)&said;
+  xfi_host_packet said;
 
   if (!peer->has_ended) peer->has_ended = poll(&process, 1, 0) > 0 && process.revents == POLLIN;
   while (!peer->is_deaf) {
@@ -62,22 +74,22 @@ static void hear(xfi_host_comm *comm, int rank)
     if (n < 0 && errno == EAGAIN) return;
     peer->is_deaf = n <= 0;
     if (n <= 0) return;
-    why[n - 1] = '\0';
-    if (n == sizeof said && said.kind == WARNING)
-      comm->warning = said;
-    else if (why[0] == '\0')
+    said.why[sizeof said.why - 1] = '\0';
+    if (n != sizeof said)
       peer->has_left = true;
+    else if (said.kind == XFI_HOST_WARNING)
+      comm->warning = said;
     else
-      (void)xfi_broken_set(&comm->broken, "%s", why); /* it has told everybody */
+      take_alarm(comm, &said);
   }
 }
 
 void xfi_host_warn(xfi_comm *base, uint64_t number, const char *why)
 {
-  xfi_host_warning warning = {.kind = WARNING, .number = number};
+  char told[XFI_BROKEN_BYTES];
 
-  (void)snprintf(warning.why, sizeof warning.why, "rank %d: %s", base->rank, why);
-  tell_all((xfi_host_comm *)base, &warning, sizeof warning);
+  (void)snprintf(told, sizeof told, "rank %d: %s", base->rank, why);
+  tell_all((xfi_host_comm *)base, XFI_HOST_WARNING, number, told);
 }
 
 xfer_status xfi_host_heed(xfi_comm *base, uint64_t number)
@@ -88,7 +100,7 @@ xfer_status xfi_host_heed(xfi_comm *base, uint64_t number)
   for (int r = 0; r < base->size; r++)
     hear(comm, r);
   XFI_TRY(xfi_broken_check(&comm->broken));
-  XFI_CHECK(comm->warning.number != number || comm->warning.kind != WARNING, XFER_ERR_PEER, "%s",
+  XFI_CHECK(comm->warning.number != number || comm->warning.kind == 0, XFER_ERR_PEER, "%s",
             comm->warning.why);
   for (int r = 0; r < base->size; r++)
     XFI_CHECK(r == base->rank || !(comm->peers[r].is_deaf || comm->peers[r].has_ended),
@@ -312,7 +324,12 @@ done:
 static xfer_status host_all_gather(xfi_comm *base, void *all, const void *mine, size_t n_bytes,
                                    xfi_deadline deadline)
 {
-  return finish((xfi_host_comm *)base, xfi_comm_gather(base, all, mine, n_bytes, gather, deadline));
+  xfi_host_comm *comm = (xfi_host_comm *)base;
+  const xfer_status st = xfi_comm_gather(base, all, mine, n_bytes, gather, deadline);
+
+  if (st == XFER_OK) comm->n_gathered = base->n_gatherings;
+  if (comm->alarm.kind != 0) (void)xfi_broken_set(&comm->broken, "%s", comm->alarm.why);
+  return finish(comm, st);
 }
 
 static xfer_status host_exchange(xfi_comm *base, const xfi_message *sends, int n_sends,

@@ -22,8 +22,8 @@ typedef struct xfi_parcel {
 } xfi_parcel;
 
 typedef struct xfi_host_peer {
-  int data;  /* -1: this rank itself */
-  int alarm; /* packets: why the comm is broken, a warning, or an empty word before it is closed */
+  int data;              /* -1: this rank itself */
+  int alarm;             /* xfi_host_packet, or an empty word before it is closed */
   int process;           /* pidfd of the one that made its end; -1: not watched */
   bool has_left;         /* it said so */
   bool has_ended;        /* its process; children that it forked may hold its sockets open */
@@ -31,12 +31,16 @@ typedef struct xfi_host_peer {
   size_t next_parcel[2]; /* to it and from it; none: the number of parcels */
 } xfi_host_peer;
 
-/* What all ranks do apart from the comm, their `number`-th time, came to nothing on one of them. */
-typedef struct xfi_host_warning {
-  char kind; /* '\1', with which no text begins */
+/* What came to nothing on one rank. */
+typedef enum xfi_host_kind {
+  XFI_HOST_ALARM = 1, /* the comm, once that rank had completed `number` gatherings */
+  XFI_HOST_WARNING    /* what all ranks do apart from the comm, their `number`-th time */
+} xfi_host_kind;
+typedef struct xfi_host_packet {
+  uint64_t kind; /* 0: none came */
   uint64_t number;
   char why[XFI_BROKEN_BYTES];
-} xfi_host_warning;
+} xfi_host_packet;
 
 typedef struct xfi_host_comm {
   xfi_comm base;
@@ -45,7 +49,9 @@ typedef struct xfi_host_comm {
   xfi_parcel *parcels;   /* of the call in progress: what is sent, then what is received */
   size_t capacity;
   xfi_broken broken;
-  xfi_host_warning warning; /* the last one that came */
+  xfi_host_packet warning;     /* the last one that came */
+  xfi_host_packet alarm;       /* the first that does not concern the gathering in progress */
+  _Atomic uint64_t n_gathered; /* gatherings that are complete */
 } xfi_host_comm;
 
 extern const xfi_comm_ops xfi_host_ops;
