@@ -290,7 +290,8 @@ XFER_API XFER_MUST_CHECK xfer_status xfer_plan_refuse(xfer_plan *plan, const cha
  * @param plan        A run is in flight, or was refused on this rank.
  * @param timeout_ms  How long to wait for this rank's part; 0: until the run's own deadline, which
  *                    is the plan's timeout after its beginning. Once it is complete the ranks
- *                    agree, for which each waits for the others until that deadline and 4 s more.
+ *                    agree, for which each waits for the others until that deadline and 4 s more;
+ *                    a rank that does not come by then breaks the comm.
  * @retval XFER_OK          Every rank's destinations are complete.
  * @retval XFER_ERR_STATE   No run is in flight.
  * @retval XFER_ERR_TIMEOUT  The run is not complete on this rank after `timeout_ms`: wait again, as

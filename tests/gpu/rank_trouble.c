@@ -2,7 +2,10 @@
  * which was seen on two GPUs. */
 #include "rank_world.h"
 
+#include "perf/part.h"
+
 #include <pthread.h>
+#include <signal.h>
 #include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -139,6 +142,61 @@ void suite_late(int n_rounds)
     recover(plan, ++version, tensors, n);
   }
   plan_end(plan, tensors, n);
+}
+
+/* A rank's process is stopped in the middle of a run, and goes on when the others have given up,
+ * which breaks the comm. */
+void suite_stopped(int unused)
+{
+  tensor tensors[TENSORS_MAX];
+  const int n = field_tensors(tensors);
+  pid_t pids[64];
+  const pid_t mine = getpid();
+
+  (void)unused;
+  EXPECT(perf_ranks_all_gather(&w.ranks, pids, &mine, sizeof mine) == 0, "a rank did not come");
+  w.timeout_ms = SHORT_MS;
+  xfer_plan *plan = plan_begin(tensors, n, XFER_LANE_DIRECT, 0);
+  poison_all(tensors, n);
+  barrier();
+  OK(xfer_plan_run(plan, 2, w.stream));
+  if (is_last()) (void)raise(SIGSTOP);
+  expect_failed_wait(plan, "");
+  if (w.ranks.rank == 0) (void)kill(pids[w.ranks.size - 1], SIGCONT);
+  expect_left_alone(tensors, n);
+  EXPECT(xfer_plan_commit(plan) == XFER_ERR_COMM, xfer_last_error());
+  plan_end(plan, tensors, n);
+}
+
+/* The program of a rank breaks its own GPU: the library's calls end there, and the others are told.
+ */
+void suite_crash(int unused)
+{
+  tensor tensors[TENSORS_MAX];
+  const int n = field_tensors(tensors);
+  const perf_content content = {.seed = 1};
+  const xfer_view nowhere = xfer_view_dense((void *)(uintptr_t)16); /* NOLINT: not mapped */
+  const int64_t began = now_ms();
+
+  (void)unused;
+  w.timeout_ms = SHORT_MS;
+  xfer_plan *plan = plan_begin(tensors, n, XFER_LANE_AUTO, 0);
+  barrier();
+  if (is_last()) {
+    (void)perf_part(PERF_CHECK, tensors[0].dst, w.ranks.rank, &nowhere, &content, w.wrong, NULL,
+                    w.stream);
+    EXPECT(cudaStreamSynchronize(w.stream) != cudaSuccess, "the GPU did not break");
+  }
+  barrier();
+  (void)!xfer_plan_run(plan, 2, w.stream);
+  expect_failed_wait(plan, "");
+  printf("rank %d, told: %s\n", w.ranks.rank, xfer_last_error());
+  xfer_plan_destroy(plan);
+  xfer_comm_destroy(w.comm);
+  EXPECT(now_ms() - began < 3 * IN_TIME_MS, "it took too long");
+  barrier();
+  (void)fflush(NULL);
+  _exit(0);
 }
 
 /* ---- E5: a wait that is too short ---------------------------------------------------------- */

@@ -297,6 +297,8 @@ int main(int argc, char **argv)
                 {"errors", suite_errors, 0},
                 {"kill", suite_kill, 1},
                 {"late", suite_late, 3},
+                {"stopped", suite_stopped, 0},
+                {"crash", suite_crash, 0},
                 {"waits", suite_waits, 4},
                 {"captures", suite_captures, 1000},
                 {"queue", suite_queue, 0}};
