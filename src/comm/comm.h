@@ -131,6 +131,7 @@ struct xfi_comm {
   int rank;
   int size;
   bool shares_all; /* every rank has memory with every other; the same on all */
+  bool has_cores;  /* likewise a core, where it shares memory at all and as far as is known */
   /* Set by a failed call whose messages could not be called back: memory that was given to round()
    * or broadcast() may still be read or written and must be leaked, not freed. */
   bool holds_memory;

@@ -247,7 +247,7 @@ xfer_status xfer_comm_create_mpi(xfer_comm **comm, MPI_Comm mpi_comm)
   st = assemble(&made, &transport, own, host, token);
   st = agree(own, st);
   if (st == XFER_OK && transport != NULL)
-    st = xfi_segments_connect(transport->segments, host, &transport->base.shares_all);
+    st = xfi_segments_connect(transport->segments, host, &transport->base);
   if (made != NULL) own = MPI_COMM_NULL; /* made's */
   XFI_TRY(st);
   *comm = made;

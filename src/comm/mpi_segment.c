@@ -185,7 +185,7 @@ static bool gather_rows(void *rows, size_t row_bytes, MPI_Comm host)
          MPI_SUCCESS;
 }
 
-xfer_status xfi_segments_connect(xfi_segments *s, MPI_Comm host, bool *shares_all)
+xfer_status xfi_segments_connect(xfi_segments *s, MPI_Comm host, xfi_comm *comm)
 {
   const size_t n = (size_t)s->n_places;
   xfer_status st = XFER_OK;
@@ -199,9 +199,9 @@ xfer_status xfi_segments_connect(xfi_segments *s, MPI_Comm host, bool *shares_al
     s->mapped[(size_t)s->place * n + (size_t)i] = s->at[i] != NULL;
   }
   XFI_CHECK(gather_rows(s->mapped, n, host), XFER_ERR_COMM, "MPI_Allgather failed");
-  *shares_all = memchr(s->mapped, 0, n * n) == NULL && s->n_places == s->size;
+  comm->shares_all = memchr(s->mapped, 0, n * n) == NULL && s->n_places == s->size;
   settle(s);
-  s->has_cores = all_have_cores(s);
+  comm->has_cores = all_have_cores(s);
 done:
   if (s->file >= 0) (void)close(s->file);
   s->file = -1;

@@ -75,7 +75,6 @@ typedef struct xfi_segments {
   int place;             /* this rank's among them */
   int file;              /* of the own segment; -1: there is none, or all have mapped it */
   size_t n_bytes;        /* of a segment */
-  bool has_cores;        /* every rank of the host has a core to itself, as far as is known */
   xfi_card *cards;       /* [n_places] */
   int *places;           /* [size] by rank; -1: on another host */
   unsigned char *mapped; /* [n_places, n_places]; row i says whose segments rank i has mapped */
@@ -86,9 +85,8 @@ typedef struct xfi_segments {
 xfer_status xfi_segments_create(xfi_segments **segments, int size, int rank, MPI_Comm host,
                                 uint64_t token);
 void xfi_segments_destroy(xfi_segments *segments);
-/* All ranks of a host: map what can be. Does every rank of the comm share memory with every other?
- * The same on all. */
-xfer_status xfi_segments_connect(xfi_segments *segments, MPI_Comm host, bool *shares_all);
+/* All ranks of a host: map what can be, which is noted in the comm, the same on all. */
+xfer_status xfi_segments_connect(xfi_segments *segments, MPI_Comm host, xfi_comm *comm);
 
 /* The segment of a rank; NULL: no memory is shared with it. */
 static inline xfi_segment *xfi_segment_of(const xfi_segments *s, int rank)

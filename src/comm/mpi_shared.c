@@ -79,8 +79,8 @@ static xfer_status await(const awaited *what, xfi_deadline deadline)
 
   for (int looks = 0; !what->is_there(what); looks++) {
     if (looks == 0) looking = xfi_deadline_after(LOOKING_MS);
-    if ((t->segments->has_cores || looks < YIELDS) && !xfi_deadline_expired(looking)) {
-      if (!t->segments->has_cores) (void)sched_yield();
+    if ((t->base.has_cores || looks < YIELDS) && !xfi_deadline_expired(looking)) {
+      if (!t->base.has_cores) (void)sched_yield();
       continue;
     }
     XFI_TRY(xfi_mpi_check_broken(t));

@@ -299,7 +299,7 @@ static void test_cores_are_counted(void **state)
   assert_int_equal(MPI_Allreduce(MPI_IN_PLACE, &n_cores, 1, MPI_INT, MPI_MIN, MPI_COMM_WORLD), 0);
   xfer_comm *comm = make();
   if (n_cores >= world_size) /* as it comes, unless the launcher bound some of them to one */
-    assert_true(((xfi_mpi_comm *)comm->transport)->segments->has_cores);
+    assert_true(comm->transport->has_cores);
   drop(comm);
 
   assert_int_equal(sched_setaffinity(0, sizeof one, &one), 0);
@@ -308,7 +308,7 @@ static void test_cores_are_counted(void **state)
   int is_alike = CPU_ISSET((size_t)first, &one);
   assert_int_equal(MPI_Allreduce(MPI_IN_PLACE, &is_alike, 1, MPI_INT, MPI_LAND, MPI_COMM_WORLD), 0);
   if (is_alike)
-    assert_int_equal(((xfi_mpi_comm *)comm->transport)->segments->has_cores, world_size == 1);
+    assert_int_equal(comm->transport->has_cores, world_size == 1);
   assert_int_equal(sched_setaffinity(0, sizeof before, &before), 0);
   drop(comm);
 }

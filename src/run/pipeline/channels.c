@@ -263,8 +263,7 @@ static uint64_t cache_bytes(const xfer_plan *plan)
 
   for (int r = 0; r < plan->comm->size; r++)
     n_ranks += r != plan->comm->rank && plan->comm->ops->shares(plan->comm, r);
-  return in_all > 0 && n_ranks <= sysconf(_SC_NPROCESSORS_ONLN) ? (uint64_t)(in_all / 3 / n_ranks)
-                                                                : CACHE_BYTES;
+  return in_all > 0 && plan->comm->has_cores ? (uint64_t)(in_all / 3 / n_ranks) : CACHE_BYTES;
 }
 
 static xfer_status fill(xfi_channels *c, const xfer_plan *plan)
