@@ -333,9 +333,12 @@ static void carry_lines(char *dense, char *const *bases, int64_t n, const xfi_st
 /* From or to a dense stream, by one line after the other. */
 static void carry_boxes(char *dense, char *const *bases, const xfi_strided *box,
                         const xfi_strided_dim *dims, int64_t first, int64_t n_bytes, bool packs,
-                        line_fn *whole, line_fn *partial)
+                        bool past_cache)
 {
   const int64_t box_bytes = xfi_strided_bytes(box, dims);
+  const bool past = past_cache && box->convert == NULL && box->run_bytes >= MIN_PAST_CACHE;
+  line_fn *whole = past ? line_past_cache : choose_line(box->run_bytes, box->convert);
+  line_fn *partial = past ? line_past_cache : choose_line(0, box->convert);
 
   while (n_bytes > 0) {
     const int64_t left = box_bytes - first;
@@ -354,22 +357,17 @@ static void carry_boxes(char *dense, char *const *bases, const xfi_strided *box,
     dense += taken;
     n_bytes -= taken;
   }
+  if (past) settle_past_cache();
 }
 
 void xfi_ref_pack(char *dense, char *const *bases, const xfi_strided *box,
-                  const xfi_strided_dim *dims, int64_t first, int64_t n_bytes)
+                  const xfi_strided_dim *dims, int64_t first, int64_t n_bytes, bool past_cache)
 {
-  carry_boxes(dense, bases, box, dims, first, n_bytes, true,
-              choose_line(box->run_bytes, box->convert), choose_line(0, box->convert));
+  carry_boxes(dense, bases, box, dims, first, n_bytes, true, past_cache);
 }
 
 void xfi_ref_unpack(const char *dense, char *const *bases, const xfi_strided *box,
                     const xfi_strided_dim *dims, int64_t first, int64_t n_bytes, bool past_cache)
 {
-  const bool past = past_cache && box->convert == NULL && box->run_bytes >= MIN_PAST_CACHE;
-
-  carry_boxes((char *)dense, bases, box, dims, first, n_bytes, false, /* it is only read */
-              past ? line_past_cache : choose_line(box->run_bytes, box->convert),
-              past ? line_past_cache : choose_line(0, box->convert));
-  if (past) settle_past_cache();
+  carry_boxes((char *)dense, bases, box, dims, first, n_bytes, false, past_cache); /* only read */
 }

@@ -341,7 +341,7 @@ static void carry(void *context, size_t channel, char *slot, size_t n_bytes)
 
     n = left < in_group ? left : in_group;
     if (c->at[channel].send)
-      xfi_ref_pack(slot, bases, &g->form, l->dims + g->dims, first, (int64_t)n);
+      xfi_ref_pack(slot, bases, &g->form, l->dims + g->dims, first, (int64_t)n, c->past_cache);
     else
       xfi_ref_unpack(slot, bases, &g->form, l->dims + g->dims, first, (int64_t)n, c->past_cache);
     l->at += n;

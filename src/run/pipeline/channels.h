@@ -15,7 +15,7 @@ typedef struct xfi_channels {
   size_t n;
   size_t n_loads; /* two for each peer */
   size_t slot_bytes;
-  bool past_cache; /* little of what is received would stay in a cache */
+  bool past_cache; /* more is copied than a cache holds */
   bool in_pieces;  /* some view is, so that anchors say nothing */
   bool has_begun;  /* some of the next run lies in slots */
 } xfi_channels;
