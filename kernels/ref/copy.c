@@ -126,6 +126,7 @@ static void line_converting(char *dst, const char *src, int64_t n, int64_t ds, i
 /* Stores that go past the cache: memory that is written as a whole need not be read first, which is
  * a third of the traffic. For runs of at least this: */
 #define MIN_PAST_CACHE 256
+#define MIN_DENSE_PAST_CACHE 64 /* where one follows the other */
 
 #ifdef __SSE2__
 
@@ -336,7 +337,8 @@ static void carry_boxes(char *dense, char *const *bases, const xfi_strided *box,
                         bool past_cache)
 {
   const int64_t box_bytes = xfi_strided_bytes(box, dims);
-  const bool past = past_cache && box->convert == NULL && box->run_bytes >= MIN_PAST_CACHE;
+  const bool past = past_cache && box->convert == NULL &&
+                    box->run_bytes >= (packs ? MIN_DENSE_PAST_CACHE : MIN_PAST_CACHE);
   line_fn *whole = past ? line_past_cache : choose_line(box->run_bytes, box->convert);
   line_fn *partial = past ? line_past_cache : choose_line(0, box->convert);
 

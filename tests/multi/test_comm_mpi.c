@@ -307,8 +307,7 @@ static void test_cores_are_counted(void **state)
   const int first = ((xfi_mpi_comm *)comm->transport)->segments->cards[0].first_core;
   int is_alike = CPU_ISSET((size_t)first, &one);
   assert_int_equal(MPI_Allreduce(MPI_IN_PLACE, &is_alike, 1, MPI_INT, MPI_LAND, MPI_COMM_WORLD), 0);
-  if (is_alike)
-    assert_int_equal(comm->transport->has_cores, world_size == 1);
+  if (is_alike) assert_int_equal(comm->transport->has_cores, world_size == 1);
   assert_int_equal(sched_setaffinity(0, sizeof before, &before), 0);
   drop(comm);
 }

@@ -2,9 +2,9 @@
  * A rank is done when its slowest way is: what it gets or sends within its domain at the link's
  * speed, beyond it at the NIC's, copies in its own memory; then what ranks of a domain relay.
  *
- * The constants are fitted to the rows of docs/performance.md, on H200 and H100 GPUs of one host; "What if"
- * there has each row beside its prediction. NIC and relays have the machine's figures and nothing
- * else: no such row was measured.
+ * The constants are fitted to the rows of docs/performance.md, on H200 and H100 GPUs of one host;
+ * "What if" there has each row beside its prediction. NIC and relays have the machine's figures and
+ * nothing else: no such row was measured.
  */
 #include "predict.h"
 
@@ -23,11 +23,11 @@
 /* NCCL's broadcast, and the packed lane, of the link's speed; the packed lane's begin, and more for
  * each rank that data comes from. */
 #define BROADCAST_SPEED 0.914
-#define PACKED_SPEED 0.92
+#define PACKED_SPEED 0.94
 #define PACKED_START_SECONDS 30e-6
 #define PACKED_PEER_SECONDS 55e-6
-#define PACKED_FURTHER_PEER 0.067
-#define PACKED_BOTH_WAYS 0.50
+#define PACKED_FURTHER_PEER 0.076
+#define PACKED_BOTH_WAYS 0.72
 /* A copy in one GPU's memory, read plus written. */
 #define MEMORY_BYTES_PER_S 3.9e12
 

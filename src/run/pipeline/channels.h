@@ -15,9 +15,10 @@ typedef struct xfi_channels {
   size_t n;
   size_t n_loads; /* two for each peer */
   size_t slot_bytes;
-  bool past_cache; /* more is copied than a cache holds */
-  bool in_pieces;  /* some view is, so that anchors say nothing */
-  bool has_begun;  /* some of the next run lies in slots */
+  bool past_cache;       /* more is copied than a cache holds, */
+  bool slots_past_cache; /* and another core has slots as quickly from memory as from ours */
+  bool in_pieces;        /* some view is, so that anchors say nothing */
+  bool has_begun;        /* some of the next run lies in slots */
 } xfi_channels;
 
 /* Does this rank share memory with a peer, so that what neither the direct lane nor a broadcast
