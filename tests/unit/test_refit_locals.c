@@ -7,21 +7,7 @@
 
 #include <cmocka.h>
 
-#include <xfer/refit.h>
-
-#include "refit_files.h"
-
-#define MOE                                                                                        \
-  REFIT_TABLE(                                                                                     \
-      "\"num_hidden_layers\":2,\"hidden_size\":16",                                                \
-      "{\"pattern\":\"model.layers.{layer}.mlp.experts.{expert}.gate_proj.weight\",\"layer\":[0,"  \
-      "1],"                                                                                        \
-      "\"expert\":[0,3],\"shape\":[8,16],\"dtype\":\"bf16\"},"                                     \
-      "{\"pattern\":\"model.layers.{layer}.mlp.experts.{expert}.up_proj.weight\",\"layer\":[0,1]," \
-      "\"expert\":[0,3],\"shape\":[8,16],\"dtype\":\"bf16\"},"                                     \
-      "{\"pattern\":\"model.layers.{layer}.mlp.experts.{expert}.down_proj.weight\",\"layer\":[0,"  \
-      "1],"                                                                                        \
-      "\"expert\":[0,3],\"shape\":[16,8],\"dtype\":\"bf16\"}")
+#include "refit_locals.h"
 
 /* Layers that are called h.N, of weights that are columns by rows. */
 #define GPT2                                                                                       \
@@ -35,68 +21,6 @@
   REFIT_TABLE("\"model_type\":\"kimi_linear\",\"moe_intermediate_size\":4096,\"linear_attn_"       \
               "config\":{\"num_heads\":4}",                                                        \
               REFIT_P("self_attn.A_log", shape))
-
-/* Two values of mxfp4 in a byte, of an expert that is one of two. */
-#define V4(name, shape)                                                                            \
-  "{\"pattern\":\"layers.{layer}.ffn.experts.{expert}." name                                       \
-  ".weight\",\"layer\":[0,0],\"expert\":[0,1],\"shape\":" shape ",\"dtype\":\"i8\"}"
-#define MXFP4                                                                                      \
-  REFIT_TABLE("\"model_type\":\"deepseek_v4\",\"moe_intermediate_size\":32,\"hidden_size\":64,"    \
-              "\"num_attention_heads\":1,\"n_routed_experts\":2",                                  \
-              V4("w1", "[32,32]") "," V4("w3", "[32,32]") "," V4("w2", "[64,16]"))
-
-static char memory[1 << 20];
-
-/* One side alone, and rank 0's list. */
-typedef struct one {
-  xfer_refit *refit;
-  xfer_locals *locals;
-  xfer_plan *plan;
-} one;
-
-static one make(const char *table, const char *spec, int side, const char *const *renames,
-                size_t n_renames)
-{
-  xfer_side_options options = XFER_SIDE_OPTIONS_INIT;
-  xfer_model *model = NULL;
-  xfer_side *made = NULL;
-  one o = {NULL, NULL, NULL};
-
-  options.weights = XFER_WEIGHTS_LOADED;
-  assert_int_equal(xfer_model_load(&model, refit_write("table.json", table), NULL), XFER_OK);
-  assert_int_equal(xfer_side_create(&made, spec, &options), XFER_OK);
-  for (size_t i = 0; i < n_renames; i++) {
-    assert_int_equal(xfer_side_rename(made, renames[2 * i], renames[2 * i + 1]), XFER_OK);
-  }
-  assert_int_equal(xfer_refit_create(&o.refit, model, side == XFER_SIDE_TRAIN ? made : NULL,
-                                     side == XFER_SIDE_GEN ? made : NULL),
-                   XFER_OK);
-  assert_int_equal(xfer_locals_create(&o.locals, o.refit, 0), XFER_OK);
-  xfer_side_destroy(made);
-  xfer_model_destroy(model);
-  return o;
-}
-
-static void unmake(one *o)
-{
-  xfer_locals_destroy(o->locals);
-  xfer_refit_destroy(o->refit);
-}
-
-static bool has_local(const one *o, const char *name, const int64_t *shape, int n_dims)
-{
-  xfer_local local;
-
-  for (size_t i = 0; i < xfer_locals_count(o->locals); i++) {
-    assert_int_equal(xfer_locals_get(o->locals, i, &local), XFER_OK);
-    if (strcmp(local.name, name) != 0) continue;
-    assert_int_equal(local.n_dims, n_dims);
-    for (int d = 0; d < n_dims; d++)
-      assert_int_equal(local.shape[d], shape[d]);
-    return true;
-  }
-  return false;
-}
 
 static void test_names_and_shapes_are_the_frameworks_own(void **state)
 {
@@ -120,21 +44,31 @@ static void test_names_and_shapes_are_the_frameworks_own(void **state)
       {REFIT_DENSE, "vllm:tp2", 1, "model.layers.0.mlp.gate_up_proj.weight", {32, 16}, 2},
       {REFIT_DENSE, "vllm:tp2", 1, "lm_head.weight", {64, 16}, 2},
       {REFIT_DENSE, "fsdp:dp3", 0, "model.layers.0.mlp.down_proj.weight", {6, 32}, 2},
-      {MOE, "megatron:ep2,dp2", 0, "decoder.layers.0.mlp.experts.linear_fc1.weight1", {16, 16}, 2},
-      {MOE,
+      {REFIT_MOE,
+       "megatron:ep2,dp2",
+       0,
+       "decoder.layers.0.mlp.experts.linear_fc1.weight1",
+       {16, 16},
+       2},
+      {REFIT_MOE,
        "megatron:ep2,dp2,experts=stacked",
        0,
        "decoder.layers.0.mlp.experts.linear_fc1.weight",
        {2, 16, 16},
        3},
-      {MOE, "vllm:tp2", 1, "model.layers.1.mlp.experts.routed_experts.w13_weight", {4, 8, 16}, 3},
-      {MOE,
+      {REFIT_MOE,
+       "vllm:tp2",
+       1,
+       "model.layers.1.mlp.experts.routed_experts.w13_weight",
+       {4, 8, 16},
+       3},
+      {REFIT_MOE,
        "vllm:tp2,ep2",
        1,
        "model.layers.1.mlp.experts.routed_experts.w2_weight",
        {2, 16, 8},
        3},
-      {MOE, "full", 0, "model.layers.1.mlp.experts.3.down_proj.weight", {16, 8}, 2},
+      {REFIT_MOE, "full", 0, "model.layers.1.mlp.experts.3.down_proj.weight", {16, 8}, 2},
       {GPT2, "vllm:tp2", 1, "transformer.h.1.attn.c_attn.weight", {24, 16}, 2},
       {GPT2, "vllm:tp2", 1, "transformer.h.0.mlp.c_proj.weight", {16, 16}, 2},
       {GPT2, "full", 0, "h.1.attn.c_attn.weight", {16, 48}, 2},
@@ -177,26 +111,6 @@ static void test_dims_of_one_element_are_one_with_their_neighbours(void **state)
 }
 
 /* Hands every local tensor in, `change` deciding what of it is different. */
-typedef void (*change_fn)(xfer_local *local, char *name, bool *give);
-
-static void give_all(one *o, int side, change_fn change)
-{
-  xfer_local local;
-
-  for (size_t i = 0; i < xfer_locals_count(o->locals); i++) {
-    char name[256];
-    bool give = true;
-
-    assert_int_equal(xfer_locals_get(o->locals, i, &local), XFER_OK);
-    snprintf(name, sizeof name, "%s", local.name);
-    if (change != NULL) change(&local, name, &give);
-    if (!give) continue;
-    assert_int_equal(xfer_locals_give(o->locals, side, name, local.dtype, memory, local.shape, NULL,
-                                      local.n_dims),
-                     XFER_OK);
-  }
-}
-
 static size_t count_problems(one *o)
 {
   size_t n = 0;
@@ -275,7 +189,7 @@ static void other_name(xfer_local *local, char *name, bool *give)
 static void test_spellings_and_renames_lead_to_the_same(void **state)
 {
   static const char *const peft[] = {"base_model.model.*", "*", "*.base_layer.*", "*.*"};
-  one o = make(MOE, "vllm:tp2", XFER_SIDE_GEN, NULL, 0);
+  one o = make(REFIT_MOE, "vllm:tp2", XFER_SIDE_GEN, NULL, 0);
 
   (void)state;
   give_all(&o, XFER_SIDE_GEN, older_spelling);
@@ -431,155 +345,6 @@ static void test_an_update_takes_the_place_of_what_was_given(void **state)
   unmake(&o);
 }
 
-/* Gate and up of one local tensor are its two halves, or alternate. */
-static void test_views_follow_what_the_kernels_did(void **state)
-{
-  static const struct {
-    const char *spec;
-    int64_t up_offset, strides[3];
-  } cases[] = {
-      {"vllm:tp2", 4 * 16 * 2, {8 * 16 * 2, 16 * 2, 2}},
-      {"vllm:tp2,up_first", 0, {8 * 16 * 2, 16 * 2, 2}},
-      {"vllm:tp2,interleaved", 16 * 2, {8 * 16 * 2, 2 * 16 * 2, 2}},
-      {"vllm:tp2,transposed", 4 * 2, {8 * 16 * 2, 2, 8 * 2}},
-      {"vllm:tp2,transposed,interleaved,up_first", 0, {8 * 16 * 2, 4, 8 * 2}},
-  };
-
-  (void)state;
-  for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
-    one o = make(MOE, cases[i].spec, XFER_SIDE_GEN, NULL, 0);
-    xfer_view src, dst;
-    int has = 0;
-    size_t up = 2; /* gate of layers 0 and 1, then up */
-
-    print_message("%s\n", cases[i].spec);
-    give_all(&o, XFER_SIDE_GEN, NULL);
-    assert_string_equal(xfer_refit_tensors(o.refit, NULL)[up].name,
-                        "model.layers.0.mlp.experts.{expert}.up_proj.weight");
-    assert_int_equal(xfer_locals_view(o.locals, up, &src, &dst, &has), XFER_OK);
-    assert_int_equal(has, 2);
-    assert_int_equal((char *)dst.base - memory, cases[i].up_offset);
-    for (int d = 0; d < 3; d++)
-      assert_int_equal(dst.strides[d], cases[i].strides[d]);
-    unmake(&o);
-  }
-}
-
-#define PACKED                                                                                     \
-  REFIT_TABLE(                                                                                     \
-      "\"model_type\":\"gpt_oss\",\"num_hidden_layers\":1,\"hidden_size\":64,"                     \
-      "\"intermediate_size\":64,\"num_local_experts\":4,\"num_attention_heads\":4",                \
-      "{\"name\":\"model.layers.0.mlp.experts.gate_up_proj_blocks\",\"shape\":[4,128,2,16],"       \
-      "\"dtype\":\"u8\"},"                                                                         \
-      "{\"name\":\"model.layers.0.mlp.experts.down_proj_blocks\",\"shape\":[4,64,2,16],"           \
-      "\"dtype\":\"u8\"}")
-
-/* The checkpoint has blocks and their bytes in two dims, the engine in one: both are taken where
- * they lie one after the other, and gate and up stay every other row. */
-static void test_blocks_of_packed_weights_are_columns(void **state)
-{
-  static const char name[] = "model.layers.0.mlp.experts.gate_up_proj_blocks";
-  static const char engine[] = "model.layers.0.mlp.experts.routed_experts.w13_weight";
-  const int64_t blocks[] = {4, 128, 2, 16}, flat[] = {4, 128, 32}, half[] = {4, 64, 32};
-  const int64_t apart[] = {128 * 64, 64, 32, 1};
-  const int64_t rows[] = {4, 2, 64, 32}, wrong[] = {4, 3, 64, 32};
-  one o = make(PACKED, "full", XFER_SIDE_TRAIN, NULL, 0);
-  xfer_view src, dst;
-  int has = 0;
-
-  (void)state;
-  assert_true(has_local(&o, name, flat, 3));
-  assert_int_equal(
-      xfer_locals_update(o.locals, XFER_SIDE_TRAIN, name, XFER_U8, memory, blocks, apart, 4),
-      XFER_ERR_MISMATCH);
-  assert_non_null(
-      strstr(xfer_last_error(), "is [4, 128, 2, 16], its shape should be [4, 128, 32]"));
-  give_all(&o, XFER_SIDE_TRAIN, NULL);
-  assert_int_equal(
-      xfer_locals_update(o.locals, XFER_SIDE_TRAIN, name, XFER_U8, memory, wrong, NULL, 4),
-      XFER_ERR_MISMATCH);
-  assert_int_equal(
-      xfer_locals_update(o.locals, XFER_SIDE_TRAIN, name, XFER_U8, memory, rows, NULL, 4), XFER_OK);
-  assert_int_equal(
-      xfer_locals_update(o.locals, XFER_SIDE_TRAIN, name, XFER_U8, memory, blocks, NULL, 4),
-      XFER_OK);
-  for (size_t part = 0; part < 2; part++) { /* gate, then up */
-    assert_int_equal(xfer_locals_view(o.locals, part, &src, &dst, &has), XFER_OK);
-    assert_int_equal((char *)src.base - memory, part * 32);
-    assert_int_equal(src.strides[0], 128 * 32);
-    assert_int_equal(src.strides[1], 64);
-    assert_int_equal(src.strides[2], 1);
-  }
-  unmake(&o);
-  o = make(PACKED, "vllm:tp2", XFER_SIDE_GEN, NULL, 0);
-  assert_true(has_local(&o, engine, half, 3));
-  unmake(&o);
-}
-
-/* One view has all experts of a layer, which therefore lie alike. */
-static void test_c1_experts_with_other_strides_are_refused_by_name(void **state)
-{
-  static const char name[] = "model.layers.1.mlp.experts.3.down_proj.weight";
-  const int64_t shape[] = {16, 8}, apart[] = {64, 2};
-  one o = make(MOE, "full", XFER_SIDE_TRAIN, NULL, 0);
-  xfer_view src, dst;
-  int has = 0, n_refused = 0;
-  size_t n = 0;
-
-  (void)state;
-  give_all(&o, XFER_SIDE_TRAIN, NULL);
-  assert_int_equal(
-      xfer_locals_update(o.locals, XFER_SIDE_TRAIN, name, XFER_BF16, memory, shape, apart, 2),
-      XFER_OK);
-  (void)xfer_refit_tensors(o.refit, &n);
-  for (size_t t = 0; t < n; t++) {
-    if (xfer_locals_view(o.locals, t, &src, &dst, &has) == XFER_OK) continue;
-    assert_non_null(
-        strstr(xfer_last_error(), "experts.3.down_proj.weight\" have different strides"));
-    n_refused++;
-  }
-  assert_int_equal(n_refused, 1);
-  unmake(&o);
-}
-
-/* vLLM's parameters of MXFP8's scales are bytes. */
-static void test_scales_that_are_powers_of_two_may_be_bytes(void **state)
-{
-  static const char name[] = "model.layers.0.mlp.gate_up_proj.weight_scale";
-  const int64_t shape[] = {64, 1};
-  one o = make(REFIT_DENSE, "vllm:quant=mxfp8", XFER_SIDE_GEN, NULL, 0);
-
-  (void)state;
-  assert_true(has_local(&o, name, shape, 2));
-  assert_int_equal(xfer_locals_give(o.locals, XFER_SIDE_GEN, name, XFER_U8, memory, shape, NULL, 2),
-                   XFER_OK);
-  assert_int_equal(
-      xfer_locals_update(o.locals, XFER_SIDE_GEN, name, XFER_F8E8M0, memory, shape, NULL, 2),
-      XFER_OK);
-  assert_int_equal(
-      xfer_locals_update(o.locals, XFER_SIDE_GEN, name, XFER_I8, memory, shape, NULL, 2),
-      XFER_ERR_MISMATCH);
-  assert_non_null(strstr(xfer_last_error(), "is i8, it should be f8e8m0"));
-  unmake(&o);
-}
-
-/* vLLM's parameters of packed experts are bytes, whatever their checkpoint calls them. */
-static void test_packed_values_may_be_bytes(void **state)
-{
-  static const char name[] = "model.layers.0.ffn.experts.routed_experts.w2_weight";
-  const int64_t shape[] = {2, 64, 16};
-  one o = make(MXFP4, "vllm:", XFER_SIDE_GEN, NULL, 0);
-
-  (void)state;
-  assert_int_equal(xfer_locals_give(o.locals, XFER_SIDE_GEN, name, XFER_U8, memory, shape, NULL, 3),
-                   XFER_OK);
-  assert_int_equal(
-      xfer_locals_update(o.locals, XFER_SIDE_GEN, name, XFER_BOOL, memory, shape, NULL, 3),
-      XFER_ERR_MISMATCH);
-  assert_non_null(strstr(xfer_last_error(), "is bool, it should be i8"));
-  unmake(&o);
-}
-
 int main(void)
 {
   const struct CMUnitTest tests[] = {
@@ -590,11 +355,6 @@ int main(void)
       cmocka_unit_test(test_what_is_wrong_is_listed),
       cmocka_unit_test(test_surplus_twice_and_lora_are_listed),
       cmocka_unit_test(test_an_update_takes_the_place_of_what_was_given),
-      cmocka_unit_test(test_views_follow_what_the_kernels_did),
-      cmocka_unit_test(test_blocks_of_packed_weights_are_columns),
-      cmocka_unit_test(test_scales_that_are_powers_of_two_may_be_bytes),
-      cmocka_unit_test(test_packed_values_may_be_bytes),
-      cmocka_unit_test(test_c1_experts_with_other_strides_are_refused_by_name),
   };
 
   return cmocka_run_group_tests(tests, refit_files_begin, refit_files_end);

@@ -1,0 +1,180 @@
+/* Where the views of local tensors lie, whatever form an engine has made of them. */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include <cmocka.h>
+
+#include "refit_locals.h"
+
+/* Two values of mxfp4 in a byte, of an expert that is one of two. */
+#define V4(name, shape)                                                                            \
+  "{\"pattern\":\"layers.{layer}.ffn.experts.{expert}." name                                       \
+  ".weight\",\"layer\":[0,0],\"expert\":[0,1],\"shape\":" shape ",\"dtype\":\"i8\"}"
+#define MXFP4                                                                                      \
+  REFIT_TABLE("\"model_type\":\"deepseek_v4\",\"moe_intermediate_size\":32,\"hidden_size\":64,"    \
+              "\"num_attention_heads\":1,\"n_routed_experts\":2",                                  \
+              V4("w1", "[32,32]") "," V4("w3", "[32,32]") "," V4("w2", "[64,16]"))
+
+/* Gate and up of one local tensor are its two halves, or alternate. */
+static void test_views_follow_what_the_kernels_did(void **state)
+{
+  static const struct {
+    const char *spec;
+    int64_t up_offset, strides[3];
+  } cases[] = {
+      {"vllm:tp2", 4 * 16 * 2, {8 * 16 * 2, 16 * 2, 2}},
+      {"vllm:tp2,up_first", 0, {8 * 16 * 2, 16 * 2, 2}},
+      {"vllm:tp2,interleaved", 16 * 2, {8 * 16 * 2, 2 * 16 * 2, 2}},
+      {"vllm:tp2,transposed", 4 * 2, {8 * 16 * 2, 2, 8 * 2}},
+      {"vllm:tp2,transposed,interleaved,up_first", 0, {8 * 16 * 2, 4, 8 * 2}},
+  };
+
+  (void)state;
+  for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+    one o = make(REFIT_MOE, cases[i].spec, XFER_SIDE_GEN, NULL, 0);
+    xfer_view src, dst;
+    int has = 0;
+    size_t up = 2; /* gate of layers 0 and 1, then up */
+
+    print_message("%s\n", cases[i].spec);
+    give_all(&o, XFER_SIDE_GEN, NULL);
+    assert_string_equal(xfer_refit_tensors(o.refit, NULL)[up].name,
+                        "model.layers.0.mlp.experts.{expert}.up_proj.weight");
+    assert_int_equal(xfer_locals_view(o.locals, up, &src, &dst, &has), XFER_OK);
+    assert_int_equal(has, 2);
+    assert_int_equal((char *)dst.base - memory, cases[i].up_offset);
+    for (int d = 0; d < 3; d++)
+      assert_int_equal(dst.strides[d], cases[i].strides[d]);
+    unmake(&o);
+  }
+}
+
+#define PACKED                                                                                     \
+  REFIT_TABLE(                                                                                     \
+      "\"model_type\":\"gpt_oss\",\"num_hidden_layers\":1,\"hidden_size\":64,"                     \
+      "\"intermediate_size\":64,\"num_local_experts\":4,\"num_attention_heads\":4",                \
+      "{\"name\":\"model.layers.0.mlp.experts.gate_up_proj_blocks\",\"shape\":[4,128,2,16],"       \
+      "\"dtype\":\"u8\"},"                                                                         \
+      "{\"name\":\"model.layers.0.mlp.experts.down_proj_blocks\",\"shape\":[4,64,2,16],"           \
+      "\"dtype\":\"u8\"}")
+
+/* The checkpoint has blocks and their bytes in two dims, the engine in one: both are taken where
+ * they lie one after the other, and gate and up stay every other row. */
+static void test_blocks_of_packed_weights_are_columns(void **state)
+{
+  static const char name[] = "model.layers.0.mlp.experts.gate_up_proj_blocks";
+  static const char engine[] = "model.layers.0.mlp.experts.routed_experts.w13_weight";
+  const int64_t blocks[] = {4, 128, 2, 16}, flat[] = {4, 128, 32}, half[] = {4, 64, 32};
+  const int64_t apart[] = {128 * 64, 64, 32, 1};
+  const int64_t rows[] = {4, 2, 64, 32}, wrong[] = {4, 3, 64, 32};
+  one o = make(PACKED, "full", XFER_SIDE_TRAIN, NULL, 0);
+  xfer_view src, dst;
+  int has = 0;
+
+  (void)state;
+  assert_true(has_local(&o, name, flat, 3));
+  assert_int_equal(
+      xfer_locals_update(o.locals, XFER_SIDE_TRAIN, name, XFER_U8, memory, blocks, apart, 4),
+      XFER_ERR_MISMATCH);
+  assert_non_null(
+      strstr(xfer_last_error(), "is [4, 128, 2, 16], its shape should be [4, 128, 32]"));
+  give_all(&o, XFER_SIDE_TRAIN, NULL);
+  assert_int_equal(
+      xfer_locals_update(o.locals, XFER_SIDE_TRAIN, name, XFER_U8, memory, wrong, NULL, 4),
+      XFER_ERR_MISMATCH);
+  assert_int_equal(
+      xfer_locals_update(o.locals, XFER_SIDE_TRAIN, name, XFER_U8, memory, rows, NULL, 4), XFER_OK);
+  assert_int_equal(
+      xfer_locals_update(o.locals, XFER_SIDE_TRAIN, name, XFER_U8, memory, blocks, NULL, 4),
+      XFER_OK);
+  for (size_t part = 0; part < 2; part++) { /* gate, then up */
+    assert_int_equal(xfer_locals_view(o.locals, part, &src, &dst, &has), XFER_OK);
+    assert_int_equal((char *)src.base - memory, part * 32);
+    assert_int_equal(src.strides[0], 128 * 32);
+    assert_int_equal(src.strides[1], 64);
+    assert_int_equal(src.strides[2], 1);
+  }
+  unmake(&o);
+  o = make(PACKED, "vllm:tp2", XFER_SIDE_GEN, NULL, 0);
+  assert_true(has_local(&o, engine, half, 3));
+  unmake(&o);
+}
+
+/* One view has all experts of a layer, which therefore lie alike. */
+static void test_c1_experts_with_other_strides_are_refused_by_name(void **state)
+{
+  static const char name[] = "model.layers.1.mlp.experts.3.down_proj.weight";
+  const int64_t shape[] = {16, 8}, apart[] = {64, 2};
+  one o = make(REFIT_MOE, "full", XFER_SIDE_TRAIN, NULL, 0);
+  xfer_view src, dst;
+  int has = 0, n_refused = 0;
+  size_t n = 0;
+
+  (void)state;
+  give_all(&o, XFER_SIDE_TRAIN, NULL);
+  assert_int_equal(
+      xfer_locals_update(o.locals, XFER_SIDE_TRAIN, name, XFER_BF16, memory, shape, apart, 2),
+      XFER_OK);
+  (void)xfer_refit_tensors(o.refit, &n);
+  for (size_t t = 0; t < n; t++) {
+    if (xfer_locals_view(o.locals, t, &src, &dst, &has) == XFER_OK) continue;
+    assert_non_null(
+        strstr(xfer_last_error(), "experts.3.down_proj.weight\" have different strides"));
+    n_refused++;
+  }
+  assert_int_equal(n_refused, 1);
+  unmake(&o);
+}
+
+/* vLLM's parameters of MXFP8's scales are bytes. */
+static void test_scales_that_are_powers_of_two_may_be_bytes(void **state)
+{
+  static const char name[] = "model.layers.0.mlp.gate_up_proj.weight_scale";
+  const int64_t shape[] = {64, 1};
+  one o = make(REFIT_DENSE, "vllm:quant=mxfp8", XFER_SIDE_GEN, NULL, 0);
+
+  (void)state;
+  assert_true(has_local(&o, name, shape, 2));
+  assert_int_equal(xfer_locals_give(o.locals, XFER_SIDE_GEN, name, XFER_U8, memory, shape, NULL, 2),
+                   XFER_OK);
+  assert_int_equal(
+      xfer_locals_update(o.locals, XFER_SIDE_GEN, name, XFER_F8E8M0, memory, shape, NULL, 2),
+      XFER_OK);
+  assert_int_equal(
+      xfer_locals_update(o.locals, XFER_SIDE_GEN, name, XFER_I8, memory, shape, NULL, 2),
+      XFER_ERR_MISMATCH);
+  assert_non_null(strstr(xfer_last_error(), "is i8, it should be f8e8m0"));
+  unmake(&o);
+}
+
+/* vLLM's parameters of packed experts are bytes, whatever their checkpoint calls them. */
+static void test_packed_values_may_be_bytes(void **state)
+{
+  static const char name[] = "model.layers.0.ffn.experts.routed_experts.w2_weight";
+  const int64_t shape[] = {2, 64, 16};
+  one o = make(MXFP4, "vllm:", XFER_SIDE_GEN, NULL, 0);
+
+  (void)state;
+  assert_int_equal(xfer_locals_give(o.locals, XFER_SIDE_GEN, name, XFER_U8, memory, shape, NULL, 3),
+                   XFER_OK);
+  assert_int_equal(
+      xfer_locals_update(o.locals, XFER_SIDE_GEN, name, XFER_BOOL, memory, shape, NULL, 3),
+      XFER_ERR_MISMATCH);
+  assert_non_null(strstr(xfer_last_error(), "is bool, it should be i8"));
+  unmake(&o);
+}
+
+int main(void)
+{
+  const struct CMUnitTest tests[] = {
+      cmocka_unit_test(test_views_follow_what_the_kernels_did),
+      cmocka_unit_test(test_blocks_of_packed_weights_are_columns),
+      cmocka_unit_test(test_c1_experts_with_other_strides_are_refused_by_name),
+      cmocka_unit_test(test_scales_that_are_powers_of_two_may_be_bytes),
+      cmocka_unit_test(test_packed_values_may_be_bytes),
+  };
+
+  return cmocka_run_group_tests(tests, refit_files_begin, refit_files_end);
+}
