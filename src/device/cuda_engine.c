@@ -75,6 +75,17 @@ static candidate look_at(const xfi_cuda_device *device, xfi_copy *c, int64_t mos
   return found;
 }
 
+/* How a candidate goes beside those before it, which have `room`: 2-D copies have a call each. */
+static void settle(candidate *c, const xfi_cuda_device *device, size_t room[2], size_t most)
+{
+  if (c->rows && room[1] + (size_t)c->n_ops > ALONE_OPS_MAX) {
+    c->rows = false;
+    c->n_ops = c->copy->run_bytes < device->engine_run_bytes ? 0 : xfi_copy_runs(c->copy);
+  }
+  if (room[0] + room[1] + (size_t)c->n_ops > most) c->n_ops = 0;
+  room[c->rows] += (size_t)c->n_ops;
+}
+
 static int by_run(const void *a, const void *b)
 {
   const candidate *x = a;
@@ -130,10 +141,8 @@ xfer_status xfi_cuda_engine_take(xfi_cuda_runs *runs, const xfi_cuda_device *dev
   }
   if (n_candidates == 0 || n_bytes < device->engine_all_bytes) goto done;
   qsort(candidates, n_candidates, sizeof *candidates, by_run);
-  for (size_t i = 0; i < n_candidates; i++) {
-    if (room[0] + room[1] + (size_t)candidates[i].n_ops > (size_t)most) candidates[i].n_ops = 0;
-    room[candidates[i].rows] += (size_t)candidates[i].n_ops;
-  }
+  for (size_t i = 0; i < n_candidates; i++)
+    settle(&candidates[i], device, room, (size_t)most);
   runs->dst = xfi_calloc(room[0], sizeof *runs->dst);
   runs->src = xfi_calloc(room[0], sizeof *runs->src);
   runs->n_bytes = xfi_calloc(room[0], sizeof *runs->n_bytes);

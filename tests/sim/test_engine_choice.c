@@ -166,6 +166,20 @@ static void makes(size_t n_runs, size_t n_rows, xfi_copy copy)
   xfi_cuda_engine_free(&runs);
 }
 
+/* What it makes of two copies, the second's rows being the longer ones. */
+static void shares(size_t n_runs, size_t n_rows, xfi_copy second, xfi_copy first)
+{
+  xfi_cuda_runs runs = {.n = 0};
+  xfi_copy copies[2] = {second, first};
+  size_t n = 2;
+
+  copies[1].run_bytes += 8;
+  OK(xfi_cuda_engine_take(&runs, xfi_cuda(device_now), false, copies, &n));
+  NEED(n == (n_runs > 0 ? 0 : 1));
+  NEED(runs.n == n_runs && runs.n_rows == n_rows);
+  xfi_cuda_engine_free(&runs);
+}
+
 /* `n` times 64 rows, of which 64 MiB are worth a 2-D copy. */
 static xfi_copy rows_of(int64_t n, int64_t run_bytes, int64_t src_stride)
 {
@@ -184,8 +198,10 @@ static void test_rows_in_one_copy(void)
   xfi_copy narrow = rows_of(1, MIB, 3 * MIB);
 
   makes(0, 3, rows_of(3, MIB, 3 * MIB));
-  makes(0, 4096, rows_of(4096, MIB, 3 * MIB));
-  makes(0, 0, rows_of(4097, MIB, 3 * MIB)); /* too many */
+  makes(0, 256, rows_of(256, MIB, 3 * MIB));
+  makes(0, 0, rows_of(257, MIB, 3 * MIB)); /* too many, and so are their runs */
+  shares(57 * 64, 200, rows_of(57, MIB, 3 * MIB), rows_of(200, MIB, 3 * MIB));
+  shares(0, 200, rows_of(64, MIB, 3 * MIB), rows_of(200, MIB, 3 * MIB));
   makes(192, 0, rows_of(3, MIB - 1, 3 * MIB));
   makes(0, 1, rows_of(1, MIB, INT32_MAX));
   makes(64, 0, rows_of(1, MIB, (int64_t)INT32_MAX + 1));
