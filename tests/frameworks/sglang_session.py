@@ -39,16 +39,13 @@ from safetensors.torch import save_file  # noqa: E402
 from sglang.srt.configs.load_config import LoadConfig  # noqa: E402
 from sglang.srt.configs.model_config import ModelConfig  # noqa: E402
 from sglang.srt.entrypoints import http_server  # noqa: E402
-from sglang.srt.eplb.expert_location import (  # noqa: E402
-    ExpertLocationMetadata,
-    set_global_expert_location_metadata,
-)
+from sglang.srt.eplb.expert_location import ExpertLocationMetadata, set_global_expert_location_metadata  # noqa: E402
 from sglang.srt.managers import io_struct  # noqa: E402
 from sglang.srt.managers.scheduler_components.weight_updater import SchedulerWeightUpdaterManager  # noqa: E402
 from sglang.srt.managers.tp_worker import BaseTpWorker  # noqa: E402
 from sglang.srt.model_executor.model_runner_components.weight_updater import WeightUpdater  # noqa: E402
 from sglang.srt.utils.common import normalize_serialized_named_tensor_payloads  # noqa: E402
-from states import bytes_of, fill, module_of, state_of  # noqa: E402
+from states import bytes_of, fill, footprint, module_of, state_of  # noqa: E402
 from vllm_job import FAILURES, Job, goes_wrong, good  # noqa: E402
 from vllm_ranks import free_port  # noqa: E402
 from vllm_stand_in import CuMemAllocator  # noqa: E402
@@ -66,14 +63,6 @@ REQUESTS = {
     "release_memory_occupation": io_struct.ReleaseMemoryOccupationReqInput,
     "resume_memory_occupation": io_struct.ResumeMemoryOccupationReqInput,
 }
-
-
-def footprint():
-    """What this process holds: threads, files, mapped files without a name, bytes of memory of its own."""
-    maps = pathlib.Path("/proc/self/maps").read_text(encoding="utf-8")
-    pages = int(pathlib.Path("/proc/self/statm").read_text(encoding="ascii").split()[1])
-    n_threads, n_files = (len(list(pathlib.Path(f"/proc/self/{what}").iterdir())) for what in ("task", "fd"))
-    return n_threads, n_files, maps.count("memfd:"), pages * os.sysconf("SC_PAGE_SIZE")
 
 
 def tensors_of(model):

@@ -1,5 +1,7 @@
-"""Values of a checkpoint, another one in each version, and a trainer's module that has them."""
+"""Values of a checkpoint, another one in each version, a trainer's module that has them, and what a process holds."""
 
+import os
+import pathlib
 import zlib
 
 import torch
@@ -44,3 +46,11 @@ def fill(module, table, version):
         parameter.to_local().detach().copy_(
             distribute_tensor(whole, parameter.device_mesh, parameter.placements).to_local()
         )
+
+
+def footprint():
+    """What this process holds: threads, files, mapped files without a name, bytes of memory of its own."""
+    maps = pathlib.Path("/proc/self/maps").read_text(encoding="utf-8")
+    pages = int(pathlib.Path("/proc/self/statm").read_text(encoding="ascii").split()[1])
+    n_threads, n_files = (len(list(pathlib.Path(f"/proc/self/{what}").iterdir())) for what in ("task", "fd"))
+    return n_threads, n_files, maps.count("memfd:"), pages * os.sysconf("SC_PAGE_SIZE")
