@@ -20,8 +20,8 @@ __all__ = ["source_of"]
 class _WeightSource(Source):
     """vLLM's since 0.33: parts by owners, mesh and placements, or whole tensors, which are gathered for each update."""
 
-    def __init__(self, source: Any, n_trainers: int, passing: bool = False) -> None:
-        super().__init__(source, n_trainers, passing=passing or not self._is_local(source))
+    def __init__(self, source: Any, n_trainers: int) -> None:
+        super().__init__(source, n_trainers, passing=not self._is_local(source))
 
     @staticmethod
     def _is_local(source: Any) -> bool:
@@ -75,11 +75,10 @@ class _OldWeightSource(_WeightSource):
         return dict(iter(self._source))
 
 
-def source_of(source: Any, n_trainers: int, passing: bool) -> Source:
-    """By what it is. passing: as of a Source."""
+def source_of(source: Any, n_trainers: int) -> Source:
+    """By what it is."""
     if isinstance(source, Source):
         return source
     if not isinstance(source, base.WeightSource):
-        return Source(source, n_trainers, passing)
-    kind = _WeightSource if hasattr(source, "implements_iter_local") else _OldWeightSource
-    return kind(source, n_trainers, passing)
+        return Source(source, n_trainers)
+    return (_WeightSource if hasattr(source, "implements_iter_local") else _OldWeightSource)(source, n_trainers)

@@ -225,7 +225,8 @@ class Trainer:
     def __init__(self, meeting: Meeting, source: Any, servers: Sequence[Any] = ()) -> None:
         if (meeting.rank == 0) != bool(servers):
             raise ValueError(f"trainer {meeting.rank} has {len(servers)} servers: rank 0 alone drives them")
-        weights = source if isinstance(source, Source) else Source(source, meeting.n_trainers, meeting.offloads)
+        weights = source if isinstance(source, Source) else Source(source, meeting.n_trainers)
+        weights.passing = weights.passing or meeting.offloads
         self._meeting, self._sessions = meeting, [_Session(server) for server in servers]
         self._side = TrainerSide(meeting, weights)
         self._name, self._version, self._is_shut_down = "", 0, False

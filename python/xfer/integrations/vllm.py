@@ -149,7 +149,9 @@ class XferTrainerEngine(TrainerWeightTransferEngine):
         if source is None:
             raise TypeError("xfer needs a source: a module, a state dict or a WeightSource")
         self.rank, self._info = info.rank, info
-        self._side = TrainerSide(info, source_of(source, info.n_trainers, info.offloads))
+        weights = source_of(source, info.n_trainers)
+        weights.passing = weights.passing or info.offloads
+        self._side = TrainerSide(info, weights)
         self._is_shut_down = False
         self._meet()
 
