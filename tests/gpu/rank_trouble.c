@@ -1,5 +1,5 @@
-/* Runs that go wrong, and captures beside runs. Names are rows of the review of the engine, each of
- * which was seen on two GPUs. */
+/* Runs that go wrong, and captures beside runs, as tests/sim has them, on real GPUs. Names are rows
+ * of the review of the engine. */
 #include "rank_world.h"
 
 #include "perf/part.h"
