@@ -145,7 +145,7 @@ typedef struct trouble {
   const char *says;
 } trouble;
 
-static const trouble *now;
+static const trouble *_Atomic now; /* of both ranks and of those who serve them */
 static _Thread_local bool is_rank;
 static _Thread_local int n_sockets;
 
@@ -159,16 +159,19 @@ int __wrap_socket(int domain, int type, int protocol);
 int __wrap_getsockopt(int file, int level, int name, void *value, socklen_t *n_bytes)
 {
   const int result = __real_getsockopt(file, level, name, value, n_bytes);
+  const trouble *it = now;
 
-  if (now != NULL && now->call == NULL && now->nth_socket == 0 && name == SO_PEERCRED &&
-      is_rank == now->by_rank)
+  if (it != NULL && it->call == NULL && it->nth_socket == 0 && name == SO_PEERCRED &&
+      is_rank == it->by_rank)
     ((struct ucred *)value)->uid++;
   return result;
 }
 
 int __wrap_socket(int domain, int type, int protocol)
 {
-  if (now == NULL || now->nth_socket == 0 || ++n_sockets < now->nth_socket)
+  const trouble *it = now;
+
+  if (it == NULL || it->nth_socket == 0 || ++n_sockets < it->nth_socket)
     return __real_socket(domain, type, protocol);
   errno = EMFILE;
   return -1;
@@ -239,10 +242,11 @@ static void chunks_fail(int rank)
     ranks_barrier();
     now = &troubles[i];
     n_sockets = 0;
-    if (rank == 0 && now->call != NULL) sim_fault_add(&fault);
+    if (rank == 0 && troubles[i].call != NULL) sim_fault_add(&fault);
     ranks_barrier();
     NEED(xfer_plan_commit(plans[rank]) != XFER_OK);
-    if (strstr(xfer_last_error(), now->says) == NULL) world_failed(__FILE__, __LINE__, now->says);
+    if (strstr(xfer_last_error(), troubles[i].says) == NULL)
+      world_failed(__FILE__, __LINE__, troubles[i].says);
     ranks_barrier();
     now = NULL;
     if (rank == 0) sim_fault_clear();
