@@ -9,7 +9,6 @@
 #include "names.h"
 #include "quantise.h"
 #include "roles.h"
-#include "vec.h"
 
 #include <jansson.h>
 #include <stdio.h>
@@ -42,12 +41,35 @@ xfer_model *xfi_model_share(xfer_model *model)
   return model;
 }
 
+static void free_entries(xfi_entry *entries, size_t n)
+{
+  for (size_t i = 0; i < n; i++)
+    xfi_entry_clear(&entries[i]);
+  xfi_free(entries);
+}
+
+static xfer_status copy_entries(xfi_entry **copies, const xfer_model *model)
+{
+  xfi_entry *made = xfi_calloc(model->n_entries, sizeof *made);
+  size_t n = 0;
+  xfer_status st = XFER_OK;
+
+  XFI_CHECK(made != NULL, XFER_ERR_NOMEM, "%zu tensors of a model", model->n_entries);
+  while (n < model->n_entries) {
+    n++;
+    XFI_TRY(xfi_entry_copy(&made[n - 1], &model->entries[n - 1]));
+  }
+  *copies = made;
+  made = NULL;
+done:
+  if (made != NULL) free_entries(made, n);
+  return st;
+}
+
 void xfi_model_destroy(xfer_model *model) /* NOLINT(misc-no-recursion): a base has none */
 {
   if (model == NULL || atomic_fetch_sub(&model->n_refs, 1) != 1) return;
-  for (size_t i = 0; i < model->n_entries; i++)
-    xfi_entry_clear(&model->entries[i]);
-  xfi_free(model->entries);
+  free_entries(model->entries, model->n_entries);
   xfi_free(model->layers);
   xfi_free(model->vars);
   xfi_doc_free(&model->config);
@@ -60,18 +82,23 @@ xfer_status xfi_model_add(xfer_model *model, const xfi_raw *raw)
 {
   const xfer_model_options all = XFER_MODEL_OPTIONS_INIT;
   const size_t n = model->n_entries;
+  xfi_entry *before = NULL; /* the roles that names get may split and fuse entries anywhere */
   char why[XFI_ERROR_BYTES];
   xfer_status st = XFER_OK;
 
+  XFI_TRY(copy_entries(&before, model));
   XFI_TRY(xfi_model_append_name(model, raw, &all));
   st = xfi_model_finish(model, &all);
-  if (st == XFER_OK) return XFER_OK;
+  if (st == XFER_OK) goto done;
   snprintf(why, sizeof why, "%s", xfi_last_error());
-  while (model->n_entries > n)
-    xfi_entry_clear(&model->entries[--model->n_entries]);
-  (void)xfi_model_finish(model, &all); /* as it was before */
+  free_entries(model->entries, model->n_entries);
+  model->entries = before;
+  model->n_entries = model->entries_cap = n;
+  before = NULL;
+  (void)xfi_model_finish(model, &all);
   xfi_set_error("%s", why);
 done:
+  if (before != NULL) free_entries(before, n);
   return st;
 }
 
@@ -362,11 +389,8 @@ xfer_status xfi_model_copy(xfer_model **made, xfer_model *model)
   m->figures = model->figures;
   m->n_config_layers = model->n_config_layers;
   memcpy(m->block, model->block, sizeof m->block);
-  XFI_TRY(xfi_vec_reserve(&m->entries, &m->entries_cap, model->n_entries, sizeof *m->entries));
-  for (size_t i = 0; i < model->n_entries; i++) {
-    m->n_entries++;
-    XFI_TRY(xfi_entry_copy(&m->entries[i], &model->entries[i]));
-  }
+  XFI_TRY(copy_entries(&m->entries, model));
+  m->n_entries = m->entries_cap = model->n_entries;
   *made = m;
   m = NULL;
 done:

@@ -347,6 +347,29 @@ static void test_added_tensors_join_the_table(void **state)
   xfer_model_destroy(model);
 }
 
+/* Scales that fit no weight: the entry of their weight was split from those of other layers. */
+static void test_a_refused_tensor_takes_no_other_with_it(void **state)
+{
+  static const char table[] =
+      REFIT_TABLE(REFIT_DENSE_CONFIG ",\"weight_block_size\":[8,8]", REFIT_DENSE_PARAMS);
+  const int64_t wrong[] = {20, 76}, right[] = {2, 4};
+  xfer_model *model = NULL;
+
+  (void)state;
+  assert_int_equal(refit_load(&model, table), XFER_OK);
+  for (int i = 0; i < 2; i++) {
+    assert_int_equal(
+        xfer_model_add(model, "model.layers.0.mlp.down_proj.weight_scale_inv", XFER_F32, wrong, 2),
+        XFER_ERR_MISMATCH);
+    refit_expect_error("has 20 blocks in dim 0");
+  }
+  assert_int_equal(
+      xfer_model_add(model, "model.layers.1.mlp.down_proj.weight_scale_inv", XFER_F32, right, 2),
+      XFER_OK);
+  assert_int_equal(report_of(model).hf_tensors, 3 + 2 * 7 + 1);
+  xfer_model_destroy(model);
+}
+
 static void test_renames_lead_to_known_names(void **state)
 {
   static const char table[] = REFIT_TABLE(
@@ -549,6 +572,7 @@ int main(void)
       cmocka_unit_test(test_ranges_keep_what_they_say),
       cmocka_unit_test(test_quantised_projections_get_scales),
       cmocka_unit_test(test_added_tensors_join_the_table),
+      cmocka_unit_test(test_a_refused_tensor_takes_no_other_with_it),
       cmocka_unit_test(test_renames_lead_to_known_names),
       cmocka_unit_test(test_a_rename_puts_nothing_into_layers),
       cmocka_unit_test(test_checkpoint_names_become_stacked_experts),
