@@ -19,7 +19,7 @@ endfunction()
 set(XFER_TEST_ENVIRONMENT
   OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1 OMPI_MCA_rmaps_base_oversubscribe=1
   OMPI_MCA_btl_vader_single_copy_mechanism=none OMPI_MCA_mpi_yield_when_idle=1
-  UBSAN_OPTIONS=print_stacktrace=1)
+  UBSAN_OPTIONS=print_stacktrace=1 TSAN_OPTIONS=atexit_sleep_ms=100) # 1 s without
 
 # xfer_test_properties(name LABEL unit [TIMEOUT seconds] [PROCESSORS n] [LEAKS 0|1] [COST seconds])
 function(xfer_test_properties name)

@@ -7,6 +7,7 @@ that docs/adding-a-model.md adds, by its JSON alone, holds what the text says. N
 import argparse
 import copy
 import glob
+import itertools
 import json
 import os
 import re
@@ -74,10 +75,10 @@ def check_malformed(options):
     n, failures = 0, []
     with tempfile.TemporaryDirectory() as folder:
         path = os.path.join(folder, "bad.json")
-        for source in sorted(glob.glob(os.path.join(options.root, "rules", "*", "*.json"))):
+        for k, source in enumerate(sorted(glob.glob(os.path.join(options.root, "rules", "*", "*.json")))):
             with open(source, encoding="utf-8") as file:
                 text = file.read()
-            for what, bad in mutations(text):
+            for what, bad in itertools.islice(mutations(text), k % 3, None, 3):  # each third, another of each file
                 with open(path, "w", encoding="utf-8") as file:
                     file.write(bad)
                 status, said = plan(options, "--model", model, "--train", "full", "--gen", "full", "--rules", folder)

@@ -60,6 +60,9 @@ REFUSED = {("vllm", "deepseek_tied"): "ties no output layer",
 UNLOADED = {("sglang", "llama3_blocks", "weight_scale_inv"),
             ("vllm", "laguna", "e_score_correction_bias"), ("vllm", "laguna_elements", "e_score_correction_bias")}
 
+# Where dumps lie for a moment: many small files, which a disk makes slowly.
+MEMORY = "/dev/shm" if os.path.isdir("/dev/shm") and shutil.disk_usage("/dev/shm").free > 1 << 30 else None
+
 
 def unpack(runs):
     """(tensor, flat index) of each element of a local tensor, row-major."""
@@ -96,6 +99,7 @@ class Checkpoint:
         # Dims that are one of the join; the order of elements is the same.
         self.shape = [[*s[:-2], s[-2] * s[-1]] if name.endswith(("_blocks", "moe_statics.e_score_correction_bias"))
                       else [int(np.prod(s))] if name.endswith("A_log") and len(s) == 4 else s for name, s in answer["hf"]]
+        self.found = {}  # of experts()
         self.turned = re.compile(r"experts\.(gate_up|down)_proj$|\.c_(attn|proj|fc)\.weight$") if answer["transposed"] else None
 
     def code(self, tensor, flat):
@@ -105,9 +109,11 @@ class Checkpoint:
 
     def experts(self, pattern):
         """{expert: number of its tensor} of a name with {expert}."""
-        text = re.escape(pattern).replace(re.escape("{expert}"), r"(\d+)")
-        found = ((re.fullmatch(text, name), i) for name, i in self.number.items())
-        return {int(m.group(1)): i for m, i in found if m}
+        if pattern not in self.found:
+            text = re.escape(pattern).replace(re.escape("{expert}"), r"(\d+)")
+            found = ((re.fullmatch(text, name), i) for name, i in self.number.items())
+            self.found[pattern] = {int(m.group(1)): i for m, i in found if m}
+        return self.found[pattern]
 
     def elements(self, line):
         """(tensor, flat index) of each element by a line of --expect, or a sentence."""
@@ -211,6 +217,7 @@ class Case:
         self.checkpoint = Checkpoint(answer)
         self.differences, self.n_same, self.refusal = [], 0, None
         self.agreed = agreed  # what was compared before, on a rank with the same part, in any layout
+        self.wanted = {}  # what a dump of this layout has of such a part
 
     def differ(self, rank, name, text):
         self.differences.append(f"rank {rank} {name}: {text}")
@@ -281,7 +288,7 @@ class Case:
         return os.path.join(self.options.bin, name)
 
     def dump(self, args):
-        folder = tempfile.mkdtemp()
+        folder = tempfile.mkdtemp(dir=MEMORY)
         option = "--dump" if self.serves else "--dump-train"
         done = subprocess.run([self.program("xfer_refit"), *args, option, folder], capture_output=True, text=True)
         if done.returncode == 0:
@@ -330,38 +337,48 @@ class Case:
 
     def compare_elements(self, rank, name, p, line, dump):
         same = repr((p["runs"], line))
-        if not dump and same in self.agreed:
-            self.n_same += 1
-            return
-        tensor, flat = unpack(p["runs"])
-        got = self.checkpoint.elements(line)
-        if isinstance(got, str):
-            self.differ(rank, name, got)
-            return
-        if line.get("conversion", 0) & 0xff == ADD:  # values are others by a number: so is the code that the framework was read to hold
-            more = added(line["conversion"]) * (1 if self.serves else -1)
-            if np.any(self.checkpoint.code(tensor, flat) != self.checkpoint.code(*got) + more):
-                self.differ(rank, name, f"are not the checkpoint's values and {more}")
-            tensor, flat = got
-        wrong = np.flatnonzero((tensor != got[0]) | (flat != np.where(got[0] < 0, 0, got[1])))
-        if len(wrong):
-            self.differ(rank, name, f"{len(wrong)} of {len(tensor)} elements differ, the first at {wrong[0]}")
-            return
+        if same not in (self.wanted if dump else self.agreed):
+            problem, *elements = self.compare_indices(p, line)
+            if problem:
+                self.differ(rank, name, problem)
+                return
+            self.agreed.add(same)
+            if dump:
+                self.wanted[same] = self.want(*elements, line)
         if dump:
-            want = filled(tensor, flat, list(self.checkpoint.number), "conversion" in line)
-            if "conversion" in line and self.serves:
-                want = (want.view(np.float32) + np.float32(added(line["conversion"]))).view(np.uint32)
-            if line["dtype"] == "bf16":
-                want = (want + 0x7fff + (want >> 16 & 1)) >> 16  # the nearest, of two the even one
-            want = want.astype(TYPES.get(line["dtype"], np.uint32))
+            want, counts = self.wanted[same]
             path = os.path.join(dump, f"{rank + self.serves}.{line['name']}.bin")
             have = np.fromfile(path, want.dtype) if os.path.exists(path) else np.zeros(0, want.dtype)
-            counts = tensor >= 0 if not self.serves else slice(None)  # xfer_refit fills a source's padding with anything
             if len(have) != len(want) or np.any(have[counts] != want[counts]):
                 self.differ(rank, name, "the bytes of the dump differ")
                 return
-        self.agreed.add(same)
         self.n_same += 1
+
+    def compare_indices(self, p, line):
+        """What differs, or None, then the tensor and the flat index of each element."""
+        tensor, flat = unpack(p["runs"])
+        got = self.checkpoint.elements(line)
+        if isinstance(got, str):
+            return (got,)
+        if line.get("conversion", 0) & 0xff == ADD:  # values are others by a number: so is the code that the framework was read to hold
+            more = added(line["conversion"]) * (1 if self.serves else -1)
+            if np.any(self.checkpoint.code(tensor, flat) != self.checkpoint.code(*got) + more):
+                return (f"are not the checkpoint's values and {more}",)
+            tensor, flat = got
+        wrong = np.flatnonzero((tensor != got[0]) | (flat != np.where(got[0] < 0, 0, got[1])))
+        if len(wrong):
+            return (f"{len(wrong)} of {len(tensor)} elements differ, the first at {wrong[0]}",)
+        return None, tensor, flat
+
+    def want(self, tensor, flat, line):
+        """What a dump has of it, and where that counts."""
+        want = filled(tensor, flat, list(self.checkpoint.number), "conversion" in line)
+        if "conversion" in line and self.serves:
+            want = (want.view(np.float32) + np.float32(added(line["conversion"]))).view(np.uint32)
+        if line["dtype"] == "bf16":
+            want = (want + 0x7fff + (want >> 16 & 1)) >> 16  # the nearest, of two the even one
+        counts = tensor >= 0 if not self.serves else slice(None)  # xfer_refit fills a source's padding with anything
+        return want.astype(TYPES.get(line["dtype"], np.uint32)), counts
 
 
 def table(cases):
