@@ -42,8 +42,8 @@ static void *end_main(void *argument)
   ending *e = argument;
   enum cudaStreamCaptureMode mode = cudaStreamCaptureModeRelaxed;
 
+  (void)cudaSetDevice(e->ordinal); /* first: any other call would make a context on GPU 0 */
   (void)cudaThreadExchangeStreamCaptureMode(&mode); /* nothing of ours is captured */
-  (void)cudaSetDevice(e->ordinal);
   end_one(&e->nccl[0]);
   end_one(&e->nccl[1]);
   xfi_free(e);

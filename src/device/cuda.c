@@ -166,11 +166,8 @@ done:
 
 static bool cuda_stream_is_idle(xfi_device *base, xfer_stream stream)
 {
-  const cudaError_t error = cudaStreamQuery(stream);
-
   (void)base;
-  (void)cudaGetLastError(); /* "not ready" is kept as an error */
-  return error == cudaSuccess;
+  return xfi_cuda_asked(cudaStreamQuery(stream)) == cudaSuccess;
 }
 
 static xfer_status cuda_event_sync(xfi_device *base, xfi_event *event, xfi_deadline deadline)
@@ -178,7 +175,7 @@ static xfer_status cuda_event_sync(xfi_device *base, xfi_event *event, xfi_deadl
   const xfi_cuda_device *device = xfi_cuda(base);
   xfer_status st = XFER_OK;
   const int64_t began = xfi_now_ns();
-  cudaError_t error = cudaEventQuery(event_of(event));
+  cudaError_t error = xfi_cuda_asked(cudaEventQuery(event_of(event)));
 
   while (error == cudaErrorNotReady) {
     XFI_CHECK(!xfi_deadline_expired(deadline), XFER_ERR_TIMEOUT,
@@ -187,24 +184,24 @@ static xfer_status cuda_event_sync(xfi_device *base, xfi_event *event, xfi_deadl
       struct timespec pause = {.tv_sec = 0, .tv_nsec = SLEEP_NS};
       (void)nanosleep(&pause, NULL);
     }
-    error = cudaEventQuery(event_of(event));
+    error = xfi_cuda_asked(cudaEventQuery(event_of(event)));
   }
   if (error != cudaSuccess) st = xfi_cuda_failed(error, "cudaEventQuery");
 done:
-  (void)cudaGetLastError(); /* "not ready" is kept as an error */
   return st;
 }
 
 /* ---- the device --------------------------------------------------------------------------- */
 
+/* By the driver, which gives a thread back the context that it had, or none: cudaSetDevice() would
+ * make one on the device that the thread is told to have, though it has never used it. */
 static void cuda_enter(const xfi_device *base, xfi_entered *before)
 {
-  const int ordinal = ((const xfi_cuda_device *)base)->ordinal;
+  const xfi_cuda_device *device = (const xfi_cuda_device *)base;
   enum cudaStreamCaptureMode mode = cudaStreamCaptureModeRelaxed;
 
-  before->device = ordinal;
-  (void)cudaGetDevice(&before->device);
-  if (before->device != ordinal) (void)cudaSetDevice(ordinal); /* the next call reports a failure */
+  /* What follows reports a failure. */
+  before->has_context = device->driver.context_push(device->context) == CUDA_SUCCESS;
   (void)cudaThreadExchangeStreamCaptureMode(&mode);
   before->mode = (int)mode;
 }
@@ -212,10 +209,10 @@ static void cuda_enter(const xfi_device *base, xfi_entered *before)
 static void cuda_leave(const xfi_device *base, const xfi_entered *before)
 {
   enum cudaStreamCaptureMode mode = (enum cudaStreamCaptureMode)before->mode;
+  CUcontext ours;
 
   (void)cudaThreadExchangeStreamCaptureMode(&mode);
-  if (before->device != ((const xfi_cuda_device *)base)->ordinal)
-    (void)cudaSetDevice(before->device);
+  if (before->has_context) (void)((const xfi_cuda_device *)base)->driver.context_pop(&ours);
 }
 
 static void cuda_destroy(xfi_device *base)
@@ -312,6 +309,23 @@ done:
   return st;
 }
 
+/* The thread's current device and context; it gets the primary one if it has none. */
+static xfer_status find_context(xfi_cuda_device *device)
+{
+  xfer_status st = XFER_OK;
+  CUresult error;
+
+  XFI_CUDA_TRY(cudaGetDevice, (&device->ordinal));
+  error = device->driver.context_get(&device->context);
+  if (error == CUDA_SUCCESS && device->context == NULL) {
+    XFI_CUDA_TRY(cudaSetDevice, (device->ordinal));
+    error = device->driver.context_get(&device->context);
+  }
+  if (error != CUDA_SUCCESS) st = xfi_cuda_driver_failed(device, error, "cuCtxGetCurrent");
+done:
+  return st;
+}
+
 xfer_status xfi_device_create_cuda(xfi_device **device)
 {
   xfer_status st = XFER_OK;
@@ -324,12 +338,10 @@ xfer_status xfi_device_create_cuda(xfi_device **device)
   made = xfi_calloc(1, sizeof *made);
   XFI_CHECK(made != NULL, XFER_ERR_NOMEM, "a CUDA device");
   made->base.ops = &cuda_ops;
-  XFI_CUDA_TRY(cudaGetDevice, (&made->ordinal));
-  XFI_CUDA_TRY(cudaSetDevice,
-               (made->ordinal)); /* makes the primary context, which driver calls need */
+  XFI_TRY(xfi_cuda_driver_load(&made->driver));
+  XFI_TRY(find_context(made));
   made->base.place = xfi_cuda_place(made->ordinal);
   XFI_TRY(xfi_cuda_gpu(&made->gpu, made->ordinal));
-  XFI_TRY(xfi_cuda_driver_load(&made->driver));
   xfi_cuda_engine_limits(made);
   XFI_TRY(xfi_cuda_kernels_load());
   XFI_CUDA_TRY(cudaDeviceGetStreamPriorityRange, (&least, &greatest));
@@ -343,6 +355,9 @@ xfer_status xfi_device_create_cuda(xfi_device **device)
   *device = &made->base;
   made = NULL;
 done:
-  if (made != NULL) cuda_destroy(&made->base);
+  if (made != NULL && made->context != NULL)
+    cuda_destroy(&made->base);
+  else
+    xfi_free(made);
   return st;
 }

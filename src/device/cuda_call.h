@@ -8,6 +8,14 @@
 /* Sets the text and gives the status. */
 xfer_status xfi_cuda_failed(cudaError_t error, const char *call);
 
+/* What cudaEventQuery() or cudaStreamQuery() gave: CUDA keeps "not ready" as an error, which the
+ * caller's next check would find; where there is none, the caller's own stays. */
+static inline cudaError_t xfi_cuda_asked(cudaError_t error)
+{
+  if (error != cudaSuccess) (void)cudaGetLastError();
+  return error;
+}
+
 /* XFI_CUDA_TRY(cudaMalloc, (&p, n)) */
 #define XFI_CUDA_TRY(function, arguments)                                                          \
   do {                                                                                             \

@@ -21,6 +21,9 @@
  * X(type, ours, CUDA's name) */
 #define XFI_CUDA_DRIVER(X)                                                                         \
   X(PFN_cuDeviceGetAttribute_v2000, device_attribute, "cuDeviceGetAttribute")                      \
+  X(PFN_cuCtxGetCurrent_v4000, context_get, "cuCtxGetCurrent")                                     \
+  X(PFN_cuCtxPushCurrent_v4000, context_push, "cuCtxPushCurrent")                                  \
+  X(PFN_cuCtxPopCurrent_v4000, context_pop, "cuCtxPopCurrent")                                     \
   X(PFN_cuPointerGetAttribute_v4000, pointer_attribute, "cuPointerGetAttribute")                   \
   X(PFN_cuPointerGetAttributes_v7000, pointer_attributes, "cuPointerGetAttributes")                \
   X(PFN_cuMemGetAddressRange_v3020, address_range, "cuMemGetAddressRange")                         \
@@ -50,6 +53,7 @@ typedef struct xfi_cuda_offers xfi_cuda_offers; /* cuda_chunk.c */
 typedef struct xfi_cuda_device {
   xfi_device base;
   int ordinal;
+  CUcontext context;         /* that was current where the device was made; the program's */
   uint64_t gpu;              /* this one, in whatever process */
   bool has_ops64;            /* streams can wait for, and write, 64-bit words */
   int64_t engine_run_bytes;  /* the copy engine takes runs of so many, */
@@ -78,7 +82,8 @@ xfer_status xfi_cuda_driver_load(xfi_cuda_driver *driver);
 /* As xfi_cuda_failed(). */
 xfer_status xfi_cuda_driver_failed(const xfi_cuda_device *device, CUresult error, const char *call);
 
-/* What a thread of the library calls first: an xfi_cuda_device. */
+/* What a thread of the library calls first, before anything of the runtime's, which would make a
+ * context on GPU 0: an xfi_cuda_device. */
 void xfi_cuda_begin_thread(void *device);
 
 /* ---- cuda_page.c ---- */

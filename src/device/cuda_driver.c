@@ -26,10 +26,11 @@ xfer_status xfi_cuda_driver_failed(const xfi_cuda_device *device, CUresult error
  * what it does. Ours touch no stream that captures. */
 void xfi_cuda_begin_thread(void *device)
 {
+  const xfi_cuda_device *d = device;
   enum cudaStreamCaptureMode mode = cudaStreamCaptureModeRelaxed;
 
+  (void)d->driver.context_push(d->context);
   (void)cudaThreadExchangeStreamCaptureMode(&mode);
-  (void)cudaSetDevice(((const xfi_cuda_device *)device)->ordinal);
 }
 
 /* ---- the functions ------------------------------------------------------------------------ */
@@ -42,11 +43,17 @@ static xfer_status driver_function(void *function, const char *name, unsigned ve
   enum cudaDriverEntryPointQueryResult result = cudaDriverEntryPointSymbolNotFound;
 
 #if CUDART_VERSION >= 12050
-  XFI_CUDA_TRY(cudaGetDriverEntryPointByVersion,
-               (name, &found, version, cudaEnableDefault, &result));
+  const cudaError_t error =
+      cudaGetDriverEntryPointByVersion(name, &found, version, cudaEnableDefault, &result);
 #else /* as of the toolkit's own version, from 12.0 to 12.4: for ours the same */
-  XFI_CUDA_TRY(cudaGetDriverEntryPoint, (name, &found, cudaEnableDefault, &result));
+  const cudaError_t error = cudaGetDriverEntryPoint(name, &found, cudaEnableDefault, &result);
 #endif
+  if (error == cudaErrorInvalidValue) { /* of a driver older than that version */
+    (void)cudaGetLastError();
+    result = cudaDriverEntryPointSymbolNotFound;
+  } else if (error != cudaSuccess) {
+    return xfi_cuda_failed(error, "cudaGetDriverEntryPoint");
+  }
   if (result != cudaDriverEntryPointSuccess) found = NULL;
   XFI_CHECK(found != NULL || !needed, XFER_ERR_UNSUPPORTED,
             "the CUDA driver has no %s of CUDA %u.%u", name, version / 1000, version % 1000 / 10);

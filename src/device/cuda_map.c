@@ -231,7 +231,10 @@ static xfer_status reach_within_process(xfi_cuda_device *device, const handle *f
     (void)cudaGetLastError();
     error = cudaSuccess;
   }
-  if (error != cudaSuccess) st = xfi_cuda_failed(error, "cudaDeviceEnablePeerAccess");
+  if (error != cudaSuccess) { /* too many peers, say: the pair takes another lane */
+    (void)xfi_cuda_failed(error, "cudaDeviceEnablePeerAccess");
+    st = XFER_ERR_UNSUPPORTED;
+  }
 done:
   return st;
 }

@@ -32,7 +32,7 @@ typedef struct xfi_mem_handle {
 
 /* What a thread had before it entered a device. */
 typedef struct xfi_entered {
-  int device;
+  bool has_context; /* of the device, which it is to give back */
   int mode;
 } xfi_entered;
 

@@ -104,6 +104,32 @@ static void count_name(const char *name)
   names[i].n++;
 }
 
+static void use_context(int device)
+{
+  sim.contexts |= UINT64_C(1) << device;
+  self.device = device;
+}
+
+/* A call of the runtime makes its device's primary context and the thread's, where there is none.
+ */
+static void have_context(const char *name)
+{
+  static const char *const without[] = {
+      "cudaGetDevice",           "cudaGetDeviceCount",
+      "cudaSetDevice",           "cudaDriverGetVersion",
+      "cudaGetLastError",        "cudaPeekAtLastError",
+      "cudaGetErrorString",      "cudaGetErrorName",
+      "cudaGetDriverEntryPoint", "cudaGetDriverEntryPointByVersion",
+      "cudaDeviceCanAccessPeer", "cudaDeviceGetAttribute",
+      "cudaDeviceGetPCIBusId"};
+
+  if (self.n_contexts > 0 || strncmp(name, "cuda", 4) != 0) return;
+  for (size_t i = 0; i < sizeof without / sizeof without[0]; i++)
+    if (strcmp(name, without[i]) == 0) return;
+  self.contexts[self.n_contexts++] = self.runtime_device;
+  use_context(self.runtime_device);
+}
+
 int sim_enter(const char *name, int safety)
 {
   if (strncmp(name, "sim_", 4) == 0) name += 4;
@@ -114,6 +140,7 @@ int sim_enter(const char *name, int safety)
   const int code = sim_fault_of(name);
   if (code != 0) sim.counts.faults++;
   if (code != 0) return code;
+  have_context(name);
   if (safety == SIM_UNSAFE && !sim_capture_allows()) return cudaErrorStreamCaptureUnsupported;
   return 0;
 }
@@ -214,6 +241,14 @@ sim_counts sim_count(void)
   return counts;
 }
 
+uint64_t sim_contexts(void)
+{
+  (void)pthread_mutex_lock(&sim.lock);
+  const uint64_t contexts = sim.contexts;
+  (void)pthread_mutex_unlock(&sim.lock);
+  return contexts;
+}
+
 uint64_t sim_calls_of(const char *name)
 {
   uint64_t n = 0;
@@ -250,7 +285,9 @@ cudaError_t CUDARTAPI cudaSetDevice(int device)
 {
   SIM_ENTER(SIM_SAFE);
   if (!is_device(device)) return sim_leave(cudaErrorInvalidDevice);
-  self.device = device;
+  if (self.n_contexts == 0) self.n_contexts = 1;
+  self.contexts[self.n_contexts - 1] = self.runtime_device = device;
+  use_context(device);
   return sim_leave(cudaSuccess);
 }
 
@@ -450,24 +487,35 @@ static CUresult CUDAAPI sim_cuCtxGetDevice(CUdevice *device)
 static CUresult CUDAAPI sim_cuCtxGetCurrent(CUcontext *context)
 {
   SIM_ENTER_DRIVER(SIM_SAFE);
-  *context = (CUcontext)(uintptr_t)(self.device + 1); /* NOLINT: a number */
+  *context = (CUcontext)(uintptr_t)(self.n_contexts > 0 ? self.device + 1 : 0); /* NOLINT */
   return sim_leave_driver(CUDA_SUCCESS);
 }
 
-static CUresult CUDAAPI sim_cuCtxSetCurrent(CUcontext context)
+static CUresult CUDAAPI sim_cuCtxPushCurrent(CUcontext context)
 {
   SIM_ENTER_DRIVER(SIM_SAFE);
-  if (context != NULL) self.device = (int)(uintptr_t)context - 1;
+  if (context == NULL || self.n_contexts == SIM_CONTEXTS)
+    return sim_leave_driver(CUDA_ERROR_INVALID_CONTEXT);
+  self.contexts[self.n_contexts++] = (int)(uintptr_t)context - 1;
+  use_context((int)(uintptr_t)context - 1);
   return sim_leave_driver(CUDA_SUCCESS);
 }
 
-static const sim_function device_functions[] = {SIM_FUNCTION(cuGetErrorName),
-                                                SIM_FUNCTION(cuGetErrorString),
-                                                SIM_FUNCTION(cuDeviceGetAttribute),
-                                                SIM_FUNCTION(cuCtxGetDevice),
-                                                SIM_FUNCTION(cuCtxGetCurrent),
-                                                SIM_FUNCTION(cuCtxSetCurrent),
-                                                {NULL, NULL}};
+static CUresult CUDAAPI sim_cuCtxPopCurrent(CUcontext *context)
+{
+  SIM_ENTER_DRIVER(SIM_SAFE);
+  if (self.n_contexts == 0) return sim_leave_driver(CUDA_ERROR_INVALID_CONTEXT);
+  *context = (CUcontext)(uintptr_t)(self.device + 1); /* NOLINT */
+  self.n_contexts--;
+  self.device = self.n_contexts > 0 ? self.contexts[self.n_contexts - 1] : self.runtime_device;
+  return sim_leave_driver(CUDA_SUCCESS);
+}
+
+static const sim_function device_functions[] = {
+    SIM_FUNCTION(cuGetErrorName),       SIM_FUNCTION(cuGetErrorString),
+    SIM_FUNCTION(cuDeviceGetAttribute), SIM_FUNCTION(cuCtxGetDevice),
+    SIM_FUNCTION(cuCtxGetCurrent),      SIM_FUNCTION(cuCtxPushCurrent),
+    SIM_FUNCTION(cuCtxPopCurrent),      {NULL, NULL}};
 
 cudaError_t CUDARTAPI cudaGetDriverEntryPointByVersion(const char *name, void **function,
                                                        unsigned version, unsigned long long flags,
@@ -478,8 +526,11 @@ cudaError_t CUDARTAPI cudaGetDriverEntryPointByVersion(const char *name, void **
   void *found = NULL;
 
   SIM_ENTER(SIM_SAFE);
-  (void)version;
   (void)flags;
+  if (sim.config.driver > 0 && version > sim.config.driver) {
+    *function = NULL;
+    return sim_leave(cudaErrorInvalidValue);
+  }
   for (size_t t = 0; t < sizeof tables / sizeof tables[0]; t++) {
     for (const sim_function *f = tables[t]; f->name != NULL; f++)
       if (strcmp(f->name, name) == 0 &&

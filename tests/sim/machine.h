@@ -34,6 +34,7 @@ typedef struct sim_machine {
   uint64_t reaches[SIM_DEVICES]; /* bit e: peer access to device e is enabled */
   uint64_t loaded[SIM_DEVICES];  /* bit k: kernel k is loaded */
   uint64_t used[SIM_DEVICES];    /* bytes */
+  uint64_t contexts;             /* bit d: device d has a primary context */
   uint64_t last_seq;
   uint64_t last_id; /* of allocations */
 } sim_machine;
@@ -41,8 +42,12 @@ typedef struct sim_machine {
 extern sim_machine sim;
 
 /* What a thread is to the machine. */
+enum { SIM_CONTEXTS = 8 };
 typedef struct sim_thread {
-  int device;
+  int device;                 /* the current context's, or, without one, that of the runtime */
+  int runtime_device;         /* of cudaSetDevice() */
+  int contexts[SIM_CONTEXTS]; /* the stack: devices, [n_contexts] */
+  int n_contexts;
   int rank;
   uint64_t run;
   cudaError_t last_error;

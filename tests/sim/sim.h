@@ -48,6 +48,7 @@ typedef struct sim_config {
   bool deaf;                   /* streams do not wait for words: a tester must notice */
   bool nccl_ends_together;     /* its destroy waits for that of all ranks, as within a host */
   const char *lacks;           /* a function that the driver has not; NULL: it has all */
+  unsigned driver;             /* CUDA's version of it, 12040 say; 0: it knows all */
   bool maps_elsewhere;         /* devices have another address for registered host memory */
   bool small_engine;           /* ranks_make_comm(): the copy engine is worth using for any size */
 } sim_config;
@@ -82,6 +83,8 @@ typedef struct sim_counts {
   uint64_t nccl_bytes; /* registered with it now */
 } sim_counts;
 sim_counts sim_count(void);
+/* Bit d: something made a context on device d. */
+uint64_t sim_contexts(void);
 /* How often a function was called, by its name. */
 uint64_t sim_calls_of(const char *name);
 

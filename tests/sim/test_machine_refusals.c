@@ -135,6 +135,16 @@ static void test_a_driver_that_cannot_serve_is_refused(void)
   world_destroy();
 }
 
+/* What newer toolkits know and this driver does not is done without. */
+static void test_a_driver_older_than_the_toolkit_serves(void)
+{
+  xfer_comm *comm = NULL;
+
+  world_clear(1, (sim_config){.driver = 12040});
+  OK(xfer_comm_create_cuda(&comm, slow_gather, NULL, 0, 1));
+  xfer_comm_destroy(comm);
+}
+
 static void test_a_thread_chooses_its_device(void)
 {
   int device = -1;
@@ -386,6 +396,63 @@ static void test_makers_refuse_null_and_what_is_not_there(void)
   NEED(comm == NULL);
 }
 
+/* CUDA lets eight peers in: a pair that it refuses takes another lane. */
+static void commit_without_access(int rank)
+{
+  xfer_plan_report_data report = XFER_PLAN_REPORT_INIT;
+  xfer_plan *plan;
+  tensor t;
+
+  tensor_make(&t, EACH_EACH, rank, 100);
+  plan = world_plan(rank, &t, 1, XFER_LANE_AUTO, 20000);
+  OK(xfer_plan_commit(plan));
+  OK(xfer_plan_report(plan, &report));
+  NEED(report.direct_bytes == 0 && report.packed_bytes > 0);
+  world_run(plan, &t, 1, 1, world_stream());
+  xfer_plan_destroy(plan);
+}
+
+static void test_a_pair_that_is_refused_access_takes_another_lane(void)
+{
+  const sim_fault full = {.name = "cudaDeviceEnablePeerAccess",
+                          .rank = SIM_NO_RANK,
+                          .percent = 100,
+                          .code = cudaErrorTooManyPeers};
+
+  world_make(2, COMM_NCCL, (sim_config){.seed = 0});
+  sim_fault_add(&full);
+  world_go(commit_without_access);
+  sim_fault_clear();
+  world_destroy();
+}
+
+/* An error that the caller's own call left is the caller's to find, where ours succeed. */
+static void keep_error(int rank)
+{
+  xfer_plan *plan;
+  tensor t;
+  void *memory = NULL;
+  const cudaStream_t stream = world_stream();
+
+  tensor_make(&t, EACH_EACH, rank, 100);
+  plan = world_plan(rank, &t, 1, XFER_LANE_AUTO, 20000);
+  OK(xfer_plan_commit(plan));
+  OK(xfer_plan_run(plan, 1, stream));
+  ranks_barrier();
+  NEED(sim_settle(10000));
+  NEED(cudaMalloc(&memory, SIZE_MAX / 2) != cudaSuccess);
+  OK(xfer_plan_wait(plan, 0));
+  NEED(cudaGetLastError() == cudaErrorMemoryAllocation);
+  xfer_plan_destroy(plan);
+}
+
+static void test_an_error_of_the_callers_stays(void)
+{
+  world_make(2, COMM_GATHER, (sim_config){.eager = true});
+  world_go(keep_error);
+  world_destroy();
+}
+
 static void bind_foreign(int rank)
 {
   const int other = (rank + 1) % w.n;
@@ -482,6 +549,10 @@ int main(int argc, char **argv)
       {"pages_that_the_system_refuses", test_pages_that_the_system_refuses},
       {"a_page_that_one_rank_cannot_reach", test_a_page_that_one_rank_cannot_reach},
       {"a_driver_that_cannot_serve_is_refused", test_a_driver_that_cannot_serve_is_refused},
+      {"a_driver_older_than_the_toolkit_serves", test_a_driver_older_than_the_toolkit_serves},
+      {"a_pair_that_is_refused_access_takes_another_lane",
+       test_a_pair_that_is_refused_access_takes_another_lane},
+      {"an_error_of_the_callers_stays", test_an_error_of_the_callers_stays},
       {"a_thread_chooses_its_device", test_a_thread_chooses_its_device},
       {"makers_refuse_null_and_what_is_not_there", test_makers_refuse_null_and_what_is_not_there},
       {"a_gather_that_comes_back_late_is_used", test_a_gather_that_comes_back_late_is_used},

@@ -1,0 +1,114 @@
+/*
+ * Contexts: each takes half a gigabyte of its GPU, so the library makes none but on its own, from
+ * whichever thread it is called, and leaves a thread the one that it had.
+ */
+#include "world.h"
+
+#include <cuda_runtime_api.h>
+#include <pthread.h>
+#include <string.h>
+#include <xfer/nccl.h>
+
+enum { OWN = 1, N = 1000 };
+
+static xfer_comm *comm;
+static xfer_plan *plan;
+
+static int gather_alone(void *context, void *all, const void *mine, size_t n_bytes)
+{
+  (void)context;
+  memcpy(all, mine, n_bytes);
+  return 0;
+}
+
+static xfer_layout *layout_of_one(void)
+{
+  const int one = 1;
+  const int64_t n = N;
+  const xfer_placement whole = xfer_shard(0);
+  xfer_layout_desc desc = XFER_LAYOUT_DESC_INIT;
+  xfer_mesh *mesh = NULL;
+  xfer_layout *layout = NULL;
+
+  OK(xfer_mesh_create(&mesh, &one, 1, NULL));
+  desc.mesh = mesh;
+  desc.dtype = XFER_F32;
+  desc.n_dims = 1;
+  desc.shape = &n;
+  desc.placements = &whole;
+  desc.n_placements = 1;
+  OK(xfer_layout_create(&layout, &desc));
+  xfer_mesh_destroy(mesh);
+  return layout;
+}
+
+/* Of a thread that has not used CUDA, or has another device. */
+static void *use_plan(void *with_device)
+{
+  const bool has_one = with_device != NULL;
+  int device = -1;
+
+  if (has_one) NEED(cudaSetDevice(0) == cudaSuccess);
+  OK(xfer_plan_commit(plan));
+  OK(xfer_plan_run(plan, has_one ? 2 : 1, NULL));
+  OK(xfer_plan_wait(plan, 0));
+  NEED(cudaGetDevice(&device) == cudaSuccess && device == 0);
+  return NULL;
+}
+
+static void go(void *(*work)(void *), void *argument)
+{
+  pthread_t thread;
+
+  NEED(pthread_create(&thread, NULL, work, argument) == 0);
+  NEED(pthread_join(thread, NULL) == 0);
+}
+
+static void with_a_comm(bool of_nccl)
+{
+  unsigned char id[XFER_NCCL_ID_BYTES];
+  void *memory = NULL;
+
+  world_clear(2, (sim_config){.eager = true});
+  NEED(cudaSetDevice(OWN) == cudaSuccess);
+  if (of_nccl) {
+    OK(xfer_nccl_id(id));
+    OK(xfer_comm_create_nccl_id(&comm, id, 0, 1));
+  } else {
+    OK(xfer_comm_create_cuda(&comm, gather_alone, NULL, 0, 1));
+  }
+  NEED(cudaMalloc(&memory, 2 * N * sizeof(float)) == cudaSuccess);
+  const xfer_view from = xfer_view_dense(memory);
+  const xfer_view to = xfer_view_dense((float *)memory + N);
+  xfer_layout *layout = layout_of_one();
+  const xfer_tensor both = {.name = "w", .src = layout, .dst = layout};
+  OK(xfer_plan_create(&plan, comm, &both, 1, NULL));
+  OK(xfer_plan_bind(plan, 0, &from, &to));
+  go(use_plan, NULL);
+  NEED(sim_contexts() == UINT64_C(1) << OWN);
+  go(use_plan, &comm);
+  xfer_plan_destroy(plan);
+  xfer_comm_destroy(comm);
+  xfer_layout_destroy(layout);
+  NEED(cudaFree(memory) == cudaSuccess);
+}
+
+static void test_no_context_on_another_gpu_nccl(void)
+{
+  with_a_comm(true);
+}
+
+static void test_no_context_on_another_gpu_gather(void)
+{
+  with_a_comm(false);
+}
+
+int main(int argc, char **argv)
+{
+  static const world_test tests[] = {
+      {"no_context_on_another_gpu_nccl", test_no_context_on_another_gpu_nccl},
+      {"no_context_on_another_gpu_gather", test_no_context_on_another_gpu_gather},
+  };
+
+  return world_main(argc, argv, tests, sizeof tests / sizeof *tests);
+}
