@@ -52,6 +52,17 @@ done:
   return st;
 }
 
+/* Has nobody left the run that is so many after the last one begun, of what they relay either? */
+static xfer_status check_peers(const xfer_plan *plan, uint64_t later)
+{
+  xfer_status st = XFER_OK;
+
+  XFI_TRY(xfi_direct_check(plan->direct, plan->epoch + later));
+  if (plan->relay != NULL) XFI_TRY(check_peers(plan->relay, later));
+done:
+  return st;
+}
+
 /* Of a plan that may run: may this run begin? */
 static xfer_status check_run(const xfer_plan *plan, uint64_t version, xfer_stream stream)
 {
@@ -69,8 +80,7 @@ static xfer_status check_run(const xfer_plan *plan, uint64_t version, xfer_strea
             changed->base);
   XFI_CHECK(!xfi_staging_is_lost(plan), XFER_ERR_STATE,
             "staging memory was left to a failed run of another plan; commit again");
-  XFI_TRY(xfi_direct_check(plan->direct, plan->epoch + 1));
-  if (plan->relay != NULL) XFI_TRY(xfi_direct_check(plan->relay->direct, plan->relay->epoch + 1));
+  XFI_TRY(check_peers(plan, 1));
 done:
   return st;
 }
@@ -293,8 +303,7 @@ static xfer_status await_part(const xfer_plan *plan, xfi_deadline deadline, bool
     if (deadline.at_ns < next.at_ns) next = deadline;
     st = dev->event_sync(plan->device, plan->finished, next);
     if (st != XFER_ERR_TIMEOUT) break;
-    XFI_TRY(xfi_direct_check(plan->direct, plan->epoch));
-    if (plan->relay != NULL) XFI_TRY(xfi_direct_check(plan->relay->direct, plan->relay->epoch));
+    XFI_TRY(check_peers(plan, 0));
     XFI_CHECK(!xfi_deadline_expired(last), XFER_ERR_TIMEOUT,
               "the work of run %llu is not done in time", (unsigned long long)plan->epoch);
     st = XFER_ERR_TIMEOUT;
@@ -398,8 +407,7 @@ xfer_status xfi_run_test(const xfer_plan *plan, bool *over)
   XFI_TRY(xfi_state_allows(plan->state, XFI_CALL_WAIT));
   *over = xfi_state_is_refused(plan->state) || plan->run_status != XFER_OK ||
           plan->device->ops->event_sync(plan->device, plan->finished, now) != XFER_ERR_TIMEOUT ||
-          xfi_direct_check(plan->direct, plan->epoch) != XFER_OK ||
-          xfi_deadline_expired(plan->run_ends);
+          check_peers(plan, 0) != XFER_OK || xfi_deadline_expired(plan->run_ends);
 done:
   return st;
 }

@@ -393,6 +393,36 @@ static void test_looking_does_not_block_packed(void)
   in_world(3, COMM_NCCL, XFER_LANE_PACKED, look);
 }
 
+/* The last rank, whose messages rank 0 waits for, does not come; rank 1, with which rank 0
+ * exchanges nothing but what they relay, has left. */
+static void look_for_who_relays(int rank)
+{
+  int over = 0;
+
+  make(rank, 0, FROM_LAST);
+  ranks_set_timeout(plans[0][rank], 5 * SHORT_MS);
+  tensor_fill(&tensors[0][rank], 1, LIVE);
+  tensor_open(&tensors[0][rank], 1);
+  ranks_barrier();
+  const int64_t began = world_ms();
+  if (rank == 0) OK(xfer_plan_run(plans[0][0], 1, streams[0][0]));
+  ranks_barrier();
+  if (rank == 1) {
+    xfer_plan_destroy(plans[0][1]);
+    plans[0][1] = NULL;
+  }
+  ranks_barrier();
+  if (rank == 0) OK(xfer_plan_test(plans[0][0], &over));
+  NEED(rank != 0 || over == 1 || world_ms() - began > 5 * SHORT_MS);
+  tensor_close(&tensors[0][rank]);
+  unmake(rank, 0);
+}
+
+static void test_looking_sees_that_a_rank_that_relays_has_left(void)
+{
+  in_world(3, COMM_NCCL, XFER_LANE_PACKED, look_for_who_relays);
+}
+
 /* ---- E8: after a failed wait -------------------------------------------------------------- */
 
 /*
@@ -530,6 +560,8 @@ int main(int argc, char **argv)
       {"e5_waits_end_in_time_broadcast", test_e5_waits_end_in_time_broadcast},
       {"looking_does_not_block_nccl", test_looking_does_not_block_nccl},
       {"looking_does_not_block_packed", test_looking_does_not_block_packed},
+      {"looking_sees_that_a_rank_that_relays_has_left",
+       test_looking_sees_that_a_rank_that_relays_has_left},
       {"e8_nothing_is_touched_after_a_failed_wait_direct",
        test_e8_nothing_is_touched_after_a_failed_wait_direct},
       {"e8_nothing_is_touched_after_a_failed_wait_packed",
