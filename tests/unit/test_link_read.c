@@ -34,6 +34,8 @@ static told good(void)
 
   memset(&t, 0, sizeof t);
   t.head.n_remotes = t.head.n_bounds = t.bound.n_pieces = 1;
+  t.bound.piece_length = 4;
+  t.bound.shape[0] = 4;
   t.remote.n_bytes = 64;
   t.remote.halves = XFI_OF_DST;
   t.place[1] = 16;
@@ -104,6 +106,10 @@ static void test_numbers_that_cannot_be_are_refused(void **state)
   REFUSED(head.n_src_bounds, 2);
   REFUSED(bound.piece_dim, XFER_MAX_DIMS);
   REFUSED(bound.piece_dim, UINT64_MAX);
+  REFUSED(bound.piece_length, 0);
+  REFUSED(bound.piece_length, UINT64_MAX);
+  REFUSED(bound.piece_length, 3); /* of 4 indices */
+  REFUSED(bound.shape[0], INT64_MAX);
   REFUSED(bound.n_pieces, 0);
   REFUSED(bound.n_pieces, 17);
   REFUSED(bound.n_pieces, UINT64_MAX);

@@ -235,6 +235,16 @@ static xfer_status malformed(const xfi_link *link)
   return XFER_ERR_MISMATCH;
 }
 
+/* Has each index of the dim that is in pieces its piece? */
+static bool has_pieces(const told_bound *told)
+{
+  const int64_t length = (int64_t)told->piece_length;
+
+  if (told->piece_dim >= XFER_MAX_DIMS || told->n_pieces < 1 || length < 1) return false;
+  return told->shape[told->piece_dim] < 1 ||
+         (uint64_t)((told->shape[told->piece_dim] - 1) / length) < told->n_pieces;
+}
+
 static xfer_status read_bound(xfi_link *link, xfi_reader *r, size_t i)
 {
   xfer_status st = XFER_OK;
@@ -242,9 +252,7 @@ static xfer_status read_bound(xfi_link *link, xfi_reader *r, size_t i)
   told_bound told;
 
   xfi_reader_take(r, &told, sizeof told);
-  if (r->failed || told.piece_dim >= XFER_MAX_DIMS || told.n_pieces < 1 ||
-      told.n_pieces > r->n_left)
-    return malformed(link);
+  if (r->failed || !has_pieces(&told) || told.n_pieces > r->n_left) return malformed(link);
   b->is_set = true;
   b->n_dims = XFER_MAX_DIMS;
   b->piece_dim = (int)told.piece_dim;
