@@ -208,6 +208,6 @@ bool xfi_comm_is_registered(const xfer_comm *comm, const xfer_view *view)
   if (comm->device->ops->is_synchronous || view == NULL) return true;
   if (view->kind < XFER_VIEW_PIECES) return view->base == NULL || is_registered(comm, view->base);
   for (int64_t p = 0; view->pieces != NULL && p < view->n_pieces; p++)
-    if (!is_registered(comm, view->pieces[p])) return false;
+    if (view->pieces[p] != NULL && !is_registered(comm, view->pieces[p])) return false;
   return true;
 }

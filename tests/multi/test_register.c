@@ -50,6 +50,60 @@ static void test_views_into_registered_memory_are_reached_directly(void **state)
   run_job(&j, every_form);
 }
 
+/* Boxes of five bytes on rank 1; the empty one between them is nowhere. */
+static xfer_layout *layout_with_an_empty_box(void)
+{
+  static const int64_t shape = 8;
+  static const int64_t first[2] = {0, 3};
+  static const int64_t bounds[6] = {0, 2, 4, 4, 5, 8};
+  xfer_boxes_desc desc = XFER_BOXES_DESC_INIT;
+  xfer_layout *layout = NULL;
+  xfer_mesh *mesh = NULL;
+
+  expect(xfer_mesh_create(&mesh, &(int){1}, 1, &(int){1}) == XFER_OK);
+  desc.mesh = mesh;
+  desc.dtype = XFER_U8;
+  desc.n_dims = 1;
+  desc.shape = &shape;
+  desc.first = first;
+  desc.bounds = bounds;
+  expect(xfer_layout_create_boxes(&layout, &desc) == XFER_OK);
+  xfer_mesh_destroy(mesh);
+  return layout;
+}
+
+static void empty_box(job *j, int rank)
+{
+  unsigned char *from = j->w.arenas[rank][SRC].base;
+  unsigned char *to = j->w.arenas[rank][DST].base;
+  void *boxes[3] = {to, NULL, to + 16};
+  const xfer_view src_view = xfer_view_dense(from);
+  const xfer_view dst_view = xfer_view_boxes(boxes, 3, NULL, 1);
+  xfer_layout *dst = layout_with_an_empty_box();
+  xfer_layout *src = NULL;
+  xfer_layout *other = NULL;
+
+  if (xfer_problem_parse(&src, &other, "u8[8] (1)@0:R -> (1)@1:R") != XFER_OK) abort();
+  for (int i = 0; i < 8; i++)
+    from[i] = (unsigned char)(10 + i);
+  register_both(j, rank);
+  expect(xfer_redistribute(j->comms[rank], src, rank == 0 ? &src_view : NULL, dst,
+                           rank == 1 ? &dst_view : NULL, NULL) == XFER_OK);
+  if (rank == 1) expect(memcmp(to, "\12\13", 2) == 0 && memcmp(to + 16, "\17\20\21", 3) == 0);
+  expect(sum(j, rank, j->devices[rank]->peer_bytes) == 5);
+  xfer_layout_destroy(src);
+  xfer_layout_destroy(other);
+  xfer_layout_destroy(dst);
+}
+
+static void test_an_empty_box_that_is_nowhere_keeps_no_call_from_registered_memory(void **state)
+{
+  job j = {.victim = NOBODY};
+
+  (void)state;
+  run_job(&j, empty_box);
+}
+
 static void all_but_one(job *j, int rank)
 {
   const bool late = rank == j->victim;
@@ -443,6 +497,7 @@ int main(void)
 {
   const struct CMUnitTest tests[] = {
       cmocka_unit_test(test_views_into_registered_memory_are_reached_directly),
+      cmocka_unit_test(test_an_empty_box_that_is_nowhere_keeps_no_call_from_registered_memory),
       cmocka_unit_test(test_memory_that_one_rank_did_not_register_goes_through_slots),
       cmocka_unit_test(test_later_calls_find_the_kept_plan_and_move_what_is_there_now),
       cmocka_unit_test(test_after_unregister_nothing_is_mapped_and_calls_are_still_right),
