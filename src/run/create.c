@@ -78,6 +78,8 @@ done:
 /* The relay of a plan whose moves have one, on any rank. */
 static xfer_status create_relay(xfer_plan *plan)
 {
+  /* First of all, since ranks count alike whatever fails on one of them. */
+  const uint64_t number = plan->of == NULL ? 0 : plan->of->n_created++;
   xfer_status st = XFER_OK;
   xfer_plan *r = xfi_calloc(1, sizeof *r);
 
@@ -91,9 +93,9 @@ static xfer_status create_relay(xfer_plan *plan)
   r->of = plan->of;
   r->comm = plan->comm;
   r->device = plan->device;
+  r->number = number;
   XFI_TRY(xfi_run_fill_converts(r));
   if (r->of == NULL) return XFER_OK;
-  r->number = r->of->n_created++;
   XFI_TRY(r->device->ops->event_create(r->device, &r->started));
   XFI_TRY(r->device->ops->event_create(r->device, &r->finished));
 done:
