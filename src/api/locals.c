@@ -137,13 +137,14 @@ xfer_status xfer_locals_bind(xfer_locals *locals, xfer_plan *plan)
             "xfer_locals_bind: the plan has %zu tensors and the refit %zu", plan->moves->n_tensors,
             locals->refit->n_tensors);
   for (size_t t = 0; t < locals->refit->n_tensors; t++) {
-    if (locals->bound_to == plan && plan->bindings[t] != NULL && !locals->moved[t]) continue;
+    if (locals->bound_to == plan->serial && plan->bindings[t] != NULL && !locals->moved[t])
+      continue;
     XFI_TRY(xfer_locals_view(locals, t, &src, &dst, &has));
     if (has == 0) continue;
     XFI_TRY(xfer_plan_bind(plan, t, (has & 1) != 0 ? &src : NULL, (has & 2) != 0 ? &dst : NULL));
   }
   memset(locals->moved, 0, locals->refit->n_tensors * sizeof *locals->moved);
-  locals->bound_to = plan;
+  locals->bound_to = plan->serial;
 done:
   return st;
 }

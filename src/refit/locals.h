@@ -49,7 +49,7 @@ struct xfer_locals {
   size_t n_by_name[2];
   int64_t *local_of[2]; /* [n_tensors] the (first) local tensor of a tensor; -1: none */
   bool *moved;          /* [n_tensors] something of it was handed in since the last bind */
-  const void *bound_to; /* the plan of that bind; only compared */
+  uint64_t bound_to;    /* the serial number of the plan of that bind; 0: there was none */
   void **pieces[2];     /* of the views returned last, source and destination */
   size_t pieces_capacity[2];
   char **problems; /* found while tensors were handed in */

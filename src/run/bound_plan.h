@@ -41,6 +41,7 @@ struct xfer_plan {
   xfi_comm *comm;            /* theirs; not owned */
   xfi_device *device;        /* likewise */
   uint64_t number;           /* among them, the same on every rank */
+  uint64_t serial;           /* of this process, from 1: no other plan of it has it, ever */
   xfer_plan *next;           /* with slots in their block; see staging.h */
   bool has_slots;            /* it is in that list */
 

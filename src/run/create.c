@@ -1,6 +1,7 @@
 /*
  * The beginning and the end of a plan: options, agreement, moves; and giving it all back.
  */
+#include <stdatomic.h>
 #include <string.h>
 
 #include "agree.h"
@@ -187,6 +188,7 @@ done:
 static xfer_status begin(xfer_plan **plan, xfi_plans *of, xfer_status *checked,
                          const xfer_plan_options *options)
 {
+  static _Atomic uint64_t n_begun;
   xfer_status st = XFER_OK;
   xfer_plan *p = xfi_comm_calloc(of->comm, 1, sizeof *p);
 
@@ -196,6 +198,7 @@ static xfer_status begin(xfer_plan **plan, xfi_plans *of, xfer_status *checked,
   p->comm = of->comm;
   p->device = of->device;
   p->number = of->n_created++;
+  p->serial = atomic_fetch_add(&n_begun, 1) + 1;
   if (*checked == XFER_OK) *checked = fill_options(&p->options, p->device);
   if (*checked != XFER_OK) p->options.timeout_ms = DEFAULT_TIMEOUT_MS;
   *plan = p;

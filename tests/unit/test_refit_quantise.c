@@ -243,6 +243,58 @@ static void test_what_lies_in_one_tensor_is_quantised_or_not(void **state)
   refit_sides_end(&s);
 }
 
+/* Hands in memory for all that a rank holds, one after the other. */
+static void give_all(xfer_locals *locals)
+{
+  static _Alignas(16) char memory[1 << 16];
+  size_t at = 0;
+
+  for (size_t i = 0; i < xfer_locals_count(locals); i++) {
+    xfer_local local;
+    size_t n_bytes;
+
+    assert_int_equal(xfer_locals_get(locals, i, &local), XFER_OK);
+    n_bytes = xfer_dtype_size((xfer_dtype)local.dtype);
+    for (int d = 0; d < local.n_dims; d++)
+      n_bytes *= (size_t)local.shape[d];
+    assert_true(at + n_bytes <= sizeof memory);
+    assert_int_equal(xfer_locals_give(locals, local.side, local.name, local.dtype, memory + at,
+                                      local.shape, NULL, local.n_dims),
+                     XFER_OK);
+    at += (n_bytes + 15) / 16 * 16;
+  }
+}
+
+/* A plan has its sources of scales bound from the beginning, so it does not look like a new one. */
+static void test_a_plan_where_one_was_destroyed_is_bound_as_a_new_one(void **state)
+{
+  refit_sides s = {NULL, NULL, NULL, NULL};
+  xfer_locals *locals = NULL;
+  xfer_comm *comm = NULL;
+  xfer_plan *plan = NULL;
+  size_t n = 0;
+
+  (void)state;
+  assert_int_equal(refit_load(&s.model, REFIT_TABLE(BLOCKS("[8,16]"), REFIT_DENSE_PARAMS)),
+                   XFER_OK);
+  assert_int_equal(refit_side(&s.train, "full", NULL), XFER_OK);
+  assert_int_equal(refit_side(&s.gen, "vllm:quant=fp8_per_block", NULL), XFER_OK);
+  assert_int_equal(refit_sides_join(&s), XFER_OK);
+  assert_int_equal(xfer_comm_create_local(&comm, 1), XFER_OK);
+  assert_int_equal(xfer_locals_create(&locals, s.refit, 0), XFER_OK);
+  give_all(locals);
+  const xfer_tensor *tensors = xfer_refit_tensors(s.refit, &n);
+  for (int i = 0; i < 8; i++) { /* malloc gives the same place again, sooner or later */
+    assert_int_equal(xfer_plan_create(&plan, comm, tensors, n, NULL), XFER_OK);
+    assert_int_equal(xfer_locals_bind(locals, plan), XFER_OK);
+    assert_int_equal(xfer_plan_commit(plan), XFER_OK);
+    xfer_plan_destroy(plan);
+  }
+  xfer_comm_destroy(comm);
+  xfer_locals_destroy(locals);
+  refit_sides_end(&s);
+}
+
 int main(void)
 {
   const struct CMUnitTest tests[] = {
@@ -253,6 +305,7 @@ int main(void)
       cmocka_unit_test(test_scales_are_of_the_layers_that_their_weights_have),
       cmocka_unit_test(test_a_type_for_all_but_f32_is_of_the_table),
       cmocka_unit_test(test_what_lies_in_one_tensor_is_quantised_or_not),
+      cmocka_unit_test(test_a_plan_where_one_was_destroyed_is_bound_as_a_new_one),
   };
 
   return cmocka_run_group_tests(tests, refit_files_begin, refit_files_end);
