@@ -85,37 +85,16 @@ void xfi_text_json(xfi_text *text, const char *chars)
   xfi_text_add(text, "\"", 1);
 }
 
-const char *xfi_text_get(const xfi_text *text)
-{
-  return text->chars != NULL ? text->chars : "";
-}
-
-xfer_status xfi_text_status(const xfi_text *text)
-{
-  return text->st;
-}
-
-char *xfi_text_take(xfi_text *text)
-{
-  char *chars = NULL;
-
-  assert(!text->fixed);
-  (void)text_room(text, 0); /* even an empty string is one */
-  if (text->st == XFER_OK) {
-    chars = text->chars;
-    text->chars = NULL;
-  }
-  xfi_text_free(text);
-  return chars;
-}
-
 xfer_status xfi_text_end(xfi_text *text, char **string)
 {
   xfer_status st;
 
-  (void)text_room(text, 0);
+  assert(!text->fixed);
+  (void)text_room(text, 0); /* even an empty string is one */
   st = text->st;
-  *string = xfi_text_take(text);
+  *string = st == XFER_OK ? text->chars : NULL;
+  if (st == XFER_OK) text->chars = NULL;
+  xfi_text_free(text);
   return st;
 }
 

@@ -1,6 +1,6 @@
 /* A string that is built piece by piece: JSON, reports, and the spelling of things in error texts.
  *
- * Errors stick: append without checking, ask xfi_text_status once at the end.
+ * Errors stick: append without checking, and look at what xfi_text_end() says, or at `st`.
  */
 #ifndef XFI_TEXT_H
 #define XFI_TEXT_H
@@ -14,8 +14,8 @@ typedef struct xfi_text {
   char *chars;
   size_t n_chars;
   size_t cap;
-  bool fixed; /* chars is the caller's, of cap bytes */
-  xfer_status st;
+  bool fixed;     /* chars is the caller's, of cap bytes */
+  xfer_status st; /* OK, or the first error, whose text is set: NOMEM (a growing text), OVERFLOW */
 } xfi_text;
 
 /* A text in the caller's buffer of `size` >= 1 bytes: never allocates; what does not fit is cut,
@@ -30,17 +30,8 @@ void xfi_text_add(xfi_text *text, const char *chars, size_t n_chars);
 /* Appends `chars` as a JSON string, quotes included. */
 void xfi_text_json(xfi_text *text, const char *chars);
 
-/* What was built so far, "" if nothing; never NULL. Valid until the next append or free. */
-const char *xfi_text_get(const xfi_text *text);
-
-/* OK, or the first error, whose text is set: NOMEM (a growing text), OVERFLOW (a fixed one). */
-xfer_status xfi_text_status(const xfi_text *text);
-
-/* Hands the string over, to be freed by xfi_free; NULL after an error. `text` is empty again. Not
- * for a fixed text. */
-char *xfi_text_take(xfi_text *text);
-
-/* Hands the string over like xfi_text_take(), or says what went wrong. */
+/* Hands the string over, to be freed by xfi_free, or says what went wrong, which makes it NULL:
+ * `text` is empty again. Not for a fixed text. */
 xfer_status xfi_text_end(xfi_text *text, char **string);
 
 /* Frees what a growing text holds; it is empty again. */

@@ -4,7 +4,6 @@
 #include <inttypes.h>
 
 #include "dtype.h"
-#include "error.h"
 #include "plan.h"
 #include "text.h"
 
@@ -179,8 +178,9 @@ xfer_status xfi_plan_print(const xfi_plan *plan, const xfer_plan_report_data *re
                            xfi_way_fn way, const void *context, char **text, bool json)
 {
   const ways w = {way, context};
-  xfer_status st = XFER_OK;
+  xfer_status st;
   xfi_text out = {0};
+  char *made;
 
   if (json) {
     xfi_text_printf(&out, "{\"rank\":%d,\"n_ranks\":%d", plan->rank, plan->n_ranks);
@@ -198,9 +198,7 @@ xfer_status xfi_plan_print(const xfi_plan *plan, const xfer_plan_report_data *re
       xfi_text_printf(&out, "  %-18s %" PRIu64 "\n", figures[i].name, figure_value(report, i));
     print_peers(&out, plan, &w, false);
   }
-  XFI_TRY(xfi_text_status(&out));
-  *text = xfi_text_take(&out);
-done:
-  xfi_text_free(&out);
+  st = xfi_text_end(&out, &made);
+  if (st == XFER_OK) *text = made;
   return st;
 }
