@@ -3,7 +3,6 @@
  */
 #include "statement.h"
 
-#include <stdio.h>
 #include <string.h>
 
 #include <xxhash.h>

@@ -10,8 +10,6 @@
 
 #include <xxhash.h>
 
-#include "alloc.h"
-#include "boxes.h"
 #include "error.h"
 #include "object.h"
 #include "trace.h"

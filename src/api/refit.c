@@ -1,7 +1,6 @@
 /* Models, sides and joins: checks arguments, calls src/refit. */
 #include <xfer/refit.h>
 
-#include "alloc.h"
 #include "dtype.h"
 #include "error.h"
 #include "join.h"

@@ -1,8 +1,6 @@
 /* Boxes cut where blocks end. */
 #include "blocks.h"
 
-#include <string.h>
-
 #include "alloc.h"
 #include "error.h"
 

@@ -8,7 +8,6 @@
  * grids, and are walked side by side.
  */
 #include <stdlib.h>
-#include <string.h>
 
 #include "alloc.h"
 #include "bound.h"

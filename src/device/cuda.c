@@ -7,7 +7,6 @@
 #include "launch.h"
 #include "xfer/nccl.h"
 
-#include <stdio.h>
 #include <string.h>
 #include <time.h>
 

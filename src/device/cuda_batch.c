@@ -11,8 +11,6 @@
 #include "error.h"
 #include "launch.h"
 
-#include <stdlib.h>
-#include <string.h>
 #include <time.h>
 
 enum { JOIN_RETRIES = 100, JOIN_RETRY_NS = 1000 * 1000 };

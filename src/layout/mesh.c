@@ -2,12 +2,10 @@
  * Meshes: an n-D array of ranks, and the way back from a rank to its position.
  */
 #include <stdlib.h>
-#include <string.h>
 
 #include <xxhash.h>
 
 #include "alloc.h"
-#include "checked.h"
 #include "error.h"
 #include "layout.h"
 

@@ -6,11 +6,10 @@
  * receive; over a whole model that work spreads over all ranks that are a source of anything.
  * Broadcast, it costs every rank the whole tensor once.
  */
-#include <string.h>
 
+#include "cost.h"
 #include "alloc.h"
 #include "boxes.h"
-#include "cost.h"
 #include "error.h"
 
 /* Broadcast must be clearly better: it also costs the ranks that need nothing. */

@@ -4,11 +4,8 @@
 #include "run.h"
 
 #include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
-#include <time.h>
 
-#include "alloc.h"
 #include "count.h"
 #include "direct.h"
 #include "error.h"

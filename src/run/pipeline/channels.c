@@ -8,7 +8,6 @@
 #include "channels.h"
 
 #include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
 
 #include "alloc.h"
