@@ -1,17 +1,12 @@
 /*
  * Exchanges: arguments checked, the run layer called; and one in one call, by a plan that the comm
- * keeps.
- *
- * For the one call each rank looks for what it handed over before, by a digest of it all. What
- * ranks hand over differs, so they do not find a plan by the digest of one, but by where all keep
- * it: every rank keeps the same plans at the same places, because every rank made the same calls.
+ * keeps (kept.c).
  */
 #include <stddef.h>
 #include <string.h>
 
 #include <xxhash.h>
 
-#include "alloc.h"
 #include "checked.h"
 #include "dtype.h"
 #include "error.h"
@@ -117,12 +112,6 @@ done:
 
 /* ---- in one call ---- */
 
-/* What a rank says as the call begins. */
-typedef struct word {
-  uint64_t found;  /* bit i: it keeps at i what it handed over now */
-  uint64_t mapped; /* 1: its memory can stay mapped */
-} word;
-
 /* A shape past its dims is nobody's. */
 static void hash_list(XXH3_state_t *state, const xfi_op_list *list)
 {
@@ -156,28 +145,6 @@ static bool all_registered(const xfer_comm *comm, const xfer_view *views, size_t
   return true;
 }
 
-/* *kept: the plan that all ranks found; NULL: not all have found one. Collective. */
-static xfer_status settle(xfi_kept **kept, bool *mapped, xfer_comm *comm, xfer_status mine,
-                          word said)
-{
-  xfi_comm *transport = comm->transport;
-  xfer_status st = mine;
-  word *all = xfi_comm_hear(transport, &st, &said, sizeof said, xfi_comm_deadline(comm));
-
-  XFI_TRY(st);
-  for (int r = 0; r < transport->size; r++) {
-    said.found &= all[r].found;
-    said.mapped &= all[r].mapped;
-  }
-  *mapped = said.mapped != 0;
-  *kept = NULL;
-  for (int i = 0; i < XFI_CACHE_PLANS && *kept == NULL; i++)
-    if ((said.found >> i & 1) != 0 && comm->kept[i].mapped == *mapped) *kept = &comm->kept[i];
-done:
-  xfi_free(all);
-  return st;
-}
-
 static xfer_status check_views(const xfi_operations *ops, const xfer_view *send_views,
                                const xfer_view *recv_views)
 {
@@ -189,40 +156,39 @@ done:
   return st;
 }
 
-static xfer_status exchange(xfer_comm *comm, xfi_operations *ops, const xfer_view *sends,
-                            const xfer_view *recvs, xfer_stream stream)
-{
-  xfer_status st = XFER_OK;
-  xfer_plan_options options;
-  uint64_t digest[2] = {0, 0};
-  word said = {0, 0};
-  xfi_kept *k = NULL;
-  bool mapped = false;
+typedef struct given {
+  xfi_operations ops;
+  const xfer_view *send_views;
+  const xfer_view *recv_views;
+} given;
 
-  st = check_operations("xfer_exchange", ops, comm->transport->size);
-  if (st == XFER_OK) st = check_views(ops, sends, recvs);
-  if (st == XFER_OK) st = xfi_kept_check(comm, stream);
+static xfer_status create(xfer_plan **plan, xfi_plans *of, void *context,
+                          const xfer_plan_options *options)
+{
+  given *g = context;
+
+  return xfi_run_create_exchange(plan, of, XFER_OK, &g->ops, options);
+}
+
+static xfer_status bind(xfer_plan *plan, void *context)
+{
+  const given *g = context;
+
+  return xfi_run_bind_exchange(plan, g->send_views, g->recv_views);
+}
+
+static xfer_status exchange(xfer_comm *comm, given *g, xfer_stream stream)
+{
+  xfi_one_call call = {{0}, false, create, bind, g};
+  xfer_status st = check_operations("xfer_exchange", &g->ops, comm->transport->size);
+
+  if (st == XFER_OK) st = check_views(&g->ops, g->send_views, g->recv_views);
   if (st == XFER_OK) {
-    digest_of(digest, ops);
-    said.mapped =
-        all_registered(comm, sends, ops->sends.n) && all_registered(comm, recvs, ops->recvs.n);
-    for (int i = 0; i < XFI_CACHE_PLANS; i++)
-      if (comm->kept[i].plan != NULL && comm->kept[i].plan->ends != NULL &&
-          memcmp(comm->kept[i].src, digest, sizeof digest) == 0)
-        said.found |= UINT64_C(1) << i;
+    digest_of(call.key, &g->ops);
+    call.mapped = all_registered(comm, g->send_views, g->ops.sends.n) &&
+                  all_registered(comm, g->recv_views, g->ops.recvs.n);
   }
-  XFI_TRY(settle(&k, &mapped, comm, st, said));
-  if (k == NULL) {
-    k = xfi_kept_make(&options, comm, digest, (const uint64_t[2]){0}, mapped);
-    XFI_TRY(xfi_run_create_exchange(&k->plan, &comm->plans, XFER_OK, ops, &options));
-  }
-  k->used = ++comm->n_calls;
-  st = xfi_run_follow(k->plan, stream);
-  if (st == XFER_OK) st = xfi_run_bind_exchange(k->plan, sends, recvs);
-  XFI_TRY(xfi_run_commit_with(k->plan, st));
-  st = xfi_kept_run(comm, k, stream);
-done:
-  return st;
+  return xfi_kept_call(comm, st, &call, stream);
 }
 
 xfer_status xfer_exchange(xfer_comm *comm, const xfer_operation *sends, const xfer_view *send_views,
@@ -230,19 +196,19 @@ xfer_status xfer_exchange(xfer_comm *comm, const xfer_operation *sends, const xf
                           size_t n_recvs, xfer_stream stream)
 {
   xfer_status st = XFER_OK;
-  xfi_operations ops = {0, {sends, n_sends, NULL}, {recvs, n_recvs, NULL}};
+  given g = {{0, {sends, n_sends, NULL}, {recvs, n_recvs, NULL}}, send_views, recv_views};
   xfi_entered before;
   xfi_span span;
 
   XFI_NEED(comm);
-  ops.rank = comm->transport->rank;
+  g.ops.rank = comm->transport->rank;
   xfi_device_enter(comm->device, &before);
-  span = xfi_span_begin(XFI_SYS_RUN, ops.rank, XFI_TRACK_CALLS, "xfer_exchange");
+  span = xfi_span_begin(XFI_SYS_RUN, g.ops.rank, XFI_TRACK_CALLS, "xfer_exchange");
   comm->transport->inside = XFI_INSIDE_EXCHANGE;
-  st = exchange(comm, &ops, send_views, recv_views, stream);
+  st = exchange(comm, &g, stream);
   xfi_span_end(&span, st, "%zu sends, %zu receives", n_sends, n_recvs);
   xfi_device_leave(comm->device, &before);
-  xfi_operations_free(&ops);
+  xfi_operations_free(&g.ops);
 done:
   return st;
 }

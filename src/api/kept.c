@@ -1,12 +1,118 @@
 /*
- * Plans that a comm keeps for calls that plan, bind and run in one. Every rank keeps the same, at
- * the same places.
+ * Calls that plan, bind and run in one, with plans that the comm keeps.
+ *
+ * Each rank looks for what it was given before. What ranks are given differs, and one that was not
+ * told a layout does not know what the others mean, so they do not find a plan by what one was
+ * given, but by where all keep it: every rank keeps the same plans at the same places, because
+ * every rank made the same calls. A rank that does find one begins its commit, and to send, before
+ * it has heard of the others: where all have found the same, one all-gather settles both, and with
+ * it all that fits is there.
  */
-#include "direct.h"
-#include "object.h"
-
 #include <string.h>
 
+#include "direct.h"
+#include "error.h"
+#include "object.h"
+
+/* What a rank says as a call begins. */
+typedef struct word {
+  uint64_t found;         /* bit i: it keeps at i what it was given now */
+  int32_t mapped;         /* 1: its memory can stay mapped */
+  int32_t status;         /* what its own checks came to */
+  xfi_commit_word commit; /* of its guess; the plan is NO_PLAN: it has none */
+} word;
+
+#define NO_PLAN UINT64_MAX
+
+/* What the ranks say. */
+typedef struct heard {
+  word *all;              /* [size of the comm] */
+  xfi_commit_word *words; /* likewise */
+} heard;
+
+/* Room for it, which stays the comm's. */
+static xfer_status find_room(heard *room, xfer_comm *comm)
+{
+  const size_t size = (size_t)comm->transport->size;
+  xfer_status st = XFER_OK;
+
+  if (comm->heard == NULL)
+    comm->heard = xfi_comm_calloc(comm->transport, size, sizeof *room->all + sizeof *room->words);
+  XFI_CHECK(comm->heard != NULL, XFER_ERR_NOMEM, "%zu ranks", size);
+  room->all = comm->heard;
+  room->words = (xfi_commit_word *)(room->all + size);
+done:
+  return st;
+}
+
+/* What this rank can say before anything is done: an earlier call that failed after it returned,
+ * and a stream on which nothing may be put. */
+static xfer_status check(const xfer_comm *comm, xfer_stream stream)
+{
+  xfer_status st = XFER_OK;
+
+  for (int i = 0; i < comm->n_kept && st == XFER_OK; i++) {
+    const xfer_plan *plan = comm->kept[i].plan;
+
+    if (plan != NULL && plan->state == XFI_RUNNING)
+      st = xfi_direct_check(plan->direct, plan->epoch);
+  }
+  return st == XFER_OK ? comm->device->ops->stream_check(comm->device, stream) : st;
+}
+
+/* The places where this rank keeps what it was given. Returns the one that it means, if nobody's
+ * memory is other than its own: that which was used last. */
+static xfi_kept *find_kept(uint64_t *found, xfer_comm *comm, const xfi_one_call *call)
+{
+  xfi_kept *guess = NULL;
+
+  for (int i = 0; i < comm->n_kept; i++) {
+    xfi_kept *k = &comm->kept[i];
+
+    if (k->plan == NULL || memcmp(k->key, call->key, sizeof k->key) != 0) continue;
+    *found |= UINT64_C(1) << i;
+    if (k->mapped == call->mapped && (guess == NULL || k->used > guess->used)) guess = k;
+  }
+  return guess;
+}
+
+/* *said becomes what holds for all ranks, if none has failed. *begun: all have begun the commit of
+ * the guess. */
+static xfer_status settle(word *said, bool *begun, const heard *room, xfi_comm *comm,
+                          const xfi_kept *guess, xfi_deadline deadline)
+{
+  const xfer_status mine = (xfer_status)said->status;
+  xfer_status st = XFER_OK;
+  bool failed = false;
+
+  XFI_TRY(comm->ops->all_gather(comm, room->all, said, sizeof *said, deadline));
+  *begun = guess != NULL;
+  for (int r = 0; r < comm->size; r++) {
+    const word *other = &room->all[r];
+
+    room->words[r] = other->commit;
+    *begun = *begun && other->commit.plan == said->commit.plan;
+    said->found &= other->found;
+    said->mapped &= other->mapped;
+    failed = failed || other->status != XFER_OK;
+  }
+  if (guess != NULL && !xfi_commit_leads_on(room->words, comm->size))
+    xfi_commit_take_back(guess->plan);
+  if (failed) XFI_TRY(xfi_comm_agree(comm, mine, deadline)); /* for the text */
+done:
+  return st;
+}
+
+/* The plan that all ranks keep; NULL: there is none. */
+static xfi_kept *find_agreed(xfer_comm *comm, const word *said)
+{
+  for (int i = 0; i < comm->n_kept; i++)
+    if ((said->found >> i & 1) != 0 && comm->kept[i].mapped == (said->mapped != 0))
+      return &comm->kept[i];
+  return NULL;
+}
+
+/* A free entry, or the one that was not used for longest, emptied. */
 static xfi_kept *free_entry(xfer_comm *comm)
 {
   xfi_kept *oldest = &comm->kept[0];
@@ -21,38 +127,67 @@ static xfi_kept *free_entry(xfer_comm *comm)
   return oldest;
 }
 
-xfi_kept *xfi_kept_make(xfer_plan_options *options, xfer_comm *comm, const uint64_t src[2],
-                        const uint64_t dst[2], bool mapped)
+/* *kept: a new plan for the call. Collective. */
+static xfer_status make(xfi_kept **kept, xfer_comm *comm, const xfi_one_call *call, bool mapped)
 {
+  xfer_plan_options options = XFER_PLAN_OPTIONS_INIT;
   xfi_kept *k = free_entry(comm);
 
-  *options = (xfer_plan_options)XFER_PLAN_OPTIONS_INIT;
-  options->timeout_ms = comm->timeout_ms;
-  if (!mapped && comm->transport->ops->round != NULL) options->lane = XFER_LANE_PACKED;
-  memcpy(k->src, src, sizeof k->src);
-  memcpy(k->dst, dst, sizeof k->dst);
+  options.timeout_ms = comm->timeout_ms;
+  if (!mapped && comm->transport->ops->round != NULL) options.lane = XFER_LANE_PACKED;
+  memcpy(k->key, call->key, sizeof k->key);
   k->mapped = mapped;
-  return k;
+  *kept = k;
+  return call->create(&k->plan, &comm->plans, call->given, &options);
 }
 
-xfer_status xfi_kept_check(const xfer_comm *comm, xfer_stream stream)
+static xfer_status bind(const xfi_kept *k, const xfi_one_call *call, xfer_stream stream)
 {
   xfer_status st = XFER_OK;
 
-  for (int i = 0; i < comm->n_kept && st == XFER_OK; i++) {
-    const xfer_plan *plan = comm->kept[i].plan;
-
-    if (plan != NULL && plan->state == XFI_RUNNING)
-      st = xfi_direct_check(plan->direct, plan->epoch);
-  }
-  return st == XFER_OK ? comm->device->ops->stream_check(comm->device, stream) : st;
+  XFI_TRY(xfi_run_follow(k->plan, stream));
+  st = call->bind(k->plan, call->given);
+done:
+  return st;
 }
 
-xfer_status xfi_kept_run(xfer_comm *comm, xfi_kept *k, xfer_stream stream)
+/* Run it, committed, and order `stream` after it. Collective. */
+static xfer_status run(const xfer_comm *comm, const xfi_kept *k, xfer_stream stream)
 {
   xfer_status st = xfi_run_start(k->plan, k->plan->version + 1, stream);
 
   if (st != XFER_OK) (void)xfi_run_follow(k->plan, stream); /* tells the others; keeps the text */
   if (st == XFER_OK && comm->device->ops->is_synchronous) st = xfi_run_follow(k->plan, stream);
+  return st;
+}
+
+xfer_status xfi_kept_call(xfer_comm *comm, xfer_status checked, const xfi_one_call *call,
+                          xfer_stream stream)
+{
+  const xfi_deadline deadline = xfi_comm_deadline(comm);
+  xfer_status st = XFER_OK;
+  word said = {.mapped = call->mapped, .status = checked, .commit = {.plan = NO_PLAN}};
+  xfi_kept *guess = NULL;
+  xfi_kept *k = NULL;
+  bool begun = false;
+  heard room;
+
+  XFI_TRY(find_room(&room, comm));
+  if (checked == XFER_OK) said.status = check(comm, stream);
+  if (said.status == XFER_OK) guess = find_kept(&said.found, comm, call);
+  if (guess != NULL) {
+    said.commit = xfi_commit_begin(guess->plan, bind(guess, call, stream));
+    xfi_commit_send(guess->plan, &said.commit);
+  }
+  XFI_TRY(settle(&said, &begun, &room, comm->transport, guess, deadline));
+  k = begun ? guess : find_agreed(comm, &said);
+  if (k == NULL) XFI_TRY(make(&k, comm, call, said.mapped != 0));
+  k->used = ++comm->n_calls;
+  if (begun)
+    XFI_TRY(xfi_commit_end(k->plan, room.words, deadline));
+  else
+    XFI_TRY(xfi_run_commit_with(k->plan, bind(k, call, stream)));
+  st = run(comm, k, stream);
+done:
   return st;
 }

@@ -18,10 +18,9 @@ typedef struct xfi_registered {
   int n_mapped;
 } xfi_registered;
 
-/* A kept plan, by what its ranks agreed on; an exchange, by what this rank handed over. */
+/* A kept plan. */
 typedef struct xfi_kept {
-  uint64_t src[2]; /* layout digests; of an exchange, that of its operations */
-  uint64_t dst[2];
+  uint64_t key[4]; /* of what this rank was given */
   bool mapped;     /* all ranks' memory was registered */
   uint64_t used;   /* the call that used it last */
   xfer_plan *plan; /* NULL: a free entry */
@@ -33,26 +32,30 @@ struct xfer_comm {
   xfi_plans plans;
   uint64_t timeout_ms; /* of its own calls, and of plans that have none */
   xfi_kept kept[XFI_CACHE_PLANS];
-  int n_kept; /* entries from here on were never used */
+  int n_kept; /* entries from here on were never used: no call looks at them */
   uint64_t n_calls;
   xfi_registered *registered;
   size_t n_registered;
   size_t registered_capacity;
-  void *heard; /* room for what ranks say to xfer_redistribute(); NULL: it was never called */
+  void *heard; /* room for what ranks say in xfi_kept_call(); NULL: it was never called */
 };
 
 /* The library's own of what a caller gave; NULL: all defaults. */
 xfer_status xfi_plan_options_copy(xfer_plan_options *out, const xfer_plan_options *given);
 
-/* An entry for a plan that is to be made with these options: a free one, or the one that was not
- * used for longest, emptied. */
-xfi_kept *xfi_kept_make(xfer_plan_options *options, xfer_comm *comm, const uint64_t src[2],
-                        const uint64_t dst[2], bool mapped);
-/* What this rank can say before anything is done: an earlier call that failed after it returned,
- * and a stream on which nothing may be put. */
-xfer_status xfi_kept_check(const xfer_comm *comm, xfer_stream stream);
-/* Run it, committed, and order `stream` after it. Collective. */
-xfer_status xfi_kept_run(xfer_comm *comm, xfi_kept *kept, xfer_stream stream);
+/* A call that plans, binds and runs in one. */
+typedef struct xfi_one_call {
+  uint64_t key[4]; /* a digest of all that this rank is given but addresses; 0: nothing */
+  bool mapped;     /* its memory can stay mapped */
+  xfer_status (*create)(xfer_plan **plan, xfi_plans *of, void *given,
+                        const xfer_plan_options *options); /* collective */
+  xfer_status (*bind)(xfer_plan *plan, void *given);
+  void *given;
+} xfi_one_call;
+/* By a plan that the comm keeps. `checked` is what the caller's own checks came to; where they
+ * failed the call is not looked at. Collective. */
+xfer_status xfi_kept_call(xfer_comm *comm, xfer_status checked, const xfi_one_call *call,
+                          xfer_stream stream);
 
 /* Of a wait of the comm's own that begins now. */
 static inline xfi_deadline xfi_comm_deadline(const xfer_comm *comm)

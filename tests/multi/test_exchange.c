@@ -306,6 +306,11 @@ static void misuse(int rank, void *context)
            : xfer_plan_create_exchange(&plan, comm, l.sends, l.n_sends, l.recvs, l.n_recvs, NULL);
   expect(st == XFER_ERR_MISMATCH);
   expect(strcmp(xfer_last_error(), "rank 2 plans tensors, rank 0 an exchange") == 0);
+  st = rank == 2 ? xfer_redistribute(comm, NULL, NULL, NULL, NULL, NULL)
+                 : xfer_exchange(comm, l.sends, l.views[0], l.n_sends, l.recvs, l.views[1],
+                                 l.n_recvs, NULL);
+  expect(st == XFER_ERR_MISMATCH);
+  expect(strcmp(xfer_last_error(), "rank 2 plans tensors, rank 0 an exchange") == 0);
   expect(xfer_plan_create_exchange(&plan, comm, l.sends, l.n_sends, l.recvs, l.n_recvs, NULL) ==
          XFER_OK);
   expect(xfer_plan_create(&other, comm, NULL, 0, NULL) == XFER_OK);
