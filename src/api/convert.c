@@ -4,17 +4,17 @@
 
 xfer_conversion xfer_convert_cast(void)
 {
-  return xfi_conversion_make(XFI_KIND_CAST, 0);
+  return xfi_conversion_make(XFER_CONVERSION_CAST, 0);
 }
 
 xfer_conversion xfer_convert_scale(float scale)
 {
-  return xfi_conversion_make(XFI_KIND_SCALE, scale);
+  return xfi_conversion_make(XFER_CONVERSION_SCALE, scale);
 }
 
 xfer_conversion xfer_convert_add(float value)
 {
-  return xfi_conversion_make(XFI_KIND_ADD, value);
+  return xfi_conversion_make(XFER_CONVERSION_ADD, value);
 }
 
 xfer_conversion xfer_convert_blocks(int rows, int columns, int scale)
@@ -30,26 +30,19 @@ xfer_conversion xfer_convert_scales_of(size_t tensor)
   return xfi_conversion_of_scales(tensor);
 }
 
-_Static_assert(XFER_CONVERSION_NONE == (int)XFI_KIND_NONE &&
-                   XFER_CONVERSION_CAST == (int)XFI_KIND_CAST &&
-                   XFER_CONVERSION_SCALE == (int)XFI_KIND_SCALE &&
-                   XFER_CONVERSION_ADD == (int)XFI_KIND_ADD &&
-                   XFER_CONVERSION_BLOCKS == (int)XFI_KIND_BLOCKS &&
-                   XFER_CONVERSION_SCALES == (int)XFI_KIND_SCALES,
-               "kinds count alike");
-
 xfer_status xfer_conversion_get(xfer_conversion conversion, xfer_conversion_data *data)
 {
-  const xfi_kind kind = xfi_conversion_kind(conversion);
+  const xfer_conversion_kind kind = xfi_conversion_kind(conversion);
   xfer_conversion_data d = {.kind = (int32_t)kind};
   xfer_status st = XFER_OK;
 
   XFI_NEED(data);
   XFI_CHECK(xfi_conversion_is_known(conversion), XFER_ERR_ARG, "conversion %#llx is not known",
             (unsigned long long)conversion);
-  if (kind == XFI_KIND_SCALE || kind == XFI_KIND_ADD) d.value = xfi_conversion_value(conversion);
-  if (kind == XFI_KIND_SCALES) d.tensor = xfi_conversion_tensor(conversion);
-  if (kind == XFI_KIND_BLOCKS) {
+  if (kind == XFER_CONVERSION_SCALE || kind == XFER_CONVERSION_ADD)
+    d.value = xfi_conversion_value(conversion);
+  if (kind == XFER_CONVERSION_SCALES) d.tensor = xfi_conversion_tensor(conversion);
+  if (kind == XFER_CONVERSION_BLOCKS) {
     d.rows = (int32_t)xfi_conversion_rows(conversion);
     d.columns = (int32_t)xfi_conversion_columns(conversion);
     d.scale = (int32_t)xfi_conversion_scale(conversion);

@@ -22,7 +22,7 @@ static xfer_status check_tensors(const char *who, const xfer_tensor *tensors, si
   XFI_CHECK(n_tensors <= UINT32_MAX, XFER_ERR_ARG, "%s: n_tensors is %zu, above %u", who, n_tensors,
             UINT32_MAX);
   for (size_t t = 0; t < n_tensors; t++) {
-    const bool made = xfi_conversion_kind(tensors[t].conversion) == XFI_KIND_SCALES;
+    const bool made = xfi_conversion_kind(tensors[t].conversion) == XFER_CONVERSION_SCALES;
 
     XFI_CHECK(tensors[t].name != NULL, XFER_ERR_ARG, "tensor %zu has no name", t);
     XFI_TRY(xfi_conversion_check(tensors[t].conversion, tensors[t].name));

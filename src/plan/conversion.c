@@ -20,7 +20,7 @@
 #define ROWS_SHIFT 48
 #define SIZE_MASK UINT64_C(0xffff)
 
-/* By xfi_kind. */
+/* By xfer_conversion_kind. */
 static const struct {
   const char *name;
   bool has_value;
@@ -32,7 +32,7 @@ enum { N_KINDS = sizeof kinds / sizeof *kinds };
 static const char *const scales[] = {"f32", "pow2", "ue8m0", "mx"};
 enum { N_SCALES = sizeof scales / sizeof *scales };
 
-xfer_conversion xfi_conversion_make(xfi_kind kind, float value)
+xfer_conversion xfi_conversion_make(xfer_conversion_kind kind, float value)
 {
   uint32_t bits;
 
@@ -40,9 +40,9 @@ xfer_conversion xfi_conversion_make(xfi_kind kind, float value)
   return (uint64_t)kind | (uint64_t)bits << VALUE_SHIFT;
 }
 
-xfi_kind xfi_conversion_kind(xfer_conversion c)
+xfer_conversion_kind xfi_conversion_kind(xfer_conversion c)
 {
-  return (xfi_kind)(c & KIND_MASK);
+  return (xfer_conversion_kind)(c & KIND_MASK);
 }
 
 float xfi_conversion_value(xfer_conversion c)
@@ -56,14 +56,14 @@ float xfi_conversion_value(xfer_conversion c)
 
 xfer_conversion xfi_conversion_of_blocks(uint32_t rows, uint32_t columns, uint32_t scale)
 {
-  return (uint64_t)XFI_KIND_BLOCKS | (scale & SCALE_MASK) << SCALE_SHIFT |
+  return (uint64_t)XFER_CONVERSION_BLOCKS | (scale & SCALE_MASK) << SCALE_SHIFT |
          (columns & SIZE_MASK) << VALUE_SHIFT | (rows & SIZE_MASK) << ROWS_SHIFT;
 }
 
 xfer_conversion xfi_conversion_of_scales(size_t tensor)
 {
   if (tensor > UINT32_MAX) return UINT64_MAX; /* no conversion: the plan will say so */
-  return (uint64_t)XFI_KIND_SCALES | (uint64_t)tensor << VALUE_SHIFT;
+  return (uint64_t)XFER_CONVERSION_SCALES | (uint64_t)tensor << VALUE_SHIFT;
 }
 
 uint32_t xfi_conversion_rows(xfer_conversion c)
@@ -89,10 +89,11 @@ size_t xfi_conversion_tensor(xfer_conversion c)
 xfer_conversion xfi_conversion_settle(xfer_conversion given, const xfer_layout *src,
                                       const xfer_layout *dst)
 {
-  const xfi_kind kind = xfi_conversion_kind(given);
+  const xfer_conversion_kind kind = xfi_conversion_kind(given);
 
-  if ((kind == XFI_KIND_CAST || kind == XFI_KIND_SCALES) && src->dtype == dst->dtype) return 0;
-  return kind == XFI_KIND_SCALES ? xfi_conversion_of_scales(0) : given;
+  if ((kind == XFER_CONVERSION_CAST || kind == XFER_CONVERSION_SCALES) && src->dtype == dst->dtype)
+    return 0;
+  return kind == XFER_CONVERSION_SCALES ? xfi_conversion_of_scales(0) : given;
 }
 
 static bool is_float(xfer_dtype dtype)
@@ -105,37 +106,39 @@ static bool is_f8(xfer_dtype dtype)
   return dtype == XFER_F8E4M3 || dtype == XFER_F8E5M2;
 }
 
-static bool converts(xfi_kind kind, xfer_dtype from, xfer_dtype to)
+static bool converts(xfer_conversion_kind kind, xfer_dtype from, xfer_dtype to)
 {
-  if (kind == XFI_KIND_SCALES) return from == XFER_F32 && to == XFER_F8E8M0;
-  if (kind == XFI_KIND_BLOCKS) return is_float(from) && to == XFER_F8E4M3;
+  if (kind == XFER_CONVERSION_SCALES) return from == XFER_F32 && to == XFER_F8E8M0;
+  if (kind == XFER_CONVERSION_BLOCKS) return is_float(from) && to == XFER_F8E4M3;
   return is_float(from) && (is_float(to) || is_f8(to));
 }
 
 bool xfi_conversion_is_known(xfer_conversion c)
 {
-  const xfi_kind kind = xfi_conversion_kind(c);
+  const xfer_conversion_kind kind = xfi_conversion_kind(c);
 
-  if (kind == XFI_KIND_BLOCKS)
+  if (kind == XFER_CONVERSION_BLOCKS)
     return c == xfi_conversion_of_blocks(xfi_conversion_rows(c), xfi_conversion_columns(c),
                                          xfi_conversion_scale(c)) &&
            xfi_conversion_rows(c) > 0 && xfi_conversion_columns(c) > 0 &&
            xfi_conversion_scale(c) < N_SCALES;
-  if (kind == XFI_KIND_SCALES) return c == xfi_conversion_of_scales(xfi_conversion_tensor(c));
+  if (kind == XFER_CONVERSION_SCALES)
+    return c == xfi_conversion_of_scales(xfi_conversion_tensor(c));
   return (int)kind < N_KINDS &&
          c == xfi_conversion_make(kind, kinds[kind].has_value ? xfi_conversion_value(c) : 0);
 }
 
 xfer_status xfi_conversion_check(xfer_conversion c, const char *name)
 {
-  const xfi_kind kind = xfi_conversion_kind(c);
+  const xfer_conversion_kind kind = xfi_conversion_kind(c);
   const float value = xfi_conversion_value(c);
   xfer_status st = XFER_OK;
 
   XFI_CHECK(xfi_conversion_is_known(c), XFER_ERR_ARG,
             "tensor \"%s\": conversion %#llx is not known", name, (unsigned long long)c);
   if (!kinds[kind].has_value) return XFER_OK;
-  XFI_CHECK(isfinite(value) && (kind != XFI_KIND_SCALE || (value > 0 && isfinite(1 / value))),
+  XFI_CHECK(isfinite(value) &&
+                (kind != XFER_CONVERSION_SCALE || (value > 0 && isfinite(1 / value))),
             XFER_ERR_ARG, "tensor \"%s\": conversion \"%s\" by %g", name, kinds[kind].name,
             (double)value);
 done:
@@ -162,11 +165,11 @@ done:
 
 void xfi_conversion_format(char *text, size_t n, xfer_conversion c)
 {
-  const xfi_kind kind = xfi_conversion_kind(c);
+  const xfer_conversion_kind kind = xfi_conversion_kind(c);
 
   if (kinds[kind].has_value)
     (void)snprintf(text, n, "%s %.9g", kinds[kind].name, (double)xfi_conversion_value(c));
-  else if (kind == XFI_KIND_BLOCKS)
+  else if (kind == XFER_CONVERSION_BLOCKS)
     (void)snprintf(text, n, "%s %ux%u %s", kinds[kind].name, xfi_conversion_rows(c),
                    xfi_conversion_columns(c), scales[xfi_conversion_scale(c)]);
   else

@@ -4,19 +4,10 @@
 
 #include "layout.h"
 
-typedef enum xfi_kind {
-  XFI_KIND_NONE = 0, /* their numbers are part of what ranks agree on */
-  XFI_KIND_CAST = 1,
-  XFI_KIND_SCALE = 2,
-  XFI_KIND_ADD = 3,
-  XFI_KIND_BLOCKS = 4, /* to f8e4m3 with a scale for each block; see scales.h */
-  XFI_KIND_SCALES = 5  /* the scales of such a tensor */
-} xfi_kind;
-
-xfer_conversion xfi_conversion_make(xfi_kind kind, float value);
+xfer_conversion xfi_conversion_make(xfer_conversion_kind kind, float value);
 xfer_conversion xfi_conversion_of_blocks(uint32_t rows, uint32_t columns, uint32_t scale);
 xfer_conversion xfi_conversion_of_scales(size_t tensor);
-xfi_kind xfi_conversion_kind(xfer_conversion c);
+xfer_conversion_kind xfi_conversion_kind(xfer_conversion c);
 float xfi_conversion_value(xfer_conversion c);
 /* Of blocks; `scale`: an xfer_block_scale. */
 uint32_t xfi_conversion_rows(xfer_conversion c);

@@ -101,9 +101,9 @@ static xfer_status check_scales(const xfer_tensor *given, size_t n, size_t t, bo
   const size_t of = xfi_conversion_tensor(given[t].conversion);
   xfer_status st = XFER_OK;
 
-  XFI_CHECK(of < n && xfi_conversion_kind(given[of].conversion) == XFI_KIND_BLOCKS, XFER_ERR_ARG,
-            "tensor \"%s\": scales of tensor %zu, which is not quantised by blocks", given[t].name,
-            of);
+  XFI_CHECK(of < n && xfi_conversion_kind(given[of].conversion) == XFER_CONVERSION_BLOCKS,
+            XFER_ERR_ARG, "tensor \"%s\": scales of tensor %zu, which is not quantised by blocks",
+            given[t].name, of);
   XFI_CHECK(!has_scales[of], XFER_ERR_ARG, "tensor \"%s\": tensor \"%s\" has scales already",
             given[t].name, given[of].name);
   XFI_CHECK(given[t].src == NULL, XFER_ERR_ARG,
@@ -128,9 +128,9 @@ xfer_status xfi_scale_tensors_make(xfi_scale_tensors *tensors, const xfer_tensor
   bool *has_scales = NULL;
 
   for (size_t t = 0; t < n; t++) {
-    const xfi_kind kind = xfi_conversion_kind(given[t].conversion);
+    const xfer_conversion_kind kind = xfi_conversion_kind(given[t].conversion);
 
-    n_blocks += kind == XFI_KIND_BLOCKS || kind == XFI_KIND_SCALES;
+    n_blocks += kind == XFER_CONVERSION_BLOCKS || kind == XFER_CONVERSION_SCALES;
   }
   if (n_blocks == 0) return XFER_OK;
   tensors->at = xfi_calloc(n, sizeof *tensors->at);
@@ -143,13 +143,13 @@ xfer_status xfi_scale_tensors_make(xfi_scale_tensors *tensors, const xfer_tensor
   for (size_t t = 0; t < n; t++) {
     const size_t of = xfi_conversion_tensor(given[t].conversion);
 
-    if (xfi_conversion_kind(given[t].conversion) != XFI_KIND_SCALES) continue;
+    if (xfi_conversion_kind(given[t].conversion) != XFER_CONVERSION_SCALES) continue;
     XFI_TRY(check_scales(given, n, t, has_scales));
     if (given[of].src != NULL)
       XFI_TRY(find_source(&tensors->at[t].src, tensors, sources, &given[of]));
   }
   for (size_t t = 0; t < n; t++)
-    XFI_CHECK(xfi_conversion_kind(given[t].conversion) != XFI_KIND_BLOCKS || has_scales[t],
+    XFI_CHECK(xfi_conversion_kind(given[t].conversion) != XFER_CONVERSION_BLOCKS || has_scales[t],
               XFER_ERR_ARG, "tensor \"%s\" is quantised by blocks, and no tensor has its scales",
               given[t].name);
 done:

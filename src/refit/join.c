@@ -342,7 +342,8 @@ static xfer_status convert_tensor(const xfer_refit *refit, size_t i, int64_t mor
   const int64_t scales = block[0] > 0 ? scales_of(refit, i) : -1;
   xfer_status st = XFER_OK;
 
-  t->conversion = xfi_conversion_make(more != 0 ? XFI_KIND_ADD : XFI_KIND_CAST, (float)more);
+  t->conversion =
+      xfi_conversion_make(more != 0 ? XFER_CONVERSION_ADD : XFER_CONVERSION_CAST, (float)more);
   if (scales >= 0 && t->dst->dtype == XFER_F8E4M3) {
     const bool bytes = refit->tensors[scales].dst->dtype == XFER_F8E8M0;
 

@@ -8,20 +8,20 @@
 
 static xfi_convert convert_of(const xfi_class *cls)
 {
-  const xfi_kind kind = xfi_conversion_kind(cls->conversion);
+  const xfer_conversion_kind kind = xfi_conversion_kind(cls->conversion);
   const float value = xfi_conversion_value(cls->conversion);
   xfi_convert convert = {.from = (uint8_t)cls->src->dtype,
                          .to = (uint8_t)cls->dst->dtype,
                          .src_bytes = (uint8_t)cls->src->elem_bytes,
                          .dst_bytes = (uint8_t)cls->dst->elem_bytes};
 
-  if (kind == XFI_KIND_SCALE) {
+  if (kind == XFER_CONVERSION_SCALE) {
     convert.op = XFI_CONVERT_TIMES;
     convert.value = 1 / value;
-  } else if (kind == XFI_KIND_ADD) {
+  } else if (kind == XFER_CONVERSION_ADD) {
     convert.op = XFI_CONVERT_PLUS;
     convert.value = value;
-  } else if (kind == XFI_KIND_BLOCKS) {
+  } else if (kind == XFER_CONVERSION_BLOCKS) {
     convert.op = XFI_CONVERT_BLOCKS; /* copies have their own: blocks.c */
   }
   return convert;

@@ -53,24 +53,24 @@ static void test_conversions_go_from_floats_to_floats_and_travel_small(void **st
   static const struct {
     const char *src;
     const char *dst;
-    xfi_kind kind;
+    xfer_conversion_kind kind;
     float value;
     xfer_status st;
     uint64_t payload_bytes;
     const char *text;
   } cases[] = {
-      {"f32[6] (1):R", "bf16[6] (2):S0", XFI_KIND_CAST, 0, XFER_OK, 12, ""},
-      {"bf16[6] (1):R", "f32[6] (2):S0", XFI_KIND_CAST, 0, XFER_OK, 12, ""},
-      {"f32[6] (1):R", "f8e5m2[6] (2):S0", XFI_KIND_SCALE, 2, XFER_OK, 6, ""},
-      {"f16[6] (1):R", "f16[6] (2):S0", XFI_KIND_ADD, -1, XFER_OK, 12, ""},
-      {"u8[6] (1):R", "u8[6] (2):S0", XFI_KIND_CAST, 0, XFER_OK, 6, ""},
-      {"u8[6] (1):R", "bf16[6] (2):S0", XFI_KIND_CAST, 0, XFER_ERR_SHAPE, 0,
+      {"f32[6] (1):R", "bf16[6] (2):S0", XFER_CONVERSION_CAST, 0, XFER_OK, 12, ""},
+      {"bf16[6] (1):R", "f32[6] (2):S0", XFER_CONVERSION_CAST, 0, XFER_OK, 12, ""},
+      {"f32[6] (1):R", "f8e5m2[6] (2):S0", XFER_CONVERSION_SCALE, 2, XFER_OK, 6, ""},
+      {"f16[6] (1):R", "f16[6] (2):S0", XFER_CONVERSION_ADD, -1, XFER_OK, 12, ""},
+      {"u8[6] (1):R", "u8[6] (2):S0", XFER_CONVERSION_CAST, 0, XFER_OK, 6, ""},
+      {"u8[6] (1):R", "bf16[6] (2):S0", XFER_CONVERSION_CAST, 0, XFER_ERR_SHAPE, 0,
        "tensor \"w\": there is no conversion from u8 to bf16"},
-      {"f8e4m3[6] (1):R", "bf16[6] (2):S0", XFI_KIND_CAST, 0, XFER_ERR_SHAPE, 0,
+      {"f8e4m3[6] (1):R", "bf16[6] (2):S0", XFER_CONVERSION_CAST, 0, XFER_ERR_SHAPE, 0,
        "tensor \"w\": there is no conversion from f8e4m3 to bf16"},
-      {"f32[6] (1):R", "u8[6] (2):S0", XFI_KIND_CAST, 0, XFER_ERR_SHAPE, 0,
+      {"f32[6] (1):R", "u8[6] (2):S0", XFER_CONVERSION_CAST, 0, XFER_ERR_SHAPE, 0,
        "tensor \"w\": there is no conversion from f32 to u8"},
-      {"u8[6] (1):R", "u8[6] (2):S0", XFI_KIND_ADD, 1, XFER_ERR_SHAPE, 0,
+      {"u8[6] (1):R", "u8[6] (2):S0", XFER_CONVERSION_ADD, 1, XFER_ERR_SHAPE, 0,
        "tensor \"w\": there is no conversion from u8 to u8"},
   };
 
@@ -98,14 +98,17 @@ static void test_a_conversion_must_be_one(void **state)
 {
   (void)state;
   assert_int_equal(xfi_conversion_check(0, "w"), XFER_OK);
-  assert_int_equal(xfi_conversion_check(xfi_conversion_make(XFI_KIND_SCALE, 1e-30F), "w"), XFER_OK);
+  assert_int_equal(xfi_conversion_check(xfi_conversion_make(XFER_CONVERSION_SCALE, 1e-30F), "w"),
+                   XFER_OK);
   assert_int_equal(xfi_conversion_check(7, "w"), XFER_ERR_ARG);
   assert_string_equal(xfi_last_error(), "tensor \"w\": conversion 0x7 is not known");
-  assert_int_equal(xfi_conversion_check(xfi_conversion_make(XFI_KIND_CAST, 1), "w"), XFER_ERR_ARG);
-  assert_int_equal(xfi_conversion_check(xfi_conversion_make(XFI_KIND_SCALE, 0), "w"), XFER_ERR_ARG);
-  assert_int_equal(xfi_conversion_check(xfi_conversion_make(XFI_KIND_SCALE, 1e-44F), "w"),
+  assert_int_equal(xfi_conversion_check(xfi_conversion_make(XFER_CONVERSION_CAST, 1), "w"),
+                   XFER_ERR_ARG);
+  assert_int_equal(xfi_conversion_check(xfi_conversion_make(XFER_CONVERSION_SCALE, 0), "w"),
+                   XFER_ERR_ARG);
+  assert_int_equal(xfi_conversion_check(xfi_conversion_make(XFER_CONVERSION_SCALE, 1e-44F), "w"),
                    XFER_ERR_ARG); /* nothing can be divided by it */
-  assert_int_equal(xfi_conversion_check(xfi_conversion_make(XFI_KIND_ADD, INFINITY), "w"),
+  assert_int_equal(xfi_conversion_check(xfi_conversion_make(XFER_CONVERSION_ADD, INFINITY), "w"),
                    XFER_ERR_ARG);
   assert_string_equal(xfi_last_error(), "tensor \"w\": conversion \"add\" by inf");
 }

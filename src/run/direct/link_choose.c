@@ -79,7 +79,8 @@ static xfer_status look_at_moves(const xfer_plan *plan, xfi_link *link, bool sen
 
   if (!pulls && plan->quant == NULL) return XFER_OK;
   for (xfi_walk w = xfi_walk_begin(plan, link, send); xfi_walk_next(&w, &st);) {
-    if (xfi_conversion_kind(w.cls->conversion) == XFI_KIND_BLOCKS) link->only_push[send] = true;
+    if (xfi_conversion_kind(w.cls->conversion) == XFER_CONVERSION_BLOCKS)
+      link->only_push[send] = true;
     if (pulls && xfi_walk_is_pushed(&w))
       link->pushed_bytes[send] += xfi_move_bytes(w.cls, w.boxes, w.move);
   }

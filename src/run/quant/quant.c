@@ -18,7 +18,7 @@ static xfer_status list_pairs(xfi_quant *q, const xfer_plan *plan, const xfer_te
     const size_t of = xfi_conversion_tensor(tensors[t].conversion);
     xfi_quant_pair *pair = &q->pairs[q->n_pairs];
 
-    if (xfi_conversion_kind(tensors[t].conversion) != XFI_KIND_SCALES) continue;
+    if (xfi_conversion_kind(tensors[t].conversion) != XFER_CONVERSION_SCALES) continue;
     q->n_pairs++;
     pair->weights = (uint32_t)of;
     pair->scales = (uint32_t)t;
@@ -71,7 +71,7 @@ xfer_status xfi_quant_create(xfi_quant **quant, const xfer_plan *plan, const xfe
   xfi_quant *q = NULL;
 
   for (size_t t = 0; t < n; t++)
-    n_pairs += xfi_conversion_kind(tensors[t].conversion) == XFI_KIND_SCALES;
+    n_pairs += xfi_conversion_kind(tensors[t].conversion) == XFER_CONVERSION_SCALES;
   if (n_pairs == 0) return XFER_OK;
   q = xfi_calloc(1, sizeof *q);
   XFI_CHECK(q != NULL, XFER_ERR_NOMEM, "scales");
