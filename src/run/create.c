@@ -2,7 +2,6 @@
  * The beginning and the end of a plan: options, agreement, moves; and giving it all back.
  */
 #include <stdatomic.h>
-#include <string.h>
 
 #include "agree.h"
 #include "alloc.h"
@@ -55,10 +54,10 @@ static xfi_plan_options moves_options(const xfer_plan_options *o, const uint32_t
 
 /* The window that keeps the rank with most messages per round under the staging cap: two slots each
  * way. */
-static xfer_status set_window(xfer_plan *plan, const int32_t n[2])
+static xfer_status set_window(xfer_plan *plan, int32_t n_messages)
 {
   const uint64_t cap = xfi_run_staging_share(plan);
-  const uint64_t slots = 2 * (uint64_t)(n[0] + n[1]);
+  const uint64_t slots = 2 * (uint64_t)n_messages;
   xfer_status st = XFER_OK;
   uint64_t window = plan->options.window_bytes;
 
@@ -67,7 +66,7 @@ static xfer_status set_window(xfer_plan *plan, const int32_t n[2])
   window = window / XFI_SLOT_ALIGN * XFI_SLOT_ALIGN;
   XFI_CHECK(window > 0, XFER_ERR_ARG,
             "max_staging_bytes %llu is too small for %d messages in a round",
-            (unsigned long long)plan->options.max_staging_bytes, n[0] + n[1]);
+            (unsigned long long)plan->options.max_staging_bytes, n_messages);
   XFI_CHECK(xfi_run_n_broadcast(plan) == 0 || cap >= UINT64_C(4) * XFI_SLOT_ALIGN, XFER_ERR_ARG,
             "max_staging_bytes %llu is too small for a broadcast",
             (unsigned long long)plan->options.max_staging_bytes);
@@ -103,47 +102,40 @@ done:
   return st;
 }
 
-/* Messages in a round, sent and received: of a plan's lanes, and of its relay's. */
-typedef struct most {
-  int32_t n[2][2];
-} most;
-
-static most most_of(const xfi_plan *moves)
+/* Messages in a round: of a plan's lanes, and of its relay's. */
+static void most_of(int32_t most[2], const xfi_plan *moves)
 {
-  most m = {{{0, 0}, {0, 0}}};
-
-  xfi_packed_most(&m.n[0][0], &m.n[0][1], moves);
-  if (moves->relay != NULL) xfi_packed_most(&m.n[1][0], &m.n[1][1], moves->relay);
-  return m;
+  most[0] = xfi_packed_most(moves);
+  most[1] = moves->relay == NULL ? 0 : xfi_packed_most(moves->relay);
 }
 
-/* One becomes the larger of it and what a rank says. */
-static xfer_status take_more(int32_t n[2], const int32_t said[2], int rank, bool may_have)
+/* They become the larger of them and what a rank says. */
+static xfer_status take_more(int32_t most[2], const int32_t said[2], int rank, bool relays)
 {
   xfer_status st = XFER_OK;
 
-  XFI_CHECK(said[0] >= 0 && said[0] <= XFI_ROUND_MESSAGES && said[1] >= 0 &&
-                said[1] <= XFI_ROUND_MESSAGES,
-            XFER_ERR_MISMATCH, "rank %d sends %d and receives %d messages in a round", rank,
-            said[0], said[1]);
-  XFI_CHECK(may_have || said[0] + said[1] == 0, XFER_ERR_MISMATCH,
-            "rank %d relays %d messages in a round", rank, said[0] + said[1]);
-  if (said[0] + said[1] > n[0] + n[1]) memcpy(n, said, 2 * sizeof *n);
+  for (int i = 0; i < 2; i++) {
+    XFI_CHECK(said[i] >= 0 && said[i] <= XFI_ROUND_MESSAGES, XFER_ERR_MISMATCH,
+              "rank %d has %d messages in a round", rank, said[i]);
+    if (said[i] > most[i]) most[i] = said[i];
+  }
+  XFI_CHECK(relays || said[1] == 0, XFER_ERR_MISMATCH, "rank %d relays %d messages in a round",
+            rank, said[1]);
 done:
   return st;
 }
 
 /* Windows, and the relay if there is one on any rank. Here alone, but what may fail does on all. */
-static xfer_status settle_windows(xfer_plan *plan, const most *m)
+static xfer_status settle_windows(xfer_plan *plan, const int32_t most[2])
 {
   xfer_status st = XFER_OK;
 
-  XFI_TRY(set_window(plan, m->n[0]));
-  if (m->n[1][0] + m->n[1][1] == 0) return XFER_OK;
+  XFI_TRY(set_window(plan, most[0]));
+  if (most[1] == 0) return XFER_OK;
   st = create_relay(plan);
   if (plan->comm != NULL) st = xfi_comm_agree(plan->comm, st, xfi_run_deadline(plan));
   XFI_TRY(st);
-  XFI_TRY(set_window(plan->relay, m->n[1]));
+  XFI_TRY(set_window(plan->relay, most[1]));
 done:
   return st;
 }
@@ -152,15 +144,15 @@ done:
 static xfer_status agree_window(xfer_plan *plan, xfer_status mine)
 {
   xfer_status st = mine;
-  most m = mine == XFER_OK ? most_of(plan->moves) : (most){{{0, 0}, {0, 0}}};
-  most *all = xfi_comm_hear(plan->comm, &st, &m, sizeof m, xfi_run_deadline(plan));
+  int32_t most[2] = {0, 0};
+  int32_t(*all)[2];
 
+  if (mine == XFER_OK) most_of(most, plan->moves);
+  all = xfi_comm_hear(plan->comm, &st, most, sizeof most, xfi_run_deadline(plan));
   XFI_TRY(st);
-  for (int r = 0; r < plan->comm->size; r++) {
-    XFI_TRY(take_more(m.n[0], all[r].n[0], r, true));
-    XFI_TRY(take_more(m.n[1], all[r].n[1], r, plan->moves->relay != NULL));
-  }
-  XFI_TRY(settle_windows(plan, &m));
+  for (int r = 0; r < plan->comm->size; r++)
+    XFI_TRY(take_more(most, all[r], r, plan->moves->relay != NULL));
+  XFI_TRY(settle_windows(plan, most));
 done:
   xfi_free(all);
   return st;
@@ -333,7 +325,7 @@ xfer_status xfi_run_simulate(xfer_plan **plan, int n_ranks, int rank, const xfer
 {
   xfer_status st = XFER_OK;
   xfi_plan_options moves;
-  most m;
+  int32_t most[2];
   xfi_scale_tensors scaled = {NULL, NULL, 0};
   xfer_plan *p = xfi_calloc(1, sizeof *p);
 
@@ -344,8 +336,8 @@ xfer_status xfi_run_simulate(xfer_plan **plan, int n_ranks, int rank, const xfer
   XFI_TRY(xfi_scale_tensors_make(&scaled, tensors, n_tensors));
   XFI_TRY(xfi_plan_create(&p->moves, n_ranks, rank, scaled.at == NULL ? tensors : scaled.at,
                           n_tensors, &moves));
-  m = most_of(p->moves);
-  XFI_TRY(settle_windows(p, &m));
+  most_of(most, p->moves);
+  XFI_TRY(settle_windows(p, most));
 
   *plan = p;
   p = NULL;

@@ -39,10 +39,10 @@ typedef struct lie {
 
 static const lie lies[] = {
     {sizeof(xfi_statement), offsetof(xfi_statement, version) / 4, 1000, "plans by version 1000"},
-    /* most messages in a round: sent, received, relayed; but nobody relays */
-    {16, 0, XFI_ROUND_MESSAGES + 1, "rank 1 sends 65 and receives"},
-    {16, 1, UINT32_MAX, "receives -1 messages"},
-    {16, 2, 1, "rank 1 relays 1 messages"},
+    /* most messages in a round: of the plan, and relayed; but nobody relays */
+    {8, 0, XFI_ROUND_MESSAGES + 1, "rank 1 has 65 messages in a round"},
+    {8, 1, UINT32_MAX, "rank 1 has -1 messages in a round"},
+    {8, 1, 1, "rank 1 relays 1 messages in a round"},
 };
 static const lie *told;
 

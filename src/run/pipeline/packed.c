@@ -65,10 +65,9 @@ static int most_in_block(const xfi_plan *m, const xfi_move_list *list, bool send
   return most < (int)list->n_peers ? most : (int)list->n_peers;
 }
 
-void xfi_packed_most(int *sends, int *recvs, const xfi_plan *m)
+int xfi_packed_most(const xfi_plan *m)
 {
-  *sends = most_in_block(m, &m->sends, true);
-  *recvs = most_in_block(m, &m->recvs, false);
+  return most_in_block(m, &m->sends, true) + most_in_block(m, &m->recvs, false);
 }
 
 static int by_block(const void *a, const void *b)

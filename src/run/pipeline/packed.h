@@ -17,7 +17,7 @@ xfer_status xfi_slot_copies(xfi_copies *copies, const xfer_plan *plan, const xfi
                             char *slot, bool to_slot, const xfi_bound *bound, const int64_t *start,
                             const int64_t *length, int64_t first, int64_t end);
 
-/* At least as many messages as one packed round can have on this rank, sends and receives apart. */
-void xfi_packed_most(int *sends, int *recvs, const xfi_plan *moves);
+/* At least as many messages as one packed round can have on this rank, both ways. */
+int xfi_packed_most(const xfi_plan *moves);
 
 #endif
