@@ -141,8 +141,7 @@ static bool bind_elsewhere(xfer_plan *plan, size_t tensor, const xfer_view *src_
     return false;
   src_moved = move_bound(&b->src, src_view);
   dst_moved = move_bound(&b->dst, dst_view);
-  plan->state = xfi_state_after(plan->state, XFI_CALL_BIND,
-                                src_moved || dst_moved ? XFI_ENDED : XFI_AS_IT_WAS);
+  if (src_moved || dst_moved) plan->state = xfi_state_after(plan->state, XFI_CALL_BIND, XFI_ENDED);
   return true;
 }
 
@@ -179,10 +178,7 @@ static xfer_status bind_views(xfer_plan *plan, size_t tensor, const xfer_view *s
   XFI_TRY(bind_side(&fresh.src, src_view, cls, plan->moves->rank, true, name));
   fresh.src.blocks = xfi_quant_blocks(plan->quant, tensor);
   XFI_TRY(bind_side(&fresh.dst, dst_view, cls, plan->moves->rank, false, name));
-  if (is_same_binding(plan->bindings[tensor], &fresh)) {
-    plan->state = xfi_state_after(plan->state, XFI_CALL_BIND, XFI_AS_IT_WAS);
-    goto done;
-  }
+  if (is_same_binding(plan->bindings[tensor], &fresh)) goto done;
   if (plan->bindings[tensor] == NULL) plan->bindings[tensor] = xfi_calloc(1, sizeof *bound);
   bound = plan->bindings[tensor];
   XFI_CHECK(bound != NULL, XFER_ERR_NOMEM, "tensor \"%s\"", name);

@@ -377,11 +377,8 @@ xfer_status xfi_run_wait(xfer_plan *plan, uint64_t timeout_ms)
   if (xfi_state_is_refused(plan->state)) plan->run_ends = xfi_run_deadline(plan);
   mine = kept_status(plan);
   if (mine == XFER_OK) mine = await_part(plan, deadline, &is_late);
-  if (is_late) {
-    plan->state = xfi_state_after(plan->state, XFI_CALL_WAIT, XFI_AS_IT_WAS);
-    XFI_CHECK(false, XFER_ERR_TIMEOUT, "run %llu is not complete on rank %d yet; wait again",
-              (unsigned long long)plan->epoch, plan->moves->rank);
-  }
+  XFI_CHECK(!is_late, XFER_ERR_TIMEOUT, "run %llu is not complete on rank %d yet; wait again",
+            (unsigned long long)plan->epoch, plan->moves->rank);
   if (mine != XFER_OK) leave(plan, xfi_deadline_after(XFI_LEAVE_MS));
   st = agree_on_run(plan, mine, agreement_deadline(plan, deadline));
   if (st == XFER_OK && xfi_run_is_staged(plan))

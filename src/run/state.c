@@ -6,7 +6,7 @@
 /* One call in one state: why it is refused, or the states after it. */
 typedef struct cell {
   const char *refusal;
-  xfi_state after[XFI_N_ENDS]; /* ended, as it was, failed */
+  xfi_state after[XFI_N_ENDS]; /* ended, failed; where it is refused nothing changes */
 } cell;
 
 #define IN_FLIGHT "a run is in flight: call xfer_plan_wait() before %s"
@@ -30,60 +30,57 @@ static const cell table[XFI_N_CALLS][XFI_N_STATES] =
     {
         [XFI_CALL_BIND] =
             {
-                [XFI_UNCOMMITTED] = {NULL, {XFI_UNCOMMITTED, XFI_UNCOMMITTED, XFI_UNCOMMITTED}},
-                [XFI_COMMITTED] = {NULL, {XFI_UNCOMMITTED, XFI_COMMITTED, XFI_COMMITTED}},
-                [XFI_RUNNING] = {IN_FLIGHT, {XFI_RUNNING, XFI_RUNNING, XFI_RUNNING}},
-                [XFI_REFUSED] = {NULL, {XFI_WITHHELD, XFI_REFUSED, XFI_REFUSED}},
-                [XFI_WITHHELD] = {NULL, {XFI_WITHHELD, XFI_WITHHELD, XFI_WITHHELD}},
-                [XFI_TORN] = {NULL, {XFI_TORN, XFI_TORN, XFI_TORN}},
+                [XFI_UNCOMMITTED] = {NULL, {XFI_UNCOMMITTED, XFI_UNCOMMITTED}},
+                [XFI_COMMITTED] = {NULL, {XFI_UNCOMMITTED, XFI_COMMITTED}},
+                [XFI_RUNNING] = {.refusal = IN_FLIGHT},
+                [XFI_REFUSED] = {NULL, {XFI_WITHHELD, XFI_REFUSED}},
+                [XFI_WITHHELD] = {NULL, {XFI_WITHHELD, XFI_WITHHELD}},
+                [XFI_TORN] = {NULL, {XFI_TORN, XFI_TORN}},
             },
         [XFI_CALL_COMMIT] =
             {
-                [XFI_UNCOMMITTED] = {NULL, {XFI_COMMITTED, XFI_COMMITTED, XFI_UNCOMMITTED}},
-                [XFI_COMMITTED] = {NULL, {XFI_COMMITTED, XFI_COMMITTED, XFI_UNCOMMITTED}},
-                [XFI_RUNNING] = {IN_FLIGHT, {XFI_RUNNING, XFI_RUNNING, XFI_RUNNING}},
-                [XFI_REFUSED] = {NULL, {XFI_COMMITTED, XFI_COMMITTED, XFI_UNCOMMITTED}},
-                [XFI_WITHHELD] = {NULL, {XFI_COMMITTED, XFI_COMMITTED, XFI_UNCOMMITTED}},
-                [XFI_TORN] = {NULL, {XFI_COMMITTED, XFI_COMMITTED, XFI_TORN}},
+                [XFI_UNCOMMITTED] = {NULL, {XFI_COMMITTED, XFI_UNCOMMITTED}},
+                [XFI_COMMITTED] = {NULL, {XFI_COMMITTED, XFI_UNCOMMITTED}},
+                [XFI_RUNNING] = {.refusal = IN_FLIGHT},
+                [XFI_REFUSED] = {NULL, {XFI_COMMITTED, XFI_UNCOMMITTED}},
+                [XFI_WITHHELD] = {NULL, {XFI_COMMITTED, XFI_UNCOMMITTED}},
+                [XFI_TORN] = {NULL, {XFI_COMMITTED, XFI_TORN}},
             },
         [XFI_CALL_RUN] =
             {
-                [XFI_UNCOMMITTED] = {NOT_COMMITTED,
-                                     {XFI_UNCOMMITTED, XFI_UNCOMMITTED, XFI_UNCOMMITTED}},
-                [XFI_COMMITTED] = {NULL, {XFI_RUNNING, XFI_RUNNING, XFI_REFUSED}},
-                [XFI_RUNNING] = {IN_FLIGHT, {XFI_RUNNING, XFI_RUNNING, XFI_RUNNING}},
-                [XFI_REFUSED] = {NULL, {XFI_RUNNING, XFI_RUNNING, XFI_REFUSED}},
-                [XFI_WITHHELD] = {WAS_WITHHELD, {XFI_WITHHELD, XFI_WITHHELD, XFI_WITHHELD}},
-                [XFI_TORN] = {WAS_TORN, {XFI_TORN, XFI_TORN, XFI_TORN}},
+                [XFI_UNCOMMITTED] = {.refusal = NOT_COMMITTED},
+                [XFI_COMMITTED] = {NULL, {XFI_RUNNING, XFI_REFUSED}},
+                [XFI_RUNNING] = {.refusal = IN_FLIGHT},
+                [XFI_REFUSED] = {NULL, {XFI_RUNNING, XFI_REFUSED}},
+                [XFI_WITHHELD] = {.refusal = WAS_WITHHELD},
+                [XFI_TORN] = {.refusal = WAS_TORN},
             },
         [XFI_CALL_REFUSE] =
             {
-                [XFI_UNCOMMITTED] = {NOT_COMMITTED,
-                                     {XFI_UNCOMMITTED, XFI_UNCOMMITTED, XFI_UNCOMMITTED}},
-                [XFI_COMMITTED] = {NULL, {XFI_WITHHELD, XFI_WITHHELD, XFI_WITHHELD}},
-                [XFI_RUNNING] = {IN_FLIGHT, {XFI_RUNNING, XFI_RUNNING, XFI_RUNNING}},
-                [XFI_REFUSED] = {NULL, {XFI_WITHHELD, XFI_WITHHELD, XFI_WITHHELD}},
-                [XFI_WITHHELD] = {NULL, {XFI_WITHHELD, XFI_WITHHELD, XFI_WITHHELD}},
-                [XFI_TORN] = {WAS_TORN, {XFI_TORN, XFI_TORN, XFI_TORN}},
+                [XFI_UNCOMMITTED] = {.refusal = NOT_COMMITTED},
+                [XFI_COMMITTED] = {NULL, {XFI_WITHHELD, XFI_WITHHELD}},
+                [XFI_RUNNING] = {.refusal = IN_FLIGHT},
+                [XFI_REFUSED] = {NULL, {XFI_WITHHELD, XFI_WITHHELD}},
+                [XFI_WITHHELD] = {NULL, {XFI_WITHHELD, XFI_WITHHELD}},
+                [XFI_TORN] = {.refusal = WAS_TORN},
             },
         [XFI_CALL_WAIT] =
             {
-                [XFI_UNCOMMITTED] = {NONE_IN_FLIGHT,
-                                     {XFI_UNCOMMITTED, XFI_UNCOMMITTED, XFI_UNCOMMITTED}},
-                [XFI_COMMITTED] = {NONE_IN_FLIGHT, {XFI_COMMITTED, XFI_COMMITTED, XFI_COMMITTED}},
-                [XFI_RUNNING] = {NULL, {XFI_COMMITTED, XFI_RUNNING, XFI_TORN}},
-                [XFI_REFUSED] = {NULL, {XFI_TORN, XFI_TORN, XFI_TORN}},
-                [XFI_WITHHELD] = {NULL, {XFI_TORN, XFI_TORN, XFI_TORN}},
-                [XFI_TORN] = {NONE_IN_FLIGHT, {XFI_TORN, XFI_TORN, XFI_TORN}},
+                [XFI_UNCOMMITTED] = {.refusal = NONE_IN_FLIGHT},
+                [XFI_COMMITTED] = {.refusal = NONE_IN_FLIGHT},
+                [XFI_RUNNING] = {NULL, {XFI_COMMITTED, XFI_TORN}},
+                [XFI_REFUSED] = {NULL, {XFI_TORN, XFI_TORN}},
+                [XFI_WITHHELD] = {NULL, {XFI_TORN, XFI_TORN}},
+                [XFI_TORN] = {.refusal = NONE_IN_FLIGHT},
             },
         [XFI_CALL_RELEASE] =
             {
-                [XFI_UNCOMMITTED] = {NULL, {XFI_UNCOMMITTED, XFI_UNCOMMITTED, XFI_UNCOMMITTED}},
-                [XFI_COMMITTED] = {NULL, {XFI_UNCOMMITTED, XFI_UNCOMMITTED, XFI_UNCOMMITTED}},
-                [XFI_RUNNING] = {IN_FLIGHT, {XFI_RUNNING, XFI_RUNNING, XFI_RUNNING}},
-                [XFI_REFUSED] = {NULL, {XFI_UNCOMMITTED, XFI_UNCOMMITTED, XFI_UNCOMMITTED}},
-                [XFI_WITHHELD] = {NULL, {XFI_UNCOMMITTED, XFI_UNCOMMITTED, XFI_UNCOMMITTED}},
-                [XFI_TORN] = {NULL, {XFI_UNCOMMITTED, XFI_UNCOMMITTED, XFI_UNCOMMITTED}},
+                [XFI_UNCOMMITTED] = {NULL, {XFI_UNCOMMITTED, XFI_UNCOMMITTED}},
+                [XFI_COMMITTED] = {NULL, {XFI_UNCOMMITTED, XFI_UNCOMMITTED}},
+                [XFI_RUNNING] = {.refusal = IN_FLIGHT},
+                [XFI_REFUSED] = {NULL, {XFI_UNCOMMITTED, XFI_UNCOMMITTED}},
+                [XFI_WITHHELD] = {NULL, {XFI_UNCOMMITTED, XFI_UNCOMMITTED}},
+                [XFI_TORN] = {NULL, {XFI_UNCOMMITTED, XFI_UNCOMMITTED}},
             },
 };
 
@@ -101,5 +98,7 @@ xfer_status xfi_state_allows(xfi_state state, xfi_call call)
 
 xfi_state xfi_state_after(xfi_state state, xfi_call call, xfi_end_of_call end)
 {
-  return table[call][state].after[end];
+  const cell *c = &table[call][state];
+
+  return c->refusal == NULL ? c->after[end] : state;
 }

@@ -30,8 +30,7 @@ typedef enum xfi_call {
 
 /* How a call that the state allows may end. */
 typedef enum xfi_end_of_call {
-  XFI_ENDED,     /* it did what it is for */
-  XFI_AS_IT_WAS, /* bind: the same view again; wait: not yet */
+  XFI_ENDED, /* it did what it is for; where it found nothing to do it leaves the state alone */
   XFI_FAILED,
   XFI_N_ENDS
 } xfi_end_of_call;
