@@ -5,6 +5,7 @@
 
 #include "alloc.h"
 #include "error.h"
+#include "run.h"
 
 /* ---- with the plan ---- */
 
@@ -269,37 +270,21 @@ static xfer_status launch(const xfi_quant *q, xfi_batch *batch, xfer_stream stre
 
 xfer_status xfi_quant_start(const xfer_plan *plan, xfer_stream stream)
 {
+  const xfi_device_ops *dev = plan->device->ops;
   const xfi_quant *q = plan->quant;
   xfer_status st = XFER_OK;
 
-  if (q == NULL) return XFER_OK;
+  if (q == NULL) return dev->event_record(plan->device, plan->started, stream);
   XFI_TRY(launch(q, q->clear, stream));
   XFI_TRY(launch(q, q->amax[0], stream));
-done:
-  return st;
-}
-
-xfer_status xfi_quant_start_first(const xfer_plan *plan, xfer_stream stream)
-{
-  const xfi_quant *q = plan->quant;
-  xfer_status st = XFER_OK;
-
-  if (q == NULL) return XFER_OK;
+  if (plan->asks != NULL) XFI_TRY(xfi_run_start(plan->asks, plan->asks->n_begun + 1, stream));
   XFI_TRY(launch(q, q->combine, stream));
   XFI_TRY(launch(q, q->finish[0], stream));
-done:
-  return st;
-}
-
-xfer_status xfi_quant_start_rest(const xfer_plan *plan, xfer_stream stream)
-{
-  const xfi_quant *q = plan->quant;
-  xfer_status st = XFER_OK;
-
-  for (int k = 1; q != NULL && k < q->n_parts; k++) {
+  XFI_TRY(dev->event_record(plan->device, plan->started, stream));
+  for (int k = 1; k < q->n_parts; k++) {
     XFI_TRY(launch(q, q->amax[k], stream));
     XFI_TRY(launch(q, q->finish[k], stream));
-    XFI_TRY(q->device->ops->event_record(q->device, q->ready[k], stream));
+    XFI_TRY(dev->event_record(plan->device, q->ready[k], stream));
   }
 done:
   return st;

@@ -67,11 +67,10 @@ xfer_status xfi_quant_prepare(xfer_plan *plan);
 void xfi_quant_drop(xfi_quant *quant);
 /* Of a tensor, and of its scales. */
 int xfi_quant_part(const xfi_quant *quant, size_t tensor);
-/* Enqueue it: up to what others ask for; once plan->asks has run, the first part; the rest; and on
- * another stream the wait for a part, if there are so many; else for the last. */
+/* Enqueue what runs before the lanes, plan->asks among it. plan->started is recorded after the
+ * first part, or at once where nothing is quantised; then the other parts follow. */
 xfer_status xfi_quant_start(const xfer_plan *plan, xfer_stream stream);
-xfer_status xfi_quant_start_first(const xfer_plan *plan, xfer_stream stream);
-xfer_status xfi_quant_start_rest(const xfer_plan *plan, xfer_stream stream);
+/* And on another stream the wait for a part, if there are so many; else for the last. */
 xfer_status xfi_quant_await(const xfer_plan *plan, int part, xfer_stream stream);
 
 /* ---- quant_cuts.c ---- */
