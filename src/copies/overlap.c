@@ -63,22 +63,15 @@ static bool ascends(const grid *g)
 typedef struct cursor {
   const grid *g;
   int64_t index[XFI_COPY_DIMS];
-  const char *at;
+  char *at;
   bool done;
 } cursor;
 
 static void advance(cursor *c)
 {
-  const xfi_copy *copy = &c->g->copy;
-  int64_t d;
+  const char *none = NULL;
 
-  for (d = copy->n_dims - 1; d >= 0; d--) {
-    c->at += copy->dst_stride[d];
-    if (++c->index[d] < copy->extent[d]) return;
-    c->at -= copy->dst_stride[d] * copy->extent[d];
-    c->index[d] = 0;
-  }
-  c->done = true;
+  c->done = !xfi_copy_next(&c->g->copy, c->g->copy.n_dims, c->index, &none, &c->at);
 }
 
 /* Jump to the last outermost index whose block starts at or before `to`. */
