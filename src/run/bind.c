@@ -97,12 +97,18 @@ xfer_status xfi_bind_shadow(const xfer_plan *plan, size_t tensor, void *memory)
                    plan->moves->rank, false, plan->moves->tensors[tensor].name);
 }
 
-void xfi_binding_destroy(xfi_binding *binding)
+/* NULL is fine. */
+static void clear(xfi_binding *binding)
 {
   if (binding == NULL) return;
   xfi_bound_clear(&binding->shadow);
   xfi_bound_clear(&binding->src);
   xfi_bound_clear(&binding->dst);
+}
+
+void xfi_binding_destroy(xfi_binding *binding)
+{
+  clear(binding);
   xfi_free(binding);
 }
 
@@ -149,13 +155,7 @@ static bool bind_elsewhere(xfer_plan *plan, size_t tensor, const xfer_view *src_
  * why. */
 static void unbind(xfer_plan *plan, size_t tensor, xfer_status st)
 {
-  xfi_binding *b = plan->bindings[tensor];
-
-  if (b != NULL) {
-    xfi_bound_clear(&b->shadow);
-    xfi_bound_clear(&b->src);
-    xfi_bound_clear(&b->dst);
-  }
+  clear(plan->bindings[tensor]);
   plan->misbound = tensor;
   plan->bind_status = st;
   snprintf(plan->bind_why, sizeof plan->bind_why, "%s", xfi_last_error());
@@ -184,15 +184,12 @@ static xfer_status bind_views(xfer_plan *plan, size_t tensor, const xfer_view *s
   XFI_CHECK(bound != NULL, XFER_ERR_NOMEM, "tensor \"%s\"", name);
   plan->keeps_lanes = plan->keeps_lanes && xfi_bound_is_alike(&bound->src, &fresh.src) &&
                       xfi_bound_is_alike(&bound->dst, &fresh.dst);
-  xfi_bound_clear(&bound->shadow);
-  xfi_bound_clear(&bound->src);
-  xfi_bound_clear(&bound->dst);
+  clear(bound);
   *bound = fresh;
   memset(&fresh, 0, sizeof fresh);
   plan->state = xfi_state_after(plan->state, XFI_CALL_BIND, XFI_ENDED);
 done:
-  xfi_bound_clear(&fresh.src);
-  xfi_bound_clear(&fresh.dst);
+  clear(&fresh);
   return st;
 }
 

@@ -1,7 +1,6 @@
 /*
  * Commit: from bindings to lanes. And release, which takes the lanes back.
  */
-#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -76,15 +75,12 @@ static xfer_status note_view(xfer_plan *plan, size_t *capacity, size_t t, const 
   const xfi_class *cls = xfi_plan_class(plan->moves, t);
   const int elem_bytes = (source ? cls->src : cls->dst)->elem_bytes;
   xfer_status st = XFER_OK;
-  char why[XFI_ERROR_BYTES];
 
   for (int64_t p = 0; b->is_set && p < b->n_pieces && st == XFER_OK; p++)
     st = note_allocation(plan, capacity, xfi_bound_piece(b, p), xfi_bound_reach(b, p, elem_bytes));
-  if (st != XFER_OK) {
-    snprintf(why, sizeof why, "%s", xfi_last_error());
+  if (st != XFER_OK)
     xfi_set_error("tensor \"%.100s\", %s view: %s", plan->moves->tensors[t].name,
-                  source ? "source" : "destination", why);
-  }
+                  source ? "source" : "destination", xfi_last_error());
   return st;
 }
 

@@ -78,15 +78,7 @@ done:
   return st;
 }
 
-/* Not all ranks send this run's messages: those of another plan on the comm would be taken for
- * them. Keeps the text of what happened. */
-static void break_order(const xfer_plan *plan)
-{
-  if (!xfi_pipeline_is_empty(plan->pipeline))
-    xfi_comm_leave(plan->comm, plan->comm->ops->abort_data);
-}
-
-/* Nor those of the plans inside it. */
+/* No message of a run is in the comm's hands, of the plans inside it neither. */
 static void not_sent(xfer_plan *plan)
 {
   plan->is_sent = false;
@@ -107,10 +99,12 @@ static xfer_status kept_status(const xfer_plan *plan)
   return plan->run_status;
 }
 
-/* The messages of a run that did not send all of them. */
+/* Where not all of a run's messages were sent, those of another plan on the comm would be taken for
+ * them. Keeps the text of what happened. */
 static void break_messages(xfer_plan *plan)
 {
-  if (!plan->is_sent) break_order(plan);
+  if (!plan->is_sent && !xfi_pipeline_is_empty(plan->pipeline))
+    xfi_comm_leave(plan->comm, plan->comm->ops->abort_data);
   if (plan->relay != NULL) break_messages(plan->relay);
   if (plan->asks != NULL) break_messages(plan->asks);
 }
