@@ -53,13 +53,15 @@ void xfi_stretches_free(xfi_stretches *rows);
 
 typedef struct xfi_spread {
   int n_axes;
-  int shape[XFER_MAX_DIMS]; /* of the stage's ranks */
+  int shape[XFER_MAX_DIMS]; /* of the stage's ranks: replicas, an axis of each use, one of few units
+                               that several have; a mesh adds one of stages */
   xfer_placement placements[XFER_MAX_DIMS];
   int32_t n_order;
   int32_t order[XFER_MAX_DIMS];
   bool padded;
   int64_t padded_shape[XFER_MAX_DIMS];
-  xfer_run_table tables[2]; /* what RUNS placements point to; owned */
+  xfer_run_table tables[2]; /* what RUNS placements point to, of experts and a cut, or of FSDP where
+                               nothing else is cut; owned */
   int n_tables;
 } xfi_spread;
 

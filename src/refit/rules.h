@@ -153,8 +153,8 @@ typedef enum xfi_axis_use { XFI_AXIS_CUT, XFI_AXIS_EXPERTS, XFI_AXIS_FSDP } xfi_
 
 enum { XFI_MAX_AXES = 6 };
 
-/* One of the grids over the ranks of a stage: its axes, the one that counts fastest first. What
- * is left over replicates. */
+/* One of the grids over the ranks of a stage: its axes, the one that counts fastest first, one at
+ * most for each use. What is left over replicates. */
 typedef struct xfi_grid_rule {
   int n_axes;
   const char *names[XFI_MAX_AXES], *sizes[XFI_MAX_AXES];

@@ -4,6 +4,7 @@
 
 #include "alloc.h"
 #include "error.h"
+#include "names.h"
 #include "rules_fields.h"
 #include "vec.h"
 
@@ -295,7 +296,7 @@ done:
 
 /* ---- a side ---- */
 
-/* [[name, size, use], ..]; of the ranks [[name, size], ..] */
+/* [[name, size, use], ..], each use once; of the ranks [[name, size], ..] */
 static xfer_status read_axes(const xfi_doc *doc, const json_t *list, xfi_grid_rule *grid, bool used)
 {
   static const char *const USES[] = {"cut", "experts", "fsdp", NULL};
@@ -317,6 +318,8 @@ static xfer_status read_axes(const xfi_doc *doc, const json_t *list, xfi_grid_ru
     if (xfi_rules_choice(USES, use) < 0)
       return BAD(doc, axis, "the use of an axis is \"cut\", \"experts\" or \"fsdp\"");
     grid->uses[i] = (xfi_axis_use)xfi_rules_choice(USES, use);
+    for (size_t k = 0; k < i && used; k++)
+      if (grid->uses[k] == grid->uses[i]) return BAD(doc, axis, "a second axis for \"%s\"", use);
   }
   grid->n_axes = (int)json_array_size(list);
 done:
@@ -355,6 +358,19 @@ static xfer_status check_items(const xfi_doc *doc, const xfi_side_rules *s)
   }
 done:
   return st;
+}
+
+static xfer_status check_spellings(const xfi_doc *doc, const json_t *list)
+{
+  const json_t *pair;
+  size_t i;
+
+  json_array_foreach(list, i, pair)
+  {
+    if (xfi_glob_check(xfi_doc_text(pair, 0), xfi_doc_text(pair, 1)) != XFER_OK)
+      return BAD(doc, pair, "%s", xfi_last_error());
+  }
+  return XFER_OK;
 }
 
 static xfer_status read_quant(const xfi_doc *doc, const json_t *object, xfi_quant_rule *q)
@@ -437,6 +453,7 @@ static xfer_status read_side(xfer_rules *rules, const xfi_doc *doc)
   s->name = s->chunk_prefix = "";
   XFI_TRY(XFI_RULES_READ(doc, doc->root, "a side", fields));
   XFI_TRY(check_items(doc, s));
+  XFI_TRY(check_spellings(doc, s->spellings));
   XFI_TRY(read_quants(doc, quants, s));
   XFI_TRY(read_axes(doc, ranks, &s->ranks, false));
   XFI_TRY(read_axes(doc, dense, &s->dense, true));

@@ -1,6 +1,7 @@
 /*
- * Bytes -> a file of rules -> if it is read, a model and two sides by these rules, joined.
- * Nothing may crash, leak or hang, and what is refused is refused with a sentence.
+ * Bytes -> a file of rules -> if it is read, a model and two sides by these rules, joined, and
+ * local tensors given by name. Nothing may crash, leak or hang, and what is refused is refused with
+ * a sentence.
  *
  * The first line is the generation SPEC, the rest the file.
  */
@@ -51,6 +52,25 @@ static void begin(void)
   write_file(table_path, TABLE, sizeof TABLE - 1);
 }
 
+/* The first few as they are called, and otherwise, so that spellings are tried. */
+static void give(xfer_locals *locals)
+{
+  static char memory[1];
+  char name[256];
+  xfer_local local;
+
+  for (size_t i = 0; i < xfer_locals_count(locals) && i < 4; i++) {
+    if (xfer_locals_get(locals, i, &local) != XFER_OK) abort();
+    for (int other = 0; other < 2; other++) {
+      (void)snprintf(name, sizeof name, "%s%.200s", other ? "module." : "", local.name);
+      if (xfer_locals_give(locals, XFER_SIDE_GEN, name, local.dtype, memory, local.shape, NULL,
+                           local.n_dims) != XFER_OK &&
+          strlen(xfer_last_error()) == 0)
+        abort();
+    }
+  }
+}
+
 static void join(const xfer_rules *rules, const char *spec)
 {
   xfer_model_options model_options = XFER_MODEL_OPTIONS_INIT;
@@ -67,7 +87,9 @@ static void join(const xfer_rules *rules, const char *spec)
       xfer_side_create(&gen, spec, &options) == XFER_OK && xfer_side_size(gen) <= MAX_RANKS &&
       xfer_refit_create(&refit, model, train, gen) == XFER_OK) {
     for (int rank = 0; rank < xfer_refit_ranks(refit); rank += 3) {
-      if (xfer_locals_create(&locals, refit, rank) == XFER_OK) xfer_locals_destroy(locals);
+      if (xfer_locals_create(&locals, refit, rank) != XFER_OK) continue;
+      give(locals);
+      xfer_locals_destroy(locals);
     }
   }
   xfer_refit_destroy(refit);
