@@ -40,30 +40,23 @@ done:
   return st;
 }
 
-xfer_status xfi_peer_bytes_make(xfi_peer_bytes *bytes, int n_ranks)
+xfer_status xfi_moves_begin(const xfi_plan *plan, xfi_move_list *list)
 {
   xfer_status st = XFER_OK;
 
-  bytes->sent = xfi_calloc((size_t)n_ranks, sizeof *bytes->sent);
-  bytes->received = xfi_calloc((size_t)n_ranks, sizeof *bytes->received);
-  XFI_CHECK(bytes->sent != NULL && bytes->received != NULL, XFER_ERR_NOMEM, "%d ranks", n_ranks);
+  list->peer_bytes = xfi_calloc((size_t)plan->n_ranks, sizeof *list->peer_bytes);
+  XFI_CHECK(list->peer_bytes != NULL, XFER_ERR_NOMEM, "%d ranks", plan->n_ranks);
 done:
   return st;
 }
 
-void xfi_peer_bytes_free(xfi_peer_bytes *bytes)
-{
-  xfi_free(bytes->sent);
-  xfi_free(bytes->received);
-}
-
-xfer_status xfi_move_add(xfi_move_list *list, xfi_move move, uint64_t *peer_bytes, uint64_t n_bytes)
+xfer_status xfi_move_add(xfi_move_list *list, xfi_move move, uint64_t n_bytes)
 {
   xfer_status st = XFER_OK;
 
   XFI_TRY(xfi_vec_reserve(&list->moves, &list->capacity, list->n_moves + 1, sizeof *list->moves));
   list->moves[list->n_moves++] = move;
-  if (peer_bytes != NULL) peer_bytes[move.peer] += n_bytes;
+  if (list->peer_bytes != NULL) list->peer_bytes[move.peer] += n_bytes;
 done:
   return st;
 }
@@ -71,7 +64,6 @@ done:
 /* A box of a flow from this rank's source part, for one tensor. */
 typedef struct send_job {
   xfi_plan *plan;
-  const xfi_peer_bytes *bytes;
   const xfi_class *cls;
   uint32_t tensor;
   size_t box; /* in cls->sends */
@@ -93,7 +85,7 @@ static xfer_status try_send(send_job *job, int peer)
   n_bytes = xfi_move_bytes(job->cls, &job->cls->sends, &move);
   XFI_CHECK(xfi_add_fits(plan->out_bytes, n_bytes, &plan->out_bytes), XFER_ERR_OVERFLOW,
             "the bytes that rank %d sends do not fit in 64 bits", plan->rank);
-  XFI_TRY(xfi_move_add(&plan->sends, move, job->cls->broadcast ? NULL : job->bytes->sent, n_bytes));
+  XFI_TRY(xfi_move_add(&plan->sends, move, job->cls->broadcast ? 0 : n_bytes));
 done:
   return st;
 }
@@ -159,10 +151,10 @@ done:
   return st;
 }
 
-static xfer_status send_tensor(xfi_plan *plan, uint32_t tensor, const xfi_peer_bytes *bytes)
+static xfer_status send_tensor(xfi_plan *plan, uint32_t tensor)
 {
   const xfi_class *cls = xfi_plan_class(plan, tensor);
-  send_job job = {.plan = plan, .bytes = bytes, .cls = cls, .tensor = tensor};
+  send_job job = {.plan = plan, .cls = cls, .tensor = tensor};
   xfer_status st = XFER_OK;
 
   for (size_t f = 0; f < cls->sends.n; f++) {
@@ -180,7 +172,7 @@ done:
 }
 
 static xfer_status receive_box(xfi_plan *plan, uint32_t tensor, const xfi_flow *flow,
-                               size_t box_in_flow, const xfi_peer_bytes *bytes)
+                               size_t box_in_flow)
 {
   const xfi_class *cls = xfi_plan_class(plan, tensor);
   xfer_status st = XFER_OK;
@@ -189,7 +181,7 @@ static xfer_status receive_box(xfi_plan *plan, uint32_t tensor, const xfi_flow *
 
   if (xfi_part_replica(cls->src, flow->part, plan->rank) >= 0) {
     plan->self_bytes += xfi_move_bytes(cls, &cls->recvs, &move);
-    return xfi_move_add(&plan->selfs, move, NULL, 0);
+    return xfi_move_add(&plan->selfs, move, 0);
   }
   xfi_turn_begin(&turn, plan, cls, flow, box_in_flow, plan->tensors[tensor].ordinal);
   move.n_stripes = (uint16_t)turn.n_stripes;
@@ -197,14 +189,14 @@ static xfer_status receive_box(xfi_plan *plan, uint32_t tensor, const xfi_flow *
     if (xfi_taker(cls, &turn, flow->sharers.n) != flow->sharers.index) continue;
     move.stripe = (uint16_t)turn.stripe;
     move.peer = xfi_choose_source(plan, cls, &turn, plan->rank);
-    XFI_TRY(xfi_move_add(&plan->recvs, move, cls->broadcast ? NULL : bytes->received,
-                         xfi_move_bytes(cls, &cls->recvs, &move)));
+    XFI_TRY(xfi_move_add(&plan->recvs, move,
+                         cls->broadcast ? 0 : xfi_move_bytes(cls, &cls->recvs, &move)));
   }
 done:
   return st;
 }
 
-static xfer_status receive_tensor(xfi_plan *plan, uint32_t tensor, const xfi_peer_bytes *bytes)
+static xfer_status receive_tensor(xfi_plan *plan, uint32_t tensor)
 {
   const xfi_class *cls = xfi_plan_class(plan, tensor);
   xfer_status st = XFER_OK;
@@ -215,12 +207,12 @@ static xfer_status receive_tensor(xfi_plan *plan, uint32_t tensor, const xfi_pee
   plan->zero_bytes += cls->zero_bytes;
   for (size_t f = 0; f < cls->recvs.n; f++)
     for (size_t b = 0; b < cls->recvs.at[f].n; b++)
-      XFI_TRY(receive_box(plan, tensor, &cls->recvs.at[f], b, bytes));
+      XFI_TRY(receive_box(plan, tensor, &cls->recvs.at[f], b));
 done:
   return st;
 }
 
-xfer_status xfi_moves_group(const xfi_plan *plan, xfi_move_list *list, const uint64_t *peer_bytes)
+xfer_status xfi_moves_group(const xfi_plan *plan, xfi_move_list *list)
 {
   xfer_status st = XFER_OK;
   xfi_move *sorted = xfi_calloc(list->n_moves, sizeof *sorted);
@@ -239,7 +231,7 @@ xfer_status xfi_moves_group(const xfi_plan *plan, xfi_move_list *list, const uin
     const size_t n = next[r + 1];
 
     next[r + 1] += next[r];
-    if (n > 0) list->peers[list->n_peers++] = (xfi_peer){r, next[r], n, peer_bytes[r]};
+    if (n > 0) list->peers[list->n_peers++] = (xfi_peer){r, next[r], n, list->peer_bytes[r]};
   }
   for (size_t i = 0; i < list->n_moves; i++)
     sorted[next[list->moves[i].peer]++] = list->moves[i];
@@ -247,6 +239,8 @@ xfer_status xfi_moves_group(const xfi_plan *plan, xfi_move_list *list, const uin
   list->moves = sorted;
   list->capacity = list->n_moves;
   sorted = NULL;
+  xfi_free(list->peer_bytes);
+  list->peer_bytes = NULL;
 done:
   xfi_free(sorted);
   xfi_free(next);
@@ -282,20 +276,19 @@ xfer_status xfi_moves_fill(xfi_plan *plan)
 {
   xfer_status st = XFER_OK;
   xfi_scratch scratch = {0};
-  xfi_peer_bytes bytes = {NULL, NULL};
 
-  XFI_TRY(xfi_peer_bytes_make(&bytes, plan->n_ranks));
+  XFI_TRY(xfi_moves_begin(plan, &plan->sends));
+  XFI_TRY(xfi_moves_begin(plan, &plan->recvs));
   for (size_t i = 0; i < plan->n_tensors; i++) {
     for (int step = 0; step < XFI_FETCH_STEPS; step++)
       expect(plan, i + (size_t)(XFI_FETCH_STEPS - step), step);
     XFI_TRY(fill_class(plan, plan->order[i], &scratch));
-    XFI_TRY(send_tensor(plan, plan->order[i], &bytes));
-    XFI_TRY(receive_tensor(plan, plan->order[i], &bytes));
+    XFI_TRY(send_tensor(plan, plan->order[i]));
+    XFI_TRY(receive_tensor(plan, plan->order[i]));
   }
-  XFI_TRY(xfi_moves_group(plan, &plan->sends, bytes.sent));
-  XFI_TRY(xfi_moves_group(plan, &plan->recvs, bytes.received));
+  XFI_TRY(xfi_moves_group(plan, &plan->sends));
+  XFI_TRY(xfi_moves_group(plan, &plan->recvs));
 done:
-  xfi_peer_bytes_free(&bytes);
   xfi_scratch_free(&scratch);
   return st;
 }

@@ -190,6 +190,7 @@ static void free_list(xfi_move_list *list)
 {
   xfi_free(list->moves);
   xfi_free(list->peers);
+  xfi_free(list->peer_bytes);
 }
 
 void xfi_plan_destroy(xfi_plan *plan)

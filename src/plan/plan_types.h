@@ -107,6 +107,8 @@ typedef struct xfi_move_list {
   size_t capacity;
   xfi_peer *peers; /* ascending rank; this rank itself is never one */
   size_t n_peers;
+  uint64_t *peer_bytes; /* [n_ranks] while it is made: what each rank's moves come to, broadcasts
+                           left out; NULL: it has no peers */
 } xfi_move_list;
 
 typedef struct xfi_plan {

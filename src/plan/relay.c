@@ -128,7 +128,7 @@ done:
 
 /* What comes of one stripe on this rank: it takes it, or gets it from who does. */
 static xfer_status add_stripe(xfi_plan *plan, const xfi_flow *flow, const xfi_turn *turn,
-                              uint32_t tensor, const xfi_peer_bytes *bytes)
+                              uint32_t tensor)
 {
   const xfi_class *cls = xfi_plan_class(plan, tensor);
   xfi_plan *relay = plan->relay;
@@ -140,20 +140,20 @@ static xfer_status add_stripe(xfi_plan *plan, const xfi_flow *flow, const xfi_tu
 
   if (taker != flow->sharers.index) {
     move.peer = xfi_find_near(plan, cls->dst, flow->mine, plan->rank, taker);
-    return xfi_move_add(&relay->recvs, move, bytes->received, n_bytes);
+    return xfi_move_add(&relay->recvs, move, n_bytes);
   }
   for (int i = 0; i < flow->sharers.n; i++) {
     if (i == taker) continue;
     move.peer = xfi_find_near(plan, cls->dst, flow->mine, plan->rank, i);
     XFI_CHECK(xfi_add_fits(relay->out_bytes, n_bytes, &relay->out_bytes), XFER_ERR_OVERFLOW,
               "the bytes that rank %d sends do not fit in 64 bits", plan->rank);
-    XFI_TRY(xfi_move_add(&relay->sends, move, bytes->sent, n_bytes));
+    XFI_TRY(xfi_move_add(&relay->sends, move, n_bytes));
   }
 done:
   return st;
 }
 
-static xfer_status add_tensor(xfi_plan *plan, uint32_t tensor, const xfi_peer_bytes *bytes)
+static xfer_status add_tensor(xfi_plan *plan, uint32_t tensor)
 {
   const xfi_class *cls = xfi_plan_class(plan, tensor);
   xfi_class *own = &plan->relay->classes[plan->tensors[tensor].class_index];
@@ -168,7 +168,7 @@ static xfer_status add_tensor(xfi_plan *plan, uint32_t tensor, const xfi_peer_by
 
       xfi_turn_begin(&turn, plan, cls, flow, b, plan->tensors[tensor].ordinal);
       for (; turn.stripe < turn.n_stripes; turn.stripe++)
-        XFI_TRY(add_stripe(plan, flow, &turn, tensor, bytes));
+        XFI_TRY(add_stripe(plan, flow, &turn, tensor));
     }
   }
 done:
@@ -178,7 +178,6 @@ done:
 xfer_status xfi_relay_fill(xfi_plan *plan)
 {
   xfer_status st = XFER_OK;
-  xfi_peer_bytes bytes = {NULL, NULL};
   xfi_plan *relay;
 
   if (plan->options.ranks_per_domain < 2 || plan->n_broadcast == plan->n_tensors) return XFER_OK;
@@ -190,12 +189,12 @@ xfer_status xfi_relay_fill(xfi_plan *plan)
   relay->n_tensors = plan->n_tensors;
   XFI_TRY(make_classes(relay, plan));
   XFI_TRY(xfi_plan_set_order(relay, NULL)); /* elements are the destination's here */
-  XFI_TRY(xfi_peer_bytes_make(&bytes, plan->n_ranks));
+  XFI_TRY(xfi_moves_begin(relay, &relay->sends));
+  XFI_TRY(xfi_moves_begin(relay, &relay->recvs));
   for (size_t i = 0; i < relay->n_tensors; i++)
-    XFI_TRY(add_tensor(plan, relay->order[i], &bytes));
-  XFI_TRY(xfi_moves_group(relay, &relay->sends, bytes.sent));
-  XFI_TRY(xfi_moves_group(relay, &relay->recvs, bytes.received));
+    XFI_TRY(add_tensor(plan, relay->order[i]));
+  XFI_TRY(xfi_moves_group(relay, &relay->sends));
+  XFI_TRY(xfi_moves_group(relay, &relay->recvs));
 done:
-  xfi_peer_bytes_free(&bytes);
   return st;
 }
