@@ -146,16 +146,20 @@ int xfi_choose_replica(const xfi_class *cls, const xfi_turn *turn)
   return (int)((number_of(cls, turn) + (uint64_t)turn->stripe * n / (uint64_t)turn->n_stripes) % n);
 }
 
+int xfi_choose_near(const xfi_class *cls, const xfi_turn *turn, int n)
+{
+  return (int)((number_of(cls, turn) + (uint64_t)turn->stripe) % (uint64_t)n);
+}
+
 int xfi_choose_source(const xfi_plan *plan, const xfi_class *cls, const xfi_turn *turn,
                       int dst_rank)
 {
   if (xfi_part_replica(cls->src, turn->src_part, dst_rank) >= 0) return dst_rank;
   if (plan->options.ranks_per_domain > 0 && !cls->broadcast) {
-    const uint64_t n = (uint64_t)xfi_count_near(plan, cls->src, turn->src_part, dst_rank);
+    const int n = xfi_count_near(plan, cls->src, turn->src_part, dst_rank);
 
-    if (n > 0) /* they take turns */
-      return xfi_find_near(plan, cls->src, turn->src_part, dst_rank,
-                           (int)((number_of(cls, turn) + (uint64_t)turn->stripe) % n));
+    if (n > 0)
+      return xfi_find_near(plan, cls->src, turn->src_part, dst_rank, xfi_choose_near(cls, turn, n));
   }
   return xfi_part_rank(cls->src, turn->src_part, xfi_choose_replica(cls, turn));
 }

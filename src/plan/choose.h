@@ -31,6 +31,8 @@ typedef struct xfi_turn {
 
 /* The replica of the source part whose turn it is. */
 int xfi_choose_replica(const xfi_class *cls, const xfi_turn *turn);
+/* Of n sources in the destination's domain. */
+int xfi_choose_near(const xfi_class *cls, const xfi_turn *turn, int n);
 
 /* How many ranks of a rank's domain hold a part, and which of them by its index; -1: none. Where
  * there are domains. */

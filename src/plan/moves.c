@@ -4,7 +4,8 @@
  *
  * A receiver asks choose.c for the source of each stripe that it takes. A sender steps through the
  * destination replicas that can have chosen it: the choice adds the replica's number to a rotation
- * and takes it modulo the number of sources, so they lie n_sources apart.
+ * and takes it modulo the number of sources, so they lie n_sources apart. Where domains say who the
+ * sources are, it looks at each replica once per class, and steps through the class's tensors.
  */
 #include "moves.h"
 
@@ -61,6 +62,23 @@ done:
   return st;
 }
 
+static xfer_status add_send(xfi_plan *plan, const xfi_class *cls, uint32_t tensor, size_t box,
+                            const xfi_turn *turn, int peer)
+{
+  const xfi_move move = {tensor, peer, (uint32_t)box, (uint16_t)turn->stripe,
+                         (uint16_t)turn->n_stripes};
+  const uint64_t n_bytes = xfi_move_bytes(cls, &cls->sends, &move);
+  xfer_status st = XFER_OK;
+
+  XFI_CHECK(xfi_add_fits(plan->out_bytes, n_bytes, &plan->out_bytes), XFER_ERR_OVERFLOW,
+            "the bytes that rank %d sends do not fit in 64 bits", plan->rank);
+  XFI_TRY(xfi_move_add(&plan->sends, move, cls->broadcast ? 0 : n_bytes));
+done:
+  return st;
+}
+
+/* ---- sends of a tensor ---- */
+
 /* A box of a flow from this rank's source part, for one tensor. */
 typedef struct send_job {
   xfi_plan *plan;
@@ -71,26 +89,7 @@ typedef struct send_job {
   xfi_turn turn; /* its dst_replica varies */
 } send_job;
 
-/* Offer one stripe to one destination rank, which is next in turn. */
-static xfer_status try_send(send_job *job, int peer)
-{
-  xfi_plan *plan = job->plan;
-  xfer_status st = XFER_OK;
-  uint64_t n_bytes;
-  xfi_move move = {job->tensor, peer, (uint32_t)job->box, (uint16_t)job->turn.stripe,
-                   (uint16_t)job->turn.n_stripes};
-
-  if (move.peer == plan->rank) return XFER_OK; /* a self-copy, found on the receiving side */
-  if (xfi_choose_source(plan, job->cls, &job->turn, move.peer) != plan->rank) return XFER_OK;
-  n_bytes = xfi_move_bytes(job->cls, &job->cls->sends, &move);
-  XFI_CHECK(xfi_add_fits(plan->out_bytes, n_bytes, &plan->out_bytes), XFER_ERR_OVERFLOW,
-            "the bytes that rank %d sends do not fit in 64 bits", plan->rank);
-  XFI_TRY(xfi_move_add(&plan->sends, move, job->cls->broadcast ? 0 : n_bytes));
-done:
-  return st;
-}
-
-/* Every destination replica that can have chosen this rank for a stripe: without domains. */
+/* Every destination replica that can have chosen this rank for a stripe. */
 static xfer_status send_stripe(send_job *job)
 {
   const xfi_class *cls = job->cls;
@@ -105,48 +104,13 @@ static xfer_status send_stripe(send_job *job)
     if (first < 0) first += step;
   }
   for (int r = first; r < n_replicas; r += step) {
+    const int peer = xfi_part_rank(cls->dst, job->turn.dst_part, r);
+
     job->turn.dst_replica = r;
-    XFI_TRY(try_send(job, xfi_part_rank(cls->dst, job->turn.dst_part, r)));
+    if (peer == job->plan->rank) continue; /* a self-copy, found on the receiving side */
+    if (xfi_choose_source(job->plan, cls, &job->turn, peer) == job->plan->rank)
+      XFI_TRY(add_send(job->plan, cls, job->tensor, job->box, &job->turn, peer));
   }
-done:
-  return st;
-}
-
-/* All stripes of a box to a destination replica, that the ranks of its domain do not share out
- * otherwise. */
-static xfer_status send_to_domain(send_job *job, int replica)
-{
-  const xfi_class *cls = job->cls;
-  const int rank = xfi_part_rank(cls->dst, job->turn.dst_part, replica);
-  const xfi_sharers sharers =
-      xfi_find_sharers(job->plan, cls, job->turn.src_part, job->turn.dst_part, rank);
-  xfer_status st = XFER_OK;
-
-  job->turn.dst_replica = xfi_turn_replica(job->plan, sharers, rank, replica);
-  job->turn.n_stripes =
-      xfi_stripe_count(cls, xfi_flows_length(&cls->sends, job->box),
-                       xfi_part_n_replicas(cls->src, job->turn.src_part), sharers.n);
-  for (job->turn.stripe = 0; job->turn.stripe < job->turn.n_stripes; job->turn.stripe++)
-    if (xfi_taker(cls, &job->turn, sharers.n) == sharers.index) XFI_TRY(try_send(job, rank));
-done:
-  return st;
-}
-
-static xfer_status send_box(send_job *job)
-{
-  const xfi_class *cls = job->cls;
-  const int n_replicas = xfi_part_n_replicas(cls->dst, job->turn.dst_part);
-  xfer_status st = XFER_OK;
-
-  if (job->plan->options.ranks_per_domain > 0 && !cls->broadcast) {
-    for (int r = 0; r < n_replicas; r++)
-      XFI_TRY(send_to_domain(job, r));
-    return XFER_OK;
-  }
-  job->turn.n_stripes = xfi_stripe_count(cls, xfi_flows_length(&cls->sends, job->box),
-                                         xfi_part_n_replicas(cls->src, job->turn.src_part), 1);
-  for (; job->turn.stripe < job->turn.n_stripes; job->turn.stripe++)
-    XFI_TRY(send_stripe(job));
 done:
   return st;
 }
@@ -164,10 +128,146 @@ static xfer_status send_tensor(xfi_plan *plan, uint32_t tensor)
     for (size_t b = 0; b < flow->n; b++) {
       job.box = flow->first + b;
       job.turn = (xfi_turn){plan->tensors[tensor].ordinal, b, 0, 1, flow->mine, flow->part, 0};
-      XFI_TRY(send_box(&job));
+      job.turn.n_stripes = xfi_stripe_count(cls, xfi_flows_length(&cls->sends, job.box),
+                                            xfi_part_n_replicas(cls->src, flow->mine), 1);
+      for (; job.turn.stripe < job.turn.n_stripes; job.turn.stripe++)
+        XFI_TRY(send_stripe(&job));
     }
   }
 done:
+  return st;
+}
+
+/* ---- sends of a class, where there are domains ---- */
+
+/* A flow to the ranks of one domain, in turn with other sources. */
+typedef struct offer {
+  xfi_plan *plan;
+  const xfi_class *cls;
+  const xfi_flow *flow;
+  const uint32_t *by_ordinal; /* tensors */
+  int n_sources;
+  int mine;  /* this one among them */
+  bool near; /* they are those in the domain */
+} offer;
+
+/* A stripe of a box to one of them, of the tensors in whose turn this rank is its source. */
+static xfer_status offer_stripe(const offer *o, xfi_turn turn, xfi_sharers sharers, int peer)
+{
+  const xfi_class *cls = o->cls;
+  xfer_status st = XFER_OK;
+  int i = o->mine -
+          (o->near ? xfi_choose_near(cls, &turn, o->n_sources) : xfi_choose_replica(cls, &turn));
+
+  for (size_t t = (size_t)(i < 0 ? i + o->n_sources : i); t < cls->n_tensors;
+       t += (size_t)o->n_sources) {
+    turn.ordinal = cls->first_ordinal + (uint32_t)t;
+    if (xfi_taker(cls, &turn, sharers.n) == sharers.index)
+      XFI_TRY(add_send(o->plan, cls, o->by_ordinal[turn.ordinal], o->flow->first + turn.box, &turn,
+                       peer));
+  }
+done:
+  return st;
+}
+
+/* Who holds a part. */
+typedef struct holder {
+  int rank;
+  int replica;
+} holder;
+
+/* To all ranks of the domain that hold the destination part. */
+static xfer_status offer_flow(const offer *o, const holder *to, int n)
+{
+  const xfi_class *cls = o->cls;
+  const xfi_flow *flow = o->flow;
+  const int n_replicas = xfi_part_n_replicas(cls->src, flow->mine);
+  xfer_status st = XFER_OK;
+
+  for (int i = 0; i < n; i++) {
+    const xfi_sharers sharers = o->near ? (xfi_sharers){1, 0} : (xfi_sharers){n, i};
+
+    if (o->near && xfi_part_replica(cls->src, flow->mine, to[i].rank) >= 0) continue; /* its own */
+    for (size_t b = 0; b < flow->n; b++) {
+      const int64_t *length = xfi_flows_length(&cls->sends, flow->first + b);
+      xfi_turn turn = {cls->first_ordinal,
+                       b,
+                       0,
+                       xfi_stripe_count(cls, length, n_replicas, sharers.n),
+                       flow->mine,
+                       flow->part,
+                       xfi_turn_replica(o->plan, sharers, to[i].rank, to[i].replica)};
+
+      for (; turn.stripe < turn.n_stripes; turn.stripe++)
+        XFI_TRY(offer_stripe(o, turn, sharers, to[i].rank));
+    }
+  }
+done:
+  return st;
+}
+
+static int by_rank(const void *a, const void *b)
+{
+  const holder *x = a;
+  const holder *y = b;
+
+  return (x->rank > y->rank) - (x->rank < y->rank);
+}
+
+/* By rank, so by domain. */
+static xfer_status find_holders(holder **holders, int *n, const xfer_layout *layout, uint32_t part)
+{
+  xfer_status st = XFER_OK;
+
+  *n = xfi_part_n_replicas(layout, part);
+  *holders = xfi_calloc((size_t)*n, sizeof **holders);
+  XFI_CHECK(*holders != NULL, XFER_ERR_NOMEM, "%d ranks", *n);
+  for (int r = 0; r < *n; r++)
+    (*holders)[r] = (holder){xfi_part_rank(layout, part, r), r};
+  xfi_sort(*holders, (size_t)*n, sizeof **holders, by_rank);
+done:
+  return st;
+}
+
+/* Where the holders of the first one's domain end. */
+static int domain_end(const holder *at, int first, int n, uint32_t size)
+{
+  int end = first;
+
+  while (end < n && (uint32_t)at[end].rank / size == (uint32_t)at[first].rank / size)
+    end++;
+  return end;
+}
+
+static xfer_status send_flow(xfi_plan *plan, const xfi_class *cls, const xfi_flow *flow,
+                             const uint32_t *by_ordinal)
+{
+  const uint32_t size = plan->options.ranks_per_domain;
+  xfer_status st = XFER_OK;
+  holder *from = NULL;
+  holder *to = NULL;
+  int n_from;
+  int n_to;
+  int s = 0;
+
+  XFI_TRY(find_holders(&from, &n_from, cls->src, flow->mine));
+  XFI_TRY(find_holders(&to, &n_to, cls->dst, flow->part));
+  for (int first = 0, end; first < n_to; first = end) {
+    offer o = {plan, cls, flow, by_ordinal, 0, -1, true};
+
+    end = domain_end(to, first, n_to, size);
+    while (s < n_from && (uint32_t)from[s].rank / size < (uint32_t)to[first].rank / size)
+      s++;
+    for (; s < n_from && (uint32_t)from[s].rank / size == (uint32_t)to[first].rank / size; s++) {
+      if (from[s].rank == plan->rank) o.mine = o.n_sources;
+      o.n_sources++;
+    }
+    if (o.n_sources == 0) o = (offer){plan, cls, flow, by_ordinal, n_from, flow->my_replica, false};
+    if (o.mine >= 0) XFI_TRY(offer_flow(&o, to + first, end - first));
+  }
+done:
+  xfi_free(from);
+  xfi_free(to);
   return st;
 }
 
@@ -212,6 +312,15 @@ done:
   return st;
 }
 
+/* All of them, in another order. */
+static void take_moves(xfi_move_list *list, xfi_move **sorted)
+{
+  xfi_free(list->moves);
+  list->moves = *sorted;
+  list->capacity = list->n_moves;
+  *sorted = NULL;
+}
+
 xfer_status xfi_moves_group(const xfi_plan *plan, xfi_move_list *list)
 {
   xfer_status st = XFER_OK;
@@ -235,10 +344,7 @@ xfer_status xfi_moves_group(const xfi_plan *plan, xfi_move_list *list)
   }
   for (size_t i = 0; i < list->n_moves; i++)
     sorted[next[list->moves[i].peer]++] = list->moves[i];
-  xfi_free(list->moves);
-  list->moves = sorted;
-  list->capacity = list->n_moves;
-  sorted = NULL;
+  take_moves(list, &sorted);
   xfi_free(list->peer_bytes);
   list->peer_bytes = NULL;
 done:
@@ -248,15 +354,62 @@ done:
 }
 
 /* A class is filled when its first tensor comes: its moves are then made from what is at hand. */
-static xfer_status fill_class(xfi_plan *plan, uint32_t tensor, xfi_scratch *scratch)
+static xfer_status fill_tensor(xfi_plan *plan, uint32_t tensor, const uint32_t *by_ordinal,
+                               xfi_scratch *scratch)
 {
   xfi_class *cls = &plan->classes[plan->tensors[tensor].class_index];
+  const bool by_class = by_ordinal != NULL && !cls->broadcast;
   xfer_status st = XFER_OK;
 
-  if (cls->is_filled) return XFER_OK;
-  XFI_TRY(xfi_class_fill(cls, plan, scratch));
-  cls->is_filled = true;
+  if (!cls->is_filled) {
+    XFI_TRY(xfi_class_fill(cls, plan, scratch));
+    cls->is_filled = true;
+    for (size_t f = 0; f < cls->sends.n && by_class; f++)
+      XFI_TRY(send_flow(plan, cls, &cls->sends.at[f], by_ordinal));
+  }
+  if (!by_class) XFI_TRY(send_tensor(plan, tensor));
+  XFI_TRY(receive_tensor(plan, tensor));
 done:
+  return st;
+}
+
+/* Tensors by ordinal, where sends are made class by class. */
+static xfer_status list_by_ordinal(const xfi_plan *plan, uint32_t **by_ordinal)
+{
+  xfer_status st = XFER_OK;
+
+  if (plan->options.ranks_per_domain == 0) return XFER_OK;
+  *by_ordinal = xfi_calloc(plan->n_tensors, sizeof **by_ordinal);
+  XFI_CHECK(*by_ordinal != NULL, XFER_ERR_NOMEM, "%zu tensors", plan->n_tensors);
+  for (size_t t = 0; t < plan->n_tensors; t++)
+    (*by_ordinal)[plan->tensors[t].ordinal] = (uint32_t)t;
+done:
+  return st;
+}
+
+/* Moves that were made class by class, in the order of tensors. */
+static xfer_status order_moves(const xfi_plan *plan, xfi_move_list *list)
+{
+  xfer_status st = XFER_OK;
+  xfi_move *sorted = xfi_calloc(list->n_moves, sizeof *sorted);
+  size_t *next = xfi_calloc(plan->n_tensors, sizeof *next); /* [tensor] where its next move goes */
+  size_t at = 0;
+
+  XFI_CHECK(sorted != NULL && next != NULL, XFER_ERR_NOMEM, "%zu moves", list->n_moves);
+  for (size_t i = 0; i < list->n_moves; i++)
+    next[list->moves[i].tensor]++;
+  for (size_t i = 0; i < plan->n_tensors; i++) {
+    const size_t n = next[plan->order[i]];
+
+    next[plan->order[i]] = at;
+    at += n;
+  }
+  for (size_t i = 0; i < list->n_moves; i++)
+    sorted[next[list->moves[i].tensor]++] = list->moves[i];
+  take_moves(list, &sorted);
+done:
+  xfi_free(sorted);
+  xfi_free(next);
   return st;
 }
 
@@ -276,19 +429,21 @@ xfer_status xfi_moves_fill(xfi_plan *plan)
 {
   xfer_status st = XFER_OK;
   xfi_scratch scratch = {0};
+  uint32_t *by_ordinal = NULL;
 
   XFI_TRY(xfi_moves_begin(plan, &plan->sends));
   XFI_TRY(xfi_moves_begin(plan, &plan->recvs));
+  XFI_TRY(list_by_ordinal(plan, &by_ordinal));
   for (size_t i = 0; i < plan->n_tensors; i++) {
     for (int step = 0; step < XFI_FETCH_STEPS; step++)
       expect(plan, i + (size_t)(XFI_FETCH_STEPS - step), step);
-    XFI_TRY(fill_class(plan, plan->order[i], &scratch));
-    XFI_TRY(send_tensor(plan, plan->order[i]));
-    XFI_TRY(receive_tensor(plan, plan->order[i]));
+    XFI_TRY(fill_tensor(plan, plan->order[i], by_ordinal, &scratch));
   }
+  if (by_ordinal != NULL) XFI_TRY(order_moves(plan, &plan->sends));
   XFI_TRY(xfi_moves_group(plan, &plan->sends));
   XFI_TRY(xfi_moves_group(plan, &plan->recvs));
 done:
+  xfi_free(by_ordinal);
   xfi_scratch_free(&scratch);
   return st;
 }

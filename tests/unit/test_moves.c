@@ -227,7 +227,14 @@ static void test_tensors_of_many_classes_are_in_one_common_order(void **state)
     add_line(&list, "halves", 1, "bf16[64,48] (2,2):S0,R -> (4)@3,1,4,2:S1");
     add_line(&list, "words", 3, "f64[31] (2,2)@2-5:R,S0 -> (2,3)@0-5:R,S0b");
   }
-  check_problem(&list, 6, &plain_options);
+  for (uint32_t domain = 0; domain <= 3; domain++) {
+    xfi_plan_options options = plain_options;
+
+    options.ranks_per_domain = domain;
+    check_problem(&list, 6, &options);
+    options.lane = XFER_LANE_AUTO;
+    check_problem(&list, 6, &options);
+  }
   free_tensors(&list);
 }
 
@@ -379,6 +386,52 @@ static void test_a_ranks_moves_do_not_grow_with_the_number_of_ranks(void **state
   }
 }
 
+static size_t n_looks; /* at who holds a part */
+
+int __real_xfi_part_replica(const xfer_layout *layout, uint32_t part, int rank);
+int __wrap_xfi_part_replica(const xfer_layout *layout, uint32_t part, int rank);
+int __real_xfi_part_rank(const xfer_layout *layout, uint32_t part, int replica);
+int __wrap_xfi_part_rank(const xfer_layout *layout, uint32_t part, int replica);
+
+int __wrap_xfi_part_replica(const xfer_layout *layout, uint32_t part, int rank)
+{
+  n_looks++;
+  return __real_xfi_part_replica(layout, part, rank);
+}
+
+int __wrap_xfi_part_rank(const xfer_layout *layout, uint32_t part, int replica)
+{
+  n_looks++;
+  return __real_xfi_part_rank(layout, part, replica);
+}
+
+static void test_a_sender_looks_at_domains_once_per_class(void **state)
+{
+  (void)state;
+  static const uint32_t sizes[] = {1, 8, 64};
+
+  for (size_t c = 0; c < sizeof sizes / sizeof *sizes; c++) {
+    xfi_plan_options options = plain_options;
+    size_t n_of_one = 0;
+
+    options.ranks_per_domain = sizes[c];
+    for (size_t n = 1; n <= 100; n += 99) {
+      tensor_list list = {.n = 0};
+      xfi_plan *plan;
+
+      add_line(&list, "w", n, "bf16[64,64] (4,16):R,S0 -> (100,8)@64-863:R,S0");
+      n_looks = 0;
+      plan = plan_of(&list, 864, 0, &options);
+      print_message("domains of %u, %zu tensors: %zu looks, %zu moves\n", sizes[c], n, n_looks,
+                    plan->sends.n_moves);
+      if (n == 1) n_of_one = n_looks;
+      assert_int_equal(n_looks, n_of_one);
+      xfi_plan_destroy(plan);
+      free_tensors(&list);
+    }
+  }
+}
+
 static void test_near_sources_are_preferred_and_share(void **state)
 {
   (void)state;
@@ -513,11 +566,17 @@ static void test_ranks_of_a_domain_receive_alike(void **state)
 
 /* ---- failed allocations ---- */
 
+/* What is made over and over. */
+typedef struct case_of {
+  tensor_list list;
+  xfi_plan_options options;
+} case_of;
+
 static xfer_status make(void *context)
 {
-  const tensor_list *list = context;
+  const case_of *c = context;
   xfi_plan *plan = NULL;
-  xfer_status st = xfi_plan_create(&plan, 8, 4, list->at, list->n, &plain_options);
+  xfer_status st = xfi_plan_create(&plan, 8, 4, c->list.at, c->list.n, &c->options);
 
   assert_true((plan != NULL) == (st == XFER_OK));
   xfi_plan_destroy(plan);
@@ -527,12 +586,14 @@ static xfer_status make(void *context)
 static void test_growing_lists_survive_each_failed_allocation(void **state)
 {
   (void)state;
-  tensor_list list = {.n = 0};
+  case_of c = {.list = {.n = 0}, .options = plain_options};
 
-  add_line(&list, "w", 20, "bf16[64,64] (8):S0 -> (8)@7,6,5,4,3,2,1,0:S1");
-  add_line(&list, "stay", 20, "bf16[64,64] (8):S0 -> (8):S0");
-  assert_true(fail_each_allocation(make, &list) > 60);
-  free_tensors(&list);
+  add_line(&c.list, "w", 20, "bf16[64,64] (8):S0 -> (8)@7,6,5,4,3,2,1,0:S1");
+  add_line(&c.list, "stay", 20, "bf16[64,64] (8):S0 -> (8):S0");
+  assert_true(fail_each_allocation(make, &c) > 60);
+  c.options.ranks_per_domain = 2;
+  assert_true(fail_each_allocation(make, &c) > 60);
+  free_tensors(&c.list);
 }
 
 int main(void)
@@ -543,6 +604,7 @@ int main(void)
       cmocka_unit_test(test_a_destination_that_holds_an_index_twice_gets_it_twice),
       cmocka_unit_test(test_source_replicas_share_the_work),
       cmocka_unit_test(test_a_ranks_moves_do_not_grow_with_the_number_of_ranks),
+      cmocka_unit_test(test_a_sender_looks_at_domains_once_per_class),
       cmocka_unit_test(test_near_sources_are_preferred_and_share),
       cmocka_unit_test(test_what_ranks_of_a_domain_want_crosses_to_it_once),
       cmocka_unit_test(test_ranks_of_a_domain_receive_alike),
