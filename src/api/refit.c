@@ -183,7 +183,7 @@ xfer_status xfer_side_give_whole(xfer_side *side, const char *pattern, int rank)
   int at;
 
   XFI_NEED(side);
-  at = xfi_side_find(side, rank);
+  at = xfi_mesh_find(side->mesh, rank);
   XFI_CHECK(at >= 0, XFER_ERR_ARG, "rank %d is none of the side's", rank);
   XFI_TRY(say(__func__, side, XFI_SAID_WHOLE, pattern, NULL, at));
 done:

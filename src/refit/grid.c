@@ -3,9 +3,9 @@
 
 #include "alloc.h"
 #include "error.h"
+#include "layout.h"
 
 #include <limits.h>
-#include <stdlib.h>
 #include <string.h>
 
 /* ---- sizes ---- */
@@ -60,25 +60,6 @@ done:
 
 /* ---- ranks ---- */
 
-static int compare_ranks(const void *a, const void *b)
-{
-  const xfi_rank *x = a, *y = b;
-
-  return (x->rank > y->rank) - (x->rank < y->rank);
-}
-
-static xfer_status sort_ranks(const xfer_side *side)
-{
-  xfer_status st = XFER_OK;
-
-  qsort(side->sorted, (size_t)side->size, sizeof *side->sorted, compare_ranks);
-  for (int i = 1; i < side->size; i++)
-    XFI_CHECK(side->sorted[i].rank != side->sorted[i - 1].rank, XFER_ERR_ARG,
-              "\"%s\": rank %d is given twice", side->spec, side->sorted[i].rank);
-done:
-  return st;
-}
-
 /* The stage, and in *place the place in it, of the i-th rank. */
 static int divide(const xfer_side *side, int i, int *place)
 {
@@ -104,25 +85,25 @@ static xfer_status make_ranks(xfer_side *side, const xfer_side_options *o)
   int stage, place;
   xfer_status st = XFER_OK;
 
+  XFI_CHECK(side->size <= XFI_MOST_RANKS, XFER_ERR_OVERFLOW, "\"%s\" has %d ranks, more than %d",
+            side->spec, side->size, XFI_MOST_RANKS);
   XFI_CHECK(o->first_rank >= 0 && side->size <= INT_MAX - o->first_rank, XFER_ERR_ARG,
             "\"%s\": first_rank %d", side->spec, (int)o->first_rank);
   XFI_CHECK(o->n_ranks == 0 || (o->n_ranks == side->size && o->ranks != NULL), XFER_ERR_ARG,
             "\"%s\" has %d ranks, %lld are listed", side->spec, side->size, (long long)o->n_ranks);
   XFI_CHECK(o->n_ranks == 0 || o->first_rank == 0, XFER_ERR_ARG,
             "\"%s\": ranks are listed, and first_rank is %d too", side->spec, (int)o->first_rank);
-  side->ranks = xfi_calloc((size_t)side->size, sizeof *side->ranks);
-  side->sorted = xfi_calloc((size_t)side->size, sizeof *side->sorted);
   side->staged = xfi_calloc((size_t)side->size, sizeof *side->staged);
-  XFI_CHECK(side->ranks != NULL && side->sorted != NULL && side->staged != NULL, XFER_ERR_NOMEM,
-            "%d ranks", side->size);
+  XFI_CHECK(side->staged != NULL, XFER_ERR_NOMEM, "%d ranks", side->size);
+  for (int i = 0; i < side->size; i++)
+    side->staged[i] = o->n_ranks > 0 ? o->ranks[i] : o->first_rank + i;
+  st = xfi_mesh_create(&side->mesh, &side->size, 1, side->staged);
+  if (st != XFER_OK) xfi_set_error("\"%s\": %s", side->spec, xfi_last_error());
+  XFI_TRY(st);
   for (int i = 0; i < side->size; i++) {
-    side->ranks[i] = o->n_ranks > 0 ? o->ranks[i] : o->first_rank + i;
-    XFI_CHECK(side->ranks[i] >= 0, XFER_ERR_ARG, "\"%s\": rank %d", side->spec, side->ranks[i]);
-    side->sorted[i] = (xfi_rank){side->ranks[i], i};
     stage = divide(side, i, &place);
-    side->staged[stage * xfi_side_stage_size(side) + place] = side->ranks[i];
+    side->staged[stage * xfi_side_stage_size(side) + place] = side->mesh->ranks[i];
   }
-  XFI_TRY(sort_ranks(side));
 done:
   return st;
 }
@@ -164,27 +145,14 @@ int xfi_side_stage_size(const xfer_side *side)
   return side->size / side->pp;
 }
 
-int xfi_side_find(const xfer_side *side, int rank)
+int xfi_side_stage_of(const xfer_side *side, int rank, int *place)
 {
-  const xfi_rank key = {rank, 0}, *found = bsearch(&key, side->sorted, (size_t)side->size,
-                                                   sizeof key, compare_ranks);
+  const int i = xfi_mesh_find(side->mesh, rank);
+  int at = 0;
+  const int stage = i < 0 ? -1 : divide(side, i, &at);
 
-  return found == NULL ? -1 : found->place;
-}
-
-int xfi_side_stage_of(const xfer_side *side, int rank)
-{
-  int i = xfi_side_find(side, rank), place;
-
-  return i < 0 ? -1 : divide(side, i, &place);
-}
-
-int xfi_side_place_of(const xfer_side *side, int rank)
-{
-  int i = xfi_side_find(side, rank), place = 0;
-
-  if (i >= 0) divide(side, i, &place);
-  return place;
+  if (place != NULL) *place = at;
+  return stage;
 }
 
 int xfi_grid_cut_of(const xfi_grid *grid, int place)
@@ -207,7 +175,7 @@ static bool find_in_grid(const xfi_grid *grid, const char *axis, int place, int 
 
 xfer_status xfi_side_coordinate(const xfer_side *side, const char *axis, int rank, int *coordinate)
 {
-  int i = xfi_side_find(side, rank), place;
+  int i = xfi_mesh_find(side->mesh, rank), place;
   xfer_status st = XFER_OK;
 
   XFI_CHECK(i >= 0, XFER_ERR_ARG, "\"%s\" has no rank %d", side->spec, rank);

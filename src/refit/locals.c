@@ -93,13 +93,14 @@ static xfer_status add_placed(xfer_locals *locals, xfi_local *local, const measu
                               xfer_local_part part)
 {
   const xfi_joined *joined = &locals->refit->sides[local->side];
-  int place = xfi_side_place_of(joined->side, locals->rank);
-  int r = m->slot->fusing.inner > 0 ? place % xfi_fusing_ranks(&m->slot->fusing)
-                                    : xfi_grid_cut_of(m->slot->grid, place);
   int64_t rows = m->shape[m->slot->fuse_dim];
+  int place, r;
   xfi_stretches all = {0};
   xfer_status st = XFER_OK;
 
+  (void)xfi_side_stage_of(joined->side, locals->rank, &place);
+  r = m->slot->fusing.inner > 0 ? place % xfi_fusing_ranks(&m->slot->fusing)
+                                : xfi_grid_cut_of(m->slot->grid, place);
   if (m->slot->fusing.alternate) {
     part.begin = m->slot->slot;
     part.step = m->slot->n_slots;
@@ -195,7 +196,8 @@ static xfer_status add_local(xfer_locals *locals, int side, const measured *all,
 
   for (int i = 0; i < n; i++)
     local.unused = local.unused && all[i].tensor < 0;
-  if (slot->last != NULL && xfi_side_stage_of(joined->side, locals->rank) == joined->side->pp - 1) {
+  if (slot->last != NULL &&
+      xfi_side_stage_of(joined->side, locals->rank, NULL) == joined->side->pp - 1) {
     pattern = slot->last;
   }
   XFI_TRY(shape_local(&local, all, n));
@@ -308,7 +310,7 @@ static xfer_status add_group_layer(xfer_locals *locals, int side, const xfi_grou
   const xfi_joined *joined = &locals->refit->sides[side];
   measured all[MAX_SLOTS];
   const xfer_model *model = locals->refit->model;
-  const int stage = xfi_side_stage_of(joined->side, locals->rank);
+  const int stage = xfi_side_stage_of(joined->side, locals->rank, NULL);
   const int n = measure(all, locals, side, group, layer, unused);
   xfi_numbers numbers = {-1, -1, -1, -1};
 
@@ -369,7 +371,7 @@ done:
 
 static bool is_there(const xfer_side *side, int rank)
 {
-  return side != NULL && xfi_side_stage_of(side, rank) >= 0;
+  return side != NULL && xfi_mesh_find(side->mesh, rank) >= 0;
 }
 
 static xfer_status add_side(xfer_locals *locals, int side, bool unused)

@@ -179,22 +179,20 @@ static bool is_mesh(const xfer_mesh *mesh, const int *shape, int n_axes, const i
          memcmp(mesh->ranks, ranks, (size_t)mesh->size * sizeof *ranks) == 0;
 }
 
-/* The mesh stays p's. */
+/* The mesh stays p's or its side's. */
 static xfer_status find_mesh(xfer_mesh **mesh, xfi_placing *p, const xfi_spread *spread,
                              const xfi_holders *h)
 {
   const xfer_side *side = p->side;
   const size_t n = (size_t)xfi_side_stage_size(side);
-  const int *ranks = side->ranks;
-  int shape[XFER_MAX_DIMS] = {side->size}, n_axes = 0, *ends = NULL;
+  const int *ranks = &h->one_rank;
+  int shape[XFER_MAX_DIMS] = {1}, n_axes = 1, *ends = NULL;
   xfer_status st = XFER_OK;
 
-  if (h->one_rank >= 0) {
-    shape[n_axes++] = 1;
-    ranks = &h->one_rank;
-  } else if (h->all) {
-    n_axes = 1;
-  } else {
+  *mesh = side->mesh;
+  if (h->one_rank < 0 && h->all) return XFER_OK;
+  if (h->one_rank < 0) {
+    n_axes = 0;
     if (n_stages(h) > 1) shape[n_axes++] = n_stages(h);
     for (int a = 0; a < spread->n_axes; a++)
       shape[n_axes++] = spread->shape[a];
@@ -442,7 +440,7 @@ xfer_status xfi_held_make(xfi_held *held, xfi_placing *p, size_t at)
   XFI_TRY(are_made(&held->made, p, entry));
   if (held->made || place != NULL || whole != NULL) {
     held->absent = of.set.all = held->made;
-    if (!held->made && place == NULL) of.set.one_rank = p->side->ranks[whole->value];
+    if (!held->made && place == NULL) of.set.one_rank = p->side->mesh->ranks[whole->value];
     XFI_TRY(xfi_slot_make(&held->slot, p, entry, &WHOLE));
     return make_layouts(held, p, entry, &of);
   }

@@ -77,8 +77,7 @@ int xfi_refit_ranks(const xfer_refit *refit)
   for (int s = 0; s < 2; s++) {
     const xfer_side *side = refit->sides[s].side;
 
-    if (side != NULL && side->sorted[side->size - 1].rank >= n)
-      n = side->sorted[side->size - 1].rank + 1;
+    if (side != NULL && side->mesh->max_rank >= n) n = side->mesh->max_rank + 1;
   }
   return n;
 }

@@ -3,6 +3,7 @@
 
 #include "alloc.h"
 #include "error.h"
+#include "layout.h"
 #include "names.h"
 #include "options.h"
 #include "vec.h"
@@ -29,8 +30,7 @@ void xfi_side_destroy(xfer_side *side)
   for (int i = 0; i < side->n_vars; i++)
     xfi_free(side->var_names[i]);
   xfi_free(side->stage_layers);
-  xfi_free(side->ranks);
-  xfi_free(side->sorted);
+  xfi_mesh_destroy(side->mesh);
   xfi_free(side->staged);
   xfi_free(side->spec);
   xfi_rules_destroy(side->set);

@@ -21,7 +21,7 @@ typedef struct xfi_said {
   xfi_saying what;
   char *pattern;
   char *to;  /* renames */
-  int value; /* a dim, a place in `ranks`, an element type */
+  int value; /* a dim, a place in the mesh, an element type */
 } xfi_said;
 
 /* A grid with its sizes; the axis that counts fastest first. */
@@ -39,11 +39,6 @@ typedef struct xfi_map {
   int n_ranks;          /* ep, once that is known */
   int *experts, *first; /* [first[n_ranks]], [n_ranks + 1] */
 } xfi_map;
-
-/* A rank of the comm and where it is in a side's `ranks`; ascending by rank. */
-typedef struct xfi_rank {
-  int rank, place;
-} xfi_rank;
 
 enum { XFI_MAX_ITEMS = 48 };
 
@@ -63,9 +58,8 @@ struct xfer_side {
   xfi_grid dense, wide, experts;
   int *stage_layers; /* [pp * chunks] as listed; NULL: even */
   int size;
-  int *ranks;       /* [size] of the comm, in the side's order */
-  xfi_rank *sorted; /* [size] */
-  int *staged;      /* [pp][ranks of a stage] of the comm, in the order in which the grids count */
+  xfer_mesh *mesh; /* [size] of the comm's ranks, in the side's order */
+  int *staged;     /* [pp][ranks of a stage] of the comm, in the order in which the grids count */
   xfi_map *maps;
   size_t n_maps, maps_cap;
   xfer_dtype dtype;            /* of what the model has not in f32; 0: as the model has it */
@@ -101,12 +95,8 @@ void xfi_maps_free(xfer_side *side);
 xfer_status xfi_grid_make(xfer_side *side, const xfer_side_options *options);
 /* Ranks of one stage; each stage has as many. */
 int xfi_side_stage_size(const xfer_side *side);
-/* Where the rank is in the side's order; -1: nowhere. */
-int xfi_side_find(const xfer_side *side, int rank);
-/* The stage of a rank; -1: not on this side. */
-int xfi_side_stage_of(const xfer_side *side, int rank);
-/* Its place in the stage. */
-int xfi_side_place_of(const xfer_side *side, int rank);
+/* The stage of a rank, -1: not on this side; and its place there, if that is asked for. */
+int xfi_side_stage_of(const xfer_side *side, int rank, int *place);
 /* A rank's coordinate on the axis that tensor parallelism cuts, 0 where there is none. */
 int xfi_grid_cut_of(const xfi_grid *grid, int place);
 /* See xfer_side_coordinate(). */

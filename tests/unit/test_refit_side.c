@@ -97,6 +97,7 @@ static void test_spec_that_is_wrong_is_refused_with_a_sentence(void **state)
       {"vllm:tp1000000000", "wants a number"},
       {"vllm:tp99999999999", "wants a number"},
       {"vllm:tp65536,dp65536", "more ranks than"},
+      {"fsdp:dp16777217", "\"fsdp:dp16777217\" has 16777217 ranks, more than 16777216"},
       {"fsdp:dp3,ep2", "does not divide"},
       {"fsdp:cp2", "no item"},
       {"vllm:tp2,ep2,map=", "wants a file"},
@@ -295,10 +296,10 @@ static void test_ranks_and_items_of_a_side_may_be_given_as_lists(void **state)
   options.n_items = 1;
   options.ranks = twice;
   assert_int_equal(refit_side(&made, "vllm:", &options), XFER_ERR_ARG);
-  refit_expect_error("rank 1 is given twice");
+  refit_expect_error("\"vllm:\": rank 1 is in the mesh twice");
   options.ranks = negative;
   assert_int_equal(refit_side(&made, "vllm:", &options), XFER_ERR_ARG);
-  refit_expect_error("rank -1");
+  refit_expect_error("\"vllm:\": rank -1");
   options.n_ranks = 3;
   assert_int_equal(refit_side(&made, "vllm:", &options), XFER_ERR_ARG);
   refit_expect_error("3 are listed");
