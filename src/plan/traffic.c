@@ -21,7 +21,7 @@
 /* What one replica of a source part sends, for destination replica 0. */
 typedef struct share {
   int replica;
-  uint32_t n_moves;
+  uint64_t n_moves;
   uint64_t n_bytes;
 } share;
 
@@ -29,7 +29,7 @@ typedef struct share {
 typedef struct stream {
   uint32_t part;  /* of the source */
   int my_replica; /* by boxes: of this rank's part */
-  uint32_t n_moves;
+  uint64_t n_moves;
   uint64_t n_bytes;
   size_t first; /* shares[first .. first + n) */
   size_t n;
@@ -78,7 +78,7 @@ static void count_turns(survey *s, const xfi_class *cls, xfi_turn turn, uint64_t
   const size_t n = (size_t)n_replicas;
 
   for (size_t i = 0; i < n && i < cls->n_tensors; i++) {
-    const uint32_t times = (uint32_t)((cls->n_tensors - i + n - 1) / n);
+    const uint64_t times = (cls->n_tensors - i + n - 1) / n;
     share *to;
 
     turn.ordinal = cls->first_ordinal + (uint32_t)i;
@@ -102,7 +102,7 @@ static xfer_status add_stream(survey *s, intake *in, const xfi_class *cls, const
     xfi_turn turn = {0,          b,          0, xfi_stripe_count(cls, length, n_replicas, 1),
                      flow->part, flow->mine, 0};
 
-    made.n_moves += (uint32_t)cls->n_tensors;
+    made.n_moves += cls->n_tensors;
     made.n_bytes += cls->n_tensors * xfi_move_bytes(cls, &cls->recvs, &move);
     move.n_stripes = (uint16_t)turn.n_stripes;
     for (; turn.stripe < turn.n_stripes; turn.stripe++) {

@@ -6,6 +6,8 @@
 
 #include <cmocka.h>
 
+#include <stdlib.h>
+
 #include "plans_of.h"
 #include "traffic.h"
 
@@ -121,6 +123,32 @@ static void test_nobody_is_told_after_enough(void **state)
   free_tensors(&list);
 }
 
+static bool count_row(void *context, const xfi_plan *classes, const xfi_traffic_row *row)
+{
+  (void)classes;
+  for (size_t i = 0; i < row->n; i++)
+    *(uint64_t *)context += row->from[i].n_moves;
+  return true;
+}
+
+static void test_moves_are_counted_beyond_32_bits(void **state)
+{
+  (void)state;
+  enum { N = 70000 }; /* tensors, and boxes from each of two sources */
+  xfer_tensor *tensors = calloc(N, sizeof *tensors);
+  tensor_list list = {.n = 0};
+  uint64_t n_moves = 0;
+
+  assert_non_null(tensors);
+  add_line(&list, "w", 1, "u8[140000] (2):S0f70000 -> (1)@2:R");
+  for (size_t i = 0; i < N; i++)
+    tensors[i] = list.at[0];
+  assert_int_equal(xfi_traffic(3, tensors, N, &plain_options, count_row, &n_moves), XFER_OK);
+  assert_int_equal(n_moves, UINT64_C(2) * N * N);
+  free_tensors(&list);
+  free(tensors);
+}
+
 static void test_missing_source_is_named(void **state)
 {
   (void)state;
@@ -217,6 +245,7 @@ int main(void)
   const struct CMUnitTest tests[] = {
       cmocka_unit_test(test_rows_are_those_of_moves),
       cmocka_unit_test(test_nobody_is_told_after_enough),
+      cmocka_unit_test(test_moves_are_counted_beyond_32_bits),
       cmocka_unit_test(test_missing_source_is_named),
       cmocka_unit_test(test_many_parts_and_those_far_apart_are_kept_apart),
       cmocka_unit_test(test_each_failed_allocation_is_survived),
