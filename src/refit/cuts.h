@@ -23,7 +23,6 @@ typedef struct xfi_block {
 typedef struct xfi_fusing {
   int n_blocks;
   xfi_block blocks[XFI_MAX_BLOCKS];
-  int n_parts;
   int n;          /* ranks that share the rows; 1: all is whole */
   int inner;      /* of what each of them has, FSDP's ranks have a chunk each; 0: not here */
   bool whole;     /* whatever n is */

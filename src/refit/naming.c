@@ -268,7 +268,7 @@ static xfer_status add_parts(xfi_slot *slot, const xfi_placing *placing, const x
     if (e == entry && number == n - 1) slot->slot = number;
     XFI_TRY(add_blocks(&slot->fusing, number, e, p));
   }
-  slot->n_slots = slot->fusing.n_parts = n;
+  slot->n_slots = n;
 done:
   return st;
 }
@@ -281,7 +281,7 @@ static xfer_status add_held(xfi_slot *slot, const xfi_placing *placing, const xf
   xfer_status st = XFER_OK;
 
   slot->slot = entry->held;
-  slot->n_slots = slot->fusing.n_parts = entry->n_held;
+  slot->n_slots = entry->n_held;
   for (size_t i = 0; i < model->n_entries; i++) { /* one after the other */
     const xfi_entry *e = &model->entries[i];
 
