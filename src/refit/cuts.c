@@ -212,67 +212,50 @@ done:
 void xfi_spread_free(xfi_spread *spread)
 {
   for (int i = 0; i < spread->n_tables; i++) {
-    xfi_free((void *)(uintptr_t)spread->tables[i].runs);
-    xfi_free((void *)(uintptr_t)spread->tables[i].first);
-    xfi_free((void *)(uintptr_t)spread->tables[i].local_lengths);
+    xfi_free(spread->tables[i].runs);
+    xfi_free(spread->tables[i].first);
+    xfi_free(spread->tables[i].lengths);
   }
   memset(spread, 0, sizeof *spread);
 }
 
-/* A table that grows coordinate by coordinate. */
-typedef struct maker {
-  xfer_run *runs;
-  size_t n_runs, runs_cap;
-  int64_t *first, *lengths;
-  size_t n_coords, first_cap, lengths_cap;
-} maker;
+/* The spread's next table, which grows coordinate by coordinate to n of them. */
+static xfer_status table_begin(xfi_spread_table **table, xfi_spread *spread, int n)
+{
+  xfi_spread_table *t = &spread->tables[spread->n_tables++];
+  xfer_status st = XFER_OK;
 
-static xfer_status table_run(maker *m, int64_t global, int64_t length, int64_t local)
+  *table = t;
+  t->first = xfi_calloc((size_t)n + 1, sizeof *t->first);
+  t->lengths = xfi_calloc((size_t)n, sizeof *t->lengths);
+  XFI_CHECK(t->first != NULL && t->lengths != NULL, XFER_ERR_NOMEM, "the runs of %d ranks", n);
+  /* A table of empty parts has no run, but needs an address. */
+  XFI_TRY(xfi_vec_reserve(&t->runs, &t->capacity, 1, sizeof *t->runs));
+done:
+  return st;
+}
+
+static xfer_status table_run(xfi_spread_table *t, int64_t global, int64_t length, int64_t local)
 {
   xfer_status st = XFER_OK;
 
   if (length == 0) return XFER_OK;
-  XFI_TRY(xfi_vec_reserve(&m->runs, &m->runs_cap, m->n_runs + 1, sizeof *m->runs));
-  m->runs[m->n_runs++] = (xfer_run){global, length, local};
+  XFI_TRY(xfi_vec_reserve(&t->runs, &t->capacity, t->n_runs + 1, sizeof *t->runs));
+  t->runs[t->n_runs++] = (xfer_run){global, length, local};
 done:
   return st;
 }
 
-static xfer_status table_coord(maker *m, int64_t local_length)
+static void table_coord(xfi_spread_table *t, int64_t local_length)
 {
-  size_t n = m->n_coords;
-  xfer_status st = XFER_OK;
-
-  XFI_TRY(xfi_vec_reserve(&m->first, &m->first_cap, n + 2, sizeof *m->first));
-  XFI_TRY(xfi_vec_reserve(&m->lengths, &m->lengths_cap, n + 1, sizeof *m->lengths));
-  m->lengths[n] = local_length;
-  m->first[n + 1] = (int64_t)m->n_runs;
-  m->n_coords = n + 1;
-done:
-  return st;
+  t->lengths[t->n_coords++] = local_length;
+  t->first[t->n_coords] = (int64_t)t->n_runs;
 }
 
-/* Hands the table to the spread and places it on an axis. */
-static xfer_status table_place(maker *m, xfi_spread *spread, int axis, int dim, bool allow_zero)
+static void table_place(xfi_spread_table *t, xfi_spread *spread, int axis, int dim, bool allow_zero)
 {
-  xfer_run_table *table = &spread->tables[spread->n_tables];
-  xfer_status st = XFER_OK;
-
-  /* A table of empty parts has no run, but needs an address. */
-  XFI_TRY(xfi_vec_reserve(&m->runs, &m->runs_cap, 1, sizeof *m->runs));
-  *table = (xfer_run_table){m->runs, m->first, m->lengths, (int64_t)m->n_coords, allow_zero};
-  spread->n_tables++;
-  spread->placements[axis] = xfer_shard_runs(dim, table);
-  memset(m, 0, sizeof *m);
-done:
-  return st;
-}
-
-static void table_free(maker *m)
-{
-  xfi_free(m->runs);
-  xfi_free(m->first);
-  xfi_free(m->lengths);
+  t->table = (xfer_run_table){t->runs, t->first, t->lengths, t->n_coords, allow_zero};
+  spread->placements[axis] = xfer_shard_runs(dim, &t->table);
 }
 
 /* ---- placing rows ---- */
@@ -321,11 +304,12 @@ xfer_status xfi_cut_rows(xfi_spread *spread, int axis, const xfi_fusing *f, int 
   const int all_ranks = xfi_fusing_ranks(f), n = few != NULL ? (int)few->count : all_ranks;
   const int64_t each = xfi_ceil_div(rows, n);
   bool whole = true, chunks = true; /* as they turn out to be */
-  maker m = {0};
+  xfi_spread_table *table;
   xfi_stretches all = {0};
   xfer_status st = XFER_OK;
 
   XFI_TRY(check_fusing(f, side, entry));
+  XFI_TRY(table_begin(&table, spread, n));
   for (int r = 0; r < n; r++) {
     const int64_t left = rows - r * each, want = left < each ? left : each;
     int64_t local = 0, first = 0;
@@ -338,11 +322,11 @@ xfer_status xfi_cut_rows(xfi_spread *spread, int axis, const xfi_fusing *f, int 
       for (; i < all.n && all.at[i].global == end; i++)
         end += all.at[i].length;
       XFI_TRY(check_scale(begin, end, rows, block, side, entry));
-      XFI_TRY(table_run(&m, begin, end - begin, local));
+      XFI_TRY(table_run(table, begin, end - begin, local));
       local += end - begin;
       first = begin;
     }
-    XFI_TRY(table_coord(&m, local));
+    table_coord(table, local);
     whole = whole && n_runs == 1 && local == rows;
     chunks = chunks && (want > 0 ? n_runs == 1 && first == r * each && local == want : n_runs == 0);
   }
@@ -355,10 +339,9 @@ xfer_status xfi_cut_rows(xfi_spread *spread, int axis, const xfi_fusing *f, int 
   if (chunks)
     spread->placements[axis] = xfer_shard_rule(dim, rows % n == 0 ? XFER_EVEN : XFER_CHUNK);
   else
-    XFI_TRY(table_place(&m, spread, axis, dim, false));
+    table_place(table, spread, axis, dim, false);
 done:
   xfi_stretches_free(&all);
-  table_free(&m);
   return st;
 }
 
@@ -370,10 +353,11 @@ xfer_status xfi_cut_map(xfi_spread *spread, int axis, const xfi_map *map, const 
   const int n = spread->shape[axis];
   const int64_t n_experts = entry->shape[0];
   bool *held = xfi_calloc((size_t)n_experts, sizeof *held);
-  maker m = {0};
+  xfi_spread_table *table;
   xfer_status st = XFER_OK;
 
   XFI_CHECK(held != NULL, XFER_ERR_NOMEM, "%lld experts", (long long)n_experts);
+  XFI_TRY(table_begin(&table, spread, n));
   for (int r = 0; r < n; r++) {
     const int64_t count =
         map != NULL ? map->first[r + 1] - map->first[r] : (n_experts - r + n - 1) / n;
@@ -385,18 +369,17 @@ xfer_status xfi_cut_map(xfi_spread *spread, int axis, const xfi_map *map, const 
                 "\"%s\": the expert map has expert %lld, \"%s\" has %lld", side->spec,
                 (long long)expert, entry->pattern, (long long)n_experts);
       held[expert] = true;
-      XFI_TRY(table_run(&m, expert, 1, i));
+      XFI_TRY(table_run(table, expert, 1, i));
     }
-    XFI_TRY(table_coord(&m, count));
+    table_coord(table, count);
   }
   for (int64_t e = 0; e < n_experts; e++) {
     XFI_CHECK(held[e], XFER_ERR_ARG, "\"%s\": the expert map gives expert %lld to no rank",
               side->spec, (long long)e);
   }
-  XFI_TRY(table_place(&m, spread, axis, 0, false));
+  table_place(table, spread, axis, 0, false);
 done:
   xfi_free(held);
-  table_free(&m);
   return st;
 }
 
@@ -404,17 +387,17 @@ xfer_status xfi_cut_roomy(xfi_spread *spread, int axis, int dim, int64_t length,
                           int64_t room)
 {
   const int n = spread->shape[axis];
-  maker m = {0};
+  xfi_spread_table *table;
   xfer_status st = XFER_OK;
 
+  XFI_TRY(table_begin(&table, spread, n));
   for (int64_t r = 0, left = length; r < n; r++, left -= left < each ? left : each) {
     const int64_t mine = left < each ? left : each;
 
-    XFI_TRY(table_run(&m, r * each, mine, 0));
-    XFI_TRY(table_coord(&m, room < 0 ? mine : room));
+    XFI_TRY(table_run(table, r * each, mine, 0));
+    table_coord(table, room < 0 ? mine : room);
   }
-  XFI_TRY(table_place(&m, spread, axis, dim, true));
+  table_place(table, spread, axis, dim, true);
 done:
-  table_free(&m);
   return st;
 }

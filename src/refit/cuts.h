@@ -50,6 +50,15 @@ void xfi_stretches_free(xfi_stretches *rows);
 
 /* ---- how the ranks of a stage hold one weight ---- */
 
+/* The runs of each coordinate of an axis. */
+typedef struct xfi_spread_table {
+  xfer_run_table table; /* what a RUNS placement points to */
+  xfer_run *runs;       /* owned, as are the others */
+  size_t n_runs, capacity;
+  int64_t *first, *lengths;
+  int n_coords; /* so far */
+} xfi_spread_table;
+
 typedef struct xfi_spread {
   int n_axes;
   int shape[XFER_MAX_DIMS]; /* of the stage's ranks: replicas, an axis of each use, one of few units
@@ -59,8 +68,7 @@ typedef struct xfi_spread {
   int32_t order[XFER_MAX_DIMS];
   bool padded;
   int64_t padded_shape[XFER_MAX_DIMS];
-  xfer_run_table tables[2]; /* what RUNS placements point to, of experts and a cut, or of FSDP where
-                               nothing else is cut; owned */
+  xfi_spread_table tables[2]; /* of experts and a cut, or of FSDP where nothing else is cut */
   int n_tables;
 } xfi_spread;
 
