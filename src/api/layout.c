@@ -180,7 +180,7 @@ xfer_status xfer_layout_runs(const xfer_layout *layout, int rank, int dim, xfer_
     memcpy(runs, found.at, (found.n < capacity ? found.n : capacity) * sizeof *runs);
   *n_runs = found.n;
 done:
-  xfi_runs_free(&found);
+  xfi_free(found.at);
   return st;
 }
 
@@ -207,7 +207,7 @@ xfer_status xfer_layout_boxes(const xfer_layout *layout, int rank, int64_t *boun
            n_bytes);
   *n_boxes = n;
 done:
-  xfi_held_list_free(&held);
+  xfi_free(held.at);
   return st;
 }
 
@@ -295,7 +295,7 @@ xfer_status xfer_layout_owners(const xfer_layout *layout, const int64_t *index, 
   *n_owners = n;
 done:
   for (int d = 0; d < XFER_MAX_DIMS; d++)
-    xfi_holds_free(&holds[d]);
+    xfi_free(holds[d].at);
   return st;
 }
 

@@ -60,7 +60,7 @@ xfer_status xfi_blocks_make(xfi_blocks *blocks, const xfer_layout *layout, int r
                                  0,        0,           box->cell_stride};
   }
 done:
-  xfi_held_list_free(&held);
+  xfi_free(held.at);
   return st;
 }
 

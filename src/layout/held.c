@@ -6,12 +6,6 @@
 #include "error.h"
 #include "vec.h"
 
-void xfi_held_list_free(xfi_held_list *list)
-{
-  xfi_free(list->at);
-  *list = (xfi_held_list){NULL, 0, 0};
-}
-
 /* Another one, to be filled. */
 static xfer_status add(xfi_held **held, xfi_held_list *list)
 {
@@ -54,7 +48,7 @@ static xfer_status add_placed(xfi_held_list *list, const xfer_layout *l, const x
   } while (d >= 0);
 done:
   for (d = 0; d < n; d++)
-    xfi_runs_free(&runs[d]);
+    xfi_free(runs[d].at);
   return st;
 }
 

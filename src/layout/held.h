@@ -23,6 +23,5 @@ typedef struct xfi_held_list {
  * Nothing, where it is not in the mesh. With `once` only what it is read for: over all parts
  * together each element that is held at all comes once. */
 xfer_status xfi_layout_held(xfi_held_list *list, const xfer_layout *layout, int rank, bool once);
-void xfi_held_list_free(xfi_held_list *list);
 
 #endif

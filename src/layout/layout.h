@@ -134,7 +134,6 @@ typedef struct xfi_runs {
   size_t n;
   size_t capacity;
 } xfi_runs;
-void xfi_runs_free(xfi_runs *runs);
 
 /* The runs of a part: maximal, ascending in local, only valid indices. */
 xfer_status xfi_dim_runs(const xfi_dim *dim, int64_t part, xfi_runs *runs);
@@ -155,7 +154,6 @@ typedef struct xfi_holds {
   size_t n;
   size_t capacity;
 } xfi_holds;
-void xfi_holds_free(xfi_holds *holds);
 
 /*
  * Append every (part, run) that holds part of [lo, hi), 0 <= lo <= hi <= size. With `once`, where a

@@ -112,14 +112,8 @@ xfer_status xfi_dim_runs(const xfi_dim *dim, int64_t part, xfi_runs *runs)
     n = xfi_cut_length(&dim->cuts[c], n, coords[c]);
   }
 done:
-  xfi_runs_free(&from);
+  xfi_free(from.at);
   return st;
-}
-
-void xfi_runs_free(xfi_runs *runs)
-{
-  xfi_free(runs->at);
-  *runs = (xfi_runs){NULL, 0, 0};
 }
 
 /* One step of the way back: the interval that reached cut `level`. */
@@ -235,7 +229,7 @@ xfer_status xfi_dim_holders(const xfi_dim *dim, int64_t lo, int64_t hi, bool onc
   xfi_sort(all.at, all.n, sizeof *all.at, by_global);
   XFI_TRY(append_first_holders(holds, all.at, all.n));
 done:
-  xfi_holds_free(&all);
+  xfi_free(all.at);
   return st;
 }
 
@@ -262,12 +256,6 @@ xfer_status xfi_dim_runs_once(const xfi_dim *dim, int64_t part, xfi_runs *runs)
     if (h->part == part) XFI_TRY(append_run(runs, (xfer_run){h->global, h->length, h->local}));
   }
 done:
-  xfi_holds_free(&holds);
+  xfi_free(holds.at);
   return st;
-}
-
-void xfi_holds_free(xfi_holds *holds)
-{
-  xfi_free(holds->at);
-  *holds = (xfi_holds){NULL, 0, 0};
 }

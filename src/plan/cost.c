@@ -59,7 +59,7 @@ static xfer_status held_by_parts(const xfi_dim *dim, double *held)
   for (size_t i = 0; i < holds.n; i++)
     *held += (double)holds.at[i].length;
 done:
-  xfi_holds_free(&holds);
+  xfi_free(holds.at);
   return st;
 }
 

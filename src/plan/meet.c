@@ -305,7 +305,7 @@ void xfi_scratch_free(xfi_scratch *scratch)
   xfi_free(scratch->starts);
   xfi_free(scratch->units.at);
   xfi_free(scratch->bounds.at);
-  xfi_held_list_free(&scratch->held);
+  xfi_free(scratch->held.at);
   xfi_flows_free(&scratch->flows);
   xfi_flows_free(&scratch->sends);
   xfi_flows_free(&scratch->recvs);

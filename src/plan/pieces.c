@@ -85,7 +85,7 @@ xfer_status xfi_pieces_add(xfi_pieces *list, const xfi_runs *runs, const xfi_dim
   }
   make_canonical(list);
 done:
-  xfi_holds_free(&holds);
+  xfi_free(holds.at);
   return st;
 }
 
@@ -256,7 +256,7 @@ xfer_status xfi_pieces_fill(const xfi_look *look)
   XFI_TRY(xfi_flows_add(look->flows, lists, look->other, (uint32_t)place->number, place->replica));
 done:
   for (int d = 0; d < n_dims; d++) {
-    xfi_runs_free(&runs[d]);
+    xfi_free(runs[d].at);
     xfi_free(lists[d].at);
   }
   return st;

@@ -57,7 +57,7 @@ xfer_status xfi_layout_of_cells(xfer_layout **made, const xfer_layout *of, const
   desc.bounds = list.at;
   XFI_TRY(xfi_layout_create_boxes(made, &desc));
 done:
-  xfi_held_list_free(&held);
+  xfi_free(held.at);
   xfi_free(list.at);
   xfi_free(first);
   return st;

@@ -8,11 +8,6 @@
 
 /* ---- rows of a rank ---- */
 
-void xfi_stretches_free(xfi_stretches *rows)
-{
-  xfi_free(rows->at);
-}
-
 static xfer_status add_rows(xfi_stretches *rows, int part, int64_t global, int64_t length)
 {
   xfi_stretch *last = rows->n > 0 ? &rows->at[rows->n - 1] : NULL;
@@ -122,7 +117,7 @@ static xfer_status rows_of(const xfi_fusing *f, int r, xfi_stretches *rows)
   }
   if (f->groups > 0) XFI_TRY(add_share(rows, &all, f, NULL, r));
 done:
-  xfi_stretches_free(&all);
+  xfi_free(all.at);
   return st;
 }
 
@@ -135,7 +130,7 @@ static xfer_status fusing_rows(const xfi_fusing *fusing, int r, xfi_stretches *r
   XFI_TRY(rows_of(fusing, r % fusing->n, &all));
   XFI_TRY(add_chunk(rows, &all, r / fusing->n, fusing->inner));
 done:
-  xfi_stretches_free(&all);
+  xfi_free(all.at);
   return st;
 }
 
@@ -341,7 +336,7 @@ xfer_status xfi_cut_rows(xfi_spread *spread, int axis, const xfi_fusing *f, int 
   else
     table_place(table, spread, axis, dim, false);
 done:
-  xfi_stretches_free(&all);
+  xfi_free(all.at);
   return st;
 }
 

@@ -46,7 +46,6 @@ typedef struct xfi_stretches {
 int xfi_fusing_ranks(const xfi_fusing *fusing);
 /* The rows that the r-th rank has of a part, ascending, as a layout counts them. */
 xfer_status xfi_fusing_part(const xfi_fusing *fusing, int part, int r, xfi_stretches *rows);
-void xfi_stretches_free(xfi_stretches *rows);
 
 /* ---- how the ranks of a stage hold one weight ---- */
 

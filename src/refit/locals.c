@@ -115,7 +115,7 @@ static xfer_status add_placed(xfer_locals *locals, xfi_local *local, const measu
     part.first += all.at[i].length;
   }
 done:
-  xfi_stretches_free(&all);
+  xfi_free(all.at);
   return st;
 }
 
@@ -234,7 +234,7 @@ static xfer_status add_each_expert(xfer_locals *locals, int side, const measured
     }
   }
 done:
-  xfi_runs_free(&runs);
+  xfi_free(runs.at);
   return st;
 }
 

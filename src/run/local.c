@@ -131,7 +131,7 @@ static xfer_status add_zeros(xfi_copies *copies, const xfer_plan *plan, size_t t
   XFI_TRY(zero_from(&z, 0));
 done:
   for (int d = 0; d < XFER_MAX_DIMS; d++)
-    xfi_runs_free(&z.runs[d]);
+    xfi_free(z.runs[d].at);
   return st;
 }
 

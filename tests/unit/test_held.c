@@ -59,7 +59,7 @@ static void test_together_ranks_count_each_element_once(void **state)
             for (int64_t y = h->bounds[1]; y < h->bounds[3]; y++)
               seen[x][y]++;
         }
-        xfi_held_list_free(&list);
+        xfi_free(list.at);
       }
       for (int x = 0; x < ROWS; x++)
         for (int y = 0; y < COLUMNS; y++)
@@ -76,7 +76,7 @@ static xfer_status list_all(void *context)
 
   for (int rank = 0; rank < N_RANKS && st == XFER_OK; rank++)
     st = xfi_layout_held(&list, context, rank, true);
-  xfi_held_list_free(&list);
+  xfi_free(list.at);
   return st;
 }
 

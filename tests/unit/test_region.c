@@ -55,7 +55,7 @@ static void test_runs_of_known_parts(void **state)
     assert_int_equal(runs.n, cases[c].n_runs);
     for (size_t i = 0; i < runs.n; i++)
       assert_memory_equal(&runs.at[i], &cases[c].runs[i], sizeof runs.at[i]);
-    xfi_runs_free(&runs);
+    xfi_free(runs.at);
     xfi_layout_destroy(layout);
   }
 }
@@ -84,7 +84,7 @@ static int64_t list_part(const xfi_dim *dim, int64_t part, int64_t *list)
     for (int64_t i = 0; i < run->length; i++)
       list[run->local + i] = run->global + i;
   }
-  xfi_runs_free(&runs);
+  xfi_free(runs.at);
   return n;
 }
 
@@ -159,8 +159,8 @@ static void check_dim(const xfi_dim *dim)
         check_first_holders(dim, &once, lo, hi);
       else
         check_holds(dim, &once, lo, hi);
-      xfi_holds_free(&all);
-      xfi_holds_free(&once);
+      xfi_free(all.at);
+      xfi_free(once.at);
     }
   }
 }
@@ -264,7 +264,7 @@ static void test_holders_are_appended(void **state)
   assert_memory_equal(&holds.at[0], (&(xfi_hold){0, 1, 1, 1}), sizeof *holds.at);
   assert_memory_equal(&holds.at[1], (&(xfi_hold){0, 3, 1, 3}), sizeof *holds.at);
   assert_memory_equal(&holds.at[2], (&(xfi_hold){1, 4, 2, 0}), sizeof *holds.at);
-  xfi_holds_free(&holds);
+  xfi_free(holds.at);
   xfi_layout_destroy(layout);
 }
 
@@ -292,7 +292,7 @@ static xfer_status list_runs(void *context)
   xfer_status st = xfi_dim_runs(context, 0, &runs);
 
   assert_true(st != XFER_OK || runs.n > 8);
-  xfi_runs_free(&runs);
+  xfi_free(runs.at);
   return st;
 }
 
@@ -302,7 +302,7 @@ static xfer_status list_all(void *context)
   const xfi_dim *dim = context;
   xfer_status st = xfi_dim_holders(dim, 0, dim->size, false, &holds);
 
-  xfi_holds_free(&holds);
+  xfi_free(holds.at);
   return st;
 }
 
@@ -312,7 +312,7 @@ static xfer_status list_once(void *context)
   const xfi_dim *dim = context;
   xfer_status st = xfi_dim_holders(dim, 0, dim->size, true, &holds);
 
-  xfi_holds_free(&holds);
+  xfi_free(holds.at);
   return st;
 }
 

@@ -85,7 +85,7 @@ static xfer_status count_side(counter c, int rank, uint32_t turn)
     XFI_TRY(count_box(&c, h->bounds, length, h->local));
   }
 done:
-  xfi_held_list_free(&held);
+  xfi_free(held.at);
   return st;
 }
 
