@@ -37,17 +37,6 @@ done:
   return st;
 }
 
-static xfer_status check_even(const xfi_cut *cut, int dim, int64_t n)
-{
-  xfer_status st = XFER_OK;
-
-  XFI_CHECK(n % cut->n_coords == 0, XFER_ERR_SHAPE,
-            "dim %d: EVEN split of %lld indices over the %d coordinates of axis %d", dim,
-            (long long)n, cut->n_coords, cut->axis);
-done:
-  return st;
-}
-
 static xfer_status check_table(const xfi_cut *cut, int dim, int64_t n)
 {
   const xfi_table *t = cut->table;
@@ -71,7 +60,10 @@ static xfer_status check_cut(const xfi_cut *cut, int dim, lengths *list)
   for (size_t i = 0; i < list->n; i++) {
     const int64_t n = list->at[i];
 
-    if (cut->kind == XFER_SHARD && cut->rule == XFER_EVEN) XFI_TRY(check_even(cut, dim, n));
+    XFI_CHECK(cut->kind != XFER_SHARD || cut->rule != XFER_EVEN || n % cut->n_coords == 0,
+              XFER_ERR_SHAPE,
+              "dim %d: EVEN split of %lld indices over the %d coordinates of axis %d", dim,
+              (long long)n, cut->n_coords, cut->axis);
     if (cut->kind == XFER_RUNS) XFI_TRY(check_table(cut, dim, n));
     XFI_CHECK(cut->kind != XFER_STRIDED || cut->split_factor <= MAX_STRIDED_PIECES ||
                   n <= MAX_STRIDED_PIECES,
