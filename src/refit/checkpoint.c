@@ -219,15 +219,16 @@ static int compare_records(const void *a, const void *b)
   return (x->expert > y->expert) - (x->expert < y->expert);
 }
 
-/* Records [at, *end) are one layer's; its experts must follow each other. */
-static xfer_status scan_layer(const folder *f, size_t at, size_t stop, size_t *end)
+/* Records [at, *end) differ in their expert alone; these must follow each other. */
+static xfer_status scan_layer(const folder *f, size_t at, size_t *end)
 {
   const record *first = &f->records[at];
   xfer_status st = XFER_OK;
 
-  for (*end = at + 1; *end < stop && f->records[*end].layer == first->layer; (*end)++) {
+  for (*end = at + 1; *end < f->n; (*end)++) {
     const record *r = &f->records[*end];
 
+    if (compare_kinds(first, r) != 0 || r->layer != first->layer) break;
     XFI_CHECK(first->expert >= 0 && r->expert != r[-1].expert, XFER_ERR_IO,
               "%s: \"%s\" of layer %d is there twice", f->path, r->pattern, r->layer);
     XFI_CHECK(r->expert == r[-1].expert + 1, XFER_ERR_IO, "%s: \"%s\" of layer %d has no expert %d",
@@ -237,28 +238,19 @@ done:
   return st;
 }
 
-/* Records [at, end) differ in layer and expert alone: one entry for each layer. */
-static xfer_status append_kind(xfer_model *model, const folder *f, size_t at, size_t end,
-                               const xfer_model_options *options)
+/* They become an entry of so many experts. */
+static xfer_status append_layer(xfer_model *model, const folder *f, const record *r, size_t n,
+                                const xfer_model_options *options)
 {
-  size_t next;
-  xfer_status st = XFER_OK;
+  xfi_raw raw = r->raw;
 
-  for (; at < end; at = next) {
-    const record *r = &f->records[at];
-    xfi_raw raw = r->raw;
-
-    XFI_TRY(scan_layer(f, at, end, &next));
-    raw.pattern = r->pattern;
-    raw.path = f->path;
-    raw.layers = &r->layer;
-    raw.n_layers = r->layer >= 0;
-    raw.n_experts = r->expert < 0 ? 0 : (int)(next - at);
-    raw.first_expert = r->expert < 0 ? 0 : r->expert;
-    XFI_TRY(xfi_model_append(model, &raw, options));
-  }
-done:
-  return st;
+  raw.pattern = r->pattern;
+  raw.path = f->path;
+  raw.layers = &r->layer;
+  raw.n_layers = r->layer >= 0;
+  raw.n_experts = r->expert < 0 ? 0 : (int)n;
+  raw.first_expert = r->expert < 0 ? 0 : r->expert;
+  return xfi_model_append(model, &raw, options);
 }
 
 xfer_status xfi_checkpoint_read(xfer_model *model, const char *path,
@@ -279,9 +271,8 @@ xfer_status xfi_checkpoint_read(xfer_model *model, const char *path,
   XFI_CHECK(f.n > 0, XFER_ERR_IO, "%s has no tensor", path);
   qsort(f.records, f.n, sizeof *f.records, compare_records);
   for (size_t at = 0; at < f.n; at = end) {
-    for (end = at + 1; end < f.n && compare_kinds(&f.records[at], &f.records[end]) == 0;)
-      end++;
-    XFI_TRY(append_kind(model, &f, at, end, options));
+    XFI_TRY(scan_layer(&f, at, &end));
+    XFI_TRY(append_layer(model, &f, &f.records[at], end - at, options));
   }
 done:
   folder_free(&f);
