@@ -1,5 +1,5 @@
-/* Arithmetic that says when it does not fit. For every product or sum that a caller can influence.
- */
+/* Arithmetic that says when it does not fit, for every product or sum that a caller can influence;
+ * and divisions that several rooms need. */
 #ifndef XFI_CHECKED_H
 #define XFI_CHECKED_H
 
@@ -27,6 +27,24 @@ static inline bool xfi_imul_fits(int64_t a, int64_t b, int64_t *out)
 static inline bool xfi_iadd_fits(int64_t a, int64_t b, int64_t *out)
 {
   return !__builtin_add_overflow(a, b, out);
+}
+
+/* ceil(a / b) for a >= 0, b >= 1 */
+static inline int64_t xfi_ceil_div(int64_t a, int64_t b)
+{
+  return a / b + (a % b != 0);
+}
+
+/* The greatest common divisor of numbers from 0 on. */
+static inline int64_t xfi_gcd(int64_t a, int64_t b)
+{
+  while (b != 0) {
+    const int64_t rest = a % b;
+
+    a = b;
+    b = rest;
+  }
+  return a;
 }
 
 #endif

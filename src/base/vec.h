@@ -31,4 +31,21 @@ static inline void xfi_sort(void *items, size_t n, size_t elem_size,
   }
 }
 
+/* Where a sorted list turns: `lo` becomes the first index from lo to `hi` for which `before`, an
+ * expression of `mid`, is false, and so does `hi`.
+ *
+ *   XFI_BISECT(lo, hi, mid, list[mid] < wanted);
+ */
+#define XFI_BISECT(lo, hi, mid, before)                                                            \
+  do {                                                                                             \
+    while ((lo) < (hi)) {                                                                          \
+      const __typeof__(lo) mid = (lo) + ((hi) - (lo)) / 2;                                         \
+                                                                                                   \
+      if (before)                                                                                  \
+        (lo) = mid + 1;                                                                            \
+      else                                                                                         \
+        (hi) = mid;                                                                                \
+    }                                                                                              \
+  } while (0)
+
 #endif

@@ -73,14 +73,7 @@ int xfi_boxes_replica(const xfi_boxes *boxes, uint32_t part, int position)
   uint32_t hi = end;
 
   if (position <= p->first) return position == p->first ? 0 : -1;
-  while (lo < hi) {
-    const uint32_t mid = lo + (hi - lo) / 2;
-
-    if (boxes->positions[mid] < position)
-      lo = mid + 1;
-    else
-      hi = mid;
-  }
+  XFI_BISECT(lo, hi, mid, boxes->positions[mid] < position);
   return lo < end && boxes->positions[lo] == position ? (int)(lo - p->at) : -1;
 }
 

@@ -6,7 +6,9 @@
  */
 #include "cut.h"
 
+#include "checked.h"
 #include "error.h"
+#include "vec.h"
 
 static int64_t min64(int64_t a, int64_t b)
 {
@@ -146,14 +148,7 @@ static int64_t first_at(const xfi_table_entry *entries, int64_t n, int64_t at)
 {
   int64_t lo = 0;
 
-  while (lo < n) {
-    const int64_t mid = lo + (n - lo) / 2;
-
-    if (entries[mid].run.global < at)
-      lo = mid + 1;
-    else
-      n = mid;
-  }
+  XFI_BISECT(lo, n, mid, entries[mid].run.global < at);
   return lo;
 }
 

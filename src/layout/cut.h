@@ -26,12 +26,6 @@ struct xfi_table {
 xfer_status xfi_table_create(xfi_table **table, const xfer_run_table *given);
 void xfi_table_destroy(xfi_table *table);
 
-/* ceil(a / b) for a >= 0, b >= 1 */
-static inline int64_t xfi_ceil_div(int64_t a, int64_t b)
-{
-  return a / b + (a % b != 0);
-}
-
 /* How many of n indices coordinate `coord` holds. */
 int64_t xfi_cut_length(const xfi_cut *cut, int64_t n, int64_t coord);
 

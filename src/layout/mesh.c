@@ -8,6 +8,7 @@
 #include "alloc.h"
 #include "error.h"
 #include "layout.h"
+#include "vec.h"
 
 static int compare_ints(const void *a, const void *b)
 {
@@ -23,15 +24,7 @@ static int lower_bound(const xfer_mesh *mesh, int rank)
   int lo = 0;
   int hi = mesh->size;
 
-  while (lo < hi) {
-    const int mid = lo + (hi - lo) / 2;
-    const int at = mesh->order == NULL ? mid : mesh->order[mid];
-
-    if (mesh->ranks[at] < rank)
-      lo = mid + 1;
-    else
-      hi = mid;
-  }
+  XFI_BISECT(lo, hi, mid, mesh->ranks[mesh->order == NULL ? mid : mesh->order[mid]] < rank);
   return lo;
 }
 

@@ -59,14 +59,7 @@ static size_t first_after(const xfi_runs *runs, int64_t at)
   size_t lo = 0;
   size_t hi = runs->n;
 
-  while (lo < hi) {
-    const size_t mid = lo + (hi - lo) / 2;
-
-    if (runs->at[mid].local + runs->at[mid].length <= at)
-      lo = mid + 1;
-    else
-      hi = mid;
-  }
+  XFI_BISECT(lo, hi, mid, runs->at[mid].local + runs->at[mid].length <= at);
   return lo;
 }
 

@@ -44,13 +44,15 @@ done:
 /* The unit that this rank holds at a local row of its boxes, and where it begins. */
 static uint32_t unit_at(int64_t *row, const xfer_layout *layout, int rank, int64_t local)
 {
+  const xfi_listed *listed = layout->boxes->listed;
   size_t first;
-  size_t i;
+  const size_t n = xfi_boxes_of(&first, layout, rank);
+  size_t lo = first + 1;
+  size_t hi = first + n;
 
-  for (i = xfi_boxes_of(&first, layout, rank); i > 1; i--)
-    if (layout->boxes->listed[first + i - 1].row <= local) break;
-  *row = layout->boxes->listed[first + i - 1].row;
-  return layout->boxes->listed[first + i - 1].unit;
+  XFI_BISECT(lo, hi, mid, listed[mid].row <= local);
+  *row = listed[lo - 1].row;
+  return listed[lo - 1].unit;
 }
 
 /* A shared flow, by where it begins. */

@@ -13,6 +13,7 @@
 #include <string.h>
 
 #include "alloc.h"
+#include "checked.h"
 #include "class.h"
 #include "error.h"
 #include "plan.h"
@@ -212,27 +213,14 @@ static xfer_status add_turn(survey *s, const xfi_class *cls, const xfi_flow *flo
              true);
 }
 
-static size_t common_multiple(size_t a, size_t b)
-{
-  size_t x = a;
-  size_t y = b;
-
-  while (y != 0) {
-    const size_t rest = x % y;
-
-    x = y;
-    y = rest;
-  }
-  return a / x * b;
-}
-
 /* After so many tensors of a class everything comes from the same ranks again. */
 static size_t period_of(const xfi_plan *plan, const xfi_class *cls, const xfi_flow *flow)
 {
   const int n_near = xfi_count_near(plan, cls->src, flow->part, plan->rank);
-  const int n_sources = n_near > 0 ? n_near : xfi_part_n_replicas(cls->src, flow->part);
+  const int64_t n_sources = n_near > 0 ? n_near : xfi_part_n_replicas(cls->src, flow->part);
+  const int64_t n_sharers = flow->sharers.n > 1 ? flow->sharers.n : 1;
 
-  return common_multiple((size_t)n_sources, flow->sharers.n > 1 ? (size_t)flow->sharers.n : 1);
+  return (size_t)(n_sources / xfi_gcd(n_sources, n_sharers) * n_sharers);
 }
 
 /* Sources near the destination come first: turn by turn, as the plan itself does. */

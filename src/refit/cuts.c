@@ -1,6 +1,7 @@
 #include "cuts.h"
 
 #include "alloc.h"
+#include "checked.h"
 #include "error.h"
 #include "vec.h"
 

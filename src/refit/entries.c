@@ -303,14 +303,7 @@ int xfi_find_int(const int *list, int n, int value)
 {
   int lo = 0, hi = n;
 
-  while (lo < hi) {
-    int mid = lo + (hi - lo) / 2;
-
-    if (list[mid] < value)
-      lo = mid + 1;
-    else
-      hi = mid;
-  }
+  XFI_BISECT(lo, hi, mid, list[mid] < value);
   return lo < n && list[lo] == value ? lo : -1;
 }
 

@@ -152,9 +152,4 @@ int xfi_entry_place(const xfi_entry *entry, int layer);
 /* The place of `value` in the ascending list, or -1: the one binary search. */
 int xfi_find_int(const int *list, int n, int value);
 
-static inline int64_t xfi_ceil_div(int64_t a, int64_t b)
-{
-  return a / b + (a % b != 0);
-}
-
 #endif

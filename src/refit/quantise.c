@@ -1,6 +1,7 @@
 #include "quantise.h"
 
 #include "alloc.h"
+#include "checked.h"
 #include "error.h"
 #include "roles.h"
 #include "text.h"

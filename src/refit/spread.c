@@ -4,6 +4,7 @@
  */
 #include "placing.h"
 
+#include "checked.h"
 #include "error.h"
 
 #include <string.h>

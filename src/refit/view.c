@@ -1,22 +1,12 @@
 /* From a local tensor that was handed in to the view of a part in it. */
 #include "locals.h"
 
+#include "checked.h"
 #include "dtype.h"
 #include "error.h"
 #include "vec.h"
 
 #include <string.h>
-
-static int64_t greatest_divisor(int64_t a, int64_t b)
-{
-  while (b != 0) {
-    int64_t rest = a % b;
-
-    a = b;
-    b = rest;
-  }
-  return a;
-}
 
 /* The view has so many pieces along a dim: room for them. */
 static xfer_status in_pieces(xfer_locals *locals, int side, int64_t n, int dim, xfer_view *view)
@@ -88,7 +78,7 @@ static xfer_status view_stretches(xfer_locals *locals, int side, const xfi_local
   xfer_status st = XFER_OK;
 
   for (int i = 0; i < n; i++) {
-    piece = greatest_divisor(part[i].end - part[i].begin, piece);
+    piece = xfi_gcd(part[i].end - part[i].begin, piece);
     rows += part[i].end - part[i].begin;
   }
   XFI_TRY(in_pieces(locals, side, rows / piece, part->tensor_dim, view));
