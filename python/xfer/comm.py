@@ -258,7 +258,8 @@ class Comm(_handle.Handle):
     def _gather(self, data: bytes) -> list[bytes]:
         everything = create_string_buffer(self.size * len(data) + 1)
         self._call(lib.xfer_comm_all_gather, self, everything, data, len(data))
-        return [everything.raw[i * len(data) : (i + 1) * len(data)] for i in range(self.size)]
+        raw = everything.raw  # a copy of all, at each look
+        return [raw[i * len(data) : (i + 1) * len(data)] for i in range(self.size)]
 
     def _agree(self, error: BaseException | None, what: str = "", timeout_ms: int = 0) -> None:
         """What one rank found wrong in its arguments becomes an error of all ranks: its own here, a PeerError with its
