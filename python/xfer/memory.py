@@ -135,7 +135,7 @@ class _DLVersioned(Structure):
 
 
 _DL_HOST, _DL_CUDA = (1, 3), (2, 13)  # plain and pinned; plain and managed
-_api = ctypes.pythonapi
+_api = ctypes.PyDLL(None)  # as ctypes.pythonapi, whose prototypes are the whole process's
 _api.PyCapsule_IsValid.argtypes, _api.PyCapsule_IsValid.restype = (py_object, c_char_p), c_int
 _api.PyCapsule_GetPointer.argtypes, _api.PyCapsule_GetPointer.restype = (py_object, c_char_p), c_void_p
 

@@ -102,6 +102,13 @@ def test_buffers():
             memory_of(wrong)
 
 
+def test_the_prototypes_of_the_process_are_left_alone():
+    """Another library's call of the same function has its own."""
+    memory_of(bytearray(b"abcd"))
+    for name in ("PyObject_GetBuffer", "PyBuffer_Release", "PyCapsule_IsValid", "PyCapsule_GetPointer"):
+        assert getattr(ctypes.pythonapi, name).argtypes is None
+
+
 def test_pieces_and_reinterpreted_bits():
     view = View([np.zeros((1, 3), np.uint16) for _ in range(4)], piece_dim=0, dtype="bf16")
     assert (view.shape, view.dtype) == ((4, 3), "bf16")
