@@ -13,7 +13,7 @@ from . import _bootstrap, _functions, _handle
 from ._lib import lib, plugin
 from ._structs import checked, decoded, sayable
 from ._worker import Worker
-from .errors import ArgError, CommError, MismatchError, PeerError, StateError, described
+from .errors import ArgError, CommError, MismatchError, NoMemoryError, PeerError, StateError, described
 from .memory import HOST, View
 
 __all__ = ["Comm", "nccl_id"]
@@ -51,6 +51,25 @@ class _Alone:
             self._comm._busy.release()
 
 
+class _Staging:
+    """Functions for staging memory as C calls them; None: the library's own. `error`: what alloc() raised last."""
+
+    def __init__(self, alloc: Callable[[int], int | None] | None, free: Callable[[int], None] | None) -> None:
+        self.error: BaseException | None = None
+        self._alloc = alloc
+        self.alloc = _functions.Alloc() if alloc is None else _functions.Alloc(self._call)
+        self.free = _functions.Free() if free is None else _functions.Free(lambda _, address: free(address))
+
+    def _call(self, context: Any, n_bytes: int) -> int | None:
+        self.error = None
+        try:
+            address = self._alloc(n_bytes) if self._alloc is not None else None
+            return None if address is None else c_void_p(address).value
+        except BaseException as error:  # C gets NULL; Comm raises this as the cause
+            self.error = error
+            return None
+
+
 class Comm(_handle.Handle):
     """The ranks. Made by Comm.local(), host(), mpi(), nccl() or cuda(); its plans may be closed after it.
 
@@ -76,7 +95,7 @@ class Comm(_handle.Handle):
         self._worker: Worker | None = None
         self._on_main_only = False  # MPI_THREAD_FUNNELED: no other thread may call
         self._callback: _bootstrap.GatherCallback | None = None  # that C holds
-        self._staging: list[Any] = []  # likewise; blocks go by the functions that they came from
+        self._staging: list[_Staging] = []  # likewise; blocks go by the functions that they came from
 
     # ---- makers
 
@@ -226,11 +245,21 @@ class Comm(_handle.Handle):
             if self._worker is None:
                 self._worker = Worker()
             return self._worker.call(self._now, function, *arguments)
-        except CommError as error:
-            why = self._callback.error if self._callback is not None else None
+        except (CommError, NoMemoryError) as error:
+            why = self._raised_in(
+                self._callback if isinstance(error, CommError) else next(reversed(self._staging), None)
+            )
             if why is None:
                 raise
-            raise CommError(f"{error.text}: {described(why)}") from why
+            raise type(error)(f"{error.text}: {described(why)}") from why
+
+    @staticmethod
+    def _raised_in(callback: _bootstrap.GatherCallback | _Staging | None) -> BaseException | None:
+        """What a function of the caller's raised while C called it."""
+        why = callback.error if callback is not None else None
+        if isinstance(callback, _Staging):
+            callback.error = None  # told; a comm whose all-gather failed goes on failing
+        return why
 
     def _now(self, function: Callable[..., Any], *arguments: Any) -> Any:
         """A call by this thread, with nothing given back meanwhile."""
@@ -267,12 +296,12 @@ class Comm(_handle.Handle):
         if self.size > 1:
             word = f"!{described(error)}" if error is not None else f"={what}"
             if timeout_ms:
-                lib.xfer_comm_set_timeout(self, timeout_ms)
+                self._now(lib.xfer_comm_set_timeout, self, timeout_ms)
             try:
                 words = self._gather(sayable(word)[:_WORD].ljust(_WORD, b"\0"))
             finally:
                 if timeout_ms:
-                    lib.xfer_comm_set_timeout(self, self._timeout_ms)
+                    self._now(lib.xfer_comm_set_timeout, self, self._timeout_ms)
             if error is None:
                 _raise_first([decoded(each.rstrip(b"\0")) for each in words])
         if error is not None:
@@ -304,7 +333,7 @@ class Comm(_handle.Handle):
         """Set the deadline of each wait in the comm's own calls, and of plans that are made from here on without one
         of their own. Local; the same on every rank. 0: 10 minutes, as it was."""
         with self._alone():
-            lib.xfer_comm_set_timeout(self, timeout_ms)
+            self._now(lib.xfer_comm_set_timeout, self, timeout_ms)
             self._timeout_ms = timeout_ms
 
     def set_staging(self, alloc: Callable[[int], int | None] | None, free: Callable[[int], None] | None) -> None:
@@ -312,16 +341,14 @@ class Comm(_handle.Handle):
         go by free(address); see xfer.torch.pool_staging(). None for both: the library's own, as it was. Local.
 
         The plans of a comm share one block, as large as the plan needs that needs most. What alloc raises, or None, is
-        a NoMemoryError of the commit that asked.
+        a NoMemoryError of the commit that asked, with the exception as its cause.
         """
-        callbacks = (_functions.Alloc(), _functions.Free())
-        if alloc is not None and free is not None:
-            callbacks = (_functions.Alloc(lambda _, n: alloc(n)), _functions.Free(lambda _, address: free(address)))
-        elif alloc is not None or free is not None:
+        if (alloc is None) != (free is None):
             raise TypeError("staging memory needs both alloc and free")
+        staging = _Staging(alloc, free)
         with self._alone():
-            lib.xfer_comm_set_staging(self, *callbacks, None)
-            self._staging.append(callbacks)
+            self._now(lib.xfer_comm_set_staging, self, staging.alloc, staging.free, None)
+            self._staging.append(staging)
 
     def register(self, x: Any) -> None:
         """Let the peers map memory now and keep it mapped, so that redistribute() can write straight into it. x: an

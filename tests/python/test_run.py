@@ -2,10 +2,11 @@
 
 import json
 import logging
+import threading
 
 import numpy as np
 import pytest
-from ranks import as_view, on_ranks, part_of
+from ranks import as_view, on_ranks, outcomes, part_of
 
 import xfer
 from xfer import View
@@ -229,6 +230,50 @@ def test_staging_comes_from_the_caller_and_goes_back():
         comm.set_staging(None, None)
 
     on_ranks(2, work)
+
+
+@pytest.mark.parametrize("on_main", [False, True])
+def test_what_alloc_raises_is_the_cause_of_the_commits_error(on_main):
+    src, dst = xfer.parse_problem("f32[64,64] (2):S0 -> (2):S1")
+    freed = []
+
+    def work(comm):
+        def alloc(_):
+            if comm.rank == 0:
+                raise OSError("the pool is empty")
+            return "an address"
+
+        comm.set_staging(alloc, freed.append)
+        with xfer.Plan(comm, [("w", src, dst)], lane="packed") as plan:
+            plan.bind("w", np.zeros((32, 64), np.float32), np.zeros((64, 32), np.float32))
+            plan.commit()
+
+    results = outcomes_with_main(work) if on_main else outcomes(2, work)
+    for result, cause in zip(results, (OSError, TypeError), strict=True):
+        assert isinstance(result, xfer.NoMemoryError), result
+        assert isinstance(result.__cause__, cause)
+        assert str(result.__cause__) in str(result)
+    assert freed == []
+
+
+def outcomes_with_main(work):
+    """outcomes(2, work), where rank 0 is the main thread."""
+    first, second = xfer.Comm.local(2)
+    results = [None, None]
+
+    def rank(comm):
+        with comm:
+            try:
+                work(comm)
+            except Exception as error:
+                results[comm.rank] = error
+
+    thread = threading.Thread(target=rank, args=(second,), daemon=True)
+    thread.start()
+    rank(first)
+    thread.join(20)
+    assert not thread.is_alive()
+    return results
 
 
 def test_what_the_library_does_is_told_to_a_function_or_a_logger(caplog):
