@@ -51,6 +51,23 @@ class _Alone:
             self._comm._busy.release()
 
 
+class Agreed:
+    """What its block raises on one rank is raised on all, whose turn it is to come to such a block. tell: agree() of a
+    comm, or what is like it."""
+
+    __slots__ = ("_tell",)
+
+    def __init__(self, tell: Callable[[Exception | None], None]) -> None:
+        self._tell = tell
+
+    def __enter__(self) -> None:
+        return
+
+    def __exit__(self, kind: object, error: BaseException | None, traceback: object) -> None:
+        if error is None or isinstance(error, Exception):
+            self._tell(error)
+
+
 class _Staging:
     """Functions for staging memory as C calls them; None: the library's own. `error`: what alloc() raised last."""
 
@@ -321,12 +338,9 @@ class Comm(_handle.Handle):
         """[bytes of rank 0, bytes of rank 1, ...]; `data` is bytes-like and everywhere of one length. Collective. For
         small control data."""
         with self._alone():
-            error, sent = None, b""
-            try:
+            sent = b""
+            with Agreed(lambda error: self._agree(error, f"{len(sent)} bytes")):
                 sent = bytes(memoryview(data))
-            except TypeError as wrong:
-                error = wrong
-            self._agree(error, f"{len(sent)} bytes")
             return self._gather(sent)
 
     def set_timeout(self, timeout_ms: int) -> None:
@@ -361,12 +375,8 @@ class Comm(_handle.Handle):
 
     def _registering(self, function: Callable[..., Any], x: Any) -> None:
         with self._alone():
-            error, address = None, None
-            try:
+            with Agreed(self._agree):
                 address = None if x is None else View(x).addresses[0]
-            except (TypeError, ValueError) as wrong:
-                error = wrong
-            self._agree(error)
             self._call(function, self, address)
 
     # ---- the end

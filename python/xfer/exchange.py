@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from . import _structs, dtypes
 from ._lib import lib
-from .comm import Comm
+from .comm import Agreed, Comm
 from .errors import XferError
 from .memory import HOST, Memory, check_device, one_array
 from .plan import Plan, PlanOptions, note_use, options_struct
@@ -107,14 +107,10 @@ class Exchange(Plan):
         self._note_tensors(())
         self._sides: _Sides | None = None
         with comm._alone():
-            error: Exception | None = None
-            try:
+            with Agreed(self._agree):
                 options_of = options_struct(options)
                 self._timeout_ms = options_of.timeout_ms
                 sides = _Sides(comm, sends, recvs)
-            except Exception as wrong:
-                error = wrong
-            self._agree(error)
             to, from_ = sides.to.operations, sides.from_.operations
             comm._call(
                 lib.xfer_plan_create_exchange, self._out(), comm, to, len(to), from_, len(from_), byref(options_of)
@@ -162,13 +158,9 @@ def exchange(comm: Comm, sends: Operations, recvs: Operations, stream: Any = Non
     """
     _structs.needed("comm", comm, "comm")
     with comm._alone():
-        error: Exception | None = None
-        try:
+        with Agreed(comm._agree):
             sides = _Sides(comm, sends, recvs)
             pointer = stream_pointer(stream, comm._device)
-        except Exception as wrong:
-            error = wrong
-        comm._agree(error)
         if comm._device != HOST:
             note_use(pointer, comm._device, sides.owners())
         comm._call(_exchange, comm, sides, pointer)

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, TypedDict
 from . import _handle, _structs
 from ._lib import lib
 from ._structs import decoded
-from .comm import Comm, _Alone
+from .comm import Agreed, Comm, _Alone
 from .errors import ArgError, StateError, XferError, described
 from .layout import Layout
 from .memory import HOST, View, view_of
@@ -171,15 +171,11 @@ class Plan(_handle.Handle):
         self._begin(comm, comm.rank)
         self._note_tensors(())
         with comm._alone():
-            error: Exception | None = None
-            try:
+            with Agreed(self._agree):
                 struct = options_struct(options)
                 self._timeout_ms = struct.timeout_ms
                 rows = _rows(tensors)
                 self._note_tensors(tensors)
-            except Exception as wrong:
-                error = wrong
-            self._agree(error)
             comm._call(lib.xfer_plan_create, self._out(), comm, rows, len(rows), byref(struct))
         self._use(comm)
 
@@ -349,16 +345,11 @@ class Plan(_handle.Handle):
         comm = self._on()
         digests = (_structs.Digest * len(self))()
         with comm._alone():
-            error: Exception | None = None
-            try:
-                number = _SIDES[side]
+            with Agreed(self._agree):
+                if side not in _SIDES:
+                    raise ValueError(f"there is no side {side!r}: it is src or dst")
                 pointer = stream_pointer(stream, comm._device)
-            except KeyError:
-                error = ValueError(f"there is no side {side!r}: it is src or dst")
-            except Exception as wrong:
-                error = wrong
-            self._agree(error)
-            comm._call(lib.xfer_plan_digest, self, digests, len(digests), number, pointer)
+            comm._call(lib.xfer_plan_digest, self, digests, len(digests), _SIDES[side], pointer)
         return [f"{d.word[0]:016x}{d.word[1]:016x}" for d in digests]
 
     def check_replicas(self, stream: Any = None) -> None:
@@ -367,12 +358,8 @@ class Plan(_handle.Handle):
         """
         comm = self._on()
         with comm._alone():
-            error: Exception | None = None
-            try:
+            with Agreed(self._agree):
                 pointer = stream_pointer(stream, comm._device)
-            except Exception as wrong:
-                error = wrong
-            self._agree(error)
             comm._call(lib.xfer_plan_check_replicas, self, pointer)
 
     # ---- looking at it
@@ -463,16 +450,12 @@ def redistribute(
     """
     _structs.needed("comm", comm, "comm")
     with comm._alone():
-        error: Exception | None = None
-        try:
+        with Agreed(comm._agree):
             for layout in (src_layout, dst_layout):
                 _structs.checked("layout", layout, "layout")
             src_view = view_of(src, src_layout, comm.rank, comm._device, "source")
             dst_view = view_of(dst, dst_layout, comm.rank, comm._device, "destination")
             pointer = stream_pointer(stream, comm._device)
-        except Exception as wrong:
-            error = wrong
-        comm._agree(error)
         if comm._device != HOST:
             views = [view for view in (src_view, dst_view) if view is not None]
             note_use(pointer, comm._device, [owner for view in views for owner in view.owners()])

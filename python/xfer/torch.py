@@ -25,7 +25,7 @@ from ._dtensor import MEANINGS, Grid, Ranks, candidates, chosen, differ, grid_of
 from ._flat import FlatPart, flat_parts, is_flat
 from ._places import Places
 from ._steps import Steps
-from .comm import Comm
+from .comm import Agreed, Comm
 from .dtypes import dtype_name, torch_dtype
 from .errors import MismatchError
 from .layout import Layout, Replicate
@@ -221,10 +221,9 @@ def redistribute(
     Raises TypeError for Partial, ValueError where a local tensor has another shape than the placements say; on the
     other ranks PeerError.
     """
-    error: Exception | None = None
     found: dict[str, Layout] = {}
     grid: Grid | None = None
-    try:
+    with Agreed(comm.agree):
         if tensor is not None and not isinstance(tensor, DTensor):
             raise TypeError(f"a {type(tensor).__name__} is no DTensor")
         if tensor is not None and tensor.device_mesh.get_coordinate() is None:
@@ -232,17 +231,11 @@ def redistribute(
         if tensor is not None:
             grid = grid_of(tensor.device_mesh, ranks)
             found = candidates(tensor, comm.rank, grid)
-    except Exception as wrong:
-        error = wrong
-    comm.agree(error)
     said, agreed = _agreed(_gather(comm, _record(tensor, found, meaning, grid)))
     target, made, local = None, None, None
-    try:
+    with Agreed(comm.agree):
         if mesh is not None and placements is not None:
             target, made, local = _empty(mesh, placements, said, comm, ranks)
-    except Exception as wrong:
-        error = wrong
-    comm.agree(error)
     source = found.get(agreed)
     _redistribute(comm, source, None if source is None else _local(tensor), target, local, stream)
     return made
@@ -361,28 +354,20 @@ class Transfer(Steps):
         meaning: str | None = None,
         **options: Unpack[PlanOptions],
     ) -> None:
-        have: list[dict[str, Any]] = [{}, {}]
-        error: Exception | None = None
-        meshes: list[Any] = [None, None]
-        try:
+        with Agreed(comm.agree):
             have = [_tensors(side) if side is not None else {} for side in (source, target)]
-            meshes = [
+            meshes: list[Any] = [
                 None if side is None else meshes_of(h, ranks) for side, h in zip((source, target), have, strict=True)
             ]
             if None not in meshes and set(have[0]) != set(have[1]):
                 lacking = min(set(have[0]) ^ set(have[1]))
                 raise ValueError(f"{lacking!r} is in one of source and target alone")
-        except Exception as wrong:
-            error = wrong
         said = _gather(comm, meshes)
         layouts: list[dict[str, Layout]] = [{}, {}]
-        try:
+        with Agreed(comm.agree):
             for side in (0, 1):
                 theirs = [each[side] for each in said]
                 layouts[side] = _layouts(have[side], theirs, ranks, meaning)
-        except Exception as wrong:
-            error = error or wrong
-        comm.agree(error)
         names = sorted({*layouts[0], *layouts[1]})
         self.plan = Plan(comm, [(name, layouts[0].get(name), layouts[1].get(name)) for name in names], **options)
         self._sides = _Sides(source, target)

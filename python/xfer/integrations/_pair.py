@@ -23,7 +23,7 @@ from typing import Any, ClassVar
 import torch
 
 from .._store import Gather
-from ..comm import Comm, nccl_id
+from ..comm import Agreed, Comm, nccl_id
 from ..dtypes import torch_dtype
 from ..errors import CommError
 from ..plan import Conversion, Plan
@@ -220,16 +220,6 @@ def _cuts(rows: list[Any]) -> list[list[Any]]:
     return [cut for cut in (rows[:first], rows[first:]) if cut]
 
 
-def _agree(comm: Comm, work: Callable[[], None]) -> None:
-    """What `work` raises on this rank is raised on all; the others say comm.agree(). Collective."""
-    wrong: Exception | None = None
-    try:
-        work()
-    except Exception as error:
-        wrong = error
-    comm.agree(wrong)
-
-
 class _Update:
     """The plans of one pair of models, and their runs. begin() comes before each; views_of(names) is a function that
     gives name, source and destination of those that lie elsewhere than before, or, with True, of all. passing: names
@@ -403,7 +393,8 @@ class WorkerSide:
                 update.look()
             assert update is not None
             update.run(version)
-            _agree(self._comm, destination.finish)
+            with Agreed(self._comm.agree):
+                destination.finish()
         except Exception as error:
             try:
                 if destination is not None:

@@ -15,6 +15,7 @@ from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
 from .._steps import Steps
+from ..comm import Agreed
 from ..dtypes import dtype_name
 from ..errors import MismatchError
 from ..layout import Layout
@@ -118,17 +119,10 @@ class StateTransfer(Steps):
 
     def __init__(self, group: Any, *, source: Any = None, target: Any = None, **options: Unpack[PlanOptions]) -> None:
         comm = comm_of(group)
-        have: list[Pieces] = [{}, {}]
-        mine: list[dict[str, Any]] = [{}, {}]
-        views: list[dict[str, View]] = [{}, {}]
-        error: Exception | None = None
-        try:
+        with Agreed(comm.agree):
             have = [_pieces(source), _pieces(target)]
             mine = [_described(pieces) for pieces in have]
             views = [{key: _view(each) for key, each in pieces.items()} for pieces in have]
-        except Exception as wrong:
-            error = wrong
-        comm.agree(error)
         said = share(comm, mine)  # the same everywhere: what follows is wrong on all ranks or on none
         sides = [_joined(said, side) for side in (0, 1)]
         for key in sorted(sides[1].keys() - sides[0].keys()):
