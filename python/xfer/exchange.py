@@ -116,7 +116,10 @@ class Exchange(Plan):
                 lib.xfer_plan_create_exchange, self._out(), comm, to, len(to), from_, len(from_), byref(options_of)
             )
             self._key = sides.key()
-            self._bind_sides(sides)
+            try:
+                self._bind_sides(sides)
+            except XferError as wrong:
+                self._note(wrong, "all")
         self._use(comm)
 
     def bind_all(self, sends: Operations, recvs: Operations) -> None:
@@ -128,17 +131,14 @@ class Exchange(Plan):
                 sides = _Sides(comm, sends, recvs)
                 if sides.key() != self._key:
                     raise ValueError("these are other operations than were planned, or in another order")
-            except Exception as wrong:
-                self._wrong = self._wrong or wrong
-            else:
                 self._bind_sides(sides)
+            except Exception as wrong:
+                self._note(wrong, "all")
 
     def _bind_sides(self, sides: _Sides) -> None:
-        try:
-            lib.xfer_plan_bind_exchange(self, sides.to.views, sides.from_.views)
-            self._sides = sides  # kept alive
-        except XferError as wrong:
-            self._wrong = self._wrong or wrong
+        lib.xfer_plan_bind_exchange(self, sides.to.views, sides.from_.views)
+        self._sides = sides  # kept alive
+        self._unbound.clear()
 
     def _destroy(self, handle: Any) -> None:
         self._kept.append(self._sides)

@@ -195,12 +195,19 @@ class Plan(_handle.Handle):
         self._views: dict[int, tuple[View | None, View | None]] = {}
         self._kept: list[Any] = []  # what others bound to it
         self._wrong: Exception | None = None  # the first thing that was wrong since the last commit
+        self._unbound: dict[int | str, str] = {}  # what was wrong, by what is to be bound anew
         self._refused = False
         self._timeout_ms = 0  # the comm's
 
     def _agree(self, error: Exception | None) -> None:
         assert self._comm is not None
         self._comm._agree(error, timeout_ms=self._timeout_ms)
+
+    def _note(self, wrong: Exception, what: int | str | None = None) -> None:
+        """For commit(), which fails until `what` is bound: a tensor, or several at once."""
+        self._wrong = self._wrong or wrong
+        if what is not None:
+            self._unbound[what] = described(wrong)
 
     def _note_tensors(self, tensors: Tensors) -> None:
         self._layouts = [(tensor[1], tensor[2]) for tensor in tensors]
@@ -220,10 +227,10 @@ class Plan(_handle.Handle):
         """Say where the parts of one tensor, by number or name, lie on this rank: arrays or Views, or None.
 
         Local. What is wrong with them (type, shape, dtype, device) is noted, and raised by commit(), there on all
-        ranks, so that no rank waits for one that gave up. Arrays are kept alive until they are bound anew or the plan
-        is closed, their storage too.
+        ranks, so that no rank waits for one that gave up; the tensor is to be bound anew then. Arrays are kept alive
+        until they are bound anew or the plan is closed, their storage too.
         """
-        comm = self._on()
+        comm, number = self._on(), None
         with comm._alone():
             try:
                 number = self._number(tensor)
@@ -232,11 +239,11 @@ class Plan(_handle.Handle):
                 dst_view = view_of(dst, dst_layout, self._rank, comm._device, "destination")
                 lib.xfer_plan_bind(self, number, _reference(src_view), _reference(dst_view))
                 self._views[number] = src_view, dst_view  # kept alive
+                self._unbound.pop(number, None)
             except Exception as wrong:
-                if self._wrong is None:
-                    self._wrong = wrong
-                    if not isinstance(wrong, XferError):
-                        wrong.args = (f"tensor {tensor!r}: {wrong}",)
+                if not isinstance(wrong, XferError):
+                    wrong.args = (f"tensor {tensor!r}: {wrong}",)
+                self._note(wrong, number)
 
     def _number(self, tensor: int | str) -> int:
         if isinstance(tensor, str):
@@ -253,12 +260,15 @@ class Plan(_handle.Handle):
     def commit(self) -> None:
         """Get everything ready to run: check that all parts are bound, allocate staging, choose lanes. Collective.
 
-        Raises what bind() noted, here or (PeerError) on another rank; StateError where a part is not bound, ShapeError
-        where destinations overlap, ArgError for memory that the device's copies cannot use.
+        Raises what bind() noted, here or (PeerError) on another rank; StateError where a part is not bound, or was
+        refused and is not bound anew, ShapeError where destinations overlap, ArgError for memory that the device's
+        copies cannot use.
         """
         comm = self._on()
         with comm._alone():
             wrong, self._wrong = self._wrong, None
+            if wrong is None and self._unbound:
+                wrong = StateError(f"what was refused is not bound anew: {next(iter(self._unbound.values()))}")
             self._agree(wrong)
             comm._call(lib.xfer_plan_commit, self)
             self._refused = False

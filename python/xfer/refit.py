@@ -472,8 +472,9 @@ class Locals(_handle.Handle):
                 lib.xfer_locals_bind(self, plan)
                 plan._kept[:] = [kept for kept in plan._kept if kept[0] is not self]
                 plan._kept.append((self, dict(self._given)))
+                plan._unbound.pop("locals", None)
             except Exception as wrong:
-                plan._wrong = plan._wrong or wrong
+                plan._note(wrong, "locals")
 
     def problems(self) -> list[str]:
         """What is wrong with the tensors handed in, a sentence each."""

@@ -317,7 +317,7 @@ class _Sides:
             self._are_known = True
             bind(moved)
         except Exception as wrong:
-            plan._wrong = plan._wrong or wrong  # raised on all ranks
+            plan._note(wrong)  # raised on all ranks
         try:
             plan.commit()
         except BaseException:

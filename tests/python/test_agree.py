@@ -61,6 +61,10 @@ def test_bind_is_refused_by_commit_on_all_ranks(name):
             plan.bind("w", array if comm.rank == 2 else GOOD, np.zeros_like(GOOD))
             with pytest.raises(Exception) as caught:
                 plan.commit()
+            with pytest.raises(
+                xfer.StateError if comm.rank == 2 else xfer.PeerError, match="not bound anew: .*" + words
+            ):
+                plan.commit()
             plan.bind("w", GOOD, np.zeros_like(GOOD))  # and can be put right
             plan.commit()
             plan.run(1)
@@ -68,6 +72,31 @@ def test_bind_is_refused_by_commit_on_all_ranks(name):
             return caught.value
 
     check(outcomes(3, work), 2, kind, words)
+
+
+def test_what_was_bound_before_a_wrong_bind_is_not_moved_in_its_place():
+    layout, (comm,) = Layout(Mesh([1]), [4], "f32", [Shard(0)]), xfer.Comm.local(1)
+    old, got = np.ones(4, np.float32), np.zeros(4, np.float32)
+    exchange = xfer.Exchange(comm, [(0, 1, old)], [(0, 1, got)])
+    plan = xfer.Plan(comm, [("w", layout, layout)])
+    plan.bind("w", old, got)
+    for each, bind in (
+        (plan, lambda x: plan.bind("w", x, got)),
+        (exchange, lambda x: exchange.bind_all([(0, 1, x)], [(0, 1, got)])),
+    ):
+        each.commit()
+        for wrong in (np.full(4, 2, np.float64), np.full(5, 2, np.float32), [2.0] * 4):
+            bind(wrong)
+            with pytest.raises((TypeError, ValueError)):
+                each.commit()
+            with pytest.raises(xfer.StateError, match="what was refused is not bound anew: "):
+                each.commit()
+        bind(np.full(4, 3, np.float32))
+        each.commit()
+        each.run(1)
+        each.wait()
+        assert got.tolist() == [3] * 4
+        got[:] = 0
 
 
 @pytest.mark.parametrize(
