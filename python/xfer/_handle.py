@@ -37,6 +37,12 @@ class Handle:
         self._uses = other
         other._n_users += 1
 
+    def _leave(self) -> None:
+        """One user less."""
+        self._n_users -= 1
+        if self._closed:
+            self.close()
+
     @property
     def closed(self) -> bool:
         """Was close() called?"""
@@ -52,9 +58,7 @@ class Handle:
             self._destroy(handle)
         used, self._uses = self._uses, None
         if used is not None:
-            used._n_users -= 1
-            if used._closed:
-                used.close()
+            used._leave()
 
     def _destroy(self, handle: c_void_p) -> None:
         getattr(lib, f"xfer_{self._kind}_destroy")(handle)

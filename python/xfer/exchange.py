@@ -105,7 +105,6 @@ class Exchange(Plan):
         _structs.needed("comm", comm, "comm")
         self._begin(comm, comm.rank)
         self._note_tensors(())
-        self._sides: _Sides | None = None
         with comm._alone():
             with Agreed(self._agree):
                 options_of = options_struct(options)
@@ -136,14 +135,9 @@ class Exchange(Plan):
                 self._note(wrong, "all")
 
     def _bind_sides(self, sides: _Sides) -> None:
-        lib.xfer_plan_bind_exchange(self, sides.to.views, sides.from_.views)
-        self._sides = sides  # kept alive
+        self._on()._now(lib.xfer_plan_bind_exchange, self, sides.to.views, sides.from_.views)
+        self._views = {0: sides}
         self._unbound.clear()
-
-    def _destroy(self, handle: Any) -> None:
-        self._kept.append(self._sides)
-        self._sides = None
-        super()._destroy(handle)
 
 
 def exchange(comm: Comm, sends: Operations, recvs: Operations, stream: Any = None) -> None:

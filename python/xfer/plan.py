@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from ctypes import byref, c_int, c_uint64, c_void_p, string_at
 from typing import TYPE_CHECKING, Any, TypedDict
 
@@ -192,8 +192,8 @@ class Plan(_handle.Handle):
     def _begin(self, comm: Comm | None, rank: int) -> None:
         _handle.Handle.__init__(self)
         self._comm, self._rank = comm, rank
-        self._views: dict[int, tuple[View | None, View | None]] = {}
-        self._kept: list[Any] = []  # what others bound to it
+        self._views: dict[int, Any] = {}  # kept alive
+        self._kept: dict[_handle.Handle, Any] = {}  # whose memory it may use, and what they bound to it
         self._wrong: Exception | None = None  # the first thing that was wrong since the last commit
         self._unbound: dict[int | str, str] = {}  # what was wrong, by what is to be bound anew
         self._refused = False
@@ -208,6 +208,12 @@ class Plan(_handle.Handle):
         self._wrong = self._wrong or wrong
         if what is not None:
             self._unbound[what] = described(wrong)
+
+    def _keep(self, other: _handle.Handle) -> None:
+        """As long as the plan is there."""
+        if other not in self._kept:
+            self._kept[other] = None
+            other._n_users += 1
 
     def _note_tensors(self, tensors: Tensors) -> None:
         self._layouts = [(tensor[1], tensor[2]) for tensor in tensors]
@@ -237,8 +243,8 @@ class Plan(_handle.Handle):
                 src_layout, dst_layout = self._layouts[number] if self._layouts else (None, None)
                 src_view = view_of(src, src_layout, self._rank, comm._device, "source")
                 dst_view = view_of(dst, dst_layout, self._rank, comm._device, "destination")
-                lib.xfer_plan_bind(self, number, _reference(src_view), _reference(dst_view))
-                self._views[number] = src_view, dst_view  # kept alive
+                comm._now(lib.xfer_plan_bind, self, number, _reference(src_view), _reference(dst_view))
+                self._views[number] = src_view, dst_view
                 self._unbound.pop(number, None)
             except Exception as wrong:
                 if not isinstance(wrong, XferError):
@@ -323,12 +329,16 @@ class Plan(_handle.Handle):
         missed its deadline. After a failure destinations may be half old and half new, and another commit() is needed.
         A timeout that is no number raises at once: the run is in flight still, for another wait() or for close().
         """
+        self._wait(lib.xfer_plan_wait, self, timeout_ms)
+
+    def _wait(self, function: Callable[..., Any], *arguments: Any) -> None:
+        """By a function of C, whose last argument is the timeout."""
         comm = self._on()
         with comm._alone():
             self._refused = True  # until it is waited for
-            _structs.checked(c_uint64, timeout_ms, "timeout_ms")
+            _structs.checked(c_uint64, arguments[-1], "timeout_ms")
             self._refused = False
-            comm._call(lib.xfer_plan_wait, self, timeout_ms)
+            comm._call(function, *arguments)
 
     def test(self) -> bool:
         """Has this rank's part of the last run ended? Local; does not block. wait() is still to be called."""
@@ -374,10 +384,18 @@ class Plan(_handle.Handle):
 
     # ---- looking at it
 
+    def _look(self, function: Callable[..., Any], *arguments: Any) -> None:
+        """A call that waits for nobody; of a simulated plan too."""
+        if (comm := self._comm) is None:
+            function(self, *arguments)
+            return
+        with _Alone(comm):
+            comm._now(function, self, *arguments)
+
     def report(self) -> dict[str, int]:
         """What the plan does on this rank, in figures: the fields of xfer_plan_report_data. Local."""
         report = _structs.sized(_structs.PlanReport)
-        lib.xfer_plan_report(self, byref(report))
+        self._look(lib.xfer_plan_report, byref(report))
         return _structs.fields_of(report)
 
     def moves(self) -> list[dict[str, Any]]:
@@ -385,7 +403,7 @@ class Plan(_handle.Handle):
         moves = []
         for i in range(self.report()["n_moves"]):
             move = _structs.Move()
-            lib.xfer_plan_move_get(self, i, byref(move))
+            self._look(lib.xfer_plan_move_get, i, byref(move))
             fields = _structs.fields_of(move)
             n_dims = fields.pop("n_dims")
             moves.append({k: tuple(v[:n_dims]) if hasattr(v, "__len__") else v for k, v in fields.items()})
@@ -394,7 +412,7 @@ class Plan(_handle.Handle):
     def text(self, json: bool = False) -> str:
         """A summary for people, or one JSON object. Local."""
         text = c_void_p()
-        lib.xfer_plan_print(self, byref(text), int(json))
+        self._look(lib.xfer_plan_print, byref(text), int(json))
         try:
             return decoded(string_at(text.value or 0))
         finally:
@@ -405,18 +423,21 @@ class Plan(_handle.Handle):
         return self.report()["n_tensors"]
 
     def __repr__(self) -> str:
-        if self.closed:
-            return self._repr("")
-        figures = self.report()
+        try:
+            figures = {} if self.closed else self.report()
+        except StateError:  # another thread uses it
+            figures = {}
+        if not figures:
+            return self._repr("in use")
         where = "simulated, " if self._comm is None else ""
-        return self._repr(f"{where}{len(self)} tensors, {figures['in_bytes']} bytes in on rank {self._rank}")
+        return self._repr(f"{where}{figures['n_tensors']} tensors, {figures['in_bytes']} bytes in on rank {self._rank}")
 
     # ---- the end
 
     def _destroy(self, handle: c_void_p) -> None:
         comm, self._comm = self._comm, None
-        kept = (self._views, self._kept)
-        self._views, self._kept = {}, []
+        views, self._views = self._views, {}
+        kept, self._kept = self._kept, {}
         if comm is None:
             super()._destroy(handle)
             return
@@ -425,7 +446,7 @@ class Plan(_handle.Handle):
                 with contextlib.suppress(XferError), _Alone(comm):
                     comm._call(lib.xfer_plan_wait, _Raw(handle), 0)
         finally:
-            comm._give_back(_destroy, handle, kept)
+            comm._give_back(_destroy, handle, views, kept)
 
     def __del__(self) -> None:
         self._refused = False  # what is collected does not wait for anybody
@@ -439,8 +460,10 @@ class _Raw:
         self._as_parameter_ = handle
 
 
-def _destroy(handle: c_void_p, kept: object) -> None:
+def _destroy(handle: c_void_p, views: object, kept: dict[_handle.Handle, Any]) -> None:
     lib.xfer_plan_destroy(handle)
+    for other in kept:
+        other._leave()
 
 
 # ---- one tensor, one call

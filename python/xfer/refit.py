@@ -469,9 +469,9 @@ class Locals(_handle.Handle):
                 for (_, name), memory in self._given.items():
                     if comm._device == HOST != memory.device:
                         raise ValueError(f"{name!r} is on a GPU, and this comm's memory is the host's")
-                lib.xfer_locals_bind(self, plan)
-                plan._kept[:] = [kept for kept in plan._kept if kept[0] is not self]
-                plan._kept.append((self, dict(self._given)))
+                plan._keep(self)  # memory of its own is bound too
+                comm._now(lib.xfer_locals_bind, self, plan)
+                plan._kept[self] = dict(self._given)
                 plan._unbound.pop("locals", None)
             except Exception as wrong:
                 plan._note(wrong, "locals")
@@ -504,22 +504,12 @@ class Locals(_handle.Handle):
 
     def wait(self, plan: Plan, timeout_ms: int = 0) -> None:
         """plan.wait(), then the callbacks, on the thread that waits. Collective. What a callback raises is raised."""
-        comm = plan._on()
-        with comm._alone():
-            plan._refused = False
-            comm._call(self._wait, plan, timeout_ms)
+        plan._on()  # raises
+        plan._keep(self)
+        plan._wait(lib.xfer_locals_wait, self, plan, timeout_ms)
         error, self._misc_error = self._misc_error, None
         if error is not None:
             raise error
-
-    def _wait(self, plan: Plan, timeout_ms: int) -> None:
-        self._n_users += 1  # closed meanwhile, it is given back afterwards
-        try:
-            lib.xfer_locals_wait(self, plan, timeout_ms)
-        finally:
-            self._n_users -= 1
-            if self._closed:
-                self.close()
 
     def __repr__(self) -> str:
         return self._repr("" if self.closed else f"{len(self)} tensors, {len(self._given)} handed in")

@@ -243,6 +243,51 @@ def test_misc_tensors_come_by_callback(table):
     ]
 
 
+def test_locals_that_are_closed_before_their_plan_stay_as_long_as_it_does(table):
+    """Misc tensors that nobody handed in lie in memory of theirs."""
+    model = Model(table)
+    model.add("vision.scale", "f32", [4])
+    train, gen = Side("full"), Side("vllm:tp2,loaded", first_rank=1)
+    train.give_whole("vision.*", 0)
+    refit = Refit(model, train, gen)
+
+    def work(comm):
+        with refit.plan(comm) as plan:
+            with refit.locals(comm.rank) as locals_:
+                hand_in(locals_, comm.rank)
+                if comm.rank == 0:
+                    locals_.give("train", "vision.scale", np.ones(4, np.float32))
+                locals_.take_misc(lambda *_: None)
+                locals_.bind(plan)
+                plan.commit()
+                plan.run(1)
+                locals_.wait(plan)
+            assert locals_.closed
+            assert locals_._handle
+            plan.run(2)
+            plan.wait()
+        assert not locals_._handle
+
+    on_ranks(3, work)
+
+
+@pytest.mark.parametrize("wrong", [-1, "x"])
+def test_a_run_is_waited_for_at_the_end_after_a_wait_with_a_wrong_timeout(table, wrong):
+    refit = join(table)
+
+    def work(comm):
+        with refit.plan(comm) as plan, refit.locals(comm.rank) as locals_:
+            hand_in(locals_, comm.rank)
+            locals_.bind(plan)
+            plan.commit()
+            plan.run(1)
+            locals_.wait(plan, wrong if comm.rank == 1 else 0)
+
+    results = outcomes(3, work)
+    assert isinstance(results[1], TypeError | OverflowError)
+    assert results[0] is results[2] is None
+
+
 def test_ranks_items_and_rules(table, tmp_path):
     """A side on ranks of any order, told by items, moves what one told by its SPEC does."""
     gen = Side("vllm:", items={"tp": 2, "loaded": 1}, ranks=[2, 1])

@@ -10,8 +10,10 @@ import weakref
 
 import numpy as np
 import pytest
+from tiny_model import TinyModel
 
 import xfer
+from xfer._lib import lib
 
 SRC, DST = xfer.parse_problem("f32[8] (2):S0 -> (2):R")
 
@@ -140,6 +142,81 @@ def test_another_thread_cannot_bind_meanwhile():
     for thread in threads:
         thread.join(20)
     assert pair.memory(pair.of(0)[0]).tolist() == list(range(8))
+
+
+def closed_during(monkeypatch, name, handles, call):
+    """What was destroyed while C was in the function of that name, and by the end of the call that comes to it; another
+    thread closes the handles meanwhile."""
+    destroyed, during, original = [], [], getattr(lib, name)
+
+    def close():
+        for handle in handles:
+            handle.close()
+
+    def function(*arguments):
+        with contextlib.suppress(xfer.XferError):
+            original(*arguments)
+        thread = threading.Thread(target=close)
+        thread.start()
+        thread.join(20)
+        assert not thread.is_alive()
+        during.extend(destroyed)
+
+    with monkeypatch.context() as patch:
+        for kind in ("plan", "comm", "locals"):
+            destroy = getattr(lib, f"xfer_{kind}_destroy")
+            patch.setattr(
+                lib, f"xfer_{kind}_destroy", lambda handle, k=kind, d=destroy: (destroyed.append(k), d(handle))
+            )
+        patch.setattr(lib, name, function)
+        with contextlib.suppress(ValueError):  # it is closed
+            call()
+    return during, destroyed
+
+
+CALLS = {
+    "xfer_plan_bind": lambda plan, _: plan.bind("w", None, None),
+    "xfer_plan_report": lambda plan, _: plan.report(),
+    "xfer_plan_move_get": lambda plan, _: plan.moves(),
+    "xfer_plan_print": lambda plan, _: plan.text(),
+    "xfer_comm_set_timeout": lambda _, comm: comm.set_timeout(1),
+    "xfer_comm_set_staging": lambda _, comm: comm.set_staging(None, None),
+}
+
+
+@pytest.mark.parametrize("name", CALLS)
+def test_what_another_thread_closes_during_a_short_call_is_given_back_after_it(monkeypatch, name):
+    (comm,) = xfer.Comm.local(1)
+    plan = xfer.Plan(comm, [("w", *xfer.parse_problem("f32[8] (1):R -> (1):R"))])
+    during, after = closed_during(monkeypatch, name, [plan, comm], lambda: CALLS[name](plan, comm))
+    assert (during, after) == ([], ["plan", "comm"])
+
+
+def test_what_another_thread_closes_while_all_is_bound_is_given_back_after_it(monkeypatch, tmp_path):
+    (comm,) = xfer.Comm.local(1)
+    exchange = xfer.Exchange(comm, [], [])
+    name = "xfer_plan_bind_exchange"
+    assert closed_during(monkeypatch, name, [exchange], lambda: exchange.bind_all([], [])) == ([], ["plan"])
+    tiny = TinyModel(hidden=16, heads=4, kv=2, head=4, inner=12, vocab=128)
+    refit = xfer.Refit(xfer.Model(tiny.write_table(tmp_path)), xfer.Side("full"), None)
+    plan, locals_ = xfer.Plan(comm, []), refit.locals(0)
+    handles = [locals_, plan, refit, comm]
+    during, after = closed_during(monkeypatch, "xfer_locals_bind", handles, lambda: locals_.bind(plan))
+    assert (during, after) == ([], ["plan", "locals", "comm"])
+
+
+def test_a_plan_that_another_thread_uses_is_not_looked_at():
+    pair = Pair()
+    threads = [pair.start(0), pair.start(1)]
+    pair.wait_until_called()
+    plan = pair.of(0)[1]
+    with pytest.raises(xfer.StateError, match="another thread is using it"):
+        plan.report()
+    assert repr(plan) == "<Plan in use>"
+    pair.late.set()
+    for thread in threads:
+        thread.join(20)
+    assert plan.report()["n_tensors"] == 1
 
 
 def test_ctrl_c_while_a_call_is_handed_to_its_thread_is_noticed():
