@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
+from .errors import XferError
 from .plan import Plan
 
 if TYPE_CHECKING:
@@ -19,7 +21,15 @@ class Steps:
 
     def step(self, version: int, stream: Any = None) -> None:
         """Move all tensors and wait until they are there on every rank. Collective."""
-        self.plan.run(version, stream)
+        try:
+            self.plan.run(version, stream)
+        except Exception:
+            with suppress(XferError):  # it tells the others, which wait
+                self._wait()
+            raise
+        self._wait()
+
+    def _wait(self) -> None:
         self.plan.wait()
 
     def close(self) -> None:

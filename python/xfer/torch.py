@@ -290,22 +290,18 @@ class _Sides:
     def __init__(self, source: Source | None, target: Source | None) -> None:
         self.sources = [source, target]
         self.parts: list[dict[str, Any]] = [{}, {}]  # by name; None outside a tensor's mesh
-        self._places: list[Places | None] = [None, None]
+        self._places = [Places(), Places()]
         self._are_known = False
 
     def _moved(self, side: int) -> list[str]:
         """The names of what does not lie where it lay; of all at first, and after a failure."""
-        source, before, places = self.sources[side], self.parts[side], self._places[side]
+        source, before = self.sources[side], self.parts[side]
         tensors = {} if source is None else _tensors(source)
         if self._are_known and tensors.keys() != before.keys():
             raise ValueError(f"{min(tensors.keys() ^ before.keys())!r} has come or gone since it was planned")
         self.parts[side] = parts = {name: _local(tensor) for name, tensor in tensors.items()}
         names = [name for name, part in parts.items() if part is not None]
-        if places is None:
-            self._places[side] = Places()
-            moved = names
-        else:
-            moved = [names[i] for i in places.moved(names, [parts[name] for name in names])]
+        moved = [names[i] for i in self._places[side].moved(names, [parts[name] for name in names])]
         if moved and side == 1 and isinstance(source, torch.nn.Module):
             _refuse_copies(parts, _tensors(source), moved)
         return moved
@@ -313,15 +309,15 @@ class _Sides:
     def commit(self, plan: Plan, bind: Callable[[list[tuple[int, str]]], None]) -> None:
         """With what has moved bound: (0 or 1, name) of each. Collective."""
         try:
-            moved = [(side, name) for side in (0, 1) for name in self._moved(side)]
-            self._are_known = True
-            bind(moved)
-        except Exception as wrong:
-            plan._note(wrong)  # raised on all ranks
-        try:
+            try:
+                moved = [(side, name) for side in (0, 1) for name in self._moved(side)]
+                self._are_known = True
+                bind(moved)
+            except Exception as wrong:
+                plan._note(wrong)  # raised on all ranks
             plan.commit()
         except BaseException:
-            self._places = [None, None]
+            self._places = [Places(), Places()]
             raise
 
 
@@ -425,7 +421,9 @@ class ModelRefit(Steps):
     def step(self, version: int, stream: Any = None) -> None:
         """Move all weights and wait until they are there on every rank. Collective."""
         self._sides.commit(self.plan, partial(self._bind, self.locals.update))
-        self.plan.run(version, stream)
+        super().step(version, stream)
+
+    def _wait(self) -> None:
         self.locals.wait(self.plan)
 
     def close(self) -> None:

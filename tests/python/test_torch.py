@@ -4,6 +4,8 @@ XFER_TORCH_CASES and XFER_TORCH_ACROSS say how many random cases there are."""
 import gc
 import os
 import pathlib
+import signal
+import time
 
 import pytest
 from ranks import on_ranks, outcomes
@@ -166,6 +168,58 @@ def test_a_transfer_refuses_what_came_went_or_is_freed():
         assert "'c' has come or gone" in words[0]
         assert "'a': a Tensor without memory" in words[1]
         assert a == [5.0] * 4
+
+
+def test_a_transfer_binds_each_tensor_once_until_it_moves(monkeypatch):
+    bound = [[], []]
+    bind = xfer.Plan.bind
+    monkeypatch.setattr(
+        xfer.Plan, "bind", lambda plan, name, *parts: (bound[plan._rank].append(name), bind(plan, name, *parts))
+    )
+
+    def work(comm):
+        mine = {"a": torch.full((4,), float(comm.rank)), "b": torch.zeros(2)}
+        with xfer.torch.Transfer(comm, **{("target", "source")[comm.rank]: mine}) as transfer:
+            for version in (1, 2):
+                transfer.step(version)
+                assert bound[comm.rank] == ["a", "b"]
+            mine["b"] = torch.full((2,), 5.0)
+            transfer.step(3)
+        return bound[comm.rank], mine["b"].tolist()
+
+    assert on_ranks(2, work) == [(["a", "b", "b"], [5.0] * 2)] * 2
+
+
+def test_a_transfer_that_was_interrupted_while_it_binds_binds_all_at_the_next_step(monkeypatch):
+    (comm,) = xfer.Comm.local(1)
+    source, target = {"w": torch.ones(4)}, {"w": torch.zeros(4)}
+    with xfer.torch.Transfer(comm, source=source, target=target) as transfer:
+        transfer.step(1)
+        source["w"] = torch.full((4,), 2.0)
+        with monkeypatch.context() as patch:
+            patch.setattr(xfer.Plan, "bind", lambda *_: signal.raise_signal(signal.SIGINT))
+            before = signal.signal(signal.SIGINT, signal.default_int_handler)
+            with pytest.raises(KeyboardInterrupt):
+                transfer.step(2)
+            signal.signal(signal.SIGINT, before)
+        transfer.step(3)
+    assert target["w"].tolist() == [2.0] * 4
+
+
+def test_all_ranks_go_on_after_a_step_that_one_rank_cannot_begin():
+    def work(comm):
+        mine = {"a": torch.full((4,), float(comm.rank))}
+        with xfer.torch.Transfer(comm, timeout_ms=20_000, **{("target", "source")[comm.rank]: mine}) as transfer:
+            transfer.step(1)
+            began = time.monotonic()
+            with pytest.raises(xfer.StateError if comm.rank == 1 else xfer.PeerError):
+                transfer.step(1 if comm.rank == 1 else 2)
+            assert time.monotonic() - began < 10
+            mine["a"].fill_(5 * comm.rank)
+            transfer.step(3)
+        return mine["a"].tolist()
+
+    assert on_ranks(2, work) == [[5.0] * 4] * 2
 
 
 class Copying(torch.nn.Linear):
