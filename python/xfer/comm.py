@@ -112,6 +112,7 @@ class Comm(_handle.Handle):
         self._worker: Worker | None = None
         self._on_main_only = False  # MPI_THREAD_FUNNELED: no other thread may call
         self._callback: _bootstrap.GatherCallback | None = None  # that C holds
+        self._transfers: dict[str, Any] = {}  # that an integration keeps for it, by name: they are closed with it
         self._staging: list[_Staging] = []  # likewise; blocks go by the functions that they came from
 
     # ---- makers
@@ -380,6 +381,13 @@ class Comm(_handle.Handle):
             self._call(function, self, address)
 
     # ---- the end
+
+    def close(self) -> None:
+        """Give the object back. Closing twice is fine."""
+        transfers, self._transfers = self._transfers, {}
+        for transfer in transfers.values():
+            transfer.close()
+        super().close()
 
     def _destroy(self, handle: c_void_p) -> None:
         self._give_back(_destroy, handle, self._callback)

@@ -2,15 +2,17 @@
 are in tests/frameworks."""
 
 import abc
+import gc
 import http.server
 import json
 import sys
 import threading
 import types
+import weakref
 
 import numpy as np
 import pytest
-from ranks import on_ranks, outcomes
+from ranks import on_ranks, on_threads, outcomes
 
 import xfer
 
@@ -349,3 +351,92 @@ def test_forgetting_a_transfer_that_was_not_makes_no_comm(monkeypatch):
 
     monkeypatch.setattr(_comms, "_made", lambda _: pytest.fail("a comm is made, which waits for the other ranks"))
     state_dict.drop_state_dict(Group())
+
+
+class Group:
+    """What a framework has, from which comm_of() makes a comm."""
+
+    def __init__(self, comms):
+        self.comms = comms
+
+
+@pytest.fixture
+def pair_of_groups(monkeypatch):
+    """Of two ranks, with comms for three meetings."""
+    from xfer.integrations import _comms
+
+    monkeypatch.setattr(_comms, "_made", lambda group: group.comms.pop(0))
+    return [Group(list(comms)) for comms in zip(*(xfer.Comm.local(2) for _ in range(3)), strict=True)]
+
+
+def moved(groups, source, target, version=None):
+    """What the two ranks raised, or None."""
+    from xfer.integrations import state_dict
+
+    def work(rank):
+        function, state = ((state_dict.push_state_dict, source), (state_dict.pull_state_dict, target))[rank]
+        function(state, groups[rank], version=version)
+
+    return on_threads(2, work)
+
+
+def test_what_is_kept_of_a_group_goes_with_it(pair_of_groups):
+    torch = pytest.importorskip("torch", reason="torch is not installed")
+    from xfer.integrations import _comms
+
+    source, target = {"w": torch.arange(4.0)}, {"w": torch.zeros(4)}
+    for version in (1, None):
+        assert moved(pair_of_groups, source, target, version) == [None, None]
+    assert target["w"].tolist() == [0, 1, 2, 3]
+    comms, tensor = [_comms.known_comm(group) for group in pair_of_groups], weakref.ref(target["w"])
+    del source, target
+    pair_of_groups.clear()
+    gc.collect()
+    assert [comm.closed and not comm._handle for comm in comms] == [True, True]
+    assert tensor() is None
+
+
+def test_a_comm_of_the_callers_is_given_back_with_what_it_keeps():
+    torch = pytest.importorskip("torch", reason="torch is not installed")
+    comms, target = xfer.Comm.local(2), {"w": torch.zeros(4)}
+    assert moved(comms, {"w": torch.arange(4.0)}, target) == [None, None]
+    for comm in comms:
+        comm.close()
+    assert not any(comm._handle for comm in comms)
+
+
+def test_ranks_meet_anew_after_a_push_that_failed(pair_of_groups):
+    torch = pytest.importorskip("torch", reason="torch is not installed")
+    source, target = {"w": torch.arange(4.0)}, {"w": torch.zeros(4)}
+    assert moved(pair_of_groups, source, target) == [None, None]
+    for comm in (group.comms for group in pair_of_groups):
+        assert len(comm) == 2
+    errors = moved(pair_of_groups, {"w": torch.zeros(5)}, target)
+    assert [type(error) for error in errors] == [ValueError, xfer.PeerError]
+    target["w"].zero_()
+    assert moved(pair_of_groups, source, target) == [None, None]
+    assert target["w"].tolist() == [0, 1, 2, 3]
+    assert [len(group.comms) for group in pair_of_groups] == [1, 1]
+
+
+def test_a_state_transfer_that_failed_leaves_the_group_another_comm(pair_of_groups):
+    from xfer.integrations.megatron_state import StateTransfer
+
+    def piece(shape):
+        data = np.zeros(shape, np.float32)
+        return types.SimpleNamespace(
+            key="w", data=data, local_shape=shape, global_shape=shape, global_offset=(0,), prepend_axis_num=0
+        )
+
+    def work(rank, shapes):
+        group, side = pair_of_groups[rank], ("source", "target")[rank]
+        with StateTransfer(group, **{side: {"w": piece(shapes[rank])}}) as weights:
+            weights.step(1)
+            weights.step(1)  # it must grow
+
+    errors = on_threads(2, lambda rank: work(rank, [(4,), (5,)]))
+    assert [type(error) for error in errors] == [xfer.MismatchError] * 2
+    errors = on_threads(2, lambda rank: work(rank, [(4,), (4,)]))
+    assert [type(error) for error in errors] == [xfer.StateError] * 2
+    on_threads(2, lambda rank: work(rank, [(4,), (4,)]))
+    assert [len(group.comms) for group in pair_of_groups] == [0, 0]

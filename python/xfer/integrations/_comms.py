@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import json
 import weakref
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 from .._store import awaited, store_gather
 from ..comm import Comm
 
-__all__ = ["awaited", "comm_of", "drop_comm", "known_comm", "share", "store_gather"]
+__all__ = ["awaited", "comm_of", "drop_comm", "dropped_if_failed", "known_comm", "share", "store_gather"]
 
 _kept: dict[int, tuple[Any, Comm]] = {}  # by id() of the group; what is weakly known, or the address
 
@@ -60,6 +62,17 @@ def drop_comm(group: Any) -> None:
     kept = _kept.pop(group if isinstance(group, int) else id(group), None)
     if kept is not None:
         kept[1].close()
+
+
+@contextmanager
+def dropped_if_failed(group: Any) -> Iterator[None]:
+    """Where the block fails, which it does on all ranks, the comm of a group may be broken: the next comm_of() makes
+    another. A Comm of the caller's stays."""
+    try:
+        yield
+    except BaseException:
+        drop_comm(group)
+        raise
 
 
 def share(comm: Comm, record: Any) -> list[Any]:

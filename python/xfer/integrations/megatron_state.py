@@ -15,18 +15,18 @@ from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
 from .._steps import Steps
-from ..comm import Agreed
+from ..comm import Agreed, Comm
 from ..dtypes import dtype_name
 from ..errors import MismatchError
 from ..layout import Layout
 from ..memory import View, memory_of
 from ..plan import Plan, PlanOptions
-from ._comms import comm_of, share
+from ._comms import comm_of, drop_comm, dropped_if_failed, share
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack
 
-__all__ = ["StateTransfer"]
+__all__ = ["StateTransfer", "drop_comm"]
 
 Pieces = dict[str, list[Any]]  # ShardedTensors by key
 
@@ -114,11 +114,15 @@ class StateTransfer(Steps):
     Planned once; the parameters must stay where they are. Collective.
 
     A tensor of the target that the source lacks is an error; one that the target lacks is left out. What is wrong on
-    one rank is raised on all.
+    one rank is raised on all. After a failure make another, which meets the others anew unless `group` is a Comm.
     """
 
     def __init__(self, group: Any, *, source: Any = None, target: Any = None, **options: Unpack[PlanOptions]) -> None:
-        comm = comm_of(group)
+        self._group = group
+        with dropped_if_failed(group):
+            self._plan(comm_of(group), source, target, **options)
+
+    def _plan(self, comm: Comm, source: Any, target: Any, **options: Unpack[PlanOptions]) -> None:
         with Agreed(comm.agree):
             have = [_pieces(source), _pieces(target)]
             mine = [_described(pieces) for pieces in have]
@@ -138,3 +142,8 @@ class StateTransfer(Steps):
         for key in names:
             self.plan.bind(key, *(side.get(key) for side in views))
         self.plan.commit()
+
+    def step(self, version: int, stream: Any = None) -> None:
+        """Move all tensors and wait until they are there on every rank. Collective."""
+        with dropped_if_failed(self._group):
+            super().step(version, stream)

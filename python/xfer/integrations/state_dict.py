@@ -9,35 +9,40 @@ from __future__ import annotations
 
 from typing import Any
 
-from ..comm import Comm
 from ..torch import Transfer
-from ._comms import comm_of, known_comm
+from ._comms import comm_of, drop_comm, dropped_if_failed, known_comm
 
-__all__ = ["drop_state_dict", "pull_state_dict", "push_state_dict"]
+__all__ = ["drop_comm", "drop_state_dict", "pull_state_dict", "push_state_dict"]
 
-_kept: dict[tuple[int, str], tuple[Comm, Transfer, list[int]]] = {}
+
+class _Kept(Transfer):
+    """A transfer that a comm keeps, and the last version."""
+
+    version = 0
 
 
 def _move(group: Any, key: str, version: int | None, **side: Any) -> None:
-    comm = comm_of(group)
-    kept = _kept.get((id(comm), key))
-    if kept is None:
-        kept = _kept[id(comm), key] = comm, Transfer(comm, **side), [0]
-    else:
-        kept[1].look_at(**side)
-    kept[2][0] = version if version is not None else kept[2][0] + 1
-    try:
-        kept[1].step(kept[2][0])
-    except BaseException:
-        drop_state_dict(group, key)
-        raise
+    with dropped_if_failed(group):
+        comm = comm_of(group)
+        kept = comm._transfers.get(key)
+        if kept is None:
+            kept = comm._transfers[key] = _Kept(comm, **side)
+        else:
+            kept.look_at(**side)
+        kept.version = version if version is not None else kept.version + 1
+        try:
+            kept.step(kept.version)
+        except BaseException:
+            drop_state_dict(comm, key)
+            raise
 
 
 def push_state_dict(state_dict: Any, group: Any, key: str = "model", version: int | None = None) -> None:
     """This rank's part of the weights, to those that pull. Collective over the group: each rank pushes or pulls.
 
     group: see comm_of(). key: of transfers that differ in their tensors. version: must grow; None: it is counted.
-    Raises MismatchError where the two sides have other names, shapes or types, on all ranks.
+    Raises MismatchError where the two sides have other names, shapes or types, on all ranks. After a failure the next
+    call meets the others anew, unless `group` is a Comm. What is kept of a group goes with it, or by drop_comm().
     """
     _move(group, key, version, source=state_dict)
 
@@ -49,6 +54,7 @@ def pull_state_dict(state_dict: Any, group: Any, key: str = "model", version: in
 
 def drop_state_dict(group: Any, key: str = "model") -> None:
     """Forget a transfer, whose tensors are then made out anew. Not collective."""
-    kept = _kept.pop((id(known_comm(group)), key), None)
+    comm = known_comm(group)
+    kept = None if comm is None else comm._transfers.pop(key, None)
     if kept is not None:
-        kept[1].close()
+        kept.close()
