@@ -7,6 +7,7 @@ import gc
 import sys
 import time
 import types
+import uuid
 import weakref
 
 import pytest
@@ -14,6 +15,7 @@ import pytest
 torch = pytest.importorskip("torch", reason="torch is not installed")
 
 from processes import Rank, call  # noqa: E402
+from ranks import on_threads  # noqa: E402
 from vllm_job import good  # noqa: E402
 
 N_ACTORS, N_ROLLOUTS = 2, 2
@@ -51,7 +53,12 @@ class Peer:
         return self.kind.build_topology(N_ACTORS, N_ROLLOUTS, metadata)
 
     def meet(self, arguments):
+        """The comm of the meeting."""
         self.engine.init_process_group(**arguments)
+        return id(self.engine._comm)
+
+    def n_keys(self):
+        return self.engine._store.num_keys()
 
     def _state(self, version, seen, stops_at=None):
         for i, (name, shape) in enumerate(SHAPES.items()):
@@ -103,10 +110,13 @@ def peers():
 
 
 def meet(peers):
+    """The comm of each."""
     metadata = [each for _, each in call(dict.fromkeys(peers, ("prepare",))).values()]
     sides = call({peers[0]: ("topology", metadata)})[peers[0]][1]
     rows = [{key: values[i] for key, values in side.items()} for side in sides for i in range(len(side["rank"]))]
-    good(call({rank: ("meet", row) for rank, row in zip(peers, rows, strict=True)}).values())
+    answers = call({rank: ("meet", row) for rank, row in zip(peers, rows, strict=True)})
+    good(answers.values())
+    return [comm for _, comm in answers.values()]
 
 
 def update(peers, version, **instead):
@@ -120,6 +130,66 @@ def test_no_rank_keeps_tensors_of_an_update(peers):
         meet(peers)
         assert update(peers, version) == [(True, 0)] * len(peers)
         assert list(call(dict.fromkeys(peers, ("mapped",))).values()) == [(True, 0)] * len(peers)
+
+
+def test_ranks_that_have_met_stay_together_and_leave_nothing_in_the_store(peers):
+    first = meet(peers)
+    n_keys = None
+    for version in (1, 2, 3):
+        assert update(peers, version) == [(True, 0)] * len(peers)
+        assert meet(peers) == first
+        ((_, n),) = call({peers[0]: ("n_keys",)}).values()
+        assert n_keys in (None, n)
+        n_keys = n if version > 1 else None
+
+
+def test_a_rollout_in_the_place_of_one_that_ended_between_updates_meets_the_others(peers):
+    meet(peers)
+    assert update(peers, 1) == [(True, 0)] * len(peers)
+    peers[3].kill()
+    peers[3] = Rank(lambda _: Peer(False))
+    began = time.monotonic()
+    meet(peers)
+    assert time.monotonic() - began < 10
+    assert update(peers, 2) == [(True, 0)] * len(peers)
+
+
+class NcclComm:
+    """What it was made of is in `ids`; it takes time to close, as over NCCL."""
+
+    ids = []
+
+    @classmethod
+    def nccl(cls, unique, *_):
+        cls.ids.append(unique)
+        return cls()
+
+    def set_timeout(self, _):
+        pass
+
+    def close(self):
+        time.sleep(0.3)
+
+
+def test_a_rank_that_comes_before_rank_0_gets_no_id_of_an_earlier_meeting(monkeypatch):
+    kind = engine_class()
+    from xfer.integrations import verl
+
+    monkeypatch.setattr(verl, "Comm", NcclComm)
+    monkeypatch.setattr(verl, "nccl_id", lambda: uuid.uuid4().bytes)
+    engines = [kind(BUCKET, is_master=rank == 0, timeout_s=20.0, device="cuda:0") for rank in (0, 1)]
+    for _ in range(2):
+        master = engines[0].prepare()
+
+        def come(rank, master=master):
+            time.sleep(0.5 * (1 - rank))
+            engines[rank].init_process_group(rank, 2, 1, master)
+
+        assert on_threads(2, come) == [None, None]
+        for engine in engines:  # as after an update that failed
+            engine._thread.submit(engine._leave)
+    first, again = NcclComm.ids[:2], NcclComm.ids[2:]
+    assert first[0] == first[1] != again[0] == again[1]
 
 
 def test_what_an_actor_cannot_give_is_told_to_all(peers):

@@ -48,13 +48,14 @@ class XferCheckpointEngine(CheckpointEngine):
         self._store: Any = None
         self._comm: Comm | None = None
         self._made_of: Any = None
+        self._met_in, self._came_to = "", ""  # the sessions that the comm is of, and that this rank came to last
         self._plans: dict[str, Plan] = {}
         self._version = 0
 
     # ---- meeting
 
     def prepare(self) -> dict[str, Any]:
-        """Where the master listens; nothing on the others."""
+        """Where the master listens, and a name for the meeting that comes; nothing on the others."""
         if not self.is_master:
             return {}
         if self._store is None:
@@ -62,9 +63,7 @@ class XferCheckpointEngine(CheckpointEngine):
             self._store = torch.distributed.TCPStore(
                 self._host, 0, is_master=True, timeout=timedelta(seconds=self.timeout_s), wait_for_workers=False
             )
-        if self._comm is None:
-            self._session = uuid.uuid4().hex
-        return {"address": self._host, "port": self._store.port, "session": self._session}
+        return {"address": self._host, "port": self._store.port, "session": uuid.uuid4().hex}
 
     @classmethod
     def build_topology(
@@ -83,28 +82,34 @@ class XferCheckpointEngine(CheckpointEngine):
         )
 
     def init_process_group(self, rank: int, world_size: int, n_actors: int, master: dict[str, Any]) -> None:
-        """Meet the others; at once where they have met already."""
+        """Meet the others; those who all have the comm of their last meeting keep it."""
         if self._device == torch.device("cuda"):  # of this thread, which is the one that verl has set it in
             self._device = torch.device("cuda", torch.cuda.current_device())
         self._thread.submit(self._meet, rank, world_size, n_actors, master).result()
 
     def _meet(self, rank: int, world_size: int, n_actors: int, master: dict[str, Any]) -> None:
-        made_of = rank, world_size, n_actors, master["session"]
-        if self._comm is not None and made_of == self._made_of:
-            return
-        self._leave()
+        made_of, session = (rank, world_size, n_actors), master["session"]
+        if made_of != self._made_of:
+            self._leave()
         if self._store is None or not self.is_master:
             self._store = torch.distributed.TCPStore(
                 master["address"], master["port"], is_master=False, timeout=timedelta(seconds=self.timeout_s)
             )
-        gather = store_gather(self._store, f"xfer/{master['session']}", rank, world_size, self.timeout_s)
+        gather = store_gather(self._store, f"xfer/{session}", rank, world_size, self.timeout_s)
+        met_in = gather(self._met_in.encode())
+        if self._came_to:  # a meeting where all have read what was said, since they have come to this one
+            self._store.delete_key(f"xfer/{self._came_to}/0/{rank}")
+        self._came_to = session
+        if self._met_in and all(each == met_in[rank] for each in met_in):
+            return
+        self._leave()
         if self._device.type == "cpu":
             self._comm = Comm.host(gather, rank, world_size)
         else:
             words = gather(nccl_id() if rank == 0 else bytes(128))
             self._comm = Comm.nccl(words[0], rank, world_size, self._device.index)
         self._comm.set_timeout(int(self.timeout_s * 1000))
-        self._made_of, self._n_actors = made_of, n_actors
+        self._made_of, self._n_actors, self._met_in = made_of, n_actors, session
 
     def finalize(self) -> None:
         """Between updates the ranks stay together, unless one failed."""
@@ -114,7 +119,7 @@ class XferCheckpointEngine(CheckpointEngine):
             plan.close()
         if self._comm is not None:
             self._comm.close()
-        self._plans, self._comm, self._version = {}, None, 0
+        self._plans, self._comm, self._version, self._met_in = {}, None, 0, ""
 
     # ---- one update
 
