@@ -5,8 +5,10 @@ import abc
 import gc
 import http.server
 import json
+import socket
 import sys
 import threading
+import time
 import types
 import weakref
 
@@ -440,3 +442,25 @@ def test_a_state_transfer_that_failed_leaves_the_group_another_comm(pair_of_grou
     assert [type(error) for error in errors] == [xfer.StateError] * 2
     on_threads(2, lambda rank: work(rank, [(4,), (4,)]))
     assert [len(group.comms) for group in pair_of_groups] == [0, 0]
+
+
+def test_trainers_meet_though_one_was_killed_while_it_waited_for_rank_0():
+    """It has left a word in the store, which rank 0 finds before that of the one in its place."""
+    torch = pytest.importorskip("torch", reason="torch is not installed")
+    from xfer.integrations import _pair
+
+    weights = types.SimpleNamespace(device=torch.device("cpu"))
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        port = free.getsockname()[1]
+    meeting = {"address": "127.0.0.1", "port": port, "n_trainers": 2, "world_size": 3, "timeout_s": 10.0}
+    sides = [_pair.TrainerSide(types.SimpleNamespace(rank=rank, **meeting), weights) for rank in (0, 1)]
+
+    def begin(rank):
+        if rank == 1:
+            _pair._store(sides[0]._info, is_master=False).set("xfer/asks/1", "of the one that was killed")
+            time.sleep(0.5)
+        return sides[rank].begin()
+
+    names = on_threads(2, begin)
+    assert isinstance(names[0], str)
+    assert names[0] == names[1]

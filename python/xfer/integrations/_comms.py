@@ -8,10 +8,9 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
-from .._store import awaited, store_gather
 from ..comm import Comm
 
-__all__ = ["awaited", "comm_of", "drop_comm", "dropped_if_failed", "known_comm", "share", "store_gather"]
+__all__ = ["comm_of", "drop_comm", "dropped_if_failed", "known_comm", "share"]
 
 _kept: dict[int, tuple[Any, Comm]] = {}  # by id() of the group; what is weakly known, or the address
 

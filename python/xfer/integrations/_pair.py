@@ -10,7 +10,6 @@ from __future__ import annotations
 import json
 import socket
 import threading
-import uuid
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass
@@ -22,12 +21,13 @@ from typing import Any, ClassVar
 
 import torch
 
-from .._store import Gather
+from .._store import Gather, store_gather
+from .._store import session as new_session
 from ..comm import Agreed, Comm, nccl_id
 from ..dtypes import torch_dtype
 from ..errors import CommError
 from ..plan import Conversion, Plan
-from ._comms import awaited, share, store_gather
+from ._comms import share
 from ._source import Source, joined, tables_of
 
 __all__ = ["TrainerSide", "WorkerSide", "beside", "check_ranks"]
@@ -53,19 +53,6 @@ def _store(info: Any, is_master: bool) -> Any:
     return torch.distributed.TCPStore(
         info.address, info.port, is_master=is_master, timeout=timedelta(seconds=info.timeout_s), wait_for_workers=False
     )
-
-
-def _session(store: Any, info: Any) -> str:
-    """A word that this meeting's trainers share: rank 0 makes it and answers each that asks."""
-    word = uuid.uuid4().hex
-    if info.rank != 0:
-        store.set(f"xfer/asks/{info.rank}", word)
-        return str(awaited(store, f"xfer/told/{word}", 0, info.timeout_s, " (trainer 0)").decode())
-    for rank in range(1, info.n_trainers):
-        asked = awaited(store, f"xfer/asks/{rank}", rank, info.timeout_s, f" (trainer {rank})").decode()
-        store.delete_key(f"xfer/asks/{rank}")
-        store.set(f"xfer/told/{asked}", word)
-    return word
 
 
 def _comm(
@@ -461,7 +448,7 @@ class TrainerSide:
             self._store = _store(info, is_master=False)
         else:
             self._store = self._stores[where] = self._stores.get(where) or _store(info, is_master=True)
-        self._session = _session(self._store, info)
+        self._session = new_session(self._store, "xfer", info.rank, info.n_trainers, info.timeout_s, _who(info))
         if info.rank == 0:
             self._store.set(_at_work(self._session), "")
         return self._session

@@ -20,12 +20,13 @@ from typing import Any
 import torch
 from verl.checkpoint_engine.base import CheckpointEngine, CheckpointEngineRegistry
 
+from .._store import store_gather
 from ..comm import Comm, nccl_id
 from ..dtypes import dtype_name, torch_dtype
 from ..layout import Layout, Replicate
 from ..mesh import Mesh
 from ..plan import Plan
-from ._comms import share, store_gather
+from ._comms import share
 
 __all__ = ["XferCheckpointEngine"]
 
