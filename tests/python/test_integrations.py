@@ -444,15 +444,20 @@ def test_a_state_transfer_that_failed_leaves_the_group_another_comm(pair_of_grou
     assert [len(group.comms) for group in pair_of_groups] == [0, 0]
 
 
+def meeting_of(n_trainers, world_size):
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        port = free.getsockname()[1]
+    ranks = {"n_trainers": n_trainers, "world_size": world_size}
+    return {"address": "127.0.0.1", "port": port, "timeout_s": 10.0, **ranks}
+
+
 def test_trainers_meet_though_one_was_killed_while_it_waited_for_rank_0():
     """It has left a word in the store, which rank 0 finds before that of the one in its place."""
     torch = pytest.importorskip("torch", reason="torch is not installed")
     from xfer.integrations import _pair
 
     weights = types.SimpleNamespace(device=torch.device("cpu"))
-    with socket.create_server(("127.0.0.1", 0)) as free:
-        port = free.getsockname()[1]
-    meeting = {"address": "127.0.0.1", "port": port, "n_trainers": 2, "world_size": 3, "timeout_s": 10.0}
+    meeting = meeting_of(2, 3)
     sides = [_pair.TrainerSide(types.SimpleNamespace(rank=rank, **meeting), weights) for rank in (0, 1)]
 
     def begin(rank):
@@ -464,3 +469,39 @@ def test_trainers_meet_though_one_was_killed_while_it_waited_for_rank_0():
     names = on_threads(2, begin)
     assert isinstance(names[0], str)
     assert names[0] == names[1]
+
+
+def test_a_trainer_whose_weights_are_on_the_host_is_told_of_workers_on_gpus():
+    torch = pytest.importorskip("torch", reason="torch is not installed")
+    from xfer.integrations import _pair
+
+    info = types.SimpleNamespace(rank=0, **meeting_of(1, 2))
+    trainer = _pair.TrainerSide(info, types.SimpleNamespace(device=torch.device("cpu"), end=lambda: None))
+    worker = _pair.WorkerSide(None, lambda: None)
+    session = trainer.begin()
+
+    def meet(rank):
+        (trainer.meet(lambda: None) if rank == 0 else worker.meet(info, session, 0, "cuda:0"))
+
+    for error in on_threads(2, meet):
+        assert isinstance(error, ValueError), error
+        assert "those of rank 0 (trainer 0) on cpu, those of rank 1 (worker 0) on cuda" in str(error)
+
+
+def test_weights_that_lie_elsewhere_at_the_next_meeting_are_met_there():
+    torch = pytest.importorskip("torch", reason="torch is not installed")
+    from xfer.integrations import _pair
+
+    info = types.SimpleNamespace(rank=0, **meeting_of(1, 2))
+    weights = types.SimpleNamespace(device=torch.device("cuda", 0), end=lambda: None)
+    trainer, worker = _pair.TrainerSide(info, weights), _pair.WorkerSide(None, lambda: None)
+    weights.device = torch.device("cpu")
+    session = trainer.begin()
+
+    def meet(rank):
+        (trainer.meet(lambda: None) if rank == 0 else worker.meet(info, session, 0, "cpu"))
+
+    assert on_threads(2, meet) == [None, None]
+    assert trainer.has_met
+    for side in (trainer, worker):
+        side.leave()

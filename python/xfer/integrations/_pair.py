@@ -72,11 +72,19 @@ def _comm(
 
     gather = store_gather(store, f"xfer/{session}", rank, info.world_size, info.timeout_s, _who(info), look_both)
     try:
+        _check_kinds(gather(device.type.encode()), info)
         if device.type == "cpu":
             return _opened(Comm.host(gather, rank, info.world_size), info, opened)  # processes of one host
         return _of_gpus(gather, rank, info, device.index, opened)
     except CommError as error:
         raise error.__cause__ or error from None  # what gather() raised
+
+
+def _check_kinds(said: list[bytes], info: Any) -> None:
+    for rank, kind in enumerate(said):
+        if kind != said[0]:
+            a, b = (f"those of rank {r}{_who(info)(r)} on {said[r].decode()}" for r in (0, rank))
+            raise ValueError(f"weights are on devices of two kinds when trainers and workers meet: {a}, {b}")
 
 
 def _opened(comm: Comm, info: Any, opened: ExitStack) -> Comm:
@@ -430,7 +438,7 @@ class TrainerSide:
     _stores: ClassVar[dict[tuple[str, int], Any]] = {}  # of rank 0, which listens as long as the process lives
 
     def __init__(self, info: Any, weights: Source) -> None:
-        self._info, self._weights, self._device = info, weights, weights.device
+        self._info, self._weights = info, weights
         self._comm: Comm | None = None
         self._opened = ExitStack()
         self._updates: dict[bool, _Update] = {}  # by: of the draft model?
@@ -455,7 +463,8 @@ class TrainerSide:
 
     def meet(self, look: Callable[[], None]) -> None:
         """The other trainers and the workers. look: as in awaited(). Collective."""
-        self._comm = _comm(self._store, self._info, self._session, self._info.rank, self._device, self._opened, look)
+        device = self._weights.device  # now: they may have lain elsewhere at a meeting that failed
+        self._comm = _comm(self._store, self._info, self._session, self._info.rank, device, self._opened, look)
 
     def look(self) -> None:
         """Raise what keeps a rank from taking part in this session."""
