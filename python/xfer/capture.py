@@ -170,17 +170,18 @@ class _Recorder(TorchDispatchMode):  # type: ignore[misc, unused-ignore]
         if not any(self._has_elements(x) for x in tensors):
             return self._untracked(func, args, kwargs)
         name = func.overloadpacket.__name__
-        if name == "copy_":
-            self._copy(args[0], args[1])
-            return args[0]
+        written = _written(func, args, kwargs)
+        if name in ("copy_", "_foreach_copy_"):
+            for target, source in zip(_flat(args[0]), _flat(args[1]), strict=True):
+                self._copy(target, source)
+            return _returned(func, written)
         if name == "_local_scalar_dense":
             raise ValueError(f"the loader looks at a value of {self._sources_of(tensors)[0]!r}: there is none here")
-        mutated = [arg for arg, schema in zip(args, func._schema.arguments, strict=False) if _is_written(schema)]
-        if mutated:
-            others = [x for x in tensors if all(x is not y for y in mutated)]
-            for x in mutated:
+        if written:
+            others = [x for x in tensors if all(x is not y for y in written)]
+            for x in written:
                 self._spoil(x, name, others)
-            return mutated[0]
+            return _returned(func, written)
         if name == "_to_copy" and args[0].is_meta:
             kwargs = {**kwargs, "device": args[0].device}  # there is nothing to bring to another
         result = func(*args, **kwargs)
@@ -192,13 +193,12 @@ class _Recorder(TorchDispatchMode):  # type: ignore[misc, unused-ignore]
     def _untracked(self, func: Any, args: Any, kwargs: Any) -> Any:
         """An operation on nothing of the checkpoint's. It may fill a parameter, or make a tensor for what comes."""
         name = func.overloadpacket.__name__
-        for arg, schema in zip(args, func._schema.arguments, strict=False):
-            if not _is_written(schema) or not isinstance(arg, torch.Tensor):
-                continue
-            known = self.known.get(_key(arg))
-            if known is not None and known.name is not None:
-                self._spoil(arg, name, [])
-                return arg
+        written = _written(func, args, kwargs)
+        named = [x for x in written if (known := self.known.get(_key(x))) is not None and known.name is not None]
+        if named:
+            for x in named:
+                self._spoil(x, name, [])
+            return _returned(func, written)
         result = func(*args, **kwargs)
         for out in _flat(result):
             if isinstance(out, torch.Tensor) and _key(out) not in self.known:
@@ -418,8 +418,20 @@ def _flat(x: Any) -> Iterator[Any]:
         yield x
 
 
-def _is_written(schema: Any) -> bool:
-    return schema.alias_info is not None and schema.alias_info.is_write
+def _written(func: Any, args: Any, kwargs: Any) -> list[Any]:
+    """The tensors that an operation writes to, by its schema: one in place, several in lists, and `out`."""
+    found: list[Any] = []
+    for i, schema in enumerate(func._schema.arguments):
+        if schema.alias_info is not None and schema.alias_info.is_write:
+            given = args[i] if i < len(args) else kwargs.get(schema.name)
+            found += [x for x in _flat(given) if isinstance(x, torch.Tensor)]
+    return found
+
+
+def _returned(func: Any, written: list[Any]) -> Any:
+    """What an operation returns that was not carried out: what it would have written."""
+    n = len(func._schema.returns)
+    return None if n == 0 else written[0] if n == 1 else tuple(written)
 
 
 def _box(copy: Strided, shape: tuple[int, ...]) -> tuple[tuple[int, int], ...] | None:

@@ -179,6 +179,11 @@ CASES = {
     "with heads": (with_heads, {"x": (12, 4)}, {"q": (12, 4)}),
     "scalar": (lambda m, w: m.x.data.copy_(w["s"]), {"x": ()}, {"s": ()}),
     "broadcast": (lambda m, w: m.x.data.copy_(w["s"]), {"x": (3, 2)}, {"s": (1, 2)}),
+    "several at once": (
+        lambda m, w: torch._foreach_copy_([m.x.data, m.y.data[1:]], [w["a"].t(), w["b"]]),
+        {"x": (3, 4), "y": (3, 2)},
+        {"a": (4, 3), "b": (2, 2)},
+    ),
     "tied": (lambda m, w: m.x.data.copy_(w["s"].reshape(2, 3)), {"x": (2, 3)}, {"s": (3, 2), "unused": (4,)}),
 }
 
@@ -191,7 +196,7 @@ def test_record_makes_what_the_load_makes(name, device):
         pytest.skip("torch gives a parameter no memory of another device")
     found = check(shapes, checkpoint, loader, device)
     assert not any(each.sources for each in found.made)
-    assert found.missing == {}
+    assert found.missing == ({"y": 2} if name == "several at once" else {})
     assert found.unused == (["unused"] if "unused" in checkpoint else [])
 
 
@@ -223,6 +228,39 @@ def test_values_that_are_no_copies_are_named():
     assert "e" not in made
     assert found.missing == {"e": 1}
     assert found.unused == ["left"]
+
+
+WRITES = {
+    "out": (lambda p, w: torch.neg(w, out=p), "neg", ("w",)),
+    "out of a join": (lambda p, w: torch.cat([w[2:], w[:2]], out=p), "cat", ("w",)),
+    "out of a constant": (lambda p, _: torch.zeros(4, dtype=torch.float64, device=p.device, out=p), "zeros", ()),
+    "two outs": (
+        lambda p, w: torch.max(w.view(1, 4), 0, out=(p, torch.empty(4, dtype=torch.int64, device=w.device))),
+        "max",
+        ("w",),
+    ),
+    "a list": (lambda p, w: torch._foreach_add_([p], [w]), "_foreach_add_", ("w",)),
+    "a list of constants": (lambda p, _: torch._foreach_zero_([p]), "_foreach_zero_", ()),
+}
+
+
+@pytest.mark.parametrize("device", ["meta", "cpu"])
+@pytest.mark.parametrize("name", WRITES)
+def test_what_is_written_through_out_or_a_list_is_named(name, device):
+    write, how, sources = WRITES[name]
+    if device == "cpu" and sources:
+        pytest.skip("torch mixes no devices")
+    model = Model({"p": (4,)}, lambda m, w: write(m.p.data, w["w"]), device=device)
+    found = capture(model, {"w": ("f64", (4,))})
+    assert [(each.how, each.sources) for each in found.made] == [(how, sources)]
+    assert found.missing == {}
+    assert found.unused == ([] if sources else ["w"])
+
+
+def test_a_parameter_that_a_list_of_constants_fills_is_left_alone():
+    model = Model({"p": (4,)}, lambda m, _: torch._foreach_add_([m.p.data], 1.0), device="cpu")
+    capture(model, {"w": ("f64", (4,))})
+    assert model.p.tolist() == [0.0] * 4
 
 
 def test_casts_that_keep_values_are_copies():
