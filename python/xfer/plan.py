@@ -506,4 +506,10 @@ def note_use(stream: int, device: int, owners: Sequence[Any]) -> None:
     for owner in owners if torch is not None else ():
         tensor = owner[0] if isinstance(owner, tuple) else None
         if isinstance(tensor, torch.Tensor) and tensor.is_cuda:
-            tensor.record_stream(torch.cuda.ExternalStream(stream, device=device))
+            tensor.record_stream(torch_stream(stream, device))
+
+
+def torch_stream(stream: int, device: int) -> Any:
+    """As torch has it. Of the address 0, which is the default stream, an ExternalStream would be some other."""
+    cuda = sys.modules["torch"].cuda
+    return cuda.ExternalStream(stream, device=device) if stream else cuda.default_stream(device)

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -30,9 +31,10 @@ from .dtypes import dtype_name, torch_dtype
 from .errors import MismatchError
 from .layout import Layout, Replicate
 from .mesh import Mesh
-from .plan import Plan, PlanOptions
+from .plan import Plan, PlanOptions, torch_stream
 from .plan import redistribute as _redistribute
 from .refit import Model, Refit, Side
+from .stream import stream_pointer
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack
@@ -218,6 +220,8 @@ def redistribute(
     know. meaning: of `_StridedShard` in the source, see layout_of(). Returns the new DTensor, or None where `mesh` is
     None. Not differentiable.
 
+    stream: see stream_pointer(); the new tensor is one that torch made on it.
+
     Raises TypeError for Partial, ValueError where a local tensor has another shape than the placements say; on the
     other ranks PeerError.
     """
@@ -233,12 +237,20 @@ def redistribute(
             found = candidates(tensor, comm.rank, grid)
     said, agreed = _agreed(_gather(comm, _record(tensor, found, meaning, grid)))
     target, made, local = None, None, None
-    with Agreed(comm.agree):
+    with Agreed(comm.agree), _on(stream, comm):  # what had the memory before is done on the stream that writes to it
         if mesh is not None and placements is not None:
             target, made, local = _empty(mesh, placements, said, comm, ranks)
     source = found.get(agreed)
     _redistribute(comm, source, None if source is None else _local(tensor), target, local, stream)
     return made
+
+
+def _on(stream: Any, comm: Comm) -> AbstractContextManager[Any]:
+    """With a stream of the caller's as torch's current one."""
+    current: AbstractContextManager[Any] = nullcontext()
+    if stream is not None and comm.device is not None:
+        current = torch.cuda.stream(torch_stream(stream_pointer(stream, comm.device), comm.device))
+    return current
 
 
 def _empty(

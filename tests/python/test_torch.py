@@ -1,6 +1,7 @@
 """torch: memory of its tensors, and DTensors of 8 processes. Where torch is not installed these are skipped; with it,
 XFER_TORCH_CASES and XFER_TORCH_ACROSS say how many random cases there are."""
 
+import contextlib
 import gc
 import os
 import pathlib
@@ -220,6 +221,50 @@ def test_all_ranks_go_on_after_a_step_that_one_rank_cannot_begin():
         return mine["a"].tolist()
 
     assert on_ranks(2, work) == [[5.0] * 4] * 2
+
+
+class Streams:
+    """torch.cuda without a GPU: which stream is the current one."""
+
+    current = None
+
+    def ExternalStream(self, pointer, device):  # noqa: N802
+        return pointer, device
+
+    def default_stream(self, device):
+        return "default", device
+
+    @contextlib.contextmanager
+    def stream(self, stream):
+        self.current = stream
+        yield
+        self.current = None
+
+
+@pytest.fixture
+def one_rank_of_torch():
+    from torch.testing._internal.distributed.fake_pg import FakeStore
+
+    torch.distributed.init_process_group("fake", rank=0, world_size=1, store=FakeStore())
+    yield torch.distributed.device_mesh.DeviceMesh("cpu", [0])
+    torch.distributed.destroy_process_group()
+
+
+@pytest.mark.parametrize(("stream", "current"), [(77, (77, 3)), (0, ("default", 3)), (None, None)])
+def test_a_dtensors_new_memory_is_of_the_stream_that_writes_to_it(monkeypatch, one_rank_of_torch, stream, current):
+    mesh, cuda, seen, empty = one_rank_of_torch, Streams(), [], xfer.torch._empty
+    placements = [torch.distributed.tensor.Replicate()]
+    tensor = torch.distributed.tensor.DTensor.from_local(torch.ones(4), mesh, placements, run_check=False)
+    (comm,) = xfer.Comm.local(1)
+    with monkeypatch.context() as patch:
+        for name in ("ExternalStream", "default_stream", "stream"):
+            patch.setattr(torch.cuda, name, getattr(cuda, name))
+        patch.setattr(comm, "_device", 3)
+        patch.setattr(xfer.torch, "_device", lambda _: torch.device("cpu"))
+        patch.setattr(xfer.torch, "_redistribute", lambda *_: None)
+        patch.setattr(xfer.torch, "_empty", lambda *given: (seen.append(cuda.current), empty(*given))[1])
+        xfer.torch.redistribute(tensor, mesh, placements, comm, stream=stream)
+    assert seen == [current]
 
 
 class Copying(torch.nn.Linear):
