@@ -11,7 +11,6 @@ shapes and yet other elements, the caller must say it.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from functools import partial
@@ -26,7 +25,7 @@ from ._dtensor import MEANINGS, Grid, Ranks, candidates, chosen, differ, grid_of
 from ._flat import FlatPart, flat_parts, is_flat
 from ._places import Places
 from ._steps import Steps
-from .comm import Agreed, Comm
+from .comm import Agreed, Comm, share
 from .dtypes import dtype_name, torch_dtype
 from .errors import MismatchError
 from .layout import Layout, Replicate
@@ -94,12 +93,11 @@ def layout_of(tensor: Any, ranks: Ranks = None, meaning: str | None = None) -> L
     return chosen(candidates(tensor, _our_rank(ranks), grid), grid, tensor, meaning)
 
 
-def _tensors(source: Source) -> dict[str, Any]:
+def tensors_of(source: Source) -> dict[str, Any]:
     """The tensors of a module or a state dict by name; a FlatPart of what FSDP1 or ZeRO-3 cut."""
-    if isinstance(source, torch.nn.Module) and is_flat(source):
-        return flat_parts(source)
-    state = source.state_dict() if isinstance(source, torch.nn.Module) else source
-    tensors = {name: tensor for name, tensor in state.items() if isinstance(tensor, torch.Tensor)}
+    if isinstance(source, torch.nn.Module):
+        source = flat_parts(source) if is_flat(source) else source.state_dict()
+    tensors = {name: x for name, x in source.items() if isinstance(x, torch.Tensor | FlatPart)}
     for name in tensors:
         if not isinstance(name, str):
             raise TypeError(f"a tensor's name is {name!r}, not a text")
@@ -110,7 +108,7 @@ def meshes_of(source: Source, ranks: Ranks = None) -> dict[str, Any]:
     """The meshes of this rank's DTensors, by the first name that lies on each: what layouts_of() takes of all ranks.
     JSON can hold it."""
     grids: dict[Grid, str] = {}
-    for name, tensor in _tensors(source).items():
+    for name, tensor in tensors_of(source).items():
         if isinstance(tensor, DTensor):
             grids.setdefault(grid_of(tensor.device_mesh, ranks), name)
     return {name: [grid.sizes, grid.ranks] for grid, name in grids.items()}
@@ -140,7 +138,7 @@ def layouts_of(
     """
     layouts = {}
     grids: dict[Grid, Grid] = {}
-    for name, tensor in _tensors(source).items():
+    for name, tensor in tensors_of(source).items():
         if isinstance(tensor, DTensor):
             grid = grid_of(tensor.device_mesh, ranks)
             if grid not in grids:
@@ -150,7 +148,7 @@ def layouts_of(
     return layouts
 
 
-def _local(tensor: Any) -> Any:
+def local_part(tensor: Any) -> Any:
     """The memory of this rank's part; None outside the mesh."""
     if isinstance(tensor, FlatPart):
         return tensor.memory
@@ -168,13 +166,6 @@ def _local(tensor: Any) -> Any:
 
 def _device(comm: Comm) -> Any:
     return torch.device("cpu") if comm.device is None else torch.device("cuda", comm.device)
-
-
-def _gather(comm: Comm, record: Any) -> list[Any]:
-    """What each rank says, as JSON."""
-    mine = json.dumps(record).encode()
-    n = max(int.from_bytes(each, "little") for each in comm.all_gather(len(mine).to_bytes(8, "little")))
-    return [json.loads(word) for word in comm.all_gather(mine.ljust(n))]
 
 
 def _record(tensor: Any, found: Mapping[str, Layout], meaning: str | None, grid: Grid | None) -> dict[str, Any]:
@@ -235,13 +226,13 @@ def redistribute(
         if tensor is not None:
             grid = grid_of(tensor.device_mesh, ranks)
             found = candidates(tensor, comm.rank, grid)
-    said, agreed = _agreed(_gather(comm, _record(tensor, found, meaning, grid)))
+    said, agreed = _agreed(share(comm, _record(tensor, found, meaning, grid)))
     target, made, local = None, None, None
     with Agreed(comm.agree), _on(stream, comm):  # what had the memory before is done on the stream that writes to it
         if mesh is not None and placements is not None:
             target, made, local = _empty(mesh, placements, said, comm, ranks)
     source = found.get(agreed)
-    _redistribute(comm, source, None if source is None else _local(tensor), target, local, stream)
+    _redistribute(comm, source, None if source is None else local_part(tensor), target, local, stream)
     return made
 
 
@@ -289,7 +280,7 @@ def _layouts(
 def _refuse_copies(parts: Mapping[str, Any], again: Mapping[str, Any], names: Sequence[str]) -> None:
     """What a module's state_dict() makes anew for each who asks is not what the module computes with."""
     for name in names:
-        if _local(again[name]).data_ptr() != parts[name].data_ptr():
+        if local_part(again[name]).data_ptr() != parts[name].data_ptr():
             raise ValueError(
                 f"{name!r}: the target's state_dict() hands out a copy, which the module would not see change; hand in "
                 "a dict of its own tensors"
@@ -308,14 +299,14 @@ class _Sides:
     def _moved(self, side: int) -> list[str]:
         """The names of what does not lie where it lay; of all at first, and after a failure."""
         source, before = self.sources[side], self.parts[side]
-        tensors = {} if source is None else _tensors(source)
+        tensors = {} if source is None else tensors_of(source)
         if self._are_known and tensors.keys() != before.keys():
             raise ValueError(f"{min(tensors.keys() ^ before.keys())!r} has come or gone since it was planned")
-        self.parts[side] = parts = {name: _local(tensor) for name, tensor in tensors.items()}
+        self.parts[side] = parts = {name: local_part(tensor) for name, tensor in tensors.items()}
         names = [name for name, part in parts.items() if part is not None]
         moved = [names[i] for i in self._places[side].moved(names, [parts[name] for name in names])]
         if moved and side == 1 and isinstance(source, torch.nn.Module):
-            _refuse_copies(parts, _tensors(source), moved)
+            _refuse_copies(parts, tensors_of(source), moved)
         return moved
 
     def commit(self, plan: Plan, bind: Callable[[list[tuple[int, str]]], None]) -> None:
@@ -363,14 +354,14 @@ class Transfer(Steps):
         **options: Unpack[PlanOptions],
     ) -> None:
         with Agreed(comm.agree):
-            have = [_tensors(side) if side is not None else {} for side in (source, target)]
+            have = [tensors_of(side) if side is not None else {} for side in (source, target)]
             meshes: list[Any] = [
                 None if side is None else meshes_of(h, ranks) for side, h in zip((source, target), have, strict=True)
             ]
             if None not in meshes and set(have[0]) != set(have[1]):
                 lacking = min(set(have[0]) ^ set(have[1]))
                 raise ValueError(f"{lacking!r} is in one of source and target alone")
-        said = _gather(comm, meshes)
+        said = share(comm, meshes)
         layouts: list[dict[str, Layout]] = [{}, {}]
         with Agreed(comm.agree):
             for side in (0, 1):

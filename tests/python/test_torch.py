@@ -97,6 +97,19 @@ def test_parameters_and_grad_are_arrays_too():
     assert repr(View(parameter)) == "<View f32[3] on the host>"
 
 
+def test_what_a_collective_is_still_making_is_waited_for():
+    from torch.distributed._functional_collectives import AsyncCollectiveTensor
+
+    from xfer.integrations._source import Source
+
+    x = torch.arange(4.0)
+    for part in (
+        Source({"w": AsyncCollectiveTensor(x)}, 1).parts()["w"],
+        xfer.torch.local_part(AsyncCollectiveTensor(x)),
+    ):
+        assert memory_of(part).address == x.data_ptr()
+
+
 def linear(value):
     module = torch.nn.Linear(3, 2)
     module.load_state_dict({name: torch.full_like(x, value) for name, x in module.state_dict().items()})

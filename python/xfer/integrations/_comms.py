@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import weakref
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -10,7 +9,7 @@ from typing import Any
 
 from ..comm import Comm
 
-__all__ = ["comm_of", "drop_comm", "dropped_if_failed", "known_comm", "share"]
+__all__ = ["comm_of", "drop_comm", "dropped_if_failed", "known_comm"]
 
 _kept: dict[int, tuple[Any, Comm]] = {}  # by id() of the group; what is weakly known, or the address
 
@@ -72,10 +71,3 @@ def dropped_if_failed(group: Any) -> Iterator[None]:
     except BaseException:
         drop_comm(group)
         raise
-
-
-def share(comm: Comm, record: Any) -> list[Any]:
-    """What each rank says, by rank, as JSON carries it. Collective."""
-    mine = json.dumps(record).encode()
-    n = max(int.from_bytes(each, "little") for each in comm.all_gather(len(mine).to_bytes(8, "little")))
-    return [json.loads(word) for word in comm.all_gather(mine.ljust(n))]

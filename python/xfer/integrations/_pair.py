@@ -23,11 +23,10 @@ import torch
 
 from .._store import Gather, store_gather
 from .._store import session as new_session
-from ..comm import Agreed, Comm, nccl_id
+from ..comm import Agreed, Comm, nccl_id, share
 from ..dtypes import torch_dtype
 from ..errors import CommError
 from ..plan import Conversion, Plan
-from ._comms import share
 from ._source import Source, joined, tables_of
 
 __all__ = ["TrainerSide", "WorkerSide", "beside", "check_ranks"]

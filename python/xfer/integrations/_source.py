@@ -13,13 +13,12 @@ from typing import Any
 import torch
 
 from .._places import Places
-from ..comm import Comm
+from ..comm import Comm, share
 from ..dtypes import dtype_name
 from ..errors import MismatchError
 from ..layout import Layout, Replicate
 from ..mesh import Mesh
-from ..torch import FlatPart, flat_parts, is_flat, layouts_of, meshes_of
-from ._comms import share
+from ..torch import FlatPart, layouts_of, local_part, meshes_of, tensors_of
 
 __all__ = ["Holders", "Source", "Table", "current_device", "joined", "tables_of", "whole"]
 
@@ -67,22 +66,22 @@ class Source:
     @property
     def device(self) -> Any:
         """Where the weights lie."""
-        first = next(iter(_state_of(self._source).values()), None)
+        first = next(iter(tensors_of(self._source).values()), None)
         if first is None:
             return current_device()
         return (first.memory if isinstance(first, FlatPart) else first).device
 
     def table(self) -> Table:
         """Of what this rank has."""
-        return [[name, dtype_name(x.dtype), list(x.shape)] for name, x in _state_of(self._source).items()]
+        return [[name, dtype_name(x.dtype), list(x.shape)] for name, x in tensors_of(self._source).items()]
 
     def meshes(self) -> dict[str, Any]:
         """What layouts() of the other trainers needs of this rank."""
-        return meshes_of(_state_of(self._source))
+        return meshes_of(tensors_of(self._source))
 
     def layouts(self, meshes: list[Any], holders: Holders) -> dict[str, Layout]:
         """Who holds what of each that this rank has. meshes: of all ranks; None where there are no weights."""
-        state = _state_of(self._source)
+        state = tensors_of(self._source)
         of_dtensors = layouts_of(state, meshes=meshes)
         having = {ranks: Mesh([len(ranks)], ranks) for ranks in {holders[name] for name in state}}
         return {
@@ -93,8 +92,8 @@ class Source:
 
     def parts(self) -> dict[str, Any]:
         """What this rank has now of each; None: nothing."""
-        state = self._source if isinstance(self._source, dict) else _state_of(self._source)
-        return state if _is_plain(state) else {name: _local(x) for name, x in _state_of(state).items()}
+        state = self._source if isinstance(self._source, dict) else tensors_of(self._source)
+        return state if _is_plain(state) else {name: local_part(x) for name, x in tensors_of(state).items()}
 
     def begin(self, planned: set[str]) -> None:
         """An update of these names. A new one is refused here; what is gone, where it is looked at."""
@@ -151,21 +150,3 @@ _is_there = partial(is_not, None)
 
 def _is_plain(state: Mapping[str, Any]) -> bool:
     return set(map(type, state.values())) <= {torch.Tensor, torch.nn.Parameter}
-
-
-def _state_of(source: Any) -> dict[str, Any]:
-    """The tensors, and a FlatPart of each that FSDP1 or ZeRO-3 cut."""
-    if isinstance(source, torch.nn.Module):
-        source = flat_parts(source) if is_flat(source) else source.state_dict()
-    if _is_plain(source):
-        return dict(source)
-    return {name: x for name, x in source.items() if isinstance(x, torch.Tensor | FlatPart)}
-
-
-def _local(tensor: Any) -> Any:
-    """A DTensor's part on this rank, None outside its mesh; another tensor as it is."""
-    if isinstance(tensor, FlatPart):
-        return tensor.memory
-    if not hasattr(tensor, "to_local"):
-        return tensor
-    return tensor.to_local().detach() if tensor.device_mesh.get_coordinate() is not None else None

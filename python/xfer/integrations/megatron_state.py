@@ -15,13 +15,13 @@ from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
 from .._steps import Steps
-from ..comm import Agreed, Comm
+from ..comm import Agreed, Comm, share
 from ..dtypes import dtype_name
 from ..errors import MismatchError
 from ..layout import Layout
 from ..memory import View, memory_of
 from ..plan import Plan, PlanOptions
-from ._comms import comm_of, drop_comm, dropped_if_failed, share
+from ._comms import comm_of, drop_comm, dropped_if_failed
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack

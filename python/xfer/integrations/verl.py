@@ -21,12 +21,11 @@ import torch
 from verl.checkpoint_engine.base import CheckpointEngine, CheckpointEngineRegistry
 
 from .._store import store_gather
-from ..comm import Comm, nccl_id
+from ..comm import Comm, nccl_id, share
 from ..dtypes import dtype_name, torch_dtype
 from ..layout import Layout, Replicate
 from ..mesh import Mesh
 from ..plan import Plan
-from ._comms import share
 
 __all__ = ["XferCheckpointEngine"]
 
