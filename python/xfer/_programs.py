@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import pathlib
 import sys
+from functools import partial
 
 _FOLDER = pathlib.Path(__file__).parent / "bin"
 
@@ -17,16 +18,4 @@ def _become(name: str) -> int:
     return 2
 
 
-def xfer_plan() -> int:
-    """What a redistribution or a refit will do."""
-    return _become("xfer_plan")
-
-
-def xfer_refit() -> int:
-    """A refit in memory of its own, checked byte for byte."""
-    return _become("xfer_refit")
-
-
-def xfer_info() -> int:
-    """The version, and what the library finds here."""
-    return _become("xfer_info")
+xfer_plan, xfer_refit, xfer_info = (partial(_become, name) for name in ("xfer_plan", "xfer_refit", "xfer_info"))
