@@ -1,5 +1,6 @@
 """Real redistributions with threads as ranks, against NumPy."""
 
+import ctypes
 import json
 import logging
 import threading
@@ -152,6 +153,20 @@ def test_all_gather_gives_every_rank_all_bytes():
     with comm:
         for data in (bytearray(b"abcd"), memoryview(b"aXbXcXdX")[::2], np.frombuffer(b"abcd", np.uint16)):
             assert comm.all_gather(data) == [b"abcd"]
+
+
+def test_what_all_ranks_say_is_copied_once(monkeypatch):
+    copies = []
+
+    def buffer(n):
+        kind = type("Buffer", (ctypes.c_char * n,), {})
+        kind.raw = property(lambda self: copies.append(n) or bytes(memoryview(self)))
+        return kind()
+
+    monkeypatch.setattr(xfer.comm, "create_string_buffer", buffer)
+    want = [bytes([rank] * 7) for rank in range(5)]
+    assert on_ranks(5, lambda comm: comm._gather(want[comm.rank])) == [want] * 5
+    assert copies == [5 * 7 + 1] * 5
 
 
 def test_register_is_collective_and_undone():
