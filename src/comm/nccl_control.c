@@ -96,7 +96,10 @@ xfer_status xfi_nccl_all_gather(xfi_comm *base, void *all, const void *mine, siz
   xfi_comm *host = xfi_nccl_of(base)->host;
   xfer_status st;
 
-  if (host != NULL) return host->ops->all_gather(host, all, mine, n_bytes, deadline);
+  if (host != NULL) {
+    host->inside = base->inside;
+    return host->ops->all_gather(host, all, mine, n_bytes, deadline);
+  }
   st = xfi_comm_gather(base, all, mine, n_bytes, gather, deadline);
   if (st != XFER_OK) base->ops->abort(base, xfi_last_error());
   return st;

@@ -445,6 +445,37 @@ static void test_comm_host(void)
   sweep(COMM_NCCL, XFER_LANE_AUTO, COMM, COMM);
 }
 
+/* Rank 1 gathers bytes of its own, as many as the others gather in their call. */
+static void one_gathers(int rank)
+{
+  uint32_t all[2] = {0};
+  const uint32_t own = 0;
+  xfer_plan *plan = NULL;
+  xfer_status st;
+  tensor t;
+
+  tensor_make(&t, EACH_EACH, rank, WIDTH);
+  NEED(ranks_come(meeting, rank));
+  OK(take(COMM, rank, NULL, NULL, NULL));
+  OK(take(PLAN, rank, &t, &plan, NULL));
+  st =
+      rank == 1 ? xfer_comm_all_gather(w.comms[1], all, &own, sizeof own) : xfer_plan_release(plan);
+  NEED(st == XFER_ERR_MISMATCH);
+  NEED(strstr(xfer_last_error(), "in xfer_comm_all_gather()") != NULL);
+  NEED(strstr(xfer_last_error(), "in xfer_plan_release()") != NULL);
+}
+
+static void test_different_calls(void)
+{
+  are_processes = true;
+  world_clear(2, (sim_config){.seed = 0});
+  now = (point){.kind = COMM_NCCL, .n_ranks = 2};
+  meeting = ranks_meet(now.n_ranks, now.kind);
+  NEED(meeting != NULL);
+  limit_ms = LIMIT_MOST;
+  world_go(one_gathers);
+}
+
 /* What NCCL refuses to one rank while the others wait for it is known at once. */
 static void refused_to_one(const char *call)
 {
@@ -542,11 +573,17 @@ static void test_life_relayed(void)
 int main(int argc, char **argv)
 {
   static const world_test tests[] = {
-      {"sweep_comm_nccl", test_comm_nccl},         {"sweep_comm_borrowed", test_comm_borrowed},
-      {"comm_lent_by_one", test_comm_lent_by_one}, {"sweep_comm_host", test_comm_host},
-      {"sweep_life_host", test_life_host},         {"sweep_comm_gather", test_comm_gather},
-      {"sweep_life_direct", test_life_direct},     {"sweep_life_gather", test_life_gather},
-      {"sweep_life_packed", test_life_packed},     {"sweep_life_broadcast", test_life_broadcast},
+      {"sweep_comm_nccl", test_comm_nccl},
+      {"sweep_comm_borrowed", test_comm_borrowed},
+      {"comm_lent_by_one", test_comm_lent_by_one},
+      {"sweep_comm_host", test_comm_host},
+      {"sweep_life_host", test_life_host},
+      {"sweep_comm_gather", test_comm_gather},
+      {"ranks_of_one_host_in_different_calls_are_told_which", test_different_calls},
+      {"sweep_life_direct", test_life_direct},
+      {"sweep_life_gather", test_life_gather},
+      {"sweep_life_packed", test_life_packed},
+      {"sweep_life_broadcast", test_life_broadcast},
       {"sweep_life_relayed", test_life_relayed}};
   int kept = 1;
 
