@@ -24,18 +24,54 @@ enum {
 static void break_data(xfi_nccl_comm *comm, const char *why)
 {
   xfi_nccl_break(&comm->data, why);
-  comm->in_flight = false;
+  comm->n_ended = comm->n_rounds;
 }
 
-/* "...with ranks 4,5,6" */
-static void late_text(const xfi_nccl_comm *comm, char *text, size_t size)
+static xfi_nccl_flight *flight_of(xfi_nccl_comm *comm, uint64_t round)
 {
+  return &comm->flights[round % XFI_NCCL_ROUNDS_AHEAD];
+}
+
+/* What CUDA says of the oldest round in flight; cudaSuccess: there is none. The lock is held. */
+static cudaError_t count_ended(xfi_nccl_comm *comm)
+{
+  cudaError_t error = cudaSuccess;
+
+  while (comm->n_ended < comm->n_rounds && error == cudaSuccess) {
+    error = cudaEventQuery(flight_of(comm, comm->n_ended)->done);
+    if (error == cudaSuccess) comm->n_ended++;
+  }
+  return error;
+}
+
+/* Are so many in flight? Asks CUDA only where they may be. */
+static bool is_behind(xfi_nccl_comm *comm, uint64_t n)
+{
+  return comm->n_rounds - comm->n_ended >= n && count_ended(comm) == cudaErrorNotReady &&
+         comm->n_rounds - comm->n_ended >= n;
+}
+
+/* The earliest of all in flight; never: none is. */
+static xfi_deadline deadline_in_flight(xfi_nccl_comm *comm)
+{
+  xfi_deadline earliest = {INT64_MAX};
+
+  for (uint64_t i = comm->n_ended; i < comm->n_rounds; i++)
+    if (flight_of(comm, i)->deadline.at_ns < earliest.at_ns)
+      earliest = flight_of(comm, i)->deadline;
+  return earliest;
+}
+
+/* "...with ranks 4,5,6", whom the others in flight wait for too. */
+static void late_text(xfi_nccl_comm *comm, char *text, size_t size)
+{
+  const xfi_nccl_flight *oldest = flight_of(comm, comm->n_ended);
   int n = snprintf(text, size,
                    "work in flight missed its deadline; rank %d was exchanging with rank%s ",
-                   comm->base.rank, comm->n_peers == 1 ? "" : "s");
+                   comm->base.rank, oldest->n_peers == 1 ? "" : "s");
 
-  for (int i = 0; i < comm->n_peers && n > 0 && (size_t)n < size; i++) {
-    n += snprintf(text + n, size - (size_t)n, i == 0 ? "%d" : ",%d", comm->peers[i]);
+  for (int i = 0; i < oldest->n_peers && n > 0 && (size_t)n < size; i++) {
+    n += snprintf(text + n, size - (size_t)n, i == 0 ? "%d" : ",%d", oldest->peers[i]);
   }
 }
 
@@ -44,11 +80,10 @@ static void watch_look(xfi_nccl_comm *comm)
 {
   char text[XFI_NCCL_WHY_BYTES];
   ncclResult_t state = ncclSuccess;
-  cudaError_t error = cudaEventQuery(comm->done[(comm->n_rounds - 1) % XFI_NCCL_ROUNDS_AHEAD]);
+  const cudaError_t error = count_ended(comm);
 
-  if (error == cudaSuccess) {
-    comm->in_flight = false;
-  } else if (error != cudaErrorNotReady) {
+  if (error == cudaSuccess) return;
+  if (error != cudaErrorNotReady) {
     (void)snprintf(text, sizeof text, "CUDA failed beneath a round: %s", cudaGetErrorString(error));
     break_data(comm, text);
   } else if (ncclCommGetAsyncError(comm->data.handle, &state) == ncclSuccess &&
@@ -56,23 +91,24 @@ static void watch_look(xfi_nccl_comm *comm)
     (void)snprintf(text, sizeof text, "%s: %s", ncclGetErrorString(state),
                    ncclGetLastError(comm->data.handle));
     break_data(comm, text);
-  } else if (xfi_deadline_expired(comm->deadline)) {
+  } else if (xfi_deadline_expired(deadline_in_flight(comm))) {
     late_text(comm, text, sizeof text);
     comm->is_late = true;
     break_data(comm, text);
   }
 }
 
-/* Looks at the deadline, and now and then for what NCCL may have to say. */
+/* Looks at the deadlines, and now and then for what NCCL may have to say. */
 int64_t xfi_nccl_ring(xfi_alarm *alarm, int64_t now_ns)
 {
   xfi_nccl_comm *comm = (xfi_nccl_comm *)(void *)((char *)alarm - offsetof(xfi_nccl_comm, alarm));
   int64_t next = now_ns + WATCH_MS * INT64_C(1000000);
 
   (void)pthread_mutex_lock(&comm->lock);
-  if (comm->in_flight && comm->data.handle != NULL) watch_look(comm);
-  if (comm->deadline.at_ns < next) next = comm->deadline.at_ns;
-  if (!comm->in_flight) next = INT64_MAX;
+  if (comm->data.handle != NULL) watch_look(comm);
+  comm->look = deadline_in_flight(comm);
+  if (comm->n_ended < comm->n_rounds && comm->look.at_ns > next) comm->look.at_ns = next;
+  next = comm->look.at_ns;
   (void)pthread_mutex_unlock(&comm->lock);
   return next;
 }
@@ -82,29 +118,32 @@ int64_t xfi_nccl_ring(xfi_alarm *alarm, int64_t now_ns)
 static xfer_status put_in_flight(xfi_nccl_comm *comm, cudaStream_t stream, xfi_deadline deadline)
 {
   xfer_status st = XFER_OK;
+  xfi_nccl_flight *flight = flight_of(comm, comm->n_rounds);
   xfi_deadline look = xfi_deadline_after(WATCH_MS);
 
-  XFI_CUDA_TRY(cudaEventRecord, (comm->done[comm->n_rounds % XFI_NCCL_ROUNDS_AHEAD], stream));
+  XFI_CUDA_TRY(cudaEventRecord, (flight->done, stream));
+  flight->deadline = deadline;
   comm->n_rounds++;
-  comm->deadline = deadline;
   comm->is_late = false;
   if (deadline.at_ns < look.at_ns) look = deadline;
-  if (!comm->in_flight || deadline.at_ns <= look.at_ns)
-    xfi_alarm_set(comm->alarms, &comm->alarm, look);
-  comm->in_flight = true;
+  if (look.at_ns >= comm->look.at_ns) goto done;
+  comm->look = look;
+  xfi_alarm_set(comm->alarms, &comm->alarm, look);
 done:
   return st;
 }
 
 /* ---- data --------------------------------------------------------------------------------- */
 
-/* Whom to name if it is late. */
+/* Whom to name if the next round is late. */
 static void remember_peers(xfi_nccl_comm *comm, const xfi_message *messages, int n, int root)
 {
-  comm->n_peers = root >= 0 ? 1 : n;
-  comm->peers[0] = root;
+  xfi_nccl_flight *next = flight_of(comm, comm->n_rounds);
+
+  next->n_peers = root >= 0 ? 1 : n;
+  next->peers[0] = root;
   for (int i = 0; i < n && root < 0; i++)
-    comm->peers[i] = messages[i].peer;
+    next->peers[i] = messages[i].peer;
 }
 
 /* Until the device is at most so many rounds behind; the lock is held, but not while this waits. In
@@ -112,10 +151,9 @@ static void remember_peers(xfi_nccl_comm *comm, const xfi_message *messages, int
 static xfer_status wait_for_room(xfi_nccl_comm *comm)
 {
   const struct timespec pause = {.tv_sec = 0, .tv_nsec = PAUSE_NS};
-  const cudaEvent_t oldest = comm->done[comm->n_rounds % XFI_NCCL_ROUNDS_AHEAD];
   xfer_status st = xfi_nccl_usable(&comm->data);
 
-  while (st == XFER_OK && cudaEventQuery(oldest) == cudaErrorNotReady) {
+  while (st == XFER_OK && is_behind(comm, XFI_NCCL_ROUNDS_AHEAD)) {
     (void)pthread_mutex_unlock(&comm->lock);
     (void)nanosleep(&pause, NULL);
     (void)pthread_mutex_lock(&comm->lock);

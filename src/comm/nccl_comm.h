@@ -17,6 +17,14 @@ enum {
   XFI_NCCL_ROUNDS_AHEAD = 64 /* of the device: a stream's queue takes some 1,000 operations */
 };
 
+/* A round or broadcasts on the device. */
+typedef struct xfi_nccl_flight {
+  cudaEvent_t done;
+  xfi_deadline deadline;
+  int peers[XFI_ROUND_MESSAGES]; /* [n_peers] for the error text */
+  int n_peers;
+} xfi_nccl_flight;
+
 typedef struct xfi_nccl_comm {
   xfi_comm base;
   int ordinal;        /* of the CUDA device */
@@ -36,13 +44,11 @@ typedef struct xfi_nccl_comm {
   pthread_mutex_t lock;
   xfi_alarm alarm;
   xfi_nccl data;
-  bool in_flight; /* the last round may not have ended */
   uint64_t n_rounds;
-  cudaEvent_t done[XFI_NCCL_ROUNDS_AHEAD]; /* of the last rounds, by turns */
-  xfi_deadline deadline;
-  bool is_late;                  /* it passed before they ended */
-  int peers[XFI_ROUND_MESSAGES]; /* [n_peers] of the last round, for the error text */
-  int n_peers;
+  uint64_t n_ended; /* of them, as far as is known: they end in order */
+  xfi_nccl_flight flights[XFI_NCCL_ROUNDS_AHEAD]; /* of the last rounds, by turns */
+  xfi_deadline look;                              /* the alarm's next; never: none is in flight */
+  bool is_late;                                   /* a deadline passed before its round ended */
 } xfi_nccl_comm;
 
 static inline xfi_nccl_comm *xfi_nccl_of(xfi_comm *comm)

@@ -29,7 +29,7 @@ static void nccl_destroy(xfi_comm *base)
   xfi_nccl_end(comm);
   (void)pthread_mutex_destroy(&comm->lock);
   for (int i = 0; i < XFI_NCCL_ROUNDS_AHEAD; i++)
-    if (comm->done[i] != NULL) (void)cudaEventDestroy(comm->done[i]);
+    if (comm->flights[i].done != NULL) (void)cudaEventDestroy(comm->flights[i].done);
   if (comm->control_done != NULL) (void)cudaEventDestroy(comm->control_done);
   if (comm->control_stream != NULL) (void)cudaStreamDestroy(comm->control_stream);
   if (comm->device_bytes != NULL) (void)cudaFree(comm->device_bytes);
@@ -70,6 +70,7 @@ static xfer_status control_create(xfi_nccl_comm **comm, int rank, int size)
   XFI_CHECK(made != NULL, XFER_ERR_NOMEM, "an NCCL comm");
   made->base = (xfi_comm){.ops = &nccl_ops, .rank = rank, .size = size};
   made->alarm.ring = xfi_nccl_ring;
+  made->look.at_ns = INT64_MAX;
   (void)pthread_mutex_init(&made->lock, NULL);
   XFI_CUDA_TRY(cudaEventCreateWithFlags, (&made->control_done, cudaEventDisableTiming));
   XFI_CUDA_TRY(cudaStreamCreateWithFlags, (&made->control_stream, cudaStreamNonBlocking));
@@ -88,7 +89,7 @@ static xfer_status assemble(xfer_comm **comm, xfi_nccl_comm *made, unsigned char
 
   XFI_CUDA_TRY(cudaGetDevice, (&made->ordinal));
   for (int i = 0; i < XFI_NCCL_ROUNDS_AHEAD; i++)
-    XFI_CUDA_TRY(cudaEventCreateWithFlags, (&made->done[i], cudaEventDisableTiming));
+    XFI_CUDA_TRY(cudaEventCreateWithFlags, (&made->flights[i].done, cudaEventDisableTiming));
   XFI_TRY(xfi_device_create_cuda(&device));
   device->ops->domain(device, domain);
   XFI_TRY(xfi_comm_wrap(comm, &made->base, device));

@@ -356,6 +356,41 @@ static void test_e2_a_full_queue_ends_at_the_deadline_packed(void)
   in_world(2, COMM_NCCL, XFER_LANE_PACKED, unmet);
 }
 
+/* ---- E2: rounds of two plans --------------------------------------------------------------- */
+
+/* What is left on a stream ends by itself. */
+static void need_end(cudaStream_t stream, int64_t within_ms)
+{
+  const int64_t began = world_ms();
+
+  while (cudaStreamQuery(stream) == cudaErrorNotReady) {
+    NEED(world_ms() - began < within_ms);
+    world_sleep_ms(10);
+  }
+}
+
+/* Rank 1 comes to neither run; the later deadline is that of the later one, and nobody waits. */
+static void earlier_deadline(int rank)
+{
+  for (int p = 0; p < 2; p++) {
+    make(rank, p, RING);
+    run_well(rank, p, 1);
+    tensor_open(&tensors[p][rank], 2);
+  }
+  ranks_set_timeout(plans[0][rank], SHORT_MS);
+  ranks_barrier();
+  for (int p = 0; p < 2 && rank == 0; p++)
+    OK(xfer_plan_run(plans[p][0], 2, streams[p][0]));
+  if (rank == 0) need_end(streams[0][0], LONG_MS / 2);
+  ranks_barrier();
+  NEED_NO_VIOLATION();
+}
+
+static void test_e2_the_earlier_deadline_of_two_runs_is_kept_packed(void)
+{
+  in_world(2, COMM_NCCL, XFER_LANE_PACKED, earlier_deadline);
+}
+
 /* ---- a look that does not block ----------------------------------------------------------- */
 
 /* While a device is busy with other work its rank's part is not over, and looking says so. */
@@ -551,6 +586,8 @@ int main(int argc, char **argv)
       {"e2_runs_after_a_timeout_and_a_commit_nccl", test_e2_runs_after_a_timeout_and_a_commit_nccl},
       {"e2_a_full_queue_ends_at_the_deadline_packed",
        test_e2_a_full_queue_ends_at_the_deadline_packed},
+      {"e2_the_earlier_deadline_of_two_runs_is_kept_packed",
+       test_e2_the_earlier_deadline_of_two_runs_is_kept_packed},
       {"e5_short_wait_on_all_ranks_nccl", test_e5_short_wait_on_all_ranks_nccl},
       {"e5_short_wait_on_all_ranks_packed", test_e5_short_wait_on_all_ranks_packed},
       {"e5_short_wait_on_one_rank_nccl", test_e5_short_wait_on_one_rank_nccl},
