@@ -105,7 +105,8 @@ int64_t xfi_nccl_ring(xfi_alarm *alarm, int64_t now_ns)
   int64_t next = now_ns + WATCH_MS * INT64_C(1000000);
 
   (void)pthread_mutex_lock(&comm->lock);
-  if (comm->data.handle != NULL) watch_look(comm);
+  if (comm->data.handle == NULL) comm->n_ended = comm->n_rounds; /* connect() broke it */
+  if (comm->n_ended < comm->n_rounds) watch_look(comm);
   comm->look = deadline_in_flight(comm);
   if (comm->n_ended < comm->n_rounds && comm->look.at_ns > next) comm->look.at_ns = next;
   next = comm->look.at_ns;

@@ -2,10 +2,13 @@
  * Runs that go wrong: peers that are late or refused, deadlines that pass. Names of tests are rows
  * of the review of the engine.
  */
+#include "machine.h"
 #include "world.h"
 
 #include <stdlib.h>
 #include <string.h>
+#include <time.h>
+#include <unistd.h>
 
 enum { WIDTH = 5000, SHORT_MS = 300, LONG_MS = 20000, LIVE = 0x77, STREAMS = 2 };
 
@@ -14,6 +17,16 @@ static xfer_plan *plans[2][WORLD_RANKS];
 static cudaStream_t streams[STREAMS][WORLD_RANKS];
 static comm_kind kind;
 static xfer_lane lane;
+
+/* Of the program's link: ranks are taken for processes while they make a comm. */
+pid_t __real_getpid(void);
+pid_t __wrap_getpid(void);
+static bool are_processes;
+
+pid_t __wrap_getpid(void)
+{
+  return are_processes ? 1000 + sim_self()->rank : __real_getpid();
+}
 
 static void make(int rank, int p, form shape)
 {
@@ -391,6 +404,57 @@ static void test_e2_the_earlier_deadline_of_two_runs_is_kept_packed(void)
   in_world(2, COMM_NCCL, XFER_LANE_PACKED, earlier_deadline);
 }
 
+/* Rank 1's stream waits for a device that is busy with other work. */
+static void wait_for_other_work(cudaStream_t stream, int device)
+{
+  cudaEvent_t event;
+
+  sim_hold(device, true);
+  NEED(cudaSetDevice(device) == cudaSuccess);
+  NEED(cudaEventCreateWithFlags(&event, cudaEventDisableTiming) == cudaSuccess);
+  NEED(cudaEventRecord(event, world_stream()) == cudaSuccess);
+  NEED(cudaSetDevice(1) == cudaSuccess);
+  NEED(cudaStreamWaitEvent(stream, event, 0) == cudaSuccess);
+}
+
+/* A run of the first plan waits for rank 1; then the second, which fits in the same slots, connects
+ * in vain. What was in flight ends with the messages that fail, and nobody looks at it again. */
+static void connect_in_vain(int rank)
+{
+  struct timespec began;
+  struct timespec ended;
+
+  make(rank, 0, RING);
+  run_well(rank, 0, 1);
+  tensor_make(&tensors[1][rank], RING, rank, WIDTH / 2);
+  plans[1][rank] = world_plan(rank, &tensors[1][rank], 1, lane, SHORT_MS);
+  ranks_set_timeout(plans[0][rank], 4 * SHORT_MS);
+  tensor_open(&tensors[0][rank], 2);
+  if (rank == 1) wait_for_other_work(streams[0][1], 2);
+  ranks_barrier();
+  OK(xfer_plan_run(plans[0][rank], 2, streams[0][rank]));
+  NEED(xfer_plan_commit(plans[1][rank]) != XFER_OK);
+  if (rank == 0) need_end(streams[0][0], LONG_MS / 2);
+  if (rank == 0) sim_hold(2, false); /* rank 1 frees memory, which waits for it */
+  ranks_barrier();
+  world_sleep_ms(4 * SHORT_MS); /* that deadline passes */
+  NEED(clock_gettime(CLOCK_PROCESS_CPUTIME_ID, &began) == 0);
+  world_sleep_ms(1000);
+  NEED(clock_gettime(CLOCK_PROCESS_CPUTIME_ID, &ended) == 0);
+  NEED((ended.tv_sec - began.tv_sec) * 1000 + (ended.tv_nsec - began.tv_nsec) / 1000000 < 100);
+  ranks_barrier();
+  NEED_NO_VIOLATION();
+}
+
+static void test_e2_what_a_commit_broke_is_not_looked_at_packed(void)
+{
+  lane = XFER_LANE_PACKED;
+  are_processes = true;
+  world_make(2, COMM_NCCL, (sim_config){.n_devices = 3});
+  are_processes = false;
+  world_go(connect_in_vain);
+}
+
 /* ---- a look that does not block ----------------------------------------------------------- */
 
 /* While a device is busy with other work its rank's part is not over, and looking says so. */
@@ -588,6 +652,8 @@ int main(int argc, char **argv)
        test_e2_a_full_queue_ends_at_the_deadline_packed},
       {"e2_the_earlier_deadline_of_two_runs_is_kept_packed",
        test_e2_the_earlier_deadline_of_two_runs_is_kept_packed},
+      {"e2_what_a_commit_broke_is_not_looked_at_packed",
+       test_e2_what_a_commit_broke_is_not_looked_at_packed},
       {"e5_short_wait_on_all_ranks_nccl", test_e5_short_wait_on_all_ranks_nccl},
       {"e5_short_wait_on_all_ranks_packed", test_e5_short_wait_on_all_ranks_packed},
       {"e5_short_wait_on_one_rank_nccl", test_e5_short_wait_on_one_rank_nccl},
