@@ -66,13 +66,22 @@ static xfi_deadline deadline_in_flight(xfi_nccl_comm *comm)
 static void late_text(xfi_nccl_comm *comm, char *text, size_t size)
 {
   const xfi_nccl_flight *oldest = flight_of(comm, comm->n_ended);
-  int n = snprintf(text, size,
-                   "work in flight missed its deadline; rank %d was exchanging with rank%s ",
-                   comm->base.rank, oldest->n_peers == 1 ? "" : "s");
+  int n =
+      snprintf(text, size, "work in flight missed a deadline; rank %d was exchanging with rank%s ",
+               comm->base.rank, oldest->n_peers == 1 ? "" : "s");
 
   for (int i = 0; i < oldest->n_peers && n > 0 && (size_t)n < size; i++) {
     n += snprintf(text + n, size - (size_t)n, i == 0 ? "%d" : ",%d", oldest->peers[i]);
   }
+}
+
+static void break_late(xfi_nccl_comm *comm)
+{
+  char text[XFI_NCCL_WHY_BYTES];
+
+  late_text(comm, text, sizeof text);
+  comm->is_late = true;
+  break_data(comm, text);
 }
 
 /* Looks at the work in flight; the lock is held. */
@@ -80,8 +89,10 @@ static void watch_look(xfi_nccl_comm *comm)
 {
   char text[XFI_NCCL_WHY_BYTES];
   ncclResult_t state = ncclSuccess;
-  const cudaError_t error = count_ended(comm);
+  cudaError_t error;
 
+  if (comm->data.handle == NULL) comm->n_ended = comm->n_rounds; /* connect() broke it */
+  error = count_ended(comm);
   if (error == cudaSuccess) return;
   if (error != cudaErrorNotReady) {
     (void)snprintf(text, sizeof text, "CUDA failed beneath a round: %s", cudaGetErrorString(error));
@@ -92,9 +103,7 @@ static void watch_look(xfi_nccl_comm *comm)
                    ncclGetLastError(comm->data.handle));
     break_data(comm, text);
   } else if (xfi_deadline_expired(deadline_in_flight(comm))) {
-    late_text(comm, text, sizeof text);
-    comm->is_late = true;
-    break_data(comm, text);
+    break_late(comm);
   }
 }
 
@@ -105,7 +114,6 @@ int64_t xfi_nccl_ring(xfi_alarm *alarm, int64_t now_ns)
   int64_t next = now_ns + WATCH_MS * INT64_C(1000000);
 
   (void)pthread_mutex_lock(&comm->lock);
-  if (comm->data.handle == NULL) comm->n_ended = comm->n_rounds; /* connect() broke it */
   if (comm->n_ended < comm->n_rounds) watch_look(comm);
   comm->look = deadline_in_flight(comm);
   if (comm->n_ended < comm->n_rounds && comm->look.at_ns > next) comm->look.at_ns = next;
@@ -147,18 +155,19 @@ static void remember_peers(xfi_nccl_comm *comm, const xfi_message *messages, int
     next->peers[i] = messages[i].peer;
 }
 
-/* Until the device is at most so many rounds behind; the lock is held, but not while this waits. In
- * a queue that is full the driver waits, for a peer that may never come, and the alarm with it. */
-static xfer_status wait_for_room(xfi_nccl_comm *comm)
+/* Until fewer than n rounds are in flight; the lock is held, but not while this waits. */
+static xfer_status wait_for_rounds(xfi_nccl_comm *comm, uint64_t n, xfi_deadline deadline)
 {
   const struct timespec pause = {.tv_sec = 0, .tv_nsec = PAUSE_NS};
   xfer_status st = xfi_nccl_usable(&comm->data);
 
-  while (st == XFER_OK && is_behind(comm, XFI_NCCL_ROUNDS_AHEAD)) {
+  for (int n_pauses = 1; st == XFER_OK && is_behind(comm, n); n_pauses++) {
+    if (xfi_deadline_expired(deadline)) break_late(comm);
     (void)pthread_mutex_unlock(&comm->lock);
     (void)nanosleep(&pause, NULL);
     (void)pthread_mutex_lock(&comm->lock);
     st = xfi_nccl_usable(&comm->data);
+    if (st == XFER_OK) st = xfi_nccl_heed(&comm->data, n_pauses);
   }
   (void)cudaGetLastError(); /* "not ready" is kept as an error */
   return st != XFER_OK && comm->is_late ? XFER_ERR_TIMEOUT : st;
@@ -173,7 +182,9 @@ static xfer_status carry(xfi_comm *base, const xfi_message *sends, int n_sends,
   xfer_status st = XFER_OK;
 
   (void)pthread_mutex_lock(&comm->lock);
-  XFI_TRY(wait_for_room(comm));
+  /* In a queue that is full the driver waits, for a peer that may never come, and the alarm with
+   * it. */
+  XFI_TRY(wait_for_rounds(comm, XFI_NCCL_ROUNDS_AHEAD, deadline));
   XFI_CHECK(n_sends + n_recvs <= XFI_ROUND_MESSAGES, XFER_ERR_INTERNAL, "%d messages in a group",
             n_sends + n_recvs);
   if (n_sends + n_recvs == 0) goto done;
@@ -234,10 +245,13 @@ static xfer_status make_data(xfi_nccl_comm *comm, xfi_deadline deadline)
 {
   const size_t size = (size_t)comm->base.size;
   xfer_status st = XFER_OK;
-  offer mine = {.has_data = comm->data.handle != NULL};
+  offer mine = {.has_data = 0};
   offer *all = NULL;
   bool all_have = true;
 
+  (void)pthread_mutex_lock(&comm->lock);
+  mine.has_data = comm->data.handle != NULL;
+  (void)pthread_mutex_unlock(&comm->lock);
   if (comm->base.rank == 0) mine.has_id = ncclGetUniqueId(&mine.id) == ncclSuccess;
   all = xfi_comm_hear(&comm->base, &st, &mine, sizeof mine, deadline);
   XFI_TRY(st);
@@ -249,6 +263,18 @@ static xfer_status make_data(xfi_nccl_comm *comm, xfi_deadline deadline)
   XFI_TRY(xfi_nccl_join(&comm->data, &comm->base, &all[0].id, "xfer", 0, deadline));
 done:
   xfi_free(all);
+  return st;
+}
+
+/* Until the alarm has no reason to look: from then on the communicator is this thread's alone. What
+ * follows would wait on the device for what is in flight anyway. */
+static xfer_status have_data_alone(xfi_nccl_comm *comm, xfi_deadline deadline)
+{
+  xfer_status st;
+
+  (void)pthread_mutex_lock(&comm->lock);
+  st = wait_for_rounds(comm, 1, deadline);
+  (void)pthread_mutex_unlock(&comm->lock);
   return st;
 }
 
@@ -268,6 +294,8 @@ xfer_status xfi_nccl_connect(xfi_comm *base, const bool *peers, bool broadcasts,
   for (int r = 0; r < base->size; r++)
     if (peers[r]) greetings[n++] = (xfi_message){NULL, XFI_NCCL_SLOT_BYTES, r};
   XFI_TRY(make_data(comm, deadline));
+  if (n == 0 && !broadcasts) goto done;
+  XFI_TRY(have_data_alone(comm, deadline));
   XFI_TRY(xfi_nccl_carry(comm, &comm->data, greetings, n, greetings, n, deadline));
   if (broadcasts) {
     XFI_TRY(xfi_nccl_group(&comm->data, &first, 1, NULL, 0, 0, comm->control_stream, deadline));

@@ -40,7 +40,7 @@ typedef struct xfi_nccl_comm {
   xfi_comm *host;     /* between processes of one host, in place of that; NULL: there are others */
 
   /* Rounds and broadcasts: made by the first commit that has any, and again after an abort. Guarded
-   * by lock, since the alarm looks at what is in flight. */
+   * by lock while anything is in flight, since the alarm looks at that. */
   pthread_mutex_t lock;
   xfi_alarm alarm;
   xfi_nccl data;

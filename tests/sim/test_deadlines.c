@@ -417,6 +417,9 @@ static void wait_for_other_work(cudaStream_t stream, int device)
   NEED(cudaStreamWaitEvent(stream, event, 0) == cudaSuccess);
 }
 
+static uint64_t run_ms; /* the deadline of the run, and that of the commit */
+static uint64_t connect_ms;
+
 /* A run of the first plan waits for rank 1; then the second, which fits in the same slots, connects
  * in vain. What was in flight ends with the messages that fail, and nobody looks at it again. */
 static void connect_in_vain(int rank)
@@ -427,8 +430,8 @@ static void connect_in_vain(int rank)
   make(rank, 0, RING);
   run_well(rank, 0, 1);
   tensor_make(&tensors[1][rank], RING, rank, WIDTH / 2);
-  plans[1][rank] = world_plan(rank, &tensors[1][rank], 1, lane, SHORT_MS);
-  ranks_set_timeout(plans[0][rank], 4 * SHORT_MS);
+  plans[1][rank] = world_plan(rank, &tensors[1][rank], 1, lane, connect_ms);
+  ranks_set_timeout(plans[0][rank], run_ms);
   tensor_open(&tensors[0][rank], 2);
   if (rank == 1) wait_for_other_work(streams[0][1], 2);
   ranks_barrier();
@@ -437,7 +440,7 @@ static void connect_in_vain(int rank)
   if (rank == 0) need_end(streams[0][0], LONG_MS / 2);
   if (rank == 0) sim_hold(2, false); /* rank 1 frees memory, which waits for it */
   ranks_barrier();
-  world_sleep_ms(4 * SHORT_MS); /* that deadline passes */
+  world_sleep_ms(4 * SHORT_MS); /* both deadlines pass */
   NEED(clock_gettime(CLOCK_PROCESS_CPUTIME_ID, &began) == 0);
   world_sleep_ms(1000);
   NEED(clock_gettime(CLOCK_PROCESS_CPUTIME_ID, &ended) == 0);
@@ -446,13 +449,25 @@ static void connect_in_vain(int rank)
   NEED_NO_VIOLATION();
 }
 
-static void test_e2_what_a_commit_broke_is_not_looked_at_packed(void)
+static void connects_in_vain(uint64_t run, uint64_t connect)
 {
+  run_ms = run;
+  connect_ms = connect;
   lane = XFER_LANE_PACKED;
   are_processes = true;
   world_make(2, COMM_NCCL, (sim_config){.n_devices = 3});
   are_processes = false;
   world_go(connect_in_vain);
+}
+
+static void test_e2_what_a_commit_broke_is_not_looked_at_packed(void)
+{
+  connects_in_vain(4 * SHORT_MS, SHORT_MS);
+}
+
+static void test_e2_a_run_ends_in_time_while_a_commit_connects_packed(void)
+{
+  connects_in_vain(SHORT_MS, LONG_MS);
 }
 
 /* ---- a look that does not block ----------------------------------------------------------- */
@@ -654,6 +669,8 @@ int main(int argc, char **argv)
        test_e2_the_earlier_deadline_of_two_runs_is_kept_packed},
       {"e2_what_a_commit_broke_is_not_looked_at_packed",
        test_e2_what_a_commit_broke_is_not_looked_at_packed},
+      {"e2_a_run_ends_in_time_while_a_commit_connects_packed",
+       test_e2_a_run_ends_in_time_while_a_commit_connects_packed},
       {"e5_short_wait_on_all_ranks_nccl", test_e5_short_wait_on_all_ranks_nccl},
       {"e5_short_wait_on_all_ranks_packed", test_e5_short_wait_on_all_ranks_packed},
       {"e5_short_wait_on_one_rank_nccl", test_e5_short_wait_on_one_rank_nccl},
