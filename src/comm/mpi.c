@@ -253,8 +253,8 @@ xfer_status xfer_comm_create_mpi(xfer_comm **comm, MPI_Comm mpi_comm)
   *comm = made;
   made = NULL;
 done:
-  xfer_comm_destroy(made);
-  if (host != MPI_COMM_NULL) (void)MPI_Comm_free(&host);
+  xfer_comm_destroy(made); /* frees its own, which others must do first as well */
   if (own != MPI_COMM_NULL) (void)MPI_Comm_free(&own);
+  if (host != MPI_COMM_NULL) (void)MPI_Comm_free(&host);
   return st;
 }

@@ -35,6 +35,24 @@ int MPI_Is_thread_main(int *is_main)
   return MPI_SUCCESS;
 }
 
+static MPI_Comm duplicated;  /* the last one */
+static MPI_Comm first_freed; /* since then */
+
+int MPI_Comm_dup(MPI_Comm comm, MPI_Comm *made)
+{
+  const int code = PMPI_Comm_dup(comm, made);
+
+  duplicated = *made;
+  first_freed = MPI_COMM_NULL;
+  return code;
+}
+
+int MPI_Comm_free(MPI_Comm *comm)
+{
+  if (first_freed == MPI_COMM_NULL) first_freed = *comm;
+  return PMPI_Comm_free(comm);
+}
+
 static void assert_text(const char *words)
 {
   if (strstr(xfi_last_error(), words) == NULL)
@@ -65,6 +83,7 @@ static void test_threads_that_mpi_forbids_fail_on_all(void **state)
     const char *text;
   } cases[] = {{MPI_THREAD_SINGLE, 1, "MPI_THREAD_FUNNELED is needed"},
                {MPI_THREAD_FUNNELED, 0, "the main thread must make the comm"}};
+  bool in_order = true;
 
   (void)state;
   for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
@@ -76,9 +95,11 @@ static void test_threads_that_mpi_forbids_fail_on_all(void **state)
                      rank == 1 ? XFER_ERR_UNSUPPORTED : XFER_ERR_PEER);
     assert_text(cases[i].text);
     assert_null(comm);
+    in_order = in_order && first_freed == duplicated;
     level_said = MPI_THREAD_MULTIPLE;
     is_main_said = 1;
   }
+  assert_true(in_order); /* freeing is collective: of several, the same first on all ranks */
 }
 
 /* ---- calls -------------------------------------------------------------------------------- */
