@@ -70,10 +70,11 @@ xfer_status xfi_mpi_all_gather(xfi_comm *comm, void *all, const void *mine, size
   } else {
     t->gathering = comm->n_gatherings + 1;
     st = xfi_comm_gather(comm, all, mine, n_bytes, gather, deadline);
+    if (st == XFER_OK) t->n_gathered = t->gathering;
   }
   if (st == XFER_ERR_MISMATCH) t->has_told = true; /* everybody finds it out */
   if (st != XFER_OK) (void)xfi_mpi_fail(t, st);
-  t->gathering = 0;
+  xfi_mpi_end_gathering(t);
 done:
   return st;
 }

@@ -17,8 +17,9 @@ enum {
 
 /* Tells other ranks that the sender's comm is broken, and whether it waits in a gathering. */
 typedef struct xfi_mpi_notice {
-  uint64_t token;
-  uint64_t gathering; /* 0: in none */
+  uint64_t token;      /* 0: none has come */
+  uint64_t gathering;  /* 0: in none */
+  uint64_t n_gathered; /* gatherings by messages that it had completed */
   int32_t from;
   char why[XFI_BROKEN_BYTES];
 } xfi_mpi_notice;
@@ -33,6 +34,7 @@ typedef struct xfi_mpi_comm {
 
   uint64_t n_steps;       /* of gatherings in shared memory */
   uint64_t gathering;     /* by messages, in which this rank waits; 0: none */
+  uint64_t n_gathered;    /* by messages that are complete */
   size_t chunk_bytes;     /* of a rank in one operation of a gathering */
   unsigned char *out;     /* [chunk_bytes] */
   unsigned char *in;      /* [size * chunk_bytes] */
@@ -42,6 +44,7 @@ typedef struct xfi_mpi_comm {
 
   xfi_mpi_notice told;  /* what we send */
   xfi_mpi_notice heard; /* what we receive */
+  xfi_mpi_notice later; /* the first that does not concern the gathering in progress */
   MPI_Request hearing;
   MPI_Request *telling; /* [size] */
   bool *is_waiting;     /* [size] in the gathering that this rank gave up */
@@ -68,6 +71,8 @@ xfer_status xfi_mpi_fail(xfi_mpi_comm *t, xfer_status st);
 xfer_status xfi_mpi_check_broken(xfi_mpi_comm *t);
 /* The same before a call that needs no message, without MPI where all failures come by memory. */
 xfer_status xfi_mpi_check_begin(xfi_mpi_comm *t);
+/* Breaks it if a notice waited for the end of the gathering in progress. */
+void xfi_mpi_end_gathering(xfi_mpi_comm *t);
 /* Starts to listen for notices. */
 void xfi_mpi_hear(xfi_mpi_comm *t);
 /* Who was not waiting with us in a gathering that we gave up? -1: nobody, it was about to end. */

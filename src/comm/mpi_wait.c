@@ -58,7 +58,10 @@ void xfi_mpi_tell_all(xfi_mpi_comm *t)
 {
   if (t->has_told) return;
   t->has_told = true;
-  t->told = (xfi_mpi_notice){.token = t->token, .gathering = t->gathering, .from = t->base.rank};
+  t->told = (xfi_mpi_notice){.token = t->token,
+                             .gathering = t->gathering,
+                             .n_gathered = t->n_gathered,
+                             .from = t->base.rank};
   memcpy(t->told.why, t->broken.why, sizeof t->told.why); /* which stays */
   xfi_segments_alarm(t->segments, t->base.rank, t->told.why);
   for (int r = 0; r < t->base.size; r++)
@@ -75,8 +78,25 @@ void xfi_mpi_hear(xfi_mpi_comm *t)
                   t->comm, &t->hearing);
 }
 
-/* Takes a notice if one has come. Its sender has told everybody, so we need not; but those who gave
- * up a gathering want to know who was waiting with them. */
+/* Its sender has told everybody, so we need not; but those who gave up a gathering want to know who
+ * was waiting with them. */
+static void take_notice(xfi_mpi_comm *t, const xfi_mpi_notice *notice)
+{
+  (void)xfi_broken_set(&t->broken, "%.*s", XFI_BROKEN_BYTES - 1, notice->why);
+  if (notice->gathering != 0 && notice->gathering == t->gathering)
+    t->is_waiting[notice->from] = true;
+  if (t->gathering != 0) xfi_mpi_tell_all(t);
+  t->has_told = true;
+}
+
+void xfi_mpi_end_gathering(xfi_mpi_comm *t)
+{
+  t->gathering = 0;
+  if (t->later.token != 0) take_notice(t, &t->later);
+}
+
+/* Takes a notice if one has come. A rank that had completed the gathering in which this one is had
+ * what all give in it: that ends well here too. */
 static void listen_once(xfi_mpi_comm *t)
 {
   int done = 0;
@@ -84,12 +104,10 @@ static void listen_once(xfi_mpi_comm *t)
   if (t->hearing == MPI_REQUEST_NULL) return;
   if (MPI_Test(&t->hearing, &done, MPI_STATUS_IGNORE) != MPI_SUCCESS || !done) return;
   if (t->heard.token == t->token) {
-    t->heard.why[XFI_BROKEN_BYTES - 1] = '\0';
-    (void)xfi_broken_set(&t->broken, "%s", t->heard.why);
-    if (t->heard.gathering != 0 && t->heard.gathering == t->gathering)
-      t->is_waiting[t->heard.from] = true;
-    if (t->gathering != 0) xfi_mpi_tell_all(t);
-    t->has_told = true;
+    if (t->gathering == 0 || t->heard.n_gathered < t->gathering)
+      take_notice(t, &t->heard);
+    else if (t->later.token == 0)
+      t->later = t->heard;
   }
   xfi_mpi_hear(t);
 }
