@@ -15,11 +15,10 @@ typedef struct xfi_statement {
   uint64_t version;
   uint64_t n_tensors; /* 0 of operations */
   uint64_t options[2];
-  uint64_t digest[2]; /* of tensors: of names and layouts; not compared while some are missing. Of
+  uint64_t digest[2]; /* of tensors: of names and layouts; not compared while some are open. Of
                          operations: what is sent less what is received */
   uint64_t subject;   /* xfi_subject */
-  uint64_t n_missing; /* layouts */
-  uint64_t n_own;     /* sides of which it has its own boxes only */
+  uint64_t n_open;    /* layouts that it lacks, or of which it has its own boxes only */
 } xfi_statement;
 
 /* All but what depends on the subject. */

@@ -60,38 +60,51 @@ static xfer_status gather_of_a_liar(xfi_comm *comm, void *all, const void *mine,
   return sound_ops->all_gather(comm, all, said, n_bytes, deadline);
 }
 
-static _Thread_local unsigned char parcel[4096];
-static size_t false_word; /* of the last three of a list of layouts, from its end; or the second */
+/* What rank 0 says falsely where layouts are told that rank 3 lacks: in which gathering after it
+ * has said how much it has, of the layouts' digests or of themselves, and which word of 64 bits. */
+typedef struct false_word {
+  int sizes_said; /* 1: uses come second after it; 2: layouts come first */
+  int after;
+  size_t at;
+  uint64_t value;
+  const char *says;
+} false_word;
 
-/* Whoever sends the others layouts that they lack says that the last is of no tensor, of no side,
- * or one that is not in the list; or that the first has more bytes than there are. */
-static xfer_status exchange_of_a_liar(xfi_comm *comm, const xfi_message *sends, int n_sends,
-                                      const xfi_message *recvs, int n_recvs, xfi_deadline deadline)
+#define MALFORMED "a received list of layouts is malformed"
+static const false_word false_words[] = {
+    {2, 1, 0, 1 << 20, MALFORMED},            /* the number of a layout that nobody has, */
+    {2, 1, 1, 1 << 20, MALFORMED},            /* more bytes than there are, */
+    {2, 1, 3, XFER_I8, MALFORMED},            /* another layout than it said, */
+    {1, 2, 0, 1 << 20, "that it did not say"} /* and one that it did not */
+};
+static const false_word *said_falsely;
+static _Thread_local int n_sizes_said;
+static _Thread_local int n_after;
+
+static xfer_status gather_of_a_teller(xfi_comm *comm, void *all, const void *mine, size_t n_bytes,
+                                      xfi_deadline deadline)
 {
-  const uint64_t no_such = 1 << 20;
-  xfi_message said[N_RANKS];
+  const bool are_sizes = n_bytes == sizeof(int32_t) + sizeof(uint64_t);
+  uint64_t said[512];
 
-  expect(n_sends < N_RANKS && (n_sends == 0 || sends[0].n_bytes <= sizeof parcel));
-  for (int i = 0; i < n_sends; i++) {
-    memcpy(parcel, sends[0].data, sends[0].n_bytes);
-    memcpy(parcel + (false_word <= 3 ? sends[0].n_bytes - 8 * false_word : 8), &no_such,
-           sizeof no_such);
-    said[i] = (xfi_message){parcel, sends[i].n_bytes, sends[i].peer};
-  }
-  return sound_ops->exchange(comm, said, n_sends, recvs, n_recvs, deadline);
+  n_sizes_said += are_sizes;
+  n_after = are_sizes ? 0 : n_after + 1;
+  if (comm->rank != 0 || n_sizes_said != said_falsely->sizes_said || n_after != said_falsely->after)
+    return sound_ops->all_gather(comm, all, mine, n_bytes, deadline);
+  expect(n_bytes <= sizeof said);
+  memcpy(said, mine, n_bytes);
+  said[said_falsely->at] = said_falsely->value;
+  return sound_ops->all_gather(comm, all, said, n_bytes, deadline);
 }
 
-static void with_liars(rank_body *body, bool in_exchanges)
+static void with_liars(rank_body *body, xfi_all_gather_fn *gather)
 {
   xfi_comm_ops ops;
 
   make_comms(comms);
   sound_ops = comms[0]->transport->ops;
   ops = *sound_ops;
-  if (in_exchanges)
-    ops.exchange = exchange_of_a_liar;
-  else
-    ops.all_gather = gather_of_a_liar;
+  ops.all_gather = gather;
   for (int r = 0; r < N_RANKS; r++)
     comms[r]->transport->ops = &ops;
   run_ranks(N_RANKS, body, NULL);
@@ -120,22 +133,23 @@ static void test_a_rank_that_says_what_cannot_be_is_named(void **state)
   for (size_t i = 0; i < sizeof lies / sizeof *lies; i++) {
     told = &lies[i];
     print_message("%s\n", told->says);
-    with_liars(plan_with_a_liar, false);
+    with_liars(plan_with_a_liar, gather_of_a_liar);
   }
 }
 
 /* Rank 3 was told no sources. */
-static void plan_by_a_false_parcel(int rank, void *context)
+static void plan_by_false_words(int rank, void *context)
 {
   input in;
   xfer_plan *plan = NULL;
 
   (void)context;
+  n_sizes_said = 0;
   input_create(&in, rank);
   for (size_t t = 0; t < N_TENSORS && rank == 3; t++)
     in.tensors[t].src = NULL;
   expect(xfer_plan_create(&plan, comms[rank], in.tensors, in.n_tensors, &in.options) != XFER_OK);
-  expect(strstr(xfer_last_error(), "a received list of layouts is malformed") != NULL);
+  expect(strstr(xfer_last_error(), said_falsely->says) != NULL);
   expect(plan == NULL);
   input_destroy(&in);
 }
@@ -143,8 +157,10 @@ static void plan_by_a_false_parcel(int rank, void *context)
 static void test_layouts_of_what_is_not_there_are_refused(void **state)
 {
   (void)state;
-  for (false_word = 1; false_word <= 4; false_word++)
-    with_liars(plan_by_a_false_parcel, true);
+  for (size_t i = 0; i < sizeof false_words / sizeof *false_words; i++) {
+    said_falsely = &false_words[i];
+    with_liars(plan_by_false_words, gather_of_a_teller);
+  }
 }
 
 /* ---- boxes of one's own ------------------------------------------------------------------- */

@@ -8,6 +8,7 @@
 #include <cmocka.h>
 #include <stdbool.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
 #include <xfer/xfer.h>
@@ -133,6 +134,46 @@ static void test_what_nobody_has_is_named_to_all(void **state)
                                  "which no source holds");
   for (int r = 0; r < 2; r++)
     assert_int_equal(j.st[r], XFER_ERR_PEER);
+}
+
+/* More boxes on rank 0 than are gathered at once; the others were told nothing of them. */
+static void plan_of_many(int rank, void *context)
+{
+  enum { N = 400000 };
+  job *j = context;
+  xfer_boxes_desc desc = XFER_BOXES_DESC_INIT;
+  int64_t(*bounds)[2] = calloc(N, sizeof *bounds);
+  xfer_tensor tensor = {.name = "w"};
+  xfer_layout *none = NULL;
+  xfer_plan *made = NULL;
+
+  for (int64_t i = 0; i < N && bounds != NULL; i++)
+    memcpy(bounds[i], (int64_t[2]){i, i + 1}, sizeof *bounds);
+  desc.dtype = XFER_U8;
+  desc.n_dims = 1;
+  desc.shape = &(int64_t){N};
+  desc.first = (int64_t[2]){0, N};
+  desc.bounds = (const int64_t *)bounds;
+  if (rank == 0) expect(xfer_layout_create_boxes((xfer_layout **)&tensor.src, &desc) == XFER_OK);
+  expect(xfer_problem_parse(&none, (xfer_layout **)&tensor.dst, "u8[400000] (1):R -> (1)@2:R") ==
+         XFER_OK);
+  expect(xfer_plan_create(&made, j->comms[rank], &tensor, 1, NULL) == XFER_OK);
+  xfer_plan_destroy(made);
+  xfer_layout_destroy((xfer_layout *)tensor.src);
+  xfer_layout_destroy((xfer_layout *)tensor.dst);
+  xfer_layout_destroy(none);
+  free(bounds);
+}
+
+static void test_many_boxes_are_gathered_in_steps(void **state)
+{
+  job j = {.victim = -1};
+
+  (void)state;
+  make_comms(&j);
+  run_ranks(N_RANKS, plan_of_many, &j);
+  drop_comms(&j);
+  assert_all_as_expected();
 }
 
 /* All fail or none, and nobody waits for a rank that has no memory. */
@@ -289,6 +330,7 @@ int main(void)
   const struct CMUnitTest tests[] = {
       cmocka_unit_test(test_own_boxes_must_fit_each_other),
       cmocka_unit_test(test_what_nobody_has_is_named_to_all),
+      cmocka_unit_test(test_many_boxes_are_gathered_in_steps),
       cmocka_unit_test(test_gathering_survives_each_failed_allocation),
       cmocka_unit_test(test_views_that_do_not_fit_the_boxes_are_refused),
       cmocka_unit_test(test_destination_boxes_must_not_overlap_in_memory),

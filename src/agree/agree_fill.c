@@ -1,0 +1,407 @@
+/* Each layout that some rank needs of another is told once, from the lowest rank that has it: own
+ * boxes, which become whole layouts, and what ranks were not told. Sides of tensors are numbered,
+ * two for each. */
+#include <string.h>
+
+#include <xxhash.h>
+
+#include "agree_fill.h"
+#include "alloc.h"
+#include "boxes.h"
+#include "checked.h"
+#include "error.h"
+#include "numbers.h"
+#include "serial.h"
+
+/* What a rank has on one side of a tensor, besides 1 + a number. */
+#define NO_LAYOUT 0
+
+/* Most bytes that one gathering takes. */
+#define GATHER_BYTES ((size_t)16 << 20)
+
+typedef struct filling {
+  xfi_comm *comm;
+  xfi_deadline deadline;
+  xfer_tensor *tensors;
+  size_t n_sides;
+  const xfer_layout **mine; /* [n_mine] this rank's distinct layouts */
+  size_t n_mine;
+  uint32_t *uses;      /* [n_sides] of `mine`, later of all */
+  xfi_numbers known;   /* of all ranks' */
+  int *tellers;        /* [known.n] the lowest rank that has it */
+  xfer_layout **told;  /* [known.n] NULL: nobody needs it */
+  uint32_t *all_uses;  /* [size][n_sides] */
+  xfer_layout **whole; /* [n_whole] of own boxes */
+  size_t n_whole;
+} filling;
+
+static const xfer_layout **at_side(xfer_tensor *tensors, size_t side)
+{
+  return side % 2 == 0 ? &tensors[side / 2].src : &tensors[side / 2].dst;
+}
+
+static uint32_t use_of(const filling *f, size_t rank, size_t side)
+{
+  return f->all_uses[rank * f->n_sides + side];
+}
+
+/* The layout of a use; NULL: there is none, or it was not told. */
+static const xfer_layout *layout_of(const filling *f, uint32_t use)
+{
+  return use == NO_LAYOUT ? NULL : f->told[use - 1];
+}
+
+/* What was not told is whole. */
+static bool is_own(const xfer_layout *layout)
+{
+  return layout != NULL && layout->is_own;
+}
+
+/* ---- what each rank has ---- */
+
+/* sizes[r] bytes of each rank r, which `all` has one after the other, in steps of bounded memory. A
+ * rank without memory lets the others go. */
+static xfer_status gather(void **all, const filling *f, const void *mine, const uint64_t *sizes)
+{
+  const size_t size = (size_t)f->comm->size;
+  const size_t own = sizes[f->comm->rank];
+  size_t step = GATHER_BYTES / size + 1;
+  size_t most = 0;
+  size_t n_all = 0;
+  xfer_status st = XFER_OK;
+  unsigned char *rows = NULL;
+
+  for (size_t r = 0; r < size; r++) {
+    if (!xfi_add_fits(n_all, sizes[r], &n_all)) n_all = SIZE_MAX;
+    if (sizes[r] > most) most = sizes[r];
+  }
+  if (step > most) step = most;
+  rows = xfi_comm_calloc(f->comm, size + 1, step); /* the last is what we say */
+  *all = xfi_comm_calloc(f->comm, n_all, 1);
+  XFI_CHECK(rows != NULL && *all != NULL, XFER_ERR_NOMEM, "%zu bytes of layouts of %zu ranks",
+            n_all, size);
+  for (size_t first = 0; first < most; first += step) {
+    const size_t n = most - first < step ? most - first : step;
+    unsigned char *to = *all;
+
+    if (own > first)
+      memcpy(rows + size * n, (const char *)mine + first, own - first < n ? own - first : n);
+    XFI_TRY(f->comm->ops->all_gather(f->comm, rows, rows + size * n, n, f->deadline));
+    for (size_t r = 0; r < size; to += sizes[r++])
+      if (sizes[r] > first)
+        memcpy(to + first, rows + r * n, sizes[r] - first < n ? sizes[r] - first : n);
+  }
+done:
+  xfi_free(rows);
+  return st;
+}
+
+/* This rank's distinct layouts, and where it uses them. */
+static xfer_status list_mine(filling *f)
+{
+  xfer_status st = XFER_OK;
+  xfi_numbers own = {0};
+
+  f->mine = xfi_comm_calloc(f->comm, f->n_sides, sizeof(xfer_layout *));
+  f->uses = xfi_comm_calloc(f->comm, f->n_sides, sizeof *f->uses);
+  XFI_CHECK(f->mine != NULL && f->uses != NULL, XFER_ERR_NOMEM, "%zu layouts", f->n_sides);
+  XFI_TRY(xfi_numbers_create(&own, f->comm, f->n_sides));
+  for (size_t s = 0; s < f->n_sides; s++) {
+    const xfer_layout *layout = *at_side(f->tensors, s);
+    uint32_t number;
+
+    if (layout == NULL) continue;
+    number = xfi_number_of(&own, layout->digest);
+    f->mine[number] = layout;
+    f->uses[s] = number + 1;
+  }
+  f->n_mine = own.n;
+done:
+  xfi_numbers_free(&own);
+  return st;
+}
+
+/* Number the layouts of all ranks, and use these numbers. */
+static xfer_status number_all(filling *f)
+{
+  const size_t size = (size_t)f->comm->size;
+  const uint64_t n_bytes = f->n_mine * sizeof *f->known.digests;
+  xfer_status st = XFER_OK;
+  uint64_t *sizes = xfi_comm_hear(f->comm, &st, &n_bytes, sizeof n_bytes, f->deadline);
+  uint64_t(*mine)[2] = NULL;
+  void *all = NULL;
+  const uint64_t(*digest)[2];
+  size_t n_all = 0;
+
+  XFI_TRY(st);
+  mine = xfi_comm_calloc(f->comm, f->n_mine, sizeof *mine);
+  XFI_CHECK(mine != NULL, XFER_ERR_NOMEM, "%zu layouts", f->n_mine);
+  for (size_t i = 0; i < f->n_mine; i++)
+    memcpy(mine[i], f->mine[i]->digest, sizeof *mine);
+  XFI_TRY(gather(&all, f, mine, sizes));
+  for (size_t r = 0; r < size; r++) {
+    XFI_CHECK(sizes[r] % sizeof *digest == 0, XFER_ERR_MISMATCH,
+              "a received list of layouts is malformed");
+    n_all += sizes[r] / sizeof *digest;
+  }
+  f->tellers = xfi_comm_calloc(f->comm, n_all, sizeof *f->tellers);
+  XFI_CHECK(f->tellers != NULL, XFER_ERR_NOMEM, "%zu layouts", n_all);
+  XFI_TRY(xfi_numbers_create(&f->known, f->comm, n_all));
+  digest = all;
+  for (size_t r = 0; r < size; r++) {
+    for (size_t i = 0; i < sizes[r] / sizeof *digest; i++) {
+      const size_t n = f->known.n;
+      const uint32_t number = xfi_number_of(&f->known, *digest++);
+
+      if (number == n) f->tellers[number] = (int)r;
+    }
+  }
+  for (size_t s = 0; s < f->n_sides; s++)
+    if (f->uses[s] != NO_LAYOUT)
+      f->uses[s] = xfi_number_of(&f->known, f->mine[f->uses[s] - 1]->digest) + 1;
+done:
+  xfi_free(sizes);
+  xfi_free(mine);
+  xfi_free(all);
+  return st;
+}
+
+/* Who uses which. */
+static xfer_status gather_uses(filling *f)
+{
+  const size_t size = (size_t)f->comm->size;
+  xfer_status st = XFER_OK;
+  void *all = NULL;
+  uint64_t *sizes = xfi_comm_calloc(f->comm, size, sizeof *sizes);
+
+  XFI_CHECK(sizes != NULL, XFER_ERR_NOMEM, "%zu ranks", size);
+  for (size_t r = 0; r < size; r++)
+    sizes[r] = f->n_sides * sizeof *f->uses;
+  XFI_TRY(gather(&all, f, f->uses, sizes));
+  f->all_uses = all;
+done:
+  xfi_free(sizes);
+  return st;
+}
+
+/* ---- what is told ---- */
+
+/* The lowest rank's on one side; and does a rank lack it? */
+static uint32_t first_use(const filling *f, size_t side, bool *lacks)
+{
+  uint32_t first = NO_LAYOUT;
+
+  *lacks = false;
+  for (size_t r = (size_t)f->comm->size; r-- > 0;) {
+    if (use_of(f, r, side) == NO_LAYOUT)
+      *lacks = true;
+    else
+      first = use_of(f, r, side);
+  }
+  return first;
+}
+
+/* The layouts that this rank tells: (number, length, bytes) each. */
+static xfer_status write_mine(xfi_bytes *out, filling *f)
+{
+  xfer_status st = XFER_OK;
+  bool *is_needed = xfi_calloc(f->known.n + 1, sizeof *is_needed); /* by use */
+
+  XFI_CHECK(is_needed != NULL, XFER_ERR_NOMEM, "%zu layouts", f->known.n);
+  for (size_t i = 0; i < (size_t)f->comm->size * f->n_sides; i++)
+    XFI_CHECK(f->all_uses[i] <= f->known.n, XFER_ERR_MISMATCH,
+              "rank %zu has a layout that it did not say", i / f->n_sides);
+  for (size_t s = 0; s < f->n_sides; s++) {
+    bool lacks;
+    const uint32_t first = first_use(f, s, &lacks);
+
+    if (lacks) is_needed[first] = true;
+  }
+  for (size_t i = 0; i < f->n_mine; i++) {
+    const uint64_t number = xfi_number_of(&f->known, f->mine[i]->digest);
+
+    if (f->tellers[number] != f->comm->rank || !(is_own(f->mine[i]) || is_needed[number + 1]))
+      continue;
+    XFI_TRY(xfi_bytes_put(out, &number, sizeof number));
+    XFI_TRY(xfi_layout_put(out, f->mine[i]));
+  }
+done:
+  xfi_free(is_needed);
+  return st;
+}
+
+static xfer_status read_told(filling *f, const unsigned char *bytes, size_t n_bytes)
+{
+  xfer_status st = XFER_OK;
+  xfi_reader r = {bytes, n_bytes, false};
+
+  while (r.n_left > 0) {
+    uint64_t number;
+
+    xfi_reader_take(&r, &number, sizeof number);
+    XFI_CHECK(!r.failed && number < f->known.n && f->told[number] == NULL, XFER_ERR_MISMATCH,
+              "a received list of layouts is malformed");
+    XFI_TRY(xfi_layout_take(&f->told[number], &r));
+    XFI_CHECK(memcmp(f->told[number]->digest, f->known.digests[number], sizeof *f->known.digests) ==
+                  0,
+              XFER_ERR_MISMATCH, "a received list of layouts is malformed");
+  }
+done:
+  return st;
+}
+
+/* What is needed, to every rank. */
+static xfer_status tell(filling *f)
+{
+  xfi_bytes mine = {NULL, 0, 0};
+  xfer_status st = write_mine(&mine, f);
+  const uint64_t n_mine = mine.n;
+  uint64_t *sizes = xfi_comm_hear(f->comm, &st, &n_mine, sizeof n_mine, f->deadline);
+  void *all = NULL;
+  const unsigned char *at;
+
+  XFI_TRY(st);
+  f->told = xfi_comm_calloc(f->comm, f->known.n, sizeof(xfer_layout *));
+  XFI_CHECK(f->told != NULL, XFER_ERR_NOMEM, "%zu layouts", f->known.n);
+  XFI_TRY(gather(&all, f, mine.at, sizes));
+  at = all;
+  for (int r = 0; r < f->comm->size && st == XFER_OK; at += sizes[r++])
+    st = read_told(f, at, sizes[r]);
+done:
+  xfi_bytes_free(&mine);
+  xfi_free(sizes);
+  xfi_free(all);
+  return st;
+}
+
+/* ---- whole layouts ---- */
+
+/* The boxes of the ranks that have any, `uses` being by rank. */
+static xfer_status put_together(xfer_layout **whole, const filling *f, const uint32_t *uses,
+                                const char *name)
+{
+  const int size = f->comm->size;
+  xfer_status st = XFER_OK;
+  xfer_boxes_desc desc = XFER_BOXES_DESC_INIT;
+  const xfer_layout *model = NULL;
+  xfi_bytes bounds = {NULL, 0, 0};
+  int64_t *first = xfi_calloc((size_t)size + 1, sizeof *first);
+  int *ranks = xfi_calloc((size_t)size, sizeof *ranks);
+  int64_t shape[XFER_MAX_DIMS];
+  xfer_mesh *mesh = NULL;
+  int n = 0;
+
+  XFI_CHECK(first != NULL && ranks != NULL, XFER_ERR_NOMEM, "%d ranks", size);
+  for (int r = 0; r < size; r++) {
+    const xfer_layout *l = layout_of(f, uses[r]);
+    int64_t n_boxes;
+
+    if (uses[r] == NO_LAYOUT) continue;
+    XFI_CHECK(is_own(l), XFER_ERR_MISMATCH,
+              "tensor \"%s\": rank %d has a whole layout, others their own boxes", name, r);
+    if (model == NULL) model = l;
+    XFI_CHECK(l->dtype == model->dtype && l->n_dims == model->n_dims, XFER_ERR_MISMATCH,
+              "tensor \"%s\": rank %d has boxes of another dtype or number of dims than rank %d",
+              name, r, ranks[0]);
+    for (int d = 0; d < l->n_dims; d++) {
+      shape[d] = model->dims[d].size;
+      XFI_CHECK(l->dims[d].size == shape[d], XFER_ERR_MISMATCH,
+                "tensor \"%s\", dim %d: rank %d has boxes of %lld indices, rank %d of %lld", name,
+                d, r, (long long)l->dims[d].size, ranks[0], (long long)shape[d]);
+    }
+    n_boxes = l->boxes->first[1];
+    XFI_TRY(xfi_bytes_put(&bounds, l->boxes->bounds,
+                          (size_t)n_boxes * 2 * (size_t)l->n_dims * sizeof *first));
+    ranks[n] = r;
+    first[n + 1] = first[n] + n_boxes;
+    n++;
+  }
+  XFI_TRY(xfi_mesh_create(&mesh, &n, 1, ranks));
+  desc.mesh = mesh;
+  desc.dtype = (int32_t)model->dtype;
+  desc.n_dims = model->n_dims;
+  desc.shape = shape;
+  desc.first = first;
+  desc.bounds = (const int64_t *)(const void *)bounds.at;
+  XFI_TRY(xfi_layout_create_boxes(whole, &desc));
+done:
+  xfi_bytes_free(&bounds);
+  xfi_free(first);
+  xfi_free(ranks);
+  xfi_mesh_destroy(mesh);
+  return st;
+}
+
+/* This rank's share of a layout, in place of what it had. */
+static void put(const xfer_layout **at, const xfer_layout *layout)
+{
+  xfi_layout_destroy((xfer_layout *)*at); /* a share too */
+  *at = xfi_layout_share(layout);
+}
+
+/* Every side of which some rank has its own boxes, or this one nothing. Equal ones are one layout.
+ */
+static xfer_status fill(filling *f)
+{
+  const size_t size = (size_t)f->comm->size;
+  xfer_status st = XFER_OK;
+  xfi_numbers different = {0};
+  uint32_t *uses = xfi_calloc(size, sizeof *uses);
+
+  f->whole = xfi_calloc(f->n_sides, sizeof(xfer_layout *));
+  XFI_CHECK(uses != NULL && f->whole != NULL, XFER_ERR_NOMEM, "%zu ranks", size);
+  XFI_TRY(xfi_numbers_create(&different, NULL, f->n_sides));
+  for (size_t s = 0; s < f->n_sides; s++) {
+    const xfer_layout **at = at_side(f->tensors, s);
+    XXH128_hash_t hash;
+    uint32_t number;
+    bool any_own = false;
+    bool lacks;
+    const xfer_layout *first = layout_of(f, first_use(f, s, &lacks));
+
+    for (size_t r = 0; r < size; r++) {
+      uses[r] = use_of(f, r, s);
+      any_own = any_own || is_own(layout_of(f, uses[r]));
+    }
+    if (!any_own && *at == NULL && first != NULL) put(at, first);
+    if (!any_own) continue;
+    hash = XXH3_128bits(uses, size * sizeof *uses);
+    number = xfi_number_of(&different, (uint64_t[2]){hash.low64, hash.high64});
+    if (number == f->n_whole) {
+      XFI_TRY(put_together(&f->whole[number], f, uses, f->tensors[s / 2].name));
+      f->n_whole++;
+    }
+    put(at, f->whole[number]);
+  }
+done:
+  xfi_numbers_free(&different);
+  xfi_free(uses);
+  return st;
+}
+
+xfer_status xfi_agree_fill(xfer_tensor *tensors, size_t n_tensors, xfi_comm *comm,
+                           xfi_deadline deadline)
+{
+  xfer_status st = XFER_OK;
+  filling f = {.comm = comm, .deadline = deadline, .tensors = tensors, .n_sides = 2 * n_tensors};
+
+  XFI_TRY(list_mine(&f));
+  XFI_TRY(number_all(&f));
+  XFI_TRY(gather_uses(&f));
+  st = tell(&f);
+  if (st == XFER_OK) st = fill(&f);
+  XFI_TRY(xfi_comm_agree(comm, st, deadline));
+done:
+  for (size_t i = 0; f.told != NULL && i < f.known.n; i++)
+    xfi_layout_destroy(f.told[i]);
+  for (size_t i = 0; i < f.n_whole; i++)
+    xfi_layout_destroy(f.whole[i]);
+  xfi_free(f.told);
+  xfi_free(f.whole);
+  xfi_free(f.mine);
+  xfi_free(f.uses);
+  xfi_free(f.tellers);
+  xfi_free(f.all_uses);
+  xfi_numbers_free(&f.known);
+  return st;
+}
