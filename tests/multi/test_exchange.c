@@ -205,6 +205,52 @@ static void test_what_differs_is_named_on_every_rank(void **state)
   }
 }
 
+enum { N_LONG = 101 };
+
+typedef struct long_job {
+  xfer_comm *comms[N_RANKS];
+  size_t n_sends; /* of rank 0, to rank 1 */
+  size_t n_recvs;
+} long_job;
+
+/* One list goes on where the other ends. */
+static void exchange_long(int rank, void *context)
+{
+  const long_job *j = context;
+  xfer_operation operations[N_LONG];
+  xfer_plan *plan = NULL;
+  char text[128];
+
+  for (size_t i = 0; i < N_LONG; i++)
+    operations[i] = xfer_operation_bytes(1000 + i, 1 - rank, 8);
+  expect(xfer_plan_create_exchange(&plan, j->comms[rank], operations, rank == 0 ? j->n_sends : 0,
+                                   operations, rank == 1 ? j->n_recvs : 0,
+                                   NULL) == XFER_ERR_MISMATCH);
+  (void)snprintf(text, sizeof text,
+                 "operation %zu from rank 0 to rank 1: the one sends %s, the other expects %s",
+                 1000 + (j->n_sends < j->n_recvs ? j->n_sends : j->n_recvs),
+                 j->n_sends < j->n_recvs ? "nothing" : "u8[8]",
+                 j->n_sends < j->n_recvs ? "u8[8]" : "nothing");
+  expect(strcmp(xfer_last_error(), text) == 0);
+  expect(plan == NULL);
+}
+
+static void test_what_differs_behind_many_is_named(void **state)
+{
+  static const size_t counts[][2] = {{31, 32}, {32, 31}, {32, 33}, {64, 65}, {100, 101}, {101, 0}};
+
+  (void)state;
+  for (size_t i = 0; i < sizeof counts / sizeof *counts; i++) {
+    long_job j = {.n_sends = counts[i][0], .n_recvs = counts[i][1]};
+
+    assert_int_equal(xfer_comm_create_local(j.comms, N_RANKS), XFER_OK);
+    run_ranks(N_RANKS, exchange_long, &j);
+    for (int r = 0; r < N_RANKS; r++)
+      xfer_comm_destroy(j.comms[r]);
+    assert_all_as_expected();
+  }
+}
+
 /* ---- kept plans --------------------------------------------------------------------------- */
 
 static int count_kept(const xfer_comm *comm)
@@ -352,6 +398,7 @@ int main(void)
 {
   const struct CMUnitTest tests[] = {
       cmocka_unit_test(test_what_differs_is_named_on_every_rank),
+      cmocka_unit_test(test_what_differs_behind_many_is_named),
       cmocka_unit_test(test_plans_are_kept_by_what_all_ranks_handed_over),
       cmocka_unit_test(test_the_oldest_plan_goes_when_there_are_many),
       cmocka_unit_test(test_misuse_is_refused_on_every_rank),
