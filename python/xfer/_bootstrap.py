@@ -53,10 +53,9 @@ def device_of(functions: SimpleNamespace, device: int | None) -> int:
 
 
 @contextlib.contextmanager
-def on_device(functions: SimpleNamespace, device: int) -> Iterator[None]:
-    """The calling thread's current device, for as long."""
+def device_after(functions: SimpleNamespace) -> Iterator[None]:
+    """The calling thread's current device is afterwards what it was before."""
     before = device_of(functions, None)
-    functions.xfer_cuda_device_set(device)
     try:
         yield
     finally:

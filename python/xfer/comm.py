@@ -211,13 +211,19 @@ class Comm(_handle.Handle):
         return made
 
     def _make(self, function: Callable[..., Any], *arguments: Any) -> None:
-        """A maker that binds the comm to the current device of the thread that calls it."""
+        """A maker that binds the comm to the current device of the thread that calls it: one of the comm's own where it
+        may be, since to give a thread back a device that it never used makes a context there."""
+        functions = plugin("nccl")
 
         def call() -> None:
-            with _bootstrap.on_device(plugin("nccl"), self._device):
-                function(self._out(), *arguments)
+            functions.xfer_cuda_device_set(self._device)
+            function(self._out(), *arguments)
 
-        self._call(call)
+        if self._on_main_only:
+            with _bootstrap.device_after(functions):
+                self._call_on(True, call)
+        else:
+            self._call_on(False, call)
 
     # ---- what it is
 
@@ -258,8 +264,12 @@ class Comm(_handle.Handle):
 
     def _call(self, function: Callable[..., Any], *arguments: Any) -> Any:
         """A call that may wait for other ranks; by the caller of _alone()."""
+        return self._call_on(self._on_main_only or not _is_on_main(), function, *arguments)
+
+    def _call_on(self, this_thread: bool, function: Callable[..., Any], *arguments: Any) -> Any:
+        """Such a call, on this thread or the comm's own."""
         try:
-            if self._on_main_only or not _is_on_main():
+            if this_thread:
                 return self._now(function, *arguments)
             if self._worker is None:
                 self._worker = Worker()

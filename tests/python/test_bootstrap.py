@@ -232,6 +232,30 @@ def test_without_a_gpu_or_the_plug_in_it_is_said():
             make()
 
 
+def test_the_thread_that_makes_a_comm_of_gpus_keeps_its_device(monkeypatch):
+    """Giving it back would make a context on GPU 0, where it never used CUDA."""
+    chosen = []
+
+    class Functions:
+        @staticmethod
+        def xfer_cuda_device_get(current):
+            current._obj.value = 0
+
+        @staticmethod
+        def xfer_cuda_device_set(device):
+            chosen.append((threading.current_thread() is threading.main_thread(), device))
+
+        @staticmethod
+        def xfer_comm_create_cuda(*_):
+            assert chosen == [(False, 3)]
+            raise xfer.CudaError("enough")
+
+    monkeypatch.setattr(xfer.comm, "plugin", lambda _: Functions)
+    with pytest.raises(xfer.CudaError, match="enough"):
+        xfer.Comm.cuda(lambda mine: [mine], 0, 1, device=3)
+    assert chosen == [(False, 3)]
+
+
 def test_plug_ins_have_what_they_should():
     for name, functions in _functions.PLUGINS.items():
         try:
