@@ -39,15 +39,13 @@ static uint64_t more_peers(const xfi_move_list *list, const xfi_move_list *other
   return n;
 }
 
-static uint64_t crossed_bytes(const xfer_plan *plan)
+static uint64_t crossed_bytes(const xfi_plan *m)
 {
-  const xfi_plan *m = plan->moves;
   const int64_t size = m->options.ranks_per_domain;
   uint64_t n = 0;
 
   for (size_t p = 0; size > 0 && p < m->recvs.n_peers; p++)
-    if (m->recvs.peers[p].rank / size != m->rank / size)
-      n += xfi_run_flow_bytes(plan, false, &m->recvs.peers[p]);
+    if (m->recvs.peers[p].rank / size != m->rank / size) n += m->recvs.peers[p].n_bytes;
   return n;
 }
 
@@ -56,7 +54,7 @@ static void add_relay(const xfer_plan *plan, xfer_plan_report_data *r)
   const xfi_plan *m = plan->moves;
   const xfi_plan *relay = m->relay;
 
-  r->crossed_bytes = crossed_bytes(plan);
+  r->crossed_bytes = crossed_bytes(m);
   if (relay == NULL) return;
   r->n_moves += relay->recvs.n_moves + relay->sends.n_moves;
   r->out_bytes += relay->out_bytes;

@@ -11,7 +11,6 @@
 #include <string.h>
 #include <time.h>
 
-#include "object.h"
 #include "unit/ranks.h"
 #include "xfer/xfer.h"
 
@@ -250,45 +249,6 @@ static void test_many_pieces_take_little_time(void **state)
   }
 }
 
-/* Two domains of two ranks. */
-static void cross(int rank, void *context)
-{
-  xfer_comm *comm = ((xfer_comm **)context)[rank];
-  xfi_comm_ops bare = *comm->transport->ops;
-  xfer_plan_options options = XFER_PLAN_OPTIONS_INIT;
-  xfer_plan_report_data report = XFER_PLAN_REPORT_INIT;
-  xfer_tensor tensor = {.name = "w"};
-  xfer_layout *src = NULL;
-  xfer_layout *dst = NULL;
-  xfer_plan *plan = NULL;
-
-  bare.broadcast = NULL;
-  comm->transport->ops = &bare;
-  options.lane = XFER_LANE_BROADCAST;
-  options.ranks_per_domain = 2;
-  expect(xfer_problem_parse(&src, &dst, ONE_TO_ALL) == XFER_OK);
-  tensor.src = src;
-  tensor.dst = dst;
-  expect(xfer_plan_create(&plan, comm, &tensor, 1, &options) == XFER_OK);
-  expect(xfer_plan_report(plan, &report) == XFER_OK);
-  expect(report.broadcast_tensors == 0);
-  expect(report.crossed_bytes == (rank < 2 ? 0 : ELEMS * sizeof(int32_t)));
-  xfer_plan_destroy(plan);
-  xfer_layout_destroy(src);
-  xfer_layout_destroy(dst);
-  xfer_comm_destroy(comm);
-}
-
-static void test_what_the_comm_cannot_broadcast_crosses_to_domains(void **state)
-{
-  xfer_comm *comms[RANKS];
-
-  (void)state;
-  assert_int_equal(xfer_comm_create_local(comms, RANKS), XFER_OK);
-  run_ranks(RANKS, cross, comms);
-  assert_all_as_expected();
-}
-
 int main(void)
 {
   const struct CMUnitTest tests[] = {
@@ -297,7 +257,6 @@ int main(void)
       cmocka_unit_test(test_a_transposed_view_takes_slots),
       cmocka_unit_test(test_a_rank_that_needs_nothing_takes_a_slot),
       cmocka_unit_test(test_many_pieces_take_little_time),
-      cmocka_unit_test(test_what_the_comm_cannot_broadcast_crosses_to_domains),
   };
 
   return cmocka_run_group_tests(tests, NULL, NULL);
