@@ -32,6 +32,8 @@ static xfer_status enqueue(xfer_plan *plan, xfer_stream stream)
   xfer_status st = XFER_OK;
 
   XFI_TRY(xfi_quant_start(plan, stream));
+  if (plan->asks != NULL) XFI_TRY(xfi_run_start(plan->asks, plan->asks->n_begun + 1, stream));
+  XFI_TRY(xfi_quant_go_on(plan, stream));
   XFI_TRY(xfi_direct_start(plan->direct, plan, stream));
   if (plan->local != NULL) XFI_TRY(copy_locally(plan, stream));
   XFI_TRY(xfi_pipeline_start(plan->pipeline, plan, stream));

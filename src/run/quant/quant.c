@@ -5,7 +5,6 @@
 
 #include "alloc.h"
 #include "error.h"
-#include "run.h"
 
 /* ---- with the plan ---- */
 
@@ -270,14 +269,23 @@ static xfer_status launch(const xfi_quant *q, xfi_batch *batch, xfer_stream stre
 
 xfer_status xfi_quant_start(const xfer_plan *plan, xfer_stream stream)
 {
+  const xfi_quant *q = plan->quant;
+  xfer_status st = XFER_OK;
+
+  if (q == NULL) return XFER_OK;
+  XFI_TRY(launch(q, q->clear, stream));
+  XFI_TRY(launch(q, q->amax[0], stream));
+done:
+  return st;
+}
+
+xfer_status xfi_quant_go_on(const xfer_plan *plan, xfer_stream stream)
+{
   const xfi_device_ops *dev = plan->device->ops;
   const xfi_quant *q = plan->quant;
   xfer_status st = XFER_OK;
 
   if (q == NULL) return dev->event_record(plan->device, plan->started, stream);
-  XFI_TRY(launch(q, q->clear, stream));
-  XFI_TRY(launch(q, q->amax[0], stream));
-  if (plan->asks != NULL) XFI_TRY(xfi_run_start(plan->asks, plan->asks->n_begun + 1, stream));
   XFI_TRY(launch(q, q->combine, stream));
   XFI_TRY(launch(q, q->finish[0], stream));
   XFI_TRY(dev->event_record(plan->device, plan->started, stream));

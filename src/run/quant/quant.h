@@ -67,9 +67,11 @@ xfer_status xfi_quant_prepare(xfer_plan *plan);
 void xfi_quant_drop(xfi_quant *quant);
 /* Of a tensor, and of its scales. */
 int xfi_quant_part(const xfi_quant *quant, size_t tensor);
-/* Enqueue what runs before the lanes, plan->asks among it. plan->started is recorded after the
- * first part, or at once where nothing is quantised; then the other parts follow. */
+/* Enqueue what runs before the lanes: up to what others ask for; and once plan->asks has run, the
+ * rest. plan->started is recorded after the first part of it, or at once where nothing is
+ * quantised. */
 xfer_status xfi_quant_start(const xfer_plan *plan, xfer_stream stream);
+xfer_status xfi_quant_go_on(const xfer_plan *plan, xfer_stream stream);
 /* And on another stream the wait for a part, if there are so many; else for the last. */
 xfer_status xfi_quant_await(const xfer_plan *plan, int part, xfer_stream stream);
 
