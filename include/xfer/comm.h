@@ -159,7 +159,8 @@ XFER_API XFER_MUST_CHECK xfer_status xfer_comm_unregister(xfer_comm *comm, void 
  * Move one tensor from its source layout to its destination layout.
  *
  * Collective over all ranks of the comm, also those in neither mesh. The plan is kept with the comm
- * and found again by its metadata.
+ * and found again where all ranks hand over what they did in one earlier call, but for the
+ * addresses.
  * Data goes straight into the peers' memory where ranks are threads, and where all ranks' memory
  * was registered by xfer_comm_register(); else through slots. Stream: starts after what is already
  * on `stream`; a later reader on it sees the result. On a host comm the data is there when the call
