@@ -79,8 +79,8 @@ typedef struct xfi_comm_ops {
   void (*destroy)(xfi_comm *comm);
 
   xfi_all_gather_fn *all_gather;
-  xfi_exchange_fn *exchange;
-  xfi_round_fn *round; /* NULL, as is the next: only mapped peers can be reached */
+  xfi_exchange_fn *exchange; /* NULL: ranks never map each other's memory, which alone needs it */
+  xfi_round_fn *round;       /* NULL, as is the next: only mapped peers can be reached */
   xfi_broadcast_fn *broadcast;
   /* Does this rank share memory with the peer? The same on both ends, always. NULL: with none. */
   bool (*shares)(const xfi_comm *comm, int peer);

@@ -4,7 +4,7 @@
  * nonblocking operations and tests them; a rank that gives up breaks the comm, sends a notice to
  * all others, each of which keeps a receive for notices posted and tests it too, and calls back its
  * own receives. What cannot be called back (sends, collective operations) is leaked with its
- * memory: that of gather and exchange is the library's own, that of round and broadcast the run's
+ * memory: that of gather is the library's own, that of round and broadcast the run's
  * slots (xfi_comm.holds_memory).
  *
  * Ranks of one host share memory (mpi_segment.c): what goes between them needs no message, and if
@@ -47,7 +47,6 @@ static void transport_free(xfi_mpi_comm *t)
   xfi_free(t->out);
   xfi_free(t->in);
   xfi_free(t->requests);
-  xfi_free(t->copies);
   xfi_free(t->telling);
   xfi_free(t->is_waiting);
   xfi_free(t);
@@ -76,7 +75,6 @@ static const xfi_comm_ops mpi_ops = {
     .recv_direct = false,
     .destroy = mpi_destroy,
     .all_gather = xfi_mpi_all_gather,
-    .exchange = xfi_mpi_exchange,
     .round = xfi_mpi_round,
     .broadcast = xfi_mpi_broadcast,
     .shares = xfi_mpi_shares,
@@ -113,10 +111,9 @@ static xfer_status transport_create(xfi_mpi_comm **out, MPI_Comm comm, MPI_Comm 
   /* Of the type, since clang-tidy takes a handle that is a pointer for a slip. */
   t->requests = xfi_calloc(2 * (size_t)size, sizeof(MPI_Request));
   t->telling = xfi_calloc((size_t)size, sizeof(MPI_Request));
-  t->copies = xfi_calloc(2 * (size_t)size, sizeof *t->copies);
   t->is_waiting = xfi_calloc((size_t)size, sizeof *t->is_waiting);
   XFI_CHECK(t->out != NULL && t->in != NULL && t->requests != NULL && t->telling != NULL &&
-                t->copies != NULL && t->is_waiting != NULL,
+                t->is_waiting != NULL,
             XFER_ERR_NOMEM, "a comm of %d ranks", size);
   for (int r = 0; r < size; r++)
     t->telling[r] = MPI_REQUEST_NULL;

@@ -1,8 +1,6 @@
 /* Gathering, messages and broadcasts over MPI. The idea is in mpi.c. */
 #include "mpi_comm.h"
 
-#include "alloc.h"
-#include "checked.h"
 #include "error.h"
 
 #include <assert.h>
@@ -83,29 +81,26 @@ done:
 
 /* Some messages that are under way together: receives first, in t->requests too. */
 typedef struct mpi_transfer {
-  const char *name;
-  int tag;
   const xfi_message *sends;
   int n_sends;
   const xfi_message *recvs;
   int n_recvs;
 } mpi_transfer;
 
-static xfer_status start_one(xfi_mpi_comm *t, const mpi_transfer *transfer, const xfi_message *m,
-                             bool receives, MPI_Request *request)
+static xfer_status start_one(xfi_mpi_comm *t, const xfi_message *m, bool receives,
+                             MPI_Request *request)
 {
   xfer_status st = XFER_OK;
   int n = (int)m->n_bytes; /* used only if it fits */
 
   XFI_CHECK(m->n_bytes <= XFI_MESSAGE_BYTES, XFER_ERR_OVERFLOW,
-            "%s: a message of %zu bytes; at most %zu", transfer->name, m->n_bytes,
-            XFI_MESSAGE_BYTES);
+            "round: a message of %zu bytes; at most %zu", m->n_bytes, XFI_MESSAGE_BYTES);
   if (receives)
-    st = xfi_mpi_check(MPI_Irecv(m->data, n, MPI_BYTE, m->peer, transfer->tag, t->comm, request),
-                       "MPI_Irecv");
+    st = xfi_mpi_check(
+        MPI_Irecv(m->data, n, MPI_BYTE, m->peer, XFI_MPI_TAG_ROUND, t->comm, request), "MPI_Irecv");
   else
-    st = xfi_mpi_check(MPI_Isend(m->data, n, MPI_BYTE, m->peer, transfer->tag, t->comm, request),
-                       "MPI_Isend");
+    st = xfi_mpi_check(
+        MPI_Isend(m->data, n, MPI_BYTE, m->peer, XFI_MPI_TAG_ROUND, t->comm, request), "MPI_Isend");
 done:
   return st;
 }
@@ -116,15 +111,15 @@ static xfer_status start(xfi_mpi_comm *t, const mpi_transfer *transfer)
   MPI_Request *request = t->requests;
 
   for (int i = 0; i < transfer->n_recvs; i++)
-    XFI_TRY(start_one(t, transfer, &transfer->recvs[i], true, request++));
+    XFI_TRY(start_one(t, &transfer->recvs[i], true, request++));
   for (int i = 0; i < transfer->n_sends; i++)
-    XFI_TRY(start_one(t, transfer, &transfer->sends[i], false, request++));
+    XFI_TRY(start_one(t, &transfer->sends[i], false, request++));
 done:
   return st;
 }
 
-static xfer_status check_received(const xfi_mpi_comm *t, const mpi_transfer *transfer,
-                                  const xfi_message *recv, int code, const MPI_Status *status)
+static xfer_status check_received(const xfi_mpi_comm *t, const xfi_message *recv, int code,
+                                  const MPI_Status *status)
 {
   xfer_status st = XFER_OK;
   int class = MPI_SUCCESS;
@@ -132,13 +127,13 @@ static xfer_status check_received(const xfi_mpi_comm *t, const mpi_transfer *tra
 
   if (code != MPI_SUCCESS) (void)MPI_Error_class(code, &class);
   XFI_CHECK(class != MPI_ERR_TRUNCATE, XFER_ERR_MISMATCH,
-            "rank %d sends more in %s to rank %d than the %zu bytes that it expects", recv->peer,
-            transfer->name, t->base.rank, recv->n_bytes);
+            "rank %d sends more in round to rank %d than the %zu bytes that it expects", recv->peer,
+            t->base.rank, recv->n_bytes);
   XFI_TRY(xfi_mpi_check(code, "MPI_Irecv"));
   XFI_TRY(xfi_mpi_check(MPI_Get_count(status, MPI_BYTE, &n_sent), "MPI_Get_count"));
   XFI_CHECK((size_t)n_sent == recv->n_bytes, XFER_ERR_MISMATCH,
-            "rank %d sends %d bytes in %s to rank %d, which expects %zu", recv->peer, n_sent,
-            transfer->name, t->base.rank, recv->n_bytes);
+            "rank %d sends %d bytes in round to rank %d, which expects %zu", recv->peer, n_sent,
+            t->base.rank, recv->n_bytes);
 done:
   return st;
 }
@@ -156,10 +151,9 @@ static xfer_status await_all(xfi_mpi_comm *t, const mpi_transfer *transfer, xfi_
 
     st = xfi_mpi_await(t, &t->requests[i], &status, &code, deadline);
     XFI_CHECK(st != XFER_ERR_TIMEOUT, XFER_ERR_TIMEOUT,
-              "%s: rank %d did not come before the deadline", transfer->name, m->peer);
+              "round: rank %d did not come before the deadline", m->peer);
     XFI_TRY(st);
-    XFI_TRY(receives ? check_received(t, transfer, m, code, &status)
-                     : xfi_mpi_check(code, "MPI_Isend"));
+    XFI_TRY(receives ? check_received(t, m, code, &status) : xfi_mpi_check(code, "MPI_Isend"));
   }
 done:
   return st;
@@ -176,9 +170,7 @@ static bool call_back(xfi_mpi_comm *t, const mpi_transfer *transfer)
   return !end;
 }
 
-/* *held: the call failed and the messages' memory must be leaked. */
-static xfer_status carry(xfi_mpi_comm *t, const mpi_transfer *transfer, bool *held,
-                         xfi_deadline deadline)
+static xfer_status carry(xfi_mpi_comm *t, const mpi_transfer *transfer, xfi_deadline deadline)
 {
   xfer_status st = XFER_OK;
   int n = transfer->n_recvs + transfer->n_sends;
@@ -191,7 +183,7 @@ static xfer_status carry(xfi_mpi_comm *t, const mpi_transfer *transfer, bool *he
 done:
   if (st != XFER_OK) {
     (void)xfi_mpi_fail(t, st);
-    *held = call_back(t, transfer);
+    t->base.holds_memory = call_back(t, transfer);
   }
   return st;
 }
@@ -201,60 +193,13 @@ xfer_status xfi_mpi_round(xfi_comm *comm, const xfi_message *sends, int n_sends,
                           xfi_deadline deadline)
 {
   xfi_mpi_comm *t = (xfi_mpi_comm *)comm;
-  mpi_transfer round = {"round", XFI_MPI_TAG_ROUND, sends, n_sends, recvs, n_recvs};
+  mpi_transfer round = {sends, n_sends, recvs, n_recvs};
   xfer_status st = xfi_mpi_check_broken(t);
 
   (void)stream;
   assert(n_sends + n_recvs <= XFI_ROUND_MESSAGES);
   if (st != XFER_OK) return st;
-  return carry(t, &round, &comm->holds_memory, deadline);
-}
-
-/* t->copies become the messages, one after the other in memory of the library's. */
-static xfer_status make_copies(xfi_mpi_comm *t, unsigned char **memory, const xfi_message *sends,
-                               int n_sends, const xfi_message *recvs, int n_recvs)
-{
-  xfer_status st = XFER_OK;
-  size_t n_bytes = 0;
-  unsigned char *at;
-
-  for (int i = 0; i < n_sends + n_recvs; i++) {
-    t->copies[i] = i < n_sends ? sends[i] : recvs[i - n_sends];
-    XFI_CHECK(xfi_add_fits(n_bytes, t->copies[i].n_bytes, &n_bytes), XFER_ERR_OVERFLOW,
-              "exchange: a message of %zu bytes", t->copies[i].n_bytes);
-  }
-  at = *memory = xfi_calloc(n_bytes, 1);
-  XFI_CHECK(at != NULL, XFER_ERR_NOMEM, "%zu bytes of messages", n_bytes);
-  for (int i = 0; i < n_sends + n_recvs; i++) {
-    if (i < n_sends) memcpy(at, sends[i].data, sends[i].n_bytes);
-    t->copies[i].data = at;
-    at += t->copies[i].n_bytes;
-  }
-done:
-  return st;
-}
-
-/* Through memory of our own, which can be leaked when the caller's cannot. */
-xfer_status xfi_mpi_exchange(xfi_comm *comm, const xfi_message *sends, int n_sends,
-                             const xfi_message *recvs, int n_recvs, xfi_deadline deadline)
-{
-  xfi_mpi_comm *t = (xfi_mpi_comm *)comm;
-  const mpi_transfer exchange = {"exchange", XFI_MPI_TAG_EXCHANGE, t->copies,
-                                 n_sends,    t->copies + n_sends,  n_recvs};
-  unsigned char *memory = NULL;
-  bool held = false;
-  xfer_status st = xfi_mpi_check_broken(t);
-
-  if (st != XFER_OK) return st;
-  st = make_copies(t, &memory, sends, n_sends, recvs, n_recvs);
-  if (st == XFER_OK)
-    st = carry(t, &exchange, &held, deadline);
-  else
-    (void)xfi_mpi_fail(t, st); /* the others would wait for what we cannot send */
-  for (int i = 0; st == XFER_OK && i < n_recvs; i++)
-    memcpy(recvs[i].data, exchange.recvs[i].data, recvs[i].n_bytes);
-  if (!held) xfi_free(memory);
-  return st;
+  return carry(t, &round, deadline);
 }
 
 static xfer_status broadcast_one(xfi_mpi_comm *t, const xfi_message *m, int root,

@@ -9,9 +9,8 @@
 #include <mpi.h>
 
 enum {
-  XFI_MPI_TAG_EXCHANGE = 1,
-  XFI_MPI_TAG_ROUND = 2,
-  XFI_MPI_TAG_NOTICE = 3,
+  XFI_MPI_TAG_ROUND = 1,
+  XFI_MPI_TAG_NOTICE = 2,
   XFI_MPI_GRACE_MS = 200 /* for what should end by itself after a failure */
 };
 
@@ -40,7 +39,6 @@ typedef struct xfi_mpi_comm {
   unsigned char *in;      /* [size * chunk_bytes] */
   MPI_Request *requests;  /* [2 * size] of the call in progress */
   MPI_Request collective; /* likewise */
-  xfi_message *copies;    /* [2 * size] of an exchange's messages, in our own memory */
 
   xfi_mpi_notice told;  /* what we send */
   xfi_mpi_notice heard; /* what we receive */
@@ -89,7 +87,6 @@ xfer_status xfi_mpi_gather_shared(xfi_mpi_comm *t, void *all, const void *mine, 
                                   xfi_deadline deadline);
 
 xfi_all_gather_fn xfi_mpi_all_gather;
-xfi_exchange_fn xfi_mpi_exchange;
 xfi_round_fn xfi_mpi_round;
 xfi_broadcast_fn xfi_mpi_broadcast;
 

@@ -30,7 +30,7 @@ static inline void count_calls(xfer_comm **comms, int n)
   real = comms[0]->transport->ops;
   counting = *real;
   counting.all_gather = count_gather;
-  counting.exchange = count_exchange;
+  if (real->exchange != NULL) counting.exchange = count_exchange;
   for (int r = 0; r < n; r++)
     comms[r]->transport->ops = &counting;
 }

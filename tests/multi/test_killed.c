@@ -93,13 +93,6 @@ static xfer_status stream_or_die(xfi_comm *comm, xfi_channel *channels, size_t n
   return mpi_ops->stream(comm, channels, n, slot_bytes, carry_or_die, context, deadline);
 }
 
-static xfer_status exchange_or_die(xfi_comm *comm, const xfi_message *sends, int n_sends,
-                                   const xfi_message *recvs, int n_recvs, xfi_deadline deadline)
-{
-  come_to_a_call();
-  return mpi_ops->exchange(comm, sends, n_sends, recvs, n_recvs, deadline);
-}
-
 static xfer_status round_or_die(xfi_comm *comm, const xfi_message *sends, int n_sends,
                                 const xfi_message *recvs, int n_recvs, xfer_stream stream,
                                 xfi_deadline deadline)
@@ -123,7 +116,6 @@ static xfer_comm *make_comm(void)
   mpi_ops = comm->transport->ops;
   comm_ops = *mpi_ops;
   comm_ops.all_gather = gather_or_die;
-  comm_ops.exchange = exchange_or_die;
   comm_ops.round = round_or_die;
   comm_ops.stream = stream_or_die;
   if (by_messages) comm_ops.shares = shares_none;

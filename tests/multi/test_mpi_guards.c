@@ -220,23 +220,24 @@ static void test_a_gathering_before_a_failure_ends_well(void **state)
   in_both_ways(give_up_early);
 }
 
-static void exchange_alone(xfi_comm *comm, bool by_messages)
+static void round_alone(xfi_comm *comm, bool by_messages)
 {
   char byte = 0;
   const xfi_message from_1 = {&byte, 1, 1};
 
   (void)by_messages;
   if (rank == 0) {
-    assert_int_equal(comm->ops->exchange(comm, NULL, 0, &from_1, 1, xfi_deadline_after(SHORT_MS)),
-                     XFER_ERR_TIMEOUT);
-    assert_text("exchange: rank 1 did not come before the deadline");
+    assert_int_equal(
+        comm->ops->round(comm, NULL, 0, &from_1, 1, NULL, xfi_deadline_after(SHORT_MS)),
+        XFER_ERR_TIMEOUT);
+    assert_text("round: rank 1 did not come before the deadline");
   }
 }
 
 static void test_e5_a_rank_that_sends_nothing_is_named(void **state)
 {
   (void)state;
-  in_both_ways(exchange_alone);
+  in_both_ways(round_alone);
 }
 
 /* F1: what MPI's counts could not hold either. */
@@ -257,27 +258,6 @@ static void test_f1_a_message_above_1_gib_is_refused(void **state)
 {
   (void)state;
   in_both_ways(send_too_much);
-}
-
-/* Rank 0 has no room for copies of its messages. */
-static void exchange_without_memory(xfi_comm *comm, bool by_messages)
-{
-  char byte[2] = {1, 0};
-  const xfi_message to = {&byte[0], 1, 1 - rank};
-  const xfi_message from = {&byte[1], 1, 1 - rank};
-  xfer_status st;
-
-  (void)by_messages;
-  if (rank == 0) xfi_alloc_fail_after(0);
-  st = comm->ops->exchange(comm, &to, 1, &from, 1, xfi_deadline_after(LONG_MS));
-  xfi_alloc_fail_after(-1);
-  assert_int_equal(st, rank == 0 ? XFER_ERR_NOMEM : XFER_ERR_COMM);
-}
-
-static void test_an_exchange_without_memory_fails_on_both(void **state)
-{
-  (void)state;
-  in_both_ways(exchange_without_memory);
 }
 
 /* ---- who leaves, and memory that cannot be shared ------------------------------------------- */
@@ -376,7 +356,6 @@ int main(int argc, char **argv)
       cmocka_unit_test(test_e5_a_rank_that_does_not_gather_is_named),
       cmocka_unit_test(test_a_gathering_before_a_failure_ends_well),
       cmocka_unit_test(test_e5_a_rank_that_sends_nothing_is_named),
-      cmocka_unit_test(test_an_exchange_without_memory_fails_on_both),
       cmocka_unit_test(test_f1_a_message_above_1_gib_is_refused),
       cmocka_unit_test(test_a_rank_that_has_left_is_named),
       cmocka_unit_test(test_a_child_that_leaves_is_not_its_rank),
