@@ -88,53 +88,49 @@ done:
   return st;
 }
 
+/* What a rank has of one tensor, in words. */
 enum { DESCRIPTION_BYTES = 200 };
+typedef struct description {
+  char parts[3][DESCRIPTION_BYTES]; /* name, layouts, conversion */
+} description;
 
-/* XFER_ERR_MISMATCH where the ranks' descriptions of a tensor differ. */
-static xfer_status compare_descriptions(xfi_comm *comm, const char *what,
-                                        const char mine[DESCRIPTION_BYTES], xfi_deadline deadline)
+/* Of a long name the end tells more than the beginning. */
+static const char *end_of(const char *name, size_t n_bytes)
 {
-  xfer_status st = XFER_OK;
-  char(*all)[DESCRIPTION_BYTES] = xfi_comm_hear(comm, &st, mine, sizeof *all, deadline);
+  const size_t length = strlen(name);
 
-  XFI_TRY(st);
-  for (int r = 1; r < comm->size; r++)
-    XFI_CHECK(memcmp(all[r], all[0], sizeof *all) == 0, XFER_ERR_MISMATCH,
-              "%s: rank %d has %.*s, rank 0 has %.*s", what, r, DESCRIPTION_BYTES, all[r],
-              DESCRIPTION_BYTES, all[0]);
-done:
-  xfi_free(all);
-  return st;
+  return name + (length > n_bytes ? length - n_bytes : 0);
 }
 
-/* Every rank ends here with XFER_ERR_MISMATCH, and all with the same text. Of a long name the end
- * tells more than the beginning. */
+/* Every rank ends here with XFER_ERR_MISMATCH, and all with the same text. */
 static xfer_status report_difference(xfi_comm *comm, const xfer_tensor *tensors, size_t n,
                                      xfi_deadline deadline)
 {
   xfer_status st = XFER_OK;
   size_t t = 0;
-  size_t length;
   char what[160];
-  char mine[DESCRIPTION_BYTES] = {0};
   char how[64];
+  description mine = {{{0}}};
+  description *all = NULL;
 
   XFI_TRY(find_difference(&t, comm, tensors, n, deadline));
-  length = strlen(tensors[t].name);
-  (void)snprintf(what, sizeof what, "tensor %zu", t);
-  (void)snprintf(mine, sizeof mine, "\"%s\"", tensors[t].name + (length > 180 ? length - 180 : 0));
-  XFI_TRY(compare_descriptions(comm, what, mine, deadline));
-  (void)snprintf(what, sizeof what, "tensor %zu \"%s\"", t,
-                 tensors[t].name + (length > 100 ? length - 100 : 0));
-  memset(mine, 0, sizeof mine);
-  (void)xfi_problem_format(mine, sizeof mine, tensors[t].src, tensors[t].dst);
-  XFI_TRY(compare_descriptions(comm, what, mine, deadline));
   xfi_conversion_format(how, sizeof how, tensors[t].conversion);
-  memset(mine, 0, sizeof mine);
-  (void)snprintf(mine, sizeof mine, "conversion \"%s\"", how);
-  XFI_TRY(compare_descriptions(comm, what, mine, deadline));
+  (void)snprintf(mine.parts[0], DESCRIPTION_BYTES, "\"%s\"", end_of(tensors[t].name, 180));
+  (void)xfi_problem_format(mine.parts[1], DESCRIPTION_BYTES, tensors[t].src, tensors[t].dst);
+  (void)snprintf(mine.parts[2], DESCRIPTION_BYTES, "conversion \"%s\"", how);
+  all = xfi_comm_hear(comm, &st, &mine, sizeof mine, deadline);
+  XFI_TRY(st);
+  (void)snprintf(what, sizeof what, "tensor %zu", t);
+  for (int part = 0; part < 3; part++) {
+    for (int r = 1; r < comm->size; r++)
+      XFI_CHECK(memcmp(all[r].parts[part], all[0].parts[part], DESCRIPTION_BYTES) == 0,
+                XFER_ERR_MISMATCH, "%s: rank %d has %.*s, rank 0 has %.*s", what, r,
+                DESCRIPTION_BYTES, all[r].parts[part], DESCRIPTION_BYTES, all[0].parts[part]);
+    (void)snprintf(what, sizeof what, "tensor %zu \"%s\"", t, end_of(tensors[t].name, 100));
+  }
   XFI_CHECK(false, XFER_ERR_MISMATCH, "%s: ranks have different run tables or boxes", what);
 done:
+  xfi_free(all);
   return st;
 }
 
