@@ -84,7 +84,7 @@ static xfer_status gather(void **all, const filling *f, const void *mine, const 
     const size_t n = most - first < step ? most - first : step;
     unsigned char *to = *all;
 
-    if (own > first)
+    if (mine != NULL && own > first)
       memcpy(rows + size * n, (const char *)mine + first, own - first < n ? own - first : n);
     XFI_TRY(f->comm->ops->all_gather(f->comm, rows, rows + size * n, n, f->deadline));
     for (size_t r = 0; r < size; to += sizes[r++])
@@ -316,6 +316,7 @@ static xfer_status put_together(xfer_layout **whole, const filling *f, const uin
     first[n + 1] = first[n] + n_boxes;
     n++;
   }
+  XFI_CHECK(model != NULL, XFER_ERR_INTERNAL, "tensor \"%s\": no rank has boxes of its own", name);
   XFI_TRY(xfi_mesh_create(&mesh, &n, 1, ranks));
   desc.mesh = mesh;
   desc.dtype = (int32_t)model->dtype;
