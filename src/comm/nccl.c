@@ -38,7 +38,7 @@ static cudaError_t count_ended(xfi_nccl_comm *comm)
   cudaError_t error = cudaSuccess;
 
   while (comm->n_ended < comm->n_rounds && error == cudaSuccess) {
-    error = cudaEventQuery(flight_of(comm, comm->n_ended)->done);
+    error = xfi_cuda_asked(cudaEventQuery(flight_of(comm, comm->n_ended)->done));
     if (error == cudaSuccess) comm->n_ended++;
   }
   return error;
@@ -169,7 +169,6 @@ static xfer_status wait_for_rounds(xfi_nccl_comm *comm, uint64_t n, xfi_deadline
     st = xfi_nccl_usable(&comm->data);
     if (st == XFER_OK) st = xfi_nccl_heed(&comm->data, n_pauses);
   }
-  (void)cudaGetLastError(); /* "not ready" is kept as an error */
   return st != XFER_OK && comm->is_late ? XFER_ERR_TIMEOUT : st;
 }
 

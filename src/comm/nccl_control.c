@@ -23,7 +23,7 @@ xfer_status xfi_nccl_control_wait(xfi_nccl_comm *comm, xfi_nccl *nccl, xfi_deadl
   int polls = 0;
 
   XFI_CUDA_TRY(cudaEventRecord, (comm->control_done, comm->control_stream));
-  while ((error = cudaEventQuery(comm->control_done)) == cudaErrorNotReady) {
+  while ((error = xfi_cuda_asked(cudaEventQuery(comm->control_done))) == cudaErrorNotReady) {
     ncclResult_t result = ncclCommGetAsyncError(nccl->handle, &state);
     if (result != ncclSuccess || (state != ncclSuccess && state != ncclInProgress)) {
       st = xfi_nccl_failed(nccl, result != ncclSuccess ? result : state, "a control message");
@@ -44,7 +44,6 @@ xfer_status xfi_nccl_control_wait(xfi_nccl_comm *comm, xfi_nccl *nccl, xfi_deadl
   }
   if (error != cudaSuccess) st = xfi_cuda_failed(error, "cudaEventQuery");
 done:
-  (void)cudaGetLastError(); /* "not ready" is kept as an error */
   return st;
 }
 

@@ -155,12 +155,24 @@ done:
   return st;
 }
 
+/* Local things first, then with the other ranks. */
+static xfer_status create(xfer_comm **comm, int rank, int size, const ncclUniqueId *id,
+                          xfi_deadline deadline)
+{
+  xfi_nccl_comm *made = NULL;
+  const xfer_status st = control_create(&made, rank, size);
+
+  if (st == XFER_OK) return comm_create(comm, made, id, deadline);
+  if (made != NULL) nccl_destroy(&made->base);
+  return st;
+}
+
 xfer_status xfer_comm_create_nccl_id(xfer_comm **comm, const unsigned char id[XFER_NCCL_ID_BYTES],
                                      int rank, int size)
 {
   xfer_status st = XFER_OK;
-  xfi_nccl_comm *made = NULL;
   const xfi_deadline deadline = xfi_deadline_after(CREATE_TIMEOUT_MS);
+  enum cudaStreamCaptureMode before;
   ncclUniqueId copy;
 
   XFI_NEED(comm);
@@ -168,11 +180,10 @@ xfer_status xfer_comm_create_nccl_id(xfer_comm **comm, const unsigned char id[XF
   XFI_CHECK(size >= 1 && rank >= 0 && rank < size, XFER_ERR_ARG, "rank %d of %d", rank, size);
   memcpy(&copy, id, sizeof copy);
   XFI_TRY(vendors_here());
-  XFI_TRY(control_create(&made, rank, size));
-  st = comm_create(comm, made, &copy, deadline);
-  made = NULL;
+  before = xfi_cuda_mode(cudaStreamCaptureModeRelaxed);
+  st = create(comm, rank, size, &copy, deadline);
+  (void)xfi_cuda_mode(before);
 done:
-  if (made != NULL) nccl_destroy(&made->base);
   return st;
 }
 
@@ -189,7 +200,7 @@ static xfer_status borrowed_wait(ncclComm_t nccl, cudaEvent_t event, xfi_deadlin
   struct timespec pause = {.tv_sec = 0, .tv_nsec = PAUSE_NS};
   cudaError_t error = cudaErrorNotReady;
 
-  while ((error = cudaEventQuery(event)) == cudaErrorNotReady) {
+  while ((error = xfi_cuda_asked(cudaEventQuery(event))) == cudaErrorNotReady) {
     ncclResult_t state = ncclSuccess;
     ncclResult_t result = ncclCommGetAsyncError(nccl, &state);
     XFI_CHECK(result == ncclSuccess && (state == ncclSuccess || state == ncclInProgress),
@@ -201,7 +212,6 @@ static xfer_status borrowed_wait(ncclComm_t nccl, cudaEvent_t event, xfi_deadlin
   }
   if (error != cudaSuccess) st = xfi_cuda_failed(error, "cudaEventQuery");
 done:
-  (void)cudaGetLastError(); /* "not ready" is kept as an error */
   return st;
 }
 
@@ -268,7 +278,7 @@ done:
   return st;
 }
 
-xfer_status xfer_comm_create_nccl(xfer_comm **comm, struct ncclComm *nccl)
+static xfer_status create_beside(xfer_comm **comm, ncclComm_t nccl)
 {
   xfer_status st = XFER_OK;
   const xfi_deadline deadline = xfi_deadline_after(CREATE_TIMEOUT_MS);
@@ -277,9 +287,6 @@ xfer_status xfer_comm_create_nccl(xfer_comm **comm, struct ncclComm *nccl)
   int rank = 0;
   int size = 0;
 
-  XFI_NEED(comm);
-  XFI_NEED(nccl);
-  XFI_TRY(vendors_here());
   XFI_TRY(borrowed_rank(nccl, &rank, &size));
   XFI_TRY(control_create(&made, rank, size));
   if (rank == 0 && ncclGetUniqueId(&message.id) == ncclSuccess) message.valid[0] = 1;
@@ -287,14 +294,28 @@ xfer_status xfer_comm_create_nccl(xfer_comm **comm, struct ncclComm *nccl)
   /* What is still on its way, or not launched yet, touches what was made, and may be so for as long
    * as the caller's communicator lives. */
   if (st == XFER_ERR_TIMEOUT ||
-      (st != XFER_OK && cudaEventQuery(made->control_done) == cudaErrorNotReady))
+      (st != XFER_OK && xfi_cuda_asked(cudaEventQuery(made->control_done)) == cudaErrorNotReady))
     made = NULL;
-  (void)cudaGetLastError();
   XFI_TRY(st);
   XFI_CHECK(message.valid[0] == 1, XFER_ERR_COMM, "rank 0: ncclGetUniqueId failed");
   st = comm_create(comm, made, &message.id, deadline);
   made = NULL;
 done:
   if (made != NULL) nccl_destroy(&made->base);
+  return st;
+}
+
+xfer_status xfer_comm_create_nccl(xfer_comm **comm, struct ncclComm *nccl)
+{
+  xfer_status st = XFER_OK;
+  enum cudaStreamCaptureMode before;
+
+  XFI_NEED(comm);
+  XFI_NEED(nccl);
+  XFI_TRY(vendors_here());
+  before = xfi_cuda_mode(cudaStreamCaptureModeRelaxed);
+  st = create_beside(comm, nccl);
+  (void)xfi_cuda_mode(before);
+done:
   return st;
 }

@@ -40,10 +40,9 @@ static void end_one(xfi_nccl *nccl)
 static void *end_main(void *argument)
 {
   ending *e = argument;
-  enum cudaStreamCaptureMode mode = cudaStreamCaptureModeRelaxed;
 
   (void)cudaSetDevice(e->ordinal); /* first: any other call would make a context on GPU 0 */
-  (void)cudaThreadExchangeStreamCaptureMode(&mode); /* nothing of ours is captured */
+  (void)xfi_cuda_mode(cudaStreamCaptureModeRelaxed);
   end_one(&e->nccl[0]);
   end_one(&e->nccl[1]);
   xfi_free(e);

@@ -197,20 +197,17 @@ done:
 static void cuda_enter(const xfi_device *base, xfi_entered *before)
 {
   const xfi_cuda_device *device = (const xfi_cuda_device *)base;
-  enum cudaStreamCaptureMode mode = cudaStreamCaptureModeRelaxed;
 
   /* What follows reports a failure. */
   before->has_context = device->driver.context_push(device->context) == CUDA_SUCCESS;
-  (void)cudaThreadExchangeStreamCaptureMode(&mode);
-  before->mode = (int)mode;
+  before->mode = (int)xfi_cuda_mode(cudaStreamCaptureModeRelaxed);
 }
 
 static void cuda_leave(const xfi_device *base, const xfi_entered *before)
 {
-  enum cudaStreamCaptureMode mode = (enum cudaStreamCaptureMode)before->mode;
   CUcontext ours;
 
-  (void)cudaThreadExchangeStreamCaptureMode(&mode);
+  (void)xfi_cuda_mode((enum cudaStreamCaptureMode)before->mode);
   if (before->has_context) (void)((const xfi_cuda_device *)base)->driver.context_pop(&ours);
 }
 
@@ -325,7 +322,7 @@ done:
   return st;
 }
 
-xfer_status xfi_device_create_cuda(xfi_device **device)
+static xfer_status create(xfi_device **device)
 {
   xfer_status st = XFER_OK;
   xfi_cuda_device *made = NULL;
@@ -333,7 +330,6 @@ xfer_status xfi_device_create_cuda(xfi_device **device)
   int greatest = 0;
   int has_ops64 = 0;
 
-  XFI_TRY(xfi_cuda_here());
   made = xfi_calloc(1, sizeof *made);
   XFI_CHECK(made != NULL, XFER_ERR_NOMEM, "a CUDA device");
   made->base.ops = &cuda_ops;
@@ -358,5 +354,18 @@ done:
     cuda_destroy(&made->base);
   else
     xfi_free(made);
+  return st;
+}
+
+xfer_status xfi_device_create_cuda(xfi_device **device)
+{
+  xfer_status st = XFER_OK;
+  enum cudaStreamCaptureMode before;
+
+  XFI_TRY(xfi_cuda_here());
+  before = xfi_cuda_mode(cudaStreamCaptureModeRelaxed);
+  st = create(device);
+  (void)xfi_cuda_mode(before);
+done:
   return st;
 }

@@ -8,6 +8,15 @@
 /* Sets the text and gives the status. */
 xfer_status xfi_cuda_failed(cudaError_t error, const char *call);
 
+/* While any thread captures a graph, CUDA forbids some calls to threads that have not said that
+ * they know what they do: ours touch no stream that captures. Gives the calling thread's mode
+ * before, to be given back. */
+static inline enum cudaStreamCaptureMode xfi_cuda_mode(enum cudaStreamCaptureMode mode)
+{
+  (void)cudaThreadExchangeStreamCaptureMode(&mode);
+  return mode;
+}
+
 /* What cudaEventQuery() or cudaStreamQuery() gave: CUDA keeps "not ready" as an error, which the
  * caller's next check would find; where there is none, the caller's own stays. */
 static inline cudaError_t xfi_cuda_asked(cudaError_t error)

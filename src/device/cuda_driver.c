@@ -22,15 +22,12 @@ xfer_status xfi_cuda_driver_failed(const xfi_cuda_device *device, CUresult error
   return error == CUDA_ERROR_OUT_OF_MEMORY ? XFER_ERR_NOMEM : XFER_ERR_CUDA;
 }
 
-/* Some calls are forbidden to a thread while another captures a graph, unless it says that it knows
- * what it does. Ours touch no stream that captures. */
 void xfi_cuda_begin_thread(void *device)
 {
   const xfi_cuda_device *d = device;
-  enum cudaStreamCaptureMode mode = cudaStreamCaptureModeRelaxed;
 
   (void)d->driver.context_push(d->context);
-  (void)cudaThreadExchangeStreamCaptureMode(&mode);
+  (void)xfi_cuda_mode(cudaStreamCaptureModeRelaxed);
 }
 
 /* ---- the functions ------------------------------------------------------------------------ */

@@ -2,9 +2,11 @@
  * tests are rows of the review of the engine. */
 #include "world.h"
 
+#include <nccl.h>
 #include <pthread.h>
 #include <stdatomic.h>
 #include <string.h>
+#include <xfer/nccl.h>
 
 enum { WIDTH = 3000, TIMEOUT_MS = 20000, RUNS = 60, LIVES = 40 };
 
@@ -113,6 +115,48 @@ static void whole_lives(int rank)
     ranks_barrier();
   }
   xfer_comm_destroy(w.comms[rank]);
+}
+
+/* A comm of each maker is made while a stream captures. */
+static int gather_alone(void *context, void *all, const void *mine, size_t n_bytes)
+{
+  (void)context;
+  memcpy(all, mine, n_bytes);
+  return 0;
+}
+
+static void *make_comms(void *lent)
+{
+  unsigned char id[XFER_NCCL_ID_BYTES];
+  xfer_comm *comm = NULL;
+
+  NEED(cudaSetDevice(0) == cudaSuccess);
+  OK(xfer_comm_create_cuda(&comm, gather_alone, NULL, 0, 1));
+  xfer_comm_destroy(comm);
+  OK(xfer_nccl_id(id));
+  OK(xfer_comm_create_nccl_id(&comm, id, 0, 1));
+  xfer_comm_destroy(comm);
+  OK(xfer_comm_create_nccl(&comm, lent));
+  xfer_comm_destroy(comm);
+  return NULL;
+}
+
+static void test_e3_captures_survive_makers(void)
+{
+  cudaStream_t stream = NULL;
+  cudaGraph_t graph = NULL;
+  ncclComm_t lent = NULL;
+  ncclUniqueId id;
+  pthread_t thread;
+
+  world_clear(1, (sim_config){.eager = true});
+  NEED(cudaSetDevice(0) == cudaSuccess);
+  NEED(ncclGetUniqueId(&id) == ncclSuccess && ncclCommInitRank(&lent, 1, id, 0) == ncclSuccess);
+  stream = world_stream();
+  NEED(cudaStreamBeginCapture(stream, cudaStreamCaptureModeGlobal) == cudaSuccess);
+  NEED(pthread_create(&thread, NULL, make_comms, lent) == 0 && pthread_join(thread, NULL) == 0);
+  NEED(cudaStreamEndCapture(stream, &graph) == cudaSuccess);
+  NEED(cudaGraphDestroy(graph) == cudaSuccess);
 }
 
 static void make_tensor(int rank)
@@ -285,6 +329,7 @@ int main(int argc, char **argv)
       {"e3_captures_survive_runs_direct", test_e3_captures_survive_runs_direct},
       {"e3_captures_survive_runs_nccl", test_e3_captures_survive_runs_nccl},
       {"e3_captures_survive_runs_packed", test_e3_captures_survive_runs_packed},
+      {"e3_captures_survive_makers", test_e3_captures_survive_makers},
       {"e3_captures_survive_commits", test_e3_captures_survive_commits},
       {"e4_first_redistribute_while_the_stream_captures_gather",
        test_e4_first_redistribute_while_the_stream_captures_gather},
