@@ -355,6 +355,43 @@ class TestMpi(unittest.TestCase):
             done, out, _ = run("xfer_refit", *words, line, before=(MPIEXEC, "-n", "2"), env=env)
             self.assertEqual((done, json.loads(out)["ok"]), (status, False))
 
+    def differ(self, first, second):
+        """Two processes, each started by words of its own: the status, the object, stderr."""
+        done = subprocess.run(
+            [MPIEXEC, "-n", "1", *first, ":", "-n", "1", *second], capture_output=True, text=True, timeout=30, check=False
+        )
+        return done.returncode, json.loads(done.stdout), done.stderr
+
+    def test_one_process_that_cannot_begin_ends_all(self):
+        """And rank 0 says what: there is one line, and one object."""
+        with tempfile.TemporaryDirectory() as has, tempfile.TemporaryDirectory() as lacks:
+            shutil.copy(MODELS / "qwen3-4b.json", has)
+            job = ("--model", "./qwen3-4b.json", "--layers", "0", "--train", "full", "--gen", "vllm")
+            words = command("xfer_refit", "--comm", "mpi", "--json", *job)
+            there, gone = (["sh", "-c", 'cd "$0" && exec "$@"', folder, *words] for folder in (has, lacks))
+            for ranks, who in (((there, gone), "rank 1: "), ((gone, there), ""), ((gone, gone), "")):
+                with self.subTest(who=who):
+                    status, out, err = self.differ(*ranks)
+                    why = f"{who}./qwen3-4b.json cannot be read: No such file or directory"
+                    self.assertEqual((status, out), (1, {"ok": False, "error": why}))
+                    self.assertEqual(err.count("refit FAILED: "), 1, err)
+        good, bad = (command("xfer_refit", "--comm", "mpi", "--json", "--problem", line) for line in (LINE, "f32[8"))
+        status, out, err = self.differ(good, bad)
+        self.assertEqual((status, out["ok"]), (2, False))
+        self.assertIn("xfer_refit: rank 1: --problem: ", err)
+
+    def test_what_is_wrong_for_all_processes_is_one_line(self):
+        status, out, err = run("xfer_refit", "--nosuch", "\x1b", "--json", before=(MPIEXEC, "-n", "4"))
+        self.assertEqual((status, out.count("\n")), (2, 1))
+        self.assertEqual(re.findall(r"^.*nosuch.*$", err, re.MULTILINE), ["xfer_refit: no option is called '--nosuch'; --help lists them"])
+
+    def test_a_job_that_does_not_begin_leaves_no_trace(self):
+        with tempfile.TemporaryDirectory() as folder:
+            words = ("--trace", os.path.join(folder, "trace"), "--problem")
+            self.assertEqual(run("xfer_refit", *words, LINE, "--comm", "mpi", before=(MPIEXEC, "-n", "2"))[0], 1)
+            self.assertEqual(run("xfer_refit", *words, "u8[4] (1)@40000:R -> (1):R")[0], 1)
+            self.assertEqual(os.listdir(folder), [])
+
     def test_too_few_processes_are_said_how_many(self):
         status, out, err = run("xfer_refit", "--comm", "mpi", "--problem", LINE)
         self.assertEqual((status, out), (1, ""))

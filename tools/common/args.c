@@ -6,26 +6,60 @@
 #include <stdarg.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 #include <xfer/xfer.h>
 
 #include "text.h"
 
+enum { FOLLOWS_SECONDS = 4 }; /* a launcher wants one or two to end all */
+
 static const char *program_name = "xfer";
 
 static bool owes_object;   /* --json is given, and stdout has no object yet */
 static bool others_object; /* it is there, or another process has it */
+static bool follows;       /* another process of those started together speaks first */
+static char *kept;         /* a sentence goes here and is not said; NULL: it is said */
 
 void args_leave_object(void)
 {
   others_object = true;
 }
 
+void args_follow(void)
+{
+  others_object = true;
+  follows = true;
+}
+
+void args_keep(char sentence[ARGS_SENTENCE_BYTES])
+{
+  kept = sentence;
+}
+
+/* In one piece: the lines of several processes would mix. */
+static void print_line(const char *who, const char *sentence)
+{
+  char *text = NULL;
+  size_t n = 0;
+  FILE *line = open_memstream(&text, &n);
+  FILE *file = line != NULL ? line : stderr;
+
+  fprintf(file, "%s: ", who);
+  text_print(file, sentence);
+  fputc('\n', file);
+  if (line != NULL && fclose(line) == 0) fputs(text, stderr);
+  free(text);
+}
+
 void args_say(const char *who, const char *sentence)
 {
-  fprintf(stderr, "%s: ", who);
-  text_print(stderr, sentence);
-  fputc('\n', stderr);
+  if (kept != NULL) {
+    snprintf(kept, ARGS_SENTENCE_BYTES, "%s", sentence);
+    return;
+  }
+  if (follows) (void)sleep(FOLLOWS_SECONDS);
+  print_line(who, sentence);
   if (!owes_object || others_object) return;
   owes_object = false;
   printf("{\"ok\":false,\"error\":");
@@ -36,7 +70,7 @@ void args_say(const char *who, const char *sentence)
 
 static void say(const char *fmt, va_list args)
 {
-  char text[1024];
+  char text[ARGS_SENTENCE_BYTES];
 
   vsnprintf(text, sizeof text, fmt, args);
   args_say(program_name, text);

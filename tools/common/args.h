@@ -13,7 +13,13 @@
 #include <stdint.h>
 #include <stdio.h>
 
-enum { ARGS_GO_ON = -1, ARGS_WRONG = 2, ARGS_INTERRUPTED = 130, ARGS_MAX_OPTIONS = 64 };
+enum {
+  ARGS_GO_ON = -1,
+  ARGS_WRONG = 2,
+  ARGS_INTERRUPTED = 130,
+  ARGS_MAX_OPTIONS = 64,
+  ARGS_SENTENCE_BYTES = 1024
+};
 
 typedef enum arg_kind {
   ARG_GROUP,  /* no option: a heading over those that follow */
@@ -63,6 +69,11 @@ int args_check(const arg_rule *rules);
 void args_say(const char *who, const char *sentence);
 /* stdout has its object already, or it is that of another process of those started together. */
 void args_leave_object(void);
+/* This process was started with others, and is not the first, which has the object. What is wrong
+ * here is mostly wrong there, and a launcher ends all when one has failed: it gets the time. */
+void args_follow(void);
+/* From here on a sentence is kept, not said; NULL: no more. */
+void args_keep(char sentence[ARGS_SENTENCE_BYTES]);
 /* args_say() with the program's name: of the command line, returning ARGS_WRONG; of what failed,
  * returning EXIT_FAILURE. */
 __attribute__((format(printf, 1, 2))) int args_wrong(const char *fmt, ...);

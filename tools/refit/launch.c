@@ -12,9 +12,11 @@
 #ifdef XFER_REFIT_CUDA
 #include "cuda.h"
 #endif
+#include "args.h"
 #include "memory.h"
 #include "result.h"
 #include "text.h"
+#include "trace.h"
 
 static const refit_case *told(const refit_told *what, int rank)
 {
@@ -72,6 +74,7 @@ int launch_threads(const launch_options *options, const refit_told *all)
   int status;
 
   if (!may_be_threads(what->n_ranks, error, sizeof error)) return result_failed(error);
+  if (options->run.trace != NULL) trace_ask(options->run.trace, -1);
   rank_thread *threads = calloc((size_t)what->n_ranks, sizeof *threads);
   xfer_comm **comms = calloc((size_t)what->n_ranks, sizeof(xfer_comm *));
   const bool memory = threads != NULL && comms != NULL;
@@ -129,6 +132,25 @@ static bool same_line(MPI_Comm ranks, uint64_t line, int n_ranks, char *error, s
   return other == n_ranks;
 }
 
+int launch_agree(int status, char why[ARGS_SENTENCE_BYTES])
+{
+  struct {
+    int status, rank;
+  } mine = {status, 0}, worst;
+  char sentence[ARGS_SENTENCE_BYTES + 32];
+
+  MPI_Comm_rank(MPI_COMM_WORLD, &mine.rank);
+  MPI_Allreduce(&mine, &worst, 1, MPI_2INT, MPI_MAXLOC,
+                MPI_COMM_WORLD); /* the first of the worst */
+  if (worst.status == 0) return 0;
+  MPI_Bcast(why, ARGS_SENTENCE_BYTES, MPI_CHAR, worst.rank, MPI_COMM_WORLD);
+  if (mine.rank > 0) return worst.status;
+  snprintf(sentence, sizeof sentence, "rank %d: %s", worst.rank, why);
+  if (worst.rank == 0) snprintf(sentence, sizeof sentence, "%s", why);
+  (void)(worst.status == ARGS_WRONG ? args_wrong("%s", sentence) : result_failed(sentence));
+  return worst.status;
+}
+
 int launch_processes(const launch_options *options, const refit_told *all)
 {
   const refit_case *what = &all->train;
@@ -147,8 +169,10 @@ int launch_processes(const launch_options *options, const refit_told *all)
     snprintf(error, sizeof error,
              "the job needs %d ranks, MPI started %d: start it by mpirun -n %d", what->n_ranks,
              n_ranks, what->n_ranks);
-  } else if ((comm = make_comm(options, &ranks, error, sizeof error)) != NULL) {
-    ok = refit_rank(comm, told(all, rank), &options->run, &result, error);
+  } else {
+    if (options->run.trace != NULL) trace_ask(options->run.trace, rank);
+    comm = make_comm(options, &ranks, error, sizeof error);
+    ok = comm != NULL && refit_rank(comm, told(all, rank), &options->run, &result, error);
   }
   xfer_comm_destroy(comm);
   if (rank == 0) status = ok ? result_print(what, &result, options->json) : result_failed(error);

@@ -23,7 +23,6 @@
 #include "output.h"
 #include "problem_ranks.h"
 #include "result.h"
-#include "trace.h"
 #ifdef XFER_REFIT_CUDA
 #include "cuda.h"
 #endif
@@ -37,59 +36,52 @@ typedef struct refit_args {
   launch_options launch;
 } refit_args;
 
-/* Of processes each has a file. Where it cannot be written, rank.c says so. */
-static void ask_for_trace(const launch_options *options)
-{
-  int rank = -1;
-
-#ifdef XFER_REFIT_MPI
-  if (strcmp(options->comm, "local") != 0) MPI_Comm_rank(MPI_COMM_WORLD, &rank);
-#endif
-  trace_ask(options->run.trace, rank);
-}
-
-static int run_case(refit_args *args, const refit_told *what)
-{
-  if (args->launch.run.trace != NULL) ask_for_trace(&args->launch);
-#ifdef XFER_REFIT_MPI
-  if (strcmp(args->launch.comm, "local") != 0) return launch_processes(&args->launch, what);
-#endif
-  return launch_threads(&args->launch, what);
-}
-
 /* ---- what to run ---- */
 
-static int run_problem(refit_args *args)
+/* What is carried out, and what it is made of. */
+typedef struct work {
+  refit_told told;
+  xfer_layout *src, *dst; /* of a problem, whose one tensor this is */
+  xfer_tensor tensor;
+  job made;                /* of a model, */
+  xfer_refit *train, *gen; /* one-sided */
+} work;
+
+static void work_free(work *w)
 {
-  xfer_layout *src = NULL, *dst = NULL;
+  xfer_layout_destroy(w->src);
+  xfer_layout_destroy(w->dst);
+  xfer_refit_destroy(w->gen);
+  xfer_refit_destroy(w->train);
+  job_destroy(&w->made);
+}
+
+/* As all below: 0, or a status after a sentence. */
+static int make_problem(work *w, const refit_args *args)
+{
   const int64_t n_ranks = problem_ranks(args->problem);
   char error[64];
-  int status;
 
   if (problem_is_too_large(n_ranks)) {
     snprintf(error, sizeof error, "a problem of %" PRId64 " ranks is too large", n_ranks);
     return result_failed(error);
   }
-  const xfer_status st = xfer_problem_parse(&src, &dst, args->problem);
+  const xfer_status st = xfer_problem_parse(&w->src, &w->dst, args->problem);
   if (st == XFER_ERR_NOMEM) return result_failed(xfer_last_error());
   if (st != XFER_OK) return args_wrong("--problem: %s", xfer_last_error());
-  const xfer_conversion cast =
-      xfer_layout_dtype(src) != xfer_layout_dtype(dst) ? xfer_convert_cast() : 0;
-  const xfer_tensor tensor = {"problem", src, dst, cast};
+  const xfer_dtype from = xfer_layout_dtype(w->src);
+  const xfer_conversion cast = from != xfer_layout_dtype(w->dst) ? xfer_convert_cast() : 0;
+  w->tensor = (xfer_tensor){"problem", w->src, w->dst, cast};
   int64_t shape[XFER_MAX_DIMS];
-  const int n_dims = xfer_layout_shape(src, shape);
-  refit_case what = {(int)n_ranks, &tensor, 1, NULL, 1, xfer_dtype_size(xfer_layout_dtype(src)), 0};
+  const int n_dims = xfer_layout_shape(w->src, shape);
+  refit_case what = {(int)n_ranks, &w->tensor, 1, NULL, 1, xfer_dtype_size(from), 0};
 
   for (int d = 0; d < n_dims; d++)
     what.payload_bytes *= (uint64_t)shape[d];
-  const refit_told all = {what, what, what.n_ranks};
-  status = run_case(args, &all);
-  xfer_layout_destroy(src);
-  xfer_layout_destroy(dst);
-  return status;
+  w->told = (refit_told){what, what, what.n_ranks};
+  return 0;
 }
 
-/* 0, or ARGS_WRONG after a sentence. */
 static int check_conversions(const refit_case *what, bool one_sided)
 {
   fill_change change;
@@ -108,46 +100,70 @@ static int check_conversions(const refit_case *what, bool one_sided)
   return 0;
 }
 
-static int run_model(refit_args *args)
+/* Each side alone. */
+static int make_sides(work *w)
 {
-  job made = {0};
+  const job *made = &w->made;
+  refit_told *told = &w->told;
+
+  if (xfer_refit_create(&w->train, made->model, made->train, NULL) != XFER_OK ||
+      xfer_refit_create(&w->gen, made->model, NULL, made->gen) != XFER_OK)
+    return result_failed(xfer_last_error());
+  told->n_train = xfer_side_size(made->train);
+  told->train.refit = w->train;
+  told->train.tensors = xfer_refit_tensors(w->train, NULL);
+  told->gen.refit = w->gen;
+  told->gen.tensors = xfer_refit_tensors(w->gen, NULL);
+  return 0;
+}
+
+static int make_model(work *w, const refit_args *args)
+{
   xfer_refit_report_data report = XFER_REFIT_REPORT_INIT;
   refit_case what = {0};
-  int status = job_create(&made, &args->job);
+  int status = job_create(&w->made, &args->job);
 
   if (status == EXIT_FAILURE) return result_failed(xfer_last_error());
   if (status != 0) return status;
-  if (xfer_refit_report(made.refit, &report) != XFER_OK) status = result_failed(xfer_last_error());
-  what.n_ranks = xfer_refit_ranks(made.refit);
-  what.tensors = xfer_refit_tensors(made.refit, &what.n_tensors);
-  what.refit = made.refit;
+  if (xfer_refit_report(w->made.refit, &report) != XFER_OK) return result_failed(xfer_last_error());
+  what.n_ranks = xfer_refit_ranks(w->made.refit);
+  what.tensors = xfer_refit_tensors(w->made.refit, &what.n_tensors);
+  what.refit = w->made.refit;
   what.names = report.hf_tensors;
   what.payload_bytes = report.payload_bytes;
   what.misc_bytes = report.misc_bytes;
-  refit_told all = {what, what, what.n_ranks};
-  xfer_refit *train = NULL, *gen = NULL;
-  if (status == 0) status = check_conversions(&what, args->one_sided);
-  if (status != 0) {
-    job_destroy(&made);
-    return status;
+  w->told = (refit_told){what, what, what.n_ranks};
+  status = check_conversions(&what, args->one_sided);
+  return status == 0 && args->one_sided ? make_sides(w) : status;
+}
+
+static int make_work(work *w, const refit_args *args)
+{
+  return args->problem != NULL ? make_problem(w, args) : make_model(w, args);
+}
+
+static int run(const refit_args *args)
+{
+  work w = {0};
+  int status;
+
+#ifdef XFER_REFIT_MPI
+  if (strcmp(args->launch.comm, "local") != 0) {
+    char why[ARGS_SENTENCE_BYTES] = "";
+
+    args_keep(why); /* no process may go on to the others while one has nothing to run */
+    status = make_work(&w, args);
+    args_keep(NULL);
+    status = launch_agree(status, why);
+    if (status == 0) status = launch_processes(&args->launch, &w.told);
+    work_free(&w);
+    return args_end(status);
   }
-  if (!args->one_sided) {
-    status = run_case(args, &all);
-  } else if (xfer_refit_create(&train, made.model, made.train, NULL) != XFER_OK ||
-             xfer_refit_create(&gen, made.model, NULL, made.gen) != XFER_OK) {
-    status = result_failed(xfer_last_error());
-  } else {
-    all.n_train = xfer_side_size(made.train);
-    all.train.refit = train;
-    all.train.tensors = xfer_refit_tensors(train, NULL);
-    all.gen.refit = gen;
-    all.gen.tensors = xfer_refit_tensors(gen, NULL);
-    status = run_case(args, &all);
-  }
-  xfer_refit_destroy(gen);
-  xfer_refit_destroy(train);
-  job_destroy(&made);
-  return status;
+#endif
+  status = make_work(&w, args);
+  if (status == 0) status = launch_threads(&args->launch, &w.told);
+  work_free(&w);
+  return args_end(status);
 }
 
 /* ---- command line ---- */
@@ -259,11 +275,6 @@ static int check_args(refit_args *args)
   return strcmp(args->launch.comm, "local") == 0 ? check_threads() : check_processes(args);
 }
 
-static int run(refit_args *args)
-{
-  return args_end(args->problem != NULL ? run_problem(args) : run_model(args));
-}
-
 /* A number that differs where the words do. */
 static uint64_t hash_words(int argc, char **argv)
 {
@@ -333,7 +344,7 @@ int main(int argc, char **argv)
   long rank = 0;
 
   (void)started_with(&rank);
-  if (rank > 0) args_leave_object();
+  if (rank > 0) args_follow();
   int status = parse(&args, argc, argv);
 
   if (status != ARGS_GO_ON) return status;
