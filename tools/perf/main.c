@@ -54,27 +54,37 @@ static const specs SMALL_MODEL = {{"megatron:tp1", "megatron:tp2", "megatron:tp2
 static const specs DENSE_MODEL = {{"megatron:tp1", "megatron:tp2", "megatron:tp4"},
                                   {"vllm:tp1", "vllm:tp2", "vllm:tp4"}};
 
-static void add_failed(perf_world *w, const perf_row *failed)
+/* Has every rank what a row measures? If not, the row says why, whatever --only asks for. */
+static bool is_made(perf_world *w, const char *name, bool ok, const char *what)
 {
-  perf_row *row = perf_row_new(w, failed->name);
+  perf_row failed = {.name = name, .wrong = -1};
 
-  if (row == NULL) return;
-  *row = *failed;
-  perf_row_done(w, row);
+  if (perf_all(w, &failed, ok, what)) return true;
+  if (w->n_rows < PERF_ROWS_MAX) w->rows[w->n_rows++] = failed;
+  perf_row_done(w, &failed);
+  return false;
 }
 
-/* The memory of a model, filled; if it cannot be had, a row says why. */
+/* The memory of a model, filled. */
 static bool make_model(perf_world *w, perf_case *c, const char *name, const char *table,
                        const specs *s, bool colocated)
 {
   int k = w->size == 2 ? 0 : w->size == 4 ? 1 : 2;
   bool ok = perf_case_model(c, w, table, s->train[k], s->gen[k], colocated ? 0 : w->n_train);
-  perf_row failed = {.name = name, .wrong = -1};
 
   ok = ok && perf_case_fill(c, w);
   CUDA(w, cudaStreamSynchronize, (w->stream));
-  if (perf_all(w, &failed, ok, "model")) return true;
-  add_failed(w, &failed);
+  if (is_made(w, name, ok, "model")) return true;
+  perf_case_free(c, w);
+  return false;
+}
+
+/* The memory of lines, likewise. */
+static bool make_lines(perf_world *w, perf_case *c, const char *name, const perf_lines *lines)
+{
+  const bool ok = perf_case_lines(c, w, lines) && perf_case_fill(c, w);
+
+  if (is_made(w, name, ok, "tensors")) return true;
   perf_case_free(c, w);
   return false;
 }
@@ -158,16 +168,12 @@ static void one_to_all(perf_world *w)
       .name = "8 GB replicated", .of = CEILING_BROADCAST, .bar = 0.98};
   static const perf_plan_row direct = {
       .name = "8 GB repl. direct", .lane = XFER_LANE_DIRECT, .of = CEILING_BROADCAST};
-  perf_row failed = {.name = row.name};
   perf_case c;
 
   if (!perf_wanted(w, row.name) && !perf_wanted(w, direct.name)) return;
-  bool ok =
-      perf_case_lines(&c, w, &(perf_lines){.n = 400, .line = mixed_line}) && perf_case_fill(&c, w);
-  if (perf_all(w, &failed, ok, "tensors")) {
-    (void)perf_plan(w, &c, &row);
-    (void)perf_plan(w, &c, &direct);
-  }
+  if (!make_lines(w, &c, row.name, &(perf_lines){.n = 400, .line = mixed_line})) return;
+  (void)perf_plan(w, &c, &row);
+  (void)perf_plan(w, &c, &direct);
   perf_case_free(&c, w);
 }
 
@@ -187,32 +193,24 @@ static void one_to_domain(perf_world *w)
        .lane = XFER_LANE_PACKED,
        .of = CEILING_SENDRECV,
        .ranks_per_domain = (uint32_t)w->n_train}};
-  perf_row failed = {.name = rows[0].name};
   perf_case c;
 
   if (w->size != 2 * w->n_train || w->n_train < 2) return; /* nobody to relay to */
   if (!perf_wanted(w, rows[0].name) && !perf_wanted(w, rows[1].name)) return;
-  const bool ok =
-      perf_case_lines(&c, w, &(perf_lines){.n = 400, .line = halves_line}) && perf_case_fill(&c, w);
-  if (perf_all(w, &failed, ok, "tensors")) {
-    (void)perf_plan(w, &c, &rows[0]);
-    (void)perf_plan(w, &c, &rows[1]);
-  }
+  if (!make_lines(w, &c, rows[0].name, &(perf_lines){.n = 400, .line = halves_line})) return;
+  (void)perf_plan(w, &c, &rows[0]);
+  (void)perf_plan(w, &c, &rows[1]);
   perf_case_free(&c, w);
 }
 
 static void latencies(perf_world *w)
 {
-  perf_row failed = {.name = "100 x 10 KB"};
   perf_case c;
 
   if (!perf_wanted(w, "100 x 10 KB direct") && !perf_wanted(w, "100 x 10 KB packed")) return;
-  bool ok =
-      perf_case_lines(&c, w, &(perf_lines){.n = 100, .line = small_line}) && perf_case_fill(&c, w);
-  if (perf_all(w, &failed, ok, "tensors")) {
-    perf_small(w, &c, "100 x 10 KB direct", XFER_LANE_DIRECT, 60);
-    perf_small(w, &c, "100 x 10 KB packed", XFER_LANE_PACKED, 150);
-  }
+  if (!make_lines(w, &c, "100 x 10 KB", &(perf_lines){.n = 100, .line = small_line})) return;
+  perf_small(w, &c, "100 x 10 KB direct", XFER_LANE_DIRECT, 60);
+  perf_small(w, &c, "100 x 10 KB packed", XFER_LANE_PACKED, 150);
   perf_case_free(&c, w);
 }
 
@@ -275,12 +273,11 @@ static void conversions(perf_world *w)
   };
 
   for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
-    perf_row failed = {.name = cases[i].row.name};
     perf_case c;
 
     if (!perf_wanted(w, cases[i].row.name)) continue;
-    const bool ok = perf_case_lines(&c, w, &cases[i].lines) && perf_case_fill(&c, w);
-    if (perf_all(w, &failed, ok, "tensors")) (void)perf_plan(w, &c, &cases[i].row);
+    if (!make_lines(w, &c, cases[i].row.name, &cases[i].lines)) continue;
+    (void)perf_plan(w, &c, &cases[i].row);
     perf_case_free(&c, w);
   }
 }
@@ -340,17 +337,11 @@ static void problem(perf_world *w, int n_tensors)
   const perf_plan_row rows[] = {
       {.name = "problem", .of = CEILING_ENGINE},
       {.name = "problem packed", .lane = XFER_LANE_PACKED, .of = CEILING_SENDRECV}};
-  perf_row failed = {.name = rows[0].name, .wrong = -1};
   perf_case c;
 
-  const bool ok = perf_case_lines(&c, w, &(perf_lines){.n = n_tensors, .line = problem_line}) &&
-                  perf_case_fill(&c, w);
-  if (perf_all(w, &failed, ok, "tensors")) {
-    for (size_t i = 0; i < sizeof rows / sizeof *rows; i++)
-      (void)perf_plan(w, &c, &rows[i]);
-  } else {
-    add_failed(w, &failed);
-  }
+  if (!make_lines(w, &c, rows[0].name, &(perf_lines){.n = n_tensors, .line = problem_line})) return;
+  for (size_t i = 0; i < sizeof rows / sizeof *rows; i++)
+    (void)perf_plan(w, &c, &rows[i]);
   perf_case_free(&c, w);
 }
 
@@ -397,7 +388,6 @@ static int run(const perf_args *args)
                   .only = args->only,
                   .models = args->models};
   double wrong = 0;
-  bool failed = false;
 
   (void)perf_ranks_start(&w.ranks, (int)args->gpus, 0);
   w.rank = w.ranks.rank;
@@ -415,16 +405,15 @@ static int run(const perf_args *args)
   perf_table(&w);
   if (args->json) perf_json(&w);
   args_leave_object();
-  for (int i = 0; i < w.n_rows; i++) {
+  for (int i = 0; i < w.n_rows; i++)
     wrong += w.rows[i].wrong > 0 ? w.rows[i].wrong : 0;
-    failed = failed || (args->problem != NULL && i >= first && w.rows[i].wrong < 0);
-  }
-  failed = failed || (args->problem != NULL && w.n_rows == first);
+  const bool left_out = args->problem != NULL && w.n_rows == first;
   perf_world_end(&w);
-  if (wrong == 0 && !failed) return EXIT_SUCCESS;
+  if (wrong == 0 && !w.failed && !left_out) return EXIT_SUCCESS;
   if (w.rank == 0)
-    args_failed(wrong > 0 ? "bytes arrived wrong"
-                          : "the problem was not measured; a note says why");
+    args_failed(wrong > 0  ? "bytes arrived wrong"
+                : left_out ? "the problem was not measured: --only leaves its rows out"
+                           : "not every row was measured; notes say why");
   return EXIT_FAILURE;
 }
 

@@ -87,7 +87,7 @@ double perf_used_mib(const perf_world *w)
   return (double)(total - left) / 1048576.0;
 }
 
-bool perf_all(const perf_world *w, perf_row *row, bool ok, const char *step)
+bool perf_all(perf_world *w, perf_row *row, bool ok, const char *step)
 {
   char mine[PERF_NOTE_BYTES] = "";
   char all[64][PERF_NOTE_BYTES];
@@ -101,6 +101,7 @@ bool perf_all(const perf_world *w, perf_row *row, bool ok, const char *step)
   for (int r = 0; r < w->size; r++) {
     if (all[r][0] == '\0') continue;
     memcpy(row->note, all[r], sizeof row->note);
+    w->failed = true;
     return false;
   }
   return true;

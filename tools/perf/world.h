@@ -56,6 +56,7 @@ typedef struct perf_world {
   double nccl_mib; /* device memory that NCCL took for its first messages */
   perf_row rows[PERF_ROWS_MAX];
   int n_rows;
+  bool failed; /* a row was not measured */
   int iters;
   bool quick;
   bool json;        /* stdout is for one JSON object */
@@ -93,8 +94,9 @@ double perf_used_mib(const perf_world *w);
 /* Where what people read goes. */
 FILE *perf_text(const perf_world *w);
 
-/* Is every rank's step done? If not, `row` says what the first failed rank said. */
-bool perf_all(const perf_world *w, perf_row *row, bool ok, const char *step);
+/* Is every rank's step done? If not, the program has failed, and `row` says what the first failed
+ * rank said. */
+bool perf_all(perf_world *w, perf_row *row, bool ok, const char *step);
 
 typedef void (*perf_fn)(perf_world *w, void *context);
 /* Seconds from a common barrier until `fn`, which enqueues, has ended on the stream of every rank.
