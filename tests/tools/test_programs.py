@@ -214,7 +214,8 @@ class TestModelNames(unittest.TestCase):
         self.assertRegex(err, r"\Axfer_plan: --model nosuch: there is no such file, and [^\n]*\n\Z")
         status, _, err = run("xfer_plan", "--model", "no/such", "--train", "full", "--gen", "vllm")
         self.assertEqual((status, err), (1, "xfer_plan: no/such cannot be read: No such file or directory\n"))
-
+        status, _, err = run("xfer_plan", "--model", "nosuch.json", "--train", "full", "--gen", "vllm")
+        self.assertEqual((status, err), (1, "xfer_plan: nosuch.json cannot be read: No such file or directory\n"))
 
     def test_the_names_of_tables_beside_a_program(self):
         """Of an installed tree, and of Python's package."""
@@ -223,7 +224,7 @@ class TestModelNames(unittest.TestCase):
                 shutil.copytree(MODELS, os.path.join(prefix, models))
                 os.mkdir(os.path.join(prefix, "bin"))
                 moved = shutil.copy(command("xfer_plan")[0], os.path.join(prefix, "bin"))
-                for name, status in (("qwen3-4b", 0), ("nosuch", 2)):
+                for name, status in (("qwen3-4b", 0), ("llama-3.1-8b", 0), ("nosuch", 2), ("no.such", 2)):
                     words = [moved, "--model", name, "--train", "full", "--gen", "vllm"]
                     done = subprocess.run(words, capture_output=True, text=True, timeout=60, check=False)
                     self.assertEqual(done.returncode, status, done.stderr)

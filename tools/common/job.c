@@ -221,11 +221,16 @@ static void find_tables(char folder[MAX_PATH])
   if (access(folder, F_OK) != 0) snprintf(folder, MAX_PATH, "%s/models", program);
 }
 
+static bool is_json(const char *name)
+{
+  const size_t n = strlen(name);
+
+  return n > 5 && strcmp(name + n - 5, ".json") == 0;
+}
+
 static int is_table(const struct dirent *entry)
 {
-  const size_t n = strlen(entry->d_name);
-
-  return n > 5 && strcmp(entry->d_name + n - 5, ".json") == 0;
+  return is_json(entry->d_name);
 }
 
 /* The names of a folder's tables; "": it has none. */
@@ -253,10 +258,12 @@ static int find_model(char path[MAX_PATH], const char *name)
   const int n = snprintf(path, MAX_PATH, "%s", name);
 
   if (n >= MAX_PATH) return args_wrong("--model: a path of %d characters", n);
-  if (strchr(name, '/') != NULL || strchr(name, '.') != NULL || access(name, F_OK) == 0) return 0;
+  if (strchr(name, '/') != NULL || access(name, F_OK) == 0) return 0;
   find_tables(folder);
   if (snprintf(path, MAX_PATH, "%s/%s.json", folder, name) < MAX_PATH && access(path, R_OK) == 0)
     return 0;
+  snprintf(path, MAX_PATH, "%s", name);
+  if (is_json(name)) return 0; /* a path, which the library says cannot be read */
   list_tables(tables, sizeof tables, folder);
   return args_wrong("--model %s: there is no such file, and %s%s", name,
                     tables[0] != '\0' ? "the installed tables are" : "no tables are installed",
