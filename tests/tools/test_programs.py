@@ -205,6 +205,27 @@ class TestJson(unittest.TestCase):
                         sentence = err[:-1].removeprefix(said if status == 1 else f"{program}: ").replace("\\x1b", "\x1b")
                         self.assertEqual((done, out.count("\n"), json.loads(out)), (status, 1, {"ok": False, "error": sentence}))
         self.assertEqual(run("xfer_info", "--json")[:2], (2, ""))
+        sentence = {"ok": False, "error": "--json takes no value"}
+        self.assertEqual((2, sentence), (lambda done: (done[0], json.loads(done[1])))(run("xfer_plan", "--json=1")))
+
+    def test_what_is_no_utf8_is_replaced(self):
+        """Names of files are bytes; and sentences are cut, also in the middle of a character."""
+        for name, seen in (
+            (b"/no/\xff.json", "/no/\ufffd.json"),
+            ("/no/é€😀\ud7ff\ue000\U0010ffff".encode(), "/no/é€😀\ud7ff\ue000\U0010ffff"),
+            (b"/no/\xc0\xaf\xe2\x82/\xed\xa0\x80\xf4\x90\x80\x80", "/no/" + 4 * "\ufffd" + "/" + 7 * "\ufffd"),
+            (b"/no/\xe0\x80\xaf\xf0\x8f\xbf\xbf\xf5\x80", "/no/" + 9 * "\ufffd"),
+            (b"/no/\xc3", "/no/\ufffd"),
+        ):
+            with self.subTest(name=name):
+                words = command("xfer_plan", "--model", name, "--train", "full", "--gen", "vllm", "--json")
+                done = subprocess.run(words, capture_output=True, check=False)
+                self.assertIn(seen, json.loads(done.stdout)["error"])
+        ends = set()
+        for before in ("x", "xx"):  # one of them is cut in the middle of é
+            done = subprocess.run(command("xfer_plan", "--json", before + "é" * 1000), capture_output=True, check=False)
+            ends.add(json.loads(done.stdout)["error"][-1])
+        self.assertEqual(ends, {"é", "\ufffd"})
 
 
 class TestModelNames(unittest.TestCase):

@@ -344,7 +344,7 @@ class TestCommandLine(unittest.TestCase):
         ):
             with self.subTest(args=args):
                 status, out, err = run(*args)
-                self.assertEqual((status, out != ""), (2, "--json" in args))
+                self.assertEqual((status, out != ""), (2, bool({"--json", "--json=1"} & set(args))))
                 self.assertRegex(err, r"\Axfer_plan: [^\n]+\n\Z")
                 self.assertIn(text, err)
 

@@ -338,7 +338,7 @@ static bool wants_object(const arg_option *options, int argc, char **argv)
 {
   int i = 1;
 
-  while (i < argc && strcmp(argv[i], "--json") != 0)
+  while (i < argc && strcmp(argv[i], "--json") != 0 && strncmp(argv[i], "--json=", 7) != 0)
     i++;
   return i < argc && find(options, "--json") != NULL;
 }

@@ -29,15 +29,38 @@ void text_print(FILE *file, const char *text)
   }
 }
 
+/* The length of the character of UTF-8 that begins at `at`, of n bytes; 0: none does. */
+static size_t character_length(const char *at, size_t n)
+{
+  const unsigned char first = (unsigned char)at[0];
+  size_t length = first < 0xc2 ? 0 : first < 0xe0 ? 2 : first < 0xf0 ? 3 : first < 0xf5 ? 4 : 0;
+  unsigned char least = first == 0xe0 ? 0xa0 : first == 0xf0 ? 0x90 : 0x80; /* none is too long */
+  unsigned char most = first == 0xed ? 0x9f : first == 0xf4 ? 0x8f : 0xbf;  /* nor a surrogate */
+
+  if (first < 0x80) return 1;
+  if (length > n) return 0;
+  for (size_t i = 1; i < length; i++) {
+    const unsigned char c = (unsigned char)at[i];
+
+    if (c < least || c > most) return 0;
+    least = 0x80;
+    most = 0xbf;
+  }
+  return length;
+}
+
 void text_json_chars(FILE *file, const char *chars, size_t n)
 {
-  for (size_t i = 0; i < n; i++) {
+  for (size_t i = 0, length; i<n; i += length> 0 ? length : 1) {
     const unsigned char c = (unsigned char)chars[i];
 
-    if (c < 0x20 || c == 0x7f || c == '<' || c == '>' || c == '&')
+    length = character_length(chars + i, n - i);
+    if (length == 0)
+      fputs("\\ufffd", file);
+    else if (c < 0x20 || c == 0x7f || c == '<' || c == '>' || c == '&')
       fprintf(file, "\\u%04x", c);
     else
-      fprintf(file, c == '"' || c == '\\' ? "\\%c" : "%c", c);
+      fprintf(file, c == '"' || c == '\\' ? "\\%.*s" : "%.*s", (int)length, chars + i);
   }
 }
 

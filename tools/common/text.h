@@ -9,7 +9,8 @@
 /* Text that may come from a file: control characters as \n or \x1b, so that it cannot act on the
  * terminal. */
 void text_print(FILE *file, const char *text);
-/* n characters of a JSON string, without its quotes. */
+/* n bytes of a JSON string, without its quotes; U+FFFD for each that belongs to no character of
+ * UTF-8, such as one that is cut. */
 void text_json_chars(FILE *file, const char *chars, size_t n);
 /* A JSON string, which is also safe inside HTML. */
 void text_json(FILE *file, const char *text);
