@@ -157,9 +157,10 @@ void tensor_free(tensor *t)
 
 int field_tensors(tensor *tensors)
 {
-  static const char *const forms[] = {
-      "bf16[%d,768] (%d)@0-%d:S0 -> (%d)@%d-%d:S1", "bf16[64,%d,256] (%d)@0-%d:S0 -> (%d)@%d-%d:S1",
-      "f32[%d,64] (%d)@0-%d:S0 -> (%d)@%d-%d:S0", "u8[%d,1000] (%d)@0-%d:R -> (%d)@%d-%d:R"};
+  static const char *const forms[] = {"bf16[%d,768] (%d)@0-%d:S0 -> (%d)@%d-%d:S1",
+                                      "bf16[64,%d,256] (%d)@0-%d:S0 -> (%d)@%d-%d:S1",
+                                      "f32[%d,64] (%d)@0-%d:S0 -> (%d)@%d-%d:S0;pad=0:1200",
+                                      "u8[%d,1000] (%d)@0-%d:R -> (%d)@%d-%d:R"};
   static const int sizes[] = {2048, 768, 1001, 333};
   int n = w.ranks.size;
   int half = n > 1 ? n / 2 : 1;
@@ -187,9 +188,11 @@ void check(const tensor *tensors, int n)
   for (int i = 0; i < n; i++) {
     if (tensors[i].n_bytes[1] == 0) continue;
     const perf_content content = {.seed = fill_box_seed(tensors[i].name)};
+    uint64_t n_bytes = 0;
     EXPECT(perf_part(PERF_CHECK, tensors[i].dst, w.ranks.rank, &tensors[i].views[1], &content,
-                     w.wrong, NULL, w.stream) == 0,
+                     w.wrong, &n_bytes, w.stream) == 0,
            "check");
+    EXPECT(n_bytes == perf_part_bytes(tensors[i].dst, w.ranks.rank, NULL), "a part of other bytes");
   }
 }
 

@@ -18,7 +18,6 @@ typedef struct walk {
   size_t n_runs[XFER_MAX_DIMS];
   int64_t piece_length; /* indices of piece_dim; 0: one piece */
   unsigned long long *wrong;
-  uint64_t n_bytes; /* visited */
   xfer_stream stream;
   int64_t local[XFER_MAX_DIMS]; /* the box that is being built */
   fill_box box;
@@ -54,7 +53,6 @@ static int box_done(walk *w)
     n_elems *= w->box.length[d];
   }
   w->box.n_elems = n_elems;
-  w->n_bytes += (uint64_t)n_elems * (uint64_t)w->box.elem_bytes;
   return w->op == PERF_FILL ? fill_box_write(&w->box, w->stream)
                             : fill_box_check(&w->box, w->wrong, w->stream);
 }
@@ -122,7 +120,8 @@ int perf_part(perf_op op, const xfer_layout *layout, int rank, const xfer_view *
   int64_t global_stride = 1;
   int failed = 0;
 
-  if (perf_part_bytes(layout, rank, local) == 0) return 0;
+  const size_t part_bytes = perf_part_bytes(layout, rank, local);
+  if (part_bytes == 0) return 0;
   w.n_dims = xfer_layout_shape(layout, shape);
   w.box = (fill_box){.n_dims = w.n_dims,
                      .elem_bytes = (int32_t)stride,
@@ -144,7 +143,7 @@ int perf_part(perf_op op, const xfer_layout *layout, int rank, const xfer_view *
   failed = load_runs(&w, layout, rank);
   if (failed != 0) fprintf(stderr, "runs: %s\n", xfer_last_error());
   if (failed == 0) failed = each_run(&w, 0, content->seed);
-  if (n_bytes != NULL) *n_bytes += w.n_bytes;
+  if (n_bytes != NULL) *n_bytes += part_bytes;
   for (int d = 0; d < w.n_dims; d++)
     free(w.runs[d]);
   return failed;

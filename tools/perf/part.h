@@ -19,7 +19,8 @@ typedef struct perf_content {
 
 /*
  * Fill, or check and add to *wrong, the elements of `layout` that `rank` holds where `view` says.
- * Adds the bytes that it visits to *n_bytes unless that is NULL. 0, or -1 with a message on stderr.
+ * Adds the bytes of the part, padding included, to *n_bytes unless that is NULL. 0, or -1 with a
+ * message on stderr.
  */
 int perf_part(perf_op op, const xfer_layout *layout, int rank, const xfer_view *view,
               const perf_content *content, unsigned long long *wrong, uint64_t *n_bytes,
