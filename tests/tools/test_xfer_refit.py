@@ -5,6 +5,7 @@ usage: test_xfer_refit.py BIN_DIR
 
 import json
 import os
+import re
 import resource
 import signal
 import subprocess
@@ -19,6 +20,7 @@ MANY = 32768
 if os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") > 200 << 30:
     MANY = 40000  # which are too many for Linux
 LINE = "f32[6,4] (2):S0 -> (3):S1"
+PAGE = os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "..", "docs", "problem-language.md")
 
 
 def run(*args, **options):
@@ -44,6 +46,32 @@ class TestRefit(unittest.TestCase):
                 status, out, err = run(*what)
                 self.assertEqual((status, err), (0, ""))
                 self.assertRegex(out, r"\A\d+ tensors? of [^\n]* checked [^\n]*\nrefit ok: [^\n]* wrong=0 [^\n]*\n\Z")
+
+    def test_the_lines_of_the_page_are_carried_out(self):
+        with open(PAGE, encoding="utf-8") as file:
+            lines = re.findall(r"^\| `(\S+ .* -> .*?)` \|", file.read(), re.MULTILINE)
+        self.assertGreater(len(lines), 7)
+        for line in lines:
+            with self.subTest(line=line):
+                status, out, err = run("--problem", line)
+                self.assertEqual((status, err), (0, ""))
+                self.assertIn(" wrong=0 ", out)
+
+    def test_boxes_that_are_no_one_tensor(self):
+        boxes = "{0=[0:2,0:6]+[1:3,2:9];1=[2:4,0:6]+[0:0,0:1]+[3:7,1:8];2=}"  # that overlap, are empty, end in zeros
+        flat = "{0=f0:7;1=f7:24}"
+        for line in (
+            *(f"bf16[4,6] (2):S0 -> {side}" for side in (boxes, flat)),
+            f"bf16[4,6] {flat} -> (3)@1-3:S1",
+            f"f32[4,6] {flat} -> bf16 {{0=f20:24;2=f0:20}}",
+        ):
+            with self.subTest(line=line):
+                self.assertEqual((run("--problem", line)[0], run("--problem", line, "--corrupt", "3")[0]), (0, 1))
+                with tempfile.TemporaryDirectory() as folder:
+                    self.assertEqual(run("--problem", line, "--dump", folder)[0], 0)
+                    sizes = {name: os.path.getsize(os.path.join(folder, name)) for name in os.listdir(folder)}
+                if boxes in line:  # 12 + 14, 12 + 0 + 28 and no elements
+                    self.assertEqual(sizes, {"0.problem.bin": 52, "1.problem.bin": 80, "2.problem.bin": 0})
 
     def test_failure_is_one_line_on_stderr(self):
         for args, text in (

@@ -18,7 +18,11 @@ typedef struct stretch {
 
 typedef struct walk {
   const fill_job *job;
+  const int64_t *box; /* [2][n_dims] of the view's boxes that one, as if it were the part; NULL: all
+                         is one */
+  char *base;
   int n_dims;
+  int64_t global[XFER_MAX_DIMS];
   int64_t shape[XFER_MAX_DIMS];      /* of the part */
   int64_t strides[XFER_MAX_DIMS];    /* in memory, bytes */
   stretch *stretches[XFER_MAX_DIMS]; /* [n[d]] */
@@ -57,6 +61,19 @@ static void add_stretches(walk *w, int d, int64_t global, int64_t local, int64_t
     local += n;
     length -= n;
   }
+}
+
+/* What lies past the shape is padding. */
+static bool find_box_stretches(walk *w, int d)
+{
+  const int64_t inside = w->global[d] - w->box[d];
+  const int64_t n = inside < 0 ? 0 : inside < w->shape[d] ? inside : w->shape[d];
+
+  w->stretches[d] = calloc((size_t)w->shape[d] / (size_t)longest(w, d) + 2, sizeof **w->stretches);
+  if (w->stretches[d] == NULL) return false;
+  add_stretches(w, d, w->box[d], 0, n);
+  add_stretches(w, d, -1, n, w->shape[d] - n);
+  return true;
 }
 
 static bool find_stretches(walk *w, int d)
@@ -103,19 +120,23 @@ static bool find_seeds(walk *w, int64_t n_experts)
 static bool walk_init(walk *w)
 {
   const fill_job *job = w->job;
-  int64_t global[XFER_MAX_DIMS];
   int64_t stride = (int64_t)xfer_dtype_size(xfer_layout_dtype(job->layout));
   bool ok = true;
 
-  w->n_dims = xfer_layout_shape(job->layout, global);
-  if (xfer_layout_local_shape(job->layout, job->rank, w->shape) != XFER_OK) return false;
+  w->n_dims = xfer_layout_shape(job->layout, w->global);
+  if (w->box == NULL && xfer_layout_local_shape(job->layout, job->rank, w->shape) != XFER_OK)
+    return false;
   for (int d = w->n_dims - 1; d >= 0; d--) {
-    w->strides[d] = job->view->kind == XFER_VIEW_DENSE ? stride : job->view->strides[d];
+    const bool dense = job->view->kind == XFER_VIEW_DENSE || w->box != NULL;
+
+    if (w->box != NULL) w->shape[d] = w->box[w->n_dims + d] - w->box[d];
+    w->strides[d] = dense ? stride : job->view->strides[d];
     stride *= w->shape[d] > 0 ? w->shape[d] : 1;
   }
-  for (int d = 0; d < w->n_dims && ok; d++)
-    ok = find_stretches(w, d);
-  return ok && find_seeds(w, job->tensor->n_experts > 0 ? global[0] : 0);
+  for (int d = 0; d < w->n_dims && ok; d++) {
+    ok = w->box != NULL ? find_box_stretches(w, d) : find_stretches(w, d);
+  }
+  return ok && find_seeds(w, job->tensor->n_experts > 0 ? w->global[0] : 0);
 }
 
 /* The product of one stretch of each dim. True: padding. */
@@ -123,7 +144,7 @@ static bool make_box(const walk *w, const size_t *chosen, fill_box *box)
 {
   const xfer_refit_tensor *t = w->job->tensor;
   const xfer_view *v = w->job->view;
-  char *base = v->base;
+  char *base = w->base;
   int64_t offset = 0;
   bool zero = false;
 
@@ -196,12 +217,27 @@ static bool walk_part(const walk *w, fill_sum *sum)
   return ok;
 }
 
-static bool walk_all(const fill_job *job, fill_sum *sum)
+static bool walk_one(const fill_job *job, const int64_t *box, void *base, fill_sum *sum)
 {
-  walk w = {.job = job};
+  walk w = {.job = job, .box = box, .base = base};
   const bool ok = walk_init(&w) && walk_part(&w, sum);
 
   walk_free(&w);
+  return ok;
+}
+
+static bool walk_all(const fill_job *job, fill_sum *sum)
+{
+  const xfer_view *v = job->view;
+  const size_t n_dims = (size_t)xfer_layout_shape(job->layout, NULL);
+  size_t n = (size_t)v->n_pieces;
+
+  if (v->kind != XFER_VIEW_BOXES) return walk_one(job, NULL, v->base, sum);
+  int64_t *bounds = calloc(n, 2 * (n_dims + 1) * sizeof *bounds);
+  bool ok = bounds != NULL && xfer_layout_boxes(job->layout, job->rank, bounds, n, &n) == XFER_OK;
+  for (size_t i = 0; i < n && ok; i++)
+    ok = walk_one(job, bounds + 2 * n_dims * i, v->pieces[i], sum);
+  free(bounds);
   return ok;
 }
 

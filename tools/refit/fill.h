@@ -25,7 +25,7 @@ typedef struct fill_job {
   int64_t extent[2]; /* of its last two dims */
   const xfer_layout *layout;
   int rank;
-  const xfer_view *view;
+  const xfer_view *view;      /* of boxes each is dense */
   const refit_device *device; /* NULL: host memory */
   const fill_watch *watch;    /* NULL: nobody */
 } fill_job;

@@ -15,12 +15,9 @@ static uint64_t count_bytes(const int64_t *shape, int n_dims, size_t size)
   return n;
 }
 
-static bool add_buffer(refit_memory *m, const char *name, bool is_dst, const int64_t *shape,
-                       int n_dims, size_t elem_bytes)
+static bool add_buffer(refit_memory *m, const char *name, bool is_dst, size_t size)
 {
   refit_buffer *b = &m->buffers[m->n_buffers];
-  const size_t size = (size_t)count_bytes(shape, n_dims, elem_bytes);
-
   void *base = NULL;
 
   if (m->device != NULL) {
@@ -48,12 +45,63 @@ static bool create_locals(refit_memory *m)
     xfer_local local;
 
     ok = xfer_locals_get(m->locals, i, &local) == XFER_OK &&
-         add_buffer(m, local.name, local.side == XFER_SIDE_GEN, local.shape, local.n_dims,
-                    xfer_dtype_size((xfer_dtype)local.dtype)) &&
+         add_buffer(m, local.name, local.side == XFER_SIDE_GEN,
+                    (size_t)count_bytes(local.shape, local.n_dims,
+                                        xfer_dtype_size((xfer_dtype)local.dtype))) &&
          xfer_locals_give(m->locals, local.side, local.name, local.dtype, m->buffers[i].base,
                           local.shape, NULL, local.n_dims) == XFER_OK;
   }
   return ok;
+}
+
+/* ---- the parts of a problem line ---- */
+
+/* A rank's part: one dense tensor, or boxes one behind the other. All zero: it has none. */
+typedef struct part {
+  bool is_there;
+  uint64_t n_bytes;
+  size_t n_boxes;    /* 0: one tensor */
+  uint64_t *offsets; /* [n_boxes] */
+} part;
+
+/* Where boxes lie that are no product of runs. False: no memory. */
+static bool find_boxes(part *p, const xfer_layout *layout, int rank)
+{
+  const int n_dims = xfer_layout_shape(layout, NULL);
+  const size_t elem_bytes = xfer_dtype_size(xfer_layout_dtype(layout));
+
+  if (xfer_layout_boxes(layout, rank, NULL, 0, &p->n_boxes) != XFER_OK) return false;
+  int64_t *bounds = calloc(p->n_boxes + 1, 2 * ((size_t)n_dims + 1) * sizeof *bounds);
+  p->offsets = calloc(p->n_boxes + 1, sizeof *p->offsets);
+  const bool ok = bounds != NULL && p->offsets != NULL &&
+                  xfer_layout_boxes(layout, rank, bounds, p->n_boxes, &p->n_boxes) == XFER_OK;
+  for (size_t i = 0; i < p->n_boxes && ok; i++) {
+    int64_t *box = bounds + 2 * (size_t)n_dims * i;
+
+    for (int d = 0; d < n_dims; d++)
+      box[d] = box[n_dims + d] - box[d];
+    p->offsets[i] = p->n_bytes;
+    p->n_bytes += count_bytes(box, n_dims, elem_bytes);
+  }
+  free(bounds);
+  return ok;
+}
+
+/* False: no memory. The caller frees the offsets. */
+static bool find_part(part *p, const xfer_layout *layout, int rank)
+{
+  const int n_dims = xfer_layout_shape(layout, NULL);
+  int64_t shape[XFER_MAX_DIMS];
+  size_t n;
+  xfer_status st = xfer_layout_local_shape(layout, rank, shape);
+
+  *p = (part){0};
+  if (st == XFER_OK && n_dims > 0) st = xfer_layout_runs(layout, rank, 0, NULL, 0, &n);
+  p->is_there = st != XFER_ERR_ARG; /* of that side */
+  if (st == XFER_ERR_UNSUPPORTED) return find_boxes(p, layout, rank);
+  if (st == XFER_OK)
+    p->n_bytes = count_bytes(shape, n_dims, xfer_dtype_size(xfer_layout_dtype(layout)));
+  return true;
 }
 
 static bool create_parts(refit_memory *m)
@@ -65,12 +113,18 @@ static bool create_parts(refit_memory *m)
   if (m->buffers == NULL) m->lacks = 2 * sizeof *m->buffers;
   if (m->buffers == NULL) return false;
   for (int side = 0; side < 2 && ok; side++) {
-    const xfer_layout *layout = side == 0 ? t->src : t->dst;
-    int64_t shape[XFER_MAX_DIMS];
+    part p;
 
-    if (xfer_layout_local_shape(layout, m->rank, shape) != XFER_OK) continue; /* not of that side */
-    ok = add_buffer(m, "problem", side == 1, shape, xfer_layout_shape(layout, NULL),
-                    xfer_dtype_size(xfer_layout_dtype(layout)));
+    ok = find_part(&p, side == 0 ? t->src : t->dst, m->rank) &&
+         (!p.is_there || add_buffer(m, "problem", side == 1, p.n_bytes));
+    if (ok && p.n_boxes > 0) {
+      m->boxes[side] = calloc(p.n_boxes, sizeof *m->boxes[side]);
+      m->n_boxes[side] = p.n_boxes;
+      ok = m->boxes[side] != NULL;
+      for (size_t i = 0; i < p.n_boxes && ok; i++)
+        m->boxes[side][i] = m->buffers[m->n_buffers - 1].base + p.offsets[i];
+    }
+    free(p.offsets);
   }
   return ok;
 }
@@ -86,16 +140,15 @@ bool refit_memory_need(const refit_case *what, int rank, uint64_t *n_bytes)
 {
   xfer_locals *locals = NULL;
   xfer_local local;
-  int64_t shape[XFER_MAX_DIMS];
   bool ok = true;
 
   *n_bytes = 0;
-  for (int side = 0; side < 2 && what->refit == NULL; side++) {
-    const xfer_layout *layout = side == 0 ? what->tensors[0].src : what->tensors[0].dst;
+  for (int side = 0; side < 2 && what->refit == NULL && ok; side++) {
+    part p;
 
-    if (xfer_layout_local_shape(layout, rank, shape) == XFER_OK)
-      *n_bytes += count_bytes(shape, xfer_layout_shape(layout, NULL),
-                              xfer_dtype_size(xfer_layout_dtype(layout)));
+    ok = find_part(&p, side == 0 ? what->tensors[0].src : what->tensors[0].dst, rank);
+    free(p.offsets);
+    *n_bytes += p.n_bytes;
   }
   if (what->refit != NULL) ok = xfer_locals_create(&locals, what->refit, rank) == XFER_OK;
   for (size_t i = 0; locals != NULL && ok && i < xfer_locals_count(locals); i++) {
@@ -137,6 +190,8 @@ void refit_memory_free(refit_memory *memory)
       free(memory->buffers[i].base);
   }
   free(memory->buffers);
+  free(memory->boxes[0]);
+  free(memory->boxes[1]);
   xfer_locals_destroy(memory->locals);
   memset(memory, 0, sizeof *memory);
 }
@@ -172,13 +227,17 @@ bool refit_memory_write(const refit_memory *memory, const refit_buffer *b, size_
 /* The parts of a problem line. */
 static int part_views(const refit_memory *memory, xfer_view *src, xfer_view *dst)
 {
+  const int n_dims = xfer_layout_shape(memory->what->tensors[0].src, NULL);
   int has = 0;
 
   for (size_t i = 0; i < memory->n_buffers; i++) {
     const refit_buffer *b = &memory->buffers[i];
+    void *const *boxes = memory->boxes[b->is_dst];
+    const int64_t n_boxes = (int64_t)memory->n_boxes[b->is_dst];
 
     if (b->n_bytes == 0) continue;
-    *(b->is_dst ? dst : src) = xfer_view_dense(b->base);
+    *(b->is_dst ? dst : src) =
+        boxes != NULL ? xfer_view_boxes(boxes, n_boxes, NULL, n_dims) : xfer_view_dense(b->base);
     has |= b->is_dst ? 2 : 1;
   }
   return has;

@@ -16,6 +16,8 @@ typedef struct refit_memory {
   refit_buffer *buffers;
   size_t n_buffers;
   xfer_locals *locals; /* NULL: a problem line */
+  void **boxes[2]; /* [n_boxes] of its source and destination, where the part is no one tensor */
+  size_t n_boxes[2];
   const refit_device *device;
   const refit_case *what;
   int rank;
