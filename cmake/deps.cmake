@@ -22,6 +22,19 @@ add_library(xfi_xxhash INTERFACE)
 target_include_directories(xfi_xxhash SYSTEM INTERFACE ${XFER_XXHASH_INCLUDE})
 target_compile_definitions(xfi_xxhash INTERFACE XXH_INLINE_ALL)
 
+# What CMake calls true or false, in any case, is ON or OFF.
+foreach(what IN ITEMS MPI CUDA)
+  string(TOUPPER "${XFER_${what}}" word)
+  if(word MATCHES "^(1|ON|YES|TRUE|Y)$")
+    set(word ON)
+  elseif(word MATCHES "^(0|OFF|NO|FALSE|N)$")
+    set(word OFF)
+  elseif(NOT word STREQUAL "AUTO")
+    message(FATAL_ERROR "XFER_${what}=${XFER_${what}}: want AUTO, ON or OFF")
+  endif()
+  set(XFER_${what} ${word})
+endforeach()
+
 # Ends with XFER_HAVE_<what> set; says in one line when a library is left out, and stops if it was asked for.
 function(xfi_decide what library found missing)
   if(XFER_${what} STREQUAL "OFF")

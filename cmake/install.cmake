@@ -2,8 +2,10 @@
 include(CMakePackageConfigHelpers)
 
 set(xfi_package_dir ${CMAKE_INSTALL_LIBDIR}/cmake/xfer)
-# From a .pc file to its prefix, so that an installed tree can be moved.
-file(RELATIVE_PATH xfi_pc_to_prefix /p/${CMAKE_INSTALL_LIBDIR}/pkgconfig /p)
+# From a .pc file to its prefix and on, so that an installed tree can be moved; folders may be absolute.
+file(RELATIVE_PATH xfi_pc_to_prefix ${CMAKE_INSTALL_FULL_LIBDIR}/pkgconfig ${CMAKE_INSTALL_PREFIX})
+file(RELATIVE_PATH xfi_libdir ${CMAKE_INSTALL_PREFIX} ${CMAKE_INSTALL_FULL_LIBDIR})
+file(RELATIVE_PATH xfi_includedir ${CMAKE_INSTALL_PREFIX} ${CMAKE_INSTALL_FULL_INCLUDEDIR})
 
 # What is installed falls into components, which are also Debian packages (packages.cmake): core, mpi and nccl have a
 # library each, dev what compiling wants, tools the programs and what they read.

@@ -1,5 +1,7 @@
 # Programs and tests, one function each.
 
+file(RELATIVE_PATH XFER_BIN_TO_LIB ${CMAKE_INSTALL_FULL_BINDIR} ${CMAKE_INSTALL_FULL_LIBDIR})
+
 # xfer_program(xfer_plan SOURCES plan.c [LAYERS plan ...] [LIBS xfer::mpi ...]): a program in <build>/bin, over the
 # public headers and libxfer. With LAYERS it is linked with those layers' objects instead and may include their headers.
 function(xfer_program name)
@@ -11,7 +13,7 @@ function(xfer_program name)
   else()
     target_link_libraries(${name} PRIVATE xfer::xfer)
   endif()
-  set_target_properties(${name} PROPERTIES INSTALL_RPATH $ORIGIN/../${CMAKE_INSTALL_LIBDIR})
+  set_target_properties(${name} PROPERTIES INSTALL_RPATH $ORIGIN/${XFER_BIN_TO_LIB})
 endfunction()
 
 # One environment for all tests. Open MPI refuses root without two words, and more ranks than cores without a third;

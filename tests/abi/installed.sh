@@ -6,8 +6,8 @@ set -euo pipefail
 part=$1 source=$2 build=$3 work=$4 cc=$5 cxx=$6 cmake=$7 pkg_config=${8:-}
 
 case $part in
-  core) example=01_one_process package=xfer run=() ;;
-  mpi) example=02_two_meshes_mpi package=xfer_mpi run=(mpiexec --oversubscribe -n 6) ;;
+  core) example=01_one_process package=xfer run=() hidden=(-DCMAKE_DISABLE_FIND_PACKAGE_MPI=ON) ;;
+  mpi) example=02_two_meshes_mpi package=xfer_mpi run=(mpiexec --oversubscribe -n 6) hidden=() ;;
 esac
 file=$source/examples/$example.c
 if [ ! -f "$file" ]; then
@@ -37,7 +37,7 @@ use() {
   cp "$source/tests/abi/user.cmake" "$user/CMakeLists.txt"
   echo "== find_package, $language"
   "$cmake" -S "$user" -B "$user/build" "-DCMAKE_${language}_COMPILER=$compiler" -DCMAKE_PREFIX_PATH="$work/prefix" \
-    -DUSER_LANGUAGE="$language" -DFILE="${file##*/}" -DPART="$part" > "$work/configure.log" 2>&1 ||
+    -DUSER_LANGUAGE="$language" -DFILE="${file##*/}" -DPART="$part" "${hidden[@]}" > "$work/configure.log" 2>&1 ||
     { cat "$work/configure.log"; exit 1; }
   "$cmake" --build "$user/build"
   "$@" "$user/build/user"

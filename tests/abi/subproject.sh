@@ -15,14 +15,27 @@ add_subdirectory($source xfer)
 add_executable(user $source/examples/01_one_process.c)
 target_link_libraries(user PRIVATE xfer::xfer_static Threads::Threads)
 END
-"$cmake" -G "$*" -S "$work" -B "$work/build" "-DCMAKE_C_COMPILER=$cc" -DXFER_STATIC=ON -DXFER_MPI=OFF -DXFER_CUDA=OFF \
-  > "$work/configure.log" 2>&1 || { cat "$work/configure.log"; exit 1; }
+configure() {
+  "$cmake" -G "$*" -S "$work" -B "$work/build" "-DCMAKE_C_COMPILER=$cc" -DXFER_STATIC=ON -DXFER_MPI="$mpi" -DXFER_CUDA=0 \
+    -DCMAKE_INSTALL_PREFIX="$work/prefix" -DCMAKE_INSTALL_LIBDIR="$work/elsewhere/lib" > "$work/configure.log" 2>&1
+}
+if mpi=maybe configure "$@" || ! grep -q 'XFER_MPI=maybe: want AUTO, ON or OFF' "$work/configure.log"; then
+  echo "XFER_MPI=maybe is not refused"
+  exit 1
+fi
+mpi=No configure "$@" || { cat "$work/configure.log"; exit 1; }
+grep -q '^CMAKE_BUILD_TYPE:[A-Z]*=$' "$work/build/CMakeCache.txt" || { echo "the project's build type was set"; exit 1; }
 "$cmake" --build "$work/build" --parallel 2 > "$work/build.log" 2>&1 || { tail -50 "$work/build.log"; exit 1; }
 "$work/build/user"
-"$cmake" --install "$work/build" --prefix "$work/prefix" > "$work/install.log"
-for name in libxfer.a xfer.h xfer-config.cmake; do
-  [ -n "$(find "$work/prefix" -name "$name")" ] || { echo "not installed: $name"; exit 1; }
+"$cmake" --install "$work/build" > "$work/install.log"
+for name in elsewhere/lib/libxfer.a prefix/include/xfer/xfer.h elsewhere/lib/cmake/xfer/xfer-config.cmake; do
+  [ -f "$work/$name" ] || { echo "not installed: $name"; exit 1; }
 done
+[ ! -e "$work/elsewhere/lib/libxfer_mpi.so" ] || { echo "XFER_MPI=No: libxfer_mpi is built"; exit 1; }
+# What xfer.pc says, from where it lies.
+folder=$work/elsewhere/lib/pkgconfig
+eval "$(sed -n "s|\\\${pcfiledir}|$folder|; /^[a-z]*=/p" "$folder/xfer.pc")"
+[ -f "$libdir/libxfer.a" ] && [ -f "$includedir/xfer/xfer.h" ] || { cat "$folder/xfer.pc"; exit 1; }
 for folder in bin share; do
   [ ! -e "$work/prefix/$folder" ] || { echo "installed for nobody: $folder"; exit 1; }
 done
