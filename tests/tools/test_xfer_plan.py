@@ -413,6 +413,35 @@ class TestCommandLine(unittest.TestCase):
             out, err = process.communicate(timeout=60)
         self.assertEqual((process.returncode, out, err), (130, "", "xfer_plan: interrupted\n"))
 
+    def test_a_long_layout_is_shown_as_far_as_there_is_room(self):
+        boxes = ";".join(f"{i}=[{i}:{i + 1}]" for i in range(200))
+        _, out, _ = run("--problem", f"f32[200] {{{boxes}}} -> (2):S0", "--draw")
+        self.assertRegex(out, r"\Abefore: \{0=\[0:1\];1=\[1:2\];[^\n ]{900,}\.\.\.\n")
+        self.assertIn("after: (2):S0\n", out)
+        with tempfile.TemporaryDirectory() as folder:
+            page = os.path.join(folder, "page")
+            self.assertEqual(run("--problem", f"f32[200] {{{boxes}}} -> (2):S0", "--html", page)[0], 0)
+            with open(page, encoding="utf-8") as file:
+                self.assertRegex(file.read(), r'"text":"\{0=\[0:1\];[^" ]{900,}\.\.\."')
+
+    def test_lists_and_times_can_be_stopped(self):
+        """More than a pipe holds that nobody reads; or of seconds."""
+        many = ("--problem", "f32[3000] (3000):S0 -> (3000):R")
+        large = os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "..", "models", "deepseek-v3.json")
+        for args in (
+            (*many, "--moves"),
+            (*many, "--moves", "--rank", "7"),
+            (*many, "--regions"),
+            (*many, "--tensors", "1000", "--bench", "--rank", "7"),
+            ("--model", large, "--train", "fsdp:dp8", "--gen", "vllm", "--expect", "0"),
+        ):
+            with self.subTest(args=args):
+                words = [os.path.join(BIN, "xfer_plan"), *args]
+                with subprocess.Popen(words, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
+                    interrupt(process)
+                    _, err = process.communicate(timeout=60)
+                self.assertEqual((process.returncode, err), (130, "xfer_plan: interrupted\n"))
+
     def test_full_disk_is_a_failure(self):
         if not os.path.exists("/dev/full"):
             self.skipTest("no /dev/full")

@@ -145,26 +145,17 @@ static void print_side(const picture *p, int side)
   }
 }
 
-static void print_layout(FILE *file, const xfer_layout *layout)
-{
-  char text[1024];
-
-  xfer_problem_format(text, sizeof text, layout, layout); /* "TYPE[SHAPE] LAYOUT -> LAYOUT" */
-  const char *at = strchr(text, ' ') != NULL ? strchr(text, ' ') + 1 : text;
-  const char *end = strstr(at, " -> ");
-  fprintf(file, "%.*s", end != NULL ? (int)(end - at) : 0, at);
-}
-
 int plan_draw(const plan_whole *whole, const plan_args *args)
 {
+  char text[SHARDS_TEXT_BYTES];
   picture p;
   const int status = picture_make(&p, whole, args);
 
   if (status != 0) return status;
   for (int s = 0; s < 2; s++) {
     printf(s == 0 ? "before: " : "after: ");
-    print_layout(stdout, s == 0 ? p.tensor->src : p.tensor->dst);
-    printf("\n");
+    shards_text(text, s == 0 ? p.tensor->src : p.tensor->dst);
+    printf("%s\n", text);
     print_side(&p, s);
   }
   picture_free(&p);
@@ -177,11 +168,11 @@ static void svg_side(FILE *file, const picture *p, int side)
 {
   const shards *of = &p->sides[side];
   const int left = side * (SVG_WIDTH + SVG_GAP);
-  char ranks[64];
+  char ranks[64], text[SHARDS_TEXT_BYTES];
 
   fprintf(file, "<text class=\"t\" x=\"%d\" y=\"14\">%s: ", left, side == 0 ? "before" : "after");
-  print_layout(file, side == 0 ? p->tensor->src : p->tensor->dst);
-  fprintf(file, "</text>\n");
+  shards_text(text, side == 0 ? p->tensor->src : p->tensor->dst);
+  fprintf(file, "%s</text>\n", text);
   for (size_t i = 0; i < of->n; i++) {
     const int n = shards_ranks(ranks, sizeof ranks, &of->at[i]);
 

@@ -1,6 +1,7 @@
 /* xfer_plan --expect: the local tensors that a rank binds, one JSON line each. */
 #include "expect.h"
 
+#include "interrupt.h"
 #include "plan.h"
 #include "text.h"
 
@@ -255,7 +256,7 @@ int plan_expect(const xfer_refit *refit, int rank)
   const xfer_status st = xfer_locals_create(&locals, refit, rank);
   int failed = st != XFER_OK;
 
-  for (size_t i = 0; i < xfer_locals_count(locals) && !failed; i++)
+  for (size_t i = 0; i < xfer_locals_count(locals) && !failed && !interrupt_came(); i++)
     failed = print_local(refit, locals, i, rank);
   xfer_locals_destroy(locals);
   if (st == XFER_ERR_NOMEM)

@@ -130,17 +130,14 @@ static void print_box(FILE *file, const int64_t *bounds, int n_dims)
 /* {"text":..,"parts":[[ranks,[box,..],n_boxes],..]} */
 static bool print_layout(FILE *file, const xfer_layout *layout, int n_ranks)
 {
-  char ranks[RANKS_BYTES], text[1024];
-  const char *at;
+  char ranks[RANKS_BYTES], text[SHARDS_TEXT_BYTES];
   shards parts;
 
   if (!shards_find(&parts, layout, n_ranks)) return false;
-  xfer_problem_format(text, sizeof text, layout, layout); /* "TYPE[SHAPE] LAYOUT -> LAYOUT" */
-  at = strchr(text, ' ');
-  at = at != NULL ? at + 1 : text;
-  fprintf(file, "{\"text\":\"");
-  text_json_chars(file, at, (size_t)(strstr(at, " -> ") != NULL ? strstr(at, " -> ") - at : 0));
-  fprintf(file, "\",\"parts\":[");
+  shards_text(text, layout);
+  fprintf(file, "{\"text\":");
+  text_json(file, text);
+  fprintf(file, ",\"parts\":[");
   for (size_t p = 0; p < parts.n; p++) {
     const shard *part = &parts.at[p];
 

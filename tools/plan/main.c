@@ -123,7 +123,7 @@ static bool print_moves(const xfer_tensor *tensor, int n_ranks, int rank, int64_
   bool ok = xfer_plan_simulate(&plan, n_ranks, rank, tensor, 1, &options) == XFER_OK &&
             xfer_plan_report(plan, &report) == XFER_OK;
 
-  for (size_t i = 0; ok && i < report.n_moves; i++) {
+  for (size_t i = 0; ok && i < report.n_moves && !interrupt_came(); i++) {
     ok = xfer_plan_move_get(plan, i, &move) == XFER_OK;
     if (ok && move.dst_rank == rank) print_move(&move);
   }
@@ -168,7 +168,7 @@ static int run_problem(const plan_args *args, problem_work *work)
     const int first = args->rank >= 0 ? (int)args->rank : 0;
     const int last = args->rank >= 0 ? (int)args->rank : n_ranks - 1;
 
-    for (int rank = first; rank <= last; rank++) {
+    for (int rank = first; rank <= last && !interrupt_came(); rank++) {
       const bool ok = args->regions ? print_regions(tensor, rank)
                                     : print_moves(tensor, n_ranks, rank, args->domain);
       if (!ok) return plan_failed();
@@ -323,6 +323,7 @@ int main(int argc, char **argv)
     status = plan_sweep(&args);
   else
     status = args.job.model != NULL ? plan_model_main(&args) : problem_main(&args);
-  status = args_end(status);
-  return interrupt_came() ? ARGS_INTERRUPTED : status;
+  if (!interrupt_came()) return args_end(status);
+  if (status == EXIT_SUCCESS && !args.json) args_failed("interrupted"); /* lists just end */
+  return ARGS_INTERRUPTED;
 }

@@ -13,6 +13,7 @@
 #include "args.h"
 #include "draw.h"
 #include "html.h"
+#include "interrupt.h"
 #include "predict.h"
 #include "text.h"
 #include "traffic.h"
@@ -200,6 +201,7 @@ int plan_bench(plan_work work, void *context, int rank)
     const double start = now_ms();
 
     if (!work(context, rank, &n_tensors, &n_moves)) return plan_failed();
+    if (interrupt_came()) return args_failed("interrupted");
     ms[i] = now_ms() - start;
     if (i == 0) kib = resident_peak() - before;
   }

@@ -96,6 +96,15 @@ void shards_free(shards *out)
   memset(out, 0, sizeof *out);
 }
 
+void shards_text(char text[SHARDS_TEXT_BYTES], const xfer_layout *layout)
+{
+  char line[SHARDS_TEXT_BYTES - 4];
+  const size_t n = xfer_problem_format(line, sizeof line, layout, NULL) - strlen(" -> ?");
+
+  if (n < sizeof line) line[n] = '\0';
+  snprintf(text, SHARDS_TEXT_BYTES, "%s%s", strchr(line, ' ') + 1, n < sizeof line ? "" : "...");
+}
+
 /* How many ranks from `first` on make one range, and their distance. */
 static int range_at(const shard *part, int first, int *step)
 {

@@ -23,6 +23,10 @@ typedef struct shards {
 bool shards_find(shards *out, const xfer_layout *layout, int n_ranks);
 void shards_free(shards *out);
 
+/* A layout in the problem language; a long one ends in dots. */
+enum { SHARDS_TEXT_BYTES = 1024 };
+void shards_text(char text[SHARDS_TEXT_BYTES], const xfer_layout *layout);
+
 /* "0-7", "3,5", "256-511/32": ranks in ranges. Returns what snprintf() does. */
 int shards_ranks(char *text, size_t size, const shard *part);
 
