@@ -2,6 +2,7 @@
 # To work on xfer use the presets: cmake --preset dev && cmake --build --preset dev && ctest --preset dev
 
 .POSIX:
+.NOTPARALLEL: # targets share build/, and each builds with JOBS
 .PHONY: all refit deps deb wheel check check-deps site docs-check frameworks coverage valgrind mutants clean
 
 JOBS ?= $(shell nproc 2>/dev/null || echo 2)
