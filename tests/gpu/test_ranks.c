@@ -315,7 +315,7 @@ int main(int argc, char **argv)
     fprintf(stderr, "no suite %s\n", argv[1]);
     return 2;
   }
-  (void)perf_ranks_start(&w.ranks, atoi(argv[2]), strcmp(argv[1], "kill") == 0);
+  perf_ranks_start(&w.ranks, atoi(argv[2]), strcmp(argv[1], "kill") == 0);
   world_make(argv[3], argc > 5 ? (uint64_t)atoll(argv[5]) : 1);
   suites[chosen].run(argc > 4 ? atoi(argv[4]) : suites[chosen].n);
   xfer_comm_destroy(w.comm);

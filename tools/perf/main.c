@@ -389,7 +389,7 @@ static int run(const perf_args *args)
                   .models = args->models};
   double wrong = 0;
 
-  (void)perf_ranks_start(&w.ranks, (int)args->gpus, 0);
+  perf_ranks_start(&w.ranks, (int)args->gpus, 0);
   w.rank = w.ranks.rank;
   w.size = w.ranks.size;
   w.n_train = w.size / 2;

@@ -2,7 +2,6 @@
 #include "ranks.h"
 
 #include <errno.h>
-#include <fcntl.h>
 #include <sched.h>
 #include <signal.h>
 #include <stdatomic.h>
@@ -10,17 +9,16 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
-#include <sys/stat.h>
+#include <sys/prctl.h>
 #include <sys/wait.h>
 #include <time.h>
 #include <unistd.h>
 
-enum { RANKS_MAX = 64, SLOT_BYTES = 1 << 16, NAME_BYTES = 96, SPINS = 2000 };
+enum { RANKS_MAX = 64, SLOT_BYTES = 1 << 16, SPINS = 2000 };
 
 struct perf_shared {
   atomic_int arrived;
   atomic_int phase;
-  atomic_int attached;
   atomic_flag spoken;
   char slots[RANKS_MAX][SLOT_BYTES];
 };
@@ -82,50 +80,6 @@ bool perf_ranks_speak(const perf_ranks *ranks)
 
 /* ---- start -------------------------------------------------------------------------------- */
 
-/* The first of two environment variables that is set, or NULL. */
-static const char *either(const char *a, const char *b)
-{
-  const char *value = getenv(a);
-
-  return value != NULL ? value : getenv(b);
-}
-
-/* mpirun's processes find each other by the name of their job; the last to attach removes the name.
- */
-static int join_mpirun(perf_ranks *ranks, int size)
-{
-  const char *rank = either("OMPI_COMM_WORLD_RANK", "PMIX_RANK");
-  const char *world = getenv("OMPI_COMM_WORLD_SIZE");
-  const char *job = either("PMIX_NAMESPACE", "OMPI_MCA_ess_base_jobid");
-  char name[NAME_BYTES];
-
-  if (rank == NULL || world == NULL || job == NULL) return 0;
-  ranks->rank = (int)strtol(rank, NULL, 10);
-  ranks->size = (int)strtol(world, NULL, 10);
-  if (ranks->size < 1 || ranks->size > RANKS_MAX || (size != 0 && size != ranks->size)) {
-    fprintf(stderr, "%d ranks asked for, %d started by mpirun, at most %d\n", size, ranks->size,
-            RANKS_MAX);
-    exit(2);
-  }
-  (void)snprintf(name, sizeof name, "/xfer-%u-%.60s", (unsigned)getuid(), job);
-  for (char *c = name + 1; *c != '\0'; c++) {
-    if (*c == '/' || *c == '@') *c = '-';
-  }
-  int file = shm_open(name, O_CREAT | O_RDWR, 0600);
-  if (file < 0 || ftruncate(file, (off_t)sizeof *ranks->shared) != 0) {
-    perror("shared memory");
-    exit(EXIT_FAILURE);
-  }
-  ranks->shared = mmap(NULL, sizeof *ranks->shared, PROT_READ | PROT_WRITE, MAP_SHARED, file, 0);
-  (void)close(file);
-  if (ranks->shared == MAP_FAILED) {
-    perror("shared memory");
-    exit(EXIT_FAILURE);
-  }
-  if (atomic_fetch_add(&ranks->shared->attached, 1) == ranks->size - 1) (void)shm_unlink(name);
-  return 1;
-}
-
 /* The largest exit status of the children. */
 static int wait_for_all(const pid_t *children, int size, int may_die)
 {
@@ -149,11 +103,18 @@ static int wait_for_all(const pid_t *children, int size, int may_die)
   return worst;
 }
 
-int perf_ranks_start(perf_ranks *ranks, int size, int may_die)
+/* A rank ends when the process that waits for it does, however that was. */
+static void end_with(pid_t parent)
 {
+  (void)prctl(PR_SET_PDEATHSIG, SIGKILL);
+  if (getppid() != parent) _exit(EXIT_FAILURE); /* it was before */
+}
+
+void perf_ranks_start(perf_ranks *ranks, int size, int may_die)
+{
+  const pid_t parent = getpid();
   pid_t children[RANKS_MAX];
 
-  if (join_mpirun(ranks, size)) return 0;
   if (size < 1 || size > RANKS_MAX) {
     fprintf(stderr, "%d ranks; 1 to %d\n", size, RANKS_MAX);
     exit(2);
@@ -173,8 +134,9 @@ int perf_ranks_start(perf_ranks *ranks, int size, int may_die)
       exit(EXIT_FAILURE);
     }
     if (children[r] == 0) {
+      end_with(parent);
       ranks->rank = r;
-      return 0;
+      return;
     }
   }
   exit(wait_for_all(children, size, may_die));

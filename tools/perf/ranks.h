@@ -1,7 +1,6 @@
 /*
- * Ranks as processes of one host: under mpirun those that it started, else forked here. They meet
- * in shared memory, so that neither MPI nor NCCL is needed to bring them together. No CUDA call may
- * come before perf_ranks_start().
+ * Ranks as processes of one host, forked here. They meet in shared memory, so that neither MPI nor
+ * NCCL is needed to bring them together. No CUDA call may come before perf_ranks_start().
  */
 #ifndef PERF_RANKS_H
 #define PERF_RANKS_H
@@ -19,12 +18,11 @@ typedef struct perf_ranks {
 } perf_ranks;
 
 /*
- * Become rank `ranks->rank` of `size`. Under mpirun (Open MPI or PMIx) `size` must be its number of
- * processes, or 0. Otherwise forks; the calling process does not return: it waits for its children
- * and exits with the largest of their statuses, one that was killed (SIGKILL) counting as 0 with
- * `may_die`.
+ * Become rank `ranks->rank` of `size`. The calling process does not return: it waits for its
+ * children and exits with the largest of their statuses, one that was killed (SIGKILL) counting as
+ * 0 with `may_die`. If it is ended, so are they.
  */
-int perf_ranks_start(perf_ranks *ranks, int size, int may_die);
+void perf_ranks_start(perf_ranks *ranks, int size, int may_die);
 /* Seconds after which a wait for another rank gives up; 0: never. Default 120. */
 void perf_ranks_patience(perf_ranks *ranks, int seconds);
 /* Each gives 0, or -1 when a rank did not come in time. */
