@@ -228,6 +228,13 @@ class TestJson(unittest.TestCase):
         self.assertEqual(ends, {"é", "\ufffd"})
 
 
+class TestFigures(unittest.TestCase):
+    def test_programs_count_the_bytes_that_are_to_arrive(self):
+        line = "f32[8] (2):S0 -> bf16 (1)@2:R"
+        plan, refit = (json.loads(run(program, "--problem", line, "--json")[1]) for program in ("xfer_plan", "xfer_refit"))
+        self.assertEqual((plan["payload_bytes"], refit["bytes"]), (16, 16))
+
+
 class TestModelNames(unittest.TestCase):
     def test_a_name_of_no_table(self):
         status, out, err = run("xfer_plan", "--model", "nosuch", "--train", "full", "--gen", "vllm")

@@ -204,21 +204,18 @@ xfer_status job_join(job *out, const job_args *args, xfer_model *model, const xf
   return st;
 }
 
-enum { MAX_PATH = 4096 };
-
-/* Where tables are installed beside this program, which is PREFIX/bin/xfer_plan; of Python's
- * package PREFIX is the package. */
-static void find_tables(char folder[MAX_PATH])
+/* This program is PREFIX/bin/xfer_plan; of Python's package PREFIX is the package. */
+void job_tables(char folder[JOB_PATH_BYTES])
 {
-  char program[MAX_PATH - 32];
+  char program[JOB_PATH_BYTES - 32];
   ssize_t n = readlink("/proc/self/exe", program, sizeof program - 1);
 
   for (int up = 0; up < 2 && n > 0; up++)
     while (n > 0 && program[--n] != '/') {
     }
   program[n > 0 ? n : 0] = '\0';
-  snprintf(folder, MAX_PATH, "%s/share/xfer/models", program);
-  if (access(folder, F_OK) != 0) snprintf(folder, MAX_PATH, "%s/models", program);
+  snprintf(folder, JOB_PATH_BYTES, "%s/share/xfer/models", program);
+  if (access(folder, F_OK) != 0) snprintf(folder, JOB_PATH_BYTES, "%s/models", program);
 }
 
 static bool is_json(const char *name)
@@ -252,17 +249,18 @@ static void list_tables(char *text, size_t size, const char *folder)
 
 /* What is no file may be the name of an installed table: "qwen3-4b". 0, or ARGS_WRONG after a
  * sentence. */
-static int find_model(char path[MAX_PATH], const char *name)
+static int find_model(char path[JOB_PATH_BYTES], const char *name)
 {
-  char folder[MAX_PATH], tables[800];
-  const int n = snprintf(path, MAX_PATH, "%s", name);
+  char folder[JOB_PATH_BYTES], tables[800];
+  const int n = snprintf(path, JOB_PATH_BYTES, "%s", name);
 
-  if (n >= MAX_PATH) return args_wrong("--model: a path of %d characters", n);
+  if (n >= JOB_PATH_BYTES) return args_wrong("--model: a path of %d characters", n);
   if (strchr(name, '/') != NULL || access(name, F_OK) == 0) return 0;
-  find_tables(folder);
-  if (snprintf(path, MAX_PATH, "%s/%s.json", folder, name) < MAX_PATH && access(path, R_OK) == 0)
+  job_tables(folder);
+  if (snprintf(path, JOB_PATH_BYTES, "%s/%s.json", folder, name) < JOB_PATH_BYTES &&
+      access(path, R_OK) == 0)
     return 0;
-  snprintf(path, MAX_PATH, "%s", name);
+  snprintf(path, JOB_PATH_BYTES, "%s", name);
   if (is_json(name)) return 0; /* a path, which the library says cannot be read */
   list_tables(tables, sizeof tables, folder);
   return args_wrong("--model %s: there is no such file, and %s%s", name,
@@ -286,7 +284,7 @@ int job_create(job *out, const job_args *args)
   xfer_model_options options = XFER_MODEL_OPTIONS_INIT;
   job made = {0};
   rename_list renames = {NULL, NULL, 0};
-  char path[MAX_PATH];
+  char path[JOB_PATH_BYTES];
   int status = parse_options(&options, args);
   xfer_status st = XFER_OK;
 

@@ -91,4 +91,8 @@ int job_create(job *out, const job_args *args);
 xfer_status job_join(job *out, const job_args *args, xfer_model *model, const xfer_rules *rules);
 void job_destroy(job *made);
 
+enum { JOB_PATH_BYTES = 4096 };
+/* Where tables are installed beside this program, or would be. */
+void job_tables(char folder[JOB_PATH_BYTES]);
+
 #endif

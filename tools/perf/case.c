@@ -2,6 +2,7 @@
 #include "case.h"
 
 #include "fill_change.h"
+#include "job.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -48,7 +49,7 @@ bool perf_case_model(perf_case *c, const perf_world *w, const char *table, const
                      const char *gen, int gen_first)
 {
   xfer_side_options options = XFER_SIDE_OPTIONS_INIT;
-  char path[1024];
+  char path[JOB_PATH_BYTES + 64];
 
   memset(c, 0, sizeof *c);
   (void)snprintf(path, sizeof path, "%s/%s.json", w->models, table);
@@ -84,7 +85,7 @@ static bool add_line(perf_case *c, const perf_world *w, const perf_lines *lines,
 {
   const bool is_scales = lines->scales != NULL && i % 2 == 1;
   const int number = lines->scales != NULL ? i / 2 : i;
-  xfer_conversion conversion = lines->from != NULL ? xfer_convert_cast() : 0;
+  xfer_conversion conversion = 0;
   xfer_layout *layouts[2] = {NULL, NULL};
   char text[PERF_LINE_BYTES];
 
@@ -99,6 +100,8 @@ static bool add_line(perf_case *c, const perf_world *w, const perf_lines *lines,
   }
   if (lines->scales != NULL && !is_scales)
     conversion = xfer_convert_blocks(128, 128, XFER_SCALE_F32);
+  else if (!is_scales && xfer_layout_dtype(layouts[0]) != xfer_layout_dtype(layouts[1]))
+    conversion = xfer_convert_cast();
   (void)snprintf(c->names[i], sizeof c->names[i], "tensor %d", i);
   c->own[i] = (xfer_tensor){c->names[i], layouts[0], layouts[1], conversion};
   c->n_tensors++;

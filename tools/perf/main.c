@@ -15,10 +15,12 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 #include "args.h"
 #include "base.h"
 #include "ceiling.h"
+#include "job.h"
 #include "plan.h"
 
 typedef struct perf_args {
@@ -419,14 +421,15 @@ static int run(const perf_args *args)
 
 int main(int argc, char **argv)
 {
-  perf_args args = {.gpus = 2, .iters = 7, .models = "models", .tensors = 1};
+  perf_args args = {.gpus = 2, .iters = 7, .tensors = 1};
   const arg_option options[] = {
       {"What is measured", ARG_GROUP, NULL, NULL, 0, 0},
       {"--gpus", ARG_INT, &args.gpus, "N  2, 4 or 8 of the host's GPUs", 2, 8},
       {"--iters", ARG_INT, &args.iters, "N  timed runs of each row", 1, 32},
       {"--only", ARG_TEXT, &args.only, "TEXTS  rows whose names contain one of them, with commas",
        0, 0},
-      {"--models", ARG_TEXT, &args.models, "DIR  where the model tables are", 0, 0},
+      {"--models", ARG_TEXT, &args.models,
+       "DIR  where the model tables are; else models, or where they are installed", 0, 0},
       {"--problem", ARG_TEXT, &args.problem, "LINE  a redistribution, in place of all else", 0, 0},
       {"--tensors", ARG_INT, &args.tensors, "N  tensors of it in one plan", 1, 100000},
       {"--quick", ARG_FLAG, &args.quick, "smaller ceilings, fewer latencies", 0, 0},
@@ -464,5 +467,8 @@ int main(int argc, char **argv)
     if (st != XFER_OK) return args_wrong("--problem: %s", xfer_last_error());
     if (strlen(args.problem) >= PERF_LINE_BYTES) return args_wrong("--problem: too long");
   }
+  char tables[JOB_PATH_BYTES];
+  if (args.models == NULL) job_tables(tables);
+  if (args.models == NULL) args.models = access("models", F_OK) == 0 ? "models" : tables;
   return run(&args);
 }

@@ -69,12 +69,12 @@ static int make_problem(work *w, const refit_args *args)
   const xfer_status st = xfer_problem_parse(&w->src, &w->dst, args->problem);
   if (st == XFER_ERR_NOMEM) return result_failed(xfer_last_error());
   if (st != XFER_OK) return args_wrong("--problem: %s", xfer_last_error());
-  const xfer_dtype from = xfer_layout_dtype(w->src);
-  const xfer_conversion cast = from != xfer_layout_dtype(w->dst) ? xfer_convert_cast() : 0;
+  const xfer_dtype to = xfer_layout_dtype(w->dst);
+  const xfer_conversion cast = xfer_layout_dtype(w->src) != to ? xfer_convert_cast() : 0;
   w->tensor = (xfer_tensor){"problem", w->src, w->dst, cast};
   int64_t shape[XFER_MAX_DIMS];
   const int n_dims = xfer_layout_shape(w->src, shape);
-  refit_case what = {(int)n_ranks, &w->tensor, 1, NULL, 1, xfer_dtype_size(from), 0};
+  refit_case what = {(int)n_ranks, &w->tensor, 1, NULL, 1, xfer_dtype_size(to), 0};
 
   for (int d = 0; d < n_dims; d++)
     what.payload_bytes *= (uint64_t)shape[d];
