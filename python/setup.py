@@ -2,7 +2,7 @@
 the source tree around this folder, built by CMake; and a tag that is true of them.
 
 XFER_WHEEL_CUDA: the CUDA toolkits to build libxfer_nccl for, with ":" between; else cuda-12* and -13* of /usr/local and
-of build/, where they have NCCL. The plug-ins are left out where what they need is not found.
+of build/, where they have nvcc and NCCL. The plug-ins are left out where what they need is not found.
 XFER_WHEEL_GLIBC: the oldest glibc to run with, such as 2.28: all is compiled by the C compiler of `ziglang`, which pip
 brings and which knows the symbols of each glibc, and jansson is linked in. Else by the compiler and for the glibc that
 are here, and libjansson lies beside libxfer.
@@ -86,7 +86,7 @@ def toolkits():
     if given is not None:
         return [path for path in given.split(":") if path]
     places = (SOURCE / "build", pathlib.Path("/usr/local"))  # .ci/cuda12 makes one in the first
-    found = [str(path) for place in places for path in sorted(place.glob("cuda-1[23]*"))]
+    found = [str(nvcc.parents[1]) for place in places for nvcc in sorted(place.glob("cuda-1[23]*/bin/nvcc"))]
     return list({re.search(r"cuda-(\d+)", path).group(1): path for path in found}.values())  # the last of each
 
 
