@@ -27,9 +27,12 @@ fi
 
 failed=0
 rows=()
-group=
+group= guard= name=
 finish() {
-  [ -z "$group" ] || kill -KILL -- "-$group" 2>/dev/null
+  if [ -n "$group" ]; then
+    kill -KILL -- "-$group" "$guard" 2>/dev/null
+    rows+=("$(printf '%-34s not finished: interrupted' "$name")")
+  fi
   printf '\n%s\n' "gpu tests:"
   printf '%s\n' "${rows[@]}"
   if ((failed)); then echo "gpu FAILED"; else echo "gpu ok"; fi
@@ -40,7 +43,8 @@ trap 'failed=1; exit 1' INT TERM HUP
 
 # run NAME GPUS SECONDS COMMAND...: one row of the table
 run() {
-  local name=$1 needs=$2 limit=$3 began code status=ok
+  local needs=$2 limit=$3 began code status=ok
+  name=$1
   shift 3
   if ((${#only[@]})) && [[ ! " ${only[*]} " =~ " ${name%%:*} " ]]; then return; fi
   if ((gpus < needs)); then
@@ -57,7 +61,7 @@ run() {
   setsid "$@" >"$text" 2>&1 & # to a file: a child that lives on would hold a pipe open
   group=$!
   (sleep "$limit" && kill -KILL -- "-$group") >/dev/null 2>&1 & # its sleep outlives it, and would hold a pipe open
-  local guard=$!
+  guard=$!
   wait "$group"
   code=$?
   kill -KILL -- "-$group" 2>/dev/null # what it may have left
