@@ -29,8 +29,23 @@ static float *fc1, *fc2, *w13, *w2, before[T * H], after[T * H];
 static float *scratch, *x; /* pinned, for two [T, I] and one [T, H]; the tokens [T, H] on the GPU */
 
 #define NEED(call)                                                                                 \
-  if ((call) != 0)                                                                                 \
-  fprintf(stderr, "%s: %s\n", #call, xfer_last_error()), MPI_Abort(MPI_COMM_WORLD, 1)
+  need((int)(call), #call,                                                                         \
+       _Generic((call), cudaError_t                                                                \
+                : 'c', cublasStatus_t                                                              \
+                : 'b', xfer_status                                                                 \
+                : 'x', default                                                                     \
+                : 'n'))
+
+static void need(int status, const char *call, char of)
+{
+  if (status == 0) return;
+  fprintf(stderr, "%s: %s\n", call,
+          of == 'c'   ? cudaGetErrorString((cudaError_t)status)
+          : of == 'b' ? cublasGetStatusString((cublasStatus_t)status)
+          : of == 'x' ? xfer_last_error()
+                      : "not 0");
+  MPI_Abort(MPI_COMM_WORLD, 1);
+}
 
 static int all_gather(void *context, void *all, const void *mine, size_t n)
 {
