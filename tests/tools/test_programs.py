@@ -93,6 +93,15 @@ class TestHelp(unittest.TestCase):
         done = subprocess.run(["bash", "-c", script], capture_output=True, text=True, check=True)
         self.assertEqual(done.stdout, "mpi\n")
 
+    def test_completion_of_files_with_blanks(self):
+        script = run("xfer_refit", "--generate", "bash")[1]
+        script += "\nCOMP_WORDS=(xfer_refit --model a)\nCOMP_CWORD=2\n_xfer_refit\nprintf '%s\\n' \"${COMPREPLY[@]}\""
+        with tempfile.TemporaryDirectory() as folder:
+            for name in ("a b.json", "ab", "c"):
+                pathlib.Path(folder, name).touch()
+            done = subprocess.run(["bash", "-c", script], capture_output=True, text=True, check=True, cwd=folder)
+        self.assertEqual(sorted(done.stdout.splitlines()), ["a b.json", "ab"])
+
 
 class TestValues(unittest.TestCase):
     def test_suffixes_of_sizes(self):

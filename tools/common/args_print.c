@@ -198,7 +198,7 @@ void args_print_bash(FILE *file, const arg_program *program)
         fputc(o->help[i] == '|' ? ' ' : o->help[i], file);
       fputs("' -- \"$cur\")); ", file);
     } else if (takes_path(o)) {
-      fputs("COMPREPLY=($(compgen -f -- \"$cur\")); ", file);
+      fputs("mapfile -t COMPREPLY < <(compgen -f -- \"$cur\"); ", file);
     }
     fputs("return ;;\n", file);
   }
