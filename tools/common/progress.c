@@ -1,6 +1,7 @@
 #include "progress.h"
 
 #include <stdio.h>
+#include <stdlib.h>
 #include <time.h>
 #include <unistd.h>
 
@@ -15,6 +16,20 @@ double progress_now(void)
 
   clock_gettime(CLOCK_MONOTONIC, &t);
   return (double)t.tv_sec + (double)t.tv_nsec / 1e9;
+}
+
+static int ascending(const void *a, const void *b)
+{
+  const double x = *(const double *)a;
+  const double y = *(const double *)b;
+
+  return (x > y) - (x < y);
+}
+
+double progress_median(double *values, size_t n)
+{
+  qsort(values, n, sizeof *values, ascending);
+  return n % 2 == 1 ? values[n / 2] : 0.5 * (values[n / 2 - 1] + values[n / 2]);
 }
 
 void progress_begin(progress *p, bool on, const char *what, const char *unit, double total)

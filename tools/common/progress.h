@@ -4,6 +4,7 @@
 #define TOOLS_PROGRESS_H
 
 #include <stdbool.h>
+#include <stddef.h>
 #include <stdint.h>
 
 typedef struct progress {
@@ -22,7 +23,9 @@ void progress_add(progress *p, double done);
 /* Removes the line. */
 void progress_end(progress *p);
 
-/* Seconds of the monotonic clock. */
+/* Seconds of the monotonic clock, the same in every process of a host. */
 double progress_now(void);
+/* Of n times, which it sorts. */
+double progress_median(double *values, size_t n);
 
 #endif

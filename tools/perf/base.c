@@ -126,7 +126,7 @@ static void measure(perf_world *w, base *b, perf_row *row)
   row->wrong = perf_case_check(b->c, w);
   for (int i = 0; i < RUNS; i++)
     seconds[i] = perf_time(w, run, b);
-  row->ms = perf_median(seconds, RUNS) * 1e3;
+  row->ms = progress_median(seconds, RUNS) * 1e3;
   row->gbps = perf_max(w, (double)b->c->dst_bytes) / row->ms / 1e6;
 }
 

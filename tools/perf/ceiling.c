@@ -111,15 +111,15 @@ static void ping_pong(perf_world *w, bench *b)
     CUDA(w, cudaMemset, (b->memory, 0, sizeof(uint64_t)));
     CUDA(w, cudaDeviceSynchronize, ());
     perf_barrier(w);
-    began = perf_seconds();
+    began = progress_now();
     if ((first || w->rank == w->n_train) && b->peer != NULL &&
         perf_ping((volatile uint64_t *)(void *)b->memory, (volatile uint64_t *)(void *)b->peer,
                   ROUNDS, first, w->stream) != 0)
       perf_die(w, "ping", "not launched");
     CUDA(w, cudaStreamSynchronize, (w->stream));
-    seconds[i] = perf_max(w, first ? perf_seconds() - began : 0);
+    seconds[i] = perf_max(w, first ? progress_now() - began : 0);
   }
-  w->ceiling[CEILING_FLAG] = perf_median(seconds, 5) / ROUNDS * 1e6;
+  w->ceiling[CEILING_FLAG] = progress_median(seconds, 5) / ROUNDS * 1e6;
   row = perf_row_new(w, "ceiling flag round trip");
   if (row == NULL) return;
   row->us = w->ceiling[CEILING_FLAG];

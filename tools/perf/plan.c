@@ -52,9 +52,9 @@ static bool create(perf_world *w, running *r)
   if (!perf_all(w, r->row, perf_case_bind(r->c, r->plan), "bind")) return false;
   for (int again = 0; again < 2; again++) {
     perf_barrier(w);
-    began = perf_seconds();
+    began = progress_now();
     st = xfer_plan_commit(r->plan);
-    double ms = perf_max(w, perf_seconds() - began) * 1e3;
+    double ms = perf_max(w, progress_now() - began) * 1e3;
     if (!perf_all(w, r->row, st == XFER_OK, "commit")) return false;
     *(again == 0 ? &r->row->commit_ms : &r->row->again_ms) = ms;
   }
@@ -81,7 +81,7 @@ static bool timed_runs(perf_world *w, running *r)
     seconds[i] = one_run(w, r);
     if (seconds[i] < 0) return false;
   }
-  r->row->ms = perf_median(seconds, n) * 1e3;
+  r->row->ms = progress_median(seconds, (size_t)n) * 1e3;
   return true;
 }
 
@@ -150,13 +150,13 @@ static void small_run(perf_world *w, running *r, volatile uint64_t *word, double
   uint64_t next = r->version + 1;
 
   perf_barrier(w);
-  *called = perf_seconds();
+  *called = progress_now();
   enqueue(w, r);
   if (r->status == XFER_OK && perf_stamp(word, next, w->stream) == 0) {
-    while (*word != next && perf_seconds() - *called < 10) {
+    while (*word != next && progress_now() - *called < 10) {
     }
   }
-  *seen = perf_seconds();
+  *seen = progress_now();
   if (r->status == XFER_OK) r->status = xfer_plan_wait(r->plan, 0);
 }
 
@@ -186,7 +186,7 @@ static double small_median(perf_world *w, running *r, int n, double *most)
     }
     us[i] = (seen - called) * 1e6;
   }
-  median = perf_median(us, n); /* which sorts them */
+  median = progress_median(us, (size_t)n); /* which sorts them */
   *most = us[n * 9 / 10];
   CUDA(w, cudaFreeHost, ((void *)word));
   free(times);

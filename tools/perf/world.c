@@ -8,7 +8,6 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <time.h>
 #include <unistd.h>
 
 enum { PATIENCE_S = 100, WARM_UP = 2 };
@@ -56,28 +55,6 @@ double perf_sum(const perf_world *w, double mine)
   return mine;
 }
 
-double perf_seconds(void)
-{
-  struct timespec now;
-
-  (void)clock_gettime(CLOCK_MONOTONIC, &now);
-  return (double)now.tv_sec + 1e-9 * (double)now.tv_nsec;
-}
-
-static int ascending(const void *a, const void *b)
-{
-  double x = *(const double *)a;
-  double y = *(const double *)b;
-
-  return (x > y) - (x < y);
-}
-
-double perf_median(double *values, int n)
-{
-  qsort(values, (size_t)n, sizeof *values, ascending);
-  return n % 2 == 1 ? values[n / 2] : 0.5 * (values[n / 2 - 1] + values[n / 2]);
-}
-
 double perf_used_mib(const perf_world *w)
 {
   size_t left = 0;
@@ -113,10 +90,10 @@ double perf_time(perf_world *w, perf_fn fn, void *context)
   double ended = 0;
 
   perf_barrier(w);
-  began = perf_seconds();
+  began = progress_now();
   fn(w, context);
   CUDA(w, cudaStreamSynchronize, (w->stream));
-  ended = perf_seconds();
+  ended = progress_now();
   return perf_max(w, ended) + perf_max(w, -began);
 }
 
@@ -129,7 +106,7 @@ double perf_time_median(perf_world *w, perf_fn fn, void *context, int n)
     double s = perf_time(w, fn, context);
     if (i >= 0) seconds[i] = s;
   }
-  return perf_median(seconds, n);
+  return progress_median(seconds, (size_t)n);
 }
 
 /* ---- start and end ------------------------------------------------------------------------ */

@@ -2,6 +2,7 @@
 #ifndef PERF_WORLD_H
 #define PERF_WORLD_H
 
+#include "progress.h"
 #include "ranks.h"
 
 #include <xfer/xfer.h>
@@ -86,8 +87,6 @@ void perf_barrier(const perf_world *w);
 void perf_gather(const perf_world *w, void *all, const void *mine, size_t n_bytes);
 double perf_max(const perf_world *w, double mine);
 double perf_sum(const perf_world *w, double mine);
-double perf_seconds(void); /* the same clock in every process */
-double perf_median(double *values, int n);
 /* Device memory in use, MiB. */
 double perf_used_mib(const perf_world *w);
 

@@ -7,7 +7,6 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/resource.h>
-#include <time.h>
 #include <unistd.h>
 
 #include "args.h"
@@ -15,6 +14,7 @@
 #include "html.h"
 #include "interrupt.h"
 #include "predict.h"
+#include "progress.h"
 #include "text.h"
 #include "traffic.h"
 
@@ -138,14 +138,6 @@ int plan_report(const plan_whole *whole, const plan_args *args)
 
 enum { BENCH_RUNS = 5 };
 
-static double now_ms(void)
-{
-  struct timespec t;
-
-  clock_gettime(CLOCK_MONOTONIC, &t);
-  return (double)t.tv_sec * 1e3 + (double)t.tv_nsec / 1e6;
-}
-
 /* Resident memory in KiB. */
 static double resident(void)
 {
@@ -180,14 +172,6 @@ static void forget_peak(void)
   fclose(file);
 }
 
-static int compare_doubles(const void *a, const void *b)
-{
-  const double x = *(const double *)a;
-  const double y = *(const double *)b;
-
-  return (x > y) - (x < y);
-}
-
 int plan_bench(plan_work work, void *context, int rank)
 {
   double ms[BENCH_RUNS];
@@ -198,15 +182,14 @@ int plan_bench(plan_work work, void *context, int rank)
   forget_peak();
   const double before = resident();
   for (int i = 0; i < BENCH_RUNS; i++) {
-    const double start = now_ms();
+    const double start = progress_now();
 
     if (!work(context, rank, &n_tensors, &n_moves)) return plan_failed();
     if (interrupt_came()) return args_failed("interrupted");
-    ms[i] = now_ms() - start;
+    ms[i] = (progress_now() - start) * 1e3;
     if (i == 0) kib = resident_peak() - before;
   }
-  qsort(ms, BENCH_RUNS, sizeof *ms, compare_doubles);
   printf("plan: rank=%d tensors=%" PRIu64 " moves=%" PRIu64 " ms=%.3f mib=%.2f\n", rank, n_tensors,
-         n_moves, ms[BENCH_RUNS / 2], kib > 0 ? kib / 1024 : 0);
+         n_moves, progress_median(ms, BENCH_RUNS), kib > 0 ? kib / 1024 : 0);
   return EXIT_SUCCESS;
 }

@@ -278,13 +278,10 @@ static int check_args(refit_args *args)
 /* A number that differs where the words do. */
 static uint64_t hash_words(int argc, char **argv)
 {
-  uint64_t h = UINT64_C(0xcbf29ce484222325);
+  uint64_t h = 0;
 
   for (int i = 1; i < argc; i++)
-    for (const char *c = argv[i];; c++) {
-      h = (h ^ (unsigned char)*c) * UINT64_C(0x100000001b3);
-      if (*c == '\0') break;
-    }
+    h = h * 31 + fill_box_seed(argv[i]);
   return h;
 }
 

@@ -147,18 +147,6 @@ static bool make_files(state *s)
   return agree(s, ok, "dump") && agree(s, has_trace(s), "trace");
 }
 
-/* One number for each name of a host. */
-static uint64_t host_number(void)
-{
-  char name[64] = "";
-  uint64_t h = UINT64_C(0xcbf29ce484222325);
-
-  gethostname(name, sizeof name - 1);
-  for (const char *c = name; *c != '\0'; c++)
-    h = (h ^ (unsigned char)*c) * UINT64_C(0x100000001b3);
-  return h;
-}
-
 /* What the ranks of a host will ask for is compared with what it has before any of it is; a device
  * says itself what it lacks. */
 static bool enough_memory(state *s)
@@ -168,8 +156,12 @@ static bool enough_memory(state *s)
     uint64_t n_bytes;
   } need;
   need *all = calloc((size_t)s->n_ranks, sizeof *all);
-  need mine = {.host = host_number()};
+  char name[64] = "";
+  need mine = {0};
   uint64_t here = 0;
+
+  gethostname(name, sizeof name - 1);
+  mine.host = fill_box_seed(name);
   const bool counted = had(s, all, (size_t)s->n_ranks * sizeof *all) &&
                        refit_memory_need(s->what, s->rank, &mine.n_bytes);
   bool ok;
@@ -260,13 +252,6 @@ static bool fill_sources(state *s)
   return agree(s, ok && (device == NULL || device->sums(&none[0], &none[1])), "fill");
 }
 
-static int compare_doubles(const void *a, const void *b)
-{
-  const double x = *(const double *)a, y = *(const double *)b;
-
-  return (x > y) - (x < y);
-}
-
 /* Destinations are poisoned before the first run and before the last, which is the one that is
  * checked. */
 static bool run_all(state *s, double *median)
@@ -297,10 +282,7 @@ static bool run_all(state *s, double *median)
     }
     progress_add(&s->progress, 1);
   }
-  if (ok && ms != NULL) {
-    qsort(ms, (size_t)n, sizeof *ms, compare_doubles);
-    *median = ms[n / 2];
-  }
+  if (ok && ms != NULL) *median = progress_median(ms, (size_t)n);
   free(ms);
   free(all);
   return ok;
