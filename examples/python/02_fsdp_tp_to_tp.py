@@ -32,11 +32,10 @@ def tensor_parallel(module, mesh):
     return parallelize_module(module, mesh, {"0": ColwiseParallel(), "2": RowwiseParallel()})
 
 
-def join(gpu):
+def join(gpu, folder):
     """This process's rank in torch and in xfer, and its device."""
     world = MPI.COMM_WORLD
-    folder = world.bcast(tempfile.mkdtemp() if world.rank == 0 else None)
-    store = dist.FileStore(f"{folder}/store", world.size)
+    store = dist.FileStore(f"{world.bcast(folder)}/store", world.size)
     device = torch.device("cuda", world.rank % torch.cuda.device_count()) if gpu else torch.device("cpu")
     if gpu:
         torch.cuda.set_device(device)
@@ -48,7 +47,14 @@ def join(gpu):
 def main():
     parser = argparse.ArgumentParser()
     parser.add_argument("--gpu", action="store_true")
-    comm, device = join(parser.parse_args().gpu)
+    args = parser.parse_args()
+    with tempfile.TemporaryDirectory() as folder:  # all use rank 0's
+        move(*join(args.gpu, folder))
+        dist.destroy_process_group()
+        MPI.COMM_WORLD.Barrier()
+
+
+def move(comm, device):
     train_mesh = DeviceMesh(device.type, [[0, 1], [2, 3]], mesh_dim_names=("dp", "tp"))
     serve_mesh = DeviceMesh(device.type, [4, 5], mesh_dim_names=("tp",))
     trainer = server = None
@@ -71,7 +77,6 @@ def main():
             check(trainer, server)
         if comm.rank == 0:
             print(f"ok: {STEPS} steps, every weight is the same on both sides", flush=True)
-    dist.destroy_process_group()
 
 
 def check(trainer, server):
