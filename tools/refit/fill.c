@@ -68,8 +68,9 @@ static bool find_box_stretches(walk *w, int d)
 {
   const int64_t inside = w->global[d] - w->box[d];
   const int64_t n = inside < 0 ? 0 : inside < w->shape[d] ? inside : w->shape[d];
+  const int64_t pieces = w->shape[d] > 0 ? w->shape[d] / longest(w, d) : 0;
 
-  w->stretches[d] = calloc((size_t)w->shape[d] / (size_t)longest(w, d) + 2, sizeof **w->stretches);
+  w->stretches[d] = calloc((size_t)pieces + 2, sizeof **w->stretches);
   if (w->stretches[d] == NULL) return false;
   add_stretches(w, d, w->box[d], 0, n);
   add_stretches(w, d, -1, n, w->shape[d] - n);
