@@ -192,7 +192,7 @@ static xfer_status begin(xfer_plan **plan, xfi_plans *of, xfer_status *checked,
   p->number = of->n_created++;
   p->serial = atomic_fetch_add(&n_begun, 1) + 1;
   if (*checked == XFER_OK) *checked = fill_options(&p->options, p->device);
-  if (*checked != XFER_OK) p->options.timeout_ms = DEFAULT_TIMEOUT_MS;
+  if (p->options.timeout_ms > INT64_MAX) p->options.timeout_ms = DEFAULT_TIMEOUT_MS;
   *plan = p;
 done:
   return st;

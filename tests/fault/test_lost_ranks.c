@@ -5,6 +5,7 @@
 #include "error.h"
 #include "fault/fault.h"
 #include "run.h"
+#include "xfer/exchange.h"
 
 #include <setjmp.h>
 #include <stdarg.h>
@@ -473,6 +474,36 @@ static void test_release_rebind_and_destroy_in_any_state(void **state)
   play_lanes(release_and_rebind);
 }
 
+/* ---- wrong arguments ----------------------------------------------------------------------- */
+
+/* The comm's, or the plan's own where that can be one. */
+static void test_a_rank_with_wrong_arguments_waits_until_its_deadline(void **state)
+{
+  static const uint64_t own_ms[] = {0, SHORT_MS};
+  const xfer_operation none = xfer_operation_bytes(1, 99, 4);
+  xfer_comm *comms[N_RANKS];
+  input in;
+  xfer_plan *plan = NULL;
+  xfer_status st;
+
+  (void)state;
+  input_create(&in, 0);
+  in.tensors[1].name = NULL;
+  for (int i = 0; i < 4; i++) {
+    const int64_t began = now_ms();
+
+    make_comms(comms);
+    in.options.timeout_ms = own_ms[i % 2];
+    assert_int_equal(xfer_comm_set_timeout(comms[0], SHORT_MS), XFER_OK);
+    st = i < 2 ? xfer_plan_create(&plan, comms[0], in.tensors, in.n_tensors, &in.options)
+               : xfer_plan_create_exchange(&plan, comms[0], &none, 1, NULL, 0, &in.options);
+    assert_int_equal(st, XFER_ERR_ARG);
+    assert_true(now_ms() - began < LONG_MS / 2);
+    destroy_comms(comms);
+  }
+  input_destroy(&in);
+}
+
 int main(void)
 {
   const struct CMUnitTest tests[] = {
@@ -485,6 +516,7 @@ int main(void)
       cmocka_unit_test(test_plans_have_the_comms_deadline_or_their_own),
       cmocka_unit_test(test_a_peer_that_relays_late_touches_nothing_of_one_that_left),
       cmocka_unit_test(test_release_rebind_and_destroy_in_any_state),
+      cmocka_unit_test(test_a_rank_with_wrong_arguments_waits_until_its_deadline),
   };
 
   return cmocka_run_group_tests(tests, NULL, NULL);
