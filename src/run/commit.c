@@ -326,18 +326,18 @@ xfer_status xfi_run_commit_with(xfer_plan *plan, xfer_status mine)
 {
   const xfi_deadline deadline = xfi_run_deadline(plan);
   xfi_comm *comm = plan->comm;
-  xfer_status st = XFER_OK;
   xfi_commit_word own;
   xfi_commit_word *words = xfi_comm_calloc(comm, (size_t)comm->size, sizeof *words);
+  xfer_status st = words != NULL ? XFER_OK : XFI_NO_MEMORY("%d ranks", comm->size);
 
-  XFI_CHECK(words != NULL, XFER_ERR_NOMEM, "%d ranks", comm->size);
-  own = xfi_commit_begin(plan, mine);
-  st = comm->ops->all_gather(comm, words, &own, sizeof own, deadline);
+  if (st == XFER_OK) {
+    own = xfi_commit_begin(plan, mine);
+    st = comm->ops->all_gather(comm, words, &own, sizeof own, deadline);
+  }
   if (st == XFER_OK)
     st = xfi_commit_end(plan, words, deadline);
   else
     conclude(plan, st);
-done:
   xfi_free(words);
   return st;
 }

@@ -388,6 +388,38 @@ static void test_making_comms_survives_each_failed_allocation(void **state)
   destroy_comms(comms);
 }
 
+/* ---- a commit with nothing to do ----------------------------------------------------------- */
+
+static void commit_without_memory(int rank, void *context)
+{
+  xfer_comm **comms = context;
+  input in;
+  xfer_plan *plan = NULL;
+
+  input_create(&in, rank);
+  for (call c = CREATE; c <= COMMIT; c++)
+    expect(make_call(c, &plan, &in, comms[rank]) == XFER_OK);
+  if (rank == 2) xfi_alloc_fail_after(0);
+  const xfer_status st = xfer_plan_commit(plan);
+  if (rank == 2) xfi_alloc_fail_after(-1);
+  expect(st == (rank == 2 ? XFER_ERR_NOMEM : XFER_ERR_COMM));
+  expect(xfer_plan_run(plan, 1, NULL) == XFER_ERR_STATE);
+  expect(is_untouched(&in));
+  xfer_plan_destroy(plan);
+  input_destroy(&in);
+}
+
+static void test_no_rank_runs_after_a_commit_that_had_no_memory(void **state)
+{
+  xfer_comm *comms[N_RANKS];
+
+  (void)state;
+  make_comms(comms);
+  run_ranks(N_RANKS, commit_without_memory, comms);
+  destroy_comms(comms);
+  assert_all_as_expected();
+}
+
 int main(void)
 {
   const struct CMUnitTest tests[] = {
@@ -402,6 +434,7 @@ int main(void)
       cmocka_unit_test(test_staged_commit_with_digests_survives_each_failed_allocation),
       cmocka_unit_test(test_other_calls_survive_each_failed_allocation),
       cmocka_unit_test(test_making_comms_survives_each_failed_allocation),
+      cmocka_unit_test(test_no_rank_runs_after_a_commit_that_had_no_memory),
   };
 
   return cmocka_run_group_tests(tests, NULL, NULL);
