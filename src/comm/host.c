@@ -229,23 +229,24 @@ done:
 static xfer_status carry_all(carrying *c, xfi_deadline deadline)
 {
   xfi_host_comm *comm = c->comm;
+  xfi_deadline until = {0}; /* who gave up has sent its part too: alarms are heard before that */
   xfer_status st = XFER_OK;
 
   XFI_TRY(xfi_broken_check(&comm->broken));
   while (c->n_left > 0) {
-    for (int r = 0; r < comm->base.size; r++) {
-      if (r == comm->base.rank) continue;
-      XFI_TRY(serve(c, r, TO));
-      XFI_TRY(serve(c, r, FROM));
-    }
-    if (c->n_left == 0) break;
-    if (xfi_deadline_expired(deadline)) XFI_TRY(fail_for_late(c));
-    sleep_for_more(c, deadline);
+    sleep_for_more(c, until);
     for (size_t r = 0; r < (size_t)comm->base.size; r++) {
       if ((comm->polled[3 * r + 1].revents | comm->polled[3 * r + 2].revents) != 0)
         hear(comm, (int)r);
     }
     XFI_TRY(xfi_broken_check(&comm->broken));
+    for (int r = 0; r < comm->base.size; r++) {
+      if (r == comm->base.rank) continue;
+      XFI_TRY(serve(c, r, TO));
+      XFI_TRY(serve(c, r, FROM));
+    }
+    if (c->n_left > 0 && xfi_deadline_expired(deadline)) XFI_TRY(fail_for_late(c));
+    until = deadline;
   }
 done:
   return st;

@@ -160,6 +160,35 @@ static void test_a_gathering_before_a_failure_ends_well(void **state)
   }
 }
 
+static _Atomic int n_gave_up;
+
+static void comes_when_others_have_given_up(int rank, void *context)
+{
+  visitor v = {context, rank, 0, -1};
+  xfi_comm *comm = NULL;
+  char all[3] = "";
+
+  expect(xfi_comm_create_host(&comm, gather_there, &v, rank, 3) == XFER_OK);
+  expect(comm->ops->all_gather(comm, all, &"xyz"[rank], 1, soon()) == XFER_OK);
+  while (rank == 1 && n_gave_up < 2)
+    (void)sched_yield();
+  const xfer_status st = comm->ops->all_gather(comm, all, &"xyz"[rank], 1,
+                                               rank == 1 ? soon() : xfi_deadline_after(50));
+  expect(st == XFER_ERR_COMM || (rank != 1 && st == XFER_ERR_TIMEOUT));
+  expect(error_has("rank 1 did not come"));
+  n_gave_up++;
+  while (n_gave_up < 3) /* whose sockets are still open */
+    (void)sched_yield();
+  comm->ops->destroy(comm);
+}
+
+/* Although what they gave has come to it. */
+static void test_a_rank_that_comes_late_fails_as_the_others_did(void **state)
+{
+  (void)state;
+  with_threads(3, comes_when_others_have_given_up);
+}
+
 /* ---- strangers ---------------------------------------------------------------------------- */
 
 /* What somebody else says to rank 0 who has read its address. */
@@ -262,6 +291,7 @@ int main(void)
   const struct CMUnitTest tests[] = {
       cmocka_unit_test(test_each_call_of_the_system_fails),
       cmocka_unit_test(test_a_gathering_before_a_failure_ends_well),
+      cmocka_unit_test(test_a_rank_that_comes_late_fails_as_the_others_did),
       cmocka_unit_test(test_strangers_are_not_taken_for_ranks),
       cmocka_unit_test(test_a_rank_that_meets_a_stranger_or_nobody_fails_on_all),
   };
