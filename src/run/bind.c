@@ -97,6 +97,12 @@ xfer_status xfi_bind_shadow(const xfer_plan *plan, size_t tensor, void *memory)
                    plan->moves->rank, false, plan->moves->tensors[tensor].name);
 }
 
+static void forgive(xfi_binding *binding)
+{
+  xfi_free(binding->bad);
+  binding->bad = NULL;
+}
+
 /* NULL is fine. */
 static void clear(xfi_binding *binding)
 {
@@ -104,6 +110,7 @@ static void clear(xfi_binding *binding)
   xfi_bound_clear(&binding->shadow);
   xfi_bound_clear(&binding->src);
   xfi_bound_clear(&binding->dst);
+  forgive(binding);
 }
 
 void xfi_binding_destroy(xfi_binding *binding)
@@ -152,13 +159,22 @@ static bool bind_elsewhere(xfer_plan *plan, size_t tensor, const xfer_view *src_
 }
 
 /* After an error: nothing may run with what was bound before, which may be freed. A commit says
- * why. */
+ * why, if there is memory to keep that. */
 static void unbind(xfer_plan *plan, size_t tensor, xfer_status st)
 {
-  clear(plan->bindings[tensor]);
-  plan->misbound = tensor;
-  plan->bind_status = st;
-  snprintf(plan->bind_why, sizeof plan->bind_why, "%s", xfi_last_error());
+  xfi_misbound *bad = xfi_calloc(1, sizeof *bad);
+  xfi_binding *b = plan->bindings[tensor];
+
+  if (bad != NULL) {
+    bad->st = st;
+    snprintf(bad->why, sizeof bad->why, "%s", xfi_last_error());
+  }
+  if (b == NULL) b = plan->bindings[tensor] = xfi_calloc(1, sizeof *b);
+  clear(b);
+  if (b != NULL)
+    b->bad = bad;
+  else
+    xfi_free(bad);
   plan->keeps_lanes = false;
   plan->state = xfi_state_after(plan->state, XFI_CALL_BIND, XFI_ENDED);
 }
@@ -205,8 +221,8 @@ xfer_status xfi_run_bind(xfer_plan *plan, size_t tensor, const xfer_view *src_vi
   st = bind_views(plan, tensor, src_view, dst_view);
   if (st != XFER_OK)
     unbind(plan, tensor, st);
-  else if (tensor == plan->misbound)
-    plan->bind_status = XFER_OK;
+  else if (plan->bindings[tensor] != NULL)
+    forgive(plan->bindings[tensor]);
 done:
   return st;
 }
@@ -238,8 +254,7 @@ static xfer_status check_bound(const xfer_plan *plan, size_t t, bool source)
   int64_t shape[XFER_MAX_DIMS];
 
   if (!part_shape(shape, &s) || (b != NULL && (source ? &b->src : &b->dst)->is_set)) return XFER_OK;
-  XFI_CHECK(t != plan->misbound || plan->bind_status == XFER_OK, plan->bind_status, "%s",
-            plan->bind_why);
+  if (b != NULL && b->bad != NULL) XFI_CHECK(false, b->bad->st, "%s", b->bad->why);
   XFI_CHECK(false, XFER_ERR_STATE, "tensor %zu \"%s\": the %s part of rank %d is not bound", t,
             plan->moves->tensors[t].name, source ? "source" : "destination", plan->moves->rank);
 done:

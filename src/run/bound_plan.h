@@ -13,10 +13,17 @@
 #include "state.h"
 
 /* Where a tensor's parts lie on this rank. */
+/* Why a binding is none. */
+typedef struct xfi_misbound {
+  xfer_status st;
+  char why[XFI_ERROR_BYTES];
+} xfi_misbound;
+
 typedef struct xfi_binding {
   xfi_bound src;
   xfi_bound dst;
-  xfi_bound shadow; /* what lanes write in place of dst; not set: dst */
+  xfi_bound shadow;  /* what lanes write in place of dst; not set: dst */
+  xfi_misbound *bad; /* the last bind failed; NULL: it did not */
 } xfi_binding;
 
 /* What a rank says of a run when it waits for it. */
@@ -50,9 +57,6 @@ struct xfer_plan {
   xfi_convert *converts;  /* [n_classes]; see xfi_run_elem() */
   xfi_quant *quant;       /* NULL: no tensor is quantised by blocks, on any rank */
   uint64_t window_bytes;  /* per peer and round, and of a broadcast; agreed */
-  size_t misbound;        /* the last tensor whose binding failed, */
-  xfer_status bind_status;
-  char bind_why[XFI_ERROR_BYTES]; /* and why */
 
   xfi_state state;
   uint64_t epoch;       /* runs since the lanes were made */

@@ -212,6 +212,35 @@ static void test_plans_refuse_null_and_what_is_not_there(void **state)
   assert_null(made);
 }
 
+/* Each until it is bound rightly. */
+static void test_a_commit_says_why_any_bind_failed(void **state)
+{
+  float memory[4][16];
+  const xfer_view views[] = {xfer_view_dense(memory[0]), xfer_view_dense(memory[1]),
+                             xfer_view_dense(memory[2]), xfer_view_dense(memory[3])};
+  xfer_view bad = views[0];
+  xfer_layout *whole[2];
+  xfer_plan *made = NULL;
+
+  (void)state;
+  assert_int_equal(xfer_problem_parse(&whole[0], &whole[1], "f32[4,4] (1):R -> (1):R"), XFER_OK);
+  const xfer_tensor tensors[] = {{"one", whole[0], whole[1], 0}, {"two", whole[0], whole[1], 0}};
+  assert_int_equal(xfer_plan_create(&made, comm, tensors, 2, NULL), XFER_OK);
+  bad.kind = 9;
+  REFUSED("tensor \"two\"", xfer_plan_bind(made, 1, &views[2], &bad));
+  REFUSED("tensor \"one\"", xfer_plan_bind(made, 0, &bad, &views[1]));
+  REFUSED("tensor \"one\"", xfer_plan_commit(made));
+  assert_int_equal(xfer_plan_bind(made, 0, &views[0], &views[1]), XFER_OK);
+  REFUSED("tensor \"two\"", xfer_plan_commit(made));
+  assert_int_equal(xfer_plan_bind(made, 1, NULL, NULL), XFER_OK);
+  REFUSED_AS(XFER_ERR_STATE, "is not bound", xfer_plan_commit(made));
+  assert_int_equal(xfer_plan_bind(made, 1, &views[2], &views[3]), XFER_OK);
+  assert_int_equal(xfer_plan_commit(made), XFER_OK);
+  xfer_plan_destroy(made);
+  xfer_layout_destroy(whole[0]);
+  xfer_layout_destroy(whole[1]);
+}
+
 static int no_gather(void *context, void *all, const void *mine, size_t n_bytes)
 {
   (void)context;
@@ -396,6 +425,7 @@ int main(void)
   const struct CMUnitTest tests[] = {
       cmocka_unit_test(test_layouts_refuse_null_and_what_is_not_there),
       cmocka_unit_test(test_plans_refuse_null_and_what_is_not_there),
+      cmocka_unit_test(test_a_commit_says_why_any_bind_failed),
       cmocka_unit_test(test_comms_refuse_null_and_what_is_not_there),
       cmocka_unit_test(test_models_and_sides_refuse_null_and_what_is_not_there),
       cmocka_unit_test(test_refits_and_locals_refuse_null_and_what_is_not_there),
