@@ -359,7 +359,8 @@ XFER_API XFER_MUST_CHECK xfer_status xfer_locals_part_get(const xfer_locals *loc
 /**
  * Hand in one local tensor under the framework's name.
  *
- * Wrong ones are noted, and refused by xfer_locals_bind().
+ * Wrong ones are noted, and refused by xfer_locals_bind() until the same tensor is handed in
+ * rightly, by this call or by xfer_locals_update(). A name that is none of the list's stays wrong.
  *
  * @param locals   The list.
  * @param side     xfer_side_of
@@ -395,10 +396,12 @@ XFER_API XFER_MUST_CHECK xfer_status xfer_locals_update(xfer_locals *locals, int
  *
  * @retval XFER_ERR_MISMATCH  Something is missing, not wanted, of the wrong shape or type, or not
  *                            merged (lora); the text has the first and their number,
- *                            xfer_locals_problem() each.
+ *                            xfer_locals_problem() each. Once they are handed in rightly, or are
+ *                            the callback's to take, call it again.
  */
 XFER_API XFER_MUST_CHECK xfer_status xfer_locals_bind(xfer_locals *locals, xfer_plan *plan);
-/** The i-th thing that is wrong, as a sentence; NULL: there are no more. */
+/** The i-th thing that is wrong, as a sentence; NULL: there are no more. What is missing is listed
+ * as of the last xfer_locals_bind(). */
 XFER_API const char *xfer_locals_problem(const xfer_locals *locals, size_t i);
 /** How many names were handed in and ignored. */
 XFER_API size_t xfer_locals_ignored(const xfer_locals *locals);

@@ -128,7 +128,7 @@ xfer_status xfer_locals_bind(xfer_locals *locals, xfer_plan *plan)
   XFI_NEED(plan);
   XFI_TRY(xfi_locals_complete(locals));
   XFI_CHECK(locals->n_problems == 0, XFER_ERR_MISMATCH, "%s (one of %zu problems)",
-            locals->problems[0], locals->n_problems);
+            locals->problems[0].text, locals->n_problems);
   XFI_CHECK(plan->device != NULL, XFER_ERR_STATE,
             "xfer_locals_bind: a simulated plan cannot be bound");
   XFI_ON_DEVICE(plan->device, st = xfi_locals_own(locals, &plan->device->ops->host_memory));
@@ -151,7 +151,7 @@ done:
 
 const char *xfer_locals_problem(const xfer_locals *locals, size_t i)
 {
-  return locals == NULL || i >= locals->n_problems ? NULL : locals->problems[i];
+  return locals == NULL || i >= locals->n_problems ? NULL : locals->problems[i].text;
 }
 
 size_t xfer_locals_ignored(const xfer_locals *locals)

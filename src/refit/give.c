@@ -12,27 +12,38 @@
 #include "vec.h"
 
 #include <jansson.h>
-#include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
-static __attribute__((format(printf, 2, 3))) xfer_status add_problem(xfer_locals *locals,
-                                                                     const char *fmt, ...)
+/* What the last error says. */
+static xfer_status add_problem(xfer_locals *locals, const xfi_local *of, bool is_missing)
 {
-  char text[512];
-  va_list args;
+  xfi_local_problem made = {NULL, of, is_missing};
   xfer_status st = XFER_OK;
 
-  va_start(args, fmt);
-  vsnprintf(text, sizeof text, fmt, args);
-  va_end(args);
   XFI_TRY(xfi_vec_reserve(&locals->problems, &locals->problems_capacity, locals->n_problems + 1,
                           sizeof *locals->problems));
-  XFI_TRY(xfi_name_copy(&locals->problems[locals->n_problems], text));
-  locals->n_problems++;
+  XFI_TRY(xfi_name_copy(&made.text, xfi_last_error()));
+  locals->problems[locals->n_problems++] = made;
 done:
   return st;
+}
+
+/* Those of one tensor; NULL: those of tensors that are missing. */
+static void drop_problems(xfer_locals *locals, const xfi_local *of)
+{
+  size_t n = 0;
+
+  for (size_t i = 0; i < locals->n_problems; i++) {
+    xfi_local_problem *p = &locals->problems[i];
+
+    if (of != NULL ? p->of == of : p->is_missing)
+      xfi_free(p->text);
+    else
+      locals->problems[n++] = *p;
+  }
+  locals->n_problems = n;
 }
 
 static xfi_local *find_local(const xfer_locals *locals, int side, const char *name)
@@ -174,6 +185,8 @@ static xfer_status take(xfer_locals *locals, xfi_local *local, const char *name,
             XFER_ERR_MISMATCH, "\"%s\" is %s, it should be %s", name, xfi_dtype_name((int)dtype),
             xfi_dtype_name((int)local->dtype));
   XFI_CHECK(base != NULL, XFER_ERR_MISMATCH, "\"%s\" has no address", name);
+  if (local->wrong) drop_problems(locals, local);
+  local->wrong = false;
   local->given = true;
   local->base = base;
   if (strides != NULL)
@@ -207,7 +220,6 @@ xfer_status xfi_locals_give(xfer_locals *locals, int side, const char *name, xfe
     XFI_CHECK(again || !local->given, XFER_ERR_MISMATCH, "\"%s\": \"%s\" is there twice", name,
               local->name);
     XFI_CHECK(local->owned == NULL, XFER_ERR_MISMATCH, "\"%s\" is taken by the callback", name);
-    local->given = local->given || !again; /* wrong or not, it is not missing */
     if (n_dims > 0) memcpy(sizes, shape, (size_t)n_dims * sizeof *shape);
     if (n_dims > 0 && strides != NULL) memcpy(steps, strides, (size_t)n_dims * sizeof *strides);
     XFI_TRY(take(locals, local, name, dtype, base, sizes, strides == NULL ? NULL : steps, n_dims));
@@ -221,7 +233,10 @@ xfer_status xfi_locals_give(xfer_locals *locals, int side, const char *name, xfe
   }
 done:
   xfi_free(renamed);
-  if (st == XFER_ERR_MISMATCH && !again) st = add_problem(locals, "%s", xfi_last_error());
+  if (st == XFER_ERR_MISMATCH && !again) {
+    st = add_problem(locals, local, false);
+    if (st == XFER_OK && local != NULL) local->wrong = true;
+  }
   return st;
 }
 
@@ -236,14 +251,17 @@ xfer_status xfi_locals_complete(xfer_locals *locals)
 {
   xfer_status st = XFER_OK;
 
-  for (size_t i = 0; i < locals->n && !locals->listed; i++) {
+  drop_problems(locals, NULL);
+  for (size_t i = 0; i < locals->n; i++) {
     const xfi_local *local = &locals->at[i];
 
-    if (local->given || local->unused || local->n_bytes == 0 || is_taken(locals, local)) continue;
-    XFI_TRY(add_problem(locals, "\"%s\" of rank %d in \"%s\" is missing", local->name, locals->rank,
-                        locals->refit->sides[local->side].side->spec));
+    if (local->given || local->wrong || local->unused || local->n_bytes == 0 ||
+        is_taken(locals, local))
+      continue;
+    xfi_set_error("\"%s\" of rank %d in \"%s\" is missing", local->name, locals->rank,
+                  locals->refit->sides[local->side].side->spec);
+    XFI_TRY(add_problem(locals, local, true));
   }
-  locals->listed = true;
 done:
   return st;
 }

@@ -32,7 +32,7 @@ void xfi_locals_destroy(xfer_locals *locals)
     if (locals->at[i].owned != NULL) locals->at[i].free(locals->at[i].owned);
   }
   for (size_t i = 0; i < locals->n_problems; i++)
-    xfi_free(locals->problems[i]);
+    xfi_free(locals->problems[i].text);
   for (int s = 0; s < 2; s++) {
     xfi_free(locals->by_name[s]);
     xfi_free(locals->local_of[s]);

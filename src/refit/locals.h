@@ -19,7 +19,8 @@ typedef struct xfi_local {
   size_t first_part;              /* in locals->parts */
   int n_parts;
   void *base; /* NULL: not handed in */
-  bool given;
+  bool given; /* rightly */
+  bool wrong; /* handed in otherwise: some of the problems are its */
   bool misc;
   bool unused; /* of the framework, but nothing of it moves: listed nowhere, and taken if handed in
                 */
@@ -28,6 +29,13 @@ typedef struct xfi_local {
   void *owned; /* memory of a misc tensor that the library took; `free` gives it back */
   void (*free)(void *memory);
 } xfi_local;
+
+/* Something that is wrong. */
+typedef struct xfi_local_problem {
+  char *text;
+  const xfi_local *of; /* its tensor; NULL: of a name that is none's */
+  bool is_missing;     /* at the last bind */
+} xfi_local_problem;
 
 /* A local tensor's name and its place in the list. */
 typedef struct xfi_name_ref {
@@ -52,10 +60,9 @@ struct xfer_locals {
   uint64_t bound_to;    /* the serial number of the plan of that bind; 0: there was none */
   void **pieces[2];     /* of the views returned last, source and destination */
   size_t pieces_capacity[2];
-  char **problems; /* found while tensors were handed in */
+  xfi_local_problem *problems;
   size_t n_problems, problems_capacity;
   size_t n_ignored;
-  bool listed; /* missing ones are among the problems */
   xfer_misc_fn misc_fn;
   void *misc_context;
 };
@@ -71,7 +78,7 @@ void xfi_local_make_dense(xfi_local *local);
 xfer_status xfi_locals_give(xfer_locals *locals, int side, const char *name, xfer_dtype dtype,
                             void *base, const int64_t *shape, const int64_t *strides, int n_dims,
                             bool again);
-/* Lists what is missing; misc tensors are not if a callback takes them. */
+/* Lists what is missing now; misc tensors are not if a callback takes them. */
 xfer_status xfi_locals_complete(xfer_locals *locals);
 /* Memory for the misc tensors that a callback takes. */
 xfer_status xfi_locals_own(xfer_locals *locals, const xfi_host_memory *memory);

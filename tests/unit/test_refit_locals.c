@@ -345,6 +345,57 @@ static void test_an_update_takes_the_place_of_what_was_given(void **state)
   unmake(&o);
 }
 
+/* ---- what is wrong can be made right -------------------------------------------------------- */
+
+typedef xfer_status (*hand_in_fn)(xfer_locals *locals, int side, const char *name, int32_t dtype,
+                                  void *base, const int64_t *shape, const int64_t *strides,
+                                  int n_dims);
+
+static void hand_in_norm(one *o, hand_in_fn hand_in, int64_t size, xfer_status st)
+{
+  assert_int_equal(
+      hand_in(o->locals, XFER_SIDE_GEN, "model.norm.weight", XFER_BF16, memory, &size, NULL, 1),
+      st);
+}
+
+static void test_what_is_handed_in_rightly_is_no_problem_any_more(void **state)
+{
+  static const hand_in_fn ways[] = {xfer_locals_give, xfer_locals_update};
+  static const change_fn changes[] = {drop_norm, wrong_shape, wrong_type};
+
+  (void)state;
+  for (size_t i = 0; i < 6; i++) {
+    one o = make(REFIT_DENSE, "vllm:tp2", XFER_SIDE_GEN, NULL, 0);
+
+    give_all(&o, XFER_SIDE_GEN, changes[i % 3]);
+    assert_int_equal(count_problems(&o), 1);
+    assert_int_equal(count_problems(&o), 1);
+    hand_in_norm(&o, ways[i / 3], 16, XFER_OK);
+    assert_int_equal(count_problems(&o), 0);
+    hand_in_norm(&o, xfer_locals_give, 16, XFER_OK); /* twice */
+    assert_int_equal(count_problems(&o), 1);
+    hand_in_norm(&o, xfer_locals_update, 17, XFER_ERR_MISMATCH);
+    assert_int_equal(count_problems(&o), 1);
+    hand_in_norm(&o, xfer_locals_update, 16, XFER_OK);
+    assert_int_equal(count_problems(&o), 0);
+    unmake(&o);
+  }
+}
+
+/* Of what is missing and wrong then, one remains. */
+static void test_a_missing_tensor_that_is_handed_in_wrongly_is_one_problem(void **state)
+{
+  one o = make(REFIT_DENSE, "vllm:tp2", XFER_SIDE_GEN, NULL, 0);
+
+  (void)state;
+  give_all(&o, XFER_SIDE_GEN, drop_norm);
+  assert_int_equal(count_problems(&o), 1);
+  hand_in_norm(&o, xfer_locals_give, 17, XFER_OK);
+  assert_int_equal(count_problems(&o), 1);
+  assert_non_null(strstr(xfer_locals_problem(o.locals, 0), "its shape should be"));
+  unmake(&o);
+}
+
 int main(void)
 {
   const struct CMUnitTest tests[] = {
@@ -355,6 +406,8 @@ int main(void)
       cmocka_unit_test(test_what_is_wrong_is_listed),
       cmocka_unit_test(test_surplus_twice_and_lora_are_listed),
       cmocka_unit_test(test_an_update_takes_the_place_of_what_was_given),
+      cmocka_unit_test(test_what_is_handed_in_rightly_is_no_problem_any_more),
+      cmocka_unit_test(test_a_missing_tensor_that_is_handed_in_wrongly_is_one_problem),
   };
 
   return cmocka_run_group_tests(tests, refit_files_begin, refit_files_end);
