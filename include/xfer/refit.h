@@ -55,9 +55,9 @@ typedef enum xfer_quant {
 /** Which tensors of the table count. Start from XFER_MODEL_OPTIONS_INIT. */
 typedef struct xfer_model_options {
   size_t struct_size;    /**< Set by XFER_MODEL_OPTIONS_INIT. */
-  int32_t layers_begin;  /**< First layer that is kept. */
+  int32_t layers_begin;  /**< First layer that is kept; above 0 only with an end. */
   int32_t layers_end;    /**< One past the last; 0: all layers. */
-  int32_t experts_begin; /**< First routed expert that is kept. */
+  int32_t experts_begin; /**< First routed expert that is kept; likewise. */
   int32_t experts_end;   /**< One past the last; 0: all experts. */
   int32_t ends;          /**< 1: with a range of layers, keep the tensors outside the layers too. */
   int32_t quant;         /**< xfer_quant */

@@ -33,14 +33,20 @@ void xfer_rules_destroy(xfer_rules *rules)
 
 /* ---- models ---- */
 
+/* Or all of them, 0 to 0. */
+static bool is_range(int32_t begin, int32_t end)
+{
+  return begin >= 0 && (end > begin || (end == 0 && begin == 0));
+}
+
 static xfer_status check_options(const xfer_model_options *o)
 {
   xfer_status st = XFER_OK;
 
-  XFI_CHECK(o->layers_begin >= 0 && (o->layers_end == 0 || o->layers_end > o->layers_begin),
-            XFER_ERR_ARG, "layers %d to %d", (int)o->layers_begin, (int)o->layers_end);
-  XFI_CHECK(o->experts_begin >= 0 && (o->experts_end == 0 || o->experts_end > o->experts_begin),
-            XFER_ERR_ARG, "experts %d to %d", (int)o->experts_begin, (int)o->experts_end);
+  XFI_CHECK(is_range(o->layers_begin, o->layers_end), XFER_ERR_ARG,
+            "layers_begin is %d and layers_end %d", (int)o->layers_begin, (int)o->layers_end);
+  XFI_CHECK(is_range(o->experts_begin, o->experts_end), XFER_ERR_ARG,
+            "experts_begin is %d and experts_end %d", (int)o->experts_begin, (int)o->experts_end);
   XFI_CHECK(o->quant == XFER_QUANT_NONE || o->quant == XFER_QUANT_FP8_BLOCK128, XFER_ERR_ARG,
             "quant %d", (int)o->quant);
   XFI_CHECK(o->n_renames >= 0 && (o->renames != NULL || o->n_renames == 0), XFER_ERR_ARG,

@@ -305,11 +305,11 @@ static void test_models_and_sides_refuse_null_and_what_is_not_there(void **state
   REFUSED_NULL(xfer_model_load(NULL, table, NULL));
   REFUSED_NULL(xfer_model_load(&made, NULL, NULL));
   options.layers_begin = -1;
-  REFUSED("layers -1 to 0", xfer_model_load(&made, table, &options));
+  REFUSED("layers_begin is -1 and layers_end 0", xfer_model_load(&made, table, &options));
   options.layers_begin = 0;
   options.experts_begin = 2;
   options.experts_end = 2;
-  REFUSED("experts 2 to 2", xfer_model_load(&made, table, &options));
+  REFUSED("experts_begin is 2 and experts_end 2", xfer_model_load(&made, table, &options));
   options.experts_begin = options.experts_end = 0;
   options.quant = 9;
   REFUSED("quant", xfer_model_load(&made, table, &options));

@@ -276,6 +276,14 @@ static void test_ranges_keep_what_they_say(void **state)
   options.layers_end = 6; /* the last of them is not there */
   assert_int_equal(xfer_model_load(&model, path, &options), XFER_ERR_ARG);
   assert_non_null(strstr(xfer_last_error(), "the model has"));
+  options.layers_begin = 1;
+  options.layers_end = 0; /* the first of all layers */
+  assert_int_equal(xfer_model_load(&model, path, &options), XFER_ERR_ARG);
+  refit_expect_error("layers_begin is 1 and layers_end 0");
+  options.layers_begin = 0;
+  options.experts_begin = 3;
+  assert_int_equal(xfer_model_load(&model, path, &options), XFER_ERR_ARG);
+  refit_expect_error("experts_begin is 3 and experts_end 0");
   options = (xfer_model_options)XFER_MODEL_OPTIONS_INIT;
   options.extra = "mtp";
   assert_int_equal(xfer_model_load(&model, path, &options), XFER_ERR_ARG);
