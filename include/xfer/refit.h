@@ -124,7 +124,9 @@ typedef enum xfer_weights {
 typedef struct xfer_side_options {
   size_t struct_size; /**< Set by XFER_SIDE_OPTIONS_INIT. */
   int32_t first_rank; /**< The side's ranks are first_rank, first_rank + 1, ... */
-  uint32_t weights;   /**< OR of XFER_WEIGHTS_*; required of "vllm:" unless the SPEC says it. */
+  uint32_t weights;   /**< OR of XFER_WEIGHTS_*; required of "vllm:" unless the SPEC says it. LOADED
+                           alone gives way to the SPEC; other bits must be the SPEC's, if it has
+                           any, and are refused of a side that has none. */
   const int32_t *map_experts; /**< [map_first[n_map]] Expert map: the experts that each
                                  expert-parallel rank holds, in local order; an expert may occur
                                  again (redundant experts). NULL: the SPEC's rule, else linear. */

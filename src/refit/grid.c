@@ -89,7 +89,7 @@ static xfer_status make_ranks(xfer_side *side, const xfer_side_options *o)
             side->spec, side->size, XFI_MOST_RANKS);
   XFI_CHECK(o->first_rank >= 0 && side->size <= INT_MAX - o->first_rank, XFER_ERR_ARG,
             "\"%s\": first_rank %d", side->spec, (int)o->first_rank);
-  XFI_CHECK(o->n_ranks == 0 || (o->n_ranks == side->size && o->ranks != NULL), XFER_ERR_ARG,
+  XFI_CHECK(o->n_ranks == (o->ranks != NULL ? side->size : 0), XFER_ERR_ARG,
             "\"%s\" has %d ranks, %lld are listed", side->spec, side->size, (long long)o->n_ranks);
   XFI_CHECK(o->n_ranks == 0 || o->first_rank == 0, XFER_ERR_ARG,
             "\"%s\": ranks are listed, and first_rank is %d too", side->spec, (int)o->first_rank);

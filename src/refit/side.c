@@ -85,7 +85,7 @@ xfer_status xfi_side_create(xfer_side **side, const char *spec, const xfer_side_
   XFI_TRY(xfi_spec_parse(s, spec, &o));
   XFI_TRY(xfi_grid_make(s, &o));
   XFI_TRY(xfi_map_check(s));
-  if (o.n_map > 0) XFI_TRY(xfi_map_copy(s, &o));
+  if (o.n_map != 0) XFI_TRY(xfi_map_copy(s, &o));
   *side = s;
   s = NULL;
 done:

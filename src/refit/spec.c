@@ -305,22 +305,32 @@ done:
 
 /* ---- what fits together ---- */
 
-/* What the options say of weights, where the SPEC says nothing of them. */
+/* What the options say of weights, where the SPEC says nothing of them. That nothing was done to
+ * them gives way to what the SPEC says, and is true of a side that knows of nothing else. */
 static xfer_status take_weights(xfer_side *side, const xfer_side_options *o)
 {
   const xfi_var *var;
+  const uint32_t done = o->weights & ~(uint32_t)XFER_WEIGHTS_LOADED;
   uint32_t all = 0;
-  bool said = false;
+  uint32_t said = 0; /* by the SPEC */
+  bool takes = false;
   xfer_status st = XFER_OK;
 
   for (int i = 0; i < N_WEIGHTS; i++) {
     all |= WEIGHTS[i].bit;
     var = find_var(side, WEIGHTS[i].name);
-    said = said || (var != NULL && var->value != 0);
+    takes = takes || var != NULL;
+    if (var != NULL && var->value != 0) said |= WEIGHTS[i].bit;
   }
   XFI_CHECK((o->weights & ~all) == 0, XFER_ERR_ARG, "weights %#x: an unknown bit",
             (unsigned)o->weights);
-  for (int i = 0; i < N_WEIGHTS && !said; i++)
+  XFI_CHECK(takes || done == 0, XFER_ERR_ARG,
+            "\"%s\": the options say weights %#x, and that side has none that kernels change",
+            side->spec, (unsigned)o->weights);
+  XFI_CHECK(said == 0 || done == 0 || said == o->weights, XFER_ERR_ARG,
+            "\"%s\": the options say weights %#x, the SPEC %#x", side->spec, (unsigned)o->weights,
+            (unsigned)said);
+  for (int i = 0; i < N_WEIGHTS && said == 0; i++)
     set_var(side, WEIGHTS[i].name, (o->weights & WEIGHTS[i].bit) != 0);
 done:
   return st;

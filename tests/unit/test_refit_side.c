@@ -137,6 +137,43 @@ static void test_serving_side_must_say_what_its_kernels_did(void **state)
   assert_int_equal(xfer_side_create(&side, "vllm:tp2", &options), XFER_ERR_ARG);
 }
 
+static void test_options_that_contradict_the_spec_or_each_other_are_refused(void **state)
+{
+  static const int32_t ranks[] = {0, 1};
+  static const struct {
+    const char *spec;
+    uint32_t weights;
+    const char *word; /* NULL: it is fine */
+  } cases[] = {
+      {"vllm:tp2,loaded", XFER_WEIGHTS_TRANSPOSED, "the options say weights 0x8, the SPEC 0x1"},
+      {"vllm:tp2,up_first", XFER_WEIGHTS_UP_FIRST | XFER_WEIGHTS_TRANSPOSED, "the SPEC 0x2"},
+      {"vllm:tp2,up_first", XFER_WEIGHTS_UP_FIRST, NULL},
+      {"vllm:tp2,up_first", XFER_WEIGHTS_LOADED, NULL},
+      {"megatron:tp2", XFER_WEIGHTS_TRANSPOSED, "\"megatron:tp2\": the options say weights 0x8"},
+      {"megatron:tp2", XFER_WEIGHTS_LOADED, NULL},
+  };
+  xfer_side_options options = XFER_SIDE_OPTIONS_INIT;
+  xfer_side *side = NULL;
+
+  (void)state;
+  for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+    options.weights = cases[i].weights;
+    assert_int_equal(xfer_side_create(&side, cases[i].spec, &options),
+                     cases[i].word == NULL ? XFER_OK : XFER_ERR_ARG);
+    if (cases[i].word != NULL) refit_expect_error(cases[i].word);
+    xfer_side_destroy(side);
+    side = NULL;
+  }
+  options = (xfer_side_options)XFER_SIDE_OPTIONS_INIT;
+  options.ranks = ranks;
+  assert_int_equal(xfer_side_create(&side, "megatron:tp2", &options), XFER_ERR_ARG);
+  refit_expect_error("\"megatron:tp2\" has 2 ranks, 0 are listed");
+  options.ranks = NULL;
+  options.n_map = -1;
+  assert_int_equal(xfer_side_create(&side, "megatron:tp2", &options), XFER_ERR_ARG);
+  refit_expect_error("an expert map of -1 ranks");
+}
+
 static void test_expert_map_is_checked(void **state)
 {
   const int32_t experts[] = {0, 1, 2, 1};
@@ -345,6 +382,7 @@ int main(void)
       cmocka_unit_test(test_spec_gives_its_number_of_ranks),
       cmocka_unit_test(test_spec_that_is_wrong_is_refused_with_a_sentence),
       cmocka_unit_test(test_serving_side_must_say_what_its_kernels_did),
+      cmocka_unit_test(test_options_that_contradict_the_spec_or_each_other_are_refused),
       cmocka_unit_test(test_expert_map_is_checked),
       cmocka_unit_test(test_patterns_are_checked),
       cmocka_unit_test(test_coordinates_of_a_rank),
