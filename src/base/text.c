@@ -70,16 +70,34 @@ void xfi_text_printf(xfi_text *text, const char *fmt, ...)
   text->n_chars += fit;
 }
 
+size_t xfi_text_character(const char *c)
+{
+  const unsigned char *u = (const unsigned char *)c;
+  const size_t n = u[0] < 0x80 ? 1 : u[0] < 0xe0 ? 2 : u[0] < 0xf0 ? 3 : 4;
+
+  if ((u[0] >= 0x80 && u[0] < 0xc2) || u[0] > 0xf4) return 0;
+  for (size_t i = 1; i < n; i++)
+    if ((u[i] & 0xc0) != 0x80) return 0;
+  if ((u[0] == 0xe0 && u[1] < 0xa0) || (u[0] == 0xf0 && u[1] < 0x90)) return 0; /* too long */
+  if ((u[0] == 0xed && u[1] > 0x9f) || (u[0] == 0xf4 && u[1] > 0x8f)) return 0; /* no character */
+  return n;
+}
+
 void xfi_text_json(xfi_text *text, const char *chars)
 {
+  size_t n = 0;
+
   xfi_text_add(text, "\"", 1);
-  for (const char *c = chars; *c != '\0'; c++) {
+  for (const char *c = chars; *c != '\0'; c += n > 0 ? n : 1) {
+    n = xfi_text_character(c);
     if (*c == '"' || *c == '\\') {
       xfi_text_printf(text, "\\%c", *c);
     } else if ((unsigned char)*c < 0x20) {
       xfi_text_printf(text, "\\u%04x", (unsigned)*c);
+    } else if (n == 0) {
+      xfi_text_printf(text, "\\ufffd");
     } else {
-      xfi_text_add(text, c, 1);
+      xfi_text_add(text, c, n);
     }
   }
   xfi_text_add(text, "\"", 1);

@@ -27,7 +27,10 @@ __attribute__((format(printf, 2, 3))) void xfi_text_printf(xfi_text *text, const
 /* Appends `n_chars` characters. */
 void xfi_text_add(xfi_text *text, const char *chars, size_t n_chars);
 
-/* Appends `chars` as a JSON string, quotes included. */
+/* How many bytes the UTF-8 character at `c` has; 0: there is none. */
+size_t xfi_text_character(const char *c);
+
+/* Appends `chars` as a JSON string, quotes included; bytes that are not UTF-8 become U+FFFD. */
 void xfi_text_json(xfi_text *text, const char *chars);
 
 /* Hands the string over, to be freed by xfi_free, or says what went wrong, which makes it NULL:

@@ -11,6 +11,7 @@
 #include <unistd.h>
 
 #include "clock.h"
+#include "text.h"
 
 enum { TRACKS = 64, MAX_NAMED = 4096 };
 
@@ -205,11 +206,16 @@ static void write_span(const xfi_span *span, int64_t ended, xfer_status st, cons
   if (ferror(spans) != 0) end_spans(); /* what comes after a gap is worth nothing */
 }
 
-/* No character that JSON would take for another. */
+/* No character that JSON would take for another, and none that it does not have. */
 static void make_plain(char *text)
 {
-  for (; *text != '\0'; text++)
+  for (size_t n = 1; *text != '\0'; text += n) {
+    n = xfi_text_character(text);
     if ((unsigned char)*text < ' ' || *text == '"' || *text == '\\') *text = '\'';
+    if (n > 0) continue;
+    *text = '?';
+    n = 1;
+  }
 }
 
 xfi_span xfi_span_begin(xfi_subsys subsys, int rank, int track, const char *name)

@@ -10,6 +10,7 @@
 
 #include "alloc.h"
 
+#include <stdio.h>
 #include <string.h>
 
 /* What a text without an error comes to; it is empty again. */
@@ -77,6 +78,45 @@ static void test_json_escapes_what_json_must(void **state)
   xfi_text_free(&text);
 }
 
+static void test_json_has_no_bytes_that_are_not_utf8(void **state)
+{
+  static const char *const whole[] = {
+      "\x7f",         "\xc2\x80",         "\xe0\xa0\x80",    "\xed\x9f\xbf",
+      "\xee\x80\x80", "\xf0\x90\x80\x80", "\xf4\x8f\xbf\xbf"};
+  static const char *const broken[] = {"\xff",
+                                       "\x80",
+                                       "\xc1\xbf",
+                                       "\xc3",
+                                       "\xe0\x9f\xbf",
+                                       "\xed\xa0\x80",
+                                       "\xe2\x82",
+                                       "\xf0\x8f\xbf\xbf",
+                                       "\xf4\x90\x80\x80",
+                                       "\xf5\x80\x80\x80"};
+  char want[64];
+
+  (void)state;
+  for (size_t i = 0; i < sizeof whole / sizeof *whole; i++) {
+    xfi_text text = {0};
+
+    xfi_text_json(&text, whole[i]);
+    snprintf(want, sizeof want, "\"%s\"", whole[i]);
+    assert_string_equal(text.chars, want);
+    xfi_text_free(&text);
+  }
+  for (size_t i = 0; i < sizeof broken / sizeof *broken; i++) {
+    xfi_text text = {0};
+
+    strcpy(want, "\"");
+    for (size_t k = 0; k < strlen(broken[i]); k++)
+      strcat(want, "\\ufffd");
+    strcat(want, "\"");
+    xfi_text_json(&text, broken[i]);
+    assert_string_equal(text.chars, want);
+    xfi_text_free(&text);
+  }
+}
+
 static void test_failed_allocation_sticks(void **state)
 {
   (void)state;
@@ -123,6 +163,7 @@ int main(void)
       cmocka_unit_test(test_text_grows_over_many_appends),
       cmocka_unit_test(test_piece_of_any_length_is_whole),
       cmocka_unit_test(test_json_escapes_what_json_must),
+      cmocka_unit_test(test_json_has_no_bytes_that_are_not_utf8),
       cmocka_unit_test(test_failed_allocation_sticks),
       cmocka_unit_test(test_fixed_text_is_cut_and_says_so),
   };
