@@ -367,9 +367,11 @@ xfer_status xfi_bounds_add_flat(xfi_bounds *list, int n_dims, const int64_t *sha
   int64_t from; /* of the padding, one box past the shape */
   xfer_status st = XFER_OK;
 
-  for (int d = 0; d < n_dims; d++)
-    XFI_CHECK(shape[d] >= 0 && xfi_imul_fits(n_elems, shape[d], &n_elems), XFER_ERR_OVERFLOW,
-              "dim %d: size %lld", d, (long long)shape[d]);
+  for (int d = 0; d < n_dims; d++) {
+    XFI_CHECK(shape[d] >= 0, XFER_ERR_SHAPE, "dim %d: size %lld", d, (long long)shape[d]);
+    XFI_CHECK(xfi_imul_fits(n_elems, shape[d], &n_elems), XFER_ERR_OVERFLOW, "dim %d: size %lld", d,
+              (long long)shape[d]);
+  }
   from = begin > n_elems ? begin : n_elems;
   XFI_CHECK(begin >= 0 && begin <= end && end <= INT64_MAX / 2, XFER_ERR_SHAPE,
             "a flat range from %lld to %lld", (long long)begin, (long long)end);

@@ -125,7 +125,7 @@ static void test_what_describes_no_boxes_is_refused(void **state)
       {DESC(size, 2, shape, NULL, NULL), false, XFER_ERR_ARG, "shape and bounds are needed"},
       {DESC(size, 2, NULL, NULL, whole), false, XFER_ERR_ARG, "shape and bounds are needed"},
       {DESC(size, 2, shape, first, whole), false, XFER_ERR_ARG, "first is not"},
-      {DESC(size, 2, none_of_7, NULL, whole), false, XFER_ERR_OVERFLOW, "dim 1: size -1"},
+      {DESC(size, 2, none_of_7, NULL, whole), false, XFER_ERR_SHAPE, "dim 1: size -1"},
       {DESC(size, 2, huge, NULL, whole), false, XFER_ERR_OVERFLOW, "dim 1: size 2"},
       {DESC(size, 2, shape, NULL, below), false, XFER_ERR_SHAPE, "a flat range from -1 to 24"},
       {DESC(size, 2, shape, NULL, far), false, XFER_ERR_SHAPE, "a flat range from 0 to 922"},
