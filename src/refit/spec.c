@@ -136,7 +136,7 @@ static xfer_status parse_dtype(xfer_side *side, const char *name)
   xfer_status st = XFER_OK;
 
   XFI_CHECK(xfi_dtype_parse(&side->dtype, name) == XFER_OK, XFER_ERR_ARG,
-            "dtype=%s: no element type is called that", name);
+            "\"%s\": dtype=%s: no element type is called that", side->spec, name);
 done:
   return st;
 }

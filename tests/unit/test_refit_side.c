@@ -80,7 +80,7 @@ static void test_spec_that_is_wrong_is_refused_with_a_sentence(void **state)
       {"megatron:pp2,vpp2,layers=1+2", "layers= lists 2 stages, there are 4 virtual ones"},
       {"megatron:pp2,layers=1,2", "no item \"2\" there; it has"},
       {"megatron:pp2,layers=1,2", "layers=N+N"},
-      {"megatron:tp2,dtype=bf17", "no element type"},
+      {"megatron:tp2,dtype=bf17", "\"megatron:tp2,dtype=bf17\": dtype=bf17: no element type"},
       {"megatron:tp2,dtype=", "no element type"},
       {"fsdp:dp2,dtype=bf16,dtype=f32", "given twice"},
       {"megatron:pp2,layers=3", "lists 1 stages"},
