@@ -71,10 +71,14 @@ static void set_shape(xfi_entry *entry, const xfi_raw *raw)
 }
 
 /* Applies the caller's renames, in order. */
-static xfer_status rename_entry(xfi_entry *entry, const xfer_model_options *options,
-                                uint64_t *renamed)
+static xfer_status rename_entry(xfi_entry *entry, const xfer_model_options *options, bool **renamed)
 {
   xfer_status st = XFER_OK;
+
+  if (options->n_renames > 0 && *renamed == NULL) {
+    *renamed = xfi_calloc((size_t)options->n_renames, sizeof **renamed);
+    XFI_CHECK(*renamed != NULL, XFER_ERR_NOMEM, "%lld renames", (long long)options->n_renames);
+  }
 
   for (int64_t i = 0; i < options->n_renames; i++) {
     char *next = NULL;
@@ -82,7 +86,7 @@ static xfer_status rename_entry(xfi_entry *entry, const xfer_model_options *opti
     XFI_TRY(
         xfi_glob_rename(&next, options->renames[2 * i], options->renames[2 * i + 1], entry->known));
     if (next == NULL) continue;
-    if (i < 64) *renamed |= UINT64_C(1) << i;
+    (*renamed)[i] = true;
     xfi_free(entry->known);
     entry->known = next;
   }

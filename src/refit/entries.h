@@ -91,7 +91,7 @@ struct xfer_model {
   int n_layers;
   int n_config_layers; /* num_hidden_layers; 0: not said */
   int n_extra;         /* extra layers that are kept */
-  uint64_t renamed;    /* bit i: the i-th rename matched something */
+  bool *renamed;       /* [n_renames] of the options: it matched something; NULL: there are none */
   bool scanned;        /* ranges were kept, quantised */
   bool selected;       /* of its layers some were kept alone */
 };

@@ -70,6 +70,7 @@ void xfi_model_destroy(xfer_model *model) /* NOLINT(misc-no-recursion): a base h
 {
   if (model == NULL || atomic_fetch_sub(&model->n_refs, 1) != 1) return;
   free_entries(model->entries, model->n_entries);
+  xfi_free(model->renamed);
   xfi_free(model->layers);
   xfi_free(model->vars);
   xfi_doc_free(&model->config);
@@ -351,8 +352,8 @@ xfer_status xfi_model_finish(xfer_model *model, const xfer_model_options *option
   XFI_CHECK(model->n_config_layers == 0 || options->layers_end <= model->n_config_layers,
             XFER_ERR_ARG, "layers %d to %d are wanted; the model has %d", options->layers_begin,
             options->layers_end - 1, model->n_config_layers);
-  for (int64_t i = 0; i < options->n_renames && i < 64; i++) {
-    XFI_CHECK((model->renamed >> i & 1) != 0, XFER_ERR_ARG,
+  for (int64_t i = 0; i < options->n_renames; i++) {
+    XFI_CHECK(model->renamed != NULL && model->renamed[i], XFER_ERR_ARG,
               "rename \"%s\": no tensor of the model matches", options->renames[2 * i]);
   }
   if (!model->scanned) {

@@ -407,6 +407,25 @@ static void test_renames_lead_to_known_names(void **state)
   xfer_side_destroy(train);
 }
 
+static void test_the_last_of_many_renames_must_match_too(void **state)
+{
+  static const char *renames[2 * 65];
+  xfer_model_options options = XFER_MODEL_OPTIONS_INIT;
+  xfer_model *model = NULL;
+  const char *path = refit_write("table.json", REFIT_DENSE);
+
+  (void)state;
+  for (int i = 0; i < 2 * 65; i++)
+    renames[i] = "*";
+  options.renames = renames;
+  options.n_renames = 65;
+  assert_int_equal(xfer_model_load(&model, path, &options), XFER_OK);
+  xfer_model_destroy(model);
+  renames[2 * 64] = "nothing.*";
+  assert_int_equal(xfer_model_load(&model, path, &options), XFER_ERR_ARG);
+  refit_expect_error("rename \"nothing.*\": no tensor of the model matches");
+}
+
 static void test_a_rename_puts_nothing_into_layers(void **state)
 {
   static const char table[] =
@@ -582,6 +601,7 @@ int main(void)
       cmocka_unit_test(test_added_tensors_join_the_table),
       cmocka_unit_test(test_a_refused_tensor_takes_no_other_with_it),
       cmocka_unit_test(test_renames_lead_to_known_names),
+      cmocka_unit_test(test_the_last_of_many_renames_must_match_too),
       cmocka_unit_test(test_a_rename_puts_nothing_into_layers),
       cmocka_unit_test(test_checkpoint_names_become_stacked_experts),
       cmocka_unit_test(test_checkpoint_that_is_broken_is_refused),
