@@ -252,11 +252,49 @@ static void test_e5_a_rank_that_is_stopped_at_any_call_is_left_behind(void **sta
   signals(SIGSTOP, strtol(every, NULL, 10));
 }
 
+/* ---- the way -------------------------------------------------------------------------------- */
+
+static bool says_the_way(meeting_place *place, int rank)
+{
+  xfer_comm *comm = meet(place, rank);
+  input in;
+  xfer_plan *plan = NULL;
+  char *text = NULL;
+  bool right;
+
+  input_create(&in, rank);
+  right = xfer_plan_create(&plan, comm, in.tensors, in.n_tensors, &in.options) == XFER_OK &&
+          input_bind(&in, plan) == XFER_OK && xfer_plan_commit(plan) == XFER_OK &&
+          xfer_plan_print(plan, &text, 0) == XFER_OK &&
+          strstr(text, "packed: another process's memory cannot be addressed") != NULL;
+  xfer_text_free(text);
+  xfer_plan_destroy(plan);
+  input_destroy(&in);
+  xfer_comm_destroy(comm);
+  return right;
+}
+
+static void test_a_plan_says_why_data_of_processes_on_a_host_is_packed(void **state)
+{
+  meeting_place *place = open_place(N_RANKS);
+  int status = 0;
+
+  (void)state;
+  for (int r = 0; r < N_RANKS; r++)
+    if (fork() == 0) _exit(says_the_way(place, r) ? 0 : 8);
+  for (int r = 0; r < N_RANKS; r++) {
+    assert_true(wait(&status) > 0);
+    assert_true(WIFEXITED(status) && WEXITSTATUS(status) == 0);
+  }
+  (void)munmap(place, sizeof *place);
+}
+
 int main(void)
 {
   const struct CMUnitTest tests[] = {
       cmocka_unit_test(test_e5_a_rank_that_is_killed_at_any_call_is_left_behind),
       cmocka_unit_test(test_e5_a_rank_that_is_stopped_at_any_call_is_left_behind),
+      cmocka_unit_test(test_a_plan_says_why_data_of_processes_on_a_host_is_packed),
   };
 
   return cmocka_run_group_tests(tests, NULL, NULL);
