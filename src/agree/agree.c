@@ -172,7 +172,7 @@ static xfer_status check_known(const xfi_agreed *agreed)
     const xfer_tensor *a = &agreed->tensors[t];
 
     XFI_CHECK(a->src != NULL && a->dst != NULL, XFER_ERR_ARG,
-              "tensor %zu \"%s\": no rank gave its %s layout", t, a->name,
+              "tensor %zu \"%.100s\": no rank gave its %s layout", t, a->name,
               a->src == NULL ? "source" : "destination");
   }
 done:

@@ -298,16 +298,17 @@ static xfer_status put_together(xfer_layout **whole, const filling *f, const uin
 
     if (uses[r] == NO_LAYOUT) continue;
     XFI_CHECK(is_own(l), XFER_ERR_MISMATCH,
-              "tensor \"%s\": rank %d has a whole layout, others their own boxes", name, r);
+              "tensor \"%.100s\": rank %d has a whole layout, others their own boxes", name, r);
     if (model == NULL) model = l;
-    XFI_CHECK(l->dtype == model->dtype && l->n_dims == model->n_dims, XFER_ERR_MISMATCH,
-              "tensor \"%s\": rank %d has boxes of another dtype or number of dims than rank %d",
-              name, r, ranks[0]);
+    XFI_CHECK(
+        l->dtype == model->dtype && l->n_dims == model->n_dims, XFER_ERR_MISMATCH,
+        "tensor \"%.100s\": rank %d has boxes of another dtype or number of dims than rank %d",
+        name, r, ranks[0]);
     for (int d = 0; d < l->n_dims; d++) {
       shape[d] = model->dims[d].size;
       XFI_CHECK(l->dims[d].size == shape[d], XFER_ERR_MISMATCH,
-                "tensor \"%s\", dim %d: rank %d has boxes of %lld indices, rank %d of %lld", name,
-                d, r, (long long)l->dims[d].size, ranks[0], (long long)shape[d]);
+                "tensor \"%.100s\", dim %d: rank %d has boxes of %lld indices, rank %d of %lld",
+                name, d, r, (long long)l->dims[d].size, ranks[0], (long long)shape[d]);
     }
     n_boxes = l->boxes->first[1];
     XFI_TRY(xfi_bytes_put(&bounds, l->boxes->bounds,

@@ -314,5 +314,5 @@ done:
 size_t xfer_problem_format(char *text, size_t n_bytes, const xfer_layout *src,
                            const xfer_layout *dst)
 {
-  return xfi_problem_format(text, n_bytes, src, dst);
+  return xfi_problem_format(text, text == NULL ? 0 : n_bytes, src, dst);
 }

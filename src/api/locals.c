@@ -103,6 +103,7 @@ xfer_status xfer_locals_update(xfer_locals *locals, int side, const char *name, 
 xfer_status xfer_locals_view(xfer_locals *locals, size_t tensor, xfer_view *src, xfer_view *dst,
                              int *has)
 {
+  xfer_view found[2];
   bool has_src, has_dst;
   xfer_status st = XFER_OK;
 
@@ -111,8 +112,10 @@ xfer_status xfer_locals_view(xfer_locals *locals, size_t tensor, xfer_view *src,
   XFI_NEED(dst);
   XFI_NEED(has);
   XFI_CHECK(tensor < locals->refit->n_tensors, XFER_ERR_ARG, "no tensor %zu", tensor);
-  XFI_TRY(xfi_locals_view(locals, tensor, XFER_SIDE_TRAIN, src, &has_src));
-  XFI_TRY(xfi_locals_view(locals, tensor, XFER_SIDE_GEN, dst, &has_dst));
+  XFI_TRY(xfi_locals_view(locals, tensor, XFER_SIDE_TRAIN, &found[0], &has_src));
+  XFI_TRY(xfi_locals_view(locals, tensor, XFER_SIDE_GEN, &found[1], &has_dst));
+  if (has_src) *src = found[0];
+  if (has_dst) *dst = found[1];
   *has = (has_src ? 1 : 0) | (has_dst ? 2 : 0);
 done:
   return st;

@@ -89,6 +89,17 @@ done:
   return st;
 }
 
+/* As many as a mesh may have. */
+static xfer_status check_ranks(int n_ranks)
+{
+  xfer_status st = XFER_OK;
+
+  XFI_CHECK(n_ranks <= XFI_MOST_RANKS, XFER_ERR_OVERFLOW, "%d ranks, more than %d", n_ranks,
+            XFI_MOST_RANKS);
+done:
+  return st;
+}
+
 xfer_status xfer_plan_simulate(xfer_plan **plan, int n_ranks, int rank, const xfer_tensor *tensors,
                                size_t n_tensors, const xfer_plan_options *given)
 {
@@ -97,6 +108,7 @@ xfer_status xfer_plan_simulate(xfer_plan **plan, int n_ranks, int rank, const xf
 
   XFI_NEED(plan);
   XFI_CHECK(rank >= 0 && rank < n_ranks, XFER_ERR_ARG, "rank %d of %d ranks", rank, n_ranks);
+  XFI_TRY(check_ranks(n_ranks));
   XFI_TRY(xfi_plan_options_copy(&options, given));
   XFI_TRY(check_tensors(__func__, tensors, n_tensors, true));
   XFI_TRY(xfi_run_simulate(plan, n_ranks, rank, tensors, n_tensors, &options));
@@ -147,6 +159,7 @@ xfer_status xfer_plan_traffic(int n_ranks, const xfer_tensor *tensors, size_t n_
 
   XFI_NEED(fn);
   XFI_CHECK(n_ranks > 0, XFER_ERR_ARG, "traffic of %d ranks", n_ranks);
+  XFI_TRY(check_ranks(n_ranks));
   XFI_TRY(xfi_plan_options_copy(&options, given));
   XFI_TRY(check_tensors(__func__, tensors, n_tensors, true));
   XFI_TRY(xfi_run_traffic(n_ranks, tensors, n_tensors, &options, tell, &to));

@@ -159,10 +159,10 @@ static xfer_status add_extent(sweep *s, size_t owner, int64_t piece)
 
   if (!clears && !use->is_source) {
     XFI_TRY(make_grid(&g, s, use, piece));
-    XFI_CHECK(
-        ascends(&g), XFER_ERR_SHAPE,
-        "tensor \"%s\": the strides of its destination view do not nest, so it may overlap itself",
-        use->name);
+    XFI_CHECK(ascends(&g), XFER_ERR_SHAPE,
+              "tensor \"%.100s\": the strides of its destination view do not nest, so it may "
+              "overlap itself",
+              use->name);
   }
   if (n_bytes > 0) s->at[s->n++] = (extent){start, start + n_bytes, owner, piece};
 done:
@@ -252,10 +252,12 @@ static bool is_tie(const xfi_use *a, const xfi_use *b)
 static void say_overlap(const xfi_use *a, const xfi_use *b)
 {
   if (!a->is_source && !b->is_source)
-    xfi_set_error("the destination views of tensors \"%s\" and \"%s\" overlap", a->name, b->name);
+    xfi_set_error("the destination views of tensors \"%.100s\" and \"%.100s\" overlap", a->name,
+                  b->name);
   else
-    xfi_set_error("the source view of tensor \"%s\" and the destination view of \"%s\" overlap",
-                  a->is_source ? a->name : b->name, a->is_source ? b->name : a->name);
+    xfi_set_error(
+        "the source view of tensor \"%.100s\" and the destination view of \"%.100s\" overlap",
+        a->is_source ? a->name : b->name, a->is_source ? b->name : a->name);
 }
 
 static xfer_status check_pair(sweep *s, size_t i, size_t k)

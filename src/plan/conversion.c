@@ -135,11 +135,11 @@ xfer_status xfi_conversion_check(xfer_conversion c, const char *name)
   xfer_status st = XFER_OK;
 
   XFI_CHECK(xfi_conversion_is_known(c), XFER_ERR_ARG,
-            "tensor \"%s\": conversion %#llx is not known", name, (unsigned long long)c);
+            "tensor \"%.100s\": conversion %#llx is not known", name, (unsigned long long)c);
   if (!kinds[kind].has_value) return XFER_OK;
   XFI_CHECK(isfinite(value) &&
                 (kind != XFER_CONVERSION_SCALE || (value > 0 && isfinite(1 / value))),
-            XFER_ERR_ARG, "tensor \"%s\": conversion \"%s\" by %g", name, kinds[kind].name,
+            XFER_ERR_ARG, "tensor \"%.100s\": conversion \"%s\" by %g", name, kinds[kind].name,
             (double)value);
 done:
   return st;
@@ -153,12 +153,13 @@ xfer_status xfi_conversion_fits(xfer_conversion c, const xfer_layout *src, const
   xfer_status st = XFER_OK;
 
   if (c == 0)
-    XFI_CHECK(src->dtype == dst->dtype, XFER_ERR_SHAPE,
-              "tensor \"%s\": the source is %s, the destination %s, and no conversion is asked for",
-              name, from, to);
+    XFI_CHECK(
+        src->dtype == dst->dtype, XFER_ERR_SHAPE,
+        "tensor \"%.100s\": the source is %s, the destination %s, and no conversion is asked for",
+        name, from, to);
   else
     XFI_CHECK(converts(xfi_conversion_kind(c), src->dtype, dst->dtype), XFER_ERR_SHAPE,
-              "tensor \"%s\": there is no conversion from %s to %s", name, from, to);
+              "tensor \"%.100s\": there is no conversion from %s to %s", name, from, to);
 done:
   return st;
 }

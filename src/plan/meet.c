@@ -172,7 +172,7 @@ static xfer_status say_missing(const xfi_look *look, const xfi_held *mine, const
   print_bounds(box, mine->bounds, n_dims);
   print_bounds(rest, left->at, n_dims);
   XFI_CHECK(false, XFER_ERR_SHAPE,
-            "tensor \"%s\": rank %d needs [%s] of its box [%s], which no source holds",
+            "tensor \"%.100s\": rank %d needs [%s] of its box [%s], which no source holds",
             look->plan->tensors[look->cls->first_tensor].name, look->plan->rank, rest, box);
 done:
   return st;
@@ -237,7 +237,7 @@ static xfer_status prove_box(const xfi_look *look, const xfi_held *mine, const m
 
     for (size_t k = i + 1; k < n && starts[k].lo < a->lo[by] + a->length[by]; k++)
       XFI_CHECK(!boxes_overlap(a, &in[starts[k].i].box, n_dims), XFER_ERR_INTERNAL,
-                "tensor \"%s\": rank %d would get an element twice",
+                "tensor \"%.100s\": rank %d would get an element twice",
                 look->plan->tensors[look->cls->first_tensor].name, look->plan->rank);
   }
 done:

@@ -109,16 +109,16 @@ static xfer_status prove_dim(const xfi_runs *runs, const xfi_pieces *list, int d
     while (at < end) {
       XFI_CHECK(k < list->n && sorted[k].dst_local == at && sorted[k].global == at + to_global,
                 XFER_ERR_SHAPE,
-                "tensor \"%s\", dim %d: rank %d needs index %lld, which no source part holds",
+                "tensor \"%.100s\", dim %d: rank %d needs index %lld, which no source part holds",
                 tensor, d, rank, (long long)(at + to_global));
       at += sorted[k++].length;
     }
     XFI_CHECK(at == end, XFER_ERR_INTERNAL,
-              "tensor \"%s\", dim %d: rank %d would get local index %lld twice", tensor, d, rank,
-              (long long)end);
+              "tensor \"%.100s\", dim %d: rank %d would get local index %lld twice", tensor, d,
+              rank, (long long)end);
   }
   XFI_CHECK(k == list->n, XFER_ERR_INTERNAL,
-            "tensor \"%s\", dim %d: rank %d would get local index %lld twice", tensor, d, rank,
+            "tensor \"%.100s\", dim %d: rank %d would get local index %lld twice", tensor, d, rank,
             (long long)sorted[k].dst_local);
 done:
   xfi_free(sorted);

@@ -83,7 +83,7 @@ static xfer_status check_mesh(const xfi_plan *plan, const char *name, const char
   xfer_status st = XFER_OK;
 
   XFI_CHECK(mesh->max_rank < plan->n_ranks, XFER_ERR_ARG,
-            "tensor \"%s\": its %s mesh has rank %d, the comm has %d ranks", name, side,
+            "tensor \"%.100s\": its %s mesh has rank %d, the comm has %d ranks", name, side,
             mesh->max_rank, plan->n_ranks);
 done:
   return st;
@@ -99,12 +99,12 @@ static xfer_status check_class(xfi_plan *plan, xfi_class *cls)
 
   XFI_TRY(xfi_conversion_fits(cls->conversion, a, b, name));
   XFI_CHECK(a->n_dims == b->n_dims, XFER_ERR_SHAPE,
-            "tensor \"%s\": the source has %d dims, the destination %d", name, a->n_dims,
+            "tensor \"%.100s\": the source has %d dims, the destination %d", name, a->n_dims,
             b->n_dims);
   for (int d = 0; d < a->n_dims; d++)
     XFI_CHECK(a->dims[d].size == b->dims[d].size, XFER_ERR_SHAPE,
-              "tensor \"%s\", dim %d: the source has %lld indices, the destination %lld", name, d,
-              (long long)a->dims[d].size, (long long)b->dims[d].size);
+              "tensor \"%.100s\", dim %d: the source has %lld indices, the destination %lld", name,
+              d, (long long)a->dims[d].size, (long long)b->dims[d].size);
   XFI_TRY(check_mesh(plan, name, "source", a->mesh));
   XFI_TRY(check_mesh(plan, name, "destination", b->mesh));
   cls->wire_bytes = b->elem_bytes < a->elem_bytes ? b->elem_bytes : a->elem_bytes;

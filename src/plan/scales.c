@@ -102,18 +102,20 @@ static xfer_status check_scales(const xfer_tensor *given, size_t n, size_t t, bo
   xfer_status st = XFER_OK;
 
   XFI_CHECK(of < n && xfi_conversion_kind(given[of].conversion) == XFER_CONVERSION_BLOCKS,
-            XFER_ERR_ARG, "tensor \"%s\": scales of tensor %zu, which is not quantised by blocks",
+            XFER_ERR_ARG,
+            "tensor \"%.100s\": scales of tensor %zu, which is not quantised by blocks",
             given[t].name, of);
-  XFI_CHECK(!has_scales[of], XFER_ERR_ARG, "tensor \"%s\": tensor \"%s\" has scales already",
-            given[t].name, given[of].name);
+  XFI_CHECK(!has_scales[of], XFER_ERR_ARG,
+            "tensor \"%.100s\": tensor \"%.100s\" has scales already", given[t].name,
+            given[of].name);
   XFI_CHECK(given[t].src == NULL, XFER_ERR_ARG,
-            "tensor \"%s\": scales are made, and have no source layout", given[t].name);
+            "tensor \"%.100s\": scales are made, and have no source layout", given[t].name);
   XFI_CHECK(given[t].dst == NULL || given[t].dst->dtype != XFER_F8E8M0 ||
                 xfi_conversion_scale(given[of].conversion) != XFER_SCALE_F32,
-            XFER_ERR_SHAPE, "tensor \"%s\": scales that are no powers of two as f8e8m0",
+            XFER_ERR_SHAPE, "tensor \"%.100s\": scales that are no powers of two as f8e8m0",
             given[t].name);
   XFI_CHECK(given[of].src == NULL || given[of].src->n_dims <= XFI_SCALE_DIMS, XFER_ERR_UNSUPPORTED,
-            "tensor \"%s\": blocks of a tensor of more than %d dims", given[of].name,
+            "tensor \"%.100s\": blocks of a tensor of more than %d dims", given[of].name,
             XFI_SCALE_DIMS);
   has_scales[of] = true;
 done:
@@ -150,7 +152,8 @@ xfer_status xfi_scale_tensors_make(xfi_scale_tensors *tensors, const xfer_tensor
   }
   for (size_t t = 0; t < n; t++)
     XFI_CHECK(xfi_conversion_kind(given[t].conversion) != XFER_CONVERSION_BLOCKS || has_scales[t],
-              XFER_ERR_ARG, "tensor \"%s\" is quantised by blocks, and no tensor has its scales",
+              XFER_ERR_ARG,
+              "tensor \"%.100s\" is quantised by blocks, and no tensor has its scales",
               given[t].name);
 done:
   xfi_free(sources);

@@ -197,7 +197,7 @@ static xfer_status bind_views(xfer_plan *plan, size_t tensor, const xfer_view *s
   if (is_same_binding(plan->bindings[tensor], &fresh)) goto done;
   if (plan->bindings[tensor] == NULL) plan->bindings[tensor] = xfi_calloc(1, sizeof *bound);
   bound = plan->bindings[tensor];
-  XFI_CHECK(bound != NULL, XFER_ERR_NOMEM, "tensor \"%s\"", name);
+  XFI_CHECK(bound != NULL, XFER_ERR_NOMEM, "tensor \"%.100s\"", name);
   plan->keeps_lanes = plan->keeps_lanes && xfi_bound_is_alike(&bound->src, &fresh.src) &&
                       xfi_bound_is_alike(&bound->dst, &fresh.dst);
   clear(bound);
@@ -237,7 +237,7 @@ xfer_status xfi_run_bind_exchange(xfer_plan *plan, const xfer_view *sends, const
 
     XFI_CHECK((ends[0] == XFI_NO_OPERATION || sends != NULL) &&
                   (ends[1] == XFI_NO_OPERATION || recvs != NULL),
-              XFER_ERR_ARG, "an exchange without views");
+              XFER_ERR_ARG, "xfer_plan_bind_exchange: operations without views");
     XFI_TRY(xfi_run_bind(plan, t, ends[0] == XFI_NO_OPERATION ? NULL : &sends[ends[0]],
                          ends[1] == XFI_NO_OPERATION ? NULL : &recvs[ends[1]]));
   }
@@ -255,7 +255,7 @@ static xfer_status check_bound(const xfer_plan *plan, size_t t, bool source)
 
   if (!part_shape(shape, &s) || (b != NULL && (source ? &b->src : &b->dst)->is_set)) return XFER_OK;
   if (b != NULL && b->bad != NULL) XFI_CHECK(false, b->bad->st, "%s", b->bad->why);
-  XFI_CHECK(false, XFER_ERR_STATE, "tensor %zu \"%s\": the %s part of rank %d is not bound", t,
+  XFI_CHECK(false, XFER_ERR_STATE, "tensor %zu \"%.100s\": the %s part of rank %d is not bound", t,
             plan->moves->tensors[t].name, source ? "source" : "destination", plan->moves->rank);
 done:
   return st;

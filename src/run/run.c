@@ -124,6 +124,7 @@ xfer_status xfi_run_refuse(xfer_plan *plan, const char *why)
 {
   xfer_status st = XFER_OK;
 
+  XFI_CHECK(plan->comm != NULL, XFER_ERR_STATE, "a simulated plan cannot be run");
   XFI_TRY(xfi_state_allows(plan->state, XFI_CALL_REFUSE));
   xfi_set_error("%s", why);
   refuse(plan, XFI_CALL_REFUSE, XFER_ERR_STATE);
@@ -133,9 +134,10 @@ done:
 
 xfer_status xfi_run_start(xfer_plan *plan, uint64_t version, xfer_stream stream)
 {
-  xfer_status st = xfi_state_allows(plan->state, XFI_CALL_RUN);
+  xfer_status st = XFER_OK;
 
-  if (st != XFER_OK) return st;
+  XFI_CHECK(plan->comm != NULL, XFER_ERR_STATE, "a simulated plan cannot be run");
+  XFI_TRY(xfi_state_allows(plan->state, XFI_CALL_RUN));
   st = check_run(plan, version, stream);
   if (st != XFER_OK) {
     refuse(plan, XFI_CALL_RUN, st);
@@ -149,7 +151,9 @@ xfer_status xfi_run_start(xfer_plan *plan, uint64_t version, xfer_stream stream)
   plan->state = xfi_state_after(plan->state, XFI_CALL_RUN, XFI_ENDED);
   keep_status(plan, enqueue(plan, stream));
   if (plan->run_status != XFER_OK) break_messages(plan);
-  return plan->run_status;
+  st = plan->run_status;
+done:
+  return st;
 }
 
 /* ---- ending ---- */

@@ -2,6 +2,7 @@
  * their range, fields that are reserved. Each with a text. */
 #include "refit_files.h"
 
+#include <limits.h>
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stdbool.h>
@@ -153,6 +154,15 @@ static int no_row(void *context, int rank, const xfer_plan_report_data *report,
   return 0;
 }
 
+static xfer_layout *own_of_one_dim(void)
+{
+  xfer_layout *made[2] = {NULL, NULL};
+
+  assert_int_equal(xfer_problem_parse(&made[0], &made[1], "f32[4] (2):S0 -> (2):S0"), XFER_OK);
+  xfer_layout_destroy(made[1]);
+  return made[0];
+}
+
 static void test_plans_refuse_null_and_what_is_not_there(void **state)
 {
   const xfer_tensor tensor = {.name = "w", .src = src, .dst = dst};
@@ -161,6 +171,8 @@ static void test_plans_refuse_null_and_what_is_not_there(void **state)
   const int64_t bounds[2] = {0, 1};
   xfer_boxes_desc desc = XFER_BOXES_DESC_INIT;
   xfer_layout *own = NULL;
+  xfer_layout *other = own_of_one_dim();
+  char long_name[500] = "";
   xfer_plan *made = NULL;
   xfer_move move;
   xfer_digest digest;
@@ -188,7 +200,19 @@ static void test_plans_refuse_null_and_what_is_not_there(void **state)
   const xfer_tensor of_own_boxes = {.name = "w", .src = own, .dst = own};
   REFUSED("every rank's boxes", xfer_plan_simulate(&made, 2, 0, &of_own_boxes, 1, NULL));
   xfer_layout_destroy(own);
+  assert_int_equal(xfer_problem_format(NULL, 8, src, dst), strlen("f32[4,4] (2):S0 -> (2):S1"));
+  memset(long_name, 'x', sizeof long_name - 1);
+  const xfer_tensor long_named = {.name = long_name, .src = src, .dst = other};
+  REFUSED_AS(XFER_ERR_SHAPE, "the source has 2 dims, the destination 1",
+             xfer_plan_simulate(&made, 2, 0, &long_named, 1, NULL));
+  xfer_layout_destroy(other);
   REFUSED_NULL(xfer_plan_traffic(2, &tensor, 1, NULL, NULL, NULL));
+  REFUSED_AS(XFER_ERR_OVERFLOW, "2147483647 ranks, more than 16777216",
+             xfer_plan_simulate(&made, INT_MAX, 0, &tensor, 1, NULL));
+  REFUSED_AS(XFER_ERR_OVERFLOW, "16777217 ranks",
+             xfer_plan_traffic((1 << 24) + 1, &tensor, 1, NULL, no_row, NULL));
+  REFUSED_AS(XFER_ERR_STATE, "a simulated plan cannot be run", xfer_plan_run(plan, 1, NULL));
+  REFUSED_AS(XFER_ERR_STATE, "a simulated plan cannot be run", xfer_plan_refuse(plan, "no"));
   REFUSED("traffic of 0 ranks", xfer_plan_traffic(0, &tensor, 1, NULL, no_row, NULL));
   REFUSED_NULL(xfer_plan_bind(NULL, 0, NULL, NULL));
   REFUSED_NULL(xfer_plan_commit(NULL));
@@ -397,6 +421,31 @@ static void test_refits_and_locals_refuse_null_and_what_is_not_there(void **stat
 }
 
 /* What has no status has an answer for NULL. */
+static void test_a_view_that_fails_writes_no_output(void **state)
+{
+  static char memory[1 << 16];
+  xfer_locals *given = NULL;
+  xfer_local local;
+  xfer_view views[2];
+  int has = 9;
+
+  (void)state;
+  assert_int_equal(xfer_locals_create(&given, refit, 0), XFER_OK);
+  for (size_t i = 0; i < xfer_locals_count(given); i++) {
+    assert_int_equal(xfer_locals_get(given, i, &local), XFER_OK);
+    if (local.side == XFER_SIDE_TRAIN)
+      assert_int_equal(xfer_locals_give(given, local.side, local.name, local.dtype, memory,
+                                        local.shape, NULL, local.n_dims),
+                       XFER_OK);
+  }
+  memset(views, 7, sizeof views);
+  REFUSED_AS(XFER_ERR_STATE, "was not handed in",
+             xfer_locals_view(given, 0, &views[0], &views[1], &has));
+  assert_int_equal(views[0].kind, 0x07070707);
+  assert_int_equal(has, 9);
+  xfer_locals_destroy(given);
+}
+
 static void test_null_is_destroyed_and_is_empty(void **state)
 {
   size_t n = 1;
@@ -429,6 +478,7 @@ int main(void)
       cmocka_unit_test(test_comms_refuse_null_and_what_is_not_there),
       cmocka_unit_test(test_models_and_sides_refuse_null_and_what_is_not_there),
       cmocka_unit_test(test_refits_and_locals_refuse_null_and_what_is_not_there),
+      cmocka_unit_test(test_a_view_that_fails_writes_no_output),
       cmocka_unit_test(test_null_is_destroyed_and_is_empty),
   };
 
