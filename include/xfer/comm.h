@@ -22,6 +22,8 @@ typedef struct CUstream_st *xfer_stream;
  *
  * @param comms    [n_ranks] Receives one handle per rank. Each is destroyed by its owner.
  * @param n_ranks  At least 1.
+ * @retval XFER_ERR_ARG    `comms` is NULL, or `n_ranks` is below 1.
+ * @retval XFER_ERR_NOMEM  Out of memory. No comm was made.
  * @since 0.1
  */
 XFER_API XFER_MUST_CHECK xfer_status xfer_comm_create_local(xfer_comm **comms, int n_ranks);
@@ -40,7 +42,8 @@ typedef int (*xfer_all_gather_fn)(void *context, void *all, const void *mine, si
 
 /**
  * Make a comm whose ranks are processes of one host and of one user, or threads of them; memory is
- * host memory. Data and control go over sockets, two between each two ranks.
+ * host memory. Data and control go over sockets, two between each two ranks; what a plan moves
+ * between threads of one process is copied straight.
  *
  * Collective: all `size` ranks. Calls `all_gather` three times and not afterwards, and returns when
  * every rank has come.
@@ -69,7 +72,7 @@ XFER_API XFER_MUST_CHECK xfer_status xfer_comm_create_host(xfer_comm **comm,
 /** Give a comm back; NULL is fine. Its plans must be gone. Not collective: over NCCL it waits for
  * the others of its host for 2 seconds at most, and what they still hold up ends without it. */
 XFER_API void xfer_comm_destroy(xfer_comm *comm);
-/** This rank. */
+/** This rank; of NULL -1. */
 XFER_API int xfer_comm_rank(const xfer_comm *comm);
 /** The number of ranks. */
 XFER_API int xfer_comm_size(const xfer_comm *comm);
@@ -98,7 +101,9 @@ typedef void (*xfer_free_fn)(void *context, void *memory);
  * data goes directly needs none. From here on a commit that needs a larger block than there is
  * calls `alloc`, and what uses the block before is waited for. The commit, or the last plan that is
  * released or destroyed, calls `free` of a block that came from `alloc`, when nothing is on its way
- * there any more; a block that a failed run may still touch is never given back.
+ * there any more; xfer_comm_destroy() does so for the plans that the comm keeps, so `context`
+ * outlives the comm. What XFER_PLAN_STAGED needs is a block of each plan's own, which goes with its
+ * release or its end. A block that a failed run may still touch is never given back.
  *
  * @param comm     The comm; on one with a CUDA device the block is that device's memory, which is
  *                 current in both calls.
@@ -160,7 +165,8 @@ XFER_API XFER_MUST_CHECK xfer_status xfer_comm_unregister(xfer_comm *comm, void 
  *
  * Collective over all ranks of the comm, also those in neither mesh. The plan is kept with the comm
  * and found again where all ranks hand over what they did in one earlier call, but for the
- * addresses.
+ * addresses: the last 64 of this and of xfer_exchange(), of which the one that was not used for
+ * longest goes first.
  * Data goes straight into the peers' memory where ranks are threads, and where all ranks' memory
  * was registered by xfer_comm_register(); else through slots. Stream: starts after what is already
  * on `stream`; a later reader on it sees the result. On a host comm the data is there when the call
@@ -174,6 +180,10 @@ XFER_API XFER_MUST_CHECK xfer_status xfer_comm_unregister(xfer_comm *comm, void 
  * @param stream      A CUDA stream; NULL: the default stream. Ignored by host comms.
  * @retval XFER_ERR_MISMATCH  Ranks disagree about the layouts. Nothing was moved.
  * @retval XFER_ERR_SHAPE     The layouts or views do not fit. Nothing was moved.
+ * @retval XFER_ERR_ARG       A layout names a rank that the comm does not have, a view is wrong by
+ *                            itself, or its memory cannot be used. Nothing was moved.
+ * @retval XFER_ERR_STATE     A rank has a part and gave no view; the text calls the tensor the
+ *                            plan's 0. Nothing was moved.
  * @retval XFER_ERR_PEER      Another rank failed before anything was moved.
  * @retval XFER_ERR_TIMEOUT   A rank did not take part in time; the destination may be torn.
  * @since 0.1

@@ -55,7 +55,7 @@ XFER_API_INLINE xfer_operation xfer_operation_bytes(uint64_t id, int peer, size_
  * @retval XFER_ERR_ARG          A wrong peer, dtype or number of dims, or an id given twice.
  * @retval XFER_ERR_SHAPE        A negative size.
  * @retval XFER_ERR_OVERFLOW     An array's bytes do not fit in 62 bits.
- * @retval XFER_ERR_UNSUPPORTED  The broadcast lane.
+ * @retval XFER_ERR_UNSUPPORTED  The broadcast lane, or flags.
  * @since 0.1
  */
 XFER_API XFER_MUST_CHECK xfer_status xfer_plan_create_exchange(
@@ -70,7 +70,8 @@ XFER_API XFER_MUST_CHECK xfer_status xfer_plan_create_exchange(
  * @param recv_views  [n_recvs of create] Likewise.
  * @retval XFER_ERR_SHAPE  A view does not fit its array; the ones before it are bound.
  * @retval XFER_ERR_STATE  A run is in flight.
- * @retval XFER_ERR_ARG    The plan is no exchange.
+ * @retval XFER_ERR_ARG    The plan is no exchange, or a view is wrong by itself.
+ * @retval XFER_ERR_OVERFLOW  A view reaches past 2^62 bytes.
  */
 XFER_API XFER_MUST_CHECK xfer_status xfer_plan_bind_exchange(xfer_plan *plan,
                                                              const xfer_view *send_views,
@@ -78,8 +79,8 @@ XFER_API XFER_MUST_CHECK xfer_status xfer_plan_bind_exchange(xfer_plan *plan,
 
 /**
  * Send and receive, in one call. Collective over all ranks of the comm, also those that have no
- * operations. The plan is kept with the comm and found again where all ranks hand over what they
- * did in one earlier call, but for the addresses.
+ * operations. The plan is kept with the comm, as those of xfer_redistribute() are, and found again
+ * where all ranks hand over what they did in one earlier call, but for the addresses.
  *
  * Data goes straight into the peers' memory where ranks are threads, and where all ranks' memory
  * was registered by xfer_comm_register(); else through slots. Stream: starts after what is already

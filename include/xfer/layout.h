@@ -59,7 +59,7 @@ typedef enum xfer_split_rule {
 /** `length` consecutive indices of one dim: `global` there, `local` in the rank's part. */
 typedef struct xfer_run {
   int64_t global; /**< First index in the tensor. */
-  int64_t length; /**< How many. */
+  int64_t length; /**< How many; at least 1. */
   int64_t local;  /**< First index in the part. */
 } xfer_run;
 
@@ -172,6 +172,7 @@ typedef struct xfer_layout_desc {
  * @retval XFER_ERR_SHAPE     EVEN does not divide, a run table does not fit, a padded size too
  * small.
  * @retval XFER_ERR_OVERFLOW  The tensor's bytes do not fit in 62 bits.
+ * @retval XFER_ERR_UNSUPPORTED  A split in far too many pieces.
  * @par Source  torch.distributed.tensor's Shard, Replicate and _StridedShard; see docs/concepts.md.
  * @since 0.1
  */
@@ -330,6 +331,7 @@ XFER_API XFER_MUST_CHECK xfer_status xfer_problem_parse(xfer_layout **src, xfer_
  * Write a redistribution as one line, the inverse of xfer_problem_parse(); a run table, which has
  * no spelling, is written as "S0x", and a layout that is NULL as "?".
  *
+ * @param text  NULL: nothing is written.
  * @return the length of the whole text, as snprintf() does; at most n_bytes - 1 of it are written.
  */
 XFER_API size_t xfer_problem_format(char *text, size_t n_bytes, const xfer_layout *src,
@@ -354,11 +356,12 @@ typedef enum xfer_view_kind {
  */
 typedef struct xfer_view {
   int32_t kind;                   /**< xfer_view_kind */
-  int32_t n_dims;                 /**< STRIDED, PIECES: the tensor's number of dims. */
+  int32_t n_dims;                 /**< STRIDED, PIECES, BOXES: the tensor's number of dims. */
   void *base;                     /**< DENSE, STRIDED: the part's first element. A source is not
                                        written. */
-  int64_t strides[XFER_MAX_DIMS]; /**< STRIDED, PIECES: bytes from one index to the next, > 0 where
-                                       the dim has more than one, in any order, gaps allowed. */
+  int64_t strides[XFER_MAX_DIMS]; /**< STRIDED, PIECES: bytes from one index to the next, where the
+                                       dim has more than one at least those of an element; in any
+                                       order, gaps allowed. */
   void *const *pieces;            /**< PIECES, BOXES: [n_pieces] base pointers; copied by bind. */
   int64_t n_pieces;               /**< PIECES: must divide the part's size in piece_dim. BOXES: the
                                        number of the rank's boxes. */

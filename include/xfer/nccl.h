@@ -69,7 +69,8 @@ struct ncclComm;
  * @retval XFER_ERR_ARG      `nccl` is NULL or belongs to another device than the current one.
  * @retval XFER_ERR_COMM     NCCL failed; the text quotes it.
  * @retval XFER_ERR_CUDA     CUDA failed, or there is no device or no driver.
- * @retval XFER_ERR_UNSUPPORTED  NCCL, libnccl.so.2, was not found. The rank returns alone.
+ * @retval XFER_ERR_UNSUPPORTED  NCCL, libnccl.so.2, was not found or is too old. The rank
+ *                               returns alone.
  * @retval XFER_ERR_PEER     Another rank failed; the text quotes it.
  * @retval XFER_ERR_TIMEOUT  A rank did not come.
  * @since 0.1
@@ -103,7 +104,8 @@ XFER_API XFER_MUST_CHECK xfer_status xfer_nccl_id(unsigned char id[XFER_NCCL_ID_
  * @retval XFER_ERR_ARG      `rank` or `size` is out of range.
  * @retval XFER_ERR_COMM     NCCL failed; the text quotes it.
  * @retval XFER_ERR_CUDA     CUDA failed, or there is no device or no driver.
- * @retval XFER_ERR_UNSUPPORTED  NCCL, libnccl.so.2, was not found. The rank returns alone.
+ * @retval XFER_ERR_UNSUPPORTED  NCCL, libnccl.so.2, was not found or is too old. The rank
+ *                               returns alone.
  * @retval XFER_ERR_PEER     Another rank failed; the text quotes it.
  * @retval XFER_ERR_TIMEOUT  A rank did not come.
  * @since 0.1

@@ -147,7 +147,8 @@ typedef struct xfer_plan_options {
   uint64_t max_staging_bytes; /**< Upper bound on staging memory per rank. 0: 1 GiB on a device,
                                    64 MiB on a host. */
   uint64_t window_bytes;      /**< Most bytes per peer and round, at most 1 GiB. 0: chosen. Made
-                                   smaller where max_staging_bytes asks for it. */
+                                   smaller where max_staging_bytes asks for it, and a multiple of
+                                   16, at least that. */
   uint64_t link_bytes_per_s;  /**< For predicting: a rank's bandwidth. 0: 350e9. */
   uint64_t message_ns;        /**< Likewise: the cost of one message. 0: 30000. */
   uint64_t timeout_ms;        /**< Deadline of every wait. 0: the comm's, see
@@ -158,7 +159,7 @@ typedef struct xfer_plan_options {
                                    other domains for several ranks of one comes once: they share it
                                    out and relay it to each other. 0: no domains. */
   uint32_t flags;             /**< OR of XFER_PLAN_*. */
-  uint32_t reserved;          /**< Must be 0. */
+  uint32_t reserved;          /**< Must be 0; else XFER_ERR_UNSUPPORTED. */
 } xfer_plan_options;
 #define XFER_PLAN_OPTIONS_INIT                                                                     \
   {                                                                                                \
@@ -181,7 +182,10 @@ typedef struct xfer_plan_options {
  *                            conversion that goes from one to the other, or some destination
  *                            element has no source.
  * @retval XFER_ERR_ARG       A mesh names a rank that the comm does not have, or an option is
- * wrong.
+ *                            wrong.
+ * @retval XFER_ERR_UNSUPPORTED  An unknown flag, a split in far too many pieces, or a conversion
+ *                            that cannot be done so.
+ * @retval XFER_ERR_OVERFLOW  Bytes that do not fit in 62 bits.
  * @since 0.1
  */
 XFER_API XFER_MUST_CHECK xfer_status xfer_plan_create(xfer_plan **plan, xfer_comm *comm,
@@ -190,7 +194,8 @@ XFER_API XFER_MUST_CHECK xfer_status xfer_plan_create(xfer_plan **plan, xfer_com
 
 /**
  * Plan as `rank` of `n_ranks` would, with no comm and no memory. The plan can be reported and
- * printed, not bound or run. Not collective. Parameters and errors as xfer_plan_create().
+ * printed, not bound or run. Not collective. Parameters and errors as xfer_plan_create(); more than
+ * 2^24 ranks are XFER_ERR_OVERFLOW.
  * @since 0.1
  */
 XFER_API XFER_MUST_CHECK xfer_status xfer_plan_simulate(xfer_plan **plan, int n_ranks, int rank,
@@ -213,6 +218,8 @@ XFER_API void xfer_plan_destroy(xfer_plan *plan);
  * @param src_view  Needed where this rank's source part is not empty, else ignored; NULL: none.
  * @param dst_view  Likewise for the destination.
  * @retval XFER_ERR_SHAPE  The view does not fit the part: number of dims, strides, pieces.
+ * @retval XFER_ERR_ARG    There is no such tensor, or the view is wrong by itself.
+ * @retval XFER_ERR_OVERFLOW  The view reaches past 2^62 bytes.
  * @retval XFER_ERR_STATE  A run is in flight, or the plan is a simulation.
  */
 XFER_API XFER_MUST_CHECK xfer_status xfer_plan_bind(xfer_plan *plan, size_t tensor,
@@ -230,6 +237,9 @@ XFER_API XFER_MUST_CHECK xfer_status xfer_plan_bind(xfer_plan *plan, size_t tens
  * @retval XFER_ERR_STATE  A non-empty part is not bound, or a run is in flight.
  * @retval XFER_ERR_SHAPE  Destination views overlap each other or a source; the text names both
  *                         tensors. One view may be both where a tensor stays as it is here.
+ * @retval XFER_ERR_UNSUPPORTED  Two ranks reach each other by no way that the comm has.
+ * @retval XFER_ERR_MISMATCH  Ranks commit other plans.
+ * @retval XFER_ERR_NOMEM  Out of memory. Where the others have XFER_ERR_COMM the comm is broken.
  */
 XFER_API XFER_MUST_CHECK xfer_status xfer_plan_commit(xfer_plan *plan);
 
@@ -290,10 +300,11 @@ XFER_API XFER_MUST_CHECK xfer_status xfer_plan_refuse(xfer_plan *plan, const cha
  * @param plan        A run is in flight, or was refused on this rank.
  * @param timeout_ms  How long to wait for this rank's part; 0: until the run's own deadline, which
  *                    is the plan's timeout after its beginning. Once it is complete the ranks
- *                    agree, for which each waits for the others until that deadline and 4 s more;
- *                    a rank that does not come by then breaks the comm.
+ *                    agree, for which each waits for the others until that deadline, or
+ * `timeout_ms` if it ends later, and 2 s more; a rank that does not come by then breaks the comm.
  * @retval XFER_OK          Every rank's destinations are complete.
- * @retval XFER_ERR_STATE   No run is in flight.
+ * @retval XFER_ERR_STATE   No run is in flight; or it was refused on this rank, whose reason the
+ *                          text has.
  * @retval XFER_ERR_TIMEOUT  The run is not complete on this rank after `timeout_ms`: wait again, as
  *                           the others wait for this rank. Or a peer missed the run's deadline: the
  *                           text names it, and the run has failed.
@@ -321,6 +332,7 @@ XFER_API XFER_MUST_CHECK xfer_status xfer_plan_test(const xfer_plan *plan, int *
  * Free staging and close mappings of peer memory. Collective. Bindings stay; xfer_plan_commit()
  * restores the rest. After it bound memory may be freed; what is freed before stays in use, since
  * peers have it mapped, until they release, commit at other addresses or end.
+ * @retval XFER_ERR_STATE  A run is in flight, or the plan is a simulation.
  */
 XFER_API XFER_MUST_CHECK xfer_status xfer_plan_release(xfer_plan *plan);
 
@@ -353,8 +365,9 @@ typedef enum xfer_plan_side {
  * @param stream     What is already on it is done before memory is read. Ignored by host comms.
  * @retval XFER_ERR_STATE  Not committed, a run in flight, bound memory freed or remapped, or
  *                         `stream` capturing.
+ * @retval XFER_ERR_ARG    There is no such side, or `n_digests` is not the number of tensors.
  * @retval XFER_ERR_MISMATCH  Ranks look for other sides, or in other plans.
- * @retval XFER_ERR_UNSUPPORTED  The plan is an exchange.
+ * @retval XFER_ERR_UNSUPPORTED  The plan is an exchange, or `stream` is cudaStreamPerThread.
  */
 XFER_API XFER_MUST_CHECK xfer_status xfer_plan_digest(xfer_plan *plan, xfer_digest *digests,
                                                       size_t n_digests, int side,
@@ -365,7 +378,7 @@ XFER_API XFER_MUST_CHECK xfer_status xfer_plan_digest(xfer_plan *plan, xfer_dige
  * boxes. Collective; waits for the device. Reads sources once. Parameters as xfer_plan_digest().
  *
  * @retval XFER_ERR_MISMATCH  They differ; the text names the tensor, the first index and two ranks.
- * @retval XFER_ERR_STATE     As xfer_plan_digest().
+ * @retval XFER_ERR_STATE     As xfer_plan_digest(), and XFER_ERR_UNSUPPORTED.
  */
 XFER_API XFER_MUST_CHECK xfer_status xfer_plan_check_replicas(xfer_plan *plan, xfer_stream stream);
 
@@ -396,7 +409,9 @@ typedef struct xfer_plan_report_data {
   uint64_t bound_bytes;   /**< max(wire_bytes, out_bytes): what the wire must carry at least. */
   uint64_t predicted_ns;  /**< By link_bytes_per_s and message_ns. */
   uint64_t committed_version; /**< Of the last complete run; 0 also where there is none yet. */
-  uint64_t torn;              /**< 1: a failed run left destinations half new. */
+  uint64_t torn;              /**< 1: a failed run left destinations half new, until one is
+                                   complete; or this rank refused a run, in which others may have
+                                   written here, until the next commit or release. */
   uint64_t converted_tensors; /**< Tensors whose elements change on the way. */
   uint64_t crossed_bytes;     /**< Of wire_bytes, received from ranks of other domains
                                    (xfer_plan_options.ranks_per_domain), broadcasts aside; 0 where there

@@ -65,7 +65,7 @@ typedef struct xfer_model_options {
   const char *const *renames; /**< [2 n_renames] Pairs (from, to): names that match `from` mean what
                                  `to` says, as in xfer_side_rename(), such as "thinker.*", "*". The
                                    tensors keep their names. */
-  int64_t n_renames;          /**< Number of pairs. Each must match something. */
+  int64_t n_renames;          /**< Number of pairs; 0: none. Each must match something. */
   const xfer_rules *rules;    /**< NULL: the library's own. */
 } xfer_model_options;
 #define XFER_MODEL_OPTIONS_INIT                                                                    \
@@ -82,6 +82,9 @@ typedef struct xfer_model_options {
  * @param options  NULL: everything.
  * @retval XFER_ERR_IO   Unreadable or malformed; the text has the place.
  * @retval XFER_ERR_ARG  An option is wrong, or keeps nothing.
+ * @retval XFER_ERR_UNSUPPORTED  More than this library knows of: a name of many numbers, experts in
+ *                       one tensor of which a range is wanted.
+ * @retval XFER_ERR_OVERFLOW  A tensor's bytes do not fit in 62 bits.
  * @since 0.1
  */
 XFER_API XFER_MUST_CHECK xfer_status xfer_model_load(xfer_model **model, const char *path,
@@ -100,6 +103,8 @@ XFER_API void xfer_model_destroy(xfer_model *model);
  * @retval XFER_ERR_ARG    The table has that name already, it is empty or a pattern, the dtype is
  *                         none, or a size is negative. The model is as it was, also after any
  *                         other error.
+ * @retval XFER_ERR_UNSUPPORTED  A name of more numbers than this library knows of.
+ * @retval XFER_ERR_OVERFLOW  Its bytes do not fit in 62 bits.
  * @retval XFER_ERR_STATE  A refit was made of the model.
  */
 XFER_API XFER_MUST_CHECK xfer_status xfer_model_add(xfer_model *model, const char *name,
@@ -156,7 +161,9 @@ typedef struct xfer_side_options {
  * items; docs/refit.md.
  * @param options  NULL: all defaults.
  * @retval XFER_ERR_ARG  The SPEC has an unknown, repeated or impossible item; or a vLLM side does
- * not say what its kernels have done to the weights.
+ * not say what its kernels have done to the weights; or an option contradicts it or another one.
+ * @retval XFER_ERR_IO        A file of map= is unreadable or malformed.
+ * @retval XFER_ERR_OVERFLOW  More than 2^24 ranks.
  * @since 0.1
  */
 XFER_API XFER_MUST_CHECK xfer_status xfer_side_create(xfer_side **side, const char *spec,
@@ -183,6 +190,9 @@ XFER_API XFER_MUST_CHECK xfer_status xfer_side_coordinate(const xfer_side *side,
  * stands for any text, and the n-th of `to` is what the n-th of `from` matched. Renames apply in
  * the order in which they were given, each to what the one before left; two names that become one
  * are an error. For example "base_model.model.*" -> "*", then "*.base_layer.*" -> "*.*".
+ *
+ * This and the functions below return XFER_ERR_ARG for a pattern that is none, and XFER_ERR_STATE
+ * once a refit was made of the side.
  */
 XFER_API XFER_MUST_CHECK xfer_status xfer_side_rename(xfer_side *side, const char *from,
                                                       const char *to);
@@ -249,7 +259,8 @@ XFER_API XFER_MUST_CHECK xfer_status xfer_refit_create(xfer_refit **refit, xfer_
 /** Give a refit back; NULL is fine. Plans made of its tensors stay valid. */
 XFER_API void xfer_refit_destroy(xfer_refit *refit);
 
-/** The tensors for xfer_plan_create() and xfer_plan_simulate(): [n_tensors], owned by the refit. */
+/** The tensors for xfer_plan_create() and xfer_plan_simulate(): [n_tensors], owned by the refit; of
+ * NULL none. */
 XFER_API const xfer_tensor *xfer_refit_tensors(const xfer_refit *refit, size_t *n_tensors);
 /** How many ranks a comm must have: one more than the highest rank of either side. */
 XFER_API int xfer_refit_ranks(const xfer_refit *refit);
@@ -343,6 +354,9 @@ typedef struct xfer_local_part {
  * @param locals  Receives the list; the caller owns it.
  * @param refit   Outlives the list.
  * @param rank    A rank of the comm. One that is in neither side has no local tensors.
+ * @retval XFER_ERR_ARG       A negative rank.
+ * @retval XFER_ERR_SHAPE     A part does not lie in the framework's tensors as the rules say.
+ * @retval XFER_ERR_OVERFLOW  A local tensor's bytes do not fit in memory's addresses.
  * @since 0.1
  */
 XFER_API XFER_MUST_CHECK xfer_status xfer_locals_create(xfer_locals **locals,
@@ -372,6 +386,7 @@ XFER_API XFER_MUST_CHECK xfer_status xfer_locals_part_get(const xfer_locals *loc
  * @param shape    [n_dims]
  * @param strides  [n_dims] In bytes; NULL: row-major without gaps.
  * @param n_dims   Number of dims.
+ * @retval XFER_ERR_ARG    There is no such side, or this refit does not know it, or a wrong n_dims.
  * @retval XFER_ERR_NOMEM  Out of memory.
  */
 XFER_API XFER_MUST_CHECK xfer_status xfer_locals_give(xfer_locals *locals, int side,
@@ -385,6 +400,7 @@ XFER_API XFER_MUST_CHECK xfer_status xfer_locals_give(xfer_locals *locals, int s
  *
  * @retval XFER_ERR_MISMATCH  It is no tensor of this rank, or has another shape or type; the list
  *                            has it as it was.
+ * @retval XFER_ERR_ARG       As xfer_locals_give().
  * @since 0.1
  */
 XFER_API XFER_MUST_CHECK xfer_status xfer_locals_update(xfer_locals *locals, int side,
@@ -400,6 +416,8 @@ XFER_API XFER_MUST_CHECK xfer_status xfer_locals_update(xfer_locals *locals, int
  *                            merged (lora); the text has the first and their number,
  *                            xfer_locals_problem() each. Once they are handed in rightly, or are
  *                            the callback's to take, call it again.
+ * @retval XFER_ERR_ARG       The plan has fewer tensors than the refit.
+ * @retval XFER_ERR_STATE     A run of the plan is in flight, or it is a simulation.
  */
 XFER_API XFER_MUST_CHECK xfer_status xfer_locals_bind(xfer_locals *locals, xfer_plan *plan);
 /** The i-th thing that is wrong, as a sentence; NULL: there are no more. What is missing is listed
@@ -428,7 +446,7 @@ typedef void (*xfer_misc_fn)(void *context, const char *name, int32_t dtype, con
 
 /** Take misc tensors by callback: those not handed in get memory of the library at bind, host
  * memory that the plan's device reaches. It goes with the list, which then outlives the runs of the
- * plan. */
+ * plan. `fn` NULL: no callback, and what has no memory yet is missing if it is not handed in. */
 XFER_API XFER_MUST_CHECK xfer_status xfer_locals_take_misc(xfer_locals *locals, xfer_misc_fn fn,
                                                            void *context);
 /** xfer_plan_wait(), then the callbacks, on the caller's thread. Collective. */

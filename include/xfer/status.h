@@ -86,7 +86,7 @@ typedef enum xfer_log_level {
  * @param context  The caller's.
  * @param level    xfer_log_level
  * @param rank     Whose; -1: the process', whose file of XFER_DEBUG_FILE or XFER_TRACE was given
- * up.
+ *                 up; one that could not be opened is a line on stderr.
  * @param line     One line, such as "PLAN xfer_plan_commit: ..., 1.250 ms"; valid during the call.
  */
 typedef void (*xfer_log_fn)(void *context, int level, int rank, const char *line);

@@ -15,6 +15,10 @@
  * - "Collective" means: every rank of the comm makes the same calls in the same order. A collective
  *   call agrees on its status before it returns: if one rank fails, all do, the others with
  *   XFER_ERR_PEER.
+ * - Comments list the statuses that are a function's own. Any may also return XFER_ERR_ARG for a
+ *   NULL that may not be, XFER_ERR_NOMEM, XFER_ERR_UNSUPPORTED for an option that a newer header
+ *   has, and a collective one XFER_ERR_PEER or XFER_ERR_COMM where another rank failed,
+ *   XFER_ERR_TIMEOUT where one did not come, and XFER_ERR_MISMATCH where ranks are in other calls.
  *
  * Sizes: bytes are size_t, elements and indices int64_t, ranks int. Intervals are half-open.
  */
