@@ -370,6 +370,11 @@ class TestTerminal(unittest.TestCase):
             self.assertRegex(err, r"\Arefit FAILED: rank \d: dump: interrupted\n\Z")
 
 
+def mpi_environment():
+    """Open MPI keeps memory."""
+    return {**os.environ, "ASAN_OPTIONS": os.environ.get("ASAN_OPTIONS", "") + ":detect_leaks=0"}
+
+
 @unittest.skipUnless(len(sys.argv) > 2 and sys.argv[2], "no MPI")
 class TestMpi(unittest.TestCase):
     def test_ranks_that_would_each_do_the_whole_job(self):
@@ -387,17 +392,14 @@ class TestMpi(unittest.TestCase):
 
     def test_a_failure_of_processes_is_one_object(self):
         words = ("--comm", "mpi", "--json", "--problem")
-        options = os.environ.get("ASAN_OPTIONS", "") + ":detect_leaks=0"  # Open MPI keeps memory
-        env = {**os.environ, "ASAN_OPTIONS": options}
         for line, status in (("f32[8", 2), (LINE, 1)):  # which wants three
-            done, out, _ = run("xfer_refit", *words, line, before=(MPIEXEC, "-n", "2"), env=env)
+            done, out, _ = run("xfer_refit", *words, line, before=(MPIEXEC, "-n", "2"), env=mpi_environment())
             self.assertEqual((done, json.loads(out)["ok"]), (status, False))
 
     def differ(self, first, second):
         """Two processes, each started by words of its own: the status, the object, stderr."""
-        done = subprocess.run(
-            [MPIEXEC, "-n", "1", *first, ":", "-n", "1", *second], capture_output=True, text=True, timeout=30, check=False
-        )
+        words = [MPIEXEC, "-n", "1", *first, ":", "-n", "1", *second]
+        done = subprocess.run(words, capture_output=True, text=True, timeout=30, check=False, env=mpi_environment())
         return done.returncode, json.loads(done.stdout), done.stderr
 
     def test_one_process_that_cannot_begin_ends_all(self):
