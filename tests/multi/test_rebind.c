@@ -234,6 +234,11 @@ static void bind_wrongly(int rank, void *context)
 
     expect(xfer_plan_bind(plan, 2, &from, &to) == XFER_OK);
   }
+  expect(xfer_plan_commit(plan) == (rank == 1 ? XFER_ERR_SHAPE : XFER_ERR_PEER));
+  expect(strstr(xfer_last_error(), "tensor \"w\", destination view: stride 2 in dim 0") != NULL);
+  if (rank == 1) { /* the other without a view */
+    expect(xfer_plan_bind(plan, 7, NULL, NULL) == XFER_OK);
+  }
   expect(xfer_plan_commit(plan) == (rank == 1 ? XFER_ERR_STATE : XFER_ERR_PEER));
   expect(strstr(xfer_last_error(), "tensor 7 \"w\": the source part of rank 1 is not bound") !=
          NULL);
